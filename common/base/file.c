@@ -1,0 +1,152 @@
+/* EINTR and short counts are dealt with here and nowhere else. */
+#include "common/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+err_t file_write_all(int fd, const void *data, size_t len)
+{
+    const char *p = data;
+    while (len) {
+        ssize_t n = write(fd, p, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_from_errno(errno);
+        p += n;
+        len -= (size_t)n;
+    }
+    return OK;
+}
+
+err_t file_pwrite_all(int fd, const void *data, size_t len, off_t offset)
+{
+    const char *p = data;
+    while (len) {
+        ssize_t n = pwrite(fd, p, len, offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_from_errno(errno);
+        p += n;
+        offset += n;
+        len -= (size_t)n;
+    }
+    return OK;
+}
+
+err_t file_pread_all(int fd, void *data, size_t len, off_t offset)
+{
+    char *p = data;
+    while (len) {
+        ssize_t n = pread(fd, p, len, offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_from_errno(errno);
+        if (n == 0)
+            return ERR_CORRUPT;
+        p += n;
+        offset += n;
+        len -= (size_t)n;
+    }
+    return OK;
+}
+
+err_t file_read(const char *path, size_t max_bytes, struct buf *ret)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_from_errno(errno);
+    size_t start = ret->len;
+    err_t err;
+    for (;;) {
+        err = buf_reserve(ret, 65536);
+        if (err)
+            break;
+        ssize_t n = read(fd, ret->data + ret->len, 65536);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            err = err_from_errno(errno);
+        if (n <= 0)
+            break;
+        ret->len += (size_t)n;
+        if (ret->len - start > max_bytes) {
+            err = ERR_LIMIT;
+            break;
+        }
+    }
+    if (err)
+        ret->len = start;
+    close(fd);
+    return err;
+}
+
+err_t file_sync_dir(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return err_from_errno(errno);
+    err_t err = fsync(fd) ? err_from_errno(errno) : OK;
+    close(fd);
+    return err;
+}
+
+static err_t sync_parent(const char *path)
+{
+    char dir[PATH_MAX];
+    if (strlen(path) >= sizeof(dir))
+        return ERR_LIMIT;
+    strcpy(dir, path);
+    char *slash = strrchr(dir, '/');
+    if (!slash)
+        return file_sync_dir(".");
+    *(slash == dir ? slash + 1 : slash) = '\0';
+    return file_sync_dir(dir);
+}
+
+err_t file_replace(const char *path, const void *data, size_t len, mode_t mode)
+{
+    char tmp[PATH_MAX];
+    if ((size_t)snprintf(tmp, sizeof(tmp), "%s.tmp", path) >= sizeof(tmp))
+        return ERR_LIMIT;
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    if (fd < 0)
+        return err_from_errno(errno);
+    err_t err = file_write_all(fd, data, len);
+    if (!err && fsync(fd))
+        err = err_from_errno(errno);
+    close(fd);
+    if (!err && rename(tmp, path))
+        err = err_from_errno(errno);
+    if (err) {
+        unlink(tmp);
+        return err;
+    }
+    return sync_parent(path);
+}
+
+err_t file_make_dirs(const char *path, mode_t mode)
+{
+    char p[PATH_MAX];
+    if (strlen(path) >= sizeof(p))
+        return ERR_LIMIT;
+    strcpy(p, path);
+    for (char *s = p + 1; *s; s++) {
+        if (*s != '/')
+            continue;
+        *s = '\0';
+        if (mkdir(p, mode) && errno != EEXIST)
+            return err_from_errno(errno);
+        *s = '/';
+    }
+    if (mkdir(p, mode) && errno != EEXIST)
+        return err_from_errno(errno);
+    return OK;
+}

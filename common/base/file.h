@@ -1,0 +1,21 @@
+/* Files done whole: reads and writes that finish, replacement that is atomic and durable. Blocking. */
+#ifndef DTD_COMMON_BASE_FILE_H
+#define DTD_COMMON_BASE_FILE_H
+
+#include "common/base/buf.h"
+
+#include <sys/types.h>
+
+NODISCARD err_t file_write_all(int fd, const void *data, size_t len);
+NODISCARD err_t file_pwrite_all(int fd, const void *data, size_t len, off_t offset);
+/* ERR_CORRUPT when the file ends before `len` bytes. */
+NODISCARD err_t file_pread_all(int fd, void *data, size_t len, off_t offset);
+/* Appends the whole file to `ret`; ERR_LIMIT above `max_bytes`. */
+NODISCARD err_t file_read(const char *path, size_t max_bytes, struct buf *ret);
+/* Writes path.tmp, fsyncs it, renames it onto `path`, fsyncs the folder. */
+NODISCARD err_t file_replace(const char *path, const void *data, size_t len, mode_t mode);
+NODISCARD err_t file_sync_dir(const char *path);
+/* mkdir -p; an existing folder is no error. */
+NODISCARD err_t file_make_dirs(const char *path, mode_t mode);
+
+#endif

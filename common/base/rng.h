@@ -1,0 +1,63 @@
+/* Counter-based random numbers: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, SC'11). A number is a function of the seed, a
+ * stream (the hash of a tensor's name, or a purpose) and a position in global coordinates; never of a rank or of how
+ * often somebody asked before. Pure; any thread. */
+#ifndef DTD_COMMON_BASE_RNG_H
+#define DTD_COMMON_BASE_RNG_H
+
+#include <math.h>
+#include <stdint.h>
+
+static inline void rng_philox4x32(const uint32_t key[2], const uint32_t ctr[4], uint32_t ret[4])
+{
+    uint32_t c0 = ctr[0], c1 = ctr[1], c2 = ctr[2], c3 = ctr[3], k0 = key[0], k1 = key[1];
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    ret[0] = c0;
+    ret[1] = c1;
+    ret[2] = c2;
+    ret[3] = c3;
+}
+
+/* FNV-1a, 64 bits: the stream of a name. */
+static inline uint64_t rng_stream(const char *name)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (const unsigned char *p = (const unsigned char *)name; *p; p++)
+        h = (h ^ *p) * 0x100000001b3u;
+    return h;
+}
+
+/* The 128 bits at (seed, stream, position). */
+static inline void rng_at(uint64_t seed, uint64_t stream, uint64_t position, uint32_t ret[4])
+{
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    const uint32_t ctr[4] = {(uint32_t)position, (uint32_t)(position >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
+    rng_philox4x32(key, ctr, ret);
+}
+
+/* Uniform in [0, 1), 53 bits. */
+static inline double rng_uniform(uint64_t seed, uint64_t stream, uint64_t position)
+{
+    uint32_t r[4];
+    rng_at(seed, stream, position, r);
+    return (double)((((uint64_t)r[0] << 32) | r[1]) >> 11) * 0x1p-53;
+}
+
+/* Standard normal by Box and Muller, one value per position; (0, 1] goes into the logarithm. */
+static inline double rng_normal(uint64_t seed, uint64_t stream, uint64_t position)
+{
+    uint32_t r[4];
+    rng_at(seed, stream, position, r);
+    double u = ((double)((((uint64_t)r[0] << 32) | r[1]) >> 11) + 1.0) * 0x1p-53;
+    double v = (double)((((uint64_t)r[2] << 32) | r[3]) >> 11) * 0x1p-53;
+    return sqrt(-2.0 * log(u)) * cos(6.283185307179586476925286766559 * v);
+}
+
+#endif

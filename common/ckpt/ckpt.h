@@ -1,0 +1,155 @@
+/* Checkpoints: PyTorch DCP directories with a manifest of our own beside them.
+ *
+ * A step folder `step-N/` holds `.metadata` (pickle), `__R_0.distcp` parts (concatenated torch.save archives), our small
+ * files (`dtd.job.yaml`, `dtd.vocab`) and `dtd.manifest`, which covers every byte of every other file. Nothing is
+ * overwritten in place; what is read is verified; no pickle is ever run. docs/manifest.md is the format.
+ * Blocking file I/O, no sockets; a handle belongs to one thread at a time. */
+#ifndef DTD_COMMON_CKPT_CKPT_H
+#define DTD_COMMON_CKPT_CKPT_H
+
+#include "common/base/box.h"
+#include "common/base/buf.h"
+#include "common/base/dtype.h"
+#include "common/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CKPT_EXTENT_BYTES (1 << 20)
+#define CKPT_MANIFEST "dtd.manifest"
+#define CKPT_JOB_FILE "dtd.job.yaml"
+#define CKPT_VOCAB_FILE "dtd.vocab"
+
+/* ---- names: torchtitan's state dict ---- */
+
+enum ckpt_state { CKPT_PARAM, CKPT_EXP_AVG, CKPT_EXP_AVG_SQ, CKPT_STATE_COUNT };
+/* "w" -> "w", "optimizer.state.w.exp_avg", "optimizer.state.w.exp_avg_sq". */
+NODISCARD err_t ckpt_state_name(enum ckpt_state state, const char *param, char *ret, size_t size);
+
+/* ---- scalars: BYTE_IO leaves ---- */
+
+enum ckpt_scalar_kind { CKPT_INT, CKPT_FLOAT, CKPT_BOOL, CKPT_STR, CKPT_NONE, CKPT_FLOAT_PAIR, CKPT_OPAQUE };
+struct ckpt_scalar {
+    char *fqn;
+    enum ckpt_scalar_kind kind;
+    int64_t i;
+    double f[2];
+    char *s;
+};
+
+/* ---- writing a part: what one rank contributes ---- */
+
+/* One box of one tensor, contiguous at `data`. */
+struct ckpt_piece {
+    const char *fqn;
+    enum dtype dtype;
+    int ndim;
+    int64_t shape[BOX_MAX_DIMS]; /* of the whole tensor */
+    struct box box;
+    const void *data;
+};
+
+struct ckpt_part; /* what the committer must know of a written part: entries, extents; ckpt_part_free */
+
+/* Writes and fsyncs `dir/__<rank>_0.distcp`. `scalars` (rank 0's only, else n_scalars 0) become BYTE_IO leaves.
+ * ERR_NOSPACE leaves a short file in the .partial folder and nothing else. `progress` may be NULL. */
+NODISCARD err_t ckpt_part_write(const char *dir, int rank, const struct ckpt_piece *pieces, int n_pieces,
+                                const struct ckpt_scalar *scalars, int n_scalars, struct ckpt_part **ret,
+                                struct why *why);
+void ckpt_part_free(struct ckpt_part *part);
+/* For the wire between nodes. Bounded, fuzzed. */
+NODISCARD err_t ckpt_part_encode(const struct ckpt_part *part, struct buf *ret);
+NODISCARD err_t ckpt_part_decode(const void *data, size_t len, struct ckpt_part **ret);
+
+/* ---- committing ---- */
+
+struct ckpt_commit {
+    const char *root;  /* the checkpoint directory; parts lie in root/.step-N.e<epoch>.partial */
+    int64_t step;
+    uint64_t epoch;
+    const char *job_yaml; /* the job's spec, stored beside; NULL: none */
+    const void *vocab;    /* the tokenizer's vocabulary, NULL: none */
+    size_t vocab_bytes;
+    double loss;          /* of the step, for `ls`; NAN when unknown */
+};
+
+/* root/.step-N.e<epoch>.partial */
+NODISCARD err_t ckpt_partial_dir(const char *root, int64_t step, uint64_t epoch, char *ret, size_t size);
+NODISCARD err_t ckpt_step_dir(const char *root, int64_t step, char *ret, size_t size);
+/* Checks that the parts' boxes are disjoint and cover every tensor, writes `.metadata`, the small files and the manifest,
+ * fsyncs, renames to step-N, fsyncs root. ERR_EXISTS when step-N is there already (a late writer replaces nothing; a valid
+ * one counts as committed). */
+NODISCARD err_t ckpt_commit(const struct ckpt_commit *c, struct ckpt_part *const *parts, int n_parts, struct why *why);
+
+/* ---- reading ---- */
+
+struct ckpt_chunk {
+    struct box box;
+    const char *file;
+    int64_t offset, length; /* of the blob in the file */
+};
+struct ckpt_tensor {
+    char *fqn;
+    enum dtype dtype;
+    int ndim;
+    int64_t shape[BOX_MAX_DIMS];
+    struct ckpt_chunk *chunks;
+    int n_chunks;
+};
+
+struct ckpt; /* an open step folder */
+
+/* Opens a step folder that dtd or PyTorch wrote. With a manifest: its own hash, the set of files and their sizes are
+ * checked at once, every extent when it is read. Without (PyTorch's): the archives' CRC-32 when a blob is read whole.
+ * Errors name file and extent. */
+NODISCARD err_t ckpt_open(const char *dir, struct ckpt **ret, struct why *why);
+void ckpt_close(struct ckpt *c);
+int ckpt_tensors(const struct ckpt *c, const struct ckpt_tensor **ret); /* sorted by fqn */
+const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *fqn);
+/* Decoded scalar leaves; ERR_NOTFOUND. Strings live as long as the checkpoint is open. */
+NODISCARD err_t ckpt_scalar(struct ckpt *c, const char *fqn, struct ckpt_scalar *ret, struct why *why);
+/* A small file of ours (CKPT_JOB_FILE, CKPT_VOCAB_FILE), verified; appended to ret; ERR_NOTFOUND. */
+NODISCARD err_t ckpt_small_file(struct ckpt *c, const char *name, struct buf *ret, struct why *why);
+bool ckpt_has_manifest(const struct ckpt *c);
+int64_t ckpt_step(const struct ckpt *c);  /* from the manifest or train_state.step or the folder's name; -1 */
+uint64_t ckpt_epoch(const struct ckpt *c);
+double ckpt_loss(const struct ckpt *c);
+
+/* A box wanted, to be written contiguously (row-major) at dst in dtype (float32 <-> float64, bfloat16, float16 converted). */
+struct ckpt_want {
+    const char *fqn;
+    struct box box;
+    enum dtype dtype;
+    void *dst;
+};
+struct ckpt_read_stats {
+    int64_t bytes_needed, bytes_read;
+};
+/* Reads many boxes at once: runs sorted by file and offset and merged, each extent verified once. ERR_NOTFOUND names a
+ * missing tensor, ERR_INVALID one of another shape, ERR_CORRUPT file and extent. */
+NODISCARD err_t ckpt_read(struct ckpt *c, const struct ckpt_want *wants, int n, struct ckpt_read_stats *ret_stats,
+                          struct why *why);
+
+/* Reads and checks every byte. `progress(done, total, arg)` may be NULL. */
+NODISCARD err_t ckpt_verify(const char *dir, void (*progress)(int64_t, int64_t, void *), void *arg, struct why *why);
+
+/* ---- a checkpoint directory ---- */
+
+struct ckpt_info {
+    int64_t step;
+    uint64_t epoch;
+    int64_t bytes;
+    double loss;
+    int64_t committed_ms; /* wall clock, from the manifest; the folder's mtime without one */
+    bool manifest;
+};
+/* Valid step folders (manifest whole, or PyTorch's with .metadata), ascending by step. */
+NODISCARD err_t ckpt_scan(const char *root, struct ckpt_info **ret, int *ret_n, struct why *why);
+/* Removes `.partial` folders of epochs before `epoch`, and step folders that a .trash rename has marked. */
+NODISCARD err_t ckpt_collect(const char *root, uint64_t epoch, struct why *why);
+/* Removes one step: rename to .trash-step-N first, so that no half step is ever seen. */
+NODISCARD err_t ckpt_remove(const char *root, int64_t step, struct why *why);
+/* After a roll-back to `step`: newer folders become step-N.e<their epoch>. */
+NODISCARD err_t ckpt_abandon_after(const char *root, int64_t step, struct why *why);
+
+#endif

@@ -1,0 +1,90 @@
+/* The job file: what a person asks for, as a plain struct. DESIGN 10 of the project; every key is a row of the schema table
+ * in job.c (type, range, default, help, changeable on resume), which also makes --set, --help and the manual. */
+#ifndef DTD_COMMON_CONF_JOB_H
+#define DTD_COMMON_CONF_JOB_H
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum model_arch { ARCH_LLAMA, ARCH_GPT2 };
+enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS };
+enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR };
+enum numerics { NUMERICS_FAST, NUMERICS_CANONICAL, NUMERICS_PROOF };
+enum pipe_schedule { PIPE_1F1B, PIPE_GPIPE };
+enum recompute { RECOMPUTE_NONE, RECOMPUTE_FULL };
+enum device { DEVICE_CPU, DEVICE_CUDA };
+
+struct job_model {
+    enum model_arch arch;
+    int64_t dim, layers, heads, kv_heads, ffn; /* kv_heads 0: heads; ffn 0: 4 dim (gpt2), 8/3 dim up to 32 (llama) */
+    int64_t vocab;                             /* 0: what the tokenizer has */
+    double norm_eps, rope_theta;
+    bool tied;                                 /* head shares the embedding's table (gpt2: always) */
+};
+
+struct job_data {
+    char **train, **valid; /* absolute paths, resolved by the client; in the file also globs */
+    int n_train, n_valid;
+    enum tokenizer_kind tokenizer;
+    bool lowercase;
+    char *cache; /* folder for prepared shards; "" : the user's cache */
+    char *train_hash, *valid_hash; /* recorded by the client at submit: names of the prepared shards */
+};
+
+struct job_train {
+    int64_t steps, seq, global_batch, micro_batch, warmup, eval_every, eval_batches;
+    double lr, min_lr_ratio, weight_decay, clip, beta1, beta2, eps;
+    enum lr_schedule schedule;
+    int dtype; /* enum dtype; DT_F32 or DT_F64 */
+    enum numerics numerics;
+    uint64_t seed;
+};
+
+struct job_parallel {
+    int64_t workers, zero, fsdp, tp, pp, cp, ep;
+    bool sp;
+    enum pipe_schedule schedule;
+    enum recompute recompute;
+};
+
+struct job_checkpoint {
+    char *dir;
+    int64_t every, memory_every, keep_last, keep_best;
+    char *resume_from; /* set by `dtctl resume`: a step folder; "" : none */
+};
+
+struct job_run {
+    enum device device;
+    int64_t nodes, threads, restarts, orphan_seconds, max_seconds, priority;
+    char **env; /* "KEY=VALUE" */
+    int n_env;
+    char *workdir;
+};
+
+struct job_spec {
+    char *name;
+    struct job_model model;
+    struct job_data data;
+    struct job_train train;
+    struct job_parallel parallel;
+    struct job_checkpoint checkpoint;
+    struct job_run run;
+};
+
+/* Parses text (YAML). `file` is for messages. `sets`: "train.lr=1e-4" overrides, applied after the text. Every error says
+ * file:line, key, what was found, what is allowed (for an unknown key the nearest known one). Cross-key rules are checked
+ * here too (heads % kv_heads, micro_batch <= global_batch, what this version cannot do yet: tp > 1 ...). */
+NODISCARD err_t job_parse(const char *file, const char *text, size_t len, const char *const *sets, int n_sets,
+                          struct job_spec *ret, struct why *why);
+void job_fini(struct job_spec *job);
+/* The whole spec, every key, as YAML that job_parse reads back to an equal spec: the form in the log and on the wire. */
+NODISCARD err_t job_print(const struct job_spec *job, struct buf *ret);
+/* Refuses a resume that changes what the schema does not mark as changeable; names the key and both values. */
+NODISCARD err_t job_resume_check(const struct job_spec *before, const struct job_spec *after, struct why *why);
+/* The learning rate of update `step` (1-based), after warm-up and schedule. */
+double job_lr(const struct job_train *t, int64_t step);
+
+#endif

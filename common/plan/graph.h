@@ -1,0 +1,103 @@
+/* A model as a graph of operators over named tensors: what a step computes, before anybody asks where.
+ *
+ * Built by one function per architecture (common/plan/models/<arch>.c), read by the plan compiler. Pure data, no I/O;
+ * after graph_build it never changes. */
+#ifndef DTD_COMMON_PLAN_GRAPH_H
+#define DTD_COMMON_PLAN_GRAPH_H
+
+#include "common/base/dtype.h"
+#include "common/base/err.h"
+#include "common/conf/job.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Extents that are known only per microbatch. A dimension is factor * symbol. */
+enum graph_sym { SYM_ONE, SYM_TOKENS /* samples * seq */, SYM_SAMPLES };
+
+struct graph_dim {
+    enum graph_sym sym;
+    int64_t factor;
+};
+
+enum graph_tensor_kind {
+    GT_PARAM,
+    GT_ACTIVATION, /* has a gradient */
+    GT_STAT,       /* kept by a forward for its backward: rstd, mean, lse; no gradient */
+    GT_IDS,        /* int32 token ids, an input */
+    GT_TARGETS,    /* int32, an input */
+};
+
+enum graph_init { INIT_NONE, INIT_ZERO, INIT_ONE, INIT_NORMAL };
+
+#define GRAPH_NAME_MAX 96
+#define GRAPH_MAX_DIMS 4
+
+struct graph_tensor {
+    char name[GRAPH_NAME_MAX]; /* a parameter's is its name in the checkpoint: "layers.0.attention.wq.weight" */
+    enum graph_tensor_kind kind;
+    int ndim;
+    struct graph_dim dim[GRAPH_MAX_DIMS];
+    /* parameters only: */
+    enum graph_init init;
+    double init_std;
+    bool decay;     /* weight decay applies */
+    bool zero_grad; /* its exact gradient is zero (a key bias without rotary positions): left out of comparisons */
+    int unit;       /* FSDP unit: 0 embedding, 1 + layer, last head */
+};
+
+/* X(op, name, in, out): a row per kind of operator; what each does is written at its compile rule in compile.c. */
+#define GRAPH_OP_LIST(X)                                                                                               \
+    X(GO_EMBED, "embed")         /* ids, table[, pos] -> y */                                                         \
+    X(GO_LINEAR, "linear")       /* x, w[, b] -> y; attr.trans_w: w is [in,out] (Hugging Face gpt2), else [out,in] */  \
+    X(GO_RMSNORM, "rmsnorm")     /* x[, res], w -> y, rstd[, r] */                                                    \
+    X(GO_LAYERNORM, "layernorm") /* x[, res], w, b -> y, mean, rstd[, r] */                                           \
+    X(GO_ROPE, "rope")           /* x -> x in place */                                                                \
+    X(GO_ATTENTION, "attention") /* q, k, v -> o, lse (q, k, v may be column ranges of one tensor) */                  \
+    X(GO_SWIGLU, "swiglu")       /* a, b -> y */                                                                      \
+    X(GO_GELU, "gelu")           /* x -> y */                                                                         \
+    X(GO_RELU, "relu")           /* x -> y */                                                                         \
+    X(GO_ADD, "add")             /* a, b -> y */                                                                      \
+    X(GO_LOSS, "loss")           /* logits, targets -> loss; the logits' gradient replaces them */
+
+#define X(op, name) op,
+enum graph_op { GRAPH_OP_LIST(X) GO_COUNT };
+#undef X
+
+#define GRAPH_MAX_IN 5
+#define GRAPH_MAX_OUT 4
+
+struct graph_node {
+    enum graph_op op;
+    int layer;               /* -1 outside the layers */
+    int in[GRAPH_MAX_IN];    /* tensor indices, -1 where an optional input is absent */
+    int out[GRAPH_MAX_OUT];  /* same */
+    int64_t in_col[GRAPH_MAX_IN]; /* first column of the input that is meant (q, k, v in one matrix); 0 else */
+    int64_t heads, kv_heads, head_dim;
+    double eps, theta;
+    bool causal, trans_w;
+};
+
+struct graph {
+    struct graph_tensor *tensors;
+    int n_tensors;
+    struct graph_node *nodes; /* in an order that computes */
+    int n_nodes;
+    int logits, loss_node, ids, targets;
+    int n_units;
+    int64_t n_params;       /* elements */
+    int64_t n_params_matmul; /* of them, those that a product reads (for FLOPs: a tied head once, embeddings not) */
+};
+
+/* Builds the graph of job->model for job->train.seq. ERR_INVALID with why[] when a dimension is not legal, naming the key,
+ * what was found and the nearest legal value. Freed by graph_fini. */
+NODISCARD err_t graph_build(const struct job_model *model, int64_t seq, struct graph *ret, struct why *why);
+void graph_fini(struct graph *g);
+
+const char *graph_op_name(enum graph_op op);
+
+/* FLOPs of one training token, forward and backward: 6 N + {12 | 6} L h s (the attention's full square, or its causal
+ * half); N = n_params_matmul. PaLM appendix B; parallel-training formulas in docs/program.md. */
+double graph_flops_per_token(const struct graph *g, const struct job_model *model, int64_t seq, bool causal_half);
+
+#endif

@@ -1,0 +1,216 @@
+/* A step as a program: per rank, actions in order, each expanded into ops over planned buffers.
+ *
+ * Compiled by plan_compile (pure) from a job and a graph; checked by plan_check; run by worker/step; drawn and forecast by
+ * dtctl. After compilation it never changes and may be read by any thread. docs/program.md explains the shape and tries
+ * it on paper against overlapped tensor parallelism, a ring step, an all-to-all and a split backward. */
+#ifndef DTD_COMMON_PLAN_PROGRAM_H
+#define DTD_COMMON_PLAN_PROGRAM_H
+
+#include "common/base/dtype.h"
+#include "common/base/err.h"
+#include "common/conf/job.h"
+#include "common/plan/graph.h"
+#include "common/plan/layout.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* ---- buffers ---- */
+
+enum buffer_space {
+    SPACE_PARAM,    /* parameters, one flat run per FSDP unit */
+    SPACE_OPT,      /* exp_avg and exp_avg_sq, laid out like SPACE_PARAM */
+    SPACE_GRAD,     /* gradients, laid out like SPACE_PARAM; lives in the segment that the group's ranks share */
+    SPACE_WORK,     /* activations and their gradients; reused by life time */
+    SPACE_HOST,     /* token ids, targets, scalars in float64 */
+    SPACE_COUNT
+};
+
+struct buffer {
+    int tensor;              /* graph tensor, -1 for one that the compiler made */
+    char name[GRAPH_NAME_MAX + 16]; /* "layers.0.attention.wq.weight.grad" */
+    enum dtype dtype;
+    int ndim;
+    struct graph_dim dim[GRAPH_MAX_DIMS]; /* this rank's part */
+    struct layout layout;
+    enum buffer_space space;
+    int64_t bytes;  /* at the symbols' bounds */
+    int64_t offset; /* in its space, bytes, 64-aligned */
+    int64_t slot_bytes; /* distance between the instances of a buffer that several microbatches in flight need; 0: one */
+};
+
+/* ---- ops ---- */
+
+/* X(kind, name, reads, writes): operands in the order of the kernel (kernels/kernels.h) or collective (worker/comm/comm.h).
+ * r = read, w = written, a = added to (read and written), - = optional. */
+#define OP_LIST(X)                                                                                                     \
+    X(OP_ZERO, "zero", "w")                          /* x */                                                           \
+    X(OP_COPY, "copy", "rw")                         /* x, y */                                                        \
+    X(OP_EMBED, "embed", "rrrw")                     /* ids, table, [pos], y */                                        \
+    X(OP_EMBED_GRAD, "embed_grad", "rraa")           /* ids, dy, d_table, [d_pos] */                                   \
+    X(OP_GEMM, "gemm", "rrrw")                       /* a, b, [bias], c; flags GEMM_*: c is added to if GEMM_ACC */    \
+    X(OP_BIAS_GRAD, "bias_grad", "ra")               /* dy, db */                                                      \
+    X(OP_RMSNORM, "rmsnorm", "rrrwww")               /* x, [res], w, [r], y, rstd */                                   \
+    X(OP_RMSNORM_GRAD, "rmsnorm_grad", "rrrrrwa")    /* x, w, rstd, dy, [d_res], dx, dw */                             \
+    X(OP_LAYERNORM, "layernorm", "rrrrwwww")         /* x, [res], w, b, [r], y, mean, rstd */                          \
+    X(OP_LAYERNORM_GRAD, "layernorm_grad", "rrrrrrwaa") /* x, w, mean, rstd, dy, [d_res], dx, dw, db */                \
+    X(OP_ROPE, "rope", "a")                          /* x in place; OPF_INVERSE for the gradient */                    \
+    X(OP_ATTENTION, "attention", "rrrww")            /* q, k, v, o, lse */                                             \
+    X(OP_ATTENTION_GRAD, "attention_grad", "rrrrrrwww") /* q, k, v, o, lse, d_o, d_q, d_k, d_v */                      \
+    X(OP_SWIGLU, "swiglu", "rrw")                    /* a, b, y */                                                     \
+    X(OP_SWIGLU_GRAD, "swiglu_grad", "rrrww")        /* a, b, dy, da, db */                                            \
+    X(OP_GELU, "gelu", "rw")                         /* x, y */                                                        \
+    X(OP_GELU_GRAD, "gelu_grad", "rrw")              /* x, dy, dx */                                                   \
+    X(OP_RELU, "relu", "rw")                                                                                           \
+    X(OP_RELU_GRAD, "relu_grad", "rrw")                                                                                \
+    X(OP_ADD, "add", "rrw")                          /* a, b, y */                                                     \
+    X(OP_CROSS_ENTROPY, "cross_entropy", "ara")      /* logits (OPF_GRAD: become their gradient), targets, loss (f64) */ \
+    X(OP_ALL_REDUCE, "all_reduce", "a")              /* x over op.group with op.reduce */                              \
+    X(OP_TREE_LEAF, "tree_leaf", "r")                /* gradient of one microbatch joins the canonical tree */         \
+    X(OP_TREE_REDUCE, "tree_reduce", "w")            /* the tree over all microbatches of all ranks, summed */          \
+    X(OP_NORM, "norm", "rw")                         /* gradient -> sum of squares (f64), 1,024-element blocks */      \
+    X(OP_CLIP, "clip", "rw")                         /* norm^2 -> factor min(1, clip / norm) (f64 scalar) */           \
+    X(OP_ADAMW, "adamw", "aaarr")                    /* p, m, v, g, clip factor */                                     \
+    X(OP_SNAPSHOT, "snapshot", "r")                  /* parameters and optimizer into the arena */
+
+#define X(kind, name, operands) kind,
+enum op_kind { OP_LIST(X) OP_KIND_COUNT };
+#undef X
+
+enum op_flags {
+    OPF_TRANS_A = 1,
+    OPF_TRANS_B = 2,
+    OPF_ACC = 4,      /* gemm: c += */
+    OPF_INVERSE = 8,  /* rope backwards */
+    OPF_GRAD = 16,    /* cross_entropy with gradient */
+    OPF_CAUSAL = 32,
+    OPF_DECAY = 64,   /* adamw: weight decay applies */
+};
+
+enum op_stream { STREAM_COMPUTE, STREAM_COMM, STREAM_COPY, STREAM_COUNT };
+
+#define OP_MAX_OPERANDS 9
+#define OP_MAX_WAITS 3
+
+/* An operand: a buffer, and the column and row stride when only a column range of it is meant. */
+struct operand {
+    int buffer;     /* -1: absent */
+    int64_t col;    /* elements from the start of each row */
+    int64_t offset; /* elements from the start of the buffer (a tensor inside a flat unit) */
+};
+
+struct op {
+    enum op_kind kind;
+    uint32_t flags;
+    enum op_stream stream;
+    int node;  /* graph node it came from, -1 */
+    int layer; /* -1 */
+    int group; /* program.groups, -1 */
+    enum reduce_op reduce;
+    struct operand arg[OP_MAX_OPERANDS];
+    struct graph_dim m, n, k;       /* gemm; other kernels: m = tokens or elements, n = columns */
+    int64_t lda, ldb, ldc;          /* row strides in elements: gemm; attention uses lda, ldb, ldc for q, kv, o */
+    int64_t heads, kv_heads, head_dim;
+    double eps, theta;
+    int wait[OP_MAX_WAITS]; /* events, -1: none; needed only across streams */
+    int event;              /* recorded after the op, -1 */
+};
+
+/* ---- actions ---- */
+
+#define ACTION_LIST(X)                                                                                                 \
+    X(ACT_BEGIN, "begin")     /* once per step: gradients become zero */                                              \
+    X(ACT_FORWARD, "forward") /* of a chunk on a microbatch */                                                        \
+    X(ACT_BACKWARD, "backward")                                                                                        \
+    X(ACT_REDUCE, "reduce")   /* the unit's or bucket's gradient over its group */                                    \
+    X(ACT_NORM, "norm")                                                                                                \
+    X(ACT_UPDATE, "update")                                                                                            \
+    X(ACT_SNAPSHOT, "snapshot") /* only on steps that save */
+
+#define X(kind, name) kind,
+enum action_kind { ACTION_LIST(X) ACT_COUNT };
+#undef X
+
+struct action {
+    enum action_kind kind;
+    int chunk, micro, slot; /* micro: the global microbatch index, -1 where there is none; slot: instance of its buffers */
+    int unit;               /* -1 where there is none */
+    int first_op, n_ops;    /* in program.ops; actions of the same kind and chunk share one range */
+};
+
+struct group {
+    int n;
+    int *ranks; /* ascending */
+};
+
+/* Microbatch i of the step is samples [first, first + samples) of the global batch. */
+struct micro {
+    int64_t first, samples;
+};
+
+enum program_mode { MODE_TRAIN, MODE_EVAL, MODE_GENERATE };
+
+struct program {
+    enum program_mode mode;
+    struct mesh mesh;
+    int rank;
+    enum dtype dtype;     /* compute type: DT_F32, or DT_F64 in proofs */
+    int64_t seq;
+    struct buffer *buffers;
+    int n_buffers;
+    struct op *ops;
+    int n_ops;
+    struct action *actions; /* train: one whole step; eval and generate: one forward, run per microbatch */
+    int n_actions;
+    struct group *groups;
+    int n_groups;
+    int n_events;
+    struct micro *micros; /* of the whole global batch, all ranks */
+    int n_micros;
+    int first_micro, end_micro; /* this rank's: a contiguous range, shares differ by at most one microbatch */
+    int *param_buffer, *grad_buffer, *m_buffer, *v_buffer; /* by graph tensor; -1 */
+    int ids_buffer, targets_buffer, logits_buffer, loss_buffer /* f64[1] */, norm_buffer /* f64[1] */, clip_buffer;
+    int tree_depth; /* canonical numerics: gradient-sized buffers that the tree needs on this rank; 0 else */
+    int64_t space_bytes[SPACE_COUNT]; /* exact: what the worker allocates, and all it allocates, for tensors */
+    int64_t arena_bytes;              /* snapshot arena: what this rank saves, with slack for alignment */
+};
+
+/* The mesh of a job; ERR_INVALID with a reason and the nearest legal choice (workers = dp x fsdp x tp x pp x cp). */
+NODISCARD err_t plan_mesh(const struct job_spec *job, struct mesh *ret, struct why *why);
+/* Compiles the program of one rank. The caller keeps graph and job alive. Freed by program_fini. */
+NODISCARD err_t plan_compile(const struct job_spec *job, const struct graph *g, enum program_mode mode, int rank,
+                             struct program *ret, struct why *why);
+void program_fini(struct program *p);
+
+/* All ranks' programs at once: every partial reduced exactly once before use, nothing read before it is written, live
+ * buffers disjoint, one order of collectives on all ranks of a group, every wait reachable, peak equal to the plan.
+ * ERR_INVALID names rank, action, op and buffer. */
+NODISCARD err_t plan_check(const struct graph *g, const struct program *programs, int n, struct why *why);
+
+struct plan_memory {
+    int64_t bytes[SPACE_COUNT], arena_bytes, total_bytes; /* per worker */
+};
+void plan_memory(const struct program *p, struct plan_memory *ret);
+/* Refuses a job whose plan needs more than `node_bytes` on the node: names need, have, and what to change. */
+NODISCARD err_t plan_fits(const struct job_spec *job, int64_t node_bytes, struct why *why);
+
+/* Bytes of a dimension product at its bounds (samples = micro_batch). */
+int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples);
+const char *op_name(enum op_kind kind);
+const char *op_operands(enum op_kind kind); /* the r/w/a string of OP_LIST */
+const char *action_name(enum action_kind kind);
+/* One line per action and op, for people and for golden tests. */
+void program_print(const struct program *p, const struct graph *g, FILE *out);
+
+/* Which boxes this rank writes in a save: every parameter, exp_avg and exp_avg_sq box exactly once over all ranks, the
+ * work spread evenly by bytes over the replicas (large replicated tensors are cut by rows). */
+struct save_item {
+    int tensor; /* graph tensor */
+    int state;  /* 0 parameter, 1 exp_avg, 2 exp_avg_sq */
+    struct box box;
+    int64_t buffer_offset; /* elements from the start of the tensor's buffer to the box, which is contiguous there */
+};
+NODISCARD err_t plan_save_items(const struct program *p, const struct graph *g, struct save_item **ret, int *ret_n);
+
+#endif

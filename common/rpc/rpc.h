@@ -1,0 +1,98 @@
+/* Calls over a stream socket: framing, dispatch by a table over protobuf-c's generated descriptors, streamed replies,
+ * deadlines. docs/wire.md is the byte-exact format.
+ *
+ * Frame: 24-byte little-endian header {magic u32, version u8, kind u8, method u16, call u64, deadline_ms u32, length u32},
+ * then a protobuf message. Role and size are columns of the method table and are checked before anything is allocated; the
+ * unpacker's memory is bounded. A malformed, oversized or truncated frame closes its connection with a log line and nothing
+ * else notices. Everything here lives on the thread of the uv loop that it was given.
+ *
+ * The same connection may carry calls in both directions. Callbacks never run inside the call that starts them. */
+#ifndef DTD_COMMON_RPC_RPC_H
+#define DTD_COMMON_RPC_RPC_H
+
+#include "common/base/err.h"
+
+#include <protobuf-c/protobuf-c.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <uv.h>
+
+#define RPC_MAGIC 0x31445444u /* "DTD1" */
+#define RPC_VERSION 1
+#define RPC_HEADER_BYTES 24
+
+enum rpc_kind { RPC_REQUEST = 1, RPC_REPLY, RPC_ITEM, RPC_END, RPC_ERROR, RPC_CANCEL };
+
+/* Who may call a method; a connection's roles are decided by the listener's owner at accept (peer credentials) and by its
+ * Hello (token). A bit mask. */
+enum rpc_role { RPC_ROLE_ANY = 1, RPC_ROLE_CLIENT = 2, RPC_ROLE_WORKER = 4, RPC_ROLE_IO = 8, RPC_ROLE_PEER = 16 };
+
+struct rpc_conn;
+struct rpc_call; /* one incoming request that has not been answered to the end */
+
+/* Answers with rpc_reply, rpc_item.. + rpc_end, or rpc_fail, now or later, exactly once. `request` is freed after return. */
+typedef void (*rpc_handler)(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+
+struct rpc_method {
+    uint16_t id;      /* on the wire: never renumbered */
+    const char *name; /* "Client.Submit" */
+    uint32_t roles;
+    uint32_t max_request_bytes;
+    const ProtobufCMessageDescriptor *request, *reply; /* reply: of REPLY and ITEM */
+    bool stream;                                       /* answered by items and an end */
+    rpc_handler handler;                               /* NULL in a client's table */
+};
+
+/* ---- connections ---- */
+
+struct rpc_conn_config {
+    uv_loop_t *loop;
+    const struct rpc_method *methods; /* those that the other side may call and those that we call, by id */
+    int n_methods;
+    void *owner; /* first argument of handlers and of on_close */
+    /* Exactly once, after every outstanding call of ours has been failed with ERR_CLOSED; memory of the conn is gone after it. */
+    void (*on_close)(void *owner, struct rpc_conn *conn);
+};
+
+/* Takes over a connected socket (also on error). */
+NODISCARD err_t rpc_conn_open(const struct rpc_conn_config *config, int fd, uint32_t roles, struct rpc_conn **ret);
+void rpc_conn_close(struct rpc_conn *conn); /* idempotent; on_close comes later */
+void rpc_conn_set_roles(struct rpc_conn *conn, uint32_t roles);
+void rpc_conn_set_data(struct rpc_conn *conn, void *data);
+void *rpc_conn_data(struct rpc_conn *conn);
+pid_t rpc_conn_peer_pid(const struct rpc_conn *conn); /* SO_PEERCRED */
+uid_t rpc_conn_peer_uid(const struct rpc_conn *conn);
+
+/* Blocking connect to a Unix socket, for programs that start; fd to be given to rpc_conn_open. */
+NODISCARD err_t rpc_connect_unix(const char *path, int *ret_fd);
+
+/* ---- calls that we make ---- */
+
+struct rpc_result {
+    err_t err;                     /* OK for REPLY, ITEM, END */
+    bool last;                     /* no more callbacks of this call */
+    const ProtobufCMessage *reply; /* NULL on error and END; freed after the callback */
+    const char *text;              /* the other side's sentence on error, else "" */
+};
+typedef void (*rpc_callback)(void *arg, const struct rpc_result *result);
+
+/* Sends a request. deadline_ms 0: none. Unless it fails here, `cb` is called until `last`. ret_call (may be NULL) is the id
+ * for rpc_cancel. */
+NODISCARD err_t rpc_send(struct rpc_conn *conn, uint16_t method, const ProtobufCMessage *request, uint32_t deadline_ms,
+                         rpc_callback cb, void *arg, uint64_t *ret_call);
+void rpc_cancel(struct rpc_conn *conn, uint64_t call);
+/* Bytes queued and not yet taken by the socket: streams hold back above a limit of their own. */
+size_t rpc_conn_queued(const struct rpc_conn *conn);
+
+/* ---- calls that we answer ---- */
+
+struct rpc_conn *rpc_call_conn(struct rpc_call *call);
+/* Called at most once if the caller cancels, its deadline passes or the connection goes; no answer may follow. */
+void rpc_call_on_cancel(struct rpc_call *call, void (*cb)(void *arg), void *arg);
+void rpc_reply(struct rpc_call *call, const ProtobufCMessage *reply);
+NODISCARD err_t rpc_item(struct rpc_call *call, const ProtobufCMessage *item); /* ERR_LIMIT: too much queued, later again */
+void rpc_end(struct rpc_call *call);
+void rpc_fail(struct rpc_call *call, err_t err, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+#endif

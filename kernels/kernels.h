@@ -1,0 +1,135 @@
+/* Kernels: what every backend computes, stated once.
+ *
+ * A backend fills one `struct kern_ops` per compute type: `ref` (float32 and float64, plain C, the oracle), `cpu`
+ * (float32, fast), later `cuda`. Rules that hold for all of them:
+ *  - matrices are row-major and dense; T counts tokens of one microbatch, samples stand one after another in it;
+ *  - every call takes a stream and may return before the work is done; on a CPU the stream is the calling thread;
+ *  - "=" writes the output, "+=" adds to it; which one is said at each function. Gradients of parameters are always +=;
+ *  - data pointers are of the table's `dtype` unless said otherwise; token ids are int32; statistics that a backward reads
+ *    (rstd, mean, lse) have the table's dtype; sums run in float64 in `ref`, in at least float32 elsewhere;
+ *  - results do not depend on anything but the arguments: same inputs, same bits;
+ *  - nothing is allocated in the steady state; scratch belongs to the stream. Indices are 64 bits;
+ *  - arguments are promised by the plan, so a wrong one is an assert; a foreign library's failure is ERR_INTERNAL, logged there. */
+#ifndef DTD_KERNELS_KERNELS_H
+#define DTD_KERNELS_KERNELS_H
+
+#include "common/base/dtype.h"
+#include "common/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct kern_stream; /* one in-order queue of a device; on a CPU one thread with its scratch memory */
+
+/* C[m,n] (= | +=) op(A)[m,k] op(B)[k,n] (+ bias[n], only with "="). lda, ldb, ldc: elements between rows as stored. */
+struct kern_gemm {
+    bool trans_a, trans_b, accumulate;
+    int64_t m, n, k, lda, ldb, ldc;
+    const void *a, *b, *bias; /* bias may be NULL */
+    void *c;
+};
+
+/* Scaled dot-product attention, softmax(q k^T / sqrt(head_dim) [+ causal mask]) v, per sample and head.
+ * q, o: [batch*seq, heads*head_dim]; k, v: [batch*seq, kv_heads*head_dim]; row strides in elements, so that q, k and v may
+ * lie side by side in one matrix. lse[batch, heads, seq]: natural log of the row's sum of exp. heads % kv_heads == 0. */
+struct kern_attention {
+    int64_t batch, seq, heads, kv_heads, head_dim;
+    int64_t q_stride, k_stride, v_stride, o_stride;
+    bool causal;
+    const void *q, *k, *v;
+    void *o, *lse;
+};
+
+/* d* are "=" and have the strides of their forward counterparts. */
+struct kern_attention_grad {
+    struct kern_attention fwd; /* o and lse hold the forward's results */
+    const void *d_o;           /* o_stride */
+    void *d_q, *d_k, *d_v;
+};
+
+/* Decoupled weight decay (Loshchilov and Hutter 2019), bias corrected as in torch.optim.AdamW; p, m, v in place. */
+struct kern_adamw {
+    int64_t n;
+    void *p, *m, *v;
+    const void *g;
+    double lr, beta1, beta2, eps, weight_decay;
+    double grad_scale; /* the clip factor: g is read as g * grad_scale */
+    int64_t step;      /* 1 for the first update */
+};
+
+struct kern_ops {
+    const char *name; /* "ref", "cpu" */
+    enum dtype dtype;
+
+    NODISCARD err_t (*gemm)(struct kern_stream *s, const struct kern_gemm *g);
+    /* db[n] += column sums of dy[T,n] */
+    void (*bias_grad)(struct kern_stream *s, int64_t t, int64_t n, const void *dy, void *db);
+
+    /* y[T,d] = table[ids[t]] (+ pos[t % seq] when pos is not NULL: [>= seq, d]) */
+    void (*embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *ids, const void *table,
+                  const void *pos, void *y);
+    /* d_table[ids[t]] += dy[t], t ascending; d_pos[t % seq] += dy[t] when not NULL */
+    void (*embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *ids, const void *dy,
+                       void *d_table, void *d_pos);
+
+    /* r = x + res when res is not NULL (r is then written: the residual stream), else r is x and `r` is not touched;
+     * y = r * rstd * w, rstd[T] = 1/sqrt(mean(r^2) + eps). r may alias x or res. */
+    void (*rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
+                    const void *w, void *r, void *y, void *rstd);
+    /* dx = gradient through the norm (+ d_res[T,d] when not NULL: what flows past it); dw += ; dx may alias d_res.
+     * x is the norm's input (the forward's r). */
+    void (*rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *rstd,
+                         const void *dy, const void *d_res, void *dx, void *dw);
+    /* As rmsnorm, with mean subtraction and bias: y = (r - mean) * rstd * w + b. */
+    void (*layernorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
+                      const void *w, const void *b, void *r, void *y, void *mean, void *rstd);
+    void (*layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *mean,
+                           const void *rstd, const void *dy, const void *d_res, void *dx, void *dw, void *db);
+
+    /* Rotary positions in place on x[T, heads*head_dim] with row stride: neighbouring pairs (2i, 2i+1) turn by
+     * pos * theta^(-2i/head_dim), pos = pos0 + t % seq (Su et al. 2021; the pairing of Meta's llama and torchtitan).
+     * `inverse` turns back: the gradient. */
+    void (*rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, int64_t heads, int64_t head_dim,
+                 int64_t stride, double theta, bool inverse, void *x);
+
+    NODISCARD err_t (*attention)(struct kern_stream *s, const struct kern_attention *a);
+    NODISCARD err_t (*attention_grad)(struct kern_stream *s, const struct kern_attention_grad *a);
+
+    /* y[T,f] = silu(a) * b; a, b, y dense [T,f] */
+    void (*swiglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);
+    /* da = , db = ; da may alias a, db may alias b */
+    void (*swiglu_grad)(struct kern_stream *s, int64_t n, const void *a, const void *b, const void *dy, void *da,
+                        void *db);
+    /* The tanh form, as in GPT-2; x and y may alias only in the gradient (dx may alias dy). */
+    void (*gelu)(struct kern_stream *s, int64_t n, const void *x, void *y);
+    void (*gelu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx);
+    void (*relu)(struct kern_stream *s, int64_t n, const void *x, void *y);
+    void (*relu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx);
+    /* y = a + b, y may alias either */
+    void (*add)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);
+
+    /* Softmax and cross-entropy over logits[T,v], targets int32, -1 is left out. *loss_sum += sum over t of
+     * (lse - logit[target]), in float64. With `grad`, logits become (softmax - onehot) * scale in place (zero rows where
+     * the target is -1). */
+    void (*cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad, double scale,
+                          void *logits, double *loss_sum);
+
+    void (*adamw)(struct kern_stream *s, const struct kern_adamw *a);
+    /* blocks[i] = sum of squares of x[1024 i .. min(1024 (i+1), n)), each block in a fixed order, in float64 */
+    void (*sumsq_blocks)(struct kern_stream *s, int64_t n, const void *x, double *blocks);
+    void (*zero)(struct kern_stream *s, int64_t n, void *x);
+    void (*copy)(struct kern_stream *s, int64_t n, const void *x, void *y);
+};
+
+#define KERN_SUMSQ_BLOCK 1024
+
+/* The table of a backend, NULL when this build or this processor has none. name: "ref", "cpu". */
+const struct kern_ops *kern_find(const char *name, enum dtype dtype);
+
+/* A stream of a backend: `threads` as the job's run.threads (0: one). Freed by kern_stream_free (NULL is legal). */
+NODISCARD err_t kern_stream_new(const struct kern_ops *ops, int threads, struct kern_stream **ret);
+void kern_stream_free(struct kern_stream *s);
+/* Returns when everything queued on the stream is done. */
+NODISCARD err_t kern_stream_sync(struct kern_stream *s);
+
+#endif
