@@ -1,0 +1,72 @@
+# kill_daemon.sh supervisor|control|io submit|step|save: kill -9 of one of dtd's processes at that moment. Nothing committed is
+# lost, no job runs twice, the workers survive the death of control and io, and the job ends with the undisturbed run's tensors.
+who=$1 when=$2
+. "$(dirname "$0")/lib.sh"
+write_job
+big=(--set model.dim=192 --set model.heads=6 --set train.steps=60 --set checkpoint.every=20)
+up
+job=$(submit "${big[@]}" --set checkpoint.dir="$tmp/quiet")
+wait_done "$job" 90
+hashes "$tmp/quiet/step-60" >"$tmp/quiet-hashes"
+
+kill_it() {
+  local pids
+  pids=$(pid_of "$who") || fail "$who is not there"
+  kill -9 $pids
+}
+case $when in
+submit)
+  if [ "$who" = io ]; then # the io process of a job that has just been taken
+    job=$(submit "${big[@]}" --set checkpoint.dir="$tmp/killed")
+    wait_for 10 "its io process" pid_of io
+    kill_it
+  else
+    submit "${big[@]}" --set checkpoint.dir="$tmp/killed" >"$tmp/id" 2>"$tmp/err" &
+    submitter=$!
+    sleep 0.0$((RANDOM % 10))
+    kill_it
+    if [ "$who" = supervisor ]; then
+      sleep 0.2
+      up
+    fi
+    wait $submitter || true
+    # Taken or not: the answer must be true. Who got no answer submits again.
+    if [ -s "$tmp/id" ]; then job=$(cat "$tmp/id"); else
+      cat "$tmp/err"
+      taken=$(dtctl status -o json | jq -r '[.[] | select(.state != "done")] | length')
+      if [ "$taken" = 0 ]; then job=$(submit "${big[@]}" --set checkpoint.dir="$tmp/killed"); else
+        job=$(dtctl status -o json | jq -r '[.[] | select(.state != "done")][0].job'); fi
+    fi
+  fi
+  ;;
+step)
+  job=$(submit "${big[@]}" --set checkpoint.dir="$tmp/killed")
+  wait_for 60 "step 25" reached "$job" 25
+  before=$(worker_pid "$job" 0)
+  kill_it
+  ;;
+save)
+  job=$(submit "${big[@]}" --set checkpoint.dir="$tmp/killed")
+  wait_for 60 "step 20" reached "$job" 18
+  before=$(worker_pid "$job" 0)
+  n=0
+  until compgen -G "$tmp/killed/.step-*.partial" >/dev/null || [ $((n += 1)) -gt 200000 ]; do :; done
+  kill_it
+  ;;
+esac
+if [ "$who" = supervisor ] && [ "$when" != submit ]; then
+  sleep 0.2
+  up
+fi
+wait_done "$job" 90
+jobs=$(dtctl status -o json | jq length)
+[ "$jobs" = 2 ] || { dtctl status; fail "$jobs jobs, expected 2"; }
+if [ "$who" != supervisor ] && [ "$when" != submit ]; then
+  epoch=$(status "$job" | jq .epoch)
+  [ "$epoch" = 1 ] || { status "$job"; fail "the death of $who ended the epoch: $epoch"; }
+fi
+hashes "$tmp/killed/step-60" >"$tmp/killed-hashes"
+cmp "$tmp/quiet-hashes" "$tmp/killed-hashes" || fail "another end than the undisturbed run"
+# Each step was trained once per epoch: no two workers of one rank wrote at the same time.
+dtctl metrics "$job" -o jsonl | jq -s -e 'map(.step) == ([range(1; 61)])' >/dev/null || fail "the metrics are not steps 1 to 60"
+for s in 20 40 60; do dtctl ckpt verify "$tmp/killed/step-$s" >/dev/null || fail "step-$s does not verify"; done
