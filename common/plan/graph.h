@@ -41,19 +41,22 @@ struct graph_tensor {
     /* parameters only: */
     enum graph_init init;
     double init_std;
-    bool decay;     /* weight decay applies */
-    bool zero_grad; /* its exact gradient is zero (a key bias without rotary positions): left out of comparisons */
-    int unit;       /* FSDP unit: 0 embedding, 1 + layer, last head */
+    bool decay; /* weight decay applies: matrices and embedding tables yes, biases and norms no */
+    /* Elements [zero_lo, zero_hi) have an exact gradient of zero and computed gradients of pure rounding, which Adam
+     * makes large: comparisons leave them out. The key part of gpt2's c_attn.bias: it adds the same to every score of a
+     * row. Both 0: none. */
+    int64_t zero_lo, zero_hi;
+    int unit; /* FSDP unit: 0 embedding, 1 + layer, last head */
 };
 
 /* X(op, name, in, out): a row per kind of operator; what each does is written at its compile rule in compile.c. */
-#define GRAPH_OP_LIST(X)                                                                                               \
+#define GRAPH_OP_LIST(X)                                                                                              \
     X(GO_EMBED, "embed")         /* ids, table[, pos] -> y */                                                         \
-    X(GO_LINEAR, "linear")       /* x, w[, b] -> y; attr.trans_w: w is [in,out] (Hugging Face gpt2), else [out,in] */  \
+    X(GO_LINEAR, "linear")       /* x, w[, b] -> y; attr.trans_w: w is [in,out] (Hugging Face gpt2), else [out,in] */ \
     X(GO_RMSNORM, "rmsnorm")     /* x[, res], w -> y, rstd[, r] */                                                    \
     X(GO_LAYERNORM, "layernorm") /* x[, res], w, b -> y, mean, rstd[, r] */                                           \
-    X(GO_ROPE, "rope")           /* x -> x in place */                                                                \
-    X(GO_ATTENTION, "attention") /* q, k, v -> o, lse (q, k, v may be column ranges of one tensor) */                  \
+    X(GO_ROPE, "rope")           /* x -> x in place: in[0] == out[0] */                                               \
+    X(GO_ATTENTION, "attention") /* q, k, v -> o, lse (q, k, v may be column ranges of one tensor) */                 \
     X(GO_SWIGLU, "swiglu")       /* a, b -> y */                                                                      \
     X(GO_GELU, "gelu")           /* x -> y */                                                                         \
     X(GO_RELU, "relu")           /* x -> y */                                                                         \
@@ -69,9 +72,9 @@ enum graph_op { GRAPH_OP_LIST(X) GO_COUNT };
 
 struct graph_node {
     enum graph_op op;
-    int layer;               /* -1 outside the layers */
-    int in[GRAPH_MAX_IN];    /* tensor indices, -1 where an optional input is absent */
-    int out[GRAPH_MAX_OUT];  /* same */
+    int layer;                    /* -1 outside the layers */
+    int in[GRAPH_MAX_IN];         /* tensor indices, -1 where an optional input is absent */
+    int out[GRAPH_MAX_OUT];       /* same */
     int64_t in_col[GRAPH_MAX_IN]; /* first column of the input that is meant (q, k, v in one matrix); 0 else */
     int64_t heads, kv_heads, head_dim;
     double eps, theta;
@@ -85,12 +88,12 @@ struct graph {
     int n_nodes;
     int logits, loss_node, ids, targets;
     int n_units;
-    int64_t n_params;       /* elements */
+    int64_t n_params;        /* elements */
     int64_t n_params_matmul; /* of them, those that a product reads (for FLOPs: a tied head once, embeddings not) */
 };
 
-/* Builds the graph of job->model for job->train.seq. ERR_INVALID with why[] when a dimension is not legal, naming the key,
- * what was found and the nearest legal value. Freed by graph_fini. */
+/* Builds the graph of job->model for job->train.seq. ERR_INVALID with why[] when a dimension is not legal, naming the
+ * key, what was found and the nearest legal value. Freed by graph_fini. */
 NODISCARD err_t graph_build(const struct job_model *model, int64_t seq, struct graph *ret, struct why *why);
 void graph_fini(struct graph *g);
 

@@ -1,5 +1,5 @@
-/* Layouts: for every tensor and mesh axis, replicate, shard or partial. One table; every rank's boxes, replica groups and
- * reductions follow from it. Pure. */
+/* Layouts: for every tensor and mesh axis, replicate, shard or partial. One table; every rank's boxes, replica groups
+ * and reductions follow from it. Pure. */
 #ifndef DTD_COMMON_PLAN_LAYOUT_H
 #define DTD_COMMON_PLAN_LAYOUT_H
 
@@ -25,10 +25,10 @@ enum reduce_op { REDUCE_SUM, REDUCE_MIN, REDUCE_MAX, REDUCE_AVG };
 
 struct axis_layout {
     enum layout_kind kind;
-    int dim;             /* SHARD: the dimension that is cut */
-    int segments;        /* SHARD: the dimension is this many equal segments, each cut alike (fused qkv); 1 else */
-    int64_t unit;        /* SHARD: cuts fall on multiples of this (head_dim; rows) */
-    enum reduce_op op;   /* PARTIAL */
+    int dim;           /* SHARD: the dimension that is cut */
+    int segments;      /* SHARD: the dimension is this many equal segments, each cut alike (fused qkv); 1 else */
+    int64_t unit;      /* SHARD: cuts fall on multiples of this (head_dim; rows) */
+    enum reduce_op op; /* PARTIAL */
 };
 
 struct layout {

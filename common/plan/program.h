@@ -1,8 +1,8 @@
 /* A step as a program: per rank, actions in order, each expanded into ops over planned buffers.
  *
- * Compiled by plan_compile (pure) from a job and a graph; checked by plan_check; run by worker/step; drawn and forecast by
- * dtctl. After compilation it never changes and may be read by any thread. docs/program.md explains the shape and tries
- * it on paper against overlapped tensor parallelism, a ring step, an all-to-all and a split backward. */
+ * Compiled by plan_compile (pure) from a job and a graph; checked by plan_check; run by worker/step; drawn and forecast
+ * by dtctl. After compilation it never changes and may be read by any thread. docs/program.md explains the shape and
+ * tries it on paper against overlapped tensor parallelism, a ring step, an all-to-all and a split backward. */
 #ifndef DTD_COMMON_PLAN_PROGRAM_H
 #define DTD_COMMON_PLAN_PROGRAM_H
 
@@ -11,6 +11,7 @@
 #include "common/conf/job.h"
 #include "common/plan/graph.h"
 #include "common/plan/layout.h"
+#include "common/plan/tree.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,60 +20,101 @@
 /* ---- buffers ---- */
 
 enum buffer_space {
-    SPACE_PARAM,    /* parameters, one flat run per FSDP unit */
-    SPACE_OPT,      /* exp_avg and exp_avg_sq, laid out like SPACE_PARAM */
-    SPACE_GRAD,     /* gradients, laid out like SPACE_PARAM; lives in the segment that the group's ranks share */
-    SPACE_WORK,     /* activations and their gradients; reused by life time */
-    SPACE_HOST,     /* token ids, targets, scalars in float64 */
+    SPACE_PARAM, /* parameters, one flat run per FSDP unit */
+    SPACE_OPT,   /* exp_avg and exp_avg_sq, laid out like SPACE_PARAM */
+    SPACE_GRAD,  /* gradients, laid out like SPACE_PARAM; lives in the segment that the group's ranks share */
+    SPACE_WORK,  /* activations and their gradients; reused by life time */
+    SPACE_HOST,  /* token ids, targets, scalars in float64 */
     SPACE_COUNT
 };
 
+/* Which instance of a buffer an op means; its address is
+ * base of the space + offset + index * slot_bytes + (operand.offset + operand.col) * bytes of the dtype. */
+enum slot_index {
+    SLOT_ONE,    /* there is one: index 0 */
+    SLOT_ACTION, /* action.slot */
+    SLOT_MICRO,  /* action.micro; 0 in actions without a microbatch, which then mean all instances */
+    SLOT_TREE,   /* chosen by OP_TREE_*, see there */
+};
+
 struct buffer {
-    int tensor;              /* graph tensor, -1 for one that the compiler made */
+    int tensor;                     /* graph tensor, -1 for one that the compiler made */
     char name[GRAPH_NAME_MAX + 16]; /* "layers.0.attention.wq.weight.grad" */
     enum dtype dtype;
     int ndim;
     struct graph_dim dim[GRAPH_MAX_DIMS]; /* this rank's part */
     struct layout layout;
     enum buffer_space space;
-    int64_t bytes;  /* at the symbols' bounds */
-    int64_t offset; /* in its space, bytes, 64-aligned */
-    int64_t slot_bytes; /* distance between the instances of a buffer that several microbatches in flight need; 0: one */
+    int run;            /* the buffer that contains this one (all gradients of a unit), -1: none */
+    int64_t bytes;      /* of one instance, at the symbols' bounds */
+    int64_t offset;     /* in its space, bytes; 64-aligned, the tree's elements included */
+    int64_t slot_bytes; /* distance between the instances; 0 where there is one */
+    int slots;          /* instances, >= 1 */
+    enum slot_index slot_index;
 };
 
 /* ---- ops ---- */
 
-/* X(kind, name, reads, writes): operands in the order of the kernel (kernels/kernels.h) or collective (worker/comm/comm.h).
- * r = read, w = written, a = added to (read and written), - = optional. */
-#define OP_LIST(X)                                                                                                     \
-    X(OP_ZERO, "zero", "w")                          /* x */                                                           \
-    X(OP_COPY, "copy", "rw")                         /* x, y */                                                        \
-    X(OP_EMBED, "embed", "rrrw")                     /* ids, table, [pos], y */                                        \
-    X(OP_EMBED_GRAD, "embed_grad", "rraa")           /* ids, dy, d_table, [d_pos] */                                   \
-    X(OP_GEMM, "gemm", "rrrw")                       /* a, b, [bias], c; flags GEMM_*: c is added to if GEMM_ACC */    \
-    X(OP_BIAS_GRAD, "bias_grad", "ra")               /* dy, db */                                                      \
-    X(OP_RMSNORM, "rmsnorm", "rrrwww")               /* x, [res], w, [r], y, rstd */                                   \
-    X(OP_RMSNORM_GRAD, "rmsnorm_grad", "rrrrrwa")    /* x, w, rstd, dy, [d_res], dx, dw */                             \
-    X(OP_LAYERNORM, "layernorm", "rrrrwwww")         /* x, [res], w, b, [r], y, mean, rstd */                          \
-    X(OP_LAYERNORM_GRAD, "layernorm_grad", "rrrrrrwaa") /* x, w, mean, rstd, dy, [d_res], dx, dw, db */                \
-    X(OP_ROPE, "rope", "a")                          /* x in place; OPF_INVERSE for the gradient */                    \
-    X(OP_ATTENTION, "attention", "rrrww")            /* q, k, v, o, lse */                                             \
-    X(OP_ATTENTION_GRAD, "attention_grad", "rrrrrrwww") /* q, k, v, o, lse, d_o, d_q, d_k, d_v */                      \
-    X(OP_SWIGLU, "swiglu", "rrw")                    /* a, b, y */                                                     \
-    X(OP_SWIGLU_GRAD, "swiglu_grad", "rrrww")        /* a, b, dy, da, db */                                            \
-    X(OP_GELU, "gelu", "rw")                         /* x, y */                                                        \
-    X(OP_GELU_GRAD, "gelu_grad", "rrw")              /* x, dy, dx */                                                   \
-    X(OP_RELU, "relu", "rw")                                                                                           \
-    X(OP_RELU_GRAD, "relu_grad", "rrw")                                                                                \
-    X(OP_ADD, "add", "rrw")                          /* a, b, y */                                                     \
-    X(OP_CROSS_ENTROPY, "cross_entropy", "ara")      /* logits (OPF_GRAD: become their gradient), targets, loss (f64) */ \
-    X(OP_ALL_REDUCE, "all_reduce", "a")              /* x over op.group with op.reduce */                              \
-    X(OP_TREE_LEAF, "tree_leaf", "r")                /* gradient of one microbatch joins the canonical tree */         \
-    X(OP_TREE_REDUCE, "tree_reduce", "w")            /* the tree over all microbatches of all ranks, summed */          \
-    X(OP_NORM, "norm", "rw")                         /* gradient -> sum of squares (f64), 1,024-element blocks */      \
-    X(OP_CLIP, "clip", "rw")                         /* norm^2 -> factor min(1, clip / norm) (f64 scalar) */           \
-    X(OP_ADAMW, "adamw", "aaarr")                    /* p, m, v, g, clip factor */                                     \
-    X(OP_SNAPSHOT, "snapshot", "r")                  /* parameters and optimizer into the arena */
+/* X(kind, name, operands): operands in the order of the kernel (kernels/kernels.h) or collective (worker/comm/comm.h).
+ * r = read, w = written, a = added to (read and written); an operand in [] may be absent (buffer -1).
+ * One buffer may stand in two places where the kernel allows the alias.
+ *
+ * Which fields of struct op a kind uses (all others are 0, -1 or empty); dims are resolved with the samples of the
+ * action's microbatch by program_dim; "elements" is m * n; a matrix without a stride below is dense, n columns:
+ *
+ *   zero                  m * n elements of the buffer's own dtype
+ *   copy, gelu*, relu*,
+ *   add, swiglu*          m rows, n columns, dense: elements
+ *   embed, embed_grad     m tokens, n columns (d); seq is program.seq
+ *   gemm                  m, n, k, lda, ldb, ldc, OPF_TRANS_A, OPF_TRANS_B, OPF_ACC as kern_gemm
+ *   bias_grad             m tokens, n columns
+ *   rmsnorm*, layernorm*  m tokens, n columns, eps. [res] absent: [r] absent too, the kernel gets NULL
+ *   rope                  m tokens, heads, head_dim, lda (row stride), theta, OPF_INVERSE; pos0 0, seq is program.seq
+ *   attention*            m samples, heads, kv_heads, head_dim, OPF_CAUSAL; lda: stride of q and d_q, ldb: of k, v,
+ *                         d_k and d_v, ldc: of o and d_o; seq is program.seq. operand.col tells q, k and v of one
+ *                         matrix apart
+ *   cross_entropy         m tokens, n vocabulary, OPF_GRAD; scale is program.loss_scale; the loss is one f64
+ *   all_reduce            m elements of the buffer's own dtype, group, reduce
+ *   tree_leaf             m elements. h = tree_height(n_micros, first_micro, micro), c = tree_merges(the same):
+ *                         when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance
+ *                         h-1, and so on, c additions in all (tree.h)
+ *   tree_reduce           m elements, group. Node j of tree_nodes(n_micros, first_micro, end_micro) is instance j of
+ *                         `tree`, operand.offset elements in; the root goes to x on every rank
+ *   norm                  m elements: blocks[i] = sum of squares of x[1024 i .. min(1024 (i+1), m))
+ *   clip                  m blocks: norm = sqrt(their sum in ascending order), factor = min(1, train.clip / norm),
+ *                         1 where train.clip is 0
+ *   adamw                 m elements; lr, betas, eps, step at run time; weight decay only with OPF_DECAY; g is read
+ *                         times the clip factor
+ *   snapshot              nothing: the worker copies its plan_save_items into the arena */
+#define OP_LIST(X)                                                                                                  \
+    X(OP_ZERO, "zero", "w")                             /* x */                                                     \
+    X(OP_COPY, "copy", "rw")                            /* x, y */                                                  \
+    X(OP_EMBED, "embed", "rrrw")                        /* ids, table, [pos], y */                                  \
+    X(OP_EMBED_GRAD, "embed_grad", "rraa")              /* ids, dy, d_table, [d_pos] */                             \
+    X(OP_GEMM, "gemm", "rrrw")                          /* a, b, [bias], c; c is added to with OPF_ACC */           \
+    X(OP_BIAS_GRAD, "bias_grad", "ra")                  /* dy, db */                                                \
+    X(OP_RMSNORM, "rmsnorm", "rrrwww")                  /* x, [res], w, [r], y, rstd */                             \
+    X(OP_RMSNORM_GRAD, "rmsnorm_grad", "rrrrrwa")       /* x, w, rstd, dy, [d_res], dx, dw */                       \
+    X(OP_LAYERNORM, "layernorm", "rrrrwwww")            /* x, [res], w, b, [r], y, mean, rstd */                    \
+    X(OP_LAYERNORM_GRAD, "layernorm_grad", "rrrrrrwaa") /* x, w, mean, rstd, dy, [d_res], dx, dw, db */             \
+    X(OP_ROPE, "rope", "a")                             /* x in place; OPF_INVERSE for the gradient */              \
+    X(OP_ATTENTION, "attention", "rrrww")               /* q, k, v, o, lse */                                       \
+    X(OP_ATTENTION_GRAD, "attention_grad", "rrrrrrwww") /* q, k, v, o, lse, d_o, d_q, d_k, d_v */                   \
+    X(OP_SWIGLU, "swiglu", "rrw")                       /* a, b, y */                                               \
+    X(OP_SWIGLU_GRAD, "swiglu_grad", "rrrww")           /* a, b, dy, da, db */                                      \
+    X(OP_GELU, "gelu", "rw")                            /* x, y */                                                  \
+    X(OP_GELU_GRAD, "gelu_grad", "rrw")                 /* x, dy, dx */                                             \
+    X(OP_RELU, "relu", "rw")                            /* x, y */                                                  \
+    X(OP_RELU_GRAD, "relu_grad", "rrw")                 /* x, dy, dx */                                             \
+    X(OP_ADD, "add", "rrw")                             /* a, b, y */                                               \
+    X(OP_CROSS_ENTROPY, "cross_entropy", "ara") /* logits (OPF_GRAD: become their gradient), targets, loss (f64) */ \
+    X(OP_ALL_REDUCE, "all_reduce", "a")         /* x over op.group with op.reduce */                                \
+    X(OP_TREE_LEAF, "tree_leaf", "ra")          /* x, tree: the microbatch's gradient joins the canonical tree */   \
+    X(OP_TREE_REDUCE, "tree_reduce", "rw")      /* tree, x: the sum over all microbatches of all ranks */           \
+    X(OP_NORM, "norm", "rw")                    /* x, blocks (f64) */                                               \
+    X(OP_CLIP, "clip", "rww")                   /* blocks, norm (f64), factor (f64) */                              \
+    X(OP_ADAMW, "adamw", "aaarr")               /* p, m, v, g, clip factor */                                       \
+    X(OP_SNAPSHOT, "snapshot", "rrr")           /* all p, all m, all v */
 
 #define X(kind, name, operands) kind,
 enum op_kind { OP_LIST(X) OP_KIND_COUNT };
@@ -81,11 +123,11 @@ enum op_kind { OP_LIST(X) OP_KIND_COUNT };
 enum op_flags {
     OPF_TRANS_A = 1,
     OPF_TRANS_B = 2,
-    OPF_ACC = 4,      /* gemm: c += */
-    OPF_INVERSE = 8,  /* rope backwards */
-    OPF_GRAD = 16,    /* cross_entropy with gradient */
+    OPF_ACC = 4,     /* gemm: c += */
+    OPF_INVERSE = 8, /* rope backwards */
+    OPF_GRAD = 16,   /* cross_entropy with gradient */
     OPF_CAUSAL = 32,
-    OPF_DECAY = 64,   /* adamw: weight decay applies */
+    OPF_DECAY = 64, /* adamw: weight decay applies */
 };
 
 enum op_stream { STREAM_COMPUTE, STREAM_COMM, STREAM_COPY, STREAM_COUNT };
@@ -93,11 +135,11 @@ enum op_stream { STREAM_COMPUTE, STREAM_COMM, STREAM_COPY, STREAM_COUNT };
 #define OP_MAX_OPERANDS 9
 #define OP_MAX_WAITS 3
 
-/* An operand: a buffer, and the column and row stride when only a column range of it is meant. */
+/* An operand: a buffer, and where in it. Both numbers are simply added to its address. */
 struct operand {
     int buffer;     /* -1: absent */
-    int64_t col;    /* elements from the start of each row */
-    int64_t offset; /* elements from the start of the buffer (a tensor inside a flat unit) */
+    int64_t col;    /* elements from the start of each row: a column range, whose row stride is in the op */
+    int64_t offset; /* elements from the start of the buffer */
 };
 
 struct op {
@@ -109,21 +151,23 @@ struct op {
     int group; /* program.groups, -1 */
     enum reduce_op reduce;
     struct operand arg[OP_MAX_OPERANDS];
-    struct graph_dim m, n, k;       /* gemm; other kernels: m = tokens or elements, n = columns */
-    int64_t lda, ldb, ldc;          /* row strides in elements: gemm; attention uses lda, ldb, ldc for q, kv, o */
+    struct graph_dim m, n, k; /* gemm; other kernels: m = tokens or elements, n = columns */
+    int64_t lda, ldb, ldc;    /* row strides in elements: gemm; attention uses lda, ldb, ldc for q, kv, o */
     int64_t heads, kv_heads, head_dim;
     double eps, theta;
-    int wait[OP_MAX_WAITS]; /* events, -1: none; needed only across streams */
-    int event;              /* recorded after the op, -1 */
+    /* Events, -1: none; needed only across streams. A wait means the latest record before it in the order of actions,
+     * of the step before when this step has none yet, and passes when there never was one. */
+    int wait[OP_MAX_WAITS];
+    int event; /* recorded after the op, -1 */
 };
 
 /* ---- actions ---- */
 
 #define ACTION_LIST(X)                                                                                                 \
-    X(ACT_BEGIN, "begin")     /* once per step: gradients become zero */                                              \
-    X(ACT_FORWARD, "forward") /* of a chunk on a microbatch */                                                        \
-    X(ACT_BACKWARD, "backward")                                                                                        \
-    X(ACT_REDUCE, "reduce")   /* the unit's or bucket's gradient over its group */                                    \
+    X(ACT_BEGIN, "begin")       /* once per step: losses become zero, and gradients whose first writer adds */         \
+    X(ACT_FORWARD, "forward")   /* of a chunk on a microbatch */                                                       \
+    X(ACT_BACKWARD, "backward") /* the first of a step writes gradients where the later ones add: two ranges of ops */ \
+    X(ACT_REDUCE, "reduce")     /* the unit's gradient over its group; unit -1: the losses */                          \
     X(ACT_NORM, "norm")                                                                                                \
     X(ACT_UPDATE, "update")                                                                                            \
     X(ACT_SNAPSHOT, "snapshot") /* only on steps that save */
@@ -134,9 +178,10 @@ enum action_kind { ACTION_LIST(X) ACT_COUNT };
 
 struct action {
     enum action_kind kind;
-    int chunk, micro, slot; /* micro: the global microbatch index, -1 where there is none; slot: instance of its buffers */
-    int unit;               /* -1 where there is none */
-    int first_op, n_ops;    /* in program.ops; actions of the same kind and chunk share one range */
+    int chunk, micro,
+        slot;            /* micro: the global microbatch index, -1 where there is none; slot: instance of its buffers */
+    int unit;            /* -1 where there is none */
+    int first_op, n_ops; /* in program.ops; actions that do the same share one range */
 };
 
 struct group {
@@ -155,13 +200,19 @@ struct program {
     enum program_mode mode;
     struct mesh mesh;
     int rank;
-    enum dtype dtype;     /* compute type: DT_F32, or DT_F64 in proofs */
+    enum dtype dtype; /* compute type: DT_F32, or DT_F64 in proofs */
     int64_t seq;
+    int64_t max_samples; /* the bound of SYM_SAMPLES; SYM_TOKENS is bounded by max_samples * seq */
+    double loss_scale;   /* 1 / (tokens of the global batch): what cross_entropy multiplies gradients with; ranks'
+                          * gradients   and microbatches' are then summed, never averaged */
     struct buffer *buffers;
     int n_buffers;
     struct op *ops;
     int n_ops;
-    struct action *actions; /* train: one whole step; eval and generate: one forward, run per microbatch */
+    /* train: one whole step. eval: begin, the forwards of one global batch, the reduce of the losses. generate: one
+     * forward, micro 0, of one sample of seq tokens (causal: what stands behind the position of interest does not
+     * matter). */
+    struct action *actions;
     int n_actions;
     struct group *groups;
     int n_groups;
@@ -170,10 +221,17 @@ struct program {
     int n_micros;
     int first_micro, end_micro; /* this rank's: a contiguous range, shares differ by at most one microbatch */
     int *param_buffer, *grad_buffer, *m_buffer, *v_buffer; /* by graph tensor; -1 */
-    int ids_buffer, targets_buffer, logits_buffer, loss_buffer /* f64[1] */, norm_buffer /* f64[1] */, clip_buffer;
-    int tree_depth; /* canonical numerics: gradient-sized buffers that the tree needs on this rank; 0 else */
-    int64_t space_bytes[SPACE_COUNT]; /* exact: what the worker allocates, and all it allocates, for tensors */
-    int64_t arena_bytes;              /* snapshot arena: what this rank saves, with slack for alignment */
+    /* loss: f64[n_micros], element i is the sum over the tokens of microbatch i, zero until it is computed; after the
+     * reduce all ranks have all of them, and the loss of the step is their sum in ascending order * loss_scale: the
+     * same bits for every number of workers. norm, clip: f64[1]. -1 where the mode has none. The worker fills ids and
+     * targets before the forward of each microbatch: [samples * seq] int32. */
+    int ids_buffer, targets_buffer, logits_buffer, loss_buffer, norm_buffer, clip_buffer;
+    int tree_depth; /* canonical numerics: instances of the tree's buffer, the largest that any rank needs; 0 else */
+    /* Exact: what the worker allocates, and all it allocates, for tensors. SPACE_PARAM is laid out alike in all modes,
+     * so that a worker runs its train, eval and generate programs over one allocation, each space as large as the
+     * largest. All ranks have the same SPACE_GRAD. */
+    int64_t space_bytes[SPACE_COUNT];
+    int64_t arena_bytes; /* snapshot arena: what this rank saves, with slack for alignment */
 };
 
 /* The mesh of a job; ERR_INVALID with a reason and the nearest legal choice (workers = dp x fsdp x tp x pp x cp). */
@@ -185,7 +243,7 @@ void program_fini(struct program *p);
 
 /* All ranks' programs at once: every partial reduced exactly once before use, nothing read before it is written, live
  * buffers disjoint, one order of collectives on all ranks of a group, every wait reachable, peak equal to the plan.
- * ERR_INVALID names rank, action, op and buffer. */
+ * programs[i] is rank i's. ERR_INVALID names rank, action, op and buffer. */
 NODISCARD err_t plan_check(const struct graph *g, const struct program *programs, int n, struct why *why);
 
 struct plan_memory {
@@ -195,7 +253,7 @@ void plan_memory(const struct program *p, struct plan_memory *ret);
 /* Refuses a job whose plan needs more than `node_bytes` on the node: names need, have, and what to change. */
 NODISCARD err_t plan_fits(const struct job_spec *job, int64_t node_bytes, struct why *why);
 
-/* Bytes of a dimension product at its bounds (samples = micro_batch). */
+/* The extent of a dimension when the microbatch has `samples` samples. */
 int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples);
 const char *op_name(enum op_kind kind);
 const char *op_operands(enum op_kind kind); /* the r/w/a string of OP_LIST */
