@@ -1,0 +1,16 @@
+/* Where dtd keeps its state. One answer for the supervisor, control and the client. */
+#ifndef DTD_COMMON_BASE_PATHS_H
+#define DTD_COMMON_BASE_PATHS_H
+
+#include "common/base/err.h"
+
+#include <stddef.h>
+
+/* The longest state directory: jobs/<20 digits>/io.sock must fit into a socket's address (108 bytes). */
+#define PATH_STATE_DIR_MAX 72
+
+/* `given` when it is not NULL or empty, else $DTD_DIR, else $XDG_STATE_HOME/dtd, else ~/.local/state/dtd; made absolute.
+ * Nothing is created. ERR_LIMIT when it is too long for the sockets in it. */
+NODISCARD err_t path_state_dir(const char *given, char *ret, size_t size, struct why *why);
+
+#endif
