@@ -1,10 +1,10 @@
 /* What dtd (the supervisor) and dtd-control say to each other over descriptor 3 of control: one message per packet of a
  * SOCK_SEQPACKET pair, a fixed C struct, because both ends are built together and the supervisor parses nothing else.
  *
- * A child is named by (job, slot) and told apart from its predecessors by the token that control made for its ticket. The
- * supervisor keeps what it knows of a child, the exit status included, until control acknowledges it; a control process
- * that has just started asks LIST and is told everything that has not been acknowledged. Nothing here blocks: the
- * supervisor marks what it has to say and says it when the socket takes it. */
+ * A child is named by (job, slot) and told apart from its predecessors by the token that control made for its ticket.
+ * The supervisor keeps what it knows of a child, the exit status included, until control acknowledges it; a control
+ * process that has just started asks LIST and is told everything that has not been acknowledged. Nothing here blocks:
+ * the supervisor marks what it has to say and says it when the socket takes it. */
 #ifndef DTD_DAEMON_SUPERVISOR_CHANNEL_H
 #define DTD_DAEMON_SUPERVISOR_CHANNEL_H
 

@@ -1,0 +1,271 @@
+/* dtd: arguments, the lock on the state directory, the loop.
+ *
+ *   serving --SIGTERM--> stopping --control says END, ends, or 20 s--> ending --3 s--> killing --all reaped--> ended
+ *
+ * stopping: control tells the jobs to save and end; ending: SIGTERM to what is left; killing: SIGKILL. A second SIGTERM
+ * goes to killing at once. */
+#include "daemon/supervisor/supervisor.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define STOP_MS 20000
+#define END_MS 3000
+#define KILL_MS 5000
+
+/* ---- init ---- */
+
+static err_t take_lock(struct supervisor *s, struct why *why)
+{
+    char path[PATH_MAX], pid[32] = "";
+    err_t err = file_make_dirs(s->dir, 0700);
+    if (err)
+        return why_set(why, err, "state directory %s: %s", s->dir, strerror(errno));
+    snprintf(path, sizeof(path), "%s/dtd.lock", s->dir);
+    s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (s->lock < 0)
+        return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
+    if (flock(s->lock, LOCK_EX | LOCK_NB)) {
+        ssize_t n = pread(s->lock, pid, sizeof(pid) - 1, 0);
+        pid[n > 0 ? n : 0] = '\0';
+        return why_set(why, ERR_BUSY,
+                       "another dtd (pid %.*s) serves %s; stop it with `dtctl down`, or choose another --state-dir",
+                       (int)strcspn(pid, "\n"), pid, s->dir);
+    }
+    int n = snprintf(pid, sizeof(pid), "%d\n", getpid());
+    if (ftruncate(s->lock, 0) || file_pwrite_all(s->lock, pid, (size_t)n, 0))
+        log_warn("pid not written to the lock path=%s error=%s", path, strerror(errno));
+    return OK;
+}
+
+static err_t take_signals(struct supervisor *s, struct why *why)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    const int signals[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP};
+    for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++)
+        sigaddset(&set, signals[i]);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return s->signals < 0 ? why_set(why, err_from_errno(errno), "signalfd: %s", strerror(errno)) : OK;
+}
+
+err_t sv_init(struct supervisor *s, struct why *why)
+{
+    char path[PATH_MAX];
+    err_t err = take_lock(s, why);
+    if (err)
+        return err;
+    err = take_signals(s, why);
+    if (err)
+        return err;
+    snprintf(path, sizeof(path), "%s/control.sock", s->dir);
+    s->listener = sv_listen(path);
+    if (s->listener < 0)
+        return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
+    /* Every arena and socket of every job is a descriptor of ours. */
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+    }
+    return OK;
+}
+
+/* ---- the loop ---- */
+
+static void move(struct supervisor *s, enum sv_phase to, int64_t ms)
+{
+    static const char *const names[] = {"serving", "stopping", "ending", "killing", "ended"};
+    log_info("supervisor from=%s to=%s", names[s->phase], names[to]);
+    s->phase = to;
+    s->deadline_ms = clock_mono_ms() + ms;
+}
+
+static bool anybody(const struct supervisor *s)
+{
+    bool any = s->control > 0;
+    for (int i = 0; i < SV_MAX_CHILDREN && !any; i++)
+        any = s->children[i].job && s->children[i].state == CHANNEL_RUNNING;
+    return any;
+}
+
+/* What time and the ends of children make of the phase. */
+static void tick(struct supervisor *s)
+{
+    int64_t now = clock_mono_ms();
+    if (s->phase == SV_SERVING && s->control < 0 && now >= s->control_retry_ms)
+        sv_control_start(s);
+    if (s->phase == SV_STOPPING && (s->control < 0 || now >= s->deadline_ms)) {
+        move(s, SV_ENDING, END_MS);
+        sv_children_signal(s, SIGTERM);
+    }
+    if (s->phase == SV_ENDING && now >= s->deadline_ms) {
+        move(s, SV_KILLING, KILL_MS);
+        sv_children_signal(s, SIGKILL);
+    }
+    if (s->phase >= SV_ENDING && (!anybody(s) || (s->phase == SV_KILLING && now >= s->deadline_ms)))
+        move(s, SV_ENDED, 0);
+}
+
+static int wait_ms(const struct supervisor *s)
+{
+    int64_t until = s->phase != SV_SERVING ? s->deadline_ms : s->control < 0 ? s->control_retry_ms : -1;
+    if (until < 0)
+        return -1;
+    int64_t ms = until - clock_mono_ms();
+    return ms < 0 ? 0 : ms > 60000 ? 60000 : (int)ms;
+}
+
+static void on_stop(struct supervisor *s)
+{
+    if (s->phase == SV_SERVING) {
+        move(s, SV_STOPPING, STOP_MS);
+        s->shutdown_due = true;
+    } else if (s->phase < SV_KILLING) {
+        move(s, SV_KILLING, KILL_MS);
+        sv_children_signal(s, SIGKILL);
+    }
+}
+
+static void read_signals(struct supervisor *s)
+{
+    struct signalfd_siginfo info;
+    while (read(s->signals, &info, sizeof(info)) == sizeof(info))
+        if (info.ssi_signo != SIGCHLD)
+            on_stop(s);
+    sv_reap(s);
+}
+
+int sv_run(struct supervisor *s)
+{
+    while (tick(s), s->phase != SV_ENDED) {
+        sv_channel_flush(s);
+        struct pollfd fds[] = {{.fd = s->signals, .events = POLLIN}, {.fd = s->channel, .events = POLLIN}};
+        if (s->channel >= 0 && sv_channel_pending(s))
+            fds[1].events |= POLLOUT;
+        if (poll(fds, 2, wait_ms(s)) < 0 && errno != EINTR) {
+            log_error("poll error=%s", strerror(errno));
+            return 1;
+        }
+        if (fds[0].revents)
+            read_signals(s);
+        if (fds[1].revents & (POLLIN | POLLHUP | POLLERR))
+            sv_channel_read(s);
+    }
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/control.sock", s->dir);
+    unlink(path);
+    return 0;
+}
+
+/* ---- arguments ---- */
+
+struct arguments {
+    const char *config, *state_dir;
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    struct arguments *a = state->input;
+    switch (key) {
+    case 'c':
+        a->config = arg;
+        return 0;
+    case 's':
+        a->state_dir = arg;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static err_t find_bin(struct supervisor *s, struct why *why)
+{
+    ssize_t n = readlink("/proc/self/exe", s->bin, sizeof(s->bin) - 1);
+    if (n <= 0)
+        return why_set(why, err_from_errno(errno), "/proc/self/exe: %s", strerror(errno));
+    s->bin[n] = '\0';
+    *strrchr(s->bin, '/') = '\0';
+    return OK;
+}
+
+/* The configuration is read by control alone; it says where the state lies, or why not (on our standard error). */
+static err_t ask_control(const struct supervisor *s, char *ret, size_t size, struct why *why)
+{
+    int fd[2], status = 0;
+    if (pipe2(fd, O_CLOEXEC))
+        return why_set(why, err_from_errno(errno), "pipe: %s", strerror(errno));
+    const char *argv[] = {"dtd-control", "--print-state-dir", "--config", s->config, NULL};
+    const struct sv_exec x = {.argv = argv, .log = -1, .fds = &fd[1], .n_fds = 1};
+    pid_t pid = sv_exec(s, &x);
+    close(fd[1]);
+    size_t len = 0;
+    for (ssize_t n = 1; n > 0 && len<size - 1; len += n> 0 ? (size_t)n : 0)
+        n = read(fd[0], ret + len, size - 1 - len);
+    ret[len] = '\0';
+    close(fd[0]);
+    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status))
+        return why_set(why, ERR_INVALID, "the configuration %s is refused", s->config);
+    ret[strcspn(ret, "\n")] = '\0';
+    return OK;
+}
+
+static err_t start(struct supervisor *s, const struct arguments *a, struct why *why)
+{
+    char configured[PATH_MAX] = "";
+    err_t err = find_bin(s, why);
+    if (err)
+        return err;
+    s->config = a->config ? realpath(a->config, NULL) : NULL;
+    if (a->config && !s->config)
+        return why_set(why, ERR_INVALID, "%s: %s", a->config, strerror(errno));
+    if (s->config) {
+        err = ask_control(s, configured, sizeof(configured), why);
+        if (err)
+            return err;
+    }
+    err = path_state_dir(a->state_dir ? a->state_dir : configured, s->dir, sizeof(s->dir), why);
+    return err ? err : sv_init(s, why);
+}
+
+int main(int argc, char **argv)
+{
+    static struct supervisor s = {.lock = -1, .listener = -1, .signals = -1, .channel = -1, .control = -1};
+    static const struct argp_option options[] = {
+        {"config", 'c', "FILE", 0, "Configuration of this node", 0},
+        {"state-dir", 's', "DIR", 0, "Where the state lies (default: the file's, $DTD_DIR, ~/.local/state/dtd)", 0},
+        {0},
+    };
+    static const struct argp argp = {options, parse_option, NULL, "Serves this node in the foreground.",
+                                     NULL,    NULL,         NULL};
+    struct arguments a = {0};
+    struct why why = {""};
+    argp_program_version = "dtd " DTD_VERSION;
+    log_init("dtd");
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    err_t err = start(&s, &a, &why);
+    if (err) {
+        fprintf(stderr, "dtd: %s\n", why.text);
+        return err == ERR_INVALID || err == ERR_LIMIT ? 2 : 1;
+    }
+    log_info("serving version=%s pid=%d state_dir=%s", DTD_VERSION, getpid(), s.dir);
+    return sv_run(&s);
+}

@@ -1,0 +1,306 @@
+/* Processes: fork, exec, reap. Invariants: every child of a job is the leader of a process group of its own, so that a
+ * signal and the sweep at its end reach what it has started; every child dies with us (PR_SET_PDEATHSIG), so that
+ * nobody trains behind the back of a new supervisor; a child's end is recorded before anybody is told. */
+#include "daemon/supervisor/supervisor.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MAX_FDS (CHANNEL_MAX_SLOTS + 8)
+#define BACKOFF_FIRST_MS 100
+#define BACKOFF_MAX_MS 5000
+#define QUICK_DEATH_MS 1000
+
+/* ---- in the child, between fork and exec ---- */
+
+/* Descriptors come to stand at 0 .. 2 and 3 ..; first above all targets, so that none overwrites another's source. */
+static int child_place_fds(const struct sv_exec *x)
+{
+    int high[MAX_FDS], null = open("/dev/null", O_RDWR);
+    for (int i = 0; i < x->n_fds; i++) {
+        high[i] = fcntl(x->fds[i], F_DUPFD, 3 + x->n_fds);
+        if (high[i] < 0)
+            return -1;
+    }
+    if (null < 0 || dup2(null, 0) < 0 || (x->log >= 0 && (dup2(x->log, 1) < 0 || dup2(x->log, 2) < 0)))
+        return -1;
+    for (int i = 0; i < x->n_fds; i++)
+        if (dup2(high[i], 3 + i) < 0)
+            return -1;
+    return (int)close_range(3u + (unsigned)x->n_fds, ~0u, 0);
+}
+
+static void child_bind(const uint8_t *cpus)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (int c = 0; cpus && c < CHANNEL_MAX_CPUS; c++)
+        if (cpus[c / 8] >> (c % 8) & 1)
+            CPU_SET(c, &set);
+    if (CPU_COUNT(&set) && sched_setaffinity(0, sizeof(set), &set))
+        log_warn("not bound to its cores error=%s", strerror(errno));
+}
+
+static bool same_key(const char *a, const char *b)
+{
+    size_t n = strcspn(a, "=");
+    return strncmp(a, b, n) == 0 && b[n] == '=';
+}
+
+/* The job's variables and, behind them, ours that they do not replace. */
+static char **child_environ(const struct sv_exec *x)
+{
+    size_t n = 0, own = 0;
+    while (environ[own])
+        own++;
+    char **env = calloc(own + x->env_bytes + 1, sizeof(*env));
+    if (!env)
+        return environ;
+    for (const char *p = x->env; p && p < x->env + x->env_bytes; p += strlen(p) + 1)
+        env[n++] = (char *)p;
+    size_t given = n;
+    for (size_t i = 0; i < own; i++) {
+        bool replaced = false;
+        for (size_t k = 0; k < given; k++)
+            replaced = replaced || same_key(env[k], environ[i]);
+        if (!replaced)
+            env[n++] = environ[i];
+    }
+    return env;
+}
+
+_Noreturn static void child_exec(const struct supervisor *s, const struct sv_exec *x, pid_t parent)
+{
+    char path[2 * PATH_MAX];
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (x->group)
+        setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) /* it died before the line above */
+        _exit(127);
+    snprintf(path, sizeof(path), "%s/%s", s->bin, x->argv[0]);
+    if (child_place_fds(x) == 0) {
+        child_bind(x->cpus);
+        execve(path, (char *const *)x->argv, child_environ(x));
+    }
+    log_error("not started program=%s error=%s", path, strerror(errno));
+    _exit(127);
+}
+
+pid_t sv_exec(const struct supervisor *s, const struct sv_exec *x)
+{
+    pid_t self = getpid(), pid = fork();
+    if (pid == 0)
+        child_exec(s, x, self);
+    if (pid > 0 && x->group)
+        setpgid(pid, pid); /* as the child does: whoever comes first */
+    return pid;
+}
+
+/* ---- children of jobs ---- */
+
+static struct sv_child *child_find(struct supervisor *s, uint64_t job, int slot)
+{
+    for (int i = 0; i < SV_MAX_CHILDREN; i++) {
+        struct sv_child *c = &s->children[i];
+        if (c->job == job && c->slot == slot && c->state == CHANNEL_RUNNING)
+            return c;
+    }
+    return NULL;
+}
+
+static pid_t exec_io(struct supervisor *s, const struct sv_job *j, int ticket, const struct channel_msg *m)
+{
+    int fds[MAX_FDS] = {ticket, j->listener};
+    char id[24], name[48];
+    snprintf(id, sizeof(id), "%" PRIu64, j->id);
+    snprintf(name, sizeof(name), "jobs/%" PRIu64 "/io.log", j->id);
+    memcpy(&fds[2], j->arena, (size_t)j->slots * sizeof(int));
+    const char *argv[] = {"dtd-io", "--job", id, NULL};
+    struct sv_exec x = {.argv = argv,
+                        .env = m->env,
+                        .env_bytes = m->env_bytes,
+                        .log = sv_log_open(s, name),
+                        .fds = fds,
+                        .n_fds = 2 + j->slots,
+                        .group = true};
+    pid_t pid = sv_exec(s, &x);
+    close(x.log);
+    return pid;
+}
+
+static pid_t exec_worker(struct supervisor *s, const struct sv_job *j, int ticket, const struct channel_msg *m)
+{
+    const int fds[] = {ticket, j->segment, j->arena[m->slot]};
+    char id[24], slot[16], name[64];
+    snprintf(id, sizeof(id), "%" PRIu64, j->id);
+    snprintf(slot, sizeof(slot), "%d", m->slot);
+    snprintf(name, sizeof(name), "jobs/%" PRIu64 "/rank-%d.log", j->id, m->slot);
+    const char *argv[] = {"dt-worker", "--job", id, "--slot", slot, NULL};
+    struct sv_exec x = {.argv = argv,
+                        .env = m->env,
+                        .env_bytes = m->env_bytes,
+                        .log = sv_log_open(s, name),
+                        .fds = fds,
+                        .n_fds = 3,
+                        .cpus = m->cpus,
+                        .group = true};
+    pid_t pid = sv_exec(s, &x);
+    close(x.log);
+    return pid;
+}
+
+/* Returns 0 and the pid, or an errno. */
+static int child_start(struct supervisor *s, const struct channel_msg *m, pid_t *ret)
+{
+    struct sv_job *j = NULL;
+    if (s->phase != SV_SERVING)
+        return ESHUTDOWN;
+    if (m->job == 0 || m->slot >= m->slots)
+        return EINVAL;
+    if (child_find(s, m->job, m->slot))
+        return EEXIST;
+    int e = sv_job_need(s, m->job, m->slots, &j);
+    if (e)
+        return e;
+    int ticket = sv_ticket(s, j, m->token);
+    if (ticket < 0)
+        return errno;
+    pid_t pid = m->slot == CHANNEL_SLOT_IO ? exec_io(s, j, ticket, m) : exec_worker(s, j, ticket, m);
+    e = pid < 0 ? errno : 0;
+    close(ticket);
+    *ret = pid;
+    return e;
+}
+
+void sv_child_spawn(struct supervisor *s, const struct channel_msg *m)
+{
+    struct sv_child *c = NULL;
+    for (int i = 0; i < SV_MAX_CHILDREN && !c; i++)
+        c = s->children[i].job ? NULL : &s->children[i];
+    if (!c || m->job == 0) {
+        log_error("not started, too many children job=%" PRIu64 " slot=%d", m->job, m->slot);
+        return;
+    }
+    pid_t pid = 0;
+    int e = child_start(s, m, &pid);
+    *c = (struct sv_child){.job = m->job,
+                           .slot = m->slot,
+                           .due = true,
+                           .pid = e ? 0 : pid,
+                           .state = e ? CHANNEL_REFUSED : CHANNEL_RUNNING,
+                           .error = e,
+                           .when_ns = clock_mono_ns()};
+    memcpy(c->token, m->token, sizeof(c->token));
+    if (e)
+        log_error("not started job=%" PRIu64 " slot=%d error=%s", m->job, m->slot, strerror(e));
+    else
+        log_info("started job=%" PRIu64 " slot=%d pid=%d", m->job, m->slot, pid);
+}
+
+void sv_children_signal(struct supervisor *s, int sig)
+{
+    for (int i = 0; i < SV_MAX_CHILDREN; i++)
+        if (s->children[i].job && s->children[i].state == CHANNEL_RUNNING)
+            kill(-s->children[i].pid, sig);
+    if (s->control > 0)
+        kill(s->control, sig);
+}
+
+/* ---- control ---- */
+
+void sv_control_start(struct supervisor *s)
+{
+    int pair[2];
+    s->control_since_ms = clock_mono_ms();
+    s->control_retry_ms = s->control_since_ms + BACKOFF_MAX_MS; /* should anything below fail */
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) {
+        log_error("control not started error=%s", strerror(errno));
+        return;
+    }
+    const int fds[] = {pair[1], s->listener};
+    const char *argv[] = {"dtd-control", "--state-dir", s->dir, s->config ? "--config" : NULL, s->config, NULL};
+    const struct sv_exec x = {.argv = argv, .log = sv_log_open(s, "control.log"), .fds = fds, .n_fds = 2};
+    s->control = sv_exec(s, &x);
+    close(x.log);
+    close(pair[1]);
+    if (s->control < 0) {
+        log_error("control not started error=%s", strerror(errno));
+        close(pair[0]);
+        return;
+    }
+    s->channel = pair[0];
+    log_info("control started pid=%d", s->control);
+}
+
+/* The first quick death is answered at once; only a control that dies again and again is made to wait. */
+static void control_ended(struct supervisor *s, int status)
+{
+    int64_t now = clock_mono_ms();
+    bool quick = now - s->control_since_ms < QUICK_DEATH_MS;
+    log_warn("control ended pid=%d status=%d signal=%d after_ms=%" PRId64, s->control,
+             WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+             now - s->control_since_ms);
+    sv_channel_close(s);
+    s->control = -1;
+    if (!quick)
+        s->control_backoff_ms = 0;
+    s->control_retry_ms = now + s->control_backoff_ms;
+    s->control_backoff_ms = s->control_backoff_ms ? s->control_backoff_ms * 2 : BACKOFF_FIRST_MS;
+    if (s->control_backoff_ms > BACKOFF_MAX_MS)
+        s->control_backoff_ms = BACKOFF_MAX_MS;
+}
+
+/* ---- the end of a child ---- */
+
+static void child_ended(struct supervisor *s, pid_t pid, int status, int64_t when_ns)
+{
+    for (int i = 0; i < SV_MAX_CHILDREN; i++) {
+        struct sv_child *c = &s->children[i];
+        if (!c->job || c->pid != pid || c->state != CHANNEL_RUNNING)
+            continue;
+        c->state = CHANNEL_EXITED;
+        c->exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+        c->exit_signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+        c->when_ns = when_ns;
+        c->due = true;
+        log_info("ended job=%" PRIu64 " slot=%d pid=%d status=%d signal=%d", c->job, c->slot, pid, c->exit_status,
+                 c->exit_signal);
+        return;
+    }
+}
+
+void sv_reap(struct supervisor *s)
+{
+    for (;;) {
+        siginfo_t info = {0};
+        int status = 0;
+        int64_t now = clock_mono_ns();
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid)
+            return;
+        pid_t pid = info.si_pid;
+        if (pid != s->control)
+            kill(-pid, SIGKILL); /* what it left behind; before the pid is free for another */
+        if (waitpid(pid, &status, 0) != pid)
+            return;
+        if (pid == s->control)
+            control_ended(s, status);
+        else
+            child_ended(s, pid, status, now);
+    }
+}

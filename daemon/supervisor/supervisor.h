@@ -1,0 +1,109 @@
+/* The supervisor: parent of everything that dtd runs on a node, and owner of every descriptor that must survive them.
+ * One thread, one poll loop, libc only. It decides nothing: control says what to start, the supervisor starts it, holds
+ * its exit status until control acknowledges it, and starts control again when that dies. */
+#ifndef DTD_DAEMON_SUPERVISOR_SUPERVISOR_H
+#define DTD_DAEMON_SUPERVISOR_SUPERVISOR_H
+
+#include "common/base/err.h"
+#include "common/base/paths.h"
+#include "daemon/supervisor/channel.h"
+
+#include <limits.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#define SV_MAX_JOBS 64
+#define SV_MAX_CHILDREN 1024
+
+/* What a job has on this node, whoever of its processes lives. */
+struct sv_job {
+    uint64_t id; /* 0: a free entry */
+    bool due;    /* to be told to control */
+    int slots;
+    int listener; /* io.sock */
+    int segment;  /* shared by its workers */
+    int arena[CHANNEL_MAX_SLOTS];
+};
+
+/* A child that runs, or whose end control has not acknowledged. */
+struct sv_child {
+    uint64_t job; /* 0: a free entry */
+    int slot;
+    bool due;
+    pid_t pid;
+    enum channel_state state;
+    int exit_status, exit_signal, error;
+    int64_t when_ns;
+    uint8_t token[CHANNEL_TOKEN_BYTES];
+};
+
+enum sv_phase {
+    SV_SERVING,
+    SV_STOPPING, /* control has been asked to stop the jobs */
+    SV_ENDING,   /* SIGTERM to all that is left, then SIGKILL */
+    SV_KILLING,
+    SV_ENDED,
+};
+
+struct supervisor {
+    char dir[PATH_STATE_DIR_MAX + 1];
+    char bin[PATH_MAX]; /* folder of our own executable: the other programs are beside it */
+    const char *config; /* NULL: none */
+    int lock, listener, signals;
+    int channel; /* -1 while control is not there */
+    pid_t control;
+    int64_t control_since_ms, control_retry_ms, control_backoff_ms;
+    bool listed_due, shutdown_due;
+    enum sv_phase phase;
+    int64_t deadline_ms; /* of the phase */
+    struct sv_job jobs[SV_MAX_JOBS];
+    struct sv_child children[SV_MAX_CHILDREN];
+};
+
+/* Takes the lock, makes control.sock and the signal descriptor. */
+NODISCARD err_t sv_init(struct supervisor *s, struct why *why);
+/* Serves until told to end; the process's exit code. */
+int sv_run(struct supervisor *s);
+
+/* ---- jobs.c: descriptors of jobs ---- */
+struct sv_job *sv_job_find(struct supervisor *s, uint64_t id);
+/* A listening Unix socket at `path`, replacing what lies there; -1 with errno. */
+int sv_listen(const char *path);
+/* Finds the job or makes its folder, io.sock, segment and arenas. Returns 0 or an errno. */
+int sv_job_need(struct supervisor *s, uint64_t id, int slots, struct sv_job **ret);
+void sv_job_release(struct supervisor *s, uint64_t id);
+/* A sealed memfd that holds the child's ticket; -1 with errno. */
+int sv_ticket(const struct supervisor *s, const struct sv_job *j, const uint8_t token[CHANNEL_TOKEN_BYTES]);
+/* A log file in the state directory; /dev/null when it cannot be opened (a full disk stops no job). */
+int sv_log_open(const struct supervisor *s, const char *name);
+
+/* ---- spawn.c: processes ---- */
+struct sv_exec {
+    const char *const *argv; /* [0] is the program's name beside our own */
+    const char *env;         /* "K=V\0" .., put before what we have ourselves */
+    size_t env_bytes;
+    int log;        /* becomes 1 and 2; -1: stay ours */
+    const int *fds; /* become 3, 4, .. */
+    int n_fds;
+    const uint8_t *cpus; /* CHANNEL_MAX_CPUS bits, or NULL: unbound */
+    bool group;          /* a process group of its own */
+};
+/* Returns the pid, or -1 with errno. A program that cannot be executed ends with 127 and says why in its log. */
+pid_t sv_exec(const struct supervisor *s, const struct sv_exec *x);
+/* Starts the child that `m` asks for and records it; a failure is recorded as CHANNEL_REFUSED. */
+void sv_child_spawn(struct supervisor *s, const struct channel_msg *m);
+void sv_children_signal(struct supervisor *s, int sig);
+void sv_control_start(struct supervisor *s);
+/* Collects every child that has ended. */
+void sv_reap(struct supervisor *s);
+
+/* ---- talk.c: the channel ---- */
+void sv_channel_read(struct supervisor *s);
+/* Says what is due, as far as the socket takes it. */
+void sv_channel_flush(struct supervisor *s);
+bool sv_channel_pending(const struct supervisor *s);
+/* control is gone: nothing is due until the next one asks. */
+void sv_channel_close(struct supervisor *s);
+
+#endif

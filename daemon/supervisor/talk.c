@@ -1,0 +1,169 @@
+/* The channel. What is to be said is a `due` mark on the thing itself, never a queue: a message that the socket does
+ * not take now is made from the thing's state when it does, and a control that dies takes nothing with it. */
+#include "daemon/supervisor/supervisor.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static bool say(struct supervisor *s, const struct channel_msg *m)
+{
+    return s->channel >= 0 && send(s->channel, m, channel_msg_bytes(m), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
+}
+
+static bool say_child(struct supervisor *s, const struct sv_child *c)
+{
+    struct channel_msg m = {.kind = CHANNEL_CHILD,
+                            .job = c->job,
+                            .slot = c->slot,
+                            .pid = c->pid,
+                            .state = (int32_t)c->state,
+                            .exit_status = c->exit_status,
+                            .exit_signal = c->exit_signal,
+                            .error = c->error,
+                            .when_ns = c->when_ns};
+    memcpy(m.token, c->token, sizeof(m.token));
+    return say(s, &m);
+}
+
+static bool say_job(struct supervisor *s, const struct sv_job *j)
+{
+    const struct channel_msg m = {.kind = CHANNEL_JOB, .job = j->id, .slots = j->slots};
+    return say(s, &m);
+}
+
+static bool say_kind(struct supervisor *s, enum channel_kind kind)
+{
+    const struct channel_msg m = {.kind = kind};
+    return say(s, &m);
+}
+
+/* Jobs and children before LISTED: the list has ended when everything before it was said. */
+void sv_channel_flush(struct supervisor *s)
+{
+    for (int i = 0; i < SV_MAX_JOBS; i++)
+        if (s->jobs[i].id && s->jobs[i].due && (s->jobs[i].due = !say_job(s, &s->jobs[i])))
+            return;
+    for (int i = 0; i < SV_MAX_CHILDREN; i++) {
+        struct sv_child *c = &s->children[i];
+        if (c->job && c->due && (c->due = !say_child(s, c)))
+            return;
+    }
+    if (s->listed_due && (s->listed_due = !say_kind(s, CHANNEL_LISTED)))
+        return;
+    if (s->shutdown_due)
+        s->shutdown_due = !say_kind(s, CHANNEL_SHUTDOWN);
+}
+
+bool sv_channel_pending(const struct supervisor *s)
+{
+    bool pending = s->listed_due || s->shutdown_due;
+    for (int i = 0; i < SV_MAX_JOBS && !pending; i++)
+        pending = s->jobs[i].id && s->jobs[i].due;
+    for (int i = 0; i < SV_MAX_CHILDREN && !pending; i++)
+        pending = s->children[i].job && s->children[i].due;
+    return pending;
+}
+
+void sv_channel_close(struct supervisor *s)
+{
+    if (s->channel >= 0)
+        close(s->channel);
+    s->channel = -1;
+    s->listed_due = false;
+    for (int i = 0; i < SV_MAX_JOBS; i++)
+        s->jobs[i].due = false;
+    for (int i = 0; i < SV_MAX_CHILDREN; i++)
+        s->children[i].due = false;
+}
+
+static void on_kill(struct supervisor *s, const struct channel_msg *m)
+{
+    for (int i = 0; i < SV_MAX_CHILDREN; i++) {
+        const struct sv_child *c = &s->children[i];
+        if (c->job != m->job || c->slot != m->slot || c->state != CHANNEL_RUNNING || !c->job)
+            continue;
+        log_info("signalled job=%" PRIu64 " slot=%d pid=%d signal=%d", c->job, c->slot, c->pid, m->signal);
+        kill(-c->pid, m->signal);
+    }
+}
+
+static void on_ack(struct supervisor *s, const struct channel_msg *m)
+{
+    for (int i = 0; i < SV_MAX_CHILDREN; i++) {
+        struct sv_child *c = &s->children[i];
+        if (c->job == m->job && c->slot == m->slot && c->state != CHANNEL_RUNNING &&
+            memcmp(c->token, m->token, sizeof(c->token)) == 0)
+            *c = (struct sv_child){0};
+    }
+}
+
+static void on_list(struct supervisor *s)
+{
+    for (int i = 0; i < SV_MAX_JOBS; i++)
+        s->jobs[i].due = s->jobs[i].id != 0;
+    for (int i = 0; i < SV_MAX_CHILDREN; i++)
+        s->children[i].due = s->children[i].job != 0;
+    s->listed_due = true;
+}
+
+static void on_end(struct supervisor *s)
+{
+    if (s->phase > SV_STOPPING)
+        return;
+    log_info("ending, control asked");
+    s->phase = SV_STOPPING;
+    s->deadline_ms = clock_mono_ms();
+}
+
+static void dispatch(struct supervisor *s, const struct channel_msg *m)
+{
+    switch (m->kind) {
+    case CHANNEL_SPAWN:
+        sv_child_spawn(s, m);
+        break;
+    case CHANNEL_KILL:
+        on_kill(s, m);
+        break;
+    case CHANNEL_RELEASE:
+        sv_job_release(s, m->job);
+        break;
+    case CHANNEL_LIST:
+        on_list(s);
+        break;
+    case CHANNEL_ACK:
+        on_ack(s, m);
+        break;
+    case CHANNEL_END:
+        on_end(s);
+        break;
+    default:
+        log_error("unknown message ignored kind=%u", m->kind);
+    }
+}
+
+void sv_channel_read(struct supervisor *s)
+{
+    while (s->channel >= 0) {
+        struct channel_msg m = {0};
+        ssize_t n = recv(s->channel, &m, sizeof(m), MSG_DONTWAIT | MSG_TRUNC);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (n <= 0) { /* it closed its end and lives: of no use to anybody; its end starts the next one */
+            sv_channel_close(s);
+            if (s->control > 0)
+                kill(s->control, SIGKILL);
+            return;
+        }
+        if (channel_msg_valid(&m, (size_t)n))
+            dispatch(s, &m);
+        else
+            log_error("malformed message ignored bytes=%zd", n);
+    }
+}
