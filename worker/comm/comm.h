@@ -1,9 +1,9 @@
-/* Collectives over groups of ranks: one interface, one folder of algorithms per transport. shm here; ucx, stream and nccl
- * fill the same table.
+/* Collectives over groups of ranks: one interface, one folder of algorithms per transport. shm here; ucx, stream and
+ * nccl fill the same table.
  *
- * A comm is all ranks of one epoch. Every rank calls the same collectives on a group in the same order. A collective either
- * completes on all ranks or returns ERR_CANCELED after comm_abort: a killed rank hangs nobody. Calls come from one thread
- * per rank, except comm_abort, which any thread may call. */
+ * A comm is all ranks of one epoch. Every rank calls the same collectives on a group in the same order. A collective
+ * either completes on all ranks or returns ERR_CANCELED after comm_abort: a killed rank hangs nobody. Calls come from
+ * one thread per rank, except comm_abort, which any thread may call. */
 #ifndef DTD_WORKER_COMM_COMM_H
 #define DTD_WORKER_COMM_COMM_H
 
@@ -21,9 +21,10 @@ struct comm_config {
     const char *backend; /* "shm" */
     int fd;              /* shm: the memfd that all ranks of the node inherited; not closed */
     int rank, world;
-    uint64_t epoch;       /* ranks of another epoch are refused: ERR_STALE */
-    size_t shared_bytes;  /* bytes that every rank wants in the segment for itself: gradients */
-    int64_t timeout_ms;   /* for all ranks to arrive */
+    uint64_t epoch;            /* ranks of another epoch are refused: ERR_STALE */
+    size_t shared_bytes;       /* bytes that every rank wants in the segment for itself: gradients */
+    int64_t timeout_ms;        /* for all ranks to arrive */
+    const _Atomic int *cancel; /* comm_open gives up with ERR_CANCELED once it is not 0; NULL: never */
 };
 
 /* Collective: all ranks of the epoch must come. */
@@ -38,9 +39,11 @@ void *comm_shared(struct comm *c);
 NODISCARD err_t comm_group_new(struct comm *c, const int *ranks, int n, struct comm_group **ret);
 void comm_group_free(struct comm_group *g);
 
-/* Sums run in a fixed order (rank 0, 1, ..), so that every rank gets the same bits. n: elements of dtype F32, F64, I32, I64.
- * Buffers may be private (copied through the segment in blocks) or inside comm_shared at the same offset on all ranks (in
- * place, no copy). */
+/* `root` of broadcast and the order of `counts` are indices into the group's ranks.
+ *
+ * Sums run in a fixed order (rank 0, 1, ..), so that every rank gets the same bits. n: elements of dtype F32, F64, I32,
+ * I64. Buffers may be private (copied through the segment in blocks) or inside comm_shared at the same offset on all
+ * ranks (in place, no copy). */
 NODISCARD err_t comm_all_reduce(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op);
 /* dst[i's part] = src of rank i; `counts` elements per rank (uneven is normal), dst packed. */
 NODISCARD err_t comm_all_gather(struct comm_group *g, const void *src, void *dst, const int64_t *counts,
@@ -51,10 +54,12 @@ NODISCARD err_t comm_reduce_scatter(struct comm_group *g, const void *src, void 
 NODISCARD err_t comm_broadcast(struct comm_group *g, void *x, int64_t bytes, int root);
 NODISCARD err_t comm_barrier(struct comm_group *g);
 
-/* Canonical sums. The leaves 0 .. n_leaves-1 are combined along one fixed binary tree: node [lo, hi) = [lo, mid) + [mid, hi),
- * mid = lo + the largest power of two below hi - lo. Each rank holds finished nodes of it (disjoint, together all leaves);
- * after the call `out` holds the root on every rank, the same bits for every way of dealing the leaves. Node buffers and
- * `out` lie in comm_shared at rank-independent offsets. */
+/* Canonical sums. The leaves 0 .. n_leaves-1 are combined along one fixed binary tree: node [lo, hi) = [lo, mid) +
+ * [mid, hi), mid = lo + the largest power of two below hi - lo. Each rank holds finished nodes of it (disjoint,
+ * together all leaves); after the call `out` holds the root on every rank, the same bits for every way of dealing the
+ * leaves. `out` lies in comm_shared at one offset on all ranks; node buffers anywhere in their holder's comm_shared;
+ * `out` may be one of them, but must not overlap one otherwise. ERR_INVALID on all ranks when the nodes do not make up
+ * the tree. */
 struct comm_tree_node {
     int64_t lo, hi;
     size_t offset; /* of its n elements in the holder's comm_shared */

@@ -1,0 +1,41 @@
+/* What a transport fills in to be a comm backend. comm.c checks arguments and calls through the table; a backend embeds
+ * `struct comm` and `struct comm_group` at the start of its own structs. */
+#ifndef DTD_WORKER_COMM_BACKEND_H
+#define DTD_WORKER_COMM_BACKEND_H
+
+#include "worker/comm/comm.h"
+
+struct comm_backend {
+    const char *name;
+    err_t (*open)(const struct comm_config *config, struct comm **ret, struct why *why);
+    void (*close)(struct comm *c);
+    void (*abort)(struct comm *c);
+    void *(*shared)(struct comm *c);
+    /* `me` is this rank's index in `ranks`; -1 when it is no member (it still takes part in the numbering). */
+    err_t (*group_new)(struct comm *c, const int *ranks, int n, int me, struct comm_group **ret);
+    void (*group_free)(struct comm_group *g);
+    err_t (*all_reduce)(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op);
+    err_t (*all_gather)(struct comm_group *g, const void *src, void *dst, const int64_t *counts, enum dtype dtype);
+    err_t (*reduce_scatter)(struct comm_group *g, const void *src, void *dst, const int64_t *counts, enum dtype dtype,
+                            enum reduce_op op);
+    err_t (*broadcast)(struct comm_group *g, void *x, int64_t bytes, int root);
+    err_t (*barrier)(struct comm_group *g);
+    err_t (*tree_reduce)(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves,
+                         void *out, int64_t n, enum dtype dtype);
+};
+
+struct comm {
+    const struct comm_backend *backend;
+    int rank, world;
+    int64_t bytes_moved;
+};
+
+struct comm_group {
+    struct comm *comm;
+    int n, me;
+    int *ranks;
+};
+
+extern const struct comm_backend comm_backend_shm;
+
+#endif

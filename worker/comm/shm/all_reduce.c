@@ -1,0 +1,103 @@
+/* All-reduce, three ways by where the data lies and how much it is.
+ *  shared:  every rank reduces its slice of everybody's buffer and writes it into everybody's buffer: each byte crosses
+ *           between cores once in and once out.
+ *  tiny:    everybody publishes all and reduces all, which saves a barrier.
+ *  private: the same as shared, in blocks through the windows.
+ * All of them add in the order of the ranks, element by element, so that all give the same bits. */
+#include "worker/comm/shm/shm.h"
+
+#include <string.h>
+
+#define TINY_BYTES 4096
+#define PIECE_BYTES ((int64_t)32 << 10) /* the piece is still in the first cache when it is copied to the others */
+
+static void reduce_shared_slice(struct comm_group *g, uint8_t *x, int64_t lo, int64_t hi, enum dtype dtype,
+                                enum reduce_op op)
+{
+    const int64_t size = (int64_t)dtype_bytes(dtype), piece = PIECE_BYTES / size;
+    const void *src[SHM_MAX_WORLD];
+    for (int64_t at = lo; at < hi; at += piece) {
+        int64_t m = hi - at < piece ? hi - at : piece;
+        uint8_t *mine = x + at * size;
+        for (int i = 0; i < g->n; i++)
+            src[i] = shm_peer(g, mine, i);
+        shm_reduce(mine, src, g->n, m, dtype, op);
+        for (int i = 0; i < g->n; i++)
+            if (i != g->me)
+                memcpy(shm_peer(g, mine, i), mine, (size_t)(m * size));
+    }
+    g->comm->bytes_moved += 2 * (hi - lo) * size * (g->n - 1);
+}
+
+static err_t reduce_shared(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op)
+{
+    err_t err = shm_barrier(g);
+    if (err)
+        return err;
+    int64_t lo, hi;
+    shm_slice(g, n, g->me, &lo, &hi);
+    reduce_shared_slice(g, x, lo, hi, dtype, op);
+    return shm_barrier(g);
+}
+
+static err_t reduce_tiny(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op)
+{
+    const void *src[SHM_MAX_WORLD];
+    size_t bytes = (size_t)n * dtype_bytes(dtype);
+    for (int i = 0; i < g->n; i++)
+        src[i] = shm_window(g, i)->in[0];
+    memcpy(shm_window(g, g->me)->in[0], x, bytes);
+    err_t err = shm_barrier(g);
+    if (err)
+        return err;
+    shm_reduce(x, src, g->n, n, dtype, op);
+    g->comm->bytes_moved += (int64_t)bytes * (g->n - 1);
+    return shm_barrier(g);
+}
+
+static err_t reduce_block(struct comm_group *g, uint8_t *x, int64_t n, int turn, enum dtype dtype, enum reduce_op op)
+{
+    const int64_t size = (int64_t)dtype_bytes(dtype);
+    const void *src[SHM_MAX_WORLD];
+    int64_t lo, hi;
+    memcpy(shm_window(g, g->me)->in[turn], x, (size_t)(n * size));
+    err_t err = shm_barrier(g);
+    if (err)
+        return err;
+    shm_slice(g, n, g->me, &lo, &hi);
+    for (int i = 0; i < g->n; i++)
+        src[i] = shm_window(g, i)->in[turn] + lo * size;
+    shm_reduce(shm_window(g, g->me)->out[turn], src, g->n, hi - lo, dtype, op);
+    g->comm->bytes_moved += (hi - lo) * size * (g->n - 1);
+    err = shm_barrier(g);
+    for (int i = 0; !err && i < g->n; i++) {
+        shm_slice(g, n, i, &lo, &hi);
+        memcpy(x + lo * size, shm_window(g, i)->out[turn], (size_t)((hi - lo) * size));
+        g->comm->bytes_moved += i == g->me ? 0 : (hi - lo) * size;
+    }
+    return err;
+}
+
+static err_t reduce_private(struct comm_group *g, uint8_t *x, int64_t n, enum dtype dtype, enum reduce_op op)
+{
+    const int64_t size = (int64_t)dtype_bytes(dtype), block = (int64_t)SHM_BLOCK / size;
+    int turn = 0;
+    for (int64_t at = 0; at < n; at += block, turn ^= 1) {
+        err_t err = reduce_block(g, x + at * size, n - at < block ? n - at : block, turn, dtype, op);
+        if (err)
+            return err;
+    }
+    return shm_barrier(g); /* the windows are free for the next collective, of whichever group */
+}
+
+err_t shm_all_reduce(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op)
+{
+    size_t bytes = (size_t)n * dtype_bytes(dtype);
+    if (g->n == 1 || n == 0)
+        return shm_barrier(g);
+    if (bytes <= TINY_BYTES)
+        return reduce_tiny(g, x, n, dtype, op);
+    if (shm_is_shared(g, x, bytes))
+        return reduce_shared(g, x, n, dtype, op);
+    return reduce_private(g, x, n, dtype, op);
+}

@@ -1,0 +1,69 @@
+/* The shm row of the backend table, and groups: a group is a row of the epoch's barriers, numbered alike on all ranks.
+ */
+#include "worker/comm/shm/shm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void *get_shared(struct comm *c)
+{
+    return ((struct shm_comm *)c)->shared[c->rank];
+}
+
+const struct comm_backend comm_backend_shm = {
+    .name = "shm",
+    .open = shm_open_comm,
+    .close = shm_close_comm,
+    .abort = shm_abort,
+    .shared = get_shared,
+    .group_new = shm_group_new,
+    .group_free = shm_group_free,
+    .all_reduce = shm_all_reduce,
+    .all_gather = shm_all_gather,
+    .reduce_scatter = shm_reduce_scatter,
+    .broadcast = shm_broadcast,
+    .barrier = shm_barrier,
+    .tree_reduce = shm_tree_reduce,
+};
+
+err_t shm_group_new(struct comm *c, const int *ranks, int n, int me, struct comm_group **ret)
+{
+    struct shm_comm *s = (struct shm_comm *)c;
+    if (s->n_groups == SHM_MAX_GROUPS)
+        return ERR_LIMIT;
+    struct shm_group *g = calloc(1, sizeof(*g) + (size_t)n * sizeof(int));
+    if (!g)
+        return ERR_NOMEM;
+    g->base = (struct comm_group){.comm = c, .n = n, .me = me, .ranks = (int *)(g + 1)};
+    memcpy(g->base.ranks, ranks, (size_t)n * sizeof(int));
+    g->barrier = &s->ctl->barrier[s->n_groups++];
+    *ret = &g->base;
+    return OK;
+}
+
+void shm_group_free(struct comm_group *g)
+{
+    free(g);
+}
+
+bool shm_is_shared(const struct comm_group *g, const void *x, size_t bytes)
+{
+    const struct shm_comm *s = shm_of(g);
+    uintptr_t at = (uintptr_t)x, base = (uintptr_t)s->shared[g->comm->rank];
+    return at >= base && bytes <= s->shared_bytes && at - base <= s->shared_bytes - bytes;
+}
+
+void *shm_peer(const struct comm_group *g, const void *x, int index)
+{
+    struct shm_comm *s = shm_of(g);
+    return s->shared[g->ranks[index]] + ((const uint8_t *)x - s->shared[g->comm->rank]);
+}
+
+void shm_slice(const struct comm_group *g, int64_t n, int index, int64_t *ret_lo, int64_t *ret_hi)
+{
+    const int64_t grain = 64;
+    int64_t grains = (n + grain - 1) / grain;
+    int64_t lo = grains * index / g->n * grain, hi = grains * (index + 1) / g->n * grain;
+    *ret_lo = lo < n ? lo : n;
+    *ret_hi = hi < n ? hi : n;
+}

@@ -1,0 +1,111 @@
+/* The shm backend: all ranks of a node over one memory segment (a memfd that outlives epochs).
+ *
+ * The segment: a head with one control block per recent epoch, then a window per rank (for private buffers, in blocks),
+ * then every rank's shared bytes. Control blocks of 16 consecutive epochs are different memory, so that a rank that
+ * still waits in an ended epoch cannot disturb the next one; control lets an epoch start only after the survivors have
+ * left the last. */
+#ifndef DTD_WORKER_COMM_SHM_SHM_H
+#define DTD_WORKER_COMM_SHM_SHM_H
+
+#include "worker/comm/backend.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define SHM_MAX_WORLD 256
+#define SHM_MAX_GROUPS 256
+#define SHM_EPOCHS 16
+#define SHM_BLOCK ((size_t)128 << 10) /* measured best for private buffers: in and out stay in the second cache */
+#define SHM_PAGE 4096
+
+/* A barrier's two words. `gen`: bit 0 says that the epoch is dead, the rest counts. Only the last to arrive changes it.
+ */
+struct shm_barrier {
+    _Alignas(64) _Atomic uint32_t gen;
+    _Atomic uint32_t arrived;
+    _Atomic uint32_t sleepers;
+};
+
+struct shm_member {
+    uint32_t joined;
+    uint64_t shared_bytes;
+};
+
+struct shm_ctl {
+    uint64_t epoch;
+    uint32_t world;
+    _Atomic uint32_t joined; /* how many; a futex; SHM_DEAD set when the epoch died */
+    struct shm_member member[SHM_MAX_WORLD];
+    struct shm_barrier barrier[SHM_MAX_GROUPS];
+};
+#define SHM_DEAD 0x80000000u
+
+struct shm_head {
+    uint64_t magic;
+    uint64_t latest; /* newest epoch that anybody opened; written last, under the file lock */
+    _Alignas(SHM_PAGE) struct shm_ctl ctl[SHM_EPOCHS];
+};
+#define SHM_MAGIC 0x3130306d68735444u /* "DTshm001" */
+
+/* Two of each, used in turn: block b+2 is written only after everybody has read block b. */
+struct shm_window {
+    _Alignas(SHM_PAGE) uint8_t in[2][SHM_BLOCK];
+    uint8_t out[2][SHM_BLOCK];
+};
+
+struct shm_comm {
+    struct comm base;
+    int fd, n_groups, spins;
+    struct shm_head *head;
+    size_t map_bytes;
+    struct shm_ctl *ctl;
+    struct shm_window *windows;
+    uint8_t *shared[SHM_MAX_WORLD]; /* of every rank */
+    size_t shared_bytes;            /* of this one, rounded up to pages */
+    struct comm_group *all;
+};
+
+struct shm_group {
+    struct comm_group base;
+    struct shm_barrier *barrier;
+};
+
+static inline struct shm_comm *shm_of(const struct comm_group *g)
+{
+    return (struct shm_comm *)g->comm;
+}
+static inline struct shm_window *shm_window(const struct comm_group *g, int index)
+{
+    return &shm_of(g)->windows[g->ranks[index]];
+}
+/* Whether [x, x + bytes) lies in this rank's shared bytes. */
+bool shm_is_shared(const struct comm_group *g, const void *x, size_t bytes);
+/* Where member `index` has what lies at `x` in this rank's shared bytes. */
+void *shm_peer(const struct comm_group *g, const void *x, int index);
+/* [lo, hi) of n elements for member `index`, cut at multiples of 64 elements. */
+void shm_slice(const struct comm_group *g, int64_t n, int index, int64_t *ret_lo, int64_t *ret_hi);
+
+err_t shm_open_comm(const struct comm_config *config, struct comm **ret, struct why *why);
+void shm_close_comm(struct comm *c);
+void shm_abort(struct comm *c);
+void shm_ctl_kill(struct shm_ctl *ctl);
+err_t shm_group_new(struct comm *c, const int *ranks, int n, int me, struct comm_group **ret);
+void shm_group_free(struct comm_group *g);
+err_t shm_barrier(struct comm_group *g);
+/* Sleeps until *word != seen, somebody wakes it, or `timeout_ms` passed. Spurious returns are legal. */
+void shm_futex_wait(_Atomic uint32_t *word, uint32_t seen, int timeout_ms);
+void shm_futex_wake(_Atomic uint32_t *word);
+
+/* dst = src of members 0, 1, .. combined in that order, n elements; AVG divides by the number of sources. dst may be
+ * any of the sources. Only elementwise, so that any cut of the range gives the same bits. */
+void shm_reduce(void *dst, const void *const *src, int n_src, int64_t n, enum dtype dtype, enum reduce_op op);
+
+err_t shm_all_reduce(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op);
+err_t shm_all_gather(struct comm_group *g, const void *src, void *dst, const int64_t *counts, enum dtype dtype);
+err_t shm_reduce_scatter(struct comm_group *g, const void *src, void *dst, const int64_t *counts, enum dtype dtype,
+                         enum reduce_op op);
+err_t shm_broadcast(struct comm_group *g, void *x, int64_t bytes, int root);
+err_t shm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves, void *out,
+                      int64_t n, enum dtype dtype);
+
+#endif

@@ -1,0 +1,149 @@
+/* The canonical sum: one binary tree over the leaves, whoever holds them.
+ *
+ * Every rank publishes which finished nodes it holds; all then know where every node lies. Each rank evaluates the tree
+ * for its slice of the elements, block by block: a node that somebody holds is read there, any other is the sum of its
+ * two children. So each addition happens in the order of the tree and of nothing else, and the bits do not depend on
+ * who held what. The result goes into everybody's `out`. A list that does not make up the tree is seen alike by all
+ * ranks, before anything is written. */
+#include "worker/comm/shm/shm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK 2048
+#define MAX_DEPTH 63
+
+struct held {
+    int64_t lo, hi;
+    const uint8_t *data;
+};
+
+struct tree {
+    struct held *nodes; /* of all ranks, by lo */
+    int n_nodes;
+    enum dtype dtype;
+    int64_t at, m;  /* the block: elements [at, at + m) */
+    uint8_t *stack; /* MAX_DEPTH blocks */
+};
+
+struct list {
+    int64_t n;
+    struct comm_tree_node node[];
+};
+#define MAX_NODES ((int)((SHM_BLOCK - sizeof(struct list)) / sizeof(struct comm_tree_node)))
+
+static int64_t middle(int64_t lo, int64_t hi)
+{
+    int64_t half = 1;
+    while (half * 2 < hi - lo)
+        half *= 2;
+    return lo + half;
+}
+
+static int by_lo(const void *a, const void *b)
+{
+    const struct held *x = a, *y = b;
+    return (x->lo > y->lo) - (x->lo < y->lo);
+}
+
+static const struct held *find(const struct tree *t, int64_t lo)
+{
+    const struct held key = {.lo = lo};
+    return bsearch(&key, t->nodes, (size_t)t->n_nodes, sizeof(key), by_lo);
+}
+
+/* Whether [lo, hi) can be built; counts the held nodes it uses. */
+static bool covered(const struct tree *t, int64_t lo, int64_t hi, int *used)
+{
+    const struct held *h = find(t, lo);
+    if (h && h->hi == hi) {
+        (*used)++;
+        return true;
+    }
+    return hi - lo > 1 && covered(t, lo, middle(lo, hi), used) && covered(t, middle(lo, hi), hi, used);
+}
+
+static void add(void *dst, const void *a, const void *b, int64_t m, enum dtype dtype)
+{
+    const void *src[2] = {a, b};
+    shm_reduce(dst, src, 2, m, dtype, REDUCE_SUM);
+}
+
+/* The block of node [lo, hi): where it is held, or computed into the stack's level `depth`. */
+static const uint8_t *evaluate(const struct tree *t, int64_t lo, int64_t hi, int depth)
+{
+    const struct held *h = find(t, lo);
+    size_t size = dtype_bytes(t->dtype);
+    if (h && h->hi == hi)
+        return h->data + (size_t)t->at * size;
+    uint8_t *own = t->stack + (size_t)depth * BLOCK * 8;
+    const uint8_t *left = evaluate(t, lo, middle(lo, hi), depth);
+    const uint8_t *right = evaluate(t, middle(lo, hi), hi, depth + 1);
+    add(own, left, right, t->m, t->dtype);
+    return own;
+}
+
+static void publish(struct comm_group *g, const struct comm_tree_node *mine, int n_mine)
+{
+    struct list *l = (struct list *)shm_window(g, g->me)->in[0];
+    l->n = n_mine;
+    if (n_mine <= MAX_NODES && n_mine > 0)
+        memcpy(l->node, mine, (size_t)n_mine * sizeof(*mine));
+}
+
+static err_t collect(struct comm_group *g, int64_t n_leaves, struct tree *t)
+{
+    int64_t total = 0;
+    for (int i = 0; i < g->n; i++) {
+        const struct list *l = (const struct list *)shm_window(g, i)->in[0];
+        if (l->n > MAX_NODES)
+            return ERR_LIMIT;
+        total += l->n;
+    }
+    t->nodes = calloc((size_t)(total ? total : 1), sizeof(*t->nodes));
+    t->stack = malloc((size_t)MAX_DEPTH * BLOCK * 8);
+    if (!t->nodes || !t->stack)
+        return ERR_NOMEM;
+    for (int i = 0; i < g->n; i++) {
+        const struct list *l = (const struct list *)shm_window(g, i)->in[0];
+        for (int64_t k = 0; k < l->n; k++)
+            t->nodes[t->n_nodes++] = (struct held){
+                .lo = l->node[k].lo, .hi = l->node[k].hi, .data = shm_of(g)->shared[g->ranks[i]] + l->node[k].offset};
+    }
+    qsort(t->nodes, (size_t)t->n_nodes, sizeof(*t->nodes), by_lo);
+    int used = 0;
+    return covered(t, 0, n_leaves, &used) && used == t->n_nodes ? OK : ERR_INVALID;
+}
+
+static void sum_slice(struct comm_group *g, struct tree *t, int64_t n_leaves, uint8_t *out, int64_t n)
+{
+    const int64_t size = (int64_t)dtype_bytes(t->dtype);
+    int64_t lo, hi;
+    shm_slice(g, n, g->me, &lo, &hi);
+    for (t->at = lo; t->at < hi; t->at += BLOCK) {
+        t->m = hi - t->at < BLOCK ? hi - t->at : BLOCK;
+        const uint8_t *root = evaluate(t, 0, n_leaves, 0);
+        for (int i = 0; i < g->n; i++)
+            memmove((uint8_t *)shm_peer(g, out, i) + t->at * size, root, (size_t)(t->m * size));
+    }
+    g->comm->bytes_moved += (hi - lo) * size * (g->n - 1) + (hi - lo) * size * (t->n_nodes - t->n_nodes / g->n);
+}
+
+err_t shm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves, void *out,
+                      int64_t n, enum dtype dtype)
+{
+    struct tree t = {.dtype = dtype};
+    publish(g, mine, n_mine);
+    err_t err = shm_barrier(g);
+    if (err)
+        return err;
+    err = collect(g, n_leaves, &t);
+    if (!err)
+        sum_slice(g, &t, n_leaves, out, n);
+    free(t.nodes);
+    free(t.stack);
+    if (err == ERR_NOMEM)
+        shm_abort(g->comm); /* the others go on to a sum that this rank cannot contribute to */
+    err_t last = shm_barrier(g);
+    return err ? err : last;
+}
