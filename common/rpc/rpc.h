@@ -1,10 +1,10 @@
 /* Calls over a stream socket: framing, dispatch by a table over protobuf-c's generated descriptors, streamed replies,
  * deadlines. docs/wire.md is the byte-exact format.
  *
- * Frame: 24-byte little-endian header {magic u32, version u8, kind u8, method u16, call u64, deadline_ms u32, length u32},
- * then a protobuf message. Role and size are columns of the method table and are checked before anything is allocated; the
- * unpacker's memory is bounded. A malformed, oversized or truncated frame closes its connection with a log line and nothing
- * else notices. Everything here lives on the thread of the uv loop that it was given.
+ * Frame: 24-byte little-endian header {magic u32, version u8, kind u8, method u16, call u64, deadline_ms u32, length
+ * u32}, then a protobuf message. Role and size are columns of the method table and are checked before anything is
+ * allocated; the unpacker's memory is bounded. A malformed, oversized or truncated frame closes its connection with a
+ * log line and nothing else notices. Everything here lives on the thread of the uv loop that it was given.
  *
  * The same connection may carry calls in both directions. Callbacks never run inside the call that starts them. */
 #ifndef DTD_COMMON_RPC_RPC_H
@@ -20,18 +20,23 @@
 
 #define RPC_MAGIC 0x31445444u /* "DTD1" */
 #define RPC_VERSION 1
+#define RPC_VERSION_OLDEST 1 /* still served: one major version back, once there is one */
 #define RPC_HEADER_BYTES 24
+#define RPC_MAX_BODY_BYTES (16u << 20) /* of any frame; the method table says less for each method */
+#define RPC_MAX_CALLS 256              /* outstanding on a connection, each way */
 
 enum rpc_kind { RPC_REQUEST = 1, RPC_REPLY, RPC_ITEM, RPC_END, RPC_ERROR, RPC_CANCEL };
 
-/* Who may call a method; a connection's roles are decided by the listener's owner at accept (peer credentials) and by its
- * Hello (token). A bit mask. */
+/* Who may call a method; a connection's roles are decided by the listener's owner at accept (peer credentials) and by
+ * its Hello (token). A bit mask. */
 enum rpc_role { RPC_ROLE_ANY = 1, RPC_ROLE_CLIENT = 2, RPC_ROLE_WORKER = 4, RPC_ROLE_IO = 8, RPC_ROLE_PEER = 16 };
 
 struct rpc_conn;
 struct rpc_call; /* one incoming request that has not been answered to the end */
 
-/* Answers with rpc_reply, rpc_item.. + rpc_end, or rpc_fail, now or later, exactly once. `request` is freed after return. */
+/* Answers with rpc_reply, rpc_item.. + rpc_end, or rpc_fail, now or later, exactly once. `request` is freed after
+ * return. A call that lost its caller stays valid until it is answered (the answer goes nowhere) or, with
+ * rpc_call_on_cancel, until that callback. */
 typedef void (*rpc_handler)(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 
 struct rpc_method {
@@ -39,6 +44,7 @@ struct rpc_method {
     const char *name; /* "Client.Submit" */
     uint32_t roles;
     uint32_t max_request_bytes;
+    uint32_t max_reply_bytes;                          /* of REPLY, and of each ITEM */
     const ProtobufCMessageDescriptor *request, *reply; /* reply: of REPLY and ITEM */
     bool stream;                                       /* answered by items and an end */
     rpc_handler handler;                               /* NULL in a client's table */
@@ -48,50 +54,80 @@ struct rpc_method {
 
 struct rpc_conn_config {
     uv_loop_t *loop;
-    const struct rpc_method *methods; /* those that the other side may call and those that we call, by id */
+    const struct rpc_method *methods; /* what the other side may call and what we call, ascending by id; not copied */
     int n_methods;
     void *owner; /* first argument of handlers and of on_close */
-    /* Exactly once, after every outstanding call of ours has been failed with ERR_CLOSED; memory of the conn is gone after it. */
+    /* Exactly once, after every outstanding call of ours has been failed with ERR_CLOSED; memory of the conn is gone
+     * after it. */
     void (*on_close)(void *owner, struct rpc_conn *conn);
 };
 
 /* Takes over a connected socket (also on error). */
 NODISCARD err_t rpc_conn_open(const struct rpc_conn_config *config, int fd, uint32_t roles, struct rpc_conn **ret);
-void rpc_conn_close(struct rpc_conn *conn); /* idempotent; on_close comes later */
+void rpc_conn_close(struct rpc_conn *conn); /* idempotent; on_close comes later; what is still queued is dropped */
+/* Reads no more, and closes when all that is queued has been taken by the socket (or after 5 s). */
+void rpc_conn_finish(struct rpc_conn *conn);
 void rpc_conn_set_roles(struct rpc_conn *conn, uint32_t roles);
 void rpc_conn_set_data(struct rpc_conn *conn, void *data);
 void *rpc_conn_data(struct rpc_conn *conn);
 pid_t rpc_conn_peer_pid(const struct rpc_conn *conn); /* SO_PEERCRED */
 uid_t rpc_conn_peer_uid(const struct rpc_conn *conn);
 
-/* Blocking connect to a Unix socket, for programs that start; fd to be given to rpc_conn_open. */
+/* Connect to a Unix socket; fd to be given to rpc_conn_open. Waits only while the listener's backlog is full. For a
+ * connection that comes back by itself see common/rpc/link.h. */
 NODISCARD err_t rpc_connect_unix(const char *path, int *ret_fd);
+
+/* Since the connection was opened. `body_bytes` are those that memory was allocated for: refused calls add nothing. */
+struct rpc_conn_stats {
+    uint64_t frames_in, frames_out, bytes_in, bytes_out, refused, body_bytes;
+};
+void rpc_conn_stats(const struct rpc_conn *conn, struct rpc_conn_stats *ret);
+
+/* ---- listening ---- */
+
+struct rpc_listener;
+struct rpc_peer { /* the kernel's word (SO_PEERCRED); -1 where the socket is not a Unix one */
+    pid_t pid;
+    uid_t uid;
+    gid_t gid;
+};
+/* The callback owns fd: rpc_conn_open it, with the roles that this peer deserves, or close it. */
+typedef void (*rpc_accept_cb)(void *owner, int fd, const struct rpc_peer *peer);
+/* `fd` listens already and stays the caller's; it is set non-blocking. */
+NODISCARD err_t rpc_listen(uv_loop_t *loop, int fd, rpc_accept_cb cb, void *owner, struct rpc_listener **ret);
+void rpc_listener_close(
+    struct rpc_listener *listener); /* no callback comes any more; memory goes with the loop's next turn */
 
 /* ---- calls that we make ---- */
 
 struct rpc_result {
-    err_t err;                     /* OK for REPLY, ITEM, END */
+    err_t err;                     /* OK for REPLY, ITEM, END; ERR_TIMEOUT, ERR_CANCELED, ERR_CLOSED are said here */
     bool last;                     /* no more callbacks of this call */
     const ProtobufCMessage *reply; /* NULL on error and END; freed after the callback */
     const char *text;              /* the other side's sentence on error, else "" */
 };
 typedef void (*rpc_callback)(void *arg, const struct rpc_result *result);
 
-/* Sends a request. deadline_ms 0: none. Unless it fails here, `cb` is called until `last`. ret_call (may be NULL) is the id
- * for rpc_cancel. */
+/* Sends a request. deadline_ms 0: none. Unless it fails here, `cb` is called until `last`. ret_call (may be NULL) is
+ * the id for rpc_cancel. */
 NODISCARD err_t rpc_send(struct rpc_conn *conn, uint16_t method, const ProtobufCMessage *request, uint32_t deadline_ms,
                          rpc_callback cb, void *arg, uint64_t *ret_call);
 void rpc_cancel(struct rpc_conn *conn, uint64_t call);
-/* Bytes queued and not yet taken by the socket: streams hold back above a limit of their own. */
+/* Bytes queued and not yet taken by the socket. rpc_item and rpc_call_on_drain hold streams back; a peer that calls and
+ * does not read its answers is read no more until it does, and closed after 30 s of that. */
 size_t rpc_conn_queued(const struct rpc_conn *conn);
 
 /* ---- calls that we answer ---- */
 
-struct rpc_conn *rpc_call_conn(struct rpc_call *call);
+struct rpc_conn *rpc_call_conn(struct rpc_call *call); /* NULL when it has gone */
 /* Called at most once if the caller cancels, its deadline passes or the connection goes; no answer may follow. */
 void rpc_call_on_cancel(struct rpc_call *call, void (*cb)(void *arg), void *arg);
 void rpc_reply(struct rpc_call *call, const ProtobufCMessage *reply);
-NODISCARD err_t rpc_item(struct rpc_call *call, const ProtobufCMessage *item); /* ERR_LIMIT: too much queued, later again */
+/* ERR_LIMIT: too much is queued (256 KiB), again after on_drain; ERR_CANCELED: nobody waits any more; ERR_INVALID:
+ * larger than the method allows. The call is still to be ended in every case. */
+NODISCARD err_t rpc_item(struct rpc_call *call, const ProtobufCMessage *item);
+/* `cb` is called once when an rpc_item that said ERR_LIMIT may be repeated. NULL takes it back. */
+void rpc_call_on_drain(struct rpc_call *call, void (*cb)(void *arg), void *arg);
 void rpc_end(struct rpc_call *call);
 void rpc_fail(struct rpc_call *call, err_t err, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

@@ -1,0 +1,410 @@
+/* A connection is one socket, one timer and two lists of calls.
+ *
+ *   conn_read -> rpc_conn_feed -> header_complete -> admit -> (body bytes kept or skipped) -> body_complete -> take
+ *
+ * Admission looks at the header alone; only a body that it wants gets memory, of exactly the admitted length. Writes
+ * are one struct each, freed by their callback. All deadlines share one timer: it may fire early, never late.
+ *
+ * Closing: rpc_conn_close marks the state and closes both handles; the last close callback fails the calls, tells the
+ * owner and frees. So a callback of ours may close the connection it runs under, and every loop here looks at the state
+ * after it has called somebody. */
+#include "common/rpc/conn.h"
+
+#include "common/base/log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct write {
+    uv_write_t req;
+    uint8_t bytes[];
+};
+
+err_t rpc_err_from_uv(int status)
+{
+    return status == UV_EOF ? ERR_CLOSED : err_from_errno(-status);
+}
+
+/* ---- close ---- */
+
+static void handle_closed(uv_handle_t *handle)
+{
+    struct rpc_conn *conn = handle->data;
+    if (--conn->open_handles)
+        return;
+    rpc_server_closed(conn);
+    rpc_client_closed(conn);
+    if (conn->link_closed)
+        conn->link_closed(conn->link, conn);
+    else if (conn->config.on_close)
+        conn->config.on_close(conn->config.owner, conn);
+    free(conn->body);
+    free(conn);
+}
+
+void rpc_conn_close(struct rpc_conn *conn)
+{
+    if (conn->state == CONN_CLOSING)
+        return;
+    conn->state = CONN_CLOSING;
+    uv_close((uv_handle_t *)&conn->timer, handle_closed);
+    uv_close((uv_handle_t *)&conn->stream, handle_closed);
+}
+
+void rpc_conn_break(struct rpc_conn *conn, const char *reason)
+{
+    if (conn->state == CONN_CLOSING)
+        return;
+    log_warn("rpc connection closed pid=%d uid=%d why=\"%s\" frame=%" PRIu64, (int)conn->peer.pid, (int)conn->peer.uid,
+             reason, conn->stats.frames_in);
+    rpc_conn_close(conn);
+}
+
+void rpc_conn_finish(struct rpc_conn *conn)
+{
+    if (conn->state != CONN_OPEN)
+        return;
+    if (!rpc_conn_queued(conn)) {
+        rpc_conn_close(conn);
+        return;
+    }
+    conn->state = CONN_FINISHING;
+    uv_read_stop(&conn->stream);
+    conn->stalled_since = uv_now(conn->config.loop);
+    rpc_conn_wake_at(conn, conn->stalled_since + RPC_FINISH_MS);
+}
+
+/* ---- time ---- */
+
+/* A paused peer must take something every RPC_STALL_MS; a finishing connection has RPC_FINISH_MS in all. */
+static uint64_t stall_due(struct rpc_conn *conn, uint64_t now)
+{
+    if (conn->state == CONN_FINISHING)
+        return conn->stalled_since + RPC_FINISH_MS;
+    if (!conn->paused)
+        return UINT64_MAX;
+    if (rpc_conn_queued(conn) < conn->stalled_bytes) {
+        conn->stalled_bytes = rpc_conn_queued(conn);
+        conn->stalled_since = now;
+    }
+    return conn->stalled_since + RPC_STALL_MS;
+}
+
+static void drain(struct rpc_conn *conn)
+{
+    if (conn->state == CONN_OPEN && rpc_conn_queued(conn) < RPC_STREAM_LOW_BYTES)
+        rpc_server_drained(conn);
+}
+
+static void timer_fired(uv_timer_t *timer)
+{
+    struct rpc_conn *conn = timer->data;
+    uint64_t now = uv_now(conn->config.loop);
+    conn->timer_due = UINT64_MAX;
+    uint64_t due = stall_due(conn, now);
+    if (due <= now) {
+        rpc_conn_break(conn, "the peer does not take its answers");
+        return;
+    }
+    uint64_t client = rpc_client_expire(conn, now);
+    uint64_t server = conn->state == CONN_CLOSING ? UINT64_MAX : rpc_server_expire(conn, now);
+    due = client < due ? client : due;
+    rpc_conn_wake_at(conn, server < due ? server : due);
+    drain(conn);
+}
+
+void rpc_conn_wake_at(struct rpc_conn *conn, uint64_t due)
+{
+    if (due >= conn->timer_due || conn->state == CONN_CLOSING)
+        return;
+    conn->timer_due = due;
+    uint64_t now = uv_now(conn->config.loop);
+    uv_timer_start(&conn->timer, timer_fired, due > now ? due - now : 0, 0);
+}
+
+/* ---- reading ---- */
+
+/* Requests and cancels are the server half's, everything else is an answer to the client half. */
+static bool is_servers(const struct frame *frame)
+{
+    return frame->kind == RPC_REQUEST || frame->kind == RPC_CANCEL;
+}
+
+static void body_complete(struct rpc_conn *conn)
+{
+    /* The state is reset first: the take functions may close. */
+    struct frame frame = conn->frame;
+    uint8_t *body = conn->body;
+    conn->body = NULL;
+    conn->header_len = 0;
+    conn->body_len = 0;
+    if (conn->fate == BODY_KEEP) {
+        const char *reason =
+            is_servers(&frame) ? rpc_server_take(conn, &frame, body) : rpc_client_take(conn, &frame, body);
+        if (reason)
+            rpc_conn_break(conn, reason);
+    }
+    free(body);
+}
+
+static void header_complete(struct rpc_conn *conn)
+{
+    const char *reason;
+    struct frame *f = &conn->frame;
+    if (frame_decode(conn->header, f, &reason)) {
+        rpc_conn_break(conn, reason);
+        return;
+    }
+    conn->stats.frames_in++;
+    if (f->version < conn->version)
+        conn->version = f->version;
+    reason = is_servers(f) ? rpc_server_admit(conn, f, &conn->fate) : rpc_client_admit(conn, f, &conn->fate);
+    if (!reason && conn->fate == BODY_KEEP && f->length) {
+        conn->body = malloc(f->length);
+        conn->stats.body_bytes += f->length;
+        reason = conn->body ? NULL : "out of memory";
+    }
+    if (reason)
+        rpc_conn_break(conn, reason);
+    else if (!f->length)
+        body_complete(conn);
+}
+
+void rpc_conn_feed(struct rpc_conn *conn, const uint8_t *data, size_t len)
+{
+    conn->stats.bytes_in += len;
+    while (len && conn->state == CONN_OPEN) {
+        bool in_header = conn->header_len < RPC_HEADER_BYTES;
+        size_t want = in_header ? RPC_HEADER_BYTES - conn->header_len : conn->frame.length - conn->body_len;
+        size_t n = len < want ? len : want;
+        if (in_header) {
+            memcpy(conn->header + conn->header_len, data, n);
+            conn->header_len += n;
+        } else {
+            /* Large bodies are read in place (read_alloc): then source and target are the same. */
+            if (conn->body && conn->body + conn->body_len != data)
+                memcpy(conn->body + conn->body_len, data, n);
+            conn->body_len += n;
+        }
+        data += n;
+        len -= n;
+        if (n == want) {
+            if (in_header)
+                header_complete(conn);
+            else
+                body_complete(conn);
+        }
+    }
+}
+
+static void read_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret)
+{
+    (void)suggested;
+    struct rpc_conn *conn = handle->data;
+    size_t left = conn->body ? conn->frame.length - conn->body_len : 0;
+    if (left >= RPC_SCRATCH_BYTES)
+        *ret = uv_buf_init((char *)conn->body + conn->body_len, (unsigned)left);
+    else
+        *ret = uv_buf_init((char *)conn->scratch, RPC_SCRATCH_BYTES);
+}
+
+static void conn_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
+{
+    struct rpc_conn *conn = stream->data;
+    if (n > 0)
+        rpc_conn_feed(conn, (const uint8_t *)buf->base, (size_t)n);
+    else if (n == UV_EOF && conn->header_len)
+        rpc_conn_break(conn, "the stream ended inside a frame");
+    else if (n < 0)
+        rpc_conn_close(conn);
+}
+
+/* ---- writing ---- */
+
+size_t rpc_conn_queued(const struct rpc_conn *conn)
+{
+    return uv_stream_get_write_queue_size(&conn->stream);
+}
+
+static void pause_or_resume(struct rpc_conn *conn)
+{
+    size_t queued = rpc_conn_queued(conn);
+    if (!conn->paused && queued >= RPC_PAUSE_BYTES) {
+        conn->paused = true;
+        conn->stalled_bytes = queued;
+        conn->stalled_since = uv_now(conn->config.loop);
+        uv_read_stop(&conn->stream);
+        rpc_conn_wake_at(conn, conn->stalled_since + RPC_STALL_MS);
+    } else if (conn->paused && queued < RPC_PAUSE_BYTES / 2) {
+        conn->paused = false;
+        uv_read_start(&conn->stream, read_alloc, conn_read);
+    }
+}
+
+static void write_done(uv_write_t *req, int status)
+{
+    struct rpc_conn *conn = req->handle->data;
+    free((char *)req - offsetof(struct write, req));
+    if (conn->state == CONN_CLOSING)
+        return;
+    if (status < 0) {
+        rpc_conn_close(conn);
+        return;
+    }
+    if (conn->state == CONN_FINISHING) {
+        if (!rpc_conn_queued(conn))
+            rpc_conn_close(conn);
+        return;
+    }
+    pause_or_resume(conn);
+    drain(conn);
+}
+
+err_t rpc_conn_write(struct rpc_conn *conn, struct frame frame, const ProtobufCMessage *body)
+{
+    if (conn->state != CONN_OPEN)
+        return ERR_CLOSED;
+    frame.version = conn->version;
+    frame.length = body ? (uint32_t)protobuf_c_message_get_packed_size(body) : 0;
+    struct write *w = malloc(sizeof(*w) + RPC_HEADER_BYTES + frame.length);
+    if (!w)
+        return ERR_NOMEM;
+    frame_encode(&frame, w->bytes);
+    if (body)
+        protobuf_c_message_pack(body, w->bytes + RPC_HEADER_BYTES);
+    uv_buf_t buf = uv_buf_init((char *)w->bytes, RPC_HEADER_BYTES + frame.length);
+    int status = uv_write(&w->req, &conn->stream, &buf, 1, write_done);
+    if (status < 0) {
+        free(w);
+        rpc_conn_break(conn, uv_strerror(status));
+        return rpc_err_from_uv(status);
+    }
+    conn->stats.frames_out++;
+    conn->stats.bytes_out += buf.len;
+    pause_or_resume(conn);
+    return OK;
+}
+
+/* ---- opening ---- */
+
+void rpc_peer_of(int fd, struct rpc_peer *ret)
+{
+    struct ucred cred;
+    socklen_t len = sizeof(cred);
+    *ret = (struct rpc_peer){.pid = -1, .uid = (uid_t)-1, .gid = (gid_t)-1};
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 && cred.pid > 0)
+        *ret = (struct rpc_peer){.pid = cred.pid, .uid = cred.uid, .gid = cred.gid};
+}
+
+static int open_stream(struct rpc_conn *conn, int fd)
+{
+    int domain = 0;
+    socklen_t len = sizeof(domain);
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len))
+        return -errno;
+    bool is_unix = domain == AF_UNIX;
+    int status = is_unix ? uv_pipe_init(conn->config.loop, &conn->pipe, 0) : uv_tcp_init(conn->config.loop, &conn->tcp);
+    if (status < 0)
+        return status;
+    conn->open_handles++;
+    conn->stream.data = conn;
+    return is_unix ? uv_pipe_open(&conn->pipe, fd) : uv_tcp_open(&conn->tcp, fd);
+}
+
+static void aborted_handle_closed(uv_handle_t *handle)
+{
+    struct rpc_conn *conn = handle->data;
+    if (!--conn->open_handles)
+        free(conn);
+}
+
+static void check_config(const struct rpc_conn_config *config)
+{
+    assert(config->loop && config->n_methods >= 0);
+    for (int i = 1; i < config->n_methods; i++)
+        assert(config->methods[i - 1].id < config->methods[i].id);
+}
+
+err_t rpc_conn_open(const struct rpc_conn_config *config, int fd, uint32_t roles, struct rpc_conn **ret)
+{
+    check_config(config);
+    struct rpc_conn *conn = calloc(1, sizeof(*conn));
+    if (!conn) {
+        close(fd);
+        return ERR_NOMEM;
+    }
+    conn->config = *config;
+    conn->roles = roles | RPC_ROLE_ANY;
+    conn->version = RPC_VERSION;
+    conn->timer_due = UINT64_MAX;
+    TAILQ_INIT(&conn->outs);
+    TAILQ_INIT(&conn->calls);
+    rpc_peer_of(fd, &conn->peer);
+    uv_timer_init(config->loop, &conn->timer);
+    conn->timer.data = conn;
+    conn->open_handles = 1;
+    int status = open_stream(conn, fd);
+    if (status < 0)
+        close(fd);
+    else
+        status = uv_read_start(&conn->stream, read_alloc, conn_read);
+    if (status < 0) {
+        log_warn("rpc connection not opened why=\"%s\"", uv_strerror(status));
+        if (conn->open_handles > 1)
+            uv_close((uv_handle_t *)&conn->stream, aborted_handle_closed);
+        uv_close((uv_handle_t *)&conn->timer, aborted_handle_closed);
+        return rpc_err_from_uv(status);
+    }
+    *ret = conn;
+    return OK;
+}
+
+/* ---- small things ---- */
+
+const struct rpc_method *rpc_conn_method(const struct rpc_conn *conn, uint16_t id)
+{
+    int lo = 0, hi = conn->config.n_methods;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (conn->config.methods[mid].id < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < conn->config.n_methods && conn->config.methods[lo].id == id ? &conn->config.methods[lo] : NULL;
+}
+
+void rpc_conn_set_roles(struct rpc_conn *conn, uint32_t roles)
+{
+    conn->roles = roles | RPC_ROLE_ANY;
+}
+
+void rpc_conn_set_data(struct rpc_conn *conn, void *data)
+{
+    conn->data = data;
+}
+
+void *rpc_conn_data(struct rpc_conn *conn)
+{
+    return conn->data;
+}
+
+pid_t rpc_conn_peer_pid(const struct rpc_conn *conn)
+{
+    return conn->peer.pid;
+}
+
+uid_t rpc_conn_peer_uid(const struct rpc_conn *conn)
+{
+    return conn->peer.uid;
+}
+
+void rpc_conn_stats(const struct rpc_conn *conn, struct rpc_conn_stats *ret)
+{
+    *ret = conn->stats;
+}

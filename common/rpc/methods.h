@@ -1,0 +1,48 @@
+/* The one table of every method that dtd's programs serve and call: number, name, who may call it, how large. Messages
+ * come from protobuf-c's generated service descriptors by name, and the table is checked against them when it is first
+ * used, so that table and .proto files cannot drift apart.
+ *
+ * A program makes its own copy with its handlers: rpc_methods_bind at start, then rpc_conn_config.methods. */
+#ifndef DTD_COMMON_RPC_METHODS_H
+#define DTD_COMMON_RPC_METHODS_H
+
+#include "common/rpc/rpc.h"
+
+/* On the wire: never renumbered, only appended. */
+enum rpc_method_id {
+    CLIENT_SUBMIT = 0x0101,
+    CLIENT_STATUS,
+    CLIENT_LIST,
+    CLIENT_CANCEL,
+    CLIENT_LOGS,
+    CLIENT_METRICS,
+    CLIENT_WATCH,
+    CLIENT_CHECKPOINTS,
+    CLIENT_NODE,
+    CLIENT_SHUTDOWN,
+    WORKER_HELLO = 0x0201,
+    WORKER_ATTEND,
+    WORKER_REPORT,
+    IO_HELLO = 0x0301,
+    IO_SAVE,
+    IO_LOAD,
+    IO_CONTROL_HELLO = 0x0401,
+    IO_CONTROL_ATTEND,
+    IO_CONTROL_REPORT,
+    PEER_HELLO = 0x0501,
+};
+#define RPC_METHOD_COUNT 20
+
+struct rpc_binding {
+    uint16_t id;
+    rpc_handler handler;
+};
+
+/* The whole table, all handlers NULL: for a program that only calls. RPC_METHOD_COUNT rows, ascending by id. */
+const struct rpc_method *rpc_methods(void);
+
+/* A copy with the handlers of those that this program serves; the others answer ERR_UNSUPPORTED. An id that is not in
+ * the table is a broken promise of our own and ends the process. */
+void rpc_methods_bind(const struct rpc_binding *bindings, int n, struct rpc_method ret[RPC_METHOD_COUNT]);
+
+#endif

@@ -1,0 +1,255 @@
+/* The calls that we answer. What a request's header says decides whether it gets memory: number, method, role, size,
+ * how many are outstanding. A refusal is an error frame at once; the body is then passed over as it comes.
+ *
+ * A call whose caller has gone (cancel, deadline, end of the connection) is `abandoned`: with on_cancel it ends there,
+ * else it waits for its handler's answer and swallows it. It counts against RPC_MAX_CALLS until then, so that calling
+ * and canceling in a loop does not pile up work. */
+#include "common/rpc/alloc.h"
+#include "common/rpc/conn.h"
+#include "proto/rpc.pb-c.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct rpc_call *find(struct rpc_conn *conn, uint64_t id)
+{
+    struct rpc_call *call;
+    TAILQ_FOREACH(call, &conn->calls, link)
+    {
+        if (call->id == id && !call->abandoned)
+            return call;
+    }
+    return NULL;
+}
+
+static void free_call(struct rpc_call *call)
+{
+    if (call->conn) {
+        TAILQ_REMOVE(&call->conn->calls, call, link);
+        call->conn->n_calls--;
+    }
+    free(call);
+}
+
+static void write_error(struct rpc_conn *conn, uint16_t method, uint64_t call, err_t err, const char *text)
+{
+    Dtd__RpcError e = DTD__RPC_ERROR__INIT;
+    e.code = err;
+    e.text = (char *)text;
+    const struct frame frame = {.kind = RPC_ERROR, .method = method, .call = call};
+    if (rpc_conn_write(conn, frame, &e.base) == ERR_NOMEM)
+        rpc_conn_break(conn, "out of memory");
+}
+
+static void abandon(struct rpc_call *call)
+{
+    call->abandoned = true;
+    call->due = UINT64_MAX;
+    call->on_drain = NULL;
+    if (call->on_cancel) {
+        call->on_cancel(call->cancel_arg);
+        free_call(call);
+    }
+}
+
+/* ---- requests ---- */
+
+static const char *refuse(struct rpc_conn *conn, const struct frame *frame, enum body_fate *ret, err_t err,
+                          const char *text)
+{
+    conn->stats.refused++;
+    write_error(conn, frame->method, frame->call, err, text);
+    *ret = BODY_SKIP;
+    return NULL;
+}
+
+static const char *admit_request(struct rpc_conn *conn, const struct frame *frame, enum body_fate *ret)
+{
+    if (frame->call <= conn->last_call_id)
+        return "call numbers do not ascend";
+    conn->last_call_id = frame->call;
+    const struct rpc_method *m = rpc_conn_method(conn, frame->method);
+    if (!m || !m->handler)
+        return refuse(conn, frame, ret, ERR_UNSUPPORTED, "this program does not serve that method");
+    if (frame->length > m->max_request_bytes)
+        return "a request above its method's limit";
+    if (!(conn->roles & m->roles))
+        return refuse(conn, frame, ret, ERR_DENIED, "the connection has not the role that this method needs");
+    if (conn->n_calls >= RPC_MAX_CALLS)
+        return refuse(conn, frame, ret, ERR_LIMIT, "too many calls are outstanding on this connection");
+    *ret = BODY_KEEP;
+    return NULL;
+}
+
+const char *rpc_server_admit(struct rpc_conn *conn, const struct frame *frame, enum body_fate *ret)
+{
+    if (frame->kind == RPC_REQUEST)
+        return admit_request(conn, frame, ret);
+    *ret = BODY_KEEP;
+    return frame->call > conn->last_call_id ? "a cancel for a call that was never made" : NULL;
+}
+
+static struct rpc_call *new_call(struct rpc_conn *conn, const struct frame *frame)
+{
+    struct rpc_call *call = calloc(1, sizeof(*call));
+    if (!call)
+        return NULL;
+    call->conn = conn;
+    call->id = frame->call;
+    call->method = rpc_conn_method(conn, frame->method);
+    call->due = frame->deadline_ms ? uv_now(conn->config.loop) + frame->deadline_ms : UINT64_MAX;
+    TAILQ_INSERT_TAIL(&conn->calls, call, link);
+    conn->n_calls++;
+    rpc_conn_wake_at(conn, call->due);
+    return call;
+}
+
+const char *rpc_server_take(struct rpc_conn *conn, const struct frame *frame, const uint8_t *body)
+{
+    if (frame->kind == RPC_CANCEL) {
+        struct rpc_call *canceled = find(conn, frame->call);
+        if (canceled)
+            abandon(canceled);
+        return NULL;
+    }
+    struct rpc_alloc alloc;
+    rpc_alloc_init(&alloc, frame->length);
+    const struct rpc_method *m = rpc_conn_method(conn, frame->method);
+    ProtobufCMessage *request = protobuf_c_message_unpack(m->request, &alloc.base, frame->length, body);
+    if (!request)
+        return "a request that cannot be read";
+    struct rpc_call *call = new_call(conn, frame);
+    if (call)
+        m->handler(conn->config.owner, call, request);
+    protobuf_c_message_free_unpacked(request, &alloc.base);
+    return call ? NULL : "out of memory";
+}
+
+/* ---- time, drain, end: callbacks may change the list, so each search begins again after one ---- */
+
+uint64_t rpc_server_expire(struct rpc_conn *conn, uint64_t now)
+{
+    for (;;) {
+        uint64_t next = UINT64_MAX;
+        struct rpc_call *call, *due = NULL;
+        TAILQ_FOREACH(call, &conn->calls, link)
+        {
+            if (call->due <= now)
+                due = call;
+            else if (call->due < next)
+                next = call->due;
+        }
+        if (!due || conn->state == CONN_CLOSING)
+            return next;
+        write_error(conn, due->method->id, due->id, ERR_TIMEOUT, "");
+        abandon(due);
+    }
+}
+
+void rpc_server_drained(struct rpc_conn *conn)
+{
+    for (;;) {
+        struct rpc_call *call;
+        TAILQ_FOREACH(call, &conn->calls, link)
+        {
+            if (call->on_drain)
+                break;
+        }
+        if (!call || conn->state != CONN_OPEN || rpc_conn_queued(conn) >= RPC_STREAM_LOW_BYTES)
+            return;
+        void (*cb)(void *) = call->on_drain;
+        call->on_drain = NULL;
+        /* To the end of the list: one busy stream must not starve the others. */
+        TAILQ_REMOVE(&conn->calls, call, link);
+        TAILQ_INSERT_TAIL(&conn->calls, call, link);
+        cb(call->drain_arg);
+    }
+}
+
+void rpc_server_closed(struct rpc_conn *conn)
+{
+    while (!TAILQ_EMPTY(&conn->calls)) {
+        struct rpc_call *call = TAILQ_FIRST(&conn->calls);
+        TAILQ_REMOVE(&conn->calls, call, link);
+        conn->n_calls--;
+        call->conn = NULL;
+        if (!call->abandoned)
+            abandon(call);
+    }
+}
+
+/* ---- answering ---- */
+
+struct rpc_conn *rpc_call_conn(struct rpc_call *call)
+{
+    return call->conn;
+}
+
+void rpc_call_on_cancel(struct rpc_call *call, void (*cb)(void *arg), void *arg)
+{
+    call->on_cancel = cb;
+    call->cancel_arg = arg;
+}
+
+void rpc_call_on_drain(struct rpc_call *call, void (*cb)(void *arg), void *arg)
+{
+    if (call->abandoned)
+        return;
+    call->on_drain = cb;
+    call->drain_arg = arg;
+    if (cb && rpc_conn_queued(call->conn) < RPC_STREAM_LOW_BYTES)
+        rpc_conn_wake_at(call->conn, 0);
+}
+
+void rpc_fail(struct rpc_call *call, err_t err, const char *fmt, ...)
+{
+    assert(err != OK);
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (!call->abandoned)
+        write_error(call->conn, call->method->id, call->id, err, text);
+    free_call(call);
+}
+
+void rpc_reply(struct rpc_call *call, const ProtobufCMessage *reply)
+{
+    assert(!call->method->stream && reply->descriptor == call->method->reply);
+    size_t bytes = protobuf_c_message_get_packed_size(reply);
+    if (bytes > call->method->max_reply_bytes) {
+        rpc_fail(call, ERR_LIMIT, "the answer of %s would have %zu bytes, its limit is %u", call->method->name, bytes,
+                 call->method->max_reply_bytes);
+        return;
+    }
+    const struct frame frame = {.kind = RPC_REPLY, .method = call->method->id, .call = call->id};
+    if (!call->abandoned && rpc_conn_write(call->conn, frame, reply) == ERR_NOMEM)
+        rpc_conn_break(call->conn, "out of memory");
+    free_call(call);
+}
+
+err_t rpc_item(struct rpc_call *call, const ProtobufCMessage *item)
+{
+    assert(call->method->stream && item->descriptor == call->method->reply);
+    if (call->abandoned || call->conn->state != CONN_OPEN)
+        return ERR_CANCELED;
+    if (protobuf_c_message_get_packed_size(item) > call->method->max_reply_bytes)
+        return ERR_INVALID;
+    if (rpc_conn_queued(call->conn) >= RPC_STREAM_HIGH_BYTES)
+        return ERR_LIMIT;
+    const struct frame frame = {.kind = RPC_ITEM, .method = call->method->id, .call = call->id};
+    return rpc_conn_write(call->conn, frame, item);
+}
+
+void rpc_end(struct rpc_call *call)
+{
+    assert(call->method->stream);
+    const struct frame frame = {.kind = RPC_END, .method = call->method->id, .call = call->id};
+    if (!call->abandoned && rpc_conn_write(call->conn, frame, NULL) == ERR_NOMEM)
+        rpc_conn_break(call->conn, "out of memory");
+    free_call(call);
+}

@@ -1,0 +1,237 @@
+/* See pair.h. Nothing here waits for a number of loop turns: always for a condition, with a limit. */
+#include "tests/common/rpc/pair.h"
+
+#include "common/base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+
+static void send_chunk(struct rpc_call *call, const char *text)
+{
+    Dtd__LogChunk chunk = DTD__LOG_CHUNK__INIT;
+    chunk.text.data = (uint8_t *)text;
+    chunk.text.len = strlen(text);
+    rpc_reply(call, &chunk.base);
+}
+
+static void handle_echo(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct pair *p = owner;
+    p->handled++;
+    send_chunk(call, ((const Dtd__LogsRequest *)request)->job);
+}
+
+static void canceled(void *arg)
+{
+    struct pair *p = arg;
+    p->canceled++;
+}
+
+static void handle_never(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct pair *p = owner;
+    p->handled++;
+    p->pending[p->n_pending++] = call;
+    if (strcmp(((const Dtd__LogsRequest *)request)->job, "notify") == 0)
+        rpc_call_on_cancel(call, canceled, p);
+}
+
+static void stream_more(void *arg)
+{
+    struct pair *p = arg;
+    struct rpc_call *call = p->pending[0];
+    Dtd__LogChunk chunk = DTD__LOG_CHUNK__INIT;
+    chunk.text.len = p->item_bytes;
+    chunk.text.data = calloc(1, p->item_bytes + 1);
+    err_t err = OK;
+    while (!err && (p->stream_items < 0 || p->stream_sent < p->stream_items)) {
+        err = rpc_item(call, &chunk.base);
+        p->stream_sent += !err;
+    }
+    free(chunk.text.data);
+    if (err == ERR_LIMIT) {
+        rpc_call_on_drain(call, stream_more, p);
+    } else {
+        assert_ok(err);
+        rpc_end(call);
+    }
+}
+
+static void handle_stream(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct pair *p = owner;
+    (void)request;
+    p->handled++;
+    p->pending[p->n_pending++] = call;
+    rpc_call_on_cancel(call, canceled, p);
+    stream_more(p);
+}
+
+static const struct rpc_method rows[M_COUNT] = {
+    {M_ECHO, "Test.Echo", RPC_ROLE_CLIENT, 16 << 20, 16 << 20, .handler = handle_echo},
+    {M_STREAM, "Test.Stream", RPC_ROLE_CLIENT, 1024, 1 << 20, .stream = true, .handler = handle_stream},
+    {M_NEVER, "Test.Never", RPC_ROLE_CLIENT, 1024, 1024, .handler = handle_never},
+    {M_PEERS_ONLY, "Test.PeersOnly", RPC_ROLE_PEER, 1 << 20, 1024, .handler = handle_echo},
+    {M_SMALL, "Test.Small", RPC_ROLE_ANY, M_SMALL_BYTES, M_SMALL_BYTES, .handler = handle_echo},
+    {M_UNBOUND, "Test.Unbound", RPC_ROLE_ANY, 1024, 1024, .handler = NULL},
+};
+
+static void on_close(void *owner, struct rpc_conn *conn)
+{
+    struct pair *p = owner;
+    if (conn == p->client) {
+        p->client = NULL;
+        p->client_closes++;
+    } else {
+        assert_ptr_equal(conn, p->server);
+        p->server = NULL;
+        p->server_closes++;
+    }
+}
+
+static int open_server(struct pair *p, uint32_t roles)
+{
+    int fds[2];
+    memset(p, 0, sizeof(*p));
+    p->raw = -1;
+    memcpy(p->methods, rows, sizeof(rows));
+    for (int i = 0; i < M_COUNT; i++) {
+        p->methods[i].request = &dtd__logs_request__descriptor;
+        p->methods[i].reply = &dtd__log_chunk__descriptor;
+    }
+    assert_int_equal(uv_loop_init(&p->loop), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    const struct rpc_conn_config config = {&p->loop, p->methods, M_COUNT, p, on_close};
+    assert_ok(rpc_conn_open(&config, fds[0], roles, &p->server));
+    return fds[1];
+}
+
+void pair_open(struct pair *p, uint32_t server_roles)
+{
+    int fd = open_server(p, server_roles);
+    const struct rpc_conn_config config = {&p->loop, p->methods, M_COUNT, p, on_close};
+    assert_ok(rpc_conn_open(&config, fd, 0, &p->client));
+}
+
+void pair_open_raw(struct pair *p, uint32_t server_roles)
+{
+    p->raw = -1;
+    int fd = open_server(p, server_roles);
+    p->raw = fd;
+    assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+}
+
+void pair_fini(struct pair *p)
+{
+    bool has_client = p->client || p->client_closes;
+    if (p->client)
+        rpc_conn_close(p->client);
+    if (p->server)
+        rpc_conn_close(p->server);
+    if (p->raw >= 0)
+        close(p->raw);
+    uv_run(&p->loop, UV_RUN_DEFAULT);
+    assert_int_equal(p->server_closes, 1);
+    assert_int_equal(p->client_closes, has_client);
+    assert_int_equal(uv_loop_close(&p->loop), 0);
+}
+
+static void tick(uv_timer_t *timer)
+{
+    (void)timer;
+}
+
+static bool never(void *arg)
+{
+    (void)arg;
+    return false;
+}
+
+static bool pump(struct pair *p, bool (*done)(void *), void *arg, int ms)
+{
+    uv_timer_t timer;
+    uv_timer_init(&p->loop, &timer);
+    uv_timer_start(&timer, tick, 1, 1);
+    int64_t end = clock_mono_ms() + ms;
+    bool is_done;
+    while (!(is_done = done(arg)) && clock_mono_ms() < end)
+        uv_run(&p->loop, UV_RUN_ONCE);
+    uv_close((uv_handle_t *)&timer, NULL);
+    uv_run(&p->loop, UV_RUN_NOWAIT);
+    return is_done;
+}
+
+bool pair_pump(struct pair *p, bool (*done)(void *), void *arg)
+{
+    return pump(p, done, arg, 5000);
+}
+
+void pair_pump_ms(struct pair *p, int ms)
+{
+    pump(p, never, NULL, ms);
+}
+
+static bool is_last(void *arg)
+{
+    return ((struct answer *)arg)->last;
+}
+
+void pair_pump_answer(struct pair *p, struct answer *a)
+{
+    if (!pair_pump(p, is_last, a))
+        fail_msg("no last answer within 5 s");
+}
+
+static bool server_closed(void *arg)
+{
+    return !((struct pair *)arg)->server;
+}
+
+void pair_pump_closed(struct pair *p)
+{
+    if (!pair_pump(p, server_closed, p))
+        fail_msg("the connection is still open after 5 s");
+}
+
+void answer_cb(void *arg, const struct rpc_result *result)
+{
+    struct answer *a = arg;
+    assert_false(a->last); /* nothing comes after the last */
+    a->calls++;
+    a->err = result->err;
+    a->last = result->last;
+    if (result->reply) {
+        const Dtd__LogChunk *chunk = (const Dtd__LogChunk *)result->reply;
+        a->items++;
+        a->bytes += (int64_t)chunk->text.len;
+        snprintf(a->text, sizeof(a->text), "%.*s", (int)chunk->text.len, (const char *)chunk->text.data);
+    } else {
+        snprintf(a->text, sizeof(a->text), "%s", result->text);
+    }
+}
+
+err_t pair_call(struct pair *p, uint16_t method, const char *text, uint32_t deadline_ms, struct answer *a,
+                uint64_t *ret_call)
+{
+    Dtd__LogsRequest request = DTD__LOGS_REQUEST__INIT;
+    request.job = (char *)text;
+    *a = (struct answer){0};
+    err_t err = rpc_send(p->client, method, &request.base, deadline_ms, answer_cb, a, ret_call);
+    assert_int_equal(a->calls, 0); /* never inside the call that starts it */
+    return err;
+}
+
+size_t pair_raw_read(struct pair *p, uint8_t *data, size_t size, size_t least)
+{
+    size_t got = 0;
+    for (int ms = 0; ms < 5000 && got < least; ms++) {
+        pair_pump_ms(p, 1);
+        ssize_t n = read(p->raw, data + got, size - got);
+        if (n == 0)
+            break;
+        if (n > 0)
+            got += (size_t)n;
+    }
+    return got;
+}

@@ -1,0 +1,52 @@
+/* Two connections of one socketpair in one loop, and methods to call: what the rpc tests share. */
+#ifndef DTD_TESTS_COMMON_RPC_PAIR_H
+#define DTD_TESTS_COMMON_RPC_PAIR_H
+
+#include "common/rpc/rpc.h"
+#include "proto/client.pb-c.h"
+#include "tests/lib/test.h"
+
+/* Requests are LogsRequests (job: any text), answers LogChunks (the text). */
+enum { M_ECHO = 1, M_STREAM, M_NEVER, M_PEERS_ONLY, M_SMALL, M_UNBOUND, M_COUNT = M_UNBOUND };
+#define M_SMALL_BYTES 32
+
+struct pair {
+    uv_loop_t loop;
+    struct rpc_method methods[M_COUNT];
+    struct rpc_conn *client, *server; /* NULL after on_close */
+    int client_closes, server_closes;
+    struct rpc_call *pending[512]; /* of M_NEVER and M_STREAM */
+    int n_pending, canceled;
+    int raw; /* pair_open_raw: the peer's end */
+    int handled;
+    int stream_items; /* that M_STREAM sends before its end; -1: as many as go, until canceled */
+    size_t item_bytes;
+    int64_t stream_sent;
+};
+
+/* What came back of a call. */
+struct answer {
+    int calls, items;
+    int64_t bytes;
+    bool last;
+    err_t err;
+    char text[256];
+};
+
+void pair_open(struct pair *p, uint32_t server_roles);
+/* The server's end is a connection, the other a plain descriptor. */
+void pair_open_raw(struct pair *p, uint32_t server_roles);
+void pair_fini(struct pair *p); /* closes what is open; asserts that each on_close came once */
+bool pair_pump(struct pair *p, bool (*done)(void *), void *arg); /* false after 5 s */
+void pair_pump_ms(struct pair *p, int ms);
+void pair_pump_answer(struct pair *p, struct answer *a); /* until `last` */
+void pair_pump_closed(struct pair *p);                   /* until the server's end has closed */
+
+void answer_cb(void *arg, const struct rpc_result *result);
+/* Sends job=text by the client. */
+err_t pair_call(struct pair *p, uint16_t method, const char *text, uint32_t deadline_ms, struct answer *a,
+                uint64_t *ret_call);
+/* Reads what the server has sent on the raw end, at most `size` bytes, waiting for at least `least`. */
+size_t pair_raw_read(struct pair *p, uint8_t *data, size_t size, size_t least);
+
+#endif
