@@ -124,42 +124,26 @@ static struct sv_child *child_find(struct supervisor *s, uint64_t job, int slot)
     return NULL;
 }
 
-static pid_t exec_io(struct supervisor *s, const struct sv_job *j, int ticket, const struct channel_msg *m)
+/* io gets its listener and every arena, a worker the segment and its own arena (ARCHITECTURE.md). */
+static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ticket, const struct channel_msg *m)
 {
-    int fds[MAX_FDS] = {ticket, j->listener};
-    char id[24], name[48];
-    snprintf(id, sizeof(id), "%" PRIu64, j->id);
-    snprintf(name, sizeof(name), "jobs/%" PRIu64 "/io.log", j->id);
-    memcpy(&fds[2], j->arena, (size_t)j->slots * sizeof(int));
-    const char *argv[] = {"dtd-io", "--job", id, NULL};
-    struct sv_exec x = {.argv = argv,
-                        .env = m->env,
-                        .env_bytes = m->env_bytes,
-                        .log = sv_log_open(s, name),
-                        .fds = fds,
-                        .n_fds = 2 + j->slots,
-                        .group = true};
-    pid_t pid = sv_exec(s, &x);
-    close(x.log);
-    return pid;
-}
-
-static pid_t exec_worker(struct supervisor *s, const struct sv_job *j, int ticket, const struct channel_msg *m)
-{
-    const int fds[] = {ticket, j->segment, j->arena[m->slot]};
+    bool io = m->slot == CHANNEL_SLOT_IO;
+    int fds[MAX_FDS] = {ticket, io ? j->listener : j->segment};
+    int arenas = io ? j->slots : 1;
     char id[24], slot[16], name[64];
+    memcpy(&fds[2], io ? j->arena : &j->arena[m->slot], (size_t)arenas * sizeof(int));
     snprintf(id, sizeof(id), "%" PRIu64, j->id);
     snprintf(slot, sizeof(slot), "%d", m->slot);
-    snprintf(name, sizeof(name), "jobs/%" PRIu64 "/rank-%d.log", j->id, m->slot);
-    const char *argv[] = {"dt-worker", "--job", id, "--slot", slot, NULL};
-    struct sv_exec x = {.argv = argv,
-                        .env = m->env,
-                        .env_bytes = m->env_bytes,
-                        .log = sv_log_open(s, name),
-                        .fds = fds,
-                        .n_fds = 3,
-                        .cpus = m->cpus,
-                        .group = true};
+    snprintf(name, sizeof(name), io ? "jobs/%s/io.log" : "jobs/%s/rank-%s.log", id, slot);
+    const char *argv[] = {io ? "dtd-io" : "dt-worker", "--job", id, io ? NULL : "--slot", slot, NULL};
+    const struct sv_exec x = {.argv = argv,
+                              .env = m->env,
+                              .env_bytes = m->env_bytes,
+                              .log = sv_log_open(s, name),
+                              .fds = fds,
+                              .n_fds = 2 + arenas,
+                              .cpus = io ? NULL : m->cpus,
+                              .group = true};
     pid_t pid = sv_exec(s, &x);
     close(x.log);
     return pid;
@@ -181,7 +165,7 @@ static int child_start(struct supervisor *s, const struct channel_msg *m, pid_t 
     int ticket = sv_ticket(s, j, m->token);
     if (ticket < 0)
         return errno;
-    pid_t pid = m->slot == CHANNEL_SLOT_IO ? exec_io(s, j, ticket, m) : exec_worker(s, j, ticket, m);
+    pid_t pid = child_exec_job(s, j, ticket, m);
     e = pid < 0 ? errno : 0;
     close(ticket);
     *ret = pid;
