@@ -1,0 +1,524 @@
+/* Blocking calls over the callback library of common/rpc.
+ *
+ * A call is: rpc_send, then uv_run until `struct pending` says done. Only one call is in flight at a time, so nothing
+ * has to be locked or queued. A stream adds a timer (the tick) and a SIGINT watcher for as long as it runs; both only
+ * ask rpc to cancel the call, whose last callback then ends the loop: there is one way out. Conversions copy
+ * everything, because rpc frees a reply when its callback returns; a conversion that runs out of memory ends the call
+ * with ERR_NOMEM. */
+#include "client/client.h"
+
+#include "common/rpc/methods.h"
+#include "common/rpc/rpc.h"
+#include "proto/client.pb-c.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define CALL_DEADLINE_MS 30000
+#define TICK_MS 200
+
+struct client {
+    uv_loop_t loop;
+    struct rpc_conn *conn;
+    bool open; /* on_close has not come yet */
+};
+
+/* One call in flight. `take` copies a reply out; its error ends the call. */
+struct pending {
+    struct client *client;
+    uint64_t call;
+    bool done, canceled;
+    int open_handles; /* a stream's watchers that the loop still knows */
+    err_t err, take_err;
+    struct why *why;
+    err_t (*take)(struct pending *p, const ProtobufCMessage *reply);
+    void *ret;
+    const struct client_stream *stream;
+};
+
+/* ---- the connection ---- */
+
+static void conn_closed(void *owner, struct rpc_conn *conn)
+{
+    struct client *c = owner;
+    c->open = false;
+    c->conn = NULL;
+}
+
+err_t client_open(const char *state_dir, struct client **ret, struct why *why)
+{
+    char path[PATH_MAX];
+    if ((size_t)snprintf(path, sizeof(path), "%s/control.sock", state_dir) >= sizeof(path))
+        return why_set(why, ERR_INVALID, "the state directory's name is too long: %s", state_dir);
+    int fd;
+    err_t err = rpc_connect_unix(path, &fd);
+    if (err)
+        return why_set(why, err == ERR_NOTFOUND ? ERR_CLOSED : err, "no dtd answers at %s: %s", path, err_text(err));
+    struct client *c = calloc(1, sizeof(*c));
+    if (!c || uv_loop_init(&c->loop)) {
+        free(c);
+        close(fd);
+        return why_set(why, ERR_NOMEM, "out of memory");
+    }
+    const struct rpc_conn_config config = {
+        .loop = &c->loop, .methods = rpc_methods(), .n_methods = RPC_METHOD_COUNT, .owner = c, .on_close = conn_closed};
+    err = rpc_conn_open(&config, fd, RPC_ROLE_ANY, &c->conn);
+    if (err) {
+        uv_loop_close(&c->loop);
+        free(c);
+        return why_set(why, err, "%s: %s", path, err_text(err));
+    }
+    c->open = true;
+    *ret = c;
+    return OK;
+}
+
+void client_close(struct client *c)
+{
+    if (!c)
+        return;
+    if (c->open)
+        rpc_conn_close(c->conn);
+    uv_run(&c->loop, UV_RUN_DEFAULT);
+    assert(!c->open);
+    int r = uv_loop_close(&c->loop);
+    assert(r == 0);
+    free(c);
+}
+
+/* ---- one call ---- */
+
+static void call_answered(void *arg, const struct rpc_result *r)
+{
+    struct pending *p = arg;
+    if (r->err) {
+        p->err = r->err;
+        why_set(p->why, r->err, "%s", r->text && r->text[0] ? r->text : err_text(r->err));
+    } else if (r->reply && p->take && !p->take_err && !p->canceled) {
+        p->take_err = p->take(p, r->reply);
+        if (p->take_err && !r->last)
+            rpc_cancel(p->client->conn, p->call);
+    }
+    if (r->last)
+        p->done = true;
+}
+
+static err_t call_wait(struct pending *p)
+{
+    while (!p->done)
+        uv_run(&p->client->loop, UV_RUN_ONCE);
+    if (p->take_err)
+        return why_set(p->why, p->take_err, "%s", err_text(p->take_err));
+    return p->canceled ? ERR_CANCELED : p->err;
+}
+
+static err_t call_start(struct pending *p, uint16_t method, const ProtobufCMessage *request, uint32_t deadline_ms)
+{
+    if (!p->client->open)
+        return why_set(p->why, ERR_CLOSED, "the connection to dtd is closed");
+    err_t err = rpc_send(p->client->conn, method, request, deadline_ms, call_answered, p, &p->call);
+    return err ? why_set(p->why, err, "%s", err_text(err)) : OK;
+}
+
+static err_t call_one(struct client *c, uint16_t method, const ProtobufCMessage *request,
+                      err_t (*take)(struct pending *, const ProtobufCMessage *), void *ret, struct why *why)
+{
+    struct pending p = {.client = c, .take = take, .ret = ret, .why = why};
+    err_t err = call_start(&p, method, request, CALL_DEADLINE_MS);
+    return err ? err : call_wait(&p);
+}
+
+/* ---- a stream ---- */
+
+static void stream_cancel(struct pending *p)
+{
+    if (p->canceled || p->done)
+        return;
+    p->canceled = true;
+    if (p->client->open)
+        rpc_cancel(p->client->conn, p->call);
+}
+
+static void stream_interrupted(uv_signal_t *handle, int signum)
+{
+    stream_cancel(handle->data);
+}
+
+static void stream_ticked(uv_timer_t *handle)
+{
+    struct pending *p = handle->data;
+    if (p->stream->tick && !p->canceled && !p->stream->tick(p->stream->arg))
+        stream_cancel(p);
+}
+
+static void stream_handle_closed(uv_handle_t *handle)
+{
+    struct pending *p = handle->data;
+    p->open_handles--;
+}
+
+static err_t call_stream(struct client *c, uint16_t method, const ProtobufCMessage *request,
+                         err_t (*take)(struct pending *, const ProtobufCMessage *), const struct client_stream *stream,
+                         struct why *why)
+{
+    struct pending p = {.client = c, .take = take, .stream = stream, .why = why, .open_handles = 2};
+    uv_signal_t sig;
+    uv_timer_t timer;
+    uv_signal_init(&c->loop, &sig);
+    uv_timer_init(&c->loop, &timer);
+    sig.data = timer.data = &p;
+    err_t err = call_start(&p, method, request, 0);
+    if (!err) {
+        uv_signal_start(&sig, stream_interrupted, SIGINT);
+        uv_timer_start(&timer, stream_ticked, TICK_MS, TICK_MS);
+        err = call_wait(&p);
+    }
+    uv_close((uv_handle_t *)&sig, stream_handle_closed);
+    uv_close((uv_handle_t *)&timer, stream_handle_closed);
+    while (p.open_handles) /* they live on this stack */
+        uv_run(&c->loop, UV_RUN_ONCE);
+    return err;
+}
+
+/* ---- protobuf into plain structs ---- */
+
+static char *text_copy(const char *text)
+{
+    return strdup(text ? text : "");
+}
+
+static struct client_metric metric_of(const Dtd__Metric *m)
+{
+    return (struct client_metric){.step = m->step,
+                                  .loss = m->loss,
+                                  .grad_norm = m->grad_norm,
+                                  .lr = m->lr,
+                                  .tokens_per_s = m->tokens_per_s,
+                                  .step_s = m->step_s,
+                                  .valid_loss = m->has_valid_loss ? m->valid_loss : NAN,
+                                  .workers = m->workers,
+                                  .epoch = m->epoch,
+                                  .wall_ms = m->wall_ms};
+}
+
+static bool workers_copy(const Dtd__JobStatus *s, struct client_job *ret)
+{
+    ret->worker = calloc(s->n_worker + 1, sizeof(*ret->worker));
+    if (!ret->worker)
+        return false;
+    for (size_t i = 0; i < s->n_worker; i++) {
+        const Dtd__WorkerStatus *w = s->worker[i];
+        struct client_worker *to = &ret->worker[ret->n_worker++];
+        *to = (struct client_worker){.rank = w->rank,
+                                     .pid = w->pid,
+                                     .state = text_copy(w->state),
+                                     .exit_status = w->has_exit_status ? w->exit_status : -1,
+                                     .exit_signal = w->has_exit_signal ? w->exit_signal : -1};
+        if (!to->state)
+            return false;
+    }
+    return true;
+}
+
+static bool incidents_copy(const Dtd__JobStatus *s, struct client_job *ret)
+{
+    ret->incident = calloc(s->n_incident + 1, sizeof(*ret->incident));
+    if (!ret->incident)
+        return false;
+    for (size_t i = 0; i < s->n_incident; i++) {
+        const Dtd__Incident *in = s->incident[i];
+        struct client_incident *to = &ret->incident[ret->n_incident++];
+        *to = (struct client_incident){.wall_ms = in->wall_ms,
+                                       .epoch = in->epoch,
+                                       .seen = text_copy(in->seen),
+                                       .decided = text_copy(in->decided),
+                                       .detect_ms = in->has_detect_ms ? in->detect_ms : NAN,
+                                       .recover_ms = in->has_recover_ms ? in->recover_ms : NAN};
+        if (!to->seen || !to->decided)
+            return false;
+    }
+    return true;
+}
+
+static bool texts_copy(const Dtd__JobStatus *s, struct client_job *ret)
+{
+    ret->job = text_copy(s->job);
+    ret->name = text_copy(s->name);
+    ret->state = text_copy(s->state);
+    ret->reason = text_copy(s->reason);
+    ret->checkpoint_dir = text_copy(s->checkpoint_dir);
+    ret->checkpoint_error = text_copy(s->checkpoint_error);
+    ret->parent = text_copy(s->parent);
+    ret->spec_yaml = text_copy(s->spec_yaml);
+    return ret->job && ret->name && ret->state && ret->reason && ret->checkpoint_dir && ret->checkpoint_error &&
+           ret->parent && ret->spec_yaml;
+}
+
+static err_t job_of(const Dtd__JobStatus *s, struct client_job *ret)
+{
+    struct client_job job = {.epoch = s->epoch,
+                             .step = s->step,
+                             .steps = s->steps,
+                             .workers = s->workers,
+                             .restarts = s->restarts,
+                             .submitted_ms = s->submitted_ms,
+                             .started_ms = s->has_started_ms ? s->started_ms : 0,
+                             .ended_ms = s->has_ended_ms ? s->ended_ms : 0,
+                             .checkpoint_step = s->has_checkpoint_step ? s->checkpoint_step : -1,
+                             .has_last = s->last != NULL};
+    if (s->last)
+        job.last = metric_of(s->last);
+    if (!texts_copy(s, &job) || !workers_copy(s, &job) || !incidents_copy(s, &job)) {
+        client_job_fini(&job);
+        return ERR_NOMEM;
+    }
+    *ret = job;
+    return OK;
+}
+
+static err_t take_job(struct pending *p, const ProtobufCMessage *reply)
+{
+    return job_of((const Dtd__JobStatus *)reply, p->ret);
+}
+
+struct job_list {
+    struct client_job *jobs;
+    int n;
+};
+
+static err_t take_jobs(struct pending *p, const ProtobufCMessage *reply)
+{
+    const Dtd__JobList *list = (const Dtd__JobList *)reply;
+    struct job_list *ret = p->ret;
+    ret->jobs = calloc(list->n_job + 1, sizeof(*ret->jobs));
+    if (!ret->jobs)
+        return ERR_NOMEM;
+    for (size_t i = 0; i < list->n_job; i++) {
+        err_t err = job_of(list->job[i], &ret->jobs[ret->n]);
+        if (err)
+            return err;
+        ret->n++;
+    }
+    return OK;
+}
+
+struct checkpoint_list {
+    struct client_checkpoint *items;
+    int n;
+};
+
+static err_t take_checkpoints(struct pending *p, const ProtobufCMessage *reply)
+{
+    const Dtd__CheckpointList *list = (const Dtd__CheckpointList *)reply;
+    struct checkpoint_list *ret = p->ret;
+    ret->items = calloc(list->n_checkpoint + 1, sizeof(*ret->items));
+    if (!ret->items)
+        return ERR_NOMEM;
+    for (size_t i = 0; i < list->n_checkpoint; i++) {
+        const Dtd__Checkpoint *k = list->checkpoint[i];
+        struct client_checkpoint *to = &ret->items[ret->n++];
+        *to = (struct client_checkpoint){.job = text_copy(k->job),
+                                         .path = text_copy(k->path),
+                                         .step = k->step,
+                                         .bytes = k->bytes,
+                                         .committed_ms = k->committed_ms,
+                                         .epoch = k->epoch,
+                                         .loss = k->has_loss ? k->loss : NAN};
+        if (!to->job || !to->path)
+            return ERR_NOMEM;
+    }
+    return OK;
+}
+
+static err_t take_node(struct pending *p, const ProtobufCMessage *reply)
+{
+    const Dtd__NodeReply *n = (const Dtd__NodeReply *)reply;
+    struct client_node node = {.version = text_copy(n->version),
+                               .node = text_copy(n->node),
+                               .state_dir = text_copy(n->state_dir),
+                               .raft_state = text_copy(n->raft_state),
+                               .warning = text_copy(n->warning),
+                               .supervisor_pid = n->supervisor_pid,
+                               .control_pid = n->control_pid,
+                               .slots = n->slots,
+                               .io_pid = calloc(n->n_io_pid + 1, sizeof(int)),
+                               .raft_term = n->raft_term,
+                               .raft_index = n->raft_index};
+    if (!node.version || !node.node || !node.state_dir || !node.raft_state || !node.warning || !node.io_pid) {
+        client_node_fini(&node);
+        return ERR_NOMEM;
+    }
+    for (size_t i = 0; i < n->n_io_pid; i++)
+        node.io_pid[node.n_io++] = n->io_pid[i];
+    *(struct client_node *)p->ret = node;
+    return OK;
+}
+
+static err_t take_submit(struct pending *p, const ProtobufCMessage *reply)
+{
+    const Dtd__SubmitReply *r = (const Dtd__SubmitReply *)reply;
+    if ((size_t)snprintf(p->ret, 32, "%s", r->job) >= 32)
+        return ERR_PROTO;
+    return OK;
+}
+
+/* ---- the calls ---- */
+
+err_t client_request_id(uint8_t ret[16])
+{
+    size_t have = 0;
+    while (have < 16) {
+        ssize_t n = getrandom(ret + have, 16 - have, 0);
+        if (n < 0 && errno != EINTR)
+            return err_from_errno(errno);
+        have += n > 0 ? (size_t)n : 0;
+    }
+    return OK;
+}
+
+err_t client_submit(struct client *c, const uint8_t request_id[16], const char *spec_yaml, const char *parent,
+                    char ret_job[32], struct why *why)
+{
+    Dtd__SubmitRequest q = DTD__SUBMIT_REQUEST__INIT;
+    q.request_id.data = (uint8_t *)request_id;
+    q.request_id.len = 16;
+    q.spec_yaml = (char *)spec_yaml;
+    q.parent = parent && parent[0] ? (char *)parent : NULL;
+    return call_one(c, CLIENT_SUBMIT, &q.base, take_submit, ret_job, why);
+}
+
+err_t client_status(struct client *c, const char *job, struct client_job *ret, struct why *why)
+{
+    Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
+    q.job = (char *)job;
+    return call_one(c, CLIENT_STATUS, &q.base, take_job, ret, why);
+}
+
+err_t client_list(struct client *c, struct client_job **ret, int *ret_n, struct why *why)
+{
+    Dtd__Empty q = DTD__EMPTY__INIT;
+    struct job_list list = {0};
+    err_t err = call_one(c, CLIENT_LIST, &q.base, take_jobs, &list, why);
+    if (err) {
+        client_jobs_free(list.jobs, list.n);
+        return err;
+    }
+    *ret = list.jobs;
+    *ret_n = list.n;
+    return OK;
+}
+
+err_t client_cancel(struct client *c, const uint8_t request_id[16], const char *job, struct client_job *ret,
+                    struct why *why)
+{
+    Dtd__CancelRequest q = DTD__CANCEL_REQUEST__INIT;
+    q.request_id.data = (uint8_t *)request_id;
+    q.request_id.len = 16;
+    q.job = (char *)job;
+    return call_one(c, CLIENT_CANCEL, &q.base, take_job, ret, why);
+}
+
+err_t client_checkpoints(struct client *c, const char *job, struct client_checkpoint **ret, int *ret_n, struct why *why)
+{
+    Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
+    struct checkpoint_list list = {0};
+    q.job = (char *)job;
+    err_t err = call_one(c, CLIENT_CHECKPOINTS, &q.base, take_checkpoints, &list, why);
+    if (err) {
+        client_checkpoints_free(list.items, list.n);
+        return err;
+    }
+    *ret = list.items;
+    *ret_n = list.n;
+    return OK;
+}
+
+err_t client_node_get(struct client *c, struct client_node *ret, struct why *why)
+{
+    Dtd__Empty q = DTD__EMPTY__INIT;
+    return call_one(c, CLIENT_NODE, &q.base, take_node, ret, why);
+}
+
+err_t client_shutdown(struct client *c, struct why *why)
+{
+    Dtd__Empty q = DTD__EMPTY__INIT;
+    return call_one(c, CLIENT_SHUTDOWN, &q.base, NULL, NULL, why);
+}
+
+/* ---- the streams ---- */
+
+static err_t take_log(struct pending *p, const ProtobufCMessage *item)
+{
+    const Dtd__LogChunk *chunk = (const Dtd__LogChunk *)item;
+    const struct client_stream *s = p->stream;
+    if (s->log && !s->log(s->arg, chunk->rank, chunk->text.data, chunk->text.len))
+        stream_cancel(p);
+    return OK;
+}
+
+static err_t take_metric(struct pending *p, const ProtobufCMessage *item)
+{
+    const struct client_metric m = metric_of((const Dtd__Metric *)item);
+    const struct client_stream *s = p->stream;
+    if (s->metric && !s->metric(s->arg, &m))
+        stream_cancel(p);
+    return OK;
+}
+
+static err_t take_watch(struct pending *p, const ProtobufCMessage *item)
+{
+    const Dtd__WatchItem *w = (const Dtd__WatchItem *)item;
+    const struct client_stream *s = p->stream;
+    if (w->metric && s->metric) {
+        const struct client_metric m = metric_of(w->metric);
+        if (!s->metric(s->arg, &m))
+            stream_cancel(p);
+    }
+    if (w->status && s->status) {
+        struct client_job job;
+        err_t err = job_of(w->status, &job);
+        if (err)
+            return err;
+        if (!s->status(s->arg, &job))
+            stream_cancel(p);
+        client_job_fini(&job);
+    }
+    return OK;
+}
+
+err_t client_logs(struct client *c, const char *job, int rank, bool follow, int64_t tail_lines,
+                  const struct client_stream *stream, struct why *why)
+{
+    Dtd__LogsRequest q = DTD__LOGS_REQUEST__INIT;
+    q.job = (char *)job;
+    q.has_rank = q.has_follow = q.has_tail_lines = true;
+    q.rank = rank;
+    q.follow = follow;
+    q.tail_lines = tail_lines;
+    return call_stream(c, CLIENT_LOGS, &q.base, take_log, stream, why);
+}
+
+err_t client_metrics(struct client *c, const char *job, bool follow, int64_t from_step,
+                     const struct client_stream *stream, struct why *why)
+{
+    Dtd__MetricsRequest q = DTD__METRICS_REQUEST__INIT;
+    q.job = (char *)job;
+    q.has_follow = q.has_from_step = true;
+    q.follow = follow;
+    q.from_step = from_step;
+    return call_stream(c, CLIENT_METRICS, &q.base, take_metric, stream, why);
+}
+
+err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why)
+{
+    Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
+    q.job = (char *)job;
+    return call_stream(c, CLIENT_WATCH, &q.base, take_watch, stream, why);
+}

@@ -1,0 +1,116 @@
+/* A connection to a dtd, as blocking calls: what the commands of dtctl use, and the only place in it that knows
+ * protobuf.
+ *
+ * A client owns a uv loop and one connection to `<state dir>/control.sock`. One thread. Every call runs the loop until
+ * its answer, its deadline or the end of the connection; streams hand their items to a callback meanwhile. What comes
+ * back is plain structs that the caller frees with their _fini. Codes: ERR_CLOSED and ERR_TIMEOUT mean that control
+ * went away or does not answer and that the same call may be made again on a new client; the others are control's own
+ * words. */
+#ifndef DTD_CLIENT_CLIENT_H
+#define DTD_CLIENT_CLIENT_H
+
+#include "common/base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct client_metric {
+    int64_t step;
+    double loss, grad_norm, lr, tokens_per_s, step_s;
+    double valid_loss; /* NAN when the step did not evaluate */
+    int workers;
+    uint64_t epoch;
+    int64_t wall_ms;
+};
+
+struct client_worker {
+    int rank, pid;
+    char *state;
+    int exit_status, exit_signal; /* -1: none */
+};
+
+struct client_incident {
+    int64_t wall_ms;
+    uint64_t epoch;
+    char *seen, *decided;
+    double detect_ms, recover_ms; /* NAN: not known (yet) */
+};
+
+struct client_job {
+    char *job, *name, *state;
+    char *reason; /* this and the other strings below: "" when there is none */
+    uint64_t epoch;
+    int64_t step, steps;
+    int workers, restarts;
+    int64_t submitted_ms, started_ms, ended_ms; /* 0: not yet */
+    char *checkpoint_dir, *checkpoint_error;
+    int64_t checkpoint_step; /* -1: none */
+    bool has_last;
+    struct client_metric last;
+    struct client_worker *worker;
+    int n_worker;
+    char *parent, *spec_yaml;
+    struct client_incident *incident;
+    int n_incident;
+};
+
+struct client_checkpoint {
+    char *job, *path;
+    int64_t step, bytes, committed_ms;
+    uint64_t epoch;
+    double loss; /* NAN: unknown */
+};
+
+struct client_node {
+    char *version, *node, *state_dir, *raft_state, *warning;
+    int supervisor_pid, control_pid, slots;
+    int *io_pid;
+    int n_io;
+    uint64_t raft_term, raft_index;
+};
+
+void client_job_fini(struct client_job *job);
+void client_jobs_free(struct client_job *jobs, int n);
+void client_checkpoints_free(struct client_checkpoint *list, int n);
+void client_node_fini(struct client_node *node);
+/* done, failed or canceled. */
+bool client_job_ended(const struct client_job *job);
+
+struct client;
+/* ERR_CLOSED when nobody listens there. */
+NODISCARD err_t client_open(const char *state_dir, struct client **ret, struct why *why);
+void client_close(struct client *c); /* NULL is legal */
+
+/* `request_id`: 16 bytes from client_request_id; the same one when the same submit is tried again. ret_job: the new id.
+ */
+NODISCARD err_t client_request_id(uint8_t ret[16]);
+NODISCARD err_t client_submit(struct client *c, const uint8_t request_id[16], const char *spec_yaml, const char *parent,
+                              char ret_job[32], struct why *why);
+NODISCARD err_t client_status(struct client *c, const char *job, struct client_job *ret, struct why *why);
+NODISCARD err_t client_list(struct client *c, struct client_job **ret, int *ret_n, struct why *why);
+NODISCARD err_t client_cancel(struct client *c, const uint8_t request_id[16], const char *job, struct client_job *ret,
+                              struct why *why);
+NODISCARD err_t client_checkpoints(struct client *c, const char *job, struct client_checkpoint **ret, int *ret_n,
+                                   struct why *why);
+NODISCARD err_t client_node_get(struct client *c, struct client_node *ret, struct why *why);
+NODISCARD err_t client_shutdown(struct client *c, struct why *why);
+
+/* What a stream calls, all on the caller's thread; a NULL one is not called. Returning false ends the stream, which
+ * then returns ERR_CANCELED; so does SIGINT while a stream runs. `tick` comes about five times a second. */
+struct client_stream {
+    bool (*log)(void *arg, int rank, const void *text, size_t len);
+    bool (*metric)(void *arg, const struct client_metric *metric);
+    bool (*status)(void *arg, const struct client_job *job);
+    bool (*tick)(void *arg);
+    void *arg;
+};
+/* rank -1: all. tail_lines -1: from the start. */
+NODISCARD err_t client_logs(struct client *c, const char *job, int rank, bool follow, int64_t tail_lines,
+                            const struct client_stream *stream, struct why *why);
+NODISCARD err_t client_metrics(struct client *c, const char *job, bool follow, int64_t from_step,
+                               const struct client_stream *stream, struct why *why);
+/* A status whenever it changes and every metric, until the job has ended. */
+NODISCARD err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why);
+
+#endif

@@ -1,0 +1,63 @@
+/* Life and death of the plain structs of client.h. Apart from client.c so that tests and printers can make and free
+ * them without a connection and without protobuf. */
+#include "client/client.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void client_job_fini(struct client_job *job)
+{
+    for (int i = 0; i < job->n_worker; i++)
+        free(job->worker[i].state);
+    for (int i = 0; i < job->n_incident; i++) {
+        free(job->incident[i].seen);
+        free(job->incident[i].decided);
+    }
+    free(job->worker);
+    free(job->incident);
+    free(job->job);
+    free(job->name);
+    free(job->state);
+    free(job->reason);
+    free(job->checkpoint_dir);
+    free(job->checkpoint_error);
+    free(job->parent);
+    free(job->spec_yaml);
+    memset(job, 0, sizeof(*job));
+}
+
+void client_jobs_free(struct client_job *jobs, int n)
+{
+    for (int i = 0; i < n; i++)
+        client_job_fini(&jobs[i]);
+    free(jobs);
+}
+
+void client_checkpoints_free(struct client_checkpoint *list, int n)
+{
+    for (int i = 0; i < n; i++) {
+        free(list[i].job);
+        free(list[i].path);
+    }
+    free(list);
+}
+
+void client_node_fini(struct client_node *node)
+{
+    free(node->version);
+    free(node->node);
+    free(node->state_dir);
+    free(node->raft_state);
+    free(node->warning);
+    free(node->io_pid);
+    memset(node, 0, sizeof(*node));
+}
+
+bool client_job_ended(const struct client_job *job)
+{
+    static const char *const ended[] = {"done", "failed", "canceled"};
+    for (size_t i = 0; i < sizeof(ended) / sizeof(ended[0]); i++)
+        if (strcmp(job->state, ended[i]) == 0)
+            return true;
+    return false;
+}

@@ -1,0 +1,127 @@
+/* dtctl metrics: one line per step. Text columns have fixed widths, because rows come one by one; JSON is a line each
+ * with -o jsonl and one array with -o json. */
+#include "client/client.h"
+#include "client/commands.h"
+#include "client/json.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct args {
+    struct global *global;
+    const char *job;
+    bool follow;
+    int64_t from_step;
+};
+
+struct sink {
+    const struct global *global;
+    json_t *array;
+    bool titled;
+    int code;
+};
+
+static const struct argp_option options[] = {
+    {"follow", 'f', 0, 0, "Go on with the steps to come, until the job ends or Ctrl-C", 0},
+    {"from", 's', "STEP", 0, "Begin with this step", 0},
+    {0}};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = a->global;
+        return 0;
+    case 'f':
+        a->follow = true;
+        return 0;
+    case 's':
+        if (!arg_number(arg, INT64_MAX, &a->from_step))
+            argp_error(state, "--from %s: a step is a number", arg);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->job)
+            argp_error(state, "one job at a time");
+        a->job = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "which job? See dtctl status");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void row_print(struct sink *s, const struct client_metric *m)
+{
+    char speed[OUT_NUMBER], valid[OUT_NUMBER], lr[OUT_NUMBER], norm[OUT_NUMBER];
+    if (!s->titled)
+        printf("%s%8s  %10s  %10s  %10s  %10s  %9s  %8s  %7s  %5s%s\n", out_color(stdout, OUT_BOLD), "STEP", "LOSS",
+               "VALID", "GRAD_NORM", "LR", "TOK/S", "STEP_S", "WORKERS", "EPOCH", out_color(stdout, OUT_PLAIN));
+    s->titled = true;
+    printf("%8lld  %10.6f  %10s  %10s  %10s  %9s  %8.4f  %7d  %5llu\n", (long long)m->step, m->loss,
+           out_real(m->valid_loss, 6, valid), out_real(m->grad_norm, 5, norm), out_real(m->lr, 4, lr),
+           out_count(m->tokens_per_s, speed), m->step_s, m->workers, (unsigned long long)m->epoch);
+}
+
+static bool on_metric(void *arg, const struct client_metric *m)
+{
+    struct sink *s = arg;
+    switch (s->global->format) {
+    case OUT_TEXT:
+        row_print(s, m);
+        return !ferror(stdout);
+    case OUT_JSONL:
+        s->code = command_json(s->global, json_of_metric(m));
+        return s->code == EXIT_DONE && !ferror(stdout);
+    case OUT_JSON:
+        if (json_array_append_new(s->array, json_of_metric(m)))
+            s->code = command_fail(ERR_NOMEM, NULL);
+        return s->code == EXIT_DONE;
+    }
+    return false;
+}
+
+static bool on_tick(void *arg)
+{
+    (void)arg;
+    return fflush(stdout) == 0;
+}
+
+static int metrics_print(const struct global *g, struct client *c, const struct args *args)
+{
+    struct sink sink = {.global = g, .array = json_array()};
+    struct why why = {0};
+    const struct client_stream stream = {.metric = on_metric, .tick = on_tick, .arg = &sink};
+    err_t err = client_metrics(c, args->job, args->follow, args->from_step, &stream, &why);
+    if (!sink.code && g->format == OUT_JSON && (!err || err == ERR_CANCELED))
+        sink.code = command_json(g, json_incref(sink.array));
+    json_decref(sink.array);
+    if (sink.code)
+        return sink.code;
+    return err && err != ERR_CANCELED ? command_fail(err, &why) : EXIT_DONE;
+}
+
+int cmd_metrics(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = global_children,
+        .args_doc = "JOB",
+        .doc = "Prints a job's metrics, one row per step; of a step that was trained again after a failure, the newest "
+               "epoch's. With -o jsonl one object a line: step, loss, grad_norm, lr, tokens_per_s, step_s, workers, "
+               "epoch, and valid_loss where the step evaluated."
+               "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'"};
+    struct args args = {.global = g};
+    struct client *c;
+    struct why why = {0};
+    command_parse(&argp, argc, argv, &args);
+    err_t err = client_open(g->state_dir, &c, &why);
+    if (err)
+        return command_fail(err, &why);
+    int code = metrics_print(g, c, &args);
+    client_close(c);
+    return code;
+}

@@ -1,0 +1,242 @@
+/* dtctl status: the table of jobs, or one job in full. Every row that waits or has failed carries its reason; the page
+ * of a job ends with the command to type next. */
+#include "client/client.h"
+#include "client/commands.h"
+#include "client/json.h"
+#include "common/base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct args {
+    struct global *global;
+    const char *job;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = a->global;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->job)
+            argp_error(state, "one job at a time; all of them: dtctl status");
+        a->job = arg;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static double age_of(const struct client_job *job)
+{
+    return (double)(clock_wall_ms() - job->submitted_ms) / 1000;
+}
+
+/* ---- the table ---- */
+
+static void row_add(struct out_table *t, const struct client_job *job)
+{
+    char number[OUT_NUMBER];
+    int r = out_table_row(t);
+    t->row_color[r] = out_state_color(job->state);
+    out_table_set(t, r, 0, "%s", job->job);
+    out_table_set(t, r, 1, "%s", job->name);
+    out_table_set(t, r, 2, "%s", job->state);
+    out_table_set(t, r, 3, "%lld/%lld", (long long)job->step, (long long)job->steps);
+    if (job->has_last)
+        out_table_set(t, r, 4, "%.4f", job->last.loss);
+    out_table_set(t, r, 5, "%d", job->workers);
+    out_table_set(t, r, 6, "%llu", (unsigned long long)job->epoch);
+    out_table_set(t, r, 7, "%d", job->restarts);
+    out_table_set(t, r, 8, "%s", out_duration(age_of(job), number));
+    if (job->reason[0])
+        out_table_set(t, r, 9, "%s", job->reason);
+    else if (job->checkpoint_error[0])
+        out_table_set(t, r, 9, "checkpoint: %s", job->checkpoint_error);
+}
+
+static int list_print(const struct client_job *jobs, int n)
+{
+    static const struct out_column columns[] = {{"JOB", true},  {"NAME", false},   {"STATE", false}, {"STEP", true},
+                                                {"LOSS", true}, {"WORKERS", true}, {"EPOCH", true},  {"RESTARTS", true},
+                                                {"AGE", true},  {"REASON", false}};
+    struct out_table t;
+    if (!n) {
+        printf("no jobs yet. Start one: dtctl submit job.yaml\n");
+        return EXIT_DONE;
+    }
+    out_table_init(&t, columns, sizeof(columns) / sizeof(columns[0]));
+    for (int i = 0; i < n; i++)
+        row_add(&t, &jobs[i]);
+    out_table_print(&t, stdout, 2);
+    out_table_fini(&t);
+    return EXIT_DONE;
+}
+
+static int list_json(const struct global *g, const struct client_job *jobs, int n)
+{
+    json_t *array = json_array();
+    for (int i = 0; i < n; i++) {
+        json_t *job = json_of_job(&jobs[i]);
+        if (g->format == OUT_JSONL) {
+            int code = command_json(g, job);
+            if (code) {
+                json_decref(array);
+                return code;
+            }
+        } else if (json_array_append_new(array, job)) {
+            json_decref(array);
+            return command_fail(ERR_NOMEM, NULL);
+        }
+    }
+    if (g->format == OUT_JSON)
+        return command_json(g, array);
+    json_decref(array);
+    return EXIT_DONE;
+}
+
+static int status_list(const struct global *g, struct client *c)
+{
+    struct client_job *jobs;
+    struct why why = {0};
+    int n;
+    err_t err = client_list(c, &jobs, &n, &why);
+    if (err)
+        return command_fail(err, &why);
+    int code = g->format == OUT_TEXT ? list_print(jobs, n) : list_json(g, jobs, n);
+    client_jobs_free(jobs, n);
+    return code;
+}
+
+/* ---- one job ---- */
+
+static void page_head(const struct client_job *job)
+{
+    const char *color = out_color(stdout, out_state_color(job->state)), *plain = out_color(stdout, OUT_PLAIN);
+    double share = job->steps > 0 ? 100.0 * (double)job->step / (double)job->steps : 0;
+    printf("job %s %s  %s%s%s  epoch %llu  step %lld/%lld (%.1f%%)\n", job->job, job->name, color, job->state, plain,
+           (unsigned long long)job->epoch, (long long)job->step, (long long)job->steps, share);
+    if (job->reason[0])
+        printf("  Reason     %s\n", job->reason);
+    if (job->parent[0])
+        printf("  Resumes    job %s\n", job->parent);
+}
+
+static void page_speed(const struct client_job *job)
+{
+    char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
+    const struct client_metric *m = &job->last;
+    if (!job->has_last)
+        return;
+    printf("  Loss       %.5f  gradient norm %s  lr %s", m->loss, out_real(m->grad_norm, 4, a), out_real(m->lr, 4, b));
+    if (m->valid_loss == m->valid_loss)
+        printf("  validation %.5f", m->valid_loss);
+    printf("\n  Speed      %s tok/s  %s s/step", out_count(m->tokens_per_s, a), out_real(m->step_s, 3, b));
+    if (strcmp(job->state, "running") == 0)
+        printf("  ETA %s", out_duration((double)(job->steps - job->step) * m->step_s, c));
+    putchar('\n');
+}
+
+static void page_times(const struct client_job *job)
+{
+    char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
+    printf("  Times      submitted %s  started %s  ended %s\n", out_time(job->submitted_ms, a),
+           out_time(job->started_ms, b), out_time(job->ended_ms, c));
+    if (job->checkpoint_dir[0] && job->checkpoint_step >= 0)
+        printf("  Checkpoint %s/step-%lld\n", job->checkpoint_dir, (long long)job->checkpoint_step);
+    else if (job->checkpoint_dir[0])
+        printf("  Checkpoint none yet in %s\n", job->checkpoint_dir);
+    if (job->checkpoint_error[0])
+        printf("  %sLast save failed: %s. The next one is tried when it is due%s\n", out_color(stdout, OUT_RED),
+               job->checkpoint_error, out_color(stdout, OUT_PLAIN));
+}
+
+static void page_workers(const struct client_job *job)
+{
+    printf("  Workers    %d, restarts %d\n", job->workers, job->restarts);
+    for (int i = 0; i < job->n_worker; i++) {
+        const struct client_worker *w = &job->worker[i];
+        printf("    rank %-3d pid %-8d %s", w->rank, w->pid, w->state);
+        if (w->exit_signal >= 0)
+            printf("  killed by signal %d (%s)", w->exit_signal, strsignal(w->exit_signal));
+        else if (w->exit_status >= 0)
+            printf("  exit %d", w->exit_status);
+        putchar('\n');
+    }
+}
+
+static void page_incidents(const struct client_job *job)
+{
+    char when[OUT_NUMBER], a[OUT_NUMBER], b[OUT_NUMBER];
+    if (job->n_incident)
+        printf("  Incidents\n");
+    for (int i = 0; i < job->n_incident; i++) {
+        const struct client_incident *in = &job->incident[i];
+        printf("    %s  %s: %s (decided in %s ms, back in %s ms)\n", out_time(in->wall_ms, when), in->seen, in->decided,
+               out_real(in->detect_ms, 3, a), out_real(in->recover_ms, 4, b));
+    }
+}
+
+static void page_next(const struct client_job *job)
+{
+    static const struct {
+        const char *state, *next;
+    } table[] = {
+        {"done", "dtctl resume %s --more N"}, {"failed", "dtctl logs %s --tail 20"}, {"canceled", "dtctl resume %s"}};
+    printf("  Next       ");
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (strcmp(job->state, table[i].state) == 0) {
+            const char *id = strchr(table[i].next, '%');
+            printf("%.*s%s%s\n", (int)(id - table[i].next), table[i].next, job->job, id + 2);
+            return;
+        }
+    printf("dtctl logs %s -f\n", job->job);
+}
+
+static int status_one(const struct global *g, struct client *c, const char *id)
+{
+    struct client_job job;
+    struct why why = {0};
+    int code = EXIT_DONE;
+    err_t err = client_status(c, id, &job, &why);
+    if (err)
+        return command_fail(err, &why);
+    if (g->format != OUT_TEXT) {
+        code = command_json(g, json_of_job(&job));
+    } else {
+        page_head(&job);
+        page_speed(&job);
+        page_times(&job);
+        page_workers(&job);
+        page_incidents(&job);
+        page_next(&job);
+    }
+    client_job_fini(&job);
+    return code;
+}
+
+int cmd_status(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .parser = parse,
+        .children = global_children,
+        .args_doc = "[JOB]",
+        .doc =
+            "Lists the jobs, or shows one: state and reason, step and speed, checkpoints, workers with their process "
+            "ids, incidents, and the command to type next. With -o json an array, or the one job's object; its "
+            "`state` is pending, starting, running, recovering, stopping, done, failed or canceled."
+            "\vExamples:\n  dtctl status\n  dtctl status 4\n  dtctl status 4 -o json | jq -r .state"};
+    struct args args = {.global = g};
+    struct client *c;
+    struct why why = {0};
+    command_parse(&argp, argc, argv, &args);
+    err_t err = client_open(g->state_dir, &c, &why);
+    if (err)
+        return command_fail(err, &why);
+    int code = args.job ? status_one(g, c, args.job) : status_list(g, c);
+    client_close(c);
+    return code;
+}

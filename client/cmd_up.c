@@ -1,0 +1,183 @@
+/* dtctl up, dtctl down: the private dtd of one person. Both are idempotent, both wait for what they promise (control
+ * answers; the lock is free), and every wait is bounded and says what it waits for. */
+#include "client/client.h"
+#include "client/commands.h"
+#include "client/daemon.h"
+
+#include "common/base/clock.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#define UP_WAIT_MS 30000
+#define DOWN_WAIT_MS 40000 /* jobs are told to save and stop first */
+#define TERM_WAIT_MS 30000
+
+struct args {
+    struct global *global;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    if (key == ARGP_KEY_INIT) {
+        state->child_inputs[0] = a->global;
+        return 0;
+    }
+    return ARGP_ERR_UNKNOWN;
+}
+
+static void nap(void)
+{
+    const struct timespec t = {.tv_nsec = 20 * 1000000};
+    nanosleep(&t, NULL);
+}
+
+/* ---- up ---- */
+
+static err_t node_ask(const char *state_dir, struct client_node *ret, struct why *why)
+{
+    struct client *c;
+    err_t err = client_open(state_dir, &c, why);
+    if (err)
+        return err;
+    err = client_node_get(c, ret, why);
+    client_close(c);
+    return err;
+}
+
+static err_t up_ended(const char *state_dir, int status, struct why *why)
+{
+    if (WIFSIGNALED(status))
+        return why_set(why, ERR_IO,
+                       "dtd was killed by signal %d (%s). Its last words, from %s/dtd.log:", WTERMSIG(status),
+                       strsignal(WTERMSIG(status)), state_dir);
+    return why_set(why, ERR_IO, "dtd ended with status %d. Its last words, from %s/dtd.log:", WEXITSTATUS(status),
+                   state_dir);
+}
+
+/* Until control answers, or the dtd that we started (pid, else 0) has ended. When two are started at once one of them
+ * refuses, and the other is the one to wait for. */
+static err_t up_wait(const char *state_dir, pid_t pid, struct client_node *ret, struct why *why)
+{
+    int64_t deadline = clock_mono_ms() + UP_WAIT_MS;
+    pid_t holder;
+    int status;
+    while (node_ask(state_dir, ret, why)) {
+        if (pid && waitpid(pid, &status, WNOHANG) == pid) {
+            pid = 0;
+            nap();
+            if (!daemon_running(state_dir, &holder))
+                return up_ended(state_dir, status, why);
+        }
+        if (clock_mono_ms() >= deadline)
+            return why_set(why, ERR_TIMEOUT,
+                           "dtd does not answer after %d s. Its last words, from %s/dtd.log:", UP_WAIT_MS / 1000,
+                           state_dir);
+        nap();
+    }
+    return OK;
+}
+
+static int up_say(const struct global *g, const struct client_node *node, bool started)
+{
+    if (g->format != OUT_TEXT)
+        return command_json(g, json_pack("{s:b, s:s, s:i, s:i, s:i, s:s}", "started", started, "state_dir",
+                                         node->state_dir, "supervisor_pid", node->supervisor_pid, "control_pid",
+                                         node->control_pid, "slots", node->slots, "version", node->version));
+    printf("dtd %s (pid %d, %d slots, state in %s)\n", started ? "is up" : "is running already", node->supervisor_pid,
+           node->slots, node->state_dir);
+    if (node->warning[0])
+        printf("warning: %s\n", node->warning);
+    return EXIT_DONE;
+}
+
+int cmd_up(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .parser = parse,
+        .children = global_children,
+        .doc =
+            "Starts a private dtd on this machine and waits until it answers. It serves you alone, keeps its state in "
+            "the state directory, writes its log to dtd.log there, and runs until `dtctl down`. If one is running "
+            "already, says so.\vExamples:\n  dtctl up\n  DTD_DIR=/tmp/my-dtd dtctl up -o json"};
+    struct args args = {.global = g};
+    struct client_node node = {0};
+    struct why why = {0};
+    pid_t pid = 0, holder;
+    command_parse(&argp, argc, argv, &args);
+    bool running = daemon_running(g->state_dir, &holder);
+    err_t err = running ? OK : daemon_start(g->state_dir, &pid, &why);
+    if (err)
+        return command_fail(err, &why);
+    err = up_wait(g->state_dir, pid, &node, &why);
+    if (err) {
+        int code = command_fail(err, &why);
+        daemon_log_tail(g->state_dir, 10);
+        return code;
+    }
+    /* Somebody else's may have won the lock while ours was starting; then ours has refused and gone. */
+    int code = up_say(g, &node, pid && node.supervisor_pid == pid);
+    client_node_fini(&node);
+    return code;
+}
+
+/* ---- down ---- */
+
+static err_t shutdown_ask(const char *state_dir, struct why *why)
+{
+    struct client *c;
+    err_t err = client_open(state_dir, &c, why);
+    if (err)
+        return err;
+    err = client_shutdown(c, why);
+    client_close(c);
+    /* It may go before its answer has left. */
+    return err == ERR_CLOSED ? OK : err;
+}
+
+static int down_say(const struct global *g, bool stopped, pid_t pid)
+{
+    if (g->format != OUT_TEXT)
+        return command_json(
+            g, json_pack("{s:b, s:s, s:i}", "stopped", stopped, "state_dir", g->state_dir, "supervisor_pid", (int)pid));
+    if (stopped)
+        printf("dtd is down (was pid %d)\n", (int)pid);
+    else
+        printf("no dtd is running (state in %s)\n", g->state_dir);
+    return EXIT_DONE;
+}
+
+int cmd_down(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .parser = parse,
+        .children = global_children,
+        .doc = "Stops the private dtd: its jobs are told to end, their checkpoints stay, `dtctl up` later finds them "
+               "again. Waits until it is gone. Without one running, says so.\vExample:\n  dtctl down"};
+    struct args args = {.global = g};
+    struct why why = {0};
+    pid_t pid;
+    command_parse(&argp, argc, argv, &args);
+    if (!daemon_running(g->state_dir, &pid))
+        return down_say(g, false, 0);
+    err_t err = shutdown_ask(g->state_dir, &why);
+    if (err)
+        fprintf(stderr, "dtctl: control does not take the request (%s); sending SIGTERM to pid %d\n", why.text,
+                (int)pid);
+    else if (daemon_wait_gone(g->state_dir, DOWN_WAIT_MS))
+        return down_say(g, true, pid);
+    else
+        fprintf(stderr, "dtctl: dtd is still there after %d s; sending SIGTERM to pid %d\n", DOWN_WAIT_MS / 1000,
+                (int)pid);
+    if (pid > 1)
+        kill(pid, SIGTERM);
+    if (daemon_wait_gone(g->state_dir, TERM_WAIT_MS))
+        return down_say(g, true, pid);
+    return command_complain(EXIT_ERROR,
+                            "dtd (pid %d) does not end. Look into %s/dtd.log; `kill -9 %d` ends it, its jobs go "
+                            "on from their checkpoints after `dtctl up`",
+                            (int)pid, g->state_dir, (int)pid);
+}

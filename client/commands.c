@@ -1,0 +1,15 @@
+/* The table of commands. Adding a command is adding a row here and a file beside it. */
+#include "client/commands.h"
+
+const struct command commands[] = {
+    {"up", "start a private dtd on this machine", cmd_up},
+    {"down", "stop the private dtd and all of its jobs", cmd_down},
+    {"status", "list jobs, or show one", cmd_status},
+    {"metrics", "print a job's loss, speed and learning rate, step by step", cmd_metrics},
+    {"logs", "print what a job's workers wrote", cmd_logs},
+    {"cancel", "stop a job", cmd_cancel},
+    {"node", "show the daemon: processes, slots, log", cmd_node},
+    {"version", "print the versions of dtctl and of the daemon", cmd_version},
+    {"help", "show this list, or a command's help", cmd_help},
+};
+const int n_commands = sizeof(commands) / sizeof(commands[0]);

@@ -1,0 +1,84 @@
+/* The commands of dtctl: a row each, and what all of them share (global options, exit codes, how an error is said).
+ *
+ * A command is a file client/cmd_<verb>.c with one function, and a row in commands.c; nothing else knows it. The row
+ * makes `dtctl help`; argp makes the command's own --help; a test holds man page and completions to the table. */
+#ifndef DTD_CLIENT_COMMANDS_H
+#define DTD_CLIENT_COMMANDS_H
+
+#include "client/out.h"
+#include "common/base/err.h"
+
+#include <argp.h>
+#include <limits.h>
+#include <stdbool.h>
+
+/* Scripts rely on these. */
+enum exit_code {
+    EXIT_DONE = 0,
+    EXIT_ERROR = 1,
+    EXIT_REFUSED = 2, /* what was asked cannot be done as written */
+    EXIT_NOT_FOUND = 3,
+    EXIT_JOB_FAILED = 4,
+    EXIT_JOB_CANCELED = 5,
+    EXIT_RETRY = 75, /* no daemon, or not ready */
+};
+
+/* What may stand before or after a command. */
+struct global {
+    char state_dir[PATH_MAX]; /* absolute */
+    enum out_format format;
+};
+
+struct command {
+    const char *name, *summary;
+    int (*run)(struct global *g, int argc, char **argv); /* argv[0]: "dtctl submit"; returns an exit code */
+};
+
+extern const struct command commands[];
+extern const int n_commands;
+
+/* DTD_DIR, else $XDG_STATE_HOME/dtd, else ~/.local/state/dtd. */
+NODISCARD err_t global_init(struct global *g, struct why *why);
+/* --dtd-dir and -o, as a child of every command's argp: its input is a struct global. */
+extern const struct argp global_argp;
+extern const struct argp_child global_children[];
+
+/* Parses a command's own line; ends the program on --help and on a usage error (exit 2). `arg` is handed to the parser
+ * as state->input; its first member must be `struct global *`. */
+void command_parse(const struct argp *argp, int argc, char **argv, void *arg);
+/* Runs the row that argv[1] names: for `dtctl VERB` and for `dtctl ckpt VERB`. `prefix` is "dtctl" or "dtctl ckpt". */
+int command_dispatch(const struct command *table, int n, const char *prefix, struct global *g, int argc, char **argv);
+void command_list(const struct command *table, int n, FILE *f);
+/* The row's name nearest to `name` by edit distance, NULL when none is near. */
+const char *command_nearest(const struct command *table, int n, const char *name);
+
+/* Says "dtctl: why" on standard error and returns the exit code that belongs to the error. */
+int command_fail(err_t err, const struct why *why);
+/* The same for what is refused before anything was started: a missing file is then 2, not 3. */
+int command_refuse(err_t err, const struct why *why);
+int command_complain(enum exit_code code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* out_json and its error. */
+int command_json(const struct global *g, json_t *value);
+
+/* ---- arguments ---- */
+
+/* A job's id or a number of steps: digits only. False for anything else, and above `max`. */
+bool arg_number(const char *text, int64_t max, int64_t *ret);
+
+int cmd_up(struct global *g, int argc, char **argv);
+int cmd_down(struct global *g, int argc, char **argv);
+int cmd_submit(struct global *g, int argc, char **argv);
+int cmd_status(struct global *g, int argc, char **argv);
+int cmd_metrics(struct global *g, int argc, char **argv);
+int cmd_logs(struct global *g, int argc, char **argv);
+int cmd_cancel(struct global *g, int argc, char **argv);
+int cmd_resume(struct global *g, int argc, char **argv);
+int cmd_plan(struct global *g, int argc, char **argv);
+int cmd_ckpt(struct global *g, int argc, char **argv);
+int cmd_data(struct global *g, int argc, char **argv);
+int cmd_generate(struct global *g, int argc, char **argv);
+int cmd_node(struct global *g, int argc, char **argv);
+int cmd_version(struct global *g, int argc, char **argv);
+int cmd_help(struct global *g, int argc, char **argv);
+
+#endif

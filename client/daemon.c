@@ -1,0 +1,136 @@
+/* The lock is the truth about whether a dtd runs: it goes with the process, however that ended, and its pid is only
+ * trusted while the lock is held. To look, the lock is taken shared and given back at once; a dtd that starts at that
+ * moment would be refused by us for some microseconds, so nobody looks while one is being started here. */
+#include "client/daemon.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+bool daemon_running(const char *state_dir, pid_t *ret_pid)
+{
+    char path[PATH_MAX], text[32] = "";
+    snprintf(path, sizeof(path), "%s/dtd.lock", state_dir);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    *ret_pid = 0;
+    if (fd < 0)
+        return false;
+    bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (held && read(fd, text, sizeof(text) - 1) > 0)
+        *ret_pid = (pid_t)strtol(text, NULL, 10);
+    close(fd);
+    return held;
+}
+
+err_t daemon_program(const char *name, char *ret, size_t size, struct why *why)
+{
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (n < 0)
+        return why_set(why, err_from_errno(errno), "/proc/self/exe: %s", strerror(errno));
+    self[n] = '\0';
+    *strrchr(self, '/') = '\0';
+    if ((size_t)snprintf(ret, size, "%s/%s", self, name) >= size)
+        return why_set(why, ERR_LIMIT, "%s/%s: the name is too long", self, name);
+    if (access(ret, X_OK))
+        return why_set(why, ERR_NOTFOUND, "%s: %s. It belongs beside dtctl: build or install all programs", ret,
+                       strerror(errno));
+    return OK;
+}
+
+static err_t log_open(const char *state_dir, int *ret_fd, struct why *why)
+{
+    char path[PATH_MAX];
+    err_t err = file_make_dirs(state_dir, 0700);
+    if (err)
+        return why_set(why, err, "cannot make the state directory %s: %s", state_dir, strerror(errno));
+    snprintf(path, sizeof(path), "%s/dtd.log", state_dir);
+    *ret_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (*ret_fd < 0)
+        return why_set(why, err_from_errno(errno), "cannot open %s: %s", path, strerror(errno));
+    return OK;
+}
+
+/* In the child: never returns. */
+static void daemon_exec(const char *program, const char *state_dir, int log_fd)
+{
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    setsid();
+    signal(SIGPIPE, SIG_DFL);
+    if (null >= 0 && dup2(null, 0) == 0 && dup2(log_fd, 1) == 1 && dup2(log_fd, 2) == 2) {
+        close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
+        execl(program, "dtd", "--state-dir", state_dir, (char *)NULL);
+        dprintf(2, "%s: %s\n", program, strerror(errno));
+    }
+    _exit(127);
+}
+
+err_t daemon_start(const char *state_dir, pid_t *ret_pid, struct why *why)
+{
+    char program[PATH_MAX];
+    int log_fd = -1;
+    err_t err = daemon_program("dtd", program, sizeof(program), why);
+    if (err)
+        return err;
+    err = log_open(state_dir, &log_fd, why);
+    if (err)
+        return err;
+    pid_t pid = fork();
+    if (pid == 0)
+        daemon_exec(program, state_dir, log_fd);
+    if (pid < 0)
+        err = why_set(why, err_from_errno(errno), "cannot start %s: %s", program, strerror(errno));
+    else
+        *ret_pid = pid;
+    close(log_fd);
+    return err;
+}
+
+/* The last few KiB are enough for a few lines of at most 2 KiB. */
+void daemon_log_tail(const char *state_dir, int lines)
+{
+    char path[PATH_MAX], text[16384];
+    snprintf(path, sizeof(path), "%s/dtd.log", state_dir);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st)) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    off_t from = st.st_size > (off_t)sizeof(text) ? st.st_size - (off_t)sizeof(text) : 0;
+    ssize_t n = pread(fd, text, sizeof(text), from), start;
+    close(fd);
+    for (start = n; start > 0; start--)
+        if (start < n && text[start - 1] == '\n' && lines-- == 1)
+            break;
+    for (ssize_t i = start; i < n; i++) {
+        if (i == start || text[i - 1] == '\n')
+            fputs("  ", stderr);
+        fputc(text[i], stderr);
+    }
+}
+
+bool daemon_wait_gone(const char *state_dir, int timeout_ms)
+{
+    const struct timespec nap = {.tv_nsec = 20 * 1000000};
+    int64_t deadline = clock_mono_ms() + timeout_ms;
+    pid_t pid;
+    while (daemon_running(state_dir, &pid)) {
+        if (clock_mono_ms() >= deadline)
+            return false;
+        nanosleep(&nap, NULL);
+    }
+    return true;
+}

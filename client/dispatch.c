@@ -1,0 +1,176 @@
+/* What every command shares: global options, finding the row, and saying what went wrong. Errors are mapped to exit
+ * codes by tables, because scripts rely on the codes and a table can be read against the manual. */
+#include "client/commands.h"
+
+#include "common/base/paths.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- global options ---- */
+
+err_t global_init(struct global *g, struct why *why)
+{
+    *g = (struct global){.format = OUT_TEXT};
+    return path_state_dir(NULL, g->state_dir, sizeof(g->state_dir), why);
+}
+
+static error_t global_parse(int key, char *arg, struct argp_state *state)
+{
+    struct global *g = state->input;
+    struct why why;
+    switch (key) {
+    case 'D':
+        if (!arg[0])
+            argp_error(state, "--dtd-dir: the name is empty");
+        else if (path_state_dir(arg, g->state_dir, sizeof(g->state_dir), &why))
+            argp_error(state, "--dtd-dir: %s", why.text);
+        return 0;
+    case 'o':
+        if (!out_format_parse(arg, &g->format))
+            argp_error(state, "-o %s: the formats are text, json and jsonl", arg);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp_option global_options[] = {
+    {"dtd-dir", 'D', "DIR", 0, "State directory of the daemon (default: $DTD_DIR, else the XDG place)", 0},
+    {"output", 'o', "FORMAT", 0, "text, json, or jsonl (one object a line) for streams", 0},
+    {0}};
+const struct argp global_argp = {.options = global_options, .parser = global_parse};
+const struct argp_child global_children[] = {{&global_argp, 0, "Options of every command:", 10}, {0}};
+
+void command_parse(const struct argp *argp, int argc, char **argv, void *arg)
+{
+    argp_err_exit_status = EXIT_REFUSED;
+    error_t r = argp_parse(argp, argc, argv, 0, NULL, arg);
+    if (r) {
+        fprintf(stderr, "dtctl: %s\n", strerror(r));
+        exit(EXIT_ERROR);
+    }
+}
+
+bool arg_number(const char *text, int64_t max, int64_t *ret)
+{
+    int64_t v = 0;
+    if (!text[0])
+        return false;
+    for (const char *p = text; *p; p++) {
+        if (*p < '0' || *p > '9' || v > (max - (*p - '0')) / 10)
+            return false;
+        v = 10 * v + (*p - '0');
+    }
+    *ret = v;
+    return true;
+}
+
+/* ---- finding a command ---- */
+
+void command_list(const struct command *table, int n, FILE *f)
+{
+    for (int i = 0; i < n; i++)
+        fprintf(f, "  %-9s %s\n", table[i].name, table[i].summary);
+}
+
+/* Levenshtein's distance; names are short, so the whole row fits on the stack. */
+static int edit_distance(const char *a, const char *b)
+{
+    int row[33], n = (int)strlen(b);
+    if (n > 32 || strlen(a) > 32)
+        return 99;
+    for (int j = 0; j <= n; j++)
+        row[j] = j;
+    for (int i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            best = row[j] + 1 < best ? row[j] + 1 : best;
+            row[j] = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+        }
+    }
+    return row[n];
+}
+
+const char *command_nearest(const struct command *table, int n, const char *name)
+{
+    const char *ret = NULL;
+    int best = 3;
+    for (int i = 0; i < n; i++) {
+        int d = edit_distance(name, table[i].name);
+        if (d < best && d < (int)strlen(table[i].name)) {
+            best = d;
+            ret = table[i].name;
+        }
+    }
+    return ret;
+}
+
+int command_dispatch(const struct command *table, int n, const char *prefix, struct global *g, int argc, char **argv)
+{
+    char name[64];
+    for (int i = 0; i < n; i++) {
+        if (strcmp(argv[1], table[i].name) != 0)
+            continue;
+        snprintf(name, sizeof(name), "%s %s", prefix, table[i].name);
+        argv[1] = name;
+        return table[i].run(g, argc - 1, argv + 1);
+    }
+    const char *near = command_nearest(table, n, argv[1]);
+    return command_complain(EXIT_REFUSED, "there is no command '%s %s'.%s%s%s See %s --help", prefix, argv[1],
+                            near ? " Did you mean '" : "", near ? near : "", near ? "'?" : "", prefix);
+}
+
+/* ---- errors ---- */
+
+static int exit_of(err_t err)
+{
+    static const struct {
+        err_t err;
+        enum exit_code code;
+    } table[] = {{OK, EXIT_DONE},           {ERR_INVALID, EXIT_REFUSED},     {ERR_EXISTS, EXIT_REFUSED},
+                 {ERR_LIMIT, EXIT_REFUSED}, {ERR_UNSUPPORTED, EXIT_REFUSED}, {ERR_NOTFOUND, EXIT_NOT_FOUND},
+                 {ERR_CLOSED, EXIT_RETRY},  {ERR_TIMEOUT, EXIT_RETRY},       {ERR_AGAIN, EXIT_RETRY},
+                 {ERR_BUSY, EXIT_RETRY}};
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (table[i].err == err)
+            return table[i].code;
+    return EXIT_ERROR;
+}
+
+int command_fail(err_t err, const struct why *why)
+{
+    fflush(stdout);
+    fprintf(stderr, "dtctl: %s\n", why && why->text[0] ? why->text : err_text(err));
+    return exit_of(err);
+}
+
+int command_refuse(err_t err, const struct why *why)
+{
+    int code = command_fail(err, why);
+    return err == ERR_NOMEM || err == ERR_INTERNAL ? code : EXIT_REFUSED;
+}
+
+int command_complain(enum exit_code code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fflush(stdout);
+    fputs("dtctl: ", stderr);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+    return code;
+}
+
+int command_json(const struct global *g, json_t *value)
+{
+    err_t err = out_json(value, g->format == OUT_JSONL);
+    if (err == ERR_CLOSED) /* `| head` has seen enough */
+        return EXIT_DONE;
+    return err ? command_fail(err, NULL) : EXIT_DONE;
+}

@@ -1,0 +1,325 @@
+/* Nothing here decides anything about the job: losing the connection, the terminal or patience leaves it running.
+ *
+ *   submit --no answer--> wait --connected--> submit (same request id: at most one job) --id--> watch
+ *   watch --connection lost--> wait --connected--> watch;   watch --job ended--> last status --> exit code
+ *   watch, wait --Ctrl-C--> detached
+ *
+ * The wait ends with exit 75 after WAIT_MS: the job goes on when a dtd does. */
+#include "client/follow.h"
+
+#include "client/client.h"
+#include "client/daemon.h"
+#include "client/json.h"
+#include "client/view.h"
+#include "common/base/clock.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define WAIT_MS 60000
+#define NAP_MS 100
+
+struct follow {
+    struct global *global;
+    const char *job;
+    struct out_progress progress;
+    struct view view;
+    FILE *out;
+    bool ended, said_lost;
+    int n_incidents;
+    int64_t checkpoint_step;
+    char *checkpoint_error;
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signum)
+{
+    (void)signum;
+    interrupted = 1;
+}
+
+/* libuv puts the default action back when a stream ends, so this is said again before each wait. */
+static void catch_interrupt(void)
+{
+    const struct sigaction action = {.sa_handler = on_interrupt};
+    sigaction(SIGINT, &action, NULL);
+}
+
+static bool worth_retrying(err_t err)
+{
+    return err == ERR_CLOSED || err == ERR_TIMEOUT || err == ERR_AGAIN || err == ERR_BUSY;
+}
+
+static void nap(void)
+{
+    const struct timespec t = {.tv_nsec = NAP_MS * 1000000};
+    nanosleep(&t, NULL);
+}
+
+/* ---- submitting ---- */
+
+static err_t submit_once(struct global *g, const uint8_t id[16], const char *spec_yaml, const char *parent,
+                         char ret_job[32], struct why *why)
+{
+    struct client *c;
+    err_t err = client_open(g->state_dir, &c, why);
+    if (err)
+        return err;
+    err = client_submit(c, id, spec_yaml, parent, ret_job, why);
+    client_close(c);
+    return err;
+}
+
+err_t follow_submit(struct global *g, const char *spec_yaml, const char *parent, char ret_job[32], struct why *why)
+{
+    uint8_t id[16];
+    int64_t deadline = clock_mono_ms() + WAIT_MS;
+    bool said = false;
+    err_t err = client_request_id(id);
+    if (err)
+        return why_set(why, err, "no random numbers: %s", err_text(err));
+    for (;;) {
+        err = submit_once(g, id, spec_yaml, parent, ret_job, why);
+        if (!err || !worth_retrying(err) || clock_mono_ms() >= deadline)
+            return err;
+        if (!said)
+            fprintf(stderr, "dtctl: %s; trying again with the same request for up to %d s\n", why->text,
+                    WAIT_MS / 1000);
+        said = true;
+        nap();
+    }
+}
+
+/* ---- what the stream brings ---- */
+
+static void __attribute__((format(printf, 2, 3))) note(struct follow *f, const char *fmt, ...)
+{
+    va_list ap;
+    out_progress_clear(&f->progress);
+    va_start(ap, fmt);
+    vfprintf(f->out, fmt, ap);
+    va_end(ap);
+    fputc('\n', f->out);
+    fflush(f->out);
+}
+
+static void draw(struct follow *f)
+{
+    char line[512];
+    int64_t now = clock_mono_ms();
+    if (f->progress.terminal ? !out_progress_due(&f->progress, now) : !view_due(&f->view, now))
+        return;
+    view_line(&f->view, f->progress.terminal, line, sizeof(line));
+    out_progress_draw(&f->progress, now, line);
+    view_said(&f->view, now);
+}
+
+static bool on_tick(void *arg)
+{
+    struct follow *f = arg;
+    if (f->progress.terminal)
+        draw(f);
+    return true;
+}
+
+static bool on_metric(void *arg, const struct client_metric *m)
+{
+    struct follow *f = arg;
+    view_metric(&f->view, m);
+    draw(f);
+    return true;
+}
+
+static void note_incidents(struct follow *f, const struct client_job *job)
+{
+    for (; f->n_incidents < job->n_incident; f->n_incidents++) {
+        const struct client_incident *in = &job->incident[f->n_incidents];
+        note(f, "%s%s: %s%s", out_color(f->out, OUT_YELLOW), in->seen, in->decided, out_color(f->out, OUT_PLAIN));
+    }
+}
+
+static void note_checkpoint(struct follow *f, const struct client_job *job)
+{
+    if (job->checkpoint_error[0] && (!f->checkpoint_error || strcmp(job->checkpoint_error, f->checkpoint_error) != 0)) {
+        note(f, "%scheckpoint failed: %s. Training goes on; the last checkpoint stays%s", out_color(f->out, OUT_RED),
+             job->checkpoint_error, out_color(f->out, OUT_PLAIN));
+        free(f->checkpoint_error);
+        f->checkpoint_error = strdup(job->checkpoint_error);
+    }
+    if (job->checkpoint_step > f->checkpoint_step && f->progress.terminal)
+        note(f, "%scheckpoint %s/step-%lld%s", out_color(f->out, OUT_DIM), job->checkpoint_dir,
+             (long long)job->checkpoint_step, out_color(f->out, OUT_PLAIN));
+    f->checkpoint_step = job->checkpoint_step;
+}
+
+static bool on_status(void *arg, const struct client_job *job)
+{
+    struct follow *f = arg;
+    bool moved = strcmp(f->view.state, job->state) != 0;
+    view_status(&f->view, job);
+    note_incidents(f, job);
+    note_checkpoint(f, job);
+    if (moved && !f->progress.terminal && strcmp(job->state, "running") != 0 && !client_job_ended(job))
+        note(f, "job %s %s is %s%s%s", job->job, job->name, job->state, job->reason[0] ? ": " : "", job->reason);
+    f->ended = client_job_ended(job);
+    draw(f);
+    return true;
+}
+
+/* ---- the end ---- */
+
+static void say_done(struct follow *f, const struct client_job *job)
+{
+    char number[OUT_NUMBER];
+    double seconds = (double)(job->ended_ms - (job->started_ms ? job->started_ms : job->submitted_ms)) / 1000;
+    note(f, "%sjob %s %s is done%s: %lld steps in %s", out_color(f->out, OUT_GREEN), job->job, job->name,
+         out_color(f->out, OUT_PLAIN), (long long)job->step, out_duration(seconds, number));
+    if (job->checkpoint_step >= 0)
+        note(f, "checkpoint: %s/step-%lld\nnext: dtctl generate %s --prompt \"...\" | dtctl resume %s --more N",
+             job->checkpoint_dir, (long long)job->checkpoint_step, job->checkpoint_dir, job->job);
+}
+
+static void say_end(struct follow *f, const struct client_job *job)
+{
+    if (strcmp(job->state, "done") == 0) {
+        say_done(f, job);
+        return;
+    }
+    note(f, "%sjob %s %s %s%s%s at step %lld%s%s", out_color(f->out, out_state_color(job->state)), job->job, job->name,
+         strcmp(job->state, "failed") == 0 ? "has " : "is ", job->state, out_color(f->out, OUT_PLAIN),
+         (long long)job->step, job->reason[0] ? ": " : "", job->reason);
+    if (job->checkpoint_step >= 0)
+        note(f, "checkpoint: %s/step-%lld\nnext: dtctl logs %s --tail 20 | dtctl resume %s", job->checkpoint_dir,
+             (long long)job->checkpoint_step, job->job, job->job);
+    else
+        note(f, "next: dtctl logs %s --tail 20", job->job);
+}
+
+static int exit_of_state(const char *state)
+{
+    return strcmp(state, "done") == 0 ? EXIT_DONE : strcmp(state, "failed") == 0 ? EXIT_JOB_FAILED : EXIT_JOB_CANCELED;
+}
+
+static int finish(struct follow *f, const struct client_job *job)
+{
+    char line[512];
+    view_status(&f->view, job);
+    note_incidents(f, job);
+    if (f->view.step != f->view.said_step || f->progress.terminal) {
+        view_line(&f->view, f->progress.terminal, line, sizeof(line));
+        out_progress_draw(&f->progress, clock_mono_ms(), line);
+    }
+    out_progress_end(&f->progress);
+    say_end(f, job);
+    if (f->global->format != OUT_TEXT && command_json(f->global, json_of_job(job)))
+        return EXIT_ERROR;
+    return exit_of_state(job->state);
+}
+
+static int detach(struct follow *f)
+{
+    out_progress_end(&f->progress);
+    note(f, "detached; job %s goes on. Look again: dtctl status %s, dtctl metrics %s -f; stop it: dtctl cancel %s",
+         f->job, f->job, f->job, f->job);
+    return EXIT_DONE;
+}
+
+/* ---- the loop ---- */
+
+/* One connection's worth of watching; OK when the job has ended, with its last status. */
+static err_t watch_once(struct follow *f, struct client_job *ret, struct why *why)
+{
+    const struct client_stream stream = {.metric = on_metric, .status = on_status, .tick = on_tick, .arg = f};
+    struct client *c;
+    err_t err = client_open(f->global->state_dir, &c, why);
+    if (err)
+        return err;
+    if (f->said_lost)
+        note(f, "connected again");
+    f->said_lost = false;
+    err = client_watch(c, f->job, &stream, why);
+    if (!err)
+        err = client_status(c, f->job, ret, why);
+    if (!err && !client_job_ended(ret)) { /* the stream ended early: control is going down */
+        client_job_fini(ret);
+        err = why_set(why, ERR_CLOSED, "dtd ended the stream");
+    }
+    client_close(c);
+    return err;
+}
+
+static void say_lost(struct follow *f, const struct why *why)
+{
+    if (!f->said_lost)
+        note(f, "the connection to dtd is lost (%s); waiting for it, the job goes on by itself", why->text);
+    f->said_lost = true;
+}
+
+static int follow_run(struct follow *f)
+{
+    struct client_job last;
+    struct why why = {0};
+    int64_t since = clock_mono_ms();
+    for (;;) {
+        err_t err = watch_once(f, &last, &why);
+        if (!err) {
+            int code = finish(f, &last);
+            client_job_fini(&last);
+            return code;
+        }
+        if (err == ERR_CANCELED || interrupted)
+            return detach(f);
+        if (!worth_retrying(err))
+            return command_fail(err, &why);
+        catch_interrupt();
+        if (!f->said_lost)
+            since = clock_mono_ms();
+        say_lost(f, &why);
+        if (clock_mono_ms() - since >= WAIT_MS)
+            return command_complain(EXIT_RETRY,
+                                    "no dtd for %d s. After `dtctl up` the job goes on from its checkpoint: "
+                                    "dtctl status %s",
+                                    WAIT_MS / 1000, f->job);
+        nap();
+    }
+}
+
+int follow_job(struct global *g, const char *job)
+{
+    FILE *out = g->format == OUT_TEXT ? stdout : stderr;
+    struct follow f = {.global = g, .job = job, .out = out, .checkpoint_step = -1};
+    out_progress_init(&f.progress, out);
+    view_init(&f.view, job);
+    catch_interrupt();
+    int code = follow_run(&f);
+    free(f.checkpoint_error);
+    return code;
+}
+
+int follow_new_job(struct global *g, const char *spec_yaml, const char *parent, const char *name, bool detach_now)
+{
+    char job[32];
+    struct why why = {0};
+    err_t err = follow_submit(g, spec_yaml, parent, job, &why);
+    if (err)
+        return command_fail(err, &why);
+    if (g->format != OUT_TEXT) {
+        json_t *answer = json_pack("{s:s, s:o, s:s}", "job", job, "name", json_of_text(name, strlen(name)), "state_dir",
+                                   g->state_dir);
+        if (detach_now) {
+            err = out_json(answer, true);
+            return err ? command_fail(err, NULL) : EXIT_DONE;
+        }
+        json_decref(answer);
+    } else {
+        printf("job %s %s is submitted%s\n", job, name, detach_now ? "" : "; Ctrl-C leaves it running");
+        fflush(stdout);
+        if (detach_now)
+            printf("next: dtctl status %s\n", job);
+    }
+    return detach_now ? EXIT_DONE : follow_job(g, job);
+}

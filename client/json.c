@@ -1,0 +1,170 @@
+/* Optional values are left out rather than null, so that `jq '.valid_loss // empty'` and a table agree; a loss that is
+ * not a number is null, because it was measured. jansson refuses text that is not UTF-8, and names of files and lines
+ * of logs may be anything, so all text goes through json_of_text. */
+#include "client/json.h"
+
+#include "client/out.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+json_t *json_of_text(const char *text, size_t len)
+{
+    json_t *ret = json_stringn(text, len);
+    if (ret)
+        return ret;
+    char *copy = malloc(3 * len + 1);
+    size_t n = 0;
+    for (size_t i = 0; copy && i < len; i++) {
+        if ((unsigned char)text[i] < 0x80) {
+            copy[n++] = text[i];
+        } else {
+            memcpy(copy + n, "\xef\xbf\xbd", 3);
+            n += 3;
+        }
+    }
+    ret = copy ? json_stringn(copy, n) : NULL;
+    free(copy);
+    return ret;
+}
+
+static json_t *text_of(const char *text)
+{
+    return json_of_text(text, strlen(text));
+}
+
+/* ---- building: one failed set makes the object NULL, and every later one is then a no-op ---- */
+
+static void put(json_t **object, const char *key, json_t *value)
+{
+    if (!*object) {
+        json_decref(value);
+    } else if (!value || json_object_set_new(*object, key, value)) {
+        json_decref(*object);
+        *object = NULL;
+    }
+}
+
+static void put_int(json_t **object, const char *key, int64_t value)
+{
+    put(object, key, json_integer(value));
+}
+
+static void put_text(json_t **object, const char *key, const char *value)
+{
+    if (value[0])
+        put(object, key, text_of(value));
+}
+
+json_t *json_of_metric(const struct client_metric *m)
+{
+    json_t *ret = json_object();
+    put_int(&ret, "step", m->step);
+    put(&ret, "loss", out_json_real(m->loss));
+    put(&ret, "grad_norm", out_json_real(m->grad_norm));
+    put(&ret, "lr", out_json_real(m->lr));
+    put(&ret, "tokens_per_s", out_json_real(m->tokens_per_s));
+    put(&ret, "step_s", out_json_real(m->step_s));
+    put_int(&ret, "workers", m->workers);
+    put_int(&ret, "epoch", (int64_t)m->epoch);
+    if (!isnan(m->valid_loss))
+        put(&ret, "valid_loss", out_json_real(m->valid_loss));
+    put_int(&ret, "wall_ms", m->wall_ms);
+    return ret;
+}
+
+static json_t *json_of_worker(const struct client_worker *w)
+{
+    json_t *ret = json_object();
+    put_int(&ret, "rank", w->rank);
+    put_int(&ret, "pid", w->pid);
+    put(&ret, "state", text_of(w->state));
+    if (w->exit_status >= 0)
+        put_int(&ret, "exit_status", w->exit_status);
+    if (w->exit_signal >= 0)
+        put_int(&ret, "exit_signal", w->exit_signal);
+    return ret;
+}
+
+static json_t *json_of_incident(const struct client_incident *in)
+{
+    json_t *ret = json_object();
+    put_int(&ret, "wall_ms", in->wall_ms);
+    put_int(&ret, "epoch", (int64_t)in->epoch);
+    put(&ret, "seen", text_of(in->seen));
+    put(&ret, "decided", text_of(in->decided));
+    if (!isnan(in->detect_ms))
+        put(&ret, "detect_ms", out_json_real(in->detect_ms));
+    if (!isnan(in->recover_ms))
+        put(&ret, "recover_ms", out_json_real(in->recover_ms));
+    return ret;
+}
+
+static void append(json_t **array, json_t *value)
+{
+    if (!*array) {
+        json_decref(value);
+    } else if (!value || json_array_append_new(*array, value)) {
+        json_decref(*array);
+        *array = NULL;
+    }
+}
+
+static void put_times(json_t **object, const struct client_job *job)
+{
+    put_int(object, "submitted_ms", job->submitted_ms);
+    if (job->started_ms)
+        put_int(object, "started_ms", job->started_ms);
+    if (job->ended_ms)
+        put_int(object, "ended_ms", job->ended_ms);
+}
+
+json_t *json_of_job(const struct client_job *job)
+{
+    json_t *ret = json_object(), *workers = json_array(), *incidents = json_array();
+    put(&ret, "job", text_of(job->job));
+    put(&ret, "name", text_of(job->name));
+    put(&ret, "state", text_of(job->state));
+    put_text(&ret, "reason", job->reason);
+    put_int(&ret, "epoch", (int64_t)job->epoch);
+    put_int(&ret, "step", job->step);
+    put_int(&ret, "steps", job->steps);
+    put_int(&ret, "workers", job->workers);
+    put_int(&ret, "restarts", job->restarts);
+    put_times(&ret, job);
+    put_text(&ret, "checkpoint_dir", job->checkpoint_dir);
+    if (job->checkpoint_step >= 0)
+        put_int(&ret, "checkpoint_step", job->checkpoint_step);
+    put_text(&ret, "checkpoint_error", job->checkpoint_error);
+    if (job->has_last)
+        put(&ret, "last", json_of_metric(&job->last));
+    for (int i = 0; i < job->n_worker; i++)
+        append(&workers, json_of_worker(&job->worker[i]));
+    put(&ret, "worker", workers);
+    put_text(&ret, "parent", job->parent);
+    put_text(&ret, "spec_yaml", job->spec_yaml);
+    for (int i = 0; i < job->n_incident; i++)
+        append(&incidents, json_of_incident(&job->incident[i]));
+    put(&ret, "incident", incidents);
+    return ret;
+}
+
+json_t *json_of_node(const struct client_node *node)
+{
+    json_t *ret = json_object(), *pids = json_array();
+    put(&ret, "version", text_of(node->version));
+    put(&ret, "node", text_of(node->node));
+    put_int(&ret, "supervisor_pid", node->supervisor_pid);
+    put_int(&ret, "control_pid", node->control_pid);
+    for (int i = 0; i < node->n_io; i++)
+        append(&pids, json_integer(node->io_pid[i]));
+    put(&ret, "io_pid", pids);
+    put(&ret, "state_dir", text_of(node->state_dir));
+    put_int(&ret, "slots", node->slots);
+    put(&ret, "raft_state", text_of(node->raft_state));
+    put_int(&ret, "raft_term", (int64_t)node->raft_term);
+    put_int(&ret, "raft_index", (int64_t)node->raft_index);
+    put_text(&ret, "warning", node->warning);
+    return ret;
+}

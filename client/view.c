@@ -1,0 +1,108 @@
+/* Step times are smoothed, because one evaluation or one save would otherwise throw the ETA about; a new epoch or
+ * another number of workers starts the mean anew, because the old speed says nothing about the new. */
+#include "client/view.h"
+
+#include "client/out.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SMOOTH 0.1 /* weight of the newest step */
+#define PLAIN_MS 10000
+#define PLAIN_SHARE 20 /* a line each twentieth of the steps */
+
+static void text_set(char *ret, size_t size, const char *text)
+{
+    snprintf(ret, size, "%s", text);
+}
+
+void view_init(struct view *v, const char *job)
+{
+    *v = (struct view){.loss = NAN, .valid_loss = NAN, .tokens_per_s = NAN, .step_s = NAN, .said_step = -1};
+    text_set(v->job, sizeof(v->job), job);
+    text_set(v->state, sizeof(v->state), "pending");
+}
+
+void view_metric(struct view *v, const struct client_metric *m)
+{
+    bool fresh = m->epoch != v->epoch || m->workers != v->workers || isnan(v->step_s);
+    v->step_s = fresh ? m->step_s : (1 - SMOOTH) * v->step_s + SMOOTH * m->step_s;
+    v->step = m->step;
+    v->loss = m->loss;
+    v->tokens_per_s = m->tokens_per_s;
+    v->workers = m->workers;
+    v->epoch = m->epoch;
+    if (!isnan(m->valid_loss))
+        v->valid_loss = m->valid_loss;
+}
+
+void view_status(struct view *v, const struct client_job *job)
+{
+    text_set(v->name, sizeof(v->name), job->name);
+    text_set(v->state, sizeof(v->state), job->state);
+    v->steps = job->steps;
+    if (job->has_last && (job->last.step != v->step || isnan(v->step_s)))
+        view_metric(v, &job->last);
+    v->step = job->step;
+    v->workers = job->workers;
+}
+
+double view_eta(const struct view *v)
+{
+    if (isnan(v->step_s) || strcmp(v->state, "running") != 0 || v->step > v->steps)
+        return NAN;
+    return (double)(v->steps - v->step) * v->step_s;
+}
+
+__attribute__((format(printf, 4, 5))) static void add(char *ret, size_t size, size_t *n, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int m = *n < size ? vsnprintf(ret + *n, size - *n, fmt, ap) : 0;
+    va_end(ap);
+    *n += m > 0 ? (size_t)m : 0;
+}
+
+void view_line(const struct view *v, bool bar, char *ret, size_t size)
+{
+    char number[OUT_NUMBER], drawn[32];
+    size_t n = 0;
+    double share = v->steps > 0 ? (double)v->step / (double)v->steps : 0;
+    ret[0] = '\0';
+    add(ret, size, &n, "job %s %s  ", v->job, v->name);
+    if (strcmp(v->state, "running") != 0)
+        add(ret, size, &n, "%s  ", v->state);
+    if (bar) {
+        out_bar(share, 22, drawn, sizeof(drawn));
+        add(ret, size, &n, "%s ", drawn);
+    }
+    add(ret, size, &n, "step %lld/%lld  %.0f%%", (long long)v->step, (long long)v->steps, 100 * share);
+    if (!isnan(v->loss))
+        add(ret, size, &n, "  loss %.4f", v->loss);
+    if (!isnan(v->valid_loss))
+        add(ret, size, &n, "  valid %.4f", v->valid_loss);
+    if (!isnan(v->tokens_per_s))
+        add(ret, size, &n, "  %s tok/s", out_count(v->tokens_per_s, number));
+    if (!isnan(view_eta(v)))
+        add(ret, size, &n, "  ETA %s", out_duration(view_eta(v), number));
+    if (v->workers > 0)
+        add(ret, size, &n, "  %d worker%s", v->workers, v->workers == 1 ? "" : "s");
+}
+
+bool view_due(const struct view *v, int64_t now_ms)
+{
+    if (isnan(v->loss) || v->step == v->said_step)
+        return false;
+    if (v->said_step < 0 || v->step >= v->steps || now_ms - v->said_ms >= PLAIN_MS)
+        return true;
+    int64_t part = v->steps / PLAIN_SHARE > 0 ? v->steps / PLAIN_SHARE : 1;
+    return v->step / part > v->said_step / part;
+}
+
+void view_said(struct view *v, int64_t now_ms)
+{
+    v->said_step = v->step;
+    v->said_ms = now_ms;
+}
