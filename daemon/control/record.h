@@ -1,0 +1,93 @@
+/* A record of the replicated log as a plain struct, and its bytes. Who proposes fills one and encodes it; apply gets
+ * one that was decoded. Strings are borrowed: from the proposer, or from the decoded record's memory (record_fini).
+ * Pure. proto/log.proto and docs/log.md are the format. */
+#ifndef DTD_DAEMON_CONTROL_RECORD_H
+#define DTD_DAEMON_CONTROL_RECORD_H
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define RECORD_VERSION 1
+#define RECORD_MAX_BYTES (4u << 20)
+#define RECORD_MAX_MEMBERS 4096
+#define REQUEST_ID_BYTES 16
+
+/* Values are in the log: never renumber, only append. */
+enum state_desired { DESIRED_RUN = 1, DESIRED_CANCELED = 2 };
+enum state_end { END_NONE = 0, END_DONE = 1, END_FAILED = 2, END_CANCELED = 3 };
+
+enum record_kind {
+    RECORD_SUBMITTED = 1,      /* answer: the job's id, which apply assigns */
+    RECORD_DESIRED,            /* somebody wants the job canceled */
+    RECORD_ENDED,              /* the job's last state */
+    RECORD_EPOCH,              /* a new membership; what is older is fenced */
+    RECORD_CHECKPOINT,         /* a step folder was committed */
+    RECORD_CHECKPOINT_REMOVED, /* ... or removed by retention */
+    RECORD_INCIDENT,           /* what was seen and decided; equal job, epoch and wall_ms: replaces the earlier one */
+};
+
+struct state_member {
+    const char *node;
+    int32_t slot;
+};
+
+struct state_checkpoint {
+    int64_t step;
+    uint64_t epoch;
+    const char *path; /* of the step folder */
+    int64_t bytes, committed_ms;
+    double loss; /* NAN: unknown */
+};
+
+struct state_incident {
+    uint64_t epoch; /* that the incident ended */
+    int64_t wall_ms;
+    const char *seen, *decided;
+    double detect_ms, recover_ms; /* NAN: not known (yet) */
+};
+
+struct record {
+    enum record_kind kind;
+    int64_t wall_ms;  /* the proposer's clock */
+    bool has_request; /* a repeat of request_id within a day changes nothing and gets the first answer */
+    uint8_t request_id[REQUEST_ID_BYTES];
+    uint64_t job; /* of every kind but RECORD_SUBMITTED */
+    union {
+        struct {
+            const char *spec;
+            uint64_t parent; /* 0: none */
+            uint32_t uid;
+        } submitted;
+        struct {
+            enum state_desired desired;
+        } desired;
+        struct {
+            enum state_end end;
+            const char *reason; /* may be NULL */
+        } ended;
+        struct {
+            uint64_t epoch;
+            const struct state_member *members; /* by rank */
+            int n_members;
+            int64_t resume_step;
+            int32_t restarts; /* of the job so far */
+        } epoch;
+        struct state_checkpoint checkpoint;
+        struct {
+            int64_t step;
+        } removed;
+        struct state_incident incident;
+    };
+    void *memory; /* of a decoded record */
+};
+
+/* Appends to `ret`. ERR_LIMIT above RECORD_MAX_BYTES, ERR_INVALID for a kind there is not. */
+NODISCARD err_t record_encode(const struct record *record, struct buf *ret);
+/* ERR_CORRUPT: no record; ERR_UNSUPPORTED: of a newer dtd. */
+NODISCARD err_t record_decode(const void *data, size_t len, struct record *ret);
+void record_fini(struct record *record); /* also of a zeroed one */
+
+#endif
