@@ -1,5 +1,5 @@
-/* The job file: what a person asks for, as a plain struct. DESIGN 10 of the project; every key is a row of the schema table
- * in job.c (type, range, default, help, changeable on resume), which also makes --set, --help and the manual. */
+/* The job file: what a person asks for, as a plain struct. DESIGN 10 of the project; every key is a row of the schema
+ * table in job.c (type, range, default, help, changeable on resume), which also makes --set, --help and the manual. */
 #ifndef DTD_COMMON_CONF_JOB_H
 #define DTD_COMMON_CONF_JOB_H
 
@@ -8,6 +8,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+struct schema;
 
 enum model_arch { ARCH_LLAMA, ARCH_GPT2 };
 enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS };
@@ -22,7 +24,7 @@ struct job_model {
     int64_t dim, layers, heads, kv_heads, ffn; /* kv_heads 0: heads; ffn 0: 4 dim (gpt2), 8/3 dim up to 32 (llama) */
     int64_t vocab;                             /* 0: what the tokenizer has */
     double norm_eps, rope_theta;
-    bool tied;                                 /* head shares the embedding's table (gpt2: always) */
+    bool tied; /* head shares the embedding's table (gpt2: always) */
 };
 
 struct job_data {
@@ -30,8 +32,8 @@ struct job_data {
     int n_train, n_valid;
     enum tokenizer_kind tokenizer;
     bool lowercase;
-    char *cache; /* folder for prepared shards; "" : the user's cache */
-    char *train_hash, *valid_hash; /* recorded by the client at submit: names of the prepared shards */
+    char *cache;                   /* folder for prepared shards; "" : the user's cache */
+    char *train_hash, *valid_hash; /* recorded by the client at submit: names of the prepared shards; "" : none yet */
 };
 
 struct job_train {
@@ -51,7 +53,7 @@ struct job_parallel {
 };
 
 struct job_checkpoint {
-    char *dir;
+    char *dir; /* left out in the file: checkpoints/NAME */
     int64_t every, memory_every, keep_last, keep_best;
     char *resume_from; /* set by `dtctl resume`: a step folder; "" : none */
 };
@@ -74,17 +76,25 @@ struct job_spec {
     struct job_run run;
 };
 
-/* Parses text (YAML). `file` is for messages. `sets`: "train.lr=1e-4" overrides, applied after the text. Every error says
- * file:line, key, what was found, what is allowed (for an unknown key the nearest known one). Cross-key rules are checked
- * here too (heads % kv_heads, micro_batch <= global_batch, what this version cannot do yet: tp > 1 ...). */
+/* Parses text (YAML). `file` is for messages. `sets`: "train.lr=1e-4" overrides, applied after the text. Every error
+ * says file:line, key, what was found, what is allowed (for an unknown key the nearest known one). Cross-key rules are
+ * checked here too (heads % kv_heads, micro_batch <= global_batch, what this version cannot do yet: tp > 1 ...). */
 NODISCARD err_t job_parse(const char *file, const char *text, size_t len, const char *const *sets, int n_sets,
                           struct job_spec *ret, struct why *why);
+/* Legal on a zeroed or failed one. */
 void job_fini(struct job_spec *job);
-/* The whole spec, every key, as YAML that job_parse reads back to an equal spec: the form in the log and on the wire. */
+/* The whole spec, every key, as YAML that job_parse reads back to an equal spec: the form in the log and on the wire.
+ */
 NODISCARD err_t job_print(const struct job_spec *job, struct buf *ret);
 /* Refuses a resume that changes what the schema does not mark as changeable; names the key and both values. */
 NODISCARD err_t job_resume_check(const struct job_spec *before, const struct job_spec *after, struct why *why);
-/* The learning rate of update `step` (1-based), after warm-up and schedule. */
+/* Makes workdir, checkpoint.dir, checkpoint.resume_from and data.cache absolute, against the folder of the job file.
+ * What is absolute already stays, and so does "". Text only: nothing is opened. data_resolve does it for the globs. */
+NODISCARD err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why);
+/* The rows behind all this: schema_help(&job_schema, stdout) is `dtctl submit --help-keys`. */
+extern const struct schema job_schema;
+/* The learning rate of update `step` (1-based): it rises in a straight line to lr at update `warmup`, then follows the
+ * schedule, which arrives at lr x min_lr_ratio with update `steps` and stays there. */
 double job_lr(const struct job_train *t, int64_t step);
 
 #endif

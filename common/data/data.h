@@ -31,15 +31,25 @@ NODISCARD err_t tokenizer_decode(const struct tokenizer *t, int32_t id, struct b
 
 /* ---- preparing ---- */
 
+/* Turns patterns (glob(7); relative ones from `dir`, which is absolute) into absolute paths of regular files: sorted by
+ * byte value, each once, folders skipped. Symbolic links are followed and keep their names. A pattern that names a file
+ * as it stands is that file. ERR_NOTFOUND names the pattern that matches nothing; ERR_INVALID a name that is not UTF-8.
+ * ret_paths[ret_n] and each text in it are malloced: swap them into a job_spec, or data_paths_free. */
+NODISCARD err_t data_resolve(const char *dir, char *const *patterns, int n, char ***ret_paths, int *ret_n,
+                             struct why *why);
+void data_paths_free(char **paths, int n);
+
 struct data_prepare {
     char *const *files; /* absolute paths */
     int n_files;
     enum tokenizer_kind tokenizer;
     bool lowercase;
-    const char *vocab_from; /* words: hash of the prepared set whose vocabulary to use (validation data); NULL: make one */
-    const char *cache;      /* folder; NULL or "": $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data */
+    const char
+        *vocab_from;   /* words: hash of the prepared set whose vocabulary to use (validation data); NULL: make one */
+    const char *cache; /* folder; NULL or "": $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data */
     void (*progress)(int64_t done_bytes, int64_t total_bytes, void *arg); /* may be NULL */
     void *arg;
+    int64_t shard_tokens; /* tokens of a shard at most; 0: 2^30. No part of the hash: any cut is the same data */
 };
 /* Makes the set unless it is there (another preparer's counts), atomically. ret_hash: 64 hex digits and a NUL.
  * ERR_NOTFOUND names a missing file, ERR_INVALID an empty set. */
@@ -56,8 +66,12 @@ int64_t data_vocab(const struct data_set *d);
 const struct tokenizer *data_tokenizer(const struct data_set *d);
 /* Samples of seq inputs and seq targets: floor((tokens - 1) / seq). */
 int64_t data_samples(const struct data_set *d, int64_t seq);
-/* ids[seq], targets[seq] (the next tokens) of sample `index`. */
-void data_sample(const struct data_set *d, int64_t seq, int64_t index, int32_t *ret_ids, int32_t *ret_targets);
+/* ids[seq], targets[seq] (the next tokens) of sample `index`. ERR_INVALID when there is no such sample; ERR_CORRUPT
+ * when a token is outside of the vocabulary (a damaged shard), so that no kernel ever reads beyond its table. */
+NODISCARD err_t data_sample(const struct data_set *d, int64_t seq, int64_t index, int32_t *ret_ids,
+                            int32_t *ret_targets);
+/* Reads every byte and compares it with the index's SHA-256; ERR_CORRUPT names the file. */
+NODISCARD err_t data_verify(const struct data_set *d, struct why *why);
 
 /* ---- the sampler: position -> sample, a bijection of [0, n) for every pass over the data ---- */
 

@@ -1,0 +1,306 @@
+/* The table of the job file. A row is one key: adding one is adding a line here and a field in job.h of the same path.
+ *
+ * What a resumed job may change is what leaves the meaning of the checkpoint and of the data's order alone: the recipe
+ * and the plan yes, the model's shape, the tokens and the batch that counts them no. */
+#include "common/conf/job.h"
+
+#include "common/base/dtype.h"
+#include "common/conf/job_rules.h"
+#include "common/conf/schema.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct schema_name arch_names[] = {{"llama", ARCH_LLAMA}, {"gpt2", ARCH_GPT2}, {0}};
+static const struct schema_name tokenizer_names[] = {{"bytes", TOKENIZER_BYTES}, {"words", TOKENIZER_WORDS}, {0}};
+static const struct schema_name lr_names[] = {
+    {"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {"linear", LR_LINEAR}, {0}};
+static const struct schema_name dtype_names[] = {{"float32", DT_F32}, {"float64", DT_F64}, {"bfloat16", DT_BF16}, {0}};
+static const struct schema_name numerics_names[] = {
+    {"fast", NUMERICS_FAST}, {"canonical", NUMERICS_CANONICAL}, {"proof", NUMERICS_PROOF}, {0}};
+static const struct schema_name pipe_names[] = {{"1f1b", PIPE_1F1B}, {"gpipe", PIPE_GPIPE}, {0}};
+static const struct schema_name recompute_names[] = {{"none", RECOMPUTE_NONE}, {"full", RECOMPUTE_FULL}, {0}};
+static const struct schema_name device_names[] = {{"cpu", DEVICE_CPU}, {"cuda", DEVICE_CUDA}, {0}};
+
+/* A name becomes part of file names, log lines and URLs. */
+static const char *check_name(const char *text)
+{
+    size_t len = strlen(text);
+    size_t good = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
+    bool legal = len && len <= 64 && good == len && text[0] != '.' && text[0] != '-';
+    return legal ? NULL
+                 : "a name of 1 to 64 letters, digits, points, dashes and underscores that begins with a letter or a "
+                   "digit";
+}
+
+static const char *check_env(const char *text)
+{
+    size_t good = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+    bool legal = text[0] && good == strlen(text) && good <= 256 && !isdigit((unsigned char)text[0]);
+    return legal ? NULL
+                 : "a name of letters, digits and underscores for each key (the name of an environment variable)";
+}
+
+static const char *check_path(const char *text)
+{
+    return text[0] && strlen(text) < 4096 ? NULL : "a path of 1 to 4095 bytes";
+}
+
+static const char *check_path_or_none(const char *text)
+{
+    return strlen(text) < 4096 ? NULL : "a path of at most 4095 bytes";
+}
+
+static const char *check_hash(const char *text)
+{
+    bool legal = !text[0] || (strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64);
+    return legal ? NULL : "a hash of 64 hex digits, or \"\"";
+}
+
+/* FIXED: a resumed job keeps the value. FREE: it may change it. */
+enum { FIXED, FREE };
+#define ROW(field, kind, change, default_, help_)                                                               \
+    .key = #field, .type = kind, .resume = change, .offset = offsetof(struct job_spec, field), .def = default_, \
+    .help = help_
+#define INT(field, lo, hi, def, change, help)                           \
+    {                                                                   \
+        ROW(field, SCHEMA_INT, change, def, help), .min = lo, .max = hi \
+    }
+#define UINT(field, def, change, help)             \
+    {                                              \
+        ROW(field, SCHEMA_UINT, change, def, help) \
+    }
+#define FLOAT(field, lo, hi, def, change, help)                            \
+    {                                                                      \
+        ROW(field, SCHEMA_FLOAT, change, def, help), .low = lo, .high = hi \
+    }
+#define BOOL(field, def, change, help)             \
+    {                                              \
+        ROW(field, SCHEMA_BOOL, change, def, help) \
+    }
+#define ENUM(field, list, def, change, help)                      \
+    {                                                             \
+        ROW(field, SCHEMA_ENUM, change, def, help), .names = list \
+    }
+#define TEXT(field, legal, def, change, help)                      \
+    {                                                              \
+        ROW(field, SCHEMA_TEXT, change, def, help), .check = legal \
+    }
+#define ITEMS(field, count, kind, legal, def, change, help)                                                   \
+    {                                                                                                         \
+        ROW(field, kind, change, def, help), .count_offset = offsetof(struct job_spec, count), .check = legal \
+    }
+
+#define MAX_WORKERS 1048576
+#define MAX_STEPS 1000000000
+
+static const struct schema_row rows[] = {
+    TEXT(name, check_name, NULL, FREE, "What the job is called; part of file names."),
+
+    ENUM(model.arch, arch_names, "llama", FIXED, "The architecture."),
+    INT(model.dim, 1, 1 << 20, NULL, FIXED, "Width of the residual stream."),
+    INT(model.layers, 1, 4096, NULL, FIXED, "Number of layers."),
+    INT(model.heads, 1, 4096, NULL, FIXED, "Attention heads; must divide dim."),
+    INT(model.kv_heads, 0, 4096, "0", FIXED, "Key-value heads; must divide heads. 0: as many as heads."),
+    INT(model.ffn, 0, 1 << 22, "0", FIXED,
+        "Width of the feed-forward layer. 0: 4 dim (gpt2); 8/3 dim, rounded up to a multiple of 32 (llama)."),
+    INT(model.vocab, 0, 1 << 24, "0", FIXED, "Rows of the embedding. 0: as many as the tokenizer has."),
+    FLOAT(model.norm_eps, 1e-12, 1e-1, "1e-5", FIXED, "Added to the variance in normalisations."),
+    FLOAT(model.rope_theta, 1, 1e12, "10000", FIXED, "Base of the rotary positions (llama)."),
+    BOOL(model.tied, "false", FIXED, "The head shares the embedding's table (gpt2: always)."),
+
+    ITEMS(data.train, data.n_train, SCHEMA_LIST, check_path, NULL, FREE,
+          "Files to train on; patterns with *, ? and [] are taken, relative ones from the job file's folder. After a "
+          "move they may stand elsewhere, with the same content."),
+    ITEMS(data.valid, data.n_valid, SCHEMA_LIST, check_path, "[]", FREE, "Files to evaluate on; as data.train."),
+    ENUM(data.tokenizer, tokenizer_names, "bytes", FIXED,
+         "bytes: 256 tokens. words: split at white space, one end-of-line token a line, vocabulary of the training "
+         "files."),
+    BOOL(data.lowercase, "false", FIXED, "Fold A-Z to a-z first (words)."),
+    TEXT(data.cache, check_path_or_none, "\"\"", FREE,
+         "Folder for prepared shards. Empty: dtd's folder in the user's cache."),
+    TEXT(data.train_hash, check_hash, "\"\"", FIXED, "Name of the prepared training shards; written by the client."),
+    TEXT(data.valid_hash, check_hash, "\"\"", FREE, "Name of the prepared validation shards; written by the client."),
+
+    INT(train.steps, 1, MAX_STEPS, NULL, FREE, "Updates in all, those before a resume included."),
+    INT(train.seq, 1, 1 << 22, "256", FIXED, "Tokens of a sample."),
+    INT(train.global_batch, 1, 1 << 24, "16", FIXED, "Samples of an update, over all workers."),
+    INT(train.micro_batch, 1, 1 << 20, "4", FREE, "Samples that a worker computes at once."),
+    FLOAT(train.lr, 0, 1000, "3e-4", FREE, "Peak learning rate."),
+    FLOAT(train.min_lr_ratio, 0, 1, "0.1", FREE, "What a schedule ends at, as a part of lr."),
+    ENUM(train.schedule, lr_names, "cosine", FREE, "How the rate falls after the warm-up."),
+    INT(train.warmup, 0, MAX_STEPS, "0", FREE, "Updates over which the rate rises from 0 in a straight line."),
+    FLOAT(train.weight_decay, 0, 100, "0.1", FREE, "AdamW's decay of matrices."),
+    FLOAT(train.clip, 0, 1e9, "1", FREE, "Largest norm of the gradient. 0: no clipping."),
+    FLOAT(train.beta1, 0, 0.999999, "0.9", FREE, "AdamW's first moment."),
+    FLOAT(train.beta2, 0, 0.99999999, "0.95", FREE, "AdamW's second moment."),
+    FLOAT(train.eps, 1e-30, 1, "1e-8", FREE, "AdamW's denominator."),
+    ENUM(train.dtype, dtype_names, "float32", FIXED,
+         "Type that is computed in. Left out with numerics proof: float64."),
+    ENUM(train.numerics, numerics_names, "fast", FREE,
+         "fast; canonical: bit-identical on any number of workers; proof: float64 on the reference kernels."),
+    INT(train.eval_every, 0, MAX_STEPS, "0", FREE, "Evaluate after every so many updates. 0: never."),
+    INT(train.eval_batches, 0, MAX_STEPS, "0", FREE,
+        "Global batches of one evaluation. 0: all validation samples once."),
+    UINT(train.seed, "1", FIXED, "Of initial values and of the order of the samples."),
+
+    INT(parallel.workers, 1, MAX_WORKERS, "1", FREE,
+        "Workers; a multiple of fsdp x tp x pp x cp, the rest are replicas."),
+    INT(parallel.zero, 0, 3, "0", FREE, "What fsdp shards: 1 the optimizer, 2 gradients too, 3 parameters too."),
+    INT(parallel.fsdp, 1, MAX_WORKERS, "1", FREE, "Ways to shard over (ZeRO)."),
+    INT(parallel.tp, 1, MAX_WORKERS, "1", FREE, "Ways of tensor parallelism."),
+    BOOL(parallel.sp, "true", FREE, "Sequence parallelism beside tensor parallelism."),
+    INT(parallel.pp, 1, MAX_WORKERS, "1", FREE, "Stages of the pipeline."),
+    ENUM(parallel.schedule, pipe_names, "1f1b", FREE, "Order of the pipeline's actions."),
+    INT(parallel.cp, 1, MAX_WORKERS, "1", FREE, "Ways to cut the sequence (ring attention)."),
+    INT(parallel.ep, 1, MAX_WORKERS, "1", FREE, "Ways to spread experts, folded over fsdp x cp x tp."),
+    ENUM(parallel.recompute, recompute_names, "none", FREE, "Activations to compute again in the backward pass."),
+
+    TEXT(checkpoint.dir, check_path_or_none, "\"\"", FREE, "Folder of the checkpoints. Empty: checkpoints/NAME."),
+    INT(checkpoint.every, 0, MAX_STEPS, "100", FREE,
+        "Save after every so many updates, and at the end. 0: only at the end."),
+    INT(checkpoint.memory_every, 0, MAX_STEPS, "0", FREE, "Save into other nodes' memory. 0: never."),
+    INT(checkpoint.keep_last, 1, 1000000, "3", FREE, "Newest checkpoints that are kept."),
+    INT(checkpoint.keep_best, 0, 1000000, "1", FREE,
+        "Checkpoints with the lowest validation loss that are kept besides."),
+    TEXT(checkpoint.resume_from, check_path_or_none, "\"\"", FREE,
+         "A step's folder to start from; written by dtctl resume. Empty: start anew."),
+
+    ENUM(run.device, device_names, "cpu", FREE, "What workers compute on."),
+    INT(run.nodes, 1, MAX_WORKERS, "1", FREE, "Nodes that the workers are spread over."),
+    INT(run.threads, 0, 4096, "0", FREE, "Threads of a worker. 0: its share of the node's cores."),
+    INT(run.restarts, 0, 1000000, "3", FREE, "Failures that the job survives."),
+    INT(run.orphan_seconds, 1, 86400, "60", FREE, "How long workers go on without the daemon."),
+    INT(run.max_seconds, 0, MAX_STEPS, "0", FREE, "Stop after so long, with a checkpoint. 0: no limit."),
+    INT(run.priority, -1000, 1000, "0", FREE, "Jobs with a higher one start first."),
+    ITEMS(run.env, run.n_env, SCHEMA_MAP, check_env, "{}", FREE, "Environment variables of the workers."),
+    TEXT(run.workdir, check_path, "\".\"", FREE, "Working folder of the workers; relative to the job file's folder."),
+};
+
+static const struct schema_section sections[] = {
+    {"model", "The network: what is trained."},
+    {"data", "The text, and how it becomes tokens."},
+    {"train", "The recipe."},
+    {"parallel", "How the work is spread over workers."},
+    {"checkpoint", "When to save, where, and what to keep."},
+    {"run", "Where and how the workers run."},
+};
+
+const struct schema job_schema = {
+    .title = "The job file",
+    .intro =
+        "One YAML file describes a job. `dtctl submit FILE --set KEY=VALUE` overrides a key; the value is read as "
+        "YAML,\n"
+        "so `--set 'data.train=[a.txt, b.txt]'` is a list. Unknown keys, keys that stand twice, numbers with a unit "
+        "or\n"
+        "an underscore, anchors, aliases and tags are errors. The last column but one says what a resumed job may\n"
+        "change. This page is made from the table in `common/conf/job.c` by `ninja manuals`; a test compares them.",
+    .sections = sections,
+    .n_sections = sizeof(sections) / sizeof(sections[0]),
+    .rows = rows,
+    .n_rows = sizeof(rows) / sizeof(rows[0]),
+    .size = sizeof(struct job_spec),
+};
+
+static err_t replace_text(char **text, const char *folder, const char *name)
+{
+    char *joined;
+    if (asprintf(&joined, "%s/%s", folder, name) < 0)
+        return ERR_NOMEM;
+    free(*text);
+    *text = joined;
+    return OK;
+}
+
+/* Defaults that depend on other keys. */
+static err_t complete(const struct schema_reader *r, struct job_spec *job)
+{
+    if (job->train.numerics == NUMERICS_PROOF && !schema_given(r, "train.dtype"))
+        job->train.dtype = DT_F64;
+    if (job->model.arch == ARCH_GPT2 && !schema_given(r, "model.tied"))
+        job->model.tied = true;
+    return job->checkpoint.dir[0] ? OK : replace_text(&job->checkpoint.dir, "checkpoints", job->name);
+}
+
+err_t job_parse(const char *file, const char *text, size_t len, const char *const *sets, int n_sets,
+                struct job_spec *ret, struct why *why)
+{
+    struct job_spec job;
+    struct schema_reader r;
+    why_set(why, OK, "%s", err_text(ERR_NOMEM)); /* the one failure below that writes no sentence */
+    err_t err = schema_start(&r, &job_schema, file, &job, why);
+    if (!err)
+        err = schema_read(&r, text, len, why);
+    for (int i = 0; !err && i < n_sets; i++)
+        err = schema_set(&r, sets[i], why);
+    if (!err)
+        err = schema_finish(&r, why);
+    if (!err)
+        err = complete(&r, &job);
+    if (!err)
+        err = job_rules_check(&r, &job, why);
+    if (err) {
+        job_fini(&job);
+        return err;
+    }
+    *ret = job;
+    return OK;
+}
+
+void job_fini(struct job_spec *job)
+{
+    schema_fini(&job_schema, job);
+}
+
+err_t job_print(const struct job_spec *job, struct buf *ret)
+{
+    return schema_print(&job_schema, job, ret);
+}
+
+err_t job_resume_check(const struct job_spec *before, const struct job_spec *after, struct why *why)
+{
+    return schema_resume_check(&job_schema, before, after, why);
+}
+
+err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why)
+{
+    char **const paths[] = {&job->run.workdir, &job->checkpoint.dir, &job->checkpoint.resume_from, &job->data.cache};
+    if (folder[0] != '/')
+        return why_set(why, ERR_INVALID, "%s: an absolute folder is needed", folder);
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        char *path = *paths[i];
+        if (!path[0] || path[0] == '/')
+            continue;
+        if (strcmp(path, ".") == 0)
+            path[0] = '\0'; /* the folder itself, with a slash that is cut below */
+        err_t err = replace_text(paths[i], folder, path);
+        if (err)
+            return why_set(why, err, "%s", err_text(err));
+        size_t len = strlen(*paths[i]);
+        if (len > 1 && (*paths[i])[len - 1] == '/')
+            (*paths[i])[len - 1] = '\0';
+    }
+    return OK;
+}
+
+double job_lr(const struct job_train *t, int64_t step)
+{
+    if (step < t->warmup)
+        return t->lr * (double)step / (double)t->warmup;
+    double done = t->steps > t->warmup ? (double)(step - t->warmup) / (double)(t->steps - t->warmup) : 1;
+    if (t->steps == t->warmup && step == t->warmup)
+        done = 0;
+    if (done > 1)
+        done = 1;
+    switch (t->schedule) {
+    case LR_CONSTANT:
+        return t->lr;
+    case LR_COSINE:
+        return t->lr * (t->min_lr_ratio + (1 - t->min_lr_ratio) * 0.5 * (1 + cos(M_PI * done)));
+    case LR_LINEAR:
+        return t->lr * (1 - (1 - t->min_lr_ratio) * done);
+    }
+    return t->lr;
+}

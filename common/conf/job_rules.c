@@ -1,0 +1,216 @@
+/* Order matters in one way only: arithmetic comes before what this version cannot do yet, so that a plan that is wrong
+ * in every version is called wrong, not early. A rule writes the sentence that follows "job.yaml:7: parallel.tp: ". */
+#include "common/conf/job_rules.h"
+
+#include "common/base/dtype.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+
+#define SENTENCE 400
+
+struct rule {
+    const char *key; /* where the message points */
+    /* True when the rule is broken; then `ret` holds the sentence. */
+    bool (*broken)(const struct job_spec *job, char ret[SENTENCE]);
+    /* Without a function: the one value of an int64_t that this version takes, and why. */
+    size_t offset;
+    int64_t only;
+    const char *because;
+};
+
+#define SAY(...) (snprintf(ret, SENTENCE, __VA_ARGS__), true)
+
+static int64_t divisor_below(int64_t n, int64_t d)
+{
+    while (d > 1 && n % d)
+        d--;
+    return d;
+}
+
+static bool heads_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    int64_t below = divisor_below(m->dim, m->heads < m->dim ? m->heads : m->dim);
+    return m->dim % m->heads && SAY("model.dim %" PRId64 " does not divide by %" PRId64 " heads; %" PRId64
+                                    " heads would do, or a dim of %" PRId64,
+                                    m->dim, m->heads, below, (m->dim + m->heads - 1) / m->heads * m->heads);
+}
+
+static bool kv_heads_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    return m->kv_heads && m->heads % m->kv_heads &&
+           SAY("%" PRId64 " heads do not divide by %" PRId64 " key-value heads; %" PRId64 " would do", m->heads,
+               m->kv_heads, divisor_below(m->heads, m->kv_heads < m->heads ? m->kv_heads : m->heads));
+}
+
+static bool rotary_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    return m->arch == ARCH_LLAMA && m->dim / m->heads % 2 &&
+           SAY("dim / heads is %" PRId64 "; rotary positions turn pairs, so llama needs an even number",
+               m->dim / m->heads);
+}
+
+static bool gpt2_kv_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_model *m = &j->model;
+    return m->arch == ARCH_GPT2 && m->kv_heads && m->kv_heads != m->heads &&
+           SAY("gpt2 has as many key-value heads as heads: write 0 or %" PRId64, m->heads);
+}
+
+static bool gpt2_tied_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->model.arch == ARCH_GPT2 && !j->model.tied &&
+           SAY("gpt2's head always shares the embedding's table: write true, or leave it out");
+}
+
+static bool vocab_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->data.tokenizer == TOKENIZER_BYTES && j->model.vocab && j->model.vocab < 256 &&
+           SAY("the tokenizer bytes has 256 tokens: write 0 (take the tokenizer's), or 256 and more");
+}
+
+static bool lowercase_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->data.lowercase && j->data.tokenizer != TOKENIZER_WORDS &&
+           SAY("only the tokenizer words has it: write false");
+}
+
+static bool train_empty(const struct job_spec *j, char ret[SENTENCE])
+{
+    return !j->data.n_train && SAY("found an empty list; at least one file or pattern is needed");
+}
+
+static bool micro_batch_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->train.micro_batch > j->train.global_batch &&
+           SAY("%" PRId64 " samples, more than train.global_batch: at most %" PRId64, j->train.micro_batch,
+               j->train.global_batch);
+}
+
+static bool warmup_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->train.warmup > j->train.steps &&
+           SAY("%" PRId64 " updates, more than train.steps: at most %" PRId64, j->train.warmup, j->train.steps);
+}
+
+static bool dtype_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    enum dtype dtype = (enum dtype)j->train.dtype;
+    if (j->train.numerics == NUMERICS_PROOF && dtype != DT_F64)
+        return SAY("train.numerics proof computes in float64: write float64, or leave it out");
+    if (j->train.numerics == NUMERICS_CANONICAL && dtype != DT_F32)
+        return SAY("train.numerics canonical computes in float32: write float32, or leave it out");
+    if (dtype == DT_BF16 && j->run.device == DEVICE_CPU)
+        return SAY("this version has no bfloat16 on a CPU: write float32");
+    return false;
+}
+
+static bool zero_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->parallel.zero && j->parallel.fsdp < 2 &&
+           SAY("ZeRO %" PRId64 " shards over parallel.fsdp, which is 1: write 0, or fsdp of 2 and more",
+               j->parallel.zero);
+}
+
+static bool mesh_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_parallel *p = &j->parallel;
+    int64_t unit = 1, below;
+    const int64_t axes[] = {p->fsdp, p->tp, p->pp, p->cp};
+    for (size_t i = 0; i < sizeof(axes) / sizeof(axes[0]); i++)
+        if (__builtin_mul_overflow(unit, axes[i], &unit))
+            return SAY("fsdp x tp x pp x cp is beyond every cluster");
+    below = p->workers / unit * unit;
+    if (p->workers % unit == 0)
+        return false;
+    if (!below)
+        return SAY("%" PRId64 " workers; fsdp x tp x pp x cp alone is %" PRId64 ": write %" PRId64, p->workers, unit,
+                   unit);
+    return SAY("%" PRId64 " workers are not a multiple of fsdp x tp x pp x cp, which is %" PRId64 ": write %" PRId64
+               " or %" PRId64,
+               p->workers, unit, below, below + unit);
+}
+
+/* After mesh_broken: the product fits. */
+static bool experts_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_parallel *p = &j->parallel;
+    int64_t folded = p->fsdp * p->cp * p->tp;
+    return folded % p->ep && SAY("it is folded over fsdp x cp x tp, which is %" PRId64 ": write %" PRId64, folded,
+                                 divisor_below(folded, p->ep < folded ? p->ep : folded));
+}
+
+static bool stages_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->parallel.pp > j->model.layers &&
+           SAY("%" PRId64 " stages, but model.layers is %" PRId64 ": at most as many stages as layers", j->parallel.pp,
+               j->model.layers);
+}
+
+static bool recompute_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->parallel.recompute != RECOMPUTE_NONE && SAY("this version keeps all activations: write none");
+}
+
+static bool device_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->run.device != DEVICE_CPU && SAY("this build has no CUDA module: write cpu");
+}
+
+#define OVER(field, fn)             \
+    {                               \
+        .key = #field, .broken = fn \
+    }
+#define ONLY(field, value, why)                                                                  \
+    {                                                                                            \
+        .key = #field, .offset = offsetof(struct job_spec, field), .only = value, .because = why \
+    }
+
+static const struct rule rules[] = {
+    OVER(data.train, train_empty),
+    OVER(model.heads, heads_broken),
+    OVER(model.kv_heads, kv_heads_broken),
+    OVER(model.heads, rotary_broken),
+    OVER(model.kv_heads, gpt2_kv_broken),
+    OVER(model.tied, gpt2_tied_broken),
+    OVER(model.vocab, vocab_broken),
+    OVER(data.lowercase, lowercase_broken),
+    OVER(train.micro_batch, micro_batch_broken),
+    OVER(train.warmup, warmup_broken),
+    OVER(parallel.pp, stages_broken),
+    OVER(parallel.workers, mesh_broken),
+    OVER(parallel.ep, experts_broken),
+    OVER(parallel.zero, zero_broken),
+    /* What this version cannot do yet. */
+    ONLY(parallel.tp, 1, "this version has no tensor parallelism"),
+    ONLY(parallel.pp, 1, "this version has no pipeline parallelism"),
+    ONLY(parallel.cp, 1, "this version has no context parallelism"),
+    ONLY(parallel.ep, 1, "this version has no expert parallelism"),
+    ONLY(parallel.fsdp, 1, "this version does not shard parameters"),
+    ONLY(parallel.zero, 0, "this version does not shard the optimizer"),
+    ONLY(run.nodes, 1, "this version trains on one node"),
+    ONLY(checkpoint.memory_every, 0, "this version has no memory tier of checkpoints"),
+    OVER(parallel.recompute, recompute_broken),
+    OVER(run.device, device_broken),
+    OVER(train.dtype, dtype_broken),
+};
+
+static bool rule_broken(const struct rule *rule, const struct job_spec *job, char ret[SENTENCE])
+{
+    if (rule->broken)
+        return rule->broken(job, ret);
+    int64_t value = *(const int64_t *)((const char *)job + rule->offset);
+    return value != rule->only && SAY("found %" PRId64 "; %s: write %" PRId64, value, rule->because, rule->only);
+}
+
+err_t job_rules_check(const struct schema_reader *r, const struct job_spec *job, struct why *why)
+{
+    char sentence[SENTENCE];
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
+        if (rule_broken(&rules[i], job, sentence))
+            return schema_complain(r, rules[i].key, ERR_INVALID, why, "%s", sentence);
+    return OK;
+}

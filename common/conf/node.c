@@ -1,0 +1,87 @@
+/* The table of dtd's configuration. Everything has a default, so that a private dtd needs no file. */
+#include "common/conf/node.h"
+
+#include "common/conf/schema.h"
+
+#include <string.h>
+
+static const struct schema_name level_names[] = {
+    {"error", LOG_ERROR}, {"warn", LOG_WARN}, {"info", LOG_INFO}, {"debug", LOG_DEBUG}, {0}};
+
+static const char *check_name(const char *text)
+{
+    size_t good = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
+    return good == strlen(text) && good <= 253 ? NULL : "a host name of at most 253 letters, digits, points and dashes";
+}
+
+static const char *check_dir(const char *text)
+{
+    bool legal = !text[0] || (text[0] == '/' && strlen(text) < 4096);
+    return legal ? NULL : "an absolute path of at most 4095 bytes, or \"\"";
+}
+
+#define ROW(field, kind, default_, help_) \
+    .key = #field, .type = kind, .offset = offsetof(struct node_conf, field), .def = default_, .help = help_
+
+static const struct schema_row rows[] = {
+    {ROW(name, SCHEMA_TEXT, "\"\"", "This node's name in the cluster. Empty: the host's."), .check = check_name},
+    {ROW(state_dir, SCHEMA_TEXT, "\"\"",
+         "Where dtd keeps its state. Empty: `$DTD_DIR`, else `$XDG_STATE_HOME/dtd`, else `~/.local/state/dtd`."),
+     .check = check_dir},
+    {ROW(slots, SCHEMA_INT, "0", "Workers that this node takes at most. 0: one a core."), .min = 0, .max = 4096},
+    {ROW(log.level, SCHEMA_ENUM, "info", "What is logged. `DTD_LOG` in the environment wins."), .names = level_names},
+    {ROW(snapshot.entries, SCHEMA_INT, "1024", "Entries of the replicated log after which a snapshot is taken."),
+     .min = 16, .max = 1000000},
+    {ROW(snapshot.trailing, SCHEMA_INT, "256", "Entries that are kept behind a snapshot, for a node that lags."),
+     .min = 0, .max = 1000000},
+    {ROW(disk.reserve_mib, SCHEMA_INT, "16", "Space that is kept for the log when the disk is full."), .min = 1,
+     .max = 1048576},
+};
+
+static const struct schema_section sections[] = {
+    {"log", "Logging."},
+    {"snapshot", "The replicated log of the cluster's state."},
+    {"disk", "Room for the state folder."},
+};
+
+const struct schema node_schema = {
+    .title = "dtd's configuration",
+    .intro = "`dtd --config FILE` reads one YAML file; every key has a default. This page is made from the table in\n"
+             "`common/conf/node.c` by `ninja manuals`; a test compares them.",
+    .sections = sections,
+    .n_sections = sizeof(sections) / sizeof(sections[0]),
+    .rows = rows,
+    .n_rows = sizeof(rows) / sizeof(rows[0]),
+    .size = sizeof(struct node_conf),
+};
+
+static err_t parse(const char *file, const char *text, size_t len, struct node_conf *ret, struct why *why)
+{
+    struct node_conf conf;
+    struct schema_reader r;
+    why_set(why, OK, "%s", err_text(ERR_NOMEM));
+    err_t err = schema_start(&r, &node_schema, file, &conf, why);
+    if (!err && text)
+        err = schema_read(&r, text, len, why);
+    if (err) {
+        node_conf_fini(&conf);
+        return err;
+    }
+    *ret = conf;
+    return OK;
+}
+
+err_t node_conf_parse(const char *file, const char *text, size_t len, struct node_conf *ret, struct why *why)
+{
+    return parse(file, text ? text : "", len, ret, why);
+}
+
+err_t node_conf_default(struct node_conf *ret, struct why *why)
+{
+    return parse("defaults", NULL, 0, ret, why);
+}
+
+void node_conf_fini(struct node_conf *conf)
+{
+    schema_fini(&node_schema, conf);
+}

@@ -1,0 +1,142 @@
+/* Why not strtoll alone: it takes spaces, signs for unsigned values, prefixes and trailing junk, and a YAML library on
+ * top of it read 1_000 as 1 and -5 as 2^64-5. The form is checked here first, then converted. */
+#include "common/conf/number.h"
+
+#include <errno.h>
+#include <locale.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *skip_sign(const char *s)
+{
+    return *s == '-' || *s == '+' ? s + 1 : s;
+}
+
+static const char *skip_digits(const char *s)
+{
+    return s + strspn(s, "0123456789");
+}
+
+/* [sign] digits [. digits] [e [sign] digits], with a digit somewhere before the e. */
+static bool is_float(const char *text)
+{
+    const char *s = skip_sign(text), *start = s;
+    s = skip_digits(s);
+    long digits = s - start;
+    if (*s == '.') {
+        start = ++s;
+        s = skip_digits(s);
+        digits += s - start;
+    }
+    if (!digits)
+        return false;
+    if (*s == 'e' || *s == 'E') {
+        start = s = skip_sign(s + 1);
+        s = skip_digits(s);
+        if (s == start)
+            return false;
+    }
+    return !*s;
+}
+
+static bool is_not_finite(const char *text)
+{
+    static const char *const words[] = {"nan", "inf", "infinity"};
+    const char *s = skip_sign(text);
+    if (*s == '.')
+        s++;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (strcasecmp(s, words[i]) == 0)
+            return true;
+    return false;
+}
+
+static const char *explain_form(const char *text)
+{
+    const char *s = skip_sign(text);
+    if (is_not_finite(text))
+        return "it is not a finite number";
+    if (*s >= '0' && *s <= '9' && strchr(s, '_'))
+        return "write the digits without _";
+    if (*s >= '0' && *s <= '9' && strchr(s, ','))
+        return "write the digits without a comma, and a fraction with a point";
+    if (*s == '0' && s[1] && strchr("xXoObB", s[1]))
+        return "write it in decimal";
+    return "";
+}
+
+static const char *check_int(const char *text)
+{
+    const char *s = skip_sign(text), *end = skip_digits(s);
+    if (end == s || *end)
+        return is_float(text) ? "write an integer with all its digits, without a point or an exponent"
+                              : explain_form(text);
+    if (*s == '0' && s[1])
+        return "leading zeros could mean octal: leave them out";
+    return NULL;
+}
+
+const char *number_int_parse(const char *text, int64_t *ret)
+{
+    const char *wrong = check_int(text);
+    if (wrong)
+        return wrong;
+    errno = 0;
+    long long value = strtoll(text, NULL, 10);
+    if (errno)
+        return "it does not fit into 64 bits";
+    *ret = value;
+    return NULL;
+}
+
+const char *number_uint_parse(const char *text, uint64_t *ret)
+{
+    const char *wrong = check_int(text);
+    if (wrong)
+        return wrong;
+    if (*text == '-')
+        return "it is negative";
+    errno = 0;
+    unsigned long long value = strtoull(text, NULL, 10);
+    if (errno)
+        return "it does not fit into 64 bits";
+    *ret = value;
+    return NULL;
+}
+
+const char *number_double_parse(const char *text, double *ret)
+{
+    if (!is_float(text))
+        return explain_form(text);
+    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!c)
+        return "out of memory";
+    double value = strtod_l(text, NULL, c);
+    freelocale(c);
+    if (!isfinite(value))
+        return "it is too large for a double";
+    if (value == 0 && strcspn(text, "123456789") < strcspn(text, "eE"))
+        return "it is too small for a double";
+    *ret = value;
+    return NULL;
+}
+
+void number_double_print(double value, char ret[NUMBER_TEXT])
+{
+    if (value == rint(value) && fabs(value) < 1e9) {
+        snprintf(ret, NUMBER_TEXT, "%.0f", value);
+        return;
+    }
+    for (int precision = 1; precision <= 17; precision++) {
+        double back = 0;
+        snprintf(ret, NUMBER_TEXT, "%.*g", precision, value);
+        char *comma = strchr(ret, ',');
+        if (comma)
+            *comma = '.';
+        if (!number_double_parse(ret, &back) && back == value)
+            return;
+    }
+}
