@@ -1,0 +1,18 @@
+/* Plumbing of the fast CPU backend: every file of cpu/ is compiled once per instruction set, KERN_CPU_ISA names it. */
+#ifndef DTD_KERNELS_CPU_CPU_H
+#define DTD_KERNELS_CPU_CPU_H
+
+#define CPU_JOIN(isa, name) kern_cpu_##isa##_##name
+#define CPU_EXPAND(isa, name) CPU_JOIN(isa, name)
+#define KERN_FN(name) CPU_EXPAND(KERN_CPU_ISA, name)
+
+#include "kernels/cpu/simd.h"
+#include "kernels/prototypes.h"
+#include "kernels/stream.h"
+
+/* oneDNN's product, row-major, C = alpha op(A) op(B) + beta C; its status as ours, logged. Callable from a part of a
+ * region, where it stays on the calling thread. */
+NODISCARD err_t KERN_FN(sgemm)(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                               int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
+
+#endif

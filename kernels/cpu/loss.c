@@ -1,0 +1,107 @@
+/* Softmax and cross-entropy. A row of logits (200 KB for GPT-2) stays in the second level cache between the passes over
+ * it, so memory sees one read and, with the gradient, one write. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vmath.h"
+
+#define ROWS 256     /* losses of so many rows are kept, then summed in order */
+#define SUM_RUN 1024 /* so many elements are summed in float32 before float64 takes over */
+
+struct loss_args {
+    int64_t v;
+    const int32_t *targets;
+    bool grad;
+    float scale;
+    float *logits;
+    double loss[ROWS];
+};
+
+static float row_max(const float *x, int64_t n)
+{
+    vf a = v_set(-INFINITY), b = a, c = a, d = a;
+    int64_t j = 0;
+    for (; j + 4 * VF <= n; j += 4 * VF) {
+        a = v_max(a, v_load(x + j));
+        b = v_max(b, v_load(x + j + VF));
+        c = v_max(c, v_load(x + j + 2 * VF));
+        d = v_max(d, v_load(x + j + 3 * VF));
+    }
+    float max = v_largest(v_max(v_max(a, b), v_max(c, d)));
+    for (; j < n; j++)
+        max = x[j] > max ? x[j] : max;
+    return max;
+}
+
+/* Sum of exp(x - max), 1 <= n <= SUM_RUN; with `keep` the terms replace x. */
+static ALWAYS_INLINE float exp_run(float *x, int64_t n, float max, bool keep)
+{
+    vf sum = {0}, other = {0}, e;
+    int64_t j = 0;
+    for (; j + 2 * VF <= n; j += 2 * VF) {
+        e = v_exp(v_load(x + j) - max);
+        vf f = v_exp(v_load(x + j + VF) - max);
+        sum += e;
+        other += f;
+        if (keep) {
+            v_store(x + j, e);
+            v_store(x + j + VF, f);
+        }
+    }
+    for (int64_t left; (left = n - j) > 0; j += VF) {
+        left = left < VF ? left : VF;
+        e = v_exp(v_load_n(x + j, left) - max);
+        if (keep)
+            v_store_n(x + j, e, left);
+        float lane[VF];
+        v_store(lane, e);
+        other += v_load_n(lane, left); /* lanes that were not read hold exp(-max) */
+    }
+    return v_sum(sum + other);
+}
+
+static double exp_sum(float *x, int64_t n, float max, bool keep)
+{
+    double sum = 0;
+    for (int64_t j = 0; j < n; j += SUM_RUN) {
+        int64_t run = n - j < SUM_RUN ? n - j : SUM_RUN;
+        sum += (double)(keep ? exp_run(x + j, run, max, true) : exp_run(x + j, run, max, false));
+    }
+    return sum;
+}
+
+static double loss_row(const struct loss_args *a, float *x, int32_t target)
+{
+    if (target < 0) {
+        if (a->grad)
+            memset(x, 0, (size_t)a->v * sizeof(float));
+        return 0;
+    }
+    float max = row_max(x, a->v), logit = x[target];
+    double sum = exp_sum(x, a->v, max, a->grad), loss = (double)max + log(sum) - (double)logit;
+    if (!a->grad)
+        return loss;
+    float factor = (float)((double)a->scale / sum);
+    for (int64_t j = 0; j < a->v; j++)
+        x[j] *= factor;
+    x[target] -= a->scale;
+    return loss;
+}
+
+static void loss_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    struct loss_args *a = arg;
+    for (int64_t i = lo; i < hi; i++)
+        a->loss[i] = loss_row(a, a->logits + i * a->v, a->targets[i]);
+}
+
+void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad,
+                            double scale, void *logits, double *loss_sum)
+{
+    for (int64_t i = 0; i < t; i += ROWS) {
+        int64_t rows = t - i < ROWS ? t - i : ROWS;
+        struct loss_args a = {
+            .v = v, .targets = targets + i, .grad = grad, .scale = (float)scale, .logits = (float *)logits + i * v};
+        kern_stream_run(s, rows, 1, loss_rows, &a);
+        for (int64_t r = 0; r < rows; r++)
+            *loss_sum += a.loss[r];
+    }
+}

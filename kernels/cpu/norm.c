@@ -1,0 +1,209 @@
+/* Root-mean-square norm and layer norm, with the residual sum in front; formulas as in ref/norm.c.
+ *
+ * A row is read from memory once and then from cache. The backward takes blocks of 16 rows: first their input
+ * gradients, then, while they are still in cache, their part of the weights' gradients column by column. With threads
+ * the first half is shared by rows and the second by columns; the blocks and so the bits stay the same. */
+#include "kernels/cpu/cpu.h"
+
+#define BLOCK 16
+
+struct norm_args {
+    int64_t t, d;
+    float eps;
+    bool centered; /* layer norm */
+    const float *x, *res, *w, *b;
+    float *r, *y, *mean, *rstd;
+    /* backward: x, w and the statistics, and */
+    const float *dy, *d_res, *c_mean, *c_rstd;
+    float *dx, *dw, *db;
+};
+
+/* A vector at column j, or what is left of the row there. */
+static ALWAYS_INLINE vf part_load(const float *p, int64_t j, int64_t d)
+{
+    return d - j >= VF ? v_load(p + j) : v_load_n(p + j, d - j);
+}
+
+static ALWAYS_INLINE void part_store(float *p, int64_t j, int64_t d, vf x)
+{
+    if (d - j >= VF)
+        v_store(p + j, x);
+    else
+        v_store_n(p + j, x, d - j);
+}
+
+/* Sums of x (after the residual sum, which is written) and of its squares. */
+static ALWAYS_INLINE float row_sum(const struct norm_args *a, const float *x, const float *res, float *r, bool squares)
+{
+    vf sum = {0};
+    for (int64_t j = 0; j < a->d; j += VF) {
+        vf v = part_load(x, j, a->d);
+        if (res) {
+            v += part_load(res, j, a->d);
+            part_store(r, j, a->d, v);
+        }
+        sum = squares ? v_fma(v, v, sum) : sum + v;
+    }
+    return v_sum(sum);
+}
+
+static float squares_around(const float *x, int64_t d, float mean)
+{
+    vf sum = {0};
+    int64_t j = 0;
+    for (; j + VF <= d; j += VF) {
+        vf v = v_load(x + j) - mean;
+        sum = v_fma(v, v, sum);
+    }
+    float rest = 0;
+    for (; j < d; j++)
+        rest += (x[j] - mean) * (x[j] - mean);
+    return v_sum(sum) + rest;
+}
+
+static void rms_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct norm_args *a = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        const float *x = a->x + i * a->d, *res = a->res ? a->res + i * a->d : NULL;
+        float *r = res ? a->r + i * a->d : NULL, *y = a->y + i * a->d;
+        float mean_square = row_sum(a, x, res, r, true) / (float)a->d, k = 1 / sqrtf(mean_square + a->eps);
+        const float *row = res ? r : x;
+        for (int64_t j = 0; j < a->d; j += VF)
+            part_store(y, j, a->d, part_load(row, j, a->d) * k * part_load(a->w, j, a->d));
+        a->rstd[i] = k;
+    }
+}
+
+static void layer_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct norm_args *a = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        const float *x = a->x + i * a->d, *res = a->res ? a->res + i * a->d : NULL;
+        float *r = res ? a->r + i * a->d : NULL, *y = a->y + i * a->d;
+        float mean = row_sum(a, x, res, r, false) / (float)a->d;
+        const float *row = res ? r : x;
+        float k = 1 / sqrtf(squares_around(row, a->d, mean) / (float)a->d + a->eps);
+        for (int64_t j = 0; j < a->d; j += VF) {
+            vf h = (part_load(row, j, a->d) - mean) * k;
+            part_store(y, j, a->d, v_fma(h, part_load(a->w, j, a->d), part_load(a->b, j, a->d)));
+        }
+        a->mean[i] = mean;
+        a->rstd[i] = k;
+    }
+}
+
+void KERN_FN(rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
+                      const void *w, void *r, void *y, void *rstd)
+{
+    struct norm_args a = {.t = t, .d = d, .eps = (float)eps, .x = x, .res = res, .w = w, .r = r, .y = y, .rstd = rstd};
+    kern_stream_run(s, t, BLOCK, rms_rows, &a);
+}
+
+void KERN_FN(layernorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
+                        const void *w, const void *b, void *r, void *y, void *mean, void *rstd)
+{
+    struct norm_args a = {.t = t,
+                          .d = d,
+                          .eps = (float)eps,
+                          .centered = true,
+                          .x = x,
+                          .res = res,
+                          .w = w,
+                          .b = b,
+                          .r = r,
+                          .y = y,
+                          .mean = mean,
+                          .rstd = rstd};
+    kern_stream_run(s, t, BLOCK, layer_rows, &a);
+}
+
+static void input_grad_row(const struct norm_args *a, int64_t i)
+{
+    const float *x = a->x + i * a->d, *dy = a->dy + i * a->d, *past = a->d_res ? a->d_res + i * a->d : NULL;
+    float *dx = a->dx + i * a->d, mean = a->centered ? a->c_mean[i] : 0, k = a->c_rstd[i];
+    vf sum_g = {0}, sum_gh = {0};
+    for (int64_t j = 0; j < a->d; j += VF) {
+        vf g = part_load(dy, j, a->d) * part_load(a->w, j, a->d);
+        sum_g += g;
+        sum_gh = v_fma(g, (part_load(x, j, a->d) - mean) * k, sum_gh);
+    }
+    float mean_g = a->centered ? v_sum(sum_g) / (float)a->d : 0, mean_gh = v_sum(sum_gh) / (float)a->d;
+    for (int64_t j = 0; j < a->d; j += VF) {
+        vf g = part_load(dy, j, a->d) * part_load(a->w, j, a->d), h = (part_load(x, j, a->d) - mean) * k;
+        vf v = (g - mean_g - h * mean_gh) * k;
+        if (past)
+            v += part_load(past, j, a->d);
+        part_store(dx, j, a->d, v);
+    }
+}
+
+static void input_grad_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    for (int64_t i = lo; i < hi; i++)
+        input_grad_row(arg, i);
+}
+
+/* Columns [lo, hi) of the weights' gradients, rows [row, end) of which there are at most BLOCK. */
+static void weight_grad_block(const struct norm_args *a, int64_t row, int64_t end, int64_t lo, int64_t hi)
+{
+    for (int64_t j = lo; j < hi; j += VF) {
+        vf sum_w = {0}, sum_b = {0};
+        for (int64_t i = row; i < end; i++) {
+            vf dy = part_load(a->dy + i * a->d, j, hi), x = part_load(a->x + i * a->d, j, hi);
+            float mean = a->centered ? a->c_mean[i] : 0;
+            sum_w = v_fma(dy, (x - mean) * a->c_rstd[i], sum_w);
+            sum_b += dy;
+        }
+        part_store(a->dw, j, hi, part_load(a->dw, j, hi) + sum_w);
+        if (a->centered)
+            part_store(a->db, j, hi, part_load(a->db, j, hi) + sum_b);
+    }
+}
+
+static void weight_grad_columns(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct norm_args *a = arg;
+    for (int64_t i = 0; i < a->t; i += BLOCK)
+        weight_grad_block(a, i, i + BLOCK < a->t ? i + BLOCK : a->t, lo, hi);
+}
+
+static void norm_grad(struct kern_stream *s, struct norm_args *a)
+{
+    if (s->threads > 1) {
+        kern_stream_run(s, a->d, 64, weight_grad_columns, a);
+        kern_stream_run(s, a->t, BLOCK, input_grad_rows, a);
+        return;
+    }
+    for (int64_t i = 0; i < a->t; i += BLOCK) {
+        int64_t end = i + BLOCK < a->t ? i + BLOCK : a->t;
+        input_grad_rows(a, 0, i, end);
+        weight_grad_block(a, i, end, 0, a->d);
+    }
+}
+
+void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *rstd,
+                           const void *dy, const void *d_res, void *dx, void *dw)
+{
+    struct norm_args a = {.t = t, .d = d, .x = x, .w = w, .c_rstd = rstd, .dy = dy, .d_res = d_res, .dx = dx, .dw = dw};
+    norm_grad(s, &a);
+}
+
+void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w,
+                             const void *mean, const void *rstd, const void *dy, const void *d_res, void *dx, void *dw,
+                             void *db)
+{
+    struct norm_args a = {.t = t,
+                          .d = d,
+                          .centered = true,
+                          .x = x,
+                          .w = w,
+                          .c_mean = mean,
+                          .c_rstd = rstd,
+                          .dy = dy,
+                          .d_res = d_res,
+                          .dx = dx,
+                          .dw = dw,
+                          .db = db};
+    norm_grad(s, &a);
+}

@@ -1,0 +1,93 @@
+/* AdamW, the pieces of a gradient's norm, and plain memory: bound by memory bandwidth, one pass each. */
+#include "kernels/cpu/map.h"
+
+struct adamw_constants {
+    float grad_scale, beta1, beta2, rest1, rest2; /* rest = 1 - beta */
+    float step_size, unbias_v, eps, decay; /* lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t), eps, lr * weight_decay */
+};
+
+/* The change is put together before it meets p, so that p is rounded once: a decay of 1e-6 would vanish in 1 - lr wd.
+ */
+static ALWAYS_INLINE void adamw_lanes(const void *constants, const vf in[], vf out[])
+{
+    const struct adamw_constants *c = constants;
+    vf p = in[0], g = in[3] * c->grad_scale;
+    vf m = v_fma(in[1], v_set(c->beta1), g * c->rest1);
+    vf v = v_fma(in[2], v_set(c->beta2), g * g * c->rest2);
+    vf change = m * c->step_size / v_fma(v_sqrt(v), v_set(c->unbias_v), v_set(c->eps));
+    out[0] = p - v_fma(p, v_set(c->decay), change);
+    out[1] = m;
+    out[2] = v;
+}
+
+MAP_RANGE(adamw_range, 4, 3, adamw_lanes)
+
+void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *a)
+{
+    struct adamw_constants c = {.grad_scale = (float)a->grad_scale,
+                                .beta1 = (float)a->beta1,
+                                .beta2 = (float)a->beta2,
+                                .rest1 = (float)(1 - a->beta1),
+                                .rest2 = (float)(1 - a->beta2),
+                                .step_size = (float)(a->lr / (1 - pow(a->beta1, (double)a->step))),
+                                .unbias_v = (float)(1 / sqrt(1 - pow(a->beta2, (double)a->step))),
+                                .eps = (float)a->eps,
+                                .decay = (float)(a->lr * a->weight_decay)};
+    struct map m = {.in = {a->p, a->m, a->v, a->g}, .out = {a->p, a->m, a->v}, .constants = &c};
+    kern_stream_run(s, a->n, MAP_GRAIN, adamw_range, &m);
+}
+
+struct sumsq_args {
+    int64_t n;
+    const float *x;
+    double *blocks;
+};
+
+/* A missing tail is read as zeros, so a block's order does not depend on its length. */
+static double sumsq_block(const float *x, int64_t n)
+{
+    vd low, high, sum_low = {0}, sum_high = {0};
+    int64_t i = 0;
+    for (; i + VF <= n; i += VF) {
+        v_widen(v_load(x + i), &low, &high);
+        sum_low = v_fma_d(low, low, sum_low);
+        sum_high = v_fma_d(high, high, sum_high);
+    }
+    v_widen(v_load_n(x + i, n - i), &low, &high);
+    return v_sum_d(v_fma_d(low, low, sum_low) + v_fma_d(high, high, sum_high));
+}
+
+static void sumsq_range(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct sumsq_args *a = arg;
+    for (int64_t i = lo; i < hi; i += KERN_SUMSQ_BLOCK)
+        a->blocks[i / KERN_SUMSQ_BLOCK] = sumsq_block(a->x + i, hi - i < KERN_SUMSQ_BLOCK ? hi - i : KERN_SUMSQ_BLOCK);
+}
+
+void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, const void *x, double *blocks)
+{
+    struct sumsq_args a = {n, x, blocks};
+    kern_stream_run(s, n, KERN_SUMSQ_BLOCK, sumsq_range, &a);
+}
+
+static void zero_range(void *arg, int part, int64_t lo, int64_t hi)
+{
+    memset((float *)arg + lo, 0, (size_t)(hi - lo) * sizeof(float));
+}
+
+void KERN_FN(zero)(struct kern_stream *s, int64_t n, void *x)
+{
+    kern_stream_run(s, n, MAP_GRAIN, zero_range, x);
+}
+
+static void copy_range(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct map *m = arg;
+    memcpy(m->out[0] + lo, m->in[0] + lo, (size_t)(hi - lo) * sizeof(float));
+}
+
+void KERN_FN(copy)(struct kern_stream *s, int64_t n, const void *x, void *y)
+{
+    struct map m = {.in = {x}, .out = {y}};
+    kern_stream_run(s, n, MAP_GRAIN, copy_range, &m);
+}

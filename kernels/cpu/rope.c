@@ -1,0 +1,93 @@
+/* Rotary positions. Angles and their sines are float64: at position 100,000 a float32 angle has lost its third digit. A
+ * position's factors are made once and used for all samples and heads; they depend on nothing else, so no table is
+ * kept. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vmath.h"
+
+#include <assert.h>
+
+#define CHUNK 256 /* columns of a head done at once */
+
+struct rope_args {
+    int64_t t, seq, pos0, heads, head_dim, stride, column, width; /* column, width: of the chunk */
+    float sign;                                                   /* -1 turns back */
+    float *x;
+    double frequency[CHUNK / 2]; /* radians per position, by pair */
+};
+
+/* Factors of neighbours: y = x c + swapped(x) s, with c = cos cos and s = -sin sin per pair. */
+struct factors {
+    float c[CHUNK], s[CHUNK];
+};
+
+static void factors_at(const struct rope_args *a, int64_t pos, struct factors *f)
+{
+    for (int64_t j = 0; j < a->width; j += VF) {
+        vd angle, sine, cosine;
+        memcpy(&angle, a->frequency + j / 2, sizeof(angle));
+        v_sincos(angle * (double)pos, &sine, &cosine);
+        for (int k = 0; k < VD; k++) {
+            f->c[j + 2 * k] = f->c[j + 2 * k + 1] = (float)cosine[k];
+            f->s[j + 2 * k + 1] = (float)sine[k] * a->sign;
+            f->s[j + 2 * k] = -f->s[j + 2 * k + 1];
+        }
+    }
+}
+
+static ALWAYS_INLINE vf swap_neighbours(vf x)
+{
+#if VF == 16
+    return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+#elif VF == 8
+    return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6);
+#else
+    return __builtin_shufflevector(x, x, 1, 0, 3, 2);
+#endif
+}
+
+static ALWAYS_INLINE vf turn(vf x, const struct factors *f, int64_t j)
+{
+    return v_fma(x, v_load(f->c + j), swap_neighbours(x) * v_load(f->s + j));
+}
+
+static void turn_row(const struct rope_args *a, const struct factors *f, float *x)
+{
+    for (int64_t h = 0; h < a->heads; h++, x += a->head_dim) {
+        int64_t j = 0;
+        for (; j + VF <= a->width; j += VF)
+            v_store(x + j, turn(v_load(x + j), f, j));
+        if (j < a->width)
+            v_store_n(x + j, turn(v_load_n(x + j, a->width - j), f, j), a->width - j);
+    }
+}
+
+static void turn_positions(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct rope_args *a = arg;
+    struct factors f;
+    for (int64_t pos = lo; pos < hi; pos++) {
+        factors_at(a, a->pos0 + pos, &f);
+        for (int64_t i = pos; i < a->t; i += a->seq)
+            turn_row(a, &f, a->x + i * a->stride + a->column);
+    }
+}
+
+void KERN_FN(rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, int64_t heads, int64_t head_dim,
+                   int64_t stride, double theta, bool inverse, void *x)
+{
+    assert(head_dim % 2 == 0 && stride >= heads * head_dim);
+    struct rope_args a = {.t = t,
+                          .seq = seq,
+                          .pos0 = pos0,
+                          .heads = heads,
+                          .head_dim = head_dim,
+                          .stride = stride,
+                          .sign = inverse ? -1 : 1,
+                          .x = x};
+    for (a.column = 0; a.column < head_dim; a.column += CHUNK) {
+        a.width = head_dim - a.column < CHUNK ? head_dim - a.column : CHUNK;
+        for (int64_t j = 0; j < a.width; j += 2)
+            a.frequency[j / 2] = pow(theta, -(double)(a.column + j) / (double)head_dim);
+        kern_stream_run(s, seq < t ? seq : t, 16, turn_positions, &a);
+    }
+}

@@ -1,0 +1,53 @@
+/* The functions of a backend, declared once for every table: the includer defines KERN_FN(name) (kern_ref_f32_gemm,
+ * kern_cpu_avx2_gemm, ...). Semantics are in kernels/kernels.h. No include guard: one inclusion per compiled variant.
+ */
+#include "kernels/kernels.h"
+
+extern const struct kern_ops KERN_FN(ops);
+
+NODISCARD err_t KERN_FN(gemm)(struct kern_stream *s, const struct kern_gemm *g);
+void KERN_FN(bias_grad)(struct kern_stream *s, int64_t t, int64_t n, const void *dy, void *db);
+void KERN_FN(embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *ids, const void *table,
+                    const void *pos, void *y);
+void KERN_FN(embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *ids, const void *dy,
+                         void *d_table, void *d_pos);
+void KERN_FN(rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
+                      const void *w, void *r, void *y, void *rstd);
+void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *rstd,
+                           const void *dy, const void *d_res, void *dx, void *dw);
+void KERN_FN(layernorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
+                        const void *w, const void *b, void *r, void *y, void *mean, void *rstd);
+void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w,
+                             const void *mean, const void *rstd, const void *dy, const void *d_res, void *dx, void *dw,
+                             void *db);
+void KERN_FN(rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, int64_t heads, int64_t head_dim,
+                   int64_t stride, double theta, bool inverse, void *x);
+NODISCARD err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a);
+NODISCARD err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention_grad *a);
+void KERN_FN(swiglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);
+void KERN_FN(swiglu_grad)(struct kern_stream *s, int64_t n, const void *a, const void *b, const void *dy, void *da,
+                          void *db);
+void KERN_FN(gelu)(struct kern_stream *s, int64_t n, const void *x, void *y);
+void KERN_FN(gelu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx);
+void KERN_FN(relu)(struct kern_stream *s, int64_t n, const void *x, void *y);
+void KERN_FN(relu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx);
+void KERN_FN(add)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);
+void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad,
+                            double scale, void *logits, double *loss_sum);
+void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *a);
+void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, const void *x, double *blocks);
+void KERN_FN(zero)(struct kern_stream *s, int64_t n, void *x);
+void KERN_FN(copy)(struct kern_stream *s, int64_t n, const void *x, void *y);
+
+/* The rows of a table; `name` and `dtype` come from the backend. */
+#define KERN_TABLE(backend, type)                                                                                     \
+    {                                                                                                                 \
+        .name = (backend), .dtype = (type), .gemm = KERN_FN(gemm), .bias_grad = KERN_FN(bias_grad),                   \
+        .embed = KERN_FN(embed), .embed_grad = KERN_FN(embed_grad), .rmsnorm = KERN_FN(rmsnorm),                      \
+        .rmsnorm_grad = KERN_FN(rmsnorm_grad), .layernorm = KERN_FN(layernorm),                                       \
+        .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope), .attention = KERN_FN(attention),            \
+        .attention_grad = KERN_FN(attention_grad), .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad),    \
+        .gelu = KERN_FN(gelu), .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu),                                \
+        .relu_grad = KERN_FN(relu_grad), .add = KERN_FN(add), .cross_entropy = KERN_FN(cross_entropy),                \
+        .adamw = KERN_FN(adamw), .sumsq_blocks = KERN_FN(sumsq_blocks), .zero = KERN_FN(zero), .copy = KERN_FN(copy), \
+    }

@@ -1,0 +1,69 @@
+/* Element-wise functions. */
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+void KERN_FN(swiglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double gate = (double)((const real *)a)[i], value = (double)((const real *)b)[i];
+        ((real *)y)[i] = (real)(gate * sigmoid(gate) * value);
+    }
+}
+
+void KERN_FN(swiglu_grad)(struct kern_stream *s, int64_t n, const void *a, const void *b, const void *dy, void *da,
+                          void *db)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double gate = (double)((const real *)a)[i], value = (double)((const real *)b)[i];
+        double g = (double)((const real *)dy)[i], k = sigmoid(gate);
+        ((real *)da)[i] = (real)(g * value * k * (1 + gate * (1 - k)));
+        ((real *)db)[i] = (real)(g * gate * k);
+    }
+}
+
+/* tanh's argument in GPT-2's GELU: sqrt(2/pi) (x + 0.044715 x^3) */
+#define GELU_SCALE 0.79788456080286535588
+#define GELU_CUBIC 0.044715
+
+void KERN_FN(gelu)(struct kern_stream *s, int64_t n, const void *x, void *y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double v = (double)((const real *)x)[i];
+        ((real *)y)[i] = (real)(0.5 * v * (1 + tanh(GELU_SCALE * (v + GELU_CUBIC * v * v * v))));
+    }
+}
+
+void KERN_FN(gelu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double v = (double)((const real *)x)[i], th = tanh(GELU_SCALE * (v + GELU_CUBIC * v * v * v));
+        double slope = 0.5 * (1 + th) + 0.5 * v * (1 - th * th) * GELU_SCALE * (1 + 3 * GELU_CUBIC * v * v);
+        ((real *)dx)[i] = (real)(slope * (double)((const real *)dy)[i]);
+    }
+}
+
+void KERN_FN(relu)(struct kern_stream *s, int64_t n, const void *x, void *y)
+{
+    const real *v = x;
+    for (int64_t i = 0; i < n; i++)
+        ((real *)y)[i] = v[i] <= 0 ? 0 : v[i]; /* a NaN passes */
+}
+
+void KERN_FN(relu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx)
+{
+    const real *v = x, *g = dy;
+    for (int64_t i = 0; i < n; i++)
+        ((real *)dx)[i] = v[i] <= 0 ? 0 : g[i];
+}
+
+void KERN_FN(add)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        ((real *)y)[i] = ((const real *)a)[i] + ((const real *)b)[i];
+}

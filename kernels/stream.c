@@ -1,0 +1,116 @@
+/* See stream.h. libgomp's barriers are futexes that the thread sanitizer does not see, so the hand-over of a region's
+ * data to its threads and back is told to it. */
+#include "kernels/stream.h"
+#include "kernels/kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* libgomp's interface; declared here because clang brings a header for another runtime. */
+void GOMP_parallel(void (*fn)(void *), void *data, unsigned threads, unsigned flags);
+void omp_set_num_threads(int n);
+int omp_get_num_threads(void);
+int omp_get_thread_num(void);
+
+#if defined(__SANITIZE_THREAD__)
+#define REGION_SYNC 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define REGION_SYNC 1
+#endif
+#endif
+#ifdef REGION_SYNC
+void __tsan_acquire(void *addr);
+void __tsan_release(void *addr);
+#define region_acquire(r) __tsan_acquire(r)
+#define region_release(r) __tsan_release(r)
+#else
+#define region_acquire(r) ((void)(r))
+#define region_release(r) ((void)(r))
+#endif
+
+#define SCRATCH_ALIGN 64
+
+struct region {
+    kern_range_fn *fn;
+    void *arg;
+    int64_t n, grain;
+    int parts;
+};
+
+err_t kern_stream_new(const struct kern_ops *ops, int threads, struct kern_stream **ret)
+{
+    struct kern_stream *s = calloc(1, sizeof(*s));
+    (void)ops; /* both CPU backends have the same stream */
+    if (!s)
+        return ERR_NOMEM;
+    s->threads = threads > 0 ? threads : 1;
+    *ret = s;
+    return OK;
+}
+
+void kern_stream_free(struct kern_stream *s)
+{
+    if (!s)
+        return;
+    free(s->scratch);
+    free(s);
+}
+
+err_t kern_stream_sync(struct kern_stream *s)
+{
+    (void)s; /* every call has returned, so its work is done */
+    return OK;
+}
+
+err_t kern_stream_scratch(struct kern_stream *s, size_t bytes, void **ret)
+{
+    if (bytes > s->scratch_bytes) {
+        size_t rounded = (bytes + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
+        void *more = rounded < bytes ? NULL : aligned_alloc(SCRATCH_ALIGN, rounded);
+        if (!more)
+            return ERR_NOMEM;
+        free(s->scratch);
+        s->scratch = more;
+        s->scratch_bytes = rounded;
+    }
+    *ret = s->scratch;
+    return OK;
+}
+
+void kern_stream_enter(const struct kern_stream *s)
+{
+    omp_set_num_threads(s->threads);
+}
+
+static void region_part(const struct region *r, int part)
+{
+    int64_t grains = (r->n + r->grain - 1) / r->grain;
+    int64_t lo = grains * part / r->parts * r->grain, hi = grains * (part + 1) / r->parts * r->grain;
+    hi = hi < r->n ? hi : r->n;
+    if (lo < hi)
+        r->fn(r->arg, part, lo, hi);
+}
+
+/* libgomp may lend fewer threads than asked for. */
+static void region_thread(void *arg)
+{
+    struct region *r = arg;
+    region_acquire(r);
+    for (int part = omp_get_thread_num(); part < r->parts; part += omp_get_num_threads())
+        region_part(r, part);
+    region_release(r);
+}
+
+void kern_stream_run(const struct kern_stream *s, int64_t n, int64_t grain, kern_range_fn *fn, void *arg)
+{
+    struct region r = {.fn = fn, .arg = arg, .n = n, .grain = grain, .parts = s->threads};
+    if (s->threads == 1 || n <= grain) {
+        if (n > 0)
+            fn(arg, 0, 0, n);
+        return;
+    }
+    region_release(&r);
+    GOMP_parallel(region_thread, &r, (unsigned)s->threads, 0);
+    region_acquire(&r);
+}

@@ -1,0 +1,31 @@
+/* A CPU stream: the calling thread, the helpers that libgomp lends it, and scratch memory that grows once and stays.
+ *
+ * Shared by `ref` and `cpu`, private to kernels/. One thread at a time calls into a stream. oneDNN runs on libgomp, so
+ * our own loops use the same pool (through its ABI, which gcc and clang builds can both call): two pools would fight
+ * for the cores. */
+#ifndef DTD_KERNELS_STREAM_H
+#define DTD_KERNELS_STREAM_H
+
+#include "common/base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct kern_stream {
+    int threads; /* at least 1 */
+    void *scratch;
+    size_t scratch_bytes;
+};
+
+/* At least `bytes` of 64-aligned memory, valid until the next call; grows only when more is asked than ever before. */
+NODISCARD err_t kern_stream_scratch(struct kern_stream *s, size_t bytes, void **ret);
+
+/* Limits the calling thread's next parallel region (oneDNN's too) to the stream's threads. */
+void kern_stream_enter(const struct kern_stream *s);
+
+/* fn(arg, part, lo, hi) on parts of [0, n): cut at multiples of `grain`, part < threads. What fn computes for an index
+ * must not depend on the cuts. Returns when all parts are done. */
+typedef void kern_range_fn(void *arg, int part, int64_t lo, int64_t hi);
+void kern_stream_run(const struct kern_stream *s, int64_t n, int64_t grain, kern_range_fn *fn, void *arg);
+
+#endif
