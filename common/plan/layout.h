@@ -37,7 +37,8 @@ struct layout {
 
 /* The part [lo, hi) of `n` units that index i of `parts` holds: sizes differ by at most one, larger first. */
 void layout_split(int64_t n, int parts, int index, int64_t *ret_lo, int64_t *ret_hi);
-/* The boxes of a tensor that `rank` holds (`segments` > 1 gives several); at most `max`; returns their number. */
+/* The boxes of a tensor that `rank` holds (`segments` > 1 gives several), the last dimension's ranges fastest. Where
+ * two axes shard one dimension the innermost cuts first. Returns their number; writes at most `max` of them. */
 int layout_boxes(const struct mesh *m, const struct layout *l, int ndim, const int64_t *dims, int rank, int max,
                  struct box *ret);
 

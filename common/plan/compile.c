@@ -1,0 +1,390 @@
+/* From a job and a graph to one rank's program. In this version: data parallelism with gradient accumulation.
+ *
+ * Microbatch i is samples [i b, (i+1) b) of the global batch, on whatever rank it runs, and ranks get contiguous ranges
+ * of microbatches. So the leaves of the gradient's sum are the same for every number of workers. In canonical numerics
+ * each leaf is computed by itself and joins a fixed tree; otherwise a rank adds its microbatches in place and the
+ * ranks' sums are reduced.
+ *
+ * The forward and backward of all microbatches share their ops: what differs is in the action. The backward exists
+ * twice when a rank has several microbatches: the first writes gradients, the later ones add to them. */
+#include "common/plan/compile.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- growing ---- */
+
+static void op_clear(struct op *op, enum op_kind kind, int node)
+{
+    memset(op, 0, sizeof(*op));
+    op->kind = kind;
+    op->node = node;
+    op->layer = op->group = op->event = -1;
+    op->m = op->n = op->k = dim_one(1);
+    for (int i = 0; i < OP_MAX_OPERANDS; i++)
+        op->arg[i].buffer = -1;
+    for (int i = 0; i < OP_MAX_WAITS; i++)
+        op->wait[i] = -1;
+}
+
+struct op *compile_op(struct compiler *c, enum op_kind kind, int node)
+{
+    struct program *p = c->p;
+    if (!c->err && p->n_ops == c->cap_ops) {
+        int cap = c->cap_ops ? 2 * c->cap_ops : 256;
+        struct op *grown = realloc(p->ops, (size_t)cap * sizeof(*grown));
+        if (grown) {
+            p->ops = grown;
+            c->cap_ops = cap;
+        } else {
+            c->err = ERR_NOMEM;
+        }
+    }
+    struct op *op = c->err ? &c->sink : &p->ops[p->n_ops++];
+    op_clear(op, kind, node);
+    if (node >= 0)
+        op->layer = c->g->nodes[node].layer;
+    return op;
+}
+
+void compile_action(struct compiler *c, struct action a, struct op_range ops)
+{
+    struct program *p = c->p;
+    if (!c->err && p->n_actions == c->cap_actions) {
+        int cap = c->cap_actions ? 2 * c->cap_actions : 64;
+        struct action *grown = realloc(p->actions, (size_t)cap * sizeof(*grown));
+        if (grown) {
+            p->actions = grown;
+            c->cap_actions = cap;
+        } else {
+            c->err = ERR_NOMEM;
+        }
+    }
+    if (c->err)
+        return;
+    a.first_op = ops.first;
+    a.n_ops = ops.n;
+    p->actions[p->n_actions++] = a;
+}
+
+/* ---- what the rules ask ---- */
+
+int compile_value(const struct compiler *c, int t)
+{
+    if (t < 0)
+        return -1;
+    switch (c->g->tensors[t].kind) {
+    case GT_PARAM:
+        return c->p->param_buffer[t];
+    case GT_IDS:
+        return c->p->ids_buffer;
+    case GT_TARGETS:
+        return c->p->targets_buffer;
+    case GT_ACTIVATION:
+    case GT_STAT:
+        break;
+    }
+    return c->act[t];
+}
+
+bool compile_can_take(const struct compiler *c, int t)
+{
+    int producer = c->producer[t];
+    if (producer < 0 || c->consumers[t] != 1)
+        return false;
+    enum graph_op op = c->g->nodes[producer].op;
+    return op == GO_LINEAR || op == GO_EMBED || op == GO_ADD; /* their backward does not read what they made */
+}
+
+static void count_uses(struct compiler *c)
+{
+    for (int i = 0; i < c->g->n_nodes; i++) {
+        const struct graph_node *n = &c->g->nodes[i];
+        if (n->op == GO_ROPE)
+            continue;
+        for (int k = 0; k < GRAPH_MAX_IN; k++)
+            if (n->in[k] >= 0)
+                c->consumers[n->in[k]]++;
+        for (int k = 0; k < GRAPH_MAX_OUT; k++)
+            if (n->out[k] >= 0)
+                c->producer[n->out[k]] = i;
+    }
+}
+
+/* ---- set-up ---- */
+
+static int *index_new(struct compiler *c, int n)
+{
+    int *index = malloc((size_t)(n + 1) * sizeof(*index));
+    if (!index) {
+        c->err = ERR_NOMEM;
+        return NULL;
+    }
+    for (int i = 0; i < n; i++)
+        index[i] = -1;
+    return index;
+}
+
+static void micros_new(struct compiler *c)
+{
+    struct program *p = c->p;
+    const struct job_train *t = &c->job->train;
+    int64_t b = p->mode == MODE_GENERATE ? 1 : t->micro_batch, batch = p->mode == MODE_GENERATE ? 1 : t->global_batch;
+    int64_t lo, hi;
+    p->n_micros = (int)((batch + b - 1) / b);
+    p->micros = calloc((size_t)p->n_micros, sizeof(*p->micros));
+    if (!p->micros) {
+        c->err = ERR_NOMEM;
+        return;
+    }
+    for (int i = 0; i < p->n_micros; i++)
+        p->micros[i] = (struct micro){i * b, batch - i * b < b ? batch - i * b : b};
+    layout_split(p->n_micros, p->mode == MODE_GENERATE ? 1 : mesh_workers(&p->mesh),
+                 p->mode == MODE_GENERATE ? 0 : p->rank, &lo, &hi);
+    p->first_micro = (int)lo;
+    p->end_micro = (int)hi;
+    p->max_samples = p->micros[0].samples;
+    p->loss_scale = 1.0 / ((double)batch * (double)p->seq);
+}
+
+static void group_new(struct compiler *c)
+{
+    struct program *p = c->p;
+    int n = mesh_workers(&p->mesh);
+    p->groups = calloc(1, sizeof(*p->groups));
+    if (!p->groups) {
+        c->err = ERR_NOMEM;
+        return;
+    }
+    p->n_groups = 1;
+    p->groups[0] = (struct group){n, index_new(c, n)};
+    for (int i = 0; i < n && !c->err; i++)
+        p->groups[0].ranks[i] = i;
+}
+
+/* The most nodes that any rank keeps, so that all ranks have the same SPACE_GRAD. */
+static int tree_depth_of_ranks(const struct program *p)
+{
+    int depth = 0, world = mesh_workers(&p->mesh);
+    for (int r = 0; r < world; r++) {
+        int64_t lo, hi;
+        layout_split(p->n_micros, world, r, &lo, &hi);
+        int d = tree_depth(p->n_micros, lo, hi);
+        depth = d > depth ? d : depth;
+    }
+    return depth;
+}
+
+static void compiler_init(struct compiler *c)
+{
+    struct program *p = c->p;
+    int n = c->g->n_tensors, units = c->g->n_units;
+    int **const by_tensor[] = {&c->act,         &c->grad,     &c->producer, &p->param_buffer,
+                               &p->grad_buffer, &p->m_buffer, &p->v_buffer};
+    for (size_t i = 0; i < sizeof(by_tensor) / sizeof(by_tensor[0]); i++)
+        *by_tensor[i] = index_new(c, n);
+    c->unit_run = index_new(c, units);
+    c->consumers = calloc((size_t)n + 1, sizeof(*c->consumers));
+    c->grad_started = calloc((size_t)n + 1, sizeof(*c->grad_started));
+    c->block_offset = calloc((size_t)n + 1, sizeof(*c->block_offset));
+    if (!c->consumers || !c->grad_started || !c->block_offset)
+        c->err = ERR_NOMEM;
+    p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
+    c->all_grads = c->all_params = c->all_m = c->all_v = c->tree = c->blocks = -1;
+    c->unit_event = 0;
+    c->reduced_event = units;
+    c->loss_event = 2 * units;
+    c->loss_reduced_event = c->loss_event + 1;
+    c->update_event = c->loss_event + 2;
+    c->snapshot_event = c->loss_event + 3;
+    p->n_events = c->loss_event + 4;
+    if (c->err)
+        return;
+    count_uses(c);
+    micros_new(c);
+    group_new(c);
+}
+
+static void compiler_fini(struct compiler *c)
+{
+    free(c->act);
+    free(c->grad);
+    free(c->producer);
+    free(c->consumers);
+    free(c->grad_started);
+    free(c->unit_run);
+    free(c->block_offset);
+}
+
+/* ---- passes ---- */
+
+static struct op_range pass_end(const struct compiler *c, int first)
+{
+    return (struct op_range){first, c->p->n_ops - first};
+}
+
+static struct op_range pass_begin(struct compiler *c)
+{
+    int first = c->p->n_ops;
+    struct program *p = c->p;
+    struct op *op = compile_op(c, OP_ZERO, -1);
+    op->m = dim_one(p->n_micros);
+    op->event = c->loss_event;
+    op->wait[0] = mesh_workers(&p->mesh) > 1 ? c->loss_reduced_event : -1; /* of the step before */
+    op_arg(op, 0, p->loss_buffer);
+    bool idle = p->first_micro == p->end_micro && p->mode == MODE_TRAIN && !p->tree_depth;
+    for (int unit = c->g->n_units - 1; unit >= 0 && idle && !c->err; unit--) { /* a rank without work adds zero */
+        op = compile_op(c, OP_ZERO, -1);
+        op->m = p->buffers[c->unit_run[unit]].dim[0];
+        op->event = c->unit_event + unit;
+        op_arg(op, 0, c->unit_run[unit]);
+    }
+    return pass_end(c, first);
+}
+
+static struct op_range pass_forward(struct compiler *c)
+{
+    int first = c->p->n_ops;
+    compile_forward(c);
+    return pass_end(c, first);
+}
+
+static bool is_grad(const struct compiler *c, const struct operand *a)
+{
+    return a->buffer >= 0 && c->p->buffers[a->buffer].space == SPACE_GRAD;
+}
+
+/* The op that touches the unit's gradients last records that they are complete. */
+static void mark_units(struct compiler *c, struct op_range pass)
+{
+    for (int unit = 0; unit < c->g->n_units; unit++) {
+        struct op *last = NULL;
+        for (int i = pass.first; i < pass.first + pass.n; i++) {
+            struct op *op = &c->p->ops[i];
+            for (int k = 0; k < OP_MAX_OPERANDS; k++)
+                if (is_grad(c, &op->arg[k]) && c->p->buffers[op->arg[k].buffer].run == c->unit_run[unit])
+                    last = op;
+        }
+        if (last)
+            last->event = c->unit_event + unit;
+    }
+}
+
+static struct op_range pass_backward(struct compiler *c)
+{
+    int first = c->p->n_ops;
+    compile_backward(c);
+    if (c->p->tree_depth) {
+        for (int unit = c->g->n_units - 1; unit >= 0 && !c->err; unit--) {
+            const struct buffer *run = &c->p->buffers[c->unit_run[unit]];
+            struct op *op = compile_op(c, OP_TREE_LEAF, -1);
+            op->m = run->dim[0];
+            op->event = c->unit_event + unit;
+            op_arg(op, 0, c->unit_run[unit]);
+            op_arg(op, 1, c->tree);
+            op->arg[1].offset = run->offset / (int64_t)dtype_bytes(run->dtype);
+        }
+    } else if (!c->err) {
+        mark_units(c, pass_end(c, first));
+    }
+    return pass_end(c, first);
+}
+
+/* The backward of the second and later microbatches: the first's, without its zeroing, its products of weights adding.
+ */
+static struct op_range pass_backward_again(struct compiler *c, struct op_range pass)
+{
+    int first = c->p->n_ops;
+    for (int i = pass.first; i < pass.first + pass.n && !c->err; i++) {
+        if (c->p->ops[i].kind == OP_ZERO)
+            continue;
+        struct op *op = compile_op(c, c->p->ops[i].kind, c->p->ops[i].node);
+        *op = c->p->ops[i];
+        if (op->kind == OP_GEMM && is_grad(c, &op->arg[3]))
+            op->flags |= OPF_ACC;
+    }
+    return pass_end(c, first);
+}
+
+static void compile_micros(struct compiler *c)
+{
+    struct program *p = c->p;
+    int n = p->end_micro - p->first_micro;
+    if (n == 0)
+        return;
+    bool train = p->mode == MODE_TRAIN;
+    struct op_range forward = pass_forward(c), first = {0}, again = {0};
+    p->logits_buffer = c->act[c->g->logits];
+    if (train)
+        again = first = pass_backward(c);
+    if (train && n > 1 && !p->tree_depth)
+        again = pass_backward_again(c, first);
+    compile_pack(c, forward, first);
+    for (int i = p->first_micro; i < p->end_micro; i++) {
+        compile_action(c, (struct action){.kind = ACT_FORWARD, .micro = i, .unit = -1}, forward);
+        if (train)
+            compile_action(c, (struct action){.kind = ACT_BACKWARD, .micro = i, .unit = -1},
+                           i == p->first_micro ? first : again);
+    }
+}
+
+static void compile_program(struct compiler *c)
+{
+    struct program *p = c->p;
+    if (p->mode == MODE_TRAIN && c->job->train.numerics == NUMERICS_CANONICAL)
+        p->tree_depth = tree_depth_of_ranks(p);
+    compile_buffers(c);
+    if (p->mode != MODE_GENERATE)
+        compile_action(c, (struct action){.kind = ACT_BEGIN, .micro = -1, .unit = -1}, pass_begin(c));
+    compile_micros(c);
+    if (p->mode != MODE_GENERATE)
+        compile_reduce(c);
+    if (p->mode == MODE_TRAIN) {
+        compile_norm(c);
+        compile_update(c);
+        compile_snapshot(c);
+    }
+}
+
+err_t plan_compile(const struct job_spec *job, const struct graph *g, enum program_mode mode, int rank,
+                   struct program *ret, struct why *why)
+{
+    struct program p = {.mode = mode, .rank = rank, .seq = job->train.seq};
+    err_t e = plan_mesh(job, &p.mesh, why);
+    if (e)
+        return e;
+    if (rank < 0 || rank >= mesh_workers(&p.mesh))
+        return why_set(why, ERR_INVALID, "rank %d of a job with %d workers", rank, mesh_workers(&p.mesh));
+    p.dtype = job->train.numerics == NUMERICS_PROOF ? DT_F64 : (enum dtype)job->train.dtype;
+    struct compiler c = {.job = job, .g = g, .p = &p, .why = why};
+    if (why)
+        why->text[0] = 0;
+    compiler_init(&c);
+    if (!c.err)
+        compile_program(&c);
+    if (!c.err && mode == MODE_TRAIN)
+        c.err = plan_arena_bytes(&p, g, &p.arena_bytes);
+    compiler_fini(&c);
+    if (c.err) {
+        program_fini(&p);
+        return why && why->text[0] ? c.err : why_set(why, c.err, "no memory to compile the program of rank %d", rank);
+    }
+    *ret = p;
+    return OK;
+}
+
+void program_fini(struct program *p)
+{
+    for (int i = 0; i < p->n_groups; i++)
+        free(p->groups[i].ranks);
+    free(p->groups);
+    free(p->buffers);
+    free(p->ops);
+    free(p->actions);
+    free(p->micros);
+    free(p->param_buffer);
+    free(p->grad_buffer);
+    free(p->m_buffer);
+    free(p->v_buffer);
+    memset(p, 0, sizeof(*p));
+}

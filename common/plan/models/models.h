@@ -1,0 +1,44 @@
+/* What the models' graphs are built with. Private to common/plan: only graph.c and models/ include it.
+ *
+ * A builder remembers its first failure, so that a model is a straight list of calls: every function is harmless after
+ * one. Adding a model is a file here and a row in graph.c. */
+#ifndef DTD_COMMON_PLAN_MODELS_MODELS_H
+#define DTD_COMMON_PLAN_MODELS_MODELS_H
+
+#include "common/plan/graph.h"
+
+struct graph_builder {
+    struct graph *g;
+    int64_t seq;
+    int cap_tensors, cap_nodes;
+    err_t err;
+    struct graph_node sink; /* what graph_add_node answers after a failure */
+};
+
+/* A parameter of one (cols 0) or two dimensions; its name is made from fmt; returns its index. */
+struct graph_param {
+    int unit;
+    enum graph_init init;
+    double std;
+    int64_t rows, cols;
+};
+int graph_add_param(struct graph_builder *b, struct graph_param p, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* [tokens, cols]; `layer` -1 outside the layers; named "layer.<layer>.<name>". */
+int graph_add_activation(struct graph_builder *b, int layer, const char *name, int64_t cols);
+/* [tokens * per_token] kept for the backward. */
+int graph_add_stat(struct graph_builder *b, int layer, const char *name, int64_t per_token);
+/* ids or targets: [tokens]. */
+int graph_add_input(struct graph_builder *b, enum graph_tensor_kind kind, const char *name);
+/* A node whose inputs and outputs are all -1 yet; valid until the next call. */
+struct graph_node *graph_add_node(struct graph_builder *b, enum graph_op op, int layer);
+/* y = x w [+ bias]; w is [out, in], or [in, out] with trans_w; bias may be -1. */
+void graph_add_linear(struct graph_builder *b, int layer, int x, int w, int bias, bool trans_w, int y);
+/* The loss over logits, and the inputs that the worker fills. */
+void graph_add_loss(struct graph_builder *b, int logits);
+
+/* `m` is resolved: no zero that stands for a default. */
+void graph_build_llama(struct graph_builder *b, const struct job_model *m);
+void graph_build_gpt2(struct graph_builder *b, const struct job_model *m);
+
+#endif

@@ -1,0 +1,158 @@
+/* Names, and programs as text. One line per buffer, op and action; a range of ops that several actions share is printed
+ * once. The form is fixed by a golden test and read by people: docs/program.md explains it. */
+#include "common/plan/program.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *op_name(enum op_kind kind)
+{
+#define X(op, name, operands) name,
+    static const char *const names[] = {OP_LIST(X)};
+#undef X
+    return (unsigned)kind < OP_KIND_COUNT ? names[kind] : "?";
+}
+
+const char *op_operands(enum op_kind kind)
+{
+#define X(op, name, operands) operands,
+    static const char *const all[] = {OP_LIST(X)};
+#undef X
+    return (unsigned)kind < OP_KIND_COUNT ? all[kind] : "";
+}
+
+const char *action_name(enum action_kind kind)
+{
+#define X(action, name) name,
+    static const char *const names[] = {ACTION_LIST(X)};
+#undef X
+    return (unsigned)kind < ACT_COUNT ? names[kind] : "?";
+}
+
+int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples)
+{
+    const int64_t scale[] = {[SYM_ONE] = 1, [SYM_SAMPLES] = samples, [SYM_TOKENS] = samples * p->seq};
+    return d.factor * scale[d.sym];
+}
+
+static const char *const space_names[SPACE_COUNT] = {"param", "opt", "grad", "work", "host"};
+static const char *const mode_names[] = {"train", "eval", "generate"};
+
+static void print_dim(FILE *out, struct graph_dim d)
+{
+    static const char *const symbols[] = {"", "T", "B"}; /* tokens and samples of the microbatch */
+    if (d.sym == SYM_ONE)
+        fprintf(out, "%" PRId64, d.factor);
+    else if (d.factor == 1)
+        fputs(symbols[d.sym], out);
+    else
+        fprintf(out, "%" PRId64 "%s", d.factor, symbols[d.sym]);
+}
+
+static void print_buffer(const struct buffer *b, FILE *out)
+{
+    fprintf(out, "  %-5s %10" PRId64 " +%-9" PRId64 " %s[", space_names[b->space], b->offset, b->bytes, b->name);
+    for (int d = 0; d < b->ndim; d++) {
+        fputs(d ? "," : "", out);
+        print_dim(out, b->dim[d]);
+    }
+    fprintf(out, "] %s", dtype_name(b->dtype));
+    if (b->slots > 1)
+        fprintf(out, " x%d every %" PRId64, b->slots, b->slot_bytes);
+    fputc('\n', out);
+}
+
+static void print_operand(const struct program *p, const struct operand *a, char mode, FILE *out)
+{
+    if (a->buffer < 0) {
+        fputs(" -", out);
+        return;
+    }
+    fprintf(out, " %s%s", mode == 'a' ? "+" : mode == 'w' ? "=" : "", p->buffers[a->buffer].name);
+    if (a->col)
+        fprintf(out, "[,%" PRId64 ":]", a->col);
+    if (a->offset)
+        fprintf(out, "[%" PRId64 ":]", a->offset);
+}
+
+static void print_shape(const struct op *op, FILE *out)
+{
+    const struct graph_dim dims[] = {op->m, op->n, op->k};
+    int n = 3;
+    while (n > 1 && dims[n - 1].sym == SYM_ONE && dims[n - 1].factor == 1)
+        n--;
+    fputs(" (", out);
+    for (int i = 0; i < n; i++) {
+        fputs(i ? "," : "", out);
+        print_dim(out, dims[i]);
+    }
+    fputc(')', out);
+}
+
+static void print_flags(const struct op *op, FILE *out)
+{
+    static const char *const names[] = {"ta", "tb", "acc", "inverse", "grad", "causal", "decay"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (op->flags >> i & 1)
+            fprintf(out, " %s", names[i]);
+}
+
+static void print_op(const struct program *p, const struct op *op, FILE *out)
+{
+    static const char *const streams[STREAM_COUNT] = {"", "comm: ", "copy: "};
+    const char *modes = op_operands(op->kind);
+    fprintf(out, "    %s%s", streams[op->stream], op_name(op->kind));
+    print_shape(op, out);
+    print_flags(op, out);
+    for (int i = 0; modes[i]; i++) {
+        bool acc = op->kind == OP_GEMM && i == 3 && (op->flags & OPF_ACC);
+        print_operand(p, &op->arg[i], acc ? 'a' : modes[i], out);
+    }
+    if (op->group >= 0)
+        fprintf(out, " group %d", op->group);
+    for (int i = 0; i < OP_MAX_WAITS; i++)
+        if (op->wait[i] >= 0)
+            fprintf(out, " wait %d", op->wait[i]);
+    if (op->event >= 0)
+        fprintf(out, " event %d", op->event);
+    fputc('\n', out);
+}
+
+static void print_action(const struct program *p, int index, FILE *out)
+{
+    const struct action *a = &p->actions[index];
+    fprintf(out, "  %s", action_name(a->kind));
+    if (a->micro >= 0)
+        fprintf(out, " micro %d (%" PRId64 " samples)", a->micro, p->micros[a->micro].samples);
+    if (a->unit >= 0)
+        fprintf(out, " unit %d", a->unit);
+    for (int i = 0; i < index; i++) {
+        if (p->actions[i].first_op == a->first_op && p->actions[i].n_ops == a->n_ops && a->n_ops) {
+            fprintf(out, ": ops as for micro %d\n", p->actions[i].micro);
+            return;
+        }
+    }
+    fputs(":\n", out);
+    for (int i = 0; i < a->n_ops; i++)
+        print_op(p, &p->ops[a->first_op + i], out);
+}
+
+void program_print(const struct program *p, const struct graph *g, FILE *out)
+{
+    (void)g;
+    fprintf(out, "program %s rank %d of", mode_names[p->mode], p->rank);
+    for (int a = 0; a < AXIS_COUNT; a++)
+        fprintf(out, " %s=%d", mesh_axis_name((enum mesh_axis)a), p->mesh.size[a]);
+    fprintf(out, ", %s, seq %" PRId64 ", micros %d..%d of %d\n", dtype_name(p->dtype), p->seq, p->first_micro,
+            p->end_micro, p->n_micros);
+    fputs("bytes", out);
+    for (int s = 0; s < SPACE_COUNT; s++)
+        fprintf(out, " %s %" PRId64, space_names[s], p->space_bytes[s]);
+    fprintf(out, " arena %" PRId64 "\nbuffers\n", p->arena_bytes);
+    for (int i = 0; i < p->n_buffers; i++)
+        print_buffer(&p->buffers[i], out);
+    fputs("actions\n", out);
+    for (int i = 0; i < p->n_actions; i++)
+        print_action(p, i, out);
+}

@@ -1,0 +1,82 @@
+/* One stack serves all four questions, so that worker and plan cannot differ in how they count. Finding whether two
+ * nodes are siblings walks from the root, at most 62 steps. */
+#include "common/plan/tree.h"
+
+#include <assert.h>
+#include <stdbool.h>
+
+/* lo + the largest power of two below hi - lo; hi - lo >= 2. */
+static int64_t split(int64_t lo, int64_t hi)
+{
+    int64_t half = 1;
+    while (half * 2 < hi - lo)
+        half *= 2;
+    return lo + half;
+}
+
+/* Whether [a, m) and [m, b) are the two halves of a node. */
+static bool siblings(int64_t n, int64_t a, int64_t m, int64_t b)
+{
+    int64_t lo = 0, hi = n;
+    while (hi - lo >= b - a && hi - lo > 1) {
+        int64_t mid = split(lo, hi);
+        if (lo == a && hi == b)
+            return mid == m;
+        if (b <= mid)
+            hi = mid;
+        else if (a >= mid)
+            lo = mid;
+        else
+            return false;
+    }
+    return false;
+}
+
+/* Puts `leaf` on the stack and merges; returns the number of merges. */
+static int push(int64_t n, int64_t leaf, struct tree_node *stack, int *height)
+{
+    int merges = 0;
+    assert(*height < TREE_MAX_NODES);
+    stack[(*height)++] = (struct tree_node){leaf, leaf + 1};
+    while (*height >= 2) {
+        struct tree_node *left = &stack[*height - 2], *right = &stack[*height - 1];
+        if (!siblings(n, left->lo, right->lo, right->hi))
+            break;
+        left->hi = right->hi;
+        (*height)--;
+        merges++;
+    }
+    return merges;
+}
+
+int tree_nodes(int64_t n, int64_t first, int64_t end, struct tree_node ret[TREE_MAX_NODES])
+{
+    int height = 0;
+    for (int64_t leaf = first; leaf < end; leaf++)
+        push(n, leaf, ret, &height);
+    return height;
+}
+
+int tree_height(int64_t n, int64_t first, int64_t leaf)
+{
+    struct tree_node stack[TREE_MAX_NODES];
+    return tree_nodes(n, first, leaf, stack);
+}
+
+int tree_merges(int64_t n, int64_t first, int64_t leaf)
+{
+    struct tree_node stack[TREE_MAX_NODES];
+    int height = tree_nodes(n, first, leaf, stack);
+    return push(n, leaf, stack, &height);
+}
+
+int tree_depth(int64_t n, int64_t first, int64_t end)
+{
+    struct tree_node stack[TREE_MAX_NODES];
+    int height = 0, depth = 0;
+    for (int64_t leaf = first; leaf < end; leaf++) {
+        push(n, leaf, stack, &height);
+        depth = height > depth ? height : depth;
+    }
+    return depth;
+}
