@@ -1,0 +1,298 @@
+/* The connection to control:   up -> Hello -> Attend (commands come as its items), Reports beside it.
+ *
+ * A report stays in the list until it was answered; a lost connection makes it unsent again, so control may hear one
+ * twice and never misses one. The last state of the epoch is said again to every control that comes: the one before may
+ * have died between hearing it and writing it down. */
+#include "worker/link/inner.h"
+
+#include "common/base/log.h"
+#include "common/rpc/methods.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- reports ---- */
+
+struct report *report_new(struct link *l, Dtd__WorkerReport__Kind kind, uint64_t epoch, const char *text)
+{
+    struct report *r = calloc(1, sizeof(*r));
+    if (!r)
+        return NULL;
+    r->link = l;
+    dtd__worker_report__init(&r->msg);
+    r->msg.kind = kind;
+    r->msg.epoch = epoch;
+    r->msg.rank = l->rank;
+    r->msg.text = text ? strdup(text) : NULL;
+    return r;
+}
+
+void report_free(struct report *r)
+{
+    if (!r)
+        return;
+    free(r->msg.text);
+    free(r);
+}
+
+static struct report *take_out(struct report_list *list, struct report *r)
+{
+    for (struct report **at = &list->first; *at; at = &(*at)->next)
+        if (*at == r) {
+            *at = r->next;
+            if (!*at)
+                list->last = at;
+            list->n--;
+            return r;
+        }
+    return NULL;
+}
+
+static void drop_oldest_metric(struct report_list *list)
+{
+    for (struct report *r = list->first; r; r = r->next)
+        if (!r->sent && r->msg.kind == DTD__WORKER_REPORT__KIND__METRIC) {
+            report_free(take_out(list, r));
+            return;
+        }
+}
+
+static bool is_state(Dtd__WorkerReport__Kind kind)
+{
+    return kind == DTD__WORKER_REPORT__KIND__READY || kind == DTD__WORKER_REPORT__KIND__DONE ||
+           kind == DTD__WORKER_REPORT__KIND__FAILED;
+}
+
+static void append(struct report_list *list, struct report *r)
+{
+    if (!list->last)
+        list->last = &list->first;
+    *list->last = r;
+    list->last = &r->next;
+    list->n++;
+}
+
+static struct report *copy_of(struct link *l, const struct report *r)
+{
+    struct report *c = report_new(l, r->msg.kind, r->msg.epoch, r->msg.text);
+    if (!c)
+        return NULL;
+    c->msg.rank = r->msg.rank;
+    c->msg.has_fatal = r->msg.has_fatal;
+    c->msg.fatal = r->msg.fatal;
+    c->msg.has_step = r->msg.has_step;
+    c->msg.step = r->msg.step;
+    return c;
+}
+
+void control_push(struct link *l, struct report *r)
+{
+    if (!r) {
+        log_error("event=report_lost why=\"out of memory\"");
+        return;
+    }
+    if (is_state(r->msg.kind)) {
+        report_free(l->state_report);
+        l->state_report = copy_of(l, r);
+    } else if (r->msg.kind == DTD__WORKER_REPORT__KIND__IDLE) {
+        report_free(l->state_report);
+        l->state_report = NULL;
+    }
+    if (l->reports.n >= REPORTS_MAX)
+        drop_oldest_metric(&l->reports);
+    append(&l->reports, r);
+    if (!l->closing)
+        uv_async_send(&l->wake);
+}
+
+static void report_answered(void *arg, const struct rpc_result *result)
+{
+    struct report *r = arg;
+    struct link *l = r->link;
+    l->reports_in_flight--;
+    pthread_mutex_lock(&l->mu);
+    if (result->err == ERR_CLOSED) {
+        r->sent = false;
+    } else {
+        if (result->err)
+            log_warn("event=report_refused kind=%d error=%s text=\"%s\"", (int)r->msg.kind, err_name(result->err),
+                     result->text);
+        report_free(take_out(&l->reports, r));
+    }
+    pthread_mutex_unlock(&l->mu);
+    if (result->err != ERR_CLOSED)
+        control_flush(l);
+}
+
+void control_flush(struct link *l)
+{
+    struct rpc_conn *conn = rpc_link_conn(l->control);
+    if (!l->control_ready || !conn)
+        return;
+    pthread_mutex_lock(&l->mu);
+    for (struct report *r = l->reports.first; r && l->reports_in_flight < REPORTS_IN_FLIGHT; r = r->next) {
+        if (r->sent)
+            continue;
+        if (rpc_send(conn, WORKER_REPORT, &r->msg.base, 0, report_answered, r, NULL))
+            break; /* goes again when something is answered or the connection is made anew */
+        r->sent = true;
+        l->reports_in_flight++;
+    }
+    pthread_mutex_unlock(&l->mu);
+}
+
+/* ---- commands ---- */
+
+void control_cancel(struct link *l)
+{
+    atomic_store(&l->cancel, 1);
+    if (l->comm)
+        comm_abort(l->comm);
+    pthread_cond_broadcast(&l->changed);
+}
+
+static void end_epoch(struct link *l)
+{
+    l->ended = true;
+    control_cancel(l);
+    if (!l->running) {
+        control_push(l, report_new(l, DTD__WORKER_REPORT__KIND__IDLE, l->epoch, NULL));
+        l->epoch = 0;
+    }
+}
+
+static char *copy_text(const char *s)
+{
+    return strdup(s ? s : "");
+}
+
+static void command_start(struct link *l, const Dtd__WorkerCommand *c)
+{
+    if (c->epoch <= l->epoch || c->epoch <= l->next.epoch)
+        return; /* said again by a new control */
+    link_epoch_fini(&l->next);
+    l->next = (struct link_epoch){.epoch = c->epoch,
+                                  .rank = c->rank,
+                                  .world = c->world,
+                                  .resume_step = c->has_resume_step ? c->resume_step : 0,
+                                  .spec_yaml = copy_text(c->spec_yaml),
+                                  .resume_path = copy_text(c->resume_path)};
+    if (l->running)
+        end_epoch(l);
+    pthread_cond_broadcast(&l->changed);
+}
+
+static void command_end(struct link *l, const Dtd__WorkerCommand *c)
+{
+    if (l->epoch && c->epoch >= l->epoch)
+        end_epoch(l);
+    else if (!l->epoch)
+        control_push(l, report_new(l, DTD__WORKER_REPORT__KIND__IDLE, c->epoch, NULL));
+    if (l->next.epoch && c->epoch >= l->next.epoch)
+        link_epoch_fini(&l->next);
+}
+
+static void command_quit(struct link *l, const Dtd__WorkerCommand *c)
+{
+    (void)c;
+    l->quit = true;
+    control_cancel(l);
+}
+
+static void command_stop(struct link *l, const Dtd__WorkerCommand *c)
+{
+    l->stop = c->has_save && c->save ? LINK_STOP_AND_SAVE : LINK_STOP;
+    l->stop_epoch = c->has_epoch ? c->epoch : l->next.epoch ? l->next.epoch : l->epoch;
+}
+
+static void (*const commands[])(struct link *l, const Dtd__WorkerCommand *c) = {
+    [DTD__WORKER_COMMAND__KIND__START] = command_start,
+    [DTD__WORKER_COMMAND__KIND__END] = command_end,
+    [DTD__WORKER_COMMAND__KIND__QUIT] = command_quit,
+    [DTD__WORKER_COMMAND__KIND__STOP] = command_stop,
+};
+
+static void command_came(void *arg, const struct rpc_result *result)
+{
+    struct link *l = arg;
+    if (result->err || !result->reply) {
+        if (result->last && result->err != ERR_CLOSED)
+            rpc_link_reset(l->control); /* without commands the connection is of no use */
+        return;
+    }
+    const Dtd__WorkerCommand *c = (const Dtd__WorkerCommand *)(const void *)result->reply;
+    size_t kind = (size_t)c->kind;
+    log_info("event=command kind=%zu epoch=%" PRIu64, kind, c->epoch);
+    if (kind >= sizeof(commands) / sizeof(commands[0]) || !commands[kind])
+        return;
+    pthread_mutex_lock(&l->mu);
+    commands[kind](l, c);
+    pthread_mutex_unlock(&l->mu);
+}
+
+/* ---- up and down ---- */
+
+static void orphaned(uv_timer_t *timer)
+{
+    struct link *l = timer->data;
+    pthread_mutex_lock(&l->mu);
+    log_error("event=orphaned why=\"control has been away for %" PRId64 " s\"", l->orphan_ms / 1000);
+    l->quit = true;
+    control_cancel(l);
+    pthread_mutex_unlock(&l->mu);
+}
+
+static void hello_answered(void *arg, const struct rpc_result *result)
+{
+    struct link *l = arg;
+    struct rpc_conn *conn = rpc_link_conn(l->control);
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    if (result->err || !conn) {
+        if (result->err != ERR_CLOSED)
+            log_warn("event=hello_refused error=%s text=\"%s\"", err_name(result->err), result->text);
+        rpc_link_reset(l->control);
+        return;
+    }
+    if (rpc_send(conn, WORKER_ATTEND, &empty.base, 0, command_came, l, NULL)) {
+        rpc_link_reset(l->control);
+        return;
+    }
+    rpc_link_healthy(l->control);
+    uv_timer_stop(&l->orphan);
+    l->control_ready = true;
+    pthread_mutex_lock(&l->mu);
+    if (l->state_report)
+        append(&l->reports, copy_of(l, l->state_report));
+    pthread_mutex_unlock(&l->mu);
+    control_flush(l);
+}
+
+void control_up(void *owner, struct rpc_conn *conn)
+{
+    struct link *l = owner;
+    Dtd__WorkerHello hello = DTD__WORKER_HELLO__INIT;
+    hello.job = l->job;
+    hello.slot = l->slot;
+    hello.token = (ProtobufCBinaryData){TICKET_TOKEN_BYTES, l->ticket.token};
+    hello.pid = (int32_t)getpid();
+    pthread_mutex_lock(&l->mu);
+    hello.has_epoch = l->epoch != 0;
+    hello.epoch = l->epoch;
+    pthread_mutex_unlock(&l->mu);
+    if (rpc_send(conn, WORKER_HELLO, &hello.base, 10000, hello_answered, l, NULL))
+        rpc_link_reset(l->control);
+}
+
+void control_down(void *owner, err_t err)
+{
+    (void)err;
+    struct link *l = owner;
+    l->control_ready = false;
+    pthread_mutex_lock(&l->mu);
+    int64_t wait_ms = l->orphan_ms;
+    pthread_mutex_unlock(&l->mu);
+    if (!uv_is_active((uv_handle_t *)&l->orphan))
+        uv_timer_start(&l->orphan, orphaned, (uint64_t)wait_ms, 0);
+}

@@ -1,0 +1,104 @@
+/* What the files of worker/link share. Fields under `mu` belong to both threads, the others to the loop thread. */
+#ifndef DTD_WORKER_LINK_INNER_H
+#define DTD_WORKER_LINK_INNER_H
+
+#include "common/rpc/link.h"
+#include "proto/io.pb-c.h"
+#include "proto/worker.pb-c.h"
+#include "worker/link/link.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <uv.h>
+
+#define REPORTS_IN_FLIGHT 32
+#define REPORTS_MAX 100000 /* waiting: beyond, the oldest metric goes */
+
+struct report {
+    struct report *next;
+    struct link *link;
+    Dtd__WorkerReport msg;
+    Dtd__Metric metric;
+    bool sent;
+};
+
+struct report_list {
+    struct report *first, **last;
+    int n;
+};
+
+enum save_state { SAVE_QUEUED, SAVE_SENT, SAVE_WRITTEN, SAVE_COMMITTED, SAVE_FAILED };
+
+/* One Save call and its repetitions. */
+struct save {
+    struct save *next;
+    struct link *link;
+    Dtd__SaveRequest *msg;
+    enum save_state state;
+    bool sent, holds_arena; /* only the newest holds it: what an older one would repeat is gone */
+    err_t err;
+    struct why why;
+};
+
+struct load {
+    Dtd__LoadRequest *msg;
+    struct link_load *job;
+    bool sent, done;
+    err_t err;
+    struct why *why;
+};
+
+struct link {
+    char job[32];
+    int slot;
+    struct ticket ticket;
+    pthread_t thread;
+    uv_loop_t loop;
+    uv_async_t wake;
+    uv_timer_t orphan;
+    struct rpc_link *control, *io;
+    bool control_ready, io_ready, closing;
+    int reports_in_flight;
+
+    pthread_mutex_t mu;
+    pthread_cond_t changed;
+    _Atomic int cancel;
+    bool quit, stop_thread, running, ended;
+    uint64_t epoch; /* the one that was joined and not yet left with an IDLE; 0: none */
+    int rank;
+    struct link_epoch next; /* epoch 0: none */
+    enum link_stop_kind stop;
+    uint64_t stop_epoch; /* the epoch that `stop` is for */
+    int64_t orphan_ms;
+    struct comm *comm;
+    struct report_list reports;
+    struct report
+        *state_report;  /* a copy of the last READY, DONE or FAILED of this epoch: said again to a new control */
+    struct save *saves; /* newest first */
+    struct load *load;
+};
+
+/* control.c; loop thread */
+void control_up(void *owner, struct rpc_conn *conn);
+void control_down(void *owner, err_t err);
+void control_flush(struct link *l);
+/* any thread, under mu */
+void control_push(struct link *l, struct report *r);
+struct report *report_new(struct link *l, Dtd__WorkerReport__Kind kind, uint64_t epoch, const char *text);
+void report_free(struct report *r);
+void control_cancel(struct link *l);
+
+/* io.c; loop thread */
+void io_up(void *owner, struct rpc_conn *conn);
+void io_down(void *owner, err_t err);
+void io_flush(struct link *l);
+void io_abandon(struct link *l); /* under mu: the arena belongs to a new epoch */
+void io_forget(struct link *l);  /* frees all saves */
+
+/* message.c */
+Dtd__SaveRequest *message_save_new(const struct link *l, const struct link_save *s);
+void message_save_free(Dtd__SaveRequest *m);
+Dtd__LoadRequest *message_load_new(const struct link_load *load);
+void message_load_free(Dtd__LoadRequest *m);
+
+#endif

@@ -1,0 +1,275 @@
+/* The connection to dtd-io:   up -> Hello -> unfinished saves and the load, as often as it takes.
+ *
+ * A save is repeated after a lost connection as long as the arena still holds its bytes. Once a newer snapshot has
+ * taken the arena, repeating would put the new bytes under the old step: then the old save is given up instead. */
+#include "worker/link/inner.h"
+
+#include "common/base/log.h"
+#include "common/rpc/methods.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- saves ---- */
+
+static void save_free(struct save *s)
+{
+    message_save_free(s->msg);
+    free(s);
+}
+
+void io_forget(struct link *l)
+{
+    while (l->saves) {
+        struct save *s = l->saves;
+        l->saves = s->next;
+        save_free(s);
+    }
+}
+
+void io_abandon(struct link *l)
+{
+    for (struct save *s = l->saves; s; s = s->next) {
+        s->holds_arena = false;
+        if (s->state == SAVE_QUEUED) {
+            s->state = SAVE_FAILED;
+            s->err = ERR_CANCELED;
+        }
+    }
+}
+
+/* Of the finished ones only the newest is still asked about. */
+static void sweep(struct link *l)
+{
+    for (struct save **at = l->saves ? &l->saves->next : NULL; at && *at;) {
+        struct save *s = *at;
+        if (s->sent || (s->state != SAVE_COMMITTED && s->state != SAVE_FAILED)) {
+            at = &s->next;
+            continue;
+        }
+        *at = s->next;
+        save_free(s);
+    }
+}
+
+static void save_failed(struct save *s, err_t err, const char *text)
+{
+    struct link *l = s->link;
+    s->state = SAVE_FAILED;
+    s->err = err;
+    snprintf(s->why.text, sizeof(s->why.text), "%s", text);
+    log_warn("event=save_failed step=%" PRId64 " error=%s text=\"%s\"", s->msg->step, err_name(err), text);
+    if (l->epoch != s->msg->epoch)
+        return;
+    struct report *r = report_new(l, DTD__WORKER_REPORT__KIND__SAVE_FAILED, s->msg->epoch, text);
+    if (r) {
+        r->msg.has_step = true;
+        r->msg.step = s->msg->step;
+    }
+    control_push(l, r);
+}
+
+static void save_lost(struct save *s)
+{
+    s->sent = false;
+    if (s->holds_arena)
+        s->state = SAVE_QUEUED;
+    else
+        save_failed(s, ERR_CLOSED, "dtd-io ended before the checkpoint was whole; the next save replaces it");
+}
+
+static void save_event(struct save *s, const Dtd__SaveEvent *e)
+{
+    if (e->kind == DTD__SAVE_EVENT__KIND__WRITTEN && s->state == SAVE_SENT)
+        s->state = SAVE_WRITTEN;
+    if (e->kind == DTD__SAVE_EVENT__KIND__COMMITTED)
+        s->state = SAVE_COMMITTED;
+}
+
+static void save_came(void *arg, const struct rpc_result *result)
+{
+    struct save *s = arg;
+    struct link *l = s->link;
+    pthread_mutex_lock(&l->mu);
+    if (result->reply)
+        save_event(s, (const Dtd__SaveEvent *)(const void *)result->reply);
+    if (result->last) {
+        s->sent = false;
+        if (s->state == SAVE_COMMITTED)
+            ;
+        else if (result->err == ERR_CLOSED)
+            save_lost(s);
+        else
+            save_failed(s, result->err ? result->err : ERR_PROTO,
+                        result->err ? result->text : "dtd-io ended the save without a word");
+        sweep(l);
+    }
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->mu);
+}
+
+static void send_saves(struct link *l, struct rpc_conn *conn)
+{
+    for (struct save *s = l->saves; s; s = s->next) {
+        if (s->sent || s->state != SAVE_QUEUED)
+            continue;
+        err_t err = rpc_send(conn, IO_SAVE, &s->msg->base, 0, save_came, s, NULL);
+        if (err) {
+            save_failed(s, err, "the save could not be sent to dtd-io");
+            pthread_cond_broadcast(&l->changed);
+            continue;
+        }
+        s->sent = true;
+        s->state = SAVE_SENT;
+    }
+}
+
+/* ---- the load ---- */
+
+static void take_scalars(struct link_load *job, const Dtd__LoadReply *reply)
+{
+    for (int i = 0; i < job->n_names; i++)
+        for (size_t k = 0; k < reply->n_scalar; k++)
+            if (strcmp(reply->scalar[k]->fqn, job->names[i]) == 0 && reply->scalar[k]->has_i) {
+                job->values[i] = reply->scalar[k]->i;
+                job->found[i] = true;
+            }
+    job->bytes_needed = reply->bytes_needed;
+    job->bytes_read = reply->bytes_read;
+}
+
+static void load_came(void *arg, const struct rpc_result *result)
+{
+    struct link *l = arg;
+    pthread_mutex_lock(&l->mu);
+    struct load *load = l->load;
+    if (load && load->sent) {
+        load->sent = false;
+        if (result->err != ERR_CLOSED) {
+            load->done = true;
+            load->err = result->err ? why_set(load->why, result->err, "%s", result->text) : OK;
+        }
+        if (load->done && !load->err && result->reply)
+            take_scalars(load->job, (const Dtd__LoadReply *)(const void *)result->reply);
+    }
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->mu);
+}
+
+static void send_load(struct link *l, struct rpc_conn *conn)
+{
+    struct load *load = l->load;
+    if (!load || load->sent || load->done)
+        return;
+    err_t err = rpc_send(conn, IO_LOAD, &load->msg->base, 0, load_came, l, NULL);
+    load->sent = !err;
+    if (err) {
+        load->done = true;
+        load->err = why_set(load->why, err, "the load could not be sent to dtd-io: %s", err_text(err));
+        pthread_cond_broadcast(&l->changed);
+    }
+}
+
+/* ---- up and down ---- */
+
+void io_flush(struct link *l)
+{
+    struct rpc_conn *conn = rpc_link_conn(l->io);
+    if (!l->io_ready || !conn)
+        return;
+    pthread_mutex_lock(&l->mu);
+    send_saves(l, conn);
+    send_load(l, conn);
+    pthread_mutex_unlock(&l->mu);
+}
+
+static void hello_answered(void *arg, const struct rpc_result *result)
+{
+    struct link *l = arg;
+    if (result->err) {
+        if (result->err != ERR_CLOSED)
+            log_warn("event=io_hello_refused error=%s text=\"%s\"", err_name(result->err), result->text);
+        rpc_link_reset(l->io);
+        return;
+    }
+    rpc_link_healthy(l->io);
+    l->io_ready = true;
+    io_flush(l);
+}
+
+void io_up(void *owner, struct rpc_conn *conn)
+{
+    struct link *l = owner;
+    Dtd__IoHello hello = DTD__IO_HELLO__INIT;
+    hello.job = l->job;
+    hello.slot = l->slot;
+    hello.token = (ProtobufCBinaryData){TICKET_TOKEN_BYTES, l->ticket.token};
+    if (rpc_send(conn, IO_HELLO, &hello.base, 10000, hello_answered, l, NULL))
+        rpc_link_reset(l->io);
+}
+
+void io_down(void *owner, err_t err)
+{
+    (void)err;
+    struct link *l = owner;
+    l->io_ready = false;
+}
+
+/* ---- the compute thread's side ---- */
+
+err_t link_save(struct link *l, const struct link_save *s)
+{
+    struct save *n = calloc(1, sizeof(*n));
+    if (!n)
+        return ERR_NOMEM;
+    pthread_mutex_lock(&l->mu);
+    n->link = l;
+    n->holds_arena = true;
+    n->msg = message_save_new(l, s);
+    if (!n->msg) {
+        pthread_mutex_unlock(&l->mu);
+        free(n);
+        return ERR_NOMEM;
+    }
+    for (struct save *old = l->saves; old; old = old->next)
+        old->holds_arena = false;
+    n->next = l->saves;
+    l->saves = n;
+    sweep(l);
+    uv_async_send(&l->wake);
+    pthread_mutex_unlock(&l->mu);
+    return OK;
+}
+
+err_t link_save_wait(struct link *l, bool committed, struct why *why)
+{
+    err_t err = OK;
+    pthread_mutex_lock(&l->mu);
+    const struct save *s = l->saves && l->saves->msg->epoch == l->epoch ? l->saves : NULL;
+    while (s && !atomic_load(&l->cancel) && (s->state < SAVE_WRITTEN || (committed && s->state == SAVE_WRITTEN)))
+        pthread_cond_wait(&l->changed, &l->mu);
+    if (s && s->state == SAVE_FAILED)
+        err = why_set(why, s->err, "%s", s->why.text);
+    else if (s && (s->state < SAVE_WRITTEN || (committed && s->state == SAVE_WRITTEN)))
+        err = why_set(why, ERR_CANCELED, "the epoch ended before step-%" PRId64 " was committed", s->msg->step);
+    pthread_mutex_unlock(&l->mu);
+    return err;
+}
+
+err_t link_load(struct link *l, struct link_load *job, struct why *why)
+{
+    struct load load = {.job = job, .why = why, .msg = message_load_new(job)};
+    if (!load.msg)
+        return why_set(why, ERR_NOMEM, "out of memory");
+    pthread_mutex_lock(&l->mu);
+    l->load = &load;
+    uv_async_send(&l->wake);
+    while (!load.done && !atomic_load(&l->cancel))
+        pthread_cond_wait(&l->changed, &l->mu);
+    l->load = NULL;
+    pthread_mutex_unlock(&l->mu);
+    message_load_free(load.msg);
+    return load.done ? load.err : why_set(why, ERR_CANCELED, "the epoch ended during the load");
+}

@@ -1,0 +1,247 @@
+/* The thread, and what the compute thread asks of it. */
+#include "worker/link/inner.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/rpc/methods.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ORPHAN_DEFAULT_MS 60000
+
+/* ---- the thread ---- */
+
+static void close_all(struct link *l)
+{
+    if (l->closing)
+        return;
+    l->closing = true;
+    rpc_link_close(l->control, NULL, true);
+    rpc_link_close(l->io, NULL, false);
+    uv_close((uv_handle_t *)&l->orphan, NULL);
+    uv_close((uv_handle_t *)&l->wake, NULL);
+}
+
+static void woken(uv_async_t *wake)
+{
+    struct link *l = wake->data;
+    pthread_mutex_lock(&l->mu);
+    bool stop = l->stop_thread;
+    pthread_mutex_unlock(&l->mu);
+    if (l->closing)
+        return;
+    control_flush(l);
+    io_flush(l);
+    if (stop)
+        close_all(l);
+}
+
+static void *thread_main(void *arg)
+{
+    struct link *l = arg;
+    uv_run(&l->loop, UV_RUN_DEFAULT);
+    return NULL;
+}
+
+static err_t open_links(struct link *l)
+{
+    struct rpc_link_config config = {.loop = &l->loop,
+                                     .path = l->ticket.control,
+                                     .methods = rpc_methods(),
+                                     .n_methods = RPC_METHOD_COUNT,
+                                     .owner = l,
+                                     .backoff_max_ms = 200,
+                                     .on_up = control_up,
+                                     .on_down = control_down};
+    err_t err = rpc_link_open(&config, &l->control);
+    if (err)
+        return err;
+    config.path = l->ticket.io;
+    config.on_up = io_up;
+    config.on_down = io_down;
+    err = rpc_link_open(&config, &l->io);
+    if (err)
+        rpc_link_close(l->control, NULL, false);
+    return err;
+}
+
+err_t link_start(const struct link_config *config, struct link **ret)
+{
+    struct link *l = calloc(1, sizeof(*l));
+    if (!l)
+        return ERR_NOMEM;
+    snprintf(l->job, sizeof(l->job), "%s", config->job);
+    l->slot = config->slot;
+    l->ticket = config->ticket;
+    l->orphan_ms = ORPHAN_DEFAULT_MS;
+    pthread_mutex_init(&l->mu, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    if (uv_loop_init(&l->loop)) {
+        free(l);
+        return ERR_NOMEM;
+    }
+    uv_async_init(&l->loop, &l->wake, woken);
+    uv_timer_init(&l->loop, &l->orphan);
+    l->wake.data = l->orphan.data = l;
+    err_t err = open_links(l);
+    if (!err && pthread_create(&l->thread, NULL, thread_main, l) == 0) {
+        *ret = l;
+        return OK;
+    }
+    log_error("event=link_not_started error=%s", err_name(err));
+    return err ? err : ERR_NOMEM; /* the process ends on this: what was made goes with it */
+}
+
+void link_stop(struct link *l)
+{
+    pthread_mutex_lock(&l->mu);
+    l->stop_thread = true;
+    uv_async_send(&l->wake);
+    pthread_mutex_unlock(&l->mu);
+    pthread_join(l->thread, NULL);
+    int rc = uv_loop_close(&l->loop);
+    assert(rc == 0);
+    for (struct report *r = l->reports.first, *next; r; r = next) {
+        next = r->next;
+        report_free(r);
+    }
+    report_free(l->state_report);
+    io_forget(l);
+    link_epoch_fini(&l->next);
+    pthread_mutex_destroy(&l->mu);
+    pthread_cond_destroy(&l->changed);
+    free(l);
+}
+
+/* ---- epochs ---- */
+
+void link_epoch_fini(struct link_epoch *e)
+{
+    free(e->spec_yaml);
+    free(e->resume_path);
+    *e = (struct link_epoch){0};
+}
+
+err_t link_next(struct link *l, struct link_epoch *ret)
+{
+    err_t err = ERR_CLOSED;
+    pthread_mutex_lock(&l->mu);
+    while (!l->quit && !l->next.epoch)
+        pthread_cond_wait(&l->changed, &l->mu);
+    if (!l->quit && !(l->next.spec_yaml && l->next.resume_path)) {
+        err = ERR_NOMEM;
+    } else if (!l->quit) {
+        io_abandon(l);
+        *ret = l->next;
+        l->next = (struct link_epoch){0};
+        l->epoch = ret->epoch;
+        l->rank = ret->rank;
+        l->running = true;
+        l->ended = false;
+        atomic_store(&l->cancel, 0);
+        err = OK;
+    }
+    pthread_mutex_unlock(&l->mu);
+    return err;
+}
+
+void link_leave(struct link *l)
+{
+    pthread_mutex_lock(&l->mu);
+    l->running = false;
+    if (l->ended) {
+        control_push(l, report_new(l, DTD__WORKER_REPORT__KIND__IDLE, l->epoch, NULL));
+        l->epoch = 0;
+    }
+    pthread_mutex_unlock(&l->mu);
+}
+
+const _Atomic int *link_cancel(const struct link *l)
+{
+    return &l->cancel;
+}
+
+void link_set_comm(struct link *l, struct comm *comm)
+{
+    pthread_mutex_lock(&l->mu);
+    l->comm = comm;
+    if (comm && atomic_load(&l->cancel))
+        comm_abort(comm);
+    pthread_mutex_unlock(&l->mu);
+}
+
+void link_set_orphan_seconds(struct link *l, int64_t seconds)
+{
+    pthread_mutex_lock(&l->mu);
+    l->orphan_ms = seconds > 0 ? seconds * 1000 : 1000;
+    pthread_mutex_unlock(&l->mu);
+}
+
+enum link_stop_kind link_stop_asked(struct link *l)
+{
+    pthread_mutex_lock(&l->mu);
+    enum link_stop_kind stop = l->stop_epoch == l->epoch ? l->stop : LINK_GO_ON;
+    pthread_mutex_unlock(&l->mu);
+    return stop;
+}
+
+/* ---- reports ---- */
+
+static void push_state(struct link *l, Dtd__WorkerReport__Kind kind, int64_t step, bool fatal, const char *text)
+{
+    pthread_mutex_lock(&l->mu);
+    struct report *r = report_new(l, kind, l->epoch, text);
+    if (r) {
+        r->msg.has_step = true;
+        r->msg.step = step;
+        r->msg.has_fatal = fatal;
+        r->msg.fatal = fatal;
+    }
+    control_push(l, r);
+    pthread_mutex_unlock(&l->mu);
+}
+
+void link_report_ready(struct link *l, int64_t step)
+{
+    push_state(l, DTD__WORKER_REPORT__KIND__READY, step, false, NULL);
+}
+
+void link_report_done(struct link *l, int64_t step)
+{
+    push_state(l, DTD__WORKER_REPORT__KIND__DONE, step, false, NULL);
+}
+
+void link_report_failed(struct link *l, int64_t step, bool fatal, const char *text)
+{
+    push_state(l, DTD__WORKER_REPORT__KIND__FAILED, step, fatal, text);
+}
+
+void link_report_metric(struct link *l, const struct link_metric *m)
+{
+    pthread_mutex_lock(&l->mu);
+    struct report *r = report_new(l, DTD__WORKER_REPORT__KIND__METRIC, l->epoch, NULL);
+    if (r) {
+        dtd__metric__init(&r->metric);
+        r->metric.step = m->step;
+        r->metric.loss = m->loss;
+        r->metric.grad_norm = m->grad_norm;
+        r->metric.lr = m->lr;
+        r->metric.tokens_per_s = m->tokens_per_s;
+        r->metric.step_s = m->step_s;
+        r->metric.workers = m->workers;
+        r->metric.epoch = l->epoch;
+        r->metric.has_valid_loss = !isnan(m->valid_loss);
+        r->metric.valid_loss = m->valid_loss;
+        r->metric.wall_ms = clock_wall_ms();
+        r->msg.metric = &r->metric;
+        r->msg.has_step = true;
+        r->msg.step = m->step;
+    }
+    control_push(l, r);
+    pthread_mutex_unlock(&l->mu);
+}

@@ -1,0 +1,216 @@
+/* Ops that are one kernel each: operands and fields in the order that common/plan/program.h states. */
+#include "worker/step/run.h"
+
+#include <string.h>
+
+#define KERN(r) ((r)->engine->kernels)
+#define STREAM(r) ((r)->engine->stream)
+
+static int64_t elements(const struct run *r, const struct op *op)
+{
+    return run_dim(r, op->m) * (op->n.factor ? run_dim(r, op->n) : 1);
+}
+
+static err_t op_zero(const struct run *r, const struct op *op)
+{
+    const struct buffer *b = &r->program->buffers[op->arg[0].buffer];
+    memset(run_arg(r, op, 0), 0, (size_t)elements(r, op) * dtype_bytes(b->dtype));
+    return OK;
+}
+
+static err_t op_copy(const struct run *r, const struct op *op)
+{
+    KERN(r)->copy(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1));
+    return OK;
+}
+
+static err_t op_embed(const struct run *r, const struct op *op)
+{
+    KERN(r)->embed(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), r->program->seq, run_arg(r, op, 0),
+                   run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
+    return OK;
+}
+
+static err_t op_embed_grad(const struct run *r, const struct op *op)
+{
+    KERN(r)->embed_grad(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), r->program->seq, run_arg(r, op, 0),
+                        run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
+    return OK;
+}
+
+static err_t op_gemm(const struct run *r, const struct op *op)
+{
+    const struct kern_gemm g = {
+        .trans_a = op->flags & OPF_TRANS_A,
+        .trans_b = op->flags & OPF_TRANS_B,
+        .accumulate = op->flags & OPF_ACC,
+        .m = run_dim(r, op->m),
+        .n = run_dim(r, op->n),
+        .k = run_dim(r, op->k),
+        .lda = op->lda,
+        .ldb = op->ldb,
+        .ldc = op->ldc,
+        .a = run_arg(r, op, 0),
+        .b = run_arg(r, op, 1),
+        .bias = run_arg(r, op, 2),
+        .c = run_arg(r, op, 3),
+    };
+    return KERN(r)->gemm(STREAM(r), &g);
+}
+
+static err_t op_bias_grad(const struct run *r, const struct op *op)
+{
+    KERN(r)->bias_grad(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0), run_arg(r, op, 1));
+    return OK;
+}
+
+static err_t op_rmsnorm(const struct run *r, const struct op *op)
+{
+    KERN(r)->rmsnorm(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), op->eps, run_arg(r, op, 0), run_arg(r, op, 1),
+                     run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4), run_arg(r, op, 5));
+    return OK;
+}
+
+static err_t op_rmsnorm_grad(const struct run *r, const struct op *op)
+{
+    KERN(r)->rmsnorm_grad(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0), run_arg(r, op, 1),
+                          run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4), run_arg(r, op, 5),
+                          run_arg(r, op, 6));
+    return OK;
+}
+
+static err_t op_layernorm(const struct run *r, const struct op *op)
+{
+    KERN(r)->layernorm(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), op->eps, run_arg(r, op, 0), run_arg(r, op, 1),
+                       run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4), run_arg(r, op, 5), run_arg(r, op, 6),
+                       run_arg(r, op, 7));
+    return OK;
+}
+
+static err_t op_layernorm_grad(const struct run *r, const struct op *op)
+{
+    KERN(r)->layernorm_grad(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0), run_arg(r, op, 1),
+                            run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4), run_arg(r, op, 5),
+                            run_arg(r, op, 6), run_arg(r, op, 7), run_arg(r, op, 8));
+    return OK;
+}
+
+static err_t op_rope(const struct run *r, const struct op *op)
+{
+    KERN(r)->rope(STREAM(r), run_dim(r, op->m), r->program->seq, 0, op->heads, op->head_dim, op->lda, op->theta,
+                  op->flags & OPF_INVERSE, run_arg(r, op, 0));
+    return OK;
+}
+
+static struct kern_attention attention_of(const struct run *r, const struct op *op)
+{
+    return (struct kern_attention){
+        .batch = run_dim(r, op->m),
+        .seq = r->program->seq,
+        .heads = op->heads,
+        .kv_heads = op->kv_heads,
+        .head_dim = op->head_dim,
+        .q_stride = op->lda,
+        .k_stride = op->ldb,
+        .v_stride = op->ldb,
+        .o_stride = op->ldc,
+        .causal = op->flags & OPF_CAUSAL,
+        .q = run_arg(r, op, 0),
+        .k = run_arg(r, op, 1),
+        .v = run_arg(r, op, 2),
+        .o = run_arg(r, op, 3),
+        .lse = run_arg(r, op, 4),
+    };
+}
+
+static err_t op_attention(const struct run *r, const struct op *op)
+{
+    const struct kern_attention a = attention_of(r, op);
+    return KERN(r)->attention(STREAM(r), &a);
+}
+
+static err_t op_attention_grad(const struct run *r, const struct op *op)
+{
+    const struct kern_attention_grad a = {
+        .fwd = attention_of(r, op),
+        .d_o = run_arg(r, op, 5),
+        .d_q = run_arg(r, op, 6),
+        .d_k = run_arg(r, op, 7),
+        .d_v = run_arg(r, op, 8),
+    };
+    return KERN(r)->attention_grad(STREAM(r), &a);
+}
+
+static err_t op_swiglu(const struct run *r, const struct op *op)
+{
+    KERN(r)->swiglu(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
+    return OK;
+}
+
+static err_t op_swiglu_grad(const struct run *r, const struct op *op)
+{
+    KERN(r)->swiglu_grad(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2),
+                         run_arg(r, op, 3), run_arg(r, op, 4));
+    return OK;
+}
+
+static err_t op_gelu(const struct run *r, const struct op *op)
+{
+    KERN(r)->gelu(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1));
+    return OK;
+}
+
+static err_t op_gelu_grad(const struct run *r, const struct op *op)
+{
+    KERN(r)->gelu_grad(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
+    return OK;
+}
+
+static err_t op_relu(const struct run *r, const struct op *op)
+{
+    KERN(r)->relu(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1));
+    return OK;
+}
+
+static err_t op_relu_grad(const struct run *r, const struct op *op)
+{
+    KERN(r)->relu_grad(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
+    return OK;
+}
+
+static err_t op_add(const struct run *r, const struct op *op)
+{
+    KERN(r)->add(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
+    return OK;
+}
+
+static err_t op_cross_entropy(const struct run *r, const struct op *op)
+{
+    KERN(r)->cross_entropy(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 1), op->flags & OPF_GRAD,
+                           r->program->loss_scale, run_arg(r, op, 0), run_arg(r, op, 2));
+    return OK;
+}
+
+const run_op_fn run_kernel_ops[OP_KIND_COUNT] = {
+    [OP_ZERO] = op_zero,
+    [OP_COPY] = op_copy,
+    [OP_EMBED] = op_embed,
+    [OP_EMBED_GRAD] = op_embed_grad,
+    [OP_GEMM] = op_gemm,
+    [OP_BIAS_GRAD] = op_bias_grad,
+    [OP_RMSNORM] = op_rmsnorm,
+    [OP_RMSNORM_GRAD] = op_rmsnorm_grad,
+    [OP_LAYERNORM] = op_layernorm,
+    [OP_LAYERNORM_GRAD] = op_layernorm_grad,
+    [OP_ROPE] = op_rope,
+    [OP_ATTENTION] = op_attention,
+    [OP_ATTENTION_GRAD] = op_attention_grad,
+    [OP_SWIGLU] = op_swiglu,
+    [OP_SWIGLU_GRAD] = op_swiglu_grad,
+    [OP_GELU] = op_gelu,
+    [OP_GELU_GRAD] = op_gelu_grad,
+    [OP_RELU] = op_relu,
+    [OP_RELU_GRAD] = op_relu_grad,
+    [OP_ADD] = op_add,
+    [OP_CROSS_ENTROPY] = op_cross_entropy,
+};

@@ -1,0 +1,211 @@
+/* Pieces are 64-aligned in the arena. The optimizer's step is the same number for every parameter, so all of its pieces
+ * share one cell. Names are torchtitan's (common/ckpt). */
+#include "worker/step/snapshot.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIGN 64
+#define MAX_BOXES 64
+
+static size_t aligned(size_t n)
+{
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static struct snapshot_piece *add(struct snapshot *s)
+{
+    if (s->n % 64 == 0) { /* room is made 64 at a time */
+        void *more = realloc(s->pieces, (size_t)(s->n + 64) * sizeof(*s->pieces));
+        if (!more)
+            return NULL;
+        s->pieces = more;
+    }
+    memset(&s->pieces[s->n], 0, sizeof(*s->pieces));
+    return &s->pieces[s->n++];
+}
+
+static const int *buffers_of(const struct program *p, enum ckpt_state state)
+{
+    return state == CKPT_PARAM ? p->param_buffer : state == CKPT_EXP_AVG ? p->m_buffer : p->v_buffer;
+}
+
+static err_t add_box(struct snapshot *s, const struct engine *e, int tensor, enum ckpt_state state,
+                     const struct box *box, int64_t at)
+{
+    const struct program *p = e->has_train ? &e->train : &e->eval;
+    const struct graph_tensor *t = &e->config.graph->tensors[tensor];
+    int buffer = buffers_of(p, state)[tensor];
+    struct snapshot_piece *x = add(s);
+    if (!x)
+        return ERR_NOMEM;
+    x->dtype = p->buffers[buffer].dtype;
+    x->ndim = t->ndim;
+    for (int d = 0; d < t->ndim; d++)
+        x->shape[d] = t->dim[d].factor;
+    x->box = *box;
+    x->bytes = (size_t)box_elements(box) * dtype_bytes(x->dtype);
+    x->data = (uint8_t *)engine_buffer(e, p, buffer) + (size_t)at * dtype_bytes(x->dtype);
+    return ckpt_state_name(state, t->name, x->fqn, sizeof(x->fqn));
+}
+
+static err_t add_step(struct snapshot *s, const struct engine *e, int tensor)
+{
+    struct snapshot_piece *x = add(s);
+    if (!x)
+        return ERR_NOMEM;
+    x->dtype = DT_F32;
+    x->bytes = sizeof(s->updates);
+    x->data = &s->updates;
+    snprintf(x->fqn, sizeof(x->fqn), "optimizer.state.%s.step", e->config.graph->tensors[tensor].name);
+    return OK;
+}
+
+static err_t add_steps(struct snapshot *s, const struct engine *e)
+{
+    size_t cell = s->bytes;
+    for (int t = 0; t < e->config.graph->n_tensors; t++) {
+        if (e->config.graph->tensors[t].kind != GT_PARAM)
+            continue;
+        err_t err = add_step(s, e, t);
+        if (err)
+            return err;
+        s->pieces[s->n - 1].arena_offset = cell;
+    }
+    s->bytes += ALIGN;
+    return OK;
+}
+
+err_t snapshot_plan_save(const struct engine *e, struct snapshot *ret)
+{
+    struct save_item *items;
+    int n;
+    *ret = (struct snapshot){0};
+    err_t err = plan_save_items(&e->train, e->config.graph, &items, &n);
+    if (err)
+        return err;
+    for (int i = 0; !err && i < n; i++) {
+        err = add_box(ret, e, items[i].tensor, (enum ckpt_state)items[i].state, &items[i].box, items[i].buffer_offset);
+        if (err)
+            break;
+        ret->pieces[ret->n - 1].arena_offset = ret->bytes;
+        ret->bytes += aligned(ret->pieces[ret->n - 1].bytes);
+    }
+    if (!err && e->config.rank == 0)
+        err = add_steps(ret, e);
+    free(items);
+    if (err)
+        snapshot_fini(ret);
+    return err;
+}
+
+static err_t add_needed(struct snapshot *s, const struct engine *e, int tensor, enum ckpt_state state)
+{
+    const struct program *p = e->has_train ? &e->train : &e->eval;
+    const struct graph_tensor *t = &e->config.graph->tensors[tensor];
+    struct box boxes[MAX_BOXES];
+    int64_t dims[GRAPH_MAX_DIMS], at = 0;
+    int buffer = buffers_of(p, state)[tensor];
+    if (buffer < 0)
+        return OK;
+    for (int d = 0; d < t->ndim; d++)
+        dims[d] = t->dim[d].factor;
+    int n = layout_boxes(&p->mesh, &p->buffers[buffer].layout, t->ndim, dims, p->rank, MAX_BOXES, boxes);
+    assert(n <= MAX_BOXES);
+    for (int i = 0; i < n; i++) {
+        err_t err = add_box(s, e, tensor, state, &boxes[i], at);
+        if (err)
+            return err;
+        at += box_elements(&boxes[i]);
+    }
+    return OK;
+}
+
+err_t snapshot_plan_load(const struct engine *e, bool optimizer, struct snapshot *ret)
+{
+    const struct graph *g = e->config.graph;
+    err_t err = OK;
+    int last = -1;
+    *ret = (struct snapshot){0};
+    for (int t = 0; !err && t < g->n_tensors; t++) {
+        if (g->tensors[t].kind != GT_PARAM)
+            continue;
+        last = t;
+        if (!optimizer)
+            err = add_needed(ret, e, t, CKPT_PARAM);
+        for (int state = CKPT_EXP_AVG; !err && optimizer && state < CKPT_STATE_COUNT; state++)
+            err = add_needed(ret, e, t, (enum ckpt_state)state);
+    }
+    if (!err && optimizer && last >= 0)
+        err = add_step(ret, e, last);
+    if (err)
+        snapshot_fini(ret);
+    return err;
+}
+
+/* Appends what lies behind the first `rows` rows of piece `i`, and shortens it to those. */
+static err_t cut(struct snapshot *s, int i, int64_t rows)
+{
+    struct snapshot_piece *tail = add(s);
+    if (!tail)
+        return ERR_NOMEM;
+    struct snapshot_piece *x = &s->pieces[i];
+    size_t head = x->bytes / (size_t)x->box.size[0] * (size_t)rows;
+    *tail = *x;
+    tail->box.offset[0] += rows;
+    tail->box.size[0] -= rows;
+    tail->data = (uint8_t *)x->data + head;
+    tail->bytes -= head;
+    x->box.size[0] = rows;
+    x->bytes = head;
+    return OK;
+}
+
+err_t snapshot_fit(struct snapshot *s, size_t arena_bytes)
+{
+    for (int i = 0; i < s->n; i++) { /* also over the tails that this loop appends */
+        const struct snapshot_piece *x = &s->pieces[i];
+        if (x->bytes <= arena_bytes)
+            continue;
+        int64_t rows = x->ndim ? (int64_t)(arena_bytes / (x->bytes / (size_t)x->box.size[0])) : 0;
+        if (rows < 1)
+            return ERR_LIMIT;
+        err_t err = cut(s, i, rows);
+        if (err)
+            return err;
+    }
+    return OK;
+}
+
+int snapshot_place(struct snapshot *s, int first, size_t arena_bytes)
+{
+    size_t at = 0;
+    int i = first;
+    for (; i < s->n && at + s->pieces[i].bytes <= arena_bytes; i++) {
+        s->pieces[i].arena_offset = at;
+        at += aligned(s->pieces[i].bytes);
+    }
+    s->bytes = at;
+    return i;
+}
+
+void snapshot_fini(struct snapshot *s)
+{
+    free(s->pieces);
+    *s = (struct snapshot){0};
+}
+
+void snapshot_copy(struct snapshot *s, const struct engine *e, void *arena)
+{
+    s->updates = (float)e->updates;
+    for (int i = 0; i < s->n; i++)
+        memcpy((uint8_t *)arena + s->pieces[i].arena_offset, s->pieces[i].data, s->pieces[i].bytes);
+}
+
+void snapshot_restore(const struct snapshot *s, const void *arena, int first, int end)
+{
+    for (int i = first; i < end; i++)
+        memcpy(s->pieces[i].data, (const uint8_t *)arena + s->pieces[i].arena_offset, s->pieces[i].bytes);
+}
