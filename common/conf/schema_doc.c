@@ -2,31 +2,12 @@
  * quotes, with everything escaped that libyaml's reader or a terminal could take for something else. */
 #include "common/conf/schema.h"
 
+#include "common/base/utf8.h"
 #include "common/conf/number.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Bytes of the UTF-8 sequence at s and its code point; 0 when it is none (overlong and surrogates included). */
-static int utf8_decode(const char *s, uint32_t *ret)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    const unsigned char *p = (const unsigned char *)s;
-    int len = p[0] < 0x80 ? 1 : p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
-    if (!len)
-        return 0;
-    uint32_t c = len == 1 ? p[0] : p[0] & (0x7fu >> len);
-    for (int i = 1; i < len; i++) {
-        if (p[i] >> 6 != 2)
-            return 0;
-        c = c << 6 | (p[i] & 0x3f);
-    }
-    if (c < least[len] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
-        return 0;
-    *ret = c;
-    return len;
-}
 
 static err_t print_code_point(uint32_t c, const char *bytes, int len, struct buf *ret)
 {

@@ -1,0 +1,93 @@
+/* A set appears by one rename of its folder, so a reader sees all of it or nothing. */
+#include "common/data/cache.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TEMP_PREFIX ".preparing-"
+#define STALE_SECONDS 86400
+
+static const char *home(void)
+{
+    const char *home = getenv("HOME");
+    if (home && home[0])
+        return home;
+    const struct passwd *pw = getpwuid(getuid());
+    return pw ? pw->pw_dir : NULL;
+}
+
+err_t cache_dir(const char *given, char *ret, size_t size, struct why *why)
+{
+    const char *xdg = getenv("XDG_CACHE_HOME"), *base = home();
+    int n;
+    if (given && given[0])
+        n = snprintf(ret, size, "%s", given);
+    else if (xdg && xdg[0] == '/')
+        n = snprintf(ret, size, "%s/dtd/data", xdg);
+    else if (base)
+        n = snprintf(ret, size, "%s/.cache/dtd/data", base);
+    else
+        return why_set(why, ERR_NOTFOUND, "no home folder for the cache of prepared data: set data.cache");
+    return (size_t)n < size ? OK : why_set(why, ERR_LIMIT, "the path of the cache of prepared data is too long");
+}
+
+bool cache_hash_valid(const char *hash)
+{
+    return strlen(hash) == CACHE_HASH && strspn(hash, "0123456789abcdef") == CACHE_HASH;
+}
+
+err_t cache_join(const char *dir, const char *name, char *ret, size_t size, struct why *why)
+{
+    int n = snprintf(ret, size, "%s/%s", dir, name);
+    return (size_t)n < size ? OK : why_set(why, ERR_LIMIT, "%s/%s: the path is too long", dir, name);
+}
+
+err_t cache_temp_new(const char *cache, char *ret, size_t size, struct why *why)
+{
+    err_t err = cache_join(cache, TEMP_PREFIX "XXXXXX", ret, size, why);
+    if (err)
+        return err;
+    if (mkdtemp(ret) && !chmod(ret, 0755))
+        return OK;
+    return why_set(why, err_from_errno(errno), "%s: %s", cache, strerror(errno));
+}
+
+void cache_remove(const char *dir)
+{
+    DIR *d = opendir(dir);
+    if (!d)
+        return;
+    for (struct dirent *e; (e = readdir(d));)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            unlinkat(dirfd(d), e->d_name, 0);
+    closedir(d);
+    rmdir(dir);
+}
+
+static void remove_stale(const char *cache, const char *name)
+{
+    char path[4096];
+    struct stat st;
+    if (cache_join(cache, name, path, sizeof(path), NULL) || lstat(path, &st) || !S_ISDIR(st.st_mode))
+        return;
+    if (time(NULL) - st.st_mtime > STALE_SECONDS)
+        cache_remove(path);
+}
+
+void cache_clean(const char *cache)
+{
+    DIR *d = opendir(cache);
+    if (!d)
+        return;
+    for (struct dirent *e; (e = readdir(d));)
+        if (strncmp(e->d_name, TEMP_PREFIX, strlen(TEMP_PREFIX)) == 0)
+            remove_stale(cache, e->d_name);
+    closedir(d);
+}

@@ -1,0 +1,160 @@
+/* Sorted by byte value and not as the locale sorts: the order of the files is part of the set's name, and must be the
+ * same on every machine. */
+#include "common/data/data.h"
+
+#include "common/base/utf8.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define MAX_PATHS 65536 /* as many as a list of the job file may hold */
+
+struct paths {
+    char **list;
+    int n, cap;
+};
+
+void data_paths_free(char **paths, int n)
+{
+    for (int i = 0; i < n; i++)
+        free(paths[i]);
+    free(paths);
+}
+
+/* Drops "//" and "/./", so that one file has one name. "..": not without asking the file system. */
+static void clean(char *path)
+{
+    char *out = path;
+    for (const char *in = path; *in; in++) {
+        while (in[0] == '/' && (in[1] == '/' || (in[1] == '.' && in[2] == '/')))
+            in += in[1] == '/' ? 1 : 2;
+        *out++ = *in;
+    }
+    *out = '\0';
+}
+
+static err_t add(struct paths *p, const char *path, struct why *why)
+{
+    if (!utf8_valid(path))
+        return why_set(why, ERR_INVALID, "%s: the name is not UTF-8, which a job file cannot say; rename the file",
+                       path);
+    if (p->n == MAX_PATHS)
+        return why_set(why, ERR_LIMIT, "more than %d files; join some, or name fewer", MAX_PATHS);
+    if (p->n == p->cap) {
+        int cap = p->cap ? 2 * p->cap : 16;
+        char **list = realloc(p->list, (size_t)cap * sizeof(*list));
+        if (!list)
+            return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+        p->list = list;
+        p->cap = cap;
+    }
+    char *copy = strdup(path);
+    if (!copy)
+        return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    clean(copy);
+    p->list[p->n++] = copy;
+    return OK;
+}
+
+/* The folder as glob takes it literally, then the pattern. NULL without memory. */
+static char *full_pattern(const char *dir, const char *pattern)
+{
+    char *full = malloc(2 * strlen(dir) + strlen(pattern) + 2), *out = full;
+    if (!full)
+        return NULL;
+    for (; *dir && pattern[0] != '/'; dir++) {
+        if (strchr("*?[\\", *dir))
+            *out++ = '\\';
+        *out++ = *dir;
+    }
+    if (pattern[0] != '/')
+        *out++ = '/';
+    strcpy(out, pattern);
+    return full;
+}
+
+static err_t add_match(struct paths *p, const char *path, int *folders, struct why *why)
+{
+    struct stat st;
+    if (stat(path, &st))
+        return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
+    if (S_ISDIR(st.st_mode)) {
+        ++*folders;
+        return OK;
+    }
+    return S_ISREG(st.st_mode) ? add(p, path, why) : why_set(why, ERR_INVALID, "%s: it is not a regular file", path);
+}
+
+static err_t add_pattern(struct paths *p, const char *dir, const char *pattern, struct why *why)
+{
+    glob_t found = {0};
+    int before = p->n, folders = 0;
+    char *full = full_pattern(dir, pattern);
+    int rc = full ? glob(full, GLOB_NOSORT, NULL, &found) : GLOB_NOSPACE;
+    err_t err = rc == GLOB_NOSPACE ? why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM)) : OK;
+    for (size_t i = 0; !err && !rc && i < found.gl_pathc; i++)
+        err = add_match(p, found.gl_pathv[i], &folders, why);
+    if (!err && p->n == before && folders)
+        err = why_set(why, ERR_NOTFOUND, "%s: only folders there; write %s/* for the files in one", pattern, pattern);
+    else if (!err && p->n == before)
+        err = why_set(why, ERR_NOTFOUND, "%s: no such file (looked for in %s)", pattern, pattern[0] == '/' ? "/" : dir);
+    globfree(&found);
+    free(full);
+    return err;
+}
+
+/* A pattern that is a file's name as it stands: a name may hold a bracket. */
+static err_t add_literal(struct paths *p, const char *dir, const char *pattern, bool *ret_done, struct why *why)
+{
+    struct stat st;
+    char *path = NULL;
+    if (asprintf(&path, "%s%s%s", pattern[0] == '/' ? "" : dir, pattern[0] == '/' ? "" : "/", pattern) < 0)
+        return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    *ret_done = stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    err_t err = *ret_done ? add(p, path, why) : OK;
+    free(path);
+    return err;
+}
+
+static int compare(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void sort_unique(struct paths *p)
+{
+    int n = 0;
+    if (p->n)
+        qsort(p->list, (size_t)p->n, sizeof(*p->list), compare);
+    for (int i = 0; i < p->n; i++) {
+        if (n && strcmp(p->list[n - 1], p->list[i]) == 0)
+            free(p->list[i]);
+        else
+            p->list[n++] = p->list[i];
+    }
+    p->n = n;
+}
+
+err_t data_resolve(const char *dir, char *const *patterns, int n, char ***ret_paths, int *ret_n, struct why *why)
+{
+    struct paths p = {0};
+    err_t err = dir[0] == '/' ? OK : why_set(why, ERR_INVALID, "%s: an absolute folder is needed", dir);
+    for (int i = 0; !err && i < n; i++) {
+        bool done;
+        err = add_literal(&p, dir, patterns[i], &done, why);
+        if (!err && !done)
+            err = add_pattern(&p, dir, patterns[i], why);
+    }
+    if (err) {
+        data_paths_free(p.list, p.n);
+        return err;
+    }
+    sort_unique(&p);
+    *ret_paths = p.list;
+    *ret_n = p.n;
+    return OK;
+}

@@ -1,0 +1,287 @@
+/* Words are what the WikiText models of PyTorch's examples take: line.split() + ["<eos>"], so that perplexities
+ * compare. White space is the six ASCII characters and nothing else: the cut does not depend on a locale or a Unicode
+ * version, and text that is no UTF-8 at all is as good as any other. */
+#include "common/data/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct tokenizer {
+    enum tokenizer_kind kind;
+    bool lowercase;
+    struct words words;
+    int32_t unk, eos;
+    struct buf vocab; /* the file's bytes */
+};
+
+static bool is_space(uint8_t c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* ---- cutting ---- */
+
+static void lower(uint8_t *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        if (text[i] >= 'A' && text[i] <= 'Z')
+            text[i] = (uint8_t)(text[i] + 'a' - 'A');
+}
+
+static void carry(struct splitter *s, const uint8_t *part, size_t len)
+{
+    if (len > WORD_MAX_BYTES || s->n + len > WORD_MAX_BYTES) {
+        s->n = WORD_MAX_BYTES + 1;
+        return;
+    }
+    memcpy(s->word + s->n, part, len);
+    s->n += len;
+}
+
+static err_t emit_carried(struct splitter *s)
+{
+    size_t len = s->n;
+    s->n = 0;
+    if (len > WORD_MAX_BYTES)
+        return s->emit(s->arg, (const uint8_t *)TOKENIZER_UNK, strlen(TOKENIZER_UNK));
+    if (s->lowercase)
+        lower(s->word, len);
+    return s->emit(s->arg, s->word, len);
+}
+
+err_t splitter_feed(struct splitter *s, const uint8_t *text, size_t len)
+{
+    const uint8_t *end = text + len;
+    while (text < end) {
+        const uint8_t *start = text;
+        err_t err = OK;
+        while (text < end && !is_space(*text))
+            text++;
+        if (s->n || text == end || s->lowercase || text - start > WORD_MAX_BYTES)
+            carry(s, start, (size_t)(text - start));
+        else if (text > start)
+            err = s->emit(s->arg, start, (size_t)(text - start));
+        if (text == end)
+            return err;
+        if (s->n)
+            err = emit_carried(s);
+        if (!err && *text++ == '\n')
+            err = s->emit(s->arg, (const uint8_t *)TOKENIZER_EOS, strlen(TOKENIZER_EOS));
+        if (err)
+            return err;
+    }
+    return OK;
+}
+
+err_t splitter_finish(struct splitter *s)
+{
+    return s->n ? emit_carried(s) : OK;
+}
+
+/* ---- encoding ---- */
+
+static err_t emit_id(void *arg, const uint8_t *word, size_t len)
+{
+    struct encoder *e = arg;
+    int32_t id = words_find(&e->tokenizer->words, word, len);
+    if (id < 0)
+        id = e->tokenizer->unk;
+    return buf_append(e->ids, &id, sizeof(id));
+}
+
+void encoder_init(struct encoder *e, const struct tokenizer *tokenizer, struct buf *ids)
+{
+    e->tokenizer = tokenizer;
+    e->ids = ids;
+    e->splitter.lowercase = tokenizer->lowercase;
+    e->splitter.emit = emit_id;
+    e->splitter.arg = e;
+    e->splitter.n = 0;
+}
+
+err_t encoder_feed(struct encoder *e, const uint8_t *text, size_t len)
+{
+    if (e->tokenizer->kind == TOKENIZER_WORDS)
+        return splitter_feed(&e->splitter, text, len);
+    if (len > SIZE_MAX / sizeof(int32_t))
+        return ERR_LIMIT;
+    err_t err = buf_reserve(e->ids, len * sizeof(int32_t));
+    if (err)
+        return err;
+    int32_t *ids = (int32_t *)(void *)(e->ids->data + e->ids->len);
+    for (size_t i = 0; i < len; i++)
+        ids[i] = text[i];
+    e->ids->len += len * sizeof(int32_t);
+    return OK;
+}
+
+err_t encoder_finish(struct encoder *e)
+{
+    return e->tokenizer->kind == TOKENIZER_WORDS ? splitter_finish(&e->splitter) : OK;
+}
+
+err_t tokenizer_encode(const struct tokenizer *t, const void *text, size_t len, struct buf *ret_ids)
+{
+    struct encoder e;
+    size_t before = ret_ids->len;
+    encoder_init(&e, t, ret_ids);
+    err_t err = encoder_feed(&e, text, len);
+    if (!err)
+        err = encoder_finish(&e);
+    if (err)
+        ret_ids->len = before;
+    return err;
+}
+
+err_t tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *ret)
+{
+    uint8_t byte = (uint8_t)id;
+    if (id < 0 || id >= tokenizer_vocab(t))
+        return ERR_INVALID;
+    if (t->kind == TOKENIZER_BYTES)
+        return buf_append(ret, &byte, 1);
+    if (id == t->eos)
+        return buf_append(ret, "\n", 1);
+    err_t err = buf_reserve(ret, (size_t)t->words.list[id].len + 1);
+    if (!err)
+        err = buf_append(ret, words_text(&t->words, id), t->words.list[id].len);
+    return err ? err : buf_append(ret, " ", 1);
+}
+
+/* ---- life ---- */
+
+static err_t tokenizer_new(enum tokenizer_kind kind, bool lowercase, struct tokenizer **ret)
+{
+    struct tokenizer *t = calloc(1, sizeof(*t));
+    if (!t)
+        return ERR_NOMEM;
+    t->kind = kind;
+    t->lowercase = lowercase;
+    *ret = t;
+    return OK;
+}
+
+err_t tokenizer_bytes_new(struct tokenizer **ret)
+{
+    return tokenizer_new(TOKENIZER_BYTES, false, ret);
+}
+
+static err_t vocab_add(struct tokenizer *t, const uint8_t *word, size_t len, struct why *why)
+{
+    int32_t line = t->words.n, id;
+    if (!len || len > WORD_MAX_BYTES)
+        return why_set(why, ERR_INVALID, "vocabulary, line %d: %zu bytes; a word has 1 to %d", line + 1, len,
+                       WORD_MAX_BYTES);
+    for (size_t i = 0; i < len; i++)
+        if (is_space(word[i]))
+            return why_set(why, ERR_INVALID, "vocabulary, line %d: white space inside of the word", line + 1);
+    err_t err = words_add(&t->words, word, len, &id);
+    if (err)
+        return why_set(why, err, "vocabulary, line %d: %s", line + 1, err_text(err));
+    if (id != line)
+        return why_set(why, ERR_INVALID, "vocabulary, line %d: the word is there already, in line %d", line + 1,
+                       id + 1);
+    return OK;
+}
+
+static err_t vocab_read(struct tokenizer *t, const uint8_t *vocab, size_t len, struct why *why)
+{
+    const uint8_t *end = vocab + len;
+    while (vocab < end) {
+        const uint8_t *stop = memchr(vocab, '\n', (size_t)(end - vocab));
+        if (!stop)
+            return why_set(why, ERR_INVALID, "vocabulary: the last line does not end; the file was cut short");
+        err_t err = vocab_add(t, vocab, (size_t)(stop - vocab), why);
+        if (err)
+            return err;
+        vocab = stop + 1;
+    }
+    t->unk = words_find(&t->words, TOKENIZER_UNK, strlen(TOKENIZER_UNK));
+    t->eos = words_find(&t->words, TOKENIZER_EOS, strlen(TOKENIZER_EOS));
+    if (t->unk < 0 || t->eos < 0)
+        return why_set(why, ERR_INVALID, "vocabulary: it lacks %s", t->unk < 0 ? TOKENIZER_UNK : TOKENIZER_EOS);
+    return OK;
+}
+
+err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercase, struct tokenizer **ret, struct why *why)
+{
+    struct tokenizer *t;
+    if (len > (size_t)WORDS_MAX_BYTES + WORDS_MAX)
+        return why_set(why, ERR_LIMIT, "vocabulary: %zu bytes are too many", len);
+    err_t err = tokenizer_new(TOKENIZER_WORDS, lowercase, &t);
+    if (err)
+        return why_set(why, err, "vocabulary: %s", err_text(err));
+    err = vocab_read(t, vocab, len, why);
+    if (!err) {
+        err = buf_append(&t->vocab, vocab, len);
+        if (err)
+            why_set(why, err, "vocabulary: %s", err_text(err));
+    }
+    if (err) {
+        tokenizer_free(t);
+        return err;
+    }
+    *ret = t;
+    return OK;
+}
+
+void tokenizer_free(struct tokenizer *t)
+{
+    if (!t)
+        return;
+    words_fini(&t->words);
+    buf_fini(&t->vocab);
+    free(t);
+}
+
+int64_t tokenizer_vocab(const struct tokenizer *t)
+{
+    return t->kind == TOKENIZER_BYTES ? 256 : t->words.n;
+}
+
+const void *tokenizer_vocab_file(const struct tokenizer *t, size_t *ret_len)
+{
+    *ret_len = t->vocab.len;
+    return t->vocab.data;
+}
+
+bool tokenizer_lowercase(const struct tokenizer *t)
+{
+    return t->lowercase;
+}
+
+/* ---- making a vocabulary ---- */
+
+static int compare_words(const void *a, const void *b, void *arg)
+{
+    const struct words *w = arg;
+    int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
+    const struct word *x = &w->list[i], *y = &w->list[j];
+    if (x->count != y->count)
+        return x->count > y->count ? -1 : 1;
+    int order = memcmp(words_text(w, i), words_text(w, j), x->len < y->len ? x->len : y->len);
+    return order ? order : (x->len > y->len) - (x->len < y->len);
+}
+
+err_t tokenizer_vocab_print(struct words *counted, struct buf *ret)
+{
+    int32_t id;
+    err_t err = words_add(counted, TOKENIZER_UNK, strlen(TOKENIZER_UNK), &id);
+    if (!err)
+        err = words_add(counted, TOKENIZER_EOS, strlen(TOKENIZER_EOS), &id);
+    if (err)
+        return err;
+    int32_t *order = malloc((size_t)counted->n * sizeof(*order));
+    if (!order)
+        return ERR_NOMEM;
+    for (int32_t i = 0; i < counted->n; i++)
+        order[i] = i;
+    qsort_r(order, (size_t)counted->n, sizeof(*order), compare_words, counted);
+    for (int32_t i = 0; !err && i < counted->n; i++) {
+        err = buf_append(ret, words_text(counted, order[i]), counted->list[order[i]].len);
+        if (!err)
+            err = buf_append(ret, "\n", 1);
+    }
+    free(order);
+    return err;
+}

@@ -1,0 +1,39 @@
+/* The streaming side of tokenizers, for preparing files that do not fit into memory: text arrives in pieces cut
+ * anywhere, words leave whole. Inside common/data only. */
+#ifndef DTD_COMMON_DATA_TOKENIZER_H
+#define DTD_COMMON_DATA_TOKENIZER_H
+
+#include "common/data/data.h"
+#include "common/data/words.h"
+
+#define TOKENIZER_EOS "<eos>"
+#define TOKENIZER_UNK "<unk>"
+
+/* Cuts text at ASCII white space. `emit` gets each word, <eos> for each newline, and <unk> for a word of more than
+ * WORD_MAX_BYTES; its error ends the feed. */
+struct splitter {
+    bool lowercase; /* A-Z become a-z */
+    err_t (*emit)(void *arg, const uint8_t *word, size_t len);
+    void *arg;
+    size_t n; /* bytes of a word that the last piece ended in; WORD_MAX_BYTES + 1: too many */
+    uint8_t word[WORD_MAX_BYTES];
+};
+NODISCARD err_t splitter_feed(struct splitter *s, const uint8_t *text, size_t len);
+/* The text ends here: the word under way, if any, is one. */
+NODISCARD err_t splitter_finish(struct splitter *s);
+
+struct encoder {
+    const struct tokenizer *tokenizer;
+    struct buf *ids; /* int32 ids are appended */
+    struct splitter splitter;
+};
+void encoder_init(struct encoder *e, const struct tokenizer *tokenizer, struct buf *ids);
+NODISCARD err_t encoder_feed(struct encoder *e, const uint8_t *text, size_t len);
+NODISCARD err_t encoder_finish(struct encoder *e);
+
+bool tokenizer_lowercase(const struct tokenizer *t);
+/* A vocabulary file of counted words: by falling count, then by bytes; <unk> and <eos> are added when they are missing.
+ */
+NODISCARD err_t tokenizer_vocab_print(struct words *counted, struct buf *ret);
+
+#endif
