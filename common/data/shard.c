@@ -5,8 +5,10 @@
 #include "common/base/file.h"
 #include "common/data/cache.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +42,7 @@ static err_t failed(const char *dir, const char *name, err_t err, struct why *wh
 
 err_t shard_file_write(const char *dir, const char *name, const void *data, size_t len, struct why *why)
 {
-    int fd;
+    int fd = -1;
     err_t err = create(dir, name, &fd, why);
     if (err)
         return err;
