@@ -78,9 +78,9 @@ err_t kern_stream_scratch(struct kern_stream *s, size_t bytes, void **ret)
     return OK;
 }
 
-void kern_stream_enter(const struct kern_stream *s)
+void kern_stream_limit(int threads)
 {
-    omp_set_num_threads(s->threads);
+    omp_set_num_threads(threads);
 }
 
 static void region_part(const struct region *r, int part)

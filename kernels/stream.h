@@ -20,8 +20,8 @@ struct kern_stream {
 /* At least `bytes` of 64-aligned memory, valid until the next call; grows only when more is asked than ever before. */
 NODISCARD err_t kern_stream_scratch(struct kern_stream *s, size_t bytes, void **ret);
 
-/* Limits the calling thread's next parallel region (oneDNN's too) to the stream's threads. */
-void kern_stream_enter(const struct kern_stream *s);
+/* Limits the calling thread's next parallel region, which is oneDNN's next product. */
+void kern_stream_limit(int threads);
 
 /* fn(arg, part, lo, hi) on parts of [0, n): cut at multiples of `grain`, part < threads. What fn computes for an index
  * must not depend on the cuts. Returns when all parts are done. */

@@ -272,7 +272,7 @@ static err_t attention_run(struct kern_stream *s, struct attention_args *args, i
     args->err = (err_t *)((char *)scratch + work_bytes);
     for (int i = 0; i < s->threads; i++)
         args->err[i] = OK;
-    kern_stream_enter(s);
+    kern_stream_limit(1); /* threads share heads; a product cut among them would have other bits */
     kern_stream_run(s, n, 1, fn, args);
     for (int i = 0; i < s->threads && err == OK; i++)
         err = args->err[i];

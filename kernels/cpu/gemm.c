@@ -46,7 +46,7 @@ err_t KERN_FN(gemm)(struct kern_stream *s, const struct kern_gemm *g)
         kern_stream_run(s, g->m, 16, prefill_rows, (void *)g);
     if (g->k == 0)
         return OK;
-    kern_stream_enter(s);
+    kern_stream_limit(s->threads);
     return KERN_FN(sgemm)(g->trans_a, g->trans_b, g->m, g->n, g->k, 1, g->a, g->lda, g->b, g->ldb,
                           g->accumulate || prefill ? 1 : 0, g->c, g->ldc);
 }

@@ -76,7 +76,7 @@ static double loss_row(const struct loss_args *a, float *x, int32_t target)
         return 0;
     }
     float max = row_max(x, a->v), logit = x[target];
-    double sum = exp_sum(x, a->v, max, a->grad), loss = (double)max + log(sum) - (double)logit;
+    double sum = exp_sum(x, a->v, max, a->grad), loss = log(sum) + ((double)max - (double)logit);
     if (!a->grad)
         return loss;
     float factor = (float)((double)a->scale / sum);

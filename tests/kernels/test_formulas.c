@@ -1,0 +1,280 @@
+/* What the case table cannot say: AdamW against its formula written out, the rotation and the loss against their own
+ * mathematics, values that are not numbers, and the threads of a stream. */
+#include "common/base/rng.h"
+#include "kernels/variants.h"
+#include "tests/lib/test.h"
+
+#include <dirent.h>
+#include <math.h>
+
+static struct kern_stream *stream_of(const struct kern_ops *k)
+{
+    struct kern_stream *s = NULL;
+    assert_ok(kern_stream_new(k, 0, &s));
+    return s;
+}
+
+/* Two updates of one number, by hand: torch.optim.AdamW's documentation, line by line. */
+TEST(adamw_follows_its_formula)
+{
+    const struct kern_ops *k = kern_find("ref", DT_F64);
+    struct kern_stream *s = stream_of(k);
+    const double lr = 0.01, b1 = 0.9, b2 = 0.99, eps = 1e-8, wd = 0.1;
+    double p = 0.5, m = 0, v = 0, want_p = 0.5, want_m = 0, want_v = 0, g[2] = {0.3, -2.0};
+    for (int t = 1; t <= 2; t++) {
+        double clipped = g[t - 1] * 0.5;
+        want_p -= lr * wd * want_p;
+        want_m = b1 * want_m + (1 - b1) * clipped;
+        want_v = b2 * want_v + (1 - b2) * clipped * clipped;
+        want_p -= lr * (want_m / (1 - pow(b1, t))) / (sqrt(want_v / (1 - pow(b2, t))) + eps);
+        struct kern_adamw a = {.n = 1,
+                               .p = &p,
+                               .m = &m,
+                               .v = &v,
+                               .g = &g[t - 1],
+                               .lr = lr,
+                               .beta1 = b1,
+                               .beta2 = b2,
+                               .eps = eps,
+                               .weight_decay = wd,
+                               .grad_scale = 0.5,
+                               .step = t};
+        k->adamw(s, &a);
+        assert_true(fabs(p - want_p) < 1e-15 && fabs(m - want_m) < 1e-15 && fabs(v - want_v) < 1e-15);
+    }
+    kern_stream_free(s);
+}
+
+/* A decay so small that 1 - lr wd is 1 in float32 still decays, on average, at the right rate. */
+TEST(adamw_keeps_a_small_decay)
+{
+    const struct kern_ops *k = kern_find("cpu", DT_F32);
+    struct kern_stream *s = stream_of(k);
+    enum { N = 4096, STEPS = 20 };
+    static float p[N], m[N], v[N], g[N];
+    double before = 0, after = 0;
+    for (int i = 0; i < N; i++)
+        before += (double)(p[i] = 1 + (float)rng_uniform(1, 2, (uint64_t)i));
+    for (int t = 1; t <= STEPS; t++) {
+        struct kern_adamw a = {.n = N,
+                               .p = p,
+                               .m = m,
+                               .v = v,
+                               .g = g,
+                               .lr = 1e-6,
+                               .beta1 = 0.9,
+                               .beta2 = 0.95,
+                               .eps = 1e-8,
+                               .weight_decay = 0.09,
+                               .grad_scale = 1,
+                               .step = t};
+        k->adamw(s, &a);
+    }
+    for (int i = 0; i < N; i++)
+        after += (double)p[i];
+    /* 9e-8 of p in (1, 2) is three quarters of its last place or less: rounded to it or away, but seen */
+    assert_true(after < before);
+    kern_stream_free(s);
+}
+
+/* <rope(x), y> = <x, inverse(y)>: the inverse is the gradient; and turning there and back is the identity. */
+TEST(inverse_rope_is_its_adjoint)
+{
+    const struct kern_ops *k = kern_find("ref", DT_F64);
+    struct kern_stream *s = stream_of(k);
+    enum { T = 6, SEQ = 3, H = 2, D = 8, N = T * H * D };
+    double x[N], y[N], rx[N], ry[N], left = 0, right = 0;
+    for (int i = 0; i < N; i++) {
+        rx[i] = x[i] = rng_normal(1, 1, (uint64_t)i);
+        ry[i] = y[i] = rng_normal(1, 2, (uint64_t)i);
+    }
+    k->rope(s, T, SEQ, 5, H, D, H * D, 10000, false, rx);
+    k->rope(s, T, SEQ, 5, H, D, H * D, 10000, true, ry);
+    for (int i = 0; i < N; i++) {
+        left += rx[i] * y[i];
+        right += x[i] * ry[i];
+    }
+    assert_true(fabs(left - right) < 1e-12);
+    k->rope(s, T, SEQ, 5, H, D, H * D, 10000, true, rx);
+    for (int i = 0; i < N; i++)
+        assert_true(fabs(rx[i] - x[i]) < 1e-13);
+    kern_stream_free(s);
+}
+
+/* At a position where float32 angles are useless. */
+TEST(rope_is_exact_far_out)
+{
+    const struct kern_ops *k = kern_find("cpu", DT_F32);
+    struct kern_stream *s = stream_of(k);
+    float x[2] = {1, 0};
+    k->rope(s, 1, 1, 1000003, 1, 2, 2, 10000, false, x);
+    assert_true(fabs((double)x[0] - cos(1000003.0)) < 1e-7 && fabs((double)x[1] - sin(1000003.0)) < 1e-7);
+    kern_stream_free(s);
+}
+
+TEST(loss_gradient_agrees_with_finite_differences)
+{
+    const struct kern_ops *k = kern_find("ref", DT_F64);
+    struct kern_stream *s = stream_of(k);
+    enum { T = 3, V = 5 };
+    const int32_t targets[T] = {2, -1, 0};
+    double x[T * V], g[T * V], loss = 0;
+    for (int i = 0; i < T * V; i++)
+        g[i] = x[i] = rng_normal(3, 3, (uint64_t)i);
+    k->cross_entropy(s, T, V, targets, true, 0.5, g, &loss);
+    for (int i = 0; i < T * V; i++) {
+        double side[2] = {0, 0}, keep = x[i];
+        for (int d = 0; d < 2; d++) {
+            x[i] = keep + (d ? 1e-5 : -1e-5);
+            k->cross_entropy(s, T, V, targets, false, 1, x, &side[d]);
+        }
+        x[i] = keep;
+        assert_true(fabs((side[1] - side[0]) / 2e-5 * 0.5 - g[i]) < 1e-9);
+    }
+    kern_stream_free(s);
+}
+
+/* A loss of logits that are all alike is log V, however large they are. */
+TEST(loss_survives_large_logits)
+{
+    const struct kern_ops *k;
+    const char *isa;
+    for (int v = 0; (k = kern_variant(v, &isa)); v++) {
+        if (k->dtype != DT_F32)
+            continue;
+        struct kern_stream *s = stream_of(k);
+        enum { V = 1000 };
+        float x[V];
+        int32_t target = 7;
+        double loss = 0;
+        for (int i = 0; i < V; i++)
+            x[i] = 3e30f;
+        k->cross_entropy(s, 1, V, &target, true, 1, x, &loss);
+        assert_true(fabs(loss - log(V)) < 1e-6);
+        assert_true(fabs((double)x[0] - 1.0 / V) < 1e-8 && fabs((double)x[7] - 1.0 / V + 1) < 1e-7);
+        kern_stream_free(s);
+    }
+}
+
+/* One NaN in the input must be seen in every result that depends on it: that is how a run notices. */
+static void nan_case(const struct kern_ops *k, struct kern_stream *s, const char *isa)
+{
+    enum { N = 40 };
+    for (int at = 0; at < N; at++) {
+        float x[N], y[N], w[N], stat[1];
+        int32_t target = 3;
+        double loss = 0, blocks[1];
+        for (int i = 0; i < N; i++)
+            x[i] = (float)i / N, w[i] = 1;
+        x[at] = NAN;
+        k->gelu(s, N, x, y);
+        assert_true(isnan(y[at]));
+        k->relu(s, N, x, y);
+        assert_true(isnan(y[at]));
+        k->swiglu(s, N, x, w, y);
+        assert_true(isnan(y[at]));
+        k->rmsnorm(s, 1, N, 1e-5, x, NULL, w, NULL, y, stat);
+        assert_true(isnan(y[0]));
+        k->sumsq_blocks(s, N, x, blocks);
+        assert_true(isnan(blocks[0]));
+        struct kern_attention a = {.batch = 1,
+                                   .seq = N,
+                                   .heads = 1,
+                                   .kv_heads = 1,
+                                   .head_dim = 1,
+                                   .q_stride = 1,
+                                   .k_stride = 1,
+                                   .v_stride = 1,
+                                   .o_stride = 1,
+                                   .causal = true,
+                                   .q = w,
+                                   .k = x,
+                                   .v = w,
+                                   .o = y,
+                                   .lse = (float[N]){0}};
+        assert_ok(k->attention(s, &a));
+        if (!isnan(y[N - 1]))
+            fail_msg("%s %s: attention loses a NaN at key %d", k->name, isa, at);
+        k->cross_entropy(s, 1, N, &target, true, 1, x, &loss);
+        if (!isnan(loss))
+            fail_msg("%s %s: the loss loses a NaN at %d", k->name, isa, at);
+    }
+}
+
+TEST(nans_are_not_lost)
+{
+    const struct kern_ops *k;
+    const char *isa;
+    for (int v = 0; (k = kern_variant(v, &isa)); v++) {
+        if (k->dtype != DT_F32)
+            continue;
+        struct kern_stream *s = stream_of(k);
+        nan_case(k, s, isa);
+        kern_stream_free(s);
+    }
+}
+
+static int count_threads(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/task");
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+/* A stream of one thread starts none, whatever the environment says, and one of three has three. */
+TEST(streams_have_their_threads)
+{
+    enum { N = 400 };
+    static float a[N * N], b[N * N], c[N * N];
+    const struct kern_ops *k = kern_find("cpu", DT_F32);
+    struct kern_gemm g = {.m = N, .n = N, .k = N, .lda = N, .ldb = N, .ldc = N, .a = a, .b = b, .c = c};
+    for (int threads = 1; threads <= 3; threads += 2) {
+        struct kern_stream *s = NULL;
+        int before = count_threads();
+        assert_ok(kern_stream_new(k, threads, &s));
+        assert_ok(k->gemm(s, &g));
+        k->gelu(s, N * N, a, b);
+        assert_int_equal(count_threads() - before, threads - 1);
+        kern_stream_free(s);
+    }
+}
+
+/* An element's update does not depend on where a shard's cut puts it. */
+TEST(adamw_does_not_see_cuts)
+{
+    enum { N = 100 };
+    const struct kern_ops *k;
+    const char *isa;
+    for (int variant = 0; (k = kern_variant(variant, &isa)); variant++) {
+        if (k->dtype != DT_F32)
+            continue;
+        struct kern_stream *s = stream_of(k);
+        float whole[4][N], cut[4][N];
+        for (int i = 0; i < 4 * N; i++)
+            whole[i / N][i % N] = fabsf((float)rng_normal(5, 5, (uint64_t)i));
+        memcpy(cut, whole, sizeof(cut));
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t lo = 0; lo < N; lo += pass ? 37 : N) {
+                float(*x)[N] = pass ? cut : whole;
+                struct kern_adamw a = {.n = pass && N - lo > 37 ? 37 : N - lo,
+                                       .p = x[0] + lo,
+                                       .m = x[1] + lo,
+                                       .v = x[2] + lo,
+                                       .g = x[3] + lo,
+                                       .lr = 0.01,
+                                       .beta1 = 0.9,
+                                       .beta2 = 0.95,
+                                       .eps = 1e-8,
+                                       .weight_decay = 0.1,
+                                       .grad_scale = 0.7,
+                                       .step = 3};
+                k->adamw(s, &a);
+            }
+        assert_memory_equal(whole, cut, sizeof(cut));
+        kern_stream_free(s);
+    }
+}

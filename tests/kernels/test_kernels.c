@@ -1,0 +1,177 @@
+/* Every case on every table that this processor can run. */
+#include "kernels/variants.h"
+#include "tests/kernels/harness.h"
+#include "tests/lib/test.h"
+
+#include <math.h>
+
+/* Multiples of eps32 sqrt(K) that a table may be off by: the oracle in float32 rounds only what it stores. */
+static double bound_of(const struct kern_ops *k)
+{
+    return strcmp(k->name, "ref") == 0 ? 2 : 8;
+}
+
+static void compare_all(const char *name)
+{
+    const struct kern_ops *k, *oracle = kern_find("ref", DT_F64);
+    const char *isa;
+    for (int i = 0; (k = kern_variant(i, &isa)); i++) {
+        if (strcmp(k->name, name) != 0 || k->dtype != DT_F32)
+            continue;
+        char label[32];
+        snprintf(label, sizeof(label), "%s %s", name, isa);
+        for (int j = 0; j < n_kcases; j++) {
+            struct values got, want;
+            struct kcase apart = kcases[j];
+            apart.alias = 0;
+            values_init(&got, &kcases[j], true);
+            values_init(&want, &kcases[j], true);
+            values_run(&want, oracle, 1, 0, &apart, NULL);
+            values_run(&got, k, 1, j, &kcases[j], NULL);
+            values_compare(&got, &want, bound_of(k), &kcases[j], label);
+            values_fini(&got);
+            values_fini(&want);
+        }
+    }
+}
+
+TEST(cpu_agrees_with_the_oracle)
+{
+    compare_all("cpu");
+}
+
+TEST(float32_oracle_agrees_with_float64)
+{
+    compare_all("ref");
+}
+
+/* Same bits wherever the buffers lie; the alias forms too. */
+TEST(bits_do_not_depend_on_alignment)
+{
+    const struct kern_ops *k;
+    const char *isa;
+    for (int i = 0; (k = kern_variant(i, &isa)); i++)
+        for (int j = 0; j < n_kcases && strcmp(k->name, "cpu") == 0; j++) {
+            uint64_t first = 0, other = 0;
+            for (int shift = 0; shift < 8; shift += 3) {
+                struct values v;
+                values_init(&v, &kcases[j], true);
+                values_run(&v, k, 1, shift, &kcases[j], shift ? &other : &first);
+                values_fini(&v);
+                if (shift && first != other)
+                    fail_msg("%s %s: %s: other bits at shift %d", k->name, isa, case_text(&kcases[j]), shift);
+            }
+        }
+}
+
+/* Products may be cut along k by oneDNN when it has several threads, ours never. */
+TEST(bits_do_not_depend_on_threads)
+{
+    const struct kern_ops *k = kern_find("cpu", DT_F32), *oracle = kern_find("ref", DT_F64);
+    for (int j = 0; j < n_kcases; j++) {
+        uint64_t bits[2];
+        struct values v, want;
+        for (int i = 0; i < 2; i++) {
+            values_init(&v, &kcases[j], true);
+            values_run(&v, k, 1 + 2 * i, 0, &kcases[j], &bits[i]);
+            if (i == 0)
+                values_fini(&v);
+        }
+        if (bits[0] != bits[1] && strcmp(kcases[j].op, "gemm") != 0)
+            fail_msg("%s: other bits with 3 threads", case_text(&kcases[j]));
+        struct kcase apart = kcases[j];
+        apart.alias = 0;
+        values_init(&want, &kcases[j], true);
+        values_run(&want, oracle, 1, 0, &apart, NULL);
+        values_compare(&v, &want, bound_of(k), &kcases[j], "cpu, 3 threads");
+        values_fini(&v);
+        values_fini(&want);
+    }
+}
+
+/* ---- finite differences ---- */
+
+#define STEP 1e-5
+#define PROBES 12          /* coordinates tried per gradient */
+#define FD_MAX_WORK 200000 /* larger cases would take seconds */
+
+struct fd {
+    const struct kcase *c;
+    struct kcase forward;
+    const struct op_desc *op;
+    struct link l;
+    struct values before, after; /* the gradient's operands */
+};
+
+/* Sum over the forward's outputs of cotangent times output, with element j of input i moved by `step`. */
+static double fd_loss(const struct fd *f, int i, int64_t j, double step)
+{
+    struct values v;
+    double loss = 0;
+    values_init(&v, &f->forward, false);
+    ((double *)v.p[i])[j] += step;
+    values_run(&v, kern_find("ref", DT_F64), 1, 0, &f->forward, NULL);
+    for (int g = 0; g < MAX_OPERANDS; g++) {
+        int o = f->l.seed[g];
+        if (o < 0)
+            continue;
+        for (int64_t e = 0; e < v.o[o].n; e++) {
+            double y = ((double *)v.p[o])[e];
+            loss += isnan(y) ? 0 : y * ((double *)f->before.p[g])[e];
+        }
+    }
+    values_fini(&v);
+    return loss;
+}
+
+static void fd_probe(const struct fd *f, int g, int64_t j)
+{
+    int i = f->l.target[g];
+    double slope = (fd_loss(f, i, j, STEP) - fd_loss(f, i, j, -STEP)) / (2 * STEP);
+    double want = slope + (f->after.o[g].role == ACC ? ((double *)f->before.p[g])[j] : 0);
+    double got = ((double *)f->after.p[g])[j];
+    if (isnan(got) && slope == 0)
+        return; /* between rows: the forward does not read it, the gradient does not write it */
+    if (!(fabs(got - want) <= 1e-6 * (1 + fabs(want))))
+        fail_msg("%s: gradient %d element %lld is %.9g, differences say %.9g", case_text(f->c), g, (long long)j, got,
+                 want);
+}
+
+static bool fd_case(const struct kcase *c)
+{
+    struct fd f = {.c = c, .forward = *c, .op = op_find(c->op)};
+    int64_t work = c->t * c->d + c->t * c->seq * c->heads * c->head_dim + c->m * c->n + c->vocab * c->d;
+    if (!f.op->link || work > FD_MAX_WORK)
+        return false;
+    memset(&f.l, 0xff, sizeof(f.l));
+    f.op->link(c, &f.l);
+    f.forward.op = f.l.forward;
+    f.forward.alias = 0;
+    values_init(&f.before, c, false);
+    values_init(&f.after, c, false);
+    values_run(&f.after, kern_find("ref", DT_F64), 1, 0, c, NULL);
+    for (int g = 0; g < MAX_OPERANDS; g++)
+        for (int64_t p = 0; f.l.target[g] >= 0 && p < PROBES; p++)
+            fd_probe(&f, g, p * 7919 % f.after.o[g].n);
+    values_fini(&f.before);
+    values_fini(&f.after);
+    return true;
+}
+
+TEST(gradients_agree_with_finite_differences)
+{
+    int done = 0;
+    for (int j = 0; j < n_kcases; j++)
+        done += fd_case(&kcases[j]);
+    assert_true(done >= 20);
+}
+
+TEST(tables_are_found_by_name_and_type)
+{
+    assert_string_equal(kern_find("ref", DT_F64)->name, "ref");
+    assert_int_equal(kern_find("ref", DT_F32)->dtype, DT_F32);
+    assert_string_equal(kern_find("cpu", DT_F32)->name, "cpu");
+    assert_null(kern_find("cpu", DT_F64));
+    assert_null(kern_find("ref", DT_BF16));
+    assert_null(kern_find("tpu", DT_F32));
+}

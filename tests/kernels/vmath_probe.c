@@ -1,0 +1,31 @@
+/* The functions of kernels/cpu/vmath.h over arrays, compiled once per instruction set like the kernels themselves. */
+#include "tests/kernels/vmath_probe.h"
+#include "kernels/cpu/vmath.h"
+
+#define PROBE_JOIN(isa) vmath_##isa
+#define PROBE_NAME(isa) PROBE_JOIN(isa)
+
+static void probe_exp(int64_t n, const float *x, float *y)
+{
+    for (int64_t i = 0; i < n; i += VF)
+        v_store(y + i, v_exp(v_load(x + i)));
+}
+
+static void probe_sigmoid(int64_t n, const float *x, float *y)
+{
+    for (int64_t i = 0; i < n; i += VF)
+        v_store(y + i, v_sigmoid(v_load(x + i)));
+}
+
+static void probe_sincos(int64_t n, const double *x, double *sine, double *cosine)
+{
+    for (int64_t i = 0; i < n; i += VD) {
+        vd a, s, c;
+        memcpy(&a, x + i, sizeof(a));
+        v_sincos(a, &s, &c);
+        memcpy(sine + i, &s, sizeof(s));
+        memcpy(cosine + i, &c, sizeof(c));
+    }
+}
+
+const struct vmath_probe PROBE_NAME(KERN_CPU_ISA) = {probe_exp, probe_sigmoid, probe_sincos};
