@@ -5,7 +5,6 @@
 
 #include <math.h>
 
-#define FLOOR 0.01         /* inputs are of order one: what cancels to nothing may leave so much of their rounding */
 #define GUARD 64           /* elements on both sides */
 #define HOLE32 0x7fc0ab1du /* quiet NaNs that no arithmetic makes */
 #define HOLE64 UINT64_C(0x7ff8abcd1234ef01)
@@ -262,7 +261,7 @@ void values_compare(const struct values *got, const struct values *want, double 
         double rms = rms_of(want, i);
         for (int64_t j = 0; j < want->o[i].n; j++) {
             double a = ((double *)got->p[i])[j], b = ((double *)want->p[i])[j],
-                   bound = eps * fmax(fabs(b), fmax(rms, FLOOR));
+                   bound = eps * fmax(fabs(b), fmax(rms, op->floor));
             bool hole = is_hole((uint8_t *)((double *)want->p[i] + j), 8);
             bool good = hole ? is_hole((uint8_t *)((double *)got->p[i] + j), 8) : fabs(a - b) <= bound;
             if (!good)

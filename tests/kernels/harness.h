@@ -22,7 +22,7 @@ void values_fini(struct values *v);
 void values_run(struct values *v, const struct kern_ops *k, int threads, int shift, const struct kcase *c,
                 uint64_t *bits);
 
-/* |got - want| <= multiple eps32 sqrt(terms) max(|want|, rms(want), 0.01) for every output; holes must be holes in
+/* |got - want| <= multiple eps32 sqrt(terms) max(|want|, rms(want), floor) for every output; holes must be holes in
  * both. */
 void values_compare(const struct values *got, const struct values *want, double multiple, const struct kcase *c,
                     const char *backend);

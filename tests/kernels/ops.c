@@ -371,6 +371,12 @@ static void binary_shape(const struct kcase *c, struct operand *o)
     o[2] = out(c->n);
 }
 
+/* exp magnifies its argument's rounding by the argument: as if so many terms had been added */
+static int64_t gate_terms(const struct kcase *c)
+{
+    return 8;
+}
+
 static void gelu_grad_link(const struct kcase *c, struct link *l)
 {
     l->forward = "gelu";
@@ -479,29 +485,29 @@ static err_t sumsq_call(const struct kern_ops *k, struct kern_stream *s, const s
 }
 
 static const struct op_desc ops[] = {
-    {"gemm", gemm_shape, gemm_call, NULL, gemm_terms, {{0}}},
-    {"bias_grad", bias_grad_shape, bias_grad_call, bias_grad_link, bias_grad_terms, {{0}}},
-    {"embed", embed_shape, embed_call, NULL, NULL, {{0}}},
-    {"embed_grad", embed_grad_shape, embed_grad_call, embed_grad_link, rows_terms, {{0}}},
-    {"rmsnorm", rmsnorm_shape, rmsnorm_call, NULL, norm_terms, {{3, 0}, {3, 1}}},
-    {"rmsnorm_grad", rmsnorm_grad_shape, rmsnorm_grad_call, rmsnorm_grad_link, norm_terms, {{5, 4}}},
-    {"layernorm", layernorm_shape, layernorm_call, NULL, norm_terms, {{4, 0}, {4, 1}}},
-    {"layernorm_grad", layernorm_grad_shape, layernorm_grad_call, layernorm_grad_link, norm_terms, {{6, 5}}},
-    {"rope", rope_shape, rope_call, NULL, NULL, {{0}}},
-    {"attention", attention_shape, attention_call, NULL, attention_terms, {{0}}},
-    {"attention_grad", attention_grad_shape, attention_grad_call, attention_grad_link, attention_terms, {{0}}},
-    {"swiglu", binary_shape, swiglu_call, NULL, NULL, {{0}}},
-    {"swiglu_grad", swiglu_grad_shape, swiglu_grad_call, swiglu_grad_link, NULL, {{3, 0}, {4, 1}}},
-    {"gelu", unary_shape, gelu_call, NULL, NULL, {{0}}},
-    {"gelu_grad", binary_shape, gelu_grad_call, gelu_grad_link, NULL, {{2, 1}}},
-    {"relu", unary_shape, relu_call, NULL, NULL, {{0}}},
-    {"relu_grad", binary_shape, relu_grad_call, relu_grad_link, NULL, {{2, 1}}},
-    {"add", binary_shape, add_call, NULL, NULL, {{2, 0}, {2, 1}}},
-    {"cross_entropy", cross_entropy_shape, cross_entropy_call, NULL, cross_entropy_terms, {{0}}},
-    {"adamw", adamw_shape, adamw_call, NULL, NULL, {{0}}},
-    {"sumsq_blocks", sumsq_shape, sumsq_call, NULL, NULL, {{0}}},
-    {"zero", zero_shape, zero_call, NULL, NULL, {{0}}},
-    {"copy", unary_shape, copy_call, NULL, NULL, {{0}}},
+    {"gemm", gemm_shape, gemm_call, NULL, gemm_terms, {{0}}, 0},
+    {"bias_grad", bias_grad_shape, bias_grad_call, bias_grad_link, bias_grad_terms, {{0}}, 0},
+    {"embed", embed_shape, embed_call, NULL, NULL, {{0}}, 0},
+    {"embed_grad", embed_grad_shape, embed_grad_call, embed_grad_link, rows_terms, {{0}}, 0},
+    {"rmsnorm", rmsnorm_shape, rmsnorm_call, NULL, norm_terms, {{3, 0}, {3, 1}}, 0},
+    {"rmsnorm_grad", rmsnorm_grad_shape, rmsnorm_grad_call, rmsnorm_grad_link, norm_terms, {{5, 4}}, 0.1},
+    {"layernorm", layernorm_shape, layernorm_call, NULL, norm_terms, {{4, 0}, {4, 1}}, 0},
+    {"layernorm_grad", layernorm_grad_shape, layernorm_grad_call, layernorm_grad_link, norm_terms, {{6, 5}}, 0.1},
+    {"rope", rope_shape, rope_call, NULL, NULL, {{0}}, 0},
+    {"attention", attention_shape, attention_call, NULL, attention_terms, {{0}}, 0},
+    {"attention_grad", attention_grad_shape, attention_grad_call, attention_grad_link, attention_terms, {{0}}, 1},
+    {"swiglu", binary_shape, swiglu_call, NULL, gate_terms, {{0}}, 0},
+    {"swiglu_grad", swiglu_grad_shape, swiglu_grad_call, swiglu_grad_link, gate_terms, {{3, 0}, {4, 1}}, 0},
+    {"gelu", unary_shape, gelu_call, NULL, gate_terms, {{0}}, 0},
+    {"gelu_grad", binary_shape, gelu_grad_call, gelu_grad_link, gate_terms, {{2, 1}}, 0},
+    {"relu", unary_shape, relu_call, NULL, NULL, {{0}}, 0},
+    {"relu_grad", binary_shape, relu_grad_call, relu_grad_link, NULL, {{2, 1}}, 0},
+    {"add", binary_shape, add_call, NULL, NULL, {{2, 0}, {2, 1}}, 0},
+    {"cross_entropy", cross_entropy_shape, cross_entropy_call, NULL, cross_entropy_terms, {{0}}, 0},
+    {"adamw", adamw_shape, adamw_call, NULL, NULL, {{0}}, 0},
+    {"sumsq_blocks", sumsq_shape, sumsq_call, NULL, NULL, {{0}}, 0},
+    {"zero", zero_shape, zero_call, NULL, NULL, {{0}}, 0},
+    {"copy", unary_shape, copy_call, NULL, NULL, {{0}}, 0},
 };
 
 const struct op_desc *op_find(const char *name)

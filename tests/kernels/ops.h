@@ -55,6 +55,7 @@ struct op_desc {
     void (*link)(const struct kcase *c, struct link *l); /* NULL: not a gradient; all NONE before */
     int64_t (*terms)(const struct kcase *c);             /* length of its longest sum; NULL: 1 */
     int aliases[2][2];                                   /* {output, input} that may be one array; {0, 0}: none */
+    double floor; /* size of the terms of its sums, where they may cancel to nothing; 0: they do not */
 };
 
 const struct op_desc *op_find(const char *name);
