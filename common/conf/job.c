@@ -93,7 +93,6 @@ enum { FIXED, FREE };
         ROW(field, kind, change, def, help), .count_offset = offsetof(struct job_spec, count), .check = legal \
     }
 
-#define MAX_WORKERS 1048576
 #define MAX_STEPS 1000000000
 
 static const struct schema_row rows[] = {
@@ -146,16 +145,16 @@ static const struct schema_row rows[] = {
         "Global batches of one evaluation. 0: all validation samples once."),
     UINT(train.seed, "1", FIXED, "Of initial values and of the order of the samples."),
 
-    INT(parallel.workers, 1, MAX_WORKERS, "1", FREE,
+    INT(parallel.workers, 1, JOB_MAX_WORKERS, "1", FREE,
         "Workers; a multiple of fsdp x tp x pp x cp, the rest are replicas."),
     INT(parallel.zero, 0, 3, "0", FREE, "What fsdp shards: 1 the optimizer, 2 gradients too, 3 parameters too."),
-    INT(parallel.fsdp, 1, MAX_WORKERS, "1", FREE, "Ways to shard over (ZeRO)."),
-    INT(parallel.tp, 1, MAX_WORKERS, "1", FREE, "Ways of tensor parallelism."),
+    INT(parallel.fsdp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to shard over (ZeRO)."),
+    INT(parallel.tp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways of tensor parallelism."),
     BOOL(parallel.sp, "true", FREE, "Sequence parallelism beside tensor parallelism."),
-    INT(parallel.pp, 1, MAX_WORKERS, "1", FREE, "Stages of the pipeline."),
+    INT(parallel.pp, 1, JOB_MAX_WORKERS, "1", FREE, "Stages of the pipeline."),
     ENUM(parallel.schedule, pipe_names, "1f1b", FREE, "Order of the pipeline's actions."),
-    INT(parallel.cp, 1, MAX_WORKERS, "1", FREE, "Ways to cut the sequence (ring attention)."),
-    INT(parallel.ep, 1, MAX_WORKERS, "1", FREE, "Ways to spread experts, folded over fsdp x cp x tp."),
+    INT(parallel.cp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to cut the sequence (ring attention)."),
+    INT(parallel.ep, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to spread experts, folded over fsdp x cp x tp."),
     ENUM(parallel.recompute, recompute_names, "none", FREE, "Activations to compute again in the backward pass."),
 
     TEXT(checkpoint.dir, check_path_or_none, "\"\"", FREE, "Folder of the checkpoints. Empty: checkpoints/NAME."),
@@ -169,7 +168,7 @@ static const struct schema_row rows[] = {
          "A step's folder to start from; written by dtctl resume. Empty: start anew."),
 
     ENUM(run.device, device_names, "cpu", FREE, "What workers compute on."),
-    INT(run.nodes, 1, MAX_WORKERS, "1", FREE, "Nodes that the workers are spread over."),
+    INT(run.nodes, 1, JOB_MAX_WORKERS, "1", FREE, "Nodes that the workers are spread over."),
     INT(run.threads, 0, 4096, "0", FREE, "Threads of a worker. 0: its share of the node's cores."),
     INT(run.restarts, 0, 1000000, "3", FREE, "Failures that the job survives."),
     INT(run.orphan_seconds, 1, 86400, "60", FREE, "How long workers go on without the daemon."),

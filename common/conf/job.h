@@ -11,6 +11,8 @@
 
 struct schema;
 
+#define JOB_MAX_WORKERS 1048576
+
 enum model_arch { ARCH_LLAMA, ARCH_GPT2 };
 enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS };
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR };

@@ -121,8 +121,8 @@ static bool mesh_broken(const struct job_spec *j, char ret[SENTENCE])
     int64_t unit = 1, below;
     const int64_t axes[] = {p->fsdp, p->tp, p->pp, p->cp};
     for (size_t i = 0; i < sizeof(axes) / sizeof(axes[0]); i++)
-        if (__builtin_mul_overflow(unit, axes[i], &unit))
-            return SAY("fsdp x tp x pp x cp is beyond every cluster");
+        if (__builtin_mul_overflow(unit, axes[i], &unit) || unit > JOB_MAX_WORKERS)
+            return SAY("fsdp x tp x pp x cp is more than %d workers", JOB_MAX_WORKERS);
     below = p->workers / unit * unit;
     if (p->workers % unit == 0)
         return false;

@@ -1,0 +1,194 @@
+/* A wrong job file: each mistake, and the whole sentence it gets. Rows with `set` override JOB_TEXT; rows with `text`
+ * are files of their own. */
+#include "tests/common/conf/job_text.h"
+
+#define HEAD "name: x\nmodel: {dim: 8, layers: 1, heads: 2}\ndata: {train: [a]}\n"
+#define TRAIN_KEYS                                                                                                  \
+    "steps, seq, global_batch, micro_batch, lr, min_lr_ratio, schedule, warmup, weight_decay, clip, beta1, beta2, " \
+    "eps, "                                                                                                         \
+    "dtype, numerics, eval_every, eval_batches, seed"
+
+struct mistake {
+    const char *given, *message;
+};
+
+static void check_files(const struct mistake *m, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct job_spec j;
+        struct why why = {0};
+        err_t err = job_parse("job.yaml", m[i].given, strlen(m[i].given), NULL, 0, &j, &why);
+        if (err != ERR_INVALID || strcmp(why.text, m[i].message) != 0)
+            fail_msg("%s\ngives  %s %s\nwanted %s", m[i].given, err_name(err), why.text, m[i].message);
+    }
+}
+
+/* The message is "--set GIVEN: MESSAGE", or MESSAGE alone where it points at a line of the file. */
+static void check_sets(const struct mistake *m, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct job_spec j;
+        struct why why = {0};
+        char wanted[1024];
+        bool line = strncmp(m[i].message, "job.yaml", 8) == 0;
+        snprintf(wanted, sizeof(wanted), "%s%s%s%s", line ? "" : "--set ", line ? "" : m[i].given, line ? "" : ": ",
+                 m[i].message);
+        err_t err = job_parse("job.yaml", JOB_TEXT, strlen(JOB_TEXT), &m[i].given, 1, &j, &why);
+        if (err != ERR_INVALID || strcmp(why.text, wanted) != 0)
+            fail_msg("--set %s\ngives  %s %s\nwanted %s", m[i].given, err_name(err), why.text, wanted);
+    }
+}
+#define FILES(list) check_files(list, sizeof(list) / sizeof((list)[0]))
+#define SETS(list) check_sets(list, sizeof(list) / sizeof((list)[0]))
+
+TEST(files)
+{
+    static const struct mistake list[] = {
+        {"", "job.yaml: the file is empty"},
+        {"name: [", "job.yaml:2: not YAML: while parsing a flow node, did not find expected node content"},
+        {"- a",
+         "job.yaml:1: found a list, a map with some of the keys name, model, data, train, parallel, checkpoint, run "
+         "is needed"},
+        {"model: {dim: 8}\n",
+         "job.yaml: name: the key is missing; it has no default (What the job is called; part of file "
+         "names.)"},
+        {"name: x\nmodel: {layers: 1, heads: 2}\n",
+         "job.yaml: model.dim: the key is missing; it has no default (Width of the residual stream.)"},
+        {HEAD, "job.yaml: train.steps: the key is missing; it has no default (Updates in all, those before a resume "
+               "included.)"},
+        {HEAD "train:\n  steps: many\n",
+         "job.yaml:5: train.steps: found \"many\", an integer from 1 to 1000000000 is needed"},
+        {HEAD "train:\n  stps: 1\n",
+         "job.yaml:5: train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
+        {HEAD "train: {steps: 1}\nlr: 3\n", "job.yaml:5: lr: unknown key; did you mean train.lr? (top level: name, "
+                                            "model, data, train, parallel, checkpoint, "
+                                            "run)"},
+        {HEAD "trian: {steps: 1}\n",
+         "job.yaml:4: trian: unknown key; did you mean train? (top level: name, model, data, train, "
+         "parallel, checkpoint, run)"},
+        {HEAD "zebra: 1\n",
+         "job.yaml:4: zebra: unknown key (top level: name, model, data, train, parallel, checkpoint, run)"},
+        {HEAD "train: {steps: 1}\nrun: {env: {9A: x}}\n",
+         "job.yaml:5: run.env: found the text \"9A\", a name of letters, digits and underscores for each key (the name "
+         "of an "
+         "environment variable) is needed"},
+        {HEAD "train: {steps: 1}\nrun:\n  env:\n    A: x\n    B: [1]\n",
+         "job.yaml:8: run.env: found a list, a text for each key is needed"},
+        {"name: x\ndata:\n  train:\n    - a\n    - {b: c}\n",
+         "job.yaml:5: data.train: found a map, a text in each place is needed"},
+        {HEAD "train: {steps: 1}\nname: y\n", "job.yaml:5: name: the key is there twice, first in line 1"},
+        {HEAD "train: {steps: 1}\nparallel:\n  workers: 2\n  tp: 3\n",
+         "job.yaml:6: parallel.workers: 2 workers; fsdp x tp x pp x cp alone is 3: write 3"},
+        {"name: x\nmodel: {arch: gpt2, dim: 8, layers: 1, heads: 2, tied: false}\ndata: {train: [a]}\ntrain: {steps: "
+         "1}\n",
+         "job.yaml:2: model.tied: gpt2's head always shares the embedding's table: write true, or leave it out"},
+    };
+    FILES(list);
+}
+
+TEST(values)
+{
+    static const struct mistake list[] = {
+        {"train.steps=1_000",
+         "train.steps: found \"1_000\", an integer from 1 to 1000000000 is needed; write the digits without _"},
+        {"train.steps=1e3",
+         "train.steps: found \"1e3\", an integer from 1 to 1000000000 is needed; write an integer with all "
+         "its digits, without a point or an exponent"},
+        {"train.steps='3'",
+         "train.steps: found the text \"3\", an integer from 1 to 1000000000 is needed; write it without quotes"},
+        {"train.steps=0", "train.steps: found \"0\", an integer from 1 to 1000000000 is needed"},
+        {"train.steps=", "train.steps: found nothing, an integer from 1 to 1000000000 is needed"},
+        {"train.steps=[1]", "train.steps: found a list, an integer from 1 to 1000000000 is needed"},
+        {"train.seed=-1",
+         "train.seed: found \"-1\", an integer from 0 to 18446744073709551615 is needed; it is negative"},
+        {"train.lr=abc", "train.lr: found \"abc\", a number from 0 to 1000 is needed"},
+        {"train.lr=-1", "train.lr: found \"-1\", a number from 0 to 1000 is needed"},
+        {"train.lr=.nan", "train.lr: found \".nan\", a number from 0 to 1000 is needed; it is not a finite number"},
+        {"parallel.sp=yes", "parallel.sp: found \"yes\", true or false is needed"},
+        {"model.arch=bert", "model.arch: found \"bert\", one of llama, gpt2 is needed"},
+        {"name=../x",
+         "name: found \"../x\", a name of 1 to 64 letters, digits, points, dashes and underscores that begins "
+         "with a letter or a digit is needed"},
+        {"name=.hidden",
+         "name: found \".hidden\", a name of 1 to 64 letters, digits, points, dashes and underscores that "
+         "begins with a letter or a digit is needed"},
+        {"data.cache=", "data.cache: found nothing, a text is needed; write \"\" for an empty one"},
+        {"data.train=a.txt", "data.train: found \"a.txt\", a list of texts is needed; such as [a, b]"},
+        {"data.train=['']", "data.train: found the text \"\", a path of 1 to 4095 bytes is needed"},
+        {"data.train_hash=abc", "data.train_hash: found \"abc\", a hash of 64 hex digits, or \"\" is needed"},
+        {"run.env=[A]", "run.env: found a list, a map of texts is needed; such as {KEY: value}"},
+        {"run.env.9=1",
+         "run.env: found the text \"9\", a name of letters, digits and underscores for each key (the name of an "
+         "environment variable) is needed"},
+        {"run.env.A=[1]", "run.env: found a list, a text for each key is needed"},
+        {"model=3",
+         "model: found \"3\", a map with some of the keys arch, dim, layers, heads, kv_heads, ffn, vocab, norm_eps, "
+         "rope_theta, tied is needed"},
+        {"train.stps=3", "train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
+        {"train.lr.x=3", "train.lr.x: unknown key (keys of train: " TRAIN_KEYS ")"},
+        {"data.train=*.txt",
+         "data.train: not YAML: while scanning an alias, did not find expected alphabetic or numeric "
+         "character; put a text that begins with * or & in quotes"},
+        {"steps", "KEY=VALUE is needed, such as train.lr=1e-4"},
+        {"=3", "KEY=VALUE is needed, such as train.lr=1e-4"},
+    };
+    SETS(list);
+}
+
+TEST(rules)
+{
+    static const struct mistake list[] = {
+        {"data.train=[]", "data.train: found an empty list; at least one file or pattern is needed"},
+        {"model.heads=7", "model.heads: model.dim 256 does not divide by 7 heads; 4 heads would do, or a dim of 259"},
+        {"model.kv_heads=3", "model.kv_heads: 8 heads do not divide by 3 key-value heads; 2 would do"},
+        {"model.kv_heads=16", "model.kv_heads: 8 heads do not divide by 16 key-value heads; 8 would do"},
+        {"model={dim: 24, heads: 8, kv_heads: 0}",
+         "model.heads: dim / heads is 3; rotary positions turn pairs, so llama needs an even number"},
+        {"model={arch: gpt2, tied: true}",
+         "job.yaml:2: model.kv_heads: gpt2 has as many key-value heads as heads: write 0 or 8"},
+        {"model.vocab=100",
+         "model.vocab: the tokenizer bytes has 256 tokens: write 0 (take the tokenizer's), or 256 and more"},
+        {"data.lowercase=true", "data.lowercase: only the tokenizer words has it: write false"},
+        {"train.micro_batch=17", "train.micro_batch: 17 samples, more than train.global_batch: at most 16"},
+        {"train.global_batch=3", "job.yaml:4: train.micro_batch: 4 samples, more than train.global_batch: at most 3"},
+        {"train.warmup=301", "train.warmup: 301 updates, more than train.steps: at most 300"},
+        {"train={numerics: proof, dtype: float32}",
+         "train.dtype: train.numerics proof computes in float64: write float64, or leave it out"},
+        {"train={numerics: canonical, dtype: float64}",
+         "train.dtype: train.numerics canonical computes in float32: write float32, or leave it out"},
+        {"train.dtype=bfloat16", "train.dtype: this version has no bfloat16 on a CPU: write float32"},
+        {"parallel={workers: 7, tp: 3}",
+         "parallel.workers: 7 workers are not a multiple of fsdp x tp x pp x cp, which is 3: write 6 or 9"},
+        {"parallel={fsdp: 1000000, tp: 1000000, cp: 1000000, pp: 2}",
+         "job.yaml:6: parallel.workers: fsdp x tp x pp x cp is more than 1048576 workers"},
+        {"parallel.pp=5", "parallel.pp: 5 stages, but model.layers is 4: at most as many stages as layers"},
+        {"parallel.ep=2", "parallel.ep: it is folded over fsdp x cp x tp, which is 1: write 1"},
+        {"parallel.zero=1",
+         "parallel.zero: ZeRO 1 shards over parallel.fsdp, which is 1: write 0, or fsdp of 2 and more"},
+        {"parallel.tp=2", "parallel.tp: found 2; this version has no tensor parallelism: write 1"},
+        {"parallel.pp=2", "parallel.pp: found 2; this version has no pipeline parallelism: write 1"},
+        {"parallel.cp=2", "parallel.cp: found 2; this version has no context parallelism: write 1"},
+        {"parallel.fsdp=2", "parallel.fsdp: found 2; this version does not shard parameters: write 1"},
+        {"run.nodes=2", "run.nodes: found 2; this version trains on one node: write 1"},
+        {"checkpoint.memory_every=5",
+         "checkpoint.memory_every: found 5; this version has no memory tier of checkpoints: write 0"},
+        {"parallel.recompute=full", "parallel.recompute: this version keeps all activations: write none"},
+        {"run.device=cuda", "run.device: this build has no CUDA module: write cpu"},
+    };
+    SETS(list);
+}
+
+/* A terminal is not to act on what stands in a file. */
+TEST(shown_values_are_short_and_harmless)
+{
+    struct job_spec j;
+    struct why why = {0};
+    char text[4096] = HEAD "train:\n  steps: \"\\x1B[2J";
+    size_t len = strlen(text);
+    memset(text + len, 'a', 1000);
+    strcpy(text + len + 1000, "\"\n");
+    assert_err(ERR_INVALID, job_parse("job.yaml", text, strlen(text), NULL, 0, &j, &why));
+    assert_null(strchr(why.text, 0x1b));
+    assert_true(strlen(why.text) < 300);
+    assert_non_null(strstr(why.text, "cut short"));
+}

@@ -1,0 +1,92 @@
+/* What a resumed job may change: each key once, against a list that was written by hand. */
+#include "common/conf/schema.h"
+#include "tests/common/conf/job_text.h"
+
+static const struct {
+    const char *set;
+    bool may;
+} cases[] = {
+    {"name=other", true},
+    {"model.arch=gpt2", false},
+    {"model.dim=512", false},
+    {"model.layers=5", false},
+    {"model.heads=4", false},
+    {"model.kv_heads=2", false},
+    {"model.ffn=1024", false},
+    {"model.vocab=300", false},
+    {"model.norm_eps=1e-6", false},
+    {"model.rope_theta=500000", false},
+    {"model.tied=true", false},
+    {"data.train=[moved.txt]", true},
+    {"data.valid=[v.txt]", true},
+    {"data.tokenizer=words", false},
+    {"data.cache=/tmp", true},
+    {"data.train_hash=0123456789012345678901234567890123456789012345678901234567890123", false},
+    {"data.valid_hash=0123456789012345678901234567890123456789012345678901234567890123", true},
+    {"train.steps=400", true},
+    {"train.seq=128", false},
+    {"train.global_batch=8", false},
+    {"train.micro_batch=2", true},
+    {"train.lr=1e-3", true},
+    {"train.min_lr_ratio=0", true},
+    {"train.schedule=linear", true},
+    {"train.warmup=0", true},
+    {"train.weight_decay=0", true},
+    {"train.clip=0", true},
+    {"train.beta1=0.8", true},
+    {"train.beta2=0.999", true},
+    {"train.eps=1e-6", true},
+    {"train.dtype=float64", false},
+    {"train.numerics=canonical", true},
+    {"train.eval_every=0", true},
+    {"train.eval_batches=2", true},
+    {"train.seed=2", false},
+    {"parallel.workers=3", true},
+    {"parallel.sp=false", true},
+    {"parallel.schedule=gpipe", true},
+    {"checkpoint.dir=elsewhere", true},
+    {"checkpoint.every=10", true},
+    {"checkpoint.keep_last=1", true},
+    {"checkpoint.keep_best=0", true},
+    {"checkpoint.resume_from=/x/step-3", true},
+    {"run.threads=1", true},
+    {"run.restarts=0", true},
+    {"run.orphan_seconds=5", true},
+    {"run.max_seconds=100", true},
+    {"run.priority=1", true},
+    {"run.env={A: b}", true},
+    {"run.workdir=/tmp", true},
+};
+
+TEST(each_key)
+{
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct job_spec before, after;
+        struct why why = {0};
+        /* gpt2 has no key-value heads of its own. */
+        JOB(&before, "model.kv_heads=0");
+        JOB(&after, "model.kv_heads=0", cases[i].set, strstr(cases[i].set, "gpt2") ? "model.tied=true" : "name=x");
+        err_t err = job_resume_check(&before, &after, &why);
+        if (err != (cases[i].may ? OK : ERR_INVALID))
+            fail_msg("%s: %s: %s", cases[i].set, err_name(err), why.text);
+        size_t len = strcspn(cases[i].set, "=");
+        if (err && (strncmp(why.text, cases[i].set, len) != 0 || why.text[len] != ':'))
+            fail_msg("%s: the message names another key: %s", cases[i].set, why.text);
+        job_fini(&before);
+        job_fini(&after);
+    }
+}
+
+TEST(the_message_has_both_values)
+{
+    struct job_spec before, after;
+    struct why why = {0};
+    JOB(&before, "train.seq=256");
+    JOB(&after, "train.seq=128");
+    assert_err(ERR_INVALID, job_resume_check(&before, &after, &why));
+    assert_string_equal(why.text,
+                        "train.seq: the checkpoint's job has 256, this one 128; a resumed job cannot change this "
+                        "key: leave it out, or start a new job");
+    job_fini(&before);
+    job_fini(&after);
+}
