@@ -15,20 +15,26 @@
 
 struct log;
 
-/* What the log drives. apply, snapshot and restore must be deterministic; an error of apply means that the process
- * cannot go on (it aborts; the log is whole, a restart replays it). */
+#define LOG_DIR_MAX 900
+#define LOG_MAX_PENDING 1024 /* proposals that wait at one time */
+
+#define LOG_RESULT_BYTES 64
+
+/* What the log drives: deterministic, never blocking. An error of apply means that the process cannot go on: it ends
+ * there, the log is whole and a restart replays it. What was applied once is not applied again while the process lives,
+ * also when the log had to be reopened. */
 struct log_machine {
     void *arg;
-    /* `result` goes to the proposer's callback; it may point into the machine and is used at once. */
-    err_t (*apply)(void *arg, const void *record, size_t len, uint64_t index, const void **ret_result);
+    /* `result` is LOG_RESULT_BYTES of zeros, for what the proposer's callback gets. */
+    err_t (*apply)(void *arg, const void *record, size_t len, uint64_t index, void *result);
     err_t (*snapshot)(void *arg, struct buf *ret);
     err_t (*restore)(void *arg, const void *data, size_t len);
 };
 
 struct log_config {
     uv_loop_t *loop;
-    const char *dir;  /* its own folder, 0700; made when missing */
-    const char *node; /* our logical name: in the log for ever, so never an address */
+    const char *dir;  /* its own folder, made (0700) when missing; at most LOG_DIR_MAX bytes; copied */
+    const char *node; /* our logical name: in the log for ever, so never an address; copied */
     struct log_machine machine;
     void *owner;
     /* Once, when everything committed before has been applied and proposals are taken, or when it cannot start at all.
@@ -36,8 +42,9 @@ struct log_config {
     void (*on_ready)(void *owner, err_t err, const char *why);
     /* May be NULL: the text of log_warning has changed. */
     void (*on_warning)(void *owner, const char *warning);
-    /* 0: defaults. Small values are for tests. */
-    uint64_t reserve_bytes, segment_bytes;
+    /* 0: defaults. Other values are for tests. */
+    uint64_t reserve_bytes;
+    uint32_t segment_bytes;
     unsigned snapshot_threshold, snapshot_trailing;
 };
 

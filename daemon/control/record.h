@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #define RECORD_VERSION 1
-#define RECORD_MAX_BYTES (4u << 20)
+#define RECORD_MAX_BYTES (2u << 20)
 #define RECORD_MAX_MEMBERS 4096
 #define REQUEST_ID_BYTES 16
 

@@ -1,0 +1,675 @@
+/* The log over libraft (>= 0.22). What is ours here is the life around it:
+ *
+ *   starting -> bootstrapping -> opening -> ready -> draining -> stopping -> full -> opening ...
+ *       \____________________________/|        (out of space)            (polls for space)
+ *                                      \-> dead          log_close, from anywhere -> ending
+ *
+ * - bootstrapping: the first files are made in a folder of their own and renamed when whole, since a kill in the middle
+ * of raft_bootstrap would leave a log that can neither be bootstrapped nor elect a leader.
+ * - opening: libraft has loaded its files; a barrier of the new term commits what older terms left, then we are ready.
+ * - draining: the disk is full. Nothing is taken; what is under way has DRAIN_MS to end by the segments that exist
+ * already. Then libraft is closed: after an ENOSPC, 0.22.1 refuses appends for ever. What had not ended is canceled.
+ * - full: libraft is closed and its reserve given back. The machine keeps its state in memory, so the node goes on
+ * answering; what was applied already is not applied again when the log is read once more (`applied`).
+ *
+ * An entry is {u64 length, record, zeros to a multiple of 8}, since libraft writes multiples of 8 and keeps no length.
+ */
+#include "daemon/control/log.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/fsm.h"
+#include "common/base/log.h"
+#include "daemon/control/log_disk.h"
+#include "daemon/control/log_transport.h"
+#include "daemon/control/record.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <raft.h>
+#include <raft/uv.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <time.h>
+
+#define FIRST_ID 1                       /* of the voter that bootstrapped; later ones get theirs from the leader */
+#define DEFAULT_SEGMENT_BYTES (4u << 20) /* more than the largest record */
+#define DEFAULT_RESERVE_BYTES (8u << 20)
+#define SNAPSHOT_THRESHOLD 1024
+#define SNAPSHOT_TRAILING 128
+#define DISK_RETRY_MS 200
+#define TICK_MS 1000
+#define OPENING_TICK_MS 5
+#define OPENING_SLOW_MS 10000
+#define DRAIN_MS 2000
+#define REFUSED_MS 3000
+
+enum { L_STARTING, L_BOOTSTRAPPING, L_OPENING, L_READY, L_DRAINING, L_STOPPING, L_FULL, L_DEAD, L_ENDING };
+static const struct fsm_state states[] = {
+    [L_STARTING] = {"starting",
+                    FSM_TO(L_BOOTSTRAPPING) | FSM_TO(L_OPENING) | FSM_TO(L_FULL) | FSM_TO(L_DEAD) | FSM_TO(L_ENDING)},
+    [L_BOOTSTRAPPING] = {"bootstrapping", FSM_TO(L_OPENING) | FSM_TO(L_FULL) | FSM_TO(L_DEAD) | FSM_TO(L_ENDING)},
+    [L_OPENING] = {"opening",
+                   FSM_TO(L_READY) | FSM_TO(L_STOPPING) | FSM_TO(L_FULL) | FSM_TO(L_DEAD) | FSM_TO(L_ENDING)},
+    [L_READY] = {"ready", FSM_TO(L_DRAINING) | FSM_TO(L_ENDING)},
+    [L_DRAINING] = {"draining", FSM_TO(L_STOPPING) | FSM_TO(L_ENDING)},
+    [L_STOPPING] = {"stopping", FSM_TO(L_FULL) | FSM_TO(L_ENDING)},
+    [L_FULL] = {"full", FSM_TO(L_STARTING) | FSM_TO(L_ENDING)},
+    [L_DEAD] = {"dead", FSM_TO(L_ENDING)},
+    [L_ENDING] = {"ending", 0},
+};
+
+struct proposal {
+    TAILQ_ENTRY(proposal) link;
+    struct raft_apply req;
+    struct log *log;
+    int64_t since_ms;
+    log_callback cb;
+    void *arg;
+    char result[LOG_RESULT_BYTES] __attribute__((aligned(16)));
+};
+
+struct log {
+    struct log_config config;
+    char *dir, *node, *raft_dir;
+    struct fsm fsm;
+    struct log_disk disk;
+    uv_timer_t timer;
+    int64_t state_since_ms, refused_since_ms; /* refused: libraft says no space, the file system says there is */
+    bool was_ready, warned_slow;
+    uint64_t applied; /* by the machine, over all reopenings */
+    char warning[256];
+    TAILQ_HEAD(, proposal) proposals; /* in the order of their indexes */
+    int n_proposals;
+    void (*closed)(void *owner);
+
+    /* libraft, between raft_open and raft_gone */
+    bool raft_is_open, raft_is_closing, raft_is_loading, barrier_waits;
+    struct raft raft;
+    struct raft_io io;
+    struct raft_fsm raft_fsm;
+    struct log_transport transport;
+    struct raft_barrier barrier;
+};
+
+static void tick(uv_timer_t *timer);
+static void raft_gone(struct raft *raft);
+
+static err_t err_from_raft(int status)
+{
+    static const struct {
+        int status;
+        err_t err;
+    } table[] = {
+        {0, OK},
+        {RAFT_NOMEM, ERR_NOMEM},
+        {RAFT_NOSPACE, ERR_NOSPACE},
+        {RAFT_CORRUPT, ERR_CORRUPT},
+        {RAFT_MALFORMED, ERR_CORRUPT},
+        {RAFT_NOTLEADER, ERR_AGAIN},
+        {RAFT_BUSY, ERR_AGAIN},
+        {RAFT_TOOBIG, ERR_LIMIT},
+        {RAFT_LEADERSHIPLOST, ERR_CANCELED},
+        {RAFT_SHUTDOWN, ERR_CANCELED},
+        {RAFT_CANCELED, ERR_CANCELED},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (table[i].status == status)
+            return table[i].err;
+    return ERR_IO;
+}
+
+/* ---- states, warnings ---- */
+
+static void move(struct log *log, int to, const char *why)
+{
+    fsm_move(&log->fsm, to, why);
+    log->state_since_ms = clock_mono_ms();
+}
+
+static void wake(struct log *log, uint64_t ms)
+{
+    uv_timer_start(&log->timer, tick, ms, 0);
+}
+
+static void warn(struct log *log, const char *text)
+{
+    if (strcmp(log->warning, text) == 0)
+        return;
+    snprintf(log->warning, sizeof(log->warning), "%s", text);
+    if (text[0])
+        log_warn("replicated log dir=%s warning=\"%s\"", log->dir, text);
+    if (log->config.on_warning)
+        log->config.on_warning(log->config.owner, log_warning(log));
+}
+
+static void warn_full(struct log *log)
+{
+    char text[sizeof(log->warning)], since[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    strftime(since, sizeof(since), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
+    snprintf(text, sizeof(text),
+             "state directory full since %s: nothing new is recorded until %" PRIu64
+             " MiB are free; running jobs go on",
+             since, log_disk_enough(&log->disk) >> 20);
+    warn(log, text);
+}
+
+static void say_ready(struct log *log, err_t err, const char *why)
+{
+    if (log->was_ready)
+        return;
+    log->was_ready = true;
+    log->config.on_ready(log->config.owner, err, why);
+}
+
+/* ---- what libraft calls: the machine ---- */
+
+static err_t wrap(const void *data, size_t len, struct raft_buffer *ret)
+{
+    ret->len = (sizeof(uint64_t) + len + 7) / 8 * 8;
+    ret->base = raft_calloc(1, ret->len);
+    if (!ret->base)
+        return ERR_NOMEM;
+    uint64_t n = htole64(len);
+    memcpy(ret->base, &n, sizeof(n));
+    memcpy((char *)ret->base + sizeof(n), data, len);
+    return OK;
+}
+
+static err_t unwrap(const struct raft_buffer *buf, const void **ret, size_t *ret_len)
+{
+    uint64_t n;
+    if (buf->len < sizeof(n))
+        return ERR_CORRUPT;
+    memcpy(&n, buf->base, sizeof(n));
+    n = le64toh(n);
+    if (n > buf->len - sizeof(n))
+        return ERR_CORRUPT;
+    *ret = (char *)buf->base + sizeof(n);
+    *ret_len = n;
+    return OK;
+}
+
+static struct proposal *proposal_at(struct log *log, uint64_t index)
+{
+    struct proposal *p;
+    TAILQ_FOREACH(p, &log->proposals, link)
+    {
+        if (p->req.index >= index)
+            break;
+    }
+    return p && p->req.index == index ? p : NULL;
+}
+
+static int machine_apply(struct raft_fsm *fsm, const struct raft_buffer *buf, void **result)
+{
+    struct log *log = fsm->data;
+    uint64_t index = raft_last_applied(&log->raft) + 1;
+    char nobody[LOG_RESULT_BYTES] __attribute__((aligned(16))) = {0};
+    const void *record;
+    size_t len;
+    *result = NULL;
+    if (index <= log->applied)
+        return 0; /* from before the log was reopened */
+    struct proposal *p = proposal_at(log, index);
+    err_t err = unwrap(buf, &record, &len);
+    if (!err)
+        err = log->config.machine.apply(log->config.machine.arg, record, len, index, p ? p->result : nobody);
+    if (err) {
+        log_error("a committed record cannot be applied index=%" PRIu64 " why=\"%s\" dir=%s", index, err_text(err),
+                  log->dir);
+        abort();
+    }
+    log->applied = index;
+    return 0;
+}
+
+static int machine_snapshot(struct raft_fsm *fsm, struct raft_buffer *bufs[], unsigned *n_bufs)
+{
+    struct log *log = fsm->data;
+    struct buf bytes = {0};
+    *bufs = raft_malloc(sizeof(**bufs));
+    err_t err = *bufs ? log->config.machine.snapshot(log->config.machine.arg, &bytes) : ERR_NOMEM;
+    if (!err)
+        err = wrap(bytes.data ? bytes.data : (const uint8_t *)"", bytes.len, *bufs);
+    buf_fini(&bytes);
+    if (err) {
+        log_warn("no snapshot of the log why=\"%s\"", err_text(err));
+        raft_free(*bufs);
+        return RAFT_NOMEM;
+    }
+    *n_bufs = 1;
+    return 0;
+}
+
+static int machine_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
+{
+    struct log *log = fsm->data;
+    const void *data;
+    size_t len;
+    /* A snapshot of our own folder holds nothing that is not applied already once the log has been open. */
+    bool is_old = log->raft_is_loading && log->applied;
+    err_t err = unwrap(buf, &data, &len);
+    if (!err && !is_old)
+        err = log->config.machine.restore(log->config.machine.arg, data, len);
+    if (err) {
+        log_error("a snapshot cannot be restored why=\"%s\" dir=%s", err_text(err), log->dir);
+        return err == ERR_NOMEM ? RAFT_NOMEM : RAFT_CORRUPT;
+    }
+    raft_free(buf->base);
+    return 0;
+}
+
+/* ---- opening and closing libraft ---- */
+
+static int raft_open_io(struct log *log, const char *name)
+{
+    snprintf(log->raft_dir, PATH_MAX, "%s/%s", log->dir, name);
+    log_transport_init(&log->transport, NULL);
+    memset(&log->raft, 0, sizeof(log->raft));
+    memset(&log->io, 0, sizeof(log->io));
+    int status = raft_uv_init(&log->io, log->config.loop, log->raft_dir, &log->transport.raft);
+    if (status)
+        return status;
+    raft_uv_set_auto_recovery(&log->io, false);
+    raft_uv_set_segment_size(&log->io, log->disk.segment_bytes);
+    raft_uv_set_disk_retry(&log->io, DISK_RETRY_MS);
+    log->raft_fsm = (struct raft_fsm){
+        .version = 1,
+        .data = log,
+        .apply = machine_apply,
+        .snapshot = machine_snapshot,
+        .restore = machine_restore,
+    };
+    status = raft_init(&log->raft, &log->io, &log->raft_fsm, FIRST_ID, log->node);
+    if (status) {
+        log_warn("libraft does not open dir=%s why=\"%s\"", log->raft_dir, log->raft.errmsg);
+        raft_uv_close(&log->io);
+        return status;
+    }
+    log->raft.data = log;
+    log->raft_is_open = true;
+    /* Its own idea of a full disk is a count of 16 bits; ours is asked before each append. */
+    raft_set_capacity_threshold(&log->raft, 1);
+    raft_set_snapshot_threshold(&log->raft, log->config.snapshot_threshold);
+    raft_set_snapshot_trailing(&log->raft, log->config.snapshot_trailing);
+    return 0;
+}
+
+static void raft_shut(struct log *log)
+{
+    if (log->raft_is_closing)
+        return;
+    log->raft_is_closing = true;
+    raft_close(&log->raft, raft_gone);
+}
+
+static void ended(uv_handle_t *handle)
+{
+    struct log *log = handle->data;
+    void (*closed)(void *) = log->closed;
+    void *owner = log->config.owner;
+    assert(TAILQ_EMPTY(&log->proposals));
+    free(log->dir);
+    free(log->node);
+    free(log->raft_dir);
+    free(log);
+    if (closed)
+        closed(owner);
+}
+
+static void open_failed(struct log *log, err_t err, const char *text)
+{
+    /* Out of space, or a log that was open in this life: it may come back. A first start that fails otherwise will not.
+     */
+    if (err == ERR_NOSPACE || log->applied || log_disk_free(&log->disk) < log_disk_enough(&log->disk)) {
+        warn_full(log);
+        move(log, L_FULL, text);
+        wake(log, TICK_MS);
+        return;
+    }
+    char why[512];
+    snprintf(why, sizeof(why), "the replicated log in %s cannot be opened: %s (%s)", log->dir, text, err_text(err));
+    move(log, L_DEAD, text);
+    say_ready(log, err, why);
+}
+
+static void bootstrapped(struct log *log)
+{
+    err_t err = log_disk_commit_new(&log->disk);
+    if (err)
+        open_failed(log, err, "the new folder cannot be renamed");
+    else
+        tick(&log->timer);
+}
+
+static void raft_gone(struct raft *raft)
+{
+    struct log *log = raft->data;
+    raft_uv_close(&log->io);
+    log->raft_is_open = log->raft_is_closing = log->barrier_waits = false;
+    switch (log->fsm.state) {
+    case L_BOOTSTRAPPING:
+        bootstrapped(log);
+        break;
+    case L_STOPPING:
+        log_disk_release(&log->disk);
+        move(log, L_FULL, "libraft is closed");
+        wake(log, TICK_MS);
+        break;
+    case L_DEAD:
+        break;
+    default:
+        assert(log->fsm.state == L_ENDING);
+        uv_close((uv_handle_t *)&log->timer, ended);
+    }
+}
+
+/* ---- starting ---- */
+
+static void bootstrap(struct log *log)
+{
+    struct raft_configuration conf;
+    err_t err = log_disk_make_new(&log->disk);
+    if (err) {
+        open_failed(log, err, "its folder cannot be made");
+        return;
+    }
+    int status = raft_open_io(log, "log.new");
+    if (status) {
+        open_failed(log, err_from_raft(status), log->raft.errmsg);
+        return;
+    }
+    raft_configuration_init(&conf);
+    status = raft_configuration_add(&conf, FIRST_ID, log->node, RAFT_VOTER);
+    if (!status)
+        status = raft_bootstrap(&log->raft, &conf);
+    raft_configuration_close(&conf);
+    move(log, status ? L_DEAD : L_BOOTSTRAPPING, status ? log->io.errmsg : "a new log");
+    if (status)
+        say_ready(log, err_from_raft(status), log->io.errmsg);
+    raft_shut(log);
+}
+
+static void open_log(struct log *log)
+{
+    log_disk_reserve(&log->disk);
+    if (log_disk_free(&log->disk) < 3 * log->disk.segment_bytes)
+        log_disk_release(&log->disk); /* better to come up without than not at all */
+    int status = raft_open_io(log, "log");
+    if (status) {
+        open_failed(log, err_from_raft(status), log->raft.errmsg);
+        return;
+    }
+    log->raft_is_loading = true;
+    status = raft_start(&log->raft);
+    log->raft_is_loading = false;
+    if (status) {
+        char text[RAFT_ERRMSG_BUF_SIZE];
+        snprintf(text, sizeof(text), "%s", log->raft.errmsg);
+        open_failed(log, err_from_raft(status), text[0] ? text : raft_strerror(status));
+        raft_shut(log);
+        return;
+    }
+    log->warned_slow = false;
+    move(log, L_OPENING, "loaded");
+    wake(log, OPENING_TICK_MS);
+}
+
+static void barrier_passed(struct raft_barrier *req, int status)
+{
+    struct log *log = req->data;
+    log->barrier_waits = false;
+    if (status || log->fsm.state != L_OPENING)
+        return;
+    if (log->applied < raft_last_applied(&log->raft))
+        log->applied = raft_last_applied(&log->raft); /* barriers and configurations count too */
+    move(log, L_READY, raft_state(&log->raft) == RAFT_LEADER ? "leader" : "caught up");
+    wake(log, TICK_MS);
+    warn(log, "");
+    say_ready(log, OK, "");
+}
+
+/* ---- the life of an open log ---- */
+
+static void tick_opening(struct log *log)
+{
+    int64_t age = clock_mono_ms() - log->state_since_ms;
+    if (age > DRAIN_MS && log_disk_free(&log->disk) < log_disk_least(&log->disk)) {
+        warn_full(log);
+        move(log, L_STOPPING, "no space to open");
+        raft_shut(log);
+        return;
+    }
+    if (age > OPENING_SLOW_MS && !log->warned_slow) {
+        log->warned_slow = true;
+        warn(log, "the replicated log has no leader yet");
+    }
+    if (!log->barrier_waits && raft_state(&log->raft) == RAFT_LEADER) {
+        log->barrier.data = log;
+        log->barrier_waits = raft_barrier(&log->raft, &log->barrier, barrier_passed) == 0;
+    }
+    wake(log, OPENING_TICK_MS);
+}
+
+static void drain(struct log *log, const char *why)
+{
+    warn_full(log);
+    log_disk_release(&log->disk); /* what is under way may need a segment */
+    move(log, L_DRAINING, why);
+    wake(log, 0);
+}
+
+static void tick_ready(struct log *log)
+{
+    const struct proposal *oldest = TAILQ_FIRST(&log->proposals);
+    int64_t now = clock_mono_ms();
+    bool is_low = log_disk_free(&log->disk) < log_disk_least(&log->disk);
+    if (log->refused_since_ms && now - log->refused_since_ms > REFUSED_MS)
+        drain(log, "libraft refuses appends");
+    else if (is_low && oldest && now - oldest->since_ms > REFUSED_MS)
+        drain(log, "an append waits for space");
+    else
+        wake(log, TICK_MS);
+}
+
+static void tick_draining(struct log *log)
+{
+    if (log->n_proposals && clock_mono_ms() - log->state_since_ms < DRAIN_MS) {
+        wake(log, OPENING_TICK_MS);
+        return;
+    }
+    move(log, L_STOPPING, log->n_proposals ? "canceling what is left" : "drained");
+    raft_shut(log);
+}
+
+static void tick_full(struct log *log)
+{
+    if (log->raft_is_open || log_disk_free(&log->disk) < log_disk_enough(&log->disk)) {
+        wake(log, TICK_MS);
+        return;
+    }
+    move(log, L_STARTING, "there is space again");
+    wake(log, 0);
+}
+
+static void tick_starting(struct log *log)
+{
+    err_t err = file_make_dirs(log->dir, 0700);
+    if (err)
+        open_failed(log, err, "its folder cannot be made");
+    else if (log_disk_is_new(&log->disk))
+        bootstrap(log);
+    else
+        open_log(log);
+}
+
+static void nothing(struct log *log)
+{
+    (void)log;
+}
+
+static void tick(uv_timer_t *timer)
+{
+    static void (*const ticks[])(struct log * log) = {
+        [L_STARTING] = tick_starting, [L_BOOTSTRAPPING] = open_log, [L_OPENING] = tick_opening,
+        [L_READY] = tick_ready,       [L_DRAINING] = tick_draining, [L_STOPPING] = nothing,
+        [L_FULL] = tick_full,         [L_DEAD] = nothing,           [L_ENDING] = nothing,
+    };
+    struct log *log = timer->data;
+    ticks[log->fsm.state](log);
+}
+
+/* ---- proposing ---- */
+
+static void proposal_done(struct raft_apply *req, int status, void *result)
+{
+    (void)result;
+    struct proposal *p = req->data;
+    struct log *log = p->log;
+    TAILQ_REMOVE(&log->proposals, p, link);
+    log->n_proposals--;
+    p->cb(p->arg, status ? ERR_CANCELED : OK, req->index, p->result);
+    free(p);
+}
+
+/* libraft refused. A count of its own segments may say "no space" for a moment while the next one is being made. */
+static err_t refused(struct log *log, int status)
+{
+    if (status != RAFT_NOSPACE)
+        return err_from_raft(status);
+    if (!log->refused_since_ms)
+        log->refused_since_ms = clock_mono_ms();
+    return ERR_AGAIN;
+}
+
+static err_t check(struct log *log, size_t len)
+{
+    if (len > RECORD_MAX_BYTES || log->n_proposals >= LOG_MAX_PENDING)
+        return ERR_LIMIT;
+    if (log->fsm.state == L_READY && log_disk_free(&log->disk) < log_disk_least(&log->disk))
+        drain(log, "the disk is full");
+    switch (log->fsm.state) {
+    case L_READY:
+        return OK;
+    case L_DRAINING:
+    case L_STOPPING:
+    case L_FULL:
+        return ERR_NOSPACE;
+    default:
+        return log->warning[0] ? ERR_NOSPACE : ERR_AGAIN;
+    }
+}
+
+err_t log_propose(struct log *log, const void *record, size_t len, log_callback cb, void *arg)
+{
+    struct raft_buffer buf;
+    err_t err = check(log, len);
+    if (err)
+        return err;
+    struct proposal *p = calloc(1, sizeof(*p));
+    if (!p)
+        return ERR_NOMEM;
+    p->log = log;
+    p->cb = cb;
+    p->arg = arg;
+    p->since_ms = clock_mono_ms();
+    p->req.data = p;
+    err = wrap(record, len, &buf);
+    if (err) {
+        free(p);
+        return err;
+    }
+    TAILQ_INSERT_TAIL(&log->proposals, p, link);
+    int status = raft_apply(&log->raft, &p->req, &buf, 1, proposal_done);
+    if (status) {
+        TAILQ_REMOVE(&log->proposals, p, link);
+        free(p);
+        /* These refuse before the buffer is taken over. After the others nobody can say who has it: better lost than
+         * freed twice. */
+        if (status == RAFT_NOSPACE || status == RAFT_NOTLEADER)
+            raft_free(buf.base);
+        return refused(log, status);
+    }
+    log->refused_since_ms = 0;
+    log->n_proposals++;
+    return OK;
+}
+
+/* ---- start, close, questions ---- */
+
+err_t log_start(const struct log_config *config, struct log **ret)
+{
+    if (strlen(config->dir) > LOG_DIR_MAX)
+        return ERR_LIMIT;
+    struct log *log = calloc(1, sizeof(*log));
+    if (!log)
+        return ERR_NOMEM;
+    log->config = *config;
+    log->dir = strdup(config->dir);
+    log->node = strdup(config->node);
+    log->raft_dir = malloc(PATH_MAX);
+    if (!log->dir || !log->node || !log->raft_dir) {
+        free(log->dir);
+        free(log->node);
+        free(log->raft_dir);
+        free(log);
+        return ERR_NOMEM;
+    }
+    log->fsm = (struct fsm){.kind = "log", .id = FIRST_ID, .states = states, .state = L_STARTING};
+    log->disk.dir = log->dir;
+    log->disk.segment_bytes = config->segment_bytes ? config->segment_bytes : DEFAULT_SEGMENT_BYTES;
+    log->disk.reserve_bytes = config->reserve_bytes ? config->reserve_bytes : DEFAULT_RESERVE_BYTES;
+    if (!log->config.snapshot_threshold)
+        log->config.snapshot_threshold = SNAPSHOT_THRESHOLD;
+    if (!log->config.snapshot_trailing)
+        log->config.snapshot_trailing = SNAPSHOT_TRAILING;
+    TAILQ_INIT(&log->proposals);
+    uv_timer_init(config->loop, &log->timer);
+    log->timer.data = log;
+    wake(log, 0);
+    *ret = log;
+    return OK;
+}
+
+void log_close(struct log *log, void (*cb)(void *owner))
+{
+    log->closed = cb;
+    move(log, L_ENDING, "asked to");
+    uv_timer_stop(&log->timer);
+    if (log->raft_is_open)
+        raft_shut(log);
+    else
+        uv_close((uv_handle_t *)&log->timer, ended);
+}
+
+const char *log_state(const struct log *log)
+{
+    static const char *const names[] = {
+        [RAFT_UNAVAILABLE] = "unavailable",
+        [RAFT_FOLLOWER] = "follower",
+        [RAFT_CANDIDATE] = "candidate",
+        [RAFT_LEADER] = "leader",
+    };
+    return log->raft_is_open && !log->raft_is_closing ? names[raft_state((struct raft *)&log->raft)] : "unavailable";
+}
+
+uint64_t log_term(const struct log *log)
+{
+    return log->raft.current_term;
+}
+
+uint64_t log_index(const struct log *log)
+{
+    return log->applied;
+}
+
+const char *log_warning(const struct log *log)
+{
+    return log->warning[0] ? log->warning : NULL;
+}
