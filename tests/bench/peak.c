@@ -1,0 +1,151 @@
+/* The loop for the peak keeps more independent sums than the longest pipeline needs (latency 4 x 2 ports = 8) and
+ * touches no memory. */
+#include "tests/bench/peak.h"
+#include "common/base/clock.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define SUMS 16
+#define ROUNDS 400000
+#define TRIES 8
+#define MEMORY_FLOATS (INT64_C(48) << 20)
+
+typedef float (*fma_loop_fn)(float start, float factor);
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static float fma_avx512(float start, float factor)
+{
+    __m512 sum[SUMS], a = _mm512_set1_ps(factor);
+    float r = 0;
+    for (int i = 0; i < SUMS; i++)
+        sum[i] = _mm512_set1_ps(start + (float)i);
+    for (int round = 0; round < ROUNDS; round++) {
+        _Pragma("GCC unroll 16") for (int i = 0; i < SUMS; i++) sum[i] = _mm512_fmadd_ps(sum[i], a, a);
+    }
+    for (int i = 0; i < SUMS; i++)
+        r += _mm512_reduce_add_ps(sum[i]);
+    return r;
+}
+
+__attribute__((target("avx2,fma"))) static float fma_avx2(float start, float factor)
+{
+    enum { N = 12 }; /* sixteen registers hold no more */
+    __m256 sum[N], a = _mm256_set1_ps(factor);
+    float lane[8], r = 0;
+    for (int i = 0; i < N; i++)
+        sum[i] = _mm256_set1_ps(start + (float)i);
+    for (int round = 0; round < ROUNDS; round++) {
+        _Pragma("GCC unroll 12") for (int i = 0; i < N; i++) sum[i] = _mm256_fmadd_ps(sum[i], a, a);
+    }
+    for (int i = 0; i < N; i++) {
+        _mm256_storeu_ps(lane, sum[i]);
+        r += lane[0] + lane[7];
+    }
+    return r;
+}
+#endif
+
+typedef float vec4 __attribute__((vector_size(16)));
+
+static float fma_base(float start, float factor)
+{
+    enum { N = 12 };
+    vec4 sum[N], a = factor - (vec4){0};
+    float r = 0;
+    for (int i = 0; i < N; i++)
+        sum[i] = start + (float)i - (vec4){0};
+    for (int round = 0; round < ROUNDS; round++) {
+        _Pragma("GCC unroll 12") for (int i = 0; i < N; i++) sum[i] = sum[i] * a + a;
+    }
+    for (int i = 0; i < N; i++)
+        r += sum[i][0] + sum[i][3];
+    return r;
+}
+
+/* The widest loop that runs here, and how many operations a call of it does. */
+static fma_loop_fn choose_loop(double *ret_flops)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f")) {
+        *ret_flops = 2.0 * 16 * SUMS * ROUNDS;
+        return fma_avx512;
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        *ret_flops = 2.0 * 8 * 12 * ROUNDS;
+        return fma_avx2;
+    }
+#endif
+    *ret_flops = 2.0 * 4 * 12 * ROUNDS;
+    return fma_base;
+}
+
+double peak_fma_gflops(void)
+{
+    double flops, best = 0;
+    fma_loop_fn loop = choose_loop(&flops);
+    volatile float sink = 0;
+    for (int i = 0; i < TRIES; i++) {
+        int64_t start = clock_mono_ns();
+        sink += loop((float)i, 0.5f);
+        double rate = flops / (double)(clock_mono_ns() - start);
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+double peak_memory_gbs(void)
+{
+    size_t bytes = MEMORY_FLOATS * sizeof(float);
+    double best = 0;
+    float *y = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (y == MAP_FAILED)
+        return 0;
+    madvise(y, bytes, MADV_HUGEPAGE);
+    memset(y, 0, bytes);
+    for (int i = 0; i < TRIES; i++) {
+        int64_t start = clock_mono_ns();
+        for (int64_t j = 0; j < MEMORY_FLOATS; j++)
+            y[j] = y[j] * 0.5f + 1;
+        double rate = 2.0 * (double)bytes / (double)(clock_mono_ns() - start);
+        best = rate > best ? rate : best;
+    }
+    munmap(y, bytes);
+    return best;
+}
+
+const char *peak_cpu_name(void)
+{
+    static char name[128] = "unknown";
+    char line[512];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && fgets(line, sizeof(line), f)) {
+        char *value = strncmp(line, "model name", 10) == 0 ? strchr(line, ':') : NULL;
+        if (!value)
+            continue;
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(value + 2, "\n\"\\"), value + 2);
+        break;
+    }
+    if (f)
+        fclose(f);
+    return name;
+}
+
+const char *peak_commit(void)
+{
+    static char commit[64] = "unknown";
+    FILE *f = popen("git -C '" DTD_BENCH_SOURCE "' rev-parse --short=12 HEAD 2>/dev/null", "r");
+    char line[64];
+    if (f && fgets(line, sizeof(line), f))
+        snprintf(commit, sizeof(commit), "%.*s", (int)strcspn(line, "\n"), line);
+    if (f)
+        pclose(f);
+    return commit;
+}
