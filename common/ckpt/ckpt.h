@@ -1,7 +1,7 @@
 /* Checkpoints: PyTorch DCP directories with a manifest of our own beside them.
  *
- * A step folder `step-N/` holds `.metadata` (pickle), `__R_0.distcp` parts (concatenated torch.save archives), our small
- * files (`dtd.job.yaml`, `dtd.vocab`) and `dtd.manifest`, which covers every byte of every other file. Nothing is
+ * A step folder `step-N/` holds `.metadata` (pickle), `__R_0.distcp` parts (concatenated torch.save archives), our
+ * small files (`dtd.job.yaml`, `dtd.vocab`) and `dtd.manifest`, which covers every byte of every other file. Nothing is
  * overwritten in place; what is read is verified; no pickle is ever run. docs/manifest.md is the format.
  * Blocking file I/O, no sockets; a handle belongs to one thread at a time. */
 #ifndef DTD_COMMON_CKPT_CKPT_H
@@ -64,21 +64,21 @@ NODISCARD err_t ckpt_part_decode(const void *data, size_t len, struct ckpt_part 
 /* ---- committing ---- */
 
 struct ckpt_commit {
-    const char *root;  /* the checkpoint directory; parts lie in root/.step-N.e<epoch>.partial */
+    const char *root; /* the checkpoint directory; parts lie in root/.step-N.e<epoch>.partial */
     int64_t step;
     uint64_t epoch;
     const char *job_yaml; /* the job's spec, stored beside; NULL: none */
     const void *vocab;    /* the tokenizer's vocabulary, NULL: none */
     size_t vocab_bytes;
-    double loss;          /* of the step, for `ls`; NAN when unknown */
+    double loss; /* of the step, for `ls`; NAN when unknown */
 };
 
 /* root/.step-N.e<epoch>.partial */
 NODISCARD err_t ckpt_partial_dir(const char *root, int64_t step, uint64_t epoch, char *ret, size_t size);
 NODISCARD err_t ckpt_step_dir(const char *root, int64_t step, char *ret, size_t size);
-/* Checks that the parts' boxes are disjoint and cover every tensor, writes `.metadata`, the small files and the manifest,
- * fsyncs, renames to step-N, fsyncs root. ERR_EXISTS when step-N is there already (a late writer replaces nothing; a valid
- * one counts as committed). */
+/* Checks that the parts' boxes are disjoint and cover every tensor, writes `.metadata`, the small files and the
+ * manifest, fsyncs, renames to step-N, fsyncs root. ERR_EXISTS when step-N is there already (a late writer replaces
+ * nothing; a valid one counts as committed). */
 NODISCARD err_t ckpt_commit(const struct ckpt_commit *c, struct ckpt_part *const *parts, int n_parts, struct why *why);
 
 /* ---- reading ---- */
@@ -108,14 +108,17 @@ int ckpt_tensors(const struct ckpt *c, const struct ckpt_tensor **ret); /* sorte
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *fqn);
 /* Decoded scalar leaves; ERR_NOTFOUND. Strings live as long as the checkpoint is open. */
 NODISCARD err_t ckpt_scalar(struct ckpt *c, const char *fqn, struct ckpt_scalar *ret, struct why *why);
+/* Names of the scalar leaves, sorted; NULL beyond the last. */
+const char *ckpt_scalar_name(const struct ckpt *c, int i);
 /* A small file of ours (CKPT_JOB_FILE, CKPT_VOCAB_FILE), verified; appended to ret; ERR_NOTFOUND. */
 NODISCARD err_t ckpt_small_file(struct ckpt *c, const char *name, struct buf *ret, struct why *why);
 bool ckpt_has_manifest(const struct ckpt *c);
-int64_t ckpt_step(const struct ckpt *c);  /* from the manifest or train_state.step or the folder's name; -1 */
+int64_t ckpt_step(const struct ckpt *c); /* from the manifest or train_state.step or the folder's name; -1 */
 uint64_t ckpt_epoch(const struct ckpt *c);
 double ckpt_loss(const struct ckpt *c);
 
-/* A box wanted, to be written contiguously (row-major) at dst in dtype (float32 <-> float64, bfloat16, float16 converted). */
+/* A box wanted, to be written contiguously (row-major) at dst in dtype (float32 <-> float64, bfloat16, float16
+ * converted). */
 struct ckpt_want {
     const char *fqn;
     struct box box;
@@ -129,6 +132,9 @@ struct ckpt_read_stats {
  * missing tensor, ERR_INVALID one of another shape, ERR_CORRUPT file and extent. */
 NODISCARD err_t ckpt_read(struct ckpt *c, const struct ckpt_want *wants, int n, struct ckpt_read_stats *ret_stats,
                           struct why *why);
+
+/* SHA-256, in hex, of the whole tensor's elements, row-major, in the type that is stored. */
+NODISCARD err_t ckpt_tensor_hash(struct ckpt *c, const char *fqn, char ret[65], struct why *why);
 
 /* Reads and checks every byte. `progress(done, total, arg)` may be NULL. */
 NODISCARD err_t ckpt_verify(const char *dir, void (*progress)(int64_t, int64_t, void *), void *arg, struct why *why);

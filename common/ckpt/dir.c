@@ -1,0 +1,283 @@
+/* A checkpoint directory by its folders' names alone:
+ *
+ *   step-N                 committed (or torch's)          .step-N.eE.partial   parts of epoch E, not committed
+ *   step-N.eE              abandoned after a roll-back     .trash-*             being removed
+ *
+ * Whatever changes a committed folder is one rename first, so that nobody ever sees half of it. */
+#include "common/base/file.h"
+#include "common/ckpt/ckpt_priv.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_DEPTH 8
+
+/* N of "step-N", and nothing after it; -1. */
+static int64_t step_of(const char *name)
+{
+    long long step;
+    int end = 0;
+    if (sscanf(name, "step-%lld%n", &step, &end) != 1 || name[end] || step < 0)
+        return -1;
+    char again[40];
+    snprintf(again, sizeof(again), "step-%lld", step);
+    return strcmp(again, name) == 0 ? step : -1;
+}
+
+static bool partial_of(const char *name, int64_t *ret_step, uint64_t *ret_epoch)
+{
+    long long step;
+    unsigned long long epoch;
+    int end = 0;
+    if (sscanf(name, ".step-%lld.e%llu.partial%n", &step, &epoch, &end) != 2 || !end || name[end])
+        return false;
+    *ret_step = step;
+    *ret_epoch = epoch;
+    return true;
+}
+
+/* ---- removing a folder ---- */
+
+static err_t tree_remove(int parent, const char *name, int depth)
+{
+    if (unlinkat(parent, name, 0) == 0 || errno == ENOENT)
+        return OK;
+    if (errno != EISDIR && errno != EPERM)
+        return err_from_errno(errno);
+    int fd = depth < MAX_DEPTH ? openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!d) {
+        err_t err = fd >= 0 || depth < MAX_DEPTH ? err_from_errno(errno) : ERR_LIMIT;
+        if (fd >= 0)
+            close(fd);
+        return err;
+    }
+    err_t err = OK;
+    for (struct dirent *e; !err && (e = readdir(d));)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            err = tree_remove(dirfd(d), e->d_name, depth + 1);
+    closedir(d);
+    if (!err && unlinkat(parent, name, AT_REMOVEDIR) && errno != ENOENT)
+        err = err_from_errno(errno);
+    return err;
+}
+
+/* ---- listing ---- */
+
+typedef err_t (*entry_fn)(int dir, const char *root, const char *name, void *arg);
+
+/* Calls for every entry; a missing root has none. The names are collected first: entries may be renamed on the way. */
+static err_t each(const char *root, entry_fn fn, void *arg, struct why *why)
+{
+    struct dirent **names = NULL;
+    int n = scandir(root, &names, NULL, alphasort);
+    if (n < 0)
+        return errno == ENOENT ? OK : why_set(why, err_from_errno(errno), "%s: %s", root, strerror(errno));
+    int dir = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    err_t err = dir < 0 ? err_from_errno(errno) : OK;
+    for (int i = 0; i < n; i++) {
+        if (!err) {
+            err = fn(dir, root, names[i]->d_name, arg);
+            if (err)
+                why_set(why, err, "%s/%s: %s", root, names[i]->d_name, err_text(err));
+        }
+        free(names[i]);
+    }
+    free(names);
+    if (dir >= 0)
+        close(dir);
+    return err;
+}
+
+/* ---- scan ---- */
+
+struct scan {
+    struct ckpt_info *infos;
+    int n;
+};
+
+static err_t sizes_sum(const char *dir, const struct manifest *m, struct ckpt_info *ret)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    for (int i = 0; i < m->n_files; i++) {
+        if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, m->files[i].name) >= sizeof(path))
+            return ERR_LIMIT;
+        if (stat(path, &st) || (uint64_t)st.st_size != m->files[i].size)
+            return ERR_CORRUPT;
+        ret->bytes += st.st_size;
+    }
+    return OK;
+}
+
+static err_t info_by_manifest(const char *dir, const struct buf *b, struct ckpt_info *ret)
+{
+    struct manifest m;
+    err_t err = manifest_read(b->data, b->len, &m, NULL);
+    if (err)
+        return err;
+    ret->bytes = (int64_t)b->len;
+    ret->epoch = m.epoch;
+    ret->loss = m.loss;
+    ret->committed_ms = m.committed_ms;
+    ret->manifest = true;
+    err = sizes_sum(dir, &m, ret);
+    manifest_fini(&m);
+    return err;
+}
+
+/* torch's: .metadata is there. A job file without a manifest is what is left of one of ours. */
+static err_t info_by_metadata(const char *dir, struct ckpt_info *ret)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    struct dirent **names = NULL;
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, CKPT_JOB_FILE) >= sizeof(path))
+        return ERR_LIMIT;
+    if (stat(path, &st) == 0)
+        return ERR_CORRUPT;
+    snprintf(path, sizeof(path), "%s/%s", dir, METADATA_FILE);
+    if (stat(path, &st))
+        return ERR_CORRUPT;
+    ret->committed_ms = (int64_t)st.st_mtim.tv_sec * 1000;
+    int n = scandir(dir, &names, NULL, NULL);
+    for (int i = 0; i < n; i++) {
+        if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, names[i]->d_name) < sizeof(path) &&
+            stat(path, &st) == 0 && S_ISREG(st.st_mode))
+            ret->bytes += st.st_size;
+        free(names[i]);
+    }
+    free(names);
+    return OK;
+}
+
+static err_t info_read(const char *root, const char *name, struct ckpt_info *ret)
+{
+    char dir[PATH_MAX], path[PATH_MAX];
+    struct buf b = {0};
+    if ((size_t)snprintf(dir, sizeof(dir), "%s/%s", root, name) >= sizeof(dir) ||
+        (size_t)snprintf(path, sizeof(path), "%s/%s", dir, CKPT_MANIFEST) >= sizeof(path))
+        return ERR_LIMIT;
+    err_t err = file_read(path, MANIFEST_MAX_BYTES, &b);
+    if (!err)
+        err = info_by_manifest(dir, &b, ret);
+    else if (err == ERR_NOTFOUND)
+        err = info_by_metadata(dir, ret);
+    buf_fini(&b);
+    return err;
+}
+
+static err_t scan_one(int dir, const char *root, const char *name, void *arg)
+{
+    struct scan *s = arg;
+    struct ckpt_info info = {.step = step_of(name), .loss = (double)NAN};
+    if (info.step < 0 || info_read(root, name, &info) != OK)
+        return OK; /* not a checkpoint, or not a whole one: dtctl ckpt verify says why */
+    struct ckpt_info *infos = realloc(s->infos, ((size_t)s->n + 1) * sizeof(*infos));
+    if (!infos)
+        return ERR_NOMEM;
+    s->infos = infos;
+    infos[s->n++] = info;
+    return OK;
+}
+
+static int info_compare(const void *x, const void *y)
+{
+    const struct ckpt_info *a = x, *b = y;
+    return a->step < b->step ? -1 : a->step > b->step;
+}
+
+err_t ckpt_scan(const char *root, struct ckpt_info **ret, int *ret_n, struct why *why)
+{
+    struct scan s = {0};
+    err_t err = each(root, scan_one, &s, why);
+    if (err) {
+        free(s.infos);
+        return err;
+    }
+    if (s.n)
+        qsort(s.infos, (size_t)s.n, sizeof(*s.infos), info_compare);
+    *ret = s.infos;
+    *ret_n = s.n;
+    return OK;
+}
+
+/* ---- collect, remove, abandon ---- */
+
+static err_t collect_one(int dir, const char *root, const char *name, void *arg)
+{
+    const uint64_t *before = arg;
+    int64_t step;
+    uint64_t epoch;
+    bool old = partial_of(name, &step, &epoch) && epoch < *before;
+    return old || strncmp(name, ".trash-", 7) == 0 ? tree_remove(dir, name, 0) : OK;
+}
+
+err_t ckpt_collect(const char *root, uint64_t epoch, struct why *why)
+{
+    return each(root, collect_one, &epoch, why);
+}
+
+static err_t sync_root(const char *root, struct why *why)
+{
+    err_t err = file_sync_dir(root);
+    return err ? why_set(why, err, "%s: %s", root, err_text(err)) : OK;
+}
+
+err_t ckpt_remove(const char *root, int64_t step, struct why *why)
+{
+    char from[40], to[48];
+    int dir = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return why_set(why, err_from_errno(errno), "%s: %s", root, strerror(errno));
+    snprintf(from, sizeof(from), "step-%lld", (long long)step);
+    snprintf(to, sizeof(to), ".trash-%s", from);
+    err_t err = tree_remove(dir, to, 0); /* of an earlier try that was cut short */
+    if (!err && renameat(dir, from, dir, to))
+        err = err_from_errno(errno);
+    if (!err)
+        err = fsync(dir) ? err_from_errno(errno) : tree_remove(dir, to, 0);
+    if (err)
+        why_set(why, err, "%s/%s cannot be removed: %s", root, from, err_text(err));
+    close(dir);
+    return err;
+}
+
+struct abandon {
+    int64_t after;
+    bool any;
+};
+
+static err_t abandon_one(int dir, const char *root, const char *name, void *arg)
+{
+    struct abandon *a = arg;
+    struct ckpt_info info = {.step = step_of(name)};
+    char to[96];
+    if (info.step <= a->after)
+        return OK;
+    (void)!info_read(root, name, &info); /* a damaged one is of epoch 0 to us, and moves all the same */
+    for (int k = 0; k < 1000; k++) {
+        snprintf(to, sizeof(to), k ? "%s.e%llu.%d" : "%s.e%llu", name, (unsigned long long)info.epoch, k);
+        if (renameat(dir, name, dir, to) == 0) {
+            a->any = true;
+            return OK;
+        }
+        if (errno != ENOTEMPTY && errno != EEXIST)
+            break;
+    }
+    return err_from_errno(errno);
+}
+
+err_t ckpt_abandon_after(const char *root, int64_t step, struct why *why)
+{
+    struct abandon a = {.after = step};
+    err_t err = each(root, abandon_one, &a, why);
+    return err || !a.any ? err : sync_root(root, why);
+}

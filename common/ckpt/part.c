@@ -1,0 +1,206 @@
+/* One pass over the tensors: CRC-32 of a payload first (its header comes before it), then the bytes, whose CRC-32C of
+ * extents is taken as they go by. Blobs start so that payloads lie on 64 bytes of the file, large ones on 4096, which
+ * is what direct and mapped readers want; the gaps are zeros and covered by the extents like everything else. */
+#include "common/ckpt/part.h"
+
+#include "common/base/file.h"
+#include "common/ckpt/blob.h"
+#include "common/ckpt/sums.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SMALL_BYTES 65536u /* below: gathered; above: written from where they lie */
+#define PENDING_BYTES (1u << 20)
+#define LARGE_ALIGN 4096u
+
+struct stream {
+    int fd;
+    struct buf pending;
+    struct sums_extents sums; /* sums.bytes is the position */
+};
+
+static err_t stream_flush(struct stream *s)
+{
+    err_t err = file_write_all(s->fd, s->pending.data, s->pending.len);
+    s->pending.len = 0;
+    return err;
+}
+
+static err_t stream_put(struct stream *s, const void *data, size_t len)
+{
+    err_t err = sums_extents_add(&s->sums, data, len);
+    if (!err && len < SMALL_BYTES)
+        err = buf_append(&s->pending, data, len);
+    if (!err && (len >= SMALL_BYTES || s->pending.len >= PENDING_BYTES))
+        err = stream_flush(s);
+    if (!err && len >= SMALL_BYTES)
+        err = file_write_all(s->fd, data, len);
+    return err;
+}
+
+/* Zeros up to where a blob must start so that its payload, `ahead` bytes later, is aligned. */
+static err_t stream_align(struct stream *s, size_t ahead, size_t align)
+{
+    static const uint8_t zeros[LARGE_ALIGN];
+    return stream_put(s, zeros, (size_t)(0 - (s->sums.bytes + ahead)) & (align - 1));
+}
+
+static err_t piece_check(const struct ckpt_piece *p, struct why *why)
+{
+    size_t len = p->fqn ? strlen(p->fqn) : 0;
+    if (!len || len > PART_MAX_NAME)
+        return why_set(why, ERR_INVALID, "a tensor's name has %zu bytes; 1 to %d are legal", len, PART_MAX_NAME);
+    if (p->ndim < 0 || p->ndim > BOX_MAX_DIMS || p->box.ndim != p->ndim || !dtype_bytes(p->dtype))
+        return why_set(why, ERR_INVALID, "%.200s has no legal type or number of dimensions", p->fqn);
+    for (int d = 0; d < p->ndim; d++)
+        if (p->box.offset[d] < 0 || p->box.size[d] < 0 || p->box.offset[d] > p->shape[d] ||
+            p->box.size[d] > p->shape[d] - p->box.offset[d])
+            return why_set(why, ERR_INVALID, "a box of %.200s lies outside it", p->fqn);
+    return OK;
+}
+
+/* A rank's empty share of a tensor that has elements is nothing to store. */
+static bool piece_is_empty_share(const struct ckpt_piece *p)
+{
+    struct box all = {.ndim = p->ndim};
+    memcpy(all.size, p->shape, sizeof(all.size));
+    return box_elements(&p->box) == 0 && box_elements(&all) != 0;
+}
+
+static err_t piece_write(struct stream *s, struct ckpt_part *part, const struct ckpt_piece *p, struct buf *scratch)
+{
+    size_t bytes = (size_t)box_elements(&p->box) * dtype_bytes(p->dtype);
+    struct buf *head = &scratch[0], *tail = &scratch[1];
+    head->len = tail->len = 0;
+    err_t err = blob_tensor_write(p->dtype, p->ndim, p->box.size, bytes, sums_crc32(0, p->data, bytes), head, tail);
+    if (!err)
+        err = stream_align(s, head->len, bytes >= SMALL_BYTES ? LARGE_ALIGN : ZIP_PAYLOAD_ALIGN);
+    struct part_entry *e = err ? NULL : part_entry_add(part, p->fqn, strlen(p->fqn));
+    if (!e)
+        return err ? err : ERR_NOMEM;
+    e->dtype = p->dtype;
+    e->box = p->box;
+    memcpy(e->shape, p->shape, sizeof(e->shape));
+    e->offset = (int64_t)s->sums.bytes;
+    e->length = (int64_t)(head->len + bytes + tail->len);
+    err = stream_put(s, head->data, head->len);
+    if (!err)
+        err = stream_put(s, p->data, bytes);
+    return err ? err : stream_put(s, tail->data, tail->len);
+}
+
+static err_t scalar_write(struct stream *s, struct ckpt_part *part, const struct ckpt_scalar *v, struct buf *scratch,
+                          struct why *why)
+{
+    scratch->len = 0;
+    size_t len = v->fqn ? strlen(v->fqn) : 0;
+    if (!len || len > PART_MAX_NAME || (v->kind == CKPT_STR && !v->s))
+        return why_set(why, ERR_INVALID, "a value's name has %zu bytes, or its text is missing", len);
+    err_t err = blob_scalar_write(v, scratch);
+    if (!err)
+        err = stream_align(s, 0, ZIP_PAYLOAD_ALIGN);
+    struct part_entry *e = err ? NULL : part_entry_add(part, v->fqn, len);
+    if (!e)
+        return why_set(why, err ? err : ERR_NOMEM, "%.200s: %s", v->fqn, err_text(err ? err : ERR_NOMEM));
+    e->offset = (int64_t)s->sums.bytes;
+    e->length = (int64_t)scratch->len;
+    return stream_put(s, scratch->data, scratch->len);
+}
+
+static err_t pieces_check(const struct ckpt_piece *pieces, int n, struct why *why)
+{
+    err_t err = OK;
+    for (int i = 0; i < n && !err; i++)
+        err = piece_check(&pieces[i], why);
+    return err;
+}
+
+/* Says a full disk before hours of bytes are written to it. Where it cannot be asked, writing will tell. */
+static err_t reserve(int fd, const struct ckpt_piece *pieces, int n)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < n; i++)
+        bytes += box_elements(&pieces[i].box) * (int64_t)dtype_bytes(pieces[i].dtype);
+    if (bytes && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, bytes) && errno == ENOSPC)
+        return ERR_NOSPACE;
+    return OK;
+}
+
+static err_t all_write(struct stream *s, struct ckpt_part *part, const struct ckpt_piece *pieces, int n_pieces,
+                       const struct ckpt_scalar *scalars, int n_scalars, struct why *why)
+{
+    struct buf scratch[2] = {{0}};
+    err_t err = OK;
+    for (int i = 0; i < n_scalars && !err; i++)
+        err = scalar_write(s, part, &scalars[i], &scratch[0], why);
+    for (int i = 0; i < n_pieces && !err; i++)
+        if (!piece_is_empty_share(&pieces[i]))
+            err = piece_write(s, part, &pieces[i], scratch);
+    if (!err)
+        err = stream_flush(s);
+    if (!err)
+        err = sums_extents_end(&s->sums);
+    buf_fini(&scratch[0]);
+    buf_fini(&scratch[1]);
+    return err;
+}
+
+static err_t part_finish(struct stream *s, struct ckpt_part *part)
+{
+    uint32_t *crcs = malloc(s->sums.crcs.len + 1);
+    if (!crcs)
+        return ERR_NOMEM;
+    if (s->sums.crcs.len)
+        memcpy(crcs, s->sums.crcs.data, s->sums.crcs.len);
+    part->crcs = crcs;
+    part->n_crcs = (uint32_t)(s->sums.crcs.len / sizeof(*crcs));
+    part->size = s->sums.bytes;
+    /* Blocks that were reserved and not used go back. */
+    return ftruncate(s->fd, (off_t)part->size) || fsync(s->fd) ? err_from_errno(errno) : OK;
+}
+
+err_t ckpt_part_write(const char *dir, int rank, const struct ckpt_piece *pieces, int n_pieces,
+                      const struct ckpt_scalar *scalars, int n_scalars, struct ckpt_part **ret, struct why *why)
+{
+    char path[PATH_MAX];
+    err_t err = pieces_check(pieces, n_pieces, why);
+    struct ckpt_part *part = err ? NULL : part_new(rank);
+    if (!part)
+        return err ? err : why_set(why, ERR_NOMEM, "out of memory for a part");
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, part->file) >= sizeof(path)) {
+        ckpt_part_free(part);
+        return why_set(why, ERR_LIMIT, "the path %.200s is too long", dir);
+    }
+    err = file_make_dirs(dir, 0777);
+    if (why)
+        why->text[0] = '\0';
+    struct stream s = {.fd = err ? -1 : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+    if (!err && s.fd < 0)
+        err = err_from_errno(errno);
+    if (!err)
+        err = reserve(s.fd, pieces, n_pieces);
+    if (!err)
+        err = all_write(&s, part, pieces, n_pieces, scalars, n_scalars, why);
+    if (!err)
+        err = part_finish(&s, part);
+    if (s.fd >= 0 && close(s.fd) && !err)
+        err = err_from_errno(errno);
+    if (!err)
+        err = file_sync_dir(dir);
+    buf_fini(&s.pending);
+    sums_extents_fini(&s.sums);
+    if (!err) {
+        *ret = part;
+        return OK;
+    }
+    ckpt_part_free(part);
+    if (err == ERR_LIMIT)
+        err = ERR_NOSPACE; /* EFBIG: a limit on file sizes leaves as little room as a full disk */
+    return why && why->text[0] ? err : why_set(why, err, "%s: %s", path, err_text(err));
+}

@@ -1,0 +1,347 @@
+/* From boxes wanted to bytes read, in one pass over the files.
+ *
+ *   wants x chunks -> jobs (one intersection each), sorted by file and offset
+ *   jobs of one chunk -> its archive is opened, the runs of all jobs sorted by offset -> windows -> conversion -> dst
+ *
+ * Every element of a want must come from exactly one chunk: chunks are disjoint (checked at open), so it is enough that
+ * the intersections' volumes add up. A chunk whose elements do not lie row-major in its storage (torch keeps the
+ * strides of a transposed tensor) is read whole and gathered. */
+#include "common/ckpt/blob.h"
+#include "common/ckpt/ckpt_priv.h"
+#include "common/ckpt/sums.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct job {
+    const struct ckpt_want *want;
+    const struct ckpt_tensor *tensor;
+    const struct ckpt_chunk *chunk;
+    const struct ckpt_file *file;
+    struct box part;
+};
+
+struct jobs {
+    struct job *v;
+    size_t n, cap;
+};
+
+/* ---- planning ---- */
+
+static err_t job_add(struct jobs *jobs, struct job job)
+{
+    if (jobs->n == jobs->cap) {
+        size_t cap = jobs->cap ? jobs->cap * 2 : 64;
+        struct job *v = realloc(jobs->v, cap * sizeof(*v));
+        if (!v)
+            return ERR_NOMEM;
+        jobs->v = v;
+        jobs->cap = cap;
+    }
+    jobs->v[jobs->n++] = job;
+    return OK;
+}
+
+static err_t want_check(const struct ckpt *c, const struct ckpt_want *w, const struct ckpt_tensor *t, struct why *why)
+{
+    if (!t)
+        return why_set(why, ERR_NOTFOUND, "%s has no tensor %.200s", c->dir, w->fqn);
+    if (t->ndim != w->box.ndim)
+        return why_set(why, ERR_INVALID, "%.200s has %d dimensions in %s, not %d", w->fqn, t->ndim, c->dir,
+                       w->box.ndim);
+    for (int d = 0; d < t->ndim; d++)
+        if (w->box.offset[d] < 0 || w->box.size[d] < 0 || w->box.offset[d] > t->shape[d] ||
+            w->box.size[d] > t->shape[d] - w->box.offset[d])
+            return why_set(why, ERR_INVALID, "%.200s has %lld rows along dimension %d in %s; %lld from %lld are wanted",
+                           w->fqn, (long long)t->shape[d], d, c->dir, (long long)w->box.size[d],
+                           (long long)w->box.offset[d]);
+    if (!convert_is_possible(t->dtype, w->dtype))
+        return why_set(why, ERR_INVALID, "%.200s is %s in %s and cannot become %s", w->fqn, dtype_name(t->dtype),
+                       c->dir, dtype_name(w->dtype));
+    return OK;
+}
+
+static err_t want_plan(const struct ckpt *c, const struct ckpt_want *w, struct jobs *jobs, int64_t *needed,
+                       struct why *why)
+{
+    const struct ckpt_tensor *t = ckpt_find(c, w->fqn);
+    int64_t missing = box_elements(&w->box);
+    err_t err = want_check(c, w, t, why);
+    for (int i = 0; !err && missing && i < t->n_chunks; i++) {
+        struct job job = {.want = w, .tensor = t, .chunk = &t->chunks[i]};
+        if (!box_intersect(&w->box, &t->chunks[i].box, &job.part))
+            continue;
+        job.file = ckpt_file_find(c, job.chunk->file);
+        missing -= box_elements(&job.part);
+        err = job_add(jobs, job);
+    }
+    if (err)
+        return err;
+    if (missing)
+        return why_set(why, ERR_CORRUPT, "%s: %lld elements of a box of %.200s are stored nowhere", c->dir,
+                       (long long)missing, w->fqn);
+    *needed += box_elements(&w->box) * (int64_t)dtype_bytes(t->dtype);
+    return OK;
+}
+
+static int job_compare(const void *x, const void *y)
+{
+    const struct job *a = x, *b = y;
+    if (a->file != b->file)
+        return a->file < b->file ? -1 : 1;
+    return a->chunk->offset < b->chunk->offset ? -1 : a->chunk->offset > b->chunk->offset;
+}
+
+/* ---- streaming the runs of one chunk ---- */
+
+struct stream {
+    struct extent_reader *reader;
+    const struct run *runs;
+    size_t n, i; /* i: the run in progress */
+    enum dtype from;
+    /* CRC-32 of the payload as it goes by, when every byte of it does. */
+    bool check;
+    uint64_t crc_at, crc_end;
+    uint32_t crc;
+};
+
+static uint64_t run_end(const struct stream *s, const struct run *r)
+{
+    return r->at + r->elements * dtype_bytes(s->from);
+}
+
+/* How far a window that starts here may reach without fetching what nobody wants. */
+static uint64_t reach(const struct stream *s)
+{
+    uint64_t grain = extent_reader_grain(s->reader), end = run_end(s, &s->runs[s->i]);
+    for (size_t k = s->i + 1; k < s->n && s->runs[k].at <= (end + grain - 1) / grain * grain; k++)
+        if (run_end(s, &s->runs[k]) > end)
+            end = run_end(s, &s->runs[k]);
+    return end;
+}
+
+static err_t stream_load(struct stream *s, uint64_t at, struct why *why)
+{
+    struct extent_reader *r = s->reader;
+    bool there = at >= r->at && at - r->at < r->len;
+    err_t err = there ? OK : extent_reader_load(r, at, reach(s), why);
+    uint64_t end = r->at + r->len < s->crc_end ? r->at + r->len : s->crc_end;
+    if (err || !s->check || s->crc_at >= end || s->crc_at < r->at)
+        return err;
+    s->crc = sums_crc32(s->crc, r->window + (s->crc_at - r->at), (size_t)(end - s->crc_at));
+    s->crc_at = end;
+    return OK;
+}
+
+/* An element may lie across two windows: its first bytes wait in `carry`. */
+static err_t run_copy(struct stream *s, struct why *why)
+{
+    const struct run *run = &s->runs[s->i];
+    size_t size = dtype_bytes(s->from), out = dtype_bytes(run->to), held = 0;
+    uint8_t carry[8], *dst = run->dst;
+    for (uint64_t at = run->at, end = run_end(s, run); at < end;) {
+        err_t err = stream_load(s, at, why);
+        if (err)
+            return err;
+        const uint8_t *p = s->reader->window + (at - s->reader->at);
+        uint64_t left = s->reader->at + s->reader->len - at;
+        size_t have = (size_t)(left < end - at ? left : end - at), used = 0;
+        if (held || have < size) {
+            used = size - held < have ? size - held : have;
+            memcpy(carry + held, p, used);
+            held += used;
+            if (held == size) {
+                convert(dst, run->to, carry, s->from, 1);
+                dst += out;
+                held = 0;
+            }
+        } else {
+            used = have / size * size;
+            convert(dst, run->to, p, s->from, used / size);
+            dst += used / size * out;
+        }
+        at += used;
+    }
+    return OK;
+}
+
+static int run_compare(const void *x, const void *y)
+{
+    const struct run *a = x, *b = y;
+    return a->at < b->at ? -1 : a->at > b->at;
+}
+
+/* Whether the runs touch every byte of the payload, so that its CRC-32 can be checked on the way. */
+static bool covers(const struct stream *s, const struct blob_tensor *t, uint64_t start)
+{
+    uint64_t end = start;
+    for (size_t i = 0; i < s->n; i++) {
+        if (s->runs[i].at > end)
+            return false;
+        end = run_end(s, &s->runs[i]) > end ? run_end(s, &s->runs[i]) : end;
+    }
+    return end == start + t->payload_bytes;
+}
+
+static err_t runs_stream(struct extent_reader *r, struct runs *runs, const struct blob_tensor *t, uint64_t start,
+                         struct why *why)
+{
+    if (!runs->n)
+        return OK;
+    qsort(runs->v, runs->n, sizeof(*runs->v), run_compare);
+    struct stream s = {.reader = r,
+                       .runs = runs->v,
+                       .n = runs->n,
+                       .from = t->dtype,
+                       .crc_at = start,
+                       .crc_end = start + t->payload_bytes};
+    s.check = !r->file->sums && t->crc && covers(&s, t, start);
+    err_t err = OK;
+    for (; s.i < s.n && !err; s.i++)
+        err = run_copy(&s, why);
+    if (!err && s.check && s.crc_at == s.crc_end && s.crc != t->crc)
+        err = why_set(why, ERR_CORRUPT, "bytes %llu to %llu do not match the archive's CRC-32; use another checkpoint",
+                      (unsigned long long)start, (unsigned long long)s.crc_end);
+    return err;
+}
+
+/* ---- one chunk ---- */
+
+static bool is_row_major(const struct blob_tensor *t)
+{
+    int64_t stride = 1;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        if (t->size[d] > 1 && t->stride[d] != stride)
+            return false;
+        stride *= t->size[d];
+    }
+    return true;
+}
+
+static err_t direct_read(struct extent_reader *r, const struct job *jobs, size_t n, const struct blob_tensor *t,
+                         uint64_t start, struct why *why)
+{
+    struct runs runs = {0};
+    err_t err = OK;
+    for (size_t i = 0; i < n && !err; i++)
+        err = runs_add(&runs, &jobs[i].part, &jobs[i].chunk->box, start + (uint64_t)t->first * dtype_bytes(t->dtype),
+                       t->dtype, &jobs[i].want->box, jobs[i].want->dst, jobs[i].want->dtype);
+    if (!err)
+        err = runs_stream(r, &runs, t, start, why);
+    free(runs.v);
+    return err;
+}
+
+/* Element by element along the last dimension of the part. */
+static void row_gather(const struct job *job, const struct blob_tensor *t, const uint8_t *storage, const int64_t *at)
+{
+    const struct box *chunk = &job->chunk->box, *want = &job->want->box;
+    size_t size = dtype_bytes(t->dtype), out = dtype_bytes(job->want->dtype);
+    int last = t->ndim - 1;
+    int64_t from = 0, to = 0;
+    for (int d = 0; d < t->ndim; d++) {
+        from += (at[d] - chunk->offset[d]) * t->stride[d];
+        to = to * want->size[d] + (at[d] - want->offset[d]);
+    }
+    for (int64_t k = 0; k < job->part.size[last]; k++)
+        convert((uint8_t *)job->want->dst + (size_t)(to + k) * out, job->want->dtype,
+                storage + (size_t)(from + k * t->stride[last]) * size, t->dtype, 1);
+}
+
+static void strided_gather(const struct job *job, const struct blob_tensor *t, const uint8_t *storage)
+{
+    int64_t at[BOX_MAX_DIMS];
+    memcpy(at, job->part.offset, sizeof(at));
+    for (int d = 0; d >= 0;) {
+        row_gather(job, t, storage, at);
+        for (d = t->ndim - 2; d >= 0; d--) {
+            if (++at[d] < job->part.offset[d] + job->part.size[d])
+                break;
+            at[d] = job->part.offset[d];
+        }
+    }
+}
+
+static err_t strided_read(struct extent_reader *r, const struct job *jobs, size_t n, const struct blob_tensor *t,
+                          uint64_t start, struct why *why)
+{
+    size_t size = dtype_bytes(t->dtype), elements = (size_t)t->payload_bytes / size;
+    uint8_t *storage = malloc(elements * size + 1);
+    if (!storage)
+        return why_set(why, ERR_NOMEM, "out of memory for a transposed tensor of %zu bytes", elements * size);
+    struct run run = {start, elements, storage, t->dtype};
+    struct runs runs = {&run, 1, 1};
+    err_t err = runs_stream(r, &runs, t, start, why);
+    for (size_t i = 0; i < n && !err; i++)
+        strided_gather(&jobs[i], t, storage + (size_t)t->first * size);
+    free(storage);
+    return err;
+}
+
+/* The archive must say the same of the chunk as .metadata does. */
+static err_t blob_check(const struct job *job, const struct blob_tensor *t, struct why *why)
+{
+    bool same = t->dtype == job->tensor->dtype && t->ndim == job->chunk->box.ndim;
+    for (int d = 0; same && d < t->ndim; d++)
+        same = t->size[d] == job->chunk->box.size[d];
+    return same ? OK : why_set(why, ERR_CORRUPT, "shape or type in the archive differ from those in .metadata");
+}
+
+static err_t chunk_read(const struct ckpt *c, struct extent_reader *r, const struct job *jobs, size_t n,
+                        struct why *why)
+{
+    const struct ckpt_chunk *k = jobs[0].chunk;
+    struct blob_source src;
+    struct blob_tensor t;
+    err_t err = extent_reader_open(r, jobs[0].file, why);
+    if (err)
+        return err;
+    blob_source_init(&src, r, (uint64_t)k->offset, (uint64_t)k->length);
+    err = blob_tensor_read(&src.zip, c->has_manifest, &t, why);
+    if (!err)
+        err = blob_check(&jobs[0], &t, why);
+    uint64_t start = (uint64_t)k->offset + (err ? 0 : t.payload);
+    if (!err)
+        err = is_row_major(&t) ? direct_read(r, jobs, n, &t, start, why) : strided_read(r, jobs, n, &t, start, why);
+    return err ? why_prefix(why, err, "tensor %.200s in %s at byte %lld", jobs[0].want->fqn, k->file,
+                            (long long)k->offset)
+               : OK;
+}
+
+static err_t jobs_run(const struct ckpt *c, const struct jobs *jobs, int64_t *bytes_read, struct why *why)
+{
+    struct extent_reader r;
+    extent_reader_init(&r, c->dir);
+    err_t err = OK;
+    for (size_t i = 0, j; i < jobs->n && !err; i = j) {
+        for (j = i + 1; j < jobs->n && jobs->v[j].chunk == jobs->v[i].chunk;)
+            j++;
+        err = chunk_read(c, &r, jobs->v + i, j - i, why);
+    }
+    *bytes_read = r.bytes_read;
+    extent_reader_fini(&r);
+    return err;
+}
+
+err_t ckpt_read(struct ckpt *c, const struct ckpt_want *wants, int n, struct ckpt_read_stats *ret_stats,
+                struct why *why)
+{
+    struct why local;
+    struct jobs jobs = {0};
+    struct ckpt_read_stats stats = {0};
+    why = why ? why : &local;
+    why->text[0] = '\0';
+    err_t err = OK;
+    for (int i = 0; i < n && !err; i++)
+        err = want_plan(c, &wants[i], &jobs, &stats.bytes_needed, why);
+    if (!err && jobs.n) {
+        qsort(jobs.v, jobs.n, sizeof(*jobs.v), job_compare);
+        err = jobs_run(c, &jobs, &stats.bytes_read, why);
+    }
+    free(jobs.v);
+    if (err && !why->text[0])
+        why_set(why, err, "%s: %s", c->dir, err_text(err));
+    if (!err && ret_stats)
+        *ret_stats = stats;
+    return err;
+}

@@ -1,0 +1,64 @@
+/* Trailing dimensions that are whole in source and destination alike collapse into one run; what is left is counted
+ * through like the wheels of a mileometer. */
+#include "common/ckpt/ckpt_priv.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct run *run_new(struct runs *r)
+{
+    if (r->n == r->cap) {
+        size_t cap = r->cap ? r->cap * 2 : 16;
+        struct run *v = realloc(r->v, cap * sizeof(*v));
+        if (!v)
+            return NULL;
+        r->v = v;
+        r->cap = cap;
+    }
+    return &r->v[r->n++];
+}
+
+/* Row-major number of the element at global coordinates `at` within a box. */
+static uint64_t index_in(const struct box *b, const int64_t *at)
+{
+    uint64_t i = 0;
+    for (int d = 0; d < b->ndim; d++)
+        i = i * (uint64_t)b->size[d] + (uint64_t)(at[d] - b->offset[d]);
+    return i;
+}
+
+/* Steps over dimensions [0, dims); false after the last. */
+static bool next(int64_t *at, const struct box *part, int dims)
+{
+    for (int d = dims - 1; d >= 0; d--) {
+        if (++at[d] < part->offset[d] + part->size[d])
+            return true;
+        at[d] = part->offset[d];
+    }
+    return false;
+}
+
+err_t runs_add(struct runs *r, const struct box *part, const struct box *src, uint64_t src_at, enum dtype from,
+               const struct box *dst, uint8_t *dst_data, enum dtype to)
+{
+    int outer = part->ndim; /* dimensions that are counted through */
+    uint64_t elements = 1;
+    bool whole = true;
+    while (outer > 0 && whole) {
+        outer--;
+        elements *= (uint64_t)part->size[outer];
+        whole = part->size[outer] == src->size[outer] && part->size[outer] == dst->size[outer];
+    }
+    if (!elements)
+        return OK;
+    int64_t at[BOX_MAX_DIMS];
+    memcpy(at, part->offset, sizeof(at));
+    do {
+        struct run *run = run_new(r);
+        if (!run)
+            return ERR_NOMEM;
+        *run = (struct run){src_at + index_in(src, at) * dtype_bytes(from), elements,
+                            dst_data + index_in(dst, at) * dtype_bytes(to), to};
+    } while (next(at, part, outer));
+    return OK;
+}
