@@ -72,9 +72,11 @@ int compile_work(struct compiler *c, int tensor, const char *suffix)
     return compile_buffer(c, &b);
 }
 
+/* A rank has the share of its own microbatches; with the tree even a single rank has leaves that are still to be
+ * summed. */
 static void partial_over_dp(const struct compiler *c, struct buffer *b)
 {
-    if (mesh_workers(&c->p->mesh) > 1)
+    if (mesh_workers(&c->p->mesh) > 1 || (b->space == SPACE_GRAD && c->p->tree_depth))
         b->layout.axis[AXIS_DP] = (struct axis_layout){.kind = LAYOUT_PARTIAL, .op = REDUCE_SUM};
 }
 
@@ -121,6 +123,24 @@ static void set_run(struct compiler *c, const int *index, int run)
             c->p->buffers[index[t]].run = run;
 }
 
+/* The stack of the canonical tree: tree_depth copies of all gradients behind the first, each unit a buffer of its own.
+ */
+static void trees_new(struct compiler *c, int64_t size)
+{
+    for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
+        char name[32];
+        const struct buffer run = c->p->buffers[c->unit_run[unit]];
+        snprintf(name, sizeof(name), "unit.%d.tree", unit);
+        c->unit_tree[unit] = run_new(c, name, SPACE_GRAD, size + run.offset, run.bytes);
+        if (c->err)
+            return;
+        struct buffer *tree = &c->p->buffers[c->unit_tree[unit]];
+        tree->slots = c->p->tree_depth;
+        tree->slot_bytes = tree->slots > 1 ? size : 0;
+        tree->slot_index = SLOT_TREE;
+    }
+}
+
 static void buffers_train(struct compiler *c)
 {
     struct program *p = c->p;
@@ -140,15 +160,8 @@ static void buffers_train(struct compiler *c)
         p->buffers[c->unit_run[u]].run = c->all_grads;
     p->space_bytes[SPACE_OPT] = 2 * size;
     p->space_bytes[SPACE_GRAD] = (1 + p->tree_depth) * size;
-    if (!p->tree_depth || c->err)
-        return;
-    c->tree = run_new(c, "tree", SPACE_GRAD, size, size);
-    if (c->err)
-        return;
-    struct buffer *tree = &p->buffers[c->tree];
-    tree->slots = p->tree_depth;
-    tree->slot_bytes = size;
-    tree->slot_index = SLOT_TREE;
+    if (p->tree_depth)
+        trees_new(c, size);
 }
 
 static int host_new(struct compiler *c, const char *name, int tensor, enum dtype dtype, struct graph_dim n)

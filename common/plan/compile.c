@@ -184,13 +184,14 @@ static void compiler_init(struct compiler *c)
     for (size_t i = 0; i < sizeof(by_tensor) / sizeof(by_tensor[0]); i++)
         *by_tensor[i] = index_new(c, n);
     c->unit_run = index_new(c, units);
+    c->unit_tree = index_new(c, units);
     c->consumers = calloc((size_t)n + 1, sizeof(*c->consumers));
     c->grad_started = calloc((size_t)n + 1, sizeof(*c->grad_started));
     c->block_offset = calloc((size_t)n + 1, sizeof(*c->block_offset));
     if (!c->consumers || !c->grad_started || !c->block_offset)
         c->err = ERR_NOMEM;
     p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
-    c->all_grads = c->all_params = c->all_m = c->all_v = c->tree = c->blocks = -1;
+    c->all_grads = c->all_params = c->all_m = c->all_v = c->blocks = -1;
     c->unit_event = 0;
     c->reduced_event = units;
     c->loss_event = 2 * units;
@@ -213,6 +214,7 @@ static void compiler_fini(struct compiler *c)
     free(c->consumers);
     free(c->grad_started);
     free(c->unit_run);
+    free(c->unit_tree);
     free(c->block_offset);
 }
 
@@ -276,13 +278,11 @@ static struct op_range pass_backward(struct compiler *c)
     compile_backward(c);
     if (c->p->tree_depth) {
         for (int unit = c->g->n_units - 1; unit >= 0 && !c->err; unit--) {
-            const struct buffer *run = &c->p->buffers[c->unit_run[unit]];
             struct op *op = compile_op(c, OP_TREE_LEAF, -1);
-            op->m = run->dim[0];
+            op->m = c->p->buffers[c->unit_run[unit]].dim[0];
             op->event = c->unit_event + unit;
             op_arg(op, 0, c->unit_run[unit]);
-            op_arg(op, 1, c->tree);
-            op->arg[1].offset = run->offset / (int64_t)dtype_bytes(run->dtype);
+            op_arg(op, 1, c->unit_tree[unit]);
         }
     } else if (!c->err) {
         mark_units(c, pass_end(c, first));

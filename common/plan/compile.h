@@ -27,8 +27,9 @@ struct compiler {
     int loss_event, loss_reduced_event, update_event, snapshot_event;
 
     /* Buffers. */
-    int *unit_run; /* by unit: all its gradients */
-    int all_grads, all_params, all_m, all_v, tree, blocks;
+    int *unit_run;  /* by unit: all its gradients */
+    int *unit_tree; /* by unit: its nodes of the canonical tree, -1 */
+    int all_grads, all_params, all_m, all_v, blocks;
     int64_t *block_offset; /* by graph tensor: its first block of squares */
 };
 

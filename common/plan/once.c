@@ -17,14 +17,9 @@ static void reduce(struct compiler *c, int unit, int buffer, int64_t elements, e
     op->m = dim_one(elements);
     op->wait[0] = ready;
     op->event = done;
-    if (kind == OP_TREE_REDUCE) {
-        const struct buffer *x = &c->p->buffers[buffer], *tree = &c->p->buffers[c->tree];
-        op->arg[0].buffer = c->tree;
-        op->arg[0].offset = x->offset / (int64_t)dtype_bytes(tree->dtype);
-        op_arg(op, 1, buffer);
-    } else {
-        op_arg(op, 0, buffer);
-    }
+    if (kind == OP_TREE_REDUCE)
+        op_arg(op, 0, c->unit_tree[unit]);
+    op_arg(op, kind == OP_TREE_REDUCE ? 1 : 0, buffer);
     compile_action(c, (struct action){.kind = ACT_REDUCE, .micro = -1, .unit = unit}, (struct op_range){first, 1});
 }
 
