@@ -31,6 +31,11 @@ struct engine_config {
     const _Atomic int *cancel; /* looked at between actions; NULL: never */
 };
 
+/* Time spent in each kind of op, when somebody wants to know. */
+struct engine_profile {
+    int64_t ns[OP_KIND_COUNT], calls[OP_KIND_COUNT];
+};
+
 struct engine {
     struct engine_config config;
     struct program train, eval; /* of a generator, `eval` is the generation program and `train` is empty */
@@ -41,9 +46,10 @@ struct engine {
     struct comm_group **train_groups, **eval_groups;
     void *space[SPACE_COUNT];
     size_t space_bytes[SPACE_COUNT];
-    int64_t step;     /* last finished update of the job; flips after the whole update */
-    int64_t position; /* samples consumed so far: the global sample index of the next step's first */
-    int64_t updates;  /* updates that the optimizer's moments have seen */
+    int64_t step;                   /* last finished update of the job; flips after the whole update */
+    int64_t position;               /* samples consumed so far: the global sample index of the next step's first */
+    struct engine_profile *profile; /* the owner's; NULL: not measured */
+    int64_t updates;                /* updates that the optimizer's moments have seen */
 };
 
 struct engine_result {

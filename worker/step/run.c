@@ -3,6 +3,7 @@
  * every wait. */
 #include "worker/step/run.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 
 #include <assert.h>
@@ -33,7 +34,14 @@ static err_t run_op(const struct run *r, const struct op *op)
 {
     run_op_fn fn = run_kernel_ops[op->kind] ? run_kernel_ops[op->kind] : run_step_ops[op->kind];
     assert(fn);
-    return fn(r, op);
+    struct engine_profile *profile = r->engine->profile;
+    if (!profile)
+        return fn(r, op);
+    int64_t start = clock_mono_ns();
+    err_t err = fn(r, op);
+    profile->ns[op->kind] += clock_mono_ns() - start;
+    profile->calls[op->kind]++;
+    return err;
 }
 
 static err_t run_action(struct run *r, const struct action *a)

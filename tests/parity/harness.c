@@ -1,0 +1,224 @@
+/* See harness.h. A rank is a forked process that ends by _exit; what it has to say goes to stderr and its status. */
+#include "tests/parity/harness.h"
+
+#include "common/base/rng.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#define MAX_WORKERS 8
+#define ARENA_BYTES ((size_t)40 << 10) /* small on purpose: a load takes several rounds and cuts large tensors */
+
+const char parity_llama[] = "name: parity\n"
+                            "model: {arch: llama, dim: 48, layers: 2, heads: 6, kv_heads: 2, ffn: 80, vocab: 300}\n"
+                            "data: {train: [/nothing], tokenizer: words}\n"
+                            "train: {steps: 40, seq: 12, global_batch: 7, micro_batch: 2, lr: 1.0e-2, warmup: 3,\n"
+                            "        schedule: cosine, clip: 0.5, numerics: proof}\n"
+                            "checkpoint: {dir: /nowhere}\n";
+const char parity_gpt2[] = "name: parity\n"
+                           "model: {arch: gpt2, dim: 32, layers: 2, heads: 4, vocab: 300}\n"
+                           "data: {train: [/nothing], tokenizer: words}\n"
+                           "train: {steps: 40, seq: 12, global_batch: 7, micro_batch: 2, lr: 1.0e-2, warmup: 3,\n"
+                           "        schedule: linear, clip: 0.5, numerics: proof}\n"
+                           "checkpoint: {dir: /nowhere}\n";
+
+void parity_model_init(struct parity_model *m, const char *yaml, const char *const *sets)
+{
+    struct why why;
+    int n = 0;
+    while (sets && sets[n])
+        n++;
+    if (job_parse("parity.yaml", yaml, strlen(yaml), sets, n, &m->job, &why) ||
+        graph_build(&m->job.model, m->job.train.seq, &m->graph, &why))
+        fail_msg("%s", why.text);
+}
+
+void parity_model_fini(struct parity_model *m)
+{
+    graph_fini(&m->graph);
+    job_fini(&m->job);
+}
+
+void parity_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
+{
+    const struct parity_feed *f = arg;
+    int64_t token = (int64_t)(rng_uniform(7, 1, (uint64_t)index) * (double)f->vocab);
+    for (int64_t i = 0; i < f->seq; i++) {
+        double dice = rng_uniform(7, 2, (uint64_t)(index * f->seq + i));
+        ret_ids[i] = (int32_t)token;
+        token = dice < 0.8 ? (token * 3 + 1) % f->vocab : (int64_t)(dice * (double)f->vocab);
+        ret_targets[i] = (int32_t)token;
+    }
+}
+
+/* ---- one rank ---- */
+
+static double element(const void *data, int64_t i, enum dtype dtype)
+{
+    return dtype == DT_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
+}
+
+static void dump(const struct engine *e, const int *buffers, double *to)
+{
+    const struct program *p = &e->train;
+    for (int t = 0; t < e->config.graph->n_tensors; t++) {
+        if (e->config.graph->tensors[t].kind != GT_PARAM)
+            continue;
+        const struct buffer *b = &p->buffers[buffers[t]];
+        int64_t n = b->bytes / (int64_t)dtype_bytes(b->dtype);
+        for (int64_t i = 0; i < n; i++)
+            *to++ = element(engine_buffer(e, p, buffers[t]), i, b->dtype);
+    }
+}
+
+static int load_state(struct engine *e, struct store *store)
+{
+    uint8_t *arena = malloc(ARENA_BYTES);
+    for (int optimizer = 0; optimizer < 2; optimizer++) {
+        struct snapshot s;
+        if (snapshot_plan_load(e, optimizer, &s) || snapshot_fit(&s, ARENA_BYTES))
+            return 1;
+        for (int first = 0, end; first < s.n; first = end) {
+            end = snapshot_place(&s, first, ARENA_BYTES);
+            store_read(store, &s, arena, first, end);
+            snapshot_restore(&s, arena, first, end);
+        }
+        e->updates = optimizer ? (int64_t)s.updates : 0;
+        snapshot_fini(&s);
+    }
+    free(arena);
+    e->step = store_scalars(store)[0];
+    e->position = store_scalars(store)[1];
+    return 0;
+}
+
+static int save_state(const struct engine *e, struct store *store)
+{
+    struct snapshot s;
+    if (snapshot_plan_save(e, &s))
+        return 1;
+    uint8_t *arena = malloc(s.bytes);
+    snapshot_copy(&s, e, arena);
+    store_write(store, &s, arena);
+    snapshot_fini(&s);
+    free(arena);
+    if (e->config.rank == 0) {
+        store_scalars(store)[0] = e->step;
+        store_scalars(store)[1] = e->position;
+    }
+    return 0;
+}
+
+static err_t run_steps(struct engine *e, int64_t last, struct parity_result *r, struct why *why)
+{
+    struct parity_feed data = {e->config.job->train.seq, e->config.job->model.vocab};
+    const struct engine_feed feed = {parity_sample, &data};
+    bool first = true;
+    err_t err = OK;
+    while (!err && e->step < last) {
+        struct engine_result one;
+        err = engine_step(e, &feed, &one, why);
+        if (!err && e->config.rank == 0) {
+            r->loss[e->step - 1] = one.loss;
+            r->norm[e->step - 1] = one.grad_norm;
+        }
+        if (!err && first && e->config.rank == 0)
+            dump(e, e->train.grad_buffer, r->grad);
+        first = false;
+    }
+    double valid = 0;
+    if (!err)
+        err = engine_eval(e, &feed, 1000, 1000 + 3 * e->config.job->train.global_batch - 2, &valid, why);
+    if (e->config.rank == 0)
+        r->valid = valid;
+    return err;
+}
+
+static int compare_replicas(struct engine *e, struct comm_group *all, struct parity_result *r)
+{
+    double *mine = malloc((size_t)r->n * sizeof(double));
+    dump(e, e->train.param_buffer, mine);
+    if (e->config.rank == 0)
+        memcpy(r->param, mine, (size_t)r->n * sizeof(double));
+    if (comm_barrier(all))
+        return 1;
+    if (memcmp(mine, r->param, (size_t)r->n * sizeof(double)) != 0)
+        __atomic_fetch_add(&r->replicas_differ, 1, __ATOMIC_SEQ_CST);
+    free(mine);
+    return 0;
+}
+
+static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last, const struct parity_options *o,
+                    struct parity_result *r)
+{
+    struct engine e;
+    struct comm *comm = NULL;
+    struct comm_group *all = NULL;
+    struct why why = {""};
+    int world = (int)m->job.parallel.workers, ranks[MAX_WORKERS];
+    const struct engine_config config = {
+        .job = &m->job, .graph = &m->graph, .rank = rank, .world = world, .eval = true};
+    if (engine_init(&e, &config, &why)) {
+        fprintf(stderr, "rank %d: %s\n", rank, why.text);
+        return 1;
+    }
+    const struct comm_config cc = {.backend = "shm",
+                                   .fd = fd,
+                                   .rank = rank,
+                                   .world = world,
+                                   .epoch = 1,
+                                   .shared_bytes = engine_shared_bytes(&e),
+                                   .timeout_ms = 30000};
+    for (int i = 0; i < world; i++)
+        ranks[i] = i;
+    err_t err = comm_open(&cc, &comm, &why);
+    err = err ? err : comm_group_new(comm, ranks, world, &all);
+    err = err ? err : engine_start(&e, comm, &why);
+    if (!err)
+        engine_fill_state(&e);
+    int rc = !err && o && o->load ? load_state(&e, o->load) : 0;
+    err = err || rc ? err : run_steps(&e, last, r, &why);
+    rc = err || rc ? 1 : compare_replicas(&e, all, r);
+    rc = rc || !o || !o->save ? rc : save_state(&e, o->save);
+    if (err)
+        fprintf(stderr, "rank %d: %s %s\n", rank, err_name(err), why.text);
+    if (rc && comm)
+        comm_abort(comm);
+    comm_group_free(all);
+    engine_fini(&e);
+    comm_close(comm);
+    return rc;
+}
+
+/* ---- all of them ---- */
+
+struct parity_result *parity_run(const struct parity_model *m, int64_t last, const struct parity_options *options)
+{
+    int world = (int)m->job.parallel.workers, failed = 0;
+    size_t bytes = sizeof(struct parity_result) + 2 * (size_t)m->graph.n_params * sizeof(double);
+    struct parity_result *r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t pid[MAX_WORKERS];
+    int fd = memfd_create("parity", MFD_CLOEXEC);
+    assert_true(r != MAP_FAILED && fd >= 0 && world <= MAX_WORKERS && last <= PARITY_MAX_STEPS);
+    r->bytes = bytes;
+    r->n = m->graph.n_params;
+    r->grad = (double *)(r + 1);
+    r->param = r->grad + r->n;
+    for (int i = 0; i < world; i++)
+        if ((pid[i] = fork()) == 0)
+            _exit(run_rank(m, fd, i, last, options, r));
+    for (int i = 0; i < world; i++) {
+        int status;
+        waitpid(pid[i], &status, 0);
+        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    }
+    close(fd);
+    assert_int_equal(failed, 0);
+    assert_int_equal(r->replicas_differ, 0);
+    return r;
+}
+
+void parity_result_free(struct parity_result *r)
+{
+    munmap(r, r->bytes);
+}

@@ -1,0 +1,48 @@
+/* Training without a daemon: forks the ranks of a job over one segment, runs steps on made-up data, and gives back what
+ * every layout must agree on. One process, results in shared memory. */
+#ifndef DTD_TESTS_PARITY_HARNESS_H
+#define DTD_TESTS_PARITY_HARNESS_H
+
+#include "tests/lib/test.h"
+#include "tests/parity/store.h"
+#include "worker/step/engine.h"
+
+/* The small models of the matrix; `sets` are overrides as in dtctl --set, ended by NULL. */
+extern const char parity_llama[], parity_gpt2[];
+
+struct parity_model {
+    struct job_spec job;
+    struct graph graph;
+};
+void parity_model_init(struct parity_model *m, const char *yaml, const char *const *sets);
+void parity_model_fini(struct parity_model *m);
+
+#define PARITY_MAX_STEPS 64
+
+/* Everything as doubles, which hold every float32 exactly. grad and param: all parameters of the graph, one after
+ * another in its order; grad of the first step run, param after the last. */
+struct parity_result {
+    int64_t n;
+    double loss[PARITY_MAX_STEPS], norm[PARITY_MAX_STEPS], valid; /* by step number - 1; valid: after the last step */
+    double *grad, *param;
+    int replicas_differ; /* ranks whose parameters at the end are not those of rank 0 */
+    size_t bytes;
+};
+void parity_result_free(struct parity_result *r);
+
+struct parity_options {
+    struct store *load; /* start from this state instead of the initialisation */
+    struct store *save; /* leave the state there after the last step */
+};
+
+/* Runs steps until step number `last`, evaluates, and fails the test if any rank fails. */
+struct parity_result *parity_run(const struct parity_model *m, int64_t last, const struct parity_options *options);
+
+/* The made-up data: sample `index` of `seq` tokens below the vocabulary, learnable (mostly the successor of the last).
+ */
+void parity_sample(void *graph, int64_t index, int32_t *ret_ids, int32_t *ret_targets);
+struct parity_feed {
+    int64_t seq, vocab;
+};
+
+#endif

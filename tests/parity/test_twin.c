@@ -1,0 +1,165 @@
+/* The model's gradient against finite differences in float64, and a float32 step against its float64 twin. */
+#include "tests/parity/harness.h"
+
+#include <math.h>
+#include <sys/mman.h>
+
+static struct comm *open_alone(const struct engine *e)
+{
+    int fd = memfd_create("twin", MFD_CLOEXEC);
+    struct comm *c;
+    const struct comm_config config = {
+        .backend = "shm", .fd = fd, .world = 1, .epoch = 1, .shared_bytes = engine_shared_bytes(e), .timeout_ms = 1000};
+    assert_ok(comm_open(&config, &c, NULL));
+    return c;
+}
+
+static double loss_of(struct engine *e, const struct engine_feed *feed)
+{
+    double loss;
+    struct why why;
+    if (engine_eval(e, feed, 0, e->config.job->train.global_batch, &loss, &why))
+        fail_msg("%s", why.text);
+    return loss;
+}
+
+/* A few coordinates of every tensor by central differences. */
+static void check_tensor(struct engine *e, const struct engine_feed *feed, int t, const double *grad)
+{
+    double *x = engine_buffer(e, &e->train, e->train.param_buffer[t]);
+    const struct graph_tensor *g = &e->config.graph->tensors[t];
+    int64_t n = e->train.buffers[e->train.param_buffer[t]].bytes / 8;
+    for (int k = 0; k < 4; k++) {
+        int64_t i = (n - 1) * k / 3;
+        double old = x[i], h = 1e-5;
+        x[i] = old + h;
+        double up = loss_of(e, feed);
+        x[i] = old - h;
+        double down = loss_of(e, feed);
+        x[i] = old;
+        double numeric = (up - down) / (2 * h);
+        if (!(fabs(numeric - grad[i]) <= 1e-7 * (1e-2 + fabs(grad[i]))))
+            fail_msg("%s[%lld]: gradient %.12g, finite difference %.12g", g->name, (long long)i, grad[i], numeric);
+    }
+}
+
+static void finite_differences(const char *yaml)
+{
+    struct parity_model m;
+    struct engine e;
+    struct why why = {""};
+    struct engine_result result;
+    parity_model_init(&m, yaml, (const char *[]){"train.clip=0", NULL});
+    const struct engine_config config = {.job = &m.job, .graph = &m.graph, .world = 1, .eval = true};
+    assert_ok(engine_init(&e, &config, &why));
+    struct comm *comm = open_alone(&e);
+    assert_ok(engine_start(&e, comm, &why));
+    engine_fill_state(&e);
+    struct parity_feed data = {m.job.train.seq, m.job.model.vocab};
+    const struct engine_feed feed = {parity_sample, &data};
+    void *params = malloc(e.space_bytes[SPACE_PARAM]), *grads = malloc(e.space_bytes[SPACE_GRAD]);
+    memcpy(params, e.space[SPACE_PARAM], e.space_bytes[SPACE_PARAM]);
+    assert_ok(engine_step(&e, &feed, &result, &why));
+    memcpy(grads, e.space[SPACE_GRAD], e.space_bytes[SPACE_GRAD]);
+    memcpy(e.space[SPACE_PARAM], params, e.space_bytes[SPACE_PARAM]);
+    assert_true(fabs(loss_of(&e, &feed) - result.loss) < 1e-12);
+    for (int t = 0; t < m.graph.n_tensors; t++)
+        if (m.graph.tensors[t].kind == GT_PARAM)
+            check_tensor(&e, &feed, t,
+                         (const double *)(void *)((uint8_t *)grads + e.train.buffers[e.train.grad_buffer[t]].offset));
+    free(params);
+    free(grads);
+    engine_fini(&e);
+    comm_close(comm);
+    parity_model_fini(&m);
+}
+
+TEST(llama_gradient_is_the_derivative_of_the_loss)
+{
+    finite_differences(parity_llama);
+}
+
+TEST(gpt2_gradient_is_the_derivative_of_the_loss)
+{
+    finite_differences(parity_gpt2);
+}
+
+/* K: the longest sum of the model's step, the tokens of the batch or the vocabulary. The factor covers the chain of
+ * layers: measured 0.4 for both models. */
+#define TWIN_FACTOR 4.0
+
+static void twin(const char *yaml)
+{
+    struct parity_model a, b;
+    parity_model_init(&a, yaml, NULL);
+    parity_model_init(&b, yaml, (const char *[]){"train.numerics=fast", NULL});
+    struct parity_result *exact = parity_run(&a, 1, NULL), *fast = parity_run(&b, 1, NULL);
+    double k = fmax((double)(a.job.train.global_batch * a.job.train.seq), (double)a.job.model.vocab);
+    double bound = TWIN_FACTOR * 0x1p-24 * sqrt(k), worst = 0, rms = 0;
+    for (int64_t i = 0; i < exact->n; i++)
+        rms += exact->grad[i] * exact->grad[i] / (double)exact->n;
+    rms = sqrt(rms);
+    int64_t at = 0;
+    for (int t = 0; t < a.graph.n_tensors; t++) {
+        const struct graph_tensor *g = &a.graph.tensors[t];
+        if (g->kind != GT_PARAM)
+            continue;
+        int64_t n = g->dim[0].factor * (g->ndim > 1 ? g->dim[1].factor : 1);
+        double largest = rms;
+        for (int64_t i = 0; i < n; i++)
+            largest = fmax(largest, fabs(exact->grad[at + i]));
+        for (int64_t i = 0; i < n; i++)
+            worst = fmax(worst, fabs(exact->grad[at + i] - fast->grad[at + i]) / largest);
+        at += n;
+    }
+    printf("worst gradient difference: %.1f eps sqrt(K); loss: %.2g eps\n", worst / (0x1p-24 * sqrt(k)),
+           fabs(exact->loss[0] - fast->loss[0]) / exact->loss[0] / 0x1p-24);
+    assert_true(worst > 0 && worst <= bound);
+    assert_true(fabs(exact->loss[0] - fast->loss[0]) <= bound * exact->loss[0]);
+    parity_result_free(exact);
+    parity_result_free(fast);
+    parity_model_fini(&a);
+    parity_model_fini(&b);
+}
+
+TEST(float32_llama_step_is_near_its_float64_twin)
+{
+    twin(parity_llama);
+}
+
+TEST(float32_gpt2_step_is_near_its_float64_twin)
+{
+    twin(parity_gpt2);
+}
+
+TEST(a_step_that_is_not_a_number_is_refused_and_changes_nothing)
+{
+    struct parity_model m;
+    struct engine e;
+    struct why why = {""};
+    struct engine_result result;
+    parity_model_init(&m, parity_llama, NULL);
+    const struct engine_config config = {.job = &m.job, .graph = &m.graph, .world = 1};
+    assert_ok(engine_init(&e, &config, &why));
+    struct comm *comm = open_alone(&e);
+    assert_ok(engine_start(&e, comm, &why));
+    engine_fill_state(&e);
+    struct parity_feed data = {m.job.train.seq, m.job.model.vocab};
+    const struct engine_feed feed = {parity_sample, &data};
+    assert_ok(engine_step(&e, &feed, &result, &why));
+    int last = m.graph.n_tensors - 1;
+    while (m.graph.tensors[last].kind != GT_PARAM)
+        last--;
+    *(double *)engine_buffer(&e, &e.train, e.train.param_buffer[last]) = NAN; /* of the head or the last norm */
+    void *before = malloc(e.space_bytes[SPACE_PARAM]);
+    memcpy(before, e.space[SPACE_PARAM], e.space_bytes[SPACE_PARAM]);
+    assert_err(ERR_INVALID, engine_step(&e, &feed, &result, &why));
+    assert_non_null(strstr(why.text, "step 2 was refused"));
+    assert_int_equal(e.step, 1);
+    assert_int_equal(e.position, m.job.train.global_batch);
+    assert_memory_equal(before, e.space[SPACE_PARAM], e.space_bytes[SPACE_PARAM]);
+    free(before);
+    engine_fini(&e);
+    comm_close(comm);
+    parity_model_fini(&m);
+}
