@@ -1,0 +1,173 @@
+/* A full disk: a small tmpfs in a mount namespace of this process, filled and emptied. */
+#include "common/base/clock.h"
+#include "tests/daemon/log_fixture.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#define DISK_BYTES "size=8m"
+
+static char dir[300], filler[400];
+
+static void mount_small_disk(void)
+{
+    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+        TEST_SKIP("needs a mount namespace of its own (root): %s", strerror(errno));
+    snprintf(dir, sizeof(dir), "%s/disk", test_tmpdir());
+    assert_int_equal(mkdir(dir, 0700), 0);
+    if (mount("tmpfs", dir, "tmpfs", 0, DISK_BYTES))
+        TEST_SKIP("tmpfs cannot be mounted: %s", strerror(errno));
+    snprintf(filler, sizeof(filler), "%s/filler", dir);
+    snprintf(dir, sizeof(dir), "%s/disk/state", test_tmpdir());
+}
+
+static uint64_t free_bytes(void)
+{
+    struct statvfs st;
+    char mnt[300];
+    snprintf(mnt, sizeof(mnt), "%s/disk", test_tmpdir());
+    assert_int_equal(statvfs(mnt, &st), 0);
+    return (uint64_t)st.f_bavail * st.f_frsize;
+}
+
+/* Takes all but `left` bytes. */
+static void fill_disk(uint64_t left)
+{
+    int fd = open(filler, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    struct stat st;
+    assert_true(fd >= 0);
+    assert_int_equal(fstat(fd, &st), 0);
+    uint64_t now = free_bytes();
+    if (now > left)
+        assert_int_equal(posix_fallocate(fd, st.st_size, (off_t)(now - left)), 0);
+    close(fd);
+}
+
+static void unmount(void)
+{
+    char mnt[300];
+    snprintf(mnt, sizeof(mnt), "%s/disk", test_tmpdir());
+    umount2(mnt, MNT_DETACH);
+}
+
+static int answers;
+
+static bool has_answers(struct fixture *f)
+{
+    return f->done + f->canceled >= answers;
+}
+
+static void propose_and_wait(struct fixture *f, uint64_t number)
+{
+    answers = f->done + f->canceled + 1;
+    assert_ok(fixture_propose(f, number, 1000));
+    assert_true(fixture_pump(f, has_answers, 5000));
+}
+
+static bool takes_again(struct fixture *f)
+{
+    return !log_warning(f->log) && strcmp(log_state(f->log), "leader") == 0;
+}
+
+static bool is_closed(struct fixture *f)
+{
+    return strcmp(log_state(f->log), "unavailable") == 0;
+}
+
+TEST(full_disk_refuses_and_recovers)
+{
+    struct fixture f = {.threshold = 64}, g = {.threshold = 64};
+    mount_small_disk();
+    fixture_open(&f, dir);
+    for (uint64_t i = 1; i <= 100; i++)
+        propose_and_wait(&f, i);
+    for (uint64_t round = 0; round < 3; round++) {
+        fill_disk(0);
+        assert_err(ERR_NOSPACE, fixture_propose(&f, 1, 0));
+        assert_non_null(log_warning(f.log));
+        assert_non_null(strstr(log_warning(f.log), "full"));
+        assert_true(fixture_pump(&f, is_closed, 5000));
+        fill_disk(0); /* also what closing gave back */
+        fixture_pump_ms(&f, 1500);
+        assert_err(ERR_NOSPACE, fixture_propose(&f, 1, 0));
+        assert_int_equal(f.machine.count, 100 + round); /* what was is still there to be read */
+        assert_int_equal(unlink(filler), 0);
+        if (!fixture_pump(&f, takes_again, 5000))
+            fail_msg("not back 5 s after there was space: %s", log_warning(f.log));
+        propose_and_wait(&f, 101 + round);
+        assert_int_equal(f.machine.hash, machine_hash_of(1, 101 + round)); /* nothing was applied twice */
+    }
+    assert_int_equal(f.ready_calls, 1);
+    assert_true(f.warnings >= 3);
+    fixture_close(&f);
+    fixture_open(&g, dir);
+    assert_int_equal(g.machine.hash, machine_hash_of(1, 103));
+    fixture_close(&g);
+    unmount();
+}
+
+/* The disk fills between the check and libraft's own allocation: what it took either counts or is canceled, never both.
+ */
+TEST(disk_fills_under_way)
+{
+    struct fixture f = {0}, g = {0};
+    mount_small_disk();
+    fixture_open(&f, dir);
+    uint64_t next = 1;
+    err_t err = OK;
+    fill_disk(FIXTURE_SEGMENT + 65536);
+    for (; next < 2000 && !err; next++) {
+        err = fixture_propose(&f, next, 60000);
+        if (next % 8 == 0)
+            uv_run(&f.loop, UV_RUN_NOWAIT);
+    }
+    assert_true(err == ERR_NOSPACE || err == ERR_AGAIN || err == ERR_LIMIT);
+    answers = (int)next - 2;
+    if (!fixture_pump(&f, has_answers, 10000))
+        fail_msg("%d of %d proposals have no answer", answers - f.done - f.canceled, answers);
+    unlink(filler);
+    assert_true(fixture_pump(&f, takes_again, 10000));
+    uint64_t count = f.machine.count;
+    assert_true(count >= (uint64_t)f.done);
+    propose_and_wait(&f, 777777);
+    assert_int_equal(f.last_result, count + 1);
+    fixture_close(&f);
+    fixture_open(&g, dir);
+    assert_memory_equal(&g.machine, &f.machine, sizeof(f.machine));
+    fixture_close(&g);
+    unmount();
+}
+
+TEST(starts_on_a_full_disk)
+{
+    struct fixture f = {0}, g = {0}, h = {0};
+    mount_small_disk();
+    fixture_open(&f, dir);
+    for (uint64_t i = 1; i <= 10; i++)
+        propose_and_wait(&f, i);
+    fixture_close(&f);
+    /* With its reserve it comes up and can be read, and takes nothing. */
+    fill_disk(0);
+    fixture_open(&g, dir);
+    assert_ok(g.ready_err);
+    assert_int_equal(g.machine.count, 10);
+    assert_err(ERR_NOSPACE, fixture_propose(&g, 11, 0));
+    fixture_close(&g);
+    /* With nothing at all it waits, says so, and comes when there is space. */
+    fill_disk(0);
+    fixture_start(&h, dir);
+    fixture_pump_ms(&h, 3000);
+    assert_int_equal(h.ready_calls, 0);
+    assert_err(ERR_NOSPACE, fixture_propose(&h, 11, 0));
+    assert_non_null(log_warning(h.log));
+    unlink(filler);
+    assert_true(fixture_pump(&h, fixture_is_ready, 5000));
+    assert_int_equal(h.machine.count, 10);
+    propose_and_wait(&h, 11);
+    fixture_close(&h);
+    unmount();
+}

@@ -1,0 +1,111 @@
+/* The record codec: bytes that are in every log for ever, and bytes that are none. */
+#include "daemon/control/record.h"
+#include "tests/lib/test.h"
+
+#include <math.h>
+
+static void assert_bytes(const struct record *r, const uint8_t *golden, size_t len)
+{
+    struct buf bytes = {0};
+    assert_ok(record_encode(r, &bytes));
+    if (bytes.len != len || memcmp(bytes.data, golden, len) != 0) {
+        for (size_t i = 0; i < bytes.len; i++)
+            print_error("0x%02x, ", bytes.data[i]);
+        fail_msg("the bytes of a record have changed: old logs cannot be read");
+    }
+    buf_fini(&bytes);
+}
+
+/* docs/log.md shows these bytes. */
+static const uint8_t golden_submitted[] = {
+    0x08, 0x01, 0x10, 0xe8, 0x07, 0x1a, 0x10, 0x00, 0x01, 0x02, 0x03, 0x04, 0x05,
+    0x06, 0x07, 0x08, 0x09, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x52, 0x0e, 0x0a,
+    0x07, 'n',  'a',  'm',  'e',  ':',  ' ',  'x',  0x10, 0x03, 0x18, 0xe8, 0x07,
+};
+
+TEST(submitted_is_golden)
+{
+    struct record r = {.kind = RECORD_SUBMITTED, .wall_ms = 1000, .has_request = true};
+    for (int i = 0; i < REQUEST_ID_BYTES; i++)
+        r.request_id[i] = (uint8_t)i;
+    r.submitted.spec = "name: x";
+    r.submitted.parent = 3;
+    r.submitted.uid = 1000;
+    assert_bytes(&r, golden_submitted, sizeof(golden_submitted));
+    struct record back;
+    assert_ok(record_decode(golden_submitted, sizeof(golden_submitted), &back));
+    assert_int_equal(back.kind, RECORD_SUBMITTED);
+    assert_int_equal(back.wall_ms, 1000);
+    assert_true(back.has_request);
+    assert_memory_equal(back.request_id, r.request_id, REQUEST_ID_BYTES);
+    assert_string_equal(back.submitted.spec, "name: x");
+    assert_int_equal(back.submitted.parent, 3);
+    record_fini(&back);
+}
+
+TEST(unknown_numbers_stay_unknown)
+{
+    struct record r = {.kind = RECORD_INCIDENT, .job = 4, .wall_ms = 2}, back;
+    r.incident = (struct state_incident){2, 99, "seen", "decided", 1.5, NAN};
+    struct buf bytes = {0};
+    assert_ok(record_encode(&r, &bytes));
+    assert_ok(record_decode(bytes.data, bytes.len, &back));
+    assert_int_equal(back.kind, RECORD_INCIDENT);
+    assert_int_equal(back.job, 4);
+    assert_true(back.incident.detect_ms == 1.5);
+    assert_true(isnan(back.incident.recover_ms));
+    assert_string_equal(back.incident.decided, "decided");
+    record_fini(&back);
+    buf_fini(&bytes);
+}
+
+TEST(newer_version_is_refused_as_such)
+{
+    uint8_t bytes[sizeof(golden_submitted)];
+    struct record back;
+    memcpy(bytes, golden_submitted, sizeof(bytes));
+    bytes[1] = RECORD_VERSION + 1;
+    assert_err(ERR_UNSUPPORTED, record_decode(bytes, sizeof(bytes), &back));
+}
+
+TEST(every_truncation_is_refused)
+{
+    struct record back;
+    for (size_t n = 0; n < sizeof(golden_submitted); n++)
+        assert_err(ERR_CORRUPT, record_decode(golden_submitted, n, &back));
+}
+
+TEST(values_are_checked)
+{
+    struct record back;
+    static const uint8_t desired_9[] = {0x08, 0x01, 0x10, 0x05, 0x5a, 0x04, 0x08, 0x01, 0x10, 0x09};
+    static const uint8_t end_0[] = {0x08, 0x01, 0x10, 0x05, 0x62, 0x04, 0x08, 0x01, 0x10, 0x00};
+    static const uint8_t no_kind[] = {0x08, 0x01, 0x10, 0x05};
+    static const uint8_t short_id[] = {0x08, 0x01, 0x10, 0x05, 0x1a, 0x01, 0x07, 0x5a, 0x04, 0x08, 0x01, 0x10, 0x02};
+    assert_err(ERR_CORRUPT, record_decode(desired_9, sizeof(desired_9), &back));
+    assert_err(ERR_CORRUPT, record_decode(end_0, sizeof(end_0), &back));
+    assert_err(ERR_CORRUPT, record_decode(no_kind, sizeof(no_kind), &back));
+    assert_err(ERR_CORRUPT, record_decode(short_id, sizeof(short_id), &back));
+}
+
+TEST(size_is_bounded)
+{
+    struct record r = {.kind = RECORD_SUBMITTED};
+    struct buf bytes = {0};
+    char *spec = malloc(RECORD_MAX_BYTES + 1);
+    memset(spec, 'x', RECORD_MAX_BYTES);
+    spec[RECORD_MAX_BYTES] = '\0';
+    r.submitted.spec = spec;
+    assert_err(ERR_LIMIT, record_encode(&r, &bytes));
+    spec[RECORD_MAX_BYTES - 100] = '\0';
+    assert_ok(record_encode(&r, &bytes));
+    free(spec);
+    buf_fini(&bytes);
+}
+
+TEST(no_such_kind)
+{
+    struct record r = {.kind = (enum record_kind)99};
+    struct buf bytes = {0};
+    assert_err(ERR_INVALID, record_encode(&r, &bytes));
+}

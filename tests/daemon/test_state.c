@@ -1,0 +1,365 @@
+/* The replicated state: what each record does, what it refuses, and that bytes of a snapshot are the state. */
+#include "daemon/control/state.h"
+#include "tests/lib/test.h"
+
+#include <math.h>
+
+static struct state *fresh(void)
+{
+    struct state *s;
+    assert_ok(state_new(&s));
+    return s;
+}
+
+static struct state_result apply(struct state *s, const struct record *r)
+{
+    struct state_result result;
+    assert_ok(state_apply(s, r, &result));
+    return result;
+}
+
+/* Every record goes through its bytes, as in the log. */
+static struct state_result apply_bytes(struct state *s, const struct record *r)
+{
+    struct buf bytes = {0};
+    struct record back;
+    assert_ok(record_encode(r, &bytes));
+    assert_ok(record_decode(bytes.data, bytes.len, &back));
+    struct state_result result = apply(s, &back);
+    record_fini(&back);
+    buf_fini(&bytes);
+    return result;
+}
+
+static struct record submit(const char *spec, uint8_t request, int64_t wall_ms)
+{
+    struct record r = {.kind = RECORD_SUBMITTED, .wall_ms = wall_ms, .has_request = request != 0};
+    memset(r.request_id, request, sizeof(r.request_id));
+    r.submitted.spec = spec;
+    r.submitted.uid = 1000;
+    return r;
+}
+
+static uint64_t submitted(struct state *s)
+{
+    struct record r = submit("name: x\n", 0, 5);
+    return apply_bytes(s, &r).job;
+}
+
+static struct record epoch(uint64_t job, uint64_t number, int64_t wall_ms)
+{
+    static const struct state_member members[] = {{"node-1", 0}, {"node-1", 1}, {"node-2", 0}};
+    struct record r = {.kind = RECORD_EPOCH, .job = job, .wall_ms = wall_ms};
+    r.epoch.epoch = number;
+    r.epoch.members = members;
+    r.epoch.n_members = 3;
+    r.epoch.resume_step = 100;
+    r.epoch.restarts = 1;
+    return r;
+}
+
+static struct record checkpoint(uint64_t job, int64_t step, const char *path)
+{
+    struct record r = {.kind = RECORD_CHECKPOINT, .job = job, .wall_ms = 9};
+    r.checkpoint = (struct state_checkpoint){step, 2, path, 12345, 999, step % 2 ? NAN : 1.5};
+    return r;
+}
+
+static struct record incident(uint64_t job, int64_t wall_ms, double recover_ms)
+{
+    struct record r = {.kind = RECORD_INCIDENT, .job = job, .wall_ms = wall_ms};
+    r.incident =
+        (struct state_incident){1, wall_ms, "worker rank 1 was killed", "epoch 2 from step 100", 3.5, recover_ms};
+    return r;
+}
+
+static struct record ended(uint64_t job, enum state_end end)
+{
+    struct record r = {.kind = RECORD_ENDED, .job = job, .wall_ms = 77};
+    r.ended.end = end;
+    r.ended.reason = "because";
+    return r;
+}
+
+static void assert_same_state(const struct state *a, const struct state *b)
+{
+    struct buf x = {0}, y = {0};
+    assert_ok(state_snapshot(a, &x));
+    assert_ok(state_snapshot(b, &y));
+    assert_int_equal(x.len, y.len);
+    assert_memory_equal(x.data, y.data, x.len);
+    buf_fini(&x);
+    buf_fini(&y);
+}
+
+TEST(submit_counts_from_one)
+{
+    struct state *s = fresh();
+    struct record r = submit("name: a\n", 0, 10);
+    r.submitted.parent = 7;
+    struct state_result first = apply_bytes(s, &r);
+    assert_err(OK, first.err);
+    assert_int_equal(first.job, 1);
+    assert_int_equal(apply_bytes(s, &r).job, 2);
+    const struct state_job *job = state_job_find(s, 1);
+    assert_string_equal(job->spec, "name: a\n");
+    assert_int_equal(job->parent, 7);
+    assert_int_equal(job->uid, 1000);
+    assert_int_equal(job->submitted_ms, 10);
+    assert_int_equal(job->desired, DESIRED_RUN);
+    assert_int_equal(job->end, END_NONE);
+    assert_null(state_job_find(s, 3));
+    state_free(s);
+}
+
+TEST(repeated_request_gets_the_first_answer)
+{
+    struct state *s = fresh();
+    struct record r = submit("name: a\n", 0x11, 1000), other = submit("name: b\n", 0x22, 1001);
+    struct state_result a = apply_bytes(s, &r), b = apply_bytes(s, &other), again;
+    assert_false(a.repeated);
+    assert_int_equal(b.job, 2);
+    r.wall_ms = 50000;
+    again = apply_bytes(s, &r);
+    assert_true(again.repeated);
+    assert_int_equal(again.job, a.job);
+    const struct state_job *const *jobs;
+    assert_int_equal(state_jobs(s, &jobs), 2);
+    assert_true(state_request_find(s, r.request_id, &again));
+    assert_int_equal(again.job, 1);
+    state_free(s);
+}
+
+TEST(refusals_are_repeated_too)
+{
+    struct state *s = fresh();
+    struct record r = ended(submitted(s), END_DONE);
+    apply_bytes(s, &r);
+    struct record cancel = {.kind = RECORD_DESIRED, .job = 1, .wall_ms = 9, .has_request = true, .request_id = {3}};
+    cancel.desired.desired = DESIRED_CANCELED;
+    assert_err(ERR_STALE, apply_bytes(s, &cancel).err);
+    struct state_result again = apply_bytes(s, &cancel);
+    assert_err(ERR_STALE, again.err);
+    assert_true(again.repeated);
+    state_free(s);
+}
+
+TEST(request_is_forgotten_after_a_day_of_the_log)
+{
+    struct state *s = fresh();
+    struct record r = submit("name: a\n", 0x11, 1000), late = submit("name: b\n", 0x22, 1000 + STATE_REQUEST_MS);
+    struct record later = submit("name: c\n", 0x33, 1001 + STATE_REQUEST_MS);
+    struct state_result found;
+    apply_bytes(s, &r);
+    apply_bytes(s, &late);
+    assert_true(state_request_find(s, r.request_id, &found));
+    apply_bytes(s, &later);
+    assert_false(state_request_find(s, r.request_id, &found));
+    assert_true(state_request_find(s, late.request_id, &found));
+    state_free(s);
+}
+
+TEST(epochs_only_ascend)
+{
+    struct state *s = fresh();
+    submitted(s);
+    struct record r = epoch(1, 2, 500);
+    assert_err(OK, apply_bytes(s, &r).err);
+    const struct state_job *job = state_job_find(s, 1);
+    assert_int_equal(job->epoch.epoch, 2);
+    assert_int_equal(job->epoch.n_members, 3);
+    assert_string_equal(job->epoch.members[2].node, "node-2");
+    assert_int_equal(job->epoch.members[1].slot, 1);
+    assert_int_equal(job->epoch.resume_step, 100);
+    assert_int_equal(job->started_ms, 500);
+    assert_err(ERR_STALE, apply_bytes(s, &r).err);
+    r.epoch.epoch = 1;
+    assert_err(ERR_STALE, apply_bytes(s, &r).err);
+    r = epoch(1, 3, 600);
+    assert_err(OK, apply_bytes(s, &r).err);
+    assert_int_equal(job->started_ms, 500);
+    assert_int_equal(job->epoch.wall_ms, 600);
+    r = epoch(9, 1, 600);
+    assert_err(ERR_NOTFOUND, apply_bytes(s, &r).err);
+    state_free(s);
+}
+
+TEST(an_ended_job_stays_ended)
+{
+    struct state *s = fresh();
+    submitted(s);
+    struct record done = ended(1, END_DONE), failed = ended(1, END_FAILED), next = epoch(1, 5, 1);
+    assert_err(OK, apply_bytes(s, &done).err);
+    assert_err(ERR_STALE, apply_bytes(s, &failed).err);
+    assert_err(ERR_STALE, apply_bytes(s, &next).err);
+    const struct state_job *job = state_job_find(s, 1);
+    assert_int_equal(job->end, END_DONE);
+    assert_int_equal(job->ended_ms, 77);
+    assert_string_equal(job->reason, "because");
+    state_free(s);
+}
+
+TEST(cancel_is_not_taken_back)
+{
+    struct state *s = fresh();
+    submitted(s);
+    struct record r = {.kind = RECORD_DESIRED, .job = 1, .wall_ms = 1};
+    r.desired.desired = DESIRED_CANCELED;
+    apply_bytes(s, &r);
+    r.desired.desired = DESIRED_RUN;
+    apply_bytes(s, &r);
+    assert_int_equal(state_job_find(s, 1)->desired, DESIRED_CANCELED);
+    state_free(s);
+}
+
+TEST(catalog_is_sorted_and_replaced)
+{
+    struct state *s = fresh();
+    submitted(s);
+    static const int64_t steps[] = {300, 100, 200, 500, 400, 50};
+    for (int i = 0; i < 6; i++) {
+        struct record r = checkpoint(1, steps[i], "/ckpt/step");
+        assert_err(OK, apply_bytes(s, &r).err);
+    }
+    const struct state_job *job = state_job_find(s, 1);
+    assert_int_equal(job->n_checkpoints, 6);
+    for (int i = 1; i < 6; i++)
+        assert_true(job->checkpoints[i - 1].step < job->checkpoints[i].step);
+    assert_int_equal(state_newest_checkpoint(job)->step, 500);
+    struct record again = checkpoint(1, 300, "/other/step-300");
+    apply_bytes(s, &again);
+    assert_int_equal(job->n_checkpoints, 6);
+    assert_string_equal(job->checkpoints[3].path, "/other/step-300");
+    struct record removed = {.kind = RECORD_CHECKPOINT_REMOVED, .job = 1, .wall_ms = 1};
+    removed.removed.step = 500;
+    assert_err(OK, apply_bytes(s, &removed).err);
+    assert_err(ERR_NOTFOUND, apply_bytes(s, &removed).err);
+    assert_int_equal(state_newest_checkpoint(job)->step, 400);
+    state_free(s);
+}
+
+TEST(incident_is_completed_in_place)
+{
+    struct state *s = fresh();
+    submitted(s);
+    struct record seen = incident(1, 1000, NAN), recovered = incident(1, 1000, 812.5);
+    apply_bytes(s, &seen);
+    const struct state_job *job = state_job_find(s, 1);
+    assert_true(isnan(job->incidents[0].recover_ms));
+    apply_bytes(s, &recovered);
+    assert_int_equal(job->n_incidents, 1);
+    assert_true(job->incidents[0].recover_ms == 812.5);
+    for (int i = 0; i < STATE_MAX_INCIDENTS + 5; i++) {
+        struct record r = incident(1, 2000 + i, 1);
+        apply_bytes(s, &r);
+    }
+    assert_int_equal(job->n_incidents, STATE_MAX_INCIDENTS);
+    assert_int_equal(job->incidents[0].wall_ms, 2005);
+    state_free(s);
+}
+
+TEST(jobs_are_bounded_and_the_oldest_ended_one_goes)
+{
+    struct state *s = fresh();
+    for (int i = 0; i < STATE_MAX_JOBS; i++)
+        assert_int_equal(submitted(s), i + 1);
+    struct record r = submit("name: full\n", 0, 1);
+    assert_err(ERR_LIMIT, apply_bytes(s, &r).err);
+    struct record done = ended(17, END_FAILED);
+    apply_bytes(s, &done);
+    assert_int_equal(submitted(s), STATE_MAX_JOBS + 1);
+    assert_null(state_job_find(s, 17));
+    assert_non_null(state_job_find(s, 1));
+    assert_non_null(state_job_find(s, STATE_MAX_JOBS + 1));
+    state_free(s);
+}
+
+static void fill(struct state *s)
+{
+    for (uint8_t i = 1; i <= 5; i++) {
+        struct record r = submit("name: some\nmodel: {dim: 64}\n", i, 1000 + i);
+        apply_bytes(s, &r);
+    }
+    struct record records[] = {epoch(2, 1, 20),          epoch(2, 4, 30),          checkpoint(2, 7, "/c/step-7"),
+                               checkpoint(2, 8, "/c/8"), checkpoint(3, 1, "/d/1"), incident(2, 40, NAN),
+                               incident(2, 41, 17.25),   ended(3, END_CANCELED),   ended(4, END_DONE)};
+    for (size_t i = 0; i < sizeof(records) / sizeof(records[0]); i++)
+        assert_err(OK, apply_bytes(s, &records[i]).err);
+}
+
+TEST(snapshot_and_restore_are_the_same_state)
+{
+    struct state *a = fresh(), *b = fresh();
+    struct buf bytes = {0};
+    fill(a);
+    assert_ok(state_snapshot(a, &bytes));
+    submitted(b); /* to be replaced */
+    assert_ok(state_restore(b, bytes.data, bytes.len));
+    assert_same_state(a, b);
+    /* And they go on alike. */
+    struct record r = epoch(2, 5, 60), s = submit("name: next\n", 3, 2000), t = submit("name: next\n", 99, 2000);
+    assert_err(OK, apply_bytes(a, &r).err);
+    assert_err(OK, apply_bytes(b, &r).err);
+    assert_true(apply_bytes(b, &s).repeated);
+    assert_int_equal(apply_bytes(a, &t).job, 6);
+    assert_int_equal(apply_bytes(b, &t).job, 6);
+    assert_same_state(a, b);
+    buf_fini(&bytes);
+    state_free(a);
+    state_free(b);
+}
+
+TEST(empty_state_has_a_snapshot)
+{
+    struct state *a = fresh(), *b = fresh();
+    struct buf bytes = {0};
+    assert_ok(state_snapshot(a, &bytes));
+    assert_ok(state_restore(b, bytes.data, bytes.len));
+    assert_int_equal(submitted(b), 1);
+    buf_fini(&bytes);
+    state_free(a);
+    state_free(b);
+}
+
+TEST(damaged_snapshot_changes_nothing)
+{
+    struct state *a = fresh(), *b = fresh();
+    struct buf bytes = {0};
+    fill(a);
+    fill(b);
+    assert_ok(state_snapshot(a, &bytes));
+    assert_err(ERR_CORRUPT, state_restore(a, bytes.data, bytes.len - 1));
+    assert_err(ERR_CORRUPT, state_restore(a, "nonsense", 8));
+    assert_err(ERR_CORRUPT, state_restore(a, "", 0));
+    assert_same_state(a, b);
+    buf_fini(&bytes);
+    state_free(a);
+    state_free(b);
+}
+
+/* Same records, same bytes: also when one of the two went through a snapshot in their middle. */
+TEST(replay_is_deterministic)
+{
+    for (int cut = 0; cut < 40; cut += 7) {
+        struct state *a = fresh(), *b = fresh();
+        uint32_t x = 12345;
+        for (int i = 0; i < 40; i++) {
+            x = x * 1664525 + 1013904223;
+            uint64_t job = x >> 28;
+            struct record r[] = {submit("s", (uint8_t)(x >> 12), i), epoch(job, 1 + (x >> 30), i),
+                                 checkpoint(job, x >> 29, "p"), incident(job, x >> 30, 1), ended(job, END_DONE)};
+            const struct record *one = &r[(x >> 8) % 5];
+            apply_bytes(a, one);
+            apply_bytes(b, one);
+            if (i == cut) {
+                struct buf bytes = {0};
+                assert_ok(state_snapshot(b, &bytes));
+                assert_ok(state_restore(b, bytes.data, bytes.len));
+                buf_fini(&bytes);
+            }
+        }
+        assert_same_state(a, b);
+        state_free(a);
+        state_free(b);
+    }
+}
