@@ -143,8 +143,7 @@ static err_t info_by_metadata(const char *dir, struct ckpt_info *ret)
         return ERR_LIMIT;
     if (stat(path, &st) == 0)
         return ERR_CORRUPT;
-    snprintf(path, sizeof(path), "%s/%s", dir, METADATA_FILE);
-    if (stat(path, &st))
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, METADATA_FILE) >= sizeof(path) || stat(path, &st))
         return ERR_CORRUPT;
     ret->committed_ms = (int64_t)st.st_mtim.tv_sec * 1000;
     int n = scandir(dir, &names, NULL, NULL);
