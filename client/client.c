@@ -60,7 +60,8 @@ err_t client_open(const char *state_dir, struct client **ret, struct why *why)
     int fd;
     err_t err = rpc_connect_unix(path, &fd);
     if (err)
-        return why_set(why, err == ERR_NOTFOUND ? ERR_CLOSED : err, "no dtd answers at %s: %s", path, err_text(err));
+        return why_set(why, err == ERR_NOTFOUND ? ERR_CLOSED : err, "no dtd answers at %s (%s). Start one: dtctl up",
+                       path, err_text(err));
     struct client *c = calloc(1, sizeof(*c));
     if (!c || uv_loop_init(&c->loop)) {
         free(c);

@@ -1,11 +1,18 @@
 /* dtctl cancel: asks control to stop a job. Its workers finish their step and save; what is committed stays. */
 #include "client/client.h"
 #include "client/commands.h"
+#include "client/follow.h"
 #include "client/json.h"
 
 struct args {
     struct global *global;
     const char *job;
+};
+
+struct cancel {
+    uint8_t id[16]; /* the same when it is tried again */
+    const char *job;
+    struct client_job ret;
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -28,6 +35,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
+static err_t cancel_call(struct client *c, void *arg, struct why *why)
+{
+    struct cancel *k = arg;
+    return client_cancel(c, k->id, k->job, &k->ret, why);
+}
+
 int cmd_cancel(struct global *g, int argc, char **argv)
 {
     static const struct argp argp = {
@@ -37,25 +50,21 @@ int cmd_cancel(struct global *g, int argc, char **argv)
         .doc = "Stops a job. Its checkpoints stay; `dtctl resume JOB` goes on from the newest."
                "\vExample:\n  dtctl cancel 4"};
     struct args args = {.global = g};
-    struct client_job job;
-    struct client *c;
+    struct cancel cancel = {0};
     struct why why = {0};
-    uint8_t id[16];
     int code = EXIT_DONE;
     command_parse(&argp, argc, argv, &args);
-    err_t err = client_open(g->state_dir, &c, &why);
-    if (err)
-        return command_fail(err, &why);
-    err = client_request_id(id);
+    cancel.job = args.job;
+    err_t err = client_request_id(cancel.id);
     if (!err)
-        err = client_cancel(c, id, args.job, &job, &why);
-    client_close(c);
+        err = follow_call(g, cancel_call, &cancel, &why);
     if (err)
         return command_fail(err, &why);
     if (g->format != OUT_TEXT)
-        code = command_json(g, json_of_job(&job));
+        code = command_json(g, json_of_job(&cancel.ret));
     else
-        printf("job %s %s is %s at step %lld\n", job.job, job.name, job.state, (long long)job.step);
-    client_job_fini(&job);
+        printf("job %s %s is %s at step %lld\n", cancel.ret.job, cancel.ret.name, cancel.ret.state,
+               (long long)cancel.ret.step);
+    client_job_fini(&cancel.ret);
     return code;
 }

@@ -2,6 +2,7 @@
  * with -o jsonl and one array with -o json. */
 #include "client/client.h"
 #include "client/commands.h"
+#include "client/follow.h"
 #include "client/json.h"
 
 #include <math.h>
@@ -16,6 +17,8 @@ struct args {
 
 struct sink {
     const struct global *global;
+    const struct args *args;
+    int64_t next; /* the step to begin with when the connection is made again */
     json_t *array;
     bool titled;
     int code;
@@ -68,6 +71,7 @@ static void row_print(struct sink *s, const struct client_metric *m)
 static bool on_metric(void *arg, const struct client_metric *m)
 {
     struct sink *s = arg;
+    s->next = m->step + 1;
     switch (s->global->format) {
     case OUT_TEXT:
         row_print(s, m);
@@ -89,12 +93,19 @@ static bool on_tick(void *arg)
     return fflush(stdout) == 0;
 }
 
-static int metrics_print(const struct global *g, struct client *c, const struct args *args)
+/* One connection's worth; begins after the last step that was printed. */
+static err_t metrics_call(struct client *c, void *arg, struct why *why)
 {
-    struct sink sink = {.global = g, .array = json_array()};
+    struct sink *s = arg;
+    const struct client_stream stream = {.metric = on_metric, .tick = on_tick, .arg = s};
+    return client_metrics(c, s->args->job, s->args->follow, s->next, &stream, why);
+}
+
+static int metrics_print(struct global *g, const struct args *args)
+{
+    struct sink sink = {.global = g, .args = args, .next = args->from_step, .array = json_array()};
     struct why why = {0};
-    const struct client_stream stream = {.metric = on_metric, .tick = on_tick, .arg = &sink};
-    err_t err = client_metrics(c, args->job, args->follow, args->from_step, &stream, &why);
+    err_t err = follow_call(g, metrics_call, &sink, &why);
     if (!sink.code && g->format == OUT_JSON && (!err || err == ERR_CANCELED))
         sink.code = command_json(g, json_incref(sink.array));
     json_decref(sink.array);
@@ -115,13 +126,6 @@ int cmd_metrics(struct global *g, int argc, char **argv)
                "epoch, and valid_loss where the step evaluated."
                "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'"};
     struct args args = {.global = g};
-    struct client *c;
-    struct why why = {0};
     command_parse(&argp, argc, argv, &args);
-    err_t err = client_open(g->state_dir, &c, &why);
-    if (err)
-        return command_fail(err, &why);
-    int code = metrics_print(g, c, &args);
-    client_close(c);
-    return code;
+    return metrics_print(g, &args);
 }

@@ -2,6 +2,7 @@
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/daemon.h"
+#include "client/follow.h"
 #include "client/json.h"
 
 struct args {
@@ -17,15 +18,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     return 0;
 }
 
-static err_t node_get(const struct global *g, struct client_node *ret, struct why *why)
+static err_t node_call(struct client *c, void *arg, struct why *why)
 {
-    struct client *c;
-    err_t err = client_open(g->state_dir, &c, why);
-    if (err)
-        return err;
-    err = client_node_get(c, ret, why);
-    client_close(c);
-    return err;
+    return client_node_get(c, arg, why);
 }
 
 static void node_print(const struct client_node *node)
@@ -53,7 +48,7 @@ int cmd_node(struct global *g, int argc, char **argv)
     struct why why = {0};
     int code = EXIT_DONE;
     command_parse(&argp, argc, argv, &args);
-    err_t err = node_get(g, &node, &why);
+    err_t err = follow_call(g, node_call, &node, &why);
     if (err)
         return command_fail(err, &why);
     if (g->format != OUT_TEXT)
@@ -76,7 +71,7 @@ int cmd_version(struct global *g, int argc, char **argv)
     int code = EXIT_DONE;
     pid_t holder;
     command_parse(&argp, argc, argv, &args);
-    bool up = daemon_running(g->state_dir, &holder) && node_get(g, &node, &why) == OK;
+    bool up = daemon_running(g->state_dir, &holder) && follow_call(g, node_call, &node, &why) == OK;
     if (g->format != OUT_TEXT)
         code = command_json(g, json_pack("{s:s, s:s*}", "dtctl", DTD_VERSION, "dtd", up ? node.version : NULL));
     else if (up)

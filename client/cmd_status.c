@@ -2,6 +2,7 @@
  * of a job ends with the command to type next. */
 #include "client/client.h"
 #include "client/commands.h"
+#include "client/follow.h"
 #include "client/json.h"
 #include "common/base/clock.h"
 
@@ -98,16 +99,26 @@ static int list_json(const struct global *g, const struct client_job *jobs, int 
     return EXIT_DONE;
 }
 
-static int status_list(const struct global *g, struct client *c)
-{
+struct list {
     struct client_job *jobs;
-    struct why why = {0};
     int n;
-    err_t err = client_list(c, &jobs, &n, &why);
+};
+
+static err_t list_call(struct client *c, void *arg, struct why *why)
+{
+    struct list *list = arg;
+    return client_list(c, &list->jobs, &list->n, why);
+}
+
+static int status_list(struct global *g)
+{
+    struct list list;
+    struct why why = {0};
+    err_t err = follow_call(g, list_call, &list, &why);
     if (err)
         return command_fail(err, &why);
-    int code = g->format == OUT_TEXT ? list_print(jobs, n) : list_json(g, jobs, n);
-    client_jobs_free(jobs, n);
+    int code = g->format == OUT_TEXT ? list_print(list.jobs, list.n) : list_json(g, list.jobs, list.n);
+    client_jobs_free(list.jobs, list.n);
     return code;
 }
 
@@ -196,25 +207,36 @@ static void page_next(const struct client_job *job)
     printf("dtctl logs %s -f\n", job->job);
 }
 
-static int status_one(const struct global *g, struct client *c, const char *id)
-{
+struct one {
+    const char *id;
     struct client_job job;
+};
+
+static err_t one_call(struct client *c, void *arg, struct why *why)
+{
+    struct one *one = arg;
+    return client_status(c, one->id, &one->job, why);
+}
+
+static int status_one(struct global *g, const char *id)
+{
+    struct one one = {.id = id};
     struct why why = {0};
     int code = EXIT_DONE;
-    err_t err = client_status(c, id, &job, &why);
+    err_t err = follow_call(g, one_call, &one, &why);
     if (err)
         return command_fail(err, &why);
     if (g->format != OUT_TEXT) {
-        code = command_json(g, json_of_job(&job));
+        code = command_json(g, json_of_job(&one.job));
     } else {
-        page_head(&job);
-        page_speed(&job);
-        page_times(&job);
-        page_workers(&job);
-        page_incidents(&job);
-        page_next(&job);
+        page_head(&one.job);
+        page_speed(&one.job);
+        page_times(&one.job);
+        page_workers(&one.job);
+        page_incidents(&one.job);
+        page_next(&one.job);
     }
-    client_job_fini(&job);
+    client_job_fini(&one.job);
     return code;
 }
 
@@ -230,13 +252,6 @@ int cmd_status(struct global *g, int argc, char **argv)
             "`state` is pending, starting, running, recovering, stopping, done, failed or canceled."
             "\vExamples:\n  dtctl status\n  dtctl status 4\n  dtctl status 4 -o json | jq -r .state"};
     struct args args = {.global = g};
-    struct client *c;
-    struct why why = {0};
     command_parse(&argp, argc, argv, &args);
-    err_t err = client_open(g->state_dir, &c, &why);
-    if (err)
-        return command_fail(err, &why);
-    int code = args.job ? status_one(g, c, args.job) : status_list(g, c);
-    client_close(c);
-    return code;
+    return args.job ? status_one(g, args.job) : status_list(g);
 }

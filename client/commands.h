@@ -48,6 +48,10 @@ extern const struct argp_child global_children[];
 void command_parse(const struct argp *argp, int argc, char **argv, void *arg);
 /* Runs the row that argv[1] names: for `dtctl VERB` and for `dtctl ckpt VERB`. `prefix` is "dtctl" or "dtctl ckpt". */
 int command_dispatch(const struct command *table, int n, const char *prefix, struct global *g, int argc, char **argv);
+/* A command that has commands of its own: lists them when none is named or --help is asked for. */
+int command_group(const struct command *table, int n, const char *name, struct global *g, int argc, char **argv);
+/* What `dtctl --help` prints. */
+void help_print(FILE *f);
 void command_list(const struct command *table, int n, FILE *f);
 /* The row's name nearest to `name` by edit distance, NULL when none is near. */
 const char *command_nearest(const struct command *table, int n, const char *name);

@@ -44,7 +44,7 @@ err_t daemon_program(const char *name, char *ret, size_t size, struct why *why)
     if ((size_t)snprintf(ret, size, "%s/%s", self, name) >= size)
         return why_set(why, ERR_LIMIT, "%s/%s: the name is too long", self, name);
     if (access(ret, X_OK))
-        return why_set(why, ERR_NOTFOUND, "%s: %s. It belongs beside dtctl: build or install all programs", ret,
+        return why_set(why, ERR_IO, "%s: %s. It belongs beside dtctl: build or install all programs", ret,
                        strerror(errno));
     return OK;
 }

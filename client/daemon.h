@@ -10,7 +10,7 @@
 
 /* True when a supervisor holds `<state dir>/dtd.lock`; ret_pid (0 when the file does not say). */
 bool daemon_running(const char *state_dir, pid_t *ret_pid);
-/* The path of a program that was installed beside this one. ERR_NOTFOUND when it is not there. */
+/* The path of a program that was installed beside this one. ERR_IO when it is not there. */
 NODISCARD err_t daemon_program(const char *name, char *ret, size_t size, struct why *why);
 /* Starts `dtd --state-dir` in a session of its own, its output in `<state dir>/dtd.log`. */
 NODISCARD err_t daemon_start(const char *state_dir, pid_t *ret_pid, struct why *why);

@@ -125,6 +125,19 @@ int command_dispatch(const struct command *table, int n, const char *prefix, str
                             near ? " Did you mean '" : "", near ? near : "", near ? "'?" : "", prefix);
 }
 
+int command_group(const struct command *table, int n, const char *name, struct global *g, int argc, char **argv)
+{
+    bool help = argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0 ||
+                              strcmp(argv[1], "help") == 0 || strcmp(argv[1], "-h") == 0);
+    if (argc >= 2 && !help)
+        return command_dispatch(table, n, name, g, argc, argv);
+    FILE *f = help ? stdout : stderr;
+    fprintf(f, "Usage: %s COMMAND [ARGUMENT...]\n\nCommands:\n", name);
+    command_list(table, n, f);
+    fprintf(f, "\nHelp on one: %s COMMAND --help\n", name);
+    return help ? EXIT_DONE : EXIT_REFUSED;
+}
+
 /* ---- errors ---- */
 
 static int exit_of(err_t err)

@@ -11,18 +11,6 @@ struct args {
     int first; /* index of the command in argv, 0: none */
 };
 
-static void print_commands(FILE *f)
-{
-    fputs("Usage: dtctl [--dtd-dir DIR] [-o FORMAT] COMMAND [ARGUMENT...]\n\nCommands:\n", f);
-    command_list(commands, n_commands, f);
-    fputs(
-        "\n  -D, --dtd-dir=DIR     state directory of the daemon (default: $DTD_DIR, else the XDG place)\n"
-        "  -o, --output=FORMAT   text, json, or jsonl (one object a line) for streams\n"
-        "\nExit: 0 ok, 1 error, 2 cannot be done as written, 3 not found, 4 job failed, 5 job canceled, 75 try again\n"
-        "First steps: dtctl up; dtctl submit job.yaml; dtctl status. Help on one command: dtctl help COMMAND\n",
-        f);
-}
-
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
@@ -31,7 +19,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[0] = a->global;
         return 0;
     case 'h':
-        print_commands(stdout);
+        help_print(stdout);
         exit(EXIT_DONE);
     case 'V':
         printf("dtctl %s\n", DTD_VERSION);
@@ -43,22 +31,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     default:
         return ARGP_ERR_UNKNOWN;
     }
-}
-
-static int command_help(struct global *g, char *name)
-{
-    char program[] = "dtctl", help[] = "--help";
-    char *argv[] = {program, name, help, NULL};
-    return command_dispatch(commands, n_commands, "dtctl", g, 3, argv);
-}
-
-int cmd_help(struct global *g, int argc, char **argv)
-{
-    if (argc < 2 || argv[1][0] == '-' || strcmp(argv[1], "help") == 0) {
-        print_commands(stdout);
-        return EXIT_DONE;
-    }
-    return command_help(g, argv[1]);
 }
 
 int main(int argc, char **argv)
@@ -78,7 +50,7 @@ int main(int argc, char **argv)
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &args))
         return EXIT_ERROR;
     if (!args.first) {
-        print_commands(stderr);
+        help_print(stderr);
         return EXIT_REFUSED;
     }
     if (err && !global.state_dir[0])

@@ -20,6 +20,7 @@
 #include <time.h>
 
 #define WAIT_MS 60000
+#define ABSENT_MS 3000
 #define NAP_MS 100
 
 struct follow {
@@ -60,38 +61,84 @@ static void nap(void)
     nanosleep(&t, NULL);
 }
 
-/* ---- submitting ---- */
+/* ---- calls that are made again ---- */
 
-static err_t submit_once(struct global *g, const uint8_t id[16], const char *spec_yaml, const char *parent,
-                         char ret_job[32], struct why *why)
+static err_t call_once(struct global *g, err_t (*call)(struct client *, void *, struct why *), void *arg,
+                       struct why *why)
 {
     struct client *c;
     err_t err = client_open(g->state_dir, &c, why);
     if (err)
         return err;
-    err = client_submit(c, id, spec_yaml, parent, ret_job, why);
+    err = call(c, arg, why);
     client_close(c);
     return err;
 }
 
-err_t follow_submit(struct global *g, const char *spec_yaml, const char *parent, char ret_job[32], struct why *why)
+err_t follow_call(struct global *g, err_t (*call)(struct client *, void *, struct why *), void *arg, struct why *why)
 {
-    uint8_t id[16];
-    int64_t deadline = clock_mono_ms() + WAIT_MS;
-    bool said = false;
-    err_t err = client_request_id(id);
-    if (err)
-        return why_set(why, err, "no random numbers: %s", err_text(err));
-    for (;;) {
-        err = submit_once(g, id, spec_yaml, parent, ret_job, why);
-        if (!err || !worth_retrying(err) || clock_mono_ms() >= deadline)
+    static bool answered;
+    int64_t since = clock_mono_ms();
+    pid_t holder;
+    for (bool said = false;; said = true) {
+        err_t err = call_once(g, call, arg, why);
+        answered = answered || !err;
+        if (!err || !worth_retrying(err))
+            return err;
+        int64_t patience = daemon_running(g->state_dir, &holder) ? WAIT_MS : answered ? ABSENT_MS : 0;
+        if (clock_mono_ms() - since >= patience)
             return err;
         if (!said)
-            fprintf(stderr, "dtctl: %s; trying again with the same request for up to %d s\n", why->text,
-                    WAIT_MS / 1000);
-        said = true;
+            fprintf(stderr, "dtctl: %s; trying again\n", why->text);
         nap();
     }
+}
+
+struct submit {
+    uint8_t id[16];
+    const char *spec_yaml, *parent;
+    char job[32];
+};
+
+static err_t submit_call(struct client *c, void *arg, struct why *why)
+{
+    struct submit *s = arg;
+    return client_submit(c, s->id, s->spec_yaml, s->parent, s->job, why);
+}
+
+struct list {
+    struct client_job *jobs;
+    int n;
+};
+
+static err_t list_call(struct client *c, void *arg, struct why *why)
+{
+    struct list *list = arg;
+    return client_list(c, &list->jobs, &list->n, why);
+}
+
+err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], struct why *why)
+{
+    struct list list = {0};
+    char newest[32] = "";
+    err_t err = follow_call(g, list_call, &list, why);
+    if (err)
+        return err;
+    for (int i = 0; i < list.n; i++) {
+        const struct client_job *job = &list.jobs[i];
+        if (strcmp(job->checkpoint_dir, dir) != 0)
+            continue;
+        snprintf(newest, sizeof(newest), "%.31s", job->job);
+        if (!client_job_ended(job))
+            err = why_set(why, ERR_EXISTS,
+                          "job %s is %s and writes its checkpoints to %s. Wait for its end, or dtctl "
+                          "cancel %s, or choose another checkpoint.dir",
+                          job->job, job->state, dir, job->job);
+    }
+    client_jobs_free(list.jobs, list.n);
+    if (!err && ret_newest)
+        strcpy(ret_newest, newest);
+    return err;
 }
 
 /* ---- what the stream brings ---- */
@@ -302,24 +349,26 @@ int follow_job(struct global *g, const char *job)
 
 int follow_new_job(struct global *g, const char *spec_yaml, const char *parent, const char *name, bool detach_now)
 {
-    char job[32];
+    struct submit s = {.spec_yaml = spec_yaml, .parent = parent};
     struct why why = {0};
-    err_t err = follow_submit(g, spec_yaml, parent, job, &why);
+    err_t err = client_request_id(s.id);
+    if (!err)
+        err = follow_call(g, submit_call, &s, &why);
     if (err)
         return command_fail(err, &why);
     if (g->format != OUT_TEXT) {
-        json_t *answer = json_pack("{s:s, s:o, s:s}", "job", job, "name", json_of_text(name, strlen(name)), "state_dir",
-                                   g->state_dir);
+        json_t *answer = json_pack("{s:s, s:o, s:s}", "job", s.job, "name", json_of_text(name, strlen(name)),
+                                   "state_dir", g->state_dir);
         if (detach_now) {
             err = out_json(answer, true);
             return err ? command_fail(err, NULL) : EXIT_DONE;
         }
         json_decref(answer);
     } else {
-        printf("job %s %s is submitted%s\n", job, name, detach_now ? "" : "; Ctrl-C leaves it running");
+        printf("job %s %s is submitted%s\n", s.job, name, detach_now ? "" : "; Ctrl-C leaves it running");
         fflush(stdout);
         if (detach_now)
-            printf("next: dtctl status %s\n", job);
+            printf("next: dtctl status %s\n", s.job);
     }
-    return detach_now ? EXIT_DONE : follow_job(g, job);
+    return detach_now ? EXIT_DONE : follow_job(g, s.job);
 }

@@ -2,6 +2,7 @@
 #ifndef DTD_CLIENT_FOLLOW_H
 #define DTD_CLIENT_FOLLOW_H
 
+#include "client/client.h"
 #include "client/commands.h"
 
 #include <stdint.h>
@@ -10,9 +11,13 @@
  * good. Progress goes to standard output; with -o json to standard error, and the last status to standard output. */
 int follow_job(struct global *g, const char *job);
 
-/* Submits, trying again with the same request id while control is away. ret_job: the new id. */
-NODISCARD err_t follow_submit(struct global *g, const char *spec_yaml, const char *parent, char ret_job[32],
-                              struct why *why);
+/* One call on a connection of its own, made again while control is away but a dtd is there (60 s), or may be coming
+ * back (3 s; not at all when none has answered this program before). Only for calls that may be repeated. */
+NODISCARD err_t follow_call(struct global *g, err_t (*call)(struct client *c, void *arg, struct why *why), void *arg,
+                            struct why *why);
+/* Refuses (ERR_EXISTS) when a job that has not ended writes its checkpoints to `dir`. ret_newest (may be NULL): the
+ * newest job that wrote there, "" for none. */
+NODISCARD err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], struct why *why);
 /* The tail of submit and of resume: submits, says so, and attends unless `detach`. Returns an exit code. */
 int follow_new_job(struct global *g, const char *spec_yaml, const char *parent, const char *name, bool detach);
 

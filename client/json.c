@@ -168,3 +168,24 @@ json_t *json_of_node(const struct client_node *node)
     put_text(&ret, "warning", node->warning);
     return ret;
 }
+
+json_t *json_of_scalar(const struct ckpt_scalar *s)
+{
+    switch (s->kind) {
+    case CKPT_INT:
+        return json_integer(s->i);
+    case CKPT_FLOAT:
+        return out_json_real(s->f[0]);
+    case CKPT_BOOL:
+        return json_boolean(s->i != 0);
+    case CKPT_STR:
+        return text_of(s->s);
+    case CKPT_FLOAT_PAIR:
+        return json_pack("[o, o]", out_json_real(s->f[0]), out_json_real(s->f[1]));
+    case CKPT_NONE:
+        return json_null();
+    case CKPT_OPAQUE:
+        break;
+    }
+    return json_string("(a Python object that dtd does not read)");
+}

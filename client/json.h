@@ -4,6 +4,7 @@
 #define DTD_CLIENT_JSON_H
 
 #include "client/client.h"
+#include "common/ckpt/ckpt.h"
 
 #include <jansson.h>
 
@@ -11,6 +12,7 @@
 json_t *json_of_metric(const struct client_metric *m);
 json_t *json_of_job(const struct client_job *job);
 json_t *json_of_node(const struct client_node *node);
+json_t *json_of_scalar(const struct ckpt_scalar *s);
 
 /* Text that may not be UTF-8 (a log line, a file's name): what is not becomes U+FFFD. */
 json_t *json_of_text(const char *text, size_t len);

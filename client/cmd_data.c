@@ -1,0 +1,176 @@
+/* dtctl data: prepared training data, without a daemon. submit prepares by itself; this is for doing it beforehand and
+ * for looking at what was made. */
+#include "client/commands.h"
+#include "client/json.h"
+
+#include "common/base/clock.h"
+#include "common/data/data.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct args {
+    struct global *global;
+    char **files;
+    int n_files;
+    enum tokenizer_kind tokenizer;
+    bool lowercase;
+    const char *cache, *vocab_from;
+};
+
+static const struct argp_option cache_option[] = {
+    {"cache", 'c', "DIR", 0, "Folder of prepared sets (default: $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data)", 0},
+    {0}};
+
+static const struct argp_option prepare_options[] = {
+    {"tokenizer", 't', "KIND", 0, "bytes (default) or words", 0},
+    {"lowercase", 'l', 0, 0, "Words only: fold upper case", 0},
+    {"vocab-from", 'v', "HASH", 0, "Words only: the vocabulary of another prepared set (for validation data)", 0},
+    {0}};
+
+static error_t parse_cache(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    if (key != 'c')
+        return ARGP_ERR_UNKNOWN;
+    a->cache = arg;
+    return 0;
+}
+
+static const struct argp cache_argp = {.options = cache_option, .parser = parse_cache};
+static const struct argp_child children[] = {
+    {&global_argp, 0, "Options of every command:", 10}, {&cache_argp, 0, NULL, 0}, {0}};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = a->global;
+        state->child_inputs[1] = a;
+        return 0;
+    case 't':
+        a->tokenizer = strcmp(arg, "words") == 0 ? TOKENIZER_WORDS : TOKENIZER_BYTES;
+        if (a->tokenizer == TOKENIZER_BYTES && strcmp(arg, "bytes") != 0)
+            argp_error(state, "--tokenizer %s: the tokenizers are bytes and words", arg);
+        return 0;
+    case 'l':
+        a->lowercase = true;
+        return 0;
+    case 'v':
+        a->vocab_from = arg;
+        return 0;
+    case ARGP_KEY_ARGS:
+        a->files = state->argv + state->next;
+        a->n_files = state->argc - state->next;
+        state->next = state->argc;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "nothing to look at: give an argument");
+        return 0;
+    case ARGP_KEY_END:
+        if (a->tokenizer == TOKENIZER_BYTES && (a->lowercase || a->vocab_from))
+            argp_error(state, "--lowercase and --vocab-from are for --tokenizer words");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int set_say(const struct global *g, const char *cache, const char *hash)
+{
+    struct data_set *set;
+    struct why why = {0};
+    err_t err = data_open(cache, hash, &set, &why);
+    if (err)
+        return command_fail(err, &why);
+    int64_t tokens = data_tokens(set), vocab = data_vocab(set);
+    data_close(set);
+    if (g->format != OUT_TEXT)
+        return command_json(
+            g, json_pack("{s:s, s:I, s:I}", "hash", hash, "tokens", (json_int_t)tokens, "vocab", (json_int_t)vocab));
+    printf("%s  %" PRId64 " tokens, vocabulary %" PRId64 "\n", hash, tokens, vocab);
+    return EXIT_DONE;
+}
+
+static void on_progress(int64_t done, int64_t total, void *arg)
+{
+    struct out_progress *progress = arg;
+    char line[96], a[OUT_NUMBER], b[OUT_NUMBER];
+    int64_t now = clock_mono_ms();
+    if (!out_progress_due(progress, now))
+        return;
+    snprintf(line, sizeof(line), "preparing  %.0f%%  %s of %s", total > 0 ? 100.0 * (double)done / (double)total : 0,
+             out_bytes(done, a), out_bytes(total, b));
+    out_progress_draw(progress, now, line);
+}
+
+static int prepare(const struct args *args)
+{
+    struct out_progress progress;
+    struct why why = {0};
+    char cwd[PATH_MAX], hash[65], **paths;
+    int n;
+    if (!getcwd(cwd, sizeof(cwd)))
+        return command_complain(EXIT_ERROR, "the current folder is gone");
+    err_t err = data_resolve(cwd, args->files, args->n_files, &paths, &n, &why);
+    if (err)
+        return command_fail(err, &why);
+    out_progress_init(&progress, stderr);
+    const struct data_prepare p = {.files = paths,
+                                   .n_files = n,
+                                   .tokenizer = args->tokenizer,
+                                   .lowercase = args->lowercase,
+                                   .vocab_from = args->vocab_from,
+                                   .cache = args->cache,
+                                   .progress = on_progress,
+                                   .arg = &progress};
+    err = data_prepare(&p, hash, &why);
+    out_progress_clear(&progress);
+    data_paths_free(paths, n);
+    return err ? command_fail(err, &why) : set_say(args->global, args->cache, hash);
+}
+
+static int data_prepare_run(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = prepare_options,
+        .parser = parse,
+        .children = children,
+        .args_doc = "FILE...",
+        .doc =
+            "Turns text into token shards, named by the hash of content and tokenizer; a set that is there already is "
+            "not made again. `dtctl submit` does this by itself."
+            "\vExamples:\n  dtctl data prepare book.txt\n  dtctl data prepare 'wiki/*.txt' --tokenizer words "
+            "--lowercase"};
+    struct args args = {.global = g, .tokenizer = TOKENIZER_BYTES};
+    command_parse(&argp, argc, argv, &args);
+    return prepare(&args);
+}
+
+static int data_info(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .parser = parse,
+        .children = children,
+        .args_doc = "HASH",
+        .doc = "Opens a prepared set, checks it, and shows its size."
+               "\vExample:\n  dtctl data info $(dtctl data prepare a.txt -o json | jq -r .hash)"};
+    struct args args = {.global = g, .tokenizer = TOKENIZER_BYTES};
+    command_parse(&argp, argc, argv, &args);
+    if (args.n_files != 1)
+        return command_complain(EXIT_REFUSED, "data info: one hash at a time");
+    return set_say(g, args.cache, args.files[0]);
+}
+
+static const struct command table[] = {
+    {"prepare", "turn text into token shards", data_prepare_run},
+    {"info", "show a prepared set", data_info},
+};
+
+int cmd_data(struct global *g, int argc, char **argv)
+{
+    return command_group(table, sizeof(table) / sizeof(table[0]), argv[0], g, argc, argv);
+}

@@ -1,0 +1,121 @@
+/* dtctl generate: a worker in the foreground that loads a checkpoint and talks. dtctl checks the line and finds the
+ * step, then becomes the worker, so that Ctrl-C and exit status are the worker's own. */
+#include "client/commands.h"
+#include "client/daemon.h"
+#include "client/spec.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_ARGS 16
+
+struct args {
+    struct global *global;
+    const char *checkpoint;
+    const char *prompt, *tokens, *temperature, *top_k, *seed;
+};
+
+static const struct argp_option options[] = {{"prompt", 'p', "TEXT", 0, "What to continue (default: nothing)", 0},
+                                             {"tokens", 'n', "N", 0, "How many tokens to make (default 100)", 0},
+                                             {"temperature", 't', "T", 0, "0: always the likeliest (default 1)", 0},
+                                             {"top-k", 'k', "K", 0, "Choose among the K likeliest (default 0: all)", 0},
+                                             {"seed", 's', "S", 0, "The same seed makes the same text (default 1)", 0},
+                                             {0}};
+
+static const char *whole(struct argp_state *state, const char *option, const char *arg)
+{
+    int64_t v;
+    if (!arg_number(arg, INT64_MAX, &v))
+        argp_error(state, "--%s %s: a number from 0 up", option, arg);
+    return arg;
+}
+
+static const char *real(struct argp_state *state, const char *option, const char *arg)
+{
+    char *end;
+    double v = strtod(arg, &end);
+    if (end == arg || *end || !(v >= 0 && v <= 1000))
+        argp_error(state, "--%s %s: a number from 0 to 1000", option, arg);
+    return arg;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = a->global;
+        return 0;
+    case 'p':
+        a->prompt = arg;
+        return 0;
+    case 'n':
+        a->tokens = whole(state, "tokens", arg);
+        return 0;
+    case 't':
+        a->temperature = real(state, "temperature", arg);
+        return 0;
+    case 'k':
+        a->top_k = whole(state, "top-k", arg);
+        return 0;
+    case 's':
+        a->seed = whole(state, "seed", arg);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->checkpoint)
+            argp_error(state, "one checkpoint at a time");
+        a->checkpoint = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "which checkpoint?");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int worker_exec(const struct args *args, const char *step_dir)
+{
+    const struct {
+        const char *option, *value;
+    } table[] = {{"--generate", step_dir},   {"--prompt", args->prompt},
+                 {"--tokens", args->tokens}, {"--temperature", args->temperature},
+                 {"--top-k", args->top_k},   {"--seed", args->seed}};
+    const char *argv[MAX_ARGS] = {"dt-worker"};
+    char program[PATH_MAX];
+    struct why why = {0};
+    int n = 1;
+    err_t err = daemon_program("dt-worker", program, sizeof(program), &why);
+    if (err)
+        return command_fail(err, &why);
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (table[i].value) {
+            argv[n++] = table[i].option;
+            argv[n++] = table[i].value;
+        }
+    signal(SIGPIPE, SIG_DFL);
+    execv(program, (char **)argv);
+    return command_complain(EXIT_ERROR, "%s: %s", program, strerror(errno));
+}
+
+int cmd_generate(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {.options = options,
+                                     .parser = parse,
+                                     .children = global_children,
+                                     .args_doc = "CHECKPOINT",
+                                     .doc = "Continues a prompt with the model of a checkpoint: a step folder, or a "
+                                            "folder of checkpoints, whose newest "
+                                            "is taken. Needs no daemon."
+                                            "\vExample:\n  dtctl generate checkpoints/first-job --prompt \"This "
+                                            "License\" --tokens 300 --temperature 0.8"};
+    struct args args = {.global = g, .prompt = "", .tokens = "100"};
+    struct why why = {0};
+    char step[PATH_MAX], root[PATH_MAX];
+    command_parse(&argp, argc, argv, &args);
+    err_t err = spec_find_step(args.checkpoint, -1, step, sizeof(step), root, &why);
+    return err ? command_fail(err, &why) : worker_exec(&args, step);
+}

@@ -1,0 +1,27 @@
+/* dtctl help: the list, or what `dtctl COMMAND --help` says. */
+#include "client/commands.h"
+
+#include <string.h>
+
+void help_print(FILE *f)
+{
+    fputs("Usage: dtctl [--dtd-dir DIR] [-o FORMAT] COMMAND [ARGUMENT...]\n\nCommands:\n", f);
+    command_list(commands, n_commands, f);
+    fputs(
+        "\n  -D, --dtd-dir=DIR     state directory of the daemon (default: $DTD_DIR, else the XDG place)\n"
+        "  -o, --output=FORMAT   text, json, or jsonl (one object a line) for streams\n"
+        "\nExit: 0 ok, 1 error, 2 cannot be done as written, 3 not found, 4 job failed, 5 job canceled, 75 try again\n"
+        "First steps: dtctl up; dtctl submit job.yaml; dtctl status. Help on one command: dtctl help COMMAND\n",
+        f);
+}
+
+int cmd_help(struct global *g, int argc, char **argv)
+{
+    char program[] = "dtctl", help[] = "--help";
+    if (argc < 2 || argv[1][0] == '-' || strcmp(argv[1], "help") == 0) {
+        help_print(stdout);
+        return EXIT_DONE;
+    }
+    char *line[] = {program, argv[1], help, NULL};
+    return command_dispatch(commands, n_commands, "dtctl", g, 3, line);
+}

@@ -1,0 +1,332 @@
+/* dtctl resume: a new job that begins with a step folder. The old spec comes from the daemon (a job's id) or from the
+ * checkpoint itself (a folder); what a checkpoint fixes, such as the model's shape, cannot be changed, and that is said
+ * with both values. Checkpoints go on in the folder that the steps come from, unless checkpoint.dir is set. */
+#include "client/commands.h"
+#include "client/follow.h"
+#include "client/spec.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_SETS 256
+#define MAX_COUNT 1000000000
+
+struct args {
+    struct global *global;
+    const char *from;
+    const char *sets[MAX_SETS + 2];
+    int n_sets;
+    int64_t workers, steps, more, step; /* -1: not given */
+    bool detach;
+};
+
+/* What is resumed. */
+struct origin {
+    char job[32]; /* "" for a folder without one */
+    char step_dir[PATH_MAX], root[PATH_MAX];
+    char source[PATH_MAX + 64]; /* of the spec, for messages */
+    struct buf yaml;
+    int64_t step;
+};
+
+enum { KEY_STEP = 256, KEY_STEPS, KEY_MORE };
+
+static const struct argp_option options[] = {
+    {"workers", 'w', "N", 0, "Go on with this many workers", 0},
+    {"steps", KEY_STEPS, "N", 0, "Train until this step", 0},
+    {"more", KEY_MORE, "N", 0, "Train this many steps more", 0},
+    {"step", KEY_STEP, "S", 0, "Begin with this checkpoint (default: the newest)", 0},
+    {"set", 's', "KEY=VALUE", 0, "Override a key of the job file; the value is read as YAML", 0},
+    {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
+    {0}};
+
+static void parse_count(struct argp_state *state, const char *option, const char *arg, int64_t least, int64_t *ret)
+{
+    if (!arg_number(arg, MAX_COUNT, ret) || *ret < least)
+        argp_error(state, "--%s %s: a number from %" PRId64 " to %d", option, arg, least, MAX_COUNT);
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = a->global;
+        return 0;
+    case 'w':
+        parse_count(state, "workers", arg, 1, &a->workers);
+        return 0;
+    case KEY_STEPS:
+        parse_count(state, "steps", arg, 1, &a->steps);
+        return 0;
+    case KEY_MORE:
+        parse_count(state, "more", arg, 1, &a->more);
+        return 0;
+    case KEY_STEP:
+        parse_count(state, "step", arg, 0, &a->step);
+        return 0;
+    case 's':
+        if (a->n_sets == MAX_SETS)
+            argp_error(state, "more than %d times --set", MAX_SETS);
+        a->sets[a->n_sets++] = arg;
+        return 0;
+    case 'd':
+        a->detach = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->from)
+            argp_error(state, "one job or checkpoint at a time");
+        a->from = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->from)
+            argp_error(state, "which job or checkpoint folder? See dtctl status");
+        if (a->steps >= 0 && a->more >= 0)
+            argp_error(state, "either --steps or --more");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* ---- where from ---- */
+
+struct status {
+    const char *id;
+    struct client_job job;
+};
+
+static err_t status_call(struct client *c, void *arg, struct why *why)
+{
+    struct status *s = arg;
+    return client_status(c, s->id, &s->job, why);
+}
+
+static err_t job_origin(const struct client_job *job, int64_t step, struct origin *ret, struct why *why)
+{
+    snprintf(ret->job, sizeof(ret->job), "%.31s", job->job);
+    snprintf(ret->source, sizeof(ret->source), "job %.31s", job->job);
+    if (!client_job_ended(job))
+        return why_set(why, ERR_INVALID, "job %s is %s. Wait for its end, or dtctl cancel %s first", job->job,
+                       job->state, job->job);
+    if (!job->spec_yaml[0])
+        return why_set(why, ERR_INVALID,
+                       "the daemon does not know job %s's file any more. Resume its folder: dtctl resume "
+                       "%s",
+                       job->job, job->checkpoint_dir);
+    err_t err = buf_append(&ret->yaml, job->spec_yaml, strlen(job->spec_yaml));
+    if (err)
+        return why_set(why, err, "out of memory");
+    return spec_find_step(job->checkpoint_dir, step, ret->step_dir, sizeof(ret->step_dir), ret->root, why);
+}
+
+static err_t origin_of_job(struct global *g, const char *id, int64_t step, struct origin *ret, struct why *why)
+{
+    struct status status = {.id = id};
+    err_t err = follow_call(g, status_call, &status, why);
+    if (err)
+        return err;
+    err = job_origin(&status.job, step, ret, why);
+    client_job_fini(&status.job);
+    return err;
+}
+
+static err_t origin_of_folder(struct ckpt *ckpt, struct origin *ret, struct why *why)
+{
+    snprintf(ret->source, sizeof(ret->source), "%s/%s", ret->step_dir, CKPT_JOB_FILE);
+    err_t err = ckpt_small_file(ckpt, CKPT_JOB_FILE, &ret->yaml, why);
+    if (err == ERR_NOTFOUND)
+        return why_set(why, ERR_INVALID,
+                       "%s: no job file is in it (PyTorch wrote it?). Give one: dtctl submit FILE --set "
+                       "checkpoint.resume_from=%s",
+                       ret->step_dir, ret->step_dir);
+    return err;
+}
+
+/* A number is a job, unless a folder of that name is there and it says so with a slash. */
+static bool is_job(const char *from)
+{
+    for (const char *p = from; *p; p++)
+        if (!isdigit((unsigned char)*p))
+            return false;
+    return from[0] != '\0';
+}
+
+/* ---- the new spec ---- */
+
+static err_t steps_decide(const struct args *args, const struct job_spec *before, int64_t step, int64_t *ret,
+                          struct why *why)
+{
+    *ret = args->more >= 0 ? step + args->more : args->steps >= 0 ? args->steps : before->train.steps;
+    for (int i = 0; i < args->n_sets; i++)
+        if (args->more < 0 && args->steps < 0 && strncmp(args->sets[i], "train.steps=", 12) == 0)
+            *ret = -1; /* job_parse reads it; checked after */
+    if (*ret >= 0 && *ret <= step)
+        return why_set(why, ERR_INVALID,
+                       "the checkpoint is at step %" PRId64 " and train.steps is %" PRId64 ": there is "
+                       "nothing to do. Give --more N or --steps N",
+                       step, *ret);
+    return OK;
+}
+
+static err_t spec_change(struct args *args, const struct origin *from, const struct job_spec *before,
+                         struct job_spec *ret, struct why *why)
+{
+    char steps_set[48], workers_set[48];
+    int64_t steps;
+    err_t err = steps_decide(args, before, from->step, &steps, why);
+    if (err)
+        return err;
+    int n = args->n_sets;
+    if (steps >= 0) {
+        snprintf(steps_set, sizeof(steps_set), "train.steps=%" PRId64, steps);
+        args->sets[n++] = steps_set;
+    }
+    if (args->workers >= 0) {
+        snprintf(workers_set, sizeof(workers_set), "parallel.workers=%" PRId64, args->workers);
+        args->sets[n++] = workers_set;
+    }
+    err = job_parse(from->source, (const char *)from->yaml.data, from->yaml.len, args->sets, n, ret, why);
+    if (!err && ret->train.steps <= from->step)
+        err = why_set(why, ERR_INVALID, "train.steps: %" PRId64 ", but the checkpoint is at step %" PRId64 " already",
+                      ret->train.steps, from->step);
+    return err;
+}
+
+static bool same_files(char *const *a, int n_a, char *const *b, int n_b)
+{
+    bool same = n_a == n_b;
+    for (int i = 0; same && i < n_a; i++)
+        same = strcmp(a[i], b[i]) == 0;
+    return same;
+}
+
+/* Files that a --set names are resolved and prepared again; those that stay need not be there any more when their
+ * shards are. New paths are taken from the current folder, as the shell would. */
+static err_t paths_change(const struct origin *from, const struct job_spec *before, struct job_spec *job,
+                          bool *ret_new_train, struct why *why)
+{
+    char cwd[PATH_MAX];
+    const struct job_data *old = &before->data, *new = &job->data;
+    bool moved = strcmp(job->checkpoint.dir, before->checkpoint.dir) != 0;
+    bool new_valid = !same_files(old->valid, old->n_valid, new->valid, new->n_valid);
+    *ret_new_train = !same_files(old->train, old->n_train, new->train, new->n_train);
+    if (!getcwd(cwd, sizeof(cwd)))
+        return why_set(why, ERR_IO, "the current folder is gone");
+    err_t err = spec_text_set(&job->checkpoint.resume_from, from->step_dir);
+    if (!err && !moved)
+        err = spec_text_set(&job->checkpoint.dir, from->root);
+    if (!err && new_valid)
+        err = spec_text_set(&job->data.valid_hash, "");
+    if (err)
+        return why_set(why, err, "out of memory");
+    return *ret_new_train || new_valid ? spec_resolve(job, cwd, why) : job_paths_resolve(job, cwd, why);
+}
+
+static err_t spec_make(struct args *args, const struct origin *from, struct ckpt *ckpt, struct job_spec *ret,
+                       bool *ret_new_train, struct why *why)
+{
+    struct job_spec before = {0};
+    err_t err = job_parse(from->source, (const char *)from->yaml.data, from->yaml.len, NULL, 0, &before, why);
+    if (err)
+        return err;
+    err = spec_change(args, from, &before, ret, why);
+    if (!err)
+        err = paths_change(from, &before, ret, ret_new_train, why);
+    if (!err)
+        err = job_resume_check(&before, ret, why);
+    if (!err)
+        err = spec_check_model(ret, ckpt, from->step_dir, why);
+    if (!err)
+        err = spec_check_dir(ret, from->root, why);
+    job_fini(&before);
+    return err;
+}
+
+/* ---- all of it ---- */
+
+static err_t origin_open(struct args *args, struct origin *ret, struct ckpt **ret_ckpt, struct why *why)
+{
+    bool job = is_job(args->from);
+    err_t err = job ? origin_of_job(args->global, args->from, args->step, ret, why)
+                    : spec_find_step(args->from, args->step, ret->step_dir, sizeof(ret->step_dir), ret->root, why);
+    if (!err)
+        err = ckpt_open(ret->step_dir, ret_ckpt, why);
+    if (err)
+        return err;
+    ret->step = ckpt_step(*ret_ckpt);
+    if (!job)
+        err = origin_of_folder(*ret_ckpt, ret, why);
+    if (err)
+        ckpt_close(*ret_ckpt);
+    return err;
+}
+
+static int resume_submit(struct args *args, struct origin *from, struct job_spec *job, bool new_train)
+{
+    struct out_progress progress;
+    struct spec_facts facts = {0};
+    struct buf yaml = {0};
+    struct why why = {0};
+    char newest[32];
+    err_t err = follow_check_dir(args->global, job->checkpoint.dir, newest, &why);
+    if (err)
+        return command_fail(err, &why);
+    out_progress_init(&progress, stderr);
+    err = spec_complete(job, new_train, &progress, &facts, &why);
+    if (!err)
+        err = spec_print(job, &yaml);
+    if (err) {
+        buf_fini(&yaml);
+        return command_refuse(err, &why);
+    }
+    if (args->global->format == OUT_TEXT)
+        printf("from %s, step %" PRId64 " to %" PRId64 " on %d worker%s\n", from->step_dir, from->step,
+               job->train.steps, facts.workers, facts.workers == 1 ? "" : "s");
+    spec_facts_fini(&facts);
+    int code = follow_new_job(args->global, (const char *)yaml.data, from->job[0] ? from->job : newest, job->name,
+                              args->detach);
+    buf_fini(&yaml);
+    return code;
+}
+
+static int resume(struct args *args)
+{
+    struct origin from = {0};
+    struct job_spec job = {0};
+    struct ckpt *ckpt;
+    struct why why = {0};
+    bool new_train = false;
+    err_t err = origin_open(args, &from, &ckpt, &why);
+    if (err) {
+        buf_fini(&from.yaml);
+        return command_fail(err, &why);
+    }
+    err = spec_make(args, &from, ckpt, &job, &new_train, &why);
+    ckpt_close(ckpt);
+    int code = err ? command_refuse(err, &why) : resume_submit(args, &from, &job, new_train);
+    job_fini(&job);
+    buf_fini(&from.yaml);
+    return code;
+}
+
+int cmd_resume(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = global_children,
+        .args_doc = "JOB|FOLDER",
+        .doc =
+            "Starts a new job that goes on from a checkpoint: of a job that has ended, of a checkpoint folder, or one "
+            "step folder. It may have another number of workers; what the checkpoint fixes (the model's shape, the "
+            "data) stays. Exit codes are those of submit."
+            "\vExamples:\n  dtctl resume 4 --workers 3 --more 40\n  dtctl resume checkpoints/first-job --steps 600\n"
+            "  dtctl resume checkpoints/first-job --step 100 --set train.lr=1e-4 --set checkpoint.dir=branch"};
+    struct args args = {.global = g, .workers = -1, .steps = -1, .more = -1, .step = -1};
+    command_parse(&argp, argc, argv, &args);
+    return resume(&args);
+}

@@ -1,0 +1,162 @@
+/* dtctl submit: everything that can be known to be wrong is refused here with exit 2, before anything is started; then
+ * one Submit, which is safe to repeat, and the progress until the end. */
+#include "client/commands.h"
+#include "client/follow.h"
+#include "client/spec.h"
+#include "client/spec_keys.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_SETS 256
+
+struct args {
+    struct global *global;
+    const char *file;
+    const char *sets[MAX_SETS];
+    int n_sets;
+    bool detach, dry_run, keys;
+};
+
+static const struct argp_option options[] = {
+    {"set", 's', "KEY=VALUE", 0, "Override a key of the job file; the value is read as YAML", 0},
+    {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
+    {"dry-run", 'n', 0, 0, "Check everything, print the plan, start nothing", 0},
+    {"help-keys", 'k', 0, 0, "List every key of a job file with its type, range and default", 0},
+    {0}};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = a->global;
+        return 0;
+    case 's':
+        if (a->n_sets == MAX_SETS)
+            argp_error(state, "more than %d times --set", MAX_SETS);
+        a->sets[a->n_sets++] = arg;
+        return 0;
+    case 'd':
+        a->detach = true;
+        return 0;
+    case 'n':
+        a->dry_run = true;
+        return 0;
+    case 'k':
+        a->keys = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->file)
+            argp_error(state, "one job file at a time");
+        a->file = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->file && !a->keys)
+            argp_error(state, "which job file? An example: deploy/examples/first-job.yaml");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* A job that begins with somebody's checkpoint (checkpoint.resume_from in the file). ret_root: its folder, "" for none.
+ */
+static err_t resume_check(struct job_spec *job, char ret_root[PATH_MAX], struct why *why)
+{
+    char step[PATH_MAX];
+    struct ckpt *ckpt;
+    ret_root[0] = '\0';
+    if (!job->checkpoint.resume_from[0])
+        return OK;
+    err_t err = spec_find_step(job->checkpoint.resume_from, -1, step, sizeof(step), ret_root, why);
+    if (!err)
+        err = ckpt_open(step, &ckpt, why);
+    if (err)
+        return why_prefix(why, err, "checkpoint.resume_from");
+    err = spec_check_model(job, ckpt, step, why);
+    ckpt_close(ckpt);
+    return err ? err : spec_text_set(&job->checkpoint.resume_from, step);
+}
+
+static err_t submit_check(struct job_spec *job, struct spec_facts *facts, struct why *why)
+{
+    struct out_progress progress;
+    char root[PATH_MAX];
+    out_progress_init(&progress, stderr);
+    err_t err = spec_complete(job, false, &progress, facts, why);
+    if (err)
+        return err;
+    err = resume_check(job, root, why);
+    if (!err)
+        err = spec_check_dir(job, root[0] ? root : NULL, why);
+    if (err)
+        spec_facts_fini(facts);
+    return err;
+}
+
+static int dry_run_say(const struct global *g, const struct job_spec *job, const struct spec_facts *facts)
+{
+    if (g->format != OUT_TEXT)
+        return command_json(g, spec_facts_json(job, facts));
+    spec_facts_print(job, facts);
+    printf("nothing was started. To start it: the same without --dry-run\n");
+    return EXIT_DONE;
+}
+
+static int submit_go(struct global *g, const struct job_spec *job, bool detach)
+{
+    struct buf yaml = {0};
+    err_t err = spec_print(job, &yaml);
+    int code = err ? command_fail(err, NULL) : follow_new_job(g, (const char *)yaml.data, NULL, job->name, detach);
+    buf_fini(&yaml);
+    return code;
+}
+
+static int submit_job(struct global *g, const struct args *args, struct job_spec *job)
+{
+    struct spec_facts facts = {0};
+    struct why why = {0};
+    if (!args->dry_run) {
+        err_t err = follow_check_dir(g, job->checkpoint.dir, NULL, &why);
+        if (err)
+            return command_fail(err, &why);
+    }
+    err_t err = submit_check(job, &facts, &why);
+    if (err)
+        return command_refuse(err, &why);
+    int code = args->dry_run ? dry_run_say(g, job, &facts) : submit_go(g, job, args->detach);
+    spec_facts_fini(&facts);
+    return code;
+}
+
+int cmd_submit(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = global_children,
+        .args_doc = "FILE",
+        .doc =
+            "Checks a job file (keys, data, vocabulary, plan, memory, checkpoint folder), starts the job and shows its "
+            "progress; Ctrl-C leaves it running. What cannot be done is refused with exit 2 and the reason, and "
+            "nothing is started. Otherwise the exit code is the job's: 0 done, 4 failed, 5 canceled."
+            "\vRelative paths and patterns in the file are taken from the file's folder.\n\nExamples:\n"
+            "  dtctl submit job.yaml\n"
+            "  dtctl submit job.yaml --set train.lr=1e-4 --set 'data.train=[a.txt, b.txt]'\n"
+            "  dtctl submit job.yaml --detach -o json | jq -r .job"};
+    struct args args = {.global = g};
+    struct job_spec job = {0};
+    struct why why = {0};
+    command_parse(&argp, argc, argv, &args);
+    if (args.keys) {
+        spec_keys_print(stdout);
+        return EXIT_DONE;
+    }
+    err_t err = spec_read(args.file, args.sets, args.n_sets, &job, &why);
+    if (err)
+        return command_refuse(err, &why);
+    int code = submit_job(g, &args, &job);
+    job_fini(&job);
+    return code;
+}

@@ -1,0 +1,313 @@
+/* The order is that of cost: text, paths, data, plan. Nothing here leaves a trace but prepared data in the cache, which
+ * is named by its content and serves the next submit. */
+#include "client/spec.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/data/data.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_JOB_FILE (1 << 20)
+
+/* ---- reading ---- */
+
+static err_t folder_of(const char *file, char ret[PATH_MAX], struct why *why)
+{
+    char cwd[PATH_MAX] = "";
+    if (file[0] != '/' && !getcwd(cwd, sizeof(cwd)))
+        return why_set(why, err_from_errno(errno), "the current folder: %s", strerror(errno));
+    const char *slash = strrchr(file, '/');
+    int len = slash ? (int)(slash - file) : 0;
+    int n = snprintf(ret, PATH_MAX, "%s%s%.*s", cwd, cwd[0] && slash ? "/" : "", len, file);
+    if (n < 0 || n >= PATH_MAX)
+        return why_set(why, ERR_LIMIT, "%s: the name is too long", file);
+    if (!ret[0])
+        strcpy(ret, "/");
+    return OK;
+}
+
+/* A list of globs becomes a list of files. */
+static err_t files_resolve(const char *folder, char ***files, int *n, struct why *why)
+{
+    char **found;
+    int n_found;
+    if (!*n)
+        return OK;
+    err_t err = data_resolve(folder, *files, *n, &found, &n_found, why);
+    if (err)
+        return err;
+    data_paths_free(*files, *n);
+    *files = found;
+    *n = n_found;
+    return OK;
+}
+
+err_t spec_resolve(struct job_spec *job, const char *folder, struct why *why)
+{
+    err_t err = job_paths_resolve(job, folder, why);
+    if (!err && (err = files_resolve(folder, &job->data.train, &job->data.n_train, why)))
+        why_prefix(why, err, "data.train");
+    if (!err && (err = files_resolve(folder, &job->data.valid, &job->data.n_valid, why)))
+        why_prefix(why, err, "data.valid");
+    return err;
+}
+
+err_t spec_read(const char *file, const char *const *sets, int n_sets, struct job_spec *ret, struct why *why)
+{
+    char folder[PATH_MAX];
+    struct buf text = {0};
+    struct job_spec job = {0};
+    errno = 0;
+    err_t err = file_read(file, MAX_JOB_FILE, &text);
+    if (err == ERR_LIMIT)
+        return why_set(why, err, "%s: a job file has at most %d bytes", file, MAX_JOB_FILE);
+    if (err)
+        return why_set(why, err, "%s: %s", file, errno ? strerror(errno) : err_text(err));
+    err = folder_of(file, folder, why);
+    if (!err)
+        err = job_parse(file, (const char *)text.data, text.len, sets, n_sets, &job, why);
+    if (!err && (err = spec_resolve(&job, folder, why)))
+        why_prefix(why, err, "%s", file);
+    buf_fini(&text);
+    if (err) {
+        job_fini(&job);
+        return err;
+    }
+    *ret = job;
+    return OK;
+}
+
+err_t spec_print(const struct job_spec *job, struct buf *ret)
+{
+    err_t err = job_print(job, ret);
+    return err ? err : buf_append(ret, "", 1);
+}
+
+err_t spec_text_set(char **field, const char *text)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        return ERR_NOMEM;
+    free(*field);
+    *field = copy;
+    return OK;
+}
+
+/* ---- data ---- */
+
+struct preparing {
+    struct out_progress *progress;
+    const char *what;
+};
+
+static void prepare_progress(int64_t done, int64_t total, void *arg)
+{
+    struct preparing *p = arg;
+    char line[128], a[OUT_NUMBER], b[OUT_NUMBER];
+    int64_t now = clock_mono_ms();
+    if (!p->progress || !out_progress_due(p->progress, now))
+        return;
+    snprintf(line, sizeof(line), "preparing %s  %.0f%%  %s of %s", p->what,
+             total > 0 ? 100.0 * (double)done / (double)total : 0, out_bytes(done, a), out_bytes(total, b));
+    out_progress_draw(p->progress, now, line);
+}
+
+struct files {
+    const char *what;
+    char **paths;
+    int n;
+    const char *vocab_from;
+    char **hash;
+    bool again; /* the files may be others than those of the hash */
+};
+
+/* Prepares one list of files unless the set that the spec names is there; the hash must stay what it was. */
+static err_t set_prepare(const struct job_spec *job, const struct files *f, struct out_progress *progress,
+                         struct why *why)
+{
+    char found[65];
+    struct data_set *set;
+    struct preparing preparing = {progress, f->what};
+    if ((*f->hash)[0] && !f->again && data_open(job->data.cache, *f->hash, &set, NULL) == OK) {
+        data_close(set);
+        return OK;
+    }
+    const struct data_prepare p = {.files = f->paths,
+                                   .n_files = f->n,
+                                   .tokenizer = job->data.tokenizer,
+                                   .lowercase = job->data.lowercase,
+                                   .vocab_from = job->data.tokenizer == TOKENIZER_WORDS ? f->vocab_from : NULL,
+                                   .cache = job->data.cache,
+                                   .progress = prepare_progress,
+                                   .arg = &preparing};
+    err_t err = data_prepare(&p, found, why);
+    if (progress)
+        out_progress_clear(progress);
+    if (err)
+        return why_prefix(why, err, "%s", f->what);
+    if ((*f->hash)[0] && strcmp(*f->hash, found) != 0)
+        return why_set(why, ERR_INVALID,
+                       "%s: the files are not those that the checkpoint was trained on (hash %.12s, now %.12s). Put "
+                       "the old files back, or start a fresh job with these",
+                       f->what, *f->hash, found);
+    return spec_text_set(f->hash, found);
+}
+
+static err_t data_make(struct job_spec *job, bool new_train, struct out_progress *progress, struct why *why)
+{
+    struct job_data *d = &job->data;
+    const struct files train = {"data.train", d->train, d->n_train, NULL, &d->train_hash, new_train};
+    err_t err = set_prepare(job, &train, progress, why);
+    if (err || !d->n_valid)
+        return err;
+    const struct files valid = {"data.valid", d->valid, d->n_valid, d->train_hash, &d->valid_hash, false};
+    return set_prepare(job, &valid, progress, why);
+}
+
+static err_t set_check(const struct job_spec *job, const char *what, const char *hash, int64_t *ret_tokens,
+                       int64_t *ret_samples, int64_t *ret_vocab, struct why *why)
+{
+    struct data_set *set;
+    err_t err = data_open(job->data.cache, hash, &set, why);
+    if (err)
+        return why_prefix(why, err, "%s", what);
+    *ret_tokens = data_tokens(set);
+    *ret_samples = data_samples(set, job->train.seq);
+    *ret_vocab = data_vocab(set);
+    data_close(set);
+    if (*ret_samples < 1)
+        return why_set(why, ERR_INVALID,
+                       "%s: %" PRId64 " tokens, but one sample of train.seq %" PRId64 " needs %" PRId64
+                       ". Give more text, or a train.seq of at most %" PRId64,
+                       what, *ret_tokens, job->train.seq, job->train.seq + 1, *ret_tokens > 1 ? *ret_tokens - 1 : 1);
+    return OK;
+}
+
+static err_t vocab_check(struct job_spec *job, int64_t vocab, struct why *why)
+{
+    if (!job->model.vocab)
+        job->model.vocab = vocab;
+    if (job->model.vocab < vocab)
+        return why_set(why, ERR_INVALID,
+                       "model.vocab: %" PRId64 " is too small, the data has %" PRId64
+                       " tokens. Write 0 (take the data's) or at least %" PRId64,
+                       job->model.vocab, vocab, vocab);
+    return OK;
+}
+
+static err_t data_check(struct job_spec *job, struct spec_facts *ret, struct why *why)
+{
+    const struct job_data *d = &job->data;
+    int64_t vocab;
+    err_t err = set_check(job, "data.train", d->train_hash, &ret->train_tokens, &ret->train_samples, &ret->vocab, why);
+    if (!err && d->n_valid)
+        err = set_check(job, "data.valid", d->valid_hash, &ret->valid_tokens, &ret->valid_samples, &vocab, why);
+    return err ? err : vocab_check(job, ret->vocab, why);
+}
+
+/* ---- plan ---- */
+
+static err_t plan_compile_all(const struct job_spec *job, const struct graph *g, struct program *programs, int n,
+                              struct why *why)
+{
+    for (int rank = 0; rank < n; rank++) {
+        err_t err = plan_compile(job, g, MODE_TRAIN, rank, &programs[rank], why);
+        if (err)
+            return why_prefix(why, err, "rank %d", rank);
+    }
+    return plan_check(g, programs, n, why);
+}
+
+static err_t plan_facts(const struct program *programs, int n, struct spec_facts *ret)
+{
+    ret->micros = calloc((size_t)n, sizeof(*ret->micros));
+    if (!ret->micros)
+        return ERR_NOMEM;
+    ret->workers = n;
+    ret->n_micros = programs[0].n_micros;
+    for (int rank = 0; rank < n; rank++) {
+        struct plan_memory m;
+        plan_memory(&programs[rank], &m);
+        if (m.total_bytes > ret->memory.total_bytes)
+            ret->memory = m;
+        ret->micros[rank] = programs[rank].end_micro - programs[rank].first_micro;
+    }
+    return OK;
+}
+
+static err_t plan_make(const struct job_spec *job, struct spec_facts *ret, struct why *why)
+{
+    struct graph g = {0};
+    struct mesh mesh;
+    err_t err = plan_mesh(job, &mesh, why);
+    if (err)
+        return err;
+    err = graph_build(&job->model, job->train.seq, &g, why);
+    if (err)
+        return err;
+    int n = mesh_workers(&mesh);
+    struct program *programs = calloc((size_t)n, sizeof(*programs));
+    err = programs ? plan_compile_all(job, &g, programs, n, why) : why_set(why, ERR_NOMEM, "out of memory");
+    if (!err)
+        err = plan_facts(programs, n, ret);
+    ret->params = g.n_params;
+    ret->flops_per_token = graph_flops_per_token(&g, &job->model, job->train.seq, true);
+    for (int rank = 0; programs && rank < n; rank++)
+        program_fini(&programs[rank]);
+    free(programs);
+    graph_fini(&g);
+    return err;
+}
+
+void spec_facts_fini(struct spec_facts *f)
+{
+    free(f->micros);
+    f->micros = NULL;
+}
+
+/* ---- all of it ---- */
+
+/* The worker may run with another environment than ours: it must look where we prepared. */
+static err_t cache_fix(struct job_spec *job, struct why *why)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char path[PATH_MAX];
+    bool xdg = cache && cache[0] == '/';
+    if (job->data.cache[0])
+        return OK;
+    if (!xdg && !(home && home[0]))
+        return why_set(why, ERR_INVALID, "neither XDG_CACHE_HOME nor HOME is set. Write data.cache into the job file");
+    int n = snprintf(path, sizeof(path), "%s%s/dtd/data", xdg ? cache : home, xdg ? "" : "/.cache");
+    if (n < 0 || (size_t)n >= sizeof(path))
+        return why_set(why, ERR_LIMIT, "the cache folder's name is too long");
+    return spec_text_set(&job->data.cache, path);
+}
+
+err_t spec_complete(struct job_spec *job, bool new_train, struct out_progress *progress, struct spec_facts *ret,
+                    struct why *why)
+{
+    struct spec_facts facts = {0};
+    err_t err = cache_fix(job, why);
+    if (!err)
+        err = data_make(job, new_train, progress, why);
+    if (!err)
+        err = data_check(job, &facts, why);
+    if (!err)
+        err = plan_make(job, &facts, why);
+    if (!err)
+        err = spec_node_bytes(&facts.node_bytes, why);
+    if (!err)
+        err = plan_fits(job, facts.node_bytes, why);
+    if (err) {
+        spec_facts_fini(&facts);
+        return err;
+    }
+    *ret = facts;
+    return OK;
+}

@@ -1,0 +1,213 @@
+/* What a spec has to do with folders of checkpoints: which step is meant, whether it is of this model, and whether a
+ * folder may be written into. Only opened, never changed. */
+#include "client/spec.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- which step ---- */
+
+static bool is_step_folder(const char *path)
+{
+    char file[PATH_MAX];
+    static const char *const signs[] = {".metadata", CKPT_MANIFEST};
+    for (size_t i = 0; i < sizeof(signs) / sizeof(signs[0]); i++)
+        if ((size_t)snprintf(file, sizeof(file), "%s/%s", path, signs[i]) < sizeof(file) && access(file, F_OK) == 0)
+            return true;
+    return false;
+}
+
+static err_t step_choose(const char *root, int64_t step, int64_t *ret, struct why *why)
+{
+    struct ckpt_info *list;
+    int n;
+    err_t err = ckpt_scan(root, &list, &n, why);
+    if (err)
+        return err;
+    int64_t newest = n ? list[n - 1].step : -1;
+    bool found = n > 0 && step < 0;
+    for (int i = 0; i < n; i++)
+        found = found || list[i].step == step;
+    free(list);
+    if (!n)
+        return why_set(why, ERR_NOTFOUND, "%s: there is no whole checkpoint in it (a folder step-N)", root);
+    if (!found)
+        return why_set(why, ERR_NOTFOUND,
+                       "%s: there is no whole step-%" PRId64 "; the newest is step-%" PRId64 ". See "
+                       "dtctl ckpt ls %s",
+                       root, step, newest, root);
+    *ret = step < 0 ? newest : step;
+    return OK;
+}
+
+err_t spec_find_step(const char *path, int64_t step, char *ret, size_t size, char *ret_root, struct why *why)
+{
+    char full[PATH_MAX];
+    int64_t chosen = -1;
+    if (!realpath(path, full))
+        return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
+    if (is_step_folder(full) && step < 0) {
+        if ((size_t)snprintf(ret, size, "%s", full) >= size)
+            return why_set(why, ERR_LIMIT, "%s: the name is too long", full);
+        char *slash = strrchr(full, '/');
+        *(slash == full ? slash + 1 : slash) = '\0';
+        strcpy(ret_root, full);
+        return OK;
+    }
+    err_t err = step_choose(full, step, &chosen, why);
+    if (err)
+        return err;
+    strcpy(ret_root, full);
+    return ckpt_step_dir(full, chosen, ret, size);
+}
+
+/* ---- of which model ---- */
+
+static void shape_print(int ndim, const int64_t *shape, char *ret, size_t size)
+{
+    size_t n = (size_t)snprintf(ret, size, "[");
+    for (int d = 0; d < ndim && n < size; d++)
+        n += (size_t)snprintf(ret + n, size - n, "%s%" PRId64, d ? ", " : "", shape[d]);
+    if (n < size)
+        snprintf(ret + n, size - n, "]");
+}
+
+static err_t tensor_check(const struct graph_tensor *t, const struct ckpt *ckpt, const char *dir, struct why *why)
+{
+    int64_t want[GRAPH_MAX_DIMS];
+    char a[128], b[128];
+    const struct ckpt_tensor *have = ckpt_find(ckpt, t->name);
+    bool same = have && have->ndim == t->ndim;
+    for (int d = 0; d < t->ndim; d++) {
+        want[d] = t->dim[d].factor;
+        same = same && have->shape[d] == want[d];
+    }
+    if (same)
+        return OK;
+    shape_print(t->ndim, want, a, sizeof(a));
+    if (!have)
+        return why_set(why, ERR_INVALID,
+                       "%s is a checkpoint of another model: it has no tensor %s %s. Give the job file "
+                       "of its model, or another checkpoint",
+                       dir, t->name, a);
+    shape_print(have->ndim, have->shape, b, sizeof(b));
+    return why_set(why, ERR_INVALID,
+                   "%s is a checkpoint of another model: its %s is %s, this model's is %s. Give the job "
+                   "file of its model, or another checkpoint",
+                   dir, t->name, b, a);
+}
+
+static int name_compare(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* A tensor of the checkpoint that is neither a parameter nor an optimizer's state: a deeper model's layer, say. */
+static err_t extra_check(const char *const *names, size_t n, const struct ckpt *ckpt, const char *dir, struct why *why)
+{
+    const struct ckpt_tensor *list;
+    int n_list = ckpt_tensors(ckpt, &list);
+    for (int i = 0; i < n_list; i++) {
+        const char *name = list[i].fqn;
+        if (strncmp(name, "optimizer.", 10) == 0 || strncmp(name, "lr_scheduler.", 13) == 0 ||
+            strncmp(name, "train_state", 11) == 0 || strncmp(name, "dataloader.", 11) == 0)
+            continue;
+        if (!bsearch(&name, names, n, sizeof(*names), name_compare))
+            return why_set(why, ERR_INVALID,
+                           "%s is a checkpoint of another model: this one has no tensor %s. Give the job "
+                           "file of its model, or another checkpoint",
+                           dir, name);
+    }
+    return OK;
+}
+
+static err_t graph_check(const struct graph *g, const struct ckpt *ckpt, const char *dir, struct why *why)
+{
+    const char **names = calloc((size_t)g->n_tensors + 1, sizeof(*names));
+    size_t n = 0;
+    err_t err = names ? OK : why_set(why, ERR_NOMEM, "out of memory");
+    for (int i = 0; !err && i < g->n_tensors; i++) {
+        if (g->tensors[i].kind != GT_PARAM)
+            continue;
+        names[n++] = g->tensors[i].name;
+        err = tensor_check(&g->tensors[i], ckpt, dir, why);
+    }
+    if (!err) {
+        qsort(names, n, sizeof(*names), name_compare);
+        err = extra_check(names, n, ckpt, dir, why);
+    }
+    free(names);
+    return err;
+}
+
+err_t spec_check_model(const struct job_spec *job, struct ckpt *ckpt, const char *dir, struct why *why)
+{
+    struct graph g;
+    err_t err = graph_build(&job->model, job->train.seq, &g, why);
+    if (err)
+        return err;
+    err = graph_check(&g, ckpt, dir, why);
+    graph_fini(&g);
+    return err;
+}
+
+/* ---- may we write there ---- */
+
+/* The nearest folder above that is there must let us make what is missing. */
+static err_t writable_check(const char *dir, struct why *why)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    if ((size_t)snprintf(path, sizeof(path), "%s", dir) >= sizeof(path))
+        return why_set(why, ERR_LIMIT, "checkpoint.dir: %s: the name is too long", dir);
+    while (stat(path, &st) && errno == ENOENT && strcmp(path, "/") != 0) {
+        char *slash = strrchr(path, '/');
+        *(slash == path ? slash + 1 : slash) = '\0';
+    }
+    if (stat(path, &st))
+        return why_set(why, err_from_errno(errno), "checkpoint.dir: %s: %s", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return why_set(why, ERR_INVALID, "checkpoint.dir: %s is not a folder. Choose another checkpoint.dir", path);
+    if (access(path, W_OK | X_OK))
+        return why_set(why, ERR_INVALID, "checkpoint.dir: cannot write into %s: %s. Choose another checkpoint.dir",
+                       path, strerror(errno));
+    return OK;
+}
+
+/* Says whose checkpoints lie there: the remedy differs. */
+static err_t occupied(const struct job_spec *job, const char *step_dir, struct why *why)
+{
+    struct ckpt *ckpt;
+    struct why other = {0};
+    const char *dir = job->checkpoint.dir;
+    err_t err = ckpt_open(step_dir, &ckpt, &other);
+    if (!err) {
+        err = spec_check_model(job, ckpt, step_dir, &other);
+        ckpt_close(ckpt);
+    }
+    if (err)
+        return why_set(why, ERR_EXISTS,
+                       "checkpoint.dir: %s holds checkpoints of another model (%.500s). Choose another "
+                       "checkpoint.dir for this job",
+                       dir, other.text);
+    return why_set(why, ERR_EXISTS,
+                   "checkpoint.dir: %s holds checkpoints already, the newest is %s. To go on from it: dtctl "
+                   "resume %s. To start afresh: choose another checkpoint.dir, or remove this one",
+                   dir, strrchr(step_dir, '/') + 1, dir);
+}
+
+err_t spec_check_dir(const struct job_spec *job, const char *from, struct why *why)
+{
+    char step_dir[PATH_MAX], root[PATH_MAX], target[PATH_MAX];
+    const char *dir = job->checkpoint.dir;
+    err_t err = writable_check(dir, why);
+    if (err || !realpath(dir, target) || (from && strcmp(from, target) == 0))
+        return err;
+    err = spec_find_step(dir, -1, step_dir, sizeof(step_dir), root, why);
+    return err == ERR_NOTFOUND ? OK : err ? err : occupied(job, step_dir, why);
+}

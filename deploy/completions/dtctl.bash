@@ -1,0 +1,56 @@
+# Completion of dtctl for bash: source it, or put it as `dtctl` into bash-completion's folder.
+# The lists are held to the program by tests/client.
+
+_dtctl_jobs() {
+  dtctl status -o jsonl 2>/dev/null | sed -n 's/^{"job": "\([^"]*\)".*/\1/p'
+}
+
+_dtctl_command() { # the first word that is neither an option nor an option's value
+  local i
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    case ${COMP_WORDS[i]} in
+    -D | --dtd-dir | -o | --output) ((i++)) ;;
+    -*) ;;
+    *) printf '%s %s' "${COMP_WORDS[i]}" "$i"; return ;;
+    esac
+  done
+}
+
+_dtctl() {
+  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
+  local commands="up down submit status metrics logs cancel resume plan ckpt data generate node version help"
+  local global="--dtd-dir --output --help" command at options="" sub=""
+  read -r command at <<<"$(_dtctl_command)"
+  COMPREPLY=()
+
+  case $prev in
+  -o | --output) COMPREPLY=($(compgen -W "text json jsonl" -- "$cur")); return ;;
+  -D | --dtd-dir | --cache) COMPREPLY=($(compgen -d -- "$cur")); return ;;
+  --tokenizer) COMPREPLY=($(compgen -W "bytes words" -- "$cur")); return ;;
+  esac
+
+  case $command in
+  "") COMPREPLY=($(compgen -W "$commands $global" -- "$cur")); return ;;
+  help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
+  submit) options="--set --detach --dry-run --help-keys" ;;
+  metrics) options="--follow --from" ;;
+  logs) options="--follow --rank --tail" ;;
+  resume) options="--workers --steps --more --step --set --detach" ;;
+  plan) options="--set" ;;
+  generate) options="--prompt --tokens --temperature --top-k --seed" ;;
+  ckpt) sub="ls inspect verify" options="--no-hash" ;;
+  data) sub="prepare info" options="--tokenizer --lowercase --vocab-from --cache" ;;
+  esac
+  if [[ $cur == -* ]]; then
+    COMPREPLY=($(compgen -W "$options $global" -- "$cur"))
+  elif [[ -n $sub ]] && ((COMP_CWORD == at + 1)); then
+    COMPREPLY=($(compgen -W "$sub" -- "$cur"))
+  else
+    case $command in
+    status | metrics | logs | cancel) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
+    resume | ckpt) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur") $(compgen -d -- "$cur")) ;;
+    *) COMPREPLY=($(compgen -f -- "$cur")) ;;
+    esac
+  fi
+}
+complete -o filenames -F _dtctl dtctl

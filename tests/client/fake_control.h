@@ -1,0 +1,30 @@
+/* A control process that only talks: answers dtctl's calls from a script of misfortunes. Lives on a thread of its own.
+ */
+#ifndef DTD_TESTS_CLIENT_FAKE_CONTROL_H
+#define DTD_TESTS_CLIENT_FAKE_CONTROL_H
+
+#include <stdint.h>
+
+struct fake_script {
+    int drop_submits; /* connections that are closed instead of answering a Submit, after having taken it */
+    int drop_watches; /* Watch streams that break after some metrics */
+    int drop_metrics;
+    int steps;
+    const char *end_state; /* what becomes of the job */
+};
+
+struct fake; /* one at a time in a process */
+/* Listens at `<state dir>/control.sock`; makes the folder and holds its dtd.lock. */
+struct fake *fake_start(const char *state_dir, const struct fake_script *script);
+void fake_stop(struct fake *f);
+
+/* After fake_stop as well: what was asked. */
+struct fake_seen {
+    int submits, jobs; /* calls, and distinct request ids */
+    int watches, metrics, cancels;
+    int64_t metrics_from; /* of the last Metrics call */
+};
+struct fake_seen fake_seen(const struct fake *f);
+void fake_free(struct fake *f);
+
+#endif

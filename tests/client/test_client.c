@@ -1,0 +1,187 @@
+/* dtctl against a control that dies at bad moments: no job twice, no metric twice or never, the job's exit code. */
+#include "client/client.h"
+#include "tests/client/fake_control.h"
+#include "tests/client/run.h"
+#include "tests/lib/test.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static struct fake *start(const struct fake_script *script)
+{
+    char dir[256];
+    snprintf(dir, sizeof(dir), "%s/dtd", test_tmpdir());
+    return fake_start(dir, script);
+}
+
+static struct fake_seen stop(struct fake *f)
+{
+    fake_stop(f);
+    struct fake_seen seen = fake_seen(f);
+    fake_free(f);
+    return seen;
+}
+
+static void job_write(void)
+{
+    char text[2048] = "";
+    for (int i = 0; i < 40; i++)
+        strcat(text, "a quick brown fox jumps over it\n");
+    run_write("text.txt", text);
+    run_write("job.yaml", "name: small\nmodel: {dim: 32, layers: 2, heads: 4}\ndata: {train: [text.txt]}\n"
+                          "train: {steps: 10, seq: 16, global_batch: 4, micro_batch: 2, lr: 1.0e-3}\n"
+                          "checkpoint: {dir: ckpt}\n");
+}
+
+TEST(status_metrics_logs_cancel)
+{
+    const struct fake_script script = {.steps = 20, .end_state = "done"};
+    struct fake *f = start(&script);
+    struct run r;
+    run_expect(&r, 0, "dtctl status");
+    expect_text(r.out, "JOB  NAME  STATE");
+    expect_text(r.out, "  7  fake  done   20/20");
+    run_expect(&r, 0, "dtctl status 7 -o json");
+    expect_text(r.out, "\"state\": \"done\"");
+    run_expect(&r, 0, "dtctl status 7");
+    expect_text(r.out, "Next       dtctl resume 7 --more N");
+    run_expect(&r, 3, "dtctl status 8");
+    expect_text(r.err, "there is no job 8");
+    run_expect(&r, 0, "dtctl status -o jsonl");
+    assert_memory_equal(r.out, "{\"job\": \"7\"", 11);
+    run_expect(&r, 0, "dtctl logs 7 --rank 1");
+    assert_string_equal(r.out, "[rank 1] hello from 1\n[rank 1] bye\xff\n");
+    run_expect(&r, 0, "dtctl logs 7 -o jsonl | tail -n 1");
+    assert_string_equal(r.out, "{\"rank\": 1, \"line\": \"bye\xef\xbf\xbd\"}\n");
+    run_expect(&r, 0, "dtctl cancel 7");
+    expect_text(r.out, "is stopping");
+    run_expect(&r, 0, "dtctl metrics 7 | tail -n 1");
+    expect_text(r.out, "      20    0.250000");
+    struct fake_seen seen = stop(f);
+    assert_int_equal(seen.cancels, 1);
+}
+
+TEST(metrics_survive_a_restart_of_control)
+{
+    const struct fake_script script = {.steps = 20, .drop_metrics = 1, .end_state = "done"};
+    struct fake *f = start(&script);
+    struct run r;
+    run_expect(&r, 0, "dtctl metrics 7 -o jsonl >m && wc -l <m && sort -u m | wc -l");
+    assert_string_equal(r.out, "20\n20\n");
+    struct fake_seen seen = stop(f);
+    assert_int_equal(seen.metrics, 2);
+    assert_int_equal(seen.metrics_from, 11);
+}
+
+TEST(a_repeated_submit_is_one_job)
+{
+    const struct fake_script script = {.steps = 20, .drop_submits = 2, .end_state = "done"};
+    struct fake *f = start(&script);
+    struct run r;
+    job_write();
+    run_expect(&r, 0, "dtctl submit job.yaml --detach -o json");
+    expect_text(r.out, "{\"job\": \"7\", ");
+    assert_null(strchr(strchr(r.out, '\n') + 1, '\n')); /* one line */
+    expect_text(r.err, "trying again");
+    struct fake_seen seen = stop(f);
+    assert_int_equal(seen.submits, 3);
+    assert_int_equal(seen.jobs, 1);
+}
+
+TEST(attached_submit_comes_back_and_returns_the_jobs_code)
+{
+    static const struct {
+        const char *state, *says;
+        int code;
+    } table[] = {{"done", "job 7 fake is done: 20 steps", 0},
+                 {"failed", "has failed at step 20: worker rank 1 exited with status 3", 4},
+                 {"canceled", "is canceled at step 20", 5}};
+    struct run r;
+    job_write();
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        const struct fake_script script = {.steps = 20, .drop_watches = 1, .end_state = table[i].state};
+        struct fake *f = start(&script);
+        run_expect(&r, table[i].code, "dtctl submit job.yaml");
+        expect_text(r.out, "job 7 small is submitted");
+        expect_text(r.out, "step 1/20  5%  loss 5.0000");
+        expect_text(r.out, "the connection to dtd is lost");
+        expect_text(r.out, "connected again");
+        expect_text(r.out, "step 20/20  100%  loss 0.2500");
+        expect_text(r.out, table[i].says);
+        assert_null(strchr(r.out, '\r'));
+        assert_null(strchr(r.out, '\033'));
+        assert_int_equal(stop(f).watches, 2);
+    }
+}
+
+TEST(attached_submit_with_json_ends_with_the_status)
+{
+    const struct fake_script script = {.steps = 20, .end_state = "done"};
+    struct fake *f = start(&script);
+    struct run r;
+    job_write();
+    run_expect(&r, 0, "dtctl submit job.yaml -o json");
+    assert_memory_equal(r.out, "{", 1);
+    expect_text(r.out, "\"state\": \"done\"");
+    expect_text(r.err, "step 20/20");
+    stop(f);
+}
+
+TEST(a_folder_in_use_is_refused)
+{
+    const struct fake_script script = {.steps = 20, .end_state = "running"};
+    struct fake *f = start(&script);
+    struct run r;
+    job_write();
+    run_expect(&r, 2, "dtctl submit job.yaml --detach --set checkpoint.dir=/nowhere");
+    expect_text(r.err, "job 7 is running and writes its checkpoints to /nowhere");
+    assert_int_equal(stop(f).submits, 0);
+}
+
+/* A supervisor whose control is gone for good: it holds the lock and knows SIGTERM. */
+static pid_t mute_supervisor(void)
+{
+    char path[256];
+    int fd, ready[2];
+    snprintf(path, sizeof(path), "%s/dtd", test_tmpdir());
+    mkdir(path, 0700);
+    snprintf(path, sizeof(path), "%s/dtd/dtd.lock", test_tmpdir());
+    assert_int_equal(pipe(ready), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        fd = open(path, O_RDWR | O_CREAT, 0600);
+        if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) || dprintf(fd, "%d\n", getpid()) < 0)
+            _exit(1);
+        close(ready[0]);
+        close(ready[1]);
+        pause();
+        _exit(0);
+    }
+    close(ready[1]);
+    assert_int_equal(read(ready[0], path, 1), 0);
+    close(ready[0]);
+    return pid;
+}
+
+TEST(down_falls_back_to_sigterm)
+{
+    struct run r;
+    int status;
+    pid_t pid = mute_supervisor();
+    run_expect(&r, 0, "dtctl down");
+    expect_text(r.err, "sending SIGTERM to pid");
+    expect_text(r.out, "dtd is down");
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
+TEST(request_ids_differ)
+{
+    uint8_t a[16], b[16];
+    assert_ok(client_request_id(a));
+    assert_ok(client_request_id(b));
+    assert_memory_not_equal(a, b, 16);
+}

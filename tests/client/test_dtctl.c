@@ -1,0 +1,139 @@
+/* The real dtctl without a daemon: help, usage errors, exit codes, offline commands. */
+#include "client/commands.h"
+#include "tests/client/run.h"
+#include "tests/lib/test.h"
+
+TEST(every_command_has_help_with_an_example)
+{
+    struct run r;
+    char line[128];
+    for (int i = 0; i < n_commands; i++) {
+        snprintf(line, sizeof(line), "dtctl help %s", commands[i].name);
+        run_expect(&r, 0, line);
+        expect_text(r.out, "Usage: ");
+        if (strcmp(commands[i].name, "ckpt") && strcmp(commands[i].name, "data") && strcmp(commands[i].name, "help"))
+            expect_text(r.out, "Example");
+    }
+    static const char *const sub[] = {"ckpt ls", "ckpt inspect", "ckpt verify", "data prepare", "data info"};
+    for (size_t i = 0; i < sizeof(sub) / sizeof(sub[0]); i++) {
+        snprintf(line, sizeof(line), "dtctl %s --help", sub[i]);
+        run_expect(&r, 0, line);
+        expect_text(r.out, "Example");
+        snprintf(line, sizeof(line), "Usage: dtctl %s", sub[i]);
+        expect_text(r.out, line);
+    }
+}
+
+TEST(help_lists_every_command)
+{
+    struct run r;
+    run_expect(&r, 0, "dtctl --help");
+    for (int i = 0; i < n_commands; i++)
+        expect_text(r.out, commands[i].summary);
+    run_expect(&r, 0, "dtctl help");
+    run_expect(&r, 2, "dtctl");
+    expect_text(r.err, "Usage: dtctl");
+    run_expect(&r, 0, "dtctl --version");
+    expect_text(r.out, DTD_VERSION);
+}
+
+TEST(what_is_typed_wrong_is_refused)
+{
+    static const struct {
+        const char *line, *says;
+    } table[] = {
+        {"dtctl stauts", "Did you mean 'status'?"},
+        {"dtctl ckpt insepct x", "Did you mean 'inspect'?"},
+        {"dtctl frobnicate", "there is no command 'dtctl frobnicate'"},
+        {"dtctl --nonsense", "unrecognized option"},
+        {"dtctl -o yaml status", "text, json and jsonl"},
+        {"dtctl status -o xml", "text, json and jsonl"},
+        {"dtctl status 1 2", "one job at a time"},
+        {"dtctl metrics", "which job?"},
+        {"dtctl logs", "which job?"},
+        {"dtctl cancel", "which job?"},
+        {"dtctl logs 1 --rank two", "--rank two"},
+        {"dtctl logs 1 --tail -5", "--tail -5"},
+        {"dtctl metrics 1 --from x", "--from x"},
+        {"dtctl submit", "which job file?"},
+        {"dtctl submit a b", "one job file at a time"},
+        {"dtctl resume", "which job or checkpoint folder?"},
+        {"dtctl resume 1 --steps 5 --more 5", "either --steps or --more"},
+        {"dtctl resume 1 --workers 0", "--workers 0"},
+        {"dtctl ckpt", "Usage: dtctl ckpt COMMAND"},
+        {"dtctl ckpt ls", "which checkpoint folder"},
+        {"dtctl data prepare", "give an argument"},
+        {"dtctl data prepare x --tokenizer bpe", "bytes and words"},
+        {"dtctl data prepare x --lowercase", "for --tokenizer words"},
+        {"dtctl generate", "which checkpoint?"},
+        {"dtctl generate x --temperature warm", "--temperature warm"},
+        {"dtctl --dtd-dir= status", "--dtd-dir"},
+    };
+    struct run r;
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        run_expect(&r, 2, table[i].line);
+        expect_text(r.err, table[i].says);
+        assert_string_equal(r.out, "");
+    }
+}
+
+TEST(without_a_daemon_the_next_step_is_said)
+{
+    static const char *const lines[] = {"dtctl status", "dtctl status 1 -o json", "dtctl metrics 1",
+                                        "dtctl logs 1", "dtctl cancel 1",         "dtctl resume 1",
+                                        "dtctl node",   "dtctl ckpt ls 1"};
+    struct run r;
+    for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+        run_expect(&r, 75, lines[i]);
+        expect_text(r.err, "Start one: dtctl up");
+        assert_string_equal(r.out, "");
+    }
+    run_expect(&r, 0, "dtctl version");
+    expect_text(r.out, "no dtd is running");
+    run_expect(&r, 0, "dtctl down");
+    expect_text(r.out, "no dtd is running");
+}
+
+TEST(a_state_directory_that_is_too_long_is_named)
+{
+    struct run r;
+    run_shell(&r, "dtctl --dtd-dir /tmp/$(printf 'x%.0s' $(seq 200)) status");
+    assert_int_equal(r.code, 2);
+    expect_text(r.err, "xxx");
+}
+
+TEST(data_prepare_and_info)
+{
+    struct run r;
+    run_write("a.txt", "to be or not to be\nthat is the question\n");
+    run_expect(&r, 0,
+               "h=$(dtctl data prepare a.txt -o json | sed -n 's/.*\"hash\": \"\\([0-9a-f]*\\)\".*/\\1/p') && "
+               "dtctl data info $h && test $(dtctl data prepare a.txt | cut -d' ' -f1) = $h");
+    expect_text(r.out, "40 tokens, vocabulary 256");
+    run_expect(&r, 0, "dtctl data prepare a.txt --tokenizer words");
+    expect_text(r.out, "12 tokens"); /* ten words, two ends of lines */
+    run_expect(&r, 3, "dtctl data prepare missing.txt");
+    expect_text(r.err, "missing.txt");
+    run_expect(&r, 3, "dtctl data info 0000000000000000000000000000000000000000000000000000000000000000");
+}
+
+TEST(ckpt_commands_say_what_is_not_there)
+{
+    struct run r;
+    run_expect(&r, 3, "dtctl ckpt ls ./nothing");
+    expect_text(r.err, "nothing");
+    run_expect(&r, 3, "mkdir -p empty && dtctl ckpt inspect empty");
+    expect_text(r.err, "no whole checkpoint");
+    run_expect(&r, 0, "dtctl ckpt ls empty -o json");
+    assert_string_equal(r.out, "[]\n");
+    run_expect(&r, 3, "dtctl generate empty --prompt x");
+    run_expect(&r, 3, "dtctl resume ./empty");
+}
+
+TEST(output_that_nobody_reads_is_no_error_of_ours)
+{
+    struct run r;
+    run_expect(&r, 0, "dtctl --help | head -n 1");
+    run_shell(&r, "dtctl version -o json >/dev/full");
+    assert_int_not_equal(r.code, 0);
+}

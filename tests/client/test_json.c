@@ -1,0 +1,71 @@
+#include "client/json.h"
+#include "tests/lib/test.h"
+
+#include <math.h>
+
+TEST(job_has_every_field_and_leaves_out_what_is_not)
+{
+    char id[] = "7", name[] = "n", state[] = "recovering", none[] = "", reason[] = "worker lost", dir[] = "/c\xff";
+    char w_state[] = "exited", seen[] = "s", decided[] = "d";
+    struct client_worker w = {.rank = 1, .pid = 42, .state = w_state, .exit_status = -1, .exit_signal = 9};
+    struct client_incident in = {
+        .wall_ms = 5, .epoch = 2, .seen = seen, .decided = decided, .detect_ms = 1.5, .recover_ms = NAN};
+    struct client_job job = {.job = id,
+                             .name = name,
+                             .state = state,
+                             .reason = reason,
+                             .epoch = 2,
+                             .step = 10,
+                             .steps = 20,
+                             .workers = 2,
+                             .restarts = 1,
+                             .submitted_ms = 3,
+                             .checkpoint_dir = dir,
+                             .checkpoint_error = none,
+                             .checkpoint_step = -1,
+                             .has_last = true,
+                             .worker = &w,
+                             .n_worker = 1,
+                             .parent = none,
+                             .spec_yaml = none,
+                             .incident = &in,
+                             .n_incident = 1};
+    job.last = (struct client_metric){.step = 10, .loss = NAN, .valid_loss = NAN, .workers = 2};
+    json_t *j = json_of_job(&job);
+    assert_non_null(j);
+    assert_string_equal(json_string_value(json_object_get(j, "job")), "7");
+    assert_string_equal(json_string_value(json_object_get(j, "state")), "recovering");
+    assert_string_equal(json_string_value(json_object_get(j, "checkpoint_dir")), "/c\xef\xbf\xbd");
+    assert_null(json_object_get(j, "checkpoint_step"));
+    assert_null(json_object_get(j, "parent"));
+    assert_null(json_object_get(j, "ended_ms"));
+    json_t *last = json_object_get(j, "last");
+    assert_true(json_is_null(json_object_get(last, "loss")));
+    assert_null(json_object_get(last, "valid_loss"));
+    json_t *worker = json_array_get(json_object_get(j, "worker"), 0);
+    assert_int_equal(json_integer_value(json_object_get(worker, "pid")), 42);
+    assert_int_equal(json_integer_value(json_object_get(worker, "exit_signal")), 9);
+    assert_null(json_object_get(worker, "exit_status"));
+    json_t *incident = json_array_get(json_object_get(j, "incident"), 0);
+    assert_true(json_real_value(json_object_get(incident, "detect_ms")) == 1.5);
+    assert_null(json_object_get(incident, "recover_ms"));
+    json_decref(j);
+}
+
+TEST(scalars)
+{
+    char text[] = "x";
+    const struct {
+        struct ckpt_scalar scalar;
+        const char *json;
+    } table[] = {{{.kind = CKPT_INT, .i = 7}, "7"},     {{.kind = CKPT_FLOAT, .f = {0.5}}, "0.5"},
+                 {{.kind = CKPT_BOOL, .i = 1}, "true"}, {{.kind = CKPT_STR, .s = text}, "\"x\""},
+                 {{.kind = CKPT_NONE}, "null"},         {{.kind = CKPT_FLOAT_PAIR, .f = {0.9, 0.95}}, "[0.9, 0.95]"}};
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        json_t *v = json_of_scalar(&table[i].scalar);
+        char *got = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(4));
+        assert_string_equal(got, table[i].json);
+        free(got);
+        json_decref(v);
+    }
+}

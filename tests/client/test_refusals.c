@@ -1,0 +1,136 @@
+/* Every bad input that submit must refuse: exit 2, the cause by name, nothing started (there is no daemon here: had it
+ * come to starting, the code would be 75). */
+#include "tests/client/run.h"
+#include "tests/lib/test.h"
+
+static const char job[] = "name: small\n"
+                          "model: {arch: llama, dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 64}\n"
+                          "data: {train: [text.txt], tokenizer: bytes}\n"
+                          "train: {steps: 10, seq: 16, global_batch: 4, micro_batch: 2, lr: 1.0e-3}\n"
+                          "parallel: {workers: 2}\n"
+                          "checkpoint: {dir: ckpt, every: 5}\n";
+
+static void files_write(void)
+{
+    char text[2048] = "";
+    for (int i = 0; i < 40; i++)
+        strcat(text, "a quick brown fox jumps over it\n");
+    run_write("text.txt", text);
+    run_write("job.yaml", job);
+}
+
+static void refused(const char *sets, const char *says)
+{
+    struct run r;
+    char line[1024];
+    snprintf(line, sizeof(line), "dtctl submit job.yaml --dry-run %s", sets);
+    run_expect(&r, 2, line);
+    expect_text(r.err, "dtctl: ");
+    expect_text(r.err, says);
+    assert_string_equal(r.out, "");
+}
+
+TEST(a_good_job_is_planned)
+{
+    struct run r;
+    files_write();
+    run_expect(&r, 0, "dtctl submit job.yaml --dry-run");
+    expect_text(r.out, "job small can run");
+    expect_text(r.out, "nothing was started");
+    run_expect(&r, 0, "dtctl submit job.yaml --dry-run -o json --set parallel.workers=1");
+    expect_text(r.out, "\"workers\": 1");
+    expect_text(r.out, "\"vocab\": 256");
+    run_expect(&r, 0, "dtctl plan job.yaml --set train.global_batch=10 --set parallel.workers=3");
+    expect_text(r.out, "5 microbatches: ");
+    run_expect(&r, 75, "dtctl submit job.yaml");
+    expect_text(r.err, "dtctl up");
+    run_expect(&r, 0, "test ! -e ckpt && test ! -e dtd");
+}
+
+TEST(unknown_key)
+{
+    struct run r;
+    files_write();
+    run_write("bad.yaml", "name: small\nmodel: {dim: 32, layers: 2, heads: 4}\ndata: {train: [text.txt]}\n"
+                          "train:\n  steps: 10\n  leaning_rate: 3\n");
+    run_expect(&r, 2, "dtctl submit bad.yaml --dry-run");
+    expect_text(r.err, "bad.yaml:6");
+    expect_text(r.err, "leaning_rate");
+    refused("--set train.step=5", "train.steps");
+}
+
+TEST(wrong_type)
+{
+    files_write();
+    refused("--set train.steps=many", "train.steps");
+    refused("--set 'train.steps=[1]'", "train.steps");
+    refused("--set model.arch=lama", "llama");
+}
+
+TEST(out_of_range)
+{
+    files_write();
+    refused("--set train.steps=0", "train.steps");
+    refused("--set train.lr=-1", "train.lr");
+    refused("--set model.heads=5", "heads");
+    refused("--set parallel.tp=3", "parallel");
+}
+
+TEST(missing_data_file)
+{
+    files_write();
+    refused("--set 'data.train=[absent.txt]'", "absent.txt");
+    refused("--set 'data.valid=[absent-*.txt]'", "absent-*.txt");
+}
+
+TEST(too_little_data)
+{
+    struct run r;
+    files_write();
+    refused("--set train.seq=100000", "train.seq");
+    run_write("empty.txt", "");
+    run_expect(&r, 2, "dtctl submit job.yaml --dry-run --set 'data.train=[empty.txt]'");
+}
+
+TEST(vocabulary_too_small)
+{
+    files_write();
+    refused("--set data.tokenizer=words --set model.vocab=5", "model.vocab: 5 is too small, the data has ");
+    refused("--set model.vocab=100", "model.vocab");
+}
+
+TEST(a_plan_that_does_not_fit)
+{
+    files_write();
+    refused("--set model.dim=65536 --set model.heads=64 --set model.kv_heads=64 --set model.layers=64 --set "
+            "model.ffn=262144",
+            "iB");
+}
+
+TEST(missing_or_broken_job_file)
+{
+    struct run r;
+    files_write();
+    run_expect(&r, 2, "dtctl submit absent.yaml");
+    expect_text(r.err, "absent.yaml: No such file or directory");
+    run_expect(&r, 2, "dtctl submit .");
+    run_write("broken.yaml", "name: [unclosed\n");
+    run_expect(&r, 2, "dtctl submit broken.yaml");
+    expect_text(r.err, "broken.yaml:");
+}
+
+TEST(a_checkpoint_folder_that_cannot_be)
+{
+    files_write();
+    refused("--set checkpoint.dir=text.txt/ckpt", "text.txt");
+    if (geteuid() != 0)
+        refused("--set checkpoint.dir=/proc/self/ckpt", "checkpoint.dir");
+}
+
+TEST(keys_are_listed)
+{
+    struct run r;
+    run_expect(&r, 0, "dtctl submit --help-keys");
+    expect_text(r.out, "train.lr");
+    expect_text(r.out, "checkpoint.dir");
+}
