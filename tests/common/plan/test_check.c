@@ -1,0 +1,354 @@
+/* The checker accepts what the compiler makes, and refuses each planted bug by name. */
+#include "tests/common/plan/plan_fixture.h"
+
+static void setup(struct fixture *f, int workers, enum numerics numerics)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, workers);
+    job.train.numerics = numerics;
+    fixture_init(f, &job, MODE_TRAIN);
+}
+
+static int find_op(const struct program *p, enum op_kind kind, int nth)
+{
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == kind && nth-- == 0)
+            return i;
+    fail_msg("no such op: %s", op_name(kind));
+    return -1;
+}
+
+static int find_action(const struct program *p, enum action_kind kind, int nth)
+{
+    for (int i = 0; i < p->n_actions; i++)
+        if (p->actions[i].kind == kind && nth-- == 0)
+            return i;
+    fail_msg("no such action: %s", action_name(kind));
+    return -1;
+}
+
+static int find_buffer(const struct program *p, const char *name)
+{
+    for (int i = 0; i < p->n_buffers; i++)
+        if (strcmp(p->buffers[i].name, name) == 0)
+            return i;
+    fail_msg("no such buffer: %s", name);
+    return -1;
+}
+
+static void remove_action(struct program *p, int i)
+{
+    memmove(&p->actions[i], &p->actions[i + 1], (size_t)(p->n_actions - i - 1) * sizeof(*p->actions));
+    p->n_actions--;
+}
+
+static void insert_action(struct program *p, int at, struct action a)
+{
+    p->actions = realloc(p->actions, (size_t)(p->n_actions + 1) * sizeof(a));
+    assert_non_null(p->actions);
+    memmove(&p->actions[at + 1], &p->actions[at], (size_t)(p->n_actions - at) * sizeof(a));
+    p->actions[at] = a;
+    p->n_actions++;
+}
+
+/* Refused, with the rank and these words; frees the fixture. */
+static void assert_refused(struct fixture *f, int rank, const char *const words[])
+{
+    char text[32];
+    err_t e = plan_check(&f->graph, f->programs, f->n, &f->why);
+    if (e == OK)
+        fail_msg("accepted, though it should say \"%s\"", words[0]);
+    assert_err(ERR_INVALID, e);
+    snprintf(text, sizeof(text), "rank %d", rank);
+    assert_says(&f->why, text);
+    for (int i = 0; words[i]; i++)
+        assert_says(&f->why, words[i]);
+    fixture_fini(f);
+}
+#define SAYS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+TEST(every_compiled_program_passes)
+{
+    static const enum program_mode modes[] = {MODE_TRAIN, MODE_EVAL};
+    for (int workers = 1; workers <= 7; workers++)
+        for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+            for (int numerics = NUMERICS_FAST; numerics <= NUMERICS_PROOF; numerics++)
+                for (int tied = 0; tied < 2; tied++)
+                    for (int m = 0; m < 2; m++) {
+                        struct job_spec job = job_small((enum model_arch)arch, workers);
+                        struct fixture f;
+                        job.model.tied = tied || arch == ARCH_GPT2;
+                        job.train.numerics = (enum numerics)numerics;
+                        job.train.global_batch = 9; /* the last microbatch is short; 7 workers have 5 microbatches */
+                        fixture_init(&f, &job, modes[m]);
+                        if (plan_check(&f.graph, f.programs, f.n, &f.why) != OK)
+                            fail_msg("%d workers, arch %d, numerics %d: %s", workers, arch, numerics, f.why.text);
+                        fixture_fini(&f);
+                    }
+}
+
+TEST(generate_passes)
+{
+    struct job_spec job = job_small(ARCH_GPT2, 1);
+    struct fixture f;
+    fixture_init(&f, &job, MODE_GENERATE);
+    if (plan_check(&f.graph, f.programs, 1, &f.why) != OK)
+        fail_msg("%s", f.why.text);
+    assert_true(f.programs[0].logits_buffer >= 0);
+    fixture_fini(&f);
+}
+
+TEST(a_dropped_reduce_is_refused)
+{
+    struct fixture f;
+    setup(&f, 2, NUMERICS_FAST);
+    remove_action(&f.programs[1], find_action(&f.programs[1], ACT_REDUCE, 2)); /* losses, head, layer 1 */
+    /* The norm of layer 1 waits for the reduce's event, which nothing records any more. */
+    assert_refused(&f, 1, SAYS("(norm)", "waits for event", "which nothing records"));
+    setup(&f, 2, NUMERICS_FAST);
+    for (int r = 0; r < 2; r++) {
+        remove_action(&f.programs[r], find_action(&f.programs[r], ACT_REDUCE, 2));
+        for (int i = 0; i < f.programs[r].n_ops; i++)
+            if (f.programs[r].ops[i].kind == OP_NORM && f.programs[r].ops[i].wait[0] == f.graph.n_units + 2)
+                f.programs[r].ops[i].wait[0] = -1; /* for the reduce of unit 2 */
+    }
+    assert_refused(&f, 0, SAYS("(norm)", "layers.1.attention_norm.weight.grad", "nothing has reduced it"));
+}
+
+TEST(a_dropped_reduce_of_the_losses_is_refused)
+{
+    struct fixture f;
+    setup(&f, 2, NUMERICS_FAST);
+    f.programs[0].ops[find_op(&f.programs[0], OP_ZERO, 0)].wait[0] = -1;
+    remove_action(&f.programs[0], find_action(&f.programs[0], ACT_REDUCE, 0));
+    assert_refused(&f, 0, SAYS("nothing has reduced loss"));
+}
+
+TEST(a_second_reduce_is_refused)
+{
+    static const enum numerics both[] = {NUMERICS_FAST, NUMERICS_CANONICAL};
+    for (int i = 0; i < 2; i++) {
+        struct fixture f;
+        setup(&f, 2, both[i]);
+        struct program *p = &f.programs[1];
+        int b = find_action(p, ACT_REDUCE, 2);
+        insert_action(p, b, p->actions[b]);
+        assert_refused(&f, 1, SAYS("(reduce unit 2)", "layers.1.attention_norm.weight.grad", "a second time"));
+    }
+}
+
+TEST(a_gradient_added_behind_its_reduce_is_refused)
+{
+    struct fixture f;
+    setup(&f, 2, NUMERICS_FAST);
+    struct program *p = &f.programs[0];
+    int last = find_action(p, ACT_BACKWARD, 2), reduce = find_action(p, ACT_REDUCE, 1);
+    struct action moved = p->actions[reduce];       /* the head's gradient, before the last microbatch */
+    p->ops[moved.first_op].stream = STREAM_COMPUTE; /* so that the order of streams is not what is wrong */
+    remove_action(p, reduce);
+    insert_action(p, last, moved);
+    assert_refused(&f, 0, SAYS("(backward micro 2)", "adds to output.weight.grad behind its reduce"));
+}
+
+TEST(another_order_of_collectives_is_refused)
+{
+    struct fixture f;
+    setup(&f, 3, NUMERICS_FAST);
+    struct program *p = &f.programs[2];
+    int a = find_action(p, ACT_REDUCE, 1), b = find_action(p, ACT_REDUCE, 2);
+    struct action x = p->actions[a];
+    p->actions[a] = p->actions[b];
+    p->actions[b] = x;
+    assert_refused(&f, 2, SAYS("action", "(all_reduce)", "unit.2.grad", "rank 0", "unit.3.grad", "one order"));
+}
+
+TEST(a_collective_that_one_rank_lacks_is_a_deadlock)
+{
+    struct fixture f;
+    struct job_spec job = job_small(ARCH_LLAMA, 2);
+    fixture_init(&f, &job, MODE_EVAL);
+    struct program *p = &f.programs[1];
+    p->buffers[p->loss_buffer].layout.axis[AXIS_DP].kind =
+        LAYOUT_REPLICATE; /* it believes that nothing is to be summed */
+    p->ops[find_op(p, OP_ZERO, 0)].wait[0] = -1;
+    remove_action(p, find_action(p, ACT_REDUCE, 0));
+    assert_refused(&f, 0, SAYS("(all_reduce)", "loss", "not all ranks of its group come to it"));
+}
+
+TEST(a_group_that_leaves_a_holder_out_is_refused)
+{
+    struct fixture f;
+    setup(&f, 3, NUMERICS_FAST);
+    f.programs[0].groups[0].n = 2;
+    assert_refused(&f, 0, SAYS("(all_reduce)", "leaves rank 2 out"));
+}
+
+TEST(another_reduction_than_the_layout_says_is_refused)
+{
+    struct fixture f;
+    setup(&f, 2, NUMERICS_FAST);
+    f.programs[1].ops[find_op(&f.programs[1], OP_ALL_REDUCE, 2)].reduce = REDUCE_AVG;
+    assert_refused(&f, 1, SAYS("unit.2.grad", "another way than its layout"));
+}
+
+TEST(overlapping_live_buffers_are_refused)
+{
+    struct fixture f;
+    setup(&f, 1, NUMERICS_FAST);
+    struct program *p = &f.programs[0];
+    int q = find_buffer(p, "layer.0.gate"), v = find_buffer(p, "layer.1.gate"); /* equal sizes, both alive */
+    p->buffers[v].offset = p->buffers[q].offset;
+    assert_refused(&f, 0, SAYS("(backward micro 0)", "swiglu_grad", "layer.0.gate", "overwritten as layer.1"));
+    setup(&f, 1, NUMERICS_FAST);
+    p = &f.programs[0];
+    p->buffers[find_buffer(p, "layer.0.q")].offset = p->buffers[find_buffer(p, "layer.0.attention_norm")].offset;
+    assert_refused(&f, 0, SAYS("(gemm)", "layer.0.q", "shares bytes with its operand layer.0.attention_norm"));
+}
+
+TEST(overlapping_parameters_are_refused)
+{
+    struct fixture f;
+    setup(&f, 1, NUMERICS_FAST);
+    struct program *p = &f.programs[0];
+    int a = find_buffer(p, "layers.0.attention.wk.weight"), b = find_buffer(p, "layers.0.attention.wv.weight");
+    p->buffers[b].offset = p->buffers[a].offset;
+    assert_refused(&f, 0, SAYS("layers.0.attention.wk.weight", "layers.0.attention.wv.weight", "share bytes"));
+}
+
+TEST(reading_before_writing_is_refused)
+{
+    struct fixture f;
+    setup(&f, 1, NUMERICS_FAST);
+    struct program *p = &f.programs[0];
+    int a = find_op(p, OP_SWIGLU, 0);
+    struct op x = p->ops[a];
+    p->ops[a] = p->ops[a - 1]; /* the product that makes `up` now comes behind its reader */
+    p->ops[a - 1] = x;
+    assert_refused(&f, 0, SAYS("action 1 (forward micro 0)", "(swiglu)", "reads layer.0.up before anything"));
+}
+
+TEST(an_activation_of_the_microbatch_before_is_refused)
+{
+    struct fixture f;
+    setup(&f, 1, NUMERICS_FAST);
+    struct program *p = &f.programs[0];
+    int backward = find_action(p, ACT_BACKWARD, 1); /* of micro 1 */
+    struct action x = p->actions[backward];
+    p->actions[backward] = p->actions[backward + 1];
+    p->actions[backward + 1] = x; /* forward 2 before backward 1 */
+    err_t e = plan_check(&f.graph, f.programs, f.n, &f.why);
+    assert_err(ERR_INVALID, e);
+    assert_says(&f.why, "rank 0");
+    fixture_fini(&f);
+}
+
+TEST(a_gradient_that_is_never_zeroed_is_refused)
+{
+    struct fixture f;
+    setup(&f, 1, NUMERICS_FAST);
+    struct program *p = &f.programs[0];
+    int first = p->actions[find_action(p, ACT_BACKWARD, 0)].first_op;
+    for (int i = first; i < p->n_ops; i++)
+        if (p->ops[i].kind == OP_GEMM && p->buffers[p->ops[i].arg[3].buffer].space == SPACE_GRAD) {
+            p->ops[i].flags |= OPF_ACC;
+            break;
+        }
+    assert_refused(&f, 0, SAYS("(backward micro 0)", "output.weight.grad", "before anything"));
+}
+
+TEST(a_missing_wait_is_refused)
+{
+    struct fixture f;
+    setup(&f, 2, NUMERICS_FAST);
+    struct program *p = &f.programs[1];
+    p->ops[find_op(p, OP_ALL_REDUCE, 1)].wait[0] = -1; /* the head's gradient */
+    assert_refused(&f, 1, SAYS("(all_reduce)", "norm.weight.grad", "another stream"));
+    setup(&f, 2, NUMERICS_FAST);
+    p = &f.programs[0];
+    p->ops[find_op(p, OP_NORM, 0)].wait[0] = -1;
+    assert_refused(&f, 0, SAYS("(norm)", "norm.weight.grad", "another stream"));
+    setup(&f, 1, NUMERICS_FAST);
+    p = &f.programs[0];
+    p->ops[find_op(p, OP_ADAMW, 0)].wait[0] = -1; /* the save of the last step may still read */
+    assert_refused(&f, 0, SAYS("(adamw)", "writes tok_embeddings.weight", "another stream"));
+}
+
+TEST(waiting_for_each_other_is_a_deadlock)
+{
+    struct fixture f;
+    setup(&f, 1, NUMERICS_FAST);
+    struct program *p = &f.programs[0];
+    int snapshot = find_op(p, OP_SNAPSHOT, 0), adamw = find_op(p, OP_ADAMW, 0);
+    p->ops[snapshot].event = -1;
+    p->ops[adamw].wait[0] = p->n_events - 1;
+    assert_refused(&f, 0, SAYS("(adamw)", "waits for event", "nothing records"));
+}
+
+TEST(a_parameter_without_update_is_refused)
+{
+    struct fixture f;
+    setup(&f, 1, NUMERICS_FAST);
+    struct program *p = &f.programs[0];
+    int a = find_op(p, OP_ADAMW, 3);
+    for (int k = 0; k < OP_MAX_OPERANDS; k++)
+        p->ops[a].arg[k] = p->ops[a + 1].arg[k];
+    assert_refused(&f, 0, SAYS("layers.0.attention.wk.weight", "0 times instead of once"));
+}
+
+TEST(a_microbatch_that_nobody_computes_is_refused)
+{
+    struct fixture f;
+    setup(&f, 2, NUMERICS_FAST);
+    f.programs[1].first_micro++;
+    assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
+    assert_says(&f.why, "rank 1");
+    fixture_fini(&f);
+}
+
+TEST(a_wrong_peak_is_refused)
+{
+    struct fixture f;
+    setup(&f, 1, NUMERICS_FAST);
+    f.programs[0].space_bytes[SPACE_WORK] += 64;
+    assert_refused(&f, 0, SAYS("SPACE_WORK", "its buffers need"));
+    setup(&f, 1, NUMERICS_FAST);
+    f.programs[0].space_bytes[SPACE_WORK] -= 64;
+    assert_refused(&f, 0, SAYS("SPACE_WORK", "ends at byte"));
+}
+
+TEST(a_leaf_out_of_order_is_refused)
+{
+    struct fixture f;
+    setup(&f, 1, NUMERICS_CANONICAL);
+    struct program *p = &f.programs[0];
+    p->actions[find_action(p, ACT_FORWARD, 1)].micro = 2;
+    p->actions[find_action(p, ACT_BACKWARD, 1)].micro = 2;
+    assert_refused(&f, 0, SAYS("(tree_leaf)", "microbatch 2", "when 1 is next"));
+    setup(&f, 1, NUMERICS_CANONICAL);
+    p = &f.programs[0];
+    remove_action(p, find_action(p, ACT_BACKWARD, 4));
+    assert_refused(&f, 0, SAYS("(tree_reduce)", "4 of this rank's 5 leaves"));
+}
+
+TEST(an_alias_that_no_kernel_allows_is_refused)
+{
+    struct fixture f;
+    setup(&f, 1, NUMERICS_FAST);
+    struct program *p = &f.programs[0];
+    struct op *op = &p->ops[find_op(p, OP_SWIGLU, 0)];
+    op->arg[2].buffer = op->arg[0].buffer;
+    assert_refused(&f, 0, SAYS("(swiglu)", "writes layer.0.gate over operand 0"));
+}
+
+TEST(broken_structure_is_refused)
+{
+    struct fixture f;
+    setup(&f, 1, NUMERICS_FAST);
+    f.programs[0].ops[find_op(&f.programs[0], OP_EMBED, 0)].arg[1].buffer = -1;
+    assert_refused(&f, 0, SAYS("(embed)", "operand 1 is missing"));
+    setup(&f, 1, NUMERICS_FAST);
+    f.programs[0].ops[find_op(&f.programs[0], OP_EMBED, 0)].arg[3].buffer = 100000;
+    assert_refused(&f, 0, SAYS("(embed)", "operand 3 is buffer 100000"));
+    setup(&f, 1, NUMERICS_FAST);
+    f.programs[0].actions[1].n_ops = 1 << 20;
+    assert_refused(&f, 0, SAYS("action 1"));
+}

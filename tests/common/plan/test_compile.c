@@ -1,0 +1,292 @@
+/* What the compiler makes: the listing of a tiny program, shares of a batch, places, flags. */
+#include "tests/common/plan/plan_fixture.h"
+
+#include <math.h>
+
+/* DTD_GOLDEN=write makes the golden files anew; look at the difference before committing it. */
+static void assert_golden(const struct fixture *f, int rank, const char *name)
+{
+    char path[512], *text = NULL, *want = NULL;
+    size_t len = 0, want_len = 0;
+    const char *source = getenv("DTD_SOURCE");
+    FILE *out = open_memstream(&text, &len);
+    assert_non_null(out);
+    program_print(&f->programs[rank], &f->graph, out);
+    fclose(out);
+    snprintf(path, sizeof(path), "%s/tests/common/plan/golden/%s.txt", source ? source : ".", name);
+    if (getenv("DTD_GOLDEN")) {
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fwrite(text, 1, len, file);
+        fclose(file);
+    }
+    FILE *file = fopen(path, "r");
+    if (!file)
+        fail_msg("cannot open %s; run with DTD_GOLDEN=write to make it", path);
+    assert_true(getdelim(&want, &want_len, 0, file) > 0);
+    fclose(file);
+    char *got_at = text, *want_at = want, *got_save, *want_save;
+    for (int line = 1;; line++, got_at = want_at = NULL) {
+        char *g = strtok_r(got_at, "\n", &got_save), *w = strtok_r(want_at, "\n", &want_save);
+        if (!g && !w)
+            break;
+        if (!g || !w || strcmp(g, w) != 0)
+            fail_msg("%s:%d is\n%s\nnot\n%s", path, line, g ? g : "(the end)", w ? w : "(the end)");
+    }
+    free(text);
+    free(want);
+}
+
+TEST(tiny_llama_prints_as_before)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 2);
+    struct fixture f;
+    job.model.layers = 1;
+    job.train.global_batch = 5;
+    fixture_init(&f, &job, MODE_TRAIN);
+    assert_golden(&f, 0, "llama_train");
+    fixture_fini(&f);
+}
+
+TEST(tiny_canonical_gpt2_prints_as_before)
+{
+    struct job_spec job = job_small(ARCH_GPT2, 1);
+    struct fixture f;
+    job.model.layers = 1;
+    job.train.global_batch = 6;
+    job.train.numerics = NUMERICS_CANONICAL;
+    fixture_init(&f, &job, MODE_TRAIN);
+    assert_golden(&f, 0, "gpt2_canonical");
+    fixture_fini(&f);
+}
+
+TEST(a_global_batch_need_not_divide)
+{
+    for (int workers = 1; workers <= 8; workers++)
+        for (int64_t batch = 1; batch <= 12; batch++)
+            for (int64_t micro = 1; micro <= batch; micro++) {
+                struct job_spec job = job_small(ARCH_LLAMA, workers);
+                struct fixture f;
+                int next = 0, least = 100, most = 0;
+                int64_t samples = 0;
+                job.train.global_batch = batch;
+                job.train.micro_batch = micro;
+                fixture_init(&f, &job, MODE_EVAL);
+                for (int r = 0; r < workers; r++) {
+                    const struct program *p = &f.programs[r];
+                    int share = p->end_micro - p->first_micro;
+                    assert_int_equal(p->first_micro, next);
+                    next = p->end_micro;
+                    least = share < least ? share : least;
+                    most = share > most ? share : most;
+                    for (int i = p->first_micro; i < p->end_micro; i++) {
+                        assert_int_equal(p->micros[i].first, i * micro); /* the same samples on any number of workers */
+                        assert_true(p->micros[i].samples == micro || i == p->n_micros - 1);
+                        samples += p->micros[i].samples;
+                    }
+                }
+                assert_int_equal(samples, batch);
+                assert_true(most - least <= 1);
+                assert_true(f.programs[0].loss_scale == 1.0 / (double)(batch * job.train.seq));
+                fixture_fini(&f);
+            }
+}
+
+/* The most bytes of SPACE_WORK that are alive at one op: what no packing can go below. */
+static int64_t live_bound(const struct program *p)
+{
+    int *birth = calloc((size_t)p->n_buffers, sizeof(int)), *death = calloc((size_t)p->n_buffers, sizeof(int));
+    int64_t most = 0;
+    int time = 0, end;
+    for (int a = 1; a <= 2; a++) /* the first forward and backward */
+        for (int i = 0; i < p->actions[a].n_ops; i++) {
+            time++;
+            for (int k = 0; k < OP_MAX_OPERANDS; k++) {
+                int b = p->ops[p->actions[a].first_op + i].arg[k].buffer;
+                if (b < 0 || p->buffers[b].space != SPACE_WORK)
+                    continue;
+                birth[b] = birth[b] ? birth[b] : time;
+                death[b] = time;
+            }
+        }
+    end = time;
+    for (time = 1; time <= end; time++) {
+        int64_t alive = 0;
+        for (int b = 0; b < p->n_buffers; b++)
+            if (birth[b] && birth[b] <= time && time <= death[b])
+                alive += (p->buffers[b].bytes + 63) / 64 * 64;
+        most = alive > most ? alive : most;
+    }
+    free(birth);
+    free(death);
+    return most;
+}
+
+TEST(packing_is_within_a_few_per_cent_of_the_bound)
+{
+    for (int arch = 0; arch < 2; arch++)
+        for (int64_t layers = 1; layers <= 12; layers += 11) {
+            struct job_spec job = job_small((enum model_arch)arch, 1);
+            struct fixture f;
+            job.model.dim = 64;
+            job.model.layers = layers;
+            job.model.vocab = 1000;
+            job.train.seq = 32;
+            fixture_init(&f, &job, MODE_TRAIN);
+            int64_t bound = live_bound(&f.programs[0]), got = f.programs[0].space_bytes[SPACE_WORK];
+            assert_true(got >= bound);
+            if ((double)got > 1.05 * (double)bound)
+                fail_msg("arch %d, %d layers: %lld bytes, bound %lld", arch, (int)layers, (long long)got,
+                         (long long)bound);
+            fixture_fini(&f);
+        }
+}
+
+TEST(one_buffer_carries_the_residual_gradient)
+{
+    for (int arch = 0; arch < 2; arch++) {
+        struct job_spec job = job_small((enum model_arch)arch, 1);
+        struct fixture f;
+        int carrier = -1, norms = 0;
+        fixture_init(&f, &job, MODE_TRAIN);
+        const struct program *p = &f.programs[0];
+        for (int i = 0; i < p->n_ops; i++) {
+            const struct op *op = &p->ops[i];
+            if (op->kind != OP_RMSNORM_GRAD && op->kind != OP_LAYERNORM_GRAD)
+                continue;
+            int dx = op->arg[arch ? 6 : 5].buffer;
+            assert_true(carrier < 0 || carrier == dx);
+            carrier = dx;
+            norms++;
+        }
+        assert_int_equal(norms, 2 * (2 * 2 + 1)); /* two ranges of ops */
+        fixture_fini(&f);
+    }
+}
+
+TEST(decay_is_on_matrices_only)
+{
+    struct job_spec job = job_small(ARCH_GPT2, 1);
+    struct fixture f;
+    fixture_init(&f, &job, MODE_TRAIN);
+    const struct program *p = &f.programs[0];
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == OP_ADAMW) {
+            const struct buffer *b = &p->buffers[p->ops[i].arg[0].buffer];
+            assert_int_equal((p->ops[i].flags & OPF_DECAY) != 0, b->ndim == 2);
+        }
+    fixture_fini(&f);
+}
+
+/* The blocks of the norm cover every tensor from its own start, one after the other. */
+TEST(norm_blocks_are_on_a_fixed_grid)
+{
+    for (int workers = 1; workers <= 3; workers += 2) {
+        struct job_spec job = job_small(ARCH_LLAMA, workers);
+        struct fixture f;
+        job.model.dim = 48;
+        job.model.vocab = 777;
+        fixture_init(&f, &job, MODE_TRAIN);
+        const struct program *p = &f.programs[0];
+        int64_t next = 0, total = 0;
+        for (int t = 0; t < f.graph.n_tensors; t++)
+            for (int i = 0; i < p->n_ops; i++)
+                if (p->ops[i].kind == OP_NORM && p->buffers[p->ops[i].arg[0].buffer].tensor == t) {
+                    assert_int_equal(p->ops[i].arg[1].offset, next);
+                    next += (p->ops[i].m.factor + PLAN_NORM_BLOCK - 1) / PLAN_NORM_BLOCK;
+                    total += p->ops[i].m.factor;
+                }
+        assert_int_equal(total, f.graph.n_params);
+        for (int i = 0; i < p->n_ops; i++)
+            if (p->ops[i].kind == OP_CLIP)
+                assert_int_equal(p->ops[i].m.factor, next);
+        fixture_fini(&f);
+    }
+}
+
+TEST(all_modes_lay_parameters_out_alike)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 2);
+    struct fixture train, other;
+    fixture_init(&train, &job, MODE_TRAIN);
+    for (int mode = MODE_EVAL; mode <= MODE_GENERATE; mode++) {
+        fixture_init(&other, &job, (enum program_mode)mode);
+        const struct program *a = &train.programs[0], *b = &other.programs[0];
+        assert_int_equal(a->space_bytes[SPACE_PARAM], b->space_bytes[SPACE_PARAM]);
+        for (int t = 0; t < train.graph.n_tensors; t++)
+            if (a->param_buffer[t] >= 0)
+                assert_int_equal(a->buffers[a->param_buffer[t]].offset, b->buffers[b->param_buffer[t]].offset);
+        assert_int_equal(b->space_bytes[SPACE_GRAD] + b->space_bytes[SPACE_OPT] + b->arena_bytes, 0);
+        assert_true(b->space_bytes[SPACE_WORK] < a->space_bytes[SPACE_WORK]);
+        fixture_fini(&other);
+    }
+    fixture_fini(&train);
+}
+
+TEST(the_tree_is_in_the_gradients_bytes_on_all_ranks)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 3);
+    struct fixture f;
+    job.train.global_batch = 26; /* 13 leaves: 5, 4, 4 */
+    job.train.numerics = NUMERICS_CANONICAL;
+    fixture_init(&f, &job, MODE_TRAIN);
+    int depth = 0;
+    for (int r = 0; r < 3; r++) {
+        int d = tree_depth(13, f.programs[r].first_micro, f.programs[r].end_micro);
+        depth = d > depth ? d : depth;
+    }
+    for (int r = 0; r < 3; r++) {
+        const struct program *p = &f.programs[r];
+        assert_int_equal(p->tree_depth, depth);
+        assert_int_equal(p->space_bytes[SPACE_GRAD], (1 + depth) * p->space_bytes[SPACE_PARAM]);
+    }
+    fixture_fini(&f);
+}
+
+TEST(a_rank_without_microbatches_adds_zero)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 3);
+    struct fixture f;
+    job.train.global_batch = 4; /* two microbatches for three ranks */
+    fixture_init(&f, &job, MODE_TRAIN);
+    const struct program *p = &f.programs[2];
+    assert_int_equal(p->first_micro, p->end_micro);
+    assert_int_equal(p->space_bytes[SPACE_WORK], 0);
+    int64_t zeroed = 0;
+    for (int i = 0; i < p->actions[0].n_ops; i++)
+        if (p->buffers[p->ops[i].arg[0].buffer].space == SPACE_GRAD)
+            zeroed += p->ops[i].m.factor * 4;
+    assert_int_equal(zeroed, p->space_bytes[SPACE_GRAD]);
+    fixture_fini(&f);
+}
+
+TEST(proofs_compute_in_float64)
+{
+    struct job_spec job = job_small(ARCH_GPT2, 1);
+    struct fixture f;
+    job.train.numerics = NUMERICS_PROOF;
+    fixture_init(&f, &job, MODE_TRAIN);
+    assert_int_equal(f.programs[0].dtype, DT_F64);
+    assert_true(f.programs[0].space_bytes[SPACE_PARAM] >= 8 * f.graph.n_params);
+    fixture_fini(&f);
+}
+
+TEST(a_rank_that_does_not_exist_is_refused)
+{
+    struct job_spec job = job_small(ARCH_GPT2, 2);
+    struct graph g;
+    struct program p;
+    struct why why;
+    assert_ok(graph_build(&job.model, job.train.seq, &g, &why));
+    assert_err(ERR_INVALID, plan_compile(&job, &g, MODE_TRAIN, 2, &p, &why));
+    assert_says(&why, "rank 2 of a job with 2 workers");
+    graph_fini(&g);
+}
+
+TEST(dimensions_follow_the_samples)
+{
+    struct program p = {.seq = 8};
+    assert_int_equal(program_dim(&p, (struct graph_dim){SYM_ONE, 5}, 3), 5);
+    assert_int_equal(program_dim(&p, (struct graph_dim){SYM_SAMPLES, 5}, 3), 15);
+    assert_int_equal(program_dim(&p, (struct graph_dim){SYM_TOKENS, 5}, 3), 120);
+}

@@ -1,0 +1,132 @@
+/* Forecasts and refusals. */
+#include "tests/common/plan/plan_fixture.h"
+
+static struct job_spec gpt2_small(void)
+{
+    struct job_spec job = job_small(ARCH_GPT2, 2);
+    job.model = (struct job_model){
+        .arch = ARCH_GPT2, .dim = 768, .layers = 12, .heads = 12, .vocab = 50257, .norm_eps = 1e-5, .tied = true};
+    job.train.seq = 1024;
+    job.train.global_batch = 8;
+    job.train.micro_batch = 4;
+    return job;
+}
+
+/* float32 with Adam: 16 bytes a parameter; alignment adds less than 64 bytes per tensor. */
+TEST(states_are_sixteen_bytes_a_parameter)
+{
+    struct job_spec job = gpt2_small();
+    struct graph g;
+    struct program p;
+    struct plan_memory m;
+    struct why why;
+    assert_ok(graph_build(&job.model, job.train.seq, &g, &why));
+    assert_ok(plan_compile(&job, &g, MODE_TRAIN, 0, &p, &why));
+    plan_memory(&p, &m);
+    int64_t states = m.bytes[SPACE_PARAM] + m.bytes[SPACE_OPT] + m.bytes[SPACE_GRAD];
+    assert_true(states >= 16 * g.n_params);
+    assert_true(states <= 16 * g.n_params + 4 * 64 * 148);
+    /* Half of 12 bytes a parameter is saved by each of two ranks. */
+    assert_true(llabs(m.arena_bytes - 6 * g.n_params) < 1 << 20);
+    assert_int_equal(m.total_bytes, states + m.bytes[SPACE_WORK] + m.bytes[SPACE_HOST] + m.arena_bytes);
+    /* What a layer keeps per token: two norms, qkv, o, two sums, fc and its gelu: 16 d, and 16 statistics; beside them
+     * the embedding, the last norm and the logits. The logits are gone when the layers' gradients need room. */
+    double tokens = 4 * 1024, kept = tokens * 4 * (12 * (16 * 768 + 16) + 2 * 768 + 50257);
+    assert_true((double)m.bytes[SPACE_WORK] >= kept);
+    assert_true((double)m.bytes[SPACE_WORK] < 1.02 * kept);
+    program_fini(&p);
+    graph_fini(&g);
+}
+
+TEST(a_job_that_does_not_fit_is_refused_with_what_to_change)
+{
+    struct job_spec job = gpt2_small();
+    struct why why;
+    assert_ok(plan_fits(&job, (int64_t)64 << 30, &why));
+    assert_err(ERR_INVALID, plan_fits(&job, (int64_t)4 << 30, &why));
+    assert_says(&why, "4.00 GiB");
+    assert_says(&why, "2 workers");
+    assert_says(&why, "lower train.micro_batch"); /* activations are the largest part */
+    job.train.seq = 16;
+    job.train.micro_batch = 1;
+    assert_err(ERR_INVALID, plan_fits(&job, (int64_t)2 << 30, &why));
+    assert_says(&why, "lower parallel.workers");
+    job.parallel.workers = 1;
+    assert_err(ERR_INVALID, plan_fits(&job, (int64_t)1 << 30, &why));
+    assert_says(&why, "lower model.dim");
+    job.train.numerics = NUMERICS_CANONICAL;
+    assert_err(ERR_INVALID, plan_fits(&job, (int64_t)1 << 30, &why));
+    assert_says(&why, "raise train.micro_batch");
+}
+
+TEST(fits_is_exact)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 2);
+    struct fixture f;
+    int64_t need = 0;
+    fixture_init(&f, &job, MODE_TRAIN);
+    for (int r = 0; r < 2; r++) {
+        struct plan_memory m;
+        plan_memory(&f.programs[r], &m);
+        need += m.total_bytes;
+    }
+    assert_ok(plan_fits(&job, need, &f.why));
+    assert_err(ERR_INVALID, plan_fits(&job, need - 1, &f.why));
+    fixture_fini(&f);
+}
+
+TEST(what_this_version_does_not_do_is_named_with_the_legal_value)
+{
+    static const struct {
+        size_t field;
+        int64_t value;
+        const char *says;
+    } rows[] = {
+        {offsetof(struct job_parallel, tp), 2, "set parallel.tp to 1"},
+        {offsetof(struct job_parallel, fsdp), 2, "set parallel.fsdp to 1"},
+        {offsetof(struct job_parallel, pp), 4, "set parallel.pp to 1"},
+        {offsetof(struct job_parallel, cp), 2, "set parallel.cp to 1"},
+        {offsetof(struct job_parallel, ep), 2, "set parallel.ep to 1"},
+        {offsetof(struct job_parallel, zero), 1, "set parallel.zero to 0"},
+        {offsetof(struct job_parallel, workers), 0, "parallel.workers is 0"},
+        {offsetof(struct job_parallel, workers), 1 << 20, "nearest legal value is 4096"},
+    };
+    struct mesh mesh;
+    struct why why;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct job_spec job = job_small(ARCH_LLAMA, 2);
+        memcpy((char *)&job.parallel + rows[i].field, &rows[i].value, sizeof(rows[i].value));
+        assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
+        assert_says(&why, rows[i].says);
+    }
+    struct job_spec job = job_small(ARCH_LLAMA, 3);
+    assert_ok(plan_mesh(&job, &mesh, &why));
+    assert_int_equal(mesh_workers(&mesh), 3);
+    assert_int_equal(mesh.size[AXIS_DP], 3);
+    job.parallel.recompute = RECOMPUTE_FULL;
+    assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
+    assert_says(&why, "parallel.recompute");
+    job = job_small(ARCH_LLAMA, 3);
+    job.train.micro_batch = 11;
+    assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
+    assert_says(&why, "nearest legal value is 10");
+    job = job_small(ARCH_LLAMA, 3);
+    job.train.dtype = DT_BF16;
+    assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
+    assert_says(&why, "bfloat16");
+}
+
+TEST(sizes_beyond_63_bits_are_refused)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 1);
+    struct graph g;
+    struct program p;
+    struct why why;
+    job.train.seq = 1 << 24;
+    job.train.global_batch = job.train.micro_batch = 1 << 20;
+    job.model.vocab = 1 << 24;
+    assert_ok(graph_build(&job.model, job.train.seq, &g, &why));
+    assert_err(ERR_LIMIT, plan_compile(&job, &g, MODE_TRAIN, 0, &p, &why));
+    assert_says(&why, "lower train.micro_batch");
+    graph_fini(&g);
+}
