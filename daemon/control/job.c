@@ -1,0 +1,528 @@
+/* See job.h for the two machines. job_tick loops over the phase's own step function until none of them moves; callbacks
+ * only note things and tick. */
+#include "daemon/control/job.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/node.h"
+#include "daemon/control/rpc_adapters.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GATHER_MS 60000
+#define SCAN_MS 120000
+#define LOAD_MS 900000
+#define END_MS 10000
+#define REJOIN_MS 20000
+#define DRAIN_CANCEL_MS 10000
+#define DRAIN_LEAVE_MS 12000 /* below the supervisor's patience */
+#define DRAIN_SAVE_MS 120000
+#define QUIT_MS 6000
+
+/* ---- the tables ---- */
+
+#define LIVE_TO (FSM_TO(JOB_STOPPING))
+
+static const struct fsm_state job_states[] = {
+    [JOB_PENDING] = {"pending", FSM_TO(JOB_STARTING) | LIVE_TO},
+    [JOB_STARTING] = {"starting", FSM_TO(JOB_RUNNING) | FSM_TO(JOB_RECOVERING) | LIVE_TO},
+    [JOB_RUNNING] = {"running", FSM_TO(JOB_RECOVERING) | LIVE_TO},
+    [JOB_RECOVERING] = {"recovering", FSM_TO(JOB_RUNNING) | LIVE_TO},
+    [JOB_STOPPING] = {"stopping", FSM_TO(JOB_DONE) | FSM_TO(JOB_FAILED) | FSM_TO(JOB_CANCELED)},
+    [JOB_DONE] = {"done", 0},
+    [JOB_FAILED] = {"failed", 0},
+    [JOB_CANCELED] = {"canceled", 0},
+};
+
+#define LEAVE_TO (FSM_TO(PHASE_ENDING) | FSM_TO(PHASE_QUITTING))
+
+static const struct fsm_state job_phases[] = {
+    [PHASE_WAITING] = {"waiting", FSM_TO(PHASE_GATHERING) | FSM_TO(PHASE_REJOINING) | LEAVE_TO},
+    [PHASE_GATHERING] = {"gathering", FSM_TO(PHASE_SCANNING) | LEAVE_TO},
+    [PHASE_SCANNING] = {"scanning", FSM_TO(PHASE_COMMITTING) | LEAVE_TO},
+    [PHASE_COMMITTING] = {"committing", FSM_TO(PHASE_LOADING) | LEAVE_TO},
+    [PHASE_LOADING] = {"loading", FSM_TO(PHASE_STEPPING) | LEAVE_TO},
+    [PHASE_STEPPING] = {"stepping", FSM_TO(PHASE_DRAINING) | LEAVE_TO},
+    [PHASE_ENDING] = {"ending", FSM_TO(PHASE_GATHERING) | FSM_TO(PHASE_QUITTING)},
+    [PHASE_REJOINING] = {"rejoining", FSM_TO(PHASE_STEPPING) | FSM_TO(PHASE_DRAINING) | LEAVE_TO},
+    [PHASE_DRAINING] = {"draining", FSM_TO(PHASE_QUITTING)},
+    [PHASE_QUITTING] = {"quitting", FSM_TO(PHASE_RECORDING) | FSM_TO(PHASE_OVER)},
+    [PHASE_RECORDING] = {"recording", FSM_TO(PHASE_OVER)},
+    [PHASE_OVER] = {"over", 0},
+};
+
+static enum job_state state_of_end(enum state_end end)
+{
+    return end == END_DONE ? JOB_DONE : end == END_CANCELED ? JOB_CANCELED : JOB_FAILED;
+}
+
+/* ---- life ---- */
+
+static err_t job_fill(struct job *j, const struct state_job *s)
+{
+    char path[PATH_MAX];
+    struct why why = {""};
+    j->yaml = strdup(s->spec);
+    if (!j->yaml)
+        return ERR_NOMEM;
+    err_t err = job_parse("job", s->spec, strlen(s->spec), NULL, 0, &j->spec, &why);
+    if (err) {
+        log_error("job's spec id=%" PRIu64 " why=%s", s->id, why.text);
+        return err;
+    }
+    j->n_workers = (int)j->spec.parallel.workers;
+    j->workers = calloc((size_t)j->n_workers, sizeof(*j->workers));
+    if (!j->workers)
+        return ERR_NOMEM;
+    snprintf(path, sizeof(path), "%s/jobs/%" PRIu64 "/metrics.jsonl", j->node->dir, j->id);
+    return metrics_init(&j->metrics, path);
+}
+
+err_t job_new(struct node *node, const struct state_job *s, struct job **ret)
+{
+    struct job *j = calloc(1, sizeof(*j));
+    if (!j)
+        return ERR_NOMEM;
+    j->node = node;
+    j->id = s->id;
+    j->submitted_ms = s->submitted_ms;
+    j->epoch = s->epoch.epoch;
+    j->resume_step = s->epoch.resume_step;
+    j->restarts = s->epoch.restarts;
+    j->outcome = s->end;
+    bool over = s->end != END_NONE;
+    j->state = (struct fsm){"job", s->id, job_states, over ? (int)state_of_end(s->end) : JOB_PENDING};
+    j->phase = (struct fsm){"phase", s->id, job_phases, over ? PHASE_OVER : PHASE_WAITING};
+    snprintf(j->reason, sizeof(j->reason), "%s", s->reason ? s->reason : "");
+    err_t err = job_fill(j, s);
+    if (err) {
+        job_free(j);
+        return err;
+    }
+    if (s->desired == DESIRED_CANCELED && !over)
+        job_stop(j, END_CANCELED, false, "canceled");
+    *ret = j;
+    return OK;
+}
+
+void job_free(struct job *j)
+{
+    assert(!j->watches);
+    job_scan_forget(j);
+    metrics_fini(&j->metrics);
+    buf_fini(&j->io_lines);
+    job_fini(&j->spec);
+    free(j->resume_path);
+    free(j->workers);
+    free(j->yaml);
+    free(j);
+}
+
+bool job_over(const struct job *j)
+{
+    return j->phase.state == PHASE_OVER;
+}
+
+int64_t job_step(const struct job *j)
+{
+    if (j->metrics.has_last && j->metrics.last.epoch >= j->epoch)
+        return j->metrics.last.step;
+    return job_over(j) && j->metrics.has_last ? j->metrics.last.step : j->resume_step;
+}
+
+/* ---- moving ---- */
+
+void job_show(struct job *j, enum job_state state, const char *why)
+{
+    if (j->state.state == (int)state)
+        return;
+    fsm_move(&j->state, state, why);
+    j->dirty = true;
+}
+
+void job_deadline(struct job *j, int64_t ms)
+{
+    j->deadline_ms = ms ? clock_mono_ms() + ms : 0;
+}
+
+/* What a phase shows, and how long it may take. */
+static const struct {
+    int show; /* -1: as it was; JOB_STARTING becomes recovering after the first epoch */
+    int64_t deadline_ms;
+} phases[] = {
+    [PHASE_WAITING] = {JOB_PENDING, 0},
+    [PHASE_GATHERING] = {JOB_STARTING, GATHER_MS},
+    [PHASE_SCANNING] = {JOB_STARTING, SCAN_MS},
+    [PHASE_COMMITTING] = {-1, 0},
+    [PHASE_LOADING] = {-1, LOAD_MS},
+    [PHASE_STEPPING] = {JOB_RUNNING, 0},
+    [PHASE_ENDING] = {JOB_RECOVERING, END_MS},
+    [PHASE_REJOINING] = {-1, REJOIN_MS},
+    [PHASE_DRAINING] = {JOB_STOPPING, DRAIN_CANCEL_MS},
+    [PHASE_QUITTING] = {JOB_STOPPING, QUIT_MS},
+    [PHASE_RECORDING] = {JOB_STOPPING, 0},
+    [PHASE_OVER] = {-1, 0},
+};
+
+void job_move(struct job *j, enum job_phase to, const char *why)
+{
+    fsm_move(&j->phase, to, why);
+    job_deadline(j, phases[to].deadline_ms);
+    int show = phases[to].show;
+    if (show == JOB_STARTING && (j->epoch || j->restarts))
+        show = JOB_RECOVERING;
+    if (show >= 0)
+        job_show(j, (enum job_state)show, why);
+    j->dirty = true;
+}
+
+static bool past_deadline(const struct job *j)
+{
+    return j->deadline_ms && clock_mono_ms() >= j->deadline_ms;
+}
+
+/* ---- stopping ---- */
+
+static void stop(struct job *j, enum state_end end, bool save)
+{
+    j->stopping = true;
+    j->outcome = end;
+    j->save_at_stop = save;
+    j->dirty = true;
+}
+
+void job_stop(struct job *j, enum state_end end, bool save, const char *fmt, ...)
+{
+    va_list ap;
+    if (j->stopping || job_over(j))
+        return;
+    va_start(ap, fmt);
+    vsnprintf(j->reason, sizeof(j->reason), fmt, ap);
+    va_end(ap);
+    log_info("job stops id=%" PRIu64 " reason=%s", j->id, j->reason);
+    stop(j, end, save);
+}
+
+void job_leave(struct job *j)
+{
+    if (j->stopping || job_over(j) || j->phase.state == PHASE_WAITING)
+        return;
+    j->leaving = true;
+    stop(j, END_NONE, true);
+}
+
+/* ---- the phases' steps: each looks, and returns true when it has moved ---- */
+
+static bool attending(const struct job_process *p)
+{
+    return p->attend != NULL;
+}
+
+static bool is_missing(const struct job_worker *w)
+{
+    return !attending(&w->p);
+}
+
+static bool is_not_ready(const struct job_worker *w)
+{
+    return !w->ready;
+}
+
+static bool is_not_done(const struct job_worker *w)
+{
+    return !w->done;
+}
+
+static bool none(const struct job *j, bool (*pick)(const struct job_worker *w))
+{
+    for (int k = 0; k < j->n_workers; k++)
+        if (pick(&j->workers[k]))
+            return false;
+    return true;
+}
+
+void job_place(struct job *j)
+{
+    struct slots *s = &j->node->slots;
+    j->placed = true;
+    if (j->n_workers > s->n_cores)
+        log_warn("more workers than cores, they are not bound job=%" PRIu64 " workers=%d cores=%d", j->id, j->n_workers,
+                 s->n_cores);
+    for (int k = 0; k < j->n_workers; k++)
+        slots_bind(s, j->n_workers, (int)j->spec.run.threads, j->workers[k].cpus);
+}
+
+static void unplace(struct job *j)
+{
+    if (!j->placed)
+        return;
+    j->placed = false;
+    slots_give(&j->node->slots, j->n_workers);
+    for (int k = 0; k < j->n_workers; k++)
+        slots_unbind(&j->node->slots, j->workers[k].cpus);
+}
+
+/* First come, first served: a job that does not fit lets nobody pass. */
+static bool tick_waiting(struct job *j)
+{
+    for (const struct job *o = j->node->jobs; o != j; o = o->next)
+        if (o->phase.state == PHASE_WAITING && !o->stopping)
+            return false;
+    if (j->node->stopping || !slots_take(&j->node->slots, j->n_workers)) {
+        const struct slots *s = &j->node->slots;
+        snprintf(j->reason, sizeof(j->reason),
+                 "waits for %d of this node's %d slots (%d are in use); see `dtctl status`", j->n_workers, s->limit,
+                 s->used);
+        return false;
+    }
+    j->reason[0] = '\0';
+    job_place(j);
+    job_move(j, PHASE_GATHERING, "there is room");
+    return true;
+}
+
+static void name_missing(const struct job *j, char *ret, size_t size)
+{
+    int n = job_workers_name(j, is_missing, ret, size);
+    if (!attending(&j->io.p))
+        snprintf(ret + strlen(ret), size - strlen(ret), "%sdtd-io", n ? " and " : "");
+}
+
+static bool tick_gathering(struct job *j)
+{
+    job_processes_need(j, true);
+    if (j->stopping)
+        return true;
+    if (attending(&j->io.p) && none(j, is_missing)) {
+        j->io.scan = SCAN_DUE;
+        job_move(j, PHASE_SCANNING, "all attend");
+        return true;
+    }
+    if (!past_deadline(j))
+        return false;
+    char who[256];
+    name_missing(j, who, sizeof(who));
+    for (int k = 0; k < j->n_workers; k++)
+        if (is_missing(&j->workers[k]))
+            job_process_kill(j, k, SIGKILL);
+    if (!attending(&j->io.p))
+        job_process_kill(j, CHANNEL_SLOT_IO, SIGKILL);
+    job_epoch_lost(j, 0, false, "%s did not say Hello within %d s", who, GATHER_MS / 1000);
+    return true;
+}
+
+static bool tick_scanning(struct job *j)
+{
+    job_processes_need(j, false);
+    if (j->stopping)
+        return true;
+    if (j->io.scan == SCAN_DONE) {
+        job_move(j, PHASE_COMMITTING, "folders are known");
+        job_epoch_propose(j);
+        return true;
+    }
+    if (past_deadline(j)) {
+        job_process_kill(j, CHANNEL_SLOT_IO, SIGKILL);
+        job_epoch_lost(j, 0, false, "dtd-io did not list the checkpoint folder within %d s", SCAN_MS / 1000);
+        return true;
+    }
+    return false;
+}
+
+static bool tick_committing(struct job *j)
+{
+    job_processes_need(j, false);
+    if (j->stopping)
+        return true;
+    if (!j->epoch_committed)
+        return false;
+    job_move(j, PHASE_LOADING, "the epoch is in the log");
+    return true;
+}
+
+static bool tick_loading(struct job *j)
+{
+    job_processes_need(j, false);
+    if (j->stopping)
+        return true;
+    if (none(j, is_not_ready)) {
+        job_move(j, PHASE_STEPPING, "all are ready");
+        return true;
+    }
+    if (!past_deadline(j))
+        return false;
+    char who[256];
+    job_workers_name(j, is_not_ready, who, sizeof(who));
+    for (int k = 0; k < j->n_workers; k++)
+        if (is_not_ready(&j->workers[k]))
+            job_process_kill(j, k, SIGKILL);
+    job_epoch_lost(j, 0, false, "%s not ready within %d s", who, LOAD_MS / 1000);
+    return true;
+}
+
+static void check_time_limit(struct job *j)
+{
+    const struct state_job *s = state_job_find(j->node->state, j->id);
+    int64_t limit = j->spec.run.max_seconds * 1000;
+    if (limit && s && s->started_ms && clock_wall_ms() - s->started_ms >= limit)
+        job_stop(j, END_FAILED, true,
+                 "run.max_seconds (%" PRId64 ") reached at step %" PRId64 "; go on with `dtctl resume %" PRIu64 "`",
+                 j->spec.run.max_seconds, job_step(j), j->id);
+}
+
+static bool tick_stepping(struct job *j)
+{
+    job_processes_need(j, false);
+    if (j->stopping)
+        return true;
+    if (none(j, is_not_done)) {
+        job_stop(j, END_DONE, false, "all steps done");
+        job_move(j, PHASE_QUITTING, "all are done");
+        return true;
+    }
+    check_time_limit(j);
+    return j->stopping;
+}
+
+static bool is_rejoining(const struct job_worker *w)
+{
+    return is_missing(w) || w->p.state != PROCESS_LIVE;
+}
+
+static bool tick_rejoining(struct job *j)
+{
+    job_processes_need(j, false);
+    if (j->stopping)
+        return true;
+    if (none(j, is_rejoining) && none(j, is_not_ready)) {
+        job_move(j, PHASE_STEPPING, "all came back");
+        return true;
+    }
+    if (!past_deadline(j))
+        return false;
+    char who[256];
+    job_workers_name(j, is_not_ready, who, sizeof(who));
+    job_epoch_lost(j, 0, false, "%s did not come back after dtd-control was started again", who);
+    return true;
+}
+
+/* A worker that is gone or idle and listening has left the epoch. */
+static bool is_in_epoch(const struct job_worker *w)
+{
+    return job_process_running(&w->p) && !(w->idle && attending(&w->p));
+}
+
+static bool tick_ending(struct job *j)
+{
+    if (none(j, is_in_epoch)) {
+        job_move(j, PHASE_GATHERING, "everybody has left the epoch");
+        return true;
+    }
+    if (past_deadline(j)) {
+        char who[256];
+        job_workers_name(j, is_in_epoch, who, sizeof(who));
+        log_warn("killed, they did not leave the epoch job=%" PRIu64 " who=%s", j->id, who);
+        for (int k = 0; k < j->n_workers; k++)
+            if (is_in_epoch(&j->workers[k]))
+                job_process_kill(j, k, SIGKILL);
+        job_deadline(j, END_MS);
+    }
+    return false;
+}
+
+static bool tick_draining(struct job *j)
+{
+    job_processes_need(j, false); /* what is being saved needs io */
+    if (!none(j, is_not_done) && !past_deadline(j))
+        return false;
+    job_move(j, PHASE_QUITTING,
+             past_deadline(j) ? "they did not finish their step in time" : "all finished their step");
+    return true;
+}
+
+/* Workers go first, so that what they have given to io is written. */
+static bool tick_quitting(struct job *j)
+{
+    bool late = past_deadline(j);
+    for (int k = 0; late && k < j->n_workers; k++)
+        job_process_kill(j, k, SIGKILL);
+    if (late && (job_workers_gone(j) || !attending(&j->io.p)))
+        job_process_kill(j, CHANNEL_SLOT_IO, SIGKILL);
+    if (late)
+        job_deadline(j, QUIT_MS);
+    if (!job_workers_gone(j) || job_process_running(&j->io.p))
+        return false;
+    unplace(j);
+    metrics_flush(&j->metrics);
+    if (sup_release(&j->node->sup, j->id))
+        log_error("job not released id=%" PRIu64, j->id);
+    job_move(j, j->leaving ? PHASE_OVER : PHASE_RECORDING, "its processes have ended");
+    return true;
+}
+
+static void end_recorded(struct node *n, uint64_t job, const struct state_result *result)
+{
+    struct job *j = node_job(n, job);
+    if (!j || j->phase.state != PHASE_RECORDING)
+        return;
+    job_show(j, state_of_end(j->outcome), j->reason);
+    job_move(j, PHASE_OVER, "its end is in the log");
+    node_tick(n);
+}
+
+static bool tick_recording(struct job *j)
+{
+    if (j->recorded)
+        return false;
+    const struct record r = {.kind = RECORD_ENDED,
+                             .wall_ms = clock_wall_ms(),
+                             .job = j->id,
+                             .ended = {.end = j->outcome, .reason = j->reason}};
+    j->recorded = outbox_add(&j->node->outbox, &r, end_recorded) == OK;
+    return false;
+}
+
+static bool tick_over(struct job *j)
+{
+    return false;
+}
+
+/* ---- the tick ---- */
+
+static bool (*const ticks[])(struct job *j) = {
+    [PHASE_WAITING] = tick_waiting,       [PHASE_GATHERING] = tick_gathering, [PHASE_SCANNING] = tick_scanning,
+    [PHASE_COMMITTING] = tick_committing, [PHASE_LOADING] = tick_loading,     [PHASE_STEPPING] = tick_stepping,
+    [PHASE_ENDING] = tick_ending,         [PHASE_REJOINING] = tick_rejoining, [PHASE_DRAINING] = tick_draining,
+    [PHASE_QUITTING] = tick_quitting,     [PHASE_RECORDING] = tick_recording, [PHASE_OVER] = tick_over,
+};
+
+/* A job that is to stop leaves its phase by the shortest legal way. */
+static bool turn_to_stop(struct job *j)
+{
+    if (!j->stopping || j->phase.state >= PHASE_DRAINING)
+        return false;
+    bool drain = j->phase.state == PHASE_STEPPING || j->phase.state == PHASE_REJOINING;
+    job_move(j, drain ? PHASE_DRAINING : PHASE_QUITTING, j->leaving ? "this dtd ends" : j->reason);
+    if (drain && j->save_at_stop)
+        job_deadline(j, j->leaving ? DRAIN_LEAVE_MS : DRAIN_SAVE_MS);
+    return true;
+}
+
+void job_tick(struct job *j)
+{
+    while (turn_to_stop(j) || ticks[j->phase.state](j))
+        ;
+    job_commands(j);
+    if (j->keep_due)
+        job_keep(j);
+    if (j->dirty) {
+        j->dirty = false;
+        rpc_watch_changed(j);
+    }
+}

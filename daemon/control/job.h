@@ -1,0 +1,261 @@
+/* One job on this node: its processes, its epoch, and the two state machines that drive it. Lives on the loop's thread;
+ * owned by the node. Everything that happens (a process's end, a report, a deadline, a record in the log) is noted in
+ * the structs below, and then job_tick looks at them and takes the next step; nothing else moves a machine.
+ *
+ * What the user sees (enum job_state):
+ *
+ *   pending --> starting --> running --> stopping --> done | failed | canceled
+ *                   |           |  ^          ^
+ *                   +--> recovering +---------+   (every live state may go to stopping)
+ *
+ * What control does (enum job_phase), with what each waits for:
+ *
+ *   WAITING     room for the job's workers
+ *   GATHERING   io and all workers have been started and attend
+ *   SCANNING    io says which step folders are there
+ *   COMMITTING  the epoch's record is in the log; only then is START said
+ *   LOADING     every worker is ready
+ *   STEPPING    every worker is done
+ *   ENDING      an epoch was lost: survivors leave it, or are killed
+ *   REJOINING   a new control: the processes of the epoch come back
+ *   DRAINING    STOP was said: workers finish their step
+ *   QUITTING    workers, then io, end
+ *   RECORDING   the job's last state is in the log
+ *   OVER
+ *
+ *   WAITING -> GATHERING -> SCANNING -> COMMITTING -> LOADING -> STEPPING -> QUITTING -> RECORDING -> OVER
+ *                  ^------------------ ENDING <--------+----------+ |
+ *                                        |                          +--> DRAINING --> QUITTING
+ *                                        +--> QUITTING (restarts used up, canceled) */
+#ifndef DTD_DAEMON_CONTROL_JOB_H
+#define DTD_DAEMON_CONTROL_JOB_H
+
+#include "common/base/fsm.h"
+#include "common/conf/job.h"
+#include "daemon/control/metrics.h"
+#include "daemon/control/state.h"
+#include "daemon/supervisor/channel.h"
+
+#include <sys/types.h>
+
+struct node;
+struct peer;     /* rpc_server.h: a connection */
+struct rpc_call; /* an Attend that commands are said to */
+struct watch;    /* rpc_metrics.c: a client's stream */
+
+enum job_state {
+    JOB_PENDING,
+    JOB_STARTING,
+    JOB_RUNNING,
+    JOB_RECOVERING,
+    JOB_STOPPING,
+    JOB_DONE,
+    JOB_FAILED,
+    JOB_CANCELED,
+};
+
+enum job_phase {
+    PHASE_WAITING,
+    PHASE_GATHERING,
+    PHASE_SCANNING,
+    PHASE_COMMITTING,
+    PHASE_LOADING,
+    PHASE_STEPPING,
+    PHASE_ENDING,
+    PHASE_REJOINING,
+    PHASE_DRAINING,
+    PHASE_QUITTING,
+    PHASE_RECORDING,
+    PHASE_OVER,
+};
+
+enum process_state {
+    PROCESS_ABSENT, /* not there, nothing known */
+    PROCESS_ASKED,  /* the supervisor has been asked to start it */
+    PROCESS_LIVE,
+    PROCESS_ENDED, /* exit_status and exit_signal are known */
+};
+
+struct job_process {
+    enum process_state state;
+    uint8_t token[CHANNEL_TOKEN_BYTES];
+    pid_t pid;
+    bool has_exit;
+    int exit_status, exit_signal, spawn_error;
+    int64_t exit_ns;         /* monotonic, the kernel's word */
+    struct peer *peer;       /* its connection, after Hello */
+    struct rpc_call *attend; /* NULL: commands cannot be said */
+    bool attended;           /* in this life */
+    int64_t silent_since_ms; /* live, and not attending since */
+};
+
+enum worker_told { TOLD_NOTHING, TOLD_START, TOLD_END, TOLD_STOP, TOLD_QUIT };
+
+struct job_worker {
+    struct job_process p;
+    uint8_t cpus[CHANNEL_MAX_CPUS / 8];
+    uint64_t epoch; /* that it is in, as far as we know; 0: none */
+    bool ready, done, idle;
+    enum worker_told told; /* on this connection */
+};
+
+enum io_scan { SCAN_DUE, SCAN_ASKED, SCAN_DONE };
+
+struct job_io {
+    struct job_process p;
+    enum io_scan scan;
+    uint64_t epoch; /* that this process has been told */
+    bool told_quit;
+    int failures; /* lives in a row in which it never attended */
+    int64_t retry_ms;
+};
+
+/* The incident that the job recovers from. */
+struct job_incident {
+    bool open;
+    bool by_exit; /* `seen` names a process's end: a better cause than what its peers say */
+    uint64_t epoch;
+    int64_t wall_ms, decided_ns;
+    double detect_ms;
+    char seen[512], decided[256];
+};
+
+struct job_folder {
+    struct state_checkpoint c; /* path is ours */
+    bool own;                  /* this job's: in the catalog, or written since it was submitted */
+};
+
+struct job {
+    struct node *node;
+    struct job *next;
+    uint64_t id;
+    struct job_spec spec;
+    char *yaml;
+    int64_t submitted_ms;
+    struct fsm state, phase;
+    int n_workers;
+    struct job_worker *workers; /* by slot; on one node the slot is the rank */
+    struct job_io io;
+    bool placed;
+
+    uint64_t epoch; /* the newest that is in the log; 0: none */
+    int64_t resume_step;
+    char *resume_path; /* NULL: from the beginning */
+    uint64_t next_epoch;
+    bool epoch_committed;
+    int restarts;
+
+    enum state_end outcome; /* what the job stops for; END_NONE with `leaving`: only this dtd ends */
+    bool stopping, leaving, save_at_stop;
+    char reason[1024];
+    bool recorded;
+
+    int64_t deadline_ms; /* of the phase; 0: none */
+    struct job_incident incident;
+    struct job_folder *folders; /* of the last scan */
+    int n_folders;
+    bool keep_due; /* retention is to be looked at */
+    char checkpoint_error[512];
+
+    struct metrics metrics;
+    struct buf io_lines; /* the newest metrics for io; a new io is told them again */
+    size_t io_said;      /* of io_lines, to this io */
+    int64_t io_lines_ms; /* when the next ones are said */
+    struct watch *watches;
+    bool dirty; /* watchers are to be told */
+};
+
+/* ---- job.c: life, the machines ---- */
+
+/* From the state's entry, in PHASE_WAITING or PHASE_OVER. */
+NODISCARD err_t job_new(struct node *node, const struct state_job *s, struct job **ret);
+void job_free(struct job *j);
+/* Takes every step that can be taken now. Safe to call at any time, but not from inside itself. */
+void job_tick(struct job *j);
+void job_show(struct job *j, enum job_state state, const char *why);
+bool job_over(const struct job *j);
+/* Ends the job as `end` with a reason; the first caller wins. `save`: workers save before they stop. */
+void job_stop(struct job *j, enum state_end end, bool save, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/* This dtd ends: the job's processes save and go, the job itself stays what it is. */
+void job_leave(struct job *j);
+void job_deadline(struct job *j, int64_t ms);
+void job_move(struct job *j, enum job_phase to, const char *why);
+/* Cores for its workers; the slots have been taken already. */
+void job_place(struct job *j);
+/* The step that the job is at. */
+int64_t job_step(const struct job *j);
+
+/* ---- job_process.c: starting, ending, attending ---- */
+
+/* Starts what is absent or ended. */
+void job_processes_need(struct job *j, bool workers);
+void job_process_child(struct job *j, const struct channel_msg *m);
+/* ERR_DENIED: not the token of a process that lives. */
+NODISCARD err_t job_process_hello(struct job *j, int slot, const uint8_t *token, size_t token_bytes, struct peer *peer,
+                                  uint64_t epoch);
+void job_process_attended(struct job *j, int slot, struct rpc_call *call);
+void job_process_lost(struct job *j, int slot, const struct peer *peer);
+void job_process_kill(struct job *j, int slot, int sig);
+struct job_process *job_process(struct job *j, int slot);
+/* Says to every attending process what the phase wants of it. */
+void job_commands(struct job *j);
+bool job_workers_gone(const struct job *j);
+bool job_process_running(const struct job_process *p);
+/* "ranks 1, 3" of those for which `pick` holds; returns how many. */
+/* "worker rank 1 (pid 4711) was killed by signal 9 (Killed)" */
+void job_process_obituary(const struct job *j, int slot, char *ret, size_t size);
+int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *w), char *ret, size_t size);
+
+/* ---- job_epoch.c: losing an epoch, choosing and starting the next ---- */
+
+/* Something ended the epoch, or the attempt at one: decides between the next epoch and the end of the job. */
+void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* After a scan: brings the catalog in line with the folders and picks what to resume from. */
+void job_catalog_scanned(struct job *j);
+void job_epoch_propose(struct job *j);
+/* The job cannot go on, and a restart would not help. */
+void job_epoch_fatal(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Sets resume_path to what resume_step names. */
+void job_epoch_find_resume(struct job *j);
+/* Opens an incident, in the log at once; job_incident_decided and _recovered complete it. */
+void job_incident_open(struct job *j, const char *seen, double detect_ms, bool by_exit);
+void job_incident_decided(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void job_incident_recovered(struct job *j);
+/* The step that io's newer folders may not be below. */
+int64_t job_io_step(const struct job *j);
+void job_scan_forget(struct job *j);
+
+/* ---- job_report.c: what workers and io say ---- */
+
+enum worker_report_kind { REPORT_IDLE, REPORT_READY, REPORT_METRIC, REPORT_DONE, REPORT_FAILED, REPORT_SAVE_FAILED };
+struct worker_report {
+    enum worker_report_kind kind;
+    uint64_t epoch;
+    int rank;
+    const struct metric_row *metric; /* NULL: none */
+    const char *text;                /* never NULL */
+    bool fatal;
+};
+void job_worker_report(struct job *j, int slot, const struct worker_report *r);
+
+enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED };
+struct io_report {
+    enum io_report_kind kind;
+    uint64_t epoch;
+    const struct state_checkpoint *checkpoint; /* NULL: none */
+    const char *text;                          /* never NULL */
+};
+void job_io_report(struct job *j, const struct io_report *r);
+
+/* ---- job_keep.c: retention ---- */
+
+/* Asks io to remove what the rules do not keep. */
+void job_keep(struct job *j);
+
+/* ---- job_adopt.c: a new control finds what lives ---- */
+
+/* After the supervisor's list; `any`: it named a process of this job. */
+void job_adopt(struct job *j);
+
+#endif

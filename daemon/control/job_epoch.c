@@ -1,0 +1,290 @@
+/* Between two epochs: what ended the first, whether there is a second, and what that begins from. The folder is the
+ * truth about checkpoints and the log its index, so every epoch begins with a look at the folder. The record of an
+ * epoch is in the log before any worker hears of it: a control that dies in between finds it there and goes on with it,
+ * and nobody starts the same epoch twice. */
+#include "daemon/control/job.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/node.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- incidents ---- */
+
+static void log_incident(struct job *j, double recover_ms)
+{
+    const struct job_incident *i = &j->incident;
+    const struct record r = {.kind = RECORD_INCIDENT,
+                             .wall_ms = i->wall_ms,
+                             .job = j->id,
+                             .incident = {.epoch = i->epoch,
+                                          .wall_ms = i->wall_ms,
+                                          .seen = i->seen,
+                                          .decided = i->decided,
+                                          .detect_ms = i->detect_ms,
+                                          .recover_ms = recover_ms}};
+    if (outbox_add(&j->node->outbox, &r, NULL))
+        log_error("incident not logged job=%" PRIu64 " seen=%s", j->id, i->seen);
+    j->dirty = true;
+}
+
+void job_incident_open(struct job *j, const char *seen, double detect_ms, bool by_exit)
+{
+    struct job_incident *i = &j->incident;
+    *i = (struct job_incident){.open = true,
+                               .by_exit = by_exit,
+                               .epoch = j->epoch,
+                               .wall_ms = clock_wall_ms(),
+                               .decided_ns = clock_mono_ns(),
+                               .detect_ms = detect_ms};
+    snprintf(i->seen, sizeof(i->seen), "%s", seen);
+    log_warn("incident job=%" PRIu64 " epoch=%" PRIu64 " detect_ms=%.1f seen=%s", j->id, j->epoch, detect_ms, seen);
+}
+
+void job_incident_decided(struct job *j, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(j->incident.decided, sizeof(j->incident.decided), fmt, ap);
+    va_end(ap);
+    log_incident(j, NAN);
+}
+
+void job_incident_recovered(struct job *j)
+{
+    if (!j->incident.open)
+        return;
+    j->incident.open = false;
+    log_incident(j, (double)(clock_mono_ns() - j->incident.decided_ns) / 1e6);
+}
+
+/* ---- losing an epoch ---- */
+
+/* What the peers of a dead worker say often comes before the word of its death, and names it less well. */
+static void better_cause(struct job *j, const char *seen)
+{
+    if (!j->incident.open || j->incident.by_exit)
+        return;
+    snprintf(j->incident.seen, sizeof(j->incident.seen), "%s", seen);
+    j->incident.by_exit = true;
+    log_incident(j, NAN);
+}
+
+void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *fmt, ...)
+{
+    char seen[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(seen, sizeof(seen), fmt, ap);
+    va_end(ap);
+    if (j->phase.state == PHASE_ENDING && by_exit)
+        better_cause(j, seen);
+    if (j->phase.state == PHASE_ENDING || j->phase.state >= PHASE_DRAINING || j->stopping)
+        return;
+    job_incident_open(j, seen, detect_ms, by_exit);
+    if (j->restarts >= j->spec.run.restarts) {
+        job_incident_decided(j, "the job fails: run.restarts (%" PRId64 ") used up", j->spec.run.restarts);
+        job_stop(j, END_FAILED, false,
+                 "%s; run.restarts (%" PRId64 ") used up. See `dtctl logs %" PRIu64
+                 "`; go on with `dtctl resume %" PRIu64 "`",
+                 seen, j->spec.run.restarts, j->id, j->id);
+        job_move(j, PHASE_QUITTING, "restarts used up");
+        return;
+    }
+    j->restarts++;
+    job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
+    job_move(j, PHASE_ENDING, seen);
+}
+
+void job_epoch_fatal(struct job *j, const char *fmt, ...)
+{
+    char text[900];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (j->stopping || job_over(j))
+        return;
+    job_stop(j, END_FAILED, false, "%s", text);
+    if (j->phase.state < PHASE_DRAINING)
+        job_move(j, PHASE_QUITTING, "it cannot go on");
+}
+
+/* ---- folders and the catalog ---- */
+
+void job_scan_forget(struct job *j)
+{
+    for (int i = 0; i < j->n_folders; i++)
+        free((char *)j->folders[i].c.path);
+    free(j->folders);
+    j->folders = NULL;
+    j->n_folders = 0;
+}
+
+static bool in_catalog(const struct state_job *s, int64_t step)
+{
+    for (int i = 0; s && i < s->n_checkpoints; i++)
+        if (s->checkpoints[i].step == step)
+            return true;
+    return false;
+}
+
+static bool in_folders(const struct job *j, int64_t step)
+{
+    for (int i = 0; i < j->n_folders; i++)
+        if (j->folders[i].c.step == step)
+            return true;
+    return false;
+}
+
+/* A folder without a record is this job's if it was committed in its life time: before its first epoch the job has
+ * written nothing, and at that epoch io moves away what others left at later steps. */
+static void adopt_folders(struct job *j, const struct state_job *s)
+{
+    for (int i = 0; i < j->n_folders; i++) {
+        struct job_folder *f = &j->folders[i];
+        bool known = in_catalog(s, f->c.step);
+        f->own = known || (j->epoch > 0 && f->c.committed_ms >= j->submitted_ms);
+        if (known || !f->own)
+            continue;
+        log_info("checkpoint adopted job=%" PRIu64 " step=%" PRId64 " path=%s", j->id, f->c.step, f->c.path);
+        const struct record r = {
+            .kind = RECORD_CHECKPOINT, .wall_ms = clock_wall_ms(), .job = j->id, .checkpoint = f->c};
+        if (outbox_add(&j->node->outbox, &r, NULL))
+            log_error("checkpoint not logged job=%" PRIu64 " step=%" PRId64, j->id, f->c.step);
+    }
+}
+
+static void drop_records(struct job *j, const struct state_job *s)
+{
+    for (int i = 0; s && i < s->n_checkpoints; i++) {
+        int64_t step = s->checkpoints[i].step;
+        if (in_folders(j, step))
+            continue;
+        log_warn("checkpoint has gone job=%" PRIu64 " step=%" PRId64, j->id, step);
+        const struct record r = {
+            .kind = RECORD_CHECKPOINT_REMOVED, .wall_ms = clock_wall_ms(), .job = j->id, .removed = {.step = step}};
+        if (outbox_add(&j->node->outbox, &r, NULL))
+            log_error("removal not logged job=%" PRIu64 " step=%" PRId64, j->id, step);
+    }
+}
+
+void job_catalog_scanned(struct job *j)
+{
+    const struct state_job *s = state_job_find(j->node->state, j->id);
+    adopt_folders(j, s);
+    drop_records(j, s);
+}
+
+int64_t job_io_step(const struct job *j)
+{
+    int64_t step = j->resume_step;
+    for (int i = 0; i < j->n_folders; i++)
+        if (j->folders[i].own && j->folders[i].c.epoch == j->epoch && j->folders[i].c.step > step)
+            step = j->folders[i].c.step;
+    return step;
+}
+
+/* ---- the next epoch ---- */
+
+/* "…/step-N": N, else 0; the worker then takes the step from what it loads. */
+static int64_t step_of_path(const char *path)
+{
+    const char *name = strrchr(path, '/');
+    int64_t step = 0;
+    int used = 0;
+    if (sscanf(name ? name + 1 : path, "step-%" SCNd64 "%n", &step, &used) != 1 || step < 0)
+        return 0;
+    return step;
+}
+
+static err_t set_resume(struct job *j, const char *path, int64_t step)
+{
+    char *copy = path ? strdup(path) : NULL;
+    if (path && !copy)
+        return ERR_NOMEM;
+    free(j->resume_path);
+    j->resume_path = copy;
+    j->resume_step = step;
+    return OK;
+}
+
+static err_t choose(struct job *j)
+{
+    const struct state_checkpoint *best = NULL;
+    for (int i = 0; i < j->n_folders; i++)
+        if (j->folders[i].own && (!best || j->folders[i].c.step > best->step))
+            best = &j->folders[i].c;
+    const char *from = j->spec.checkpoint.resume_from;
+    if (best)
+        return set_resume(j, best->path, best->step);
+    if (from && *from)
+        return set_resume(j, from, step_of_path(from));
+    return set_resume(j, NULL, 0);
+}
+
+void job_epoch_find_resume(struct job *j)
+{
+    const struct state_job *s = state_job_find(j->node->state, j->id);
+    const char *from = j->spec.checkpoint.resume_from;
+    err_t err = OK;
+    for (int i = 0; s && i < s->n_checkpoints; i++)
+        if (s->checkpoints[i].step == j->resume_step) {
+            err = set_resume(j, s->checkpoints[i].path, j->resume_step);
+            from = NULL;
+        }
+    if (from && *from && step_of_path(from) == j->resume_step)
+        err = set_resume(j, from, j->resume_step);
+    if (err)
+        log_error("resume path job=%" PRIu64 " error=%s", j->id, err_text(err));
+}
+
+static void epoch_recorded(struct node *n, uint64_t job, const struct state_result *result)
+{
+    struct job *j = node_job(n, job);
+    const struct state_job *s = state_job_find(n->state, job);
+    if (!j || j->phase.state != PHASE_COMMITTING)
+        return;
+    /* Proposed twice (the log was reopened in between) the second is stale, and the epoch is ours all the same. */
+    if (!s || s->epoch.epoch != j->next_epoch) {
+        job_epoch_fatal(j, "epoch %" PRIu64 " was not taken: %s", j->next_epoch, err_text(result->err));
+    } else {
+        j->epoch = j->next_epoch;
+        j->epoch_committed = true;
+        log_info("epoch job=%" PRIu64 " epoch=%" PRIu64 " workers=%d resume_step=%" PRId64 " path=%s", j->id, j->epoch,
+                 j->n_workers, j->resume_step, j->resume_path ? j->resume_path : "");
+    }
+    node_tick(n);
+}
+
+void job_epoch_propose(struct job *j)
+{
+    struct state_member *members = calloc((size_t)j->n_workers, sizeof(*members));
+    err_t err = members ? choose(j) : ERR_NOMEM;
+    if (!err) {
+        for (int k = 0; k < j->n_workers; k++)
+            members[k] = (struct state_member){.node = "node-1", .slot = k};
+        j->next_epoch = j->epoch + 1;
+        j->epoch_committed = false;
+        const struct record r = {.kind = RECORD_EPOCH,
+                                 .wall_ms = clock_wall_ms(),
+                                 .job = j->id,
+                                 .epoch = {.epoch = j->next_epoch,
+                                           .members = members,
+                                           .n_members = j->n_workers,
+                                           .resume_step = j->resume_step,
+                                           .restarts = j->restarts}};
+        err = outbox_add(&j->node->outbox, &r, epoch_recorded);
+    }
+    free(members);
+    if (err)
+        job_stop(j, END_FAILED, false, "no new epoch: %s", err_text(err));
+    else if (j->incident.open)
+        job_incident_decided(j, "new epoch %" PRIu64 " from step %" PRId64, j->next_epoch, j->resume_step);
+}

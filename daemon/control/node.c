@@ -1,0 +1,258 @@
+/* See node.h. What comes from outside (the supervisor's words, the timer, the log) enters here, finds its job and
+ * ticks. */
+#include "daemon/control/node.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/rpc_server.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RETRY_MS 1000
+
+/* ---- jobs ---- */
+
+struct job *node_job(struct node *n, uint64_t id)
+{
+    for (struct job *j = n->jobs; j; j = j->next)
+        if (j->id == id)
+            return j;
+    return NULL;
+}
+
+err_t node_job_add(struct node *n, const struct state_job *s)
+{
+    struct job *j = NULL, **at = &n->jobs;
+    err_t err = job_new(n, s, &j);
+    if (err)
+        return err;
+    while (*at)
+        at = &(*at)->next;
+    *at = j;
+    return OK;
+}
+
+/* Jobs that the state has forgotten go from memory too. */
+static void forget_jobs(struct node *n)
+{
+    for (struct job **at = &n->jobs; *at;) {
+        struct job *j = *at;
+        if (job_over(j) && !j->watches && !state_job_find(n->state, j->id)) {
+            *at = j->next;
+            job_free(j);
+        } else {
+            at = &j->next;
+        }
+    }
+}
+
+void node_tick(struct node *n)
+{
+    bool over = true;
+    for (struct job *j = n->jobs; j; j = j->next) {
+        job_tick(j);
+        over = over && (job_over(j) || j->phase.state == PHASE_WAITING);
+    }
+    if (n->stopping && over && !n->ended) {
+        log_info("all jobs have left");
+        n->ended = true;
+        if (sup_end(&n->sup))
+            log_error("the supervisor was not told to end");
+        rpc_server_finish(n);
+    }
+}
+
+/* ---- the log ---- */
+
+static err_t machine_apply(void *arg, const void *bytes, size_t len, uint64_t index, void *result)
+{
+    struct node *n = arg;
+    struct record r;
+    err_t err = record_decode(bytes, len, &r);
+    if (err)
+        return err;
+    _Static_assert(sizeof(struct state_result) <= LOG_RESULT_BYTES, "an answer fits into the log's room for it");
+    err = state_apply(n->state, &r, result);
+    record_fini(&r);
+    return err;
+}
+
+static err_t machine_snapshot(void *arg, struct buf *ret)
+{
+    return state_snapshot(((struct node *)arg)->state, ret);
+}
+
+static err_t machine_restore(void *arg, const void *data, size_t len)
+{
+    return state_restore(((struct node *)arg)->state, data, len);
+}
+
+err_t node_propose(struct node *n, const struct record *r, log_callback cb, void *arg)
+{
+    struct buf bytes = {0};
+    err_t err = record_encode(r, &bytes);
+    if (!err)
+        err = log_propose(n->log, bytes.data, bytes.len, cb, arg);
+    buf_fini(&bytes);
+    return err;
+}
+
+static void log_is_ready(void *owner, err_t err, const char *why)
+{
+    struct node *n = owner;
+    if (err) {
+        log_error("the log cannot start error=%s why=%s", err_name(err), why ? why : "");
+        exit(1);
+    }
+    log_info("log ready term=%llu index=%llu", (unsigned long long)log_term(n->log),
+             (unsigned long long)log_index(n->log));
+    const struct state_job *const *jobs;
+    int count = state_jobs(n->state, &jobs);
+    for (int i = 0; i < count; i++)
+        if (node_job_add(n, jobs[i]))
+            log_error("job not taken up id=%llu", (unsigned long long)jobs[i]->id);
+    if (sup_list(&n->sup))
+        log_error("the supervisor was not asked");
+}
+
+/* ---- the supervisor ---- */
+
+/* A process that no job of ours has: of a job that is over or forgotten. */
+static void stray_child(struct node *n, const struct channel_msg *m)
+{
+    log_warn("process of no job job=%llu slot=%d pid=%d", (unsigned long long)m->job, m->slot, m->pid);
+    if (m->state == CHANNEL_RUNNING && sup_kill(&n->sup, m->job, m->slot, 9))
+        log_error("stray process not killed pid=%d", m->pid);
+}
+
+static void on_child(void *owner, const struct channel_msg *m)
+{
+    struct node *n = owner;
+    struct job *j = node_job(n, m->job);
+    bool ours = j && job_process(j, m->slot) && !job_over(j);
+    if (m->state != CHANNEL_RUNNING && sup_ack(&n->sup, m))
+        log_error("exit not acknowledged pid=%d", m->pid);
+    if (ours)
+        job_process_child(j, m);
+    else
+        stray_child(n, m);
+    if (n->listener) /* before that the list is being read; job_adopt comes at its end */
+        node_tick(n);
+    else if (!ours && m->state != CHANNEL_RUNNING && sup_release(&n->sup, m->job))
+        log_error("job not released");
+}
+
+static void on_job(void *owner, const struct channel_msg *m)
+{
+    struct node *n = owner;
+    const struct job *j = node_job(n, m->job);
+    if ((!j || job_over(j)) && sup_release(&n->sup, m->job))
+        log_error("job not released");
+}
+
+static void on_listed(void *owner)
+{
+    struct node *n = owner;
+    if (n->listener)
+        return;
+    for (struct job *j = n->jobs; j; j = j->next)
+        if (!job_over(j))
+            job_adopt(j);
+    err_t err = rpc_server_start(n, CHANNEL_LISTENER_FD);
+    if (err) {
+        log_error("control.sock cannot be served error=%s", err_text(err));
+        exit(1);
+    }
+    log_info("serving dir=%s slots=%d cores=%d", n->dir, n->slots.limit, n->slots.n_cores);
+    node_tick(n);
+}
+
+static void on_shutdown(void *owner)
+{
+    node_stop(owner);
+}
+
+static void on_lost(void *owner)
+{
+    log_error("the supervisor is gone");
+    exit(1);
+}
+
+static const struct sup_events sup_events = {on_child, on_job, on_listed, on_shutdown, on_lost};
+
+/* ---- time ---- */
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct node *n = timer->data;
+    int64_t now = clock_mono_ms();
+    if (now >= n->retry_ms) {
+        n->retry_ms = now + RETRY_MS;
+        outbox_retry(&n->outbox);
+        for (struct job *j = n->jobs; j; j = j->next)
+            metrics_flush(&j->metrics);
+        forget_jobs(n);
+    }
+    if (n->listener)
+        node_tick(n);
+}
+
+/* ---- start and end ---- */
+
+static err_t start_log(struct node *n, struct why *why)
+{
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof(dir), "%s/raft", n->dir);
+    const struct log_config config = {
+        .loop = &n->loop,
+        .dir = dir,
+        .node = n->conf.name[0] ? n->conf.name : "node-1", /* not the host's: that changes, the log does not */
+        .machine = {n, machine_apply, machine_snapshot, machine_restore},
+        .owner = n,
+        .on_ready = log_is_ready,
+        .reserve_bytes = (uint64_t)n->conf.disk.reserve_mib << 20,
+        .snapshot_threshold = (unsigned)n->conf.snapshot.entries,
+        .snapshot_trailing = (unsigned)n->conf.snapshot.trailing,
+    };
+    err_t err = log_start(&config, &n->log);
+    return err ? why_set(why, err, "%s: %s", dir, err_text(err)) : OK;
+}
+
+err_t node_start(struct node *n, struct why *why)
+{
+    slots_init(&n->slots, (int)n->conf.slots);
+    outbox_init(&n->outbox, n);
+    rpc_server_bind(n);
+    int rc = uv_loop_init(&n->loop);
+    if (!rc)
+        rc = uv_timer_init(&n->loop, &n->timer);
+    if (rc)
+        return why_set(why, err_from_errno(-rc), "event loop: %s", uv_strerror(rc));
+    n->timer.data = n;
+    rc = uv_timer_start(&n->timer, on_timer, NODE_TICK_MS, NODE_TICK_MS);
+    if (rc)
+        return why_set(why, err_from_errno(-rc), "timer: %s", uv_strerror(rc));
+    err_t err = state_new(&n->state);
+    if (err)
+        return why_set(why, err, "state: %s", err_text(err));
+    err = sup_start(&n->sup, &n->loop, CHANNEL_FD, &sup_events, n);
+    if (err)
+        return why_set(why, err, "descriptor %d is no channel: dtd-control is started by dtd, not by hand", CHANNEL_FD);
+    return start_log(n, why);
+}
+
+void node_stop(struct node *n)
+{
+    if (n->stopping)
+        return;
+    log_info("stopping");
+    n->stopping = true;
+    for (struct job *j = n->jobs; j; j = j->next)
+        job_leave(j);
+    if (n->listener)
+        node_tick(n);
+}

@@ -1,0 +1,54 @@
+/* dtd-control: the struct that owns everything, and its start and end.
+ *
+ *   configuration -> log (replay, then ready) -> supervisor's list -> jobs adopted -> control.sock is served
+ *
+ * Nothing is served before the jobs are adopted, so that no answer is made from half a state; who connects earlier
+ * waits in the listener's backlog. One loop, one thread. */
+#ifndef DTD_DAEMON_CONTROL_NODE_H
+#define DTD_DAEMON_CONTROL_NODE_H
+
+#include "common/base/paths.h"
+#include "common/conf/node.h"
+#include "common/rpc/methods.h"
+#include "daemon/control/job.h"
+#include "daemon/control/log.h"
+#include "daemon/control/outbox.h"
+#include "daemon/control/slots.h"
+#include "daemon/control/state.h"
+#include "daemon/control/sup.h"
+
+#include <uv.h>
+
+#define NODE_TICK_MS 50
+
+struct node {
+    uv_loop_t loop;
+    struct node_conf conf;
+    char dir[PATH_STATE_DIR_MAX + 1];
+    struct sup sup;
+    struct state *state;
+    struct log *log;
+    struct state_result applied; /* the last record's answer, what log callbacks point to */
+    struct outbox outbox;
+    struct slots slots;
+    struct rpc_method methods[RPC_METHOD_COUNT];
+    struct rpc_listener *listener; /* NULL until served */
+    struct job *jobs;              /* ascending by id */
+    uv_timer_t timer;
+    int64_t retry_ms; /* when the outbox and the metrics try again */
+    bool stopping, ended;
+};
+
+/* Starts everything; failures after that end the process with a line in the log. */
+NODISCARD err_t node_start(struct node *n, struct why *why);
+struct job *node_job(struct node *n, uint64_t id);
+/* A job that the log has just taken. */
+NODISCARD err_t node_job_add(struct node *n, const struct state_job *s);
+/* Ticks the jobs; called after anything has happened to one that others may wait for. */
+void node_tick(struct node *n);
+/* Jobs save and leave, then the supervisor is told to end everything. Idempotent. */
+void node_stop(struct node *n);
+/* One record at once: says it to the log. */
+NODISCARD err_t node_propose(struct node *n, const struct record *r, log_callback cb, void *arg);
+
+#endif

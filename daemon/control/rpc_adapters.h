@@ -1,0 +1,35 @@
+/* What the core of control says through the rpc adapters, in plain structs: protobuf stops in rpc_*.c. Loop thread. */
+#ifndef DTD_DAEMON_CONTROL_RPC_ADAPTERS_H
+#define DTD_DAEMON_CONTROL_RPC_ADAPTERS_H
+
+#include "common/base/err.h"
+#include "daemon/control/metrics.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct job;
+struct rpc_call;
+
+struct worker_start {
+    uint64_t epoch;
+    int rank, world;
+    const char *yaml, *resume_path; /* resume_path NULL: none */
+    int64_t resume_step;
+};
+NODISCARD err_t rpc_worker_start(struct rpc_call *attend, const struct worker_start *start);
+NODISCARD err_t rpc_worker_end(struct rpc_call *attend, uint64_t epoch);
+NODISCARD err_t rpc_worker_stop(struct rpc_call *attend, uint64_t epoch, bool save);
+NODISCARD err_t rpc_worker_quit(struct rpc_call *attend);
+
+NODISCARD err_t rpc_io_scan(struct rpc_call *attend, const char *yaml);
+NODISCARD err_t rpc_io_epoch(struct rpc_call *attend, uint64_t epoch, int64_t step, const char *yaml);
+NODISCARD err_t rpc_io_remove(struct rpc_call *attend, int64_t step);
+NODISCARD err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len);
+NODISCARD err_t rpc_io_quit(struct rpc_call *attend);
+
+/* To clients that watch the job: its status has changed, a metric has come. */
+void rpc_watch_changed(struct job *j);
+void rpc_watch_metric(struct job *j, const struct metric_row *row);
+
+#endif

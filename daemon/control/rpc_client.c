@@ -1,0 +1,353 @@
+/* Adapter: what clients ask, except streams (rpc_metrics.c, rpc_logs.c). A submit is checked here as the client checked
+ * it, because a client is not to be believed; a repeat of a request id gets the first answer before anything else is
+ * looked at. */
+#include "daemon/control/node.h"
+#include "daemon/control/rpc_server.h"
+#include "daemon/control/rpc_status.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct job *rpc_client_job(struct node *n, struct rpc_call *call, const char *id)
+{
+    char *end;
+    errno = 0;
+    uint64_t number = strtoull(id, &end, 10);
+    struct job *j = id[0] >= '0' && id[0] <= '9' && !*end && !errno ? node_job(n, number) : NULL;
+    if (!j)
+        rpc_fail(call, ERR_NOTFOUND, "no job %.64s; `dtctl status` lists the jobs", id);
+    return j;
+}
+
+static void reply_status(struct rpc_call *call, struct job *j)
+{
+    struct job_status s;
+    err_t err = job_status_fill(&s, j, true);
+    if (err) {
+        rpc_fail(call, err, "%s", err_text(err));
+        return;
+    }
+    rpc_reply(call, &s.msg.base);
+    job_status_fini(&s);
+}
+
+void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct job *j = rpc_client_job(owner, call, ((const Dtd__JobRequest *)request)->job);
+    if (j)
+        reply_status(call, j);
+}
+
+/* ---- submit ---- */
+
+/* One proposal that a client waits for. */
+struct pending {
+    struct node *node;
+    struct rpc_call *call;
+    uint64_t job; /* of a cancel */
+};
+
+static void reply_submitted(struct rpc_call *call, uint64_t job)
+{
+    char id[24];
+    Dtd__SubmitReply reply = DTD__SUBMIT_REPLY__INIT;
+    snprintf(id, sizeof(id), "%" PRIu64, job);
+    reply.job = id;
+    rpc_reply(call, &reply.base);
+}
+
+static const char *when_not_logged(err_t err)
+{
+    return err == ERR_NOSPACE ? "the state directory is full; free some space and submit again"
+                              : "the log did not take it; ask again with the same request id";
+}
+
+static void submitted(void *arg, err_t err, uint64_t index, const void *result)
+{
+    struct pending *p = arg;
+    const struct state_result *r = result;
+    struct node *n = p->node;
+    struct rpc_call *call = p->call;
+    free(p);
+    if (err || r->err) {
+        err_t e = err ? err : r->err;
+        rpc_fail(call, e, "not submitted: %s", err ? when_not_logged(err) : err_text(e));
+        return;
+    }
+    uint64_t id = r->job;
+    if (!node_job(n, id)) {
+        err = node_job_add(n, state_job_find(n->state, id));
+        if (err)
+            log_error("submitted job not taken up id=%" PRIu64 " error=%s", id, err_text(err));
+    }
+    reply_submitted(call, id);
+    node_tick(n);
+}
+
+static err_t check_env(const struct job_spec *spec, struct why *why)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < spec->run.n_env; i++)
+        bytes += strlen(spec->run.env[i]) + 1;
+    return bytes <= CHANNEL_MAX_ENV
+               ? OK
+               : why_set(why, ERR_INVALID, "run.env has %zu bytes, allowed are %d", bytes, CHANNEL_MAX_ENV);
+}
+
+/* What the spec asks of this node and of the jobs there are; the spec itself has been parsed. */
+static err_t check_node(const struct node *n, const struct job_spec *spec, struct why *why)
+{
+    int limit = n->slots.limit < CHANNEL_MAX_SLOTS ? n->slots.limit : CHANNEL_MAX_SLOTS;
+    if (spec->parallel.workers > limit)
+        return why_set(why, ERR_INVALID,
+                       "parallel.workers: %" PRId64 ", this node has %d slots; ask for fewer, or set `slots` in dtd's "
+                       "configuration",
+                       spec->parallel.workers, limit);
+    for (const struct job *j = n->jobs; j; j = j->next)
+        if (!job_over(j) && strcmp(j->spec.checkpoint.dir, spec->checkpoint.dir) == 0)
+            return why_set(why, ERR_INVALID,
+                           "checkpoint.dir: %s is in use by job %" PRIu64
+                           "; wait for it, cancel it, or set another one",
+                           spec->checkpoint.dir, j->id);
+    return check_env(spec, why);
+}
+
+static err_t check_parent(const struct node *n, const char *parent, const struct job_spec *spec, uint64_t *ret,
+                          struct why *why)
+{
+    *ret = parent ? strtoull(parent, NULL, 10) : 0;
+    const struct job *j = *ret ? node_job((struct node *)n, *ret) : NULL;
+    if (!parent)
+        return OK;
+    if (!j)
+        return why_set(why, ERR_NOTFOUND, "no job %.64s to resume", parent);
+    return job_resume_check(&j->spec, spec, why);
+}
+
+static err_t propose_submit(struct node *n, struct rpc_call *call, const Dtd__SubmitRequest *m, uint64_t parent)
+{
+    struct pending *p = calloc(1, sizeof(*p));
+    if (!p)
+        return ERR_NOMEM;
+    *p = (struct pending){.node = n, .call = call};
+    struct record r = {.kind = RECORD_SUBMITTED,
+                       .wall_ms = clock_wall_ms(),
+                       .has_request = true,
+                       .submitted = {.spec = m->spec_yaml, .parent = parent, .uid = getuid()}};
+    memcpy(r.request_id, m->request_id.data, REQUEST_ID_BYTES);
+    err_t err = node_propose(n, &r, submitted, p);
+    if (err)
+        free(p);
+    return err;
+}
+
+void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    const Dtd__SubmitRequest *m = (const Dtd__SubmitRequest *)request;
+    struct job_spec spec;
+    struct state_result first;
+    struct why why = {""};
+    uint64_t parent = 0;
+    if (m->request_id.len != REQUEST_ID_BYTES) {
+        rpc_fail(call, ERR_INVALID, "a request id has %d bytes, this one %zu", REQUEST_ID_BYTES, m->request_id.len);
+        return;
+    }
+    if (state_request_find(n->state, m->request_id.data, &first)) {
+        reply_submitted(call, first.job);
+        return;
+    }
+    if (n->stopping) {
+        rpc_fail(call, ERR_AGAIN, "dtd is stopping");
+        return;
+    }
+    err_t err = job_parse("job", m->spec_yaml, strlen(m->spec_yaml), NULL, 0, &spec, &why);
+    if (err) {
+        rpc_fail(call, err, "%s", why.text);
+        return;
+    }
+    err = check_parent(n, m->parent, &spec, &parent, &why);
+    if (!err)
+        err = check_node(n, &spec, &why);
+    if (!err) {
+        err = propose_submit(n, call, m, parent);
+        if (err)
+            why_set(&why, err, "not submitted: %s", when_not_logged(err));
+    }
+    job_fini(&spec);
+    if (err)
+        rpc_fail(call, err, "%s", why.text);
+}
+
+/* ---- cancel ---- */
+
+static void canceled(void *arg, err_t err, uint64_t index, const void *result)
+{
+    struct pending *p = arg;
+    const struct state_result *r = result;
+    struct rpc_call *call = p->call;
+    struct node *n = p->node;
+    struct job *j = node_job(n, p->job);
+    free(p);
+    if (err || !j) {
+        rpc_fail(call, err ? err : ERR_NOTFOUND, "not canceled: %s", when_not_logged(err));
+        return;
+    }
+    if (!r->err)
+        job_stop(j, END_CANCELED, false, "canceled");
+    node_tick(n);
+    reply_status(call, j); /* of a job that had ended already: what it is */
+}
+
+void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    const Dtd__CancelRequest *m = (const Dtd__CancelRequest *)request;
+    struct job *j = rpc_client_job(n, call, m->job);
+    if (!j)
+        return;
+    if (m->request_id.len != REQUEST_ID_BYTES) {
+        rpc_fail(call, ERR_INVALID, "a request id has %d bytes, this one %zu", REQUEST_ID_BYTES, m->request_id.len);
+        return;
+    }
+    struct pending *p = calloc(1, sizeof(*p));
+    err_t err = ERR_NOMEM;
+    if (p) {
+        *p = (struct pending){.node = n, .call = call, .job = j->id};
+        struct record r = {.kind = RECORD_DESIRED,
+                           .wall_ms = clock_wall_ms(),
+                           .has_request = true,
+                           .job = j->id,
+                           .desired = {.desired = DESIRED_CANCELED}};
+        memcpy(r.request_id, m->request_id.data, REQUEST_ID_BYTES);
+        err = node_propose(n, &r, canceled, p);
+    }
+    if (err) {
+        free(p);
+        rpc_fail(call, err, "not canceled: %s", when_not_logged(err));
+    }
+}
+
+/* ---- lists ---- */
+
+void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    Dtd__JobList list = DTD__JOB_LIST__INIT;
+    size_t count = 0, filled = 0;
+    for (struct job *j = n->jobs; j; j = j->next)
+        count++;
+    struct job_status *all = calloc(count + 1, sizeof(*all));
+    Dtd__JobStatus **refs = calloc(count + 1, sizeof(*refs));
+    for (struct job *j = n->jobs; j && all && refs; j = j->next) {
+        if (job_status_fill(&all[filled], j, false))
+            break;
+        refs[filled] = &all[filled].msg;
+        filled++;
+    }
+    list.n_job = filled;
+    list.job = refs;
+    if (filled == count && all && refs)
+        rpc_reply(call, &list.base);
+    else
+        rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    free(all);
+    free(refs);
+}
+
+static void fill_checkpoint(Dtd__Checkpoint *m, const char *job, const struct state_checkpoint *c)
+{
+    dtd__checkpoint__init(m);
+    m->job = (char *)job;
+    m->step = c->step;
+    m->epoch = c->epoch;
+    m->path = (char *)c->path;
+    m->bytes = c->bytes;
+    m->committed_ms = c->committed_ms;
+    m->has_loss = c->loss == c->loss;
+    m->loss = c->loss;
+}
+
+void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    char *id = ((const Dtd__JobRequest *)request)->job;
+    const struct job *j = rpc_client_job(n, call, id);
+    if (!j)
+        return;
+    const struct state_job *s = state_job_find(n->state, j->id);
+    size_t count = s ? (size_t)s->n_checkpoints : 0;
+    Dtd__CheckpointList list = DTD__CHECKPOINT_LIST__INIT;
+    Dtd__Checkpoint *all = calloc(count + 1, sizeof(*all));
+    Dtd__Checkpoint **refs = calloc(count + 1, sizeof(*refs));
+    for (size_t i = 0; i < count && all && refs; i++) {
+        fill_checkpoint(&all[i], id, &s->checkpoints[i]);
+        refs[i] = &all[i];
+    }
+    list.n_checkpoint = count;
+    list.checkpoint = refs;
+    if (all && refs)
+        rpc_reply(call, &list.base);
+    else
+        rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    free(all);
+    free(refs);
+}
+
+/* ---- the node ---- */
+
+static void write_warning(const struct node *n, char *ret, size_t size)
+{
+    const char *log = log_warning(n->log);
+    uint64_t failing = 0;
+    for (const struct job *j = n->jobs; j; j = j->next)
+        failing += j->metrics.err != OK;
+    int at = snprintf(ret, size, "%s", log ? log : "");
+    if (failing)
+        snprintf(ret + at, size - (size_t)at, "%smetrics of %" PRIu64 " jobs wait in memory, they cannot be written",
+                 at ? "; " : "", failing);
+}
+
+void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    Dtd__NodeReply m = DTD__NODE_REPLY__INIT;
+    char host[256] = "", warning[512];
+    size_t count = 0;
+    for (struct job *j = n->jobs; j; j = j->next)
+        count += j->io.p.state == PROCESS_LIVE;
+    int32_t *io = calloc(count + 1, sizeof(*io));
+    for (struct job *j = n->jobs; j && io; j = j->next)
+        if (j->io.p.state == PROCESS_LIVE)
+            io[m.n_io_pid++] = j->io.p.pid;
+    (void)gethostname(host, sizeof(host) - 1);
+    write_warning(n, warning, sizeof(warning));
+    m.version = (char *)DTD_VERSION;
+    m.node = n->conf.name[0] ? n->conf.name : host;
+    m.supervisor_pid = getppid();
+    m.control_pid = getpid();
+    m.io_pid = io;
+    m.state_dir = n->dir;
+    m.slots = n->slots.limit;
+    m.raft_state = (char *)log_state(n->log);
+    m.raft_term = log_term(n->log);
+    m.raft_index = log_index(n->log);
+    m.warning = warning[0] ? warning : NULL;
+    rpc_reply(call, &m.base);
+    free(io);
+}
+
+void rpc_client_shutdown(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    log_info("shutdown asked pid=%d", (int)rpc_conn_peer_pid(rpc_call_conn(call)));
+    rpc_reply(call, &empty.base);
+    node_stop(owner);
+}

@@ -1,0 +1,108 @@
+/* Adapter: dtd-io's messages to plain structs and back. */
+#include "daemon/control/node.h"
+#include "daemon/control/rpc_adapters.h"
+#include "daemon/control/rpc_server.h"
+#include "proto/io.pb-c.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- commands ---- */
+
+static err_t say(struct rpc_call *attend, Dtd__IoCommand__Kind kind, uint64_t epoch, int64_t step, const char *text)
+{
+    Dtd__IoCommand c = DTD__IO_COMMAND__INIT;
+    c.kind = kind;
+    c.has_epoch = kind == DTD__IO_COMMAND__KIND__EPOCH;
+    c.epoch = epoch;
+    c.has_step = step >= 0;
+    c.step = step;
+    c.text = (char *)text;
+    return rpc_item(attend, &c.base);
+}
+
+err_t rpc_io_scan(struct rpc_call *attend, const char *yaml)
+{
+    return say(attend, DTD__IO_COMMAND__KIND__SCAN, 0, -1, yaml);
+}
+
+err_t rpc_io_epoch(struct rpc_call *attend, uint64_t epoch, int64_t step, const char *yaml)
+{
+    return say(attend, DTD__IO_COMMAND__KIND__EPOCH, epoch, step, yaml);
+}
+
+err_t rpc_io_remove(struct rpc_call *attend, int64_t step)
+{
+    return say(attend, DTD__IO_COMMAND__KIND__REMOVE, 0, step, NULL);
+}
+
+err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len)
+{
+    char *text = strndup(lines, len);
+    if (!text)
+        return ERR_NOMEM;
+    err_t err = say(attend, DTD__IO_COMMAND__KIND__METRICS, 0, -1, text);
+    free(text);
+    return err;
+}
+
+err_t rpc_io_quit(struct rpc_call *attend)
+{
+    return say(attend, DTD__IO_COMMAND__KIND__QUIT, 0, -1, NULL);
+}
+
+/* ---- what io says; its Attend is in rpc_worker.c, beside the workers' ---- */
+
+void rpc_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__IoControlHello *h = (const Dtd__IoControlHello *)request;
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    if (rpc_server_hello(owner, call, h->job, CHANNEL_SLOT_IO, h->token.data, h->token.len, 0,
+                         RPC_ROLE_ANY | RPC_ROLE_IO) == OK)
+        rpc_reply(call, &empty.base);
+}
+
+static const struct {
+    Dtd__IoReport__Kind wire;
+    enum io_report_kind kind;
+} kinds[] = {
+    {DTD__IO_REPORT__KIND__COMMITTED, IO_COMMITTED},
+    {DTD__IO_REPORT__KIND__SAVE_FAILED, IO_SAVE_FAILED},
+    {DTD__IO_REPORT__KIND__SCANNED, IO_SCANNED},
+    {DTD__IO_REPORT__KIND__REMOVED, IO_REMOVED},
+};
+
+static struct state_checkpoint checkpoint_of(const Dtd__Checkpoint *c)
+{
+    return (struct state_checkpoint){.step = c->step,
+                                     .epoch = c->epoch,
+                                     .path = c->path,
+                                     .bytes = c->bytes,
+                                     .committed_ms = c->committed_ms,
+                                     .loss = c->has_loss ? c->loss : NAN};
+}
+
+/* The answer comes at once, also while the log's disk is full: the checkpoint is in its folder, the record follows. */
+void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__IoReport *m = (const Dtd__IoReport *)request;
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    int slot;
+    struct job *j = rpc_server_job(call, &slot);
+    if (!j)
+        return;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        if (kinds[i].wire != m->kind)
+            continue;
+        struct state_checkpoint c = m->checkpoint ? checkpoint_of(m->checkpoint) : (struct state_checkpoint){0};
+        const struct io_report r = {.kind = kinds[i].kind,
+                                    .epoch = m->epoch,
+                                    .checkpoint = m->checkpoint ? &c : NULL,
+                                    .text = m->text ? m->text : ""};
+        rpc_reply(call, &empty.base);
+        job_io_report(j, &r);
+        return;
+    }
+    rpc_fail(call, ERR_INVALID, "report of kind %d", (int)m->kind);
+}

@@ -1,0 +1,125 @@
+/* See rpc_server.h. The kernel says who connects; only the user that dtd serves, and root, come in at all. */
+#include "daemon/control/rpc_server.h"
+
+#include "common/base/log.h"
+#include "daemon/control/node.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static const struct rpc_binding bindings[] = {
+    {CLIENT_SUBMIT, rpc_client_submit}, {CLIENT_STATUS, rpc_client_status},
+    {CLIENT_LIST, rpc_client_list},     {CLIENT_CANCEL, rpc_client_cancel},
+    {CLIENT_LOGS, rpc_client_logs},     {CLIENT_METRICS, rpc_client_metrics},
+    {CLIENT_WATCH, rpc_client_watch},   {CLIENT_CHECKPOINTS, rpc_client_checkpoints},
+    {CLIENT_NODE, rpc_client_node},     {CLIENT_SHUTDOWN, rpc_client_shutdown},
+    {WORKER_HELLO, rpc_worker_hello},   {WORKER_ATTEND, rpc_worker_attend},
+    {WORKER_REPORT, rpc_worker_report}, {IO_CONTROL_HELLO, rpc_io_hello},
+    {IO_CONTROL_ATTEND, rpc_io_attend}, {IO_CONTROL_REPORT, rpc_io_report},
+    {PEER_HELLO, rpc_peer_hello},
+};
+
+void rpc_server_bind(struct node *n)
+{
+    rpc_methods_bind(bindings, (int)(sizeof(bindings) / sizeof(bindings[0])), n->methods);
+}
+
+/* ---- connections ---- */
+
+static void conn_closed(void *owner, struct rpc_conn *conn)
+{
+    struct node *n = owner;
+    struct peer *p = rpc_conn_data(conn);
+    struct job *j = p && p->job ? node_job(n, p->job) : NULL;
+    if (j && job_process(j, p->slot)) {
+        job_process_lost(j, p->slot, p);
+        node_tick(n);
+    }
+    free(p);
+}
+
+static void accepted(void *owner, int fd, const struct rpc_peer *who)
+{
+    struct node *n = owner;
+    const struct rpc_conn_config config = {
+        .loop = &n->loop, .methods = n->methods, .n_methods = RPC_METHOD_COUNT, .owner = n, .on_close = conn_closed};
+    if (who->uid != getuid() && who->uid != 0) {
+        log_warn("refused uid=%u pid=%d", (unsigned)who->uid, (int)who->pid);
+        close(fd);
+        return;
+    }
+    struct peer *p = calloc(1, sizeof(*p));
+    if (!p) {
+        close(fd);
+        return;
+    }
+    p->node = n;
+    err_t err = rpc_conn_open(&config, fd, RPC_ROLE_ANY | RPC_ROLE_CLIENT, &p->conn);
+    if (err) {
+        log_warn("connection not opened error=%s", err_text(err));
+        free(p);
+        return;
+    }
+    rpc_conn_set_data(p->conn, p);
+}
+
+err_t rpc_server_start(struct node *n, int fd)
+{
+    return rpc_listen(&n->loop, fd, accepted, n, &n->listener);
+}
+
+void rpc_server_finish(struct node *n)
+{
+    if (n->listener)
+        rpc_listener_close(n->listener);
+    n->listener = NULL;
+}
+
+void rpc_server_drop(struct peer *peer)
+{
+    peer->job = 0;
+    rpc_conn_close(peer->conn);
+}
+
+struct peer *rpc_server_peer(struct rpc_call *call)
+{
+    struct rpc_conn *conn = rpc_call_conn(call);
+    return conn ? rpc_conn_data(conn) : NULL;
+}
+
+/* ---- processes of jobs ---- */
+
+struct job *rpc_server_job(struct rpc_call *call, int *ret_slot)
+{
+    struct peer *p = rpc_server_peer(call);
+    struct job *j = p && p->job ? node_job(p->node, p->job) : NULL;
+    const struct job_process *process = j ? job_process(j, p->slot) : NULL;
+    if (!process || process->peer != p) {
+        rpc_fail(call, ERR_STALE, "this process belongs to no job any more");
+        return NULL;
+    }
+    *ret_slot = p->slot;
+    return j;
+}
+
+err_t rpc_server_hello(struct node *n, struct rpc_call *call, const char *id, int slot, const void *token,
+                       size_t token_bytes, uint64_t epoch, uint32_t role)
+{
+    char *end;
+    errno = 0;
+    uint64_t number = strtoull(id, &end, 10);
+    struct peer *p = rpc_server_peer(call);
+    struct job *j = *id && !*end && !errno ? node_job(n, number) : NULL;
+    err_t err = j && p && !p->job ? job_process_hello(j, slot, token, token_bytes, p, epoch) : ERR_DENIED;
+    if (err) {
+        log_warn("hello refused job=%s slot=%d", id, slot);
+        rpc_fail(call, err, "no process of this job and slot has this token");
+        return err;
+    }
+    p->job = j->id;
+    p->slot = slot;
+    rpc_conn_set_roles(p->conn, role);
+    return OK;
+}

@@ -1,0 +1,55 @@
+/* control.sock: who may come in, and what a connection is. Loop thread. */
+#ifndef DTD_DAEMON_CONTROL_RPC_SERVER_H
+#define DTD_DAEMON_CONTROL_RPC_SERVER_H
+
+#include "common/rpc/methods.h"
+
+struct node;
+struct job;
+
+/* A connection. A client until a Hello with a process's token makes it that process's. */
+struct peer {
+    struct node *node;
+    struct rpc_conn *conn;
+    uint64_t job; /* 0: a client */
+    int slot;
+};
+
+/* Fills the node's method table. */
+void rpc_server_bind(struct node *n);
+NODISCARD err_t rpc_server_start(struct node *n, int fd);
+/* No new connections. */
+void rpc_server_finish(struct node *n);
+/* The peer of a call's connection; NULL when it has gone. */
+struct peer *rpc_server_peer(struct rpc_call *call);
+/* The job and process that a call's connection belongs to; fails the call and returns NULL when there is none any more.
+ */
+struct job *rpc_server_job(struct rpc_call *call, int *ret_slot);
+/* For the Hellos: checks the token and makes the connection the process's; answers the call on failure. */
+NODISCARD err_t rpc_server_hello(struct node *n, struct rpc_call *call, const char *job, int slot, const void *token,
+                                 size_t token_bytes, uint64_t epoch, uint32_t role);
+void rpc_server_drop(struct peer *peer);
+
+/* ---- handlers, one per method ---- */
+void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_client_shutdown(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_client_logs(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_client_metrics(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_client_watch(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_worker_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_io_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_peer_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+
+/* The job that a client names, or NULL after failing the call. */
+struct job *rpc_client_job(struct node *n, struct rpc_call *call, const char *id);
+
+#endif
