@@ -24,6 +24,7 @@ struct fake {
     int n_conns;
     struct rpc_method methods[RPC_METHOD_COUNT];
     uint8_t ids[16][16];
+    char spec[65536], parent[32];
 };
 
 static void conn_closed(void *owner, struct rpc_conn *conn)
@@ -71,7 +72,8 @@ static void status_fill(struct fake *f, Dtd__JobStatus *s, const char *state, in
     s->steps = f->script.steps;
     s->workers = 2;
     s->submitted_ms = 1;
-    s->checkpoint_dir = "/nowhere";
+    s->checkpoint_dir = (char *)(f->script.checkpoint_dir ? f->script.checkpoint_dir : "/nowhere");
+    s->spec_yaml = (char *)f->script.spec_yaml;
 }
 
 static void on_submit(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -81,6 +83,8 @@ static void on_submit(void *owner, struct rpc_call *call, const ProtobufCMessage
     Dtd__SubmitReply reply = DTD__SUBMIT_REPLY__INIT;
     int i = 0;
     assert_int_equal(q->request_id.len, 16);
+    snprintf(f->spec, sizeof(f->spec), "%s", q->spec_yaml);
+    snprintf(f->parent, sizeof(f->parent), "%s", q->parent ? q->parent : "");
     while (i < f->seen.jobs && memcmp(f->ids[i], q->request_id.data, 16) != 0)
         i++;
     if (i == f->seen.jobs && i < 16)
@@ -267,6 +271,16 @@ void fake_stop(struct fake *f)
 struct fake_seen fake_seen(const struct fake *f)
 {
     return f->seen;
+}
+
+const char *fake_spec(const struct fake *f)
+{
+    return f->spec;
+}
+
+const char *fake_parent(const struct fake *f)
+{
+    return f->parent;
 }
 
 void fake_free(struct fake *f)

@@ -10,7 +10,8 @@ struct fake_script {
     int drop_watches; /* Watch streams that break after some metrics */
     int drop_metrics;
     int steps;
-    const char *end_state; /* what becomes of the job */
+    const char *end_state;                  /* what becomes of the job */
+    const char *checkpoint_dir, *spec_yaml; /* of the job that is there; may be NULL */
 };
 
 struct fake; /* one at a time in a process */
@@ -25,6 +26,9 @@ struct fake_seen {
     int64_t metrics_from; /* of the last Metrics call */
 };
 struct fake_seen fake_seen(const struct fake *f);
+/* Of the last Submit; "" before one. Live as long as f. */
+const char *fake_spec(const struct fake *f);
+const char *fake_parent(const struct fake *f);
 void fake_free(struct fake *f);
 
 #endif

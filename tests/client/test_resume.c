@@ -1,0 +1,261 @@
+/* Resuming and everything else that looks into a checkpoint: a real one of a small model, made here, and the real
+ * dtctl. */
+#include "common/ckpt/ckpt.h"
+#include "common/conf/job.h"
+#include "common/plan/graph.h"
+#include "tests/client/fake_control.h"
+#include "tests/client/run.h"
+#include "tests/lib/test.h"
+
+#include <limits.h>
+#include <math.h>
+
+static char spec[65536]; /* as dtctl resolved it */
+static char root[PATH_MAX];
+
+static struct fake *start(const struct fake_script *script)
+{
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof(dir), "%s/dtd", test_tmpdir());
+    return fake_start(dir, script);
+}
+
+static void stop(struct fake *f)
+{
+    fake_stop(f);
+    fake_free(f);
+}
+
+static void job_write(void)
+{
+    char text[2048] = "";
+    for (int i = 0; i < 40; i++)
+        strcat(text, "a quick brown fox jumps over it\n");
+    run_write("text.txt", text);
+    run_write("job.yaml", "name: small\nmodel: {dim: 32, layers: 2, heads: 4, ffn: 64}\ndata: {train: [text.txt]}\n"
+                          "train: {steps: 10, seq: 16, global_batch: 4, micro_batch: 2, lr: 1.0e-3}\n"
+                          "parallel: {workers: 2}\ncheckpoint: {dir: ckpt}\n");
+}
+
+/* What a submit of job.yaml sends. */
+static void spec_get(void)
+{
+    const struct fake_script script = {.steps = 20, .end_state = "done"};
+    struct run r;
+    job_write();
+    struct fake *f = start(&script);
+    run_expect(&r, 0, "dtctl submit job.yaml --detach");
+    snprintf(spec, sizeof(spec), "%s", fake_spec(f));
+    stop(f);
+}
+
+/* The parameters, all in one part: what the client looks at. */
+static void part_make(const struct graph *g, const char *dir, struct ckpt_part **ret)
+{
+    static const float data[1 << 16];
+    struct ckpt_piece *pieces = calloc((size_t)g->n_tensors, sizeof(*pieces));
+    const struct ckpt_scalar step = {.fqn = (char *)"train_state.step", .kind = CKPT_INT, .i = 10};
+    int n = 0;
+    for (int i = 0; i < g->n_tensors; i++) {
+        const struct graph_tensor *t = &g->tensors[i];
+        if (t->kind != GT_PARAM)
+            continue;
+        struct ckpt_piece *p = &pieces[n++];
+        *p = (struct ckpt_piece){
+            .fqn = t->name, .dtype = DT_F32, .ndim = t->ndim, .box = {.ndim = t->ndim}, .data = data};
+        for (int d = 0; d < t->ndim; d++)
+            p->shape[d] = p->box.size[d] = t->dim[d].factor;
+        assert_true(box_elements(&p->box) <= (int64_t)(sizeof(data) / sizeof(data[0])));
+    }
+    assert_ok(ckpt_part_write(dir, 0, pieces, n, &step, 1, ret, NULL));
+    free(pieces);
+}
+
+/* ckpt/step-<step> below the test's folder. */
+static void checkpoint_make(int64_t step)
+{
+    struct job_spec job;
+    struct graph g;
+    struct ckpt_part *part;
+    struct why why;
+    char dir[PATH_MAX], command[PATH_MAX + 32];
+    assert_ok(job_parse("spec", spec, strlen(spec), NULL, 0, &job, &why));
+    assert_ok(graph_build(&job.model, job.train.seq, &g, &why));
+    snprintf(root, sizeof(root), "%s/ckpt", test_tmpdir());
+    assert_ok(ckpt_partial_dir(root, step, 1, dir, sizeof(dir)));
+    snprintf(command, sizeof(command), "mkdir -p '%s'", dir);
+    assert_int_equal(system(command), 0);
+    part_make(&g, dir, &part);
+    const struct ckpt_commit commit = {.root = root, .step = step, .epoch = 1, .job_yaml = spec, .loss = 2.5};
+    assert_ok(ckpt_commit(&commit, &part, 1, &why));
+    ckpt_part_free(part);
+    graph_fini(&g);
+    job_fini(&job);
+}
+
+static void prepare(void)
+{
+    spec_get();
+    checkpoint_make(5);
+    checkpoint_make(10);
+}
+
+TEST(ls_inspect_verify)
+{
+    struct run r;
+    prepare();
+    run_expect(&r, 0, "dtctl ckpt ls ckpt");
+    expect_text(r.out, "STEP  EPOCH    LOSS");
+    expect_text(r.out, "  10      1  2.5000");
+    run_expect(&r, 0, "dtctl ckpt inspect ckpt");
+    expect_text(r.out, "ckpt/step-10  step 10  epoch 1  loss 2.5");
+    expect_text(r.out, "layers.1.attention.wq.weight");
+    expect_text(r.out, "float32  [256, 32]");
+    expect_text(r.out, "train_state.step = 10");
+    run_expect(&r, 0, "dtctl ckpt inspect ckpt/step-5 -o json");
+    expect_text(r.out, "\"step\": 5");
+    expect_text(r.out, "\"sha256\": \"");
+    run_expect(&r, 0, "dtctl ckpt inspect ckpt/step-5 --no-hash -o json");
+    assert_null(strstr(r.out, "sha256"));
+    run_expect(&r, 0, "dtctl ckpt verify ckpt/step-10");
+    expect_text(r.out, "step-10 is whole");
+}
+
+TEST(a_flipped_bit_is_named)
+{
+    struct run r;
+    prepare();
+    run_expect(&r, 0,
+               "f=ckpt/step-10/__0_0.distcp; b=$(od -An -tu1 -j 5000 -N 1 $f | tr -d ' '); "
+               "printf \"\\\\$(printf %03o $((b ^ 4)))\" | dd of=$f bs=1 seek=5000 conv=notrunc status=none");
+    run_expect(&r, 1, "dtctl ckpt verify ckpt");
+    expect_text(r.err, "__0_0.distcp");
+    expect_text(r.err, "extent");
+    run_expect(&r, 1, "dtctl ckpt verify ckpt -o json");
+    expect_text(r.out, "\"whole\": false");
+    run_expect(&r, 0, "dtctl ckpt verify ckpt/step-5");
+}
+
+TEST(a_fresh_job_does_not_mix_with_checkpoints)
+{
+    struct run r;
+    prepare();
+    run_expect(&r, 2, "dtctl submit job.yaml --dry-run");
+    expect_text(r.err, "holds checkpoints already, the newest is step-10");
+    expect_text(r.err, "dtctl resume ");
+    run_expect(&r, 2, "dtctl submit job.yaml --dry-run --set model.layers=3");
+    expect_text(r.err, "holds checkpoints of another model");
+    expect_text(r.err, "layers.2.");
+    expect_text(r.err, "/ckpt");
+    run_expect(&r, 0, "dtctl submit job.yaml --dry-run --set checkpoint.dir=elsewhere");
+}
+
+TEST(a_checkpoint_of_another_model_is_refused)
+{
+    static const struct {
+        const char *sets, *says;
+    } table[] = {
+        {"--set model.dim=64", "tok_embeddings.weight is [256, 32], this model's is [256, 64]"},
+        {"--set model.layers=3", "it has no tensor layers.2."},
+        {"--set model.layers=1", "this one has no tensor layers.1."},
+        {"--set model.arch=gpt2", "it has no tensor "},
+    };
+    struct run r;
+    char line[512];
+    prepare();
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        snprintf(line, sizeof(line),
+                 "dtctl submit job.yaml --dry-run --set checkpoint.dir=new --set checkpoint.resume_from=ckpt %s",
+                 table[i].sets);
+        run_expect(&r, 2, line);
+        expect_text(r.err, "ckpt/step-10 is a checkpoint of another model");
+        expect_text(r.err, table[i].says);
+    }
+    run_expect(&r, 0, "dtctl submit job.yaml --dry-run --set checkpoint.dir=new --set checkpoint.resume_from=ckpt");
+    run_expect(&r, 0, "dtctl submit job.yaml --dry-run --set checkpoint.resume_from=ckpt"); /* goes on in place */
+}
+
+TEST(resume_of_a_folder)
+{
+    const struct fake_script script = {.steps = 20, .end_state = "done"};
+    struct run r;
+    char want[PATH_MAX + 64];
+    prepare();
+    struct fake *f = start(&script);
+    run_expect(&r, 0, "dtctl resume ckpt --workers 3 --more 40 --detach -o json");
+    expect_text(fake_spec(f), "steps: 50");
+    expect_text(fake_spec(f), "workers: 3");
+    snprintf(want, sizeof(want), "resume_from: \"%s/step-10\"", root);
+    expect_text(fake_spec(f), want);
+    assert_string_equal(fake_parent(f), "");
+    run_expect(&r, 0, "dtctl resume ckpt/step-5 --detach --set train.lr=0.5 --set checkpoint.dir=branch");
+    expect_text(r.out, "step 5 to 10 on 2 workers");
+    expect_text(fake_spec(f), "lr: 0.5");
+    expect_text(fake_spec(f), "/branch\"\n");
+    run_expect(&r, 0, "dtctl resume ckpt --step 5 --detach --steps 7");
+    expect_text(r.out, "step 5 to 7");
+    stop(f);
+}
+
+TEST(resume_of_a_job)
+{
+    struct run r;
+    prepare();
+    const struct fake_script script = {.steps = 20, .end_state = "canceled", .checkpoint_dir = root, .spec_yaml = spec};
+    struct fake *f = start(&script);
+    run_expect(&r, 0, "dtctl resume 7 --steps 30 --detach");
+    expect_text(fake_spec(f), "steps: 30");
+    assert_string_equal(fake_parent(f), "7");
+    run_expect(&r, 3, "dtctl resume 9");
+    run_expect(&r, 0, "dtctl ckpt ls 7");
+    expect_text(r.out, "  10      1");
+    run_expect(&r, 0, "dtctl resume ckpt --more 1 --detach"); /* the folder's newest job is the parent */
+    assert_string_equal(fake_parent(f), "7");
+    stop(f);
+}
+
+TEST(resume_of_a_running_job_is_refused)
+{
+    struct run r;
+    prepare();
+    const struct fake_script script = {.steps = 20, .end_state = "running", .checkpoint_dir = root, .spec_yaml = spec};
+    struct fake *f = start(&script);
+    run_expect(&r, 2, "dtctl resume 7 --more 5");
+    expect_text(r.err, "job 7 is running");
+    run_expect(&r, 2, "dtctl resume ckpt --more 5");
+    expect_text(r.err, "writes its checkpoints to");
+    stop(f);
+}
+
+TEST(resume_refuses_what_a_checkpoint_fixes)
+{
+    static const struct {
+        const char *line, *says;
+    } table[] = {
+        {"dtctl resume ckpt", "there is nothing to do"},
+        {"dtctl resume ckpt --steps 10", "there is nothing to do"},
+        {"dtctl resume ckpt --set train.steps=3", "at step 10 already"},
+        {"dtctl resume ckpt --more 5 --set model.dim=64", "model.dim"},
+        {"dtctl resume ckpt --more 5 --set train.seq=8", "train.seq"},
+        {"dtctl resume ckpt --more 5 --set train.lerning_rate=8", "lerning_rate"},
+        {"dtctl resume ckpt --more 5 --set parallel.tp=2", "parallel"},
+    };
+    const struct fake_script script = {.steps = 20, .end_state = "done"};
+    struct run r;
+    prepare();
+    struct fake *f = start(&script);
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        run_expect(&r, 2, table[i].line);
+        expect_text(r.err, table[i].says);
+    }
+    run_expect(&r, 3, "dtctl resume ckpt --step 7");
+    expect_text(r.err, "the newest is step-10");
+    run_write("text.txt", "other text, other text, other text, other text, other text, other text, other text\n");
+    run_expect(&r, 0, "dtctl resume ckpt --more 5 --detach"); /* the shards are still there */
+    run_expect(&r, 2, "rm -rf cache && dtctl resume ckpt --more 5");
+    expect_text(r.err, "not those that the checkpoint was trained on");
+    run_write("moved.txt", "other text, other text, other text, other text, other text, other text, other text\n");
+    run_expect(&r, 2, "dtctl resume ckpt --more 5 --set 'data.train=[moved.txt]'");
+    assert_int_equal(fake_seen(f).submits, 1);
+    stop(f);
+}
