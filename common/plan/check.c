@@ -370,7 +370,7 @@ static err_t run_all(struct rank_run *runs, int n, struct why *why)
 
 static err_t check_progress(const struct program *programs, int n, struct why *why)
 {
-    struct rank_run *runs = calloc((size_t)n, sizeof(*runs));
+    struct rank_run *runs = calloc((size_t)(unsigned)n, sizeof(*runs));
     err_t e = runs ? OK : ERR_NOMEM;
     for (int r = 0; r < n && !e; r++)
         e = run_init(&runs[r], &programs[r]);
@@ -384,7 +384,7 @@ static err_t check_progress(const struct program *programs, int n, struct why *w
 
 err_t plan_check(const struct graph *g, const struct program *programs, int n, struct why *why)
 {
-    err_t e = OK;
+    err_t e = n > 0 ? OK : why_set(why, ERR_INVALID, "no program to check");
     for (int r = 0; r < n && !e; r++) {
         const struct program *p = &programs[r];
         if (p->rank != r || mesh_workers(&p->mesh) != n || p->mode != programs->mode)
