@@ -38,13 +38,14 @@ struct feed {
     int64_t seq, vocab;
 };
 
-static void sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
+static err_t sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
 {
     const struct feed *f = arg;
     for (int64_t i = 0; i < f->seq; i++) {
         ret_ids[i] = (int32_t)(rng_uniform(1, 1, (uint64_t)(index * f->seq + i)) * (double)f->vocab);
         ret_targets[i] = (int32_t)(rng_uniform(1, 1, (uint64_t)(index * f->seq + i + 1)) * (double)f->vocab);
     }
+    return OK;
 }
 
 static void bind_to_core(int rank)

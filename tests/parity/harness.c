@@ -39,7 +39,7 @@ void parity_model_fini(struct parity_model *m)
     job_fini(&m->job);
 }
 
-void parity_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
+err_t parity_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
 {
     const struct parity_feed *f = arg;
     int64_t token = (int64_t)(rng_uniform(7, 1, (uint64_t)index) * (double)f->vocab);
@@ -49,6 +49,7 @@ void parity_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targ
         token = dice < 0.8 ? (token * 3 + 1) % f->vocab : (int64_t)(dice * (double)f->vocab);
         ret_targets[i] = (int32_t)token;
     }
+    return OK;
 }
 
 /* ---- one rank ---- */

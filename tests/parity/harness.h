@@ -40,7 +40,7 @@ struct parity_result *parity_run(const struct parity_model *m, int64_t last, con
 
 /* The made-up data: sample `index` of `seq` tokens below the vocabulary, learnable (mostly the successor of the last).
  */
-void parity_sample(void *graph, int64_t index, int32_t *ret_ids, int32_t *ret_targets);
+err_t parity_sample(void *graph, int64_t index, int32_t *ret_ids, int32_t *ret_targets);
 struct parity_feed {
     int64_t seq, vocab;
 };

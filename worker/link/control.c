@@ -90,7 +90,7 @@ static struct report *copy_of(struct link *l, const struct report *r)
 void control_push(struct link *l, struct report *r)
 {
     if (!r) {
-        log_error("event=report_lost why=\"out of memory\"");
+        log_error("report_lost why=\"out of memory\"");
         return;
     }
     if (is_state(r->msg.kind)) {
@@ -117,7 +117,7 @@ static void report_answered(void *arg, const struct rpc_result *result)
         r->sent = false;
     } else {
         if (result->err)
-            log_warn("event=report_refused kind=%d error=%s text=\"%s\"", (int)r->msg.kind, err_name(result->err),
+            log_warn("report_refused kind=%d error=%s text=\"%s\"", (int)r->msg.kind, err_name(result->err),
                      result->text);
         report_free(take_out(&l->reports, r));
     }
@@ -224,7 +224,7 @@ static void command_came(void *arg, const struct rpc_result *result)
     }
     const Dtd__WorkerCommand *c = (const Dtd__WorkerCommand *)(const void *)result->reply;
     size_t kind = (size_t)c->kind;
-    log_info("event=command kind=%zu epoch=%" PRIu64, kind, c->epoch);
+    log_info("command kind=%zu epoch=%" PRIu64, kind, c->epoch);
     if (kind >= sizeof(commands) / sizeof(commands[0]) || !commands[kind])
         return;
     pthread_mutex_lock(&l->mu);
@@ -238,7 +238,7 @@ static void orphaned(uv_timer_t *timer)
 {
     struct link *l = timer->data;
     pthread_mutex_lock(&l->mu);
-    log_error("event=orphaned why=\"control has been away for %" PRId64 " s\"", l->orphan_ms / 1000);
+    log_error("orphaned why=\"control has been away for %" PRId64 " s\"", l->orphan_ms / 1000);
     l->quit = true;
     control_cancel(l);
     pthread_mutex_unlock(&l->mu);
@@ -251,7 +251,7 @@ static void hello_answered(void *arg, const struct rpc_result *result)
     Dtd__Empty empty = DTD__EMPTY__INIT;
     if (result->err || !conn) {
         if (result->err != ERR_CLOSED)
-            log_warn("event=hello_refused error=%s text=\"%s\"", err_name(result->err), result->text);
+            log_warn("hello_refused error=%s text=\"%s\"", err_name(result->err), result->text);
         rpc_link_reset(l->control);
         return;
     }

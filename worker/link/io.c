@@ -60,7 +60,7 @@ static void save_failed(struct save *s, err_t err, const char *text)
     s->state = SAVE_FAILED;
     s->err = err;
     snprintf(s->why.text, sizeof(s->why.text), "%s", text);
-    log_warn("event=save_failed step=%" PRId64 " error=%s text=\"%s\"", s->msg->step, err_name(err), text);
+    log_warn("save_failed step=%" PRId64 " error=%s text=\"%s\"", s->msg->step, err_name(err), text);
     if (l->epoch != s->msg->epoch)
         return;
     struct report *r = report_new(l, DTD__WORKER_REPORT__KIND__SAVE_FAILED, s->msg->epoch, text);
@@ -190,7 +190,7 @@ static void hello_answered(void *arg, const struct rpc_result *result)
     struct link *l = arg;
     if (result->err) {
         if (result->err != ERR_CLOSED)
-            log_warn("event=io_hello_refused error=%s text=\"%s\"", err_name(result->err), result->text);
+            log_warn("io_hello_refused error=%s text=\"%s\"", err_name(result->err), result->text);
         rpc_link_reset(l->io);
         return;
     }

@@ -93,7 +93,7 @@ err_t link_start(const struct link_config *config, struct link **ret)
         *ret = l;
         return OK;
     }
-    log_error("event=link_not_started error=%s", err_name(err));
+    log_error("link_not_started error=%s", err_name(err));
     return err ? err : ERR_NOMEM; /* the process ends on this: what was made goes with it */
 }
 

@@ -113,7 +113,7 @@ err_t engine_start(struct engine *e, struct comm *comm, struct why *why)
             err = make_groups(e, &e->eval, &e->eval_groups, why);
     }
     if (!err)
-        err = kern_stream_new(e->kernels, (int)e->config.job->run.threads, &e->stream);
+        err = kern_stream_new(e->kernels, e->config.threads, &e->stream);
     return err;
 }
 

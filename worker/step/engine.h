@@ -17,8 +17,8 @@
 
 /* Where a batch comes from: sample `index` of the order that the owner has in mind. */
 struct engine_feed {
-    /* ids[seq], targets[seq] */
-    void (*sample)(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets);
+    /* ids[seq], targets[seq]; an error ends the step */
+    err_t (*sample)(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets);
     void *arg;
 };
 
@@ -27,6 +27,7 @@ struct engine_config {
     const struct graph *graph;
     int rank, world;
     bool eval;                 /* compile the evaluation program too */
+    int threads;               /* of the kernels; 0: one */
     bool generate;             /* only the generation program: no comm, no optimizer */
     const _Atomic int *cancel; /* looked at between actions; NULL: never */
 };

@@ -53,7 +53,7 @@ static err_t run_action(struct run *r, const struct action *a)
         err_t err = run_op(r, &p->ops[a->first_op + i]);
         if (err) {
             if (err != ERR_CANCELED)
-                log_error("event=op_failed action=%s micro=%d op=%s index=%d error=%s", action_name(a->kind), a->micro,
+                log_error("op_failed action=%s micro=%d op=%s index=%d error=%s", action_name(a->kind), a->micro,
                           op_name(p->ops[a->first_op + i].kind), a->first_op + i, err_name(err));
             return err;
         }

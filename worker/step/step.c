@@ -21,7 +21,7 @@ struct pass {
 };
 
 /* A microbatch's samples; beyond the end, tokens that no loss counts. */
-static void fill_micro(const struct pass *ps, int micro)
+static err_t fill_micro(const struct pass *ps, int micro)
 {
     const struct program *p = ps->program;
     int32_t *ids = engine_buffer(ps->engine, p, p->ids_buffer);
@@ -29,12 +29,15 @@ static void fill_micro(const struct pass *ps, int micro)
     for (int64_t i = 0; i < p->micros[micro].samples; i++, ids += p->seq, targets += p->seq) {
         int64_t at = ps->first + p->micros[micro].first + i;
         if (at < ps->end) {
-            ps->feed->sample(ps->feed->arg, at, ids, targets);
+            err_t err = ps->feed->sample(ps->feed->arg, at, ids, targets);
+            if (err)
+                return why_set(ps->why, err, "sample %" PRId64 " cannot be read: %s", at, err_text(err));
         } else {
             memset(ids, 0, (size_t)p->seq * sizeof(*ids));
             memset(targets, 0xff, (size_t)p->seq * sizeof(*targets));
         }
     }
+    return OK;
 }
 
 static double sum_losses(const struct engine *e, const struct program *p)
@@ -64,7 +67,7 @@ static err_t before_action(void *arg, const struct action *a)
 {
     const struct pass *ps = arg;
     if (a->kind == ACT_FORWARD)
-        fill_micro(ps, a->micro);
+        return fill_micro(ps, a->micro);
     return a->kind == ACT_UPDATE ? refuse_nan(ps) : OK;
 }
 

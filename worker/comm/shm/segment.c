@@ -45,7 +45,7 @@ static void unlock_file(int fd)
 {
     struct flock l = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
     if (fcntl(fd, F_SETLK, &l) < 0)
-        log_error("event=shm_unlock_failed error=\"%s\"", strerror(errno));
+        log_error("shm_unlock_failed error=\"%s\"", strerror(errno));
     pthread_mutex_unlock(&process_lock);
 }
 

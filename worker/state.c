@@ -1,0 +1,189 @@
+/* The arena holds the last snapshot until the next is taken, so that a save can be repeated without stopping the
+ * training, and is the landing place of a load, in as many rounds as that takes. */
+#include "worker/state.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HUGE ((size_t)2 << 20)
+
+/* ---- the arena ---- */
+
+err_t arena_need(struct arena *a, size_t bytes, struct why *why)
+{
+    bytes = (bytes + HUGE - 1) / HUGE * HUGE;
+    if (a->map && a->bytes >= bytes)
+        return OK;
+    struct stat st;
+    if (fstat(a->fd, &st) < 0)
+        return why_set(why, ERR_IO, "the arena (descriptor %d) is gone: %s", a->fd, strerror(errno));
+    if ((size_t)st.st_size > bytes)
+        bytes = (size_t)st.st_size; /* of an epoch that this process has not seen: io may still have it mapped */
+    else if (ftruncate(a->fd, (off_t)bytes) < 0)
+        return why_set(why, ERR_NOMEM, "cannot make the arena %zu bytes large: %s", bytes, strerror(errno));
+    if (fallocate(a->fd, 0, 0, (off_t)bytes) < 0 && errno != EOPNOTSUPP)
+        return why_set(why, ERR_NOMEM, "no memory for %zu bytes of checkpoint arena: %s", bytes, strerror(errno));
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, a->fd, 0);
+    if (map == MAP_FAILED)
+        return why_set(why, ERR_NOMEM, "cannot map the arena: %s", strerror(errno));
+    arena_fini(a);
+    a->map = map;
+    a->bytes = bytes;
+    return OK;
+}
+
+void arena_fini(struct arena *a)
+{
+    if (a->map)
+        munmap(a->map, a->bytes);
+    a->map = NULL;
+    a->bytes = 0;
+}
+
+/* ---- life ---- */
+
+err_t state_init(struct state *s, struct link *link, struct engine *e, struct arena *arena, struct why *why)
+{
+    *s = (struct state){.link = link, .engine = e, .arena = arena};
+    err_t err = snapshot_plan_save(e, &s->save);
+    if (err)
+        return why_set(why, err, "cannot plan the saves: %s", err_text(err));
+    size_t planned = (size_t)e->train.arena_bytes;
+    err = arena_need(arena, s->save.bytes > planned ? s->save.bytes : planned, why);
+    if (err)
+        state_fini(s);
+    return err;
+}
+
+void state_fini(struct state *s)
+{
+    snapshot_fini(&s->save);
+}
+
+/* ---- loading ---- */
+
+static const char *const names[] = {SNAPSHOT_STEP, SNAPSHOT_POSITION};
+enum { NAME_STEP, NAME_POSITION, NAME_COUNT };
+
+static err_t load_round(struct state *s, struct link_load *load, struct why *why)
+{
+    err_t err = link_load(s->link, load, why);
+    if (err)
+        return err;
+    snapshot_restore(load->snapshot, s->arena->map, load->first, load->end);
+    log_debug("loaded pieces=%d needed=%" PRId64 " read=%" PRId64, load->end - load->first, load->bytes_needed,
+              load->bytes_read);
+    return OK;
+}
+
+/* All pieces of one kind, in rounds; the first also asks for the scalars. */
+static err_t load_pieces(struct state *s, const char *path, bool optimizer, int64_t values[NAME_COUNT],
+                         bool found[NAME_COUNT], float *ret_updates, struct why *why)
+{
+    struct snapshot plan;
+    err_t err = snapshot_plan_load(s->engine, optimizer, &plan);
+    if (!err)
+        err = snapshot_fit(&plan, s->arena->bytes);
+    if (err)
+        return why_set(why, err, "cannot plan the load: %s", err_text(err));
+    for (int first = 0, end; !err && first < plan.n; first = end) {
+        end = snapshot_place(&plan, first, s->arena->bytes);
+        bool ask = !optimizer && first == 0;
+        struct link_load load = {.path = path,
+                                 .snapshot = &plan,
+                                 .first = first,
+                                 .end = end,
+                                 .names = names,
+                                 .values = values,
+                                 .found = found,
+                                 .n_names = ask ? NAME_COUNT : 0};
+        err = load_round(s, &load, why);
+    }
+    *ret_updates = plan.updates;
+    snapshot_fini(&plan);
+    return err;
+}
+
+err_t state_load(struct state *s, const char *path, int64_t step, struct why *why)
+{
+    struct engine *e = s->engine;
+    int64_t values[NAME_COUNT] = {0};
+    bool found[NAME_COUNT] = {false};
+    float updates;
+    err_t err = load_pieces(s, path, false, values, found, &updates, why);
+    if (err)
+        return why_prefix(why, err, "cannot resume from %s", path);
+    err = load_pieces(s, path, true, values, found, &updates, why);
+    if (err == ERR_NOTFOUND) {
+        log_warn("checkpoint without optimizer state path=%s why=\"%s\"", path, why->text);
+        memset(e->space[SPACE_OPT], 0, e->space_bytes[SPACE_OPT]);
+        updates = 0;
+        err = OK;
+    }
+    if (err)
+        return why_prefix(why, err, "cannot resume from %s", path);
+    e->step = found[NAME_STEP] ? values[NAME_STEP] : step;
+    e->position = found[NAME_POSITION] ? values[NAME_POSITION] : e->step * e->config.job->train.global_batch;
+    e->updates = (int64_t)updates;
+    log_info("resumed path=%s step=%" PRId64 " position=%" PRId64, path, e->step, e->position);
+    return OK;
+}
+
+/* ---- saving ---- */
+
+/* Hands over what lies in the arena. */
+static err_t hand_over(struct state *s, double loss, struct why *why)
+{
+    const struct engine *e = s->engine;
+    struct link_save save = {.step = e->step, .world = e->config.world, .loss = loss, .snapshot = &s->save};
+    struct ckpt_scalar *scalars = NULL;
+    err_t err = e->config.rank == 0 ? snapshot_scalars(e, &scalars, &save.n_scalars) : OK;
+    save.scalars = scalars;
+    if (!err)
+        err = link_save(s->link, &save);
+    snapshot_scalars_free(scalars, save.n_scalars);
+    return err ? why_set(why, err, "cannot save step %" PRId64 ": %s", e->step, err_text(err)) : OK;
+}
+
+err_t state_save(struct state *s, double loss, struct why *why)
+{
+    err_t err = link_save_wait(s->link, false, why);
+    if (err == ERR_CANCELED)
+        return err;
+    snapshot_copy(&s->save, s->engine, s->arena->map);
+    return hand_over(s, loss, why);
+}
+
+static bool pause_unless(const _Atomic int *cancel)
+{
+    for (int i = 0; i < 50; i++) {
+        if (atomic_load(cancel))
+            return false;
+        usleep(20000);
+    }
+    return true;
+}
+
+err_t state_save_finish(struct state *s, double loss, int64_t patience_ms, struct why *why)
+{
+    int64_t deadline = clock_mono_ms() + patience_ms;
+    for (;;) {
+        err_t err = link_save_wait(s->link, true, why);
+        if (!err || err == ERR_CANCELED || clock_mono_ms() >= deadline)
+            return err;
+        if (!pause_unless(link_cancel(s->link)))
+            return ERR_CANCELED;
+        err = hand_over(s, loss, why);
+        if (err)
+            return err;
+    }
+}

@@ -1,0 +1,332 @@
+/* One epoch:   spec -> graph -> data -> engine -> comm -> state (load or first values) -> READY -> steps -> DONE
+ *
+ * Whatever goes wrong ends the epoch for this rank: the comm is aborted so that nobody waits for it, control hears why,
+ * and the process stays for the next epoch. What a restart cannot mend (the spec, the data, the checkpoint, a loss that
+ * is not a number) is fatal; the rest (a peer that did not come, memory) is not.
+ *
+ * STOP reaches the ranks between different steps; they agree on the step by a maximum over all of them after each. */
+#include "worker/train.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/data/data.h"
+#include "worker/state.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ARRIVE_MS 120000
+
+struct train {
+    const struct train_config *config;
+    const struct link_epoch *epoch;
+    struct job_spec job;
+    struct graph graph;
+    struct engine engine;
+    struct comm *comm;
+    struct comm_group *all;
+    struct state state;
+    struct data_set *data, *valid;
+    int64_t n_samples, n_valid;
+    double loss; /* of the last step */
+    bool fatal;  /* the stage that runs fails alike when it is run again */
+};
+
+/* ---- data ---- */
+
+static err_t train_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
+{
+    const struct train *t = arg;
+    int64_t at = data_sampler(t->job.train.seed, t->n_samples, index);
+    return data_sample(t->data, t->job.train.seq, at, ret_ids, ret_targets);
+}
+
+static err_t valid_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
+{
+    const struct train *t = arg;
+    return data_sample(t->valid, t->job.train.seq, index, ret_ids, ret_targets);
+}
+
+static err_t open_set(const struct train *t, const char *hash, const char *what, struct data_set **ret, int64_t *ret_n,
+                      struct why *why)
+{
+    err_t err = data_open(t->job.data.cache, hash, ret, why);
+    if (err)
+        return why_prefix(why, err, "%s data", what);
+    *ret_n = data_samples(*ret, t->job.train.seq);
+    if (*ret_n < 1)
+        return why_set(why, ERR_INVALID,
+                       "the %s data has %" PRId64 " tokens, fewer than one sample of train.seq %" PRId64
+                       " and its next token; use more data or a smaller train.seq",
+                       what, data_tokens(*ret), t->job.train.seq);
+    return OK;
+}
+
+static err_t open_data(struct train *t, struct why *why)
+{
+    const struct job_data *d = &t->job.data;
+    err_t err = open_set(t, d->train_hash, "training", &t->data, &t->n_samples, why);
+    if (!err && t->job.train.eval_every > 0 && d->valid_hash[0])
+        err = open_set(t, d->valid_hash, "validation", &t->valid, &t->n_valid, why);
+    if (err)
+        return err;
+    if (t->job.model.vocab == 0)
+        t->job.model.vocab = data_vocab(t->data);
+    if (t->job.model.vocab < data_vocab(t->data))
+        return why_set(why, ERR_INVALID,
+                       "model.vocab is %" PRId64 ", the data has %" PRId64 " different tokens; write 0",
+                       t->job.model.vocab, data_vocab(t->data));
+    return OK;
+}
+
+/* ---- beginning ---- */
+
+/* Its share of the cores. More workers than cores are not bound and get one each; so does canonical numerics, since a
+ * product that is cut differently may round differently. */
+static int choose_threads(const struct train *t)
+{
+    cpu_set_t set;
+    if (t->job.run.threads > 0)
+        return (int)t->job.run.threads;
+    if (t->job.train.numerics == NUMERICS_CANONICAL || sched_getaffinity(0, sizeof(set), &set))
+        return 1;
+    int mine = CPU_COUNT(&set);
+    return (long)mine * t->epoch->world <= sysconf(_SC_NPROCESSORS_ONLN) ? mine : 1;
+}
+
+static err_t read_spec(struct train *t, struct why *why)
+{
+    const struct link_epoch *ep = t->epoch;
+    err_t err = job_parse("the job's spec", ep->spec_yaml, strlen(ep->spec_yaml), NULL, 0, &t->job, why);
+    if (err)
+        return err;
+    link_set_orphan_seconds(t->config->link, t->job.run.orphan_seconds);
+    if (t->job.parallel.workers != ep->world)
+        return why_set(why, ERR_INVALID, "an epoch of %d workers for a plan of %" PRId64, ep->world,
+                       t->job.parallel.workers);
+    return OK;
+}
+
+static err_t make_engine(struct train *t, struct why *why)
+{
+    err_t err = graph_build(&t->job.model, t->job.train.seq, &t->graph, why);
+    if (err)
+        return err;
+    const struct engine_config config = {.job = &t->job,
+                                         .graph = &t->graph,
+                                         .rank = t->epoch->rank,
+                                         .world = t->epoch->world,
+                                         .threads = choose_threads(t),
+                                         .eval = t->valid != NULL,
+                                         .cancel = link_cancel(t->config->link)};
+    return engine_init(&t->engine, &config, why);
+}
+
+static err_t meet_others(struct train *t, struct why *why)
+{
+    const struct link_epoch *ep = t->epoch;
+    const struct comm_config config = {.backend = "shm",
+                                       .fd = t->config->segment_fd,
+                                       .rank = ep->rank,
+                                       .world = ep->world,
+                                       .epoch = ep->epoch,
+                                       .shared_bytes = engine_shared_bytes(&t->engine),
+                                       .timeout_ms = ARRIVE_MS,
+                                       .cancel = link_cancel(t->config->link)};
+    t->fatal = false;
+    err_t err = comm_open(&config, &t->comm, why);
+    if (err)
+        return err;
+    link_set_comm(t->config->link, t->comm);
+    int *ranks = calloc((size_t)ep->world, sizeof(*ranks));
+    for (int i = 0; ranks && i < ep->world; i++)
+        ranks[i] = i;
+    err = ranks ? comm_group_new(t->comm, ranks, ep->world, &t->all) : ERR_NOMEM;
+    free(ranks);
+    if (err)
+        return why_set(why, err, "cannot make the group of all ranks: %s", err_text(err));
+    return engine_start(&t->engine, t->comm, why);
+}
+
+static err_t make_state(struct train *t, struct arena *arena, struct why *why)
+{
+    const char *path = t->epoch->resume_path[0] ? t->epoch->resume_path : t->job.checkpoint.resume_from;
+    err_t err = state_init(&t->state, t->config->link, &t->engine, arena, why);
+    if (err)
+        return err;
+    t->fatal = true;
+    if (path[0])
+        return state_load(&t->state, path, t->epoch->resume_step, why);
+    engine_fill_state(&t->engine);
+    return OK;
+}
+
+static err_t begin(struct train *t, struct arena *arena, struct why *why)
+{
+    t->fatal = true;
+    err_t err = read_spec(t, why);
+    err = err ? err : open_data(t, why);
+    err = err ? err : make_engine(t, why);
+    err = err ? err : meet_others(t, why);
+    return err ? err : make_state(t, arena, why);
+}
+
+/* ---- steps ---- */
+
+static bool due(int64_t step, int64_t every, int64_t last)
+{
+    return every > 0 && (step % every == 0 || step == last);
+}
+
+static err_t evaluate(struct train *t, double *ret, struct why *why)
+{
+    const struct job_train *j = &t->job.train;
+    const struct engine_feed feed = {valid_sample, t};
+    int64_t end = t->n_valid;
+    if (j->eval_batches > 0 && j->eval_batches < end / j->global_batch)
+        end = j->eval_batches * j->global_batch;
+    return engine_eval(&t->engine, &feed, 0, end, ret, why);
+}
+
+static void report(struct train *t, const struct engine_result *r, double step_s, double valid)
+{
+    const struct job_train *j = &t->job.train;
+    const struct link_metric m = {.step = t->engine.step,
+                                  .loss = r->loss,
+                                  .grad_norm = r->grad_norm,
+                                  .lr = r->lr,
+                                  .tokens_per_s = (double)(j->global_batch * j->seq) / step_s,
+                                  .step_s = step_s,
+                                  .valid_loss = valid,
+                                  .workers = t->epoch->world};
+    if (t->epoch->rank == 0)
+        link_report_metric(t->config->link, &m);
+}
+
+/* What all ranks do after this step: the most that any of them was asked for. */
+static err_t agree_to_stop(struct train *t, enum link_stop_kind *ret, struct why *why)
+{
+    int64_t wish = link_stop_asked(t->config->link);
+    err_t err = comm_all_reduce(t->all, &wish, 1, DT_I64, REDUCE_MAX);
+    if (err)
+        return why_set(why, err, "the epoch has ended");
+    *ret = (enum link_stop_kind)wish;
+    return OK;
+}
+
+static err_t one_step(struct train *t, bool *ret_saved, enum link_stop_kind *ret_stop, struct why *why)
+{
+    const struct job_spec *j = &t->job;
+    const struct engine_feed feed = {train_sample, t};
+    struct engine_result r;
+    double valid = NAN;
+    int64_t start = clock_mono_ns();
+    err_t err = engine_step(&t->engine, &feed, &r, why);
+    if (!err)
+        err = agree_to_stop(t, ret_stop, why);
+    if (err)
+        return err;
+    double step_s = (double)(clock_mono_ns() - start) * 1e-9;
+    int64_t step = t->engine.step;
+    t->loss = r.loss;
+    if (t->valid && due(step, j->train.eval_every, j->train.steps))
+        err = evaluate(t, &valid, why);
+    if (err)
+        return err;
+    report(t, &r, step_s, valid);
+    *ret_saved =
+        due(step, j->checkpoint.every, j->train.steps) || step == j->train.steps || *ret_stop == LINK_STOP_AND_SAVE;
+    return *ret_saved ? state_save(&t->state, r.loss, why) : OK;
+}
+
+static err_t finish(struct train *t, bool saved, struct why *why)
+{
+    if (!saved)
+        return OK;
+    err_t err = state_save_finish(&t->state, t->loss, t->job.run.orphan_seconds * 1000, why);
+    if (!err || err == ERR_CANCELED)
+        return err;
+    t->fatal = true;
+    return why_prefix(why, err,
+                      "all steps are done, but step %" PRId64 " could not be saved in %s; make room and go on with "
+                      "`dtctl resume %s`",
+                      t->engine.step, t->job.checkpoint.dir, t->config->job);
+}
+
+static err_t run_steps(struct train *t, struct why *why)
+{
+    enum link_stop_kind stop = LINK_GO_ON;
+    bool saved = false;
+    link_report_ready(t->config->link, t->engine.step);
+    while (t->engine.step < t->job.train.steps && stop == LINK_GO_ON) {
+        err_t err = one_step(t, &saved, &stop, why);
+        if (err) {
+            t->fatal = err == ERR_INVALID || err == ERR_CORRUPT; /* not a number; a damaged shard */
+            return err;
+        }
+    }
+    return finish(t, saved, why);
+}
+
+/* ---- an epoch ---- */
+
+static void end(struct train *t, err_t err, const struct why *why)
+{
+    struct link *l = t->config->link;
+    bool over = err == ERR_CANCELED || err == ERR_STALE;
+    if (err && t->comm)
+        comm_abort(t->comm);
+    if (!err)
+        link_report_done(l, t->engine.step);
+    else if (!over)
+        link_report_failed(l, t->engine.step, t->fatal, why->text[0] ? why->text : err_text(err));
+    if (err)
+        log_at(over ? LOG_INFO : LOG_ERROR, "epoch left epoch=%" PRIu64 " step=%" PRId64 " error=%s why=\"%s\"",
+               t->epoch->epoch, t->engine.step, err_name(err), why->text);
+    link_set_comm(l, NULL);
+    state_fini(&t->state);
+    comm_group_free(t->all);
+    engine_fini(&t->engine);
+    comm_close(t->comm);
+    data_close(t->data);
+    data_close(t->valid);
+    graph_fini(&t->graph);
+    job_fini(&t->job);
+}
+
+static void run_epoch(const struct train_config *config, const struct link_epoch *epoch, struct arena *arena)
+{
+    struct why why = {""};
+    struct train *t = calloc(1, sizeof(*t));
+    if (!t) {
+        link_report_failed(config->link, 0, false, "out of memory");
+        return;
+    }
+    t->config = config;
+    t->epoch = epoch;
+    log_info("epoch begins epoch=%" PRIu64 " rank=%d world=%d resume_step=%" PRId64, epoch->epoch, epoch->rank,
+             epoch->world, epoch->resume_step);
+    err_t err = begin(t, arena, &why);
+    if (!err)
+        err = run_steps(t, &why);
+    end(t, err, &why);
+    free(t);
+}
+
+void train_serve(const struct train_config *config)
+{
+    struct arena arena = {.fd = config->arena_fd};
+    struct link_epoch epoch;
+    err_t err;
+    while ((err = link_next(config->link, &epoch)) == OK) {
+        run_epoch(config, &epoch, &arena);
+        link_leave(config->link);
+        link_epoch_fini(&epoch);
+    }
+    log_info("ends why=\"%s\"", err == ERR_CLOSED ? "told to" : err_text(err));
+    arena_fini(&arena);
+}

@@ -1,0 +1,16 @@
+/* A job's training on this worker: epoch after epoch, as control commands, on the calling (compute) thread. */
+#ifndef DTD_WORKER_TRAIN_H
+#define DTD_WORKER_TRAIN_H
+
+#include "worker/link/link.h"
+
+struct train_config {
+    struct link *link;
+    const char *job;
+    int segment_fd, arena_fd;
+};
+
+/* Returns when the process is to end. */
+void train_serve(const struct train_config *config);
+
+#endif
