@@ -1,0 +1,57 @@
+/* The header alone: every field comes back, every rule is kept. */
+#include "common/rpc/frame.h"
+#include "tests/lib/test.h"
+
+TEST(header_comes_back)
+{
+    const struct frame f = {RPC_VERSION, RPC_REQUEST, 0xbeef, 0x0123456789abcdef, 0x01020304, 0x00fedcba};
+    struct frame back = {0};
+    uint8_t bytes[RPC_HEADER_BYTES];
+    const char *reason = NULL;
+    frame_encode(&f, bytes);
+    assert_ok(frame_decode(bytes, &back, &reason));
+    assert_int_equal(back.version, f.version);
+    assert_int_equal(back.kind, f.kind);
+    assert_int_equal(back.method, f.method);
+    assert_int_equal(back.call, f.call);
+    assert_int_equal(back.deadline_ms, f.deadline_ms);
+    assert_int_equal(back.length, f.length);
+    assert_null(reason);
+}
+
+TEST(header_is_little_endian)
+{
+    const struct frame f = {1, RPC_ITEM, 0x0201, 0x0807060504030201, 0, 0x00030201};
+    static const uint8_t golden[RPC_HEADER_BYTES] = {'D', 'T', 'D', '1', 1, 3, 0x01, 0x02, 1, 2, 3, 4,
+                                                     5,   6,   7,   8,   0, 0, 0,    0,    1, 2, 3, 0};
+    uint8_t bytes[RPC_HEADER_BYTES];
+    frame_encode(&f, bytes);
+    assert_memory_equal(bytes, golden, sizeof(golden));
+}
+
+TEST(every_kind_and_no_other)
+{
+    for (int kind = 0; kind < 256; kind++) {
+        const struct frame f = {.version = RPC_VERSION, .kind = (uint8_t)kind, .call = 1};
+        struct frame back = {.method = 77};
+        uint8_t bytes[RPC_HEADER_BYTES];
+        const char *reason = NULL;
+        frame_encode(&f, bytes);
+        err_t err = frame_decode(bytes, &back, &reason);
+        assert_err(kind >= RPC_REQUEST && kind <= RPC_CANCEL ? OK : ERR_PROTO, err);
+        assert_int_equal(reason != NULL, err != OK);
+        assert_int_equal(back.method, err ? 77 : 0); /* outputs are written on success only */
+    }
+}
+
+TEST(largest_body_and_one_more)
+{
+    struct frame f = {.version = RPC_VERSION, .kind = RPC_REPLY, .call = 1, .length = RPC_MAX_BODY_BYTES};
+    uint8_t bytes[RPC_HEADER_BYTES];
+    const char *reason;
+    frame_encode(&f, bytes);
+    assert_ok(frame_decode(bytes, &f, &reason));
+    f.length++;
+    frame_encode(&f, bytes);
+    assert_err(ERR_PROTO, frame_decode(bytes, &f, &reason));
+}

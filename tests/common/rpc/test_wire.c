@@ -1,0 +1,180 @@
+/* docs/wire.md's example, byte for byte, through the real method table. */
+#include "common/base/file.h"
+#include "common/rpc/methods.h"
+#include "proto/client.pb-c.h"
+#include "tests/lib/test.h"
+
+#include <fcntl.h>
+#include <stdbool.h>
+#include <sys/socket.h>
+
+/* The hex digits of the block that begins with "```hex NAME", up to "```"; what follows a # is a comment. */
+static size_t example(const char *name, uint8_t ret[256])
+{
+    char path[4096], open[64];
+    struct buf text = {0};
+    size_t n = 0;
+    const char *source = getenv("DTD_SOURCE");
+    assert_non_null(source);
+    snprintf(path, sizeof(path), "%s/docs/wire.md", source);
+    assert_ok(file_read(path, 1 << 20, &text));
+    assert_ok(buf_append(&text, "", 1));
+    snprintf(open, sizeof(open), "```hex %s\n", name);
+    char *at = strstr((char *)text.data, open);
+    if (!at)
+        fail_msg("no block '%s' in %s", name, path);
+    for (at = strchr(at, '\n') + 1; strncmp(at, "```", 3) != 0;) {
+        if (*at == '#') {
+            at = strchr(at, '\n');
+        } else if (*at == ' ' || *at == '\n') {
+            at++;
+        } else {
+            unsigned byte;
+            assert_int_equal(sscanf(at, "%2x", &byte), 1);
+            assert_true(n < 256);
+            ret[n++] = (uint8_t)byte;
+            at += 2;
+        }
+    }
+    buf_fini(&text);
+    return n;
+}
+
+struct wire {
+    uv_loop_t loop;
+    struct rpc_method methods[RPC_METHOD_COUNT];
+    struct rpc_conn *conn;
+    int fd;
+    int answers;
+    err_t err;
+    char text[256];
+};
+
+static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    (void)owner;
+    const Dtd__JobRequest *r = (const Dtd__JobRequest *)request;
+    rpc_fail(call, ERR_NOTFOUND, "no job %s", r->job);
+}
+
+static void handle_checkpoints(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    (void)owner, (void)request;
+    Dtd__CheckpointList list = DTD__CHECKPOINT_LIST__INIT;
+    Dtd__Checkpoint c = DTD__CHECKPOINT__INIT, *one = &c;
+    c.job = (char *)"7";
+    c.step = 100;
+    c.epoch = 2;
+    c.path = (char *)"/c/step-100";
+    c.bytes = 4096;
+    c.committed_ms = 1;
+    list.n_checkpoint = 1;
+    list.checkpoint = &one;
+    rpc_reply(call, &list.base);
+}
+
+static void wire_open(struct wire *w)
+{
+    static const struct rpc_binding bindings[] = {{CLIENT_STATUS, handle_status},
+                                                  {CLIENT_CHECKPOINTS, handle_checkpoints}};
+    int fds[2];
+    memset(w, 0, sizeof(*w));
+    rpc_methods_bind(bindings, 2, w->methods);
+    assert_int_equal(uv_loop_init(&w->loop), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    const struct rpc_conn_config config = {&w->loop, w->methods, RPC_METHOD_COUNT, w, NULL};
+    assert_ok(rpc_conn_open(&config, fds[0], RPC_ROLE_CLIENT, &w->conn));
+    w->fd = fds[1];
+    assert_int_equal(fcntl(w->fd, F_SETFL, O_NONBLOCK), 0);
+}
+
+static void wire_fini(struct wire *w)
+{
+    rpc_conn_close(w->conn);
+    uv_run(&w->loop, UV_RUN_DEFAULT);
+    close(w->fd);
+    assert_int_equal(uv_loop_close(&w->loop), 0);
+}
+
+static void expect_bytes(struct wire *w, const char *name)
+{
+    uint8_t golden[256], got[256];
+    size_t n = example(name, golden);
+    for (int i = 0; i < 10; i++)
+        uv_run(&w->loop, UV_RUN_NOWAIT);
+    ssize_t m = read(w->fd, got, sizeof(got));
+    if (m != (ssize_t)n || memcmp(got, golden, n) != 0) {
+        for (ssize_t i = 0; i < m; i++)
+            print_error("%02x ", got[i]);
+        fail_msg("the bytes of '%s' differ from docs/wire.md", name);
+    }
+}
+
+static void on_answer(void *arg, const struct rpc_result *result)
+{
+    struct wire *w = arg;
+    w->answers++;
+    w->err = result->err;
+    snprintf(w->text, sizeof(w->text), "%s", result->text);
+}
+
+TEST(request_and_error_as_documented)
+{
+    struct wire w;
+    uint8_t bytes[256];
+    wire_open(&w);
+    Dtd__JobRequest request = DTD__JOB_REQUEST__INIT;
+    request.job = (char *)"7";
+    assert_ok(rpc_send(w.conn, CLIENT_STATUS, &request.base, 5000, on_answer, &w, NULL));
+    expect_bytes(&w, "request");
+    size_t n = example("error", bytes);
+    assert_int_equal(write(w.fd, bytes, n), n);
+    while (!w.answers)
+        uv_run(&w.loop, UV_RUN_ONCE);
+    assert_err(ERR_NOTFOUND, w.err);
+    assert_string_equal(w.text, "no job 7");
+    wire_fini(&w);
+}
+
+TEST(served_as_documented)
+{
+    struct wire w;
+    uint8_t bytes[256];
+    wire_open(&w);
+    size_t n = example("request", bytes);
+    assert_int_equal(write(w.fd, bytes, n), n);
+    expect_bytes(&w, "error");
+    n = example("request of checkpoints", bytes);
+    assert_int_equal(write(w.fd, bytes, n), n);
+    expect_bytes(&w, "reply");
+    wire_fini(&w);
+}
+
+/* Numbers are in every peer that was ever built. */
+TEST(method_numbers_are_documented)
+{
+    char path[4096];
+    struct buf text = {0};
+    snprintf(path, sizeof(path), "%s/docs/wire.md", getenv("DTD_SOURCE"));
+    assert_ok(file_read(path, 1 << 20, &text));
+    assert_ok(buf_append(&text, "", 1));
+    const struct rpc_method *m = rpc_methods();
+    for (int i = 0; i < RPC_METHOD_COUNT; i++) {
+        char row[128];
+        snprintf(row, sizeof(row), "| 0x%04x | %s |", m[i].id, m[i].name);
+        if (!strstr((char *)text.data, row))
+            fail_msg("docs/wire.md lacks the row '%s'", row);
+    }
+    buf_fini(&text);
+}
+
+TEST(every_service_is_in_the_table)
+{
+    const struct rpc_method *m = rpc_methods(); /* aborts when table and protos differ */
+    for (int i = 0; i < RPC_METHOD_COUNT; i++) {
+        assert_non_null(m[i].request);
+        assert_non_null(m[i].reply);
+        assert_null(m[i].handler);
+        assert_true(m[i].max_request_bytes > 0 && m[i].max_reply_bytes > 0 && m[i].roles);
+    }
+}
