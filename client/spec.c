@@ -58,18 +58,23 @@ err_t spec_resolve(struct job_spec *job, const char *folder, struct why *why)
     return err;
 }
 
+static err_t text_read(const char *file, struct buf *ret, struct why *why)
+{
+    errno = 0;
+    err_t err = file_read(file, MAX_JOB_FILE, ret);
+    if (err == ERR_LIMIT)
+        return why_set(why, err, "%s: a job file has at most %d bytes", file, MAX_JOB_FILE);
+    return err ? why_set(why, err, "%s: %s", file, errno ? strerror(errno) : err_text(err)) : OK;
+}
+
 err_t spec_read(const char *file, const char *const *sets, int n_sets, struct job_spec *ret, struct why *why)
 {
     char folder[PATH_MAX];
     struct buf text = {0};
     struct job_spec job = {0};
-    errno = 0;
-    err_t err = file_read(file, MAX_JOB_FILE, &text);
-    if (err == ERR_LIMIT)
-        return why_set(why, err, "%s: a job file has at most %d bytes", file, MAX_JOB_FILE);
-    if (err)
-        return why_set(why, err, "%s: %s", file, errno ? strerror(errno) : err_text(err));
-    err = folder_of(file, folder, why);
+    err_t err = text_read(file, &text, why);
+    if (!err)
+        err = folder_of(file, folder, why);
     if (!err)
         err = job_parse(file, (const char *)text.data, text.len, sets, n_sets, &job, why);
     if (!err && (err = spec_resolve(&job, folder, why)))

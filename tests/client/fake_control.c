@@ -1,4 +1,4 @@
-/* Only the loop's thread touches the struct between start and stop. */
+/* Between start and stop the struct belongs to the loop's thread, but for what was seen, which the lock guards. */
 #include "tests/client/fake_control.h"
 
 #include "common/rpc/methods.h"
@@ -16,6 +16,7 @@ struct fake {
     struct fake_script script;
     struct fake_seen seen;
     pthread_t thread;
+    pthread_mutex_t lock; /* of seen, ids, spec, parent */
     uv_loop_t loop;
     uv_async_t stop;
     int listen_fd, lock_fd;
@@ -25,6 +26,7 @@ struct fake {
     struct rpc_method methods[RPC_METHOD_COUNT];
     uint8_t ids[16][16];
     char spec[65536], parent[32];
+    char spec_copy[65536], parent_copy[32]; /* the test's own */
 };
 
 static void conn_closed(void *owner, struct rpc_conn *conn)
@@ -76,20 +78,28 @@ static void status_fill(struct fake *f, Dtd__JobStatus *s, const char *state, in
     s->spec_yaml = (char *)f->script.spec_yaml;
 }
 
-static void on_submit(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+/* Returns whether this one is to be dropped. */
+static bool submit_note(struct fake *f, const Dtd__SubmitRequest *q)
 {
-    struct fake *f = owner;
-    const Dtd__SubmitRequest *q = (const Dtd__SubmitRequest *)request;
-    Dtd__SubmitReply reply = DTD__SUBMIT_REPLY__INIT;
     int i = 0;
-    assert_int_equal(q->request_id.len, 16);
+    pthread_mutex_lock(&f->lock);
     snprintf(f->spec, sizeof(f->spec), "%s", q->spec_yaml);
     snprintf(f->parent, sizeof(f->parent), "%s", q->parent ? q->parent : "");
     while (i < f->seen.jobs && memcmp(f->ids[i], q->request_id.data, 16) != 0)
         i++;
     if (i == f->seen.jobs && i < 16)
         memcpy(f->ids[f->seen.jobs++], q->request_id.data, 16);
-    if (f->seen.submits++ < f->script.drop_submits) {
+    bool drop = f->seen.submits++ < f->script.drop_submits;
+    pthread_mutex_unlock(&f->lock);
+    return drop;
+}
+
+static void on_submit(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__SubmitRequest *q = (const Dtd__SubmitRequest *)request;
+    Dtd__SubmitReply reply = DTD__SUBMIT_REPLY__INIT;
+    assert_int_equal(q->request_id.len, 16);
+    if (submit_note(owner, q)) {
         struct rpc_conn *conn = rpc_call_conn(call);
         rpc_fail(call, ERR_CLOSED, "going down");
         rpc_conn_close(conn);
@@ -97,6 +107,15 @@ static void on_submit(void *owner, struct rpc_call *call, const ProtobufCMessage
     }
     reply.job = "7";
     rpc_reply(call, &reply.base);
+}
+
+/* Adds one to a counter of `seen`; its value before. */
+static int count(struct fake *f, int *counter)
+{
+    pthread_mutex_lock(&f->lock);
+    int before = (*counter)++;
+    pthread_mutex_unlock(&f->lock);
+    return before;
 }
 
 static void on_status(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -128,7 +147,7 @@ static void on_cancel(void *owner, struct rpc_call *call, const ProtobufCMessage
     struct fake *f = owner;
     Dtd__JobStatus s = DTD__JOB_STATUS__INIT;
     (void)request;
-    f->seen.cancels++;
+    count(f, &f->seen.cancels);
     status_fill(f, &s, "stopping", 1);
     rpc_reply(call, &s.base);
 }
@@ -145,7 +164,7 @@ static void on_watch(void *owner, struct rpc_call *call, const ProtobufCMessage 
 {
     struct fake *f = owner;
     Dtd__JobStatus s = DTD__JOB_STATUS__INIT;
-    bool drop = f->seen.watches++ < f->script.drop_watches;
+    bool drop = count(f, &f->seen.watches) < f->script.drop_watches;
     int first = drop ? 1 : f->script.steps / 2, last = drop ? f->script.steps / 2 : f->script.steps;
     (void)request;
     status_fill(f, &s, "running", first);
@@ -170,10 +189,12 @@ static void on_metrics(void *owner, struct rpc_call *call, const ProtobufCMessag
 {
     struct fake *f = owner;
     const Dtd__MetricsRequest *q = (const Dtd__MetricsRequest *)request;
-    bool drop = f->seen.metrics++ < f->script.drop_metrics;
+    bool drop = count(f, &f->seen.metrics) < f->script.drop_metrics;
     int64_t from = q->has_from_step && q->from_step > 1 ? q->from_step : 1;
     int64_t last = drop ? f->script.steps / 2 : f->script.steps;
+    pthread_mutex_lock(&f->lock);
     f->seen.metrics_from = from;
+    pthread_mutex_unlock(&f->lock);
     for (int64_t step = from; step <= last; step++) {
         Dtd__Metric m = metric_of((int)step);
         assert_int_equal(rpc_item(call, &m.base), OK);
@@ -248,6 +269,7 @@ struct fake *fake_start(const char *state_dir, const struct fake_script *script)
     struct fake *f = calloc(1, sizeof(*f));
     assert_non_null(f);
     f->script = *script;
+    pthread_mutex_init(&f->lock, NULL);
     rpc_methods_bind(bindings, sizeof(bindings) / sizeof(bindings[0]), f->methods);
     lock_take(f, state_dir);
     listen_at(f, state_dir);
@@ -268,22 +290,32 @@ void fake_stop(struct fake *f)
     close(f->lock_fd);
 }
 
-struct fake_seen fake_seen(const struct fake *f)
+struct fake_seen fake_seen(struct fake *f)
 {
-    return f->seen;
+    pthread_mutex_lock(&f->lock);
+    struct fake_seen seen = f->seen;
+    pthread_mutex_unlock(&f->lock);
+    return seen;
 }
 
-const char *fake_spec(const struct fake *f)
+const char *fake_spec(struct fake *f)
 {
-    return f->spec;
+    pthread_mutex_lock(&f->lock);
+    memcpy(f->spec_copy, f->spec, sizeof(f->spec));
+    pthread_mutex_unlock(&f->lock);
+    return f->spec_copy;
 }
 
-const char *fake_parent(const struct fake *f)
+const char *fake_parent(struct fake *f)
 {
-    return f->parent;
+    pthread_mutex_lock(&f->lock);
+    memcpy(f->parent_copy, f->parent, sizeof(f->parent));
+    pthread_mutex_unlock(&f->lock);
+    return f->parent_copy;
 }
 
 void fake_free(struct fake *f)
 {
+    pthread_mutex_destroy(&f->lock);
     free(f);
 }

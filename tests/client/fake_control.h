@@ -25,10 +25,10 @@ struct fake_seen {
     int watches, metrics, cancels;
     int64_t metrics_from; /* of the last Metrics call */
 };
-struct fake_seen fake_seen(const struct fake *f);
+struct fake_seen fake_seen(struct fake *f);
 /* Of the last Submit; "" before one. Live as long as f. */
-const char *fake_spec(const struct fake *f);
-const char *fake_parent(const struct fake *f);
+const char *fake_spec(struct fake *f);
+const char *fake_parent(struct fake *f);
 void fake_free(struct fake *f);
 
 #endif
