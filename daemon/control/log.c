@@ -221,8 +221,8 @@ static int machine_apply(struct raft_fsm *fsm, const struct raft_buffer *buf, vo
     if (!err)
         err = log->config.machine.apply(log->config.machine.arg, record, len, index, p ? p->result : nobody);
     if (err) {
-        log_error("a committed record cannot be applied index=%" PRIu64 " why=\"%s\" dir=%s", index, err_text(err),
-                  log->dir);
+        log_error("a committed record cannot be applied index=%" PRIu64 " why=\"%s\" dir=%s%s", index, err_text(err),
+                  log->dir, err == ERR_UNSUPPORTED ? " remedy=\"a newer dtd wrote it: install that one\"" : "");
         abort();
     }
     log->applied = index;
@@ -323,20 +323,24 @@ static void ended(uv_handle_t *handle)
         closed(owner);
 }
 
+/* Out of space, or a log that was open in this life: it is tried again. A first start that fails otherwise will not do
+ * better the next time. */
 static void open_failed(struct log *log, err_t err, const char *text)
 {
-    /* Out of space, or a log that was open in this life: it may come back. A first start that fails otherwise will not.
-     */
-    if (err == ERR_NOSPACE || log->applied || log_disk_free(&log->disk) < log_disk_enough(&log->disk)) {
-        warn_full(log);
-        move(log, L_FULL, text);
-        wake(log, TICK_MS);
-        return;
-    }
     char why[512];
     snprintf(why, sizeof(why), "the replicated log in %s cannot be opened: %s (%s)", log->dir, text, err_text(err));
-    move(log, L_DEAD, text);
-    say_ready(log, err, why);
+    bool is_full = log_disk_free(&log->disk) < log_disk_enough(&log->disk);
+    if (!is_full && !log->applied) {
+        move(log, L_DEAD, text);
+        say_ready(log, err, why);
+        return;
+    }
+    if (is_full)
+        warn_full(log);
+    else
+        warn(log, why);
+    move(log, L_FULL, text);
+    wake(log, TICK_MS);
 }
 
 static void bootstrapped(struct log *log)
@@ -362,6 +366,7 @@ static void raft_gone(struct raft *raft)
         move(log, L_FULL, "libraft is closed");
         wake(log, TICK_MS);
         break;
+    case L_FULL:
     case L_DEAD:
         break;
     default:
@@ -390,9 +395,10 @@ static void bootstrap(struct log *log)
     if (!status)
         status = raft_bootstrap(&log->raft, &conf);
     raft_configuration_close(&conf);
-    move(log, status ? L_DEAD : L_BOOTSTRAPPING, status ? log->io.errmsg : "a new log");
     if (status)
-        say_ready(log, err_from_raft(status), log->io.errmsg);
+        open_failed(log, err_from_raft(status), log->io.errmsg);
+    else
+        move(log, L_BOOTSTRAPPING, "a new log");
     raft_shut(log);
 }
 

@@ -168,3 +168,52 @@ TEST(starts_on_a_full_disk)
     fixture_close(&h);
     unmount();
 }
+
+static void flip_a_bit(void)
+{
+    char path[600], c;
+    snprintf(path, sizeof(path), "%s/log/0000000000000002-0000000000000012", dir);
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &c, 1, 2000), 1);
+    c ^= 4;
+    assert_int_equal(pwrite(fd, &c, 1, 2000), 1);
+    close(fd);
+}
+
+TEST(damaged_and_full_says_damaged_once_there_is_space)
+{
+    struct fixture f = {0}, g = {0};
+    mount_small_disk();
+    fixture_open(&f, dir);
+    for (uint64_t i = 1; i <= 10; i++)
+        propose_and_wait(&f, i);
+    fixture_close(&f);
+    flip_a_bit();
+    fill_disk(16384);
+    fixture_start(&g, dir);
+    fixture_pump_ms(&g, 1500);
+    assert_int_equal(g.ready_calls, 0);
+    unlink(filler);
+    fixture_pump_ms(&g, 1500);
+    assert_int_equal(g.ready_calls, 1);
+    assert_err(ERR_CORRUPT, g.ready_err);
+    fixture_close(&g);
+    unmount();
+}
+
+TEST(first_start_on_a_full_disk_waits)
+{
+    struct fixture f = {0};
+    mount_small_disk();
+    fill_disk(8192);
+    fixture_start(&f, dir);
+    fixture_pump_ms(&f, 1500);
+    assert_int_equal(f.ready_calls, 0);
+    assert_non_null(log_warning(f.log));
+    unlink(filler);
+    assert_true(fixture_pump(&f, fixture_is_ready, 5000));
+    propose_and_wait(&f, 1);
+    fixture_close(&f);
+    unmount();
+}

@@ -1,43 +1,15 @@
 /* docs/wire.md's example, byte for byte, through the real method table. */
-#include "common/base/file.h"
 #include "common/rpc/methods.h"
 #include "proto/client.pb-c.h"
-#include "tests/lib/test.h"
+#include "tests/lib/example.h"
 
 #include <fcntl.h>
 #include <stdbool.h>
 #include <sys/socket.h>
 
-/* The hex digits of the block that begins with "```hex NAME", up to "```"; what follows a # is a comment. */
 static size_t example(const char *name, uint8_t ret[256])
 {
-    char path[4096], open[64];
-    struct buf text = {0};
-    size_t n = 0;
-    const char *source = getenv("DTD_SOURCE");
-    assert_non_null(source);
-    snprintf(path, sizeof(path), "%s/docs/wire.md", source);
-    assert_ok(file_read(path, 1 << 20, &text));
-    assert_ok(buf_append(&text, "", 1));
-    snprintf(open, sizeof(open), "```hex %s\n", name);
-    char *at = strstr((char *)text.data, open);
-    if (!at)
-        fail_msg("no block '%s' in %s", name, path);
-    for (at = strchr(at, '\n') + 1; strncmp(at, "```", 3) != 0;) {
-        if (*at == '#') {
-            at = strchr(at, '\n');
-        } else if (*at == ' ' || *at == '\n') {
-            at++;
-        } else {
-            unsigned byte;
-            assert_int_equal(sscanf(at, "%2x", &byte), 1);
-            assert_true(n < 256);
-            ret[n++] = (uint8_t)byte;
-            at += 2;
-        }
-    }
-    buf_fini(&text);
-    return n;
+    return example_bytes("wire.md", name, ret, 256);
 }
 
 struct wire {
@@ -153,11 +125,8 @@ TEST(served_as_documented)
 /* Numbers are in every peer that was ever built. */
 TEST(method_numbers_are_documented)
 {
-    char path[4096];
     struct buf text = {0};
-    snprintf(path, sizeof(path), "%s/docs/wire.md", getenv("DTD_SOURCE"));
-    assert_ok(file_read(path, 1 << 20, &text));
-    assert_ok(buf_append(&text, "", 1));
+    example_read("wire.md", &text);
     const struct rpc_method *m = rpc_methods();
     for (int i = 0; i < RPC_METHOD_COUNT; i++) {
         char row[128];
