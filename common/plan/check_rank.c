@@ -171,6 +171,9 @@ static err_t operand_write(struct rank_check *c, const struct op *op, int place,
     bool reduces = op->kind == OP_ALL_REDUCE || op->kind == OP_TREE_REDUCE;
     if (mode == 'w' && s->value == VALUE_REDUCED && !reduces)
         return check_fail(&c->at, c->why, "overwrites %s behind its reduce", b->name);
+    bool share = b->space == SPACE_GRAD && (s->value == VALUE_PARTIAL || s->value == VALUE_SET);
+    if (mode == 'w' && share && !reduces)
+        return check_fail(&c->at, c->why, "overwrites %s, which earlier ops of this step have added to", b->name);
     if (op->kind == OP_ADAMW)
         s->updates++;
     s->value = reduces ? VALUE_REDUCED : is_partial(b) ? VALUE_PARTIAL : VALUE_SET;

@@ -255,6 +255,17 @@ TEST(a_gradient_that_is_never_zeroed_is_refused)
     assert_refused(&f, 0, SAYS("(backward micro 0)", "output.weight.grad", "before anything"));
 }
 
+TEST(a_microbatch_that_forgets_the_ones_before_is_refused)
+{
+    for (int workers = 1; workers <= 2; workers++) {
+        struct fixture f;
+        setup(&f, workers, NUMERICS_FAST);
+        struct program *p = &f.programs[0];
+        p->actions[find_action(p, ACT_BACKWARD, 1)].first_op = p->actions[find_action(p, ACT_BACKWARD, 0)].first_op;
+        assert_refused(&f, 0, SAYS("(backward micro 1)", "(gemm)", "overwrites output.weight.grad"));
+    }
+}
+
 TEST(a_missing_wait_is_refused)
 {
     struct fixture f;
