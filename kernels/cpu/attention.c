@@ -1,88 +1,51 @@
-/* Attention in blocks of queries and keys (after Dao 2023, FlashAttention-2): the products are oneDNN's, the softmax
- * between them is ours and never leaves the cache. Blocks above the causal diagonal are not computed.
+/* Attention in blocks of queries and keys (after Dao 2023, FlashAttention-2); what is above the causal diagonal is not
+ * computed.
  *
- * Forward, per block of queries: keys go by in blocks with a running largest score m and sum l; what was summed under a
- * smaller m is scaled down. lse = m + log l is all that the backward needs to make the weights again.
- * Backward: D = rowsum(do o), dp = do v^T, ds = scale p (dp - D); dq = ds k, dk = ds^T q, dv = p^T do. Query blocks go
- * downwards: the last one meets every key, so each sum over them starts there with "=" and no zeroing pass.
- * The order of all sums is fixed by the shapes. Threads share the key-value heads, which sum into no common memory. */
-#include "kernels/cpu/cpu.h"
+ * Keys go by in blocks with a running largest score m and sum l; what was summed under a smaller m is scaled down.
+ * lse = m + log l is all that the backward needs to make the weights again. Keys are packed once per head as columns,
+ * values as rows, so the products between stream through cache. The order of every sum is fixed by the shapes; threads
+ * share the key-value heads, which have no sum in common. */
+#include "kernels/cpu/attention.h"
 #include "kernels/cpu/vmath.h"
 
 #include <assert.h>
 
-#define QUERIES 128 /* a multiple of it is a block of keys, so a row's first key block always has a visible key */
-#define KEYS 1024
-#define PITCH (KEYS + 16) /* a power of two would put a column into few cache sets */
-
-struct block {
-    int64_t q0, nq, k0, nk;
-};
-
-/* Scratch of one thread. */
-struct work {
-    float s[QUERIES * PITCH], dp[QUERIES * PITCH];
-    float max[QUERIES], sum[QUERIES]; /* forward; backward: sum holds D */
-};
-
-struct head {
-    const struct kern_attention *a;
-    float scale;
-    const float *q, *k, *v;
-    float *o, *lse;
-    const float *d_o;
-    float *d_q, *d_k, *d_v;
-    bool more; /* another head has summed into d_k and d_v already */
-};
-
-struct attention_args {
-    const struct kern_attention *a;
-    const struct kern_attention_grad *grad; /* NULL in the forward */
-    struct work *work;                      /* by part */
-    err_t *err;                             /* by part */
-};
-
-static int64_t smaller(int64_t a, int64_t b)
+struct attn_head KERN_FN(attn_head)(const struct kern_attention *a, int64_t sample, int64_t head)
 {
-    return a < b ? a : b;
+    int64_t kv = head / (a->heads / a->kv_heads), row = sample * a->seq;
+    return (struct attn_head){.a = a,
+                              .scale = (float)(1 / sqrt((double)a->head_dim)),
+                              .q_at = row * a->q_stride + head * a->head_dim,
+                              .k_at = row * a->k_stride + kv * a->head_dim,
+                              .v_at = row * a->v_stride + kv * a->head_dim,
+                              .o_at = row * a->o_stride + head * a->head_dim,
+                              .lse = (float *)a->lse + (sample * a->heads + head) * a->seq};
 }
 
-static struct head head_of(const struct attention_args *args, int64_t sample, int64_t h)
+void KERN_FN(attn_scores)(const struct kern_attention *a, const struct attn_block *b, const float *x, int64_t x_stride,
+                          const float *columns, float *out)
 {
-    const struct kern_attention *a = args->a;
-    const struct kern_attention_grad *g = args->grad;
-    int64_t group = a->heads / a->kv_heads, kv = h / group, row = sample * a->seq;
-    int64_t q = row * a->q_stride + h * a->head_dim, k = row * a->k_stride + kv * a->head_dim;
-    int64_t v = row * a->v_stride + kv * a->head_dim, o = row * a->o_stride + h * a->head_dim;
-    struct head r = {.a = a,
-                     .scale = (float)(1 / sqrt((double)a->head_dim)),
-                     .q = (const float *)a->q + q,
-                     .k = (const float *)a->k + k,
-                     .v = (const float *)a->v + v,
-                     .o = (float *)a->o + o,
-                     .lse = (float *)a->lse + (sample * a->heads + h) * a->seq,
-                     .more = h % group != 0};
-    if (g) {
-        r.d_o = (const float *)g->d_o + o;
-        r.d_q = (float *)g->d_q + q;
-        r.d_k = (float *)g->d_k + k;
-        r.d_v = (float *)g->d_v + v;
+    for (int64_t p = 0; p < b->nk; p += PANEL)
+        for (int64_t i = 0; i < b->nq; i += TILE_ROWS) {
+            int64_t rows = attn_min(TILE_ROWS, b->nq - i), keys = attn_visible(a, b, i + rows - 1) - p;
+            if (keys <= 0)
+                continue;
+            int64_t vectors = attn_min(TILE_VECTORS, (keys + VF - 1) / VF);
+            KERN_FN(tile)
+            ((int)rows, (int)vectors, a->head_dim, x + i * x_stride, x_stride, 1, columns + (b->k0 + p) * a->head_dim,
+             PANEL, out + i * ATTN_PITCH + p, ATTN_PITCH, false);
+        }
+}
+
+void KERN_FN(attn_weighted)(const struct kern_attention *a, const struct attn_block *b, const float *w,
+                            const float *rows, int64_t padded, float *out)
+{
+    for (int64_t i = 0; i < b->nq; i += TILE_ROWS) {
+        int64_t strip = attn_min(TILE_ROWS, b->nq - i);
+        KERN_FN(tile_block)
+        (strip, padded / VF, attn_visible(a, b, i + strip - 1), w + i * ATTN_PITCH, ATTN_PITCH, 1,
+         rows + b->k0 * padded, padded, out + i * padded, padded, b->k0 > 0);
     }
-    return r;
-}
-
-/* Keys of the block that row i of it sees. */
-static int64_t visible(const struct head *h, const struct block *b, int64_t i)
-{
-    return h->a->causal ? smaller(b->nk, b->q0 + i + 1 - b->k0) : b->nk;
-}
-
-/* rows of x (query or gradient of output) times rows of y (keys or values): out[nq, nk] */
-static err_t scores(const struct head *h, const struct block *b, float alpha, const float *x, int64_t x_stride,
-                    const float *y, int64_t y_stride, float *out)
-{
-    return KERN_FN(sgemm)(false, true, b->nq, b->nk, h->a->head_dim, alpha, x + b->q0 * x_stride, x_stride,
-                          y + b->k0 * y_stride, y_stride, 0, out, PITCH);
 }
 
 static float largest_of(const float *x, int64_t n)
@@ -97,21 +60,21 @@ static float largest_of(const float *x, int64_t n)
     return r;
 }
 
-/* x[0..n) = exp(x - shift), x[n..end) = 0; returns the sum. */
-static float exp_row(float *x, int64_t n, int64_t end, float shift)
+/* x[0..n) = exp(scale x - shift); returns the sum. */
+static float exp_row(float *x, int64_t n, float scale, float shift)
 {
-    vf sum = {0};
+    vf sum = {0}, s = v_set(scale), t = v_set(-shift);
     int64_t j = 0;
     for (; j + VF <= n; j += VF) {
-        vf e = v_exp(v_load(x + j) - shift);
+        vf e = v_exp(v_fma(v_load(x + j), s, t));
         v_store(x + j, e);
         sum += e;
     }
     if (j < n) {
-        v_store_n(x + j, v_exp(v_load_n(x + j, n - j) - shift), n - j);
+        v_store_n(x + j, v_exp(v_fma(v_load_n(x + j, n - j), s, t)), n - j);
         sum += v_load_n(x + j, n - j);
     }
-    memset(x + n, 0, (size_t)(end - n) * sizeof(float));
+    memset(x + n, 0, TILE_ROWS * sizeof(float));
     return v_sum(sum);
 }
 
@@ -121,172 +84,133 @@ static void scale_row(float *x, int64_t n, float factor)
         x[j] *= factor;
 }
 
-/* Scores become weights under the running maximum; sums and outputs of earlier key blocks follow it. */
-static void softmax_block(const struct head *h, const struct block *b, struct work *w)
+static void give_scaled(int64_t n, const float *restrict from, float factor, float *restrict to)
+{
+    for (int64_t j = 0; j < n; j++)
+        to[j] = from[j] * factor;
+}
+
+/* Scores become weights under the running maximum; sums and outputs of earlier blocks of keys follow it. */
+static void softmax_block(const struct attn_head *h, const struct attn_block *b, struct attn_work *w)
 {
     for (int64_t i = 0; i < b->nq; i++) {
-        float *row = w->s + i * PITCH;
-        int64_t n = visible(h, b, i);
-        float max = largest_of(row, n);
+        float *row = w->s + i * ATTN_PITCH;
+        int64_t n = attn_visible(h->a, b, i);
+        if (n <= 0)
+            continue;
+        float max = largest_of(row, n) * h->scale;
         if (b->k0 == 0) {
             w->max[i] = max;
-            w->sum[i] = exp_row(row, n, b->nk, max);
+            w->sum[i] = exp_row(row, n, h->scale, max);
             continue;
         }
         max = max > w->max[i] ? max : w->max[i];
         float down = expf(w->max[i] - max);
         if (down != 1)
-            scale_row(h->o + (b->q0 + i) * h->a->o_stride, h->a->head_dim, down);
-        w->sum[i] = w->sum[i] * down + exp_row(row, n, b->nk, max);
+            scale_row(w->out + i * w->padded, w->padded, down);
+        w->sum[i] = w->sum[i] * down + exp_row(row, n, h->scale, max);
         w->max[i] = max;
     }
 }
 
-static err_t forward_queries(const struct head *h, int64_t q0, struct work *w)
+static void forward_queries(const struct attn_head *h, int64_t q0, struct attn_work *w)
 {
     const struct kern_attention *a = h->a;
-    struct block b = {.q0 = q0, .nq = smaller(QUERIES, a->seq - q0)};
+    struct attn_block b = {.q0 = q0, .nq = attn_min(ATTN_QUERIES, a->seq - q0)};
     int64_t keys = a->causal ? b.q0 + b.nq : a->seq;
-    for (b.k0 = 0; b.k0 < keys; b.k0 += KEYS) {
-        b.nk = smaller(KEYS, keys - b.k0);
-        err_t err = scores(h, &b, h->scale, h->q, a->q_stride, h->k, a->k_stride, w->s);
-        if (err != OK)
-            return err;
+    const float *q = (const float *)a->q + h->q_at + q0 * a->q_stride;
+    float *o = (float *)a->o + h->o_at + q0 * a->o_stride;
+    for (b.k0 = 0; b.k0 < keys; b.k0 += ATTN_KEYS) {
+        b.nk = attn_min(ATTN_KEYS, keys - b.k0);
+        KERN_FN(attn_scores)(a, &b, q, a->q_stride, w->k_columns, w->s);
         softmax_block(h, &b, w);
-        err = KERN_FN(sgemm)(false, false, b.nq, a->head_dim, b.nk, 1, w->s, PITCH, h->v + b.k0 * a->v_stride,
-                             a->v_stride, b.k0 > 0, h->o + b.q0 * a->o_stride, a->o_stride);
-        if (err != OK)
-            return err;
+        KERN_FN(attn_weighted)(a, &b, w->s, w->v_rows, w->padded, w->out);
     }
     for (int64_t i = 0; i < b.nq; i++) {
-        scale_row(h->o + (q0 + i) * a->o_stride, a->head_dim, 1 / w->sum[i]);
+        give_scaled(a->head_dim, w->out + i * w->padded, 1 / w->sum[i], o + i * a->o_stride);
         h->lse[q0 + i] = w->max[i] + logf(w->sum[i]);
     }
-    return OK;
 }
 
-static void forward_heads(void *arg, int part, int64_t lo, int64_t hi)
+static void forward_group(const struct attn_job *job, int64_t sample, int64_t kv, struct attn_work *w)
 {
-    const struct attention_args *args = arg;
-    const struct kern_attention *a = args->a;
-    for (int64_t i = lo; i < hi && args->err[part] == OK; i++) {
-        struct head h = head_of(args, i / a->heads, i % a->heads);
-        for (int64_t q0 = 0; q0 < a->seq && args->err[part] == OK; q0 += QUERIES)
-            args->err[part] = forward_queries(&h, q0, &args->work[part]);
-    }
-}
-
-/* w->sum = rowsum(do o) */
-static void output_dots(const struct head *h, const struct block *b, struct work *w)
-{
-    int64_t d = h->a->head_dim, stride = h->a->o_stride;
-    for (int64_t i = 0; i < b->nq; i++) {
-        const float *x = h->o + (b->q0 + i) * stride, *y = h->d_o + (b->q0 + i) * stride;
-        vf sum = {0};
-        int64_t j = 0;
-        for (; j + VF <= d; j += VF)
-            sum = v_fma(v_load(x + j), v_load(y + j), sum);
-        w->sum[i] = v_sum(v_fma(v_load_n(x + j, d - j), v_load_n(y + j, d - j), sum));
-    }
-}
-
-/* One row: scores become weights p, dp becomes ds. */
-static void weights_grad_row(float *s, float *dp, int64_t n, int64_t end, float lse, float dot, float scale)
-{
-    int64_t j = 0;
-    for (; j + VF <= n; j += VF) {
-        vf p = v_exp(v_load(s + j) - lse);
-        v_store(s + j, p);
-        v_store(dp + j, p * (v_load(dp + j) - dot) * scale);
-    }
-    if (j < n) {
-        vf p = v_exp(v_load_n(s + j, n - j) - lse);
-        v_store_n(s + j, p, n - j);
-        v_store_n(dp + j, p * (v_load_n(dp + j, n - j) - dot) * scale, n - j);
-    }
-    memset(s + n, 0, (size_t)(end - n) * sizeof(float));
-    memset(dp + n, 0, (size_t)(end - n) * sizeof(float));
-}
-
-static err_t backward_block(const struct head *h, const struct block *b, struct work *w)
-{
-    const struct kern_attention *a = h->a;
-    bool last = b->q0 + b->nq == a->seq; /* the first to be computed: starts the keys' sums, unless a head did */
-    float keep = last && !h->more ? 0 : 1;
-    const float *q = h->q + b->q0 * a->q_stride, *k = h->k + b->k0 * a->k_stride, *d_o = h->d_o + b->q0 * a->o_stride;
-    err_t err = scores(h, b, h->scale, h->q, a->q_stride, h->k, a->k_stride, w->s);
-    if (err == OK)
-        err = scores(h, b, 1, h->d_o, a->o_stride, h->v, a->v_stride, w->dp);
-    if (err != OK)
-        return err;
-    for (int64_t i = 0; i < b->nq; i++)
-        weights_grad_row(w->s + i * PITCH, w->dp + i * PITCH, visible(h, b, i), b->nk, h->lse[b->q0 + i], w->sum[i],
-                         h->scale);
-    err = KERN_FN(sgemm)(true, false, b->nk, a->head_dim, b->nq, 1, w->s, PITCH, d_o, a->o_stride, keep,
-                         h->d_v + b->k0 * a->v_stride, a->v_stride);
-    if (err == OK)
-        err = KERN_FN(sgemm)(true, false, b->nk, a->head_dim, b->nq, 1, w->dp, PITCH, q, a->q_stride, keep,
-                             h->d_k + b->k0 * a->k_stride, a->k_stride);
-    if (err == OK)
-        err = KERN_FN(sgemm)(false, false, b->nq, a->head_dim, b->nk, 1, w->dp, PITCH, k, a->k_stride, b->k0 > 0,
-                             h->d_q + b->q0 * a->q_stride, a->q_stride);
-    return err;
-}
-
-static err_t backward_head(const struct head *h, struct work *w)
-{
-    const struct kern_attention *a = h->a;
-    err_t err = OK;
-    for (int64_t q0 = (a->seq - 1) / QUERIES * QUERIES; q0 >= 0; q0 -= QUERIES) {
-        struct block b = {.q0 = q0, .nq = smaller(QUERIES, a->seq - q0)};
-        int64_t keys = a->causal ? b.q0 + b.nq : a->seq;
-        output_dots(h, &b, w);
-        for (b.k0 = 0; b.k0 < keys && err == OK; b.k0 += KEYS) {
-            b.nk = smaller(KEYS, keys - b.k0);
-            err = backward_block(h, &b, w);
-        }
-    }
-    return err;
-}
-
-static void backward_groups(void *arg, int part, int64_t lo, int64_t hi)
-{
-    const struct attention_args *args = arg;
-    const struct kern_attention *a = args->a;
+    const struct kern_attention *a = job->a;
     int64_t group = a->heads / a->kv_heads;
-    for (int64_t i = lo * group; i < hi * group && args->err[part] == OK; i++) {
-        struct head h = head_of(args, i / a->heads, i % a->heads);
-        args->err[part] = backward_head(&h, &args->work[part]);
+    struct attn_head h = KERN_FN(attn_head)(a, sample, kv * group);
+    KERN_FN(tile_pack_transposed)(a->seq, a->head_dim, (const float *)a->k + h.k_at, a->k_stride, w->k_columns);
+    KERN_FN(tile_pack_rows)(a->seq, a->head_dim, w->padded, (const float *)a->v + h.v_at, a->v_stride, w->v_rows);
+    for (int64_t i = 0; i < group; i++) {
+        h = KERN_FN(attn_head)(a, sample, kv * group + i);
+        for (int64_t q0 = 0; q0 < a->seq; q0 += ATTN_QUERIES)
+            forward_queries(&h, q0, w);
     }
 }
 
-static err_t attention_run(struct kern_stream *s, struct attention_args *args, int64_t n, kern_range_fn *fn)
+/* ---- scratch and threads ---- */
+
+/* Hands out arrays of floats from `at`; with NULL only counts. */
+struct carver {
+    char *at;
+    size_t bytes;
+};
+
+static float *carve(struct carver *c, int64_t floats)
+{
+    char *p = c->at ? c->at + c->bytes : NULL;
+    c->bytes += ((size_t)floats * sizeof(float) + 63) / 64 * 64;
+    return (float *)p;
+}
+
+static size_t work_layout(const struct kern_attention *a, bool grad, char *at, struct attn_work *w)
+{
+    struct carver c = {.at = at};
+    int64_t padded = (a->head_dim + VF - 1) / VF * VF, rows = a->seq * padded;
+    int64_t columns = (a->seq + PANEL - 1) / PANEL * PANEL * a->head_dim, scores = ATTN_QUERIES * ATTN_PITCH;
+    *w = (struct attn_work){.padded = padded};
+    w->s = carve(&c, scores);
+    w->max = carve(&c, ATTN_QUERIES);
+    w->sum = carve(&c, ATTN_QUERIES);
+    w->out = carve(&c, ATTN_QUERIES * padded);
+    w->k_columns = carve(&c, columns);
+    if (!grad) {
+        w->v_rows = carve(&c, rows);
+        return c.bytes;
+    }
+    w->dp = carve(&c, scores);
+    w->q = carve(&c, ATTN_QUERIES * padded);
+    w->d_o = carve(&c, ATTN_QUERIES * padded);
+    w->v_columns = carve(&c, columns);
+    w->k_rows = carve(&c, rows);
+    w->dk_rows = carve(&c, rows);
+    w->dv_rows = carve(&c, rows);
+    return c.bytes;
+}
+
+static void run_groups(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct attn_job *job = arg;
+    struct attn_work w;
+    work_layout(job->a, job->grad != NULL, job->scratch + (size_t)part * job->part_bytes, &w);
+    for (int64_t i = lo; i < hi; i++)
+        job->fn(job, i / job->a->kv_heads, i % job->a->kv_heads, &w);
+}
+
+err_t KERN_FN(attn_run)(struct kern_stream *s, struct attn_job *job)
 {
     void *scratch;
-    assert(args->a->heads % args->a->kv_heads == 0 && args->a->head_dim > 0);
-    size_t work_bytes = (size_t)s->threads * sizeof(struct work);
-    err_t err = kern_stream_scratch(s, work_bytes + (size_t)s->threads * sizeof(err_t), &scratch);
+    struct attn_work w;
+    assert(job->a->kv_heads > 0 && job->a->heads % job->a->kv_heads == 0 && job->a->head_dim > 0);
+    job->part_bytes = work_layout(job->a, job->grad != NULL, NULL, &w);
+    err_t err = kern_stream_scratch(s, (size_t)s->threads * job->part_bytes, &scratch);
     if (err != OK)
         return err;
-    args->work = scratch;
-    args->err = (err_t *)((char *)scratch + work_bytes);
-    for (int i = 0; i < s->threads; i++)
-        args->err[i] = OK;
-    kern_stream_limit(1); /* threads share heads; a product cut among them would have other bits */
-    kern_stream_run(s, n, 1, fn, args);
-    for (int i = 0; i < s->threads && err == OK; i++)
-        err = args->err[i];
-    return err;
+    job->scratch = scratch;
+    kern_stream_run(s, job->a->batch * job->a->kv_heads, 1, run_groups, job);
+    return OK;
 }
 
 err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a)
 {
-    struct attention_args args = {.a = a};
-    return attention_run(s, &args, a->batch * a->heads, forward_heads);
-}
-
-err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention_grad *g)
-{
-    struct attention_args args = {.a = &g->fwd, .grad = g};
-    return attention_run(s, &args, g->fwd.batch * g->fwd.kv_heads, backward_groups);
+    struct attn_job job = {.a = a, .fn = forward_group};
+    return KERN_FN(attn_run)(s, &job);
 }

@@ -1,0 +1,73 @@
+/* What the forward and the backward of attention share: blocks, heads, and the products of scores. Private to
+ * kernels/cpu. */
+#ifndef DTD_KERNELS_CPU_ATTENTION_H
+#define DTD_KERNELS_CPU_ATTENTION_H
+
+#include "kernels/cpu/tile.h"
+
+/* A block of scores stays in the second level cache. A row's first block of keys always has a visible key, because
+ * blocks of keys start at multiples of ATTN_KEYS and there is one for every row before them. */
+#define ATTN_QUERIES 96             /* multiple of TILE_ROWS */
+#define ATTN_KEYS 512               /* multiple of PANEL */
+#define ATTN_PITCH (ATTN_KEYS + 16) /* not a power of two, which would put a column into few cache sets */
+
+struct attn_block {
+    int64_t q0, nq, k0, nk;
+};
+
+/* Scratch of one thread, every array at a multiple of 64 bytes; NULL where a direction does not need it. Rows of
+ * `padded` floats hold head_dim of them, then zeros. */
+struct attn_work {
+    int64_t padded;
+    float *s, *dp;                /* [ATTN_QUERIES, ATTN_PITCH] */
+    float *max, *sum;             /* [ATTN_QUERIES]; the backward keeps D = rowsum(do o) in sum */
+    float *out;                   /* [ATTN_QUERIES, padded]: sums of o, or of d_q */
+    float *q, *d_o;               /* [ATTN_QUERIES, padded] */
+    float *k_columns, *v_columns; /* panels of all keys, values of a head */
+    float *k_rows, *v_rows;       /* [seq, padded] */
+    float *dk_rows, *dv_rows;     /* [seq, padded] */
+};
+
+/* One head of one sample. */
+struct attn_head {
+    const struct kern_attention *a;
+    float scale;
+    int64_t q_at, k_at, v_at, o_at; /* elements from the start of a matrix to the head's first row */
+    float *lse;
+};
+
+static inline int64_t attn_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Keys of the block that row i of it sees. */
+static inline int64_t attn_visible(const struct kern_attention *a, const struct attn_block *b, int64_t i)
+{
+    return a->causal ? attn_min(b->nk, b->q0 + i + 1 - b->k0) : b->nk;
+}
+
+struct attn_head KERN_FN(attn_head)(const struct kern_attention *a, int64_t sample, int64_t head);
+
+/* out[nq, visible keys] = x[nq, head_dim] columns; vectors that no row of a strip sees are left out. */
+void KERN_FN(attn_scores)(const struct kern_attention *a, const struct attn_block *b, const float *x, int64_t x_stride,
+                          const float *columns, float *out);
+
+/* out[nq, padded] (= | +=) w[nq, visible keys] rows, w with ATTN_PITCH and zeros for TILE_ROWS keys after the last
+ * visible */
+void KERN_FN(attn_weighted)(const struct kern_attention *a, const struct attn_block *b, const float *w,
+                            const float *rows, int64_t padded, float *out);
+
+/* fn(head, work) is called for each (sample, key-value head), by the stream's threads. */
+struct attn_job;
+typedef void attn_group_fn(const struct attn_job *job, int64_t sample, int64_t kv, struct attn_work *w);
+struct attn_job {
+    const struct kern_attention *a;
+    const struct kern_attention_grad *grad; /* NULL in the forward */
+    attn_group_fn *fn;
+    char *scratch;
+    size_t part_bytes;
+};
+NODISCARD err_t KERN_FN(attn_run)(struct kern_stream *s, struct attn_job *job);
+
+#endif

@@ -1,0 +1,121 @@
+/* The gradient of attention, in the blocks of attention.c.
+ *
+ * With D = rowsum(do o): p = exp(scale s - lse), dp = do v^T, ds = scale p (dp - D); dq = ds k, dk = ds^T q, dv = p^T
+ * do. Gradients of keys and values are summed in scratch over the queries and heads of a group, then written once. */
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/vmath.h"
+
+/* w->sum = rowsum(do o); q and do go into padded rows. */
+static void take_queries(const struct attn_job *job, const struct attn_head *h, const struct attn_block *b,
+                         struct attn_work *w)
+{
+    const struct kern_attention *a = h->a;
+    const float *o = (const float *)a->o + h->o_at + b->q0 * a->o_stride;
+    KERN_FN(tile_pack_rows)
+    (b->nq, a->head_dim, w->padded, (const float *)a->q + h->q_at + b->q0 * a->q_stride, a->q_stride, w->q);
+    KERN_FN(tile_pack_rows)
+    (b->nq, a->head_dim, w->padded, (const float *)job->grad->d_o + h->o_at + b->q0 * a->o_stride, a->o_stride, w->d_o);
+    for (int64_t i = 0; i < b->nq; i++) {
+        vf sum = {0};
+        for (int64_t j = 0; j < a->head_dim; j += VF) {
+            const float *p = o + i * a->o_stride + j;
+            __builtin_prefetch(p + TILE_AHEAD * a->o_stride);
+            vf x = a->head_dim - j >= VF ? v_load(p) : v_load_n(p, a->head_dim - j);
+            sum = v_fma(x, v_load(w->d_o + i * w->padded + j), sum);
+        }
+        w->sum[i] = v_sum(sum);
+    }
+}
+
+/* One row: scores become weights p, dp becomes ds. */
+static void weights_grad_row(float *s, float *dp, int64_t n, float scale, float lse, float dot)
+{
+    vf k = v_set(scale), t = v_set(-lse), shift = v_set(-scale * dot);
+    int64_t j = 0;
+    for (; j + VF <= n; j += VF) {
+        vf p = v_exp(v_fma(v_load(s + j), k, t));
+        v_store(s + j, p);
+        v_store(dp + j, p * v_fma(v_load(dp + j), k, shift));
+    }
+    if (j < n) {
+        vf p = v_exp(v_fma(v_load_n(s + j, n - j), k, t));
+        v_store_n(s + j, p, n - j);
+        v_store_n(dp + j, p * v_fma(v_load_n(dp + j, n - j), k, shift), n - j);
+    }
+    memset(s + n, 0, TILE_ROWS * sizeof(float));
+    memset(dp + n, 0, TILE_ROWS * sizeof(float));
+}
+
+/* Sums of keys or values: out[nk, padded] += w^T rows, from the first row that sees a strip's first key. */
+static void add_transposed(const struct kern_attention *a, const struct attn_block *b, const float *w,
+                           const float *rows, int64_t padded, float *out)
+{
+    for (int64_t j = 0; j < b->nk; j += TILE_ROWS) {
+        int64_t strip = attn_min(TILE_ROWS, b->nk - j), first = a->causal ? b->k0 + j - b->q0 : 0;
+        first = first > 0 ? first : 0;
+        KERN_FN(tile_block)
+        (strip, padded / VF, b->nq - first, w + first * ATTN_PITCH + j, 1, ATTN_PITCH, rows + first * padded, padded,
+         out + (b->k0 + j) * padded, padded, true);
+    }
+}
+
+static void backward_block(const struct attn_head *h, const struct attn_block *b, struct attn_work *w)
+{
+    const struct kern_attention *a = h->a;
+    KERN_FN(attn_scores)(a, b, w->q, w->padded, w->k_columns, w->s);
+    KERN_FN(attn_scores)(a, b, w->d_o, w->padded, w->v_columns, w->dp);
+    for (int64_t i = 0; i < b->nq; i++)
+        if (attn_visible(a, b, i) > 0)
+            weights_grad_row(w->s + i * ATTN_PITCH, w->dp + i * ATTN_PITCH, attn_visible(a, b, i), h->scale,
+                             h->lse[b->q0 + i], w->sum[i]);
+    add_transposed(a, b, w->s, w->d_o, w->padded, w->dv_rows);
+    add_transposed(a, b, w->dp, w->q, w->padded, w->dk_rows);
+    KERN_FN(attn_weighted)(a, b, w->dp, w->k_rows, w->padded, w->out);
+}
+
+static void give_rows(int64_t n, int64_t width, const float *from, int64_t padded, float *to, int64_t stride)
+{
+    for (int64_t i = 0; i < n; i++)
+        memcpy(to + i * stride, from + i * padded, (size_t)width * sizeof(float));
+}
+
+static void backward_head(const struct attn_job *job, const struct attn_head *h, struct attn_work *w)
+{
+    const struct kern_attention *a = h->a;
+    for (int64_t q0 = 0; q0 < a->seq; q0 += ATTN_QUERIES) {
+        struct attn_block b = {.q0 = q0, .nq = attn_min(ATTN_QUERIES, a->seq - q0)};
+        int64_t keys = a->causal ? b.q0 + b.nq : a->seq;
+        take_queries(job, h, &b, w);
+        for (b.k0 = 0; b.k0 < keys; b.k0 += ATTN_KEYS) {
+            b.nk = attn_min(ATTN_KEYS, keys - b.k0);
+            backward_block(h, &b, w);
+        }
+        give_rows(b.nq, a->head_dim, w->out, w->padded, (float *)job->grad->d_q + h->q_at + q0 * a->q_stride,
+                  a->q_stride);
+    }
+}
+
+static void backward_group(const struct attn_job *job, int64_t sample, int64_t kv, struct attn_work *w)
+{
+    const struct kern_attention *a = job->a;
+    int64_t group = a->heads / a->kv_heads;
+    size_t bytes = (size_t)(a->seq * w->padded) * sizeof(float);
+    struct attn_head h = KERN_FN(attn_head)(a, sample, kv * group);
+    KERN_FN(tile_pack_transposed)(a->seq, a->head_dim, (const float *)a->k + h.k_at, a->k_stride, w->k_columns);
+    KERN_FN(tile_pack_transposed)(a->seq, a->head_dim, (const float *)a->v + h.v_at, a->v_stride, w->v_columns);
+    KERN_FN(tile_pack_rows)(a->seq, a->head_dim, w->padded, (const float *)a->k + h.k_at, a->k_stride, w->k_rows);
+    memset(w->dk_rows, 0, bytes);
+    memset(w->dv_rows, 0, bytes);
+    for (int64_t i = 0; i < group; i++) {
+        h = KERN_FN(attn_head)(a, sample, kv * group + i);
+        backward_head(job, &h, w);
+    }
+    give_rows(a->seq, a->head_dim, w->dk_rows, w->padded, (float *)job->grad->d_k + h.k_at, a->k_stride);
+    give_rows(a->seq, a->head_dim, w->dv_rows, w->padded, (float *)job->grad->d_v + h.v_at, a->v_stride);
+}
+
+err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention_grad *g)
+{
+    struct attn_job job = {.a = &g->fwd, .grad = g, .fn = backward_group};
+    return KERN_FN(attn_run)(s, &job);
+}
