@@ -257,28 +257,3 @@ TEST(peer_that_does_not_read_is_not_read)
     assert_non_null(p.server);
     pair_fini(&p);
 }
-
-TEST(small_bodies_cannot_ask_for_much_memory)
-{
-    struct pair p;
-    struct frame f = request(M_ECHO);
-    static uint8_t body[3 << 20];
-    uint8_t header[RPC_HEADER_BYTES];
-    /* Unknown fields of two bytes each: protobuf-c would take some 40 bytes for every one, and copy them. */
-    for (size_t i = 0; i < sizeof(body); i += 2)
-        memcpy(body + i, "\x78\x01", 2);
-    memcpy(body, echo_body, 4);
-    memcpy(body, "\x0a\x02xy", 4);
-    pair_open_raw(&p, RPC_ROLE_CLIENT);
-    f.length = sizeof(body);
-    frame_encode(&f, header);
-    send_raw(&p, header, sizeof(header));
-    for (size_t at = 0; at < sizeof(body) && p.server;) {
-        ssize_t m = send(p.raw, body + at, sizeof(body) - at, MSG_NOSIGNAL);
-        at += m < 0 ? 0 : (size_t)m;
-        pair_pump_ms(&p, 1);
-    }
-    pair_pump_ms(&p, 20);
-    assert_true(p.handled == 1 || !p.server); /* within its budget or refused; the sanitizers watch */
-    pair_fini(&p);
-}
