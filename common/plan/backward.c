@@ -141,7 +141,8 @@ static void linear(struct compiler *c, int i, enum op_kind kind)
     linear_input(c, i, dy);
 }
 
-/* dx is the gradient of the sum x + res, so of each of them, with what flows past the norm in it (d_res). */
+/* dx is the gradient of the sum x + res, so of each of them, with what flows past the norm in it (d_res). It takes
+ * d_res's place unless another tensor's producer still needs that, or it is dy too (y and the sum were added). */
 static void norm(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -149,7 +150,7 @@ static void norm(struct compiler *c, int i, enum op_kind kind)
     int x = n->in[0], res = n->in[1], r = layer ? n->out[3] : n->out[2], sum = r >= 0 ? r : x;
     int dw = param_grad_added(c, n->in[2], i), db = layer ? param_grad_added(c, n->in[3], i) : -1;
     int dy = take(c, n->out[0]), d_res = c->grad[sum];
-    int dx = d_res >= 0 && users(c, d_res) == 1 ? d_res : compile_work(c, sum, ".grad");
+    int dx = d_res >= 0 && d_res != dy && users(c, d_res) == 1 ? d_res : compile_work(c, sum, ".grad");
     int w = compile_value(c, n->in[2]), stat = compile_value(c, n->out[1]), in = compile_value(c, sum);
     int rstd = layer ? compile_value(c, n->out[2]) : -1;
     const int rms_args[] = {in, w, stat, dy, d_res, dx, dw};
