@@ -34,7 +34,7 @@ struct client {
 struct pending {
     struct client *client;
     uint64_t call;
-    bool done, canceled;
+    bool done, canceled, taken;
     int open_handles; /* a stream's watchers that the loop still knows */
     err_t err, take_err;
     struct why *why;
@@ -104,6 +104,7 @@ static void call_answered(void *arg, const struct rpc_result *r)
         why_set(p->why, r->err, "%s", r->text && r->text[0] ? r->text : err_text(r->err));
     } else if (r->reply && p->take && !p->take_err && !p->canceled) {
         p->take_err = p->take(p, r->reply);
+        p->taken = !p->take_err;
         if (p->take_err && !r->last)
             rpc_cancel(p->client->conn, p->call);
     }
@@ -133,7 +134,11 @@ static err_t call_one(struct client *c, uint16_t method, const ProtobufCMessage 
 {
     struct pending p = {.client = c, .take = take, .ret = ret, .why = why};
     err_t err = call_start(&p, method, request, CALL_DEADLINE_MS);
-    return err ? err : call_wait(&p);
+    if (!err)
+        err = call_wait(&p);
+    if (!err && take && !p.taken)
+        return why_set(why, ERR_PROTO, "dtd ended the call without an answer");
+    return err;
 }
 
 /* ---- a stream ---- */

@@ -48,14 +48,14 @@ static err_t node_ask(const char *state_dir, struct client_node *ret, struct why
     return err;
 }
 
-static err_t up_ended(const char *state_dir, int status, struct why *why)
+static void up_ended(const char *state_dir, int status, struct why *why)
 {
     if (WIFSIGNALED(status))
-        return why_set(why, ERR_IO,
-                       "dtd was killed by signal %d (%s). Its last words, from %s/dtd.log:", WTERMSIG(status),
-                       strsignal(WTERMSIG(status)), state_dir);
-    return why_set(why, ERR_IO, "dtd ended with status %d. Its last words, from %s/dtd.log:", WEXITSTATUS(status),
-                   state_dir);
+        why_set(why, ERR_IO, "dtd was killed by signal %d (%s). Its last words, from %s/dtd.log:", WTERMSIG(status),
+                strsignal(WTERMSIG(status)), state_dir);
+    else
+        why_set(why, ERR_IO, "dtd ended with status %d. Its last words, from %s/dtd.log:", WEXITSTATUS(status),
+                state_dir);
 }
 
 /* Until control answers, or the dtd that we started (pid, else 0) has ended. When two are started at once one of them
@@ -69,8 +69,10 @@ static err_t up_wait(const char *state_dir, pid_t pid, struct client_node *ret, 
         if (pid && waitpid(pid, &status, WNOHANG) == pid) {
             pid = 0;
             nap();
-            if (!daemon_running(state_dir, &holder))
-                return up_ended(state_dir, status, why);
+            if (!daemon_running(state_dir, &holder)) {
+                up_ended(state_dir, status, why);
+                return ERR_IO;
+            }
         }
         if (clock_mono_ms() >= deadline)
             return why_set(why, ERR_TIMEOUT,

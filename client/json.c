@@ -11,6 +11,7 @@
 
 json_t *json_of_text(const char *text, size_t len)
 {
+    static const char replacement[] = {'\xef', '\xbf', '\xbd'};
     json_t *ret = json_stringn(text, len);
     if (ret)
         return ret;
@@ -20,8 +21,8 @@ json_t *json_of_text(const char *text, size_t len)
         if ((unsigned char)text[i] < 0x80) {
             copy[n++] = text[i];
         } else {
-            memcpy(copy + n, "\xef\xbf\xbd", 3);
-            n += 3;
+            for (size_t k = 0; k < sizeof(replacement); k++)
+                copy[n++] = replacement[k];
         }
     }
     ret = copy ? json_stringn(copy, n) : NULL;

@@ -246,6 +246,21 @@ static err_t plan_facts(const struct program *programs, int n, struct spec_facts
     return OK;
 }
 
+static err_t plan_of_all(const struct job_spec *job, const struct graph *g, int n, struct spec_facts *ret,
+                         struct why *why)
+{
+    struct program *programs = calloc((size_t)n, sizeof(*programs));
+    if (!programs)
+        return why_set(why, ERR_NOMEM, "out of memory for the plans of %d workers", n);
+    err_t err = plan_compile_all(job, g, programs, n, why);
+    if (!err)
+        err = plan_facts(programs, n, ret);
+    for (int rank = 0; rank < n; rank++)
+        program_fini(&programs[rank]);
+    free(programs);
+    return err;
+}
+
 static err_t plan_make(const struct job_spec *job, struct spec_facts *ret, struct why *why)
 {
     struct graph g = {0};
@@ -256,16 +271,9 @@ static err_t plan_make(const struct job_spec *job, struct spec_facts *ret, struc
     err = graph_build(&job->model, job->train.seq, &g, why);
     if (err)
         return err;
-    int n = mesh_workers(&mesh);
-    struct program *programs = calloc((size_t)n, sizeof(*programs));
-    err = programs ? plan_compile_all(job, &g, programs, n, why) : why_set(why, ERR_NOMEM, "out of memory");
-    if (!err)
-        err = plan_facts(programs, n, ret);
+    err = plan_of_all(job, &g, mesh_workers(&mesh), ret, why);
     ret->params = g.n_params;
     ret->flops_per_token = graph_flops_per_token(&g, &job->model, job->train.seq, true);
-    for (int rank = 0; programs && rank < n; rank++)
-        program_fini(&programs[rank]);
-    free(programs);
     graph_fini(&g);
     return err;
 }

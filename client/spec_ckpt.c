@@ -130,17 +130,18 @@ static err_t graph_check(const struct graph *g, const struct ckpt *ckpt, const c
 {
     const char **names = calloc((size_t)g->n_tensors + 1, sizeof(*names));
     size_t n = 0;
-    err_t err = names ? OK : why_set(why, ERR_NOMEM, "out of memory");
+    err_t err = OK;
+    if (!names)
+        return why_set(why, ERR_NOMEM, "out of memory");
     for (int i = 0; !err && i < g->n_tensors; i++) {
         if (g->tensors[i].kind != GT_PARAM)
             continue;
         names[n++] = g->tensors[i].name;
         err = tensor_check(&g->tensors[i], ckpt, dir, why);
     }
-    if (!err) {
-        qsort(names, n, sizeof(*names), name_compare);
+    qsort(names, n, sizeof(*names), name_compare);
+    if (!err)
         err = extra_check(names, n, ckpt, dir, why);
-    }
     free(names);
     return err;
 }

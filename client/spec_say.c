@@ -68,7 +68,7 @@ json_t *spec_facts_json(const struct job_spec *job, const struct spec_facts *f)
     json_object_set_new(memory, "total", json_integer(f->memory.total_bytes));
     return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o}", "name", job->name,
                      "parameters", (json_int_t)f->params, "steps", (json_int_t)job->train.steps, "tokens_per_step",
-                     (json_int_t)(job->train.global_batch * job->train.seq), "vocab", (json_int_t)f->vocab,
+                     (json_int_t)job->train.global_batch * (json_int_t)job->train.seq, "vocab", (json_int_t)f->vocab,
                      "flops_per_token", f->flops_per_token, "train_tokens", (json_int_t)f->train_tokens,
                      "train_samples", (json_int_t)f->train_samples, "valid_tokens", (json_int_t)f->valid_tokens,
                      "valid_samples", (json_int_t)f->valid_samples, "node_bytes", (json_int_t)f->node_bytes, "workers",
