@@ -149,13 +149,17 @@ struct ckpt_info {
     int64_t committed_ms; /* wall clock, from the manifest; the folder's mtime without one */
     bool manifest;
 };
+/* What a scan would say of one step folder, by its manifest and the sizes of its files; ERR_NOTFOUND, ERR_CORRUPT. */
+NODISCARD err_t ckpt_info(const char *dir, struct ckpt_info *ret, struct why *why);
 /* Valid step folders (manifest whole, or PyTorch's with .metadata), ascending by step. */
 NODISCARD err_t ckpt_scan(const char *root, struct ckpt_info **ret, int *ret_n, struct why *why);
 /* Removes `.partial` folders of epochs before `epoch`, and step folders that a .trash rename has marked. */
 NODISCARD err_t ckpt_collect(const char *root, uint64_t epoch, struct why *why);
+/* Removes one folder that no reader looks at (ckpt_partial_dir), if it is there. */
+NODISCARD err_t ckpt_partial_remove(const char *dir, struct why *why);
 /* Removes one step: rename to .trash-step-N first, so that no half step is ever seen. */
 NODISCARD err_t ckpt_remove(const char *root, int64_t step, struct why *why);
-/* After a roll-back to `step`: newer folders become step-N.e<their epoch>. */
-NODISCARD err_t ckpt_abandon_after(const char *root, int64_t step, struct why *why);
+/* After a roll-back to `step`: newer folders of epochs before `epoch` become step-N.e<their epoch>. */
+NODISCARD err_t ckpt_abandon_after(const char *root, int64_t step, uint64_t epoch, struct why *why);
 
 #endif

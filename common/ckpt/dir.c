@@ -157,12 +157,11 @@ static err_t info_by_metadata(const char *dir, struct ckpt_info *ret)
     return OK;
 }
 
-static err_t info_read(const char *root, const char *name, struct ckpt_info *ret)
+static err_t info_read(const char *dir, struct ckpt_info *ret)
 {
-    char dir[PATH_MAX], path[PATH_MAX];
+    char path[PATH_MAX];
     struct buf b = {0};
-    if ((size_t)snprintf(dir, sizeof(dir), "%s/%s", root, name) >= sizeof(dir) ||
-        (size_t)snprintf(path, sizeof(path), "%s/%s", dir, CKPT_MANIFEST) >= sizeof(path))
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, CKPT_MANIFEST) >= sizeof(path))
         return ERR_LIMIT;
     err_t err = file_read(path, MANIFEST_MAX_BYTES, &b);
     if (!err)
@@ -173,11 +172,33 @@ static err_t info_read(const char *root, const char *name, struct ckpt_info *ret
     return err;
 }
 
+static err_t info_of(const char *root, const char *name, struct ckpt_info *ret)
+{
+    char dir[PATH_MAX];
+    if ((size_t)snprintf(dir, sizeof(dir), "%s/%s", root, name) >= sizeof(dir))
+        return ERR_LIMIT;
+    return info_read(dir, ret);
+}
+
+err_t ckpt_info(const char *dir, struct ckpt_info *ret, struct why *why)
+{
+    const char *slash = strrchr(dir, '/');
+    struct ckpt_info info = {.step = step_of(slash ? slash + 1 : dir), .loss = (double)NAN};
+    struct stat st;
+    if (stat(dir, &st))
+        return why_set(why, err_from_errno(errno), "%s: %s", dir, strerror(errno));
+    err_t err = info_read(dir, &info);
+    if (err)
+        return why_set(why, err, "%s is no whole checkpoint: its manifest, or a file's size, does not hold", dir);
+    *ret = info;
+    return OK;
+}
+
 static err_t scan_one(int dir, const char *root, const char *name, void *arg)
 {
     struct scan *s = arg;
     struct ckpt_info info = {.step = step_of(name), .loss = (double)NAN};
-    if (info.step < 0 || info_read(root, name, &info) != OK)
+    if (info.step < 0 || info_of(root, name, &info) != OK)
         return OK; /* not a checkpoint, or not a whole one: dtctl ckpt verify says why */
     struct ckpt_info *infos = realloc(s->infos, ((size_t)s->n + 1) * sizeof(*infos));
     if (!infos)
@@ -224,6 +245,12 @@ err_t ckpt_collect(const char *root, uint64_t epoch, struct why *why)
     return each(root, collect_one, &epoch, why);
 }
 
+err_t ckpt_partial_remove(const char *dir, struct why *why)
+{
+    err_t err = tree_remove(AT_FDCWD, dir, 0);
+    return err ? why_set(why, err, "%s cannot be removed: %s", dir, err_text(err)) : OK;
+}
+
 static err_t sync_root(const char *root, struct why *why)
 {
     err_t err = file_sync_dir(root);
@@ -251,6 +278,7 @@ err_t ckpt_remove(const char *root, int64_t step, struct why *why)
 
 struct abandon {
     int64_t after;
+    uint64_t before;
     bool any;
 };
 
@@ -261,7 +289,9 @@ static err_t abandon_one(int dir, const char *root, const char *name, void *arg)
     char to[96];
     if (info.step <= a->after)
         return OK;
-    (void)!info_read(root, name, &info); /* a damaged one is of epoch 0 to us, and moves all the same */
+    (void)!info_of(root, name, &info); /* a damaged one is of epoch 0 to us, and moves all the same */
+    if (info.epoch >= a->before)
+        return OK;
     for (int k = 0; k < 1000; k++) {
         snprintf(to, sizeof(to), k ? "%s.e%llu.%d" : "%s.e%llu", name, (unsigned long long)info.epoch, k);
         if (renameat(dir, name, dir, to) == 0) {
@@ -274,9 +304,9 @@ static err_t abandon_one(int dir, const char *root, const char *name, void *arg)
     return err_from_errno(errno);
 }
 
-err_t ckpt_abandon_after(const char *root, int64_t step, struct why *why)
+err_t ckpt_abandon_after(const char *root, int64_t step, uint64_t epoch, struct why *why)
 {
-    struct abandon a = {.after = step};
+    struct abandon a = {.after = step, .before = epoch};
     err_t err = each(root, abandon_one, &a, why);
     return err || !a.any ? err : sync_root(root, why);
 }

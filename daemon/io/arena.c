@@ -1,0 +1,55 @@
+/* An arena is the worker's memory: its size is what the worker has made it by now, so it is asked for every operation,
+ * and every piece is held against it. The worker only ever lets it grow; where the descriptor allows sealing, it is
+ * sealed against shrinking, so that a mapping cannot fault. */
+#include "daemon/io/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+static err_t piece_place(const struct io_arena *a, struct ckpt_piece *p, uint64_t offset, struct why *why)
+{
+    uint64_t bytes = dtype_bytes(p->dtype);
+    for (int d = 0; d < p->ndim; d++)
+        if (p->box.size[d] < 0 || __builtin_mul_overflow(bytes, (uint64_t)p->box.size[d], &bytes))
+            return why_set(why, ERR_INVALID, "a box of %.200s is too large", p->fqn);
+    if (offset > a->bytes || bytes > a->bytes - offset || offset % dtype_bytes(p->dtype))
+        return why_set(why, ERR_INVALID, "%.200s needs %llu bytes at %llu of an arena of %zu", p->fqn,
+                       (unsigned long long)bytes, (unsigned long long)offset, a->bytes);
+    p->data = a->map + offset;
+    return OK;
+}
+
+err_t io_arena_map(int fd, bool write, struct io_request *r, struct io_arena *ret, struct why *why)
+{
+    static uint8_t nothing[1];
+    struct stat st;
+    struct io_arena a = {.map = nothing};
+    (void)fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK);
+    if (fstat(fd, &st))
+        return why_set(why, ERR_IO, "the arena of slot %d is gone: %s", r->slot, strerror(errno));
+    if (st.st_size > 0) {
+        a.bytes = (size_t)st.st_size;
+        a.map = mmap(NULL, a.bytes, write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+        if (a.map == MAP_FAILED)
+            return why_set(why, err_from_errno(errno), "the arena of slot %d cannot be mapped: %s", r->slot,
+                           strerror(errno));
+    }
+    err_t err = OK;
+    for (int i = 0; i < r->n_pieces && !err; i++)
+        err = piece_place(&a, &r->pieces[i], r->arena_offsets[i], why);
+    if (err)
+        io_arena_unmap(&a);
+    else
+        *ret = a;
+    return err;
+}
+
+void io_arena_unmap(struct io_arena *a)
+{
+    if (a->bytes)
+        munmap(a->map, a->bytes);
+    *a = (struct io_arena){0};
+}

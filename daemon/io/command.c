@@ -1,0 +1,224 @@
+/* What control asks for. Everything that touches the directory is one work item of dirwork, so the directory sees
+ * commands and commits in the order in which they came; the epoch's number itself counts from the moment it is heard.
+ */
+#include "daemon/io/io.h"
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define METRICS_FILE "metrics.jsonl"
+
+struct op {
+    struct io_work work;
+    uint64_t epoch;
+    int64_t step;
+    char *root, *text;
+    struct ckpt_info *infos;
+    int n_infos;
+};
+
+static void op_free(struct op *op)
+{
+    free(op->root);
+    free(op->text);
+    free(op->infos);
+    free(op);
+}
+
+static void op_start(struct io *io, const struct io_command *c, void (*run)(struct io_work *),
+                     void (*done)(struct io_work *))
+{
+    struct op *op = io->spec.root ? calloc(1, sizeof(*op)) : NULL;
+    if (op) {
+        *op = (struct op){.epoch = c->epoch, .step = c->step, .root = strdup(io->spec.root), .text = strdup(c->text)};
+        op->work.run = run;
+        op->work.done = done;
+    }
+    if (!op || !op->root || !op->text) {
+        log_error("command dropped kind=%d why=\"%s\"", (int)c->kind,
+                  io->spec.root ? "out of memory" : "no job is known yet");
+        if (op)
+            op_free(op);
+        return;
+    }
+    io_work_start_dir(io, &op->work);
+}
+
+/* ---- SCAN ---- */
+
+static void scan_run(struct io_work *w)
+{
+    struct op *op = (struct op *)w;
+    w->err = ckpt_scan(op->root, &op->infos, &op->n_infos, &w->why);
+}
+
+static void scan_done(struct io_work *w)
+{
+    struct op *op = (struct op *)w;
+    char path[PATH_MAX];
+    for (int i = 0; i < op->n_infos; i++)
+        if (ckpt_step_dir(op->root, op->infos[i].step, path, sizeof(path)) == OK)
+            io_report(w->io, IO_COMMITTED, 0, &op->infos[i], path, NULL);
+    log_info("scanned root=%s checkpoints=%d", op->root, op->n_infos);
+    io_report(w->io, IO_SCANNED, 0, NULL, NULL, w->err ? w->why.text : "");
+    op_free(op);
+}
+
+static void scan(struct io *io, const struct io_command *c)
+{
+    struct why why = {{0}};
+    if (io_spec_parse(&io->spec, c->text, &why)) {
+        log_error("job not understood why=\"%s\"", why.text);
+        io_report(io, IO_SCANNED, 0, NULL, NULL, why.text);
+        return;
+    }
+    op_start(io, c, scan_run, scan_done);
+}
+
+/* ---- EPOCH ---- */
+
+static void epoch_run(struct io_work *w)
+{
+    struct op *op = (struct op *)w;
+    w->err = file_make_dirs(op->root, 0777);
+    if (w->err)
+        why_set(&w->why, w->err, "checkpoint.dir %s cannot be made: %s", op->root, err_text(w->err));
+    if (!w->err)
+        w->err = ckpt_collect(op->root, op->epoch, &w->why);
+    if (!w->err)
+        w->err = ckpt_abandon_after(op->root, op->step, op->epoch, &w->why);
+}
+
+static void epoch_done(struct io_work *w)
+{
+    struct op *op = (struct op *)w;
+    if (w->err) {
+        log_error("epoch not prepared epoch=%" PRIu64 " why=\"%s\"", op->epoch, w->why.text);
+        io_report(w->io, IO_SAVE_FAILED, op->epoch, NULL, NULL, w->why.text);
+    }
+    op_free(op);
+}
+
+static void epoch(struct io *io, const struct io_command *c)
+{
+    struct why why = {{0}};
+    if (*c->text && io_spec_parse(&io->spec, c->text, &why)) {
+        log_error("job not understood why=\"%s\"", why.text);
+        io_report(io, IO_SAVE_FAILED, c->epoch, NULL, NULL, why.text);
+        return;
+    }
+    if (io->epoch_known && c->epoch <= io->epoch)
+        return; /* said again */
+    log_info("epoch epoch=%" PRIu64 " step=%" PRId64, c->epoch, c->step);
+    io->epoch_known = true;
+    io->epoch = c->epoch;
+    io->resume_step = c->step;
+    op_start(io, c, epoch_run, epoch_done);
+    io_save_expire(io);
+    io_retry(io);
+}
+
+/* ---- REMOVE ---- */
+
+static void remove_run(struct io_work *w)
+{
+    struct op *op = (struct op *)w;
+    w->err = ckpt_remove(op->root, op->step, &w->why);
+}
+
+static void remove_done(struct io_work *w)
+{
+    struct op *op = (struct op *)w;
+    const struct ckpt_info gone = {.step = op->step};
+    char path[PATH_MAX];
+    if (w->err && w->err != ERR_NOTFOUND)
+        log_error("checkpoint not removed step=%" PRId64 " why=\"%s\"", op->step, w->why.text);
+    else if (ckpt_step_dir(op->root, op->step, path, sizeof(path)) == OK)
+        io_report(w->io, IO_REMOVED, op->epoch, &gone, path, NULL);
+    op_free(op);
+}
+
+/* ---- METRICS ---- */
+
+/* Whole lines only: what a full disk left of a line is cut off again. */
+static err_t lines_append(int fd, const char *text)
+{
+    struct stat st;
+    if (fstat(fd, &st))
+        return err_from_errno(errno);
+    err_t err = file_write_all(fd, text, strlen(text));
+    if (err && ftruncate(fd, st.st_size))
+        return err_from_errno(errno);
+    return err;
+}
+
+static void metrics_run(struct io_work *w)
+{
+    struct op *op = (struct op *)w;
+    char path[PATH_MAX];
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", op->root, METRICS_FILE) >= sizeof(path)) {
+        w->err = ERR_LIMIT;
+        return;
+    }
+    w->err = file_make_dirs(op->root, 0777);
+    int fd = w->err ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (!w->err)
+        w->err = fd < 0 ? err_from_errno(errno) : lines_append(fd, op->text);
+    if (fd >= 0)
+        close(fd);
+}
+
+static void metrics_done(struct io_work *w)
+{
+    struct op *op = (struct op *)w;
+    if (w->err)
+        log_warn("metrics not appended root=%s error=%s", op->root, err_name(w->err));
+    op_free(op);
+}
+
+/* ---- QUIT ---- */
+
+static void tidy_run(struct io_work *w)
+{
+    struct op *op = (struct op *)w;
+    w->err = ckpt_collect(op->root, op->epoch + 1, &w->why); /* nobody will finish what is still partial */
+}
+
+static void tidy_done(struct io_work *w)
+{
+    op_free((struct op *)w);
+}
+
+void io_command(struct io *io, const struct io_command *c)
+{
+    const struct io_command tidy = {IO_CMD_QUIT, io->epoch, 0, ""};
+    switch (c->kind) {
+    case IO_CMD_SCAN:
+        scan(io, c);
+        break;
+    case IO_CMD_EPOCH:
+        epoch(io, c);
+        break;
+    case IO_CMD_REMOVE:
+        op_start(io, c, remove_run, remove_done);
+        break;
+    case IO_CMD_METRICS:
+        op_start(io, c, metrics_run, metrics_done);
+        break;
+    case IO_CMD_QUIT:
+        log_info("quit asked by=control");
+        if (io->epoch_known && !io->quitting)
+            op_start(io, &tidy, tidy_run, tidy_done);
+        io_quit(io);
+        break;
+    }
+}

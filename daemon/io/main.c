@@ -1,0 +1,154 @@
+/* dtd-io: what it inherits (ARCHITECTURE.md) and the loop. */
+#include "daemon/io/io.h"
+
+#include "common/base/log.h"
+#include "common/rpc/link.h"
+
+#include <argp.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define TICKET_FD 3
+#define LISTEN_FD 4
+#define ARENA_FD 5
+#define QUIT_MS 5000 /* for control to take the last reports */
+
+/* ---- ending ---- */
+
+static void io_stop(struct io *io)
+{
+    if (io->stopped)
+        return;
+    io->stopped = true;
+    io_server_stop(io);
+    io_control_stop(io);
+    uv_close((uv_handle_t *)&io->quit_timer, NULL);
+    uv_close((uv_handle_t *)&io->term, NULL);
+}
+
+void io_check_quit(struct io *io)
+{
+    bool waits = io->n_reports && uv_is_active((uv_handle_t *)&io->quit_timer);
+    if (io->quitting && !io->n_work && !waits)
+        io_stop(io);
+}
+
+static void quit_timed_out(uv_timer_t *timer)
+{
+    io_check_quit(timer->data);
+}
+
+void io_quit(struct io *io)
+{
+    if (io->quitting)
+        return;
+    io->quitting = true;
+    io_retry(io); /* refuses what still waits */
+    uv_timer_start(&io->quit_timer, quit_timed_out, io->control_ready ? QUIT_MS : 0, 0);
+    io_check_quit(io);
+}
+
+static void terminated(uv_signal_t *signal, int number)
+{
+    log_info("quit asked by=signal number=%d", number);
+    io_quit(signal->data);
+}
+
+/* ---- beginning ---- */
+
+static err_t inherit(struct io *io, struct why *why)
+{
+    err_t err = ticket_read(TICKET_FD, &io->ticket, why);
+    if (err)
+        return why_prefix(why, err, "ticket on descriptor %d", TICKET_FD);
+    size_t n = (size_t)io->ticket.slots;
+    io->arenas = calloc(n, sizeof(*io->arenas));
+    io->loading = calloc(n, sizeof(*io->loading));
+    io->writing = calloc(n, sizeof(struct io_part *));
+    if (!io->arenas || !io->loading || !io->writing)
+        return why_set(why, ERR_NOMEM, "out of memory for %zu slots", n);
+    for (int k = 0; k < io->ticket.slots; k++) {
+        io->arenas[k] = ARENA_FD + k;
+        if (fcntl(ARENA_FD + k, F_SETFD, FD_CLOEXEC) < 0)
+            return why_set(why, ERR_INVALID, "descriptor %d is no arena of slot %d", ARENA_FD + k, k);
+    }
+    return OK;
+}
+
+/* Every rank's part is written at the same time, and the directory has a thread besides. */
+static void size_thread_pool(int slots)
+{
+    char n[16];
+    snprintf(n, sizeof(n), "%d", slots + 2 > 4 ? (slots + 2 < 64 ? slots + 2 : 64) : 4);
+    setenv("UV_THREADPOOL_SIZE", n, 0);
+}
+
+static err_t io_start(struct io *io, struct why *why)
+{
+    err_t err = inherit(io, why);
+    if (err)
+        return err;
+    size_thread_pool(io->ticket.slots);
+    if (uv_loop_init(&io->loop))
+        return why_set(why, ERR_NOMEM, "no event loop");
+    uv_timer_init(&io->loop, &io->quit_timer);
+    uv_signal_init(&io->loop, &io->term);
+    io->quit_timer.data = io->term.data = io;
+    uv_signal_start(&io->term, terminated, SIGTERM);
+    err = io_server_start(io, LISTEN_FD);
+    if (err)
+        return why_set(why, err, "descriptor %d is no listening socket: %s", LISTEN_FD, err_text(err));
+    err = io_control_start(io);
+    return err ? why_set(why, err, "no link to control: %s", err_text(err)) : OK;
+}
+
+static void io_fini(struct io *io)
+{
+    io_save_fini(io);
+    io_spec_fini(&io->spec);
+    free(io->arenas);
+    free(io->loading);
+    free(io->writing);
+    while (io->reports) {
+        struct io_report *r = io->reports;
+        io->reports = r->next;
+        free(r->path);
+        free(r->text);
+        free(r);
+    }
+    uv_loop_close(&io->loop);
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    if (key != 'j')
+        return ARGP_ERR_UNKNOWN;
+    *(const char **)state->input = arg;
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp_option options[] = {{"job", 'j', "ID", 0, "The job whose checkpoints these are", 0}, {0}};
+    static const struct argp argp = {
+        options, parse_option, NULL, "Writes and reads one job's checkpoints. dtd starts it.", NULL, NULL, NULL};
+    struct io io = {0};
+    struct why why = {{0}};
+    log_init("dtd-io");
+    argp_parse(&argp, argc, argv, 0, NULL, &io.job);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error like a full disk */
+    err_t err = io.job ? io_start(&io, &why) : why_set(&why, ERR_INVALID, "--job is missing");
+    if (err) {
+        log_error("not started why=\"%s\"", why.text);
+        return 1;
+    }
+    log_info("started job=%s slots=%d", io.job, io.ticket.slots);
+    uv_run(&io.loop, UV_RUN_DEFAULT);
+    io_fini(&io);
+    log_info("ended job=%s", io.job);
+    return 0;
+}
