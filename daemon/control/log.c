@@ -139,7 +139,7 @@ static void warn(struct log *log, const char *text)
 {
     if (strcmp(log->warning, text) == 0)
         return;
-    snprintf(log->warning, sizeof(log->warning), "%s", text);
+    snprintf(log->warning, sizeof(log->warning), "%.*s", (int)sizeof(log->warning) - 1, text);
     if (text[0])
         log_warn("replicated log dir=%s warning=\"%s\"", log->dir, text);
     if (log->config.on_warning)
