@@ -48,6 +48,8 @@ void KERN_FN(attn_weighted)(const struct kern_attention *a, const struct attn_bl
     }
 }
 
+_Static_assert(ATTN_QUERIES % TILE_ROWS == 0 && ATTN_KEYS % PANEL == 0 && ATTN_KEYS % ATTN_QUERIES == 0, "blocks fit");
+
 static float largest_of(const float *x, int64_t n)
 {
     vf max = v_set(-INFINITY);
@@ -96,8 +98,6 @@ static void softmax_block(const struct attn_head *h, const struct attn_block *b,
     for (int64_t i = 0; i < b->nq; i++) {
         float *row = w->s + i * ATTN_PITCH;
         int64_t n = attn_visible(h->a, b, i);
-        if (n <= 0)
-            continue;
         float max = largest_of(row, n) * h->scale;
         if (b->k0 == 0) {
             w->max[i] = max;

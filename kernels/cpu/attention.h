@@ -5,10 +5,10 @@
 
 #include "kernels/cpu/tile.h"
 
-/* A block of scores stays in the second level cache. A row's first block of keys always has a visible key, because
- * blocks of keys start at multiples of ATTN_KEYS and there is one for every row before them. */
+/* A block of scores stays in the second level cache. Blocks of keys start where blocks of queries do, so that every row
+ * of a block sees at least its first key. */
 #define ATTN_QUERIES 96             /* multiple of TILE_ROWS */
-#define ATTN_KEYS 512               /* multiple of PANEL */
+#define ATTN_KEYS 576               /* multiple of PANEL and of ATTN_QUERIES */
 #define ATTN_PITCH (ATTN_KEYS + 16) /* not a power of two, which would put a column into few cache sets */
 
 struct attn_block {

@@ -65,9 +65,8 @@ static void backward_block(const struct attn_head *h, const struct attn_block *b
     KERN_FN(attn_scores)(a, b, w->q, w->padded, w->k_columns, w->s);
     KERN_FN(attn_scores)(a, b, w->d_o, w->padded, w->v_columns, w->dp);
     for (int64_t i = 0; i < b->nq; i++)
-        if (attn_visible(a, b, i) > 0)
-            weights_grad_row(w->s + i * ATTN_PITCH, w->dp + i * ATTN_PITCH, attn_visible(a, b, i), h->scale,
-                             h->lse[b->q0 + i], w->sum[i]);
+        weights_grad_row(w->s + i * ATTN_PITCH, w->dp + i * ATTN_PITCH, attn_visible(a, b, i), h->scale,
+                         h->lse[b->q0 + i], w->sum[i]);
     add_transposed(a, b, w->s, w->d_o, w->padded, w->dv_rows);
     add_transposed(a, b, w->dp, w->q, w->padded, w->dk_rows);
     KERN_FN(attn_weighted)(a, b, w->dp, w->k_rows, w->padded, w->out);
