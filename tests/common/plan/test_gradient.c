@@ -285,7 +285,7 @@ static void check_fixtures(struct fixture *train, struct fixture *eval)
     double loss = run_step(&mt), again = run_step(&mt), evaluated = run_step(&me);
     assert_true(loss == again); /* nothing is left over from the step before */
     assert_true(loss == evaluated);
-    assert_true(loss > 1 && loss < 20);
+    assert_true(loss > 1 && loss < 1000); /* not NaN, not zero */
     compare(train, &mt, &me);
     machine_fini(&mt);
     machine_fini(&me);
@@ -371,9 +371,9 @@ static void build_odd(struct graph_builder *b)
     int t3 = norm(b, "fused3", t, lin, &sum3), g = op2(b, GO_GELU, t3, -1);
     /* Each of these gradients is shared with a tensor that is made long before. */
     int shared = op2(b, GO_ADD, op2(b, GO_ADD, sum3, z), op2(b, GO_ADD, g, y));
-    int t4 = norm(b, "fused4", g, w, &sum4); /* one gradient for both of its outputs */
-    shared = op2(b, GO_ADD, shared, op2(b, GO_ADD, t4, sum4));
     int end = op2(b, GO_ADD, shared, op2(b, GO_ADD, op2(b, GO_ADD, sum2, sum), op2(b, GO_ADD, lin, x)));
+    int t4 = norm(b, "fused4", end, w, &sum4);
+    end = op2(b, GO_ADD, t4, sum4); /* one gradient for both outputs of the norm */
     int logits = graph_add_activation(b, -1, "logits", 32);
     graph_add_linear(b, -1, end, param(b, "head", 32, 16), -1, false, logits);
     graph_add_loss(b, logits);
