@@ -55,3 +55,31 @@ TEST(largest_body_and_one_more)
     frame_encode(&f, bytes);
     assert_err(ERR_PROTO, frame_decode(bytes, &f, &reason));
 }
+
+TEST(each_rule_alone)
+{
+    static const struct {
+        struct frame frame;
+        err_t err;
+    } cases[] = {
+        {{RPC_VERSION, RPC_REQUEST, 0, 1, 9, 5}, OK},
+        {{RPC_VERSION_OLDEST - 1, RPC_REQUEST, 0, 1, 0, 0}, ERR_PROTO},
+        {{RPC_VERSION + 1, RPC_REQUEST, 0, 1, 0, 0}, ERR_PROTO},
+        {{RPC_VERSION, RPC_REQUEST, 0, 0, 0, 0}, ERR_PROTO}, /* call 0 */
+        {{RPC_VERSION, RPC_REPLY, 0, 1, 1, 0}, ERR_PROTO},   /* a deadline where none belongs */
+        {{RPC_VERSION, RPC_CANCEL, 0, 1, 1, 0}, ERR_PROTO},
+        {{RPC_VERSION, RPC_END, 0, 1, 0, 0}, OK},
+        {{RPC_VERSION, RPC_END, 0, 1, 0, 1}, ERR_PROTO}, /* a body where none belongs */
+        {{RPC_VERSION, RPC_CANCEL, 0, 1, 0, 0}, OK},
+        {{RPC_VERSION, RPC_CANCEL, 0, 1, 0, 1}, ERR_PROTO},
+        {{RPC_VERSION, RPC_ERROR, 0, 1, 0, 1}, OK},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct frame back;
+        uint8_t bytes[RPC_HEADER_BYTES];
+        const char *reason;
+        print_message("case %zu\n", i);
+        frame_encode(&cases[i].frame, bytes);
+        assert_err(cases[i].err, frame_decode(bytes, &back, &reason));
+    }
+}

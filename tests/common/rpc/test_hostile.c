@@ -257,3 +257,42 @@ TEST(peer_that_does_not_read_is_not_read)
     assert_non_null(p.server);
     pair_fini(&p);
 }
+
+static bool everything_is_pending(void *arg)
+{
+    const struct pair *p = arg;
+    return p->n_pending == RPC_MAX_CALLS;
+}
+
+/* Also calls that were canceled and that their handlers have not given up count. */
+TEST(calls_above_the_limit_are_refused)
+{
+    struct pair p;
+    struct frame f = request(M_NEVER);
+    pair_open_raw(&p, RPC_ROLE_CLIENT);
+    for (f.call = 1; f.call <= RPC_MAX_CALLS; f.call++) {
+        struct bytes b = frame_bytes(f);
+        send_raw(&p, b.data, b.len);
+    }
+    assert_true(pair_pump(&p, everything_is_pending, &p));
+    struct frame cancel = {.version = RPC_VERSION, .kind = RPC_CANCEL, .method = M_NEVER, .call = 1};
+    uint8_t header[RPC_HEADER_BYTES];
+    frame_encode(&cancel, header);
+    send_raw(&p, header, sizeof(header));
+    struct bytes b = frame_bytes(f);
+    send_raw(&p, b.data, b.len);
+    expect_error_frame(&p);
+    assert_int_equal(p.n_pending, RPC_MAX_CALLS);
+    rpc_fail(p.pending[0], ERR_CANCELED, "to nobody"); /* makes room */
+    f.call++;
+    f.method = M_ECHO;
+    b = frame_bytes(f);
+    send_raw(&p, b.data, b.len);
+    pair_pump_ms(&p, 20);
+    assert_int_equal(p.handled, RPC_MAX_CALLS + 1);
+    rpc_conn_close(p.server);
+    pair_pump_closed(&p);
+    for (int i = 1; i < p.n_pending; i++)
+        rpc_fail(p.pending[i], ERR_CANCELED, "to nobody");
+    pair_fini(&p);
+}
