@@ -104,6 +104,17 @@ TEST(sets)
     job_fini(&j);
 }
 
+TEST(an_entry_is_found_by_its_whole_name)
+{
+    struct job_spec j;
+    JOB(&j, "run.env={AB: 1}", "run.env.A=2", "run.env.ABC=3", "run.env.AB=4");
+    assert_int_equal(j.run.n_env, 3);
+    assert_string_equal(j.run.env[0], "AB=4");
+    assert_string_equal(j.run.env[1], "A=2");
+    assert_string_equal(j.run.env[2], "ABC=3");
+    job_fini(&j);
+}
+
 static void print(const struct job_spec *j, struct buf *ret)
 {
     ret->len = 0;
@@ -160,6 +171,7 @@ TEST(printing_reads_back_any_text)
         "true",
         "- a",
         "a: b",
+        "a \xe2\x80\xa8 b \xe2\x80\xa9 c \xc2\x85 d",
         "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80",
         "\xc2\x85\xc2\xa0\xe2\x80\xa8\xe2\x80\xa9\xef\xbb\xbf\xef\xbf\xbe\xef\xbf\xbf\xf0\x9f\xbf\xbe",
     };
