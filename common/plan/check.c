@@ -58,7 +58,7 @@ static err_t check_operands(const struct check_at *at, const struct op *op, stru
             return check_fail(at, why, "operand %d is buffer %d of %d", i, b, at->p->n_buffers);
         if (b < 0 && !(optional[op->kind] >> i & 1))
             return check_fail(at, why, "operand %d is missing", i);
-        if (b >= 0 && (op->arg[i].col < 0 || op->arg[i].offset < 0))
+        if (b >= 0 && (op->arg[i].col < 0 || op->arg[i].offset.factor < 0))
             return check_fail(at, why, "operand %d starts before %s", i, at->p->buffers[b].name);
     }
     return OK;

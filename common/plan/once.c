@@ -55,7 +55,7 @@ static void norm_unit(struct compiler *c, int unit)
         op->wait[0] = reduced && first ? c->reduced_event + unit : -1;
         op_arg(op, 0, c->p->grad_buffer[t]);
         op_arg(op, 1, c->blocks);
-        op->arg[1].offset = c->block_offset[t];
+        op->arg[1].offset = dim_one(c->block_offset[t]);
         first = false;
     }
 }

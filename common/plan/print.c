@@ -72,8 +72,11 @@ static void print_operand(const struct program *p, const struct operand *a, char
     fprintf(out, " %s%s", mode == 'a' ? "+" : mode == 'w' ? "=" : "", p->buffers[a->buffer].name);
     if (a->col)
         fprintf(out, "[,%" PRId64 ":]", a->col);
-    if (a->offset)
-        fprintf(out, "[%" PRId64 ":]", a->offset);
+    if (a->offset.factor) {
+        fputc('[', out);
+        print_dim(out, a->offset);
+        fputs(":]", out);
+    }
 }
 
 static void print_shape(const struct op *op, FILE *out)

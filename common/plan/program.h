@@ -29,7 +29,8 @@ enum buffer_space {
 };
 
 /* Which instance of a buffer an op means; its address is
- * base of the space + offset + index * slot_bytes + (operand.offset + operand.col) * bytes of the dtype. */
+ * base of the space + offset + index * slot_bytes + (program_dim(operand.offset) + operand.col) * bytes of the dtype.
+ */
 enum slot_index {
     SLOT_ONE,    /* there is one: index 0 */
     SLOT_ACTION, /* action.slot */
@@ -135,11 +136,11 @@ enum op_stream { STREAM_COMPUTE, STREAM_COMM, STREAM_COPY, STREAM_COUNT };
 #define OP_MAX_OPERANDS 9
 #define OP_MAX_WAITS 3
 
-/* An operand: a buffer, and where in it. Both numbers are simply added to its address. */
+/* An operand: a buffer, and where in it. Both are simply added to its address. */
 struct operand {
-    int buffer;     /* -1: absent */
-    int64_t col;    /* elements from the start of each row: a column range, whose row stride is in the op */
-    int64_t offset; /* elements from the start of the buffer */
+    int buffer;              /* -1: absent */
+    int64_t col;             /* elements from the start of each row: a column range, whose row stride is in the op */
+    struct graph_dim offset; /* elements from the start of the buffer; rows of later tokens depend on the microbatch */
 };
 
 struct op {
@@ -155,8 +156,9 @@ struct op {
     int64_t lda, ldb, ldc;    /* row strides in elements: gemm; attention uses lda, ldb, ldc for q, kv, o */
     int64_t heads, kv_heads, head_dim;
     double eps, theta;
-    /* Events, -1: none; needed only across streams. A wait means the latest record before it in the order of actions,
-     * of the step before when this step has none yet, and passes when there never was one. */
+    /* Events, -1: none; needed only across streams. Every action slot has its own instance of each event, so that
+     * microbatches in flight do not take each other's. A wait means the latest record before it in the order of
+     * actions, of the step before when this step has none yet, and passes when there never was one. */
     int wait[OP_MAX_WAITS];
     int event; /* recorded after the op, -1 */
 };

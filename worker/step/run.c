@@ -16,7 +16,7 @@ void *run_arg_slot(const struct run *r, const struct op *op, int index, int64_t 
         return NULL;
     const struct buffer *b = &r->program->buffers[a->buffer];
     return (uint8_t *)r->engine->space[b->space] + b->offset + slot * b->slot_bytes +
-           (a->offset + a->col) * (int64_t)dtype_bytes(b->dtype);
+           (run_dim(r, a->offset) + a->col) * (int64_t)dtype_bytes(b->dtype);
 }
 
 void *run_arg(const struct run *r, const struct op *op, int index)

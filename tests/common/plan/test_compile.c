@@ -192,7 +192,7 @@ TEST(norm_blocks_are_on_a_fixed_grid)
         for (int t = 0; t < f.graph.n_tensors; t++)
             for (int i = 0; i < p->n_ops; i++)
                 if (p->ops[i].kind == OP_NORM && p->buffers[p->ops[i].arg[0].buffer].tensor == t) {
-                    assert_int_equal(p->ops[i].arg[1].offset, next);
+                    assert_int_equal(p->ops[i].arg[1].offset.factor, next);
                     next += (p->ops[i].m.factor + PLAN_NORM_BLOCK - 1) / PLAN_NORM_BLOCK;
                     total += p->ops[i].m.factor;
                 }

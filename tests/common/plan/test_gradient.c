@@ -25,7 +25,7 @@ static void *arg_slot(const struct machine *m, const struct op *op, int i, int64
         return NULL;
     const struct buffer *b = &m->p->buffers[op->arg[i].buffer];
     return m->space[b->space] + b->offset + slot * b->slot_bytes +
-           (op->arg[i].offset + op->arg[i].col) * (int64_t)dtype_bytes(b->dtype);
+           (program_dim(m->p, op->arg[i].offset, m->samples) + op->arg[i].col) * (int64_t)dtype_bytes(b->dtype);
 }
 
 static void *arg(const struct machine *m, const struct op *op, int i)
