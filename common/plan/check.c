@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_SLOTS 4096
+
 /* ---- messages and modes ---- */
 
 err_t check_fail(const struct check_at *at, struct why *why, const char *fmt, ...)
@@ -38,6 +40,14 @@ char check_mode(const struct op *op, int i)
 bool check_is_collective(const struct op *op)
 {
     return op->kind == OP_ALL_REDUCE || op->kind == OP_TREE_REDUCE;
+}
+
+int check_events(const struct program *p)
+{
+    int slots = 1;
+    for (int a = 0; a < p->n_actions; a++)
+        slots = p->actions[a].slot >= slots ? p->actions[a].slot + 1 : slots;
+    return slots * p->n_events;
 }
 
 /* ---- structure ---- */
@@ -96,25 +106,27 @@ static err_t check_op(const struct check_at *at, const struct op *op, const bool
         return check_fail(at, why, "is of no known kind, stream or event");
     err_t e = check_operands(at, op, why);
     for (int i = 0; i < OP_MAX_WAITS && !e; i++)
-        if (op->wait[i] >= at->p->n_events || (op->wait[i] >= 0 && !recorded[op->wait[i]]))
+        if (op->wait[i] >= at->p->n_events ||
+            (op->wait[i] >= 0 && !recorded[check_event(at->p, at->action, op->wait[i])]))
             e = check_fail(at, why, "waits for event %d, which nothing records", op->wait[i]);
     if (!e && check_is_collective(op))
         e = check_group(at, op, why);
-    return e;
+    return e ? e : check_extents(at, op, why);
 }
 
 static err_t check_structure(const struct program *p, struct why *why)
 {
-    bool *recorded = calloc((size_t)p->n_events + 1, sizeof(*recorded));
+    bool *recorded = calloc((size_t)check_events(p) + 1, sizeof(*recorded));
     err_t e = recorded ? OK : ERR_NOMEM;
     for (int a = 0; a < p->n_actions && !e; a++) {
         const struct action *action = &p->actions[a];
         if ((unsigned)action->kind >= ACT_COUNT || action->first_op < 0 || action->n_ops < 0 ||
-            action->first_op > p->n_ops - action->n_ops || action->micro >= p->n_micros)
+            action->first_op > p->n_ops - action->n_ops || action->micro >= p->n_micros || action->slot < 0 ||
+            action->slot > MAX_SLOTS)
             e = why_set(why, ERR_INVALID, "rank %d: action %d is of no known kind, microbatch or ops", p->rank, a);
         for (int i = 0; i < action->n_ops && !e; i++)
             if (p->ops[action->first_op + i].event >= 0 && p->ops[action->first_op + i].event < p->n_events)
-                recorded[p->ops[action->first_op + i].event] = true;
+                recorded[check_event(p, a, p->ops[action->first_op + i].event)] = true;
     }
     for (int a = 0; a < p->n_actions && !e; a++)
         for (int i = 0; i < p->actions[a].n_ops && !e; i++) {
@@ -181,6 +193,8 @@ static err_t check_same_gradients(const struct program *programs, int n, struct 
 
 struct item {
     int action, op;
+    int wait[OP_MAX_WAITS]; /* instances of events, -1 */
+    int event;              /* instance, -1 */
     int need[OP_MAX_WAITS]; /* which record of each event it waits for, counted from 1; 0: none yet, so it passes */
     int records;            /* which record of its own event it makes */
 };
@@ -193,7 +207,7 @@ struct queue {
 struct rank_run {
     const struct program *p;
     struct queue queues[STREAM_COUNT];
-    int *recorded; /* by event: records made */
+    int *recorded; /* by instance of an event: records made */
 };
 
 static err_t queue_push(struct queue *q, const struct item *item)
@@ -213,22 +227,25 @@ static err_t queue_push(struct queue *q, const struct item *item)
 static err_t run_push(struct rank_run *r, int *count, int action, int op_index)
 {
     const struct op *op = &r->p->ops[op_index];
-    struct item item = {.action = action, .op = op_index};
+    struct item item = {.action = action, .op = op_index, .event = -1};
     bool takes_part = check_is_collective(op) || op->event >= 0;
     for (int i = 0; i < OP_MAX_WAITS; i++) {
-        item.need[i] = op->wait[i] >= 0 ? count[op->wait[i]] : 0;
-        takes_part |= op->wait[i] >= 0;
+        item.wait[i] = op->wait[i] >= 0 ? check_event(r->p, action, op->wait[i]) : -1;
+        item.need[i] = item.wait[i] >= 0 ? count[item.wait[i]] : 0;
+        takes_part |= item.wait[i] >= 0;
     }
-    if (op->event >= 0)
-        item.records = ++count[op->event];
+    if (op->event >= 0) {
+        item.event = check_event(r->p, action, op->event);
+        item.records = ++count[item.event];
+    }
     return takes_part ? queue_push(&r->queues[op->stream], &item) : OK;
 }
 
 static err_t run_init(struct rank_run *r, const struct program *p)
 {
     r->p = p;
-    r->recorded = calloc((size_t)p->n_events + 1, sizeof(*r->recorded));
-    int *count = calloc((size_t)p->n_events + 1, sizeof(*count));
+    r->recorded = calloc((size_t)check_events(p) + 1, sizeof(*r->recorded));
+    int *count = calloc((size_t)check_events(p) + 1, sizeof(*count));
     err_t e = r->recorded && count ? OK : ERR_NOMEM;
     for (int step = 0; step < 2; step++)
         for (int a = 0; a < p->n_actions; a++)
@@ -253,9 +270,8 @@ static const struct item *head(const struct rank_run *r, int stream)
 
 static bool waits_done(const struct rank_run *r, const struct item *item)
 {
-    const struct op *op = &r->p->ops[item->op];
     for (int i = 0; i < OP_MAX_WAITS; i++)
-        if (op->wait[i] >= 0 && r->recorded[op->wait[i]] < item->need[i])
+        if (item->wait[i] >= 0 && r->recorded[item->wait[i]] < item->need[i])
             return false;
     return true;
 }
@@ -263,9 +279,8 @@ static bool waits_done(const struct rank_run *r, const struct item *item)
 static void pop(struct rank_run *r, int stream)
 {
     const struct item *item = head(r, stream);
-    int event = r->p->ops[item->op].event;
-    if (event >= 0 && r->recorded[event] < item->records)
-        r->recorded[event] = item->records;
+    if (item->event >= 0 && r->recorded[item->event] < item->records)
+        r->recorded[item->event] = item->records;
     r->queues[stream].head++;
 }
 

@@ -1,5 +1,5 @@
-/* The checker's own parts: check.c (structure, and all ranks together), check_place.c (where buffers lie), check_rank.c
- * (what one rank does in two steps). Private to common/plan. */
+/* The checker's own parts, beside check_extent.c (how far operands reach): check.c (structure, and all ranks together),
+ * check_place.c (where buffers lie), check_rank.c (what one rank does in two steps). Private to common/plan. */
 #ifndef DTD_COMMON_PLAN_CHECK_H
 #define DTD_COMMON_PLAN_CHECK_H
 
@@ -18,6 +18,15 @@ err_t check_fail(const struct check_at *at, struct why *why, const char *fmt, ..
 /* What an op does with operand i: 'r', 'w' or 'a', an accumulating product included; 0 behind the last. */
 char check_mode(const struct op *op, int i);
 bool check_is_collective(const struct op *op);
+/* Every slot has its own instance of every event: the instances there are, and the index of the one that an op means in
+ * an action. */
+int check_events(const struct program *p);
+static inline int check_event(const struct program *p, int action, int event)
+{
+    return p->actions[action].slot * p->n_events + event;
+}
+/* No operand reaches past its buffer. */
+err_t check_extents(const struct check_at *at, const struct op *op, struct why *why);
 
 /* One instance of a buffer that contains no other: the unit in which values are followed. */
 struct place {

@@ -304,9 +304,11 @@ static err_t op_check(struct rank_check *c, const struct op *op)
 {
     struct clock now = c->streams[op->stream];
     for (int i = 0; i < OP_MAX_WAITS; i++)
-        for (int s = 0; s < STREAM_COUNT && op->wait[i] >= 0; s++)
-            if (c->event[op->wait[i]].t[s] > now.t[s])
-                now.t[s] = c->event[op->wait[i]].t[s];
+        for (int s = 0; s < STREAM_COUNT && op->wait[i] >= 0; s++) {
+            const struct clock *known = &c->event[check_event(c->p, c->at.action, op->wait[i])];
+            if (known->t[s] > now.t[s])
+                now.t[s] = known->t[s];
+        }
     now.t[op->stream]++;
     err_t e = OK;
     for (int i = 0; check_mode(op, i) && !e; i++)
@@ -319,7 +321,7 @@ static err_t op_check(struct rank_check *c, const struct op *op)
             e = operand_apply(c, op, &now, i);
     c->streams[op->stream] = now;
     if (op->event >= 0)
-        c->event[op->event] = now;
+        c->event[check_event(c->p, c->at.action, op->event)] = now;
     return e;
 }
 
@@ -383,7 +385,7 @@ err_t check_rank(const struct graph *g, const struct program *p, struct why *why
         return e;
     e = ERR_NOMEM;
     c.state = calloc((size_t)c.places.n + 1, sizeof(*c.state));
-    c.event = calloc((size_t)p->n_events + 1, sizeof(*c.event));
+    c.event = calloc((size_t)check_events(p) + 1, sizeof(*c.event));
     if (!c.state || !c.event)
         goto out_free;
     for (int i = 0; i < c.places.n; i++) {

@@ -350,6 +350,44 @@ TEST(an_alias_that_no_kernel_allows_is_refused)
     assert_refused(&f, 0, SAYS("(swiglu)", "writes layer.0.gate over operand 0"));
 }
 
+TEST(an_operand_that_leaves_its_buffer_is_refused)
+{
+    static const struct {
+        enum op_kind kind;
+        int nth, operand;
+        const char *says;
+    } rows[] = {
+        {OP_GEMM, 0, 3, "layer.0.q"},        {OP_RMSNORM, 0, 5, "layer.0.attention_norm.rstd"},
+        {OP_ROPE, 1, 0, "layer.0.k"},        {OP_ATTENTION, 0, 4, "layer.0.lse"},
+        {OP_SWIGLU, 0, 2, "layer.0.swiglu"}, {OP_ADAMW, 1, 3, "layers.0.attention_norm.weight.grad"},
+        {OP_ALL_REDUCE, 0, 0, "loss"},       {OP_NORM, 0, 1, "norm.blocks"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct fixture f;
+        setup(&f, 2, NUMERICS_FAST);
+        struct op *op = &f.programs[1].ops[find_op(&f.programs[1], rows[i].kind, rows[i].nth)];
+        int64_t more = rows[i].kind == OP_NORM ? 2 : 1; /* the head's blocks are the last but one */
+        op->arg[rows[i].operand].offset.factor += more;
+        assert_refused(&f, 1, SAYS(op_name(rows[i].kind), "reaches element", rows[i].says));
+    }
+}
+
+/* Microbatches in flight: what one slot records does not let the other's waits pass. */
+TEST(events_belong_to_slots)
+{
+    struct fixture f;
+    setup(&f, 2, NUMERICS_FAST);
+    struct program *p = &f.programs[1];
+    p->actions[find_action(p, ACT_NORM, 0)].slot = 1; /* the reduces recorded in slot 0 */
+    assert_refused(&f, 1, SAYS("(norm)", "waits for event", "nothing records"));
+    setup(&f, 2, NUMERICS_FAST);
+    p = &f.programs[1];
+    for (int a = 0; a < p->n_actions; a++)
+        p->actions[a].slot = 1; /* all of them: right again */
+    assert_ok(plan_check(&f.graph, f.programs, f.n, &f.why));
+    fixture_fini(&f);
+}
+
 TEST(broken_structure_is_refused)
 {
     struct fixture f;

@@ -1,0 +1,111 @@
+/* How far every operand reaches, at the symbols' bounds: an op may not leave its buffers. */
+#include "common/plan/check.h"
+
+#include <string.h>
+
+/* Elements of each operand: M m * n, t m, n n, s one, b a block per PLAN_NORM_BLOCK of m, - not known from the op. The
+ * kinds with strides have a function below. */
+static const char *const shapes[OP_KIND_COUNT] = {
+    [OP_ZERO] = "M",
+    [OP_COPY] = "MM",
+    [OP_EMBED] = "t--M",
+    [OP_EMBED_GRAD] = "tM--",
+    [OP_BIAS_GRAD] = "Mn",
+    [OP_RMSNORM] = "MMnMMt",
+    [OP_RMSNORM_GRAD] = "MntMMMn",
+    [OP_LAYERNORM] = "MMnnMMtt",
+    [OP_LAYERNORM_GRAD] = "MnttMMMnn",
+    [OP_SWIGLU] = "MMM",
+    [OP_SWIGLU_GRAD] = "MMMMM",
+    [OP_GELU] = "MM",
+    [OP_GELU_GRAD] = "MMM",
+    [OP_RELU] = "MM",
+    [OP_RELU_GRAD] = "MMM",
+    [OP_ADD] = "MMM",
+    [OP_CROSS_ENTROPY] = "Mts",
+    [OP_ALL_REDUCE] = "t",
+    [OP_TREE_LEAF] = "tt",
+    [OP_TREE_REDUCE] = "tt",
+    [OP_NORM] = "tb",
+    [OP_CLIP] = "tss",
+    [OP_ADAMW] = "tttts",
+    [OP_SNAPSHOT] = "---",
+};
+
+static int64_t rows(int64_t n, int64_t stride, int64_t width)
+{
+    return n > 0 ? (n - 1) * stride + width : 0;
+}
+
+static int64_t gemm_extent(const struct op *op, int i, int64_t m, int64_t n, int64_t k)
+{
+    if (i == 0)
+        return op->flags & OPF_TRANS_A ? rows(k, op->lda, m) : rows(m, op->lda, k);
+    if (i == 1)
+        return op->flags & OPF_TRANS_B ? rows(n, op->ldb, k) : rows(k, op->ldb, n);
+    return i == 2 ? n : rows(m, op->ldc, n);
+}
+
+/* q, k, v, o, lse, d_o, d_q, d_k, d_v */
+static int64_t attention_extent(const struct program *p, const struct op *op, int i, int64_t samples)
+{
+    int64_t tokens = samples * p->seq, q = op->heads * op->head_dim, kv = op->kv_heads * op->head_dim;
+    switch (i) {
+    case 0:
+    case 6:
+        return rows(tokens, op->lda, q);
+    case 1:
+    case 2:
+    case 7:
+    case 8:
+        return rows(tokens, op->ldb, kv);
+    case 4:
+        return tokens * op->heads;
+    default:
+        return rows(tokens, op->ldc, q);
+    }
+}
+
+/* Elements from the operand's start that the op may touch; 0 where it cannot be told. */
+static int64_t extent(const struct program *p, const struct op *op, int i)
+{
+    int64_t m = program_dim(p, op->m, p->max_samples), n = program_dim(p, op->n, p->max_samples);
+    if (op->kind == OP_GEMM)
+        return gemm_extent(op, i, m, n, program_dim(p, op->k, p->max_samples));
+    if (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_GRAD)
+        return attention_extent(p, op, i, m);
+    if (op->kind == OP_ROPE)
+        return rows(m, op->lda, op->heads * op->head_dim);
+    switch (shapes[op->kind][i]) {
+    case 'M':
+        return m * n;
+    case 't':
+        return m;
+    case 'n':
+        return n;
+    case 's':
+        return 1;
+    case 'b':
+        return (m + PLAN_NORM_BLOCK - 1) / PLAN_NORM_BLOCK;
+    default:
+        return 0;
+    }
+}
+
+err_t check_extents(const struct check_at *at, const struct op *op, struct why *why)
+{
+    const struct program *p = at->p;
+    for (int i = 0; check_mode(op, i); i++) {
+        if (op->arg[i].buffer < 0)
+            continue;
+        const struct buffer *b = &p->buffers[op->arg[i].buffer];
+        bool all =
+            b->slot_index == SLOT_MICRO && p->actions[at->action].micro < 0; /* all instances, one behind the other */
+        int64_t room = (b->bytes + (all ? (b->slots - 1) * b->slot_bytes : 0)) / (int64_t)dtype_bytes(b->dtype);
+        int64_t end = program_dim(p, op->arg[i].offset, p->max_samples) + op->arg[i].col + extent(p, op, i);
+        if (end > room)
+            return check_fail(at, why, "reaches element %lld of operand %s, which has %lld", (long long)end, b->name,
+                              (long long)room);
+    }
+    return OK;
+}
