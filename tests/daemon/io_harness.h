@@ -1,0 +1,85 @@
+/* A real dtd-io between a control process and workers that the test plays itself, on one uv loop. Descriptors are
+ * handed over as the supervisor does, so io can be killed and started again on the same socket and arenas. */
+#ifndef DTD_TESTS_DAEMON_IO_HARNESS_H
+#define DTD_TESTS_DAEMON_IO_HARNESS_H
+
+#include "common/base/ticket.h"
+#include "common/rpc/methods.h"
+#include "proto/io.pb-c.h"
+#include "tests/common/ckpt/ckpt_fixture.h"
+
+#include <limits.h>
+#include <uv.h>
+
+#define IO_MAX_SLOTS 4
+#define IO_MAX_REPORTS 64
+
+struct io_seen { /* a report that came */
+    int kind;
+    uint64_t epoch;
+    int64_t step, bytes;
+    char text[512], path[512];
+};
+
+struct io_test {
+    uv_loop_t loop;
+    uv_timer_t timer;
+    bool timed_out;
+    char dir[200], root[300], yaml[2048];
+    struct ticket ticket;
+    int ticket_fd, io_listen, control_listen, slots, arenas[IO_MAX_SLOTS];
+    void *maps[IO_MAX_SLOTS];
+    size_t arena_bytes;
+    pid_t pid;
+    struct rpc_method methods[RPC_METHOD_COUNT];
+    struct rpc_listener *listener;
+    struct rpc_conn *control;
+    struct rpc_call *attend;
+    bool deny; /* refuse connections of io for now */
+    struct io_seen reports[IO_MAX_REPORTS];
+    int n_reports;
+};
+
+/* Sockets, arenas of arena_bytes each, and the first dtd-io. */
+void io_test_start(struct io_test *t, int slots, size_t arena_bytes);
+void io_test_stop(struct io_test *t);
+/* Another dtd-io. fsize: its limit on file sizes, 0 for none. */
+void io_spawn(struct io_test *t, uint64_t fsize);
+void io_kill(struct io_test *t);             /* kill -9, and waits for its end */
+int io_wait_exit(struct io_test *t, int ms); /* the wait status */
+
+/* Runs the loop until *flag; fails the test after ms. */
+void io_until(struct io_test *t, const bool *flag, int ms, const char *what);
+void io_run_ms(struct io_test *t, int ms);
+
+/* Waits until io attends, then says the command. */
+void io_say(struct io_test *t, Dtd__IoCommand__Kind kind, uint64_t epoch, int64_t step, const char *text);
+void io_say_epoch(struct io_test *t, uint64_t epoch, int64_t step); /* SCAN, then EPOCH */
+/* Waits for the next report of the kind from number *from on; *from becomes the one after it. */
+const struct io_seen *io_report_wait(struct io_test *t, int kind, int *from, int ms);
+
+struct io_worker {
+    struct io_test *test;
+    int slot;
+    struct rpc_conn *conn;
+    bool hello, closed;
+    err_t hello_err;
+};
+/* Connects and says Hello. */
+void io_worker_open(struct io_worker *w, struct io_test *t, int slot);
+void io_worker_close(struct io_worker *w);
+
+struct io_op { /* a Save or Load under way */
+    bool written, committed, done;
+    err_t err;
+    char text[512];
+    int64_t needed, read, step;
+};
+/* Copies rank's pieces into the arena of the worker's slot and calls Save. */
+void io_save(struct io_worker *w, const struct fixture *f, uint64_t epoch, int64_t step, int rank, int world,
+             struct io_op *ret);
+/* Calls Load for rank's pieces of `f`; io_check_loaded looks at what came. */
+void io_load(struct io_worker *w, const struct fixture *f, const char *path, int rank, struct io_op *ret);
+void io_check_loaded(const struct io_worker *w, const struct fixture *f, int rank);
+
+#endif
