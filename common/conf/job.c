@@ -61,121 +61,101 @@ static const char *check_hash(const char *text)
 
 /* FIXED: a resumed job keeps the value. FREE: it may change it. */
 enum { FIXED, FREE };
-#define ROW(field, kind, change, default_, help_)                                                               \
-    .key = #field, .type = kind, .resume = change, .offset = offsetof(struct job_spec, field), .def = default_, \
-    .help = help_
-#define INT(field, lo, hi, def, change, help)                           \
-    {                                                                   \
-        ROW(field, SCHEMA_INT, change, def, help), .min = lo, .max = hi \
-    }
-#define UINT(field, def, change, help)             \
-    {                                              \
-        ROW(field, SCHEMA_UINT, change, def, help) \
-    }
-#define FLOAT(field, lo, hi, def, change, help)                            \
-    {                                                                      \
-        ROW(field, SCHEMA_FLOAT, change, def, help), .low = lo, .high = hi \
-    }
-#define BOOL(field, def, change, help)             \
-    {                                              \
-        ROW(field, SCHEMA_BOOL, change, def, help) \
-    }
-#define ENUM(field, list, def, change, help)                      \
-    {                                                             \
-        ROW(field, SCHEMA_ENUM, change, def, help), .names = list \
-    }
-#define TEXT(field, legal, def, change, help)                      \
-    {                                                              \
-        ROW(field, SCHEMA_TEXT, change, def, help), .check = legal \
-    }
-#define ITEMS(field, count, kind, legal, def, change, help)                                                   \
-    {                                                                                                         \
-        ROW(field, kind, change, def, help), .count_offset = offsetof(struct job_spec, count), .check = legal \
-    }
+#define ROW(field, kind, change, default_, help_)                                                                     \
+    .key = #field, .type = (kind), .resume = (change), .offset = offsetof(struct job_spec, field), .def = (default_), \
+    .help = (help_)
+#define INT(field, lo, hi, def, change, help) ROW(field, SCHEMA_INT, change, def, help), .min = (lo), .max = (hi)
+#define UINT(field, def, change, help) ROW(field, SCHEMA_UINT, change, def, help)
+#define FLOAT(field, lo, hi, def, change, help) ROW(field, SCHEMA_FLOAT, change, def, help), .low = (lo), .high = (hi)
+#define BOOL(field, def, change, help) ROW(field, SCHEMA_BOOL, change, def, help)
+#define ENUM(field, list, def, change, help) ROW(field, SCHEMA_ENUM, change, def, help), .names = (list)
+#define TEXT(field, legal, def, change, help) ROW(field, SCHEMA_TEXT, change, def, help), .check = (legal)
+#define ITEMS(field, count, kind, legal, def, change, help) \
+    ROW(field, kind, change, def, help), .count_offset = offsetof(struct job_spec, count), .check = (legal)
 
 #define MAX_STEPS 1000000000
 
 static const struct schema_row rows[] = {
-    TEXT(name, check_name, NULL, FREE, "What the job is called; part of file names."),
+    {TEXT(name, check_name, NULL, FREE, "What the job is called; part of file names.")},
 
-    ENUM(model.arch, arch_names, "llama", FIXED, "The architecture."),
-    INT(model.dim, 1, 1 << 20, NULL, FIXED, "Width of the residual stream."),
-    INT(model.layers, 1, 4096, NULL, FIXED, "Number of layers."),
-    INT(model.heads, 1, 4096, NULL, FIXED, "Attention heads; must divide dim."),
-    INT(model.kv_heads, 0, 4096, "0", FIXED, "Key-value heads; must divide heads. 0: as many as heads."),
-    INT(model.ffn, 0, 1 << 22, "0", FIXED,
-        "Width of the feed-forward layer. 0: 4 dim (gpt2); 8/3 dim, rounded up to a multiple of 32 (llama)."),
-    INT(model.vocab, 0, 1 << 24, "0", FIXED, "Rows of the embedding. 0: as many as the tokenizer has."),
-    FLOAT(model.norm_eps, 1e-12, 1e-1, "1e-5", FIXED, "Added to the variance in normalisations."),
-    FLOAT(model.rope_theta, 1, 1e12, "10000", FIXED, "Base of the rotary positions (llama)."),
-    BOOL(model.tied, "false", FIXED, "The head shares the embedding's table (gpt2: always)."),
+    {ENUM(model.arch, arch_names, "llama", FIXED, "The architecture.")},
+    {INT(model.dim, 1, 1 << 20, NULL, FIXED, "Width of the residual stream.")},
+    {INT(model.layers, 1, 4096, NULL, FIXED, "Number of layers.")},
+    {INT(model.heads, 1, 4096, NULL, FIXED, "Attention heads; must divide dim.")},
+    {INT(model.kv_heads, 0, 4096, "0", FIXED, "Key-value heads; must divide heads. 0: as many as heads.")},
+    {INT(model.ffn, 0, 1 << 22, "0", FIXED,
+         "Width of the feed-forward layer. 0: 4 dim (gpt2); 8/3 dim, rounded up to a multiple of 32 (llama).")},
+    {INT(model.vocab, 0, 1 << 24, "0", FIXED, "Rows of the embedding. 0: as many as the tokenizer has.")},
+    {FLOAT(model.norm_eps, 1e-12, 1e-1, "1e-5", FIXED, "Added to the variance in normalisations.")},
+    {FLOAT(model.rope_theta, 1, 1e12, "10000", FIXED, "Base of the rotary positions (llama).")},
+    {BOOL(model.tied, "false", FIXED, "The head shares the embedding's table (gpt2: always).")},
 
-    ITEMS(data.train, data.n_train, SCHEMA_LIST, check_path, NULL, FREE,
-          "Files to train on; patterns with *, ? and [] are taken, relative ones from the job file's folder. After a "
-          "move they may stand elsewhere, with the same content."),
-    ITEMS(data.valid, data.n_valid, SCHEMA_LIST, check_path, "[]", FREE, "Files to evaluate on; as data.train."),
-    ENUM(data.tokenizer, tokenizer_names, "bytes", FIXED,
-         "bytes: 256 tokens. words: split at white space, one end-of-line token a line, vocabulary of the training "
-         "files."),
-    BOOL(data.lowercase, "false", FIXED, "Fold A-Z to a-z first (words)."),
-    TEXT(data.cache, check_path_or_none, "\"\"", FREE,
-         "Folder for prepared shards. Empty: dtd's folder in the user's cache."),
-    TEXT(data.train_hash, check_hash, "\"\"", FIXED, "Name of the prepared training shards; written by the client."),
-    TEXT(data.valid_hash, check_hash, "\"\"", FREE, "Name of the prepared validation shards; written by the client."),
+    {ITEMS(data.train, data.n_train, SCHEMA_LIST, check_path, NULL, FREE,
+           "Files to train on; patterns with *, ? and [] are taken, relative ones from the job file's folder. After a "
+           "move they may stand elsewhere, with the same content.")},
+    {ITEMS(data.valid, data.n_valid, SCHEMA_LIST, check_path, "[]", FREE, "Files to evaluate on; as data.train.")},
+    {ENUM(data.tokenizer, tokenizer_names, "bytes", FIXED,
+          "bytes: 256 tokens. words: split at white space, one end-of-line token a line, vocabulary of the training "
+          "files.")},
+    {BOOL(data.lowercase, "false", FIXED, "Fold A-Z to a-z first (words).")},
+    {TEXT(data.cache, check_path_or_none, "\"\"", FREE,
+          "Folder for prepared shards. Empty: dtd's folder in the user's cache.")},
+    {TEXT(data.train_hash, check_hash, "\"\"", FIXED, "Name of the prepared training shards; written by the client.")},
+    {TEXT(data.valid_hash, check_hash, "\"\"", FREE, "Name of the prepared validation shards; written by the client.")},
 
-    INT(train.steps, 1, MAX_STEPS, NULL, FREE, "Updates in all, those before a resume included."),
-    INT(train.seq, 1, 1 << 22, "256", FIXED, "Tokens of a sample."),
-    INT(train.global_batch, 1, 1 << 24, "16", FIXED, "Samples of an update, over all workers."),
-    INT(train.micro_batch, 1, 1 << 20, "4", FREE, "Samples that a worker computes at once."),
-    FLOAT(train.lr, 0, 1000, "3e-4", FREE, "Peak learning rate."),
-    FLOAT(train.min_lr_ratio, 0, 1, "0.1", FREE, "What a schedule ends at, as a part of lr."),
-    ENUM(train.schedule, lr_names, "cosine", FREE, "How the rate falls after the warm-up."),
-    INT(train.warmup, 0, MAX_STEPS, "0", FREE, "Updates over which the rate rises from 0 in a straight line."),
-    FLOAT(train.weight_decay, 0, 100, "0.1", FREE, "AdamW's decay of matrices."),
-    FLOAT(train.clip, 0, 1e9, "1", FREE, "Largest norm of the gradient. 0: no clipping."),
-    FLOAT(train.beta1, 0, 0.999999, "0.9", FREE, "AdamW's first moment."),
-    FLOAT(train.beta2, 0, 0.99999999, "0.95", FREE, "AdamW's second moment."),
-    FLOAT(train.eps, 1e-30, 1, "1e-8", FREE, "AdamW's denominator."),
-    ENUM(train.dtype, dtype_names, "float32", FIXED,
-         "Type that is computed in. Left out with numerics proof: float64."),
-    ENUM(train.numerics, numerics_names, "fast", FREE,
-         "fast; canonical: bit-identical on any number of workers; proof: float64 on the reference kernels."),
-    INT(train.eval_every, 0, MAX_STEPS, "0", FREE, "Evaluate after every so many updates. 0: never."),
-    INT(train.eval_batches, 0, MAX_STEPS, "0", FREE,
-        "Global batches of one evaluation. 0: all validation samples once."),
-    UINT(train.seed, "1", FIXED, "Of initial values and of the order of the samples."),
+    {INT(train.steps, 1, MAX_STEPS, NULL, FREE, "Updates in all, those before a resume included.")},
+    {INT(train.seq, 1, 1 << 22, "256", FIXED, "Tokens of a sample.")},
+    {INT(train.global_batch, 1, 1 << 24, "16", FIXED, "Samples of an update, over all workers.")},
+    {INT(train.micro_batch, 1, 1 << 20, "4", FREE, "Samples that a worker computes at once.")},
+    {FLOAT(train.lr, 0, 1000, "3e-4", FREE, "Peak learning rate.")},
+    {FLOAT(train.min_lr_ratio, 0, 1, "0.1", FREE, "What a schedule ends at, as a part of lr.")},
+    {ENUM(train.schedule, lr_names, "cosine", FREE, "How the rate falls after the warm-up.")},
+    {INT(train.warmup, 0, MAX_STEPS, "0", FREE, "Updates over which the rate rises from 0 in a straight line.")},
+    {FLOAT(train.weight_decay, 0, 100, "0.1", FREE, "AdamW's decay of matrices.")},
+    {FLOAT(train.clip, 0, 1e9, "1", FREE, "Largest norm of the gradient. 0: no clipping.")},
+    {FLOAT(train.beta1, 0, 0.999999, "0.9", FREE, "AdamW's first moment.")},
+    {FLOAT(train.beta2, 0, 0.99999999, "0.95", FREE, "AdamW's second moment.")},
+    {FLOAT(train.eps, 1e-30, 1, "1e-8", FREE, "AdamW's denominator.")},
+    {ENUM(train.dtype, dtype_names, "float32", FIXED,
+          "Type that is computed in. Left out with numerics proof: float64.")},
+    {ENUM(train.numerics, numerics_names, "fast", FREE,
+          "fast; canonical: bit-identical on any number of workers; proof: float64 on the reference kernels.")},
+    {INT(train.eval_every, 0, MAX_STEPS, "0", FREE, "Evaluate after every so many updates. 0: never.")},
+    {INT(train.eval_batches, 0, MAX_STEPS, "0", FREE,
+         "Global batches of one evaluation. 0: all validation samples once.")},
+    {UINT(train.seed, "1", FIXED, "Of initial values and of the order of the samples.")},
 
-    INT(parallel.workers, 1, JOB_MAX_WORKERS, "1", FREE,
-        "Workers; a multiple of fsdp x tp x pp x cp, the rest are replicas."),
-    INT(parallel.zero, 0, 3, "0", FREE, "What fsdp shards: 1 the optimizer, 2 gradients too, 3 parameters too."),
-    INT(parallel.fsdp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to shard over (ZeRO)."),
-    INT(parallel.tp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways of tensor parallelism."),
-    BOOL(parallel.sp, "true", FREE, "Sequence parallelism beside tensor parallelism."),
-    INT(parallel.pp, 1, JOB_MAX_WORKERS, "1", FREE, "Stages of the pipeline."),
-    ENUM(parallel.schedule, pipe_names, "1f1b", FREE, "Order of the pipeline's actions."),
-    INT(parallel.cp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to cut the sequence (ring attention)."),
-    INT(parallel.ep, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to spread experts, folded over fsdp x cp x tp."),
-    ENUM(parallel.recompute, recompute_names, "none", FREE, "Activations to compute again in the backward pass."),
+    {INT(parallel.workers, 1, JOB_MAX_WORKERS, "1", FREE,
+         "Workers; a multiple of fsdp x tp x pp x cp, the rest are replicas.")},
+    {INT(parallel.zero, 0, 3, "0", FREE, "What fsdp shards: 1 the optimizer, 2 gradients too, 3 parameters too.")},
+    {INT(parallel.fsdp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to shard over (ZeRO).")},
+    {INT(parallel.tp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways of tensor parallelism.")},
+    {BOOL(parallel.sp, "true", FREE, "Sequence parallelism beside tensor parallelism.")},
+    {INT(parallel.pp, 1, JOB_MAX_WORKERS, "1", FREE, "Stages of the pipeline.")},
+    {ENUM(parallel.schedule, pipe_names, "1f1b", FREE, "Order of the pipeline's actions.")},
+    {INT(parallel.cp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to cut the sequence (ring attention).")},
+    {INT(parallel.ep, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to spread experts, folded over fsdp x cp x tp.")},
+    {ENUM(parallel.recompute, recompute_names, "none", FREE, "Activations to compute again in the backward pass.")},
 
-    TEXT(checkpoint.dir, check_path_or_none, "\"\"", FREE, "Folder of the checkpoints. Empty: checkpoints/NAME."),
-    INT(checkpoint.every, 0, MAX_STEPS, "100", FREE,
-        "Save after every so many updates, and at the end. 0: only at the end."),
-    INT(checkpoint.memory_every, 0, MAX_STEPS, "0", FREE, "Save into other nodes' memory. 0: never."),
-    INT(checkpoint.keep_last, 1, 1000000, "3", FREE, "Newest checkpoints that are kept."),
-    INT(checkpoint.keep_best, 0, 1000000, "1", FREE,
-        "Checkpoints with the lowest validation loss that are kept besides."),
-    TEXT(checkpoint.resume_from, check_path_or_none, "\"\"", FREE,
-         "A step's folder to start from; written by dtctl resume. Empty: start anew."),
+    {TEXT(checkpoint.dir, check_path_or_none, "\"\"", FREE, "Folder of the checkpoints. Empty: checkpoints/NAME.")},
+    {INT(checkpoint.every, 0, MAX_STEPS, "100", FREE,
+         "Save after every so many updates, and at the end. 0: only at the end.")},
+    {INT(checkpoint.memory_every, 0, MAX_STEPS, "0", FREE, "Save into other nodes' memory. 0: never.")},
+    {INT(checkpoint.keep_last, 1, 1000000, "3", FREE, "Newest checkpoints that are kept.")},
+    {INT(checkpoint.keep_best, 0, 1000000, "1", FREE,
+         "Checkpoints with the lowest validation loss that are kept besides.")},
+    {TEXT(checkpoint.resume_from, check_path_or_none, "\"\"", FREE,
+          "A step's folder to start from; written by dtctl resume. Empty: start anew.")},
 
-    ENUM(run.device, device_names, "cpu", FREE, "What workers compute on."),
-    INT(run.nodes, 1, JOB_MAX_WORKERS, "1", FREE, "Nodes that the workers are spread over."),
-    INT(run.threads, 0, 4096, "0", FREE, "Threads of a worker. 0: its share of the node's cores."),
-    INT(run.restarts, 0, 1000000, "3", FREE, "Failures that the job survives."),
-    INT(run.orphan_seconds, 1, 86400, "60", FREE, "How long workers go on without the daemon."),
-    INT(run.max_seconds, 0, MAX_STEPS, "0", FREE, "Stop after so long, with a checkpoint. 0: no limit."),
-    INT(run.priority, -1000, 1000, "0", FREE, "Jobs with a higher one start first."),
-    ITEMS(run.env, run.n_env, SCHEMA_MAP, check_env, "{}", FREE, "Environment variables of the workers."),
-    TEXT(run.workdir, check_path, "\".\"", FREE, "Working folder of the workers; relative to the job file's folder."),
+    {ENUM(run.device, device_names, "cpu", FREE, "What workers compute on.")},
+    {INT(run.nodes, 1, JOB_MAX_WORKERS, "1", FREE, "Nodes that the workers are spread over.")},
+    {INT(run.threads, 0, 4096, "0", FREE, "Threads of a worker. 0: its share of the node's cores.")},
+    {INT(run.restarts, 0, 1000000, "3", FREE, "Failures that the job survives.")},
+    {INT(run.orphan_seconds, 1, 86400, "60", FREE, "How long workers go on without the daemon.")},
+    {INT(run.max_seconds, 0, MAX_STEPS, "0", FREE, "Stop after so long, with a checkpoint. 0: no limit.")},
+    {INT(run.priority, -1000, 1000, "0", FREE, "Jobs with a higher one start first.")},
+    {ITEMS(run.env, run.n_env, SCHEMA_MAP, check_env, "{}", FREE, "Environment variables of the workers.")},
+    {TEXT(run.workdir, check_path, "\".\"", FREE, "Working folder of the workers; relative to the job file's folder.")},
 };
 
 static const struct schema_section sections[] = {

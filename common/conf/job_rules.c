@@ -160,42 +160,37 @@ static bool device_broken(const struct job_spec *j, char ret[SENTENCE])
     return j->run.device != DEVICE_CPU && SAY("this build has no CUDA module: write cpu");
 }
 
-#define OVER(field, fn)             \
-    {                               \
-        .key = #field, .broken = fn \
-    }
-#define ONLY(field, value, why)                                                                  \
-    {                                                                                            \
-        .key = #field, .offset = offsetof(struct job_spec, field), .only = value, .because = why \
-    }
+#define OVER(field, fn) .key = #field, .broken = (fn)
+#define ONLY(field, value, why) \
+    .key = #field, .offset = offsetof(struct job_spec, field), .only = (value), .because = (why)
 
 static const struct rule rules[] = {
-    OVER(data.train, train_empty),
-    OVER(model.heads, heads_broken),
-    OVER(model.kv_heads, kv_heads_broken),
-    OVER(model.heads, rotary_broken),
-    OVER(model.kv_heads, gpt2_kv_broken),
-    OVER(model.tied, gpt2_tied_broken),
-    OVER(model.vocab, vocab_broken),
-    OVER(data.lowercase, lowercase_broken),
-    OVER(train.micro_batch, micro_batch_broken),
-    OVER(train.warmup, warmup_broken),
-    OVER(parallel.pp, stages_broken),
-    OVER(parallel.workers, mesh_broken),
-    OVER(parallel.ep, experts_broken),
-    OVER(parallel.zero, zero_broken),
+    {OVER(data.train, train_empty)},
+    {OVER(model.heads, heads_broken)},
+    {OVER(model.kv_heads, kv_heads_broken)},
+    {OVER(model.heads, rotary_broken)},
+    {OVER(model.kv_heads, gpt2_kv_broken)},
+    {OVER(model.tied, gpt2_tied_broken)},
+    {OVER(model.vocab, vocab_broken)},
+    {OVER(data.lowercase, lowercase_broken)},
+    {OVER(train.micro_batch, micro_batch_broken)},
+    {OVER(train.warmup, warmup_broken)},
+    {OVER(parallel.pp, stages_broken)},
+    {OVER(parallel.workers, mesh_broken)},
+    {OVER(parallel.ep, experts_broken)},
+    {OVER(parallel.zero, zero_broken)},
     /* What this version cannot do yet. */
-    ONLY(parallel.tp, 1, "this version has no tensor parallelism"),
-    ONLY(parallel.pp, 1, "this version has no pipeline parallelism"),
-    ONLY(parallel.cp, 1, "this version has no context parallelism"),
-    ONLY(parallel.ep, 1, "this version has no expert parallelism"),
-    ONLY(parallel.fsdp, 1, "this version does not shard parameters"),
-    ONLY(parallel.zero, 0, "this version does not shard the optimizer"),
-    ONLY(run.nodes, 1, "this version trains on one node"),
-    ONLY(checkpoint.memory_every, 0, "this version has no memory tier of checkpoints"),
-    OVER(parallel.recompute, recompute_broken),
-    OVER(run.device, device_broken),
-    OVER(train.dtype, dtype_broken),
+    {ONLY(parallel.tp, 1, "this version has no tensor parallelism")},
+    {ONLY(parallel.pp, 1, "this version has no pipeline parallelism")},
+    {ONLY(parallel.cp, 1, "this version has no context parallelism")},
+    {ONLY(parallel.ep, 1, "this version has no expert parallelism")},
+    {ONLY(parallel.fsdp, 1, "this version does not shard parameters")},
+    {ONLY(parallel.zero, 0, "this version does not shard the optimizer")},
+    {ONLY(run.nodes, 1, "this version trains on one node")},
+    {ONLY(checkpoint.memory_every, 0, "this version has no memory tier of checkpoints")},
+    {OVER(parallel.recompute, recompute_broken)},
+    {OVER(run.device, device_broken)},
+    {OVER(train.dtype, dtype_broken)},
 };
 
 static bool rule_broken(const struct rule *rule, const struct job_spec *job, char ret[SENTENCE])

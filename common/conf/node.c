@@ -21,7 +21,7 @@ static const char *check_dir(const char *text)
 }
 
 #define ROW(field, kind, default_, help_) \
-    .key = #field, .type = kind, .offset = offsetof(struct node_conf, field), .def = default_, .help = help_
+    .key = #field, .type = (kind), .offset = offsetof(struct node_conf, field), .def = (default_), .help = (help_)
 
 static const struct schema_row rows[] = {
     {ROW(name, SCHEMA_TEXT, "\"\"", "This node's name in the cluster. Empty: the host's."), .check = check_name},

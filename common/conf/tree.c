@@ -4,6 +4,7 @@
  * The encoding is fixed to UTF-8: libyaml would guess UTF-16 from two bytes of junk. */
 #include "common/conf/tree.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,6 +128,7 @@ static err_t read_child(struct reader *r, int depth, yaml_event_type_t end, bool
     if (!*ret_end)
         err = read_node(r, &event, depth, ret);
     yaml_event_delete(&event);
+    assert(err || *ret_end || *ret);
     return err;
 }
 
@@ -168,6 +170,7 @@ static err_t read_map(struct reader *r, int depth, struct tree_node *map)
             tree_free(key);
             return err;
         }
+        assert(value); /* a map's key is always followed by a value */
         /* The line of the key: a block that follows it starts one line later. */
         value->line = key->line;
         value->key = key->text;
@@ -184,7 +187,9 @@ static err_t read_value(struct reader *r, const yaml_event_t *event, int depth, 
     if (node->kind == TREE_MAP)
         return read_map(r, depth + 1, node);
     node->plain = event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-    return copy_text(r, event, &node->text);
+    err_t err = copy_text(r, event, &node->text);
+    assert(err || node->text);
+    return err;
 }
 
 static err_t read_node(struct reader *r, const yaml_event_t *event, int depth, struct tree_node **ret)
@@ -200,6 +205,7 @@ static err_t read_node(struct reader *r, const yaml_event_t *event, int depth, s
         err = node_new(r, kind, event->start_mark.line + 1, &node);
     if (err)
         return err;
+    assert(node);
     err = read_value(r, event, depth, node);
     if (err) {
         tree_free(node);

@@ -144,7 +144,7 @@ err_t data_resolve(const char *dir, char *const *patterns, int n, char ***ret_pa
     struct paths p = {0};
     err_t err = dir[0] == '/' ? OK : why_set(why, ERR_INVALID, "%s: an absolute folder is needed", dir);
     for (int i = 0; !err && i < n; i++) {
-        bool done;
+        bool done = false;
         err = add_literal(&p, dir, patterns[i], &done, why);
         if (!err && !done)
             err = add_pattern(&p, dir, patterns[i], why);
