@@ -26,12 +26,15 @@ err_t KERN_FN(sgemm)(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k
 static void prefill_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct kern_gemm *g = arg;
+    const float *bias = g->bias;
     for (int64_t i = lo; i < hi; i++) {
         float *row = (float *)g->c + i * g->ldc;
-        if (g->bias)
-            memcpy(row, g->bias, (size_t)g->n * sizeof(float));
-        else
-            memset(row, 0, (size_t)g->n * sizeof(float));
+        int64_t j = 0;
+        for (; j + VF <= g->n; j += VF) {
+            v_expect_store(row + j);
+            v_store(row + j, bias ? v_load(bias + j) : (vf){0});
+        }
+        v_store_n(row + j, bias ? v_load_n(bias + j, g->n - j) : (vf){0}, g->n - j);
     }
 }
 

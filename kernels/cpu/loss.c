@@ -31,12 +31,14 @@ static float row_max(const float *x, int64_t n)
     return max;
 }
 
-/* Sum of exp(x - max), 1 <= n <= SUM_RUN; with `keep` the terms replace x. */
-static ALWAYS_INLINE float exp_run(float *x, int64_t n, float max, bool keep)
+/* Sum of exp(x - max), 1 <= n <= SUM_RUN; with `keep` the terms replace x. `next` is asked for. */
+static ALWAYS_INLINE float exp_run(float *x, int64_t n, float max, bool keep, const float *next)
 {
     vf sum = {0}, other = {0}, e;
     int64_t j = 0;
     for (; j + 2 * VF <= n; j += 2 * VF) {
+        __builtin_prefetch(next + j, 1, 2);
+        __builtin_prefetch(next + j + 16, 1, 2);
         e = v_exp(v_load(x + j) - max);
         vf f = v_exp(v_load(x + j + VF) - max);
         sum += e;
@@ -58,12 +60,13 @@ static ALWAYS_INLINE float exp_run(float *x, int64_t n, float max, bool keep)
     return v_sum(sum + other);
 }
 
+/* Meanwhile the next row comes nearer. */
 static double exp_sum(float *x, int64_t n, float max, bool keep)
 {
     double sum = 0;
     for (int64_t j = 0; j < n; j += SUM_RUN) {
         int64_t run = n - j < SUM_RUN ? n - j : SUM_RUN;
-        sum += (double)(keep ? exp_run(x + j, run, max, true) : exp_run(x + j, run, max, false));
+        sum += (double)(keep ? exp_run(x + j, run, max, true, x + n + j) : exp_run(x + j, run, max, false, x + n + j));
     }
     return sum;
 }

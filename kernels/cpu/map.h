@@ -25,8 +25,10 @@ static ALWAYS_INLINE void map_range(int n_in, int n_out, map_lanes_fn *fn, const
         for (int k = 0; k < n_in; k++)
             in[k] = v_load(m->in[k] + i);
         fn(m->constants, in, out);
-        for (int k = 0; k < n_out; k++)
+        for (int k = 0; k < n_out; k++) {
+            v_expect_store(m->out[k] + i);
             v_store(m->out[k] + i, out[k]);
+        }
     }
     if (i == hi)
         return;

@@ -69,8 +69,10 @@ static void rms_rows(void *arg, int part, int64_t lo, int64_t hi)
         float *r = res ? a->r + i * a->d : NULL, *y = a->y + i * a->d;
         float mean_square = row_sum(a, x, res, r, true) / (float)a->d, k = 1 / sqrtf(mean_square + a->eps);
         const float *row = res ? r : x;
-        for (int64_t j = 0; j < a->d; j += VF)
+        for (int64_t j = 0; j < a->d; j += VF) {
+            v_expect_store(y + j);
             part_store(y, j, a->d, part_load(row, j, a->d) * k * part_load(a->w, j, a->d));
+        }
         a->rstd[i] = k;
     }
 }
@@ -86,6 +88,7 @@ static void layer_rows(void *arg, int part, int64_t lo, int64_t hi)
         float k = 1 / sqrtf(squares_around(row, a->d, mean) / (float)a->d + a->eps);
         for (int64_t j = 0; j < a->d; j += VF) {
             vf h = (part_load(row, j, a->d) - mean) * k;
+            v_expect_store(y + j);
             part_store(y, j, a->d, v_fma(h, part_load(a->w, j, a->d), part_load(a->b, j, a->d)));
         }
         a->mean[i] = mean;

@@ -1,6 +1,8 @@
 /* AdamW, the pieces of a gradient's norm, and plain memory: bound by memory bandwidth, one pass each. */
 #include "kernels/cpu/map.h"
 
+#define STREAM_FLOATS (INT64_C(1) << 20)
+
 struct adamw_constants {
     float grad_scale, beta1, beta2, rest1, rest2; /* rest = 1 - beta */
     float step_size, unbias_v, eps, decay; /* lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t), eps, lr * weight_decay */
@@ -70,9 +72,18 @@ void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, const void *x, doub
     kern_stream_run(s, n, KERN_SUMSQ_BLOCK, sumsq_range, &a);
 }
 
+/* What is larger than the caches goes past them, which saves reading it first; the ends are not aligned. */
 static void zero_range(void *arg, int part, int64_t lo, int64_t hi)
 {
-    memset((float *)arg + lo, 0, (size_t)(hi - lo) * sizeof(float));
+    float *p = (float *)arg + lo, *end = (float *)arg + hi;
+    if (hi - lo >= STREAM_FLOATS) {
+        size_t head = -(uintptr_t)p % sizeof(vf) / sizeof(float);
+        memset(p, 0, head * sizeof(float));
+        for (p += head; end - p >= VF; p += VF)
+            v_stream(p, (vf){0});
+        v_stream_end();
+    }
+    memset(p, 0, (size_t)(end - p) * sizeof(float));
 }
 
 void KERN_FN(zero)(struct kern_stream *s, int64_t n, void *x)

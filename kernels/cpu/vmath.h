@@ -8,30 +8,50 @@
 
 #include "kernels/cpu/simd.h"
 
-/* e^x = 2^n e^r, |r| <= ln 2 / 2, e^r = 1 + r + r^2 p(r); p interpolates at the Chebyshev nodes, 1.0e-8 relative. 2^n
- * is put together as 2 * 2^(n-1), so that results up to FLT_MAX are reached and larger ones become infinite. Below
- * e^-86 (4.5e-38) the result is 0: subnormals would cost more than they are worth. A NaN stays one. */
+/* e^x = 2^n e^r, |r| <= ln 2 / 2. The polynomial in r interpolates (e^r - 1 - r) / r^2 at the Chebyshev nodes, 1.0e-8
+ * relative. Results up to FLT_MAX are reached, larger ones become infinite; below e^-86 (4.5e-38) the result is 0,
+ * because subnormals would cost more than they are worth. A NaN stays one: minimum and maximum return their second
+ * operand then. */
 static ALWAYS_INLINE vf v_exp(vf x)
 {
     const vf magic = v_set(0x1.8p23f); /* adding it leaves the nearest integer in the low bits */
-    vi tiny = x < v_set(-86.0f);
-    vf y = v_select(x > v_set(89.0f), v_set(89.0f), v_select(tiny, v_set(-86.0f), x));
-    vf n = v_fma(y, v_set(0x1.715476p+0f), magic);
-    vi scale = (((vi)n - (vi)magic) + 126) << 23;
-    n -= magic;
+    vf y = v_min(v_set(89.0f), x);
+#if !defined(__AVX512F__)
+    y = v_max(v_set(-86.0f), y);
+#endif
+    vf shifted = v_fma(y, v_set(0x1.715476p+0f), magic), n = shifted - magic;
     vf r = v_fma(n, v_set(-0x1.62e4p-1f), y); /* ln 2 in two parts; the first has 15 bits, so n times it is exact */
     r = v_fma(n, v_set(-0x1.7f7d1cp-20f), r);
     vf p = v_fma(v_set(0x1.6d113cp-10f), r, v_set(0x1.120ba2p-7f));
     p = v_fma(p, r, v_set(0x1.55551ap-5f));
     p = v_fma(p, r, v_set(0x1.5554dcp-3f));
     p = v_fma(p, r, v_set(0.5f));
-    vf e = v_fma(r * r, p, r) + 1.0f;
-    return v_select(tiny, (vf){0}, e * (vf)scale * 2.0f);
+    p = v_fma(p, r, v_set(1.0f));
+    p = v_fma(p, r, v_set(1.0f));
+#if defined(__AVX512F__)
+    __mmask16 keep = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-86.0f), _CMP_NLT_UQ);
+    return (vf)_mm512_maskz_scalef_ps(keep, (__m512)p, (__m512)n);
+#else
+    vi scale = (((vi)shifted - (vi)magic) + 126) << 23; /* 2^(n-1), so that n = 128 fits */
+    return v_select(x < v_set(-86.0f), (vf){0}, p * (vf)scale * 2.0f);
+#endif
 }
 
+/* 1 / x for normal x in [1, 2^126] */
+static ALWAYS_INLINE vf v_reciprocal(vf x)
+{
+#if defined(__AVX512F__)
+    vf r = (vf)_mm512_rcp14_ps((__m512)x), error = v_fma(-x, r, v_set(1.0f));
+    return v_fma(r, v_fma(error, error, error), r); /* 14 bits become 42 */
+#else
+    return 1.0f / x;
+#endif
+}
+
+/* Never below e^-86, which only an x below -86 could tell from the truth. */
 static ALWAYS_INLINE vf v_sigmoid(vf x)
 {
-    return 1.0f / (1.0f + v_exp(-x));
+    return v_reciprocal(1.0f + v_exp(v_min(v_set(86.0f), -x)));
 }
 
 /* Quarter turns are taken off with pi/2 in two parts (the first has 33 bits), what is left goes into Taylor's series.
