@@ -194,17 +194,19 @@ static void page_incidents(const struct client_job *job)
 static void page_next(const struct client_job *job)
 {
     static const struct {
-        const char *state, *next;
-    } table[] = {
-        {"done", "dtctl resume %s --more N"}, {"failed", "dtctl logs %s --tail 20"}, {"canceled", "dtctl resume %s"}};
-    printf("  Next       ");
+        const char *state;
+        bool checkpoint; /* only when there is one */
+        const char *before, *after;
+    } table[] = {{"done", true, "dtctl resume", " --more N"},
+                 {"canceled", true, "dtctl resume", ""},
+                 {"failed", false, "dtctl logs", " --tail 20"}};
+    const char *before = "dtctl logs", *after = client_job_ended(job) ? "" : " -f";
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
-        if (strcmp(job->state, table[i].state) == 0) {
-            const char *id = strchr(table[i].next, '%');
-            printf("%.*s%s%s\n", (int)(id - table[i].next), table[i].next, job->job, id + 2);
-            return;
+        if (strcmp(job->state, table[i].state) == 0 && (job->checkpoint_step >= 0 || !table[i].checkpoint)) {
+            before = table[i].before;
+            after = table[i].after;
         }
-    printf("dtctl logs %s -f\n", job->job);
+    printf("  Next       %s %s%s\n", before, job->job, after);
 }
 
 struct one {

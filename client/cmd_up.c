@@ -74,10 +74,11 @@ static err_t up_wait(const char *state_dir, pid_t pid, struct client_node *ret, 
                 return ERR_IO;
             }
         }
-        if (clock_mono_ms() >= deadline)
-            return why_set(why, ERR_TIMEOUT,
-                           "dtd does not answer after %d s. Its last words, from %s/dtd.log:", UP_WAIT_MS / 1000,
-                           state_dir);
+        if (clock_mono_ms() >= deadline) {
+            why_set(why, ERR_TIMEOUT,
+                    "dtd does not answer after %d s. Its last words, from %s/dtd.log:", UP_WAIT_MS / 1000, state_dir);
+            return ERR_TIMEOUT;
+        }
         nap();
     }
     return OK;

@@ -76,6 +76,8 @@ static void status_fill(struct fake *f, Dtd__JobStatus *s, const char *state, in
     s->submitted_ms = 1;
     s->checkpoint_dir = (char *)(f->script.checkpoint_dir ? f->script.checkpoint_dir : "/nowhere");
     s->spec_yaml = (char *)f->script.spec_yaml;
+    s->has_checkpoint_step = true;
+    s->checkpoint_step = 10;
 }
 
 /* Returns whether this one is to be dropped. */

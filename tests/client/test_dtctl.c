@@ -137,3 +137,27 @@ TEST(output_that_nobody_reads_is_no_error_of_ours)
     run_shell(&r, "dtctl version -o json >/dev/full");
     assert_int_not_equal(r.code, 0);
 }
+
+/* What bash offers after a line, sorted, on one line. */
+static void completes(const char *words, const char *offers)
+{
+    struct run r;
+    char line[1024];
+    snprintf(line, sizeof(line),
+             "bash -c '. \"$DTD_SOURCE/deploy/completions/dtctl.bash\"; COMP_WORDS=(%s); "
+             "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _dtctl; printf \"%%s\\n\" \"${COMPREPLY[@]}\" | sort | xargs'",
+             words);
+    run_expect(&r, 0, line);
+    r.out[strcspn(r.out, "\n")] = '\0';
+    assert_string_equal(r.out, offers);
+}
+
+TEST(bash_completion_completes)
+{
+    completes("dtctl su", "submit");
+    completes("dtctl --dtd-dir /x ckpt \"\"", "inspect ls verify");
+    completes("dtctl -o js", "json jsonl");
+    completes("dtctl resume --s", "--set --step --steps");
+    completes("dtctl data prepare --tokenizer w", "words");
+    completes("dtctl help can", "cancel");
+}
