@@ -11,36 +11,25 @@
  * already. Then libraft is closed: after an ENOSPC, 0.22.1 refuses appends for ever. What had not ended is canceled.
  * - full: libraft is closed and its reserve given back. The machine keeps its state in memory, so the node goes on
  * answering; what was applied already is not applied again when the log is read once more (`applied`).
- *
- * An entry is {u64 length, record, zeros to a multiple of 8}, since libraft writes multiples of 8 and keeps no length.
- */
-#include "daemon/control/log.h"
+ * What libraft calls, and how it is set up, is log_raft.c. */
+#include "daemon/control/log_in.h"
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
-#include "common/base/fsm.h"
 #include "common/base/log.h"
-#include "daemon/control/log_disk.h"
-#include "daemon/control/log_transport.h"
 #include "daemon/control/record.h"
 
 #include <assert.h>
-#include <endian.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <raft.h>
-#include <raft/uv.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/queue.h>
 #include <time.h>
 
-#define FIRST_ID 1                       /* of the voter that bootstrapped; later ones get theirs from the leader */
 #define DEFAULT_SEGMENT_BYTES (4u << 20) /* more than the largest record */
 #define DEFAULT_RESERVE_BYTES (8u << 20)
 #define SNAPSHOT_THRESHOLD 1024
 #define SNAPSHOT_TRAILING 128
-#define DISK_RETRY_MS 200
 #define TICK_MS 1000
 #define OPENING_TICK_MS 5
 #define OPENING_SLOW_MS 10000
@@ -62,65 +51,7 @@ static const struct fsm_state states[] = {
     [L_ENDING] = {"ending", 0},
 };
 
-struct proposal {
-    TAILQ_ENTRY(proposal) link;
-    struct raft_apply req;
-    struct log *log;
-    int64_t since_ms;
-    log_callback cb;
-    void *arg;
-    char result[LOG_RESULT_BYTES] __attribute__((aligned(16)));
-};
-
-struct log {
-    struct log_config config;
-    char *dir, *node, *raft_dir;
-    struct fsm fsm;
-    struct log_disk disk;
-    uv_timer_t timer;
-    int64_t state_since_ms, refused_since_ms; /* refused: libraft says no space, the file system says there is */
-    bool was_ready, warned_slow;
-    uint64_t applied; /* by the machine, over all reopenings */
-    char warning[256];
-    TAILQ_HEAD(, proposal) proposals; /* in the order of their indexes */
-    int n_proposals;
-    void (*closed)(void *owner);
-
-    /* libraft, between raft_open and raft_gone */
-    bool raft_is_open, raft_is_closing, raft_is_loading, barrier_waits;
-    struct raft raft;
-    struct raft_io io;
-    struct raft_fsm raft_fsm;
-    struct log_transport transport;
-    struct raft_barrier barrier;
-};
-
 static void tick(uv_timer_t *timer);
-static void raft_gone(struct raft *raft);
-
-static err_t err_from_raft(int status)
-{
-    static const struct {
-        int status;
-        err_t err;
-    } table[] = {
-        {0, OK},
-        {RAFT_NOMEM, ERR_NOMEM},
-        {RAFT_NOSPACE, ERR_NOSPACE},
-        {RAFT_CORRUPT, ERR_CORRUPT},
-        {RAFT_MALFORMED, ERR_CORRUPT},
-        {RAFT_NOTLEADER, ERR_AGAIN},
-        {RAFT_BUSY, ERR_AGAIN},
-        {RAFT_TOOBIG, ERR_LIMIT},
-        {RAFT_LEADERSHIPLOST, ERR_CANCELED},
-        {RAFT_SHUTDOWN, ERR_CANCELED},
-        {RAFT_CANCELED, ERR_CANCELED},
-    };
-    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
-        if (table[i].status == status)
-            return table[i].err;
-    return ERR_IO;
-}
 
 /* ---- states, warnings ---- */
 
@@ -167,147 +98,7 @@ static void say_ready(struct log *log, err_t err, const char *why)
     log->config.on_ready(log->config.owner, err, why);
 }
 
-/* ---- what libraft calls: the machine ---- */
-
-static err_t wrap(const void *data, size_t len, struct raft_buffer *ret)
-{
-    ret->len = (sizeof(uint64_t) + len + 7) / 8 * 8;
-    ret->base = raft_calloc(1, ret->len);
-    if (!ret->base)
-        return ERR_NOMEM;
-    uint64_t n = htole64(len);
-    memcpy(ret->base, &n, sizeof(n));
-    memcpy((char *)ret->base + sizeof(n), data, len);
-    return OK;
-}
-
-static err_t unwrap(const struct raft_buffer *buf, const void **ret, size_t *ret_len)
-{
-    uint64_t n;
-    if (buf->len < sizeof(n))
-        return ERR_CORRUPT;
-    memcpy(&n, buf->base, sizeof(n));
-    n = le64toh(n);
-    if (n > buf->len - sizeof(n))
-        return ERR_CORRUPT;
-    *ret = (char *)buf->base + sizeof(n);
-    *ret_len = n;
-    return OK;
-}
-
-static struct proposal *proposal_at(struct log *log, uint64_t index)
-{
-    struct proposal *p;
-    TAILQ_FOREACH(p, &log->proposals, link)
-    {
-        if (p->req.index >= index)
-            break;
-    }
-    return p && p->req.index == index ? p : NULL;
-}
-
-static int machine_apply(struct raft_fsm *fsm, const struct raft_buffer *buf, void **result)
-{
-    struct log *log = fsm->data;
-    uint64_t index = raft_last_applied(&log->raft) + 1;
-    char nobody[LOG_RESULT_BYTES] __attribute__((aligned(16))) = {0};
-    const void *record;
-    size_t len;
-    *result = NULL;
-    if (index <= log->applied)
-        return 0; /* from before the log was reopened */
-    struct proposal *p = proposal_at(log, index);
-    err_t err = unwrap(buf, &record, &len);
-    if (!err)
-        err = log->config.machine.apply(log->config.machine.arg, record, len, index, p ? p->result : nobody);
-    if (err) {
-        log_error("a committed record cannot be applied index=%" PRIu64 " why=\"%s\" dir=%s%s", index, err_text(err),
-                  log->dir, err == ERR_UNSUPPORTED ? " remedy=\"a newer dtd wrote it: install that one\"" : "");
-        abort();
-    }
-    log->applied = index;
-    return 0;
-}
-
-static int machine_snapshot(struct raft_fsm *fsm, struct raft_buffer *bufs[], unsigned *n_bufs)
-{
-    struct log *log = fsm->data;
-    struct buf bytes = {0};
-    *bufs = raft_malloc(sizeof(**bufs));
-    err_t err = *bufs ? log->config.machine.snapshot(log->config.machine.arg, &bytes) : ERR_NOMEM;
-    if (!err)
-        err = wrap(bytes.data ? bytes.data : (const uint8_t *)"", bytes.len, *bufs);
-    buf_fini(&bytes);
-    if (err) {
-        log_warn("no snapshot of the log why=\"%s\"", err_text(err));
-        raft_free(*bufs);
-        return RAFT_NOMEM;
-    }
-    *n_bufs = 1;
-    return 0;
-}
-
-static int machine_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
-{
-    struct log *log = fsm->data;
-    const void *data;
-    size_t len;
-    /* A snapshot of our own folder holds nothing that is not applied already once the log has been open. */
-    bool is_old = log->raft_is_loading && log->applied;
-    err_t err = unwrap(buf, &data, &len);
-    if (!err && !is_old)
-        err = log->config.machine.restore(log->config.machine.arg, data, len);
-    if (err) {
-        log_error("a snapshot cannot be restored why=\"%s\" dir=%s", err_text(err), log->dir);
-        return err == ERR_NOMEM ? RAFT_NOMEM : RAFT_CORRUPT;
-    }
-    raft_free(buf->base);
-    return 0;
-}
-
-/* ---- opening and closing libraft ---- */
-
-static int raft_open_io(struct log *log, const char *name)
-{
-    snprintf(log->raft_dir, PATH_MAX, "%s/%s", log->dir, name);
-    log_transport_init(&log->transport, NULL);
-    memset(&log->raft, 0, sizeof(log->raft));
-    memset(&log->io, 0, sizeof(log->io));
-    int status = raft_uv_init(&log->io, log->config.loop, log->raft_dir, &log->transport.raft);
-    if (status)
-        return status;
-    raft_uv_set_auto_recovery(&log->io, false);
-    raft_uv_set_segment_size(&log->io, log->disk.segment_bytes);
-    raft_uv_set_disk_retry(&log->io, DISK_RETRY_MS);
-    log->raft_fsm = (struct raft_fsm){
-        .version = 1,
-        .data = log,
-        .apply = machine_apply,
-        .snapshot = machine_snapshot,
-        .restore = machine_restore,
-    };
-    status = raft_init(&log->raft, &log->io, &log->raft_fsm, FIRST_ID, log->node);
-    if (status) {
-        log_warn("libraft does not open dir=%s why=\"%s\"", log->raft_dir, log->raft.errmsg);
-        raft_uv_close(&log->io);
-        return status;
-    }
-    log->raft.data = log;
-    log->raft_is_open = true;
-    /* Its own idea of a full disk is a count of 16 bits; ours is asked before each append. */
-    raft_set_capacity_threshold(&log->raft, 1);
-    raft_set_snapshot_threshold(&log->raft, log->config.snapshot_threshold);
-    raft_set_snapshot_trailing(&log->raft, log->config.snapshot_trailing);
-    return 0;
-}
-
-static void raft_shut(struct log *log)
-{
-    if (log->raft_is_closing)
-        return;
-    log->raft_is_closing = true;
-    raft_close(&log->raft, raft_gone);
-}
+/* ---- libraft has closed ---- */
 
 static void ended(uv_handle_t *handle)
 {
@@ -352,11 +143,8 @@ static void bootstrapped(struct log *log)
         tick(&log->timer);
 }
 
-static void raft_gone(struct raft *raft)
+void log_raft_closed(struct log *log)
 {
-    struct log *log = raft->data;
-    raft_uv_close(&log->io);
-    log->raft_is_open = log->raft_is_closing = log->barrier_waits = false;
     switch (log->fsm.state) {
     case L_BOOTSTRAPPING:
         bootstrapped(log);
@@ -385,21 +173,21 @@ static void bootstrap(struct log *log)
         open_failed(log, err, "its folder cannot be made");
         return;
     }
-    int status = raft_open_io(log, "log.new");
+    int status = log_raft_open(log, "log.new");
     if (status) {
-        open_failed(log, err_from_raft(status), log->raft.errmsg);
+        open_failed(log, log_err_from_raft(status), log->raft.errmsg);
         return;
     }
     raft_configuration_init(&conf);
-    status = raft_configuration_add(&conf, FIRST_ID, log->node, RAFT_VOTER);
+    status = raft_configuration_add(&conf, LOG_FIRST_ID, log->node, RAFT_VOTER);
     if (!status)
         status = raft_bootstrap(&log->raft, &conf);
     raft_configuration_close(&conf);
     if (status)
-        open_failed(log, err_from_raft(status), log->io.errmsg);
+        open_failed(log, log_err_from_raft(status), log->io.errmsg);
     else
         move(log, L_BOOTSTRAPPING, "a new log");
-    raft_shut(log);
+    log_raft_close(log);
 }
 
 static void open_log(struct log *log)
@@ -407,9 +195,9 @@ static void open_log(struct log *log)
     log_disk_reserve(&log->disk);
     if (log_disk_free(&log->disk) < 3 * log->disk.segment_bytes)
         log_disk_release(&log->disk); /* better to come up without than not at all */
-    int status = raft_open_io(log, "log");
+    int status = log_raft_open(log, "log");
     if (status) {
-        open_failed(log, err_from_raft(status), log->raft.errmsg);
+        open_failed(log, log_err_from_raft(status), log->raft.errmsg);
         return;
     }
     log->raft_is_loading = true;
@@ -418,8 +206,8 @@ static void open_log(struct log *log)
     if (status) {
         char text[RAFT_ERRMSG_BUF_SIZE];
         snprintf(text, sizeof(text), "%s", log->raft.errmsg);
-        open_failed(log, err_from_raft(status), text[0] ? text : raft_strerror(status));
-        raft_shut(log);
+        open_failed(log, log_err_from_raft(status), text[0] ? text : raft_strerror(status));
+        log_raft_close(log);
         return;
     }
     log->warned_slow = false;
@@ -449,7 +237,7 @@ static void tick_opening(struct log *log)
     if (age > DRAIN_MS && log_disk_free(&log->disk) < log_disk_least(&log->disk)) {
         warn_full(log);
         move(log, L_STOPPING, "no space to open");
-        raft_shut(log);
+        log_raft_close(log);
         return;
     }
     if (age > OPENING_SLOW_MS && !log->warned_slow) {
@@ -491,7 +279,7 @@ static void tick_draining(struct log *log)
         return;
     }
     move(log, L_STOPPING, log->n_proposals ? "canceling what is left" : "drained");
-    raft_shut(log);
+    log_raft_close(log);
 }
 
 static void tick_full(struct log *log)
@@ -548,7 +336,7 @@ static void proposal_done(struct raft_apply *req, int status, void *result)
 static err_t refused(struct log *log, int status)
 {
     if (status != RAFT_NOSPACE)
-        return err_from_raft(status);
+        return log_err_from_raft(status);
     if (!log->refused_since_ms)
         log->refused_since_ms = clock_mono_ms();
     return ERR_AGAIN;
@@ -586,7 +374,7 @@ err_t log_propose(struct log *log, const void *record, size_t len, log_callback 
     p->arg = arg;
     p->since_ms = clock_mono_ms();
     p->req.data = p;
-    err = wrap(record, len, &buf);
+    err = log_wrap(record, len, &buf);
     if (err) {
         free(p);
         return err;
@@ -627,7 +415,7 @@ err_t log_start(const struct log_config *config, struct log **ret)
         free(log);
         return ERR_NOMEM;
     }
-    log->fsm = (struct fsm){.kind = "log", .id = FIRST_ID, .states = states, .state = L_STARTING};
+    log->fsm = (struct fsm){.kind = "log", .id = LOG_FIRST_ID, .states = states, .state = L_STARTING};
     log->disk.dir = log->dir;
     log->disk.segment_bytes = config->segment_bytes ? config->segment_bytes : DEFAULT_SEGMENT_BYTES;
     log->disk.reserve_bytes = config->reserve_bytes ? config->reserve_bytes : DEFAULT_RESERVE_BYTES;
@@ -649,7 +437,7 @@ void log_close(struct log *log, void (*cb)(void *owner))
     move(log, L_ENDING, "asked to");
     uv_timer_stop(&log->timer);
     if (log->raft_is_open)
-        raft_shut(log);
+        log_raft_close(log);
     else
         uv_close((uv_handle_t *)&log->timer, ended);
 }

@@ -90,7 +90,7 @@ void fixture_start(struct fixture *f, const char *dir)
     assert_ok(log_start(&config, &f->log));
 }
 
-static bool answered(struct fixture *f)
+bool fixture_is_answered(struct fixture *f)
 {
     return f->ready_calls > 0;
 }
@@ -98,8 +98,8 @@ static bool answered(struct fixture *f)
 void fixture_open(struct fixture *f, const char *dir)
 {
     fixture_start(f, dir);
-    if (!fixture_pump(f, answered, 10000))
-        fail_msg("the log is not ready after 10 s: %s", log_warning(f->log) ? log_warning(f->log) : "no warning");
+    if (!fixture_pump(f, fixture_is_answered, 30000))
+        fail_msg("the log is not ready after 30 s: %s", log_warning(f->log) ? log_warning(f->log) : "no warning");
     assert_int_equal(f->ready_calls, 1);
 }
 
@@ -131,7 +131,8 @@ static void proposed(void *arg, err_t err, uint64_t index, const void *result)
 
 err_t fixture_propose(struct fixture *f, uint64_t number, size_t padding)
 {
-    char record[65536] = {0};
+    char record[65536];
+    memset(record, 0x5a, sizeof(record)); /* no zeros: where a file's last record ends can be seen */
     memcpy(record, &number, sizeof(number));
     assert_true(padding <= sizeof(record) - sizeof(number));
     return log_propose(f->log, record, sizeof(number) + padding, proposed, f);

@@ -35,6 +35,7 @@ err_t fixture_propose(struct fixture *f, uint64_t number, size_t padding);
 bool fixture_pump(struct fixture *f, bool (*done)(struct fixture *f), int ms);
 void fixture_pump_ms(struct fixture *f, int ms);
 bool fixture_is_ready(struct fixture *f);
+bool fixture_is_answered(struct fixture *f);             /* ready or refused */
 uint64_t machine_hash_of(uint64_t first, uint64_t last); /* of the numbers first..last in order */
 
 #endif

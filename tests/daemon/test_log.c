@@ -24,8 +24,8 @@ static void propose_range(struct fixture *f, uint64_t first, uint64_t last)
     for (uint64_t i = first; i <= last; i++) {
         assert_ok(fixture_propose(f, i, 100));
         wanted = base + (int)(i - first + 1) - (i < last ? 64 : 0);
-        if (!fixture_pump(f, all_answered, 10000))
-            fail_msg("proposal %d has no answer after 10 s", (int)i);
+        if (!fixture_pump(f, all_answered, 30000))
+            fail_msg("proposal %d has no answer after 30 s", (int)i);
     }
 }
 
@@ -59,7 +59,7 @@ TEST(snapshots_replace_the_prefix)
     fixture_open(&f, test_tmpdir());
     for (uint64_t i = 0; i < 10; i++)
         propose_range(&f, 1 + 64 * i, 64 * (i + 1));
-    assert_true(fixture_pump(&f, has_snapshots, 5000));
+    assert_true(fixture_pump(&f, has_snapshots, 30000));
     fixture_close(&f);
     fixture_open(&g, test_tmpdir());
     assert_int_equal(g.restores, 1);
@@ -74,7 +74,7 @@ TEST(sizes_and_states_are_refused_at_once)
     static char big[4 << 20];
     fixture_start(&f, test_tmpdir());
     assert_err(ERR_AGAIN, fixture_propose(&f, 1, 0));
-    assert_true(fixture_pump(&f, fixture_is_ready, 10000));
+    assert_true(fixture_pump(&f, fixture_is_ready, 30000));
     assert_err(ERR_LIMIT, log_propose(f.log, big, sizeof(big), NULL, NULL));
     int err = OK;
     int taken = 0;
@@ -177,7 +177,7 @@ TEST(kill_9_loses_nothing_acknowledged)
     for (int i = 0; i < 20; i++) {
         uint64_t before = shared->acknowledged;
         pid_t pid = spawn_server(dir);
-        int64_t end = clock_mono_ms() + 10000;
+        int64_t end = clock_mono_ms() + 30000;
         while (shared->acknowledged == before && !shared->failed && clock_mono_ms() < end)
             usleep(500);
         usleep((useconds_t)(i * 1700 % 20000));
@@ -245,7 +245,7 @@ TEST(torn_tail_is_cut_off)
     char path[600];
     share();
     pid_t pid = spawn_server(dir);
-    int64_t end = clock_mono_ms() + 10000;
+    int64_t end = clock_mono_ms() + 30000;
     while (shared->acknowledged < 20 && clock_mono_ms() < end)
         usleep(500);
     kill_server(pid);

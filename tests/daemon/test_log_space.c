@@ -10,6 +10,7 @@
 #include <sys/statvfs.h>
 
 #define DISK_BYTES "size=8m"
+#define PATIENCE_MS 30000 /* on a busy machine; what is waited for takes one second or four */
 
 static char dir[300], filler[400];
 
@@ -65,7 +66,7 @@ static void propose_and_wait(struct fixture *f, uint64_t number)
 {
     answers = f->done + f->canceled + 1;
     assert_ok(fixture_propose(f, number, 1000));
-    assert_true(fixture_pump(f, has_answers, 5000));
+    assert_true(fixture_pump(f, has_answers, PATIENCE_MS));
 }
 
 static bool takes_again(struct fixture *f)
@@ -90,14 +91,14 @@ TEST(full_disk_refuses_and_recovers)
         assert_err(ERR_NOSPACE, fixture_propose(&f, 1, 0));
         assert_non_null(log_warning(f.log));
         assert_non_null(strstr(log_warning(f.log), "full"));
-        assert_true(fixture_pump(&f, is_closed, 5000));
+        assert_true(fixture_pump(&f, is_closed, PATIENCE_MS));
         fill_disk(0); /* also what closing gave back */
         fixture_pump_ms(&f, 1500);
         assert_err(ERR_NOSPACE, fixture_propose(&f, 1, 0));
         assert_int_equal(f.machine.count, 100 + round); /* what was is still there to be read */
         assert_int_equal(unlink(filler), 0);
-        if (!fixture_pump(&f, takes_again, 5000))
-            fail_msg("not back 5 s after there was space: %s", log_warning(f.log));
+        if (!fixture_pump(&f, takes_again, PATIENCE_MS))
+            fail_msg("not back long after there was space: %s", log_warning(f.log));
         propose_and_wait(&f, 101 + round);
         assert_int_equal(f.machine.hash, machine_hash_of(1, 101 + round)); /* nothing was applied twice */
     }
@@ -121,13 +122,13 @@ TEST(disk_fills_under_way)
         assert_ok(fixture_propose(&f, i, 60000));
     fill_disk(0);
     answers = 40;
-    if (!fixture_pump(&f, has_answers, 15000))
+    if (!fixture_pump(&f, has_answers, PATIENCE_MS))
         fail_msg("%d of 40 proposals have no answer", 40 - f.done - f.canceled);
     assert_true(f.canceled > 0);
     assert_true(f.machine.count >= (uint64_t)f.done);
     assert_err(ERR_NOSPACE, fixture_propose(&f, 41, 0));
     unlink(filler);
-    assert_true(fixture_pump(&f, takes_again, 10000));
+    assert_true(fixture_pump(&f, takes_again, PATIENCE_MS));
     uint64_t count = f.machine.count;
     assert_int_equal(f.machine.hash, machine_hash_of(1, count));
     propose_and_wait(&f, count + 1);
@@ -162,7 +163,7 @@ TEST(starts_on_a_full_disk)
     assert_err(ERR_NOSPACE, fixture_propose(&h, 11, 0));
     assert_non_null(log_warning(h.log));
     unlink(filler);
-    assert_true(fixture_pump(&h, fixture_is_ready, 5000));
+    assert_true(fixture_pump(&h, fixture_is_ready, PATIENCE_MS));
     assert_int_equal(h.machine.count, 10);
     propose_and_wait(&h, 11);
     fixture_close(&h);
@@ -195,8 +196,7 @@ TEST(damaged_and_full_says_damaged_once_there_is_space)
     fixture_pump_ms(&g, 1500);
     assert_int_equal(g.ready_calls, 0);
     unlink(filler);
-    fixture_pump_ms(&g, 1500);
-    assert_int_equal(g.ready_calls, 1);
+    assert_true(fixture_pump(&g, fixture_is_answered, PATIENCE_MS));
     assert_err(ERR_CORRUPT, g.ready_err);
     fixture_close(&g);
     unmount();
@@ -212,7 +212,7 @@ TEST(first_start_on_a_full_disk_waits)
     assert_int_equal(f.ready_calls, 0);
     assert_non_null(log_warning(f.log));
     unlink(filler);
-    assert_true(fixture_pump(&f, fixture_is_ready, 5000));
+    assert_true(fixture_pump(&f, fixture_is_ready, PATIENCE_MS));
     propose_and_wait(&f, 1);
     fixture_close(&f);
     unmount();

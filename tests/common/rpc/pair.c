@@ -164,7 +164,7 @@ static bool pump(struct pair *p, bool (*done)(void *), void *arg, int ms)
 
 bool pair_pump(struct pair *p, bool (*done)(void *), void *arg)
 {
-    return pump(p, done, arg, 5000);
+    return pump(p, done, arg, 30000);
 }
 
 void pair_pump_ms(struct pair *p, int ms)
@@ -180,7 +180,7 @@ static bool is_last(void *arg)
 void pair_pump_answer(struct pair *p, struct answer *a)
 {
     if (!pair_pump(p, is_last, a))
-        fail_msg("no last answer within 5 s");
+        fail_msg("no last answer within 30 s");
 }
 
 static bool server_closed(void *arg)
@@ -191,7 +191,7 @@ static bool server_closed(void *arg)
 void pair_pump_closed(struct pair *p)
 {
     if (!pair_pump(p, server_closed, p))
-        fail_msg("the connection is still open after 5 s");
+        fail_msg("the connection is still open after 30 s");
 }
 
 void answer_cb(void *arg, const struct rpc_result *result)
@@ -225,7 +225,7 @@ err_t pair_call(struct pair *p, uint16_t method, const char *text, uint32_t dead
 size_t pair_raw_read(struct pair *p, uint8_t *data, size_t size, size_t least)
 {
     size_t got = 0;
-    for (int ms = 0; ms < 5000 && got < least; ms++) {
+    for (int ms = 0; ms < 30000 && got < least; ms++) {
         pair_pump_ms(p, 1);
         ssize_t n = read(p->raw, data + got, size - got);
         if (n == 0)

@@ -37,7 +37,7 @@ void pair_open(struct pair *p, uint32_t server_roles);
 /* The server's end is a connection, the other a plain descriptor. */
 void pair_open_raw(struct pair *p, uint32_t server_roles);
 void pair_fini(struct pair *p); /* closes what is open; asserts that each on_close came once */
-bool pair_pump(struct pair *p, bool (*done)(void *), void *arg); /* false after 5 s */
+bool pair_pump(struct pair *p, bool (*done)(void *), void *arg); /* false after 30 s */
 void pair_pump_ms(struct pair *p, int ms);
 void pair_pump_answer(struct pair *p, struct answer *a); /* until `last` */
 void pair_pump_closed(struct pair *p);                   /* until the server's end has closed */
