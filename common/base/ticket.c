@@ -16,12 +16,21 @@
 
 #define MAX_SLOTS 4096
 
+#define HEX_BYTES (2 * TICKET_TOKEN_BYTES + 1)
+
+static void print_token(const uint8_t token[TICKET_TOKEN_BYTES], char ret[HEX_BYTES])
+{
+    for (int i = 0; i < TICKET_TOKEN_BYTES; i++)
+        snprintf(ret + 2 * i, 3, "%02x", token[i]);
+}
+
 err_t ticket_make(const struct ticket *t, int *ret_fd)
 {
-    char text[TICKET_MAX_BYTES], hex[2 * TICKET_TOKEN_BYTES + 1];
-    for (int i = 0; i < TICKET_TOKEN_BYTES; i++)
-        snprintf(hex + 2 * i, 3, "%02x", t->token[i]);
-    int n = snprintf(text, sizeof(text), "token=%s\ncontrol=%s\nio=%s\nslots=%d\n", hex, t->control, t->io, t->slots);
+    char text[TICKET_MAX_BYTES], own[HEX_BYTES], io[HEX_BYTES];
+    print_token(t->token, own);
+    print_token(t->io_token, io);
+    int n = snprintf(text, sizeof(text), "token=%s\nio_token=%s\ncontrol=%s\nio=%s\nslots=%d\n", own, io, t->control,
+                     t->io, t->slots);
     int fd = memfd_create("dtd-ticket", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return err_from_errno(errno);
@@ -41,7 +50,7 @@ static int hex_digit(char c)
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-static bool parse_token(struct ticket *t, const char *value)
+static bool parse_hex(uint8_t ret[TICKET_TOKEN_BYTES], const char *value)
 {
     if (strlen(value) != 2 * TICKET_TOKEN_BYTES)
         return false;
@@ -49,9 +58,19 @@ static bool parse_token(struct ticket *t, const char *value)
         int hi = hex_digit(value[2 * i]), lo = hex_digit(value[2 * i + 1]);
         if (hi < 0 || lo < 0)
             return false;
-        t->token[i] = (uint8_t)(hi * 16 + lo);
+        ret[i] = (uint8_t)(hi * 16 + lo);
     }
     return true;
+}
+
+static bool parse_token(struct ticket *t, const char *value)
+{
+    return parse_hex(t->token, value);
+}
+
+static bool parse_io_token(struct ticket *t, const char *value)
+{
+    return parse_hex(t->io_token, value);
 }
 
 static bool parse_control(struct ticket *t, const char *value)
@@ -75,7 +94,11 @@ static bool parse_slots(struct ticket *t, const char *value)
 static const struct {
     const char *key;
     bool (*parse)(struct ticket *t, const char *value);
-} keys[] = {{"token", parse_token}, {"control", parse_control}, {"io", parse_io}, {"slots", parse_slots}};
+} keys[] = {{"token", parse_token},
+            {"io_token", parse_io_token},
+            {"control", parse_control},
+            {"io", parse_io},
+            {"slots", parse_slots}};
 #define N_KEYS (sizeof(keys) / sizeof(*keys))
 
 /* One line, NUL-terminated; marks its key in `seen`. */

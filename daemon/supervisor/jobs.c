@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -76,6 +77,8 @@ static int job_make(const struct supervisor *s, struct sv_job *j)
     j->segment = memfd_create("dtd-segment", MFD_CLOEXEC);
     if (j->listener < 0 || j->segment < 0)
         return errno;
+    if (getrandom(j->io_token, sizeof(j->io_token), 0) != sizeof(j->io_token))
+        return EIO;
     for (int k = 0; k < j->slots; k++) {
         j->arena[k] = memfd_create("dtd-arena", MFD_CLOEXEC);
         if (j->arena[k] < 0)
@@ -127,6 +130,7 @@ int sv_ticket(const struct supervisor *s, const struct sv_job *j, const uint8_t 
 {
     struct ticket t = {.slots = j->slots};
     memcpy(t.token, token, CHANNEL_TOKEN_BYTES);
+    memcpy(t.io_token, j->io_token, sizeof(t.io_token));
     snprintf(t.control, sizeof(t.control), "%s/control.sock", s->dir);
     job_path(s, j->id, "io.sock", t.io, sizeof(t.io));
     int fd = -1;

@@ -215,7 +215,7 @@ void io_test_start(struct io_test *t, int slots, size_t arena_bytes)
              "parallel: {workers: %d}\ncheckpoint: {dir: %s}\nrun: {orphan_seconds: 1}\n",
              slots, t->root);
     for (int i = 0; i < TICKET_TOKEN_BYTES; i++)
-        t->ticket.token[i] = (uint8_t)(i * 7);
+        t->ticket.token[i] = t->ticket.io_token[i] = (uint8_t)(i * 7);
     t->ticket.slots = slots;
     snprintf(t->ticket.control, sizeof(t->ticket.control), "%s/control.sock", t->dir);
     snprintf(t->ticket.io, sizeof(t->ticket.io), "%s/io.sock", t->dir);
@@ -286,7 +286,7 @@ void io_worker_open(struct io_worker *w, struct io_test *t, int slot)
     Dtd__IoHello m = DTD__IO_HELLO__INIT;
     m.job = (char *)(uintptr_t) "7";
     m.slot = slot;
-    m.token = (ProtobufCBinaryData){TICKET_TOKEN_BYTES, t->ticket.token};
+    m.token = (ProtobufCBinaryData){TICKET_TOKEN_BYTES, t->ticket.io_token};
     assert_ok(rpc_send(w->conn, IO_HELLO, &m.base, 10000, hello_came, w, NULL));
     io_until(t, &w->hello, 10000, "Hello");
     assert_ok(w->hello_err);

@@ -205,7 +205,7 @@ void io_up(void *owner, struct rpc_conn *conn)
     Dtd__IoHello hello = DTD__IO_HELLO__INIT;
     hello.job = l->job;
     hello.slot = l->slot;
-    hello.token = (ProtobufCBinaryData){TICKET_TOKEN_BYTES, l->ticket.token};
+    hello.token = (ProtobufCBinaryData){TICKET_TOKEN_BYTES, l->ticket.io_token};
     if (rpc_send(conn, IO_HELLO, &hello.base, 10000, hello_answered, l, NULL))
         rpc_link_reset(l->io);
 }
