@@ -1,5 +1,7 @@
 /* Softmax and cross-entropy. A row of logits (200 KB for GPT-2) stays in the second level cache between the passes over
- * it, so memory sees one read and, with the gradient, one write. */
+ * it, so memory sees one read and, with the gradient, one write. Rows of an odd vocabulary start anywhere in a cache
+ * line: the first elements of a row are taken apart so that vectors do not straddle lines. How many follows from the
+ * row's number, not from its address, so the order of a sum is a function of the arguments. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vmath.h"
 
@@ -15,20 +17,23 @@ struct loss_args {
     double loss[ROWS];
 };
 
-static float row_max(const float *x, int64_t n)
+static float row_max(const float *x, int64_t head, int64_t n)
 {
     vf a = v_set(-INFINITY), b = a, c = a, d = a;
+    float max = -INFINITY;
     int64_t j = 0;
+    for (; j < head; j++)
+        max = x[j] > max ? x[j] : max;
     for (; j + 4 * VF <= n; j += 4 * VF) {
         a = v_max(a, v_load(x + j));
         b = v_max(b, v_load(x + j + VF));
         c = v_max(c, v_load(x + j + 2 * VF));
         d = v_max(d, v_load(x + j + 3 * VF));
     }
-    float max = v_largest(v_max(v_max(a, b), v_max(c, d)));
     for (; j < n; j++)
         max = x[j] > max ? x[j] : max;
-    return max;
+    float largest = v_largest(v_max(v_max(a, b), v_max(c, d)));
+    return largest > max ? largest : max;
 }
 
 /* Sum of exp(x - max), 1 <= n <= SUM_RUN; with `keep` the terms replace x. `next` is asked for. */
@@ -61,30 +66,40 @@ static ALWAYS_INLINE float exp_run(float *x, int64_t n, float max, bool keep, co
 }
 
 /* Meanwhile the next row comes nearer. */
-static double exp_sum(float *x, int64_t n, float max, bool keep)
+static double exp_sum(float *x, int64_t head, int64_t n, float max, bool keep)
 {
     double sum = 0;
-    for (int64_t j = 0; j < n; j += SUM_RUN) {
-        int64_t run = n - j < SUM_RUN ? n - j : SUM_RUN;
+    for (int64_t j = 0, run = head; j < n; j += run, run = SUM_RUN) {
+        run = n - j < run ? n - j : run;
         sum += (double)(keep ? exp_run(x + j, run, max, true, x + n + j) : exp_run(x + j, run, max, false, x + n + j));
     }
     return sum;
 }
 
-static double loss_row(const struct loss_args *a, float *x, int32_t target)
+static void scale_row(float *x, int64_t head, int64_t n, float factor)
 {
+    for (int64_t j = 0; j < head; j++)
+        x[j] *= factor;
+    for (int64_t j = head; j < n; j++)
+        x[j] *= factor;
+}
+
+static double loss_row(const struct loss_args *a, int64_t i)
+{
+    float *x = a->logits + i * a->v;
+    int32_t target = a->targets[i];
     if (target < 0) {
         if (a->grad)
             memset(x, 0, (size_t)a->v * sizeof(float));
         return 0;
     }
-    float max = row_max(x, a->v), logit = x[target];
-    double sum = exp_sum(x, a->v, max, a->grad), loss = log(sum) + ((double)max - (double)logit);
+    int64_t head = -(i * a->v) & (VF - 1);
+    head = head < a->v ? head : a->v;
+    float max = row_max(x, head, a->v), logit = x[target];
+    double sum = exp_sum(x, head, a->v, max, a->grad), loss = log(sum) + ((double)max - (double)logit);
     if (!a->grad)
         return loss;
-    float factor = (float)((double)a->scale / sum);
-    for (int64_t j = 0; j < a->v; j++)
-        x[j] *= factor;
+    scale_row(x, head, a->v, (float)((double)a->scale / sum));
     x[target] -= a->scale;
     return loss;
 }
@@ -93,7 +108,7 @@ static void loss_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     struct loss_args *a = arg;
     for (int64_t i = lo; i < hi; i++)
-        a->loss[i] = loss_row(a, a->logits + i * a->v, a->targets[i]);
+        a->loss[i] = loss_row(a, i);
 }
 
 void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad,
