@@ -116,8 +116,11 @@ uint64_t rpc_client_expire(struct rpc_conn *conn, uint64_t now)
 
 void rpc_client_closed(struct rpc_conn *conn)
 {
-    while (!TAILQ_EMPTY(&conn->outs))
-        end(conn, TAILQ_FIRST(&conn->outs), ERR_CLOSED, NULL, "");
+    struct rpc_out *next;
+    for (struct rpc_out *out = TAILQ_FIRST(&conn->outs); out; out = next) {
+        next = TAILQ_NEXT(out, link); /* callbacks can add nothing and remove nothing any more */
+        end(conn, out, ERR_CLOSED, NULL, "");
+    }
 }
 
 /* ---- answers ---- */

@@ -70,7 +70,7 @@ static err_t encode_epoch(const struct record *r, Dtd__Record *m, struct buf *re
         return ERR_LIMIT;
     size_t n = (size_t)r->epoch.n_members;
     Dtd__LogMember *members = calloc(n + 1, sizeof(*members));
-    Dtd__LogMember **list = calloc(n + 1, sizeof(*list));
+    Dtd__LogMember **list = calloc(n + 1, sizeof(Dtd__LogMember *));
     err_t err = members && list ? OK : ERR_NOMEM;
     for (size_t i = 0; !err && i < n; i++) {
         dtd__log_member__init(&members[i]);

@@ -183,7 +183,7 @@ static bool forget_one_job(struct state *s)
             continue;
         state_job_free(s->jobs[i]);
         s->n_jobs--;
-        memmove(&s->jobs[i], &s->jobs[i + 1], (size_t)(s->n_jobs - i) * sizeof(s->jobs[0]));
+        memmove(&s->jobs[i], &s->jobs[i + 1], (size_t)(s->n_jobs - i) * sizeof(struct state_job *));
         return true;
     }
     return false;

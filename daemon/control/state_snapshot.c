@@ -45,7 +45,7 @@ static void lists_fini(struct lists *l)
 
 static err_t lists_init(struct lists *l, const struct state_job *job)
 {
-    size_t n = (size_t)(job->epoch.n_members + job->n_checkpoints + job->n_incidents);
+    size_t n = (size_t)job->epoch.n_members + (size_t)job->n_checkpoints + (size_t)job->n_incidents;
     l->members = calloc((size_t)job->epoch.n_members + 1, sizeof(*l->members));
     l->checkpoints = calloc((size_t)job->n_checkpoints + 1, sizeof(*l->checkpoints));
     l->incidents = calloc((size_t)job->n_incidents + 1, sizeof(*l->incidents));
@@ -161,7 +161,7 @@ static err_t write_requests(const struct state *s, struct buf *ret)
     size_t n = (size_t)s->n_requests;
     Dtd__Snapshot snapshot = DTD__SNAPSHOT__INIT;
     Dtd__SnapshotRequest *requests = calloc(n + 1, sizeof(*requests));
-    Dtd__SnapshotRequest **list = calloc(n + 1, sizeof(*list));
+    Dtd__SnapshotRequest **list = calloc(n + 1, sizeof(Dtd__SnapshotRequest *));
     err_t err = requests && list ? OK : ERR_NOMEM;
     for (size_t i = 0; !err && i < n; i++) {
         dtd__snapshot_request__init(&requests[i]);

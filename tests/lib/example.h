@@ -26,9 +26,7 @@ static inline size_t example_bytes(const char *file, const char *name, uint8_t *
     example_read(file, &text);
     snprintf(opening, sizeof(opening), "```hex %s\n", name);
     const char *at = strstr((char *)text.data, opening);
-    if (!at)
-        fail_msg("no block '%s' in docs/%s", name, file);
-    for (at = strchr(at, '\n') + 1; strncmp(at, "```", 3) != 0;) {
+    for (at = at ? at + strlen(opening) : NULL; at && strncmp(at, "```", 3) != 0;) {
         unsigned byte;
         if (*at == '#') {
             at += strcspn(at, "\n");
@@ -41,6 +39,8 @@ static inline size_t example_bytes(const char *file, const char *name, uint8_t *
             at += 2;
         }
     }
+    if (!at)
+        fail_msg("no block '%s' in docs/%s", name, file);
     buf_fini(&text);
     return n;
 }

@@ -77,8 +77,8 @@ TEST(broken_headers_close)
 TEST(answers_nobody_asked_for_close)
 {
     struct frame f = request(M_ECHO);
-    for (uint8_t kind = RPC_REPLY; kind <= RPC_ERROR; kind++) {
-        f.kind = kind;
+    for (int kind = RPC_REPLY; kind <= RPC_ERROR; kind++) {
+        f.kind = (uint8_t)kind;
         f.length = kind == RPC_END ? 0 : sizeof(echo_body);
         struct bytes b = frame_bytes(f);
         b.len = RPC_HEADER_BYTES + f.length;
@@ -212,7 +212,7 @@ TEST(garbage_closes_and_nobody_else_notices)
         for (size_t k = 0; k < sizeof(junk); k++)
             junk[k] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
         if (i % 2)
-            memcpy(junk, "DTD1\x01", 5);
+            memcpy(junk, (const uint8_t[]){0x44, 0x54, 0x44, 0x31, RPC_VERSION}, 5);
         pair_open_raw(&bad, RPC_ROLE_CLIENT);
         send_raw(&bad, junk, sizeof(junk));
         shutdown(bad.raw, SHUT_WR);
