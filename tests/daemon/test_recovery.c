@@ -1,0 +1,243 @@
+/* Bad luck: workers, control and the supervisor are killed, and jobs go on. */
+#include "tests/daemon/harness.h"
+
+#include "common/base/clock.h"
+
+#include <math.h>
+#include <signal.h>
+
+static struct dtd d;
+
+static int control_pid(void)
+{
+    struct client_node node;
+    struct why why = {""};
+    assert_ok(client_node_get(dtd_client(&d), &node, &why));
+    int pid = node.control_pid;
+    client_node_fini(&node);
+    assert_true(pid > 1); /* before anybody kills it */
+    return pid;
+}
+
+TEST(killed_worker_makes_a_new_epoch)
+{
+    char job[32];
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 100000, "", ""), job);
+    job_wait_step(&d, job, 1, 5, 20000);
+    const struct client_job *s = job_status(&d, job);
+    int survivor = s->worker[0].pid, victim = s->worker[1].pid;
+    kill(victim, SIGKILL);
+    job_wait_step(&d, job, 2, 2, 20000);
+    s = job_status(&d, job);
+    assert_string_equal("running", s->state);
+    assert_int_equal(2, s->epoch);
+    assert_int_equal(1, s->restarts);
+    assert_int_equal(survivor, s->worker[0].pid);
+    assert_int_not_equal(victim, s->worker[1].pid);
+    assert_int_equal(1, s->n_incident);
+    if (!strstr(s->incident[0].seen, "worker rank 1") || !strstr(s->incident[0].seen, "signal 9"))
+        fail_msg("the incident names neither rank nor signal: %s", s->incident[0].seen);
+    assert_string_equal("new epoch 2 from step 0", s->incident[0].decided);
+    assert_true(s->incident[0].detect_ms >= 0 && s->incident[0].detect_ms < 100);
+    assert_true(s->incident[0].recover_ms > 0);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(restarts_are_used_up)
+{
+    char job[32];
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 100000, "", "restarts: 1"), job);
+    for (uint64_t epoch = 1; epoch <= 2; epoch++) {
+        job_wait_step(&d, job, epoch, 2, 20000);
+        kill(job_status(&d, job)->worker[0].pid, SIGSEGV);
+    }
+    job_wait(&d, job, "failed", 20000);
+    const struct client_job *s = job_status(&d, job);
+    assert_int_equal(2, s->epoch);
+    assert_int_equal(1, s->restarts);
+    assert_int_equal(SIGSEGV, s->worker[0].exit_signal);
+    assert_non_null(strstr(s->reason, "signal 11"));
+    assert_non_null(strstr(s->reason, "dtctl resume"));
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(exit_status_is_reported)
+{
+    char job[32];
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 100000, "DOUBLE_EXIT: \"1\"", "restarts: 0"), job);
+    job_wait(&d, job, "failed", 20000);
+    const struct client_job *s = job_status(&d, job);
+    assert_int_equal(3, s->worker[1].exit_status);
+    assert_non_null(strstr(s->reason, "exit status 3"));
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(failed_worker_is_replaced)
+{
+    char job[32];
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 20, "DOUBLE_FAIL: \"0\"", ""), job);
+    job_wait(&d, job, "done", 20000);
+    const struct client_job *s = job_status(&d, job);
+    assert_int_equal(2, s->epoch);
+    assert_int_equal(1, s->restarts);
+    assert_non_null(strstr(s->incident[0].seen, "DOUBLE_FAIL asked for it"));
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* Nobody waits for a survivor for ever: it is killed when it has not left the epoch in time. */
+TEST(deaf_survivor_is_killed)
+{
+    char job[32];
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 100000, "DOUBLE_DEAF: \"0\"", ""), job);
+    job_wait_step(&d, job, 1, 2, 20000);
+    int deaf = job_status(&d, job)->worker[0].pid;
+    kill(job_status(&d, job)->worker[1].pid, SIGKILL);
+    job_wait_step(&d, job, 2, 2, 25000);
+    const struct client_job *s = job_status(&d, job);
+    assert_int_not_equal(deaf, s->worker[0].pid);
+    assert_int_equal(1, s->restarts);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(workers_survive_control)
+{
+    char job[32], path[512];
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 3, 100000, "", ""), job);
+    job_wait_step(&d, job, 1, 5, 20000);
+    int pids[3];
+    for (int k = 0; k < 3; k++)
+        pids[k] = job_status(&d, job)->worker[k].pid;
+    for (int i = 0; i < 3; i++) {
+        kill(control_pid(), SIGKILL);
+        const struct client_job *s = job_status(&d, job);
+        job_wait_step(&d, job, 1, s->last.step + 10, 20000);
+    }
+    job_wait(&d, job, "running", 5000);
+    const struct client_job *s = job_status(&d, job);
+    assert_int_equal(1, s->epoch);
+    assert_int_equal(0, s->restarts);
+    int64_t last = s->last.step;
+    for (int k = 0; k < 3; k++)
+        assert_int_equal(pids[k], s->worker[k].pid);
+    snprintf(path, sizeof(path), "%s/jobs/%s/metrics.jsonl", d.dir, job);
+    char *text = read_text(path);
+    for (int64_t step = 1; step <= last; step++) { /* none lost, none twice */
+        char key[64];
+        snprintf(key, sizeof(key), "{\"step\": %lld,", (long long)step);
+        if (count_text(text, key) != 1)
+            fail_msg("step %lld has %d lines", (long long)step, count_text(text, key));
+    }
+    free(text);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* Control is killed at moments all over a job's start: whenever it was, one job runs, once. */
+TEST(control_dies_while_a_job_starts)
+{
+    char begins[512], env[600];
+    dtd_start(&d, "state");
+    snprintf(begins, sizeof(begins), "%s/begins", test_tmpdir());
+    snprintf(env, sizeof(env), "DOUBLE_BEGIN: \"%s\"", begins);
+    for (int i = 0; i < 8; i++) {
+        char job[32], name[32];
+        uint8_t id[16];
+        struct why why = {""};
+        snprintf(name, sizeof(name), "j%d", i);
+        const char *spec = spec_text(name, 2, 20, env, "");
+        int control = control_pid();
+        assert_ok(client_request_id(id));
+        err_t err = client_submit(dtd_client(&d), id, spec, NULL, job, &why);
+        sleep_ms(3 * i);
+        kill(control, SIGKILL);
+        for (int tries = 0; tries < 3; tries++)
+            err = client_submit(dtd_client(&d), id, spec, NULL, job, &why);
+        assert_ok(err);
+        job_wait(&d, job, "done", 30000);
+        assert_int_equal(0, job_status(&d, job)->restarts);
+        char *text = read_text(begins);
+        char twice[64];
+        for (uint64_t epoch = job_status(&d, job)->epoch; epoch > 1; epoch--)
+            ;
+        snprintf(twice, sizeof(twice), "\n");
+        int lines = count_text(text, twice);
+        if (lines != 2)
+            fail_msg("after %d ms %d workers began:\n%s", 3 * i, lines, text);
+        free(text);
+        remove(begins);
+    }
+    struct client_job *jobs;
+    struct why why = {""};
+    int n;
+    assert_ok(client_list(dtd_client(&d), &jobs, &n, &why));
+    assert_int_equal(8, n);
+    client_jobs_free(jobs, n);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(jobs_go_on_after_dtd_was_killed)
+{
+    char job[32], done[32];
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("b", 1, 3, "", ""), done);
+    job_wait(&d, done, "done", 20000);
+    job_submit(&d, spec_text("a", 2, 100000, "", ""), job);
+    job_wait_step(&d, job, 1, 5, 20000);
+    dtd_kill(&d);
+    dtd_start(&d, "state");
+    job_wait_step(&d, job, 2, 2, 20000);
+    const struct client_job *s = job_status(&d, job);
+    assert_int_equal(2, s->epoch);
+    assert_int_equal(0, s->restarts);
+    assert_int_equal(1, s->n_incident);
+    assert_string_equal("done", job_status(&d, done)->state);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(jobs_go_on_after_dtd_was_stopped)
+{
+    char job[32];
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 100000, "", ""), job);
+    job_wait_step(&d, job, 1, 5, 20000);
+    assert_int_equal(0, dtd_down(&d));
+    dtd_start(&d, "state");
+    job_wait_step(&d, job, 2, 2, 20000);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(killed_io_ends_no_epoch)
+{
+    char job[32];
+    struct client_node node;
+    struct why why = {""};
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 100000, "", ""), job);
+    job_wait_step(&d, job, 1, 5, 20000);
+    assert_ok(client_node_get(dtd_client(&d), &node, &why));
+    assert_int_equal(1, node.n_io);
+    int io = node.io_pid[0];
+    client_node_fini(&node);
+    kill(io, SIGKILL);
+    for (int64_t until = clock_mono_ms() + 10000; clock_mono_ms() < until; sleep_ms(20)) {
+        assert_ok(client_node_get(dtd_client(&d), &node, &why));
+        bool back = node.n_io == 1 && node.io_pid[0] != io;
+        client_node_fini(&node);
+        if (back)
+            break;
+    }
+    const struct client_job *s = job_status(&d, job);
+    job_wait_step(&d, job, 1, s->last.step + 10, 10000);
+    s = job_status(&d, job);
+    assert_string_equal("running", s->state);
+    assert_int_equal(1, s->epoch);
+    assert_int_equal(0, s->restarts);
+    assert_int_equal(1, s->n_incident);
+    assert_non_null(strstr(s->incident[0].seen, "dtd-io"));
+    assert_int_equal(0, dtd_down(&d));
+}

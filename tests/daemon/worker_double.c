@@ -1,0 +1,292 @@
+/* A worker that speaks the real protocol and trains nothing: it takes the place of dt-worker beside copies of the other
+ * programs, so that tests of the daemon need no data, no kernels and no minutes. It steps with the clock. What it does
+ * otherwise than a good worker is said by the job's run.env:
+ *
+ *   DOUBLE_STEP_MS   length of a step (20)
+ *   DOUBLE_BEGIN     FILE: the ranks write "epoch rank pid resume_step" lines to it when an epoch begins
+ *   DOUBLE_FATAL     RANK: reports FAILED, fatal, at its third step
+ *   DOUBLE_FAIL      RANK: reports FAILED, not fatal, at its third step of epoch 1
+ *   DOUBLE_EXIT      RANK: ends with status 3 at its third step of epoch 1
+ *   DOUBLE_DEAF      RANK: does not leave an epoch that is ended
+ *   DOUBLE_MUTE      RANK: never says Hello in its first life (FILE.mute is its memory)
+ *
+ * One thread: loop, link, a timer. */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/ticket.h"
+#include "common/conf/job.h"
+#include "common/rpc/link.h"
+#include "common/rpc/methods.h"
+#include "proto/worker.pb-c.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct report {
+    struct report *next;
+    Dtd__WorkerReport msg;
+    Dtd__Metric metric;
+    bool sent;
+};
+
+static struct {
+    uv_loop_t loop;
+    uv_timer_t timer;
+    struct rpc_link *link;
+    struct ticket ticket;
+    const char *job;
+    int slot;
+    bool ready; /* attends */
+    uint64_t epoch;
+    int rank, world;
+    int64_t step, steps;
+    bool stepping, stop;
+    struct report *reports, state; /* `state`: the epoch's last state report, said again to a new control */
+    bool has_state;
+} w;
+
+static int knob(const char *name, int otherwise)
+{
+    const char *v = getenv(name);
+    return v ? atoi(v) : otherwise;
+}
+
+/* ---- reports: kept until answered ---- */
+
+static void flush(void);
+
+static void answered(void *arg, const struct rpc_result *result)
+{
+    struct report *r = arg;
+    if (result->err == ERR_CLOSED) {
+        r->sent = false;
+        return;
+    }
+    for (struct report **at = &w.reports; *at; at = &(*at)->next)
+        if (*at == r) {
+            *at = r->next;
+            break;
+        }
+    free(r);
+}
+
+static void flush(void)
+{
+    struct rpc_conn *conn = rpc_link_conn(w.link);
+    for (struct report *r = w.reports; r && conn && w.ready; r = r->next)
+        if (!r->sent && rpc_send(conn, WORKER_REPORT, &r->msg.base, 0, answered, r, NULL) == OK)
+            r->sent = true;
+}
+
+static struct report *say(Dtd__WorkerReport__Kind kind, uint64_t epoch)
+{
+    struct report *r = calloc(1, sizeof(*r)), **at = &w.reports;
+    if (!r)
+        abort();
+    dtd__worker_report__init(&r->msg);
+    r->msg.kind = kind;
+    r->msg.epoch = epoch;
+    r->msg.rank = w.rank;
+    r->msg.text = (char *)(kind == DTD__WORKER_REPORT__KIND__FAILED ? "DOUBLE_FAIL asked for it" : "");
+    while (*at)
+        at = &(*at)->next;
+    *at = r;
+    w.has_state = kind != DTD__WORKER_REPORT__KIND__METRIC && kind != DTD__WORKER_REPORT__KIND__IDLE;
+    if (w.has_state)
+        w.state = *r;
+    return r;
+}
+
+static void say_metric(void)
+{
+    struct report *r = say(DTD__WORKER_REPORT__KIND__METRIC, w.epoch);
+    dtd__metric__init(&r->metric);
+    r->metric.step = w.step;
+    r->metric.loss = 1.0 / (double)w.step;
+    r->metric.grad_norm = NAN;
+    r->metric.workers = w.world;
+    r->metric.epoch = w.epoch;
+    r->metric.wall_ms = clock_wall_ms();
+    r->msg.metric = &r->metric;
+    w.has_state = false;
+}
+
+/* ---- steps ---- */
+
+static void misbehave(void)
+{
+    if (w.step != 3)
+        return;
+    if (knob("DOUBLE_FATAL", -1) == w.rank) {
+        struct report *r = say(DTD__WORKER_REPORT__KIND__FAILED, w.epoch);
+        r->msg.has_fatal = r->msg.fatal = 1;
+        w.stepping = false;
+    } else if (w.epoch == 1 && knob("DOUBLE_FAIL", -1) == w.rank) {
+        say(DTD__WORKER_REPORT__KIND__FAILED, w.epoch);
+        w.stepping = false;
+    } else if (w.epoch == 1 && knob("DOUBLE_EXIT", -1) == w.rank) {
+        exit(3);
+    }
+}
+
+static void on_step(uv_timer_t *timer)
+{
+    if (!w.stepping)
+        return;
+    w.step++;
+    misbehave();
+    if (!w.stepping) {
+        flush();
+        return;
+    }
+    if (w.rank == 0)
+        say_metric();
+    if (w.step >= w.steps || w.stop) {
+        w.stepping = false;
+        say(DTD__WORKER_REPORT__KIND__DONE, w.epoch);
+    }
+    flush();
+}
+
+static void write_begin(int64_t resume_step)
+{
+    const char *path = getenv("DOUBLE_BEGIN");
+    FILE *f = path ? fopen(path, "a") : NULL;
+    if (!f)
+        return;
+    fprintf(f, "%llu %d %d %lld\n", (unsigned long long)w.epoch, w.rank, getpid(), (long long)resume_step);
+    fclose(f);
+}
+
+/* ---- commands ---- */
+
+static void start(const Dtd__WorkerCommand *c)
+{
+    struct job_spec spec;
+    struct why why;
+    if (c->epoch <= w.epoch)
+        return;
+    if (job_parse("start", c->spec_yaml, strlen(c->spec_yaml), NULL, 0, &spec, &why)) {
+        fprintf(stderr, "%s\n", why.text);
+        exit(4);
+    }
+    w.steps = spec.train.steps;
+    job_fini(&spec);
+    w.epoch = c->epoch;
+    w.rank = c->rank;
+    w.world = c->world;
+    w.step = c->resume_step;
+    w.stepping = true;
+    w.stop = false;
+    write_begin(c->resume_step);
+    printf("rank %d begins epoch %llu\n", w.rank, (unsigned long long)w.epoch);
+    say(DTD__WORKER_REPORT__KIND__READY, w.epoch);
+    if (w.step >= w.steps) {
+        w.stepping = false;
+        say(DTD__WORKER_REPORT__KIND__DONE, w.epoch);
+    }
+}
+
+static void command_came(void *arg, const struct rpc_result *result)
+{
+    const Dtd__WorkerCommand *c = (const Dtd__WorkerCommand *)result->reply;
+    if (!c)
+        return;
+    switch (c->kind) {
+    case DTD__WORKER_COMMAND__KIND__START:
+        start(c);
+        break;
+    case DTD__WORKER_COMMAND__KIND__END:
+        if (knob("DOUBLE_DEAF", -1) == w.rank)
+            break;
+        w.stepping = false;
+        say(DTD__WORKER_REPORT__KIND__IDLE, c->epoch);
+        w.epoch = 0;
+        break;
+    case DTD__WORKER_COMMAND__KIND__STOP:
+        w.stop = true;
+        break;
+    default:
+        exit(0);
+    }
+    flush();
+}
+
+/* ---- the connection ---- */
+
+static void hello_answered(void *arg, const struct rpc_result *result)
+{
+    struct rpc_conn *conn = rpc_link_conn(w.link);
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    if (result->err || !conn || rpc_send(conn, WORKER_ATTEND, &empty.base, 0, command_came, NULL, NULL)) {
+        rpc_link_reset(w.link);
+        return;
+    }
+    rpc_link_healthy(w.link);
+    w.ready = true;
+    if (w.has_state) {
+        struct report again = w.state;
+        *say(again.msg.kind, again.msg.epoch) = (struct report){.msg = again.msg};
+    }
+    flush();
+}
+
+static void up(void *owner, struct rpc_conn *conn)
+{
+    Dtd__WorkerHello h = DTD__WORKER_HELLO__INIT;
+    h.job = (char *)w.job;
+    h.slot = w.slot;
+    h.token.data = w.ticket.token;
+    h.token.len = sizeof(w.ticket.token);
+    h.pid = getpid();
+    h.has_epoch = w.epoch != 0;
+    h.epoch = w.epoch;
+    if (rpc_send(conn, WORKER_HELLO, &h.base, 5000, hello_answered, NULL, NULL))
+        rpc_link_reset(w.link);
+}
+
+static void down(void *owner, err_t err)
+{
+    w.ready = false;
+}
+
+static void stay_mute(void)
+{
+    char path[4096];
+    if (knob("DOUBLE_MUTE", -1) != w.slot)
+        return;
+    snprintf(path, sizeof(path), "%s.mute", getenv("DOUBLE_BEGIN"));
+    int fd = open(path, O_CREAT | O_EXCL, 0600);
+    if (fd >= 0)
+        for (;;)
+            pause();
+}
+
+int main(int argc, char **argv)
+{
+    struct why why = {""};
+    log_init("worker-double");
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc != 5 || ticket_read(3, &w.ticket, &why)) {
+        fprintf(stderr, "%s\n", why.text);
+        return 2;
+    }
+    w.job = argv[2];
+    w.slot = atoi(argv[4]);
+    stay_mute();
+    const struct rpc_link_config config = {.loop = &w.loop,
+                                           .path = w.ticket.control,
+                                           .methods = rpc_methods(),
+                                           .n_methods = RPC_METHOD_COUNT,
+                                           .on_up = up,
+                                           .on_down = down};
+    uint64_t ms = (uint64_t)knob("DOUBLE_STEP_MS", 20);
+    if (uv_loop_init(&w.loop) || uv_timer_init(&w.loop, &w.timer) || uv_timer_start(&w.timer, on_step, ms, ms) ||
+        rpc_link_open(&config, &w.link))
+        return 2;
+    return uv_run(&w.loop, UV_RUN_DEFAULT);
+}
