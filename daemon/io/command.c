@@ -34,7 +34,7 @@ static void op_free(struct op *op)
     free(op);
 }
 
-static void op_start(struct io *io, const struct io_command *c, void (*run)(struct io_work *),
+static bool op_start(struct io *io, const struct io_command *c, void (*run)(struct io_work *),
                      void (*done)(struct io_work *))
 {
     struct op *op = io->spec.root ? calloc(1, sizeof(*op)) : NULL;
@@ -48,9 +48,10 @@ static void op_start(struct io *io, const struct io_command *c, void (*run)(stru
                   io->spec.root ? "out of memory" : "no job is known yet");
         if (op)
             op_free(op);
-        return;
+        return false;
     }
     io_work_start_dir(io, &op->work);
+    return true;
 }
 
 /* ---- SCAN ---- */
@@ -105,13 +106,15 @@ static void epoch_done(struct io_work *w)
         log_error("epoch not prepared epoch=%" PRIu64 " why=\"%s\"", op->epoch, w->why.text);
         io_report(w->io, IO_SAVE_FAILED, op->epoch, NULL, NULL, w->why.text);
     }
+    w->io->prepared = op->epoch == w->io->epoch;
+    io_retry(w->io);
     op_free(op);
 }
 
 static void epoch(struct io *io, const struct io_command *c)
 {
     struct why why = {{0}};
-    if (*c->text && io_spec_parse(&io->spec, c->text, &why)) {
+    if (io_spec_parse(&io->spec, c->text, &why)) {
         log_error("job not understood why=\"%s\"", why.text);
         io_report(io, IO_SAVE_FAILED, c->epoch, NULL, NULL, why.text);
         return;
@@ -122,9 +125,9 @@ static void epoch(struct io *io, const struct io_command *c)
     io->epoch_known = true;
     io->epoch = c->epoch;
     io->resume_step = c->step;
-    op_start(io, c, epoch_run, epoch_done);
+    io->prepared = !op_start(io, c, epoch_run, epoch_done);
     io_save_expire(io);
-    io_retry(io);
+    io_retry(io); /* refuses those of older epochs */
 }
 
 /* ---- REMOVE ---- */

@@ -181,6 +181,8 @@ struct io {
     struct io_spec spec;
     bool epoch_known;
     uint64_t epoch;
+    bool
+        prepared; /* the directory has been made ready for `epoch`: before, an older epoch's step may still lie there */
     int64_t resume_step;
 
     int *arenas;              /* descriptor by slot */

@@ -46,8 +46,8 @@ void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage
     if (!r)
         return;
     struct rpc_conn *conn = rpc_call_conn(call);
-    bool token =
-        h->token.len == TICKET_TOKEN_BYTES && CRYPTO_memcmp(h->token.data, io->ticket.io_token, TICKET_TOKEN_BYTES) == 0;
+    bool token = h->token.len == TICKET_TOKEN_BYTES &&
+                 CRYPTO_memcmp(h->token.data, io->ticket.io_token, TICKET_TOKEN_BYTES) == 0;
     if (!token || strcmp(h->job, io->job) != 0 || h->slot < 0 || h->slot >= io->ticket.slots) {
         refuse(r, ERR_DENIED, "this is not the token of a worker of this job");
         if (conn)

@@ -1,6 +1,6 @@
 /* Workers' connections: the kernel's word for who is calling, then a Hello with the ticket's token, then requests. A
- * request that cannot be taken up yet (control has not named the epoch; the slot's arena is still being filled for
- * somebody before) waits in one list, which is gone through whenever something changes. */
+ * request that cannot be taken up yet (control has not named the epoch, or its roll-back is under way; the slot's arena
+ * is still being filled for somebody before) waits in one list, which is gone through whenever something changes. */
 #include "daemon/io/io.h"
 
 #include "common/base/log.h"
@@ -47,8 +47,8 @@ void io_defer(struct io *io, struct io_request *r)
 
 static bool must_wait(const struct io *io, const struct io_request *r)
 {
-    return io->loading[r->slot] ||
-           (r->kind == IO_REQUEST_SAVE && (!io->epoch_known || !io->spec.yaml || r->epoch > io->epoch));
+    return io->loading[r->slot] || (r->kind == IO_REQUEST_SAVE && (!io->epoch_known || r->epoch > io->epoch ||
+                                                                   (r->epoch == io->epoch && !io->prepared)));
 }
 
 void io_take(struct io *io, struct io_request *r)
