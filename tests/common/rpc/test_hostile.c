@@ -1,6 +1,6 @@
 /* What a peer may send that it should not: each case must close that connection, or refuse that call, and nothing else.
  */
-#include "common/rpc/frame.h"
+#include "common/rpc/conn.h"
 #include "tests/common/rpc/pair.h"
 
 #include <sys/socket.h>
@@ -294,5 +294,61 @@ TEST(calls_above_the_limit_are_refused)
     pair_pump_closed(&p);
     for (int i = 1; i < p.n_pending; i++)
         rpc_fail(p.pending[i], ERR_CANCELED, "to nobody");
+    pair_fini(&p);
+}
+
+/* The server has a large answer under way that nobody reads. */
+static void stall(struct pair *p, uint32_t bytes)
+{
+    struct frame f = request(M_STREAM);
+    struct bytes b = frame_bytes(f);
+    pair_open_raw(p, RPC_ROLE_CLIENT);
+    p->stream_items = 1000;
+    p->item_bytes = bytes;
+    send_raw(p, b.data, b.len);
+    pair_pump_ms(p, 20);
+    assert_int_equal(p->handled, 1);
+    assert_true(rpc_conn_queued(p->server) > 0);
+}
+
+TEST(stalled_connection_closes)
+{
+    struct pair p;
+    struct frame f = request(M_ECHO);
+    stall(&p, 1 << 19);
+    /* A stream alone is held back and may rest for as long as its reader likes. */
+    assert_false(p.server->paused);
+    static uint8_t echo[RPC_HEADER_BYTES + (5u << 20)];
+    memset(echo, 'x', sizeof(echo));
+    f.call = 2;
+    f.length = sizeof(echo) - RPC_HEADER_BYTES;
+    frame_encode(&f, echo);
+    /* job: a string of 5 MiB - 5 */
+    uint32_t n = f.length - 5;
+    const uint8_t tag[5] = {0x0a, (uint8_t)(n | 0x80), (uint8_t)(n >> 7 | 0x80), (uint8_t)(n >> 14 | 0x80),
+                            (uint8_t)(n >> 21)};
+    memcpy(echo + RPC_HEADER_BYTES, tag, sizeof(tag));
+    rpc_conn_feed(p.server, echo, sizeof(echo));
+    assert_int_equal(p.handled, 2);
+    assert_true(p.server->paused);
+    pair_pump_ms(&p, 20);
+    assert_non_null(p.server);
+    p.server->stalled_since -= RPC_STALL_MS; /* half a minute later */
+    rpc_conn_wake_at(p.server, 0);
+    pair_pump_closed(&p);
+    assert_int_equal(p.canceled, 1);
+    pair_fini(&p);
+}
+
+TEST(finishing_connection_does_not_wait_for_ever)
+{
+    struct pair p;
+    stall(&p, 1 << 19);
+    rpc_conn_finish(p.server);
+    pair_pump_ms(&p, 20);
+    assert_non_null(p.server);
+    p.server->stalled_since -= RPC_FINISH_MS;
+    rpc_conn_wake_at(p.server, 0);
+    pair_pump_closed(&p);
     pair_fini(&p);
 }
