@@ -209,11 +209,34 @@ static err_t scalars_json(struct ckpt *ckpt, json_t **ret, struct why *why)
     return OK;
 }
 
+/* PyTorch keeps a dozen values per parameter group; people want the others. */
+static bool scalar_is_dull(const char *name)
+{
+    return strncmp(name, "optimizer.param_groups.", 23) == 0 || strncmp(name, "lr_scheduler.", 13) == 0;
+}
+
+static void scalars_print(json_t *scalars)
+{
+    json_t *value;
+    const char *name;
+    int dull = 0;
+    json_object_foreach(scalars, name, value)
+    {
+        char *text = scalar_is_dull(name) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+        if (text)
+            printf("%s = %s\n", name, text);
+        else
+            dull++;
+        free(text);
+    }
+    if (dull)
+        printf("and %d values of optimizer and schedule: -o json shows them\n", dull);
+}
+
 static err_t inspect_print(struct ckpt *ckpt, const char *dir, bool hash, struct why *why)
 {
     char number[OUT_NUMBER];
-    json_t *scalars, *value;
-    const char *name;
+    json_t *scalars;
     printf("%s  step %" PRId64 "  epoch %" PRIu64 "  loss %s%s\n", dir, ckpt_step(ckpt), ckpt_epoch(ckpt),
            out_real(ckpt_loss(ckpt), 6, number), ckpt_has_manifest(ckpt) ? "" : "  (no manifest: another program's)");
     err_t err = tensors_print(ckpt, hash, why);
@@ -221,12 +244,7 @@ static err_t inspect_print(struct ckpt *ckpt, const char *dir, bool hash, struct
         err = scalars_json(ckpt, &scalars, why);
     if (err)
         return err;
-    json_object_foreach(scalars, name, value)
-    {
-        char *text = json_dumps(value, JSON_ENCODE_ANY);
-        printf("%s = %s\n", name, text ? text : "?");
-        free(text);
-    }
+    scalars_print(scalars);
     json_decref(scalars);
     return OK;
 }

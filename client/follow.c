@@ -223,7 +223,7 @@ static void say_done(struct follow *f, const struct client_job *job)
 {
     char number[OUT_NUMBER];
     double seconds = (double)(job->ended_ms - (job->started_ms ? job->started_ms : job->submitted_ms)) / 1000;
-    note(f, "%sjob %s %s is done%s: %lld steps in %s", out_color(f->out, OUT_GREEN), job->job, job->name,
+    note(f, "%sjob %s %s is done%s: step %lld, after %s", out_color(f->out, OUT_GREEN), job->job, job->name,
          out_color(f->out, OUT_PLAIN), (long long)job->step, out_duration(seconds, number));
     if (job->checkpoint_step >= 0)
         note(f, "checkpoint: %s/step-%lld\nnext: dtctl generate %s --prompt \"...\" | dtctl resume %s --more N",

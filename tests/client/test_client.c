@@ -96,7 +96,7 @@ TEST(attached_submit_comes_back_and_returns_the_jobs_code)
     static const struct {
         const char *state, *says;
         int code;
-    } table[] = {{"done", "job 7 fake is done: 20 steps", 0},
+    } table[] = {{"done", "job 7 fake is done: step 20", 0},
                  {"failed", "has failed at step 20: worker rank 1 exited with status 3", 4},
                  {"canceled", "is canceled at step 20", 5}};
     struct run r;
