@@ -5,6 +5,7 @@
  * between tensors are zero from the allocation and stay zero: no op writes there anything but sums of zeros. */
 #include "common/plan/compile.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,7 +85,9 @@ static void partial_over_dp(const struct compiler *c, struct buffer *b)
 static int run_new(struct compiler *c, const char *name, enum buffer_space space, int64_t offset, int64_t bytes)
 {
     struct buffer b = {.tensor = -1, .dtype = c->p->dtype, .ndim = 1, .space = space, .run = -1, .slots = 1};
-    b.dim[0] = dim_one(bytes / (int64_t)dtype_bytes(b.dtype));
+    int64_t size = (int64_t)dtype_bytes(b.dtype);
+    assert(size > 0); /* plan_mesh has seen to it */
+    b.dim[0] = dim_one(bytes / size);
     b.offset = offset;
     set_name(&b, name, "");
     if (space == SPACE_GRAD)
