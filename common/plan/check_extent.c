@@ -99,9 +99,12 @@ err_t check_extents(const struct check_at *at, const struct op *op, struct why *
         if (op->arg[i].buffer < 0)
             continue;
         const struct buffer *b = &p->buffers[op->arg[i].buffer];
-        bool all =
-            b->slot_index == SLOT_MICRO && p->actions[at->action].micro < 0; /* all instances, one behind the other */
-        int64_t room = (b->bytes + (all ? (b->slots - 1) * b->slot_bytes : 0)) / (int64_t)dtype_bytes(b->dtype);
+        int64_t size = (int64_t)dtype_bytes(b->dtype);
+        if (size == 0)
+            return check_fail(at, why, "operand %s has no element type", b->name);
+        /* In an action without a microbatch: all instances, one behind the other. */
+        bool all = b->slot_index == SLOT_MICRO && p->actions[at->action].micro < 0;
+        int64_t room = (b->bytes + (all ? (b->slots - 1) * b->slot_bytes : 0)) / size;
         int64_t end = program_dim(p, op->arg[i].offset, p->max_samples) + op->arg[i].col + extent(p, op, i);
         if (end > room)
             return check_fail(at, why, "reaches element %lld of operand %s, which has %lld", (long long)end, b->name,
