@@ -80,6 +80,7 @@ struct job_process {
     enum process_state state;
     uint8_t token[CHANNEL_TOKEN_BYTES];
     pid_t pid;
+    bool killed; /* by us: its end is a consequence, not a cause */
     bool has_exit;
     int exit_status, exit_signal, spawn_error;
     int64_t exit_ns;         /* monotonic, the kernel's word */

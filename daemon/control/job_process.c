@@ -57,8 +57,11 @@ int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *
 
 void job_process_kill(struct job *j, int slot, int sig)
 {
-    const struct job_process *p = job_process(j, slot);
-    if (job_process_running(p) && sup_kill(&j->node->sup, j->id, slot, sig))
+    struct job_process *p = job_process(j, slot);
+    if (!job_process_running(p))
+        return;
+    p->killed = true;
+    if (sup_kill(&j->node->sup, j->id, slot, sig))
         log_error("not killed job=%" PRIu64 " slot=%d", j->id, slot);
 }
 
@@ -137,8 +140,8 @@ void job_process_obituary(const struct job *j, int slot, char *ret, size_t size)
     if (p->spawn_error)
         snprintf(ret, size, "%s could not be started: %s", who, strerror(p->spawn_error));
     else if (p->exit_signal)
-        snprintf(ret, size, "%s (pid %d) was killed by signal %d (%s)", who, p->pid, p->exit_signal,
-                 strsignal(p->exit_signal));
+        snprintf(ret, size, "%s (pid %d) was killed by %ssignal %d (%s)", who, p->pid, p->killed ? "dtd with " : "",
+                 p->exit_signal, strsignal(p->exit_signal));
     else
         snprintf(ret, size, "%s (pid %d) ended with exit status %d", who, p->pid, p->exit_status);
 }
@@ -159,7 +162,7 @@ static void worker_ended(struct job *j, int slot)
     if (j->phase.state == PHASE_DRAINING)
         job_move(j, PHASE_QUITTING, text);
     else
-        job_epoch_lost(j, detect_ms(&w->p), true, "%s", text);
+        job_epoch_lost(j, detect_ms(&w->p), !w->p.killed, "%s", text);
 }
 
 /* No epoch ends: workers connect to the next io and repeat what they had not seen committed. */

@@ -21,7 +21,7 @@
 
 #define MAX_FDS (CHANNEL_MAX_SLOTS + 8)
 #define BACKOFF_FIRST_MS 100
-#define BACKOFF_MAX_MS 5000
+#define BACKOFF_MAX_MS 2000
 #define QUICK_DEATH_MS 1000
 
 /* ---- in the child, between fork and exec ---- */

@@ -21,9 +21,9 @@ struct sv_job {
     uint64_t id; /* 0: a free entry */
     bool due;    /* to be told to control */
     int slots;
-    int listener; /* io.sock */
+    int listener;                          /* io.sock */
     uint8_t io_token[CHANNEL_TOKEN_BYTES]; /* what its workers show to its io */
-    int segment;  /* shared by its workers */
+    int segment;                           /* shared by its workers */
     int arena[CHANNEL_MAX_SLOTS];
 };
 

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 static struct dtd d;
 
@@ -41,7 +42,6 @@ TEST(submit_repeated_is_one_job)
     assert_ok(client_request_id(id));
     assert_ok(client_submit(dtd_client(&d), id, spec, NULL, first, &why));
     job_wait(&d, first, "running", 20000);
-    kill(0, 0);
     assert_ok(client_submit(dtd_client(&d), id, spec, NULL, second, &why));
     assert_string_equal(first, second);
     assert_ok(client_list(dtd_client(&d), &jobs, &n, &why));
@@ -197,17 +197,18 @@ TEST(streams_follow_to_the_end)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* A full disk is played by a folder in the file's place: what cannot be written waits and is written when it can be. */
+/* A full disk is played by a link into a folder that is not there: what cannot be written waits, is shown all the same, and
+ * is written when it can be. */
 TEST(metrics_wait_for_space)
 {
-    char job[32], path[512], other[600];
+    char job[32], path[512], text[1200];
     struct why why = {""};
     struct client_node node;
     struct seen metrics = {0};
     dtd_start(&d, "state");
-    snprintf(path, sizeof(path), "%s/jobs/1/metrics.jsonl", d.dir);
-    snprintf(other, sizeof(other), "mkdir -p '%s'", path);
-    assert_int_equal(0, system(other));
+    snprintf(path, sizeof(path), "%s/missing/metrics.jsonl", test_tmpdir());
+    snprintf(text, sizeof(text), "mkdir -p '%s/jobs/1' && ln -s '%s' '%s/jobs/1/metrics.jsonl'", d.dir, path, d.dir);
+    assert_int_equal(0, system(text));
     job_submit(&d, spec_text("a", 1, 100000, "", ""), job);
     job_wait_step(&d, job, 1, 5, 20000);
     assert_ok(client_node_get(dtd_client(&d), &node, &why));
@@ -216,11 +217,13 @@ TEST(metrics_wait_for_space)
     assert_ok(client_metrics(dtd_client(&d), job, false, 0,
                              &(struct client_stream){.metric = see_metric, .arg = &metrics}, &why));
     assert_true(metrics.n >= 5);
-    assert_int_equal(0, rmdir(path));
+    *strrchr(path, '/') = '\0';
+    assert_int_equal(0, mkdir(path, 0700));
+    strcat(path, "/metrics.jsonl");
     for (int64_t until = clock_mono_ms() + 5000; clock_mono_ms() < until && access(path, F_OK); sleep_ms(20))
         ;
-    char *text = read_text(path);
-    assert_int_equal(0, strncmp(text, "{\"step\": 1,", 11));
-    free(text);
+    char *lines = read_text(path);
+    assert_int_equal(0, strncmp(lines, "{\"step\": 1,", 11));
+    free(lines);
     assert_int_equal(0, dtd_down(&d));
 }

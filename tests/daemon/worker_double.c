@@ -8,7 +8,6 @@
  *   DOUBLE_FAIL      RANK: reports FAILED, not fatal, at its third step of epoch 1
  *   DOUBLE_EXIT      RANK: ends with status 3 at its third step of epoch 1
  *   DOUBLE_DEAF      RANK: does not leave an epoch that is ended
- *   DOUBLE_MUTE      RANK: never says Hello in its first life (FILE.mute is its memory)
  *
  * One thread: loop, link, a timer. */
 #include "common/base/clock.h"
@@ -19,7 +18,6 @@
 #include "common/rpc/methods.h"
 #include "proto/worker.pb-c.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -254,18 +252,6 @@ static void down(void *owner, err_t err)
     w.ready = false;
 }
 
-static void stay_mute(void)
-{
-    char path[4096];
-    if (knob("DOUBLE_MUTE", -1) != w.slot)
-        return;
-    snprintf(path, sizeof(path), "%s.mute", getenv("DOUBLE_BEGIN"));
-    int fd = open(path, O_CREAT | O_EXCL, 0600);
-    if (fd >= 0)
-        for (;;)
-            pause();
-}
-
 int main(int argc, char **argv)
 {
     struct why why = {""};
@@ -277,7 +263,6 @@ int main(int argc, char **argv)
     }
     w.job = argv[2];
     w.slot = atoi(argv[4]);
-    stay_mute();
     const struct rpc_link_config config = {.loop = &w.loop,
                                            .path = w.ticket.control,
                                            .methods = rpc_methods(),
