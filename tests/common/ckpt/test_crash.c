@@ -1,0 +1,241 @@
+/* Killed between any two system calls, or refused any one of them: the last whole checkpoint opens, the new one is
+ * there whole or not at all, and the same commit goes through when it is tried again.
+ *
+ * The linker sends the calls that change files through the wrappers below (--wrap), so nothing in the product knows of
+ * this test. */
+#include "tests/common/ckpt/ckpt_fixture.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+/* ---- the wrappers ---- */
+
+static int calls, die_at, fail_at, fail_errno;
+
+/* True when this call is to be refused. `torn`: what half of the work is, before the process dies. */
+static bool injected(void (*torn)(void *), void *arg)
+{
+    calls++;
+    if (calls == die_at) {
+        if (torn)
+            torn(arg);
+        _exit(99);
+    }
+    if (calls != fail_at)
+        return false;
+    errno = fail_errno;
+    return true;
+}
+
+struct write_call {
+    int fd;
+    const void *data;
+    size_t len;
+};
+
+ssize_t __real_write(int fd, const void *data, size_t len);
+ssize_t __wrap_write(int fd, const void *data, size_t len);
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __real_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to);
+int __real_unlinkat(int fd, const char *path, int flags);
+int __wrap_unlinkat(int fd, const char *path, int flags);
+int __real_ftruncate(int fd, off_t len);
+int __wrap_ftruncate(int fd, off_t len);
+int __real_mkdir(const char *path, mode_t mode);
+int __wrap_mkdir(const char *path, mode_t mode);
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __real_close(int fd);
+int __wrap_close(int fd);
+
+static void half_write(void *arg)
+{
+    const struct write_call *w = arg;
+    (void)!__real_write(w->fd, w->data, w->len / 2);
+}
+
+ssize_t __wrap_write(int fd, const void *data, size_t len)
+{
+    struct write_call w = {fd, data, len};
+    if (fd <= STDERR_FILENO)
+        return __real_write(fd, data, len);
+    if (injected(half_write, &w)) {
+        half_write(&w);
+        errno = fail_errno;
+        return -1;
+    }
+    return __real_write(fd, data, len);
+}
+
+int __wrap_fsync(int fd)
+{
+    return injected(NULL, NULL) ? -1 : __real_fsync(fd);
+}
+
+int __wrap_rename(const char *from, const char *to)
+{
+    return injected(NULL, NULL) ? -1 : __real_rename(from, to);
+}
+
+int __wrap_unlinkat(int fd, const char *path, int flags)
+{
+    return injected(NULL, NULL) ? -1 : __real_unlinkat(fd, path, flags);
+}
+
+int __wrap_ftruncate(int fd, off_t len)
+{
+    return injected(NULL, NULL) ? -1 : __real_ftruncate(fd, len);
+}
+
+int __wrap_mkdir(const char *path, mode_t mode)
+{
+    return injected(NULL, NULL) ? -1 : __real_mkdir(path, mode);
+}
+
+int __wrap_open(const char *path, int flags, ...)
+{
+    va_list ap;
+    va_start(ap, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0;
+    va_end(ap);
+    return (flags & O_ACCMODE) != O_RDONLY && injected(NULL, NULL) ? -1 : __real_open(path, flags, mode);
+}
+
+int __wrap_close(int fd)
+{
+    (void)injected(NULL, NULL); /* dying here matters, failing is another story */
+    return __real_close(fd);
+}
+
+/* ---- the cases ---- */
+
+static struct fixture model(void)
+{
+    struct fixture f = {.tensors = fixture_model, .n_tensors = fixture_n_model};
+    fixture_shard(&f, 2);
+    return f;
+}
+
+/* What io does for a save: both parts, then the commit. */
+static err_t save_step(const struct fixture *f, int64_t step, struct why *why)
+{
+    struct ckpt_part *parts[2] = {NULL, NULL};
+    char dir[PATH_MAX];
+    const struct ckpt_commit commit = {
+        .root = test_tmpdir(), .step = step, .epoch = 1, .job_yaml = "name: x\n", .loss = 1};
+    err_t err = ckpt_partial_dir(test_tmpdir(), step, 1, dir, sizeof(dir));
+    for (int r = 0; r < 2 && !err; r++) {
+        struct ckpt_piece mine[FIXTURE_MAX_PIECES];
+        int n = 0;
+        for (int i = 0; i < f->n_pieces; i++)
+            if (f->pieces[i].rank == r)
+                mine[n++] = f->pieces[i].piece;
+        err = ckpt_part_write(dir, r, mine, n, fixture_scalars, r ? 0 : fixture_n_scalars, &parts[r], why);
+    }
+    if (!err)
+        err = ckpt_commit(&commit, parts, 2, why);
+    ckpt_part_free(parts[0]);
+    ckpt_part_free(parts[1]);
+    return err;
+}
+
+static err_t verify_step(int64_t step, struct why *why)
+{
+    char dir[PATH_MAX];
+    err_t err = ckpt_step_dir(test_tmpdir(), step, dir, sizeof(dir));
+    return err ? err : ckpt_verify(dir, NULL, NULL, why);
+}
+
+/* Step 1 is whole; step 2 is whole if a scan, or anybody, sees it. */
+static void check_after(const char *what, int k)
+{
+    struct why why = {{0}};
+    struct ckpt_info *infos;
+    int n;
+    if (verify_step(1, &why))
+        fail_msg("%s at call %d: the last checkpoint is damaged: %s", what, k, why.text);
+    assert_ok(ckpt_scan(test_tmpdir(), &infos, &n, &why));
+    assert_true(n == 1 || n == 2);
+    err_t err = verify_step(2, &why);
+    if (n == 2 ? err != OK : err != ERR_NOTFOUND)
+        fail_msg("%s at call %d: step 2 is seen by half: %s %s", what, k, err_name(err), why.text);
+    free(infos);
+}
+
+static void check_again(const struct fixture *f, const char *what, int k)
+{
+    struct why why = {{0}};
+    err_t err = save_step(f, 2, &why);
+    if (err != OK && err != ERR_EXISTS)
+        fail_msg("%s at call %d: trying again: %s %s", what, k, err_name(err), why.text);
+    if (verify_step(2, &why))
+        fail_msg("%s at call %d: after trying again: %s", what, k, why.text);
+    assert_ok(ckpt_remove(test_tmpdir(), 2, &why));
+    assert_ok(ckpt_collect(test_tmpdir(), 2, &why));
+}
+
+TEST(killed_at_every_call)
+{
+    struct fixture f = model();
+    struct why why = {{0}};
+    assert_ok(save_step(&f, 1, &why));
+    int k = 1, status = 0;
+    for (;; k++) {
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (pid == 0) {
+            calls = 0;
+            die_at = k;
+            _exit(save_step(&f, 2, NULL) == OK ? 0 : 1);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFEXITED(status));
+        if (WEXITSTATUS(status) == 0)
+            break;
+        assert_int_equal(WEXITSTATUS(status), 99);
+        check_after("killed", k);
+        check_again(&f, "killed", k);
+    }
+    print_message("%d places\n", k - 1);
+    assert_true(k > 25);
+    fixture_free(&f);
+}
+
+/* Every call refused once: as on a full disk, and as on a broken one. */
+static void refuse_all(int errnum, err_t expected)
+{
+    struct fixture f = model();
+    struct why why = {{0}};
+    assert_ok(save_step(&f, 1, &why));
+    for (int k = 1;; k++) {
+        calls = 0;
+        fail_at = k;
+        fail_errno = errnum;
+        why.text[0] = '\0';
+        err_t err = save_step(&f, 2, &why);
+        bool reached = calls >= k;
+        fail_at = 0;
+        if (!reached)
+            break;
+        if (err && (err != expected || !why.text[0]))
+            fail_msg("call %d refused: %s (%s), expected %s", k, err_name(err), why.text, err_name(expected));
+        check_after("refused", k);
+        check_again(&f, "refused", k);
+    }
+    fixture_free(&f);
+}
+
+TEST(disk_full_at_every_call)
+{
+    refuse_all(ENOSPC, ERR_NOSPACE);
+}
+
+TEST(disk_broken_at_every_call)
+{
+    refuse_all(EIO, ERR_IO);
+}
