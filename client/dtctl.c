@@ -2,6 +2,8 @@
  * stand before the command; the rest of the line belongs to the command. */
 #include "client/commands.h"
 
+#include "common/base/log.h"
+
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +46,7 @@ int main(int argc, char **argv)
     char name[] = "dtctl";
 
     signal(SIGPIPE, SIG_IGN);
+    log_init("dtctl");
     argv[0] = name;
     err_t err = global_init(&global, &why);
     argp_err_exit_status = EXIT_REFUSED;

@@ -162,6 +162,11 @@ static void watch_item(struct rpc_call *call, Dtd__JobStatus *s, Dtd__Metric *m)
     assert_int_equal(rpc_item(call, &item.base), OK);
 }
 
+static void watcher_gone(void *arg)
+{
+    (void)arg;
+}
+
 static void on_watch(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct fake *f = owner;
@@ -179,6 +184,10 @@ static void on_watch(void *owner, struct rpc_call *call, const ProtobufCMessage 
         struct rpc_conn *conn = rpc_call_conn(call);
         rpc_fail(call, ERR_CLOSED, "going down");
         rpc_conn_finish(conn);
+        return;
+    }
+    if (f->script.hang) {
+        rpc_call_on_cancel(call, watcher_gone, NULL);
         return;
     }
     Dtd__JobStatus end = DTD__JOB_STATUS__INIT;

@@ -3,12 +3,14 @@
 #ifndef DTD_TESTS_CLIENT_FAKE_CONTROL_H
 #define DTD_TESTS_CLIENT_FAKE_CONTROL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct fake_script {
     int drop_submits; /* connections that are closed instead of answering a Submit, after having taken it */
     int drop_watches; /* Watch streams that break after some metrics */
     int drop_metrics;
+    bool hang; /* Watch goes on for ever */
     int steps;
     const char *end_state;                  /* what becomes of the job */
     const char *checkpoint_dir, *spec_yaml; /* of the job that is there; may be NULL */

@@ -86,9 +86,10 @@ TEST(a_repeated_submit_is_one_job)
     expect_text(r.out, "{\"job\": \"7\", ");
     assert_null(strchr(strchr(r.out, '\n') + 1, '\n')); /* one line */
     expect_text(r.err, "trying again");
-    struct fake_seen seen = stop(f);
-    assert_int_equal(seen.submits, 3);
-    assert_int_equal(seen.jobs, 1);
+    assert_int_equal(fake_seen(f).submits, 3);
+    assert_int_equal(fake_seen(f).jobs, 1);
+    run_expect(&r, 0, "dtctl submit job.yaml --detach");
+    assert_int_equal(stop(f).jobs, 2); /* another submit is another job */
 }
 
 TEST(attached_submit_comes_back_and_returns_the_jobs_code)
@@ -128,6 +129,24 @@ TEST(attached_submit_with_json_ends_with_the_status)
     expect_text(r.out, "\"state\": \"done\"");
     expect_text(r.err, "step 20/20");
     stop(f);
+}
+
+/* Ctrl-C while watching, and while waiting for control to come back. */
+TEST(interrupt_detaches)
+{
+    const struct fake_script scripts[] = {{.steps = 20, .hang = true, .end_state = "running"},
+                                          {.steps = 20, .drop_watches = 1 << 30, .end_state = "running"}};
+    struct run r;
+    job_write();
+    for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
+        struct fake *f = start(&scripts[i]);
+        run_expect(
+            &r, 0,
+            "\"$DTD_BIN\"/dtctl submit job.yaml >log & p=$!; until grep -q 'step 10/20' log; do sleep 0.02; done; "
+            "sleep 0.15; kill -INT $p; wait $p; rc=$?; cat log; exit $rc");
+        expect_text(r.out, "detached; job 7 goes on");
+        assert_int_equal(stop(f).cancels, 0);
+    }
 }
 
 TEST(a_folder_in_use_is_refused)

@@ -2,6 +2,7 @@
 #include "tests/lib/test.h"
 
 #include <math.h>
+#include <pty.h>
 
 TEST(bytes)
 {
@@ -121,4 +122,57 @@ TEST(formats)
     assert_true(out_format_parse("json", &f) && f == OUT_JSON);
     assert_false(out_format_parse("yaml", &f));
     assert_int_equal(f, OUT_JSON);
+}
+
+/* A terminal of 40 columns; what was written to it comes back by terminal_read. */
+static FILE *terminal_open(int *ret_master)
+{
+    struct winsize size = {.ws_row = 24, .ws_col = 40};
+    int slave;
+    if (openpty(ret_master, &slave, NULL, NULL, &size))
+        TEST_SKIP("no pseudo terminals here");
+    return fdopen(slave, "w");
+}
+
+static void terminal_read(int master, char *ret, size_t size)
+{
+    ssize_t n = read(master, ret, size - 1);
+    assert_true(n >= 0);
+    ret[n] = '\0';
+}
+
+TEST(terminals_get_one_line_that_fits)
+{
+    struct out_progress p;
+    char text[512];
+    int master;
+    FILE *f = terminal_open(&master);
+    out_progress_init(&p, f);
+    assert_true(out_progress_due(&p, 1000));
+    out_progress_draw(&p, 1000, "sch\xc3\xb6n, and much longer than the forty columns that there are");
+    assert_false(out_progress_due(&p, 1199));
+    assert_true(out_progress_due(&p, 1200)); /* five times a second */
+    terminal_read(master, text, sizeof(text));
+    assert_string_equal(text, "\rsch\xc3\xb6n, and much longer than the forty c\033[K"); /* 39 columns */
+    out_progress_clear(&p);
+    terminal_read(master, text, sizeof(text));
+    assert_string_equal(text, "\r\033[K");
+    fclose(f);
+    close(master);
+}
+
+TEST(colours_are_for_terminals_that_want_them)
+{
+    int master;
+    FILE *f = terminal_open(&master);
+    unsetenv("NO_COLOR");
+    setenv("TERM", "xterm", 1);
+    assert_string_equal(out_color(f, OUT_RED), "\033[31m");
+    setenv("NO_COLOR", "1", 1);
+    assert_string_equal(out_color(f, OUT_RED), "");
+    unsetenv("NO_COLOR");
+    setenv("TERM", "dumb", 1);
+    assert_string_equal(out_color(f, OUT_RED), "");
+    fclose(f);
+    close(master);
 }
