@@ -122,6 +122,17 @@ void values_init(struct values *v, const struct kcase *c, bool round)
         round_all(v);
 }
 
+void values_copy(struct values *to, const struct values *from)
+{
+    *to = *from;
+    for (int i = 0; i < MAX_OPERANDS; i++) {
+        size_t bytes = (size_t)(from->o[i].n + 1) * value_size(from->o[i].content);
+        to->p[i] = from->p[i] ? malloc(bytes) : NULL;
+        if (to->p[i])
+            memcpy(to->p[i], from->p[i], bytes);
+    }
+}
+
 void values_fini(struct values *v)
 {
     for (int i = 0; i < MAX_OPERANDS; i++)

@@ -13,6 +13,7 @@ struct values {
 /* Contents of every IN and ACC operand, the same for the same case; for a gradient those of `from` are computed by the
  * float64 oracle's forward. `round` leaves only what float32 can hold. */
 void values_init(struct values *v, const struct kcase *c, bool round);
+void values_copy(struct values *to, const struct values *from);
 void values_fini(struct values *v);
 
 /* One call on its own copies: every operand between guards of NaNs, which must be there afterwards; outputs start as
