@@ -2,12 +2,15 @@
  * step, then becomes the worker, so that Ctrl-C and exit status are the worker's own. */
 #include "client/commands.h"
 #include "client/daemon.h"
+#include "client/json.h"
 #include "client/spec.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define MAX_ARGS 16
@@ -77,6 +80,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
+/* Never returns but with an exit code for what went wrong. */
 static int worker_exec(const struct args *args, const char *step_dir)
 {
     const struct {
@@ -101,21 +105,75 @@ static int worker_exec(const struct args *args, const char *step_dir)
     return command_complain(EXIT_ERROR, "%s: %s", program, strerror(errno));
 }
 
+/* ---- as JSON: the worker is a child, its output one string ---- */
+
+static err_t output_read(int fd, struct buf *ret)
+{
+    for (;;) {
+        err_t err = buf_reserve(ret, 4096);
+        if (err)
+            return err;
+        ssize_t n = read(fd, ret->data + ret->len, 4096);
+        if (n < 0 && errno != EINTR)
+            return err_from_errno(errno);
+        if (n == 0)
+            return OK;
+        ret->len += n > 0 ? (size_t)n : 0;
+    }
+}
+
+static int worker_read(const struct args *args, const char *step_dir, struct buf *ret)
+{
+    int fds[2], status = 0;
+    if (pipe2(fds, O_CLOEXEC))
+        return command_complain(EXIT_ERROR, "pipe: %s", strerror(errno));
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(fds[1], STDOUT_FILENO);
+        _exit(worker_exec(args, step_dir));
+    }
+    close(fds[1]);
+    err_t err = pid < 0 ? err_from_errno(errno) : output_read(fds[0], ret);
+    close(fds[0]);
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (err)
+        return command_fail(err, NULL);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_ERROR;
+}
+
+static int generate_json(const struct args *args, const char *step_dir)
+{
+    struct buf text = {0};
+    int code = worker_read(args, step_dir, &text);
+    if (!code)
+        code = command_json(args->global,
+                            json_pack("{s:o, s:o, s:o}", "checkpoint", json_of_text(step_dir, strlen(step_dir)),
+                                      "prompt", json_of_text(args->prompt, strlen(args->prompt)), "text",
+                                      json_of_text((const char *)text.data, text.len)));
+    buf_fini(&text);
+    return code;
+}
+
 int cmd_generate(struct global *g, int argc, char **argv)
 {
-    static const struct argp argp = {.options = options,
-                                     .parser = parse,
-                                     .children = global_children,
-                                     .args_doc = "CHECKPOINT",
-                                     .doc = "Continues a prompt with the model of a checkpoint: a step folder, or a "
-                                            "folder of checkpoints, whose newest "
-                                            "is taken. Needs no daemon."
-                                            "\vExample:\n  dtctl generate checkpoints/first-job --prompt \"This "
-                                            "License\" --tokens 300 --temperature 0.8"};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = global_children,
+        .args_doc = "CHECKPOINT",
+        .doc =
+            "Continues a prompt with the model of a checkpoint: a step folder, or a "
+            "folder of checkpoints, whose newest "
+            "is taken. Needs no daemon. With -o json an object with checkpoint, prompt and text (the prompt included)."
+            "\vExample:\n  dtctl generate checkpoints/first-job --prompt \"This "
+            "License\" --tokens 300 --temperature 0.8"};
     struct args args = {.global = g, .prompt = "", .tokens = "100"};
     struct why why = {0};
     char step[PATH_MAX], root[PATH_MAX];
     command_parse(&argp, argc, argv, &args);
     err_t err = spec_find_step(args.checkpoint, -1, step, sizeof(step), root, &why);
-    return err ? command_fail(err, &why) : worker_exec(&args, step);
+    if (err)
+        return command_fail(err, &why);
+    return g->format == OUT_TEXT ? worker_exec(&args, step) : generate_json(&args, step);
 }

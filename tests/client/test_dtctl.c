@@ -161,3 +161,15 @@ TEST(bash_completion_completes)
     completes("dtctl data prepare --tokenizer w", "words");
     completes("dtctl help can", "cancel");
 }
+
+TEST(up_says_why_dtd_did_not_come)
+{
+    struct run r;
+    run_expect(&r, 1, "cp \"$DTD_BIN/dtctl\" . && ./dtctl up");
+    expect_text(r.err, "/dtd: No such file or directory");
+    run_write("broken", "#!/bin/sh\necho 'dtd: the configuration is bad' >&2\nexit 7\n");
+    run_expect(&r, 0, "mkdir -p bin && cp dtctl bin/ && cp broken bin/dtd && chmod +x bin/dtd");
+    run_expect(&r, 1, "bin/dtctl up");
+    expect_text(r.err, "dtd ended with status 7. Its last words");
+    expect_text(r.err, "\n  dtd: the configuration is bad");
+}

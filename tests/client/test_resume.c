@@ -221,7 +221,7 @@ TEST(resume_of_a_running_job_is_refused)
     const struct fake_script script = {.steps = 20, .end_state = "running", .checkpoint_dir = root, .spec_yaml = spec};
     struct fake *f = start(&script);
     run_expect(&r, 2, "dtctl resume 7 --more 5");
-    expect_text(r.err, "job 7 is running");
+    expect_text(r.err, "dtctl cancel 7 first");
     run_expect(&r, 2, "dtctl resume ckpt --more 5");
     expect_text(r.err, "writes its checkpoints to");
     stop(f);
@@ -258,4 +258,25 @@ TEST(resume_refuses_what_a_checkpoint_fixes)
     run_expect(&r, 2, "dtctl resume ckpt --more 5 --set 'data.train=[moved.txt]'");
     assert_int_equal(fake_seen(f).submits, 1);
     stop(f);
+}
+
+/* dtctl finds its worker beside itself: here a script that says what it was given. */
+TEST(generate_hands_its_line_to_the_worker)
+{
+    struct run r;
+    char want[PATH_MAX + 128];
+    prepare();
+    run_write("dt-worker", "#!/bin/sh\nprintf '%s|' \"$@\"\necho\nexit $(cat code)\n");
+    run_write("code", "0");
+    run_expect(&r, 0, "cp \"$DTD_BIN/dtctl\" . && chmod +x dt-worker");
+    run_expect(&r, 0, "./dtctl generate ckpt --prompt 'This is' --tokens 7 --temperature 0.5 --top-k 3 --seed 9");
+    snprintf(want, sizeof(want),
+             "--generate|%s/step-10|--prompt|This is|--tokens|7|--temperature|0.5|--top-k|3|--seed|9|\n", root);
+    assert_string_equal(r.out, want);
+    run_expect(&r, 0, "./dtctl generate ckpt/step-5 -o jsonl --prompt hi");
+    expect_text(r.out, "\"prompt\": \"hi\", \"text\": \"--generate|");
+    run_write("code", "3");
+    run_expect(&r, 3, "./dtctl generate ckpt");
+    run_expect(&r, 3, "./dtctl generate ckpt -o json");
+    assert_string_equal(r.out, "");
 }
