@@ -145,7 +145,10 @@ void rpc_worker_say(struct rpc_call *call, bool committed)
 {
     Dtd__SaveEvent e = DTD__SAVE_EVENT__INIT;
     e.kind = committed ? DTD__SAVE_EVENT__KIND__COMMITTED : DTD__SAVE_EVENT__KIND__WRITTEN;
-    (void)!rpc_item(call, &e.base); /* a caller that does not read is closed by the connection */
+    err_t err = rpc_item(call, &e.base);
+    if (err && err != ERR_CANCELED)
+        rpc_conn_close(
+            rpc_call_conn(call)); /* an event must not get lost: the worker comes back and repeats its save */
 }
 
 /* ---- Load ---- */
