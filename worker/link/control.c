@@ -250,8 +250,11 @@ static void hello_answered(void *arg, const struct rpc_result *result)
     struct rpc_conn *conn = rpc_link_conn(l->control);
     Dtd__Empty empty = DTD__EMPTY__INIT;
     if (result->err || !conn) {
-        if (result->err != ERR_CLOSED)
-            log_warn("hello_refused error=%s text=\"%s\"", err_name(result->err), result->text);
+        if (result->err != ERR_CLOSED) {
+            log_at(l->control_refused ? LOG_DEBUG : LOG_WARN, "hello_refused error=%s text=\"%s\"",
+                   err_name(result->err), result->text);
+            l->control_refused = true;
+        }
         rpc_link_reset(l->control);
         return;
     }
@@ -262,6 +265,7 @@ static void hello_answered(void *arg, const struct rpc_result *result)
     rpc_link_healthy(l->control);
     uv_timer_stop(&l->orphan);
     l->control_ready = true;
+    l->control_refused = false;
     pthread_mutex_lock(&l->mu);
     if (l->state_report)
         append(&l->reports, copy_of(l, l->state_report));

@@ -58,6 +58,7 @@ struct link {
     uv_timer_t orphan;
     struct rpc_link *control, *io;
     bool control_ready, io_ready, closing;
+    bool control_refused, io_refused; /* said already: one line per refusal, not one per attempt */
     int reports_in_flight;
 
     pthread_mutex_t mu;

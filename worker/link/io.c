@@ -189,13 +189,17 @@ static void hello_answered(void *arg, const struct rpc_result *result)
 {
     struct link *l = arg;
     if (result->err) {
-        if (result->err != ERR_CLOSED)
-            log_warn("io_hello_refused error=%s text=\"%s\"", err_name(result->err), result->text);
+        if (result->err != ERR_CLOSED) {
+            log_at(l->io_refused ? LOG_DEBUG : LOG_WARN, "io_hello_refused error=%s text=\"%s\"", err_name(result->err),
+                   result->text);
+            l->io_refused = true;
+        }
         rpc_link_reset(l->io);
         return;
     }
     rpc_link_healthy(l->io);
     l->io_ready = true;
+    l->io_refused = false;
     io_flush(l);
 }
 

@@ -49,6 +49,12 @@ static double sum_losses(const struct engine *e, const struct program *p)
     return sum;
 }
 
+/* printf would say "-nan", by the accident of a bit. */
+static double unsigned_nan(double x)
+{
+    return isnan(x) ? (double)NAN : x;
+}
+
 static err_t refuse_nan(const struct pass *ps)
 {
     const struct engine *e = ps->engine;
@@ -60,7 +66,7 @@ static err_t refuse_nan(const struct pass *ps)
                    "step %" PRId64
                    " was refused: the loss is %g and the gradient's norm %g. Parameters are those of step "
                    "%" PRId64 ". Resume from an earlier checkpoint with a smaller train.lr or train.clip",
-                   e->step + 1, loss, norm, e->step);
+                   e->step + 1, unsigned_nan(loss), unsigned_nan(norm), e->step);
 }
 
 static err_t before_action(void *arg, const struct action *a)

@@ -223,6 +223,8 @@ void shm_close_comm(struct comm *c)
 {
     struct shm_comm *s = (struct shm_comm *)c;
     shm_group_free(s->all);
+    free(s->tree_stack);
+    free(s->tree_nodes);
     if (s->head)
         munmap(s->head, s->map_bytes);
     free(s);

@@ -63,6 +63,9 @@ struct shm_comm {
     uint8_t *shared[SHM_MAX_WORLD]; /* of every rank */
     size_t shared_bytes;            /* of this one, rounded up to pages */
     struct comm_group *all;
+    void *tree_stack; /* scratch of shm_tree_reduce, made by the first */
+    void *tree_nodes;
+    size_t tree_cap;
 };
 
 struct shm_group {

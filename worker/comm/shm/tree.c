@@ -91,6 +91,21 @@ static void publish(struct comm_group *g, const struct comm_tree_node *mine, int
         memcpy(l->node, mine, (size_t)n_mine * sizeof(*mine));
 }
 
+/* Kept for the next sum: a step allocates nothing. */
+static err_t scratch(struct shm_comm *s, struct tree *t, size_t n)
+{
+    if (!s->tree_stack)
+        s->tree_stack = malloc((size_t)MAX_DEPTH * BLOCK * 8);
+    if (n > s->tree_cap || !s->tree_nodes) {
+        free(s->tree_nodes);
+        s->tree_cap = n + 64;
+        s->tree_nodes = malloc(s->tree_cap * sizeof(*t->nodes));
+    }
+    t->stack = s->tree_stack;
+    t->nodes = s->tree_nodes;
+    return t->stack && t->nodes ? OK : ERR_NOMEM;
+}
+
 static err_t collect(struct comm_group *g, int64_t n_leaves, struct tree *t)
 {
     int64_t total = 0;
@@ -100,10 +115,9 @@ static err_t collect(struct comm_group *g, int64_t n_leaves, struct tree *t)
             return ERR_LIMIT;
         total += l->n;
     }
-    t->nodes = calloc((size_t)(total ? total : 1), sizeof(*t->nodes));
-    t->stack = malloc((size_t)MAX_DEPTH * BLOCK * 8);
-    if (!t->nodes || !t->stack)
-        return ERR_NOMEM;
+    err_t err = scratch(shm_of(g), t, (size_t)total);
+    if (err)
+        return err;
     for (int i = 0; i < g->n; i++) {
         const struct list *l = (const struct list *)shm_window(g, i)->in[0];
         for (int64_t k = 0; k < l->n; k++)
@@ -140,8 +154,6 @@ err_t shm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, i
     err = collect(g, n_leaves, &t);
     if (!err)
         sum_slice(g, &t, n_leaves, out, n);
-    free(t.nodes);
-    free(t.stack);
     if (err == ERR_NOMEM)
         shm_abort(g->comm); /* the others go on to a sum that this rank cannot contribute to */
     err_t last = shm_barrier(g);

@@ -1,0 +1,185 @@
+/* Choosing tokens against a plain count, and dt-worker --generate on a checkpoint made here. */
+#include "tests/lib/test.h"
+
+#include "common/base/file.h"
+#include "common/ckpt/ckpt.h"
+#include "worker/generate.h"
+#include "worker/step/snapshot.h"
+
+#include <math.h>
+#include <sys/wait.h>
+
+/* ---- choosing ---- */
+
+#define N 50
+
+static void fill(float *logits)
+{
+    for (int i = 0; i < N; i++)
+        logits[i] = (float)((i * 29) % 17) / 4.0f;
+}
+
+TEST(temperature_zero_takes_the_first_of_the_largest)
+{
+    float logits[N];
+    int32_t order[N];
+    struct generate g = {.temperature = 0, .seed = 3};
+    fill(logits);
+    int best = 0;
+    for (int i = 0; i < N; i++)
+        best = logits[i] > logits[best] ? i : best;
+    for (int position = 0; position < 20; position++)
+        assert_int_equal(generate_choose(logits, N, &g, position, order), best);
+}
+
+/* Frequencies over many positions follow the softmax within four standard deviations. */
+static void check_frequencies(const struct generate *g, int64_t k)
+{
+    float logits[N];
+    int32_t order[N];
+    double p[N], sum = 0;
+    int count[N] = {0};
+    const int draws = 20000;
+    fill(logits);
+    for (int i = 0; i < N; i++) {
+        int better = 0;
+        for (int j = 0; j < N; j++)
+            better += logits[j] > logits[i] || (logits[j] == logits[i] && j < i);
+        p[i] = better < k ? exp((double)logits[i] / g->temperature) : 0;
+        sum += p[i];
+    }
+    for (int position = 0; position < draws; position++)
+        count[generate_choose(logits, N, g, position, order)]++;
+    for (int i = 0; i < N; i++) {
+        double q = p[i] / sum, deviation = sqrt(draws * q * (1 - q));
+        if (fabs(count[i] - draws * q) > 4.5 * deviation)
+            fail_msg("token %d came %d times, %.1f expected", i, count[i], draws * q);
+    }
+}
+
+TEST(tokens_come_as_often_as_softmax_says)
+{
+    check_frequencies(&(struct generate){.temperature = 1.0, .seed = 1}, N);
+    check_frequencies(&(struct generate){.temperature = 0.5, .seed = 2}, N);
+    check_frequencies(&(struct generate){.temperature = 2.0, .seed = 3, .top_k = 7}, 7);
+}
+
+TEST(top_one_is_the_likeliest)
+{
+    float logits[N];
+    int32_t order[N];
+    fill(logits);
+    struct generate one = {.temperature = 1.0, .top_k = 1}, zero = {.temperature = 0};
+    for (int position = 0; position < 50; position++)
+        assert_int_equal(generate_choose(logits, N, &one, position, order),
+                         generate_choose(logits, N, &zero, position, order));
+}
+
+/* ---- the program ---- */
+
+static const char yaml[] = "name: tiny\nmodel: {arch: llama, dim: 32, layers: 1, heads: 2, vocab: 256}\n"
+                           "data: {train: [/nothing], tokenizer: bytes}\n"
+                           "train: {steps: 1, seq: 24, global_batch: 1, micro_batch: 1}\ncheckpoint: {dir: /nowhere}\n";
+
+/* The first parameters of the model, as a committed checkpoint. */
+static void make_checkpoint(char *ret, size_t size)
+{
+    struct job_spec job;
+    struct graph graph;
+    struct engine e;
+    struct snapshot s;
+    struct ckpt_part *part;
+    struct why why = {""};
+    char partial[512];
+    static int64_t step; /* all cases may run in one process */
+    assert_ok(job_parse("tiny", yaml, strlen(yaml), NULL, 0, &job, &why));
+    assert_ok(graph_build(&job.model, job.train.seq, &graph, &why));
+    const struct engine_config config = {.job = &job, .graph = &graph, .world = 1, .generate = true};
+    assert_ok(engine_init(&e, &config, &why));
+    assert_ok(engine_start(&e, NULL, &why));
+    engine_fill_state(&e);
+    assert_ok(snapshot_plan_load(&e, false, &s));
+    struct ckpt_piece *pieces = calloc((size_t)s.n, sizeof(*pieces));
+    for (int i = 0; i < s.n; i++) {
+        pieces[i] = (struct ckpt_piece){.fqn = s.pieces[i].fqn,
+                                        .dtype = s.pieces[i].dtype,
+                                        .ndim = s.pieces[i].ndim,
+                                        .box = s.pieces[i].box,
+                                        .data = s.pieces[i].data};
+        memcpy(pieces[i].shape, s.pieces[i].shape, sizeof(s.pieces[i].shape));
+    }
+    assert_ok(ckpt_partial_dir(test_tmpdir(), ++step, 1, partial, sizeof(partial)));
+    assert_ok(file_make_dirs(partial, 0700));
+    assert_ok(ckpt_part_write(partial, 0, pieces, s.n, NULL, 0, &part, &why));
+    const struct ckpt_commit commit = {.root = test_tmpdir(), .step = step, .epoch = 1, .job_yaml = yaml, .loss = NAN};
+    assert_ok(ckpt_commit(&commit, &part, 1, &why));
+    assert_ok(ckpt_step_dir(test_tmpdir(), step, ret, size));
+    ckpt_part_free(part);
+    free(pieces);
+    snapshot_fini(&s);
+    engine_fini(&e);
+    graph_fini(&graph);
+    job_fini(&job);
+}
+
+static int run(const char *arguments, char *ret, size_t size)
+{
+    char command[1024];
+    const char *bin = getenv("DTD_BIN");
+    snprintf(command, sizeof(command), "%s/dt-worker %s 2>&1", bin ? bin : "bin", arguments);
+    FILE *f = popen(command, "r");
+    size_t n = fread(ret, 1, size - 1, f);
+    ret[n] = '\0';
+    return WEXITSTATUS(pclose(f));
+}
+
+TEST(the_same_seed_makes_the_same_text)
+{
+    char dir[512], arguments[800], a[4096], b[4096], c[4096];
+    make_checkpoint(dir, sizeof(dir));
+    snprintf(arguments, sizeof(arguments), "--generate %s --prompt 'Once upon' --tokens 40 --seed 5", dir);
+    assert_int_equal(run(arguments, a, sizeof(a)), 0);
+    assert_int_equal(run(arguments, b, sizeof(b)), 0);
+    assert_string_equal(a, b);
+    assert_memory_equal(a, "Once upon", 9);
+    snprintf(arguments, sizeof(arguments), "--generate %s --prompt 'Once upon' --tokens 40 --seed 6", dir);
+    assert_int_equal(run(arguments, c, sizeof(c)), 0);
+    assert_string_not_equal(a, c);
+}
+
+/* What comes first does not depend on how much is asked for, though the window's length does. */
+TEST(a_longer_text_begins_as_the_shorter)
+{
+    char dir[512], arguments[800], a[4096], b[4096];
+    make_checkpoint(dir, sizeof(dir));
+    snprintf(arguments, sizeof(arguments), "--generate %s --prompt ab --tokens 3 --temperature 0", dir);
+    assert_int_equal(run(arguments, a, sizeof(a)), 0);
+    snprintf(arguments, sizeof(arguments), "--generate %s --prompt ab --tokens 60 --temperature 0", dir);
+    assert_int_equal(run(arguments, b, sizeof(b)), 0);
+    assert_memory_equal(a, b, 5);
+}
+
+TEST(what_cannot_be_generated_names_the_cause)
+{
+    char text[4096];
+    assert_int_equal(run("--generate /no/such/place", text, sizeof(text)), 3);
+    assert_non_null(strstr(text, "/no/such/place"));
+    assert_int_equal(run("--generate x --probe", text, sizeof(text)), 2);
+    assert_int_equal(run("--tokens -1 --generate x", text, sizeof(text)), 2);
+    assert_int_equal(run("", text, sizeof(text)), 2);
+}
+
+TEST(probe_prints_json)
+{
+    char text[8192];
+    assert_int_equal(run("--probe", text, sizeof(text)), 0);
+    assert_non_null(strstr(text, "\"cores\""));
+    assert_non_null(strstr(text, "\"gpu_missing\""));
+}
+
+TEST(a_worker_without_its_ticket_says_so)
+{
+    char text[4096];
+    assert_int_equal(run("--job 1 --slot 0 3</dev/null", text, sizeof(text)), 1);
+    assert_non_null(strstr(text, "ticket"));
+}
