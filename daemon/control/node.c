@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,16 @@ static void forget_jobs(struct node *n)
     }
 }
 
+/* The log is whole on disk; what the supervisor still has is nobody's any more. */
+static void log_is_closed(void *owner)
+{
+    struct node *n = owner;
+    n->log = NULL;
+    if (sup_end(&n->sup))
+        log_error("the supervisor was not told to end");
+    uv_stop(&n->loop);
+}
+
 void node_tick(struct node *n)
 {
     bool over = true;
@@ -60,9 +71,8 @@ void node_tick(struct node *n)
     if (n->stopping && over && !n->ended) {
         log_info("all jobs have left");
         n->ended = true;
-        if (sup_end(&n->sup))
-            log_error("the supervisor was not told to end");
         rpc_server_finish(n);
+        log_close(n->log, log_is_closed);
     }
 }
 
@@ -201,6 +211,12 @@ static void on_timer(uv_timer_t *timer)
         node_tick(n);
 }
 
+static void on_sigterm(uv_signal_t *signal, int number)
+{
+    log_info("ended by a signal number=%d", number);
+    uv_stop(signal->loop);
+}
+
 /* ---- start and end ---- */
 
 static err_t start_log(struct node *n, struct why *why)
@@ -230,6 +246,10 @@ err_t node_start(struct node *n, struct why *why)
     int rc = uv_loop_init(&n->loop);
     if (!rc)
         rc = uv_timer_init(&n->loop, &n->timer);
+    if (!rc)
+        rc = uv_signal_init(&n->loop, &n->sigterm);
+    if (!rc)
+        rc = uv_signal_start(&n->sigterm, on_sigterm, SIGTERM);
     if (rc)
         return why_set(why, err_from_errno(-rc), "event loop: %s", uv_strerror(rc));
     n->timer.data = n;
@@ -253,6 +273,12 @@ void node_stop(struct node *n)
     n->stopping = true;
     for (struct job *j = n->jobs; j; j = j->next)
         job_leave(j);
-    if (n->listener)
+    if (n->listener) {
         node_tick(n);
+        return;
+    }
+    /* Nobody has been adopted, so nobody can be asked to save. */
+    if (sup_end(&n->sup))
+        log_error("the supervisor was not told to end");
+    uv_stop(&n->loop);
 }

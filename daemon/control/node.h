@@ -35,6 +35,7 @@ struct node {
     struct rpc_listener *listener; /* NULL until served */
     struct job *jobs;              /* ascending by id */
     uv_timer_t timer;
+    uv_signal_t sigterm;
     int64_t retry_ms; /* when the outbox and the metrics try again */
     bool stopping, ended;
 };

@@ -83,6 +83,21 @@ void dtd_kill(struct dtd *d)
     assert_int_equal(d->pid, waitpid(d->pid, NULL, 0));
 }
 
+/* A crash that a new control has covered up is a failure all the same. */
+static void check_log(const char *dir, const char *name)
+{
+    static const char *const bad[] = {"Sanitizer", "runtime error:", "illegal move", "Assertion", "not acknowledged"};
+    char path[512];
+    snprintf(path, sizeof(path), "%s%s", dir, name);
+    char *text = read_text(path);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        const char *at = strstr(text, bad[i]);
+        if (at)
+            fail_msg("%s says: %.1500s", path, at);
+    }
+    free(text);
+}
+
 int dtd_down(struct dtd *d)
 {
     int status;
@@ -91,6 +106,8 @@ int dtd_down(struct dtd *d)
     client_close(d->client);
     d->client = NULL;
     assert_int_equal(d->pid, waitpid(d->pid, &status, 0));
+    check_log(d->dir, ".log");
+    check_log(d->dir, "/control.log");
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 

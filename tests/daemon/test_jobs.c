@@ -197,8 +197,8 @@ TEST(streams_follow_to_the_end)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* A full disk is played by a link into a folder that is not there: what cannot be written waits, is shown all the same, and
- * is written when it can be. */
+/* A full disk is played by a link into a folder that is not there: what cannot be written waits, is shown all the same,
+ * and is written when it can be. */
 TEST(metrics_wait_for_space)
 {
     char job[32], path[512], text[1200];
