@@ -135,6 +135,8 @@ static err_t items_append(struct machine *m, uint32_t container, uint32_t base, 
     struct pickle *p = m->p;
     struct pickle_node *c = &p->nodes[container];
     uint32_t have = used(c), start;
+    if (!n)
+        return OK;
     if (have + n > c->cap) {
         uint32_t cap = have + n > 2 * c->cap ? have + n : 2 * c->cap;
         err_t err = items_take(p, cap, &start);
