@@ -85,6 +85,7 @@ const struct kcase kcases[] = {
     {"sumsq_blocks", .n = 1024},
     {"sumsq_blocks", .n = 5000},
     {"zero", .n = 10007},
+    {"zero", .n = (1 << 20) + 77}, /* past the caches */
     {"copy", .n = 10007},
 };
 const int n_kcases = sizeof(kcases) / sizeof(kcases[0]);
