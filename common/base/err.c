@@ -82,14 +82,18 @@ err_t why_set(struct why *why, err_t err, const char *fmt, ...)
 err_t why_prefix(struct why *why, err_t err, const char *fmt, ...)
 {
     if (why) {
-        char old[sizeof(why->text)];
-        memcpy(old, why->text, sizeof(old));
+        const struct why old = *why;
         va_list ap;
         va_start(ap, fmt);
         int n = vsnprintf(why->text, sizeof(why->text), fmt, ap);
         va_end(ap);
-        if (n > 0 && (size_t)n < sizeof(why->text))
-            snprintf(why->text + n, sizeof(why->text) - (size_t)n, ": %s", old);
+        /* What does not fit is cut off at the end: the prefix is what the reader has not seen yet. */
+        if (n > 0 && (size_t)n + 3 < sizeof(why->text)) {
+            strcpy(why->text + n, ": ");
+            size_t room = sizeof(why->text) - (size_t)n - 3, len = strnlen(old.text, sizeof(old.text));
+            memcpy(why->text + n + 2, old.text, len < room ? len : room);
+            why->text[n + 2 + (len < room ? len : room)] = '\0';
+        }
     }
     return err;
 }

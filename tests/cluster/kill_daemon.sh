@@ -50,8 +50,12 @@ save)
   wait_for 60 "step 20" reached "$job" 18
   before=$(worker_pid "$job" 0)
   n=0
+  pids=$(pid_of "$who")
   until compgen -G "$tmp/killed/.step-*.partial" >/dev/null || [ $((n += 1)) -gt 200000 ]; do :; done
-  kill_it
+  kill -9 $pids
+  partial=$(compgen -G "$tmp/killed/.step-*.partial" || true)
+  echo "killed $who while ${partial:-nothing} was there"
+  [ -n "$partial" ] || [ "$who" != io ] || fail "io was not killed in mid-save"
   ;;
 esac
 if [ "$who" = supervisor ] && [ "$when" != submit ]; then

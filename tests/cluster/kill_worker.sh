@@ -15,8 +15,8 @@ wait_for 30 "step 12" reached "$job" 12
 kill -9 "$(worker_pid "$job" 1)"
 wait_done "$job"
 status "$job" | jq -e '.epoch >= 2 and .restarts == 1' >/dev/null || { status "$job"; fail "no second epoch"; }
-status "$job" | jq -e '[.incidents[].seen] | any(test("signal 9"))' >/dev/null || { status "$job"; fail "no incident names signal 9"; }
-status "$job" | jq -r '.incidents[] | "\(.seen); \(.decided); noticed after \(.detect_ms) ms, stepping again after \(.recover_ms) ms"'
+status "$job" | jq -e '[.incident[].seen] | any(test("signal 9"))' >/dev/null || { status "$job"; fail "no incident names signal 9"; }
+status "$job" | jq -r '.incident[] | "\(.seen); \(.decided); noticed after \(.detect_ms) ms, stepping again after \(.recover_ms) ms"'
 hashes "$tmp/killed/step-60" >"$tmp/killed-hashes"
 cmp "$tmp/big-quiet-hashes" "$tmp/killed-hashes" || fail "another end than the undisturbed run"
 
