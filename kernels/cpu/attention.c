@@ -127,6 +127,7 @@ static void forward_queries(const struct attn_head *h, int64_t q0, struct attn_w
         KERN_FN(attn_weighted)(a, &b, w->s, w->v_rows, w->padded, w->out);
     }
     for (int64_t i = 0; i < b.nq; i++) {
+        tile_expect_row(o + (i + TILE_AHEAD) * a->o_stride, a->head_dim, 1);
         give_scaled(a->head_dim, w->out + i * w->padded, 1 / w->sum[i], o + i * a->o_stride);
         h->lse[q0 + i] = w->max[i] + logf(w->sum[i]);
     }

@@ -74,8 +74,10 @@ static void backward_block(const struct attn_head *h, const struct attn_block *b
 
 static void give_rows(int64_t n, int64_t width, const float *from, int64_t padded, float *to, int64_t stride)
 {
-    for (int64_t i = 0; i < n; i++)
-        memcpy(to + i * stride, from + i * padded, (size_t)width * sizeof(float));
+    for (int64_t i = 0; i < n; i++, from += padded, to += stride) {
+        tile_expect_row(to + TILE_AHEAD * stride, width, 1);
+        memcpy(to, from, (size_t)width * sizeof(float));
+    }
 }
 
 static void backward_head(const struct attn_job *job, const struct attn_head *h, struct attn_work *w)

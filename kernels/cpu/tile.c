@@ -108,14 +108,6 @@ static void pack_square(const float *from, int64_t stride, float *to)
 }
 #endif
 
-/* Rows of one head lie a page or so apart, too far for the hardware to see them coming. Rows beyond the last do no
- * harm. */
-static ALWAYS_INLINE void prefetch_row(const float *row, int64_t width)
-{
-    for (int64_t j = 0; j < width; j += 16)
-        __builtin_prefetch(row + j);
-}
-
 /* VF columns of a panel, from rows of which `rows` exist. */
 static void pack_columns(int64_t rows, int64_t width, const float *from, int64_t stride, float *to)
 {
@@ -132,7 +124,7 @@ void KERN_FN(tile_pack_transposed)(int64_t n, int64_t width, const float *from, 
     for (int64_t first = 0; first < n; first += PANEL, to += width * PANEL)
         for (int64_t j = 0; j < PANEL; j += VF) {
             for (int64_t i = 0; i < VF; i++)
-                prefetch_row(from + (first + j + VF + i) * stride, width);
+                tile_expect_row(from + (first + j + VF + i) * stride, width, 0);
             pack_columns(n - first - j, width, from + (first + j) * stride, stride, to + j);
         }
 }
@@ -140,7 +132,7 @@ void KERN_FN(tile_pack_transposed)(int64_t n, int64_t width, const float *from, 
 void KERN_FN(tile_pack_rows)(int64_t n, int64_t width, int64_t padded, const float *from, int64_t stride, float *to)
 {
     for (int64_t i = 0; i < n; i++, from += stride, to += padded) {
-        prefetch_row(from + TILE_AHEAD * stride, width);
+        tile_expect_row(from + TILE_AHEAD * stride, width, 0);
         memcpy(to, from, (size_t)width * sizeof(float));
         memset(to + width, 0, (size_t)(padded - width) * sizeof(float));
     }

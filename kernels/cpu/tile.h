@@ -10,6 +10,14 @@
 #define TILE_AHEAD 12             /* rows: how far packing prefetches */
 #define PANEL (TILE_VECTORS * VF) /* columns of a packed panel */
 
+/* Rows of one head lie a page or so apart, too far for the hardware to see them coming: asks for one, to be read (0) or
+ * written (1). Rows beyond the last do no harm. */
+static ALWAYS_INLINE void tile_expect_row(const float *row, int64_t width, const int write)
+{
+    for (int64_t j = 0; j < width; j += 16)
+        __builtin_prefetch(row + j, write);
+}
+
 /* c[rows, vectors * VF] (= | +=) a[rows, k] b[k, vectors * VF], 1 <= rows <= TILE_ROWS, 1 <= vectors <= TILE_VECTORS.
  * a[i, l] is at a + i * a_row + l * a_step, so that a transposed a needs no copy. Sums run over l ascending. */
 void KERN_FN(tile)(int rows, int vectors, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
