@@ -5,12 +5,14 @@
  *  - matrices are row-major and dense; T counts tokens of one microbatch, samples stand one after another in it;
  *  - every call takes a stream and may return before the work is done; on a CPU the stream is the calling thread;
  *  - "=" writes the output, "+=" adds to it; which one is said at each function. Gradients of parameters are always +=;
- *  - data pointers are of the table's `dtype` unless said otherwise; token ids are int32; statistics that a backward
- * reads (rstd, mean, lse) have the table's dtype; sums run in float64 in `ref`, in at least float32 elsewhere;
- *  - results do not depend on anything but the arguments: same inputs, same bits;
+ *  - data pointers are of the table's `dtype` unless said otherwise; token ids are int32; statistics that a
+ *    backward reads (rstd, mean, lse) have the table's dtype; sums run in float64 in `ref`, in at least float32
+ *    elsewhere;
+ *  - results do not depend on anything but the arguments: same inputs, same bits; nor on the stream's threads, save
+ *    gemm's. What is computed element by element (adamw, activations) does not depend on where a range begins or ends;
  *  - nothing is allocated in the steady state; scratch belongs to the stream. Indices are 64 bits;
- *  - arguments are promised by the plan, so a wrong one is an assert; a foreign library's failure is ERR_INTERNAL,
- * logged there. */
+ *  - arguments are promised by the plan, so a wrong one is an assert; a foreign library's failure is
+ *    ERR_INTERNAL, logged there. */
 #ifndef DTD_KERNELS_KERNELS_H
 #define DTD_KERNELS_KERNELS_H
 
@@ -32,8 +34,8 @@ struct kern_gemm {
 
 /* Scaled dot-product attention, softmax(q k^T / sqrt(head_dim) [+ causal mask]) v, per sample and head.
  * q, o: [batch*seq, heads*head_dim]; k, v: [batch*seq, kv_heads*head_dim]; row strides in elements, so that q, k and v
- * may lie side by side in one matrix. lse[batch, heads, seq]: natural log of the row's sum of exp. heads % kv_heads ==
- * 0. */
+ * may lie side by side in one matrix. lse[batch, heads, seq]: natural log of the row's sum of exp. kv_heads
+ * divides heads. */
 struct kern_attention {
     int64_t batch, seq, heads, kv_heads, head_dim;
     int64_t q_stride, k_stride, v_stride, o_stride;
