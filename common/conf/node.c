@@ -28,7 +28,7 @@ static const struct schema_row rows[] = {
     {ROW(state_dir, SCHEMA_TEXT, "\"\"",
          "Where dtd keeps its state. Empty: `$DTD_DIR`, else `$XDG_STATE_HOME/dtd`, else `~/.local/state/dtd`."),
      .check = check_dir},
-    {ROW(slots, SCHEMA_INT, "0", "Workers that this node takes at most. 0: one a core."), .min = 0, .max = 4096},
+    {ROW(slots, SCHEMA_INT, "0", "Workers that this node takes at most. 0: 16, or one a core where there are more."), .min = 0, .max = 4096},
     {ROW(log.level, SCHEMA_ENUM, "info", "What is logged. `DTD_LOG` in the environment wins."), .names = level_names},
     {ROW(snapshot.entries, SCHEMA_INT, "1024", "Entries of the replicated log after which a snapshot is taken."),
      .min = 16, .max = 1000000},

@@ -335,13 +335,28 @@ static bool tick_scanning(struct job *j)
     return false;
 }
 
+/* Nothing new starts while the log takes nothing; the reason says what it waits for. */
+static void say_log_wait(struct job *j)
+{
+    const struct node *n = j->node;
+    if (!n->outbox.err || j->reason[0])
+        return;
+    const char *warning = log_warning(n->log);
+    snprintf(j->reason, sizeof(j->reason), "waits for the log: %s; free some space in %s",
+             warning ? warning : err_text(n->outbox.err), n->dir);
+    j->dirty = true;
+}
+
 static bool tick_committing(struct job *j)
 {
     job_processes_need(j, false);
     if (j->stopping)
         return true;
-    if (!j->epoch_committed)
+    if (!j->epoch_committed) {
+        say_log_wait(j);
         return false;
+    }
+    j->reason[0] = '\0';
     job_move(j, PHASE_LOADING, "the epoch is in the log");
     return true;
 }

@@ -69,8 +69,8 @@ void job_process_kill(struct job *j, int slot, int sig)
 
 static void start(struct job *j, int slot)
 {
-    struct job_process *p = job_process(j, slot);
     bool io = slot == CHANNEL_SLOT_IO;
+    struct job_process *p = io ? &j->io.p : &j->workers[slot].p;
     *p = (struct job_process){.state = PROCESS_ASKED, .silent_since_ms = clock_mono_ms()};
     struct sup_spawn x = {.job = j->id,
                           .slot = slot,
@@ -208,6 +208,8 @@ static void child_ended(struct job *j, struct job_process *p, const struct chann
 void job_process_child(struct job *j, const struct channel_msg *m)
 {
     struct job_process *p = job_process(j, m->slot);
+    if (!p)
+        return;
     bool ours = memcmp(p->token, m->token, sizeof(p->token)) == 0;
     /* The list of a supervisor that knows more than we do; a running child wins over the end of its predecessor. */
     bool adopt = p->state == PROCESS_ABSENT || (p->state == PROCESS_ENDED && m->state == CHANNEL_RUNNING);

@@ -245,7 +245,7 @@ void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage 
     for (struct job *j = n->jobs; j; j = j->next)
         count++;
     struct job_status *all = calloc(count + 1, sizeof(*all));
-    Dtd__JobStatus **refs = calloc(count + 1, sizeof(*refs));
+    Dtd__JobStatus **refs = calloc(count + 1, sizeof(void *));
     for (struct job *j = n->jobs; j && all && refs; j = j->next) {
         if (job_status_fill(&all[filled], j, false))
             break;
@@ -286,7 +286,7 @@ void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCM
     size_t count = s ? (size_t)s->n_checkpoints : 0;
     Dtd__CheckpointList list = DTD__CHECKPOINT_LIST__INIT;
     Dtd__Checkpoint *all = calloc(count + 1, sizeof(*all));
-    Dtd__Checkpoint **refs = calloc(count + 1, sizeof(*refs));
+    Dtd__Checkpoint **refs = calloc(count + 1, sizeof(void *));
     for (size_t i = 0; i < count && all && refs; i++) {
         fill_checkpoint(&all[i], id, &s->checkpoints[i]);
         refs[i] = &all[i];

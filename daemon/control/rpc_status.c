@@ -79,9 +79,9 @@ static err_t fill_lists(struct job_status *s, const struct job *j, const struct 
 {
     size_t nw = (size_t)j->n_workers, ni = state ? (size_t)state->n_incidents : 0;
     s->workers = need(nw, sizeof(*s->workers));
-    s->worker_refs = need(nw, sizeof(*s->worker_refs));
+    s->worker_refs = need(nw, sizeof(void *));
     s->incidents = need(ni, sizeof(*s->incidents));
-    s->incident_refs = need(ni, sizeof(*s->incident_refs));
+    s->incident_refs = need(ni, sizeof(void *));
     if (!s->workers || !s->worker_refs || !s->incidents || !s->incident_refs) {
         job_status_fini(s);
         return ERR_NOMEM;

@@ -157,10 +157,8 @@ static void read_signals(struct supervisor *s)
 int sv_run(struct supervisor *s)
 {
     while (tick(s), s->phase != SV_ENDED) {
-        sv_channel_flush(s);
-        struct pollfd fds[] = {{.fd = s->signals, .events = POLLIN}, {.fd = s->channel, .events = POLLIN}};
-        if (s->channel >= 0 && sv_channel_pending(s))
-            fds[1].events |= POLLOUT;
+        short more = s->channel < 0 || sv_channel_flush(s) ? 0 : POLLOUT;
+        struct pollfd fds[] = {{.fd = s->signals, .events = POLLIN}, {.fd = s->channel, .events = POLLIN | more}};
         if (poll(fds, 2, wait_ms(s)) < 0 && errno != EINTR) {
             log_error("poll error=%s", strerror(errno));
             return 1;

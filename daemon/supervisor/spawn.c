@@ -54,34 +54,6 @@ static void child_bind(const uint8_t *cpus)
         log_warn("not bound to its cores error=%s", strerror(errno));
 }
 
-static bool same_key(const char *a, const char *b)
-{
-    size_t n = strcspn(a, "=");
-    return strncmp(a, b, n) == 0 && b[n] == '=';
-}
-
-/* The job's variables and, behind them, ours that they do not replace. */
-static char **child_environ(const struct sv_exec *x)
-{
-    size_t n = 0, own = 0;
-    while (environ[own])
-        own++;
-    char **env = calloc(own + x->env_bytes + 1, sizeof(*env));
-    if (!env)
-        return environ;
-    for (const char *p = x->env; p && p < x->env + x->env_bytes; p += strlen(p) + 1)
-        env[n++] = (char *)p;
-    size_t given = n;
-    for (size_t i = 0; i < own; i++) {
-        bool replaced = false;
-        for (size_t k = 0; k < given; k++)
-            replaced = replaced || same_key(env[k], environ[i]);
-        if (!replaced)
-            env[n++] = environ[i];
-    }
-    return env;
-}
-
 _Noreturn static void child_exec(const struct supervisor *s, const struct sv_exec *x, pid_t parent)
 {
     char path[2 * PATH_MAX];
@@ -96,7 +68,9 @@ _Noreturn static void child_exec(const struct supervisor *s, const struct sv_exe
     snprintf(path, sizeof(path), "%s/%s", s->bin, x->argv[0]);
     if (child_place_fds(x) == 0) {
         child_bind(x->cpus);
-        execve(path, (char *const *)x->argv, child_environ(x));
+        for (const char *p = x->env; p && p < x->env + x->env_bytes; p += strlen(p) + 1)
+            putenv((char *)p);
+        execv(path, (char *const *)x->argv);
     }
     log_error("not started program=%s error=%s", path, strerror(errno));
     _exit(127);
@@ -114,7 +88,7 @@ pid_t sv_exec(const struct supervisor *s, const struct sv_exec *x)
 
 /* ---- children of jobs ---- */
 
-static struct sv_child *child_find(struct supervisor *s, uint64_t job, int slot)
+struct sv_child *sv_child_find(struct supervisor *s, uint64_t job, int slot)
 {
     for (int i = 0; i < SV_MAX_CHILDREN; i++) {
         struct sv_child *c = &s->children[i];
@@ -157,7 +131,7 @@ static int child_start(struct supervisor *s, const struct channel_msg *m, pid_t 
         return ESHUTDOWN;
     if (m->job == 0 || m->slot >= m->slots)
         return EINVAL;
-    if (child_find(s, m->job, m->slot))
+    if (sv_child_find(s, m->job, m->slot))
         return EEXIST;
     int e = sv_job_need(s, m->job, m->slots, &j);
     if (e)

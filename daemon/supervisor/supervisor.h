@@ -82,7 +82,7 @@ int sv_log_open(const struct supervisor *s, const char *name);
 /* ---- spawn.c: processes ---- */
 struct sv_exec {
     const char *const *argv; /* [0] is the program's name beside our own */
-    const char *env;         /* "K=V\0" .., put before what we have ourselves */
+    const char *env;         /* "K=V\0" .., in place of what we have ourselves */
     size_t env_bytes;
     int log;        /* becomes 1 and 2; -1: stay ours */
     const int *fds; /* become 3, 4, .. */
@@ -92,6 +92,8 @@ struct sv_exec {
 };
 /* Returns the pid, or -1 with errno. A program that cannot be executed ends with 127 and says why in its log. */
 pid_t sv_exec(const struct supervisor *s, const struct sv_exec *x);
+/* The child that runs, or NULL. */
+struct sv_child *sv_child_find(struct supervisor *s, uint64_t job, int slot);
 /* Starts the child that `m` asks for and records it; a failure is recorded as CHANNEL_REFUSED. */
 void sv_child_spawn(struct supervisor *s, const struct channel_msg *m);
 void sv_children_signal(struct supervisor *s, int sig);
@@ -101,9 +103,8 @@ void sv_reap(struct supervisor *s);
 
 /* ---- talk.c: the channel ---- */
 void sv_channel_read(struct supervisor *s);
-/* Says what is due, as far as the socket takes it. */
-void sv_channel_flush(struct supervisor *s);
-bool sv_channel_pending(const struct supervisor *s);
+/* Says what is due, as far as the socket takes it; true when all has been said. */
+bool sv_channel_flush(struct supervisor *s);
 /* control is gone: nothing is due until the next one asks. */
 void sv_channel_close(struct supervisor *s);
 

@@ -32,43 +32,24 @@ static bool say_child(struct supervisor *s, const struct sv_child *c)
     return say(s, &m);
 }
 
-static bool say_job(struct supervisor *s, const struct sv_job *j)
+static bool say_kind(struct supervisor *s, enum channel_kind kind, uint64_t job, int slots)
 {
-    const struct channel_msg m = {.kind = CHANNEL_JOB, .job = j->id, .slots = j->slots};
-    return say(s, &m);
-}
-
-static bool say_kind(struct supervisor *s, enum channel_kind kind)
-{
-    const struct channel_msg m = {.kind = kind};
+    const struct channel_msg m = {.kind = kind, .job = job, .slots = slots};
     return say(s, &m);
 }
 
 /* Jobs and children before LISTED: the list has ended when everything before it was said. */
-void sv_channel_flush(struct supervisor *s)
+bool sv_channel_flush(struct supervisor *s)
 {
-    for (int i = 0; i < SV_MAX_JOBS; i++)
-        if (s->jobs[i].id && s->jobs[i].due && (s->jobs[i].due = !say_job(s, &s->jobs[i])))
-            return;
-    for (int i = 0; i < SV_MAX_CHILDREN; i++) {
-        struct sv_child *c = &s->children[i];
+    for (struct sv_job *j = s->jobs; j < s->jobs + SV_MAX_JOBS; j++)
+        if (j->id && j->due && (j->due = !say_kind(s, CHANNEL_JOB, j->id, j->slots)))
+            return false;
+    for (struct sv_child *c = s->children; c < s->children + SV_MAX_CHILDREN; c++)
         if (c->job && c->due && (c->due = !say_child(s, c)))
-            return;
-    }
-    if (s->listed_due && (s->listed_due = !say_kind(s, CHANNEL_LISTED)))
-        return;
-    if (s->shutdown_due)
-        s->shutdown_due = !say_kind(s, CHANNEL_SHUTDOWN);
-}
-
-bool sv_channel_pending(const struct supervisor *s)
-{
-    bool pending = s->listed_due || s->shutdown_due;
-    for (int i = 0; i < SV_MAX_JOBS && !pending; i++)
-        pending = s->jobs[i].id && s->jobs[i].due;
-    for (int i = 0; i < SV_MAX_CHILDREN && !pending; i++)
-        pending = s->children[i].job && s->children[i].due;
-    return pending;
+            return false;
+    s->listed_due = s->listed_due && !say_kind(s, CHANNEL_LISTED, 0, 0);
+    s->shutdown_due = s->shutdown_due && !say_kind(s, CHANNEL_SHUTDOWN, 0, 0);
+    return !s->listed_due && !s->shutdown_due;
 }
 
 void sv_channel_close(struct supervisor *s)
@@ -85,13 +66,11 @@ void sv_channel_close(struct supervisor *s)
 
 static void on_kill(struct supervisor *s, const struct channel_msg *m)
 {
-    for (int i = 0; i < SV_MAX_CHILDREN; i++) {
-        const struct sv_child *c = &s->children[i];
-        if (c->job != m->job || c->slot != m->slot || c->state != CHANNEL_RUNNING || !c->job)
-            continue;
-        log_info("signalled job=%" PRIu64 " slot=%d pid=%d signal=%d", c->job, c->slot, c->pid, m->signal);
-        kill(-c->pid, m->signal);
-    }
+    const struct sv_child *c = sv_child_find(s, m->job, m->slot);
+    if (!c)
+        return;
+    log_info("signalled job=%" PRIu64 " slot=%d pid=%d signal=%d", c->job, c->slot, c->pid, m->signal);
+    kill(-c->pid, m->signal);
 }
 
 static void on_ack(struct supervisor *s, const struct channel_msg *m)

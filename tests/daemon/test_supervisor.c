@@ -3,14 +3,25 @@
 
 #include "common/base/clock.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <sys/wait.h>
+
+/* Gone, or dead and not yet collected by whoever inherited it. */
+static bool is_gone(pid_t pid)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    char *text = read_text(path);
+    const char *state = strrchr(text, ')');
+    bool gone = !state || state[2] == 'Z' || state[2] == 'X';
+    free(text);
+    return gone;
+}
 
 static bool gone_within(pid_t pid, int ms)
 {
     for (int64_t until = clock_mono_ms() + ms; clock_mono_ms() < until; sleep_ms(5))
-        if (kill(pid, 0) && errno == ESRCH)
+        if (is_gone(pid))
             return true;
     return false;
 }

@@ -1,0 +1,61 @@
+/* Cores and slots. */
+#include "daemon/control/slots.h"
+#include "tests/lib/test.h"
+
+static struct slots four_cores(void)
+{
+    return (struct slots){.limit = 8, .n_cores = 4, .core = {1, 3, 8, 9}};
+}
+
+static int count(const uint8_t *cpus)
+{
+    int n = 0;
+    for (int i = 0; i < CHANNEL_MAX_CPUS / 8; i++)
+        n += __builtin_popcount(cpus[i]);
+    return n;
+}
+
+TEST(slots_are_counted)
+{
+    struct slots s = four_cores();
+    assert_true(slots_take(&s, 5));
+    assert_false(slots_take(&s, 4));
+    assert_true(slots_take(&s, 3));
+    slots_give(&s, 5);
+    assert_true(slots_take(&s, 5));
+}
+
+TEST(cores_are_shared_out)
+{
+    struct slots s = four_cores();
+    uint8_t a[CHANNEL_MAX_CPUS / 8], b[CHANNEL_MAX_CPUS / 8], both[CHANNEL_MAX_CPUS / 8];
+    slots_bind(&s, 2, 0, a);
+    slots_bind(&s, 2, 0, b);
+    assert_int_equal(2, count(a));
+    for (int i = 0; i < CHANNEL_MAX_CPUS / 8; i++)
+        both[i] = a[i] | b[i];
+    assert_int_equal(4, count(both)); /* no core twice */
+    slots_unbind(&s, a);
+    slots_bind(&s, 4, 1, both); /* the ones that were given back */
+    assert_int_equal(1, count(both));
+    assert_true(both[0] & a[0]);
+}
+
+TEST(too_many_workers_are_not_bound)
+{
+    struct slots s = four_cores();
+    uint8_t a[CHANNEL_MAX_CPUS / 8];
+    slots_bind(&s, 5, 0, a);
+    assert_int_equal(0, count(a));
+    slots_bind(&s, 1, 9, a);
+    assert_int_equal(0, count(a));
+}
+
+TEST(default_is_generous)
+{
+    struct slots s;
+    slots_init(&s, 0);
+    assert_true(s.limit >= 16 && s.limit >= s.n_cores && s.n_cores >= 1);
+    slots_init(&s, 3);
+    assert_int_equal(3, s.limit);
+}

@@ -1,0 +1,19 @@
+/* A line of metrics.jsonl: what is taken can be written and comes back the same. */
+#include "daemon/control/metrics.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct metric_row row, again;
+    struct buf line = {0};
+    if (metrics_parse((const char *)data, size, &row) || metrics_format(&row, &line))
+        return 0;
+    if (metrics_parse((const char *)line.data, line.len, &again) || again.step != row.step ||
+        again.epoch != row.epoch || again.workers != row.workers)
+        abort();
+    buf_fini(&line);
+    return 0;
+}
