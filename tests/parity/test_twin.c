@@ -132,6 +132,72 @@ TEST(float32_gpt2_step_is_near_its_float64_twin)
     twin(parity_gpt2);
 }
 
+/* ---- the update ---- */
+
+struct moments {
+    double p, m, v;
+};
+
+/* Loshchilov and Hutter 2019 with bias correction, one element, update `step`. */
+static double adamw(struct moments *x, double g, const struct job_train *t, double lr, double decay, int step)
+{
+    x->m = t->beta1 * x->m + (1 - t->beta1) * g;
+    x->v = t->beta2 * x->v + (1 - t->beta2) * g * g;
+    double m = x->m / (1 - pow(t->beta1, step)), v = x->v / (1 - pow(t->beta2, step));
+    x->p = x->p * (1 - lr * decay) - lr * m / (sqrt(v) + t->eps);
+    return x->p;
+}
+
+static void check_update(struct engine *e, struct moments *x, int step, const struct engine_result *r)
+{
+    const struct job_train *t = &e->config.job->train;
+    double clip = r->grad_norm > t->clip ? t->clip / r->grad_norm : 1;
+    assert_true(clip < 1); /* else clipping is not tested */
+    assert_true(r->lr == job_lr(t, step));
+    for (int k = 0; k < e->config.graph->n_tensors; k++) {
+        const struct graph_tensor *g = &e->config.graph->tensors[k];
+        if (g->kind != GT_PARAM)
+            continue;
+        const double *p = engine_buffer(e, &e->train, e->train.param_buffer[k]);
+        const double *grad = engine_buffer(e, &e->train, e->train.grad_buffer[k]);
+        int64_t n = e->train.buffers[e->train.param_buffer[k]].bytes / 8;
+        for (int64_t i = 0; i < n; i++, x++) {
+            double want = adamw(x, grad[i] * clip, t, r->lr, g->decay ? t->weight_decay : 0, step);
+            if (!(fabs(want - p[i]) <= 1e-12 * (1e-3 + fabs(want))))
+                fail_msg("%s[%lld] after update %d: %.17g, not %.17g", g->name, (long long)i, step, p[i], want);
+        }
+    }
+}
+
+TEST(the_update_is_adamw_with_clipping)
+{
+    struct parity_model m;
+    struct engine e;
+    struct why why = {""};
+    struct engine_result r;
+    parity_model_init(&m, parity_gpt2, (const char *[]){"train.weight_decay=0.3", "train.clip=0.1", NULL});
+    const struct engine_config config = {.job = &m.job, .graph = &m.graph, .world = 1};
+    assert_ok(engine_init(&e, &config, &why));
+    struct comm *comm = open_alone(&e);
+    assert_ok(engine_start(&e, comm, &why));
+    engine_fill_state(&e);
+    struct moments *x = calloc((size_t)m.graph.n_params, sizeof(*x)), *at = x;
+    for (int k = 0; k < m.graph.n_tensors; k++)
+        if (m.graph.tensors[k].kind == GT_PARAM)
+            for (int64_t i = 0, n = e.train.buffers[e.train.param_buffer[k]].bytes / 8; i < n; i++)
+                (at++)->p = ((double *)engine_buffer(&e, &e.train, e.train.param_buffer[k]))[i];
+    struct parity_feed data = {m.job.train.seq, m.job.model.vocab};
+    const struct engine_feed feed = {parity_sample, &data};
+    for (int step = 1; step <= 4; step++) {
+        assert_ok(engine_step(&e, &feed, &r, &why));
+        check_update(&e, x, step, &r);
+    }
+    free(x);
+    engine_fini(&e);
+    comm_close(comm);
+    parity_model_fini(&m);
+}
+
 TEST(a_step_that_is_not_a_number_is_refused_and_changes_nothing)
 {
     struct parity_model m;
