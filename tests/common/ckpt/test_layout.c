@@ -22,6 +22,8 @@ static void put(struct manifest *m, const char *name, const struct buf *b)
     assert_ok(sums_extents_end(&s));
     if (m)
         assert_ok(manifest_add(m, name, b->len, (uint32_t *)(void *)s.crcs.data, (uint32_t)(s.crcs.len / 4)));
+    else
+        sums_extents_fini(&s);
 }
 
 /* One tensor in one blob at byte `offset` of its file. */

@@ -125,6 +125,10 @@ TEST(zip64_fields_are_where_they_belong)
     assert_memory_equal(tail.data + 46 + 14 + 20, "PK\x06\x06", 4);
     assert_memory_equal(tail.data + 46 + 14 + 20 + 56, "PK\x06\x07", 4);
     assert_memory_equal(tail.data + tail.len - 22, "PK\x05\x06", 4);
+    head.len = tail.len = 0;
+    const struct zip_record edge[] = {{"data/0", NULL, 0xffffffff, 0}}; /* the mark of a saturated size is no size */
+    assert_ok(zip_write(edge, 1, &head, &tail));
+    assert_int_equal(head.data[4], 45);
     buf_fini(&head);
     buf_fini(&tail);
 }
