@@ -207,6 +207,16 @@ static err_t commit_info(struct commit *c, struct why *why)
     return ckpt_info(c->path, &c->info, why);
 }
 
+static err_t superseded(const struct commit *c)
+{
+    char dir[PATH_MAX];
+    struct why why = {{0}};
+    if (ckpt_partial_dir(c->spec.root, c->save->step, c->save->epoch, dir, sizeof(dir)) == OK &&
+        ckpt_partial_remove(dir, &why))
+        log_warn("partial folder not removed path=%s why=\"%s\"", dir, why.text);
+    return OK;
+}
+
 static void commit_run(struct io_work *w)
 {
     struct commit *c = (struct commit *)w;
@@ -225,7 +235,7 @@ static void commit_run(struct io_work *w)
     if (w->err == OK)
         w->err = commit_info(c, &w->why);
     else if (w->err == ERR_EXISTS && commit_info(c, &why) == OK)
-        w->err = OK; /* whoever was first has committed this step */
+        w->err = superseded(c); /* whoever was first has committed this step */
     buf_fini(&vocab);
 }
 

@@ -212,6 +212,7 @@ TEST(repeat_after_commit)
     assert_int_equal(stat(step_path(&t, 9), &after), 0);
     assert_int_equal(before.st_ino, after.st_ino);
     assert_int_equal(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
+    assert_int_equal(count_partials(&t), 0);
     fixture_free(&f);
     io_worker_close(&w);
     io_test_stop(&t);
