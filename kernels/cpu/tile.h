@@ -15,7 +15,10 @@
 static ALWAYS_INLINE void tile_expect_row(const float *row, int64_t width, const int write)
 {
     for (int64_t j = 0; j < width; j += 16)
-        __builtin_prefetch(row + j, write);
+        if (write)
+            __builtin_prefetch(row + j, 1); /* clang wants a literal */
+        else
+            __builtin_prefetch(row + j, 0);
 }
 
 /* c[rows, vectors * VF] (= | +=) a[rows, k] b[k, vectors * VF], 1 <= rows <= TILE_ROWS, 1 <= vectors <= TILE_VECTORS.
