@@ -214,8 +214,9 @@ static void control_ended(struct supervisor *s, int status)
     log_warn("control ended pid=%d status=%d signal=%d after_ms=%" PRId64, s->control,
              WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
              now - s->control_since_ms);
-    sv_channel_close(s);
     s->control = -1;
+    sv_channel_read(s); /* its last words may be END */
+    sv_channel_close(s);
     if (!quick)
         s->control_backoff_ms = 0;
     s->control_retry_ms = now + s->control_backoff_ms;
