@@ -1,7 +1,11 @@
 /* See tile.h. One loop, compiled for every number of rows and vectors, so that all sums live in registers. */
 #include "kernels/cpu/tile.h"
 
+#if defined(__clang__)
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
 #define UNROLLED _Pragma("GCC unroll 16")
+#endif
 
 static ALWAYS_INLINE void tile_of(const int rows, const int vectors, int64_t k, const float *a, int64_t a_row,
                                   int64_t a_step, const float *b, int64_t b_row, float *c, int64_t c_row, bool add)
