@@ -132,22 +132,45 @@ static err_t reserve(int fd, const struct ckpt_piece *pieces, int n)
     return OK;
 }
 
+/* By name: parameters lie together and the optimizer's state lies together, so a load that wants only one of them finds
+ * its extents full of what it needs. */
+static int piece_compare(const void *x, const void *y)
+{
+    const struct ckpt_piece *a = *(const struct ckpt_piece *const *)x, *b = *(const struct ckpt_piece *const *)y;
+    int c = strcmp(a->fqn, b->fqn);
+    for (int d = 0; !c && d < a->ndim && d < b->ndim; d++)
+        c = a->box.offset[d] < b->box.offset[d] ? -1 : a->box.offset[d] > b->box.offset[d];
+    return c;
+}
+
+static const struct ckpt_piece **pieces_sorted(const struct ckpt_piece *pieces, int n)
+{
+    const struct ckpt_piece **sorted = calloc((size_t)n + 1, sizeof(struct ckpt_piece *));
+    for (int i = 0; sorted && i < n; i++)
+        sorted[i] = &pieces[i];
+    if (sorted)
+        qsort(sorted, (size_t)n, sizeof(*sorted), piece_compare);
+    return sorted;
+}
+
 static err_t all_write(struct stream *s, struct ckpt_part *part, const struct ckpt_piece *pieces, int n_pieces,
                        const struct ckpt_scalar *scalars, int n_scalars, struct why *why)
 {
     struct buf scratch[2] = {{0}};
-    err_t err = OK;
+    const struct ckpt_piece **sorted = pieces_sorted(pieces, n_pieces);
+    err_t err = sorted ? OK : ERR_NOMEM;
     for (int i = 0; i < n_scalars && !err; i++)
         err = scalar_write(s, part, &scalars[i], &scratch[0], why);
     for (int i = 0; i < n_pieces && !err; i++)
-        if (!piece_is_empty_share(&pieces[i]))
-            err = piece_write(s, part, &pieces[i], scratch);
+        if (!piece_is_empty_share(sorted[i]))
+            err = piece_write(s, part, sorted[i], scratch);
     if (!err)
         err = stream_flush(s);
     if (!err)
         err = sums_extents_end(&s->sums);
     buf_fini(&scratch[0]);
     buf_fini(&scratch[1]);
+    free(sorted);
     return err;
 }
 

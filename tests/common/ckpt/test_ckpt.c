@@ -247,6 +247,37 @@ TEST(reads_little_more_than_needed)
     fixture_free(&f);
 }
 
+/* Parameters and moments come interleaved from the worker, 320 KiB each; who wants only the parameters reads only
+ * those. */
+TEST(parameters_lie_together)
+{
+    static struct fixture_tensor tensors[60];
+    static char names[60][64];
+    struct fixture f = {.tensors = tensors, .n_tensors = 60};
+    struct ckpt_want wants[20];
+    struct ckpt_read_stats stats;
+    for (int i = 0; i < 60; i++) {
+        char param[32];
+        snprintf(param, sizeof(param), "layers.%d.w", i / 3);
+        assert_ok(ckpt_state_name((enum ckpt_state)(i % 3), param, names[i], sizeof(names[i])));
+        tensors[i] = (struct fixture_tensor){names[i], DT_F32, 2, {80, 1024}};
+        struct box whole = fixture_whole(&tensors[i]);
+        fixture_add(&f, i, 0, &whole);
+    }
+    fixture_save(&f, test_tmpdir(), 1, 1, 1);
+    struct ckpt *c = open_step(test_tmpdir(), 1);
+    float *data = malloc(20 * 80 * 1024 * sizeof(float));
+    for (int i = 0; i < 20; i++)
+        wants[i] =
+            (struct ckpt_want){names[3 * i], fixture_whole(&tensors[3 * i]), DT_F32, data + (size_t)i * 80 * 1024};
+    assert_ok(ckpt_read(c, wants, 20, &stats, NULL));
+    print_message("parameters: %.4f\n", (double)stats.bytes_read / (double)stats.bytes_needed);
+    assert_true(stats.bytes_read < stats.bytes_needed + stats.bytes_needed / 4);
+    free(data);
+    ckpt_close(c);
+    fixture_free(&f);
+}
+
 TEST(column_shards)
 {
     static const struct fixture_tensor wide[] = {{"w", DT_F32, 2, {700, 900}}};

@@ -120,3 +120,46 @@ TEST(leftovers_are_swept)
     assert_ok(ckpt_verify(dir, NULL, NULL, NULL));
     fixture_free(&f);
 }
+
+struct bytes {
+    const uint8_t *data;
+    size_t len;
+};
+
+static err_t bytes_read(void *arg, uint64_t offset, void *dst, size_t len, struct why *why)
+{
+    const struct bytes *b = arg;
+    assert_true(offset <= b->len && len <= b->len - offset);
+    memcpy(dst, b->data + offset, len);
+    return OK;
+}
+
+/* What other readers of our archives rely on and ours does not: the payloads' CRC-32, and where they lie. */
+TEST(crc_and_alignment_of_our_archives)
+{
+    static const struct fixture_tensor t[] = {{"a", DT_F32, 2, {9, 5}}, {"b", DT_BF16, 2, {300, 700}}};
+    struct fixture f = {.tensors = t, .n_tensors = 2};
+    char path[PATH_MAX + 64];
+    struct buf file = {0};
+    const struct ckpt_tensor *tensors;
+    fixture_shard(&f, 1);
+    fixture_save(&f, test_tmpdir(), 1, 1, 1);
+    assert_ok(ckpt_step_dir(test_tmpdir(), 1, dir, sizeof(dir)));
+    snprintf(path, sizeof(path), "%s/__0_0.distcp", dir);
+    assert_ok(file_read(path, 1 << 24, &file));
+    struct ckpt *c = open_it();
+    assert_int_equal(ckpt_tensors(c, &tensors), 2);
+    for (int i = 0; i < 2; i++) {
+        const struct ckpt_chunk *k = &tensors[i].chunks[0];
+        struct bytes b = {file.data + k->offset, (size_t)k->length};
+        const struct zip_source src = {bytes_read, &b, b.len};
+        struct blob_tensor blob;
+        assert_ok(blob_tensor_read(&src, false, &blob, NULL));
+        assert_int_equal(blob.crc, sums_crc32(0, b.data + blob.payload, blob.payload_bytes));
+        assert_int_equal(((uint64_t)k->offset + blob.payload) % (i ? 4096 : 64), 0);
+        assert_int_equal(blob.payload % 64, 0);
+    }
+    buf_fini(&file);
+    ckpt_close(c);
+    fixture_free(&f);
+}
