@@ -9,8 +9,8 @@
 const char *err_name(err_t err)
 {
     switch (err) {
-#define X(name, value, text)                                                                                           \
-    case name:                                                                                                         \
+#define X(name, value, text) \
+    case name:               \
         return #name;
         ERR_LIST(X)
 #undef X
@@ -22,8 +22,8 @@ const char *err_name(err_t err)
 const char *err_text(err_t err)
 {
     switch (err) {
-#define X(name, value, text)                                                                                           \
-    case name:                                                                                                         \
+#define X(name, value, text) \
+    case name:               \
         return text;
         ERR_LIST(X)
 #undef X

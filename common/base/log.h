@@ -4,7 +4,8 @@
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
-/* `program` must outlive the process ("dtd-control"). The level comes from DTD_LOG (error, warn, info, debug; default info). */
+/* `program` must outlive the process ("dtd-control"). The level comes from DTD_LOG (error, warn, info, debug; default
+ * info). */
 void log_init(const char *program);
 void log_at(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

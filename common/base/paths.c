@@ -1,5 +1,5 @@
-/* See paths.h. A state directory that would make a socket's address too long is refused here, where the sentence can name
- * it, and not at the first bind or connect deep inside. */
+/* See paths.h. A state directory that would make a socket's address too long is refused here, where the sentence can
+ * name it, and not at the first bind or connect deep inside. */
 #include "common/base/paths.h"
 
 #include <errno.h>
@@ -42,10 +42,11 @@ err_t path_state_dir(const char *given, char *ret, size_t size, struct why *why)
     while (len > 1 && full[len - 1] == '/')
         full[--len] = '\0';
     if (len > PATH_STATE_DIR_MAX || len >= size)
-        return why_set(why, ERR_LIMIT,
-                       "state directory %s: its name has %zu bytes and the sockets in it allow %d; choose a shorter one "
-                       "(DTD_DIR, --state-dir or state_dir)",
-                       full, len, PATH_STATE_DIR_MAX);
+        return why_set(
+            why, ERR_LIMIT,
+            "state directory %s: its name has %zu bytes and the sockets in it allow %d; choose a shorter one "
+            "(DTD_DIR, --state-dir or state_dir)",
+            full, len, PATH_STATE_DIR_MAX);
     memcpy(ret, full, len + 1);
     return OK;
 }

@@ -9,8 +9,8 @@
 /* The longest state directory: jobs/<20 digits>/io.sock must fit into a socket's address (108 bytes). */
 #define PATH_STATE_DIR_MAX 72
 
-/* `given` when it is not NULL or empty, else $DTD_DIR, else $XDG_STATE_HOME/dtd, else ~/.local/state/dtd; made absolute.
- * Nothing is created. ERR_LIMIT when it is too long for the sockets in it. */
+/* `given` when it is not NULL or empty, else $DTD_DIR, else $XDG_STATE_HOME/dtd, else ~/.local/state/dtd; made
+ * absolute. Nothing is created. ERR_LIMIT when it is too long for the sockets in it. */
 NODISCARD err_t path_state_dir(const char *given, char *ret, size_t size, struct why *why);
 
 #endif

@@ -1,5 +1,5 @@
-/* Counter-based random numbers: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, SC'11). A number is a function of the seed, a
- * stream (the hash of a tensor's name, or a purpose) and a position in global coordinates; never of a rank or of how
+/* Counter-based random numbers: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, SC'11). A number is a function of the seed,
+ * a stream (the hash of a tensor's name, or a purpose) and a position in global coordinates; never of a rank or of how
  * often somebody asked before. Pure; any thread. */
 #ifndef DTD_COMMON_BASE_RNG_H
 #define DTD_COMMON_BASE_RNG_H
@@ -38,7 +38,8 @@ static inline uint64_t rng_stream(const char *name)
 static inline void rng_at(uint64_t seed, uint64_t stream, uint64_t position, uint32_t ret[4])
 {
     const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    const uint32_t ctr[4] = {(uint32_t)position, (uint32_t)(position >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
+    const uint32_t ctr[4] = {(uint32_t)position, (uint32_t)(position >> 32), (uint32_t)stream,
+                             (uint32_t)(stream >> 32)};
     rng_philox4x32(key, ctr, ret);
 }
 

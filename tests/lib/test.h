@@ -1,5 +1,5 @@
-/* Test cases over cmocka: TEST(name) { ... } registers a case; ctest runs each in a process of its own (testing.cmake finds
- * them by that line). TEST_SKIP says why and ends the case. */
+/* Test cases over cmocka: TEST(name) { ... } registers a case; ctest runs each in a process of its own (testing.cmake
+ * finds them by that line). TEST_SKIP says why and ends the case. */
 #ifndef DTD_TESTS_LIB_TEST_H
 #define DTD_TESTS_LIB_TEST_H
 
@@ -18,20 +18,20 @@
 
 void test_register(const char *name, void (*fn)(void));
 
-#define TEST(name)                                                                                                     \
-    static void name(void);                                                                                            \
-    __attribute__((constructor)) static void register_##name(void)                                                     \
-    {                                                                                                                  \
-        test_register(#name, name);                                                                                    \
-    }                                                                                                                  \
+#define TEST(name)                                                 \
+    static void name(void);                                        \
+    __attribute__((constructor)) static void register_##name(void) \
+    {                                                              \
+        test_register(#name, name);                                \
+    }                                                              \
     static void name(void)
 
-#define TEST_SKIP(...)                                                                                                 \
-    do {                                                                                                               \
-        printf("skipped: " __VA_ARGS__);                                                                               \
-        printf("\n");                                                                                                  \
-        fflush(stdout);                                                                                                \
-        _exit(77);                                                                                                     \
+#define TEST_SKIP(...)                   \
+    do {                                 \
+        printf("skipped: " __VA_ARGS__); \
+        printf("\n");                    \
+        fflush(stdout);                  \
+        _exit(77);                       \
     } while (0)
 
 /* Prints the code's name and the sentence when they differ. */
