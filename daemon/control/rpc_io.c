@@ -100,8 +100,8 @@ void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *r
                                     .epoch = m->epoch,
                                     .checkpoint = m->checkpoint ? &c : NULL,
                                     .text = m->text ? m->text : ""};
-        rpc_reply(call, &empty.base);
         job_io_report(j, &r);
+        rpc_reply(call, &empty.base); /* not before it is noted: an answered report is not said again */
         return;
     }
     rpc_fail(call, ERR_INVALID, "report of kind %d", (int)m->kind);

@@ -146,8 +146,8 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
                                         .metric = m->metric ? &row : NULL,
                                         .text = m->text ? m->text : "",
                                         .fatal = m->has_fatal && m->fatal};
-        rpc_reply(call, &empty.base);
         job_worker_report(j, slot, &r);
+        rpc_reply(call, &empty.base); /* not before it is noted: an answered report is not said again */
         return;
     }
     rpc_fail(call, ERR_INVALID, "report of kind %d", (int)m->kind);

@@ -207,6 +207,42 @@ TEST(jobs_go_on_after_dtd_was_stopped)
     assert_int_equal(0, dtd_down(&d));
 }
 
+static int io_pid(void)
+{
+    struct client_node node;
+    struct why why = {""};
+    assert_ok(client_node_get(dtd_client(&d), &node, &why));
+    int pid = node.n_io ? node.io_pid[0] : 0;
+    client_node_fini(&node);
+    return pid;
+}
+
+/* Blow after blow, at moments of a fixed seed: control and io in turn, while the job goes on in one epoch. */
+TEST(control_and_io_die_again_and_again)
+{
+    char job[32], path[512];
+    uint32_t random = 12345;
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 400, "DOUBLE_STEP_MS: \"10\"", ""), job);
+    job_wait_step(&d, job, 1, 5, 20000);
+    for (int i = 0; i < 12; i++) {
+        random = random * 1664525u + 1013904223u;
+        sleep_ms((int)(random >> 24));
+        int pid = i % 3 == 2 ? io_pid() : control_pid();
+        if (pid > 1)
+            kill(pid, SIGKILL);
+    }
+    job_wait(&d, job, "done", 40000);
+    const struct client_job *s = job_status(&d, job);
+    assert_int_equal(1, s->epoch);
+    assert_int_equal(0, s->restarts);
+    snprintf(path, sizeof(path), "%s/jobs/%s/metrics.jsonl", d.dir, job);
+    char *text = read_text(path);
+    assert_int_equal(400, count_text(text, "\n"));
+    free(text);
+    assert_int_equal(0, dtd_down(&d));
+}
+
 TEST(killed_io_ends_no_epoch)
 {
     char job[32];

@@ -62,6 +62,20 @@ TEST(bad_configuration_refuses)
         fail_msg("the refusal does not name file, line and key: %s", text);
 }
 
+TEST(configuration_names_the_state_dir)
+{
+    struct dtd d = {0};
+    char path[512], text[4096];
+    dtd_start(&d, "state"); /* so that the second one says which folder it took */
+    snprintf(path, sizeof(path), "%s/dtd.yaml", test_tmpdir());
+    FILE *f = fopen(path, "w");
+    fprintf(f, "state_dir: %s\n", d.dir);
+    fclose(f);
+    assert_int_equal(1, dtd_run((const char *[]){"--config", path, NULL}, text, sizeof(text)));
+    assert_non_null(strstr(text, d.dir));
+    assert_int_equal(0, dtd_down(&d));
+}
+
 TEST(long_state_dir_refuses)
 {
     char dir[512], text[4096];
