@@ -226,7 +226,7 @@ static bool attending(const struct job_process *p)
 
 static bool is_missing(const struct job_worker *w)
 {
-    return !attending(&w->p);
+    return !attending(&w->p) || w->p.killed;
 }
 
 static bool is_not_ready(const struct job_worker *w)
@@ -427,10 +427,10 @@ static bool tick_rejoining(struct job *j)
     return true;
 }
 
-/* A worker that is gone or idle and listening has left the epoch. */
+/* A worker that is gone, or idle and listening, has left the epoch; one that we have killed has to be gone. */
 static bool is_in_epoch(const struct job_worker *w)
 {
-    return job_process_running(&w->p) && !(w->idle && attending(&w->p));
+    return job_process_running(&w->p) && (w->p.killed || !w->idle || !attending(&w->p));
 }
 
 static bool tick_ending(struct job *j)
