@@ -27,19 +27,13 @@ struct sv_job *sv_job_find(struct supervisor *s, uint64_t id)
     return NULL;
 }
 
-static void close_fd(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
-}
-
+/* Also of a half-made entry: closing -1 does nothing. */
 static void job_close(struct sv_job *j)
 {
     for (int k = 0; k < j->slots; k++)
-        close_fd(&j->arena[k]);
-    close_fd(&j->segment);
-    close_fd(&j->listener);
+        close(j->arena[k]);
+    close(j->segment);
+    close(j->listener);
     j->id = 0;
 }
 
@@ -109,8 +103,9 @@ int sv_job_need(struct supervisor *s, uint64_t id, int slots, struct sv_job **re
     return 0;
 }
 
-void sv_job_release(struct supervisor *s, uint64_t id)
+void sv_job_release(struct supervisor *s, const struct channel_msg *m)
 {
+    uint64_t id = m->job;
     struct sv_job *j = sv_job_find(s, id);
     if (!j)
         return;

@@ -195,16 +195,6 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     }
 }
 
-static err_t find_bin(struct supervisor *s, struct why *why)
-{
-    ssize_t n = readlink("/proc/self/exe", s->bin, sizeof(s->bin) - 1);
-    if (n <= 0)
-        return why_set(why, err_from_errno(errno), "/proc/self/exe: %s", strerror(errno));
-    s->bin[n] = '\0';
-    *strrchr(s->bin, '/') = '\0';
-    return OK;
-}
-
 /* The configuration is read by control alone; it says where the state lies, or why not (on our standard error). */
 static err_t ask_control(const struct supervisor *s, char *ret, size_t size, struct why *why)
 {
@@ -229,9 +219,12 @@ static err_t ask_control(const struct supervisor *s, char *ret, size_t size, str
 static err_t start(struct supervisor *s, const struct arguments *a, struct why *why)
 {
     char configured[PATH_MAX] = "";
-    err_t err = find_bin(s, why);
-    if (err)
-        return err;
+    err_t err = OK;
+    ssize_t n = readlink("/proc/self/exe", s->bin, sizeof(s->bin) - 1);
+    if (n <= 0)
+        return why_set(why, err_from_errno(errno), "/proc/self/exe: %s", strerror(errno));
+    s->bin[n] = '\0';
+    *strrchr(s->bin, '/') = '\0';
     s->config = a->config ? realpath(a->config, NULL) : NULL;
     if (a->config && !s->config)
         return why_set(why, ERR_INVALID, "%s: %s", a->config, strerror(errno));

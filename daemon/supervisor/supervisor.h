@@ -73,7 +73,7 @@ struct sv_job *sv_job_find(struct supervisor *s, uint64_t id);
 int sv_listen(const char *path);
 /* Finds the job or makes its folder, io.sock, segment and arenas. Returns 0 or an errno. */
 int sv_job_need(struct supervisor *s, uint64_t id, int slots, struct sv_job **ret);
-void sv_job_release(struct supervisor *s, uint64_t id);
+void sv_job_release(struct supervisor *s, const struct channel_msg *m);
 /* A sealed memfd that holds the child's ticket; -1 with errno. */
 int sv_ticket(const struct supervisor *s, const struct sv_job *j, const uint8_t token[CHANNEL_TOKEN_BYTES]);
 /* A log file in the state directory; /dev/null when it cannot be opened (a full disk stops no job). */

@@ -83,7 +83,7 @@ static void on_ack(struct supervisor *s, const struct channel_msg *m)
     }
 }
 
-static void on_list(struct supervisor *s)
+static void on_list(struct supervisor *s, const struct channel_msg *m)
 {
     for (int i = 0; i < SV_MAX_JOBS; i++)
         s->jobs[i].due = s->jobs[i].id != 0;
@@ -92,7 +92,7 @@ static void on_list(struct supervisor *s)
     s->listed_due = true;
 }
 
-static void on_end(struct supervisor *s)
+static void on_end(struct supervisor *s, const struct channel_msg *m)
 {
     if (s->phase > SV_STOPPING)
         return;
@@ -101,31 +101,10 @@ static void on_end(struct supervisor *s)
     s->deadline_ms = clock_mono_ms();
 }
 
-static void dispatch(struct supervisor *s, const struct channel_msg *m)
-{
-    switch (m->kind) {
-    case CHANNEL_SPAWN:
-        sv_child_spawn(s, m);
-        break;
-    case CHANNEL_KILL:
-        on_kill(s, m);
-        break;
-    case CHANNEL_RELEASE:
-        sv_job_release(s, m->job);
-        break;
-    case CHANNEL_LIST:
-        on_list(s);
-        break;
-    case CHANNEL_ACK:
-        on_ack(s, m);
-        break;
-    case CHANNEL_END:
-        on_end(s);
-        break;
-    default:
-        log_error("unknown message ignored kind=%u", m->kind);
-    }
-}
+static void (*const handlers[])(struct supervisor *s, const struct channel_msg *m) = {
+    [CHANNEL_SPAWN] = sv_child_spawn, [CHANNEL_KILL] = on_kill, [CHANNEL_RELEASE] = sv_job_release,
+    [CHANNEL_LIST] = on_list,         [CHANNEL_ACK] = on_ack,   [CHANNEL_END] = on_end,
+};
 
 void sv_channel_read(struct supervisor *s)
 {
@@ -140,9 +119,10 @@ void sv_channel_read(struct supervisor *s)
                 kill(s->control, SIGKILL);
             return;
         }
-        if (channel_msg_valid(&m, (size_t)n))
-            dispatch(s, &m);
+        bool known = channel_msg_valid(&m, (size_t)n) && m.kind < sizeof(handlers) / sizeof(handlers[0]);
+        if (known && handlers[m.kind])
+            handlers[m.kind](s, &m);
         else
-            log_error("malformed message ignored bytes=%zd", n);
+            log_error("malformed message ignored bytes=%zd kind=%u", n, m.kind);
     }
 }
