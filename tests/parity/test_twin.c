@@ -132,6 +132,34 @@ TEST(float32_gpt2_step_is_near_its_float64_twin)
     twin(parity_gpt2);
 }
 
+/* ---- evaluation ---- */
+
+TEST(an_evaluation_is_the_mean_over_its_samples)
+{
+    struct parity_model m;
+    struct engine e;
+    struct why why = {""};
+    double together, one, sum = 0;
+    parity_model_init(&m, parity_llama, NULL);
+    const struct engine_config config = {.job = &m.job, .graph = &m.graph, .world = 1, .eval = true};
+    assert_ok(engine_init(&e, &config, &why));
+    struct comm *comm = open_alone(&e);
+    assert_ok(engine_start(&e, comm, &why));
+    engine_fill_state(&e);
+    struct parity_feed data = {m.job.train.seq, m.job.model.vocab};
+    const struct engine_feed feed = {parity_sample, &data};
+    const int64_t first = 5, end = 5 + 2 * m.job.train.global_batch - 3; /* the second batch is not full */
+    assert_ok(engine_eval(&e, &feed, first, end, &together, &why));
+    for (int64_t i = first; i < end; i++) {
+        assert_ok(engine_eval(&e, &feed, i, i + 1, &one, &why));
+        sum += one;
+    }
+    assert_true(fabs(together - sum / (double)(end - first)) < 1e-12);
+    engine_fini(&e);
+    comm_close(comm);
+    parity_model_fini(&m);
+}
+
 /* ---- the update ---- */
 
 struct moments {
