@@ -183,16 +183,10 @@ struct arguments {
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct arguments *a = state->input;
-    switch (key) {
-    case 'c':
-        a->config = arg;
-        return 0;
-    case 's':
-        a->state_dir = arg;
-        return 0;
-    default:
+    if (key != 'c' && key != 's')
         return ARGP_ERR_UNKNOWN;
-    }
+    *(key == 'c' ? &a->config : &a->state_dir) = arg;
+    return 0;
 }
 
 /* The configuration is read by control alone; it says where the state lies, or why not (on our standard error). */
