@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,10 +62,9 @@ static err_t window_verify(const struct extent_reader *r, struct why *why)
         uint64_t extent = (r->at + o) / CKPT_EXTENT_BYTES;
         if (sums_crc32c(0, r->window + o, (size_t)n) != r->file->sums->crcs[extent])
             return why_set(why, ERR_CORRUPT,
-                           "%s/%s: extent %llu (bytes %llu to %llu) does not match its checksum in " CKPT_MANIFEST
-                           "; use another checkpoint",
-                           r->dir, r->file->name, (unsigned long long)extent, (unsigned long long)(r->at + o),
-                           (unsigned long long)(r->at + o + n));
+                           "%s/%s: extent %" PRIu64 " (bytes %" PRIu64 " to %" PRIu64
+                           ") does not match its checksum in " CKPT_MANIFEST "; use another checkpoint",
+                           r->dir, r->file->name, extent, r->at + o, r->at + o + n);
     }
     return OK;
 }

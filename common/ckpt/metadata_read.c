@@ -102,7 +102,7 @@ static err_t places_read(const struct pickle *p, const struct pickle_node *dict,
 
 static const struct place *place_find(const struct places *places, const struct place *key)
 {
-    return bsearch(key, places->v, places->n, sizeof(*places->v), place_compare);
+    return places->n ? bsearch(key, places->v, places->n, sizeof(*places->v), place_compare) : NULL;
 }
 
 /* ---- state_dict_metadata ---- */
@@ -217,8 +217,10 @@ static int leaf_compare(const void *x, const void *y)
 
 static err_t sort_unique(struct meta *m, struct why *why)
 {
-    qsort(m->tensors, (size_t)m->n_tensors, sizeof(*m->tensors), tensor_compare);
-    qsort(m->leaves, (size_t)m->n_leaves, sizeof(*m->leaves), leaf_compare);
+    if (m->n_tensors)
+        qsort(m->tensors, (size_t)m->n_tensors, sizeof(*m->tensors), tensor_compare);
+    if (m->n_leaves)
+        qsort(m->leaves, (size_t)m->n_leaves, sizeof(*m->leaves), leaf_compare);
     for (int i = 1; i < m->n_tensors; i++)
         if (tensor_compare(&m->tensors[i - 1], &m->tensors[i]) == 0)
             return why_set(why, ERR_CORRUPT, "%.200s is there twice", m->tensors[i].fqn);

@@ -174,9 +174,11 @@ static err_t files_open(struct ckpt *c, struct why *why)
 {
     int n = 0;
     const char **names = names_collect(&c->meta, &n);
-    c->files = names ? calloc((size_t)n + 1, sizeof(*c->files)) : NULL;
+    if (!names)
+        return why_set(why, ERR_NOMEM, "out of memory for the names of a checkpoint's files");
+    c->files = calloc((size_t)n + 1, sizeof(*c->files));
     err_t err = c->files ? OK : why_set(why, ERR_NOMEM, "out of memory for the files of a checkpoint");
-    for (int i = 0; i < n && !err; i++) {
+    for (int i = 0; !err && i < n; i++) {
         err = file_lookup(c, names[i], &c->files[i], why);
         if (err == ERR_NOTFOUND)
             err = why_set(why, ERR_CORRUPT, "%s: .metadata names %s, which is not there%s", c->dir, names[i],
@@ -255,7 +257,7 @@ err_t ckpt_open(const char *dir, struct ckpt **ret, struct why *why)
         len--;
     err_t err = len < sizeof(c->dir) ? OK : why_set(why, ERR_LIMIT, "the path %.200s is too long", dir);
     if (!err) {
-        memcpy(c->dir, dir, len);
+        snprintf(c->dir, sizeof(c->dir), "%.*s", (int)len, dir);
         err = manifest_open(c, why);
     }
     if (!err)

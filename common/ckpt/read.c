@@ -10,6 +10,7 @@
 #include "common/ckpt/ckpt_priv.h"
 #include "common/ckpt/sums.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -265,6 +266,7 @@ static void strided_gather(const struct job *job, const struct blob_tensor *t, c
 static err_t strided_read(struct extent_reader *r, const struct job *jobs, size_t n, const struct blob_tensor *t,
                           uint64_t start, struct why *why)
 {
+    assert(dtype_bytes(t->dtype)); /* blob_read refuses others */
     size_t size = dtype_bytes(t->dtype), elements = (size_t)t->payload_bytes / size;
     uint8_t *storage = malloc(elements * size + 1);
     if (!storage)

@@ -11,11 +11,13 @@
 
 static err_t piece_place(const struct io_arena *a, struct ckpt_piece *p, uint64_t offset, struct why *why)
 {
-    uint64_t bytes = dtype_bytes(p->dtype);
+    uint64_t size = dtype_bytes(p->dtype), bytes = size;
+    if (!size)
+        return why_set(why, ERR_INVALID, "%.200s has no element type that is known here", p->fqn);
     for (int d = 0; d < p->ndim; d++)
         if (p->box.size[d] < 0 || __builtin_mul_overflow(bytes, (uint64_t)p->box.size[d], &bytes))
             return why_set(why, ERR_INVALID, "a box of %.200s is too large", p->fqn);
-    if (offset > a->bytes || bytes > a->bytes - offset || offset % dtype_bytes(p->dtype))
+    if (offset > a->bytes || bytes > a->bytes - offset || offset % size)
         return why_set(why, ERR_INVALID, "%.200s needs %llu bytes at %llu of an arena of %zu", p->fqn,
                        (unsigned long long)bytes, (unsigned long long)offset, a->bytes);
     p->data = a->map + offset;

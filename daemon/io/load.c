@@ -38,7 +38,9 @@ static err_t tensors_read(struct load *l, struct ckpt *c, struct why *why)
 {
     const struct io_request *r = l->request;
     struct ckpt_want *wants = calloc((size_t)r->n_pieces + 1, sizeof(*wants));
-    err_t err = wants ? OK : why_set(why, ERR_NOMEM, "out of memory for %d boxes", r->n_pieces);
+    if (!wants)
+        return why_set(why, ERR_NOMEM, "out of memory for %d boxes", r->n_pieces);
+    err_t err = OK;
     for (int i = 0; i < r->n_pieces && !err; i++) {
         const struct ckpt_piece *p = &r->pieces[i];
         err = shape_check(c, r, p, why);

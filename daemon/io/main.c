@@ -135,7 +135,7 @@ int main(int argc, char **argv)
     static const struct argp_option options[] = {{"job", 'j', "ID", 0, "The job whose checkpoints these are", 0}, {0}};
     static const struct argp argp = {
         options, parse_option, NULL, "Writes and reads one job's checkpoints. dtd starts it.", NULL, NULL, NULL};
-    struct io io = {0};
+    static struct io io; /* lives as long as the process */
     struct why why = {{0}};
     log_init("dtd-io");
     argp_parse(&argp, argc, argv, 0, NULL, &io.job);
