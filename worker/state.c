@@ -118,7 +118,7 @@ err_t state_load(struct state *s, const char *path, int64_t step, struct why *wh
     struct engine *e = s->engine;
     int64_t values[NAME_COUNT] = {0};
     bool found[NAME_COUNT] = {false};
-    float updates;
+    float updates = 0;
     err_t err = load_pieces(s, path, false, values, found, &updates, why);
     if (err)
         return why_prefix(why, err, "cannot resume from %s", path);

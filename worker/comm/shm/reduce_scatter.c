@@ -3,6 +3,7 @@
  * own part of src: nobody else reads that. */
 #include "worker/comm/shm/shm.h"
 
+#include <assert.h>
 #include <string.h>
 
 static int64_t clamp(int64_t n, int64_t lo, int64_t hi)
@@ -49,6 +50,7 @@ static err_t scatter_round(struct comm_group *g, const uint8_t *src, uint8_t *ds
 err_t shm_reduce_scatter(struct comm_group *g, const void *src, void *dst, const int64_t *counts, enum dtype dtype,
                          enum reduce_op op)
 {
+    assert(dtype_bytes(dtype));
     const int64_t size = (int64_t)dtype_bytes(dtype), cell = (int64_t)SHM_BLOCK / size / g->n;
     int64_t most = 0, total = 0, skip = 0;
     for (int i = 0; i < g->n; i++) {
