@@ -169,7 +169,7 @@ static int tree_depth_of_ranks(const struct program *p)
     for (int r = 0; r < world; r++) {
         int64_t lo, hi;
         layout_split(p->n_micros, world, r, &lo, &hi);
-        int d = tree_depth(p->n_micros, lo, hi);
+        int d = sumtree_depth(p->n_micros, lo, hi);
         depth = d > depth ? d : depth;
     }
     return depth;

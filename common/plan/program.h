@@ -11,7 +11,7 @@
 #include "common/conf/job.h"
 #include "common/plan/graph.h"
 #include "common/plan/layout.h"
-#include "common/plan/tree.h"
+#include "common/plan/sumtree.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -76,10 +76,10 @@ struct buffer {
  *                         matrix apart
  *   cross_entropy         m tokens, n vocabulary, OPF_GRAD; scale is program.loss_scale; the loss is one f64
  *   all_reduce            m elements of the buffer's own dtype, group, reduce
- *   tree_leaf             m elements. h = tree_height(n_micros, first_micro, micro), c = tree_merges(the same):
+ *   tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c = sumtree_merges(the same):
  *                         when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance
- *                         h-1, and so on, c additions in all (tree.h)
- *   tree_reduce           m elements, group. Node j of tree_nodes(n_micros, first_micro, end_micro) is instance j of
+ *                         h-1, and so on, c additions in all (sumtree.h)
+ *   tree_reduce           m elements, group. Node j of sumtree_nodes(n_micros, first_micro, end_micro) is instance j of
  *                         `tree`, operand.offset elements in; the root goes to x on every rank
  *   norm                  m elements: blocks[i] = sum of squares of x[1024 i .. min(1024 (i+1), m))
  *   clip                  m blocks: norm = sqrt(their sum in ascending order), factor = min(1, train.clip / norm),

@@ -1,7 +1,7 @@
 /* Ops that a step needs between its kernels: collectives, the canonical tree, norm, clipping, the update. */
 #include "worker/step/run.h"
 
-#include "common/plan/tree.h"
+#include "common/plan/sumtree.h"
 
 #include <math.h>
 
@@ -11,15 +11,15 @@ static err_t op_all_reduce(const struct run *r, const struct op *op)
     return comm_all_reduce(r->groups[op->group], run_arg(r, op, 0), run_dim(r, op->m), b->dtype, op->reduce);
 }
 
-/* A leaf joins the stack of finished nodes; siblings on top merge (common/plan/tree.h). */
+/* A leaf joins the stack of finished nodes; siblings on top merge (common/plan/sumtree.h). */
 static err_t op_tree_leaf(const struct run *r, const struct op *op)
 {
     const struct program *p = r->program;
     const struct kern_ops *k = r->engine->kernels;
     struct kern_stream *s = r->engine->stream;
     int64_t n = run_dim(r, op->m);
-    int height = tree_height(p->n_micros, p->first_micro, r->action->micro);
-    int merges = tree_merges(p->n_micros, p->first_micro, r->action->micro);
+    int height = sumtree_height(p->n_micros, p->first_micro, r->action->micro);
+    int merges = sumtree_merges(p->n_micros, p->first_micro, r->action->micro);
     if (merges == 0) {
         k->copy(s, n, run_arg(r, op, 0), run_arg_slot(r, op, 1, height));
         return OK;
@@ -36,10 +36,10 @@ static err_t op_tree_leaf(const struct run *r, const struct op *op)
 static err_t op_tree_reduce(const struct run *r, const struct op *op)
 {
     const struct program *p = r->program;
-    struct tree_node nodes[TREE_MAX_NODES];
-    struct comm_tree_node mine[TREE_MAX_NODES];
+    struct sumtree_node nodes[SUMTREE_MAX_NODES];
+    struct comm_tree_node mine[SUMTREE_MAX_NODES];
     uint8_t *shared = comm_shared(r->engine->comm);
-    int n = tree_nodes(p->n_micros, p->first_micro, p->end_micro, nodes);
+    int n = sumtree_nodes(p->n_micros, p->first_micro, p->end_micro, nodes);
     for (int i = 0; i < n; i++)
         mine[i] =
             (struct comm_tree_node){nodes[i].lo, nodes[i].hi, (size_t)((uint8_t *)run_arg_slot(r, op, 0, i) - shared)};

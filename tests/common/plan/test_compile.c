@@ -232,7 +232,7 @@ TEST(the_tree_is_in_the_gradients_bytes_on_all_ranks)
     fixture_init(&f, &job, MODE_TRAIN);
     int depth = 0;
     for (int r = 0; r < 3; r++) {
-        int d = tree_depth(13, f.programs[r].first_micro, f.programs[r].end_micro);
+        int d = sumtree_depth(13, f.programs[r].first_micro, f.programs[r].end_micro);
         depth = d > depth ? d : depth;
     }
     for (int r = 0; r < 3; r++) {

@@ -37,8 +37,8 @@ static void *arg(const struct machine *m, const struct op *op, int i)
 static void tree_leaf(struct machine *m, const struct op *op, int64_t n)
 {
     const struct program *p = m->p;
-    int micro = m->action->micro, h = tree_height(p->n_micros, p->first_micro, micro);
-    int c = tree_merges(p->n_micros, p->first_micro, micro);
+    int micro = m->action->micro, h = sumtree_height(p->n_micros, p->first_micro, micro);
+    int c = sumtree_merges(p->n_micros, p->first_micro, micro);
     const double *from = arg(m, op, 0);
     if (c == 0)
         memcpy(arg_slot(m, op, 1, h), from, (size_t)n * sizeof(double));

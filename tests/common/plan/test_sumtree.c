@@ -14,10 +14,10 @@ static int64_t half_of(int64_t n)
 }
 
 /* The slow way: maximal nodes of [first, end) inside node [lo, hi), left to right. */
-static int oracle(int64_t lo, int64_t hi, int64_t first, int64_t end, struct tree_node *ret)
+static int oracle(int64_t lo, int64_t hi, int64_t first, int64_t end, struct sumtree_node *ret)
 {
     if (first <= lo && hi <= end) {
-        ret[0] = (struct tree_node){lo, hi};
+        ret[0] = (struct sumtree_node){lo, hi};
         return 1;
     }
     if (hi <= first || end <= lo)
@@ -28,7 +28,7 @@ static int oracle(int64_t lo, int64_t hi, int64_t first, int64_t end, struct tre
 }
 
 /* Whether two nodes are the halves of one, by looking at all nodes. */
-static bool are_halves(int64_t lo, int64_t hi, struct tree_node a, struct tree_node b)
+static bool are_halves(int64_t lo, int64_t hi, struct sumtree_node a, struct sumtree_node b)
 {
     if (hi - lo < 2)
         return false;
@@ -43,8 +43,8 @@ TEST(the_stack_is_the_maximal_nodes)
     for (int64_t n = 1; n <= MAX_LEAVES; n++)
         for (int64_t first = 0; first < n; first++)
             for (int64_t end = first; end <= n; end++) {
-                struct tree_node got[TREE_MAX_NODES], want[TREE_MAX_NODES];
-                int k = tree_nodes(n, first, end, got);
+                struct sumtree_node got[SUMTREE_MAX_NODES], want[SUMTREE_MAX_NODES];
+                int k = sumtree_nodes(n, first, end, got);
                 assert_int_equal(k, first == end ? 0 : oracle(0, n, first, end, want));
                 for (int i = 0; i < k; i++)
                     if (got[i].lo != want[i].lo || got[i].hi != want[i].hi)
@@ -58,20 +58,20 @@ TEST(merges_join_siblings_only)
 {
     for (int64_t n = 1; n <= MAX_LEAVES; n++)
         for (int64_t first = 0; first < n; first++) {
-            struct tree_node stack[TREE_MAX_NODES];
+            struct sumtree_node stack[SUMTREE_MAX_NODES];
             int deepest = 0;
             for (int64_t leaf = first; leaf < n; leaf++) {
-                int height = tree_height(n, first, leaf), merges = tree_merges(n, first, leaf);
-                struct tree_node right = {leaf, leaf + 1};
+                int height = sumtree_height(n, first, leaf), merges = sumtree_merges(n, first, leaf);
+                struct sumtree_node right = {leaf, leaf + 1};
                 assert_true(merges <= height);
                 for (int m = 0; m < merges; m++) {
-                    struct tree_node left = stack[--height];
+                    struct sumtree_node left = stack[--height];
                     assert_true(are_halves(0, n, left, right));
-                    right = (struct tree_node){left.lo, right.hi};
+                    right = (struct sumtree_node){left.lo, right.hi};
                 }
                 stack[height++] = right;
                 deepest = height > deepest ? height : deepest;
-                assert_int_equal(tree_depth(n, first, leaf + 1), deepest);
+                assert_int_equal(sumtree_depth(n, first, leaf + 1), deepest);
             }
         }
 }
@@ -91,7 +91,7 @@ static float tree_sum(int64_t lo, int64_t hi)
 }
 
 struct held {
-    struct tree_node node;
+    struct sumtree_node node;
     float sum;
 };
 
@@ -115,10 +115,10 @@ TEST(any_number_of_ranks_gets_the_same_bits)
             for (int r = 0; r < ranks; r++) {
                 int64_t first, end;
                 layout_split(n, ranks, r, &first, &end);
-                float stack[TREE_MAX_NODES];
-                struct tree_node nodes[TREE_MAX_NODES];
+                float stack[SUMTREE_MAX_NODES];
+                struct sumtree_node nodes[SUMTREE_MAX_NODES];
                 for (int64_t leaf = first; leaf < end; leaf++) {
-                    int h = tree_height(n, first, leaf), c = tree_merges(n, first, leaf);
+                    int h = sumtree_height(n, first, leaf), c = sumtree_merges(n, first, leaf);
                     float x = (float)leaf_value(leaf);
                     if (c == 0)
                         stack[h] = x;
@@ -127,7 +127,7 @@ TEST(any_number_of_ranks_gets_the_same_bits)
                     for (int k = 1; k < c; k++)
                         stack[h - 1 - k] += stack[h - k];
                 }
-                int k = tree_nodes(n, first, end, nodes);
+                int k = sumtree_nodes(n, first, end, nodes);
                 for (int i = 0; i < k; i++)
                     held[n_held++] = (struct held){nodes[i], stack[i]};
             }
@@ -137,9 +137,9 @@ TEST(any_number_of_ranks_gets_the_same_bits)
 
 TEST(depth_grows_with_the_logarithm)
 {
-    assert_int_equal(tree_depth(8, 0, 8), 3);
-    assert_int_equal(tree_depth(1, 0, 1), 1);
-    assert_int_equal(tree_depth(8, 4, 4), 0);
-    assert_int_equal(tree_depth(1 << 12, 0, 1 << 12), 12);
-    assert_true(tree_depth(1000, 333, 667) <= 2 * 10);
+    assert_int_equal(sumtree_depth(8, 0, 8), 3);
+    assert_int_equal(sumtree_depth(1, 0, 1), 1);
+    assert_int_equal(sumtree_depth(8, 4, 4), 0);
+    assert_int_equal(sumtree_depth(1 << 12, 0, 1 << 12), 12);
+    assert_true(sumtree_depth(1000, 333, 667) <= 2 * 10);
 }

@@ -1,6 +1,6 @@
 /* One stack serves all four questions, so that worker and plan cannot differ in how they count. Finding whether two
  * nodes are siblings walks from the root, at most 62 steps. */
-#include "common/plan/tree.h"
+#include "common/plan/sumtree.h"
 
 #include <assert.h>
 #include <stdbool.h>
@@ -33,13 +33,13 @@ static bool siblings(int64_t n, int64_t a, int64_t m, int64_t b)
 }
 
 /* Puts `leaf` on the stack and merges; returns the number of merges. */
-static int push(int64_t n, int64_t leaf, struct tree_node *stack, int *height)
+static int push(int64_t n, int64_t leaf, struct sumtree_node *stack, int *height)
 {
     int merges = 0;
-    assert(*height < TREE_MAX_NODES);
-    stack[(*height)++] = (struct tree_node){leaf, leaf + 1};
+    assert(*height < SUMTREE_MAX_NODES);
+    stack[(*height)++] = (struct sumtree_node){leaf, leaf + 1};
     while (*height >= 2) {
-        struct tree_node *left = &stack[*height - 2], *right = &stack[*height - 1];
+        struct sumtree_node *left = &stack[*height - 2], *right = &stack[*height - 1];
         if (!siblings(n, left->lo, right->lo, right->hi))
             break;
         left->hi = right->hi;
@@ -49,7 +49,7 @@ static int push(int64_t n, int64_t leaf, struct tree_node *stack, int *height)
     return merges;
 }
 
-int tree_nodes(int64_t n, int64_t first, int64_t end, struct tree_node ret[TREE_MAX_NODES])
+int sumtree_nodes(int64_t n, int64_t first, int64_t end, struct sumtree_node ret[SUMTREE_MAX_NODES])
 {
     int height = 0;
     for (int64_t leaf = first; leaf < end; leaf++)
@@ -57,22 +57,22 @@ int tree_nodes(int64_t n, int64_t first, int64_t end, struct tree_node ret[TREE_
     return height;
 }
 
-int tree_height(int64_t n, int64_t first, int64_t leaf)
+int sumtree_height(int64_t n, int64_t first, int64_t leaf)
 {
-    struct tree_node stack[TREE_MAX_NODES];
-    return tree_nodes(n, first, leaf, stack);
+    struct sumtree_node stack[SUMTREE_MAX_NODES];
+    return sumtree_nodes(n, first, leaf, stack);
 }
 
-int tree_merges(int64_t n, int64_t first, int64_t leaf)
+int sumtree_merges(int64_t n, int64_t first, int64_t leaf)
 {
-    struct tree_node stack[TREE_MAX_NODES];
-    int height = tree_nodes(n, first, leaf, stack);
+    struct sumtree_node stack[SUMTREE_MAX_NODES];
+    int height = sumtree_nodes(n, first, leaf, stack);
     return push(n, leaf, stack, &height);
 }
 
-int tree_depth(int64_t n, int64_t first, int64_t end)
+int sumtree_depth(int64_t n, int64_t first, int64_t end)
 {
-    struct tree_node stack[TREE_MAX_NODES];
+    struct sumtree_node stack[SUMTREE_MAX_NODES];
     int height = 0, depth = 0;
     for (int64_t leaf = first; leaf < end; leaf++) {
         push(n, leaf, stack, &height);
