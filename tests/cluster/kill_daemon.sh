@@ -3,11 +3,11 @@
 who=$1 when=$2
 . "$(dirname "$0")/lib.sh"
 write_job
-big=(--set model.dim=192 --set model.heads=6 --set train.steps=60 --set checkpoint.every=20)
+big=(--set model.dim=192 --set model.heads=6 --set train.steps=180 --set checkpoint.every=60)
 up
 job=$(submit "${big[@]}" --set checkpoint.dir="$tmp/quiet")
 wait_done "$job" 90
-hashes "$tmp/quiet/step-60" >"$tmp/quiet-hashes"
+hashes "$tmp/quiet/step-180" >"$tmp/quiet-hashes"
 
 kill_it() {
   local pids
@@ -41,13 +41,13 @@ submit)
   ;;
 step)
   job=$(submit "${big[@]}" --set checkpoint.dir="$tmp/killed")
-  wait_for 60 "step 25" reached "$job" 25
+  wait_for 60 "step 70" reached "$job" 70
   before=$(worker_pid "$job" 0)
   kill_it
   ;;
 save)
   job=$(submit "${big[@]}" --set checkpoint.dir="$tmp/killed")
-  wait_for 60 "step 20" reached "$job" 18
+  wait_for 60 "step 50" reached "$job" 50
   before=$(worker_pid "$job" 0)
   n=0
   pids=$(pid_of "$who")
@@ -69,8 +69,8 @@ if [ "$who" != supervisor ] && [ "$when" != submit ]; then
   epoch=$(status "$job" | jq .epoch)
   [ "$epoch" = 1 ] || { status "$job"; fail "the death of $who ended the epoch: $epoch"; }
 fi
-hashes "$tmp/killed/step-60" >"$tmp/killed-hashes"
+hashes "$tmp/killed/step-180" >"$tmp/killed-hashes"
 cmp "$tmp/quiet-hashes" "$tmp/killed-hashes" || fail "another end than the undisturbed run"
 # Each step was trained once per epoch: no two workers of one rank wrote at the same time.
-dtctl metrics "$job" -o jsonl | jq -s -e 'map(.step) == ([range(1; 61)])' >/dev/null || fail "the metrics are not steps 1 to 60"
-for s in 20 40 60; do dtctl ckpt verify "$tmp/killed/step-$s" >/dev/null || fail "step-$s does not verify"; done
+dtctl metrics "$job" -o jsonl | jq -s -e 'map(.step) == ([range(1; 181)])' >/dev/null || fail "the metrics are not steps 1 to 180"
+for s in 60 120 180; do dtctl ckpt verify "$tmp/killed/step-$s" >/dev/null || fail "step-$s does not verify"; done
