@@ -340,7 +340,7 @@ static void say_log_wait(struct job *j)
 {
     const struct node *n = j->node;
     if (!n->outbox.err || j->reason[0])
-        return;
+        return; /* a reason of its own says more */
     const char *warning = log_warning(n->log);
     snprintf(j->reason, sizeof(j->reason), "waits for the log: %s; free some space in %s",
              warning ? warning : err_text(n->outbox.err), n->dir);
@@ -461,10 +461,32 @@ static bool tick_draining(struct job *j)
     return true;
 }
 
-/* Workers go first, so that what they have given to io is written. */
+static void end_logged(struct node *n, uint64_t job, const struct state_result *result)
+{
+    struct job *j = node_job(n, job);
+    if (!j)
+        return;
+    j->end_logged = true;
+    node_tick(n);
+}
+
+static void propose_end(struct job *j)
+{
+    const struct record r = {.kind = RECORD_ENDED,
+                             .wall_ms = clock_wall_ms(),
+                             .job = j->id,
+                             .ended = {.end = j->outcome, .reason = j->reason}};
+    if (!j->end_proposed && !j->leaving)
+        j->end_proposed = outbox_add(&j->node->outbox, &r, end_logged) == OK;
+}
+
+/* The end is in the log before anybody is told to quit: a control that comes in between finds either workers that say
+ * again that they are done, or a job that has ended. Workers go first, so that what they have given to io is written.
+ */
 static bool tick_quitting(struct job *j)
 {
     bool late = past_deadline(j);
+    propose_end(j);
     for (int k = 0; late && k < j->n_workers; k++)
         job_process_kill(j, k, SIGKILL);
     if (late && (job_workers_gone(j) || !attending(&j->io.p)))
@@ -481,26 +503,16 @@ static bool tick_quitting(struct job *j)
     return true;
 }
 
-static void end_recorded(struct node *n, uint64_t job, const struct state_result *result)
-{
-    struct job *j = node_job(n, job);
-    if (!j || j->phase.state != PHASE_RECORDING)
-        return;
-    job_show(j, state_of_end(j->outcome), j->reason);
-    job_move(j, PHASE_OVER, "its end is in the log");
-    node_tick(n);
-}
-
 static bool tick_recording(struct job *j)
 {
-    if (j->recorded)
+    propose_end(j);
+    if (!j->end_logged) {
+        say_log_wait(j);
         return false;
-    const struct record r = {.kind = RECORD_ENDED,
-                             .wall_ms = clock_wall_ms(),
-                             .job = j->id,
-                             .ended = {.end = j->outcome, .reason = j->reason}};
-    j->recorded = outbox_add(&j->node->outbox, &r, end_recorded) == OK;
-    return false;
+    }
+    job_show(j, state_of_end(j->outcome), j->reason);
+    job_move(j, PHASE_OVER, "its end is in the log");
+    return true;
 }
 
 static bool tick_over(struct job *j)

@@ -19,8 +19,8 @@
  *   ENDING      an epoch was lost: survivors leave it, or are killed
  *   REJOINING   a new control: the processes of the epoch come back
  *   DRAINING    STOP was said: workers finish their step
- *   QUITTING    workers, then io, end
- *   RECORDING   the job's last state is in the log
+ *   QUITTING    the job's last state is in the log; then workers, then io, are told to end
+ *   RECORDING   nothing but that record, where the log took none before the processes had ended
  *   OVER
  *
  *   WAITING -> GATHERING -> SCANNING -> COMMITTING -> LOADING -> STEPPING -> QUITTING -> RECORDING -> OVER
@@ -149,7 +149,7 @@ struct job {
     enum state_end outcome; /* what the job stops for; END_NONE with `leaving`: only this dtd ends */
     bool stopping, leaving, save_at_stop;
     char reason[1024];
-    bool recorded;
+    bool end_proposed, end_logged; /* its record: under way, there */
 
     int64_t deadline_ms; /* of the phase; 0: none */
     struct job_incident incident;

@@ -290,6 +290,12 @@ void job_process_lost(struct job *j, int slot, const struct peer *peer)
 
 /* ---- commands ---- */
 
+/* A full log keeps no processes: then the end is recorded when there is space again. */
+static bool may_quit(const struct job *j)
+{
+    return j->end_logged || j->leaving || j->node->outbox.err;
+}
+
 static enum worker_told wanted(const struct job *j, const struct job_worker *w)
 {
     switch ((enum job_phase)j->phase.state) {
@@ -302,7 +308,7 @@ static enum worker_told wanted(const struct job *j, const struct job_worker *w)
     case PHASE_DRAINING:
         return w->done || w->told == TOLD_STOP ? TOLD_NOTHING : TOLD_STOP;
     case PHASE_QUITTING:
-        return w->told == TOLD_QUIT ? TOLD_NOTHING : TOLD_QUIT;
+        return w->told == TOLD_QUIT || !may_quit(j) ? TOLD_NOTHING : TOLD_QUIT;
     default:
         return TOLD_NOTHING;
     }
@@ -388,7 +394,7 @@ static void command_io(struct job *j)
         io->epoch = j->epoch;
     if (io->epoch && io->epoch == j->epoch)
         say_io_lines(j);
-    if (phase == PHASE_QUITTING && job_workers_gone(j) && !io->told_quit && rpc_io_quit(call) == OK)
+    if (phase == PHASE_QUITTING && job_workers_gone(j) && may_quit(j) && !io->told_quit && rpc_io_quit(call) == OK)
         io->told_quit = true;
 }
 

@@ -135,8 +135,9 @@ static void log_is_ready(void *owner, err_t err, const char *why)
 static void stray_child(struct node *n, const struct channel_msg *m)
 {
     log_warn("process of no job job=%llu slot=%d pid=%d", (unsigned long long)m->job, m->slot, m->pid);
-    if (m->state == CHANNEL_RUNNING && sup_kill(&n->sup, m->job, m->slot, 9))
-        log_error("stray process not killed pid=%d", m->pid);
+    /* The last one's end lets the supervisor take the release; before that it refuses. */
+    if (m->state == CHANNEL_RUNNING ? sup_kill(&n->sup, m->job, m->slot, SIGKILL) : sup_release(&n->sup, m->job))
+        log_error("stray process not ended pid=%d", m->pid);
 }
 
 static void on_child(void *owner, const struct channel_msg *m)
@@ -152,8 +153,6 @@ static void on_child(void *owner, const struct channel_msg *m)
         stray_child(n, m);
     if (n->listener) /* before that the list is being read; job_adopt comes at its end */
         node_tick(n);
-    else if (!ours && m->state != CHANNEL_RUNNING && sup_release(&n->sup, m->job))
-        log_error("job not released");
 }
 
 static void on_job(void *owner, const struct channel_msg *m)
