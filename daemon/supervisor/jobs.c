@@ -74,7 +74,7 @@ static int job_make(const struct supervisor *s, struct sv_job *j)
     if (getrandom(j->io_token, sizeof(j->io_token), 0) != sizeof(j->io_token))
         return EIO;
     for (int k = 0; k < j->slots; k++) {
-        j->arena[k] = memfd_create("dtd-arena", MFD_CLOEXEC);
+        j->arena[k] = memfd_create("dtd-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (j->arena[k] < 0)
             return errno;
     }
