@@ -50,12 +50,16 @@ save)
   wait_for 60 "step 50" reached "$job" 50
   before=$(worker_pid "$job" 0)
   n=0
-  pids=$(pid_of "$who")
-  until compgen -G "$tmp/killed/.step-*.partial" >/dev/null || [ $((n += 1)) -gt 200000 ]; do :; done
+  # Stopped first, so that what was there when it died is known; io goes on when its commit was quicker than this script.
+  pids=$(pid_of "$who") n=0 partial=
+  until [ -n "$partial" ]; do
+    [ $((n += 1)) -lt 400000 ] || fail "no save was seen"
+    compgen -G "$tmp/killed/.step-*.partial" >/dev/null || continue
+    kill -STOP $pids
+    partial=$(compgen -G "$tmp/killed/.step-*.partial") || kill -CONT $pids
+  done
   kill -9 $pids
-  partial=$(compgen -G "$tmp/killed/.step-*.partial" || true)
-  echo "killed $who while ${partial:-nothing} was there"
-  [ -n "$partial" ] || [ "$who" != io ] || fail "io was not killed in mid-save"
+  echo "killed $who while $partial was there"
   ;;
 esac
 if [ "$who" = supervisor ] && [ "$when" != submit ]; then
