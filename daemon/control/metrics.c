@@ -23,7 +23,7 @@
 
 static err_t put_double(struct buf *b, const char *key, double v)
 {
-    return isfinite(v) ? buf_printf(b, ", \"%s\": %.9g", key, v) : buf_printf(b, ", \"%s\": null", key);
+    return isfinite(v) ? buf_printf(b, ", \"%s\": %.17g", key, v) : buf_printf(b, ", \"%s\": null", key);
 }
 
 err_t metrics_format(const struct metric_row *r, struct buf *ret)
