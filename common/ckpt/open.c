@@ -177,7 +177,11 @@ static err_t files_open(struct ckpt *c, struct why *why)
     if (!names)
         return why_set(why, ERR_NOMEM, "out of memory for the names of a checkpoint's files");
     c->files = calloc((size_t)n + 1, sizeof(*c->files));
-    err_t err = c->files ? OK : why_set(why, ERR_NOMEM, "out of memory for the files of a checkpoint");
+    if (!c->files) {
+        free(names);
+        return why_set(why, ERR_NOMEM, "out of memory for the files of a checkpoint");
+    }
+    err_t err = OK;
     for (int i = 0; !err && i < n; i++) {
         err = file_lookup(c, names[i], &c->files[i], why);
         if (err == ERR_NOTFOUND)
