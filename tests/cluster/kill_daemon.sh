@@ -3,11 +3,11 @@
 who=$1 when=$2
 . "$(dirname "$0")/lib.sh"
 write_job
-big=(--set model.dim=192 --set model.heads=6 --set train.steps=180 --set checkpoint.every=60)
+big=(--set model.dim=192 --set model.heads=6 --set train.steps=360 --set checkpoint.every=120)
 up
 job=$(submit "${big[@]}" --set checkpoint.dir="$tmp/quiet")
 wait_done "$job" 90
-hashes "$tmp/quiet/step-180" >"$tmp/quiet-hashes"
+hashes "$tmp/quiet/step-360" >"$tmp/quiet-hashes"
 
 kill_it() {
   local pids
@@ -41,14 +41,13 @@ submit)
   ;;
 step)
   job=$(submit "${big[@]}" --set checkpoint.dir="$tmp/killed")
-  wait_for 60 "step 70" reached "$job" 70
-  before=$(worker_pid "$job" 0)
+  wait_for 60 "step 130" reached "$job" 130
   kill_it
   ;;
 save)
-  job=$(submit "${big[@]}" --set checkpoint.dir="$tmp/killed")
-  wait_for 60 "step 50" reached "$job" 50
-  before=$(worker_pid "$job" 0)
+  # Many saves: on a busy machine one is over before this script has looked.
+  job=$(submit "${big[@]}" --set checkpoint.every=10 --set checkpoint.dir="$tmp/killed")
+  wait_for 60 "its io process" pid_of io
   n=0
   # Stopped first, so that what was there when it died is known; io goes on when its commit was quicker than this script.
   pids=$(pid_of "$who") n=0 partial=
@@ -73,8 +72,8 @@ if [ "$who" != supervisor ] && [ "$when" != submit ]; then
   epoch=$(status "$job" | jq .epoch)
   [ "$epoch" = 1 ] || { status "$job"; fail "the death of $who ended the epoch: $epoch"; }
 fi
-hashes "$tmp/killed/step-180" >"$tmp/killed-hashes"
+hashes "$tmp/killed/step-360" >"$tmp/killed-hashes"
 cmp "$tmp/quiet-hashes" "$tmp/killed-hashes" || fail "another end than the undisturbed run"
 # Each step was trained once per epoch: no two workers of one rank wrote at the same time.
-dtctl metrics "$job" -o jsonl | jq -s -e 'map(.step) == ([range(1; 181)])' >/dev/null || fail "the metrics are not steps 1 to 180"
-for s in 60 120 180; do dtctl ckpt verify "$tmp/killed/step-$s" >/dev/null || fail "step-$s does not verify"; done
+dtctl metrics "$job" -o jsonl | jq -s -e 'map(.step) == ([range(1; 361)])' >/dev/null || fail "the metrics are not steps 1 to 360"
+for s in 120 240 360; do dtctl ckpt verify "$tmp/killed/step-$s" >/dev/null || fail "step-$s does not verify"; done
