@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,9 @@ err_t metrics_parse(const char *line, size_t len, struct metric_row *ret)
     if (len > MAX_LINE_BYTES)
         return ERR_LIMIT;
     json_t *o = json_loadb(line, len, 0, NULL);
-    if (!json_is_object(o) || !json_is_integer(json_object_get(o, "step"))) {
+    int64_t workers = get_int(o, "workers"), epoch = get_int(o, "epoch");
+    if (!json_is_object(o) || !json_is_integer(json_object_get(o, "step")) || epoch < 0 || workers < 0 ||
+        workers > INT_MAX) {
         json_decref(o);
         return ERR_CORRUPT;
     }
@@ -71,8 +74,8 @@ err_t metrics_parse(const char *line, size_t len, struct metric_row *ret)
                                .lr = get_double(o, "lr"),
                                .tokens_per_s = get_double(o, "tokens_per_s"),
                                .step_s = get_double(o, "step_s"),
-                               .workers = (int)get_int(o, "workers"),
-                               .epoch = (uint64_t)get_int(o, "epoch"),
+                               .workers = (int)workers,
+                               .epoch = (uint64_t)epoch,
                                .has_valid = json_object_get(o, "valid_loss") != NULL,
                                .valid_loss = get_double(o, "valid_loss"),
                                .wall_ms = get_int(o, "wall_ms")};
