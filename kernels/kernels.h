@@ -1,13 +1,15 @@
 /* Kernels: what every backend computes, stated once.
  *
  * A backend fills one `struct kern_ops` per compute type: `ref` (float32 and float64, plain C, the oracle), `cpu`
- * (float32, fast), later `cuda`. Rules that hold for all of them:
+ * (float32, fast), `cuda` (float32 and bfloat16). Rules that hold for all of them:
  *  - matrices are row-major and dense; T counts tokens of one microbatch, samples stand one after another in it;
- *  - every call takes a stream and may return before the work is done; on a CPU the stream is the calling thread;
+ *  - every call takes a stream and may return before the work is done (kernels/device.h);
  *  - "=" writes the output, "+=" adds to it; which one is said at each function. Gradients of parameters are always +=;
- *  - data pointers are of the table's `dtype` unless said otherwise; token ids are int32; statistics that a
- *    backward reads (rstd, mean, lse) have the table's dtype; sums run in float64 in `ref`, in at least float32
- *    elsewhere;
+ *  - data pointers are of the table's `dtype` unless said otherwise; token ids are int32. What must not lose bits is of
+ *    the table's `wide` type: gradients of parameters, the parameters, gradients and moments of the optimizer, and
+ *    statistics that a backward reads (rstd, mean, lse). wide is float32 for bfloat16 and else the dtype itself;
+ *  - sums run in float64 in `ref`, in at least float32 elsewhere, whatever is stored;
+ *  - every pointer is memory of the stream's device, scalars that a kernel reads or writes by pointer included;
  *  - results do not depend on anything but the arguments: same inputs, same bits; nor on the stream's threads, save
  *    gemm's. What is computed element by element (adamw, activations) does not depend on where a range begins or ends;
  *  - nothing is allocated in the steady state; scratch belongs to the stream. Indices are 64 bits;
@@ -18,18 +20,33 @@
 
 #include "common/base/dtype.h"
 #include "common/base/err.h"
+#include "kernels/device.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct kern_stream; /* one in-order queue of a device; on a CPU one thread with its scratch memory */
+#ifdef __cplusplus
+extern "C" {
+#endif
 
-/* C[m,n] (= | +=) op(A)[m,k] op(B)[k,n] (+ bias[n], only with "="). lda, ldb, ldc: elements between rows as stored. */
+/* What a product does to its result before it is stored; f(x) is the tanh form of GELU, as in kern_ops.gelu. */
+enum kern_act {
+    KERN_ACT_NONE,
+    KERN_ACT_GELU,      /* aux = x, c = f(x) */
+    KERN_ACT_GELU_GRAD, /* c = x * f'(aux) */
+};
+
+/* x[m,n] = op(A)[m,k] op(B)[k,n] + bias[n]; c = act(x), or with `accumulate` c += x (then neither bias nor act).
+ * lda, ldb, ldc: elements between rows as stored; aux has ldc. a_sum[m] += sum over k of op(A), b_sum[n] += sum over k
+ * of op(B), in `wide`: the gradient of a bias, whose matrix the product reads anyway. */
 struct kern_gemm {
     bool trans_a, trans_b, accumulate;
+    bool wide_c; /* c is of the table's wide type: the gradient of a parameter */
+    enum kern_act act;
     int64_t m, n, k, lda, ldb, ldc;
     const void *a, *b, *bias; /* bias may be NULL */
-    void *c;
+    void *c, *aux;            /* aux: NULL without act */
+    void *a_sum, *b_sum;      /* may be NULL */
 };
 
 /* Scaled dot-product attention, softmax(q k^T / sqrt(head_dim) [+ causal mask]) v, per sample and head.
@@ -51,19 +68,29 @@ struct kern_attention_grad {
     void *d_q, *d_k, *d_v;
 };
 
-/* Decoupled weight decay (Loshchilov and Hutter 2019), bias corrected as in torch.optim.AdamW; p, m, v in place. */
+/* Decoupled weight decay (Loshchilov and Hutter 2019), bias corrected as in torch.optim.AdamW; p, m, v in place, all of
+ * the wide type. Where *grad_scale is not finite nothing is changed. */
 struct kern_adamw {
     int64_t n;
     void *p, *m, *v;
     const void *g;
     double lr, beta1, beta2, eps, weight_decay;
-    double grad_scale; /* the clip factor: g is read as g * grad_scale */
-    int64_t step;      /* 1 for the first update */
+    const double *grad_scale; /* the clip factor: g is read as g * *grad_scale */
+    int64_t step;             /* 1 for the first update */
+};
+
+/* norm = sqrt(blocks[0] + blocks[1] + ..), in ascending order or along a fixed tree; factor = min(1, limit / norm), 1
+ * where limit is 0, and NaN when the norm or the sum of the losses is not finite: such a step changes nothing. */
+struct kern_clip {
+    int64_t n_blocks, n_losses;
+    const double *blocks, *losses;
+    double limit;
+    double *norm, *factor;
 };
 
 struct kern_ops {
-    const char *name; /* "ref", "cpu" */
-    enum dtype dtype;
+    const char *name; /* "ref", "cpu", "cuda" */
+    enum dtype dtype, wide;
 
     NODISCARD err_t (*gemm)(struct kern_stream *s, const struct kern_gemm *g);
     /* db[n] += column sums of dy[T,n] */
@@ -119,21 +146,22 @@ struct kern_ops {
                           void *logits, double *loss_sum);
 
     void (*adamw)(struct kern_stream *s, const struct kern_adamw *a);
-    /* blocks[i] = sum of squares of x[1024 i .. min(1024 (i+1), n)), each block in a fixed order, in float64 */
+    /* blocks[i] = sum of squares of x[1024 i .. min(1024 (i+1), n)), each block in a fixed order, in float64; x is
+     * wide */
     void (*sumsq_blocks)(struct kern_stream *s, int64_t n, const void *x, double *blocks);
-    void (*zero)(struct kern_stream *s, int64_t n, void *x);
-    void (*copy)(struct kern_stream *s, int64_t n, const void *x, void *y);
+    void (*clip)(struct kern_stream *s, const struct kern_clip *c);
+    /* y = x rounded to nearest even; x is wide, y of the dtype */
+    void (*cast)(struct kern_stream *s, int64_t n, const void *x, void *y);
 };
 
 #define KERN_SUMSQ_BLOCK 1024
 
-/* The table of a backend, NULL when this build or this processor has none. name: "ref", "cpu". */
+/* The table of a processor's backend ("ref", "cpu"), NULL when this build or this processor has none. Both run on
+ * streams of the device "cpu"; the tables of other devices come from dev_kernels. */
 const struct kern_ops *kern_find(const char *name, enum dtype dtype);
 
-/* A stream of a backend: `threads` as the job's run.threads (0: one). Freed by kern_stream_free (NULL is legal). */
-NODISCARD err_t kern_stream_new(const struct kern_ops *ops, int threads, struct kern_stream **ret);
-void kern_stream_free(struct kern_stream *s);
-/* Returns when everything queued on the stream is done. */
-NODISCARD err_t kern_stream_sync(struct kern_stream *s);
+#ifdef __cplusplus
+}
+#endif
 
 #endif

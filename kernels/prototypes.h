@@ -3,6 +3,10 @@
  */
 #include "kernels/kernels.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 extern const struct kern_ops KERN_FN(ops);
 
 NODISCARD err_t KERN_FN(gemm)(struct kern_stream *s, const struct kern_gemm *g);
@@ -36,18 +40,22 @@ void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const i
                             double scale, void *logits, double *loss_sum);
 void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *a);
 void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, const void *x, double *blocks);
-void KERN_FN(zero)(struct kern_stream *s, int64_t n, void *x);
-void KERN_FN(copy)(struct kern_stream *s, int64_t n, const void *x, void *y);
+void KERN_FN(clip)(struct kern_stream *s, const struct kern_clip *c);
+void KERN_FN(cast)(struct kern_stream *s, int64_t n, const void *x, void *y);
 
-/* The rows of a table; `name` and `dtype` come from the backend. */
-#define KERN_TABLE(backend, type)                                                                                     \
+#ifdef __cplusplus
+}
+#endif
+
+/* The rows of a table, in the order of struct kern_ops; `name` and the types come from the backend. */
+#define KERN_TABLE(backend, type, wide_type)                                                                          \
     {                                                                                                                 \
-        .name = (backend), .dtype = (type), .gemm = KERN_FN(gemm), .bias_grad = KERN_FN(bias_grad),                   \
-        .embed = KERN_FN(embed), .embed_grad = KERN_FN(embed_grad), .rmsnorm = KERN_FN(rmsnorm),                      \
-        .rmsnorm_grad = KERN_FN(rmsnorm_grad), .layernorm = KERN_FN(layernorm),                                       \
+        .name = (backend), .dtype = (type), .wide = (wide_type), .gemm = KERN_FN(gemm),                               \
+        .bias_grad = KERN_FN(bias_grad), .embed = KERN_FN(embed), .embed_grad = KERN_FN(embed_grad),                  \
+        .rmsnorm = KERN_FN(rmsnorm), .rmsnorm_grad = KERN_FN(rmsnorm_grad), .layernorm = KERN_FN(layernorm),          \
         .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope), .attention = KERN_FN(attention),            \
         .attention_grad = KERN_FN(attention_grad), .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad),    \
         .gelu = KERN_FN(gelu), .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu),                                \
         .relu_grad = KERN_FN(relu_grad), .add = KERN_FN(add), .cross_entropy = KERN_FN(cross_entropy),                \
-        .adamw = KERN_FN(adamw), .sumsq_blocks = KERN_FN(sumsq_blocks), .zero = KERN_FN(zero), .copy = KERN_FN(copy), \
+        .adamw = KERN_FN(adamw), .sumsq_blocks = KERN_FN(sumsq_blocks), .clip = KERN_FN(clip), .cast = KERN_FN(cast), \
     }

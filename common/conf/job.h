@@ -20,6 +20,8 @@ enum numerics { NUMERICS_FAST, NUMERICS_CANONICAL, NUMERICS_PROOF };
 enum pipe_schedule { PIPE_1F1B, PIPE_GPIPE };
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_FULL };
 enum device { DEVICE_CPU, DEVICE_CUDA };
+/* worker/comm's backends; auto: shm on a CPU, nccl where every worker has a GPU of its own, else staged. */
+enum comm_kind { COMM_AUTO, COMM_SHM, COMM_NCCL, COMM_STAGED };
 
 struct job_model {
     enum model_arch arch;
@@ -42,7 +44,7 @@ struct job_train {
     int64_t steps, seq, global_batch, micro_batch, warmup, eval_every, eval_batches;
     double lr, min_lr_ratio, weight_decay, clip, beta1, beta2, eps;
     enum lr_schedule schedule;
-    int dtype; /* enum dtype; DT_F32 or DT_F64 */
+    int dtype; /* enum dtype; DT_F32, DT_BF16 or DT_F64 */
     enum numerics numerics;
     uint64_t seed;
 };
@@ -62,6 +64,8 @@ struct job_checkpoint {
 
 struct job_run {
     enum device device;
+    enum comm_kind comm;
+    int64_t workers_per_gpu; /* 1, or more to share one */
     int64_t nodes, threads, restarts, orphan_seconds, max_seconds, priority;
     char **env; /* "KEY=VALUE" */
     int n_env;

@@ -20,11 +20,11 @@
 /* ---- buffers ---- */
 
 enum buffer_space {
-    SPACE_PARAM, /* parameters, one flat run per FSDP unit */
+    SPACE_PARAM, /* parameters (float32 when bfloat16 is computed in), one flat run per FSDP unit */
     SPACE_OPT,   /* exp_avg and exp_avg_sq, laid out like SPACE_PARAM */
     SPACE_GRAD,  /* gradients, laid out like SPACE_PARAM; lives in the segment that the group's ranks share */
     SPACE_WORK,  /* activations and their gradients; reused by life time */
-    SPACE_HOST,  /* token ids, targets, scalars in float64 */
+    SPACE_HOST, /* what the host fills or reads: token ids, targets, scalars in float64; on a GPU its mirror is there */
     SPACE_COUNT
 };
 
@@ -67,7 +67,9 @@ struct buffer {
  *   copy, gelu*, relu*,
  *   add, swiglu*          m rows, n columns, dense: elements
  *   embed, embed_grad     m tokens, n columns (d); seq is program.seq
- *   gemm                  m, n, k, lda, ldb, ldc, OPF_TRANS_A, OPF_TRANS_B, OPF_ACC as kern_gemm
+ *   gemm                  m, n, k, lda, ldb, ldc, OPF_TRANS_A, OPF_TRANS_B, OPF_ACC, OPF_GELU, OPF_GELU_GRAD as
+ *                         kern_gemm; wide_c where c's dtype is not the program's
+ *   cast                  m elements
  *   bias_grad             m tokens, n columns
  *   rmsnorm*, layernorm*  m tokens, n columns, eps. [res] absent: [r] absent too, the kernel gets NULL
  *   rope                  m tokens, heads, head_dim, lda (row stride), theta, OPF_INVERSE; pos0 0, seq is program.seq
@@ -82,8 +84,7 @@ struct buffer {
  *   tree_reduce           m elements, group. Node j of sumtree_nodes(n_micros, first_micro, end_micro) is instance j of
  *                         `tree`, operand.offset elements in; the root goes to x on every rank
  *   norm                  m elements: blocks[i] = sum of squares of x[1024 i .. min(1024 (i+1), m))
- *   clip                  m blocks: norm = sqrt(their sum in ascending order), factor = min(1, train.clip / norm),
- *                         1 where train.clip is 0
+ *   clip                  m blocks, n losses, as kern_clip with the limit train.clip
  *   adamw                 m elements; lr, betas, eps, step at run time; weight decay only with OPF_DECAY; g is read
  *                         times the clip factor
  *   snapshot              nothing: the worker copies its plan_save_items into the arena */
@@ -92,7 +93,10 @@ struct buffer {
     X(OP_COPY, "copy", "rw")                            /* x, y */                                                  \
     X(OP_EMBED, "embed", "rrrw")                        /* ids, table, [pos], y */                                  \
     X(OP_EMBED_GRAD, "embed_grad", "rraa")              /* ids, dy, d_table, [d_pos] */                             \
-    X(OP_GEMM, "gemm", "rrrw")                          /* a, b, [bias], c; c is added to with OPF_ACC */           \
+    X(OP_GEMM, "gemm", "rrrwaaa")                       /* a, b, [bias], c, [aux], [a_sum], [b_sum]; c is added to  \
+                                                           with OPF_ACC; aux is written with OPF_GELU, read with    \
+                                                           OPF_GELU_GRAD */                                         \
+    X(OP_CAST, "cast", "rw")                            /* x (a parameter), y (what is computed with) */            \
     X(OP_BIAS_GRAD, "bias_grad", "ra")                  /* dy, db */                                                \
     X(OP_RMSNORM, "rmsnorm", "rrrwww")                  /* x, [res], w, [r], y, rstd */                             \
     X(OP_RMSNORM_GRAD, "rmsnorm_grad", "rrrrrwa")       /* x, w, rstd, dy, [d_res], dx, dw */                       \
@@ -113,7 +117,7 @@ struct buffer {
     X(OP_TREE_LEAF, "tree_leaf", "ra")          /* x, tree: the microbatch's gradient joins the canonical tree */   \
     X(OP_TREE_REDUCE, "tree_reduce", "rw")      /* tree, x: the sum over all microbatches of all ranks */           \
     X(OP_NORM, "norm", "rw")                    /* x, blocks (f64) */                                               \
-    X(OP_CLIP, "clip", "rww")                   /* blocks, norm (f64), factor (f64) */                              \
+    X(OP_CLIP, "clip", "rrww")                  /* blocks, losses, norm, factor (all f64) */                        \
     X(OP_ADAMW, "adamw", "aaarr")               /* p, m, v, g, clip factor */                                       \
     X(OP_SNAPSHOT, "snapshot", "rrr")           /* all p, all m, all v */
 
@@ -129,6 +133,8 @@ enum op_flags {
     OPF_GRAD = 16,   /* cross_entropy with gradient */
     OPF_CAUSAL = 32,
     OPF_DECAY = 64, /* adamw: weight decay applies */
+    OPF_GELU = 128, /* gemm: kern_act */
+    OPF_GELU_GRAD = 256,
 };
 
 enum op_stream { STREAM_COMPUTE, STREAM_COMM, STREAM_COPY, STREAM_COUNT };
@@ -206,7 +212,8 @@ struct program {
     enum program_mode mode;
     struct mesh mesh;
     int rank;
-    enum dtype dtype; /* compute type: DT_F32, or DT_F64 in proofs */
+    enum dtype dtype; /* compute type: DT_F32, DT_BF16, or DT_F64 in proofs */
+    enum dtype wide;  /* of parameters, gradients of parameters, moments, statistics: DT_F32 for DT_BF16, else dtype */
     int64_t seq;
     int64_t max_samples; /* the bound of SYM_SAMPLES; SYM_TOKENS is bounded by max_samples * seq */
     double loss_scale;   /* 1 / (tokens of the global batch): what cross_entropy multiplies gradients with; ranks'

@@ -14,12 +14,15 @@ struct comm_backend {
     /* `me` is this rank's index in `ranks`; -1 when it is no member (it still takes part in the numbering). */
     err_t (*group_new)(struct comm *c, const int *ranks, int n, int me, struct comm_group **ret);
     void (*group_free)(struct comm_group *g);
-    err_t (*all_reduce)(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op);
-    err_t (*all_gather)(struct comm_group *g, const void *src, void *dst, const int64_t *counts, enum dtype dtype);
-    err_t (*reduce_scatter)(struct comm_group *g, const void *src, void *dst, const int64_t *counts, enum dtype dtype,
-                            enum reduce_op op);
-    err_t (*broadcast)(struct comm_group *g, void *x, int64_t bytes, int root);
+    err_t (*all_reduce)(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,
+                        enum reduce_op op);
+    err_t (*all_gather)(struct comm_group *g, struct kern_stream *s, const void *src, void *dst, const int64_t *counts,
+                        enum dtype dtype);
+    err_t (*reduce_scatter)(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
+                            const int64_t *counts, enum dtype dtype, enum reduce_op op);
+    err_t (*broadcast)(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root);
     err_t (*barrier)(struct comm_group *g);
+    err_t (*agree)(struct comm_group *g, int64_t *x, enum reduce_op op);
     err_t (*tree_reduce)(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves,
                          void *out, int64_t n, enum dtype dtype);
 };
@@ -36,6 +39,13 @@ struct comm_group {
     int *ranks;
 };
 
-extern const struct comm_backend comm_backend_shm;
+extern const struct comm_backend comm_backend_shm, comm_backend_staged;
+
+/* What the module of a backend ("dtd-nccl.so") exports: `struct comm_module dtd_nccl_module`. */
+#define COMM_MODULE_ABI 1
+struct comm_module {
+    int abi;
+    const struct comm_backend *backend;
+};
 
 #endif

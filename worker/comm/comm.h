@@ -1,15 +1,19 @@
-/* Collectives over groups of ranks: one interface, one folder of algorithms per transport. shm here; ucx, stream and
- * nccl fill the same table.
+/* Collectives over groups of ranks: one interface, one folder of algorithms per transport: shm (the memory of one
+ * node), nccl (GPUs, a module), staged (device memory through a transport of the host); ucx and stream will fill the
+ * same table.
  *
- * A comm is all ranks of one epoch. Every rank calls the same collectives on a group in the same order. A collective
- * either completes on all ranks or returns ERR_CANCELED after comm_abort: a killed rank hangs nobody. Calls come from
- * one thread per rank, except comm_abort, which any thread may call. */
+ * A comm is all ranks of one epoch. Every rank calls the same collectives on a group in the same order. A collective is
+ * queued on the stream that it is given and may return before it is done; on host memory it is done when it returns,
+ * and the stream may be NULL. It either completes on all ranks or, after comm_abort, this call or the next
+ * dev_stream_sync fails: a killed rank hangs nobody. Calls come from one thread per rank, except comm_abort, which any
+ * thread may call. */
 #ifndef DTD_WORKER_COMM_COMM_H
 #define DTD_WORKER_COMM_COMM_H
 
 #include "common/base/dtype.h"
 #include "common/base/err.h"
 #include "common/plan/layout.h" /* enum reduce_op */
+#include "kernels/device.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,12 +21,24 @@
 struct comm;
 struct comm_group;
 
+/* A place where the ranks of an epoch leave words for each other: dtd's store (worker/link), or a test's. */
+struct comm_store {
+    void *arg;
+    /* Keys are 1 to 128 bytes of text, written once; values at most 4096 bytes. */
+    err_t (*put)(void *arg, const char *key, const void *value, size_t bytes, struct why *why);
+    /* Waits until somebody has put it, at most timeout_ms (ERR_TIMEOUT); `ret` has room for *ret_bytes, which becomes
+     * the value's size. ERR_CANCELED when the epoch has ended. */
+    err_t (*get)(void *arg, const char *key, int64_t timeout_ms, void *ret, size_t *ret_bytes, struct why *why);
+};
+
 struct comm_config {
-    const char *backend; /* "shm" */
-    int fd;              /* shm: the memfd that all ranks of the node inherited; not closed */
+    const char *backend;            /* "shm", "nccl", "staged" */
+    int fd;                         /* shm, staged: the memfd that all ranks of the node inherited; not closed */
+    struct dev *dev;                /* nccl, staged: whose memory the collectives work on; used until comm_close */
+    const struct comm_store *store; /* nccl: how ranks find each other; used during comm_open and comm_group_new */
     int rank, world;
     uint64_t epoch;            /* ranks of another epoch are refused: ERR_STALE */
-    size_t shared_bytes;       /* bytes that every rank wants in the segment for itself: gradients */
+    size_t shared_bytes;       /* shm: bytes that every rank wants in the segment for itself: gradients */
     int64_t timeout_ms;        /* for all ranks to arrive */
     const _Atomic int *cancel; /* comm_open gives up with ERR_CANCELED once it is not 0; NULL: never */
 };
@@ -32,7 +48,8 @@ NODISCARD err_t comm_open(const struct comm_config *config, struct comm **ret, s
 void comm_close(struct comm *c); /* NULL is legal */
 /* Marks the epoch dead for all ranks: whoever waits returns ERR_CANCELED. Any thread, idempotent. */
 void comm_abort(struct comm *c);
-/* This rank's shared_bytes, 4096-aligned, zero at open. Collectives on buffers inside need no copy. */
+/* This rank's shared_bytes, 4096-aligned, zero at open; collectives on buffers inside need no copy. NULL for a backend
+ * that works on device memory: any of it will do. */
 void *comm_shared(struct comm *c);
 
 /* Collective over the whole comm: all ranks create the same groups in the same order. */
@@ -44,22 +61,26 @@ void comm_group_free(struct comm_group *g);
  * Sums run in a fixed order (rank 0, 1, ..), so that every rank gets the same bits. n: elements of dtype F32, F64, I32,
  * I64. Buffers may be private (copied through the segment in blocks) or inside comm_shared at the same offset on all
  * ranks (in place, no copy). */
-NODISCARD err_t comm_all_reduce(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op);
+NODISCARD err_t comm_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,
+                                enum reduce_op op);
 /* dst[i's part] = src of rank i; `counts` elements per rank (uneven is normal), dst packed. */
-NODISCARD err_t comm_all_gather(struct comm_group *g, const void *src, void *dst, const int64_t *counts,
-                                enum dtype dtype);
+NODISCARD err_t comm_all_gather(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
+                                const int64_t *counts, enum dtype dtype);
 /* dst = rank's part of the reduction of all src; counts as above. */
-NODISCARD err_t comm_reduce_scatter(struct comm_group *g, const void *src, void *dst, const int64_t *counts,
-                                    enum dtype dtype, enum reduce_op op);
-NODISCARD err_t comm_broadcast(struct comm_group *g, void *x, int64_t bytes, int root);
+NODISCARD err_t comm_reduce_scatter(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
+                                    const int64_t *counts, enum dtype dtype, enum reduce_op op);
+NODISCARD err_t comm_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root);
+/* Returns when all ranks of the group have come, whatever the backend. */
 NODISCARD err_t comm_barrier(struct comm_group *g);
+/* One number of the host, reduced over the group (SUM, MIN, MAX) when the call returns, whatever the backend. */
+NODISCARD err_t comm_agree(struct comm_group *g, int64_t *x, enum reduce_op op);
 
 /* Canonical sums. The leaves 0 .. n_leaves-1 are combined along one fixed binary tree: node [lo, hi) = [lo, mid) +
  * [mid, hi), mid = lo + the largest power of two below hi - lo. Each rank holds finished nodes of it (disjoint,
  * together all leaves); after the call `out` holds the root on every rank, the same bits for every way of dealing the
- * leaves. `out` lies in comm_shared at one offset on all ranks; node buffers anywhere in their holder's comm_shared;
- * `out` may be one of them, but must not overlap one otherwise. ERR_INVALID on all ranks when the nodes do not make up
- * the tree. */
+ * leaves. Only shm has it. `out` lies in comm_shared at one offset on all ranks; node buffers anywhere in their
+ * holder's comm_shared; `out` may be one of them, but must not overlap one otherwise. ERR_INVALID on all ranks when the
+ * nodes do not make up the tree. */
 struct comm_tree_node {
     int64_t lo, hi;
     size_t offset; /* of its n elements in the holder's comm_shared */
