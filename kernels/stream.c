@@ -1,10 +1,8 @@
 /* See stream.h. libgomp's barriers are futexes that the thread sanitizer does not see, so the hand-over of a region's
  * data to its threads and back is told to it. */
 #include "kernels/stream.h"
-#include "kernels/kernels.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* libgomp's interface; declared here because clang brings a header for another runtime. */
 void GOMP_parallel(void (*fn)(void *), void *data, unsigned threads, unsigned flags);
@@ -38,43 +36,37 @@ struct region {
     int parts;
 };
 
-err_t kern_stream_new(const struct kern_ops *ops, int threads, struct kern_stream **ret)
+err_t cpu_stream_new(struct dev *d, int threads, struct kern_stream **ret)
 {
-    struct kern_stream *s = calloc(1, sizeof(*s));
-    (void)ops; /* both CPU backends have the same stream */
+    struct cpu_stream *s = calloc(1, sizeof(*s));
     if (!s)
         return ERR_NOMEM;
+    s->base.dev = d;
     s->threads = threads > 0 ? threads : 1;
-    *ret = s;
+    *ret = &s->base;
     return OK;
 }
 
-void kern_stream_free(struct kern_stream *s)
+void cpu_stream_free(struct kern_stream *s)
 {
-    if (!s)
-        return;
-    free(s->scratch);
-    free(s);
-}
-
-err_t kern_stream_sync(struct kern_stream *s)
-{
-    (void)s; /* every call has returned, so its work is done */
-    return OK;
+    struct cpu_stream *c = (struct cpu_stream *)s;
+    free(c->scratch);
+    free(c);
 }
 
 err_t kern_stream_scratch(struct kern_stream *s, size_t bytes, void **ret)
 {
-    if (bytes > s->scratch_bytes) {
+    struct cpu_stream *c = (struct cpu_stream *)s;
+    if (bytes > c->scratch_bytes) {
         size_t rounded = (bytes + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
         void *more = rounded < bytes ? NULL : aligned_alloc(SCRATCH_ALIGN, rounded);
         if (!more)
             return ERR_NOMEM;
-        free(s->scratch);
-        s->scratch = more;
-        s->scratch_bytes = rounded;
+        free(c->scratch);
+        c->scratch = more;
+        c->scratch_bytes = rounded;
     }
-    *ret = s->scratch;
+    *ret = c->scratch;
     return OK;
 }
 
@@ -104,13 +96,13 @@ static void region_thread(void *arg)
 
 void kern_stream_run(const struct kern_stream *s, int64_t n, int64_t grain, kern_range_fn *fn, void *arg)
 {
-    struct region r = {.fn = fn, .arg = arg, .n = n, .grain = grain, .parts = s->threads};
-    if (s->threads == 1 || n <= grain) {
+    struct region r = {.fn = fn, .arg = arg, .n = n, .grain = grain, .parts = kern_stream_threads(s)};
+    if (r.parts == 1 || n <= grain) {
         if (n > 0)
             fn(arg, 0, 0, n);
         return;
     }
     region_release(&r);
-    GOMP_parallel(region_thread, &r, (unsigned)s->threads, 0);
+    GOMP_parallel(region_thread, &r, (unsigned)r.parts, 0);
     region_acquire(&r);
 }

@@ -1,21 +1,31 @@
 /* A CPU stream: the calling thread, the helpers that libgomp lends it, and scratch memory that grows once and stays.
  *
- * Shared by `ref` and `cpu`, private to kernels/. One thread at a time calls into a stream. oneDNN runs on libgomp, so
- * our own loops use the same pool (through its ABI, which gcc and clang builds can both call): two pools would fight
- * for the cores. */
+ * Shared by `ref`, `cpu` and the CPU device, private to kernels/. One thread at a time calls into a stream. oneDNN runs
+ * on libgomp, so our own loops use the same pool (through its ABI, which gcc and clang builds can both call): two pools
+ * would fight for the cores. */
 #ifndef DTD_KERNELS_STREAM_H
 #define DTD_KERNELS_STREAM_H
 
-#include "common/base/err.h"
+#include "kernels/device.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-struct kern_stream {
-    int threads; /* at least 1 */
+struct cpu_stream {
+    struct kern_stream base; /* first */
+    int threads;             /* at least 1 */
     void *scratch;
     size_t scratch_bytes;
 };
+
+/* threads 0: one */
+NODISCARD err_t cpu_stream_new(struct dev *d, int threads, struct kern_stream **ret);
+void cpu_stream_free(struct kern_stream *s);
+
+static inline int kern_stream_threads(const struct kern_stream *s)
+{
+    return ((const struct cpu_stream *)s)->threads;
+}
 
 /* At least `bytes` of 64-aligned memory, valid until the next call; grows only when more is asked than ever before. */
 NODISCARD err_t kern_stream_scratch(struct kern_stream *s, size_t bytes, void **ret);

@@ -83,6 +83,48 @@ void KERN_FN(gelu_grad)(struct kern_stream *s, int64_t n, const void *x, const v
     kern_stream_run(s, n, MAP_GRAIN, gelu_grad_range, &m);
 }
 
+struct row_args {
+    const struct map *m;
+    kern_range_fn *fn;
+    int64_t n, stride;
+};
+
+static void map_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct row_args *a = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        struct map row = *a->m;
+        for (int k = 0; k < MAP_MAX; k++) {
+            row.in[k] = row.in[k] ? row.in[k] + i * a->stride : NULL;
+            row.out[k] = row.out[k] ? row.out[k] + i * a->stride : NULL;
+        }
+        a->fn(&row, part, 0, a->n);
+    }
+}
+
+/* Rows without gaps are one long range. */
+static void run_rows(struct kern_stream *s, struct map *m, kern_range_fn *fn, int64_t rows, int64_t n, int64_t stride)
+{
+    struct row_args a = {m, fn, n, stride};
+    if (stride == n)
+        kern_stream_run(s, rows * n, MAP_GRAIN, fn, m);
+    else
+        kern_stream_run(s, rows, 1 + MAP_GRAIN / (n + 1), map_rows, &a);
+}
+
+void KERN_FN(gelu_rows)(struct kern_stream *s, int64_t rows, int64_t n, int64_t stride, const float *x, float *y)
+{
+    struct map m = {.in = {x}, .out = {y}};
+    run_rows(s, &m, gelu_range, rows, n, stride);
+}
+
+void KERN_FN(gelu_grad_rows)(struct kern_stream *s, int64_t rows, int64_t n, int64_t stride, const float *x,
+                             const float *dy, float *dx)
+{
+    struct map m = {.in = {x, dy}, .out = {dx}};
+    run_rows(s, &m, gelu_grad_range, rows, n, stride);
+}
+
 void KERN_FN(relu)(struct kern_stream *s, int64_t n, const void *x, void *y)
 {
     struct map m = {.in = {x}, .out = {y}};

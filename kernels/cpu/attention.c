@@ -202,7 +202,7 @@ err_t KERN_FN(attn_run)(struct kern_stream *s, struct attn_job *job)
     struct attn_work w;
     assert(job->a->kv_heads > 0 && job->a->heads % job->a->kv_heads == 0 && job->a->head_dim > 0);
     job->part_bytes = work_layout(job->a, job->grad != NULL, NULL, &w);
-    err_t err = kern_stream_scratch(s, (size_t)s->threads * job->part_bytes, &scratch);
+    err_t err = kern_stream_scratch(s, (size_t)kern_stream_threads(s) * job->part_bytes, &scratch);
     if (err != OK)
         return err;
     job->scratch = scratch;

@@ -15,4 +15,9 @@
 NODISCARD err_t KERN_FN(sgemm)(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                                int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
+/* gelu and gelu_grad of a matrix with `stride` elements between rows; dx may be dy. */
+void KERN_FN(gelu_rows)(struct kern_stream *s, int64_t rows, int64_t n, int64_t stride, const float *x, float *y);
+void KERN_FN(gelu_grad_rows)(struct kern_stream *s, int64_t rows, int64_t n, int64_t stride, const float *x,
+                             const float *dy, float *dx);
+
 #endif

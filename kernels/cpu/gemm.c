@@ -1,4 +1,4 @@
-/* Products by oneDNN, and the sums over rows that go with them.
+/* Products by oneDNN, and the sums and activations that go with them.
  *
  * The bias goes into C before the product, which then adds to it: beta = 1 costs oneDNN nothing. */
 #include "kernels/cpu/cpu.h"
@@ -22,42 +22,16 @@ err_t KERN_FN(sgemm)(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k
     return status == dnnl_out_of_memory ? ERR_NOMEM : ERR_INTERNAL;
 }
 
-/* Rows of C become the bias, or zero without one. */
-static void prefill_rows(void *arg, int part, int64_t lo, int64_t hi)
+/* Where the product goes before the activation. */
+static float *product_of(const struct kern_gemm *g)
 {
-    const struct kern_gemm *g = arg;
-    const float *bias = g->bias;
-    for (int64_t i = lo; i < hi; i++) {
-        float *row = (float *)g->c + i * g->ldc;
-        int64_t j = 0;
-        for (; j + VF <= g->n; j += VF) {
-            v_expect_store(row + j);
-            v_store(row + j, bias ? v_load(bias + j) : (vf){0});
-        }
-        v_store_n(row + j, bias ? v_load_n(bias + j, g->n - j) : (vf){0}, g->n - j);
-    }
+    return g->act == KERN_ACT_GELU ? g->aux : g->c;
 }
 
-err_t KERN_FN(gemm)(struct kern_stream *s, const struct kern_gemm *g)
-{
-    assert(g->lda >= (g->trans_a ? g->m : g->k) && g->ldb >= (g->trans_b ? g->k : g->n) && g->ldc >= g->n);
-    assert(!g->bias || !g->accumulate);
-    if (g->m == 0 || g->n == 0)
-        return OK;
-    bool prefill = g->bias || (g->k == 0 && !g->accumulate);
-    if (prefill)
-        kern_stream_run(s, g->m, 16, prefill_rows, (void *)g);
-    if (g->k == 0)
-        return OK;
-    kern_stream_limit(s->threads);
-    return KERN_FN(sgemm)(g->trans_a, g->trans_b, g->m, g->n, g->k, 1, g->a, g->lda, g->b, g->ldb,
-                          g->accumulate || prefill ? 1 : 0, g->c, g->ldc);
-}
-
-struct bias_args {
-    int64_t t, n;
-    const float *dy;
-    float *db;
+struct sum_args {
+    int64_t k, stride; /* terms; elements between rows as stored */
+    const float *x;
+    float *out;
 };
 
 /* sum[0..columns) += eight rows, or fewer at the end, as a tree over them */
@@ -76,21 +50,95 @@ static void add_rows(int64_t rows, int64_t columns, int64_t n, const float *dy, 
     }
 }
 
-static void bias_columns(void *arg, int part, int64_t lo, int64_t hi)
+/* out[j] += sum over l of x[l, j] */
+static void column_sums(void *arg, int part, int64_t lo, int64_t hi)
 {
-    const struct bias_args *a = arg;
+    const struct sum_args *a = arg;
     for (int64_t j0 = lo; j0 < hi; j0 += BIAS_COLUMNS) {
         int64_t columns = hi - j0 < BIAS_COLUMNS ? hi - j0 : BIAS_COLUMNS;
         float sum[BIAS_COLUMNS] = {0};
-        for (int64_t i = 0; i < a->t; i += 8)
-            add_rows(a->t - i < 8 ? a->t - i : 8, columns, a->n, a->dy + i * a->n + j0, sum);
+        for (int64_t i = 0; i < a->k; i += 8)
+            add_rows(a->k - i < 8 ? a->k - i : 8, columns, a->stride, a->x + i * a->stride + j0, sum);
         for (int64_t j = 0; j < columns; j++)
-            a->db[j0 + j] += sum[j];
+            a->out[j0 + j] += sum[j];
     }
+}
+
+/* out[i] += sum over l of x[i, l] */
+static void row_sums(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct sum_args *a = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        const float *x = a->x + i * a->stride;
+        vf sum = {0}, other = {0};
+        int64_t l = 0;
+        for (; l + 2 * VF <= a->k; l += 2 * VF) {
+            sum += v_load(x + l);
+            other += v_load(x + l + VF);
+        }
+        for (; l < a->k; l += VF)
+            sum += a->k - l < VF ? v_load_n(x + l, a->k - l) : v_load(x + l);
+        a->out[i] += v_sum(sum + other);
+    }
+}
+
+/* out[n] += sums over k of a matrix stored [k, n] when `columns`, else [n, k] */
+static void add_sums(struct kern_stream *s, bool columns, int64_t n, int64_t k, const float *x, int64_t stride,
+                     float *out)
+{
+    struct sum_args a = {k, stride, x, out};
+    kern_stream_run(s, n, columns ? 64 : 16, columns ? column_sums : row_sums, &a);
 }
 
 void KERN_FN(bias_grad)(struct kern_stream *s, int64_t t, int64_t n, const void *dy, void *db)
 {
-    struct bias_args a = {t, n, dy, db};
-    kern_stream_run(s, n, 64, bias_columns, &a);
+    add_sums(s, true, n, t, dy, n, db);
+}
+
+/* Rows of x become the bias, or zero without one. */
+static void prefill_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct kern_gemm *g = arg;
+    const float *bias = g->bias;
+    for (int64_t i = lo; i < hi; i++) {
+        float *row = product_of(g) + i * g->ldc;
+        int64_t j = 0;
+        for (; j + VF <= g->n; j += VF) {
+            v_expect_store(row + j);
+            v_store(row + j, bias ? v_load(bias + j) : (vf){0});
+        }
+        v_store_n(row + j, bias ? v_load_n(bias + j, g->n - j) : (vf){0}, g->n - j);
+    }
+}
+
+/* x = op(A) op(B) + bias, or c += */
+static err_t product(struct kern_stream *s, const struct kern_gemm *g)
+{
+    bool prefill = g->bias || (g->k == 0 && !g->accumulate);
+    if (prefill)
+        kern_stream_run(s, g->m, 16, prefill_rows, (void *)g);
+    if (g->k == 0)
+        return OK;
+    kern_stream_limit(kern_stream_threads(s));
+    return KERN_FN(sgemm)(g->trans_a, g->trans_b, g->m, g->n, g->k, 1, g->a, g->lda, g->b, g->ldb,
+                          g->accumulate || prefill ? 1 : 0, product_of(g), g->ldc);
+}
+
+err_t KERN_FN(gemm)(struct kern_stream *s, const struct kern_gemm *g)
+{
+    assert(g->lda >= (g->trans_a ? g->m : g->k) && g->ldb >= (g->trans_b ? g->k : g->n) && g->ldc >= g->n);
+    assert(!g->accumulate || (!g->bias && !g->act));
+    assert(!g->act || g->aux);
+    if (g->a_sum)
+        add_sums(s, g->trans_a, g->m, g->k, g->a, g->lda, g->a_sum);
+    if (g->b_sum)
+        add_sums(s, !g->trans_b, g->n, g->k, g->b, g->ldb, g->b_sum);
+    if (g->m == 0 || g->n == 0)
+        return OK;
+    err_t err = product(s, g);
+    if (err == OK && g->act == KERN_ACT_GELU)
+        KERN_FN(gelu_rows)(s, g->m, g->n, g->ldc, g->aux, g->c);
+    if (err == OK && g->act == KERN_ACT_GELU_GRAD)
+        KERN_FN(gelu_grad_rows)(s, g->m, g->n, g->ldc, g->aux, g->c, g->c);
+    return err;
 }

@@ -173,7 +173,7 @@ static void weight_grad_columns(void *arg, int part, int64_t lo, int64_t hi)
 
 static void norm_grad(struct kern_stream *s, struct norm_args *a)
 {
-    if (s->threads > 1) {
+    if (kern_stream_threads(s) > 1) {
         kern_stream_run(s, a->d, 64, weight_grad_columns, a);
         kern_stream_run(s, a->t, BLOCK, input_grad_rows, a);
         return;

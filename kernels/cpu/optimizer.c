@@ -1,7 +1,5 @@
-/* AdamW, the pieces of a gradient's norm, and plain memory: bound by memory bandwidth, one pass each. */
+/* AdamW, a gradient's norm, and casts: bound by memory bandwidth, one pass each. */
 #include "kernels/cpu/map.h"
-
-#define STREAM_FLOATS (INT64_C(1) << 20)
 
 struct adamw_constants {
     float grad_scale, beta1, beta2, rest1, rest2; /* rest = 1 - beta */
@@ -26,7 +24,9 @@ MAP_RANGE(adamw_range, 4, 3, adamw_lanes)
 
 void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *a)
 {
-    struct adamw_constants c = {.grad_scale = (float)a->grad_scale,
+    if (!isfinite(*a->grad_scale))
+        return;
+    struct adamw_constants c = {.grad_scale = (float)*a->grad_scale,
                                 .beta1 = (float)a->beta1,
                                 .beta2 = (float)a->beta2,
                                 .rest1 = (float)(1 - a->beta1),
@@ -72,33 +72,32 @@ void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, const void *x, doub
     kern_stream_run(s, n, KERN_SUMSQ_BLOCK, sumsq_range, &a);
 }
 
-/* What is larger than the caches goes past them, which saves reading it first; the ends are not aligned. */
-static void zero_range(void *arg, int part, int64_t lo, int64_t hi)
+static double sum_of(int64_t n, const double *x)
 {
-    float *p = (float *)arg + lo, *end = (float *)arg + hi;
-    if (hi - lo >= STREAM_FLOATS) {
-        size_t head = -(uintptr_t)p % sizeof(vf) / sizeof(float);
-        memset(p, 0, head * sizeof(float));
-        for (p += head; end - p >= VF; p += VF)
-            v_stream(p, (vf){0});
-        v_stream_end();
-    }
-    memset(p, 0, (size_t)(end - p) * sizeof(float));
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i];
+    return sum;
 }
 
-void KERN_FN(zero)(struct kern_stream *s, int64_t n, void *x)
+/* One in a thousand of the gradient's numbers is left to be added: not worth a second thread. */
+void KERN_FN(clip)(struct kern_stream *s, const struct kern_clip *c)
 {
-    kern_stream_run(s, n, MAP_GRAIN, zero_range, x);
+    double norm = sqrt(sum_of(c->n_blocks, c->blocks)), losses = sum_of(c->n_losses, c->losses);
+    bool whole = isfinite(norm) && isfinite(losses);
+    *c->norm = norm;
+    *c->factor = !whole ? NAN : c->limit > 0 && norm > c->limit ? c->limit / norm : 1;
 }
 
-static void copy_range(void *arg, int part, int64_t lo, int64_t hi)
+/* float32 is its own wide type. */
+static void cast_range(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct map *m = arg;
     memcpy(m->out[0] + lo, m->in[0] + lo, (size_t)(hi - lo) * sizeof(float));
 }
 
-void KERN_FN(copy)(struct kern_stream *s, int64_t n, const void *x, void *y)
+void KERN_FN(cast)(struct kern_stream *s, int64_t n, const void *x, void *y)
 {
     struct map m = {.in = {x}, .out = {y}};
-    kern_stream_run(s, n, MAP_GRAIN, copy_range, &m);
+    kern_stream_run(s, n, MAP_GRAIN, cast_range, &m);
 }

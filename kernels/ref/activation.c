@@ -31,21 +31,27 @@ void KERN_FN(swiglu_grad)(struct kern_stream *s, int64_t n, const void *a, const
 #define GELU_SCALE 0.79788456080286535588
 #define GELU_CUBIC 0.044715
 
+double KERN_FN(gelu_of)(double x)
+{
+    return 0.5 * x * (1 + tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x)));
+}
+
+double KERN_FN(gelu_slope)(double x)
+{
+    double th = tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x));
+    return 0.5 * (1 + th) + 0.5 * x * (1 - th * th) * GELU_SCALE * (1 + 3 * GELU_CUBIC * x * x);
+}
+
 void KERN_FN(gelu)(struct kern_stream *s, int64_t n, const void *x, void *y)
 {
-    for (int64_t i = 0; i < n; i++) {
-        double v = (double)((const real *)x)[i];
-        ((real *)y)[i] = (real)(0.5 * v * (1 + tanh(GELU_SCALE * (v + GELU_CUBIC * v * v * v))));
-    }
+    for (int64_t i = 0; i < n; i++)
+        ((real *)y)[i] = (real)KERN_FN(gelu_of)((double)((const real *)x)[i]);
 }
 
 void KERN_FN(gelu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx)
 {
-    for (int64_t i = 0; i < n; i++) {
-        double v = (double)((const real *)x)[i], th = tanh(GELU_SCALE * (v + GELU_CUBIC * v * v * v));
-        double slope = 0.5 * (1 + th) + 0.5 * v * (1 - th * th) * GELU_SCALE * (1 + 3 * GELU_CUBIC * v * v);
-        ((real *)dx)[i] = (real)(slope * (double)((const real *)dy)[i]);
-    }
+    for (int64_t i = 0; i < n; i++)
+        ((real *)dx)[i] = (real)(KERN_FN(gelu_slope)((double)((const real *)x)[i]) * (double)((const real *)dy)[i]);
 }
 
 void KERN_FN(relu)(struct kern_stream *s, int64_t n, const void *x, void *y)

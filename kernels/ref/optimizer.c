@@ -1,16 +1,17 @@
-/* AdamW, the pieces of a gradient's norm, and plain memory. */
+/* AdamW, a gradient's norm, and casts. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
-#include <string.h>
 
 void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *a)
 {
     real *p = a->p, *m = a->m, *v = a->v;
     const real *g = a->g;
+    if (!isfinite(*a->grad_scale))
+        return;
     double unbias_m = 1 - pow(a->beta1, (double)a->step), unbias_v = 1 - pow(a->beta2, (double)a->step);
     for (int64_t i = 0; i < a->n; i++) {
-        double grad = (double)g[i] * a->grad_scale;
+        double grad = (double)g[i] * *a->grad_scale;
         double first = a->beta1 * (double)m[i] + (1 - a->beta1) * grad;
         double second = a->beta2 * (double)v[i] + (1 - a->beta2) * grad * grad;
         double decayed = (double)p[i] * (1 - a->lr * a->weight_decay);
@@ -30,12 +31,26 @@ void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, const void *x, doub
     }
 }
 
-void KERN_FN(zero)(struct kern_stream *s, int64_t n, void *x)
+static double sum_of(int64_t n, const double *x)
 {
-    memset(x, 0, (size_t)n * sizeof(real));
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i];
+    return sum;
 }
 
-void KERN_FN(copy)(struct kern_stream *s, int64_t n, const void *x, void *y)
+void KERN_FN(clip)(struct kern_stream *s, const struct kern_clip *c)
 {
-    memcpy(y, x, (size_t)n * sizeof(real));
+    double norm = sqrt(sum_of(c->n_blocks, c->blocks));
+    *c->norm = norm;
+    *c->factor = c->limit == 0 || norm <= c->limit ? 1 : c->limit / norm;
+    if (!isfinite(norm) || !isfinite(sum_of(c->n_losses, c->losses)))
+        *c->factor = NAN;
+}
+
+/* `real` is its own wide type. */
+void KERN_FN(cast)(struct kern_stream *s, int64_t n, const void *x, void *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        ((real *)y)[i] = ((const real *)x)[i];
 }

@@ -15,4 +15,8 @@ typedef double real;
 
 #include "kernels/prototypes.h"
 
+/* The tanh form of GELU and its derivative, which products apply too. */
+double KERN_FN(gelu_of)(double x);
+double KERN_FN(gelu_slope)(double x);
+
 #endif
