@@ -23,6 +23,8 @@ enum rpc_method_id {
     WORKER_HELLO = 0x0201,
     WORKER_ATTEND,
     WORKER_REPORT,
+    WORKER_STORE_PUT,
+    WORKER_STORE_GET,
     IO_HELLO = 0x0301,
     IO_SAVE,
     IO_LOAD,
@@ -31,7 +33,7 @@ enum rpc_method_id {
     IO_CONTROL_REPORT,
     PEER_HELLO = 0x0501,
 };
-#define RPC_METHOD_COUNT 20
+#define RPC_METHOD_COUNT 22
 
 struct rpc_binding {
     uint16_t id;

@@ -95,6 +95,7 @@ err_t job_new(struct node *node, const struct state_job *s, struct job **ret)
     j->epoch = s->epoch.epoch;
     j->resume_step = s->epoch.resume_step;
     j->restarts = s->epoch.restarts;
+    store_init(&j->store);
     j->outcome = s->end;
     bool over = s->end != END_NONE;
     j->state = (struct fsm){"job", s->id, job_states, over ? (int)state_of_end(s->end) : JOB_PENDING};
@@ -114,6 +115,7 @@ err_t job_new(struct node *node, const struct state_job *s, struct job **ret)
 void job_free(struct job *j)
 {
     assert(!j->watches);
+    store_clear(&j->store, ERR_CLOSED);
     job_scan_forget(j);
     metrics_fini(&j->metrics);
     buf_fini(&j->io_lines);
@@ -170,9 +172,17 @@ static const struct {
     [PHASE_OVER] = {-1, 0},
 };
 
+bool job_in_epoch(const struct job *j)
+{
+    return j->phase.state == PHASE_LOADING || j->phase.state == PHASE_STEPPING || j->phase.state == PHASE_REJOINING ||
+           j->phase.state == PHASE_DRAINING;
+}
+
 void job_move(struct job *j, enum job_phase to, const char *why)
 {
     fsm_move(&j->phase, to, why);
+    if (!job_in_epoch(j))
+        store_clear(&j->store, ERR_STALE);
     job_deadline(j, phases[to].deadline_ms);
     int show = phases[to].show;
     if (show == JOB_STARTING && (j->epoch || j->restarts))
@@ -546,6 +556,7 @@ void job_tick(struct job *j)
     while (turn_to_stop(j) || ticks[j->phase.state](j))
         ;
     job_commands(j);
+    store_expire(&j->store, clock_mono_ms());
     if (j->keep_due)
         job_keep(j);
     if (j->dirty) {

@@ -34,6 +34,7 @@
 #include "common/conf/job.h"
 #include "daemon/control/metrics.h"
 #include "daemon/control/state.h"
+#include "daemon/control/store.h"
 #include "daemon/supervisor/channel.h"
 
 #include <sys/types.h>
@@ -98,6 +99,7 @@ struct job_worker {
     uint64_t epoch; /* that it is in, as far as we know; 0: none */
     bool ready, done, idle;
     enum worker_told told; /* on this connection */
+    uint64_t store_epoch;  /* the last one whose store it used */
 };
 
 enum io_scan { SCAN_DUE, SCAN_ASKED, SCAN_DONE };
@@ -145,6 +147,7 @@ struct job {
     uint64_t next_epoch;
     bool epoch_committed;
     int restarts;
+    struct store store; /* of the epoch */
 
     enum state_end outcome; /* what the job stops for; END_NONE with `leaving`: only this dtd ends */
     bool stopping, leaving, save_at_stop;
@@ -185,6 +188,8 @@ void job_move(struct job *j, enum job_phase to, const char *why);
 void job_place(struct job *j);
 /* The step that the job is at. */
 int64_t job_step(const struct job *j);
+/* Its workers have been told to be in j->epoch. */
+bool job_in_epoch(const struct job *j);
 
 /* ---- job_process.c: starting, ending, attending ---- */
 

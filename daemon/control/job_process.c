@@ -381,8 +381,7 @@ static void command_io(struct job *j)
     struct job_io *io = &j->io;
     struct rpc_call *call = io->p.attend;
     enum job_phase phase = (enum job_phase)j->phase.state;
-    bool in_epoch =
-        phase == PHASE_LOADING || phase == PHASE_STEPPING || phase == PHASE_REJOINING || phase == PHASE_DRAINING;
+    bool in_epoch = job_in_epoch(j);
     if (!call)
         return;
     if (io->scan == SCAN_DUE && (phase == PHASE_SCANNING || in_epoch) && rpc_io_scan(call, j->yaml) == OK) {

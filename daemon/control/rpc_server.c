@@ -10,14 +10,24 @@
 #include <unistd.h>
 
 static const struct rpc_binding bindings[] = {
-    {CLIENT_SUBMIT, rpc_client_submit}, {CLIENT_STATUS, rpc_client_status},
-    {CLIENT_LIST, rpc_client_list},     {CLIENT_CANCEL, rpc_client_cancel},
-    {CLIENT_LOGS, rpc_client_logs},     {CLIENT_METRICS, rpc_client_metrics},
-    {CLIENT_WATCH, rpc_client_watch},   {CLIENT_CHECKPOINTS, rpc_client_checkpoints},
-    {CLIENT_NODE, rpc_client_node},     {CLIENT_SHUTDOWN, rpc_client_shutdown},
-    {WORKER_HELLO, rpc_worker_hello},   {WORKER_ATTEND, rpc_worker_attend},
-    {WORKER_REPORT, rpc_worker_report}, {IO_CONTROL_HELLO, rpc_io_hello},
-    {IO_CONTROL_ATTEND, rpc_io_attend}, {IO_CONTROL_REPORT, rpc_io_report},
+    {CLIENT_SUBMIT, rpc_client_submit},
+    {CLIENT_STATUS, rpc_client_status},
+    {CLIENT_LIST, rpc_client_list},
+    {CLIENT_CANCEL, rpc_client_cancel},
+    {CLIENT_LOGS, rpc_client_logs},
+    {CLIENT_METRICS, rpc_client_metrics},
+    {CLIENT_WATCH, rpc_client_watch},
+    {CLIENT_CHECKPOINTS, rpc_client_checkpoints},
+    {CLIENT_NODE, rpc_client_node},
+    {CLIENT_SHUTDOWN, rpc_client_shutdown},
+    {WORKER_HELLO, rpc_worker_hello},
+    {WORKER_ATTEND, rpc_worker_attend},
+    {WORKER_REPORT, rpc_worker_report},
+    {WORKER_STORE_PUT, rpc_worker_store_put},
+    {WORKER_STORE_GET, rpc_worker_store_get},
+    {IO_CONTROL_HELLO, rpc_io_hello},
+    {IO_CONTROL_ATTEND, rpc_io_attend},
+    {IO_CONTROL_REPORT, rpc_io_report},
     {PEER_HELLO, rpc_peer_hello},
 };
 

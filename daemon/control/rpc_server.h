@@ -44,6 +44,8 @@ void rpc_client_watch(void *owner, struct rpc_call *call, const ProtobufCMessage
 void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_worker_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_worker_store_put(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_worker_store_get(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_io_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);

@@ -1,10 +1,14 @@
 /* Adapter: workers' messages to plain structs and back. */
+#include "common/base/clock.h"
 #include "daemon/control/node.h"
 #include "daemon/control/rpc_adapters.h"
 #include "daemon/control/rpc_server.h"
 #include "proto/worker.pb-c.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* ---- commands ---- */
 
@@ -151,4 +155,142 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
         return;
     }
     rpc_fail(call, ERR_INVALID, "report of kind %d", (int)m->kind);
+}
+
+/* ---- the store of the epoch ---- */
+
+/* One StoreGet that waits. */
+struct get {
+    struct store_wait wait; /* first */
+    struct job *job;
+    struct rpc_call *call;
+};
+
+static bool visible(const char *key)
+{
+    for (const char *c = key; *c; c++)
+        if (*c <= ' ' || *c > '~')
+            return false;
+    return *key && strlen(key) <= STORE_KEY_MAX;
+}
+
+/* The job whose present epoch is `epoch` and whose worker calls; answers the call and returns NULL when it is not so.
+ */
+static struct job *store_job(struct rpc_call *call, uint64_t epoch, const char *key, int *ret_slot)
+{
+    struct job *j = rpc_server_job(call, ret_slot);
+    if (!j)
+        return NULL;
+    if (!visible(key)) {
+        rpc_fail(call, ERR_INVALID, "a key is 1 to %d visible ASCII characters", STORE_KEY_MAX);
+        return NULL;
+    }
+    if (epoch != j->epoch || !job_in_epoch(j)) {
+        rpc_fail(call, ERR_STALE, "epoch %" PRIu64 " of job %" PRIu64 " has ended", epoch, j->id);
+        return NULL;
+    }
+    j->workers[*ret_slot].store_epoch = epoch;
+    return j;
+}
+
+static void store_refused(struct rpc_call *call, err_t err, const char *key)
+{
+    static const struct {
+        err_t err;
+        const char *why;
+    } reasons[] = {{ERR_EXISTS, "another value has been put"},
+                   {ERR_INVALID, "a value is at most 4096 bytes"},
+                   {ERR_LIMIT, "an epoch has at most 1024 keys, a worker at most 64 waiting gets"}};
+    _Static_assert(STORE_VALUE_MAX == 4096 && STORE_KEYS_MAX == 1024 && STORE_WAITS_MAX == 64, "as said above");
+    const char *why = err_text(err);
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
+        if (reasons[i].err == err)
+            why = reasons[i].why;
+    rpc_fail(call, err, "store key %s: %s", key, why);
+}
+
+void rpc_worker_store_put(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    (void)owner;
+    const Dtd__StorePutRequest *m = (const Dtd__StorePutRequest *)request;
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    int slot;
+    struct job *j = store_job(call, m->epoch, m->key, &slot);
+    if (!j)
+        return;
+    err_t err = store_put(&j->store, (struct store_bytes){m->key, strlen(m->key)},
+                          (struct store_bytes){m->value.data, m->value.len});
+    if (err)
+        store_refused(call, err, m->key);
+    else
+        rpc_reply(call, &empty.base);
+}
+
+static void reply_value(struct rpc_call *call, struct store_bytes value)
+{
+    Dtd__StoreValue v = DTD__STORE_VALUE__INIT;
+    v.value = (ProtobufCBinaryData){value.len, (uint8_t *)value.data};
+    rpc_reply(call, &v.base);
+}
+
+static bool is_silent(const struct job_worker *w)
+{
+    return w->store_epoch != w->epoch || !w->epoch || !w->p.attend;
+}
+
+static void get_done(struct store_wait *w, err_t err, struct store_bytes value)
+{
+    struct get *g = (struct get *)w;
+    char who[256];
+    if (!err) {
+        reply_value(g->call, value);
+    } else if (err == ERR_TIMEOUT) {
+        int n = job_workers_name(g->job, is_silent, who, sizeof(who));
+        rpc_fail(g->call, err, "nobody has put %.*s in time; %s%s", (int)w->key_len, (const char *)w->key,
+                 n ? who : "all ranks", n ? " did not come" : " have come, so one of them is stuck before it");
+    } else {
+        rpc_fail(g->call, err, "the epoch ended before somebody put %.*s", (int)w->key_len, (const char *)w->key);
+    }
+    free(g);
+}
+
+static void get_gone(void *arg)
+{
+    struct get *g = arg;
+    store_wait_drop(&g->job->store, &g->wait);
+    free(g);
+}
+
+static void wait_for(struct job *j, int slot, struct rpc_call *call, const Dtd__StoreGetRequest *m)
+{
+    struct get *g = calloc(1, sizeof(*g));
+    if (!g) {
+        store_refused(call, ERR_NOMEM, m->key);
+        return;
+    }
+    *g = (struct get){.wait = {.owner = slot, .deadline_ms = clock_mono_ms() + m->timeout_ms, .done = get_done},
+                      .job = j,
+                      .call = call};
+    err_t err = store_wait(&j->store, (struct store_bytes){m->key, strlen(m->key)}, &g->wait);
+    if (err) {
+        store_refused(call, err, m->key);
+        free(g);
+        return;
+    }
+    rpc_call_on_cancel(call, get_gone, g);
+}
+
+void rpc_worker_store_get(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    (void)owner;
+    const Dtd__StoreGetRequest *m = (const Dtd__StoreGetRequest *)request;
+    struct store_bytes value;
+    int slot;
+    struct job *j = store_job(call, m->epoch, m->key, &slot);
+    if (!j)
+        return;
+    if (store_get(&j->store, (struct store_bytes){m->key, strlen(m->key)}, &value) == OK)
+        reply_value(call, value);
+    else
+        wait_for(j, slot, call, m);
 }

@@ -1,0 +1,61 @@
+/* Words that processes leave for each other: keys are written once, and who asks for one that is not there yet waits.
+ * A pure structure: it knows no clock, no connection and no job; keys and values are bytes. One belongs to the epoch of
+ * a job and is emptied with it. Everything is bounded, so that no process can make control grow without end. */
+#ifndef DTD_DAEMON_CONTROL_STORE_H
+#define DTD_DAEMON_CONTROL_STORE_H
+
+#include "common/base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#define STORE_KEY_MAX 128
+#define STORE_VALUE_MAX 4096
+#define STORE_KEYS_MAX 1024
+#define STORE_WAITS_MAX 64 /* of one owner */
+#define STORE_BUCKETS 256
+
+struct store_bytes {
+    const void *data;
+    size_t len;
+};
+
+struct store_entry;
+
+/* A waiting get, in the caller's memory until its callback was called or store_wait_drop. */
+struct store_wait {
+    TAILQ_ENTRY(store_wait) link;
+    uint8_t key[STORE_KEY_MAX];
+    size_t key_len;
+    uint32_t hash;
+    int owner; /* who waits: a number that the limit is counted by */
+    int64_t deadline_ms;
+    /* Once: OK with the value, or the error that store_expire or store_clear gives. It may free the wait, and must not
+     * call the store. */
+    void (*done)(struct store_wait *w, err_t err, struct store_bytes value);
+};
+
+struct store {
+    struct store_entry *buckets[STORE_BUCKETS];
+    int n_keys;
+    TAILQ_HEAD(, store_wait) waits;
+};
+
+void store_init(struct store *s);
+/* Forgets every key; who waits is told `err`. */
+void store_clear(struct store *s, err_t err);
+
+/* Wakes who waits for the key. The same value a second time is OK, another is ERR_EXISTS. ERR_INVALID: an empty key or
+ * one, or a value, that is too long. ERR_LIMIT: too many keys. */
+NODISCARD err_t store_put(struct store *s, struct store_bytes key, struct store_bytes value);
+/* ERR_NOTFOUND: nobody has put it. The value is valid until store_clear. */
+NODISCARD err_t store_get(const struct store *s, struct store_bytes key, struct store_bytes *ret);
+/* Waits for a key that is not there; owner, deadline_ms and done of `w` are set. Never calls back from inside.
+ * ERR_LIMIT: the owner waits for too many already; ERR_INVALID as in store_put; ERR_EXISTS: it is there. */
+NODISCARD err_t store_wait(struct store *s, struct store_bytes key, struct store_wait *w);
+void store_wait_drop(struct store *s, struct store_wait *w);
+/* ERR_TIMEOUT for whose deadline is not after `now_ms`. */
+void store_expire(struct store *s, int64_t now_ms);
+
+#endif
