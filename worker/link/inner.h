@@ -77,6 +77,9 @@ struct link {
         *state_report;  /* a copy of the last READY, DONE or FAILED of this epoch: said again to a new control */
     struct save *saves; /* newest first */
     struct load *load;
+    struct store_op *store_ops; /* in the order in which they were made */
+    int puts_in_flight;
+    struct comm_store store;
 };
 
 /* control.c; loop thread */
@@ -95,6 +98,12 @@ void io_down(void *owner, err_t err);
 void io_flush(struct link *l);
 void io_abandon(struct link *l); /* under mu: the arena belongs to a new epoch */
 void io_forget(struct link *l);  /* frees all saves */
+
+/* store.c */
+void store_init(struct link *l);
+void store_up(struct link *l); /* loop thread: control is there, and may be a new one */
+void store_flush(struct link *l);
+void store_forget(struct link *l); /* under mu: a new epoch begins */
 
 /* message.c */
 Dtd__SaveRequest *message_save_new(const struct link *l, const struct link_save *s);

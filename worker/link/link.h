@@ -45,6 +45,9 @@ void link_leave(struct link *l);
 const _Atomic int *link_cancel(const struct link *l);
 /* The comm that the end of the epoch must abort; NULL before it is closed. */
 void link_set_comm(struct link *l, struct comm *comm);
+/* The store of the present epoch; as long as `l`. Calls block the compute thread; they end with ERR_CANCELED when the
+ * epoch does. */
+const struct comm_store *link_store(struct link *l);
 void link_set_orphan_seconds(struct link *l, int64_t seconds);
 
 /* What control has asked for: 0 nothing, 1 stop after this step, 2 and save before. */

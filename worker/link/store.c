@@ -1,0 +1,239 @@
+/* The words that this rank leaves for the others of its epoch, and asks for: worker/comm's comm_store over control.
+ *
+ * A put stays in the list until the next epoch and is said to every control that comes, because a control that was
+ * started anew has an empty store; a get is there while its caller waits. An operation whose caller has gone is
+ * `dropped`: out of the list, and freed by its answer. Fields are under link.mu but for `said`, the loop thread's. */
+#include "worker/link/inner.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/rpc/methods.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define KEY_MAX 128
+#define VALUE_MAX 4096
+#define PUTS_IN_FLIGHT 64
+#define PUT_TIMEOUT_MS 30000 /* of a control that is there and does not answer */
+#define GRACE_MS 2000        /* control's own word on a get's deadline says more than ours */
+
+struct store_op {
+    struct store_op *next;
+    struct link *link;
+    bool put, said, in_flight, done, dropped;
+    char key[KEY_MAX + 1];
+    uint8_t value[VALUE_MAX];
+    size_t bytes;
+    uint64_t epoch;
+    int64_t deadline_ms; /* a get's */
+    err_t err;
+    struct why why;
+};
+
+/* ---- the loop thread: sending, answers ---- */
+
+static void take_value(struct store_op *op, const Dtd__StoreValue *v)
+{
+    if (v->value.len > VALUE_MAX) {
+        op->err = why_set(&op->why, ERR_PROTO, "control's value for %s has %zu bytes", op->key, v->value.len);
+        return;
+    }
+    memcpy(op->value, v->value.data, v->value.len);
+    op->bytes = v->value.len;
+}
+
+static void take_answer(struct store_op *op, const struct rpc_result *result)
+{
+    if (op->done) { /* a put that was repeated */
+        if (result->err)
+            log_warn("store_put_not_repeated key=%s error=%s text=\"%s\"", op->key, err_name(result->err),
+                     result->text);
+        return;
+    }
+    op->done = true;
+    op->err = result->err == ERR_STALE ? ERR_CANCELED : result->err;
+    if (op->err)
+        why_set(&op->why, op->err, "%s",
+                *result->text ? result->text : "control did not answer; see its log, control.log");
+    else if (!op->put)
+        take_value(op, (const Dtd__StoreValue *)(const void *)result->reply);
+}
+
+static void answered(void *arg, const struct rpc_result *result)
+{
+    struct store_op *op = arg;
+    struct link *l = op->link;
+    pthread_mutex_lock(&l->mu);
+    op->in_flight = false;
+    l->puts_in_flight -= op->put;
+    if (op->dropped)
+        free(op);
+    else if (result->err != ERR_CLOSED) /* else it is said again after the next Hello */
+        take_answer(op, result);
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->mu);
+    if (result->err != ERR_CLOSED)
+        store_flush(l);
+}
+
+static err_t send_put(struct rpc_conn *conn, struct store_op *op)
+{
+    Dtd__StorePutRequest m = DTD__STORE_PUT_REQUEST__INIT;
+    m.epoch = op->epoch;
+    m.key = op->key;
+    m.value = (ProtobufCBinaryData){op->bytes, op->value};
+    return rpc_send(conn, WORKER_STORE_PUT, &m.base, PUT_TIMEOUT_MS, answered, op, NULL);
+}
+
+static err_t send_get(struct rpc_conn *conn, struct store_op *op)
+{
+    Dtd__StoreGetRequest m = DTD__STORE_GET_REQUEST__INIT;
+    int64_t left = op->deadline_ms - clock_mono_ms();
+    m.epoch = op->epoch;
+    m.key = op->key;
+    m.timeout_ms = left <= 0 ? 0 : left > INT32_MAX ? INT32_MAX : (uint32_t)left;
+    return rpc_send(conn, WORKER_STORE_GET, &m.base, 0, answered, op, NULL);
+}
+
+void store_flush(struct link *l)
+{
+    struct rpc_conn *conn = rpc_link_conn(l->control);
+    if (!l->control_ready || !conn)
+        return;
+    pthread_mutex_lock(&l->mu);
+    for (struct store_op *op = l->store_ops; op; op = op->next) {
+        if (op->said || (op->put && l->puts_in_flight >= PUTS_IN_FLIGHT))
+            continue;
+        if (op->put ? send_put(conn, op) : send_get(conn, op))
+            break; /* goes with the next answer, or the next connection */
+        op->said = op->in_flight = true;
+        l->puts_in_flight += op->put;
+    }
+    pthread_mutex_unlock(&l->mu);
+}
+
+void store_up(struct link *l)
+{
+    pthread_mutex_lock(&l->mu);
+    for (struct store_op *op = l->store_ops; op; op = op->next)
+        op->said = op->in_flight || (op->done && !op->put);
+    pthread_mutex_unlock(&l->mu);
+    store_flush(l);
+}
+
+/* ---- the compute thread ---- */
+
+static void drop(struct link *l, struct store_op *op)
+{
+    struct store_op **at = &l->store_ops;
+    while (*at != op)
+        at = &(*at)->next;
+    *at = op->next;
+    op->dropped = true;
+    if (!op->in_flight)
+        free(op);
+}
+
+void store_forget(struct link *l)
+{
+    while (l->store_ops)
+        drop(l, l->store_ops);
+}
+
+static bool visible(const char *key)
+{
+    for (const char *c = key; *c; c++)
+        if (*c <= ' ' || *c > '~')
+            return false;
+    return *key && strlen(key) <= KEY_MAX;
+}
+
+static err_t op_new(struct link *l, const char *key, bool put, struct store_op **ret, struct why *why)
+{
+    if (!visible(key))
+        return why_set(why, ERR_INVALID, "the store's keys are 1 to %d visible ASCII characters", KEY_MAX);
+    struct store_op *op = calloc(1, sizeof(*op));
+    if (!op)
+        return why_set(why, ERR_NOMEM, "out of memory");
+    op->link = l;
+    op->put = put;
+    snprintf(op->key, sizeof(op->key), "%s", key);
+    *ret = op;
+    return OK;
+}
+
+/* Puts it into the list of the present epoch and waits for its answer. Under mu. */
+static err_t do_op(struct link *l, struct store_op *op, int64_t until_ms, struct why *why)
+{
+    const struct timespec until = {until_ms / 1000, until_ms % 1000 * 1000000};
+    struct store_op **at = &l->store_ops;
+    int rc = 0;
+    while (*at)
+        at = &(*at)->next;
+    *at = op;
+    op->epoch = l->epoch;
+    uv_async_send(&l->wake);
+    while (!op->done && !atomic_load(&l->cancel) && rc == 0)
+        rc = until_ms ? pthread_cond_timedwait(&l->changed, &l->mu, &until) : pthread_cond_wait(&l->changed, &l->mu);
+    if (op->done)
+        return op->err ? why_set(why, op->err, "%s", op->why.text) : OK;
+    if (atomic_load(&l->cancel))
+        return why_set(why, ERR_CANCELED, "the epoch ended while %s was %s the store", op->key,
+                       op->put ? "put into" : "asked of");
+    return why_set(why, ERR_TIMEOUT, "nobody has put %s in time, and control is away", op->key);
+}
+
+static err_t put(void *arg, const char *key, const void *value, size_t bytes, struct why *why)
+{
+    struct link *l = arg;
+    struct store_op *op;
+    if (bytes > VALUE_MAX)
+        return why_set(why, ERR_INVALID, "the store's values have at most %d bytes, %s has %zu", VALUE_MAX, key, bytes);
+    err_t err = op_new(l, key, true, &op, why);
+    if (err)
+        return err;
+    op->bytes = bytes;
+    if (bytes)
+        memcpy(op->value, value, bytes);
+    pthread_mutex_lock(&l->mu);
+    err = do_op(l, op, 0, why); /* without control: until it comes back, or the orphan's time is over */
+    if (err)
+        drop(l, op);
+    pthread_mutex_unlock(&l->mu);
+    return err;
+}
+
+static err_t get(void *arg, const char *key, int64_t timeout_ms, void *ret, size_t *ret_bytes, struct why *why)
+{
+    struct link *l = arg;
+    struct store_op *op;
+    err_t err = op_new(l, key, false, &op, why);
+    if (err)
+        return err;
+    op->deadline_ms = clock_mono_ms() + timeout_ms;
+    pthread_mutex_lock(&l->mu);
+    err = do_op(l, op, op->deadline_ms + GRACE_MS, why);
+    if (!err && op->bytes > *ret_bytes)
+        err =
+            why_set(why, ERR_LIMIT, "the value of %s has %zu bytes, there is room for %zu", key, op->bytes, *ret_bytes);
+    if (!err) {
+        memcpy(ret, op->value, op->bytes);
+        *ret_bytes = op->bytes;
+    }
+    drop(l, op);
+    pthread_mutex_unlock(&l->mu);
+    return err;
+}
+
+const struct comm_store *link_store(struct link *l)
+{
+    return &l->store;
+}
+
+void store_init(struct link *l)
+{
+    l->store = (struct comm_store){l, put, get};
+}
