@@ -229,7 +229,7 @@ static err_t plan_compile_all(const struct job_spec *job, const struct graph *g,
     return plan_check(g, programs, n, why);
 }
 
-static err_t plan_facts(const struct program *programs, int n, struct spec_facts *ret)
+static err_t plan_facts(const struct job_spec *job, const struct program *programs, int n, struct spec_facts *ret)
 {
     ret->micros = calloc((size_t)n, sizeof(*ret->micros));
     if (!ret->micros)
@@ -238,7 +238,7 @@ static err_t plan_facts(const struct program *programs, int n, struct spec_facts
     ret->n_micros = programs[0].n_micros;
     for (int rank = 0; rank < n; rank++) {
         struct plan_memory m;
-        plan_memory(&programs[rank], &m);
+        plan_memory(&programs[rank], job->run.device, &m);
         if (m.total_bytes > ret->memory.total_bytes)
             ret->memory = m;
         ret->micros[rank] = programs[rank].end_micro - programs[rank].first_micro;
@@ -254,7 +254,7 @@ static err_t plan_of_all(const struct job_spec *job, const struct graph *g, int 
         return why_set(why, ERR_NOMEM, "out of memory for the plans of %d workers", n);
     err_t err = plan_compile_all(job, g, programs, n, why);
     if (!err)
-        err = plan_facts(programs, n, ret);
+        err = plan_facts(job, programs, n, ret);
     for (int rank = 0; rank < n; rank++)
         program_fini(&programs[rank]);
     free(programs);

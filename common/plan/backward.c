@@ -7,7 +7,7 @@
  *
  * Gradients of weights come before gradients of inputs, so that the saved input is free when the gradient is made, and
  * a unit's reduce may start as early as it can. The pass emitted here is the first of a step: a weight's first product
- * writes, which saves zeroing all gradients; kernels that can only add get a zeroed buffer just before their first use.
+ * writes, which saves zeroing all gradients; what can only be added to is zeroed just before its first use.
  * compile.c makes the pass of the later microbatches from it: no zeroing, and every product of a weight adds. */
 #include "common/plan/compile.h"
 
@@ -82,8 +82,9 @@ static void embed(struct compiler *c, int i, enum op_kind kind)
     op_arg(op, 3, pos);
 }
 
-/* dW[out, in] = dy^T x, or with trans_w dW[in, out] = x^T dy. */
-static void linear_weight(struct compiler *c, int i, int dy)
+/* dW[out, in] = dy^T x, or with trans_w dW[in, out] = x^T dy; the sums over the tokens of dy are the bias's gradient.
+ */
+static void linear_weight(struct compiler *c, int i, int dy, int db)
 {
     const struct graph_node *n = &c->g->nodes[i];
     int64_t in = compile_cols(c, n->in[0]), out = compile_cols(c, n->out[0]);
@@ -99,20 +100,23 @@ static void linear_weight(struct compiler *c, int i, int dy)
     op_arg(op, 0, n->trans_w ? x : dy);
     op_arg(op, 1, n->trans_w ? dy : x);
     op_arg(op, 3, c->p->grad_buffer[n->in[1]]);
+    op_arg(op, n->trans_w ? 6 : 5, db);
     c->grad_started[n->in[1]] = true;
 }
 
-/* dx = dy W, added where another consumer of x has been there already. */
+/* dx = dy W, added where another consumer of x has been there already. Where x is a GELU's and nobody else's, the
+ * product goes on through it: its result is the gradient of what the GELU read. */
 static void linear_input(struct compiler *c, int i, int dy)
 {
     const struct graph_node *n = &c->g->nodes[i];
     int64_t in = compile_cols(c, n->in[0]), out = compile_cols(c, n->out[0]);
-    int x = n->in[0], dx = c->grad[x];
+    int gelu = compile_gelu_before(c, i), x = gelu >= 0 ? c->g->nodes[gelu].in[0] : n->in[0];
+    int dx = gelu >= 0 ? -1 : c->grad[x];
     bool acc = dx >= 0 && users(c, dx) == 1;
     if (!acc)
         dx = compile_work(c, x, ".grad");
     struct op *op = compile_op(c, OP_GEMM, i);
-    op->flags = (n->trans_w ? OPF_TRANS_B : 0) | (acc ? OPF_ACC : 0);
+    op->flags = (n->trans_w ? OPF_TRANS_B : 0) | (acc ? OPF_ACC : 0) | (gelu >= 0 ? OPF_GELU_GRAD : 0);
     op->m = dim_tokens(1);
     op->n = dim_one(in);
     op->k = dim_one(out);
@@ -122,6 +126,7 @@ static void linear_input(struct compiler *c, int i, int dy)
     op_arg(op, 0, dy);
     op_arg(op, 1, compile_value(c, n->in[1]));
     op_arg(op, 3, dx);
+    op_arg(op, 4, gelu >= 0 ? compile_value(c, x) : -1);
     if (!acc)
         deliver(c, x, dx);
 }
@@ -131,13 +136,7 @@ static void linear(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     int dy = take(c, n->out[0]), db = param_grad_added(c, n->in[2], i);
     (void)kind;
-    linear_weight(c, i, dy);
-    if (db >= 0) {
-        struct op *op = compile_op(c, OP_BIAS_GRAD, i);
-        elementwise(c, op, n->out[0]);
-        op_arg(op, 0, dy);
-        op_arg(op, 1, db);
-    }
+    linear_weight(c, i, dy, db);
     linear_input(c, i, dy);
 }
 
@@ -244,6 +243,15 @@ static void unary(struct compiler *c, int i, enum op_kind kind)
     deliver(c, n->in[0], dx);
 }
 
+static void gelu(struct compiler *c, int i, enum op_kind kind)
+{
+    int y = c->g->nodes[i].out[0];
+    int user = c->reader[y];
+    bool passed = user >= 0 && c->g->nodes[user].op == GO_LINEAR && compile_gelu_before(c, user) == i;
+    if (!passed)
+        unary(c, i, kind);
+}
+
 /* No op: both inputs have the sum's gradient. */
 static void add(struct compiler *c, int i, enum op_kind kind)
 {
@@ -272,7 +280,7 @@ static const struct {
     [GO_ROPE] = {rope, OP_ROPE},
     [GO_ATTENTION] = {attention, OP_ATTENTION_GRAD},
     [GO_SWIGLU] = {swiglu, OP_SWIGLU_GRAD},
-    [GO_GELU] = {unary, OP_GELU_GRAD},
+    [GO_GELU] = {gelu, OP_GELU_GRAD},
     [GO_RELU] = {unary, OP_RELU_GRAD},
     [GO_ADD] = {add, OP_ADD},
     [GO_LOSS] = {loss, OP_CROSS_ENTROPY},

@@ -2,7 +2,8 @@
  *
  * Parameters, both moments and gradients are laid out alike: unit by unit, in each the graph's order, every tensor at
  * 64 bytes, so that one operation can take all of a unit and all ranks agree on offsets without talking. The gaps
- * between tensors are zero from the allocation and stay zero: no op writes there anything but sums of zeros. */
+ * between tensors are zero from the allocation and stay zero: no op writes there anything but sums of zeros. Copies in
+ * a narrower type keep the elements' places, so there the alignment is as much wider as the type. */
 #include "common/plan/compile.h"
 
 #include <assert.h>
@@ -12,9 +13,16 @@
 
 #define ALIGN 64
 
-static int64_t align(int64_t bytes)
+static int64_t align(int64_t bytes, int64_t to)
 {
-    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    return (bytes + to - 1) / to * to;
+}
+
+/* The alignment of parameters and of all that is laid out like them, for elements of a type: as many elements in each.
+ */
+static int64_t param_align(const struct compiler *c, enum dtype dtype)
+{
+    return ALIGN / (int64_t)dtype_bytes(c->p->dtype) * (int64_t)dtype_bytes(dtype);
 }
 
 static int64_t buffer_bytes(struct compiler *c, const struct buffer *b)
@@ -57,10 +65,12 @@ static void set_name(struct buffer *b, const char *name, const char *suffix)
     snprintf(b->name, sizeof(b->name), "%s%s", name, suffix);
 }
 
+/* What is computed with is in SPACE_WORK; parameters, their gradients and moments, and statistics are wide. */
 static struct buffer of_tensor(const struct compiler *c, int t, const char *suffix, enum buffer_space space)
 {
     const struct graph_tensor *g = &c->g->tensors[t];
-    struct buffer b = {.tensor = t, .dtype = c->p->dtype, .ndim = g->ndim, .space = space, .run = -1, .slots = 1};
+    struct buffer b = {.tensor = t, .ndim = g->ndim, .space = space, .run = -1, .slots = 1};
+    b.dtype = space == SPACE_WORK && g->kind != GT_STAT ? c->p->dtype : c->p->wide;
     memcpy(b.dim, g->dim, sizeof(b.dim));
     set_name(&b, g->name, suffix);
     return b;
@@ -84,7 +94,8 @@ static void partial_over_dp(const struct compiler *c, struct buffer *b)
 /* A flat buffer over [offset, offset + bytes) of a space. */
 static int run_new(struct compiler *c, const char *name, enum buffer_space space, int64_t offset, int64_t bytes)
 {
-    struct buffer b = {.tensor = -1, .dtype = c->p->dtype, .ndim = 1, .space = space, .run = -1, .slots = 1};
+    struct buffer b = {.tensor = -1, .ndim = 1, .space = space, .run = -1, .slots = 1};
+    b.dtype = space == SPACE_WORK ? c->p->dtype : c->p->wide;
     int64_t size = (int64_t)dtype_bytes(b.dtype);
     assert(size > 0); /* plan_mesh has seen to it */
     b.dim[0] = dim_one(bytes / size);
@@ -108,7 +119,7 @@ static int64_t lay_out(struct compiler *c, enum buffer_space space, const char *
             if (space == SPACE_GRAD)
                 partial_over_dp(c, &b);
             index[t] = compile_buffer(c, &b);
-            base = c->err ? 0 : align(base + c->p->buffers[index[t]].bytes);
+            base = c->err ? 0 : align(base + c->p->buffers[index[t]].bytes, param_align(c, b.dtype));
         }
         if (space == SPACE_GRAD && !c->err) {
             char name[32];
@@ -175,7 +186,7 @@ static int host_new(struct compiler *c, const char *name, int tensor, enum dtype
     set_name(&b, name, "");
     int i = compile_buffer(c, &b);
     if (i >= 0)
-        c->p->space_bytes[SPACE_HOST] = align(b.offset + c->p->buffers[i].bytes);
+        c->p->space_bytes[SPACE_HOST] = align(b.offset + c->p->buffers[i].bytes, ALIGN);
     return i;
 }
 
@@ -209,12 +220,23 @@ static void blocks_new(struct compiler *c)
     c->p->clip_buffer = host_new(c, "clip", -1, DT_F64, dim_one(1));
 }
 
+/* At the start of SPACE_WORK, where pack.c leaves them alone. */
+static void copies_new(struct compiler *c)
+{
+    int64_t end = lay_out(c, SPACE_WORK, ".copy", 0, c->copy);
+    c->all_copies = run_new(c, "params.copy", SPACE_WORK, 0, end);
+    set_run(c, c->copy, c->all_copies);
+    c->p->space_bytes[SPACE_WORK] = end;
+}
+
 void compile_buffers(struct compiler *c)
 {
     struct program *p = c->p;
     p->space_bytes[SPACE_PARAM] = lay_out(c, SPACE_PARAM, "", 0, p->param_buffer);
     c->all_params = run_new(c, "params", SPACE_PARAM, 0, p->space_bytes[SPACE_PARAM]);
     set_run(c, p->param_buffer, c->all_params);
+    if (p->dtype != p->wide && p->first_micro < p->end_micro)
+        copies_new(c);
     p->ids_buffer = host_new(c, "ids", c->g->ids, DT_I32, dim_tokens(1));
     if (p->mode != MODE_GENERATE) {
         p->targets_buffer = host_new(c, "targets", c->g->targets, DT_I32, dim_tokens(1));

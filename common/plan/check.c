@@ -13,7 +13,7 @@
 
 #define MAX_SLOTS 4096
 
-/* ---- messages and modes ---- */
+/* ---- messages ---- */
 
 err_t check_fail(const struct check_at *at, struct why *why, const char *fmt, ...)
 {
@@ -29,12 +29,6 @@ err_t check_fail(const struct check_at *at, struct why *why, const char *fmt, ..
         snprintf(micro, sizeof(micro), " unit %d", a->unit);
     return why_set(why, ERR_INVALID, "rank %d, action %d (%s%s), op %d (%s): %s", at->p->rank, at->action,
                    action_name(a->kind), micro, at->op, op_name(at->p->ops[at->op].kind), text);
-}
-
-char check_mode(const struct op *op, int i)
-{
-    char mode = op_operands(op->kind)[i];
-    return op->kind == OP_GEMM && i == 3 && (op->flags & OPF_ACC) ? 'a' : mode;
 }
 
 bool check_is_collective(const struct op *op)
@@ -55,14 +49,14 @@ int check_events(const struct program *p)
 /* Bit i: operand i may be absent. */
 static const unsigned optional[OP_KIND_COUNT] = {
     [OP_EMBED] = 1 << 2,          [OP_EMBED_GRAD] = 1 << 3,
-    [OP_GEMM] = 1 << 2,           [OP_RMSNORM] = 1 << 1 | 1 << 3,
+    [OP_GEMM] = 1 << 2 | 7 << 4,  [OP_RMSNORM] = 1 << 1 | 1 << 3,
     [OP_RMSNORM_GRAD] = 1 << 4,   [OP_LAYERNORM] = 1 << 1 | 1 << 4,
     [OP_LAYERNORM_GRAD] = 1 << 5,
 };
 
 static err_t check_operands(const struct check_at *at, const struct op *op, struct why *why)
 {
-    for (int i = 0; check_mode(op, i); i++) {
+    for (int i = 0; op_mode(op, i); i++) {
         int b = op->arg[i].buffer;
         if (b >= at->p->n_buffers)
             return check_fail(at, why, "operand %d is buffer %d of %d", i, b, at->p->n_buffers);
@@ -71,6 +65,19 @@ static err_t check_operands(const struct check_at *at, const struct op *op, stru
         if (b >= 0 && (op->arg[i].col < 0 || op->arg[i].offset.factor < 0))
             return check_fail(at, why, "operand %d starts before %s", i, at->p->buffers[b].name);
     }
+    return OK;
+}
+
+/* An activation needs aux, and is of the whole result: nothing is added to it before or behind. */
+static err_t check_gemm(const struct check_at *at, const struct op *op, struct why *why)
+{
+    uint32_t act = op->flags & (OPF_GELU | OPF_GELU_GRAD);
+    if (act == (OPF_GELU | OPF_GELU_GRAD) || (act && op->flags & OPF_ACC))
+        return check_fail(at, why, "does two things at once with its result");
+    if (!act != (op->arg[4].buffer < 0))
+        return check_fail(at, why, "%s", act ? "has an activation but no aux" : "has an aux but no activation");
+    if (op->flags & OPF_ACC && op->arg[2].buffer >= 0)
+        return check_fail(at, why, "adds to what it writes and has a bias: it would be added more than once");
     return OK;
 }
 
@@ -109,9 +116,11 @@ static err_t check_op(const struct check_at *at, const struct op *op, const bool
         if (op->wait[i] >= at->p->n_events ||
             (op->wait[i] >= 0 && !recorded[check_event(at->p, at->action, op->wait[i])]))
             e = check_fail(at, why, "waits for event %d, which nothing records", op->wait[i]);
+    if (!e && op->kind == OP_GEMM)
+        e = check_gemm(at, op, why);
     if (!e && check_is_collective(op))
         e = check_group(at, op, why);
-    return e ? e : check_extents(at, op, why);
+    return e ? e : check_operand_shapes(at, op, why);
 }
 
 static err_t check_structure(const struct program *p, struct why *why)

@@ -1,5 +1,6 @@
-/* The checker's own parts, beside check_extent.c (how far operands reach): check.c (structure, and all ranks together),
- * check_place.c (where buffers lie), check_rank.c (what one rank does in two steps). Private to common/plan. */
+/* The checker's own parts, beside check_extent.c (how far operands reach, and their types): check.c (structure, and all
+ * ranks together), check_place.c (where buffers lie), check_rank.c (what one rank does in two steps). Private to
+ * common/plan. */
 #ifndef DTD_COMMON_PLAN_CHECK_H
 #define DTD_COMMON_PLAN_CHECK_H
 
@@ -15,8 +16,6 @@ struct check_at {
 err_t check_fail(const struct check_at *at, struct why *why, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* What an op does with operand i: 'r', 'w' or 'a', an accumulating product included; 0 behind the last. */
-char check_mode(const struct op *op, int i);
 bool check_is_collective(const struct op *op);
 /* Every slot has its own instance of every event: the instances there are, and the index of the one that an op means in
  * an action. */
@@ -25,8 +24,8 @@ static inline int check_event(const struct program *p, int action, int event)
 {
     return p->actions[action].slot * p->n_events + event;
 }
-/* No operand reaches past its buffer. */
-err_t check_extents(const struct check_at *at, const struct op *op, struct why *why);
+/* No operand reaches past its buffer or has elements of another type than the kernel takes. */
+err_t check_operand_shapes(const struct check_at *at, const struct op *op, struct why *why);
 
 /* One instance of a buffer that contains no other: the unit in which values are followed. */
 struct place {

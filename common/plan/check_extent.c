@@ -1,4 +1,5 @@
-/* How far every operand reaches, at the symbols' bounds: an op may not leave its buffers. */
+/* How far every operand reaches, at the symbols' bounds: an op may not leave its buffers; and of which type its
+ * elements are: what is computed with, wide, or what the host has. */
 #include "common/plan/check.h"
 
 #include <string.h>
@@ -27,10 +28,62 @@ static const char *const shapes[OP_KIND_COUNT] = {
     [OP_TREE_LEAF] = "tt",
     [OP_TREE_REDUCE] = "tt",
     [OP_NORM] = "tb",
-    [OP_CLIP] = "tss",
+    [OP_CLIP] = "tnss",
     [OP_ADAMW] = "tttts",
     [OP_SNAPSHOT] = "---",
+    [OP_CAST] = "tt",
 };
+
+/* Types of each operand: d program.dtype, w program.wide, e either, f float64, i int32, - any. */
+static const char *const types[OP_KIND_COUNT] = {
+    [OP_ZERO] = "-",
+    [OP_COPY] = "dd",
+    [OP_EMBED] = "iddd",
+    [OP_EMBED_GRAD] = "idww",
+    [OP_GEMM] = "dddedww",
+    [OP_CAST] = "wd",
+    [OP_BIAS_GRAD] = "dw",
+    [OP_RMSNORM] = "dddddw",
+    [OP_RMSNORM_GRAD] = "ddwdddw",
+    [OP_LAYERNORM] = "ddddddww",
+    [OP_LAYERNORM_GRAD] = "ddwwdddww",
+    [OP_ROPE] = "d",
+    [OP_ATTENTION] = "ddddw",
+    [OP_ATTENTION_GRAD] = "ddddwdddd",
+    [OP_SWIGLU] = "ddd",
+    [OP_SWIGLU_GRAD] = "ddddd",
+    [OP_GELU] = "dd",
+    [OP_GELU_GRAD] = "ddd",
+    [OP_RELU] = "dd",
+    [OP_RELU_GRAD] = "ddd",
+    [OP_ADD] = "ddd",
+    [OP_CROSS_ENTROPY] = "dif",
+    [OP_ALL_REDUCE] = "-",
+    [OP_TREE_LEAF] = "ww",
+    [OP_TREE_REDUCE] = "ww",
+    [OP_NORM] = "wf",
+    [OP_CLIP] = "ffff",
+    [OP_ADAMW] = "wwwwf",
+    [OP_SNAPSHOT] = "www",
+};
+
+static bool type_legal(const struct program *p, const struct op *op, int i, enum dtype dtype)
+{
+    switch (types[op->kind][i]) {
+    case 'd':
+        return dtype == p->dtype;
+    case 'w':
+        return dtype == p->wide;
+    case 'e': /* an activation's or a parameter's gradient */
+        return dtype == p->dtype || (dtype == p->wide && !(op->flags & (OPF_GELU | OPF_GELU_GRAD)));
+    case 'f':
+        return dtype == DT_F64;
+    case 'i':
+        return dtype == DT_I32;
+    default:
+        return true;
+    }
+}
 
 static int64_t rows(int64_t n, int64_t stride, int64_t width)
 {
@@ -43,7 +96,9 @@ static int64_t gemm_extent(const struct op *op, int i, int64_t m, int64_t n, int
         return op->flags & OPF_TRANS_A ? rows(k, op->lda, m) : rows(m, op->lda, k);
     if (i == 1)
         return op->flags & OPF_TRANS_B ? rows(n, op->ldb, k) : rows(k, op->ldb, n);
-    return i == 2 ? n : rows(m, op->ldc, n);
+    if (i == 3 || i == 4)
+        return rows(m, op->ldc, n);
+    return i == 5 ? m : n; /* a_sum; bias, b_sum */
 }
 
 /* q, k, v, o, lse, d_o, d_q, d_k, d_v */
@@ -92,16 +147,19 @@ static int64_t extent(const struct program *p, const struct op *op, int i)
     }
 }
 
-err_t check_extents(const struct check_at *at, const struct op *op, struct why *why)
+err_t check_operand_shapes(const struct check_at *at, const struct op *op, struct why *why)
 {
     const struct program *p = at->p;
-    for (int i = 0; check_mode(op, i); i++) {
+    for (int i = 0; op_mode(op, i); i++) {
         if (op->arg[i].buffer < 0)
             continue;
         const struct buffer *b = &p->buffers[op->arg[i].buffer];
         int64_t size = (int64_t)dtype_bytes(b->dtype);
         if (size == 0)
             return check_fail(at, why, "operand %s has no element type", b->name);
+        if (!type_legal(p, op, i, b->dtype))
+            return check_fail(at, why, "takes operand %d, %s, in another type than %s", i, b->name,
+                              dtype_name(b->dtype));
         /* In an action without a microbatch: all instances, one behind the other. */
         bool all = b->slot_index == SLOT_MICRO && p->actions[at->action].micro < 0;
         int64_t room = (b->bytes + (all ? (b->slots - 1) * b->slot_bytes : 0)) / size;

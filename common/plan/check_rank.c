@@ -221,7 +221,7 @@ static void place_range(const struct rank_check *c, const struct operand *a, int
 
 static err_t check_aliases(const struct rank_check *c, const struct op *op, int i)
 {
-    for (int k = 0; check_mode(op, k); k++) {
+    for (int k = 0; op_mode(op, k); k++) {
         if (k == i || op->arg[k].buffer < 0 || op->arg[i].buffer < 0)
             continue;
         const struct buffer *a = &c->p->buffers[op->arg[i].buffer], *b = &c->p->buffers[op->arg[k].buffer];
@@ -238,7 +238,7 @@ static err_t check_aliases(const struct rank_check *c, const struct op *op, int 
 
 static err_t operand_check(struct rank_check *c, const struct op *op, const struct clock *now, int i)
 {
-    char mode = check_mode(op, i);
+    char mode = op_mode(op, i);
     int lo, hi;
     err_t e = mode != 'r' && op->kind != OP_TREE_LEAF ? check_aliases(c, op, i) : OK;
     place_range(c, &op->arg[i], &lo, &hi);
@@ -254,7 +254,7 @@ static err_t operand_check(struct rank_check *c, const struct op *op, const stru
 
 static err_t operand_apply(struct rank_check *c, const struct op *op, const struct clock *now, int i)
 {
-    char mode = check_mode(op, i);
+    char mode = op_mode(op, i);
     int lo, hi;
     err_t e = OK;
     place_range(c, &op->arg[i], &lo, &hi);
@@ -311,12 +311,12 @@ static err_t op_check(struct rank_check *c, const struct op *op)
         }
     now.t[op->stream]++;
     err_t e = OK;
-    for (int i = 0; check_mode(op, i) && !e; i++)
+    for (int i = 0; op_mode(op, i) && !e; i++)
         if (op->arg[i].buffer >= 0)
             e = operand_check(c, op, &now, i);
     if (!e)
         e = tree_check(c, op);
-    for (int i = 0; check_mode(op, i) && !e; i++)
+    for (int i = 0; op_mode(op, i) && !e; i++)
         if (op->arg[i].buffer >= 0)
             e = operand_apply(c, op, &now, i);
     c->streams[op->stream] = now;
@@ -334,8 +334,9 @@ static void age(struct rank_check *c, bool step, int slot)
         const struct place *pl = &c->places.place[i];
         const struct buffer *b = &c->p->buffers[pl->buffer];
         bool input = pl->buffer == c->p->ids_buffer || pl->buffer == c->p->targets_buffer;
-        bool of_step = b->space == SPACE_GRAD || (b->space == SPACE_HOST && !input);
-        bool of_slot = b->space == SPACE_WORK && (b->slot_index != SLOT_ACTION || pl->slot == slot);
+        bool copy = b->space == SPACE_WORK && b->run >= 0; /* of a parameter, which the update changes */
+        bool of_step = copy || b->space == SPACE_GRAD || (b->space == SPACE_HOST && !input);
+        bool of_slot = !copy && b->space == SPACE_WORK && (b->slot_index != SLOT_ACTION || pl->slot == slot);
         if (step ? of_step : of_slot) {
             c->state[i].value = c->state[i].value == VALUE_NONE ? VALUE_NONE : VALUE_STALE;
             c->state[i].leaves = 0;

@@ -75,7 +75,7 @@ int compile_value(const struct compiler *c, int t)
         return -1;
     switch (c->g->tensors[t].kind) {
     case GT_PARAM:
-        return c->p->param_buffer[t];
+        return c->copy[t] >= 0 ? c->copy[t] : c->p->param_buffer[t];
     case GT_IDS:
         return c->p->ids_buffer;
     case GT_TARGETS:
@@ -96,15 +96,35 @@ bool compile_can_take(const struct compiler *c, int t)
     return op == GO_LINEAR || op == GO_EMBED || op == GO_ADD; /* their backward does not read what they made */
 }
 
+/* The tensor between nodes `from` and `to` is made by the one and read by the other alone. */
+static bool only_between(const struct compiler *c, int t, enum graph_op from, enum graph_op to)
+{
+    return t >= 0 && c->producer[t] >= 0 && c->g->nodes[c->producer[t]].op == from && c->consumers[t] == 1 &&
+           c->g->nodes[c->reader[t]].op == to;
+}
+
+int compile_gelu_behind(const struct compiler *c, int i)
+{
+    int y = c->g->nodes[i].out[0];
+    return only_between(c, y, GO_LINEAR, GO_GELU) ? c->reader[y] : -1;
+}
+
+int compile_gelu_before(const struct compiler *c, int i)
+{
+    int x = c->g->nodes[i].in[0];
+    return only_between(c, x, GO_GELU, GO_LINEAR) ? c->producer[x] : -1;
+}
+
 static void count_uses(struct compiler *c)
 {
     for (int i = 0; i < c->g->n_nodes; i++) {
         const struct graph_node *n = &c->g->nodes[i];
-        if (n->op == GO_ROPE)
-            continue;
-        for (int k = 0; k < GRAPH_MAX_IN; k++)
-            if (n->in[k] >= 0)
-                c->consumers[n->in[k]]++;
+        for (int k = 0; k < GRAPH_MAX_IN && n->op != GO_ROPE; k++) {
+            if (n->in[k] < 0)
+                continue;
+            c->consumers[n->in[k]]++;
+            c->reader[n->in[k]] = i;
+        }
         for (int k = 0; k < GRAPH_MAX_OUT; k++)
             if (n->out[k] >= 0)
                 c->producer[n->out[k]] = i;
@@ -179,8 +199,8 @@ static void compiler_init(struct compiler *c)
 {
     struct program *p = c->p;
     int n = c->g->n_tensors, units = c->g->n_units;
-    int **const by_tensor[] = {&c->act,         &c->grad,     &c->producer, &p->param_buffer,
-                               &p->grad_buffer, &p->m_buffer, &p->v_buffer};
+    int **const by_tensor[] = {&c->act,          &c->grad,        &c->producer, &c->reader,  &c->copy,
+                               &p->param_buffer, &p->grad_buffer, &p->m_buffer, &p->v_buffer};
     for (size_t i = 0; i < sizeof(by_tensor) / sizeof(by_tensor[0]); i++)
         *by_tensor[i] = index_new(c, n);
     c->unit_run = index_new(c, units);
@@ -191,7 +211,7 @@ static void compiler_init(struct compiler *c)
     if (!c->consumers || !c->grad_started || !c->block_offset)
         c->err = ERR_NOMEM;
     p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
-    c->all_grads = c->all_params = c->all_m = c->all_v = c->blocks = -1;
+    c->all_grads = c->all_params = c->all_copies = c->all_m = c->all_v = c->blocks = -1;
     c->unit_event = 0;
     c->reduced_event = units;
     c->loss_event = 2 * units;
@@ -211,6 +231,8 @@ static void compiler_fini(struct compiler *c)
     free(c->act);
     free(c->grad);
     free(c->producer);
+    free(c->reader);
+    free(c->copy);
     free(c->consumers);
     free(c->grad_started);
     free(c->unit_run);
@@ -225,15 +247,35 @@ static struct op_range pass_end(const struct compiler *c, int first)
     return (struct op_range){first, c->p->n_ops - first};
 }
 
-static struct op_range pass_begin(struct compiler *c)
+static void zero_losses(struct compiler *c)
 {
-    int first = c->p->n_ops;
     struct program *p = c->p;
     struct op *op = compile_op(c, OP_ZERO, -1);
     op->m = dim_one(p->n_micros);
     op->event = c->loss_event;
-    op->wait[0] = mesh_workers(&p->mesh) > 1 ? c->loss_reduced_event : -1; /* of the step before */
+    /* The reduce of the step before; in training the clip has waited for it. */
+    op->wait[0] = mesh_workers(&p->mesh) > 1 && p->mode == MODE_EVAL ? c->loss_reduced_event : -1;
     op_arg(op, 0, p->loss_buffer);
+}
+
+/* The parameters have changed, by the update or a load, or the copies' bytes have served another program. */
+static void cast_params(struct compiler *c)
+{
+    struct op *op = compile_op(c, OP_CAST, -1);
+    op->m = c->err ? dim_one(0) : c->p->buffers[c->all_params].dim[0];
+    op_arg(op, 0, c->all_params);
+    op_arg(op, 1, c->all_copies);
+}
+
+static struct op_range pass_begin(struct compiler *c)
+{
+    int first = c->p->n_ops;
+    struct program *p = c->p;
+    struct op *op;
+    if (p->mode != MODE_GENERATE)
+        zero_losses(c);
+    if (c->all_copies >= 0)
+        cast_params(c);
     bool idle = p->first_micro == p->end_micro && p->mode == MODE_TRAIN && !p->tree_depth;
     for (int unit = c->g->n_units - 1; unit >= 0 && idle && !c->err; unit--) { /* a rank without work adds zero */
         op = compile_op(c, OP_ZERO, -1);
@@ -334,7 +376,7 @@ static void compile_program(struct compiler *c)
     if (p->mode == MODE_TRAIN && c->job->train.numerics == NUMERICS_CANONICAL)
         p->tree_depth = tree_depth_of_ranks(p);
     compile_buffers(c);
-    if (p->mode != MODE_GENERATE)
+    if (p->mode != MODE_GENERATE || c->all_copies >= 0)
         compile_action(c, (struct action){.kind = ACT_BEGIN, .micro = -1, .unit = -1}, pass_begin(c));
     compile_micros(c);
     if (p->mode != MODE_GENERATE)
@@ -356,6 +398,7 @@ err_t plan_compile(const struct job_spec *job, const struct graph *g, enum progr
     if (rank < 0 || rank >= mesh_workers(&p.mesh))
         return why_set(why, ERR_INVALID, "rank %d of a job with %d workers", rank, mesh_workers(&p.mesh));
     p.dtype = job->train.numerics == NUMERICS_PROOF ? DT_F64 : (enum dtype)job->train.dtype;
+    p.wide = p.dtype == DT_BF16 ? DT_F32 : p.dtype;
     struct compiler c = {.job = job, .g = g, .p = &p, .why = why};
     if (why)
         why->text[0] = 0;

@@ -18,7 +18,9 @@ struct compiler {
     int *act;           /* the buffer that holds an activation or statistic, -1 */
     int *grad;          /* the buffer with its gradient while the backward still needs it, -1 */
     int *consumers;     /* nodes that read it; rope, which works in place, is none */
-    int *producer;      /* the node that makes it, -1 */
+    int *producer;      /* the last node that makes it: a rope that turns it in place, else its own; -1 */
+    int *reader;        /* a node that reads it, the only one where consumers is 1; -1 */
+    int *copy;          /* a parameter's buffer in the compute type, -1: it is computed with as it is */
     bool *grad_started; /* a parameter's gradient has been written in this backward */
 
     /* Events; those of units are the first of n_units. */
@@ -29,7 +31,7 @@ struct compiler {
     /* Buffers. */
     int *unit_run;  /* by unit: all its gradients */
     int *unit_tree; /* by unit: its nodes of the canonical tree, -1 */
-    int all_grads, all_params, all_m, all_v, blocks;
+    int all_grads, all_params, all_copies, all_m, all_v, blocks;
     int64_t *block_offset; /* by graph tensor: its first block of squares */
 };
 
@@ -61,7 +63,8 @@ static inline void op_arg(struct op *op, int i, int buffer)
     op->arg[i].buffer = buffer;
 }
 
-/* The buffer with tensor t's value: parameter, input, activation or statistic; -1 for an absent one. */
+/* The buffer with tensor t's value in the type that is computed in: a parameter or its copy, an input, an activation, a
+ * statistic; -1 for an absent one. */
 int compile_value(const struct compiler *c, int t);
 
 /* Row length of a matrix; 1 for a vector. */
@@ -72,6 +75,11 @@ static inline int64_t compile_cols(const struct compiler *c, int t)
 
 /* Whether a consumer may write into t's buffer: nobody else reads t, and its producer's backward does not either. */
 bool compile_can_take(const struct compiler *c, int t);
+
+/* Node i is a linear. The GELU that alone reads what it makes, or that alone makes what it reads for nobody else: the
+ * product does the GELU's work (OPF_GELU, OPF_GELU_GRAD), and the GELU's own rule emits nothing. -1: there is none. */
+int compile_gelu_behind(const struct compiler *c, int i);
+int compile_gelu_before(const struct compiler *c, int i);
 
 void compile_forward(struct compiler *c);
 void compile_backward(struct compiler *c);
@@ -84,7 +92,7 @@ void compile_snapshot(struct compiler *c);
 /* save.c: the sum of what the rank saves, every item at 64 bytes. */
 NODISCARD err_t plan_arena_bytes(const struct program *p, const struct graph *g, int64_t *ret);
 
-/* buffers.c: everything that does not depend on life times. */
+/* buffers.c: everything that does not depend on life times; SPACE_WORK begins with what may never be reused. */
 void compile_buffers(struct compiler *c);
 
 /* Places the SPACE_WORK buffers that `forward` and `backward` use one after the other; sets space_bytes. */

@@ -27,9 +27,10 @@ static void linear(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
     int64_t in = compile_cols(c, n->in[0]), out = compile_cols(c, n->out[0]);
-    int y = fresh(c, n->out[0]);
+    int gelu = compile_gelu_behind(c, i), x = fresh(c, n->out[0]);
+    int y = gelu >= 0 ? fresh(c, c->g->nodes[gelu].out[0]) : x;
     struct op *op = compile_op(c, kind, i);
-    op->flags = n->trans_w ? 0 : OPF_TRANS_B;
+    op->flags = (n->trans_w ? 0 : OPF_TRANS_B) | (gelu >= 0 ? OPF_GELU : 0);
     op->m = dim_tokens(1);
     op->n = dim_one(out);
     op->k = dim_one(in);
@@ -39,6 +40,7 @@ static void linear(struct compiler *c, int i, enum op_kind kind)
     for (int k = 0; k < 3; k++)
         op_arg(op, k, compile_value(c, n->in[k]));
     op_arg(op, 3, y);
+    op_arg(op, 4, gelu >= 0 ? x : -1); /* without a backward nobody reads it, and its bytes are free behind the op */
 }
 
 /* x, [res], w, (b,) [r], y, (mean,) rstd */
@@ -112,6 +114,14 @@ static void unary(struct compiler *c, int i, enum op_kind kind)
     op_arg(op, 1, y);
 }
 
+static void gelu(struct compiler *c, int i, enum op_kind kind)
+{
+    int maker = c->producer[c->g->nodes[i].in[0]];
+    bool made = maker >= 0 && c->g->nodes[maker].op == GO_LINEAR && compile_gelu_behind(c, maker) == i;
+    if (!made)
+        unary(c, i, kind);
+}
+
 static void binary(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -148,7 +158,7 @@ static const struct {
     [GO_EMBED] = {embed, OP_EMBED},       [GO_LINEAR] = {linear, OP_GEMM},
     [GO_RMSNORM] = {norm, OP_RMSNORM},    [GO_LAYERNORM] = {norm, OP_LAYERNORM},
     [GO_ROPE] = {rope, OP_ROPE},          [GO_ATTENTION] = {attention, OP_ATTENTION},
-    [GO_SWIGLU] = {binary, OP_SWIGLU},    [GO_GELU] = {unary, OP_GELU},
+    [GO_SWIGLU] = {binary, OP_SWIGLU},    [GO_GELU] = {gelu, OP_GELU},
     [GO_RELU] = {unary, OP_RELU},         [GO_ADD] = {binary, OP_ADD},
     [GO_LOSS] = {loss, OP_CROSS_ENTROPY},
 };

@@ -67,9 +67,12 @@ void compile_norm(struct compiler *c)
         norm_unit(c, unit);
     struct op *op = compile_op(c, OP_CLIP, -1);
     op->m = c->err ? dim_one(0) : c->p->buffers[c->blocks].dim[0];
+    op->n = dim_one(c->p->n_micros);
+    op->wait[0] = mesh_workers(&c->p->mesh) > 1 ? c->loss_reduced_event : -1;
     op_arg(op, 0, c->blocks);
-    op_arg(op, 1, c->p->norm_buffer);
-    op_arg(op, 2, c->p->clip_buffer);
+    op_arg(op, 1, c->p->loss_buffer);
+    op_arg(op, 2, c->p->norm_buffer);
+    op_arg(op, 3, c->p->clip_buffer);
     compile_action(c, (struct action){.kind = ACT_NORM, .micro = -1, .unit = -1},
                    (struct op_range){first, c->p->n_ops - first});
 }

@@ -1,7 +1,8 @@
 /* Places for buffers that are used over and over: two may share bytes when no op needs both.
  *
- * A buffer lives from the first to the last op that names it, forward and backward in one line of time. Largest first,
- * each goes to the lowest place that is free throughout its life. This comes within a few per cent of the bound (the
+ * What compile_buffers has put at the start of SPACE_WORK stays there by itself. Any other lives from the first to the
+ * last op that names it, forward and backward in one line of time. Largest first, each goes to the lowest place that is
+ * free throughout its life. This comes within a few per cent of the bound (the
  * most bytes alive at one op) on transformers, whose large buffers nest. Quadratic in the number of buffers, some
  * thousands. */
 #include "common/plan/compile.h"
@@ -86,12 +87,13 @@ void compile_pack(struct compiler *c, struct op_range forward, struct op_range b
     for (int i = 0; i < backward.n; i++)
         live_at(lives, &p->ops[backward.first + i], forward.n + i);
     for (int b = 0; b < p->n_buffers; b++)
-        if (p->buffers[b].space == SPACE_WORK && lives[b].birth >= 0)
+        if (p->buffers[b].space == SPACE_WORK && b != c->all_copies && p->buffers[b].run < 0 && lives[b].birth >= 0)
             lives[n++] = lives[b];
     qsort(lives, (size_t)n, sizeof(*lives), by_size);
-    p->space_bytes[SPACE_WORK] = place(lives, n, order);
+    int64_t fixed = p->space_bytes[SPACE_WORK];
+    p->space_bytes[SPACE_WORK] = fixed + place(lives, n, order);
     for (int i = 0; i < n; i++)
-        p->buffers[lives[i].buffer].offset = lives[i].offset;
+        p->buffers[lives[i].buffer].offset = fixed + lives[i].offset;
 out_free:
     free(lives);
     free(order);

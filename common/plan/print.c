@@ -22,6 +22,18 @@ const char *op_operands(enum op_kind kind)
     return (unsigned)kind < OP_KIND_COUNT ? all[kind] : "";
 }
 
+char op_mode(const struct op *op, int i)
+{
+    char mode = op_operands(op->kind)[i];
+    if (op->kind != OP_GEMM)
+        return mode;
+    if (i == 3 && op->flags & OPF_ACC)
+        return 'a';
+    if (i == 4)
+        return op->flags & OPF_GELU ? 'w' : 'r';
+    return mode;
+}
+
 const char *action_name(enum action_kind kind)
 {
 #define X(action, name) name,
@@ -95,7 +107,7 @@ static void print_shape(const struct op *op, FILE *out)
 
 static void print_flags(const struct op *op, FILE *out)
 {
-    static const char *const names[] = {"ta", "tb", "acc", "inverse", "grad", "causal", "decay"};
+    static const char *const names[] = {"ta", "tb", "acc", "inverse", "grad", "causal", "decay", "gelu", "gelu_grad"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (op->flags >> i & 1)
             fprintf(out, " %s", names[i]);
@@ -104,14 +116,14 @@ static void print_flags(const struct op *op, FILE *out)
 static void print_op(const struct program *p, const struct op *op, FILE *out)
 {
     static const char *const streams[STREAM_COUNT] = {"", "comm: ", "copy: "};
-    const char *modes = op_operands(op->kind);
+    int operands = OP_MAX_OPERANDS; /* without the absent ones at the end */
+    while (operands > 0 && op->arg[operands - 1].buffer < 0)
+        operands--;
     fprintf(out, "    %s%s", streams[op->stream], op_name(op->kind));
     print_shape(op, out);
     print_flags(op, out);
-    for (int i = 0; modes[i]; i++) {
-        bool acc = op->kind == OP_GEMM && i == 3 && (op->flags & OPF_ACC);
-        print_operand(p, &op->arg[i], acc ? 'a' : modes[i], out);
-    }
+    for (int i = 0; i < operands; i++)
+        print_operand(p, &op->arg[i], op_mode(op, i), out);
     if (op->group >= 0)
         fprintf(out, " group %d", op->group);
     for (int i = 0; i < OP_MAX_WAITS; i++)
@@ -147,8 +159,10 @@ void program_print(const struct program *p, const struct graph *g, FILE *out)
     fprintf(out, "program %s rank %d of", mode_names[p->mode], p->rank);
     for (int a = 0; a < AXIS_COUNT; a++)
         fprintf(out, " %s=%d", mesh_axis_name((enum mesh_axis)a), p->mesh.size[a]);
-    fprintf(out, ", %s, seq %" PRId64 ", micros %d..%d of %d\n", dtype_name(p->dtype), p->seq, p->first_micro,
-            p->end_micro, p->n_micros);
+    fprintf(out, ", %s", dtype_name(p->dtype));
+    if (p->wide != p->dtype)
+        fprintf(out, " with parameters in %s", dtype_name(p->wide));
+    fprintf(out, ", seq %" PRId64 ", micros %d..%d of %d\n", p->seq, p->first_micro, p->end_micro, p->n_micros);
     fputs("bytes", out);
     for (int s = 0; s < SPACE_COUNT; s++)
         fprintf(out, " %s %" PRId64, space_names[s], p->space_bytes[s]);

@@ -23,7 +23,8 @@ enum buffer_space {
     SPACE_PARAM, /* parameters (float32 when bfloat16 is computed in), one flat run per FSDP unit */
     SPACE_OPT,   /* exp_avg and exp_avg_sq, laid out like SPACE_PARAM */
     SPACE_GRAD,  /* gradients, laid out like SPACE_PARAM; lives in the segment that the group's ranks share */
-    SPACE_WORK,  /* activations and their gradients; reused by life time */
+    SPACE_WORK,  /* activations and their gradients, reused by life time; first of all, where bfloat16 is computed in,
+                  * copies of the parameters, laid out like SPACE_PARAM, which live as long as the program runs */
     SPACE_HOST, /* what the host fills or reads: token ids, targets, scalars in float64; on a GPU its mirror is there */
     SPACE_COUNT
 };
@@ -68,8 +69,9 @@ struct buffer {
  *   add, swiglu*          m rows, n columns, dense: elements
  *   embed, embed_grad     m tokens, n columns (d); seq is program.seq
  *   gemm                  m, n, k, lda, ldb, ldc, OPF_TRANS_A, OPF_TRANS_B, OPF_ACC, OPF_GELU, OPF_GELU_GRAD as
- *                         kern_gemm; wide_c where c's dtype is not the program's
- *   cast                  m elements
+ *                         kern_gemm; wide_c where c's dtype is not the program's. aux is there with either of the two
+ *                         activations, which OPF_ACC excludes
+ *   cast                  m elements: all parameters, with the gaps between them
  *   bias_grad             m tokens, n columns
  *   rmsnorm*, layernorm*  m tokens, n columns, eps. [res] absent: [r] absent too, the kernel gets NULL
  *   rope                  m tokens, heads, head_dim, lda (row stride), theta, OPF_INVERSE; pos0 0, seq is program.seq
@@ -95,7 +97,7 @@ struct buffer {
     X(OP_EMBED_GRAD, "embed_grad", "rraa")              /* ids, dy, d_table, [d_pos] */                             \
     X(OP_GEMM, "gemm", "rrrwaaa")                       /* a, b, [bias], c, [aux], [a_sum], [b_sum]; c is added to  \
                                                            with OPF_ACC; aux is written with OPF_GELU, read with    \
-                                                           OPF_GELU_GRAD */                                         \
+                                                           OPF_GELU_GRAD, absent else */                            \
     X(OP_CAST, "cast", "rw")                            /* x (a parameter), y (what is computed with) */            \
     X(OP_BIAS_GRAD, "bias_grad", "ra")                  /* dy, db */                                                \
     X(OP_RMSNORM, "rmsnorm", "rrrwww")                  /* x, [res], w, [r], y, rstd */                             \
@@ -222,9 +224,9 @@ struct program {
     int n_buffers;
     struct op *ops;
     int n_ops;
-    /* train: one whole step. eval: begin, the forwards of one global batch, the reduce of the losses. generate: one
-     * forward, micro 0, of one sample of seq tokens (causal: what stands behind the position of interest does not
-     * matter). */
+    /* train: one whole step. eval: begin, the forwards of one global batch, the reduce of the losses. generate: begin
+     * where parameters are cast, one forward, micro 0, of one sample of seq tokens (causal: what stands behind the
+     * position of interest does not matter). */
     struct action *actions;
     int n_actions;
     struct group *groups;
@@ -259,17 +261,29 @@ void program_fini(struct program *p);
  * programs[i] is rank i's. ERR_INVALID names rank, action, op and buffer. */
 NODISCARD err_t plan_check(const struct graph *g, const struct program *programs, int n, struct why *why);
 
+/* Per worker. On a GPU all spaces are there, the node holds the arena and the mirror of SPACE_HOST. What libraries take
+ * besides (a CUDA context, a product's workspace, NCCL's buffers) is in none of them. */
 struct plan_memory {
-    int64_t bytes[SPACE_COUNT], arena_bytes, total_bytes; /* per worker */
+    int64_t bytes[SPACE_COUNT], arena_bytes;
+    int64_t device_bytes; /* 0 where the device's memory is the node's */
+    int64_t host_bytes;
+    int64_t total_bytes; /* device_bytes + host_bytes */
 };
-void plan_memory(const struct program *p, struct plan_memory *ret);
-/* Refuses a job whose plan needs more than `node_bytes` on the node: names need, have, and what to change. */
+void plan_memory(const struct program *p, enum device device, struct plan_memory *ret);
+/* Refuses a job whose workers need more than `node_bytes` of the node's memory together: names need, have, and what to
+ * change. A GPU's memory is not looked at here: only a worker knows how much there is. */
 NODISCARD err_t plan_fits(const struct job_spec *job, int64_t node_bytes, struct why *why);
+/* Refuses a training program that does not fit on its GPU, of which run.workers_per_gpu workers share `gpu_bytes`: "a
+ * worker needs X GiB on the GPU", what there is, the parts, and what to change. */
+NODISCARD err_t plan_fits_device(const struct job_spec *job, const struct program *p, int64_t gpu_bytes,
+                                 struct why *why);
 
 /* The extent of a dimension when the microbatch has `samples` samples. */
 int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples);
 const char *op_name(enum op_kind kind);
 const char *op_operands(enum op_kind kind); /* the r/w/a string of OP_LIST */
+/* What this op does with operand i: 'r', 'w' or 'a', the flags of a product included; 0 behind the last. */
+char op_mode(const struct op *op, int i);
 const char *action_name(enum action_kind kind);
 /* One line per action and op, for people and for golden tests. */
 void program_print(const struct program *p, const struct graph *g, FILE *out);

@@ -30,7 +30,7 @@ static int64_t row_elements(const struct graph_tensor *t)
 
 static int64_t params_bytes(const struct program *p, const struct graph *g)
 {
-    return g->n_params * (int64_t)dtype_bytes(p->dtype);
+    return g->n_params * (int64_t)dtype_bytes(p->wide);
 }
 
 static struct save_item item(const struct graph_tensor *t, int tensor, int state, int64_t lo, int64_t hi)
@@ -57,7 +57,7 @@ err_t plan_save_items(const struct program *p, const struct graph *g, struct sav
             const struct graph_tensor *t = &g->tensors[i];
             if (t->kind != GT_PARAM)
                 continue;
-            int64_t rows = t->dim[0].factor, row_bytes = row_elements(t) * (int64_t)dtype_bytes(p->dtype);
+            int64_t rows = t->dim[0].factor, row_bytes = row_elements(t) * (int64_t)dtype_bytes(p->wide);
             int64_t lo = cut_row(&l, p->rank, start, rows, row_bytes);
             int64_t hi = cut_row(&l, p->rank + 1, start, rows, row_bytes);
             if (lo < hi)
@@ -79,7 +79,7 @@ err_t plan_arena_bytes(const struct program *p, const struct graph *g, int64_t *
         return e;
     int64_t bytes = 0;
     for (int i = 0; i < n; i++)
-        bytes += (box_elements(&items[i].box) * (int64_t)dtype_bytes(p->dtype) + 63) / 64 * 64;
+        bytes += (box_elements(&items[i].box) * (int64_t)dtype_bytes(p->wide) + 63) / 64 * 64;
     free(items);
     *ret = (bytes + 4095) / 4096 * 4096;
     return OK;

@@ -22,7 +22,7 @@ TEST(states_are_sixteen_bytes_a_parameter)
     struct why why;
     assert_ok(graph_build(&job.model, job.train.seq, &g, &why));
     assert_ok(plan_compile(&job, &g, MODE_TRAIN, 0, &p, &why));
-    plan_memory(&p, &m);
+    plan_memory(&p, DEVICE_CPU, &m);
     int64_t states = m.bytes[SPACE_PARAM] + m.bytes[SPACE_OPT] + m.bytes[SPACE_GRAD];
     assert_true(states >= 16 * g.n_params);
     assert_true(states <= 16 * g.n_params + 4 * 64 * 148);
@@ -67,7 +67,7 @@ TEST(fits_is_exact)
     fixture_init(&f, &job, MODE_TRAIN);
     for (int r = 0; r < 2; r++) {
         struct plan_memory m;
-        plan_memory(&f.programs[r], &m);
+        plan_memory(&f.programs[r], DEVICE_CPU, &m);
         need += m.total_bytes;
     }
     assert_ok(plan_fits(&job, need, &f.why));
