@@ -271,7 +271,7 @@ static void hello_answered(void *arg, const struct rpc_result *result)
         append(&l->reports, copy_of(l, l->state_report));
     pthread_mutex_unlock(&l->mu);
     control_flush(l);
-    store_up(l);
+    link_store_up(l);
 }
 
 void control_up(void *owner, struct rpc_conn *conn)

@@ -100,10 +100,10 @@ void io_abandon(struct link *l); /* under mu: the arena belongs to a new epoch *
 void io_forget(struct link *l);  /* frees all saves */
 
 /* store.c */
-void store_init(struct link *l);
-void store_up(struct link *l); /* loop thread: control is there, and may be a new one */
-void store_flush(struct link *l);
-void store_forget(struct link *l); /* under mu: a new epoch begins */
+void link_store_init(struct link *l);
+void link_store_up(struct link *l); /* loop thread: control is there, and may be a new one */
+void link_store_flush(struct link *l);
+void link_store_forget(struct link *l); /* under mu: a new epoch begins */
 
 /* message.c */
 Dtd__SaveRequest *message_save_new(const struct link *l, const struct link_save *s);

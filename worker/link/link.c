@@ -36,7 +36,7 @@ static void woken(uv_async_t *wake)
     if (l->closing)
         return;
     control_flush(l);
-    store_flush(l);
+    link_store_flush(l);
     io_flush(l);
     if (stop)
         close_all(l);
@@ -81,7 +81,7 @@ err_t link_start(const struct link_config *config, struct link **ret)
     l->slot = config->slot;
     l->ticket = config->ticket;
     l->orphan_ms = ORPHAN_DEFAULT_MS;
-    store_init(l);
+    link_store_init(l);
     pthread_mutex_init(&l->mu, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -118,7 +118,7 @@ void link_stop(struct link *l)
     }
     report_free(l->state_report);
     io_forget(l);
-    store_forget(l);
+    link_store_forget(l);
     link_epoch_fini(&l->next);
     pthread_mutex_destroy(&l->mu);
     pthread_cond_destroy(&l->changed);
@@ -144,7 +144,7 @@ err_t link_next(struct link *l, struct link_epoch *ret)
         err = ERR_NOMEM;
     } else if (!l->quit) {
         io_abandon(l);
-        store_forget(l);
+        link_store_forget(l);
         *ret = l->next;
         l->next = (struct link_epoch){0};
         l->epoch = ret->epoch;

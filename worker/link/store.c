@@ -76,7 +76,7 @@ static void answered(void *arg, const struct rpc_result *result)
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->mu);
     if (result->err != ERR_CLOSED)
-        store_flush(l);
+        link_store_flush(l);
 }
 
 static err_t send_put(struct rpc_conn *conn, struct store_op *op)
@@ -98,7 +98,7 @@ static err_t send_get(struct rpc_conn *conn, struct store_op *op)
     return rpc_send(conn, WORKER_STORE_GET, &m.base, 0, answered, op, NULL);
 }
 
-void store_flush(struct link *l)
+void link_store_flush(struct link *l)
 {
     struct rpc_conn *conn = rpc_link_conn(l->control);
     if (!l->control_ready || !conn)
@@ -115,13 +115,13 @@ void store_flush(struct link *l)
     pthread_mutex_unlock(&l->mu);
 }
 
-void store_up(struct link *l)
+void link_store_up(struct link *l)
 {
     pthread_mutex_lock(&l->mu);
     for (struct store_op *op = l->store_ops; op; op = op->next)
         op->said = op->in_flight || (op->done && !op->put);
     pthread_mutex_unlock(&l->mu);
-    store_flush(l);
+    link_store_flush(l);
 }
 
 /* ---- the compute thread ---- */
@@ -137,7 +137,7 @@ static void drop(struct link *l, struct store_op *op)
         free(op);
 }
 
-void store_forget(struct link *l)
+void link_store_forget(struct link *l)
 {
     while (l->store_ops)
         drop(l, l->store_ops);
@@ -233,7 +233,7 @@ const struct comm_store *link_store(struct link *l)
     return &l->store;
 }
 
-void store_init(struct link *l)
+void link_store_init(struct link *l)
 {
     l->store = (struct comm_store){l, put, get};
 }
