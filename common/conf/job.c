@@ -23,6 +23,8 @@ static const struct schema_name numerics_names[] = {
 static const struct schema_name pipe_names[] = {{"1f1b", PIPE_1F1B}, {"gpipe", PIPE_GPIPE}, {0}};
 static const struct schema_name recompute_names[] = {{"none", RECOMPUTE_NONE}, {"full", RECOMPUTE_FULL}, {0}};
 static const struct schema_name device_names[] = {{"cpu", DEVICE_CPU}, {"cuda", DEVICE_CUDA}, {0}};
+static const struct schema_name comm_names[] = {
+    {"auto", COMM_AUTO}, {"shm", COMM_SHM}, {"nccl", COMM_NCCL}, {"staged", COMM_STAGED}, {0}};
 
 /* A name becomes part of file names, log lines and URLs. */
 static const char *check_name(const char *text)
@@ -116,8 +118,9 @@ static const struct schema_row rows[] = {
     {FLOAT(train.beta1, 0, 0.999999, "0.9", FREE, "AdamW's first moment.")},
     {FLOAT(train.beta2, 0, 0.99999999, "0.95", FREE, "AdamW's second moment.")},
     {FLOAT(train.eps, 1e-30, 1, "1e-8", FREE, "AdamW's denominator.")},
-    {ENUM(train.dtype, dtype_names, "float32", FIXED,
-          "Type that is computed in. Left out with numerics proof: float64.")},
+    {ENUM(train.dtype, dtype_names, "float32", FREE,
+          "Type that is computed in. Left out with numerics proof: float64. Parameters and optimizer are float32 with "
+          "bfloat16 too, so a resumed job may go from one to the other, but not to float64 or from it.")},
     {ENUM(train.numerics, numerics_names, "fast", FREE,
           "fast; canonical: bit-identical on any number of workers; proof: float64 on the reference kernels.")},
     {INT(train.eval_every, 0, MAX_STEPS, "0", FREE, "Evaluate after every so many updates. 0: never.")},
@@ -147,7 +150,11 @@ static const struct schema_row rows[] = {
     {TEXT(checkpoint.resume_from, check_path_or_none, "\"\"", FREE,
           "A step's folder to start from; written by dtctl resume. Empty: start anew.")},
 
-    {ENUM(run.device, device_names, "cpu", FREE, "What workers compute on.")},
+    {ENUM(run.device, device_names, "cpu", FREE, "What workers compute on. cuda: NVIDIA GPUs.")},
+    {ENUM(run.comm, comm_names, "auto", FREE,
+          "How workers exchange tensors. shm: shared memory (cpu). nccl: NCCL; staged: through the host's memory "
+          "(cuda). auto: shm on cpu, nccl where every worker has a GPU of its own, else staged.")},
+    {INT(run.workers_per_gpu, 1, 64, "1", FREE, "Workers that share a GPU (cuda).")},
     {INT(run.nodes, 1, JOB_MAX_WORKERS, "1", FREE, "Nodes that the workers are spread over.")},
     {INT(run.threads, 0, 4096, "0", FREE, "Threads of a worker. 0: its share of the node's cores.")},
     {INT(run.restarts, 0, 1000000, "3", FREE, "Failures that the job survives.")},
@@ -238,8 +245,20 @@ err_t job_print(const struct job_spec *job, struct buf *ret)
     return schema_print(&job_schema, job, ret);
 }
 
+/* What a checkpoint of the job holds: the type of its parameters. */
+static enum dtype saved_dtype(const struct job_spec *job)
+{
+    return job->train.dtype == DT_BF16 ? DT_F32 : (enum dtype)job->train.dtype;
+}
+
 err_t job_resume_check(const struct job_spec *before, const struct job_spec *after, struct why *why)
 {
+    if (saved_dtype(before) != saved_dtype(after))
+        return why_set(why, ERR_INVALID,
+                       "train.dtype: the checkpoint's job has %s, this one %s; a checkpoint of %s parameters cannot go "
+                       "on in the other: leave the key out, or start a new job",
+                       dtype_name((enum dtype)before->train.dtype), dtype_name((enum dtype)after->train.dtype),
+                       dtype_name(saved_dtype(before)));
     return schema_resume_check(&job_schema, before, after, why);
 }
 

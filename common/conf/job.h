@@ -92,7 +92,8 @@ void job_fini(struct job_spec *job);
 /* The whole spec, every key, as YAML that job_parse reads back to an equal spec: the form in the log and on the wire.
  */
 NODISCARD err_t job_print(const struct job_spec *job, struct buf *ret);
-/* Refuses a resume that changes what the schema does not mark as changeable; names the key and both values. */
+/* Refuses a resume that changes what the schema does not mark as changeable, or the type that parameters are saved in;
+ * names the key and both values. */
 NODISCARD err_t job_resume_check(const struct job_spec *before, const struct job_spec *after, struct why *why);
 /* Makes workdir, checkpoint.dir, checkpoint.resume_from and data.cache absolute, against the folder of the job file.
  * What is absolute already stays, and so does "". Text only: nothing is opened. data_resolve does it for the globs. */

@@ -104,7 +104,9 @@ static bool dtype_broken(const struct job_spec *j, char ret[SENTENCE])
     if (j->train.numerics == NUMERICS_CANONICAL && dtype != DT_F32)
         return SAY("train.numerics canonical computes in float32: write float32, or leave it out");
     if (dtype == DT_BF16 && j->run.device == DEVICE_CPU)
-        return SAY("this version has no bfloat16 on a CPU: write float32");
+        return SAY("this version has no bfloat16 on a CPU: write float32, or run.device cuda");
+    if (dtype == DT_F64 && j->run.device == DEVICE_CUDA)
+        return SAY("this version has no float64 on a GPU: write float32 or bfloat16, or run.device cpu");
     return false;
 }
 
@@ -155,9 +157,21 @@ static bool recompute_broken(const struct job_spec *j, char ret[SENTENCE])
     return j->parallel.recompute != RECOMPUTE_NONE && SAY("this version keeps all activations: write none");
 }
 
+/* The sums of both modes have a fixed order, which only the processor's kernels and backend keep. */
 static bool device_broken(const struct job_spec *j, char ret[SENTENCE])
 {
-    return j->run.device != DEVICE_CPU && SAY("this build has no CUDA module: write cpu");
+    return j->run.device != DEVICE_CPU && j->train.numerics != NUMERICS_FAST &&
+           SAY("train.numerics %s needs a CPU: write cpu, or train.numerics fast",
+               j->train.numerics == NUMERICS_PROOF ? "proof" : "canonical");
+}
+
+static bool comm_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    bool cpu = j->run.device == DEVICE_CPU;
+    if (cpu && (j->run.comm == COMM_NCCL || j->run.comm == COMM_STAGED))
+        return SAY("%s moves a GPU's memory, but run.device is cpu: write shm or auto, or run.device cuda",
+                   j->run.comm == COMM_NCCL ? "nccl" : "staged");
+    return !cpu && j->run.comm == COMM_SHM && SAY("shm needs run.device cpu: write nccl, staged or auto");
 }
 
 #define OVER(field, fn) .key = #field, .broken = (fn)
@@ -190,6 +204,7 @@ static const struct rule rules[] = {
     {ONLY(checkpoint.memory_every, 0, "this version has no memory tier of checkpoints")},
     {OVER(parallel.recompute, recompute_broken)},
     {OVER(run.device, device_broken)},
+    {OVER(run.comm, comm_broken)},
     {OVER(train.dtype, dtype_broken)},
 };
 

@@ -156,7 +156,8 @@ TEST(rules)
          "train.dtype: train.numerics proof computes in float64: write float64, or leave it out"},
         {"train={numerics: canonical, dtype: float64}",
          "train.dtype: train.numerics canonical computes in float32: write float32, or leave it out"},
-        {"train.dtype=bfloat16", "train.dtype: this version has no bfloat16 on a CPU: write float32"},
+        {"train.dtype=bfloat16",
+         "train.dtype: this version has no bfloat16 on a CPU: write float32, or run.device cuda"},
         {"parallel={workers: 7, tp: 3}",
          "parallel.workers: 7 workers are not a multiple of fsdp x tp x pp x cp, which is 3: write 6 or 9"},
         {"parallel={fsdp: 1000000, tp: 1000000, cp: 1000000, pp: 2}",
@@ -173,9 +174,48 @@ TEST(rules)
         {"checkpoint.memory_every=5",
          "checkpoint.memory_every: found 5; this version has no memory tier of checkpoints: write 0"},
         {"parallel.recompute=full", "parallel.recompute: this version keeps all activations: write none"},
-        {"run.device=cuda", "run.device: this build has no CUDA module: write cpu"},
+        {"run.comm=nccl",
+         "run.comm: nccl moves a GPU's memory, but run.device is cpu: write shm or auto, or run.device cuda"},
+        {"run.comm=staged",
+         "run.comm: staged moves a GPU's memory, but run.device is cpu: write shm or auto, or run.device cuda"},
+        {"run={device: cuda, comm: shm}", "run.comm: shm needs run.device cpu: write nccl, staged or auto"},
+        {"run.comm=gloo", "run.comm: found \"gloo\", one of auto, shm, nccl, staged is needed"},
+        {"run.workers_per_gpu=0", "run.workers_per_gpu: found \"0\", an integer from 1 to 64 is needed"},
+        {"run.workers_per_gpu=65", "run.workers_per_gpu: found \"65\", an integer from 1 to 64 is needed"},
     };
     SETS(list);
+}
+
+/* Rules over two keys of a job for GPUs. */
+TEST(devices)
+{
+    static const struct {
+        const char *sets[2], *says;
+    } rows[] = {
+        {{"run.device=cuda", "train.numerics=canonical"},
+         "run.device: train.numerics canonical needs a CPU: write cpu, or train.numerics fast"},
+        {{"run.device=cuda", "train={numerics: proof, dtype: float64}"},
+         "run.device: train.numerics proof needs a CPU: write cpu, or train.numerics fast"},
+        {{"run.device=cuda", "train.dtype=float64"},
+         "train.dtype: this version has no float64 on a GPU: write float32 or bfloat16, or run.device cpu"},
+        {{"run.device=cuda", "train.dtype=bfloat16"}, NULL},
+        {{"run.device=cuda", "train.dtype=float32"}, NULL},
+        {{"run.device=cuda", "run.comm=auto"}, NULL},
+        {{"run.device=cuda", "run.comm=nccl"}, NULL},
+        {{"run.device=cuda", "run.comm=staged"}, NULL},
+        {{"run.device=cuda", "run.workers_per_gpu=64"}, NULL},
+        {{"run.device=cpu", "run.comm=shm"}, NULL},
+        {{"run.device=cpu", "run.workers_per_gpu=2"}, NULL},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct job_spec j;
+        struct why why = {0};
+        err_t err = job_parse("job.yaml", JOB_TEXT, strlen(JOB_TEXT), rows[i].sets, 2, &j, &why);
+        if (err != (rows[i].says ? ERR_INVALID : OK) || (err && !strstr(why.text, rows[i].says)))
+            fail_msg("%s %s gives %s %s", rows[i].sets[0], rows[i].sets[1], err_name(err), why.text);
+        if (!err)
+            job_fini(&j);
+    }
 }
 
 /* A terminal is not to act on what stands in a file. */

@@ -49,6 +49,9 @@ static const struct {
     {"checkpoint.keep_last=1", true},
     {"checkpoint.keep_best=0", true},
     {"checkpoint.resume_from=/x/step-3", true},
+    {"run.device=cuda", true},
+    {"run.workers_per_gpu=4", true},
+    {"run.comm=shm", true},
     {"run.threads=1", true},
     {"run.restarts=0", true},
     {"run.orphan_seconds=5", true},
@@ -75,6 +78,28 @@ TEST(each_key)
         job_fini(&before);
         job_fini(&after);
     }
+}
+
+/* Both keep float32 parameters, so a snapshot moves between a GPU's worker and a CPU's. */
+TEST(bfloat16_and_float32_go_on_from_each_other)
+{
+    static const char *const sets[][2] = {{"run.device=cpu", "train.dtype=float32"},
+                                          {"run.device=cuda", "train.dtype=bfloat16"}};
+    struct job_spec jobs[2], proof;
+    struct why why = {0};
+    for (int i = 0; i < 2; i++)
+        JOB(&jobs[i], sets[i][0], sets[i][1]);
+    JOB(&proof, "train={numerics: proof, dtype: float64}");
+    assert_ok(job_resume_check(&jobs[0], &jobs[1], &why));
+    assert_ok(job_resume_check(&jobs[1], &jobs[0], &why));
+    assert_err(ERR_INVALID, job_resume_check(&jobs[1], &proof, &why));
+    assert_string_equal(why.text,
+                        "train.dtype: the checkpoint's job has bfloat16, this one float64; a checkpoint of "
+                        "float32 parameters cannot go on in the other: leave the key out, or start a new job");
+    assert_err(ERR_INVALID, job_resume_check(&proof, &jobs[0], &why));
+    for (int i = 0; i < 2; i++)
+        job_fini(&jobs[i]);
+    job_fini(&proof);
 }
 
 TEST(the_message_has_both_values)
