@@ -8,6 +8,9 @@
  *   DOUBLE_FAIL      RANK: reports FAILED, not fatal, at its third step of epoch 1
  *   DOUBLE_EXIT      RANK: ends with status 3 at its third step of epoch 1
  *   DOUBLE_DEAF      RANK: does not leave an epoch that is ended
+ *   DOUBLE_STORE     FILE: the ranks meet in the epoch's store before they are ready, and write what they saw to it
+ *   DOUBLE_HOLD      FILE: rank 1 puts nothing before the file is there
+ *   DOUBLE_MISS_MS   how long a rank waits for another's word (20000)
  *
  * One thread: loop, link, a timer. */
 #include "common/base/clock.h"
@@ -45,6 +48,8 @@ static struct {
     bool stepping, stop;
     struct report *reports, state; /* `state`: the epoch's last state report, said again to a new control */
     bool has_state;
+    bool meeting, held;
+    int met; /* ranks whose word has come */
 } w;
 
 static int knob(const char *name, int otherwise)
@@ -115,6 +120,8 @@ static void say_metric(void)
 
 /* ---- steps ---- */
 
+static void meet_begin(void);
+
 static void misbehave(void)
 {
     if (w.step != 3)
@@ -133,6 +140,8 @@ static void misbehave(void)
 
 static void on_step(uv_timer_t *timer)
 {
+    if (w.meeting && w.held && w.ready)
+        meet_begin();
     if (!w.stepping)
         return;
     w.step++;
@@ -160,7 +169,118 @@ static void write_begin(int64_t resume_step)
     fclose(f);
 }
 
+/* ---- meeting the other ranks in the epoch's store ---- */
+
+static void begin_steps(void);
+static void meet(void);
+
+static void write_met(const char *what, int n)
+{
+    FILE *f = fopen(getenv("DOUBLE_STORE"), "a");
+    if (!f)
+        abort();
+    fprintf(f, "epoch %llu rank %d %s %d\n", (unsigned long long)w.epoch, w.rank, what, n);
+    fclose(f);
+}
+
+static void meet_failed(const struct rpc_result *result)
+{
+    static char text[1024];
+    snprintf(text, sizeof(text), "%s: %s", err_name(result->err), result->text);
+    say(DTD__WORKER_REPORT__KIND__FAILED, w.epoch)->msg.text = text;
+    w.meeting = false;
+    flush();
+}
+
+static void put_answered(void *arg, const struct rpc_result *result)
+{
+    if (result->err && result->err != ERR_CLOSED && w.meeting)
+        meet_failed(result);
+}
+
+static void refusal_answered(void *arg, const struct rpc_result *result)
+{
+    if (result->err != ERR_CLOSED && w.meeting)
+        write_met(arg, result->err);
+}
+
+static void put(uint64_t epoch, const char *key, int value, rpc_callback cb, const char *arg)
+{
+    char text[16];
+    Dtd__StorePutRequest m = DTD__STORE_PUT_REQUEST__INIT;
+    m.epoch = epoch;
+    m.key = (char *)key;
+    m.value.len = (size_t)snprintf(text, sizeof(text), "%d", value);
+    m.value.data = (uint8_t *)text;
+    if (rpc_send(rpc_link_conn(w.link), WORKER_STORE_PUT, &m.base, 0, cb, (void *)arg, NULL))
+        abort();
+}
+
+static void get_answered(void *arg, const struct rpc_result *result)
+{
+    const Dtd__StoreValue *v = (const Dtd__StoreValue *)result->reply;
+    char text[16];
+    if (!w.meeting || result->err == ERR_CLOSED)
+        return; /* asked again after the next Hello */
+    if (result->err) {
+        meet_failed(result);
+        return;
+    }
+    snprintf(text, sizeof(text), "%d", w.met + 1000);
+    if (v->value.len != strlen(text) || memcmp(v->value.data, text, v->value.len) != 0)
+        abort();
+    w.met++;
+    meet();
+}
+
+static void get_next(void)
+{
+    char key[32];
+    Dtd__StoreGetRequest m = DTD__STORE_GET_REQUEST__INIT;
+    snprintf(key, sizeof(key), "here/%d", w.met);
+    m.epoch = w.epoch;
+    m.key = key;
+    m.timeout_ms = (uint32_t)knob("DOUBLE_MISS_MS", 20000);
+    if (rpc_send(rpc_link_conn(w.link), WORKER_STORE_GET, &m.base, 0, get_answered, NULL, NULL))
+        abort();
+}
+
+/* Says its word and asks for those that have not come yet: at the beginning, and to every control. */
+static void meet_begin(void)
+{
+    char key[32];
+    const char *hold = getenv("DOUBLE_HOLD");
+    w.held = hold && w.rank == 1 && access(hold, F_OK) != 0;
+    if (w.held)
+        return;
+    snprintf(key, sizeof(key), "here/%d", w.rank);
+    put(w.epoch, key, w.rank + 1000, put_answered, NULL);
+    put(w.epoch, "one/of/us", w.rank, refusal_answered, "one");
+    put(w.epoch + 1, key, 0, refusal_answered, "later");
+    meet();
+}
+
+static void meet(void)
+{
+    if (w.met < w.world) {
+        get_next();
+        return;
+    }
+    write_met("met", w.met);
+    w.meeting = false;
+    begin_steps();
+    flush();
+}
+
 /* ---- commands ---- */
+
+static void begin_steps(void)
+{
+    w.stepping = w.step < w.steps;
+    say(DTD__WORKER_REPORT__KIND__READY, w.epoch);
+    if (!w.stepping)
+        say(DTD__WORKER_REPORT__KIND__DONE, w.epoch);
+}
 
 static void start(const Dtd__WorkerCommand *c)
 {
@@ -178,15 +298,15 @@ static void start(const Dtd__WorkerCommand *c)
     w.rank = c->rank;
     w.world = c->world;
     w.step = c->resume_step;
-    w.stepping = true;
     w.stop = false;
+    w.met = 0;
     write_begin(c->resume_step);
     printf("rank %d begins epoch %llu\n", w.rank, (unsigned long long)w.epoch);
-    say(DTD__WORKER_REPORT__KIND__READY, w.epoch);
-    if (w.step >= w.steps) {
-        w.stepping = false;
-        say(DTD__WORKER_REPORT__KIND__DONE, w.epoch);
-    }
+    w.meeting = getenv("DOUBLE_STORE") != NULL;
+    if (w.meeting)
+        meet_begin();
+    else
+        begin_steps();
 }
 
 static void command_came(void *arg, const struct rpc_result *result)
@@ -201,7 +321,7 @@ static void command_came(void *arg, const struct rpc_result *result)
     case DTD__WORKER_COMMAND__KIND__END:
         if (knob("DOUBLE_DEAF", -1) == w.rank)
             break;
-        w.stepping = false;
+        w.stepping = w.meeting = false;
         say(DTD__WORKER_REPORT__KIND__IDLE, c->epoch);
         w.epoch = 0;
         break;
@@ -230,6 +350,8 @@ static void hello_answered(void *arg, const struct rpc_result *result)
         struct report again = w.state;
         *say(again.msg.kind, again.msg.epoch) = (struct report){.msg = again.msg};
     }
+    if (w.meeting)
+        meet_begin();
     flush();
 }
 
