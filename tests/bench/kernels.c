@@ -157,7 +157,7 @@ static err_t call_adamw(struct bench *x, const struct row *r)
                            .beta2 = 0.95,
                            .eps = 1e-8,
                            .weight_decay = 0.1,
-                           .grad_scale = 1,
+                           .grad_scale = &(double){1},
                            .step = 10};
     x->k->adamw(x->s, &a);
     return OK;
@@ -171,8 +171,7 @@ static err_t call_sumsq(struct bench *x, const struct row *r)
 
 static err_t call_zero(struct bench *x, const struct row *r)
 {
-    x->k->zero(x->s, r->n, x->d);
-    return OK;
+    return dev_zero(x->s, x->d, (size_t)r->n * sizeof(float));
 }
 
 /* The three products of y[t,out] = x[t,in] w[in,out] + b, `times` layers. */
@@ -337,7 +336,8 @@ int main(int argc, char **argv)
     }
     x.peak_gflops = peak_fma_gflops();
     x.peak_gbs = peak_memory_gbs();
-    if (kern_stream_new(x.k, 1, &x.s) != OK)
+    struct dev *cpu;
+    if (dev_open("cpu", 0, &cpu, NULL) != OK || dev_stream_new(cpu, 1, false, &x.s, NULL) != OK)
         return 1;
     if (argc == 1)
         failed = bench_shape(&x, 4, 64) || bench_shape(&x, 4, 512);
@@ -351,6 +351,7 @@ int main(int argc, char **argv)
         }
         failed = bench_shape(&x, batch, seq);
     }
-    kern_stream_free(x.s);
+    dev_stream_free(x.s);
+    dev_close(cpu);
     return failed;
 }

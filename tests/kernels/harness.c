@@ -1,283 +1,232 @@
-/* See harness.h. A guard is a NaN, so that a kernel that reads too far is found as well as one that writes too far. */
+/* See harness.h. Memory goes to the device and back as one block per operand, guards included, so that the same checks
+ * hold where the processor cannot look. */
 #include "tests/kernels/harness.h"
-#include "common/base/rng.h"
 #include "tests/lib/test.h"
 
-#include <math.h>
-
-#define GUARD 64           /* elements on both sides */
-#define HOLE32 0x7fc0ab1du /* quiet NaNs that no arithmetic makes */
-#define HOLE64 UINT64_C(0x7ff8abcd1234ef01)
+#define GUARD 64 /* elements on both sides */
+#define ALIGN 64 /* bytes: what the plan promises of a buffer */
 
 struct guarded {
-    uint8_t *memory, *data;
-    size_t size, bytes; /* of an element; of the data */
+    enum dtype type;
+    uint8_t *image;  /* what device memory holds, before and after */
+    uint8_t *memory; /* the device's */
+    size_t size, offset, bytes, total;
 };
 
-const char *case_text(const struct kcase *c)
+void rig_init(struct rig *r, struct dev *d, const struct kern_ops *k, int threads)
 {
-    static char text[256];
-    snprintf(
-        text, sizeof(text),
-        "%s t=%lld d=%lld seq=%lld vocab=%lld m=%lld n=%lld k=%lld heads=%lld/%lld x %lld pad=%lld flags=%u alias=%d",
-        c->op, (long long)c->t, (long long)c->d, (long long)c->seq, (long long)c->vocab, (long long)c->m,
-        (long long)c->n, (long long)c->k, (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim,
-        (long long)c->pad, c->flags, c->alias);
-    return text;
+    struct why why = {{0}};
+    *r = (struct rig){.dev = d, .k = k};
+    if (dev_stream_new(d, threads, false, &r->s, &why) != OK)
+        fail_msg("no stream: %s", why.text);
 }
 
-static bool is_real(enum content content)
+void rig_fini(struct rig *r)
 {
-    return content == REALS || content == WEIGHTS || content == POSITIVE;
+    dev_stream_free(r->s);
 }
 
-static size_t value_size(enum content content)
+static void guarded_init(struct guarded *g, const struct rig *r, int64_t n, enum dtype type, int shift)
 {
-    return content == IDS || content == TARGETS ? sizeof(int32_t) : sizeof(double);
+    struct why why = {{0}};
+    *g = (struct guarded){.type = type, .size = dtype_bytes(type)};
+    g->bytes = (size_t)n * g->size;
+    g->offset = (GUARD * g->size + ALIGN - 1) / ALIGN * ALIGN + (size_t)(shift % 16) * g->size;
+    g->total = g->offset + g->bytes + GUARD * g->size;
+    g->image = malloc(g->total);
+    assert_non_null(g->image);
+    for (size_t at = 0; at + g->size <= g->total; at += g->size)
+        hole_put(g->size, g->image + at);
+    if (dev_alloc(r->dev, g->total, "an operand", (void **)&g->memory, &why) != OK)
+        fail_msg("no memory for an operand: %s", why.text);
 }
 
-static double random_value(enum content content, uint64_t stream, uint64_t i)
+static void guarded_fini(struct guarded *g, const struct rig *r)
 {
-    double x = rng_normal(11, stream, i);
-    switch (content) {
-    case WEIGHTS:
-        return 1 + 0.2 * x;
-    case POSITIVE:
-        return 0.01 + x * x;
-    default:
-        return x;
-    }
+    if (g->memory)
+        dev_free(r->dev, g->memory, g->total);
+    free(g->image);
 }
 
-static int32_t random_id(enum content content, int64_t vocab, uint64_t stream, uint64_t i)
+static bool guarded_intact(const struct guarded *g)
 {
-    double u = rng_uniform(11, stream, i);
-    if (content == TARGETS && i % 5 == 3)
-        return -1;
-    return (int32_t)(u * (double)vocab);
-}
-
-static void fill(struct values *v, int i, const struct kcase *c, bool round)
-{
-    uint64_t stream = rng_stream(c->op) + (uint64_t)i * 977;
-    for (int64_t j = 0; j < v->o[i].n; j++) {
-        if (!is_real(v->o[i].content) && v->o[i].content != DOUBLES) {
-            ((int32_t *)v->p[i])[j] = random_id(v->o[i].content, c->vocab, stream, (uint64_t)j);
-            continue;
-        }
-        double x = random_value(v->o[i].content, stream, (uint64_t)j);
-        ((double *)v->p[i])[j] = round ? (double)(float)x : x;
-    }
-}
-
-static void round_all(struct values *v)
-{
-    for (int i = 0; i < MAX_OPERANDS; i++)
-        for (int64_t j = 0; is_real(v->o[i].content) && j < v->o[i].n; j++)
-            ((double *)v->p[i])[j] = (double)(float)((double *)v->p[i])[j];
-}
-
-static void link_of(const struct op_desc *op, const struct kcase *c, struct link *l)
-{
-    memset(l, 0xff, sizeof(*l)); /* every entry NONE */
-    l->forward = NULL;
-    if (op->link)
-        op->link(c, l);
-}
-
-/* Operands that the forward made. */
-static void take_forward(struct values *v, const struct kcase *c, const struct link *l, bool round)
-{
-    struct values f;
-    struct kcase forward = *c;
-    forward.op = l->forward;
-    forward.alias = 0;
-    values_init(&f, &forward, round);
-    values_run(&f, kern_find("ref", DT_F64), 1, 0, &forward, NULL);
-    for (int i = 0; i < MAX_OPERANDS; i++)
-        if (l->from[i] >= 0 && v->o[i].n)
-            memcpy(v->p[i], f.p[l->from[i]], (size_t)v->o[i].n * value_size(v->o[i].content));
-    values_fini(&f);
-}
-
-void values_init(struct values *v, const struct kcase *c, bool round)
-{
-    const struct op_desc *op = op_find(c->op);
-    struct link l;
-    memset(v, 0, sizeof(*v));
-    assert_non_null(op);
-    op->shape(c, v->o);
-    for (int i = 0; i < MAX_OPERANDS; i++) {
-        if (v->o[i].role == ABSENT)
-            continue;
-        v->p[i] = calloc((size_t)v->o[i].n + 1, value_size(v->o[i].content));
-        assert_non_null(v->p[i]);
-        if (v->o[i].role != OUT)
-            fill(v, i, c, round);
-    }
-    link_of(op, c, &l);
-    if (l.forward)
-        take_forward(v, c, &l, round);
-    if (round)
-        round_all(v);
-}
-
-void values_copy(struct values *to, const struct values *from)
-{
-    *to = *from;
-    for (int i = 0; i < MAX_OPERANDS; i++) {
-        size_t bytes = (size_t)(from->o[i].n + 1) * value_size(from->o[i].content);
-        to->p[i] = from->p[i] ? malloc(bytes) : NULL;
-        if (to->p[i])
-            memcpy(to->p[i], from->p[i], bytes);
-    }
-}
-
-void values_fini(struct values *v)
-{
-    for (int i = 0; i < MAX_OPERANDS; i++)
-        free(v->p[i]);
-}
-
-static void put_hole(uint8_t *p, size_t size)
-{
-    const uint32_t narrow = HOLE32;
-    const uint64_t wide = HOLE64;
-    memcpy(p, size == 4 ? (const void *)&narrow : (const void *)&wide, size);
-}
-
-static bool is_hole(const uint8_t *p, size_t size)
-{
-    uint8_t hole[8];
-    put_hole(hole, size);
-    return memcmp(p, hole, size) == 0;
-}
-
-static void guarded_init(struct guarded *g, int64_t n, size_t size, int shift)
-{
-    size_t total = ((size_t)n + 2 * GUARD + 16) * size;
-    g->size = size;
-    g->bytes = (size_t)n * size;
-    g->memory = aligned_alloc(64, (total + 63) / 64 * 64);
-    assert_non_null(g->memory);
-    g->data = g->memory + (GUARD + (size_t)(shift % 16)) * size;
-    for (size_t at = 0; at + size <= total; at += size)
-        put_hole(g->memory + at, size);
-}
-
-static void guarded_check(const struct guarded *g, const struct kcase *c, int operand)
-{
+    const uint8_t *data = g->image + g->offset;
     for (size_t i = 1; i <= GUARD; i++)
-        if (!is_hole(g->data - i * g->size, g->size) || !is_hole(g->data + g->bytes + (i - 1) * g->size, g->size))
-            fail_msg("%s: wrote outside operand %d", case_text(c), operand);
+        if (!hole_is(g->size, data - i * g->size) || !hole_is(g->size, data + g->bytes + (i - 1) * g->size))
+            return false;
+    return true;
 }
 
-/* To the kernel's type; OUT stays holes. */
-static void send(const struct values *v, int i, enum dtype dtype, struct guarded *g)
+/* Into the image, in the kernel's type; OUT stays holes. */
+static void image_put(const struct values *v, int i, struct guarded *g)
 {
+    uint8_t *data = g->image + g->offset;
     if (v->o[i].role == OUT)
         return;
-    if (!is_real(v->o[i].content) || dtype == DT_F64) {
-        memcpy(g->data, v->p[i], g->bytes);
-        return;
-    }
-    for (int64_t j = 0; j < v->o[i].n; j++)
-        ((float *)g->data)[j] = (float)((const double *)v->p[i])[j];
+    if (g->type == DT_I32)
+        memcpy(data, v->p[i], g->bytes);
+    for (int64_t j = 0; g->type != DT_I32 && j < v->o[i].n; j++)
+        element_put(g->type, data + (size_t)j * g->size, ((const double *)v->p[i])[j]);
 }
 
-static void receive(struct values *v, int i, const struct guarded *g)
+static void image_get(struct values *v, int i, const struct guarded *g)
 {
     for (int64_t j = 0; j < v->o[i].n; j++) {
-        const uint8_t *p = g->data + (size_t)j * g->size;
-        double x = g->size == 4 ? (double)*(const float *)p : *(const double *)p;
-        memcpy((double *)v->p[i] + j, &x, sizeof(x));
-        if (is_hole(p, g->size))
-            put_hole((uint8_t *)((double *)v->p[i] + j), sizeof(double));
+        double x = element_get(g->type, g->image + g->offset + (size_t)j * g->size);
+        memcpy((double *)v->p[i] + j, &x, sizeof(x)); /* bits: a signalling NaN would not stay one */
     }
 }
 
 static uint64_t hash_of(uint64_t h, const struct guarded *g)
 {
     for (size_t i = 0; i < g->bytes; i++)
-        h = (h ^ g->data[i]) * 0x100000001b3u;
+        h = (h ^ g->image[g->offset + i]) * 0x100000001b3u;
     return h;
 }
 
-static void apply_alias(const struct op_desc *op, const struct kcase *c, void **p)
+static bool is_ok(err_t err, const struct why *why, const char *what, const struct kcase *c)
 {
-    if (c->alias)
-        p[op->aliases[c->alias - 1][0]] = p[op->aliases[c->alias - 1][1]];
+    if (err != OK)
+        print_error("%s: %s: %s %s\n", case_text(c), what, err_name(err), why->text);
+    return err == OK;
 }
 
-void values_run(struct values *v, const struct kern_ops *k, int threads, int shift, const struct kcase *c,
-                uint64_t *bits)
+static bool call_kernel(const struct rig *r, const struct kcase *c, struct guarded *g, void **p)
 {
-    const struct op_desc *op = op_find(c->op);
-    struct guarded g[MAX_OPERANDS] = {{0}};
-    void *p[MAX_OPERANDS] = {0};
-    struct kern_stream *s = NULL;
+    struct why why = {{0}};
+    bool good = true;
+    for (int i = 0; i < MAX_OPERANDS && good; i++)
+        if (g[i].image)
+            good = is_ok(dev_copy(r->s, g[i].memory, g[i].image, g[i].total), &why, "copy to the device", c);
+    good = good && is_ok(op_find(c->op)->call(r->k, r->s, c, p), &why, "call", c) &&
+           is_ok(dev_stream_sync(r->s, &why), &why, "the kernel", c);
+    for (int i = 0; i < MAX_OPERANDS && good; i++)
+        if (g[i].image)
+            good = is_ok(dev_copy(r->s, g[i].image, g[i].memory, g[i].total), &why, "copy back", c);
+    return good && is_ok(dev_stream_sync(r->s, &why), &why, "copy back", c);
+}
+
+/* The operand in whose memory operand i lies. */
+static int place_of(const struct kcase *c, int i)
+{
+    const int *alias = c->alias ? op_find(c->op)->aliases[c->alias - 1] : NULL;
+    return alias && alias[0] == i ? alias[1] : i;
+}
+
+static bool take_results(struct values *v, const struct kcase *c, const struct guarded *g, uint64_t *bits)
+{
     uint64_t hash = 0xcbf29ce484222325u;
     for (int i = 0; i < MAX_OPERANDS; i++) {
-        if (v->o[i].role == ABSENT)
+        if (!g[i].image)
             continue;
-        size_t size = is_real(v->o[i].content) ? dtype_bytes(k->dtype) : value_size(v->o[i].content);
-        guarded_init(&g[i], v->o[i].n, size, shift * (2 * i + 1));
-        send(v, i, k->dtype, &g[i]);
-        p[i] = g[i].data;
-    }
-    apply_alias(op, c, p);
-    assert_ok(kern_stream_new(k, threads, &s));
-    assert_ok(op->call(k, s, c, p));
-    assert_ok(kern_stream_sync(s));
-    kern_stream_free(s);
-    for (int i = 0; i < MAX_OPERANDS; i++) {
-        if (v->o[i].role == ABSENT)
-            continue;
-        guarded_check(&g[i], c, i);
-        struct guarded result = g[i];
-        result.data = p[i];
-        if (v->o[i].role != IN) {
-            receive(v, i, &result);
-            hash = hash_of(hash, &result);
+        if (!guarded_intact(&g[i])) {
+            print_error("%s: wrote outside operand %d\n", case_text(c), i);
+            return false;
         }
+        if (v->o[i].role == IN)
+            continue;
+        image_get(v, i, &g[place_of(c, i)]);
+        hash = hash_of(hash, &g[place_of(c, i)]);
     }
-    for (int i = 0; i < MAX_OPERANDS; i++)
-        free(g[i].memory);
     if (bits)
         *bits = hash;
+    return true;
 }
 
-/* Root of the mean square of what was written. */
-static double rms_of(const struct values *v, int i)
+bool values_run(struct values *v, const struct rig *r, int shift, const struct kcase *c, uint64_t *bits)
 {
-    const double *x = v->p[i];
-    double sum = 0;
-    int64_t n = 0;
-    for (int64_t j = 0; j < v->o[i].n; j++)
-        if (!isnan(x[j])) {
-            sum += x[j] * x[j];
-            n++;
-        }
-    return n ? sqrt(sum / (double)n) : 0;
-}
-
-void values_compare(const struct values *got, const struct values *want, double multiple, const struct kcase *c,
-                    const char *backend)
-{
-    const struct op_desc *op = op_find(c->op);
-    double eps = multiple * 0x1p-24 * sqrt(op->terms ? (double)op->terms(c) : 1);
+    struct guarded g[MAX_OPERANDS] = {{0}};
+    void *p[MAX_OPERANDS] = {0};
     for (int i = 0; i < MAX_OPERANDS; i++) {
-        if (want->o[i].role != OUT && want->o[i].role != ACC)
+        if (v->o[i].role == ABSENT)
             continue;
-        double rms = rms_of(want, i);
-        for (int64_t j = 0; j < want->o[i].n; j++) {
-            double a = ((double *)got->p[i])[j], b = ((double *)want->p[i])[j],
-                   bound = eps * fmax(fabs(b), fmax(rms, op->floor));
-            bool hole = is_hole((uint8_t *)((double *)want->p[i] + j), 8);
-            bool good = hole ? is_hole((uint8_t *)((double *)got->p[i] + j), 8) : fabs(a - b) <= bound;
-            if (!good)
-                fail_msg("%s: %s: operand %d element %lld is %.9g, wanted %.9g +- %.2g", backend, case_text(c), i,
-                         (long long)j, a, hole ? NAN : b, bound);
-        }
+        guarded_init(&g[i], r, v->o[i].n, operand_type(&v->o[i], r->k), shift * (2 * i + 1));
+        image_put(v, i, &g[i]);
+        p[i] = g[i].memory + g[i].offset;
     }
+    if (c->alias)
+        p[op_find(c->op)->aliases[c->alias - 1][0]] = p[op_find(c->op)->aliases[c->alias - 1][1]];
+    bool good = call_kernel(r, c, g, p) && take_results(v, c, g, bits);
+    for (int i = 0; i < MAX_OPERANDS; i++)
+        guarded_fini(&g[i], r);
+    return good;
+}
+
+/* Made once, like the tables it reads. */
+static const struct rig *oracle(void)
+{
+    static struct rig rig;
+    static struct dev *dev;
+    if (!dev) {
+        assert_ok(dev_open("cpu", 0, &dev, NULL));
+        rig_init(&rig, dev, kern_find("ref", DT_F64), 1);
+    }
+    return &rig;
+}
+
+void oracle_run(struct values *v, const struct kcase *c)
+{
+    struct kcase apart = *c;
+    apart.alias = 0;
+    assert_true(values_run(v, oracle(), 0, &apart, NULL));
+}
+
+/* ---- the whole table ---- */
+
+static bool is_wanted(const struct kcase *c, const struct cases_options *o)
+{
+    return (!o->op || strcmp(o->op, c->op) == 0) && !(o->no_slow && c->effort == SLOW) &&
+           !(o->tiny && c->effort != TINY);
+}
+
+static bool same_bits(const struct rig *r, const struct kcase *c, int shift, uint64_t first, const char *label)
+{
+    struct values v;
+    uint64_t bits = 0;
+    values_init(&v, c, r->k);
+    bool good = values_run(&v, r, shift, c, &bits);
+    if (good && bits != first) {
+        print_error("%s: %s: other bits the second time\n", label, case_text(c));
+        good = false;
+    }
+    values_fini(&v);
+    return good;
+}
+
+static bool case_good(const struct rig *r, const struct kcase *c, int shift, const struct cases_options *o,
+                      const char *label)
+{
+    struct values want, got;
+    uint64_t bits = 0;
+    values_init(&want, c, r->k);
+    values_copy(&got, &want);
+    oracle_run(&want, c);
+    bool good = values_run(&got, r, shift, c, &bits) && values_near(&got, &want, r->k, c, label);
+    if (good && o->twice)
+        good = same_bits(r, c, shift, bits, label);
+    values_fini(&want);
+    values_fini(&got);
+    return good;
+}
+
+int cases_run(struct dev *d, const struct kern_ops *k, const struct cases_options *options)
+{
+    const struct cases_options o = options ? *options : (struct cases_options){0};
+    struct rig rig;
+    char label[64];
+    int ran = 0, bad = 0;
+    snprintf(label, sizeof(label), "%s %s", o.label ? o.label : k->name, dtype_name(k->dtype));
+    rig_init(&rig, d, k, o.threads);
+    for (int j = 0; j < n_kcases; j++) {
+        const struct kcase *c = &kcases[j];
+        if (!is_wanted(c, &o))
+            continue;
+        bool shifted = d->ops->host_memory || op_find(c->op)->anywhere;
+        bad += !case_good(&rig, c, shifted ? j : 0, &o, label);
+        ran++;
+    }
+    rig_fini(&rig);
+    if (bad)
+        fail_msg("%s: %d of %d cases are wrong", label, bad, ran);
+    return ran;
 }

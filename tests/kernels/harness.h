@@ -1,33 +1,40 @@
-/* Runs a case on a table with guarded, shiftable buffers. Used by the tests of kernels/ only; asserts by cmocka. */
+/* Runs cases on a table of any device, with guarded and shiftable buffers. A library of tests: asserts by cmocka. */
 #ifndef DTD_TESTS_KERNELS_HARNESS_H
 #define DTD_TESTS_KERNELS_HARNESS_H
 
-#include "tests/kernels/ops.h"
+#include "tests/kernels/values.h"
 
-/* Operands as the kernel finds them, in float64 (reals), int32 (ids, targets) or float64 (doubles). */
-struct values {
-    struct operand o[MAX_OPERANDS];
-    void *p[MAX_OPERANDS];
+/* Where a case runs; the caller owns the device. */
+struct rig {
+    struct dev *dev;
+    const struct kern_ops *k;
+    struct kern_stream *s;
 };
 
-/* Contents of every IN and ACC operand, the same for the same case; for a gradient those of `from` are computed by the
- * float64 oracle's forward. `round` leaves only what float32 can hold. */
-void values_init(struct values *v, const struct kcase *c, bool round);
-void values_copy(struct values *to, const struct values *from);
-void values_fini(struct values *v);
+void rig_init(struct rig *r, struct dev *d, const struct kern_ops *k, int threads);
+void rig_fini(struct rig *r);
 
-/* One call on its own copies: every operand between guards of NaNs, which must be there afterwards; outputs start as
- * NaNs; pointers shifted by multiples of 4 (8) bytes that depend on `shift`; the case's alias applied. Results of OUT
- * and ACC replace those in `v`, as float64; what a kernel left alone stays a NaN of HOLE's payload. `bits`, when not
- * NULL, is a hash of all results. */
-void values_run(struct values *v, const struct kern_ops *k, int threads, int shift, const struct kcase *c,
-                uint64_t *bits);
+/* One call on its own device memory: every operand between guards of holes, which must be there afterwards; outputs
+ * start as holes; pointers lie `shift`-dependent numbers of elements further (0: at multiples of 64 bytes); the case's
+ * alias applied. Results of OUT and ACC replace those in `v`. `bits`, when not NULL, is a hash of all results. False
+ * with a line printed when a guard was written or the device reports a failure. */
+bool values_run(struct values *v, const struct rig *r, int shift, const struct kcase *c, uint64_t *bits);
 
-/* |got - want| <= multiple eps32 sqrt(terms) max(|want|, rms(want), floor) for every output; holes must be holes in
- * both. */
-void values_compare(const struct values *got, const struct values *want, double multiple, const struct kcase *c,
-                    const char *backend);
+/* The same on the float64 oracle, as the case says but with all operands apart. */
+void oracle_run(struct values *v, const struct kcase *c);
 
-const char *case_text(const struct kcase *c);
+struct cases_options {
+    const char *op;     /* only this kernel's; NULL: all */
+    const char *label;  /* for messages; NULL: the table's name and type */
+    int threads;        /* of a CPU stream */
+    bool no_slow, tiny; /* without the cases that are SLOW; only those that are TINY */
+    bool twice;         /* and again, for the same bits */
+};
+
+/* Every case of the table that `o` asks for (NULL: all) on `k` of the device, against the oracle on values that k's
+ * types can hold. On devices whose memory is the processor's all pointers are shifted differently case by case, on
+ * others those of kernels that take ranges of shards. All failures are printed before the test fails. Returns how many
+ * cases ran. */
+int cases_run(struct dev *d, const struct kern_ops *k, const struct cases_options *o);
 
 #endif

@@ -8,10 +8,18 @@
 #include <math.h>
 #include <pthread.h>
 
-static struct kern_stream *stream_of(const struct kern_ops *k)
+static struct dev *cpu(void)
+{
+    static struct dev *d;
+    if (!d)
+        assert_ok(dev_open("cpu", 0, &d, NULL));
+    return d;
+}
+
+static struct kern_stream *new_stream(void)
 {
     struct kern_stream *s = NULL;
-    assert_ok(kern_stream_new(k, 0, &s));
+    assert_ok(dev_stream_new(cpu(), 0, false, &s, NULL));
     return s;
 }
 
@@ -19,7 +27,7 @@ static struct kern_stream *stream_of(const struct kern_ops *k)
 TEST(adamw_follows_its_formula)
 {
     const struct kern_ops *k = kern_find("ref", DT_F64);
-    struct kern_stream *s = stream_of(k);
+    struct kern_stream *s = new_stream();
     const double lr = 0.01, b1 = 0.9, b2 = 0.99, eps = 1e-8, wd = 0.1;
     double p = 0.5, m = 0, v = 0, want_p = 0.5, want_m = 0, want_v = 0, g[2] = {0.3, -2.0};
     for (int t = 1; t <= 2; t++) {
@@ -38,19 +46,19 @@ TEST(adamw_follows_its_formula)
                                .beta2 = b2,
                                .eps = eps,
                                .weight_decay = wd,
-                               .grad_scale = 0.5,
+                               .grad_scale = &(double){0.5},
                                .step = t};
         k->adamw(s, &a);
         assert_true(fabs(p - want_p) < 1e-15 && fabs(m - want_m) < 1e-15 && fabs(v - want_v) < 1e-15);
     }
-    kern_stream_free(s);
+    dev_stream_free(s);
 }
 
 /* A decay so small that 1 - lr wd is 1 in float32 still decays, on average, at the right rate. */
 TEST(adamw_keeps_a_small_decay)
 {
     const struct kern_ops *k = kern_find("cpu", DT_F32);
-    struct kern_stream *s = stream_of(k);
+    struct kern_stream *s = new_stream();
     enum { N = 4096, STEPS = 20 };
     static float p[N], m[N], v[N], g[N];
     double before = 0, after = 0;
@@ -67,7 +75,7 @@ TEST(adamw_keeps_a_small_decay)
                                .beta2 = 0.95,
                                .eps = 1e-8,
                                .weight_decay = 0.09,
-                               .grad_scale = 1,
+                               .grad_scale = &(double){1},
                                .step = t};
         k->adamw(s, &a);
     }
@@ -75,14 +83,14 @@ TEST(adamw_keeps_a_small_decay)
         after += (double)p[i];
     /* 9e-8 of p in (1, 2) is three quarters of its last place or less: rounded to it or away, but seen */
     assert_true(after < before);
-    kern_stream_free(s);
+    dev_stream_free(s);
 }
 
 /* <rope(x), y> = <x, inverse(y)>: the inverse is the gradient; and turning there and back is the identity. */
 TEST(inverse_rope_is_its_adjoint)
 {
     const struct kern_ops *k = kern_find("ref", DT_F64);
-    struct kern_stream *s = stream_of(k);
+    struct kern_stream *s = new_stream();
     enum { T = 6, SEQ = 3, H = 2, D = 8, N = T * H * D };
     double x[N], y[N], rx[N], ry[N], left = 0, right = 0;
     for (int i = 0; i < N; i++) {
@@ -99,24 +107,24 @@ TEST(inverse_rope_is_its_adjoint)
     k->rope(s, T, SEQ, 5, H, D, H * D, 10000, true, rx);
     for (int i = 0; i < N; i++)
         assert_true(fabs(rx[i] - x[i]) < 1e-13);
-    kern_stream_free(s);
+    dev_stream_free(s);
 }
 
 /* At a position where float32 angles are useless. */
 TEST(rope_is_exact_far_out)
 {
     const struct kern_ops *k = kern_find("cpu", DT_F32);
-    struct kern_stream *s = stream_of(k);
+    struct kern_stream *s = new_stream();
     float x[2] = {1, 0};
     k->rope(s, 1, 1, 1000003, 1, 2, 2, 10000, false, x);
     assert_true(fabs((double)x[0] - cos(1000003.0)) < 1e-7 && fabs((double)x[1] - sin(1000003.0)) < 1e-7);
-    kern_stream_free(s);
+    dev_stream_free(s);
 }
 
 TEST(loss_gradient_agrees_with_finite_differences)
 {
     const struct kern_ops *k = kern_find("ref", DT_F64);
-    struct kern_stream *s = stream_of(k);
+    struct kern_stream *s = new_stream();
     enum { T = 3, V = 5 };
     const int32_t targets[T] = {2, -1, 0};
     double x[T * V], g[T * V], loss = 0;
@@ -132,7 +140,7 @@ TEST(loss_gradient_agrees_with_finite_differences)
         x[i] = keep;
         assert_true(fabs((side[1] - side[0]) / 2e-5 * 0.5 - g[i]) < 1e-9);
     }
-    kern_stream_free(s);
+    dev_stream_free(s);
 }
 
 /* A loss of logits that are all alike is log V, however large they are. */
@@ -143,7 +151,7 @@ TEST(loss_survives_large_logits)
     for (int v = 0; (k = kern_variant(v, &isa)); v++) {
         if (k->dtype != DT_F32)
             continue;
-        struct kern_stream *s = stream_of(k);
+        struct kern_stream *s = new_stream();
         enum { V = 1000 };
         float x[V];
         int32_t target = 7;
@@ -153,7 +161,7 @@ TEST(loss_survives_large_logits)
         k->cross_entropy(s, 1, V, &target, true, 1, x, &loss);
         assert_true(fabs(loss - log(V)) < 1e-6);
         assert_true(fabs((double)x[0] - 1.0 / V) < 1e-8 && fabs((double)x[7] - 1.0 / V + 1) < 1e-7);
-        kern_stream_free(s);
+        dev_stream_free(s);
     }
 }
 
@@ -209,9 +217,9 @@ TEST(nans_are_not_lost)
     for (int v = 0; (k = kern_variant(v, &isa)); v++) {
         if (k->dtype != DT_F32)
             continue;
-        struct kern_stream *s = stream_of(k);
+        struct kern_stream *s = new_stream();
         nan_case(k, s, isa);
-        kern_stream_free(s);
+        dev_stream_free(s);
     }
 }
 
@@ -244,11 +252,11 @@ TEST(streams_have_their_threads)
     for (int threads = 1; threads <= 3; threads += 2) {
         struct kern_stream *s = NULL;
         int before = count_threads();
-        assert_ok(kern_stream_new(k, threads, &s));
+        assert_ok(dev_stream_new(cpu(), threads, false, &s, NULL));
         assert_ok(k->gemm(s, &g));
         k->gelu(s, N * N, a, b);
         assert_int_equal(count_threads() - before, threads - 1);
-        kern_stream_free(s);
+        dev_stream_free(s);
     }
 }
 
@@ -261,7 +269,7 @@ TEST(adamw_does_not_see_cuts)
     for (int variant = 0; (k = kern_variant(variant, &isa)); variant++) {
         if (k->dtype != DT_F32)
             continue;
-        struct kern_stream *s = stream_of(k);
+        struct kern_stream *s = new_stream();
         float whole[4][N], cut[4][N];
         for (int i = 0; i < 4 * N; i++)
             whole[i / N][i % N] = fabsf((float)rng_normal(5, 5, (uint64_t)i));
@@ -279,11 +287,11 @@ TEST(adamw_does_not_see_cuts)
                                        .beta2 = 0.95,
                                        .eps = 1e-8,
                                        .weight_decay = 0.1,
-                                       .grad_scale = 0.7,
+                                       .grad_scale = &(double){0.7},
                                        .step = 3};
                 k->adamw(s, &a);
             }
         assert_memory_equal(whole, cut, sizeof(cut));
-        kern_stream_free(s);
+        dev_stream_free(s);
     }
 }

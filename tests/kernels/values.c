@@ -1,0 +1,327 @@
+/* See values.h. A hole is a NaN that no arithmetic makes, so that a kernel that reads where it should not is found as
+ * well as one that writes there. */
+#include "tests/kernels/values.h"
+#include "common/base/rng.h"
+#include "tests/kernels/harness.h"
+#include "tests/lib/test.h"
+
+#include <float.h>
+#include <math.h>
+
+#define HOLE16 0x7fe5u
+#define HOLE32 0x7fc0ab1du
+#define HOLE64 UINT64_C(0x7ff8abcd1234ef01)
+
+const char *case_text(const struct kcase *c)
+{
+    static char text[320];
+    snprintf(text, sizeof(text),
+             "%s t=%lld d=%lld seq=%lld vocab=%lld m=%lld n=%lld k=%lld heads=%lld/%lld x %lld pad=%lld limit=%g "
+             "flags=%u alias=%d",
+             c->op, (long long)c->t, (long long)c->d, (long long)c->seq, (long long)c->vocab, (long long)c->m,
+             (long long)c->n, (long long)c->k, (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim,
+             (long long)c->pad, c->limit, c->flags, c->alias);
+    return text;
+}
+
+/* ---- elements ---- */
+
+static bool is_int(enum content content)
+{
+    return content == IDS || content == TARGETS;
+}
+
+static size_t value_size(enum content content)
+{
+    return is_int(content) ? sizeof(int32_t) : sizeof(double);
+}
+
+enum dtype operand_type(const struct operand *o, const struct kern_ops *k)
+{
+    if (is_int(o->content))
+        return DT_I32;
+    if (o->content >= DOUBLES)
+        return DT_F64;
+    return o->wide ? k->wide : k->dtype;
+}
+
+/* To nearest, ties to even: half of what is cut off is added before it is, less a bit when the rest is even. */
+static uint16_t bf16_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    if (isnan(x))
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static float bf16_value(uint16_t b)
+{
+    uint32_t bits = (uint32_t)b << 16;
+    float x;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+void element_put(enum dtype t, void *to, double x)
+{
+    float narrow = (float)x;
+    uint16_t half = bf16_of(narrow);
+    if (t == DT_F64)
+        memcpy(to, &x, sizeof(x));
+    else if (t == DT_F32)
+        memcpy(to, &narrow, sizeof(narrow));
+    else if (t == DT_BF16)
+        memcpy(to, &half, sizeof(half));
+    else
+        fail_msg("no elements of type %s here", dtype_name(t));
+}
+
+double element_get(enum dtype t, const void *from)
+{
+    double x;
+    float narrow;
+    uint16_t half;
+    if (hole_is(dtype_bytes(t), from)) {
+        hole_put(sizeof(x), &x);
+    } else if (t == DT_F64) {
+        memcpy(&x, from, sizeof(x));
+    } else if (t == DT_F32) {
+        memcpy(&narrow, from, sizeof(narrow));
+        x = (double)narrow;
+    } else {
+        memcpy(&half, from, sizeof(half));
+        x = (double)bf16_value(half);
+    }
+    return x;
+}
+
+static double rounded(enum dtype t, double x)
+{
+    uint8_t memory[8];
+    if (hole_is(sizeof(x), &x))
+        return x;
+    element_put(t, memory, x);
+    return element_get(t, memory);
+}
+
+/* Largest relative error of rounding to a type. */
+static double round_of(enum dtype t)
+{
+    return t == DT_BF16 ? 0x1p-8 : t == DT_F32 ? 0x1p-24 : 0x1p-53;
+}
+
+void hole_put(size_t size, void *to)
+{
+    const uint16_t half = HOLE16;
+    const uint32_t narrow = HOLE32;
+    const uint64_t wide = HOLE64;
+    memcpy(to, size == 2 ? (const void *)&half : size == 4 ? (const void *)&narrow : (const void *)&wide, size);
+}
+
+bool hole_is(size_t size, const void *p)
+{
+    uint8_t hole[8];
+    hole_put(size, hole);
+    return memcmp(p, hole, size) == 0;
+}
+
+/* ---- contents ---- */
+
+/* Values whose rounding to half their bits goes wrong first; all are exact in float32. */
+static double awkward_value(uint64_t i, double x)
+{
+    static const double list[] = {1 + 0x1p-8,  1 + 0x3p-8, 1 + 0x1p-8 + 0x1p-20,
+                                  -1 - 0x1p-8, 0x1.fffp3,  (double)FLT_MAX,
+                                  -0.0,        INFINITY,   -INFINITY,
+                                  0x1p-126,    0x1p-140,   0x1.ffp126,
+                                  -0x1.fe8p-9, 0x1p-133,   65504.0};
+    const uint64_t n = sizeof(list) / sizeof(list[0]);
+    if (i % (2 * n) == 2 * n - 1)
+        return NAN;
+    return i % 2 ? list[i / 2 % n] : x;
+}
+
+static double random_value(const struct operand *o, uint64_t stream, uint64_t i)
+{
+    double x = rng_normal(11, stream, i);
+    bool middle = i == (uint64_t)o->n / 2;
+    switch (o->content) {
+    case WEIGHTS:
+        return 1 + 0.2 * x;
+    case POSITIVE:
+    case SQUARES:
+        return 0.01 + x * x;
+    case AWKWARD:
+        return awkward_value(i, x);
+    case SQUARES_AND_NAN:
+        return middle ? NAN : 0.01 + x * x;
+    case DOUBLES_AND_INF:
+        return middle ? INFINITY : x;
+    case FACTOR:
+        return 0.25;
+    default:
+        return x;
+    }
+}
+
+static int32_t random_id(enum content content, int64_t vocab, uint64_t stream, uint64_t i)
+{
+    double u = rng_uniform(11, stream, i);
+    if (content == TARGETS && i % 5 == 3)
+        return -1;
+    return (int32_t)(u * (double)vocab);
+}
+
+static void fill(struct values *v, int i, const struct kcase *c)
+{
+    uint64_t stream = rng_stream(c->op) + (uint64_t)i * 977;
+    for (int64_t j = 0; j < v->o[i].n; j++)
+        if (is_int(v->o[i].content))
+            ((int32_t *)v->p[i])[j] = random_id(v->o[i].content, c->vocab, stream, (uint64_t)j);
+        else
+            ((double *)v->p[i])[j] = random_value(&v->o[i], stream, (uint64_t)j);
+}
+
+static void round_all(struct values *v, const struct kern_ops *k)
+{
+    for (int i = 0; i < MAX_OPERANDS; i++)
+        for (int64_t j = 0; !is_int(v->o[i].content) && j < v->o[i].n; j++)
+            ((double *)v->p[i])[j] = rounded(operand_type(&v->o[i], k), ((double *)v->p[i])[j]);
+}
+
+/* Operands that the forward made. */
+static void take_forward(struct values *v, const struct kcase *c, const struct link *l, const struct kern_ops *k)
+{
+    struct values f;
+    struct kcase forward = *c;
+    forward.op = l->forward;
+    forward.alias = 0;
+    values_init(&f, &forward, k);
+    oracle_run(&f, &forward);
+    for (int i = 0; i < MAX_OPERANDS; i++)
+        if (l->from[i] >= 0 && v->o[i].n)
+            memcpy(v->p[i], f.p[l->from[i]], (size_t)v->o[i].n * value_size(v->o[i].content));
+    values_fini(&f);
+}
+
+void values_init(struct values *v, const struct kcase *c, const struct kern_ops *k)
+{
+    const struct op_desc *op = op_find(c->op);
+    struct link l;
+    memset(v, 0, sizeof(*v));
+    memset(&l, 0xff, sizeof(l)); /* every entry NONE */
+    l.forward = NULL;
+    assert_non_null(op);
+    op->shape(c, v->o);
+    for (int i = 0; i < MAX_OPERANDS; i++) {
+        if (v->o[i].role == ABSENT)
+            continue;
+        v->p[i] = calloc((size_t)v->o[i].n + 1, value_size(v->o[i].content));
+        assert_non_null(v->p[i]);
+        if (v->o[i].role != OUT)
+            fill(v, i, c);
+    }
+    if (op->link)
+        op->link(c, &l);
+    if (l.forward)
+        take_forward(v, c, &l, k);
+    if (k)
+        round_all(v, k);
+}
+
+void values_copy(struct values *to, const struct values *from)
+{
+    *to = *from;
+    for (int i = 0; i < MAX_OPERANDS; i++) {
+        size_t bytes = (size_t)(from->o[i].n + 1) * value_size(from->o[i].content);
+        to->p[i] = from->p[i] ? malloc(bytes) : NULL;
+        if (to->p[i])
+            memcpy(to->p[i], from->p[i], bytes);
+    }
+}
+
+void values_fini(struct values *v)
+{
+    for (int i = 0; i < MAX_OPERANDS; i++)
+        free(v->p[i]);
+}
+
+/* ---- comparison ---- */
+
+/* Root of the mean square of what was written and is finite. */
+static double rms_of(const struct values *v, int i)
+{
+    const double *x = v->p[i];
+    double sum = 0;
+    int64_t n = 0;
+    for (int64_t j = 0; j < v->o[i].n; j++)
+        if (isfinite(x[j])) {
+            sum += x[j] * x[j];
+            n++;
+        }
+    return n ? sqrt(sum / (double)n) : 0;
+}
+
+/* The oracle in float32 rounds only what it stores. */
+static double multiple_of(const struct kern_ops *k)
+{
+    return strcmp(k->name, "ref") == 0 ? 2 : 8;
+}
+
+/* What an operand's elements may be off by: `near` of their size, `at_least` of the operand's. */
+struct bound {
+    bool exact;
+    double near, stored, size;
+};
+
+static struct bound bound_of(const struct values *want, int i, const struct kern_ops *k, const struct kcase *c)
+{
+    const struct op_desc *op = op_find(c->op);
+    enum dtype t = operand_type(&want->o[i], k);
+    double terms = op->terms ? (double)op->terms(c) : 1;
+    double eps = op->exact_doubles && t == DT_F64 ? 0x1p-53 : 0x1p-24;
+    return (struct bound){.exact = terms == 0,
+                          .near = multiple_of(k) * eps * sqrt(terms) +
+                                  (op->between ? op->between(c) * round_of(k->dtype) : 0),
+                          .stored = round_of(t),
+                          .size = fmax(rms_of(want, i), op->floor)};
+}
+
+static bool element_near(double a, double b, const struct bound *bound)
+{
+    if (hole_is(sizeof(b), &b) || hole_is(sizeof(a), &a))
+        return hole_is(sizeof(b), &b) && hole_is(sizeof(a), &a);
+    if (isnan(b) || a == b)
+        return isnan(b) == isnan(a);
+    return !bound->exact && fabs(a - b) <= bound->near * fmax(fabs(b), bound->size) + bound->stored * fabs(b);
+}
+
+static bool operand_near(const struct values *got, const struct values *want, int i, const struct kern_ops *k,
+                         const struct kcase *c, const char *label)
+{
+    struct bound bound = bound_of(want, i, k, c);
+    enum dtype t = operand_type(&want->o[i], k);
+    for (int64_t j = 0; j < want->o[i].n; j++) {
+        double a = ((double *)got->p[i])[j], b = ((double *)want->p[i])[j];
+        b = bound.exact ? rounded(t, b) : b;
+        if (element_near(a, b, &bound))
+            continue;
+        print_error("%s: %s: operand %d element %lld of %lld is %.9g%s, wanted %.9g%s +- %.2g\n", label, case_text(c),
+                    i, (long long)j, (long long)want->o[i].n, a, hole_is(8, &a) ? " (not written)" : "", b,
+                    hole_is(8, &b) ? " (not written)" : "",
+                    bound.exact ? 0 : bound.near * fmax(fabs(b), bound.size) + bound.stored * fabs(b));
+        return false;
+    }
+    return true;
+}
+
+bool values_near(const struct values *got, const struct values *want, const struct kern_ops *k, const struct kcase *c,
+                 const char *label)
+{
+    bool good = true;
+    for (int i = 0; i < MAX_OPERANDS; i++)
+        if (want->o[i].role == OUT || want->o[i].role == ACC)
+            good &= operand_near(got, want, i, k, c, label);
+    return good;
+}
