@@ -278,6 +278,14 @@ NODISCARD err_t plan_fits(const struct job_spec *job, int64_t node_bytes, struct
 NODISCARD err_t plan_fits_device(const struct job_spec *job, const struct program *p, int64_t gpu_bytes,
                                  struct why *why);
 
+/* What an op must at least do with a microbatch of `samples`: operations of its products (attention: what its mask
+ * leaves, five products backward) and bytes that its operands have when each is moved once (twice where it is added
+ * to). Kernels that compute again or read twice do more; the difference is theirs. */
+struct op_cost {
+    double flops, bytes;
+};
+void plan_op_cost(const struct program *p, const struct op *op, int64_t samples, struct op_cost *ret);
+
 /* The extent of a dimension when the microbatch has `samples` samples. */
 int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples);
 const char *op_name(enum op_kind kind);

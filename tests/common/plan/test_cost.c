@@ -1,0 +1,67 @@
+/* What ops cost, against sums that a pencil makes. */
+#include "tests/common/plan/plan_fixture.h"
+
+static struct op_cost sum_of(const struct program *p, enum op_kind kind)
+{
+    struct op_cost sum = {0, 0}, one;
+    for (int a = 0; a < p->n_actions; a++)
+        for (int i = p->actions[a].first_op; i < p->actions[a].first_op + p->actions[a].n_ops; i++) {
+            if (p->ops[i].kind != kind)
+                continue;
+            int m = p->actions[a].micro;
+            plan_op_cost(p, &p->ops[i], m >= 0 ? p->micros[m].samples : p->max_samples, &one);
+            sum.flops += one.flops;
+            sum.bytes += one.bytes;
+        }
+    return sum;
+}
+
+/* 6 N per token and the causal half of attention: the diagonal is counted, and the backward's five products where the
+ * papers have four. */
+TEST(the_flops_of_a_step_are_the_formulas)
+{
+    struct fixture f;
+    struct job_spec job = job_small(ARCH_LLAMA, 1);
+    fixture_init(&f, &job, MODE_TRAIN);
+    const struct program *p = &f.programs[0];
+    double tokens = 10 * 8, products = sum_of(p, OP_GEMM).flops;
+    double forward = sum_of(p, OP_ATTENTION).flops, backward = sum_of(p, OP_ATTENTION_GRAD).flops;
+    assert_float_equal(products, 6.0 * (double)f.graph.n_params_matmul * tokens, 0.5);
+    assert_float_equal(forward, 4.0 * 2 * 16 * (8 + 1) / 2 * tokens, 0.5); /* layers, dim, visible keys */
+    assert_float_equal(backward, 2.5 * forward, 0.5);
+    fixture_fini(&f);
+}
+
+TEST(the_update_moves_seven_numbers_a_parameter)
+{
+    struct fixture f;
+    struct job_spec job = job_small(ARCH_GPT2, 1);
+    fixture_init(&f, &job, MODE_TRAIN);
+    const struct program *p = &f.programs[0];
+    assert_float_equal(sum_of(p, OP_ADAMW).bytes, 28.0 * (double)f.graph.n_params, 0.5);
+    double norm = sum_of(p, OP_NORM).bytes;
+    assert_true(norm > 4.0 * (double)f.graph.n_params && norm < 4.1 * (double)f.graph.n_params);
+    fixture_fini(&f);
+}
+
+/* Two samples of 8 tokens, width 16, float32; the logits twice, the targets once. */
+TEST(operands_count_once_and_twice_where_they_are_added_to)
+{
+    struct fixture f;
+    struct job_spec job = job_small(ARCH_LLAMA, 1);
+    struct op_cost cost;
+    fixture_init(&f, &job, MODE_TRAIN);
+    const struct program *p = &f.programs[0];
+    for (int i = 0; i < p->n_ops; i++) {
+        plan_op_cost(p, &p->ops[i], 2, &cost);
+        if (p->ops[i].kind == OP_SWIGLU)
+            assert_float_equal(cost.bytes, 3.0 * 16 * 4 * (double)p->ops[i].n.factor, 0.5);
+        if (p->ops[i].kind == OP_CROSS_ENTROPY)
+            assert_float_equal(cost.bytes, 2.0 * 16 * 32 * 4 + 16 * 4 + 2 * 8, 0.5);
+        if (p->ops[i].kind == OP_EMBED) /* 16 tokens of a table of 32 */
+            assert_float_equal(cost.bytes, 16 * 4 + 2.0 * 16 * 16 * 4, 0.5);
+        if (p->ops[i].kind == OP_ROPE)
+            assert_float_equal(cost.bytes, 2.0 * 16 * 4 * (double)(p->ops[i].heads * p->ops[i].head_dim), 0.5);
+    }
+    fixture_fini(&f);
+}
