@@ -24,6 +24,7 @@ struct generator {
     struct job_spec job;
     struct tokenizer *tokenizer;
     struct graph graph;
+    struct dev *dev;
     struct engine engine;
     struct buf ids, text;
     int32_t *order;
@@ -161,8 +162,9 @@ static err_t open_model(struct generator *g, struct why *why)
         return err;
     adapt_spec(g);
     err = graph_build(&g->job.model, g->job.train.seq, &g->graph, why);
+    err = err ? err : dev_open("cpu", 0, &g->dev, why);
     const struct engine_config config = {
-        .job = &g->job, .graph = &g->graph, .world = 1, .generate = true, .threads = count_cores()};
+        .dev = g->dev, .job = &g->job, .graph = &g->graph, .world = 1, .generate = true, .threads = count_cores()};
     err = err ? err : engine_init(&g->engine, &config, why);
     err = err ? err : engine_start(&g->engine, NULL, why);
     err = err ? err : read_parameters(g, why);
@@ -219,6 +221,7 @@ err_t generate_run(const struct generate *ask, struct why *why)
     buf_fini(&g.ids);
     buf_fini(&g.text);
     engine_fini(&g.engine);
+    dev_close(g.dev);
     graph_fini(&g.graph);
     tokenizer_free(g.tokenizer);
     job_fini(&g.job);

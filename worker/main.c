@@ -13,7 +13,18 @@
 #include <string.h>
 
 enum { FD_TICKET = 3, FD_SEGMENT = 4, FD_ARENA = 5 };
-enum { KEY_JOB = 256, KEY_SLOT, KEY_GENERATE, KEY_PROMPT, KEY_TOKENS, KEY_TEMPERATURE, KEY_TOP_K, KEY_SEED, KEY_PROBE };
+enum {
+    KEY_JOB = 256,
+    KEY_SLOT,
+    KEY_DEVICE,
+    KEY_GENERATE,
+    KEY_PROMPT,
+    KEY_TOKENS,
+    KEY_TEMPERATURE,
+    KEY_TOP_K,
+    KEY_SEED,
+    KEY_PROBE
+};
 
 const char *argp_program_version = "dt-worker " DTD_VERSION;
 
@@ -21,6 +32,7 @@ static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "As a job's worker (started by dtd):", 1},
     {"job", KEY_JOB, "ID", 0, "The job", 0},
     {"slot", KEY_SLOT, "K", 0, "Which of the job's workers on this node", 0},
+    {"device", KEY_DEVICE, "K", 0, "Which GPU, for a job with run.device cuda (default 0)", 0},
     {NULL, 0, NULL, 0, "Text from a checkpoint:", 2},
     {"generate", KEY_GENERATE, "CHECKPOINT", 0, "A step folder", 0},
     {"prompt", KEY_PROMPT, "TEXT", 0, "What to continue (default: nothing)", 0},
@@ -35,7 +47,7 @@ static const struct argp_option options[] = {
 
 struct args {
     const char *job;
-    int64_t slot;
+    int64_t slot, device;
     bool probe;
     struct generate generate;
 };
@@ -78,6 +90,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_SLOT:
         a->slot = whole(state, "slot", arg, 1 << 16);
         break;
+    case KEY_DEVICE:
+        a->device = whole(state, "device", arg, 1 << 10);
+        break;
     case KEY_GENERATE:
         a->generate.checkpoint = arg;
         break;
@@ -110,7 +125,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static int serve(const struct args *a)
 {
-    struct train_config train = {.job = a->job, .segment_fd = FD_SEGMENT, .arena_fd = FD_ARENA};
+    struct train_config train = {
+        .job = a->job, .segment_fd = FD_SEGMENT, .arena_fd = FD_ARENA, .device = (int)a->device};
     struct link_config config = {.job = a->job, .slot = (int)a->slot};
     struct why why = {""};
     log_init("dt-worker");

@@ -1,5 +1,10 @@
 /* The arena holds the last snapshot until the next is taken, so that a save can be repeated without stopping the
- * training, and is the landing place of a load, in as many rounds as that takes. */
+ * training, and is the landing place of a load, in as many rounds as that takes.
+ *
+ *     state_save: arena free -> copies queued -> (steps go on) -> copies over -> handed over -> written -> committed
+ *
+ * What a save says about itself (step, scalars) is fixed when its copies are queued: by the hand-over the engine may be
+ * steps ahead. */
 #include "worker/state.h"
 
 #include "common/base/clock.h"
@@ -18,11 +23,21 @@
 
 /* ---- the arena ---- */
 
-err_t arena_need(struct arena *a, size_t bytes, struct why *why)
+static err_t arena_pin(struct arena *a, struct dev *dev, struct why *why)
+{
+    if (dev->ops->host_memory || a->pinned == dev)
+        return OK;
+    err_t err = dev_host_pin(dev, a->map, a->bytes, why);
+    if (!err)
+        a->pinned = dev;
+    return err ? why_prefix(why, err, "cannot pin the checkpoint arena") : OK;
+}
+
+err_t arena_need(struct arena *a, struct dev *dev, size_t bytes, struct why *why)
 {
     bytes = (bytes + HUGE - 1) / HUGE * HUGE;
     if (a->map && a->bytes >= bytes)
-        return OK;
+        return arena_pin(a, dev, why);
     struct stat st;
     if (fstat(a->fd, &st) < 0)
         return why_set(why, ERR_IO, "the arena (descriptor %d) is gone: %s", a->fd, strerror(errno));
@@ -38,13 +53,16 @@ err_t arena_need(struct arena *a, size_t bytes, struct why *why)
     arena_fini(a);
     a->map = map;
     a->bytes = bytes;
-    return OK;
+    return arena_pin(a, dev, why);
 }
 
 void arena_fini(struct arena *a)
 {
+    if (a->pinned)
+        dev_host_unpin(a->pinned, a->map);
     if (a->map)
         munmap(a->map, a->bytes);
+    a->pinned = NULL;
     a->map = NULL;
     a->bytes = 0;
 }
@@ -58,7 +76,7 @@ err_t state_init(struct state *s, struct link *link, struct engine *e, struct ar
     if (err)
         return why_set(why, err, "cannot plan the saves: %s", err_text(err));
     size_t planned = (size_t)e->train.arena_bytes;
-    err = arena_need(arena, s->save.bytes > planned ? s->save.bytes : planned, why);
+    err = arena_need(arena, e->config.dev, s->save.bytes > planned ? s->save.bytes : planned, why);
     if (err)
         state_fini(s);
     return err;
@@ -66,7 +84,9 @@ err_t state_init(struct state *s, struct link *link, struct engine *e, struct ar
 
 void state_fini(struct state *s)
 {
+    snapshot_scalars_free(s->scalars, s->last.n_scalars);
     snapshot_fini(&s->save);
+    *s = (struct state){0};
 }
 
 /* ---- loading ---- */
@@ -79,7 +99,9 @@ static err_t load_round(struct state *s, struct link_load *load, struct why *why
     err_t err = link_load(s->link, load, why);
     if (err)
         return err;
-    snapshot_restore(load->snapshot, s->arena->map, load->first, load->end);
+    err = snapshot_restore(load->snapshot, s->engine, s->arena->map, load->first, load->end, why);
+    if (err)
+        return err;
     log_debug("loaded pieces=%d needed=%" PRId64 " read=%" PRId64, load->end - load->first, load->bytes_needed,
               load->bytes_read);
     return OK;
@@ -125,9 +147,8 @@ err_t state_load(struct state *s, const char *path, int64_t step, struct why *wh
     err = load_pieces(s, path, true, values, found, &updates, why);
     if (err == ERR_NOTFOUND) {
         log_warn("checkpoint without optimizer state path=%s why=\"%s\"", path, why->text);
-        memset(e->space[SPACE_OPT], 0, e->space_bytes[SPACE_OPT]);
         updates = 0;
-        err = OK;
+        err = engine_zero_moments(e, why);
     }
     if (err)
         return why_prefix(why, err, "cannot resume from %s", path);
@@ -141,26 +162,54 @@ err_t state_load(struct state *s, const char *path, int64_t step, struct why *wh
 /* ---- saving ---- */
 
 /* Hands over what lies in the arena. */
-static err_t hand_over(struct state *s, double loss, struct why *why)
+static err_t hand_over(struct state *s, struct why *why)
+{
+    err_t err = link_save(s->link, &s->last);
+    s->copying = false;
+    return err ? why_set(why, err, "cannot save step %" PRId64 ": %s", s->last.step, err_text(err)) : OK;
+}
+
+/* What this save will say about itself. */
+static err_t describe(struct state *s, double loss, struct why *why)
 {
     const struct engine *e = s->engine;
-    struct link_save save = {.step = e->step, .world = e->config.world, .loss = loss, .snapshot = &s->save};
-    struct ckpt_scalar *scalars = NULL;
-    err_t err = e->config.rank == 0 ? snapshot_scalars(e, &scalars, &save.n_scalars) : OK;
-    save.scalars = scalars;
-    if (!err)
-        err = link_save(s->link, &save);
-    snapshot_scalars_free(scalars, save.n_scalars);
+    snapshot_scalars_free(s->scalars, s->last.n_scalars);
+    s->scalars = NULL;
+    s->last = (struct link_save){.step = e->step, .world = e->config.world, .loss = loss, .snapshot = &s->save};
+    err_t err = e->config.rank == 0 ? snapshot_scalars(e, &s->scalars, &s->last.n_scalars) : OK;
+    s->last.scalars = s->scalars;
     return err ? why_set(why, err, "cannot save step %" PRId64 ": %s", e->step, err_text(err)) : OK;
+}
+
+static err_t finish_copying(struct state *s, struct why *why)
+{
+    if (!s->copying)
+        return OK;
+    err_t err = snapshot_wait(s->engine, why);
+    return err ? why_prefix(why, err, "cannot copy the state of step %" PRId64, s->last.step) : hand_over(s, why);
+}
+
+err_t state_poll(struct state *s, struct why *why)
+{
+    return s->copying && snapshot_over(s->engine) ? finish_copying(s, why) : OK;
 }
 
 err_t state_save(struct state *s, double loss, struct why *why)
 {
-    err_t err = link_save_wait(s->link, false, why);
+    err_t err = finish_copying(s, why);
+    if (err)
+        return err;
+    err = link_save_wait(s->link, false, why);
     if (err == ERR_CANCELED)
         return err;
-    snapshot_copy(&s->save, s->engine, s->arena->map);
-    return hand_over(s, loss, why);
+    err = describe(s, loss, why);
+    if (err)
+        return err;
+    err = snapshot_copy(&s->save, s->engine, s->arena->map);
+    if (err)
+        return why_set(why, err, "cannot copy the state of step %" PRId64 ": %s", s->last.step, err_text(err));
+    s->copying = true;
+    return state_poll(s, why);
 }
 
 static bool pause_unless(const _Atomic int *cancel)
@@ -173,16 +222,19 @@ static bool pause_unless(const _Atomic int *cancel)
     return true;
 }
 
-err_t state_save_finish(struct state *s, double loss, int64_t patience_ms, struct why *why)
+err_t state_save_finish(struct state *s, int64_t patience_ms, struct why *why)
 {
     int64_t deadline = clock_mono_ms() + patience_ms;
+    err_t err = finish_copying(s, why);
+    if (err)
+        return err;
     for (;;) {
-        err_t err = link_save_wait(s->link, true, why);
+        err = link_save_wait(s->link, true, why);
         if (!err || err == ERR_CANCELED || clock_mono_ms() >= deadline)
             return err;
         if (!pause_unless(link_cancel(s->link)))
             return ERR_CANCELED;
-        err = hand_over(s, loss, why);
+        err = hand_over(s, why);
         if (err)
             return err;
     }

@@ -9,16 +9,20 @@ struct arena {
     int fd;
     void *map;
     size_t bytes;
+    struct dev *pinned; /* the device that it is pinned for; NULL: for none */
 };
-/* Makes it at least `bytes` large, present in memory. */
-NODISCARD err_t arena_need(struct arena *a, size_t bytes, struct why *why);
-void arena_fini(struct arena *a); /* the descriptor stays the caller's */
+/* Makes it at least `bytes` large, present in memory, and pinned for a device that does not see the host's memory. */
+NODISCARD err_t arena_need(struct arena *a, struct dev *dev, size_t bytes, struct why *why);
+void arena_fini(struct arena *a); /* before its device is closed; the descriptor stays the caller's */
 
 struct state {
     struct link *link;
     struct engine *engine;
     struct arena *arena;
-    struct snapshot save; /* this rank's pieces, planned once an epoch */
+    struct snapshot save;  /* this rank's pieces, planned once an epoch */
+    struct link_save last; /* what lies in the arena, or is on the way there */
+    struct ckpt_scalar *scalars;
+    bool copying; /* not handed over yet */
 };
 
 /* Plans the saves and makes the arena fit them. */
@@ -29,10 +33,13 @@ void state_fini(struct state *s);
  * gives parameters alone. `step` is what control knows; the checkpoint's own number wins. */
 NODISCARD err_t state_load(struct state *s, const char *path, int64_t step, struct why *why);
 
-/* Copies the state into the arena, as soon as the last save has left it, and hands it over. Failing to save is reported
- * by the link and no reason to stop: only ERR_CANCELED and ERR_NOMEM come back. */
+/* Begins to copy the state into the arena, as soon as the last save has left it. It is handed over to dtd-io once the
+ * copy is over: at once on a CPU, else by state_poll. Failing to save is reported by the link and no reason to stop:
+ * only ERR_CANCELED, ERR_NOMEM and a failed device come back. */
 NODISCARD err_t state_save(struct state *s, double loss, struct why *why);
+/* Hands over what has arrived. Called after every step. */
+NODISCARD err_t state_poll(struct state *s, struct why *why);
 /* Waits until the last save is a checkpoint; one that fails is tried again every second, for at most `patience_ms`. */
-NODISCARD err_t state_save_finish(struct state *s, double loss, int64_t patience_ms, struct why *why);
+NODISCARD err_t state_save_finish(struct state *s, int64_t patience_ms, struct why *why);
 
 #endif

@@ -4,12 +4,16 @@
  * and the process stays for the next epoch. What a restart cannot mend (the spec, the data, the checkpoint, a loss that
  * is not a number) is fatal; the rest (a peer that did not come, memory) is not.
  *
+ * The device is the process's: it stays open between epochs, while everything on it is made anew. A device that has
+ * failed is of no use to a later epoch either; then the process ends, and control has another one started.
+ *
  * STOP reaches the ranks between different steps; they agree on the step by a maximum over all of them after each. */
 #include "worker/train.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/data/data.h"
+#include "worker/device.h"
 #include "worker/state.h"
 
 #include <inttypes.h>
@@ -24,6 +28,8 @@
 struct train {
     const struct train_config *config;
     const struct link_epoch *epoch;
+    struct worker_device *device;
+    struct arena *arena;
     struct job_spec job;
     struct graph graph;
     struct engine engine;
@@ -111,26 +117,38 @@ static err_t read_spec(struct train *t, struct why *why)
     return OK;
 }
 
+/* The arena is pinned for the device that it was used with. */
+static err_t open_device(struct train *t, struct why *why)
+{
+    if (t->device->dev && t->device->kind != t->job.run.device)
+        arena_fini(t->arena);
+    return worker_device_need(t->device, &t->job, why);
+}
+
 static err_t make_engine(struct train *t, struct why *why)
 {
     err_t err = graph_build(&t->job.model, t->job.train.seq, &t->graph, why);
     if (err)
         return err;
-    const struct engine_config config = {.job = &t->job,
+    const struct engine_config config = {.dev = t->device->dev,
+                                         .job = &t->job,
                                          .graph = &t->graph,
                                          .rank = t->epoch->rank,
                                          .world = t->epoch->world,
                                          .threads = choose_threads(t),
                                          .eval = t->valid != NULL,
                                          .cancel = link_cancel(t->config->link)};
-    return engine_init(&t->engine, &config, why);
+    err = engine_init(&t->engine, &config, why);
+    return err ? err : worker_device_fits(t->device, &t->engine, why);
 }
 
 static err_t meet_others(struct train *t, struct why *why)
 {
     const struct link_epoch *ep = t->epoch;
-    const struct comm_config config = {.backend = "shm",
+    const struct comm_config config = {.backend = worker_device_comm(&t->job),
                                        .fd = t->config->segment_fd,
+                                       .dev = t->device->dev,
+                                       .store = link_store(t->config->link),
                                        .rank = ep->rank,
                                        .world = ep->world,
                                        .epoch = ep->epoch,
@@ -152,27 +170,27 @@ static err_t meet_others(struct train *t, struct why *why)
     return engine_start(&t->engine, t->comm, why);
 }
 
-static err_t make_state(struct train *t, struct arena *arena, struct why *why)
+static err_t make_state(struct train *t, struct why *why)
 {
     const char *path = t->epoch->resume_path[0] ? t->epoch->resume_path : t->job.checkpoint.resume_from;
-    err_t err = state_init(&t->state, t->config->link, &t->engine, arena, why);
+    err_t err = state_init(&t->state, t->config->link, &t->engine, t->arena, why);
     if (err)
         return err;
     t->fatal = true;
     if (path[0])
         return state_load(&t->state, path, t->epoch->resume_step, why);
-    engine_fill_state(&t->engine);
-    return OK;
+    return engine_fill_state(&t->engine, why);
 }
 
-static err_t begin(struct train *t, struct arena *arena, struct why *why)
+static err_t begin(struct train *t, struct why *why)
 {
     t->fatal = true;
     err_t err = read_spec(t, why);
     err = err ? err : open_data(t, why);
+    err = err ? err : open_device(t, why);
     err = err ? err : make_engine(t, why);
     err = err ? err : meet_others(t, why);
-    return err ? err : make_state(t, arena, why);
+    return err ? err : make_state(t, why);
 }
 
 /* ---- steps ---- */
@@ -211,9 +229,9 @@ static void report(struct train *t, const struct engine_result *r, double step_s
 static err_t agree_to_stop(struct train *t, enum link_stop_kind *ret, struct why *why)
 {
     int64_t wish = link_stop_asked(t->config->link);
-    err_t err = comm_all_reduce(t->all, &wish, 1, DT_I64, REDUCE_MAX);
+    err_t err = comm_agree(t->all, &wish, REDUCE_MAX);
     if (err)
-        return why_set(why, err, "the epoch has ended");
+        return why_set(why, err, err == ERR_CANCELED ? "the epoch has ended" : "the workers cannot agree");
     *ret = (enum link_stop_kind)wish;
     return OK;
 }
@@ -228,6 +246,8 @@ static err_t one_step(struct train *t, bool *ret_saved, enum link_stop_kind *ret
     err_t err = engine_step(&t->engine, &feed, &r, why);
     if (!err)
         err = agree_to_stop(t, ret_stop, why);
+    if (!err)
+        err = state_poll(&t->state, why);
     if (err)
         return err;
     double step_s = (double)(clock_mono_ns() - start) * 1e-9;
@@ -247,7 +267,7 @@ static err_t finish(struct train *t, bool saved, struct why *why)
 {
     if (!saved)
         return OK;
-    err_t err = state_save_finish(&t->state, t->loss, t->job.run.orphan_seconds * 1000, why);
+    err_t err = state_save_finish(&t->state, t->job.run.orphan_seconds * 1000, why);
     if (!err || err == ERR_CANCELED)
         return err;
     t->fatal = true;
@@ -298,35 +318,44 @@ static void end(struct train *t, err_t err, const struct why *why)
     job_fini(&t->job);
 }
 
-static void run_epoch(const struct train_config *config, const struct link_epoch *epoch, struct arena *arena)
+/* False when the process is of no more use. */
+static bool run_epoch(const struct train_config *config, const struct link_epoch *epoch, struct worker_device *device,
+                      struct arena *arena)
 {
     struct why why = {""};
     struct train *t = calloc(1, sizeof(*t));
     if (!t) {
         link_report_failed(config->link, 0, false, "out of memory");
-        return;
+        return true;
     }
     t->config = config;
     t->epoch = epoch;
+    t->device = device;
+    t->arena = arena;
     log_info("epoch begins epoch=%" PRIu64 " rank=%d world=%d resume_step=%" PRId64, epoch->epoch, epoch->rank,
              epoch->world, epoch->resume_step);
-    err_t err = begin(t, arena, &why);
+    err_t err = begin(t, &why);
     if (!err)
         err = run_steps(t, &why);
     end(t, err, &why);
     free(t);
+    return !err || !worker_device_lost(device);
 }
 
 void train_serve(const struct train_config *config)
 {
+    struct worker_device device = {.index = config->device};
     struct arena arena = {.fd = config->arena_fd};
     struct link_epoch epoch;
-    err_t err;
-    while ((err = link_next(config->link, &epoch)) == OK) {
-        run_epoch(config, &epoch, &arena);
+    err_t err = OK;
+    while (!err && (err = link_next(config->link, &epoch)) == OK) {
+        err = run_epoch(config, &epoch, &device, &arena) ? OK : ERR_INTERNAL;
         link_leave(config->link);
         link_epoch_fini(&epoch);
     }
-    log_info("ends why=\"%s\"", err == ERR_CLOSED ? "told to" : err_text(err));
+    log_info("ends why=\"%s\"", err == ERR_CLOSED     ? "told to"
+                                : err == ERR_INTERNAL ? "its device failed"
+                                                      : err_text(err));
     arena_fini(&arena);
+    worker_device_close(&device);
 }

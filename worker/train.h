@@ -8,6 +8,7 @@ struct train_config {
     struct link *link;
     const char *job;
     int segment_fd, arena_fd;
+    int device; /* index of the GPU, where the job wants one */
 };
 
 /* Returns when the process is to end. */

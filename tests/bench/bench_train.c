@@ -91,10 +91,12 @@ static int run_rank(const struct job_spec *job, const struct graph *g, const str
     struct engine e;
     struct comm *comm = NULL;
     struct why why = {""};
-    struct engine_profile profile = {{0}, {0}};
-    const struct engine_config config = {.job = job, .graph = g, .rank = rank, .world = o->workers};
+    struct engine_profile profile = {{0}, {0}, {0}};
+    struct dev *dev = NULL;
+    err_t err = dev_open("cpu", 0, &dev, &why);
+    const struct engine_config config = {.dev = dev, .job = job, .graph = g, .rank = rank, .world = o->workers};
     bind_to_core(rank);
-    err_t err = engine_init(&e, &config, &why);
+    err = err ? err : engine_init(&e, &config, &why);
     const struct comm_config cc = {.backend = "shm",
                                    .fd = fd,
                                    .rank = rank,
@@ -104,11 +106,10 @@ static int run_rank(const struct job_spec *job, const struct graph *g, const str
                                    .timeout_ms = 60000};
     err = err ? err : comm_open(&cc, &comm, &why);
     err = err ? err : engine_start(&e, comm, &why);
-    if (!err) {
-        engine_fill_state(&e);
-        e.profile = o->ops ? &profile : NULL;
-        err = train(&e, o, sh, &why);
-    }
+    err = err ? err : engine_fill_state(&e, &why);
+    if (!err && o->ops)
+        err = engine_profile_start(&e, &profile, &why);
+    err = err ? err : train(&e, o, sh, &why);
     if (err)
         fprintf(stderr, "rank %d: %s\n", rank, why.text);
     if (err && comm)

@@ -52,6 +52,14 @@ err_t parity_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_tar
     return OK;
 }
 
+struct dev *test_cpu(void)
+{
+    static struct dev *dev;
+    if (!dev)
+        assert_ok(dev_open("cpu", 0, &dev, NULL));
+    return dev;
+}
+
 /* ---- one rank ---- */
 
 static double element(const void *data, int64_t i, enum dtype dtype)
@@ -82,7 +90,8 @@ static int load_state(struct engine *e, struct store *store)
         for (int first = 0, end; first < s.n; first = end) {
             end = snapshot_place(&s, first, ARENA_BYTES);
             store_read(store, &s, arena, first, end);
-            snapshot_restore(&s, arena, first, end);
+            if (snapshot_restore(&s, e, arena, first, end, NULL))
+                return 1;
         }
         e->updates = optimizer ? (int64_t)s.updates : 0;
         snapshot_fini(&s);
@@ -93,13 +102,14 @@ static int load_state(struct engine *e, struct store *store)
     return 0;
 }
 
-static int save_state(const struct engine *e, struct store *store)
+static int save_state(struct engine *e, struct store *store)
 {
     struct snapshot s;
     if (snapshot_plan_save(e, &s))
         return 1;
     uint8_t *arena = malloc(s.bytes);
-    snapshot_copy(&s, e, arena);
+    if (snapshot_copy(&s, e, arena) || snapshot_wait(e, NULL))
+        return 1;
     store_write(store, &s, arena);
     snapshot_fini(&s);
     free(arena);
@@ -155,10 +165,15 @@ static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last
     struct engine e;
     struct comm *comm = NULL;
     struct comm_group *all = NULL;
+    struct dev *dev = NULL;
     struct why why = {""};
     int world = (int)m->job.parallel.workers, ranks[MAX_WORKERS];
+    if (dev_open("cpu", 0, &dev, &why)) {
+        fprintf(stderr, "rank %d: %s\n", rank, why.text);
+        return 1;
+    }
     const struct engine_config config = {
-        .job = &m->job, .graph = &m->graph, .rank = rank, .world = world, .eval = true};
+        .dev = dev, .job = &m->job, .graph = &m->graph, .rank = rank, .world = world, .eval = true};
     if (engine_init(&e, &config, &why)) {
         fprintf(stderr, "rank %d: %s\n", rank, why.text);
         return 1;
@@ -175,8 +190,7 @@ static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last
     err_t err = comm_open(&cc, &comm, &why);
     err = err ? err : comm_group_new(comm, ranks, world, &all);
     err = err ? err : engine_start(&e, comm, &why);
-    if (!err)
-        engine_fill_state(&e);
+    err = err ? err : engine_fill_state(&e, &why);
     int rc = !err && o && o->load ? load_state(&e, o->load) : 0;
     err = err || rc ? err : run_steps(&e, last, r, &why);
     rc = err || rc ? 1 : compare_replicas(&e, all, r);
@@ -188,6 +202,7 @@ static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last
     comm_group_free(all);
     engine_fini(&e);
     comm_close(comm);
+    dev_close(dev);
     return rc;
 }
 

@@ -17,6 +17,9 @@ struct parity_model {
 void parity_model_init(struct parity_model *m, const char *yaml, const char *const *sets);
 void parity_model_fini(struct parity_model *m);
 
+/* The processor as a device, opened once for the process. */
+struct dev *test_cpu(void);
+
 #define PARITY_MAX_STEPS 64
 
 /* Everything as doubles, which hold every float32 exactly. grad and param: all parameters of the graph, one after

@@ -50,11 +50,11 @@ static void finite_differences(const char *yaml)
     struct why why = {""};
     struct engine_result result;
     parity_model_init(&m, yaml, (const char *[]){"train.clip=0", NULL});
-    const struct engine_config config = {.job = &m.job, .graph = &m.graph, .world = 1, .eval = true};
+    const struct engine_config config = {.dev = test_cpu(), .job = &m.job, .graph = &m.graph, .world = 1, .eval = true};
     assert_ok(engine_init(&e, &config, &why));
     struct comm *comm = open_alone(&e);
     assert_ok(engine_start(&e, comm, &why));
-    engine_fill_state(&e);
+    assert_ok(engine_fill_state(&e, &why));
     struct parity_feed data = {m.job.train.seq, m.job.model.vocab};
     const struct engine_feed feed = {parity_sample, &data};
     void *params = malloc(e.space_bytes[SPACE_PARAM]), *grads = malloc(e.space_bytes[SPACE_GRAD]);
@@ -141,11 +141,11 @@ TEST(an_evaluation_is_the_mean_over_its_samples)
     struct why why = {""};
     double together, one, sum = 0;
     parity_model_init(&m, parity_llama, NULL);
-    const struct engine_config config = {.job = &m.job, .graph = &m.graph, .world = 1, .eval = true};
+    const struct engine_config config = {.dev = test_cpu(), .job = &m.job, .graph = &m.graph, .world = 1, .eval = true};
     assert_ok(engine_init(&e, &config, &why));
     struct comm *comm = open_alone(&e);
     assert_ok(engine_start(&e, comm, &why));
-    engine_fill_state(&e);
+    assert_ok(engine_fill_state(&e, &why));
     struct parity_feed data = {m.job.train.seq, m.job.model.vocab};
     const struct engine_feed feed = {parity_sample, &data};
     const int64_t first = 5, end = 5 + 2 * m.job.train.global_batch - 3; /* the second batch is not full */
@@ -204,11 +204,11 @@ TEST(the_update_is_adamw_with_clipping)
     struct why why = {""};
     struct engine_result r;
     parity_model_init(&m, parity_gpt2, (const char *[]){"train.weight_decay=0.3", "train.clip=0.1", NULL});
-    const struct engine_config config = {.job = &m.job, .graph = &m.graph, .world = 1};
+    const struct engine_config config = {.dev = test_cpu(), .job = &m.job, .graph = &m.graph, .world = 1};
     assert_ok(engine_init(&e, &config, &why));
     struct comm *comm = open_alone(&e);
     assert_ok(engine_start(&e, comm, &why));
-    engine_fill_state(&e);
+    assert_ok(engine_fill_state(&e, &why));
     struct moments *x = calloc((size_t)m.graph.n_params, sizeof(*x)), *at = x;
     for (int k = 0; k < m.graph.n_tensors; k++)
         if (m.graph.tensors[k].kind == GT_PARAM)
@@ -233,11 +233,11 @@ TEST(a_step_that_is_not_a_number_is_refused_and_changes_nothing)
     struct why why = {""};
     struct engine_result result;
     parity_model_init(&m, parity_llama, NULL);
-    const struct engine_config config = {.job = &m.job, .graph = &m.graph, .world = 1};
+    const struct engine_config config = {.dev = test_cpu(), .job = &m.job, .graph = &m.graph, .world = 1};
     assert_ok(engine_init(&e, &config, &why));
     struct comm *comm = open_alone(&e);
     assert_ok(engine_start(&e, comm, &why));
-    engine_fill_state(&e);
+    assert_ok(engine_fill_state(&e, &why));
     struct parity_feed data = {m.job.train.seq, m.job.model.vocab};
     const struct engine_feed feed = {parity_sample, &data};
     assert_ok(engine_step(&e, &feed, &result, &why));

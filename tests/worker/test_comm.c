@@ -160,7 +160,7 @@ static int all_reduce_case(struct comm_group *g, void *x, int64_t n, enum dtype 
                            int world)
 {
     fill(x, n, dtype, rank);
-    CHECK(comm_all_reduce(g, x, n, dtype, op) == OK);
+    CHECK(comm_all_reduce(g, NULL, x, n, dtype, op) == OK);
     for (int64_t i = 0; i < n; i++)
         CHECK(get(x, i, dtype) == oracle(everybody, world, i, dtype, op));
     return 0;
@@ -194,7 +194,7 @@ static int nan_case(struct comm *c, struct comm_group *all, int rank, int world)
         fill(x, 2000, DT_F32, rank);
         if (rank == world - 1)
             x[1234] = NAN;
-        CHECK(comm_all_reduce(all, x, 2000, DT_F32, ops[o]) == OK);
+        CHECK(comm_all_reduce(all, NULL, x, 2000, DT_F32, ops[o]) == OK);
         CHECK(isnan(x[1234]) && !isnan(x[1233]));
     }
     return 0;
@@ -225,7 +225,7 @@ static int gather_case(struct comm *c, struct comm_group *all, int pattern, bool
     void *src = shared ? comm_shared(c) : malloc((size_t)(counts[rank] + 1) * 8);
     CHECK(dst && src);
     fill(src, counts[rank], dtype, rank);
-    CHECK(comm_all_gather(all, src, dst, counts, dtype) == OK);
+    CHECK(comm_all_gather(all, NULL, src, dst, counts, dtype) == OK);
     for (int r = 0; r < world; r++)
         for (int64_t i = 0; i < counts[r]; i++, at++)
             CHECK(get(dst, at, dtype) == value_at(r, i, dtype));
@@ -259,7 +259,7 @@ static int gather_in_place(struct comm *c, struct comm_group *all, int rank, int
         skip += r < rank ? counts[r] : 0;
     }
     fill(x + skip, counts[rank], DT_F32, rank);
-    CHECK(comm_all_gather(all, x + skip, x, counts, DT_F32) == OK);
+    CHECK(comm_all_gather(all, NULL, x + skip, x, counts, DT_F32) == OK);
     for (int r = 0; r < world; r++)
         for (int64_t i = 0; i < counts[r]; i++, at++)
             CHECK((double)x[at] == value_at(r, i, DT_F32));
@@ -281,7 +281,7 @@ static int scatter_case(struct comm *c, struct comm_group *all, int pattern, boo
     for (int r = 0; r < rank; r++)
         skip += counts[r];
     fill(src, total, dtype, rank);
-    CHECK(comm_reduce_scatter(all, src, dst, counts, dtype, op) == OK);
+    CHECK(comm_reduce_scatter(all, NULL, src, dst, counts, dtype, op) == OK);
     for (int64_t i = 0; i < counts[rank]; i++)
         CHECK(get(dst, i, dtype) == oracle(everybody, world, skip + i, dtype, op));
     free(dst);
@@ -316,7 +316,7 @@ static int broadcast_everything(struct comm *c, struct comm_group *all, int rank
                 uint8_t *x = shared ? comm_shared(c) : private;
                 for (int64_t i = 0; i < lengths[l]; i++)
                     x[i] = rank == root ? (uint8_t)(i * 31 + root) : 0xee;
-                CHECK(comm_broadcast(all, x, lengths[l], root) == OK);
+                CHECK(comm_broadcast(all, NULL, x, lengths[l], root) == OK);
                 for (int64_t i = 0; i < lengths[l]; i++)
                     CHECK(x[i] == (uint8_t)(i * 31 + root));
             }
@@ -341,7 +341,7 @@ static int groups_case(struct comm *c, struct comm_group *all, int rank, int wor
         CHECK(comm_group_new(c, ranks, n, &g) == OK);
         fill(x, 3000, DT_F32, rank);
         if (mask & 1 << rank) {
-            CHECK(comm_all_reduce(g, x, 3000, DT_F32, REDUCE_SUM) == OK);
+            CHECK(comm_all_reduce(g, NULL, x, 3000, DT_F32, REDUCE_SUM) == OK);
             for (int i = 0; i < 3000; i++)
                 CHECK((double)x[i] == oracle(ranks, n, i, DT_F32, REDUCE_SUM));
         }
@@ -474,7 +474,7 @@ static int killed_case(struct comm *c, struct comm_group *all, int rank, int wor
         kill(getpid(), SIGKILL);
     if (rank == 0)
         CHECK(pthread_create(&thread, NULL, abort_later, c) == 0);
-    CHECK(comm_all_reduce(all, x, 100, DT_F32, REDUCE_SUM) == ERR_CANCELED);
+    CHECK(comm_all_reduce(all, NULL, x, 100, DT_F32, REDUCE_SUM) == ERR_CANCELED);
     CHECK(comm_barrier(all) == ERR_CANCELED);
     if (rank == 0)
         pthread_join(thread, NULL);

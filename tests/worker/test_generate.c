@@ -89,15 +89,17 @@ static void make_checkpoint(char *ret, size_t size)
     struct engine e;
     struct snapshot s;
     struct ckpt_part *part;
+    struct dev *dev;
     struct why why = {""};
     char partial[512];
     static int64_t step; /* all cases may run in one process */
     assert_ok(job_parse("tiny", yaml, strlen(yaml), NULL, 0, &job, &why));
     assert_ok(graph_build(&job.model, job.train.seq, &graph, &why));
-    const struct engine_config config = {.job = &job, .graph = &graph, .world = 1, .generate = true};
+    assert_ok(dev_open("cpu", 0, &dev, &why));
+    const struct engine_config config = {.dev = dev, .job = &job, .graph = &graph, .world = 1, .generate = true};
     assert_ok(engine_init(&e, &config, &why));
     assert_ok(engine_start(&e, NULL, &why));
-    engine_fill_state(&e);
+    assert_ok(engine_fill_state(&e, &why));
     assert_ok(snapshot_plan_load(&e, false, &s));
     struct ckpt_piece *pieces = calloc((size_t)s.n, sizeof(*pieces));
     for (int i = 0; i < s.n; i++) {
@@ -118,6 +120,7 @@ static void make_checkpoint(char *ret, size_t size)
     free(pieces);
     snapshot_fini(&s);
     engine_fini(&e);
+    dev_close(dev);
     graph_fini(&graph);
     job_fini(&job);
 }

@@ -7,17 +7,50 @@
 #include <assert.h>
 #include <string.h>
 
-static const struct comm_backend *const backends[] = {&comm_backend_shm};
+/* What is linked in, and what a module brings when somebody asks for it. */
+static const struct {
+    const char *name;
+    const struct comm_backend *backend;
+    const char *file, *symbol;
+} backends[] = {
+    {"shm", &comm_backend_shm, NULL, NULL},
+    {"staged", &comm_backend_staged, NULL, NULL},
+    {"nccl", NULL, "dtd-nccl.so", "dtd_nccl_module"},
+};
+
+static err_t load_module(const char *file, const char *symbol, const struct comm_backend **ret, struct why *why)
+{
+    void *address;
+    err_t err = dev_module_load(file, symbol, &address, why);
+    if (err)
+        return err;
+    const struct comm_module *module = address;
+    if (module->abi != COMM_MODULE_ABI)
+        return why_set(why, ERR_UNSUPPORTED,
+                       "%s has interface %d, this program needs %d: install both from one build of dtd", file,
+                       module->abi, COMM_MODULE_ABI);
+    *ret = module->backend;
+    return OK;
+}
+
+static err_t find_backend(const char *name, const struct comm_backend **ret, struct why *why)
+{
+    for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
+        if (strcmp(backends[i].name, name) != 0)
+            continue;
+        *ret = backends[i].backend;
+        return *ret ? OK : load_module(backends[i].file, backends[i].symbol, ret, why);
+    }
+    return why_set(why, ERR_UNSUPPORTED, "no communication backend \"%s\"; there are shm, staged and nccl", name);
+}
 
 err_t comm_open(const struct comm_config *config, struct comm **ret, struct why *why)
 {
+    const struct comm_backend *backend = NULL;
     if (config->world < 1 || config->rank < 0 || config->rank >= config->world)
         return why_set(why, ERR_INVALID, "rank %d of %d does not exist", config->rank, config->world);
-    for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++)
-        if (strcmp(backends[i]->name, config->backend) == 0)
-            return backends[i]->open(config, ret, why);
-    return why_set(why, ERR_UNSUPPORTED, "no communication backend \"%s\" in this build; there is: shm",
-                   config->backend);
+    err_t err = find_backend(config->backend, &backend, why);
+    return err ? err : backend->open(config, ret, why);
 }
 
 void comm_close(struct comm *c)
@@ -63,29 +96,31 @@ static bool dtype_sums(enum dtype dtype)
     return dtype == DT_F32 || dtype == DT_F64 || dtype == DT_I32 || dtype == DT_I64;
 }
 
-err_t comm_all_reduce(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op)
+err_t comm_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,
+                      enum reduce_op op)
 {
     assert(g->me >= 0 && n >= 0 && dtype_sums(dtype));
-    return g->comm->backend->all_reduce(g, x, n, dtype, op);
+    return g->comm->backend->all_reduce(g, s, x, n, dtype, op);
 }
 
-err_t comm_all_gather(struct comm_group *g, const void *src, void *dst, const int64_t *counts, enum dtype dtype)
+err_t comm_all_gather(struct comm_group *g, struct kern_stream *s, const void *src, void *dst, const int64_t *counts,
+                      enum dtype dtype)
 {
     assert(g->me >= 0);
-    return g->comm->backend->all_gather(g, src, dst, counts, dtype);
+    return g->comm->backend->all_gather(g, s, src, dst, counts, dtype);
 }
 
-err_t comm_reduce_scatter(struct comm_group *g, const void *src, void *dst, const int64_t *counts, enum dtype dtype,
-                          enum reduce_op op)
+err_t comm_reduce_scatter(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
+                          const int64_t *counts, enum dtype dtype, enum reduce_op op)
 {
     assert(g->me >= 0 && dtype_sums(dtype));
-    return g->comm->backend->reduce_scatter(g, src, dst, counts, dtype, op);
+    return g->comm->backend->reduce_scatter(g, s, src, dst, counts, dtype, op);
 }
 
-err_t comm_broadcast(struct comm_group *g, void *x, int64_t bytes, int root)
+err_t comm_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root)
 {
     assert(g->me >= 0 && root >= 0 && root < g->n && bytes >= 0);
-    return g->comm->backend->broadcast(g, x, bytes, root);
+    return g->comm->backend->broadcast(g, s, x, bytes, root);
 }
 
 err_t comm_barrier(struct comm_group *g)
@@ -94,9 +129,17 @@ err_t comm_barrier(struct comm_group *g)
     return g->comm->backend->barrier(g);
 }
 
+err_t comm_agree(struct comm_group *g, int64_t *x, enum reduce_op op)
+{
+    assert(g->me >= 0 && op != REDUCE_AVG);
+    return g->comm->backend->agree(g, x, op);
+}
+
 err_t comm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves, void *out,
                        int64_t n, enum dtype dtype)
 {
     assert(g->me >= 0 && n_leaves >= 1 && (dtype == DT_F32 || dtype == DT_F64));
+    if (!g->comm->backend->tree_reduce)
+        return ERR_UNSUPPORTED;
     return g->comm->backend->tree_reduce(g, mine, n_mine, n_leaves, out, n, dtype);
 }

@@ -1,14 +1,13 @@
 /* Life of an engine. The order is fixed by who needs what: programs say how much memory there is, the gradients' part
- * of it lies in the comm's segment, groups need the comm. */
+ * of it may lie in the comm's segment, groups need the comm. Everything on the device is one allocation, so that it is
+ * there before the first step or the job is told so. */
 #include "worker/step/engine.h"
 
-#include "worker/step/memory.h"
+#include "worker/step/run.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-static const char *const space_names[SPACE_COUNT] = {"parameters", "optimizer state", "gradients", "activations",
-                                                     "batch data"};
+#define SPACE_ALIGN 256
 
 void *engine_buffer(const struct engine *e, const struct program *p, int buffer)
 {
@@ -51,15 +50,18 @@ static err_t compile(struct engine *e, enum program_mode mode, struct program *r
     return c->rank == 0 ? check_all(e, mode, why) : OK;
 }
 
+/* Proofs run on the oracle, whatever the device's own kernels promise. */
 static err_t find_kernels(struct engine *e, struct why *why)
 {
+    const struct dev *dev = e->config.dev;
     enum dtype dtype = e->has_train ? e->train.dtype : e->eval.dtype;
-    if (e->config.job->train.numerics != NUMERICS_PROOF)
-        e->kernels = kern_find("cpu", dtype);
-    if (!e->kernels)
+    if (e->config.job->train.numerics != NUMERICS_PROOF || !dev->ops->host_memory)
+        e->kernels = dev_kernels(dev, dtype);
+    if (!e->kernels && dev->ops->host_memory)
         e->kernels = kern_find("ref", dtype);
     if (!e->kernels)
-        return why_set(why, ERR_UNSUPPORTED, "no kernels for %s in this build", dtype_name(dtype));
+        return why_set(why, ERR_UNSUPPORTED, "the device \"%s\" has no kernels for %s; choose another train.dtype",
+                       dev->ops->name, dtype_name(dtype));
     return OK;
 }
 
@@ -85,53 +87,76 @@ size_t engine_shared_bytes(const struct engine *e)
     return e->space_bytes[SPACE_GRAD];
 }
 
-static err_t make_groups(struct engine *e, const struct program *p, struct comm_group ***ret, struct why *why)
+static size_t aligned(size_t n)
 {
-    struct comm_group **groups = calloc((size_t)p->n_groups + 1, sizeof(*groups));
-    if (!groups)
-        return why_set(why, ERR_NOMEM, "out of memory");
-    *ret = groups; /* freed by engine_fini, whole or not */
-    for (int i = 0; i < p->n_groups; i++) {
-        err_t err = comm_group_new(e->comm, p->groups[i].ranks, p->groups[i].n, &groups[i]);
-        if (err)
-            return why_set(why, err, "cannot make communication group %d of %d", i, p->n_groups);
+    return (n + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+}
+
+size_t engine_device_bytes(const struct engine *e)
+{
+    size_t bytes = 0;
+    for (int s = 0; s < SPACE_COUNT; s++)
+        bytes += aligned(e->space_bytes[s]);
+    return bytes;
+}
+
+static err_t make_memory(struct engine *e, struct why *why)
+{
+    void *shared = e->comm ? comm_shared(e->comm) : NULL;
+    e->memory_bytes = engine_device_bytes(e) - (shared ? aligned(e->space_bytes[SPACE_GRAD]) : 0);
+    err_t err = dev_alloc(e->config.dev, e->memory_bytes, "parameters, optimizer state, gradients and activations",
+                          &e->memory, why);
+    uint8_t *at = e->memory;
+    for (int s = 0; !err && s < SPACE_COUNT; s++) {
+        if (s == SPACE_GRAD && shared) {
+            e->space[s] = shared;
+            continue;
+        }
+        e->space[s] = e->space_bytes[s] ? at : NULL;
+        at += aligned(e->space_bytes[s]);
     }
-    return OK;
+    return err;
+}
+
+/* Where a stream is the calling thread there is one. */
+static err_t make_streams(struct engine *e, struct why *why)
+{
+    struct dev *dev = e->config.dev;
+    err_t err = dev_stream_new(dev, e->config.threads, false, &e->stream[STREAM_COMPUTE], why);
+    for (int s = STREAM_COMPUTE + 1; !err && s < STREAM_COUNT; s++) {
+        if (dev->ops->host_memory)
+            e->stream[s] = e->stream[STREAM_COMPUTE];
+        else
+            err = dev_stream_new(dev, 0, s == STREAM_COMM, &e->stream[s], why);
+    }
+    return err;
 }
 
 err_t engine_start(struct engine *e, struct comm *comm, struct why *why)
 {
-    err_t err = OK;
     e->comm = comm;
-    for (int s = 0; !err && s < SPACE_COUNT; s++)
-        if (s != SPACE_GRAD)
-            err = memory_map(e->space_bytes[s], space_names[s], &e->space[s], why);
-    if (!err && comm) {
-        e->space[SPACE_GRAD] = comm_shared(comm);
-        err = make_groups(e, &e->train, &e->train_groups, why);
-        if (!err && e->has_eval)
-            err = make_groups(e, &e->eval, &e->eval_groups, why);
-    }
-    if (!err)
-        err = kern_stream_new(e->kernels, e->config.threads, &e->stream);
+    err_t err = make_memory(e, why);
+    err = err ? err : make_streams(e, why);
+    err = err ? err : host_init(e, why);
+    if (!err && e->has_train)
+        err = rig_init(e, &e->train, &e->train_rig, why);
+    if (!err && e->has_eval)
+        err = rig_init(e, &e->eval, &e->eval_rig, why);
     return err;
 }
 
-static void free_groups(struct comm_group **groups, int n)
-{
-    for (int i = 0; groups && i < n; i++)
-        comm_group_free(groups[i]);
-    free(groups);
-}
-
+/* Freeing a stream waits for what is queued, so streams go before what they work on. */
 void engine_fini(struct engine *e)
 {
-    kern_stream_free(e->stream);
-    free_groups(e->train_groups, e->train.n_groups);
-    free_groups(e->eval_groups, e->eval.n_groups);
-    for (int s = 0; s < SPACE_COUNT; s++)
-        if (s != SPACE_GRAD)
-            memory_unmap(e->space[s], e->space_bytes[s]);
+    for (int s = STREAM_COUNT - 1; s >= 0; s--)
+        if (s == STREAM_COMPUTE || e->stream[s] != e->stream[STREAM_COMPUTE])
+            dev_stream_free(e->stream[s]);
+    profile_free(e);
+    rig_fini(e, &e->train, &e->train_rig);
+    rig_fini(e, &e->eval, &e->eval_rig);
+    host_fini(e);
+    if (e->memory)
+        dev_free(e->config.dev, e->memory, e->memory_bytes);
     if (e->has_train)
         program_fini(&e->train);
     if (e->has_eval)

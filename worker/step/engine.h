@@ -1,14 +1,19 @@
-/* The engine: one rank of one epoch, as tensors and the programs that run over them.
+/* The engine: one rank of one epoch, as tensors on a device and the programs that run over them.
  *
  * Life: engine_init compiles and checks, the owner opens a comm with engine_shared_bytes, engine_start allocates
  * everything there will be (nothing is allocated in a step), then either engine_fill_state or a load gives the
  * parameters, then steps. Lives in its owner's memory, on the compute thread; only `cancel` and the comm's abort are
- * touched by another thread. */
+ * touched by another thread.
+ *
+ * A step only queues work on the device's streams. The thread waits in two places: before it fills a copy of a batch
+ * whose last use is not over (engine's ring), and once at the end of the program, for each stream that the program
+ * uses, when loss and norm have come back. On a device whose memory is the host's one stream stands for all. */
 #ifndef DTD_WORKER_STEP_ENGINE_H
 #define DTD_WORKER_STEP_ENGINE_H
 
 #include "common/conf/job.h"
 #include "common/plan/program.h"
+#include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "worker/comm/comm.h"
 
@@ -23,34 +28,68 @@ struct engine_feed {
 };
 
 struct engine_config {
+    struct dev *dev; /* the owner's; open until engine_fini */
     const struct job_spec *job;
     const struct graph *graph;
     int rank, world;
     bool eval;                 /* compile the evaluation program too */
-    int threads;               /* of the kernels; 0: one */
+    int threads;               /* of a CPU's kernels; 0: one */
     bool generate;             /* only the generation program: no comm, no optimizer */
     const _Atomic int *cancel; /* looked at between actions; NULL: never */
 };
 
-/* Time spent in each kind of op, when somebody wants to know. */
+/* Time spent in each kind of op and of action, when somebody wants to know: by the clock on a CPU, between timed events
+ * on a device that runs beside the thread, where streams overlap and sums may be more than the step. */
 struct engine_profile {
     int64_t ns[OP_KIND_COUNT], calls[OP_KIND_COUNT];
+    int64_t action_ns[ACT_COUNT];
 };
+
+#define ENGINE_RANGE_NAME 24
+/* What a program needs beside memory. */
+struct engine_rig {
+    struct comm_group **groups;
+    struct dev_event **events; /* one for each of the program's, for each slot */
+    int n_events;
+    char (*ranges)[ENGINE_RANGE_NAME]; /* by action: "forward 3" */
+    bool uses[STREAM_COUNT];
+    enum op_stream loss_stream, clip_stream; /* where the last writer of each runs */
+};
+
+/* Where the host has what it fills and reads, on a device whose memory it does not see: a mirror of SPACE_HOST, and
+ * copies of ids and targets that take turns. All of it is one pinned allocation. */
+#define ENGINE_RING 3
+struct engine_host {
+    void *pinned;
+    size_t bytes;
+    struct {
+        int32_t *ids, *targets;
+        struct dev_event *copied; /* the device has its own */
+    } ring[ENGINE_RING];
+    int turn;
+    void *row; /* of logits, for a generator */
+};
+
+struct engine_timer; /* profile.c */
 
 struct engine {
     struct engine_config config;
     struct program train, eval; /* of a generator, `eval` is the generation program and `train` is empty */
     bool has_train, has_eval;
+    struct engine_rig train_rig, eval_rig;
     const struct kern_ops *kernels;
-    struct kern_stream *stream;
+    struct kern_stream *stream[STREAM_COUNT];
     struct comm *comm;
-    struct comm_group **train_groups, **eval_groups;
-    void *space[SPACE_COUNT];
+    void *memory; /* all spaces, but for gradients that lie in the comm's */
+    size_t memory_bytes;
+    void *space[SPACE_COUNT]; /* on the device */
     size_t space_bytes[SPACE_COUNT];
+    struct engine_host host;
     int64_t step;                   /* last finished update of the job; flips after the whole update */
     int64_t position;               /* samples consumed so far: the global sample index of the next step's first */
-    struct engine_profile *profile; /* the owner's; NULL: not measured */
     int64_t updates;                /* updates that the optimizer's moments have seen */
+    struct engine_profile *profile; /* the owner's; NULL: not measured */
+    struct engine_timer *timer;
 };
 
 struct engine_result {
@@ -60,25 +99,33 @@ struct engine_result {
 NODISCARD err_t engine_init(struct engine *e, const struct engine_config *config, struct why *why);
 /* What comm_open must be given. */
 size_t engine_shared_bytes(const struct engine *e);
+/* What engine_start will allocate on the device, gradients included. */
+size_t engine_device_bytes(const struct engine *e);
 /* Takes the comm for use, not for closing; NULL for a generator. */
 NODISCARD err_t engine_start(struct engine *e, struct comm *comm, struct why *why);
 void engine_fini(struct engine *e); /* legal on a zeroed one; before comm_close */
 
 /* Parameters by their distributions, moments zero, step 0. */
-void engine_fill_state(struct engine *e);
+NODISCARD err_t engine_fill_state(struct engine *e, struct why *why);
+NODISCARD err_t engine_zero_moments(struct engine *e, struct why *why);
 /* One update. The feed is asked for samples position .. position + global_batch - 1, of which this rank takes its
- * microbatches. ERR_CANCELED when the epoch has ended. ERR_INVALID when loss or norm is not a number: then nothing was
- * updated and the step number stands. */
+ * microbatches. ERR_CANCELED when the epoch has ended, whatever failed because of it. ERR_INVALID when loss or norm is
+ * not a number: then nothing was updated and the step number stands. */
 NODISCARD err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engine_result *ret,
                             struct why *why);
 /* Mean loss over samples first .. end-1 of the feed, the same number on all ranks. */
 NODISCARD err_t engine_eval(struct engine *e, const struct engine_feed *feed, int64_t first, int64_t end, double *ret,
                             struct why *why);
-/* Generation: next-token logits after ids[0 .. n), n <= seq; points into the engine's memory, vocab elements of
- * program.dtype. */
+/* Generation: next-token logits after ids[0 .. n), n <= seq; points into the engine's memory of the host, vocab
+ * elements of program.dtype. */
 NODISCARD err_t engine_logits(struct engine *e, const int32_t *ids, int64_t n, const void **ret, struct why *why);
 
-/* The address of a buffer's first instance. */
+/* Measures from now on; the owner's profile is added to after every step. */
+NODISCARD err_t engine_profile_start(struct engine *e, struct engine_profile *profile, struct why *why);
+
+/* The address of a buffer's first instance, on the device. */
 void *engine_buffer(const struct engine *e, const struct program *p, int buffer);
+/* The same of a buffer in SPACE_HOST as the host sees it after a step. */
+void *engine_host_buffer(const struct engine *e, const struct program *p, int buffer);
 
 #endif

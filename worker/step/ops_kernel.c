@@ -1,41 +1,54 @@
 /* Ops that are one kernel each: operands and fields in the order that common/plan/program.h states. */
 #include "worker/step/run.h"
 
-#include <string.h>
-
 #define KERN(r) ((r)->engine->kernels)
-#define STREAM(r) ((r)->engine->stream)
 
 static int64_t elements(const struct run *r, const struct op *op)
 {
     return run_dim(r, op->m) * (op->n.factor ? run_dim(r, op->n) : 1);
 }
 
+/* Of the first operand, in its own type. */
+static size_t bytes_of(const struct run *r, const struct op *op)
+{
+    return (size_t)elements(r, op) * dtype_bytes(r->program->buffers[op->arg[0].buffer].dtype);
+}
+
 static err_t op_zero(const struct run *r, const struct op *op)
 {
-    const struct buffer *b = &r->program->buffers[op->arg[0].buffer];
-    memset(run_arg(r, op, 0), 0, (size_t)elements(r, op) * dtype_bytes(b->dtype));
-    return OK;
+    return dev_zero(run_stream(r, op), run_arg(r, op, 0), bytes_of(r, op));
 }
 
 static err_t op_copy(const struct run *r, const struct op *op)
 {
-    KERN(r)->copy(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1));
+    return dev_copy(run_stream(r, op), run_arg(r, op, 1), run_arg(r, op, 0), bytes_of(r, op));
+}
+
+static err_t op_cast(const struct run *r, const struct op *op)
+{
+    KERN(r)->cast(run_stream(r, op), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1));
     return OK;
 }
 
 static err_t op_embed(const struct run *r, const struct op *op)
 {
-    KERN(r)->embed(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), r->program->seq, run_arg(r, op, 0),
+    KERN(r)->embed(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), r->program->seq, run_arg(r, op, 0),
                    run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
     return OK;
 }
 
 static err_t op_embed_grad(const struct run *r, const struct op *op)
 {
-    KERN(r)->embed_grad(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), r->program->seq, run_arg(r, op, 0),
+    KERN(r)->embed_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), r->program->seq, run_arg(r, op, 0),
                         run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
     return OK;
+}
+
+static enum kern_act act_of(const struct op *op)
+{
+    if (op->flags & OPF_GELU)
+        return KERN_ACT_GELU;
+    return op->flags & OPF_GELU_GRAD ? KERN_ACT_GELU_GRAD : KERN_ACT_NONE;
 }
 
 static err_t op_gemm(const struct run *r, const struct op *op)
@@ -44,6 +57,8 @@ static err_t op_gemm(const struct run *r, const struct op *op)
         .trans_a = op->flags & OPF_TRANS_A,
         .trans_b = op->flags & OPF_TRANS_B,
         .accumulate = op->flags & OPF_ACC,
+        .wide_c = r->program->buffers[op->arg[3].buffer].dtype != r->program->dtype,
+        .act = act_of(op),
         .m = run_dim(r, op->m),
         .n = run_dim(r, op->n),
         .k = run_dim(r, op->k),
@@ -54,26 +69,29 @@ static err_t op_gemm(const struct run *r, const struct op *op)
         .b = run_arg(r, op, 1),
         .bias = run_arg(r, op, 2),
         .c = run_arg(r, op, 3),
+        .aux = run_arg(r, op, 4),
+        .a_sum = run_arg(r, op, 5),
+        .b_sum = run_arg(r, op, 6),
     };
-    return KERN(r)->gemm(STREAM(r), &g);
+    return KERN(r)->gemm(run_stream(r, op), &g);
 }
 
 static err_t op_bias_grad(const struct run *r, const struct op *op)
 {
-    KERN(r)->bias_grad(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0), run_arg(r, op, 1));
+    KERN(r)->bias_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0), run_arg(r, op, 1));
     return OK;
 }
 
 static err_t op_rmsnorm(const struct run *r, const struct op *op)
 {
-    KERN(r)->rmsnorm(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), op->eps, run_arg(r, op, 0), run_arg(r, op, 1),
-                     run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4), run_arg(r, op, 5));
+    KERN(r)->rmsnorm(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), op->eps, run_arg(r, op, 0),
+                     run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4), run_arg(r, op, 5));
     return OK;
 }
 
 static err_t op_rmsnorm_grad(const struct run *r, const struct op *op)
 {
-    KERN(r)->rmsnorm_grad(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0), run_arg(r, op, 1),
+    KERN(r)->rmsnorm_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0), run_arg(r, op, 1),
                           run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4), run_arg(r, op, 5),
                           run_arg(r, op, 6));
     return OK;
@@ -81,23 +99,23 @@ static err_t op_rmsnorm_grad(const struct run *r, const struct op *op)
 
 static err_t op_layernorm(const struct run *r, const struct op *op)
 {
-    KERN(r)->layernorm(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), op->eps, run_arg(r, op, 0), run_arg(r, op, 1),
-                       run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4), run_arg(r, op, 5), run_arg(r, op, 6),
-                       run_arg(r, op, 7));
+    KERN(r)->layernorm(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), op->eps, run_arg(r, op, 0),
+                       run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4), run_arg(r, op, 5),
+                       run_arg(r, op, 6), run_arg(r, op, 7));
     return OK;
 }
 
 static err_t op_layernorm_grad(const struct run *r, const struct op *op)
 {
-    KERN(r)->layernorm_grad(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0), run_arg(r, op, 1),
-                            run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4), run_arg(r, op, 5),
-                            run_arg(r, op, 6), run_arg(r, op, 7), run_arg(r, op, 8));
+    KERN(r)->layernorm_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0),
+                            run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3), run_arg(r, op, 4),
+                            run_arg(r, op, 5), run_arg(r, op, 6), run_arg(r, op, 7), run_arg(r, op, 8));
     return OK;
 }
 
 static err_t op_rope(const struct run *r, const struct op *op)
 {
-    KERN(r)->rope(STREAM(r), run_dim(r, op->m), r->program->seq, 0, op->heads, op->head_dim, op->lda, op->theta,
+    KERN(r)->rope(run_stream(r, op), run_dim(r, op->m), r->program->seq, 0, op->heads, op->head_dim, op->lda, op->theta,
                   op->flags & OPF_INVERSE, run_arg(r, op, 0));
     return OK;
 }
@@ -126,7 +144,7 @@ static struct kern_attention attention_of(const struct run *r, const struct op *
 static err_t op_attention(const struct run *r, const struct op *op)
 {
     const struct kern_attention a = attention_of(r, op);
-    return KERN(r)->attention(STREAM(r), &a);
+    return KERN(r)->attention(run_stream(r, op), &a);
 }
 
 static err_t op_attention_grad(const struct run *r, const struct op *op)
@@ -138,62 +156,63 @@ static err_t op_attention_grad(const struct run *r, const struct op *op)
         .d_k = run_arg(r, op, 7),
         .d_v = run_arg(r, op, 8),
     };
-    return KERN(r)->attention_grad(STREAM(r), &a);
+    return KERN(r)->attention_grad(run_stream(r, op), &a);
 }
 
 static err_t op_swiglu(const struct run *r, const struct op *op)
 {
-    KERN(r)->swiglu(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
+    KERN(r)->swiglu(run_stream(r, op), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
     return OK;
 }
 
 static err_t op_swiglu_grad(const struct run *r, const struct op *op)
 {
-    KERN(r)->swiglu_grad(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2),
+    KERN(r)->swiglu_grad(run_stream(r, op), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2),
                          run_arg(r, op, 3), run_arg(r, op, 4));
     return OK;
 }
 
 static err_t op_gelu(const struct run *r, const struct op *op)
 {
-    KERN(r)->gelu(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1));
+    KERN(r)->gelu(run_stream(r, op), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1));
     return OK;
 }
 
 static err_t op_gelu_grad(const struct run *r, const struct op *op)
 {
-    KERN(r)->gelu_grad(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
+    KERN(r)->gelu_grad(run_stream(r, op), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
     return OK;
 }
 
 static err_t op_relu(const struct run *r, const struct op *op)
 {
-    KERN(r)->relu(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1));
+    KERN(r)->relu(run_stream(r, op), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1));
     return OK;
 }
 
 static err_t op_relu_grad(const struct run *r, const struct op *op)
 {
-    KERN(r)->relu_grad(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
+    KERN(r)->relu_grad(run_stream(r, op), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
     return OK;
 }
 
 static err_t op_add(const struct run *r, const struct op *op)
 {
-    KERN(r)->add(STREAM(r), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
+    KERN(r)->add(run_stream(r, op), elements(r, op), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2));
     return OK;
 }
 
 static err_t op_cross_entropy(const struct run *r, const struct op *op)
 {
-    KERN(r)->cross_entropy(STREAM(r), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 1), op->flags & OPF_GRAD,
-                           r->program->loss_scale, run_arg(r, op, 0), run_arg(r, op, 2));
+    KERN(r)->cross_entropy(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 1),
+                           op->flags & OPF_GRAD, r->program->loss_scale, run_arg(r, op, 0), run_arg(r, op, 2));
     return OK;
 }
 
 const run_op_fn run_kernel_ops[OP_KIND_COUNT] = {
     [OP_ZERO] = op_zero,
     [OP_COPY] = op_copy,
+    [OP_CAST] = op_cast,
     [OP_EMBED] = op_embed,
     [OP_EMBED_GRAD] = op_embed_grad,
     [OP_GEMM] = op_gemm,

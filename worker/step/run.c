@@ -1,13 +1,23 @@
 /* The interpreter. It knows nothing of models: kinds of ops are rows of two tables (kernels, and what a step does
- * between them), actions are ranges of ops. On a CPU all streams are the calling thread, so program order satisfies
- * every wait. */
+ * between them), actions are ranges of ops.
+ *
+ * Everything is queued in the order of actions, so that an event's latest record is the one that a wait means. The
+ * thread looks at nothing in between: what fails on a stream is said when the stream is waited for. A run that an end
+ * of the epoch has cut short may fail in any place, or end well with numbers that mean nothing: whoever finds `cancel`
+ * set afterwards takes neither. */
 #include "worker/step/run.h"
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
 
 #include <assert.h>
 #include <stdatomic.h>
+
+int64_t run_slot(const struct buffer *b, const struct action *a)
+{
+    if (b->slot_index == SLOT_ACTION)
+        return a->slot;
+    return b->slot_index == SLOT_MICRO && a->micro >= 0 ? a->micro : 0;
+}
 
 void *run_arg_slot(const struct run *r, const struct op *op, int index, int64_t slot)
 {
@@ -22,57 +32,98 @@ void *run_arg_slot(const struct run *r, const struct op *op, int index, int64_t 
 void *run_arg(const struct run *r, const struct op *op, int index)
 {
     const struct operand *a = &op->arg[index];
-    int64_t slot = 0;
-    if (a->buffer >= 0 && r->program->buffers[a->buffer].slot_index == SLOT_ACTION)
-        slot = r->action->slot;
-    if (a->buffer >= 0 && r->program->buffers[a->buffer].slot_index == SLOT_MICRO && r->action->micro >= 0)
-        slot = r->action->micro;
-    return run_arg_slot(r, op, index, slot);
+    return a->buffer < 0 ? NULL : run_arg_slot(r, op, index, run_slot(&r->program->buffers[a->buffer], r->action));
+}
+
+err_t run_waits(const struct run *r, const struct op *op)
+{
+    err_t err = OK;
+    for (int i = 0; !err && i < OP_MAX_WAITS; i++)
+        if (op->wait[i] >= 0)
+            err = dev_event_wait(r->engine->config.dev, run_event(r->rig, r->program, r->action, op->wait[i]),
+                                 run_stream(r, op));
+    return err;
+}
+
+err_t run_record(const struct run *r, const struct op *op)
+{
+    if (op->event < 0)
+        return OK;
+    return dev_event_record(r->engine->config.dev, run_event(r->rig, r->program, r->action, op->event),
+                            run_stream(r, op));
 }
 
 static err_t run_op(const struct run *r, const struct op *op)
 {
     run_op_fn fn = run_kernel_ops[op->kind] ? run_kernel_ops[op->kind] : run_step_ops[op->kind];
     assert(fn);
-    struct engine_profile *profile = r->engine->profile;
-    if (!profile)
-        return fn(r, op);
-    int64_t start = clock_mono_ns();
-    err_t err = fn(r, op);
-    profile->ns[op->kind] += clock_mono_ns() - start;
-    profile->calls[op->kind]++;
-    return err;
+    err_t err = run_waits(r, op);
+    if (!err)
+        err = r->engine->profile ? profile_op(r, op, fn) : fn(r, op);
+    return err ? err : run_record(r, op);
 }
 
-static err_t run_action(struct run *r, const struct action *a)
+static bool canceled(const struct run *r)
+{
+    const _Atomic int *cancel = r->engine->config.cancel;
+    return cancel && atomic_load(cancel);
+}
+
+static err_t run_action(struct run *r, const struct action *a, struct why *why)
 {
     const struct program *p = r->program;
     r->action = a;
     r->samples = a->micro >= 0 && a->micro < p->n_micros ? p->micros[a->micro].samples : p->max_samples;
     for (int i = 0; i < a->n_ops; i++) {
-        err_t err = run_op(r, &p->ops[a->first_op + i]);
+        const struct op *op = &p->ops[a->first_op + i];
+        err_t err = run_op(r, op);
         if (err) {
-            if (err != ERR_CANCELED)
+            if (err != ERR_CANCELED && !canceled(r))
                 log_error("op_failed action=%s micro=%d op=%s index=%d error=%s", action_name(a->kind), a->micro,
-                          op_name(p->ops[a->first_op + i].kind), a->first_op + i, err_name(err));
-            return err;
+                          op_name(op->kind), a->first_op + i, err_name(err));
+            return why_set(why, err, "%s in %s failed: %s", op_name(op->kind), action_name(a->kind), err_text(err));
         }
     }
     return OK;
 }
 
-err_t run_program(struct run *r, run_before_fn before, void *arg)
+static err_t run_actions(struct run *r, run_before_fn before, void *arg, struct why *why)
 {
-    const _Atomic int *cancel = r->engine->config.cancel;
-    for (int i = 0; i < r->program->n_actions; i++) {
+    struct dev *dev = r->engine->config.dev;
+    err_t err = OK;
+    for (int i = 0; !err && i < r->program->n_actions; i++) {
         const struct action *a = &r->program->actions[i];
-        if (cancel && atomic_load_explicit(cancel, memory_order_relaxed))
+        if (a->kind == ACT_SNAPSHOT)
+            continue; /* engine_snapshot, on the steps that save */
+        if (canceled(r))
             return ERR_CANCELED;
-        err_t err = before(arg, a);
-        if (!err)
-            err = run_action(r, a);
-        if (err)
-            return err;
+        dev_range_begin(dev, r->rig->ranges[i]);
+        err = before(arg, a);
+        err = err ? err : run_action(r, a, why);
+        dev_range_end(dev);
     }
-    return kern_stream_sync(r->engine->stream);
+    return err;
+}
+
+/* The copy stream is not waited for: a snapshot goes on behind the steps. */
+static err_t wait_for_streams(const struct run *r, struct why *why)
+{
+    const struct engine *e = r->engine;
+    err_t err = OK;
+    for (int s = 0; !err && s < STREAM_COUNT; s++)
+        if (r->rig->uses[s] && (s == STREAM_COMPUTE || e->stream[s] != e->stream[STREAM_COMPUTE]))
+            err = dev_stream_sync(e->stream[s], why);
+    return err;
+}
+
+err_t run_program(struct run *r, run_before_fn before, void *arg, struct why *why)
+{
+    err_t err = run_actions(r, before, arg, why);
+    err = err ? err : host_fetch(r->engine, r->program, r->rig);
+    err = err ? err : wait_for_streams(r, why);
+    if (canceled(r) || err == ERR_CANCELED)
+        return why_set(why, ERR_CANCELED, "the epoch has ended");
+    if (!err)
+        profile_collect(r->engine);
+    return err;
 }

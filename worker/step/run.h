@@ -1,4 +1,5 @@
-/* Running a program: actions in order, each op by the function that its kind's row names. Compute thread. */
+/* Running a program: actions in order, each op by the function that its kind's row names, on the stream that it names.
+ * Compute thread. */
 #ifndef DTD_WORKER_STEP_RUN_H
 #define DTD_WORKER_STEP_RUN_H
 
@@ -8,7 +9,7 @@
 struct run {
     struct engine *engine;
     const struct program *program;
-    struct comm_group **groups;
+    const struct engine_rig *rig;
     const struct action *action;
     int64_t samples; /* of the action's microbatch; program.max_samples where there is none */
     double lr;
@@ -21,14 +22,49 @@ typedef err_t (*run_op_fn)(const struct run *r, const struct op *op);
 void *run_arg(const struct run *r, const struct op *op, int index);
 /* Instance `slot` of an operand's buffer. */
 void *run_arg_slot(const struct run *r, const struct op *op, int index, int64_t slot);
+/* Which instance of a buffer an action means. */
+int64_t run_slot(const struct buffer *b, const struct action *a);
 static inline int64_t run_dim(const struct run *r, struct graph_dim d)
 {
     return program_dim(r->program, d, r->samples);
 }
+static inline struct kern_stream *run_stream(const struct run *r, const struct op *op)
+{
+    return r->engine->stream[op->stream];
+}
+/* The instance of event `event` (of op.wait or op.event) that an action means. */
+struct dev_event *run_event(const struct engine_rig *rig, const struct program *p, const struct action *a, int event);
+/* What of an op is common to all kinds: its waits before it, its record behind it. */
+NODISCARD err_t run_waits(const struct run *r, const struct op *op);
+NODISCARD err_t run_record(const struct run *r, const struct op *op);
 
 /* Called before the first op of an action; ERR_* ends the run. */
 typedef err_t (*run_before_fn)(void *arg, const struct action *a);
-NODISCARD err_t run_program(struct run *r, run_before_fn before, void *arg);
+/* All actions but the snapshot, then the scalars to the host, then waits for the streams. ERR_CANCELED when the epoch
+ * has ended meanwhile. */
+NODISCARD err_t run_program(struct run *r, run_before_fn before, void *arg, struct why *why);
+
+NODISCARD err_t rig_init(struct engine *e, const struct program *p, struct engine_rig *ret, struct why *why);
+void rig_fini(struct engine *e, const struct program *p, struct engine_rig *rig);
+
+/* ---- host.c ---- */
+
+NODISCARD err_t host_init(struct engine *e, struct why *why);
+void host_fini(struct engine *e);
+/* Where the next microbatch's ids and targets are to be written; waits until the device has let go of it. */
+NODISCARD err_t host_batch(struct engine *e, const struct program *p, const struct action *a, int32_t **ret_ids,
+                           int32_t **ret_targets, struct why *why);
+/* They are written: `n` tokens go to the device on the compute stream. */
+NODISCARD err_t host_batch_written(struct engine *e, const struct program *p, const struct action *a, int64_t n);
+/* Queues the scalars' way back, each behind its last writer. */
+NODISCARD err_t host_fetch(struct engine *e, const struct program *p, const struct engine_rig *rig);
+
+/* ---- profile.c ---- */
+
+void profile_free(struct engine *e);
+NODISCARD err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn);
+/* After the streams were waited for. */
+void profile_collect(struct engine *e);
 
 extern const run_op_fn run_kernel_ops[OP_KIND_COUNT], run_step_ops[OP_KIND_COUNT];
 

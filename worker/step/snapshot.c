@@ -2,6 +2,8 @@
  * share one cell. Names are torchtitan's (common/ckpt). */
 #include "worker/step/snapshot.h"
 
+#include "worker/step/run.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,6 +61,7 @@ static err_t add_step(struct snapshot *s, const struct engine *e, int tensor)
     x->dtype = DT_F32;
     x->bytes = sizeof(s->updates);
     x->data = &s->updates;
+    x->host = true;
     snprintf(x->fqn, sizeof(x->fqn), "optimizer.state.%s.step", e->config.graph->tensors[tensor].name);
     return OK;
 }
@@ -197,15 +200,70 @@ void snapshot_fini(struct snapshot *s)
     *s = (struct snapshot){0};
 }
 
-void snapshot_copy(struct snapshot *s, const struct engine *e, void *arena)
+/* ---- copying ---- */
+
+/* The action that a program has for it, and its one op: which stream, behind which event, and which event says that it
+ * is over. */
+static const struct op *snapshot_op(const struct engine *e, const struct action **ret_action)
 {
-    s->updates = (float)e->updates;
-    for (int i = 0; i < s->n; i++)
-        memcpy((uint8_t *)arena + s->pieces[i].arena_offset, s->pieces[i].data, s->pieces[i].bytes);
+    const struct program *p = &e->train;
+    for (int i = 0; i < p->n_actions; i++)
+        if (p->actions[i].kind == ACT_SNAPSHOT) {
+            *ret_action = &p->actions[i];
+            return &p->ops[p->actions[i].first_op];
+        }
+    assert(!"a training program has a snapshot");
+    return NULL;
 }
 
-void snapshot_restore(const struct snapshot *s, const void *arena, int first, int end)
+static struct dev_event *snapshot_event(const struct engine *e)
 {
-    for (int i = first; i < end; i++)
-        memcpy(s->pieces[i].data, (const uint8_t *)arena + s->pieces[i].arena_offset, s->pieces[i].bytes);
+    const struct action *a = NULL;
+    const struct op *op = snapshot_op(e, &a);
+    return run_event(&e->train_rig, &e->train, a, op->event);
+}
+
+err_t snapshot_copy(struct snapshot *s, struct engine *e, void *arena)
+{
+    struct run r = {.engine = e, .program = &e->train, .rig = &e->train_rig};
+    const struct op *op = snapshot_op(e, &r.action);
+    err_t err = run_waits(&r, op);
+    s->updates = (float)e->updates;
+    for (int i = 0; !err && i < s->n; i++) {
+        const struct snapshot_piece *x = &s->pieces[i];
+        uint8_t *to = (uint8_t *)arena + x->arena_offset;
+        if (x->host)
+            memcpy(to, x->data, x->bytes);
+        else
+            err = dev_copy(run_stream(&r, op), to, x->data, x->bytes);
+    }
+    return err ? err : run_record(&r, op);
+}
+
+bool snapshot_over(const struct engine *e)
+{
+    return dev_event_over(e->config.dev, snapshot_event(e));
+}
+
+err_t snapshot_wait(const struct engine *e, struct why *why)
+{
+    return dev_event_sync(e->config.dev, snapshot_event(e), why);
+}
+
+err_t snapshot_restore(const struct snapshot *s, struct engine *e, const void *arena, int first, int end,
+                       struct why *why)
+{
+    struct kern_stream *stream = e->stream[STREAM_COMPUTE];
+    err_t err = OK;
+    for (int i = first; !err && i < end; i++) {
+        const struct snapshot_piece *x = &s->pieces[i];
+        const uint8_t *from = (const uint8_t *)arena + x->arena_offset;
+        if (x->host)
+            memcpy(x->data, from, x->bytes);
+        else
+            err = dev_copy(stream, x->data, from, x->bytes);
+    }
+    if (err)
+        return why_set(why, err, "cannot copy the state to the device: %s", err_text(err));
+    return dev_stream_sync(stream, why);
 }

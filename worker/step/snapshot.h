@@ -1,6 +1,7 @@
 /* What a rank saves and what it loads, as lists of pieces: a box of a named tensor, where it lies in the engine's
  * memory and where in the arena. Copying into the arena is all that a save costs the training; the bytes belong to
- * dtd-io then. */
+ * dtd-io then. On a device that runs beside the thread the copies go on behind the next steps, whose update waits for
+ * them there. */
 #ifndef DTD_WORKER_STEP_SNAPSHOT_H
 #define DTD_WORKER_STEP_SNAPSHOT_H
 
@@ -16,7 +17,8 @@ struct snapshot_piece {
     int ndim;
     int64_t shape[GRAPH_MAX_DIMS]; /* of the whole tensor */
     struct box box;
-    void *data; /* in the engine, contiguous */
+    void *data; /* on the engine's device, contiguous */
+    bool host;  /* no, in the host's memory: the optimizer's step */
     size_t bytes, arena_offset;
 };
 
@@ -39,10 +41,15 @@ NODISCARD err_t snapshot_fit(struct snapshot *s, size_t arena_bytes);
 int snapshot_place(struct snapshot *s, int first, size_t arena_bytes);
 void snapshot_fini(struct snapshot *s);
 
-/* Engine to arena, all pieces. */
-void snapshot_copy(struct snapshot *s, const struct engine *e, void *arena);
-/* Arena to engine, pieces first .. end-1. */
-void snapshot_restore(const struct snapshot *s, const void *arena, int first, int end);
+/* Engine to arena, all pieces, behind the last update; the arena must be mapped, and pinned on a device that does not
+ * see the host's memory. Returns once the copies are queued: the arena is whole when snapshot_over says so. */
+NODISCARD err_t snapshot_copy(struct snapshot *s, struct engine *e, void *arena);
+bool snapshot_over(const struct engine *e);
+/* Waits for it, and says what went wrong on the way. */
+NODISCARD err_t snapshot_wait(const struct engine *e, struct why *why);
+/* Arena to engine, pieces first .. end-1; done when it returns. */
+NODISCARD err_t snapshot_restore(const struct snapshot *s, struct engine *e, const void *arena, int first, int end,
+                                 struct why *why);
 
 /* The scalars of a checkpoint as torchtitan names them, and the data position: rank 0's. Freed by
  * snapshot_scalars_free. */

@@ -51,8 +51,10 @@ static err_t gather_round(struct comm_group *g, const uint8_t *src, uint8_t *dst
     return err;
 }
 
-err_t shm_all_gather(struct comm_group *g, const void *src, void *dst, const int64_t *counts, enum dtype dtype)
+err_t shm_all_gather(struct comm_group *g, struct kern_stream *stream, const void *src, void *dst,
+                     const int64_t *counts, enum dtype dtype)
 {
+    (void)stream;
     const int64_t size = (int64_t)dtype_bytes(dtype);
     int64_t most = 0;
     bool all = true;

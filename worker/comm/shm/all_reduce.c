@@ -90,8 +90,10 @@ static err_t reduce_private(struct comm_group *g, uint8_t *x, int64_t n, enum dt
     return shm_barrier(g); /* the windows are free for the next collective, of whichever group */
 }
 
-err_t shm_all_reduce(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op)
+err_t shm_all_reduce(struct comm_group *g, struct kern_stream *stream, void *x, int64_t n, enum dtype dtype,
+                     enum reduce_op op)
 {
+    (void)stream;
     size_t bytes = (size_t)n * dtype_bytes(dtype);
     if (g->n == 1 || n == 0)
         return shm_barrier(g);
@@ -100,4 +102,9 @@ err_t shm_all_reduce(struct comm_group *g, void *x, int64_t n, enum dtype dtype,
     if (shm_is_shared(g, x, bytes))
         return reduce_shared(g, x, n, dtype, op);
     return reduce_private(g, x, n, dtype, op);
+}
+
+err_t shm_agree(struct comm_group *g, int64_t *x, enum reduce_op op)
+{
+    return shm_all_reduce(g, NULL, x, 1, DT_I64, op);
 }

@@ -23,6 +23,7 @@ const struct comm_backend comm_backend_shm = {
     .reduce_scatter = shm_reduce_scatter,
     .broadcast = shm_broadcast,
     .barrier = shm_barrier,
+    .agree = shm_agree,
     .tree_reduce = shm_tree_reduce,
 };
 

@@ -16,8 +16,9 @@ static err_t broadcast_shared(struct comm_group *g, void *x, int64_t bytes, int 
     return shm_barrier(g);
 }
 
-err_t shm_broadcast(struct comm_group *g, void *x, int64_t bytes, int root)
+err_t shm_broadcast(struct comm_group *g, struct kern_stream *stream, void *x, int64_t bytes, int root)
 {
+    (void)stream;
     if (g->n == 1 || bytes == 0)
         return shm_barrier(g);
     if (shm_is_shared(g, x, (size_t)bytes))

@@ -47,9 +47,10 @@ static err_t scatter_round(struct comm_group *g, const uint8_t *src, uint8_t *ds
     return OK;
 }
 
-err_t shm_reduce_scatter(struct comm_group *g, const void *src, void *dst, const int64_t *counts, enum dtype dtype,
-                         enum reduce_op op)
+err_t shm_reduce_scatter(struct comm_group *g, struct kern_stream *stream, const void *src, void *dst,
+                         const int64_t *counts, enum dtype dtype, enum reduce_op op)
 {
+    (void)stream;
     assert(dtype_bytes(dtype));
     const int64_t size = (int64_t)dtype_bytes(dtype), cell = (int64_t)SHM_BLOCK / size / g->n;
     int64_t most = 0, total = 0, skip = 0;

@@ -103,11 +103,15 @@ void shm_futex_wake(_Atomic uint32_t *word);
  * any of the sources. Only elementwise, so that any cut of the range gives the same bits. */
 void shm_reduce(void *dst, const void *const *src, int n_src, int64_t n, enum dtype dtype, enum reduce_op op);
 
-err_t shm_all_reduce(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op);
-err_t shm_all_gather(struct comm_group *g, const void *src, void *dst, const int64_t *counts, enum dtype dtype);
-err_t shm_reduce_scatter(struct comm_group *g, const void *src, void *dst, const int64_t *counts, enum dtype dtype,
-                         enum reduce_op op);
-err_t shm_broadcast(struct comm_group *g, void *x, int64_t bytes, int root);
+/* Host memory only, done on return: the stream is not used. */
+err_t shm_all_reduce(struct comm_group *g, struct kern_stream *stream, void *x, int64_t n, enum dtype dtype,
+                     enum reduce_op op);
+err_t shm_all_gather(struct comm_group *g, struct kern_stream *stream, const void *src, void *dst,
+                     const int64_t *counts, enum dtype dtype);
+err_t shm_reduce_scatter(struct comm_group *g, struct kern_stream *stream, const void *src, void *dst,
+                         const int64_t *counts, enum dtype dtype, enum reduce_op op);
+err_t shm_broadcast(struct comm_group *g, struct kern_stream *stream, void *x, int64_t bytes, int root);
+err_t shm_agree(struct comm_group *g, int64_t *x, enum reduce_op op);
 err_t shm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves, void *out,
                       int64_t n, enum dtype dtype);
 

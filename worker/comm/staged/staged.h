@@ -1,0 +1,76 @@
+/* The staged backend: collectives on a device's memory through the shared segment of the node's host. It needs nothing
+ * but copies, so it serves any device, any number of workers on one of them, and as the second opinion on NCCL.
+ *
+ * Each rank has two halves of pinned memory in the segment of an inner shm comm. A collective runs in rounds that take
+ * turns with the halves: while the ranks combine one on the host, the next is copied from the device into the other.
+ * The calling thread waits for a round's data; the copies back are left to the stream. */
+#ifndef DTD_WORKER_COMM_STAGED_STAGED_H
+#define DTD_WORKER_COMM_STAGED_STAGED_H
+
+#include "worker/comm/backend.h"
+
+#define STAGED_HALF ((int64_t)2 << 20) /* large enough for a bus's full rate, small enough to overlap */
+
+struct staged_comm {
+    struct comm base;
+    struct comm *inner;
+    struct dev *dev;
+    uint8_t *half[2];
+    bool pinned;
+    struct dev_event *arrived[2]; /* the round's bytes are in its half */
+    struct dev_event *left;       /* the last collective's have left both */
+};
+
+struct staged_group {
+    struct comm_group base;
+    struct comm_group *inner;
+};
+
+/* A collective in rounds. `cell`: elements of one member (or of all, where there is one buffer) in a round. */
+struct staged_call {
+    struct staged_comm *comm;
+    struct comm_group *group, *inner;
+    struct kern_stream *stream;
+    const uint8_t *src;
+    uint8_t *dst;
+    const int64_t *counts; /* elements of each member; NULL: `n` elements in one buffer */
+    int64_t n, cell, size; /* size: bytes of an element */
+    enum dtype dtype;
+    enum reduce_op op;
+    int root;
+};
+
+/* What a collective does in round `i` with its half: queue the copies in, combine on the host, queue the copies out. */
+struct staged_steps {
+    err_t (*fetch)(const struct staged_call *c, int64_t i, uint8_t *half);
+    err_t (*combine)(const struct staged_call *c, int64_t i, uint8_t *half);
+    err_t (*put)(const struct staged_call *c, int64_t i, uint8_t *half);
+};
+NODISCARD err_t staged_run(const struct staged_call *c, const struct staged_steps *steps, int64_t rounds);
+
+static inline struct staged_comm *staged_of(const struct comm_group *g)
+{
+    return (struct staged_comm *)g->comm;
+}
+static inline struct comm_group *staged_inner(const struct comm_group *g)
+{
+    return ((const struct staged_group *)g)->inner;
+}
+/* How many of `count` elements fall into round `i`. */
+static inline int64_t staged_part(const struct staged_call *c, int64_t count, int64_t i)
+{
+    int64_t left = count - i * c->cell;
+    return left < 0 ? 0 : left < c->cell ? left : c->cell;
+}
+/* Rounds until the largest count is done. */
+int64_t staged_rounds(const struct staged_call *c);
+
+err_t staged_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,
+                        enum reduce_op op);
+err_t staged_all_gather(struct comm_group *g, struct kern_stream *s, const void *src, void *dst, const int64_t *counts,
+                        enum dtype dtype);
+err_t staged_reduce_scatter(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
+                            const int64_t *counts, enum dtype dtype, enum reduce_op op);
+err_t staged_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root);
+
+#endif
