@@ -81,6 +81,29 @@ static err_t check_gemm(const struct check_at *at, const struct op *op, struct w
     return OK;
 }
 
+/* Elements from the start of a run to a buffer in it. */
+static int64_t element_of(const struct program *p, const struct buffer *b)
+{
+    return (b->offset - p->buffers[b->run].offset) / (int64_t)dtype_bytes(b->dtype);
+}
+
+/* One op casts all parameters, so each copy must stand where its parameter does. */
+static err_t check_cast(const struct check_at *at, const struct op *op, struct why *why)
+{
+    const struct program *p = at->p;
+    const struct operand *x = &op->arg[0], *y = &op->arg[1];
+    for (int i = 0; i < p->n_buffers; i++) {
+        const struct buffer *b = &p->buffers[i];
+        if (b->run != y->buffer)
+            continue;
+        int from = b->tensor >= 0 ? p->param_buffer[b->tensor] : -1;
+        if (from < 0 || p->buffers[from].run != x->buffer || !dtype_bytes(b->dtype) ||
+            !dtype_bytes(p->buffers[from].dtype) || element_of(p, b) != element_of(p, &p->buffers[from]))
+            return check_fail(at, why, "casts what is not its parameter to %s", b->name);
+    }
+    return OK;
+}
+
 /* The group that sums a partial is the set of ranks that differ from this one on partial axes only. */
 static err_t check_group(const struct check_at *at, const struct op *op, struct why *why)
 {
@@ -118,6 +141,8 @@ static err_t check_op(const struct check_at *at, const struct op *op, const bool
             e = check_fail(at, why, "waits for event %d, which nothing records", op->wait[i]);
     if (!e && op->kind == OP_GEMM)
         e = check_gemm(at, op, why);
+    if (!e && op->kind == OP_CAST)
+        e = check_cast(at, op, why);
     if (!e && check_is_collective(op))
         e = check_group(at, op, why);
     return e ? e : check_operand_shapes(at, op, why);
@@ -144,6 +169,18 @@ static err_t check_structure(const struct program *p, struct why *why)
         }
     free(recorded);
     return e;
+}
+
+/* Every parameter has its buffers, which then are what check_rank.c follows. */
+static err_t check_params(const struct graph *g, const struct program *p, struct why *why)
+{
+    const int *const lists[] = {p->param_buffer, p->grad_buffer, p->m_buffer, p->v_buffer};
+    for (int t = 0; t < g->n_tensors; t++)
+        for (int i = 0; i < (p->mode == MODE_TRAIN ? 4 : 1) && g->tensors[t].kind == GT_PARAM; i++)
+            if (lists[i][t] < 0 || lists[i][t] >= p->n_buffers || p->buffers[lists[i][t]].tensor != t)
+                return why_set(why, ERR_INVALID, "rank %d: %s has no buffer of its own for value, gradient or moments",
+                               p->rank, g->tensors[t].name);
+    return OK;
 }
 
 /* ---- the batch ---- */
@@ -414,9 +451,11 @@ err_t plan_check(const struct graph *g, const struct program *programs, int n, s
         if (p->rank != r || mesh_workers(&p->mesh) != n || p->mode != programs->mode)
             return why_set(why, ERR_INVALID, "program %d of %d is of rank %d of %d, or of another mode", r, n, p->rank,
                            mesh_workers(&p->mesh));
-        e = check_structure(p, why);
+        e = check_params(g, p, why);
         if (!e)
-            e = check_rank(g, p, why);
+            e = check_structure(p, why);
+        if (!e)
+            e = check_rank(p, why);
     }
     if (!e)
         e = check_batch(programs, n, why);

@@ -49,6 +49,6 @@ bool places_in_run(const struct program *p, int buffer, int run);
 
 /* Two steps of one rank: what is read has been written in this step and not been overwritten, partials are reduced once
  * before use, every parameter is updated once, and accesses from different streams are ordered by events. */
-NODISCARD err_t check_rank(const struct graph *g, const struct program *p, struct why *why);
+NODISCARD err_t check_rank(const struct program *p, struct why *why);
 
 #endif

@@ -4,7 +4,9 @@
  *
  * Order between streams is kept with vector clocks: an op knows how far it is behind every stream, an event carries
  * that knowledge to who waits. An access is right when the op knows of the last write, and for a write also of the last
- * reads, of the place and of every place that shares bytes with it. */
+ * reads, of the place and of every place that shares bytes with it. The host's batch is a write on the compute stream
+ * before a forward; what it reads it reads behind all streams. Nothing else is taken for granted between two steps. A
+ * run saves in some steps and not in others, so both are followed: no order may hang on a save. */
 #include "common/plan/check.h"
 
 #include <stdlib.h>
@@ -104,14 +106,15 @@ static err_t order_fail(const struct rank_check *c, int place, int other, const 
         name_of(c, place), other == place ? "an earlier op on" : "an op on the same bytes as", name_of(c, other));
 }
 
-static err_t order_check(const struct rank_check *c, const struct clock *now, int place, int other, bool write)
+/* `writes`: the words for a write, NULL for a read. */
+static err_t order_check(const struct rank_check *c, const struct clock *now, int place, int other, const char *writes)
 {
     const struct state *s = &c->state[other];
     if (s->write_time > now->t[s->write_stream])
-        return order_fail(c, place, other, write ? "writes" : "reads");
-    for (int k = 0; k < STREAM_COUNT && write; k++)
+        return order_fail(c, place, other, writes ? writes : "reads");
+    for (int k = 0; k < STREAM_COUNT && writes; k++)
         if (s->read_time[k] > now->t[k])
-            return order_fail(c, place, other, "writes");
+            return order_fail(c, place, other, writes);
     return OK;
 }
 
@@ -192,9 +195,9 @@ static err_t operand_write(struct rank_check *c, const struct op *op, int place,
 
 static err_t order_operand(struct rank_check *c, const struct clock *now, int place, bool write)
 {
-    err_t e = order_check(c, now, place, place, write);
+    err_t e = order_check(c, now, place, place, write ? "writes" : NULL);
     for (int i = c->places.overlap_first[place]; write && !e && i < c->places.overlap_first[place + 1]; i++)
-        e = order_check(c, now, place, c->places.overlaps[i], true);
+        e = order_check(c, now, place, c->places.overlaps[i], "writes");
     return e;
 }
 
@@ -360,15 +363,37 @@ static err_t step_end(struct rank_check *c, int step)
     return OK;
 }
 
-static err_t step_check(struct rank_check *c, int step)
+/* The host brings the microbatch: what is put into the compute stream before the forward's first op. */
+static err_t host_fills(struct rank_check *c)
+{
+    const int inputs[] = {c->p->ids_buffer, c->p->targets_buffer};
+    struct clock *now = &c->streams[STREAM_COMPUTE];
+    err_t e = OK;
+    now->t[STREAM_COMPUTE]++;
+    for (int i = 0; i < 2 && !e; i++) {
+        int place = inputs[i] >= 0 ? c->places.first[inputs[i]] : -1;
+        if (place < 0)
+            continue;
+        e = order_check(c, now, place, place, "finds the host writing");
+        touch(c, now, STREAM_COMPUTE, place, 'w');
+    }
+    return e;
+}
+
+static err_t step_check(struct rank_check *c, int step, bool saves)
 {
     err_t e = OK;
     age(c, true, 0);
     for (int a = 0; a < c->p->n_actions && !e; a++) {
         const struct action *action = &c->p->actions[a];
+        if (action->kind == ACT_SNAPSHOT && !saves)
+            continue;
         c->at.action = a;
-        if (action->kind == ACT_FORWARD)
+        c->at.op = action->first_op;
+        if (action->kind == ACT_FORWARD) {
             age(c, false, action->slot);
+            e = host_fills(c);
+        }
         for (int i = 0; i < action->n_ops && !e; i++) {
             c->at.op = action->first_op + i;
             e = op_check(c, &c->p->ops[c->at.op]);
@@ -377,28 +402,43 @@ static err_t step_check(struct rank_check *c, int step)
     return e ? e : step_end(c, step);
 }
 
-err_t check_rank(const struct graph *g, const struct program *p, struct why *why)
+/* Before the first step: parameters and moments are there, everything else is yet to be written. */
+static void state_init(struct rank_check *c)
+{
+    const struct program *p = c->p;
+    memset(c->state, 0, ((size_t)c->places.n + 1) * sizeof(*c->state));
+    memset(c->event, 0, ((size_t)check_events(p) + 1) * sizeof(*c->event));
+    memset(c->streams, 0, sizeof(c->streams));
+    for (int i = 0; i < c->places.n; i++) {
+        int b = c->places.place[i].buffer;
+        bool given = p->buffers[b].space == SPACE_PARAM || p->buffers[b].space == SPACE_OPT || b == p->ids_buffer ||
+                     b == p->targets_buffer;
+        c->state[i].value = given ? VALUE_SET : VALUE_NONE;
+    }
+}
+
+static bool has_saves(const struct program *p)
+{
+    for (int a = 0; a < p->n_actions; a++)
+        if (p->actions[a].kind == ACT_SNAPSHOT)
+            return true;
+    return false;
+}
+
+err_t check_rank(const struct program *p, struct why *why)
 {
     struct rank_check c = {.p = p, .at = {.p = p}, .why = why};
-    (void)g;
     err_t e = places_check(p, &c.places, why);
     if (e)
         return e;
-    e = ERR_NOMEM;
     c.state = calloc((size_t)c.places.n + 1, sizeof(*c.state));
     c.event = calloc((size_t)check_events(p) + 1, sizeof(*c.event));
-    if (!c.state || !c.event)
-        goto out_free;
-    for (int i = 0; i < c.places.n; i++) {
-        int b = c.places.place[i].buffer;
-        bool given = p->buffers[b].space == SPACE_PARAM || p->buffers[b].space == SPACE_OPT || b == p->ids_buffer ||
-                     b == p->targets_buffer;
-        c.state[i].value = given ? VALUE_SET : VALUE_NONE;
+    e = c.state && c.event ? OK : ERR_NOMEM;
+    for (int saves = has_saves(p); saves >= 0 && !e; saves--) {
+        state_init(&c);
+        for (int step = 0; step < 2 && !e; step++)
+            e = step_check(&c, step, saves);
     }
-    e = OK;
-    for (int step = 0; step < 2 && !e; step++)
-        e = step_check(&c, step);
-out_free:
     free(c.state);
     free(c.event);
     places_fini(&c.places);

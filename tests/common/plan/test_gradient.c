@@ -1,251 +1,29 @@
-/* The compiled gradient against central differences of the compiled loss, float64 on the reference kernels.
- *
- * The interpreter below is the slow and obvious one: no streams, no collectives (one rank), every buffer at its planned
- * place, so a wrong place or a wrong in-place choice shows as a wrong number. */
+/* The compiled gradient against central differences of the compiled loss, float64 on the reference kernels; and a
+ * program in bfloat16 against its twin in float64. */
 #include "common/base/rng.h"
 #include "common/plan/models/models.h"
-#include "kernels/kernels.h"
-#include "tests/common/plan/plan_fixture.h"
+#include "tests/common/plan/machine.h"
 
 #include <math.h>
 
-struct machine {
-    const struct program *p;
-    const struct kern_ops *k;
-    struct kern_stream *s;
-    char *space[SPACE_COUNT];
-    const struct action *action;
-    int64_t samples;
-    const int32_t *ids, *targets; /* of the global batch */
-};
-
-static void *arg_slot(const struct machine *m, const struct op *op, int i, int64_t slot)
-{
-    if (op->arg[i].buffer < 0)
-        return NULL;
-    const struct buffer *b = &m->p->buffers[op->arg[i].buffer];
-    return m->space[b->space] + b->offset + slot * b->slot_bytes +
-           (program_dim(m->p, op->arg[i].offset, m->samples) + op->arg[i].col) * (int64_t)dtype_bytes(b->dtype);
-}
-
-static void *arg(const struct machine *m, const struct op *op, int i)
-{
-    bool micro = op->arg[i].buffer >= 0 && m->p->buffers[op->arg[i].buffer].slot_index == SLOT_MICRO;
-    return arg_slot(m, op, i, micro && m->action->micro >= 0 ? m->action->micro : 0);
-}
-
-static void tree_leaf(struct machine *m, const struct op *op, int64_t n)
-{
-    const struct program *p = m->p;
-    int micro = m->action->micro, h = sumtree_height(p->n_micros, p->first_micro, micro);
-    int c = sumtree_merges(p->n_micros, p->first_micro, micro);
-    const double *from = arg(m, op, 0);
-    if (c == 0)
-        memcpy(arg_slot(m, op, 1, h), from, (size_t)n * sizeof(double));
-    for (int i = 1; i <= c; i++) {
-        double *to = arg_slot(m, op, 1, h - i);
-        for (int64_t k = 0; k < n; k++)
-            to[k] += from[k];
-        from = to;
-    }
-}
-
-#define A(i) arg(m, op, i)
-
-static void run_norms(struct machine *m, const struct op *op, int64_t t, int64_t n)
-{
-    const struct kern_ops *k = m->k;
-    struct kern_stream *s = m->s;
-    if (op->kind == OP_RMSNORM)
-        k->rmsnorm(s, t, n, op->eps, A(0), A(1), A(2), A(3), A(4), A(5));
-    else if (op->kind == OP_RMSNORM_GRAD)
-        k->rmsnorm_grad(s, t, n, A(0), A(1), A(2), A(3), A(4), A(5), A(6));
-    else if (op->kind == OP_LAYERNORM)
-        k->layernorm(s, t, n, op->eps, A(0), A(1), A(2), A(3), A(4), A(5), A(6), A(7));
-    else
-        k->layernorm_grad(s, t, n, A(0), A(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8));
-}
-
-static void run_attention(struct machine *m, const struct op *op, int64_t batch)
-{
-    struct kern_attention a = {batch,   m->p->seq, op->heads, op->kv_heads, op->head_dim,
-                               op->lda, op->ldb,   op->ldb,   op->ldc,      (op->flags & OPF_CAUSAL) != 0,
-                               A(0),    A(1),      A(2),      A(3),         A(4)};
-    struct kern_attention_grad g = {a, NULL, NULL, NULL, NULL};
-    if (op->kind == OP_ATTENTION) {
-        assert_ok(m->k->attention(m->s, &a));
-        return;
-    }
-    g.d_o = A(5);
-    g.d_q = A(6);
-    g.d_k = A(7);
-    g.d_v = A(8);
-    assert_ok(m->k->attention_grad(m->s, &g));
-}
-
-static void run_gemm(struct machine *m, const struct op *op)
-{
-    struct kern_gemm g = {(op->flags & OPF_TRANS_A) != 0,
-                          (op->flags & OPF_TRANS_B) != 0,
-                          (op->flags & OPF_ACC) != 0,
-                          program_dim(m->p, op->m, m->samples),
-                          program_dim(m->p, op->n, m->samples),
-                          program_dim(m->p, op->k, m->samples),
-                          op->lda,
-                          op->ldb,
-                          op->ldc,
-                          A(0),
-                          A(1),
-                          A(2),
-                          A(3)};
-    assert_ok(m->k->gemm(m->s, &g));
-}
-
-static void run_op(struct machine *m, const struct op *op)
-{
-    const struct kern_ops *k = m->k;
-    struct kern_stream *s = m->s;
-    int64_t t = program_dim(m->p, op->m, m->samples), n = program_dim(m->p, op->n, m->samples), seq = m->p->seq;
-    switch (op->kind) {
-    case OP_ZERO:
-        memset(A(0), 0, (size_t)(t * n) * sizeof(double));
-        break;
-    case OP_EMBED:
-        k->embed(s, t, n, seq, A(0), A(1), A(2), A(3));
-        break;
-    case OP_EMBED_GRAD:
-        k->embed_grad(s, t, n, seq, A(0), A(1), A(2), A(3));
-        break;
-    case OP_GEMM:
-        run_gemm(m, op);
-        break;
-    case OP_BIAS_GRAD:
-        k->bias_grad(s, t, n, A(0), A(1));
-        break;
-    case OP_RMSNORM:
-    case OP_RMSNORM_GRAD:
-    case OP_LAYERNORM:
-    case OP_LAYERNORM_GRAD:
-        run_norms(m, op, t, n);
-        break;
-    case OP_ROPE:
-        k->rope(s, t, seq, 0, op->heads, op->head_dim, op->lda, op->theta, (op->flags & OPF_INVERSE) != 0, A(0));
-        break;
-    case OP_ATTENTION:
-    case OP_ATTENTION_GRAD:
-        run_attention(m, op, t);
-        break;
-    case OP_SWIGLU:
-        k->swiglu(s, t * n, A(0), A(1), A(2));
-        break;
-    case OP_SWIGLU_GRAD:
-        k->swiglu_grad(s, t * n, A(0), A(1), A(2), A(3), A(4));
-        break;
-    case OP_GELU:
-        k->gelu(s, t * n, A(0), A(1));
-        break;
-    case OP_GELU_GRAD:
-        k->gelu_grad(s, t * n, A(0), A(1), A(2));
-        break;
-    case OP_RELU:
-        k->relu(s, t * n, A(0), A(1));
-        break;
-    case OP_RELU_GRAD:
-        k->relu_grad(s, t * n, A(0), A(1), A(2));
-        break;
-    case OP_COPY:
-        k->copy(s, t * n, A(0), A(1));
-        break;
-    case OP_ADD:
-        k->add(s, t * n, A(0), A(1), A(2));
-        break;
-    case OP_CROSS_ENTROPY:
-        k->cross_entropy(s, t, n, A(1), (op->flags & OPF_GRAD) != 0, m->p->loss_scale, A(0), A(2));
-        break;
-    case OP_TREE_LEAF:
-        tree_leaf(m, op, t);
-        break;
-    case OP_TREE_REDUCE: /* one rank: the root is the only node */
-        memcpy(A(1), A(0), (size_t)t * sizeof(double));
-        break;
-    default:
-        fail_msg("the test has no %s", op_name(op->kind));
-    }
-}
-
-static void fill_inputs(struct machine *m, const struct micro *micro)
-{
-    const struct program *p = m->p;
-    size_t bytes = (size_t)(micro->samples * p->seq) * sizeof(int32_t);
-    memcpy(m->space[SPACE_HOST] + p->buffers[p->ids_buffer].offset, m->ids + micro->first * p->seq, bytes);
-    memcpy(m->space[SPACE_HOST] + p->buffers[p->targets_buffer].offset, m->targets + micro->first * p->seq, bytes);
-}
-
-/* Everything up to the norm; returns the loss. */
-static double run_step(struct machine *m)
-{
-    const struct program *p = m->p;
-    double loss = 0;
-    for (int a = 0; a < p->n_actions && p->actions[a].kind < ACT_NORM; a++) {
-        m->action = &p->actions[a];
-        m->samples = m->action->micro >= 0 ? p->micros[m->action->micro].samples : p->max_samples;
-        if (m->action->kind == ACT_FORWARD)
-            fill_inputs(m, &p->micros[m->action->micro]);
-        for (int i = 0; i < m->action->n_ops; i++)
-            run_op(m, &p->ops[m->action->first_op + i]);
-    }
-    for (int i = 0; i < p->n_micros; i++)
-        loss += ((double *)(m->space[SPACE_HOST] + p->buffers[p->loss_buffer].offset))[i];
-    return loss * p->loss_scale;
-}
-
-static void machine_init(struct machine *m, const struct program *p, const int32_t *ids, const int32_t *targets)
-{
-    *m = (struct machine){.p = p, .k = kern_find("ref", DT_F64), .ids = ids, .targets = targets};
-    assert_non_null(m->k);
-    assert_ok(kern_stream_new(m->k, 1, &m->s));
-    for (int s = 0; s < SPACE_COUNT; s++) {
-        size_t bytes = (size_t)p->space_bytes[s] + 64;
-        m->space[s] = malloc(bytes);
-        memset(m->space[s], s == SPACE_GRAD ? 0 : 0xff, bytes); /* NaN: what is read too early shows */
-    }
-}
-
-static void machine_fini(struct machine *m)
-{
-    for (int s = 0; s < SPACE_COUNT; s++)
-        free(m->space[s]);
-    kern_stream_free(m->s);
-}
-
-static double *tensor(const struct machine *m, int buffer)
-{
-    const struct buffer *b = &m->p->buffers[buffer];
-    return (double *)(m->space[b->space] + b->offset);
-}
-
-static int64_t tensor_elements(const struct graph_tensor *t)
-{
-    return t->dim[0].factor * (t->ndim > 1 ? t->dim[1].factor : 1);
-}
-
-/* Larger than a training's start, so that no gradient is lost in rounding. */
+/* Larger than a training's start, so that no gradient is lost in rounding; a few bits, so that bfloat16 has them. */
 static void init_params(const struct machine *m, const struct graph *g)
 {
     for (int t = 0; t < g->n_tensors; t++)
-        for (int64_t i = 0; g->tensors[t].kind == GT_PARAM && i < tensor_elements(&g->tensors[t]); i++)
-            tensor(m, m->p->param_buffer[t])[i] = (g->tensors[t].init == INIT_ONE ? 1 : 0) +
-                                                  0.3 * rng_normal(3, rng_stream(g->tensors[t].name), (uint64_t)i);
+        for (int64_t i = 0; g->tensors[t].kind == GT_PARAM && i < tensor_elements(&g->tensors[t]); i++) {
+            double x = round(64 * 0.3 * rng_normal(3, rng_stream(g->tensors[t].name), (uint64_t)i)) / 64;
+            machine_set(m, m->p->param_buffer[t], i, (g->tensors[t].init == INIT_ONE ? 1 : 0) + x);
+        }
 }
 
 static double difference(struct machine *m, int buffer, int64_t i, double step)
 {
-    double *x = &tensor(m, buffer)[i], at = *x;
-    *x = at + step;
-    double above = run_step(m);
-    *x = at - step;
-    double below = run_step(m);
-    *x = at;
+    double at = machine_get(m, buffer, i);
+    machine_set(m, buffer, i, at + step);
+    double above = machine_run(m);
+    machine_set(m, buffer, i, at - step);
+    double below = machine_run(m);
+    machine_set(m, buffer, i, at);
     return (above - below) / (2 * step);
 }
 
@@ -256,33 +34,40 @@ static void compare(const struct fixture *f, const struct machine *train, struct
         const struct graph_tensor *g = &f->graph.tensors[t];
         if (g->kind != GT_PARAM)
             continue;
-        const double *grad = tensor(train, train->p->grad_buffer[t]);
         int64_t n = tensor_elements(g);
         for (int64_t i = 0; i<n; i += n> 40 ? n / 23 : 3) {
             double want = difference(eval, eval->p->param_buffer[t], i, 1e-5);
-            if (!(fabs(grad[i] - want) <= 1e-8 + 1e-6 * fabs(want)))
-                fail_msg("%s[%lld]: gradient %.12g, difference %.12g", g->name, (long long)i, grad[i], want);
-            if (i >= g->zero_lo && i < g->zero_hi && !(fabs(grad[i]) < 1e-14))
-                fail_msg("%s[%lld] should have no gradient, has %g", g->name, (long long)i, grad[i]);
+            double grad = machine_get(train, train->p->grad_buffer[t], i);
+            if (!(fabs(grad - want) <= 1e-8 + 1e-6 * fabs(want)))
+                fail_msg("%s[%lld]: gradient %.12g, difference %.12g", g->name, (long long)i, grad, want);
+            if (i >= g->zero_lo && i < g->zero_hi && !(fabs(grad) < 1e-14))
+                fail_msg("%s[%lld] should have no gradient, has %g", g->name, (long long)i, grad);
         }
+    }
+}
+
+#define BATCH (5 * 8)
+
+static void fill_batch(int32_t ids[BATCH], int32_t targets[BATCH])
+{
+    for (int i = 0; i < BATCH; i++) {
+        ids[i] = (int32_t)(rng_uniform(5, 1, (uint64_t)i) * 32);
+        targets[i] = (int32_t)(rng_uniform(5, 2, (uint64_t)i) * 32);
     }
 }
 
 static void check_fixtures(struct fixture *train, struct fixture *eval)
 {
     struct machine mt, me;
-    int32_t ids[5 * 8], targets[5 * 8];
-    for (int i = 0; i < 40; i++) {
-        ids[i] = (int32_t)(rng_uniform(5, 1, (uint64_t)i) * 32);
-        targets[i] = (int32_t)(rng_uniform(5, 2, (uint64_t)i) * 32);
-    }
+    int32_t ids[BATCH], targets[BATCH];
+    fill_batch(ids, targets);
     if (plan_check(&train->graph, train->programs, 1, &train->why) != OK)
         fail_msg("%s", train->why.text);
     machine_init(&mt, &train->programs[0], ids, targets);
     machine_init(&me, &eval->programs[0], ids, targets);
     init_params(&mt, &train->graph);
     init_params(&me, &eval->graph);
-    double loss = run_step(&mt), again = run_step(&mt), evaluated = run_step(&me);
+    double loss = machine_run(&mt), again = machine_run(&mt), evaluated = machine_run(&me);
     assert_true(loss == again); /* nothing is left over from the step before */
     assert_true(loss == evaluated);
     assert_true(loss > 1 && loss < 1000); /* not NaN, not zero */
@@ -447,4 +232,77 @@ TEST(gpt2_gradient_is_the_difference)
 TEST(canonical_gpt2_gradient_is_the_difference)
 {
     check(ARCH_GPT2, true, NUMERICS_CANONICAL);
+}
+
+/* ---- bfloat16 beside float64 ---- */
+
+/* The distance of all gradients of a tensor, as a part of the larger of their norm and a thousandth of all tensors'. */
+static void gradients_near(const struct fixture *f, const struct machine *narrow, const struct machine *twin,
+                           double norm)
+{
+    for (int t = 0; t < f->graph.n_tensors; t++) {
+        const struct graph_tensor *g = &f->graph.tensors[t];
+        double off = 0, size = 0;
+        for (int64_t i = 0; g->kind == GT_PARAM && i < tensor_elements(g); i++) {
+            double want = machine_get(twin, twin->p->grad_buffer[t], i);
+            double got = machine_get(narrow, narrow->p->grad_buffer[t], i);
+            bool none = i >= g->zero_lo && i < g->zero_hi;
+            off += none ? 0 : (got - want) * (got - want);
+            size += want * want;
+        }
+        if (!(sqrt(off) <= 0.05 * (sqrt(size) + 1e-2 * norm)))
+            fail_msg("%s: gradients are %g apart, of %g", g->name, sqrt(off), sqrt(size));
+    }
+}
+
+/* A loss near the twin's, before and behind an update: the copies are made anew. In the second the twin has the
+ * parameters that bfloat16's update made. */
+static void check_narrow(enum model_arch arch, bool tied)
+{
+    struct job_spec job = job_of(arch, NUMERICS_FAST), wide = job;
+    struct fixture f[3];
+    struct machine m[3];
+    int32_t ids[BATCH], targets[BATCH];
+    wide.model.tied = job.model.tied = tied;
+    job.train.dtype = DT_BF16;
+    fill_batch(ids, targets);
+    fixture_init(&f[0], &job, MODE_TRAIN);
+    fixture_init(&f[1], &wide, MODE_TRAIN);
+    fixture_init(&f[2], &job, MODE_EVAL);
+    for (int i = 0; i < 3; i++) {
+        if (plan_check(&f[i].graph, f[i].programs, 1, &f[i].why) != OK)
+            fail_msg("%s", f[i].why.text);
+        machine_init(&m[i], &f[i].programs[0], ids, targets);
+        init_params(&m[i], &f[i].graph);
+        m[i].lr = 0.05;
+    }
+    double first = 0;
+    for (int step = 0; step < 2; step++) {
+        double got = machine_run(&m[0]), want = machine_run(&m[1]), evaluated = machine_run(&m[2]);
+        assert_true(got == evaluated);
+        if (!(fabs(got - want) <= 0.01 * want) || fabs(got - first) < 0.05 * want)
+            fail_msg("step %d: loss %g, in float64 %g, before %g", step, got, want, first);
+        first = got;
+        double norm = machine_update(&m[0]);
+        gradients_near(&f[0], &m[0], &m[1], norm);
+        for (int t = 0; t < f[0].graph.n_tensors; t++)
+            for (int64_t i = 0; f[0].graph.tensors[t].kind == GT_PARAM && i < tensor_elements(&f[0].graph.tensors[t]);
+                 i++)
+                for (int k = 1; k < 3; k++)
+                    machine_set(&m[k], m[k].p->param_buffer[t], i, machine_get(&m[0], m[0].p->param_buffer[t], i));
+    }
+    for (int i = 0; i < 3; i++) {
+        machine_fini(&m[i]);
+        fixture_fini(&f[i]);
+    }
+}
+
+TEST(bfloat16_llama_is_near_its_float64_twin)
+{
+    check_narrow(ARCH_LLAMA, false);
+}
+
+TEST(bfloat16_gpt2_is_near_its_float64_twin)
+{
+    check_narrow(ARCH_GPT2, true);
 }

@@ -1,0 +1,368 @@
+/* Ops in the order of the program, one at a time. A buffer that two operands of an op share is widened once, so that
+ * what lies in place in the plan lies in place here. */
+#include "tests/common/plan/machine.h"
+
+/* ---- elements ---- */
+
+static double element_get(enum dtype dtype, const char *at, int64_t i)
+{
+    uint32_t bits = 0;
+    uint16_t half;
+    float f;
+    switch (dtype) {
+    case DT_F64:
+        return ((const double *)at)[i];
+    case DT_F32:
+        return (double)((const float *)at)[i];
+    case DT_BF16:
+        memcpy(&half, at + 2 * i, sizeof(half));
+        bits = (uint32_t)half << 16;
+        memcpy(&f, &bits, sizeof(f));
+        return (double)f;
+    default:
+        fail_msg("no arithmetic in %s", dtype_name(dtype));
+    }
+    return 0;
+}
+
+/* bfloat16 from float32, the nearest, halves to even; there are no infinities here, and NaN stays NaN. */
+static void element_set(enum dtype dtype, char *at, int64_t i, double value)
+{
+    uint32_t bits;
+    float f = (float)value;
+    switch (dtype) {
+    case DT_F64:
+        ((double *)at)[i] = value;
+        break;
+    case DT_F32:
+        ((float *)at)[i] = f;
+        break;
+    case DT_BF16:
+        memcpy(&bits, &f, sizeof(bits));
+        if (f == f)
+            bits += 0x7fff + (bits >> 16 & 1);
+        ((uint16_t *)at)[i] = (uint16_t)(bits >> 16);
+        break;
+    default:
+        fail_msg("no arithmetic in %s", dtype_name(dtype));
+    }
+}
+
+static char *buffer_at(const struct machine *m, int buffer)
+{
+    const struct buffer *b = &m->p->buffers[buffer];
+    return m->space[b->space] + b->offset;
+}
+
+double machine_get(const struct machine *m, int buffer, int64_t i)
+{
+    return element_get(m->p->buffers[buffer].dtype, buffer_at(m, buffer), i);
+}
+
+void machine_set(const struct machine *m, int buffer, int64_t i, double value)
+{
+    element_set(m->p->buffers[buffer].dtype, buffer_at(m, buffer), i, value);
+}
+
+/* ---- operands ---- */
+
+static double *widen(struct machine *m, int buffer, char *at, bool written)
+{
+    const struct buffer *b = &m->p->buffers[buffer];
+    for (int i = 0; i < m->n_widened; i++)
+        if (m->widened[i].buffer == buffer) {
+            m->widened[i].written |= written;
+            return m->widened[i].value;
+        }
+    struct widened w = {buffer, at, NULL, b->bytes / (int64_t)dtype_bytes(b->dtype), written};
+    w.value = calloc((size_t)w.n + 1, sizeof(double));
+    assert_non_null(w.value);
+    for (int64_t i = 0; i < w.n; i++)
+        w.value[i] = element_get(b->dtype, at, i);
+    m->widened[m->n_widened++] = w;
+    return w.value;
+}
+
+static void narrow_all(struct machine *m)
+{
+    for (int k = 0; k < m->n_widened; k++) {
+        struct widened *w = &m->widened[k];
+        for (int64_t i = 0; i < w->n && w->written; i++)
+            element_set(m->p->buffers[w->buffer].dtype, w->at, i, w->value[i]);
+        free(w->value);
+    }
+    m->n_widened = 0;
+}
+
+static void *arg_slot(struct machine *m, const struct op *op, int i, int64_t slot)
+{
+    if (op->arg[i].buffer < 0)
+        return NULL;
+    const struct buffer *b = &m->p->buffers[op->arg[i].buffer];
+    char *at = buffer_at(m, op->arg[i].buffer) + slot * b->slot_bytes;
+    int64_t offset = program_dim(m->p, op->arg[i].offset, m->samples) + op->arg[i].col;
+    if (b->dtype == DT_F64 || b->dtype == DT_I32)
+        return at + offset * (int64_t)dtype_bytes(b->dtype);
+    return widen(m, op->arg[i].buffer, at, op_mode(op, i) != 'r') + offset;
+}
+
+static void *arg(struct machine *m, const struct op *op, int i)
+{
+    bool micro = op->arg[i].buffer >= 0 && m->p->buffers[op->arg[i].buffer].slot_index == SLOT_MICRO;
+    return arg_slot(m, op, i, micro && m->action->micro >= 0 ? m->action->micro : 0);
+}
+
+#define A(i) arg(m, op, i)
+
+/* ---- ops ---- */
+
+static void tree_leaf(struct machine *m, const struct op *op, int64_t n)
+{
+    const struct program *p = m->p;
+    int micro = m->action->micro, h = sumtree_height(p->n_micros, p->first_micro, micro);
+    int c = sumtree_merges(p->n_micros, p->first_micro, micro);
+    const double *from = arg(m, op, 0);
+    if (c == 0)
+        memcpy(arg_slot(m, op, 1, h), from, (size_t)n * sizeof(double));
+    for (int i = 1; i <= c; i++) {
+        double *to = arg_slot(m, op, 1, h - i);
+        for (int64_t k = 0; k < n; k++)
+            to[k] += from[k];
+        from = to;
+    }
+}
+
+static void run_norms(struct machine *m, const struct op *op, int64_t t, int64_t n)
+{
+    const struct kern_ops *k = m->k;
+    struct kern_stream *s = m->s;
+    if (op->kind == OP_RMSNORM)
+        k->rmsnorm(s, t, n, op->eps, A(0), A(1), A(2), A(3), A(4), A(5));
+    else if (op->kind == OP_RMSNORM_GRAD)
+        k->rmsnorm_grad(s, t, n, A(0), A(1), A(2), A(3), A(4), A(5), A(6));
+    else if (op->kind == OP_LAYERNORM)
+        k->layernorm(s, t, n, op->eps, A(0), A(1), A(2), A(3), A(4), A(5), A(6), A(7));
+    else
+        k->layernorm_grad(s, t, n, A(0), A(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8));
+}
+
+static void run_attention(struct machine *m, const struct op *op, int64_t batch)
+{
+    struct kern_attention a = {batch,   m->p->seq, op->heads, op->kv_heads, op->head_dim,
+                               op->lda, op->ldb,   op->ldb,   op->ldc,      (op->flags & OPF_CAUSAL) != 0,
+                               A(0),    A(1),      A(2),      A(3),         A(4)};
+    struct kern_attention_grad g = {a, NULL, NULL, NULL, NULL};
+    if (op->kind == OP_ATTENTION) {
+        assert_ok(m->k->attention(m->s, &a));
+        return;
+    }
+    g.d_o = A(5);
+    g.d_q = A(6);
+    g.d_k = A(7);
+    g.d_v = A(8);
+    assert_ok(m->k->attention_grad(m->s, &g));
+}
+
+static void run_gemm(struct machine *m, const struct op *op)
+{
+    struct kern_gemm g = {
+        .trans_a = op->flags & OPF_TRANS_A,
+        .trans_b = op->flags & OPF_TRANS_B,
+        .accumulate = op->flags & OPF_ACC,
+        .act = op->flags & OPF_GELU        ? KERN_ACT_GELU
+               : op->flags & OPF_GELU_GRAD ? KERN_ACT_GELU_GRAD
+                                           : KERN_ACT_NONE,
+        .m = program_dim(m->p, op->m, m->samples),
+        .n = program_dim(m->p, op->n, m->samples),
+        .k = program_dim(m->p, op->k, m->samples),
+        .lda = op->lda,
+        .ldb = op->ldb,
+        .ldc = op->ldc,
+        .a = A(0),
+        .b = A(1),
+        .bias = A(2),
+        .c = A(3),
+        .aux = A(4),
+        .a_sum = A(5),
+        .b_sum = A(6),
+    };
+    assert_ok(m->k->gemm(m->s, &g));
+}
+
+static void run_zero(struct machine *m, const struct op *op, int64_t n)
+{
+    const struct buffer *b = &m->p->buffers[op->arg[0].buffer];
+    memset(buffer_at(m, op->arg[0].buffer), 0, (size_t)n * dtype_bytes(b->dtype));
+}
+
+static void run_once(struct machine *m, const struct op *op, int64_t n)
+{
+    const struct kern_clip clip = {.n_blocks = n,
+                                   .n_losses = op->n.factor,
+                                   .blocks = A(0),
+                                   .losses = A(1),
+                                   .limit = m->limit,
+                                   .norm = A(2),
+                                   .factor = A(3)};
+    const struct kern_adamw adamw = {.n = n,
+                                     .p = A(0),
+                                     .m = A(1),
+                                     .v = A(2),
+                                     .g = A(3),
+                                     .lr = m->lr,
+                                     .beta1 = 0.9,
+                                     .beta2 = 0.95,
+                                     .eps = 1e-8,
+                                     .grad_scale = A(4),
+                                     .step = m->step};
+    if (op->kind == OP_CLIP)
+        m->k->clip(m->s, &clip);
+    else
+        m->k->adamw(m->s, &adamw);
+}
+
+static void run_op(struct machine *m, const struct op *op)
+{
+    const struct kern_ops *k = m->k;
+    struct kern_stream *s = m->s;
+    int64_t t = program_dim(m->p, op->m, m->samples), n = program_dim(m->p, op->n, m->samples), seq = m->p->seq;
+    switch (op->kind) {
+    case OP_ZERO:
+        run_zero(m, op, t * n);
+        break;
+    case OP_COPY:
+    case OP_CAST: /* to the buffer's type behind the op */
+        memcpy(A(1), A(0), (size_t)(t * n) * sizeof(double));
+        break;
+    case OP_EMBED:
+        k->embed(s, t, n, seq, A(0), A(1), A(2), A(3));
+        break;
+    case OP_EMBED_GRAD:
+        k->embed_grad(s, t, n, seq, A(0), A(1), A(2), A(3));
+        break;
+    case OP_GEMM:
+        run_gemm(m, op);
+        break;
+    case OP_BIAS_GRAD:
+        k->bias_grad(s, t, n, A(0), A(1));
+        break;
+    case OP_RMSNORM:
+    case OP_RMSNORM_GRAD:
+    case OP_LAYERNORM:
+    case OP_LAYERNORM_GRAD:
+        run_norms(m, op, t, n);
+        break;
+    case OP_ROPE:
+        k->rope(s, t, seq, 0, op->heads, op->head_dim, op->lda, op->theta, (op->flags & OPF_INVERSE) != 0, A(0));
+        break;
+    case OP_ATTENTION:
+    case OP_ATTENTION_GRAD:
+        run_attention(m, op, t);
+        break;
+    case OP_SWIGLU:
+        k->swiglu(s, t * n, A(0), A(1), A(2));
+        break;
+    case OP_SWIGLU_GRAD:
+        k->swiglu_grad(s, t * n, A(0), A(1), A(2), A(3), A(4));
+        break;
+    case OP_GELU:
+        k->gelu(s, t * n, A(0), A(1));
+        break;
+    case OP_GELU_GRAD:
+        k->gelu_grad(s, t * n, A(0), A(1), A(2));
+        break;
+    case OP_RELU:
+        k->relu(s, t * n, A(0), A(1));
+        break;
+    case OP_RELU_GRAD:
+        k->relu_grad(s, t * n, A(0), A(1), A(2));
+        break;
+    case OP_ADD:
+        k->add(s, t * n, A(0), A(1), A(2));
+        break;
+    case OP_CROSS_ENTROPY:
+        k->cross_entropy(s, t, n, A(1), (op->flags & OPF_GRAD) != 0, m->p->loss_scale, A(0), A(2));
+        break;
+    case OP_TREE_LEAF:
+        tree_leaf(m, op, t);
+        break;
+    case OP_TREE_REDUCE: /* one rank: the root is the only node */
+        memcpy(A(1), A(0), (size_t)t * sizeof(double));
+        break;
+    case OP_NORM:
+        k->sumsq_blocks(s, t, A(0), A(1));
+        break;
+    case OP_CLIP:
+    case OP_ADAMW:
+        run_once(m, op, t);
+        break;
+    default:
+        fail_msg("the test has no %s", op_name(op->kind));
+    }
+    narrow_all(m);
+}
+
+/* ---- steps ---- */
+
+static void fill_inputs(struct machine *m, const struct micro *micro)
+{
+    const struct program *p = m->p;
+    size_t bytes = (size_t)(micro->samples * p->seq) * sizeof(int32_t);
+    memcpy(buffer_at(m, p->ids_buffer), m->ids + micro->first * p->seq, bytes);
+    memcpy(buffer_at(m, p->targets_buffer), m->targets + micro->first * p->seq, bytes);
+}
+
+static void run_actions(struct machine *m, enum action_kind first, enum action_kind last)
+{
+    const struct program *p = m->p;
+    for (int a = 0; a < p->n_actions; a++) {
+        m->action = &p->actions[a];
+        if (m->action->kind < first || m->action->kind > last)
+            continue;
+        m->samples = m->action->micro >= 0 ? p->micros[m->action->micro].samples : p->max_samples;
+        if (m->action->kind == ACT_FORWARD)
+            fill_inputs(m, &p->micros[m->action->micro]);
+        for (int i = 0; i < m->action->n_ops; i++)
+            run_op(m, &p->ops[m->action->first_op + i]);
+    }
+}
+
+double machine_run(struct machine *m)
+{
+    double loss = 0;
+    run_actions(m, ACT_BEGIN, ACT_REDUCE);
+    for (int i = 0; i < m->p->n_micros; i++)
+        loss += ((double *)buffer_at(m, m->p->loss_buffer))[i];
+    return loss * m->p->loss_scale;
+}
+
+double machine_update(struct machine *m)
+{
+    m->step++;
+    run_actions(m, ACT_NORM, ACT_UPDATE);
+    return machine_get(m, m->p->norm_buffer, 0);
+}
+
+void machine_init(struct machine *m, const struct program *p, const int32_t *ids, const int32_t *targets)
+{
+    struct why why;
+    *m = (struct machine){.p = p, .k = kern_find("ref", DT_F64), .ids = ids, .targets = targets};
+    assert_non_null(m->k);
+    if (dev_open("cpu", 0, &m->dev, &why) != OK)
+        fail_msg("%s", why.text);
+    assert_ok(dev_stream_new(m->dev, 1, false, &m->s, &why));
+    for (int s = 0; s < SPACE_COUNT; s++) {
+        size_t bytes = (size_t)p->space_bytes[s] + 64;
+        bool zero = s == SPACE_GRAD || s == SPACE_PARAM || s == SPACE_OPT;
+        m->space[s] = malloc(bytes);
+        memset(m->space[s], zero ? 0 : 0xff, bytes);
+    }
+}
+
+void machine_fini(struct machine *m)
+{
+    for (int s = 0; s < SPACE_COUNT; s++)
+        free(m->space[s]);
+    dev_stream_free(m->s);
+    dev_close(m->dev);
+}

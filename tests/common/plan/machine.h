@@ -1,0 +1,50 @@
+/* The slow and obvious interpreter: no streams, no collectives (one rank), every buffer at its planned place, so a
+ * wrong place or a wrong in-place choice shows as a wrong number. Kernels are the reference's in float64. What a buffer
+ * of another type holds is widened before an op and rounded to the buffer's type behind it. */
+#ifndef DTD_TESTS_COMMON_PLAN_MACHINE_H
+#define DTD_TESTS_COMMON_PLAN_MACHINE_H
+
+#include "kernels/kernels.h"
+#include "tests/common/plan/plan_fixture.h"
+
+/* A buffer's instance, widened while an op runs. */
+struct widened {
+    int buffer;
+    char *at; /* in the machine's memory */
+    double *value;
+    int64_t n;
+    bool written;
+};
+
+struct machine {
+    const struct program *p;
+    struct dev *dev;
+    const struct kern_ops *k;
+    struct kern_stream *s;
+    char *space[SPACE_COUNT];
+    const struct action *action;
+    int64_t samples;
+    const int32_t *ids, *targets; /* of the global batch */
+    struct widened widened[OP_MAX_OPERANDS];
+    int n_widened;
+    double lr, limit; /* of machine_update */
+    int64_t step;
+};
+
+/* Memory full of NaN, gradients and parameters zero: what is read too early shows. */
+void machine_init(struct machine *m, const struct program *p, const int32_t *ids, const int32_t *targets);
+void machine_fini(struct machine *m);
+/* Everything up to the norm; returns the loss. */
+double machine_run(struct machine *m);
+/* Norm, clip and update of a step that machine_run has begun; m->step counts. Returns the norm. */
+double machine_update(struct machine *m);
+/* The element of a buffer, widened. */
+double machine_get(const struct machine *m, int buffer, int64_t i);
+void machine_set(const struct machine *m, int buffer, int64_t i, double value);
+
+static inline int64_t tensor_elements(const struct graph_tensor *t)
+{
+    return t->dim[0].factor * (t->ndim > 1 ? t->dim[1].factor : 1);
+}
+
+#endif
