@@ -56,7 +56,7 @@ struct dev *test_cpu(void)
 {
     static struct dev *dev;
     if (!dev)
-        assert_ok(dev_open("cpu", 0, &dev, NULL));
+        assert_int_equal(dev_open("cpu", 0, &dev, NULL), OK);
     return dev;
 }
 
