@@ -1,0 +1,207 @@
+/* Attention on tensor cores, in blocks of queries and keys (Dao 2023, FlashAttention-2).
+ *
+ * A block of threads owns ROWS queries of one head, a warp 16 of them, whose running largest score, sum and output stay
+ * in its registers. Keys and values go by in tiles of COLS rows, two pairs of tiles in shared memory: while one pair is
+ * used the next is on its way. A score and its weight are held by the same lane that needs them as a factor of the
+ * second product, so weights never leave the registers; in bfloat16 they are rounded for that product, while their sum
+ * is of the unrounded ones. All in base 2: 2^(scale log2(e) (s - max)).
+ *
+ * Tiles beyond the causal diagonal are not visited; of one head the queries that see the most keys are started first.
+ * The order of every sum is given by the shapes. A key that is not a number makes its weight, and so the sum, none. */
+#include "kernels/cuda/attention.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <math.h>
+
+struct forward_args {
+    struct kern_attention a;
+    int64_t blocks; /* of queries, per head */
+    float scale;    /* log2(e) / sqrt(head_dim) */
+    bool q_chunks, k_chunks, v_chunks, o_chunks;
+};
+
+/* Rows per block and keys per tile by the bytes of a row: what fits into ATTN_SHARED_MAX, and the smaller tiles where
+ * that lets more blocks run at once. */
+template <int D> struct forward_shape {
+    static constexpr int bytes = D * (int)sizeof(elem);
+    static constexpr int rows = bytes <= 768 ? 64 : 32;
+    static constexpr int cols = bytes <= 128 ? 64 : bytes <= 512 ? 32 : 16;
+    static constexpr bool held = bytes <= 256;
+    static constexpr int threads = rows / 16 * CUDA_WARP;
+    static constexpr int shared = (rows + 4 * cols) * attn_pitch(D) * (int)sizeof(elem);
+};
+
+/* The running largest score and sum of a lane's two rows, g and g + 8; the sum of its own columns only. */
+struct running {
+    float max[2], sum[2];
+};
+
+static __device__ __forceinline__ float quad_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(CUDA_WARP_ALL, x, 1));
+    return fmaxf(x, __shfl_xor_sync(CUDA_WARP_ALL, x, 2));
+}
+
+static __device__ __forceinline__ float quad_sum(float x)
+{
+    x += __shfl_xor_sync(CUDA_WARP_ALL, x, 1);
+    return x + __shfl_xor_sync(CUDA_WARP_ALL, x, 2);
+}
+
+/* Scores of keys that row `query` (and query + 8) must not see become -inf; `key` is the tile's first, `keys` how many
+ * there are. */
+template <int C>
+static __device__ __forceinline__ void mask(float (&s)[C / 8][4], int64_t query, int64_t key, int64_t keys, bool causal)
+{
+    key += (int)threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < C / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int64_t k = key + n * 8 + e % 2;
+            if (k >= keys || (causal && k > query + e / 2 * 8))
+                s[n][e] = -INFINITY;
+        }
+}
+
+/* Scores become weights under the running maximum; sum and output of earlier keys follow it. */
+template <int D, int C>
+static __device__ __forceinline__ void softmax(float (&s)[C / 8][4], float scale, struct running *run,
+                                               float (&out)[D / 8][4])
+{
+    float down[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float max = run->max[r];
+#pragma unroll
+        for (int n = 0; n < C / 8; n++)
+            max = fmaxf(max, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+        max = quad_max(max);
+        down[r] = ptx_exp2((run->max[r] - max) * scale);
+        float sum = 0;
+#pragma unroll
+        for (int n = 0; n < C / 8; n++)
+#pragma unroll
+            for (int e = 2 * r; e < 2 * r + 2; e++) {
+                s[n][e] = ptx_exp2(fmaf(s[n][e], scale, -max * scale));
+                sum += s[n][e];
+            }
+        run->sum[r] = run->sum[r] * down[r] + sum;
+        run->max[r] = max;
+    }
+    if (down[0] == 1 && down[1] == 1)
+        return;
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            out[n][e] *= down[e / 2];
+}
+
+/* What one block reads and writes. */
+struct forward_head {
+    struct attn_rows q, k, v, o;
+    float *lse;
+    int64_t query; /* its first */
+};
+
+static __device__ __forceinline__ struct forward_head head_of(const struct forward_args &f, int rows)
+{
+    const struct kern_attention &a = f.a;
+    int64_t at = blockIdx.x / f.blocks, sample = at / a.heads, head = at % a.heads;
+    int64_t kv = head / (a.heads / a.kv_heads), first = sample * a.seq;
+    int width = (int)a.head_dim;
+    struct forward_head h;
+    h.query = (f.blocks - 1 - blockIdx.x % f.blocks) * rows;
+    h.q = {(elem *)a.q + first * a.q_stride + head * width, a.q_stride, a.seq, width, f.q_chunks};
+    h.k = {(elem *)a.k + first * a.k_stride + kv * width, a.k_stride, a.seq, width, f.k_chunks};
+    h.v = {(elem *)a.v + first * a.v_stride + kv * width, a.v_stride, a.seq, width, f.v_chunks};
+    h.o = {(elem *)a.o + first * a.o_stride + head * width, a.o_stride, a.seq, width, f.o_chunks};
+    h.lse = (float *)a.lse + at * a.seq;
+    return h;
+}
+
+/* out / sum and the log of the sum, of the warp's 16 rows from `row` on. */
+template <int D>
+static __device__ __forceinline__ void finish(const struct forward_head &h, int64_t row, float scale,
+                                              const struct running &run, const float (&out)[D / 8][4], elem *tile)
+{
+    float sum[2] = {quad_sum(run.sum[0]), quad_sum(run.sum[1])}, factor[2] = {1 / sum[0], 1 / sum[1]};
+    int lane = (int)threadIdx.x % CUDA_WARP;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int64_t i = row + lane / 4 + r * 8;
+        if (lane % 4 == 0 && i < h.q.n)
+            h.lse[i] = (run.max[r] * scale + log2f(sum[r])) * ATTN_LN2;
+    }
+    attn_give<D, D>(tile, out, factor, attn_from(h.o, row));
+}
+
+template <int D> __global__ void __launch_bounds__(forward_shape<D>::threads) attention_forward(struct forward_args f)
+{
+    using S = forward_shape<D>;
+    constexpr int tile = S::cols * attn_pitch(D);
+    elem *own = (elem *)cuda_shared(), *pair = own + S::rows * attn_pitch(D);
+    const struct forward_head h = head_of(f, S::rows);
+    elem *mine = own + (int)threadIdx.x / CUDA_WARP * 16 * attn_pitch(D);
+    int64_t row = h.query + (int)threadIdx.x / CUDA_WARP * 16;
+    int64_t keys = f.a.causal && h.query + S::rows < f.a.seq ? h.query + S::rows : f.a.seq;
+    struct attn_own<D, S::held> q;
+    struct running run = {{-INFINITY, -INFINITY}, {0, 0}};
+    float s[S::cols / 8][4], out[D / 8][4] = {};
+    attn_fetch<D, S::rows, S::threads>(own, attn_from(h.q, h.query));
+    attn_fetch<D, S::cols, S::threads>(pair, h.k);
+    attn_fetch<D, S::cols, S::threads>(pair + tile, h.v);
+    for (int64_t key = 0; key < keys; key += S::cols) {
+        elem *now = pair + key / S::cols % 2 * 2 * tile, *next = pair + (key / S::cols + 1) % 2 * 2 * tile;
+        ptx_async_wait();
+        __syncthreads(); /* `now` is there, and nobody uses `next` any more */
+        if (key == 0)
+            q.load(mine);
+        if (key + S::cols < keys) {
+            attn_fetch<D, S::cols, S::threads>(next, attn_from(h.k, key + S::cols));
+            attn_fetch<D, S::cols, S::threads>(next + tile, attn_from(h.v, key + S::cols));
+        }
+        attn_scores<D, S::cols>(q, now, s);
+        if (key + S::cols > f.a.seq || (f.a.causal && key + S::cols - 1 > row))
+            mask<S::cols>(s, row + (int)threadIdx.x % CUDA_WARP / 4, key, f.a.seq, f.a.causal);
+        softmax<D, S::cols>(s, f.scale, &run, out);
+        attn_weighted<D, S::cols, D>(s, now + tile, out);
+    }
+    finish<D>(h, row, f.scale, run, out, mine);
+}
+
+#define FORWARD(D)                                                                                             \
+    {                                                                                                          \
+        D, attention_forward<D>, forward_shape<D>::rows, 1, forward_shape<D>::shared, &forward_allowed[D / 32] \
+    }
+
+static uint64_t forward_allowed[9];
+static const struct attn_variant<struct forward_args> forwards[] = {
+    FORWARD(32), FORWARD(64), FORWARD(96), FORWARD(128), FORWARD(192), FORWARD(256)
+};
+static_assert(forward_shape<192>::shared <= ATTN_SHARED_MAX && forward_shape<256>::shared <= ATTN_SHARED_MAX &&
+              forward_shape<128>::shared <= ATTN_SHARED_MAX);
+
+err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a)
+{
+    const struct attn_variant<struct forward_args> *v = forwards;
+    assert(a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->head_dim > 0 && a->head_dim <= 256);
+    while (v->head_dim < a->head_dim)
+        v++;
+    err_t err = attn_allow(s, v);
+    if (err != OK)
+        return err;
+    const struct forward_args f = {.a = *a,
+                                   .blocks = attn_blocks(a->seq, v->rows),
+                                   .scale = ATTN_LOG2E / sqrtf((float)a->head_dim),
+                                   .q_chunks = attn_in_chunks(a->q, a->q_stride, a->head_dim),
+                                   .k_chunks = attn_in_chunks(a->k, a->k_stride, a->head_dim),
+                                   .v_chunks = attn_in_chunks(a->v, a->v_stride, a->head_dim),
+                                   .o_chunks = attn_in_chunks(a->o, a->o_stride, a->head_dim)};
+    int64_t blocks = a->batch * a->heads * f.blocks;
+    assert(blocks > 0 && blocks <= INT_MAX);
+    CUDA_LAUNCH(s, v->kernel, (unsigned)blocks, v->rows * 2, v->shared, f);
+    return cuda_stream_of(s)->err;
+}

@@ -1,0 +1,314 @@
+/* What the forward and the backward of attention share: tiles of a head's rows in shared memory, and products of tiles
+ * on tensor cores with the results in registers. Private to attention.cu and attention_grad.cu.
+ *
+ * A tile holds rows of one head, D elements wide: the head's size rounded up to a bucket, the rest zero, each row 16
+ * bytes longer so that eight rows' 16-byte pieces lie in different banks. A warp owns 16 rows of a result. One step of
+ * a product contracts 32 bytes of a row in either type: 16 bfloat16 or 8 float, so both walk the same loops and differ
+ * in the functions of the section "fragments" alone.
+ *
+ * float32 on tensor cores: x = hi + lo, both tf32 (11 significant bits), and a b = lo hi + hi lo + hi hi. Rounding lo
+ * costs 2^-22 |x| at most and the lo lo left out 2^-22 |a b|, so a product of two numbers is off by at most 3 * 2^-22,
+ * about as much as four float32 roundings, and typically a third of that. The hardware truncates when it adds; so each
+ * step starts from zero and is added to the sum by the ordinary float addition, which rounds to nearest: the error of a
+ * sum grows as that of a float32 sum (the scheme of Ootomo and Yokota 2022). */
+#ifndef DTD_KERNELS_CUDA_ATTENTION_H
+#define DTD_KERNELS_CUDA_ATTENTION_H
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/ptx.h"
+
+#define ATTN_STEP (32 / (int)sizeof(elem))  /* contraction of one product of fragments */
+#define ATTN_CHUNK (16 / (int)sizeof(elem)) /* elements that are copied at once */
+#define ATTN_LOG2E 1.4426950408889634f
+#define ATTN_LN2 0.6931471805599453f
+#define ATTN_SHARED_MAX (99 * 1024) /* what a block gets on the smallest of the targets' devices */
+
+/* Elements between rows of a tile. */
+__host__ __device__ constexpr int attn_pitch(int d)
+{
+    return d + ATTN_CHUNK;
+}
+
+static inline int64_t attn_blocks(int64_t n, int64_t block)
+{
+    return (n + block - 1) / block;
+}
+
+/* Rows of one head in device memory. Chunks of 16 bytes may be moved whole where `chunks`: address, stride and head are
+ * then multiples of 16 bytes. */
+struct attn_rows {
+    elem *at;
+    int64_t stride, n; /* n: rows there are */
+    int width;         /* the head's size */
+    bool chunks;
+};
+
+static inline bool attn_in_chunks(const void *p, int64_t stride, int64_t head_dim)
+{
+    return (uintptr_t)p % 16 == 0 && stride % ATTN_CHUNK == 0 && head_dim % ATTN_CHUNK == 0;
+}
+
+/* From row `row` on. */
+static __device__ __forceinline__ struct attn_rows attn_from(struct attn_rows r, int64_t row)
+{
+    r.at += row * r.stride;
+    r.n -= row;
+    return r;
+}
+
+static __device__ __forceinline__ elem attn_elem(float x)
+{
+#if KERN_CUDA_BITS == 16
+    return __float2bfloat16_rn(x);
+#else
+    return x;
+#endif
+}
+
+static __device__ __forceinline__ float attn_float(elem x)
+{
+#if KERN_CUDA_BITS == 16
+    return __bfloat162float(x);
+#else
+    return x;
+#endif
+}
+
+/* ---- tiles ---- */
+
+/* Begins to copy the first ROWS of `from` into a tile, zeros where there is nothing. THREADS take part, all of the
+ * block; the tile is there after ptx_async_wait and a barrier. */
+template <int D, int ROWS, int THREADS>
+static __device__ __forceinline__ void attn_fetch(elem *tile, struct attn_rows from)
+{
+    constexpr int chunks = D / ATTN_CHUNK;
+    for (int i = (int)threadIdx.x; i < ROWS * chunks; i += THREADS) {
+        int r = i / chunks, c = i % chunks * ATTN_CHUNK;
+        const elem *p = from.at + r * from.stride + c;
+        elem *to = tile + r * attn_pitch(D) + c;
+        bool there = r < from.n;
+        if (from.chunks) {
+            there = there && c < from.width;
+            ptx_async_copy16(to, there ? p : from.at, there ? 16 : 0);
+        } else {
+            for (int e = 0; e < ATTN_CHUNK; e++)
+                to[e] = there && c + e < from.width ? p[e] : attn_elem(0);
+        }
+    }
+}
+
+/* Writes a warp's 16 rows of results, N columns of them, times factor[0] in the upper and factor[1] in the lower eight,
+ * to `to`. `tile`, 16 rows of pitch(D) that no other warp uses, is overwritten: through it whole chunks go out. */
+template <int D, int N>
+static __device__ __forceinline__ void attn_give(elem *tile, const float (&x)[N / 8][4], const float (&factor)[2],
+                                                 struct attn_rows to)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
+    __syncwarp(); /* other lanes may still read it */
+#pragma unroll
+    for (int n = 0; n < N / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            tile[(g + e / 2 * 8) * attn_pitch(D) + n * 8 + 2 * t + e % 2] = attn_elem(x[n][e] * factor[e / 2]);
+    __syncwarp();
+    for (int i = lane; i < 16 * (N / ATTN_CHUNK); i += CUDA_WARP) {
+        int r = i / (N / ATTN_CHUNK), c = i % (N / ATTN_CHUNK) * ATTN_CHUNK;
+        const elem *from = tile + r * attn_pitch(D) + c;
+        elem *p = to.at + r * to.stride + c;
+        if (r >= to.n)
+            break;
+        for (int e = 0; !to.chunks && e < ATTN_CHUNK && c + e < to.width; e++)
+            p[e] = from[e];
+        if (to.chunks && c < to.width)
+            *(uint4 *)p = *(const uint4 *)from;
+    }
+}
+
+/* ---- fragments: 16 x STEP of a left factor, STEP x 16 of a right one ---- */
+
+struct attn_a {
+    uint32_t x[4];
+};
+
+struct attn_b {
+    uint32_t x[2][2]; /* two halves of eight columns each */
+};
+
+/* 16 rows of a tile, STEP columns from `tile` on. */
+static __device__ __forceinline__ struct attn_a attn_load_a(const elem *tile, int pitch)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+    struct attn_a a;
+    ptx_ldmatrix_x4(a.x, tile + lane % 16 * pitch + lane / 16 * ATTN_CHUNK);
+    return a;
+}
+
+/* The same piece transposed: a right factor whose columns are the tile's rows. */
+static __device__ __forceinline__ struct attn_b attn_load_b(const elem *tile, int pitch)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+    struct attn_b b;
+    uint32_t r[4];
+    ptx_ldmatrix_x4(r, tile + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * ATTN_CHUNK);
+    b.x[0][0] = r[0], b.x[0][1] = r[1], b.x[1][0] = r[2], b.x[1][1] = r[3];
+    return b;
+}
+
+#if KERN_CUDA_BITS == 16
+
+/* STEP rows of a tile as they are, 16 columns from `tile` on: a right factor whose rows are the tile's. */
+static __device__ __forceinline__ struct attn_b attn_load_rows(const elem *tile, int pitch)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+    struct attn_b b;
+    uint32_t r[4];
+    ptx_ldmatrix_x4_trans(r, tile + lane % 16 * pitch + lane / 16 * ATTN_CHUNK);
+    b.x[0][0] = r[0], b.x[0][1] = r[1], b.x[1][0] = r[2], b.x[1][1] = r[3];
+    return b;
+}
+
+/* Columns [k, k + STEP) of a result as a left factor: a lane's results are what it must hold of the factor. */
+template <int N> static __device__ __forceinline__ struct attn_a attn_of_result(const float (&x)[N][4], int k)
+{
+    const float *low = x[k / 8], *high = x[k / 8 + 1];
+    return {{ptx_pack_bf16(low[0], low[1]), ptx_pack_bf16(low[2], low[3]), ptx_pack_bf16(high[0], high[1]),
+             ptx_pack_bf16(high[2], high[3])}};
+}
+
+static __device__ __forceinline__ void attn_mma(float (&c)[4], const struct attn_a &a, const uint32_t (&b)[2])
+{
+    ptx_mma_bf16(c, a.x, b);
+}
+
+#else
+
+/* A lane has columns 2t and 2t+1 of a result and must hold t and t+4 of a factor. A sum may go in any order: rows of
+ * the tile are numbered so here that its columns 2t, 2t+1 stand for t, t+4, and attn_of_result has it so too. */
+static __device__ __forceinline__ struct attn_b attn_load_rows(const elem *tile, int pitch)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+    const elem *p = tile + lane % 4 * 2 * pitch + lane / 4;
+    return {
+        {{__float_as_uint(p[0]), __float_as_uint(p[pitch])}, {__float_as_uint(p[8]), __float_as_uint(p[pitch + 8])}}};
+}
+
+template <int N> static __device__ __forceinline__ struct attn_a attn_of_result(const float (&x)[N][4], int k)
+{
+    const float *c = x[k / 8];
+    return {{__float_as_uint(c[0]), __float_as_uint(c[2]), __float_as_uint(c[1]), __float_as_uint(c[3])}};
+}
+
+template <int N>
+static __device__ __forceinline__ void attn_split(const uint32_t (&x)[N], uint32_t (&hi)[N], uint32_t (&lo)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        hi[i] = ptx_tf32(__uint_as_float(x[i])) & 0xffffe000u;
+        lo[i] = ptx_tf32(__uint_as_float(x[i]) - __uint_as_float(hi[i]));
+    }
+}
+
+static __device__ __forceinline__ void attn_mma(float (&c)[4], const struct attn_a &a, const uint32_t (&b)[2])
+{
+    uint32_t a_hi[4], a_lo[4], b_hi[2], b_lo[2];
+    float sum[4] = {0, 0, 0, 0};
+    attn_split(a.x, a_hi, a_lo);
+    attn_split(b, b_hi, b_lo);
+    ptx_mma_tf32(sum, a_lo, b_hi);
+    ptx_mma_tf32(sum, a_hi, b_lo);
+    ptx_mma_tf32(sum, a_hi, b_hi);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        c[i] += sum[i];
+}
+
+#endif
+
+/* ---- products ---- */
+
+/* A warp's 16 rows of a tile as a left factor, in registers when HELD, else read again at each use. */
+template <int D, bool HELD> struct attn_own {
+    struct attn_a held[HELD ? D / ATTN_STEP : 1];
+    const elem *tile;
+
+    __device__ __forceinline__ void load(const elem *rows)
+    {
+        tile = rows;
+#pragma unroll
+        for (int k = 0; HELD && k < D; k += ATTN_STEP)
+            held[k / ATTN_STEP] = attn_load_a(rows + k, attn_pitch(D));
+    }
+
+    __device__ __forceinline__ struct attn_a at(int k) const
+    {
+        return HELD ? held[k / ATTN_STEP] : attn_load_a(tile + k, attn_pitch(D));
+    }
+};
+
+/* s[16, C] = own[16, D] tile[C, D]^T */
+template <int D, int C, bool HELD>
+static __device__ __forceinline__ void attn_scores(const struct attn_own<D, HELD> &own, const elem *tile,
+                                                   float (&s)[C / 8][4])
+{
+    constexpr int unroll = HELD || sizeof(elem) == 2 ? D / ATTN_STEP : 4; /* longer gains nothing but time to compile */
+#pragma unroll
+    for (int n = 0; n < C / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            s[n][e] = 0;
+#pragma unroll unroll
+    for (int k = 0; k < D; k += ATTN_STEP) {
+        struct attn_a a = own.at(k);
+#pragma unroll
+        for (int n = 0; n < C; n += 16) {
+            struct attn_b b = attn_load_b(tile + n * attn_pitch(D) + k, attn_pitch(D));
+            attn_mma(s[n / 8], a, b.x[0]);
+            attn_mma(s[n / 8 + 1], a, b.x[1]);
+        }
+    }
+}
+
+/* out[16, N] += w[16, C] tile[C, N columns from `tile` on] */
+template <int D, int C, int N>
+static __device__ __forceinline__ void attn_weighted(const float (&w)[C / 8][4], const elem *tile,
+                                                     float (&out)[N / 8][4])
+{
+#pragma unroll
+    for (int k = 0; k < C; k += ATTN_STEP) {
+        struct attn_a a = attn_of_result(w, k);
+#pragma unroll
+        for (int n = 0; n < N; n += 16) {
+            struct attn_b b = attn_load_rows(tile + k * attn_pitch(D) + n, attn_pitch(D));
+            attn_mma(out[n / 8], a, b.x[0]);
+            attn_mma(out[n / 8 + 1], a, b.x[1]);
+        }
+    }
+}
+
+/* ---- launching ---- */
+
+/* A kernel and the shape of its blocks, for heads of at most `head_dim`. */
+template <class Args> struct attn_variant {
+    int head_dim;
+    void (*kernel)(Args);
+    int rows;          /* of the result, per block */
+    int parts;         /* blocks that share the columns of the same rows */
+    int shared;        /* bytes */
+    uint64_t *allowed; /* devices on which the kernel has its shared memory */
+};
+
+/* More than 48 KB must be asked for, once per kernel and device. */
+template <class Args> static err_t attn_allow(struct kern_stream *s, const struct attn_variant<Args> *v)
+{
+    uint64_t bit = s->dev->index < 64 ? UINT64_C(1) << s->dev->index : 0;
+    if (v->shared <= 48 * 1024 || (__atomic_load_n(v->allowed, __ATOMIC_RELAXED) & bit))
+        return OK;
+    if (!cuda_enter(s))
+        return cuda_stream_of(s)->err;
+    err_t err = CUDA_CHECK(s, cudaFuncSetAttribute(v->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v->shared));
+    if (err == OK)
+        __atomic_fetch_or(v->allowed, bit, __ATOMIC_RELAXED);
+    return err;
+}
+
+#endif

@@ -1,0 +1,384 @@
+/* The gradient of attention, in the blocks of attention.cu and without atomics.
+ *
+ * With dot = rowsum(do o), first of all and into scratch: p = 2^(scale log2(e) s - log2(e) lse), dp = do v^T,
+ * ds = p (dp - dot), dq = scale ds k, dk = scale ds^T q, dv = p^T do. One kernel does both halves. For dq a block owns
+ * queries (rows of q and do) and keys go by (k and v); for dk and dv it owns keys (k and v) and queries go by (q and
+ * do), those of all heads of the group one after another, so that a sum over heads is one sum in registers. Either way
+ *     s = own0 by0^T    dp = own1 by1^T    out0 += ds by0    out1 += p by1 (keys only)
+ * with s and dp transposed in the second case. So p and ds are always held by the lanes that need them as left factors.
+ *
+ * Scores are computed twice, seven products instead of five: the price of sums whose order nothing but the shapes
+ * decides. Results are held in registers, so of large heads a block makes a part of the columns only, and computes the
+ * scores for it anew. */
+#include "kernels/cuda/attention.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <math.h>
+
+struct grad_args {
+    struct kern_attention a;
+    const void *d_o;
+    void *d_0, *d_1; /* d_q; or d_k, d_v */
+    const float *dot;
+    int64_t blocks; /* of owned rows, per head */
+    float scale;    /* 1 / sqrt(head_dim) */
+    bool q_chunks, k_chunks, v_chunks, o_chunks, d_0_chunks, d_1_chunks;
+};
+
+template <int D, bool KEYS> struct grad_shape {
+    static constexpr int bytes = D * (int)sizeof(elem);
+    static constexpr int rows = bytes <= 384 ? 64 : bytes <= 768 ? 32 : 16;
+    static constexpr int cols = bytes <= 64 ? 64 : bytes <= 256 ? 32 : 16;
+    static constexpr bool held = bytes <= 128;
+    static constexpr int parts = bytes <= 256 ? 1 : (KEYS ? 2 : 1) * (bytes <= 512 ? 1 : 2);
+    static constexpr int threads = rows / 16 * CUDA_WARP;
+    static constexpr int width = D / parts; /* columns of results */
+    static constexpr int shared =
+        (2 * rows + 4 * cols) * attn_pitch(D) * (int)sizeof(elem) + (KEYS ? 4 * cols * (int)sizeof(float) : 0);
+};
+
+/* ---- dot ---- */
+
+struct dot_args {
+    const elem *o, *d_o;
+    float *dot;
+    int64_t rows, seq, heads, stride; /* rows: batch seq heads */
+    int width, lanes;                 /* of a row: elements; lanes that share it, a power of two */
+    bool chunks;
+};
+
+static __device__ __forceinline__ void load_chunk(const elem *p, int n, bool whole, float (&x)[ATTN_CHUNK])
+{
+    elem held[ATTN_CHUNK];
+    if (whole)
+        *(uint4 *)held = *(const uint4 *)p;
+#pragma unroll
+    for (int e = 0; e < ATTN_CHUNK; e++)
+        x[e] = whole ? attn_float(held[e]) : e < n ? attn_float(p[e]) : 0.0f;
+}
+
+/* One row of one head per `lanes` lanes, a chunk each at a time. */
+static __global__ void attention_dot(struct dot_args d)
+{
+    int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / d.lanes;
+    int64_t row = i / d.heads, head = i % d.heads;
+    float sum = 0;
+    for (int c = (int)threadIdx.x % d.lanes * ATTN_CHUNK; c < d.width && i < d.rows; c += d.lanes * ATTN_CHUNK) {
+        float x[ATTN_CHUNK], y[ATTN_CHUNK];
+        int64_t at = row * d.stride + head * d.width + c;
+        load_chunk(d.o + at, d.width - c, d.chunks, x);
+        load_chunk(d.d_o + at, d.width - c, d.chunks, y);
+#pragma unroll
+        for (int e = 0; e < ATTN_CHUNK; e++)
+            sum = fmaf(x[e], y[e], sum);
+    }
+    for (int bit = d.lanes / 2; bit > 0; bit /= 2)
+        sum += __shfl_xor_sync(CUDA_WARP_ALL, sum, bit);
+    if (i < d.rows && threadIdx.x % d.lanes == 0)
+        d.dot[(row / d.seq * d.heads + head) * d.seq + row % d.seq] = sum;
+}
+
+/* ---- blocks ---- */
+
+/* What one block works on. `by` is of the first head; others of the group are `by_head` elements apart. */
+struct grad_head {
+    struct attn_rows own[2], by[2], out[2];
+    int64_t first; /* owned row */
+    int64_t by_head[2];
+    const float *lse, *dot; /* of the first head; others are seq apart */
+    int part;
+};
+
+template <bool KEYS>
+static __device__ __forceinline__ struct grad_head head_of(const struct grad_args &f, int rows, int parts)
+{
+    const struct kern_attention &a = f.a;
+    int64_t group = a.heads / a.kv_heads, all = KEYS ? a.kv_heads : a.heads;
+    int64_t at = blockIdx.x / parts / f.blocks, block = blockIdx.x / parts % f.blocks;
+    int64_t first = at / all * a.seq, head = KEYS ? at % all * group : at % all, kv = head / group;
+    int width = (int)a.head_dim;
+    struct attn_rows q = {(elem *)a.q + first * a.q_stride + head * width, a.q_stride, a.seq, width, f.q_chunks};
+    struct attn_rows k = {(elem *)a.k + first * a.k_stride + kv * width, a.k_stride, a.seq, width, f.k_chunks};
+    struct attn_rows v = {(elem *)a.v + first * a.v_stride + kv * width, a.v_stride, a.seq, width, f.v_chunks};
+    struct attn_rows o = {(elem *)f.d_o + first * a.o_stride + head * width, a.o_stride, a.seq, width, f.o_chunks};
+    struct grad_head h;
+    h.own[0] = h.out[0] = KEYS ? k : q;
+    h.own[1] = h.out[1] = KEYS ? v : o;
+    h.by[0] = KEYS ? q : k;
+    h.by[1] = KEYS ? o : v;
+    h.out[0].at = (elem *)f.d_0 + (h.own[0].at - (elem *)(KEYS ? a.k : a.q));
+    h.out[1].at = KEYS ? (elem *)f.d_1 + (v.at - (elem *)a.v) : nullptr;
+    h.out[0].chunks = f.d_0_chunks;
+    h.out[1].chunks = f.d_1_chunks;
+    h.by_head[0] = h.by_head[1] = KEYS ? width : 0;
+    h.first = (KEYS ? block : f.blocks - 1 - block) * rows; /* the longest first */
+    h.lse = (const float *)a.lse + (first / a.seq * a.heads + head) * a.seq;
+    h.dot = f.dot + (h.lse - (const float *)a.lse);
+    h.part = (int)(blockIdx.x % parts);
+    return h;
+}
+
+/* The tiles that go by, C rows each: of each head those from row `first` up to `end`. */
+struct walk {
+    int64_t first, end;
+    int64_t head, row; /* of the tile at hand */
+};
+
+/* The tiles that any of the owned rows sees, or is seen by. */
+template <int C, bool KEYS>
+static __device__ __forceinline__ struct walk walk_begin(const struct kern_attention &a, int64_t owned, int rows)
+{
+    struct walk w = {0, a.seq, 0, 0};
+    if (a.causal && KEYS)
+        w.row = w.first = owned / C * C;
+    if (a.causal && !KEYS && owned + rows < a.seq)
+        w.end = owned + rows;
+    return w;
+}
+
+template <int C> static __device__ __forceinline__ struct walk walk_next(struct walk w)
+{
+    w.row += C;
+    if (w.row >= w.end) {
+        w.row = w.first;
+        w.head++;
+    }
+    return w;
+}
+
+/* The lse of a row in base 2, and dot. Rows that are not there get weights of zero. */
+static __device__ __forceinline__ void statistics(const struct grad_head &h, int64_t head, int64_t row, int64_t seq,
+                                                  float *lse, float *dot)
+{
+    *lse = row < seq ? h.lse[head * seq + row] * ATTN_LOG2E : INFINITY;
+    *dot = row < seq ? h.dot[head * seq + row] : 0.0f;
+}
+
+/* Begins to bring a pair of tiles, and the statistics of their rows when they are queries. */
+template <int D, bool KEYS>
+static __device__ __forceinline__ void bring(const struct grad_head &h, const struct walk &w, int64_t seq, elem *pair,
+                                             float *stats)
+{
+    using S = grad_shape<D, KEYS>;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        struct attn_rows from = attn_from(h.by[i], w.row);
+        from.at += w.head * h.by_head[i];
+        attn_fetch<D, S::cols, S::threads>(pair + i * S::cols * attn_pitch(D), from);
+    }
+    for (int i = (int)threadIdx.x; KEYS && i < S::cols; i += S::threads)
+        statistics(h, w.head, w.row + i, seq, &stats[i], &stats[S::cols + i]);
+}
+
+/* Whether owned row `r` and the row `c` that goes by do not see each other. */
+template <bool KEYS> static __device__ __forceinline__ bool hidden(const struct kern_attention &a, int64_t r, int64_t c)
+{
+    int64_t query = KEYS ? c : r, key = KEYS ? r : c;
+    return key >= a.seq || (a.causal && key > query);
+}
+
+/* s becomes p and dp becomes ds, without the scale. */
+template <int C, bool KEYS>
+static __device__ __forceinline__ void weigh(float (&s)[C / 8][4], float (&dp)[C / 8][4], float scale,
+                                             const float (&lse)[2], const float (&dot)[2], const float *stats)
+{
+    int t = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int n = 0; n < C / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int c = n * 8 + 2 * t + e % 2;
+            s[n][e] = ptx_exp2(fmaf(s[n][e], scale, -(KEYS ? stats[c] : lse[e / 2])));
+            dp[n][e] -= KEYS ? stats[C + c] : dot[e / 2];
+        }
+}
+
+/* Weights of what is hidden are nothing, whatever 2^x gave. */
+template <int C, bool KEYS>
+static __device__ __forceinline__ void mask(float (&p)[C / 8][4], const struct kern_attention &a, int64_t row,
+                                            int64_t col)
+{
+    int lane = (int)threadIdx.x % CUDA_WARP;
+#pragma unroll
+    for (int n = 0; n < C / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (hidden<KEYS>(a, row + lane / 4 + e / 2 * 8, col + n * 8 + lane % 4 * 2 + e % 2))
+                p[n][e] = 0;
+}
+
+/* Whether a warp's 16 rows from `row` on and a tile's rows from `col` on all see each other. */
+template <int C, bool KEYS>
+static __device__ __forceinline__ bool all_seen(const struct kern_attention &a, int64_t row, int64_t col)
+{
+    int64_t last = KEYS ? row + 15 : col + C - 1, query = KEYS ? col : row;
+    return last < a.seq && !(a.causal && last > query);
+}
+
+/* The left factors of a warp and its results. */
+template <int D, bool KEYS> struct grad_warp {
+    using S = grad_shape<D, KEYS>;
+    struct attn_own<D, S::held> own[2];
+    int64_t row;          /* its first */
+    float lse[2], dot[2]; /* of rows g and g + 8, when they are queries */
+    float out0[S::width / 8][4], out1[KEYS ? S::width / 8 : 1][4];
+};
+
+/* Adds what one pair of tiles, rows from `col` on, gives. */
+template <int D, bool KEYS>
+static __device__ __forceinline__ void take(struct grad_warp<D, KEYS> &w, const struct grad_args &f, int part,
+                                            int64_t col, const elem *pair, const float *stats)
+{
+    using S = grad_shape<D, KEYS>;
+    constexpr int C = S::cols, W = S::width, tile = C * attn_pitch(D);
+    float s[C / 8][4], dp[C / 8][4];
+    attn_scores<D, C>(w.own[0], pair, s);
+    attn_scores<D, C>(w.own[1], pair + tile, dp);
+    weigh<C, KEYS>(s, dp, f.scale * ATTN_LOG2E, w.lse, w.dot, stats);
+    if (!all_seen<C, KEYS>(f.a, w.row, col))
+        mask<C, KEYS>(s, f.a, w.row, col);
+    if constexpr (KEYS)
+        attn_weighted<D, C, W>(s, pair + tile + part * W, w.out1);
+#pragma unroll
+    for (int n = 0; n < C / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            dp[n][e] *= s[n][e];
+    attn_weighted<D, C, W>(dp, pair + part * W, w.out0);
+}
+
+/* The warp's results, through its own rows of the owned tiles. */
+template <int D, bool KEYS>
+static __device__ __forceinline__ void give(const struct grad_warp<D, KEYS> &w, const struct grad_head &h, float scale,
+                                            elem *const (&mine)[2])
+{
+    constexpr int W = grad_shape<D, KEYS>::width;
+    const float scaled[2] = {scale, scale}, plain[2] = {1, 1};
+    struct attn_rows to[2] = {attn_from(h.out[0], w.row), attn_from(h.out[1], KEYS ? w.row : 0)};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        to[i].at += h.part * W;
+        to[i].width -= h.part * W;
+    }
+    attn_give<D, W>(mine[0], w.out0, scaled, to[0]);
+    if constexpr (KEYS)
+        attn_give<D, W>(mine[1], w.out1, plain, to[1]);
+}
+
+template <int D, bool KEYS>
+__global__ void __launch_bounds__(grad_shape<D, KEYS>::threads) attention_backward(struct grad_args f)
+{
+    using S = grad_shape<D, KEYS>;
+    constexpr int pitch = attn_pitch(D), C = S::cols, tile = C * pitch;
+    elem *own = (elem *)cuda_shared(), *pairs = own + 2 * S::rows * pitch;
+    float *stats = (float *)(pairs + 4 * tile);
+    const struct grad_head h = head_of<KEYS>(f, S::rows, S::parts);
+    int warp = (int)threadIdx.x / CUDA_WARP;
+    elem *const mine[2] = {own + warp * 16 * pitch, own + (S::rows + warp * 16) * pitch};
+    int64_t seq = f.a.seq, heads = KEYS ? f.a.heads / f.a.kv_heads : 1;
+    struct walk now = walk_begin<C, KEYS>(f.a, h.first, S::rows);
+    struct grad_warp<D, KEYS> w = {
+    };
+    w.row = h.first + warp * 16;
+    for (int r = 0; r < 2 && !KEYS; r++)
+        statistics(h, 0, w.row + (int)threadIdx.x % CUDA_WARP / 4 + r * 8, seq, &w.lse[r], &w.dot[r]);
+    attn_fetch<D, S::rows, S::threads>(own, attn_from(h.own[0], h.first));
+    attn_fetch<D, S::rows, S::threads>(own + S::rows * pitch, attn_from(h.own[1], h.first));
+    bring<D, KEYS>(h, now, seq, pairs, stats);
+    for (int64_t i = 0; now.head < heads; i++) {
+        int here = (int)(i % 2), there = 1 - here;
+        struct walk next = walk_next<C>(now);
+        ptx_async_wait();
+        __syncthreads(); /* the pair `here` is there, and nobody uses the other any more */
+        for (int j = 0; i == 0 && j < 2; j++)
+            w.own[j].load(mine[j]);
+        if (next.head < heads)
+            bring<D, KEYS>(h, next, seq, pairs + there * 2 * tile, stats + there * 2 * C);
+        take<D, KEYS>(w, f, h.part, now.row, pairs + here * 2 * tile, stats + here * 2 * C);
+        now = next;
+    }
+    give<D, KEYS>(w, h, f.scale, mine);
+}
+
+#define BACKWARD(D, KEYS)                                                                      \
+    {                                                                                          \
+        D, attention_backward<D, KEYS>, grad_shape<D, KEYS>::rows, grad_shape<D, KEYS>::parts, \
+            grad_shape<D, KEYS>::shared, &backward_allowed[KEYS][D / 32]                       \
+    }
+#define BACKWARDS(KEYS)                                                                                       \
+    {                                                                                                         \
+        BACKWARD(32, KEYS), BACKWARD(64, KEYS), BACKWARD(96, KEYS), BACKWARD(128, KEYS), BACKWARD(192, KEYS), \
+            BACKWARD(256, KEYS)                                                                               \
+    }
+
+static uint64_t backward_allowed[2][9];
+static const struct attn_variant<struct grad_args> backwards[2][6] = {BACKWARDS(false), BACKWARDS(true)};
+static_assert(grad_shape<128, true>::shared <= ATTN_SHARED_MAX && grad_shape<192, true>::shared <= ATTN_SHARED_MAX &&
+              grad_shape<256, true>::shared <= ATTN_SHARED_MAX);
+
+static void launch_dot(struct kern_stream *s, const struct kern_attention_grad *g, float *dot)
+{
+    const struct kern_attention *a = &g->fwd;
+    struct dot_args d = {.o = (const elem *)a->o,
+                         .d_o = (const elem *)g->d_o,
+                         .dot = dot,
+                         .rows = a->batch * a->seq * a->heads,
+                         .seq = a->seq,
+                         .heads = a->heads,
+                         .stride = a->o_stride,
+                         .width = (int)a->head_dim,
+                         .lanes = 1,
+                         .chunks = attn_in_chunks(a->o, a->o_stride, a->head_dim) &&
+                                   attn_in_chunks(g->d_o, a->o_stride, a->head_dim)};
+    while (d.lanes < CUDA_WARP && d.lanes * ATTN_CHUNK < d.width)
+        d.lanes *= 2;
+    int64_t blocks = attn_blocks(d.rows * d.lanes, 256);
+    assert(blocks <= INT_MAX);
+    CUDA_LAUNCH(s, attention_dot, (unsigned)blocks, 256, 0, d);
+}
+
+/* dq, or dk and dv. */
+static err_t launch_half(struct kern_stream *s, struct grad_args f, bool keys)
+{
+    const struct kern_attention *a = &f.a;
+    const struct attn_variant<struct grad_args> *v = backwards[keys];
+    while (v->head_dim < a->head_dim)
+        v++;
+    err_t err = attn_allow(s, v);
+    if (err != OK)
+        return err;
+    f.blocks = attn_blocks(a->seq, v->rows);
+    f.d_0_chunks = attn_in_chunks(f.d_0, keys ? a->k_stride : a->q_stride, a->head_dim);
+    f.d_1_chunks = attn_in_chunks(f.d_1, a->v_stride, a->head_dim);
+    int64_t blocks = a->batch * (keys ? a->kv_heads : a->heads) * f.blocks * v->parts;
+    assert(blocks > 0 && blocks <= INT_MAX);
+    CUDA_LAUNCH(s, v->kernel, (unsigned)blocks, v->rows * 2, v->shared, f);
+    return cuda_stream_of(s)->err;
+}
+
+err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention_grad *g)
+{
+    const struct kern_attention *a = &g->fwd;
+    assert(a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->head_dim > 0 && a->head_dim <= 256);
+    float *dot = (float *)cuda_scratch(s, (size_t)(a->batch * a->heads * a->seq) * sizeof(float));
+    if (!dot)
+        return cuda_stream_of(s)->err;
+    launch_dot(s, g, dot);
+    struct grad_args f = {};
+    f.a = *a;
+    f.d_o = g->d_o;
+    f.d_0 = g->d_q;
+    f.dot = dot;
+    f.scale = 1 / sqrtf((float)a->head_dim);
+    f.q_chunks = attn_in_chunks(a->q, a->q_stride, a->head_dim);
+    f.k_chunks = attn_in_chunks(a->k, a->k_stride, a->head_dim);
+    f.v_chunks = attn_in_chunks(a->v, a->v_stride, a->head_dim);
+    f.o_chunks = attn_in_chunks(g->d_o, a->o_stride, a->head_dim);
+    err_t err = launch_half(s, f, false);
+    if (err != OK)
+        return err;
+    f.d_0 = g->d_k;
+    f.d_1 = g->d_v;
+    return launch_half(s, f, true);
+}
