@@ -1,0 +1,79 @@
+/* Kernels on a processor: runs the grid of one launch, block after block. Each thread of a block is a fibre that runs
+ * until a barrier or a warp operation makes it wait; with CUDA_HOST_THREADS it is a system thread, for the thread
+ * sanitizer. One block runs at a time in the whole process, so that static shared memory is plain static memory.
+ *
+ * What a GPU would answer with wrong numbers, a hang or a fault ends the process with the names of kernel, block and
+ * thread: a barrier or a warp operation that not all threads reach, a launch that no device takes. The order of blocks,
+ * warps and lanes differs from launch to launch, so that code that leans on one order gives wrong numbers. */
+#ifndef DTD_TESTS_CUDA_HOST_BLOCK_H
+#define DTD_TESTS_CUDA_HOST_BLOCK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CUDA_HOST_WARP 32
+#define CUDA_HOST_EXCHANGE_BYTES 256
+#define CUDA_HOST_SHARED_PLAIN (48u << 10)  /* what a block may have without asking */
+#define CUDA_HOST_SHARED_OPTIN (227u << 10) /* the most that sm_90 gives */
+
+/* One launch. `args` belongs to it: `drop` frees it. */
+struct cuda_host_launch {
+    const char *name;
+    const void *function;
+    dim3 grid, block;
+    size_t shared; /* dynamic, bytes */
+    void (*body)(const void *args);
+    void *args;
+    void (*drop)(void *args);
+};
+
+/* What the running thread may know of itself: the built-in variables. */
+struct cuda_host_thread {
+    uint3 thread, block;
+    dim3 block_dim, grid_dim;
+    int index; /* in its block: x runs fastest */
+    void *shared;
+};
+
+#ifdef CUDA_HOST_THREADS
+extern __thread struct cuda_host_thread *cuda_host_self;
+#else
+extern struct cuda_host_thread *cuda_host_self;
+#endif
+
+/* Runs the whole grid and returns when it is done. Any thread; launches wait for each other. */
+void cuda_host_run(const struct cuda_host_launch *l);
+
+/* Queues it on the stream; false when that was made to fail. (launch.c) */
+bool cuda_host_submit(cudaStream_t s, const struct cuda_host_launch *l);
+/* Ends the process when a kernel is given the address of something that is not the device's. */
+void cuda_host_check_pointer(const char *kernel, int argument, const void *p);
+
+/* ---- in a kernel ---- */
+
+enum cuda_host_op { HOST_SYNCWARP, HOST_SHUFFLE, HOST_VOTE, HOST_MMA, HOST_OTHER };
+
+/* All threads of the block. */
+void cuda_host_barrier(void);
+/* All 32 lanes of a warp bring `bytes` (at most CUDA_HOST_EXCHANGE_BYTES, a multiple of 4) and get what all lanes
+ * brought: lane i's stands at i * bytes. Valid until this lane's next warp operation. The mask must name the whole
+ * warp, and all lanes must come with the same operation and size. */
+const void *cuda_host_warp_exchange(enum cuda_host_op op, unsigned mask, const void *value, size_t bytes);
+/* Ends the process with a sentence that begins with kernel, block and thread. */
+void cuda_host_fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+
+/* One sequence per process, of DTD_CUDA_HOST_SEED or cuda_host_seed (counts.h). */
+uint64_t cuda_host_random(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

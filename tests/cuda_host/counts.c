@@ -1,0 +1,63 @@
+/* Counting, failing on purpose, and what is said when the process ends. */
+#include "tests/cuda_host/counts.h"
+
+#include "tests/cuda_host/queue.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void cuda_host_counts_read(struct cuda_host_counts *ret)
+{
+    host_lock();
+    *ret = host_counts;
+    host_unlock();
+}
+
+void cuda_host_counts_print(const struct cuda_host_counts *c, FILE *to)
+{
+#define X(name, text) \
+    if (c->name)      \
+        fprintf(to, "%lld %s\n", (long long)c->name, text);
+    CUDA_HOST_COUNTS(X)
+#undef X
+}
+
+static struct {
+    char what[16];
+    int64_t left;
+} injection;
+
+void cuda_host_inject(const char *what, int64_t k)
+{
+    host_lock();
+    snprintf(injection.what, sizeof(injection.what), "%s", what);
+    injection.left = k;
+    host_sticky = cudaSuccess;
+    host_unlock();
+}
+
+bool host_injected(const char *what)
+{
+    return injection.left && strcmp(injection.what, what) == 0 && --injection.left == 0;
+}
+
+__attribute__((constructor)) static void read_environment(void)
+{
+    const char *text = getenv("DTD_CUDA_HOST_FAIL"), *colon = text ? strchr(text, ':') : NULL;
+    if (!colon)
+        return;
+    snprintf(injection.what, sizeof(injection.what), "%.*s", (int)(colon - text), text);
+    injection.left = strtoll(colon + 1, NULL, 10);
+}
+
+/* With DTD_CUDA_HOST_STRICT a process that ends by itself must have left nothing behind. */
+__attribute__((destructor)) static void report_leaks(void)
+{
+    const struct cuda_host_counts *c = &host_counts;
+    int64_t live = c->live_allocations + c->live_streams + c->live_events + c->live_handles + c->live_comms;
+    if (!live || !getenv("DTD_CUDA_HOST_STRICT"))
+        return;
+    fprintf(stderr, "cuda-host: the process ends and leaves things behind:\n");
+    cuda_host_counts_print(c, stderr);
+    abort();
+}
