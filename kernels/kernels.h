@@ -10,6 +10,8 @@
  *    statistics that a backward reads (rstd, mean, lse). wide is float32 for bfloat16 and else the dtype itself;
  *  - sums run in float64 in `ref`, in at least float32 elsewhere, whatever is stored;
  *  - every pointer is memory of the stream's device, scalars that a kernel reads or writes by pointer included;
+ *  - arrays begin at multiples of 64 bytes, but for parts of matrices (heads within q, k and v, by whole heads) and for
+ *    what adamw, sumsq_blocks and cast are given, which may begin and end at any element;
  *  - results do not depend on anything but the arguments: same inputs, same bits; nor on the stream's threads, save
  *    gemm's. What is computed element by element (adamw, activations) does not depend on where a range begins or ends;
  *  - nothing is allocated in the steady state; scratch belongs to the stream. Indices are 64 bits;

@@ -295,3 +295,113 @@ TEST(adamw_does_not_see_cuts)
         dev_stream_free(s);
     }
 }
+
+/* One product with an activation, against the product and then the kernel of the activation. Returns whether the bits
+ * are the same. */
+static bool fused_agrees(const struct kern_ops *k, struct kern_stream *s, enum kern_act act, double bound)
+{
+    enum { M = 37, N = 50, K = 24, LD = 53 };
+    static float a[M * K], b[K * N], bias[N], x[M * LD], c[M * LD], aux[M * LD], want[M * LD];
+    struct kern_gemm g = {.m = M, .n = N, .k = K, .lda = K, .ldb = N, .ldc = LD, .a = a, .b = b, .bias = bias, .c = x};
+    for (int i = 0; i < M * LD; i++)
+        aux[i] = (float)rng_normal(7, 1, (uint64_t)i);
+    for (int i = 0; i < M * K || i < K * N; i++) {
+        a[i % (M * K)] = (float)rng_normal(7, 2, (uint64_t)i);
+        b[i % (K * N)] = (float)rng_normal(7, 3, (uint64_t)i);
+        bias[i % N] = (float)rng_normal(7, 4, (uint64_t)i);
+    }
+    assert_ok(k->gemm(s, &g));
+    for (int i = 0; i < M; i++)
+        if (act == KERN_ACT_GELU)
+            k->gelu(s, N, x + i * LD, want + i * LD);
+        else
+            k->gelu_grad(s, N, aux + i * LD, x + i * LD, want + i * LD);
+    g.act = act;
+    g.c = c;
+    g.aux = aux;
+    assert_ok(k->gemm(s, &g));
+    bool same = true;
+    for (int i = 0; i < M * LD; i++) {
+        same &= i % LD >= N || c[i] == want[i];
+        assert_true(i % LD >= N || fabs((double)c[i] - (double)want[i]) <= bound * (1 + fabs((double)want[i])));
+        assert_true(act != KERN_ACT_GELU || i % LD >= N || aux[i] == x[i]);
+    }
+    return same;
+}
+
+TEST(fused_activations_are_the_kernels)
+{
+    const struct kern_ops *k;
+    const char *isa;
+    for (int v = 0; (k = kern_variant(v, &isa)); v++) {
+        if (k->dtype != DT_F32)
+            continue;
+        struct kern_stream *s = new_stream();
+        bool same = fused_agrees(k, s, KERN_ACT_GELU, 1e-6) && fused_agrees(k, s, KERN_ACT_GELU_GRAD, 1e-6);
+        assert_true(same || strcmp(k->name, "cpu") != 0); /* the same code there; the oracle rounds once less */
+        dev_stream_free(s);
+    }
+}
+
+/* Sums of a bias' gradient have the bits of bias_grad, wherever the product finds them. */
+TEST(sums_in_a_product_are_bias_grad)
+{
+    enum { M = 20, N = 70, K = 100 };
+    static float a[K * M], b[K * N], c[M * N];
+    const struct kern_ops *k;
+    const char *isa;
+    for (int i = 0; i < K * N; i++)
+        a[i % (K * M)] = b[i] = (float)rng_normal(8, 1, (uint64_t)i);
+    for (int v = 0; (k = kern_variant(v, &isa)); v++) {
+        if (k->dtype != DT_F32)
+            continue;
+        struct kern_stream *s = new_stream();
+        float a_sum[M] = {1}, b_sum[N] = {1}, want_a[M] = {1}, want_b[N] = {1};
+        struct kern_gemm g = {.trans_a = true,
+                              .accumulate = true,
+                              .wide_c = true,
+                              .m = M,
+                              .n = N,
+                              .k = K,
+                              .lda = M,
+                              .ldb = N,
+                              .ldc = N,
+                              .a = a,
+                              .b = b,
+                              .c = c,
+                              .a_sum = a_sum,
+                              .b_sum = b_sum};
+        assert_ok(k->gemm(s, &g));
+        k->bias_grad(s, K, M, a, want_a);
+        k->bias_grad(s, K, N, b, want_b);
+        assert_memory_equal(a_sum, want_a, sizeof(want_a));
+        assert_memory_equal(b_sum, want_b, sizeof(want_b));
+        dev_stream_free(s);
+    }
+}
+
+/* A step is left out as a whole or done as a whole, and the norm is told all the same. */
+TEST(clip_follows_its_formula)
+{
+    const double blocks[3] = {1, 4, 4}, bad[3] = {1, NAN, 4}, losses[2] = {2, 3}, lost[2] = {2, -INFINITY};
+    const struct {
+        const double *blocks, *losses;
+        int64_t n_losses;
+        double limit, norm, factor;
+    } cases[] = {{blocks, losses, 2, 0, 3, 1},  {blocks, losses, 2, 1.5, 3, 0.5}, {blocks, losses, 2, 3, 3, 1},
+                 {blocks, losses, 2, 4, 3, 1},  {blocks, NULL, 0, 1.5, 3, 0.5},   {bad, losses, 2, 0, NAN, NAN},
+                 {bad, losses, 2, 1, NAN, NAN}, {blocks, lost, 2, 0, 3, NAN},     {blocks, lost, 2, 1, 3, NAN}};
+    struct kern_stream *s = new_stream();
+    const struct kern_ops *k;
+    const char *isa;
+    for (int v = 0; (k = kern_variant(v, &isa)); v++)
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            double norm = -1, factor = -1;
+            struct kern_clip c = {3,      cases[i].n_losses, cases[i].blocks, cases[i].losses, cases[i].limit, &norm,
+                                  &factor};
+            k->clip(s, &c);
+            assert_true(norm == cases[i].norm || (isnan(norm) && isnan(cases[i].norm)));
+            assert_true(factor == cases[i].factor || (isnan(factor) && isnan(cases[i].factor)));
+        }
+    dev_stream_free(s);
+}

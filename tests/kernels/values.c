@@ -307,6 +307,8 @@ static bool operand_near(const struct values *got, const struct values *want, in
         b = bound.exact ? rounded(t, b) : b;
         if (element_near(a, b, &bound))
             continue;
+        if (!label)
+            return false;
         print_error("%s: %s: operand %d element %lld of %lld is %.9g%s, wanted %.9g%s +- %.2g\n", label, case_text(c),
                     i, (long long)j, (long long)want->o[i].n, a, hole_is(8, &a) ? " (not written)" : "", b,
                     hole_is(8, &b) ? " (not written)" : "",

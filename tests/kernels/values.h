@@ -19,7 +19,7 @@ void values_fini(struct values *v);
 /* Every output of `got` is near `want`'s, holes are holes in both. An element of type T may be off by
  * multiple eps32 sqrt(terms) max(|want|, rms(want), floor) + round(T) |want| + between round(dtype) max(..), where
  * round is the largest relative error of rounding to a type; with 0 terms it must be what want rounds to. The first
- * that is not is printed. */
+ * that is not is printed, unless `label` is NULL. */
 bool values_near(const struct values *got, const struct values *want, const struct kern_ops *k, const struct kcase *c,
                  const char *label);
 
