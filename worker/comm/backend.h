@@ -31,6 +31,8 @@ struct comm {
     const struct comm_backend *backend;
     int rank, world;
     int64_t bytes_moved;
+    struct why why; /* of the first call that failed; "" until then, and where the code says all */
+    char note[256]; /* what a person may want to know of how it was made; "" for nothing */
 };
 
 struct comm_group {

@@ -69,6 +69,16 @@ void *comm_shared(struct comm *c)
     return c->backend->shared(c);
 }
 
+const char *comm_why(const struct comm *c)
+{
+    return c->why.text;
+}
+
+const char *comm_note(const struct comm *c)
+{
+    return c->note;
+}
+
 int64_t comm_bytes_moved(const struct comm *c)
 {
     return c->bytes_moved;

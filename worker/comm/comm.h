@@ -88,6 +88,11 @@ struct comm_tree_node {
 NODISCARD err_t comm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves,
                                  void *out, int64_t n, enum dtype dtype);
 
+/* The sentence of the first call that failed; "" when none did, or when its code says all. */
+const char *comm_why(const struct comm *c);
+/* What a person may want to know of how the comm was made, for the log; "" for nothing. */
+const char *comm_note(const struct comm *c);
+
 /* Payload bytes that this rank has read from or written to peers' memory, for the accounts. */
 int64_t comm_bytes_moved(const struct comm *c);
 
