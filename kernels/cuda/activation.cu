@@ -1,0 +1,178 @@
+/* Element-wise functions: one pass, floor = what is read plus what is written, stated at each as arrays of elements
+ * (2 bytes in bfloat16, 4 in float32). A thread reads all its operands before it writes, so outputs may be inputs.
+ *
+ * Sigmoids are 1 / (1 + exp(-x)): exp is exact to 2 units in the last place and goes to 0 and infinity where it must.
+ */
+#include "kernels/cuda/vec.h"
+
+#define OPERANDS 3
+
+struct map {
+    struct span span;
+    const elem *in[OPERANDS];
+    elem *out[2];
+};
+
+static struct map map_of(int64_t n, const void *a, const void *b, const void *c, void *y, void *z)
+{
+    const struct span_array arrays[] = {
+        {a, sizeof(elem)}, {b, sizeof(elem)}, {c, sizeof(elem)}, {y, sizeof(elem)}, {z, sizeof(elem)}};
+    return map{span_of(n, VEC, 5, arrays), {(const elem *)a, (const elem *)b, (const elem *)c}, {(elem *)y, (elem *)z}};
+}
+
+/* N neighbours at element i. */
+template <class OP, int N> static __device__ __forceinline__ void map_at(const struct map &m, int64_t i)
+{
+    float in[OP::IN][N], out[OP::OUT][N];
+#pragma unroll
+    for (int j = 0; j < OP::IN; j++)
+        vec_load(m.in[j] + i, in[j]);
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        float x[OP::IN], y[OP::OUT];
+#pragma unroll
+        for (int j = 0; j < OP::IN; j++)
+            x[j] = in[j][k];
+        OP::at(x, y);
+#pragma unroll
+        for (int j = 0; j < OP::OUT; j++)
+            out[j][k] = y[j];
+    }
+#pragma unroll
+    for (int j = 0; j < OP::OUT; j++)
+        vec_store(m.out[j] + i, out[j]);
+}
+
+template <class OP> static __global__ void __launch_bounds__(SPAN_THREADS) map_elements(struct map m)
+{
+    for (int64_t i = grid_index(); i < m.span.vectors; i += grid_threads())
+        map_at<OP, VEC>(m, m.span.head + i * VEC);
+    for (int64_t i = grid_index(); i < span_singles(m.span); i += grid_threads())
+        map_at<OP, 1>(m, span_single(m.span, i));
+}
+
+#define MAP_LAUNCH(s, op, m) CUDA_LAUNCH(s, map_elements<op>, span_grid(s, (m).span), SPAN_THREADS, 0, m)
+
+static __device__ __forceinline__ float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+/* tanh's argument in GPT-2's GELU is u = sqrt(2/pi) (x + 0.044715 x^3); 0.5 x (1 + tanh u) = x sigmoid(2u). */
+#define GELU_SCALE2 1.59576912160573071176f /* 2 sqrt(2/pi) */
+#define GELU_CUBIC 0.044715f
+
+static __device__ __forceinline__ float gelu_gate(float x)
+{
+    return sigmoid(x * GELU_SCALE2 * fmaf(x * x, GELU_CUBIC, 1.0f));
+}
+
+struct op_swiglu {
+    enum { IN = 2, OUT = 1 };
+    static __device__ __forceinline__ void at(const float *x, float *y)
+    {
+        y[0] = x[0] * sigmoid(x[0]) * x[1];
+    }
+};
+
+struct op_swiglu_grad {
+    enum { IN = 3, OUT = 2 };
+    static __device__ __forceinline__ void at(const float *x, float *y)
+    {
+        float a = x[0], b = x[1], dy = x[2], k = sigmoid(a);
+        y[0] = dy * b * k * fmaf(a, 1.0f - k, 1.0f);
+        y[1] = dy * a * k;
+    }
+};
+
+struct op_gelu {
+    enum { IN = 1, OUT = 1 };
+    static __device__ __forceinline__ void at(const float *x, float *y)
+    {
+        y[0] = x[0] * gelu_gate(x[0]);
+    }
+};
+
+struct op_gelu_grad {
+    enum { IN = 2, OUT = 1 };
+    static __device__ __forceinline__ void at(const float *x, float *y)
+    {
+        float v = x[0], k = gelu_gate(v);
+        float inner = fmaf(v * v, 3 * GELU_CUBIC * GELU_SCALE2, GELU_SCALE2);
+        y[0] = x[1] * fmaf(v * k * (1.0f - k), inner, k);
+    }
+};
+
+struct op_relu {
+    enum { IN = 1, OUT = 1 };
+    static __device__ __forceinline__ void at(const float *x, float *y)
+    {
+        y[0] = x[0] <= 0 ? 0 : x[0]; /* a NaN passes */
+    }
+};
+
+struct op_relu_grad {
+    enum { IN = 2, OUT = 1 };
+    static __device__ __forceinline__ void at(const float *x, float *y)
+    {
+        y[0] = x[0] <= 0 ? 0 : x[1];
+    }
+};
+
+struct op_add {
+    enum { IN = 2, OUT = 1 };
+    static __device__ __forceinline__ void at(const float *x, float *y)
+    {
+        y[0] = x[0] + x[1];
+    }
+};
+
+/* Floor: 3 arrays. */
+void KERN_FN(swiglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y)
+{
+    struct map m = map_of(n, a, b, NULL, y, NULL);
+    MAP_LAUNCH(s, op_swiglu, m);
+}
+
+/* Floor: 5 arrays. */
+void KERN_FN(swiglu_grad)(struct kern_stream *s, int64_t n, const void *a, const void *b, const void *dy, void *da,
+                          void *db)
+{
+    struct map m = map_of(n, a, b, dy, da, db);
+    MAP_LAUNCH(s, op_swiglu_grad, m);
+}
+
+/* Floor: 2 arrays. */
+void KERN_FN(gelu)(struct kern_stream *s, int64_t n, const void *x, void *y)
+{
+    struct map m = map_of(n, x, NULL, NULL, y, NULL);
+    MAP_LAUNCH(s, op_gelu, m);
+}
+
+/* Floor: 3 arrays. */
+void KERN_FN(gelu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx)
+{
+    struct map m = map_of(n, x, dy, NULL, dx, NULL);
+    MAP_LAUNCH(s, op_gelu_grad, m);
+}
+
+/* Floor: 2 arrays. */
+void KERN_FN(relu)(struct kern_stream *s, int64_t n, const void *x, void *y)
+{
+    struct map m = map_of(n, x, NULL, NULL, y, NULL);
+    MAP_LAUNCH(s, op_relu, m);
+}
+
+/* Floor: 3 arrays. */
+void KERN_FN(relu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx)
+{
+    struct map m = map_of(n, x, dy, NULL, dx, NULL);
+    MAP_LAUNCH(s, op_relu_grad, m);
+}
+
+/* Floor: 3 arrays. */
+void KERN_FN(add)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y)
+{
+    struct map m = map_of(n, a, b, NULL, y, NULL);
+    MAP_LAUNCH(s, op_add, m);
+}

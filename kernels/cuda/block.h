@@ -1,0 +1,67 @@
+/* Sums over the threads of a warp and of a block. All lanes get the result; the order is a fixed tree, so the bits
+ * depend on the block's size and the values alone. Blocks are whole warps, at most 32 of them, and every thread calls.
+ */
+#ifndef DTD_KERNELS_CUDA_BLOCK_H
+#define DTD_KERNELS_CUDA_BLOCK_H
+
+#include "kernels/cuda/cuda.h"
+
+template <typename T> static __device__ __forceinline__ T warp_sum(T x)
+{
+#pragma unroll
+    for (int step = CUDA_WARP / 2; step > 0; step /= 2)
+        x += __shfl_xor_sync(CUDA_WARP_ALL, x, step);
+    return x;
+}
+
+template <typename T> static __device__ __forceinline__ T block_sum(T x)
+{
+    __shared__ T part[CUDA_WARP];
+    unsigned lane = threadIdx.x % CUDA_WARP, warps = blockDim.x / CUDA_WARP;
+    x = warp_sum(x);
+    if (lane == 0)
+        part[threadIdx.x / CUDA_WARP] = x;
+    __syncthreads();
+    x = warp_sum(lane < warps ? part[lane] : (T)0);
+    __syncthreads(); /* before anybody writes `part` again */
+    return x;
+}
+
+static __device__ __forceinline__ float warp_max(float x)
+{
+#pragma unroll
+    for (int step = CUDA_WARP / 2; step > 0; step /= 2)
+        x = fmaxf(x, __shfl_xor_sync(CUDA_WARP_ALL, x, step));
+    return x;
+}
+
+/* A NaN is passed over. */
+static __device__ __forceinline__ float block_max(float x)
+{
+    __shared__ float part[CUDA_WARP];
+    unsigned lane = threadIdx.x % CUDA_WARP, warps = blockDim.x / CUDA_WARP;
+    x = warp_max(x);
+    if (lane == 0)
+        part[threadIdx.x / CUDA_WARP] = x;
+    __syncthreads();
+    x = warp_max(part[lane < warps ? lane : 0]);
+    __syncthreads();
+    return x;
+}
+
+/* Two at once, for the price of one wait. */
+static __device__ __forceinline__ float2 block_sum2(float2 x)
+{
+    __shared__ float2 part[CUDA_WARP];
+    unsigned lane = threadIdx.x % CUDA_WARP, warps = blockDim.x / CUDA_WARP;
+    x = make_float2(warp_sum(x.x), warp_sum(x.y));
+    if (lane == 0)
+        part[threadIdx.x / CUDA_WARP] = x;
+    __syncthreads();
+    x = lane < warps ? part[lane] : make_float2(0, 0);
+    x = make_float2(warp_sum(x.x), warp_sum(x.y));
+    __syncthreads();
+    return x;
+}
+
+#endif

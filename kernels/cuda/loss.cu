@@ -1,0 +1,146 @@
+/* Softmax and cross-entropy. A block takes a row: it reads the row once for the largest logit and the sum of exp, kept
+ * in step by every thread as it goes, and with the gradient once more, from cache where the row fits, to write over it.
+ *
+ * Rows of an odd vocabulary begin anywhere within 16 bytes. Runs of VEC elements are therefore counted from the last
+ * boundary before the row, as it lies when the matrix is aligned: that follows from the row's number, so where the
+ * matrix really lies changes how a run is read and never the order of a sum. */
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/vec.h"
+
+#include <float.h>
+#include <math.h>
+
+#define MOST_THREADS 1024
+
+struct loss {
+    int64_t t, v;
+    const int32_t *targets;
+    bool grad;
+    float scale;
+    elem *logits;
+    double *losses; /* [t] */
+};
+
+/* A row, and how many elements before it its first run begins. */
+struct loss_row {
+    elem *x;
+    int64_t v, lead;
+};
+
+/* The thread's runs: j is the first element, which the row may not have. */
+#define FOR_RUNS(j, row) \
+    for (int64_t j = (int64_t)threadIdx.x * VEC - (row).lead; j < (row).v; j += (int64_t)blockDim.x * VEC)
+
+template <bool ALIGNED> static __device__ __forceinline__ bool run_whole(const struct loss_row &r, int64_t j)
+{
+    return ALIGNED && j >= 0 && j + VEC <= r.v;
+}
+
+/* What the row does not have is -infinity. */
+template <bool ALIGNED>
+static __device__ __forceinline__ void run_load(const struct loss_row &r, int64_t j, float (&x)[VEC])
+{
+    if (run_whole<ALIGNED>(r, j)) {
+        vec_load(r.x + j, x);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        x[k] = j + k >= 0 && j + k < r.v ? vec_widen(r.x[j + k]) : -INFINITY;
+}
+
+template <bool ALIGNED>
+static __device__ __forceinline__ void run_store(const struct loss_row &r, int64_t j, const float (&x)[VEC])
+{
+    if (run_whole<ALIGNED>(r, j)) {
+        vec_store(r.x + j, x);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        if (j + k >= 0 && j + k < r.v)
+            vec_narrow(x[k], &r.x[j + k]);
+}
+
+/* The largest logit and the sum of exp(x - largest), the same in all threads. The largest begins finite, so that a
+ * logit of -infinity adds nothing; a NaN or infinity makes the sum a NaN. */
+template <bool ALIGNED>
+static __device__ __forceinline__ void row_softmax(const struct loss_row &r, float *largest, float *total)
+{
+    float max = -FLT_MAX, sum = 0;
+    FOR_RUNS(j, r)
+    {
+        float x[VEC], top = max, run = 0, shrink = 1;
+        run_load<ALIGNED>(r, j, x);
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            top = fmaxf(top, x[k]);
+        if (top > max)
+            shrink = expf(max - top);
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            run += expf(x[k] - top);
+        sum = fmaf(sum, shrink, run);
+        max = top;
+    }
+    *largest = block_max(max);
+    *total = block_sum(sum * expf(max - *largest));
+}
+
+/* Logits become (softmax - onehot) * scale, or zero where there is no target. */
+template <bool ALIGNED>
+static __device__ __forceinline__ void row_grad(const struct loss_row &r, int32_t target, float scale, float max,
+                                                float per_total)
+{
+    FOR_RUNS(j, r)
+    {
+        float x[VEC];
+        run_load<ALIGNED>(r, j, x);
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            x[k] = target < 0 ? 0 : scale * fmaf(expf(x[k] - max), per_total, j + k == target ? -1.0f : 0.0f);
+        run_store<ALIGNED>(r, j, x);
+    }
+}
+
+/* The target's logit is read before anybody may write the gradient: block_sum waits for all. */
+template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) loss_rows(struct loss a)
+{
+    for (int64_t i = blockIdx.x; i < a.t; i += gridDim.x) {
+        struct loss_row r = {a.logits + i * a.v, a.v, i * a.v % VEC};
+        int32_t target = a.targets[i];
+        float max = 0, total = 1, own = target < 0 ? 0 : vec_widen(r.x[target]);
+        if (target >= 0)
+            row_softmax<ALIGNED>(r, &max, &total);
+        if (a.grad)
+            row_grad<ALIGNED>(r, target, a.scale, max, 1.0f / total);
+        if (threadIdx.x == 0)
+            a.losses[i] = target < 0 ? 0 : (double)logf(total) + ((double)max - (double)own);
+    }
+}
+
+static __global__ void __launch_bounds__(MOST_THREADS) loss_total(int64_t t, const double *losses, double *loss_sum)
+{
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < t; i += blockDim.x)
+        sum += losses[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        *loss_sum += sum;
+}
+
+/* Floor: the logits once, twice with the gradient (which is then written in a model's step, so 2 of 3 passes). */
+void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad,
+                            double scale, void *logits, double *loss_sum)
+{
+    double *losses = (double *)cuda_scratch(s, (size_t)t * sizeof(double));
+    if (!losses)
+        return;
+    struct loss a = {t, v, targets, grad, (float)scale, (elem *)logits, losses};
+    int threads = row_threads(v, MOST_THREADS);
+    if (vec_aligned(logits))
+        CUDA_LAUNCH(s, loss_rows<true>, grid_blocks(s, t, threads), threads, 0, a);
+    else
+        CUDA_LAUNCH(s, loss_rows<false>, grid_blocks(s, t, threads), threads, 0, a);
+    CUDA_LAUNCH(s, loss_total, 1, MOST_THREADS, 0, t, losses, loss_sum);
+}

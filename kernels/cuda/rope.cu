@@ -1,0 +1,112 @@
+/* Rotary positions. A thread turns one run of columns in a few neighbouring heads of one token: they share the angles.
+ *
+ * Angles are kept in quarter turns, in double until the whole ones are taken out, so that a far position loses nothing;
+ * what is left is within an eighth of a turn, where a short polynomial in float is exact to rounding. Frequencies come
+ * with the launch, FREQUENCIES at a time. */
+#include "kernels/cuda/vec.h"
+
+#include <assert.h>
+#include <math.h>
+
+#define FREQUENCIES 128
+#define HEADS 4 /* heads that share their angles */
+#define QUARTER 1.57079632679489661923
+#define THREADS 256
+
+struct rope {
+    int64_t t, seq, pos0, heads, head_dim, stride;
+    int64_t column, width; /* of every head, the columns of this launch */
+    float sign;
+    elem *x;
+    double quarters[FREQUENCIES]; /* per position, of the pairs from `column` on */
+};
+
+/* Cosine and sine of |r| <= pi/4: Taylor's series, whose first missing terms are below 2e-10. */
+static __device__ __forceinline__ void small_turn(float r, float *c, float *s)
+{
+    float r2 = r * r;
+    float cosine = fmaf(r2, -1.0f / 3628800, 1.0f / 40320), sine = fmaf(r2, -1.0f / 39916800, 1.0f / 362880);
+    cosine = fmaf(r2, cosine, -1.0f / 720);
+    cosine = fmaf(r2, cosine, 1.0f / 24);
+    cosine = fmaf(r2, cosine, -0.5f);
+    sine = fmaf(r2, sine, -1.0f / 5040);
+    sine = fmaf(r2, sine, 1.0f / 120);
+    sine = fmaf(r2, sine, -1.0f / 6);
+    *c = fmaf(r2, cosine, 1.0f);
+    *s = fmaf(r2 * r, sine, r);
+}
+
+static __device__ __forceinline__ void turn(double quarters, float *c, float *s)
+{
+    double whole = rint(quarters);
+    float cosine, sine;
+    small_turn((float)((quarters - whole) * QUARTER), &cosine, &sine);
+    int64_t q = (int64_t)whole & 3;
+    float x = q & 1 ? sine : cosine, y = q & 1 ? cosine : sine;
+    *c = q == 1 || q == 2 ? -x : x;
+    *s = q >= 2 ? -y : y;
+}
+
+/* Columns [j, j + VEC) of the heads of one group. */
+template <bool WHOLE>
+static __device__ __forceinline__ void turn_run(const struct rope &a, int64_t token, int64_t group, int64_t j)
+{
+    float c[VEC / 2], s[VEC / 2];
+    double pos = (double)(a.pos0 + token % a.seq);
+#pragma unroll
+    for (int k = 0; k < VEC / 2; k++) {
+        turn(pos * a.quarters[min(j / 2 + k, a.width / 2 - 1)], &c[k], &s[k]);
+        s[k] *= a.sign;
+    }
+    for (int64_t h = group * HEADS; h < (group + 1) * HEADS && h < a.heads; h++) {
+        elem *p = a.x + token * a.stride + h * a.head_dim + a.column;
+        float x[VEC];
+        row_load<WHOLE>(p, j, a.width, x);
+#pragma unroll
+        for (int k = 0; k < VEC / 2; k++) {
+            float even = x[2 * k], odd = x[2 * k + 1];
+            x[2 * k] = fmaf(even, c[k], -(odd * s[k]));
+            x[2 * k + 1] = fmaf(even, s[k], odd * c[k]);
+        }
+        row_store<WHOLE>(p, j, a.width, x);
+    }
+}
+
+template <bool WHOLE> static __global__ void __launch_bounds__(THREADS) rope_runs(const __grid_constant__ struct rope a)
+{
+    int64_t runs = (a.width + VEC - 1) / VEC, groups = (a.heads + HEADS - 1) / HEADS;
+    for (int64_t i = grid_index(); i < a.t * groups * runs; i += grid_threads())
+        turn_run<WHOLE>(a, i / (groups * runs), i / runs % groups, i % runs * VEC);
+}
+
+static void rope_launch(struct kern_stream *s, const struct rope *a)
+{
+    int64_t runs = (a->width + VEC - 1) / VEC, groups = (a->heads + HEADS - 1) / HEADS;
+    unsigned blocks = grid_for(s, a->t * groups * runs, THREADS);
+    if (vec_aligned(a->x) && a->stride % VEC == 0 && a->head_dim % VEC == 0)
+        CUDA_LAUNCH(s, rope_runs<true>, blocks, THREADS, 0, *a);
+    else
+        CUDA_LAUNCH(s, rope_runs<false>, blocks, THREADS, 0, *a);
+}
+
+/* Floor: x read and written. */
+void KERN_FN(rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, int64_t heads, int64_t head_dim,
+                   int64_t stride, double theta, bool inverse, void *x)
+{
+    assert(head_dim % 2 == 0 && stride >= heads * head_dim);
+    struct rope a = {};
+    a.t = t;
+    a.seq = seq;
+    a.pos0 = pos0;
+    a.heads = heads;
+    a.head_dim = head_dim;
+    a.stride = stride;
+    a.sign = inverse ? -1.0f : 1.0f;
+    a.x = (elem *)x;
+    for (a.column = 0; a.column < head_dim; a.column += 2 * FREQUENCIES) {
+        a.width = head_dim - a.column < 2 * FREQUENCIES ? head_dim - a.column : 2 * FREQUENCIES;
+        for (int64_t j = 0; j < a.width; j += 2)
+            a.quarters[j / 2] = pow(theta, -(double)(a.column + j) / (double)head_dim) / QUARTER;
+        rope_launch(s, &a);
+    }
+}
