@@ -1,0 +1,94 @@
+/* Plumbing of the NCCL backend: what its files share. Private to worker/comm/nccl.
+ *
+ * All communicators are non-blocking: a call that NCCL answers with ncclInProgress is polled, so that no thread sits
+ * inside NCCL while a peer is missing. Every call on a communicator is made under `mu` and looks at `dead` first:
+ * nccl_abort, from any thread, sets it, takes the mutex between two polls of whoever waits, and aborts all
+ * communicators at once. The module never logs. */
+#ifndef DTD_WORKER_COMM_NCCL_NCCL_H
+#define DTD_WORKER_COMM_NCCL_NCCL_H
+
+#include "worker/comm/backend.h"
+
+#include <nccl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+struct nccl_comm {
+    struct comm base; /* first */
+    struct dev *dev;
+    const struct comm_store *store;
+    int64_t timeout_ms;
+    pthread_mutex_t mu;
+    atomic_bool dead;          /* aborted: every call is ERR_CANCELED from now on */
+    ncclComm_t root;           /* all ranks; NULL once it is destroyed or aborted */
+    struct nccl_group *groups; /* those with a communicator of their own */
+
+    /* For what the host waits for: its own stream, behind the collectives that were queued before (`queued`). */
+    struct kern_stream *stream;
+    struct dev_event *queued;
+    int64_t *device_word, *host_word; /* 8 bytes each; host_word is pinned */
+};
+
+struct nccl_group {
+    struct comm_group base; /* first */
+    struct nccl_group *next;
+    bool own;        /* split; else the root serves */
+    ncclComm_t comm; /* of the split; NULL when this rank is no member, and after an abort */
+};
+
+static inline struct nccl_comm *nccl_of(const struct comm_group *g)
+{
+    return (struct nccl_comm *)g->comm;
+}
+
+/* ---- meet.c: how ranks find each other, before and while the first communicator is made ---- */
+
+/* All ranks say that they are here, and on which GPU; where two share one, NCCL is told to take every process for a
+ * host of its own and to use the loopback, and the comm's note says so. Then everybody has rank 0's id. */
+err_t nccl_meet(struct nccl_comm *n, ncclUniqueId *ret, struct why *why);
+
+/* ---- wait.c: calls and their ends ---- */
+
+/* Converts NCCL's code; the sentence has the call, its place and NCCL's own words. `comm` may be NULL. */
+err_t nccl_why(struct why *why, ncclResult_t code, ncclComm_t comm, const char *call, const char *file, int line);
+/* The same into the comm, for calls that have no sentence of their own: the first one stays. */
+err_t nccl_failed(struct nccl_comm *n, ncclResult_t code, ncclComm_t comm, const char *call, const char *file,
+                  int line);
+err_t nccl_canceled(struct nccl_comm *n);
+/* Locks and checks for the abort: on ERR_CANCELED the mutex is not held. */
+err_t nccl_enter(struct nccl_comm *n);
+void nccl_leave(struct nccl_comm *n);
+/* Under mu: polls until *comm is no longer in progress, with the mutex released in between. ERR_CANCELED when it was
+ * aborted meanwhile, or when *cancel (may be NULL) is set; ERR_TIMEOUT after timeout_ms (0: never). */
+struct nccl_wait {
+    ncclComm_t *comm;
+    const _Atomic int *cancel;
+    int64_t timeout_ms;
+    const char *what; /* "NCCL's communicator of 4 ranks" */
+};
+err_t nccl_wait(struct nccl_comm *n, const struct nccl_wait *w, struct why *why);
+
+/* Lets a communicator end well, if all others let theirs too, else aborts it; NULL afterwards. */
+void nccl_comm_end(struct nccl_comm *n, ncclComm_t *comm);
+
+/* ---- the rows of the table ---- */
+
+err_t nccl_open(const struct comm_config *config, struct comm **ret, struct why *why);
+void nccl_close(struct comm *c);
+void nccl_abort(struct comm *c);
+err_t nccl_group_new(struct comm *c, const int *ranks, int n, int me, struct comm_group **ret);
+void nccl_group_free(struct comm_group *g);
+err_t nccl_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,
+                      enum reduce_op op);
+err_t nccl_all_gather(struct comm_group *g, struct kern_stream *s, const void *src, void *dst, const int64_t *counts,
+                      enum dtype dtype);
+err_t nccl_reduce_scatter(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
+                          const int64_t *counts, enum dtype dtype, enum reduce_op op);
+err_t nccl_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root);
+err_t nccl_barrier(struct comm_group *g);
+err_t nccl_agree(struct comm_group *g, int64_t *x, enum reduce_op op);
+err_t nccl_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves, void *out,
+                       int64_t n, enum dtype dtype);
+
+#endif
