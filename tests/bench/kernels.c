@@ -16,7 +16,8 @@
 
 enum { DIM = 768, LAYERS = 12, HEADS = 12, FFN = 4 * DIM, VOCAB = 50257, POSITIONS = 1024 };
 #define PARAMS (VOCAB * (int64_t)DIM + POSITIONS * DIM + LAYERS * (12 * (int64_t)DIM * DIM + 13 * DIM) + 2 * DIM)
-#define RUN_MS 150 /* a kernel is repeated for so long, but at least twice */
+#define VECTOR 4096 /* room for a bias or a sum of columns */
+#define RUN_MS 150  /* a kernel is repeated for so long, but at least twice */
 
 struct bench {
     const struct kern_ops *k;
@@ -34,6 +35,8 @@ struct row {
     int64_t m, n, k; /* products; others: n elements, or t x n */
     bool trans_a, trans_b, accumulate, bias;
     int64_t flops, bytes; /* one call; flops 0: bound by memory */
+    enum kern_act act;    /* of a product */
+    bool b_sum;
 };
 
 static err_t call_gemm(struct bench *x, const struct row *r)
@@ -50,7 +53,10 @@ static err_t call_gemm(struct bench *x, const struct row *r)
                           .a = x->a,
                           .b = x->b,
                           .c = x->c,
-                          .bias = r->bias ? x->d : NULL};
+                          .bias = r->bias ? x->d : NULL,
+                          .act = r->act,
+                          .aux = r->act ? x->d + VECTOR : NULL,
+                          .b_sum = r->b_sum ? x->d : NULL};
     return x->k->gemm(x->s, &g);
 }
 
@@ -174,19 +180,45 @@ static err_t call_zero(struct bench *x, const struct row *r)
     return dev_zero(x->s, x->d, (size_t)r->n * sizeof(float));
 }
 
-/* The three products of y[t,out] = x[t,in] w[in,out] + b, `times` layers. */
+/* The three products of y[t,out] = x[t,in] w[in,out] + b, `times` layers; with a bias the third sums its gradient. */
 static int linear_rows(struct row *r, const char *const names[3], int times, int64_t t, int64_t in, int64_t out,
                        bool bias, bool w_is_out_in)
 {
     int64_t flops = 2 * t * in * out;
-    r[0] = (struct row){names[0], times, call_gemm, t, out, in, false, w_is_out_in, false, bias, flops, 0};
-    r[1] = (struct row){names[1], times, call_gemm, t, in, out, false, !w_is_out_in, false, false, flops, 0};
-    r[2] = (struct row){names[2], times, call_gemm, in, out, t, true, false, true, false, flops, 0};
+    r[0] = (struct row){names[0], times, call_gemm, t, out, in, false, w_is_out_in, false, bias, .flops = flops};
+    r[1] = (struct row){names[1], times, call_gemm, t, in, out, false, !w_is_out_in, false, false, .flops = flops};
+    r[2] = (struct row){names[2], times, call_gemm, in, out, t, true, false, true, false, .flops = flops};
+    r[2].b_sum = bias;
     if (w_is_out_in) {
         r[2].m = out;
         r[2].n = in;
     }
     return 3;
+}
+
+/* A step applies GELU in the product before it, its gradient in the one behind; beside them the same products, and the
+ * sum of a bias, as calls of their own (0 times a step). */
+static int alone_rows(struct row *r, int n)
+{
+    struct row *more = r + n;
+    for (int i = 0; i < n; i++) {
+        const struct {
+            const char *name, *alone;
+            enum kern_act act;
+        } fused[] = {{"up", "up_alone", KERN_ACT_GELU},
+                     {"down_dx", "down_dx_alone", KERN_ACT_GELU_GRAD},
+                     {"up_dw", "up_dw_alone", KERN_ACT_NONE}};
+        for (int f = 0; f < 3; f++) {
+            if (strcmp(r[i].name, fused[f].name) != 0)
+                continue;
+            *more = r[i];
+            more->name = fused[f].alone;
+            more->times = 0;
+            more++->b_sum = false;
+            r[i].act = fused[f].act;
+        }
+    }
+    return (int)(more - r) - n;
 }
 
 static int step_rows(struct row *r, int64_t t, int64_t seq)
@@ -201,15 +233,16 @@ static int step_rows(struct row *r, int64_t t, int64_t seq)
     n += linear_rows(r + n, up, LAYERS, t, DIM, FFN, true, false);
     n += linear_rows(r + n, down, LAYERS, t, FFN, DIM, true, false);
     n += linear_rows(r + n, head, 1, t, DIM, VOCAB, false, true);
+    n += alone_rows(r, n);
     r[n++] = (struct row){.name = "attention", .times = LAYERS, .call = call_attention, .flops = 4 * pairs};
     r[n++] = (struct row){.name = "attention_grad", .times = LAYERS, .call = call_attention_grad, .flops = 8 * pairs};
-    r[n++] = (struct row){"bias_grad_768", 2 * LAYERS, call_bias_grad, .n = DIM, .bytes = f * td};
-    r[n++] = (struct row){"bias_grad_2304", LAYERS, call_bias_grad, .n = 3 * DIM, .bytes = f * 3 * td};
-    r[n++] = (struct row){"bias_grad_3072", LAYERS, call_bias_grad, .n = FFN, .bytes = f * 4 * td};
+    r[n++] = (struct row){"bias_grad_768", 0, call_bias_grad, .n = DIM, .bytes = f * td};
+    r[n++] = (struct row){"bias_grad_2304", 0, call_bias_grad, .n = 3 * DIM, .bytes = f * 3 * td};
+    r[n++] = (struct row){"bias_grad_3072", 0, call_bias_grad, .n = FFN, .bytes = f * 4 * td};
     r[n++] = (struct row){"layernorm", 2 * LAYERS + 1, call_layernorm, .bytes = f * 4 * td};
     r[n++] = (struct row){"layernorm_grad", 2 * LAYERS + 1, call_layernorm_grad, .bytes = f * 4 * td};
-    r[n++] = (struct row){"gelu", LAYERS, call_gelu, .n = t * FFN, .bytes = f * 2 * t * FFN};
-    r[n++] = (struct row){"gelu_grad", LAYERS, call_gelu_grad, .n = t * FFN, .bytes = f * 3 * t * FFN};
+    r[n++] = (struct row){"gelu", 0, call_gelu, .n = t * FFN, .bytes = f * 2 * t * FFN};
+    r[n++] = (struct row){"gelu_grad", 0, call_gelu_grad, .n = t * FFN, .bytes = f * 3 * t * FFN};
     r[n++] = (struct row){"add", 0, call_add, .n = td, .bytes = f * 3 * td};
     r[n++] = (struct row){"embed", 1, call_embed, .bytes = f * 3 * td};
     r[n++] = (struct row){"embed_grad", 1, call_embed_grad, .bytes = f * 5 * td};
@@ -308,7 +341,7 @@ static float *array_new(size_t elements)
 static int bench_shape(struct bench *x, int64_t batch, int64_t seq)
 {
     int64_t n = batch * seq * VOCAB;
-    size_t elements = (size_t)(n > PARAMS ? n : PARAMS) + 4096;
+    size_t elements = (size_t)(n > PARAMS ? n : PARAMS) + VECTOR;
     x->batch = batch;
     x->seq = seq;
     x->t = batch * seq;
