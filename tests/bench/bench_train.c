@@ -1,14 +1,18 @@
-/* Training throughput of GPT-2 124M in float32, without a daemon: forks the workers over one segment, each bound to a
- * core of its own, runs a few steps and prints one JSON line.
+/* Training throughput, without a daemon: forks the workers over one segment, each bound to a core of its own (on GPUs
+ * to a device, in turn), runs a few steps and prints one JSON line.
  *
- *     bench_train [--workers N] [--batch B] [--seq T] [--steps S] [--layers L] [--peak GFLOPS] [--ops]
+ *     bench_train [--model gpt2-124m|llama-1b] [--device cpu|cuda] [--dtype float32|bfloat16] [--workers N] [--batch B]
+ *                 [--seq T] [--steps S] [--layers L] [--peak GFLOPS] [--ops]
  *
  * B samples of T tokens for each worker and step (weak scaling). Every worker reports the median of its step times; the
  * slowest counts. FLOP per token are 6 N + 12 L h s (PaLM appendix B; the full attention square) and 6 N + 6 L h s (its
- * causal half): both shares are printed. --ops adds rank 0's time per kind of op to standard error. */
+ * causal half): both shares are printed, of what one worker's device was measured to do in products, and on a GPU of
+ * its maker's figure too (MFU). --ops adds a JSON line for every kind of op and of action of rank 0: time, and the time
+ * that its operations and bytes must take at the measured rates (common/plan/cost.c). */
 #include "common/base/clock.h"
 #include "common/base/rng.h"
 #include "tests/bench/peak.h"
+#include "tests/bench/peak_dev.h"
 #include "worker/step/engine.h"
 
 #include <getopt.h>
@@ -17,14 +21,25 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define MAX_WORKERS 64
 #define MAX_STEPS 100
 
+/* The published shapes; llama-1b is Llama 3.2 1B. */
+static const struct model {
+    const char *name, *yaml;
+    int layers;
+} models[] = {
+    {"gpt2-124m", "arch: gpt2, dim: 768, heads: 12, vocab: 50257", 12},
+    {"llama-1b",
+     "arch: llama, dim: 2048, heads: 32, kv_heads: 8, ffn: 8192, vocab: 128256, tied: true, rope_theta: 500000.0", 16},
+};
+
 struct options {
+    const struct model *model;
+    const char *device, *dtype;
     int workers, batch, seq, steps, layers;
     double peak;
     bool ops;
@@ -32,6 +47,7 @@ struct options {
 
 struct shared {
     double step_s[MAX_WORKERS][MAX_STEPS], loss;
+    struct peak_dev peak; /* of rank 0's device */
 };
 
 struct feed {
@@ -77,46 +93,108 @@ static int train(struct engine *e, const struct options *o, struct shared *sh, s
     return 0;
 }
 
-static void print_ops(const struct engine_profile *p, int steps)
+static void print_time(const char *what, const char *name, double calls, double ms, double floor_ms)
+{
+    printf("{\"bench\": \"train_%s\", \"name\": \"%s\", \"calls\": %.1f, \"ms\": %.4f", what, name, calls, ms);
+    if (floor_ms > 0)
+        printf(", \"floor_ms\": %.4f, \"share\": %.3f", floor_ms, floor_ms / ms);
+    puts("}");
+}
+
+static double op_floor_ms(const struct program *p, const struct action *a, const struct op *op,
+                          const struct peak_dev *peak)
+{
+    struct op_cost cost;
+    plan_op_cost(p, op, a->micro >= 0 ? p->micros[a->micro].samples : p->max_samples, &cost);
+    double by_flops = cost.flops / (peak->gflops * 1e6), by_bytes = cost.bytes / (peak->gbs * 1e6);
+    return by_flops > by_bytes ? by_flops : by_bytes;
+}
+
+/* What the step's ops of a kind must take: each is bound by its products or by its bytes. */
+static double floor_ms(const struct program *p, enum op_kind kind, const struct peak_dev *peak)
+{
+    double ms = 0;
+    for (int a = 0; a < p->n_actions; a++)
+        for (int i = 0; i < p->actions[a].n_ops; i++) {
+            const struct op *op = &p->ops[p->actions[a].first_op + i];
+            ms += op->kind == kind ? op_floor_ms(p, &p->actions[a], op, peak) : 0;
+        }
+    return ms;
+}
+
+static void print_ops(const struct engine *e, const struct engine_profile *p, int steps, const struct peak_dev *peak)
 {
     for (int k = 0; k < OP_KIND_COUNT; k++)
         if (p->calls[k])
-            fprintf(stderr, "%-16s %6.1f calls a step %10.2f ms a step\n", op_name((enum op_kind)k),
-                    (double)p->calls[k] / steps, (double)p->ns[k] * 1e-6 / steps);
+            print_time("op", op_name((enum op_kind)k), (double)p->calls[k] / steps, (double)p->ns[k] * 1e-6 / steps,
+                       floor_ms(&e->train, (enum op_kind)k, peak));
+    for (int a = 0; a < ACT_COUNT; a++)
+        if (p->action_ns[a])
+            print_time("action", action_name((enum action_kind)a), 1, (double)p->action_ns[a] * 1e-6 / steps, 0);
+    fflush(stdout);
 }
 
+/* Behind the measured steps: what the first step does once is no part of it, nor is it part of their times. */
+static int profile(struct engine *e, const struct options *o, const struct peak_dev *peak, struct why *why)
+{
+    enum { STEPS = 2 };
+    struct engine_profile p = {{0}, {0}, {0}};
+    struct feed f = {e->config.job->train.seq, e->config.job->model.vocab};
+    const struct engine_feed feed = {sample, &f};
+    struct engine_result r;
+    err_t err = o->ops ? engine_profile_start(e, &p, why) : OK;
+    for (int s = 0; !err && o->ops && s < STEPS; s++)
+        err = engine_step(e, &feed, &r, why);
+    if (!err && o->ops && e->config.rank == 0)
+        print_ops(e, &p, STEPS, peak);
+    return err != 0;
+}
+
+static err_t start(struct engine *e, const struct engine_config *config, struct comm **comm, int fd, struct why *why)
+{
+    err_t err = engine_init(e, config, why);
+    if (err)
+        return err;
+    const struct comm_config cc = {.backend = config->dev->ops->host_memory ? "shm" : "staged",
+                                   .fd = fd,
+                                   .dev = config->dev,
+                                   .rank = config->rank,
+                                   .world = config->world,
+                                   .epoch = 1,
+                                   .shared_bytes = engine_shared_bytes(e),
+                                   .timeout_ms = 60000};
+    err = comm_open(&cc, comm, why);
+    err = err ? err : engine_start(e, *comm, why);
+    return err ? err : engine_fill_state(e, why);
+}
+
+static err_t open_device(const struct options *o, int rank, struct dev **ret, struct why *why)
+{
+    int n;
+    err_t err = dev_count(o->device, &n, why);
+    return err ? err : dev_open(o->device, rank % (n > 0 ? n : 1), ret, why);
+}
+
+/* The process ends here, and with it what the engine holds. */
 static int run_rank(const struct job_spec *job, const struct graph *g, const struct options *o, int fd, int rank,
                     struct shared *sh)
 {
     struct engine e;
     struct comm *comm = NULL;
     struct why why = {""};
-    struct engine_profile profile = {{0}, {0}, {0}};
     struct dev *dev = NULL;
-    err_t err = dev_open("cpu", 0, &dev, &why);
-    const struct engine_config config = {.dev = dev, .job = job, .graph = g, .rank = rank, .world = o->workers};
     bind_to_core(rank);
-    err = err ? err : engine_init(&e, &config, &why);
-    const struct comm_config cc = {.backend = "shm",
-                                   .fd = fd,
-                                   .rank = rank,
-                                   .world = o->workers,
-                                   .epoch = 1,
-                                   .shared_bytes = err ? 0 : engine_shared_bytes(&e),
-                                   .timeout_ms = 60000};
-    err = err ? err : comm_open(&cc, &comm, &why);
-    err = err ? err : engine_start(&e, comm, &why);
-    err = err ? err : engine_fill_state(&e, &why);
-    if (!err && o->ops)
-        err = engine_profile_start(&e, &profile, &why);
-    err = err ? err : train(&e, o, sh, &why);
-    if (err)
+    err_t err = open_device(o, rank, &dev, &why);
+    const struct engine_config config = {.dev = dev, .job = job, .graph = g, .rank = rank, .world = o->workers};
+    if (!err && rank == 0)
+        err = peak_dev_measure(dev, (enum dtype)job->train.dtype, &sh->peak, &why);
+    err = err ? err : start(&e, &config, &comm, fd, &why);
+    int failed = err || train(&e, o, sh, &why) || profile(&e, o, &sh->peak, &why);
+    if (failed)
         fprintf(stderr, "rank %d: %s\n", rank, why.text);
-    if (err && comm)
+    if (failed && comm)
         comm_abort(comm);
-    if (o->ops && rank == 0)
-        print_ops(&profile, o->steps);
-    return err != 0;
+    return failed;
 }
 
 static int by_value(const void *a, const void *b)
@@ -135,23 +213,24 @@ static double median_step(const struct options *o, struct shared *sh, int rank)
 
 static void print_result(const struct options *o, const struct job_spec *job, const struct graph *g, struct shared *sh)
 {
-    double step = 0;
+    double step = 0, peak = o->peak > 0 ? o->peak : sh->peak.gflops, nominal = sh->peak.nominal_gflops;
     for (int r = 0; r < o->workers; r++) {
         double m = median_step(o, sh, r);
         step = m > step ? m : step;
     }
-    double peak = o->peak > 0 ? o->peak : peak_fma_gflops();
     double tokens = (double)o->workers * o->batch * o->seq / step;
     double full = tokens * graph_flops_per_token(g, &job->model, o->seq, false) * 1e-9;
     double half = tokens * graph_flops_per_token(g, &job->model, o->seq, true) * 1e-9;
-    struct utsname u;
-    uname(&u);
-    printf("{\"bench\": \"train\", \"model\": \"gpt2-124m\", \"dtype\": \"float32\", \"workers\": %d, \"batch\": %d, "
-           "\"seq\": %d, \"step_s\": %.4f, \"tokens_per_s\": %.1f, \"gflops\": %.1f, \"gflops_causal_half\": %.1f, "
-           "\"peak_gflops_per_core\": %.1f, \"share_of_peak\": %.3f, \"share_causal_half\": %.3f, \"loss\": %.4f, "
-           "\"kernel\": \"%s\", \"cpus\": %ld}\n",
-           o->workers, o->batch, o->seq, step, tokens, full, half, peak, full / peak / o->workers,
-           half / peak / o->workers, sh->loss, u.release, sysconf(_SC_NPROCESSORS_ONLN));
+    printf("{\"bench\": \"train\", \"model\": \"%s\", \"device\": \"%s\", \"dtype\": \"%s\", \"workers\": %d, "
+           "\"batch\": %d, \"seq\": %d, \"step_s\": %.5f, \"tokens_per_s\": %.1f, \"gflops\": %.1f, "
+           "\"gflops_causal_half\": %.1f, \"peak_gflops\": %.1f, \"peak_gbs\": %.1f, \"share_of_peak\": %.3f, "
+           "\"share_causal_half\": %.3f, ",
+           o->model->name, o->device, o->dtype, o->workers, o->batch, o->seq, step, tokens, full, half, peak,
+           sh->peak.gbs, full / peak / o->workers, half / peak / o->workers);
+    if (nominal > 0)
+        printf("\"mfu\": %.3f, \"mfu_causal_half\": %.3f, ", full / nominal / o->workers, half / nominal / o->workers);
+    printf("\"loss\": %.4f, \"on\": \"%s\", \"cpus\": %ld, \"commit\": \"%s\"}\n", sh->loss, sh->peak.name,
+           sysconf(_SC_NPROCESSORS_ONLN), peak_commit());
 }
 
 static int bench(const struct options *o)
@@ -162,11 +241,11 @@ static int bench(const struct options *o)
     char yaml[1024];
     int failed = 0, fd = memfd_create("bench", MFD_CLOEXEC);
     snprintf(yaml, sizeof(yaml),
-             "name: bench\nmodel: {arch: gpt2, dim: 768, layers: %d, heads: 12, vocab: 50257}\n"
-             "data: {train: [/nothing], tokenizer: words}\n"
-             "train: {steps: 1000, seq: %d, global_batch: %d, micro_batch: %d, lr: 1.0e-4, clip: 1.0}\n"
-             "parallel: {workers: %d}\ncheckpoint: {dir: /nowhere}\n",
-             o->layers, o->seq, o->batch * o->workers, o->batch, o->workers);
+             "name: bench\nmodel: {%s, layers: %d}\ndata: {train: [/nothing], tokenizer: words}\n"
+             "train: {steps: 1000, seq: %d, global_batch: %d, micro_batch: %d, lr: 1.0e-4, clip: 1.0, dtype: %s}\n"
+             "parallel: {workers: %d}\ncheckpoint: {dir: /nowhere}\nrun: {device: %s, workers_per_gpu: %d}\n",
+             o->model->yaml, o->layers > 0 ? o->layers : o->model->layers, o->seq, o->batch * o->workers, o->batch,
+             o->dtype, o->workers, o->device, o->workers);
     if (job_parse("bench", yaml, strlen(yaml), NULL, 0, &job, &why) || graph_build(&job.model, o->seq, &g, &why)) {
         fprintf(stderr, "%s\n", why.text);
         return 1;
@@ -186,22 +265,45 @@ static int bench(const struct options *o)
     return failed != 0;
 }
 
+static const struct model *model_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++)
+        if (strcmp(models[i].name, name) == 0)
+            return &models[i];
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
-    struct options o = {.workers = 1, .batch = 4, .seq = 64, .steps = 4, .layers = 12};
-    static const struct option longs[] = {
-        {"workers", 1, NULL, 'w'}, {"batch", 1, NULL, 'b'}, {"seq", 1, NULL, 't'}, {"steps", 1, NULL, 's'},
-        {"layers", 1, NULL, 'l'},  {"peak", 1, NULL, 'p'},  {"ops", 0, NULL, 'o'}, {0}};
+    struct options o = {.model = models, .device = "cpu", .dtype = "float32", .workers = 1, .batch = 4, .seq = 64};
+    static const struct option longs[] = {{"workers", 1, NULL, 'w'},
+                                          {"batch", 1, NULL, 'b'},
+                                          {"seq", 1, NULL, 't'},
+                                          {"steps", 1, NULL, 's'},
+                                          {"layers", 1, NULL, 'l'},
+                                          {"peak", 1, NULL, 'p'},
+                                          {"ops", 0, NULL, 'o'},
+                                          {"model", 1, NULL, 'm'},
+                                          {"device", 1, NULL, 'd'},
+                                          {"dtype", 1, NULL, 'y'},
+                                          {0}};
+    o.steps = 4;
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         int *number = c == 'w' ? &o.workers : c == 'b' ? &o.batch : c == 't' ? &o.seq : c == 's' ? &o.steps : &o.layers;
         if (c == 'p')
             o.peak = atof(optarg);
         else if (c == 'o')
             o.ops = true;
+        else if (c == 'm')
+            o.model = model_find(optarg);
+        else if (c == 'd')
+            o.device = optarg;
+        else if (c == 'y')
+            o.dtype = optarg;
         else if (c == '?' || (*number = atoi(optarg)) < 1)
             return 2;
     }
-    if (o.workers > MAX_WORKERS || o.steps > MAX_STEPS)
+    if (!o.model || o.workers > MAX_WORKERS || o.steps > MAX_STEPS)
         return 2;
     return bench(&o);
 }

@@ -1,0 +1,17 @@
+/* What a device can do, measured through its own streams and kernels: the roof of bench_train. On a CPU one core's, by
+ * peak.h; on a GPU a large product of the compute type and a large copy within its memory. Blocking. */
+#ifndef DTD_TESTS_BENCH_PEAK_DEV_H
+#define DTD_TESTS_BENCH_PEAK_DEV_H
+
+#include "kernels/kernels.h"
+
+struct peak_dev {
+    char name[128];
+    double gflops;         /* products */
+    double gbs;            /* memory, read and written bytes both counted */
+    double nominal_gflops; /* its maker's figure for dense products of the type, 0: not known here */
+};
+
+NODISCARD err_t peak_dev_measure(struct dev *dev, enum dtype dtype, struct peak_dev *ret, struct why *why);
+
+#endif
