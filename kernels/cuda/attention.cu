@@ -14,6 +14,9 @@
 #include <limits.h>
 #include <math.h>
 
+namespace
+{
+
 struct forward_args {
     struct kern_attention a;
     int64_t blocks; /* of queries, per head */
@@ -183,6 +186,8 @@ static const struct attn_variant<struct forward_args> forwards[] = {
 };
 static_assert(forward_shape<192>::shared <= ATTN_SHARED_MAX && forward_shape<256>::shared <= ATTN_SHARED_MAX &&
               forward_shape<128>::shared <= ATTN_SHARED_MAX);
+
+} // namespace
 
 err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a)
 {

@@ -23,6 +23,10 @@
 #define ATTN_LN2 0.6931471805599453f
 #define ATTN_SHARED_MAX (99 * 1024) /* what a block gets on the smallest of the targets' devices */
 
+/* Compiled for two types, nothing here may be one symbol in both: the linker would keep one. */
+namespace
+{
+
 /* Elements between rows of a tile. */
 __host__ __device__ constexpr int attn_pitch(int d)
 {
@@ -245,18 +249,24 @@ template <int D, bool HELD> struct attn_own {
     }
 };
 
+/* Steps of a product that are written out: all where a factor is in registers. In float32 all of them would gain
+ * nothing but time to compile. */
+__host__ __device__ constexpr int attn_unroll(int d, bool held)
+{
+    return held || sizeof(elem) == 2 ? d / ATTN_STEP : 4;
+}
+
 /* s[16, C] = own[16, D] tile[C, D]^T */
 template <int D, int C, bool HELD>
 static __device__ __forceinline__ void attn_scores(const struct attn_own<D, HELD> &own, const elem *tile,
                                                    float (&s)[C / 8][4])
 {
-    constexpr int unroll = HELD || sizeof(elem) == 2 ? D / ATTN_STEP : 4; /* longer gains nothing but time to compile */
 #pragma unroll
     for (int n = 0; n < C / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
             s[n][e] = 0;
-#pragma unroll unroll
+#pragma unroll(attn_unroll(D, HELD))
     for (int k = 0; k < D; k += ATTN_STEP) {
         struct attn_a a = own.at(k);
 #pragma unroll
@@ -310,5 +320,7 @@ template <class Args> static err_t attn_allow(struct kern_stream *s, const struc
         __atomic_fetch_or(v->allowed, bit, __ATOMIC_RELAXED);
     return err;
 }
+
+} // namespace
 
 #endif

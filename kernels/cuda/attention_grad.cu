@@ -16,6 +16,9 @@
 #include <limits.h>
 #include <math.h>
 
+namespace
+{
+
 struct grad_args {
     struct kern_attention a;
     const void *d_o;
@@ -356,6 +359,8 @@ static err_t launch_half(struct kern_stream *s, struct grad_args f, bool keys)
     CUDA_LAUNCH(s, v->kernel, (unsigned)blocks, v->rows * 2, v->shared, f);
     return cuda_stream_of(s)->err;
 }
+
+} // namespace
 
 err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention_grad *g)
 {
