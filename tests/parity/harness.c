@@ -165,20 +165,17 @@ static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last
     struct engine e;
     struct comm *comm = NULL;
     struct comm_group *all = NULL;
-    struct dev *dev = NULL;
+    struct dev *dev = o && o->open ? o->open() : test_cpu();
     struct why why = {""};
     int world = (int)m->job.parallel.workers, ranks[MAX_WORKERS];
-    if (dev_open("cpu", 0, &dev, &why)) {
-        fprintf(stderr, "rank %d: %s\n", rank, why.text);
-        return 1;
-    }
     const struct engine_config config = {
         .dev = dev, .job = &m->job, .graph = &m->graph, .rank = rank, .world = world, .eval = true};
     if (engine_init(&e, &config, &why)) {
         fprintf(stderr, "rank %d: %s\n", rank, why.text);
         return 1;
     }
-    const struct comm_config cc = {.backend = "shm",
+    const struct comm_config cc = {.backend = o && o->comm ? o->comm : "shm",
+                                   .dev = dev,
                                    .fd = fd,
                                    .rank = rank,
                                    .world = world,
@@ -202,7 +199,8 @@ static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last
     comm_group_free(all);
     engine_fini(&e);
     comm_close(comm);
-    dev_close(dev);
+    if (o && o->open)
+        o->close(dev);
     return rc;
 }
 

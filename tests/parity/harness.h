@@ -34,8 +34,11 @@ struct parity_result {
 void parity_result_free(struct parity_result *r);
 
 struct parity_options {
-    struct store *load; /* start from this state instead of the initialisation */
-    struct store *save; /* leave the state there after the last step */
+    struct store *load;        /* start from this state instead of the initialisation */
+    struct store *save;        /* leave the state there after the last step */
+    const char *comm;          /* backend; NULL: shm */
+    struct dev *(*open)(void); /* the device, closed by `close`; NULL: the processor */
+    void (*close)(struct dev *d);
 };
 
 /* Runs steps until step number `last`, evaluates, and fails the test if any rank fails. */

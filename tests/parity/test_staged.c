@@ -1,0 +1,86 @@
+/* Collectives that are staged through the host give the bits of those in shared memory, and an engine whose device
+ * hides its memory (streams of its own, batches and losses copied, gradients outside the segment) those of one that
+ * computes in the host's. */
+#include "tests/parity/compare.h"
+#include "tests/worker/record_device.h"
+
+#define STEPS 6
+
+static struct parity_result *run(const char *yaml, const char *numerics, int workers, const struct parity_options *o,
+                                 struct parity_model *m)
+{
+    char w[32], n[48];
+    snprintf(w, sizeof(w), "parallel.workers=%d", workers);
+    snprintf(n, sizeof(n), "train.numerics=%s", numerics);
+    parity_model_init(m, yaml, (const char *[]){w, n, NULL});
+    return parity_run(m, STEPS, o);
+}
+
+static void compare(const char *yaml, const char *numerics, const struct parity_options *o)
+{
+    for (int workers = 1; workers <= 4; workers++) {
+        struct parity_model m, other;
+        struct parity_result *a = run(yaml, numerics, workers, NULL, &m);
+        struct parity_result *b = run(yaml, numerics, workers, o, &other);
+        assert_true(a->loss[STEPS - 1] < a->loss[0]);
+        parity_compare_bits(a, b, STEPS);
+        parity_result_free(a);
+        parity_result_free(b);
+        parity_model_fini(&m);
+        parity_model_fini(&other);
+    }
+}
+
+static const struct parity_options staged = {.comm = "staged"};
+static const struct parity_options hidden = {.comm = "staged", .open = rec_open, .close = rec_close};
+
+TEST(staged_llama_has_the_bits_of_shm)
+{
+    compare(parity_llama, "fast", &staged);
+    compare(parity_llama, "proof", &staged);
+}
+
+TEST(staged_gpt2_has_the_bits_of_shm)
+{
+    compare(parity_gpt2, "fast", &staged);
+    compare(parity_gpt2, "proof", &staged);
+}
+
+TEST(llama_on_hidden_memory_has_the_bits_of_the_processor)
+{
+    compare(parity_llama, "fast", &hidden);
+}
+
+TEST(gpt2_on_hidden_memory_has_the_bits_of_the_processor)
+{
+    compare(parity_gpt2, "fast", &hidden);
+}
+
+/* Saved on one kind of device, gone on with on the other, over a load in rounds and a snapshot: as never stopped. */
+static void move(const struct parity_options *before, const struct parity_options *after)
+{
+    struct parity_model m, first, second;
+    struct parity_result *whole = run(parity_gpt2, "fast", 2, NULL, &m);
+    struct store *store = store_new(&m.graph, DT_F32);
+    struct parity_options save = *before, load = *after;
+    save.save = load.load = store;
+    parity_model_init(&first, parity_gpt2, (const char *[]){"parallel.workers=2", "train.numerics=fast", NULL});
+    struct parity_result *a = parity_run(&first, STEPS / 2, &save);
+    assert_int_equal(store_bad_elements(store), 0);
+    struct parity_result *b = run(parity_gpt2, "fast", 2, &load, &second);
+    assert_memory_equal(whole->param, b->param, (size_t)b->n * sizeof(double));
+    parity_result_free(whole);
+    parity_result_free(a);
+    parity_result_free(b);
+    store_free(store);
+    parity_model_fini(&m);
+    parity_model_fini(&first);
+    parity_model_fini(&second);
+}
+
+TEST(a_job_moves_between_devices_bit_for_bit)
+{
+    static const struct parity_options plain;
+    move(&plain, &hidden);
+    move(&hidden, &plain);
+}

@@ -1,0 +1,444 @@
+/* What an engine asks of a device: what it allocates and when, what it waits for, which events it records and waits for
+ * on which stream, and what becomes of a snapshot, a step that is not a number, and an epoch that ends in between. */
+#include "tests/parity/harness.h"
+#include "tests/worker/record_device.h"
+
+#include "worker/step/run.h"
+#include "worker/step/snapshot.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#define STEPS 4
+
+struct bench {
+    struct parity_model m;
+    struct dev *dev;
+    struct engine e;
+    struct comm *comm;
+    struct parity_feed data;
+    struct engine_feed feed;
+};
+
+static _Atomic int cancel;
+
+static void begin(struct bench *b, struct dev *dev, const char *yaml, const char *const *sets, int fd, int rank)
+{
+    struct why why = {""};
+    *b = (struct bench){.dev = dev};
+    atomic_store(&cancel, 0);
+    parity_model_init(&b->m, yaml, sets);
+    const int world = (int)b->m.job.parallel.workers;
+    const struct engine_config config = {.dev = dev,
+                                         .job = &b->m.job,
+                                         .graph = &b->m.graph,
+                                         .rank = rank,
+                                         .world = world,
+                                         .eval = true,
+                                         .cancel = &cancel};
+    assert_int_equal(engine_init(&b->e, &config, &why), OK);
+    const struct comm_config cc = {
+        .backend = "staged", .fd = fd, .dev = dev, .rank = rank, .world = world, .epoch = 1, .timeout_ms = 20000};
+    assert_int_equal(comm_open(&cc, &b->comm, &why), OK);
+    assert_int_equal(engine_start(&b->e, b->comm, &why), OK);
+    assert_int_equal(engine_fill_state(&b->e, &why), OK);
+    b->data = (struct parity_feed){b->m.job.train.seq, b->m.job.model.vocab};
+    b->feed = (struct engine_feed){parity_sample, &b->data};
+}
+
+static void end(struct bench *b)
+{
+    engine_fini(&b->e);
+    comm_close(b->comm);
+    parity_model_fini(&b->m);
+}
+
+static const char *const alone[] = {"train.numerics=fast", NULL};
+static const char *const two[] = {"train.numerics=fast", "parallel.workers=2", NULL};
+
+static void begin_alone(struct bench *b, struct dev *dev, const char *yaml)
+{
+    begin(b, dev, yaml, alone, memfd_create("engine", MFD_CLOEXEC), 0);
+}
+
+static void step(struct bench *b)
+{
+    struct engine_result r;
+    struct why why = {""};
+    if (engine_step(&b->e, &b->feed, &r, &why))
+        fail_msg("%s", why.text);
+}
+
+/* ---- the events of a program, as program.h says ---- */
+
+/* Instances of one event in different slots are different, those of one slot the same. */
+struct instance {
+    int event, slot;
+    const void *is;
+};
+
+static void check_instance(struct instance *list, int *n, int event, int slot, const void *is)
+{
+    for (int i = 0; i < *n; i++) {
+        if (list[i].event == event && list[i].slot == slot) {
+            assert_ptr_equal(list[i].is, is);
+            return;
+        }
+        assert_ptr_not_equal(list[i].is, is);
+    }
+    list[(*n)++] = (struct instance){event, slot, is};
+}
+
+static const struct rec_entry *next_of_rig(const struct engine *e, const struct rec_entry *at,
+                                           const struct rec_entry *last)
+{
+    for (; at < last; at++)
+        for (int i = 0; (at->kind == REC_WAIT || at->kind == REC_RECORD) && i < e->train_rig.n_events; i++)
+            if (at->event == e->train_rig.events[i])
+                return at;
+    return NULL;
+}
+
+/* The log of one step against a walk over the program; returns how many waits and records there were. */
+static int check_events(const struct engine *e)
+{
+    static struct instance list[4096];
+    int n_log, n_list = 0, seen = 0;
+    const struct rec_entry *log = rec_log(&n_log), *at = log, *last = log + n_log;
+    const struct program *p = &e->train;
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        for (int k = 0; a->kind != ACT_SNAPSHOT && k < a->n_ops; k++) {
+            const struct op *op = &p->ops[a->first_op + k];
+            for (int w = 0; w <= OP_MAX_WAITS; w++) {
+                int event = w < OP_MAX_WAITS ? op->wait[w] : op->event;
+                if (event < 0)
+                    continue;
+                at = next_of_rig(e, at, last);
+                assert_non_null(at);
+                assert_int_equal(at->kind, w < OP_MAX_WAITS ? REC_WAIT : REC_RECORD);
+                assert_int_equal(at->stream, op->stream);
+                check_instance(list, &n_list, event, a->slot, at->event);
+                at++;
+                seen++;
+            }
+        }
+    }
+    assert_null(next_of_rig(e, at, last));
+    return seen;
+}
+
+static int micros_of(const struct engine *e)
+{
+    return e->train.end_micro - e->train.first_micro;
+}
+
+/* What a step of a rank does not do, and how often it waits: once for each stream that its program uses, once for each
+ * batch's copy; `rounds` are those of its collectives. */
+static void check_step(const struct bench *b, int streams, int rounds)
+{
+    static const enum rec_kind none[] = {REC_ALLOC, REC_FREE,      REC_HOST_ALLOC, REC_HOST_FREE,  REC_PIN,
+                                         REC_UNPIN, REC_EVENT_NEW, REC_EVENT_FREE, REC_STREAM_NEW, REC_STREAM_FREE};
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+        if (rec_count(none[i]) != 0)
+            fail_msg("a step makes or gives back something of kind %d", none[i]);
+    assert_int_equal(rec_count(REC_STREAM_SYNC), streams);
+    assert_int_equal(rec_count(REC_EVENT_SYNC), micros_of(&b->e) + rounds);
+}
+
+TEST(a_step_allocates_nothing_and_waits_once)
+{
+    struct bench b;
+    struct dev *dev = rec_open();
+    begin_alone(&b, dev, parity_gpt2);
+    assert_int_equal(rec_count(REC_ALLOC), 1); /* all spaces */
+    for (int i = 0; i < STEPS; i++) {
+        rec_forget();
+        step(&b);
+        check_step(&b, 1, 0);
+        assert_true(check_events(&b.e) > 0);
+    }
+    end(&b);
+    rec_close(dev);
+}
+
+static int one_of_two(int fd, int rank)
+{
+    struct bench b;
+    struct dev *dev = rec_open();
+    begin(&b, dev, parity_llama, two, fd, rank);
+    int reduces = 0;
+    for (int i = 0; i < b.e.train.n_actions; i++)
+        for (int k = 0; k < b.e.train.actions[i].n_ops; k++)
+            reduces += b.e.train.ops[b.e.train.actions[i].first_op + k].kind == OP_ALL_REDUCE;
+    assert_true(reduces > 1);
+    for (int i = 0; i < STEPS; i++) {
+        rec_forget();
+        step(&b);
+        check_step(&b, 2, reduces); /* every gradient fits one round */
+        assert_true(check_events(&b.e) > 2 * reduces);
+    }
+    end(&b);
+    rec_close(dev);
+    return 0;
+}
+
+TEST(two_ranks_keep_the_order_of_events)
+{
+    int fd = memfd_create("engine", MFD_CLOEXEC), status;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(one_of_two(fd, 1));
+    assert_int_equal(one_of_two(fd, 0), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST(actions_are_named_for_a_profiler)
+{
+    struct bench b;
+    struct dev *dev = rec_open();
+    int n_log, found = 0, depth = 0;
+    begin_alone(&b, dev, parity_llama);
+    rec_forget();
+    step(&b);
+    const struct rec_entry *log = rec_log(&n_log);
+    for (int i = 0; i < n_log; i++)
+        if (log[i].kind == REC_RANGE) {
+            depth += log[i].text[0] ? 1 : -1;
+            assert_true(depth == 0 || depth == 1);
+            found += strcmp(log[i].text, "forward 3") == 0 || strcmp(log[i].text, "update") == 0;
+        }
+    assert_int_equal(found, 2);
+    assert_int_equal(depth, 0);
+    end(&b);
+    rec_close(dev);
+}
+
+/* ---- snapshots ---- */
+
+static void *arena_of(const struct snapshot *s)
+{
+    return calloc(1, s->bytes);
+}
+
+/* The arena of a device whose work is done at once, after `steps` steps. */
+static void *expected_arena(int steps, size_t *ret_bytes)
+{
+    struct bench b;
+    struct snapshot s;
+    begin_alone(&b, test_cpu(), parity_llama);
+    for (int i = 0; i < steps; i++)
+        step(&b);
+    assert_ok(snapshot_plan_save(&b.e, &s));
+    void *arena = arena_of(&s);
+    assert_ok(snapshot_copy(&s, &b.e, arena));
+    assert_true(snapshot_over(&b.e));
+    *ret_bytes = s.bytes;
+    snapshot_fini(&s);
+    end(&b);
+    return arena;
+}
+
+/* The copy is as late as it may be: it must still be of the step that asked for it. */
+TEST(a_snapshot_is_of_its_step_however_late_it_is_copied)
+{
+    struct bench b;
+    struct snapshot s;
+    size_t bytes;
+    void *want = expected_arena(2, &bytes);
+    struct dev *dev = rec_open();
+    begin_alone(&b, dev, parity_llama);
+    step(&b);
+    step(&b);
+    assert_ok(snapshot_plan_save(&b.e, &s));
+    void *arena = arena_of(&s);
+    rec_forget();
+    assert_ok(snapshot_copy(&s, &b.e, arena));
+    assert_int_equal(rec_count(REC_STREAM_SYNC) + rec_count(REC_EVENT_SYNC), 0);
+    assert_true(rec_waiting() > 0);
+    assert_false(snapshot_over(&b.e));
+    step(&b); /* its update overwrites what is copied */
+    assert_true(snapshot_over(&b.e));
+    step(&b);
+    assert_ok(snapshot_wait(&b.e, NULL));
+    assert_int_equal(s.bytes, bytes);
+    assert_memory_equal(arena, want, bytes);
+    rec_forget();
+    step(&b);
+    check_step(&b, 1, 0);
+    free(arena);
+    free(want);
+    snapshot_fini(&s);
+    end(&b);
+    rec_close(dev);
+}
+
+/* ---- numbers ---- */
+
+static void *copy_of(const struct engine *e, enum buffer_space space)
+{
+    void *x = malloc(e->space_bytes[space]);
+    memcpy(x, e->space[space], e->space_bytes[space]);
+    return x;
+}
+
+static void refused(const char *yaml, struct dev *dev, float poison)
+{
+    struct bench b;
+    struct engine_result r;
+    struct why why = {""};
+    begin_alone(&b, dev, yaml);
+    step(&b);
+    int last = b.m.graph.n_tensors - 1;
+    while (b.m.graph.tensors[last].kind != GT_PARAM)
+        last--;
+    *(float *)engine_buffer(&b.e, &b.e.train, b.e.train.param_buffer[last]) = poison;
+    void *params = copy_of(&b.e, SPACE_PARAM), *moments = copy_of(&b.e, SPACE_OPT);
+    assert_err(ERR_INVALID, engine_step(&b.e, &b.feed, &r, &why));
+    assert_non_null(strstr(why.text, "step 2 was refused"));
+    assert_int_equal(b.e.step, 1);
+    assert_int_equal(b.e.updates, 1);
+    assert_int_equal(b.e.position, b.m.job.train.global_batch);
+    assert_memory_equal(params, b.e.space[SPACE_PARAM], b.e.space_bytes[SPACE_PARAM]);
+    assert_memory_equal(moments, b.e.space[SPACE_OPT], b.e.space_bytes[SPACE_OPT]);
+    free(params);
+    free(moments);
+    end(&b);
+}
+
+TEST(a_step_that_is_not_a_number_leaves_all_bits)
+{
+    struct dev *dev = rec_open();
+    refused(parity_llama, test_cpu(), NAN);
+    refused(parity_gpt2, test_cpu(), INFINITY);
+    refused(parity_llama, dev, INFINITY);
+    refused(parity_gpt2, dev, NAN);
+    rec_close(dev);
+}
+
+/* The first parameters of a tensor that takes several chunks are the processor's. */
+TEST(first_parameters_do_not_depend_on_the_device)
+{
+    static const char *const large[] = {"train.numerics=fast",  "model.vocab=60000",   "train.seq=4",
+                                        "train.global_batch=1", "train.micro_batch=1", NULL};
+    struct bench a, b;
+    struct dev *dev = rec_open();
+    begin(&a, test_cpu(), parity_llama, large, memfd_create("a", MFD_CLOEXEC), 0);
+    begin(&b, dev, parity_llama, large, memfd_create("b", MFD_CLOEXEC), 0);
+    assert_true(a.e.space_bytes[SPACE_PARAM] > ((size_t)16 << 20));
+    assert_memory_equal(a.e.space[SPACE_PARAM], b.e.space[SPACE_PARAM], a.e.space_bytes[SPACE_PARAM]);
+    end(&a);
+    end(&b);
+    rec_close(dev);
+}
+
+/* ---- ends ---- */
+
+static err_t epoch_ends(struct why *why)
+{
+    atomic_store(&cancel, 1);
+    return why_set(why, ERR_INTERNAL, "the communicator was aborted");
+}
+
+static err_t epoch_ends_quietly(struct why *why)
+{
+    atomic_store(&cancel, 1);
+    return why ? OK : ERR_INTERNAL;
+}
+
+static err_t device_fails(struct why *why)
+{
+    return why_set(why, ERR_INTERNAL, "a launch failed in attention.c:12");
+}
+
+/* What a stream says after the end of the epoch is a consequence; without one it is the step's error. */
+TEST(the_end_of_an_epoch_is_no_failure)
+{
+    struct bench b;
+    struct engine_result r;
+    struct why why = {""};
+    struct dev *dev = rec_open();
+    begin_alone(&b, dev, parity_llama);
+    step(&b);
+    rec_at_sync(epoch_ends);
+    assert_err(ERR_CANCELED, engine_step(&b.e, &b.feed, &r, &why));
+    atomic_store(&cancel, 0);
+    rec_at_sync(epoch_ends_quietly);
+    assert_err(ERR_CANCELED, engine_step(&b.e, &b.feed, &r, &why));
+    atomic_store(&cancel, 0);
+    assert_int_equal(b.e.step, 1);
+    rec_at_sync(device_fails);
+    assert_err(ERR_INTERNAL, engine_step(&b.e, &b.feed, &r, &why));
+    assert_non_null(strstr(why.text, "attention.c:12"));
+    assert_int_equal(b.e.step, 1);
+    end(&b);
+    rec_close(dev);
+}
+
+/* ---- generation, profile ---- */
+
+static void logits(struct dev *dev, const int32_t *ids, int n, float *ret, int vocab)
+{
+    struct parity_model m;
+    struct engine e;
+    struct why why = {""};
+    const void *row;
+    parity_model_init(&m, parity_gpt2, alone);
+    const struct engine_config config = {.dev = dev, .job = &m.job, .graph = &m.graph, .world = 1, .generate = true};
+    assert_ok(engine_init(&e, &config, &why));
+    assert_ok(engine_start(&e, NULL, &why));
+    assert_ok(engine_fill_state(&e, &why));
+    for (int i = 0; i < n; i++) {
+        assert_ok(engine_logits(&e, ids, i + 1, &row, &why));
+        memcpy(ret + i * vocab, row, (size_t)vocab * sizeof(float));
+    }
+    engine_fini(&e);
+    parity_model_fini(&m);
+}
+
+TEST(logits_come_back_from_hidden_memory)
+{
+    static float a[9 * 300], b[9 * 300];
+    const int32_t ids[9] = {5, 299, 0, 17, 17, 3, 250, 1, 44};
+    struct dev *dev = rec_open();
+    logits(test_cpu(), ids, 9, a, 300);
+    logits(dev, ids, 9, b, 300);
+    assert_memory_equal(a, b, sizeof(a));
+    assert_true(memcmp(a, a + 300, 300 * sizeof(float)) != 0);
+    rec_close(dev);
+}
+
+static void profiled(struct dev *dev)
+{
+    struct bench b;
+    struct engine_profile p = {{0}, {0}, {0}};
+    int64_t calls = 0, ops = 0, by_kind = 0, by_action = 0;
+    begin_alone(&b, dev, parity_llama);
+    assert_ok(engine_profile_start(&b.e, &p, NULL));
+    for (int i = 0; i < 3; i++)
+        step(&b);
+    for (int i = 0; i < b.e.train.n_actions; i++)
+        ops += b.e.train.actions[i].kind == ACT_SNAPSHOT ? 0 : b.e.train.actions[i].n_ops;
+    for (int k = 0; k < OP_KIND_COUNT; k++) {
+        calls += p.calls[k];
+        by_kind += p.ns[k];
+        assert_true(p.ns[k] >= 0 && (p.ns[k] == 0 || p.calls[k] > 0));
+    }
+    for (int k = 0; k < ACT_COUNT; k++)
+        by_action += p.action_ns[k];
+    assert_int_equal(calls, 3 * ops);
+    assert_true(by_kind > 0 && by_kind == by_action);
+    assert_true(p.action_ns[ACT_BACKWARD] > p.action_ns[ACT_NORM]);
+    end(&b);
+}
+
+TEST(a_profile_counts_every_op)
+{
+    struct dev *dev = rec_open();
+    profiled(test_cpu());
+    profiled(dev);
+    rec_close(dev);
+}
