@@ -104,7 +104,8 @@ static void linear_weight(struct compiler *c, int i, int dy, int db)
     c->grad_started[n->in[1]] = true;
 }
 
-/* dx = dy W, added where another consumer of x has been there already. Where x is a GELU's and nobody else's, the
+/* dx = dy W, added where another consumer of x has been there already, unless that gradient is dy itself (x and y were
+ * added). Where x is a GELU's and nobody else's, the
  * product goes on through it: its result is the gradient of what the GELU read. */
 static void linear_input(struct compiler *c, int i, int dy)
 {
@@ -112,7 +113,7 @@ static void linear_input(struct compiler *c, int i, int dy)
     int64_t in = compile_cols(c, n->in[0]), out = compile_cols(c, n->out[0]);
     int gelu = compile_gelu_before(c, i), x = gelu >= 0 ? c->g->nodes[gelu].in[0] : n->in[0];
     int dx = gelu >= 0 ? -1 : c->grad[x];
-    bool acc = dx >= 0 && users(c, dx) == 1;
+    bool acc = dx >= 0 && dx != dy && users(c, dx) == 1;
     if (!acc)
         dx = compile_work(c, x, ".grad");
     struct op *op = compile_op(c, OP_GEMM, i);

@@ -49,11 +49,12 @@ static double gib(int64_t bytes)
     return (double)bytes / 1073741824.0;
 }
 
-/* What to change is what the largest part depends on. */
-static const char *what_to_change(const struct job_spec *job, const int64_t bytes[SPACE_COUNT], int64_t arena)
+/* What to change is what the largest part depends on; or the batch, where half of the activations would be enough. */
+static const char *what_to_change(const struct job_spec *job, const int64_t bytes[SPACE_COUNT], int64_t arena,
+                                  int64_t excess)
 {
     int64_t states = bytes[SPACE_PARAM] + bytes[SPACE_OPT] + bytes[SPACE_GRAD] + arena;
-    if (bytes[SPACE_WORK] > states)
+    if (bytes[SPACE_WORK] > states || excess < bytes[SPACE_WORK] / 2)
         return job->train.micro_batch > 1 ? "lower train.micro_batch or train.seq" : "lower train.seq";
     if (job->train.numerics == NUMERICS_CANONICAL && bytes[SPACE_GRAD] > bytes[SPACE_OPT])
         return "raise train.micro_batch, which makes the tree of gradients smaller, or set train.numerics to fast";
@@ -70,7 +71,7 @@ static err_t refuse(const struct job_spec *job, const struct need *n, int64_t no
                        "the job needs %.2f GiB of the node's memory, which has %.2f GiB: %lld workers with up to %.2f "
                        "GiB to hold a save and %.2f for batches; %s",
                        gib(n->host), gib(node_bytes), workers, gib(n->arena), gib(n->largest[SPACE_HOST]), fewer);
-    const char *change = what_to_change(job, n->largest, n->arena);
+    const char *change = what_to_change(job, n->largest, n->arena, INT64_MAX);
     return why_set(
         why, ERR_INVALID,
         "the job needs %.2f GiB on the node, which has %.2f GiB: %lld workers with up to %.2f GiB parameters, "
@@ -102,13 +103,13 @@ err_t plan_fits_device(const struct job_spec *job, const struct program *p, int6
     struct plan_memory m;
     int64_t workers = job->parallel.workers, sharing = job->run.workers_per_gpu, all;
     char shared[64] = "";
-    sharing = sharing > workers ? workers : sharing;
+    sharing = sharing > workers ? workers : sharing < 1 ? 1 : sharing;
     plan_memory(p, DEVICE_CUDA, &m);
     if (!__builtin_mul_overflow(m.device_bytes, sharing, &all) && all <= gpu_bytes)
         return OK;
     if (sharing > 1)
         snprintf(shared, sizeof(shared), " for the %lld workers that share it", (long long)sharing);
-    const char *change = what_to_change(job, m.bytes, 0);
+    const char *change = what_to_change(job, m.bytes, 0, m.device_bytes - gpu_bytes / sharing);
     if (!change)
         change =
             sharing > 1 ? "lower run.workers_per_gpu, or model.dim or model.layers" : "lower model.dim or model.layers";

@@ -30,12 +30,12 @@ void compile_reduce(struct compiler *c)
         reduce(c, -1, p->loss_buffer, p->n_micros, OP_ALL_REDUCE, c->loss_event, c->loss_reduced_event);
     if (p->mode != MODE_TRAIN || (mesh_workers(&p->mesh) == 1 && !p->tree_depth))
         return;
-    /* A rank that has no leaves starts when its last update has read the gradients, which the zeroing of the losses
-     * follows. */
+    /* A rank that has no leaves may start when its last update has read the gradients. The zeroing of the losses
+     * follows that, and the losses' reduce, which is before this one on the stream, has waited for it. */
     bool idle = p->tree_depth && p->first_micro == p->end_micro;
     for (int unit = c->g->n_units - 1; unit >= 0 && !c->err; unit--)
         reduce(c, unit, c->unit_run[unit], p->buffers[c->unit_run[unit]].dim[0].factor,
-               p->tree_depth ? OP_TREE_REDUCE : OP_ALL_REDUCE, idle ? c->loss_event : c->unit_event + unit,
+               p->tree_depth ? OP_TREE_REDUCE : OP_ALL_REDUCE, idle ? -1 : c->unit_event + unit,
                c->reduced_event + unit);
 }
 

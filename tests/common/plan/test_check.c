@@ -8,6 +8,14 @@ static void setup(struct fixture *f, int workers, enum numerics numerics)
     fixture_init(f, &job, MODE_TRAIN);
 }
 
+static void setup_bfloat16(struct fixture *f, enum model_arch arch, int workers)
+{
+    struct job_spec job = job_small(arch, workers);
+    job.train.dtype = DT_BF16;
+    job.run.device = DEVICE_CUDA;
+    fixture_init(f, &job, MODE_TRAIN);
+}
+
 static int find_op(const struct program *p, enum op_kind kind, int nth)
 {
     for (int i = 0; i < p->n_ops; i++)
@@ -69,17 +77,19 @@ static void assert_refused(struct fixture *f, int rank, const char *const words[
 TEST(every_compiled_program_passes)
 {
     static const enum program_mode modes[] = {MODE_TRAIN, MODE_EVAL};
+    static const enum dtype dtypes[] = {DT_F32, DT_BF16};
     for (int workers = 1; workers <= 7; workers++)
         for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
             for (int numerics = NUMERICS_FAST; numerics <= NUMERICS_PROOF; numerics++)
                 for (int tied = 0; tied < 2; tied++)
-                    for (int m = 0; m < 2; m++) {
+                    for (int m = 0; m < 4; m++) {
                         struct job_spec job = job_small((enum model_arch)arch, workers);
                         struct fixture f;
                         job.model.tied = tied || arch == ARCH_GPT2;
                         job.train.numerics = (enum numerics)numerics;
                         job.train.global_batch = 9; /* the last microbatch is short; 7 workers have 5 microbatches */
-                        fixture_init(&f, &job, modes[m]);
+                        job.train.dtype = numerics == NUMERICS_FAST ? dtypes[m / 2] : DT_F32;
+                        fixture_init(&f, &job, modes[m % 2]);
                         if (plan_check(&f.graph, f.programs, f.n, &f.why) != OK)
                             fail_msg("%d workers, arch %d, numerics %d: %s", workers, arch, numerics, f.why.text);
                         fixture_fini(&f);
@@ -88,13 +98,17 @@ TEST(every_compiled_program_passes)
 
 TEST(generate_passes)
 {
-    struct job_spec job = job_small(ARCH_GPT2, 1);
-    struct fixture f;
-    fixture_init(&f, &job, MODE_GENERATE);
-    if (plan_check(&f.graph, f.programs, 1, &f.why) != OK)
-        fail_msg("%s", f.why.text);
-    assert_true(f.programs[0].logits_buffer >= 0);
-    fixture_fini(&f);
+    for (int narrow = 0; narrow < 2; narrow++) {
+        struct job_spec job = job_small(ARCH_GPT2, 1);
+        struct fixture f;
+        job.train.dtype = narrow ? DT_BF16 : DT_F32;
+        fixture_init(&f, &job, MODE_GENERATE);
+        if (plan_check(&f.graph, f.programs, 1, &f.why) != OK)
+            fail_msg("%s", f.why.text);
+        assert_true(f.programs[0].logits_buffer >= 0);
+        assert_int_equal(f.programs[0].actions[0].kind, narrow ? ACT_BEGIN : ACT_FORWARD);
+        fixture_fini(&f);
+    }
 }
 
 TEST(a_dropped_reduce_is_refused)
@@ -118,9 +132,12 @@ TEST(a_dropped_reduce_of_the_losses_is_refused)
 {
     struct fixture f;
     setup(&f, 2, NUMERICS_FAST);
-    f.programs[0].ops[find_op(&f.programs[0], OP_ZERO, 0)].wait[0] = -1;
     remove_action(&f.programs[0], find_action(&f.programs[0], ACT_REDUCE, 0));
-    assert_refused(&f, 0, SAYS("nothing has reduced loss"));
+    assert_refused(&f, 0, SAYS("(clip)", "waits for event", "which nothing records"));
+    setup(&f, 2, NUMERICS_FAST);
+    f.programs[0].ops[find_op(&f.programs[0], OP_CLIP, 0)].wait[0] = -1;
+    remove_action(&f.programs[0], find_action(&f.programs[0], ACT_REDUCE, 0));
+    assert_refused(&f, 0, SAYS("(clip)", "reads loss", "nothing has reduced it"));
 }
 
 TEST(a_second_reduce_is_refused)
@@ -400,4 +417,279 @@ TEST(broken_structure_is_refused)
     setup(&f, 1, NUMERICS_FAST);
     f.programs[0].actions[1].n_ops = 1 << 20;
     assert_refused(&f, 0, SAYS("action 1"));
+}
+
+/* ---- streams ---- */
+
+/* Jobs whose programs have every kind of dependency between streams; the last rank of some has no microbatch. */
+static void setup_nth(struct fixture *f, int nth)
+{
+    static const struct {
+        enum model_arch arch;
+        int workers;
+        enum numerics numerics;
+        enum dtype dtype;
+        enum program_mode mode;
+    } rows[] = {
+        {ARCH_LLAMA, 1, NUMERICS_FAST, DT_F32, MODE_TRAIN},     {ARCH_GPT2, 2, NUMERICS_FAST, DT_BF16, MODE_TRAIN},
+        {ARCH_LLAMA, 3, NUMERICS_FAST, DT_BF16, MODE_TRAIN},    {ARCH_LLAMA, 1, NUMERICS_CANONICAL, DT_F32, MODE_TRAIN},
+        {ARCH_GPT2, 3, NUMERICS_CANONICAL, DT_F32, MODE_TRAIN}, {ARCH_LLAMA, 3, NUMERICS_FAST, DT_BF16, MODE_EVAL},
+    };
+    const struct job_spec small = job_small(rows[nth].arch, rows[nth].workers);
+    struct job_spec job = small;
+    job.model.layers = 1;
+    job.train.global_batch = 4; /* two microbatches */
+    job.train.numerics = rows[nth].numerics;
+    job.train.dtype = rows[nth].dtype;
+    fixture_init(f, &job, rows[nth].mode);
+}
+#define SETUPS 6
+
+/* The clip's wait is there for readers: the comm stream sums losses before the gradients that the norm has waited for.
+ */
+static bool is_spare(const struct op *op)
+{
+    return op->kind == OP_CLIP;
+}
+
+/* After `change` the program of rank r is refused, with its rank, an action, an op and a buffer or event. */
+static void assert_race(struct fixture *f, int r, int op, const char *change)
+{
+    char rank[32];
+    const struct op *o = &f->programs[r].ops[op];
+    err_t e = plan_check(&f->graph, f->programs, f->n, &f->why);
+    if (e != ERR_INVALID)
+        fail_msg("rank %d, op %d (%s): %s: accepted", r, op, op_name(o->kind), change);
+    snprintf(rank, sizeof(rank), "rank %d, action ", r);
+    bool says = strstr(f->why.text, "another stream; it must wait for an event") ||
+                strstr(f->why.text, "which nothing records") || strstr(f->why.text, "of the pass before");
+    if (strncmp(f->why.text, rank, strlen(rank)) != 0 || !strstr(f->why.text, "), op ") || !says)
+        fail_msg("rank %d, op %d (%s): %s: %s", r, op, op_name(o->kind), change, f->why.text);
+}
+
+/* Every wait of every program, dropped by itself. */
+TEST(no_wait_can_be_dropped)
+{
+    int dropped = 0;
+    for (int nth = 0; nth < SETUPS; nth++) {
+        struct fixture f;
+        setup_nth(&f, nth);
+        for (int r = 0; r < f.n; r++)
+            for (int i = 0; i < f.programs[r].n_ops; i++) {
+                struct op *op = &f.programs[r].ops[i];
+                if (op->wait[0] < 0 || is_spare(op))
+                    continue;
+                int wait = op->wait[0];
+                op->wait[0] = -1;
+                assert_race(&f, r, i, "without its wait");
+                op->wait[0] = wait;
+                dropped++;
+            }
+        assert_ok(plan_check(&f.graph, f.programs, f.n, &f.why));
+        fixture_fini(&f);
+    }
+    assert_true(dropped > 60);
+}
+
+/* Every event, recorded too early or not at all: by its op no more, and by the op before on that stream instead. */
+TEST(no_event_can_be_dropped)
+{
+    for (int nth = 0; nth < SETUPS; nth++) {
+        struct fixture f;
+        setup_nth(&f, nth);
+        for (int r = 0; r < f.n; r++)
+            for (int i = 0; i < f.programs[r].n_ops; i++) {
+                struct op *op = &f.programs[r].ops[i];
+                int event = op->event, others = 0, waiters = 0;
+                for (int k = 0; k < f.programs[r].n_ops && event >= 0; k++) {
+                    others += k != i && f.programs[r].ops[k].event == event;
+                    waiters += f.programs[r].ops[k].wait[0] == event && !is_spare(&f.programs[r].ops[k]);
+                }
+                if (event < 0 || others || !waiters)
+                    continue;
+                op->event = -1;
+                assert_race(&f, r, i, "without its event");
+                op->event = event;
+            }
+        fixture_fini(&f);
+    }
+}
+
+/* Whatever the compute stream does follows from something, and something follows from it. */
+TEST(no_op_can_move_to_another_stream)
+{
+    int moved = 0;
+    for (int nth = 0; nth < SETUPS; nth++) {
+        struct fixture f;
+        setup_nth(&f, nth);
+        for (int r = 0; r < f.n; r++)
+            for (int i = 0; i < f.programs[r].n_ops; i++) {
+                struct op *op = &f.programs[r].ops[i];
+                bool zeroes_only = f.programs[r].mode == MODE_EVAL && f.programs[r].first_micro == 2; /* waits itself */
+                if (op->stream != STREAM_COMPUTE || zeroes_only)
+                    continue;
+                op->stream = STREAM_COPY;
+                assert_race(&f, r, i, "on the copy stream");
+                op->stream = STREAM_COMPUTE;
+                moved++;
+            }
+        fixture_fini(&f);
+    }
+    assert_true(moved > 300);
+}
+
+/* A stream other than the host's uses the batch: it waits for it, and the host for nothing when it brings the next. */
+TEST(a_batch_that_is_overwritten_too_early_is_refused)
+{
+    struct fixture f;
+    setup(&f, 1, NUMERICS_FAST);
+    struct program *p = &f.programs[0];
+    p->ops[find_op(p, OP_EMBED, 0)].stream = STREAM_COPY;
+    assert_refused(&f, 0, SAYS("(embed)", "reads ids", "another stream"));
+    setup(&f, 1, NUMERICS_FAST);
+    p = &f.programs[0];
+    int last = find_op(p, OP_EMBED_GRAD, 0), before = find_op(p, OP_CROSS_ENTROPY, 0);
+    p->ops[last - 1].event = p->ops[last].wait[0] = p->ops[before].event;
+    p->ops[last].stream = STREAM_COMM;
+    assert_refused(&f, 0, SAYS("(forward micro 1)", "finds the host writing ids", "another stream"));
+}
+
+/* Runs save in some steps only: what is ordered through the snapshot is not ordered. */
+TEST(an_order_that_hangs_on_a_save_is_refused)
+{
+    struct fixture f;
+    setup(&f, 2, NUMERICS_FAST);
+    struct program *p = &f.programs[1];
+    int snapshot = find_action(p, ACT_SNAPSHOT, 0), norm = find_action(p, ACT_NORM, 0);
+    struct op *op = &p->ops[p->actions[snapshot].first_op];
+    int first = find_op(p, OP_NORM, 0), reduced = p->ops[first].wait[0];
+    struct action saved = p->actions[snapshot];
+    remove_action(p, snapshot);
+    insert_action(p, norm, saved); /* waits for the head's reduce, and the norm for it */
+    op->wait[0] = reduced;
+    p->ops[first].wait[0] = op->event;
+    assert_refused(&f, 1, SAYS("(norm)", "norm.weight.grad", "another stream"));
+}
+
+/* ---- types, copies, fused products ---- */
+
+TEST(an_operand_of_another_type_is_refused)
+{
+    struct fixture f;
+    setup_bfloat16(&f, ARCH_GPT2, 1);
+    struct program *p = &f.programs[0];
+    struct op *op = &p->ops[find_op(p, OP_GEMM, 0)];
+    op->arg[1].buffer = p->param_buffer[fixture_tensor(&f, "transformer.h.0.attn.c_attn.weight")];
+    assert_refused(&f, 0, SAYS("(gemm)", "operand 1", "c_attn.weight", "float32"));
+    setup_bfloat16(&f, ARCH_GPT2, 1);
+    p = &f.programs[0];
+    op = &p->ops[find_op(p, OP_ADAMW, 0)];
+    op->arg[0].buffer = find_buffer(p, "transformer.wte.weight.copy");
+    assert_refused(&f, 0, SAYS("(adamw)", "operand 0", "wte.weight.copy", "bfloat16"));
+}
+
+TEST(a_step_without_new_copies_is_refused)
+{
+    struct fixture f;
+    setup_bfloat16(&f, ARCH_LLAMA, 1);
+    struct program *p = &f.programs[0];
+    p->actions[0].n_ops--; /* the cast stands behind the zeroing of the losses */
+    assert_refused(&f, 0, SAYS("(embed)", "tok_embeddings.weight.copy", "before anything has written it"));
+    setup_bfloat16(&f, ARCH_LLAMA, 1);
+    p = &f.programs[0];
+    struct action begin = p->actions[0], cast = begin;
+    cast.first_op = begin.first_op + 1;
+    cast.n_ops = 1;
+    p->actions[0].n_ops = 1;
+    insert_action(p, p->n_actions, cast); /* behind the update: so the first step has none */
+    assert_refused(&f, 0, SAYS("(embed)", "tok_embeddings.weight.copy"));
+}
+
+TEST(copies_stand_where_their_parameters_do)
+{
+    struct fixture f;
+    setup_bfloat16(&f, ARCH_LLAMA, 1);
+    struct program *p = &f.programs[0];
+    struct buffer *a = &p->buffers[find_buffer(p, "layers.0.attention.wk.weight.copy")];
+    struct buffer *b = &p->buffers[find_buffer(p, "layers.0.attention.wv.weight.copy")];
+    int64_t offset = a->offset;
+    a->offset = b->offset;
+    b->offset = offset;
+    assert_refused(&f, 0, SAYS("(cast)", "not its parameter", "layers.0.attention.wk.weight.copy"));
+}
+
+/* Nothing that lives shorter may be put on a copy's bytes. */
+TEST(a_copy_that_is_overwritten_is_refused)
+{
+    struct fixture f;
+    setup_bfloat16(&f, ARCH_LLAMA, 1);
+    struct program *p = &f.programs[0];
+    p->buffers[find_buffer(p, "layer.0.q")].offset =
+        p->buffers[find_buffer(p, "layers.1.attention.wq.weight.copy")].offset;
+    assert_refused(&f, 0, SAYS("layers.1.attention.wq.weight.copy", "overwritten as layer.0.q"));
+}
+
+TEST(a_product_is_fused_right_or_refused)
+{
+    struct fixture f;
+    setup_bfloat16(&f, ARCH_GPT2, 2);
+    struct program *p = &f.programs[1];
+    int forward = -1, backward = -1, bias = -1;
+    for (int i = 0; i < p->n_ops; i++) {
+        forward = p->ops[i].flags & OPF_GELU ? i : forward;
+        backward = p->ops[i].flags & OPF_GELU_GRAD ? i : backward;
+        bias = p->ops[i].kind == OP_GEMM && p->ops[i].arg[6].buffer >= 0 ? i : bias;
+    }
+    assert_true(forward >= 0 && backward >= 0 && bias >= 0);
+    const struct op saved[] = {p->ops[forward], p->ops[backward], p->ops[bias]};
+    const int at[] = {forward, backward, bias};
+#define REFUSED(...)                                                            \
+    do {                                                                        \
+        assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why)); \
+        for (int i = 0; SAYS(__VA_ARGS__)[i]; i++)                              \
+            assert_says(&f.why, SAYS(__VA_ARGS__)[i]);                          \
+        for (int i = 0; i < 3; i++)                                             \
+            p->ops[at[i]] = saved[i];                                           \
+    } while (0)
+    p->ops[forward].arg[4].buffer = -1;
+    REFUSED("rank 1", "(gemm)", "an activation but no aux");
+    p->ops[forward].flags &= ~(uint32_t)OPF_GELU;
+    REFUSED("rank 1", "(gemm)", "an aux but no activation");
+    p->ops[forward].flags |= OPF_GELU_GRAD;
+    REFUSED("rank 1", "(gemm)", "two things at once");
+    p->ops[backward].flags |= OPF_ACC;
+    REFUSED("rank 1", "(gemm)", "two things at once");
+    p->ops[backward].arg[4].buffer = p->ops[backward].arg[3].buffer;
+    REFUSED("rank 1", "(gemm)", "over operand");
+    p->ops[forward].arg[4].buffer = p->ops[forward].arg[0].buffer;
+    REFUSED("rank 1", "(gemm)");
+    p->ops[bias].arg[6].offset.factor = 1;
+    REFUSED("rank 1", "(gemm)", "reaches element", ".bias.grad");
+    p->ops[bias].arg[6].buffer = p->param_buffer[fixture_tensor(&f, "transformer.h.0.ln_1.bias")];
+    REFUSED("rank 1");
+    assert_ok(plan_check(&f.graph, f.programs, f.n, &f.why));
+#undef REFUSED
+    fixture_fini(&f);
+}
+
+/* The sum of a bias's gradient is zeroed before its first product, like every sum that can only be added to. */
+TEST(a_bias_gradient_that_is_never_zeroed_is_refused)
+{
+    struct fixture f;
+    setup_bfloat16(&f, ARCH_GPT2, 1);
+    struct program *p = &f.programs[0];
+    const struct action *backward = &p->actions[find_action(p, ACT_BACKWARD, 0)];
+    int grad = p->grad_buffer[fixture_tensor(&f, "transformer.h.1.mlp.c_proj.bias")];
+    for (int i = backward->first_op; i < backward->first_op + backward->n_ops; i++)
+        if (p->ops[i].kind == OP_ZERO && p->ops[i].arg[0].buffer == grad)
+            p->ops[i].arg[0].buffer = p->grad_buffer[fixture_tensor(&f, "transformer.h.1.ln_1.bias")];
+    assert_refused(&f, 0, SAYS("(gemm)", "transformer.h.1.mlp.c_proj.bias.grad", "before anything"));
+}
+
+TEST(a_parameter_without_its_buffers_is_refused)
+{
+    struct fixture f;
+    setup(&f, 1, NUMERICS_FAST);
+    f.programs[0].v_buffer[fixture_tensor(&f, "norm.weight")] = -1;
+    assert_refused(&f, 0, SAYS("norm.weight", "no buffer of its own"));
 }

@@ -60,6 +60,35 @@ TEST(tiny_canonical_gpt2_prints_as_before)
     fixture_fini(&f);
 }
 
+/* A listing of rank 0 of two workers in bfloat16. */
+static void assert_bfloat16_golden(enum model_arch arch, enum program_mode mode, const char *name)
+{
+    struct job_spec job = job_small(arch, 2);
+    struct fixture f;
+    job.model.layers = 1;
+    job.train.global_batch = 5;
+    job.train.dtype = DT_BF16;
+    job.run.device = DEVICE_CUDA;
+    fixture_init(&f, &job, mode);
+    assert_golden(&f, 0, name);
+    fixture_fini(&f);
+}
+
+TEST(tiny_bfloat16_llama_prints_as_before)
+{
+    assert_bfloat16_golden(ARCH_LLAMA, MODE_TRAIN, "llama_bfloat16");
+}
+
+TEST(tiny_bfloat16_gpt2_prints_as_before)
+{
+    assert_bfloat16_golden(ARCH_GPT2, MODE_TRAIN, "gpt2_bfloat16");
+}
+
+TEST(tiny_bfloat16_gpt2_evaluation_prints_as_before)
+{
+    assert_bfloat16_golden(ARCH_GPT2, MODE_EVAL, "gpt2_bfloat16_eval");
+}
+
 TEST(a_global_batch_need_not_divide)
 {
     for (int workers = 1; workers <= 8; workers++)
@@ -98,12 +127,12 @@ static int64_t live_bound(const struct program *p)
     int *birth = calloc((size_t)p->n_buffers, sizeof(int)), *death = calloc((size_t)p->n_buffers, sizeof(int));
     int64_t most = 0;
     int time = 0, end;
-    for (int a = 1; a <= 2; a++) /* the first forward and backward */
+    for (int a = 1; a <= (p->mode == MODE_TRAIN ? 2 : 1); a++) /* the first forward and backward */
         for (int i = 0; i < p->actions[a].n_ops; i++) {
             time++;
             for (int k = 0; k < OP_MAX_OPERANDS; k++) {
                 int b = p->ops[p->actions[a].first_op + i].arg[k].buffer;
-                if (b < 0 || p->buffers[b].space != SPACE_WORK)
+                if (b < 0 || p->buffers[b].space != SPACE_WORK || p->buffers[b].run >= 0)
                     continue;
                 birth[b] = birth[b] ? birth[b] : time;
                 death[b] = time;
@@ -124,22 +153,44 @@ static int64_t live_bound(const struct program *p)
 
 TEST(packing_is_within_a_few_per_cent_of_the_bound)
 {
+    static const enum dtype dtypes[] = {DT_F32, DT_BF16};
     for (int arch = 0; arch < 2; arch++)
-        for (int64_t layers = 1; layers <= 12; layers += 11) {
+        for (int64_t layers = 1; layers <= 12; layers += 11)
+            for (int i = 0; i < 4; i++) {
+                struct job_spec job = job_small((enum model_arch)arch, 1);
+                struct fixture f;
+                job.model.dim = 64;
+                job.model.layers = layers;
+                job.model.vocab = 1000;
+                job.train.seq = 32;
+                job.train.dtype = dtypes[i % 2];
+                fixture_init(&f, &job, i < 2 ? MODE_TRAIN : MODE_EVAL);
+                const struct program *p = &f.programs[0];
+                int64_t copies = job.train.dtype == DT_BF16 ? p->space_bytes[SPACE_PARAM] / 2 : 0;
+                int64_t bound = copies + live_bound(p), got = p->space_bytes[SPACE_WORK];
+                assert_true(got >= bound);
+                if ((double)got > 1.05 * (double)bound)
+                    fail_msg("arch %d, %d layers, %d: %lld bytes, bound %lld", arch, (int)layers, i, (long long)got,
+                             (long long)bound);
+                fixture_fini(&f);
+            }
+}
+
+/* Without a backward nothing of a layer is kept: all layers together need what one needs. */
+TEST(evaluation_keeps_no_layer)
+{
+    for (int arch = 0; arch < 2; arch++) {
+        int64_t bytes[2];
+        for (int i = 0; i < 2; i++) {
             struct job_spec job = job_small((enum model_arch)arch, 1);
             struct fixture f;
-            job.model.dim = 64;
-            job.model.layers = layers;
-            job.model.vocab = 1000;
-            job.train.seq = 32;
-            fixture_init(&f, &job, MODE_TRAIN);
-            int64_t bound = live_bound(&f.programs[0]), got = f.programs[0].space_bytes[SPACE_WORK];
-            assert_true(got >= bound);
-            if ((double)got > 1.05 * (double)bound)
-                fail_msg("arch %d, %d layers: %lld bytes, bound %lld", arch, (int)layers, (long long)got,
-                         (long long)bound);
+            job.model.layers = i ? 12 : 2;
+            fixture_init(&f, &job, MODE_EVAL);
+            bytes[i] = f.programs[0].space_bytes[SPACE_WORK];
             fixture_fini(&f);
         }
+        assert_int_equal(bytes[0], bytes[1]);
+    }
 }
 
 TEST(one_buffer_carries_the_residual_gradient)
@@ -204,10 +255,11 @@ TEST(norm_blocks_are_on_a_fixed_grid)
     }
 }
 
-TEST(all_modes_lay_parameters_out_alike)
+static void assert_modes_alike(enum dtype dtype)
 {
     struct job_spec job = job_small(ARCH_LLAMA, 2);
     struct fixture train, other;
+    job.train.dtype = (int)dtype;
     fixture_init(&train, &job, MODE_TRAIN);
     for (int mode = MODE_EVAL; mode <= MODE_GENERATE; mode++) {
         fixture_init(&other, &job, (enum program_mode)mode);
@@ -221,6 +273,82 @@ TEST(all_modes_lay_parameters_out_alike)
         fixture_fini(&other);
     }
     fixture_fini(&train);
+}
+
+TEST(all_modes_lay_parameters_out_alike)
+{
+    assert_modes_alike(DT_F32);
+    assert_modes_alike(DT_BF16);
+}
+
+/* Copies stand element for element where the parameters do, at 64 bytes both. */
+TEST(bfloat16_keeps_wide_parameters_and_copies)
+{
+    for (int mode = MODE_TRAIN; mode <= MODE_GENERATE; mode++) {
+        struct job_spec job = job_small(ARCH_GPT2, 1);
+        struct fixture f;
+        int copies = 0, casts = 0;
+        job.train.dtype = DT_BF16;
+        fixture_init(&f, &job, (enum program_mode)mode);
+        const struct program *p = &f.programs[0];
+        assert_int_equal(p->dtype, DT_BF16);
+        assert_int_equal(p->wide, DT_F32);
+        for (int i = 0; i < p->n_buffers; i++) {
+            const struct buffer *b = &p->buffers[i];
+            bool stat = b->tensor >= 0 && f.graph.tensors[b->tensor].kind == GT_STAT;
+            if (b->space == SPACE_HOST)
+                continue;
+            assert_int_equal(b->dtype, b->space == SPACE_WORK && !stat ? DT_BF16 : DT_F32);
+            if (b->space != SPACE_WORK || b->tensor < 0 || f.graph.tensors[b->tensor].kind != GT_PARAM)
+                continue;
+            assert_int_equal(2 * b->offset, p->buffers[p->param_buffer[b->tensor]].offset);
+            assert_int_equal(b->offset % 64, 0);
+            copies++;
+        }
+        for (int i = 0; i < p->n_ops; i++)
+            casts += p->ops[i].kind == OP_CAST;
+        assert_int_equal(casts, 1);
+        assert_true(copies > 10);
+        assert_true(p->space_bytes[SPACE_WORK] > p->space_bytes[SPACE_PARAM] / 2);
+        fixture_fini(&f);
+    }
+}
+
+TEST(a_rank_without_microbatches_has_no_copies)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 3);
+    struct fixture f;
+    job.train.global_batch = 4;
+    job.train.dtype = DT_BF16;
+    fixture_init(&f, &job, MODE_TRAIN);
+    const struct program *p = &f.programs[2];
+    assert_int_equal(p->space_bytes[SPACE_WORK], 0);
+    for (int i = 0; i < p->n_ops; i++)
+        assert_int_not_equal(p->ops[i].kind, OP_CAST);
+    for (int s = SPACE_PARAM; s <= SPACE_GRAD; s++)
+        assert_int_equal(p->space_bytes[s], f.programs[0].space_bytes[s]);
+    fixture_fini(&f);
+}
+
+/* Every bias of gpt2 gets its gradient from the product of its weights, and GELU costs no pass of its own. */
+TEST(gpt2_has_no_pass_for_biases_or_gelu)
+{
+    struct job_spec job = job_small(ARCH_GPT2, 1);
+    struct fixture f;
+    int sums = 0, forward = 0, backward = 0;
+    fixture_init(&f, &job, MODE_TRAIN);
+    const struct program *p = &f.programs[0];
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct op *op = &p->ops[i];
+        assert_true(op->kind != OP_BIAS_GRAD && op->kind != OP_GELU && op->kind != OP_GELU_GRAD);
+        sums += op->kind == OP_GEMM && op->arg[6].buffer >= 0;
+        forward += op->kind == OP_GEMM && op->flags & OPF_GELU;
+        backward += op->kind == OP_GEMM && op->flags & OPF_GELU_GRAD;
+    }
+    assert_int_equal(sums, 2 * 4 * 2); /* two ranges of ops, four products, two layers */
+    assert_int_equal(forward, 2);
+    assert_int_equal(backward, 2 * 2);
+    fixture_fini(&f);
 }
 
 TEST(the_tree_is_in_the_gradients_bytes_on_all_ranks)

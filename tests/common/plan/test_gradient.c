@@ -164,13 +164,52 @@ static void build_odd(struct graph_builder *b)
     graph_add_loss(b, logits);
 }
 
-static void odd_init(struct fixture *f, const struct job_spec *job, enum program_mode mode)
+static int linear(struct graph_builder *b, int x, const char *name, bool bias, bool trans_w)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%s.bias", name);
+    int w = param(b, name, 16, 16), y = graph_add_activation(b, -1, text, 16);
+    graph_add_linear(b, -1, x, w, bias ? param(b, text, 16, 0) : -1, trans_w, y);
+    return y;
+}
+
+/* Every way in which a GELU meets products: both fused, one of them, none; biases of both forms of weights. */
+static void build_gelus(struct graph_builder *b)
+{
+    int ids = graph_add_input(b, GT_IDS, "ids"), x = graph_add_activation(b, -1, "x", 16), sum;
+    int table = param(b, "table", 32, 16);
+    struct graph_node *n = graph_add_node(b, GO_EMBED, -1);
+    n->in[0] = ids;
+    n->in[1] = table;
+    n->out[0] = x;
+    int g1 = op2(b, GO_GELU, linear(b, x, "a", true, false), -1); /* behind a product, before two readers */
+    int s1 = op2(b, GO_ADD, linear(b, g1, "b", true, true), g1);
+    int h3 = linear(b, s1, "c", true, false);
+    int g3 = op2(b, GO_GELU, h3, -1); /* of what another reads too, before a product */
+    int s2 = op2(b, GO_ADD, linear(b, g3, "d", true, true), h3);
+    int g5 = op2(b, GO_GELU, norm(b, "norm", s2, -1, &sum), -1); /* of a norm */
+    int h6 = linear(b, linear(b, g5, "e", false, false), "f", true, false);
+    n = graph_add_node(b, GO_ROPE, -1); /* turns what the product made */
+    n->in[0] = n->out[0] = h6;
+    n->heads = n->head_dim = 4;
+    n->theta = 100;
+    int g6 = op2(b, GO_GELU, h6, -1);
+    int g7 = op2(b, GO_GELU, linear(b, g6, "g", true, true), -1); /* between two products */
+    int end = op2(b, GO_ADD, linear(b, g7, "h", true, false), s2);
+    int g8 = op2(b, GO_GELU, end, -1); /* between sums */
+    int logits = graph_add_activation(b, -1, "logits", 32), head = param(b, "head", 32, 16);
+    graph_add_linear(b, -1, op2(b, GO_ADD, g8, g8), head, -1, false, logits);
+    graph_add_loss(b, logits);
+}
+
+static void built_init(struct fixture *f, const struct job_spec *job, enum program_mode mode,
+                       void (*build)(struct graph_builder *b))
 {
     struct graph_builder b = {.g = &f->graph, .seq = job->train.seq};
     memset(f, 0, sizeof(*f));
     f->job = *job;
     f->n = 1;
-    build_odd(&b);
+    build(&b);
     assert_ok(b.err);
     assert_ok(plan_compile(&f->job, &f->graph, mode, 0, &f->programs[0], &f->why));
 }
@@ -180,7 +219,7 @@ TEST(what_a_backward_reads_is_not_taken_over)
 {
     struct job_spec job = job_of(ARCH_LLAMA, NUMERICS_FAST);
     struct fixture f;
-    odd_init(&f, &job, MODE_TRAIN);
+    built_init(&f, &job, MODE_TRAIN, build_odd);
     const struct program *p = &f.programs[0];
     int o = -1, sums = 0;
     for (int i = 0; i < p->n_ops; i++) {
@@ -200,13 +239,42 @@ TEST(any_graph_has_the_right_gradient)
 {
     for (int numerics = NUMERICS_FAST; numerics <= NUMERICS_CANONICAL; numerics++) {
         struct job_spec job = job_of(ARCH_LLAMA, (enum numerics)numerics);
-        struct fixture train, eval;
-        odd_init(&train, &job, MODE_TRAIN);
-        odd_init(&eval, &job, MODE_EVAL);
-        check_fixtures(&train, &eval);
-        fixture_fini(&train);
-        fixture_fini(&eval);
+        void (*const graphs[])(struct graph_builder *) = {build_odd, build_gelus};
+        for (int i = 0; i < 2; i++) {
+            struct fixture train, eval;
+            built_init(&train, &job, MODE_TRAIN, graphs[i]);
+            built_init(&eval, &job, MODE_EVAL, graphs[i]);
+            check_fixtures(&train, &eval);
+            fixture_fini(&train);
+            fixture_fini(&eval);
+        }
     }
+}
+
+/* Ops of the first forward and backward with a flag, or of a kind (flag 0). */
+static int count_ops(const struct program *p, enum op_kind kind, uint32_t flag)
+{
+    int n = 0;
+    for (int a = 1; a <= 2; a++)
+        for (int i = 0; i < p->actions[a].n_ops; i++) {
+            const struct op *op = &p->ops[p->actions[a].first_op + i];
+            n += op->kind == kind && (op->flags & flag) == flag;
+        }
+    return n;
+}
+
+TEST(gelus_and_biases_are_fused_where_they_can_be)
+{
+    struct job_spec job = job_of(ARCH_LLAMA, NUMERICS_FAST);
+    struct fixture f;
+    built_init(&f, &job, MODE_TRAIN, build_gelus);
+    const struct program *p = &f.programs[0];
+    assert_int_equal(count_ops(p, OP_GEMM, OPF_GELU), 2); /* a and g */
+    assert_int_equal(count_ops(p, OP_GELU, 0), 4);
+    assert_int_equal(count_ops(p, OP_GEMM, OPF_GELU_GRAD), 4); /* d, e, g and h */
+    assert_int_equal(count_ops(p, OP_GELU_GRAD, 0), 2);
+    assert_int_equal(count_ops(p, OP_BIAS_GRAD, 0), 0);
+    fixture_fini(&f);
 }
 
 TEST(llama_gradient_is_the_difference)
