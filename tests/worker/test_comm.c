@@ -1,6 +1,6 @@
 /* Collectives against an oracle that every rank computes for itself: the inputs of all ranks are functions of rank and
  * index, so no second channel is needed. Ranks are forked processes, as in production; a few cases run ranks as
- * threads. */
+ * threads. The backends take the same cases; "staged" runs over the processor as a device. */
 #include "tests/lib/test.h"
 
 #include "common/base/clock.h"
@@ -26,6 +26,9 @@ typedef int (*rank_fn)(struct comm *c, struct comm_group *all, int rank, int wor
 
 #define SHARED_BYTES ((size_t)4 << 20)
 
+static const char *backend = "shm"; /* of the case */
+static struct kern_stream *stream;  /* of the rank; NULL for shm */
+
 static int segment(void)
 {
     int fd = memfd_create("test-comm", MFD_CLOEXEC);
@@ -35,8 +38,13 @@ static int segment(void)
 
 static int run_rank(int fd, uint64_t epoch, int rank, int world, rank_fn fn)
 {
-    struct comm_config config = {.backend = "shm",
+    struct dev *dev = NULL;
+    if (strcmp(backend, "staged") == 0 &&
+        (dev_open("cpu", 0, &dev, NULL) || dev_stream_new(dev, 1, true, &stream, NULL)))
+        return 4;
+    struct comm_config config = {.backend = backend,
                                  .fd = fd,
+                                 .dev = dev,
                                  .rank = rank,
                                  .world = world,
                                  .epoch = epoch,
@@ -57,6 +65,8 @@ static int run_rank(int fd, uint64_t epoch, int rank, int world, rank_fn fn)
         comm_abort(c); /* the others must not wait for a rank that has failed */
     comm_group_free(all);
     comm_close(c);
+    dev_stream_free(dev ? stream : NULL);
+    dev_close(dev);
     return rc;
 }
 
@@ -160,7 +170,7 @@ static int all_reduce_case(struct comm_group *g, void *x, int64_t n, enum dtype 
                            int world)
 {
     fill(x, n, dtype, rank);
-    CHECK(comm_all_reduce(g, NULL, x, n, dtype, op) == OK);
+    CHECK(comm_all_reduce(g, stream, x, n, dtype, op) == OK);
     for (int64_t i = 0; i < n; i++)
         CHECK(get(x, i, dtype) == oracle(everybody, world, i, dtype, op));
     return 0;
@@ -174,8 +184,8 @@ static int all_reduce_everything(struct comm *c, struct comm_group *all, int ran
         for (size_t o = 0; o < COUNT(ops); o++)
             for (size_t s = 0; s < COUNT(sizes); s++) {
                 rc = rc ? rc : all_reduce_case(all, private, sizes[s], dtypes[d], ops[o], rank, world);
-                rc = rc ? rc
-                        : all_reduce_case(all, (char *)comm_shared(c) + 4096, sizes[s], dtypes[d], ops[o], rank, world);
+                if (!rc && comm_shared(c))
+                    rc = all_reduce_case(all, (char *)comm_shared(c) + 4096, sizes[s], dtypes[d], ops[o], rank, world);
             }
     free(private);
     return rc;
@@ -194,7 +204,7 @@ static int nan_case(struct comm *c, struct comm_group *all, int rank, int world)
         fill(x, 2000, DT_F32, rank);
         if (rank == world - 1)
             x[1234] = NAN;
-        CHECK(comm_all_reduce(all, NULL, x, 2000, DT_F32, ops[o]) == OK);
+        CHECK(comm_all_reduce(all, stream, x, 2000, DT_F32, ops[o]) == OK);
         CHECK(isnan(x[1234]) && !isnan(x[1233]));
     }
     return 0;
@@ -225,7 +235,7 @@ static int gather_case(struct comm *c, struct comm_group *all, int pattern, bool
     void *src = shared ? comm_shared(c) : malloc((size_t)(counts[rank] + 1) * 8);
     CHECK(dst && src);
     fill(src, counts[rank], dtype, rank);
-    CHECK(comm_all_gather(all, NULL, src, dst, counts, dtype) == OK);
+    CHECK(comm_all_gather(all, stream, src, dst, counts, dtype) == OK);
     for (int r = 0; r < world; r++)
         for (int64_t i = 0; i < counts[r]; i++, at++)
             CHECK(get(dst, at, dtype) == value_at(r, i, dtype));
@@ -240,7 +250,7 @@ static int gather_everything(struct comm *c, struct comm_group *all, int rank, i
     int rc = 0;
     for (size_t d = 0; d < COUNT(dtypes); d++)
         for (int pattern = 0; pattern < 3; pattern++)
-            for (int shared = 0; shared < 2; shared++)
+            for (int shared = 0; shared <= (comm_shared(c) != NULL); shared++)
                 rc = rc ? rc : gather_case(c, all, pattern, shared, dtypes[d], rank, world);
     return rc;
 }
@@ -259,7 +269,7 @@ static int gather_in_place(struct comm *c, struct comm_group *all, int rank, int
         skip += r < rank ? counts[r] : 0;
     }
     fill(x + skip, counts[rank], DT_F32, rank);
-    CHECK(comm_all_gather(all, NULL, x + skip, x, counts, DT_F32) == OK);
+    CHECK(comm_all_gather(all, stream, x + skip, x, counts, DT_F32) == OK);
     for (int r = 0; r < world; r++)
         for (int64_t i = 0; i < counts[r]; i++, at++)
             CHECK((double)x[at] == value_at(r, i, DT_F32));
@@ -281,7 +291,7 @@ static int scatter_case(struct comm *c, struct comm_group *all, int pattern, boo
     for (int r = 0; r < rank; r++)
         skip += counts[r];
     fill(src, total, dtype, rank);
-    CHECK(comm_reduce_scatter(all, NULL, src, dst, counts, dtype, op) == OK);
+    CHECK(comm_reduce_scatter(all, stream, src, dst, counts, dtype, op) == OK);
     for (int64_t i = 0; i < counts[rank]; i++)
         CHECK(get(dst, i, dtype) == oracle(everybody, world, skip + i, dtype, op));
     free(dst);
@@ -296,7 +306,7 @@ static int scatter_everything(struct comm *c, struct comm_group *all, int rank, 
     for (size_t d = 0; d < COUNT(dtypes); d++)
         for (size_t o = 0; o < COUNT(ops); o++)
             for (int pattern = 0; pattern < 3; pattern++)
-                for (int shared = 0; shared < 2; shared++)
+                for (int shared = 0; shared <= (comm_shared(c) != NULL); shared++)
                     rc = rc ? rc : scatter_case(c, all, pattern, shared, dtypes[d], ops[o], rank, world);
     return rc;
 }
@@ -312,11 +322,11 @@ static int broadcast_everything(struct comm *c, struct comm_group *all, int rank
     const int64_t lengths[] = {0, 1, 4097, 400001};
     for (size_t l = 0; l < COUNT(lengths); l++)
         for (int root = 0; root < world; root++)
-            for (int shared = 0; shared < 2; shared++) {
+            for (int shared = 0; shared <= (comm_shared(c) != NULL); shared++) {
                 uint8_t *x = shared ? comm_shared(c) : private;
                 for (int64_t i = 0; i < lengths[l]; i++)
                     x[i] = rank == root ? (uint8_t)(i * 31 + root) : 0xee;
-                CHECK(comm_broadcast(all, NULL, x, lengths[l], root) == OK);
+                CHECK(comm_broadcast(all, stream, x, lengths[l], root) == OK);
                 for (int64_t i = 0; i < lengths[l]; i++)
                     CHECK(x[i] == (uint8_t)(i * 31 + root));
             }
@@ -341,7 +351,7 @@ static int groups_case(struct comm *c, struct comm_group *all, int rank, int wor
         CHECK(comm_group_new(c, ranks, n, &g) == OK);
         fill(x, 3000, DT_F32, rank);
         if (mask & 1 << rank) {
-            CHECK(comm_all_reduce(g, NULL, x, 3000, DT_F32, REDUCE_SUM) == OK);
+            CHECK(comm_all_reduce(g, stream, x, 3000, DT_F32, REDUCE_SUM) == OK);
             for (int i = 0; i < 3000; i++)
                 CHECK((double)x[i] == oracle(ranks, n, i, DT_F32, REDUCE_SUM));
         }
@@ -474,14 +484,14 @@ static int killed_case(struct comm *c, struct comm_group *all, int rank, int wor
         kill(getpid(), SIGKILL);
     if (rank == 0)
         CHECK(pthread_create(&thread, NULL, abort_later, c) == 0);
-    CHECK(comm_all_reduce(all, NULL, x, 100, DT_F32, REDUCE_SUM) == ERR_CANCELED);
+    CHECK(comm_all_reduce(all, stream, x, 100, DT_F32, REDUCE_SUM) == ERR_CANCELED);
     CHECK(comm_barrier(all) == ERR_CANCELED);
     if (rank == 0)
         pthread_join(thread, NULL);
     return 0;
 }
 
-TEST(a_killed_rank_hangs_nobody)
+static void killed_rank(void)
 {
     int fd = segment();
     pid_t pid[4];
@@ -497,6 +507,11 @@ TEST(a_killed_rank_hangs_nobody)
     assert_true(clock_mono_ms() - start < 5000);
     run_forked(fd, 2, 3, all_reduce_everything); /* and the segment serves the next epoch */
     close(fd);
+}
+
+TEST(a_killed_rank_hangs_nobody)
+{
+    killed_rank();
 }
 
 static err_t open_one(int fd, uint64_t epoch, int rank, int world, int64_t timeout_ms, const _Atomic int *cancel,
@@ -579,6 +594,160 @@ TEST(an_unknown_backend_is_refused)
     struct comm *c;
     struct why why;
     assert_err(ERR_UNSUPPORTED, comm_open(&config, &c, &why));
+}
+
+/* ---- staged ---- */
+
+/* More than a half of the stage holds, so that rounds overlap; parts of very different length. */
+static int staged_large(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    const int64_t n = 1400003;
+    int64_t counts[16], total = 0, at = 0, skip = 0;
+    double *x = malloc((size_t)n * 8), *y = malloc((size_t)n * 8);
+    CHECK(x && y && !comm_shared(c));
+    for (int r = 0; r < world; r++) {
+        counts[r] = r == world - 1 ? n - total : (n / (world + 1)) * (r % 2);
+        skip += r < rank ? counts[r] : 0;
+        total += counts[r];
+    }
+    CHECK(all_reduce_case(all, x, n, DT_F64, REDUCE_SUM, rank, world) == 0);
+    fill(x, counts[rank], DT_F64, rank);
+    CHECK(comm_all_gather(all, stream, x, y, counts, DT_F64) == OK);
+    for (int r = 0; r < world; r++)
+        for (int64_t i = 0; i < counts[r]; i++, at++)
+            CHECK(y[at] == value_at(r, i, DT_F64));
+    fill(x, n, DT_F64, rank);
+    CHECK(comm_reduce_scatter(all, stream, x, y, counts, DT_F64, REDUCE_SUM) == OK);
+    for (int64_t i = 0; i < counts[rank]; i++)
+        CHECK(y[i] == oracle(everybody, world, skip + i, DT_F64, REDUCE_SUM));
+    fill(x, n, DT_F64, rank == 0 ? 7 : rank);
+    CHECK(comm_broadcast(all, stream, x, n * 8, 0) == OK);
+    for (int64_t i = 0; i < n; i++)
+        CHECK(x[i] == value_at(7, i, DT_F64));
+    free(x);
+    free(y);
+    return 0;
+}
+
+/* In place, and with nothing to move. */
+static int staged_in_place(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    int64_t counts[16], skip = 0, n = 0;
+    static float x[5 * 40000];
+    (void)c;
+    for (int r = 0; r < world; r++) {
+        counts[r] = 1000 + 7000 * r;
+        skip += r < rank ? counts[r] : 0;
+        n += counts[r];
+    }
+    fill(x + skip, counts[rank], DT_F32, rank);
+    CHECK(comm_all_gather(all, stream, x + skip, x, counts, DT_F32) == OK);
+    for (int64_t r = 0, at = 0; r < world; r++)
+        for (int64_t i = 0; i < counts[r]; i++, at++)
+            CHECK((double)x[at] == value_at((int)r, i, DT_F32));
+    fill(x, n, DT_F32, rank);
+    CHECK(comm_reduce_scatter(all, stream, x, x + skip, counts, DT_F32, REDUCE_SUM) == OK);
+    for (int64_t i = 0; i < counts[rank]; i++)
+        CHECK((double)x[skip + i] == oracle(everybody, world, skip + i, DT_F32, REDUCE_SUM));
+    memset(counts, 0, sizeof(counts));
+    CHECK(comm_all_gather(all, stream, x, x, counts, DT_F32) == OK);
+    CHECK(comm_reduce_scatter(all, stream, x, x, counts, DT_F32, REDUCE_SUM) == OK);
+    CHECK(comm_all_reduce(all, stream, x, 0, DT_F32, REDUCE_SUM) == OK);
+    return comm_barrier(all);
+}
+
+static void run_staged(rank_fn fn)
+{
+    backend = "staged";
+    run_worlds(fn);
+    backend = "shm";
+}
+
+TEST(staged_collectives_match_the_oracle)
+{
+    run_staged(all_reduce_everything);
+    run_staged(gather_everything);
+    run_staged(scatter_everything);
+    run_staged(broadcast_everything);
+}
+
+TEST(staged_collectives_take_several_rounds)
+{
+    run_staged(staged_large);
+}
+
+TEST(staged_collectives_work_in_place)
+{
+    run_staged(staged_in_place);
+}
+
+TEST(staged_groups_of_any_ranks)
+{
+    run_staged(groups_case);
+    run_staged(nan_case);
+}
+
+static int no_tree(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    struct comm_tree_node node = {0, 1, 0};
+    float x[4];
+    (void)c;
+    CHECK(comm_tree_reduce(all, &node, 1, 1, x, 4, DT_F32) == ERR_UNSUPPORTED);
+    return 0;
+}
+
+TEST(staged_has_no_canonical_sums)
+{
+    run_staged(no_tree);
+}
+
+static int agree_case(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    int64_t most = rank * 3 - 1, least = 10 - rank, sum = rank + ((int64_t)1 << 40);
+    (void)c;
+    CHECK(comm_agree(all, &most, REDUCE_MAX) == OK && most == (world - 1) * 3 - 1);
+    CHECK(comm_agree(all, &least, REDUCE_MIN) == OK && least == 11 - world);
+    CHECK(comm_agree(all, &sum, REDUCE_SUM) == OK);
+    CHECK(sum == ((int64_t)world << 40) + world * (world - 1) / 2);
+    return 0;
+}
+
+TEST(ranks_agree_on_a_number)
+{
+    run_worlds(agree_case);
+    run_staged(agree_case);
+}
+
+TEST(a_killed_rank_hangs_no_staged_collective)
+{
+    backend = "staged";
+    killed_rank();
+    backend = "shm";
+}
+
+TEST(staged_needs_a_device)
+{
+    struct comm_config config = {.backend = "staged", .rank = 0, .world = 1};
+    struct comm *c;
+    struct why why;
+    assert_err(ERR_INVALID, comm_open(&config, &c, &why));
+    assert_non_null(strstr(why.text, "device"));
+}
+
+/* The module's absence is told with the places that were looked at. */
+TEST(nccl_without_its_module_says_where_it_was_sought)
+{
+    struct comm_config config = {.backend = "nccl", .rank = 0, .world = 1};
+    struct comm *c;
+    struct why why = {""};
+    setenv("DTD_MODULE_DIR", "/no/such/folder", 1);
+    err_t err = comm_open(&config, &c, &why);
+    if (err == OK)
+        comm_close(c); /* found beside the program */
+    else if (err == ERR_UNSUPPORTED)
+        assert_non_null(strstr(why.text, "dtd-nccl.so"));
+    else
+        assert_true(why.text[0]); /* found; it wants a device */
 }
 
 /* ---- ranks as threads, for the thread sanitizer ---- */
