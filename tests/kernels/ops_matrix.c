@@ -246,10 +246,10 @@ static void layernorm_grad_link(const struct kcase *c, struct link *l)
     l->target[8] = 3;
 }
 
-/* The residual sum may be used as it is stored. */
+/* The residual sum may be used as it is stored; a bias may then take away most of what it was multiplied into. */
 static double norm_between(const struct kcase *c)
 {
-    return c->flags & RES ? 2 : 0;
+    return c->flags & RES ? 3 : 0;
 }
 
 static int64_t norm_terms(const struct kcase *c)
