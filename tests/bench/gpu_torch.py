@@ -1,10 +1,10 @@
-"""What PyTorch does with the shapes of bench_kernels and bench_train: one JSON line each.
+"""What PyTorch does with the shapes of bench_train: one JSON line each.
 
 gpu_torch.py kernels --model gpt2-124m|llama-1b --batch B --seq T [--dtype bfloat16|float32]
 gpu_torch.py train   --model gpt2-124m|llama-1b --batch B --seq T [--steps S] [--eager]
 
-Kernels carry bench_kernels' names; where PyTorch has a fused kernel it is that one, else what torch.compile makes. Training is
-float32 parameters and AdamW (fused), autocast to bfloat16, torch.compile, clipping to 1. --device cpu and --layers 1 try the
+Kernels carry the names of bench_train's ops, and how often a step calls them; where PyTorch has a fused kernel it is that one,
+else what torch.compile makes. Training is float32 parameters and AdamW (fused), autocast to bfloat16, torch.compile, clipping to 1. --device cpu and --layers 1 try the
 script on a machine without a GPU.
 """
 import argparse
@@ -112,64 +112,79 @@ def backward(y, inputs, dy):
     return lambda: torch.autograd.grad(y, inputs, dy, retain_graph=True)
 
 
+def products(m):
+    """(in, out, calls in a forward) of every product."""
+    d, n, hd = m["dim"], m["layers"], m["dim"] // m["heads"]
+    yield d, d, n
+    yield (d, m["kv"] * hd, 2 * n) if m["llama"] else (d, 2 * d, n)
+    yield d, d, n
+    yield d, m["ffn"], n * (2 if m["llama"] else 1)
+    yield m["ffn"], d, n
+    yield d, m["vocab"], 1
+
+
 def kernel_rows(m, args):
-    """(name, function) pairs; names as in bench_kernels."""
+    """(name, calls a step, function)"""
     dev, dt = args.device, getattr(torch, args.dtype)
-    t, d, f, hd = args.batch * args.seq, m["dim"], m["ffn"], m["dim"] // m["heads"]
+    t, d, f, hd, n = args.batch * args.seq, m["dim"], m["ffn"], m["dim"] // m["heads"], m["layers"]
     rand = lambda *s: torch.randn(*s, device=dev, dtype=dt)
     leaf = lambda *s: rand(*s).requires_grad_()
     compiled = torch.compile if not args.eager else (lambda g: g)
-    x, w = rand(t, d), rand(f, d)
-    yield "gemm up", lambda: F.linear(x, w)
-    dy = rand(t, f)
-    yield "gemm up input grad", lambda: dy @ w
-    yield "gemm up weight grad", lambda: dy.t() @ x
-    q = rand(args.batch, m["heads"], args.seq, hd).requires_grad_()
-    k, v = (rand(args.batch, m["kv"], args.seq, hd).requires_grad_() for _ in range(2))
+    for k, o, calls in products(m):
+        x, w, dy = rand(t, k), rand(o, k), rand(t, o)
+        yield "gemm", calls, lambda: F.linear(x, w)
+        yield "gemm", calls, lambda: dy @ w
+        yield "gemm", calls, lambda: dy.t() @ x
+    q = leaf(args.batch, m["heads"], args.seq, hd)
+    k, v = (leaf(args.batch, m["kv"], args.seq, hd) for _ in range(2))
     attend = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=m["heads"] != m["kv"])
-    yield "attention", attend
+    yield "attention", n, attend
     o = attend()
-    yield "attention_grad", backward(o, (q, k, v), torch.randn_like(o))
-    res = rand(t, d)
-    wn, bn = leaf(d), leaf(d)
+    yield "attention_grad", n, backward(o, (q, k, v), torch.randn_like(o))
+    x, res, wn, bn = rand(t, d), rand(t, d), leaf(d), leaf(d)
     norm = (lambda a, r: F.rms_norm(a + r, (d,), wn)) if m["llama"] else (lambda a, r: F.layer_norm(a + r, (d,), wn, bn))
     name = "rmsnorm" if m["llama"] else "layernorm"
     cnorm = compiled(norm)
-    yield name, lambda: cnorm(x, res)
+    yield name, 2 * n + 1, lambda: cnorm(x, res)
     xl = leaf(t, d)
     y = cnorm(xl, res)
-    yield name + "_grad", backward(y, (xl, wn) if m["llama"] else (xl, wn, bn), torch.randn_like(y))
+    yield name + "_grad", 2 * n + 1, backward(y, (xl, wn) if m["llama"] else (xl, wn, bn), torch.randn_like(y))
     a, b = leaf(t, f), leaf(t, f)
     act = compiled(swiglu) if m["llama"] else compiled(lambda u, _: F.gelu(u, approximate="tanh"))
     name = "swiglu" if m["llama"] else "gelu"
-    yield name, lambda: act(a.detach(), b.detach())
+    yield name, n, lambda: act(a.detach(), b.detach())
     y = act(a, b)
-    yield name + "_grad", backward(y, (a, b) if m["llama"] else (a,), torch.randn_like(y))
+    yield name + "_grad", n, backward(y, (a, b) if m["llama"] else (a,), torch.randn_like(y))
     if m["llama"]:
-        turn, heads = angles(args.seq, hd, dev), rand(args.batch, args.seq, m["heads"], hd)
+        turn, heads = angles(args.seq, hd, dev), rand(args.batch, args.seq, m["heads"] + m["kv"], hd)
         crot = compiled(rotate)
-        yield "rope", lambda: crot(heads, turn)
+        yield "rope", 2 * n, lambda: crot(heads, turn)  # forward and backward; q and k together
     table, ids = leaf(m["vocab"], d), torch.randint(m["vocab"], (t,), device=dev)
-    yield "embed", lambda: F.embedding(ids, table.detach())
+    yield "embed", 1, lambda: F.embedding(ids, table.detach())
     y = F.embedding(ids, table)
-    yield "embed_grad", backward(y, (table,), torch.randn_like(y))
+    yield "embed_grad", 1, backward(y, (table,), torch.randn_like(y))
     logits, targets = leaf(t, m["vocab"]), torch.randint(m["vocab"], (t,), device=dev)
     loss = compiled(lambda z, g: F.cross_entropy(z, g))
-    yield "cross_entropy", lambda: torch.autograd.grad(loss(logits, targets), logits)
-    n = 1 << 26 if dev == "cuda" else 1 << 16
-    p = torch.randn(n, device=dev, requires_grad=True)
-    p.grad = torch.randn(n, device=dev)
-    adam = torch.optim.AdamW([p], lr=1e-4, fused=True)
-    yield "adamw", adam.step
-    yield "sumsq", lambda: torch.nn.utils.get_total_norm([p.grad])
-    yield "cast", lambda: p.detach().to(torch.bfloat16)
+    yield "cross_entropy", 1, lambda: torch.autograd.grad(loss(logits, targets), logits)
+    del logits, loss
+    params = [torch.randn(*p.shape, device=dev, requires_grad=True) for p in Model(m, args.seq).to("meta").parameters()]
+    for p in params:
+        p.grad = torch.randn_like(p)
+    adam = torch.optim.AdamW(params, lr=1e-4, fused=True)
+    yield "adamw", 1, adam.step
+    yield "norm", 1, lambda: torch.nn.utils.get_total_norm([p.grad for p in params])
+    yield "cast", 1, lambda: [p.detach().to(torch.bfloat16) for p in params]
 
 
 def kernels(m, args):
-    clock = Clock(args.device)
-    for name, f in kernel_rows(m, args):
-        print(json.dumps({"bench": "kernel_torch", "model": args.model, "dtype": args.dtype, "name": name,
-                          "us": round(clock(f) * 1e6, 2)}), flush=True)
+    clock, sums = Clock(args.device), {}
+    for name, calls, f in kernel_rows(m, args):
+        sums.setdefault(name, [0, 0.0])
+        sums[name][0] += calls
+        sums[name][1] += calls * clock(f)
+    for name, (calls, seconds) in sums.items():
+        print(json.dumps({"bench": "kernel_torch", "model": args.model, "dtype": args.dtype, "name": name, "calls": calls,
+                          "ms": round(seconds * 1e3, 4)}), flush=True)
 
 
 def train(m, args):
