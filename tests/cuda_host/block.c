@@ -192,7 +192,7 @@ void cuda_host_barrier(void)
 static void check_exchange(const struct warp *w, enum cuda_host_op op, unsigned mask, size_t bytes)
 {
     if (mask != 0xffffffffu || w->whole != 0xffffffffu)
-        cuda_host_fail("a warp operation of mask %08x in a warp of lanes %08x: ours are whole", mask, w->whole);
+        cuda_host_fail("a warp operation of mask %08x in a warp of lanes %08x: not whole", mask, w->whole);
     if (bytes > CUDA_HOST_EXCHANGE_BYTES || bytes % 4)
         cuda_host_fail("a warp exchanges %zu bytes", bytes);
     if (w->lanes_done)

@@ -3,6 +3,7 @@
 #ifndef DTD_TESTS_CUDA_HOST_COUNTS_H
 #define DTD_TESTS_CUDA_HOST_COUNTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -42,6 +43,8 @@ void cuda_host_counts_read(struct cuda_host_counts *ret);
 /* One line per count that is not 0. */
 void cuda_host_counts_print(const struct cuda_host_counts *c, FILE *to);
 
+/* From now on products have no fused forms: the kernels behind them must do. */
+void cuda_host_refuse_fused(bool refuse);
 /* Another seed for the order of work, from now on. */
 void cuda_host_seed(uint64_t seed);
 /* The k-th next "malloc" (refused), "launch" (refused), or "kernel" (fails when it runs, and all that follows) fails;

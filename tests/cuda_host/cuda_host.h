@@ -97,11 +97,14 @@ static inline cudaError_t cuda_host_launch_kernel(cudaStream_t s, const char *na
     return cuda_host_submit(s, &l) ? cudaSuccess : cudaErrorLaunchOutOfResources;
 }
 
-#define CUDA_LAUNCH(s, kernel, grid, block, shared, ...)                                                               \
-    cuda_check(                                                                                                        \
-        (s),                                                                                                           \
-        cuda_host_launch_kernel(cuda_stream_of(s)->handle, #kernel, kernel, (grid), (block), (shared), ##__VA_ARGS__), \
-        #kernel, __FILE__, __LINE__)
+#define CUDA_LAUNCH(s, kernel, grid, block, shared, ...)                                                              \
+    do {                                                                                                              \
+        if (cuda_enter(s))                                                                                            \
+            cuda_check((s),                                                                                           \
+                       cuda_host_launch_kernel(cuda_stream_of(s)->handle, #kernel, kernel, (grid), (block), (shared), \
+                                               ##__VA_ARGS__),                                                        \
+                       #kernel, __FILE__, __LINE__);                                                                  \
+    } while (0)
 
 static inline unsigned char *cuda_shared(void)
 {

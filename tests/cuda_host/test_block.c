@@ -153,7 +153,7 @@ TEST(who_does_not_come_is_named)
 TEST(a_warp_comes_whole)
 {
     dies("they have ended", SELF_HALF_SHUFFLE, 1, 32, 0);
-    dies("not whole", SELF_HALF_SHUFFLE, 1, 33, 0);
+    dies("not whole", SELF_SHUFFLES, 1, 33, 0);
     dies("different operations", SELF_MIXED_WARP, 1, 32, 0);
     dies("not all come", SELF_CROSSED, 1, 64, 0);
 }
