@@ -1,7 +1,7 @@
 /* Plumbing of the CUDA module: what its files share. Private to kernels/cuda.
  *
- * Host code is C (device.c, gemm.c, table.c), kernels are CUDA C (*.cu). Every file but device.c is compiled twice,
- * with KERN_CUDA_BITS 32 (elem float) and 16 (elem __nv_bfloat16), like the files of ref/: KERN_FN names the variant.
+ * Host code is C, kernels are CUDA C (*.cu). gemm.c, table.c and the kernels are compiled twice, with KERN_CUDA_BITS 32
+ * (elem float) and 16 (elem __nv_bfloat16), like the files of ref/: KERN_FN names the variant.
  * `wide` is float in both: parameters' gradients, optimizer, statistics. All arithmetic is float, sums that the
  * interface promises in float64 are double.
  *
@@ -41,7 +41,9 @@ struct cuda_dev {
     int major, minor;
     size_t shared_optin; /* dynamic shared memory that one block may ask for, bytes */
     struct cublasLtContext *blaslt;
-    struct gemm_cache *gemms; /* heuristics by shape, gemm.c's */
+    struct gemm_cache *gemms; /* decisions by shape, gemm_cache.h */
+    err_t err;                /* what broke the context, and its sentence: nothing works afterwards */
+    struct why why;
 };
 
 struct cuda_stream {
@@ -51,6 +53,8 @@ struct cuda_stream {
     size_t scratch_bytes;
     err_t err; /* the first failure of anything queued here, and its sentence */
     struct why why;
+    const char *call, *file; /* the newest thing queued here; NULL before the first */
+    int line;
 };
 
 static inline struct cuda_stream *cuda_stream_of(struct kern_stream *s)
@@ -63,9 +67,22 @@ static inline struct cuda_dev *cuda_dev_of(const struct kern_stream *s)
     return (struct cuda_dev *)s->dev;
 }
 
+/* ---- failures (error.c) ---- */
+
 /* OK, or remembers the failure in the stream ("rmsnorm at kernels/cuda/norm.cu:71: an illegal ..."). */
 err_t cuda_check(struct kern_stream *s, cudaError_t code, const char *call, const char *file, int line);
 #define CUDA_CHECK(s, call) cuda_check((s), (call), #call, __FILE__, __LINE__)
+/* The same for a library's failure that `what` tells in words; returns `err`. */
+err_t cuda_fail(struct kern_stream *s, err_t err, const char *call, const char *file, int line, const char *what);
+/* For calls that have no stream: the sentence goes into `why`. */
+err_t cuda_why(struct cuda_dev *d, cudaError_t code, const char *call, const char *file, int line, struct why *why);
+#define CUDA_WHY(d, call, why) cuda_why((d), (call), #call, __FILE__, __LINE__, (why))
+/* Makes the device the calling thread's current one; false when its context is broken, which the stream then says. */
+bool cuda_enter(struct kern_stream *s);
+/* Why there is no CUDA here: a sentence that says what is missing, from what the first call of cudart answered. */
+err_t cuda_absent(cudaError_t code, struct why *why);
+
+extern const struct dev_ops cuda_device_ops;
 
 /* At least `bytes` of 256-aligned device memory of the stream, valid until the next call of this function and for
  * whatever is queued before that; NULL after a failure, which the stream remembers. Split it yourself. */
@@ -91,10 +108,12 @@ typedef float wide;
 
 /* CUDA_LAUNCH(kern_stream, kernel, grid, block, shared_bytes, arguments...); an error is the stream's. */
 #ifndef CUDA_HOST
-#define CUDA_LAUNCH(s, kernel, grid, block, shared, ...)                               \
-    do {                                                                               \
-        kernel<<<(grid), (block), (shared), cuda_stream_of(s)->handle>>>(__VA_ARGS__); \
-        cuda_check((s), cudaGetLastError(), #kernel, __FILE__, __LINE__);              \
+#define CUDA_LAUNCH(s, kernel, grid, block, shared, ...)                                   \
+    do {                                                                                   \
+        if (cuda_enter(s)) {                                                               \
+            kernel<<<(grid), (block), (shared), cuda_stream_of(s)->handle>>>(__VA_ARGS__); \
+            cuda_check((s), cudaGetLastError(), #kernel, __FILE__, __LINE__);              \
+        }                                                                                  \
     } while (0)
 
 /* The block's dynamic shared memory, 128-aligned. */

@@ -1,0 +1,185 @@
+# The CUDA toolkit and the vendor's libraries, for the modules that train on GPUs (kernels/cuda, worker/comm/nccl).
+#
+# DTD_CUDA: AUTO builds the modules where a toolkit (12 or newer), its libraries and a GPU are; ON builds them where the
+# toolkit is and fails where something is missing; OFF does not look. Libraries are looked for in the toolkit, in the
+# system, in build/cuda-libraries (deploy/cuda-libraries puts them there) and among Python's packages.
+#
+# Gives: DTD_CUDA_BUILD (the modules are built), DTD_CUDA_INCLUDES (headers of all that was found, whether or not
+# modules are built), DTD_CUDA_ARCHITECTURES, the targets dtd::cudart, dtd::cublaslt, dtd::nccl as far as found, and
+# dtd_module(), which makes a module of a target.
+set(DTD_CUDA AUTO CACHE STRING "Modules for CUDA: AUTO (where a GPU is), ON, OFF")
+set(DTD_CUDA_LIBRARIES "${CMAKE_SOURCE_DIR}/build/cuda-libraries" CACHE PATH
+  "Where deploy/cuda-libraries put cuBLASLt and NCCL")
+set(DTD_CUDA_BUILD OFF)
+set(DTD_CUDA_INCLUDES "")
+
+# Folders of the vendor's Python packages: those of our own script first, then those that python3 sees.
+function(cuda_package_folders ret)
+  set(folders "${DTD_CUDA_LIBRARIES}/nvidia")
+  find_program(DTD_PYTHON python3)
+  mark_as_advanced(DTD_PYTHON)
+  if(DTD_PYTHON)
+    execute_process(COMMAND "${DTD_PYTHON}" -c "import nvidia; print(';'.join(nvidia.__path__))"
+      OUTPUT_VARIABLE found ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+    list(APPEND folders ${found})
+  endif()
+  set(${ret} "${folders}" PARENT_SCOPE)
+endfunction()
+
+# cuda_library(TARGET HEADER PACKAGE NAMES...): an imported target when header and library are there. In a package the
+# folder is PACKAGE, or cu13 for all of CUDA 13; the library has its version in its name and no link without one.
+function(cuda_library name header package)
+  string(MAKE_C_IDENTIFIER "DTD_${name}" var)
+  string(TOUPPER "${var}" var)
+  set(places "")
+  foreach(folder IN LISTS package_folders)
+    list(APPEND places "${folder}/cu${CUDAToolkit_VERSION_MAJOR}" "${folder}/${package}")
+  endforeach()
+  # A file that has gone since the last time is looked for again.
+  foreach(file ${var}_INCLUDE ${var}_LIBRARY)
+    if(${file} AND NOT EXISTS "${${file}}")
+      unset(${file} CACHE)
+    endif()
+  endforeach()
+  find_path(${var}_INCLUDE "${header}" HINTS ${CUDAToolkit_INCLUDE_DIRS} PATHS ${places} PATH_SUFFIXES include)
+  find_library(${var}_LIBRARY NAMES ${ARGN} HINTS "${CUDAToolkit_LIBRARY_DIR}" PATHS ${places} PATH_SUFFIXES lib lib64)
+  mark_as_advanced(${var}_INCLUDE ${var}_LIBRARY)
+  if(NOT ${var}_INCLUDE OR NOT ${var}_LIBRARY)
+    return()
+  endif()
+  add_library(dtd::${name} UNKNOWN IMPORTED GLOBAL)
+  set_target_properties(dtd::${name} PROPERTIES IMPORTED_LOCATION "${${var}_LIBRARY}"
+    INTERFACE_INCLUDE_DIRECTORIES "${${var}_INCLUDE}")
+  list(APPEND DTD_CUDA_INCLUDES "${${var}_INCLUDE}")
+  list(REMOVE_DUPLICATES DTD_CUDA_INCLUDES)
+  set(DTD_CUDA_INCLUDES "${DTD_CUDA_INCLUDES}" PARENT_SCOPE)
+endfunction()
+
+# sm_80, sm_90, sm_100 as far as the toolkit knows them, and PTX of the newest for GPUs to come.
+function(cuda_architectures ret)
+  execute_process(COMMAND "${CUDAToolkit_NVCC_EXECUTABLE}" --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET)
+  set(list "")
+  foreach(arch 80 90 100)
+    if(known MATCHES "sm_${arch}[ \n\r]")
+      list(APPEND list ${arch}-real)
+      set(newest ${arch})
+    else()
+      message(STATUS "CUDA ${CUDAToolkit_VERSION} does not know sm_${arch}: left out (sm_100 needs CUDA 12.8)")
+    endif()
+  endforeach()
+  set(${ret} ${list} ${newest}-virtual PARENT_SCOPE)
+endfunction()
+
+function(cuda_gpu_present ret)
+  find_program(DTD_NVIDIA_SMI nvidia-smi)
+  mark_as_advanced(DTD_NVIDIA_SMI)
+  set(status 1)
+  if(DTD_NVIDIA_SMI)
+    execute_process(COMMAND "${DTD_NVIDIA_SMI}" -L RESULT_VARIABLE status OUTPUT_QUIET ERROR_QUIET)
+  endif()
+  if(status EQUAL 0)
+    set(${ret} ON PARENT_SCOPE)
+  else()
+    set(${ret} OFF PARENT_SCOPE)
+  endif()
+endfunction()
+
+# dtd_module(TARGET FILE SYMBOL LIBRARIES...): TARGET, a MODULE library, becomes FILE.so beside the programs and in
+# lib/dtd; it exports SYMBOL alone, carries everything else of ours inside, and finds LIBRARIES (cudart, cublaslt, nccl)
+# beside itself or where they are now.
+function(dtd_module target file symbol)
+  set(map "${CMAKE_CURRENT_BINARY_DIR}/${file}.map")
+  file(CONFIGURE OUTPUT "${map}" CONTENT "{ global: ${symbol}; local: *; };\n")
+  target_link_options(${target} PRIVATE "-Wl,--version-script=${map}" -Wl,--no-undefined -Wl,--exclude-libs,ALL)
+  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${map}")
+  set(rpath "")
+  foreach(library IN LISTS ARGN)
+    target_link_libraries(${target} PRIVATE dtd::${library})
+    get_target_property(path dtd::${library} IMPORTED_LOCATION)
+    get_filename_component(path "${path}" DIRECTORY)
+    if(NOT path IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
+      list(APPEND rpath "${path}")
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES rpath)
+  set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME "${file}" LINKER_LANGUAGE C
+    LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
+    BUILD_RPATH "${rpath}" INSTALL_RPATH "$ORIGIN;${rpath}")
+  install(TARGETS ${target} LIBRARY DESTINATION "lib/dtd")
+  set_property(GLOBAL APPEND PROPERTY DTD_MODULES ${target})
+endfunction()
+
+function(cuda_refuse)
+  list(JOIN ARGN "" sentence)
+  if(DTD_CUDA STREQUAL "AUTO")
+    message(STATUS "No CUDA modules: ${sentence}")
+  else()
+    message(FATAL_ERROR "DTD_CUDA=${DTD_CUDA}, but ${sentence}")
+  endif()
+endfunction()
+
+if(NOT DTD_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "DTD_CUDA is AUTO, ON or OFF, not \"${DTD_CUDA}\"")
+endif()
+if(NOT DTD_CUDA STREQUAL "OFF")
+  find_package(CUDAToolkit 12 QUIET)
+endif()
+if(CUDAToolkit_FOUND)
+  cuda_package_folders(package_folders)
+  cuda_library(cudart cuda_runtime_api.h cuda_runtime cudart libcudart.so.${CUDAToolkit_VERSION_MAJOR})
+  cuda_library(cublaslt cublasLt.h cublas cublasLt libcublasLt.so.${CUDAToolkit_VERSION_MAJOR})
+  cuda_library(nccl nccl.h nccl nccl libnccl.so.2)
+  cuda_architectures(DTD_CUDA_ARCHITECTURES)
+endif()
+
+cuda_gpu_present(DTD_CUDA_GPU)
+if(DTD_CUDA STREQUAL "OFF")
+elseif(DTD_SANITIZE OR DTD_FUZZ)
+  if(DTD_CUDA STREQUAL "ON")
+    cuda_refuse("a build with sanitizers has no CUDA modules: tests of label cuda-host run their sources under them")
+  endif()
+elseif(NOT CUDAToolkit_FOUND)
+  cuda_refuse("there is no CUDA toolkit of version 12 or newer (nvcc in PATH, or CUDAToolkit_ROOT)")
+elseif(NOT CUDAToolkit_NVCC_EXECUTABLE)
+  cuda_refuse("the CUDA toolkit at ${CUDAToolkit_TARGET_DIR} has no nvcc")
+elseif(NOT TARGET dtd::cudart OR NOT TARGET dtd::cublaslt)
+  cuda_refuse("cublasLt.h and libcublasLt.so of CUDA ${CUDAToolkit_VERSION_MAJOR} were not found: run "
+    "deploy/cuda-libraries, which installs them in ${DTD_CUDA_LIBRARIES}")
+elseif(DTD_CUDA STREQUAL "AUTO" AND NOT DTD_CUDA_GPU)
+  message(STATUS "No CUDA modules: there is no GPU here (DTD_CUDA=ON builds them all the same)")
+else()
+  set(DTD_CUDA_BUILD ON)
+endif()
+
+if(DTD_CUDA_BUILD)
+  set(CMAKE_CUDA_ARCHITECTURES ${DTD_CUDA_ARCHITECTURES})
+  set(CMAKE_CUDA_STANDARD 17)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  if(NOT CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
+  endif()
+  enable_language(CUDA)
+  # Asserts stay on, as in C.
+  string(REPLACE "-DNDEBUG" "" CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}")
+  string(REPLACE "-DNDEBUG" "" CMAKE_CUDA_FLAGS_RELWITHDEBINFO "${CMAKE_CUDA_FLAGS_RELWITHDEBINFO}")
+  get_target_property(DTD_CUDA_CUBLASLT dtd::cublaslt IMPORTED_LOCATION)
+  message(STATUS "CUDA modules: toolkit ${CUDAToolkit_VERSION}, ${DTD_CUDA_CUBLASLT}, ${DTD_CUDA_ARCHITECTURES}")
+  if(NOT TARGET dtd::nccl)
+    message(STATUS "nccl.h and libnccl.so were not found: workers with GPUs meet through the host's memory "
+      "(deploy/cuda-libraries installs NCCL)")
+  endif()
+endif()
+
+# How a kernel file is compiled: one interface for every variant.
+add_library(dtd_cuda_flags INTERFACE)
+target_include_directories(dtd_cuda_flags INTERFACE "${CMAKE_SOURCE_DIR}" "${CMAKE_BINARY_DIR}")
+target_include_directories(dtd_cuda_flags SYSTEM INTERFACE ${DTD_CUDA_INCLUDES})
+set(host_flags -Wall -Wextra -Wno-unused-parameter -fno-strict-aliasing -fvisibility=hidden)
+if(DTD_WERROR)
+  list(APPEND host_flags -Werror)
+  target_compile_options(dtd_cuda_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>")
+endif()
+list(JOIN host_flags "," host_flags)
+target_compile_options(dtd_cuda_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>" "$<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${host_flags}>")
