@@ -139,9 +139,9 @@ static int serve(const struct args *a)
     err = link_start(&config, &train.link);
     if (err)
         return 1;
-    train_serve(&train);
+    err = train_serve(&train);
     link_stop(train.link);
-    return 0;
+    return err ? 1 : 0;
 }
 
 /* As dtctl: 2 what was asked cannot be done as written, 3 not found, 1 anything else. */

@@ -19,6 +19,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -157,6 +158,7 @@ static err_t meet_others(struct train *t, struct why *why)
                                        .cancel = link_cancel(t->config->link)};
     t->fatal = false;
     err_t err = comm_open(&config, &t->comm, why);
+    t->fatal = err == ERR_UNSUPPORTED; /* a backend that is not installed */
     if (err)
         return err;
     link_set_comm(t->config->link, t->comm);
@@ -294,10 +296,11 @@ static err_t run_steps(struct train *t, struct why *why)
 
 /* ---- an epoch ---- */
 
+/* Once the epoch is over, whatever fails fails because of it: collectives are aborted under whoever waits. */
 static void end(struct train *t, err_t err, const struct why *why)
 {
     struct link *l = t->config->link;
-    bool over = err == ERR_CANCELED || err == ERR_STALE;
+    bool over = err == ERR_CANCELED || err == ERR_STALE || atomic_load(link_cancel(l));
     if (err && t->comm)
         comm_abort(t->comm);
     if (!err)
@@ -342,7 +345,7 @@ static bool run_epoch(const struct train_config *config, const struct link_epoch
     return !err || !worker_device_lost(device);
 }
 
-void train_serve(const struct train_config *config)
+err_t train_serve(const struct train_config *config)
 {
     struct worker_device device = {.index = config->device};
     struct arena arena = {.fd = config->arena_fd};
@@ -353,9 +356,10 @@ void train_serve(const struct train_config *config)
         link_leave(config->link);
         link_epoch_fini(&epoch);
     }
-    log_info("ends why=\"%s\"", err == ERR_CLOSED     ? "told to"
-                                : err == ERR_INTERNAL ? "its device failed"
-                                                      : err_text(err));
+    if (err == ERR_CLOSED)
+        err = OK;
+    log_info("ends why=\"%s\"", !err ? "told to" : err == ERR_INTERNAL ? "its device failed" : err_text(err));
     arena_fini(&arena);
     worker_device_close(&device);
+    return err;
 }

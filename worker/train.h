@@ -11,7 +11,7 @@ struct train_config {
     int device; /* index of the GPU, where the job wants one */
 };
 
-/* Returns when the process is to end. */
-void train_serve(const struct train_config *config);
+/* Returns when the process is to end: OK when it was told to. */
+NODISCARD err_t train_serve(const struct train_config *config);
 
 #endif
