@@ -1,0 +1,20 @@
+# gpt2 124M and a llama 1B on real text: the first steps on the GPU, in float32 and in bfloat16, within noise of the processor's
+# float32 run on the same batches. DTD_GPU_LAYERS shortens both models, for a try.
+. "$(dirname "$0")/lib.sh"
+write_job
+up
+cat /usr/share/common-licenses/* >"$tmp/text.txt"
+layers=${DTD_GPU_LAYERS:-}
+run() { # NAME LAYERS STEPS MODEL
+  local name=$1 common=(--set "model=$4" --set model.layers="${layers:-$2}" --set data.tokenizer=words --set train.seq=128
+    --set train.global_batch=2 --set train.micro_batch=2 --set train.steps="$3" --set train.lr=3e-4 --set parallel.workers=1
+    --set checkpoint.every=0 --set train.warmup=1)
+  train "$name-cpu" "${common[@]}" --set run.device=cpu --set run.threads="$(nproc)"
+  train "$name-f32" "${common[@]}" --set run.device=cuda
+  train "$name-bf16" "${common[@]}" --set run.device=cuda --set train.dtype=bfloat16
+  near "$name, float32, GPU beside CPU" "$tmp/$name-cpu" "$tmp/$name-f32" 1e-3
+  near "$name, bfloat16 on the GPU beside float32 on the CPU" "$tmp/$name-cpu" "$tmp/$name-bf16" 2e-2
+  rm -rf "$tmp"/ckpt-*
+}
+run gpt2-124m 12 10 "{arch: gpt2, dim: 768, heads: 12, vocab: 50304}"
+run llama-1b 16 4 "{arch: llama, dim: 2048, heads: 32, kv_heads: 8, ffn: 8192, vocab: 128256, tied: true, rope_theta: 500000.0}"
