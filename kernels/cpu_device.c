@@ -12,6 +12,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 struct dev_event {
     bool timed;
@@ -123,15 +126,57 @@ static void *cpu_stream_native(struct kern_stream *s)
     return NULL;
 }
 
+/* Bytes are shared out by the stream's threads, a memory channel being more than one of them can fill. */
+#define BYTES_GRAIN (INT64_C(1) << 18)
+#define STREAM_BYTES (INT64_C(4) << 20)
+
+struct bytes {
+    char *dst;
+    const char *src;
+};
+
+/* What is larger than the caches goes past them, which saves reading it first (20 GB/s where memset has 9). */
+static void zero_past_caches(char *p, size_t bytes)
+{
+#ifdef __SSE2__
+    size_t head = -(uintptr_t)p % sizeof(__m128i), vectors = (bytes - head) / sizeof(__m128i);
+    memset(p, 0, head);
+    for (size_t i = 0; i < vectors; i++)
+        _mm_stream_si128((__m128i *)(p + head) + i, _mm_setzero_si128());
+    _mm_sfence();
+    size_t done = head + vectors * sizeof(__m128i);
+    memset(p + done, 0, bytes - done);
+#else
+    memset(p, 0, bytes);
+#endif
+}
+
+static void zero_bytes(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct bytes *b = arg;
+    if (hi - lo >= STREAM_BYTES)
+        zero_past_caches(b->dst + lo, (size_t)(hi - lo));
+    else
+        memset(b->dst + lo, 0, (size_t)(hi - lo));
+}
+
+static void copy_bytes(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct bytes *b = arg;
+    memcpy(b->dst + lo, b->src + lo, (size_t)(hi - lo));
+}
+
 static err_t cpu_zero(struct kern_stream *s, void *p, size_t bytes)
 {
-    memset(p, 0, bytes);
+    struct bytes b = {.dst = p};
+    kern_stream_run(s, (int64_t)bytes, BYTES_GRAIN, zero_bytes, &b);
     return OK;
 }
 
 static err_t cpu_copy(struct kern_stream *s, void *dst, const void *src, size_t bytes)
 {
-    memcpy(dst, src, bytes);
+    struct bytes b = {.dst = dst, .src = src};
+    kern_stream_run(s, (int64_t)bytes, BYTES_GRAIN, copy_bytes, &b);
     return OK;
 }
 

@@ -137,26 +137,6 @@ static ALWAYS_INLINE vf v_min(vf a, vf b)
 #endif
 }
 
-/* Stores past the caches, for what nobody reads soon; p at a multiple of the vector's size. v_stream_end before others
- * read. */
-static ALWAYS_INLINE void v_stream(float *p, vf x)
-{
-#if defined(__AVX512F__)
-    _mm512_stream_ps(p, (__m512)x);
-#elif defined(__AVX2__)
-    _mm256_stream_ps(p, (__m256)x);
-#else
-    v_store(p, x);
-#endif
-}
-
-static ALWAYS_INLINE void v_stream_end(void)
-{
-#if defined(__AVX2__)
-    _mm_sfence();
-#endif
-}
-
 /* Asks for the line that will be written a page from here: the hardware foresees reads, but not writes (10 GB/s
  * without, 17 with). Pages that are not there do no harm. */
 static ALWAYS_INLINE void v_expect_store(const float *p)

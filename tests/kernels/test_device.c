@@ -94,6 +94,29 @@ TEST(copies_and_zeros_are_in_bytes)
     dev_close(d);
 }
 
+/* What several threads share out is whole, wherever it is cut. */
+TEST(large_copies_are_whole)
+{
+    enum { N = (9 << 20) + 13 }; /* past the caches on one thread and on two */
+    static uint8_t a[N + 2], b[N + 2], zeros[N];
+    struct dev *d = cpu();
+    for (int threads = 1; threads <= 3; threads++) {
+        struct kern_stream *s;
+        assert_ok(dev_stream_new(d, threads, false, &s, NULL));
+        for (int i = 0; i < N + 2; i++)
+            a[i] = (uint8_t)(i * 7 + threads);
+        memset(b, 0xee, sizeof(b));
+        assert_ok(dev_copy(s, b + 1, a + 1, N));
+        assert_memory_equal(b + 1, a + 1, N);
+        assert_true(b[0] == 0xee && b[N + 1] == 0xee);
+        assert_ok(dev_zero(s, b + 1, N));
+        assert_memory_equal(b + 1, zeros, N);
+        assert_true(b[0] == 0xee && b[N + 1] == 0xee);
+        dev_stream_free(s);
+    }
+    dev_close(d);
+}
+
 TEST(events_are_over_and_timed_ones_take_the_clock)
 {
     struct dev *d = cpu();
