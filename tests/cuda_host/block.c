@@ -13,6 +13,7 @@
 #include "tests/cuda_host/fibre.h"
 #include "tests/cuda_host/inner.h"
 
+#include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +37,7 @@ struct warp {
     enum cuda_host_op op;
     size_t bytes;
     unsigned turn; /* which of the two sets of values is filled: a lane may still read the other */
-    uint32_t value[2][CUDA_HOST_WARP * CUDA_HOST_EXCHANGE_BYTES / 4];
+    alignas(16) uint32_t value[2][CUDA_HOST_WARP * CUDA_HOST_EXCHANGE_BYTES / 4]; /* of any type */
 };
 
 static struct {

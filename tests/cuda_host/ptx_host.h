@@ -20,23 +20,29 @@ static inline void ptx_host_aligned(const void *p, const char *what)
 
 /* ---- ldmatrix ---- */
 
-/* Element `column` of row `row` of matrix j, whose rows' addresses stand at 8j .. 8j+7. */
-static inline uint32_t ptx_host_element(const void *const *rows, int j, int row, int column)
+/* Addresses of the rows of the four matrices, those of matrix j at 8j .. 8j+7. */
+struct ptx_host_rows {
+    const char *row[CUDA_HOST_WARP];
+};
+
+static inline struct ptx_host_rows ptx_host_rows_of(const void *row)
 {
-    uint16_t x;
-    memcpy(&x, static_cast<const char *>(rows[8 * j + row]) + 2 * column, sizeof(x));
-    return x;
+    struct ptx_host_rows r;
+    ptx_host_aligned(row, "ldmatrix");
+    memcpy(r.row, cuda_host_warp_exchange(HOST_OTHER, 0xffffffffu, &row, sizeof(row)), sizeof(r.row));
+    return r;
 }
 
-static inline const void *const *ptx_host_rows(const void *row)
+static inline uint32_t ptx_host_element(const struct ptx_host_rows &rows, int j, int row, int column)
 {
-    ptx_host_aligned(row, "ldmatrix");
-    return static_cast<const void *const *>(cuda_host_warp_exchange(HOST_OTHER, 0xffffffffu, &row, sizeof(row)));
+    uint16_t x;
+    memcpy(&x, rows.row[8 * j + row] + 2 * column, sizeof(x));
+    return x;
 }
 
 static inline void ptx_ldmatrix_x4(uint32_t (&r)[4], const void *row)
 {
-    const void *const *rows = ptx_host_rows(row);
+    const struct ptx_host_rows rows = ptx_host_rows_of(row);
     int group = cuda_host_lane() >> 2, in_group = cuda_host_lane() & 3;
     for (int j = 0; j < 4; j++)
         r[j] = ptx_host_element(rows, j, group, 2 * in_group) | ptx_host_element(rows, j, group, 2 * in_group + 1)
@@ -45,7 +51,7 @@ static inline void ptx_ldmatrix_x4(uint32_t (&r)[4], const void *row)
 
 static inline void ptx_ldmatrix_x4_trans(uint32_t (&r)[4], const void *row)
 {
-    const void *const *rows = ptx_host_rows(row);
+    const struct ptx_host_rows rows = ptx_host_rows_of(row);
     int group = cuda_host_lane() >> 2, in_group = cuda_host_lane() & 3;
     for (int j = 0; j < 4; j++)
         r[j] = ptx_host_element(rows, j, 2 * in_group, group) | ptx_host_element(rows, j, 2 * in_group + 1, group)

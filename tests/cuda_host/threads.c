@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <stdalign.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,7 @@ struct host_thread {
     struct cuda_host_thread pub;
     pthread_t id;
     unsigned turn;
-    uint32_t got[CUDA_HOST_WARP * WORDS];
+    alignas(16) uint32_t got[CUDA_HOST_WARP * WORDS]; /* of any type */
 };
 
 static struct {
