@@ -356,8 +356,13 @@ static err_t take_node(struct pending *p, const ProtobufCMessage *reply)
                                .slots = n->slots,
                                .io_pid = calloc(n->n_io_pid + 1, sizeof(int)),
                                .raft_term = n->raft_term,
-                               .raft_index = n->raft_index};
-    if (!node.version || !node.node || !node.state_dir || !node.raft_state || !node.warning || !node.io_pid) {
+                               .raft_index = n->raft_index,
+                               .gpus = n->has_gpus ? n->gpus : -1,
+                               .gpus_free = n->gpus_free,
+                               .gpu_model = text_copy(n->gpu_model),
+                               .gpu_missing = text_copy(n->gpu_missing)};
+    if (!node.version || !node.node || !node.state_dir || !node.raft_state || !node.warning || !node.io_pid ||
+        !node.gpu_model || !node.gpu_missing) {
         client_node_fini(&node);
         return ERR_NOMEM;
     }

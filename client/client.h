@@ -68,6 +68,8 @@ struct client_node {
     int *io_pid;
     int n_io;
     uint64_t raft_term, raft_index;
+    int gpus, gpus_free;           /* gpus -1: it is not known yet */
+    char *gpu_model, *gpu_missing; /* of the first one; why there are none; never NULL */
 };
 
 void client_job_fini(struct client_job *job);

@@ -50,6 +50,8 @@ void client_node_fini(struct client_node *node)
     free(node->raft_state);
     free(node->warning);
     free(node->io_pid);
+    free(node->gpu_model);
+    free(node->gpu_missing);
     memset(node, 0, sizeof(*node));
 }
 

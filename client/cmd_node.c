@@ -23,6 +23,16 @@ static err_t node_call(struct client *c, void *arg, struct why *why)
     return client_node_get(c, arg, why);
 }
 
+static void print_gpus(const struct client_node *node)
+{
+    if (node->gpus < 0)
+        printf("  GPUs       not known yet\n");
+    else if (node->gpus == 0)
+        printf("  GPUs       none: %s\n", node->gpu_missing);
+    else
+        printf("  GPUs       %d of %d free  %s\n", node->gpus_free, node->gpus, node->gpu_model);
+}
+
 static void node_print(const struct client_node *node)
 {
     printf("node %s  dtd %s  %d slots  log: %s, term %llu, index %llu\n", node->node, node->version, node->slots,
@@ -32,17 +42,18 @@ static void node_print(const struct client_node *node)
     for (int i = 0; i < node->n_io; i++)
         printf("  io %d", node->io_pid[i]);
     putchar('\n');
+    print_gpus(node);
     if (node->warning[0])
         printf("  %sWarning    %s%s\n", out_color(stdout, OUT_RED), node->warning, out_color(stdout, OUT_PLAIN));
 }
 
 int cmd_node(struct global *g, int argc, char **argv)
 {
-    static const struct argp argp = {.parser = parse,
-                                     .children = global_children,
-                                     .doc =
-                                         "Shows the daemon of this machine: version, processes, slots for workers, the "
-                                         "state of its log, warnings.\vExample:\n  dtctl node -o json"};
+    static const struct argp argp = {
+        .parser = parse,
+        .children = global_children,
+        .doc = "Shows the daemon of this machine: version, processes, slots for workers, GPUs, the "
+               "state of its log, warnings.\vExample:\n  dtctl node -o json"};
     struct args args = {.global = g};
     struct client_node node;
     struct why why = {0};

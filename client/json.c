@@ -167,6 +167,12 @@ json_t *json_of_node(const struct client_node *node)
     put_int(&ret, "raft_term", (int64_t)node->raft_term);
     put_int(&ret, "raft_index", (int64_t)node->raft_index);
     put_text(&ret, "warning", node->warning);
+    if (node->gpus >= 0) {
+        put_int(&ret, "gpus", node->gpus);
+        put_int(&ret, "gpus_free", node->gpus_free);
+    }
+    put_text(&ret, "gpu_model", node->gpu_model);
+    put_text(&ret, "gpu_missing", node->gpu_missing);
     return ret;
 }
 

@@ -3,6 +3,7 @@
 
 #include "common/conf/schema.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const struct schema_name level_names[] = {
@@ -20,6 +21,14 @@ static const char *check_dir(const char *text)
     return legal ? NULL : "an absolute path of at most 4095 bytes, or \"\"";
 }
 
+static const char *check_gpus(const char *text)
+{
+    size_t n = strlen(text);
+    bool number = n >= 1 && n <= 2 && strspn(text, "0123456789") == n && atoi(text) <= 64;
+    bool legal = number || strcmp(text, "auto") == 0;
+    return legal ? NULL : "auto, or a number from 0 to 64";
+}
+
 #define ROW(field, kind, default_, help_) \
     .key = #field, .type = (kind), .offset = offsetof(struct node_conf, field), .def = (default_), .help = (help_)
 
@@ -29,6 +38,8 @@ static const struct schema_row rows[] = {
          "Where dtd keeps its state. Empty: `$DTD_DIR`, else `$XDG_STATE_HOME/dtd`, else `~/.local/state/dtd`."),
      .check = check_dir},
     {ROW(slots, SCHEMA_INT, "0", "Workers that this node takes at most. 0: 16, or one a core where there are more."), .min = 0, .max = 4096},
+    {ROW(gpus, SCHEMA_TEXT, "auto", "GPUs of this node. auto: what `dt-worker --probe` says; a number is taken as it is."),
+     .check = check_gpus},
     {ROW(log.level, SCHEMA_ENUM, "info", "What is logged. `DTD_LOG` in the environment wins."), .names = level_names},
     {ROW(snapshot.entries, SCHEMA_INT, "1024", "Entries of the replicated log after which a snapshot is taken."),
      .min = 16, .max = 1000000},

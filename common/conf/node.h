@@ -15,6 +15,7 @@ struct node_conf {
     char *name;      /* "" : the host's */
     char *state_dir; /* "" : $DTD_DIR, else $XDG_STATE_HOME/dtd, else ~/.local/state/dtd */
     int64_t slots;   /* 0: one a core */
+    char *gpus;      /* "auto", or a number */
     struct {
         enum log_level level;
     } log;

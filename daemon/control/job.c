@@ -80,6 +80,8 @@ static err_t job_fill(struct job *j, const struct state_job *s)
     j->workers = calloc((size_t)j->n_workers, sizeof(*j->workers));
     if (!j->workers)
         return ERR_NOMEM;
+    for (int k = 0; k < j->n_workers; k++)
+        j->workers[k].device = -1;
     snprintf(path, sizeof(path), "%s/jobs/%" PRIu64 "/metrics.jsonl", j->node->dir, j->id);
     return metrics_init(&j->metrics, path);
 }
@@ -257,6 +259,27 @@ static bool none(const struct job *j, bool (*pick)(const struct job_worker *w))
     return true;
 }
 
+int job_gpus(const struct job_spec *spec)
+{
+    bool cuda = spec->run.device == DEVICE_CUDA;
+    return cuda ? gpus_needed((int)spec->parallel.workers, (int)spec->run.workers_per_gpu) : 0;
+}
+
+bool job_take_gpus(struct job *j)
+{
+    int device[CHANNEL_MAX_SLOTS];
+    struct gpus *g = &j->node->gpus;
+    if (!job_gpus(&j->spec))
+        return true;
+    for (int k = 0; k < j->n_workers; k++)
+        device[k] = j->workers[k].device;
+    if (!g->known || !gpus_take(g, j->id, j->n_workers, (int)j->spec.run.workers_per_gpu, device))
+        return false;
+    for (int k = 0; k < j->n_workers; k++)
+        j->workers[k].device = device[k];
+    return true;
+}
+
 void job_place(struct job *j)
 {
     struct slots *s = &j->node->slots;
@@ -274,8 +297,42 @@ static void unplace(struct job *j)
         return;
     j->placed = false;
     slots_give(&j->node->slots, j->n_workers);
-    for (int k = 0; k < j->n_workers; k++)
+    gpus_give(&j->node->gpus, j->id);
+    for (int k = 0; k < j->n_workers; k++) {
         slots_unbind(&j->node->slots, j->workers[k].cpus);
+        j->workers[k].device = -1;
+    }
+}
+
+/* What the job waits for, in its reason; true when there is room for it, and then it has it. */
+static bool take_room(struct job *j)
+{
+    struct slots *s = &j->node->slots;
+    const struct gpus *g = &j->node->gpus;
+    int gpus = job_gpus(&j->spec);
+    if (gpus && !g->known) {
+        snprintf(j->reason, sizeof(j->reason), "waits until it is known which GPUs this node has");
+        return false;
+    }
+    if (gpus > g->n) {
+        job_stop(j, END_FAILED, false, "needs %d GPUs, this node has %d%s%s; see `dtctl node`", gpus, g->n,
+                 g->n ? "" : ": ", g->missing);
+        return false;
+    }
+    if (j->node->stopping || !slots_take(s, j->n_workers)) {
+        snprintf(j->reason, sizeof(j->reason),
+                 "waits for %d of this node's %d slots (%d are in use); see `dtctl status`", j->n_workers, s->limit,
+                 s->used);
+        return false;
+    }
+    if (!job_take_gpus(j)) {
+        slots_give(s, j->n_workers);
+        snprintf(j->reason, sizeof(j->reason),
+                 "waits for %d of this node's %d GPUs (%d are in use); see `dtctl status`", gpus, g->n,
+                 g->n - gpus_free(g));
+        return false;
+    }
+    return true;
 }
 
 /* First come, first served: a job that does not fit lets nobody pass. */
@@ -284,13 +341,8 @@ static bool tick_waiting(struct job *j)
     for (const struct job *o = j->node->jobs; o != j; o = o->next)
         if (o->phase.state == PHASE_WAITING && !o->stopping)
             return false;
-    if (j->node->stopping || !slots_take(&j->node->slots, j->n_workers)) {
-        const struct slots *s = &j->node->slots;
-        snprintf(j->reason, sizeof(j->reason),
-                 "waits for %d of this node's %d slots (%d are in use); see `dtctl status`", j->n_workers, s->limit,
-                 s->used);
-        return false;
-    }
+    if (!take_room(j))
+        return j->stopping;
     j->reason[0] = '\0';
     job_place(j);
     job_move(j, PHASE_GATHERING, "there is room");

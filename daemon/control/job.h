@@ -96,6 +96,7 @@ enum worker_told { TOLD_NOTHING, TOLD_START, TOLD_END, TOLD_STOP, TOLD_QUIT };
 struct job_worker {
     struct job_process p;
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];
+    int device;     /* its GPU; -1: none, or none yet */
     uint64_t epoch; /* that it is in, as far as we know; 0: none */
     bool ready, done, idle;
     enum worker_told told; /* on this connection */
@@ -184,6 +185,10 @@ void job_stop(struct job *j, enum state_end end, bool save, const char *fmt, ...
 void job_leave(struct job *j);
 void job_deadline(struct job *j, int64_t ms);
 void job_move(struct job *j, enum job_phase to, const char *why);
+/* GPUs that it takes on this node; 0: it computes on processors. */
+int job_gpus(const struct job_spec *spec);
+/* A GPU for every worker that has none; false when too few are free, or it is not known yet what there is. */
+bool job_take_gpus(struct job *j);
 /* Cores for its workers; the slots have been taken already. */
 void job_place(struct job *j);
 /* The step that the job is at. */

@@ -49,6 +49,9 @@ void job_adopt(struct job *j)
     if (!any && j->epoch == 0)
         return;                          /* it waits, as anybody */
     j->node->slots.used += j->n_workers; /* it had its place already */
+    for (int k = 0; k < j->n_workers; k++)
+        if (j->workers[k].device >= 0)
+            gpus_adopt(&j->node->gpus, j->id, j->workers[k].device);
     job_place(j);
     log_info("adopted job=%" PRIu64 " epoch=%" PRIu64 " live=%d ended=%d", j->id, j->epoch, live, ended);
     if (j->stopping) /* canceled: the first tick turns to that */

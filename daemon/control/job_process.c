@@ -75,6 +75,7 @@ static void start(struct job *j, int slot)
     struct sup_spawn x = {.job = j->id,
                           .slot = slot,
                           .slots = j->n_workers,
+                          .device = io ? -1 : j->workers[slot].device,
                           .token = p->token,
                           .cpus = io ? NULL : j->workers[slot].cpus,
                           .env = j->spec.run.env,
@@ -107,6 +108,17 @@ static void watch_silence(struct job *j, int slot)
     job_process_kill(j, slot, SIGKILL);
 }
 
+/* A job that a new control has found may have lost workers whose GPUs nobody knows any more. */
+static bool have_gpus(struct job *j)
+{
+    if (job_take_gpus(j))
+        return true;
+    if (j->node->gpus.known)
+        job_epoch_fatal(j, "needs %d GPUs, of this node's %d are %d free%s%s", job_gpus(&j->spec), j->node->gpus.n,
+                        gpus_free(&j->node->gpus), j->node->gpus.n ? "" : ": ", j->node->gpus.missing);
+    return false;
+}
+
 void job_processes_need(struct job *j, bool workers)
 {
     if (to_be_started(&j->io.p) && clock_mono_ms() >= j->io.retry_ms) {
@@ -119,6 +131,8 @@ void job_processes_need(struct job *j, bool workers)
     for (int k = 0; k < j->n_workers && !j->stopping; k++) {
         struct job_worker *w = &j->workers[k];
         if (workers && to_be_started(&w->p)) {
+            if (!have_gpus(j))
+                return;
             w->epoch = 0;
             w->ready = w->done = false;
             w->idle = true;
@@ -219,6 +233,8 @@ void job_process_child(struct job *j, const struct channel_msg *m)
     }
     if (!ours)
         *p = (struct job_process){.silent_since_ms = clock_mono_ms()};
+    if (!ours && m->slot != CHANNEL_SLOT_IO)
+        j->workers[m->slot].device = m->gpu - 1;
     memcpy(p->token, m->token, sizeof(p->token));
     p->pid = m->pid;
     if (m->state == CHANNEL_RUNNING) {

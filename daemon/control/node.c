@@ -127,6 +127,14 @@ static void log_is_ready(void *owner, err_t err, const char *why)
             log_error("job not taken up id=%llu", (unsigned long long)jobs[i]->id);
     if (sup_list(&n->sup))
         log_error("the supervisor was not asked");
+    probe_start(n);
+}
+
+void node_gpus_known(struct node *n)
+{
+    rpc_client_gpus_known(n);
+    if (n->listener)
+        node_tick(n);
 }
 
 /* ---- the supervisor ---- */
@@ -144,10 +152,13 @@ static void on_child(void *owner, const struct channel_msg *m)
 {
     struct node *n = owner;
     struct job *j = node_job(n, m->job);
+    bool probe = m->job == CHANNEL_JOB_PROBE;
     bool ours = j && job_process(j, m->slot) && !job_over(j);
     if (m->state != CHANNEL_RUNNING && sup_ack(&n->sup, m))
         log_error("exit not acknowledged pid=%d", m->pid);
-    if (ours)
+    if (probe)
+        probe_child(n, m);
+    else if (ours)
         job_process_child(j, m);
     else
         stray_child(n, m);
@@ -206,6 +217,7 @@ static void on_timer(uv_timer_t *timer)
             metrics_flush(&j->metrics);
         forget_jobs(n);
     }
+    probe_tick(n);
     if (n->listener)
         node_tick(n);
 }

@@ -10,9 +10,11 @@
 #include "common/base/paths.h"
 #include "common/conf/node.h"
 #include "common/rpc/methods.h"
+#include "daemon/control/gpus.h"
 #include "daemon/control/job.h"
 #include "daemon/control/log.h"
 #include "daemon/control/outbox.h"
+#include "daemon/control/probe.h"
 #include "daemon/control/slots.h"
 #include "daemon/control/state.h"
 #include "daemon/control/sup.h"
@@ -31,6 +33,9 @@ struct node {
     struct state_result applied; /* the last record's answer, what log callbacks point to */
     struct outbox outbox;
     struct slots slots;
+    struct gpus gpus;
+    struct probe probe;
+    struct held_submit *held_submits; /* rpc_client.c's: they wait for the probe */
     struct rpc_method methods[RPC_METHOD_COUNT];
     struct rpc_listener *listener; /* NULL until served */
     struct job *jobs;              /* ascending by id */
@@ -47,6 +52,8 @@ struct job *node_job(struct node *n, uint64_t id);
 NODISCARD err_t node_job_add(struct node *n, const struct state_job *s);
 /* Ticks the jobs; called after anything has happened to one that others may wait for. */
 void node_tick(struct node *n);
+/* The probe is over. */
+void node_gpus_known(struct node *n);
 /* Jobs save and leave, then the supervisor is told to end everything. Idempotent. */
 void node_stop(struct node *n);
 /* One record at once: says it to the log. */

@@ -110,6 +110,17 @@ static err_t check_node(const struct node *n, const struct job_spec *spec, struc
                        "parallel.workers: %" PRId64 ", this node has %d slots; ask for fewer, or set `slots` in dtd's "
                        "configuration",
                        spec->parallel.workers, limit);
+    int gpus = job_gpus(spec);
+    if (gpus && n->gpus.n == 0)
+        return why_set(why, ERR_INVALID,
+                       "run.device: cuda, and this node has no GPU: %s; set run.device: cpu, or mend it (`dt-worker "
+                       "--probe` tells) and start dtd anew",
+                       n->gpus.missing);
+    if (gpus > n->gpus.n)
+        return why_set(why, ERR_INVALID,
+                       "parallel.workers: %" PRId64 " with run.workers_per_gpu: %" PRId64
+                       " take %d GPUs, this node has %d; ask for fewer workers, or let more of them share a GPU",
+                       spec->parallel.workers, spec->run.workers_per_gpu, gpus, n->gpus.n);
     for (const struct job *j = n->jobs; j; j = j->next)
         if (!job_over(j) && strcmp(j->spec.checkpoint.dir, spec->checkpoint.dir) == 0)
             return why_set(why, ERR_INVALID,
@@ -148,6 +159,68 @@ static err_t propose_submit(struct node *n, struct rpc_call *call, const Dtd__Su
     return err;
 }
 
+/* Jobs for GPUs that are submitted before it is known what the node has wait for that with their answer. */
+struct held_submit {
+    struct held_submit *next;
+    struct node *node;
+    struct rpc_call *call;
+    Dtd__SubmitRequest *m;
+};
+
+static void held_free(struct held_submit *h)
+{
+    for (struct held_submit **at = &h->node->held_submits; *at; at = &(*at)->next)
+        if (*at == h) {
+            *at = h->next;
+            break;
+        }
+    dtd__submit_request__free_unpacked(h->m, NULL);
+    free(h);
+}
+
+static void held_gone(void *arg)
+{
+    held_free(arg);
+}
+
+static Dtd__SubmitRequest *copy_of(const Dtd__SubmitRequest *m)
+{
+    size_t bytes = dtd__submit_request__get_packed_size(m);
+    uint8_t *packed = malloc(bytes);
+    Dtd__SubmitRequest *copy = NULL;
+    if (packed)
+        copy = dtd__submit_request__unpack(NULL, dtd__submit_request__pack(m, packed), packed);
+    free(packed);
+    return copy;
+}
+
+static err_t hold(struct node *n, struct rpc_call *call, const Dtd__SubmitRequest *m)
+{
+    struct held_submit *h = calloc(1, sizeof(*h)), **at = &n->held_submits;
+    if (!h)
+        return ERR_NOMEM;
+    *h = (struct held_submit){.node = n, .call = call, .m = copy_of(m)};
+    if (!h->m) {
+        free(h);
+        return ERR_NOMEM;
+    }
+    while (*at)
+        at = &(*at)->next;
+    *at = h;
+    rpc_call_on_cancel(call, held_gone, h);
+    return OK;
+}
+
+void rpc_client_gpus_known(struct node *n)
+{
+    while (n->held_submits) {
+        struct held_submit *h = n->held_submits;
+        rpc_call_on_cancel(h->call, NULL, NULL);
+        rpc_client_submit(n, h->call, &h->m->base);
+        held_free(h);
+    }
+}
+
 void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct node *n = owner;
@@ -174,9 +247,12 @@ void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessag
         return;
     }
     err = check_parent(n, m->parent, &spec, &parent, &why);
-    if (!err)
+    bool wait = !err && job_gpus(&spec) && !n->gpus.known;
+    if (wait)
+        err = hold(n, call, m);
+    else if (!err)
         err = check_node(n, &spec, &why);
-    if (!err) {
+    if (!err && !wait) {
         err = propose_submit(n, call, m, parent);
         if (err)
             why_set(&why, err, "not submitted: %s", when_not_logged(err));
@@ -340,6 +416,11 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
     m.raft_term = log_term(n->log);
     m.raft_index = log_index(n->log);
     m.warning = warning[0] ? warning : NULL;
+    m.has_gpus = m.has_gpus_free = n->gpus.known;
+    m.gpus = n->gpus.n;
+    m.gpus_free = gpus_free(&n->gpus);
+    m.gpu_model = n->gpus.model;
+    m.gpu_missing = n->gpus.missing;
     rpc_reply(call, &m.base);
     free(io);
 }

@@ -51,6 +51,8 @@ void rpc_io_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *r
 void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 
+/* Takes up the submits that have waited for it. */
+void rpc_client_gpus_known(struct node *n);
 /* The job that a client names, or NULL after failing the call. */
 struct job *rpc_client_job(struct node *n, struct rpc_call *call, const char *id);
 

@@ -74,7 +74,8 @@ static void flush(struct sup *s)
 
 err_t sup_spawn(struct sup *s, const struct sup_spawn *x)
 {
-    struct channel_msg m = {.kind = CHANNEL_SPAWN, .job = x->job, .slot = x->slot, .slots = x->slots};
+    struct channel_msg m = {
+        .kind = CHANNEL_SPAWN, .job = x->job, .slot = x->slot, .slots = x->slots, .gpu = x->device + 1};
     memcpy(m.token, x->token, sizeof(m.token));
     if (x->cpus)
         memcpy(m.cpus, x->cpus, sizeof(m.cpus));

@@ -30,6 +30,7 @@ struct sup {
 struct sup_spawn {
     uint64_t job;
     int slot, slots; /* CHANNEL_SLOT_IO: the job's dtd-io */
+    int device;      /* a worker's GPU; -1: none */
     const uint8_t *token;
     const uint8_t *cpus; /* CHANNEL_MAX_CPUS / 8 bytes, NULL: unbound */
     char *const *env;    /* "KEY=VALUE" */

@@ -14,14 +14,15 @@
 #define CHANNEL_FD 3          /* in dtd-control */
 #define CHANNEL_LISTENER_FD 4 /* in dtd-control: control.sock */
 #define CHANNEL_TOKEN_BYTES 32
-#define CHANNEL_SLOT_IO (-1)  /* the slot of a job's dtd-io */
-#define CHANNEL_MAX_SLOTS 256 /* workers of one job on one node */
+#define CHANNEL_SLOT_IO (-1)         /* the slot of a job's dtd-io */
+#define CHANNEL_MAX_SLOTS 256        /* workers of one job on one node */
+#define CHANNEL_JOB_PROBE UINT64_MAX /* its one child is `dt-worker --probe`, which writes probe.json */
 #define CHANNEL_MAX_CPUS 1024
 #define CHANNEL_MAX_ENV 16384
 
 enum channel_kind {
     /* control to supervisor */
-    CHANNEL_SPAWN = 1, /* job, slot, slots, token; a worker's cpus and env */
+    CHANNEL_SPAWN = 1, /* job, slot, slots, token; a worker's gpu, cpus and env */
     CHANNEL_KILL,      /* job, slot, signal: to the child's process group */
     CHANNEL_RELEASE,   /* job: its arenas, segment and socket go; refused while it has children */
     CHANNEL_LIST,      /* answered by JOB and CHILD messages and LISTED */
@@ -50,6 +51,7 @@ struct channel_msg {
     int32_t pid;
     int32_t state;
     int32_t exit_status, exit_signal, error;
+    int32_t gpu;                        /* of a worker: 1 + its index; 0: none */
     int64_t when_ns;                    /* monotonic clock at the kernel's word */
     uint8_t cpus[CHANNEL_MAX_CPUS / 8]; /* bit c: core c; none set: unbound */
     uint32_t env_bytes;
@@ -67,7 +69,7 @@ static inline int channel_msg_valid(const struct channel_msg *m, size_t len)
 {
     return len >= offsetof(struct channel_msg, env) && m->env_bytes <= CHANNEL_MAX_ENV && len == channel_msg_bytes(m) &&
            (m->env_bytes == 0 || m->env[m->env_bytes - 1] == '\0') && m->slot >= CHANNEL_SLOT_IO &&
-           m->slot < CHANNEL_MAX_SLOTS && m->slots >= 0 && m->slots <= CHANNEL_MAX_SLOTS;
+           m->slot < CHANNEL_MAX_SLOTS && m->slots >= 0 && m->slots <= CHANNEL_MAX_SLOTS && m->gpu >= 0;
 }
 
 #endif

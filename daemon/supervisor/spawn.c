@@ -35,7 +35,8 @@ static int child_place_fds(const struct sv_exec *x)
         if (high[i] < 0)
             return -1;
     }
-    if (null < 0 || dup2(null, 0) < 0 || (x->log >= 0 && (dup2(x->log, 1) < 0 || dup2(x->log, 2) < 0)))
+    if (null < 0 || dup2(null, 0) < 0 || (x->log >= 0 && (dup2(x->log, 1) < 0 || dup2(x->log, 2) < 0)) ||
+        (x->out && dup2(x->out, 1) < 0))
         return -1;
     for (int i = 0; i < x->n_fds; i++)
         if (dup2(high[i], 3 + i) < 0)
@@ -104,12 +105,14 @@ static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ti
     bool io = m->slot == CHANNEL_SLOT_IO;
     int fds[MAX_FDS] = {ticket, io ? j->listener : j->segment};
     int arenas = io ? j->slots : 1;
-    char id[24], slot[16], name[64];
+    char id[24], slot[16], gpu[16], name[64];
     memcpy(&fds[2], io ? j->arena : &j->arena[m->slot], (size_t)arenas * sizeof(int));
     snprintf(id, sizeof(id), "%" PRIu64, j->id);
     snprintf(slot, sizeof(slot), "%d", m->slot);
+    snprintf(gpu, sizeof(gpu), "%d", m->gpu - 1);
     snprintf(name, sizeof(name), io ? "jobs/%s/io.log" : "jobs/%s/rank-%s.log", id, slot);
-    const char *argv[] = {io ? "dtd-io" : "dt-worker", "--job", id, io ? NULL : "--slot", slot, NULL};
+    const char *argv[] = {io ? "dtd-io" : "dt-worker", "--job", id,  io ? NULL : "--slot", slot,
+                          m->gpu ? "--device" : NULL,  gpu,     NULL};
     const struct sv_exec x = {.argv = argv,
                               .env = m->env,
                               .env_bytes = m->env_bytes,
@@ -123,6 +126,22 @@ static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ti
     return pid;
 }
 
+/* No job, no descriptors: its words go into a file that control reads when it has ended. */
+static int child_exec_probe(struct supervisor *s, pid_t *ret)
+{
+    char path[PATH_MAX];
+    const char *argv[] = {"dt-worker", "--probe", NULL};
+    snprintf(path, sizeof(path), "%s/probe.json", s->dir);
+    struct sv_exec x = {.argv = argv, .log = sv_log_open(s, "probe.log"), .group = true};
+    x.out = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    *ret = x.out < 0 ? -1 : sv_exec(s, &x);
+    int e = *ret < 0 ? errno : 0;
+    if (x.out >= 0)
+        close(x.out);
+    close(x.log);
+    return e;
+}
+
 /* Returns 0 and the pid, or an errno. */
 static int child_start(struct supervisor *s, const struct channel_msg *m, pid_t *ret)
 {
@@ -133,6 +152,8 @@ static int child_start(struct supervisor *s, const struct channel_msg *m, pid_t 
         return EINVAL;
     if (sv_child_find(s, m->job, m->slot))
         return EEXIST;
+    if (m->job == CHANNEL_JOB_PROBE)
+        return child_exec_probe(s, ret);
     int e = sv_job_need(s, m->job, m->slots, &j);
     if (e)
         return e;
@@ -163,6 +184,7 @@ void sv_child_spawn(struct supervisor *s, const struct channel_msg *m)
                            .pid = e ? 0 : pid,
                            .state = e ? CHANNEL_REFUSED : CHANNEL_RUNNING,
                            .error = e,
+                           .gpu = m->gpu,
                            .when_ns = clock_mono_ns()};
     memcpy(c->token, m->token, sizeof(c->token));
     if (e)

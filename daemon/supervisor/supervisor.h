@@ -34,7 +34,7 @@ struct sv_child {
     bool due;
     pid_t pid;
     enum channel_state state;
-    int exit_status, exit_signal, error;
+    int exit_status, exit_signal, error, gpu;
     int64_t when_ns;
     uint8_t token[CHANNEL_TOKEN_BYTES];
 };
@@ -85,6 +85,7 @@ struct sv_exec {
     const char *env;         /* "K=V\0" .., in place of what we have ourselves */
     size_t env_bytes;
     int log;        /* becomes 1 and 2; -1: stay ours */
+    int out;        /* becomes 1; 0: it is the log */
     const int *fds; /* become 3, 4, .. */
     int n_fds;
     const uint8_t *cpus; /* CHANNEL_MAX_CPUS bits, or NULL: unbound */

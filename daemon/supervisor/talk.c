@@ -27,6 +27,7 @@ static bool say_child(struct supervisor *s, const struct sv_child *c)
                             .exit_status = c->exit_status,
                             .exit_signal = c->exit_signal,
                             .error = c->error,
+                            .gpu = c->gpu,
                             .when_ns = c->when_ns};
     memcpy(m.token, c->token, sizeof(m.token));
     return say(s, &m);

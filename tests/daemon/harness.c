@@ -40,13 +40,18 @@ static pid_t spawn(const char *const *argv, int out)
 
 void dtd_start(struct dtd *d, const char *dir)
 {
+    dtd_start_with(d, dir, NULL);
+}
+
+void dtd_start_with(struct dtd *d, const char *dir, const char *config)
+{
     char log[512];
     signal(SIGPIPE, SIG_IGN); /* control is killed while we speak to it */
     *d = (struct dtd){0};
     snprintf(d->dir, sizeof(d->dir), "%s/%s", test_tmpdir(), dir);
     snprintf(log, sizeof(log), "%s.log", d->dir);
     int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    const char *argv[] = {program(), "--state-dir", d->dir, NULL};
+    const char *argv[] = {program(), "--state-dir", d->dir, config ? "--config" : NULL, config, NULL};
     d->pid = spawn(argv, fd);
     close(fd);
     struct client_node node;

@@ -17,6 +17,8 @@ struct dtd {
 
 /* Starts dtd on `dir` (a name in the test's folder) and waits until it answers. */
 void dtd_start(struct dtd *d, const char *dir);
+/* The same with a configuration. */
+void dtd_start_with(struct dtd *d, const char *dir, const char *config);
 /* Kills it and forgets the connection. */
 void dtd_kill(struct dtd *d);
 /* `dtctl down`, and waits for its end; the exit code. */

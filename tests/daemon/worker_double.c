@@ -7,6 +7,7 @@
  *   DOUBLE_FATAL     RANK: reports FAILED, fatal, at its third step
  *   DOUBLE_FAIL      RANK: reports FAILED, not fatal, at its third step of epoch 1
  *   DOUBLE_EXIT      RANK: ends with status 3 at its third step of epoch 1
+ *   DOUBLE_DEVICES   FILE: every worker writes its "rank --device" to it when an epoch begins
  *   DOUBLE_DEAF      RANK: does not leave an epoch that is ended
  *   DOUBLE_STORE     FILE: the ranks meet in the epoch's store before they are ready, and write what they saw to it
  *   DOUBLE_HOLD      FILE: rank 1 puts nothing before the file is there
@@ -39,7 +40,7 @@ static struct {
     uv_timer_t timer;
     struct rpc_link *link;
     struct ticket ticket;
-    const char *job;
+    const char *job, *device, *slot_text;
     int slot;
     bool ready; /* attends */
     uint64_t epoch;
@@ -274,6 +275,16 @@ static void meet(void)
 
 /* ---- commands ---- */
 
+static void write_device(void)
+{
+    const char *path = getenv("DOUBLE_DEVICES");
+    FILE *f = path ? fopen(path, "a") : NULL;
+    if (!f)
+        return;
+    fprintf(f, "%s %d on %s\n", w.job, w.rank, w.device ? w.device : "none");
+    fclose(f);
+}
+
 static void begin_steps(void)
 {
     w.stepping = w.step < w.steps;
@@ -301,6 +312,7 @@ static void start(const Dtd__WorkerCommand *c)
     w.stop = false;
     w.met = 0;
     write_begin(c->resume_step);
+    write_device();
     printf("rank %d begins epoch %llu\n", w.rank, (unsigned long long)w.epoch);
     w.meeting = getenv("DOUBLE_STORE") != NULL;
     if (w.meeting)
@@ -374,17 +386,54 @@ static void down(void *owner, err_t err)
     w.ready = false;
 }
 
+/* What dtd's environment says: DOUBLE_PROBE is the file with the words; without it there are no GPUs. */
+static int probe(void)
+{
+    const char *path = getenv("DOUBLE_PROBE"), *none = "{\"gpus\": [], \"gpu_missing\": \"the double has none\"}";
+    FILE *f = path ? fopen(path, "r") : NULL;
+    char line[1024];
+    if (!path)
+        return puts(none) < 0;
+    if (!f) {
+        fprintf(stderr, "no %s\n", path);
+        return 1;
+    }
+    while (fgets(line, sizeof(line), f))
+        fputs(line, stdout);
+    fclose(f);
+    if (getenv("DOUBLE_PROBE_HANGS"))
+        pause();
+    return 0;
+}
+
+static void take_arguments(int argc, char **argv)
+{
+    const struct {
+        const char *name, **value;
+    } options[] = {{"--job", &w.job}, {"--slot", &w.slot_text}, {"--device", &w.device}};
+    for (int i = 1; i + 1 < argc; i += 2)
+        for (size_t k = 0; k < sizeof(options) / sizeof(options[0]); k++)
+            if (strcmp(argv[i], options[k].name) == 0)
+                *options[k].value = argv[i + 1];
+    if (argc % 2 == 0 || !w.job || !w.slot_text) {
+        fprintf(stderr, "usage: --job ID --slot K [--device K]\n");
+        exit(2);
+    }
+    w.slot = atoi(w.slot_text);
+}
+
 int main(int argc, char **argv)
 {
     struct why why = {""};
     log_init("worker-double");
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (argc != 5 || ticket_read(3, &w.ticket, &why)) {
+    if (argc == 2 && strcmp(argv[1], "--probe") == 0)
+        return probe();
+    take_arguments(argc, argv);
+    if (ticket_read(3, &w.ticket, &why)) {
         fprintf(stderr, "%s\n", why.text);
         return 2;
     }
-    w.job = argv[2];
-    w.slot = atoi(argv[4]);
     const struct rpc_link_config config = {.loop = &w.loop,
                                            .path = w.ticket.control,
                                            .methods = rpc_methods(),

@@ -10,6 +10,7 @@ TEST(everything_has_a_default)
     assert_string_equal(conf.name, "");
     assert_string_equal(conf.state_dir, "");
     assert_int_equal(conf.slots, 0);
+    assert_string_equal(conf.gpus, "auto");
     assert_int_equal(conf.log.level, LOG_INFO);
     assert_int_equal(conf.snapshot.entries, 1024);
     assert_int_equal(conf.snapshot.trailing, 256);
@@ -19,7 +20,7 @@ TEST(everything_has_a_default)
 
 TEST(a_file)
 {
-    static const char text[] = "name: node-1.example\nstate_dir: /var/lib/dtd\nslots: 2\nlog: {level: debug}\n"
+    static const char text[] = "name: node-1.example\nstate_dir: /var/lib/dtd\nslots: 2\ngpus: 8\nlog: {level: debug}\n"
                                "snapshot: {entries: 64, trailing: 8}\ndisk: {reserve_mib: 4}\n";
     struct node_conf conf;
     struct why why = {0};
@@ -27,6 +28,7 @@ TEST(a_file)
     assert_string_equal(conf.name, "node-1.example");
     assert_string_equal(conf.state_dir, "/var/lib/dtd");
     assert_int_equal(conf.slots, 2);
+    assert_string_equal(conf.gpus, "8");
     assert_int_equal(conf.log.level, LOG_DEBUG);
     assert_int_equal(conf.snapshot.entries, 64);
     assert_int_equal(conf.snapshot.trailing, 8);
@@ -43,14 +45,16 @@ TEST(errors)
         {"slots: -1", "dtd.yaml:1: slots: found \"-1\", an integer from 0 to 4096 is needed"},
         {"slots: 1\nstatedir: /x",
          "dtd.yaml:2: statedir: unknown key; did you mean state_dir? (top level: name, state_dir, "
-         "slots, log, snapshot, disk)"},
+         "slots, gpus, log, snapshot, disk)"},
         {"state_dir: x",
          "dtd.yaml:1: state_dir: found \"x\", an absolute path of at most 4095 bytes, or \"\" is needed"},
+        {"gpus: 65", "dtd.yaml:1: gpus: found \"65\", auto, or a number from 0 to 64 is needed"},
+        {"gpus: some", "dtd.yaml:1: gpus: found \"some\", auto, or a number from 0 to 64 is needed"},
         {"log: {level: loud}", "dtd.yaml:1: log.level: found \"loud\", one of error, warn, info, debug is needed"},
         {"log: debug", "dtd.yaml:1: log: found \"debug\", a map with some of the keys level is needed"},
         {"[slots]",
-         "dtd.yaml:1: found a list, a map with some of the keys name, state_dir, slots, log, snapshot, disk is "
-         "needed"},
+         "dtd.yaml:1: found a list, a map with some of the keys name, state_dir, slots, gpus, log, snapshot, disk "
+         "is needed"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct node_conf conf;
