@@ -183,7 +183,8 @@ static void build_gelus(struct graph_builder *b)
     n->in[1] = table;
     n->out[0] = x;
     int g1 = op2(b, GO_GELU, linear(b, x, "a", true, false), -1); /* behind a product, before two readers */
-    int s1 = op2(b, GO_ADD, linear(b, g1, "b", true, true), g1);
+    int t1 = op2(b, GO_ADD, x, g1);                               /* the first of the two */
+    int s1 = op2(b, GO_ADD, linear(b, g1, "b", true, true), t1);
     int h3 = linear(b, s1, "c", true, false);
     int g3 = op2(b, GO_GELU, h3, -1); /* of what another reads too, before a product */
     int s2 = op2(b, GO_ADD, linear(b, g3, "d", true, true), h3);
