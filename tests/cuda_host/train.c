@@ -1,0 +1,289 @@
+/* See train.h. Between the first and the second step and after the last all ranks meet on the host, so that counts can
+ * be read; streams go on as they like. */
+#include "tests/cuda_host/train.h"
+
+#include "worker/step/snapshot.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <time.h>
+
+/* ---- where ranks find each other ---- */
+
+#define MAX_WORDS 64
+
+struct word {
+    char key[128];
+    uint8_t value[4096];
+    size_t bytes;
+};
+
+struct meeting {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct word words[MAX_WORDS];
+    int n;
+};
+
+static err_t put(void *arg, const char *key, const void *value, size_t bytes, struct why *why)
+{
+    struct meeting *m = arg;
+    pthread_mutex_lock(&m->lock);
+    struct word *w = &m->words[m->n++];
+    snprintf(w->key, sizeof(w->key), "%s", key);
+    memcpy(w->value, value, bytes);
+    w->bytes = bytes;
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->lock);
+    return m->n < MAX_WORDS ? OK : why_set(why, ERR_LIMIT, "too many words");
+}
+
+static err_t get(void *arg, const char *key, int64_t timeout_ms, void *ret, size_t *ret_bytes, struct why *why)
+{
+    struct meeting *m = arg;
+    struct timespec until;
+    int late = 0, i;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += timeout_ms / 1000 + 1;
+    pthread_mutex_lock(&m->lock);
+    for (;;) {
+        for (i = 0; i < m->n && strcmp(m->words[i].key, key) != 0; i++)
+            ;
+        if (i < m->n || late == ETIMEDOUT)
+            break;
+        late = pthread_cond_timedwait(&m->changed, &m->lock, &until);
+    }
+    bool found = i < m->n && m->words[i].bytes <= *ret_bytes;
+    if (found) {
+        memcpy(ret, m->words[i].value, m->words[i].bytes);
+        *ret_bytes = m->words[i].bytes;
+    }
+    pthread_mutex_unlock(&m->lock);
+    return found ? OK : why_set(why, ERR_TIMEOUT, "nobody has put %s", key);
+}
+
+/* ---- a rank ---- */
+
+struct team {
+    const struct parity_model *model;
+    const struct train_options *options;
+    struct train_result *result;
+    struct dev *dev[TRAIN_MAX_RANKS];
+    int world, fd;
+    struct meeting meeting;
+    struct comm_store store;
+    pthread_barrier_t all;
+    pthread_mutex_t lock;
+    double *first_params;
+};
+
+struct rank {
+    struct team *team;
+    int rank;
+    pthread_t thread;
+    struct engine e;
+    struct comm *comm;
+    struct snapshot snapshot;
+    void *arena;
+};
+
+static err_t dump(struct engine *e, const int *buffers, double *to)
+{
+    const struct program *p = &e->train;
+    for (int t = 0; t < e->config.graph->n_tensors; t++) {
+        if (e->config.graph->tensors[t].kind != GT_PARAM)
+            continue;
+        const struct buffer *b = &p->buffers[buffers[t]];
+        float *x = malloc((size_t)b->bytes);
+        err_t err = dev_copy(e->stream[STREAM_COMPUTE], x, engine_buffer(e, p, buffers[t]), (size_t)b->bytes);
+        err = err ? err : dev_stream_sync(e->stream[STREAM_COMPUTE], NULL);
+        for (int64_t i = 0; !err && i < b->bytes / 4; i++)
+            *to++ = (double)x[i];
+        free(x);
+        if (err)
+            return err;
+    }
+    return OK;
+}
+
+static err_t take_snapshot(struct rank *r, struct why *why)
+{
+    struct train_result *res = r->team->result;
+    err_t err = snapshot_plan_save(&r->e, &r->snapshot);
+    err = err ? err : dev_host_alloc(r->e.config.dev, r->snapshot.bytes, "arena", &r->arena, why);
+    err = err ? err : snapshot_copy(&r->snapshot, &r->e, r->arena);
+    if (!err && r->team->options->finish)
+        err = snapshot_wait(&r->e, why);
+    res->arena_bytes[r->rank] = r->snapshot.bytes;
+    return err;
+}
+
+static err_t keep_snapshot(struct rank *r, struct why *why)
+{
+    struct train_result *res = r->team->result;
+    err_t err = snapshot_wait(&r->e, why);
+    if (err)
+        return err;
+    res->arena[r->rank] = malloc(r->snapshot.bytes);
+    memcpy(res->arena[r->rank], r->arena, r->snapshot.bytes);
+    return OK;
+}
+
+static void count(struct rank *r, struct cuda_host_counts *to)
+{
+    pthread_barrier_wait(&r->team->all);
+    if (r->rank == 0)
+        cuda_host_counts_read(to);
+    pthread_barrier_wait(&r->team->all);
+}
+
+static err_t run_steps(struct rank *r, struct why *why)
+{
+    struct team *t = r->team;
+    struct train_result *res = t->result;
+    struct parity_feed data = {t->model->job.train.seq, t->model->job.model.vocab};
+    const struct engine_feed feed = {parity_sample, &data};
+    err_t err = OK;
+    for (int64_t step = 1; step <= t->options->steps; step++) {
+        struct engine_result one = {0};
+        err = err ? err : engine_step(&r->e, &feed, &one, why);
+        if (r->rank == 0) {
+            res->loss[step - 1] = one.loss;
+            res->norm[step - 1] = one.grad_norm;
+        }
+        if (!err && step == 1 && r->rank == 0)
+            err = dump(&r->e, r->e.train.grad_buffer, res->grad);
+        if (!err && step == t->options->snapshot)
+            err = take_snapshot(r, why);
+        if (step == 1)
+            count(r, &res->first);
+    }
+    count(r, &res->last);
+    if (!err && t->options->snapshot)
+        err = keep_snapshot(r, why);
+    double valid = 0;
+    if (!err)
+        err = engine_eval(&r->e, &feed, 1000, 1000 + 2 * t->model->job.train.global_batch - 2, &valid, why);
+    if (r->rank == 0)
+        res->valid = valid;
+    return err;
+}
+
+static err_t open_rank(struct rank *r, struct why *why)
+{
+    struct team *t = r->team;
+    const struct engine_config config = {.dev = t->dev[r->rank],
+                                         .job = &t->model->job,
+                                         .graph = &t->model->graph,
+                                         .rank = r->rank,
+                                         .world = t->world,
+                                         .eval = true};
+    err_t err = engine_init(&r->e, &config, why);
+    const struct comm_config cc = {.backend = t->options->comm,
+                                   .dev = t->dev[r->rank],
+                                   .store = &t->store,
+                                   .fd = t->fd,
+                                   .rank = r->rank,
+                                   .world = t->world,
+                                   .epoch = 1,
+                                   .shared_bytes = err ? 0 : engine_shared_bytes(&r->e),
+                                   .timeout_ms = 30000};
+    err = err ? err : comm_open(&cc, &r->comm, why);
+    err = err ? err : engine_start(&r->e, r->comm, why);
+    err = err ? err : engine_fill_state(&r->e, why);
+    if (!err && t->options->plant)
+        t->options->plant(&r->e, t->options->plant_arg);
+    return err;
+}
+
+static err_t compare_replicas(struct rank *r)
+{
+    struct train_result *res = r->team->result;
+    double *mine = malloc((size_t)res->n_params * sizeof(double));
+    err_t err = dump(&r->e, r->e.train.param_buffer, mine);
+    if (r->rank == 0)
+        memcpy(res->param, mine, (size_t)res->n_params * sizeof(double));
+    pthread_barrier_wait(&r->team->all);
+    if (memcmp(mine, res->param, (size_t)res->n_params * sizeof(double)) != 0)
+        __atomic_fetch_add(&res->replicas_differ, 1, __ATOMIC_SEQ_CST);
+    free(mine);
+    return err;
+}
+
+static void *rank_main(void *arg)
+{
+    struct rank *r = arg;
+    struct team *t = r->team;
+    struct why why = {""};
+    err_t err = open_rank(r, &why);
+    if (!err) { /* a rank that did not open leaves the others at the collectives' deadline */
+        err = run_steps(r, &why);
+        err = err ? err : compare_replicas(r);
+    }
+    if (err && r->comm)
+        comm_abort(r->comm);
+    engine_fini(&r->e);
+    dev_host_free(t->dev[r->rank], r->arena, r->snapshot.bytes);
+    snapshot_fini(&r->snapshot);
+    comm_close(r->comm);
+    if (err) {
+        pthread_mutex_lock(&t->lock);
+        if (!t->result->error[0])
+            snprintf(t->result->error, sizeof(t->result->error), "rank %d: %s: %s", r->rank, err_name(err), why.text);
+        pthread_mutex_unlock(&t->lock);
+    }
+    return NULL;
+}
+
+/* ---- all of them ---- */
+
+struct train_result *train_run(const struct parity_model *m, const struct train_options *o)
+{
+    static struct team t;
+    struct rank ranks[TRAIN_MAX_RANKS];
+    struct train_result *r = calloc(1, sizeof(*r));
+    struct why why = {""};
+    t = (struct team){.model = m, .options = o, .result = r, .world = (int)m->job.parallel.workers};
+    assert_true(t.world <= TRAIN_MAX_RANKS && o->steps <= TRAIN_MAX_STEPS);
+    r->n_params = m->graph.n_params;
+    r->grad = calloc((size_t)r->n_params, sizeof(double));
+    r->param = calloc((size_t)r->n_params, sizeof(double));
+    t.fd = memfd_create("train", MFD_CLOEXEC);
+    t.store = (struct comm_store){&t.meeting, put, get};
+    pthread_mutex_init(&t.meeting.lock, NULL);
+    pthread_cond_init(&t.meeting.changed, NULL);
+    pthread_mutex_init(&t.lock, NULL);
+    pthread_barrier_init(&t.all, NULL, (unsigned)t.world);
+    setenv("DTD_CUDA_HOST_DEVICES", "4", 1);
+    for (int i = 0; i < t.world; i++)
+        if (dev_open("cuda", i, &t.dev[i], &why))
+            fail_msg("%s", why.text);
+    for (int i = 0; i < t.world; i++) {
+        ranks[i] = (struct rank){.team = &t, .rank = i};
+        pthread_create(&ranks[i].thread, NULL, rank_main, &ranks[i]);
+    }
+    for (int i = 0; i < t.world; i++)
+        pthread_join(ranks[i].thread, NULL);
+    for (int i = 0; i < t.world; i++)
+        dev_close(t.dev[i]);
+    close(t.fd);
+    return r;
+}
+
+void train_result_free(struct train_result *r)
+{
+    for (int i = 0; i < TRAIN_MAX_RANKS; i++)
+        free(r->arena[i]);
+    free(r->grad);
+    free(r->param);
+    free(r);
+}
+
+bool train_same_bits(const struct train_result *a, const struct train_result *b)
+{
+    size_t bytes = (size_t)a->n_params * sizeof(double);
+    if (memcmp(a->loss, b->loss, sizeof(a->loss)) || memcmp(a->norm, b->norm, sizeof(a->norm)) || a->valid != b->valid)
+        return false;
+    return memcmp(a->grad, b->grad, bytes) == 0 && memcmp(a->param, b->param, bytes) == 0;
+}
