@@ -105,6 +105,9 @@ extern const int n_kcases;
 
 /* ---- for the rows ---- */
 
+/* exp magnifies its argument's rounding by the argument: as if so many terms had been added */
+#define GATE_TERMS 8
+
 static inline struct operand operand_in(int64_t n)
 {
     return (struct operand){.role = IN, .content = REALS, .n = n};

@@ -4,8 +4,6 @@
 
 #include <stddef.h>
 
-#define GATE_TERMS 8 /* as gate_terms of ops_flat.c */
-
 /* rows x cols elements with a row stride of `stride`: the last row ends where its columns do */
 static int64_t strided(int64_t rows, int64_t cols, int64_t stride)
 {

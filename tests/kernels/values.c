@@ -269,7 +269,7 @@ static double multiple_of(const struct kern_ops *k)
     return strcmp(k->name, "ref") == 0 ? 2 : 8;
 }
 
-/* What an operand's elements may be off by: `near` of their size, `at_least` of the operand's. */
+/* An element may be off by `near` of itself or of `size`, whichever is larger, and by `stored` of itself. */
 struct bound {
     bool exact;
     double near, stored, size;
