@@ -1,0 +1,78 @@
+/* Ranks of an epoch over NCCL for tests: processes, or threads of this one, that find each other in a store of shared
+ * memory. The same program runs over the stand-ins (tests/cuda_host) and on GPUs: DTD_MODULE_DIR decides. */
+#ifndef DTD_TESTS_WORKER_COMM_NCCL_RANKS_H
+#define DTD_TESTS_WORKER_COMM_NCCL_RANKS_H
+
+#include "kernels/device.h"
+#include "tests/lib/test.h"
+#include "worker/comm/backend.h"
+#include "worker/comm/comm.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define RANKS_MAX 8
+#define WORDS_MAX 256
+
+/* What lies in the memory that all ranks share. */
+struct shared {
+    pthread_mutex_t mu;
+    int n;
+    struct {
+        char key[128];
+        uint8_t value[512];
+        size_t bytes;
+    } word[WORDS_MAX];
+    _Atomic int64_t counter[16]; /* a test's own */
+};
+
+struct rank {
+    int rank, world;
+    uint64_t epoch;
+    struct shared *shared;
+    struct comm_store store;
+    _Atomic int cancel;
+    struct dev *dev;
+    struct kern_stream *stream;
+    struct comm *comm;
+    struct comm_group *all;
+    struct why why;
+};
+
+/* 0: all is well. */
+typedef int rank_fn(struct rank *r);
+
+#define CHECK(condition)                                                                                          \
+    do {                                                                                                          \
+        if (!(condition)) {                                                                                       \
+            fprintf(stderr, "%s:%d: rank %d of %d: %s (%s)\n", __FILE__, __LINE__, r->rank, r->world, #condition, \
+                    r->why.text);                                                                                 \
+            return 1;                                                                                             \
+        }                                                                                                         \
+    } while (0)
+
+/* Skips the case where there is no device. */
+void ranks_need_device(void);
+/* Device of every rank, its stream, and fn; the first without a comm, the second with comm and `all`, which are closed
+ * afterwards. Fails the test when one of the processes does. */
+void ranks_run(int world, rank_fn *fn);
+void ranks_run_open(int world, rank_fn *fn);
+/* With ranks as threads; each has a device of its own, so it skips where there are too few. */
+void ranks_run_threads(int world, rank_fn *fn);
+
+/* Epochs: store keys of one do not meet those of another. */
+err_t rank_open(struct rank *r, uint64_t epoch, int64_t timeout_ms);
+void rank_close(struct rank *r);
+/* Waits in real time until counter[i] is at least n; false after 20 s. */
+bool rank_wait(struct rank *r, int i, int64_t n);
+
+/* Device memory with these bytes, or zeros when `from` is NULL; NULL after a failure. */
+void *rank_upload(struct rank *r, const void *from, size_t bytes);
+/* Waits for the stream. */
+err_t rank_download(struct rank *r, void *to, const void *from, size_t bytes);
+
+/* What the stand-ins have counted; false on a GPU. */
+bool ranks_count_live(int64_t *ret_comms, int64_t *ret_allocations);
+
+#endif
