@@ -158,21 +158,21 @@ static int check_gather(struct rank *r, struct comm_group *g, int kind, enum dty
     counts_of(kind, g->n, counts);
     total = total_of(counts, g->n);
     int64_t before = total_of(counts, g->me), mine = counts[g->me];
-    void *host = host_values(r->rank, 0, mine, dtype), *got = malloc((size_t)total * size);
-    uint8_t *dst = rank_upload(r, NULL, (size_t)total * size), *src = dst + (size_t)before * size;
+    void *host = host_values(r->rank, 0, mine, dtype), *got = malloc((size_t)total * size + 1);
+    uint8_t *dst = rank_upload(r, NULL, (size_t)total * size + 1), *src = dst + (size_t)before * size;
     if (!in_place)
         src = rank_upload(r, host, (size_t)mine * size + 1);
     else
         CHECK(!mine || dev_copy(r->stream, src, host, (size_t)mine * size) == OK);
     CHECK(dst && src && got);
     CHECK(comm_all_gather(g, r->stream, src, dst, counts, dtype) == OK);
-    CHECK(rank_download(r, got, dst, (size_t)total * size) == OK);
+    CHECK(rank_download(r, got, dst, (size_t)total * size + 1) == OK);
     for (int k = 0; k < g->n; k++)
         for (int64_t i = 0; i < counts[k]; i++, at++)
             CHECK(get(got, at, dtype) == value_at(g->ranks[k], i));
     if (!in_place)
         dev_free(r->dev, src, (size_t)mine * size + 1);
-    dev_free(r->dev, dst, (size_t)total * size);
+    dev_free(r->dev, dst, (size_t)total * size + 1);
     free(got);
     free(host);
     return 0;
@@ -185,7 +185,7 @@ static int check_scatter(struct rank *r, struct comm_group *g, int kind, enum dt
     counts_of(kind, g->n, counts);
     total = total_of(counts, g->n);
     int64_t before = total_of(counts, g->me), mine = counts[g->me];
-    void *host = host_values(r->rank, 0, total, dtype), *src = rank_upload(r, host, (size_t)total * size);
+    void *host = host_values(r->rank, 0, total, dtype), *src = rank_upload(r, host, (size_t)total * size + 1);
     void *dst = rank_upload(r, NULL, (size_t)mine * size + 1);
     CHECK(host && src && dst);
     CHECK(g->comm->backend->reduce_scatter(g, r->stream, src, dst, counts, dtype, op) == OK);
@@ -193,7 +193,7 @@ static int check_scatter(struct rank *r, struct comm_group *g, int kind, enum dt
     for (int64_t i = 0; i < mine; i++)
         CHECK(near(get(host, i, dtype), oracle(g, before + i, dtype, op), dtype, op));
     dev_free(r->dev, dst, (size_t)mine * size + 1);
-    dev_free(r->dev, src, (size_t)total * size);
+    dev_free(r->dev, src, (size_t)total * size + 1);
     free(host);
     return 0;
 }
