@@ -14,8 +14,10 @@ static const char *const space_names[SPACE_COUNT] = {[SPACE_PARAM] = "parameters
 static void memory_print(const struct spec_facts *f)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
-    printf("  Memory     %s per worker, %s in all; %s free on this node\n", out_bytes(f->memory.total_bytes, a),
-           out_bytes(f->memory.total_bytes * f->workers, b), out_bytes(f->node_bytes, c));
+    if (f->memory.device_bytes)
+        printf("  GPU memory %s per worker\n", out_bytes(f->memory.device_bytes, a));
+    printf("  Memory     %s per worker, %s in all; %s free on this node\n", out_bytes(f->memory.host_bytes, a),
+           out_bytes(f->memory.host_bytes * f->workers, b), out_bytes(f->node_bytes, c));
     for (int s = 0; s < SPACE_COUNT; s++)
         if (f->memory.bytes[s])
             printf("    %-12s %10s\n", space_names[s], out_bytes(f->memory.bytes[s], a));
@@ -65,6 +67,8 @@ json_t *spec_facts_json(const struct job_spec *job, const struct spec_facts *f)
     for (int s = 0; s < SPACE_COUNT; s++)
         json_object_set_new(memory, space_names[s], json_integer(f->memory.bytes[s]));
     json_object_set_new(memory, "snapshot", json_integer(f->memory.arena_bytes));
+    json_object_set_new(memory, "device", json_integer(f->memory.device_bytes));
+    json_object_set_new(memory, "node", json_integer(f->memory.host_bytes));
     json_object_set_new(memory, "total", json_integer(f->memory.total_bytes));
     return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o}", "name", job->name,
                      "parameters", (json_int_t)f->params, "steps", (json_int_t)job->train.steps, "tokens_per_step",
