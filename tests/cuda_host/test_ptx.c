@@ -1,0 +1,9 @@
+/* The host twins of kernels/cuda/ptx.h: the cases that a GPU must pass, too. */
+#include "tests/gpu/ptx_cases.h"
+#include "tests/lib/test.h"
+
+TEST(instructions_are_as_documented)
+{
+    assert_true(ptx_probe_devices() > 0);
+    ptx_cases_run();
+}
