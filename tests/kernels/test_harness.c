@@ -87,6 +87,24 @@ TEST(truth_passes_and_errors_do_not)
             check_case(&kcases[j], &types[t]);
 }
 
+/* Where the truth is no number, a number is an error, and the other way round. */
+TEST(a_number_is_no_nan)
+{
+    const struct kcase poisoned = {"clip", .n = 9, .m = 2, .limit = 1, .flags = SOME_NAN};
+    const struct kcase sound = {"clip", .n = 9, .m = 2, .limit = 1};
+    struct values nans, numbers;
+    const struct kern_ops *k = &types[1];
+    values_init(&nans, &poisoned, k);
+    oracle_run(&nans, &poisoned);
+    values_init(&numbers, &sound, k);
+    oracle_run(&numbers, &sound);
+    assert_true(values_near(&nans, &nans, k, &poisoned, NULL));
+    assert_false(values_near(&numbers, &nans, k, &poisoned, NULL));
+    assert_false(values_near(&nans, &numbers, k, &sound, NULL));
+    values_fini(&nans);
+    values_fini(&numbers);
+}
+
 /* Casting by cutting off instead of rounding is one of the errors. */
 TEST(a_truncated_cast_is_found)
 {
