@@ -5,6 +5,7 @@
 #include "common/base/buf.h"
 #include "common/base/file.h"
 #include "kernels/kernels.h"
+#include "worker/probe_gpu.h"
 
 #include <jansson.h>
 #include <sched.h>
@@ -61,14 +62,13 @@ static json_t *facts(const char *cpuinfo)
     cpu_set_t set;
     long usable = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
     const struct kern_ops *fast = kern_find("cpu", DT_F32);
-    return json_pack("{s:s, s:{s:o, s:I, s:I, s:o}, s:{s:I, s:I}, s:{s:s}, s:[], s:s}", "version", DTD_VERSION, "cpu",
-                     "model", json_stringn(model ? model : "unknown", model ? len : 7), "cores",
+    return json_pack("{s:s, s:{s:o, s:I, s:I, s:o}, s:{s:I, s:I}, s:{s:s}}", "version", DTD_VERSION, "cpu", "model",
+                     json_stringn(model ? model : "unknown", model ? len : 7), "cores",
                      (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "usable", (json_int_t)usable, "features",
                      features(cpuinfo), "memory", "total_bytes",
                      (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE), "available_bytes",
                      (json_int_t)sysconf(_SC_AVPHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE), "kernels", "float32",
-                     fast ? fast->name : "ref", "gpus", "gpu_missing",
-                     "this build has no CUDA module: jobs run with run.device: cpu");
+                     fast ? fast->name : "ref");
 }
 
 err_t probe_print(struct why *why)
@@ -83,7 +83,9 @@ err_t probe_print(struct why *why)
     }
     json_t *root = facts((const char *)cpuinfo.data);
     buf_fini(&cpuinfo);
-    if (!root || json_dumpf(root, stdout, JSON_INDENT(1)) || puts("") < 0)
+    if (root)
+        err = probe_gpus(root);
+    if (!root || err || json_dumpf(root, stdout, JSON_INDENT(1)) || puts("") < 0)
         err = why_set(why, ERR_IO, "cannot print the facts");
     json_decref(root);
     return err;

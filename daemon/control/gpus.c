@@ -31,6 +31,18 @@ static void take_text(const json_t *object, const char *key, char *ret, size_t s
             *c = '?';
 }
 
+/* One that cannot be opened is nobody's, and its words are the reason when it is the only one. */
+static void take_one(struct gpus *g, const json_t *gpu, size_t i)
+{
+    if (!json_object_get(gpu, "error")) {
+        take_text(gpu, "model", g->model, sizeof(g->model));
+        return;
+    }
+    take_text(gpu, "error", g->missing, sizeof(g->missing));
+    if (g->gpu[i].job == 0)
+        g->gpu[i].job = GPUS_BROKEN;
+}
+
 static err_t take_list(struct gpus *g, const json_t *root, struct why *why)
 {
     const json_t *list = json_object_get(root, "gpus");
@@ -43,10 +55,9 @@ static err_t take_list(struct gpus *g, const json_t *root, struct why *why)
         if (json_integer_value(json_object_get(json_array_get(list, i), "index")) != (json_int_t)i)
             return why_set(why, ERR_CORRUPT, "the probe's GPU %zu does not have the index %zu", i, i);
     gpus_set(g, (int)n);
-    if (n)
-        take_text(json_array_get(list, 0), "model", g->model, sizeof(g->model));
-    else
-        take_text(root, "gpu_missing", g->missing, sizeof(g->missing));
+    take_text(root, "gpu_missing", g->missing, sizeof(g->missing));
+    for (size_t i = n; i-- > 0;)
+        take_one(g, json_array_get(list, i), i);
     return OK;
 }
 
@@ -67,6 +78,14 @@ err_t gpus_read(struct gpus *g, const char *text, size_t len, struct why *why)
 int gpus_needed(int workers, int per_gpu)
 {
     return (workers + per_gpu - 1) / per_gpu;
+}
+
+int gpus_count(const struct gpus *g)
+{
+    int n = 0;
+    for (int i = 0; i < g->n; i++)
+        n += g->gpu[i].job != GPUS_BROKEN;
+    return n;
 }
 
 int gpus_free(const struct gpus *g)

@@ -11,6 +11,7 @@
 
 #define GPUS_MAX 64
 #define GPUS_PROBE_MAX (256u << 10) /* bytes of the probe's words */
+#define GPUS_BROKEN UINT64_MAX      /* the job that has those which cannot be opened */
 
 struct gpus {
     bool known; /* the probe is over, or the configuration says */
@@ -32,6 +33,8 @@ void gpus_fail(struct gpus *g, const char *why);
 
 /* For `workers` of which `per_gpu` share one. */
 int gpus_needed(int workers, int per_gpu);
+/* Those that can be opened. */
+int gpus_count(const struct gpus *g);
 int gpus_free(const struct gpus *g);
 /* Gives every worker k with device[k] < 0 a GPU: one of the job that has room, else the first free one. False when too
  * few are free: then nothing was given. */

@@ -314,9 +314,9 @@ static bool take_room(struct job *j)
         snprintf(j->reason, sizeof(j->reason), "waits until it is known which GPUs this node has");
         return false;
     }
-    if (gpus > g->n) {
-        job_stop(j, END_FAILED, false, "needs %d GPUs, this node has %d%s%s; see `dtctl node`", gpus, g->n,
-                 g->n ? "" : ": ", g->missing);
+    if (gpus > gpus_count(g)) {
+        job_stop(j, END_FAILED, false, "needs %d GPUs, this node has %d%s%s; see `dtctl node`", gpus, gpus_count(g),
+                 gpus_count(g) ? "" : ": ", g->missing);
         return false;
     }
     if (j->node->stopping || !slots_take(s, j->n_workers)) {
@@ -328,8 +328,8 @@ static bool take_room(struct job *j)
     if (!job_take_gpus(j)) {
         slots_give(s, j->n_workers);
         snprintf(j->reason, sizeof(j->reason),
-                 "waits for %d of this node's %d GPUs (%d are in use); see `dtctl status`", gpus, g->n,
-                 g->n - gpus_free(g));
+                 "waits for %d of this node's %d GPUs (%d are in use); see `dtctl status`", gpus, gpus_count(g),
+                 gpus_count(g) - gpus_free(g));
         return false;
     }
     return true;

@@ -114,8 +114,9 @@ static bool have_gpus(struct job *j)
     if (job_take_gpus(j))
         return true;
     if (j->node->gpus.known)
-        job_epoch_fatal(j, "needs %d GPUs, of this node's %d are %d free%s%s", job_gpus(&j->spec), j->node->gpus.n,
-                        gpus_free(&j->node->gpus), j->node->gpus.n ? "" : ": ", j->node->gpus.missing);
+        job_epoch_fatal(j, "needs %d GPUs, of this node's %d are %d free%s%s", job_gpus(&j->spec),
+                        gpus_count(&j->node->gpus), gpus_free(&j->node->gpus), gpus_count(&j->node->gpus) ? "" : ": ",
+                        j->node->gpus.missing);
     return false;
 }
 

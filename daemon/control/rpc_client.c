@@ -111,16 +111,16 @@ static err_t check_node(const struct node *n, const struct job_spec *spec, struc
                        "configuration",
                        spec->parallel.workers, limit);
     int gpus = job_gpus(spec);
-    if (gpus && n->gpus.n == 0)
+    if (gpus && gpus_count(&n->gpus) == 0)
         return why_set(why, ERR_INVALID,
                        "run.device: cuda, and this node has no GPU: %s; set run.device: cpu, or mend it (`dt-worker "
                        "--probe` tells) and start dtd anew",
                        n->gpus.missing);
-    if (gpus > n->gpus.n)
+    if (gpus > gpus_count(&n->gpus))
         return why_set(why, ERR_INVALID,
                        "parallel.workers: %" PRId64 " with run.workers_per_gpu: %" PRId64
                        " take %d GPUs, this node has %d; ask for fewer workers, or let more of them share a GPU",
-                       spec->parallel.workers, spec->run.workers_per_gpu, gpus, n->gpus.n);
+                       spec->parallel.workers, spec->run.workers_per_gpu, gpus, gpus_count(&n->gpus));
     for (const struct job *j = n->jobs; j; j = j->next)
         if (!job_over(j) && strcmp(j->spec.checkpoint.dir, spec->checkpoint.dir) == 0)
             return why_set(why, ERR_INVALID,
@@ -417,7 +417,7 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
     m.raft_index = log_index(n->log);
     m.warning = warning[0] ? warning : NULL;
     m.has_gpus = m.has_gpus_free = n->gpus.known;
-    m.gpus = n->gpus.n;
+    m.gpus = gpus_count(&n->gpus);
     m.gpus_free = gpus_free(&n->gpus);
     m.gpu_model = n->gpus.model;
     m.gpu_missing = n->gpus.missing;

@@ -25,6 +25,25 @@ TEST(the_probes_words_are_read)
     assert_string_equal("no driver?", g.missing);
 }
 
+TEST(a_broken_gpu_is_nobodys)
+{
+    int device[2] = {-1, -1};
+    struct why why;
+    assert_ok(read_words("{\"gpus\": [{\"index\": 0, \"error\": \"it is lost\"}, {\"index\": 1, \"model\": \"H200\"}]}",
+                         &why));
+    assert_int_equal(1, gpus_count(&g));
+    assert_int_equal(1, gpus_free(&g));
+    assert_string_equal("H200", g.model);
+    assert_false(gpus_take(&g, 7, 2, 1, device));
+    assert_true(gpus_take(&g, 7, 2, 2, device));
+    assert_int_equal(1, device[0]);
+    gpus_give(&g, 7);
+    assert_int_equal(1, gpus_free(&g));
+    assert_ok(read_words("{\"gpus\": [{\"index\": 0, \"error\": \"it is lost\"}]}", &why));
+    assert_int_equal(0, gpus_count(&g));
+    assert_string_equal("it is lost", g.missing);
+}
+
 TEST(what_is_no_word_of_a_probe_is_refused)
 {
     static char many[40 * (GPUS_MAX + 1) + 64], big[GPUS_PROBE_MAX + 2];

@@ -177,7 +177,7 @@ TEST(probe_prints_json)
     char text[8192];
     assert_int_equal(run("--probe", text, sizeof(text)), 0);
     assert_non_null(strstr(text, "\"cores\""));
-    assert_non_null(strstr(text, "\"gpu_missing\""));
+    assert_non_null(strstr(text, "\"gpus\""));
 }
 
 TEST(a_worker_without_its_ticket_says_so)

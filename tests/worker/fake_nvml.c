@@ -1,0 +1,147 @@
+/* Stands in for the driver's libnvidia-ml.so.1: one kind of GPU, as many as FAKE_NVML_GPUS says (2). FAKE_NVML_INIT is
+ * what it answers to its start (0); with FAKE_NVML_OLD it knows little of its GPUs. Prototypes are those of the
+ * vendor's reference, written anew: a mistake in worker/nvml.c must not be repeated here. */
+#include <stdlib.h>
+#include <string.h>
+
+#define NOT_SUPPORTED 3
+#define NOT_FOUND 6
+#define TOO_SMALL 7
+
+struct pci {
+    char legacy[16];
+    unsigned int domain, bus, device, device_id, subsystem;
+    char bus_id[32];
+};
+
+int nvmlInit_v2(void);
+int nvmlShutdown(void);
+const char *nvmlErrorString(int code);
+int nvmlSystemGetDriverVersion(char *version, unsigned int length);
+int nvmlDeviceGetCount_v2(unsigned int *count);
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle);
+int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *pci);
+int nvmlDeviceGetNvLinkState(void *handle, unsigned int link, unsigned int *active);
+int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned int *celsius);
+int nvmlDeviceGetPowerUsage(void *handle, unsigned int *milliwatts);
+int nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned int *milliwatts);
+int nvmlDeviceGetTotalEccErrors(void *handle, int type, int counter, unsigned long long *count);
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *reasons);
+int nvmlDeviceGetRetiredPages(void *handle, int cause, unsigned int *count, unsigned long long *addresses);
+int nvmlDeviceGetRemappedRows(void *handle, unsigned int *correctable, unsigned int *uncorrectable,
+                              unsigned int *pending, unsigned int *failed);
+
+static char the_gpu;
+
+static int knob(const char *name, int otherwise)
+{
+    return getenv(name) ? atoi(getenv(name)) : otherwise;
+}
+
+static int answer(const void *handle)
+{
+    if (handle != &the_gpu)
+        abort();
+    return getenv("FAKE_NVML_OLD") ? NOT_SUPPORTED : 0;
+}
+
+int nvmlInit_v2(void)
+{
+    return knob("FAKE_NVML_INIT", 0);
+}
+
+int nvmlShutdown(void)
+{
+    return 0;
+}
+
+const char *nvmlErrorString(int code)
+{
+    return code == 18 ? "Driver/library version mismatch" : "Unknown Error";
+}
+
+int nvmlSystemGetDriverVersion(char *version, unsigned int length)
+{
+    if (length < sizeof("580.95.05"))
+        return TOO_SMALL;
+    strcpy(version, "580.95.05");
+    return 0;
+}
+
+int nvmlDeviceGetCount_v2(unsigned int *count)
+{
+    *count = (unsigned int)knob("FAKE_NVML_GPUS", 2);
+    return 0;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle)
+{
+    *handle = &the_gpu;
+    return uuid && *uuid ? 0 : NOT_FOUND;
+}
+
+int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *pci)
+{
+    memset(pci, 0x5a, sizeof(*pci));
+    strcpy(pci->bus_id, "00000000:1B:00.0");
+    return answer(handle);
+}
+
+int nvmlDeviceGetNvLinkState(void *handle, unsigned int link, unsigned int *active)
+{
+    *active = link != 4;
+    return link >= 18 ? 2 : answer(handle);
+}
+
+int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned int *celsius)
+{
+    *celsius = 41;
+    return sensor == 0 ? answer(handle) : 2;
+}
+
+int nvmlDeviceGetPowerUsage(void *handle, unsigned int *milliwatts)
+{
+    *milliwatts = 98765;
+    return answer(handle);
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned int *milliwatts)
+{
+    *milliwatts = 700000;
+    return answer(handle);
+}
+
+int nvmlDeviceGetTotalEccErrors(void *handle, int type, int counter, unsigned long long *count)
+{
+    *count = type == 1 ? (counter == 0 ? 3 : 5000000000ull) : 77;
+    return answer(handle);
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *reasons)
+{
+    *reasons = 0x4 | 0x40;
+    return answer(handle);
+}
+
+/* As the real one: a question without room is answered with the number and an error, unless there is nothing. */
+int nvmlDeviceGetRetiredPages(void *handle, int cause, unsigned int *count, unsigned long long *addresses)
+{
+    unsigned int n = cause == 1 ? 2 : 0;
+    if (answer(handle))
+        return answer(handle);
+    int code = n > *count ? TOO_SMALL : 0;
+    if (addresses && !code)
+        addresses[0] = 0;
+    *count = n;
+    return code;
+}
+
+int nvmlDeviceGetRemappedRows(void *handle, unsigned int *correctable, unsigned int *uncorrectable,
+                              unsigned int *pending, unsigned int *failed)
+{
+    *correctable = 1;
+    *uncorrectable = 2;
+    *pending = 1;
+    *failed = 0;
+    return answer(handle);
+}

@@ -1,0 +1,226 @@
+/* See nvml.h. Prototypes follow the vendor's reference of the library; functions are looked for by the names that
+ * drivers since 450 have, and one that is missing leaves its facts unknown. */
+#include "worker/nvml.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LIBRARY "libnvidia-ml.so.1"
+#define MAX_LINKS 18
+
+typedef void *device;
+struct pci_info {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem_id;
+    char address[32];
+};
+
+struct nvml {
+    void *library;
+    char driver[80];
+    unsigned count;
+
+    int (*init)(void);
+    int (*shutdown)(void);
+    const char *(*error)(int code);
+    int (*driver_version)(char *ret, unsigned size);
+    int (*device_count)(unsigned *ret);
+    int (*by_uuid)(const char *uuid, device *ret);
+    int (*pci)(device d, struct pci_info *ret);
+    int (*link_state)(device d, unsigned link, unsigned *ret);
+    int (*temperature)(device d, int sensor, unsigned *ret);
+    int (*power)(device d, unsigned *ret);
+    int (*power_limit)(device d, unsigned *ret);
+    int (*ecc_total)(device d, int uncorrected, int aggregate, unsigned long long *ret);
+    int (*throttle)(device d, unsigned long long *ret);
+    int (*retired)(device d, int cause, unsigned *n, unsigned long long *addresses);
+    int (*remapped)(device d, unsigned *correctable, unsigned *uncorrectable, unsigned *pending, unsigned *failed);
+};
+
+static const struct {
+    const char *name;
+    size_t offset;
+} functions[] = {
+    {"nvmlInit_v2", offsetof(struct nvml, init)},
+    {"nvmlShutdown", offsetof(struct nvml, shutdown)},
+    {"nvmlErrorString", offsetof(struct nvml, error)},
+    {"nvmlSystemGetDriverVersion", offsetof(struct nvml, driver_version)},
+    {"nvmlDeviceGetCount_v2", offsetof(struct nvml, device_count)},
+    {"nvmlDeviceGetHandleByUUID", offsetof(struct nvml, by_uuid)},
+    {"nvmlDeviceGetPciInfo_v3", offsetof(struct nvml, pci)},
+    {"nvmlDeviceGetNvLinkState", offsetof(struct nvml, link_state)},
+    {"nvmlDeviceGetTemperature", offsetof(struct nvml, temperature)},
+    {"nvmlDeviceGetPowerUsage", offsetof(struct nvml, power)},
+    {"nvmlDeviceGetEnforcedPowerLimit", offsetof(struct nvml, power_limit)},
+    {"nvmlDeviceGetTotalEccErrors", offsetof(struct nvml, ecc_total)},
+    {"nvmlDeviceGetCurrentClocksThrottleReasons", offsetof(struct nvml, throttle)},
+    {"nvmlDeviceGetRetiredPages", offsetof(struct nvml, retired)},
+    {"nvmlDeviceGetRemappedRows", offsetof(struct nvml, remapped)},
+};
+
+const char *nvml_throttle_name(int bit)
+{
+    static const char *const names[] = {
+        "idle",          "application clocks", "power cap (software)", "slowdown (hardware)",
+        "sync boost",    "thermal (software)", "thermal (hardware)",   "power brake (hardware)",
+        "display clocks"};
+    return bit >= 0 && bit < (int)(sizeof(names) / sizeof(names[0])) ? names[bit] : NULL;
+}
+
+/* ---- loading ---- */
+
+static void find_functions(struct nvml *n)
+{
+    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
+        void *f = dlsym(n->library, functions[i].name);
+        memcpy((char *)n + functions[i].offset, &f, sizeof(f));
+    }
+}
+
+static err_t begin(struct nvml *n, struct why *why)
+{
+    find_functions(n);
+    if (!n->init || !n->shutdown || !n->device_count || !n->by_uuid)
+        return why_set(why, ERR_UNSUPPORTED, LIBRARY " is of a driver before 450");
+    int code = n->init();
+    if (code)
+        return why_set(why, ERR_UNSUPPORTED, LIBRARY ": %s (code %d)", n->error ? n->error(code) : "it does not start",
+                       code);
+    if (!n->driver_version || n->driver_version(n->driver, sizeof(n->driver)))
+        n->driver[0] = '\0';
+    if (n->device_count(&n->count))
+        n->count = 0;
+    return OK;
+}
+
+err_t nvml_open(struct nvml **ret, struct why *why)
+{
+    struct nvml *n = calloc(1, sizeof(*n));
+    if (!n)
+        return why_set(why, ERR_NOMEM, "out of memory");
+    n->library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    err_t err = n->library ? begin(n, why) : why_set(why, ERR_NOTFOUND, LIBRARY " was not found");
+    if (err) {
+        if (n->library)
+            dlclose(n->library);
+        free(n);
+        return err;
+    }
+    *ret = n;
+    return OK;
+}
+
+void nvml_close(struct nvml *n)
+{
+    if (!n)
+        return;
+    n->shutdown();
+    dlclose(n->library);
+    free(n);
+}
+
+const char *nvml_driver(const struct nvml *n)
+{
+    return n->driver;
+}
+
+int nvml_count(const struct nvml *n)
+{
+    return (int)n->count;
+}
+
+/* ---- facts ---- */
+
+static int64_t read_unsigned(int (*f)(device d, unsigned *ret), device d)
+{
+    unsigned x;
+    return f && f(d, &x) == 0 ? (int64_t)x : NVML_UNKNOWN;
+}
+
+static int64_t read_ecc(const struct nvml *n, device d, int aggregate)
+{
+    unsigned long long x;
+    return n->ecc_total && n->ecc_total(d, 1, aggregate, &x) == 0 ? (int64_t)x : NVML_UNKNOWN;
+}
+
+static int64_t count_links(const struct nvml *n, device d)
+{
+    int64_t up = 0;
+    bool any = false;
+    for (unsigned link = 0; n->link_state && link < MAX_LINKS; link++) {
+        unsigned state;
+        if (n->link_state(d, link, &state))
+            continue;
+        any = true;
+        up += state == 1;
+    }
+    return any ? up : NVML_UNKNOWN;
+}
+
+/* "00000000:18:00.0" there, "0000:18:00.0" in sysfs. */
+static void read_pci(const struct nvml *n, device d, char ret[32])
+{
+    struct pci_info info = {0};
+    ret[0] = '\0';
+    if (!n->pci || n->pci(d, &info))
+        return;
+    info.address[sizeof(info.address) - 1] = '\0';
+    bool long_domain = strlen(info.address) == 16 && strncmp(info.address, "0000", 4) == 0;
+    snprintf(ret, 32, "%s", info.address + (long_domain ? 4 : 0));
+    for (char *c = ret; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+}
+
+/* Both causes; a question with room for none is answered with how many there are. */
+static int64_t count_retired(const struct nvml *n, device d)
+{
+    int64_t sum = 0;
+    for (int cause = 0; cause < 2; cause++) {
+        unsigned count = 0;
+        int code = n->retired ? n->retired(d, cause, &count, NULL) : 3;
+        if (code && code != 7) /* 7: there is more than room for */
+            return NVML_UNKNOWN;
+        sum += count;
+    }
+    return sum;
+}
+
+static void read_remapped(const struct nvml *n, device d, struct nvml_facts *ret)
+{
+    unsigned correctable, uncorrectable, pending, failed;
+    ret->remapped_correctable = ret->remapped_uncorrectable = ret->remap_pending = ret->remap_failed = NVML_UNKNOWN;
+    if (!n->remapped || n->remapped(d, &correctable, &uncorrectable, &pending, &failed))
+        return;
+    ret->remapped_correctable = correctable;
+    ret->remapped_uncorrectable = uncorrectable;
+    ret->remap_pending = pending;
+    ret->remap_failed = failed;
+}
+
+bool nvml_read(const struct nvml *n, const char *uuid, struct nvml_facts *ret)
+{
+    device d;
+    unsigned x;
+    unsigned long long bits;
+    if (n->by_uuid(uuid, &d))
+        return false;
+    *ret = (struct nvml_facts){.nvlinks = count_links(n, d),
+                               .temperature_c = NVML_UNKNOWN,
+                               .power_mw = read_unsigned(n->power, d),
+                               .power_limit_mw = read_unsigned(n->power_limit, d),
+                               .ecc_uncorrected_volatile = read_ecc(n, d, 0),
+                               .ecc_uncorrected_aggregate = read_ecc(n, d, 1),
+                               .throttle = NVML_UNKNOWN,
+                               .retired_pages = count_retired(n, d)};
+    if (n->temperature && n->temperature(d, 0, &x) == 0)
+        ret->temperature_c = x;
+    if (n->throttle && n->throttle(d, &bits) == 0)
+        ret->throttle = (int64_t)(bits & INT64_MAX);
+    read_pci(n, d, ret->pci);
+    read_remapped(n, d, ret);
+    return true;
+}
