@@ -162,13 +162,16 @@ static err_t meet_others(struct train *t, struct why *why)
     if (err)
         return err;
     link_set_comm(t->config->link, t->comm);
+    if (comm_note(t->comm)[0])
+        log_info("comm backend=%s note=\"%s\"", config.backend, comm_note(t->comm));
     int *ranks = calloc((size_t)ep->world, sizeof(*ranks));
     for (int i = 0; ranks && i < ep->world; i++)
         ranks[i] = i;
     err = ranks ? comm_group_new(t->comm, ranks, ep->world, &t->all) : ERR_NOMEM;
     free(ranks);
     if (err)
-        return why_set(why, err, "cannot make the group of all ranks: %s", err_text(err));
+        return why_set(why, err, "cannot make the group of all ranks: %s",
+                       comm_why(t->comm)[0] ? comm_why(t->comm) : err_text(err));
     return engine_start(&t->engine, t->comm, why);
 }
 
@@ -233,7 +236,8 @@ static err_t agree_to_stop(struct train *t, enum link_stop_kind *ret, struct why
     int64_t wish = link_stop_asked(t->config->link);
     err_t err = comm_agree(t->all, &wish, REDUCE_MAX);
     if (err)
-        return why_set(why, err, err == ERR_CANCELED ? "the epoch has ended" : "the workers cannot agree");
+        return why_set(why, err, err == ERR_CANCELED ? "the epoch has ended" : "the workers cannot agree: %s",
+                       comm_why(t->comm));
     *ret = (enum link_stop_kind)wish;
     return OK;
 }

@@ -69,6 +69,13 @@ static bool canceled(const struct run *r)
     return cancel && atomic_load(cancel);
 }
 
+/* A transport may know more than its code. */
+static const char *cause(const struct run *r, err_t err)
+{
+    const struct comm *comm = r->engine->comm;
+    return comm && comm_why(comm)[0] ? comm_why(comm) : err_text(err);
+}
+
 static err_t run_action(struct run *r, const struct action *a, struct why *why)
 {
     const struct program *p = r->program;
@@ -81,7 +88,7 @@ static err_t run_action(struct run *r, const struct action *a, struct why *why)
             if (err != ERR_CANCELED && !canceled(r))
                 log_error("op_failed action=%s micro=%d op=%s index=%d error=%s", action_name(a->kind), a->micro,
                           op_name(op->kind), a->first_op + i, err_name(err));
-            return why_set(why, err, "%s in %s failed: %s", op_name(op->kind), action_name(a->kind), err_text(err));
+            return why_set(why, err, "%s in %s failed: %s", op_name(op->kind), action_name(a->kind), cause(r, err));
         }
     }
     return OK;
