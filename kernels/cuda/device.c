@@ -345,12 +345,17 @@ void *cuda_scratch(struct kern_stream *base, size_t bytes)
         return s->scratch;
     size_t rounded = (bytes + SCRATCH_GRAIN - 1) / SCRATCH_GRAIN * SCRATCH_GRAIN;
     void *more = NULL;
-    if (!cuda_enter(base) || CUDA_CHECK(base, cudaStreamSynchronize(s->handle)) != OK)
+    if (!cuda_enter(base))
         return NULL;
+    cudaError_t code = cudaStreamSynchronize(s->handle);
+    if (code != cudaSuccess) {
+        (void)cuda_check(base, code, "cudaStreamSynchronize", __FILE__, __LINE__);
+        return NULL;
+    }
     cudaFree(s->scratch);
     s->scratch = NULL;
     s->scratch_bytes = 0;
-    cudaError_t code = cudaMalloc(&more, rounded);
+    code = cudaMalloc(&more, rounded);
     if (code == cudaErrorMemoryAllocation) {
         struct why why;
         cudaGetLastError();
@@ -358,8 +363,10 @@ void *cuda_scratch(struct kern_stream *base, size_t bytes)
         cuda_fail(base, ERR_NOMEM, "cudaMalloc", __FILE__, __LINE__, why.text);
         return NULL;
     }
-    if (cuda_check(base, code, "cudaMalloc", __FILE__, __LINE__) != OK)
+    if (code != cudaSuccess) {
+        (void)cuda_check(base, code, "cudaMalloc", __FILE__, __LINE__);
         return NULL;
+    }
     s->scratch = more;
     s->scratch_bytes = rounded;
     return more;

@@ -4,7 +4,8 @@
  * k of an operand (a bias' gradient). Where cuBLASLt has no algorithm for a fused form, or a pointer or leading
  * dimension is not aligned as that form asks, the plain product and kernels of our own do the same: the bias is written
  * into the result first and the product adds to it, so that x is rounded once in both ways. What was decided is kept by
- * shape (gemm_cache.h).
+ * shape (gemm_cache.h). In float32 GELU is always ours: how exactly the library computes it is written nowhere, and
+ * bfloat16 alone forgives it.
  *
  * A fused sum overwrites, so it goes to scratch and is added from there. A sum that cannot be fused is bias_grad's
  * where the operand lies as that reads it, else a product with a vector of ones.
@@ -28,8 +29,6 @@
 #define WIDE_BYTES ((int64_t)sizeof(float))
 #define ELEM_TYPE (KERN_CUDA_BITS == 32 ? CUDA_R_32F : CUDA_R_16BF)
 
-#define FAIL(s, err, call, what) cuda_fail((s), (err), (call), __FILE__, __LINE__, (what))
-
 /* Sums are float32 in both tables. */
 void kern_cuda_f32_add(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);
 
@@ -51,14 +50,20 @@ static uint32_t alignment(const void *p)
     return p == NULL ? 0 : low == 0 || low > 256 ? 256 : (uint32_t)low;
 }
 
+static err_t failed(struct kern_stream *s, const struct kern_gemm *g, err_t err, const char *cause, const char *call,
+                    int line)
+{
+    struct why why;
+    why_set(&why, OK, "%s: a %s product of %lld x %lld x %lld (lda %lld, ldb %lld, ldc %lld)", cause,
+            dtype_name(CUDA_DTYPE), (long long)g->m, (long long)g->n, (long long)g->k, (long long)g->lda,
+            (long long)g->ldb, (long long)g->ldc);
+    return cuda_fail(s, err, call, __FILE__, line, why.text);
+}
+
 static err_t blas_failed(struct kern_stream *s, const struct kern_gemm *g, cublasStatus_t status, const char *call,
                          int line)
 {
-    struct why why;
-    why_set(&why, OK, "%s for a %s product of %lld x %lld x %lld (lda %lld, ldb %lld, ldc %lld)",
-            cublasLtGetStatusString(status), dtype_name(CUDA_DTYPE), (long long)g->m, (long long)g->n, (long long)g->k,
-            (long long)g->lda, (long long)g->ldb, (long long)g->ldc);
-    return cuda_fail(s, ERR_INTERNAL, call, __FILE__, line, why.text);
+    return failed(s, g, ERR_INTERNAL, cublasLtGetStatusString(status), call, line);
 }
 
 /* ---- one product, one epilogue ---- */
@@ -107,7 +112,14 @@ static cublasStatus_t set_pointers(const struct product *p, struct gemm_entry *e
     return status;
 }
 
-/* `workspace` has GEMM_WORKSPACE bytes. */
+/* The heuristics promised what this GPU then refused. */
+static bool was_refused(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+           status == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
+/* `workspace` has GEMM_WORKSPACE bytes. ERR_UNSUPPORTED, without a trace, for a fused form that is refused. */
 static err_t product_run(struct kern_stream *s, const struct product *p, struct gemm_entry *e, void *workspace)
 {
     const struct kern_gemm *g = p->g;
@@ -116,6 +128,10 @@ static err_t product_run(struct kern_stream *s, const struct product *p, struct 
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmul(cuda_dev_of(s)->blaslt, e->desc, &alpha, g->b, e->a, g->a, e->b, &beta, g->c, e->c,
                                 g->c, e->c, &e->algo, workspace, GEMM_WORKSPACE, cuda_stream_of(s)->handle);
+    if (was_refused(status) && p->epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+        e->supported = false;
+        return ERR_UNSUPPORTED;
+    }
     if (status != CUBLAS_STATUS_SUCCESS)
         return blas_failed(s, g, status, "cublasLtMatmul", __LINE__);
     return cuda_check(s, cudaSuccess, "cublasLtMatmul", __FILE__, __LINE__);
@@ -217,7 +233,7 @@ static err_t with_act(struct kern_stream *s, const struct kern_gemm *g)
     } else {
         p.epilogue = CUBLASLT_EPILOGUE_DGELU;
     }
-    bool fits = g->k > 0 && aux_fits(g) && (p.vector ? vector_fits(p.vector) : !g->bias);
+    bool fits = KERN_CUDA_BITS == 16 && g->k > 0 && aux_fits(g) && (p.vector ? vector_fits(p.vector) : !g->bias);
     err_t err = fits ? product_try(s, &p) : ERR_UNSUPPORTED;
     return err == ERR_UNSUPPORTED ? in_steps(s, g) : err;
 }
@@ -396,7 +412,7 @@ static err_t gemm_cut(struct kern_stream *s, const struct kern_gemm *g, char cut
     int64_t half = whole / 2 >= GEMM_CUT_ALIGN ? whole / 2 / GEMM_CUT_ALIGN * GEMM_CUT_ALIGN : whole / 2;
     /* Parts of a sum would be rounded to the result's type, or go through the activation. */
     if (half == 0 || (cut == 'k' && (c_bytes(g) != WIDE_BYTES || g->act != KERN_ACT_NONE)))
-        return blas_failed(s, g, CUBLAS_STATUS_NOT_SUPPORTED, "gemm (an operand spans 2^31 elements)", __LINE__);
+        return failed(s, g, ERR_UNSUPPORTED, "an operand spans 2^31 elements and cannot be cut", "gemm", __LINE__);
     struct kern_gemm first = part_of(g, cut, 0, half), second = part_of(g, cut, half, whole - half);
     err_t err = gemm_any(s, &first);
     return err == OK ? gemm_any(s, &second) : err;
