@@ -259,89 +259,13 @@ static bool none(const struct job *j, bool (*pick)(const struct job_worker *w))
     return true;
 }
 
-int job_gpus(const struct job_spec *spec)
-{
-    bool cuda = spec->run.device == DEVICE_CUDA;
-    return cuda ? gpus_needed((int)spec->parallel.workers, (int)spec->run.workers_per_gpu) : 0;
-}
-
-bool job_take_gpus(struct job *j)
-{
-    int device[CHANNEL_MAX_SLOTS];
-    struct gpus *g = &j->node->gpus;
-    if (!job_gpus(&j->spec))
-        return true;
-    for (int k = 0; k < j->n_workers; k++)
-        device[k] = j->workers[k].device;
-    if (!g->known || !gpus_take(g, j->id, j->n_workers, (int)j->spec.run.workers_per_gpu, device))
-        return false;
-    for (int k = 0; k < j->n_workers; k++)
-        j->workers[k].device = device[k];
-    return true;
-}
-
-void job_place(struct job *j)
-{
-    struct slots *s = &j->node->slots;
-    j->placed = true;
-    if (j->n_workers > s->n_cores)
-        log_warn("more workers than cores, they are not bound job=%" PRIu64 " workers=%d cores=%d", j->id, j->n_workers,
-                 s->n_cores);
-    for (int k = 0; k < j->n_workers; k++)
-        slots_bind(s, j->n_workers, (int)j->spec.run.threads, j->workers[k].cpus);
-}
-
-static void unplace(struct job *j)
-{
-    if (!j->placed)
-        return;
-    j->placed = false;
-    slots_give(&j->node->slots, j->n_workers);
-    gpus_give(&j->node->gpus, j->id);
-    for (int k = 0; k < j->n_workers; k++) {
-        slots_unbind(&j->node->slots, j->workers[k].cpus);
-        j->workers[k].device = -1;
-    }
-}
-
-/* What the job waits for, in its reason; true when there is room for it, and then it has it. */
-static bool take_room(struct job *j)
-{
-    struct slots *s = &j->node->slots;
-    const struct gpus *g = &j->node->gpus;
-    int gpus = job_gpus(&j->spec);
-    if (gpus && !g->known) {
-        snprintf(j->reason, sizeof(j->reason), "waits until it is known which GPUs this node has");
-        return false;
-    }
-    if (gpus > gpus_count(g)) {
-        job_stop(j, END_FAILED, false, "needs %d GPUs, this node has %d%s%s; see `dtctl node`", gpus, gpus_count(g),
-                 gpus_count(g) ? "" : ": ", g->missing);
-        return false;
-    }
-    if (j->node->stopping || !slots_take(s, j->n_workers)) {
-        snprintf(j->reason, sizeof(j->reason),
-                 "waits for %d of this node's %d slots (%d are in use); see `dtctl status`", j->n_workers, s->limit,
-                 s->used);
-        return false;
-    }
-    if (!job_take_gpus(j)) {
-        slots_give(s, j->n_workers);
-        snprintf(j->reason, sizeof(j->reason),
-                 "waits for %d of this node's %d GPUs (%d are in use); see `dtctl status`", gpus, gpus_count(g),
-                 gpus_count(g) - gpus_free(g));
-        return false;
-    }
-    return true;
-}
-
 /* First come, first served: a job that does not fit lets nobody pass. */
 static bool tick_waiting(struct job *j)
 {
     for (const struct job *o = j->node->jobs; o != j; o = o->next)
         if (o->phase.state == PHASE_WAITING && !o->stopping)
             return false;
-    if (!take_room(j))
+    if (!job_take_room(j))
         return j->stopping;
     j->reason[0] = '\0';
     job_place(j);
@@ -557,7 +481,7 @@ static bool tick_quitting(struct job *j)
         job_deadline(j, QUIT_MS);
     if (!job_workers_gone(j) || job_process_running(&j->io.p))
         return false;
-    unplace(j);
+    job_unplace(j);
     metrics_flush(&j->metrics);
     if (sup_release(&j->node->sup, j->id))
         log_error("job not released id=%" PRIu64, j->id);

@@ -185,16 +185,23 @@ void job_stop(struct job *j, enum state_end end, bool save, const char *fmt, ...
 void job_leave(struct job *j);
 void job_deadline(struct job *j, int64_t ms);
 void job_move(struct job *j, enum job_phase to, const char *why);
+/* The step that the job is at. */
+int64_t job_step(const struct job *j);
+/* Its workers have been told to be in j->epoch. */
+bool job_in_epoch(const struct job *j);
+
+/* ---- job_room.c: slots, cores, GPUs ---- */
+
+/* Takes what it needs; false, with what it waits for in its reason, while there is too little. Stops the job when there
+ * will never be enough. */
+bool job_take_room(struct job *j);
 /* GPUs that it takes on this node; 0: it computes on processors. */
 int job_gpus(const struct job_spec *spec);
 /* A GPU for every worker that has none; false when too few are free, or it is not known yet what there is. */
 bool job_take_gpus(struct job *j);
 /* Cores for its workers; the slots have been taken already. */
 void job_place(struct job *j);
-/* The step that the job is at. */
-int64_t job_step(const struct job *j);
-/* Its workers have been told to be in j->epoch. */
-bool job_in_epoch(const struct job *j);
+void job_unplace(struct job *j);
 
 /* ---- job_process.c: starting, ending, attending ---- */
 
