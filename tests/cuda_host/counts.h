@@ -12,25 +12,25 @@ extern "C" {
 #endif
 
 /* X(name, text). Live ones go down again; the others only grow. */
-#define CUDA_HOST_COUNTS(X)                                                     \
-    X(launches, "kernels launched")                                             \
-    X(products, "products queued")                                              \
-    X(copies, "copies and fills queued")                                        \
-    X(collectives, "collectives queued")                                        \
-    X(allocations, "allocations of device or pinned memory")                    \
-    X(live_allocations, "allocations that live")                                \
-    X(streams, "streams made")                                                  \
-    X(live_streams, "streams that live")                                        \
-    X(events, "events made")                                                    \
-    X(live_events, "events that live")                                          \
-    X(live_handles, "handles and descriptors of the products that live")        \
-    X(live_comms, "communicators that live")                                    \
-    X(records, "events recorded")                                               \
-    X(waits, "waits for events")                                                \
-    X(fresh_waits, "waits for events that were never recorded")                 \
-    X(unwaited_events, "events that were recorded and never waited for")        \
-    X(host_syncs, "times that the host waited")                                 \
-    X(pageable_copies, "asynchronous copies of host memory that is not pinned") \
+#define CUDA_HOST_COUNTS(X)                                                             \
+    X(launches, "kernels launched")                                                     \
+    X(products, "products queued")                                                      \
+    X(copies, "copies and fills queued")                                                \
+    X(collectives, "collectives queued")                                                \
+    X(allocations, "allocations of device or pinned memory")                            \
+    X(live_allocations, "allocations that live")                                        \
+    X(streams, "streams made")                                                          \
+    X(live_streams, "streams that live")                                                \
+    X(events, "events made")                                                            \
+    X(live_events, "events that live")                                                  \
+    X(live_handles, "handles and descriptors of the products that live")                \
+    X(live_comms, "communicators that live")                                            \
+    X(records, "events recorded")                                                       \
+    X(waits, "waits for events")                                                        \
+    X(fresh_waits, "waits for events that were never recorded")                         \
+    X(unwaited_events, "events that were recorded more than once and never waited for") \
+    X(host_syncs, "times that the host waited")                                         \
+    X(pageable_copies, "asynchronous copies of host memory that is not pinned")         \
     X(dropped_work, "work that was queued on a stream when it was destroyed")
 
 struct cuda_host_counts {

@@ -278,7 +278,7 @@ void host_event_free(struct CUevent_st *e)
         at = &(*at)->next;
     *at = e->next;
     host_counts.live_events--;
-    host_counts.unwaited_events += e->recorded && !e->waits && !e->timed;
+    host_counts.unwaited_events += e->recorded > 1 && !e->waits && !e->timed;
     free(e);
 }
 

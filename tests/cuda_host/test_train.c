@@ -7,8 +7,22 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#define STEPS 4
-#define SEEDS 4
+#define STEPS 3
+#define BATCH "train.global_batch=5" /* three microbatches: of four ranks one has none */
+
+/* Ranks, and orders of the streams' work that are tried. Sanitizers take their time. */
+static const struct {
+    int workers;
+    uint64_t seeds;
+} layouts[] = {
+#ifdef __SANITIZE_ADDRESS__
+    {2, 2},
+#else
+    {1, 1},
+    {2, 3},
+    {4, 2},
+#endif
+};
 
 static struct parity_model model(const char *yaml, const char *dtype, int workers)
 {
@@ -16,14 +30,18 @@ static struct parity_model model(const char *yaml, const char *dtype, int worker
     char t[40], w[40];
     snprintf(t, sizeof(t), "train.dtype=%s", dtype);
     snprintf(w, sizeof(w), "parallel.workers=%d", workers);
-    parity_model_init(&m, yaml,
-                      (const char *[]){"train.numerics=fast", "run.device=cuda", "run.workers_per_gpu=4", t, w, NULL});
+    parity_model_init(
+        &m, yaml,
+        (const char *[]){"train.numerics=fast", "run.device=cuda", "run.workers_per_gpu=4", BATCH, t, w, NULL});
     return m;
 }
+
+static int over_nccl; /* ranks so far, of runs with NCCL */
 
 static struct train_result *train(const struct parity_model *m, const struct train_options *o, uint64_t seed)
 {
     cuda_host_seed(seed);
+    over_nccl += strcmp(o->comm, "nccl") == 0 && m->job.parallel.workers > 1 ? (int)m->job.parallel.workers : 0;
     struct train_result *r = train_run(m, o);
     if (r->error[0])
         fail_msg("%s", r->error);
@@ -64,7 +82,7 @@ struct bounds {
     double eps, loss, grad, param;
 };
 static const struct bounds f32 = {"float32", 0x1p-24, 4, 8, 400};
-static const struct bounds bf16 = {"bfloat16", 0x1p-9, 1, 2, 4};
+static const struct bounds bf16 = {"bfloat16", 0x1p-9, 1, 2, 20};
 
 static void check_near(const struct parity_model *m, const struct parity_result *truth, const struct train_result *r,
                        const struct bounds *b)
@@ -98,22 +116,22 @@ static void check_nothing_left(void)
     cuda_host_counts_read(&c);
     cuda_host_counts_print(&c, stdout);
     assert_int_equal(c.live_allocations + c.live_streams + c.live_events + c.live_handles + c.live_comms, 0);
-    assert_int_equal(c.unwaited_events, 0);
+    assert_true(c.unwaited_events <= over_nccl); /* where agreeing on a number would begin: nobody did */
     assert_int_equal(c.dropped_work, 0);
 }
 
 static void whole(const char *yaml, const struct bounds *b, const char *comm)
 {
     struct parity_model proof;
-    parity_model_init(&proof, yaml, NULL);
+    parity_model_init(&proof, yaml, (const char *[]){BATCH, NULL});
     struct parity_result *truth = parity_run(&proof, STEPS, NULL);
-    for (int workers = 1; workers <= 4; workers *= 2) {
-        struct parity_model m = model(yaml, b->dtype, workers);
-        const struct train_options o = {.comm = comm, .steps = STEPS};
+    for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++) {
+        struct parity_model m = model(yaml, b->dtype, layouts[i].workers);
+        const struct train_options o = {.comm = comm, .steps = STEPS, .snapshot = 2};
         struct train_result *first = train(&m, &o, 0);
         check_near(&m, truth, first, b);
         check_steady(first);
-        for (uint64_t seed = 1; seed < SEEDS; seed++) {
+        for (uint64_t seed = 1; seed < layouts[i].seeds; seed++) {
             struct train_result *r = train(&m, &o, seed);
             assert_true(train_same_bits(first, r));
             check_steady(r);
@@ -162,10 +180,10 @@ TEST(llama_bfloat16_over_the_host)
 /* One that is waited for at once, and one with two steps queued behind it. */
 TEST(a_snapshot_is_of_its_step)
 {
-    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+    for (uint64_t seed = 0; seed < 2; seed++) {
         struct parity_model m = model(parity_gpt2, "bfloat16", 2);
         const struct train_options now = {.comm = "nccl", .steps = 2, .snapshot = 2, .finish = true};
-        const struct train_options later = {.comm = "nccl", .steps = 4, .snapshot = 2};
+        const struct train_options later = {.comm = "nccl", .steps = 3, .snapshot = 2};
         struct train_result *a = train(&m, &now, seed), *b = train(&m, &later, seed + 100);
         for (int i = 0; i < 2; i++) {
             assert_int_equal(a->arena_bytes[i], b->arena_bytes[i]);
@@ -177,4 +195,155 @@ TEST(a_snapshot_is_of_its_step)
         parity_model_fini(&m);
     }
     check_nothing_left();
+}
+
+/* ---- planted ---- */
+
+/* The `index`-th of the program's operations across streams, in the order of ops. */
+struct plant {
+    bool record; /* a record, else a wait */
+    int index;
+};
+
+/* Some are ordered by others as well, and cannot be missed here: the losses' sum comes before the gradients' on its
+ * stream, and the end of a step, where the host waits, before a snapshot. */
+static bool covered(const struct program *p, const struct op *op, bool record)
+{
+    if (!record)
+        return op->kind == OP_CLIP || op->kind == OP_SNAPSHOT;
+    for (int i = 0; i < p->n_ops; i++)
+        for (int w = 0; w < OP_MAX_WAITS; w++)
+            if (p->ops[i].wait[w] == op->event && !covered(p, &p->ops[i], false))
+                return op->kind == OP_ZERO;
+    return true;
+}
+
+static int *place(struct program *p, const struct plant *plant)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_ops; i++) {
+        struct op *op = &p->ops[i];
+        for (int w = 0; w < (plant->record ? 1 : OP_MAX_WAITS); w++) {
+            int *event = plant->record ? &op->event : &op->wait[w];
+            if (*event >= 0 && !covered(p, op, plant->record) && n++ == plant->index)
+                return event;
+        }
+    }
+    return NULL;
+}
+
+static void take_out(struct engine *e, const void *arg)
+{
+    int *event = place(&e->train, arg);
+    if (event)
+        *event = -1;
+}
+
+static int places(const struct parity_model *m, bool record)
+{
+    struct program p;
+    struct why why;
+    int n = 0;
+    if (plan_compile(&m->job, &m->graph, MODE_TRAIN, 0, &p, &why))
+        fail_msg("%s", why.text);
+    while (place(&p, &(struct plant){record, n}))
+        n++;
+    program_fini(&p);
+    return n;
+}
+
+/* Whether any of a few orders gives other bits than the program as it is. */
+static bool found(const struct parity_model *m, const struct train_result *good, const struct plant *plant)
+{
+    const struct train_options o = {.comm = "nccl", .steps = 3, .snapshot = 2, .plant = take_out, .plant_arg = plant};
+    bool differs = false;
+    for (uint64_t seed = 0; seed < 40 && !differs; seed++) {
+        struct train_result *r = train(m, &o, seed);
+        differs = !train_same_bits(good, r);
+        train_result_free(r);
+    }
+    return differs;
+}
+
+/* Small, so that there is time for all of them. */
+static struct parity_model small(void)
+{
+    struct parity_model m;
+    parity_model_init(&m, parity_gpt2,
+                      (const char *[]){"train.numerics=fast", "run.device=cuda", "parallel.workers=2", "model.dim=8",
+                                       "model.heads=1", "model.layers=1", "model.vocab=16", "train.seq=4",
+                                       "train.global_batch=2", "train.micro_batch=1", "train.dtype=bfloat16", NULL});
+    return m;
+}
+
+static void all_places(bool record)
+{
+    struct parity_model m = small();
+    const struct train_options o = {.comm = "nccl", .steps = 3, .snapshot = 2};
+    struct train_result *good = train(&m, &o, 0);
+    int n = places(&m, record), missed = 0;
+    assert_true(n > 4);
+    for (int i = 0; i < n; i++)
+        if (!found(&m, good, &(struct plant){record, i})) {
+            printf("%s %d of %d: nobody noticed\n", record ? "record" : "wait", i, n);
+            missed++;
+        }
+    printf("%d of %d found\n", n - missed, n);
+    train_result_free(good);
+    parity_model_fini(&m);
+    assert_true(missed == 0);
+}
+
+static void swap_collectives(struct engine *e, const void *arg)
+{
+    struct program *p = &e->train;
+    struct op *first = NULL;
+    if (e->config.rank != 1)
+        return;
+    for (int i = 0; i < p->n_ops; i++) {
+        struct op *op = &p->ops[i];
+        if (op->kind != OP_ALL_REDUCE)
+            continue;
+        if (first) {
+            struct op x = *first;
+            *first = *op;
+            *op = x;
+            return;
+        }
+        first = op;
+    }
+}
+
+/* The stand-in for NCCL ends the process and names both. */
+TEST(collectives_in_another_order_are_named)
+{
+    struct parity_model m = small();
+    const struct train_options o = {.comm = "nccl", .steps = 1, .plant = swap_collectives};
+    int fd[2], status;
+    char text[4096] = "";
+    assert_int_equal(pipe(fd), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        signal(SIGABRT, SIG_DFL);
+        dup2(fd[1], 2);
+        train_run(&m, &o);
+        _exit(0);
+    }
+    close(fd[1]);
+    assert_true(read(fd[0], text, sizeof(text) - 1) > 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status));
+    assert_non_null(strstr(text, "ranks call different collectives"));
+    close(fd[0]);
+    parity_model_fini(&m);
+}
+
+TEST(a_wait_left_out_gives_other_bits)
+{
+    all_places(false);
+}
+
+TEST(a_record_left_out_gives_other_bits)
+{
+    all_places(true);
 }

@@ -110,9 +110,7 @@ static err_t dump(struct engine *e, const int *buffers, double *to)
 static err_t take_snapshot(struct rank *r, struct why *why)
 {
     struct train_result *res = r->team->result;
-    err_t err = snapshot_plan_save(&r->e, &r->snapshot);
-    err = err ? err : dev_host_alloc(r->e.config.dev, r->snapshot.bytes, "arena", &r->arena, why);
-    err = err ? err : snapshot_copy(&r->snapshot, &r->e, r->arena);
+    err_t err = snapshot_copy(&r->snapshot, &r->e, r->arena);
     if (!err && r->team->options->finish)
         err = snapshot_wait(&r->e, why);
     res->arena_bytes[r->rank] = r->snapshot.bytes;
@@ -164,7 +162,7 @@ static err_t run_steps(struct rank *r, struct why *why)
         err = keep_snapshot(r, why);
     double valid = 0;
     if (!err)
-        err = engine_eval(&r->e, &feed, 1000, 1000 + 2 * t->model->job.train.global_batch - 2, &valid, why);
+        err = engine_eval(&r->e, &feed, 1000, 1001 + t->model->job.train.global_batch / 2, &valid, why);
     if (r->rank == 0)
         res->valid = valid;
     return err;
@@ -192,6 +190,8 @@ static err_t open_rank(struct rank *r, struct why *why)
     err = err ? err : comm_open(&cc, &r->comm, why);
     err = err ? err : engine_start(&r->e, r->comm, why);
     err = err ? err : engine_fill_state(&r->e, why);
+    err = err ? err : snapshot_plan_save(&r->e, &r->snapshot);
+    err = err ? err : dev_host_alloc(r->e.config.dev, r->snapshot.bytes, "arena", &r->arena, why);
     if (!err && t->options->plant)
         t->options->plant(&r->e, t->options->plant_arg);
     return err;
@@ -285,5 +285,8 @@ bool train_same_bits(const struct train_result *a, const struct train_result *b)
     size_t bytes = (size_t)a->n_params * sizeof(double);
     if (memcmp(a->loss, b->loss, sizeof(a->loss)) || memcmp(a->norm, b->norm, sizeof(a->norm)) || a->valid != b->valid)
         return false;
+    for (int i = 0; i < TRAIN_MAX_RANKS; i++)
+        if (a->arena[i] && (!b->arena[i] || memcmp(a->arena[i], b->arena[i], a->arena_bytes[i]) != 0))
+            return false;
     return memcmp(a->grad, b->grad, bytes) == 0 && memcmp(a->param, b->param, bytes) == 0;
 }

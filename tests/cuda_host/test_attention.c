@@ -1,0 +1,167 @@
+/* What the case table's random numbers do not show of attention: scores far from zero, numbers that are none, tiles
+ * that are copied in chunks of 16 bytes beside the same that are not. */
+#include "kernels/kernels.h"
+#include "tests/lib/test.h"
+
+#include <math.h>
+
+#define MAX_SEQ 100
+#define MAX_ROW 512
+
+/* A microbatch whose q, k and v lie side by side, with gradients of the same form. */
+struct layer {
+    int64_t seq, heads, kv_heads, head_dim;
+    bool causal;
+    float qkv[MAX_SEQ * MAX_ROW], o[MAX_SEQ * MAX_ROW], d_o[MAX_SEQ * MAX_ROW], d_qkv[MAX_SEQ * MAX_ROW];
+    float lse[8 * MAX_SEQ];
+};
+
+static struct layer near, far;
+
+static int64_t width_of(const struct layer *l)
+{
+    return (l->heads + 2 * l->kv_heads) * l->head_dim;
+}
+
+static void fill(struct layer *l, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, bool causal)
+{
+    *l = (struct layer){.seq = seq, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .causal = causal};
+    assert_true(seq <= MAX_SEQ && width_of(l) <= MAX_ROW && heads <= 8);
+    for (int64_t i = 0; i < seq * width_of(l); i++)
+        l->qkv[i] = (float)((i * 7919 + 13) % 257 - 128) / 64;
+    for (int64_t i = 0; i < seq * heads * head_dim; i++)
+        l->d_o[i] = (float)((i * 104729 + 5) % 251 - 125) / 100;
+}
+
+static struct kern_attention call_of(const struct layer *l, char *qkv, char *o, float *lse, size_t size)
+{
+    size_t q = (size_t)(l->heads * l->head_dim) * size, kv = (size_t)(l->kv_heads * l->head_dim) * size;
+    int64_t row = width_of(l);
+    return (struct kern_attention){.batch = 1,
+                                   .seq = l->seq,
+                                   .heads = l->heads,
+                                   .kv_heads = l->kv_heads,
+                                   .head_dim = l->head_dim,
+                                   .q_stride = row,
+                                   .k_stride = row,
+                                   .v_stride = row,
+                                   .o_stride = l->heads * l->head_dim,
+                                   .causal = l->causal,
+                                   .q = qkv,
+                                   .k = qkv + q,
+                                   .v = qkv + q + kv,
+                                   .o = o,
+                                   .lse = lse};
+}
+
+static void *copied(struct dev *d, struct kern_stream *s, size_t bytes, size_t shift, const void *from)
+{
+    char *p;
+    struct why why;
+    assert_int_equal(dev_alloc(d, bytes + 64, "a test", (void **)&p, &why), OK);
+    if (from)
+        assert_int_equal(dev_copy(s, p + shift, from, bytes), OK);
+    return p;
+}
+
+/* Forward and backward on a float32 table, every array `shift` bytes behind an address that suits all. */
+static void run(struct layer *l, const char *device, const struct kern_ops *k, size_t shift)
+{
+    struct dev *d;
+    struct kern_stream *s;
+    struct why why = {""};
+    size_t qkv = (size_t)(l->seq * width_of(l)) * 4, o = (size_t)(l->seq * l->heads * l->head_dim) * 4;
+    size_t lse = (size_t)(l->seq * l->heads) * 4;
+    if (dev_open(device, 0, &d, &why))
+        fail_msg("%s", why.text);
+    k = k ? k : dev_kernels(d, DT_F32);
+    assert_int_equal(dev_stream_new(d, 1, false, &s, &why), OK);
+    char *p[5] = {copied(d, s, qkv, shift, l->qkv), copied(d, s, o, shift, NULL), copied(d, s, o, shift, l->d_o),
+                  copied(d, s, qkv, shift, NULL), copied(d, s, lse, 0, NULL)};
+    struct kern_attention a = call_of(l, p[0] + shift, p[1] + shift, (float *)(void *)p[4], 4);
+    struct kern_attention at = call_of(l, p[3] + shift, NULL, NULL, 4);
+    struct kern_attention_grad g = {
+        .fwd = a, .d_o = p[2] + shift, .d_q = (void *)at.q, .d_k = (void *)at.k, .d_v = (void *)at.v};
+    assert_int_equal(k->attention(s, &a), OK);
+    assert_int_equal(k->attention_grad(s, &g), OK);
+    assert_int_equal(dev_copy(s, l->o, p[1] + shift, o), OK);
+    assert_int_equal(dev_copy(s, l->d_qkv, p[3] + shift, qkv), OK);
+    assert_int_equal(dev_copy(s, l->lse, p[4], lse), OK);
+    assert_int_equal(dev_stream_sync(s, &why), OK);
+    const size_t bytes[5] = {qkv, o, o, qkv, lse};
+    for (int i = 0; i < 5; i++)
+        dev_free(d, p[i], bytes[i] + 64);
+    dev_stream_free(s);
+    dev_close(d);
+}
+
+static void expect_near(const char *what, int64_t n, const float *got, const float *want, float bound)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabsf(got[i] - want[i]) <= bound * fmaxf(1, fabsf(want[i]))))
+            fail_msg("%s[%lld] is %.9g, wanted %.9g", what, (long long)i, (double)got[i], (double)want[i]);
+}
+
+/* Scores are off by some roundings of the numbers that they are summed from, and weights by as much as scores: `bound`
+ * grows with them. */
+static void expect_oracle(float bound)
+{
+    far = near;
+    run(&near, "cuda", NULL, 0);
+    run(&far, "cpu", kern_find("ref", DT_F32), 0);
+    expect_near("o", near.seq * near.heads * near.head_dim, near.o, far.o, bound);
+    expect_near("lse", near.seq * near.heads, near.lse, far.lse, bound);
+    expect_near("gradient", near.seq * width_of(&near), near.d_qkv, far.d_qkv, bound);
+}
+
+/* Keys that are not there would weigh 2^1000 beside these. */
+TEST(very_negative_scores_have_gradients)
+{
+    for (int causal = 0; causal < 2; causal++) {
+        fill(&near, 21, 2, 1, 8, causal);
+        for (int64_t i = 0; i < near.seq; i++)
+            for (int64_t j = 0; j < 3 * 8; j++)
+                near.qkv[i * width_of(&near) + j] = (j < 16 ? 18.0f : -18.0f) + 0.001f * (float)((i + j) % 7);
+        expect_oracle(2e-3f);
+        assert_true(near.lse[0] < -700);
+    }
+}
+
+TEST(very_large_scores_do_not_overflow)
+{
+    fill(&near, 70, 1, 1, 16, true);
+    for (int64_t i = 0; i < near.seq; i++)
+        for (int64_t j = 0; j < 2 * 16; j++)
+            near.qkv[i * width_of(&near) + j] = 15 + 0.001f * (float)((i * 3 + j) % 5);
+    expect_oracle(2e-3f);
+    assert_true(near.lse[0] > 700);
+}
+
+/* Chunks of 16 bytes and single elements bring the same numbers, so the same bits come out. */
+TEST(bits_do_not_depend_on_how_tiles_are_copied)
+{
+    static const int64_t head_dims[] = {32, 64, 96};
+    for (int i = 0; i < 3; i++) {
+        fill(&near, 83, 2, 1, head_dims[i], i != 1);
+        expect_oracle(2e-5f);
+        far = near;
+        run(&far, "cuda", NULL, 4);
+        assert_memory_equal(near.o, far.o, sizeof(near.o));
+        assert_memory_equal(near.lse, far.lse, sizeof(near.lse));
+        assert_memory_equal(near.d_qkv, far.d_qkv, sizeof(near.d_qkv));
+    }
+}
+
+/* One key that is not a number: every query that sees it says so. */
+TEST(a_nan_is_seen)
+{
+    fill(&near, 75, 1, 1, 16, true);
+    for (int64_t at = 0; at < 75; at += 37) {
+        near.qkv[at * width_of(&near) + 16] = NAN;
+        run(&near, "cuda", NULL, 0);
+        for (int64_t i = at; i < 75; i++)
+            assert_true(isnan(near.o[i * 16]) && isnan(near.lse[i]));
+        assert_true(isnan(near.d_qkv[74 * width_of(&near)]));
+        near.qkv[at * width_of(&near) + 16] = 1;
+    }
+}
