@@ -1,0 +1,355 @@
+/* See collectives.h. Ranks are forked processes, as in production. */
+#include "tests/worker/collectives.h"
+
+#include "tests/lib/test.h"
+
+#include "common/base/clock.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#define COUNT(list) (sizeof(list) / sizeof((list)[0]))
+
+const char *ranks_backend = "shm";
+struct kern_stream *ranks_stream;
+
+int ranks_segment(void)
+{
+    int fd = memfd_create("test-comm", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    return fd;
+}
+
+int ranks_run_one(int fd, uint64_t epoch, int rank, int world, rank_fn fn)
+{
+    struct dev *dev = NULL;
+    if (strcmp(ranks_backend, "staged") == 0 &&
+        (dev_open("cpu", 0, &dev, NULL) || dev_stream_new(dev, 1, true, &ranks_stream, NULL)))
+        return 4;
+    struct comm_config config = {.backend = ranks_backend,
+                                 .fd = fd,
+                                 .dev = dev,
+                                 .rank = rank,
+                                 .world = world,
+                                 .epoch = epoch,
+                                 .shared_bytes = SHARED_BYTES,
+                                 .timeout_ms = 20000};
+    struct comm *c = NULL;
+    struct comm_group *all = NULL;
+    struct why why = {""};
+    int ranks[16];
+    for (int i = 0; i < world; i++)
+        ranks[i] = i;
+    if (comm_open(&config, &c, &why)) {
+        fprintf(stderr, "rank %d: %s\n", rank, why.text);
+        return 2;
+    }
+    int rc = comm_group_new(c, ranks, world, &all) ? 3 : fn(c, all, rank, world);
+    if (rc)
+        comm_abort(c); /* the others must not wait for a rank that has failed */
+    comm_group_free(all);
+    comm_close(c);
+    dev_stream_free(dev ? ranks_stream : NULL);
+    dev_close(dev);
+    return rc;
+}
+
+void ranks_run_forked(int fd, uint64_t epoch, int world, rank_fn fn)
+{
+    pid_t pid[16];
+    int failed = 0;
+    for (int r = 0; r < world; r++) {
+        pid[r] = fork();
+        assert_true(pid[r] >= 0);
+        if (pid[r] == 0)
+            _exit(ranks_run_one(fd, epoch, r, world, fn));
+    }
+    for (int r = 0; r < world; r++) {
+        int status;
+        assert_int_equal(waitpid(pid[r], &status, 0), pid[r]);
+        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    }
+    assert_int_equal(failed, 0);
+}
+
+void ranks_run_worlds(rank_fn fn)
+{
+    for (int world = 1; world <= 5; world++) {
+        int fd = ranks_segment();
+        ranks_run_forked(fd, 1, world, fn);
+        close(fd);
+    }
+}
+
+/* ---- values ---- */
+
+double ranks_value(int rank, int64_t i, enum dtype dtype)
+{
+    int64_t k = (i * 37 + rank * 101) % 1009 - 504;
+    return dtype == DT_F32 ? (double)((float)k / 7.0f) : dtype == DT_F64 ? (double)k / 7.0 : (double)(k * 1001);
+}
+
+static void put(void *x, int64_t i, enum dtype dtype, double v)
+{
+    switch (dtype) {
+    case DT_F32:
+        ((float *)x)[i] = (float)v;
+        break;
+    case DT_F64:
+        ((double *)x)[i] = v;
+        break;
+    case DT_I32:
+        ((int32_t *)x)[i] = (int32_t)v;
+        break;
+    default:
+        ((int64_t *)x)[i] = (int64_t)v;
+        break;
+    }
+}
+
+double ranks_get(const void *x, int64_t i, enum dtype dtype)
+{
+    switch (dtype) {
+    case DT_F32:
+        return (double)((const float *)x)[i];
+    case DT_F64:
+        return ((const double *)x)[i];
+    case DT_I32:
+        return ((const int32_t *)x)[i];
+    default:
+        return (double)((const int64_t *)x)[i];
+    }
+}
+
+/* In the order of the ranks, rounded to the type after each step. */
+double ranks_oracle(const int *ranks, int n, int64_t i, enum dtype dtype, enum reduce_op op)
+{
+    double acc = ranks_value(ranks[0], i, dtype);
+    for (int r = 1; r < n; r++) {
+        double x = ranks_value(ranks[r], i, dtype);
+        acc = op == REDUCE_MIN ? fmin(acc, x) : op == REDUCE_MAX ? fmax(acc, x) : acc + x;
+        acc = dtype == DT_F32 ? (double)(float)acc : acc;
+    }
+    if (op == REDUCE_AVG)
+        acc = dtype == DT_F32 ? (double)((float)acc / (float)n) : dtype == DT_F64 ? acc / n : trunc(acc / n);
+    return acc;
+}
+
+void ranks_fill(void *x, int64_t n, enum dtype dtype, int rank)
+{
+    for (int64_t i = 0; i < n; i++)
+        put(x, i, dtype, ranks_value(rank, i, dtype));
+}
+
+static const enum dtype dtypes[] = {DT_F32, DT_F64, DT_I32, DT_I64};
+static const enum reduce_op ops[] = {REDUCE_SUM, REDUCE_MIN, REDUCE_MAX, REDUCE_AVG};
+static const int64_t sizes[] = {0, 1, 3, 511, 1025, 33000, 100003}; /* tiny, slices with nothing, several blocks */
+const int ranks_everybody[] = {0, 1, 2, 3, 4};
+
+/* ---- all-reduce ---- */
+
+int case_all_reduce(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op, int rank, int world)
+{
+    ranks_fill(x, n, dtype, rank);
+    CHECK(comm_all_reduce(g, ranks_stream, x, n, dtype, op) == OK);
+    for (int64_t i = 0; i < n; i++)
+        CHECK(ranks_get(x, i, dtype) == ranks_oracle(ranks_everybody, world, i, dtype, op));
+    return 0;
+}
+
+int case_all_reduce_everything(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    void *private = malloc(100003 * 8);
+    int rc = private == NULL;
+    for (size_t d = 0; d < COUNT(dtypes); d++)
+        for (size_t o = 0; o < COUNT(ops); o++)
+            for (size_t s = 0; s < COUNT(sizes); s++) {
+                rc = rc ? rc : case_all_reduce(all, private, sizes[s], dtypes[d], ops[o], rank, world);
+                if (!rc && comm_shared(c))
+                    rc = case_all_reduce(all, (char *)comm_shared(c) + 4096, sizes[s], dtypes[d], ops[o], rank, world);
+            }
+    free(private);
+    return rc;
+}
+
+int case_nan(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    (void)c;
+    float x[2000];
+    for (size_t o = 0; o < COUNT(ops); o++) {
+        ranks_fill(x, 2000, DT_F32, rank);
+        if (rank == world - 1)
+            x[1234] = NAN;
+        CHECK(comm_all_reduce(all, ranks_stream, x, 2000, DT_F32, ops[o]) == OK);
+        CHECK(isnan(x[1234]) && !isnan(x[1233]));
+    }
+    return 0;
+}
+
+/* ---- the others ---- */
+
+static int64_t make_counts(int pattern, int world, int64_t *counts)
+{
+    int64_t total = 0;
+    for (int i = 0; i < world; i++) {
+        counts[i] = pattern == 0 ? 1000 : pattern == 1 ? (i * 7919) % 5000 : i == world - 1 ? 70001 : 0;
+        total += counts[i];
+    }
+    return total;
+}
+
+static int gather_case(struct comm *c, struct comm_group *all, int pattern, bool shared, enum dtype dtype, int rank,
+                       int world)
+{
+    int64_t counts[16], total = make_counts(pattern, world, counts), at = 0;
+    void *dst = malloc((size_t)(total + 1) * 8);
+    void *src = shared ? comm_shared(c) : malloc((size_t)(counts[rank] + 1) * 8);
+    CHECK(dst && src);
+    ranks_fill(src, counts[rank], dtype, rank);
+    CHECK(comm_all_gather(all, ranks_stream, src, dst, counts, dtype) == OK);
+    for (int r = 0; r < world; r++)
+        for (int64_t i = 0; i < counts[r]; i++, at++)
+            CHECK(ranks_get(dst, at, dtype) == ranks_value(r, i, dtype));
+    free(dst);
+    if (!shared)
+        free(src);
+    return 0;
+}
+
+int case_gather_everything(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    int rc = 0;
+    for (size_t d = 0; d < COUNT(dtypes); d++)
+        for (int pattern = 0; pattern < 3; pattern++)
+            for (int shared = 0; shared <= (comm_shared(c) != NULL); shared++)
+                rc = rc ? rc : gather_case(c, all, pattern, shared, dtypes[d], rank, world);
+    return rc;
+}
+
+static int scatter_case(struct comm *c, struct comm_group *all, int pattern, bool shared, enum dtype dtype,
+                        enum reduce_op op, int rank, int world)
+{
+    int64_t counts[16], total = make_counts(pattern, world, counts), skip = 0;
+    void *src = shared ? comm_shared(c) : malloc((size_t)(total + 1) * 8);
+    void *dst = malloc((size_t)(counts[rank] + 1) * 8);
+    CHECK(dst && src);
+    for (int r = 0; r < rank; r++)
+        skip += counts[r];
+    ranks_fill(src, total, dtype, rank);
+    CHECK(comm_reduce_scatter(all, ranks_stream, src, dst, counts, dtype, op) == OK);
+    for (int64_t i = 0; i < counts[rank]; i++)
+        CHECK(ranks_get(dst, i, dtype) == ranks_oracle(ranks_everybody, world, skip + i, dtype, op));
+    free(dst);
+    if (!shared)
+        free(src);
+    return 0;
+}
+
+int case_scatter_everything(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    int rc = 0;
+    for (size_t d = 0; d < COUNT(dtypes); d++)
+        for (size_t o = 0; o < COUNT(ops); o++)
+            for (int pattern = 0; pattern < 3; pattern++)
+                for (int shared = 0; shared <= (comm_shared(c) != NULL); shared++)
+                    rc = rc ? rc : scatter_case(c, all, pattern, shared, dtypes[d], ops[o], rank, world);
+    return rc;
+}
+
+int case_broadcast_everything(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    static uint8_t private[400001];
+    const int64_t lengths[] = {0, 1, 4097, 400001};
+    for (size_t l = 0; l < COUNT(lengths); l++)
+        for (int root = 0; root < world; root++)
+            for (int shared = 0; shared <= (comm_shared(c) != NULL); shared++) {
+                uint8_t *x = shared ? comm_shared(c) : private;
+                for (int64_t i = 0; i < lengths[l]; i++)
+                    x[i] = rank == root ? (uint8_t)(i * 31 + root) : 0xee;
+                CHECK(comm_broadcast(all, ranks_stream, x, lengths[l], root) == OK);
+                for (int64_t i = 0; i < lengths[l]; i++)
+                    CHECK(x[i] == (uint8_t)(i * 31 + root));
+            }
+    return 0;
+}
+
+/* Every group of two or more of five ranks; a rank uses those that it belongs to, between collectives of all. */
+int case_groups(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    for (int mask = 1; mask < 1 << world; mask++) {
+        int ranks[5], n = 0;
+        struct comm_group *g;
+        float x[3000];
+        for (int r = 0; r < world; r++)
+            if (mask & 1 << r)
+                ranks[n++] = r;
+        CHECK(comm_group_new(c, ranks, n, &g) == OK);
+        ranks_fill(x, 3000, DT_F32, rank);
+        if (mask & 1 << rank) {
+            CHECK(comm_all_reduce(g, ranks_stream, x, 3000, DT_F32, REDUCE_SUM) == OK);
+            for (int i = 0; i < 3000; i++)
+                CHECK((double)x[i] == ranks_oracle(ranks, n, i, DT_F32, REDUCE_SUM));
+        }
+        comm_group_free(g);
+        if (mask % 7 == 0)
+            CHECK(case_all_reduce(all, x, 3000, DT_F32, REDUCE_MAX, rank, world) == 0);
+    }
+    return 0;
+}
+
+int case_agree(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    int64_t most = rank * 3 - 1, least = 10 - rank, sum = rank + ((int64_t)1 << 40);
+    (void)c;
+    CHECK(comm_agree(all, &most, REDUCE_MAX) == OK && most == (world - 1) * 3 - 1);
+    CHECK(comm_agree(all, &least, REDUCE_MIN) == OK && least == 11 - world);
+    CHECK(comm_agree(all, &sum, REDUCE_SUM) == OK);
+    CHECK(sum == ((int64_t)world << 40) + world * (world - 1) / 2);
+    return 0;
+}
+
+/* ---- ends ---- */
+
+static void *abort_later(void *c)
+{
+    usleep(100000);
+    comm_abort(c);
+    return NULL;
+}
+
+/* The last rank is killed; the others wait for it in a collective until another thread aborts. */
+static int killed_case(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    pthread_t thread;
+    float x[100] = {0};
+    if (rank == world - 1)
+        kill(getpid(), SIGKILL);
+    if (rank == 0)
+        CHECK(pthread_create(&thread, NULL, abort_later, c) == 0);
+    CHECK(comm_all_reduce(all, ranks_stream, x, 100, DT_F32, REDUCE_SUM) == ERR_CANCELED);
+    CHECK(comm_barrier(all) == ERR_CANCELED);
+    if (rank == 0)
+        pthread_join(thread, NULL);
+    return 0;
+}
+
+void ranks_killed(void)
+{
+    int fd = ranks_segment();
+    pid_t pid[4];
+    int64_t start = clock_mono_ms();
+    for (int r = 0; r < 4; r++)
+        if ((pid[r] = fork()) == 0)
+            _exit(ranks_run_one(fd, 1, r, 4, killed_case));
+    for (int r = 0; r < 4; r++) {
+        int status;
+        waitpid(pid[r], &status, 0);
+        assert_true(r == 3 ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    assert_true(clock_mono_ms() - start < 5000);
+    ranks_run_forked(fd, 2, 3, case_all_reduce_everything); /* and the segment serves the next epoch */
+    close(fd);
+}

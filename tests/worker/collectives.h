@@ -1,0 +1,51 @@
+/* Collectives against an oracle that every rank computes for itself: the inputs of all ranks are functions of rank and
+ * index, so no second channel is needed. The backends take the same cases; "staged" runs over the processor as a
+ * device. */
+#ifndef DTD_TESTS_WORKER_COLLECTIVES_H
+#define DTD_TESTS_WORKER_COLLECTIVES_H
+
+#include "worker/comm/comm.h"
+
+#include <stdio.h>
+
+/* What a rank does; 0 when all was right. */
+typedef int (*rank_fn)(struct comm *c, struct comm_group *all, int rank, int world);
+
+#define CHECK(condition)                                                                                \
+    do {                                                                                                \
+        if (!(condition)) {                                                                             \
+            fprintf(stderr, "%s:%d: rank %d of %d: %s\n", __FILE__, __LINE__, rank, world, #condition); \
+            return 1;                                                                                   \
+        }                                                                                               \
+    } while (0)
+
+#define SHARED_BYTES ((size_t)4 << 20) /* of each rank, over shm */
+
+extern const char *ranks_backend;        /* of the case; "shm" */
+extern struct kern_stream *ranks_stream; /* of the rank; NULL for shm */
+extern const int ranks_everybody[5];     /* 0, 1, .. */
+
+int ranks_segment(void);
+int ranks_run_one(int fd, uint64_t epoch, int rank, int world, rank_fn fn);
+void ranks_run_forked(int fd, uint64_t epoch, int world, rank_fn fn);
+void ranks_run_worlds(rank_fn fn); /* of 1 to 5 ranks */
+
+double ranks_value(int rank, int64_t i, enum dtype dtype);
+double ranks_get(const void *x, int64_t i, enum dtype dtype);
+void ranks_fill(void *x, int64_t n, enum dtype dtype, int rank);
+/* The reduction of the ranks' values, in the order of the ranks, rounded to the type after each step. */
+double ranks_oracle(const int *ranks, int n, int64_t i, enum dtype dtype, enum reduce_op op);
+
+int case_all_reduce(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op, int rank, int world);
+int case_all_reduce_everything(struct comm *c, struct comm_group *all, int rank, int world);
+int case_nan(struct comm *c, struct comm_group *all, int rank, int world);
+int case_gather_everything(struct comm *c, struct comm_group *all, int rank, int world);
+int case_scatter_everything(struct comm *c, struct comm_group *all, int rank, int world);
+int case_broadcast_everything(struct comm *c, struct comm_group *all, int rank, int world);
+/* Every group of two or more of five ranks; a rank uses those that it belongs to, between collectives of all. */
+int case_groups(struct comm *c, struct comm_group *all, int rank, int world);
+int case_agree(struct comm *c, struct comm_group *all, int rank, int world);
+/* One of four ranks is killed in a collective, another aborts: nobody hangs, and the segment serves the next epoch. */
+void ranks_killed(void);
+
+#endif
