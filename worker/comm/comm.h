@@ -4,8 +4,10 @@
  *
  * A comm is all ranks of one epoch. Every rank calls the same collectives on a group in the same order. A collective is
  * queued on the stream that it is given and may return before it is done; on host memory it is done when it returns,
- * and the stream may be NULL. It either completes on all ranks or, after comm_abort, this call or the next
- * dev_stream_sync fails: a killed rank hangs nobody. Calls come from one thread per rank, except comm_abort, which any
+ * and the stream may be NULL. It either completes on all ranks or ends after comm_abort: a killed rank hangs nobody. On
+ * the host this call then fails; on a device it or the next dev_stream_sync fails, or what was queued ends without its
+ * result (NCCL), so whoever waits for a stream looks afterwards at the flag that is set before comm_abort
+ * (link_cancel). Every later call is ERR_CANCELED. Calls come from one thread per rank, except comm_abort, which any
  * thread may call. */
 #ifndef DTD_WORKER_COMM_COMM_H
 #define DTD_WORKER_COMM_COMM_H
@@ -70,10 +72,50 @@ NODISCARD err_t comm_all_gather(struct comm_group *g, struct kern_stream *s, con
 NODISCARD err_t comm_reduce_scatter(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
                                     const int64_t *counts, enum dtype dtype, enum reduce_op op);
 NODISCARD err_t comm_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root);
+/* src: what this rank has for each member, send_counts[i] elements for member i, packed in the order of the members.
+ * dst: what the members have for this rank, recv_counts[i] elements from member i, packed alike. Uneven counts and
+ * zeros are normal; recv_counts[i] is member i's send count for this rank: if not, ERR_INVALID there, and the comm is
+ * dead for all. Any dtype. src and dst do not overlap. A src that lies as a whole in comm_shared, at any offset, is
+ * read by its receivers without a copy in between. */
+NODISCARD err_t comm_all_to_all(struct comm_group *g, struct kern_stream *s, const void *src,
+                                const int64_t *send_counts, void *dst, const int64_t *recv_counts, enum dtype dtype);
 /* Returns when all ranks of the group have come, whatever the backend. */
 NODISCARD err_t comm_barrier(struct comm_group *g);
 /* One number of the host, reduced over the group (SUM, MIN, MAX) when the call returns, whatever the backend. */
 NODISCARD err_t comm_agree(struct comm_group *g, int64_t *x, enum reduce_op op);
+
+/* Messages from one member to another: no tags, in order for each pair and direction. What a rank sends to another, and
+ * what that one receives from it, come in the same order and sizes on both, over all groups that have the two; if a
+ * size differs, ERR_INVALID at the receiver, and the comm is dead for all. No bytes are a message too.
+ *
+ * A send is done when src may be written again. That may be before the receiver has come, or only when it has all:
+ * nothing may count on either. A receive is done when dst holds the message. A src in comm_shared is read by the
+ * receiver without a copy in between, and needs its sender no more. Buffers of messages under way do not overlap. */
+NODISCARD err_t comm_send(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to);
+NODISCARD err_t comm_recv(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from);
+/* Both at once, for the step of a ring: all members may be in it together, even if nothing buffers. `to` and `from` may
+ * be one member; both may be this rank itself: a copy of send_bytes = recv_bytes. */
+NODISCARD err_t comm_sendrecv(struct comm_group *g, struct kern_stream *s, const void *src, int64_t send_bytes, int to,
+                              void *dst, int64_t recv_bytes, int from);
+
+/* The same in two halves: a schedule posts a receive early, or a send and goes on, and waits later. At most COMM_POSTS
+ * of a comm are under way at once (ERR_LIMIT: wait for some). Each is waited for exactly once, in any order, in the
+ * group that it was posted in; its buffer is the comm's until then. After comm_wait the message is done in the sense
+ * above, for what is queued on the post's stream later.
+ *
+ * A backend may move messages all the time, on a thread or a device; it is only certain to while their rank is inside
+ * one of the calls of this section. So between post and wait a rank must not enter a collective whose other members
+ * still wait for the message. */
+#define COMM_POSTS 64
+struct comm_post {
+    int slot;
+    uint32_t serial;
+};
+NODISCARD err_t comm_send_post(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to,
+                               struct comm_post *ret);
+NODISCARD err_t comm_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from,
+                               struct comm_post *ret);
+NODISCARD err_t comm_wait(struct comm_group *g, struct comm_post post);
 
 /* Canonical sums. The leaves 0 .. n_leaves-1 are combined along one fixed binary tree: node [lo, hi) = [lo, mid) +
  * [mid, hi), mid = lo + the largest power of two below hi - lo. Each rank holds finished nodes of it (disjoint,
