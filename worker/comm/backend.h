@@ -25,6 +25,23 @@ struct comm_backend {
     err_t (*agree)(struct comm_group *g, int64_t *x, enum reduce_op op);
     err_t (*tree_reduce)(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves,
                          void *out, int64_t n, enum dtype dtype);
+    /* Messages and all-to-all: NULL where a backend has none; comm.c then says so. */
+    err_t (*all_to_all)(struct comm_group *g, struct kern_stream *s, const void *src, const int64_t *send_counts,
+                        void *dst, const int64_t *recv_counts, enum dtype dtype);
+    /* `slot`, below COMM_SLOTS, is free, and stays this message's until its wait; the peer is another rank. */
+    err_t (*send_post)(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int slot);
+    err_t (*recv_post)(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int slot);
+    err_t (*wait)(struct comm_group *g, int slot);
+    /* A message to itself. */
+    err_t (*copy)(struct comm_group *g, struct kern_stream *s, void *dst, const void *src, int64_t bytes);
+};
+
+/* Which messages are under way: comm.c's. A post's serial is that of its slot while it is, 0 means free. Two slots more
+ * than a caller may hold, so that send, recv and sendrecv always have theirs. */
+#define COMM_SLOTS (COMM_POSTS + 2)
+struct comm_slots {
+    uint32_t serial[COMM_SLOTS], last;
+    int n;
 };
 
 struct comm {
@@ -33,6 +50,7 @@ struct comm {
     int64_t bytes_moved;
     struct why why; /* of the first call that failed; "" until then, and where the code says all */
     char note[256]; /* what a person may want to know of how it was made; "" for nothing */
+    struct comm_slots slots;
 };
 
 struct comm_group {
@@ -44,7 +62,7 @@ struct comm_group {
 extern const struct comm_backend comm_backend_shm, comm_backend_staged;
 
 /* What the module of a backend ("dtd-nccl.so") exports: `struct comm_module dtd_nccl_module`. */
-#define COMM_MODULE_ABI 1
+#define COMM_MODULE_ABI 2
 struct comm_module {
     int abi;
     const struct comm_backend *backend;

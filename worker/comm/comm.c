@@ -153,3 +153,142 @@ err_t comm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, 
         return ERR_UNSUPPORTED;
     return g->comm->backend->tree_reduce(g, mine, n_mine, n_leaves, out, n, dtype);
 }
+
+/* ---- all-to-all and messages ---- */
+
+static err_t unsupported(struct comm_group *g, const char *what)
+{
+    struct comm *c = g->comm;
+    return why_set(c->why.text[0] ? NULL : &c->why, ERR_UNSUPPORTED,
+                   "backend \"%s\" has no %s: choose a layout without expert, pipeline and ring parallelism",
+                   c->backend->name, what);
+}
+
+err_t comm_all_to_all(struct comm_group *g, struct kern_stream *s, const void *src, const int64_t *send_counts,
+                      void *dst, const int64_t *recv_counts, enum dtype dtype)
+{
+    assert(g->me >= 0 && send_counts[g->me] == recv_counts[g->me]);
+    if (!g->comm->backend->all_to_all)
+        return unsupported(g, "all-to-all");
+    return g->comm->backend->all_to_all(g, s, src, send_counts, dst, recv_counts, dtype);
+}
+
+static bool is_peer(const struct comm_group *g, int index)
+{
+    return g->me >= 0 && index >= 0 && index < g->n && index != g->me;
+}
+
+/* A slot of the table, of which `most` may be taken. */
+static err_t take_slot(struct comm *c, int most, struct comm_post *ret)
+{
+    struct comm_slots *t = &c->slots;
+    int slot = 0;
+    if (t->n >= most)
+        return ERR_LIMIT;
+    while (t->serial[slot])
+        slot++;
+    t->last += t->last == UINT32_MAX ? 2 : 1; /* never 0 */
+    t->serial[slot] = t->last;
+    t->n++;
+    *ret = (struct comm_post){slot, t->last};
+    return OK;
+}
+
+static void leave_slot(struct comm *c, struct comm_post post)
+{
+    c->slots.serial[post.slot] = 0;
+    c->slots.n--;
+}
+
+static err_t post_send(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int most,
+                       struct comm_post *ret)
+{
+    struct comm *c = g->comm;
+    struct comm_post post;
+    assert(is_peer(g, to) && bytes >= 0);
+    if (!c->backend->send_post)
+        return unsupported(g, "messages");
+    err_t err = take_slot(c, most, &post);
+    if (err)
+        return err;
+    err = c->backend->send_post(g, s, src, bytes, to, post.slot);
+    if (err)
+        leave_slot(c, post);
+    else
+        *ret = post;
+    return err;
+}
+
+static err_t post_recv(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int most,
+                       struct comm_post *ret)
+{
+    struct comm *c = g->comm;
+    struct comm_post post;
+    assert(is_peer(g, from) && bytes >= 0);
+    if (!c->backend->recv_post)
+        return unsupported(g, "messages");
+    err_t err = take_slot(c, most, &post);
+    if (err)
+        return err;
+    err = c->backend->recv_post(g, s, dst, bytes, from, post.slot);
+    if (err)
+        leave_slot(c, post);
+    else
+        *ret = post;
+    return err;
+}
+
+err_t comm_send_post(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to,
+                     struct comm_post *ret)
+{
+    return post_send(g, s, src, bytes, to, COMM_POSTS, ret);
+}
+
+err_t comm_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from,
+                     struct comm_post *ret)
+{
+    return post_recv(g, s, dst, bytes, from, COMM_POSTS, ret);
+}
+
+/* A post is over after its wait, also when that fails: then the comm is dead. */
+err_t comm_wait(struct comm_group *g, struct comm_post post)
+{
+    struct comm *c = g->comm;
+    assert(post.slot >= 0 && post.slot < COMM_SLOTS && post.serial && c->slots.serial[post.slot] == post.serial);
+    err_t err = c->backend->wait(g, post.slot);
+    leave_slot(c, post);
+    return err;
+}
+
+err_t comm_send(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to)
+{
+    struct comm_post post;
+    err_t err = post_send(g, s, src, bytes, to, COMM_SLOTS, &post);
+    return err ? err : comm_wait(g, post);
+}
+
+err_t comm_recv(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from)
+{
+    struct comm_post post;
+    err_t err = post_recv(g, s, dst, bytes, from, COMM_SLOTS, &post);
+    return err ? err : comm_wait(g, post);
+}
+
+err_t comm_sendrecv(struct comm_group *g, struct kern_stream *s, const void *src, int64_t send_bytes, int to, void *dst,
+                    int64_t recv_bytes, int from)
+{
+    struct comm_post out, in;
+    if (!g->comm->backend->send_post)
+        return unsupported(g, "messages");
+    if (to == g->me && from == g->me) {
+        assert(send_bytes == recv_bytes);
+        return g->comm->backend->copy(g, s, dst, src, send_bytes);
+    }
+    err_t err = post_recv(g, s, dst, recv_bytes, from, COMM_SLOTS, &in);
+    if (err)
+        return err;
+    err = post_send(g, s, src, send_bytes, to, COMM_SLOTS, &out);
+    err = err ? err : comm_wait(g, out);
+    err_t last = comm_wait(g, in);
+    return err ? err : last;
+}

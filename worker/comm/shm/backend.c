@@ -25,6 +25,11 @@ const struct comm_backend comm_backend_shm = {
     .barrier = shm_barrier,
     .agree = shm_agree,
     .tree_reduce = shm_tree_reduce,
+    .all_to_all = shm_all_to_all,
+    .send_post = shm_send_post,
+    .recv_post = shm_recv_post,
+    .wait = shm_wait,
+    .copy = shm_copy,
 };
 
 err_t shm_group_new(struct comm *c, const int *ranks, int n, int me, struct comm_group **ret)

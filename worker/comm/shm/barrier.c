@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define YIELDS 4
+
 void shm_futex_wait(_Atomic uint32_t *word, uint32_t seen, int timeout_ms)
 {
     struct timespec t = {timeout_ms / 1000, (long)(timeout_ms % 1000) * 1000000};
@@ -35,19 +37,25 @@ static inline void relax(void)
 #endif
 }
 
+bool shm_idle(const struct shm_comm *s, int turn)
+{
+    if (turn < s->spins)
+        relax();
+    else if (turn < s->spins + YIELDS)
+        sched_yield();
+    else
+        return false;
+    return true;
+}
+
 static bool spin(const struct shm_comm *s, const _Atomic uint32_t *gen, uint32_t seen)
 {
-    for (int i = 0; i < s->spins; i++) {
+    for (int turn = 0;; turn++) {
         if (atomic_load_explicit(gen, memory_order_acquire) != seen)
             return true;
-        relax();
+        if (!shm_idle(s, turn))
+            return false;
     }
-    for (int i = 0; i < 4; i++) {
-        if (atomic_load_explicit(gen, memory_order_acquire) != seen)
-            return true;
-        sched_yield();
-    }
-    return false;
 }
 
 static void sleep_until_moved(struct shm_barrier *b, uint32_t seen)
@@ -85,6 +93,11 @@ void shm_ctl_kill(struct shm_ctl *ctl)
         atomic_fetch_or(&ctl->barrier[i].gen, 1);
         if (atomic_load(&ctl->barrier[i].sleepers) > 0)
             shm_futex_wake(&ctl->barrier[i].gen);
+    }
+    for (int i = 0; i < SHM_MAX_WORLD; i++) {
+        atomic_fetch_or(&ctl->bell[i].rung, 1);
+        if (atomic_load(&ctl->bell[i].asleep))
+            shm_futex_wake(&ctl->bell[i].rung);
     }
 }
 

@@ -59,10 +59,34 @@ static err_t grow_file(int fd, size_t bytes, struct why *why)
     return OK;
 }
 
+/* Chunks of messages: 64 KB, less where so many ranks have lanes that their boxes would pass a gigabyte. */
+static size_t box_bytes(size_t world)
+{
+    size_t bytes = (size_t)64 << 10;
+    while (bytes > SHM_PAGE && world * world * SHM_SLOTS * bytes > (size_t)1 << 30)
+        bytes /= 2;
+    return bytes;
+}
+
+static size_t windows_offset(void)
+{
+    return round_up(sizeof(struct shm_head), SHM_PAGE);
+}
+
+static size_t lanes_offset(size_t world)
+{
+    return windows_offset() + world * sizeof(struct shm_window);
+}
+
+static size_t boxes_offset(size_t world)
+{
+    return lanes_offset(world) + round_up(world * world * sizeof(struct shm_lane), SHM_PAGE);
+}
+
 /* Offset of `rank`'s shared bytes; for rank == world the size of the whole segment. */
 static size_t shared_offset(const struct shm_ctl *ctl, int rank)
 {
-    size_t at = round_up(sizeof(struct shm_head), SHM_PAGE) + ctl->world * sizeof(struct shm_window);
+    size_t world = ctl->world, at = boxes_offset(world) + world * world * SHM_SLOTS * box_bytes(world);
     for (int r = 0; r < rank; r++)
         at += round_up(ctl->member[r].shared_bytes, SHM_PAGE);
     return at;
@@ -137,6 +161,19 @@ static err_t wait_for_all(struct shm_comm *s, const struct comm_config *config, 
     }
 }
 
+/* A rank's own lanes may hold what an earlier epoch left. */
+static void place_parts(struct shm_comm *s, uint8_t *map)
+{
+    const size_t world = (size_t)s->base.world;
+    s->windows = (struct shm_window *)(map + windows_offset());
+    s->lanes = (struct shm_lane *)(map + lanes_offset(world));
+    s->boxes = map + boxes_offset(world);
+    s->box_bytes = box_bytes(world);
+    for (int r = 0; r < s->base.world; r++)
+        s->shared[r] = map + shared_offset(s->ctl, r);
+    memset(s->lanes + (size_t)s->base.rank * world, 0, world * sizeof(struct shm_lane));
+}
+
 /* Maps the whole segment in place of the head, and makes this rank's bytes present and zero. */
 static err_t map_all(struct shm_comm *s, struct why *why)
 {
@@ -156,9 +193,7 @@ static err_t map_all(struct shm_comm *s, struct why *why)
     s->head = map;
     s->map_bytes = bytes;
     s->ctl = &s->head->ctl[slot];
-    s->windows = (struct shm_window *)((uint8_t *)map + round_up(sizeof(struct shm_head), SHM_PAGE));
-    for (int r = 0; r < c->world; r++)
-        s->shared[r] = (uint8_t *)map + shared_offset(s->ctl, r);
+    place_parts(s, map);
     madvise(s->shared[c->rank], s->shared_bytes, MADV_HUGEPAGE); /* a wish; without it pages are small */
     memset(s->shared[c->rank], 0, s->shared_bytes);
     return OK;
@@ -166,7 +201,7 @@ static err_t map_all(struct shm_comm *s, struct why *why)
 
 static err_t enter(struct shm_comm *s, const struct comm_config *config, struct why *why)
 {
-    s->map_bytes = round_up(sizeof(struct shm_head), SHM_PAGE);
+    s->map_bytes = windows_offset();
     err_t err = lock_file(s->fd, why);
     if (err)
         return err;

@@ -1,9 +1,10 @@
 /* The shm backend: all ranks of a node over one memory segment (a memfd that outlives epochs).
  *
- * The segment: a head with one control block per recent epoch, then a window per rank (for private buffers, in blocks),
- * then every rank's shared bytes. Control blocks of 16 consecutive epochs are different memory, so that a rank that
- * still waits in an ended epoch cannot disturb the next one; control lets an epoch start only after the survivors have
- * left the last. */
+ * The segment: a head with one control block per recent epoch, then a window per rank (for private buffers of
+ * collectives, in blocks), then a lane for each ordered pair of ranks (for messages) and the lanes' boxes, then every
+ * rank's shared bytes. Pages that nobody uses are never there, so boxes of pairs that do not talk cost nothing. Control
+ * blocks of 16 consecutive epochs are different memory, so that a rank that still waits in an ended epoch cannot
+ * disturb the next one; control lets an epoch start only after the survivors have left the last. */
 #ifndef DTD_WORKER_COMM_SHM_SHM_H
 #define DTD_WORKER_COMM_SHM_SHM_H
 
@@ -26,6 +27,25 @@ struct shm_barrier {
     _Atomic uint32_t sleepers;
 };
 
+/* What a rank sleeps on while it waits for messages. `rung`: bit 0 says that the epoch is dead, the rest counts. */
+struct shm_bell {
+    _Alignas(64) _Atomic uint32_t rung;
+    _Atomic uint32_t asleep; /* its rank is about to sleep, or does */
+};
+
+/* Messages from one rank to another: a ring of chunks. A chunk lies in the slot's box, or is a whole message in the
+ * sender's shared bytes. */
+#define SHM_SLOTS 4
+struct shm_chunk {
+    uint64_t at, bytes; /* from the start of the segment */
+    uint64_t total;     /* of the message */
+};
+struct shm_lane {
+    _Alignas(64) _Atomic uint32_t filled; /* chunks so far; only the sender changes it */
+    struct shm_chunk chunk[SHM_SLOTS];
+    _Alignas(64) _Atomic uint32_t taken; /* only the receiver changes it */
+};
+
 struct shm_member {
     uint32_t joined;
     uint64_t shared_bytes;
@@ -37,6 +57,7 @@ struct shm_ctl {
     _Atomic uint32_t joined; /* how many; a futex; SHM_DEAD set when the epoch died */
     struct shm_member member[SHM_MAX_WORLD];
     struct shm_barrier barrier[SHM_MAX_GROUPS];
+    struct shm_bell bell[SHM_MAX_WORLD];
 };
 #define SHM_DEAD 0x80000000u
 
@@ -45,12 +66,28 @@ struct shm_head {
     uint64_t latest; /* newest epoch that anybody opened; written last, under the file lock */
     _Alignas(SHM_PAGE) struct shm_ctl ctl[SHM_EPOCHS];
 };
-#define SHM_MAGIC 0x3130306d68735444u /* "DTshm001" */
+#define SHM_MAGIC 0x3230306d68735444u /* "DTshm002" */
 
 /* Two of each, used in turn: block b+2 is written only after everybody has read block b. */
 struct shm_window {
     _Alignas(SHM_PAGE) uint8_t in[2][SHM_BLOCK];
     uint8_t out[2][SHM_BLOCK];
+};
+
+/* A message under way. `through`: all its chunks are in slots, or out of them; a send from shared bytes is done only
+ * when its chunk is taken. */
+struct shm_post {
+    uint8_t *buffer;
+    size_t bytes, at;
+    int peer; /* rank */
+    bool send, shared, through, done;
+    uint32_t last; /* `taken` once the last chunk is */
+};
+
+struct shm_posts {
+    struct shm_post post[COMM_SLOTS];
+    int active[COMM_SLOTS], n_active;      /* not done, in the order of posting */
+    uint32_t pass, busy[2][SHM_MAX_WORLD]; /* [send][peer] == pass: an earlier message is still on its way in there */
 };
 
 struct shm_comm {
@@ -60,12 +97,16 @@ struct shm_comm {
     size_t map_bytes;
     struct shm_ctl *ctl;
     struct shm_window *windows;
+    struct shm_lane *lanes; /* [from * world + to] */
+    uint8_t *boxes;         /* SHM_SLOTS of box_bytes for each lane */
+    size_t box_bytes;
     uint8_t *shared[SHM_MAX_WORLD]; /* of every rank */
     size_t shared_bytes;            /* of this one, rounded up to pages */
     struct comm_group *all;
     void *tree_stack; /* scratch of shm_tree_reduce, made by the first */
     void *tree_nodes;
     size_t tree_cap;
+    struct shm_posts posts;
 };
 
 struct shm_group {
@@ -98,6 +139,9 @@ err_t shm_barrier(struct comm_group *g);
 /* Sleeps until *word != seen, somebody wakes it, or `timeout_ms` passed. Spurious returns are legal. */
 void shm_futex_wait(_Atomic uint32_t *word, uint32_t seen, int timeout_ms);
 void shm_futex_wake(_Atomic uint32_t *word);
+/* A moment's wait for what other ranks do: a pause, or after s->spins turns the processor for somebody else. False when
+ * it is time to sleep. */
+bool shm_idle(const struct shm_comm *s, int turn);
 
 /* dst = src of members 0, 1, .. combined in that order, n elements; AVG divides by the number of sources. dst may be
  * any of the sources. Only elementwise, so that any cut of the range gives the same bits. */
@@ -111,6 +155,12 @@ err_t shm_all_gather(struct comm_group *g, struct kern_stream *stream, const voi
 err_t shm_reduce_scatter(struct comm_group *g, struct kern_stream *stream, const void *src, void *dst,
                          const int64_t *counts, enum dtype dtype, enum reduce_op op);
 err_t shm_broadcast(struct comm_group *g, struct kern_stream *stream, void *x, int64_t bytes, int root);
+err_t shm_all_to_all(struct comm_group *g, struct kern_stream *stream, const void *src, const int64_t *send_counts,
+                     void *dst, const int64_t *recv_counts, enum dtype dtype);
+err_t shm_send_post(struct comm_group *g, struct kern_stream *stream, const void *src, int64_t bytes, int to, int slot);
+err_t shm_recv_post(struct comm_group *g, struct kern_stream *stream, void *dst, int64_t bytes, int from, int slot);
+err_t shm_wait(struct comm_group *g, int slot);
+err_t shm_copy(struct comm_group *g, struct kern_stream *stream, void *dst, const void *src, int64_t bytes);
 err_t shm_agree(struct comm_group *g, int64_t *x, enum reduce_op op);
 err_t shm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves, void *out,
                       int64_t n, enum dtype dtype);

@@ -1,0 +1,182 @@
+/* Messages: each ordered pair of ranks has a lane, a ring of chunks that one writes and the other reads, so that the
+ * copies in and out of a private buffer overlap; a message in the sender's shared bytes is one chunk that is read where
+ * it lies.
+ *
+ * There is no thread of its own: whoever waits for one message moves on all that its rank has posted, in the order of
+ * posting for each lane, so that two ranks that wait for different messages of each other do not wait for ever. A lane
+ * that is full or empty holds up nothing but itself. Who finds nothing to do sleeps on its own bell. It says so
+ * (`asleep`) before it looks for the last time, and who fills or takes a chunk looks for sleepers afterwards: one of
+ * the two sees the other. */
+#include "worker/comm/shm/shm.h"
+
+#include <string.h>
+
+static struct shm_lane *lane_of(const struct shm_comm *s, const struct shm_post *p)
+{
+    size_t from = (size_t)(p->send ? s->base.rank : p->peer), to = (size_t)(p->send ? p->peer : s->base.rank);
+    return &s->lanes[from * (size_t)s->base.world + to];
+}
+
+static void ring(struct shm_comm *s, int rank)
+{
+    struct shm_bell *bell = &s->ctl->bell[rank];
+    if (!atomic_load(&bell->asleep))
+        return;
+    atomic_fetch_add(&bell->rung, 2);
+    shm_futex_wake(&bell->rung);
+}
+
+/* What is not in shared bytes goes through the slot's box. */
+static struct shm_chunk make_chunk(struct shm_comm *s, const struct shm_post *p, const struct shm_lane *lane,
+                                   uint32_t slot)
+{
+    uint8_t *base = (uint8_t *)s->head;
+    if (p->shared)
+        return (struct shm_chunk){(uint64_t)(p->buffer - base), p->bytes, p->bytes};
+    size_t left = p->bytes - p->at, bytes = left < s->box_bytes ? left : s->box_bytes;
+    uint8_t *box = s->boxes + ((size_t)(lane - s->lanes) * SHM_SLOTS + slot) * s->box_bytes;
+    if (bytes > 0)
+        memcpy(box, p->buffer + p->at, bytes);
+    return (struct shm_chunk){(uint64_t)(box - base), bytes, p->bytes};
+}
+
+/* Fills what slots there are. True when something moved. */
+static bool send_some(struct shm_comm *s, struct shm_post *p)
+{
+    struct shm_lane *lane = lane_of(s, p);
+    uint32_t filled = atomic_load_explicit(&lane->filled, memory_order_relaxed);
+    bool moved = false;
+    while (!p->through && filled - atomic_load(&lane->taken) < SHM_SLOTS) {
+        struct shm_chunk *chunk = &lane->chunk[filled % SHM_SLOTS];
+        *chunk = make_chunk(s, p, lane, filled % SHM_SLOTS);
+        p->at += chunk->bytes;
+        p->through = p->at == p->bytes;
+        p->last = ++filled;
+        atomic_store(&lane->filled, filled);
+        ring(s, p->peer);
+        moved = true;
+    }
+    return moved;
+}
+
+static err_t sizes_differ(struct shm_comm *s, const struct shm_post *p, uint64_t total)
+{
+    why_set(s->base.why.text[0] ? NULL : &s->base.why, ERR_INVALID,
+            "rank %d sends a message of %llu bytes where rank %d receives %zu", p->peer, (unsigned long long)total,
+            s->base.rank, p->bytes);
+    shm_abort(&s->base);
+    return ERR_INVALID;
+}
+
+static err_t receive_some(struct shm_comm *s, struct shm_post *p, bool *moved)
+{
+    struct shm_lane *lane = lane_of(s, p);
+    uint32_t taken = atomic_load_explicit(&lane->taken, memory_order_relaxed);
+    while (!p->through && atomic_load(&lane->filled) != taken) {
+        const struct shm_chunk *chunk = &lane->chunk[taken % SHM_SLOTS];
+        const size_t bytes = chunk->bytes;
+        if (chunk->total != p->bytes)
+            return sizes_differ(s, p, chunk->total);
+        if (bytes > 0)
+            memcpy(p->buffer + p->at, (const uint8_t *)s->head + chunk->at, bytes);
+        p->at += bytes;
+        p->through = p->at == p->bytes;
+        s->base.bytes_moved += (int64_t)bytes;
+        atomic_store(&lane->taken, ++taken);
+        ring(s, p->peer);
+        *moved = true;
+    }
+    return OK;
+}
+
+static bool is_done(const struct shm_comm *s, const struct shm_post *p)
+{
+    if (!p->through || !p->send || !p->shared)
+        return p->through;
+    return (int32_t)(atomic_load(&lane_of(s, p)->taken) - p->last) >= 0;
+}
+
+/* One look at all messages under way; each lane's first that is not through yet may move. */
+static err_t progress(struct shm_comm *s, bool *ret_moved)
+{
+    struct shm_posts *t = &s->posts;
+    int kept = 0;
+    err_t err = OK;
+    bool moved = false;
+    t->pass++;
+    for (int i = 0; i < t->n_active; i++) {
+        struct shm_post *p = &t->post[t->active[i]];
+        uint32_t *busy = &t->busy[p->send][p->peer];
+        if (!err && *busy != t->pass && p->send)
+            moved |= send_some(s, p);
+        else if (!err && *busy != t->pass)
+            err = receive_some(s, p, &moved);
+        if (!p->through)
+            *busy = t->pass;
+        p->done = is_done(s, p);
+        moved |= p->done;
+        if (!p->done)
+            t->active[kept++] = t->active[i];
+    }
+    t->n_active = kept;
+    *ret_moved = moved;
+    return err;
+}
+
+static err_t post(struct comm_group *g, const struct shm_post *p, int slot)
+{
+    struct shm_comm *s = shm_of(g);
+    bool moved;
+    if (atomic_load(&s->ctl->bell[s->base.rank].rung) & 1)
+        return ERR_CANCELED;
+    s->posts.post[slot] = *p;
+    s->posts.active[s->posts.n_active++] = slot;
+    return progress(s, &moved);
+}
+
+err_t shm_send_post(struct comm_group *g, struct kern_stream *stream, const void *src, int64_t bytes, int to, int slot)
+{
+    (void)stream;
+    const struct shm_post p = {.buffer = (uint8_t *)src,
+                               .bytes = (size_t)bytes,
+                               .peer = g->ranks[to],
+                               .send = true,
+                               .shared = bytes > 0 && shm_is_shared(g, src, (size_t)bytes)};
+    return post(g, &p, slot);
+}
+
+err_t shm_recv_post(struct comm_group *g, struct kern_stream *stream, void *dst, int64_t bytes, int from, int slot)
+{
+    (void)stream;
+    const struct shm_post p = {.buffer = dst, .bytes = (size_t)bytes, .peer = g->ranks[from]};
+    return post(g, &p, slot);
+}
+
+err_t shm_wait(struct comm_group *g, int slot)
+{
+    struct shm_comm *s = shm_of(g);
+    struct shm_bell *bell = &s->ctl->bell[s->base.rank];
+    const struct shm_post *p = &s->posts.post[slot];
+    err_t err = OK;
+    for (int turn = 0; !err && !p->done; turn++) {
+        bool tired = turn > 0 && !shm_idle(s, turn - 1), moved = false;
+        if (tired)
+            atomic_store(&bell->asleep, 1);
+        uint32_t seen = atomic_load(&bell->rung);
+        err = seen & 1 ? ERR_CANCELED : progress(s, &moved);
+        if (tired && !err && !moved)
+            shm_futex_wait(&bell->rung, seen, 1000);
+        if (tired)
+            atomic_store(&bell->asleep, 0);
+        turn = moved ? -1 : turn;
+    }
+    return err;
+}
+
+err_t shm_copy(struct comm_group *g, struct kern_stream *stream, void *dst, const void *src, int64_t bytes)
+{
+    (void)stream;
+    if (bytes > 0)
+        memmove(dst, src, (size_t)bytes);
+    return atomic_load(&shm_of(g)->ctl->bell[g->comm->rank].rung) & 1 ? ERR_CANCELED : OK;
+}
