@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #ifdef CUDA_HOST
-#include "tests/cuda_host/ptx_host.h"
+#include <ptx_host.h> /* of tests/cuda_host */
 #else
 
 /* Warp. Four 8x8 matrices of 16-bit elements (or 8x4 of 32-bit ones) from shared memory: lane l gives the address of
