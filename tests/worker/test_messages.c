@@ -1,0 +1,503 @@
+/* All-to-all and messages against an oracle that every rank computes for itself: what one rank sends another is a
+ * function of the two, a number and the index. */
+#include "tests/lib/test.h"
+#include "tests/worker/collectives.h"
+
+#include "common/base/clock.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#define COUNT(list) (sizeof(list) / sizeof((list)[0]))
+
+static uint8_t word(int from, int to, int64_t number, int64_t i)
+{
+    uint64_t h = (uint64_t)i * 2654435761u + (uint64_t)number * 977 + (uint64_t)from * 131 + (uint64_t)to * 31;
+    return (uint8_t)(h ^ h >> 17);
+}
+
+static void fill(uint8_t *x, int64_t bytes, int from, int to, int64_t number)
+{
+    for (int64_t i = 0; i < bytes; i++)
+        x[i] = word(from, to, number, i);
+}
+
+static bool is_from(const uint8_t *x, int64_t bytes, int from, int to, int64_t number)
+{
+    for (int64_t i = 0; i < bytes; i++)
+        if (x[i] != word(from, to, number, i))
+            return false;
+    return true;
+}
+
+/* ---- all-to-all ---- */
+
+enum { EVEN, UNEVEN, ONE_PAIR, NOTHING, LARGE, PATTERNS };
+
+/* Elements of 8 bytes from one member to another. */
+static int64_t pair_count(int pattern, int from, int to, int n)
+{
+    switch (pattern) {
+    case EVEN:
+        return 700;
+    case UNEVEN:
+        return (from * 7919 + to * 104729) % 3001 * (from != to + 1);
+    case ONE_PAIR:
+        return from == n - 1 && to == 0 ? 50021 : 0;
+    case LARGE:
+        return 17000 + 4001 * from + 13 * to;
+    default:
+        return 0;
+    }
+}
+
+static int exchange(struct comm_group *g, const int *ranks, int me, int pattern, uint8_t *src, int rank, int world)
+{
+    int64_t out[5], in[5], n_out = 0, n_in = 0;
+    int n = 0;
+    while (n < world && ranks[n] >= 0)
+        n++;
+    for (int i = 0; i < n; i++) {
+        out[i] = pair_count(pattern, me, i, n);
+        in[i] = pair_count(pattern, i, me, n);
+        fill(src + n_out * 8, out[i] * 8, rank, ranks[i], pattern);
+        n_out += out[i];
+        n_in += in[i];
+    }
+    uint8_t *dst = malloc((size_t)n_in * 8 + 1), *at = dst;
+    CHECK(dst);
+    dst[n_in * 8] = 0x5a;
+    CHECK(comm_all_to_all(g, ranks_stream, src, out, dst, in, DT_I64) == OK);
+    for (int i = 0; i < n; at += in[i] * 8, i++)
+        CHECK(is_from(at, in[i] * 8, ranks[i], rank, pattern));
+    CHECK(*at == 0x5a);
+    free(dst);
+    return 0;
+}
+
+/* Over shm some ranks send from shared bytes, at different places, the others from private ones, in all mixtures. */
+static int all_to_all_case(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    uint8_t *private = malloc((size_t)8 << 20);
+    int ranks[5] = {-1, -1, -1, -1, -1};
+    CHECK(private);
+    memcpy(ranks, ranks_everybody, (size_t)world * sizeof(int));
+    for (int pattern = 0; pattern < PATTERNS; pattern++)
+        for (int mixture = 0; mixture < (comm_shared(c) ? 1 << world : 1); mixture++) {
+            bool shared = mixture >> rank & 1;
+            uint8_t *src = shared ? (uint8_t *)comm_shared(c) + 64 * rank : private;
+            if (pattern == LARGE && mixture % 5)
+                continue;
+            CHECK(exchange(all, ranks, rank, pattern, src, rank, world) == 0);
+        }
+    free(private);
+    return 0;
+}
+
+TEST(all_to_all_matches_the_oracle)
+{
+    ranks_run_worlds(all_to_all_case);
+}
+
+static int groups_case(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    uint8_t *src = malloc((size_t)8 << 20), y[2];
+    CHECK(src);
+    for (int mask = 1; mask < 1 << world; mask++) {
+        int ranks[5] = {-1, -1, -1, -1, -1}, n = 0, me = 0;
+        struct comm_group *g;
+        for (int r = 0; r < world; r++)
+            if (mask >> r & 1)
+                me = r < rank ? me + 1 : me, ranks[n++] = r;
+        CHECK(comm_group_new(c, ranks, n, &g) == OK);
+        if (mask >> rank & 1) {
+            CHECK(exchange(g, ranks, me, UNEVEN, src, rank, world) == 0);
+            int next = (me + 1) % n, last = (me + n - 1) % n;
+            fill(src, 2, rank, ranks[next], mask);
+            CHECK(comm_sendrecv(g, ranks_stream, src, 2, next, y, 2, last) == OK);
+            CHECK(is_from(y, 2, ranks[last], rank, mask));
+        }
+        comm_group_free(g);
+    }
+    free(src);
+    return comm_barrier(all);
+}
+
+TEST(all_to_all_and_rings_of_any_group)
+{
+    ranks_run_worlds(groups_case);
+}
+
+/* All ranks have left comm_open: what a case breaks is not theirs. */
+static void all_opened(struct comm_group *all)
+{
+    if (comm_barrier(all))
+        fprintf(stderr, "the first barrier saw what came after it\n"); /* legal: it ended meanwhile */
+}
+
+static int counts_differ(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    int64_t out[5] = {0}, in[5] = {0};
+    static int32_t x[64], y[64];
+    if (world == 1)
+        return 0;
+    all_opened(all);
+    out[1] = rank == 0 ? 5 : 0;
+    in[0] = rank == 1 ? 4 : 0;
+    err_t err = comm_all_to_all(all, ranks_stream, x, out, y, in, DT_I32);
+    CHECK(rank == 1 ? err == ERR_INVALID && strstr(comm_why(c), "20 bytes") : err == OK || err == ERR_CANCELED);
+    CHECK(comm_barrier(all) == ERR_CANCELED);
+    return 0;
+}
+
+TEST(counts_that_differ_end_the_comm)
+{
+    ranks_run_worlds(counts_differ);
+}
+
+/* ---- messages ---- */
+
+static const int64_t sizes[] = {0, 1, 63, 4096, 65535, 65536, 65537, 262144, 262145, 700001};
+#define LONGEST 700001
+
+/* Around the ring, everybody sends first. In shared bytes at odd places too. */
+static int ring_case(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    uint8_t *x = malloc(LONGEST), *y = malloc(LONGEST);
+    int next = (rank + 1) % world, last = (rank + world - 1) % world;
+    CHECK(x && y);
+    for (size_t s = 0; s < COUNT(sizes); s++)
+        for (int mode = 0; mode < (comm_shared(c) ? 3 : 1); mode++) {
+            uint8_t *src = mode ? (uint8_t *)comm_shared(c) + 17 : x;
+            uint8_t *dst = mode == 2 ? (uint8_t *)comm_shared(c) + 800001 : y;
+            fill(src, sizes[s], rank, next, (int64_t)s);
+            memset(dst, 0xee, LONGEST);
+            CHECK(comm_sendrecv(all, ranks_stream, src, sizes[s], next, dst, sizes[s], last) == OK);
+            CHECK(is_from(dst, sizes[s], last, rank, (int64_t)s));
+            memset(src, 0, LONGEST); /* it is ours again */
+        }
+    free(x);
+    free(y);
+    return comm_barrier(all);
+}
+
+TEST(a_ring_step_of_any_length)
+{
+    ranks_run_worlds(ring_case);
+}
+
+/* Lengths on both sides of a pair differ, and what comes back is longer than what a lane holds. */
+static int uneven_ring_case(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    static uint8_t x[900000], y[900000];
+    int next = (rank + 1) % world, last = (rank + world - 1) % world;
+    (void)c;
+    if (world == 1)
+        return 0;
+    int64_t out = rank * 200003, in = last * 200003;
+    for (int round = 0; round < 5; round++) {
+        fill(x, out, rank, next, round);
+        CHECK(comm_sendrecv(all, ranks_stream, x, out, next, y, in, last) == OK);
+        CHECK(is_from(y, in, last, rank, round));
+    }
+    return 0;
+}
+
+TEST(a_ring_of_uneven_parts)
+{
+    ranks_run_worlds(uneven_ring_case);
+}
+
+static int64_t length_of(int from, int to, int number)
+{
+    unsigned part = (unsigned)(number * 7919 + from * 131 + to * 17) % 997;
+    return part * (number % 50 == 0 ? 300 : 1);
+}
+
+/* Rank by rank of the chain, there and back, far more messages than slots. */
+static int chain_case(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    static uint8_t x[400000];
+    (void)c;
+    for (int k = 0; k < 400; k++) {
+        int64_t bytes = length_of(0, 0, k);
+        if (rank > 0)
+            CHECK(comm_recv(all, ranks_stream, x, bytes, rank - 1) == OK && is_from(x, bytes, 0, 0, k));
+        else
+            fill(x, bytes, 0, 0, k);
+        if (rank < world - 1) {
+            CHECK(comm_send(all, ranks_stream, x, bytes, rank + 1) == OK);
+            memset(x, 0, (size_t)bytes);
+        }
+    }
+    return comm_barrier(all);
+}
+
+TEST(messages_come_in_order)
+{
+    ranks_run_worlds(chain_case);
+}
+
+#define DEPTH 5
+
+/* Everybody exchanges with everybody, DEPTH messages under way each way, posted and waited for in another order on
+ * every rank. */
+static int phases_case(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    enum { LENGTH = 90001 };
+    const size_t all_bytes = (size_t)world * DEPTH * LENGTH;
+    uint8_t *x = malloc(all_bytes), *y = malloc(all_bytes);
+    struct comm_post out[5][DEPTH], in[5][DEPTH];
+    CHECK(x && y);
+    for (int round = 0; round < 6; round++) {
+        for (int step = 0; step < world * DEPTH; step++) {
+            int peer = (step + rank + round) % world, k = step / world;
+            size_t at = (size_t)(peer * DEPTH + k) * LENGTH;
+            int64_t bytes = LENGTH - 30000 * (k % 4);
+            bool late = (rank + round) % 2;
+            if (peer == rank)
+                continue;
+            fill(x + at, bytes, rank, peer, round * 100 + k);
+            if (late)
+                CHECK(comm_send_post(all, ranks_stream, x + at, bytes, peer, &out[peer][k]) == OK);
+            CHECK(comm_recv_post(all, ranks_stream, y + at, bytes, peer, &in[peer][k]) == OK);
+            if (!late)
+                CHECK(comm_send_post(all, ranks_stream, x + at, bytes, peer, &out[peer][k]) == OK);
+        }
+        for (int step = world * DEPTH - 1; step >= 0; step--) {
+            int peer = (step * (rank % 2 ? 1 : 3) + round) % world, k = step / world;
+            size_t at = (size_t)(peer * DEPTH + k) * LENGTH;
+            if (world % 3 == 0)
+                peer = (step + rank) % world, at = (size_t)(peer * DEPTH + k) * LENGTH;
+            if (peer == rank)
+                continue;
+            CHECK(comm_wait(all, in[peer][k]) == OK);
+            CHECK(is_from(y + at, LENGTH - 30000 * (k % 4), peer, rank, round * 100 + k));
+            CHECK(comm_wait(all, out[peer][k]) == OK);
+        }
+    }
+    free(x);
+    free(y);
+    (void)c;
+    return comm_barrier(all);
+}
+
+TEST(posts_out_of_phase)
+{
+    ranks_run_worlds(phases_case);
+}
+
+/* Each waits first for what only a later post of its peer brings: rank 0 sends 1 much and posts what 2 needs behind
+ * it; 1 takes from 0 only when it has heard from 2, and 2 speaks only when it has heard from 0. */
+static int crossing_case(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    static uint8_t x[600000];
+    uint8_t y = 0;
+    struct comm_post much, little;
+    (void)c;
+    if (world < 3)
+        return 0;
+    if (rank == 0) {
+        fill(x, sizeof(x), 0, 1, 9);
+        CHECK(comm_send_post(all, ranks_stream, x, sizeof(x), 1, &much) == OK);
+        CHECK(comm_send_post(all, ranks_stream, x, 1, 2, &little) == OK);
+        CHECK(comm_wait(all, much) == OK && comm_wait(all, little) == OK);
+    } else if (rank == 1) {
+        CHECK(comm_recv(all, ranks_stream, &y, 1, 2) == OK && y == word(0, 1, 9, 0));
+        CHECK(comm_recv(all, ranks_stream, x, sizeof(x), 0) == OK && is_from(x, sizeof(x), 0, 1, 9));
+    } else if (rank == 2) {
+        CHECK(comm_recv(all, ranks_stream, &y, 1, 0) == OK);
+        CHECK(comm_send(all, ranks_stream, &y, 1, 1) == OK);
+    }
+    return comm_barrier(all);
+}
+
+TEST(a_full_lane_holds_up_no_other)
+{
+    ranks_run_worlds(crossing_case);
+}
+
+static int limit_case(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    static uint8_t y[COMM_POSTS + 1];
+    struct comm_post post[COMM_POSTS], more;
+    (void)c;
+    if (world != 2)
+        return 0;
+    for (int i = 0; i < COMM_POSTS; i++)
+        CHECK(comm_recv_post(all, ranks_stream, &y[i], 1, 1 - rank, &post[i]) == OK);
+    CHECK(comm_recv_post(all, ranks_stream, &y[COMM_POSTS], 1, 1 - rank, &more) == ERR_LIMIT);
+    CHECK(comm_send_post(all, ranks_stream, &y[COMM_POSTS], 1, 1 - rank, &more) == ERR_LIMIT);
+    for (int i = 0; i < COMM_POSTS; i++) {
+        uint8_t x = (uint8_t)(i + rank);
+        CHECK(comm_send(all, ranks_stream, &x, 1, 1 - rank) == OK);
+    }
+    for (int i = COMM_POSTS - 1; i >= 0; i--)
+        CHECK(comm_wait(all, post[i]) == OK && y[i] == (uint8_t)(i + 1 - rank));
+    CHECK(comm_recv_post(all, ranks_stream, &y[0], 1, 1 - rank, &more) == OK);
+    CHECK(comm_send(all, ranks_stream, &y[1], 1, 1 - rank) == OK);
+    return comm_wait(all, more);
+}
+
+TEST(posts_are_bounded)
+{
+    ranks_run_worlds(limit_case);
+}
+
+static int lengths_differ(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    uint8_t x[64] = {0};
+    if (world == 1)
+        return 0;
+    all_opened(all);
+    if (rank == 0)
+        CHECK(comm_send(all, ranks_stream, x, 20, 1) == OK || comm_barrier(all) == ERR_CANCELED);
+    if (rank == 1)
+        CHECK(comm_recv(all, ranks_stream, x, 21, 0) == ERR_INVALID && strstr(comm_why(c), "of 20 bytes"));
+    CHECK(comm_barrier(all) == ERR_CANCELED);
+    return 0;
+}
+
+TEST(lengths_that_differ_end_the_comm)
+{
+    ranks_run_worlds(lengths_differ);
+}
+
+/* Two communicators' worth of steps: the segment's lanes start empty in the next epoch, whatever the last one left. */
+static int leave_some(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    uint8_t x = 1;
+    struct comm_post post;
+    (void)c;
+    for (int i = 0; i < 3 && rank == 0 && world > 1; i++)
+        CHECK(comm_send_post(all, ranks_stream, &x, 1, 1, &post) == OK);
+    return comm_barrier(all);
+}
+
+TEST(an_epoch_starts_with_empty_lanes)
+{
+    int fd = ranks_segment();
+    for (uint64_t epoch = 1; epoch <= 18; epoch += 2) {
+        ranks_run_forked(fd, epoch, 2 + (int)(epoch % 3), leave_some);
+        ranks_run_forked(fd, epoch + 1, 2 + (int)(epoch % 3), chain_case);
+    }
+    close(fd);
+}
+
+/* What the accounts say: bytes are counted where they are read. */
+static int bytes_case(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    static uint8_t x[100000], y[100000];
+    const int64_t before = comm_bytes_moved(c);
+    if (world < 2)
+        return 0;
+    CHECK(comm_sendrecv(all, ranks_stream, x, 100000, (rank + 1) % world, y, 100000, (rank + world - 1) % world) == OK);
+    CHECK(comm_bytes_moved(c) - before == 100000);
+    int64_t counts[5] = {10, 10, 10, 10, 10};
+    CHECK(comm_all_to_all(all, ranks_stream, x, counts, y, counts, DT_F64) == OK);
+    CHECK(comm_bytes_moved(c) - before == 100000 + 80 * (world - 1));
+    return 0;
+}
+
+TEST(payload_is_counted)
+{
+    ranks_run_worlds(bytes_case);
+}
+
+/* ---- ends ---- */
+
+static void *abort_later(void *c)
+{
+    usleep(100000);
+    comm_abort(c);
+    return NULL;
+}
+
+/* The last rank is killed with messages under way: one waits to receive, one to send more than a lane holds, one in
+ * an all-to-all. */
+static int killed_case(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    static uint8_t x[4 << 20];
+    struct comm_post post;
+    pthread_t thread;
+    int64_t counts[5] = {100, 100, 100, 100, 100};
+    int victim = world - 1;
+    if (rank == victim) {
+        if (comm_send_post(all, ranks_stream, x, 1 << 20, 0, &post) == OK)
+            kill(getpid(), SIGKILL);
+        return 1;
+    }
+    if (rank == 0)
+        CHECK(pthread_create(&thread, NULL, abort_later, c) == 0);
+    err_t err = rank == 0   ? comm_recv(all, ranks_stream, x, 1 << 20, victim)
+                : rank == 1 ? comm_send(all, ranks_stream, x, 1 << 20, victim)
+                            : comm_all_to_all(all, ranks_stream, x, counts, x + 8000, counts, DT_F32);
+    CHECK(err == ERR_CANCELED);
+    CHECK(comm_recv_post(all, ranks_stream, x, 1, victim, &post) == ERR_CANCELED);
+    CHECK(comm_send(all, ranks_stream, x, 1, (rank + 1) % 3) == ERR_CANCELED);
+    CHECK(comm_all_to_all(all, ranks_stream, x, counts, x + 8000, counts, DT_F32) == ERR_CANCELED);
+    if (rank == 0)
+        pthread_join(thread, NULL);
+    return 0;
+}
+
+static void killed(void)
+{
+    int fd = ranks_segment();
+    pid_t pid[4];
+    int64_t start = clock_mono_ms();
+    for (int r = 0; r < 4; r++)
+        if ((pid[r] = fork()) == 0)
+            _exit(ranks_run_one(fd, 1, r, 4, killed_case));
+    for (int r = 0; r < 4; r++) {
+        int status;
+        waitpid(pid[r], &status, 0);
+        assert_true(r == 3 ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    assert_true(clock_mono_ms() - start < 5000);
+    ranks_run_forked(fd, 2, 4, phases_case); /* the segment serves the next epoch */
+    close(fd);
+}
+
+TEST(a_killed_rank_hangs_no_message)
+{
+    killed();
+}
+
+/* ---- ranks as threads, for the thread sanitizer ---- */
+
+struct thread_rank {
+    int fd, rank, rc;
+    rank_fn fn;
+};
+
+static void *thread_main(void *arg)
+{
+    struct thread_rank *t = arg;
+    t->rc = ranks_run_one(t->fd, 1, t->rank, 3, t->fn);
+    return NULL;
+}
+
+static int as_thread(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    int rc = all_to_all_case(c, all, rank, world);
+    rc = rc ? rc : phases_case(c, all, rank, world);
+    return rc ? rc : ring_case(c, all, rank, world);
+}
+
+TEST(ranks_may_be_threads)
+{
+    struct thread_rank t[3];
+    pthread_t thread[3];
+    int fd = ranks_segment();
+    for (int r = 0; r < 3; r++) {
+        t[r] = (struct thread_rank){fd, r, 0, as_thread};
+        assert_int_equal(pthread_create(&thread[r], NULL, thread_main, &t[r]), 0);
+    }
+    for (int r = 0; r < 3; r++) {
+        pthread_join(thread[r], NULL);
+        assert_int_equal(t[r].rc, 0);
+    }
+    close(fd);
+}
