@@ -1,0 +1,586 @@
+/* Schedules: bubbles and live activations against the formulas, every small schedule checked, faults planted and
+ * refused, text there and back. Closed formulas: GPipe 1811.06965, 1F1B and interleaved 2104.04473, ZB-H1 2401.10241.
+ */
+#include "common/plan/schedule.h"
+#include "tests/lib/example.h"
+
+#include <math.h>
+
+#define MAX_P 8
+#define MAX_V 4
+#define MAX_M 17
+
+static struct schedule built(enum schedule_kind kind, int p, int v, int m)
+{
+    struct schedule s;
+    struct why why = {""};
+    if (schedule_build(kind, p, v, m, &s, &why))
+        fail_msg("%s p %d v %d m %d: %s", schedule_name(kind), p, v, m, why.text);
+    return s;
+}
+
+static struct schedule_times timed(const struct schedule *s, const struct schedule_cost *cost)
+{
+    struct schedule_times t;
+    assert_ok(schedule_simulate(s, cost, &t, NULL));
+    return t;
+}
+
+static int max_chunks(enum schedule_kind kind)
+{
+    return kind == SCHEDULE_INTERLEAVED ? MAX_V : 1;
+}
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Forward, inputs, weights of a whole rank's layers; a chunk has 1/v of them. */
+static struct schedule_cost costs(double f, double b, double w, int v)
+{
+    return (struct schedule_cost){.seconds = {f / v, (b + w) / v, b / v, w / v}, .last_scale = 1};
+}
+
+static double closed_bubble(enum schedule_kind kind, int p, int v, double f, double b, double w)
+{
+    return (p - 1) * (kind == SCHEDULE_ZB_H1 ? f + b - w : (f + b + w) / v);
+}
+
+static bool formula_holds(enum schedule_kind kind, int p, int v, int m)
+{
+    if (kind == SCHEDULE_INTERLEAVED && v > 1)
+        return m % p == 0;
+    return kind != SCHEDULE_ZB_H1 || m >= p;
+}
+
+static void assert_bubble(enum schedule_kind kind, int p, int v, int m, const double fbw[3])
+{
+    double f = fbw[0], b = fbw[1], w = fbw[2], want = closed_bubble(kind, p, v, f, b, w);
+    struct schedule s = built(kind, p, v, m);
+    struct schedule_cost cost = costs(f, b, w, v);
+    struct schedule_times t = timed(&s, &cost);
+    double got = t.makespan - m * (f + b + w);
+    if (fabs(got - want) > 1e-9 * t.makespan)
+        fail_msg("%s p %d v %d m %d, costs %g %g %g: bubble %.12g, not %.12g", schedule_name(kind), p, v, m, f, b, w,
+                 got, want);
+    for (int r = 0; r < p; r++) {
+        assert_true(fabs(t.ranks[r].bubble - want) <= 1e-9 * t.makespan);
+        assert_true(fabs(t.ranks[r].busy - m * (f + b + w)) <= 1e-9 * t.makespan);
+    }
+    schedule_times_fini(&t);
+    schedule_fini(&s);
+}
+
+TEST(bubbles_are_the_formulas)
+{
+    /* Also where parts of a backward differ; ZB-H1's formula wants weights no dearer than inputs and forwards. */
+    static const double parts[][3] = {{1, 1, 1}, {1, 1.25, 1}, {2, 3, 1.5}, {1, 2, 0.5}};
+    int cells = 0;
+    for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
+        for (int p = 2; p <= 8; p *= 2)
+            for (int v = 1; v <= max_chunks((enum schedule_kind)kind); v++)
+                for (int m = 1; m <= 33; m++)
+                    for (size_t i = 0; i < 4 && formula_holds((enum schedule_kind)kind, p, v, m); i++, cells++)
+                        assert_bubble((enum schedule_kind)kind, p, v, m, parts[i]);
+    printf("%d bubbles\n", cells);
+}
+
+/* The most (chunk, microbatch) live on a rank. Where the ranks do not divide the microbatches an interleaved schedule
+ * has at most those of the next multiple. */
+static int closed_peak(enum schedule_kind kind, int p, int v, int m, int rank)
+{
+    if (kind == SCHEDULE_GPIPE)
+        return m;
+    if (kind == SCHEDULE_ZB_H1)
+        return least(p, m);
+    return v == 1 ? least(p - rank, m) : least(2 * (p - rank - 1) + (v - 1) * p + 1, v * m);
+}
+
+static bool peak_is_exact(enum schedule_kind kind, int p, int v, int m)
+{
+    return kind != SCHEDULE_INTERLEAVED || v == 1 || m % p == 0;
+}
+
+static void assert_peaks(enum schedule_kind kind, int p, int v, int m)
+{
+    struct schedule s = built(kind, p, v, m);
+    struct why why = {""};
+    int peaks[MAX_P];
+    if (schedule_check(&s, peaks, &why))
+        fail_msg("%s p %d v %d m %d: %s", schedule_name(kind), p, v, m, why.text);
+    for (int r = 0; r < p; r++) {
+        int want = closed_peak(kind, p, v, m, r);
+        if (peaks[r] > want || (peak_is_exact(kind, p, v, m) && peaks[r] < want))
+            fail_msg("%s p %d v %d m %d: rank %d has %d live, not %d", schedule_name(kind), p, v, m, r, peaks[r], want);
+    }
+    schedule_fini(&s);
+}
+
+TEST(small_schedules_pass_the_check_with_the_peaks_of_the_formulas)
+{
+    int n = 0;
+    for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
+        for (int p = 1; p <= MAX_P; p++)
+            for (int v = 1; v <= max_chunks((enum schedule_kind)kind); v++)
+                for (int m = 1; m <= MAX_M; m++, n++)
+                    assert_peaks((enum schedule_kind)kind, p, v, m);
+    printf("%d schedules\n", n);
+    assert_int_equal(n, MAX_P * MAX_M * (3 + MAX_V));
+}
+
+/* Memory of ZB-H1 is within that of the fullest rank of 1F1B, as its authors say; a forward waits for weights only when
+ * there is no room. */
+TEST(zero_bubble_keeps_within_1f1b)
+{
+    for (int p = 1; p <= MAX_P; p++)
+        for (int m = 1; m <= MAX_M; m++) {
+            int zero[MAX_P], plain[MAX_P];
+            struct schedule a = built(SCHEDULE_ZB_H1, p, 1, m), b = built(SCHEDULE_1F1B, p, 1, m);
+            assert_ok(schedule_check(&a, zero, NULL));
+            assert_ok(schedule_check(&b, plain, NULL));
+            for (int r = 0; r < p; r++)
+                assert_true(zero[r] <= plain[0]);
+            struct schedule_cost cost = costs(1, 1, 1, 1);
+            struct schedule_times fast = timed(&a, &cost), slow = timed(&b, &cost);
+            assert_true(p == 1 || m == 1 ? fast.makespan <= slow.makespan : fast.makespan < slow.makespan);
+            schedule_times_fini(&fast);
+            schedule_times_fini(&slow);
+            schedule_fini(&a);
+            schedule_fini(&b);
+        }
+}
+
+/* Without a remainder the step is never longer than that of the next multiple, and more chunks never lose to one where
+ * the formula holds. */
+TEST(a_remainder_is_never_dearer_than_the_next_multiple)
+{
+    for (int p = 2; p <= MAX_P; p++)
+        for (int v = 2; v <= MAX_V; v++)
+            for (int m = 1; m <= 3 * p; m++) {
+                struct schedule s = built(SCHEDULE_INTERLEAVED, p, v, m);
+                struct schedule whole = built(SCHEDULE_INTERLEAVED, p, v, (m + p - 1) / p * p);
+                struct schedule_cost cost = costs(1, 1, 1, v);
+                struct schedule_times a = timed(&s, &cost), b = timed(&whole, &cost);
+                assert_true(a.makespan <= b.makespan + 1e-9);
+                schedule_times_fini(&a);
+                schedule_times_fini(&b);
+                schedule_fini(&s);
+                schedule_fini(&whole);
+            }
+}
+
+/* The definition, slot by slot: no earlier than anything it needs, and exactly when the last of it is there. */
+static void assert_spans(const struct schedule *s, const struct schedule_cost *cost, const struct schedule_times *t)
+{
+    for (int r = 0; r < s->ranks; r++)
+        for (int i = 0; i < s->rows[r].n; i++) {
+            const struct slot *x = &s->rows[r].slots[i];
+            struct schedule_work from;
+            double start = i ? t->ranks[r].spans[i - 1].end : 0;
+            if (schedule_source(s, r, x, &from))
+                for (int j = 0; j < s->rows[from.rank].n; j++)
+                    if (schedule_is(&s->rows[from.rank].slots[j], &from))
+                        start = fmax(start, t->ranks[from.rank].spans[j].end + (from.rank == r ? 0 : cost->latency));
+            double scale = x->micro == s->micros - 1 ? cost->last_scale : 1;
+            assert_true(fabs(t->ranks[r].spans[i].start - start) < 1e-9);
+            assert_true(fabs(t->ranks[r].spans[i].end - start - scale * cost->seconds[x->kind]) < 1e-9);
+        }
+}
+
+TEST(times_are_the_earliest)
+{
+    const struct schedule_cost cost = {{1, 2.5, 1.25, 1}, 0.125, 0.5};
+    for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
+        for (int p = 1; p <= 5; p++)
+            for (int v = 1; v <= least(2, max_chunks((enum schedule_kind)kind)); v++)
+                for (int m = 1; m <= 7; m++) {
+                    struct schedule s = built((enum schedule_kind)kind, p, v, m);
+                    struct schedule_times t = timed(&s, &cost);
+                    assert_spans(&s, &cost, &t);
+                    schedule_times_fini(&t);
+                    schedule_fini(&s);
+                }
+}
+
+/* One microbatch goes down the pipe and back: 2 (p - 1) transfers, and on one rank none. */
+TEST(latency_is_paid_between_ranks_only)
+{
+    const struct schedule_cost cost = {{1, 2, 1, 1}, 0.25, 0.5};
+    struct schedule s = built(SCHEDULE_1F1B, 4, 1, 1);
+    struct schedule_times t = timed(&s, &cost);
+    assert_true(fabs(t.makespan - (4 * 1.5 + 6 * 0.25)) < 1e-12);
+    schedule_times_fini(&t);
+    schedule_fini(&s);
+    s = built(SCHEDULE_INTERLEAVED, 1, 3, 2);
+    t = timed(&s, &cost);
+    assert_true(fabs(t.makespan - 3 * (3 + 1.5)) < 1e-12);
+    assert_true(t.ranks[0].bubble < 1e-12);
+    schedule_times_fini(&t);
+    schedule_fini(&s);
+}
+
+/* ---- sends and receives ---- */
+
+TEST(a_receive_is_behind_its_send_and_before_its_use)
+{
+    for (int v = 1; v <= 3; v++) {
+        struct schedule s = built(SCHEDULE_INTERLEAVED, 4, v, 10);
+        struct schedule_posts p;
+        assert_ok(schedule_posts_init(&p, &s, NULL));
+        for (int r = 0; r < s.ranks; r++) {
+            int received = 0;
+            for (int i = 0; i < s.rows[r].n; i++) {
+                struct schedule_work from;
+                bool takes = schedule_source(&s, r, &s.rows[r].slots[i], &from);
+                assert_true(p.ranks[r].receive[i] <= i);
+                assert_int_equal(p.ranks[r].receive[i] >= 0, takes);
+                received += takes;
+            }
+            assert_in_range(p.ranks[r].held, 1, received);
+        }
+        assert_ok(schedule_posts_check(&p, &s, NULL));
+        schedule_posts_fini(&p);
+        schedule_fini(&s);
+    }
+}
+
+/* Three ranks: the middle one has microbatch 2 from above and microbatch 0's gradient from below at once. */
+TEST(values_that_wait_are_counted)
+{
+    static const int held[] = {1, 2, 1};
+    struct schedule s = built(SCHEDULE_1F1B, 3, 1, 4);
+    struct schedule_posts p;
+    assert_ok(schedule_posts_init(&p, &s, NULL));
+    for (int r = 0; r < 3; r++)
+        assert_int_equal(p.ranks[r].held, held[r]);
+    assert_int_equal(p.ranks[1].receive[3], 2); /* F0.2, before B0.0 */
+    schedule_posts_fini(&p);
+    schedule_fini(&s);
+}
+
+/* A receive right before the use, where the sender waits for it, stops an interleaved pipeline for good: two ranks give
+ * each other gradients that neither takes yet. */
+TEST(late_receives_are_refused)
+{
+    struct schedule s = built(SCHEDULE_INTERLEAVED, 2, 2, 4);
+    struct schedule_posts p;
+    struct why why;
+    assert_ok(schedule_posts_init(&p, &s, NULL));
+    for (int r = 0; r < s.ranks; r++)
+        for (int i = 0; i < s.rows[r].n; i++)
+            if (p.ranks[r].receive[i] >= 0)
+                p.ranks[r].receive[i] = i;
+    assert_err(ERR_INVALID, schedule_posts_check(&p, &s, &why));
+    assert_string_equal(why.text,
+                        "rank 0, slot 5: backward of chunk 1 on microbatch 0 waits for ever for its output to "
+                        "be received");
+    schedule_posts_fini(&p);
+    schedule_fini(&s);
+}
+
+/* ---- faults ---- */
+
+static void assert_refused(struct schedule *s, const char *want)
+{
+    struct why why = {""};
+    err_t err = schedule_check(s, NULL, &why);
+    if (err != ERR_INVALID || !strstr(why.text, want))
+        fail_msg("%s: '%s', where '%s' was wanted", err_name(err), why.text, want);
+    schedule_fini(s);
+}
+
+static void swap_slots(struct schedule *s, int rank, int i, int j)
+{
+    struct slot t = s->rows[rank].slots[i];
+    s->rows[rank].slots[i] = s->rows[rank].slots[j];
+    s->rows[rank].slots[j] = t;
+}
+
+TEST(swapped_slots)
+{
+    struct schedule s = built(SCHEDULE_1F1B, 2, 1, 3);
+    swap_slots(&s, 1, 2, 3);
+    assert_refused(&s, "rank 1, slot 2: backward of chunk 0 on microbatch 1: its forward is not before it");
+    s = built(SCHEDULE_ZB_H1, 2, 1, 2);
+    swap_slots(&s, 0, 2, 3);
+    assert_refused(&s,
+                   "rank 0, slot 2: backward for weights of chunk 0 on microbatch 0: its backward for inputs is not "
+                   "before it");
+}
+
+TEST(missing_work)
+{
+    struct schedule s = built(SCHEDULE_ZB_H1, 2, 1, 3);
+    s.rows[1].n--;
+    assert_refused(&s, "rank 1, slot 8: backward for weights of chunk 0 on microbatch 2: the row ends without it");
+    s = built(SCHEDULE_GPIPE, 3, 1, 4);
+    s.rows[2].n--;
+    assert_refused(&s, "rank 2, slot 7: backward of chunk 0 on microbatch 3: the row ends without it");
+    s = built(SCHEDULE_INTERLEAVED, 2, 2, 2);
+    s.rows[0].n = 0;
+    assert_refused(&s, "rank 0, slot 0: forward of chunk 0 on microbatch 0: the row ends without it");
+}
+
+TEST(work_done_twice)
+{
+    struct schedule s = built(SCHEDULE_GPIPE, 2, 1, 3);
+    s.rows[0].slots[2].micro = 1;
+    assert_refused(&s, "rank 0, slot 2: forward of chunk 0 on microbatch 1: slot 1 is the same already");
+    s = built(SCHEDULE_ZB_H1, 1, 1, 2);
+    s.rows[0].slots[5].micro = 0;
+    assert_refused(&s, "rank 0, slot 5: backward for weights of chunk 0 on microbatch 0: slot 2 is the same already");
+}
+
+TEST(whole_and_split_backward)
+{
+    struct schedule s = built(SCHEDULE_ZB_H1, 1, 1, 1);
+    s.rows[0].slots[2].kind = SLOT_BACKWARD;
+    assert_refused(&s,
+                   "rank 0, slot 2: backward of chunk 0 on microbatch 0: a backward for inputs is before it already");
+    s = built(SCHEDULE_ZB_H1, 1, 1, 1);
+    s.rows[0].slots[1].kind = SLOT_BACKWARD;
+    s.rows[0].slots[2].kind = SLOT_INPUT;
+    assert_refused(&s, "rank 0, slot 2: backward for inputs of chunk 0 on microbatch 0: a whole backward is before");
+}
+
+TEST(work_that_is_not_there)
+{
+    struct schedule s = built(SCHEDULE_GPIPE, 2, 1, 3);
+    s.rows[1].slots[1].micro = 3;
+    assert_refused(&s, "rank 1, slot 1: forward of chunk 0 on microbatch 3: there is no such microbatch");
+    s = built(SCHEDULE_GPIPE, 2, 1, 3);
+    s.rows[1].slots[4].chunk = -1;
+    assert_refused(&s, "rank 1, slot 4: backward of chunk -1 on microbatch 1: there is no such chunk");
+    s = built(SCHEDULE_GPIPE, 2, 1, 3);
+    s.rows[0].slots[0].kind = SLOT_KIND_COUNT;
+    assert_refused(&s, "rank 0, slot 0: ? of chunk 0 on microbatch 0: there is no such kind");
+}
+
+/* Rank 0 wants microbatch 0's gradient before it makes microbatch 1, which rank 1 wants first. */
+TEST(a_circle_of_waits)
+{
+    static const char text[] = "F0.0,B0.0,F0.1,B0.1\nF0.1,B0.1,F0.0,B0.0\n";
+    struct schedule s;
+    assert_ok(schedule_read_csv(text, strlen(text), "circle.csv", &s, NULL));
+    assert_refused(&s,
+                   "the ranks wait for each other: rank 0, slot 1: backward of chunk 0 on microbatch 0 waits for its "
+                   "input from rank 1; rank 1, slot 0: forward of chunk 0 on microbatch 1 waits for its input from "
+                   "rank 0");
+    /* On one rank: the second chunk before the first. */
+    static const char own[] = "F1.0,F0.0,B1.0,B0.0\n";
+    assert_ok(schedule_read_csv(own, strlen(own), "own.csv", &s, NULL));
+    assert_refused(&s, "rank 0, slot 0: forward of chunk 1 on microbatch 0 waits for its input from rank 0");
+}
+
+/* Every swap of two neighbours is refused, or leaves a schedule that runs in the same or another time. */
+TEST(swaps_are_refused_or_run)
+{
+    int refused = 0, legal = 0;
+    struct schedule s = built(SCHEDULE_INTERLEAVED, 3, 2, 6);
+    const struct schedule_cost cost = {{1, 2, 1, 1}, 0, 1};
+    for (int r = 0; r < s.ranks; r++)
+        for (int i = 0; i + 1 < s.rows[r].n; i++) {
+            struct schedule_times t;
+            struct why why = {""};
+            swap_slots(&s, r, i, i + 1);
+            err_t err = schedule_check(&s, NULL, &why);
+            refused += err != OK;
+            legal += !err;
+            assert_true(!err || strstr(why.text, "rank "));
+            if (!err) {
+                assert_ok(schedule_simulate(&s, &cost, &t, &why));
+                schedule_times_fini(&t);
+            }
+            swap_slots(&s, r, i, i + 1);
+        }
+    assert_true(refused > 5 && legal > 5);
+    schedule_fini(&s);
+}
+
+/* Times of a schedule whose source is nowhere. */
+TEST(times_of_unchecked_schedules)
+{
+    static const char text[] = "F0.1,B0.1\nF0.0,B0.0\n";
+    const struct schedule_cost cost = {{1, 2, 1, 1}, 0, 1};
+    struct schedule s;
+    struct schedule_times t;
+    struct why why;
+    assert_ok(schedule_read_csv(text, strlen(text), "x.csv", &s, NULL));
+    assert_err(ERR_INVALID, schedule_simulate(&s, &cost, &t, &why));
+    s.rows[0].slots[0].micro = 7;
+    assert_err(ERR_INVALID, schedule_simulate(&s, &cost, &t, &why));
+    assert_non_null(strstr(why.text, "rank 0, slot 0"));
+    schedule_fini(&s);
+}
+
+/* ---- what is asked ---- */
+
+TEST(sizes_that_are_not_legal)
+{
+    static const struct {
+        enum schedule_kind kind;
+        int p, v, m;
+        const char *want;
+    } rows[] = {
+        {SCHEDULE_1F1B, 0, 1, 4, "there must be 1 to 1024; the nearest legal number is 1"},
+        {SCHEDULE_1F1B, 1025, 1, 4, "the nearest legal number is 1024"},
+        {SCHEDULE_INTERLEAVED, 2, 65, 4, "65 chunks per rank cannot be: there must be 1 to 64"},
+        {SCHEDULE_INTERLEAVED, 2, -1, 4, "the nearest legal number is 1"},
+        {SCHEDULE_GPIPE, 2, 1, 0, "0 microbatches cannot be"},
+        {SCHEDULE_GPIPE, 2, 1, 65537, "the nearest legal number is 65536"},
+        {SCHEDULE_GPIPE, 1024, 1, 1025, "the nearest legal number of microbatches is 1024"},
+        {SCHEDULE_ZB_H1, 2, 2, 4, "schedule zb-h1 has one chunk per rank, not 2; the nearest legal choice is 1, or "},
+        {SCHEDULE_KIND_COUNT, 2, 1, 4, "there is no schedule number 4"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct schedule s;
+        struct why why = {""};
+        assert_err(ERR_INVALID, schedule_build(rows[i].kind, rows[i].p, rows[i].v, rows[i].m, &s, &why));
+        if (!strstr(why.text, rows[i].want))
+            fail_msg("'%s', where '%s' was wanted", why.text, rows[i].want);
+    }
+}
+
+TEST(the_largest_are_built)
+{
+    struct schedule s = built(SCHEDULE_1F1B, 1024, 1, 1024);
+    assert_ok(schedule_check(&s, NULL, NULL));
+    schedule_fini(&s);
+    s = built(SCHEDULE_INTERLEAVED, 16, 64, 1024);
+    assert_ok(schedule_check(&s, NULL, NULL));
+    schedule_fini(&s);
+}
+
+/* ---- text ---- */
+
+static char *printed(const struct schedule *s)
+{
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    assert_non_null(out);
+    assert_ok(schedule_print_csv(s, out));
+    fclose(out);
+    return text;
+}
+
+static void assert_same(const struct schedule *a, const struct schedule *b)
+{
+    assert_int_equal(a->ranks, b->ranks);
+    assert_int_equal(a->chunks, b->chunks);
+    assert_int_equal(a->micros, b->micros);
+    for (int r = 0; r < a->ranks; r++) {
+        assert_int_equal(a->rows[r].n, b->rows[r].n);
+        assert_memory_equal(a->rows[r].slots, b->rows[r].slots, (size_t)a->rows[r].n * sizeof(struct slot));
+    }
+}
+
+TEST(text_there_and_back)
+{
+    for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
+        for (int p = 1; p <= 5; p++)
+            for (int v = 1; v <= max_chunks((enum schedule_kind)kind); v++)
+                for (int m = 1; m <= 11; m += 2) {
+                    struct schedule s = built((enum schedule_kind)kind, p, v, m), again;
+                    char *text = printed(&s);
+                    assert_ok(schedule_read_csv(text, strlen(text), "x.csv", &again, NULL));
+                    assert_same(&s, &again);
+                    free(text);
+                    schedule_fini(&s);
+                    schedule_fini(&again);
+                }
+}
+
+TEST(a_circle_is_printed_without_gaps)
+{
+    static const char text[] = "F0.0,B0.0,F0.1,B0.1\nF0.1,B0.1,F0.0,B0.0\n";
+    struct schedule s;
+    assert_ok(schedule_read_csv(text, strlen(text), "x.csv", &s, NULL));
+    char *again = printed(&s);
+    assert_string_equal(again, text);
+    free(again);
+    schedule_fini(&s);
+}
+
+TEST(blanks_comments_and_line_ends)
+{
+    static const char text[] = "# two ranks\r\n\n  F0.0 , -,,\tI0.0,W0.0\r\n \t\n-,F0.0,B0.0";
+    struct schedule s;
+    assert_ok(schedule_read_csv(text, strlen(text), "x.csv", &s, NULL));
+    assert_int_equal(s.ranks, 2);
+    assert_int_equal(s.rows[0].n, 3);
+    assert_int_equal(s.rows[0].slots[1].kind, SLOT_INPUT);
+    assert_int_equal(s.rows[1].slots[1].kind, SLOT_BACKWARD);
+    assert_ok(schedule_check(&s, NULL, NULL));
+    schedule_fini(&s);
+}
+
+TEST(text_that_is_no_schedule)
+{
+    static const struct {
+        const char *text;
+        err_t err;
+        const char *want;
+    } rows[] = {
+        {"", ERR_INVALID, "x.csv: no slots"},
+        {"-,-\n", ERR_INVALID, "x.csv: no slots"},
+        {"F0.0,G0.0\n", ERR_INVALID, "x.csv:1:6: 'G0.0' is no slot; write F, B, I or W"},
+        {"F0.0\n F0.0, F0.1x\n", ERR_INVALID, "x.csv:2:8: 'F0.1x' is no slot"},
+        {"F0.0,B0\n", ERR_INVALID, "x.csv:1:6: 'B0' is no slot"},
+        {"F.0\n", ERR_INVALID, "x.csv:1:1: 'F.0' is no slot"},
+        {"F0.-1\n", ERR_INVALID, "x.csv:1:1: 'F0.-1' is no slot"},
+        {"F0.0 B0.0\n", ERR_INVALID, "x.csv:1:1: 'F0.0 B0.0' is no slot"},
+        {"\n\nF0.0,\033[2J,B0.0\n", ERR_INVALID, "x.csv:3:6: '?[2J' is no slot"},
+        {"F0.0,Fxxxxxxxxxxxxxxxxxxxxxxxx", ERR_INVALID, "x.csv:1:6: 'Fxxxxxxxxxxxxxxx...' is no slot"},
+        {"F64.0\n", ERR_LIMIT, "x.csv:1:1: the chunk's number is too large; the largest legal one is 63"},
+        {"F0.65536\n", ERR_LIMIT, "x.csv:1:1: the microbatch's number is too large; the largest legal one is 65535"},
+        {"F0.99999999999999999999\n", ERR_LIMIT, "x.csv:1:1: the microbatch's"},
+        {"F63.65535\n", ERR_INVALID, "x.csv: 1 ranks x 64 chunks x 65536 microbatches are more than"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct schedule s;
+        struct why why = {""};
+        assert_err(rows[i].err, schedule_read_csv(rows[i].text, strlen(rows[i].text), "x.csv", &s, &why));
+        if (strncmp(why.text, rows[i].want, strlen(rows[i].want)) != 0)
+            fail_msg("'%s', where '%s' was wanted", why.text, rows[i].want);
+    }
+}
+
+TEST(too_many_lines)
+{
+    char text[(SCHEDULE_MAX_RANKS + 1) * 5];
+    struct schedule s;
+    struct why why;
+    for (size_t i = 0; i < sizeof(text); i += 5)
+        memcpy(text + i, "F0.0\n", 5);
+    assert_ok(schedule_read_csv(text, sizeof(text) - 5, "x.csv", &s, NULL));
+    schedule_fini(&s);
+    assert_err(ERR_LIMIT, schedule_read_csv(text, sizeof(text), "x.csv", &s, &why));
+    assert_non_null(strstr(why.text, "x.csv:1025:1: too many lines"));
+    assert_err(ERR_LIMIT, schedule_read_csv(text, SCHEDULE_MAX_BYTES + 1, "x.csv", &s, &why));
+}
+
+/* Each "```csv KIND P V M" block of docs/schedule.md is what the rule makes. */
+TEST(examples_of_the_manual)
+{
+    struct buf doc = {0};
+    int found = 0;
+    example_read("schedule.md", &doc);
+    for (const char *at = (char *)doc.data; (at = strstr(at, "```csv ")); found++) {
+        char kind[32];
+        int p, v, m, k = 0;
+        assert_int_equal(sscanf(at, "```csv %31s %d %d %d\n", kind, &p, &v, &m), 4);
+        while (k < SCHEDULE_KIND_COUNT && strcmp(kind, schedule_name((enum schedule_kind)k)) != 0)
+            k++;
+        struct schedule s = built((enum schedule_kind)k, p, v, m);
+        char *want = printed(&s);
+        at = strchr(at, '\n') + 1;
+        if (strncmp(at, want, strlen(want)) != 0 || strncmp(at + strlen(want), "```", 3) != 0)
+            fail_msg("%s %d %d %d is\n%s", kind, p, v, m, want);
+        free(want);
+        schedule_fini(&s);
+    }
+    assert_int_equal(found, SCHEDULE_KIND_COUNT);
+    buf_fini(&doc);
+}
