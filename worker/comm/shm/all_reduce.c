@@ -55,25 +55,50 @@ static err_t reduce_tiny(struct comm_group *g, void *x, int64_t n, enum dtype dt
     return shm_barrier(g);
 }
 
+/* [0, n) but the own slice, which nobody else reads and which goes through no window. */
+static void publish_block(struct comm_group *g, const uint8_t *x, int64_t n, int turn, int64_t size)
+{
+    uint8_t *window = shm_window(g, g->me)->in[turn];
+    int64_t lo, hi;
+    shm_slice(g, n, g->me, &lo, &hi);
+    memcpy(window, x, (size_t)(lo * size));
+    memcpy(window + hi * size, x + hi * size, (size_t)((n - hi) * size));
+}
+
+static void reduce_block_slice(struct comm_group *g, uint8_t *x, int64_t n, int turn, enum dtype dtype,
+                               enum reduce_op op)
+{
+    const int64_t size = (int64_t)dtype_bytes(dtype), piece = PIECE_BYTES / size;
+    uint8_t *out = shm_window(g, g->me)->out[turn];
+    const void *src[SHM_MAX_WORLD];
+    int64_t lo, hi;
+    shm_slice(g, n, g->me, &lo, &hi);
+    for (int64_t at = lo; at < hi; at += piece) {
+        int64_t m = hi - at < piece ? hi - at : piece;
+        for (int i = 0; i < g->n; i++)
+            src[i] = i == g->me ? x + at * size : shm_window(g, i)->in[turn] + at * size;
+        shm_reduce(x + at * size, src, g->n, m, dtype, op);
+        memcpy(out + (at - lo) * size, x + at * size, (size_t)(m * size));
+    }
+    g->comm->bytes_moved += (hi - lo) * size * (g->n - 1);
+}
+
 static err_t reduce_block(struct comm_group *g, uint8_t *x, int64_t n, int turn, enum dtype dtype, enum reduce_op op)
 {
     const int64_t size = (int64_t)dtype_bytes(dtype);
-    const void *src[SHM_MAX_WORLD];
-    int64_t lo, hi;
-    memcpy(shm_window(g, g->me)->in[turn], x, (size_t)(n * size));
+    publish_block(g, x, n, turn, size);
     err_t err = shm_barrier(g);
     if (err)
         return err;
-    shm_slice(g, n, g->me, &lo, &hi);
-    for (int i = 0; i < g->n; i++)
-        src[i] = shm_window(g, i)->in[turn] + lo * size;
-    shm_reduce(shm_window(g, g->me)->out[turn], src, g->n, hi - lo, dtype, op);
-    g->comm->bytes_moved += (hi - lo) * size * (g->n - 1);
+    reduce_block_slice(g, x, n, turn, dtype, op);
     err = shm_barrier(g);
     for (int i = 0; !err && i < g->n; i++) {
+        int64_t lo, hi;
         shm_slice(g, n, i, &lo, &hi);
+        if (i == g->me)
+            continue;
         memcpy(x + lo * size, shm_window(g, i)->out[turn], (size_t)((hi - lo) * size));
-        g->comm->bytes_moved += i == g->me ? 0 : (hi - lo) * size;
+        g->comm->bytes_moved += (hi - lo) * size;
     }
     return err;
 }

@@ -1,7 +1,7 @@
 /* Barriers that a killed rank cannot hang.
  *
  * One counter and one generation word per group. The last to arrive resets the counter and moves the generation on by
- * two; the others wait for it to change: a short spin (the usual case: equal work), a few yields, then a futex, since
+ * two; the others wait for it to change: a short spin (the usual case: equal work), some yields, then a futex, since
  * ranks may outnumber cores. Bit 0 of the generation says that the epoch is dead. It lies in the word that waiters
  * sleep on, so that no waiter can miss it between looking and sleeping. Once set it stays: the control block is never
  * used again. */
@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define YIELDS 4
+#define YIELDS 100 /* where ranks outnumber cores: cheaper than a sleep and a waking, if the others are at work */
 
 void shm_futex_wait(_Atomic uint32_t *word, uint32_t seen, int timeout_ms)
 {

@@ -11,6 +11,13 @@
 
 #include <string.h>
 
+/* The first that shm_ctl_kill sets, so that who has heard of the end anywhere hears of it here. The bells ring later.
+ */
+static bool is_dead(const struct shm_comm *s)
+{
+    return atomic_load(&s->ctl->joined) & SHM_DEAD;
+}
+
 static struct shm_lane *lane_of(const struct shm_comm *s, const struct shm_post *p)
 {
     size_t from = (size_t)(p->send ? s->base.rank : p->peer), to = (size_t)(p->send ? p->peer : s->base.rank);
@@ -96,8 +103,9 @@ static bool is_done(const struct shm_comm *s, const struct shm_post *p)
     return (int32_t)(atomic_load(&lane_of(s, p)->taken) - p->last) >= 0;
 }
 
-/* One look at all messages under way; each lane's first that is not through yet may move. */
-static err_t progress(struct shm_comm *s, bool *ret_moved)
+/* One look at all messages under way; each lane's first that is not through yet may move. A post moves sends only: who
+ * received there would keep back what it is about to send, and the two of a pair would take turns instead. */
+static err_t progress(struct shm_comm *s, bool sends_only, bool *ret_moved)
 {
     struct shm_posts *t = &s->posts;
     int kept = 0;
@@ -109,7 +117,7 @@ static err_t progress(struct shm_comm *s, bool *ret_moved)
         uint32_t *busy = &t->busy[p->send][p->peer];
         if (!err && *busy != t->pass && p->send)
             moved |= send_some(s, p);
-        else if (!err && *busy != t->pass)
+        else if (!err && *busy != t->pass && !sends_only)
             err = receive_some(s, p, &moved);
         if (!p->through)
             *busy = t->pass;
@@ -127,11 +135,11 @@ static err_t post(struct comm_group *g, const struct shm_post *p, int slot)
 {
     struct shm_comm *s = shm_of(g);
     bool moved;
-    if (atomic_load(&s->ctl->bell[s->base.rank].rung) & 1)
+    if (is_dead(s))
         return ERR_CANCELED;
     s->posts.post[slot] = *p;
     s->posts.active[s->posts.n_active++] = slot;
-    return progress(s, &moved);
+    return p->send ? progress(s, true, &moved) : OK;
 }
 
 err_t shm_send_post(struct comm_group *g, struct kern_stream *stream, const void *src, int64_t bytes, int to, int slot)
@@ -163,7 +171,7 @@ err_t shm_wait(struct comm_group *g, int slot)
         if (tired)
             atomic_store(&bell->asleep, 1);
         uint32_t seen = atomic_load(&bell->rung);
-        err = seen & 1 ? ERR_CANCELED : progress(s, &moved);
+        err = is_dead(s) ? ERR_CANCELED : progress(s, false, &moved);
         if (tired && !err && !moved)
             shm_futex_wait(&bell->rung, seen, 1000);
         if (tired)
@@ -178,5 +186,5 @@ err_t shm_copy(struct comm_group *g, struct kern_stream *stream, void *dst, cons
     (void)stream;
     if (bytes > 0)
         memmove(dst, src, (size_t)bytes);
-    return atomic_load(&shm_of(g)->ctl->bell[g->comm->rank].rung) & 1 ? ERR_CANCELED : OK;
+    return is_dead(shm_of(g)) ? ERR_CANCELED : OK;
 }

@@ -30,9 +30,12 @@ static err_t scatter_round(struct comm_group *g, const uint8_t *src, uint8_t *ds
 {
     const int64_t size = (int64_t)dtype_bytes(dtype);
     const void *from[SHM_MAX_WORLD];
+    const uint8_t *own = src;
     for (int i = 0; i < g->n; i++) {
         int64_t m = clamp(counts[i] - at, 0, cell);
-        if (m > 0)
+        if (i == g->me)
+            own = src + at * size; /* nobody else reads it */
+        else if (m > 0)
             memcpy(shm_window(g, g->me)->in[turn] + i * cell * size, src + at * size, (size_t)(m * size));
         src += counts[i] * size;
     }
@@ -41,7 +44,7 @@ static err_t scatter_round(struct comm_group *g, const uint8_t *src, uint8_t *ds
     if (err || mine == 0)
         return err;
     for (int i = 0; i < g->n; i++)
-        from[i] = shm_window(g, i)->in[turn] + g->me * cell * size;
+        from[i] = i == g->me ? own : shm_window(g, i)->in[turn] + g->me * cell * size;
     shm_reduce(dst + at * size, from, g->n, mine, dtype, op);
     g->comm->bytes_moved += mine * size * (g->n - 1);
     return OK;

@@ -27,7 +27,7 @@ struct shm_barrier {
     _Atomic uint32_t sleepers;
 };
 
-/* What a rank sleeps on while it waits for messages. `rung`: bit 0 says that the epoch is dead, the rest counts. */
+/* What a rank sleeps on while it waits for messages. Bit 0 of `rung` is set when the epoch dies, the rest counts. */
 struct shm_bell {
     _Alignas(64) _Atomic uint32_t rung;
     _Atomic uint32_t asleep; /* its rank is about to sleep, or does */
