@@ -1,0 +1,350 @@
+/* Collectives and messages over shm: each one on private and on shared buffers, beside a plain shared-memory version
+ * of the same on the same buffers (the floor: loops that read where the data lies, between barriers of the same
+ * kind), and beside Open MPI when `--mpi FILE` names what comm_mpi measured. One JSON line a case; a ratio above 1 is
+ * faster than the other.
+ *
+ * Ours and the floor take turns within one run, call by call, and medians are compared: what else the machine does
+ * meets both alike. A call's time is that between two barriers, the second included. Ranks are bound to processors in
+ * turn: else a scheduler that wakes them where they were woken from has them share one. */
+#include "worker/comm/shm/shm.h"
+
+#include <argp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MAX_RANKS 16
+#define MAX_TURNS 41
+#define BUDGET_S 0.25 /* of one case's calls; at least three are made */
+
+struct bench {
+    struct comm_group *g;
+    struct shm_comm *s;
+    float *src, *dst; /* of the variant under way: private or shared */
+    float *shared_src, *shared_dst;
+    int64_t n; /* elements of the large buffer */
+    int64_t counts[MAX_RANKS];
+};
+
+static float *of_peer(const struct bench *b, const float *x, int i)
+{
+    return shm_peer(b->g, x, i);
+}
+
+static void wait_all(const struct bench *b)
+{
+    if (comm_barrier(b->g))
+        exit(1);
+}
+
+/* ---- the floor: one pass, where the data lies ---- */
+
+static void add_slice(const struct bench *b, float *to, int64_t lo, int64_t hi)
+{
+    const int world = b->g->n;
+    const float *x[MAX_RANKS];
+    for (int r = 0; r < world; r++)
+        x[r] = of_peer(b, b->shared_src, r);
+    for (int64_t i = lo; i < hi; i++) {
+        float sum = x[0][i];
+        for (int r = 1; r < world; r++)
+            sum += x[r][i];
+        to[i - lo] = sum;
+    }
+}
+
+static void own_slice(const struct bench *b, int64_t *lo, int64_t *hi)
+{
+    *lo = b->n / b->g->n * b->g->me;
+    *hi = *lo + b->n / b->g->n;
+}
+
+static void floor_all_reduce(const struct bench *b)
+{
+    enum { PIECE = 8192 };
+    float piece[PIECE];
+    int64_t lo, hi;
+    own_slice(b, &lo, &hi);
+    wait_all(b);
+    for (int64_t at = lo; at < hi; at += PIECE) {
+        int64_t m = hi - at < PIECE ? hi - at : PIECE;
+        add_slice(b, piece, at, at + m);
+        for (int r = 0; r < b->g->n; r++)
+            memcpy(of_peer(b, b->shared_src, r) + at, piece, (size_t)m * 4);
+    }
+    wait_all(b);
+}
+
+static void floor_reduce_scatter(const struct bench *b)
+{
+    int64_t lo, hi;
+    own_slice(b, &lo, &hi);
+    wait_all(b);
+    add_slice(b, b->shared_dst, lo, hi);
+    wait_all(b);
+}
+
+static void floor_all_gather(const struct bench *b)
+{
+    const int64_t part = b->n / b->g->n;
+    wait_all(b);
+    for (int r = 0; r < b->g->n; r++)
+        memcpy(b->shared_dst + r * part, of_peer(b, b->shared_src, r), (size_t)part * 4);
+    wait_all(b);
+}
+
+static void floor_broadcast(const struct bench *b)
+{
+    wait_all(b);
+    if (b->g->me)
+        memcpy(b->shared_src, of_peer(b, b->shared_src, 0), (size_t)b->n * 4);
+    wait_all(b);
+}
+
+static void floor_all_to_all(const struct bench *b)
+{
+    const int64_t part = b->n / b->g->n;
+    wait_all(b);
+    for (int r = 0; r < b->g->n; r++)
+        memcpy(b->shared_dst + r * part, of_peer(b, b->shared_src, r) + b->g->me * part, (size_t)part * 4);
+    wait_all(b);
+}
+
+static void floor_sendrecv(const struct bench *b)
+{
+    wait_all(b);
+    memcpy(b->shared_dst, of_peer(b, b->shared_src, (b->g->me + b->g->n - 1) % b->g->n), (size_t)b->n * 4);
+    wait_all(b);
+}
+
+/* ---- ours ---- */
+
+static err_t our_all_reduce(const struct bench *b)
+{
+    return comm_all_reduce(b->g, NULL, b->src, b->n, DT_F32, REDUCE_SUM);
+}
+
+static err_t our_reduce_scatter(const struct bench *b)
+{
+    return comm_reduce_scatter(b->g, NULL, b->src, b->dst, b->counts, DT_F32, REDUCE_SUM);
+}
+
+static err_t our_all_gather(const struct bench *b)
+{
+    return comm_all_gather(b->g, NULL, b->src, b->dst, b->counts, DT_F32);
+}
+
+static err_t our_broadcast(const struct bench *b)
+{
+    return comm_broadcast(b->g, NULL, b->src, b->n * 4, 0);
+}
+
+static err_t our_all_to_all(const struct bench *b)
+{
+    return comm_all_to_all(b->g, NULL, b->src, b->counts, b->dst, b->counts, DT_F32);
+}
+
+static err_t our_sendrecv(const struct bench *b)
+{
+    const int n = b->g->n, me = b->g->me;
+    return comm_sendrecv(b->g, NULL, b->src, b->n * 4, (me + 1) % n, b->dst, b->n * 4, (me + n - 1) % n);
+}
+
+static const struct {
+    const char *name;
+    err_t (*ours)(const struct bench *b);
+    void (*floor)(const struct bench *b);
+} cases[] = {
+    {"all_reduce", our_all_reduce, floor_all_reduce},
+    {"all_gather", our_all_gather, floor_all_gather},
+    {"reduce_scatter", our_reduce_scatter, floor_reduce_scatter},
+    {"broadcast", our_broadcast, floor_broadcast},
+    {"all_to_all", our_all_to_all, floor_all_to_all},
+    {"sendrecv", our_sendrecv, floor_sendrecv},
+};
+#define N_CASES ((int)(sizeof(cases) / sizeof(cases[0])))
+static const int64_t sizes[] = {64 << 10, 1 << 20, 64 << 20};
+
+/* ---- measuring ---- */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *x, int n)
+{
+    qsort(x, (size_t)n, sizeof(*x), by_value);
+    return x[n / 2];
+}
+
+static double time_one(const struct bench *b, int i, bool ours)
+{
+    wait_all(b);
+    double start = now();
+    if (!ours)
+        cases[i].floor(b);
+    else if (cases[i].ours(b))
+        exit(1);
+    wait_all(b);
+    return now() - start;
+}
+
+/* What comm_mpi wrote: "name ranks bytes seconds" lines; 0 when it has none. */
+static double mpi_seconds(const char *file, const char *name, int ranks, int64_t bytes)
+{
+    char word[32];
+    int n;
+    long long size;
+    double seconds, found = 0;
+    FILE *f = file ? fopen(file, "r") : NULL;
+    while (f && fscanf(f, "%31s %d %lld %lf", word, &n, &size, &seconds) == 4)
+        if (strcmp(word, name) == 0 && n == ranks && size == bytes)
+            found = seconds;
+    if (f)
+        fclose(f);
+    return found;
+}
+
+static void report(const struct bench *b, int i, bool shared, double ours, double least, const char *mpi_file)
+{
+    double mpi = mpi_seconds(mpi_file, cases[i].name, b->g->n, b->n * 4);
+    printf("{\"comm\": \"%s\", \"ranks\": %d, \"bytes\": %lld, \"buffers\": \"%s\", \"us\": %.1f, \"gb_s\": %.2f, "
+           "\"floor_us\": %.1f, \"of_floor\": %.2f",
+           cases[i].name, b->g->n, (long long)b->n * 4, shared ? "shared" : "private", ours * 1e6,
+           (double)b->n * 4e-9 / ours, least * 1e6, least / ours);
+    if (mpi > 0)
+        printf(", \"open_mpi_us\": %.1f, \"of_open_mpi\": %.2f", mpi * 1e6, mpi / ours);
+    printf("}\n");
+    fflush(stdout);
+}
+
+/* All ranks make the same number of turns: rank 0 says how many. */
+static void measure(struct bench *b, int i, bool shared, const char *mpi_file)
+{
+    double ours[MAX_TURNS], least[MAX_TURNS];
+    double once = time_one(b, i, true) + time_one(b, i, false);
+    int64_t turns = once > 0 ? (int64_t)(BUDGET_S / once) : MAX_TURNS;
+    turns = turns < 3 ? 3 : turns > MAX_TURNS ? MAX_TURNS : turns;
+    if (comm_agree(b->g, &turns, REDUCE_MIN))
+        exit(1);
+    for (int t = 0; t < turns; t++) {
+        least[t] = time_one(b, i, false);
+        ours[t] = time_one(b, i, true);
+    }
+    if (b->g->me == 0)
+        report(b, i, shared, median(ours, (int)turns), median(least, (int)turns), mpi_file);
+}
+
+static void run_sizes(struct bench *b, float *private, const char *mpi_file)
+{
+    const int64_t most = sizes[2] / 4;
+    for (int i = 0; i < N_CASES; i++)
+        for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++)
+            for (int shared = 0; shared <= 1; shared++) {
+                b->n = sizes[k] / 4;
+                b->src = shared ? b->shared_src : private;
+                b->dst = shared ? b->shared_dst : private + most;
+                for (int r = 0; r < b->g->n; r++)
+                    b->counts[r] = b->n / b->g->n;
+                measure(b, i, shared, mpi_file);
+            }
+}
+
+static void bind_rank(int rank)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)rank % (size_t)sysconf(_SC_NPROCESSORS_ONLN), &set);
+    (void)sched_setaffinity(0, sizeof(set), &set); /* in a container without the right the kernel chooses */
+}
+
+static int run_rank(int fd, int rank, int world, const char *mpi_file)
+{
+    const size_t most = (size_t)sizes[2];
+    struct comm_config config = {.backend = "shm",
+                                 .fd = fd,
+                                 .rank = rank,
+                                 .world = world,
+                                 .epoch = 1,
+                                 .shared_bytes = 2 * most,
+                                 .timeout_ms = 10000};
+    struct comm *c;
+    struct why why;
+    struct bench b = {0};
+    int ranks[MAX_RANKS];
+    for (int r = 0; r < world; r++)
+        ranks[r] = r;
+    bind_rank(rank);
+    float *private = calloc(2, most);
+    if (!private || comm_open(&config, &c, &why) || comm_group_new(c, ranks, world, &b.g))
+        return 1;
+    memset(private, 0, 2 * most);
+    b.s = (struct shm_comm *)c;
+    b.shared_src = comm_shared(c);
+    b.shared_dst = b.shared_src + most / 4;
+    run_sizes(&b, private, mpi_file);
+    comm_group_free(b.g);
+    comm_close(c);
+    free(private);
+    return 0;
+}
+
+static int run_world(int world, const char *mpi_file)
+{
+    int fd = memfd_create("bench-comm", MFD_CLOEXEC), failed = 0;
+    pid_t pid[MAX_RANKS];
+    if (fd < 0)
+        return 1;
+    for (int r = 0; r < world; r++)
+        if ((pid[r] = fork()) == 0)
+            _exit(run_rank(fd, r, world, mpi_file));
+    for (int r = 0; r < world; r++) {
+        int status;
+        waitpid(pid[r], &status, 0);
+        failed |= !WIFEXITED(status) || WEXITSTATUS(status);
+    }
+    close(fd);
+    return failed;
+}
+
+struct options {
+    int ranks;
+    const char *mpi_file;
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct options *o = state->input;
+    if (key == 'r')
+        o->ranks = atoi(arg);
+    else if (key == 'm')
+        o->mpi_file = arg;
+    else
+        return ARGP_ERR_UNKNOWN;
+    if (o->ranks < 2 || o->ranks > MAX_RANKS)
+        argp_error(state, "--ranks is 2 to %d", MAX_RANKS);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp_option list[] = {
+        {"ranks", 'r', "N", 0, "processes, default 2", 0}, {"mpi", 'm', "FILE", 0, "what comm_mpi measured", 0}, {0}};
+    const struct argp argp = {list, parse, NULL, "Times collectives of the shm backend.", NULL, NULL, NULL};
+    struct options o = {.ranks = 2};
+    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    return run_world(o.ranks, o.mpi_file);
+}
