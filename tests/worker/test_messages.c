@@ -465,6 +465,45 @@ TEST(a_killed_rank_hangs_no_message)
     killed();
 }
 
+/* ---- staged ---- */
+
+static void run_staged(rank_fn fn)
+{
+    ranks_backend = "staged";
+    ranks_run_worlds(fn);
+    ranks_backend = "shm";
+}
+
+TEST(staged_all_to_all_matches_the_oracle)
+{
+    run_staged(all_to_all_case);
+    run_staged(groups_case);
+    run_staged(counts_differ);
+}
+
+TEST(staged_messages_match_the_oracle)
+{
+    run_staged(ring_case);
+    run_staged(uneven_ring_case);
+    run_staged(chain_case);
+    run_staged(bytes_case);
+}
+
+TEST(staged_messages_out_of_phase)
+{
+    run_staged(phases_case);
+    run_staged(crossing_case);
+    run_staged(limit_case);
+    run_staged(lengths_differ);
+}
+
+TEST(a_killed_rank_hangs_no_staged_message)
+{
+    ranks_backend = "staged";
+    killed();
+    ranks_backend = "shm";
+}
+
 /* ---- ranks as threads, for the thread sanitizer ---- */
 
 struct thread_rank {

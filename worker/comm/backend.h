@@ -32,6 +32,9 @@ struct comm_backend {
     err_t (*send_post)(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int slot);
     err_t (*recv_post)(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int slot);
     err_t (*wait)(struct comm_group *g, int slot);
+    /* For a backend on top of another; NULL else. Moves what can be moved now; whether the slot's message is done,
+     * which frees the slot; -1: only whether the comm lives. */
+    err_t (*move)(struct comm_group *g, int slot, bool *ret_done);
     /* A message to itself. */
     err_t (*copy)(struct comm_group *g, struct kern_stream *s, void *dst, const void *src, int64_t bytes);
 };

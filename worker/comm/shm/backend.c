@@ -29,6 +29,7 @@ const struct comm_backend comm_backend_shm = {
     .send_post = shm_send_post,
     .recv_post = shm_recv_post,
     .wait = shm_wait,
+    .move = shm_move,
     .copy = shm_copy,
 };
 

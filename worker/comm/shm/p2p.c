@@ -181,6 +181,15 @@ err_t shm_wait(struct comm_group *g, int slot)
     return err;
 }
 
+err_t shm_move(struct comm_group *g, int slot, bool *ret_done)
+{
+    struct shm_comm *s = shm_of(g);
+    bool moved;
+    err_t err = is_dead(s) ? ERR_CANCELED : slot < 0 ? OK : progress(s, false, &moved);
+    *ret_done = !err && slot >= 0 && s->posts.post[slot].done;
+    return err;
+}
+
 err_t shm_copy(struct comm_group *g, struct kern_stream *stream, void *dst, const void *src, int64_t bytes)
 {
     (void)stream;

@@ -160,6 +160,7 @@ err_t shm_all_to_all(struct comm_group *g, struct kern_stream *stream, const voi
 err_t shm_send_post(struct comm_group *g, struct kern_stream *stream, const void *src, int64_t bytes, int to, int slot);
 err_t shm_recv_post(struct comm_group *g, struct kern_stream *stream, void *dst, int64_t bytes, int from, int slot);
 err_t shm_wait(struct comm_group *g, int slot);
+err_t shm_move(struct comm_group *g, int slot, bool *ret_done);
 err_t shm_copy(struct comm_group *g, struct kern_stream *stream, void *dst, const void *src, int64_t bytes);
 err_t shm_agree(struct comm_group *g, int64_t *x, enum reduce_op op);
 err_t shm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves, void *out,

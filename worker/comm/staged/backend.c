@@ -1,9 +1,11 @@
 /* Life of the staged backend, and what needs no device: groups, barriers and single numbers are those of the inner
- * comm. Only the halves are pinned; the rest of the segment is never seen by the device. */
+ * comm. Halves and cells are pinned; the rest of the segment is never seen by the device. */
 #include "worker/comm/staged/staged.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define STAGE_BYTES ((size_t)(2 * STAGED_HALF + COMM_SLOTS * STAGED_CELL))
 
 static void staged_close(struct comm *c)
 {
@@ -11,6 +13,7 @@ static void staged_close(struct comm *c)
     for (int i = 0; i < 2; i++)
         dev_event_free(s->dev, s->arrived[i]);
     dev_event_free(s->dev, s->left);
+    dev_event_free(s->dev, s->copied);
     if (s->pinned)
         dev_host_unpin(s->dev, s->half[0]);
     comm_close(s->inner);
@@ -21,13 +24,15 @@ static err_t make_stage(struct staged_comm *s, struct why *why)
 {
     s->half[0] = comm_shared(s->inner);
     s->half[1] = s->half[0] + STAGED_HALF;
-    err_t err = dev_host_pin(s->dev, s->half[0], 2 * (size_t)STAGED_HALF, why);
+    s->cells = s->half[1] + STAGED_HALF;
+    err_t err = dev_host_pin(s->dev, s->half[0], STAGE_BYTES, why);
     if (err)
         return err;
     s->pinned = true;
     for (int i = 0; !err && i < 2; i++)
         err = dev_event_new(s->dev, false, &s->arrived[i]);
     err = err ? err : dev_event_new(s->dev, false, &s->left);
+    err = err ? err : dev_event_new(s->dev, false, &s->copied);
     return err ? why_set(why, err, "cannot make the events of staged collectives: %s", err_text(err)) : OK;
 }
 
@@ -42,7 +47,7 @@ static err_t staged_open(const struct comm_config *config, struct comm **ret, st
     s->base = (struct comm){.backend = &comm_backend_staged, .rank = config->rank, .world = config->world};
     s->dev = config->dev;
     inner.backend = comm_backend_shm.name;
-    inner.shared_bytes = 2 * (size_t)STAGED_HALF;
+    inner.shared_bytes = STAGE_BYTES;
     err_t err = comm_open(&inner, &s->inner, why);
     if (err)
         goto fail;
@@ -115,4 +120,9 @@ const struct comm_backend comm_backend_staged = {
     .broadcast = staged_broadcast,
     .barrier = staged_barrier,
     .agree = staged_agree,
+    .all_to_all = staged_all_to_all,
+    .send_post = staged_send_post,
+    .recv_post = staged_recv_post,
+    .wait = staged_wait,
+    .copy = staged_copy,
 };

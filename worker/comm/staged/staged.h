@@ -11,6 +11,24 @@
 
 #define STAGED_HALF ((int64_t)2 << 20) /* large enough for a bus's full rate, small enough to overlap */
 
+#define STAGED_CELL ((int64_t)128 << 10) /* of a message under way */
+
+/* A message under way; `moving`: the chunk at `at` is with the inner comm, in the slot of the same number. */
+struct staged_post {
+    uint8_t *buffer; /* on the device */
+    int64_t bytes, at, chunk;
+    struct kern_stream *stream;
+    struct comm_group *group; /* of the inner comm */
+    int peer;
+    bool send, moving, done;
+};
+
+struct staged_posts {
+    struct staged_post post[COMM_SLOTS];
+    int active[COMM_SLOTS], n_active; /* not done, in the order of posting */
+    uint32_t pass, busy[2][256];      /* [send][rank] == pass: an earlier message has more to give there */
+};
+
 struct staged_comm {
     struct comm base;
     struct comm *inner;
@@ -19,6 +37,9 @@ struct staged_comm {
     bool pinned;
     struct dev_event *arrived[2]; /* the round's bytes are in its half */
     struct dev_event *left;       /* the last collective's have left both */
+    struct dev_event *copied;     /* of messages */
+    uint8_t *cells;               /* STAGED_CELL for each slot */
+    struct staged_posts posts;
 };
 
 struct staged_group {
@@ -33,8 +54,9 @@ struct staged_call {
     struct kern_stream *stream;
     const uint8_t *src;
     uint8_t *dst;
-    const int64_t *counts; /* elements of each member; NULL: `n` elements in one buffer */
-    int64_t n, cell, size; /* size: bytes of an element */
+    const int64_t *recv_counts; /* all-to-all: what comes in, `counts` is what goes out */
+    const int64_t *counts;      /* elements of each member; NULL: `n` elements in one buffer */
+    int64_t n, cell, size;      /* size: bytes of an element */
     enum dtype dtype;
     enum reduce_op op;
     int root;
@@ -72,5 +94,11 @@ err_t staged_all_gather(struct comm_group *g, struct kern_stream *s, const void 
 err_t staged_reduce_scatter(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
                             const int64_t *counts, enum dtype dtype, enum reduce_op op);
 err_t staged_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root);
+err_t staged_all_to_all(struct comm_group *g, struct kern_stream *s, const void *src, const int64_t *send_counts,
+                        void *dst, const int64_t *recv_counts, enum dtype dtype);
+err_t staged_send_post(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int slot);
+err_t staged_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int slot);
+err_t staged_wait(struct comm_group *g, int slot);
+err_t staged_copy(struct comm_group *g, struct kern_stream *s, void *dst, const void *src, int64_t bytes);
 
 #endif

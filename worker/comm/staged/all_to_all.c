@@ -1,0 +1,71 @@
+/* All-to-all: the lower half of a half holds what goes out, a cell for each member, the upper what comes in. Nobody
+ * knows the counts of others, so the number of rounds is agreed on first. */
+#include "worker/comm/staged/staged.h"
+
+#include <assert.h>
+
+#define MAX_MEMBERS 256
+#define SIDE (STAGED_HALF / 2)
+
+/* Copies round `i` between the packed parts on the device and the cells, one behind another. */
+static err_t copy_cells(const struct staged_call *c, const int64_t *counts, int64_t i, const uint8_t *packed,
+                        uint8_t *cells, bool to_device)
+{
+    err_t err = OK;
+    for (int k = 0; !err && k < c->group->n; k++) {
+        size_t bytes = (size_t)(staged_part(c, counts[k], i) * c->size);
+        uint8_t *part = (uint8_t *)packed + i * c->cell * c->size;
+        if (bytes > 0)
+            err = to_device ? dev_copy(c->stream, part, cells, bytes) : dev_copy(c->stream, cells, part, bytes);
+        packed += counts[k] * c->size;
+        cells += bytes;
+    }
+    return err;
+}
+
+static err_t fetch_out(const struct staged_call *c, int64_t i, uint8_t *half)
+{
+    return copy_cells(c, c->counts, i, c->src, half, false);
+}
+
+static err_t put_in(const struct staged_call *c, int64_t i, uint8_t *half)
+{
+    return copy_cells(c, c->recv_counts, i, c->dst, half + SIDE, true);
+}
+
+static err_t exchange(const struct staged_call *c, int64_t i, uint8_t *half)
+{
+    int64_t out[MAX_MEMBERS], in[MAX_MEMBERS];
+    for (int k = 0; k < c->group->n; k++) {
+        out[k] = staged_part(c, c->counts[k], i);
+        in[k] = staged_part(c, c->recv_counts[k], i);
+    }
+    err_t err = comm_all_to_all(c->inner, NULL, half, out, half + SIDE, in, c->dtype);
+    if (err == ERR_INVALID)
+        why_set(c->comm->base.why.text[0] ? NULL : &c->comm->base.why, err, "%s", comm_why(c->comm->inner));
+    return err;
+}
+
+err_t staged_all_to_all(struct comm_group *g, struct kern_stream *s, const void *src, const int64_t *send_counts,
+                        void *dst, const int64_t *recv_counts, enum dtype dtype)
+{
+    static const struct staged_steps steps = {fetch_out, exchange, put_in};
+    const int64_t size = (int64_t)dtype_bytes(dtype);
+    const struct staged_call c = {.comm = staged_of(g),
+                                  .group = g,
+                                  .inner = staged_inner(g),
+                                  .stream = s,
+                                  .src = src,
+                                  .dst = dst,
+                                  .counts = send_counts,
+                                  .recv_counts = recv_counts,
+                                  .cell = SIDE / g->n / size,
+                                  .size = size,
+                                  .dtype = dtype};
+    assert(g->n <= MAX_MEMBERS);
+    if (g->n == 1)
+        return send_counts[0] ? dev_copy(s, dst, src, (size_t)(send_counts[0] * size)) : OK;
+    int64_t rounds = staged_rounds(&c);
+    err_t err = comm_agree(c.inner, &rounds, REDUCE_MAX);
+    return err ? err : staged_run(&c, &steps, rounds);
+}

@@ -1,0 +1,154 @@
+/* Messages: each has a cell of pinned memory in the inner comm's shared bytes while it is under way, and goes through
+ * it chunk by chunk: out of the device, to the peer's cell as a message of the inner comm, into the peer's device.
+ *
+ * As in the inner comm there is no thread: whoever waits moves on all that its rank has posted; of two messages of one
+ * direction to one peer the second begins when the first one's last chunk is with the inner comm, which keeps the
+ * order. */
+#include "worker/comm/staged/staged.h"
+
+#include "common/base/log.h"
+
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+#define YIELDS 100
+#define NAP_NS 20000
+
+static uint8_t *cell_of(struct staged_comm *s, const struct staged_post *p)
+{
+    return s->cells + (p - s->posts.post) * STAGED_CELL;
+}
+
+/* On return the copy is over: the cell is the host's, or free for the next chunk. */
+static err_t copy_and_wait(struct staged_comm *s, const struct staged_post *p, void *dst, const void *src, size_t bytes)
+{
+    struct why why = {""};
+    err_t err = bytes ? dev_copy(p->stream, dst, src, bytes) : OK;
+    if (!err && bytes)
+        err = dev_event_record(s->dev, s->copied, p->stream);
+    if (!err && bytes)
+        err = dev_event_sync(s->dev, s->copied, &why);
+    if (err)
+        log_error("staged_copy_failed error=%s why=\"%s\"", err_name(err), why.text);
+    return err;
+}
+
+/* Gives the next chunk to the inner comm. */
+static err_t begin_chunk(struct staged_comm *s, struct staged_post *p)
+{
+    const struct comm_backend *inner = s->inner->backend;
+    const int slot = (int)(p - s->posts.post);
+    const int64_t left = p->bytes - p->at;
+    p->chunk = left < STAGED_CELL ? left : STAGED_CELL;
+    p->moving = true;
+    if (!p->send)
+        return inner->recv_post(p->group, NULL, cell_of(s, p), p->chunk, p->peer, slot);
+    err_t err = copy_and_wait(s, p, cell_of(s, p), p->buffer + p->at, (size_t)p->chunk);
+    return err ? err : inner->send_post(p->group, NULL, cell_of(s, p), p->chunk, p->peer, slot);
+}
+
+static err_t end_chunk(struct staged_comm *s, struct staged_post *p)
+{
+    err_t err = p->send ? OK : copy_and_wait(s, p, p->buffer + p->at, cell_of(s, p), (size_t)p->chunk);
+    p->moving = false;
+    p->at += p->chunk;
+    p->done = p->at == p->bytes;
+    return err;
+}
+
+static err_t move_on(struct staged_comm *s, struct staged_post *p, bool *moved)
+{
+    bool over = false;
+    err_t err = OK;
+    if (!p->moving) {
+        *moved = true;
+        err = begin_chunk(s, p);
+    }
+    if (!err)
+        err = s->inner->backend->move(p->group, (int)(p - s->posts.post), &over);
+    if (err || !over)
+        return err;
+    *moved = true;
+    return end_chunk(s, p);
+}
+
+static bool is_last_chunk(const struct staged_post *p)
+{
+    return p->moving && p->at + p->chunk == p->bytes;
+}
+
+static err_t progress(struct staged_comm *s, bool *ret_moved)
+{
+    struct staged_posts *t = &s->posts;
+    const int64_t before = comm_bytes_moved(s->inner);
+    int kept = 0;
+    err_t err = OK;
+    t->pass++;
+    for (int i = 0; i < t->n_active; i++) {
+        struct staged_post *p = &t->post[t->active[i]];
+        uint32_t *busy = &t->busy[p->send][p->group->ranks[p->peer]];
+        if (!err && *busy != t->pass)
+            err = move_on(s, p, ret_moved);
+        if (!p->done && !is_last_chunk(p))
+            *busy = t->pass;
+        if (!p->done)
+            t->active[kept++] = t->active[i];
+    }
+    t->n_active = kept;
+    s->base.bytes_moved += comm_bytes_moved(s->inner) - before;
+    return err;
+}
+
+static err_t post(struct comm_group *g, const struct staged_post *p, int slot)
+{
+    struct staged_comm *s = staged_of(g);
+    bool over;
+    s->posts.post[slot] = *p;
+    s->posts.post[slot].group = staged_inner(g);
+    s->posts.active[s->posts.n_active++] = slot;
+    /* An ended comm is told at once; nothing is moved yet, since the caller's stream may be far behind. */
+    err_t err = s->inner->backend->move(staged_inner(g), -1, &over);
+    if (err)
+        s->posts.n_active--;
+    return err;
+}
+
+err_t staged_send_post(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int slot)
+{
+    return post(g,
+                &(struct staged_post){.buffer = (uint8_t *)src, .bytes = bytes, .peer = to, .send = true, .stream = s},
+                slot);
+}
+
+err_t staged_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int slot)
+{
+    return post(g, &(struct staged_post){.buffer = dst, .bytes = bytes, .peer = from, .stream = s}, slot);
+}
+
+err_t staged_wait(struct comm_group *g, int slot)
+{
+    struct staged_comm *s = staged_of(g);
+    err_t err = OK;
+    for (int turn = 0; !err && !s->posts.post[slot].done; turn++) {
+        bool moved = false;
+        err = progress(s, &moved);
+        if (moved)
+            turn = 0;
+        else if (turn < YIELDS)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+    if (err == ERR_INVALID)
+        why_set(s->base.why.text[0] ? NULL : &s->base.why, err, "%s", comm_why(s->inner));
+    if (err && err != ERR_CANCELED)
+        comm_abort(s->inner); /* what is half under way cannot go on */
+    return err;
+}
+
+err_t staged_copy(struct comm_group *g, struct kern_stream *s, void *dst, const void *src, int64_t bytes)
+{
+    (void)g;
+    return bytes ? dev_copy(s, dst, src, (size_t)bytes) : OK;
+}
