@@ -143,7 +143,8 @@ void schedule_times_fini(struct schedule_times *t); /* legal on a zeroed one */
 
 /* What slot i of a rank makes for another rank is sent in the exchange right behind it. What slot i takes from another
  * rank is received in the exchange before slot receive[i] <= i, -1 where it takes nothing from one: where, with all
- * slots equally long, the value has just been made. It keeps its place until slot i is over. */
+ * slots equally long, the value has just been made. It keeps its place until slot i is over. Several from one rank in
+ * one exchange are received in the order of that rank's slots. */
 struct schedule_rank_posts {
     int *receive; /* by slot */
     int held;     /* the most received values that wait for their slots at once, the one in use included */

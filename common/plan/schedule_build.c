@@ -1,13 +1,13 @@
 /* The families of schedules. All are one loop with different numbers: so many forwards ahead, then forward and backward
  * in turns until the forwards are used up, then the backwards that are left. What differs stands in the table: how many
- * forwards go ahead, in how large groups microbatches pass the chunks, and, where the backward is split, how many
- * activations may be live before weights have to be done.
+ * forwards go ahead, and whether the backward is split; then weights are done once a forward would make more
+ * activations live than there are ranks.
  *
  * In interleaved schedules each group has as many microbatches as there are ranks: the last rank then makes a value
- * just when the first one takes it, which matters as no send is buffered. Where the ranks do not divide the
+ * just when the first one wants it. With smaller groups beside larger ones the numbers of forwards ahead, which count
+ * whole groups, no longer fit, and ranks wait for each other in circles. So where the ranks do not divide the
  * microbatches the order is that of the next multiple, without the slots of the microbatches that are not there. That
- * order has no circle of waits, and leaving out all work of a microbatch makes none.
- */
+ * order has no circle of waits, and leaving out all work of a microbatch makes none. */
 #include "common/plan/schedule.h"
 
 #include <stdlib.h>

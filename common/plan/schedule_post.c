@@ -3,7 +3,8 @@
  * slots: there it receives. So all exchanges can happen at the moments of that one clock, whatever the slots take in
  * truth, and no send needs a buffer: deadlock is left only where the order itself is a circle.
  *
- * Between two ranks values pass in the order in which they are made, so messages need no tags.
+ * Between two ranks values pass in the order of the sender's slots, so messages need no tags: an exchange that receives
+ * several from one rank posts them in this order.
  *
  * schedule_posts_check believes nothing of this and plays the exchanges. The moves of one rank never take those of
  * another away, so every order of looking at ranks ends in the same place. */
@@ -190,8 +191,20 @@ static bool can_run(const struct game *g, int rank)
     return g->has[rank][x->next] || !schedule_source(g->s, rank, &g->s->rows[rank].slots[x->next], &from);
 }
 
-/* Round after round over all ranks until nobody moves; a round moves about every rank, so there are about as many as
- * steps. */
+/* Until the rank has to wait; false if it could not move at all. */
+static bool advance(struct game *g, int rank)
+{
+    bool moved = pass(g, rank);
+    while (can_run(g, rank)) {
+        g->stands[rank].next++;
+        enter_exchange(g, rank);
+        (void)pass(g, rank);
+        moved = true;
+    }
+    return moved;
+}
+
+/* Up the ranks and down again until nobody moves: a value runs through the whole pipeline in one of the two. */
 static void play(struct game *g)
 {
     bool moved = true;
@@ -199,14 +212,10 @@ static void play(struct game *g)
         enter_exchange(g, r);
     while (moved) {
         moved = false;
-        for (int r = 0; r < g->s->ranks; r++) {
-            moved |= pass(g, r);
-            for (; can_run(g, r); moved = true) {
-                g->stands[r].next++;
-                enter_exchange(g, r);
-                (void)pass(g, r);
-            }
-        }
+        for (int r = 0; r < g->s->ranks; r++)
+            moved |= advance(g, r);
+        for (int r = g->s->ranks - 1; r >= 0; r--)
+            moved |= advance(g, r);
     }
 }
 

@@ -151,8 +151,7 @@ TEST(zero_bubble_keeps_within_1f1b)
         }
 }
 
-/* Without a remainder the step is never longer than that of the next multiple, and more chunks never lose to one where
- * the formula holds. */
+/* Microbatches that are not there make no step longer. */
 TEST(a_remainder_is_never_dearer_than_the_next_multiple)
 {
     for (int p = 2; p <= MAX_P; p++)
@@ -257,6 +256,54 @@ TEST(values_that_wait_are_counted)
     assert_int_equal(p.ranks[1].receive[3], 2); /* F0.2, before B0.0 */
     schedule_posts_fini(&p);
     schedule_fini(&s);
+}
+
+/* By the definition: at slot i those received before it or at it whose slots are i or later. */
+static int slow_held(const struct schedule_rank_posts *p, int n)
+{
+    int most = 0;
+    for (int at = 0; at < n; at++) {
+        int now = 0;
+        for (int i = at; i < n; i++)
+            now += p->receive[i] >= 0 && p->receive[i] <= at;
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
+/* What rank `from` makes for rank `to`, in the order of its slots, is received in exchanges that do not go back. */
+static void assert_in_order(const struct schedule *s, const struct schedule_posts *p, int from, int to)
+{
+    int last = -1;
+    for (int i = 0; i < s->rows[from].n; i++) {
+        struct schedule_work w;
+        if (!schedule_target(s, from, &s->rows[from].slots[i], &w) || w.rank != to || to == from)
+            continue;
+        for (int j = 0; j < s->rows[to].n; j++)
+            if (schedule_is(&s->rows[to].slots[j], &w)) {
+                assert_true(p->ranks[to].receive[j] >= last);
+                last = p->ranks[to].receive[j];
+            }
+    }
+}
+
+TEST(receives_are_in_the_order_of_sends_and_counted)
+{
+    for (int kind = 0; kind < SCHEDULE_KIND_COUNT; kind++)
+        for (int p = 1; p <= 5; p++)
+            for (int v = 1; v <= least(3, max_chunks((enum schedule_kind)kind)); v++)
+                for (int m = 1; m <= 11; m++) {
+                    struct schedule s = built((enum schedule_kind)kind, p, v, m);
+                    struct schedule_posts posts;
+                    assert_ok(schedule_posts_init(&posts, &s, NULL));
+                    for (int r = 0; r < p; r++) {
+                        assert_int_equal(posts.ranks[r].held, slow_held(&posts.ranks[r], s.rows[r].n));
+                        for (int q = 0; q < p; q++)
+                            assert_in_order(&s, &posts, r, q);
+                    }
+                    schedule_posts_fini(&posts);
+                    schedule_fini(&s);
+                }
 }
 
 /* A receive right before the use, where the sender waits for it, stops an interleaved pipeline for good: two ranks give
@@ -367,6 +414,13 @@ TEST(a_circle_of_waits)
                    "the ranks wait for each other: rank 0, slot 1: backward of chunk 0 on microbatch 0 waits for its "
                    "input from rank 1; rank 1, slot 0: forward of chunk 0 on microbatch 1 waits for its input from "
                    "rank 0");
+    /* Rank 0 waits for a circle that it is not in. */
+    static const char tail[] = "F0.0,F0.1,B0.0,B0.1\nF0.0,B0.0,F0.1,B0.1\nF0.1,B0.1,F0.0,B0.0\n";
+    assert_ok(schedule_read_csv(tail, strlen(tail), "tail.csv", &s, NULL));
+    assert_refused(&s,
+                   "the ranks wait for each other: rank 1, slot 1: backward of chunk 0 on microbatch 0 waits for its "
+                   "input from rank 2; rank 2, slot 0: forward of chunk 0 on microbatch 1 waits for its input from "
+                   "rank 1");
     /* On one rank: the second chunk before the first. */
     static const char own[] = "F1.0,F0.0,B1.0,B0.0\n";
     assert_ok(schedule_read_csv(own, strlen(own), "own.csv", &s, NULL));
@@ -411,6 +465,20 @@ TEST(times_of_unchecked_schedules)
     s.rows[0].slots[0].micro = 7;
     assert_err(ERR_INVALID, schedule_simulate(&s, &cost, &t, &why));
     assert_non_null(strstr(why.text, "rank 0, slot 0"));
+    schedule_fini(&s);
+}
+
+TEST(times_of_a_value_that_nobody_makes)
+{
+    static const char text[] = "F0.1\nF0.0\n";
+    const struct schedule_cost cost = {{1, 2, 1, 1}, 0, 1};
+    struct schedule s;
+    struct schedule_times t;
+    struct why why;
+    assert_ok(schedule_read_csv(text, strlen(text), "x.csv", &s, NULL));
+    assert_err(ERR_INVALID, schedule_simulate(&s, &cost, &t, &why));
+    assert_string_equal(why.text, "rank 1, slot 0: forward of chunk 0 on microbatch 0 waits for its input from rank 0, "
+                                  "and does not get it");
     schedule_fini(&s);
 }
 
@@ -559,6 +627,7 @@ TEST(too_many_lines)
     assert_err(ERR_LIMIT, schedule_read_csv(text, sizeof(text), "x.csv", &s, &why));
     assert_non_null(strstr(why.text, "x.csv:1025:1: too many lines"));
     assert_err(ERR_LIMIT, schedule_read_csv(text, SCHEDULE_MAX_BYTES + 1, "x.csv", &s, &why));
+    assert_non_null(strstr(why.text, "bytes are more than a schedule's"));
 }
 
 /* Each "```csv KIND P V M" block of docs/schedule.md is what the rule makes. */
