@@ -23,6 +23,7 @@
 #endif
 
 #define TAIL 0xa5
+#define FILL ((size_t)1 << 20)
 
 struct region {
     struct region *next;
@@ -78,7 +79,7 @@ void *host_memory_new(enum host_memory kind, int device, size_t bytes)
     p += page;
     if (mprotect(p, mapped, PROT_READ | PROT_WRITE))
         abort();
-    memset(p, 0xff, bytes);
+    memset(p, 0xff, bytes < FILL ? bytes : FILL);
     memset(p + bytes, TAIL, mapped - bytes);
 #ifdef MEMORY_ASAN
     ASAN_POISON_MEMORY_REGION(p + bytes, mapped - bytes);

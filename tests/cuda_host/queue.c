@@ -125,10 +125,13 @@ void host_submit(struct CUstream_st *s, const struct host_work *w)
 
 /* ---- running ---- */
 
-/* New priorities now and then: for a while one stream runs as far as it can before another, then it is different. A
- * fair choice at each item would hardly ever let one run far ahead. */
+/* New priorities now and then: for a while one stream runs as far as it can before another, then it is different; how
+ * long is drawn, too. A fair choice at each item would hardly ever let one run far ahead, or leave one behind. */
+static unsigned while_items = 8;
+
 static void throw_dice(void)
 {
+    while_items = 4u << cuda_host_random() % 10;
     for (struct CUstream_st *s = streams; s; s = s->next)
         s->priority = (unsigned)cuda_host_random();
 }
@@ -137,7 +140,7 @@ static void throw_dice(void)
 static bool run_one(void)
 {
     unsigned below = UINT32_MAX;
-    if (cuda_host_random() % 8 == 0)
+    if (cuda_host_random() % while_items == 0)
         throw_dice();
     for (;;) {
         struct CUstream_st *best = NULL;

@@ -76,25 +76,45 @@ static double worst(const struct graph *g, const double *truth, const double *x,
     return ret;
 }
 
+/* RMS of the difference over that of the truth. Of single parameters nothing can be said: the first updates of Adam
+ * move by the sign of the gradient, which rounding decides where it is next to zero. */
+static double rms_off(const struct graph *g, const double *truth, const double *x, double eps)
+{
+    double off = 0, all = 0;
+    int64_t at = 0;
+    for (int t = 0; t < g->n_tensors; t++) {
+        const struct graph_tensor *s = &g->tensors[t];
+        if (s->kind != GT_PARAM)
+            continue;
+        int64_t n = s->dim[0].factor * (s->ndim > 1 ? s->dim[1].factor : 1);
+        for (int64_t i = 0; i < n; i++) {
+            bool zero = i >= s->zero_lo && i < s->zero_hi;
+            off += zero ? 0 : (truth[at + i] - x[at + i]) * (truth[at + i] - x[at + i]);
+            all += truth[at + i] * truth[at + i];
+        }
+        at += n;
+    }
+    return isnan(off) ? INFINITY : sqrt(off / all) / eps;
+}
+
 /* In units of eps sqrt(K), K the longest sum of a step. */
 struct bounds {
     const char *dtype;
     double eps, loss, grad, param;
 };
-static const struct bounds f32 = {"float32", 0x1p-24, 4, 8, 400};
-static const struct bounds bf16 = {"bfloat16", 0x1p-9, 1, 2, 20};
+static const struct bounds f32 = {"float32", 0x1p-24, 0.2, 1, 40};
+static const struct bounds bf16 = {"bfloat16", 0x1p-9, 0.1, 1.5, 1};
 
 static void check_near(const struct parity_model *m, const struct parity_result *truth, const struct train_result *r,
                        const struct bounds *b)
 {
     double k = sqrt(fmax((double)(m->job.train.global_batch * m->job.train.seq), (double)m->job.model.vocab));
     double grad = worst(&m->graph, truth->grad, r->grad, truth->n, b->eps * k);
-    double param = worst(&m->graph, truth->param, r->param, truth->n, b->eps * k), loss = 0;
+    double param = rms_off(&m->graph, truth->param, r->param, b->eps * k), loss = 0;
     for (int i = 0; i < STEPS; i++)
         loss = fmax(loss, fabs(truth->loss[i] - r->loss[i]) / truth->loss[i] / (b->eps * k));
     printf("%s: off by %.2g (loss), %.2g (gradients), %.2g (parameters) eps sqrt(K)\n", b->dtype, loss, grad, param);
     assert_true(loss <= b->loss && grad <= b->grad && param <= b->param);
-    assert_true(r->loss[STEPS - 1] < r->loss[0]);
 }
 
 /* ---- what is made, and what is left ---- */
@@ -116,7 +136,6 @@ static void check_nothing_left(void)
     cuda_host_counts_read(&c);
     cuda_host_counts_print(&c, stdout);
     assert_int_equal(c.live_allocations + c.live_streams + c.live_events + c.live_handles + c.live_comms, 0);
-    assert_true(c.unwaited_events <= over_nccl); /* where agreeing on a number would begin: nobody did */
     assert_int_equal(c.dropped_work, 0);
 }
 
@@ -195,6 +214,10 @@ TEST(a_snapshot_is_of_its_step)
         parity_model_fini(&m);
     }
     check_nothing_left();
+    /* Where agreeing on a number would begin: nobody did. */
+    struct cuda_host_counts c;
+    cuda_host_counts_read(&c);
+    assert_true(c.unwaited_events <= over_nccl);
 }
 
 /* ---- planted ---- */
@@ -209,7 +232,7 @@ struct plant {
  * stream, and the end of a step, where the host waits, before a snapshot. */
 static bool covered(const struct program *p, const struct op *op, bool record)
 {
-    if (!record)
+    if (!record || op->kind == OP_SNAPSHOT) /* whose event the engine asks for itself */
         return op->kind == OP_CLIP || op->kind == OP_SNAPSHOT;
     for (int i = 0; i < p->n_ops; i++)
         for (int w = 0; w < OP_MAX_WAITS; w++)
