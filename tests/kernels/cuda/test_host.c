@@ -264,6 +264,9 @@ TEST(a_broken_context_repeats_its_first_failure)
     struct kern_stream *s = NULL;
     assert_err(err, dev_stream_new(f.dev, 0, false, &s, &why));
     assert_string_equal(why.text, first.text);
+    dev_event_free(f.dev, e);
+    dev_free(f.dev, p, 4096);
+    fixture_close(&f);
 }
 
 TEST(a_refused_launch_stays_with_its_stream)
