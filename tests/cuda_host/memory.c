@@ -1,7 +1,8 @@
 /* Device memory of the stand-in is mapped for its own, closed to the processor (PROT_NONE) while no work runs: a host
  * that touches it dies where it does. It begins on a page and a page that nobody may touch stands on either side; the
  * rest of the last page is poisoned under the address sanitizer, and carries a pattern that is looked at when the
- * memory is freed. New memory is all ones: not a number. Addresses of freed memory are never given out again. */
+ * memory is freed. New memory begins with a megabyte of ones (not a number); what lies behind is not touched, so that
+ * large scratch costs nothing. Addresses of freed memory are never given out again. */
 #include "tests/cuda_host/block.h"
 #include "tests/cuda_host/queue.h"
 

@@ -19,8 +19,8 @@ static const struct {
     {2, 2},
 #else
     {1, 1},
-    {2, 3},
-    {4, 2},
+    {2, 2},
+    {4, 1},
 #endif
 };
 
@@ -344,6 +344,7 @@ TEST(collectives_in_another_order_are_named)
     const struct train_options o = {.comm = "nccl", .steps = 1, .plant = swap_collectives};
     int fd[2], status;
     char text[4096] = "";
+    size_t n = 0;
     assert_int_equal(pipe(fd), 0);
     pid_t pid = fork();
     if (pid == 0) {
@@ -353,10 +354,11 @@ TEST(collectives_in_another_order_are_named)
         _exit(0);
     }
     close(fd[1]);
-    assert_true(read(fd[0], text, sizeof(text) - 1) > 0);
+    for (ssize_t k; n < sizeof(text) - 1 && (k = read(fd[0], text + n, sizeof(text) - 1 - n)) > 0;)
+        n += (size_t)k;
     assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFSIGNALED(status));
-    assert_non_null(strstr(text, "ranks call different collectives"));
+    if (!WIFSIGNALED(status) || !strstr(text, "ranks call different collectives"))
+        fail_msg("status %x: %s", status, text);
     close(fd[0]);
     parity_model_fini(&m);
 }
