@@ -4,6 +4,8 @@
 [ -e "${DTD_MODULE_DIR:-$DTD_BIN}/dtd-nccl.so" ] || skip "no module dtd-nccl.so"
 write_job
 up
+probed() { dtctl node -o json | jq -e '.gpus != null'; }
+wait_for 30 "the probe's answer" probed
 dtctl node -o json | jq -e '.gpus >= 1 and .gpus_free == .gpus' >/dev/null || skip "no GPU: $(dtctl node)"
 gpu=(--set run.device=cuda --set run.comm=nccl --set run.workers_per_gpu=2 --set train.numerics=fast --set train.dtype=float32
   --set train.global_batch=4 --set train.steps=12 --set checkpoint.every=2)
