@@ -184,8 +184,24 @@ static uint64_t forward_allowed[9];
 static const struct attn_variant<struct forward_args> forwards[] = {
     FORWARD(32), FORWARD(64), FORWARD(96), FORWARD(128), FORWARD(192), FORWARD(256)
 };
-static_assert(forward_shape<192>::shared <= ATTN_SHARED_MAX && forward_shape<256>::shared <= ATTN_SHARED_MAX &&
-              forward_shape<128>::shared <= ATTN_SHARED_MAX);
+
+/* Dynamic shared memory of a block, bytes; tests/kernels/cuda/resources records these lines in docs/kernels.md. */
+#define SHARED(D, bytes) static_assert(forward_shape<D>::shared == (bytes) && (bytes) <= ATTN_SHARED_MAX)
+#if KERN_CUDA_BITS == 16
+SHARED(32, 25600);
+SHARED(64, 46080);
+SHARED(96, 39936);
+SHARED(128, 52224);
+SHARED(192, 76800);
+SHARED(256, 101376);
+#else
+SHARED(32, 46080);
+SHARED(64, 52224);
+SHARED(96, 76800);
+SHARED(128, 101376);
+SHARED(192, 100352);
+SHARED(256, 99840);
+#endif
 
 } // namespace
 

@@ -317,8 +317,27 @@ __global__ void __launch_bounds__(grad_shape<D, KEYS>::threads) attention_backwa
 
 static uint64_t backward_allowed[2][9];
 static const struct attn_variant<struct grad_args> backwards[2][6] = {BACKWARDS(false), BACKWARDS(true)};
-static_assert(grad_shape<128, true>::shared <= ATTN_SHARED_MAX && grad_shape<192, true>::shared <= ATTN_SHARED_MAX &&
-              grad_shape<256, true>::shared <= ATTN_SHARED_MAX);
+
+/* Dynamic shared memory of a block, bytes, of dq and of dk and dv; tests/kernels/cuda/resources records these lines in
+ * docs/kernels.md. */
+#define SHARED(D, dq, dkv)                                                                        \
+    static_assert(grad_shape<D, false>::shared == (dq) && grad_shape<D, true>::shared == (dkv) && \
+                  (dkv) <= ATTN_SHARED_MAX)
+#if KERN_CUDA_BITS == 16
+SHARED(32, 30720, 31744);
+SHARED(64, 36864, 37376);
+SHARED(96, 53248, 53760);
+SHARED(128, 69632, 70144);
+SHARED(192, 76800, 77056);
+SHARED(256, 67584, 67840);
+#else
+SHARED(32, 36864, 37376);
+SHARED(64, 69632, 70144);
+SHARED(96, 76800, 77056);
+SHARED(128, 67584, 67840);
+SHARED(192, 100352, 100608);
+SHARED(256, 99840, 100096);
+#endif
 
 static void launch_dot(struct kern_stream *s, const struct kern_attention_grad *g, float *dot)
 {
