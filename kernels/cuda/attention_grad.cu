@@ -260,7 +260,7 @@ static __device__ __forceinline__ void give(const struct grad_warp<D, KEYS> &w, 
     const float scaled[2] = {scale, scale}, plain[2] = {1, 1};
     struct attn_rows to[2] = {attn_from(h.out[0], w.row), attn_from(h.out[1], KEYS ? w.row : 0)};
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (KEYS ? 2 : 1); i++) {
         to[i].at += h.part * W;
         to[i].width -= h.part * W;
     }
