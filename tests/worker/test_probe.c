@@ -44,7 +44,7 @@ static void expect_missing(const char *environment, const char *const *parts)
     assert_int_equal(0, json_array_size(json_object_get(root, "gpus")));
     assert_ok(gpus_read(&g, words, strlen(words), &why)); /* as control reads it */
     assert_int_equal(0, gpus_count(&g));
-    assert_memory_equal(g.missing, missing, 100);
+    assert_int_equal(0, strncmp(g.missing, missing, 100)); /* it may be cut there */
     json_decref(root);
 }
 #define EXPECT_MISSING(environment, ...) expect_missing(environment, (const char *const[]){__VA_ARGS__, NULL})
