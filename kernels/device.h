@@ -39,7 +39,7 @@ struct kern_stream {
 struct dev_facts {
     char model[128]; /* "NVIDIA H200", or the processor's name */
     char uuid[64];   /* "GPU-xxxxxxxx-..."; "" on a CPU */
-    char driver[64]; /* "driver 580.95, CUDA 13.0"; "" on a CPU */
+    char driver[96]; /* "driver 580.95, CUDA 13.0"; "" on a CPU */
     int64_t memory_bytes, free_bytes;
     int processors;   /* streaming multiprocessors; cores */
     int major, minor; /* compute capability; 0 on a CPU */

@@ -147,7 +147,7 @@ static void format_uuid(const cudaUUID_t *u, char *text, size_t size)
 static void format_driver(char *text, size_t size)
 {
     int driver = 0, runtime = 0;
-    char version[24] = "?";
+    char version[16] = "?"; /* "580.159.04" */
     FILE *f = fopen("/sys/module/nvidia/version", "re");
     if (f) {
         if (fgets(version, sizeof(version), f))
