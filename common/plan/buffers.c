@@ -15,6 +15,7 @@
 
 static int64_t align(int64_t bytes, int64_t to)
 {
+    assert(to > 0);
     return (bytes + to - 1) / to * to;
 }
 
@@ -22,7 +23,9 @@ static int64_t align(int64_t bytes, int64_t to)
  */
 static int64_t param_align(const struct compiler *c, enum dtype dtype)
 {
-    return ALIGN / (int64_t)dtype_bytes(c->p->dtype) * (int64_t)dtype_bytes(dtype);
+    const int64_t size = (int64_t)dtype_bytes(c->p->dtype);
+    assert(size > 0);
+    return ALIGN / size * (int64_t)dtype_bytes(dtype);
 }
 
 static int64_t buffer_bytes(struct compiler *c, const struct buffer *b)

@@ -10,6 +10,7 @@
  * another away, so every order of looking at ranks ends in the same place. */
 #include "common/plan/schedule.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* Which slot of its rank a work is: -1 where there is none. */
@@ -186,6 +187,7 @@ static bool can_run(const struct game *g, int rank)
 {
     const struct stand *x = &g->stands[rank];
     struct schedule_work from;
+    assert(g->has[rank]);
     if (x->next == g->s->rows[rank].n || x->has_give || x->takes)
         return false;
     return g->has[rank][x->next] || !schedule_source(g->s, rank, &g->s->rows[rank].slots[x->next], &from);

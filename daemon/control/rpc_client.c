@@ -213,8 +213,8 @@ static err_t hold(struct node *n, struct rpc_call *call, const Dtd__SubmitReques
 
 void rpc_client_gpus_known(struct node *n)
 {
-    while (n->held_submits) {
-        struct held_submit *h = n->held_submits;
+    for (struct held_submit *h; (h = n->held_submits);) {
+        n->held_submits = h->next;
         rpc_call_on_cancel(h->call, NULL, NULL);
         rpc_client_submit(n, h->call, &h->m->base);
         held_free(h);

@@ -296,54 +296,49 @@ static bool norm_grad_whole(const struct norm_grad *a)
     return vec_all_aligned(5, rows) && a->d % VEC == 0;
 }
 
+/* db: NULL without centering. */
+static void norm_grad_run(struct kern_stream *s, struct norm_grad a, void *dw, void *db)
+{
+    struct norm_grad_plan plan;
+    int64_t stride = (db ? 2 : 1) * a.d;
+    if (!norm_grad_begin(s, &a, &plan))
+        return;
+    bool whole = norm_grad_whole(&a);
+    if (db && whole)
+        CUDA_LAUNCH(s, layernorm_grad_rows<true>, plan.blocks, plan.threads, plan.shared, a);
+    else if (db)
+        CUDA_LAUNCH(s, layernorm_grad_rows<false>, plan.blocks, plan.threads, plan.shared, a);
+    else if (whole)
+        CUDA_LAUNCH(s, rmsnorm_grad_rows<true>, plan.blocks, plan.threads, plan.shared, a);
+    else
+        CUDA_LAUNCH(s, rmsnorm_grad_rows<false>, plan.blocks, plan.threads, plan.shared, a);
+    KERN_FN(partials_add)(s, plan.blocks, a.d, stride, a.partial, (float *)dw);
+    if (db)
+        KERN_FN(partials_add)(s, plan.blocks, a.d, stride, a.partial + a.d, (float *)db);
+}
+
 /* Floor: 3 arrays of T d elements (x, dy, dx), 4 with d_res. */
 void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *rstd,
                            const void *dy, const void *d_res, void *dx, void *dw)
 {
-    struct norm_grad a = {t,
-                          d,
-                          (const elem *)x,
-                          (const elem *)w,
-                          (const elem *)dy,
-                          (const elem *)d_res,
-                          NULL,
-                          (const float *)rstd,
-                          (elem *)dx,
-                          NULL,
-                          false};
-    struct norm_grad_plan plan;
-    if (!norm_grad_begin(s, &a, &plan))
-        return;
-    if (norm_grad_whole(&a))
-        CUDA_LAUNCH(s, rmsnorm_grad_rows<true>, plan.blocks, plan.threads, plan.shared, a);
-    else
-        CUDA_LAUNCH(s, rmsnorm_grad_rows<false>, plan.blocks, plan.threads, plan.shared, a);
-    KERN_FN(partials_add)(s, plan.blocks, d, d, a.partial, (float *)dw);
+    KERN_FN(layernorm_grad)(s, t, d, x, w, NULL, rstd, dy, d_res, dx, dw, NULL);
 }
 
-/* Floor: as rmsnorm_grad. */
+/* Floor: as rmsnorm_grad. Without mean and db it is that. */
 void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w,
                              const void *mean, const void *rstd, const void *dy, const void *d_res, void *dx, void *dw,
                              void *db)
 {
-    struct norm_grad a = {t,
-                          d,
-                          (const elem *)x,
-                          (const elem *)w,
-                          (const elem *)dy,
-                          (const elem *)d_res,
-                          (const float *)mean,
-                          (const float *)rstd,
-                          (elem *)dx,
-                          NULL,
-                          false};
-    struct norm_grad_plan plan;
-    if (!norm_grad_begin(s, &a, &plan))
-        return;
-    if (norm_grad_whole(&a))
-        CUDA_LAUNCH(s, layernorm_grad_rows<true>, plan.blocks, plan.threads, plan.shared, a);
-    else
-        CUDA_LAUNCH(s, layernorm_grad_rows<false>, plan.blocks, plan.threads, plan.shared, a);
-    KERN_FN(partials_add)(s, plan.blocks, d, 2 * d, a.partial, (float *)dw);
-    KERN_FN(partials_add)(s, plan.blocks, d, 2 * d, a.partial + d, (float *)db);
+    const struct norm_grad a = {t,
+                                d,
+                                (const elem *)x,
+                                (const elem *)w,
+                                (const elem *)dy,
+                                (const elem *)d_res,
+                                (const float *)mean,
+                                (const float *)rstd,
+                                (elem *)dx,
+                                NULL,
+                                false};
+    norm_grad_run(s, a, dw, db);
 }

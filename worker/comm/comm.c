@@ -50,6 +50,7 @@ err_t comm_open(const struct comm_config *config, struct comm **ret, struct why 
     if (config->world < 1 || config->rank < 0 || config->rank >= config->world)
         return why_set(why, ERR_INVALID, "rank %d of %d does not exist", config->rank, config->world);
     err_t err = find_backend(config->backend, &backend, why);
+    assert(err || backend);
     return err ? err : backend->open(config, ret, why);
 }
 
@@ -262,14 +263,14 @@ err_t comm_wait(struct comm_group *g, struct comm_post post)
 
 err_t comm_send(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to)
 {
-    struct comm_post post;
+    struct comm_post post = {0};
     err_t err = post_send(g, s, src, bytes, to, COMM_SLOTS, &post);
     return err ? err : comm_wait(g, post);
 }
 
 err_t comm_recv(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from)
 {
-    struct comm_post post;
+    struct comm_post post = {0};
     err_t err = post_recv(g, s, dst, bytes, from, COMM_SLOTS, &post);
     return err ? err : comm_wait(g, post);
 }
@@ -277,7 +278,7 @@ err_t comm_recv(struct comm_group *g, struct kern_stream *s, void *dst, int64_t 
 err_t comm_sendrecv(struct comm_group *g, struct kern_stream *s, const void *src, int64_t send_bytes, int to, void *dst,
                     int64_t recv_bytes, int from)
 {
-    struct comm_post out, in;
+    struct comm_post out = {0}, in = {0};
     if (!g->comm->backend->send_post)
         return unsupported(g, "messages");
     if (to == g->me && from == g->me) {

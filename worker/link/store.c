@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/rpc/methods.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,12 +190,13 @@ static err_t do_op(struct link *l, struct store_op *op, int64_t until_ms, struct
 static err_t put(void *arg, const char *key, const void *value, size_t bytes, struct why *why)
 {
     struct link *l = arg;
-    struct store_op *op;
+    struct store_op *op = NULL;
     if (bytes > VALUE_MAX)
         return why_set(why, ERR_INVALID, "the store's values have at most %d bytes, %s has %zu", VALUE_MAX, key, bytes);
     err_t err = op_new(l, key, true, &op, why);
     if (err)
         return err;
+    assert(op);
     op->bytes = bytes;
     if (bytes)
         memcpy(op->value, value, bytes);
@@ -209,10 +211,11 @@ static err_t put(void *arg, const char *key, const void *value, size_t bytes, st
 static err_t get(void *arg, const char *key, int64_t timeout_ms, void *ret, size_t *ret_bytes, struct why *why)
 {
     struct link *l = arg;
-    struct store_op *op;
+    struct store_op *op = NULL;
     err_t err = op_new(l, key, false, &op, why);
     if (err)
         return err;
+    assert(op);
     op->deadline_ms = clock_mono_ms() + timeout_ms;
     pthread_mutex_lock(&l->mu);
     err = do_op(l, op, op->deadline_ms + GRACE_MS, why);

@@ -56,7 +56,9 @@ static err_t fill_box(struct filler *f, uint8_t *to, enum dtype dtype, const str
 {
     const struct engine *e = f->engine;
     const uint64_t seed = e->config.job->train.seed;
-    const int64_t n = box_elements(b), size = (int64_t)dtype_bytes(dtype), room = (int64_t)CHUNK / size;
+    const int64_t n = box_elements(b), size = (int64_t)dtype_bytes(dtype);
+    assert(size > 0);
+    const int64_t room = (int64_t)CHUNK / size;
     struct kern_stream *s = e->stream[STREAM_COMPUTE];
     err_t err = OK;
     if (!f->chunk)

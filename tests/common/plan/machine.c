@@ -221,6 +221,37 @@ static void run_once(struct machine *m, const struct op *op, int64_t n)
         m->k->adamw(m->s, &adamw);
 }
 
+static void run_elements(struct machine *m, const struct op *op, int64_t n)
+{
+    const struct kern_ops *k = m->k;
+    struct kern_stream *s = m->s;
+    switch (op->kind) {
+    case OP_SWIGLU:
+        k->swiglu(s, n, A(0), A(1), A(2));
+        break;
+    case OP_SWIGLU_GRAD:
+        k->swiglu_grad(s, n, A(0), A(1), A(2), A(3), A(4));
+        break;
+    case OP_GELU:
+        k->gelu(s, n, A(0), A(1));
+        break;
+    case OP_GELU_GRAD:
+        k->gelu_grad(s, n, A(0), A(1), A(2));
+        break;
+    case OP_RELU:
+        k->relu(s, n, A(0), A(1));
+        break;
+    case OP_RELU_GRAD:
+        k->relu_grad(s, n, A(0), A(1), A(2));
+        break;
+    case OP_ADD:
+        k->add(s, n, A(0), A(1), A(2));
+        break;
+    default:
+        fail_msg("%s is not element by element", op_name(op->kind));
+    }
+}
+
 static void run_op(struct machine *m, const struct op *op)
 {
     const struct kern_ops *k = m->k;
@@ -260,25 +291,13 @@ static void run_op(struct machine *m, const struct op *op)
         run_attention(m, op, t);
         break;
     case OP_SWIGLU:
-        k->swiglu(s, t * n, A(0), A(1), A(2));
-        break;
     case OP_SWIGLU_GRAD:
-        k->swiglu_grad(s, t * n, A(0), A(1), A(2), A(3), A(4));
-        break;
     case OP_GELU:
-        k->gelu(s, t * n, A(0), A(1));
-        break;
     case OP_GELU_GRAD:
-        k->gelu_grad(s, t * n, A(0), A(1), A(2));
-        break;
     case OP_RELU:
-        k->relu(s, t * n, A(0), A(1));
-        break;
     case OP_RELU_GRAD:
-        k->relu_grad(s, t * n, A(0), A(1), A(2));
-        break;
     case OP_ADD:
-        k->add(s, t * n, A(0), A(1), A(2));
+        run_elements(m, op, t * n);
         break;
     case OP_CROSS_ENTROPY:
         k->cross_entropy(s, t, n, A(1), (op->flags & OPF_GRAD) != 0, m->p->loss_scale, A(0), A(2));

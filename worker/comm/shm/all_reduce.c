@@ -6,6 +6,7 @@
  * All of them add in the order of the ranks, element by element, so that all give the same bits. */
 #include "worker/comm/shm/shm.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define TINY_BYTES 4096
@@ -105,7 +106,9 @@ static err_t reduce_block(struct comm_group *g, uint8_t *x, int64_t n, int turn,
 
 static err_t reduce_private(struct comm_group *g, uint8_t *x, int64_t n, enum dtype dtype, enum reduce_op op)
 {
-    const int64_t size = (int64_t)dtype_bytes(dtype), block = (int64_t)SHM_BLOCK / size;
+    const int64_t size = (int64_t)dtype_bytes(dtype);
+    assert(size > 0);
+    const int64_t block = (int64_t)SHM_BLOCK / size;
     int turn = 0;
     for (int64_t at = 0; at < n; at += block, turn ^= 1) {
         err_t err = reduce_block(g, x + at * size, n - at < block ? n - at : block, turn, dtype, op);

@@ -95,12 +95,12 @@ static void take(struct comm_group *g, uint8_t *dst, int64_t round)
 static err_t check(struct comm_group *g, const int64_t *counts, int64_t size)
 {
     for (int i = 0; i < g->n; i++) {
-        int64_t bytes = list_of(g, i)->part[g->me].bytes;
-        if (bytes == counts[i] * size)
+        int64_t bytes = list_of(g, i)->part[g->me].bytes, wanted = counts[i] * size;
+        if (bytes == wanted)
             continue;
         why_set(g->comm->why.text[0] ? NULL : &g->comm->why, ERR_INVALID,
                 "all-to-all: rank %d sends %lld bytes where rank %d expects %lld", g->ranks[i], (long long)bytes,
-                g->comm->rank, (long long)(counts[i] * size));
+                g->comm->rank, (long long)wanted);
         shm_abort(g->comm);
         return ERR_INVALID;
     }

@@ -30,17 +30,11 @@ err_t staged_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, in
                         enum reduce_op op)
 {
     static const struct staged_steps steps = {fetch_all, reduce, put_all};
-    const int64_t size = (int64_t)dtype_bytes(dtype);
-    const struct staged_call c = {.comm = staged_of(g),
-                                  .group = g,
-                                  .inner = staged_inner(g),
-                                  .stream = s,
-                                  .dst = x,
-                                  .n = n,
-                                  .cell = STAGED_HALF / size,
-                                  .size = size,
-                                  .dtype = dtype,
-                                  .op = op};
+    struct staged_call c = staged_call_of(g, s, dtype);
+    c.dst = x;
+    c.n = n;
+    c.cell = STAGED_HALF / c.size;
+    c.op = op;
     if (g->n == 1)
         return OK; /* alone, also the mean is what it was */
     return staged_run(&c, &steps, staged_rounds(&c));
@@ -64,15 +58,11 @@ static err_t broadcast(const struct staged_call *c, int64_t i, uint8_t *half)
 err_t staged_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root)
 {
     static const struct staged_steps steps = {fetch_root, broadcast, put_others};
-    const struct staged_call c = {.comm = staged_of(g),
-                                  .group = g,
-                                  .inner = staged_inner(g),
-                                  .stream = s,
-                                  .dst = x,
-                                  .n = bytes,
-                                  .cell = STAGED_HALF,
-                                  .size = 1,
-                                  .root = root};
+    struct staged_call c = staged_call_of(g, s, DT_U8);
+    c.dst = x;
+    c.n = bytes;
+    c.cell = STAGED_HALF;
+    c.root = root;
     if (g->n == 1)
         return OK;
     return staged_run(&c, &steps, staged_rounds(&c));

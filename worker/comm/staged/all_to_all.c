@@ -50,21 +50,15 @@ err_t staged_all_to_all(struct comm_group *g, struct kern_stream *s, const void 
                         void *dst, const int64_t *recv_counts, enum dtype dtype)
 {
     static const struct staged_steps steps = {fetch_out, exchange, put_in};
-    const int64_t size = (int64_t)dtype_bytes(dtype);
-    const struct staged_call c = {.comm = staged_of(g),
-                                  .group = g,
-                                  .inner = staged_inner(g),
-                                  .stream = s,
-                                  .src = src,
-                                  .dst = dst,
-                                  .counts = send_counts,
-                                  .recv_counts = recv_counts,
-                                  .cell = SIDE / g->n / size,
-                                  .size = size,
-                                  .dtype = dtype};
+    struct staged_call c = staged_call_of(g, s, dtype);
+    c.src = src;
+    c.dst = dst;
+    c.counts = send_counts;
+    c.recv_counts = recv_counts;
+    c.cell = SIDE / g->n / c.size;
     assert(g->n <= MAX_MEMBERS);
     if (g->n == 1)
-        return send_counts[0] ? dev_copy(s, dst, src, (size_t)(send_counts[0] * size)) : OK;
+        return send_counts[0] ? dev_copy(s, dst, src, (size_t)(send_counts[0] * c.size)) : OK;
     int64_t rounds = staged_rounds(&c);
     err_t err = comm_agree(c.inner, &rounds, REDUCE_MAX);
     return err ? err : staged_run(&c, &steps, rounds);

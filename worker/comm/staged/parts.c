@@ -7,11 +7,17 @@
 #define MAX_MEMBERS 256
 #define CELL_ALIGN 64
 
-/* Elements of a cell, so that `members` + 1 of them fit. */
-static int64_t cell_of(const struct comm_group *g, int64_t size)
+/* A cell is as large as lets `members` + 1 of them fit. */
+static struct staged_call call_of(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
+                                  const int64_t *counts, enum dtype dtype)
 {
+    struct staged_call c = staged_call_of(g, s, dtype);
     assert(g->n <= MAX_MEMBERS);
-    return STAGED_HALF / (g->n + 1) / CELL_ALIGN * CELL_ALIGN / size;
+    c.src = src;
+    c.dst = dst;
+    c.counts = counts;
+    c.cell = STAGED_HALF / (g->n + 1) / CELL_ALIGN * CELL_ALIGN / c.size;
+    return c;
 }
 
 static int64_t cell_bytes(const struct staged_call *c)
@@ -66,19 +72,9 @@ err_t staged_all_gather(struct comm_group *g, struct kern_stream *s, const void 
                         enum dtype dtype)
 {
     static const struct staged_steps steps = {fetch_mine, gather, put_parts};
-    const int64_t size = (int64_t)dtype_bytes(dtype);
-    const struct staged_call c = {.comm = staged_of(g),
-                                  .group = g,
-                                  .inner = staged_inner(g),
-                                  .stream = s,
-                                  .src = src,
-                                  .dst = dst,
-                                  .counts = counts,
-                                  .cell = cell_of(g, size),
-                                  .size = size,
-                                  .dtype = dtype};
+    const struct staged_call c = call_of(g, s, src, dst, counts, dtype);
     if (g->n == 1)
-        return src == dst ? OK : dev_copy(s, dst, src, (size_t)(counts[0] * size));
+        return src == dst ? OK : dev_copy(s, dst, src, (size_t)(counts[0] * c.size));
     return staged_run(&c, &steps, staged_rounds(&c));
 }
 
@@ -103,19 +99,9 @@ err_t staged_reduce_scatter(struct comm_group *g, struct kern_stream *s, const v
                             const int64_t *counts, enum dtype dtype, enum reduce_op op)
 {
     static const struct staged_steps steps = {fetch_parts, scatter, put_mine};
-    const int64_t size = (int64_t)dtype_bytes(dtype);
-    const struct staged_call c = {.comm = staged_of(g),
-                                  .group = g,
-                                  .inner = staged_inner(g),
-                                  .stream = s,
-                                  .src = src,
-                                  .dst = dst,
-                                  .counts = counts,
-                                  .cell = cell_of(g, size),
-                                  .size = size,
-                                  .dtype = dtype,
-                                  .op = op};
+    struct staged_call c = call_of(g, s, src, dst, counts, dtype);
+    c.op = op;
     if (g->n == 1)
-        return src == dst ? OK : dev_copy(s, dst, src, (size_t)(counts[0] * size));
+        return src == dst ? OK : dev_copy(s, dst, src, (size_t)(counts[0] * c.size));
     return staged_run(&c, &steps, staged_rounds(&c));
 }

@@ -9,6 +9,8 @@
 
 #include "worker/comm/backend.h"
 
+#include <assert.h>
+
 #define STAGED_HALF ((int64_t)2 << 20) /* large enough for a bus's full rate, small enough to overlap */
 
 #define STAGED_CELL ((int64_t)128 << 10) /* of a message under way */
@@ -61,6 +63,19 @@ struct staged_call {
     enum reduce_op op;
     int root;
 };
+
+/* What all calls fill alike; buffers, counts and the cell are each collective's. */
+static inline struct staged_call staged_call_of(struct comm_group *g, struct kern_stream *s, enum dtype dtype)
+{
+    const int64_t size = (int64_t)dtype_bytes(dtype);
+    assert(size > 0);
+    return (struct staged_call){.comm = (struct staged_comm *)g->comm,
+                                .group = g,
+                                .inner = ((const struct staged_group *)g)->inner,
+                                .stream = s,
+                                .size = size,
+                                .dtype = dtype};
+}
 
 /* What a collective does in round `i` with its half: queue the copies in, combine on the host, queue the copies out. */
 struct staged_steps {
