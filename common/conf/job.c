@@ -20,8 +20,14 @@ static const struct schema_name lr_names[] = {
 static const struct schema_name dtype_names[] = {{"float32", DT_F32}, {"float64", DT_F64}, {"bfloat16", DT_BF16}, {0}};
 static const struct schema_name numerics_names[] = {
     {"fast", NUMERICS_FAST}, {"canonical", NUMERICS_CANONICAL}, {"proof", NUMERICS_PROOF}, {0}};
-static const struct schema_name pipe_names[] = {{"1f1b", PIPE_1F1B}, {"gpipe", PIPE_GPIPE}, {0}};
-static const struct schema_name recompute_names[] = {{"none", RECOMPUTE_NONE}, {"full", RECOMPUTE_FULL}, {0}};
+static const struct schema_name pipe_names[] = {
+    {"1f1b", PIPE_1F1B},   {"gpipe", PIPE_GPIPE}, {"interleaved", PIPE_INTERLEAVED},
+    {"zb-h1", PIPE_ZB_H1}, {"file", PIPE_FILE},   {0}};
+static const struct schema_name recompute_names[] = {{"none", RECOMPUTE_NONE},
+                                                     {"full", RECOMPUTE_FULL},
+                                                     {"pointwise", RECOMPUTE_POINTWISE},
+                                                     {"attention", RECOMPUTE_ATTENTION},
+                                                     {0}};
 static const struct schema_name device_names[] = {{"cpu", DEVICE_CPU}, {"cuda", DEVICE_CUDA}, {0}};
 static const struct schema_name comm_names[] = {
     {"auto", COMM_AUTO}, {"shm", COMM_SHM}, {"nccl", COMM_NCCL}, {"staged", COMM_STAGED}, {0}};
@@ -136,9 +142,16 @@ static const struct schema_row rows[] = {
     {BOOL(parallel.sp, "true", FREE, "Sequence parallelism beside tensor parallelism.")},
     {INT(parallel.pp, 1, JOB_MAX_WORKERS, "1", FREE, "Stages of the pipeline.")},
     {ENUM(parallel.schedule, pipe_names, "1f1b", FREE, "Order of the pipeline's actions.")},
+    {TEXT(parallel.schedule_csv, NULL, "\"\"", FREE, "The schedule itself, a line per rank, with schedule file.")},
+    {INT(parallel.chunks, 1, 64, "1", FREE, "Stages of the model that each pipeline rank holds (interleaved, file).")},
+    {INT(parallel.prefetch, 0, 64, "1", FREE, "Units that ZeRO 3 gathers ahead of their use.")},
+    {BOOL(parallel.reshard, "true", FREE, "ZeRO 3 gives gathered parameters up between forward and backward.")},
     {INT(parallel.cp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to cut the sequence (ring attention).")},
     {INT(parallel.ep, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to spread experts, folded over fsdp x cp x tp.")},
-    {ENUM(parallel.recompute, recompute_names, "none", FREE, "Activations to compute again in the backward pass.")},
+    {ENUM(parallel.recompute, recompute_names, "none", FREE,
+          "What the backward computes again instead of keeping it: full (all of a layer but its input), pointwise "
+          "(norms and "
+          "activation functions), attention.")},
 
     {TEXT(checkpoint.dir, check_path_or_none, "\"\"", FREE, "Folder of the checkpoints. Empty: checkpoints/NAME.")},
     {INT(checkpoint.every, 0, MAX_STEPS, "100", FREE,

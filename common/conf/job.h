@@ -17,8 +17,10 @@ enum model_arch { ARCH_LLAMA, ARCH_GPT2 };
 enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS };
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR };
 enum numerics { NUMERICS_FAST, NUMERICS_CANONICAL, NUMERICS_PROOF };
-enum pipe_schedule { PIPE_1F1B, PIPE_GPIPE };
-enum recompute { RECOMPUTE_NONE, RECOMPUTE_FULL };
+enum pipe_schedule { PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1, PIPE_FILE };
+/* What the backward computes again instead of keeping: nothing; all of a layer but its input; norms and activation
+ * functions; attention. */
+enum recompute { RECOMPUTE_NONE, RECOMPUTE_FULL, RECOMPUTE_POINTWISE, RECOMPUTE_ATTENTION };
 enum device { DEVICE_CPU, DEVICE_CUDA };
 /* worker/comm's backends; auto: shm on a CPU, nccl where every worker has a GPU of its own, else staged. */
 enum comm_kind { COMM_AUTO, COMM_SHM, COMM_NCCL, COMM_STAGED };
@@ -51,8 +53,12 @@ struct job_train {
 
 struct job_parallel {
     int64_t workers, zero, fsdp, tp, pp, cp, ep;
-    bool sp;
+    int64_t chunks;   /* stages that a pipeline rank holds; above 1 with `interleaved` and `file` only */
+    int64_t prefetch; /* zero 3: how many units ahead of their use parameters are gathered */
+    bool sp, reshard; /* reshard, zero 3: gathered parameters are given up between forward and backward */
     enum pipe_schedule schedule;
+    char *schedule_csv; /* the text of the schedule (docs/schedule.md) for PIPE_FILE; the client reads it from the file
+                           that the job names; "" : none */
     enum recompute recompute;
 };
 

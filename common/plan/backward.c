@@ -287,11 +287,12 @@ static const struct {
     [GO_LOSS] = {loss, OP_CROSS_ENTROPY},
 };
 
-void compile_backward(struct compiler *c)
+void compile_backward(struct compiler *c, struct place_stage nodes, enum pass_half half)
 {
+    (void)half;
     for (int t = 0; t < c->g->n_tensors; t++)
         c->grad_started[t] = false;
     c->grad[c->g->logits] = c->act[c->g->logits];
-    for (int i = c->g->n_nodes - 1; i >= 0 && !c->err; i--)
+    for (int i = nodes.end_node - 1; i >= nodes.first_node && !c->err; i--)
         rules[c->g->nodes[i].op].emit(c, i, rules[c->g->nodes[i].op].kind);
 }

@@ -28,24 +28,24 @@ static inline int check_event(const struct program *p, int action, int event)
 err_t check_operand_shapes(const struct check_at *at, const struct op *op, struct why *why);
 
 /* One instance of a buffer that contains no other: the unit in which values are followed. */
-struct place {
+struct spot {
     int buffer, slot;
     int64_t lo, hi; /* bytes in its space */
 };
 
-struct places {
-    struct place *place;
+struct spots {
+    struct spot *place;
     int n;
     int *first;                    /* by buffer: its first place; -1 for a run of other buffers */
     int *overlap_first, *overlaps; /* by place: the places that share bytes with it */
 };
 
 /* Every buffer inside its space, aligned, inside its run; buffers that live as long as the job disjoint; the
- * spaces exactly as large as what is in them. `ret` is freed by places_fini. */
-NODISCARD err_t places_check(const struct program *p, struct places *ret, struct why *why);
-void places_fini(struct places *p);
+ * spaces exactly as large as what is in them. `ret` is freed by spots_fini. */
+NODISCARD err_t spots_check(const struct program *p, struct spots *ret, struct why *why);
+void spots_fini(struct spots *p);
 /* Whether `buffer` is `run` or lies in it, at any depth. */
-bool places_in_run(const struct program *p, int buffer, int run);
+bool spots_in_run(const struct program *p, int buffer, int run);
 
 /* Two steps of one rank: what is read has been written in this step and not been overwritten, partials are reduced once
  * before use, every parameter is updated once, and accesses from different streams are ordered by events. */

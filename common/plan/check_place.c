@@ -10,7 +10,7 @@
 static const char *const space_names[SPACE_COUNT] = {"SPACE_PARAM", "SPACE_OPT", "SPACE_GRAD", "SPACE_WORK",
                                                      "SPACE_HOST"};
 
-bool places_in_run(const struct program *p, int buffer, int run)
+bool spots_in_run(const struct program *p, int buffer, int run)
 {
     for (int depth = 0; buffer >= 0 && depth < 8; depth++, buffer = p->buffers[buffer].run)
         if (buffer == run)
@@ -18,7 +18,7 @@ bool places_in_run(const struct program *p, int buffer, int run)
     return false;
 }
 
-void places_fini(struct places *p)
+void spots_fini(struct spots *p)
 {
     free(p->place);
     free(p->first);
@@ -70,7 +70,7 @@ static err_t check_sizes(const struct program *p, struct why *why)
     return OK;
 }
 
-static err_t places_make(const struct program *p, struct places *ret)
+static err_t places_make(const struct program *p, struct spots *ret)
 {
     int n = 0;
     ret->first = malloc(((size_t)p->n_buffers + 1) * sizeof(*ret->first));
@@ -93,7 +93,7 @@ static err_t places_make(const struct program *p, struct places *ret)
         const struct buffer *b = &p->buffers[i];
         for (int s = 0; s < b->slots && ret->first[i] >= 0; s++) {
             int64_t lo = b->offset + s * b->slot_bytes;
-            ret->place[ret->n++] = (struct place){i, s, lo, lo + b->bytes};
+            ret->place[ret->n++] = (struct spot){i, s, lo, lo + b->bytes};
         }
     }
     return OK;
@@ -116,7 +116,7 @@ static int by_offset(const void *x, const void *y)
 }
 
 /* Calls for every pair that shares bytes; twice over: once to count, once to fill. */
-static err_t each_overlap(const struct program *p, struct places *ret, const struct sorted *s, bool fill,
+static err_t each_overlap(const struct program *p, struct spots *ret, const struct sorted *s, bool fill,
                           struct why *why)
 {
     for (int i = 0; i < ret->n; i++) {
@@ -138,7 +138,7 @@ static err_t each_overlap(const struct program *p, struct places *ret, const str
     return OK;
 }
 
-static err_t places_overlap(const struct program *p, struct places *ret, struct why *why)
+static err_t places_overlap(const struct program *p, struct spots *ret, struct why *why)
 {
     err_t e = ERR_NOMEM;
     struct sorted *s = calloc((size_t)ret->n + 1, sizeof(*s));
@@ -168,9 +168,9 @@ out_free:
     return e;
 }
 
-err_t places_check(const struct program *p, struct places *ret, struct why *why)
+err_t spots_check(const struct program *p, struct spots *ret, struct why *why)
 {
-    struct places places = {0};
+    struct spots places = {0};
     err_t e = OK;
     for (int i = 0; i < p->n_buffers && !e; i++)
         e = check_buffer(p, i, why);
@@ -181,7 +181,7 @@ err_t places_check(const struct program *p, struct places *ret, struct why *why)
     if (!e)
         e = places_overlap(p, &places, why);
     if (e) {
-        places_fini(&places);
+        spots_fini(&places);
         return e;
     }
     *ret = places;

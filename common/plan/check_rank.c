@@ -37,7 +37,7 @@ struct clock {
 
 struct rank_check {
     const struct program *p;
-    struct places places;
+    struct spots places;
     struct state *state; /* by place */
     struct clock *event; /* by event: what its last record knows */
     struct clock streams[STREAM_COUNT];
@@ -81,9 +81,9 @@ static bool is_partial(const struct buffer *b)
 /* Whether operand `a` in the present action means `place`. */
 static bool means(const struct rank_check *c, const struct operand *a, int place)
 {
-    const struct place *pl = &c->places.place[place];
+    const struct spot *pl = &c->places.place[place];
     const struct action *action = &c->p->actions[c->at.action];
-    if (!places_in_run(c->p, pl->buffer, a->buffer))
+    if (!spots_in_run(c->p, pl->buffer, a->buffer))
         return false;
     switch (c->p->buffers[pl->buffer].slot_index) {
     case SLOT_ACTION:
@@ -334,7 +334,7 @@ static err_t op_check(struct rank_check *c, const struct op *op)
 static void age(struct rank_check *c, bool step, int slot)
 {
     for (int i = 0; i < c->places.n; i++) {
-        const struct place *pl = &c->places.place[i];
+        const struct spot *pl = &c->places.place[i];
         const struct buffer *b = &c->p->buffers[pl->buffer];
         bool input = pl->buffer == c->p->ids_buffer || pl->buffer == c->p->targets_buffer;
         bool copy = b->space == SPACE_WORK && b->run >= 0; /* of a parameter, which the update changes */
@@ -428,7 +428,7 @@ static bool has_saves(const struct program *p)
 err_t check_rank(const struct program *p, struct why *why)
 {
     struct rank_check c = {.p = p, .at = {.p = p}, .why = why};
-    err_t e = places_check(p, &c.places, why);
+    err_t e = spots_check(p, &c.places, why);
     if (e)
         return e;
     c.state = calloc((size_t)c.places.n + 1, sizeof(*c.state));
@@ -441,6 +441,6 @@ err_t check_rank(const struct program *p, struct why *why)
     }
     free(c.state);
     free(c.event);
-    places_fini(&c.places);
+    spots_fini(&c.places);
     return e;
 }

@@ -177,7 +177,7 @@ static void group_new(struct compiler *c)
         return;
     }
     p->n_groups = 1;
-    p->groups[0] = (struct group){n, index_new(c, n)};
+    p->groups[0] = (struct group){.n = n, .ranks = index_new(c, n), .axes = AXES_ALL};
     for (int i = 0; i < n && !c->err; i++)
         p->groups[0].ranks[i] = i;
 }
@@ -289,7 +289,7 @@ static struct op_range pass_begin(struct compiler *c)
 static struct op_range pass_forward(struct compiler *c)
 {
     int first = c->p->n_ops;
-    compile_forward(c);
+    compile_forward(c, c->p->place.stage[0]);
     return pass_end(c, first);
 }
 
@@ -317,7 +317,7 @@ static void mark_units(struct compiler *c, struct op_range pass)
 static struct op_range pass_backward(struct compiler *c)
 {
     int first = c->p->n_ops;
-    compile_backward(c);
+    compile_backward(c, c->p->place.stage[0], PASS_WHOLE);
     if (c->p->tree_depth) {
         for (int unit = c->g->n_units - 1; unit >= 0 && !c->err; unit--) {
             struct op *op = compile_op(c, OP_TREE_LEAF, -1);
@@ -403,6 +403,7 @@ err_t plan_compile(const struct job_spec *job, const struct graph *g, enum progr
     if (why)
         why->text[0] = 0;
     compiler_init(&c);
+    c.err = c.err ? c.err : place_init(&p.place, g, &p.mesh, rank, (int)job->parallel.zero, 1, why);
     if (!c.err)
         compile_program(&c);
     if (!c.err && mode == MODE_TRAIN)
@@ -421,6 +422,7 @@ void program_fini(struct program *p)
     for (int i = 0; i < p->n_groups; i++)
         free(p->groups[i].ranks);
     free(p->groups);
+    place_fini(&p->place);
     free(p->buffers);
     free(p->ops);
     free(p->actions);

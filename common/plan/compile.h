@@ -1,5 +1,16 @@
-/* The compiler's own parts: what compile.c (driver, passes), buffers.c (spaces), forward.c and backward.c (operators to
- * ops), once.c (what a step does once) and pack.c (places) share. Private to common/plan. */
+/* The compiler's own parts. Private to common/plan.
+ *
+ *   place.c       who holds what of every parameter           groups.c    the groups that collectives go over
+ *   buffers.c     what lives as long as the job               once.c      norm, clip, update, snapshot
+ *   forward.c     a node's forward as ops, with what          backward.c  the same backwards, whole or split
+ *                 tensor and context parallelism need           ring.c      attention over a cut sequence
+ *   units.c       ZeRO: gathers into a list of ops, scatters  recompute.c what the backward computes again
+ *   compile.c     the driver: chunks, microbatches, actions   pipeline.c  a schedule's slots and exchanges as actions
+ *   pack.c        places for what lives shorter               sync.c      events, from who touches which bytes when
+ *
+ * The order: place_init, groups, compile_buffers; for every chunk compile_forward and compile_backward, each a list of
+ * ops, which compile_units rewrites; actions name lists; compile_pack gives places; compile_sync gives events, so that
+ * no rule thinks of any. */
 #ifndef DTD_COMMON_PLAN_COMPILE_H
 #define DTD_COMMON_PLAN_COMPILE_H
 
@@ -22,6 +33,14 @@ struct compiler {
     int *reader;        /* a node that reads it, the only one where consumers is 1; -1 */
     int *copy;          /* a parameter's buffer in the compute type, -1: it is computed with as it is */
     bool *grad_started; /* a parameter's gradient has been written in this backward */
+    /* Tensor and sequence parallelism. An activation that the model does not cut is "own" where program.mesh has tp > 1
+     * and parallel.sp is set: a rank has SYM_OWN rows of it. */
+    bool own;        /* the job cuts such activations by tokens */
+    int *full;       /* by graph tensor: an own activation gathered to all tokens in the list under way; -1 */
+    int *shares;     /* by graph tensor: its gradient on all tokens, a share of a sum over tp; -1: there is none */
+    bool *tp_shares; /* by graph tensor: a parameter's gradient is a share over tp: it came from own tokens, or the
+                        ranks of one key-value head have different query heads. Set by backward.c, read by once.c */
+    int *weight_dy;  /* by node: what a split backward's second half multiplies with; -1 */
 
     /* Events; those of units are the first of n_units. */
     int unit_event;    /* the unit's gradient of this rank is complete */
@@ -39,6 +58,18 @@ struct compiler {
 struct op_range {
     int first, n;
 };
+
+/* ---- groups.c ---- */
+
+#define AXES_DATA (1u << AXIS_DP | 1u << AXIS_FSDP) /* ranks with different microbatches */
+#define AXES_ALL ((1u << AXIS_COUNT) - 1)
+/* This rank's group over a set of axes. Every rank's list has the groups of all ranks in the same order, as
+ * comm_group_new wants them; only the index differs. -1: the rank would be alone. */
+int compile_group(struct compiler *c, unsigned axes);
+/* Those of the tp group that hold parameter t's box with this rank (key-value heads); -1: nobody else does. */
+int compile_group_tp_box(struct compiler *c, int t);
+/* Those of the pp group that use parameter t (a tied head); -1: nobody else does. */
+int compile_group_stages(struct compiler *c, int t);
 
 static inline struct graph_dim dim_one(int64_t n)
 {
@@ -81,8 +112,26 @@ bool compile_can_take(const struct compiler *c, int t);
 int compile_gelu_behind(const struct compiler *c, int i);
 int compile_gelu_before(const struct compiler *c, int i);
 
-void compile_forward(struct compiler *c);
-void compile_backward(struct compiler *c);
+/* The nodes of one chunk, appended to the program's ops. An activation that comes from another stage has its buffer in
+ * c->act before; every gradient of what goes to another has its in c->grad. */
+void compile_forward(struct compiler *c, struct place_stage nodes);
+/* The whole backward, or its halves: for inputs, which leaves in c->weight_dy what the other half, for weights, takes.
+ */
+enum pass_half { PASS_WHOLE, PASS_INPUTS, PASS_WEIGHTS };
+void compile_backward(struct compiler *c, struct place_stage nodes, enum pass_half half);
+/* The whole gradient of activation t in its own layout, shares summed: what its producer, or another stage, takes. */
+int compile_take_grad(struct compiler *c, int t);
+
+/* recompute.c: whether the value of t is given up after the forward; and its making again, before a backward rule asks
+ * for it. */
+bool compile_given_up(const struct compiler *c, int t);
+void compile_again(struct compiler *c, int node);
+
+/* units.c: rewrites the list at the end of the program's ops: in front of the first use of a unit's parameters, and
+ * parallel.prefetch units ahead, its gather (ZeRO 3); behind the last touch of a unit's gradients their scatter, where
+ * every microbatch reduces (ZeRO 2 and 3; `again`: it adds). */
+struct op_range compile_units(struct compiler *c, struct op_range list, bool backward, bool again);
+
 /* What a step does once, behind its microbatches. */
 void compile_reduce(struct compiler *c);
 void compile_norm(struct compiler *c);
@@ -95,7 +144,10 @@ NODISCARD err_t plan_arena_bytes(const struct program *p, const struct graph *g,
 /* buffers.c: everything that does not depend on life times; SPACE_WORK begins with what may never be reused. */
 void compile_buffers(struct compiler *c);
 
-/* Places the SPACE_WORK buffers that `forward` and `backward` use one after the other; sets space_bytes. */
+/* Places the buffers of SPACE_WORK and SPACE_GRAD that live shorter than the job, in the order of the program's
+ * actions; sets space_bytes. Several instances (buffer.slots) lie one behind another. */
 void compile_pack(struct compiler *c, struct op_range forward, struct op_range backward);
+/* Gives every op that another stream's op must wait for an event, and that one the wait, over two steps. */
+void compile_sync(struct compiler *c);
 
 #endif

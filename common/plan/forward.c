@@ -163,8 +163,8 @@ static const struct {
     [GO_LOSS] = {loss, OP_CROSS_ENTROPY},
 };
 
-void compile_forward(struct compiler *c)
+void compile_forward(struct compiler *c, struct place_stage nodes)
 {
-    for (int i = 0; i < c->g->n_nodes && !c->err; i++)
+    for (int i = nodes.first_node; i < nodes.end_node && !c->err; i++)
         rules[c->g->nodes[i].op].emit(c, i, rules[c->g->nodes[i].op].kind);
 }

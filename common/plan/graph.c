@@ -65,6 +65,27 @@ int graph_add_param(struct graph_builder *b, struct graph_param p, const char *f
     return b->g->n_tensors - 1;
 }
 
+static void cut(struct graph_builder *b, int tensor, struct graph_cut cut)
+{
+    if (tensor >= 0 && !b->err)
+        b->g->tensors[tensor].cut = cut;
+}
+
+void graph_cut_heads(struct graph_builder *b, int tensor, int dim, int segments, int64_t heads, int64_t kv_heads)
+{
+    cut(b, tensor, (struct graph_cut){dim, segments, heads, kv_heads, false});
+}
+
+void graph_cut_kv_heads(struct graph_builder *b, int tensor, int dim, int64_t kv_heads)
+{
+    cut(b, tensor, (struct graph_cut){dim, 1, kv_heads, kv_heads, true});
+}
+
+void graph_cut(struct graph_builder *b, int tensor, int dim, int64_t units)
+{
+    graph_cut_heads(b, tensor, dim, 1, units, units);
+}
+
 static int add_named(struct graph_builder *b, enum graph_tensor_kind kind, int layer, const char *name)
 {
     struct graph_tensor *t = tensor_new(b);

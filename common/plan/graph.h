@@ -12,8 +12,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Extents that are known only per microbatch. A dimension is factor * symbol. */
-enum graph_sym { SYM_ONE, SYM_TOKENS /* samples * seq */, SYM_SAMPLES };
+/* Extents that are known only per microbatch. A dimension is factor * symbol. A graph speaks of the whole model; in a
+ * rank's program the tokens are those of its part of the sequence (cp), and with sequence parallelism its own tokens
+ * are the part of these that it holds between products (layout_split over tp). */
+enum graph_sym {
+    SYM_ONE,
+    SYM_TOKENS, /* samples * the tokens of a sample that this rank has */
+    SYM_SAMPLES,
+    SYM_OWN,  /* programs only: this rank's own tokens; all tokens without sequence parallelism */
+    SYM_OWN0, /* programs only: the first of them; 0 without */
+};
 
 struct graph_dim {
     enum graph_sym sym;
@@ -30,6 +38,18 @@ enum graph_tensor_kind {
 
 enum graph_init { INIT_NONE, INIT_ZERO, INIT_ONE, INIT_NORMAL };
 
+/* How tensor parallelism cuts a tensor, said once, by the model; ranges follow from place_cut (place.h), collectives
+ * from the operators' rules. Dimension `dim` is `segments` equal segments (q, k and v side by side: 3), each of them
+ * `units` units (heads, columns of a feed-forward, rows of a vocabulary) that are never cut. Units come in `groups`
+ * that a rank holds whole where there are enough of them: query heads in as many groups as there are key-value heads,
+ * all else a group per unit. `shared`: with fewer units than ranks several ranks hold one (key-value heads). segments
+ * 0: not cut; activations of such a kind are cut by tokens under sequence parallelism, parameters replicated. */
+struct graph_cut {
+    int dim, segments;
+    int64_t units, groups;
+    bool shared;
+};
+
 #define GRAPH_NAME_MAX 96
 #define GRAPH_MAX_DIMS 4
 
@@ -38,6 +58,7 @@ struct graph_tensor {
     enum graph_tensor_kind kind;
     int ndim;
     struct graph_dim dim[GRAPH_MAX_DIMS];
+    struct graph_cut cut;
     /* parameters only: */
     enum graph_init init;
     double init_std;

@@ -21,7 +21,7 @@ static err_t check_axes(const struct job_parallel *p, struct why *why)
             return why_set(why, ERR_INVALID,
                            "%s is %lld, but this version trains with data parallelism only; set %s to %lld",
                            rows[i].key, (long long)rows[i].value, rows[i].key, (long long)rows[i].legal);
-    if (p->recompute != RECOMPUTE_NONE)
+    if (p->recompute != RECOMPUTE_NONE || p->chunks > 1)
         return why_set(why, ERR_INVALID,
                        "parallel.recompute is full, but this version keeps all activations; set it to none");
     if (p->workers < 1 || p->workers > MAX_WORKERS)

@@ -11,6 +11,7 @@
 #include "common/conf/job.h"
 #include "common/plan/graph.h"
 #include "common/plan/layout.h"
+#include "common/plan/place.h"
 #include "common/plan/sumtree.h"
 
 #include <stdbool.h>
@@ -20,11 +21,14 @@
 /* ---- buffers ---- */
 
 enum buffer_space {
-    SPACE_PARAM, /* parameters (float32 when bfloat16 is computed in), one flat run per FSDP unit */
-    SPACE_OPT,   /* exp_avg and exp_avg_sq, laid out like SPACE_PARAM */
-    SPACE_GRAD,  /* gradients, laid out like SPACE_PARAM; lives in the segment that the group's ranks share */
-    SPACE_WORK,  /* activations and their gradients, reused by life time; first of all, where bfloat16 is computed in,
-                  * copies of the parameters, laid out like SPACE_PARAM, which live as long as the program runs */
+    SPACE_PARAM, /* this rank's pieces of the parameters (place.h; float32 when bfloat16 is computed in), unit by unit.
+                  * With ZeRO other ranks gather from it: then it lies in the segment that the node's ranks share, and
+                  * behind the pieces are, where bfloat16 is computed in, their copies in that type */
+    SPACE_OPT,   /* exp_avg and exp_avg_sq, laid out like the pieces */
+    SPACE_GRAD,  /* gradients of local tensors, and with ZeRO of pieces; lies in the shared segment */
+    SPACE_WORK,  /* activations and their gradients, reused by life time; first of all what is computed with where it is
+                  * not the parameter itself (bfloat16, ZeRO 1 and 2): local tensors that live as long as the program
+                  * runs. ZeRO 3's come and go like activations */
     SPACE_HOST, /* what the host fills or reads: token ids, targets, scalars in float64; on a GPU its mirror is there */
     SPACE_COUNT
 };
@@ -80,8 +84,24 @@ struct buffer {
  *                         matrix apart
  *   cross_entropy         m tokens, n vocabulary, OPF_GRAD; scale is program.loss_scale; the loss is one f64
  *   all_reduce            m elements of the buffer's own dtype, group, reduce
- *   tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c = sumtree_merges(the same):
- *                         when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance
+ *   own_gather            sequence parallelism: the tp group's own tokens (op.m is all tokens; counts are layout_split
+ * of them) by n columns to all tokens own_scatter           all tokens by n columns, shares of a sum, to the own
+ * tokens' sum gather                m elements of every member, in the order of the group; y has them all unit_gather
+ * op.unit: pieces to local tensors, over the fsdp group; a table of parts in program.units unit_scatter op.unit:
+ * gradients of local tensors to the sum of the own pieces' gradients; added with OPF_ACC send, recv            m
+ * elements to or from member `peer` of the group. They are posted; the action's op `wait_all` waits for all that it
+ * posted shift                 a ring's step: m elements to member `peer`, k elements from member `from` copy_cols m
+ * rows of n columns, row strides lda and ldb embed*                vocabulary rows [vocab_lo, vocab_hi) are in the
+ * table, other ids give and get nothing; positions begin at pos0, samples are op.seq long attention*, rope      seq_kv
+ * and op.seq where not 0 replace program.seq, pos0 as given; OPF_ACC_Q, OPF_ACC_KV in the gradient: d_q, or d_k and
+ * d_v, are added to. o and lse of attention_grad are the whole row's, whatever part of the keys k and v are
+ *   attention_join        m samples, heads, head_dim, op.seq, ldc: o and lse become those of both parts (online
+ * softmax) loss_part             m tokens, n columns of the vocabulary from vocab_lo on: stats[3 t ..] = largest logit,
+ * sum of exp(logit - it), the target's logit (-inf where it is not here) loss_join             m tokens, n columns, k
+ * parts of stats: the loss (absent: somebody else counts it), and with OPF_GRAD logits become their gradient dropout*
+ * m tokens, n columns of op.k, from column col0 on; rate; site: which of the step's dropouts. `rows` says which token
+ * of the global batch each is tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c =
+ * sumtree_merges(the same): when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance
  *                         h-1, and so on, c additions in all (sumtree.h)
  *   tree_reduce           m elements, group. Node j of sumtree_nodes(n_micros, first_micro, end_micro) is instance j of
  *                         `tree`, operand.offset elements in; the root goes to x on every rank
@@ -114,7 +134,21 @@ struct buffer {
     X(OP_RELU, "relu", "rw")                            /* x, y */                                                  \
     X(OP_RELU_GRAD, "relu_grad", "rrw")                 /* x, dy, dx */                                             \
     X(OP_ADD, "add", "rrw")                             /* a, b, y */                                               \
+    X(OP_DROPOUT, "dropout", "rrw")                     /* x, rows (i32), y: the gradient too; y may be x */        \
+    X(OP_COPY_COLS, "copy_cols", "rw")                  /* x, y */                                                  \
+    X(OP_ATTENTION_JOIN, "attention_join", "aarr")      /* o, lse, o of another part of the keys, its lse */        \
+    X(OP_LOSS_PART, "loss_part", "rrw")                 /* logits, targets, stats (f64) */                          \
+    X(OP_LOSS_JOIN, "loss_join", "arra")                /* logits, targets, stats of all parts, [loss] */           \
     X(OP_CROSS_ENTROPY, "cross_entropy", "ara") /* logits (OPF_GRAD: become their gradient), targets, loss (f64) */ \
+    X(OP_OWN_GATHER, "own_gather", "rw")        /* x (own tokens), y (all) */                                       \
+    X(OP_OWN_SCATTER, "own_scatter", "rw")      /* x (all tokens, shares), y (own) */                               \
+    X(OP_GATHER, "gather", "rw")                /* x, y */                                                          \
+    X(OP_UNIT_GATHER, "unit_gather", "rw")      /* pieces of a unit, its local tensors */                           \
+    X(OP_UNIT_SCATTER, "unit_scatter", "rw")    /* gradients of local tensors, of pieces (added to with OPF_ACC) */ \
+    X(OP_SEND, "send", "r")                     /* x */                                                             \
+    X(OP_RECV, "recv", "w")                     /* x */                                                             \
+    X(OP_WAIT_ALL, "wait_all", "")              /* of this action's posts */                                        \
+    X(OP_SHIFT, "shift", "rw")                  /* x (goes), y (comes) */                                           \
     X(OP_ALL_REDUCE, "all_reduce", "a")         /* x over op.group with op.reduce */                                \
     X(OP_TREE_LEAF, "tree_leaf", "ra")          /* x, tree: the microbatch's gradient joins the canonical tree */   \
     X(OP_TREE_REDUCE, "tree_reduce", "rw")      /* tree, x: the sum over all microbatches of all ranks */           \
@@ -137,12 +171,14 @@ enum op_flags {
     OPF_DECAY = 64, /* adamw: weight decay applies */
     OPF_GELU = 128, /* gemm: kern_act */
     OPF_GELU_GRAD = 256,
+    OPF_ACC_Q = 512,
+    OPF_ACC_KV = 1024,
 };
 
 enum op_stream { STREAM_COMPUTE, STREAM_COMM, STREAM_COPY, STREAM_COUNT };
 
 #define OP_MAX_OPERANDS 9
-#define OP_MAX_WAITS 3
+#define OP_MAX_WAITS 6
 
 /* An operand: a buffer, and where in it. Both are simply added to its address. */
 struct operand {
@@ -163,7 +199,12 @@ struct op {
     struct graph_dim m, n, k; /* gemm; other kernels: m = tokens or elements, n = columns */
     int64_t lda, ldb, ldc;    /* row strides in elements: gemm; attention uses lda, ldb, ldc for q, kv, o */
     int64_t heads, kv_heads, head_dim;
-    double eps, theta;
+    int64_t seq, seq_kv, pos0; /* 0: program.seq, as seq, 0 */
+    int64_t vocab_lo, vocab_hi, col0;
+    double eps, theta, rate;
+    int site;       /* dropout */
+    int unit;       /* unit_gather, unit_scatter */
+    int peer, from; /* indices in the group: send, recv, shift */
     /* Events, -1: none; needed only across streams. Every action slot has its own instance of each event, so that
      * microbatches in flight do not take each other's. A wait means the latest record before it in the order of
      * actions, of the step before when this step has none yet, and passes when there never was one. */
@@ -181,6 +222,10 @@ struct op {
     X(ACT_BEGIN, "begin")       /* once per step: losses become zero, and gradients whose first writer adds */         \
     X(ACT_FORWARD, "forward")   /* of a chunk on a microbatch */                                                       \
     X(ACT_BACKWARD, "backward") /* the first of a step writes gradients where the later ones add: two ranges of ops */ \
+    X(ACT_INPUT, "input")       /* backward for inputs only: a split backward's first half */                          \
+    X(ACT_WEIGHT, "weight")     /* backward for weights: its second */                                                 \
+    X(ACT_EXCHANGE, "exchange") /* sends and receives between two slots of a pipeline's schedule, all of them over */  \
+    X(ACT_GATHER, "gather")     /* parameters that the step computes with, from their pieces: ZeRO 1 and 2 */          \
     X(ACT_REDUCE, "reduce")     /* the unit's gradient over its group; unit -1: the losses */                          \
     X(ACT_NORM, "norm")                                                                                                \
     X(ACT_UPDATE, "update")                                                                                            \
@@ -200,7 +245,30 @@ struct action {
 
 struct group {
     int n;
-    int *ranks; /* ascending */
+    int *ranks;    /* ascending */
+    unsigned axes; /* that its members differ on: a set of 1 << axis; what bytes are counted by */
+};
+
+/* A tensor of a unit, for unit_gather and unit_scatter. Element offsets in the two operands' buffers, the same on all
+ * ranks of the fsdp group; member i's piece begins behind those of the members before it in the local tensor, and at
+ * `piece` in its own pieces. */
+struct unit_part {
+    int tensor;
+    int64_t local, piece;
+    int64_t *counts; /* by member of the fsdp group: elements of its piece */
+};
+
+struct unit {
+    struct unit_part *parts; /* of the tensors that this rank's stages use */
+    int n;
+};
+
+/* Tokens of a sample that a context-parallel rank has: segments of the sequence, in order; a microbatch has them one
+ * after the other, each with all samples: [segment][sample][token]. Without cp one segment. With it the sequence is cut
+ * into 2 cp parts by layout_split, and rank i has the i-th from either end (which balances the causal mask). */
+#define PLAN_MAX_SEGMENTS 2
+struct segment {
+    int64_t pos0, len, before; /* first position; tokens; tokens of a sample in the segments before it */
 };
 
 /* Microbatch i of the step is samples [first, first + samples) of the global batch. */
@@ -216,7 +284,11 @@ struct program {
     int rank;
     enum dtype dtype; /* compute type: DT_F32, DT_BF16, or DT_F64 in proofs */
     enum dtype wide;  /* of parameters, gradients of parameters, moments, statistics: DT_F32 for DT_BF16, else dtype */
-    int64_t seq;
+    int64_t seq;      /* of the sample, all of it */
+    struct place place;
+    struct segment segments[PLAN_MAX_SEGMENTS]; /* of this rank */
+    int n_segments;
+    int64_t own_seq;     /* tokens of a sample that this rank has */
     int64_t max_samples; /* the bound of SYM_SAMPLES; SYM_TOKENS is bounded by max_samples * seq */
     double loss_scale;   /* 1 / (tokens of the global batch): what cross_entropy multiplies gradients with; ranks'
                           * gradients   and microbatches' are then summed, never averaged */
@@ -235,11 +307,17 @@ struct program {
     struct micro *micros; /* of the whole global batch, all ranks */
     int n_micros;
     int first_micro, end_micro; /* this rank's: a contiguous range, shares differ by at most one microbatch */
-    int *param_buffer, *grad_buffer, *m_buffer, *v_buffer; /* by graph tensor; -1 */
+    /* By graph tensor; -1: this rank has none. Pieces, as place.h has them; grad_buffer: of local tensors. */
+    int *param_buffer, *grad_buffer, *m_buffer, *v_buffer;
+    struct unit *units; /* by unit; without ZeRO empty */
+    int n_units;
+    int rows_buffer; /* i32: of each token of the microbatch, sample in the global batch * seq + position; -1: nobody
+                        asks */
     /* loss: f64[n_micros], element i is the sum over the tokens of microbatch i, zero until it is computed; after the
      * reduce all ranks have all of them, and the loss of the step is their sum in ascending order * loss_scale: the
      * same bits for every number of workers. norm, clip: f64[1]. -1 where the mode has none. The worker fills ids and
-     * targets before the forward of each microbatch: [samples * seq] int32. */
+     * targets before the forward of each microbatch, where the rank's chunks read them: [samples * own_seq] int32 in
+     * the order of `segments`. Of the ranks that compute a loss together (tp) one counts it. */
     int ids_buffer, targets_buffer, logits_buffer, loss_buffer, norm_buffer, clip_buffer;
     int tree_depth; /* canonical numerics: instances of the tree's buffer, the largest that any rank needs; 0 else */
     /* Exact: what the worker allocates, and all it allocates, for tensors. SPACE_PARAM is laid out alike in all modes,
@@ -302,7 +380,8 @@ struct save_item {
     int tensor; /* graph tensor */
     int state;  /* 0 parameter, 1 exp_avg, 2 exp_avg_sq */
     struct box box;
-    int64_t buffer_offset; /* elements from the start of the tensor's buffer to the box, which is contiguous there */
+    int64_t buffer_offset; /* elements from the start of the tensor's buffer to the box */
+    int64_t stride;        /* elements between its rows there */
 };
 NODISCARD err_t plan_save_items(const struct program *p, const struct graph *g, struct save_item **ret, int *ret_n);
 

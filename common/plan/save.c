@@ -41,6 +41,7 @@ static struct save_item item(const struct graph_tensor *t, int tensor, int state
     s.box.offset[0] = lo;
     s.box.size[0] = hi - lo;
     s.buffer_offset = lo * row_elements(t);
+    s.stride = row_elements(t);
     return s;
 }
 

@@ -79,6 +79,12 @@ static int attention(struct graph_builder *b, const struct job_model *m, int lay
     int qkv = linear(b, layer, x, c_attn, "qkv", 3 * d);
     int o = graph_add_activation(b, layer, "o", d);
     int lse = graph_add_stat(b, layer, "lse", m->heads);
+    graph_cut_heads(b, c_attn.w, 1, 3, m->heads, m->heads);
+    graph_cut_heads(b, c_attn.b, 0, 3, m->heads, m->heads);
+    graph_cut_heads(b, qkv, 1, 3, m->heads, m->heads);
+    graph_cut_heads(b, o, 1, 1, m->heads, m->heads);
+    graph_cut_heads(b, lse, 0, 1, m->heads, m->heads);
+    graph_cut_heads(b, c_proj.w, 0, 1, m->heads, m->heads);
     struct graph_node *n = graph_add_node(b, GO_ATTENTION, layer);
     for (int i = 0; i < 3; i++) {
         n->in[i] = qkv;
@@ -98,6 +104,11 @@ static int mlp(struct graph_builder *b, const struct job_model *m, int layer, do
     struct weights c_proj = affine(b, layer, "mlp.c_proj", residual_std, m->ffn, m->dim);
     int h = linear(b, layer, x, c_fc, "fc", m->ffn);
     int y = graph_add_activation(b, layer, "gelu", m->ffn);
+    const int by_col[] = {c_fc.w, h, y};
+    for (int i = 0; i < 3; i++)
+        graph_cut(b, by_col[i], 1, m->ffn);
+    graph_cut(b, c_fc.b, 0, m->ffn);
+    graph_cut(b, c_proj.w, 0, m->ffn);
     struct graph_node *n = graph_add_node(b, GO_GELU, layer);
     n->in[0] = h;
     n->out[0] = y;
@@ -111,6 +122,7 @@ void graph_build_gpt2(struct graph_builder *b, const struct job_model *m)
     struct graph_param positions = {0, INIT_NORMAL, std_normal, b->seq, m->dim};
     int wte = graph_add_param(b, table, "transformer.wte.weight");
     int wpe = graph_add_param(b, positions, "transformer.wpe.weight");
+    graph_cut(b, wte, 0, m->vocab);
     int ids = graph_add_input(b, GT_IDS, "ids");
     int x = graph_add_activation(b, -1, "embed", m->dim);
     struct graph_node *n = graph_add_node(b, GO_EMBED, -1);
@@ -125,6 +137,7 @@ void graph_build_gpt2(struct graph_builder *b, const struct job_model *m)
     }
     int y = norm(b, m, -1, "ln_f", &x, res);
     int logits = graph_add_activation(b, -1, "logits", m->vocab);
+    graph_cut(b, logits, 1, m->vocab);
     graph_add_linear(b, -1, y, wte, -1, false, logits);
     graph_add_loss(b, logits);
 }

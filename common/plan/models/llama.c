@@ -73,10 +73,20 @@ static int attention(struct graph_builder *b, const struct block *k, int x)
     int q = linear(b, k, x, wq, "q", m->dim);
     int key = linear(b, k, x, wk, "k", k->kv_dim);
     int v = linear(b, k, x, wv, "v", k->kv_dim);
+    const int by_kv_head[] = {wk, wv};
+    graph_cut_heads(b, wq, 0, 1, m->heads, m->kv_heads);
+    graph_cut_heads(b, q, 1, 1, m->heads, m->kv_heads);
+    for (int i = 0; i < 2; i++) {
+        graph_cut_kv_heads(b, by_kv_head[i], 0, m->kv_heads);
+        graph_cut_kv_heads(b, i ? v : key, 1, m->kv_heads);
+    }
+    graph_cut_heads(b, wo, 1, 1, m->heads, m->kv_heads);
     rope(b, k, q, m->heads);
     rope(b, k, key, m->kv_heads);
     int o = graph_add_activation(b, k->layer, "o", m->dim);
     int lse = graph_add_stat(b, k->layer, "lse", m->heads);
+    graph_cut_heads(b, o, 1, 1, m->heads, m->kv_heads);
+    graph_cut_heads(b, lse, 0, 1, m->heads, m->kv_heads);
     struct graph_node *n = graph_add_node(b, GO_ATTENTION, k->layer);
     n->in[0] = q;
     n->in[1] = key;
@@ -99,6 +109,11 @@ static int feed_forward(struct graph_builder *b, const struct block *k, int x)
     int gate = linear(b, k, x, w1, "gate", m->ffn);
     int up = linear(b, k, x, w3, "up", m->ffn);
     int y = graph_add_activation(b, k->layer, "swiglu", m->ffn);
+    const int by_row[] = {w1, w3}, by_col[] = {w2, gate, up, y};
+    for (int i = 0; i < 2; i++)
+        graph_cut(b, by_row[i], 0, m->ffn);
+    for (int i = 0; i < 4; i++)
+        graph_cut(b, by_col[i], 1, m->ffn);
     struct graph_node *n = graph_add_node(b, GO_SWIGLU, k->layer);
     n->in[0] = gate;
     n->in[1] = up;
@@ -113,6 +128,7 @@ void graph_build_llama(struct graph_builder *b, const struct job_model *m)
     struct graph_param table = {0, INIT_NORMAL, m->tied ? head_std : 1, m->vocab, m->dim};
     struct graph_param head = {head_unit, INIT_NORMAL, head_std, m->vocab, m->dim};
     int w_embed = graph_add_param(b, table, "tok_embeddings.weight");
+    graph_cut(b, w_embed, 0, m->vocab);
     int ids = graph_add_input(b, GT_IDS, "ids");
     int x = graph_add_activation(b, -1, "embed", m->dim);
     struct graph_node *n = graph_add_node(b, GO_EMBED, -1);
@@ -133,6 +149,8 @@ void graph_build_llama(struct graph_builder *b, const struct job_model *m)
     int y = norm(b, m, -1, w, "norm", &x, res);
     int w_head = m->tied ? w_embed : graph_add_param(b, head, "output.weight");
     int logits = graph_add_activation(b, -1, "logits", m->vocab);
+    graph_cut(b, w_head, 0, m->vocab);
+    graph_cut(b, logits, 1, m->vocab);
     graph_add_linear(b, -1, y, w_head, -1, false, logits);
     graph_add_loss(b, logits);
 }

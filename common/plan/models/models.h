@@ -24,6 +24,13 @@ struct graph_param {
 };
 int graph_add_param(struct graph_builder *b, struct graph_param p, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* Tensor parallelism cuts `tensor` (struct graph_cut): dimension `dim` in `units` units, one group each; the activation
+ * behind a cut product is cut alike. -1 as tensor is legal. */
+void graph_cut(struct graph_builder *b, int tensor, int dim, int64_t units);
+/* The same for query heads, `segments` side by side: `heads` units in `kv_heads` groups. */
+void graph_cut_heads(struct graph_builder *b, int tensor, int dim, int segments, int64_t heads, int64_t kv_heads);
+/* The same for key-value heads, which ranks may share. */
+void graph_cut_kv_heads(struct graph_builder *b, int tensor, int dim, int64_t kv_heads);
 /* [tokens, cols]; `layer` -1 outside the layers; named "layer.<layer>.<name>". */
 int graph_add_activation(struct graph_builder *b, int layer, const char *name, int64_t cols);
 /* [tokens * per_token] kept for the backward. */

@@ -1,0 +1,98 @@
+/* Groups of ranks. A set of axes makes a partition of all ranks; all its classes get a place in the list when a rank
+ * first asks for its own, so that lists are equal on all ranks as long as all ask in the same order for the same sets:
+ * rules ask by axes and tensors, which are the same everywhere, also where the answer is of no use to the rank. */
+#include "common/plan/compile.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool same_group(const struct group *a, const int *ranks, int n)
+{
+    return a->n == n && !memcmp(a->ranks, ranks, (size_t)n * sizeof(*ranks));
+}
+
+static void add(struct compiler *c, unsigned axes, const int *ranks, int n)
+{
+    struct program *p = c->p;
+    for (int i = 0; i < p->n_groups; i++)
+        if (same_group(&p->groups[i], ranks, n))
+            return;
+    struct group *grown = realloc(p->groups, ((size_t)p->n_groups + 1) * sizeof(*grown));
+    int *copy = malloc(((size_t)n + 1) * sizeof(*copy));
+    if (grown)
+        p->groups = grown;
+    if (!grown || !copy) {
+        free(copy);
+        c->err = ERR_NOMEM;
+        return;
+    }
+    memcpy(copy, ranks, (size_t)n * sizeof(*ranks));
+    p->groups[p->n_groups++] = (struct group){.n = n, .ranks = copy, .axes = axes};
+}
+
+/* Which of a rank's peers over `axes` belong to its group: all, or those that `alike` says. */
+typedef bool (*alike_fn)(const struct compiler *c, const struct place *of, const int peer[AXIS_COUNT], int t);
+
+static int members(const struct compiler *c, const struct place *of, unsigned axes, alike_fn alike, int t, int *ret)
+{
+    int all = place_group(of, axes, ret), n = 0;
+    for (int i = 0; i < all; i++) {
+        int coord[AXIS_COUNT];
+        mesh_coords(&of->mesh, ret[i], coord);
+        if (!alike || alike(c, of, coord, t))
+            ret[n++] = ret[i];
+    }
+    return n;
+}
+
+static int find_or_add(struct compiler *c, unsigned axes, alike_fn alike, int t)
+{
+    struct program *p = c->p;
+    int world = mesh_workers(&p->mesh), found = -1;
+    int *ranks = malloc(((size_t)world + 1) * sizeof(*ranks));
+    if (!ranks)
+        c->err = ERR_NOMEM;
+    for (int r = 0; r < world && !c->err; r++) {
+        struct place of = p->place;
+        of.rank = r;
+        mesh_coords(&of.mesh, r, of.coord);
+        int n = members(c, &of, axes, alike, t, ranks);
+        if (n > 1)
+            add(c, axes, ranks, n);
+    }
+    if (!c->err) {
+        int n = members(c, &p->place, axes, alike, t, ranks);
+        for (int i = 0; i < p->n_groups && n > 1; i++)
+            if (same_group(&p->groups[i], ranks, n))
+                found = i;
+    }
+    free(ranks);
+    return found;
+}
+
+int compile_group(struct compiler *c, unsigned axes)
+{
+    return find_or_add(c, axes, NULL, -1);
+}
+
+static bool same_box(const struct compiler *c, const struct place *of, const int peer[AXIS_COUNT], int t)
+{
+    const struct graph_cut *cut = &c->g->tensors[t].cut;
+    int boxes, tp = of->mesh.size[AXIS_TP];
+    return place_cut_box(cut, tp, peer[AXIS_TP], &boxes) == place_cut_box(cut, tp, of->coord[AXIS_TP], &boxes);
+}
+
+int compile_group_tp_box(struct compiler *c, int t)
+{
+    return find_or_add(c, 1u << AXIS_TP, same_box, t);
+}
+
+static bool both_use(const struct compiler *c, const struct place *of, const int peer[AXIS_COUNT], int t)
+{
+    return place_uses(of, c->g, peer[AXIS_PP], t) && place_uses(of, c->g, of->coord[AXIS_PP], t);
+}
+
+int compile_group_stages(struct compiler *c, int t)
+{
+    return find_or_add(c, 1u << AXIS_PP, both_use, t);
+}

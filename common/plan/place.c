@@ -1,0 +1,383 @@
+/* Who holds what of every parameter. Rules for cuts are in place_cut, for pieces in place_piece; boxes are their
+ * product, read back by place_boxes. Stages are cut where the costliest stage is cheapest. */
+#include "common/plan/place.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK 1024 /* elements that a block of squares has at most, unless a row is longer */
+
+/* ---- cuts ---- */
+
+/* The group that part i serves where there are fewer groups than parts; its index among the group's parts, and their
+ * number. */
+static int64_t serves(const struct graph_cut *cut, int parts, int i, int *ret_index, int *ret_n)
+{
+    for (int64_t g = 0; g < cut->groups; g++) {
+        int64_t lo, hi;
+        layout_split(parts, (int)cut->groups, (int)g, &lo, &hi);
+        if (i >= lo && i < hi) {
+            *ret_index = i - (int)lo;
+            *ret_n = (int)(hi - lo);
+            return g;
+        }
+    }
+    assert(0);
+    return 0;
+}
+
+void place_cut(const struct graph_cut *cut, int parts, int i, int64_t *ret_lo, int64_t *ret_hi)
+{
+    int64_t each = cut->units / cut->groups, lo, hi;
+    int index, n;
+    if (cut->groups >= parts) {
+        layout_split(cut->groups, parts, i, &lo, &hi);
+        *ret_lo = lo * each;
+        *ret_hi = hi * each;
+        return;
+    }
+    int64_t g = serves(cut, parts, i, &index, &n);
+    if (cut->shared)
+        lo = 0, hi = each;
+    else
+        layout_split(each, n, index, &lo, &hi);
+    *ret_lo = g * each + lo;
+    *ret_hi = g * each + hi;
+}
+
+int place_cut_box(const struct graph_cut *cut, int parts, int i, int *ret_boxes)
+{
+    int index, n;
+    bool shared = cut->shared && cut->units < parts;
+    *ret_boxes = cut->segments == 0 ? 1 : shared ? (int)cut->groups : parts;
+    if (cut->segments == 0)
+        return 0;
+    return shared ? (int)serves(cut, parts, i, &index, &n) : i;
+}
+
+int64_t place_cut_extent(const struct graph_cut *cut, int64_t extent, int parts, int i)
+{
+    int64_t lo, hi;
+    if (cut->segments == 0)
+        return extent;
+    place_cut(cut, parts, i, &lo, &hi);
+    return (hi - lo) * (extent / cut->units);
+}
+
+int64_t place_grain(int64_t cols)
+{
+    return cols >= BLOCK ? 1 : BLOCK / cols;
+}
+
+/* ---- stages ---- */
+
+static double node_cost(const struct graph *g, const struct graph_node *n)
+{
+    if (n->op == GO_LINEAR)
+        return (double)g->tensors[n->in[1]].dim[0].factor * (double)g->tensors[n->in[1]].dim[1].factor;
+    return 0;
+}
+
+/* The last layer's nodes end where the head begins; nodes without a layer in front belong to the first layer's stage,
+ * those behind to the last's. Layers are counted by the nodes' own numbers. */
+static int layers_of(const struct graph *g)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_nodes; i++)
+        n = g->nodes[i].layer >= n ? g->nodes[i].layer + 1 : n;
+    return n;
+}
+
+/* cost[l] of layer l, what is in front of the layers added to the first and what is behind them to the last. */
+static void layer_costs(const struct graph *g, int layers, double *cost, int *end)
+{
+    int at = 0;
+    for (int i = 0; i < g->n_nodes; i++) {
+        if (g->nodes[i].layer >= 0)
+            at = g->nodes[i].layer;
+        else if (i > 0 && end[0] > 0)
+            at = layers - 1;
+        cost[at] += node_cost(g, &g->nodes[i]) + 1;
+        end[at] = i + 1;
+    }
+}
+
+/* The fewest stages of at most `most` each. */
+static int stages_needed(const double *cost, int layers, double most)
+{
+    int n = 1;
+    double sum = 0;
+    for (int l = 0; l < layers; l++) {
+        if (sum > 0 && sum + cost[l] > most) {
+            n++;
+            sum = 0;
+        }
+        sum += cost[l];
+    }
+    return n;
+}
+
+/* `most` is the least largest stage; every stage gets a layer at least. */
+static void fill_stages(struct place *p, const double *cost, const int *end, int layers, double most)
+{
+    int l = 0;
+    for (int s = 0; s < p->n_stages; s++) {
+        int left = p->n_stages - s - 1;
+        double sum = 0;
+        p->stage[s].first_node = l ? end[l - 1] : 0;
+        do
+            sum += cost[l++];
+        while (l < layers - left && (sum + cost[l] <= most || left == 0));
+        p->stage[s].end_node = end[l - 1];
+    }
+}
+
+static err_t stages_init(struct place *p, const struct graph *g, struct why *why)
+{
+    int layers = layers_of(g);
+    p->n_stages = p->mesh.size[AXIS_PP] * p->chunks;
+    if (p->n_stages > (layers ? layers : 1))
+        return why_set(why, ERR_INVALID, "parallel.pp x parallel.chunks is %d; the model has %d layers to share out",
+                       p->n_stages, layers);
+    p->stage = calloc((size_t)p->n_stages, sizeof(*p->stage));
+    double *cost = calloc((size_t)layers + 1, sizeof(*cost)), most = 0, sum = 0;
+    int *end = calloc((size_t)layers + 1, sizeof(*end));
+    err_t e = p->stage && cost && end ? OK : ERR_NOMEM;
+    if (!e) {
+        layers = layers ? layers : 1;
+        layer_costs(g, layers, cost, end);
+        for (int l = 0; l < layers; l++) {
+            most = cost[l] > most ? cost[l] : most;
+            sum += cost[l];
+        }
+        /* Costs are whole numbers: the least that will do is found between the largest layer and the sum. */
+        for (double lo = most; lo < sum;) {
+            double mid = lo + (double)(int64_t)((sum - lo) / 2);
+            if (stages_needed(cost, layers, mid) <= p->n_stages)
+                sum = mid;
+            else
+                lo = mid + 1;
+        }
+        fill_stages(p, cost, end, layers, sum);
+    }
+    free(cost);
+    free(end);
+    return e;
+}
+
+/* ---- parameters ---- */
+
+static bool uses(const struct graph *g, const struct place_stage *s, int t)
+{
+    for (int i = s->first_node; i < s->end_node; i++)
+        for (int k = 0; k < GRAPH_MAX_IN; k++)
+            if (g->nodes[i].in[k] == t)
+                return true;
+    return false;
+}
+
+bool place_uses(const struct place *p, const struct graph *g, int pp, int t)
+{
+    for (int c = 0; c < p->chunks; c++)
+        if (uses(g, &p->stage[c * p->mesh.size[AXIS_PP] + pp], t))
+            return true;
+    return false;
+}
+
+static void find_holders(struct place *p, const struct graph *g, int t)
+{
+    struct place_param *q = &p->param[t];
+    for (int r = 0; r < p->mesh.size[AXIS_PP]; r++) {
+        bool held = place_uses(p, g, r, t);
+        q->stages += held;
+        q->held |= held && r == p->coord[AXIS_PP];
+    }
+}
+
+static void local_size(const struct graph_tensor *t, int parts, int i, int64_t *ret_rows, int64_t *ret_cols)
+{
+    int64_t d[2] = {t->dim[0].factor, t->ndim > 1 ? t->dim[1].factor : 1};
+    if (t->cut.segments)
+        d[t->cut.dim] = place_cut_extent(&t->cut, d[t->cut.dim], parts, i);
+    *ret_rows = d[0];
+    *ret_cols = d[1];
+}
+
+static void piece_of(int64_t rows, int64_t grain, int parts, int i, int64_t *lo, int64_t *hi)
+{
+    layout_split((rows + grain - 1) / grain, parts, i, lo, hi);
+    *lo = *lo * grain < rows ? *lo * grain : rows;
+    *hi = *hi * grain < rows ? *hi * grain : rows;
+}
+
+static int64_t blocks_of(int64_t rows, int64_t cols)
+{
+    int64_t grain = place_grain(cols);
+    return (rows + grain - 1) / grain;
+}
+
+/* Ranks of one fsdp group have the same local tensor; slots are as large as any tp rank needs. */
+static void size_slots(struct place *p, const struct graph *g, int t)
+{
+    struct place_param *q = &p->param[t];
+    int tp = p->mesh.size[AXIS_TP], seen = -1;
+    q->block0 = p->n_blocks;
+    for (int i = 0; i < tp; i++) {
+        int64_t rows, cols, lo, hi;
+        int boxes, box = place_cut_box(&g->tensors[t].cut, tp, i, &boxes);
+        local_size(&g->tensors[t], tp, i, &rows, &cols);
+        piece_of(rows, place_grain(cols), p->zero ? p->mesh.size[AXIS_FSDP] : 1, 0, &lo, &hi);
+        q->slot = (hi - lo) * cols > q->slot ? (hi - lo) * cols : q->slot;
+        q->full_slot = rows * cols > q->full_slot ? rows * cols : q->full_slot;
+        if (box == seen)
+            continue;
+        seen = box;
+        if (box == q->tp_box)
+            q->block0 = p->n_blocks;
+        p->n_blocks += blocks_of(rows, cols);
+    }
+}
+
+static void param_init(struct place *p, const struct graph *g, int t)
+{
+    struct place_param *q = &p->param[t];
+    int tp = p->mesh.size[AXIS_TP];
+    q->tp_box = place_cut_box(&g->tensors[t].cut, tp, p->coord[AXIS_TP], &q->tp_boxes);
+    local_size(&g->tensors[t], tp, p->coord[AXIS_TP], &q->rows, &q->cols);
+    q->grain = place_grain(q->cols);
+    place_piece(p, t, p->coord[AXIS_FSDP], &q->lo, &q->hi);
+    size_slots(p, g, t);
+    find_holders(p, g, t);
+}
+
+/* Every rank has something of what is cut. */
+static err_t check_cuts(const struct place *p, const struct graph *g, struct why *why)
+{
+    int tp = p->mesh.size[AXIS_TP];
+    for (int t = 0; t < g->n_tensors; t++) {
+        const struct graph_cut *c = &g->tensors[t].cut;
+        if (!c->segments || c->shared)
+            continue;
+        if (c->units < tp)
+            return why_set(why, ERR_INVALID,
+                           "parallel.tp is %d, but %s has only %lld parts; the nearest legal value "
+                           "is %lld",
+                           tp, g->tensors[t].name, (long long)c->units, (long long)c->units);
+        for (int i = 0; i < tp; i++) {
+            int64_t lo, hi;
+            place_cut(c, tp, i, &lo, &hi);
+            if (lo == hi)
+                return why_set(why, ERR_INVALID,
+                               "parallel.tp is %d, which leaves a worker without heads of %s (%lld in %lld groups); "
+                               "the nearest legal value is %lld",
+                               tp, g->tensors[t].name, (long long)c->units, (long long)c->groups, (long long)c->groups);
+        }
+    }
+    return OK;
+}
+
+err_t place_init(struct place *p, const struct graph *g, const struct mesh *mesh, int rank, int zero, int chunks,
+                 struct why *why)
+{
+    *p = (struct place){.mesh = *mesh, .rank = rank, .zero = zero, .chunks = chunks};
+    mesh_coords(mesh, rank, p->coord);
+    p->param = calloc((size_t)g->n_tensors + 1, sizeof(*p->param));
+    err_t e = p->param ? check_cuts(p, g, why) : ERR_NOMEM;
+    e = e ? e : stages_init(p, g, why);
+    for (int t = 0; t < g->n_tensors && !e; t++)
+        if (g->tensors[t].kind == GT_PARAM)
+            param_init(p, g, t);
+    if (e)
+        place_fini(p);
+    return e;
+}
+
+void place_fini(struct place *p)
+{
+    free(p->param);
+    free(p->stage);
+    memset(p, 0, sizeof(*p));
+}
+
+/* ---- what one asks ---- */
+
+void place_piece(const struct place *p, int t, int i, int64_t *ret_lo, int64_t *ret_hi)
+{
+    const struct place_param *q = &p->param[t];
+    if (p->zero)
+        piece_of(q->rows, q->grain, p->mesh.size[AXIS_FSDP], i, ret_lo, ret_hi);
+    else
+        *ret_lo = 0, *ret_hi = q->rows;
+}
+
+static struct place_box box_of(int ndim, int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t offset,
+                               int64_t stride)
+{
+    struct place_box b = {
+        .box = {.ndim = ndim, .offset = {row, col}, .size = {rows, cols}}, .offset = offset, .stride = stride};
+    if (ndim < 2)
+        b.box.offset[1] = b.box.size[1] = 0;
+    return b;
+}
+
+int place_boxes(const struct place *p, const struct graph *g, int t, int64_t lo, int64_t hi,
+                struct place_box ret[PLACE_MAX_BOXES])
+{
+    const struct place_param *q = &p->param[t];
+    const struct graph_tensor *gt = &g->tensors[t];
+    const struct graph_cut *c = &gt->cut;
+    int64_t cols = gt->ndim > 1 ? gt->dim[1].factor : 1, u_lo = 0, u_hi = 0;
+    if (lo >= hi)
+        return 0;
+    if (!c->segments) {
+        ret[0] = box_of(gt->ndim, lo, hi - lo, 0, cols, 0, cols);
+        return 1;
+    }
+    place_cut(c, p->mesh.size[AXIS_TP], p->coord[AXIS_TP], &u_lo, &u_hi);
+    int64_t extent = gt->dim[c->dim].factor / c->segments, unit = extent / c->units;
+    int64_t size = (u_hi - u_lo) * unit;
+    int n = 0;
+    assert(c->segments <= PLACE_MAX_BOXES);
+    for (int s = 0; s < c->segments; s++) {
+        int64_t global = s * extent + u_lo * unit, local = s * size;
+        if (c->dim == 1) {
+            ret[n++] = box_of(gt->ndim, lo, hi - lo, global, size, local, q->cols);
+            continue;
+        }
+        int64_t a = lo > local ? lo : local, b = hi < local + size ? hi : local + size;
+        if (a < b)
+            ret[n++] = box_of(gt->ndim, global + a - local, b - a, 0, cols, (a - lo) * q->cols, q->cols);
+    }
+    return n;
+}
+
+bool place_counts(const struct place *p, const struct graph *g, int t)
+{
+    const struct place_param *q = &p->param[t];
+    int tp = p->mesh.size[AXIS_TP], boxes;
+    if (!q->held || q->lo >= q->hi)
+        return false;
+    for (int i = 0; i < p->coord[AXIS_TP]; i++)
+        if (place_cut_box(&g->tensors[t].cut, tp, i, &boxes) == q->tp_box)
+            return false;
+    for (int r = 0; r < p->coord[AXIS_PP]; r++)
+        if (place_uses(p, g, r, t))
+            return false;
+    return true;
+}
+
+int place_group(const struct place *p, unsigned axes, int *ret)
+{
+    int world = mesh_workers(&p->mesh), n = 0;
+    for (int r = 0; r < world; r++) {
+        int coord[AXIS_COUNT];
+        bool same = true;
+        mesh_coords(&p->mesh, r, coord);
+        for (int a = 0; a < AXIS_COUNT; a++)
+            same &= coord[a] == p->coord[a] || (axes & (1u << a));
+        if (same)
+            ret[n++] = r;
+    }
+    return n;
+}
