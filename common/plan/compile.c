@@ -211,6 +211,10 @@ static void compiler_init(struct compiler *c)
     if (!c->consumers || !c->grad_started || !c->block_offset)
         c->err = ERR_NOMEM;
     p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
+    p->rows_buffer = -1;
+    p->segments[0] = (struct segment){0, p->seq, 0};
+    p->n_segments = 1;
+    p->own_seq = p->seq;
     c->all_grads = c->all_params = c->all_copies = c->all_m = c->all_v = c->blocks = -1;
     c->unit_event = 0;
     c->reduced_event = units;

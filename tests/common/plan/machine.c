@@ -70,7 +70,7 @@ static double *widen(struct machine *m, int buffer, char *at, bool written)
 {
     const struct buffer *b = &m->p->buffers[buffer];
     for (int i = 0; i < m->n_widened; i++)
-        if (m->widened[i].buffer == buffer) {
+        if (m->widened[i].buffer == buffer && m->widened[i].at == at) {
             m->widened[i].written |= written;
             return m->widened[i].value;
         }
@@ -106,10 +106,54 @@ static void *arg_slot(struct machine *m, const struct op *op, int i, int64_t slo
     return widen(m, op->arg[i].buffer, at, op_mode(op, i) != 'r') + offset;
 }
 
+static int64_t slot_of(const struct machine *m, int buffer)
+{
+    enum slot_index index = buffer >= 0 ? m->p->buffers[buffer].slot_index : SLOT_ONE;
+    if (index == SLOT_ACTION)
+        return m->action->slot;
+    return index == SLOT_MICRO && m->action->micro >= 0 ? m->action->micro : 0;
+}
+
 static void *arg(struct machine *m, const struct op *op, int i)
 {
-    bool micro = op->arg[i].buffer >= 0 && m->p->buffers[op->arg[i].buffer].slot_index == SLOT_MICRO;
-    return arg_slot(m, op, i, micro && m->action->micro >= 0 ? m->action->micro : 0);
+    return arg_slot(m, op, i, slot_of(m, op->arg[i].buffer));
+}
+
+/* The first element of an operand, in the buffer's own type. */
+static char *operand_at(const struct machine *m, const struct op *op, int i, int64_t slot)
+{
+    const struct buffer *b = &m->p->buffers[op->arg[i].buffer];
+    int64_t offset = program_dim(m->p, op->arg[i].offset, m->samples) + op->arg[i].col;
+    return buffer_at(m, op->arg[i].buffer) + slot * b->slot_bytes + offset * (int64_t)dtype_bytes(b->dtype);
+}
+
+static enum dtype operand_dtype(const struct machine *m, const struct op *op, int i)
+{
+    return m->p->buffers[op->arg[i].buffer].dtype;
+}
+
+double machine_operand_get_slot(const struct machine *m, const struct op *op, int i, int64_t slot, int64_t at)
+{
+    return element_get(operand_dtype(m, op, i), operand_at(m, op, i, slot), at);
+}
+
+double machine_operand_get(const struct machine *m, const struct op *op, int i, int64_t at)
+{
+    return machine_operand_get_slot(m, op, i, slot_of(m, op->arg[i].buffer), at);
+}
+
+void machine_operand_set(const struct machine *m, const struct op *op, int i, int64_t at, double value)
+{
+    element_set(operand_dtype(m, op, i), operand_at(m, op, i, slot_of(m, op->arg[i].buffer)), at, value);
+}
+
+double machine_round(const struct machine *m, const struct op *op, int i, double value)
+{
+    double kept;
+    char room[8] = {0};
+    element_set(operand_dtype(m, op, i), room, 0, value);
+    kept = element_get(operand_dtype(m, op, i), room, 0);
+    return kept;
 }
 
 #define A(i) arg(m, op, i)
@@ -127,7 +171,7 @@ static void tree_leaf(struct machine *m, const struct op *op, int64_t n)
     for (int i = 1; i <= c; i++) {
         double *to = arg_slot(m, op, 1, h - i);
         for (int64_t k = 0; k < n; k++)
-            to[k] += from[k];
+            to[k] = machine_round(m, op, 1, to[k] + from[k]); /* each node is kept as such */
         from = to;
     }
 }
@@ -191,8 +235,7 @@ static void run_gemm(struct machine *m, const struct op *op)
 
 static void run_zero(struct machine *m, const struct op *op, int64_t n)
 {
-    const struct buffer *b = &m->p->buffers[op->arg[0].buffer];
-    memset(buffer_at(m, op->arg[0].buffer), 0, (size_t)n * dtype_bytes(b->dtype));
+    memset(operand_at(m, op, 0, slot_of(m, op->arg[0].buffer)), 0, (size_t)n * dtype_bytes(operand_dtype(m, op, 0)));
 }
 
 static void run_once(struct machine *m, const struct op *op, int64_t n)
@@ -252,7 +295,7 @@ static void run_elements(struct machine *m, const struct op *op, int64_t n)
     }
 }
 
-static void run_op(struct machine *m, const struct op *op)
+void machine_op(struct machine *m, const struct op *op)
 {
     const struct kern_ops *k = m->k;
     struct kern_stream *s = m->s;
@@ -323,26 +366,64 @@ static void run_op(struct machine *m, const struct op *op)
 
 /* ---- steps ---- */
 
-static void fill_inputs(struct machine *m, const struct micro *micro)
+/* The tokens of a microbatch that this rank has: [segment][sample][token]; `rows`: their places in the batch instead.
+ */
+static void fill(struct machine *m, int buffer, const int32_t *from)
 {
     const struct program *p = m->p;
-    size_t bytes = (size_t)(micro->samples * p->seq) * sizeof(int32_t);
-    memcpy(buffer_at(m, p->ids_buffer), m->ids + micro->first * p->seq, bytes);
-    memcpy(buffer_at(m, p->targets_buffer), m->targets + micro->first * p->seq, bytes);
+    const struct micro *micro = &p->micros[m->action->micro];
+    const struct buffer *b = &p->buffers[buffer];
+    int32_t *to = (int32_t *)(void *)(buffer_at(m, buffer) + slot_of(m, buffer) * b->slot_bytes);
+    for (int s = 0; s < p->n_segments; s++)
+        for (int64_t i = 0; i < micro->samples; i++)
+            for (int64_t t = 0; t < p->segments[s].len; t++) {
+                int64_t at = (micro->first + i) * p->seq + p->segments[s].pos0 + t;
+                *to++ = from ? from[at] : (int32_t)at;
+            }
+}
+
+static bool action_reads(const struct machine *m, int buffer)
+{
+    for (int i = 0; i < m->action->n_ops && buffer >= 0; i++)
+        for (int k = 0; k < OP_MAX_OPERANDS; k++)
+            if (m->p->ops[m->action->first_op + i].arg[k].buffer == buffer)
+                return true;
+    return false;
+}
+
+static void fill_inputs(struct machine *m)
+{
+    const struct program *p = m->p;
+    if (action_reads(m, p->ids_buffer))
+        fill(m, p->ids_buffer, m->ids);
+    if (action_reads(m, p->targets_buffer))
+        fill(m, p->targets_buffer, m->targets);
+    if (action_reads(m, p->rows_buffer))
+        fill(m, p->rows_buffer, NULL);
+}
+
+int64_t machine_samples(const struct program *p, const struct action *a)
+{
+    return a->micro >= 0 ? p->micros[a->micro].samples : p->max_samples;
+}
+
+void machine_enter(struct machine *m, const struct action *a)
+{
+    m->action = a;
+    m->samples = machine_samples(m->p, a);
+    if (a->kind == ACT_FORWARD)
+        fill_inputs(m);
 }
 
 static void run_actions(struct machine *m, enum action_kind first, enum action_kind last)
 {
     const struct program *p = m->p;
     for (int a = 0; a < p->n_actions; a++) {
-        m->action = &p->actions[a];
-        if (m->action->kind < first || m->action->kind > last)
+        if (p->actions[a].kind < first || p->actions[a].kind > last)
             continue;
-        m->samples = m->action->micro >= 0 ? p->micros[m->action->micro].samples : p->max_samples;
-        if (m->action->kind == ACT_FORWARD)
-            fill_inputs(m, &p->micros[m->action->micro]);
+        machine_enter(m, &p->actions[a]);
         for (int i = 0; i < m->action->n_ops; i++)
-            run_op(m, &p->ops[m->action->first_op + i]);
+            machine_op(m, &p->ops[m->action->first_op + i]);
     }
 }
 

@@ -1,6 +1,6 @@
-/* The slow and obvious interpreter: no streams, no collectives (one rank), every buffer at its planned place, so a
- * wrong place or a wrong in-place choice shows as a wrong number. Kernels are the reference's in float64. What a buffer
- * of another type holds is widened before an op and rounded to the buffer's type behind it. */
+/* The slow and obvious interpreter: no streams, no collectives (one rank; world.h has many), every buffer at its
+ * planned place, so a wrong place or a wrong in-place choice shows as a wrong number. Kernels are the reference's in
+ * float64. What a buffer of another type holds is widened before an op and rounded to the buffer's type behind it. */
 #ifndef DTD_TESTS_COMMON_PLAN_MACHINE_H
 #define DTD_TESTS_COMMON_PLAN_MACHINE_H
 
@@ -41,6 +41,17 @@ double machine_update(struct machine *m);
 /* The element of a buffer, widened. */
 double machine_get(const struct machine *m, int buffer, int64_t i);
 void machine_set(const struct machine *m, int buffer, int64_t i, double value);
+
+/* One op that needs no other rank, in the action entered last. */
+void machine_enter(struct machine *m, const struct action *a); /* fills the batch where the action is a forward */
+void machine_op(struct machine *m, const struct op *op);
+int64_t machine_samples(const struct program *p, const struct action *a);
+/* Element i of an operand, as the action entered last means it; of instance `slot`; a number as the operand would keep
+ * it. */
+double machine_operand_get(const struct machine *m, const struct op *op, int arg, int64_t i);
+double machine_operand_get_slot(const struct machine *m, const struct op *op, int arg, int64_t slot, int64_t i);
+void machine_operand_set(const struct machine *m, const struct op *op, int arg, int64_t i, double value);
+double machine_round(const struct machine *m, const struct op *op, int arg, double value);
 
 static inline int64_t tensor_elements(const struct graph_tensor *t)
 {
