@@ -42,10 +42,30 @@ const char *action_name(enum action_kind kind)
     return (unsigned)kind < ACT_COUNT ? names[kind] : "?";
 }
 
+/* A rank's own tokens are the tp group's split of all tokens; a program without sequence parallelism names none. */
+static void own_tokens(const struct program *p, int64_t tokens, int64_t *ret_lo, int64_t *ret_n)
+{
+    int tp = p->mesh.size[AXIS_TP];
+    layout_split(tokens, tp, p->rank % tp, ret_lo, ret_n); /* tp is the innermost axis */
+    *ret_n -= *ret_lo;
+}
+
 int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples)
 {
-    const int64_t scale[] = {[SYM_ONE] = 1, [SYM_SAMPLES] = samples, [SYM_TOKENS] = samples * p->seq};
-    return d.factor * scale[d.sym];
+    int64_t tokens = samples * (p->own_seq ? p->own_seq : p->seq), lo, n;
+    switch (d.sym) {
+    case SYM_ONE:
+        return d.factor;
+    case SYM_SAMPLES:
+        return d.factor * samples;
+    case SYM_TOKENS:
+        return d.factor * tokens;
+    case SYM_OWN:
+    case SYM_OWN0:
+        own_tokens(p, tokens, &lo, &n);
+        return d.factor * (d.sym == SYM_OWN ? n : lo);
+    }
+    return 0;
 }
 
 static const char *const space_names[SPACE_COUNT] = {"param", "opt", "grad", "work", "host"};
@@ -53,7 +73,9 @@ static const char *const mode_names[] = {"train", "eval", "generate"};
 
 static void print_dim(FILE *out, struct graph_dim d)
 {
-    static const char *const symbols[] = {"", "T", "B"}; /* tokens and samples of the microbatch */
+    /* Tokens and samples of the microbatch; own tokens, and where they begin. */
+    static const char *const symbols[] = {
+        [SYM_ONE] = "", [SYM_TOKENS] = "T", [SYM_SAMPLES] = "B", [SYM_OWN] = "O", [SYM_OWN0] = "O0"};
     if (d.sym == SYM_ONE)
         fprintf(out, "%" PRId64, d.factor);
     else if (d.factor == 1)
@@ -107,10 +129,39 @@ static void print_shape(const struct op *op, FILE *out)
 
 static void print_flags(const struct op *op, FILE *out)
 {
-    static const char *const names[] = {"ta", "tb", "acc", "inverse", "grad", "causal", "decay", "gelu", "gelu_grad"};
+    static const char *const names[] = {"ta",    "tb",   "acc",       "inverse", "grad",  "causal",
+                                        "decay", "gelu", "gelu_grad", "acc_q",   "acc_kv"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (op->flags >> i & 1)
             fprintf(out, " %s", names[i]);
+}
+
+/* What only some kinds have: positions, a part of the keys, of the vocabulary, of the columns; a dropout's number. */
+static void print_parts(const struct op *op, FILE *out)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+    } rows[] = {{"seq", op->seq}, {"seq_kv", op->seq_kv}, {"pos", op->pos0}, {"col", op->col0}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].value)
+            fprintf(out, " %s %" PRId64, rows[i].name, rows[i].value);
+    if (op->vocab_hi)
+        fprintf(out, " vocab %" PRId64 "..%" PRId64, op->vocab_lo, op->vocab_hi - 1);
+    if (op->kind == OP_DROPOUT)
+        fprintf(out, " rate %g site %d", op->rate, op->site);
+}
+
+static void print_peers(const struct op *op, FILE *out)
+{
+    if (op->kind == OP_UNIT_GATHER || op->kind == OP_UNIT_SCATTER)
+        fprintf(out, " unit %d", op->unit);
+    if (op->group >= 0)
+        fprintf(out, " group %d", op->group);
+    if (op->kind == OP_SEND || op->kind == OP_SHIFT)
+        fprintf(out, " to %d", op->peer);
+    if (op->kind == OP_RECV || op->kind == OP_SHIFT)
+        fprintf(out, " from %d", op->kind == OP_RECV ? op->peer : op->from);
 }
 
 static void print_op(const struct program *p, const struct op *op, FILE *out)
@@ -122,10 +173,10 @@ static void print_op(const struct program *p, const struct op *op, FILE *out)
     fprintf(out, "    %s%s", streams[op->stream], op_name(op->kind));
     print_shape(op, out);
     print_flags(op, out);
+    print_parts(op, out);
     for (int i = 0; i < operands; i++)
         print_operand(p, &op->arg[i], op_mode(op, i), out);
-    if (op->group >= 0)
-        fprintf(out, " group %d", op->group);
+    print_peers(op, out);
     for (int i = 0; i < OP_MAX_WAITS; i++)
         if (op->wait[i] >= 0)
             fprintf(out, " wait %d", op->wait[i]);
@@ -134,17 +185,30 @@ static void print_op(const struct program *p, const struct op *op, FILE *out)
     fputc('\n', out);
 }
 
+static void print_same(const struct program *p, int index, FILE *out)
+{
+    const struct action *a = &p->actions[index];
+    if (a->micro >= 0)
+        fprintf(out, ": ops as for micro %d\n", a->micro);
+    else
+        fprintf(out, ": ops as in action %d\n", index);
+}
+
 static void print_action(const struct program *p, int index, FILE *out)
 {
     const struct action *a = &p->actions[index];
     fprintf(out, "  %s", action_name(a->kind));
+    if (a->chunk)
+        fprintf(out, " chunk %d", a->chunk);
     if (a->micro >= 0)
         fprintf(out, " micro %d (%" PRId64 " samples)", a->micro, p->micros[a->micro].samples);
+    if (a->slot)
+        fprintf(out, " slot %d", a->slot);
     if (a->unit >= 0)
         fprintf(out, " unit %d", a->unit);
     for (int i = 0; i < index; i++) {
         if (p->actions[i].first_op == a->first_op && p->actions[i].n_ops == a->n_ops && a->n_ops) {
-            fprintf(out, ": ops as for micro %d\n", p->actions[i].micro);
+            print_same(p, i, out);
             return;
         }
     }
