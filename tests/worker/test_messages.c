@@ -476,7 +476,7 @@ TEST(a_backend_without_messages_is_named)
     static const struct comm_backend bare = {.name = "bare"};
     struct comm c = {.backend = &bare, .world = 2};
     int ranks[2] = {0, 1};
-    struct comm_group g = {&c, 2, 0, ranks};
+    struct comm_group g = {.comm = &c, .n = 2, .ranks = ranks};
     struct comm_post post;
     uint8_t x = 0, y;
     int64_t counts[2] = {1, 1};

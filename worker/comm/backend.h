@@ -7,6 +7,7 @@
 
 struct comm_backend {
     const char *name;
+    bool sums_bf16;
     err_t (*open)(const struct comm_config *config, struct comm **ret, struct why *why);
     void (*close)(struct comm *c);
     void (*abort)(struct comm *c);
@@ -20,6 +21,10 @@ struct comm_backend {
                         enum dtype dtype);
     err_t (*reduce_scatter)(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
                             const int64_t *counts, enum dtype dtype, enum reduce_op op);
+    err_t (*unit_gather)(struct comm_group *g, struct kern_stream *s, const void *pieces, void *local,
+                         const struct comm_part *parts, int n, enum dtype dtype);
+    err_t (*unit_scatter)(struct comm_group *g, struct kern_stream *s, const void *local, void *pieces,
+                          const struct comm_part *parts, int n, enum dtype dtype, bool add);
     err_t (*broadcast)(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root);
     err_t (*barrier)(struct comm_group *g);
     err_t (*agree)(struct comm_group *g, int64_t *x, enum reduce_op op);
@@ -44,15 +49,16 @@ struct comm_backend {
 #define COMM_SLOTS (COMM_POSTS + 2)
 struct comm_slots {
     uint32_t serial[COMM_SLOTS], last;
+    int64_t brings[COMM_SLOTS]; /* bytes of a receive; 0 of a send */
     int n;
 };
 
 struct comm {
     const struct comm_backend *backend;
     int rank, world;
-    int64_t bytes_moved;
-    struct why why; /* of the first call that failed; "" until then, and where the code says all */
-    char note[256]; /* what a person may want to know of how it was made; "" for nothing */
+    int64_t bytes_moved; /* comm.c's */
+    struct why why;      /* of the first call that failed; "" until then, and where the code says all */
+    char note[256];      /* what a person may want to know of how it was made; "" for nothing */
     struct comm_slots slots;
 };
 
@@ -60,12 +66,13 @@ struct comm_group {
     struct comm *comm;
     int n, me;
     int *ranks;
+    int64_t bytes; /* comm_group_bytes: comm.c's */
 };
 
 extern const struct comm_backend comm_backend_shm, comm_backend_staged;
 
 /* What the module of a backend ("dtd-nccl.so") exports: `struct comm_module dtd_nccl_module`. */
-#define COMM_MODULE_ABI 2
+#define COMM_MODULE_ABI 3
 struct comm_module {
     int abi;
     const struct comm_backend *backend;

@@ -102,36 +102,126 @@ void comm_group_free(struct comm_group *g)
         g->comm->backend->group_free(g);
 }
 
-static bool dtype_sums(enum dtype dtype)
+/* ---- what is counted ---- */
+
+int64_t comm_group_bytes(const struct comm_group *g)
 {
-    return dtype == DT_F32 || dtype == DT_F64 || dtype == DT_I32 || dtype == DT_I64;
+    return g->bytes;
+}
+
+/* After the call; gives back how it went. */
+static err_t count(struct comm_group *g, err_t err, int64_t elements, enum dtype dtype)
+{
+    int64_t bytes = err ? 0 : elements * (int64_t)dtype_bytes(dtype);
+    g->bytes += bytes;
+    g->comm->bytes_moved += bytes;
+    return err;
+}
+
+static int64_t slice(const struct comm_group *g, int64_t n)
+{
+    return n * (g->me + 1) / g->n - n * g->me / g->n;
+}
+
+static int64_t of_others(const struct comm_group *g, const int64_t *counts)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < g->n; i++)
+        sum += i == g->me ? 0 : counts[i];
+    return sum;
+}
+
+/* ---- collectives ---- */
+
+static struct why *free_why(struct comm *c)
+{
+    return c->why.text[0] ? NULL : &c->why;
+}
+
+static err_t unsupported(struct comm_group *g, const char *what, const char *instead)
+{
+    return why_set(free_why(g->comm), ERR_UNSUPPORTED, "backend \"%s\" has no %s: %s", g->comm->backend->name, what,
+                   instead);
+}
+
+/* Of the types that can be summed at all. */
+static err_t check_sum(struct comm_group *g, enum dtype dtype)
+{
+    assert(g->me >= 0);
+    assert(dtype == DT_F32 || dtype == DT_F64 || dtype == DT_I32 || dtype == DT_I64 || dtype == DT_BF16);
+    if (dtype != DT_BF16 || g->comm->backend->sums_bf16)
+        return OK;
+    return unsupported(g, "sums in bfloat16", "sum in float32");
 }
 
 err_t comm_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,
                       enum reduce_op op)
 {
-    assert(g->me >= 0 && n >= 0 && dtype_sums(dtype));
-    return g->comm->backend->all_reduce(g, s, x, n, dtype, op);
+    assert(n >= 0);
+    err_t err = check_sum(g, dtype);
+    err = err ? err : g->comm->backend->all_reduce(g, s, x, n, dtype, op);
+    return count(g, err, (g->n - 2) * slice(g, n) + n, dtype);
 }
 
 err_t comm_all_gather(struct comm_group *g, struct kern_stream *s, const void *src, void *dst, const int64_t *counts,
                       enum dtype dtype)
 {
-    assert(g->me >= 0);
-    return g->comm->backend->all_gather(g, s, src, dst, counts, dtype);
+    assert(g->me >= 0 && dtype_bytes(dtype));
+    return count(g, g->comm->backend->all_gather(g, s, src, dst, counts, dtype), of_others(g, counts), dtype);
 }
 
 err_t comm_reduce_scatter(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
                           const int64_t *counts, enum dtype dtype, enum reduce_op op)
 {
-    assert(g->me >= 0 && dtype_sums(dtype));
-    return g->comm->backend->reduce_scatter(g, s, src, dst, counts, dtype, op);
+    err_t err = check_sum(g, dtype);
+    err = err ? err : g->comm->backend->reduce_scatter(g, s, src, dst, counts, dtype, op);
+    return count(g, err, (g->n - 1) * counts[g->me], dtype);
 }
 
 err_t comm_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root)
 {
     assert(g->me >= 0 && root >= 0 && root < g->n && bytes >= 0);
-    return g->comm->backend->broadcast(g, s, x, bytes, root);
+    return count(g, g->comm->backend->broadcast(g, s, x, bytes, root), g->me == root ? 0 : bytes, DT_U8);
+}
+
+/* ---- units ---- */
+
+static bool parts_are_good(const struct comm_group *g, const struct comm_part *parts, int n)
+{
+    for (int k = 0; k < n; k++) {
+        if (parts[k].local < 0 || parts[k].piece < 0)
+            return false;
+        for (int i = 0; i < g->n; i++)
+            if (parts[k].counts[i] < 0)
+                return false;
+    }
+    return n >= 0;
+}
+
+err_t comm_unit_gather(struct comm_group *g, struct kern_stream *s, const void *pieces, void *local,
+                       const struct comm_part *parts, int n, enum dtype dtype)
+{
+    int64_t others = 0;
+    assert(g->me >= 0 && dtype_bytes(dtype) && parts_are_good(g, parts, n));
+    if (!g->comm->backend->unit_gather)
+        return unsupported(g, "gathers of units", "use parallel.zero 0");
+    for (int k = 0; k < n; k++)
+        others += of_others(g, parts[k].counts);
+    return count(g, g->comm->backend->unit_gather(g, s, pieces, local, parts, n, dtype), others, dtype);
+}
+
+err_t comm_unit_scatter(struct comm_group *g, struct kern_stream *s, const void *local, void *pieces,
+                        const struct comm_part *parts, int n, enum dtype dtype, bool add)
+{
+    int64_t own = 0;
+    err_t err = check_sum(g, dtype);
+    assert(parts_are_good(g, parts, n));
+    if (!g->comm->backend->unit_scatter)
+        return unsupported(g, "scatters of units", "use parallel.zero 0");
+    for (int k = 0; k < n; k++)
+        own += parts[k].counts[g->me];
+    err = err ? err : g->comm->backend->unit_scatter(g, s, local, pieces, parts, n, dtype, add);
+    return count(g, err, (g->n - 1) * own, dtype);
 }
 
 err_t comm_barrier(struct comm_group *g)
@@ -152,26 +242,22 @@ err_t comm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, 
     assert(g->me >= 0 && n_leaves >= 1 && (dtype == DT_F32 || dtype == DT_F64));
     if (!g->comm->backend->tree_reduce)
         return ERR_UNSUPPORTED;
-    return g->comm->backend->tree_reduce(g, mine, n_mine, n_leaves, out, n, dtype);
+    err_t err = g->comm->backend->tree_reduce(g, mine, n_mine, n_leaves, out, n, dtype);
+    return count(g, err, (n_mine + 1) * (n - slice(g, n)), dtype);
 }
 
 /* ---- all-to-all and messages ---- */
 
-static err_t unsupported(struct comm_group *g, const char *what)
-{
-    struct comm *c = g->comm;
-    return why_set(c->why.text[0] ? NULL : &c->why, ERR_UNSUPPORTED,
-                   "backend \"%s\" has no %s: choose a layout without expert, pipeline and ring parallelism",
-                   c->backend->name, what);
-}
+#define NO_MESSAGES "choose a layout without expert, pipeline and ring parallelism"
 
 err_t comm_all_to_all(struct comm_group *g, struct kern_stream *s, const void *src, const int64_t *send_counts,
                       void *dst, const int64_t *recv_counts, enum dtype dtype)
 {
     assert(g->me >= 0 && send_counts[g->me] == recv_counts[g->me]);
     if (!g->comm->backend->all_to_all)
-        return unsupported(g, "all-to-all");
-    return g->comm->backend->all_to_all(g, s, src, send_counts, dst, recv_counts, dtype);
+        return unsupported(g, "all-to-all", NO_MESSAGES);
+    err_t err = g->comm->backend->all_to_all(g, s, src, send_counts, dst, recv_counts, dtype);
+    return count(g, err, of_others(g, recv_counts), dtype);
 }
 
 static bool is_peer(const struct comm_group *g, int index)
@@ -208,10 +294,11 @@ static err_t post_send(struct comm_group *g, struct kern_stream *s, const void *
     struct comm_post post;
     assert(is_peer(g, to) && bytes >= 0);
     if (!c->backend->send_post)
-        return unsupported(g, "messages");
+        return unsupported(g, "messages", NO_MESSAGES);
     err_t err = take_slot(c, most, &post);
     if (err)
         return err;
+    c->slots.brings[post.slot] = 0;
     err = c->backend->send_post(g, s, src, bytes, to, post.slot);
     if (err)
         leave_slot(c, post);
@@ -227,10 +314,11 @@ static err_t post_recv(struct comm_group *g, struct kern_stream *s, void *dst, i
     struct comm_post post;
     assert(is_peer(g, from) && bytes >= 0);
     if (!c->backend->recv_post)
-        return unsupported(g, "messages");
+        return unsupported(g, "messages", NO_MESSAGES);
     err_t err = take_slot(c, most, &post);
     if (err)
         return err;
+    c->slots.brings[post.slot] = bytes;
     err = c->backend->recv_post(g, s, dst, bytes, from, post.slot);
     if (err)
         leave_slot(c, post);
@@ -258,7 +346,7 @@ err_t comm_wait(struct comm_group *g, struct comm_post post)
     assert(post.slot >= 0 && post.slot < COMM_SLOTS && post.serial && c->slots.serial[post.slot] == post.serial);
     err_t err = c->backend->wait(g, post.slot);
     leave_slot(c, post);
-    return err;
+    return count(g, err, c->slots.brings[post.slot], DT_U8);
 }
 
 err_t comm_send(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to)
@@ -280,7 +368,7 @@ err_t comm_sendrecv(struct comm_group *g, struct kern_stream *s, const void *src
 {
     struct comm_post out = {0}, in = {0};
     if (!g->comm->backend->send_post)
-        return unsupported(g, "messages");
+        return unsupported(g, "messages", NO_MESSAGES);
     if (to == g->me && from == g->me) {
         assert(send_bytes == recv_bytes);
         return g->comm->backend->copy(g, s, dst, src, send_bytes);

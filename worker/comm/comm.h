@@ -17,6 +17,7 @@
 #include "common/plan/layout.h" /* enum reduce_op */
 #include "kernels/device.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -60,9 +61,12 @@ void comm_group_free(struct comm_group *g);
 
 /* `root` of broadcast and the order of `counts` are indices into the group's ranks.
  *
- * Sums run in a fixed order (rank 0, 1, ..), so that every rank gets the same bits. n: elements of dtype F32, F64, I32,
- * I64. Buffers may be private (copied through the segment in blocks) or inside comm_shared at the same offset on all
- * ranks (in place, no copy). */
+ * Sums run in a fixed order (rank 0, 1, ..) on the host, so that every rank gets the same bits, and whatever the call,
+ * an element's sum has the bits that comm_all_reduce gives it. They take F32, F64, I32 and I64, and BF16 where the
+ * backend can (nccl; else ERR_UNSUPPORTED); what only moves takes any dtype.
+ *
+ * Buffers lie anywhere, each rank's where it likes: in comm_shared (members read them there, no copy) or in private
+ * memory (copied through the segment in blocks). Members may mix the two. */
 NODISCARD err_t comm_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,
                                 enum reduce_op op);
 /* dst[i's part] = src of rank i; `counts` elements per rank (uneven is normal), dst packed. */
@@ -72,6 +76,25 @@ NODISCARD err_t comm_all_gather(struct comm_group *g, struct kern_stream *s, con
 NODISCARD err_t comm_reduce_scatter(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
                                     const int64_t *counts, enum dtype dtype, enum reduce_op op);
 NODISCARD err_t comm_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root);
+
+/* A tensor of which every member owns a part (its piece), and computes with the whole (local). `counts`: the elements
+ * of each member's part, all known to all; zeros are normal. Member i's part of the local tensor begins at element
+ * local + counts[0] + .. + counts[i-1], and in member i's pieces at element `piece` of its own list of parts. */
+struct comm_part {
+    int64_t local, piece;
+    const int64_t *counts;
+};
+/* All parts of a unit in one collective. Lists are alike on all members in length and counts; `local` and `piece` are
+ * each member's own. Parts overlap neither in the pieces nor in the local tensors. */
+/* Every member's pieces into everybody's local tensors, the own ones too; a piece that lies at its place in them
+ * already is not copied. Else pieces and local do not overlap. */
+NODISCARD err_t comm_unit_gather(struct comm_group *g, struct kern_stream *s, const void *pieces, void *local,
+                                 const struct comm_part *parts, int n, enum dtype dtype);
+/* The sum of all members' local tensors, each member's own part of it into its pieces; with `add` added to what is
+ * there (piece + sum). `local` is left as it is. */
+NODISCARD err_t comm_unit_scatter(struct comm_group *g, struct kern_stream *s, const void *local, void *pieces,
+                                  const struct comm_part *parts, int n, enum dtype dtype, bool add);
+
 /* src: what this rank has for each member, send_counts[i] elements for member i, packed in the order of the members.
  * dst: what the members have for this rank, recv_counts[i] elements from member i, packed alike. Uneven counts and
  * zeros are normal; recv_counts[i] is member i's send count for this rank: if not, ERR_INVALID there, and the comm is
@@ -120,9 +143,8 @@ NODISCARD err_t comm_wait(struct comm_group *g, struct comm_post post);
 /* Canonical sums. The leaves 0 .. n_leaves-1 are combined along one fixed binary tree: node [lo, hi) = [lo, mid) +
  * [mid, hi), mid = lo + the largest power of two below hi - lo. Each rank holds finished nodes of it (disjoint,
  * together all leaves); after the call `out` holds the root on every rank, the same bits for every way of dealing the
- * leaves. Only shm has it. `out` lies in comm_shared at one offset on all ranks; node buffers anywhere in their
- * holder's comm_shared; `out` may be one of them, but must not overlap one otherwise. ERR_INVALID on all ranks when the
- * nodes do not make up the tree. */
+ * leaves. Only shm has it. Node buffers lie anywhere in their holder's comm_shared, `out` anywhere at all; `out` may be
+ * one of them, but must not overlap one otherwise. ERR_INVALID on all ranks when the nodes do not make up the tree. */
 struct comm_tree_node {
     int64_t lo, hi;
     size_t offset; /* of its n elements in the holder's comm_shared */
@@ -135,7 +157,23 @@ const char *comm_why(const struct comm *c);
 /* What a person may want to know of how the comm was made, for the log; "" for nothing. */
 const char *comm_note(const struct comm *c);
 
-/* Payload bytes that this rank has read from or written to peers' memory, for the accounts. */
+/* Payload bytes that the collectives and messages of this group have brought to this rank from its peers, whatever the
+ * backend and its algorithm. With N members, n bytes and this rank's slice of them (bytes [n i/N, n (i+1)/N) in whole
+ * elements for member i):
+ *
+ *   all_reduce        (N-1) slice, to sum it, and n - slice, the sums of others: 2 n (N-1)/N where N divides n
+ *   all_gather,
+ *   unit_gather       all parts of others: n (N-1)/N where the parts are even
+ *   reduce_scatter,
+ *   unit_scatter      (N-1) times the own part: n (N-1)/N where the parts are even
+ *   broadcast         n, and nothing at the root
+ *   all_to_all        what comes from others
+ *   messages          n at the receiver, when it has waited for them; nothing at the sender, and for one to oneself
+ *   tree_reduce       n - slice for each node that this rank holds (others have it from here), and n - slice
+ *
+ * Barriers and agreed numbers count nothing, nor does a call that fails. */
+int64_t comm_group_bytes(const struct comm_group *g);
+/* Of all groups, those that are gone too. */
 int64_t comm_bytes_moved(const struct comm *c);
 
 #endif

@@ -72,12 +72,6 @@ static err_t alone(struct kern_stream *s, void *dst, const void *src, int64_t by
     return dst == src || bytes == 0 ? OK : s->dev->ops->copy(s, dst, src, (size_t)bytes);
 }
 
-/* What a ring of n ranks moves of a buffer that all of them have. */
-static int64_t ring_share(int64_t bytes, int n)
-{
-    return bytes / n * (n - 1);
-}
-
 err_t nccl_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,
                       enum reduce_op op)
 {
@@ -87,7 +81,6 @@ err_t nccl_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int6
     if (err)
         return err;
     ncclResult_t code = ncclAllReduce(x, x, (size_t)n, type_of(dtype), op_of(op), *comm_of(g), native(s));
-    g->comm->bytes_moved += 2 * ring_share(n * (int64_t)dtype_bytes(dtype), g->n);
     return queued(g, s, code, "ncclAllReduce", __LINE__);
 }
 
@@ -120,7 +113,6 @@ err_t nccl_all_gather(struct comm_group *g, struct kern_stream *s, const void *s
     bool equal = all_equal(counts, g->n);
     ncclResult_t code = equal ? ncclAllGather(src, dst, (size_t)counts[0] * size, ncclUint8, *comm_of(g), native(s))
                               : gather_uneven(g, s, src, dst, counts, size);
-    g->comm->bytes_moved += (total - counts[g->me]) * (int64_t)size;
     return queued(g, s, code, equal ? "ncclAllGather" : "ncclBroadcast of each rank's part", __LINE__);
 }
 
@@ -153,7 +145,6 @@ err_t nccl_reduce_scatter(struct comm_group *g, struct kern_stream *s, const voi
     ncclResult_t code =
         equal ? ncclReduceScatter(src, dst, (size_t)counts[0], type_of(dtype), op_of(op), *comm_of(g), native(s))
               : scatter_uneven(g, s, src, dst, counts, dtype, op);
-    g->comm->bytes_moved += (total - counts[g->me]) * (int64_t)dtype_bytes(dtype);
     return queued(g, s, code, equal ? "ncclReduceScatter" : "ncclReduce to each rank", __LINE__);
 }
 
@@ -165,7 +156,6 @@ err_t nccl_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64
     if (err)
         return err;
     ncclResult_t code = ncclBroadcast(x, x, (size_t)bytes, ncclUint8, root, *comm_of(g), native(s));
-    g->comm->bytes_moved += bytes;
     return queued(g, s, code, "ncclBroadcast", __LINE__);
 }
 

@@ -10,11 +10,10 @@ static bool source_is_shared(const struct comm_group *g, const void *src, const 
     return counts[g->me] > 0 && shm_is_shared(g, src, (size_t)counts[g->me] * size);
 }
 
-static void put(struct comm_group *g, uint8_t *dst, const void *src, int64_t bytes, int from)
+static void put(uint8_t *dst, const void *src, int64_t bytes)
 {
     if (dst != src && bytes > 0)
         memmove(dst, src, (size_t)bytes);
-    g->comm->bytes_moved += from == g->me ? 0 : bytes;
 }
 
 /* In place (src inside dst) the part of member i starts at another offset on each rank, so its offset is exchanged. */
@@ -26,7 +25,7 @@ static err_t gather_shared(struct comm_group *g, const void *src, uint8_t *dst, 
     err_t err = shm_barrier(g);
     for (int i = 0; !err && i < g->n; i++) {
         memcpy(&offset, shm_window(g, i)->in[0], sizeof(offset));
-        put(g, dst, s->shared[g->ranks[i]] + offset, counts[i] * size, i);
+        put(dst, s->shared[g->ranks[i]] + offset, counts[i] * size);
         dst += counts[i] * size;
     }
     return err ? err : shm_barrier(g);
@@ -45,7 +44,7 @@ static err_t gather_round(struct comm_group *g, const uint8_t *src, uint8_t *dst
     memcpy(shm_window(g, g->me)->in[turn], src + (mine > 0 ? at : 0), (size_t)mine);
     err_t err = shm_barrier(g);
     for (int i = 0; !err && i < g->n; i++) {
-        put(g, dst + at, shm_window(g, i)->in[turn], clamp(counts[i] * size - at, 0, block), i);
+        put(dst + at, shm_window(g, i)->in[turn], clamp(counts[i] * size - at, 0, block));
         dst += counts[i] * size;
     }
     return err;

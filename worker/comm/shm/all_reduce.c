@@ -27,7 +27,6 @@ static void reduce_shared_slice(struct comm_group *g, uint8_t *x, int64_t lo, in
             if (i != g->me)
                 memcpy(shm_peer(g, mine, i), mine, (size_t)(m * size));
     }
-    g->comm->bytes_moved += 2 * (hi - lo) * size * (g->n - 1);
 }
 
 static err_t reduce_shared(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op)
@@ -52,7 +51,6 @@ static err_t reduce_tiny(struct comm_group *g, void *x, int64_t n, enum dtype dt
     if (err)
         return err;
     shm_reduce(x, src, g->n, n, dtype, op);
-    g->comm->bytes_moved += (int64_t)bytes * (g->n - 1);
     return shm_barrier(g);
 }
 
@@ -81,7 +79,6 @@ static void reduce_block_slice(struct comm_group *g, uint8_t *x, int64_t n, int 
         shm_reduce(x + at * size, src, g->n, m, dtype, op);
         memcpy(out + (at - lo) * size, x + at * size, (size_t)(m * size));
     }
-    g->comm->bytes_moved += (hi - lo) * size * (g->n - 1);
 }
 
 static err_t reduce_block(struct comm_group *g, uint8_t *x, int64_t n, int turn, enum dtype dtype, enum reduce_op op)
@@ -99,7 +96,6 @@ static err_t reduce_block(struct comm_group *g, uint8_t *x, int64_t n, int turn,
         if (i == g->me)
             continue;
         memcpy(x + lo * size, shm_window(g, i)->out[turn], (size_t)((hi - lo) * size));
-        g->comm->bytes_moved += (hi - lo) * size;
     }
     return err;
 }

@@ -51,17 +51,16 @@ static void publish(struct comm_group *g, const uint8_t *src, const int64_t *cou
 }
 
 /* Copies what of the part falls into the stream's block from `begin` on, between the block and the packed part. */
-static int64_t copy_piece(const struct part *p, int64_t begin, uint8_t *block, uint8_t *packed, bool in)
+static void copy_piece(const struct part *p, int64_t begin, uint8_t *block, uint8_t *packed, bool in)
 {
     int64_t lo = p->at > begin ? p->at : begin, end = begin + (int64_t)SHM_BLOCK;
     int64_t hi = p->at + p->bytes < end ? p->at + p->bytes : end;
     if (lo >= hi)
-        return 0;
+        return;
     if (in)
         memcpy(block + (lo - begin), packed + (lo - p->at), (size_t)(hi - lo));
     else
         memcpy(packed + (lo - p->at), block + (lo - begin), (size_t)(hi - lo));
-    return hi - lo;
 }
 
 static void fill(struct comm_group *g, const uint8_t *src, int64_t round)
@@ -82,11 +81,9 @@ static void take(struct comm_group *g, uint8_t *dst, int64_t round)
         const struct list *l = list_of(g, i);
         const struct part *p = &l->part[g->me];
         if (l->base == PRIVATE && i != g->me) {
-            g->comm->bytes_moved +=
-                copy_piece(p, round * (int64_t)SHM_BLOCK, shm_window(g, i)->in[round & 1], dst, false);
+            copy_piece(p, round * (int64_t)SHM_BLOCK, shm_window(g, i)->in[round & 1], dst, false);
         } else if (l->base != PRIVATE && round == 0 && p->bytes > 0) {
             memcpy(dst, (uint8_t *)shm_of(g)->head + l->base + p->at, (size_t)p->bytes);
-            g->comm->bytes_moved += i == g->me ? 0 : p->bytes;
         }
         dst += p->bytes;
     }

@@ -11,7 +11,6 @@ static err_t broadcast_shared(struct comm_group *g, void *x, int64_t bytes, int 
         return err;
     if (g->me != root) {
         memcpy(x, shm_peer(g, x, root), (size_t)bytes);
-        g->comm->bytes_moved += bytes;
     }
     return shm_barrier(g);
 }
@@ -34,7 +33,6 @@ err_t shm_broadcast(struct comm_group *g, struct kern_stream *stream, void *x, i
             return err;
         if (g->me != root) {
             memcpy((uint8_t *)x + at, window, m);
-            g->comm->bytes_moved += (int64_t)m;
         }
     }
     return shm_barrier(g);

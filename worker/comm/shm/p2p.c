@@ -88,7 +88,6 @@ static err_t receive_some(struct shm_comm *s, struct shm_post *p, bool *moved)
             memcpy(p->buffer + p->at, (const uint8_t *)s->head + chunk->at, bytes);
         p->at += bytes;
         p->through = p->at == p->bytes;
-        s->base.bytes_moved += (int64_t)bytes;
         atomic_store(&lane->taken, ++taken);
         ring(s, p->peer);
         *moved = true;

@@ -21,7 +21,6 @@ static err_t scatter_shared(struct comm_group *g, const uint8_t *src, void *dst,
     for (int i = 0; i < g->n; i++)
         from[i] = shm_peer(g, src + skip * (int64_t)dtype_bytes(dtype), i);
     shm_reduce(dst, from, g->n, n, dtype, op);
-    g->comm->bytes_moved += n * (int64_t)dtype_bytes(dtype) * (g->n - 1);
     return shm_barrier(g);
 }
 
@@ -46,7 +45,6 @@ static err_t scatter_round(struct comm_group *g, const uint8_t *src, uint8_t *ds
     for (int i = 0; i < g->n; i++)
         from[i] = i == g->me ? own : shm_window(g, i)->in[turn] + g->me * cell * size;
     shm_reduce(dst + at * size, from, g->n, mine, dtype, op);
-    g->comm->bytes_moved += mine * size * (g->n - 1);
     return OK;
 }
 

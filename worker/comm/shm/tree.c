@@ -140,7 +140,6 @@ static void sum_slice(struct comm_group *g, struct tree *t, int64_t n_leaves, ui
         for (int i = 0; i < g->n; i++)
             memmove((uint8_t *)shm_peer(g, out, i) + t->at * size, root, (size_t)(t->m * size));
     }
-    g->comm->bytes_moved += (hi - lo) * size * (g->n - 1) + (hi - lo) * size * (t->n_nodes - t->n_nodes / g->n);
 }
 
 err_t shm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves, void *out,

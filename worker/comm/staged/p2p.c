@@ -81,7 +81,6 @@ static bool is_last_chunk(const struct staged_post *p)
 static err_t progress(struct staged_comm *s, bool *ret_moved)
 {
     struct staged_posts *t = &s->posts;
-    const int64_t before = comm_bytes_moved(s->inner);
     int kept = 0;
     err_t err = OK;
     t->pass++;
@@ -96,7 +95,6 @@ static err_t progress(struct staged_comm *s, bool *ret_moved)
             t->active[kept++] = t->active[i];
     }
     t->n_active = kept;
-    s->base.bytes_moved += comm_bytes_moved(s->inner) - before;
     return err;
 }
 

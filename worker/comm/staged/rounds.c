@@ -33,7 +33,6 @@ static err_t one_round(const struct staged_call *c, const struct staged_steps *s
 err_t staged_run(const struct staged_call *c, const struct staged_steps *steps, int64_t rounds)
 {
     struct staged_comm *s = c->comm;
-    const int64_t before = comm_bytes_moved(s->inner);
     err_t err = rounds ? dev_event_wait(s->dev, s->left, c->stream) : OK;
     if (!err && rounds)
         err = fetch(c, steps, 0);
@@ -42,7 +41,6 @@ err_t staged_run(const struct staged_call *c, const struct staged_steps *steps, 
             err = fetch(c, steps, i + 1);
         err = err ? err : one_round(c, steps, i);
     }
-    s->base.bytes_moved += comm_bytes_moved(s->inner) - before;
     return err || !rounds ? err : dev_event_record(s->dev, s->left, c->stream);
 }
 
