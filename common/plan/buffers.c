@@ -74,7 +74,8 @@ static struct buffer of_tensor(const struct compiler *c, int t, const char *suff
     const struct graph_tensor *g = &c->g->tensors[t];
     struct buffer b = {.tensor = t, .ndim = g->ndim, .space = space, .run = -1, .slots = 1};
     b.dtype = space == SPACE_WORK && g->kind != GT_STAT ? c->p->dtype : c->p->wide;
-    memcpy(b.dim, g->dim, sizeof(b.dim));
+    for (int d = 0; d < g->ndim; d++)
+        b.dim[d] = compile_local(c, t, d);
     set_name(&b, g->name, suffix);
     return b;
 }

@@ -199,16 +199,19 @@ static void compiler_init(struct compiler *c)
 {
     struct program *p = c->p;
     int n = c->g->n_tensors, units = c->g->n_units;
-    int **const by_tensor[] = {&c->act,          &c->grad,        &c->producer, &c->reader,  &c->copy,
-                               &p->param_buffer, &p->grad_buffer, &p->m_buffer, &p->v_buffer};
+    int **const by_tensor[] = {&c->act,    &c->grad,         &c->producer,    &c->reader,   &c->copy,    &c->full,
+                               &c->shares, &p->param_buffer, &p->grad_buffer, &p->m_buffer, &p->v_buffer};
     for (size_t i = 0; i < sizeof(by_tensor) / sizeof(by_tensor[0]); i++)
         *by_tensor[i] = index_new(c, n);
+    c->weight_dy = index_new(c, c->g->n_nodes);
     c->unit_run = index_new(c, units);
     c->unit_tree = index_new(c, units);
     c->consumers = calloc((size_t)n + 1, sizeof(*c->consumers));
     c->grad_started = calloc((size_t)n + 1, sizeof(*c->grad_started));
     c->block_offset = calloc((size_t)n + 1, sizeof(*c->block_offset));
-    if (!c->consumers || !c->grad_started || !c->block_offset)
+    c->tp_shares = calloc((size_t)n + 1, sizeof(*c->tp_shares));
+    c->own = p->mesh.size[AXIS_TP] > 1 && c->job->parallel.sp;
+    if (!c->consumers || !c->grad_started || !c->block_offset || !c->tp_shares)
         c->err = ERR_NOMEM;
     p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
     p->rows_buffer = -1;
@@ -237,6 +240,10 @@ static void compiler_fini(struct compiler *c)
     free(c->producer);
     free(c->reader);
     free(c->copy);
+    free(c->full);
+    free(c->shares);
+    free(c->tp_shares);
+    free(c->weight_dy);
     free(c->consumers);
     free(c->grad_started);
     free(c->unit_run);

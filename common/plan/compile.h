@@ -98,11 +98,20 @@ static inline void op_arg(struct op *op, int i, int buffer)
  * statistic; -1 for an absent one. */
 int compile_value(const struct compiler *c, int t);
 
-/* Row length of a matrix; 1 for a vector. */
-static inline int64_t compile_cols(const struct compiler *c, int t)
-{
-    return c->g->tensors[t].ndim > 1 ? c->g->tensors[t].dim[1].factor : 1;
-}
+/* ---- tensor.c: the part of a tensor that this rank has, and what brings parts together ---- */
+
+/* Whether t is cut by tokens: an activation or statistic that the model does not cut, under sequence parallelism. */
+bool compile_is_own(const struct compiler *c, int t);
+/* Dimension d of tensor t here. */
+struct graph_dim compile_local(const struct compiler *c, int t, int d);
+/* Row length of a matrix here; 1 for a vector. */
+int64_t compile_cols(const struct compiler *c, int t);
+/* Rows of an activation: own tokens or all of this rank's. */
+struct graph_dim compile_rows(const struct compiler *c, int t);
+/* Of `all` heads whose columns t has, those that are here. */
+int64_t compile_heads(const struct compiler *c, int t, int64_t all);
+/* Where column `col` of the whole tensor, the first of one of its segments, begins here. */
+int64_t compile_col(const struct compiler *c, int t, int64_t col);
 
 /* Whether a consumer may write into t's buffer: nobody else reads t, and its producer's backward does not either. */
 bool compile_can_take(const struct compiler *c, int t);
