@@ -36,14 +36,6 @@ bool check_is_collective(const struct op *op)
     return op->kind == OP_ALL_REDUCE || op->kind == OP_TREE_REDUCE;
 }
 
-int check_events(const struct program *p)
-{
-    int slots = 1;
-    for (int a = 0; a < p->n_actions; a++)
-        slots = p->actions[a].slot >= slots ? p->actions[a].slot + 1 : slots;
-    return slots * p->n_events;
-}
-
 /* ---- structure ---- */
 
 /* Bit i: operand i may be absent. */
@@ -136,8 +128,7 @@ static err_t check_op(const struct check_at *at, const struct op *op, const bool
         return check_fail(at, why, "is of no known kind, stream or event");
     err_t e = check_operands(at, op, why);
     for (int i = 0; i < OP_MAX_WAITS && !e; i++)
-        if (op->wait[i] >= at->p->n_events ||
-            (op->wait[i] >= 0 && !recorded[check_event(at->p, at->action, op->wait[i])]))
+        if (op->wait[i] >= at->p->n_events || (op->wait[i] >= 0 && !recorded[op->wait[i]]))
             e = check_fail(at, why, "waits for event %d, which nothing records", op->wait[i]);
     if (!e && op->kind == OP_GEMM)
         e = check_gemm(at, op, why);
@@ -150,7 +141,7 @@ static err_t check_op(const struct check_at *at, const struct op *op, const bool
 
 static err_t check_structure(const struct program *p, struct why *why)
 {
-    bool *recorded = calloc((size_t)check_events(p) + 1, sizeof(*recorded));
+    bool *recorded = calloc((size_t)p->n_events + 1, sizeof(*recorded));
     err_t e = recorded ? OK : ERR_NOMEM;
     for (int a = 0; a < p->n_actions && !e; a++) {
         const struct action *action = &p->actions[a];
@@ -160,7 +151,7 @@ static err_t check_structure(const struct program *p, struct why *why)
             e = why_set(why, ERR_INVALID, "rank %d: action %d is of no known kind, microbatch or ops", p->rank, a);
         for (int i = 0; i < action->n_ops && !e; i++)
             if (p->ops[action->first_op + i].event >= 0 && p->ops[action->first_op + i].event < p->n_events)
-                recorded[check_event(p, a, p->ops[action->first_op + i].event)] = true;
+                recorded[p->ops[action->first_op + i].event] = true;
     }
     for (int a = 0; a < p->n_actions && !e; a++)
         for (int i = 0; i < p->actions[a].n_ops && !e; i++) {
@@ -276,12 +267,12 @@ static err_t run_push(struct rank_run *r, int *count, int action, int op_index)
     struct item item = {.action = action, .op = op_index, .event = -1};
     bool takes_part = check_is_collective(op) || op->event >= 0;
     for (int i = 0; i < OP_MAX_WAITS; i++) {
-        item.wait[i] = op->wait[i] >= 0 ? check_event(r->p, action, op->wait[i]) : -1;
+        item.wait[i] = op->wait[i] >= 0 ? op->wait[i] : -1;
         item.need[i] = item.wait[i] >= 0 ? count[item.wait[i]] : 0;
         takes_part |= item.wait[i] >= 0;
     }
     if (op->event >= 0) {
-        item.event = check_event(r->p, action, op->event);
+        item.event = op->event;
         item.records = ++count[item.event];
     }
     return takes_part ? queue_push(&r->queues[op->stream], &item) : OK;
@@ -290,8 +281,8 @@ static err_t run_push(struct rank_run *r, int *count, int action, int op_index)
 static err_t run_init(struct rank_run *r, const struct program *p)
 {
     r->p = p;
-    r->recorded = calloc((size_t)check_events(p) + 1, sizeof(*r->recorded));
-    int *count = calloc((size_t)check_events(p) + 1, sizeof(*count));
+    r->recorded = calloc((size_t)p->n_events + 1, sizeof(*r->recorded));
+    int *count = calloc((size_t)p->n_events + 1, sizeof(*count));
     err_t e = r->recorded && count ? OK : ERR_NOMEM;
     for (int step = 0; step < 2; step++)
         for (int a = 0; a < p->n_actions; a++)

@@ -17,13 +17,6 @@ err_t check_fail(const struct check_at *at, struct why *why, const char *fmt, ..
     __attribute__((format(printf, 3, 4)));
 
 bool check_is_collective(const struct op *op);
-/* Every slot has its own instance of every event: the instances there are, and the index of the one that an op means in
- * an action. */
-int check_events(const struct program *p);
-static inline int check_event(const struct program *p, int action, int event)
-{
-    return p->actions[action].slot * p->n_events + event;
-}
 /* No operand reaches past its buffer or has elements of another type than the kernel takes. */
 err_t check_operand_shapes(const struct check_at *at, const struct op *op, struct why *why);
 

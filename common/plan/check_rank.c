@@ -308,7 +308,7 @@ static err_t op_check(struct rank_check *c, const struct op *op)
     struct clock now = c->streams[op->stream];
     for (int i = 0; i < OP_MAX_WAITS; i++)
         for (int s = 0; s < STREAM_COUNT && op->wait[i] >= 0; s++) {
-            const struct clock *known = &c->event[check_event(c->p, c->at.action, op->wait[i])];
+            const struct clock *known = &c->event[op->wait[i]];
             if (known->t[s] > now.t[s])
                 now.t[s] = known->t[s];
         }
@@ -324,7 +324,7 @@ static err_t op_check(struct rank_check *c, const struct op *op)
             e = operand_apply(c, op, &now, i);
     c->streams[op->stream] = now;
     if (op->event >= 0)
-        c->event[check_event(c->p, c->at.action, op->event)] = now;
+        c->event[op->event] = now;
     return e;
 }
 
@@ -407,7 +407,7 @@ static void state_init(struct rank_check *c)
 {
     const struct program *p = c->p;
     memset(c->state, 0, ((size_t)c->places.n + 1) * sizeof(*c->state));
-    memset(c->event, 0, ((size_t)check_events(p) + 1) * sizeof(*c->event));
+    memset(c->event, 0, ((size_t)p->n_events + 1) * sizeof(*c->event));
     memset(c->streams, 0, sizeof(c->streams));
     for (int i = 0; i < c->places.n; i++) {
         int b = c->places.place[i].buffer;
@@ -432,7 +432,7 @@ err_t check_rank(const struct program *p, struct why *why)
     if (e)
         return e;
     c.state = calloc((size_t)c.places.n + 1, sizeof(*c.state));
-    c.event = calloc((size_t)check_events(p) + 1, sizeof(*c.event));
+    c.event = calloc((size_t)p->n_events + 1, sizeof(*c.event));
     e = c.state && c.event ? OK : ERR_NOMEM;
     for (int saves = has_saves(p); saves >= 0 && !e; saves--) {
         state_init(&c);

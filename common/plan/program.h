@@ -205,9 +205,9 @@ struct op {
     int site;       /* dropout */
     int unit;       /* unit_gather, unit_scatter */
     int peer, from; /* indices in the group: send, recv, shift */
-    /* Events, -1: none; needed only across streams. Every action slot has its own instance of each event, so that
-     * microbatches in flight do not take each other's. A wait means the latest record before it in the order of
-     * actions, of the step before when this step has none yet, and passes when there never was one. */
+    /* Events, -1: none; needed only across streams. A wait means the latest record before it in the order of actions,
+     * whatever slot that was in, of the step before when this step has none yet, and passes when there never was one.
+     * What is waited for is behind everything earlier on its stream, so the latest is right for every microbatch. */
     int wait[OP_MAX_WAITS];
     int event; /* recorded after the op, -1 */
 };

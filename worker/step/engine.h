@@ -49,7 +49,7 @@ struct engine_profile {
 /* What a program needs beside memory. */
 struct engine_rig {
     struct comm_group **groups;
-    struct dev_event **events; /* one for each of the program's, for each slot */
+    struct dev_event **events; /* the program's */
     int n_events;
     char (*ranges)[ENGINE_RANGE_NAME]; /* by action: "forward 3" */
     bool uses[STREAM_COUNT];

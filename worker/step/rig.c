@@ -1,22 +1,9 @@
-/* What a program needs beside memory: groups of its ranks, an event for each of its events and slots, and the names of
+/* What a program needs beside memory: groups of its ranks, its events, and the names of
  * its actions for a profiler. All of it is made before the first step. */
 #include "worker/step/run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-static int slots_of(const struct program *p)
-{
-    int slots = 1;
-    for (int i = 0; i < p->n_actions; i++)
-        slots = p->actions[i].slot >= slots ? p->actions[i].slot + 1 : slots;
-    return slots;
-}
-
-struct dev_event *run_event(const struct engine_rig *rig, const struct program *p, const struct action *a, int event)
-{
-    return rig->events[(a->slot > 0 ? a->slot : 0) * p->n_events + event];
-}
 
 static err_t make_groups(struct engine *e, const struct program *p, struct engine_rig *r, struct why *why)
 {
@@ -33,7 +20,7 @@ static err_t make_groups(struct engine *e, const struct program *p, struct engin
 
 static err_t make_events(struct engine *e, const struct program *p, struct engine_rig *r, struct why *why)
 {
-    int n = slots_of(p) * p->n_events;
+    int n = p->n_events;
     r->events = calloc((size_t)n + 1, sizeof(struct dev_event *));
     if (!r->events)
         return why_set(why, ERR_NOMEM, "out of memory");

@@ -40,8 +40,7 @@ err_t run_waits(const struct run *r, const struct op *op)
     err_t err = OK;
     for (int i = 0; !err && i < OP_MAX_WAITS; i++)
         if (op->wait[i] >= 0)
-            err = dev_event_wait(r->engine->config.dev, run_event(r->rig, r->program, r->action, op->wait[i]),
-                                 run_stream(r, op));
+            err = dev_event_wait(r->engine->config.dev, r->rig->events[op->wait[i]], run_stream(r, op));
     return err;
 }
 
@@ -49,8 +48,7 @@ err_t run_record(const struct run *r, const struct op *op)
 {
     if (op->event < 0)
         return OK;
-    return dev_event_record(r->engine->config.dev, run_event(r->rig, r->program, r->action, op->event),
-                            run_stream(r, op));
+    return dev_event_record(r->engine->config.dev, r->rig->events[op->event], run_stream(r, op));
 }
 
 static err_t run_op(const struct run *r, const struct op *op)

@@ -32,8 +32,6 @@ static inline struct kern_stream *run_stream(const struct run *r, const struct o
 {
     return r->engine->stream[op->stream];
 }
-/* The instance of event `event` (of op.wait or op.event) that an action means. */
-struct dev_event *run_event(const struct engine_rig *rig, const struct program *p, const struct action *a, int event);
 /* What of an op is common to all kinds: its waits before it, its record behind it. */
 NODISCARD err_t run_waits(const struct run *r, const struct op *op);
 NODISCARD err_t run_record(const struct run *r, const struct op *op);
