@@ -52,23 +52,56 @@ struct kern_gemm {
 };
 
 /* Scaled dot-product attention, softmax(q k^T / sqrt(head_dim) [+ causal mask]) v, per sample and head.
- * q, o: [batch*seq, heads*head_dim]; k, v: [batch*seq, kv_heads*head_dim]; row strides in elements, so that q, k and v
- * may lie side by side in one matrix. lse[batch, heads, seq]: natural log of the row's sum of exp. kv_heads
- * divides heads. */
+ * q, o: [batch*seq, heads*head_dim]; k, v: [batch*seq_kv, kv_heads*head_dim]; row strides in elements, so that q, k and
+ * v may lie side by side in one matrix. lse[batch, heads, seq]: natural log of the row's sum of exp. kv_heads
+ * divides heads. Keys may be any part of those that the queries see (context parallelism): o and lse are then of that
+ * part, and attention_join puts parts together. */
 struct kern_attention {
     int64_t batch, seq, heads, kv_heads, head_dim;
+    int64_t seq_kv; /* keys of a sample, 0: seq; causal needs seq */
     int64_t q_stride, k_stride, v_stride, o_stride;
     bool causal;
     const void *q, *k, *v;
     void *o, *lse;
 };
 
-/* d* are "=" and have the strides of their forward counterparts. */
+/* d* have the strides of their forward counterparts. With s = q k^T / sqrt(head_dim): p = exp(s - lse),
+ * ds = p (d_o v^T - rowsum(d_o o)), d_q = ds k / sqrt(head_dim), d_k = ds^T q / sqrt(head_dim), d_v = p^T d_o (Dao
+ * 2023). o and lse are the whole row's; k and v may be a part of its keys: d_k and d_v are then whole, and d_q is a
+ * term of the sum over all parts. */
 struct kern_attention_grad {
     struct kern_attention fwd; /* o and lse hold the forward's results */
     const void *d_o;           /* o_stride */
     void *d_q, *d_k, *d_v;
+    bool acc_q, acc_kv; /* d_q, or d_k and d_v, are "+=", else "=" */
 };
+
+/* (o, lse) become those of both parts of the keys (o2, lse2 are the other part's; nothing is shared with o and lse):
+ * with w = 1 / (1 + exp(lse2 - lse)) o = w o + (1 - w) o2, lse = log(exp(lse) + exp(lse2)) (Liu et al. 2023, ring
+ * attention; the online softmax of Milakov and Gimelshein 2018). A part without keys has lse -infinity and finite o;
+ * not both may be. o, o2: [batch*seq, heads*head_dim] with row strides; lse, lse2: [batch, heads, seq]. */
+struct kern_attention_join {
+    int64_t batch, seq, heads, head_dim, o_stride, o2_stride;
+    void *o, *lse;
+    const void *o2, *lse2;
+};
+
+/* Columns col0 .. col0 + n of rows[i], i < t, of a matrix with `cols` columns: y = keep ? x / (1 - rate) : 0, 0 <= rate
+ * < 1, x and y dense [t, n], y may be x. An element is kept where its random word is at least KERN_DROPOUT_BOUND(rate).
+ * With e = rows[i] cols + col0 + j the word is number e % 4 of Philox4x32-10 (Salmon et al. 2011; common/base/rng.h)
+ * at the key {seed low, high} and the counter {e / 4 low, e / 4 high, step low, site}: a function of global
+ * coordinates, whoever computes it. The gradient is the same call on the gradient. */
+struct kern_dropout {
+    int64_t t, n, cols, col0;
+    double rate;
+    uint64_t seed;
+    int64_t step;
+    int site; /* which of a step's dropouts */
+    const int32_t *rows;
+    const void *x;
+    void *y;
+};
+#define KERN_DROPOUT_BOUND(rate) ((uint32_t)((rate)*0x1p32))
 
 /* Decoupled weight decay (Loshchilov and Hutter 2019), bias corrected as in torch.optim.AdamW; p, m, v in place, all of
  * the wide type. Where *grad_scale is not finite nothing is changed. */
@@ -98,12 +131,15 @@ struct kern_ops {
     /* db[n] += column sums of dy[T,n] */
     void (*bias_grad)(struct kern_stream *s, int64_t t, int64_t n, const void *dy, void *db);
 
-    /* y[T,d] = table[ids[t]] (+ pos[t % seq] when pos is not NULL: [>= seq, d]) */
-    void (*embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *ids, const void *table,
-                  const void *pos, void *y);
-    /* d_table[ids[t]] += dy[t], t ascending; d_pos[t % seq] += dy[t] when not NULL */
-    void (*embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *ids, const void *dy,
-                       void *d_table, void *d_pos);
+    /* y[T,d] = table[ids[t] - lo] where lo <= ids[t] < hi, else 0 (+ pos[t % seq] when pos is not NULL: [>= seq, d]).
+     * The table has rows lo .. hi-1 of the vocabulary; none when lo is hi. `pos` points at the row of the first
+     * position. */
+    void (*embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, int64_t lo, int64_t hi, const int32_t *ids,
+                  const void *table, const void *pos, void *y);
+    /* d_table[ids[t] - lo] += dy[t], t ascending, where lo <= ids[t] < hi; d_pos[t % seq] += dy[t], of every token,
+     * when not NULL */
+    void (*embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, int64_t lo, int64_t hi,
+                       const int32_t *ids, const void *dy, void *d_table, void *d_pos);
 
     /* r = x + res when res is not NULL (r is then written: the residual stream), else r is x and `r` is not touched;
      * y = r * rstd * w, rstd[T] = 1/sqrt(mean(r^2) + eps). r may alias x or res. */
@@ -127,6 +163,7 @@ struct kern_ops {
 
     NODISCARD err_t (*attention)(struct kern_stream *s, const struct kern_attention *a);
     NODISCARD err_t (*attention_grad)(struct kern_stream *s, const struct kern_attention_grad *a);
+    void (*attention_join)(struct kern_stream *s, const struct kern_attention_join *a);
 
     /* y[T,f] = silu(a) * b; a, b, y dense [T,f] */
     void (*swiglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);
@@ -140,23 +177,33 @@ struct kern_ops {
     void (*relu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx);
     /* y = a + b, y may alias either */
     void (*add)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);
+    void (*dropout)(struct kern_stream *s, const struct kern_dropout *d);
+    /* y[i, j] = x[i, j], i < rows, j < n; ldx, ldy: elements between rows. Either may begin at any element. */
+    void (*copy_cols)(struct kern_stream *s, int64_t rows, int64_t n, const void *x, int64_t ldx, void *y, int64_t ldy);
 
     /* Softmax and cross-entropy over logits[T,v], targets int32, -1 is left out. *loss_sum += sum over t of
      * (lse - logit[target]), in float64. With `grad`, logits become (softmax - onehot) * scale in place (zero rows
      * where the target is -1). */
     void (*cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad, double scale,
                           void *logits, double *loss_sum);
+    /* The same where the vocabulary's columns are shared out (Megatron-LM, Shoeybi et al. 2019). Here are v >= 0
+     * columns, from `lo` of the vocabulary on, dense [T,v]: stats[3t ..] = the largest logit, the sum of exp(x - it),
+     * and the target's logit, -infinity where it is not among these columns. No columns: -infinity, 0, -infinity. */
+    void (*loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, const int32_t *targets,
+                      const void *logits, double *stats);
+    /* stats[parts, T, 3] are all parts'. *loss_sum, when not NULL, gets what cross_entropy adds; with `grad` the v
+     * columns here become their gradient as there. With one part the result is cross_entropy's. */
+    void (*loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, int64_t parts, const int32_t *targets,
+                      const double *stats, bool grad, double scale, void *logits, double *loss_sum);
 
     void (*adamw)(struct kern_stream *s, const struct kern_adamw *a);
-    /* blocks[i] = sum of squares of x[1024 i .. min(1024 (i+1), n)), each block in a fixed order, in float64; x is
+    /* blocks[i] = sum of squares of x[block i .. min(block (i+1), n)), each block in a fixed order, in float64; x is
      * wide */
-    void (*sumsq_blocks)(struct kern_stream *s, int64_t n, const void *x, double *blocks);
+    void (*sumsq_blocks)(struct kern_stream *s, int64_t n, int64_t block, const void *x, double *blocks);
     void (*clip)(struct kern_stream *s, const struct kern_clip *c);
     /* y = x rounded to nearest even; x is wide, y of the dtype */
     void (*cast)(struct kern_stream *s, int64_t n, const void *x, void *y);
 };
-
-#define KERN_SUMSQ_BLOCK 1024
 
 /* The table of a processor's backend ("ref", "cpu"), NULL when this build or this processor has none. Both run on
  * streams of the device "cpu"; the tables of other devices come from dev_kernels. */

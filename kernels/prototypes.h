@@ -11,10 +11,10 @@ extern const struct kern_ops KERN_FN(ops);
 
 NODISCARD err_t KERN_FN(gemm)(struct kern_stream *s, const struct kern_gemm *g);
 void KERN_FN(bias_grad)(struct kern_stream *s, int64_t t, int64_t n, const void *dy, void *db);
-void KERN_FN(embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *ids, const void *table,
-                    const void *pos, void *y);
-void KERN_FN(embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *ids, const void *dy,
-                         void *d_table, void *d_pos);
+void KERN_FN(embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, int64_t lo, int64_t hi,
+                    const int32_t *ids, const void *table, const void *pos, void *y);
+void KERN_FN(embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, int64_t lo, int64_t hi,
+                         const int32_t *ids, const void *dy, void *d_table, void *d_pos);
 void KERN_FN(rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
                       const void *w, void *r, void *y, void *rstd);
 void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *rstd,
@@ -28,6 +28,7 @@ void KERN_FN(rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, 
                    int64_t stride, double theta, bool inverse, void *x);
 NODISCARD err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a);
 NODISCARD err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention_grad *a);
+void KERN_FN(attention_join)(struct kern_stream *s, const struct kern_attention_join *a);
 void KERN_FN(swiglu)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);
 void KERN_FN(swiglu_grad)(struct kern_stream *s, int64_t n, const void *a, const void *b, const void *dy, void *da,
                           void *db);
@@ -36,10 +37,17 @@ void KERN_FN(gelu_grad)(struct kern_stream *s, int64_t n, const void *x, const v
 void KERN_FN(relu)(struct kern_stream *s, int64_t n, const void *x, void *y);
 void KERN_FN(relu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx);
 void KERN_FN(add)(struct kern_stream *s, int64_t n, const void *a, const void *b, void *y);
+void KERN_FN(dropout)(struct kern_stream *s, const struct kern_dropout *d);
+void KERN_FN(copy_cols)(struct kern_stream *s, int64_t rows, int64_t n, const void *x, int64_t ldx, void *y,
+                        int64_t ldy);
 void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad,
                             double scale, void *logits, double *loss_sum);
+void KERN_FN(loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, const int32_t *targets,
+                        const void *logits, double *stats);
+void KERN_FN(loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, int64_t parts, const int32_t *targets,
+                        const double *stats, bool grad, double scale, void *logits, double *loss_sum);
 void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *a);
-void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, const void *x, double *blocks);
+void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, int64_t block, const void *x, double *blocks);
 void KERN_FN(clip)(struct kern_stream *s, const struct kern_clip *c);
 void KERN_FN(cast)(struct kern_stream *s, int64_t n, const void *x, void *y);
 
@@ -54,8 +62,10 @@ void KERN_FN(cast)(struct kern_stream *s, int64_t n, const void *x, void *y);
         .bias_grad = KERN_FN(bias_grad), .embed = KERN_FN(embed), .embed_grad = KERN_FN(embed_grad),                  \
         .rmsnorm = KERN_FN(rmsnorm), .rmsnorm_grad = KERN_FN(rmsnorm_grad), .layernorm = KERN_FN(layernorm),          \
         .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope), .attention = KERN_FN(attention),            \
-        .attention_grad = KERN_FN(attention_grad), .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad),    \
-        .gelu = KERN_FN(gelu), .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu),                                \
-        .relu_grad = KERN_FN(relu_grad), .add = KERN_FN(add), .cross_entropy = KERN_FN(cross_entropy),                \
-        .adamw = KERN_FN(adamw), .sumsq_blocks = KERN_FN(sumsq_blocks), .clip = KERN_FN(clip), .cast = KERN_FN(cast), \
+        .attention_grad = KERN_FN(attention_grad), .attention_join = KERN_FN(attention_join),                         \
+        .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad), .gelu = KERN_FN(gelu),                        \
+        .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu), .relu_grad = KERN_FN(relu_grad), .add = KERN_FN(add), \
+        .dropout = KERN_FN(dropout), .copy_cols = KERN_FN(copy_cols), .cross_entropy = KERN_FN(cross_entropy),        \
+        .loss_part = KERN_FN(loss_part), .loss_join = KERN_FN(loss_join), .adamw = KERN_FN(adamw),                    \
+        .sumsq_blocks = KERN_FN(sumsq_blocks), .clip = KERN_FN(clip), .cast = KERN_FN(cast),                          \
     }

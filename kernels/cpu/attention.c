@@ -12,12 +12,12 @@
 
 struct attn_head KERN_FN(attn_head)(const struct kern_attention *a, int64_t sample, int64_t head)
 {
-    int64_t kv = head / (a->heads / a->kv_heads), row = sample * a->seq;
+    int64_t kv = head / (a->heads / a->kv_heads), row = sample * a->seq, row_kv = sample * attn_keys(a);
     return (struct attn_head){.a = a,
                               .scale = (float)(1 / sqrt((double)a->head_dim)),
                               .q_at = row * a->q_stride + head * a->head_dim,
-                              .k_at = row * a->k_stride + kv * a->head_dim,
-                              .v_at = row * a->v_stride + kv * a->head_dim,
+                              .k_at = row_kv * a->k_stride + kv * a->head_dim,
+                              .v_at = row_kv * a->v_stride + kv * a->head_dim,
                               .o_at = row * a->o_stride + head * a->head_dim,
                               .lse = (float *)a->lse + (sample * a->heads + head) * a->seq};
 }
@@ -117,7 +117,7 @@ static void forward_queries(const struct attn_head *h, int64_t q0, struct attn_w
 {
     const struct kern_attention *a = h->a;
     struct attn_block b = {.q0 = q0, .nq = attn_min(ATTN_QUERIES, a->seq - q0)};
-    int64_t keys = a->causal ? b.q0 + b.nq : a->seq;
+    int64_t keys = attn_keys_until(a, b.q0 + b.nq);
     const float *q = (const float *)a->q + h->q_at + q0 * a->q_stride;
     float *o = (float *)a->o + h->o_at + q0 * a->o_stride;
     for (b.k0 = 0; b.k0 < keys; b.k0 += ATTN_KEYS) {
@@ -138,8 +138,8 @@ static void forward_group(const struct attn_job *job, int64_t sample, int64_t kv
     const struct kern_attention *a = job->a;
     int64_t group = a->heads / a->kv_heads;
     struct attn_head h = KERN_FN(attn_head)(a, sample, kv * group);
-    KERN_FN(tile_pack_transposed)(a->seq, a->head_dim, (const float *)a->k + h.k_at, a->k_stride, w->k_columns);
-    KERN_FN(tile_pack_rows)(a->seq, a->head_dim, w->padded, (const float *)a->v + h.v_at, a->v_stride, w->v_rows);
+    KERN_FN(tile_pack_transposed)(attn_keys(a), a->head_dim, (const float *)a->k + h.k_at, a->k_stride, w->k_columns);
+    KERN_FN(tile_pack_rows)(attn_keys(a), a->head_dim, w->padded, (const float *)a->v + h.v_at, a->v_stride, w->v_rows);
     for (int64_t i = 0; i < group; i++) {
         h = KERN_FN(attn_head)(a, sample, kv * group + i);
         for (int64_t q0 = 0; q0 < a->seq; q0 += ATTN_QUERIES)
@@ -165,8 +165,8 @@ static float *carve(struct carver *c, int64_t floats)
 static size_t work_layout(const struct kern_attention *a, bool grad, char *at, struct attn_work *w)
 {
     struct carver c = {.at = at};
-    int64_t padded = (a->head_dim + VF - 1) / VF * VF, rows = a->seq * padded;
-    int64_t columns = (a->seq + PANEL - 1) / PANEL * PANEL * a->head_dim, scores = ATTN_QUERIES * ATTN_PITCH;
+    int64_t padded = (a->head_dim + VF - 1) / VF * VF, rows = attn_keys(a) * padded;
+    int64_t columns = (attn_keys(a) + PANEL - 1) / PANEL * PANEL * a->head_dim, scores = ATTN_QUERIES * ATTN_PITCH;
     *w = (struct attn_work){.padded = padded};
     w->s = carve(&c, scores);
     w->max = carve(&c, ATTN_QUERIES);
@@ -201,6 +201,7 @@ err_t KERN_FN(attn_run)(struct kern_stream *s, struct attn_job *job)
     void *scratch;
     struct attn_work w;
     assert(job->a->kv_heads > 0 && job->a->heads % job->a->kv_heads == 0 && job->a->head_dim > 0);
+    assert(!job->a->causal || attn_keys(job->a) == job->a->seq);
     job->part_bytes = work_layout(job->a, job->grad != NULL, NULL, &w);
     err_t err = kern_stream_scratch(s, (size_t)kern_stream_threads(s) * job->part_bytes, &scratch);
     if (err != OK)

@@ -24,8 +24,8 @@ struct attn_work {
     float *out;                   /* [ATTN_QUERIES, padded]: sums of o, or of d_q */
     float *q, *d_o;               /* [ATTN_QUERIES, padded] */
     float *k_columns, *v_columns; /* panels of all keys, values of a head */
-    float *k_rows, *v_rows;       /* [seq, padded] */
-    float *dk_rows, *dv_rows;     /* [seq, padded] */
+    float *k_rows, *v_rows;       /* [keys, padded] */
+    float *dk_rows, *dv_rows;     /* [keys, padded] */
 };
 
 /* One head of one sample. */
@@ -39,6 +39,18 @@ struct attn_head {
 static inline int64_t attn_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;
+}
+
+/* Keys of a sample. */
+static inline int64_t attn_keys(const struct kern_attention *a)
+{
+    return a->seq_kv ? a->seq_kv : a->seq;
+}
+
+/* Keys that any of the queries up to `end` sees. */
+static inline int64_t attn_keys_until(const struct kern_attention *a, int64_t end)
+{
+    return a->causal ? end : attn_keys(a);
 }
 
 /* Keys of the block that row i of it sees. */

@@ -1,4 +1,4 @@
-/* The gradient of attention, in the blocks of attention.c.
+/* The gradient of attention, in the blocks of attention.c. o and lse are of all keys, of which some may be here.
  *
  * With D = rowsum(do o): p = exp(scale s - lse), dp = do v^T, ds = scale p (dp - D); dq = ds k, dk = ds^T q, dv = p^T
  * do. Gradients of keys and values are summed in scratch over the queries and heads of a group, then written once. */
@@ -72,11 +72,20 @@ static void backward_block(const struct attn_head *h, const struct attn_block *b
     KERN_FN(attn_weighted)(a, b, w->dp, w->k_rows, w->padded, w->out);
 }
 
-static void give_rows(int64_t n, int64_t width, const float *from, int64_t padded, float *to, int64_t stride)
+static void add_to_row(int64_t n, const float *restrict from, float *restrict to)
+{
+    for (int64_t j = 0; j < n; j++)
+        to[j] += from[j];
+}
+
+static void give_rows(int64_t n, int64_t width, bool add, const float *from, int64_t padded, float *to, int64_t stride)
 {
     for (int64_t i = 0; i < n; i++, from += padded, to += stride) {
         tile_expect_row(to + TILE_AHEAD * stride, width, 1);
-        memcpy(to, from, (size_t)width * sizeof(float));
+        if (add)
+            add_to_row(width, from, to);
+        else
+            memcpy(to, from, (size_t)width * sizeof(float));
     }
 }
 
@@ -85,34 +94,35 @@ static void backward_head(const struct attn_job *job, const struct attn_head *h,
     const struct kern_attention *a = h->a;
     for (int64_t q0 = 0; q0 < a->seq; q0 += ATTN_QUERIES) {
         struct attn_block b = {.q0 = q0, .nq = attn_min(ATTN_QUERIES, a->seq - q0)};
-        int64_t keys = a->causal ? b.q0 + b.nq : a->seq;
+        int64_t keys = attn_keys_until(a, b.q0 + b.nq);
         take_queries(job, h, &b, w);
         for (b.k0 = 0; b.k0 < keys; b.k0 += ATTN_KEYS) {
             b.nk = attn_min(ATTN_KEYS, keys - b.k0);
             backward_block(h, &b, w);
         }
-        give_rows(b.nq, a->head_dim, w->out, w->padded, (float *)job->grad->d_q + h->q_at + q0 * a->q_stride,
-                  a->q_stride);
+        give_rows(b.nq, a->head_dim, job->grad->acc_q, w->out, w->padded,
+                  (float *)job->grad->d_q + h->q_at + q0 * a->q_stride, a->q_stride);
     }
 }
 
 static void backward_group(const struct attn_job *job, int64_t sample, int64_t kv, struct attn_work *w)
 {
     const struct kern_attention *a = job->a;
-    int64_t group = a->heads / a->kv_heads;
-    size_t bytes = (size_t)(a->seq * w->padded) * sizeof(float);
+    const struct kern_attention_grad *g = job->grad;
+    int64_t group = a->heads / a->kv_heads, keys = attn_keys(a);
+    size_t bytes = (size_t)(keys * w->padded) * sizeof(float);
     struct attn_head h = KERN_FN(attn_head)(a, sample, kv * group);
-    KERN_FN(tile_pack_transposed)(a->seq, a->head_dim, (const float *)a->k + h.k_at, a->k_stride, w->k_columns);
-    KERN_FN(tile_pack_transposed)(a->seq, a->head_dim, (const float *)a->v + h.v_at, a->v_stride, w->v_columns);
-    KERN_FN(tile_pack_rows)(a->seq, a->head_dim, w->padded, (const float *)a->k + h.k_at, a->k_stride, w->k_rows);
+    KERN_FN(tile_pack_transposed)(keys, a->head_dim, (const float *)a->k + h.k_at, a->k_stride, w->k_columns);
+    KERN_FN(tile_pack_transposed)(keys, a->head_dim, (const float *)a->v + h.v_at, a->v_stride, w->v_columns);
+    KERN_FN(tile_pack_rows)(keys, a->head_dim, w->padded, (const float *)a->k + h.k_at, a->k_stride, w->k_rows);
     memset(w->dk_rows, 0, bytes);
     memset(w->dv_rows, 0, bytes);
     for (int64_t i = 0; i < group; i++) {
         h = KERN_FN(attn_head)(a, sample, kv * group + i);
         backward_head(job, &h, w);
     }
-    give_rows(a->seq, a->head_dim, w->dk_rows, w->padded, (float *)job->grad->d_k + h.k_at, a->k_stride);
-    give_rows(a->seq, a->head_dim, w->dv_rows, w->padded, (float *)job->grad->d_v + h.v_at, a->v_stride);
+    give_rows(keys, a->head_dim, g->acc_kv, w->dk_rows, w->padded, (float *)g->d_k + h.k_at, a->k_stride);
+    give_rows(keys, a->head_dim, g->acc_kv, w->dv_rows, w->padded, (float *)g->d_v + h.v_at, a->v_stride);
 }
 
 err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention_grad *g)

@@ -1,35 +1,51 @@
-/* Token and position embeddings. The gradient runs over tokens in ascending order whatever the threads: they share the
- * columns, not the tokens. */
+/* Token and position embeddings, of all of the vocabulary or of a part of it. The gradient runs over tokens in
+ * ascending order whatever the threads: they share the columns, not the tokens. */
 #include "kernels/cpu/cpu.h"
 
 struct embed_args {
-    int64_t t, d, seq;
+    int64_t t, d, seq, lo, hi;
     const int32_t *ids;
     const float *table, *pos, *dy;
     float *y, *d_table, *d_pos;
 };
 
+static bool is_here(const struct embed_args *a, int64_t token)
+{
+    return a->ids[token] >= a->lo && a->ids[token] < a->hi;
+}
+
+/* row, pos: NULL where there is none */
+static void embed_row(int64_t d, const float *restrict row, const float *restrict pos, float *restrict y)
+{
+    if (row && pos)
+        for (int64_t j = 0; j < d; j++)
+            y[j] = row[j] + pos[j];
+    else if (row || pos)
+        memcpy(y, row ? row : pos, (size_t)d * sizeof(float));
+    else
+        memset(y, 0, (size_t)d * sizeof(float));
+}
+
 static void embed_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct embed_args *a = arg;
-    for (int64_t i = lo; i < hi; i++) {
-        const float *row = a->table + a->ids[i] * a->d;
-        float *y = a->y + i * a->d;
-        if (!a->pos) {
-            memcpy(y, row, (size_t)a->d * sizeof(float));
-            continue;
-        }
-        const float *pos = a->pos + i % a->seq * a->d;
-        for (int64_t j = 0; j < a->d; j++)
-            y[j] = row[j] + pos[j];
-    }
+    for (int64_t i = lo; i < hi; i++)
+        embed_row(a->d, is_here(a, i) ? a->table + (a->ids[i] - a->lo) * a->d : NULL,
+                  a->pos ? a->pos + i % a->seq * a->d : NULL, a->y + i * a->d);
 }
 
-void KERN_FN(embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *ids, const void *table,
-                    const void *pos, void *y)
+void KERN_FN(embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, int64_t lo, int64_t hi,
+                    const int32_t *ids, const void *table, const void *pos, void *y)
 {
-    struct embed_args a = {.t = t, .d = d, .seq = seq, .ids = ids, .table = table, .pos = pos, .y = y};
+    struct embed_args a = {
+        .t = t, .d = d, .seq = seq, .lo = lo, .hi = hi, .ids = ids, .table = table, .pos = pos, .y = y};
     kern_stream_run(s, t, 8, embed_rows, &a);
+}
+
+static void add_row(int64_t lo, int64_t hi, const float *restrict from, float *restrict to)
+{
+    for (int64_t j = lo; j < hi; j++)
+        to[j] += from[j];
 }
 
 static void embed_grad_columns(void *arg, int part, int64_t lo, int64_t hi)
@@ -37,20 +53,17 @@ static void embed_grad_columns(void *arg, int part, int64_t lo, int64_t hi)
     const struct embed_args *a = arg;
     for (int64_t i = 0; i < a->t; i++) {
         const float *dy = a->dy + i * a->d;
-        float *row = a->d_table + a->ids[i] * a->d;
-        for (int64_t j = lo; j < hi; j++)
-            row[j] += dy[j];
-        if (!a->d_pos)
-            continue;
-        float *pos = a->d_pos + i % a->seq * a->d;
-        for (int64_t j = lo; j < hi; j++)
-            pos[j] += dy[j];
+        if (is_here(a, i))
+            add_row(lo, hi, dy, a->d_table + (a->ids[i] - a->lo) * a->d);
+        if (a->d_pos)
+            add_row(lo, hi, dy, a->d_pos + i % a->seq * a->d);
     }
 }
 
-void KERN_FN(embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *ids, const void *dy,
-                         void *d_table, void *d_pos)
+void KERN_FN(embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, int64_t lo, int64_t hi,
+                         const int32_t *ids, const void *dy, void *d_table, void *d_pos)
 {
-    struct embed_args a = {.t = t, .d = d, .seq = seq, .ids = ids, .dy = dy, .d_table = d_table, .d_pos = d_pos};
+    struct embed_args a = {
+        .t = t, .d = d, .seq = seq, .lo = lo, .hi = hi, .ids = ids, .dy = dy, .d_table = d_table, .d_pos = d_pos};
     kern_stream_run(s, d, 64, embed_grad_columns, &a);
 }

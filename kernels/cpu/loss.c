@@ -1,7 +1,8 @@
-/* Softmax and cross-entropy. A row of logits (200 KB for GPT-2) stays in the second level cache between the passes over
- * it, so memory sees one read and, with the gradient, one write. Rows of an odd vocabulary start anywhere in a cache
- * line: the first elements of a row are taken apart so that vectors do not straddle lines. How many follows from the
- * row's number, not from its address, so the order of a sum is a function of the arguments. */
+/* Softmax and cross-entropy, of the whole vocabulary or of a part of its columns. A row of logits (200 KB for GPT-2)
+ * stays in the second level cache between the passes over it, so memory sees one read and, with the gradient, one
+ * write. Rows of an odd vocabulary start anywhere in a cache line: the first elements of a row are taken apart so that
+ * vectors do not straddle lines. How many follows from the row's number, not from its address, so the order of a sum is
+ * a function of the arguments. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vmath.h"
 
@@ -14,8 +15,17 @@ struct loss_args {
     bool grad;
     float scale;
     float *logits;
-    double loss[ROWS];
+    int64_t lo, t, parts; /* of a part: its first column; rows between the parts of stats, how many parts */
+    double *stats;
+    double *loss; /* [ROWS], of the rows at hand */
 };
+
+/* How many elements of row i are taken apart. */
+static int64_t head_of(const struct loss_args *a, int64_t i)
+{
+    int64_t head = -(i * a->v) & (VF - 1);
+    return head < a->v ? head : a->v;
+}
 
 static float row_max(const float *x, int64_t head, int64_t n)
 {
@@ -93,8 +103,7 @@ static double loss_row(const struct loss_args *a, int64_t i)
             memset(x, 0, (size_t)a->v * sizeof(float));
         return 0;
     }
-    int64_t head = -(i * a->v) & (VF - 1);
-    head = head < a->v ? head : a->v;
+    int64_t head = head_of(a, i);
     float max = row_max(x, head, a->v), logit = x[target];
     double sum = exp_sum(x, head, a->v, max, a->grad), loss = log(sum) + ((double)max - (double)logit);
     if (!a->grad)
@@ -111,15 +120,105 @@ static void loss_rows(void *arg, int part, int64_t lo, int64_t hi)
         a->loss[i] = loss_row(a, i);
 }
 
+/* fn on ROWS rows at a time; what it leaves in `loss` is added in order, unless loss_sum is NULL. */
+static void run_rows(struct kern_stream *s, const struct loss_args *all, int64_t t, kern_range_fn *fn, double *loss_sum)
+{
+    for (int64_t i = 0; i < t; i += ROWS) {
+        struct loss_args a = *all;
+        double loss[ROWS];
+        int64_t rows = t - i < ROWS ? t - i : ROWS;
+        a.loss = loss;
+        a.targets += i;
+        a.logits += i * a.v;
+        a.stats = a.stats ? a.stats + 3 * i : NULL;
+        kern_stream_run(s, rows, 1, fn, &a);
+        for (int64_t r = 0; loss_sum && r < rows; r++)
+            *loss_sum += loss[r];
+    }
+}
+
 void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad,
                             double scale, void *logits, double *loss_sum)
 {
-    for (int64_t i = 0; i < t; i += ROWS) {
-        int64_t rows = t - i < ROWS ? t - i : ROWS;
-        struct loss_args a = {
-            .v = v, .targets = targets + i, .grad = grad, .scale = (float)scale, .logits = (float *)logits + i * v};
-        kern_stream_run(s, rows, 1, loss_rows, &a);
-        for (int64_t r = 0; r < rows; r++)
-            *loss_sum += a.loss[r];
+    struct loss_args a = {.v = v, .targets = targets, .grad = grad, .scale = (float)scale, .logits = logits};
+    run_rows(s, &a, t, loss_rows, loss_sum);
+}
+
+/* ---- a part of the vocabulary ---- */
+
+static void part_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct loss_args *a = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        float *x = a->logits + i * a->v, max = row_max(x, head_of(a, i), a->v);
+        bool here = a->targets[i] >= a->lo && a->targets[i] < a->lo + a->v;
+        a->stats[3 * i] = (double)max;
+        a->stats[3 * i + 1] = exp_sum(x, head_of(a, i), a->v, max == -INFINITY ? 0 : max, false);
+        a->stats[3 * i + 2] = here ? (double)x[a->targets[i] - a->lo] : -INFINITY;
     }
+}
+
+void KERN_FN(loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, const int32_t *targets,
+                        const void *logits, double *stats)
+{
+    struct loss_args a = {.v = v, .targets = targets, .logits = (float *)logits, .lo = lo, .stats = stats};
+    run_rows(s, &a, t, part_rows, NULL);
+}
+
+/* x[0..n) = exp(x - max) * factor, rounded as cross_entropy rounds it */
+static void grad_run(float *x, int64_t n, float max, float factor)
+{
+    int64_t j = 0;
+    for (; j + VF <= n; j += VF) {
+        v_expect_store(x + j);
+        v_store(x + j, v_exp(v_load(x + j) - max) * factor);
+    }
+    if (j < n)
+        v_store_n(x + j, v_exp(v_load_n(x + j, n - j) - max) * factor, n - j);
+}
+
+static double join_row(const struct loss_args *a, int64_t i)
+{
+    double max = -INFINITY, logit = -INFINITY, sum = 0;
+    float *x = a->logits + i * a->v;
+    int64_t hot = a->targets[i] - a->lo;
+    if (a->targets[i] < 0) {
+        if (a->grad)
+            memset(x, 0, (size_t)a->v * sizeof(float));
+        return 0;
+    }
+    for (int64_t p = 0; p < a->parts; p++) {
+        const double *stats = a->stats + 3 * (p * a->t + i);
+        max = stats[0] > max ? stats[0] : max;
+        logit = stats[2] > logit ? stats[2] : logit;
+    }
+    for (int64_t p = 0; p < a->parts; p++)
+        sum += a->stats[3 * (p * a->t + i) + 1] * exp(a->stats[3 * (p * a->t + i)] - max);
+    if (a->grad)
+        grad_run(x, a->v, (float)max, (float)((double)a->scale / sum));
+    if (a->grad && hot >= 0 && hot < a->v)
+        x[hot] -= a->scale;
+    return log(sum) + (max - logit);
+}
+
+static void join_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    struct loss_args *a = arg;
+    for (int64_t i = lo; i < hi; i++)
+        a->loss[i] = join_row(a, i);
+}
+
+void KERN_FN(loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, int64_t parts, const int32_t *targets,
+                        const double *stats, bool grad, double scale, void *logits, double *loss_sum)
+{
+    struct loss_args a = {.v = v,
+                          .targets = targets,
+                          .grad = grad,
+                          .scale = (float)scale,
+                          .logits = logits,
+                          .lo = lo,
+                          .t = t,
+                          .parts = parts,
+                          .stats = (double *)stats};
+    run_rows(s, &a, t, join_rows, loss_sum);
 }

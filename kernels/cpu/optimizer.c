@@ -40,7 +40,7 @@ void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *a)
 }
 
 struct sumsq_args {
-    int64_t n;
+    int64_t n, block;
     const float *x;
     double *blocks;
 };
@@ -62,14 +62,14 @@ static double sumsq_block(const float *x, int64_t n)
 static void sumsq_range(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct sumsq_args *a = arg;
-    for (int64_t i = lo; i < hi; i += KERN_SUMSQ_BLOCK)
-        a->blocks[i / KERN_SUMSQ_BLOCK] = sumsq_block(a->x + i, hi - i < KERN_SUMSQ_BLOCK ? hi - i : KERN_SUMSQ_BLOCK);
+    for (int64_t i = lo; i < hi; i += a->block)
+        a->blocks[i / a->block] = sumsq_block(a->x + i, hi - i < a->block ? hi - i : a->block);
 }
 
-void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, const void *x, double *blocks)
+void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, int64_t block, const void *x, double *blocks)
 {
-    struct sumsq_args a = {n, x, blocks};
-    kern_stream_run(s, n, KERN_SUMSQ_BLOCK, sumsq_range, &a);
+    struct sumsq_args a = {n, block, x, blocks};
+    kern_stream_run(s, n, block, sumsq_range, &a);
 }
 
 static double sum_of(int64_t n, const double *x)

@@ -1,7 +1,7 @@
 /* Attention, the long way: the whole matrix of weights of one head, in double, row by row.
  *
- * With p = softmax(s), s = scale q k^T, the gradient of s is p (dp - rowsum(p dp)), dp = do v^T. The forward's lse is
- * not trusted to be more exact than its type: the backward computes the weights again. */
+ * With p = exp(s - lse), s = scale q k^T, the gradient of s is p (dp - rowsum(do o)), dp = do v^T: o and lse are of
+ * all keys that a query sees, of which only some may be here. */
 #include "kernels/ref/ref.h"
 #include "kernels/stream.h"
 
@@ -15,13 +15,19 @@ struct head {
     int64_t q_at, k_at, v_at, o_at; /* element offsets, for the gradients' matrices too */
 };
 
+/* Keys of a sample. */
+static int64_t keys_of(const struct kern_attention *a)
+{
+    return a->seq_kv ? a->seq_kv : a->seq;
+}
+
 static struct head head_of(const struct kern_attention *a, int64_t sample, int64_t h)
 {
-    int64_t kv = h / (a->heads / a->kv_heads), row = sample * a->seq;
+    int64_t kv = h / (a->heads / a->kv_heads), row = sample * a->seq, row_kv = sample * keys_of(a);
     struct head r = {.a = a,
                      .q_at = row * a->q_stride + h * a->head_dim,
-                     .k_at = row * a->k_stride + kv * a->head_dim,
-                     .v_at = row * a->v_stride + kv * a->head_dim,
+                     .k_at = row_kv * a->k_stride + kv * a->head_dim,
+                     .v_at = row_kv * a->v_stride + kv * a->head_dim,
                      .o_at = row * a->o_stride + h * a->head_dim};
     r.q = (const real *)a->q + r.q_at;
     r.k = (const real *)a->k + r.k_at;
@@ -40,31 +46,36 @@ static double dot(int64_t n, const real *a, const real *b)
 
 static int64_t visible_keys(const struct kern_attention *a, int64_t i)
 {
-    return a->causal ? i + 1 : a->seq;
+    return a->causal ? i + 1 : keys_of(a);
 }
 
-/* p[seq] = the weights of query i, zero where masked; returns the row's log of the sum of exp. */
-static double weights(const struct head *h, int64_t i, double *p)
+static double score(const struct head *h, int64_t i, int64_t j)
 {
     const struct kern_attention *a = h->a;
-    int64_t n = visible_keys(a, i);
+    return dot(a->head_dim, h->q + i * a->q_stride, h->k + j * a->k_stride) / sqrt((double)a->head_dim);
+}
+
+/* p[visible keys] = the weights of query i; returns the row's log of the sum of exp. */
+static double weights(const struct head *h, int64_t i, double *p)
+{
+    int64_t n = visible_keys(h->a, i);
     double max = -INFINITY, sum = 0;
     for (int64_t j = 0; j < n; j++) {
-        p[j] = dot(a->head_dim, h->q + i * a->q_stride, h->k + j * a->k_stride) / sqrt((double)a->head_dim);
+        p[j] = score(h, i, j);
         max = p[j] > max ? p[j] : max;
     }
     for (int64_t j = 0; j < n; j++)
         sum += exp(p[j] - max);
-    for (int64_t j = 0; j < a->seq; j++)
-        p[j] = j < n ? exp(p[j] - max) / sum : 0;
+    for (int64_t j = 0; j < n; j++)
+        p[j] = exp(p[j] - max) / sum;
     return max + log(sum);
 }
 
 err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a)
 {
-    assert(a->heads % a->kv_heads == 0);
+    assert(a->heads % a->kv_heads == 0 && (!a->causal || keys_of(a) == a->seq));
     void *scratch;
-    err_t err = kern_stream_scratch(s, (size_t)a->seq * sizeof(double), &scratch);
+    err_t err = kern_stream_scratch(s, (size_t)keys_of(a) * sizeof(double), &scratch);
     if (err != OK)
         return err;
     double *p = scratch;
@@ -83,52 +94,65 @@ err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a)
     return OK;
 }
 
-/* p and ds, [seq, seq], of one head; the scale is in ds. */
-static void weights_grad(const struct head *h, const real *d_o, double *p, double *ds)
+/* p and ds, [seq, keys], of one head; the scale is in ds. */
+static void weights_grad(const struct head *h, const real *lse, const real *d_o, double *p, double *ds)
 {
     const struct kern_attention *a = h->a;
-    for (int64_t i = 0; i < a->seq; i++, p += a->seq, ds += a->seq) {
-        double sum = 0;
-        weights(h, i, p);
-        for (int64_t j = 0; j < a->seq; j++) {
-            ds[j] = dot(a->head_dim, d_o + i * a->o_stride, h->v + j * a->v_stride);
-            sum += p[j] * ds[j];
+    for (int64_t i = 0; i < a->seq; i++, p += keys_of(a), ds += keys_of(a)) {
+        double sum = dot(a->head_dim, d_o + i * a->o_stride, h->o + i * a->o_stride);
+        for (int64_t j = 0; j < keys_of(a); j++) {
+            double dp = dot(a->head_dim, d_o + i * a->o_stride, h->v + j * a->v_stride);
+            p[j] = j < visible_keys(a, i) ? exp(score(h, i, j) - (double)lse[i]) : 0;
+            ds[j] = p[j] * (dp - sum) / sqrt((double)a->head_dim);
         }
-        for (int64_t j = 0; j < a->seq; j++)
-            ds[j] = p[j] * (ds[j] - sum) / sqrt((double)a->head_dim);
     }
 }
 
-/* out[i, d] (= | +=) sum over j of w[i, j] x[j, d]; w is read transposed when `trans`. */
-static void weighted_rows(const struct kern_attention *a, const double *w, bool trans, const real *x, int64_t x_stride,
-                          bool accumulate, real *out, int64_t out_stride)
+/* A matrix of weights [rows, cols], read transposed when `trans`. */
+struct weight_matrix {
+    const double *w;
+    int64_t rows, cols;
+    bool trans;
+};
+
+/* out[i, d] (= | +=) sum over j of w[i, j] x[j, d] */
+static void weighted_rows(int64_t head_dim, struct weight_matrix m, const real *x, int64_t x_stride, bool accumulate,
+                          real *out, int64_t out_stride)
 {
-    for (int64_t i = 0; i < a->seq; i++)
-        for (int64_t d = 0; d < a->head_dim; d++) {
+    for (int64_t i = 0; i < (m.trans ? m.cols : m.rows); i++)
+        for (int64_t d = 0; d < head_dim; d++) {
             double sum = accumulate ? (double)out[i * out_stride + d] : 0;
-            for (int64_t j = 0; j < a->seq; j++)
-                sum += w[trans ? j * a->seq + i : i * a->seq + j] * (double)x[j * x_stride + d];
+            for (int64_t j = 0; j < (m.trans ? m.rows : m.cols); j++)
+                sum += m.w[m.trans ? j * m.cols + i : i * m.cols + j] * (double)x[j * x_stride + d];
             out[i * out_stride + d] = (real)sum;
         }
+}
+
+/* One head; the heads of a group share their keys' and values' gradients. */
+static void head_grad(const struct kern_attention_grad *g, int64_t hb, double *p, double *ds)
+{
+    const struct kern_attention *a = &g->fwd;
+    struct head h = head_of(a, hb / a->heads, hb % a->heads);
+    const real *d_o = (const real *)g->d_o + h.o_at;
+    struct weight_matrix by_key = {ds, a->seq, keys_of(a), false}, by_query = {ds, a->seq, keys_of(a), true};
+    bool more = g->acc_kv || hb % (a->heads / a->kv_heads) != 0;
+    weights_grad(&h, (const real *)a->lse + hb * a->seq, d_o, p, ds);
+    weighted_rows(a->head_dim, by_key, h.k, a->k_stride, g->acc_q, (real *)g->d_q + h.q_at, a->q_stride);
+    weighted_rows(a->head_dim, by_query, h.q, a->q_stride, more, (real *)g->d_k + h.k_at, a->k_stride);
+    by_query.w = p;
+    weighted_rows(a->head_dim, by_query, d_o, a->o_stride, more, (real *)g->d_v + h.v_at, a->v_stride);
 }
 
 err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention_grad *g)
 {
     const struct kern_attention *a = &g->fwd;
-    int64_t group = a->heads / a->kv_heads;
+    assert(a->heads % a->kv_heads == 0 && (!a->causal || keys_of(a) == a->seq));
     void *scratch;
-    err_t err = kern_stream_scratch(s, (size_t)(a->seq * a->seq) * 2 * sizeof(double), &scratch);
+    err_t err = kern_stream_scratch(s, (size_t)(a->seq * keys_of(a)) * 2 * sizeof(double), &scratch);
     if (err != OK)
         return err;
-    double *p = scratch, *ds = p + a->seq * a->seq;
-    for (int64_t hb = 0; hb < a->batch * a->heads; hb++) {
-        struct head h = head_of(a, hb / a->heads, hb % a->heads);
-        const real *d_o = (const real *)g->d_o + h.o_at;
-        bool more = hb % group != 0; /* heads of a group share their keys' and values' gradients */
-        weights_grad(&h, d_o, p, ds);
-        weighted_rows(a, ds, false, h.k, a->k_stride, false, (real *)g->d_q + h.q_at, a->q_stride);
-        weighted_rows(a, ds, true, h.q, a->q_stride, more, (real *)g->d_k + h.k_at, a->k_stride);
-        weighted_rows(a, p, true, d_o, a->o_stride, more, (real *)g->d_v + h.v_at, a->v_stride);
-    }
+    double *p = scratch, *ds = p + a->seq * keys_of(a);
+    for (int64_t hb = 0; hb < a->batch * a->heads; hb++)
+        head_grad(g, hb, p, ds);
     return OK;
 }

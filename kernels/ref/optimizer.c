@@ -21,13 +21,13 @@ void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *a)
     }
 }
 
-void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, const void *x, double *blocks)
+void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, int64_t block, const void *x, double *blocks)
 {
     for (int64_t i = 0; i < n; i++) {
         double v = (double)((const real *)x)[i];
-        if (i % KERN_SUMSQ_BLOCK == 0)
-            blocks[i / KERN_SUMSQ_BLOCK] = 0;
-        blocks[i / KERN_SUMSQ_BLOCK] += v * v;
+        if (i % block == 0)
+            blocks[i / block] = 0;
+        blocks[i / block] += v * v;
     }
 }
 

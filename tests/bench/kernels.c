@@ -100,13 +100,13 @@ static err_t call_bias_grad(struct bench *x, const struct row *r)
 
 static err_t call_embed(struct bench *x, const struct row *r)
 {
-    x->k->embed(x->s, x->t, DIM, x->seq, x->ids, x->a, x->b, x->c);
+    x->k->embed(x->s, x->t, DIM, x->seq, 0, INT32_MAX, x->ids, x->a, x->b, x->c);
     return OK;
 }
 
 static err_t call_embed_grad(struct bench *x, const struct row *r)
 {
-    x->k->embed_grad(x->s, x->t, DIM, x->seq, x->ids, x->c, x->a, x->b);
+    x->k->embed_grad(x->s, x->t, DIM, x->seq, 0, INT32_MAX, x->ids, x->c, x->a, x->b);
     return OK;
 }
 
@@ -171,7 +171,7 @@ static err_t call_adamw(struct bench *x, const struct row *r)
 
 static err_t call_sumsq(struct bench *x, const struct row *r)
 {
-    x->k->sumsq_blocks(x->s, r->n, x->a, (double *)x->b);
+    x->k->sumsq_blocks(x->s, r->n, 1024, x->a, (double *)x->b);
     return OK;
 }
 

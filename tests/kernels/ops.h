@@ -25,6 +25,9 @@ enum flags {
     WIDE_C = 8192,
     SOME_NAN = 16384, /* clip: among the blocks; adamw: the factor */
     SOME_INF = 32768, /* clip: among the losses; adamw: the factor */
+    PART = 65536,     /* columns lo .. lo + cols of the vocabulary; attention_grad: of more keys than these */
+    ACC_Q = 131072,   /* attention_grad: += */
+    ACC_KV = 262144,
 };
 
 /* Which runs a case is for. */
@@ -40,8 +43,11 @@ struct kcase {
     int64_t t, d, seq, vocab; /* rows, columns */
     int64_t m, n, k;          /* products; element-wise kernels: n */
     int64_t heads, kv_heads, head_dim;
-    int64_t pad;  /* extra elements between rows, where the kernel takes strides */
-    double limit; /* clip */
+    int64_t seq_kv;   /* 0: seq */
+    int64_t lo, cols; /* with PART */
+    int64_t parts;    /* loss_join */
+    int64_t pad;      /* extra elements between rows, where the kernel takes strides */
+    double limit;     /* clip */
     unsigned flags;
     int alias; /* 1 + index into the op's aliases, 0: all operands apart */
 };
@@ -55,7 +61,9 @@ enum content {
     AWKWARD, /* ties, extremes and what is no number, among others */
     IDS,
     TARGETS,
+    LOG_SUMS, /* above most sums of scores */
     DOUBLES,
+    STATS,           /* of a softmax: largest, sum, target's; in turn */
     SQUARES,         /* positive */
     SQUARES_AND_NAN, /* one of them, in the middle */
     DOUBLES_AND_INF,
@@ -95,8 +103,8 @@ struct op_desc {
     bool anywhere;      /* takes ranges of shards, which begin at any element */
 };
 
-extern const struct op_desc ops_matrix[], ops_flat[];
-extern const int n_ops_matrix, n_ops_flat;
+extern const struct op_desc ops_matrix[], ops_flat[], ops_part[];
+extern const int n_ops_matrix, n_ops_flat, n_ops_part;
 
 const struct op_desc *op_find(const char *name);
 
@@ -105,8 +113,21 @@ extern const int n_kcases;
 
 /* ---- for the rows ---- */
 
+/* The part of the vocabulary that is here. */
+static inline int64_t vocab_lo(const struct kcase *c)
+{
+    return c->flags & PART ? c->lo : 0;
+}
+
+static inline int64_t vocab_cols(const struct kcase *c)
+{
+    return c->flags & PART ? c->cols : c->vocab;
+}
+
 /* exp magnifies its argument's rounding by the argument: as if so many terms had been added */
 #define GATE_TERMS 8
+
+#define LOSS_SCALE 0.125
 
 static inline struct operand operand_in(int64_t n)
 {

@@ -94,8 +94,6 @@ static void swiglu_grad_link(const struct kcase *c, struct link *l)
 
 /* ---- loss and optimizer ---- */
 
-#define LOSS_SCALE 0.125
-
 static void cross_entropy_shape(const struct kcase *c, struct operand *o)
 {
     o[0] = operand_of(IN, TARGETS, c->t);
@@ -161,18 +159,18 @@ static int64_t adamw_terms(const struct kcase *c)
 static void sumsq_shape(const struct kcase *c, struct operand *o)
 {
     o[0] = operand_wide(operand_in(c->n));
-    o[1] = operand_of(OUT, DOUBLES, (c->n + KERN_SUMSQ_BLOCK - 1) / KERN_SUMSQ_BLOCK);
+    o[1] = operand_of(OUT, DOUBLES, (c->n + c->k - 1) / c->k);
 }
 
 static err_t sumsq_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
 {
-    k->sumsq_blocks(s, c->n, p[0], p[1]);
+    k->sumsq_blocks(s, c->n, c->k, p[0], p[1]);
     return OK;
 }
 
 static int64_t sumsq_terms(const struct kcase *c)
 {
-    return KERN_SUMSQ_BLOCK;
+    return c->k;
 }
 
 /* n blocks, m losses */
@@ -230,5 +228,6 @@ static const struct op_desc *find_in(const struct op_desc *ops, int n, const cha
 const struct op_desc *op_find(const char *name)
 {
     const struct op_desc *op = find_in(ops_matrix, n_ops_matrix, name);
-    return op ? op : find_in(ops_flat, n_ops_flat, name);
+    op = op ? op : find_in(ops_flat, n_ops_flat, name);
+    return op ? op : find_in(ops_part, n_ops_part, name);
 }

@@ -97,14 +97,14 @@ static int64_t bias_grad_terms(const struct kcase *c)
 static void embed_shape(const struct kcase *c, struct operand *o)
 {
     o[0] = operand_of(IN, IDS, c->t);
-    o[1] = operand_in(c->vocab * c->d);
+    o[1] = operand_in(vocab_cols(c) * c->d);
     o[2] = operand_when(c->flags & POS, operand_in(c->seq * c->d));
     o[3] = operand_out(c->t * c->d);
 }
 
 static err_t embed_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
 {
-    k->embed(s, c->t, c->d, c->seq, p[0], p[1], p[2], p[3]);
+    k->embed(s, c->t, c->d, c->seq, vocab_lo(c), vocab_lo(c) + vocab_cols(c), p[0], p[1], p[2], p[3]);
     return OK;
 }
 
@@ -118,13 +118,13 @@ static void embed_grad_shape(const struct kcase *c, struct operand *o)
 {
     o[0] = operand_of(IN, IDS, c->t);
     o[1] = operand_in(c->t * c->d);
-    o[2] = operand_wide(operand_acc(c->vocab * c->d));
+    o[2] = operand_wide(operand_acc(vocab_cols(c) * c->d));
     o[3] = operand_when(c->flags & POS, operand_wide(operand_acc(c->seq * c->d)));
 }
 
 static err_t embed_grad_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
 {
-    k->embed_grad(s, c->t, c->d, c->seq, p[0], p[1], p[2], p[3]);
+    k->embed_grad(s, c->t, c->d, c->seq, vocab_lo(c), vocab_lo(c) + vocab_cols(c), p[0], p[1], p[2], p[3]);
     return OK;
 }
 
@@ -274,6 +274,7 @@ static struct kern_attention attention_of(const struct kcase *c)
     int64_t q = c->heads * c->head_dim + c->pad, kv = c->kv_heads * c->head_dim + 2 * c->pad;
     return (struct kern_attention){.batch = c->t / c->seq,
                                    .seq = c->seq,
+                                   .seq_kv = c->seq_kv,
                                    .heads = c->heads,
                                    .kv_heads = c->kv_heads,
                                    .head_dim = c->head_dim,
@@ -287,9 +288,10 @@ static struct kern_attention attention_of(const struct kcase *c)
 static void attention_shape(const struct kcase *c, struct operand *o)
 {
     struct kern_attention a = attention_of(c);
+    int64_t keys = a.seq_kv ? a.batch * a.seq_kv : c->t;
     o[0] = operand_in(strided(c->t, a.heads * a.head_dim, a.q_stride));
-    o[1] = operand_in(strided(c->t, a.kv_heads * a.head_dim, a.k_stride));
-    o[2] = operand_in(strided(c->t, a.kv_heads * a.head_dim, a.v_stride));
+    o[1] = operand_in(strided(keys, a.kv_heads * a.head_dim, a.k_stride));
+    o[2] = operand_in(strided(keys, a.kv_heads * a.head_dim, a.v_stride));
     o[3] = operand_out(strided(c->t, a.heads * a.head_dim, a.o_stride));
     o[4] = operand_wide(operand_out(c->t * a.heads));
 }
@@ -309,14 +311,21 @@ static void attention_grad_shape(const struct kcase *c, struct operand *o)
 {
     attention_shape(c, o);
     o[3].role = o[4].role = IN;
+    o[4].content = c->flags & PART ? LOG_SUMS : REALS;
     o[5] = operand_in(o[3].n);
     for (int i = 0; i < 3; i++)
-        o[6 + i] = operand_out(o[i].n);
+        o[6 + i] = c->flags & (i ? ACC_KV : ACC_Q) ? operand_acc(o[i].n) : operand_out(o[i].n);
 }
 
 static err_t attention_grad_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
 {
-    struct kern_attention_grad g = {.fwd = attention_of(c), .d_o = p[5], .d_q = p[6], .d_k = p[7], .d_v = p[8]};
+    struct kern_attention_grad g = {.fwd = attention_of(c),
+                                    .d_o = p[5],
+                                    .d_q = p[6],
+                                    .d_k = p[7],
+                                    .d_v = p[8],
+                                    .acc_q = c->flags & ACC_Q,
+                                    .acc_kv = c->flags & ACC_KV};
     g.fwd.q = p[0];
     g.fwd.k = p[1];
     g.fwd.v = p[2];
@@ -325,8 +334,11 @@ static err_t attention_grad_call(const struct kern_ops *k, struct kern_stream *s
     return k->attention_grad(s, &g);
 }
 
+/* None of a part of the keys: o and lse are as if there were others. */
 static void attention_grad_link(const struct kcase *c, struct link *l)
 {
+    if (c->flags & PART)
+        return;
     l->forward = "attention";
     for (int i = 0; i < 5; i++)
         l->from[i] = i;
@@ -337,7 +349,7 @@ static void attention_grad_link(const struct kcase *c, struct link *l)
 
 static int64_t attention_terms(const struct kcase *c)
 {
-    return c->seq * (c->heads / c->kv_heads) + c->head_dim;
+    return (c->seq > c->seq_kv ? c->seq : c->seq_kv) * (c->heads / c->kv_heads) + c->head_dim;
 }
 
 /* Weights and their gradients may be rounded before they go into a product. */

@@ -16,11 +16,12 @@ const char *case_text(const struct kcase *c)
 {
     static char text[320];
     snprintf(text, sizeof(text),
-             "%s t=%lld d=%lld seq=%lld vocab=%lld m=%lld n=%lld k=%lld heads=%lld/%lld x %lld pad=%lld limit=%g "
-             "flags=%u alias=%d",
-             c->op, (long long)c->t, (long long)c->d, (long long)c->seq, (long long)c->vocab, (long long)c->m,
-             (long long)c->n, (long long)c->k, (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim,
-             (long long)c->pad, c->limit, c->flags, c->alias);
+             "%s t=%lld d=%lld seq=%lld/%lld vocab=%lld[%lld,+%lld) m=%lld n=%lld k=%lld heads=%lld/%lld x %lld "
+             "pad=%lld limit=%g flags=%u alias=%d",
+             c->op, (long long)c->t, (long long)c->d, (long long)c->seq, (long long)c->seq_kv, (long long)c->vocab,
+             (long long)c->lo, (long long)c->cols, (long long)c->m, (long long)c->n, (long long)c->k,
+             (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim, (long long)c->pad, c->limit, c->flags,
+             c->alias);
     return text;
 }
 
@@ -160,6 +161,10 @@ static double random_value(const struct operand *o, uint64_t stream, uint64_t i)
         return middle ? INFINITY : x;
     case FACTOR:
         return 0.25;
+    case LOG_SUMS:
+        return 3 + x * x;
+    case STATS:
+        return i % 3 == 0 ? 2 + x : i % 3 == 1 ? 1 + x * x : x;
     default:
         return x;
     }

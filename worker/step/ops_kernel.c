@@ -32,15 +32,15 @@ static err_t op_cast(const struct run *r, const struct op *op)
 
 static err_t op_embed(const struct run *r, const struct op *op)
 {
-    KERN(r)->embed(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), r->program->seq, run_arg(r, op, 0),
-                   run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
+    KERN(r)->embed(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), r->program->seq, 0, INT32_MAX,
+                   run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
     return OK;
 }
 
 static err_t op_embed_grad(const struct run *r, const struct op *op)
 {
-    KERN(r)->embed_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), r->program->seq, run_arg(r, op, 0),
-                        run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
+    KERN(r)->embed_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), r->program->seq, 0, INT32_MAX,
+                        run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
     return OK;
 }
 

@@ -192,10 +192,22 @@ static void run_norms(struct machine *m, const struct op *op, int64_t t, int64_t
 
 static void run_attention(struct machine *m, const struct op *op, int64_t batch)
 {
-    struct kern_attention a = {batch,   m->p->seq, op->heads, op->kv_heads, op->head_dim,
-                               op->lda, op->ldb,   op->ldb,   op->ldc,      (op->flags & OPF_CAUSAL) != 0,
-                               A(0),    A(1),      A(2),      A(3),         A(4)};
-    struct kern_attention_grad g = {a, NULL, NULL, NULL, NULL};
+    struct kern_attention a = {.batch = batch,
+                               .seq = m->p->seq,
+                               .heads = op->heads,
+                               .kv_heads = op->kv_heads,
+                               .head_dim = op->head_dim,
+                               .q_stride = op->lda,
+                               .k_stride = op->ldb,
+                               .v_stride = op->ldb,
+                               .o_stride = op->ldc,
+                               .causal = (op->flags & OPF_CAUSAL) != 0,
+                               .q = A(0),
+                               .k = A(1),
+                               .v = A(2),
+                               .o = A(3),
+                               .lse = A(4)};
+    struct kern_attention_grad g = {.fwd = a};
     if (op->kind == OP_ATTENTION) {
         assert_ok(m->k->attention(m->s, &a));
         return;
@@ -309,10 +321,10 @@ void machine_op(struct machine *m, const struct op *op)
         memcpy(A(1), A(0), (size_t)(t * n) * sizeof(double));
         break;
     case OP_EMBED:
-        k->embed(s, t, n, seq, A(0), A(1), A(2), A(3));
+        k->embed(s, t, n, seq, 0, INT32_MAX, A(0), A(1), A(2), A(3));
         break;
     case OP_EMBED_GRAD:
-        k->embed_grad(s, t, n, seq, A(0), A(1), A(2), A(3));
+        k->embed_grad(s, t, n, seq, 0, INT32_MAX, A(0), A(1), A(2), A(3));
         break;
     case OP_GEMM:
         run_gemm(m, op);
@@ -352,7 +364,7 @@ void machine_op(struct machine *m, const struct op *op)
         memcpy(A(1), A(0), (size_t)t * sizeof(double));
         break;
     case OP_NORM:
-        k->sumsq_blocks(s, t, A(0), A(1));
+        k->sumsq_blocks(s, t, PLAN_NORM_BLOCK, A(0), A(1));
         break;
     case OP_CLIP:
     case OP_ADAMW:

@@ -1,0 +1,34 @@
+/* Two parts of a softmax become one: a pass over both outputs, bound by memory. */
+#include "kernels/cpu/cpu.h"
+
+#include <assert.h>
+
+static void join_row(int64_t n, float *o, float *lse, const float *o2, float lse2)
+{
+    float max = *lse > lse2 ? *lse : lse2, own = expf(*lse - max), other = expf(lse2 - max), sum = own + other;
+    vf a = v_set(own / sum), b = v_set(other / sum);
+    int64_t j = 0;
+    for (; j + VF <= n; j += VF)
+        v_store(o + j, v_fma(v_load(o + j), a, v_load(o2 + j) * b));
+    if (j < n)
+        v_store_n(o + j, v_fma(v_load_n(o + j, n - j), a, v_load_n(o2 + j, n - j) * b), n - j);
+    *lse = max + logf(sum);
+}
+
+static void join_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    const struct kern_attention_join *a = arg;
+    for (int64_t row = lo; row < hi; row++)
+        for (int64_t h = 0; h < a->heads; h++) {
+            int64_t at = (row / a->seq * a->heads + h) * a->seq + row % a->seq;
+            join_row(a->head_dim, (float *)a->o + row * a->o_stride + h * a->head_dim, (float *)a->lse + at,
+                     (const float *)a->o2 + row * a->o2_stride + h * a->head_dim, ((const float *)a->lse2)[at]);
+        }
+}
+
+void KERN_FN(attention_join)(struct kern_stream *s, const struct kern_attention_join *a)
+{
+    struct kern_attention_join args = *a;
+    assert(a->o_stride >= a->heads * a->head_dim && a->o2_stride >= a->heads * a->head_dim);
+    kern_stream_run(s, a->batch * a->seq, 16, join_rows, &args);
+}

@@ -1,0 +1,120 @@
+/* Dropout by Philox4x32-10, a vector of counters at a time.
+ *
+ * A 64-bit lane holds one 32-bit word of the state in its lower half; what stands above it is left alone, because a
+ * product reads lower halves only. So a round is two products, two shifts and four exclusive ors for VD counters, which
+ * make 4 VD elements. At the end the four words of each counter are put side by side, as the elements are. */
+#include "kernels/cpu/cpu.h"
+
+#include <assert.h>
+
+typedef uint32_t vu __attribute__((vector_size(VF * 4)));
+typedef uint64_t vw __attribute__((vector_size(VD * 8))); /* words of a state */
+
+#define GROUP (2 * VF) /* elements of VD counters */
+
+/* The whole product of lower halves. */
+static ALWAYS_INLINE vw mul_low(vw a, uint32_t b)
+{
+    vw factor = b - (vw){0};
+#if defined(__AVX512F__)
+    return (vw)_mm512_mul_epu32((__m512i)a, (__m512i)factor);
+#elif defined(__AVX2__)
+    return (vw)_mm256_mul_epu32((__m256i)a, (__m256i)factor);
+#else
+    return (a & 0xffffffffu) * factor;
+#endif
+}
+
+/* Neighbouring pairs of a and b in turn: the first halves of both, the second halves. */
+static ALWAYS_INLINE void interleave(vw a, vw b, vw *low, vw *high)
+{
+#if VD == 8
+    *low = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+    *high = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#elif VD == 4
+    *low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    *high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#else
+    *low = __builtin_shufflevector(a, b, 0, 2);
+    *high = __builtin_shufflevector(a, b, 1, 3);
+#endif
+}
+
+/* The words of GROUP elements from 4 quad on. */
+static ALWAYS_INLINE void words_at(const struct kern_dropout *d, uint64_t quad, vu word[2])
+{
+    vw lane = {0}, low, high;
+    for (int i = 0; i < VD; i++)
+        lane[i] = quad + (uint64_t)i;
+    vw c0 = lane, c1 = lane >> 32, c2 = (uint32_t)d->step - (vw){0}, c3 = (uint32_t)d->site - (vw){0};
+    uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        vw p0 = mul_low(c0, 0xD2511F53u), p1 = mul_low(c2, 0xCD9E8D57u);
+        c0 = (p1 >> 32) ^ c1 ^ k0;
+        c2 = (p0 >> 32) ^ c3 ^ k1;
+        c1 = p1;
+        c3 = p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    interleave((c0 & 0xffffffffu) | c1 << 32, (c2 & 0xffffffffu) | c3 << 32, &low, &high);
+    word[0] = (vu)low;
+    word[1] = (vu)high;
+}
+
+struct dropout_args {
+    struct kern_dropout d;
+    uint32_t bound;
+    float scale;
+};
+
+static ALWAYS_INLINE vf dropped(const struct dropout_args *a, vu word, vf x)
+{
+    return v_select((vi)(word >= a->bound), x * a->scale, (vf){0});
+}
+
+/* One vector of a row of n whose first element is `j`, which the row may not have. */
+static ALWAYS_INLINE void drop_vector(const struct dropout_args *a, vu word, int64_t j, int64_t n, const float *x,
+                                      float *y)
+{
+    if (j >= 0 && j + VF <= n) {
+        v_store(y + j, dropped(a, word, v_load(x + j)));
+        return;
+    }
+    float lane[VF] = {0};
+    for (int64_t k = 0; k < VF; k++)
+        if (j + k >= 0 && j + k < n)
+            lane[k] = x[j + k];
+    v_store(lane, dropped(a, word, v_load(lane)));
+    for (int64_t k = 0; k < VF; k++)
+        if (j + k >= 0 && j + k < n)
+            y[j + k] = lane[k];
+}
+
+static void drop_row(const struct dropout_args *a, int64_t i)
+{
+    const struct kern_dropout *d = &a->d;
+    int64_t first = d->rows[i] * d->cols + d->col0, lead = first % 4;
+    const float *x = (const float *)d->x + i * d->n;
+    float *y = (float *)d->y + i * d->n;
+    for (int64_t j = -lead; j < d->n; j += GROUP) {
+        vu word[2];
+        words_at(d, (uint64_t)(first + j) / 4, word);
+        drop_vector(a, word[0], j, d->n, x, y);
+        if (j + VF < d->n)
+            drop_vector(a, word[1], j + VF, d->n, x, y);
+    }
+}
+
+static void drop_rows(void *arg, int part, int64_t lo, int64_t hi)
+{
+    for (int64_t i = lo; i < hi; i++)
+        drop_row(arg, i);
+}
+
+void KERN_FN(dropout)(struct kern_stream *s, const struct kern_dropout *d)
+{
+    assert(d->rate >= 0 && d->rate < 1);
+    struct dropout_args a = {*d, KERN_DROPOUT_BOUND(d->rate), (float)(1 / (1 - d->rate))};
+    kern_stream_run(s, d->t, 1 + 4096 / (d->n + 1), drop_rows, &a);
+}

@@ -1,0 +1,135 @@
+/* The rows of op_desc for what works on parts of a whole that other ranks have the rest of: of the vocabulary, of the
+ * keys, of a matrix. */
+#include "tests/kernels/ops.h"
+
+/* rows x cols elements with a row stride of `stride`: the last row ends where its columns do */
+static int64_t strided(int64_t rows, int64_t cols, int64_t stride)
+{
+    return rows ? (rows - 1) * stride + cols : 0;
+}
+
+/* ---- the loss ---- */
+
+static void loss_part_shape(const struct kcase *c, struct operand *o)
+{
+    o[0] = operand_of(IN, TARGETS, c->t);
+    o[1] = operand_in(c->t * vocab_cols(c));
+    o[2] = operand_of(OUT, DOUBLES, 3 * c->t);
+}
+
+static err_t loss_part_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->loss_part(s, c->t, vocab_cols(c), vocab_lo(c), p[0], p[1], p[2]);
+    return OK;
+}
+
+static void loss_join_shape(const struct kcase *c, struct operand *o)
+{
+    o[0] = operand_of(IN, TARGETS, c->t);
+    o[1] = operand_of(IN, STATS, 3 * c->t * c->parts);
+    o[2] = operand_acc(c->t * vocab_cols(c));
+    o[3] = operand_of(ACC, DOUBLES, 1);
+}
+
+static err_t loss_join_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->loss_join(s, c->t, vocab_cols(c), vocab_lo(c), c->parts, p[0], p[1], c->flags & GRAD, LOSS_SCALE, p[2], p[3]);
+    return OK;
+}
+
+/* The terms of a softmax are added in runs and then in float64. */
+static int64_t loss_terms(const struct kcase *c)
+{
+    return 64;
+}
+
+/* ---- attention ---- */
+
+static struct kern_attention_join join_of(const struct kcase *c)
+{
+    int64_t width = c->heads * c->head_dim;
+    return (struct kern_attention_join){.batch = c->t / c->seq,
+                                        .seq = c->seq,
+                                        .heads = c->heads,
+                                        .head_dim = c->head_dim,
+                                        .o_stride = width + c->pad,
+                                        .o2_stride = width + 2 * c->pad};
+}
+
+static void attention_join_shape(const struct kcase *c, struct operand *o)
+{
+    struct kern_attention_join a = join_of(c);
+    o[0] = operand_acc(strided(c->t, a.heads * a.head_dim, a.o_stride));
+    o[1] = operand_wide(operand_acc(c->t * c->heads));
+    o[2] = operand_in(strided(c->t, a.heads * a.head_dim, a.o2_stride));
+    o[3] = operand_wide(operand_in(c->t * c->heads));
+}
+
+static err_t attention_join_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    struct kern_attention_join a = join_of(c);
+    a.o = p[0];
+    a.lse = p[1];
+    a.o2 = p[2];
+    a.lse2 = p[3];
+    k->attention_join(s, &a);
+    return OK;
+}
+
+static int64_t gate_terms(const struct kcase *c)
+{
+    return GATE_TERMS;
+}
+
+/* ---- rows and columns ---- */
+
+/* Rows below `vocab` of a matrix of `cols` columns, of which n from `lo` on are here. */
+static void dropout_shape(const struct kcase *c, struct operand *o)
+{
+    o[0] = operand_of(IN, IDS, c->t);
+    o[1] = operand_in(c->t * c->n);
+    o[2] = operand_out(c->t * c->n);
+}
+
+static err_t dropout_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    struct kern_dropout d = {.t = c->t,
+                             .n = c->n,
+                             .cols = c->cols,
+                             .col0 = c->lo,
+                             .rate = 0.3,
+                             .seed = 0x123456789abcdef0u,
+                             .step = 12345,
+                             .site = 67,
+                             .rows = p[0],
+                             .x = p[1],
+                             .y = p[2]};
+    k->dropout(s, &d);
+    return OK;
+}
+
+static void copy_cols_shape(const struct kcase *c, struct operand *o)
+{
+    o[0] = operand_in(strided(c->m, c->n, c->n + c->pad));
+    o[1] = operand_out(strided(c->m, c->n, c->n + 2 * c->pad));
+}
+
+static err_t copy_cols_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->copy_cols(s, c->m, c->n, p[0], c->n + c->pad, p[1], c->n + 2 * c->pad);
+    return OK;
+}
+
+static int64_t exact(const struct kcase *c)
+{
+    return 0;
+}
+
+const struct op_desc ops_part[] = {
+    {"loss_part", loss_part_shape, loss_part_call, .terms = loss_terms},
+    {"loss_join", loss_join_shape, loss_join_call, .terms = loss_terms},
+    {"attention_join", attention_join_shape, attention_join_call, .terms = gate_terms},
+    {"dropout", dropout_shape, dropout_call, .terms = NULL, .aliases = {{2, 1}}},
+    {"copy_cols", copy_cols_shape, copy_cols_call, .terms = exact, .anywhere = true},
+};
+const int n_ops_part = sizeof(ops_part) / sizeof(ops_part[0]);
