@@ -397,6 +397,7 @@ static void compile_program(struct compiler *c)
         compile_update(c);
         compile_snapshot(c);
     }
+    compile_sync(c);
 }
 
 err_t plan_compile(const struct job_spec *job, const struct graph *g, enum program_mode mode, int rank,
