@@ -1,9 +1,12 @@
 /* Buffers and where those lie that live as long as the job: parameters, optimizer state, gradients, host scalars.
  *
- * Parameters, both moments and gradients are laid out alike: unit by unit, in each the graph's order, every tensor at
- * 64 bytes, so that one operation can take all of a unit and all ranks agree on offsets without talking. The gaps
+ * All that belongs to parameters is laid out alike: unit by unit, in each the graph's order, every tensor in a slot as
+ * large as any rank of the stage needs (place.h), at 64 bytes, so that one operation can take all of a unit and ranks
+ * agree on offsets without talking. There are two such lines: of pieces (parameters, moments, gradients that are
+ * summed) and of local tensors (what is computed with, and the gradients of that); without ZeRO they are one. The gaps
  * between tensors are zero from the allocation and stay zero: no op writes there anything but sums of zeros. Copies in
- * a narrower type keep the elements' places, so there the alignment is as much wider as the type. */
+ * a narrower type keep the elements' places, so there the alignment is as much wider as the type. Of what a rank's
+ * stages do not use it has nothing. */
 #include "common/plan/compile.h"
 
 #include <assert.h>
@@ -68,7 +71,8 @@ static void set_name(struct buffer *b, const char *name, const char *suffix)
     snprintf(b->name, sizeof(b->name), "%s%s", name, suffix);
 }
 
-/* What is computed with is in SPACE_WORK; parameters, their gradients and moments, and statistics are wide. */
+/* What is computed with is in SPACE_WORK; parameters, their gradients and moments, and statistics are wide. An
+ * activation's part follows from how the model cuts it. */
 static struct buffer of_tensor(const struct compiler *c, int t, const char *suffix, enum buffer_space space)
 {
     const struct graph_tensor *g = &c->g->tensors[t];
@@ -87,69 +91,166 @@ int compile_work(struct compiler *c, int tensor, const char *suffix)
     return compile_buffer(c, &b);
 }
 
-/* A rank has the share of its own microbatches; with the tree even a single rank has leaves that are still to be
- * summed. */
-static void partial_over_dp(const struct compiler *c, struct buffer *b)
+static void partial_over(struct buffer *b, enum mesh_axis axis)
 {
-    if (mesh_workers(&c->p->mesh) > 1 || (b->space == SPACE_GRAD && c->p->tree_depth))
-        b->layout.axis[AXIS_DP] = (struct axis_layout){.kind = LAYOUT_PARTIAL, .op = REDUCE_SUM};
+    b->layout.axis[axis] = (struct axis_layout){.kind = LAYOUT_PARTIAL, .op = REDUCE_SUM};
 }
 
-/* A flat buffer over [offset, offset + bytes) of a space. */
-static int run_new(struct compiler *c, const char *name, enum buffer_space space, int64_t offset, int64_t bytes)
+/* A rank has the share of its own tokens; with the tree even a single rank has leaves that are still to be summed. */
+static void partial_shares(const struct compiler *c, struct buffer *b, unsigned axes)
 {
-    struct buffer b = {.tensor = -1, .ndim = 1, .space = space, .run = -1, .slots = 1};
-    b.dtype = space == SPACE_WORK ? c->p->dtype : c->p->wide;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (axes >> a & 1 && c->p->mesh.size[a] > 1)
+            partial_over(b, (enum mesh_axis)a);
+    if (b->space == SPACE_GRAD && c->p->tree_depth)
+        partial_over(b, AXIS_DP);
+}
+
+/* ---- the two lines ---- */
+
+/* A buffer per parameter, and a run per unit and over all. */
+struct line {
+    enum buffer_space space;
+    enum dtype dtype;
+    bool pieces;
+    const char *suffix, *unit_name, *name; /* unit_name NULL: no runs of units; name NULL: none over all */
+    unsigned partial;                      /* axes */
+    int *index, *unit_run;
+    bool by_life; /* each unit by itself, placed by pack.c */
+};
+
+static int run_new(struct compiler *c, const struct line *l, const char *name, int64_t offset, int64_t bytes)
+{
+    struct buffer b = {.tensor = -1, .ndim = 1, .space = l->space, .run = -1, .slots = 1, .dtype = l->dtype};
     int64_t size = (int64_t)dtype_bytes(b.dtype);
     assert(size > 0); /* plan_mesh has seen to it */
     b.dim[0] = dim_one(bytes / size);
     b.offset = offset;
+    b.planned = !l->by_life;
     set_name(&b, name, "");
-    if (space == SPACE_GRAD)
-        partial_over_dp(c, &b);
+    partial_shares(c, &b, l->partial);
     return compile_buffer(c, &b);
 }
 
-/* Places a buffer per parameter from `base` on, unit by unit; `index` gets them. Returns the end. */
-static int64_t lay_out(struct compiler *c, enum buffer_space space, const char *suffix, int64_t base, int *index)
+static bool in_unit(const struct compiler *c, int t, int unit)
 {
-    for (int unit = 0; unit < c->g->n_units; unit++) {
-        int64_t start = base;
-        for (int t = 0; t < c->g->n_tensors && !c->err; t++) {
-            if (c->g->tensors[t].kind != GT_PARAM || c->g->tensors[t].unit != unit)
-                continue;
-            struct buffer b = of_tensor(c, t, suffix, space);
-            b.offset = base;
-            if (space == SPACE_GRAD)
-                partial_over_dp(c, &b);
-            index[t] = compile_buffer(c, &b);
-            base = c->err ? 0 : align(base + c->p->buffers[index[t]].bytes, param_align(c, b.dtype));
-        }
-        if (space == SPACE_GRAD && !c->err) {
-            char name[32];
-            snprintf(name, sizeof(name), "unit.%d.grad", unit);
-            c->unit_run[unit] = run_new(c, name, space, start, base - start);
-        }
+    return c->g->tensors[t].kind == GT_PARAM && c->g->tensors[t].unit == unit && c->p->place.param[t].held;
+}
+
+/* The part of tensor t; -1 where it is empty. */
+static int part_new(struct compiler *c, const struct line *l, int t, int64_t offset)
+{
+    const struct place_param *q = &c->p->place.param[t];
+    struct buffer b = of_tensor(c, t, l->suffix, l->space);
+    b.dtype = l->dtype;
+    b.offset = offset;
+    b.planned = !l->by_life;
+    if (l->pieces)
+        b.dim[0].factor = q->hi - q->lo;
+    if (b.dim[0].factor == 0)
+        return -1;
+    partial_shares(c, &b, l->partial);
+    return compile_buffer(c, &b);
+}
+
+static void set_run(struct compiler *c, int first, int end, int run)
+{
+    for (int i = first; i < end && !c->err; i++)
+        if (c->p->buffers[i].run < 0 && i != run)
+            c->p->buffers[i].run = run;
+}
+
+/* Lays the unit out from `base` on; returns its end. */
+static int64_t lay_out_unit(struct compiler *c, const struct line *l, int unit, int64_t base)
+{
+    int64_t start = base;
+    int first = c->p->n_buffers;
+    char name[32];
+    for (int t = 0; t < c->g->n_tensors && !c->err; t++) {
+        const struct place_param *q = &c->p->place.param[t];
+        if (!in_unit(c, t, unit))
+            continue;
+        l->index[t] = part_new(c, l, t, base);
+        base = align(base + (l->pieces ? q->slot : q->full_slot) * (int64_t)dtype_bytes(l->dtype),
+                     param_align(c, l->dtype));
     }
+    if (!l->unit_name || base == start || c->err)
+        return base;
+    snprintf(name, sizeof(name), "unit.%d.%s", unit, l->unit_name);
+    int end = c->p->n_buffers;
+    l->unit_run[unit] = run_new(c, l, name, start, base - start);
+    set_run(c, first, end, l->unit_run[unit]);
     return base;
 }
 
-static void set_run(struct compiler *c, const int *index, int run)
+/* Returns the end; *ret_run is the run over all. */
+static int64_t lay_out(struct compiler *c, const struct line *l, int64_t base, int *ret_run)
 {
-    for (int t = 0; t < c->g->n_tensors && !c->err; t++)
-        if (index[t] >= 0)
-            c->p->buffers[index[t]].run = run;
+    int first = c->p->n_buffers;
+    int64_t end = base;
+    for (int unit = 0; unit < c->g->n_units && !c->err; unit++)
+        end = lay_out_unit(c, l, unit, end);
+    if (l->name && !c->err) {
+        int n = c->p->n_buffers;
+        *ret_run = run_new(c, l, l->name, base, end - base);
+        set_run(c, first, n, *ret_run);
+    }
+    return end;
 }
+
+void compile_values(struct compiler *c, int unit)
+{
+    const struct line l = {.space = SPACE_WORK,
+                           .dtype = c->p->dtype,
+                           .suffix = ".full",
+                           .unit_name = "full",
+                           .index = c->value,
+                           .unit_run = c->unit_values,
+                           .by_life = true};
+    lay_out_unit(c, &l, unit, 0);
+}
+
+/* What a rank has of each tensor of a unit, for gathers and scatters. */
+static void parts_new(struct compiler *c, int unit)
+{
+    struct program *p = c->p;
+    struct unit *u = &p->units[unit];
+    int n = p->mesh.size[AXIS_FSDP];
+    int64_t local = 0, piece = 0, each = ALIGN / (int64_t)dtype_bytes(p->dtype);
+    u->parts = calloc((size_t)c->g->n_tensors + 1, sizeof(*u->parts));
+    for (int t = 0; t < c->g->n_tensors && u->parts; t++) {
+        const struct place_param *q = &p->place.param[t];
+        if (!in_unit(c, t, unit))
+            continue;
+        struct unit_part *x = &u->parts[u->n];
+        *x = (struct unit_part){t, local, piece, calloc((size_t)n, sizeof(*x->counts))};
+        if (!x->counts)
+            break;
+        u->n++;
+        for (int i = 0; i < n; i++) {
+            int64_t lo, hi;
+            place_piece(&p->place, t, i, &lo, &hi);
+            x->counts[i] = (hi - lo) * q->cols;
+        }
+        local = align(local + q->full_slot, each);
+        piece = align(piece + q->slot, each);
+    }
+    c->err = c->err ? c->err : u->parts ? OK : ERR_NOMEM;
+}
+
+/* ---- training ---- */
 
 /* The stack of the canonical tree: tree_depth copies of all gradients behind the first, each unit a buffer of its own.
  */
-static void trees_new(struct compiler *c, int64_t size)
+static void trees_new(struct compiler *c, const struct line *grads, int64_t size)
 {
     for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
         char name[32];
+        if (c->unit_run[unit] < 0)
+            continue;
         const struct buffer run = c->p->buffers[c->unit_run[unit]];
         snprintf(name, sizeof(name), "unit.%d.tree", unit);
-        c->unit_tree[unit] = run_new(c, name, SPACE_GRAD, size + run.offset, run.bytes);
+        c->unit_tree[unit] = run_new(c, grads, name, size + run.offset, run.bytes);
         if (c->err)
             return;
         struct buffer *tree = &c->p->buffers[c->unit_tree[unit]];
@@ -159,34 +260,71 @@ static void trees_new(struct compiler *c, int64_t size)
     }
 }
 
+#define AXES_SHARES (AXES_DATA | 1u << AXIS_CP) /* ranks with other tokens */
+
+/* Gradients that live as long as a step: those of pieces first, where they are not the local ones. */
+static void grads_new(struct compiler *c)
+{
+    struct program *p = c->p;
+    struct line pieces = {.space = SPACE_GRAD,
+                          .dtype = p->wide,
+                          .pieces = true,
+                          .suffix = ".grad.piece",
+                          .unit_name = "grad.piece",
+                          .name = "grad.piece",
+                          .partial = AXES_SHARES & ~(1u << AXIS_FSDP),
+                          .index = c->piece_grad,
+                          .unit_run = c->unit_grads};
+    struct line local = {.space = SPACE_GRAD,
+                         .dtype = p->wide,
+                         .suffix = ".grad",
+                         .unit_name = "grad",
+                         .name = "grad",
+                         .partial = AXES_SHARES,
+                         .index = p->grad_buffer,
+                         .unit_run = c->unit_run};
+    int64_t end = compile_zero(c) && !p->tree_depth ? lay_out(c, &pieces, 0, &c->all_grads) : 0;
+    p->space_bytes[SPACE_GRAD] = end;
+    if (compile_scatters(c)) {
+        local.by_life = true;
+        for (int unit = 0; unit < c->g->n_units && !c->err; unit++)
+            lay_out_unit(c, &local, unit, 0);
+        return;
+    }
+    int64_t size = lay_out(c, &local, end, &c->all_grads) - end;
+    p->space_bytes[SPACE_GRAD] = end + (1 + p->tree_depth) * size;
+    if (p->tree_depth)
+        trees_new(c, &local, size);
+}
+
 static void buffers_train(struct compiler *c)
 {
     struct program *p = c->p;
-    int64_t size = p->space_bytes[SPACE_PARAM];
-    int64_t m_end = lay_out(c, SPACE_OPT, ".exp_avg", 0, p->m_buffer);
-    lay_out(c, SPACE_OPT, ".exp_avg_sq", m_end, p->v_buffer);
-    c->all_m = run_new(c, "exp_avg", SPACE_OPT, 0, size);
-    c->all_v = run_new(c, "exp_avg_sq", SPACE_OPT, m_end, size);
-    set_run(c, p->m_buffer, c->all_m);
-    set_run(c, p->v_buffer, c->all_v);
-    lay_out(c, SPACE_GRAD, ".grad", 0, p->grad_buffer);
-    c->all_grads = run_new(c, "grad", SPACE_GRAD, 0, size);
-    for (int t = 0; t < c->g->n_tensors && !c->err; t++)
-        if (p->grad_buffer[t] >= 0)
-            p->buffers[p->grad_buffer[t]].run = c->unit_run[c->g->tensors[t].unit];
-    for (int u = 0; u < c->g->n_units && !c->err; u++)
-        p->buffers[c->unit_run[u]].run = c->all_grads;
-    p->space_bytes[SPACE_OPT] = 2 * size;
-    p->space_bytes[SPACE_GRAD] = (1 + p->tree_depth) * size;
-    if (p->tree_depth)
-        trees_new(c, size);
+    struct line m = {.space = SPACE_OPT, .dtype = p->wide, .pieces = true, .suffix = ".exp_avg", .index = p->m_buffer};
+    struct line v = m;
+    v.suffix = ".exp_avg_sq";
+    v.index = p->v_buffer;
+    int first = p->n_buffers;
+    int64_t m_end = lay_out(c, &m, 0, NULL);
+    int second = p->n_buffers;
+    int64_t end = lay_out(c, &v, m_end, NULL);
+    int third = p->n_buffers;
+    c->all_m = run_new(c, &m, "exp_avg", 0, m_end);
+    c->all_v = run_new(c, &v, "exp_avg_sq", m_end, end - m_end);
+    set_run(c, first, second, c->all_m);
+    set_run(c, second, third, c->all_v);
+    p->space_bytes[SPACE_OPT] = end;
+    grads_new(c);
 }
+
+/* ---- the host ---- */
 
 static int host_new(struct compiler *c, const char *name, int tensor, enum dtype dtype, struct graph_dim n)
 {
     struct buffer b = {.tensor = tensor, .dtype = dtype, .ndim = 1, .space = SPACE_HOST, .run = -1, .slots = 1};
     b.dim[0] = n;
     b.offset = c->p->space_bytes[SPACE_HOST];
+    b.planned = true;
     set_name(&b, name, "");
     int i = compile_buffer(c, &b);
     if (i >= 0)
@@ -201,7 +339,7 @@ static void loss_new(struct compiler *c)
     if (c->err)
         return;
     struct buffer *b = &p->buffers[p->loss_buffer];
-    partial_over_dp(c, b);
+    partial_shares(c, b, AXES_ALL);
     b->dim[0] = dim_one(1);
     b->bytes = b->slot_bytes = 8; /* an instance per microbatch; host_new has made room for all */
     b->slots = p->n_micros;
@@ -210,37 +348,84 @@ static void loss_new(struct compiler *c)
 
 static void blocks_new(struct compiler *c)
 {
-    int64_t n = 0;
-    for (int t = 0; t < c->g->n_tensors; t++) {
-        const struct graph_tensor *g = &c->g->tensors[t];
-        if (g->kind != GT_PARAM)
-            continue;
-        int64_t elements = g->dim[0].factor * (g->ndim > 1 ? g->dim[1].factor : 1);
-        c->block_offset[t] = n;
-        n += (elements + PLAN_NORM_BLOCK - 1) / PLAN_NORM_BLOCK;
-    }
-    c->blocks = host_new(c, "norm.blocks", -1, DT_F64, dim_one(n));
+    c->blocks = host_new(c, "norm.blocks", -1, DT_F64, dim_one(c->p->place.n_blocks));
     c->p->norm_buffer = host_new(c, "norm", -1, DT_F64, dim_one(1));
     c->p->clip_buffer = host_new(c, "clip", -1, DT_F64, dim_one(1));
 }
 
-/* At the start of SPACE_WORK, where pack.c leaves them alone. */
-static void copies_new(struct compiler *c)
+/* ---- what is computed with ---- */
+
+/* Without ZeRO the parameters or, at the start of SPACE_WORK, their copies; a rank without work has none. */
+static void values_whole(struct compiler *c)
 {
-    int64_t end = lay_out(c, SPACE_WORK, ".copy", 0, c->copy);
-    c->all_copies = run_new(c, "params.copy", SPACE_WORK, 0, end);
-    set_run(c, c->copy, c->all_copies);
-    c->p->space_bytes[SPACE_WORK] = end;
+    struct program *p = c->p;
+    const struct line copies = {
+        .space = SPACE_WORK, .dtype = p->dtype, .suffix = ".copy", .name = "params.copy", .index = c->value};
+    if (p->dtype != p->wide && p->first_micro < p->end_micro)
+        p->space_bytes[SPACE_WORK] = lay_out(c, &copies, 0, &c->all_copies);
+    else
+        memcpy(c->value, p->param_buffer, (size_t)c->g->n_tensors * sizeof(*c->value));
+}
+
+/* Local tensors, gathered from pieces or their copies, which stand behind the parameters. */
+static void values_sharded(struct compiler *c, int *piece_copies)
+{
+    struct program *p = c->p;
+    const struct line copies = {.space = SPACE_PARAM,
+                                .dtype = p->dtype,
+                                .pieces = true,
+                                .suffix = ".copy",
+                                .unit_name = "params.copy",
+                                .name = "params.copy",
+                                .index = piece_copies,
+                                .unit_run = c->unit_pieces};
+    const struct line values = {.space = SPACE_WORK,
+                                .dtype = p->dtype,
+                                .suffix = ".full",
+                                .unit_name = "full",
+                                .name = "params.full",
+                                .index = c->value,
+                                .unit_run = c->unit_values};
+    int all = -1;
+    if (p->dtype != p->wide)
+        p->space_bytes[SPACE_PARAM] = lay_out(c, &copies, p->space_bytes[SPACE_PARAM], &c->all_copies);
+    for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
+        parts_new(c, unit);
+        if (compile_zero(c) == 3)
+            compile_values(c, unit);
+    }
+    if (compile_zero(c) < 3)
+        p->space_bytes[SPACE_WORK] = lay_out(c, &values, 0, &all);
+}
+
+static void values_new(struct compiler *c)
+{
+    int *copies = malloc(((size_t)c->g->n_tensors + 1) * sizeof(*copies));
+    if (!copies)
+        c->err = ERR_NOMEM;
+    else if (compile_zero(c))
+        values_sharded(c, copies);
+    else
+        values_whole(c);
+    free(copies);
 }
 
 void compile_buffers(struct compiler *c)
 {
     struct program *p = c->p;
-    p->space_bytes[SPACE_PARAM] = lay_out(c, SPACE_PARAM, "", 0, p->param_buffer);
-    c->all_params = run_new(c, "params", SPACE_PARAM, 0, p->space_bytes[SPACE_PARAM]);
-    set_run(c, p->param_buffer, c->all_params);
-    if (p->dtype != p->wide && p->first_micro < p->end_micro)
-        copies_new(c);
+    const bool zero = compile_zero(c) > 0;
+    compile_once_groups(c);
+    const struct line params = {.space = SPACE_PARAM,
+                                .dtype = p->wide,
+                                .pieces = true,
+                                .suffix = "",
+                                .unit_name = zero && p->dtype == p->wide ? "params" : NULL,
+                                .name = "params",
+                                .index = p->param_buffer,
+                                .unit_run = c->unit_pieces};
+    p->space_bytes[SPACE_PARAM] = lay_out(c, &params, 0, &c->all_params);
+    p->n_units = zero ? c->g->n_units : 0;
+    values_new(c);
     p->ids_buffer = host_new(c, "ids", c->g->ids, DT_I32, dim_tokens(1));
     if (p->mode != MODE_GENERATE) {
         p->targets_buffer = host_new(c, "targets", c->g->targets, DT_I32, dim_tokens(1));

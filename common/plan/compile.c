@@ -75,7 +75,7 @@ int compile_value(const struct compiler *c, int t)
         return -1;
     switch (c->g->tensors[t].kind) {
     case GT_PARAM:
-        return c->copy[t] >= 0 ? c->copy[t] : c->p->param_buffer[t];
+        return c->value[t];
     case GT_IDS:
         return c->p->ids_buffer;
     case GT_TARGETS:
@@ -199,19 +199,24 @@ static void compiler_init(struct compiler *c)
 {
     struct program *p = c->p;
     int n = c->g->n_tensors, units = c->g->n_units;
-    int **const by_tensor[] = {&c->act,    &c->grad,         &c->producer,    &c->reader,   &c->copy,    &c->full,
-                               &c->shares, &p->param_buffer, &p->grad_buffer, &p->m_buffer, &p->v_buffer};
+    int **const by_tensor[] = {&c->act,  &c->grad,   &c->producer,     &c->reader,      &c->value,    &c->piece_grad,
+                               &c->full, &c->shares, &p->param_buffer, &p->grad_buffer, &p->m_buffer, &p->v_buffer};
     for (size_t i = 0; i < sizeof(by_tensor) / sizeof(by_tensor[0]); i++)
         *by_tensor[i] = index_new(c, n);
     c->weight_dy = index_new(c, c->g->n_nodes);
     c->unit_run = index_new(c, units);
+    c->unit_grads = index_new(c, units);
+    c->unit_pieces = index_new(c, units);
+    c->unit_values = index_new(c, units);
     c->unit_tree = index_new(c, units);
     c->consumers = calloc((size_t)n + 1, sizeof(*c->consumers));
     c->grad_started = calloc((size_t)n + 1, sizeof(*c->grad_started));
-    c->block_offset = calloc((size_t)n + 1, sizeof(*c->block_offset));
     c->tp_shares = calloc((size_t)n + 1, sizeof(*c->tp_shares));
+    c->unit_waits = calloc((size_t)units + 1, sizeof(*c->unit_waits));
+    c->unit_used = calloc((size_t)units + 1, sizeof(*c->unit_used));
+    p->units = calloc((size_t)units + 1, sizeof(*p->units));
     c->own = p->mesh.size[AXIS_TP] > 1 && c->job->parallel.sp;
-    if (!c->consumers || !c->grad_started || !c->block_offset || !c->tp_shares)
+    if (!c->consumers || !c->grad_started || !c->tp_shares || !c->unit_waits || !c->unit_used || !p->units)
         c->err = ERR_NOMEM;
     p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
     p->rows_buffer = -1;
@@ -239,7 +244,8 @@ static void compiler_fini(struct compiler *c)
     free(c->grad);
     free(c->producer);
     free(c->reader);
-    free(c->copy);
+    free(c->value);
+    free(c->piece_grad);
     free(c->full);
     free(c->shares);
     free(c->tp_shares);
@@ -248,7 +254,11 @@ static void compiler_fini(struct compiler *c)
     free(c->grad_started);
     free(c->unit_run);
     free(c->unit_tree);
-    free(c->block_offset);
+    free(c->unit_grads);
+    free(c->unit_pieces);
+    free(c->unit_values);
+    free(c->unit_waits);
+    free(c->unit_used);
 }
 
 /* ---- passes ---- */
@@ -434,6 +444,12 @@ void program_fini(struct program *p)
     for (int i = 0; i < p->n_groups; i++)
         free(p->groups[i].ranks);
     free(p->groups);
+    for (int u = 0; u < p->n_units; u++) {
+        for (int i = 0; i < p->units[u].n; i++)
+            free(p->units[u].parts[i].counts);
+        free(p->units[u].parts);
+    }
+    free(p->units);
     place_fini(&p->place);
     free(p->buffers);
     free(p->ops);

@@ -16,6 +16,9 @@
 
 #include "common/plan/program.h"
 
+#define AXES_DATA (1u << AXIS_DP | 1u << AXIS_FSDP) /* ranks with different microbatches */
+#define AXES_ALL ((1u << AXIS_COUNT) - 1)
+
 struct compiler {
     const struct job_spec *job;
     const struct graph *g;
@@ -31,7 +34,10 @@ struct compiler {
     int *consumers;     /* nodes that read it; rope, which works in place, is none */
     int *producer;      /* the last node that makes it: a rope that turns it in place, else its own; -1 */
     int *reader;        /* a node that reads it, the only one where consumers is 1; -1 */
-    int *copy;          /* a parameter's buffer in the compute type, -1: it is computed with as it is */
+    int *value;         /* what a parameter is computed with: its own buffer, its copy in the compute type, the local
+                           tensor that is gathered; -1: this rank has none. ZeRO 3: of the list that is compiled next */
+    int *piece_grad;    /* the gradient that the update reads, where it is a buffer of its own (ZeRO); -1: the own rows
+                           of grad_buffer */
     bool *grad_started; /* a parameter's gradient has been written in this backward */
     /* Tensor and sequence parallelism. An activation that the model does not cut is "own" where program.mesh has tp > 1
      * and parallel.sp is set: a rank has SYM_OWN rows of it. */
@@ -48,10 +54,15 @@ struct compiler {
     int loss_event, loss_reduced_event, update_event, snapshot_event;
 
     /* Buffers. */
-    int *unit_run;  /* by unit: all its gradients */
-    int *unit_tree; /* by unit: its nodes of the canonical tree, -1 */
+    int *unit_run;    /* by unit: all its gradients, of local tensors; -1: this rank has nothing of the unit */
+    int *unit_grads;  /* the same of pieces, where they have their own */
+    int *unit_pieces; /* what its gathers send: pieces, or their copies in the compute type */
+    int *unit_values; /* where its gathers go; ZeRO 3: of the list that is compiled next */
+    bool *unit_used;  /* ZeRO 3: a list has taken unit_values */
+    bool *unit_waits; /* a list has added to its gradients, which are still to be scattered */
+    int *unit_tree;   /* by unit: its nodes of the canonical tree, -1 */
+    int group_of[AXES_ALL + 1]; /* groups.c: 1 + the group over a set of axes, 0: nobody has asked; -1: alone */
     int all_grads, all_params, all_copies, all_m, all_v, blocks;
-    int64_t *block_offset; /* by graph tensor: its first block of squares */
 };
 
 /* A range of ops, which actions name. */
@@ -61,8 +72,6 @@ struct op_range {
 
 /* ---- groups.c ---- */
 
-#define AXES_DATA (1u << AXIS_DP | 1u << AXIS_FSDP) /* ranks with different microbatches */
-#define AXES_ALL ((1u << AXIS_COUNT) - 1)
 /* This rank's group over a set of axes. Every rank's list has the groups of all ranks in the same order, as
  * comm_group_new wants them; only the index differs. -1: the rank would be alone. */
 int compile_group(struct compiler *c, unsigned axes);
@@ -136,12 +145,26 @@ int compile_take_grad(struct compiler *c, int t);
 bool compile_given_up(const struct compiler *c, int t);
 void compile_again(struct compiler *c, int node);
 
-/* units.c: rewrites the list at the end of the program's ops: in front of the first use of a unit's parameters, and
+/* units.c. The stage that has an effect: 0 where nobody shares the shards. */
+int compile_zero(const struct compiler *c);
+/* Whether every microbatch's gradients are scattered, so that local ones live for one backward only (ZeRO 2 and 3,
+ * unless canonical). Then later backwards write them as the first does: only their scatters add. */
+bool compile_scatters(const struct compiler *c);
+/* Rewrites the list at the end of the program's ops: in front of the first use of a unit's parameters, and
  * parallel.prefetch units ahead, its gather (ZeRO 3); behind the last touch of a unit's gradients their scatter, where
- * every microbatch reduces (ZeRO 2 and 3; `again`: it adds). */
+ * compile_scatters (`again`: it adds). `backward`: the list completes gradients (not the half for inputs). A list that
+ * is a copy of one that has been rewritten gets `again` only. Called for forward lists too, in every mode. */
 struct op_range compile_units(struct compiler *c, struct op_range list, bool backward, bool again);
+/* What a rank of the fsdp group does that has no microbatch where others have one: the gathers and scatters of a
+ * rewritten list, from zeroed gradients. An action without a microbatch. */
+struct op_range compile_join(struct compiler *c, struct op_range list);
+/* The unit's gradients to its pieces'. */
+void compile_scatter(struct compiler *c, int unit, bool add);
+/* Behind the begin: ZeRO 1 and 2 gather all units. */
+void compile_gathers(struct compiler *c);
 
-/* What a step does once, behind its microbatches. */
+/* What a step does once, behind its microbatches; the groups that it and compile_units may need, on every rank. */
+void compile_once_groups(struct compiler *c);
 void compile_reduce(struct compiler *c);
 void compile_norm(struct compiler *c);
 void compile_update(struct compiler *c);
@@ -150,6 +173,8 @@ void compile_snapshot(struct compiler *c);
 /* save.c: the sum of what the rank saves, every item at 64 bytes. */
 NODISCARD err_t plan_arena_bytes(const struct program *p, const struct graph *g, int64_t *ret);
 
+/* ZeRO 3: new buffers for the gathered parameters of a unit, in c->value and c->unit_values. */
+void compile_values(struct compiler *c, int unit);
 /* buffers.c: everything that does not depend on life times; SPACE_WORK begins with what may never be reused. */
 void compile_buffers(struct compiler *c);
 

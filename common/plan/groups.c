@@ -72,7 +72,12 @@ static int find_or_add(struct compiler *c, unsigned axes, alike_fn alike, int t)
 
 int compile_group(struct compiler *c, unsigned axes)
 {
-    return find_or_add(c, axes, NULL, -1);
+    int *known = &c->group_of[axes];
+    if (!*known) {
+        int found = find_or_add(c, axes, NULL, -1);
+        *known = found < 0 ? -1 : found + 1;
+    }
+    return *known < 0 ? -1 : *known - 1;
 }
 
 static bool same_box(const struct compiler *c, const struct place *of, const int peer[AXIS_COUNT], int t)

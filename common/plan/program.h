@@ -52,6 +52,8 @@ struct buffer {
     struct layout layout;
     enum buffer_space space;
     int run;            /* the buffer that contains this one (all gradients of a unit), -1: none */
+    bool planned;       /* has its place for as long as the program runs; others of SPACE_WORK and SPACE_GRAD get one
+                         * by life time (pack.c), those in such a run with it: until then they stand from its start */
     int64_t bytes;      /* of one instance, at the symbols' bounds */
     int64_t offset;     /* in its space, bytes; 64-aligned, the tree's elements included */
     int64_t slot_bytes; /* distance between the instances; 0 where there is one */
@@ -103,12 +105,11 @@ struct buffer {
  * of the global batch each is tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c =
  * sumtree_merges(the same): when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance
  *                         h-1, and so on, c additions in all (sumtree.h)
- *   tree_reduce           m elements, group. Node j of sumtree_nodes(n_micros, first_micro, end_micro) is instance j of
- *                         `tree`, operand.offset elements in; the root goes to x on every rank
- *   norm                  m elements: blocks[i] = sum of squares of x[1024 i .. min(1024 (i+1), m))
- *   clip                  m blocks, n losses, as kern_clip with the limit train.clip
- *   adamw                 m elements; lr, betas, eps, step at run time; weight decay only with OPF_DECAY; g is read
- *                         times the clip factor
+ *   tree_reduce           m elements, group (-1: this rank has all leaves, so the root). Node j of
+ * sumtree_nodes(n_micros, first_micro, end_micro) is instance j of `tree`, operand.offset elements in; the root goes to
+ * x on every rank norm                  m elements in blocks of n: blocks[i] = sum of squares of x[n i .. min(n (i+1),
+ * m)) clip                  m blocks, n losses, as kern_clip with the limit train.clip adamw                 m
+ * elements; lr, betas, eps, step at run time; weight decay only with OPF_DECAY; g is read times the clip factor
  *   snapshot              nothing: the worker copies its plan_save_items into the arena */
 #define OP_LIST(X)                                                                                                  \
     X(OP_ZERO, "zero", "w")                             /* x */                                                     \
