@@ -159,8 +159,10 @@ static void micros_new(struct compiler *c)
     }
     for (int i = 0; i < p->n_micros; i++)
         p->micros[i] = (struct micro){i * b, batch - i * b < b ? batch - i * b : b};
-    layout_split(p->n_micros, p->mode == MODE_GENERATE ? 1 : mesh_workers(&p->mesh),
-                 p->mode == MODE_GENERATE ? 0 : p->rank, &lo, &hi);
+    int coord[AXIS_COUNT], ranks = p->mesh.size[AXIS_DP] * p->mesh.size[AXIS_FSDP];
+    mesh_coords(&p->mesh, p->rank, coord);
+    int index = coord[AXIS_DP] * p->mesh.size[AXIS_FSDP] + coord[AXIS_FSDP];
+    layout_split(p->n_micros, p->mode == MODE_GENERATE ? 1 : ranks, p->mode == MODE_GENERATE ? 0 : index, &lo, &hi);
     p->first_micro = (int)lo;
     p->end_micro = (int)hi;
     p->max_samples = p->micros[0].samples;
@@ -185,10 +187,10 @@ static void group_new(struct compiler *c)
 /* The most nodes that any rank keeps, so that all ranks have the same SPACE_GRAD. */
 static int tree_depth_of_ranks(const struct program *p)
 {
-    int depth = 0, world = mesh_workers(&p->mesh);
-    for (int r = 0; r < world; r++) {
+    int depth = 0, ranks = p->mesh.size[AXIS_DP] * p->mesh.size[AXIS_FSDP];
+    for (int r = 0; r < ranks; r++) {
         int64_t lo, hi;
-        layout_split(p->n_micros, world, r, &lo, &hi);
+        layout_split(p->n_micros, ranks, r, &lo, &hi);
         int d = sumtree_depth(p->n_micros, lo, hi);
         depth = d > depth ? d : depth;
     }
@@ -297,8 +299,10 @@ static struct op_range pass_begin(struct compiler *c)
         zero_losses(c);
     if (c->all_copies >= 0)
         cast_params(c);
-    bool idle = p->first_micro == p->end_micro && p->mode == MODE_TRAIN && !p->tree_depth;
+    bool idle = p->first_micro == p->end_micro && p->mode == MODE_TRAIN && !p->tree_depth && !compile_scatters(c);
     for (int unit = c->g->n_units - 1; unit >= 0 && idle && !c->err; unit--) { /* a rank without work adds zero */
+        if (c->unit_run[unit] < 0)
+            continue;
         op = compile_op(c, OP_ZERO, -1);
         op->m = p->buffers[c->unit_run[unit]].dim[0];
         op->event = c->unit_event + unit;
@@ -311,7 +315,7 @@ static struct op_range pass_forward(struct compiler *c)
 {
     int first = c->p->n_ops;
     compile_forward(c, c->p->place.stage[0]);
-    return pass_end(c, first);
+    return compile_units(c, pass_end(c, first), false, false);
 }
 
 static bool is_grad(const struct compiler *c, const struct operand *a)
@@ -341,6 +345,8 @@ static struct op_range pass_backward(struct compiler *c)
     compile_backward(c, c->p->place.stage[0], PASS_WHOLE);
     if (c->p->tree_depth) {
         for (int unit = c->g->n_units - 1; unit >= 0 && !c->err; unit--) {
+            if (c->unit_run[unit] < 0)
+                continue;
             struct op *op = compile_op(c, OP_TREE_LEAF, -1);
             op->m = c->p->buffers[c->unit_run[unit]].dim[0];
             op->event = c->unit_event + unit;
@@ -350,44 +356,73 @@ static struct op_range pass_backward(struct compiler *c)
     } else if (!c->err) {
         mark_units(c, pass_end(c, first));
     }
-    return pass_end(c, first);
+    return compile_units(c, pass_end(c, first), true, false);
 }
 
-/* The backward of the second and later microbatches: the first's, without its zeroing, its products of weights adding.
- */
+/* The backward of the second and later microbatches: the first's, without its zeroing, its products of weights adding;
+ * or where every microbatch's gradients are scattered, its scatters. */
 static struct op_range pass_backward_again(struct compiler *c, struct op_range pass)
 {
     int first = c->p->n_ops;
+    const bool scatters = compile_scatters(c);
     for (int i = pass.first; i < pass.first + pass.n && !c->err; i++) {
-        if (c->p->ops[i].kind == OP_ZERO)
+        const struct op from = c->p->ops[i];
+        if (from.kind == OP_ZERO && !scatters)
             continue;
-        struct op *op = compile_op(c, c->p->ops[i].kind, c->p->ops[i].node);
-        *op = c->p->ops[i];
-        if (op->kind == OP_GEMM && is_grad(c, &op->arg[3]))
+        struct op *op = compile_op(c, from.kind, from.node);
+        *op = from;
+        if (op->kind == OP_GEMM && !scatters && is_grad(c, &op->arg[3]))
             op->flags |= OPF_ACC;
     }
-    return pass_end(c, first);
+    return compile_units(c, pass_end(c, first), true, true);
 }
 
+struct lists {
+    struct op_range forward, first, again;
+};
+
+static struct lists lists_new(struct compiler *c, int rounds)
+{
+    struct lists l = {.forward = pass_forward(c)};
+    if (c->p->mode == MODE_TRAIN)
+        l.again = l.first = pass_backward(c);
+    if (c->p->mode == MODE_TRAIN && rounds > 1 && !c->p->tree_depth)
+        l.again = pass_backward_again(c, l.first);
+    return l;
+}
+
+/* What a rank does in the rounds for which it has no microbatch. */
+static struct lists lists_join(struct compiler *c, const struct lists *l)
+{
+    return (struct lists){compile_join(c, l->forward), compile_join(c, l->first), compile_join(c, l->again)};
+}
+
+static void round_action(struct compiler *c, enum action_kind kind, int micro, struct op_range ops)
+{
+    if (micro >= 0 || ops.n)
+        compile_action(c, (struct action){.kind = kind, .micro = micro, .unit = -1}, ops);
+}
+
+/* An idle rank's lists tell what it joins, and which gradients are shares. */
 static void compile_micros(struct compiler *c)
 {
     struct program *p = c->p;
-    int n = p->end_micro - p->first_micro;
-    if (n == 0)
-        return;
-    bool train = p->mode == MODE_TRAIN;
-    struct op_range forward = pass_forward(c), first = {0}, again = {0};
-    p->logits_buffer = c->act[c->g->logits];
-    if (train)
-        again = first = pass_backward(c);
-    if (train && n > 1 && !p->tree_depth)
-        again = pass_backward_again(c, first);
-    compile_pack(c, forward, first);
-    for (int i = p->first_micro; i < p->end_micro; i++) {
-        compile_action(c, (struct action){.kind = ACT_FORWARD, .micro = i, .unit = -1}, forward);
-        if (train)
-            compile_action(c, (struct action){.kind = ACT_BACKWARD, .micro = i, .unit = -1},
-                           i == p->first_micro ? first : again);
+    const int n = p->end_micro - p->first_micro, rounds = compile_rounds(c), ops = p->n_ops, buffers = p->n_buffers;
+    const struct lists l = lists_new(c, rounds);
+    struct lists join = n < rounds ? lists_join(c, &l) : (struct lists){0};
+    p->logits_buffer = n ? c->act[c->g->logits] : -1;
+    if (n == 0) {
+        struct op_range *const kept[] = {&join.forward, &join.first, &join.again};
+        compile_keep(c, ops, buffers, kept, 3);
+    }
+    compile_pack(c, n ? l.forward : join.forward, n ? l.first : join.first);
+    for (int i = 0; i < rounds; i++) {
+        const bool joins = i >= n;
+        const struct lists *now = joins ? &join : &l;
+        const int micro = joins ? -1 : p->first_micro + i;
+        round_action(c, joins ? ACT_GATHER : ACT_FORWARD, micro, now->forward);
+        if (p->mode == MODE_TRAIN)
+            round_action(c, joins ? ACT_REDUCE : ACT_BACKWARD, micro, i == 0 ? now->first : now->again);
     }
 }
 
@@ -399,6 +434,7 @@ static void compile_program(struct compiler *c)
     compile_buffers(c);
     if (p->mode != MODE_GENERATE || c->all_copies >= 0)
         compile_action(c, (struct action){.kind = ACT_BEGIN, .micro = -1, .unit = -1}, pass_begin(c));
+    compile_gathers(c);
     compile_micros(c);
     if (p->mode != MODE_GENERATE)
         compile_reduce(c);

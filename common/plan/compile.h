@@ -158,6 +158,12 @@ struct op_range compile_units(struct compiler *c, struct op_range list, bool bac
 /* What a rank of the fsdp group does that has no microbatch where others have one: the gathers and scatters of a
  * rewritten list, from zeroed gradients. An action without a microbatch. */
 struct op_range compile_join(struct compiler *c, struct op_range list);
+/* How often this rank does so or has a microbatch: as often as the rank of its fsdp group with most microbatches, where
+ * lists gather or scatter; else its own. */
+int compile_rounds(const struct compiler *c);
+/* Forgets all ops from `ops` on but the `n` ranges, which move there, and the buffers from `buffers` on that these do
+ * not need: what a rank without microbatches has compiled to know what it joins. */
+void compile_keep(struct compiler *c, int ops, int buffers, struct op_range *const ranges[], int n);
 /* The unit's gradients to its pieces'. */
 void compile_scatter(struct compiler *c, int unit, bool add);
 /* Behind the begin: ZeRO 1 and 2 gather all units. */

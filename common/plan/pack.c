@@ -1,6 +1,6 @@
 /* Places for buffers that are used over and over: two may share bytes when no op needs both.
  *
- * What compile_buffers has put at the start of SPACE_WORK stays there by itself. Any other lives from the first to the
+ * What compile_buffers has planned at the start of a space stays there by itself. Any other lives from the first to the
  * last op that names it, forward and backward in one line of time. Largest first, each goes to the lowest place that is
  * free throughout its life. This comes within a few per cent of the bound (the
  * most bytes alive at one op) on transformers, whose large buffers nest. Quadratic in the number of buffers, some
@@ -70,13 +70,40 @@ static int64_t place(struct life *lives, int n, int *order)
     return end;
 }
 
+static void live_too(struct life *run, const struct life *part)
+{
+    if (run->birth < 0 || part->birth < run->birth)
+        run->birth = part->birth;
+    if (part->death > run->death)
+        run->death = part->death;
+}
+
+/* Those of one space that have no place of their own; what is in such a run goes with it. */
+static void pack_space(struct compiler *c, enum buffer_space space, const struct life *lives, struct life *sorted,
+                       int *order)
+{
+    struct program *p = c->p;
+    int n = 0;
+    for (int b = 0; b < p->n_buffers; b++)
+        if (p->buffers[b].space == space && !p->buffers[b].planned && p->buffers[b].run < 0 && lives[b].birth >= 0)
+            sorted[n++] = lives[b];
+    qsort(sorted, (size_t)n, sizeof(*sorted), by_size);
+    int64_t fixed = p->space_bytes[space];
+    p->space_bytes[space] = fixed + place(sorted, n, order);
+    for (int i = 0; i < n; i++)
+        p->buffers[sorted[i].buffer].offset = fixed + sorted[i].offset;
+    for (int b = 0; b < p->n_buffers; b++)
+        if (p->buffers[b].space == space && !p->buffers[b].planned && p->buffers[b].run >= 0)
+            p->buffers[b].offset += p->buffers[p->buffers[b].run].offset;
+}
+
 void compile_pack(struct compiler *c, struct op_range forward, struct op_range backward)
 {
     struct program *p = c->p;
     size_t room = (size_t)p->n_buffers + 1;
-    struct life *lives = calloc(room, sizeof(*lives));
-    int *order = calloc(room, sizeof(*order)), n = 0;
-    if (!lives || !order) {
+    struct life *lives = calloc(room, sizeof(*lives)), *sorted = calloc(room, sizeof(*sorted));
+    int *order = calloc(room, sizeof(*order));
+    if (!lives || !sorted || !order) {
         c->err = c->err ? c->err : ERR_NOMEM;
         goto out_free;
     }
@@ -86,15 +113,13 @@ void compile_pack(struct compiler *c, struct op_range forward, struct op_range b
         live_at(lives, &p->ops[forward.first + i], i);
     for (int i = 0; i < backward.n; i++)
         live_at(lives, &p->ops[backward.first + i], forward.n + i);
-    for (int b = 0; b < p->n_buffers; b++)
-        if (p->buffers[b].space == SPACE_WORK && b != c->all_copies && p->buffers[b].run < 0 && lives[b].birth >= 0)
-            lives[n++] = lives[b];
-    qsort(lives, (size_t)n, sizeof(*lives), by_size);
-    int64_t fixed = p->space_bytes[SPACE_WORK];
-    p->space_bytes[SPACE_WORK] = fixed + place(lives, n, order);
-    for (int i = 0; i < n; i++)
-        p->buffers[lives[i].buffer].offset = fixed + lives[i].offset;
+    for (int b = 0; b < p->n_buffers; b++) /* a part lives in its run */
+        if (p->buffers[b].run >= 0 && !p->buffers[b].planned && lives[b].birth >= 0)
+            live_too(&lives[p->buffers[b].run], &lives[b]);
+    pack_space(c, SPACE_WORK, lives, sorted, order);
+    pack_space(c, SPACE_GRAD, lives, sorted, order);
 out_free:
     free(lives);
+    free(sorted);
     free(order);
 }

@@ -241,3 +241,67 @@ struct op_range compile_join(struct compiler *c, struct op_range list)
     }
     return (struct op_range){first, c->p->n_ops - first};
 }
+
+int compile_rounds(const struct compiler *c)
+{
+    const struct program *p = c->p;
+    int64_t lo, hi;
+    if (p->mode == MODE_GENERATE || (compile_zero(c) < 3 && (p->mode != MODE_TRAIN || !compile_scatters(c))))
+        return p->end_micro - p->first_micro;
+    int fsdp = p->mesh.size[AXIS_FSDP]; /* larger shares come first */
+    layout_split(p->n_micros, p->mesh.size[AXIS_DP] * fsdp, p->place.coord[AXIS_DP] * fsdp, &lo, &hi);
+    return (int)(hi - lo);
+}
+
+/* ---- forgetting ---- */
+
+static void keep_ops(struct compiler *c, int at, struct op_range *const ranges[], int n)
+{
+    for (int i = 0; i < n; i++) { /* they stand in this order; two may be one */
+        struct op_range from = *ranges[i];
+        if (i > 0 && from.first < ranges[i - 1]->first + ranges[i - 1]->n)
+            continue;
+        memmove(c->p->ops + at, c->p->ops + from.first, (size_t)from.n * sizeof(*c->p->ops));
+        ranges[i]->first = at;
+        at += from.n;
+    }
+    c->p->n_ops = at;
+}
+
+static void keep_buffers(struct compiler *c, int first_op, int first, int *moved)
+{
+    struct program *p = c->p;
+    int n = first;
+    for (int b = 0; b < p->n_buffers; b++)
+        moved[b] = b < first ? b : -1;
+    for (int i = first_op; i < p->n_ops; i++)
+        for (int k = 0; k < OP_MAX_OPERANDS; k++)
+            if (p->ops[i].arg[k].buffer >= first)
+                moved[p->ops[i].arg[k].buffer] = 0;
+    for (int b = first; b < p->n_buffers; b++) {
+        int run = p->buffers[b].run;
+        if (moved[b] < 0 && (run < first || moved[run] < 0))
+            continue;
+        moved[b] = n;
+        p->buffers[n++] = p->buffers[b];
+    }
+    for (int b = first; b < n; b++)
+        p->buffers[b].run = p->buffers[b].run < 0 ? -1 : moved[p->buffers[b].run];
+    p->n_buffers = n;
+    for (int i = first_op; i < p->n_ops; i++)
+        for (int k = 0; k < OP_MAX_OPERANDS; k++)
+            if (p->ops[i].arg[k].buffer >= first)
+                p->ops[i].arg[k].buffer = moved[p->ops[i].arg[k].buffer];
+}
+
+void compile_keep(struct compiler *c, int ops, int buffers, struct op_range *const ranges[], int n)
+{
+    int *moved = malloc(((size_t)c->p->n_buffers + 1) * sizeof(*moved));
+    if (!moved)
+        c->err = ERR_NOMEM;
+    if (!c->err) {
+        keep_ops(c, ops, ranges, n);
+        keep_buffers(c, ops, buffers, moved);
+    }
+    free(moved);
+}
