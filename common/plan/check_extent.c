@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Elements of each operand: M m * n, t m, n n, s one, b a block per PLAN_NORM_BLOCK of m, - not known from the op. The
+/* Elements of each operand: M m * n, t m, n n, s one, b a block per n of m, - not known from the op. The
  * kinds with strides have a function below. */
 static const char *const shapes[OP_KIND_COUNT] = {
     [OP_ZERO] = "M",
@@ -141,7 +141,7 @@ static int64_t extent(const struct program *p, const struct op *op, int i)
     case 's':
         return 1;
     case 'b':
-        return (m + PLAN_NORM_BLOCK - 1) / PLAN_NORM_BLOCK;
+        return n > 0 ? (m + n - 1) / n : 0;
     default:
         return 0;
     }

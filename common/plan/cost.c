@@ -85,7 +85,7 @@ static struct op_cost rope(const struct program *p, const struct op *op, int64_t
 static struct op_cost squares(const struct program *p, const struct op *op, int64_t samples)
 {
     double n = (double)dim(p, op->m, samples);
-    return (struct op_cost){0, n * (double)dtype_bytes(p->wide) + n / PLAN_NORM_BLOCK * 8};
+    return (struct op_cost){0, n * (double)dtype_bytes(p->wide) + n / (double)dim(p, op->n, samples) * 8};
 }
 
 static struct op_cost adamw(const struct program *p, const struct op *op, int64_t samples)

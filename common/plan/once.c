@@ -6,8 +6,8 @@
  * the first of these leaves each rank the sum of its piece. The canonical tree is over microbatches, so dp and fsdp
  * come first there, whole, and cp's shares behind. What is read from then on is the own piece alone, wherever it lies.
  *
- * Reduces go to the communication stream in the order in which the last backward completes the units, each behind the
- * event of its own unit, so that an asynchronous device sums a unit while it still computes the one below. The norm's
+ * Reduces go to the communication stream in the order in which the last backward completes the units, so that an
+ * asynchronous device sums a unit while it still computes the one below. The norm's
  * parts follow unit by unit; they are summed in the order of the graph, whatever came first: every block of squares has
  * one rank that counts it, all others have zero there, and adding zeros is exact. */
 #include "common/plan/compile.h"
@@ -94,8 +94,6 @@ static void reduce_losses(struct compiler *c)
     if (!many(c))
         return;
     struct op *op = comm_op(c, OP_ALL_REDUCE, compile_group(c, AXES_ALL), c->p->n_micros);
-    op->wait[0] = c->loss_event;
-    op->event = c->loss_reduced_event;
     op_arg(op, 0, c->p->loss_buffer);
     compile_action(c, (struct action){.kind = ACT_REDUCE, .micro = -1, .unit = -1}, (struct op_range){first, 1});
 }
@@ -143,18 +141,6 @@ static void reduce_params(struct compiler *c, int unit)
     }
 }
 
-/* The unit's first collective waits for its gradients, the last tells that they are summed. A rank that has no leaves
- * may start when its last update has read the gradients. The zeroing of the losses follows that, and the losses'
- * reduce, which is before this one on the stream, has waited for it. */
-static void reduce_events(struct compiler *c, int unit, int first)
-{
-    bool idle = c->p->tree_depth && c->p->first_micro == c->p->end_micro;
-    if (c->err || c->p->n_ops == first)
-        return;
-    c->p->ops[first].wait[0] = idle ? -1 : c->unit_event + unit;
-    c->p->ops[c->p->n_ops - 1].event = c->reduced_event + unit;
-}
-
 static void reduce_unit(struct compiler *c, int unit)
 {
     int first = c->p->n_ops, zero = compile_zero(c);
@@ -168,7 +154,6 @@ static void reduce_unit(struct compiler *c, int unit)
         reduce_run(c, c->unit_run[unit], AXES_DATA | AXIS(AXIS_CP));
     }
     reduce_params(c, unit);
-    reduce_events(c, unit, first);
     if (c->p->n_ops > first)
         compile_action(c, (struct action){.kind = ACT_REDUCE, .micro = -1, .unit = unit},
                        (struct op_range){first, c->p->n_ops - first});
@@ -186,7 +171,6 @@ void compile_reduce(struct compiler *c)
 
 static void norm_unit(struct compiler *c, int unit)
 {
-    bool reduced = many(c) || c->p->tree_depth, first = true;
     for (int t = 0; t < c->g->n_tensors; t++) {
         const struct place_param *q = &c->p->place.param[t];
         if (c->g->tensors[t].unit != unit || !has_piece(c, t) || !place_counts(&c->p->place, c->g, t))
@@ -194,11 +178,9 @@ static void norm_unit(struct compiler *c, int unit)
         struct op *op = compile_op(c, OP_NORM, -1);
         op->m = dim_one(piece_elements(c, t));
         op->n = dim_one(q->grain * q->cols);
-        op->wait[0] = reduced && first ? c->reduced_event + unit : -1;
         arg_grad(c, op, 0, t);
         op_arg(op, 1, c->blocks);
         op->arg[1].offset = dim_one(q->block0 + q->lo / q->grain);
-        first = false;
     }
 }
 
@@ -224,7 +206,6 @@ void compile_norm(struct compiler *c)
     struct op *op = compile_op(c, OP_CLIP, -1);
     op->m = dim_one(c->p->place.n_blocks);
     op->n = dim_one(c->p->n_micros);
-    op->wait[0] = many(c) ? c->loss_reduced_event : -1;
     op_arg(op, 0, c->blocks);
     op_arg(op, 1, c->p->loss_buffer);
     op_arg(op, 2, c->p->norm_buffer);
@@ -239,22 +220,18 @@ void compile_update(struct compiler *c)
 {
     struct program *p = c->p;
     int first = p->n_ops;
-    struct op *op = NULL;
     for (int t = 0; t < c->g->n_tensors; t++) {
         if (!has_piece(c, t))
             continue;
-        op = compile_op(c, OP_ADAMW, -1);
+        struct op *op = compile_op(c, OP_ADAMW, -1);
         op->flags = c->g->tensors[t].decay ? OPF_DECAY : 0;
         op->m = dim_one(piece_elements(c, t));
-        op->wait[0] = p->n_ops - 1 == first ? c->snapshot_event : -1; /* the last save may still be copying */
         op_arg(op, 0, p->param_buffer[t]);
         op_arg(op, 1, p->m_buffer[t]);
         op_arg(op, 2, p->v_buffer[t]);
         arg_grad(c, op, 3, t);
         op_arg(op, 4, p->clip_buffer);
     }
-    if (op)
-        op->event = c->update_event;
     compile_action(c, (struct action){.kind = ACT_UPDATE, .micro = -1, .unit = -1},
                    (struct op_range){first, p->n_ops - first});
 }
@@ -264,8 +241,6 @@ void compile_snapshot(struct compiler *c)
     int first = c->p->n_ops;
     struct op *op = compile_op(c, OP_SNAPSHOT, -1);
     op->stream = STREAM_COPY;
-    op->wait[0] = c->update_event;
-    op->event = c->snapshot_event;
     op_arg(op, 0, c->all_params);
     op_arg(op, 1, c->all_m);
     op_arg(op, 2, c->all_v);

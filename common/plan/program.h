@@ -213,10 +213,6 @@ struct op {
     int event; /* recorded after the op, -1 */
 };
 
-/* Elements of a tensor, in its global order, whose squares are summed together: a fixed grid, so that the norm does not
- * depend on who holds what. The kernels' KERN_SUMSQ_BLOCK. */
-#define PLAN_NORM_BLOCK 1024
-
 /* ---- actions ---- */
 
 #define ACTION_LIST(X)                                                                                                 \

@@ -46,7 +46,7 @@ static err_t op_tree_reduce(const struct run *r, const struct op *op)
 
 static err_t op_norm(const struct run *r, const struct op *op)
 {
-    r->engine->kernels->sumsq_blocks(run_stream(r, op), run_dim(r, op->m), PLAN_NORM_BLOCK, run_arg(r, op, 0),
+    r->engine->kernels->sumsq_blocks(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0),
                                      run_arg(r, op, 1));
     return OK;
 }

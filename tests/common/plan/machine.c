@@ -364,7 +364,7 @@ void machine_op(struct machine *m, const struct op *op)
         memcpy(A(1), A(0), (size_t)t * sizeof(double));
         break;
     case OP_NORM:
-        k->sumsq_blocks(s, t, PLAN_NORM_BLOCK, A(0), A(1));
+        k->sumsq_blocks(s, t, n, A(0), A(1));
         break;
     case OP_CLIP:
     case OP_ADAMW:

@@ -244,7 +244,8 @@ TEST(norm_blocks_are_on_a_fixed_grid)
             for (int i = 0; i < p->n_ops; i++)
                 if (p->ops[i].kind == OP_NORM && p->buffers[p->ops[i].arg[0].buffer].tensor == t) {
                     assert_int_equal(p->ops[i].arg[1].offset.factor, next);
-                    next += (p->ops[i].m.factor + PLAN_NORM_BLOCK - 1) / PLAN_NORM_BLOCK;
+                    next += (p->ops[i].m.factor + p->ops[i].n.factor - 1) / p->ops[i].n.factor;
+                    assert_true(p->ops[i].n.factor <= 1024 && p->ops[i].n.factor > 1024 - 48);
                     total += p->ops[i].m.factor;
                 }
         assert_int_equal(total, f.graph.n_params);
