@@ -33,7 +33,8 @@ struct bench {
 
 static float *of_peer(const struct bench *b, const float *x, int i)
 {
-    return shm_peer(b->g, x, i);
+    return (float *)(void *)(b->s->shared[b->g->ranks[i]] +
+                             ((const uint8_t *)x - (const uint8_t *)b->s->shared[b->g->me]));
 }
 
 static void wait_all(const struct bench *b)

@@ -311,6 +311,108 @@ int case_agree(struct comm *c, struct comm_group *all, int rank, int world)
     return 0;
 }
 
+/* ---- places ---- */
+
+#define PLACES_N 70001 /* more than a block of every type */
+
+/* `shared`: at a place of its own. */
+static void *place(struct comm *c, void *private, bool shared, int rank)
+{
+    return shared ? (uint8_t *)comm_shared(c) + 4096 * rank + 8 * (rank + 1) : private;
+}
+
+static int places_sum(struct comm *c, struct comm_group *all, void *private, int mixture, int64_t n, enum dtype dtype,
+                      int rank, int world)
+{
+    void *x = place(c, private, mixture >> rank & 1, rank);
+    int64_t counts[5], skip = 0, total = 0;
+    CHECK(case_all_reduce(all, x, n, dtype, REDUCE_SUM, rank, world) == 0);
+    for (int r = 0; r < world; r++) {
+        counts[r] = r == world - 1 ? n - total : n / (world + 2) * (r + 1) % (n / world + 1);
+        skip += r < rank ? counts[r] : 0;
+        total += counts[r];
+    }
+    CHECK(comm_barrier(all) == OK);
+    ranks_fill(x, n, dtype, rank);
+    uint8_t *own = (uint8_t *)x + (size_t)skip * dtype_bytes(dtype); /* in place */
+    CHECK(comm_reduce_scatter(all, ranks_stream, x, own, counts, dtype, REDUCE_SUM) == OK);
+    for (int64_t i = 0; i < counts[rank]; i++)
+        CHECK(ranks_get(own, i, dtype) == ranks_oracle(ranks_everybody, world, skip + i, dtype, REDUCE_SUM));
+    CHECK(comm_barrier(all) == OK);
+    ranks_fill(own, counts[rank], dtype, rank);
+    CHECK(comm_all_gather(all, ranks_stream, own, x, counts, dtype) == OK);
+    total = 0;
+    for (int r = 0; r < world; r++)
+        for (int64_t i = 0; i < counts[r]; i++, total++)
+            CHECK(ranks_get(x, total, dtype) == ranks_value(r, i, dtype));
+    CHECK(comm_barrier(all) == OK);
+    ranks_fill(x, n, dtype, rank);
+    CHECK(comm_broadcast(all, ranks_stream, x, n * (int64_t)dtype_bytes(dtype), mixture % world) == OK);
+    for (int64_t i = 0; i < n; i++)
+        CHECK(ranks_get(x, i, dtype) == ranks_value(mixture % world, i, dtype));
+    return comm_barrier(all);
+}
+
+int case_places(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    static const int64_t lengths[] = {1, 1025, PLACES_N};
+    void *private = malloc(PLACES_N * 8);
+    int rc = private == NULL;
+    for (int mixture = 0; mixture < 1 << world; mixture++)
+        for (size_t l = 0; l < COUNT(lengths); l++) {
+            enum dtype dtype = dtypes[(mixture + (int)l) % 3];
+            rc = rc ? rc : places_sum(c, all, private, mixture, lengths[l], dtype, rank, world);
+        }
+    free(private);
+    return rc;
+}
+
+/* ---- bytes ---- */
+
+/* The bytes that one more call has brought. */
+static int64_t brought(struct comm_group *g, int64_t *seen)
+{
+    int64_t before = *seen;
+    *seen = comm_group_bytes(g);
+    return *seen - before;
+}
+
+int case_bytes(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    static double x[60 * 40], y[60 * 40];
+    const int64_t n = 60 * 40, bytes = n * 8, moved = comm_bytes_moved(c); /* 60: 1 to 5 divide it */
+    int64_t even[5], uneven[5] = {7, 0, 100, 31, 5}, all_uneven = 0, seen = comm_group_bytes(all);
+    struct comm_part parts[2] = {{0, 0, even}, {n / 2, n / 4, uneven}};
+    for (int i = 0; i < world; i++) {
+        even[i] = n / world;
+        all_uneven += uneven[i];
+    }
+    CHECK(comm_all_reduce(all, ranks_stream, x, n, DT_F64, REDUCE_SUM) == OK);
+    CHECK(brought(all, &seen) == 2 * bytes * (world - 1) / world);
+    CHECK(comm_all_gather(all, ranks_stream, x, y, even, DT_F64) == OK);
+    CHECK(brought(all, &seen) == bytes * (world - 1) / world);
+    CHECK(comm_all_gather(all, ranks_stream, x, y, uneven, DT_F32) == OK);
+    CHECK(brought(all, &seen) == (all_uneven - uneven[rank]) * 4);
+    CHECK(comm_reduce_scatter(all, ranks_stream, x, y, even, DT_F64, REDUCE_SUM) == OK);
+    CHECK(brought(all, &seen) == bytes * (world - 1) / world);
+    CHECK(comm_broadcast(all, ranks_stream, x, 100, 0) == OK);
+    CHECK(brought(all, &seen) == (rank ? 100 : 0));
+    for (int i = 0; i < world; i++)
+        even[i] = 11; /* so that both parts fit */
+    CHECK(comm_unit_gather(all, ranks_stream, x, y, parts, 2, DT_F64) == OK);
+    CHECK(brought(all, &seen) == ((world - 1) * 11 + all_uneven - uneven[rank]) * 8);
+    CHECK(comm_unit_scatter(all, ranks_stream, x, y, parts, 2, DT_F64, true) == OK);
+    CHECK(brought(all, &seen) == (world - 1) * (11 + uneven[rank]) * 8);
+    CHECK(comm_all_to_all(all, ranks_stream, x, even, y, even, DT_F64) == OK);
+    CHECK(brought(all, &seen) == (world - 1) * 11 * 8);
+    int to = (rank + 1) % world, from = (rank + world - 1) % world;
+    CHECK(comm_sendrecv(all, ranks_stream, x, 77, to, y, 77, from) == OK);
+    CHECK(brought(all, &seen) == (world > 1 ? 77 : 0));
+    CHECK(comm_barrier(all) == OK && comm_agree(all, &all_uneven, REDUCE_SUM) == OK && brought(all, &seen) == 0);
+    CHECK(comm_bytes_moved(c) - moved == seen);
+    return 0;
+}
+
 /* ---- ends ---- */
 
 static void *abort_later(void *c)
@@ -321,7 +423,7 @@ static void *abort_later(void *c)
 }
 
 /* The last rank is killed; the others wait for it in a collective until another thread aborts. */
-static int killed_case(struct comm *c, struct comm_group *all, int rank, int world)
+int case_killed(struct comm *c, struct comm_group *all, int rank, int world)
 {
     pthread_t thread;
     float x[100] = {0};
@@ -336,14 +438,14 @@ static int killed_case(struct comm *c, struct comm_group *all, int rank, int wor
     return 0;
 }
 
-void ranks_killed(void)
+void ranks_killed(rank_fn fn)
 {
     int fd = ranks_segment();
     pid_t pid[4];
     int64_t start = clock_mono_ms();
     for (int r = 0; r < 4; r++)
         if ((pid[r] = fork()) == 0)
-            _exit(ranks_run_one(fd, 1, r, 4, killed_case));
+            _exit(ranks_run_one(fd, 1, r, 4, fn));
     for (int r = 0; r < 4; r++) {
         int status;
         waitpid(pid[r], &status, 0);

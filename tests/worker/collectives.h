@@ -45,7 +45,13 @@ int case_broadcast_everything(struct comm *c, struct comm_group *all, int rank, 
 /* Every group of two or more of five ranks; a rank uses those that it belongs to, between collectives of all. */
 int case_groups(struct comm *c, struct comm_group *all, int rank, int world);
 int case_agree(struct comm *c, struct comm_group *all, int rank, int world);
-/* One of four ranks is killed in a collective, another aborts: nobody hangs, and the segment serves the next epoch. */
-void ranks_killed(void);
+/* Buffers of every rank in private or in shared memory, at other places on each, in all mixtures. */
+int case_places(struct comm *c, struct comm_group *all, int rank, int world);
+/* What comm_group_bytes says. */
+int case_bytes(struct comm *c, struct comm_group *all, int rank, int world);
+/* Four ranks run `fn`, in which the last is killed and another aborts: nobody hangs, and the segment serves the next
+ * epoch. */
+void ranks_killed(rank_fn fn);
+int case_killed(struct comm *c, struct comm_group *all, int rank, int world); /* in an all-reduce */
 
 #endif

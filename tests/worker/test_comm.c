@@ -77,7 +77,7 @@ TEST(shared_bytes_are_zero_in_every_epoch)
 
 /* ---- the canonical tree ---- */
 
-#define TREE_N 5003
+#define TREE_N 40003 /* more than a block */
 
 static int64_t tree_middle(int64_t lo, int64_t hi)
 {
@@ -115,21 +115,30 @@ static int deal(int64_t lo, int64_t hi, int salt, int world, int rank, struct co
 
 static int tree_case(struct comm *c, struct comm_group *all, int rank, int world)
 {
+    float *private = malloc(TREE_N * sizeof(float));
+    CHECK(private);
     for (int salt = 0; salt < 12; salt++) {
         struct comm_tree_node mine[32];
+        int64_t before = comm_group_bytes(all),
+                own = TREE_N * (int64_t)(rank + 1) / world - TREE_N * (int64_t)rank / world;
         int64_t leaves = 1 + salt * 2 % 17;
         int n = deal(0, leaves, salt, world, rank, mine, 0);
-        float *out = comm_shared(c), *at = out + 8192;
-        for (int k = 0; k < n; k++, at += 8192) {
-            mine[k].offset = (size_t)((char *)at - (char *)out);
+        float *shared = comm_shared(c), *at = shared + TREE_N + 64 * (rank + 1);
+        float *out = (salt + rank) % 3 && salt % 4 ? private : shared + 16 * rank; /* anywhere */
+        if (salt == 8 && n > 0)
+            out = at; /* the first node itself */
+        for (int k = 0; k < n; k++, at += TREE_N + 5) {
+            mine[k].offset = (size_t)((char *)at - (char *)shared);
             for (int64_t i = 0; i < TREE_N; i++)
                 at[i] = tree_node(mine[k].lo, mine[k].hi, i);
         }
         CHECK(comm_tree_reduce(all, mine, n, leaves, out, TREE_N, DT_F32) == OK);
         for (int64_t i = 0; i < TREE_N; i++)
             CHECK(out[i] == tree_node(0, leaves, i));
+        CHECK(comm_group_bytes(all) - before == (n + 1) * (TREE_N - own) * 4);
         CHECK(comm_barrier(all) == OK);
     }
+    free(private);
     return 0;
 }
 
@@ -156,9 +165,19 @@ TEST(tree_lists_that_make_no_tree_are_refused_on_all_ranks)
     ranks_run_worlds(bad_tree_case);
 }
 
+TEST(buffers_lie_anywhere)
+{
+    ranks_run_worlds(case_places);
+}
+
+TEST(bytes_of_a_group_are_those_of_the_formulas)
+{
+    ranks_run_worlds(case_bytes);
+}
+
 TEST(a_killed_rank_hangs_nobody)
 {
-    ranks_killed();
+    ranks_killed(case_killed);
 }
 
 static err_t open_one(int fd, uint64_t epoch, int rank, int world, int64_t timeout_ms, const _Atomic int *cancel,

@@ -106,6 +106,11 @@ TEST(staged_has_no_canonical_sums)
     run_staged(no_tree);
 }
 
+TEST(staged_bytes_of_a_group_are_those_of_the_formulas)
+{
+    run_staged(case_bytes);
+}
+
 TEST(staged_ranks_agree_on_a_number)
 {
     run_staged(case_agree);
@@ -114,7 +119,7 @@ TEST(staged_ranks_agree_on_a_number)
 TEST(a_killed_rank_hangs_no_staged_collective)
 {
     ranks_backend = "staged";
-    ranks_killed();
+    ranks_killed(case_killed);
     ranks_backend = "shm";
 }
 

@@ -1,9 +1,13 @@
-/* All-reduce, three ways by where the data lies and how much it is.
- *  shared:  every rank reduces its slice of everybody's buffer and writes it into everybody's buffer: each byte crosses
- *           between cores once in and once out.
- *  tiny:    everybody publishes all and reduces all, which saves a barrier.
- *  private: the same as shared, in blocks through the windows.
- * All of them add in the order of the ranks, element by element, so that all give the same bits. */
+/* All-reduce: every rank reduces its slice of everybody's buffer and gives it to everybody, so that each byte crosses
+ * between cores once in and once out. Members whose buffers are shared are read and written where these lie. For the
+ * others all go block by block: who has a private buffer puts the block into its window, and takes the others' slices
+ * of the result out of theirs. Where no buffer is private the whole is one block.
+ *
+ *     reduce slice of block b | put block b+1 in | barrier | take the others' slices of b | reduce ...
+ *
+ * A window has two halves for each direction: a half is written again behind a barrier that everybody reached after
+ * reading it. What is tiny is published by everybody and reduced by everybody as a whole, which saves a barrier. All
+ * add in the order of the ranks, element by element, so that all give the same bits. */
 #include "worker/comm/shm/shm.h"
 
 #include <assert.h>
@@ -12,120 +16,138 @@
 #define TINY_BYTES 4096
 #define PIECE_BYTES ((int64_t)32 << 10) /* the piece is still in the first cache when it is copied to the others */
 
-static void reduce_shared_slice(struct comm_group *g, uint8_t *x, int64_t lo, int64_t hi, enum dtype dtype,
-                                enum reduce_op op)
+struct call {
+    struct comm_group *g;
+    uint8_t *x;
+    int64_t n, size;
+    enum dtype dtype;
+    enum reduce_op op;
+    bool shared;   /* the own buffer is */
+    int n_private; /* of all members */
+    int64_t block; /* elements */
+};
+
+/* A block under way: elements [at, at + m) of the whole, in the windows' half `turn`. */
+struct block {
+    int64_t at, m;
+    int turn;
+};
+
+static struct block block_at(const struct call *c, int64_t at)
 {
-    const int64_t size = (int64_t)dtype_bytes(dtype), piece = PIECE_BYTES / size;
+    int64_t left = c->n - at;
+    return (struct block){at, left < c->block ? left : c->block, (int)(at / c->block & 1)};
+}
+
+/* All but the own slice, which nobody else reads. */
+static void put_in(const struct call *c, struct block b)
+{
+    uint8_t *window = shm_window(c->g, c->g->me)->in[b.turn];
+    const uint8_t *x = c->x + b.at * c->size;
+    int64_t lo, hi;
+    if (c->shared || b.m <= 0)
+        return;
+    shm_slice(c->g, b.m, c->g->me, &lo, &hi);
+    memcpy(window, x, (size_t)(lo * c->size));
+    memcpy(window + hi * c->size, x + hi * c->size, (size_t)((b.m - hi) * c->size));
+}
+
+/* Where member i's block begins. */
+static const uint8_t *summand(const struct call *c, struct block b, int i)
+{
+    const uint8_t *said = shm_said(c->g, i, 0);
+    if (i == c->g->me)
+        return c->x + b.at * c->size;
+    return said ? said + b.at * c->size : shm_window(c->g, i)->in[b.turn];
+}
+
+static void give(const struct call *c, struct block b, int64_t at, const uint8_t *sum, int64_t m)
+{
+    size_t bytes = (size_t)(m * c->size);
+    for (int step = 1; step < c->g->n; step++) {
+        uint8_t *said = shm_said(c->g, (c->g->me + step) % c->g->n, 0);
+        if (said)
+            memcpy(said + (b.at + at) * c->size, sum, bytes);
+    }
+    if (c->n_private > !c->shared)
+        memcpy(shm_window(c->g, c->g->me)->out[b.turn] + at * c->size, sum, bytes);
+}
+
+static void reduce_slice(const struct call *c, struct block b)
+{
+    const int64_t piece = PIECE_BYTES / c->size;
+    const uint8_t *base[SHM_MAX_WORLD];
     const void *src[SHM_MAX_WORLD];
+    int64_t lo, hi;
+    shm_slice(c->g, b.m, c->g->me, &lo, &hi);
+    for (int i = 0; i < c->g->n; i++)
+        base[i] = summand(c, b, i);
     for (int64_t at = lo; at < hi; at += piece) {
         int64_t m = hi - at < piece ? hi - at : piece;
-        uint8_t *mine = x + at * size;
-        for (int i = 0; i < g->n; i++)
-            src[i] = shm_peer(g, mine, i);
-        shm_reduce(mine, src, g->n, m, dtype, op);
-        for (int i = 0; i < g->n; i++)
-            if (i != g->me)
-                memcpy(shm_peer(g, mine, i), mine, (size_t)(m * size));
+        uint8_t *mine = c->x + (b.at + at) * c->size;
+        for (int i = 0; i < c->g->n; i++)
+            src[i] = base[i] + at * c->size;
+        shm_reduce(mine, src, c->g->n, m, c->dtype, c->op, false);
+        give(c, b, at, mine, m);
     }
 }
 
-static err_t reduce_shared(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op)
+static void take_out(const struct call *c, struct block b)
 {
-    err_t err = shm_barrier(g);
-    if (err)
+    for (int step = 1; step < c->g->n && !c->shared; step++) {
+        int i = (c->g->me + step) % c->g->n;
+        int64_t lo, hi;
+        shm_slice(c->g, b.m, i, &lo, &hi);
+        memcpy(c->x + (b.at + lo) * c->size, shm_window(c->g, i)->out[b.turn] + lo * c->size,
+               (size_t)((hi - lo) * c->size));
+    }
+}
+
+static err_t reduce_blocks(struct call *c)
+{
+    c->shared = shm_say(c->g, &(struct shm_range){c->x, (size_t)(c->n * c->size)}, 1);
+    c->block = (int64_t)SHM_BLOCK / c->size;
+    put_in(c, block_at(c, 0));
+    err_t err = shm_barrier(c->g);
+    for (int i = 0; !err && i < c->g->n; i++)
+        c->n_private += !shm_said(c->g, i, 0);
+    if (c->n_private == 0)
+        c->block = c->n;
+    for (int64_t at = 0; !err && at < c->n; at += c->block) {
+        const struct block b = block_at(c, at);
+        reduce_slice(c, b);
+        put_in(c, block_at(c, at + c->block));
+        err = shm_barrier(c->g);
+        if (!err)
+            take_out(c, b);
+    }
+    if (err || c->n_private == 0)
         return err;
-    int64_t lo, hi;
-    shm_slice(g, n, g->me, &lo, &hi);
-    reduce_shared_slice(g, x, lo, hi, dtype, op);
-    return shm_barrier(g);
+    return shm_barrier(c->g); /* the windows are free for the next collective, of whichever group */
 }
 
 static err_t reduce_tiny(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op)
 {
     const void *src[SHM_MAX_WORLD];
-    size_t bytes = (size_t)n * dtype_bytes(dtype);
     for (int i = 0; i < g->n; i++)
         src[i] = shm_window(g, i)->in[0];
-    memcpy(shm_window(g, g->me)->in[0], x, bytes);
+    memcpy(shm_window(g, g->me)->in[0], x, (size_t)n * dtype_bytes(dtype));
     err_t err = shm_barrier(g);
     if (err)
         return err;
-    shm_reduce(x, src, g->n, n, dtype, op);
+    shm_reduce(x, src, g->n, n, dtype, op, false);
     return shm_barrier(g);
-}
-
-/* [0, n) but the own slice, which nobody else reads and which goes through no window. */
-static void publish_block(struct comm_group *g, const uint8_t *x, int64_t n, int turn, int64_t size)
-{
-    uint8_t *window = shm_window(g, g->me)->in[turn];
-    int64_t lo, hi;
-    shm_slice(g, n, g->me, &lo, &hi);
-    memcpy(window, x, (size_t)(lo * size));
-    memcpy(window + hi * size, x + hi * size, (size_t)((n - hi) * size));
-}
-
-static void reduce_block_slice(struct comm_group *g, uint8_t *x, int64_t n, int turn, enum dtype dtype,
-                               enum reduce_op op)
-{
-    const int64_t size = (int64_t)dtype_bytes(dtype), piece = PIECE_BYTES / size;
-    uint8_t *out = shm_window(g, g->me)->out[turn];
-    const void *src[SHM_MAX_WORLD];
-    int64_t lo, hi;
-    shm_slice(g, n, g->me, &lo, &hi);
-    for (int64_t at = lo; at < hi; at += piece) {
-        int64_t m = hi - at < piece ? hi - at : piece;
-        for (int i = 0; i < g->n; i++)
-            src[i] = i == g->me ? x + at * size : shm_window(g, i)->in[turn] + at * size;
-        shm_reduce(x + at * size, src, g->n, m, dtype, op);
-        memcpy(out + (at - lo) * size, x + at * size, (size_t)(m * size));
-    }
-}
-
-static err_t reduce_block(struct comm_group *g, uint8_t *x, int64_t n, int turn, enum dtype dtype, enum reduce_op op)
-{
-    const int64_t size = (int64_t)dtype_bytes(dtype);
-    publish_block(g, x, n, turn, size);
-    err_t err = shm_barrier(g);
-    if (err)
-        return err;
-    reduce_block_slice(g, x, n, turn, dtype, op);
-    err = shm_barrier(g);
-    for (int i = 0; !err && i < g->n; i++) {
-        int64_t lo, hi;
-        shm_slice(g, n, i, &lo, &hi);
-        if (i == g->me)
-            continue;
-        memcpy(x + lo * size, shm_window(g, i)->out[turn], (size_t)((hi - lo) * size));
-    }
-    return err;
-}
-
-static err_t reduce_private(struct comm_group *g, uint8_t *x, int64_t n, enum dtype dtype, enum reduce_op op)
-{
-    const int64_t size = (int64_t)dtype_bytes(dtype);
-    assert(size > 0);
-    const int64_t block = (int64_t)SHM_BLOCK / size;
-    int turn = 0;
-    for (int64_t at = 0; at < n; at += block, turn ^= 1) {
-        err_t err = reduce_block(g, x + at * size, n - at < block ? n - at : block, turn, dtype, op);
-        if (err)
-            return err;
-    }
-    return shm_barrier(g); /* the windows are free for the next collective, of whichever group */
 }
 
 err_t shm_all_reduce(struct comm_group *g, struct kern_stream *stream, void *x, int64_t n, enum dtype dtype,
                      enum reduce_op op)
 {
+    struct call c = {.g = g, .x = x, .n = n, .size = (int64_t)dtype_bytes(dtype), .dtype = dtype, .op = op};
     (void)stream;
-    size_t bytes = (size_t)n * dtype_bytes(dtype);
+    assert(c.size > 0);
     if (g->n == 1 || n == 0)
         return shm_barrier(g);
-    if (bytes <= TINY_BYTES)
-        return reduce_tiny(g, x, n, dtype, op);
-    if (shm_is_shared(g, x, bytes))
-        return reduce_shared(g, x, n, dtype, op);
-    return reduce_private(g, x, n, dtype, op);
+    return n * c.size <= TINY_BYTES ? reduce_tiny(g, x, n, dtype, op) : reduce_blocks(&c);
 }
 
 err_t shm_agree(struct comm_group *g, int64_t *x, enum reduce_op op)

@@ -10,14 +10,12 @@
 #include <assert.h>
 #include <string.h>
 
-#define PRIVATE UINT64_MAX
-
 struct part {
     int64_t at, bytes; /* in the stream, or from `base` */
 };
 
 struct list {
-    uint64_t base; /* of the packed source in the segment; PRIVATE: a stream */
+    uint64_t base; /* of the packed source in the segment; SHM_PRIVATE: a stream */
     int64_t stream_bytes;
     struct part part[SHM_MAX_WORLD]; /* for each member */
 };
@@ -37,7 +35,7 @@ static void publish(struct comm_group *g, const uint8_t *src, const int64_t *cou
         l->part[i] = (struct part){total, counts[i] * size};
         total += counts[i] * size;
     }
-    l->base = PRIVATE;
+    l->base = SHM_PRIVATE;
     l->stream_bytes = 0;
     if (total > 0 && shm_is_shared(g, src, (size_t)total)) {
         l->base = (uint64_t)(src - (uint8_t *)shm_of(g)->head);
@@ -67,7 +65,7 @@ static void fill(struct comm_group *g, const uint8_t *src, int64_t round)
 {
     const struct list *l = list_of(g, g->me);
     uint8_t *block = shm_window(g, g->me)->in[round & 1];
-    for (int i = 0; i < g->n && l->base == PRIVATE; i++) {
+    for (int i = 0; i < g->n && l->base == SHM_PRIVATE; i++) {
         if (i != g->me)
             copy_piece(&l->part[i], round * (int64_t)SHM_BLOCK, block, (uint8_t *)src, true);
         src += l->part[i].bytes;
@@ -80,9 +78,9 @@ static void take(struct comm_group *g, uint8_t *dst, int64_t round)
     for (int i = 0; i < g->n; i++) {
         const struct list *l = list_of(g, i);
         const struct part *p = &l->part[g->me];
-        if (l->base == PRIVATE && i != g->me) {
+        if (l->base == SHM_PRIVATE && i != g->me) {
             copy_piece(p, round * (int64_t)SHM_BLOCK, shm_window(g, i)->in[round & 1], dst, false);
-        } else if (l->base != PRIVATE && round == 0 && p->bytes > 0) {
+        } else if (l->base != SHM_PRIVATE && round == 0 && p->bytes > 0) {
             memcpy(dst, (uint8_t *)shm_of(g)->head + l->base + p->at, (size_t)p->bytes);
         }
         dst += p->bytes;
@@ -135,7 +133,7 @@ err_t shm_all_to_all(struct comm_group *g, struct kern_stream *stream, const voi
         err = check(g, recv_counts, size);
     if (err)
         return err;
-    if (list_of(g, g->me)->base == PRIVATE)
+    if (list_of(g, g->me)->base == SHM_PRIVATE)
         copy_own(g, src, dst, send_counts, recv_counts, size);
     const int64_t rounds = rounds_of(g);
     take(g, dst, 0);

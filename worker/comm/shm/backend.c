@@ -21,6 +21,8 @@ const struct comm_backend comm_backend_shm = {
     .all_reduce = shm_all_reduce,
     .all_gather = shm_all_gather,
     .reduce_scatter = shm_reduce_scatter,
+    .unit_gather = shm_unit_gather,
+    .unit_scatter = shm_unit_scatter,
     .broadcast = shm_broadcast,
     .barrier = shm_barrier,
     .agree = shm_agree,
@@ -51,19 +53,6 @@ err_t shm_group_new(struct comm *c, const int *ranks, int n, int me, struct comm
 void shm_group_free(struct comm_group *g)
 {
     free(g);
-}
-
-bool shm_is_shared(const struct comm_group *g, const void *x, size_t bytes)
-{
-    const struct shm_comm *s = shm_of(g);
-    uintptr_t at = (uintptr_t)x, base = (uintptr_t)s->shared[g->comm->rank];
-    return at >= base && bytes <= s->shared_bytes && at - base <= s->shared_bytes - bytes;
-}
-
-void *shm_peer(const struct comm_group *g, const void *x, int index)
-{
-    struct shm_comm *s = shm_of(g);
-    return s->shared[g->ranks[index]] + ((const uint8_t *)x - s->shared[g->comm->rank]);
 }
 
 void shm_slice(const struct comm_group *g, int64_t n, int index, int64_t *ret_lo, int64_t *ret_hi)

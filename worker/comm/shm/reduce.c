@@ -59,7 +59,7 @@ static const struct {
                 divide_i64},
 };
 
-void shm_reduce(void *dst, const void *const *src, int n_src, int64_t n, enum dtype dtype, enum reduce_op op)
+void shm_reduce(void *dst, const void *const *src, int n_src, int64_t n, enum dtype dtype, enum reduce_op op, bool add)
 {
     _Alignas(64) uint8_t acc[PIECE * 8];
     const size_t size = dtype_bytes(dtype);
@@ -71,6 +71,8 @@ void shm_reduce(void *dst, const void *const *src, int n_src, int64_t n, enum dt
             table[dtype].combine[op](acc, (const uint8_t *)src[i] + skip, m);
         if (op == REDUCE_AVG)
             table[dtype].divide(acc, m, n_src);
+        if (add)
+            table[dtype].combine[REDUCE_SUM](acc, (uint8_t *)dst + skip, m);
         memcpy((uint8_t *)dst + skip, acc, bytes);
     }
 }

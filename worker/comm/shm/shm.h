@@ -18,6 +18,8 @@
 #define SHM_EPOCHS 16
 #define SHM_BLOCK ((size_t)128 << 10) /* measured best for private buffers: in and out stay in the second cache */
 #define SHM_PAGE 4096
+#define SHM_PARTS 512 /* of a unit at once; more go one list after another */
+#define SHM_PRIVATE UINT64_MAX
 
 /* A barrier's two words. `gen`: bit 0 says that the epoch is dead, the rest counts. Only the last to arrive changes it.
  */
@@ -66,12 +68,14 @@ struct shm_head {
     uint64_t latest; /* newest epoch that anybody opened; written last, under the file lock */
     _Alignas(SHM_PAGE) struct shm_ctl ctl[SHM_EPOCHS];
 };
-#define SHM_MAGIC 0x3230306d68735444u /* "DTshm002" */
+#define SHM_MAGIC 0x3330306d68735444u /* "DTshm003" */
 
-/* Two of each, used in turn: block b+2 is written only after everybody has read block b. */
+/* Two of each, used in turn: block b+2 is written only after everybody has read block b. `said`: where the rank's
+ * buffers lie, from the start of the segment. */
 struct shm_window {
     _Alignas(SHM_PAGE) uint8_t in[2][SHM_BLOCK];
     uint8_t out[2][SHM_BLOCK];
+    uint64_t said[SHM_PARTS];
 };
 
 /* A message under way. `through`: all its chunks are in slots, or out of them; a send from shared bytes is done only
@@ -122,10 +126,18 @@ static inline struct shm_window *shm_window(const struct comm_group *g, int inde
 {
     return &shm_of(g)->windows[g->ranks[index]];
 }
-/* Whether [x, x + bytes) lies in this rank's shared bytes. */
+/* Whether [x, x + bytes) lies in this rank's shared bytes; what is empty does. */
 bool shm_is_shared(const struct comm_group *g, const void *x, size_t bytes);
-/* Where member `index` has what lies at `x` in this rank's shared bytes. */
-void *shm_peer(const struct comm_group *g, const void *x, int index);
+/* Writes down where this rank's n <= SHM_PARTS ranges lie, for whoever looks behind the next barrier. False when not
+ * all lie in shared bytes: then all are private. */
+struct shm_range {
+    const void *x;
+    size_t bytes;
+};
+bool shm_say(const struct comm_group *g, const struct shm_range *ranges, int n);
+/* Where member `index` has its range k; NULL when it is private. */
+uint8_t *shm_said(const struct comm_group *g, int index, int k);
+bool shm_all_shared(const struct comm_group *g);
 /* [lo, hi) of n elements for member `index`, cut at multiples of 64 elements. */
 void shm_slice(const struct comm_group *g, int64_t n, int index, int64_t *ret_lo, int64_t *ret_hi);
 
@@ -144,8 +156,9 @@ void shm_futex_wake(_Atomic uint32_t *word);
 bool shm_idle(const struct shm_comm *s, int turn);
 
 /* dst = src of members 0, 1, .. combined in that order, n elements; AVG divides by the number of sources. dst may be
- * any of the sources. Only elementwise, so that any cut of the range gives the same bits. */
-void shm_reduce(void *dst, const void *const *src, int n_src, int64_t n, enum dtype dtype, enum reduce_op op);
+ * any of the sources. With `add` dst = dst + that, and dst is none of them. Only elementwise, so that any cut of the
+ * range gives the same bits. */
+void shm_reduce(void *dst, const void *const *src, int n_src, int64_t n, enum dtype dtype, enum reduce_op op, bool add);
 
 /* Host memory only, done on return: the stream is not used. */
 err_t shm_all_reduce(struct comm_group *g, struct kern_stream *stream, void *x, int64_t n, enum dtype dtype,
@@ -154,6 +167,10 @@ err_t shm_all_gather(struct comm_group *g, struct kern_stream *stream, const voi
                      const int64_t *counts, enum dtype dtype);
 err_t shm_reduce_scatter(struct comm_group *g, struct kern_stream *stream, const void *src, void *dst,
                          const int64_t *counts, enum dtype dtype, enum reduce_op op);
+err_t shm_unit_gather(struct comm_group *g, struct kern_stream *stream, const void *pieces, void *local,
+                      const struct comm_part *parts, int n, enum dtype dtype);
+err_t shm_unit_scatter(struct comm_group *g, struct kern_stream *stream, const void *local, void *pieces,
+                       const struct comm_part *parts, int n, enum dtype dtype, bool add);
 err_t shm_broadcast(struct comm_group *g, struct kern_stream *stream, void *x, int64_t bytes, int root);
 err_t shm_all_to_all(struct comm_group *g, struct kern_stream *stream, const void *src, const int64_t *send_counts,
                      void *dst, const int64_t *recv_counts, enum dtype dtype);

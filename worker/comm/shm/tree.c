@@ -3,8 +3,9 @@
  * Every rank publishes which finished nodes it holds; all then know where every node lies. Each rank evaluates the tree
  * for its slice of the elements, block by block: a node that somebody holds is read there, any other is the sum of its
  * two children. So each addition happens in the order of the tree and of nothing else, and the bits do not depend on
- * who held what. The result goes into everybody's `out`. A list that does not make up the tree is seen alike by all
- * ranks, before anything is written. */
+ * who held what. The result goes into everybody's `out` where that is shared; for members whose `out` is private it
+ * goes through the windows, a part of the elements after another. A list that does not make up the tree is seen alike
+ * by all ranks, before anything is written. */
 #include "worker/comm/shm/shm.h"
 
 #include <stdlib.h>
@@ -66,7 +67,7 @@ static bool covered(const struct tree *t, int64_t lo, int64_t hi, int *used)
 static void add(void *dst, const void *a, const void *b, int64_t m, enum dtype dtype)
 {
     const void *src[2] = {a, b};
-    shm_reduce(dst, src, 2, m, dtype, REDUCE_SUM);
+    shm_reduce(dst, src, 2, m, dtype, REDUCE_SUM, false);
 }
 
 /* The block of node [lo, hi): where it is held, or computed into the stack's level `depth`. */
@@ -129,17 +130,57 @@ static err_t collect(struct comm_group *g, int64_t n_leaves, struct tree *t)
     return covered(t, 0, n_leaves, &used) && used == t->n_nodes ? OK : ERR_INVALID;
 }
 
-static void sum_slice(struct comm_group *g, struct tree *t, int64_t n_leaves, uint8_t *out, int64_t n)
+/* To all who have `out` in the segment, and into the window for those who have not. */
+static void give(struct comm_group *g, const struct tree *t, const uint8_t *root, uint8_t *out, uint8_t *window)
+{
+    const size_t size = dtype_bytes(t->dtype), bytes = (size_t)t->m * size;
+    for (int i = 0; i < g->n; i++) {
+        uint8_t *said = i == g->me ? out : shm_said(g, i, 0);
+        if (said)
+            memmove(said + (size_t)t->at * size, root, bytes);
+    }
+    if (window)
+        memcpy(window, root, bytes);
+}
+
+/* Elements [begin, begin + n), each rank its slice of them. */
+static void sum_slice(struct comm_group *g, struct tree *t, int64_t n_leaves, uint8_t *out, int64_t begin, int64_t n,
+                      uint8_t *window)
 {
     const int64_t size = (int64_t)dtype_bytes(t->dtype);
     int64_t lo, hi;
     shm_slice(g, n, g->me, &lo, &hi);
-    for (t->at = lo; t->at < hi; t->at += BLOCK) {
-        t->m = hi - t->at < BLOCK ? hi - t->at : BLOCK;
-        const uint8_t *root = evaluate(t, 0, n_leaves, 0);
-        for (int i = 0; i < g->n; i++)
-            memmove((uint8_t *)shm_peer(g, out, i) + t->at * size, root, (size_t)(t->m * size));
+    for (int64_t at = lo; at < hi; at += BLOCK) {
+        t->at = begin + at;
+        t->m = hi - at < BLOCK ? hi - at : BLOCK;
+        give(g, t, evaluate(t, 0, n_leaves, 0), out, window ? window + at * size : NULL);
     }
+}
+
+static void take_slices(struct comm_group *g, uint8_t *out, int64_t n, int64_t size, int turn)
+{
+    for (int i = 0; i < g->n; i++) {
+        int64_t lo, hi;
+        shm_slice(g, n, i, &lo, &hi);
+        if (i != g->me)
+            memcpy(out + lo * size, shm_window(g, i)->out[turn] + lo * size, (size_t)((hi - lo) * size));
+    }
+}
+
+/* Some member's `out` is private. A half of a window is written again behind the barrier after its readers' one. */
+static err_t sum_in_rounds(struct comm_group *g, struct tree *t, int64_t n_leaves, uint8_t *out, int64_t n)
+{
+    const int64_t size = (int64_t)dtype_bytes(t->dtype), block = (int64_t)SHM_BLOCK / size;
+    err_t err = OK;
+    int turn = 0;
+    for (int64_t at = 0; !err && at < n; at += block, turn ^= 1) {
+        int64_t m = n - at < block ? n - at : block;
+        sum_slice(g, t, n_leaves, out, at, m, shm_window(g, g->me)->out[turn]);
+        err = shm_barrier(g);
+        if (!err && !shm_said(g, g->me, 0))
+            take_slices(g, out + at * size, m, size, turn);
+    }
+    return err;
 }
 
 err_t shm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves, void *out,
@@ -147,14 +188,17 @@ err_t shm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, i
 {
     struct tree t = {.dtype = dtype};
     publish(g, mine, n_mine);
+    shm_say(g, &(struct shm_range){out, (size_t)n * dtype_bytes(dtype)}, 1);
     err_t err = shm_barrier(g);
     if (err)
         return err;
     err = collect(g, n_leaves, &t);
-    if (!err)
-        sum_slice(g, &t, n_leaves, out, n);
     if (err == ERR_NOMEM)
         shm_abort(g->comm); /* the others go on to a sum that this rank cannot contribute to */
+    else if (!err && shm_all_shared(g))
+        sum_slice(g, &t, n_leaves, out, 0, n, NULL);
+    else if (!err)
+        err = sum_in_rounds(g, &t, n_leaves, out, n);
     err_t last = shm_barrier(g);
     return err ? err : last;
 }

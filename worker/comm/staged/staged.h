@@ -49,6 +49,8 @@ struct staged_group {
     struct comm_group *inner;
 };
 
+struct staged_unit;
+
 /* A collective in rounds. `cell`: elements of one member (or of all, where there is one buffer) in a round. */
 struct staged_call {
     struct staged_comm *comm;
@@ -56,11 +58,13 @@ struct staged_call {
     struct kern_stream *stream;
     const uint8_t *src;
     uint8_t *dst;
-    const int64_t *recv_counts; /* all-to-all: what comes in, `counts` is what goes out */
-    const int64_t *counts;      /* elements of each member; NULL: `n` elements in one buffer */
-    int64_t n, cell, size;      /* size: bytes of an element */
+    const int64_t *recv_counts;     /* all-to-all: what comes in, `counts` is what goes out */
+    const int64_t *counts;          /* elements of each member; NULL: `n` elements in one buffer */
+    int64_t n, cell, size;          /* size: bytes of an element */
+    const struct staged_unit *unit; /* parts.c: where the members' elements lie */
     enum dtype dtype;
     enum reduce_op op;
+    bool add; /* to what the own pieces hold */
     int root;
 };
 
@@ -108,6 +112,10 @@ err_t staged_all_gather(struct comm_group *g, struct kern_stream *s, const void 
                         enum dtype dtype);
 err_t staged_reduce_scatter(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
                             const int64_t *counts, enum dtype dtype, enum reduce_op op);
+err_t staged_unit_gather(struct comm_group *g, struct kern_stream *s, const void *pieces, void *local,
+                         const struct comm_part *parts, int n, enum dtype dtype);
+err_t staged_unit_scatter(struct comm_group *g, struct kern_stream *s, const void *local, void *pieces,
+                          const struct comm_part *parts, int n, enum dtype dtype, bool add);
 err_t staged_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root);
 err_t staged_all_to_all(struct comm_group *g, struct kern_stream *s, const void *src, const int64_t *send_counts,
                         void *dst, const int64_t *recv_counts, enum dtype dtype);

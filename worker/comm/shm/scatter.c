@@ -1,0 +1,168 @@
+/* Reduce-scatter, of one tensor or of all of a unit: each rank reduces its own parts, straight from the members'
+ * buffers where these lie in the segment.
+ *
+ * A member whose buffer is private gives in rounds: its window then holds one cell for each member, with the next
+ * elements of what it has for that one (its stream: that one's parts, one behind another). In a round every rank
+ * reduces one cell's elements of its own stream, whatever kind of buffer each summand lies in. Where no buffer is
+ * private there are no rounds. The destination may be the rank's own part of the source: nobody else reads that. */
+#include "worker/comm/shm/shm.h"
+
+#include <assert.h>
+#include <string.h>
+
+struct call {
+    struct comm_group *g;
+    const uint8_t *local;
+    uint8_t *pieces;
+    const struct comm_part *parts;
+    int n;
+    int64_t size, cell; /* cell: elements */
+    enum dtype dtype;
+    enum reduce_op op;
+    bool add, shared; /* shared: the own tensors are */
+};
+
+static int64_t min_of(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t max_of(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Elements before member i's part; for i = the members' number all. */
+static int64_t before(const struct call *c, int k, int i)
+{
+    int64_t at = 0;
+    for (int j = 0; j < i; j++)
+        at += c->parts[k].counts[j];
+    return at;
+}
+
+static void say(struct call *c)
+{
+    struct shm_range ranges[SHM_PARTS];
+    for (int k = 0; k < c->n; k++)
+        ranges[k] =
+            (struct shm_range){c->local + c->parts[k].local * c->size, (size_t)(before(c, k, c->g->n) * c->size)};
+    c->shared = shm_say(c->g, ranges, c->n);
+}
+
+/* What of [begin, begin + cell) of member j's stream this rank has, into its cell. */
+static void fill_cell(const struct call *c, int j, int64_t begin, uint8_t *cell)
+{
+    int64_t at = 0; /* of the part, in the stream */
+    for (int k = 0; k < c->n && at < begin + c->cell; k++) {
+        int64_t count = c->parts[k].counts[j], lo = max_of(at, begin), hi = min_of(at + count, begin + c->cell);
+        const uint8_t *part = c->local + (c->parts[k].local + before(c, k, j)) * c->size;
+        if (lo < hi)
+            memcpy(cell + (lo - begin) * c->size, part + (lo - at) * c->size, (size_t)((hi - lo) * c->size));
+        at += count;
+    }
+}
+
+static void fill(const struct call *c, int64_t round)
+{
+    uint8_t *window = shm_window(c->g, c->g->me)->in[round & 1];
+    for (int j = 0; j < c->g->n && !c->shared; j++)
+        if (j != c->g->me)
+            fill_cell(c, j, round * c->cell, window + j * c->cell * c->size);
+}
+
+/* Where member i has this rank's elements of part k from `skip` on; `done` of the round's cell are through. */
+static const uint8_t *summand(const struct call *c, int i, int k, int64_t skip, int64_t round, int64_t done)
+{
+    const struct comm_group *g = c->g;
+    int64_t from = before(c, k, g->me) + skip;
+    if (i == g->me)
+        return c->local + (c->parts[k].local + from) * c->size;
+    const uint8_t *said = shm_said(g, i, k);
+    if (said)
+        return said + from * c->size;
+    return shm_window(g, i)->in[round & 1] + (g->me * c->cell + done) * c->size;
+}
+
+/* Elements [begin, end) of the own stream. */
+static void reduce_range(const struct call *c, int64_t begin, int64_t end, int64_t round)
+{
+    const void *src[SHM_MAX_WORLD];
+    int64_t at = 0;
+    for (int k = 0; k < c->n && at < end; k++) {
+        int64_t count = c->parts[k].counts[c->g->me], lo = max_of(at, begin), hi = min_of(at + count, end);
+        for (int i = 0; i < c->g->n && lo < hi; i++)
+            src[i] = summand(c, i, k, lo - at, round, lo - begin);
+        if (lo < hi)
+            shm_reduce(c->pieces + (c->parts[k].piece + lo - at) * c->size, src, c->g->n, hi - lo, c->dtype, c->op,
+                       c->add);
+        at += count;
+    }
+}
+
+static int64_t longest_stream(const struct call *c)
+{
+    int64_t most = 0;
+    for (int i = 0; i < c->g->n; i++) {
+        int64_t count = 0;
+        for (int k = 0; k < c->n; k++)
+            count += c->parts[k].counts[i];
+        most = max_of(most, count);
+    }
+    return most;
+}
+
+static err_t scatter(struct call *c)
+{
+    say(c);
+    fill(c, 0);
+    err_t err = shm_barrier(c->g);
+    if (err)
+        return err;
+    const int64_t longest = longest_stream(c);
+    if (shm_all_shared(c->g)) {
+        reduce_range(c, 0, longest, 0);
+        return shm_barrier(c->g);
+    }
+    reduce_range(c, 0, c->cell, 0);
+    for (int64_t round = 1; !err && round * c->cell < longest; round++) {
+        fill(c, round);
+        err = shm_barrier(c->g);
+        if (!err)
+            reduce_range(c, round * c->cell, (round + 1) * c->cell, round);
+    }
+    return err ? err : shm_barrier(c->g);
+}
+
+static err_t scatter_all(struct call c, int n)
+{
+    const struct comm_part *parts = c.parts;
+    err_t err = n ? OK : shm_barrier(c.g);
+    c.size = (int64_t)dtype_bytes(c.dtype);
+    assert(c.size > 0);
+    c.cell = (int64_t)SHM_BLOCK / c.size / c.g->n;
+    for (int at = 0; !err && at < n; at += SHM_PARTS) {
+        c.parts = parts + at;
+        c.n = (int)min_of(n - at, SHM_PARTS);
+        err = scatter(&c);
+    }
+    return err;
+}
+
+err_t shm_unit_scatter(struct comm_group *g, struct kern_stream *stream, const void *local, void *pieces,
+                       const struct comm_part *parts, int n, enum dtype dtype, bool add)
+{
+    (void)stream;
+    return scatter_all(
+        (struct call){
+            .g = g, .local = local, .pieces = pieces, .parts = parts, .dtype = dtype, .op = REDUCE_SUM, .add = add},
+        n);
+}
+
+err_t shm_reduce_scatter(struct comm_group *g, struct kern_stream *stream, const void *src, void *dst,
+                         const int64_t *counts, enum dtype dtype, enum reduce_op op)
+{
+    const struct comm_part part = {0, 0, counts};
+    (void)stream;
+    return scatter_all((struct call){.g = g, .local = src, .pieces = dst, .parts = &part, .dtype = dtype, .op = op}, 1);
+}
