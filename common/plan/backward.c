@@ -2,13 +2,36 @@
  *
  * c->grad[t] names the buffer with the gradient of activation t from the moment its first consumer has written it until
  * its producer has read it. Several tensors may share one buffer: what flows into a residual sum is the gradient of
- * both its parts. A buffer may be overwritten only by its last user, so every in-place choice asks users() first; that
- * lets one buffer carry the residual stream's gradient from the head to the embedding.
+ * both its parts. A buffer may be overwritten only by its last user, so every in-place choice asks may_overwrite()
+ * first; that lets one buffer carry the residual stream's gradient from the head to the embedding.
  *
  * Gradients of weights come before gradients of inputs, so that the saved input is free when the gradient is made, and
  * a unit's reduce may start as early as it can. The pass emitted here is the first of a step: a weight's first product
  * writes, which saves zeroing all gradients; what can only be added to is zeroed just before its first use.
- * compile.c makes the pass of the later microbatches from it: no zeroing, and every product of a weight adds. */
+ * compile.c makes the pass of the later microbatches from it: no zeroing, and every product of a weight adds.
+ *
+ * A backward in halves: the first keeps every product's dy for the second (weight_dy is one more user, so nobody writes
+ * over it); norms and tables have no second half. Own tokens of x and dy are gathered anew in each half, which keeps
+ * one part of them from forward to backward instead of all.
+ *
+ * Tensor parallelism. What a product with a weight cut by its output gives its x is a share of a sum on all tokens.
+ * Shares of all consumers are added here first (c->shares) and summed over the group once, when x's producer takes its
+ * gradient; what other consumers gave is whole, and added behind that. A parameter's gradient is whole, or a share over
+ * tp (c->tp_shares, which once.c sums) when its rank saw only some tokens, or when ranks with other query heads hold
+ * the same key-value heads:
+ *
+ *   operator, weight cut    parameter       x         dy        gradient without sp   with sp
+ *   linear by output        weight, bias    all       columns   whole (of the part)   whole: x is gathered
+ *     shared kv heads       weight, bias    all       columns   share                 share: of some query heads
+ *   linear by input         weight          columns   all       whole (of the part)   whole: dy is gathered
+ *                           bias            -         all       whole, replicated     whole, replicated
+ *   linear, not cut         weight, bias    own       own       whole, replicated     share: of own tokens
+ *   norm                    weight, bias    own       own       whole, replicated     share: of own tokens
+ *   embed, by vocabulary    table           ids       all       whole (of the part)   whole: dy is gathered
+ *                           positions       -         all       whole, replicated     whole, replicated
+ *
+ * A tied table is cut alike in both of its roles, so its two gradients meet in one buffer. Replicated means computed
+ * by all from equal operands: equal bits, summed by nobody. */
 #include "common/plan/compile.h"
 
 #include <assert.h>
@@ -18,32 +41,39 @@ static int users(const struct compiler *c, int buffer)
     int n = 0;
     for (int t = 0; t < c->g->n_tensors; t++)
         n += c->grad[t] == buffer;
+    for (int i = 0; i < c->g->n_nodes; i++)
+        n += c->weight_dy[i] == buffer;
     return n;
 }
 
-/* Takes the gradient of t from the table: its producer, the last to need it, is being emitted. */
-static int take(struct compiler *c, int t)
+/* `buffer`, a gradient in the table, is wanted by nobody else. */
+static bool may_overwrite(const struct compiler *c, int buffer)
 {
-    int buffer = c->grad[t];
-    assert(c->err || buffer >= 0);
-    c->grad[t] = -1;
-    return buffer;
+    return buffer >= 0 && users(c, buffer) == 1 && !compile_is_share(c, buffer);
+}
+
+/* A value of the forward, made again where it was given up. */
+static int value(struct compiler *c, int t)
+{
+    if (t >= 0 && c->producer[t] >= 0 && compile_given_up(c, t))
+        compile_again(c, compile_maker(c, t));
+    return compile_value(c, t);
 }
 
 static void elementwise(struct compiler *c, struct op *op, int t)
 {
-    op->m = dim_tokens(1);
+    op->m = compile_rows(c, t);
     op->n = dim_one(compile_cols(c, t));
 }
 
-/* `buffer` holds one consumer's share of t's gradient: the first becomes the gradient, others are added to it. */
+/* `buffer` holds one consumer's part of t's gradient: the first becomes the gradient, others are added to it. */
 static void deliver(struct compiler *c, int t, int buffer)
 {
     if (c->grad[t] < 0) {
         c->grad[t] = buffer;
         return;
     }
-    int sum = users(c, c->grad[t]) == 1 ? c->grad[t] : compile_work(c, t, ".grad");
+    int sum = may_overwrite(c, c->grad[t]) ? c->grad[t] : compile_work(c, t, ".grad");
     struct op *op = compile_op(c, OP_ADD, -1);
     elementwise(c, op, t);
     op_arg(op, 0, c->grad[t]);
@@ -52,73 +82,112 @@ static void deliver(struct compiler *c, int t, int buffer)
     c->grad[t] = sum;
 }
 
+/* Everybody has given: the shares of the group become one sum. */
+static void settle(struct compiler *c, int t)
+{
+    int share = c->shares[t];
+    c->shares[t] = -1;
+    if (share >= 0)
+        deliver(c, t, compile_summed(c, t, share, ".grad"));
+}
+
+/* Takes the gradient of t from the table: its producer, the last to need it, is being emitted. */
+int compile_take_grad(struct compiler *c, int t)
+{
+    settle(c, t);
+    int buffer = c->grad[t];
+    assert(c->err || buffer >= 0);
+    c->grad[t] = -1;
+    return buffer;
+}
+
+/* ---- gradients of parameters ---- */
+
+/* What has been put into t's gradient is of own tokens, or of some of the query heads that use a key-value head. */
+static void mark_shares(struct compiler *c, int t, bool own_tokens)
+{
+    bool shared = c->g->tensors[t].cut.segments && c->p->place.param[t].tp_boxes < c->p->mesh.size[AXIS_TP];
+    c->tp_shares[t] |= own_tokens || shared;
+}
+
 /* The gradient buffer of parameter t for a kernel that only adds; -1 when t is absent. */
-static int param_grad_added(struct compiler *c, int t, int node)
+static int param_grad_added(struct compiler *c, int t, int node, bool own_tokens)
 {
     if (t < 0)
         return -1;
     int buffer = c->p->grad_buffer[t];
+    mark_shares(c, t, own_tokens);
     if (!c->grad_started[t]) {
-        const struct graph_tensor *g = &c->g->tensors[t];
         struct op *op = compile_op(c, OP_ZERO, node);
-        op->m = g->dim[0];
-        op->n = dim_one(g->ndim > 1 ? g->dim[1].factor : 1);
+        op->m = compile_local(c, t, 0);
+        op->n = dim_one(compile_cols(c, t));
         op_arg(op, 0, buffer);
     }
     c->grad_started[t] = true;
     return buffer;
 }
 
+static void embed_segment(struct compiler *c, int i, enum op_kind kind, int s, const int args[4])
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    struct op *op = compile_op(c, kind, i);
+    compile_at_segment(c, op, s);
+    compile_vocab(c, op, n->in[1]);
+    op->n = dim_one(compile_cols(c, n->out[0]));
+    for (int k = 0; k < 4; k++)
+        op_arg(op, k, args[k]);
+    op->arg[0].offset = compile_segment_offset(c, s, 1);
+    op->arg[1].offset = compile_segment_offset(c, s, compile_cols(c, n->out[0]));
+}
+
 static void embed(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int table = param_grad_added(c, n->in[1], i), pos = param_grad_added(c, n->in[2], i);
-    int dy = take(c, n->out[0]);
-    struct op *op = compile_op(c, kind, i);
-    elementwise(c, op, n->out[0]);
-    op_arg(op, 0, compile_value(c, n->in[0]));
-    op_arg(op, 1, dy);
-    op_arg(op, 2, table);
-    op_arg(op, 3, pos);
+    int table = param_grad_added(c, n->in[1], i, false), pos = param_grad_added(c, n->in[2], i, false);
+    int dy = compile_gather(c, n->out[0], compile_take_grad(c, n->out[0]), ".grad.all");
+    const int args[] = {compile_value(c, n->in[0]), dy, table, pos};
+    for (int s = 0; s < c->p->n_segments; s++)
+        if (c->p->segments[s].len > 0)
+            embed_segment(c, i, kind, s, args);
 }
+
+/* ---- products ---- */
 
 /* dW[out, in] = dy^T x, or with trans_w dW[in, out] = x^T dy; the sums over the tokens of dy are the bias's gradient.
  */
-static void linear_weight(struct compiler *c, int i, int dy, int db)
+static void linear_weight(struct compiler *c, int i, int dy)
 {
     const struct graph_node *n = &c->g->nodes[i];
+    enum linear_cut cut = compile_linear_cut(c, i);
+    bool own_tokens = cut == LINEAR_WHOLE && c->own, acc = c->grad_started[n->in[1]];
     int64_t in = compile_cols(c, n->in[0]), out = compile_cols(c, n->out[0]);
-    int x = compile_value(c, n->in[0]);
-    bool acc = c->grad_started[n->in[1]];
+    int db = param_grad_added(c, n->in[2], i, own_tokens), x = value(c, n->in[0]);
+    x = cut == LINEAR_BY_OUT ? compile_gathered(c, n->in[0]) : x;
     struct op *op = compile_op(c, OP_GEMM, i);
     op->flags = OPF_TRANS_A | (acc ? OPF_ACC : 0);
     op->m = dim_one(n->trans_w ? in : out);
     op->n = dim_one(n->trans_w ? out : in);
-    op->k = dim_tokens(1);
+    op->k = cut == LINEAR_WHOLE ? compile_rows(c, n->out[0]) : dim_tokens(1);
     op->lda = n->trans_w ? in : out;
     op->ldb = op->ldc = n->trans_w ? out : in;
     op_arg(op, 0, n->trans_w ? x : dy);
     op_arg(op, 1, n->trans_w ? dy : x);
     op_arg(op, 3, c->p->grad_buffer[n->in[1]]);
     op_arg(op, n->trans_w ? 6 : 5, db);
+    mark_shares(c, n->in[1], own_tokens);
     c->grad_started[n->in[1]] = true;
 }
 
-/* dx = dy W, added where another consumer of x has been there already, unless that gradient is dy itself (x and y were
- * added). Where x is a GELU's and nobody else's, the
- * product goes on through it: its result is the gradient of what the GELU read. */
-static void linear_input(struct compiler *c, int i, int dy)
+/* dx = dy W into `dx`, which is t's. Where x is a GELU's and nobody else's, the product goes on through it: its result
+ * is the gradient of what the GELU read, t. */
+static void linear_dx(struct compiler *c, int i, int dy, int t, int dx, bool acc)
 {
     const struct graph_node *n = &c->g->nodes[i];
     int64_t in = compile_cols(c, n->in[0]), out = compile_cols(c, n->out[0]);
-    int gelu = compile_gelu_before(c, i), x = gelu >= 0 ? c->g->nodes[gelu].in[0] : n->in[0];
-    int dx = gelu >= 0 ? -1 : c->grad[x];
-    bool acc = dx >= 0 && dx != dy && users(c, dx) == 1;
-    if (!acc)
-        dx = compile_work(c, x, ".grad");
+    int aux = t == n->in[0] ? -1 : value(c, t);
     struct op *op = compile_op(c, OP_GEMM, i);
-    op->flags = (n->trans_w ? OPF_TRANS_B : 0) | (acc ? OPF_ACC : 0) | (gelu >= 0 ? OPF_GELU_GRAD : 0);
-    op->m = dim_tokens(1);
+    op->flags = (n->trans_w ? OPF_TRANS_B : 0) | (acc ? OPF_ACC : 0) | (aux >= 0 ? OPF_GELU_GRAD : 0);
+    op->m = compile_linear_cut(c, i) == LINEAR_WHOLE ? compile_rows(c, n->out[0]) : dim_tokens(1);
     op->n = dim_one(in);
     op->k = dim_one(out);
     op->lda = out;
@@ -127,19 +196,53 @@ static void linear_input(struct compiler *c, int i, int dy)
     op_arg(op, 0, dy);
     op_arg(op, 1, compile_value(c, n->in[1]));
     op_arg(op, 3, dx);
-    op_arg(op, 4, gelu >= 0 ? compile_value(c, x) : -1);
+    op_arg(op, 4, aux);
+}
+
+/* Added where another consumer of x has been there already, unless that gradient is dy itself (x and y were added). */
+static void linear_input(struct compiler *c, int i, int dy)
+{
+    int gelu = compile_gelu_before(c, i), x = c->g->nodes[i].in[0], t = gelu >= 0 ? c->g->nodes[gelu].in[0] : x;
+    int dx = c->grad[t];
+    bool acc = gelu < 0 && dx != dy && may_overwrite(c, dx);
     if (!acc)
-        deliver(c, x, dx);
+        dx = compile_work(c, t, ".grad");
+    linear_dx(c, i, dy, t, dx, acc);
+    if (!acc)
+        deliver(c, t, dx);
+}
+
+/* This rank's share of x's gradient, on all tokens. */
+static void linear_input_share(struct compiler *c, int i, int dy)
+{
+    int x = c->g->nodes[i].in[0];
+    bool acc = c->shares[x] >= 0;
+    if (!acc)
+        c->shares[x] = compile_share(c, x, ".grad");
+    linear_dx(c, i, dy, x, c->shares[x], acc);
+}
+
+static int linear_dy(struct compiler *c, int i, int dy)
+{
+    bool gather = compile_linear_cut(c, i) == LINEAR_BY_IN;
+    return gather ? compile_gather(c, c->g->nodes[i].out[0], dy, ".grad.all") : dy;
 }
 
 static void linear(struct compiler *c, int i, enum op_kind kind)
 {
-    const struct graph_node *n = &c->g->nodes[i];
-    int dy = take(c, n->out[0]), db = param_grad_added(c, n->in[2], i);
+    int dy = compile_take_grad(c, c->g->nodes[i].out[0]), all = linear_dy(c, i, dy);
     (void)kind;
-    linear_weight(c, i, dy, db);
-    linear_input(c, i, dy);
+    if (c->half == PASS_INPUTS)
+        c->weight_dy[i] = dy;
+    else
+        linear_weight(c, i, all);
+    if (compile_linear_cut(c, i) == LINEAR_BY_OUT)
+        linear_input_share(c, i, all);
+    else
+        linear_input(c, i, all);
 }
+
+/* ---- all else ---- */
 
 /* dx is the gradient of the sum x + res, so of each of them, with what flows past the norm in it (d_res). It takes
  * d_res's place unless another tensor's producer still needs that, or it is dy too (y and the sum were added). */
@@ -148,11 +251,12 @@ static void norm(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     bool layer = kind == OP_LAYERNORM_GRAD;
     int x = n->in[0], res = n->in[1], r = layer ? n->out[3] : n->out[2], sum = r >= 0 ? r : x;
-    int dw = param_grad_added(c, n->in[2], i), db = layer ? param_grad_added(c, n->in[3], i) : -1;
-    int dy = take(c, n->out[0]), d_res = c->grad[sum];
-    int dx = d_res >= 0 && d_res != dy && users(c, d_res) == 1 ? d_res : compile_work(c, sum, ".grad");
-    int w = compile_value(c, n->in[2]), stat = compile_value(c, n->out[1]), in = compile_value(c, sum);
-    int rstd = layer ? compile_value(c, n->out[2]) : -1;
+    int stat = value(c, n->out[1]), rstd = layer ? value(c, n->out[2]) : -1, in = value(c, sum);
+    int dw = param_grad_added(c, n->in[2], i, c->own), db = layer ? param_grad_added(c, n->in[3], i, c->own) : -1;
+    settle(c, sum);
+    int dy = compile_take_grad(c, n->out[0]), d_res = c->grad[sum];
+    int dx = d_res != dy && may_overwrite(c, d_res) ? d_res : compile_work(c, sum, ".grad");
+    int w = compile_value(c, n->in[2]);
     const int rms_args[] = {in, w, stat, dy, d_res, dx, dw};
     const int layer_args[] = {in, w, stat, rstd, dy, d_res, dx, dw, db};
     struct op *op = compile_op(c, kind, i);
@@ -171,43 +275,54 @@ static void rope(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     int x = n->in[0];
     assert(c->err || users(c, c->grad[x]) == 1);
-    struct op *op = compile_op(c, kind, i);
-    op->flags = OPF_INVERSE;
-    op->m = dim_tokens(1);
-    op->heads = n->heads;
-    op->head_dim = n->head_dim;
-    op->lda = compile_cols(c, x);
-    op->theta = n->theta;
-    op_arg(op, 0, c->grad[x]);
-    op->arg[0].col = n->in_col[0];
+    for (int s = 0; s < c->p->n_segments; s++) {
+        if (c->p->segments[s].len == 0)
+            continue;
+        struct op *op = compile_op(c, kind, i);
+        compile_at_segment(c, op, s);
+        op->flags = OPF_INVERSE;
+        op->heads = compile_heads(c, x, n->heads);
+        op->head_dim = n->head_dim;
+        op->lda = compile_cols(c, x);
+        op->theta = n->theta;
+        op_arg(op, 0, c->grad[x]);
+        op->arg[0].col = compile_col(c, x, n->in_col[0]);
+        op->arg[0].offset = compile_segment_offset(c, s, op->lda);
+    }
+}
+
+static void attention_op(struct compiler *c, int i, enum op_kind kind, int d_o, const int d_in[3])
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    struct op *op = compile_attention_op(c, kind, i);
+    for (int k = 0; k < 3; k++) {
+        op_arg(op, k, compile_value(c, n->in[k]));
+        op_arg(op, 6 + k, d_in[k]);
+        op->arg[k].col = op->arg[6 + k].col = compile_col(c, n->in[k], n->in_col[k]);
+    }
+    op_arg(op, 3, compile_value(c, n->out[0]));
+    op_arg(op, 4, compile_value(c, n->out[1]));
+    op_arg(op, 5, d_o);
 }
 
 /* Together d_q, d_k and d_v cover their buffers, one each or column ranges of one, so "=" is right. */
 static void attention(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int d_o = take(c, n->out[0]), d_in[3];
+    int d_in[3];
+    for (int k = 0; k < 3; k++)
+        value(c, n->in[k]);
+    for (int k = 0; k < 2; k++)
+        value(c, n->out[k]);
+    int d_o = compile_take_grad(c, n->out[0]);
     for (int k = 0; k < 3; k++) {
         bool again = k > 0 && n->in[k] == n->in[k - 1];
         d_in[k] = again ? d_in[k - 1] : compile_work(c, n->in[k], ".grad");
     }
-    struct op *op = compile_op(c, kind, i);
-    op->flags = n->causal ? OPF_CAUSAL : 0;
-    op->m = (struct graph_dim){SYM_SAMPLES, 1};
-    op->heads = n->heads;
-    op->kv_heads = n->kv_heads;
-    op->head_dim = n->head_dim;
-    op->lda = compile_cols(c, n->in[0]);
-    op->ldb = compile_cols(c, n->in[1]);
-    op->ldc = compile_cols(c, n->out[0]);
-    for (int k = 0; k < 3; k++) {
-        op_arg(op, k, compile_value(c, n->in[k]));
-        op_arg(op, 6 + k, d_in[k]);
-        op->arg[k].col = op->arg[6 + k].col = n->in_col[k];
-    }
-    op_arg(op, 3, compile_value(c, n->out[0]));
-    op_arg(op, 4, compile_value(c, n->out[1]));
-    op_arg(op, 5, d_o);
+    if (c->p->n_segments > 1)
+        compile_ring_grad(c, i, d_o, d_in);
+    else
+        attention_op(c, i, kind, d_o, d_in);
     for (int k = 0; k < 3; k++)
         if (k == 0 || n->in[k] != n->in[k - 1])
             deliver(c, n->in[k], d_in[k]);
@@ -217,13 +332,13 @@ static void attention(struct compiler *c, int i, enum op_kind kind)
 static void swiglu(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int dy = take(c, n->out[0]), d_in[2];
+    int a = value(c, n->in[0]), b = value(c, n->in[1]), dy = compile_take_grad(c, n->out[0]), d_in[2];
     for (int k = 0; k < 2; k++)
         d_in[k] = compile_can_take(c, n->in[k]) ? c->act[n->in[k]] : compile_work(c, n->in[k], ".grad");
     struct op *op = compile_op(c, kind, i);
     elementwise(c, op, n->out[0]);
-    op_arg(op, 0, compile_value(c, n->in[0]));
-    op_arg(op, 1, compile_value(c, n->in[1]));
+    op_arg(op, 0, a);
+    op_arg(op, 1, b);
     op_arg(op, 2, dy);
     op_arg(op, 3, d_in[0]);
     op_arg(op, 4, d_in[1]);
@@ -234,11 +349,13 @@ static void swiglu(struct compiler *c, int i, enum op_kind kind)
 static void unary(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    bool last = users(c, c->grad[n->out[0]]) == 1;
-    int dy = take(c, n->out[0]), dx = last ? dy : compile_work(c, n->in[0], ".grad");
+    int x = value(c, n->in[0]);
+    settle(c, n->out[0]);
+    bool last = may_overwrite(c, c->grad[n->out[0]]);
+    int dy = compile_take_grad(c, n->out[0]), dx = last ? dy : compile_work(c, n->in[0], ".grad");
     struct op *op = compile_op(c, kind, i);
     elementwise(c, op, n->out[0]);
-    op_arg(op, 0, compile_value(c, n->in[0]));
+    op_arg(op, 0, x);
     op_arg(op, 1, dy);
     op_arg(op, 2, dx);
     deliver(c, n->in[0], dx);
@@ -257,7 +374,7 @@ static void gelu(struct compiler *c, int i, enum op_kind kind)
 static void add(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int dy = take(c, n->out[0]);
+    int dy = compile_take_grad(c, n->out[0]);
     (void)kind;
     deliver(c, n->in[0], dy);
     deliver(c, n->in[1], dy);
@@ -266,8 +383,10 @@ static void add(struct compiler *c, int i, enum op_kind kind)
 /* No op: the forward's cross entropy has left the gradient in place of the logits. */
 static void loss(struct compiler *c, int i, enum op_kind kind)
 {
+    int logits = c->g->nodes[i].in[0];
     (void)kind;
-    assert(c->err || c->grad[c->g->nodes[i].in[0]] >= 0);
+    c->grad[logits] = c->act[logits];
+    assert(c->err || c->grad[logits] >= 0);
 }
 
 static const struct {
@@ -287,12 +406,25 @@ static const struct {
     [GO_LOSS] = {loss, OP_CROSS_ENTROPY},
 };
 
+/* A split backward's second half. */
+static void weight(struct compiler *c, int i)
+{
+    if (c->weight_dy[i] < 0)
+        return;
+    linear_weight(c, i, linear_dy(c, i, c->weight_dy[i]));
+    c->weight_dy[i] = -1;
+}
+
 void compile_backward(struct compiler *c, struct place_stage nodes, enum pass_half half)
 {
-    (void)half;
-    for (int t = 0; t < c->g->n_tensors; t++)
-        c->grad_started[t] = false;
-    c->grad[c->g->logits] = c->act[c->g->logits];
+    c->half = half;
+    for (int t = 0; t < c->g->n_tensors; t++) {
+        c->grad_started[t] &= half == PASS_WEIGHTS; /* goes on where the half for inputs has been */
+        c->full[t] = -1;
+    }
     for (int i = nodes.end_node - 1; i >= nodes.first_node && !c->err; i--)
-        rules[c->g->nodes[i].op].emit(c, i, rules[c->g->nodes[i].op].kind);
+        if (half == PASS_WEIGHTS)
+            weight(c, i);
+        else
+            rules[c->g->nodes[i].op].emit(c, i, rules[c->g->nodes[i].op].kind);
 }

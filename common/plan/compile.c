@@ -106,13 +106,15 @@ static bool only_between(const struct compiler *c, int t, enum graph_op from, en
 int compile_gelu_behind(const struct compiler *c, int i)
 {
     int y = c->g->nodes[i].out[0];
-    return only_between(c, y, GO_LINEAR, GO_GELU) ? c->reader[y] : -1;
+    bool whole = compile_linear_cut(c, i) != LINEAR_BY_IN; /* else y is a share of a sum */
+    return whole && only_between(c, y, GO_LINEAR, GO_GELU) ? c->reader[y] : -1;
 }
 
 int compile_gelu_before(const struct compiler *c, int i)
 {
     int x = c->g->nodes[i].in[0];
-    return only_between(c, x, GO_GELU, GO_LINEAR) ? c->producer[x] : -1;
+    bool whole = compile_linear_cut(c, i) != LINEAR_BY_OUT; /* else x's gradient is a share of a sum */
+    return whole && only_between(c, x, GO_GELU, GO_LINEAR) ? c->producer[x] : -1;
 }
 
 static void count_uses(struct compiler *c)
@@ -222,9 +224,7 @@ static void compiler_init(struct compiler *c)
         c->err = ERR_NOMEM;
     p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
     p->rows_buffer = -1;
-    p->segments[0] = (struct segment){0, p->seq, 0};
-    p->n_segments = 1;
-    p->own_seq = p->seq;
+    compile_segments(c);
     c->all_grads = c->all_params = c->all_copies = c->all_m = c->all_v = c->blocks = -1;
     c->unit_event = 0;
     c->reduced_event = units;
@@ -367,7 +367,7 @@ static struct op_range pass_backward_again(struct compiler *c, struct op_range p
     const bool scatters = compile_scatters(c);
     for (int i = pass.first; i < pass.first + pass.n && !c->err; i++) {
         const struct op from = c->p->ops[i];
-        if (from.kind == OP_ZERO && !scatters)
+        if (from.kind == OP_ZERO && !scatters && is_grad(c, &from.arg[0]))
             continue;
         struct op *op = compile_op(c, from.kind, from.node);
         *op = from;

@@ -19,6 +19,9 @@
 #define AXES_DATA (1u << AXIS_DP | 1u << AXIS_FSDP) /* ranks with different microbatches */
 #define AXES_ALL ((1u << AXIS_COUNT) - 1)
 
+/* The whole backward, or its halves: for inputs, which leaves in weight_dy what the other half, for weights, takes. */
+enum pass_half { PASS_WHOLE, PASS_INPUTS, PASS_WEIGHTS };
+
 struct compiler {
     const struct job_spec *job;
     const struct graph *g;
@@ -41,12 +44,13 @@ struct compiler {
     bool *grad_started; /* a parameter's gradient has been written in this backward */
     /* Tensor and sequence parallelism. An activation that the model does not cut is "own" where program.mesh has tp > 1
      * and parallel.sp is set: a rank has SYM_OWN rows of it. */
-    bool own;        /* the job cuts such activations by tokens */
-    int *full;       /* by graph tensor: an own activation gathered to all tokens in the list under way; -1 */
-    int *shares;     /* by graph tensor: its gradient on all tokens, a share of a sum over tp; -1: there is none */
-    bool *tp_shares; /* by graph tensor: a parameter's gradient is a share over tp: it came from own tokens, or the
-                        ranks of one key-value head have different query heads. Set by backward.c, read by once.c */
-    int *weight_dy;  /* by node: what a split backward's second half multiplies with; -1 */
+    bool own;            /* the job cuts such activations by tokens */
+    int *full;           /* by graph tensor: an own activation gathered to all tokens in the list under way; -1 */
+    int *shares;         /* by graph tensor: its gradient on all tokens, a share of a sum over tp; -1: there is none */
+    bool *tp_shares;     /* by graph tensor: a parameter's gradient is a share over tp: it came from own tokens, or the
+                            ranks of one key-value head have different query heads. Set by backward.c, read by once.c */
+    int *weight_dy;      /* by node: what a split backward's second half multiplies with; -1 */
+    enum pass_half half; /* of the backward under way */
 
     /* Events; those of units are the first of n_units. */
     int unit_event;    /* the unit's gradient of this rank is complete */
@@ -122,6 +126,40 @@ int64_t compile_heads(const struct compiler *c, int t, int64_t all);
 /* Where column `col` of the whole tensor, the first of one of its segments, begins here. */
 int64_t compile_col(const struct compiler *c, int t, int64_t col);
 
+/* How tensor parallelism cuts a product's weight: each rank has all of the result's columns, or some of them, or a
+ * share of all of them, from its columns of x. */
+enum linear_cut { LINEAR_WHOLE, LINEAR_BY_OUT, LINEAR_BY_IN };
+enum linear_cut compile_linear_cut(const struct compiler *c, int node);
+/* The rows of table t's vocabulary that are here, for an op; nothing to say where all are. */
+void compile_vocab(const struct compiler *c, struct op *op, int t);
+
+/* A buffer for this rank's share of t, a sum over tp on all tokens. */
+int compile_share(struct compiler *c, int t, const char *suffix);
+/* Whether a buffer has been made for shares: once they are summed nobody writes over it. */
+bool compile_is_share(const struct compiler *c, int buffer);
+/* The sum of the group's shares as t is held: own tokens, in a new buffer, or all of them, in place. */
+int compile_summed(struct compiler *c, int t, int share, const char *suffix);
+/* `own` is laid out like t: all tokens of it, `own` itself where they are all here. */
+int compile_gather(struct compiler *c, int t, int own, const char *suffix);
+/* The value of t on all tokens; one gather of it in a list. */
+int compile_gathered(struct compiler *c, int t);
+/* A collective on the communication stream, over the rank's group on these axes. */
+struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, unsigned axes);
+
+/* ---- ring.c ---- */
+
+/* Fills program.segments and own_seq. */
+void compile_segments(struct compiler *c);
+/* The tokens of segment s as the op's rows, with their positions; without cp all tokens. */
+void compile_at_segment(const struct compiler *c, struct op *op, int s);
+/* Elements in front of segment s where a token has `per_token`. */
+struct graph_dim compile_segment_offset(const struct compiler *c, int s, int64_t per_token);
+/* What an op of attention has in common forward and backward, ring or not. */
+struct op *compile_attention_op(struct compiler *c, enum op_kind kind, int node);
+/* Attention with keys and values that travel. The gradients go to d_in of q, k and v. */
+void compile_ring(struct compiler *c, int node);
+void compile_ring_grad(struct compiler *c, int node, int d_o, const int d_in[3]);
+
 /* Whether a consumer may write into t's buffer: nobody else reads t, and its producer's backward does not either. */
 bool compile_can_take(const struct compiler *c, int t);
 
@@ -133,12 +171,15 @@ int compile_gelu_before(const struct compiler *c, int i);
 /* The nodes of one chunk, appended to the program's ops. An activation that comes from another stage has its buffer in
  * c->act before; every gradient of what goes to another has its in c->grad. */
 void compile_forward(struct compiler *c, struct place_stage nodes);
-/* The whole backward, or its halves: for inputs, which leaves in c->weight_dy what the other half, for weights, takes.
- */
-enum pass_half { PASS_WHOLE, PASS_INPUTS, PASS_WEIGHTS };
 void compile_backward(struct compiler *c, struct place_stage nodes, enum pass_half half);
 /* The whole gradient of activation t in its own layout, shares summed: what its producer, or another stage, takes. */
 int compile_take_grad(struct compiler *c, int t);
+
+/* The node that makes t anew, with what is done in place behind it (rope) or together with it (GELU). */
+int compile_maker(const struct compiler *c, int t);
+/* Such a node's forward once more, into new buffers (c->act changes); its inputs are there. A norm starts from the sum
+ * that it made, where that is not given up. */
+void compile_forward_again(struct compiler *c, int maker);
 
 /* recompute.c: whether the value of t is given up after the forward; and its making again, before a backward rule asks
  * for it. */

@@ -200,8 +200,9 @@ struct op {
     struct graph_dim m, n, k; /* gemm; other kernels: m = tokens or elements, n = columns */
     int64_t lda, ldb, ldc;    /* row strides in elements: gemm; attention uses lda, ldb, ldc for q, kv, o */
     int64_t heads, kv_heads, head_dim;
-    int64_t seq, seq_kv, pos0; /* 0: program.seq, as seq, 0 */
-    int64_t vocab_lo, vocab_hi, col0;
+    int64_t seq, seq_kv, pos0; /* 0: program.seq, as seq, 0. embed's operand pos is the table of all positions: the
+                                  kernel gets row pos0 of it */
+    int64_t vocab_lo, vocab_hi, col0; /* vocab_hi 0: the table has the whole vocabulary */
     double eps, theta, rate;
     int site;       /* dropout */
     int unit;       /* unit_gather, unit_scatter */
