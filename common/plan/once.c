@@ -141,6 +141,14 @@ static void reduce_params(struct compiler *c, int unit)
     }
 }
 
+/* Nobody of the fsdp group has had a microbatch: nothing has been scattered. */
+static void zero_grads(struct compiler *c, int unit)
+{
+    struct op *op = compile_op(c, OP_ZERO, -1);
+    op->m = c->err ? dim_one(0) : c->p->buffers[c->unit_grads[unit]].dim[0];
+    op_arg(op, 0, c->unit_grads[unit]);
+}
+
 static void reduce_unit(struct compiler *c, int unit)
 {
     int first = c->p->n_ops, zero = compile_zero(c);
@@ -149,6 +157,8 @@ static void reduce_unit(struct compiler *c, int unit)
     } else if (zero) {
         if (!compile_scatters(c))
             compile_scatter(c, unit, false);
+        else if (compile_rounds(c) == 0)
+            zero_grads(c, unit);
         reduce_run(c, c->unit_grads[unit], AXIS(AXIS_DP) | AXIS(AXIS_CP));
     } else {
         reduce_run(c, c->unit_run[unit], AXES_DATA | AXIS(AXIS_CP));
