@@ -1,6 +1,12 @@
-/* The checker's own parts, beside check_extent.c (how far operands reach, and their types): check.c (structure, and all
- * ranks together), check_place.c (where buffers lie), check_rank.c (what one rank does in two steps). Private to
- * common/plan. */
+/* The checker's own parts, which share nothing with the compiler's but the facts of place.h and layout.h:
+ *
+ *   check.c         structure of each program, and the order of all checks
+ *   check_extent.c  how far operands reach, and their types       check_hold.c   buffers and units against place.h
+ *   check_place.c   where buffers lie                             check_layout.c what an op makes of its operands'
+ * layouts check_rank.c    what one rank does in two steps               check_once.c   sums, norm and update of a step
+ *   check_batch.c   that microbatches make up the batch           check_world.c  all ranks together, to the end
+ *
+ * Private to common/plan. */
 #ifndef DTD_COMMON_PLAN_CHECK_H
 #define DTD_COMMON_PLAN_CHECK_H
 
@@ -16,9 +22,24 @@ struct check_at {
 err_t check_fail(const struct check_at *at, struct why *why, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-bool check_is_collective(const struct op *op);
+/* ---- operands (check_extent.c) ---- */
+
 /* No operand reaches past its buffer or has elements of another type than the kernel takes. */
-err_t check_operand_shapes(const struct check_at *at, const struct op *op, struct why *why);
+err_t check_operand_shapes(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why);
+/* Elements from an operand's start that the op may touch, at the symbols' bounds; 0 where the op does not tell. */
+int64_t check_extent(const struct program *p, const struct op *op, int i);
+
+/* ---- groups ---- */
+
+bool check_is_collective(const struct op *op);
+/* The axes on which the members of a group differ. */
+unsigned check_group_axes(const struct program *p, int group);
+/* The group is those ranks that differ from this one on `axes` only; of a parameter's (tensor >= 0) those that hold the
+ * same part of it, where tp shares it out, and those that use it, where stages do. `name` for the message. */
+err_t check_group_is(const struct check_at *at, const struct graph *g, int group, unsigned axes, int tensor,
+                     const char *name, struct why *why);
+
+/* ---- places (check_place.c) ---- */
 
 /* One instance of a buffer that contains no other: the unit in which values are followed. */
 struct spot {
@@ -30,6 +51,7 @@ struct spots {
     struct spot *place;
     int n;
     int *first;                    /* by buffer: its first place; -1 for a run of other buffers */
+    int *under_first, *under;      /* by buffer: all places in it, at any depth */
     int *overlap_first, *overlaps; /* by place: the places that share bytes with it */
 };
 
@@ -37,11 +59,90 @@ struct spots {
  * spaces exactly as large as what is in them. `ret` is freed by spots_fini. */
 NODISCARD err_t spots_check(const struct program *p, struct spots *ret, struct why *why);
 void spots_fini(struct spots *p);
-/* Whether `buffer` is `run` or lies in it, at any depth. */
-bool spots_in_run(const struct program *p, int buffer, int run);
 
-/* Two steps of one rank: what is read has been written in this step and not been overwritten, partials are reduced once
- * before use, every parameter is updated once, and accesses from different streams are ordered by events. */
-NODISCARD err_t check_rank(const struct program *p, struct why *why);
+/* ---- layouts (check_layout.c) ---- */
+
+/* What a value is over one axis of the mesh. */
+enum value_on {
+    ON_WHOLE,   /* every rank has the same */
+    ON_ROWS,    /* each has its rows: tokens, or of a parameter's first dimension */
+    ON_COLS,    /* each its columns */
+    ON_PIECE,   /* rows of a parameter's local tensor, as ZeRO deals them */
+    ON_SUM = 8, /* and of that a share of a sum; of what is cut among the ranks that hold the same part */
+};
+
+/* Of a value. On an axis of size 1 everything is whole. `zero`: nothing but zeros, which go with anything. */
+struct value_layout {
+    unsigned char on[AXIS_COUNT];
+    bool zero;
+};
+
+struct check_op {
+    const struct check_at *at;
+    const struct graph *g;
+    const struct op *op;
+    struct why *why;
+};
+
+/* Of a parameter's local tensor, or of a rank's piece of it. */
+struct value_layout layout_of_param(const struct program *p, const struct graph *g, int t, bool piece);
+/* Of what the host brings: tokens, which all of tp have. */
+struct value_layout layout_of_input(const struct program *p);
+/* What crosses between stages: no shares, cut as the model says. */
+err_t layout_of_message(const struct check_op *c, const struct value_layout *in, struct value_layout *ret);
+/* The layouts of what a kernel writes or adds, from those of what it reads; by operand. For kernels, and the
+ * collectives whose operands are one value each. */
+err_t layout_of_op(const struct check_op *c, const struct value_layout in[OP_MAX_OPERANDS],
+                   struct value_layout ret[OP_MAX_OPERANDS]);
+/* `into` with `more` added to it; *reduced: the axes over which `into` was summed. */
+err_t layout_add(const struct check_op *c, int buffer, struct value_layout *into, unsigned reduced,
+                 const struct value_layout *more);
+/* Sums over the op's group. */
+err_t layout_reduce(const struct check_op *c, int buffer, unsigned axes, struct value_layout *l, unsigned *reduced);
+/* An axis on which the value is a share of a sum; -1. */
+int layout_partial(const struct value_layout *l);
+/* The gradient of parameter t: on stages that share it a share; cut as the parameter is. */
+err_t layout_of_grad(const struct check_op *c, int buffer, struct value_layout *l);
+
+/* ---- one rank (check_rank.c) ---- */
+
+struct block_range {
+    int64_t lo, hi;
+};
+
+/* What all ranks together must agree on. */
+struct rank_facts {
+    unsigned char *reduced;     /* by graph tensor: axes over which the gradient that the update reads was summed */
+    int *losses;                /* by microbatch: times that its loss was added to */
+    struct block_range *blocks; /* of squares that this rank counts in a step */
+    int n_blocks, cap_blocks;
+    int64_t total_blocks; /* that the clip reads */
+    int blocks_group;     /* over which they are summed, -1 */
+    bool clips;
+};
+void rank_facts_fini(struct rank_facts *f);
+
+/* Two steps of one rank: what is read has been written in this step and not been overwritten, shares are summed once
+ * before use, every piece is updated once, and accesses from different streams are ordered by events. */
+NODISCARD err_t check_rank(const struct graph *g, const struct program *p, struct rank_facts *ret, struct why *why);
+
+/* ---- norm, update (check_once.c) ---- */
+
+/* The gradient that `norm` or `adamw` reads: all of it summed, the own piece of it. */
+err_t check_summed(const struct check_op *c, int operand, const struct value_layout *l, unsigned reduced);
+err_t check_update(const struct check_op *c);
+err_t check_norm(const struct check_op *c, struct rank_facts *facts);
+/* Every distinct block counted once over each norm's group; gradients summed over the same axes everywhere. */
+err_t check_sums(const struct graph *g, const struct program *programs, const struct rank_facts *facts, int n,
+                 struct why *why);
+
+/* ---- the rest ---- */
+
+/* Buffers of parameters, tables of units and segments, against place.h; a unit's op against its table. */
+err_t check_holdings(const struct graph *g, const struct program *p, struct why *why);
+err_t check_unit(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why);
+err_t check_held_alike(const struct program *programs, int n, struct why *why);
+err_t check_batch(const struct program *programs, const struct rank_facts *facts, int n, struct why *why);
+err_t check_world(const struct program *programs, int n, struct why *why);
 
 #endif

@@ -4,8 +4,9 @@
 
 #include <string.h>
 
-/* Elements of each operand: M m * n, t m, n n, s one, b a block per n of m, - not known from the op. The
- * kinds with strides have a function below. */
+/* Elements of each operand: M m * n, t m, n n, k k, s one, o own tokens of m times n, 3 three a token, p the same of k
+ * parts, g m of every member of the group, b a block per n of m, - not known from the op. The kinds with strides have a
+ * function below. */
 static const char *const shapes[OP_KIND_COUNT] = {
     [OP_ZERO] = "M",
     [OP_COPY] = "MM",
@@ -32,9 +33,21 @@ static const char *const shapes[OP_KIND_COUNT] = {
     [OP_ADAMW] = "tttts",
     [OP_SNAPSHOT] = "---",
     [OP_CAST] = "tt",
+    [OP_DROPOUT] = "MtM",
+    [OP_LOSS_PART] = "Mt3",
+    [OP_LOSS_JOIN] = "Mtps",
+    [OP_OWN_GATHER] = "oM",
+    [OP_OWN_SCATTER] = "Mo",
+    [OP_GATHER] = "tg",
+    [OP_UNIT_GATHER] = "--",
+    [OP_UNIT_SCATTER] = "--",
+    [OP_SEND] = "t",
+    [OP_RECV] = "t",
+    [OP_SHIFT] = "tk",
+    [OP_WAIT_ALL] = "",
 };
 
-/* Types of each operand: d program.dtype, w program.wide, e either, f float64, i int32, - any. */
+/* Types of each operand: d program.dtype, w program.wide, e either, f float64, i int32, - any, = that of operand 0. */
 static const char *const types[OP_KIND_COUNT] = {
     [OP_ZERO] = "-",
     [OP_COPY] = "dd",
@@ -65,6 +78,20 @@ static const char *const types[OP_KIND_COUNT] = {
     [OP_CLIP] = "ffff",
     [OP_ADAMW] = "wwwwf",
     [OP_SNAPSHOT] = "www",
+    [OP_DROPOUT] = "did",
+    [OP_COPY_COLS] = "-=",
+    [OP_ATTENTION_JOIN] = "dwdw",
+    [OP_LOSS_PART] = "dif",
+    [OP_LOSS_JOIN] = "diff",
+    [OP_OWN_GATHER] = "-=",
+    [OP_OWN_SCATTER] = "-=",
+    [OP_GATHER] = "-=",
+    [OP_UNIT_GATHER] = "-=",
+    [OP_UNIT_SCATTER] = "w=",
+    [OP_SEND] = "-",
+    [OP_RECV] = "-",
+    [OP_SHIFT] = "-=",
+    [OP_WAIT_ALL] = "",
 };
 
 static bool type_legal(const struct program *p, const struct op *op, int i, enum dtype dtype)
@@ -80,6 +107,8 @@ static bool type_legal(const struct program *p, const struct op *op, int i, enum
         return dtype == DT_F64;
     case 'i':
         return dtype == DT_I32;
+    case '=':
+        return dtype == p->buffers[op->arg[0].buffer].dtype;
     default:
         return true;
     }
@@ -101,45 +130,64 @@ static int64_t gemm_extent(const struct op *op, int i, int64_t m, int64_t n, int
     return i == 5 ? m : n; /* a_sum; bias, b_sum */
 }
 
-/* q, k, v, o, lse, d_o, d_q, d_k, d_v */
+/* q, k, v, o, lse, d_o, d_q, d_k, d_v: queries, o and lse are seq tokens of a sample, keys and values seq_kv. */
 static int64_t attention_extent(const struct program *p, const struct op *op, int i, int64_t samples)
 {
-    int64_t tokens = samples * p->seq, q = op->heads * op->head_dim, kv = op->kv_heads * op->head_dim;
+    int64_t seq = op->seq ? op->seq : p->seq, seq_kv = op->seq_kv ? op->seq_kv : seq;
+    int64_t q = op->heads * op->head_dim, kv = op->kv_heads * op->head_dim;
     switch (i) {
     case 0:
     case 6:
-        return rows(tokens, op->lda, q);
+        return rows(samples * seq, op->lda, q);
     case 1:
     case 2:
     case 7:
     case 8:
-        return rows(tokens, op->ldb, kv);
+        return rows(samples * seq_kv, op->ldb, kv);
     case 4:
-        return tokens * op->heads;
+        return samples * seq * op->heads;
     default:
-        return rows(tokens, op->ldc, q);
+        return rows(samples * seq, op->ldc, q);
     }
 }
 
-/* Elements from the operand's start that the op may touch; 0 where it cannot be told. */
-static int64_t extent(const struct program *p, const struct op *op, int i)
+/* o, lse, o2, lse2 */
+static int64_t join_extent(const struct program *p, const struct op *op, int i, int64_t samples)
 {
-    int64_t m = program_dim(p, op->m, p->max_samples), n = program_dim(p, op->n, p->max_samples);
-    if (op->kind == OP_GEMM)
-        return gemm_extent(op, i, m, n, program_dim(p, op->k, p->max_samples));
-    if (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_GRAD)
-        return attention_extent(p, op, i, m);
-    if (op->kind == OP_ROPE)
-        return rows(m, op->lda, op->heads * op->head_dim);
-    switch (shapes[op->kind][i]) {
+    int64_t tokens = samples * (op->seq ? op->seq : p->seq), stride = i == 2 && op->ldb ? op->ldb : op->ldc;
+    return i % 2 ? tokens * op->heads : rows(tokens, stride, op->heads * op->head_dim);
+}
+
+static int64_t own_extent(const struct program *p, const struct op *op, int64_t m)
+{
+    int64_t lo, hi;
+    int tp = p->mesh.size[AXIS_TP];
+    layout_split(m, tp, p->rank % tp, &lo, &hi);
+    return (hi - lo) * program_dim(p, op->n, p->max_samples);
+}
+
+static int64_t shape_extent(const struct program *p, const struct op *op, char shape, int64_t m, int64_t n)
+{
+    int64_t k = program_dim(p, op->k, p->max_samples);
+    switch (shape) {
     case 'M':
         return m * n;
     case 't':
         return m;
     case 'n':
         return n;
+    case 'k':
+        return k;
     case 's':
         return 1;
+    case 'o':
+        return own_extent(p, op, m);
+    case '3':
+        return 3 * m;
+    case 'p':
+        return 3 * m * k;
+    case 'g':
+        return m * p->groups[op->group].n;
     case 'b':
         return n > 0 ? (m + n - 1) / n : 0;
     default:
@@ -147,26 +195,113 @@ static int64_t extent(const struct program *p, const struct op *op, int i)
     }
 }
 
-err_t check_operand_shapes(const struct check_at *at, const struct op *op, struct why *why)
+int64_t check_extent(const struct program *p, const struct op *op, int i)
+{
+    int64_t m = program_dim(p, op->m, p->max_samples), n = program_dim(p, op->n, p->max_samples);
+    switch (op->kind) {
+    case OP_GEMM:
+        return gemm_extent(op, i, m, n, program_dim(p, op->k, p->max_samples));
+    case OP_ATTENTION:
+    case OP_ATTENTION_GRAD:
+        return attention_extent(p, op, i, m);
+    case OP_ATTENTION_JOIN:
+        return join_extent(p, op, i, m);
+    case OP_ROPE:
+        return rows(m, op->lda, op->heads * op->head_dim);
+    case OP_COPY_COLS:
+        return rows(m, i ? op->ldb : op->lda, n);
+    default:
+        return shape_extent(p, op, shapes[op->kind][i], m, n);
+    }
+}
+
+/* ---- products of parameters, and embeddings ---- */
+
+/* A product takes all of this rank's part of a parameter, or makes all of its gradient: nothing is left out. */
+static err_t check_matrix(const struct check_at *at, const struct graph *g, int buffer, int64_t m, int64_t n,
+                          int64_t stride, struct why *why)
+{
+    const struct buffer *b = &at->p->buffers[buffer];
+    const struct place_param *q = b->tensor >= 0 ? &at->p->place.param[b->tensor] : NULL;
+    if (!q || g->tensors[b->tensor].kind != GT_PARAM || (q->rows == m && q->cols == n && stride == n))
+        return OK;
+    return check_fail(at, why, "takes %lld x %lld of %s, rows every %lld, which has %lld x %lld here", (long long)m,
+                      (long long)n, b->name, (long long)stride, (long long)q->rows, (long long)q->cols);
+}
+
+static err_t check_product(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    bool ta = op->flags & OPF_TRANS_A, tb = op->flags & OPF_TRANS_B;
+    int64_t most = at->p->max_samples;
+    int64_t m = program_dim(at->p, op->m, most), n = program_dim(at->p, op->n, most);
+    int64_t k = program_dim(at->p, op->k, most);
+    err_t e = check_matrix(at, g, op->arg[0].buffer, ta ? k : m, ta ? m : k, op->lda, why);
+    if (!e)
+        e = check_matrix(at, g, op->arg[1].buffer, tb ? n : k, tb ? k : n, op->ldb, why);
+    return e ? e : check_matrix(at, g, op->arg[3].buffer, m, n, op->ldc, why);
+}
+
+/* The table has the rows that tp's cut of the vocabulary leaves here, and the op says so. */
+static err_t check_vocab(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    const struct buffer *b = &at->p->buffers[op->arg[op->kind == OP_EMBED ? 1 : 2].buffer];
+    const struct graph_cut *cut = b->tensor >= 0 ? &g->tensors[b->tensor].cut : NULL;
+    int64_t lo = 0, hi = cut ? g->tensors[b->tensor].dim[0].factor : 0;
+    bool said = op->vocab_lo || op->vocab_hi;
+    if (!cut)
+        return OK;
+    if (cut->segments && cut->dim == 0)
+        place_cut(cut, at->p->mesh.size[AXIS_TP], at->p->place.coord[AXIS_TP], &lo, &hi);
+    if ((said && op->vocab_lo == lo && op->vocab_hi == hi) || (!said && hi == g->tensors[b->tensor].dim[0].factor))
+        return OK;
+    return check_fail(at, why, "takes rows %lld to %lld of the vocabulary from %s, which has %lld to %lld here",
+                      (long long)op->vocab_lo, (long long)op->vocab_hi - 1, b->name, (long long)lo, (long long)hi - 1);
+}
+
+/* An op on own tokens does not take buffers of all tokens, nor the other way round. */
+static err_t check_tokens(const struct check_at *at, const struct op *op, int i, struct why *why)
+{
+    const struct buffer *b = &at->p->buffers[op->arg[i].buffer];
+    enum graph_sym rows = b->ndim ? b->dim[0].sym : SYM_ONE, is = op->m.sym;
+    bool own = op->kind == OP_OWN_GATHER || op->kind == OP_OWN_SCATTER;
+    bool inner = op->kind == OP_GEMM && op->flags & OPF_TRANS_A && i < 2;
+    is = inner ? op->k.sym : op->kind == OP_GEMM && i != 0 && i != 3 && i != 4 ? SYM_ONE : is;
+    if (own || b->space == SPACE_HOST || (is != SYM_OWN && is != SYM_TOKENS) || (rows != SYM_OWN && rows != SYM_TOKENS))
+        return OK;
+    if (is == rows)
+        return OK;
+    return check_fail(at, why, "is over %s tokens and takes %s, which has %s", is == SYM_OWN ? "own" : "all", b->name,
+                      rows == SYM_OWN ? "own ones" : "all");
+}
+
+static err_t check_operand(const struct check_at *at, const struct op *op, int i, struct why *why)
 {
     const struct program *p = at->p;
-    for (int i = 0; op_mode(op, i); i++) {
-        if (op->arg[i].buffer < 0)
-            continue;
-        const struct buffer *b = &p->buffers[op->arg[i].buffer];
-        int64_t size = (int64_t)dtype_bytes(b->dtype);
-        if (size == 0)
-            return check_fail(at, why, "operand %s has no element type", b->name);
-        if (!type_legal(p, op, i, b->dtype))
-            return check_fail(at, why, "takes operand %d, %s, in another type than %s", i, b->name,
-                              dtype_name(b->dtype));
-        /* In an action without a microbatch: all instances, one behind the other. */
-        bool all = b->slot_index == SLOT_MICRO && p->actions[at->action].micro < 0;
-        int64_t room = (b->bytes + (all ? (b->slots - 1) * b->slot_bytes : 0)) / size;
-        int64_t end = program_dim(p, op->arg[i].offset, p->max_samples) + op->arg[i].col + extent(p, op, i);
-        if (end > room)
-            return check_fail(at, why, "reaches element %lld of operand %s, which has %lld", (long long)end, b->name,
-                              (long long)room);
-    }
-    return OK;
+    const struct buffer *b = &p->buffers[op->arg[i].buffer];
+    int64_t size = (int64_t)dtype_bytes(b->dtype);
+    if (size == 0)
+        return check_fail(at, why, "operand %s has no element type", b->name);
+    if (!type_legal(p, op, i, b->dtype))
+        return check_fail(at, why, "takes operand %d, %s, in another type than %s", i, b->name, dtype_name(b->dtype));
+    /* In an action without a microbatch: all instances, one behind the other. */
+    bool all = b->slot_index == SLOT_MICRO && p->actions[at->action].micro < 0;
+    int64_t room = (b->bytes + (all ? (b->slots - 1) * b->slot_bytes : 0)) / size;
+    int64_t end = program_dim(p, op->arg[i].offset, p->max_samples) + op->arg[i].col + check_extent(p, op, i);
+    if (end > room)
+        return check_fail(at, why, "reaches element %lld of operand %s, which has %lld", (long long)end, b->name,
+                          (long long)room);
+    return check_tokens(at, op, i, why);
+}
+
+err_t check_operand_shapes(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    err_t e = OK;
+    for (int i = 0; op_mode(op, i) && !e; i++)
+        if (op->arg[i].buffer >= 0)
+            e = check_operand(at, op, i, why);
+    if (!e && op->kind == OP_GEMM)
+        e = check_product(at, g, op, why);
+    if (!e && (op->kind == OP_EMBED || op->kind == OP_EMBED_GRAD))
+        e = check_vocab(at, g, op, why);
+    return e;
 }

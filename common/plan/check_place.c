@@ -1,5 +1,6 @@
 /* Where buffers lie. Buffers of the spaces that live as long as the job may not meet at all; SPACE_WORK is used over
- * and over, so there only the pairs that share bytes are listed, and check_rank.c sees whether that ever hurts. */
+ * and over, and so is SPACE_GRAD where gradients of local tensors are given up after every microbatch (ZeRO 2 and 3).
+ * There only the pairs that share bytes are listed, and check_rank.c sees whether that ever hurts. */
 #include "common/plan/check.h"
 
 #include <stdlib.h>
@@ -10,18 +11,12 @@
 static const char *const space_names[SPACE_COUNT] = {"SPACE_PARAM", "SPACE_OPT", "SPACE_GRAD", "SPACE_WORK",
                                                      "SPACE_HOST"};
 
-bool spots_in_run(const struct program *p, int buffer, int run)
-{
-    for (int depth = 0; buffer >= 0 && depth < 8; depth++, buffer = p->buffers[buffer].run)
-        if (buffer == run)
-            return true;
-    return false;
-}
-
 void spots_fini(struct spots *p)
 {
     free(p->place);
     free(p->first);
+    free(p->under_first);
+    free(p->under);
     free(p->overlap_first);
     free(p->overlaps);
     memset(p, 0, sizeof(*p));
@@ -99,6 +94,39 @@ static err_t places_make(const struct program *p, struct spots *ret)
     return OK;
 }
 
+/* Calls for a place and every buffer that it is in, itself included; twice over: once to count, once to fill. */
+static void each_under(const struct program *p, struct spots *ret, bool fill)
+{
+    for (int i = ret->n - 1; i >= 0; i--) {
+        int b = ret->place[i].buffer;
+        for (int depth = 0; b >= 0 && depth < 8; depth++, b = p->buffers[b].run) {
+            if (fill)
+                ret->under[--ret->under_first[b + 1]] = i;
+            else
+                ret->under_first[b + 1]++;
+        }
+    }
+}
+
+static err_t places_under(const struct program *p, struct spots *ret)
+{
+    int n = p->n_buffers;
+    ret->under_first = calloc((size_t)n + 2, sizeof(*ret->under_first));
+    if (!ret->under_first)
+        return ERR_NOMEM;
+    each_under(p, ret, false);
+    for (int b = 0; b < n; b++)
+        ret->under_first[b + 1] += ret->under_first[b];
+    int total = ret->under_first[n];
+    ret->under = calloc((size_t)total + 1, sizeof(*ret->under));
+    if (!ret->under)
+        return ERR_NOMEM;
+    each_under(p, ret, true);
+    memmove(ret->under_first, ret->under_first + 1, (size_t)n * sizeof(*ret->under_first));
+    ret->under_first[n] = total;
+    return OK;
+}
+
 struct sorted {
     int place;
     int space;
@@ -122,7 +150,7 @@ static err_t each_overlap(const struct program *p, struct spots *ret, const stru
     for (int i = 0; i < ret->n; i++) {
         for (int k = i + 1; k < ret->n && s[k].space == s[i].space && s[k].lo < s[i].hi; k++) {
             int a = s[i].place, b = s[k].place;
-            if (s[i].space != SPACE_WORK)
+            if (s[i].space != SPACE_WORK && (s[i].space != SPACE_GRAD || p->place.zero < 2))
                 return why_set(why, ERR_INVALID, "rank %d: buffers %s and %s share bytes of %s", p->rank,
                                p->buffers[ret->place[a].buffer].name, p->buffers[ret->place[b].buffer].name,
                                space_names[s[i].space]);
@@ -178,6 +206,8 @@ err_t spots_check(const struct program *p, struct spots *ret, struct why *why)
         e = check_sizes(p, why);
     if (!e)
         e = places_make(p, &places);
+    if (!e)
+        e = places_under(p, &places);
     if (!e)
         e = places_overlap(p, &places, why);
     if (e) {

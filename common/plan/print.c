@@ -25,6 +25,10 @@ const char *op_operands(enum op_kind kind)
 char op_mode(const struct op *op, int i)
 {
     char mode = op_operands(op->kind)[i];
+    bool add_q = op->kind == OP_ATTENTION_GRAD && i == 6 && op->flags & OPF_ACC_Q;
+    bool add_kv = op->kind == OP_ATTENTION_GRAD && i > 6 && mode && op->flags & OPF_ACC_KV;
+    if (add_q || add_kv || (op->kind == OP_UNIT_SCATTER && i == 1 && op->flags & OPF_ACC))
+        return 'a';
     if (op->kind != OP_GEMM)
         return mode;
     if (i == 3 && op->flags & OPF_ACC)
