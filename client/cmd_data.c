@@ -13,8 +13,8 @@
 
 struct args {
     struct global *global;
-    char **files;
-    int n_files;
+    char **files, *tokenizer_files[2];
+    int n_files, n_tokenizer_files;
     enum tokenizer_kind tokenizer;
     bool lowercase;
     const char *cache, *vocab_from;
@@ -25,9 +25,11 @@ static const struct argp_option cache_option[] = {
     {0}};
 
 static const struct argp_option prepare_options[] = {
-    {"tokenizer", 't', "KIND", 0, "bytes (default) or words", 0},
+    {"tokenizer", 't', "KIND", 0, "bytes (default), words or bpe", 0},
+    {"tokenizer-file", 'f', "FILE", 0,
+     "bpe only: a tokenizer.json; or, given twice, vocab.json and merges.txt (Hugging Face's formats)", 0},
     {"lowercase", 'l', 0, 0, "Words only: fold upper case", 0},
-    {"vocab-from", 'v', "HASH", 0, "Words only: the vocabulary of another prepared set (for validation data)", 0},
+    {"vocab-from", 'v', "HASH", 0, "words and bpe: the vocabulary of another prepared set (for validation data)", 0},
     {0}};
 
 static error_t parse_cache(int key, char *arg, struct argp_state *state)
@@ -43,6 +45,31 @@ static const struct argp cache_argp = {.options = cache_option, .parser = parse_
 static const struct argp_child children[] = {
     {&global_argp, 0, "Options of every command:", 10}, {&cache_argp, 0, NULL, 0}, {0}};
 
+static bool parse_kind(const char *name, enum tokenizer_kind *ret)
+{
+    static const char *const names[] = {
+        [TOKENIZER_BYTES] = "bytes", [TOKENIZER_WORDS] = "words", [TOKENIZER_BPE] = "bpe"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(names[i], name) == 0) {
+            *ret = (enum tokenizer_kind)i;
+            return true;
+        }
+    return false;
+}
+
+static void check_kind(const struct args *a, struct argp_state *state)
+{
+    if (a->tokenizer != TOKENIZER_WORDS && a->lowercase)
+        argp_error(state, "--lowercase is for --tokenizer words");
+    if (a->tokenizer == TOKENIZER_BYTES && a->vocab_from)
+        argp_error(state, "--vocab-from is for --tokenizer words and bpe");
+    if (a->tokenizer != TOKENIZER_BPE && a->n_tokenizer_files)
+        argp_error(state, "--tokenizer-file is for --tokenizer bpe");
+    if (a->tokenizer == TOKENIZER_BPE && !a->n_tokenizer_files == !a->vocab_from)
+        argp_error(state, "--tokenizer bpe: give --tokenizer-file (vocab.json and merges.txt, or tokenizer.json) or "
+                          "--vocab-from");
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
@@ -52,9 +79,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[1] = a;
         return 0;
     case 't':
-        a->tokenizer = strcmp(arg, "words") == 0 ? TOKENIZER_WORDS : TOKENIZER_BYTES;
-        if (a->tokenizer == TOKENIZER_BYTES && strcmp(arg, "bytes") != 0)
-            argp_error(state, "--tokenizer %s: the tokenizers are bytes and words", arg);
+        if (!parse_kind(arg, &a->tokenizer))
+            argp_error(state, "--tokenizer %s: the tokenizers are bytes, words and bpe", arg);
+        return 0;
+    case 'f':
+        if (a->n_tokenizer_files == 2)
+            argp_error(state, "--tokenizer-file: two at most, vocab.json and merges.txt");
+        a->tokenizer_files[a->n_tokenizer_files++] = arg;
         return 0;
     case 'l':
         a->lowercase = true;
@@ -71,8 +102,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         argp_error(state, "nothing to look at: give an argument");
         return 0;
     case ARGP_KEY_END:
-        if (a->tokenizer == TOKENIZER_BYTES && (a->lowercase || a->vocab_from))
-            argp_error(state, "--lowercase and --vocab-from are for --tokenizer words");
+        check_kind(a, state);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -107,7 +137,7 @@ static void on_progress(int64_t done, int64_t total, void *arg)
     out_progress_draw(progress, now, line);
 }
 
-static int prepare(const struct args *args)
+static int prepare(struct args *args)
 {
     struct out_progress progress;
     struct why why = {0};
@@ -123,6 +153,8 @@ static int prepare(const struct args *args)
                                    .n_files = n,
                                    .tokenizer = args->tokenizer,
                                    .lowercase = args->lowercase,
+                                   .tokenizer_files = args->tokenizer_files,
+                                   .n_tokenizer_files = args->n_tokenizer_files,
                                    .vocab_from = args->vocab_from,
                                    .cache = args->cache,
                                    .progress = on_progress,
@@ -144,7 +176,8 @@ static int data_prepare_run(struct global *g, int argc, char **argv)
             "Turns text into token shards, named by the hash of content and tokenizer; a set that is there already is "
             "not made again. `dtctl submit` does this by itself."
             "\vExamples:\n  dtctl data prepare book.txt\n  dtctl data prepare 'wiki/*.txt' --tokenizer words "
-            "--lowercase"};
+            "--lowercase\n  dtctl data prepare book.txt --tokenizer bpe --tokenizer-file vocab.json --tokenizer-file "
+            "merges.txt"};
     struct args args = {.global = g, .tokenizer = TOKENIZER_BYTES};
     command_parse(&argp, argc, argv, &args);
     return prepare(&args);

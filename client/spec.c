@@ -55,6 +55,8 @@ err_t spec_resolve(struct job_spec *job, const char *folder, struct why *why)
         why_prefix(why, err, "data.train");
     if (!err && (err = files_resolve(folder, &job->data.valid, &job->data.n_valid, why)))
         why_prefix(why, err, "data.valid");
+    if (!err && (err = files_resolve(folder, &job->data.tokenizer_files, &job->data.n_tokenizer_files, why)))
+        why_prefix(why, err, "data.tokenizer_files");
     return err;
 }
 
@@ -147,7 +149,9 @@ static err_t set_prepare(const struct job_spec *job, const struct files *f, stru
                                    .n_files = f->n,
                                    .tokenizer = job->data.tokenizer,
                                    .lowercase = job->data.lowercase,
-                                   .vocab_from = job->data.tokenizer == TOKENIZER_WORDS ? f->vocab_from : NULL,
+                                   .tokenizer_files = job->data.tokenizer_files,
+                                   .n_tokenizer_files = job->data.n_tokenizer_files,
+                                   .vocab_from = job->data.tokenizer != TOKENIZER_BYTES ? f->vocab_from : NULL,
                                    .cache = job->data.cache,
                                    .progress = prepare_progress,
                                    .arg = &preparing};

@@ -98,7 +98,8 @@ static err_t read_tokenizer(struct generator *g, struct why *why)
         return tokenizer_bytes_new(&g->tokenizer);
     err_t err = ckpt_small_file(g->ckpt, CKPT_VOCAB_FILE, &vocab, why);
     if (!err)
-        err = tokenizer_words_new(vocab.data, vocab.len, g->job.data.lowercase, &g->tokenizer, why);
+        err =
+            tokenizer_new_from(g->job.data.tokenizer, vocab.data, vocab.len, g->job.data.lowercase, &g->tokenizer, why);
     buf_fini(&vocab);
     return err;
 }

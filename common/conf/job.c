@@ -14,7 +14,8 @@
 #include <string.h>
 
 static const struct schema_name arch_names[] = {{"llama", ARCH_LLAMA}, {"gpt2", ARCH_GPT2}, {0}};
-static const struct schema_name tokenizer_names[] = {{"bytes", TOKENIZER_BYTES}, {"words", TOKENIZER_WORDS}, {0}};
+static const struct schema_name tokenizer_names[] = {
+    {"bytes", TOKENIZER_BYTES}, {"words", TOKENIZER_WORDS}, {"bpe", TOKENIZER_BPE}, {0}};
 static const struct schema_name lr_names[] = {
     {"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {"linear", LR_LINEAR}, {0}};
 static const struct schema_name dtype_names[] = {{"float32", DT_F32}, {"float64", DT_F64}, {"bfloat16", DT_BF16}, {0}};
@@ -104,7 +105,11 @@ static const struct schema_row rows[] = {
     {ITEMS(data.valid, data.n_valid, SCHEMA_LIST, check_path, "[]", FREE, "Files to evaluate on; as data.train.")},
     {ENUM(data.tokenizer, tokenizer_names, "bytes", FIXED,
           "bytes: 256 tokens. words: split at white space, one end-of-line token a line, vocabulary of the training "
-          "files.")},
+          "files. bpe: byte-pair encoding as GPT-2 has it, from data.tokenizer_files.")},
+    {ITEMS(
+        data.tokenizer_files, data.n_tokenizer_files, SCHEMA_LIST, check_path, "[]", FREE,
+        "Files of the tokenizer bpe: vocab.json and merges.txt, or tokenizer.json, as Hugging Face writes them; paths "
+        "as data.train. After a move they may stand elsewhere, with the same content.")},
     {BOOL(data.lowercase, "false", FIXED, "Fold A-Z to a-z first (words).")},
     {TEXT(data.cache, check_path_or_none, "\"\"", FREE,
           "Folder for prepared shards. Empty: dtd's folder in the user's cache.")},

@@ -14,7 +14,7 @@ struct schema;
 #define JOB_MAX_WORKERS 1048576
 
 enum model_arch { ARCH_LLAMA, ARCH_GPT2 };
-enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS };
+enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS, TOKENIZER_BPE };
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR };
 enum numerics { NUMERICS_FAST, NUMERICS_CANONICAL, NUMERICS_PROOF };
 enum pipe_schedule { PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1, PIPE_FILE };
@@ -37,6 +37,8 @@ struct job_data {
     char **train, **valid; /* absolute paths, resolved by the client; in the file also globs */
     int n_train, n_valid;
     enum tokenizer_kind tokenizer;
+    char **tokenizer_files; /* bpe: vocab.json and merges.txt, or a tokenizer.json; resolved like train */
+    int n_tokenizer_files;
     bool lowercase;
     char *cache;                   /* folder for prepared shards; "" : the user's cache */
     char *train_hash, *valid_hash; /* recorded by the client at submit: names of the prepared shards; "" : none yet */

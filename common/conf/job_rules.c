@@ -78,6 +78,14 @@ static bool lowercase_broken(const struct job_spec *j, char ret[SENTENCE])
            SAY("only the tokenizer words has it: write false");
 }
 
+static bool tokenizer_files_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    if (j->data.tokenizer != TOKENIZER_BPE)
+        return j->data.n_tokenizer_files && SAY("only the tokenizer bpe has files: leave it out");
+    return !j->data.n_tokenizer_files &&
+           SAY("the tokenizer bpe needs them: write [vocab.json, merges.txt], or [tokenizer.json]");
+}
+
 static bool train_empty(const struct job_spec *j, char ret[SENTENCE])
 {
     return !j->data.n_train && SAY("found an empty list; at least one file or pattern is needed");
@@ -187,6 +195,7 @@ static const struct rule rules[] = {
     {OVER(model.tied, gpt2_tied_broken)},
     {OVER(model.vocab, vocab_broken)},
     {OVER(data.lowercase, lowercase_broken)},
+    {OVER(data.tokenizer_files, tokenizer_files_broken)},
     {OVER(train.micro_batch, micro_batch_broken)},
     {OVER(train.warmup, warmup_broken)},
     {OVER(parallel.pp, stages_broken)},

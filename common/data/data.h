@@ -13,13 +13,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* ---- tokenizers: bytes (ids 0..255), words (WikiText style: split at white space, one <eos> a line, <unk>) ---- */
+/* ---- tokenizers: bytes (ids 0..255), words (WikiText style: split at white space, one <eos> a line, <unk>), bpe
+ * (GPT-2's byte-pair encoding, from files of Hugging Face's formats) ---- */
 
 struct tokenizer;
 NODISCARD err_t tokenizer_bytes_new(struct tokenizer **ret);
 /* A vocabulary as it stands in a `vocab` file: one word a line, the line number is the id. Bounded. */
 NODISCARD err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercase, struct tokenizer **ret,
                                     struct why *why);
+/* Of vocab.json and merges.txt, in any order, or of a tokenizer.json. Messages name file, line or field, and cause. */
+NODISCARD err_t tokenizer_bpe_files(char *const *files, int n, struct tokenizer **ret, struct why *why);
+/* As it stands in a `vocab` file: a tokenizer.json, or "dtd-bpe 1 N M\n", N bytes of vocab.json, M of merges.txt. */
+NODISCARD err_t tokenizer_bpe_new(const void *vocab, size_t len, struct tokenizer **ret, struct why *why);
+/* Any of them, from the `vocab` file. */
+NODISCARD err_t tokenizer_new_from(enum tokenizer_kind kind, const void *vocab, size_t len, bool lowercase,
+                                   struct tokenizer **ret, struct why *why);
 void tokenizer_free(struct tokenizer *t);
 int64_t tokenizer_vocab(const struct tokenizer *t);
 /* The `vocab` file's bytes; empty for bytes. Lives as long as t. */
@@ -44,9 +52,11 @@ struct data_prepare {
     int n_files;
     enum tokenizer_kind tokenizer;
     bool lowercase;
-    const char
-        *vocab_from;   /* words: hash of the prepared set whose vocabulary to use (validation data); NULL: make one */
-    const char *cache; /* folder; NULL or "": $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data */
+    char *const *tokenizer_files; /* bpe: as tokenizer_bpe_files takes them, unless vocab_from is given */
+    int n_tokenizer_files;
+    const char *vocab_from; /* words, bpe: hash of the prepared set whose vocabulary to use (validation data); NULL:
+                               words make one */
+    const char *cache;      /* folder; NULL or "": $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data */
     void (*progress)(int64_t done_bytes, int64_t total_bytes, void *arg); /* may be NULL */
     void *arg;
     int64_t shard_tokens; /* tokens of a shard at most; 0: 2^30. No part of the hash: any cut is the same data */

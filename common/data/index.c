@@ -13,7 +13,23 @@
 #define FORMAT "dtd-data"
 #define VERSION 1
 
-static const char *const tokenizer_names[] = {[TOKENIZER_BYTES] = "bytes", [TOKENIZER_WORDS] = "words"};
+static const char *const tokenizer_names[] = {
+    [TOKENIZER_BYTES] = "bytes", [TOKENIZER_WORDS] = "words", [TOKENIZER_BPE] = "bpe"};
+#define N_TOKENIZERS ((int)(sizeof(tokenizer_names) / sizeof(tokenizer_names[0])))
+
+const char *index_tokenizer_name(enum tokenizer_kind kind)
+{
+    return tokenizer_names[kind];
+}
+
+/* N_TOKENIZERS: none of that name. */
+static int tokenizer_find(const char *name)
+{
+    int i = 0;
+    while (i < N_TOKENIZERS && strcmp(tokenizer_names[i], name) != 0)
+        i++;
+    return i;
+}
 
 void index_fini(struct data_index *x)
 {
@@ -138,16 +154,16 @@ static err_t parse_fields(json_t *object, struct data_index *x, struct why *why)
                     "lowercase", &lowercase, "dtype", &dtype, "vocab", &vocab, "vocab_sha256", &vocab_sha256, "tokens",
                     &tokens, "source_bytes", &source_bytes, "shards", &shards))
         return corrupt(why, "a field is missing or of a wrong type");
-    bool words = strcmp(tokenizer, "words") == 0;
-    if (!cache_hash_valid(hash) || (!words && strcmp(tokenizer, "bytes") != 0) ||
-        (words ? !cache_hash_valid(vocab_sha256) : vocab_sha256[0] != '\0'))
+    int kind = tokenizer_find(tokenizer);
+    if (!cache_hash_valid(hash) || kind == N_TOKENIZERS ||
+        (kind != TOKENIZER_BYTES ? !cache_hash_valid(vocab_sha256) : vocab_sha256[0] != '\0'))
         return corrupt(why, "a name in it is not known");
     if (vocab < 1 || vocab > INT32_MAX || tokens < 1 || tokens > INDEX_MAX_TOKENS || source_bytes < 0 ||
         strcmp(dtype, vocab > 65535 ? "uint32" : "uint16") != 0)
         return corrupt(why, "a number in it is out of range");
     memcpy(x->hash, hash, sizeof(x->hash));
     memcpy(x->vocab_sha256, vocab_sha256, strlen(vocab_sha256) + 1);
-    x->tokenizer = words ? TOKENIZER_WORDS : TOKENIZER_BYTES;
+    x->tokenizer = (enum tokenizer_kind)kind;
     x->lowercase = lowercase;
     x->wide = vocab > 65535;
     x->vocab = vocab;

@@ -36,6 +36,8 @@ static inline int64_t index_token_bytes(const struct data_index *x)
     return x->wide ? 4 : 2;
 }
 
+/* As the index and the text that names a set spell it. */
+const char *index_tokenizer_name(enum tokenizer_kind kind);
 NODISCARD err_t index_print(const struct data_index *x, struct buf *ret);
 /* ERR_CORRUPT when it is no index, not sealed, or contradicts itself. */
 NODISCARD err_t index_parse(const void *text, size_t len, struct data_index *ret, struct why *why);

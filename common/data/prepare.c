@@ -157,7 +157,7 @@ static err_t name_set(struct preparation *x)
 {
     struct buf text = {0};
     size_t len;
-    const char *kind = x->p->tokenizer == TOKENIZER_WORDS ? "words" : "bytes";
+    const char *kind = index_tokenizer_name(x->p->tokenizer);
     const void *vocab = x->tokenizer ? tokenizer_vocab_file(x->tokenizer, &len) : NULL;
     char vocab_sha256[65] = "-";
     err_t err = vocab ? sha_of(vocab, len, vocab_sha256) : OK;
@@ -184,11 +184,14 @@ static err_t borrow_vocab(struct preparation *x)
     const void *vocab = tokenizer_vocab_file(data_tokenizer(from), &len);
     if (!vocab)
         err = why_set(x->why, ERR_INVALID, "the set %s has no vocabulary: its tokenizer is bytes", x->p->vocab_from);
+    else if (tokenizer_kind(data_tokenizer(from)) != x->p->tokenizer)
+        err = why_set(x->why, ERR_INVALID, "the set %s has another tokenizer: %s", x->p->vocab_from,
+                      index_tokenizer_name(tokenizer_kind(data_tokenizer(from))));
     else if (tokenizer_lowercase(data_tokenizer(from)) != x->p->lowercase)
         err = why_set(x->why, ERR_INVALID, "the set %s %s text to lower case, this one is to do otherwise",
                       x->p->vocab_from, x->p->lowercase ? "does not fold" : "folds");
     else
-        err = tokenizer_words_new(vocab, len, x->p->lowercase, &x->tokenizer, x->why);
+        err = tokenizer_new_from(x->p->tokenizer, vocab, len, x->p->lowercase, &x->tokenizer, x->why);
     data_close(from);
     return err;
 }
@@ -262,18 +265,27 @@ static err_t write_ids(struct writing *w)
     return err;
 }
 
+static err_t fail_encode(struct preparation *x, err_t err)
+{
+    if (err != ERR_LIMIT)
+        return fail(x, err);
+    return why_set(x->why, err,
+                   "the tokenizer's pattern finds no cut in %zu MiB of text: is it text? The tokenizer bytes takes it",
+                   BPE_MAX_PIECE >> 20);
+}
+
 static err_t write_piece(void *arg, const uint8_t *data, size_t len)
 {
     struct writing *w = arg;
     err_t err = encoder_feed(&w->encoder, data, len);
-    return err ? fail(w->x, err) : write_ids(w);
+    return err ? fail_encode(w->x, err) : write_ids(w);
 }
 
 static err_t write_tokens(struct writing *w)
 {
     err_t err = read_sources(w->x, write_piece, w);
     if (!err && (err = encoder_finish(&w->encoder)))
-        fail(w->x, err);
+        fail_encode(w->x, err);
     if (!err)
         err = write_ids(w);
     if (!err)
@@ -325,6 +337,7 @@ static err_t write_set(struct preparation *x)
     if (!err && (err = file_sync_dir(x->temp)))
         fail(x, err);
     shard_writer_fini(&w.shards);
+    encoder_fini(&w.encoder);
     buf_fini(&w.ids);
     return err;
 }
@@ -389,8 +402,10 @@ static err_t run(struct preparation *x)
     if (err)
         return why_set(x->why, err, "%s: %s", x->cache, err_text(err));
     cache_clean(x->cache);
-    if (x->p->tokenizer == TOKENIZER_WORDS && x->p->vocab_from)
+    if (x->p->tokenizer != TOKENIZER_BYTES && x->p->vocab_from)
         err = borrow_vocab(x);
+    else if (x->p->tokenizer == TOKENIZER_BPE)
+        err = tokenizer_bpe_files(x->p->tokenizer_files, x->p->n_tokenizer_files, &x->tokenizer, x->why);
     if (!err)
         err = measure_sources(x);
     if (!err)

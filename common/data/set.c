@@ -59,7 +59,7 @@ static err_t read_index(struct data_set *d, const char *hash, struct why *why)
     return err;
 }
 
-static err_t load_words(struct data_set *d, const char *path, struct why *why)
+static err_t load_vocab(struct data_set *d, const char *path, struct why *why)
 {
     char sha256[65];
     struct buf vocab = {0};
@@ -71,7 +71,7 @@ static err_t load_words(struct data_set *d, const char *path, struct why *why)
     } else if (strcmp(sha256, d->index.vocab_sha256) != 0) {
         err = why_set(why, ERR_CORRUPT, "%s: it does not match the index's hash", path);
     } else {
-        err = tokenizer_words_new(vocab.data, vocab.len, d->index.lowercase, &d->tokenizer, why);
+        err = tokenizer_new_from(d->index.tokenizer, vocab.data, vocab.len, d->index.lowercase, &d->tokenizer, why);
         if (err)
             why_prefix(why, err, "%s", path);
     }
@@ -83,8 +83,8 @@ static err_t load_tokenizer(struct data_set *d, struct why *why)
 {
     char path[PATH_MAX];
     err_t err = cache_join(d->dir, INDEX_VOCAB, path, sizeof(path), why);
-    if (!err && d->index.tokenizer == TOKENIZER_WORDS)
-        err = load_words(d, path, why);
+    if (!err && d->index.tokenizer != TOKENIZER_BYTES)
+        err = load_vocab(d, path, why);
     else if (!err && (err = tokenizer_bytes_new(&d->tokenizer)))
         why_set(why, err, "%s", err_text(err));
     if (!err && tokenizer_vocab(d->tokenizer) != d->index.vocab)

@@ -3,6 +3,9 @@
  * version, and text that is no UTF-8 at all is as good as any other. */
 #include "common/data/tokenizer.h"
 
+#include "common/base/file.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +14,7 @@ struct tokenizer {
     bool lowercase;
     struct words words;
     int32_t unk, eos;
+    struct bpe *bpe;
     struct buf vocab; /* the file's bytes */
 };
 
@@ -97,12 +101,27 @@ void encoder_init(struct encoder *e, const struct tokenizer *tokenizer, struct b
     e->splitter.emit = emit_id;
     e->splitter.arg = e;
     e->splitter.n = 0;
+    e->bpe = NULL;
+}
+
+void encoder_fini(struct encoder *e)
+{
+    bpe_encoder_free(e->bpe);
+    e->bpe = NULL;
+}
+
+static err_t feed_bpe(struct encoder *e, const uint8_t *text, size_t len, bool last)
+{
+    err_t err = e->bpe ? OK : bpe_encoder_new(e->tokenizer->bpe, &e->bpe);
+    return err ? err : bpe_encoder_feed(e->bpe, text, len, last, e->ids);
 }
 
 err_t encoder_feed(struct encoder *e, const uint8_t *text, size_t len)
 {
     if (e->tokenizer->kind == TOKENIZER_WORDS)
         return splitter_feed(&e->splitter, text, len);
+    if (e->tokenizer->kind == TOKENIZER_BPE)
+        return feed_bpe(e, text, len, false);
     if (len > SIZE_MAX / sizeof(int32_t))
         return ERR_LIMIT;
     err_t err = buf_reserve(e->ids, len * sizeof(int32_t));
@@ -117,6 +136,8 @@ err_t encoder_feed(struct encoder *e, const uint8_t *text, size_t len)
 
 err_t encoder_finish(struct encoder *e)
 {
+    if (e->tokenizer->kind == TOKENIZER_BPE)
+        return feed_bpe(e, NULL, 0, true);
     return e->tokenizer->kind == TOKENIZER_WORDS ? splitter_finish(&e->splitter) : OK;
 }
 
@@ -128,6 +149,7 @@ err_t tokenizer_encode(const struct tokenizer *t, const void *text, size_t len, 
     err_t err = encoder_feed(&e, text, len);
     if (!err)
         err = encoder_finish(&e);
+    encoder_fini(&e);
     if (err)
         ret_ids->len = before;
     return err;
@@ -140,6 +162,11 @@ err_t tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *ret)
         return ERR_INVALID;
     if (t->kind == TOKENIZER_BYTES)
         return buf_append(ret, &byte, 1);
+    if (t->kind == TOKENIZER_BPE) {
+        size_t len;
+        const uint8_t *text = bpe_token(t->bpe, id, &len);
+        return buf_append(ret, text, len);
+    }
     if (id == t->eos)
         return buf_append(ret, "\n", 1);
     err_t err = buf_reserve(ret, (size_t)t->words.list[id].len + 1);
@@ -225,10 +252,124 @@ err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercase, struct 
     return OK;
 }
 
+/* ---- byte-pair encoding ---- */
+
+/* Two files in one: this line, then their bytes. A tokenizer.json stays as it is. */
+#define PAIR "dtd-bpe 1 %zu %zu\n"
+#define PAIR_LINE 64
+
+static err_t bpe_make(const struct bpe_text *vocab, const struct bpe_text *merges, struct tokenizer **ret,
+                      struct why *why)
+{
+    struct tokenizer *t;
+    err_t err = tokenizer_new(TOKENIZER_BPE, false, &t);
+    if (err)
+        return why_set(why, err, "%s", err_text(err));
+    err = bpe_new(vocab, merges, &t->bpe, why);
+    if (!err) {
+        err = merges ? buf_printf(&t->vocab, PAIR, vocab->len, merges->len) : OK;
+        err = err ? err : buf_append(&t->vocab, vocab->data, vocab->len);
+        err = err || !merges ? err : buf_append(&t->vocab, merges->data, merges->len);
+        if (err)
+            why_set(why, err, "%s", err_text(err));
+    }
+    if (err) {
+        tokenizer_free(t);
+        return err;
+    }
+    *ret = t;
+    return OK;
+}
+
+/* The sizes that the first line states, when it is that line and they are true. */
+static bool pair_line(const uint8_t *data, size_t len, size_t *ret_line, size_t *ret_vocab, size_t *ret_merges)
+{
+    char line[PAIR_LINE] = "", again[PAIR_LINE];
+    memcpy(line, data, len < PAIR_LINE - 1 ? len : PAIR_LINE - 1);
+    if (sscanf(line, PAIR, ret_vocab, ret_merges) != 2)
+        return false;
+    *ret_line = (size_t)snprintf(again, sizeof(again), PAIR, *ret_vocab, *ret_merges);
+    return *ret_line <= len && memcmp(data, again, *ret_line) == 0 && *ret_vocab <= len - *ret_line &&
+           *ret_merges == len - *ret_line - *ret_vocab;
+}
+
+err_t tokenizer_bpe_new(const void *vocab, size_t len, struct tokenizer **ret, struct why *why)
+{
+    const uint8_t *data = vocab;
+    size_t line, n_vocab, n_merges;
+    struct bpe_text whole = {"tokenizer.json", data, len};
+    if (len < 8 || memcmp(data, "dtd-bpe ", 8) != 0)
+        return bpe_make(&whole, NULL, ret, why);
+    if (!pair_line(data, len, &line, &n_vocab, &n_merges))
+        return why_set(why, ERR_INVALID, "vocabulary: its first line is not true; the file was cut short or changed");
+    struct bpe_text first = {"vocab.json", data + line, n_vocab};
+    struct bpe_text second = {"merges.txt", data + line + n_vocab, n_merges};
+    return bpe_make(&first, &second, ret, why);
+}
+
+static bool is_json(const struct bpe_text *t)
+{
+    size_t i = 0;
+    while (i < t->len && is_space(t->data[i]))
+        i++;
+    return i < t->len && t->data[i] == '{';
+}
+
+static err_t bpe_of_texts(const struct bpe_text *texts, int n, struct tokenizer **ret, struct why *why)
+{
+    if (n == 1 && is_json(&texts[0]))
+        return bpe_make(&texts[0], NULL, ret, why);
+    if (n == 1)
+        return why_set(why, ERR_INVALID, "%s: it is no tokenizer.json; a merges.txt goes with its vocab.json",
+                       texts[0].name);
+    bool swapped = is_json(&texts[1]);
+    if (is_json(&texts[0]) == swapped)
+        return why_set(why, ERR_INVALID, "%s and %s: one JSON file (vocab.json) and one of merges are needed",
+                       texts[0].name, texts[1].name);
+    return bpe_make(&texts[swapped], &texts[!swapped], ret, why);
+}
+
+err_t tokenizer_bpe_files(char *const *files, int n, struct tokenizer **ret, struct why *why)
+{
+    struct buf data[2] = {{0}};
+    struct bpe_text texts[2];
+    err_t err = OK;
+    if (n < 1 || n > 2)
+        return why_set(why, ERR_INVALID, "%d files; a tokenizer.json, or vocab.json and merges.txt are needed", n);
+    for (int i = 0; !err && i < n; i++) {
+        err = file_read(files[i], BPE_MAX_BYTES, &data[i]);
+        if (err)
+            why_set(why, err, "%s: %s", files[i], err == ERR_LIMIT ? "more than 64 MiB" : err_text(err));
+        texts[i] = (struct bpe_text){files[i], data[i].data ? data[i].data : (const uint8_t *)"", data[i].len};
+    }
+    if (!err)
+        err = bpe_of_texts(texts, n, ret, why);
+    buf_fini(&data[0]);
+    buf_fini(&data[1]);
+    return err;
+}
+
+err_t tokenizer_new_from(enum tokenizer_kind kind, const void *vocab, size_t len, bool lowercase,
+                         struct tokenizer **ret, struct why *why)
+{
+    err_t err;
+    switch (kind) {
+    case TOKENIZER_WORDS:
+        return tokenizer_words_new(vocab, len, lowercase, ret, why);
+    case TOKENIZER_BPE:
+        return tokenizer_bpe_new(vocab, len, ret, why);
+    case TOKENIZER_BYTES:
+        break;
+    }
+    err = tokenizer_bytes_new(ret);
+    return err ? why_set(why, err, "%s", err_text(err)) : OK;
+}
+
 void tokenizer_free(struct tokenizer *t)
 {
     if (!t)
         return;
+    bpe_free(t->bpe);
     words_fini(&t->words);
     buf_fini(&t->vocab);
     free(t);
@@ -236,13 +377,26 @@ void tokenizer_free(struct tokenizer *t)
 
 int64_t tokenizer_vocab(const struct tokenizer *t)
 {
-    return t->kind == TOKENIZER_BYTES ? 256 : t->words.n;
+    switch (t->kind) {
+    case TOKENIZER_WORDS:
+        return t->words.n;
+    case TOKENIZER_BPE:
+        return bpe_vocab(t->bpe);
+    case TOKENIZER_BYTES:
+        break;
+    }
+    return 256;
 }
 
 const void *tokenizer_vocab_file(const struct tokenizer *t, size_t *ret_len)
 {
     *ret_len = t->vocab.len;
     return t->vocab.data;
+}
+
+enum tokenizer_kind tokenizer_kind(const struct tokenizer *t)
+{
+    return t->kind;
 }
 
 bool tokenizer_lowercase(const struct tokenizer *t)

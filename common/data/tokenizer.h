@@ -3,6 +3,7 @@
 #ifndef DTD_COMMON_DATA_TOKENIZER_H
 #define DTD_COMMON_DATA_TOKENIZER_H
 
+#include "common/data/bpe.h"
 #include "common/data/data.h"
 #include "common/data/words.h"
 
@@ -26,11 +27,14 @@ struct encoder {
     const struct tokenizer *tokenizer;
     struct buf *ids; /* int32 ids are appended */
     struct splitter splitter;
+    struct bpe_encoder *bpe; /* made by the first text */
 };
 void encoder_init(struct encoder *e, const struct tokenizer *tokenizer, struct buf *ids);
+void encoder_fini(struct encoder *e);
 NODISCARD err_t encoder_feed(struct encoder *e, const uint8_t *text, size_t len);
 NODISCARD err_t encoder_finish(struct encoder *e);
 
+enum tokenizer_kind tokenizer_kind(const struct tokenizer *t);
 bool tokenizer_lowercase(const struct tokenizer *t);
 /* A vocabulary file of counted words: by falling count, then by bytes; <unk> and <eos> are added when they are missing.
  */

@@ -26,7 +26,7 @@ _dtctl() {
   case $prev in
   -o | --output) COMPREPLY=($(compgen -W "text json jsonl" -- "$cur")); return ;;
   -D | --dtd-dir | --cache) COMPREPLY=($(compgen -d -- "$cur")); return ;;
-  --tokenizer) COMPREPLY=($(compgen -W "bytes words" -- "$cur")); return ;;
+  --tokenizer) COMPREPLY=($(compgen -W "bytes words bpe" -- "$cur")); return ;;
   esac
 
   case $command in
@@ -39,7 +39,7 @@ _dtctl() {
   plan) options="--set" ;;
   generate) options="--prompt --tokens --temperature --top-k --seed" ;;
   ckpt) sub="ls inspect verify" options="--no-hash" ;;
-  data) sub="prepare info" options="--tokenizer --lowercase --vocab-from --cache" ;;
+  data) sub="prepare info" options="--tokenizer --tokenizer-file --lowercase --vocab-from --cache" ;;
   esac
   if [[ $cur == -* ]]; then
     COMPREPLY=($(compgen -W "$options $global" -- "$cur"))

@@ -1,0 +1,325 @@
+/* The stream of text on its way to ids:
+ *
+ *   feed -> pending -> segments between special tokens -> runs of valid UTF-8 -> pieces of the pattern -> ids
+ *
+ * A cut of the stream must not be seen in the ids. So what ends the pending text is held back: as many bytes as a
+ * special token might need, a character that is not whole, and the piece that the pattern would go on matching
+ * (PCRE2's hard partial matching says so, its look-aheads included). What is held back is tried again when there is
+ * twice as much of it, so a text without any cut costs no more than twice its length. */
+#include "common/data/bpe_priv.h"
+
+#include "common/base/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Words repeat. A slot holds one word and its ids, in one line of the cache. */
+#define CACHE_SLOTS (1u << 15)
+#define CACHE_TEXT 30
+#define CACHE_IDS 8
+#define JIT_STACK ((size_t)16 << 20)
+
+struct cached {
+    uint8_t len, n; /* len 0: free */
+    uint8_t text[CACHE_TEXT];
+    int32_t ids[CACHE_IDS];
+};
+
+struct bpe_encoder {
+    const struct bpe *bpe;
+    struct buf pending;
+    size_t try_at; /* less pending text than this is not worth a look */
+    struct bpe_work work;
+    struct cached *cache;
+    pcre2_match_data *match;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+    int32_t *out; /* the next id's place: there is one for each pending byte */
+};
+
+/* ---- life ---- */
+
+void bpe_free(struct bpe *b)
+{
+    if (!b)
+        return;
+    buf_fini(&b->text);
+    free(b->tokens);
+    free(b->merges);
+    free(b->specials);
+    words_fini(&b->words);
+    free(b->word_ids);
+    pcre2_code_free(b->code);
+    free(b);
+}
+
+int64_t bpe_vocab(const struct bpe *b)
+{
+    return b->n_tokens;
+}
+
+const uint8_t *bpe_token(const struct bpe *b, int32_t id, size_t *ret_len)
+{
+    *ret_len = b->tokens[id].len;
+    return b->text.data + b->tokens[id].offset;
+}
+
+err_t bpe_encoder_new(const struct bpe *b, struct bpe_encoder **ret)
+{
+    struct bpe_encoder *e = calloc(1, sizeof(*e));
+    if (!e)
+        return ERR_NOMEM;
+    e->bpe = b;
+    e->cache = calloc(CACHE_SLOTS, sizeof(*e->cache));
+    e->match = pcre2_match_data_create(1, NULL);
+    e->context = pcre2_match_context_create(NULL);
+    e->stack = b->jit ? pcre2_jit_stack_create(32 << 10, JIT_STACK, NULL) : NULL;
+    if (!e->cache || !e->match || !e->context || (b->jit && !e->stack)) {
+        bpe_encoder_free(e);
+        return ERR_NOMEM;
+    }
+    if (e->stack)
+        pcre2_jit_stack_assign(e->context, NULL, e->stack);
+    *ret = e;
+    return OK;
+}
+
+void bpe_encoder_free(struct bpe_encoder *e)
+{
+    if (!e)
+        return;
+    buf_fini(&e->pending);
+    bpe_work_fini(&e->work);
+    free(e->cache);
+    pcre2_match_data_free(e->match);
+    pcre2_match_context_free(e->context);
+    pcre2_jit_stack_free(e->stack);
+    free(e);
+}
+
+/* ---- pieces ---- */
+
+static uint32_t cache_slot(const uint8_t *p, size_t n)
+{
+    uint64_t h = n, v;
+    for (; n >= 8; p += 8, n -= 8) {
+        memcpy(&v, p, 8);
+        h = (h ^ v) * 0x9e3779b97f4a7c15u;
+        h ^= h >> 29;
+    }
+    v = 0;
+    memcpy(&v, p, n);
+    h = (h ^ v) * 0x9e3779b97f4a7c15u;
+    return (uint32_t)(h >> 40) & (CACHE_SLOTS - 1);
+}
+
+static void cache_put(struct cached *c, const uint8_t *p, size_t n, const int32_t *ids, size_t n_ids)
+{
+    if (n_ids > CACHE_IDS)
+        return;
+    c->len = (uint8_t)n;
+    c->n = (uint8_t)n_ids;
+    memcpy(c->text, p, n);
+    memcpy(c->ids, ids, n_ids * sizeof(*ids));
+}
+
+static err_t emit(struct bpe_encoder *e, const uint8_t *p, size_t n)
+{
+    struct cached *c = NULL;
+    size_t made;
+    if (n <= CACHE_TEXT) {
+        c = &e->cache[cache_slot(p, n)];
+        if (c->len == n && memcmp(c->text, p, n) == 0) {
+            memcpy(e->out, c->ids, c->n * sizeof(*c->ids));
+            e->out += c->n;
+            return OK;
+        }
+    }
+    if (n > BPE_MAX_PIECE)
+        return ERR_LIMIT;
+    err_t err = bpe_merge_piece(e->bpe, p, n, &e->work, e->out, &made);
+    if (!err && c)
+        cache_put(c, p, n, e->out, made);
+    if (!err)
+        e->out += made;
+    return err;
+}
+
+/* One match from `at` on: 1 when there is one, 0 when there is none, -1 when more text may change the answer. */
+static err_t match(struct bpe_encoder *e, const uint8_t *text, size_t n, size_t at, bool whole, int *ret)
+{
+    uint32_t options = whole ? 0 : PCRE2_PARTIAL_HARD;
+    int rc = PCRE2_ERROR_JIT_STACKLIMIT;
+    if (e->bpe->jit)
+        rc = pcre2_jit_match(e->bpe->code, text, n, at, options, e->match, e->context);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+        rc = pcre2_match(e->bpe->code, text, n, at, options | PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->match, e->context);
+    *ret = rc >= 0 ? 1 : rc == PCRE2_ERROR_NOMATCH ? 0 : -1;
+    if (rc >= 0 || rc == PCRE2_ERROR_NOMATCH || rc == PCRE2_ERROR_PARTIAL)
+        return OK;
+    return rc == PCRE2_ERROR_NOMEMORY ? ERR_NOMEM : ERR_LIMIT;
+}
+
+/* A run of valid UTF-8; `whole`: nothing that comes later belongs to it. ret: bytes that are done. */
+static err_t split(struct bpe_encoder *e, const uint8_t *text, size_t n, bool whole, size_t *ret)
+{
+    const PCRE2_SIZE *found = pcre2_get_ovector_pointer(e->match);
+    size_t at = 0;
+    err_t err = OK;
+    while (!err && at < n) {
+        int rc;
+        err = match(e, text, n, at, whole, &rc);
+        if (err || rc < 0 || (!rc && !whole))
+            break;
+        size_t start = rc ? found[0] : n, end = rc ? found[1] : n;
+        if (start > at) /* what the pattern leaves out is a piece of its own */
+            err = emit(e, text + at, start - at);
+        if (!err && end > start)
+            err = emit(e, text + start, end - start);
+        if (!err)
+            at = end;
+    }
+    *ret = at;
+    return err;
+}
+
+/* ---- runs of valid UTF-8 ---- */
+
+/* Valid bytes at the start of p[n], which a NUL follows somewhere. */
+static size_t utf8_run(const uint8_t *p, size_t n)
+{
+    size_t i = 0;
+    while (i < n) {
+        uint64_t v;
+        uint32_t c;
+        if (n - i >= 8 && (memcpy(&v, p + i, 8), !(v & 0x8080808080808080u))) {
+            i += 8;
+            continue;
+        }
+        int len = utf8_decode((const char *)p + i, &c);
+        if (!len || (size_t)len > n - i)
+            break;
+        i += (size_t)len;
+    }
+    return i;
+}
+
+/* p[n] is the beginning of a character and ends before it does. */
+static bool utf8_unfinished(const uint8_t *p, size_t n)
+{
+    size_t len = p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
+    if (n >= len)
+        return false;
+    for (size_t i = 1; i < n; i++)
+        if (p[i] >> 6 != 2)
+            return false;
+    return true;
+}
+
+/* Text between special tokens; `whole`: it ends here. */
+static err_t segment(struct bpe_encoder *e, const uint8_t *text, size_t n, bool whole, size_t *ret)
+{
+    size_t at = 0, done;
+    err_t err = OK;
+    while (!err && at < n) {
+        size_t run = utf8_run(text + at, n - at);
+        bool open = !whole && (at + run == n || utf8_unfinished(text + at + run, n - at - run));
+        err = split(e, text + at, run, !open, &done);
+        at += done;
+        if (err || done < run || open)
+            break;
+        if (at < n) /* a byte that is no character stands for itself */
+            *e->out++ = e->bpe->bytes[text[at++]];
+    }
+    *ret = at;
+    return err;
+}
+
+/* ---- special tokens ---- */
+
+/* The longest one that begins at p; -1: none. The list is sorted: each byte narrows it from both ends. */
+static int32_t special_at(const struct bpe *b, const uint8_t *p, size_t n)
+{
+    int low = 0, high = b->n_specials;
+    int32_t best = -1;
+    for (size_t depth = 0; depth < n && low < high; depth++) {
+        const struct bpe_token *t;
+        while (low < high &&
+               (t = &b->tokens[b->specials[low]], t->len == depth || b->text.data[t->offset + depth] < p[depth]))
+            low++;
+        while (low < high && (t = &b->tokens[b->specials[high - 1]], b->text.data[t->offset + depth] > p[depth]))
+            high--;
+        if (low < high && b->tokens[b->specials[low]].len == depth + 1)
+            best = b->specials[low];
+    }
+    return best;
+}
+
+/* Where the first special token begins in p[from .. to), `to` when there is none; it may end behind `to`. */
+static size_t special_find(const struct bpe *b, const uint8_t *p, size_t from, size_t to, size_t n, int32_t *ret)
+{
+    *ret = -1;
+    if (!b->n_specials)
+        return to;
+    for (size_t i = from; i < to; i++)
+        if (b->first[p[i]] && (*ret = special_at(b, p + i, n - i)) >= 0)
+            return i;
+    return to;
+}
+
+/* ---- the stream ---- */
+
+static err_t consume(struct bpe_encoder *e, bool last, size_t *ret_done)
+{
+    const struct bpe *b = e->bpe;
+    const uint8_t *text = e->pending.data;
+    size_t n = e->pending.len, hold = last || !b->n_specials ? 0 : b->special_max - 1, at = 0, done;
+    size_t limit = n > hold ? n - hold : 0;
+    err_t err = OK;
+    while (!err && at < limit) {
+        int32_t id;
+        size_t stop = special_find(b, text, at, limit, n, &id);
+        err = segment(e, text + at, stop - at, last || id >= 0, &done);
+        at += done;
+        if (err || at < stop || id < 0)
+            break;
+        *e->out++ = id;
+        at += b->tokens[id].len;
+    }
+    *ret_done = at;
+    return err;
+}
+
+static err_t encode(struct bpe_encoder *e, bool last, struct buf *ids)
+{
+    size_t done;
+    err_t err = buf_reserve(ids, e->pending.len * sizeof(int32_t));
+    if (err)
+        return err;
+    int32_t *start = (int32_t *)(void *)(ids->data + ids->len);
+    e->out = start;
+    err = consume(e, last, &done);
+    if (err)
+        return err;
+    ids->len += (size_t)(e->out - start) * sizeof(*start);
+    e->pending.len -= done;
+    memmove(e->pending.data, e->pending.data + done, e->pending.len);
+    e->try_at = done ? 0 : 2 * e->pending.len;
+    return e->pending.len > BPE_MAX_PIECE ? ERR_LIMIT : OK;
+}
+
+err_t bpe_encoder_feed(struct bpe_encoder *e, const uint8_t *text, size_t len, bool last, struct buf *ids)
+{
+    err_t err = buf_reserve(&e->pending, len + 1);
+    if (!err)
+        err = buf_append(&e->pending, text, len);
+    if (err || !e->pending.len || (!last && e->pending.len < e->try_at))
+        return err;
+    e->pending.data[e->pending.len] = '\0';
+    err = encode(e, last, ids);
+    if (err || last) {
+        e->pending.len = 0;
+        e->try_at = 0;
+    }
+    return err;
+}

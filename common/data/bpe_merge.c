@@ -1,0 +1,210 @@
+/* Two ways to the same ids. A word is short: its pairs' ranks lie side by side and the least is looked for anew after
+ * each merge, quadratic and quick. A long piece (a line of letters, a table's dashes) is a linked list with a heap of
+ * (rank, place), or a text of one megabyte without a space would take hours. */
+#include "common/data/bpe_priv.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHORT 96
+#define NONE INT32_MAX /* the rank of a pair that does not merge */
+
+/* ---- the table ---- */
+
+static uint32_t slot_of(const struct bpe *b, int32_t left, int32_t right)
+{
+    uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9e3779b97f4a7c15u;
+    uint32_t slot = (uint32_t)(h >> 32) & b->mask;
+    const struct bpe_merge *m;
+    for (; (m = &b->merges[slot])->id >= 0; slot = (slot + 1) & b->mask)
+        if (m->left == left && m->right == right)
+            break;
+    return slot;
+}
+
+err_t bpe_merges_init(struct bpe *b, size_t n)
+{
+    uint32_t slots = 1024;
+    if (n > BPE_MAX_TOKENS)
+        return ERR_LIMIT;
+    while (slots < 2 * n)
+        slots *= 2;
+    b->merges = malloc(slots * sizeof(*b->merges));
+    if (!b->merges)
+        return ERR_NOMEM;
+    for (uint32_t i = 0; i < slots; i++)
+        b->merges[i].id = -1;
+    b->mask = slots - 1;
+    return OK;
+}
+
+void bpe_merges_add(struct bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id)
+{
+    b->merges[slot_of(b, left, right)] = (struct bpe_merge){left, right, rank, id};
+}
+
+/* The pair's rank; `made` is written when it has one. */
+static inline int32_t rank_of(const struct bpe *b, int32_t left, int32_t right, int32_t *made)
+{
+    const struct bpe_merge *m = &b->merges[slot_of(b, left, right)];
+    if (m->id < 0)
+        return NONE;
+    *made = m->id;
+    return m->rank;
+}
+
+/* ---- short pieces ---- */
+
+static size_t least(const int32_t *ranks, size_t n)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < n; i++)
+        if (ranks[i] < ranks[best])
+            best = i;
+    return best;
+}
+
+static size_t merge_short(const struct bpe *b, const uint8_t *text, size_t n, int32_t *ids)
+{
+    int32_t ranks[SHORT], made[SHORT];
+    for (size_t i = 0; i < n; i++)
+        ids[i] = b->bytes[text[i]];
+    for (size_t i = 0; i + 1 < n; i++)
+        ranks[i] = rank_of(b, ids[i], ids[i + 1], &made[i]);
+    while (n > 1) {
+        size_t i = least(ranks, n - 1), after = n - i - 2; /* ids behind the pair */
+        if (ranks[i] == NONE)
+            break;
+        ids[i] = made[i];
+        memmove(&ids[i + 1], &ids[i + 2], after * sizeof(*ids));
+        memmove(&ranks[i], &ranks[i + 1], after * sizeof(*ranks));
+        memmove(&made[i], &made[i + 1], after * sizeof(*made));
+        n--;
+        if (i + 1 < n)
+            ranks[i] = rank_of(b, ids[i], ids[i + 1], &made[i]);
+        if (i > 0)
+            ranks[i - 1] = rank_of(b, ids[i - 1], ids[i], &made[i - 1]);
+    }
+    return n;
+}
+
+/* ---- long pieces ---- */
+
+void bpe_work_fini(struct bpe_work *w)
+{
+    free(w->ids);
+    free(w->next);
+    free(w->prev);
+    free(w->ranks);
+    free(w->made);
+    free(w->heap);
+    *w = (struct bpe_work){0};
+}
+
+/* Every place is pushed once at the start and at most twice for each merge. */
+static err_t work_reserve(struct bpe_work *w, size_t n)
+{
+    if (n <= w->cap)
+        return OK;
+    bpe_work_fini(w);
+    w->ids = malloc(n * sizeof(*w->ids));
+    w->next = malloc(n * sizeof(*w->next));
+    w->prev = malloc(n * sizeof(*w->prev));
+    w->ranks = malloc(n * sizeof(*w->ranks));
+    w->made = malloc(n * sizeof(*w->made));
+    w->heap = malloc(3 * n * sizeof(*w->heap));
+    if (!w->ids || !w->next || !w->prev || !w->ranks || !w->made || !w->heap) {
+        bpe_work_fini(w);
+        return ERR_NOMEM;
+    }
+    w->cap = n;
+    return OK;
+}
+
+static void heap_push(struct bpe_work *w, uint64_t key)
+{
+    size_t i = w->n_heap++;
+    for (; i && w->heap[(i - 1) / 2] > key; i = (i - 1) / 2)
+        w->heap[i] = w->heap[(i - 1) / 2];
+    w->heap[i] = key;
+}
+
+static uint64_t heap_pop(struct bpe_work *w)
+{
+    uint64_t top = w->heap[0], key = w->heap[--w->n_heap];
+    size_t i = 0, child;
+    while ((child = 2 * i + 1) < w->n_heap) {
+        child += child + 1 < w->n_heap && w->heap[child + 1] < w->heap[child];
+        if (w->heap[child] >= key)
+            break;
+        w->heap[i] = w->heap[child];
+        i = child;
+    }
+    w->heap[i] = key;
+    return top;
+}
+
+/* What stands at i and behind it may have changed. */
+static void pair_update(const struct bpe *b, struct bpe_work *w, int32_t i)
+{
+    w->ranks[i] = w->next[i] < 0 ? NONE : rank_of(b, w->ids[i], w->ids[w->next[i]], &w->made[i]);
+    if (w->ranks[i] != NONE)
+        heap_push(w, (uint64_t)w->ranks[i] << 32 | (uint32_t)i);
+}
+
+static void merge_at(const struct bpe *b, struct bpe_work *w, int32_t i)
+{
+    int32_t gone = w->next[i];
+    w->ids[i] = w->made[i];
+    w->next[i] = w->next[gone];
+    w->ranks[gone] = NONE;
+    if (w->next[i] >= 0)
+        w->prev[w->next[i]] = i;
+    pair_update(b, w, i);
+    if (w->prev[i] >= 0)
+        pair_update(b, w, w->prev[i]);
+}
+
+static size_t merge_long(const struct bpe *b, const uint8_t *text, size_t n, struct bpe_work *w, int32_t *ret)
+{
+    size_t count = 0;
+    w->n_heap = 0;
+    for (size_t i = 0; i < n; i++) {
+        w->ids[i] = b->bytes[text[i]];
+        w->prev[i] = (int32_t)i - 1;
+        w->next[i] = i + 1 < n ? (int32_t)i + 1 : -1;
+    }
+    for (size_t i = 0; i < n; i++)
+        pair_update(b, w, (int32_t)i);
+    while (w->n_heap) {
+        uint64_t top = heap_pop(w);
+        int32_t i = (int32_t)(uint32_t)top;
+        if (w->ranks[i] == (int32_t)(top >> 32)) /* else the pair is gone, or another one now */
+            merge_at(b, w, i);
+    }
+    for (int32_t i = 0; i >= 0; i = w->next[i])
+        ret[count++] = w->ids[i];
+    return count;
+}
+
+/* ---- either ---- */
+
+err_t bpe_merge_piece(const struct bpe *b, const uint8_t *text, size_t n, struct bpe_work *work, int32_t *ret_ids,
+                      size_t *ret_n)
+{
+    int32_t word = b->whole ? words_find(&b->words, text, n) : -1;
+    if (word >= 0) {
+        ret_ids[0] = b->word_ids[word];
+        *ret_n = 1;
+        return OK;
+    }
+    if (n <= SHORT) {
+        *ret_n = merge_short(b, text, n, ret_ids);
+        return OK;
+    }
+    err_t err = work_reserve(work, n);
+    if (!err)
+        *ret_n = merge_long(b, text, n, work, ret_ids);
+    return err;
+}

@@ -1,0 +1,532 @@
+/* From the files that people have to a model. A token is written in characters that stand for bytes: 33..126, 161..172
+ * and 174..255 for themselves, the other 68 bytes, in order, as U+0100 and up; so no token has a space or a line's end
+ * in it, and merges.txt can be cut at them. */
+#include "common/data/bpe_priv.h"
+
+#include "common/base/utf8.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct reader {
+    struct bpe *b;
+    struct why *why;
+    const char *file;    /* what messages begin with */
+    const json_t *vocab; /* token -> id */
+    bool *made;          /* by id: a byte or a merge makes it */
+    struct buf joined;
+};
+
+static err_t complain(struct reader *r, err_t err, const char *place, const char *what)
+{
+    return why_set(r->why, err, "%s%s%s: %s", r->file, place[0] ? ", " : "", place, what);
+}
+
+static err_t no_memory(struct reader *r)
+{
+    return complain(r, ERR_NOMEM, "", err_text(ERR_NOMEM));
+}
+
+/* ---- characters that stand for bytes ---- */
+
+static int byte_of(uint32_t c)
+{
+    if ((c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255))
+        return (int)c;
+    if (c < 256 || c >= 256 + 68)
+        return -1;
+    c -= 256;
+    return c < 33 ? (int)c : c < 67 ? (int)c - 33 + 127 : 173;
+}
+
+/* Appends the bytes of a token; false, and nothing appended, when a character of it stands for none. */
+static bool bytes_of(const char *token, struct buf *ret, err_t *err)
+{
+    size_t before = ret->len;
+    while (*token && !*err) {
+        uint32_t c;
+        int len = utf8_decode(token, &c), byte = len ? byte_of(c) : -1;
+        uint8_t value = (uint8_t)byte;
+        if (byte < 0) {
+            ret->len = before;
+            return false;
+        }
+        *err = buf_append(ret, &value, 1);
+        token += len;
+    }
+    return true;
+}
+
+/* ---- the vocabulary ---- */
+
+static err_t token_add(struct reader *r, const char *token, int64_t id, bool plain, bool *ret_bytes)
+{
+    struct bpe *b = r->b;
+    struct bpe_token *t = &b->tokens[id];
+    size_t offset = b->text.len;
+    err_t err = OK;
+    bool bytes = !plain && bytes_of(token, &b->text, &err);
+    if (!err && !bytes)
+        err = buf_append(&b->text, token, strlen(token));
+    if (err)
+        return no_memory(r);
+    if (b->text.len > UINT32_MAX)
+        return complain(r, ERR_LIMIT, "", "more than 4 GiB of tokens");
+    *t = (struct bpe_token){(uint32_t)offset, (uint32_t)(b->text.len - offset)};
+    *ret_bytes = bytes;
+    return OK;
+}
+
+static err_t id_check(struct reader *r, const char *token, const json_t *value, int64_t *ret)
+{
+    char place[120];
+    snprintf(place, sizeof(place), "token \"%.80s\"", token);
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) >= BPE_MAX_TOKENS)
+        return complain(r, ERR_INVALID, place, "its id is no number from 0 to 16777215");
+    if (!token[0])
+        return complain(r, ERR_INVALID, place, "a token of no bytes");
+    *ret = json_integer_value(value);
+    return OK;
+}
+
+/* Room for ids up to the largest. */
+static err_t tokens_reserve(struct reader *r, int64_t largest)
+{
+    struct bpe *b = r->b;
+    if (largest < b->n_tokens)
+        return OK;
+    struct bpe_token *tokens = realloc(b->tokens, (size_t)(largest + 1) * sizeof(*tokens));
+    if (tokens)
+        b->tokens = tokens;
+    bool *made = tokens ? realloc(r->made, (size_t)(largest + 1) * sizeof(*made)) : NULL;
+    if (!made)
+        return no_memory(r);
+    r->made = made;
+    memset(tokens + b->n_tokens, 0, (size_t)(largest + 1 - b->n_tokens) * sizeof(*tokens));
+    memset(made + b->n_tokens, 0, (size_t)(largest + 1 - b->n_tokens) * sizeof(*made));
+    b->n_tokens = (int32_t)(largest + 1);
+    return OK;
+}
+
+static err_t vocab_size(struct reader *r)
+{
+    const char *token;
+    json_t *value;
+    int64_t largest = -1, id;
+    json_object_foreach((json_t *)r->vocab, token, value)
+    {
+        err_t err = id_check(r, token, value, &id);
+        if (err)
+            return err;
+        largest = id > largest ? id : largest;
+    }
+    return tokens_reserve(r, largest);
+}
+
+static err_t byte_check(struct reader *r)
+{
+    char text[80];
+    for (int i = 0; i < 256; i++)
+        if (r->b->bytes[i] < 0) {
+            snprintf(text, sizeof(text), "it has no token for byte 0x%02x: it is no byte-level vocabulary", i);
+            return complain(r, ERR_INVALID, "", text);
+        }
+    return OK;
+}
+
+static err_t vocab_read(struct reader *r)
+{
+    struct bpe *b = r->b;
+    const char *token;
+    json_t *value;
+    bool bytes;
+    err_t err = vocab_size(r);
+    for (int i = 0; i < 256; i++)
+        b->bytes[i] = -1;
+    json_object_foreach((json_t *)r->vocab, token, value)
+    {
+        int64_t id = json_integer_value(value);
+        char text[200];
+        if (!err && b->tokens[id].len) {
+            snprintf(text, sizeof(text), "its id %lld is another token's already", (long long)id);
+            char place[120];
+            snprintf(place, sizeof(place), "token \"%.80s\"", token);
+            err = complain(r, ERR_INVALID, place, text);
+        }
+        err = err ? err : token_add(r, token, id, false, &bytes);
+        if (err)
+            return err;
+        if (bytes && b->tokens[id].len == 1) {
+            b->bytes[b->text.data[b->tokens[id].offset]] = (int32_t)id;
+            r->made[id] = true;
+        }
+    }
+    return err ? err : byte_check(r);
+}
+
+/* ---- merges ---- */
+
+static err_t merge_complain(struct reader *r, const char *place, const char *left, size_t n_left, const char *right,
+                            size_t n_right, const char *what)
+{
+    return why_set(r->why, ERR_INVALID, "%s, %s: \"%.*s\" and \"%.*s\": %s", r->file, place,
+                   (int)(n_left < 60 ? n_left : 60), left, (int)(n_right < 60 ? n_right : 60), right, what);
+}
+
+static int32_t vocab_id(const struct reader *r, const char *token, size_t n)
+{
+    const json_t *value = json_object_getn(r->vocab, token, n);
+    return value ? (int32_t)json_integer_value(value) : -1;
+}
+
+static err_t merge_read(struct reader *r, const char *place, int32_t rank, const char *left, size_t n_left,
+                        const char *right, size_t n_right)
+{
+    int32_t a = n_left ? vocab_id(r, left, n_left) : -1, b = n_right ? vocab_id(r, right, n_right) : -1;
+    if (a < 0 || b < 0)
+        return merge_complain(r, place, left, n_left, right, n_right,
+                              a < 0 ? "the vocabulary lacks the first" : "the vocabulary lacks the second");
+    r->joined.len = 0;
+    err_t err = buf_append(&r->joined, left, n_left);
+    if (!err)
+        err = buf_append(&r->joined, right, n_right);
+    if (err)
+        return no_memory(r);
+    int32_t id = vocab_id(r, (const char *)r->joined.data, r->joined.len);
+    if (id < 0)
+        return merge_complain(r, place, left, n_left, right, n_right, "the vocabulary lacks what they make");
+    bpe_merges_add(r->b, a, b, rank, id);
+    r->made[id] = true;
+    return OK;
+}
+
+/* "left right", one space. */
+static err_t merge_line(struct reader *r, const char *place, int32_t rank, const char *line, size_t n)
+{
+    const char *space = memchr(line, ' ', n);
+    size_t left = space ? (size_t)(space - line) : 0, right = space ? n - left - 1 : 0;
+    if (!left || !right || memchr(space + 1, ' ', right))
+        return why_set(r->why, ERR_INVALID, "%s, %s: \"%.*s\": two tokens with one space between are a merge", r->file,
+                       place, (int)(n < 80 ? n : 80), line);
+    return merge_read(r, place, rank, line, left, space + 1, right);
+}
+
+static size_t count_lines(const struct bpe_text *t)
+{
+    size_t n = 1;
+    for (const uint8_t *p = t->data; (p = memchr(p, '\n', t->len - (size_t)(p - t->data))); p++)
+        n++;
+    return n;
+}
+
+/* merges.txt: "#version: .." and then a merge a line, by rank. */
+static err_t merges_text(struct reader *r, const struct bpe_text *t)
+{
+    const char *p = (const char *)t->data, *end = p + t->len;
+    char place[32];
+    int32_t rank = 0;
+    r->file = t->name;
+    if (t->len && memchr(p, '\0', t->len))
+        return complain(r, ERR_INVALID, "", "it has a NUL in it: it is no text");
+    err_t err = bpe_merges_init(r->b, t->len ? count_lines(t) : 1);
+    if (err)
+        return complain(r, err, "", err_text(err));
+    for (int line = 1; !err && p < end; line++) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        size_t n = (size_t)((stop ? stop : end) - p);
+        if (n && p[n - 1] == '\r')
+            n--;
+        snprintf(place, sizeof(place), "line %d", line);
+        if (n < 8 || memcmp(p, "#version", 8) != 0)
+            err = merge_line(r, place, rank++, p, n);
+        p = stop ? stop + 1 : end;
+    }
+    return err;
+}
+
+/* model.merges: of "a b", or, newer, of ["a", "b"]. */
+static err_t merges_json(struct reader *r, const json_t *list)
+{
+    char place[48];
+    size_t i;
+    const json_t *item;
+    if (!json_is_array(list))
+        return complain(r, ERR_INVALID, "model.merges", "it is missing, or no list");
+    err_t err = bpe_merges_init(r->b, json_array_size(list));
+    if (err)
+        return complain(r, err, "model.merges", err_text(err));
+    json_array_foreach(list, i, item)
+    {
+        const json_t *left = json_array_get(item, 0), *right = json_array_get(item, 1);
+        snprintf(place, sizeof(place), "model.merges[%zu]", i);
+        if (json_is_string(item))
+            err = merge_line(r, place, (int32_t)i, json_string_value(item), json_string_length(item));
+        else if (json_array_size(item) == 2 && json_is_string(left) && json_is_string(right))
+            err = merge_read(r, place, (int32_t)i, json_string_value(left), json_string_length(left),
+                             json_string_value(right), json_string_length(right));
+        else
+            err = complain(r, ERR_INVALID, place, "two tokens are a merge");
+        if (err)
+            return err;
+    }
+    return OK;
+}
+
+/* ---- special tokens ---- */
+
+static err_t special_add(struct reader *r, int32_t id)
+{
+    struct bpe *b = r->b;
+    if (b->n_specials == BPE_MAX_SPECIALS)
+        return complain(r, ERR_INVALID, "",
+                        "more than 4096 tokens that no merge makes: the merges are another vocabulary's");
+    b->specials[b->n_specials++] = id;
+    b->first[b->text.data[b->tokens[id].offset]] = true;
+    if (b->tokens[id].len > b->special_max)
+        b->special_max = b->tokens[id].len;
+    return OK;
+}
+
+/* vocab.json does not say which tokens are special; those that text cannot become are. */
+static err_t specials_of_vocab(struct reader *r)
+{
+    const char *token;
+    json_t *value;
+    bool bytes;
+    json_object_foreach((json_t *)r->vocab, token, value)
+    {
+        int32_t id = (int32_t)json_integer_value(value);
+        if (r->made[id])
+            continue;
+        err_t err = token_add(r, token, id, true, &bytes); /* its text is as it stands */
+        if (!err)
+            err = special_add(r, id);
+        if (err)
+            return err;
+    }
+    return OK;
+}
+
+static err_t added_read(struct reader *r, const char *place, const json_t *item)
+{
+    static const char *const flags[] = {"single_word", "lstrip", "rstrip"};
+    const char *content = json_string_value(json_object_get(item, "content"));
+    int64_t id;
+    bool bytes;
+    if (!content)
+        return complain(r, ERR_INVALID, place, "content is missing, or no text");
+    err_t err = id_check(r, content, json_object_get(item, "id"), &id);
+    if (err)
+        return why_prefix(r->why, err, "%s", place);
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+        if (json_is_true(json_object_get(item, flags[i])))
+            return why_set(r->why, ERR_UNSUPPORTED, "%s, %s: \"%.80s\" with %s: true is not taken here", r->file, place,
+                           content, flags[i]);
+    err = tokens_reserve(r, id);
+    if (err)
+        return err;
+    const json_t *there = json_object_get(r->vocab, content);
+    if (r->b->tokens[id].len && (!there || json_integer_value(there) != id))
+        return why_set(r->why, ERR_INVALID, "%s, %s: \"%.80s\": its id %lld is another token's already", r->file, place,
+                       content, (long long)id);
+    err = r->made[id] ? OK : token_add(r, content, id, true, &bytes);
+    return err ? err : special_add(r, (int32_t)id);
+}
+
+static err_t specials_of_json(struct reader *r, const json_t *list)
+{
+    char place[48];
+    size_t i;
+    const json_t *item;
+    if (list && !json_is_array(list) && !json_is_null(list))
+        return complain(r, ERR_INVALID, "added_tokens", "it is no list");
+    json_array_foreach(list, i, item)
+    {
+        snprintf(place, sizeof(place), "added_tokens[%zu]", i);
+        err_t err = added_read(r, place, item);
+        if (err)
+            return err;
+    }
+    return OK;
+}
+
+static int special_compare(const void *a, const void *b, void *arg)
+{
+    const struct bpe *bpe = arg;
+    const struct bpe_token *x = &bpe->tokens[*(const int32_t *)a], *y = &bpe->tokens[*(const int32_t *)b];
+    int order = memcmp(bpe->text.data + x->offset, bpe->text.data + y->offset, x->len < y->len ? x->len : y->len);
+    return order ? order : (x->len > y->len) - (x->len < y->len);
+}
+
+/* ---- tokenizer.json ---- */
+
+static err_t unsupported(struct reader *r, const char *field, const json_t *value)
+{
+    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+    err_t err = why_set(r->why, ERR_UNSUPPORTED, "%s, %s: %.100s is not taken here (docs/data.md lists what is)",
+                        r->file, field, text ? text : "it");
+    free(text);
+    return err;
+}
+
+static bool is_empty(const json_t *value)
+{
+    return !value || json_is_null(value) || json_is_false(value) ||
+           (json_is_string(value) && !json_string_length(value)) ||
+           (json_is_number(value) && !json_number_value(value));
+}
+
+static bool has_type(const json_t *object, const char *type)
+{
+    const char *text = json_string_value(json_object_get(object, "type"));
+    return text && strcmp(text, type) == 0;
+}
+
+static err_t model_check(struct reader *r, const json_t *model)
+{
+    static const char *const fields[] = {"byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout"};
+    if (!json_is_object(model))
+        return complain(r, ERR_INVALID, "model", "it is missing, or no object");
+    const json_t *type = json_object_get(model, "type");
+    if (type && !has_type(model, "BPE"))
+        return unsupported(r, "model.type", type);
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        char name[64];
+        snprintf(name, sizeof(name), "model.%s", fields[i]);
+        if (!is_empty(json_object_get(model, fields[i])))
+            return unsupported(r, name, json_object_get(model, fields[i]));
+    }
+    r->vocab = json_object_get(model, "vocab");
+    return json_is_object(r->vocab) ? OK : complain(r, ERR_INVALID, "model.vocab", "it is missing, or no object");
+}
+
+/* One step of the pre-tokenizer. `pattern`: of a Split before, NULL. `ret_done`: this was the last step, ByteLevel. */
+static err_t pre_step(struct reader *r, const json_t *step, const json_t **pattern, bool *ret_done)
+{
+    const char *behavior = json_string_value(json_object_get(step, "behavior"));
+    if (has_type(step, "ByteLevel")) {
+        const json_t *regex = json_object_get(step, "use_regex");
+        bool own = !regex || json_is_true(regex);
+        if (!is_empty(json_object_get(step, "add_prefix_space")) || (own && *pattern) || (!own && !*pattern))
+            return unsupported(r, "pre_tokenizer", step);
+        *ret_done = true;
+        return OK;
+    }
+    if (!has_type(step, "Split") || *pattern || !behavior || strcmp(behavior, "Isolated") != 0 ||
+        !is_empty(json_object_get(step, "invert")))
+        return unsupported(r, "pre_tokenizer", step);
+    *pattern = json_object_get(json_object_get(step, "pattern"), "Regex");
+    return json_is_string(*pattern) ? OK : unsupported(r, "pre_tokenizer", step);
+}
+
+static err_t pre_read(struct reader *r, const json_t *pre)
+{
+    const json_t *steps = has_type(pre, "Sequence") ? json_object_get(pre, "pretokenizers") : NULL, *pattern = NULL;
+    size_t n = steps ? json_array_size(steps) : 1;
+    bool done = false;
+    err_t err = OK;
+    for (size_t i = 0; !err && i < n; i++)
+        err = done ? unsupported(r, "pre_tokenizer", pre)
+                   : pre_step(r, steps ? json_array_get(steps, i) : pre, &pattern, &done);
+    if (err)
+        return err;
+    if (!done)
+        return unsupported(r, "pre_tokenizer", pre ? pre : json_null());
+    const char *text = pattern ? json_string_value(pattern) : bpe_gpt2_pattern;
+    err = bpe_pattern_compile(r->b, text, strlen(text), r->why);
+    return err ? why_prefix(r->why, err, "%s, pre_tokenizer", r->file) : OK;
+}
+
+static err_t words_read(struct reader *r)
+{
+    struct bpe *b = r->b;
+    const char *token;
+    json_t *value;
+    struct buf bytes = {0};
+    err_t err = OK;
+    b->word_ids = malloc((json_object_size(r->vocab) + 1) * sizeof(*b->word_ids));
+    if (!b->word_ids)
+        return no_memory(r);
+    json_object_foreach((json_t *)r->vocab, token, value)
+    {
+        int32_t number;
+        bytes.len = 0;
+        if (!bytes_of(token, &bytes, &err))
+            continue;
+        err = err ? err : words_add(&b->words, bytes.data, bytes.len, &number);
+        if (err)
+            break;
+        b->word_ids[number] = (int32_t)json_integer_value(value);
+    }
+    buf_fini(&bytes);
+    return err ? complain(r, err, "model.vocab", err_text(err)) : OK;
+}
+
+static err_t tokenizer_read(struct reader *r, const json_t *root)
+{
+    const json_t *model = json_object_get(root, "model"), *normalizer = json_object_get(root, "normalizer");
+    err_t err = model_check(r, model);
+    if (!err && !is_empty(normalizer) &&
+        !(has_type(normalizer, "Sequence") && !json_array_size(json_object_get(normalizer, "normalizers"))))
+        err = unsupported(r, "normalizer", normalizer);
+    err = err ? err : pre_read(r, json_object_get(root, "pre_tokenizer"));
+    err = err ? err : vocab_read(r);
+    err = err ? err : merges_json(r, json_object_get(model, "merges"));
+    err = err ? err : specials_of_json(r, json_object_get(root, "added_tokens"));
+    r->b->whole = json_is_true(json_object_get(model, "ignore_merges"));
+    return err || !r->b->whole ? err : words_read(r);
+}
+
+/* ---- either ---- */
+
+static err_t pair_read(struct reader *r, const json_t *root, const struct bpe_text *merges)
+{
+    const char *file = r->file;
+    r->vocab = root;
+    if (json_is_object(json_object_get(root, "model")))
+        return complain(r, ERR_INVALID, "", "it is a tokenizer.json, which needs no merges beside it");
+    err_t err = vocab_read(r);
+    err = err ? err : merges_text(r, merges);
+    r->file = file;
+    err = err ? err : specials_of_vocab(r);
+    return err ? err : bpe_pattern_compile(r->b, bpe_gpt2_pattern, strlen(bpe_gpt2_pattern), r->why);
+}
+
+static err_t read_all(struct reader *r, const struct bpe_text *vocab, const struct bpe_text *merges)
+{
+    json_error_t error;
+    json_t *root = json_loadb((const char *)vocab->data, vocab->len, JSON_REJECT_DUPLICATES, &error);
+    if (!root)
+        return why_set(r->why, ERR_INVALID, "%s, line %d: %s", vocab->name, error.line, error.text);
+    err_t err = json_is_object(root) ? OK : complain(r, ERR_INVALID, "", "it is no JSON object");
+    if (!err)
+        err = merges ? pair_read(r, root, merges) : tokenizer_read(r, root);
+    json_decref(root);
+    if (!err && r->b->n_specials > 1)
+        qsort_r(r->b->specials, (size_t)r->b->n_specials, sizeof(*r->b->specials), special_compare, r->b);
+    return err;
+}
+
+err_t bpe_new(const struct bpe_text *vocab, const struct bpe_text *merges, struct bpe **ret, struct why *why)
+{
+    struct bpe *b = calloc(1, sizeof(*b));
+    struct reader r = {.b = b, .why = why, .file = vocab->name};
+    if (!b)
+        return no_memory(&r);
+    b->specials = malloc(BPE_MAX_SPECIALS * sizeof(*b->specials));
+    err_t err = b->specials ? OK : no_memory(&r);
+    if (!err && (vocab->len > BPE_MAX_BYTES || (merges && merges->len > BPE_MAX_BYTES)))
+        err = complain(&r, ERR_LIMIT, "", "more than 64 MiB");
+    if (!err)
+        err = read_all(&r, vocab, merges);
+    buf_fini(&r.joined);
+    free(r.made);
+    if (err) {
+        bpe_free(b);
+        return err;
+    }
+    *ret = b;
+    return OK;
+}
