@@ -88,7 +88,10 @@ int compile_work(struct compiler *c, int tensor, const char *suffix)
 {
     struct buffer b = of_tensor(c, tensor, suffix, SPACE_WORK);
     b.layout.axis[AXIS_DP] = (struct axis_layout){.kind = LAYOUT_SHARD, .segments = 1, .unit = 1};
-    return compile_buffer(c, &b);
+    int i = compile_buffer(c, &b);
+    if (i >= 0 && c->p->buffers[i].bytes == 0) /* a rank without own tokens: a place by which ops are ordered */
+        c->p->buffers[i].bytes = ALIGN;
+    return i;
 }
 
 static void partial_over(struct buffer *b, enum mesh_axis axis)

@@ -316,8 +316,10 @@ static void piece_grad(struct compiler *c, const struct ring *r, struct gradient
     op_at(op, 0, d_kv, 0, rows_before(k, r->row));
 }
 
+/* What the rank before has found up to its step s - 1 arrives and is added. */
 static void add_arrived(struct compiler *c, const struct ring *r, const struct gradients *g, int s)
 {
+    shift(c, r, s - 1, g->d_kv[(s - 1) % 2], g->arrived);
     struct piece any[PLAN_MAX_SEGMENTS];
     struct op *op = compile_op(c, OP_ADD, r->node);
     op->m = dim_samples(held(c, r, s, any));
@@ -343,10 +345,10 @@ void compile_ring_grad(struct compiler *c, int node, int d_o, const int d_in[3])
             shift(c, &r, s, kv, r.kv[1 - s % 2]);
         for (int k = 0; k < 2; k++)
             piece_grad(c, &r, &g, &keys[k], kv, g.d_kv[s % 2]);
-        if (s > 0)
+        if (s > 0) /* behind the step's products, so that their buffer is another than the one that is sent */
             add_arrived(c, &r, &g, s);
-        shift(c, &r, s, g.d_kv[s % 2], g.arrived);
     }
+    shift(c, &r, r.n - 1, g.d_kv[(r.n - 1) % 2], g.arrived);
     for (int k = 1; k < 3; k++)
         copy_cols(c, &r, g.arrived, r.row, (k - 1) * r.kv_cols, d_in[k], compile_cols(c, n->in[k]),
                   compile_col(c, n->in[k], n->in_col[k]));
