@@ -193,7 +193,8 @@ static void run_norms(struct machine *m, const struct op *op, int64_t t, int64_t
 static void run_attention(struct machine *m, const struct op *op, int64_t batch)
 {
     struct kern_attention a = {.batch = batch,
-                               .seq = m->p->seq,
+                               .seq = op->seq ? op->seq : m->p->seq,
+                               .seq_kv = op->seq_kv,
                                .heads = op->heads,
                                .kv_heads = op->kv_heads,
                                .head_dim = op->head_dim,
@@ -207,7 +208,8 @@ static void run_attention(struct machine *m, const struct op *op, int64_t batch)
                                .v = A(2),
                                .o = A(3),
                                .lse = A(4)};
-    struct kern_attention_grad g = {.fwd = a};
+    struct kern_attention_grad g = {
+        .fwd = a, .acc_q = (op->flags & OPF_ACC_Q) != 0, .acc_kv = (op->flags & OPF_ACC_KV) != 0};
     if (op->kind == OP_ATTENTION) {
         assert_ok(m->k->attention(m->s, &a));
         return;
@@ -217,6 +219,46 @@ static void run_attention(struct machine *m, const struct op *op, int64_t batch)
     g.d_k = A(7);
     g.d_v = A(8);
     assert_ok(m->k->attention_grad(m->s, &g));
+}
+
+static void run_join(struct machine *m, const struct op *op, int64_t batch)
+{
+    const struct kern_attention_join a = {.batch = batch,
+                                          .seq = op->seq,
+                                          .heads = op->heads,
+                                          .head_dim = op->head_dim,
+                                          .o_stride = op->ldc,
+                                          .o2_stride = op->ldc,
+                                          .o = A(0),
+                                          .lse = A(1),
+                                          .o2 = A(2),
+                                          .lse2 = A(3)};
+    m->k->attention_join(m->s, &a);
+}
+
+/* Positions begin at row pos0 of their table. */
+static void run_embed(struct machine *m, const struct op *op, int64_t t, int64_t n)
+{
+    bool grad = op->kind == OP_EMBED_GRAD;
+    int64_t seq = op->seq ? op->seq : m->p->seq, hi = op->vocab_hi ? op->vocab_hi : INT32_MAX;
+    double *pos = A(grad ? 3 : 2);
+    pos = pos ? pos + op->pos0 * n : NULL;
+    if (grad)
+        m->k->embed_grad(m->s, t, n, seq, op->vocab_lo, hi, A(0), A(1), A(2), pos);
+    else
+        m->k->embed(m->s, t, n, seq, op->vocab_lo, hi, A(0), A(1), pos, A(3));
+}
+
+static void run_loss(struct machine *m, const struct op *op, int64_t t, int64_t n)
+{
+    bool grad = (op->flags & OPF_GRAD) != 0;
+    double scale = m->p->loss_scale;
+    if (op->kind == OP_CROSS_ENTROPY)
+        m->k->cross_entropy(m->s, t, n, A(1), grad, scale, A(0), A(2));
+    else if (op->kind == OP_LOSS_PART)
+        m->k->loss_part(m->s, t, n, op->vocab_lo, A(1), A(0), A(2));
+    else
+        m->k->loss_join(m->s, t, n, op->vocab_lo, op->k.factor, A(1), A(2), grad, scale, A(0), A(3));
 }
 
 static void run_gemm(struct machine *m, const struct op *op)
@@ -311,7 +353,7 @@ void machine_op(struct machine *m, const struct op *op)
 {
     const struct kern_ops *k = m->k;
     struct kern_stream *s = m->s;
-    int64_t t = program_dim(m->p, op->m, m->samples), n = program_dim(m->p, op->n, m->samples), seq = m->p->seq;
+    int64_t t = program_dim(m->p, op->m, m->samples), n = program_dim(m->p, op->n, m->samples);
     switch (op->kind) {
     case OP_ZERO:
         run_zero(m, op, t * n);
@@ -321,10 +363,8 @@ void machine_op(struct machine *m, const struct op *op)
         memcpy(A(1), A(0), (size_t)(t * n) * sizeof(double));
         break;
     case OP_EMBED:
-        k->embed(s, t, n, seq, 0, INT32_MAX, A(0), A(1), A(2), A(3));
-        break;
     case OP_EMBED_GRAD:
-        k->embed_grad(s, t, n, seq, 0, INT32_MAX, A(0), A(1), A(2), A(3));
+        run_embed(m, op, t, n);
         break;
     case OP_GEMM:
         run_gemm(m, op);
@@ -339,11 +379,18 @@ void machine_op(struct machine *m, const struct op *op)
         run_norms(m, op, t, n);
         break;
     case OP_ROPE:
-        k->rope(s, t, seq, 0, op->heads, op->head_dim, op->lda, op->theta, (op->flags & OPF_INVERSE) != 0, A(0));
+        k->rope(s, t, op->seq ? op->seq : m->p->seq, op->pos0, op->heads, op->head_dim, op->lda, op->theta,
+                (op->flags & OPF_INVERSE) != 0, A(0));
         break;
     case OP_ATTENTION:
     case OP_ATTENTION_GRAD:
         run_attention(m, op, t);
+        break;
+    case OP_ATTENTION_JOIN:
+        run_join(m, op, t);
+        break;
+    case OP_COPY_COLS:
+        k->copy_cols(s, t, n, A(0), op->lda, A(1), op->ldb);
         break;
     case OP_SWIGLU:
     case OP_SWIGLU_GRAD:
@@ -355,7 +402,9 @@ void machine_op(struct machine *m, const struct op *op)
         run_elements(m, op, t * n);
         break;
     case OP_CROSS_ENTROPY:
-        k->cross_entropy(s, t, n, A(1), (op->flags & OPF_GRAD) != 0, m->p->loss_scale, A(0), A(2));
+    case OP_LOSS_PART:
+    case OP_LOSS_JOIN:
+        run_loss(m, op, t, n);
         break;
     case OP_TREE_LEAF:
         tree_leaf(m, op, t);
