@@ -11,12 +11,17 @@ static bool same_group(const struct group *a, const int *ranks, int n)
     return a->n == n && !memcmp(a->ranks, ranks, (size_t)n * sizeof(*ranks));
 }
 
+static int find(const struct program *p, const int *ranks, int n)
+{
+    for (int i = 0; i < p->n_groups; i++)
+        if (same_group(&p->groups[i], ranks, n))
+            return i;
+    return -1;
+}
+
 static void add(struct compiler *c, unsigned axes, const int *ranks, int n)
 {
     struct program *p = c->p;
-    for (int i = 0; i < p->n_groups; i++)
-        if (same_group(&p->groups[i], ranks, n))
-            return;
     struct group *grown = realloc(p->groups, ((size_t)p->n_groups + 1) * sizeof(*grown));
     int *copy = malloc(((size_t)n + 1) * sizeof(*copy));
     if (grown)
@@ -45,6 +50,8 @@ static int members(const struct compiler *c, const struct place *of, unsigned ax
     return n;
 }
 
+/* A group is added by its first member. Sets of axes with more than one rank each make different groups, so only those
+ * by tensor may have been there before. */
 static int find_or_add(struct compiler *c, unsigned axes, alike_fn alike, int t)
 {
     struct program *p = c->p;
@@ -54,27 +61,35 @@ static int find_or_add(struct compiler *c, unsigned axes, alike_fn alike, int t)
         c->err = ERR_NOMEM;
     for (int r = 0; r < world && !c->err; r++) {
         struct place of = p->place;
+        bool first = true;
         of.rank = r;
         mesh_coords(&of.mesh, r, of.coord);
-        int n = members(c, &of, axes, alike, t, ranks);
-        if (n > 1)
+        for (int a = 0; a < AXIS_COUNT && !alike; a++)
+            first &= of.coord[a] == 0 || !(axes & (1u << a));
+        int n = first ? members(c, &of, axes, alike, t, ranks) : 0;
+        if (n > 1 && ranks[0] == r && (!alike || find(p, ranks, n) < 0))
             add(c, axes, ranks, n);
     }
     if (!c->err) {
         int n = members(c, &p->place, axes, alike, t, ranks);
-        for (int i = 0; i < p->n_groups && n > 1; i++)
-            if (same_group(&p->groups[i], ranks, n))
-                found = i;
+        found = n > 1 ? find(p, ranks, n) : -1;
     }
     free(ranks);
     return found;
 }
 
+/* Axes with one rank add nothing; the group of all ranks is there from the start. */
 int compile_group(struct compiler *c, unsigned axes)
 {
+    unsigned all = 0;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        all |= c->p->mesh.size[a] > 1 ? 1u << a : 0;
+    axes &= all;
+    if (axes == all)
+        return all ? 0 : -1;
     int *known = &c->group_of[axes];
     if (!*known) {
-        int found = find_or_add(c, axes, NULL, -1);
+        int found = axes ? find_or_add(c, axes, NULL, -1) : -1;
         *known = found < 0 ? -1 : found + 1;
     }
     return *known < 0 ? -1 : *known - 1;

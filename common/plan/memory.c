@@ -3,9 +3,10 @@
  *
  * On a GPU the spaces are the device's. The node then only holds what is saved and what the host fills or reads. How
  * much a GPU has is known to who opens it, so a worker asks plan_fits_device when it does, before it allocates. */
-#include "common/plan/program.h"
+#include "common/plan/compile.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void plan_memory(const struct program *p, enum device device, struct plan_memory *ret)
 {
@@ -21,28 +22,220 @@ void plan_memory(const struct program *p, enum device device, struct plan_memory
     *ret = m;
 }
 
+/* ---- a whole job ---- */
+
 /* Of all workers on the node together; of the one that needs most. */
 struct need {
     int64_t host, largest[SPACE_COUNT], arena;
 };
 
-static err_t need_of_rank(const struct job_spec *job, const struct graph *g, int rank, struct need *need,
-                          struct why *why)
+/* What makes two ranks' spaces differ: their stages, the sizes of their parts under tensor parallelism (and that the
+ * first of its ranks counts the loss), the lengths of their parts of the sequence, and how many microbatches they and
+ * their shard group have. Pieces lie in slots of one size for all, so shards do not. Of each kind one rank is compiled;
+ * only the arena, which follows from boxes, is each rank's own. */
+struct kinds {
+    struct mesh mesh;
+    const struct job_spec *job;
+    const struct graph *g;
+    struct why *why;
+    int *tp, *cp, *data;         /* by coordinate; data: by dp * fsdp size + fsdp. The first that is alike */
+    struct place *by_pp, *by_tp; /* of the rank with this coordinate and zeros else */
+    struct place_param *param;   /* room for one rank's */
+    struct plan_memory *memory;  /* by rank, of the first of a kind; total_bytes 0: not known yet */
+    enum dtype wide;
+};
+
+static int data_ranks(const struct mesh *m)
 {
-    struct program p;
-    struct plan_memory m;
-    err_t e = plan_compile(job, g, MODE_TRAIN, rank, &p, why);
+    return m->size[AXIS_DP] * m->size[AXIS_FSDP];
+}
+
+static int64_t part_len(const struct kinds *k, int part)
+{
+    int64_t lo, hi;
+    layout_split(k->job->train.seq, 2 * k->mesh.size[AXIS_CP], part, &lo, &hi);
+    return hi - lo;
+}
+
+static int64_t own_seq(const struct kinds *k, int cp)
+{
+    return part_len(k, cp) + part_len(k, 2 * k->mesh.size[AXIS_CP] - 1 - cp);
+}
+
+static bool tp_alike(const struct kinds *k, int a, int b)
+{
+    const int n = k->mesh.size[AXIS_TP];
+    if ((a == 0) != (b == 0))
+        return false;
+    for (int t = 0; t < k->g->n_tensors; t++) {
+        const struct graph_tensor *x = &k->g->tensors[t];
+        int64_t extent = x->cut.segments ? x->dim[x->cut.dim].factor : 0;
+        if (place_cut_extent(&x->cut, extent, n, a) != place_cut_extent(&x->cut, extent, n, b))
+            return false;
+    }
+    for (int64_t c = 0; c < k->mesh.size[AXIS_CP]; c++) { /* own tokens */
+        int64_t lo[2], hi[2], tokens = k->job->train.micro_batch * own_seq(k, (int)c);
+        layout_split(tokens, n, a, &lo[0], &hi[0]);
+        layout_split(tokens, n, b, &lo[1], &hi[1]);
+        if (hi[0] - lo[0] != hi[1] - lo[1])
+            return false;
+    }
+    return true;
+}
+
+static bool cp_alike(const struct kinds *k, int a, int b)
+{
+    const int last = 2 * k->mesh.size[AXIS_CP] - 1;
+    return part_len(k, a) == part_len(k, b) && part_len(k, last - a) == part_len(k, last - b);
+}
+
+static int64_t micros(const struct kinds *k, int data)
+{
+    const struct job_train *t = &k->job->train;
+    int64_t lo, hi;
+    layout_split((t->global_batch + t->micro_batch - 1) / t->micro_batch, data_ranks(&k->mesh), data, &lo, &hi);
+    return hi - lo;
+}
+
+static bool data_alike(const struct kinds *k, int a, int b)
+{
+    const int fsdp = k->mesh.size[AXIS_FSDP];
+    return micros(k, a) == micros(k, b) && micros(k, a / fsdp * fsdp) == micros(k, b / fsdp * fsdp);
+}
+
+typedef bool (*alike_fn)(const struct kinds *k, int a, int b);
+
+/* Few are of a kind of their own: compares with the first of each kind. */
+static int *kinds_of(const struct kinds *k, int n, alike_fn alike)
+{
+    int *kind = calloc((size_t)n, sizeof(*kind));
+    for (int i = 0; i < n && kind; i++) {
+        int j = 0;
+        while (j < i && (kind[j] != j || !alike(k, j, i)))
+            j++;
+        kind[i] = j;
+    }
+    return kind;
+}
+
+static int rank_at(const struct mesh *m, const int coord[AXIS_COUNT])
+{
+    int rank = 0;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        rank = rank * m->size[a] + coord[a];
+    return rank;
+}
+
+static err_t places_of(const struct kinds *k, enum mesh_axis axis, struct place **ret)
+{
+    const int chunks = (int)(k->job->parallel.chunks > 1 ? k->job->parallel.chunks : 1);
+    err_t e = OK;
+    *ret = calloc((size_t)k->mesh.size[axis], sizeof(**ret));
+    for (int i = 0; i < k->mesh.size[axis] && *ret && !e; i++) {
+        int coord[AXIS_COUNT] = {0};
+        coord[axis] = i;
+        e = place_init(&(*ret)[i], k->g, &k->mesh, rank_at(&k->mesh, coord), (int)k->job->parallel.zero, chunks,
+                       k->why);
+    }
+    return *ret ? e : ERR_NOMEM;
+}
+
+static void places_free(struct place *all, int n)
+{
+    for (int i = 0; i < n && all; i++)
+        place_fini(&all[i]);
+    free(all);
+}
+static err_t kinds_init(struct kinds *k, const struct job_spec *job, const struct graph *g, const struct mesh *mesh,
+                        struct why *why)
+{
+    *k = (struct kinds){.mesh = *mesh, .job = job, .g = g, .why = why};
+    k->wide = job->train.numerics == NUMERICS_PROOF || job->train.dtype == DT_F64 ? DT_F64 : DT_F32;
+    err_t e = places_of(k, AXIS_PP, &k->by_pp);
+    e = e ? e : places_of(k, AXIS_TP, &k->by_tp);
     if (e)
         return e;
-    plan_memory(&p, job->run.device, &m);
-    program_fini(&p);
-    need->arena = m.arena_bytes > need->arena ? m.arena_bytes : need->arena;
-    for (int s = 0; s < SPACE_COUNT; s++)
-        need->largest[s] = m.bytes[s] > need->largest[s] ? m.bytes[s] : need->largest[s];
-    if (__builtin_add_overflow(need->host, m.host_bytes, &need->host))
-        return why_set(why, ERR_INVALID, "the job needs more than 2^63 bytes");
+    k->tp = kinds_of(k, mesh->size[AXIS_TP], tp_alike);
+    k->cp = kinds_of(k, mesh->size[AXIS_CP], cp_alike);
+    k->data = kinds_of(k, data_ranks(mesh), data_alike);
+    k->param = calloc((size_t)g->n_tensors + 1, sizeof(*k->param));
+    k->memory = calloc((size_t)mesh_workers(mesh), sizeof(*k->memory));
+    return k->tp && k->cp && k->data && k->param && k->memory ? OK : ERR_NOMEM;
+}
+
+static void kinds_fini(struct kinds *k)
+{
+    places_free(k->by_pp, k->mesh.size[AXIS_PP]);
+    places_free(k->by_tp, k->mesh.size[AXIS_TP]);
+    free(k->tp);
+    free(k->cp);
+    free(k->data);
+    free(k->param);
+    free(k->memory);
+}
+
+/* The spaces of the rank that stands for this one. */
+static err_t spaces_of(const struct kinds *k, const int coord[AXIS_COUNT], struct plan_memory *ret)
+{
+    const int fsdp = k->mesh.size[AXIS_FSDP], data = k->data[coord[AXIS_DP] * fsdp + coord[AXIS_FSDP]];
+    const int first[AXIS_COUNT] = {[AXIS_PP] = coord[AXIS_PP],
+                                   [AXIS_DP] = data / fsdp,
+                                   [AXIS_FSDP] = data % fsdp,
+                                   [AXIS_CP] = k->cp[coord[AXIS_CP]],
+                                   [AXIS_TP] = k->tp[coord[AXIS_TP]]};
+    const int rank = rank_at(&k->mesh, first);
+    struct plan_memory *m = &k->memory[rank];
+    if (!m->total_bytes) {
+        struct program p;
+        err_t e = plan_compile(k->job, k->g, MODE_TRAIN, rank, &p, k->why);
+        if (e)
+            return e;
+        plan_memory(&p, k->job->run.device, m);
+        m->total_bytes -= m->arena_bytes;
+        m->host_bytes -= m->arena_bytes;
+        program_fini(&p);
+    }
+    *ret = *m;
     return OK;
 }
+
+/* What the rank saves: a tensor's local part follows from its place in tp, whether it has one from its stages, and its
+ * piece from its place in fsdp. */
+static err_t arena_of(const struct kinds *k, int rank, const int coord[AXIS_COUNT], int64_t *ret)
+{
+    struct program p = {.mesh = k->mesh, .rank = rank, .wide = k->wide, .place = k->by_tp[coord[AXIS_TP]]};
+    p.place.rank = rank;
+    p.place.param = k->param;
+    memcpy(p.place.coord, coord, sizeof(p.place.coord));
+    memcpy(k->param, k->by_tp[coord[AXIS_TP]].param, (size_t)k->g->n_tensors * sizeof(*k->param));
+    for (int t = 0; t < k->g->n_tensors; t++) {
+        if (k->g->tensors[t].kind != GT_PARAM)
+            continue;
+        k->param[t].held = k->by_pp[coord[AXIS_PP]].param[t].held;
+        place_piece(&p.place, t, coord[AXIS_FSDP], &k->param[t].lo, &k->param[t].hi);
+    }
+    return plan_arena_bytes(&p, k->g, ret);
+}
+
+static err_t need_of_rank(const struct kinds *k, int rank, struct need *need)
+{
+    int coord[AXIS_COUNT];
+    int64_t arena = 0;
+    struct plan_memory m;
+    mesh_coords(&k->mesh, rank, coord);
+    err_t e = spaces_of(k, coord, &m);
+    e = e ? e : arena_of(k, rank, coord, &arena);
+    if (e)
+        return e;
+    need->arena = arena > need->arena ? arena : need->arena;
+    for (int s = 0; s < SPACE_COUNT; s++)
+        need->largest[s] = m.bytes[s] > need->largest[s] ? m.bytes[s] : need->largest[s];
+    if (__builtin_add_overflow(need->host, m.host_bytes + arena, &need->host))
+        return why_set(k->why, ERR_INVALID, "the job needs more than 2^63 bytes");
+    return OK;
+}
+
+/* ---- answers ---- */
 
 static double gib(int64_t bytes)
 {
@@ -80,18 +273,30 @@ static err_t refuse(const struct job_spec *job, const struct need *n, int64_t no
         gib(n->largest[SPACE_GRAD]), gib(n->largest[SPACE_WORK]), gib(n->arena), change ? change : fewer);
 }
 
+static err_t need_of_job(const struct job_spec *job, const struct graph *g, struct need *need, struct why *why)
+{
+    struct mesh mesh;
+    struct kinds k;
+    err_t e = plan_mesh(job, &mesh, why);
+    if (e)
+        return e;
+    e = kinds_init(&k, job, g, &mesh, why);
+    for (int r = 0; r < mesh_workers(&mesh) && !e; r++)
+        e = need_of_rank(&k, r, need);
+    kinds_fini(&k);
+    return e;
+}
+
 err_t plan_fits(const struct job_spec *job, int64_t node_bytes, struct why *why)
 {
     struct graph g;
     struct mesh mesh;
     struct need need = {0};
     err_t e = plan_mesh(job, &mesh, why);
-    if (!e)
-        e = graph_build(&job->model, job->train.seq, &g, why);
+    e = e ? e : graph_build(&job->model, job->train.seq, &g, why);
     if (e)
         return e;
-    for (int r = 0; r < mesh_workers(&mesh) && !e; r++)
-        e = need_of_rank(job, &g, r, &need, why);
+    e = need_of_job(job, &g, &need, why);
     graph_fini(&g);
     if (!e && need.host > node_bytes)
         e = refuse(job, &need, node_bytes, why);

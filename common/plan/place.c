@@ -367,17 +367,24 @@ bool place_counts(const struct place *p, const struct graph *g, int t)
     return true;
 }
 
+/* Ranks ascend as the coordinates count up, the innermost axis fastest. */
 int place_group(const struct place *p, unsigned axes, int *ret)
 {
-    int world = mesh_workers(&p->mesh), n = 0;
-    for (int r = 0; r < world; r++) {
-        int coord[AXIS_COUNT];
-        bool same = true;
-        mesh_coords(&p->mesh, r, coord);
+    int at[AXIS_COUNT], n = 0, axis;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        at[a] = axes & (1u << a) ? 0 : p->coord[a];
+    do {
+        int rank = 0;
         for (int a = 0; a < AXIS_COUNT; a++)
-            same &= coord[a] == p->coord[a] || (axes & (1u << a));
-        if (same)
-            ret[n++] = r;
-    }
+            rank = rank * p->mesh.size[a] + at[a];
+        ret[n++] = rank;
+        for (axis = AXIS_COUNT - 1; axis >= 0; axis--) {
+            if (!(axes & (1u << axis)))
+                continue;
+            if (++at[axis] < p->mesh.size[axis])
+                break;
+            at[axis] = 0;
+        }
+    } while (axis >= 0);
     return n;
 }

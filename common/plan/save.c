@@ -18,41 +18,59 @@ static uint64_t mix(uint64_t key, int x)
     return (key ^ (uint64_t)x) * 0x100000001b3u;
 }
 
-/* `same` of the `n` indices on an axis, of which `mine` is one, have it too: they multiply the replicas. */
-static void times(struct replicas *r, const bool *same, int n, int mine)
+/* An axis on which `n` ranks hold the box, of which this one is number `index`; `which` tells apart what tensors may
+ * differ in. */
+static void times(struct replicas *r, int n, int index, int which)
 {
-    int count = 0, before = 0;
-    for (int i = 0; i < n; i++) {
-        if (!same[i])
-            continue;
-        before += i < mine;
-        count++;
-        r->key = mix(r->key, i);
-    }
-    r->key = mix(r->key, -1);
-    r->index = r->index * count + before;
-    r->n *= count;
+    r->index = r->index * n + index;
+    r->n *= n;
+    r->key = mix(mix(r->key, which), n);
 }
 
-/* `same` has room for the longest axis. */
-static struct replicas replicas_of(const struct place *p, const struct graph *g, int t, bool *same)
+static void times_stages(struct replicas *r, const struct place *p, const struct graph *g, int t)
+{
+    int n = 0, index = 0;
+    if (p->param[t].stages == 1) {
+        times(r, 1, 0, 0);
+        return;
+    }
+    for (int i = 0; i < p->mesh.size[AXIS_PP]; i++)
+        if (place_uses(p, g, i, t)) {
+            index += i < p->coord[AXIS_PP];
+            n++;
+            r->key = mix(r->key, i + 1);
+        }
+    times(r, n, index, 1);
+}
+
+static void times_tp(struct replicas *r, const struct place *p, const struct graph *g, int t)
+{
+    const int tp = p->mesh.size[AXIS_TP], boxes = p->param[t].tp_boxes;
+    int n = 0, index = 0, any;
+    if (boxes == 1 || boxes == tp) {
+        times(r, boxes == 1 ? tp : 1, boxes == 1 ? p->coord[AXIS_TP] : 0, boxes == tp);
+        return;
+    }
+    for (int i = 0; i < tp; i++)
+        if (place_cut_box(&g->tensors[t].cut, tp, i, &any) == p->param[t].tp_box) {
+            index += i < p->coord[AXIS_TP];
+            n++;
+        }
+    times(r, n, index, 2 + p->param[t].tp_box);
+}
+
+static struct replicas replicas_of(const struct place *p, const struct graph *g, int t)
 {
     const struct place_param *q = &p->param[t];
     struct replicas r = {.n = 1, .key = 0xcbf29ce484222325u};
     r.held = g->tensors[t].kind == GT_PARAM && q->held && q->lo < q->hi;
-    for (int a = 0; a < AXIS_COUNT && r.held; a++) {
-        for (int i = 0; i < p->mesh.size[a]; i++) {
-            int boxes;
-            same[i] = true;
-            if (a == AXIS_PP)
-                same[i] = q->stages > 1 ? place_uses(p, g, i, t) : i == p->coord[a];
-            else if (a == AXIS_FSDP)
-                same[i] = !p->zero || i == p->coord[a];
-            else if (a == AXIS_TP)
-                same[i] = place_cut_box(&g->tensors[t].cut, p->mesh.size[a], i, &boxes) == q->tp_box;
-        }
-        times(&r, same, p->mesh.size[a], p->coord[a]);
-    }
+    if (!r.held)
+        return r;
+    times_stages(&r, p, g, t);
+    times(&r, p->mesh.size[AXIS_DP], p->coord[AXIS_DP], 0);
+    times(&r, p->zero ? 1 : p->mesh.size[AXIS_FSDP], p->zero ? 0 : p->coord[AXIS_FSDP], 0);
+    times(&r, p->mesh.size[AXIS_CP], p->coord[AXIS_CP], 0);
+    times_tp(&r, p, g, t);
     return r;
 }
 
@@ -122,30 +140,20 @@ static void deal(struct saver *s, int t)
         s->replicas[i].held &= !alike(&class, &s->replicas[i]);
 }
 
-static int longest_axis(const struct mesh *m)
-{
-    int n = 1;
-    for (int a = 0; a < AXIS_COUNT; a++)
-        n = m->size[a] > n ? m->size[a] : n;
-    return n;
-}
-
 err_t plan_save_items(const struct program *p, const struct graph *g, struct save_item **ret, int *ret_n)
 {
     struct saver s = {.p = p, .g = g};
-    bool *same = calloc((size_t)longest_axis(&p->mesh), sizeof(*same));
     size_t room = 1;
     for (int t = 0; t < g->n_tensors; t++)
         room += g->tensors[t].kind == GT_PARAM ? 3 * (size_t)(g->tensors[t].cut.segments + 1) : 0;
     s.replicas = calloc((size_t)g->n_tensors + 1, sizeof(*s.replicas));
     s.items = calloc(room, sizeof(*s.items));
-    err_t e = same && s.replicas && s.items ? OK : ERR_NOMEM;
+    err_t e = s.replicas && s.items ? OK : ERR_NOMEM;
     for (int t = 0; t < g->n_tensors && !e; t++)
-        s.replicas[t] = replicas_of(&p->place, g, t, same);
+        s.replicas[t] = replicas_of(&p->place, g, t);
     for (int t = 0; t < g->n_tensors && !e; t++)
         if (s.replicas[t].held)
             deal(&s, t);
-    free(same);
     free(s.replicas);
     if (e) {
         free(s.items);
