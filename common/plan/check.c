@@ -29,6 +29,14 @@ err_t check_fail(const struct check_at *at, struct why *why, const char *fmt, ..
                    action_name(a->kind), micro, at->op, op_name(at->p->ops[at->op].kind), text);
 }
 
+bool check_in_run(const struct program *p, int buffer, int run)
+{
+    for (int depth = 0; buffer >= 0 && depth < 8; depth++, buffer = p->buffers[buffer].run)
+        if (buffer == run)
+            return true;
+    return false;
+}
+
 /* ---- groups ---- */
 
 bool check_is_collective(const struct op *op)
@@ -139,24 +147,23 @@ static err_t check_gemm(const struct check_at *at, const struct op *op, struct w
     return OK;
 }
 
-/* Elements from the start of a run to a buffer in it. */
-static int64_t element_of(const struct program *p, const struct buffer *b)
+static int64_t elements_between(const struct program *p, int buffer, int run)
 {
-    return (b->offset - p->buffers[b->run].offset) / (int64_t)dtype_bytes(b->dtype);
+    int64_t size = (int64_t)dtype_bytes(p->buffers[buffer].dtype);
+    return size ? (p->buffers[buffer].offset - p->buffers[run].offset) / size : -1;
 }
 
-/* One op casts all parameters, so each copy must stand where its parameter does. */
+/* One op casts many parameters, so each copy must stand where its parameter does. */
 static err_t check_cast(const struct check_at *at, const struct op *op, struct why *why)
 {
     const struct program *p = at->p;
-    const struct operand *x = &op->arg[0], *y = &op->arg[1];
+    int x = op->arg[0].buffer, y = op->arg[1].buffer;
     for (int i = 0; i < p->n_buffers; i++) {
         const struct buffer *b = &p->buffers[i];
-        if (b->run != y->buffer)
-            continue;
         int from = b->tensor >= 0 ? p->param_buffer[b->tensor] : -1;
-        if (from < 0 || p->buffers[from].run != x->buffer || !dtype_bytes(b->dtype) ||
-            !dtype_bytes(p->buffers[from].dtype) || element_of(p, b) != element_of(p, &p->buffers[from]))
+        if (b->tensor < 0 || !check_in_run(p, i, y))
+            continue;
+        if (from < 0 || !check_in_run(p, from, x) || elements_between(p, i, y) != elements_between(p, from, x))
             return check_fail(at, why, "casts what is not its parameter to %s", b->name);
     }
     return OK;

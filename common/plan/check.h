@@ -22,6 +22,9 @@ struct check_at {
 err_t check_fail(const struct check_at *at, struct why *why, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Whether `buffer` is `run` or lies in it, at any depth. */
+bool check_in_run(const struct program *p, int buffer, int run);
+
 /* ---- operands (check_extent.c) ---- */
 
 /* No operand reaches past its buffer or has elements of another type than the kernel takes. */
@@ -99,6 +102,8 @@ err_t layout_add(const struct check_op *c, int buffer, struct value_layout *into
                  const struct value_layout *more);
 /* Sums over the op's group. */
 err_t layout_reduce(const struct check_op *c, int buffer, unsigned axes, struct value_layout *l, unsigned *reduced);
+/* A part that stands in its place among zeros: their sum is the whole. */
+struct value_layout layout_among_zeros(const struct value_layout *l);
 /* An axis on which the value is a share of a sum; -1. */
 int layout_partial(const struct value_layout *l);
 /* The gradient of parameter t: on stages that share it a share; cut as the parameter is. */

@@ -78,20 +78,12 @@ err_t check_holdings(const struct graph *g, const struct program *p, struct why 
 
 /* ---- units ---- */
 
-static bool is_under(const struct program *p, int buffer, int run)
-{
-    for (int depth = 0; buffer >= 0 && depth < 8; depth++, buffer = p->buffers[buffer].run)
-        if (buffer == run)
-            return true;
-    return false;
-}
-
 /* The element of the operand at which the tensor's buffer begins; -1. */
 static int64_t starts_at(const struct program *p, int operand, int t)
 {
     const struct buffer *run = &p->buffers[operand];
     for (int i = 0; i < p->n_buffers; i++)
-        if (p->buffers[i].tensor == t && is_under(p, i, operand) && dtype_bytes(p->buffers[i].dtype))
+        if (p->buffers[i].tensor == t && check_in_run(p, i, operand) && dtype_bytes(p->buffers[i].dtype))
             return (p->buffers[i].offset - run->offset) / (int64_t)dtype_bytes(p->buffers[i].dtype);
     return -1;
 }

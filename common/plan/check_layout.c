@@ -170,11 +170,17 @@ static err_t plain_read(const struct check_op *c, int axis, const struct value_l
     return pair_fail(c, axis, i, on, m, main);
 }
 
-/* Key-value heads that several ranks hold get their gradient from each one's own query heads. */
+/* Key-value heads that several ranks hold get their gradient from each one's own query heads. Where there are fewer
+ * heads than ranks some may still have one to themselves. */
 static bool is_shared(const struct check_op *c, int t)
 {
+    const struct place *place = &c->at->p->place;
     const struct graph_cut *cut = &c->g->tensors[t].cut;
-    return cut->segments && cut->shared && cut->units < c->at->p->mesh.size[AXIS_TP];
+    int tp = place->mesh.size[AXIS_TP], boxes, holders = 0,
+        mine = place_cut_box(cut, tp, place->coord[AXIS_TP], &boxes);
+    for (int i = 0; i < tp && cut->segments && cut->shared; i++)
+        holders += place_cut_box(cut, tp, i, &boxes) == mine;
+    return holders > 1;
 }
 
 static bool makes_shares(const struct check_op *c, int i)
@@ -496,6 +502,14 @@ err_t layout_reduce(const struct check_op *c, int buffer, unsigned axes, struct 
         *reduced |= 1u << a;
     }
     return OK;
+}
+
+struct value_layout layout_among_zeros(const struct value_layout *l)
+{
+    struct value_layout ret = *l;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        ret.on[a] = (unsigned char)(l->on[a] == ON_WHOLE ? ON_WHOLE : ON_SUM);
+    return ret;
 }
 
 err_t layout_of_grad(const struct check_op *c, int buffer, struct value_layout *l)

@@ -140,13 +140,14 @@ static err_t check_blocks(const struct program *programs, const struct rank_fact
     return e;
 }
 
+/* Ranks that hold the same part of t sum its gradient over the same axes, those with no microbatch too. */
 static err_t check_reduced(const struct graph *g, const struct program *programs, const struct rank_facts *facts, int n,
-                           int t, struct why *why)
+                           int t, int box, struct why *why)
 {
     int first = -1;
     for (int r = 0; r < n; r++) {
         const struct place_param *q = &programs[r].place.param[t];
-        if (!q->held || q->lo >= q->hi)
+        if (!q->held || q->lo >= q->hi || q->tp_box != box)
             continue;
         first = first < 0 ? r : first;
         if (facts[r].reduced[t] != facts[first].reduced[t])
@@ -166,7 +167,7 @@ err_t check_sums(const struct graph *g, const struct program *programs, const st
             e = check_blocks(programs, facts, r, why);
     }
     for (int t = 0; t < g->n_tensors && !e && programs->mode == MODE_TRAIN; t++)
-        if (g->tensors[t].kind == GT_PARAM)
-            e = check_reduced(g, programs, facts, n, t, why);
+        for (int box = 0; box < programs->place.param[t].tp_boxes && !e; box++)
+            e = check_reduced(g, programs, facts, n, t, box, why);
     return e;
 }

@@ -29,6 +29,7 @@ struct state {
     struct value_layout layout;
     unsigned reduced;       /* axes over which it has been summed in this step */
     int64_t sum_lo, sum_hi; /* bytes of the space that were */
+    bool among_zeros;       /* zero but for the parts that copies have put into it */
     bool spent;             /* a gradient that a scatter, the tree or the update has taken */
     int micro;              /* whose value it is */
     int lost_to;            /* VALUE_LOST: the buffer */
@@ -137,6 +138,13 @@ static bool in_unit(const struct rank_check *c, const struct op *op, int place)
     return false;
 }
 
+/* Room for pieces of which this rank has none: a run without parts. */
+static bool is_empty(const struct buffer *b)
+{
+    bool state = b->space == SPACE_PARAM || b->space == SPACE_OPT || b->space == SPACE_GRAD;
+    return b->bytes == 0 || (state && b->tensor < 0 && b->slot_index != SLOT_TREE);
+}
+
 static void reach_run(struct rank_check *c, const struct op *op, int i, struct reach *r)
 {
     int b = op->arg[i].buffer;
@@ -146,7 +154,8 @@ static void reach_run(struct rank_check *c, const struct op *op, int i, struct r
     bool unit = op->kind == OP_UNIT_GATHER || op->kind == OP_UNIT_SCATTER;
     for (int k = c->places.under_first[b]; k < c->places.under_first[b + 1]; k++) {
         const struct spot *s = &c->places.place[c->places.under[k]];
-        if (s->lo < hi && lo < s->hi && (!unit || in_unit(c, op, c->places.under[k])))
+        if (s->lo < hi && lo < s->hi && !is_empty(&c->p->buffers[s->buffer]) &&
+            (!unit || in_unit(c, op, c->places.under[k])))
             reach_add(c, r, c->places.under[k]);
     }
 }
@@ -154,7 +163,7 @@ static void reach_run(struct rank_check *c, const struct op *op, int i, struct r
 static void reach_buffer(struct rank_check *c, int b, struct reach *r)
 {
     const struct action *action = &c->p->actions[c->at.action];
-    int first = c->places.first[b], slots = c->p->buffers[b].slots, only = -1;
+    int first = c->places.first[b], slots = is_empty(&c->p->buffers[b]) ? 0 : c->p->buffers[b].slots, only = -1;
     if (c->p->buffers[b].slot_index == SLOT_ACTION)
         only = action->slot;
     else if (c->p->buffers[b].slot_index == SLOT_MICRO)
@@ -345,6 +354,7 @@ static void put(struct rank_check *c, int place, const struct value_layout *l, u
     s->sum_lo = INT64_MIN;
     s->sum_hi = INT64_MAX;
     s->spent = false;
+    s->among_zeros = l->zero || (s->among_zeros && c->p->ops[c->at.op].kind == OP_COPY_COLS);
     s->micro = of_micro ? c->p->actions[c->at.action].micro : NO_MICRO;
     s->writer = c->at.op;
     lose_others(c, place);
@@ -387,6 +397,8 @@ static err_t apply_kernel(struct rank_check *c, const struct op *op)
         if (c->reach[i].n)
             in[i] = c->state[place_at(c, i, 0)].layout;
     err_t e = layout_of_op(&at, in, out);
+    if (!e && op->kind == OP_COPY_COLS && c->reach[1].n && c->state[place_at(c, 1, 0)].among_zeros)
+        out[1] = layout_among_zeros(&out[1]);
     for (int i = 0; op_mode(op, i) && !e; i++)
         for (int k = 0; k < c->reach[i].n && !e && op_mode(op, i) != 'r'; k++)
             e = write_value(c, place_at(c, i, k), op_mode(op, i), out[i]);
@@ -419,14 +431,20 @@ static err_t apply_zero(struct rank_check *c)
     return e;
 }
 
+/* The place of operand `operand` with the tensor that is in `place`; -1. */
+static int same_tensor(const struct rank_check *c, int operand, int place)
+{
+    for (int k = 0; k < c->reach[operand].n; k++)
+        if (buffer_of(c, place_at(c, operand, k))->tensor == buffer_of(c, place)->tensor)
+            return place_at(c, operand, k);
+    return -1;
+}
+
 /* Copies: each place of y gets what the place of the same tensor in x is. */
 static err_t apply_cast(struct rank_check *c)
 {
     for (int k = 0; k < c->reach[1].n; k++) {
-        int y = place_at(c, 1, k), x = -1;
-        for (int j = 0; j < c->reach[0].n && x < 0; j++)
-            if (buffer_of(c, place_at(c, 0, j))->tensor == buffer_of(c, y)->tensor)
-                x = place_at(c, 0, j);
+        int y = place_at(c, 1, k), x = same_tensor(c, 0, y);
         if (x < 0)
             return check_fail(&c->at, c->why, "casts what is not its parameter to %s", name_of(c, y));
         put(c, y, &c->state[x].layout, 0);
@@ -475,58 +493,57 @@ static err_t apply_all_reduce(struct rank_check *c, const struct op *op)
     return OK;
 }
 
+/* Whether this rank has any rows of the local tensor. */
+static bool has_piece(const struct rank_check *c, int place)
+{
+    const struct place_param *q = &c->p->place.param[buffer_of(c, place)->tensor];
+    return q->lo < q->hi;
+}
+
 /* Pieces become local tensors. */
 static err_t apply_unit_gather(struct rank_check *c)
 {
     for (int k = 0; k < c->reach[1].n; k++) {
-        int y = place_at(c, 1, k), x = -1;
-        for (int j = 0; j < c->reach[0].n && x < 0; j++)
-            if (buffer_of(c, place_at(c, 0, j))->tensor == buffer_of(c, y)->tensor)
-                x = place_at(c, 0, j);
+        int y = place_at(c, 1, k);
         struct value_layout l = layout_of_param(c->p, c->g, buffer_of(c, y)->tensor, false);
-        if (x < 0)
+        if (has_piece(c, y) && same_tensor(c, 0, y) < 0)
             return check_fail(&c->at, c->why, "gathers %s, of which it sends no piece", name_of(c, y));
         put(c, y, &l, 0);
     }
     return OK;
 }
 
+/* Local gradient x is summed into the piece's y, which a rank without a piece does not have. */
 static err_t scatter_one(struct rank_check *c, const struct op *op, int x, int y)
 {
     struct check_op at = op_at(c);
     struct value_layout l = c->state[x].layout;
     unsigned reduced = c->state[x].reduced;
-    struct state *s = &c->state[y];
-    err_t e = value_check(c, x);
-    if (!e && c->state[x].spent)
-        e = check_fail(&c->at, c->why, "reduces %s a second time in this step", name_of(c, x));
-    if (!e)
-        e = layout_reduce(&at, c->places.place[x].buffer, 1u << AXIS_FSDP, &l, &reduced);
-    l.on[AXIS_FSDP] = ON_PIECE;
-    if (!e && !(op->flags & OPF_ACC))
-        e = overwrite_check(c, y);
-    if (!e && op->flags & OPF_ACC) {
-        struct value_layout sum = s->layout;
-        e = layout_add(&at, c->places.place[y].buffer, &sum, s->reduced & ~(1u << AXIS_FSDP), &l);
-        l = sum;
-        reduced = s->reduced;
-    }
-    if (!e)
-        put(c, y, &l, reduced);
+    err_t e = c->state[x].spent ? check_fail(&c->at, c->why, "reduces %s a second time in this step", name_of(c, x))
+                                : layout_reduce(&at, c->places.place[x].buffer, 1u << AXIS_FSDP, &l, &reduced);
     c->state[x].spent = true;
+    if (e || y < 0)
+        return e;
+    l.on[AXIS_FSDP] = ON_PIECE;
+    struct value_layout sum = c->state[y].layout;
+    if (!(op->flags & OPF_ACC))
+        e = overwrite_check(c, y);
+    else if (!(e = layout_add(&at, c->places.place[y].buffer, &sum, c->state[y].reduced, &l)))
+        l = sum;
+    if (!e)
+        put(c, y, &l, op->flags & OPF_ACC ? c->state[y].reduced : reduced);
     return e;
 }
 
 static err_t apply_unit_scatter(struct rank_check *c, const struct op *op)
 {
     err_t e = OK;
-    for (int k = 0; k < c->reach[1].n && !e; k++) {
-        int y = place_at(c, 1, k), x = -1;
-        for (int j = 0; j < c->reach[0].n && x < 0; j++)
-            if (buffer_of(c, place_at(c, 0, j))->tensor == buffer_of(c, y)->tensor)
-                x = place_at(c, 0, j);
-        e = x < 0 ? check_fail(&c->at, c->why, "scatters to %s, of which it has no gradient", name_of(c, y))
-                  : scatter_one(c, op, x, y);
+    for (int k = 0; k < c->reach[0].n && !e; k++) {
+        int x = place_at(c, 0, k), y = same_tensor(c, 1, x);
+        if (has_piece(c, x) && y < 0)
+            e = check_fail(&c->at, c->why, "scatters %s, of whose piece it has no gradient", name_of(c, x));
+        else
+            e = scatter_one(c, op, x, y);
     }
     return e;
 }
@@ -816,7 +833,7 @@ static err_t step_end(struct rank_check *c, int step)
         const struct buffer *b = buffer_of(c, i);
         bool loss = c->places.place[i].buffer == p->loss_buffer;
         int axis = s->value == VALUE_SET ? layout_partial(&s->layout) : -1;
-        if (axis >= 0 && !s->spent && (loss || is_grad(c, i)))
+        if (axis >= 0 && !s->spent && (loss || (is_grad(c, i) && has_piece(c, i))))
             return why_set(c->why, ERR_INVALID,
                            "rank %d: the step ends and nothing has reduced %s, a share of a sum over %s", p->rank,
                            b->name, mesh_axis_name((enum mesh_axis)axis));
