@@ -141,12 +141,17 @@ static void reduce_params(struct compiler *c, int unit)
     }
 }
 
-/* Nobody of the fsdp group has had a microbatch: nothing has been scattered. */
-static void zero_grads(struct compiler *c, int unit)
+/* Where nobody of the fsdp group has had a microbatch nothing has been scattered: zeros are. */
+static void scatter_rest(struct compiler *c, int unit)
 {
-    struct op *op = compile_op(c, OP_ZERO, -1);
-    op->m = c->err ? dim_one(0) : c->p->buffers[c->unit_grads[unit]].dim[0];
-    op_arg(op, 0, c->unit_grads[unit]);
+    if (compile_scatters(c) && compile_rounds(c) > 0)
+        return;
+    if (compile_scatters(c)) {
+        struct op *op = compile_op(c, OP_ZERO, -1);
+        op->m = c->err ? dim_one(0) : c->p->buffers[c->unit_run[unit]].dim[0];
+        op_arg(op, 0, c->unit_run[unit]);
+    }
+    compile_scatter(c, unit, false);
 }
 
 static void reduce_unit(struct compiler *c, int unit)
@@ -155,10 +160,7 @@ static void reduce_unit(struct compiler *c, int unit)
     if (c->p->tree_depth) {
         reduce_tree(c, unit);
     } else if (zero) {
-        if (!compile_scatters(c))
-            compile_scatter(c, unit, false);
-        else if (compile_rounds(c) == 0)
-            zero_grads(c, unit);
+        scatter_rest(c, unit);
         reduce_run(c, c->unit_grads[unit], AXIS(AXIS_DP) | AXIS(AXIS_CP));
     } else {
         reduce_run(c, c->unit_run[unit], AXES_DATA | AXIS(AXIS_CP));

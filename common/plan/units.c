@@ -255,15 +255,23 @@ int compile_rounds(const struct compiler *c)
 
 /* ---- forgetting ---- */
 
+/* They stand in this order; several may be one. */
 static void keep_ops(struct compiler *c, int at, struct op_range *const ranges[], int n)
 {
-    for (int i = 0; i < n; i++) { /* they stand in this order; two may be one */
-        struct op_range from = *ranges[i];
-        if (i > 0 && from.first < ranges[i - 1]->first + ranges[i - 1]->n)
+    struct op_range last = {-1, 0};
+    int moved = at;
+    for (int i = 0; i < n; i++) {
+        const struct op_range from = *ranges[i];
+        const bool again = from.first == last.first && from.n == last.n;
+        if (again || from.n == 0) {
+            ranges[i]->first = again ? moved : at;
             continue;
+        }
+        assert(from.first >= last.first + last.n && from.first >= at);
         memmove(c->p->ops + at, c->p->ops + from.first, (size_t)from.n * sizeof(*c->p->ops));
-        ranges[i]->first = at;
+        ranges[i]->first = moved = at;
         at += from.n;
+        last = from;
     }
     c->p->n_ops = at;
 }
