@@ -17,7 +17,8 @@ static const struct schema_name arch_names[] = {{"llama", ARCH_LLAMA}, {"gpt2", 
 static const struct schema_name tokenizer_names[] = {
     {"bytes", TOKENIZER_BYTES}, {"words", TOKENIZER_WORDS}, {"bpe", TOKENIZER_BPE}, {0}};
 static const struct schema_name lr_names[] = {
-    {"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {"linear", LR_LINEAR}, {0}};
+    {"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {"linear", LR_LINEAR}, {"wsd", LR_WSD}, {0}};
+static const struct schema_name nan_names[] = {{"stop", NAN_STOP}, {"skip", NAN_SKIP}, {0}};
 static const struct schema_name dtype_names[] = {{"float32", DT_F32}, {"float64", DT_F64}, {"bfloat16", DT_BF16}, {0}};
 static const struct schema_name numerics_names[] = {
     {"fast", NUMERICS_FAST}, {"canonical", NUMERICS_CANONICAL}, {"proof", NUMERICS_PROOF}, {0}};
@@ -122,8 +123,11 @@ static const struct schema_row rows[] = {
     {INT(train.micro_batch, 1, 1 << 20, "4", FREE, "Samples that a worker computes at once.")},
     {FLOAT(train.lr, 0, 1000, "3e-4", FREE, "Peak learning rate.")},
     {FLOAT(train.min_lr_ratio, 0, 1, "0.1", FREE, "What a schedule ends at, as a part of lr.")},
-    {ENUM(train.schedule, lr_names, "cosine", FREE, "How the rate falls after the warm-up.")},
+    {ENUM(train.schedule, lr_names, "cosine", FREE,
+          "How the rate falls after the warm-up. wsd: not before the last train.decay updates, then in a straight "
+          "line.")},
     {INT(train.warmup, 0, MAX_STEPS, "0", FREE, "Updates over which the rate rises from 0 in a straight line.")},
+    {INT(train.decay, 0, MAX_STEPS, "0", FREE, "Updates at the end over which the rate falls (wsd).")},
     {FLOAT(train.weight_decay, 0, 100, "0.1", FREE, "AdamW's decay of matrices.")},
     {FLOAT(train.clip, 0, 1e9, "1", FREE, "Largest norm of the gradient. 0: no clipping.")},
     {FLOAT(train.beta1, 0, 0.999999, "0.9", FREE, "AdamW's first moment.")},
@@ -137,6 +141,12 @@ static const struct schema_row rows[] = {
     {INT(train.eval_every, 0, MAX_STEPS, "0", FREE, "Evaluate after every so many updates. 0: never.")},
     {INT(train.eval_batches, 0, MAX_STEPS, "0", FREE,
          "Global batches of one evaluation. 0: all validation samples once.")},
+    {FLOAT(train.dropout, 0, 0.999, "0", FREE, "Part of the activations that is left out, where the model has it.")},
+    {ENUM(train.nan, nan_names, "stop", FREE,
+          "When a loss or the gradient's norm is not a number: stop the job, or skip the update and go on.")},
+    {INT(train.nan_limit, 1, MAX_STEPS, "10", FREE, "Skipped updates in a row after which the job stops (nan skip).")},
+    {INT(train.verify_every, 0, MAX_STEPS, "100", FREE,
+         "Compare what several workers hold alike after every so many updates. 0: never.")},
     {UINT(train.seed, "1", FIXED, "Of initial values and of the order of the samples.")},
 
     {INT(parallel.workers, 1, JOB_MAX_WORKERS, "1", FREE,
@@ -301,6 +311,15 @@ err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *wh
     return OK;
 }
 
+/* How much of the decay is over, 0 to 1. */
+static double decayed(const struct job_train *t, int64_t step)
+{
+    int64_t left = t->steps - step;
+    if (left >= t->decay || t->decay == 0)
+        return 0;
+    return left <= 0 ? 1 : 1 - (double)left / (double)t->decay;
+}
+
 double job_lr(const struct job_train *t, int64_t step)
 {
     if (step < t->warmup)
@@ -317,6 +336,8 @@ double job_lr(const struct job_train *t, int64_t step)
         return t->lr * (t->min_lr_ratio + (1 - t->min_lr_ratio) * 0.5 * (1 + cos(M_PI * done)));
     case LR_LINEAR:
         return t->lr * (1 - (1 - t->min_lr_ratio) * done);
+    case LR_WSD:
+        return t->lr * (1 - (1 - t->min_lr_ratio) * decayed(t, step));
     }
     return t->lr;
 }

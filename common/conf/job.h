@@ -15,7 +15,10 @@ struct schema;
 
 enum model_arch { ARCH_LLAMA, ARCH_GPT2 };
 enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS, TOKENIZER_BPE };
-enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR };
+/* wsd: warm-up, stable, decay: as it is until the last train.decay updates, then down in a straight line. */
+enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
+/* What becomes of a job whose step is not a number: it ends, or the step changes nothing and counts. */
+enum nan_policy { NAN_STOP, NAN_SKIP };
 enum numerics { NUMERICS_FAST, NUMERICS_CANONICAL, NUMERICS_PROOF };
 enum pipe_schedule { PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1, PIPE_FILE };
 /* What the backward computes again instead of keeping: nothing; all of a layer but its input; norms and activation
@@ -45,9 +48,12 @@ struct job_data {
 };
 
 struct job_train {
-    int64_t steps, seq, global_batch, micro_batch, warmup, eval_every, eval_batches;
-    double lr, min_lr_ratio, weight_decay, clip, beta1, beta2, eps;
+    int64_t steps, seq, global_batch, micro_batch, warmup, decay, eval_every, eval_batches;
+    int64_t nan_limit;    /* skipped steps in a row that are too many */
+    int64_t verify_every; /* updates between comparisons of replicas; 0: never */
+    double lr, min_lr_ratio, weight_decay, clip, beta1, beta2, eps, dropout;
     enum lr_schedule schedule;
+    enum nan_policy nan;
     int dtype; /* enum dtype; DT_F32, DT_BF16 or DT_F64 */
     enum numerics numerics;
     uint64_t seed;
@@ -109,7 +115,7 @@ NODISCARD err_t job_paths_resolve(struct job_spec *job, const char *folder, stru
 /* The rows behind all this: schema_help(&job_schema, stdout) is `dtctl submit --help-keys`. */
 extern const struct schema job_schema;
 /* The learning rate of update `step` (1-based): it rises in a straight line to lr at update `warmup`, then follows the
- * schedule, which arrives at lr x min_lr_ratio with update `steps` and stays there. */
+ * schedule, which arrives at lr x min_lr_ratio with update `steps` and stays there (constant: stays at lr). */
 double job_lr(const struct job_train *t, int64_t step);
 
 #endif

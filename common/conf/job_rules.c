@@ -104,6 +104,17 @@ static bool warmup_broken(const struct job_spec *j, char ret[SENTENCE])
            SAY("%" PRId64 " updates, more than train.steps: at most %" PRId64, j->train.warmup, j->train.steps);
 }
 
+static bool decay_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_train *t = &j->train;
+    int64_t most = t->steps - t->warmup;
+    if (t->decay && t->schedule != LR_WSD)
+        return SAY("only train.schedule wsd has it: write 0, or train.schedule wsd");
+    return t->decay > most &&
+           SAY("%" PRId64 " updates beside a warm-up of %" PRId64 ", of %" PRId64 " in all: at most %" PRId64, t->decay,
+               t->warmup, t->steps, most);
+}
+
 static bool dtype_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     enum dtype dtype = (enum dtype)j->train.dtype;
@@ -198,6 +209,7 @@ static const struct rule rules[] = {
     {OVER(data.tokenizer_files, tokenizer_files_broken)},
     {OVER(train.micro_batch, micro_batch_broken)},
     {OVER(train.warmup, warmup_broken)},
+    {OVER(train.decay, decay_broken)},
     {OVER(parallel.pp, stages_broken)},
     {OVER(parallel.workers, mesh_broken)},
     {OVER(parallel.ep, experts_broken)},

@@ -262,6 +262,23 @@ TEST(learning_rate)
     check_lr(&t, 111, 5e-4);
 }
 
+TEST(learning_rate_that_is_stable_then_decays)
+{
+    struct job_train t = {.steps = 100, .warmup = 10, .decay = 20, .lr = 2e-3, .min_lr_ratio = 0.5, .schedule = LR_WSD};
+    check_lr(&t, 5, 1e-3);
+    for (int64_t s = 10; s <= 80; s++)
+        check_lr(&t, s, 2e-3);
+    for (int64_t s = 81; s <= 100; s++)
+        check_lr(&t, s, 2e-3 - 1e-3 * (double)(s - 80) / 20);
+    check_lr(&t, 101, 1e-3);
+    t.decay = 0;
+    check_lr(&t, 100, 2e-3);
+    check_lr(&t, 101, 2e-3);
+    t.decay = 90;
+    check_lr(&t, 10, 2e-3);
+    check_lr(&t, 55, 1.5e-3);
+}
+
 static void check_example(const char *name)
 {
     char path[PATH_MAX];

@@ -4,9 +4,10 @@
 
 #define HEAD "name: x\nmodel: {dim: 8, layers: 1, heads: 2}\ndata: {train: [a]}\n"
 #define TRAIN_KEYS                                                                                                  \
-    "steps, seq, global_batch, micro_batch, lr, min_lr_ratio, schedule, warmup, weight_decay, clip, beta1, beta2, " \
+    "steps, seq, global_batch, micro_batch, lr, min_lr_ratio, schedule, warmup, decay, weight_decay, clip, beta1, " \
+    "beta2, "                                                                                                       \
     "eps, "                                                                                                         \
-    "dtype, numerics, eval_every, eval_batches, seed"
+    "dtype, numerics, eval_every, eval_batches, dropout, nan, nan_limit, verify_every, seed"
 
 struct mistake {
     const char *given, *message;
@@ -152,6 +153,7 @@ TEST(rules)
         {"train.micro_batch=17", "train.micro_batch: 17 samples, more than train.global_batch: at most 16"},
         {"train.global_batch=3", "job.yaml:4: train.micro_batch: 4 samples, more than train.global_batch: at most 3"},
         {"train.warmup=301", "train.warmup: 301 updates, more than train.steps: at most 300"},
+        {"train.decay=1", "train.decay: only train.schedule wsd has it: write 0, or train.schedule wsd"},
         {"train={numerics: proof, dtype: float32}",
          "train.dtype: train.numerics proof computes in float64: write float64, or leave it out"},
         {"train={numerics: canonical, dtype: float64}",
