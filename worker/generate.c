@@ -135,7 +135,7 @@ static err_t read_parameters(struct generator *g, struct why *why)
     struct ckpt_read_stats stats;
     err_t err = snapshot_plan_load(&g->engine, false, &plan);
     struct ckpt_want *wants = err ? NULL : calloc((size_t)plan.n + 1, sizeof(*wants));
-    for (int i = 0; wants && i < plan.n; i++)
+    for (int i = 0; wants && i < plan.n; i++) /* one worker has whole tensors: dense */
         wants[i] =
             (struct ckpt_want){plan.pieces[i].fqn, plan.pieces[i].box, plan.pieces[i].dtype, plan.pieces[i].data};
     if (wants)

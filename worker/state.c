@@ -117,8 +117,10 @@ static err_t load_pieces(struct state *s, const char *path, bool optimizer, int6
         err = snapshot_fit(&plan, s->arena->bytes);
     if (err)
         return why_set(why, err, "cannot plan the load: %s", err_text(err));
-    for (int first = 0, end; !err && first < plan.n; first = end) {
-        end = snapshot_place(&plan, first, s->arena->bytes);
+    /* A rank may have no piece of anything; it asks for the scalars all the same. */
+    int first = 0;
+    do {
+        int end = snapshot_place(&plan, first, s->arena->bytes);
         bool ask = !optimizer && first == 0;
         struct link_load load = {.path = path,
                                  .snapshot = &plan,
@@ -129,7 +131,8 @@ static err_t load_pieces(struct state *s, const char *path, bool optimizer, int6
                                  .found = found,
                                  .n_names = ask ? NAME_COUNT : 0};
         err = load_round(s, &load, why);
-    }
+        first = end;
+    } while (!err && first < plan.n);
     *ret_updates = plan.updates;
     snapshot_fini(&plan);
     return err;

@@ -82,14 +82,24 @@ err_t engine_init(struct engine *e, const struct engine_config *config, struct w
     return err;
 }
 
-size_t engine_shared_bytes(const struct engine *e)
-{
-    return e->space_bytes[SPACE_GRAD];
-}
-
 static size_t aligned(size_t n)
 {
     return (n + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+}
+
+/* Gradients, which all ranks reduce; with ZeRO the pieces of the parameters, which others gather. */
+static bool is_shared(const struct engine *e, enum buffer_space s)
+{
+    bool units = (e->has_train && e->train.n_units) || (e->has_eval && e->eval.n_units);
+    return s == SPACE_GRAD || (s == SPACE_PARAM && units);
+}
+
+size_t engine_shared_bytes(const struct engine *e)
+{
+    size_t bytes = 0;
+    for (enum buffer_space s = 0; s < SPACE_COUNT; s++)
+        bytes += is_shared(e, s) ? aligned(e->space_bytes[s]) : 0;
+    return bytes;
 }
 
 size_t engine_device_bytes(const struct engine *e)
@@ -100,21 +110,30 @@ size_t engine_device_bytes(const struct engine *e)
     return bytes;
 }
 
-static err_t make_memory(struct engine *e, struct why *why)
+/* The spaces of one kind, one behind another. Gradients come first in the segment: they have the same place on all
+ * ranks. */
+static void place_spaces(struct engine *e, bool shared, uint8_t *at)
 {
-    void *shared = e->comm ? comm_shared(e->comm) : NULL;
-    e->memory_bytes = engine_device_bytes(e) - (shared ? aligned(e->space_bytes[SPACE_GRAD]) : 0);
-    err_t err = dev_alloc(e->config.dev, e->memory_bytes, "parameters, optimizer state, gradients and activations",
-                          &e->memory, why);
-    uint8_t *at = e->memory;
-    for (int s = 0; !err && s < SPACE_COUNT; s++) {
-        if (s == SPACE_GRAD && shared) {
-            e->space[s] = shared;
+    static const enum buffer_space order[] = {SPACE_GRAD, SPACE_PARAM, SPACE_OPT, SPACE_WORK, SPACE_HOST};
+    for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        enum buffer_space s = order[i];
+        if (e->space[s] || (shared && !is_shared(e, s)))
             continue;
-        }
         e->space[s] = e->space_bytes[s] ? at : NULL;
         at += aligned(e->space_bytes[s]);
     }
+}
+
+static err_t make_memory(struct engine *e, struct why *why)
+{
+    void *shared = e->comm ? comm_shared(e->comm) : NULL;
+    if (shared)
+        place_spaces(e, true, shared);
+    e->memory_bytes = engine_device_bytes(e) - (shared ? engine_shared_bytes(e) : 0);
+    err_t err = dev_alloc(e->config.dev, e->memory_bytes, "parameters, optimizer state, gradients and activations",
+                          &e->memory, why);
+    if (!err)
+        place_spaces(e, false, e->memory);
     return err;
 }
 
@@ -142,7 +161,7 @@ err_t engine_start(struct engine *e, struct comm *comm, struct why *why)
         err = rig_init(e, &e->train, &e->train_rig, why);
     if (!err && e->has_eval)
         err = rig_init(e, &e->eval, &e->eval_rig, why);
-    return err;
+    return err ? err : verify_init(e, why);
 }
 
 /* Freeing a stream waits for what is queued, so streams go before what they work on. */
@@ -152,8 +171,9 @@ void engine_fini(struct engine *e)
         if (s == STREAM_COMPUTE || e->stream[s] != e->stream[STREAM_COMPUTE])
             dev_stream_free(e->stream[s]);
     profile_free(e);
+    verify_fini(e);
+    rig_fini(e, &e->eval, &e->eval_rig); /* borrows of the other */
     rig_fini(e, &e->train, &e->train_rig);
-    rig_fini(e, &e->eval, &e->eval_rig);
     host_fini(e);
     if (e->memory)
         dev_free(e->config.dev, e->memory, e->memory_bytes);

@@ -39,16 +39,24 @@ struct engine_config {
 };
 
 /* Time spent in each kind of op and of action, when somebody wants to know: by the clock on a CPU, between timed events
- * on a device that runs beside the thread, where streams overlap and sums may be more than the step. */
+ * on a device that runs beside the thread, where streams overlap and sums may be more than the step. And the payload
+ * that this rank has read from or written to others, by the axes that the groups span: a set of 1 << axis, axes of
+ * size 1 left out. */
+#define ENGINE_AXIS_SETS (1 << AXIS_COUNT)
 struct engine_profile {
     int64_t ns[OP_KIND_COUNT], calls[OP_KIND_COUNT];
     int64_t action_ns[ACT_COUNT];
+    int64_t axis_bytes[ENGINE_AXIS_SETS];
 };
 
 #define ENGINE_RANGE_NAME 24
 /* What a program needs beside memory. */
 struct engine_rig {
     struct comm_group **groups;
+    bool *borrowed;            /* by group: the training program's */
+    int64_t *counts;           /* scratch: elements by member of a group */
+    struct comm_part **units;  /* by unit: program.units for the comm */
+    uint8_t *reads;            /* by chunk: a set of enum batch_part that its actions read */
     struct dev_event **events; /* the program's */
     int n_events;
     char (*ranges)[ENGINE_RANGE_NAME]; /* by action: "forward 3" */
@@ -56,21 +64,35 @@ struct engine_rig {
     enum op_stream loss_stream, clip_stream; /* where the last writer of each runs */
 };
 
+/* What the host fills for a microbatch. */
+enum batch_part { BATCH_IDS, BATCH_TARGETS, BATCH_ROWS, BATCH_PARTS };
+
 /* Where the host has what it fills and reads, on a device whose memory it does not see: a mirror of SPACE_HOST, and
- * copies of ids and targets that take turns. All of it is one pinned allocation. */
+ * copies of a batch that take turns. All of it is one pinned allocation. */
 #define ENGINE_RING 3
 struct engine_host {
     void *pinned;
     size_t bytes;
     struct {
-        int32_t *ids, *targets;
+        int32_t *part[BATCH_PARTS];
         struct dev_event *copied; /* the device has its own */
     } ring[ENGINE_RING];
     int turn;
-    void *row; /* of logits, for a generator */
+    void *row;       /* of logits, for a generator */
+    int32_t *sample; /* ids and targets of one whole sample; the processor's */
 };
 
-struct engine_timer; /* profile.c */
+/* Messages of an action that are under way. */
+struct engine_posts {
+    struct {
+        struct comm_group *group;
+        struct comm_post post;
+    } list[COMM_POSTS];
+    int n;
+};
+
+struct engine_timer;  /* profile.c */
+struct engine_verify; /* verify.c */
 
 struct engine {
     struct engine_config config;
@@ -80,26 +102,30 @@ struct engine {
     const struct kern_ops *kernels;
     struct kern_stream *stream[STREAM_COUNT];
     struct comm *comm;
-    void *memory; /* all spaces, but for gradients that lie in the comm's */
+    void *memory; /* all spaces, but for those that lie in the comm's */
     size_t memory_bytes;
     void *space[SPACE_COUNT]; /* on the device */
     size_t space_bytes[SPACE_COUNT];
     struct engine_host host;
-    int64_t step;                   /* last finished update of the job; flips after the whole update */
-    int64_t position;               /* samples consumed so far: the global sample index of the next step's first */
-    int64_t updates;                /* updates that the optimizer's moments have seen */
+    int64_t step;                    /* last finished update of the job; flips after the whole update */
+    int64_t position;                /* samples consumed so far: the global sample index of the next step's first */
+    int64_t updates;                 /* updates that the optimizer's moments have seen */
+    int64_t skipped, skipped_in_row; /* steps of this epoch that were not numbers (train.nan skip) */
+    struct engine_posts posts;
+    struct engine_verify *verify;   /* NULL: replicas are not compared */
     struct engine_profile *profile; /* the owner's; NULL: not measured */
     struct engine_timer *timer;
 };
 
 struct engine_result {
     double loss, grad_norm, lr;
+    bool skipped; /* loss or norm is not a number: the step counts, and changed nothing */
 };
 
 NODISCARD err_t engine_init(struct engine *e, const struct engine_config *config, struct why *why);
 /* What comm_open must be given. */
 size_t engine_shared_bytes(const struct engine *e);
-/* What engine_start will allocate on the device, gradients included. */
+/* What engine_start will allocate on the device, what is shared included. */
 size_t engine_device_bytes(const struct engine *e);
 /* Takes the comm for use, not for closing; NULL for a generator. */
 NODISCARD err_t engine_start(struct engine *e, struct comm *comm, struct why *why);
@@ -110,9 +136,13 @@ NODISCARD err_t engine_fill_state(struct engine *e, struct why *why);
 NODISCARD err_t engine_zero_moments(struct engine *e, struct why *why);
 /* One update. The feed is asked for samples position .. position + global_batch - 1, of which this rank takes its
  * microbatches. ERR_CANCELED when the epoch has ended, whatever failed because of it. ERR_INVALID when loss or norm is
- * not a number: then nothing was updated and the step number stands. */
+ * not a number: then nothing was updated and the step number stands; with train.nan skip only once that has happened
+ * train.nan_limit times in a row. ERR_CORRUPT when it was time to compare replicas (engine_verify) and some differ. */
 NODISCARD err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engine_result *ret,
                             struct why *why);
+/* Every parameter of every rank has the bits of its replicas; collective, the same answer on all ranks. ERR_CORRUPT
+ * names the first tensor that differs, and the ranks. OK where nothing was made for it: train.verify_every 0. */
+NODISCARD err_t engine_verify(struct engine *e, struct why *why);
 /* Mean loss over samples first .. end-1 of the feed, the same number on all ranks. */
 NODISCARD err_t engine_eval(struct engine *e, const struct engine_feed *feed, int64_t first, int64_t end, double *ret,
                             struct why *why);

@@ -5,6 +5,7 @@
 #include "worker/step/run.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 #define ALIGN 256
 
@@ -18,23 +19,22 @@ static bool mirrored(const struct engine *e)
     return !e->config.dev->ops->host_memory;
 }
 
-static size_t input_bytes(const struct program *p, int buffer)
+static size_t input_bytes(const struct program *p, enum batch_part part)
 {
+    int buffer = batch_buffer(p, part);
     return buffer >= 0 ? aligned((size_t)p->buffers[buffer].bytes) : 0;
 }
 
 /* Room for one copy of a batch of either program. */
-static void ring_bytes(const struct engine *e, size_t *ret_ids, size_t *ret_targets)
+static size_t ring_bytes(const struct engine *e, size_t ret[BATCH_PARTS])
 {
-    const struct program *programs[] = {&e->train, &e->eval};
-    const bool has[] = {e->has_train, e->has_eval};
-    *ret_ids = *ret_targets = 0;
-    for (int i = 0; i < 2; i++) {
-        size_t ids = has[i] ? input_bytes(programs[i], programs[i]->ids_buffer) : 0;
-        size_t targets = has[i] ? input_bytes(programs[i], programs[i]->targets_buffer) : 0;
-        *ret_ids = ids > *ret_ids ? ids : *ret_ids;
-        *ret_targets = targets > *ret_targets ? targets : *ret_targets;
+    size_t sum = 0;
+    for (enum batch_part i = 0; i < BATCH_PARTS; i++) {
+        size_t train = e->has_train ? input_bytes(&e->train, i) : 0, eval = e->has_eval ? input_bytes(&e->eval, i) : 0;
+        ret[i] = train > eval ? train : eval;
+        sum += ret[i];
     }
+    return sum;
 }
 
 static size_t row_bytes(const struct engine *e)
@@ -43,25 +43,34 @@ static size_t row_bytes(const struct engine *e)
     return e->config.generate ? (size_t)g->tensors[g->logits].dim[1].factor * dtype_bytes(e->eval.dtype) : 0;
 }
 
-err_t host_init(struct engine *e, struct why *why)
+static err_t make_ring(struct engine *e, uint8_t *at, const size_t bytes[BATCH_PARTS])
 {
     struct engine_host *h = &e->host;
-    size_t ids, targets, mirror = aligned(e->space_bytes[SPACE_HOST]);
-    if (!mirrored(e))
-        return OK;
-    ring_bytes(e, &ids, &targets);
-    h->bytes = mirror + ENGINE_RING * (ids + targets) + row_bytes(e);
-    err_t err = dev_host_alloc(e->config.dev, h->bytes, "batches", &h->pinned, why);
-    uint8_t *at = (uint8_t *)h->pinned + mirror;
-    for (int i = 0; !err && i < ENGINE_RING; i++, at += ids + targets) {
-        h->ring[i].ids = (int32_t *)(void *)at;
-        h->ring[i].targets = (int32_t *)(void *)(at + ids);
+    err_t err = OK;
+    for (int i = 0; !err && i < ENGINE_RING; i++) {
+        for (int part = 0; part < BATCH_PARTS; at += bytes[part++])
+            h->ring[i].part[part] = (int32_t *)(void *)at;
         err = dev_event_new(e->config.dev, false, &h->ring[i].copied);
-        if (err)
-            why_set(why, err, "cannot make an event: %s", err_text(err));
     }
     h->row = row_bytes(e) ? at : NULL;
     return err;
+}
+
+err_t host_init(struct engine *e, struct why *why)
+{
+    struct engine_host *h = &e->host;
+    size_t parts[BATCH_PARTS], mirror = aligned(e->space_bytes[SPACE_HOST]);
+    h->sample = calloc(2 * (size_t)e->config.job->train.seq, sizeof(*h->sample));
+    if (!h->sample)
+        return why_set(why, ERR_NOMEM, "out of memory");
+    if (!mirrored(e))
+        return OK;
+    h->bytes = mirror + ENGINE_RING * ring_bytes(e, parts) + row_bytes(e);
+    err_t err = dev_host_alloc(e->config.dev, h->bytes, "batches", &h->pinned, why);
+    if (err)
+        return err;
+    err = make_ring(e, (uint8_t *)h->pinned + mirror, parts);
+    return err ? why_set(why, err, "cannot make an event: %s", err_text(err)) : OK;
 }
 
 void host_fini(struct engine *e)
@@ -69,6 +78,7 @@ void host_fini(struct engine *e)
     for (int i = 0; i < ENGINE_RING; i++)
         dev_event_free(e->config.dev, e->host.ring[i].copied);
     dev_host_free(e->config.dev, e->host.pinned, e->host.bytes);
+    free(e->host.sample);
 }
 
 void *engine_host_buffer(const struct engine *e, const struct program *p, int buffer)
@@ -84,33 +94,36 @@ static void *device_address(const struct engine *e, const struct program *p, int
     return (uint8_t *)engine_buffer(e, p, buffer) + run_slot(b, a) * b->slot_bytes;
 }
 
-err_t host_batch(struct engine *e, const struct program *p, const struct action *a, int32_t **ret_ids,
-                 int32_t **ret_targets, struct why *why)
+err_t host_batch(struct engine *e, const struct program *p, const struct engine_rig *rig, const struct action *a,
+                 struct host_batch *ret, struct why *why)
 {
     struct engine_host *h = &e->host;
-    if (!mirrored(e)) {
-        *ret_ids = device_address(e, p, p->ids_buffer, a);
-        *ret_targets = p->targets_buffer >= 0 ? device_address(e, p, p->targets_buffer, a) : NULL;
+    *ret = (struct host_batch){{NULL}};
+    if (!rig->reads[a->chunk])
         return OK;
-    }
-    *ret_ids = h->ring[h->turn].ids;
-    *ret_targets = h->ring[h->turn].targets;
-    return dev_event_sync(e->config.dev, h->ring[h->turn].copied, why);
+    for (enum batch_part i = 0; i < BATCH_PARTS; i++)
+        if (rig->reads[a->chunk] & (1u << i))
+            ret->part[i] = mirrored(e) ? h->ring[h->turn].part[i] : device_address(e, p, batch_buffer(p, i), a);
+    return mirrored(e) ? dev_event_sync(e->config.dev, h->ring[h->turn].copied, why) : OK;
 }
 
-err_t host_batch_written(struct engine *e, const struct program *p, const struct action *a, int64_t n)
+err_t host_batch_written(struct engine *e, const struct program *p, const struct action *a, const struct host_batch *b,
+                         int64_t n)
 {
     struct engine_host *h = &e->host;
     struct kern_stream *s = e->stream[STREAM_COMPUTE];
-    const size_t bytes = (size_t)n * sizeof(int32_t);
     const int turn = h->turn;
-    if (!mirrored(e))
-        return OK;
-    err_t err = dev_copy(s, device_address(e, p, p->ids_buffer, a), h->ring[turn].ids, bytes);
-    if (!err && p->targets_buffer >= 0)
-        err = dev_copy(s, device_address(e, p, p->targets_buffer, a), h->ring[turn].targets, bytes);
+    bool any = false;
+    err_t err = OK;
+    for (enum batch_part i = 0; !err && mirrored(e) && i < BATCH_PARTS; i++)
+        if (b->part[i]) {
+            err = dev_copy(s, device_address(e, p, batch_buffer(p, i), a), b->part[i], (size_t)n * sizeof(int32_t));
+            any = true;
+        }
+    if (err || !any)
+        return err;
     h->turn = (turn + 1) % ENGINE_RING;
-    return err ? err : dev_event_record(e->config.dev, h->ring[turn].copied, s);
+    return dev_event_record(e->config.dev, h->ring[turn].copied, s);
 }
 
 static err_t fetch(const struct engine *e, const struct program *p, int buffer, enum op_stream stream)

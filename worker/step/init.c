@@ -4,10 +4,10 @@
 #include "worker/step/engine.h"
 
 #include "common/base/rng.h"
+#include "worker/step/rows.h"
 
 #include <assert.h>
 
-#define MAX_BOXES 64
 #define CHUNK ((size_t)4 << 20)
 
 /* Two pinned chunks and what says that a copy has left them. `chunk` is NULL where the device's memory is written
@@ -51,48 +51,68 @@ static void fill_elements(void *data, enum dtype dtype, const struct graph_tenso
     }
 }
 
-static err_t fill_box(struct filler *f, uint8_t *to, enum dtype dtype, const struct graph_tensor *t,
-                      const struct box *b)
+/* Elements at .. at+n-1 of the box, which lie in `from` one behind another, to their places. */
+static err_t copy_out(struct filler *f, uint8_t *to, size_t size, const struct rows *rows, const uint8_t *from,
+                      int64_t at, int64_t n)
+{
+    err_t err = OK;
+    for (int64_t i = at, run; !err && i < at + n; i += run) {
+        run = rows_run(rows, i, at + n);
+        err = dev_copy(f->engine->stream[STREAM_COMPUTE], to + (size_t)rows_place(rows, i) * size,
+                       from + (size_t)(i - at) * size, (size_t)run * size);
+    }
+    return err;
+}
+
+static err_t fill_chunks(struct filler *f, uint8_t *to, enum dtype dtype, const struct graph_tensor *t,
+                         const struct box *b, const struct rows *rows)
 {
     const struct engine *e = f->engine;
-    const uint64_t seed = e->config.job->train.seed;
-    const int64_t n = box_elements(b), size = (int64_t)dtype_bytes(dtype);
+    const size_t size = dtype_bytes(dtype);
     assert(size > 0);
-    const int64_t room = (int64_t)CHUNK / size;
-    struct kern_stream *s = e->stream[STREAM_COMPUTE];
+    const int64_t n = box_elements(b), room = (int64_t)(CHUNK / size);
     err_t err = OK;
-    if (!f->chunk)
-        fill_elements(to, dtype, t, b, seed, 0, n);
-    for (int64_t at = 0; f->chunk && !err && at < n; at += room, f->turn ^= 1) {
+    for (int64_t at = 0; !err && at < n; at += room, f->turn ^= 1) {
         uint8_t *chunk = f->chunk + (f->turn ? CHUNK : 0);
         int64_t m = n - at < room ? n - at : room;
         err = dev_event_sync(e->config.dev, f->left[f->turn], f->why);
         if (err)
             break;
-        fill_elements(chunk, dtype, t, b, seed, at, m);
-        err = dev_copy(s, to + at * size, chunk, (size_t)(m * size));
-        err = err ? err : dev_event_record(e->config.dev, f->left[f->turn], s);
+        fill_elements(chunk, dtype, t, b, e->config.job->train.seed, at, m);
+        err = copy_out(f, to, size, rows, chunk, at, m);
+        err = err ? err : dev_event_record(e->config.dev, f->left[f->turn], e->stream[STREAM_COMPUTE]);
     }
     return err;
 }
 
+static err_t fill_box(struct filler *f, uint8_t *to, enum dtype dtype, const struct graph_tensor *t,
+                      const struct place_box *b)
+{
+    const struct rows rows = rows_of(&b->box, b->stride);
+    const int64_t n = box_elements(&b->box);
+    to += (size_t)b->offset * dtype_bytes(dtype);
+    if (f->chunk)
+        return fill_chunks(f, to, dtype, t, &b->box, &rows);
+    for (int64_t at = 0, run; at < n; at += run) {
+        run = rows_run(&rows, at, n);
+        fill_elements(to + (size_t)rows_place(&rows, at) * dtype_bytes(dtype), dtype, t, &b->box,
+                      f->engine->config.job->train.seed, at, run);
+    }
+    return OK;
+}
+
+/* This rank's piece of it. */
 static err_t fill_tensor(struct filler *f, const struct program *p, int tensor)
 {
     const struct engine *e = f->engine;
-    const struct graph_tensor *t = &e->config.graph->tensors[tensor];
+    const struct place_param *q = &p->place.param[tensor];
     const struct buffer *b = &p->buffers[p->param_buffer[tensor]];
-    uint8_t *to = engine_buffer(e, p, p->param_buffer[tensor]);
-    struct box boxes[MAX_BOXES];
-    int64_t dims[GRAPH_MAX_DIMS];
+    struct place_box boxes[PLACE_MAX_BOXES];
+    int n = place_boxes(&p->place, e->config.graph, tensor, q->lo, q->hi, boxes);
     err_t err = OK;
-    for (int d = 0; d < t->ndim; d++)
-        dims[d] = t->dim[d].factor;
-    int n = layout_boxes(&p->mesh, &b->layout, t->ndim, dims, p->rank, MAX_BOXES, boxes);
-    assert(n <= MAX_BOXES);
-    for (int i = 0; !err && i < n; i++) {
-        err = fill_box(f, to, b->dtype, t, &boxes[i]);
-        to += box_elements(&boxes[i]) * (int64_t)dtype_bytes(b->dtype);
-    }
+    for (int i = 0; !err && i < n; i++)
+        err = fill_box(f, engine_buffer(e, p, p->param_buffer[tensor]), b->dtype, &e->config.graph->tensors[tensor],
+                       &boxes[i]);
     return err;
 }
 

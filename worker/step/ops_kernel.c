@@ -30,17 +30,40 @@ static err_t op_cast(const struct run *r, const struct op *op)
     return OK;
 }
 
+static int64_t seq_of(const struct run *r, const struct op *op)
+{
+    return op->seq ? op->seq : r->program->seq;
+}
+
+/* Rows of the vocabulary that the table holds: all of its own where the op names none. */
+static int64_t vocab_end(const struct run *r, const struct op *op, int table)
+{
+    if (op->vocab_hi || op->vocab_lo)
+        return op->vocab_hi;
+    return run_dim(r, r->program->buffers[op->arg[table].buffer].dim[0]);
+}
+
+/* Where the positions' rows of this segment begin. */
+static void *positions(const struct run *r, const struct op *op, int arg)
+{
+    uint8_t *pos = run_arg(r, op, arg);
+    if (!pos)
+        return NULL;
+    return pos + (size_t)(op->pos0 * run_dim(r, op->n)) * dtype_bytes(r->program->buffers[op->arg[arg].buffer].dtype);
+}
+
 static err_t op_embed(const struct run *r, const struct op *op)
 {
-    KERN(r)->embed(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), r->program->seq, 0, INT32_MAX,
-                   run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
+    KERN(r)->embed(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), seq_of(r, op), op->vocab_lo,
+                   vocab_end(r, op, 1), run_arg(r, op, 0), run_arg(r, op, 1), positions(r, op, 2), run_arg(r, op, 3));
     return OK;
 }
 
 static err_t op_embed_grad(const struct run *r, const struct op *op)
 {
-    KERN(r)->embed_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), r->program->seq, 0, INT32_MAX,
-                        run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2), run_arg(r, op, 3));
+    KERN(r)->embed_grad(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), seq_of(r, op), op->vocab_lo,
+                        vocab_end(r, op, 2), run_arg(r, op, 0), run_arg(r, op, 1), run_arg(r, op, 2),
+                        positions(r, op, 3));
     return OK;
 }
 
@@ -115,8 +138,8 @@ static err_t op_layernorm_grad(const struct run *r, const struct op *op)
 
 static err_t op_rope(const struct run *r, const struct op *op)
 {
-    KERN(r)->rope(run_stream(r, op), run_dim(r, op->m), r->program->seq, 0, op->heads, op->head_dim, op->lda, op->theta,
-                  op->flags & OPF_INVERSE, run_arg(r, op, 0));
+    KERN(r)->rope(run_stream(r, op), run_dim(r, op->m), seq_of(r, op), op->pos0, op->heads, op->head_dim, op->lda,
+                  op->theta, op->flags & OPF_INVERSE, run_arg(r, op, 0));
     return OK;
 }
 
@@ -124,7 +147,8 @@ static struct kern_attention attention_of(const struct run *r, const struct op *
 {
     return (struct kern_attention){
         .batch = run_dim(r, op->m),
-        .seq = r->program->seq,
+        .seq = seq_of(r, op),
+        .seq_kv = op->seq_kv,
         .heads = op->heads,
         .kv_heads = op->kv_heads,
         .head_dim = op->head_dim,
@@ -155,8 +179,28 @@ static err_t op_attention_grad(const struct run *r, const struct op *op)
         .d_q = run_arg(r, op, 6),
         .d_k = run_arg(r, op, 7),
         .d_v = run_arg(r, op, 8),
+        .acc_q = op->flags & OPF_ACC_Q,
+        .acc_kv = op->flags & OPF_ACC_KV,
     };
     return KERN(r)->attention_grad(run_stream(r, op), &a);
+}
+
+static err_t op_attention_join(const struct run *r, const struct op *op)
+{
+    const struct kern_attention_join a = {
+        .batch = run_dim(r, op->m),
+        .seq = seq_of(r, op),
+        .heads = op->heads,
+        .head_dim = op->head_dim,
+        .o_stride = op->ldc,
+        .o2_stride = op->ldc,
+        .o = run_arg(r, op, 0),
+        .lse = run_arg(r, op, 1),
+        .o2 = run_arg(r, op, 2),
+        .lse2 = run_arg(r, op, 3),
+    };
+    KERN(r)->attention_join(run_stream(r, op), &a);
+    return OK;
 }
 
 static err_t op_swiglu(const struct run *r, const struct op *op)
@@ -202,6 +246,49 @@ static err_t op_add(const struct run *r, const struct op *op)
     return OK;
 }
 
+static err_t op_copy_cols(const struct run *r, const struct op *op)
+{
+    KERN(r)->copy_cols(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0), op->lda,
+                       run_arg(r, op, 1), op->ldb);
+    return OK;
+}
+
+/* Steps are counted from 1; a step that is run again, after a resume, drops the same. */
+static err_t op_dropout(const struct run *r, const struct op *op)
+{
+    const struct engine *e = r->engine;
+    const struct kern_dropout d = {
+        .t = run_dim(r, op->m),
+        .n = run_dim(r, op->n),
+        .cols = run_dim(r, op->k),
+        .col0 = op->col0,
+        .rate = op->rate,
+        .seed = e->config.job->train.seed,
+        .step = e->step + 1,
+        .site = op->site,
+        .rows = run_arg(r, op, 1),
+        .x = run_arg(r, op, 0),
+        .y = run_arg(r, op, 2),
+    };
+    KERN(r)->dropout(run_stream(r, op), &d);
+    return OK;
+}
+
+static err_t op_loss_part(const struct run *r, const struct op *op)
+{
+    KERN(r)->loss_part(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), op->vocab_lo, run_arg(r, op, 1),
+                       run_arg(r, op, 0), run_arg(r, op, 2));
+    return OK;
+}
+
+static err_t op_loss_join(const struct run *r, const struct op *op)
+{
+    KERN(r)->loss_join(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), op->vocab_lo, run_dim(r, op->k),
+                       run_arg(r, op, 1), run_arg(r, op, 2), op->flags & OPF_GRAD, r->program->loss_scale,
+                       run_arg(r, op, 0), run_arg(r, op, 3));
+    return OK;
+}
+
 static err_t op_cross_entropy(const struct run *r, const struct op *op)
 {
     KERN(r)->cross_entropy(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 1),
@@ -232,4 +319,9 @@ const run_op_fn run_kernel_ops[OP_KIND_COUNT] = {
     [OP_RELU_GRAD] = op_relu_grad,
     [OP_ADD] = op_add,
     [OP_CROSS_ENTROPY] = op_cross_entropy,
+    [OP_ATTENTION_JOIN] = op_attention_join,
+    [OP_COPY_COLS] = op_copy_cols,
+    [OP_DROPOUT] = op_dropout,
+    [OP_LOSS_PART] = op_loss_part,
+    [OP_LOSS_JOIN] = op_loss_join,
 };

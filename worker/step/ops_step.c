@@ -1,14 +1,7 @@
-/* Ops that a step needs between its kernels: collectives, the canonical tree, norm, clipping, the update. */
+/* Ops that a step needs between its kernels: leaves of the canonical tree, norm, clipping, the update. */
 #include "worker/step/run.h"
 
 #include "common/plan/sumtree.h"
-
-static err_t op_all_reduce(const struct run *r, const struct op *op)
-{
-    const struct buffer *b = &r->program->buffers[op->arg[0].buffer];
-    return comm_all_reduce(r->rig->groups[op->group], run_stream(r, op), run_arg(r, op, 0), run_dim(r, op->m), b->dtype,
-                           op->reduce);
-}
 
 /* A leaf joins the stack of finished nodes; siblings on top merge (common/plan/sumtree.h). */
 static err_t op_tree_leaf(const struct run *r, const struct op *op)
@@ -30,20 +23,7 @@ static err_t op_tree_leaf(const struct run *r, const struct op *op)
     return OK;
 }
 
-static err_t op_tree_reduce(const struct run *r, const struct op *op)
-{
-    const struct program *p = r->program;
-    struct sumtree_node nodes[SUMTREE_MAX_NODES];
-    struct comm_tree_node mine[SUMTREE_MAX_NODES];
-    uint8_t *shared = comm_shared(r->engine->comm);
-    int n = sumtree_nodes(p->n_micros, p->first_micro, p->end_micro, nodes);
-    for (int i = 0; i < n; i++)
-        mine[i] =
-            (struct comm_tree_node){nodes[i].lo, nodes[i].hi, (size_t)((uint8_t *)run_arg_slot(r, op, 0, i) - shared)};
-    return comm_tree_reduce(r->rig->groups[op->group], mine, n, p->n_micros, run_arg(r, op, 1), run_dim(r, op->m),
-                            p->buffers[op->arg[1].buffer].dtype);
-}
-
+/* A block is what place_grain makes of the tensor's columns. */
 static err_t op_norm(const struct run *r, const struct op *op)
 {
     r->engine->kernels->sumsq_blocks(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0),
@@ -88,9 +68,7 @@ static err_t op_adamw(const struct run *r, const struct op *op)
 }
 
 const run_op_fn run_step_ops[OP_KIND_COUNT] = {
-    [OP_ALL_REDUCE] = op_all_reduce,
     [OP_TREE_LEAF] = op_tree_leaf,
-    [OP_TREE_REDUCE] = op_tree_reduce,
     [OP_NORM] = op_norm,
     [OP_CLIP] = op_clip,
     [OP_ADAMW] = op_adamw,

@@ -4,17 +4,79 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+/* The same ranks in the training program: its group serves both, as there is a limit to how many there may be. */
+static struct comm_group *borrow(const struct engine *e, const struct program *p, const struct group *g)
+{
+    const struct program *train = &e->train;
+    for (int i = 0; p != train && e->has_train && i < train->n_groups; i++)
+        if (train->groups[i].n == g->n && !memcmp(train->groups[i].ranks, g->ranks, (size_t)g->n * sizeof(int)))
+            return e->train_rig.groups[i];
+    return NULL;
+}
+
+/* Every rank has the same list, and makes the groups of others too: members or not, all take part. */
 static err_t make_groups(struct engine *e, const struct program *p, struct engine_rig *r, struct why *why)
 {
+    int most = 1;
     r->groups = calloc((size_t)p->n_groups + 1, sizeof(struct comm_group *));
-    if (!r->groups)
+    r->borrowed = calloc((size_t)p->n_groups + 1, sizeof(*r->borrowed));
+    for (int i = 0; i < p->n_groups; i++)
+        most = p->groups[i].n > most ? p->groups[i].n : most;
+    r->counts = calloc((size_t)most, sizeof(*r->counts));
+    if (!r->groups || !r->borrowed || !r->counts)
         return why_set(why, ERR_NOMEM, "out of memory");
     for (int i = 0; e->comm && i < p->n_groups; i++) {
-        err_t err = comm_group_new(e->comm, p->groups[i].ranks, p->groups[i].n, &r->groups[i]);
+        r->groups[i] = borrow(e, p, &p->groups[i]);
+        r->borrowed[i] = r->groups[i];
+        err_t err = r->groups[i] ? OK : comm_group_new(e->comm, p->groups[i].ranks, p->groups[i].n, &r->groups[i]);
         if (err)
             return why_set(why, err, "cannot make communication group %d of %d: %s", i, p->n_groups, err_text(err));
     }
+    return OK;
+}
+
+/* ZeRO's units as the comm wants them. */
+static err_t make_units(const struct program *p, struct engine_rig *r, struct why *why)
+{
+    r->units = calloc((size_t)p->n_units + 1, sizeof(*r->units));
+    for (int u = 0; r->units && u < p->n_units; u++) {
+        r->units[u] = calloc((size_t)p->units[u].n + 1, sizeof(**r->units));
+        for (int i = 0; r->units[u] && i < p->units[u].n; i++)
+            r->units[u][i] =
+                (struct comm_part){p->units[u].parts[i].local, p->units[u].parts[i].piece, p->units[u].parts[i].counts};
+        if (!r->units[u])
+            return why_set(why, ERR_NOMEM, "out of memory");
+    }
+    return r->units ? OK : why_set(why, ERR_NOMEM, "out of memory");
+}
+
+static unsigned parts_read(const struct program *p, const struct action *a)
+{
+    unsigned reads = 0;
+    for (int k = 0; k < a->n_ops; k++) {
+        const struct op *op = &p->ops[a->first_op + k];
+        for (int i = 0; i < OP_MAX_OPERANDS; i++)
+            for (enum batch_part part = 0; part < BATCH_PARTS; part++)
+                if (op->arg[i].buffer >= 0 && op->arg[i].buffer == batch_buffer(p, part))
+                    reads |= 1u << part;
+    }
+    return reads;
+}
+
+/* Before a chunk's forward the host fills what its backward reads, too. */
+static err_t find_reads(const struct program *p, struct engine_rig *r, struct why *why)
+{
+    int chunks = 1;
+    for (int i = 0; i < p->n_actions; i++)
+        chunks = p->actions[i].chunk >= chunks ? p->actions[i].chunk + 1 : chunks;
+    r->reads = calloc((size_t)chunks, sizeof(*r->reads));
+    if (!r->reads)
+        return why_set(why, ERR_NOMEM, "out of memory");
+    for (int i = 0; i < p->n_actions; i++)
+        if (p->actions[i].micro >= 0)
+            r->reads[p->actions[i].chunk] |= (uint8_t)parts_read(p, &p->actions[i]);
     return OK;
 }
 
@@ -75,14 +137,23 @@ err_t rig_init(struct engine *e, const struct program *p, struct engine_rig *ret
 {
     find_streams(p, ret);
     err_t err = make_groups(e, p, ret, why);
+    err = err ? err : make_units(p, ret, why);
+    err = err ? err : find_reads(p, ret, why);
     err = err ? err : make_events(e, p, ret, why);
     return err ? err : make_names(p, ret, why);
 }
 
 void rig_fini(struct engine *e, const struct program *p, struct engine_rig *r)
 {
-    for (int i = 0; r->groups && i < p->n_groups; i++)
-        comm_group_free(r->groups[i]);
+    for (int i = 0; r->groups && r->borrowed && i < p->n_groups; i++)
+        if (!r->borrowed[i])
+            comm_group_free(r->groups[i]);
+    for (int u = 0; r->units && u < p->n_units; u++)
+        free(r->units[u]);
+    free(r->units);
+    free(r->borrowed);
+    free(r->counts);
+    free(r->reads);
     for (int i = 0; i < r->n_events; i++)
         dev_event_free(e->config.dev, r->events[i]);
     free(r->groups);

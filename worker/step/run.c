@@ -1,5 +1,5 @@
-/* The interpreter. It knows nothing of models: kinds of ops are rows of two tables (kernels, and what a step does
- * between them), actions are ranges of ops.
+/* The interpreter. It knows nothing of models: kinds of ops are rows of three tables (kernels, what ranks exchange,
+ * and what a step does between them), actions are ranges of ops.
  *
  * Everything is queued in the order of actions, so that an event's latest record is the one that a wait means. The
  * thread looks at nothing in between: what fails on a stream is said when the stream is waited for. A run that an end
@@ -51,10 +51,17 @@ err_t run_record(const struct run *r, const struct op *op)
     return dev_event_record(r->engine->config.dev, r->rig->events[op->event], run_stream(r, op));
 }
 
+static run_op_fn find_op(enum op_kind kind)
+{
+    run_op_fn fn = run_kernel_ops[kind] ? run_kernel_ops[kind] : run_step_ops[kind];
+    fn = fn ? fn : run_comm_ops[kind];
+    assert(fn);
+    return fn;
+}
+
 static err_t run_op(const struct run *r, const struct op *op)
 {
-    run_op_fn fn = run_kernel_ops[op->kind] ? run_kernel_ops[op->kind] : run_step_ops[op->kind];
-    assert(fn);
+    run_op_fn fn = find_op(op->kind);
     err_t err = run_waits(r, op);
     if (!err)
         err = r->engine->profile ? profile_op(r, op, fn) : fn(r, op);
@@ -121,13 +128,31 @@ static err_t wait_for_streams(const struct run *r, struct why *why)
     return err;
 }
 
+/* What the groups have moved since, by the axes that they span: of size above 1, whatever set was asked for. */
+static void count_bytes(const struct run *r, int sign)
+{
+    const struct program *p = r->program;
+    struct engine_profile *profile = r->engine->profile;
+    for (int i = 0; profile && i < p->n_groups; i++) {
+        unsigned axes = p->groups[i].axes;
+        for (int a = 0; a < AXIS_COUNT; a++)
+            if (p->mesh.size[a] == 1)
+                axes &= ~(1u << a);
+        if (r->rig->groups[i])
+            profile->axis_bytes[axes] += sign * comm_group_bytes(r->rig->groups[i]);
+    }
+}
+
 err_t run_program(struct run *r, run_before_fn before, void *arg, struct why *why)
 {
+    r->engine->posts.n = 0;
+    count_bytes(r, -1);
     err_t err = run_actions(r, before, arg, why);
     err = err ? err : host_fetch(r->engine, r->program, r->rig);
     err = err ? err : wait_for_streams(r, why);
     if (canceled(r) || err == ERR_CANCELED)
         return why_set(why, ERR_CANCELED, "the epoch has ended");
+    count_bytes(r, 1);
     if (!err)
         profile_collect(r->engine);
     return err;

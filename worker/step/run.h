@@ -42,6 +42,12 @@ typedef err_t (*run_before_fn)(void *arg, const struct action *a);
  * has ended meanwhile. */
 NODISCARD err_t run_program(struct run *r, run_before_fn before, void *arg, struct why *why);
 
+/* The buffer of a part of the batch, -1 where the program has none. */
+static inline int batch_buffer(const struct program *p, enum batch_part part)
+{
+    return part == BATCH_IDS ? p->ids_buffer : part == BATCH_TARGETS ? p->targets_buffer : p->rows_buffer;
+}
+
 NODISCARD err_t rig_init(struct engine *e, const struct program *p, struct engine_rig *ret, struct why *why);
 void rig_fini(struct engine *e, const struct program *p, struct engine_rig *rig);
 
@@ -49,13 +55,24 @@ void rig_fini(struct engine *e, const struct program *p, struct engine_rig *rig)
 
 NODISCARD err_t host_init(struct engine *e, struct why *why);
 void host_fini(struct engine *e);
-/* Where the next microbatch's ids and targets are to be written; waits until the device has let go of it. */
-NODISCARD err_t host_batch(struct engine *e, const struct program *p, const struct action *a, int32_t **ret_ids,
-                           int32_t **ret_targets, struct why *why);
-/* They are written: `n` tokens go to the device on the compute stream. */
-NODISCARD err_t host_batch_written(struct engine *e, const struct program *p, const struct action *a, int64_t n);
+/* Where the parts of the action's microbatch are to be written that its chunk reads, NULL for others; waits until the
+ * device has let go of that place. */
+struct host_batch {
+    int32_t *part[BATCH_PARTS];
+};
+NODISCARD err_t host_batch(struct engine *e, const struct program *p, const struct engine_rig *rig,
+                           const struct action *a, struct host_batch *ret, struct why *why);
+/* They are written: `n` tokens of each go to the device on the compute stream. */
+NODISCARD err_t host_batch_written(struct engine *e, const struct program *p, const struct action *a,
+                                   const struct host_batch *b, int64_t n);
 /* Queues the scalars' way back, each behind its last writer. */
 NODISCARD err_t host_fetch(struct engine *e, const struct program *p, const struct engine_rig *rig);
+
+/* ---- verify.c ---- */
+
+/* Nothing where there is nothing to compare. */
+NODISCARD err_t verify_init(struct engine *e, struct why *why);
+void verify_fini(struct engine *e);
 
 /* ---- profile.c ---- */
 
@@ -64,6 +81,6 @@ NODISCARD err_t profile_op(const struct run *r, const struct op *op, run_op_fn f
 /* After the streams were waited for. */
 void profile_collect(struct engine *e);
 
-extern const run_op_fn run_kernel_ops[OP_KIND_COUNT], run_step_ops[OP_KIND_COUNT];
+extern const run_op_fn run_kernel_ops[OP_KIND_COUNT], run_step_ops[OP_KIND_COUNT], run_comm_ops[OP_KIND_COUNT];
 
 #endif

@@ -2,6 +2,7 @@
  * share one cell. Names are torchtitan's (common/ckpt). */
 #include "worker/step/snapshot.h"
 
+#include "worker/step/rows.h"
 #include "worker/step/run.h"
 
 #include <assert.h>
@@ -10,7 +11,6 @@
 #include <string.h>
 
 #define ALIGN 64
-#define MAX_BOXES 64
 
 static size_t aligned(size_t n)
 {
@@ -35,7 +35,7 @@ static const int *buffers_of(const struct program *p, enum ckpt_state state)
 }
 
 static err_t add_box(struct snapshot *s, const struct engine *e, int tensor, enum ckpt_state state,
-                     const struct box *box, int64_t at)
+                     const struct box *box, int64_t at, int64_t stride)
 {
     const struct program *p = e->has_train ? &e->train : &e->eval;
     const struct graph_tensor *t = &e->config.graph->tensors[tensor];
@@ -48,6 +48,7 @@ static err_t add_box(struct snapshot *s, const struct engine *e, int tensor, enu
     for (int d = 0; d < t->ndim; d++)
         x->shape[d] = t->dim[d].factor;
     x->box = *box;
+    x->stride = stride;
     x->bytes = (size_t)box_elements(box) * dtype_bytes(x->dtype);
     x->data = (uint8_t *)engine_buffer(e, p, buffer) + (size_t)at * dtype_bytes(x->dtype);
     return ckpt_state_name(state, t->name, x->fqn, sizeof(x->fqn));
@@ -90,7 +91,8 @@ err_t snapshot_plan_save(const struct engine *e, struct snapshot *ret)
     if (err)
         return err;
     for (int i = 0; !err && i < n; i++) {
-        err = add_box(ret, e, items[i].tensor, (enum ckpt_state)items[i].state, &items[i].box, items[i].buffer_offset);
+        err = add_box(ret, e, items[i].tensor, (enum ckpt_state)items[i].state, &items[i].box, items[i].buffer_offset,
+                      items[i].stride);
         if (err)
             break;
         ret->pieces[ret->n - 1].arena_offset = ret->bytes;
@@ -104,26 +106,19 @@ err_t snapshot_plan_save(const struct engine *e, struct snapshot *ret)
     return err;
 }
 
+/* The boxes of this rank's piece. */
 static err_t add_needed(struct snapshot *s, const struct engine *e, int tensor, enum ckpt_state state)
 {
     const struct program *p = e->has_train ? &e->train : &e->eval;
-    const struct graph_tensor *t = &e->config.graph->tensors[tensor];
-    struct box boxes[MAX_BOXES];
-    int64_t dims[GRAPH_MAX_DIMS], at = 0;
-    int buffer = buffers_of(p, state)[tensor];
-    if (buffer < 0)
+    const struct place_param *q = &p->place.param[tensor];
+    struct place_box boxes[PLACE_MAX_BOXES];
+    err_t err = OK;
+    if (buffers_of(p, state)[tensor] < 0)
         return OK;
-    for (int d = 0; d < t->ndim; d++)
-        dims[d] = t->dim[d].factor;
-    int n = layout_boxes(&p->mesh, &p->buffers[buffer].layout, t->ndim, dims, p->rank, MAX_BOXES, boxes);
-    assert(n <= MAX_BOXES);
-    for (int i = 0; i < n; i++) {
-        err_t err = add_box(s, e, tensor, state, &boxes[i], at);
-        if (err)
-            return err;
-        at += box_elements(&boxes[i]);
-    }
-    return OK;
+    int n = place_boxes(&p->place, e->config.graph, tensor, q->lo, q->hi, boxes);
+    for (int i = 0; !err && i < n; i++)
+        err = add_box(s, e, tensor, state, &boxes[i].box, boxes[i].offset, boxes[i].stride);
+    return err;
 }
 
 err_t snapshot_plan_load(const struct engine *e, bool optimizer, struct snapshot *ret)
@@ -159,7 +154,7 @@ static err_t cut(struct snapshot *s, int i, int64_t rows)
     *tail = *x;
     tail->box.offset[0] += rows;
     tail->box.size[0] -= rows;
-    tail->data = (uint8_t *)x->data + head;
+    tail->data = (uint8_t *)x->data + (size_t)(rows * x->stride) * dtype_bytes(x->dtype);
     tail->bytes -= head;
     x->box.size[0] = rows;
     x->bytes = head;
@@ -223,6 +218,21 @@ static struct dev_event *snapshot_event(const struct engine *e)
     return e->train_rig.events[op->event];
 }
 
+/* Between the arena, where the box is dense, and its rows on the device. */
+static err_t copy_piece(const struct snapshot_piece *x, struct kern_stream *s, uint8_t *arena, bool to_arena)
+{
+    const struct rows rows = rows_of(&x->box, x->stride);
+    const int64_t n = box_elements(&x->box);
+    const size_t size = dtype_bytes(x->dtype);
+    err_t err = OK;
+    for (int64_t at = 0, run; !err && at < n; at += run) {
+        run = rows_run(&rows, at, n);
+        uint8_t *dense = arena + (size_t)at * size, *data = (uint8_t *)x->data + (size_t)rows_place(&rows, at) * size;
+        err = dev_copy(s, to_arena ? dense : data, to_arena ? data : dense, (size_t)run * size);
+    }
+    return err;
+}
+
 err_t snapshot_copy(struct snapshot *s, struct engine *e, void *arena)
 {
     struct run r = {.engine = e, .program = &e->train, .rig = &e->train_rig};
@@ -235,7 +245,7 @@ err_t snapshot_copy(struct snapshot *s, struct engine *e, void *arena)
         if (x->host)
             memcpy(to, x->data, x->bytes);
         else
-            err = dev_copy(run_stream(&r, op), to, x->data, x->bytes);
+            err = copy_piece(x, run_stream(&r, op), to, true);
     }
     return err ? err : run_record(&r, op);
 }
@@ -257,11 +267,11 @@ err_t snapshot_restore(const struct snapshot *s, struct engine *e, const void *a
     err_t err = OK;
     for (int i = first; !err && i < end; i++) {
         const struct snapshot_piece *x = &s->pieces[i];
-        const uint8_t *from = (const uint8_t *)arena + x->arena_offset;
+        uint8_t *from = (uint8_t *)arena + x->arena_offset; /* not written */
         if (x->host)
             memcpy(x->data, from, x->bytes);
         else
-            err = dev_copy(stream, x->data, from, x->bytes);
+            err = copy_piece(x, stream, from, false);
     }
     if (err)
         return why_set(why, err, "cannot copy the state to the device: %s", err_text(err));

@@ -17,8 +17,9 @@ struct snapshot_piece {
     int ndim;
     int64_t shape[GRAPH_MAX_DIMS]; /* of the whole tensor */
     struct box box;
-    void *data; /* on the engine's device, contiguous */
-    bool host;  /* no, in the host's memory: the optimizer's step */
+    void *data;     /* on the engine's device; in the arena the box is dense */
+    int64_t stride; /* elements between its rows there */
+    bool host;      /* no, in the host's memory: the optimizer's step */
     size_t bytes, arena_offset;
 };
 

@@ -6,6 +6,7 @@
  * over, and its parameters are those before it. */
 #include "worker/step/engine.h"
 
+#include "common/base/log.h"
 #include "worker/step/run.h"
 
 #include <assert.h>
@@ -16,30 +17,65 @@
 struct pass {
     struct engine *engine;
     const struct program *program;
+    const struct engine_rig *rig;
     const struct engine_feed *feed;
     int64_t first, end; /* samples of the feed: the batch begins at `first`; at `end` and after it there are none */
     struct why *why;
 };
 
-/* A microbatch's samples; beyond the end, tokens that no loss counts. */
-static err_t fill_micro(const struct pass *ps, const struct action *a)
+/* Sample `index` of the feed as ids[seq], targets[seq]; beyond the end, tokens that no loss counts. */
+static err_t read_sample(const struct pass *ps, int64_t index, int32_t *ids, int32_t *targets)
+{
+    const size_t n = (size_t)ps->program->seq;
+    if (index < ps->end) {
+        err_t err = ps->feed->sample(ps->feed->arg, index, ids, targets);
+        return err ? why_set(ps->why, err, "sample %" PRId64 " cannot be read: %s", index, err_text(err)) : OK;
+    }
+    memset(ids, 0, n * sizeof(*ids));
+    memset(targets, 0xff, n * sizeof(*targets));
+    return OK;
+}
+
+/* Token `from` of the sample and those behind it go to `to`: what the part says of each. */
+static void put_tokens(enum batch_part part, const struct pass *ps, int64_t sample, int64_t from, int64_t n,
+                       int32_t *to)
+{
+    const int64_t seq = ps->program->seq;
+    const int32_t *whole = ps->engine->host.sample + (part == BATCH_TARGETS ? seq : 0);
+    if (part != BATCH_ROWS) {
+        memcpy(to, whole + from, (size_t)n * sizeof(*to));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        to[i] = (int32_t)(sample * seq + from + i);
+}
+
+/* Sample i of a microbatch of m: this rank's segments of the sequence, [segment][sample][token]. */
+static void place_sample(const struct pass *ps, const struct micro *m, int64_t i, const struct host_batch *b)
 {
     const struct program *p = ps->program;
-    const struct micro *m = &p->micros[a->micro];
-    int32_t *ids, *targets;
-    err_t err = host_batch(ps->engine, p, a, &ids, &targets, ps->why);
-    for (int64_t i = 0; !err && i < m->samples; i++, ids += p->seq, targets += p->seq) {
-        int64_t at = ps->first + m->first + i;
-        if (at < ps->end) {
-            err = ps->feed->sample(ps->feed->arg, at, ids, targets);
-            if (err)
-                return why_set(ps->why, err, "sample %" PRId64 " cannot be read: %s", at, err_text(err));
-        } else {
-            memset(ids, 0, (size_t)p->seq * sizeof(*ids));
-            memset(targets, 0xff, (size_t)p->seq * sizeof(*targets));
-        }
+    for (int s = 0; s < p->n_segments; s++) {
+        const struct segment *g = &p->segments[s];
+        int64_t at = g->before * m->samples + i * g->len;
+        for (enum batch_part part = 0; part < BATCH_PARTS; part++)
+            if (b->part[part])
+                put_tokens(part, ps, m->first + i, g->pos0, g->len, b->part[part] + at);
     }
-    return err ? err : host_batch_written(ps->engine, p, a, m->samples * p->seq);
+}
+
+static err_t fill_micro(const struct pass *ps, const struct action *a)
+{
+    struct engine *e = ps->engine;
+    const struct program *p = ps->program;
+    const struct micro *m = &p->micros[a->micro];
+    struct host_batch b;
+    err_t err = host_batch(e, p, ps->rig, a, &b, ps->why);
+    for (int64_t i = 0; !err && ps->rig->reads[a->chunk] && i < m->samples; i++) {
+        err = read_sample(ps, ps->first + m->first + i, e->host.sample, e->host.sample + p->seq);
+        if (!err)
+            place_sample(ps, m, i, &b);
+    }
+    return err ? err : host_batch_written(e, p, a, &b, m->samples * p->own_seq);
 }
 
 static double sum_losses(const struct engine *e, const struct program *p)
@@ -62,26 +98,49 @@ static double scalar(const struct engine *e, const struct program *p, int buffer
     return *(const double *)engine_host_buffer(e, p, buffer);
 }
 
-static err_t refuse_nan(const struct engine *e, const struct engine_result *r, struct why *why)
+static bool is_number(const struct engine *e)
 {
-    if (isfinite(scalar(e, &e->train, e->train.clip_buffer)))
-        return OK;
+    return isfinite(scalar(e, &e->train, e->train.clip_buffer));
+}
+
+static err_t refuse(const struct engine *e, const struct engine_result *r, struct why *why)
+{
+    char skips[64] = "";
+    if (e->skipped_in_row)
+        snprintf(skips, sizeof(skips), ", after %" PRId64 " skipped steps in a row (train.nan_limit)",
+                 e->skipped_in_row);
     return why_set(why, ERR_INVALID,
                    "step %" PRId64
-                   " was refused: the loss is %g and the gradient's norm %g. Parameters are those of step "
+                   " was refused: the loss is %g and the gradient's norm %g%s. Parameters are those of step "
                    "%" PRId64 ". Resume from an earlier checkpoint with a smaller train.lr or train.clip",
-                   e->step + 1, unsigned_nan(r->loss), unsigned_nan(r->grad_norm), e->step);
+                   e->step + 1, unsigned_nan(r->loss), unsigned_nan(r->grad_norm), skips, e->step);
+}
+
+/* The program has changed nothing; what is left is to say whether the job goes on without this batch. */
+static err_t skip(struct engine *e, struct engine_result *r, struct why *why)
+{
+    const struct job_train *t = &e->config.job->train;
+    if (t->nan == NAN_STOP || e->skipped_in_row >= t->nan_limit)
+        return refuse(e, r, why);
+    r->skipped = true;
+    e->skipped++;
+    e->skipped_in_row++;
+    if (e->config.rank == 0)
+        log_warn("step_skipped step=%" PRId64 " loss=%g norm=%g in_a_row=%" PRId64 " in_all=%" PRId64, e->step + 1,
+                 unsigned_nan(r->loss), unsigned_nan(r->grad_norm), e->skipped_in_row, e->skipped);
+    return OK;
 }
 
 static err_t before_action(void *arg, const struct action *a)
 {
-    return a->kind == ACT_FORWARD ? fill_micro(arg, a) : OK;
+    const struct pass *ps = arg;
+    return a->kind == ACT_FORWARD ? fill_micro(ps, a) : OK;
 }
 
 err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engine_result *ret, struct why *why)
 {
     const struct job_train *t = &e->config.job->train;
-    struct pass ps = {e, &e->train, feed, e->position, INT64_MAX, why};
+    struct pass ps = {e, &e->train, &e->train_rig, feed, e->position, INT64_MAX, why};
     struct run r = {.engine = e,
                     .program = &e->train,
                     .rig = &e->train_rig,
@@ -94,20 +153,25 @@ err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engin
     ret->loss = sum_losses(e, &e->train) * e->train.loss_scale;
     ret->grad_norm = scalar(e, &e->train, e->train.norm_buffer);
     ret->lr = r.lr;
-    err = refuse_nan(e, ret, why);
+    ret->skipped = false;
+    if (!is_number(e))
+        err = skip(e, ret, why);
     if (err)
         return err;
     e->position += t->global_batch;
-    e->updates++;
     e->step++;
-    return OK;
+    if (!ret->skipped) {
+        e->updates++;
+        e->skipped_in_row = 0;
+    }
+    return t->verify_every && e->step % t->verify_every == 0 ? engine_verify(e, why) : OK;
 }
 
 err_t engine_eval(struct engine *e, const struct engine_feed *feed, int64_t first, int64_t end, double *ret,
                   struct why *why)
 {
     const int64_t batch = e->config.job->train.global_batch;
-    struct pass ps = {e, &e->eval, feed, 0, end, why};
+    struct pass ps = {e, &e->eval, &e->eval_rig, feed, 0, end, why};
     struct run r = {.engine = e, .program = &e->eval, .rig = &e->eval_rig};
     double sum = 0.0;
     assert(e->has_eval && end > first);
@@ -134,15 +198,16 @@ static err_t fill_prompt(void *arg, const struct action *a)
 {
     const struct prompt *pr = arg;
     const struct program *p = &pr->engine->eval;
-    int32_t *ids, *targets;
+    struct host_batch b;
     if (a->kind != ACT_FORWARD)
         return OK;
-    err_t err = host_batch(pr->engine, p, a, &ids, &targets, pr->why);
-    if (err)
+    err_t err = host_batch(pr->engine, p, &pr->engine->eval_rig, a, &b, pr->why);
+    int32_t *ids = b.part[BATCH_IDS];
+    if (err || !ids)
         return err;
     memcpy(ids, pr->ids, (size_t)pr->n * sizeof(*ids));
     memset(ids + pr->n, 0, (size_t)(p->seq - pr->n) * sizeof(*ids));
-    return host_batch_written(pr->engine, p, a, p->seq);
+    return host_batch_written(pr->engine, p, a, &b, p->seq);
 }
 
 /* The row of the last token, where the host can read it. */
