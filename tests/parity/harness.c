@@ -9,18 +9,20 @@
 #define MAX_WORKERS 8
 #define ARENA_BYTES ((size_t)40 << 10) /* small on purpose: a load takes several rounds and cuts large tensors */
 
-const char parity_llama[] = "name: parity\n"
-                            "model: {arch: llama, dim: 48, layers: 2, heads: 6, kv_heads: 2, ffn: 80, vocab: 300}\n"
-                            "data: {train: [/nothing], tokenizer: words}\n"
-                            "train: {steps: 40, seq: 12, global_batch: 7, micro_batch: 2, lr: 1.0e-2, warmup: 3,\n"
-                            "        schedule: cosine, clip: 0.5, numerics: proof}\n"
-                            "checkpoint: {dir: /nowhere}\n";
-const char parity_gpt2[] = "name: parity\n"
-                           "model: {arch: gpt2, dim: 32, layers: 2, heads: 4, vocab: 300}\n"
-                           "data: {train: [/nothing], tokenizer: words}\n"
-                           "train: {steps: 40, seq: 12, global_batch: 7, micro_batch: 2, lr: 1.0e-2, warmup: 3,\n"
-                           "        schedule: linear, clip: 0.5, numerics: proof}\n"
-                           "checkpoint: {dir: /nowhere}\n";
+const char parity_llama[] =
+    "name: parity\n"
+    "model: {arch: llama, dim: 48, layers: 2, heads: 6, kv_heads: 2, ffn: 80, vocab: 300}\n"
+    "data: {train: [/nothing], tokenizer: words}\n"
+    "train: {steps: 40, seq: 12, global_batch: 7, micro_batch: 2, lr: 1.0e-2, warmup: 3, verify_every: 1,\n"
+    "        schedule: cosine, clip: 0.5, numerics: proof}\n"
+    "checkpoint: {dir: /nowhere}\n";
+const char parity_gpt2[] =
+    "name: parity\n"
+    "model: {arch: gpt2, dim: 32, layers: 2, heads: 4, vocab: 300}\n"
+    "data: {train: [/nothing], tokenizer: words}\n"
+    "train: {steps: 40, seq: 12, global_batch: 7, micro_batch: 2, lr: 1.0e-2, warmup: 3, verify_every: 1,\n"
+    "        schedule: linear, clip: 0.5, numerics: proof}\n"
+    "checkpoint: {dir: /nowhere}\n";
 
 void parity_model_init(struct parity_model *m, const char *yaml, const char *const *sets)
 {
