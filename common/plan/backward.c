@@ -418,6 +418,8 @@ static void weight(struct compiler *c, int i)
 void compile_backward(struct compiler *c, struct place_stage nodes, enum pass_half half)
 {
     c->half = half;
+    if (half != PASS_WEIGHTS)
+        compile_give_up(c, nodes);
     for (int t = 0; t < c->g->n_tensors; t++) {
         c->grad_started[t] &= half == PASS_WEIGHTS; /* goes on where the half for inputs has been */
         c->full[t] = -1;

@@ -216,11 +216,13 @@ static void compiler_init(struct compiler *c)
     c->consumers = calloc((size_t)n + 1, sizeof(*c->consumers));
     c->grad_started = calloc((size_t)n + 1, sizeof(*c->grad_started));
     c->tp_shares = calloc((size_t)n + 1, sizeof(*c->tp_shares));
+    c->given_up = calloc((size_t)n + 1, sizeof(*c->given_up));
     c->unit_waits = calloc((size_t)units + 1, sizeof(*c->unit_waits));
     c->unit_used = calloc((size_t)units + 1, sizeof(*c->unit_used));
     p->units = calloc((size_t)units + 1, sizeof(*p->units));
     c->own = p->mesh.size[AXIS_TP] > 1 && c->job->parallel.sp;
-    if (!c->consumers || !c->grad_started || !c->tp_shares || !c->unit_waits || !c->unit_used || !p->units)
+    if (!c->consumers || !c->grad_started || !c->tp_shares || !c->given_up || !c->unit_waits || !c->unit_used ||
+        !p->units)
         c->err = ERR_NOMEM;
     p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
     p->rows_buffer = -1;
@@ -251,6 +253,7 @@ static void compiler_fini(struct compiler *c)
     free(c->full);
     free(c->shares);
     free(c->tp_shares);
+    free(c->given_up);
     free(c->weight_dy);
     free(c->consumers);
     free(c->grad_started);

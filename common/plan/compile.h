@@ -51,6 +51,7 @@ struct compiler {
                             ranks of one key-value head have different query heads. Set by backward.c, read by once.c */
     int *weight_dy;      /* by node: what a split backward's second half multiplies with; -1 */
     enum pass_half half; /* of the backward under way */
+    bool *given_up;      /* by graph tensor: not there in the backward under way until it is made again */
 
     /* Events; those of units are the first of n_units. */
     int unit_event;    /* the unit's gradient of this rank is complete */
@@ -181,8 +182,9 @@ int compile_maker(const struct compiler *c, int t);
  * that it made, where that is not given up. */
 void compile_forward_again(struct compiler *c, int maker);
 
-/* recompute.c: whether the value of t is given up after the forward; and its making again, before a backward rule asks
- * for it. */
+/* recompute.c: what the job's policy gives up of what these nodes make, for the backward that begins; whether the value
+ * of t is given up still; its making again, before a backward rule asks for it, with all that it is made of. */
+void compile_give_up(struct compiler *c, struct place_stage nodes);
 bool compile_given_up(const struct compiler *c, int t);
 void compile_again(struct compiler *c, int node);
 

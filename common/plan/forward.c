@@ -331,7 +331,8 @@ int compile_maker(const struct compiler *c, int t)
             i--;
         while (i >= 0 && c->g->nodes[i].out[0] != t);
     }
-    if (i >= 0 && c->g->nodes[i].op == GO_GELU && gelu_is_made(c, i))
+    /* A GELU that its product has made is made alone where what it read is still there. */
+    if (i >= 0 && c->g->nodes[i].op == GO_GELU && gelu_is_made(c, i) && compile_given_up(c, c->g->nodes[i].in[0]))
         return c->producer[c->g->nodes[i].in[0]];
     return i;
 }
@@ -344,7 +345,10 @@ void compile_forward_again(struct compiler *c, int maker)
         norm_of(c, maker, rules[n->op].kind, compile_value(c, r), -1, -1);
         return;
     }
-    emit(c, maker);
+    if (n->op == GO_GELU)
+        unary(c, maker, rules[n->op].kind);
+    else
+        emit(c, maker);
     for (int i = maker + 1; t >= 0 && i <= c->producer[t]; i++)
         if (c->g->nodes[i].op == GO_ROPE && c->g->nodes[i].out[0] == t)
             emit(c, i);
