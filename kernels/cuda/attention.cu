@@ -19,6 +19,7 @@ namespace
 
 struct forward_args {
     struct kern_attention a;
+    int64_t keys;   /* of a sample */
     int64_t blocks; /* of queries, per head */
     float scale;    /* log2(e) / sqrt(head_dim) */
     bool q_chunks, k_chunks, v_chunks, o_chunks;
@@ -113,13 +114,13 @@ static __device__ __forceinline__ struct forward_head head_of(const struct forwa
 {
     const struct kern_attention &a = f.a;
     int64_t at = blockIdx.x / f.blocks, sample = at / a.heads, head = at % a.heads;
-    int64_t kv = head / (a.heads / a.kv_heads), first = sample * a.seq;
+    int64_t kv = head / (a.heads / a.kv_heads), first = sample * a.seq, first_kv = sample * f.keys;
     int width = (int)a.head_dim;
     struct forward_head h;
     h.query = (f.blocks - 1 - blockIdx.x % f.blocks) * rows;
     h.q = {(elem *)a.q + first * a.q_stride + head * width, a.q_stride, a.seq, width, f.q_chunks};
-    h.k = {(elem *)a.k + first * a.k_stride + kv * width, a.k_stride, a.seq, width, f.k_chunks};
-    h.v = {(elem *)a.v + first * a.v_stride + kv * width, a.v_stride, a.seq, width, f.v_chunks};
+    h.k = {(elem *)a.k + first_kv * a.k_stride + kv * width, a.k_stride, f.keys, width, f.k_chunks};
+    h.v = {(elem *)a.v + first_kv * a.v_stride + kv * width, a.v_stride, f.keys, width, f.v_chunks};
     h.o = {(elem *)a.o + first * a.o_stride + head * width, a.o_stride, a.seq, width, f.o_chunks};
     h.lse = (float *)a.lse + at * a.seq;
     return h;
@@ -138,7 +139,7 @@ static __device__ __forceinline__ void finish(const struct forward_head &h, int6
         if (lane % 4 == 0 && i < h.q.n)
             h.lse[i] = (run.max[r] * scale + log2f(sum[r])) * ATTN_LN2;
     }
-    attn_give<D, D>(tile, out, factor, attn_from(h.o, row));
+    attn_give<D, D>(tile, out, factor, attn_from(h.o, row), false);
 }
 
 template <int D> __global__ void __launch_bounds__(forward_shape<D>::threads) attention_forward(struct forward_args f)
@@ -149,7 +150,7 @@ template <int D> __global__ void __launch_bounds__(forward_shape<D>::threads) at
     const struct forward_head h = head_of(f, S::rows);
     elem *mine = own + (int)threadIdx.x / CUDA_WARP * 16 * attn_pitch(D);
     int64_t row = h.query + (int)threadIdx.x / CUDA_WARP * 16;
-    int64_t keys = f.a.causal && h.query + S::rows < f.a.seq ? h.query + S::rows : f.a.seq;
+    int64_t keys = f.a.causal && h.query + S::rows < f.keys ? h.query + S::rows : f.keys;
     struct attn_own<D, S::held> q;
     struct running run = {{-INFINITY, -INFINITY}, {0, 0}};
     float s[S::cols / 8][4], out[D / 8][4] = {};
@@ -167,8 +168,8 @@ template <int D> __global__ void __launch_bounds__(forward_shape<D>::threads) at
             attn_fetch<D, S::cols, S::threads>(next + tile, attn_from(h.v, key + S::cols));
         }
         attn_scores<D, S::cols>(q, now, s);
-        if (key + S::cols > f.a.seq || (f.a.causal && key + S::cols - 1 > row))
-            mask<S::cols>(s, row + (int)threadIdx.x % CUDA_WARP / 4, key, f.a.seq, f.a.causal);
+        if (key + S::cols > f.keys || (f.a.causal && key + S::cols - 1 > row))
+            mask<S::cols>(s, row + (int)threadIdx.x % CUDA_WARP / 4, key, f.keys, f.a.causal);
         softmax<D, S::cols>(s, f.scale, &run, out);
         attn_weighted<D, S::cols, D>(s, now + tile, out);
     }
@@ -209,12 +210,14 @@ err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a)
 {
     const struct attn_variant<struct forward_args> *v = forwards;
     assert(a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->head_dim > 0 && a->head_dim <= 256);
+    assert(!a->causal || attn_keys(a) == a->seq);
     while (v->head_dim < a->head_dim)
         v++;
     err_t err = attn_allow(s, v);
     if (err != OK)
         return err;
     const struct forward_args f = {.a = *a,
+                                   .keys = attn_keys(a),
                                    .blocks = attn_blocks(a->seq, v->rows),
                                    .scale = ATTN_LOG2E / sqrtf((float)a->head_dim),
                                    .q_chunks = attn_in_chunks(a->q, a->q_stride, a->head_dim),

@@ -38,6 +38,12 @@ static inline int64_t attn_blocks(int64_t n, int64_t block)
     return (n + block - 1) / block;
 }
 
+/* Keys of a sample. */
+static inline int64_t attn_keys(const struct kern_attention *a)
+{
+    return a->seq_kv ? a->seq_kv : a->seq;
+}
+
 /* Rows of one head in device memory. Chunks of 16 bytes may be moved whole where `chunks`: address, stride and head are
  * then multiples of 16 bytes. */
 struct attn_rows {
@@ -102,18 +108,23 @@ static __device__ __forceinline__ void attn_fetch(elem *tile, struct attn_rows f
 }
 
 /* Writes a warp's 16 rows of results, N columns of them, times factor[0] in the upper and factor[1] in the lower eight,
- * to `to`. `tile`, 16 rows of pitch(D) that no other warp uses, is overwritten: through it whole chunks go out. */
+ * to `to`, or adds them there. `tile`, 16 rows of pitch(D) that no other warp uses, is overwritten: through it whole
+ * chunks go out. */
 template <int D, int N>
 static __device__ __forceinline__ void attn_give(elem *tile, const float (&x)[N / 8][4], const float (&factor)[2],
-                                                 struct attn_rows to)
+                                                 struct attn_rows to, bool add)
 {
     int lane = (int)threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
     __syncwarp(); /* other lanes may still read it */
 #pragma unroll
     for (int n = 0; n < N / 8; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            tile[(g + e / 2 * 8) * attn_pitch(D) + n * 8 + 2 * t + e % 2] = attn_elem(x[n][e] * factor[e / 2]);
+        for (int e = 0; e < 4; e++) {
+            int r = g + e / 2 * 8, c = n * 8 + 2 * t + e % 2;
+            bool old = add && r < to.n && c < to.width;
+            tile[r * attn_pitch(D) + c] =
+                attn_elem(fmaf(x[n][e], factor[e / 2], old ? attn_float(to.at[r * to.stride + c]) : 0.0f));
+        }
     __syncwarp();
     for (int i = lane; i < 16 * (N / ATTN_CHUNK); i += CUDA_WARP) {
         int r = i / (N / ATTN_CHUNK), c = i % (N / ATTN_CHUNK) * ATTN_CHUNK;

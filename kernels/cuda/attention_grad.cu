@@ -1,4 +1,5 @@
-/* The gradient of attention, in the blocks of attention.cu and without atomics.
+/* The gradient of attention, in the blocks of attention.cu and without atomics. o and lse are of all keys, of which
+ * some may be here.
  *
  * With dot = rowsum(do o), first of all and into scratch: p = 2^(scale log2(e) s - log2(e) lse), dp = do v^T,
  * ds = p (dp - dot), dq = scale ds k, dk = scale ds^T q, dv = p^T do. One kernel does both halves. For dq a block owns
@@ -23,7 +24,9 @@ struct grad_args {
     struct kern_attention a;
     const void *d_o;
     void *d_0, *d_1; /* d_q; or d_k, d_v */
+    bool add;        /* to d_0, d_1 */
     const float *dot;
+    int64_t keys;   /* of a sample */
     int64_t blocks; /* of owned rows, per head */
     float scale;    /* 1 / sqrt(head_dim) */
     bool q_chunks, k_chunks, v_chunks, o_chunks, d_0_chunks, d_1_chunks;
@@ -99,11 +102,12 @@ static __device__ __forceinline__ struct grad_head head_of(const struct grad_arg
     const struct kern_attention &a = f.a;
     int64_t group = a.heads / a.kv_heads, all = KEYS ? a.kv_heads : a.heads;
     int64_t at = blockIdx.x / parts / f.blocks, block = blockIdx.x / parts % f.blocks;
-    int64_t first = at / all * a.seq, head = KEYS ? at % all * group : at % all, kv = head / group;
+    int64_t sample = at / all, first = sample * a.seq, first_kv = sample * f.keys,
+            head = KEYS ? at % all * group : at % all, kv = head / group;
     int width = (int)a.head_dim;
     struct attn_rows q = {(elem *)a.q + first * a.q_stride + head * width, a.q_stride, a.seq, width, f.q_chunks};
-    struct attn_rows k = {(elem *)a.k + first * a.k_stride + kv * width, a.k_stride, a.seq, width, f.k_chunks};
-    struct attn_rows v = {(elem *)a.v + first * a.v_stride + kv * width, a.v_stride, a.seq, width, f.v_chunks};
+    struct attn_rows k = {(elem *)a.k + first_kv * a.k_stride + kv * width, a.k_stride, f.keys, width, f.k_chunks};
+    struct attn_rows v = {(elem *)a.v + first_kv * a.v_stride + kv * width, a.v_stride, f.keys, width, f.v_chunks};
     struct attn_rows o = {(elem *)f.d_o + first * a.o_stride + head * width, a.o_stride, a.seq, width, f.o_chunks};
     struct grad_head h;
     h.own[0] = h.out[0] = KEYS ? k : q;
@@ -116,7 +120,7 @@ static __device__ __forceinline__ struct grad_head head_of(const struct grad_arg
     h.out[1].chunks = f.d_1_chunks;
     h.by_head[0] = h.by_head[1] = KEYS ? width : 0;
     h.first = (KEYS ? block : f.blocks - 1 - block) * rows; /* the longest first */
-    h.lse = (const float *)a.lse + (first / a.seq * a.heads + head) * a.seq;
+    h.lse = (const float *)a.lse + (sample * a.heads + head) * a.seq;
     h.dot = f.dot + (h.lse - (const float *)a.lse);
     h.part = (int)(blockIdx.x % parts);
     return h;
@@ -130,12 +134,12 @@ struct walk {
 
 /* The tiles that any of the owned rows sees, or is seen by. */
 template <int C, bool KEYS>
-static __device__ __forceinline__ struct walk walk_begin(const struct kern_attention &a, int64_t owned, int rows)
+static __device__ __forceinline__ struct walk walk_begin(const struct grad_args &f, int64_t owned, int rows)
 {
-    struct walk w = {0, a.seq, 0, 0};
-    if (a.causal && KEYS)
+    struct walk w = {0, KEYS ? f.a.seq : f.keys, 0, 0};
+    if (f.a.causal && KEYS)
         w.row = w.first = owned / C * C;
-    if (a.causal && !KEYS && owned + rows < a.seq)
+    if (f.a.causal && !KEYS && owned + rows < f.keys)
         w.end = owned + rows;
     return w;
 }
@@ -175,10 +179,10 @@ static __device__ __forceinline__ void bring(const struct grad_head &h, const st
 }
 
 /* Whether owned row `r` and the row `c` that goes by do not see each other. */
-template <bool KEYS> static __device__ __forceinline__ bool hidden(const struct kern_attention &a, int64_t r, int64_t c)
+template <bool KEYS> static __device__ __forceinline__ bool hidden(const struct grad_args &f, int64_t r, int64_t c)
 {
     int64_t query = KEYS ? c : r, key = KEYS ? r : c;
-    return key >= a.seq || (a.causal && key > query);
+    return key >= f.keys || (f.a.causal && key > query);
 }
 
 /* s becomes p and dp becomes ds, without the scale. */
@@ -199,24 +203,23 @@ static __device__ __forceinline__ void weigh(float (&s)[C / 8][4], float (&dp)[C
 
 /* Weights of what is hidden are nothing, whatever 2^x gave. */
 template <int C, bool KEYS>
-static __device__ __forceinline__ void mask(float (&p)[C / 8][4], const struct kern_attention &a, int64_t row,
-                                            int64_t col)
+static __device__ __forceinline__ void mask(float (&p)[C / 8][4], const struct grad_args &f, int64_t row, int64_t col)
 {
     int lane = (int)threadIdx.x % CUDA_WARP;
 #pragma unroll
     for (int n = 0; n < C / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            if (hidden<KEYS>(a, row + lane / 4 + e / 2 * 8, col + n * 8 + lane % 4 * 2 + e % 2))
+            if (hidden<KEYS>(f, row + lane / 4 + e / 2 * 8, col + n * 8 + lane % 4 * 2 + e % 2))
                 p[n][e] = 0;
 }
 
 /* Whether a warp's 16 rows from `row` on and a tile's rows from `col` on all see each other. */
 template <int C, bool KEYS>
-static __device__ __forceinline__ bool all_seen(const struct kern_attention &a, int64_t row, int64_t col)
+static __device__ __forceinline__ bool all_seen(const struct grad_args &f, int64_t row, int64_t col)
 {
     int64_t last = KEYS ? row + 15 : col + C - 1, query = KEYS ? col : row;
-    return last < a.seq && !(a.causal && last > query);
+    return last < f.keys && !(f.a.causal && last > query);
 }
 
 /* The left factors of a warp and its results. */
@@ -239,8 +242,8 @@ static __device__ __forceinline__ void take(struct grad_warp<D, KEYS> &w, const 
     attn_scores<D, C>(w.own[0], pair, s);
     attn_scores<D, C>(w.own[1], pair + tile, dp);
     weigh<C, KEYS>(s, dp, f.scale * ATTN_LOG2E, w.lse, w.dot, stats);
-    if (!all_seen<C, KEYS>(f.a, w.row, col))
-        mask<C, KEYS>(s, f.a, w.row, col);
+    if (!all_seen<C, KEYS>(f, w.row, col))
+        mask<C, KEYS>(s, f, w.row, col);
     if constexpr (KEYS)
         attn_weighted<D, C, W>(s, pair + tile + part * W, w.out1);
 #pragma unroll
@@ -254,7 +257,7 @@ static __device__ __forceinline__ void take(struct grad_warp<D, KEYS> &w, const 
 /* The warp's results, through its own rows of the owned tiles. */
 template <int D, bool KEYS>
 static __device__ __forceinline__ void give(const struct grad_warp<D, KEYS> &w, const struct grad_head &h, float scale,
-                                            elem *const (&mine)[2])
+                                            bool add, elem *const (&mine)[2])
 {
     constexpr int W = grad_shape<D, KEYS>::width;
     const float scaled[2] = {scale, scale}, plain[2] = {1, 1};
@@ -264,9 +267,9 @@ static __device__ __forceinline__ void give(const struct grad_warp<D, KEYS> &w, 
         to[i].at += h.part * W;
         to[i].width -= h.part * W;
     }
-    attn_give<D, W>(mine[0], w.out0, scaled, to[0]);
+    attn_give<D, W>(mine[0], w.out0, scaled, to[0], add);
     if constexpr (KEYS)
-        attn_give<D, W>(mine[1], w.out1, plain, to[1]);
+        attn_give<D, W>(mine[1], w.out1, plain, to[1], add);
 }
 
 template <int D, bool KEYS>
@@ -280,7 +283,7 @@ __global__ void __launch_bounds__(grad_shape<D, KEYS>::threads) attention_backwa
     int warp = (int)threadIdx.x / CUDA_WARP;
     elem *const mine[2] = {own + warp * 16 * pitch, own + (S::rows + warp * 16) * pitch};
     int64_t seq = f.a.seq, heads = KEYS ? f.a.heads / f.a.kv_heads : 1;
-    struct walk now = walk_begin<C, KEYS>(f.a, h.first, S::rows);
+    struct walk now = walk_begin<C, KEYS>(f, h.first, S::rows);
     struct grad_warp<D, KEYS> w = {
     };
     w.row = h.first + warp * 16;
@@ -301,7 +304,7 @@ __global__ void __launch_bounds__(grad_shape<D, KEYS>::threads) attention_backwa
         take<D, KEYS>(w, f, h.part, now.row, pairs + here * 2 * tile, stats + here * 2 * C);
         now = next;
     }
-    give<D, KEYS>(w, h, f.scale, mine);
+    give<D, KEYS>(w, h, f.scale, f.add, mine);
 }
 
 #define BACKWARD(D, KEYS)                                                                      \
@@ -370,7 +373,7 @@ static err_t launch_half(struct kern_stream *s, struct grad_args f, bool keys)
     err_t err = attn_allow(s, v);
     if (err != OK)
         return err;
-    f.blocks = attn_blocks(a->seq, v->rows);
+    f.blocks = attn_blocks(keys ? f.keys : a->seq, v->rows);
     f.d_0_chunks = attn_in_chunks(f.d_0, keys ? a->k_stride : a->q_stride, a->head_dim);
     f.d_1_chunks = attn_in_chunks(f.d_1, a->v_stride, a->head_dim);
     int64_t blocks = a->batch * (keys ? a->kv_heads : a->heads) * f.blocks * v->parts;
@@ -385,6 +388,7 @@ err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention
 {
     const struct kern_attention *a = &g->fwd;
     assert(a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->head_dim > 0 && a->head_dim <= 256);
+    assert(!a->causal || attn_keys(a) == a->seq);
     float *dot = (float *)cuda_scratch(s, (size_t)(a->batch * a->heads * a->seq) * sizeof(float));
     if (!dot)
         return cuda_stream_of(s)->err;
@@ -394,6 +398,8 @@ err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention
     f.d_o = g->d_o;
     f.d_0 = g->d_q;
     f.dot = dot;
+    f.add = g->acc_q;
+    f.keys = attn_keys(a);
     f.scale = 1 / sqrtf((float)a->head_dim);
     f.q_chunks = attn_in_chunks(a->q, a->q_stride, a->head_dim);
     f.k_chunks = attn_in_chunks(a->k, a->k_stride, a->head_dim);
@@ -404,5 +410,6 @@ err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention
         return err;
     f.d_0 = g->d_k;
     f.d_1 = g->d_v;
+    f.add = g->acc_kv;
     return launch_half(s, f, true);
 }

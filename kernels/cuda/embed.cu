@@ -17,7 +17,7 @@
 /* ---- forward ---- */
 
 struct embed {
-    int64_t t, d, seq;
+    int64_t t, d, seq, lo, hi;
     const int32_t *ids;
     const elem *table, *pos;
     elem *y;
@@ -26,11 +26,13 @@ struct embed {
 template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) embed_rows(struct embed a)
 {
     for (int64_t i = blockIdx.x; i < a.t; i += gridDim.x) {
-        const elem *row = a.table + a.ids[i] * a.d;
+        int64_t id = a.ids[i];
+        bool here = id >= a.lo && id < a.hi;
         FOR_COLUMNS(j, a.d)
         {
-            float x[VEC], p[VEC] = {};
-            row_load<WHOLE>(row, j, a.d, x);
+            float x[VEC] = {}, p[VEC] = {};
+            if (here)
+                row_load<WHOLE>(a.table + (id - a.lo) * a.d, j, a.d, x);
             if (a.pos)
                 row_load<WHOLE>(a.pos + i % a.seq * a.d, j, a.d, p);
 #pragma unroll
@@ -42,10 +44,10 @@ template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) emb
 }
 
 /* Floor: 2 arrays of T d elements (rows of the table, y), and the positions. */
-void KERN_FN(embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *ids, const void *table,
-                    const void *pos, void *y)
+void KERN_FN(embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, int64_t lo, int64_t hi,
+                    const int32_t *ids, const void *table, const void *pos, void *y)
 {
-    struct embed a = {t, d, seq, ids, (const elem *)table, (const elem *)pos, (elem *)y};
+    struct embed a = {t, d, seq, lo, hi, ids, (const elem *)table, (const elem *)pos, (elem *)y};
     const void *rows[] = {table, pos, y};
     int threads = row_threads(d, MOST_THREADS);
     if (vec_all_aligned(3, rows) && d % VEC == 0)
@@ -56,7 +58,8 @@ void KERN_FN(embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, co
 
 /* ---- the order of the tokens ---- */
 
-#define RUN 512 /* keys that a block sorts */
+#define RUN 512           /* keys that a block sorts */
+#define NOWHERE INT32_MAX /* id of tokens that the table has no row for: their keys are the last */
 
 /* id in the upper half, token in the lower */
 static __device__ __forceinline__ uint64_t key_of(int64_t id, int64_t token)
@@ -76,11 +79,12 @@ static __device__ __forceinline__ int64_t key_token(uint64_t key)
 
 /* A key's place in its run is how many are smaller. */
 static __global__ void __launch_bounds__(RUN)
-    sort_runs(int64_t t, const int32_t *__restrict__ ids, uint64_t *__restrict__ keys)
+    sort_runs(int64_t t, int64_t lo, int64_t hi, const int32_t *__restrict__ ids, uint64_t *__restrict__ keys)
 {
     __shared__ uint64_t run[RUN];
     int64_t first = (int64_t)blockIdx.x * RUN, i = first + threadIdx.x;
-    uint64_t key = i < t ? key_of(ids[i], i) : UINT64_MAX;
+    int64_t id = i < t ? ids[i] : 0;
+    uint64_t key = i < t ? key_of(id >= lo && id < hi ? id - lo : NOWHERE, i) : UINT64_MAX;
     int place = 0;
     run[threadIdx.x] = key;
     __syncthreads();
@@ -116,9 +120,10 @@ static __global__ void __launch_bounds__(SPAN_THREADS)
 }
 
 /* Leaves the order in one of the two arrays, and says in which. */
-static uint64_t *order_by_id(struct kern_stream *s, int64_t t, const int32_t *ids, uint64_t *keys, uint64_t *other)
+static uint64_t *order_by_id(struct kern_stream *s, int64_t t, int64_t lo, int64_t hi, const int32_t *ids,
+                             uint64_t *keys, uint64_t *other)
 {
-    CUDA_LAUNCH(s, sort_runs, (unsigned)((t + RUN - 1) / RUN), RUN, 0, t, ids, keys);
+    CUDA_LAUNCH(s, sort_runs, (unsigned)((t + RUN - 1) / RUN), RUN, 0, t, lo, hi, ids, keys);
     for (int64_t width = RUN; width < t; width *= 2) {
         uint64_t *from = keys;
         CUDA_LAUNCH(s, merge_runs, grid_for(s, t, SPAN_THREADS), SPAN_THREADS, 0, t, width, from, other);
@@ -175,7 +180,7 @@ static __device__ __forceinline__ void piece_sum(const struct rows_add &a, int64
     int64_t begin = piece * PIECE, end = min(begin + PIECE, a.t);
     bool continued = goes_on(a, begin);
     float sum[VEC] = {};
-    for (int64_t i = begin; i < end; i++) {
+    for (int64_t i = begin; i < end && key_id(a.keys[i]) != NOWHERE; i++) {
         float x[VEC];
         row_load<WHOLE>(a.dy + key_token(a.keys[i]) * a.d, j, a.d, x);
 #pragma unroll
@@ -208,6 +213,8 @@ static __device__ __forceinline__ int64_t pieces_reached(const struct rows_add &
     if (!goes_on(a, end))
         return 0;
     int64_t id = key_id(a.keys[end]);
+    if (id == NOWHERE)
+        return 0;
     if (goes_on(a, begin) && key_id(a.keys[begin]) == id)
         return 0;
     return (keys_below(a.keys + end, a.t - end, key_of(id + 1, 0)) + PIECE - 1) / PIECE;
@@ -251,8 +258,8 @@ static void rows_add(struct kern_stream *s, const struct rows_add *a)
 
 /* Floor: dy once, twice with positions, and the rows of the table that tokens name read and written in float32. The
  * keys are 8 bytes a token and pass, of which there are 1 + log2(T / 512). */
-void KERN_FN(embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *ids, const void *dy,
-                         void *d_table, void *d_pos)
+void KERN_FN(embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, int64_t lo, int64_t hi,
+                         const int32_t *ids, const void *dy, void *d_table, void *d_pos)
 {
     assert(t <= UINT32_MAX);
     int64_t pieces = (t + PIECE - 1) / PIECE;
@@ -262,7 +269,7 @@ void KERN_FN(embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t se
         return;
     uint64_t *keys = (uint64_t *)scratch, *other = (uint64_t *)(scratch + keys_bytes);
     struct rows_add a = {t, d, pieces, NULL, (const elem *)dy, (float *)(scratch + 2 * keys_bytes), (float *)d_table};
-    a.keys = order_by_id(s, t, ids, keys, other);
+    a.keys = order_by_id(s, t, lo, hi, ids, keys, other);
     rows_add(s, &a);
     if (!d_pos)
         return;

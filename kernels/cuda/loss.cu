@@ -1,5 +1,6 @@
-/* Softmax and cross-entropy. A block takes a row: it reads the row once for the largest logit and the sum of exp, kept
- * in step by every thread as it goes, and with the gradient once more, from cache where the row fits, to write over it.
+/* Softmax and cross-entropy, of the whole vocabulary or of a part of its columns. A block takes a row: it reads the row
+ * once for the largest logit and the sum of exp, kept in step by every thread as it goes, and with the gradient once
+ * more, from cache where the row fits, to write over it.
  *
  * Rows of an odd vocabulary begin anywhere within 16 bytes. Runs of VEC elements are therefore counted from the last
  * boundary before the row, as it lies when the matrix is aligned: that follows from the row's number, so where the
@@ -87,10 +88,11 @@ static __device__ __forceinline__ void row_softmax(const struct loss_row &r, flo
     *total = block_sum(sum * expf(max - *largest));
 }
 
-/* Logits become (softmax - onehot) * scale, or zero where there is no target. */
+/* Logits become (softmax - onehot) * scale, or zero where there is no target. `hot`: its column, which need not be one
+ * of these. */
 template <bool ALIGNED>
-static __device__ __forceinline__ void row_grad(const struct loss_row &r, int32_t target, float scale, float max,
-                                                float per_total)
+static __device__ __forceinline__ void row_grad(const struct loss_row &r, bool counts, int64_t hot, float scale,
+                                                float max, float per_total)
 {
     FOR_RUNS(j, r)
     {
@@ -98,7 +100,7 @@ static __device__ __forceinline__ void row_grad(const struct loss_row &r, int32_
         run_load<ALIGNED>(r, j, x);
 #pragma unroll
         for (int k = 0; k < VEC; k++)
-            x[k] = target < 0 ? 0 : scale * fmaf(expf(x[k] - max), per_total, j + k == target ? -1.0f : 0.0f);
+            x[k] = counts ? scale * fmaf(expf(x[k] - max), per_total, j + k == hot ? -1.0f : 0.0f) : 0;
         run_store<ALIGNED>(r, j, x);
     }
 }
@@ -113,7 +115,7 @@ template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) l
         if (target >= 0)
             row_softmax<ALIGNED>(r, &max, &total);
         if (a.grad)
-            row_grad<ALIGNED>(r, target, a.scale, max, 1.0f / total);
+            row_grad<ALIGNED>(r, target >= 0, target, a.scale, max, 1.0f / total);
         if (threadIdx.x == 0)
             a.losses[i] = target < 0 ? 0 : (double)logf(total) + ((double)max - (double)own);
     }
@@ -143,4 +145,96 @@ void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const i
     else
         CUDA_LAUNCH(s, loss_rows<false>, grid_blocks(s, t, threads), threads, 0, a);
     CUDA_LAUNCH(s, loss_total, 1, MOST_THREADS, 0, t, losses, loss_sum);
+}
+
+/* ---- a part of the vocabulary ---- */
+
+struct loss_part {
+    struct loss loss; /* without scale, losses */
+    int64_t lo, parts;
+    double *stats;
+};
+
+/* A row of nothing but -infinity, or of no columns, has a sum of 0: whatever the largest is then, it is not used. */
+template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) part_rows(struct loss_part a)
+{
+    for (int64_t i = blockIdx.x; i < a.loss.t; i += gridDim.x) {
+        struct loss_row r = {a.loss.logits + i * a.loss.v, a.loss.v, i * a.loss.v % VEC};
+        int64_t hot = a.loss.targets[i] - a.lo;
+        float max, total;
+        row_softmax<ALIGNED>(r, &max, &total);
+        if (threadIdx.x == 0) {
+            a.stats[3 * i] = total == 0 ? -INFINITY : (double)max;
+            a.stats[3 * i + 1] = (double)total;
+            a.stats[3 * i + 2] =
+                a.loss.targets[i] >= 0 && hot >= 0 && hot < r.v ? (double)vec_widen(r.x[hot]) : -INFINITY;
+        }
+    }
+}
+
+/* Floor: the logits once. */
+void KERN_FN(loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, const int32_t *targets,
+                        const void *logits, double *stats)
+{
+    struct loss_part a = {{t, v, targets, false, 0, (elem *)logits, NULL}, lo, 1, stats};
+    int threads = row_threads(v > 0 ? v : 1, MOST_THREADS);
+    if (vec_aligned(logits))
+        CUDA_LAUNCH(s, part_rows<true>, grid_blocks(s, t, threads), threads, 0, a);
+    else
+        CUDA_LAUNCH(s, part_rows<false>, grid_blocks(s, t, threads), threads, 0, a);
+}
+
+/* The statistics of row i over all parts, in order; returns the loss. */
+static __device__ double whole_row(const struct loss_part &a, int64_t i, double *largest, double *total)
+{
+    double max = -INFINITY, logit = -INFINITY, sum = 0;
+    for (int64_t p = 0; p < a.parts; p++) {
+        const double *x = a.stats + 3 * (p * a.loss.t + i);
+        max = x[0] > max ? x[0] : max;
+        logit = x[2] > logit ? x[2] : logit;
+    }
+    for (int64_t p = 0; p < a.parts; p++) {
+        const double *x = a.stats + 3 * (p * a.loss.t + i);
+        sum = fma(x[1], exp(x[0] - max), sum);
+    }
+    *largest = max;
+    *total = sum;
+    return log(sum) + (max - logit);
+}
+
+/* One thread puts the row's numbers together, for all. */
+template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) join_rows(struct loss_part a)
+{
+    __shared__ float whole[2];
+    for (int64_t i = blockIdx.x; i < a.loss.t; i += gridDim.x) {
+        struct loss_row r = {a.loss.logits + i * a.loss.v, a.loss.v, i * a.loss.v % VEC};
+        int32_t target = a.loss.targets[i];
+        if (threadIdx.x == 0) {
+            double max = 0, total = 1, loss = target < 0 ? 0 : whole_row(a, i, &max, &total);
+            whole[0] = (float)max;
+            whole[1] = (float)(1 / total);
+            a.loss.losses[i] = loss;
+        }
+        __syncthreads();
+        if (a.loss.grad)
+            row_grad<ALIGNED>(r, target >= 0, target - a.lo, a.loss.scale, whole[0], whole[1]);
+        __syncthreads(); /* before anybody writes `whole` again */
+    }
+}
+
+/* Floor: with the gradient the logits read and written. */
+void KERN_FN(loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, int64_t parts, const int32_t *targets,
+                        const double *stats, bool grad, double scale, void *logits, double *loss_sum)
+{
+    double *losses = (double *)cuda_scratch(s, (size_t)t * sizeof(double));
+    if (!losses)
+        return;
+    struct loss_part a = {{t, v, targets, grad, (float)scale, (elem *)logits, losses}, lo, parts, (double *)stats};
+    int threads = row_threads(grad && v > 0 ? v : 1, MOST_THREADS);
+    if (vec_aligned(logits))
+        CUDA_LAUNCH(s, join_rows<true>, grid_blocks(s, t, threads), threads, 0, a);
+    else
+        CUDA_LAUNCH(s, join_rows<false>, grid_blocks(s, t, threads), threads, 0, a);
+    if (loss_sum)
+        CUDA_LAUNCH(s, loss_total, 1, MOST_THREADS, 0, t, losses, loss_sum);
 }

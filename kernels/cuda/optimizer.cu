@@ -76,12 +76,12 @@ void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *k)
 
 #define SUMSQ_WARPS 8
 
-/* A warp takes a block of 1024: lane l the elements 4 l .. 4 l + 3 of every 128. Zeros stand for a missing tail. */
+/* A warp takes a block: lane l the elements 4 l .. 4 l + 3 of every 128. Zeros stand for a missing tail. */
 template <bool WHOLE> static __device__ __forceinline__ double sumsq_block(const float *x, int64_t n)
 {
     double sum = 0;
-#pragma unroll
-    for (int i = 0; i < KERN_SUMSQ_BLOCK; i += CUDA_WARP * VEC_WIDE) {
+#pragma unroll 8
+    for (int64_t i = 0; i < n; i += CUDA_WARP * VEC_WIDE) {
         float v[VEC_WIDE];
         row_load<WHOLE>(x, i + (int64_t)(threadIdx.x % CUDA_WARP) * VEC_WIDE, n, v);
 #pragma unroll
@@ -92,24 +92,24 @@ template <bool WHOLE> static __device__ __forceinline__ double sumsq_block(const
 }
 
 static __global__ void __launch_bounds__(SUMSQ_WARPS *CUDA_WARP)
-    sumsq_elements(int64_t n, bool aligned, const float *__restrict__ x, double *__restrict__ blocks)
+    sumsq_elements(int64_t n, int64_t block, bool aligned, const float *__restrict__ x, double *__restrict__ blocks)
 {
-    int64_t count = (n + KERN_SUMSQ_BLOCK - 1) / KERN_SUMSQ_BLOCK, stride = (int64_t)gridDim.x * SUMSQ_WARPS;
+    int64_t count = (n + block - 1) / block, stride = (int64_t)gridDim.x * SUMSQ_WARPS;
     for (int64_t i = (int64_t)blockIdx.x * SUMSQ_WARPS + threadIdx.x / CUDA_WARP; i < count; i += stride) {
-        const float *p = x + i * KERN_SUMSQ_BLOCK;
-        int64_t left = n - i * KERN_SUMSQ_BLOCK;
-        double sum = aligned && left >= KERN_SUMSQ_BLOCK ? sumsq_block<true>(p, left) : sumsq_block<false>(p, left);
+        const float *p = x + i * block;
+        int64_t left = n - i * block;
+        double sum = aligned && left >= block ? sumsq_block<true>(p, block) : sumsq_block<false>(p, min(left, block));
         if (threadIdx.x % CUDA_WARP == 0)
             blocks[i] = sum;
     }
 }
 
 /* Floor: 4 bytes an element. */
-void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, const void *x, double *blocks)
+void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, int64_t block, const void *x, double *blocks)
 {
-    int64_t count = (n + KERN_SUMSQ_BLOCK - 1) / KERN_SUMSQ_BLOCK;
+    int64_t count = (n + block - 1) / block;
     CUDA_LAUNCH(s, sumsq_elements, grid_for(s, count * CUDA_WARP, SUMSQ_WARPS * CUDA_WARP), SUMSQ_WARPS * CUDA_WARP, 0,
-                n, vec_aligned(x), (const float *)x, blocks);
+                n, block, vec_aligned(x) && block % (CUDA_WARP * VEC_WIDE) == 0, (const float *)x, blocks);
 }
 
 #define CLIP_THREADS 1024
