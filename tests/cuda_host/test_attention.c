@@ -1,5 +1,5 @@
 /* What the case table's random numbers do not show of attention: scores far from zero, numbers that are none, tiles
- * that are copied in chunks of 16 bytes beside the same that are not. */
+ * that are copied in chunks of 16 bytes beside the same that are not, parts of the keys that make a whole. */
 #include "kernels/kernels.h"
 #include "tests/lib/test.h"
 
@@ -64,8 +64,43 @@ static void *copied(struct dev *d, struct kern_stream *s, size_t bytes, size_t s
     return p;
 }
 
-/* Forward and backward on a float32 table, every array `shift` bytes behind an address that suits all. */
-static void run(struct layer *l, const char *device, const struct kern_ops *k, size_t shift)
+/* The keys in two parts, the second from key `cut` on: results are joined, gradients added. o2 has o's form, with lse
+ * behind it. */
+static void run_parts(const struct layer *l, const struct kern_ops *k, struct kern_stream *s, int64_t cut,
+                      const struct kern_attention_grad *g, float *o2)
+{
+    int64_t row = width_of(l), all = l->seq * l->heads * l->head_dim;
+    struct kern_attention_grad low = *g, high = *g;
+    low.fwd.seq_kv = cut;
+    high.fwd.seq_kv = l->seq - cut;
+    high.fwd.k = (const float *)g->fwd.k + cut * row;
+    high.fwd.v = (const float *)g->fwd.v + cut * row;
+    high.d_k = (float *)g->d_k + cut * row;
+    high.d_v = (float *)g->d_v + cut * row;
+    high.acc_q = true;
+    assert_int_equal(k->attention(s, &low.fwd), OK);
+    struct kern_attention second = high.fwd;
+    second.o = o2;
+    second.lse = o2 + all;
+    assert_int_equal(k->attention(s, &second), OK);
+    const struct kern_attention_join join = {.batch = 1,
+                                             .seq = l->seq,
+                                             .heads = l->heads,
+                                             .head_dim = l->head_dim,
+                                             .o_stride = g->fwd.o_stride,
+                                             .o2_stride = g->fwd.o_stride,
+                                             .o = g->fwd.o,
+                                             .lse = g->fwd.lse,
+                                             .o2 = second.o,
+                                             .lse2 = second.lse};
+    k->attention_join(s, &join);
+    assert_int_equal(k->attention_grad(s, &low), OK);
+    assert_int_equal(k->attention_grad(s, &high), OK);
+}
+
+/* Forward and backward on a float32 table, every array `shift` bytes behind an address that suits all; with `cut` the
+ * keys in two parts. */
+static void run_cut(struct layer *l, const char *device, const struct kern_ops *k, size_t shift, int64_t cut)
 {
     struct dev *d;
     struct kern_stream *s;
@@ -76,23 +111,32 @@ static void run(struct layer *l, const char *device, const struct kern_ops *k, s
         fail_msg("%s", why.text);
     k = k ? k : dev_kernels(d, DT_F32);
     assert_int_equal(dev_stream_new(d, 1, false, &s, &why), OK);
-    char *p[5] = {copied(d, s, qkv, shift, l->qkv), copied(d, s, o, shift, NULL), copied(d, s, o, shift, l->d_o),
-                  copied(d, s, qkv, shift, NULL), copied(d, s, lse, 0, NULL)};
+    char *p[6] = {copied(d, s, qkv, shift, l->qkv), copied(d, s, o, shift, NULL), copied(d, s, o, shift, l->d_o),
+                  copied(d, s, qkv, shift, NULL),   copied(d, s, lse, 0, NULL),   copied(d, s, o + lse, 0, NULL)};
     struct kern_attention a = call_of(l, p[0] + shift, p[1] + shift, (float *)(void *)p[4], 4);
     struct kern_attention at = call_of(l, p[3] + shift, NULL, NULL, 4);
     struct kern_attention_grad g = {
         .fwd = a, .d_o = p[2] + shift, .d_q = (void *)at.q, .d_k = (void *)at.k, .d_v = (void *)at.v};
-    assert_int_equal(k->attention(s, &a), OK);
-    assert_int_equal(k->attention_grad(s, &g), OK);
+    if (cut) {
+        run_parts(l, k, s, cut, &g, (float *)(void *)p[5]);
+    } else {
+        assert_int_equal(k->attention(s, &a), OK);
+        assert_int_equal(k->attention_grad(s, &g), OK);
+    }
     assert_int_equal(dev_copy(s, l->o, p[1] + shift, o), OK);
     assert_int_equal(dev_copy(s, l->d_qkv, p[3] + shift, qkv), OK);
     assert_int_equal(dev_copy(s, l->lse, p[4], lse), OK);
     assert_int_equal(dev_stream_sync(s, &why), OK);
-    const size_t bytes[5] = {qkv, o, o, qkv, lse};
-    for (int i = 0; i < 5; i++)
+    const size_t bytes[6] = {qkv, o, o, qkv, lse, o + lse};
+    for (int i = 0; i < 6; i++)
         dev_free(d, p[i], bytes[i] + 64);
     dev_stream_free(s);
     dev_close(d);
+}
+
+static void run(struct layer *l, const char *device, const struct kern_ops *k, size_t shift)
+{
+    run_cut(l, device, k, shift, 0);
 }
 
 static void expect_near(const char *what, int64_t n, const float *got, const float *want, float bound)
@@ -153,6 +197,21 @@ TEST(bits_do_not_depend_on_how_tiles_are_copied)
         assert_memory_equal(near.lse, far.lse, sizeof(near.lse));
         assert_memory_equal(near.d_qkv, far.d_qkv, sizeof(near.d_qkv));
     }
+}
+
+TEST(parts_of_the_keys_make_a_whole)
+{
+    static const int64_t head_dims[] = {16, 80};
+    for (int i = 0; i < 2; i++)
+        for (int64_t cut = 1; cut < 70; cut += 23) {
+            fill(&near, 70, 2, 1, head_dims[i], false);
+            far = near;
+            run_cut(&near, "cuda", NULL, 0, cut);
+            run(&far, "cpu", kern_find("ref", DT_F32), 0);
+            expect_near("o", near.seq * near.heads * near.head_dim, near.o, far.o, 2e-5f);
+            expect_near("lse", near.seq * near.heads, near.lse, far.lse, 2e-5f);
+            expect_near("gradient", near.seq * width_of(&near), near.d_qkv, far.d_qkv, 2e-5f);
+        }
 }
 
 /* One key that is not a number: every query that sees it says so. */
