@@ -171,9 +171,43 @@ static bool stages_broken(const struct job_spec *j, char ret[SENTENCE])
                j->model.layers);
 }
 
-static bool recompute_broken(const struct job_spec *j, char ret[SENTENCE])
+static bool chunks_broken(const struct job_spec *j, char ret[SENTENCE])
 {
-    return j->parallel.recompute != RECOMPUTE_NONE && SAY("this version keeps all activations: write none");
+    const struct job_parallel *p = &j->parallel;
+    if (p->chunks < 2)
+        return false;
+    if (p->pp < 2)
+        return SAY("%" PRId64 " stages per rank of a pipeline, but parallel.pp is 1: write 1, or pp of 2 and more",
+                   p->chunks);
+    if (p->schedule != PIPE_INTERLEAVED && p->schedule != PIPE_FILE)
+        return SAY("only the schedules interleaved and file have several stages per rank: write 1, or "
+                   "parallel.schedule interleaved");
+    return p->chunks > j->model.layers / p->pp &&
+           SAY("%" PRId64 " stages on each of %" PRId64 " ranks, but model.layers is %" PRId64 ": write %" PRId64,
+               p->chunks, p->pp, j->model.layers, j->model.layers / p->pp);
+}
+
+static bool schedule_file_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const char *text = j->parallel.schedule_csv;
+    bool some = text && text[0];
+    if (j->parallel.schedule == PIPE_FILE && !some)
+        return SAY("schedule file takes the schedule from here, and nothing is here: write it, or another schedule");
+    return some && j->parallel.schedule != PIPE_FILE && SAY("only schedule file reads it: leave it out");
+}
+
+static bool tensor_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->parallel.tp > j->model.heads &&
+           SAY("%" PRId64 " ranks share %" PRId64 " heads: at most as many ranks as heads", j->parallel.tp,
+               j->model.heads);
+}
+
+static bool context_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->parallel.cp > 1 && j->train.seq / 2 < j->parallel.cp &&
+           SAY("each rank has two pieces of the sequence, of %" PRId64 " tokens: at most %" PRId64, j->train.seq,
+               j->train.seq < 2 ? 1 : j->train.seq / 2);
 }
 
 /* The sums of both modes have a fixed order, which only the processor's kernels and backend keep. */
@@ -211,19 +245,17 @@ static const struct rule rules[] = {
     {OVER(train.warmup, warmup_broken)},
     {OVER(train.decay, decay_broken)},
     {OVER(parallel.pp, stages_broken)},
+    {OVER(parallel.chunks, chunks_broken)},
+    {OVER(parallel.schedule_csv, schedule_file_broken)},
     {OVER(parallel.workers, mesh_broken)},
     {OVER(parallel.ep, experts_broken)},
+    {OVER(parallel.tp, tensor_broken)},
+    {OVER(parallel.cp, context_broken)},
     {OVER(parallel.zero, zero_broken)},
     /* What this version cannot do yet. */
-    {ONLY(parallel.tp, 1, "this version has no tensor parallelism")},
-    {ONLY(parallel.pp, 1, "this version has no pipeline parallelism")},
-    {ONLY(parallel.cp, 1, "this version has no context parallelism")},
     {ONLY(parallel.ep, 1, "this version has no expert parallelism")},
-    {ONLY(parallel.fsdp, 1, "this version does not shard parameters")},
-    {ONLY(parallel.zero, 0, "this version does not shard the optimizer")},
     {ONLY(run.nodes, 1, "this version trains on one node")},
     {ONLY(checkpoint.memory_every, 0, "this version has no memory tier of checkpoints")},
-    {OVER(parallel.recompute, recompute_broken)},
     {OVER(run.device, device_broken)},
     {OVER(run.comm, comm_broken)},
     {OVER(train.dtype, dtype_broken)},

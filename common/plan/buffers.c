@@ -335,6 +335,20 @@ static int host_new(struct compiler *c, const char *name, int tensor, enum dtype
     return i;
 }
 
+/* What the host brings with a microbatch: an instance for each in flight. */
+static int input_new(struct compiler *c, const char *name, int tensor)
+{
+    int i = host_new(c, name, tensor, DT_I32, dim_tokens(1));
+    if (i < 0 || c->input_slots < 2)
+        return i;
+    struct buffer *b = &c->p->buffers[i];
+    b->slots = c->input_slots;
+    b->slot_index = c->input_index;
+    b->slot_bytes = align(b->bytes, ALIGN);
+    c->p->space_bytes[SPACE_HOST] = b->offset + b->slots * b->slot_bytes;
+    return i;
+}
+
 static void loss_new(struct compiler *c)
 {
     struct program *p = c->p;
@@ -429,9 +443,9 @@ void compile_buffers(struct compiler *c)
     p->space_bytes[SPACE_PARAM] = lay_out(c, &params, 0, &c->all_params);
     p->n_units = zero ? c->g->n_units : 0;
     values_new(c);
-    p->ids_buffer = host_new(c, "ids", c->g->ids, DT_I32, dim_tokens(1));
+    p->ids_buffer = input_new(c, "ids", c->g->ids);
     if (p->mode != MODE_GENERATE) {
-        p->targets_buffer = host_new(c, "targets", c->g->targets, DT_I32, dim_tokens(1));
+        p->targets_buffer = input_new(c, "targets", c->g->targets);
         loss_new(c);
     }
     if (p->mode == MODE_TRAIN) {

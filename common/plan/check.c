@@ -278,15 +278,6 @@ static err_t check_structure(const struct graph *g, const struct program *p, str
 
 /* ---- all of it ---- */
 
-static err_t check_same_spaces(const struct program *programs, int n, struct why *why)
-{
-    for (int r = 1; r < n; r++)
-        if (programs[r].mode == MODE_TRAIN && programs[r].space_bytes[SPACE_GRAD] != programs->space_bytes[SPACE_GRAD])
-            return why_set(why, ERR_INVALID, "ranks 0 and %d have gradients of different sizes in the shared segment",
-                           r);
-    return OK;
-}
-
 static err_t check_one(const struct graph *g, const struct program *p, struct rank_facts *facts, struct why *why)
 {
     err_t e = check_holdings(g, p, why);
@@ -310,8 +301,6 @@ static err_t check_all(const struct graph *g, const struct program *programs, st
         e = check_held_alike(programs, n, why);
     if (!e)
         e = check_batch(programs, facts, n, why);
-    if (!e)
-        e = check_same_spaces(programs, n, why);
     if (!e)
         e = check_world(programs, n, why);
     return e ? e : check_sums(g, programs, facts, n, why);

@@ -186,7 +186,7 @@ static void group_new(struct compiler *c)
         p->groups[0].ranks[i] = i;
 }
 
-/* The most nodes that any rank keeps, so that all ranks have the same SPACE_GRAD. */
+/* The most nodes that any rank keeps: replicas are laid out alike. */
 static int tree_depth_of_ranks(const struct program *p)
 {
     int depth = 0, ranks = p->mesh.size[AXIS_DP] * p->mesh.size[AXIS_FSDP];
@@ -264,6 +264,7 @@ static void compiler_fini(struct compiler *c)
     free(c->unit_values);
     free(c->unit_waits);
     free(c->unit_used);
+    compile_pipeline_fini(c);
 }
 
 /* ---- passes ---- */
@@ -314,127 +315,14 @@ static struct op_range pass_begin(struct compiler *c)
     return pass_end(c, first);
 }
 
-static struct op_range pass_forward(struct compiler *c)
-{
-    int first = c->p->n_ops;
-    compile_forward(c, c->p->place.stage[0]);
-    return compile_units(c, pass_end(c, first), false, false);
-}
-
-static bool is_grad(const struct compiler *c, const struct operand *a)
-{
-    return a->buffer >= 0 && c->p->buffers[a->buffer].space == SPACE_GRAD;
-}
-
-/* The op that touches the unit's gradients last records that they are complete. */
-static void mark_units(struct compiler *c, struct op_range pass)
-{
-    for (int unit = 0; unit < c->g->n_units; unit++) {
-        struct op *last = NULL;
-        for (int i = pass.first; i < pass.first + pass.n; i++) {
-            struct op *op = &c->p->ops[i];
-            for (int k = 0; k < OP_MAX_OPERANDS; k++)
-                if (is_grad(c, &op->arg[k]) && c->p->buffers[op->arg[k].buffer].run == c->unit_run[unit])
-                    last = op;
-        }
-        if (last)
-            last->event = c->unit_event + unit;
-    }
-}
-
-static struct op_range pass_backward(struct compiler *c)
-{
-    int first = c->p->n_ops;
-    compile_backward(c, c->p->place.stage[0], PASS_WHOLE);
-    if (c->p->tree_depth) {
-        for (int unit = c->g->n_units - 1; unit >= 0 && !c->err; unit--) {
-            if (c->unit_run[unit] < 0)
-                continue;
-            struct op *op = compile_op(c, OP_TREE_LEAF, -1);
-            op->m = c->p->buffers[c->unit_run[unit]].dim[0];
-            op->event = c->unit_event + unit;
-            op_arg(op, 0, c->unit_run[unit]);
-            op_arg(op, 1, c->unit_tree[unit]);
-        }
-    } else if (!c->err) {
-        mark_units(c, pass_end(c, first));
-    }
-    return compile_units(c, pass_end(c, first), true, false);
-}
-
-/* The backward of the second and later microbatches: the first's, without its zeroing, its products of weights adding;
- * or where every microbatch's gradients are scattered, its scatters. */
-static struct op_range pass_backward_again(struct compiler *c, struct op_range pass)
-{
-    int first = c->p->n_ops;
-    const bool scatters = compile_scatters(c);
-    for (int i = pass.first; i < pass.first + pass.n && !c->err; i++) {
-        const struct op from = c->p->ops[i];
-        if (from.kind == OP_ZERO && !scatters && is_grad(c, &from.arg[0]))
-            continue;
-        struct op *op = compile_op(c, from.kind, from.node);
-        *op = from;
-        if (op->kind == OP_GEMM && !scatters && is_grad(c, &op->arg[3]))
-            op->flags |= OPF_ACC;
-    }
-    return compile_units(c, pass_end(c, first), true, true);
-}
-
-struct lists {
-    struct op_range forward, first, again;
-};
-
-static struct lists lists_new(struct compiler *c, int rounds)
-{
-    struct lists l = {.forward = pass_forward(c)};
-    if (c->p->mode == MODE_TRAIN)
-        l.again = l.first = pass_backward(c);
-    if (c->p->mode == MODE_TRAIN && rounds > 1 && !c->p->tree_depth)
-        l.again = pass_backward_again(c, l.first);
-    return l;
-}
-
-/* What a rank does in the rounds for which it has no microbatch. */
-static struct lists lists_join(struct compiler *c, const struct lists *l)
-{
-    return (struct lists){compile_join(c, l->forward), compile_join(c, l->first), compile_join(c, l->again)};
-}
-
-static void round_action(struct compiler *c, enum action_kind kind, int micro, struct op_range ops)
-{
-    if (micro >= 0 || ops.n)
-        compile_action(c, (struct action){.kind = kind, .micro = micro, .unit = -1}, ops);
-}
-
-/* An idle rank's lists tell what it joins, and which gradients are shares. */
-static void compile_micros(struct compiler *c)
-{
-    struct program *p = c->p;
-    const int n = p->end_micro - p->first_micro, rounds = compile_rounds(c), ops = p->n_ops, buffers = p->n_buffers;
-    const struct lists l = lists_new(c, rounds);
-    struct lists join = n < rounds ? lists_join(c, &l) : (struct lists){0};
-    p->logits_buffer = n ? c->act[c->g->logits] : -1;
-    if (n == 0) {
-        struct op_range *const kept[] = {&join.forward, &join.first, &join.again};
-        compile_keep(c, ops, buffers, kept, 3);
-    }
-    compile_pack(c, n ? l.forward : join.forward, n ? l.first : join.first);
-    for (int i = 0; i < rounds; i++) {
-        const bool joins = i >= n;
-        const struct lists *now = joins ? &join : &l;
-        const int micro = joins ? -1 : p->first_micro + i;
-        round_action(c, joins ? ACT_GATHER : ACT_FORWARD, micro, now->forward);
-        if (p->mode == MODE_TRAIN)
-            round_action(c, joins ? ACT_REDUCE : ACT_BACKWARD, micro, i == 0 ? now->first : now->again);
-    }
-}
-
 static void compile_program(struct compiler *c)
 {
     struct program *p = c->p;
     if (p->mode == MODE_TRAIN && c->job->train.numerics == NUMERICS_CANONICAL)
         p->tree_depth = tree_depth_of_ranks(p);
+    compile_pipeline(c);
     compile_buffers(c);
+    compile_group(c, 1u << AXIS_PP);
     if (p->mode != MODE_GENERATE || c->all_copies >= 0)
         compile_action(c, (struct action){.kind = ACT_BEGIN, .micro = -1, .unit = -1}, pass_begin(c));
     compile_gathers(c);
@@ -446,7 +334,21 @@ static void compile_program(struct compiler *c)
         compile_update(c);
         compile_snapshot(c);
     }
+    compile_pack(c);
     compile_sync(c);
+}
+
+static int chunks_of(const struct job_spec *job)
+{
+    return job->parallel.chunks > 1 ? (int)job->parallel.chunks : 1;
+}
+
+/* Nodes that the graph of the caller does not have. */
+static void forget_cut(struct compiler *c, const struct graph *g)
+{
+    for (int i = 0; i < c->p->n_ops; i++)
+        if (c->p->ops[i].node >= g->n_nodes)
+            c->p->ops[i].node = -1;
 }
 
 err_t plan_compile(const struct job_spec *job, const struct graph *g, enum program_mode mode, int rank,
@@ -463,13 +365,22 @@ err_t plan_compile(const struct job_spec *job, const struct graph *g, enum progr
     struct compiler c = {.job = job, .g = g, .p = &p, .why = why};
     if (why)
         why->text[0] = 0;
-    compiler_init(&c);
-    c.err = c.err ? c.err : place_init(&p.place, g, &p.mesh, rank, (int)job->parallel.zero, 1, why);
+    struct graph cut = *g;
+    c.err = place_init(&p.place, g, &p.mesh, rank, (int)job->parallel.zero, chunks_of(job), why);
+    if (!c.err && p.place.n_stages > 1) {
+        c.err = compile_cut(g, &p.place, &cut, why);
+        c.g = &cut;
+    }
+    if (!c.err)
+        compiler_init(&c);
     if (!c.err)
         compile_program(&c);
+    forget_cut(&c, g);
     if (!c.err && mode == MODE_TRAIN)
         c.err = plan_arena_bytes(&p, g, &p.arena_bytes);
     compiler_fini(&c);
+    if (cut.nodes != g->nodes)
+        free(cut.nodes);
     if (c.err) {
         program_fini(&p);
         return why && why->text[0] ? c.err : why_set(why, c.err, "no memory to compile the program of rank %d", rank);

@@ -15,6 +15,7 @@
 #define DTD_COMMON_PLAN_COMPILE_H
 
 #include "common/plan/program.h"
+#include "common/plan/schedule.h"
 
 #define AXES_DATA (1u << AXIS_DP | 1u << AXIS_FSDP) /* ranks with different microbatches */
 #define AXES_ALL ((1u << AXIS_COUNT) - 1)
@@ -57,6 +58,11 @@ struct compiler {
     int unit_event;    /* the unit's gradient of this rank is complete */
     int reduced_event; /* the group's is */
     int loss_event, loss_reduced_event, update_event, snapshot_event;
+
+    /* Pipelines. */
+    struct pipeline *pipeline;
+    int input_slots; /* instances of ids, targets and rows: a slot's, or with several chunks a microbatch's */
+    enum slot_index input_index;
 
     /* Buffers. */
     int *unit_run;    /* by unit: all its gradients, of local tensors; -1: this rank has nothing of the unit */
@@ -227,9 +233,25 @@ void compile_values(struct compiler *c, int unit);
 /* buffers.c: everything that does not depend on life times; SPACE_WORK begins with what may never be reused. */
 void compile_buffers(struct compiler *c);
 
+/* ---- pipeline.c ---- */
+
+/* The order in which the ranks of a replica's pipeline work, of a job in a mode: as many microbatches as the replica
+ * with most has. Freed by schedule_fini. */
+NODISCARD err_t compile_schedule(const struct job_spec *job, const struct mesh *mesh, enum program_mode mode,
+                                 struct schedule *ret, struct why *why);
+/* The graph with its stages cut apart: where a norm would add what two layers of different stages have made, the
+ * earlier stage adds (a node behind all others), so that one tensor goes from each stage to the next. A copy of the
+ * nodes, freed by the caller. ERR_INVALID where the model cannot be cut so. */
+NODISCARD err_t compile_cut(const struct graph *g, const struct place *p, struct graph *ret, struct why *why);
+/* The schedule, and who has which slot when; before compile_buffers. */
+void compile_pipeline(struct compiler *c);
+/* The lists of this rank's chunks, and the actions of all its microbatches. */
+void compile_micros(struct compiler *c);
+void compile_pipeline_fini(struct compiler *c);
+
 /* Places the buffers of SPACE_WORK and SPACE_GRAD that live shorter than the job, in the order of the program's
- * actions; sets space_bytes. Several instances (buffer.slots) lie one behind another. */
-void compile_pack(struct compiler *c, struct op_range forward, struct op_range backward);
+ * actions; sets space_bytes. */
+void compile_pack(struct compiler *c);
 /* Gives every op that another stream's op must wait for an event, and that one the wait, over two steps. */
 void compile_sync(struct compiler *c);
 

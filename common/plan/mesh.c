@@ -1,32 +1,62 @@
-/* Which mesh a job asks for, and what this version can run of it. A refusal names the key, what was found, and the
- * value that is legal. */
-#include "common/plan/program.h"
+/* Which mesh a job asks for, and whether there is such a one. What is left of the workers when every other axis has its
+ * part are replicas: dp is derived. A refusal names the key, what was found, and the nearest value that is legal. */
+#include "common/plan/compile.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 #define MAX_WORKERS 4096
 
-/* Keys that later versions give a meaning to; here each has one legal value. */
-static err_t check_axes(const struct job_parallel *p, struct why *why)
+static err_t check_sizes(const struct job_parallel *p, struct why *why)
 {
     const struct {
         const char *key;
-        int64_t value, legal;
-    } rows[] = {
-        {"parallel.zero", p->zero, 0}, {"parallel.fsdp", p->fsdp, 1}, {"parallel.tp", p->tp, 1},
-        {"parallel.pp", p->pp, 1},     {"parallel.cp", p->cp, 1},     {"parallel.ep", p->ep, 1},
-    };
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (rows[i].value != rows[i].legal)
-            return why_set(why, ERR_INVALID,
-                           "%s is %lld, but this version trains with data parallelism only; set %s to %lld",
-                           rows[i].key, (long long)rows[i].value, rows[i].key, (long long)rows[i].legal);
-    if (p->recompute != RECOMPUTE_NONE || p->chunks > 1)
+        int64_t value;
+    } rows[] = {{"parallel.fsdp", p->fsdp}, {"parallel.tp", p->tp}, {"parallel.pp", p->pp}, {"parallel.cp", p->cp}};
+    int64_t unit = 1;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (rows[i].value < 1 || rows[i].value > MAX_WORKERS)
+            return why_set(why, ERR_INVALID, "%s is %lld; it must be 1 to %d; the nearest legal value is %d",
+                           rows[i].key, (long long)rows[i].value, MAX_WORKERS, rows[i].value < 1 ? 1 : MAX_WORKERS);
+        unit = unit > MAX_WORKERS ? unit : unit * rows[i].value;
+    }
+    if (p->ep != 1)
         return why_set(why, ERR_INVALID,
-                       "parallel.recompute is full, but this version keeps all activations; set it to none");
+                       "parallel.ep is %lld, but this version has no experts; the nearest legal value is 1",
+                       (long long)p->ep);
     if (p->workers < 1 || p->workers > MAX_WORKERS)
         return why_set(why, ERR_INVALID, "parallel.workers is %lld; it must be 1 to %d; the nearest legal value is %d",
                        (long long)p->workers, MAX_WORKERS, p->workers < 1 ? 1 : MAX_WORKERS);
+    if (unit > p->workers || p->workers % unit)
+        return why_set(why, ERR_INVALID,
+                       "parallel.workers is %lld, not a multiple of fsdp x tp x pp x cp, which is %s%lld; the nearest "
+                       "legal value is %lld",
+                       (long long)p->workers, unit > MAX_WORKERS ? "at least " : "", (long long)unit,
+                       (long long)(unit > p->workers ? unit : p->workers / unit * unit));
+    return OK;
+}
+
+static err_t check_choices(const struct job_spec *job, struct why *why)
+{
+    const struct job_parallel *p = &job->parallel;
+    if (p->zero < 0 || p->zero > 3)
+        return why_set(why, ERR_INVALID, "parallel.zero is %lld; it must be 0 to 3", (long long)p->zero);
+    if (p->zero > 0 && p->fsdp < 2)
+        return why_set(why, ERR_INVALID,
+                       "parallel.zero is %lld, but parallel.fsdp is 1, so there is nobody to share shards with; the "
+                       "nearest legal value is 0",
+                       (long long)p->zero);
+    if (p->chunks > 1 && (p->pp < 2 || (p->schedule != PIPE_INTERLEAVED && p->schedule != PIPE_FILE)))
+        return why_set(why, ERR_INVALID,
+                       "parallel.chunks is %lld, but only the schedules interleaved and file of a pipeline have "
+                       "several chunks per rank; the nearest legal value is 1",
+                       (long long)p->chunks);
+    if (job->train.seq < 2 * p->cp && p->cp > 1)
+        return why_set(why, ERR_INVALID,
+                       "parallel.cp is %lld, but a sequence of %lld tokens cannot be cut into two pieces for each; the "
+                       "nearest legal value is %lld",
+                       (long long)p->cp, (long long)job->train.seq,
+                       (long long)(job->train.seq < 2 ? 1 : job->train.seq / 2));
     return OK;
 }
 
@@ -50,13 +80,33 @@ static err_t check_batch(const struct job_train *t, struct why *why)
     return OK;
 }
 
+/* A schedule from a file is made by hand, so it is looked at before anybody builds on it. */
+static err_t check_schedule(const struct job_spec *job, const struct mesh *m, struct why *why)
+{
+    struct schedule s = {0};
+    if (m->size[AXIS_PP] == 1)
+        return OK;
+    err_t e = compile_schedule(job, m, MODE_TRAIN, &s, why);
+    schedule_fini(&s);
+    return e;
+}
+
 err_t plan_mesh(const struct job_spec *job, struct mesh *ret, struct why *why)
 {
-    err_t e = check_axes(&job->parallel, why);
-    if (!e)
-        e = check_batch(&job->train, why);
+    const struct job_parallel *p = &job->parallel;
+    err_t e = check_sizes(p, why);
+    e = e ? e : check_batch(&job->train, why);
+    e = e ? e : check_choices(job, why);
     if (e)
         return e;
-    *ret = (struct mesh){{1, (int)job->parallel.workers, 1, 1, 1}};
-    return OK;
+    struct mesh m = {{0}};
+    m.size[AXIS_PP] = (int)p->pp;
+    m.size[AXIS_FSDP] = (int)p->fsdp;
+    m.size[AXIS_CP] = (int)p->cp;
+    m.size[AXIS_TP] = (int)p->tp;
+    m.size[AXIS_DP] = (int)(p->workers / (p->pp * p->fsdp * p->cp * p->tp));
+    e = check_schedule(job, &m, why);
+    if (!e)
+        *ret = m;
+    return e;
 }

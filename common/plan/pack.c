@@ -1,41 +1,251 @@
 /* Places for buffers that are used over and over: two may share bytes when no op needs both.
  *
- * What compile_buffers has planned at the start of a space stays there by itself. Any other lives from the first to the
- * last op that names it, forward and backward in one line of time. Largest first, each goes to the lowest place that is
- * free throughout its life. This comes within a few per cent of the bound (the
- * most bytes alive at one op) on transformers, whose large buffers nest. Quadratic in the number of buffers, some
- * thousands. */
+ * What has been planned at the start of a space stays there by itself. When any other is alive follows from the order
+ * of actions, backwards: a value lives from where it is written to where it is last read, across whatever actions lie
+ * between. Actions share lists of ops, so a place is a place in a list, and a buffer is alive at a place when it is in
+ * any of the actions that run the list. A part of a run lives for itself, and its run while one of its parts does.
+ *
+ * Largest first, each goes to the lowest place that is free throughout its life. This comes within a few per cent of
+ * the bound (the most bytes alive at one op) on transformers, whose large buffers nest. Quadratic in the number of
+ * buffers, some thousands.
+ *
+ * What exists once for each microbatch in flight is placed like this within a stripe, by the life of one microbatch;
+ * a chunk's stripes, one for each slot, lie one behind another. */
 #include "common/plan/compile.h"
 
+#include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define ALIGN 64
 
-struct life {
-    int buffer, birth, death;
-    int64_t bytes, offset;
+/* Places on the line of all lists: each list's entry, its ops, its exit. */
+struct span {
+    int lo, hi;
 };
 
-static void live_at(struct life *lives, const struct op *op, int time)
+/* What a list does with a buffer. */
+struct use {
+    int buffer;
+    int first, last; /* ops in the list */
+    bool reads;      /* the first of them needs a value from before */
+};
+
+struct list {
+    int first_op, n_ops, entry;
+    struct use *uses;
+    int n_uses;
+};
+
+struct life {
+    int buffer, chunk; /* chunk: -1 where there is one instance */
+    int64_t bytes, offset;
+    struct span *spans; /* ascending */
+    int n_spans;
+};
+
+struct pack {
+    struct compiler *c;
+    struct program *p;
+    struct list *lists;
+    int n_lists;
+    int *list_of;        /* by first op; -1 */
+    int *use_of;         /* by buffer: its use in the list that is being read; -1 */
+    int *next;           /* by buffer: the next part of the same run, or -1 */
+    int *parts;          /* by buffer: its first part, -1 */
+    int *chunk;          /* by buffer: whose microbatches it is of, -1: nobody has named it */
+    struct span **alive; /* by list, then by buffer; hi < lo: never */
+    int *live_at;        /* by buffer: where its live instances begin in `live` */
+    bool *live;
+};
+
+static bool is_packed(const struct buffer *b)
 {
-    for (int i = 0; i < OP_MAX_OPERANDS; i++) {
-        int b = op->arg[i].buffer;
-        if (b < 0)
-            continue;
-        if (lives[b].birth < 0)
-            lives[b].birth = time;
-        lives[b].death = time;
+    return !b->planned && (b->space == SPACE_WORK || b->space == SPACE_GRAD);
+}
+
+static void *room(struct pack *k, size_t n, size_t size)
+{
+    void *p = calloc(n + 1, size);
+    if (!p)
+        k->c->err = ERR_NOMEM;
+    return p;
+}
+
+static void fill(int *index, int n)
+{
+    for (int i = 0; index && i < n; i++)
+        index[i] = -1;
+}
+
+/* ---- what lists do ---- */
+
+static void use_buffer(struct pack *k, struct list *l, int b, int at, char mode)
+{
+    for (int part = k->parts[b]; part >= 0; part = k->next[part])
+        use_buffer(k, l, part, at, mode);
+    if (k->parts[b] >= 0 || !is_packed(&k->p->buffers[b]))
+        return;
+    if (k->use_of[b] < 0) {
+        k->use_of[b] = l->n_uses;
+        l->uses[l->n_uses++] = (struct use){.buffer = b, .first = at, .reads = mode != 'w'};
+    }
+    struct use *u = &l->uses[k->use_of[b]];
+    /* One op that writes and reads needs what it reads. */
+    u->reads |= u->first == at && mode != 'w';
+    u->last = at;
+}
+
+static void read_op(struct pack *k, struct list *l, int at)
+{
+    const struct op *op = &k->p->ops[l->first_op + at];
+    for (int i = 0; op_mode(op, i); i++)
+        if (op->arg[i].buffer >= 0)
+            use_buffer(k, l, op->arg[i].buffer, at, op_mode(op, i));
+    for (int j = 0; op->kind == OP_WAIT_ALL && j < at; j++) { /* posted until here */
+        const struct op *post = &k->p->ops[l->first_op + j];
+        if (post->kind == OP_SEND || post->kind == OP_RECV)
+            use_buffer(k, l, post->arg[0].buffer, at, op_mode(post, 0));
     }
 }
+
+static void read_list(struct pack *k, struct list *l)
+{
+    l->uses = room(k, (size_t)k->p->n_buffers, sizeof(*l->uses));
+    for (int i = 0; i < l->n_ops && !k->c->err; i++)
+        read_op(k, l, i);
+    for (int i = 0; i < l->n_uses; i++)
+        k->use_of[l->uses[i].buffer] = -1;
+    struct use *fit = l->uses ? realloc(l->uses, ((size_t)l->n_uses + 1) * sizeof(*fit)) : NULL;
+    l->uses = fit ? fit : l->uses;
+}
+
+static void read_lists(struct pack *k)
+{
+    const struct program *p = k->p;
+    int entry = 0;
+    k->lists = room(k, (size_t)p->n_actions, sizeof(*k->lists));
+    for (int a = 0; a < p->n_actions && !k->c->err; a++) {
+        const struct action *action = &p->actions[a];
+        if (!action->n_ops || k->list_of[action->first_op] >= 0)
+            continue;
+        k->list_of[action->first_op] = k->n_lists;
+        k->lists[k->n_lists] = (struct list){action->first_op, action->n_ops, entry, NULL, 0};
+        entry += action->n_ops + 2;
+        read_list(k, &k->lists[k->n_lists++]);
+    }
+}
+
+/* ---- what is alive where ---- */
+
+static void widen(struct span *s, int lo, int hi)
+{
+    bool empty = s->hi < s->lo;
+    s->lo = empty || lo < s->lo ? lo : s->lo;
+    s->hi = empty || hi > s->hi ? hi : s->hi;
+}
+
+/* Which instance of b an action means; -1: none of b's. */
+static int instance(const struct pack *k, int b, const struct action *a)
+{
+    const struct buffer *buffer = &k->p->buffers[b];
+    if (buffer->slots == 1)
+        return 0;
+    return a->chunk == k->chunk[b] && a->slot < buffer->slots ? a->slot : -1;
+}
+
+static void pass_through(struct pack *k, const struct list *l, const struct action *a, struct span *alive)
+{
+    for (int b = 0; b < k->p->n_buffers; b++) {
+        int i = k->live_at[b] < 0 ? -1 : instance(k, b, a);
+        if (i >= 0 && k->live[k->live_at[b] + i])
+            widen(&alive[b], l->entry, l->entry + l->n_ops + 1);
+    }
+}
+
+/* From what is alive behind an action to what is alive before it. */
+static void step_back(struct pack *k, const struct action *a)
+{
+    const struct list *l = &k->lists[k->list_of[a->first_op]];
+    struct span *alive = k->alive[l - k->lists];
+    for (int i = 0; i < l->n_uses; i++) {
+        const struct use *u = &l->uses[i];
+        int slot = instance(k, u->buffer, a);
+        if (slot < 0)
+            continue;
+        bool *live = &k->live[k->live_at[u->buffer] + slot];
+        widen(&alive[u->buffer], u->reads ? l->entry : l->entry + 1 + u->first,
+              *live ? l->entry + l->n_ops + 1 : l->entry + 1 + u->last);
+        *live = false;
+    }
+    pass_through(k, l, a, alive);
+    for (int i = 0; i < l->n_uses; i++) {
+        int slot = instance(k, l->uses[i].buffer, a);
+        if (slot >= 0)
+            k->live[k->live_at[l->uses[i].buffer] + slot] = l->uses[i].reads;
+    }
+}
+
+/* Buffers of several instances belong to the chunk whose microbatches first have one. */
+static void find_chunks(struct pack *k)
+{
+    for (int a = 0; a < k->p->n_actions; a++) {
+        const struct action *action = &k->p->actions[a];
+        const struct list *l = action->n_ops ? &k->lists[k->list_of[action->first_op]] : NULL;
+        for (int i = 0; l && i < l->n_uses; i++)
+            if (k->chunk[l->uses[i].buffer] < 0)
+                k->chunk[l->uses[i].buffer] = action->chunk;
+    }
+}
+
+static void find_lives(struct pack *k)
+{
+    const struct program *p = k->p;
+    int n = 0;
+    for (int b = 0; b < p->n_buffers; b++) {
+        k->live_at[b] = -1;
+        if (k->chunk[b] < 0)
+            continue;
+        k->live_at[b] = n;
+        n += p->buffers[b].slots;
+    }
+    k->live = room(k, (size_t)n, sizeof(*k->live));
+    k->alive = room(k, (size_t)k->n_lists, sizeof(*k->alive));
+    for (int l = 0; l < k->n_lists && !k->c->err; l++) {
+        k->alive[l] = room(k, (size_t)p->n_buffers, sizeof(**k->alive));
+        for (int b = 0; k->alive[l] && b < p->n_buffers; b++)
+            k->alive[l][b] = (struct span){0, -1};
+    }
+    for (int a = p->n_actions - 1; a >= 0 && !k->c->err; a--)
+        if (p->actions[a].n_ops)
+            step_back(k, &p->actions[a]);
+}
+
+/* ---- places ---- */
 
 static int by_size(const void *x, const void *y)
 {
     const struct life *a = x, *b = y;
     if (a->bytes != b->bytes)
         return a->bytes > b->bytes ? -1 : 1;
-    if (a->birth != b->birth)
-        return a->birth < b->birth ? -1 : 1;
+    if (a->spans[0].lo != b->spans[0].lo)
+        return a->spans[0].lo < b->spans[0].lo ? -1 : 1;
     return a->buffer < b->buffer ? -1 : 1;
+}
+
+static bool meet(const struct life *a, const struct life *b)
+{
+    if (a->spans[0].lo > b->spans[b->n_spans - 1].hi || b->spans[0].lo > a->spans[a->n_spans - 1].hi)
+        return false;
+    for (int i = 0, j = 0; i < a->n_spans && j < b->n_spans;) {
+        if (a->spans[i].hi < b->spans[j].lo)
+            i++;
+        else if (b->spans[j].hi < a->spans[i].lo)
+            j++;
+        else
+            return true;
+    }
+    return false;
 }
 
 /* The lowest offset at which `l` meets none of the `n` placed before it, which stand in `order` by offset. */
@@ -44,20 +254,21 @@ static int64_t lowest(const struct life *l, const struct life *placed, const int
     int64_t at = 0;
     for (int i = 0; i < n; i++) {
         const struct life *o = &placed[order[i]];
-        if (o->birth > l->death || o->death < l->birth)
+        if (o->offset + o->bytes <= at)
             continue;
         if (o->offset >= at + l->bytes)
             break;
-        if (o->offset + o->bytes > at)
+        if (meet(l, o))
             at = o->offset + o->bytes;
     }
     return at;
 }
 
-/* Places lives[0 .. n-1], sorted by size; `order` is room for n. Returns the end of the highest. */
+/* Places lives[0 .. n-1] in a space of their own; `order` is room for n. Returns the end of the highest. */
 static int64_t place(struct life *lives, int n, int *order)
 {
     int64_t end = 0;
+    qsort(lives, (size_t)n, sizeof(*lives), by_size);
     for (int i = 0; i < n; i++) {
         int k = i;
         lives[i].offset = lowest(&lives[i], lives, order, i);
@@ -70,56 +281,142 @@ static int64_t place(struct life *lives, int n, int *order)
     return end;
 }
 
-static void live_too(struct life *run, const struct life *part)
+/* `whole` grows by where b or one of its parts is alive. */
+static void add_life(const struct pack *k, int b, struct span *whole)
 {
-    if (run->birth < 0 || part->birth < run->birth)
-        run->birth = part->birth;
-    if (part->death > run->death)
-        run->death = part->death;
+    for (int part = k->parts[b]; part >= 0; part = k->next[part])
+        add_life(k, part, whole);
+    for (int l = 0; l < k->n_lists; l++)
+        if (k->alive[l][b].hi >= k->alive[l][b].lo)
+            widen(&whole[l], k->alive[l][b].lo, k->alive[l][b].hi);
 }
 
-/* Those of one space that have no place of their own; what is in such a run goes with it. */
-static void pack_space(struct compiler *c, enum buffer_space space, const struct life *lives, struct life *sorted,
-                       int *order)
+static int chunk_of(const struct pack *k, int b)
 {
-    struct program *p = c->p;
+    return k->parts[b] >= 0 ? chunk_of(k, k->parts[b]) : k->chunk[b];
+}
+
+/* False where nobody uses b. */
+static bool life_init(struct pack *k, int b, struct life *ret)
+{
+    struct span *whole = room(k, (size_t)k->n_lists, sizeof(*whole));
     int n = 0;
-    for (int b = 0; b < p->n_buffers; b++)
-        if (p->buffers[b].space == space && !p->buffers[b].planned && p->buffers[b].run < 0 && lives[b].birth >= 0)
-            sorted[n++] = lives[b];
-    qsort(sorted, (size_t)n, sizeof(*sorted), by_size);
-    int64_t fixed = p->space_bytes[space];
-    p->space_bytes[space] = fixed + place(sorted, n, order);
-    for (int i = 0; i < n; i++)
-        p->buffers[sorted[i].buffer].offset = fixed + sorted[i].offset;
-    for (int b = 0; b < p->n_buffers; b++)
-        if (p->buffers[b].space == space && !p->buffers[b].planned && p->buffers[b].run >= 0)
-            p->buffers[b].offset += p->buffers[p->buffers[b].run].offset;
+    for (int l = 0; whole && l < k->n_lists; l++)
+        whole[l] = (struct span){0, -1};
+    if (whole)
+        add_life(k, b, whole);
+    for (int l = 0; whole && l < k->n_lists; l++)
+        if (whole[l].hi >= whole[l].lo)
+            whole[n++] = whole[l];
+    const struct buffer *buffer = &k->p->buffers[b];
+    *ret = (struct life){.buffer = b,
+                         .chunk = buffer->slots > 1 ? chunk_of(k, b) : -1,
+                         .bytes = (buffer->bytes + ALIGN - 1) / ALIGN * ALIGN,
+                         .spans = whole,
+                         .n_spans = n};
+    if (n == 0)
+        free(whole);
+    return n > 0;
 }
 
-void compile_pack(struct compiler *c, struct op_range forward, struct op_range backward)
+static void set_place(struct pack *k, int b, int64_t offset, int64_t stripe)
+{
+    struct buffer *buffer = &k->p->buffers[b];
+    for (int part = k->parts[b]; part >= 0; part = k->next[part])
+        set_place(k, part, offset + k->p->buffers[part].offset - buffer->offset, stripe);
+    buffer->offset = offset;
+    buffer->slot_bytes = buffer->slots > 1 ? stripe : 0;
+}
+
+/* The lives of `chunk` go to the end of the space, in stripes; -1: all others, once. */
+static void place_chunk(struct pack *k, enum buffer_space space, int chunk, const struct life *all, int n_all,
+                        struct life *some, int *order)
+{
+    int n = 0, slots = 1;
+    for (int i = 0; i < n_all; i++)
+        if (all[i].chunk == chunk)
+            some[n++] = all[i];
+    int64_t stripe = place(some, n, order), start = k->p->space_bytes[space];
+    for (int i = 0; i < n; i++) {
+        slots = k->p->buffers[some[i].buffer].slots;
+        set_place(k, some[i].buffer, start + some[i].offset, stripe);
+    }
+    k->p->space_bytes[space] = start + slots * stripe;
+}
+
+static void pack_space(struct pack *k, enum buffer_space space)
+{
+    const struct program *p = k->p;
+    struct life *all = room(k, (size_t)p->n_buffers, sizeof(*all));
+    struct life *some = room(k, (size_t)p->n_buffers, sizeof(*some));
+    int *order = room(k, (size_t)p->n_buffers, sizeof(*order)), n = 0;
+    for (int b = 0; b < p->n_buffers && !k->c->err; b++) {
+        const struct buffer *buffer = &p->buffers[b];
+        bool top = buffer->run < 0 || !is_packed(&p->buffers[buffer->run]);
+        if (buffer->space == space && is_packed(buffer) && top)
+            n += life_init(k, b, &all[n]);
+    }
+    for (int chunk = p->place.chunks - 1; chunk >= -1 && !k->c->err; chunk--)
+        place_chunk(k, space, chunk, all, n, some, order);
+    for (int i = 0; all && i < n; i++)
+        free(all[i].spans);
+    free(all);
+    free(some);
+    free(order);
+}
+
+static void find_parts(struct pack *k)
+{
+    for (int b = k->p->n_buffers - 1; b >= 0; b--) {
+        int run = k->p->buffers[b].run;
+        if (run < 0 || !is_packed(&k->p->buffers[b]) || !is_packed(&k->p->buffers[run]))
+            continue;
+        k->next[b] = k->parts[run];
+        k->parts[run] = b;
+    }
+}
+
+void compile_pack(struct compiler *c)
 {
     struct program *p = c->p;
-    size_t room = (size_t)p->n_buffers + 1;
-    struct life *lives = calloc(room, sizeof(*lives)), *sorted = calloc(room, sizeof(*sorted));
-    int *order = calloc(room, sizeof(*order));
-    if (!lives || !sorted || !order) {
-        c->err = c->err ? c->err : ERR_NOMEM;
-        goto out_free;
+    struct pack k = {.c = c, .p = p};
+    size_t buffers = (size_t)p->n_buffers;
+    if (c->err)
+        return;
+    k.list_of = room(&k, (size_t)p->n_ops, sizeof(int));
+    k.use_of = room(&k, buffers, sizeof(int));
+    k.next = room(&k, buffers, sizeof(int));
+    k.parts = room(&k, buffers, sizeof(int));
+    k.chunk = room(&k, buffers, sizeof(int));
+    k.live_at = room(&k, buffers, sizeof(int));
+    fill(k.list_of, p->n_ops);
+    int *const by_buffer[] = {k.use_of, k.next, k.parts, k.chunk};
+    for (int i = 0; i < 4; i++)
+        fill(by_buffer[i], p->n_buffers);
+    if (!c->err) {
+        find_parts(&k);
+        read_lists(&k);
     }
-    for (int b = 0; b < p->n_buffers; b++)
-        lives[b] = (struct life){.buffer = b, .birth = -1, .bytes = (p->buffers[b].bytes + ALIGN - 1) / ALIGN * ALIGN};
-    for (int i = 0; i < forward.n; i++)
-        live_at(lives, &p->ops[forward.first + i], i);
-    for (int i = 0; i < backward.n; i++)
-        live_at(lives, &p->ops[backward.first + i], forward.n + i);
-    for (int b = 0; b < p->n_buffers; b++) /* a part lives in its run */
-        if (p->buffers[b].run >= 0 && !p->buffers[b].planned && lives[b].birth >= 0)
-            live_too(&lives[p->buffers[b].run], &lives[b]);
-    pack_space(c, SPACE_WORK, lives, sorted, order);
-    pack_space(c, SPACE_GRAD, lives, sorted, order);
-out_free:
-    free(lives);
-    free(sorted);
-    free(order);
+    if (!c->err) {
+        find_chunks(&k);
+        find_lives(&k);
+    }
+    if (!c->err) {
+        pack_space(&k, SPACE_WORK);
+        pack_space(&k, SPACE_GRAD);
+    }
+    for (int l = 0; l < k.n_lists; l++) {
+        free(k.lists[l].uses);
+        if (k.alive)
+            free(k.alive[l]);
+    }
+    free(k.lists);
+    free(k.list_of);
+    free(k.use_of);
+    free(k.next);
+    free(k.parts);
+    free(k.chunk);
+    free(k.alive);
+    free(k.live_at);
+    free(k.live);
 }

@@ -320,7 +320,7 @@ struct program {
     int tree_depth; /* canonical numerics: instances of the tree's buffer, the largest that any rank needs; 0 else */
     /* Exact: what the worker allocates, and all it allocates, for tensors. SPACE_PARAM is laid out alike in all modes,
      * so that a worker runs its train, eval and generate programs over one allocation, each space as large as the
-     * largest. All ranks have the same SPACE_GRAD. */
+     * largest. */
     int64_t space_bytes[SPACE_COUNT];
     int64_t arena_bytes; /* snapshot arena: what this rank saves, with slack for alignment */
 };

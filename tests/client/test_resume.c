@@ -238,7 +238,7 @@ TEST(resume_refuses_what_a_checkpoint_fixes)
         {"dtctl resume ckpt --more 5 --set model.dim=64", "model.dim"},
         {"dtctl resume ckpt --more 5 --set train.seq=8", "train.seq"},
         {"dtctl resume ckpt --more 5 --set train.lerning_rate=8", "lerning_rate"},
-        {"dtctl resume ckpt --more 5 --set parallel.tp=2", "parallel"},
+        {"dtctl resume ckpt --more 5 --set parallel.tp=3", "parallel"},
     };
     const struct fake_script script = {.steps = 20, .end_state = "done"};
     struct run r;
