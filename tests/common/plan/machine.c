@@ -176,16 +176,28 @@ static void tree_leaf(struct machine *m, const struct op *op, int64_t n)
     }
 }
 
+/* What a norm reads: a sum is of the type that it is kept in, as in all kernels. */
+static double *norm_input(struct machine *m, const struct op *op, int sum, int64_t n)
+{
+    const double *x = A(0), *res = A(1);
+    double *r = A(sum);
+    if (!res)
+        return A(0);
+    for (int64_t i = 0; i < n; i++)
+        r[i] = machine_round(m, op, sum, x[i] + res[i]);
+    return r;
+}
+
 static void run_norms(struct machine *m, const struct op *op, int64_t t, int64_t n)
 {
     const struct kern_ops *k = m->k;
     struct kern_stream *s = m->s;
     if (op->kind == OP_RMSNORM)
-        k->rmsnorm(s, t, n, op->eps, A(0), A(1), A(2), A(3), A(4), A(5));
+        k->rmsnorm(s, t, n, op->eps, norm_input(m, op, 3, t * n), NULL, A(2), NULL, A(4), A(5));
     else if (op->kind == OP_RMSNORM_GRAD)
         k->rmsnorm_grad(s, t, n, A(0), A(1), A(2), A(3), A(4), A(5), A(6));
     else if (op->kind == OP_LAYERNORM)
-        k->layernorm(s, t, n, op->eps, A(0), A(1), A(2), A(3), A(4), A(5), A(6), A(7));
+        k->layernorm(s, t, n, op->eps, norm_input(m, op, 4, t * n), NULL, A(2), A(3), NULL, A(5), A(6), A(7));
     else
         k->layernorm_grad(s, t, n, A(0), A(1), A(2), A(3), A(4), A(5), A(6), A(7), A(8));
 }
