@@ -55,24 +55,43 @@ static struct op_cost embed(const struct program *p, const struct op *op, int64_
     int64_t t = dim(p, op->m, samples), d = dim(p, op->n, samples), type = (int64_t)dtype_bytes(p->dtype);
     const struct buffer *table = &p->buffers[op->arg[grad ? 2 : 1].buffer];
     int64_t rows = table->dim[0].factor < t ? table->dim[0].factor : t, width = (int64_t)dtype_bytes(table->dtype);
-    int64_t pos = op->arg[grad ? 3 : 2].buffer < 0 ? 0 : p->seq * d * width;
+    int64_t pos = op->arg[grad ? 3 : 2].buffer < 0 ? 0 : (op->seq ? op->seq : p->seq) * d * width;
     struct op_cost cost = {0, (double)(t * 4 + t * d * type)};
     cost.bytes += (double)((grad ? 2 : 1) * (rows * d * width + pos));
     return cost;
 }
 
 /* q, o and their gradients have `heads` columns of head_dim, k and v kv_heads. Two products of a pair of positions
- * forward, five backward; causal, half of the pairs and the diagonal. */
+ * forward, five backward; causal, half of the pairs and the diagonal. Queries and keys may be parts of a sequence. */
 static struct op_cost attention(const struct program *p, const struct op *op, int64_t samples)
 {
     bool grad = op->kind == OP_ATTENTION_GRAD;
-    double t = (double)(dim(p, op->m, samples) * p->seq), type = (double)dtype_bytes(p->dtype);
-    double q = t * (double)(op->heads * op->head_dim), kv = t * (double)(op->kv_heads * op->head_dim);
-    double pairs = q * (op->flags & OPF_CAUSAL ? ((double)p->seq + 1) / 2 : (double)p->seq);
+    int64_t batch = dim(p, op->m, samples), seq = op->seq ? op->seq : p->seq, keys = op->seq_kv ? op->seq_kv : seq;
+    double t = (double)(batch * seq), type = (double)dtype_bytes(p->dtype);
+    double q = t * (double)(op->heads * op->head_dim);
+    double kv = (double)(batch * keys) * (double)(op->kv_heads * op->head_dim);
+    double pairs = q * (op->flags & OPF_CAUSAL ? ((double)keys + 1) / 2 : (double)keys);
     double lse = t * (double)op->heads * (double)dtype_bytes(p->wide);
     if (grad)
         return (struct op_cost){10 * pairs, (4 * q + 4 * kv) * type + lse};
     return (struct op_cost){4 * pairs, (2 * q + 2 * kv) * type + lse};
+}
+
+/* o and lse of one part are read and written, the other's are read. */
+static struct op_cost attention_join(const struct program *p, const struct op *op, int64_t samples)
+{
+    double rows = (double)(dim(p, op->m, samples) * op->seq * op->heads);
+    double type = (double)dtype_bytes(p->dtype), wide = (double)dtype_bytes(p->wide);
+    return (struct op_cost){0, 3 * rows * ((double)op->head_dim * type + wide)};
+}
+
+/* Some columns of both, or as many elements of what travels. */
+static struct op_cost part(const struct program *p, const struct op *op, int64_t samples)
+{
+    double type = (double)dtype_bytes(p->buffers[op->arg[0].buffer].dtype);
+    double in = (double)(dim(p, op->m, samples) * dim(p, op->n, samples));
+    double out = op->kind == OP_SHIFT ? (double)dim(p, op->k, samples) : in;
+    return (struct op_cost){0, (in + out) * type};
 }
 
 static struct op_cost rope(const struct program *p, const struct op *op, int64_t samples)
@@ -98,7 +117,8 @@ typedef struct op_cost (*cost_fn)(const struct program *p, const struct op *op, 
 static const cost_fn kinds[OP_KIND_COUNT] = {
     [OP_GEMM] = gemm,           [OP_EMBED] = embed, [OP_EMBED_GRAD] = embed,
     [OP_ATTENTION] = attention, [OP_ROPE] = rope,   [OP_ATTENTION_GRAD] = attention,
-    [OP_NORM] = squares,        [OP_ADAMW] = adamw,
+    [OP_NORM] = squares,        [OP_ADAMW] = adamw, [OP_ATTENTION_JOIN] = attention_join,
+    [OP_COPY_COLS] = part,      [OP_SHIFT] = part,
 };
 
 void plan_op_cost(const struct program *p, const struct op *op, int64_t samples, struct op_cost *ret)
