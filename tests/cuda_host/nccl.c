@@ -21,6 +21,7 @@ struct nccl_launch {
     struct nccl_call call;
     const void *from;
     void *to;
+    struct nccl_batch *batch; /* instead of a collective */
 };
 
 /* The header declares these two without a prototype. */
@@ -29,6 +30,8 @@ ncclResult_t ncclGroupEnd(void);
 
 static __thread int group_depth;
 static __thread ncclResult_t group_code;
+static __thread struct ncclComm *group_comms[NCCL_MAX_SPLITS]; /* with sends and receives */
+static __thread int n_group_comms;
 
 const char *ncclGetErrorString(ncclResult_t code)
 {
@@ -185,7 +188,10 @@ static void launch_all(struct ncclComm *c)
 {
     for (struct nccl_launch *l = c->launches, *next; l; l = next) {
         next = l->next;
-        nccl_work_submit(c, l->stream, &l->call, l->from, l->to);
+        if (l->batch)
+            nccl_p2p_submit(c, l->stream, l->batch);
+        else
+            nccl_work_submit(c, l->stream, &l->call, l->from, l->to);
         free(l);
     }
     c->launches = NULL;
@@ -259,6 +265,7 @@ static void let_go(struct ncclComm *c)
 {
     for (struct nccl_launch *l = c->launches, *next; l; l = next) {
         next = l->next;
+        free(l->batch);
         free(l);
     }
     c->launches = NULL;
@@ -303,11 +310,96 @@ ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
+/* A communicator says now and then that it is in progress; a later poll launches. */
+static bool launches_later(const struct ncclComm *c)
+{
+    return c->state == STATE_LAUNCHING || cuda_host_random() % 4 == 0;
+}
+
+static void launch_later(struct ncclComm *c, struct nccl_launch *l)
+{
+    *c->launch_tail = l;
+    c->launch_tail = &l->next;
+    c->polls = c->state == STATE_LAUNCHING ? c->polls : (int)(cuda_host_random() % 3);
+    c->state = STATE_LAUNCHING;
+}
+
+/* All sends and receives of the group, as one. */
+static ncclResult_t launch_batch(struct ncclComm *c)
+{
+    struct nccl_batch *batch = c->batch;
+    c->batch = NULL;
+    if (!launches_later(c)) {
+        nccl_p2p_submit(c, batch->stream, batch);
+        return ncclSuccess;
+    }
+    struct nccl_launch *l = calloc(1, sizeof(*l));
+    if (!l)
+        abort();
+    l->stream = batch->stream;
+    l->batch = batch;
+    launch_later(c, l);
+    return ncclInProgress;
+}
+
 ncclResult_t ncclGroupEnd(void)
 {
     if (group_depth-- < 1)
         cuda_host_fail("ncclGroupEnd without ncclGroupStart");
-    return group_depth ? ncclSuccess : group_code;
+    if (group_depth)
+        return ncclSuccess;
+    host_lock();
+    for (int i = 0; i < n_group_comms; i++) {
+        ncclResult_t code = launch_batch(group_comms[i]);
+        group_code = code ? code : group_code;
+    }
+    n_group_comms = 0;
+    host_unlock();
+    return group_code;
+}
+
+static void add_message(struct ncclComm *c, cudaStream_t stream, const struct nccl_message *m)
+{
+    if (!c->batch) {
+        c->batch = calloc(1, sizeof(*c->batch));
+        if (!c->batch || n_group_comms == NCCL_MAX_SPLITS)
+            abort();
+        c->batch->stream = stream;
+        group_comms[n_group_comms++] = c;
+    }
+    if (c->batch->stream != stream)
+        cuda_host_fail("the stand-in knows one stream for the sends and receives of a group");
+    if (c->batch->n == NCCL_MAX_MESSAGES)
+        cuda_host_fail("more than %d sends and receives in a group", NCCL_MAX_MESSAGES);
+    c->batch->message[c->batch->n++] = *m;
+}
+
+static ncclResult_t message(ncclComm_t c, cudaStream_t stream, const struct nccl_message *m, const char *name)
+{
+    ncclResult_t code = ncclGroupStart();
+    host_lock();
+    if (!c || c->state != STATE_LAUNCHING || group_depth == 1)
+        check_ready(c, name);
+    if (c->state == STATE_BROKEN || m->peer < 0 || m->peer >= c->n || m->peer == c->rank || !m->bytes)
+        code = ncclInvalidArgument; /* to itself, and of nothing: NCCL can, nobody asks for it */
+    else
+        add_message(c, stream, m);
+    host_unlock();
+    ncclResult_t end = ncclGroupEnd();
+    return code ? code : end;
+}
+
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream)
+{
+    const struct nccl_message m = {(uint8_t *)from, count * nccl_type_bytes(type), 0, peer, true, false};
+    return message(comm, stream, &m, "ncclSend");
+}
+
+ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
+{
+    const struct nccl_message m = {to, count * nccl_type_bytes(type), 0, peer, false, false};
+    return message(comm, stream, &m, "ncclRecv");
 }
 
 static ncclResult_t collective(ncclComm_t c, cudaStream_t stream, const struct nccl_call *call, const void *from,
@@ -320,15 +412,12 @@ static ncclResult_t collective(ncclComm_t c, cudaStream_t stream, const struct n
         host_unlock();
         return ncclInvalidArgument;
     }
-    if (c->state == STATE_LAUNCHING || cuda_host_random() % 4 == 0) {
+    if (launches_later(c)) {
         struct nccl_launch *l = malloc(sizeof(*l));
         if (!l)
             abort();
-        *l = (struct nccl_launch){NULL, stream, *call, from, to};
-        *c->launch_tail = l;
-        c->launch_tail = &l->next;
-        c->polls = c->state == STATE_LAUNCHING ? c->polls : (int)(cuda_host_random() % 3);
-        c->state = STATE_LAUNCHING;
+        *l = (struct nccl_launch){NULL, stream, *call, from, to, NULL};
+        launch_later(c, l);
     } else {
         nccl_work_submit(c, stream, call, from, to);
     }

@@ -15,7 +15,9 @@
 
 #define NCCL_MAX_RANKS 64
 #define NCCL_MAX_SPLITS 64
+#define NCCL_MAX_MESSAGES 256
 #define NCCL_PIECE_BYTES ((size_t)64 << 10) /* of one rank */
+#define NCCL_LANE_BYTES ((size_t)4 << 10)
 
 enum nccl_kind { KIND_ALL_REDUCE, KIND_ALL_GATHER, KIND_REDUCE_SCATTER, KIND_BROADCAST, KIND_REDUCE, KIND_COUNT };
 
@@ -42,9 +44,29 @@ struct nccl_seat {
     _Atomic uint64_t written, taken; /* pieces so far */
 };
 
+/* From one rank to another: a chunk lies there while `written` is ahead of `taken`. */
+struct nccl_lane {
+    _Alignas(64) _Atomic uint64_t written, taken;
+    size_t total; /* of the message */
+    uint8_t chunk[NCCL_LANE_BYTES];
+};
+
 struct nccl_segment {
     struct nccl_seat seat[NCCL_MAX_RANKS];
-    uint8_t piece[]; /* NCCL_PIECE_BYTES for each rank */
+    _Alignas(64) uint8_t piece[]; /* NCCL_PIECE_BYTES for each rank, then a lane for each pair, from * n + to */
+};
+
+/* Sends and receives of one NCCL group on one stream. */
+struct nccl_message {
+    uint8_t *at;
+    size_t bytes, done;
+    int peer;
+    bool send, over;
+};
+struct nccl_batch {
+    cudaStream_t stream;
+    int n;
+    struct nccl_message message[NCCL_MAX_MESSAGES];
 };
 
 enum nccl_state {
@@ -71,6 +93,8 @@ struct ncclComm {
     uint64_t pieces;                 /* of this rank, so far */
     int queued;                      /* items that are not done */
     struct nccl_launch *launches, **launch_tail;
+    struct nccl_batch *batch;     /* of the NCCL group under way */
+    uint64_t p2p_given, p2p_over; /* batches so far */
     char error[256];
 };
 
@@ -90,5 +114,10 @@ void nccl_work_submit(struct ncclComm *c, cudaStream_t stream, const struct nccl
                       void *to);
 void nccl_comm_release(struct ncclComm *c);
 size_t nccl_type_bytes(ncclDataType_t type);
+
+/* ---- nccl_p2p.c ---- */
+
+/* Gives the batch, which becomes its own, to the stream. The lock is held. */
+void nccl_p2p_submit(struct ncclComm *c, cudaStream_t stream, struct nccl_batch *batch);
 
 #endif

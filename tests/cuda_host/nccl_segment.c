@@ -10,7 +10,8 @@
 
 static size_t segment_bytes(int n)
 {
-    return sizeof(struct nccl_segment) + (size_t)n * NCCL_PIECE_BYTES;
+    return sizeof(struct nccl_segment) + (size_t)n * NCCL_PIECE_BYTES +
+           (size_t)n * (size_t)n * sizeof(struct nccl_lane);
 }
 
 /* What NCCL takes for one host. */

@@ -14,6 +14,17 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+/* A message that is posted; `group` is NULL when the device has it, or when there is none. */
+struct nccl_post {
+    uint8_t *buffer;
+    int64_t bytes;
+    struct kern_stream *stream;
+    struct comm_group *group;
+    int peer;
+    bool send;
+    uint64_t serial;
+};
+
 struct nccl_comm {
     struct comm base; /* first */
     struct dev *dev;
@@ -28,6 +39,14 @@ struct nccl_comm {
     struct kern_stream *stream;
     struct dev_event *queued;
     int64_t *device_word, *host_word; /* 8 bytes each; host_word is pinned */
+
+    /* Of scatters that add (unit.c); on the device. */
+    void *scratch;
+    size_t scratch_bytes;
+    struct dev_event *scratch_free;
+
+    struct nccl_post post[COMM_SLOTS];
+    uint64_t posted;
 };
 
 struct nccl_group {
@@ -72,6 +91,25 @@ err_t nccl_wait(struct nccl_comm *n, const struct nccl_wait *w, struct why *why)
 /* Lets a communicator end well, if all others let theirs too, else aborts it; NULL afterwards. */
 void nccl_comm_end(struct nccl_comm *n, ncclComm_t *comm);
 
+/* ---- call.c: what calls on streams have in common ---- */
+
+ncclDataType_t nccl_type(enum dtype dtype);
+ncclRedOp_t nccl_op(enum reduce_op op);
+ncclComm_t *nccl_comm_of(struct comm_group *g);
+cudaStream_t nccl_native(struct kern_stream *s);
+/* After the call, under mu, which it releases: waits until all of it is queued and marks the place for those that wait
+ * on the host. */
+err_t nccl_queued(struct comm_group *g, struct kern_stream *s, ncclResult_t code, const char *call, int line);
+/* Whether the next call of a group may be made. */
+bool nccl_going(ncclResult_t code);
+/* Ends the group in any case; the first failure of its calls, else of its end. */
+ncclResult_t nccl_group_end(ncclResult_t code);
+/* A group of one: what others have to do with NCCL is a copy at most. */
+err_t nccl_alone(struct kern_stream *s, void *dst, const void *src, int64_t bytes);
+
+/* Waits until nothing uses it. */
+void nccl_drop_scratch(struct nccl_comm *n);
+
 /* ---- the rows of the table ---- */
 
 err_t nccl_open(const struct comm_config *config, struct comm **ret, struct why *why);
@@ -85,6 +123,16 @@ err_t nccl_all_gather(struct comm_group *g, struct kern_stream *s, const void *s
                       enum dtype dtype);
 err_t nccl_reduce_scatter(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
                           const int64_t *counts, enum dtype dtype, enum reduce_op op);
+err_t nccl_unit_gather(struct comm_group *g, struct kern_stream *s, const void *pieces, void *local,
+                       const struct comm_part *parts, int n, enum dtype dtype);
+err_t nccl_unit_scatter(struct comm_group *g, struct kern_stream *s, const void *local, void *pieces,
+                        const struct comm_part *parts, int n, enum dtype dtype, bool add);
+err_t nccl_all_to_all(struct comm_group *g, struct kern_stream *s, const void *src, const int64_t *send_counts,
+                      void *dst, const int64_t *recv_counts, enum dtype dtype);
+err_t nccl_send_post(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int slot);
+err_t nccl_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int slot);
+err_t nccl_message_wait(struct comm_group *g, int slot);
+err_t nccl_copy(struct comm_group *g, struct kern_stream *s, void *dst, const void *src, int64_t bytes);
 err_t nccl_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root);
 err_t nccl_barrier(struct comm_group *g);
 err_t nccl_agree(struct comm_group *g, int64_t *x, enum reduce_op op);

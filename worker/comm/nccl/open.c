@@ -50,6 +50,8 @@ static err_t open_host_word(struct nccl_comm *n, struct why *why)
     if (!err)
         err = ops->event_new(n->dev, false, &n->queued);
     if (!err)
+        err = ops->event_new(n->dev, false, &n->scratch_free);
+    if (!err)
         err = ops->alloc(n->dev, WORD_BYTES, "a number that ranks agree on", &device, why);
     n->device_word = device;
     if (!err)
@@ -67,6 +69,9 @@ static void close_host_word(struct nccl_comm *n)
         ops->host_free(n->dev, n->host_word, WORD_BYTES);
     if (n->device_word)
         ops->free(n->dev, n->device_word, WORD_BYTES);
+    nccl_drop_scratch(n);
+    if (n->scratch_free)
+        ops->event_free(n->scratch_free);
     if (n->queued)
         ops->event_free(n->queued);
     if (n->stream)
@@ -168,6 +173,7 @@ static void *no_shared(struct comm *c)
 
 static const struct comm_backend backend = {
     .name = "nccl",
+    .sums_bf16 = true,
     .open = nccl_open,
     .close = nccl_close,
     .abort = nccl_abort,
@@ -177,10 +183,17 @@ static const struct comm_backend backend = {
     .all_reduce = nccl_all_reduce,
     .all_gather = nccl_all_gather,
     .reduce_scatter = nccl_reduce_scatter,
+    .unit_gather = nccl_unit_gather,
+    .unit_scatter = nccl_unit_scatter,
     .broadcast = nccl_broadcast,
     .barrier = nccl_barrier,
     .agree = nccl_agree,
     .tree_reduce = nccl_tree_reduce,
+    .all_to_all = nccl_all_to_all,
+    .send_post = nccl_send_post,
+    .recv_post = nccl_recv_post,
+    .wait = nccl_message_wait,
+    .copy = nccl_copy,
 };
 
 extern const struct comm_module dtd_nccl_module;

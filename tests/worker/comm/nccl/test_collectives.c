@@ -93,13 +93,6 @@ static bool near(double a, double b, enum dtype dtype, enum reduce_op op)
     return op == REDUCE_AVG ? fabs(a - b) <= slack * fmax(1.0, fabs(b)) : a == b;
 }
 
-/* The sums of bfloat16 are no business of comm.c's check: no program asks for them yet. */
-static err_t all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,
-                        enum reduce_op op)
-{
-    return g->comm->backend->all_reduce(g, s, x, n, dtype, op);
-}
-
 /* ---- all_reduce ---- */
 
 static int check_all_reduce(struct rank *r, struct comm_group *g, int64_t n, enum dtype dtype, enum reduce_op op)
@@ -107,7 +100,7 @@ static int check_all_reduce(struct rank *r, struct comm_group *g, int64_t n, enu
     size_t bytes = (size_t)n * dtype_bytes(dtype);
     void *host = host_values(r->rank, 0, n, dtype), *x = rank_upload(r, host, bytes);
     CHECK(host && x);
-    CHECK(all_reduce(g, r->stream, x, n, dtype, op) == OK);
+    CHECK(comm_all_reduce(g, r->stream, x, n, dtype, op) == OK);
     CHECK(rank_download(r, host, x, bytes) == OK);
     for (int64_t i = 0; i < n; i++)
         CHECK(near(get(host, i, dtype), oracle(g, i, dtype, op), dtype, op));
@@ -188,7 +181,7 @@ static int check_scatter(struct rank *r, struct comm_group *g, int kind, enum dt
     void *host = host_values(r->rank, 0, total, dtype), *src = rank_upload(r, host, (size_t)total * size + 1);
     void *dst = rank_upload(r, NULL, (size_t)mine * size + 1);
     CHECK(host && src && dst);
-    CHECK(g->comm->backend->reduce_scatter(g, r->stream, src, dst, counts, dtype, op) == OK);
+    CHECK(comm_reduce_scatter(g, r->stream, src, dst, counts, dtype, op) == OK);
     CHECK(rank_download(r, host, dst, (size_t)mine * size + 1) == OK);
     for (int64_t i = 0; i < mine; i++)
         CHECK(near(get(host, i, dtype), oracle(g, before + i, dtype, op), dtype, op));
