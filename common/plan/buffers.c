@@ -408,7 +408,7 @@ static void values_sharded(struct compiler *c, int *piece_copies)
         p->space_bytes[SPACE_PARAM] = lay_out(c, &copies, p->space_bytes[SPACE_PARAM], &c->all_copies);
     for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
         parts_new(c, unit);
-        if (compile_zero(c) == 3)
+        if (compile_zero(c) == 3 && compile_rounds(c) > 0) /* where nobody works nobody gathers */
             compile_values(c, unit);
     }
     if (compile_zero(c) < 3)

@@ -1,0 +1,114 @@
+/* ZeRO: every stage on every mesh of shards and replicas is one worker, whatever is accumulated, gathered ahead or
+ * kept; and where what it saves lies. */
+#include "tests/common/plan/world.h"
+
+static struct job_spec sharded(enum model_arch arch, int zero, int fsdp, int dp)
+{
+    struct job_spec job = job_small(arch, fsdp * dp);
+    job.parallel.zero = zero;
+    job.parallel.fsdp = fsdp;
+    job.parallel.prefetch = 1;
+    job.parallel.reshard = true;
+    job.model.dim = 24; /* rows that a grain does not divide, pieces that are empty */
+    job.model.vocab = 101;
+    return job;
+}
+
+typedef void (*job_fn)(const struct job_spec *job);
+
+static void each_mesh(enum numerics numerics, job_fn compare)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int zero = 0; zero <= 3; zero++)
+            for (int fsdp = zero ? 2 : 1; fsdp <= 4; fsdp++)
+                for (int dp = 1; dp <= 2; dp++) {
+                    struct job_spec job = sharded((enum model_arch)arch, zero, fsdp, dp);
+                    job.train.numerics = numerics;
+                    compare(&job);
+                }
+}
+
+TEST(every_stage_on_every_mesh_is_one_worker)
+{
+    each_mesh(NUMERICS_FAST, world_compare);
+}
+
+TEST(canonical_stages_are_one_worker_bit_for_bit)
+{
+    each_mesh(NUMERICS_CANONICAL, world_compare_exact);
+}
+
+/* From one microbatch, which leaves ranks idle, to many; also a short last one. */
+TEST(accumulation_is_one_worker)
+{
+    for (int zero = 1; zero <= 3; zero++)
+        for (int64_t batch = 2; batch <= 14; batch += 3) {
+            struct job_spec job = sharded(batch & 1 ? ARCH_GPT2 : ARCH_LLAMA, zero, 3, 2);
+            job.train.global_batch = batch;
+            world_compare(&job);
+            job.train.numerics = NUMERICS_CANONICAL;
+            world_compare_exact(&job);
+        }
+}
+
+/* Switches that only move work. */
+TEST(prefetch_and_reshard_change_nothing)
+{
+    for (int64_t prefetch = 0; prefetch <= 9; prefetch += 3)
+        for (int reshard = 0; reshard < 2; reshard++) {
+            struct job_spec one = sharded(ARCH_GPT2, 3, 2, 2), other = one;
+            one.parallel.prefetch = 1;
+            other.parallel.prefetch = prefetch;
+            other.parallel.reshard = reshard;
+            world_compare_two(&one, &other);
+        }
+}
+
+/* With every other axis: shards of parts, tied heads on two stages, key-value heads that ranks share. */
+static void with_others(enum numerics numerics, job_fn compare, int least_zero)
+{
+    static const struct mesh meshes[] = {{{1, 1, 2, 1, 2}}, {{1, 2, 2, 1, 4}}, {{1, 1, 2, 2, 1}}, {{1, 2, 1, 3, 1}},
+                                         {{1, 1, 2, 2, 2}}, {{2, 1, 2, 1, 1}}, {{2, 2, 3, 1, 1}}, {{2, 1, 2, 1, 2}},
+                                         {{2, 1, 2, 2, 1}}, {{2, 2, 2, 1, 2}}};
+    for (size_t i = 0; i < sizeof(meshes) / sizeof(meshes[0]); i++)
+        for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+            for (int zero = meshes[i].size[AXIS_FSDP] > 1 ? least_zero : 0; zero <= 3; zero++) {
+                const int *size = meshes[i].size;
+                struct job_spec job = sharded((enum model_arch)arch, zero, size[AXIS_FSDP], size[AXIS_DP]);
+                if (zero && size[AXIS_FSDP] == 1)
+                    continue;
+                job.parallel.workers = mesh_workers(&meshes[i]);
+                job.parallel.pp = size[AXIS_PP];
+                job.parallel.cp = size[AXIS_CP];
+                job.parallel.tp = size[AXIS_TP];
+                job.parallel.sp = arch == ARCH_LLAMA || zero > 1;
+                job.model.tied = arch == ARCH_GPT2 || zero & 1;
+                job.train.numerics = numerics;
+                compare(&job);
+            }
+}
+
+TEST(stages_with_every_other_axis_are_one_worker)
+{
+    with_others(NUMERICS_FAST, world_compare, 0);
+}
+
+/* The tree is over dp and fsdp; what cp and tp add is rounded elsewhere. */
+TEST(canonical_stages_with_every_other_axis_are_near_one_worker)
+{
+    with_others(NUMERICS_CANONICAL, world_compare, 3);
+}
+
+/* Stages change no sum, unless two of them use one tensor. */
+TEST(canonical_stages_of_a_pipeline_are_one_worker_bit_for_bit)
+{
+    for (int zero = 0; zero <= 3; zero++)
+        for (int pp = 2; pp <= 3; pp++) {
+            struct job_spec job = sharded(ARCH_LLAMA, zero, 2, 2);
+            job.model.layers = 3;
+            job.parallel.pp = pp;
+            job.parallel.workers *= pp;
+            job.train.numerics = NUMERICS_CANONICAL;
+            world_compare_exact(&job);
+        }
+}
