@@ -335,7 +335,8 @@ static void compile_program(struct compiler *c)
         compile_snapshot(c);
     }
     compile_pack(c);
-    compile_sync(c);
+    if (!c->sizes_only)
+        compile_sync(c);
 }
 
 static int chunks_of(const struct job_spec *job)
@@ -351,8 +352,8 @@ static void forget_cut(struct compiler *c, const struct graph *g)
             c->p->ops[i].node = -1;
 }
 
-err_t plan_compile(const struct job_spec *job, const struct graph *g, enum program_mode mode, int rank,
-                   struct program *ret, struct why *why)
+static err_t compile_rank(const struct job_spec *job, const struct graph *g, enum program_mode mode, int rank,
+                          bool sizes_only, struct program *ret, struct why *why)
 {
     struct program p = {.mode = mode, .rank = rank, .seq = job->train.seq};
     err_t e = plan_mesh(job, &p.mesh, why);
@@ -362,7 +363,7 @@ err_t plan_compile(const struct job_spec *job, const struct graph *g, enum progr
         return why_set(why, ERR_INVALID, "rank %d of a job with %d workers", rank, mesh_workers(&p.mesh));
     p.dtype = job->train.numerics == NUMERICS_PROOF ? DT_F64 : (enum dtype)job->train.dtype;
     p.wide = p.dtype == DT_BF16 ? DT_F32 : p.dtype;
-    struct compiler c = {.job = job, .g = g, .p = &p, .why = why};
+    struct compiler c = {.job = job, .g = g, .p = &p, .why = why, .sizes_only = sizes_only};
     if (why)
         why->text[0] = 0;
     struct graph cut = *g;
@@ -376,7 +377,7 @@ err_t plan_compile(const struct job_spec *job, const struct graph *g, enum progr
     if (!c.err)
         compile_program(&c);
     forget_cut(&c, g);
-    if (!c.err && mode == MODE_TRAIN)
+    if (!c.err && mode == MODE_TRAIN && !sizes_only)
         c.err = plan_arena_bytes(&p, g, &p.arena_bytes);
     compiler_fini(&c);
     if (cut.nodes != g->nodes)
@@ -387,6 +388,17 @@ err_t plan_compile(const struct job_spec *job, const struct graph *g, enum progr
     }
     *ret = p;
     return OK;
+}
+
+err_t plan_compile(const struct job_spec *job, const struct graph *g, enum program_mode mode, int rank,
+                   struct program *ret, struct why *why)
+{
+    return compile_rank(job, g, mode, rank, false, ret, why);
+}
+
+err_t compile_sizes(const struct job_spec *job, const struct graph *g, int rank, struct program *ret, struct why *why)
+{
+    return compile_rank(job, g, MODE_TRAIN, rank, true, ret, why);
 }
 
 void program_fini(struct program *p)

@@ -29,8 +29,9 @@ struct compiler {
     struct program *p;
     struct why *why;
     int cap_buffers, cap_ops, cap_actions;
-    err_t err;      /* the first failure; everything is harmless after it */
-    struct op sink; /* what compile_op answers after a failure */
+    err_t err;       /* the first failure; everything is harmless after it */
+    bool sizes_only; /* nobody will run it: no events */
+    struct op sink;  /* what compile_op answers after a failure */
 
     /* By graph tensor. */
     int *act;           /* the buffer that holds an activation or statistic, -1 */
@@ -75,6 +76,10 @@ struct compiler {
     int group_of[AXES_ALL + 1]; /* groups.c: 1 + the group over a set of axes, 0: nobody has asked; -1: alone */
     int all_grads, all_params, all_copies, all_m, all_v, blocks;
 };
+
+/* plan_compile of a training program for its space_bytes alone: what takes longest, and the arena, are left out. */
+NODISCARD err_t compile_sizes(const struct job_spec *job, const struct graph *g, int rank, struct program *ret,
+                              struct why *why);
 
 /* A range of ops, which actions name. */
 struct op_range {

@@ -187,12 +187,10 @@ static err_t spaces_of(const struct kinds *k, const int coord[AXIS_COUNT], struc
     struct plan_memory *m = &k->memory[rank];
     if (!m->total_bytes) {
         struct program p;
-        err_t e = plan_compile(k->job, k->g, MODE_TRAIN, rank, &p, k->why);
+        err_t e = compile_sizes(k->job, k->g, rank, &p, k->why);
         if (e)
             return e;
         plan_memory(&p, k->job->run.device, m);
-        m->total_bytes -= m->arena_bytes;
-        m->host_bytes -= m->arena_bytes;
         program_fini(&p);
     }
     *ret = *m;

@@ -194,7 +194,6 @@ TEST(fits_is_exact)
             for (int canonical = 0; canonical < 2; canonical++)
                 for (int tied = 0; tied < 2; tied++) {
                     struct job_spec job = on_mesh(meshes[i], zero);
-                    if (meshes[i].size[0] > 1 && getenv("NO_PP"))continue;
                     if (zero && meshes[i].size[AXIS_FSDP] == 1)
                         continue;
                     job.model.tied = tied;
@@ -210,7 +209,6 @@ TEST(a_job_of_4096_workers_is_forecast_in_a_second)
                                          {{16, 8, 4, 1, 8}},   {{8, 2, 8, 4, 8}},    {{4, 8, 16, 8, 1}}};
     for (size_t i = 0; i < sizeof(meshes) / sizeof(meshes[0]); i++) {
         struct job_spec job = on_mesh(meshes[i], meshes[i].size[AXIS_FSDP] > 1 ? 3 : 0);
-        if (meshes[i].size[0] > 1 && getenv("NO_PP"))continue;
         struct timespec from, to;
         struct why why;
         job.model.dim = 4096;
