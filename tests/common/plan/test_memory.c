@@ -238,12 +238,12 @@ TEST(what_this_version_does_not_do_is_named_with_the_legal_value)
         int64_t value;
         const char *says;
     } rows[] = {
-        {offsetof(struct job_parallel, tp), 2, "set parallel.tp to 1"},
-        {offsetof(struct job_parallel, fsdp), 2, "set parallel.fsdp to 1"},
-        {offsetof(struct job_parallel, pp), 4, "set parallel.pp to 1"},
-        {offsetof(struct job_parallel, cp), 2, "set parallel.cp to 1"},
-        {offsetof(struct job_parallel, ep), 2, "set parallel.ep to 1"},
-        {offsetof(struct job_parallel, zero), 1, "set parallel.zero to 0"},
+        {offsetof(struct job_parallel, tp), 3, "parallel.workers is 2, not a multiple"},
+        {offsetof(struct job_parallel, pp), 4, "the nearest legal value is 4"},
+        {offsetof(struct job_parallel, cp), 0, "parallel.cp is 0; it must be 1 to 4096"},
+        {offsetof(struct job_parallel, ep), 2, "parallel.ep is 2, but this version has no experts"},
+        {offsetof(struct job_parallel, zero), 1, "the nearest legal value is 0"},
+        {offsetof(struct job_parallel, chunks), 2, "parallel.chunks is 2"},
         {offsetof(struct job_parallel, workers), 0, "parallel.workers is 0"},
         {offsetof(struct job_parallel, workers), 1 << 20, "nearest legal value is 4096"},
     };
@@ -259,9 +259,6 @@ TEST(what_this_version_does_not_do_is_named_with_the_legal_value)
     assert_ok(plan_mesh(&job, &mesh, &why));
     assert_int_equal(mesh_workers(&mesh), 3);
     assert_int_equal(mesh.size[AXIS_DP], 3);
-    job.parallel.recompute = RECOMPUTE_FULL;
-    assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
-    assert_says(&why, "parallel.recompute");
     job = job_small(ARCH_LLAMA, 3);
     job.train.micro_batch = 11;
     assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
