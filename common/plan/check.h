@@ -4,7 +4,8 @@
  *   check_extent.c  how far operands reach, and their types       check_hold.c   buffers and units against place.h
  *   check_place.c   where buffers lie                             check_layout.c what an op makes of its operands'
  * layouts check_rank.c    what one rank does in two steps               check_once.c   sums, norm and update of a step
- *   check_batch.c   that microbatches make up the batch           check_world.c  all ranks together, to the end
+ *   check_ring.c    attention over a cut sequence                 check_world.c  all ranks together, to the end
+ *   check_batch.c   that microbatches make up the batch
  *
  * Private to common/plan. */
 #ifndef DTD_COMMON_PLAN_CHECK_H
@@ -108,6 +109,17 @@ struct value_layout layout_among_zeros(const struct value_layout *l);
 int layout_partial(const struct value_layout *l);
 /* The gradient of parameter t: on stages that share it a share; cut as the parameter is. */
 err_t layout_of_grad(const struct check_op *c, int buffer, struct value_layout *l);
+
+/* ---- rings (check_ring.c) ---- */
+
+#define RING_MAX 16 /* ranks of a ring whose pairs are followed */
+
+/* How far away in the ring the owner is of what arrives from member `from`, where it was `away` from it. */
+int ring_shifted(const struct program *p, int away, int from);
+/* An attention with keys whose owner is `away`: a pair that the mask leaves, and not one of `seen`, which it joins. */
+err_t ring_pair(const struct check_op *c, int away, uint64_t *seen);
+/* All pairs have been; c->op is the last. */
+err_t ring_complete(const struct check_op *c, uint64_t seen);
 
 /* ---- one rank (check_rank.c) ---- */
 

@@ -32,6 +32,7 @@ struct state {
     bool among_zeros;       /* zero but for the parts that copies have put into it */
     bool spent;             /* a gradient that a scatter, the tree or the update has taken */
     int micro;              /* whose value it is */
+    int away;               /* context parallelism: how far in the ring the rank is whose tokens these are of */
     int lost_to;            /* VALUE_LOST: the buffer */
     int updates;            /* parameters: optimizer ops */
     int leaves;             /* trees in canonical numerics: leaves that joined */
@@ -66,10 +67,14 @@ struct rank_check {
     struct rank_facts *facts;
     bool first_step;
     bool blocks_zeroed;
+    int wasted; /* a share that has been overwritten before anybody took it, -1 */
     int *reached, n_reached, cap_reached;
     struct reach reach[OP_MAX_OPERANDS];
     struct post *posts;
     int n_posts, cap_posts;
+    uint64_t
+        *pairs[2];    /* by node: pairs of a ring's pieces that this action's list has computed, and their gradients */
+    int *pairs_op[2]; /* the last op that did */
     struct check_at at;
     struct why *why;
 };
@@ -335,6 +340,13 @@ static err_t overwrite_check(const struct rank_check *c, int place)
     return check_fail(&c->at, c->why, "overwrites %s, which earlier ops of this step have added to", name_of(c, place));
 }
 
+/* A share of a gradient that nobody has taken yet. */
+static bool is_due(const struct rank_check *c, int place)
+{
+    const struct state *s = &c->state[place];
+    return s->value == VALUE_SET && !s->spent && is_grad(c, place) && layout_partial(&s->layout) >= 0;
+}
+
 /* What lies on the same bytes is gone. */
 static void lose_others(struct rank_check *c, int place)
 {
@@ -342,6 +354,7 @@ static void lose_others(struct rank_check *c, int place)
         struct state *o = &c->state[c->places.overlaps[i]];
         if (o->value == VALUE_NONE)
             continue;
+        c->wasted = is_due(c, c->places.overlaps[i]) ? c->places.overlaps[i] : c->wasted;
         o->value = VALUE_LOST;
         o->lost_to = c->places.place[place].buffer;
         o->writer = c->at.op;
@@ -360,6 +373,7 @@ static void put(struct rank_check *c, int place, const struct value_layout *l, u
     s->sum_lo = INT64_MIN;
     s->sum_hi = INT64_MAX;
     s->spent = false;
+    s->away = 0;
     s->among_zeros = l->zero || (s->among_zeros && c->p->ops[c->at.op].kind == OP_COPY_COLS);
     s->micro = of_micro ? c->p->actions[c->at.action].micro : NO_MICRO;
     s->writer = c->at.op;
@@ -385,6 +399,71 @@ static err_t write_value(struct rank_check *c, int place, char mode, struct valu
     return e;
 }
 
+/* ---- rings ---- */
+
+/* What another rank's tokens may be used for: to attend to, to be passed on, and their gradients to be added up. */
+static bool takes_travelling(enum op_kind kind, int i)
+{
+    bool keys =
+        (kind == OP_ATTENTION && (i == 1 || i == 2)) || (kind == OP_ATTENTION_GRAD && (i == 1 || i == 2 || i > 6));
+    return keys || kind == OP_SHIFT || kind == OP_COPY_COLS || kind == OP_COPY || kind == OP_ADD;
+}
+
+static int away_of(const struct rank_check *c, int operand)
+{
+    return c->reach[operand].n ? c->state[place_at(c, operand, 0)].away : 0;
+}
+
+/* All travelling operands of an op are of one rank's tokens. */
+static err_t check_travelling(const struct rank_check *c, const struct op *op, int *ret)
+{
+    int first = -1;
+    *ret = 0;
+    for (int i = 0; op_mode(op, i); i++) {
+        bool read = op_mode(op, i) != 'w' && c->reach[i].n && !c->state[place_at(c, i, 0)].layout.zero;
+        if (!read || (!takes_travelling(op->kind, i) && away_of(c, i) == 0))
+            continue;
+        if (!takes_travelling(op->kind, i))
+            return check_fail(&c->at, c->why, "reads %s, which is of the tokens of another rank",
+                              name_of(c, place_at(c, i, 0)));
+        if (first >= 0 && away_of(c, i) != *ret)
+            return check_fail(&c->at, c->why, "takes %s with %s, which are of the tokens of different ranks",
+                              name_of(c, place_at(c, i, 0)), name_of(c, place_at(c, first, 0)));
+        first = first < 0 ? i : first;
+        *ret = away_of(c, i);
+    }
+    return OK;
+}
+
+static err_t follow_ring(struct rank_check *c, const struct op *op, int *ret_away)
+{
+    struct check_op at = op_at(c);
+    int grad = op->kind == OP_ATTENTION_GRAD;
+    err_t e = check_travelling(c, op, ret_away);
+    if (!e && (op->kind == OP_ATTENTION || grad) && op->node >= 0 && c->p->mesh.size[AXIS_CP] <= RING_MAX) {
+        e = ring_pair(&at, *ret_away, &c->pairs[grad][op->node]);
+        c->pairs_op[grad][op->node] = c->at.op;
+    }
+    if (op->kind == OP_SHIFT)
+        *ret_away = ring_shifted(c->p, *ret_away, op->from);
+    return e;
+}
+
+static err_t rings_over(struct rank_check *c)
+{
+    err_t e = OK;
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < c->g->n_nodes && !e; i++) {
+            if (!c->pairs[k][i])
+                continue;
+            c->at.op = c->pairs_op[k][i];
+            struct check_op at = op_at(c);
+            e = ring_complete(&at, c->pairs[k][i]);
+            c->pairs[k][i] = 0;
+        }
+    return e;
+}
+
 /* ---- kernels, and collectives of one value ---- */
 
 static void loss_counted(struct rank_check *c, const struct op *op)
@@ -398,16 +477,22 @@ static err_t apply_kernel(struct rank_check *c, const struct op *op)
 {
     struct value_layout in[OP_MAX_OPERANDS], out[OP_MAX_OPERANDS];
     struct check_op at = op_at(c);
+    int away = 0;
     memset(in, 0, sizeof(in));
     for (int i = 0; op_mode(op, i); i++)
         if (c->reach[i].n)
             in[i] = c->state[place_at(c, i, 0)].layout;
-    err_t e = layout_of_op(&at, in, out);
+    err_t e = c->p->mesh.size[AXIS_CP] > 1 ? follow_ring(c, op, &away) : OK;
+    if (!e)
+        e = layout_of_op(&at, in, out);
     if (!e && op->kind == OP_COPY_COLS && c->reach[1].n && c->state[place_at(c, 1, 0)].among_zeros)
         out[1] = layout_among_zeros(&out[1]);
     for (int i = 0; op_mode(op, i) && !e; i++)
         for (int k = 0; k < c->reach[i].n && !e && op_mode(op, i) != 'r'; k++)
             e = write_value(c, place_at(c, i, k), op_mode(op, i), out[i]);
+    for (int i = 0; away && op_mode(op, i) && !e; i++)
+        for (int k = 0; k < c->reach[i].n && op_mode(op, i) != 'r' && takes_travelling(op->kind, i); k++)
+            c->state[place_at(c, i, k)].away = away;
     if (!e && (op->kind == OP_CROSS_ENTROPY || op->kind == OP_LOSS_JOIN))
         loss_counted(c, op);
     return e;
@@ -422,14 +507,25 @@ static bool is_blocks(const struct rank_check *c, int buffer)
            buffer != c->p->clip_buffer;
 }
 
-static err_t apply_zero(struct rank_check *c)
+/* The op zeroes some of a value that this microbatch has begun: the rest stays what it is. */
+static bool zeroes_part(const struct rank_check *c, const struct op *op, int place)
+{
+    const struct state *s = &c->state[place];
+    int64_t size = (int64_t)dtype_bytes(buffer_of(c, place)->dtype);
+    return s->value == VALUE_SET && s->micro >= 0 && s->micro == c->p->actions[c->at.action].micro &&
+           check_extent(c->p, op, 0) * size < buffer_of(c, place)->bytes;
+}
+
+static err_t apply_zero(struct rank_check *c, const struct op *op)
 {
     static const struct value_layout zero = {{0}, true};
     err_t e = OK;
     for (int k = 0; k < c->reach[0].n && !e; k++) {
         int place = place_at(c, 0, k);
         e = overwrite_check(c, place);
-        if (!e)
+        if (!e && zeroes_part(c, op, place))
+            lose_others(c, place);
+        else if (!e)
             put(c, place, &zero, 0);
         if (is_blocks(c, c->places.place[place].buffer))
             c->blocks_zeroed = true;
@@ -735,7 +831,7 @@ static err_t op_apply(struct rank_check *c, const struct op *op)
 {
     switch (op->kind) {
     case OP_ZERO:
-        return apply_zero(c);
+        return apply_zero(c, op);
     case OP_CAST:
         return apply_cast(c);
     case OP_ALL_REDUCE:
@@ -788,6 +884,9 @@ static err_t op_check(struct rank_check *c, const struct op *op)
             touch(c, &now, op->stream, place_at(c, i, k), op_mode(op, i));
     if (!e)
         e = op_apply(c, op);
+    if (!e && c->wasted >= 0)
+        e = check_fail(&c->at, c->why, "overwrites the bytes of %s, a share of a sum that nothing has taken",
+                       name_of(c, c->wasted));
     if (op->kind == OP_WAIT_ALL)
         posts_over(c, &now, op->stream);
     c->streams[op->stream] = now;
@@ -902,6 +1001,8 @@ static err_t step_check(struct rank_check *c, int step, bool saves)
             c->at.op = action->first_op + i;
             e = op_check(c, &c->p->ops[c->at.op]);
         }
+        if (!e && c->p->mesh.size[AXIS_CP] > 1)
+            e = rings_over(c);
     }
     return e ? e : step_end(c, step);
 }
@@ -964,7 +1065,7 @@ static err_t check_steps(struct rank_check *c)
 
 err_t check_rank(const struct graph *g, const struct program *p, struct rank_facts *ret, struct why *why)
 {
-    struct rank_check c = {.g = g, .p = p, .at = {.p = p}, .why = why, .facts = ret};
+    struct rank_check c = {.g = g, .p = p, .at = {.p = p}, .why = why, .facts = ret, .wasted = -1};
     err_t e = rank_facts_init(ret, g, p);
     if (!e)
         e = spots_check(p, &c.places, why);
@@ -973,7 +1074,16 @@ err_t check_rank(const struct graph *g, const struct program *p, struct rank_fac
     c.state = calloc((size_t)c.places.n + 1, sizeof(*c.state));
     c.event = calloc((size_t)p->n_events + 1, sizeof(*c.event));
     c.reached = calloc((size_t)c.places.n * OP_MAX_OPERANDS + 1, sizeof(*c.reached));
-    e = c.state && c.event && c.reached ? check_steps(&c) : ERR_NOMEM;
+    for (int i = 0; i < 2; i++) {
+        c.pairs[i] = calloc((size_t)g->n_nodes + 1, sizeof(*c.pairs[i]));
+        c.pairs_op[i] = calloc((size_t)g->n_nodes + 1, sizeof(*c.pairs_op[i]));
+    }
+    bool room = c.pairs[0] && c.pairs[1] && c.pairs_op[0] && c.pairs_op[1];
+    e = c.state && c.event && c.reached && room ? check_steps(&c) : ERR_NOMEM;
+    for (int i = 0; i < 2; i++) {
+        free(c.pairs[i]);
+        free(c.pairs_op[i]);
+    }
     free(c.state);
     free(c.event);
     free(c.reached);

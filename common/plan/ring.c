@@ -298,22 +298,44 @@ static void attend_grad(struct compiler *c, const struct ring *r, struct gradien
     g->q_begun[q] = true;
 }
 
+static bool seen(const struct compiler *c, const struct ring *r, const struct piece *k)
+{
+    return sees(c, r, &r->own[0], k) || sees(c, r, &r->own[1], k);
+}
+
+static void zero_rows(struct compiler *c, const struct ring *r, int buffer, int64_t rows, struct graph_dim offset)
+{
+    struct op *op = compile_op(c, OP_ZERO, r->node);
+    op->m = dim_samples(rows);
+    op->n = dim_one(r->row);
+    op_at(op, 0, buffer, 0, offset);
+}
+
 /* The gradient of one piece of keys from all own queries; zero where none of them sees it. */
 static void piece_grad(struct compiler *c, const struct ring *r, struct gradients *g, const struct piece *k, int kv,
                        int d_kv)
 {
     bool begun = false;
+    if (!seen(c, r, k) && k->seg.len > 0)
+        zero_rows(c, r, d_kv, k->seg.len, rows_before(k, r->row));
     for (int q = 0; q < 2; q++)
         if (sees(c, r, &r->own[q], k)) {
             attend_grad(c, r, g, q, k, kv, d_kv, begun);
             begun = true;
         }
-    if (begun || k->seg.len == 0)
+}
+
+static void step_grad(struct compiler *c, const struct ring *r, struct gradients *g, int s)
+{
+    struct piece keys[PLAN_MAX_SEGMENTS];
+    int d_kv = g->d_kv[s % 2];
+    held(c, r, s, keys);
+    if (!seen(c, r, &keys[0]) && !seen(c, r, &keys[1])) {
+        zero_rows(c, r, d_kv, r->longest, dim_one(0));
         return;
-    struct op *op = compile_op(c, OP_ZERO, r->node);
-    op->m = dim_samples(k->seg.len);
-    op->n = dim_one(r->row);
-    op_at(op, 0, d_kv, 0, rows_before(k, r->row));
+    }
+    for (int k = 0; k < 2; k++)
+        piece_grad(c, r, g, &keys[k], r->kv[s % 2], d_kv);
 }
 
 /* What the rank before has found up to its step s - 1 arrives and is added. */
@@ -338,13 +360,9 @@ void compile_ring_grad(struct compiler *c, int node, int d_o, const int d_in[3])
     g.d_kv[1] = travel_buffer(c, &r, ".d_kv.1");
     g.arrived = travel_buffer(c, &r, ".d_kv.sum");
     for (int s = 0; s < r.n; s++) {
-        struct piece keys[PLAN_MAX_SEGMENTS];
-        int kv = r.kv[s % 2];
-        held(c, &r, s, keys);
         if (s + 1 < r.n)
-            shift(c, &r, s, kv, r.kv[1 - s % 2]);
-        for (int k = 0; k < 2; k++)
-            piece_grad(c, &r, &g, &keys[k], kv, g.d_kv[s % 2]);
+            shift(c, &r, s, r.kv[s % 2], r.kv[1 - s % 2]);
+        step_grad(c, &r, &g, s);
         if (s > 0) /* behind the step's products, so that their buffer is another than the one that is sent */
             add_arrived(c, &r, &g, s);
     }

@@ -547,7 +547,7 @@ static void run_steps(struct world *w)
     }
 }
 
-static void world_run(struct world *w, const struct job_spec *job)
+static void world_begin(struct world *w, const struct job_spec *job, enum program_mode mode)
 {
     struct why why = {{0}};
     memset(w, 0, sizeof(*w));
@@ -562,7 +562,7 @@ static void world_run(struct world *w, const struct job_spec *job)
     struct program *all = calloc((size_t)w->n, sizeof(*all));
     for (int i = 0; i < w->n; i++) {
         struct rank *r = &w->rank[i];
-        if (plan_compile(&w->job, &w->graph, MODE_TRAIN, i, &r->program, &why) != OK)
+        if (plan_compile(&w->job, &w->graph, mode, i, &r->program, &why) != OK)
             fail_msg("plan_compile of rank %d: %s", i, why.text);
         all[i] = r->program;
         machine_init(&r->machine, &r->program, w->ids, w->targets);
@@ -573,6 +573,11 @@ static void world_run(struct world *w, const struct job_spec *job)
     if (!getenv("WORLD_NO_CHECK") && plan_check(&w->graph, all, w->n, &why) != OK)
         fail_msg("plan_check: %s", why.text);
     free(all);
+}
+
+static void world_run(struct world *w, const struct job_spec *job)
+{
+    world_begin(w, job, MODE_TRAIN);
     run_steps(w);
     for (int i = 0; i < w->n; i++)
         each_param(w, &w->rank[i], capture_param);
@@ -651,6 +656,47 @@ static void compare(const struct job_spec *one, const struct job_spec *other, do
     free(b);
 }
 
+/* Logits of one sample, whole on every rank of the last stage. */
+static void compare_logits(const struct world *one, const struct world *many)
+{
+    const struct rank *a = &one->rank[0];
+    int compared = 0;
+    for (int r = 0; r < many->n; r++) {
+        const struct rank *b = &many->rank[r];
+        const struct place *place = &b->program.place;
+        if (place->coord[AXIS_PP] != place->mesh.size[AXIS_PP] - 1)
+            continue;
+        for (int64_t i = 0; i < one->job.train.seq * one->job.model.vocab; i++) {
+            double x = machine_get(&a->machine, a->program.logits_buffer, i);
+            double y = machine_get(&b->machine, b->program.logits_buffer, i);
+            if (!(fabs(x - y) <= 1e-10 * fmax(1, fabs(x))))
+                fail_msg("rank %d: logit %lld: %.17g and %.17g", r, (long long)i, x, y);
+        }
+        compared++;
+    }
+    assert_true(compared > 0);
+}
+
+static void compare_pass(const struct job_spec *one, const struct job_spec *many, enum program_mode mode)
+{
+    struct world *a = calloc(1, sizeof(*a)), *b = calloc(1, sizeof(*b));
+    world_begin(a, one, mode);
+    world_begin(b, many, mode);
+    step(a, false);
+    step(b, false);
+    for (int r = 0; r < b->n && mode == MODE_EVAL; r++) {
+        double x = losses_of(&a->rank[0]), y = losses_of(&b->rank[r]);
+        if (!(fabs(x - y) <= 1e-10 * fabs(x)))
+            fail_msg("loss of rank %d: %.17g and %.17g", r, x, y);
+    }
+    if (mode == MODE_GENERATE)
+        compare_logits(a, b);
+    world_fini(a);
+    world_fini(b);
+    free(a);
+    free(b);
+}
+
 static struct job_spec alone(const struct job_spec *job)
 {
     struct job_spec one = *job;
@@ -678,4 +724,14 @@ void world_compare_exact(const struct job_spec *job)
 void world_compare_two(const struct job_spec *a, const struct job_spec *b)
 {
     compare(a, b, -1);
+}
+
+void world_compare_passes(const struct job_spec *job)
+{
+    struct job_spec many = *job, one;
+    many.train.numerics = NUMERICS_PROOF;
+    many.train.dtype = DT_F64;
+    one = alone(&many);
+    compare_pass(&one, &many, MODE_EVAL);
+    compare_pass(&one, &many, MODE_GENERATE);
 }

@@ -16,6 +16,8 @@
 void world_compare(const struct job_spec *job);
 /* Bit for bit, in the job's own numerics: against one worker. */
 void world_compare_exact(const struct job_spec *job);
+/* An evaluation's loss and a generation's logits, in float64. */
+void world_compare_passes(const struct job_spec *job);
 /* Bit for bit, two jobs with the same number of workers, elements compared by their global place. */
 void world_compare_two(const struct job_spec *a, const struct job_spec *b);
 
