@@ -228,13 +228,6 @@ static void compiler_init(struct compiler *c)
     p->rows_buffer = -1;
     compile_segments(c);
     c->all_grads = c->all_params = c->all_copies = c->all_m = c->all_v = c->blocks = -1;
-    c->unit_event = 0;
-    c->reduced_event = units;
-    c->loss_event = 2 * units;
-    c->loss_reduced_event = c->loss_event + 1;
-    c->update_event = c->loss_event + 2;
-    c->snapshot_event = c->loss_event + 3;
-    p->n_events = c->loss_event + 4;
     if (c->err)
         return;
     count_uses(c);
@@ -279,9 +272,6 @@ static void zero_losses(struct compiler *c)
     struct program *p = c->p;
     struct op *op = compile_op(c, OP_ZERO, -1);
     op->m = dim_one(p->n_micros);
-    op->event = c->loss_event;
-    /* The reduce of the step before; in training the clip has waited for it. */
-    op->wait[0] = mesh_workers(&p->mesh) > 1 && p->mode == MODE_EVAL ? c->loss_reduced_event : -1;
     op_arg(op, 0, p->loss_buffer);
 }
 
@@ -309,7 +299,6 @@ static struct op_range pass_begin(struct compiler *c)
             continue;
         op = compile_op(c, OP_ZERO, -1);
         op->m = p->buffers[c->unit_run[unit]].dim[0];
-        op->event = c->unit_event + unit;
         op_arg(op, 0, c->unit_run[unit]);
     }
     return pass_end(c, first);

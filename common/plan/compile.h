@@ -55,11 +55,6 @@ struct compiler {
     enum pass_half half; /* of the backward under way */
     bool *given_up;      /* by graph tensor: not there in the backward under way until it is made again */
 
-    /* Events; those of units are the first of n_units. */
-    int unit_event;    /* the unit's gradient of this rank is complete */
-    int reduced_event; /* the group's is */
-    int loss_event, loss_reduced_event, update_event, snapshot_event;
-
     /* Pipelines. */
     struct pipeline *pipeline;
     int input_slots; /* instances of ids, targets and rows: a slot's, or with several chunks a microbatch's */

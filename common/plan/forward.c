@@ -234,7 +234,6 @@ static void loss_of_parts(struct compiler *c, int i)
     compile_vocab(c, op, logits);
     op->flags = train ? OPF_GRAD : 0;
     op->k = dim_one(parts);
-    op->event = c->loss_event;
     op_arg(op, 2, all);
     op_arg(op, 3, loss);
 }
@@ -292,7 +291,6 @@ static void loss(struct compiler *c, int i, enum op_kind kind)
     }
     struct op *op = loss_op(c, i, kind);
     op->flags = c->p->mode == MODE_TRAIN ? OPF_GRAD : 0;
-    op->event = c->loss_event;
     op_arg(op, 2, c->p->loss_buffer);
 }
 
