@@ -302,7 +302,7 @@ static err_t check_all(const struct graph *g, const struct program *programs, st
     if (!e)
         e = check_batch(programs, facts, n, why);
     if (!e)
-        e = check_world(programs, n, why);
+        e = check_world(programs, facts, n, why);
     return e ? e : check_sums(g, programs, facts, n, why);
 }
 

@@ -134,6 +134,8 @@ struct rank_facts {
     struct block_range *blocks; /* of squares that this rank counts in a step */
     int n_blocks, cap_blocks;
     int64_t total_blocks; /* that the clip reads */
+    int *messages;        /* in the order of a step's posts: the microbatch that each is of, -1: of none */
+    int n_messages;       /* room */
     int blocks_group;     /* over which they are summed, -1 */
     bool clips;
 };
@@ -160,6 +162,6 @@ err_t check_holdings(const struct graph *g, const struct program *p, struct why 
 err_t check_unit(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why);
 err_t check_held_alike(const struct program *programs, int n, struct why *why);
 err_t check_batch(const struct program *programs, const struct rank_facts *facts, int n, struct why *why);
-err_t check_world(const struct program *programs, int n, struct why *why);
+err_t check_world(const struct program *programs, const struct rank_facts *facts, int n, struct why *why);
 
 #endif

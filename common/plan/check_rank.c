@@ -16,6 +16,8 @@
 #include <string.h>
 
 #define NO_MICRO (-1)
+#define FIRST_MESSAGE \
+    (-2) /* the n-th message of a step: of the microbatch that reads it, FIRST_MESSAGE - n till then */
 
 enum value {
     VALUE_NONE,  /* never written */
@@ -72,6 +74,7 @@ struct rank_check {
     struct reach reach[OP_MAX_OPERANDS];
     struct post *posts;
     int n_posts, cap_posts;
+    int n_messages; /* of this step so far */
     uint64_t
         *pairs[2];    /* by node: pairs of a ring's pieces that this action's list has computed, and their gradients */
     int *pairs_op[2]; /* the last op that did */
@@ -261,15 +264,21 @@ static void touch(struct rank_check *c, const struct clock *now, enum op_stream 
 
 /* ---- reading ---- */
 
-static err_t micro_check(const struct rank_check *c, int place)
+static err_t micro_check(struct rank_check *c, int place)
 {
     int micro = c->p->actions[c->at.action].micro, is = c->state[place].micro;
-    if (micro < 0 || is < 0 || micro == is)
+    if (micro < 0 || is == NO_MICRO)
+        return OK;
+    if (is <= FIRST_MESSAGE) { /* what has been received for it */
+        int *of = &c->facts->messages[FIRST_MESSAGE - is];
+        is = *of = *of < 0 ? micro : *of;
+    }
+    if (micro == is)
         return OK;
     return check_fail(&c->at, c->why, "reads %s, which is of microbatch %d", name_of(c, place), is);
 }
 
-static err_t value_check(const struct rank_check *c, int place)
+static err_t value_check(struct rank_check *c, int place)
 {
     const struct state *s = &c->state[place];
     const char *name = name_of(c, place);
@@ -287,7 +296,7 @@ static err_t value_check(const struct rank_check *c, int place)
     return micro_check(c, place);
 }
 
-static err_t operand_read(const struct rank_check *c, const struct op *op, int place, char mode)
+static err_t operand_read(struct rank_check *c, const struct op *op, int place, char mode)
 {
     const struct state *s = &c->state[place];
     if (op->kind == OP_TREE_LEAF || op->kind == OP_TREE_REDUCE) /* their own rules, in tree_check */
@@ -473,6 +482,15 @@ static void loss_counted(struct rank_check *c, const struct op *op)
         c->facts->losses[micro]++;
 }
 
+/* In an action without a microbatch what is made of a value is of its microbatch. */
+static void pass_micro(struct rank_check *c, const struct op *op)
+{
+    int micro = c->reach[0].n ? c->state[place_at(c, 0, 0)].micro : NO_MICRO;
+    for (int i = 1; op_mode(op, i); i++)
+        for (int k = 0; k < c->reach[i].n && op_mode(op, i) != 'r'; k++)
+            c->state[place_at(c, i, k)].micro = micro;
+}
+
 static err_t apply_kernel(struct rank_check *c, const struct op *op)
 {
     struct value_layout in[OP_MAX_OPERANDS], out[OP_MAX_OPERANDS];
@@ -490,6 +508,8 @@ static err_t apply_kernel(struct rank_check *c, const struct op *op)
     for (int i = 0; op_mode(op, i) && !e; i++)
         for (int k = 0; k < c->reach[i].n && !e && op_mode(op, i) != 'r'; k++)
             e = write_value(c, place_at(c, i, k), op_mode(op, i), out[i]);
+    if (!e && c->p->actions[c->at.action].micro < 0)
+        pass_micro(c, op);
     for (int i = 0; away && op_mode(op, i) && !e; i++)
         for (int k = 0; k < c->reach[i].n && op_mode(op, i) != 'r' && takes_travelling(op->kind, i); k++)
             c->state[place_at(c, i, k)].away = away;
@@ -797,15 +817,38 @@ static err_t post_add(struct rank_check *c, int place, bool send)
     return OK;
 }
 
+/* Which microbatch the message is of: a send's is known, a receive's when somebody reads it. */
+static err_t message_add(struct rank_check *c, const struct op *op, int *ret)
+{
+    struct rank_facts *f = c->facts;
+    int is = c->reach[0].n ? c->state[place_at(c, 0, 0)].micro : NO_MICRO;
+    if (c->n_messages >= f->n_messages) {
+        int n = f->n_messages ? 2 * f->n_messages : 64;
+        int *grown = realloc(f->messages, (size_t)n * sizeof(*grown));
+        if (!grown)
+            return ERR_NOMEM;
+        f->messages = grown;
+        f->n_messages = n;
+    }
+    *ret = c->n_messages++;
+    f->messages[*ret] = op->kind == OP_RECV ? NO_MICRO : is <= FIRST_MESSAGE ? f->messages[FIRST_MESSAGE - is] : is;
+    return OK;
+}
+
 static err_t apply_post(struct rank_check *c, const struct op *op)
 {
-    err_t e = apply_kernel(c, op);
+    int message = 0;
+    err_t e = message_add(c, op, &message);
+    if (!e)
+        e = apply_kernel(c, op);
     for (int k = 0; k < c->reach[0].n && !e; k++) {
         int place = place_at(c, 0, k);
-        if (op->kind == OP_SEND)
+        if (op->kind == OP_SEND) {
             c->state[place].sending++;
-        else
+        } else {
             c->state[place].receiving = true;
+            c->state[place].micro = FIRST_MESSAGE - message;
+        }
         e = post_add(c, place, op->kind == OP_SEND);
     }
     return e;
@@ -911,6 +954,7 @@ static bool outlives(const struct rank_check *c, int place)
 static void age(struct rank_check *c)
 {
     c->blocks_zeroed = false;
+    c->n_messages = 0;
     for (int i = 0; i < c->places.n; i++) {
         struct state *s = &c->state[i];
         s->leaves = 0;
@@ -1046,6 +1090,7 @@ void rank_facts_fini(struct rank_facts *f)
     free(f->reduced);
     free(f->losses);
     free(f->blocks);
+    free(f->messages);
     memset(f, 0, sizeof(*f));
 }
 

@@ -15,6 +15,7 @@ struct item {
     int event;              /* -1 */
     int need[OP_MAX_WAITS]; /* which record of each event it waits for, counted from 1; 0: none yet, so it passes */
     int records;            /* which record of its own event it makes */
+    int message;            /* a post: which of its step's */
 };
 
 struct queue {
@@ -25,7 +26,7 @@ struct queue {
 /* A message from one rank, in the order of its posts to one peer. */
 struct post {
     const struct op *op;
-    int action;
+    int action, micro;
 };
 
 struct posts {
@@ -35,6 +36,8 @@ struct posts {
 
 struct rank_run {
     const struct program *p;
+    const struct rank_facts *facts;
+    int messages; /* posts of the step that is being set up */
     struct queue queues[STREAM_COUNT];
     int *recorded;               /* by event: records made */
     struct posts *sends, *recvs; /* by peer rank */
@@ -79,21 +82,26 @@ static err_t run_push(struct rank_run *r, int *count, int action, int op_index)
     }
     if (op->event >= 0)
         item.records = ++count[item.event];
+    if (is_post(op))
+        item.message = r->messages++;
     return takes_part ? queue_push(&r->queues[op->stream], &item) : OK;
 }
 
-static err_t run_init(struct rank_run *r, const struct program *p, int n)
+static err_t run_init(struct rank_run *r, const struct program *p, const struct rank_facts *facts, int n)
 {
     r->p = p;
+    r->facts = facts;
     r->recorded = calloc((size_t)p->n_events + 1, sizeof(*r->recorded));
     r->sends = calloc((size_t)n, sizeof(*r->sends));
     r->recvs = calloc((size_t)n, sizeof(*r->recvs));
     int *count = calloc((size_t)p->n_events + 1, sizeof(*count));
     err_t e = r->recorded && count && r->sends && r->recvs ? OK : ERR_NOMEM;
-    for (int step = 0; step < 2; step++)
+    for (int step = 0; step < 2; step++) {
+        r->messages = 0;
         for (int a = 0; a < p->n_actions; a++)
             for (int i = 0; i < p->actions[a].n_ops && !e; i++)
                 e = run_push(r, count, a, p->actions[a].first_op + i);
+    }
     free(count);
     return e;
 }
@@ -171,12 +179,11 @@ static err_t same_message(const struct world *w, int a, const struct post *send,
 {
     const struct rank_run *from = &w->runs[a], *to = &w->runs[b];
     const struct item x = {.action = send->action}, y = {.action = recv->action};
-    int sent = from->p->actions[send->action].micro, taken = to->p->actions[recv->action].micro;
     struct check_at at = {to->p, recv->action, (int)(recv->op - to->p->ops)};
     const struct buffer *u = subject(from, send->op), *v = subject(to, recv->op);
-    if (sent != taken)
+    if (send->micro != recv->micro)
         return check_fail(&at, w->why, "receives %s of microbatch %d when rank %d sends %s of microbatch %d", v->name,
-                          taken, a, u->name, sent);
+                          recv->micro, a, u->name, send->micro);
     if (extent(from, &x, send->op->m) != extent(to, &y, recv->op->m) || u->dtype != v->dtype)
         return check_fail(&at, w->why, "receives %lld elements of %s in %s when rank %d sends %lld of %s in %s",
                           (long long)extent(to, &y, recv->op->m), v->name, dtype_name(v->dtype), a,
@@ -202,7 +209,8 @@ static err_t post(const struct world *w, int rank, const struct item *item)
     const struct op *op = &r->p->ops[item->op];
     int peer = r->p->groups[op->group].ranks[op->peer];
     bool send = op->kind == OP_SEND;
-    err_t e = post_push(send ? &r->sends[peer] : &r->recvs[peer], (struct post){op, item->action});
+    err_t e = post_push(send ? &r->sends[peer] : &r->recvs[peer],
+                        (struct post){op, item->action, r->facts->messages[item->message]});
     return e ? e : match(w, send ? rank : peer, send ? peer : rank);
 }
 
@@ -384,12 +392,12 @@ static err_t check_left(const struct world *w)
     return OK;
 }
 
-err_t check_world(const struct program *programs, int n, struct why *why)
+err_t check_world(const struct program *programs, const struct rank_facts *facts, int n, struct why *why)
 {
     struct world w = {calloc((size_t)(unsigned)n, sizeof(struct rank_run)), n, why};
     err_t e = w.runs ? OK : ERR_NOMEM;
     for (int r = 0; r < n && !e; r++)
-        e = run_init(&w.runs[r], &programs[r], n);
+        e = run_init(&w.runs[r], &programs[r], &facts[r], n);
     if (!e)
         e = run_all(&w);
     if (!e)
