@@ -1,0 +1,97 @@
+/* The checker over whole jobs: every product of two axes, with what goes with it, passes. */
+#include "tests/common/plan/plan_fixture.h"
+
+struct choice {
+    int dp, fsdp, cp, tp, zero;
+    bool sp;
+};
+
+static struct job_spec job_of(const struct choice *c, enum model_arch arch)
+{
+    struct job_spec job = job_small(arch, c->dp * c->fsdp * c->cp * c->tp);
+    job.parallel.fsdp = c->fsdp;
+    job.parallel.cp = c->cp;
+    job.parallel.tp = c->tp;
+    job.parallel.zero = c->zero;
+    job.parallel.sp = c->sp;
+    job.parallel.prefetch = 1;
+    job.parallel.reshard = c->dp == 1;
+    job.parallel.chunks = 1;
+    return job;
+}
+
+static void check_job(const struct job_spec *job, enum program_mode mode)
+{
+    const struct job_parallel *p = &job->parallel;
+    struct fixture f;
+    fixture_init(&f, job, mode);
+    if (plan_check(&f.graph, f.programs, f.n, &f.why) != OK)
+        fail_msg(
+            "arch %d, mode %d, numerics %d, dtype %d; pp %lld of %d, fsdp %lld, cp %lld, tp %lld, %lld workers, sp "
+            "%d, zero %lld: %s",
+            (int)job->model.arch, (int)mode, (int)job->train.numerics, (int)job->train.dtype, (long long)p->pp,
+            (int)p->schedule, (long long)p->fsdp, (long long)p->cp, (long long)p->tp, (long long)p->workers, (int)p->sp,
+            (long long)p->zero, f.why.text);
+    fixture_fini(&f);
+}
+
+TEST(products_of_axes_pass)
+{
+    for (int dp = 1; dp <= 2; dp++)
+        for (int fsdp = 1; fsdp <= 2; fsdp++)
+            for (int cp = 1; cp <= 2; cp++)
+                for (int tp = 1; tp <= 4; tp++)
+                    for (int zero = 0; zero <= (fsdp > 1 ? 3 : 0); zero++)
+                        for (int sp = 0; sp <= (tp > 1); sp++) {
+                            const struct choice c = {dp, fsdp, cp, tp, zero, sp};
+                            if (dp * fsdp * cp * tp > MAX_RANKS)
+                                continue;
+                            for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+                                for (int k = 0; k < 4; k++) {
+                                    struct job_spec job = job_of(&c, (enum model_arch)arch);
+                                    job.train.numerics = k == 2 ? NUMERICS_CANONICAL : NUMERICS_FAST;
+                                    job.train.dtype = k == 3 ? DT_BF16 : DT_F32;
+                                    check_job(&job, k == 1 ? MODE_EVAL : MODE_TRAIN);
+                                }
+                        }
+}
+
+TEST(generation_passes)
+{
+    for (int cp = 1; cp <= 2; cp++)
+        for (int tp = 1; tp <= 3; tp++) {
+            const struct choice c = {1, 1, cp, tp, 0, tp > 1};
+            struct job_spec job = job_of(&c, cp > 1 ? ARCH_LLAMA : ARCH_GPT2);
+            check_job(&job, MODE_GENERATE);
+        }
+}
+
+/* Pipelines: every schedule, even and uneven microbatches, with what goes beside them. */
+TEST(pipelines_pass)
+{
+    static const struct {
+        enum pipe_schedule schedule;
+        int chunks;
+    } schedules[] = {{PIPE_GPIPE, 1}, {PIPE_1F1B, 1}, {PIPE_INTERLEAVED, 2}, {PIPE_ZB_H1, 1}};
+    static const struct choice beside[] = {{1, 1, 1, 1, 0, false}, {2, 1, 1, 1, 0, false}, {1, 2, 1, 1, 1, false},
+                                           {1, 2, 1, 1, 2, false}, {1, 2, 1, 1, 3, false}, {1, 1, 2, 1, 0, false},
+                                           {1, 1, 1, 2, 0, false}, {1, 1, 1, 2, 0, true},  {1, 2, 1, 2, 3, true}};
+    for (size_t s = 0; s < sizeof(schedules) / sizeof(schedules[0]); s++)
+        for (size_t b = 0; b < sizeof(beside) / sizeof(beside[0]); b++)
+            for (int pp = 2; pp <= 3; pp++)
+                for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+                    for (int k = 0; k < 4; k++) {
+                        struct job_spec job = job_of(&beside[b], (enum model_arch)arch);
+                        job.parallel.pp = pp;
+                        job.parallel.workers *= pp;
+                        if (job.parallel.workers > MAX_RANKS)
+                            continue;
+                        job.model.layers = pp * schedules[s].chunks;
+                        job.model.tied = arch == ARCH_GPT2 || b % 2;
+                        job.train.global_batch = k == 3 ? 9 : 12;
+                        job.train.numerics = k == 2 ? NUMERICS_CANONICAL : NUMERICS_FAST;
+                        job.parallel.schedule = schedules[s].schedule;
+                        job.parallel.chunks = schedules[s].chunks;
+                        check_job(&job, k == 1 ? MODE_EVAL : MODE_TRAIN);
+                    }
+}
