@@ -75,7 +75,7 @@ static err_t folder_find(struct global *g, const char *path, char ret[PATH_MAX],
     return ret[0] ? OK : why_set(why, ERR_NOTFOUND, "job %s has no checkpoint folder", path);
 }
 
-static err_t step_find(struct global *g, const char *path, char ret[PATH_MAX], struct why *why)
+err_t ckpt_step_find(struct global *g, const char *path, char ret[PATH_MAX], struct why *why)
 {
     char folder[PATH_MAX], root[PATH_MAX];
     err_t err = folder_find(g, path, folder, why);
@@ -315,7 +315,7 @@ static int ckpt_inspect(struct global *g, int argc, char **argv)
     char dir[PATH_MAX];
     json_t *json = NULL;
     command_parse(&argp, argc, argv, &args);
-    err_t err = step_find(g, args.path, dir, &why);
+    err_t err = ckpt_step_find(g, args.path, dir, &why);
     if (!err)
         err = ckpt_open(dir, &ckpt, &why);
     if (err)
@@ -381,7 +381,7 @@ static int ckpt_verify_run(struct global *g, int argc, char **argv)
     struct why why = {0};
     char dir[PATH_MAX];
     command_parse(&argp, argc, argv, &args);
-    err_t err = step_find(g, args.path, dir, &why);
+    err_t err = ckpt_step_find(g, args.path, dir, &why);
     if (err)
         return command_fail(err, &why);
     out_progress_init(&verify.progress, stderr);
@@ -396,6 +396,8 @@ static const struct command table[] = {
     {"ls", "list the checkpoints of a folder or a job", ckpt_ls},
     {"inspect", "show tensors, hashes and scalars of one checkpoint", ckpt_inspect},
     {"verify", "read every byte of a checkpoint and check it", ckpt_verify_run},
+    {"export", "write the parameters as a model of Hugging Face's", cmd_ckpt_export},
+    {"import", "make a checkpoint of a model of Hugging Face's", cmd_ckpt_import},
 };
 
 int cmd_ckpt(struct global *g, int argc, char **argv)

@@ -79,6 +79,10 @@ int cmd_cancel(struct global *g, int argc, char **argv);
 int cmd_resume(struct global *g, int argc, char **argv);
 int cmd_plan(struct global *g, int argc, char **argv);
 int cmd_ckpt(struct global *g, int argc, char **argv);
+/* The step folder that `path` (a step, a folder of steps, or a job's id) stands for. */
+NODISCARD err_t ckpt_step_find(struct global *g, const char *path, char ret[PATH_MAX], struct why *why);
+int cmd_ckpt_export(struct global *g, int argc, char **argv);
+int cmd_ckpt_import(struct global *g, int argc, char **argv);
 int cmd_data(struct global *g, int argc, char **argv);
 int cmd_generate(struct global *g, int argc, char **argv);
 int cmd_node(struct global *g, int argc, char **argv);

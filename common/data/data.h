@@ -25,6 +25,8 @@ NODISCARD err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercas
 NODISCARD err_t tokenizer_bpe_files(char *const *files, int n, struct tokenizer **ret, struct why *why);
 /* As it stands in a `vocab` file: a tokenizer.json, or "dtd-bpe 1 N M\n", N bytes of vocab.json, M of merges.txt. */
 NODISCARD err_t tokenizer_bpe_new(const void *vocab, size_t len, struct tokenizer **ret, struct why *why);
+/* True when such a `vocab` file is of two files: the first is ret_n[0] bytes at *ret_at, the second follows. */
+bool tokenizer_bpe_parts(const void *vocab, size_t len, size_t *ret_at, size_t ret_n[2]);
 /* Any of them, from the `vocab` file. */
 NODISCARD err_t tokenizer_new_from(enum tokenizer_kind kind, const void *vocab, size_t len, bool lowercase,
                                    struct tokenizer **ret, struct why *why);

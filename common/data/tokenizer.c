@@ -293,6 +293,11 @@ static bool pair_line(const uint8_t *data, size_t len, size_t *ret_line, size_t 
            *ret_merges == len - *ret_line - *ret_vocab;
 }
 
+bool tokenizer_bpe_parts(const void *vocab, size_t len, size_t *ret_at, size_t ret_n[2])
+{
+    return pair_line(vocab, len, ret_at, &ret_n[0], &ret_n[1]);
+}
+
 err_t tokenizer_bpe_new(const void *vocab, size_t len, struct tokenizer **ret, struct why *why)
 {
     const uint8_t *data = vocab;

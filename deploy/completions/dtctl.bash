@@ -26,6 +26,9 @@ _dtctl() {
   case $prev in
   -o | --output) COMPREPLY=($(compgen -W "text json jsonl" -- "$cur")); return ;;
   -D | --dtd-dir | --cache) COMPREPLY=($(compgen -d -- "$cur")); return ;;
+  --format) COMPREPLY=($(compgen -W "safetensors" -- "$cur")); return ;;
+  --dtype) COMPREPLY=($(compgen -W "float32 bfloat16" -- "$cur")); return ;;
+  --tokenizer-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
   --tokenizer) COMPREPLY=($(compgen -W "bytes words bpe" -- "$cur")); return ;;
   esac
 
@@ -38,7 +41,7 @@ _dtctl() {
   resume) options="--workers --steps --more --step --set --detach" ;;
   plan) options="--set" ;;
   generate) options="--prompt --tokens --temperature --top-k --seed" ;;
-  ckpt) sub="ls inspect verify" options="--no-hash" ;;
+  ckpt) sub="ls inspect verify export import" options="--no-hash --format --dtype --shard-bytes" ;;
   data) sub="prepare info" options="--tokenizer --tokenizer-file --lowercase --vocab-from --cache" ;;
   esac
   if [[ $cur == -* ]]; then

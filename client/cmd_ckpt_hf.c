@@ -1,0 +1,126 @@
+/* dtctl ckpt export, import: between our checkpoints and Hugging Face's models. */
+#include "client/commands.h"
+#include "client/hf.h"
+#include "client/json.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct args {
+    struct global *global;
+    const char *from, *to, *complaint;
+    enum dtype dtype;
+    int64_t shard_bytes;
+};
+
+enum { KEY_SHARD = 256 };
+
+static const struct argp_option export_options[] = {
+    {"format", 'f', "FORMAT", 0, "safetensors (the only one, and the default)", 0},
+    {"dtype", 't', "TYPE", 0, "float32 (default) or bfloat16", 0},
+    {"shard-bytes", KEY_SHARD, "N", 0, "Begin a new file above so many bytes (default: 5 GiB)", 0},
+    {0}};
+static const struct argp_option import_options[] = {
+    {"format", 'f', "FORMAT", 0, "safetensors (the only one, and the default)", 0}, {0}};
+
+static void parse_dtype(struct args *a, const char *arg, struct argp_state *state)
+{
+    a->dtype = dtype_parse(arg);
+    if (a->dtype != DT_F32 && a->dtype != DT_BF16)
+        argp_error(state, "--dtype %s: float32 and bfloat16 are written", arg);
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = a->global;
+        return 0;
+    case 'f':
+        if (strcmp(arg, "safetensors") != 0)
+            argp_error(state, "--format %s: the format is safetensors", arg);
+        return 0;
+    case 't':
+        parse_dtype(a, arg, state);
+        return 0;
+    case KEY_SHARD:
+        if (!arg_number(arg, INT64_MAX, &a->shard_bytes) || a->shard_bytes < 1)
+            argp_error(state, "--shard-bytes %s: a number of bytes", arg);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->to)
+            argp_error(state, "two arguments: from and to");
+        *(a->from ? &a->to : &a->from) = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->to)
+            argp_error(state, "%s", a->complaint);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int done_say(const struct global *g, const struct hf_done *d)
+{
+    char number[OUT_NUMBER];
+    if (g->format != OUT_TEXT)
+        return command_json(g, json_pack("{s:o, s:i, s:I, s:I, s:i}", "path", json_of_text(d->path, strlen(d->path)),
+                                         "tensors", d->tensors, "parameters", (json_int_t)d->params, "bytes",
+                                         (json_int_t)d->bytes, "files", d->files));
+    printf("%s  %d tensors, %" PRId64 " parameters, %s in %d file%s\n", d->path, d->tensors, d->params,
+           out_bytes(d->bytes, number), d->files, d->files == 1 ? "" : "s");
+    return EXIT_DONE;
+}
+
+int cmd_ckpt_export(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = export_options,
+        .parser = parse,
+        .children = global_children,
+        .args_doc = "CHECKPOINT|JOB DIR",
+        .doc = "Writes a checkpoint's parameters as a model of Hugging Face's: model.safetensors (or several, with an "
+               "index), config.json, and the tokenizer's files. DIR is made, or empty. A folder of checkpoints stands "
+               "for its newest.\vExample:\n  dtctl ckpt export checkpoints/first-job my-model --dtype bfloat16"};
+    struct args args = {.global = g,
+                        .dtype = DT_F32,
+                        .shard_bytes = HF_SHARD_BYTES,
+                        .complaint = "which checkpoint (or job), and into which folder?"};
+    struct hf_done done;
+    struct why why = {0};
+    char dir[PATH_MAX];
+    command_parse(&argp, argc, argv, &args);
+    err_t err = ckpt_step_find(g, args.from, dir, &why);
+    const struct hf_export x = {.step_dir = dir, .dir = args.to, .dtype = args.dtype, .shard_bytes = args.shard_bytes};
+    err = err ? err : hf_export(&x, &done, &why);
+    return err ? command_fail(err, &why) : done_say(g, &done);
+}
+
+int cmd_ckpt_import(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = import_options,
+        .parser = parse,
+        .children = global_children,
+        .args_doc = "DIR JOB.yaml|FOLDER",
+        .doc = "Makes step-0 of a model of Hugging Face's (gpt2, llama): with a job file in the folder of its "
+               "checkpoints, so that `dtctl resume` trains it; with FOLDER there, with a job file made from "
+               "config.json, for `dtctl generate`, or to resume with --set data.train=..."
+               "\vExamples:\n  dtctl ckpt import gpt2 finetune.yaml && dtctl resume checkpoints/finetune\n"
+               "  dtctl ckpt import gpt2 imported && dtctl generate imported --prompt 'Hello'"};
+    struct args args = {.global = g, .complaint = "which model's folder, and which job file or folder to make?"};
+    struct hf_done done;
+    struct why why = {0};
+    struct stat st;
+    command_parse(&argp, argc, argv, &args);
+    size_t n = strlen(args.to);
+    bool yaml = (n > 5 && strcmp(args.to + n - 5, ".yaml") == 0) || (n > 4 && strcmp(args.to + n - 4, ".yml") == 0);
+    bool job = yaml || (!stat(args.to, &st) && S_ISREG(st.st_mode));
+    const struct hf_import x = {.dir = args.from, .job = job ? args.to : NULL, .out = job ? NULL : args.to};
+    err_t err = hf_import(&x, &done, &why);
+    return err ? command_fail(err, &why) : done_say(g, &done);
+}

@@ -1,0 +1,307 @@
+/* The tables: a row per name, a row per field of config.json. */
+#include "client/hf.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- names ---- */
+
+enum turn { AS_IS, HEADS };
+struct name_row {
+    const char *ours, *theirs; /* of a layer: behind "layers.N." and "model.layers.N." */
+    enum turn turn;
+};
+
+static const struct name_row llama_layer[] = {
+    {"attention.wq.weight", "self_attn.q_proj.weight", HEADS},
+    {"attention.wk.weight", "self_attn.k_proj.weight", HEADS},
+    {"attention.wv.weight", "self_attn.v_proj.weight", AS_IS},
+    {"attention.wo.weight", "self_attn.o_proj.weight", AS_IS},
+    {"feed_forward.w1.weight", "mlp.gate_proj.weight", AS_IS},
+    {"feed_forward.w2.weight", "mlp.down_proj.weight", AS_IS},
+    {"feed_forward.w3.weight", "mlp.up_proj.weight", AS_IS},
+    {"attention_norm.weight", "input_layernorm.weight", AS_IS},
+    {"ffn_norm.weight", "post_attention_layernorm.weight", AS_IS},
+    {0},
+};
+static const struct name_row llama_rest[] = {
+    {"tok_embeddings.weight", "model.embed_tokens.weight", AS_IS},
+    {"norm.weight", "model.norm.weight", AS_IS},
+    {"output.weight", "lm_head.weight", AS_IS},
+    {0},
+};
+
+static const struct name_row *row_find(const struct name_row *rows, const char *ours)
+{
+    for (; rows->ours; rows++)
+        if (strcmp(rows->ours, ours) == 0)
+            return rows;
+    return NULL;
+}
+
+static bool llama_name(const struct job_model *m, const char *ours, struct hf_tensor *ret)
+{
+    int layer = 0, n = 0;
+    bool in_layer = sscanf(ours, "layers.%d.%n", &layer, &n) == 1 && n;
+    const struct name_row *row = in_layer ? row_find(llama_layer, ours + n) : row_find(llama_rest, ours);
+    if (!row)
+        return false;
+    if (in_layer)
+        snprintf(ret->name, sizeof(ret->name), "model.layers.%d.%s", layer, row->theirs);
+    else
+        snprintf(ret->name, sizeof(ret->name), "%s", row->theirs);
+    ret->head_dim = row->turn == HEADS ? m->dim / m->heads : 0;
+    return true;
+}
+
+static bool name_of(const struct job_model *m, const char *ours, struct hf_tensor *ret)
+{
+    ret->head_dim = 0;
+    if (m->arch == ARCH_LLAMA)
+        return llama_name(m, ours, ret);
+    snprintf(ret->name, sizeof(ret->name), "%s", ours);
+    return m->arch == ARCH_GPT2;
+}
+
+err_t hf_map(const struct graph *g, const struct job_model *m, struct hf_map *ret, struct why *why)
+{
+    struct hf_map map = {.list = calloc((size_t)g->n_tensors + 1, sizeof(*map.list))};
+    if (!map.list)
+        return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    for (int i = 0; i < g->n_tensors; i++) {
+        const struct graph_tensor *t = &g->tensors[i];
+        if (t->kind != GT_PARAM)
+            continue;
+        map.list[map.n].tensor = t;
+        if (!name_of(m, t->name, &map.list[map.n++])) {
+            hf_map_fini(&map);
+            return why_set(why, ERR_UNSUPPORTED, "%s: Hugging Face's models have no such tensor; gpt2 and llama do",
+                           t->name);
+        }
+    }
+    *ret = map;
+    return OK;
+}
+
+void hf_map_fini(struct hf_map *map)
+{
+    free(map->list);
+    *map = (struct hf_map){0};
+}
+
+/* Theirs: row p * half + i of a head is part p of pair i; ours: row 2 i + p. */
+void hf_rows(int64_t head_dim, int64_t rows, size_t row_bytes, bool to_hf, const void *src, void *dst)
+{
+    int64_t half = head_dim / 2;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t base = r / head_dim * head_dim, i = (r - base) / 2, p = (r - base) % 2, theirs = base + p * half + i;
+        memcpy((uint8_t *)dst + (size_t)(to_hf ? theirs : r) * row_bytes,
+               (const uint8_t *)src + (size_t)(to_hf ? r : theirs) * row_bytes, row_bytes);
+    }
+}
+
+/* ---- config.json, out ---- */
+
+#define GPT2_END 50256 /* <|endoftext|> */
+
+static int64_t ffn_of(const struct graph *g, const struct job_model *m)
+{
+    const char *name = m->arch == ARCH_GPT2 ? "transformer.h.0.mlp.c_fc.weight" : "layers.0.feed_forward.w1.weight";
+    for (int i = 0; i < g->n_tensors; i++)
+        if (g->tensors[i].kind == GT_PARAM && strcmp(g->tensors[i].name, name) == 0)
+            return g->tensors[i].dim[m->arch == ARCH_GPT2].factor;
+    return m->ffn;
+}
+
+static json_t *gpt2_config(const struct job_model *m, int64_t ffn, int64_t positions)
+{
+    return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:b}", "architectures",
+                     "GPT2LMHeadModel", "model_type", "gpt2", "activation_function", "gelu_new", "vocab_size",
+                     (json_int_t)m->vocab, "n_positions", (json_int_t)positions, "n_ctx", (json_int_t)positions,
+                     "n_embd", (json_int_t)m->dim, "n_layer", (json_int_t)m->layers, "n_head", (json_int_t)m->heads,
+                     "n_inner", (json_int_t)ffn, "layer_norm_epsilon", m->norm_eps, "attn_pdrop", 0.0, "embd_pdrop",
+                     0.0, "resid_pdrop", 0.0, "tie_word_embeddings", 1);
+}
+
+static json_t *llama_config(const struct job_model *m, int64_t ffn, int64_t positions)
+{
+    int64_t kv_heads = m->kv_heads ? m->kv_heads : m->heads;
+    return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:b, s:f, s:b}",
+                     "architectures", "LlamaForCausalLM", "model_type", "llama", "hidden_act", "silu", "vocab_size",
+                     (json_int_t)m->vocab, "hidden_size", (json_int_t)m->dim, "intermediate_size", (json_int_t)ffn,
+                     "num_hidden_layers", (json_int_t)m->layers, "num_attention_heads", (json_int_t)m->heads,
+                     "num_key_value_heads", (json_int_t)kv_heads, "head_dim", (json_int_t)(m->dim / m->heads),
+                     "max_position_embeddings", (json_int_t)positions, "rms_norm_eps", m->norm_eps, "rope_theta",
+                     m->rope_theta, "attention_bias", 0, "mlp_bias", 0, "attention_dropout", 0.0, "tie_word_embeddings",
+                     m->tied);
+}
+
+err_t hf_config_print(const struct job_model *m, const struct graph *g, int64_t positions, enum dtype dtype,
+                      struct buf *ret)
+{
+    json_t *config =
+        m->arch == ARCH_GPT2 ? gpt2_config(m, ffn_of(g, m), positions) : llama_config(m, ffn_of(g, m), positions);
+    char *text = NULL;
+    bool gpt2_ids = m->arch == ARCH_GPT2 && m->vocab > GPT2_END; /* else transformers would assume them all the same */
+    bool made = config && !json_object_set_new(config, "torch_dtype", json_string(dtype_name(dtype))) &&
+                !json_object_set_new(config, "bos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null()) &&
+                !json_object_set_new(config, "eos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null());
+    if (made)
+        text = json_dumps(config, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    err_t err = text ? buf_printf(ret, "%s\n", text) : ERR_NOMEM;
+    free(text);
+    json_decref(config);
+    return err;
+}
+
+/* ---- config.json, in ---- */
+
+struct config {
+    const json_t *root;
+    struct why *why;
+};
+
+static err_t config_int(const struct config *c, const char *name, int64_t otherwise, int64_t *ret)
+{
+    const json_t *value = json_object_get(c->root, name);
+    if ((!value || json_is_null(value)) && otherwise >= 0) {
+        *ret = otherwise;
+        return OK;
+    }
+    if (!json_is_integer(value) || json_integer_value(value) < 1 || json_integer_value(value) > 1 << 24)
+        return why_set(c->why, ERR_INVALID, "%s: %s is missing, or no number from 1 to 16777216", HF_CONFIG, name);
+    *ret = json_integer_value(value);
+    return OK;
+}
+
+static err_t config_real(const struct config *c, const json_t *object, const char *name, double otherwise, double *ret)
+{
+    const json_t *value = json_object_get(object, name);
+    if (value && !json_is_null(value) && (!json_is_number(value) || json_number_value(value) <= 0))
+        return why_set(c->why, ERR_INVALID, "%s: %s is no number above 0", HF_CONFIG, name);
+    *ret = json_is_number(value) ? json_number_value(value) : otherwise;
+    return OK;
+}
+
+/* Fields that must be missing, false, null or 0. */
+static err_t config_without(const struct config *c, const char *const *names)
+{
+    for (; *names; names++) {
+        const json_t *value = json_object_get(c->root, *names);
+        if (value && !json_is_null(value) && !json_is_false(value) &&
+            !(json_is_number(value) && json_number_value(value) == 0))
+            return why_set(c->why, ERR_UNSUPPORTED, "%s: %s is set, which our models do not do", HF_CONFIG, *names);
+    }
+    return OK;
+}
+
+static err_t config_text(const struct config *c, const char *name, const char *otherwise, const char *const *legal)
+{
+    const json_t *value = json_object_get(c->root, name);
+    const char *text = !value || json_is_null(value) ? otherwise : json_string_value(value);
+    for (int i = 0; text && legal[i]; i++)
+        if (strcmp(text, legal[i]) == 0)
+            return OK;
+    return why_set(c->why, ERR_UNSUPPORTED, "%s: %s is \"%.60s\"; ours is \"%s\"", HF_CONFIG, name, text ? text : "",
+                   legal[0]);
+}
+
+static err_t gpt2_read(const struct config *c, struct job_model *m, int64_t *ret_positions)
+{
+    static const char *const without[] = {"scale_attn_by_inverse_layer_idx", "add_cross_attention", NULL};
+    static const char *const gelu[] = {"gelu_new", "gelu_pytorch_tanh", NULL};
+    err_t err = config_int(c, "n_embd", -1, &m->dim);
+    err = err ? err : config_int(c, "n_layer", -1, &m->layers);
+    err = err ? err : config_int(c, "n_head", -1, &m->heads);
+    err = err ? err : config_int(c, "vocab_size", -1, &m->vocab);
+    err = err ? err : config_int(c, "n_inner", 4 * m->dim, &m->ffn);
+    err = err ? err : config_int(c, "n_positions", -1, ret_positions);
+    err = err ? err : config_real(c, c->root, "layer_norm_epsilon", 1e-5, &m->norm_eps);
+    err = err ? err : config_text(c, "activation_function", "gelu_new", gelu);
+    err = err ? err : config_without(c, without);
+    if (!err && json_is_false(json_object_get(c->root, "scale_attn_weights")))
+        err = why_set(c->why, ERR_UNSUPPORTED, "%s: scale_attn_weights is false; ours are scaled", HF_CONFIG);
+    if (!err && json_is_false(json_object_get(c->root, "tie_word_embeddings")))
+        err = why_set(c->why, ERR_UNSUPPORTED, "%s: tie_word_embeddings is false; our gpt2's head is tied", HF_CONFIG);
+    m->kv_heads = m->heads;
+    m->tied = true;
+    m->rope_theta = 10000;
+    return err;
+}
+
+static err_t rope_read(const struct config *c, struct job_model *m)
+{
+    const json_t *rope = json_object_get(c->root, "rope_parameters");
+    const json_t *scaling = json_object_get(c->root, "rope_scaling");
+    const char *type = json_string_value(json_object_get(json_is_object(rope) ? rope : scaling, "rope_type"));
+    const json_t *partial = json_object_get(json_is_object(rope) ? rope : c->root, "partial_rotary_factor");
+    bool plain = !json_is_object(rope) && !json_is_object(scaling);
+    if (!plain && (!type || strcmp(type, "default") != 0))
+        return why_set(c->why, ERR_UNSUPPORTED, "%s: rotary positions of the type \"%.60s\"; ours are plain", HF_CONFIG,
+                       type ? type : "");
+    if (json_is_number(partial) && json_number_value(partial) != 1)
+        return why_set(c->why, ERR_UNSUPPORTED, "%s: partial_rotary_factor; our heads turn whole", HF_CONFIG);
+    err_t err = config_real(c, c->root, "rope_theta", 10000, &m->rope_theta);
+    return err || !json_is_object(rope) ? err : config_real(c, rope, "rope_theta", m->rope_theta, &m->rope_theta);
+}
+
+static err_t llama_read(const struct config *c, struct job_model *m, int64_t *ret_positions)
+{
+    static const char *const without[] = {"attention_bias", "mlp_bias", "sliding_window", NULL};
+    static const char *const silu[] = {"silu", NULL};
+    int64_t head_dim;
+    err_t err = config_int(c, "hidden_size", -1, &m->dim);
+    err = err ? err : config_int(c, "num_hidden_layers", -1, &m->layers);
+    err = err ? err : config_int(c, "num_attention_heads", -1, &m->heads);
+    err = err ? err : config_int(c, "num_key_value_heads", m->heads, &m->kv_heads);
+    err = err ? err : config_int(c, "intermediate_size", -1, &m->ffn);
+    err = err ? err : config_int(c, "vocab_size", -1, &m->vocab);
+    err = err ? err : config_int(c, "head_dim", err ? 1 : m->dim / m->heads, &head_dim);
+    err = err ? err : config_int(c, "max_position_embeddings", 2048, ret_positions);
+    err = err ? err : config_real(c, c->root, "rms_norm_eps", 1e-6, &m->norm_eps);
+    err = err ? err : config_text(c, "hidden_act", "silu", silu);
+    err = err ? err : config_without(c, without);
+    err = err ? err : rope_read(c, m);
+    if (!err && head_dim * m->heads != m->dim)
+        err = why_set(c->why, ERR_UNSUPPORTED,
+                      "%s: head_dim %" PRId64 " x %" PRId64 " heads is not hidden_size %" PRId64 "; ours is", HF_CONFIG,
+                      head_dim, m->heads, m->dim);
+    m->tied = json_is_true(json_object_get(c->root, "tie_word_embeddings"));
+    return err;
+}
+
+static err_t model_read(const struct config *c, struct job_model *m, int64_t *ret_positions)
+{
+    const char *type = json_string_value(json_object_get(c->root, "model_type"));
+    *m = (struct job_model){0};
+    if (type && strcmp(type, "gpt2") == 0) {
+        m->arch = ARCH_GPT2;
+        return gpt2_read(c, m, ret_positions);
+    }
+    if (type && strcmp(type, "llama") == 0) {
+        m->arch = ARCH_LLAMA;
+        return llama_read(c, m, ret_positions);
+    }
+    return why_set(c->why, ERR_UNSUPPORTED, "%s: model_type is \"%.60s\"; gpt2 and llama are known", HF_CONFIG,
+                   type ? type : "");
+}
+
+err_t hf_config_read(const char *text, size_t len, struct job_model *ret, int64_t *ret_positions, struct why *why)
+{
+    json_error_t error;
+    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+    struct config c = {root, why};
+    struct job_model m;
+    int64_t positions;
+    if (!root)
+        return why_set(why, ERR_INVALID, "%s, line %d: %s", HF_CONFIG, error.line, error.text);
+    err_t err = model_read(&c, &m, &positions);
+    json_decref(root);
+    if (err)
+        return err;
+    *ret = m;
+    *ret_positions = positions;
+    return OK;
+}

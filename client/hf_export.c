@@ -1,0 +1,302 @@
+/* Files are written under a name of their own and renamed when they are whole; config.json is the last, so a folder
+ * with one is a model. A tensor passes through memory in pieces of whole heads of rows. */
+#include "client/hf.h"
+
+#include "common/base/file.h"
+#include "common/ckpt/safetensors.h"
+#include "common/data/data.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PIECE ((int64_t)64 << 20)
+
+struct shard {
+    int first, end; /* of the map */
+    char name[64];
+};
+
+struct exporting {
+    const struct hf_export *x;
+    struct hf_done *done;
+    struct why *why;
+    struct ckpt *ckpt;
+    struct job_spec job;
+    struct graph graph;
+    struct hf_map map;
+    struct shard *shards;
+    int n_shards;
+};
+
+static err_t no_memory(struct exporting *e)
+{
+    return why_set(e->why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+}
+
+static int64_t tensor_rows(const struct graph_tensor *t)
+{
+    return t->dim[0].factor;
+}
+
+static int64_t tensor_row(const struct graph_tensor *t)
+{
+    int64_t n = 1;
+    for (int d = 1; d < t->ndim; d++)
+        n *= t->dim[d].factor;
+    return n;
+}
+
+static int64_t tensor_bytes(const struct exporting *e, int i)
+{
+    const struct graph_tensor *t = e->map.list[i].tensor;
+    return tensor_rows(t) * tensor_row(t) * (int64_t)dtype_bytes(e->x->dtype);
+}
+
+/* ---- the folder ---- */
+
+static err_t dir_make(struct exporting *e)
+{
+    struct dirent *entry;
+    const char *dir = e->x->dir;
+    err_t err = file_make_dirs(dir, 0755);
+    if (err)
+        return why_set(e->why, err, "%s: %s", dir, err_text(err));
+    DIR *d = opendir(dir);
+    if (!d)
+        return why_set(e->why, err_from_errno(errno), "%s: %s", dir, strerror(errno));
+    while (!err && (entry = readdir(d)))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            err = why_set(e->why, ERR_EXISTS, "%s is not empty (%s). Choose another folder, or remove it", dir,
+                          entry->d_name);
+    closedir(d);
+    return err;
+}
+
+static err_t path_of(struct exporting *e, const char *name, const char *suffix, char ret[PATH_MAX])
+{
+    if ((size_t)snprintf(ret, PATH_MAX, "%s/%s%s", e->x->dir, name, suffix) >= PATH_MAX)
+        return why_set(e->why, ERR_LIMIT, "%s: the name is too long", e->x->dir);
+    return OK;
+}
+
+static err_t small_write(struct exporting *e, const char *name, const void *data, size_t len)
+{
+    char path[PATH_MAX];
+    err_t err = path_of(e, name, "", path);
+    if (!err && (err = file_replace(path, data, len, 0644)))
+        why_set(e->why, err, "%s: %s", path, err_text(err));
+    if (!err) {
+        e->done->files++;
+        e->done->bytes += (int64_t)len;
+    }
+    return err;
+}
+
+/* ---- one file of tensors ---- */
+
+/* Rows first .. first + n - 1, in Hugging Face's order, at ret. */
+static err_t rows_read(struct exporting *e, const struct hf_tensor *h, int64_t first, int64_t n, void *room, void *ret)
+{
+    const struct graph_tensor *t = h->tensor;
+    struct ckpt_read_stats stats;
+    struct ckpt_want want = {
+        .fqn = t->name, .box = {.ndim = t->ndim}, .dtype = e->x->dtype, .dst = h->head_dim ? room : ret};
+    for (int d = 0; d < t->ndim; d++)
+        want.box.size[d] = t->dim[d].factor;
+    want.box.offset[0] = first;
+    want.box.size[0] = n;
+    err_t err = ckpt_read(e->ckpt, &want, 1, &stats, e->why);
+    if (!err && h->head_dim)
+        hf_rows(h->head_dim, n, (size_t)tensor_row(t) * dtype_bytes(e->x->dtype), true, room, ret);
+    return err;
+}
+
+static err_t tensor_write(struct exporting *e, int fd, const struct hf_tensor *h)
+{
+    const struct graph_tensor *t = h->tensor;
+    int64_t rows = tensor_rows(t), row_bytes = tensor_row(t) * (int64_t)dtype_bytes(e->x->dtype);
+    int64_t unit = h->head_dim ? h->head_dim : 1, step = PIECE / row_bytes / unit * unit;
+    step = step < unit ? unit : step > rows ? rows : step;
+    uint8_t *room = malloc((size_t)(2 * step * row_bytes));
+    err_t err = room ? OK : no_memory(e);
+    for (int64_t at = 0; !err && at < rows; at += step) {
+        int64_t n = rows - at < step ? rows - at : step;
+        err = rows_read(e, h, at, n, room + step * row_bytes, room);
+        if (!err && (err = file_write_all(fd, room, (size_t)(n * row_bytes))))
+            why_set(e->why, err, "%s: %s", e->x->dir, err_text(err));
+    }
+    free(room);
+    return err;
+}
+
+static err_t header_write(struct exporting *e, int fd, const struct shard *s)
+{
+    struct buf header = {0};
+    uint64_t data;
+    struct safetensor *list = calloc((size_t)(s->end - s->first) + 1, sizeof(*list));
+    err_t err = list ? OK : ERR_NOMEM;
+    for (int i = s->first; !err && i < s->end; i++) {
+        struct safetensor *t = &list[i - s->first];
+        t->name = e->map.list[i].name;
+        t->dtype = e->x->dtype;
+        t->ndim = e->map.list[i].tensor->ndim;
+        for (int d = 0; d < t->ndim; d++)
+            t->shape[d] = e->map.list[i].tensor->dim[d].factor;
+    }
+    err = err ? err : safetensors_header(list, s->end - s->first, &header, &data);
+    err = err ? err : file_write_all(fd, header.data, header.len);
+    if (err)
+        why_set(e->why, err, "%s: %s", e->x->dir, err_text(err));
+    else
+        e->done->bytes += (int64_t)(header.len + data);
+    buf_fini(&header);
+    free(list);
+    return err;
+}
+
+static err_t shard_write(struct exporting *e, const struct shard *s)
+{
+    char path[PATH_MAX], temp[PATH_MAX];
+    err_t err = path_of(e, s->name, "", path);
+    if (!err)
+        err = path_of(e, s->name, ".partial", temp);
+    if (err)
+        return err;
+    int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return why_set(e->why, err_from_errno(errno), "%s: %s", temp, strerror(errno));
+    err = header_write(e, fd, s);
+    for (int i = s->first; !err && i < s->end; i++)
+        err = tensor_write(e, fd, &e->map.list[i]);
+    if (!err && (fsync(fd) || rename(temp, path)))
+        err = why_set(e->why, err_from_errno(errno), "%s: %s", temp, strerror(errno));
+    close(fd);
+    if (err)
+        unlink(temp);
+    else
+        e->done->files++;
+    return err;
+}
+
+/* ---- all of them ---- */
+
+/* A new file begins where the next tensor would make the last one too large. */
+static err_t shards_plan(struct exporting *e)
+{
+    int64_t bytes = 0;
+    e->shards = calloc((size_t)e->map.n + 1, sizeof(*e->shards));
+    if (!e->shards)
+        return no_memory(e);
+    for (int i = 0; i < e->map.n; i++) {
+        int64_t size = tensor_bytes(e, i);
+        if (!i || bytes + size > e->x->shard_bytes) {
+            e->shards[e->n_shards++].first = i;
+            bytes = 0;
+        }
+        e->shards[e->n_shards - 1].end = i + 1;
+        bytes += size;
+        e->done->tensors++;
+        e->done->params += size / (int64_t)dtype_bytes(e->x->dtype);
+    }
+    for (int i = 0; i < e->n_shards; i++)
+        if (e->n_shards == 1)
+            snprintf(e->shards[i].name, sizeof(e->shards[i].name), HF_MODEL);
+        else
+            snprintf(e->shards[i].name, sizeof(e->shards[i].name), "model-%05d-of-%05d.safetensors", i + 1,
+                     e->n_shards);
+    return OK;
+}
+
+static err_t index_write(struct exporting *e)
+{
+    json_t *map = json_object();
+    int64_t bytes = 0;
+    for (int s = 0; map && s < e->n_shards; s++)
+        for (int i = e->shards[s].first; i < e->shards[s].end; i++) {
+            bytes += tensor_bytes(e, i);
+            json_object_set_new(map, e->map.list[i].name, json_string(e->shards[s].name));
+        }
+    json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map);
+    char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
+    err_t err = text ? small_write(e, HF_INDEX, text, strlen(text)) : no_memory(e);
+    free(text);
+    json_decref(root);
+    return err;
+}
+
+/* The tokenizer's files, as the user gave them. */
+static err_t tokenizer_write(struct exporting *e)
+{
+    static const char *const names[] = {"vocab.json", "merges.txt"};
+    struct buf vocab = {0};
+    size_t n[2], at;
+    int count;
+    if (e->job.data.tokenizer != TOKENIZER_BPE)
+        return OK;
+    err_t err = ckpt_small_file(e->ckpt, CKPT_VOCAB_FILE, &vocab, e->why);
+    if (!err && tokenizer_bpe_parts(vocab.data, vocab.len, &at, n))
+        for (count = 0; !err && count < 2; at += n[count++])
+            err = small_write(e, names[count], vocab.data + at, n[count]);
+    else if (!err)
+        err = small_write(e, "tokenizer.json", vocab.data, vocab.len);
+    buf_fini(&vocab);
+    return err;
+}
+
+static err_t config_write(struct exporting *e)
+{
+    struct buf text = {0};
+    err_t err = hf_config_print(&e->job.model, &e->graph, e->job.train.seq, e->x->dtype, &text);
+    err = err ? no_memory(e) : small_write(e, HF_CONFIG, text.data, text.len);
+    buf_fini(&text);
+    return err;
+}
+
+static err_t source_open(struct exporting *e)
+{
+    struct buf yaml = {0};
+    err_t err = ckpt_open(e->x->step_dir, &e->ckpt, e->why);
+    if (err)
+        return err;
+    err = ckpt_small_file(e->ckpt, CKPT_JOB_FILE, &yaml, e->why);
+    if (err == ERR_NOTFOUND)
+        why_set(e->why, err, "%s has no %s: only checkpoints that dtd wrote say which model they are", e->x->step_dir,
+                CKPT_JOB_FILE);
+    if (!err)
+        err = job_parse(CKPT_JOB_FILE, (const char *)yaml.data, yaml.len, NULL, 0, &e->job, e->why);
+    buf_fini(&yaml);
+    if (!err)
+        err = graph_build(&e->job.model, e->job.train.seq, &e->graph, e->why);
+    return err ? err : hf_map(&e->graph, &e->job.model, &e->map, e->why);
+}
+
+err_t hf_export(const struct hf_export *x, struct hf_done *ret, struct why *why)
+{
+    struct hf_done done = {0};
+    struct exporting e = {.x = x, .done = &done, .why = why};
+    snprintf(done.path, sizeof(done.path), "%s", x->dir);
+    err_t err = source_open(&e);
+    err = err ? err : dir_make(&e);
+    err = err ? err : shards_plan(&e);
+    for (int i = 0; !err && i < e.n_shards; i++)
+        err = shard_write(&e, &e.shards[i]);
+    if (!err && e.n_shards > 1)
+        err = index_write(&e);
+    err = err ? err : tokenizer_write(&e);
+    err = err ? err : config_write(&e);
+    free(e.shards);
+    hf_map_fini(&e.map);
+    graph_fini(&e.graph);
+    job_fini(&e.job);
+    ckpt_close(e.ckpt);
+    if (!err)
+        *ret = done;
+    return err;
+}

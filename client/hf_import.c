@@ -1,0 +1,501 @@
+/* The checkpoint that comes out is one of ours: parameters in float32, the job's file and the tokenizer's vocabulary
+ * beside them, step 0, no optimizer, which a resumed job starts at zero. Everything that can be refused is refused
+ * before a byte is written. */
+#include "client/hf.h"
+
+#include "client/spec.h"
+#include "common/base/file.h"
+#include "common/ckpt/safetensors.h"
+#include "common/data/data.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_CONFIG ((size_t)1 << 20)
+#define MAX_INDEX ((size_t)64 << 20)
+#define MAX_FILES 4096
+#define PART ((int64_t)1 << 30) /* of parameters in memory at a time, unless one tensor is larger */
+#define EPOCH 1
+
+struct weights {
+    char *name; /* of the file in the folder */
+    struct safetensors file;
+};
+
+struct importing {
+    const struct hf_import *x;
+    struct hf_done *done;
+    struct why *why;
+    struct job_model model; /* of config.json */
+    int64_t positions;
+    struct job_spec job;
+    struct tokenizer *tokenizer; /* NULL: none, or bytes */
+    struct graph graph;
+    struct hf_map map;
+    struct weights *files;
+    int n_files;
+    struct ckpt_part **parts;
+    int n_parts;
+};
+
+static err_t no_memory(struct importing *m)
+{
+    return why_set(m->why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+}
+
+static err_t path_of(struct importing *m, const char *name, char ret[PATH_MAX])
+{
+    if ((size_t)snprintf(ret, PATH_MAX, "%s/%s", m->x->dir, name) >= PATH_MAX)
+        return why_set(m->why, ERR_LIMIT, "%s: the name is too long", m->x->dir);
+    return OK;
+}
+
+static bool is_there(struct importing *m, const char *name, char path[PATH_MAX])
+{
+    struct stat st;
+    return !path_of(m, name, path) && !stat(path, &st) && S_ISREG(st.st_mode);
+}
+
+static err_t file_take(struct importing *m, const char *name, size_t most, struct buf *ret)
+{
+    char path[PATH_MAX];
+    err_t err = path_of(m, name, path);
+    if (!err && (err = file_read(path, most, ret)))
+        why_set(m->why, err, "%s: %s", path, err_text(err));
+    return err;
+}
+
+static err_t config_take(struct importing *m)
+{
+    struct buf text = {0};
+    err_t err = file_take(m, HF_CONFIG, MAX_CONFIG, &text);
+    if (!err && (err = hf_config_read((const char *)text.data, text.len, &m->model, &m->positions, m->why)))
+        why_prefix(m->why, err, "%s", m->x->dir);
+    buf_fini(&text);
+    return err;
+}
+
+/* ---- the job: given ---- */
+
+static err_t differs(struct importing *m, const char *key, int64_t job, int64_t config)
+{
+    return why_set(m->why, ERR_INVALID, "%s: model.%s is %" PRId64 ", but %s says %" PRId64 ": write that", m->x->job,
+                   key, job, m->x->dir, config);
+}
+
+static err_t model_compare(struct importing *m)
+{
+    struct job_model *a = &m->job.model;
+    const struct job_model *b = &m->model;
+    if (a->arch != b->arch)
+        return why_set(m->why, ERR_INVALID, "%s: model.arch: %s is a %s", m->x->job, m->x->dir,
+                       b->arch == ARCH_GPT2 ? "gpt2" : "llama");
+    a->vocab = a->vocab ? a->vocab : b->vocab;
+    a->kv_heads = a->kv_heads ? a->kv_heads : a->heads;
+    a->ffn = a->ffn ? a->ffn : b->ffn;
+    const struct {
+        const char *key;
+        int64_t job, config;
+    } rows[] = {{"dim", a->dim, b->dim},       {"layers", a->layers, b->layers},
+                {"heads", a->heads, b->heads}, {"kv_heads", a->kv_heads, b->kv_heads},
+                {"ffn", a->ffn, b->ffn},       {"vocab", a->vocab, b->vocab},
+                {"tied", a->tied, b->tied}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].job != rows[i].config)
+            return differs(m, rows[i].key, rows[i].job, rows[i].config);
+    if (a->norm_eps != b->norm_eps || (a->arch == ARCH_LLAMA && a->rope_theta != b->rope_theta))
+        return why_set(m->why, ERR_INVALID, "%s: model.norm_eps and model.rope_theta must be %.17g and %.17g, as in %s",
+                       m->x->job, b->norm_eps, b->rope_theta, m->x->dir);
+    return OK;
+}
+
+static err_t job_given(struct importing *m)
+{
+    struct job_data *d;
+    err_t err = spec_read(m->x->job, NULL, 0, &m->job, m->why);
+    if (err)
+        return err;
+    err = model_compare(m);
+    d = &m->job.data;
+    if (!err && d->tokenizer == TOKENIZER_WORDS)
+        err = why_set(m->why, ERR_INVALID,
+                      "%s: data.tokenizer: words has a vocabulary of the training files, which no model of Hugging "
+                      "Face's knows: write bpe, or bytes",
+                      m->x->job);
+    if (!err && m->job.model.arch == ARCH_GPT2 && m->job.train.seq > m->positions)
+        err = why_set(m->why, ERR_INVALID, "%s: train.seq: %s has %" PRId64 " positions: write that, or less",
+                      m->x->job, m->x->dir, m->positions);
+    if (!err && d->tokenizer == TOKENIZER_BPE)
+        err = tokenizer_bpe_files(d->tokenizer_files, d->n_tokenizer_files, &m->tokenizer, m->why);
+    return err;
+}
+
+/* ---- the job: made ---- */
+
+/* A name that check_name of the job's schema takes. */
+static void name_make(const char *path, char *ret, size_t size)
+{
+    const char *slash = strrchr(path, '/');
+    size_t n = 0;
+    for (const char *p = slash ? slash + 1 : path; *p && n + 1 < size; p++)
+        if (strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", *p) || (n && strchr(".-", *p)))
+            ret[n++] = *p;
+    ret[n] = '\0';
+    if (!n)
+        snprintf(ret, size, "imported");
+}
+
+static err_t tokenizer_set(struct importing *m, char paths[2][PATH_MAX], int n)
+{
+    struct job_data *d = &m->job.data;
+    char *list[] = {paths[0], paths[1]}, full[PATH_MAX];
+    err_t err = tokenizer_bpe_files(list, n, &m->tokenizer, m->why);
+    if (err)
+        return err;
+    d->tokenizer = TOKENIZER_BPE;
+    d->tokenizer_files = calloc(2, sizeof(*d->tokenizer_files));
+    for (int i = 0; d->tokenizer_files && i < n; i++)
+        if (realpath(list[i], full) && (d->tokenizer_files[i] = strdup(full)))
+            d->n_tokenizer_files++;
+    return d->n_tokenizer_files == n ? OK : no_memory(m);
+}
+
+/* The folder's tokenizer; without one, bytes where they fit. */
+static err_t tokenizer_choose(struct importing *m)
+{
+    char paths[2][PATH_MAX];
+    if (is_there(m, "vocab.json", paths[0]) && is_there(m, "merges.txt", paths[1]))
+        return tokenizer_set(m, paths, 2);
+    if (is_there(m, "tokenizer.json", paths[0]))
+        return tokenizer_set(m, paths, 1);
+    m->job.data.tokenizer = TOKENIZER_BYTES;
+    if (m->model.vocab == 256)
+        return OK;
+    return why_set(m->why, ERR_INVALID,
+                   "%s has no tokenizer (vocab.json and merges.txt, or tokenizer.json) for its %" PRId64
+                   " tokens. Put one there, or give a job file that names one instead of the folder",
+                   m->x->dir, m->model.vocab);
+}
+
+static err_t job_make(struct importing *m)
+{
+    static const char text[] =
+        "name: imported\nmodel: {dim: 2, layers: 1, heads: 1}\ndata: {train: [nothing-yet.txt]}\n"
+        "train: {steps: 1}\n";
+    char name[60], full[PATH_MAX];
+    err_t err = job_parse("job", text, strlen(text), NULL, 0, &m->job, m->why);
+    if (err)
+        return err;
+    name_make(m->x->out, name, sizeof(name));
+    m->job.model = m->model;
+    m->job.train.seq = m->model.arch == ARCH_GPT2 || m->positions < 4096 ? m->positions : 4096;
+    err = file_make_dirs(m->x->out, 0755);
+    if (err || !realpath(m->x->out, full))
+        return why_set(m->why, err ? err : err_from_errno(errno), "%s: %s", m->x->out,
+                       err ? err_text(err) : strerror(errno));
+    if (spec_text_set(&m->job.name, name) || spec_text_set(&m->job.checkpoint.dir, full))
+        return no_memory(m);
+    return tokenizer_choose(m);
+}
+
+static err_t tokenizer_check(struct importing *m)
+{
+    int64_t n = m->tokenizer ? tokenizer_vocab(m->tokenizer) : 256;
+    if (n > m->model.vocab)
+        return why_set(m->why, ERR_INVALID, "the tokenizer has %" PRId64 " tokens, the model in %s %" PRId64, n,
+                       m->x->dir, m->model.vocab);
+    return OK;
+}
+
+/* ---- files of tensors ---- */
+
+static err_t weights_open(struct importing *m, const char *name)
+{
+    char path[PATH_MAX];
+    struct weights *more = NULL;
+    for (int i = 0; i < m->n_files; i++)
+        if (strcmp(m->files[i].name, name) == 0)
+            return OK;
+    if (strchr(name, '/') || m->n_files == MAX_FILES)
+        return why_set(m->why, ERR_INVALID, "%s: \"%.80s\" is no name of a file beside it, or one too many", HF_INDEX,
+                       name);
+    more = realloc(m->files, ((size_t)m->n_files + 1) * sizeof(*more));
+    if (!more)
+        return no_memory(m);
+    m->files = more;
+    more[m->n_files] = (struct weights){.name = strdup(name)};
+    if (!more[m->n_files++].name)
+        return no_memory(m);
+    err_t err = path_of(m, name, path);
+    return err ? err : safetensors_open(path, &more[m->n_files - 1].file, m->why);
+}
+
+static err_t index_open(struct importing *m)
+{
+    struct buf text = {0};
+    json_error_t error;
+    const char *tensor;
+    json_t *value;
+    err_t err = file_take(m, HF_INDEX, MAX_INDEX, &text);
+    if (err)
+        return err;
+    json_t *root = json_loadb((const char *)text.data, text.len, JSON_REJECT_DUPLICATES, &error);
+    json_t *map = json_object_get(root, "weight_map");
+    if (!root || !json_is_object(map))
+        err =
+            why_set(m->why, ERR_INVALID, "%s/%s: %s", m->x->dir, HF_INDEX, root ? "it has no weight_map" : error.text);
+    json_object_foreach(map, tensor, value)
+    {
+        if (err)
+            break;
+        err = json_is_string(value)
+                  ? weights_open(m, json_string_value(value))
+                  : why_set(m->why, ERR_INVALID, "%s/%s: %.80s is in no file", m->x->dir, HF_INDEX, tensor);
+    }
+    json_decref(root);
+    buf_fini(&text);
+    return err;
+}
+
+static err_t files_open(struct importing *m)
+{
+    char path[PATH_MAX];
+    if (is_there(m, HF_MODEL, path))
+        return weights_open(m, HF_MODEL);
+    if (is_there(m, HF_INDEX, path))
+        return index_open(m);
+    return why_set(m->why, ERR_NOTFOUND, "%s has neither %s nor %s", m->x->dir, HF_MODEL, HF_INDEX);
+}
+
+/* ---- which tensor is which ---- */
+
+/* gpt2's older files leave "transformer." out. */
+static bool is_called(const char *found, const char *name)
+{
+    static const char prefix[] = "transformer.";
+    size_t n = strlen(prefix);
+    return strcmp(found, name) == 0 || (strncmp(name, prefix, n) == 0 && strcmp(found, name + n) == 0);
+}
+
+static const struct safetensor *tensor_find(const struct importing *m, const char *name, const struct safetensors **ret)
+{
+    static const char prefix[] = "transformer.";
+    const char *names[] = {name, strncmp(name, prefix, strlen(prefix)) == 0 ? name + strlen(prefix) : name};
+    for (int i = 0; i < m->n_files; i++)
+        for (int k = 0; k < 2; k++) {
+            const struct safetensor *t = safetensors_find(&m->files[i].file, names[k]);
+            *ret = &m->files[i].file;
+            if (t)
+                return t;
+        }
+    return NULL;
+}
+
+/* Of a table of positions a shorter sequence takes the first. */
+static bool shape_fits(const struct safetensor *have, const struct hf_tensor *want)
+{
+    bool positions = strcmp(want->name, "transformer.wpe.weight") == 0;
+    bool fits = have->ndim == want->tensor->ndim;
+    for (int d = 0; fits && d < have->ndim; d++)
+        fits = have->shape[d] == want->tensor->dim[d].factor ||
+               (positions && d == 0 && have->shape[d] > want->tensor->dim[d].factor);
+    return fits;
+}
+
+static err_t wanted_check(struct importing *m)
+{
+    for (int i = 0; i < m->map.n; i++) {
+        const struct safetensors *file;
+        const struct hf_tensor *want = &m->map.list[i];
+        const struct safetensor *have = tensor_find(m, want->name, &file);
+        if (!have)
+            return why_set(m->why, ERR_INVALID, "%s has no tensor %s, which its %s asks for", m->x->dir, want->name,
+                           HF_CONFIG);
+        if (!shape_fits(have, want))
+            return why_set(m->why, ERR_INVALID, "%s: %s has another shape than its %s says", m->x->dir, have->name,
+                           HF_CONFIG);
+        if (have->dtype != DT_F32 && have->dtype != DT_F16 && have->dtype != DT_BF16 && have->dtype != DT_F64)
+            return why_set(m->why, ERR_UNSUPPORTED, "%s: %s is %s; F32, F16, BF16 and F64 are read", m->x->dir,
+                           have->name, have->type);
+    }
+    return OK;
+}
+
+/* Constants that older versions saved, and a head that is the embedding's table. */
+static bool is_ignored(const struct importing *m, const char *name)
+{
+    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+        if (n > strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    return m->model.tied && strcmp(name, "lm_head.weight") == 0;
+}
+
+static err_t extra_check(struct importing *m)
+{
+    for (int f = 0; f < m->n_files; f++)
+        for (int i = 0; i < m->files[f].file.n; i++) {
+            const char *name = m->files[f].file.list[i].name;
+            bool known = is_ignored(m, name);
+            for (int k = 0; !known && k < m->map.n; k++)
+                known = is_called(name, m->map.list[k].name);
+            if (!known)
+                return why_set(m->why, ERR_INVALID, "%s/%s has a tensor %.100s, which its %s does not ask for",
+                               m->x->dir, m->files[f].name, name, HF_CONFIG);
+        }
+    return OK;
+}
+
+/* ---- the checkpoint ---- */
+
+static err_t tensor_read(struct importing *m, const struct hf_tensor *h, struct ckpt_piece *ret)
+{
+    const struct safetensors *file = NULL;
+    const struct safetensor *t = tensor_find(m, h->name, &file);
+    int64_t n = 1, rows = h->tensor->dim[0].factor;
+    *ret = (struct ckpt_piece){.fqn = h->tensor->name, .dtype = DT_F32, .ndim = h->tensor->ndim};
+    ret->box.ndim = ret->ndim;
+    for (int d = 0; d < ret->ndim; d++)
+        n *= ret->shape[d] = ret->box.size[d] = h->tensor->dim[d].factor;
+    float *data = malloc((size_t)n * sizeof(*data)), *turned = NULL;
+    err_t err = data ? safetensors_read(file, t, 0, n, DT_F32, data, m->why) : no_memory(m);
+    if (!err && h->head_dim) {
+        turned = malloc((size_t)n * sizeof(*turned));
+        err = turned ? OK : no_memory(m);
+    }
+    if (!err && turned) {
+        hf_rows(h->head_dim, rows, (size_t)(n / rows) * sizeof(*data), false, data, turned);
+        free(data);
+        data = turned;
+        turned = NULL;
+    }
+    free(turned);
+    ret->data = data;
+    return err;
+}
+
+static int64_t piece_bytes(const struct hf_tensor *h)
+{
+    int64_t n = sizeof(float);
+    for (int d = 0; d < h->tensor->ndim; d++)
+        n *= h->tensor->dim[d].factor;
+    return n;
+}
+
+/* Tensors from `first` on as far as a part goes; ret_end: the first that is not in it. */
+static err_t part_write(struct importing *m, const char *dir, int first, int *ret_end)
+{
+    struct ckpt_piece *pieces = calloc((size_t)m->map.n, sizeof(*pieces));
+    int64_t bytes = 0;
+    int n = 0;
+    err_t err = pieces ? OK : no_memory(m);
+    while (!err && first + n < m->map.n && (!n || bytes + piece_bytes(&m->map.list[first + n]) <= PART)) {
+        bytes += piece_bytes(&m->map.list[first + n]);
+        err = tensor_read(m, &m->map.list[first + n], &pieces[n]);
+        n++;
+    }
+    if (!err)
+        err = ckpt_part_write(dir, m->n_parts, pieces, n, NULL, 0, &m->parts[m->n_parts], m->why);
+    for (int i = 0; pieces && i < n; i++)
+        free((void *)(uintptr_t)pieces[i].data);
+    free(pieces);
+    if (err)
+        return err;
+    m->n_parts++;
+    m->done->tensors += n;
+    m->done->params += bytes / (int64_t)sizeof(float);
+    *ret_end = first + n;
+    return OK;
+}
+
+static err_t commit(struct importing *m, const char *root)
+{
+    struct buf yaml = {0};
+    struct ckpt_commit c = {.root = root, .step = 0, .epoch = EPOCH, .loss = (double)NAN};
+    if (m->tokenizer)
+        c.vocab = tokenizer_vocab_file(m->tokenizer, &c.vocab_bytes);
+    err_t err = spec_print(&m->job, &yaml);
+    if (err)
+        return no_memory(m);
+    c.job_yaml = (const char *)yaml.data;
+    err = ckpt_commit(&c, m->parts, m->n_parts, m->why);
+    buf_fini(&yaml);
+    return err;
+}
+
+/* A folder that stays is no checkpoint to anybody, and the next import's. */
+static err_t partial_drop(const char *dir, err_t because)
+{
+    err_t err = ckpt_partial_remove(dir, NULL);
+    (void)err;
+    return because;
+}
+
+static err_t checkpoint_write(struct importing *m)
+{
+    const char *root = m->job.checkpoint.dir;
+    char dir[PATH_MAX];
+    struct ckpt_info info;
+    m->parts = calloc((size_t)m->map.n + 1, sizeof(struct ckpt_part *));
+    if (!m->parts)
+        return no_memory(m);
+    if (ckpt_partial_dir(root, 0, EPOCH, dir, sizeof(dir)))
+        return why_set(m->why, ERR_LIMIT, "%s: the name is too long", root);
+    err_t err = OK;
+    for (int at = 0; !err && at < m->map.n;)
+        err = part_write(m, dir, at, &at);
+    if (!err)
+        err = commit(m, root);
+    if (err)
+        return partial_drop(dir, err);
+    if (ckpt_step_dir(root, 0, m->done->path, sizeof(m->done->path)))
+        return why_set(m->why, ERR_LIMIT, "%s: the name is too long", root);
+    err = ckpt_info(m->done->path, &info, m->why);
+    m->done->bytes = err ? 0 : info.bytes;
+    m->done->files = m->n_parts;
+    return err;
+}
+
+static void importing_fini(struct importing *m)
+{
+    for (int i = 0; i < m->n_parts; i++)
+        ckpt_part_free(m->parts[i]);
+    free(m->parts);
+    for (int i = 0; i < m->n_files; i++) {
+        safetensors_close(&m->files[i].file);
+        free(m->files[i].name);
+    }
+    free(m->files);
+    hf_map_fini(&m->map);
+    graph_fini(&m->graph);
+    tokenizer_free(m->tokenizer);
+    job_fini(&m->job);
+}
+
+err_t hf_import(const struct hf_import *x, struct hf_done *ret, struct why *why)
+{
+    struct hf_done done = {0};
+    struct importing m = {.x = x, .done = &done, .why = why};
+    err_t err = config_take(&m);
+    err = err ? err : x->job ? job_given(&m) : job_make(&m);
+    err = err ? err : tokenizer_check(&m);
+    err = err ? err : graph_build(&m.job.model, m.job.train.seq, &m.graph, why);
+    err = err ? err : hf_map(&m.graph, &m.job.model, &m.map, why);
+    err = err ? err : files_open(&m);
+    err = err ? err : wanted_check(&m);
+    err = err ? err : extra_check(&m);
+    err = err ? err : spec_check_dir(&m.job, NULL, why);
+    err = err ? err : checkpoint_write(&m);
+    importing_fini(&m);
+    if (!err)
+        *ret = done;
+    return err;
+}

@@ -1,0 +1,114 @@
+"""The half of interop_hf.py that runs where transformers is: tiny random models go here, give the same logits, and come
+back bit for bit; a file cut into shards too, and one in bfloat16."""
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+DTCTL, LOGITS = sys.argv[1:]
+
+
+def run(*args):
+    done = subprocess.run([DTCTL] + list(args), capture_output=True, text=True)
+    if done.returncode:
+        sys.exit("dtctl %s: %s" % (" ".join(args), done.stderr))
+    return done.stdout
+
+
+def logits(step, lines):
+    text = "".join(" ".join(map(str, line)) + "\n" for line in lines)
+    done = subprocess.run([LOGITS, step], input=text, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return [torch.tensor([float(x) for x in line.split()]) for line in done.stdout.splitlines()]
+
+
+def same_logits(name, model, step):
+    rng = random.Random(3)
+    lines = [[rng.randrange(256) for _ in range(n)] for n in (1, 2, 3, 7, 16, 31, 48)]
+    worst = 0
+    with torch.no_grad():
+        for ids, mine in zip(lines, logits(step, lines), strict=True):
+            theirs = model(torch.tensor([ids])).logits[0, -1].double()
+            worst = max(worst, ((mine.double() - theirs).abs().max() / theirs.abs().max()).item())
+    if not worst < 2e-6:
+        sys.exit("%s: logits differ by %g of the largest" % (name, worst))
+    print("%s: logits within %.1e of the largest" % (name, worst))
+
+
+def same_tensors(name, a, b):
+    if sorted(a) != sorted(b):
+        sys.exit("%s: other tensors: %s" % (name, sorted(set(a) ^ set(b))))
+    for key in a:
+        if a[key].dtype != b[key].dtype or not torch.equal(a[key], b[key]):
+            sys.exit("%s: %s is another" % (name, key))
+    print("%s: %d tensors, the same bit for bit" % (name, len(a)))
+
+
+def shaken(model):
+    """Norms that are not 1 and biases that are not 0."""
+    torch.manual_seed(11)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.05)
+    return model.eval()
+
+
+def models():
+    torch.manual_seed(5)
+    gpt2 = GPT2Config(vocab_size=256, n_positions=48, n_embd=48, n_layer=3, n_head=4, attn_pdrop=0, embd_pdrop=0,
+                      resid_pdrop=0, bos_token_id=0, eos_token_id=0)
+    yield "gpt2", GPT2LMHeadModel(gpt2)
+    llama = dict(vocab_size=256, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=8,
+                 num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5)
+    yield "llama", LlamaForCausalLM(LlamaConfig(**llama))
+    llama.update(num_key_value_heads=8, tie_word_embeddings=True)
+    yield "llama, tied", LlamaForCausalLM(LlamaConfig(**llama))
+
+
+def check(name, model, folder):
+    theirs, ours, back = folder + "/theirs", folder + "/ours", folder + "/back"
+    model.save_pretrained(theirs)
+    step = json.loads(run("ckpt", "import", theirs, ours, "-o", "json"))["path"]
+    run("ckpt", "verify", step)
+    same_logits(name, model, step)
+    run("ckpt", "export", ours, back)
+    same_tensors(name, load_file(theirs + "/model.safetensors"), load_file(back + "/model.safetensors"))
+    again = AutoModelForCausalLM.from_pretrained(back)
+    for (key, a), (_, b) in zip(model.state_dict().items(), again.state_dict().items(), strict=True):
+        if not torch.equal(a, b):
+            sys.exit("%s: transformers reads another %s" % (name, key))
+    same_logits(name + ", as transformers reads our export", again.eval(), step)
+    shards = folder + "/shards"
+    files = json.loads(run("ckpt", "export", ours, shards, "--shard-bytes", "40000", "-o", "json"))["files"]
+    if files < 4:
+        sys.exit("%s: %d files" % (name, files))
+    parts = AutoModelForCausalLM.from_pretrained(shards).state_dict()
+    same_tensors(name + ", %d files" % files, dict(model.state_dict()), dict(parts))
+    run("ckpt", "import", shards, folder + "/once-more")
+    run("ckpt", "export", folder + "/once-more", folder + "/last")
+    same_tensors(name + ", from shards", load_file(theirs + "/model.safetensors"), load_file(folder + "/last/model.safetensors"))
+    run("ckpt", "export", ours, folder + "/half", "--dtype", "bfloat16")
+    same_tensors(name + ", bfloat16", {k: v.bfloat16() for k, v in load_file(theirs + "/model.safetensors").items()},
+                 load_file(folder + "/half/model.safetensors"))
+    model.half().save_pretrained(folder + "/f16")
+    run("ckpt", "import", folder + "/f16", folder + "/of-f16")
+    run("ckpt", "export", folder + "/of-f16", folder + "/f32")
+    same_tensors(name + ", of float16", {k: v.float() for k, v in load_file(folder + "/f16/model.safetensors").items()},
+                 load_file(folder + "/f32/model.safetensors"))
+
+
+def main():
+    for name, model in models():
+        with tempfile.TemporaryDirectory() as folder:
+            check(name, shaken(model), folder)
+
+
+main()

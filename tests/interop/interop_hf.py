@@ -1,0 +1,27 @@
+"""Models of Hugging Face's here and ours there. Exit status 77 (skipped) without safetensors, torch and transformers.
+
+    interop_hf.py DTCTL LOGITS_TOOL
+
+DTD_TORCH_PYTHON names a python that has them.
+"""
+import os
+import subprocess
+import sys
+
+
+def skip(why):
+    print("skipped:", why)
+    sys.exit(77)
+
+
+def main():
+    python = os.environ.get("DTD_TORCH_PYTHON")
+    if not python:
+        skip("DTD_TORCH_PYTHON does not name a python with torch, safetensors and transformers")
+    if subprocess.run([python, "-c", "import torch, safetensors, transformers"], capture_output=True).returncode:
+        skip("%s lacks torch, safetensors or transformers" % python)
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.exit(subprocess.run([python, os.path.join(here, "hf_side.py")] + sys.argv[1:]).returncode)
+
+
+main()

@@ -1,0 +1,91 @@
+/* logits_tool STEP_FOLDER <ids >logits: each line of token ids gives a line of the next token's logits, with the
+ * parameters of a checkpoint and this project's kernels, in float32. */
+#include "common/ckpt/ckpt.h"
+#include "common/conf/job.h"
+#include "worker/step/engine.h"
+#include "worker/step/snapshot.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct model {
+    struct ckpt *ckpt;
+    struct job_spec job;
+    struct graph graph;
+    struct dev *dev;
+    struct engine engine;
+};
+
+static err_t job_read(struct model *m, struct why *why)
+{
+    struct buf yaml = {0};
+    err_t err = ckpt_small_file(m->ckpt, CKPT_JOB_FILE, &yaml, why);
+    if (!err)
+        err = job_parse(CKPT_JOB_FILE, (const char *)yaml.data, yaml.len, NULL, 0, &m->job, why);
+    buf_fini(&yaml);
+    m->job.train.numerics = NUMERICS_FAST;
+    m->job.train.dtype = DT_F32;
+    return err;
+}
+
+static err_t parameters_read(struct model *m, struct why *why)
+{
+    struct snapshot plan;
+    struct ckpt_read_stats stats;
+    err_t err = snapshot_plan_load(&m->engine, false, &plan);
+    for (int i = 0; !err && i < plan.n; i++) {
+        struct ckpt_want want = {plan.pieces[i].fqn, plan.pieces[i].box, plan.pieces[i].dtype, plan.pieces[i].data};
+        err = ckpt_read(m->ckpt, &want, 1, &stats, why);
+    }
+    snapshot_fini(&plan);
+    return err;
+}
+
+static err_t model_open(struct model *m, const char *dir, struct why *why)
+{
+    err_t err = ckpt_open(dir, &m->ckpt, why);
+    err = err ? err : job_read(m, why);
+    err = err ? err : graph_build(&m->job.model, m->job.train.seq, &m->graph, why);
+    err = err ? err : dev_open("cpu", 0, &m->dev, why);
+    const struct engine_config config = {
+        .dev = m->dev, .job = &m->job, .graph = &m->graph, .world = 1, .generate = true, .threads = 1};
+    err = err ? err : engine_init(&m->engine, &config, why);
+    err = err ? err : engine_start(&m->engine, NULL, why);
+    return err ? err : parameters_read(m, why);
+}
+
+static err_t line_say(struct model *m, char *line, struct why *why)
+{
+    static int32_t ids[1 << 16];
+    int64_t n = 0;
+    const void *logits;
+    for (char *p = strtok(line, " \n"); p && n < 1 << 16; p = strtok(NULL, " \n"))
+        ids[n++] = atoi(p);
+    err_t err = engine_logits(&m->engine, ids, n, &logits, why);
+    for (int64_t i = 0; !err && i < m->job.model.vocab; i++)
+        printf("%.9g%c", (double)((const float *)logits)[i], i + 1 < m->job.model.vocab ? ' ' : '\n');
+    return err;
+}
+
+int main(int argc, char **argv)
+{
+    struct model m = {0};
+    struct why why = {0};
+    char *line = NULL;
+    size_t size = 0;
+    if (argc != 2)
+        return fprintf(stderr, "usage: logits_tool STEP_FOLDER <ids >logits\n"), 2;
+    err_t err = model_open(&m, argv[1], &why);
+    while (!err && getline(&line, &size, stdin) > 0)
+        err = line_say(&m, line, &why);
+    if (err)
+        fprintf(stderr, "logits_tool: %s: %s\n", err_name(err), why.text);
+    free(line);
+    engine_fini(&m.engine);
+    dev_close(m.dev);
+    graph_fini(&m.graph);
+    job_fini(&m.job);
+    ckpt_close(m.ckpt);
+    return err ? 1 : 0;
+}
