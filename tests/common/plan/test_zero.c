@@ -112,3 +112,52 @@ TEST(canonical_stages_of_a_pipeline_are_one_worker_bit_for_bit)
             world_compare_exact(&job);
         }
 }
+
+/* Every mode gathers for itself; a rank without a sample of an evaluation joins. */
+TEST(evaluation_and_generation_gather_too)
+{
+    for (int zero = 1; zero <= 3; zero++)
+        for (int64_t batch = 2; batch <= 10; batch += 4) {
+            struct job_spec job = sharded(zero & 1 ? ARCH_LLAMA : ARCH_GPT2, zero, 3, 1);
+            job.train.global_batch = batch;
+            world_compare_passes(&job);
+        }
+}
+
+/* What is gathered are pieces' copies. With a microbatch for each rank every gradient is summed once, in the order of
+ * ranks, at any stage. */
+TEST(bfloat16_stages_are_equal_bit_for_bit)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int zero = 1; zero <= 3; zero++) {
+            struct job_spec whole = sharded((enum model_arch)arch, 0, 3, 1), shards;
+            whole.train.dtype = DT_BF16;
+            whole.train.global_batch = 5; /* the last microbatch is short */
+            shards = whole;
+            shards.parallel.zero = zero;
+            world_compare_two(&whole, &shards);
+        }
+}
+
+/* Gathered parameters that are kept, halves of a backward, chunks: each with shards whose ranks have unequal shares. */
+TEST(schedules_with_shards_are_one_worker)
+{
+    static const struct {
+        enum pipe_schedule schedule;
+        int chunks;
+    } rows[] = {{PIPE_GPIPE, 1}, {PIPE_1F1B, 1}, {PIPE_ZB_H1, 1}, {PIPE_INTERLEAVED, 2}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        for (int zero = 1; zero <= 3; zero++)
+            for (int reshard = 0; reshard < 2; reshard++)
+                for (int64_t batch = 10; batch <= 16; batch += 6) {
+                    struct job_spec job = sharded(i & 1 ? ARCH_GPT2 : ARCH_LLAMA, zero, 2, 1);
+                    job.model.layers = 4;
+                    job.train.global_batch = batch;
+                    job.parallel.pp = 2;
+                    job.parallel.workers = 4;
+                    job.parallel.chunks = rows[i].chunks;
+                    job.parallel.schedule = rows[i].schedule;
+                    job.parallel.reshard = reshard;
+                    world_compare(&job);
+                }
+}
