@@ -40,13 +40,19 @@ static ALWAYS_INLINE void interleave(vw a, vw b, vw *low, vw *high)
 #endif
 }
 
+#if VD == 8
+static const vw lane_numbers = {0, 1, 2, 3, 4, 5, 6, 7};
+#elif VD == 4
+static const vw lane_numbers = {0, 1, 2, 3};
+#else
+static const vw lane_numbers = {0, 1};
+#endif
+
 /* The words of GROUP elements from 4 quad on. */
 static ALWAYS_INLINE void words_at(const struct kern_dropout *d, uint64_t quad, vu word[2])
 {
-    vw lane = {0}, low, high;
-    for (int i = 0; i < VD; i++)
-        lane[i] = quad + (uint64_t)i;
-    vw c0 = lane, c1 = lane >> 32, c2 = (uint32_t)d->step - (vw){0}, c3 = (uint32_t)d->site - (vw){0};
+    vw low, high, c0 = quad + lane_numbers, c1 = c0 >> 32, c2 = (uint32_t)d->step - (vw){0},
+                  c3 = (uint32_t)d->site - (vw){0};
     uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
     for (int round = 0; round < 10; round++) {
         vw p0 = mul_low(c0, 0xD2511F53u), p1 = mul_low(c2, 0xCD9E8D57u);

@@ -48,7 +48,9 @@ void KERN_FN(attention_join)(struct kern_stream *s, const struct kern_attention_
     while (k.lanes < CUDA_WARP && k.lanes * VEC < a->head_dim)
         k.lanes *= 2;
     int64_t blocks = (k.rows * k.lanes + THREADS - 1) / THREADS;
-    assert(blocks > 0 && blocks <= INT_MAX);
+    assert(blocks <= INT_MAX);
+    if (blocks == 0)
+        return;
     if (vec_all_aligned(2, arrays) && a->head_dim % VEC == 0 && a->o_stride % VEC == 0 && a->o2_stride % VEC == 0)
         CUDA_LAUNCH(s, join_heads<true>, (unsigned)blocks, THREADS, 0, k);
     else

@@ -151,6 +151,51 @@ static err_t call_loss(struct bench *x, const struct row *r)
     return OK;
 }
 
+/* A fourth of the vocabulary, as a rank of four has it. */
+static err_t call_loss_part(struct bench *x, const struct row *r)
+{
+    x->k->loss_part(x->s, x->t, VOCAB / 4, 0, x->ids, x->c, (double *)x->d);
+    return OK;
+}
+
+static err_t call_loss_join(struct bench *x, const struct row *r)
+{
+    double loss = 0;
+    x->k->loss_join(x->s, x->t, VOCAB / 4, 0, 1, x->ids, (double *)x->d, true, 1.0 / (double)x->t, x->c, &loss);
+    return OK;
+}
+
+static err_t call_join(struct bench *x, const struct row *r)
+{
+    const struct kern_attention_join a = {.batch = x->batch,
+                                          .seq = x->seq,
+                                          .heads = HEADS,
+                                          .head_dim = DIM / HEADS,
+                                          .o_stride = DIM,
+                                          .o2_stride = DIM,
+                                          .o = x->a,
+                                          .lse = x->a + x->t * DIM,
+                                          .o2 = x->b,
+                                          .lse2 = x->b + x->t * DIM};
+    x->k->attention_join(x->s, &a);
+    return OK;
+}
+
+static err_t call_dropout(struct bench *x, const struct row *r)
+{
+    const struct kern_dropout d = {
+        .t = x->t, .n = DIM, .cols = DIM, .rate = 0.1, .seed = 1, .step = 1, .rows = x->ids, .x = x->a, .y = x->b};
+    x->k->dropout(x->s, &d);
+    return OK;
+}
+
+/* The middle third of three. */
+static err_t call_copy(struct bench *x, const struct row *r)
+{
+    x->k->copy_cols(x->s, x->t, DIM, x->a + DIM, 3 * DIM, x->b, DIM);
+    return OK;
+}
+
 static err_t call_adamw(struct bench *x, const struct row *r)
 {
     struct kern_adamw a = {.n = r->n,
@@ -247,6 +292,11 @@ static int step_rows(struct row *r, int64_t t, int64_t seq)
     r[n++] = (struct row){"embed", 1, call_embed, .bytes = f * 3 * td};
     r[n++] = (struct row){"embed_grad", 1, call_embed_grad, .bytes = f * 5 * td};
     r[n++] = (struct row){"cross_entropy", 1, call_loss, .bytes = f * 2 * t * VOCAB};
+    r[n++] = (struct row){"loss_part", 0, call_loss_part, .bytes = f * t * (VOCAB / 4)};
+    r[n++] = (struct row){"loss_join", 0, call_loss_join, .bytes = f * 2 * t * (VOCAB / 4)};
+    r[n++] = (struct row){"attention_join", 0, call_join, .bytes = f * 3 * td};
+    r[n++] = (struct row){"dropout", 0, call_dropout, .bytes = f * 2 * td};
+    r[n++] = (struct row){"copy_cols", 0, call_copy, .bytes = f * 2 * td};
     r[n++] = (struct row){"adamw", 1, call_adamw, .n = PARAMS, .bytes = f * 7 * PARAMS};
     r[n++] = (struct row){"sumsq_blocks", 1, call_sumsq, .n = PARAMS, .bytes = f * PARAMS};
     r[n++] = (struct row){"zero", 1, call_zero, .n = PARAMS, .bytes = f * PARAMS};
