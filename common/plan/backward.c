@@ -232,10 +232,12 @@ static void linear(struct compiler *c, int i, enum op_kind kind)
 {
     int dy = compile_take_grad(c, c->g->nodes[i].out[0]), all = linear_dy(c, i, dy);
     (void)kind;
-    if (c->half == PASS_INPUTS)
+    if (c->half == PASS_INPUTS) {
+        (void)value(c, c->g->nodes[i].in[0]); /* for the other half: what it is made from is overwritten by then */
         c->weight_dy[i] = dy;
-    else
+    } else {
         linear_weight(c, i, all);
+    }
     if (compile_linear_cut(c, i) == LINEAR_BY_OUT)
         linear_input_share(c, i, all);
     else

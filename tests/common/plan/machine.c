@@ -297,6 +297,12 @@ static void run_gemm(struct machine *m, const struct op *op)
         .b_sum = A(6),
     };
     assert_ok(m->k->gemm(m->s, &g));
+    if (g.act == KERN_ACT_GELU) { /* of what is kept, in the type that it is kept in */
+        double *x = g.aux;
+        for (int64_t i = 0; i < g.m * g.n; i++)
+            x[i] = machine_round(m, op, 4, x[i]);
+        m->k->gelu(m->s, g.m * g.n, x, g.c);
+    }
 }
 
 static void run_zero(struct machine *m, const struct op *op, int64_t n)

@@ -119,3 +119,30 @@ TEST(context_parallel_pipelines_are_one_worker)
         world_compare(&job);
     }
 }
+
+/* What is computed again is what was computed before. */
+TEST(recomputation_changes_no_bit)
+{
+    static const enum recompute policies[] = {RECOMPUTE_FULL, RECOMPUTE_POINTWISE, RECOMPUTE_ATTENTION};
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int i = 0; i < 3; i++)
+            for (int k = 0; k < 4; k++) {
+                struct job_spec off = pipeline((enum model_arch)arch, 2, schedules[k],
+                                               schedules[k] == PIPE_INTERLEAVED ? 2 : 1, 10),
+                                on = off;
+                on.parallel.recompute = policies[i];
+                world_compare_two(&off, &on);
+            }
+}
+
+TEST(evaluation_and_generation_go_through_the_pipeline)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int pp = 2; pp <= 3; pp++)
+            for (int chunks = 1; chunks <= 2; chunks++)
+                for (int dp = 1; dp <= 2; dp++) {
+                    struct job_spec job = pipeline((enum model_arch)arch, pp, PIPE_INTERLEAVED, chunks, 10);
+                    job.parallel.workers = pp * dp;
+                    world_compare_passes(&job);
+                }
+}
