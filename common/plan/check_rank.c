@@ -72,6 +72,7 @@ struct rank_check {
     int wasted; /* a share that has been overwritten before anybody took it, -1 */
     int *reached, n_reached, cap_reached;
     struct reach reach[OP_MAX_OPERANDS];
+    char mode[OP_MAX_OPERANDS + 1]; /* of the op's operands, 0 behind the last */
     struct post *posts;
     int n_posts, cap_posts;
     int n_messages; /* of this step so far */
@@ -189,7 +190,8 @@ static void reach_buffer(struct rank_check *c, int b, struct reach *r)
 static void reach_all(struct rank_check *c, const struct op *op)
 {
     c->n_reached = 0;
-    for (int i = 0; op_mode(op, i); i++) {
+    memset(c->mode, 0, sizeof(c->mode));
+    for (int i = 0; i < OP_MAX_OPERANDS && (c->mode[i] = op_mode(op, i)); i++) {
         c->reach[i] = (struct reach){c->n_reached, 0};
         if (op->arg[i].buffer < 0)
             continue;
@@ -309,7 +311,7 @@ static err_t operand_read(struct rank_check *c, const struct op *op, int place, 
 
 static err_t check_aliases(const struct rank_check *c, const struct op *op, int i)
 {
-    for (int k = 0; op_mode(op, k); k++) {
+    for (int k = 0; c->mode[k]; k++) {
         if (k == i || op->arg[k].buffer < 0 || op->arg[i].buffer < 0)
             continue;
         const struct buffer *a = &c->p->buffers[op->arg[i].buffer], *b = &c->p->buffers[op->arg[k].buffer];
@@ -326,7 +328,7 @@ static err_t check_aliases(const struct rank_check *c, const struct op *op, int 
 
 static err_t operand_check(struct rank_check *c, const struct op *op, const struct clock *now, int i)
 {
-    char mode = op_mode(op, i);
+    char mode = c->mode[i];
     err_t e = mode != 'r' && op->kind != OP_TREE_LEAF ? check_aliases(c, op, i) : OK;
     for (int k = 0; k < c->reach[i].n && !e; k++) {
         int place = place_at(c, i, k);
@@ -428,8 +430,8 @@ static err_t check_travelling(const struct rank_check *c, const struct op *op, i
 {
     int first = -1;
     *ret = 0;
-    for (int i = 0; op_mode(op, i); i++) {
-        bool read = op_mode(op, i) != 'w' && c->reach[i].n && !c->state[place_at(c, i, 0)].layout.zero;
+    for (int i = 0; c->mode[i]; i++) {
+        bool read = c->mode[i] != 'w' && c->reach[i].n && !c->state[place_at(c, i, 0)].layout.zero;
         if (!read || (!takes_travelling(op->kind, i) && away_of(c, i) == 0))
             continue;
         if (!takes_travelling(op->kind, i))
@@ -486,8 +488,8 @@ static void loss_counted(struct rank_check *c, const struct op *op)
 static void pass_micro(struct rank_check *c, const struct op *op)
 {
     int micro = c->reach[0].n ? c->state[place_at(c, 0, 0)].micro : NO_MICRO;
-    for (int i = 1; op_mode(op, i); i++)
-        for (int k = 0; k < c->reach[i].n && op_mode(op, i) != 'r'; k++)
+    for (int i = 1; c->mode[i]; i++)
+        for (int k = 0; k < c->reach[i].n && c->mode[i] != 'r'; k++)
             c->state[place_at(c, i, k)].micro = micro;
 }
 
@@ -497,7 +499,7 @@ static err_t apply_kernel(struct rank_check *c, const struct op *op)
     struct check_op at = op_at(c);
     int away = 0;
     memset(in, 0, sizeof(in));
-    for (int i = 0; op_mode(op, i); i++)
+    for (int i = 0; c->mode[i]; i++)
         if (c->reach[i].n)
             in[i] = c->state[place_at(c, i, 0)].layout;
     err_t e = c->p->mesh.size[AXIS_CP] > 1 ? follow_ring(c, op, &away) : OK;
@@ -505,13 +507,13 @@ static err_t apply_kernel(struct rank_check *c, const struct op *op)
         e = layout_of_op(&at, in, out);
     if (!e && op->kind == OP_COPY_COLS && c->reach[1].n && c->state[place_at(c, 1, 0)].among_zeros)
         out[1] = layout_among_zeros(&out[1]);
-    for (int i = 0; op_mode(op, i) && !e; i++)
-        for (int k = 0; k < c->reach[i].n && !e && op_mode(op, i) != 'r'; k++)
-            e = write_value(c, place_at(c, i, k), op_mode(op, i), out[i]);
+    for (int i = 0; c->mode[i] && !e; i++)
+        for (int k = 0; k < c->reach[i].n && !e && c->mode[i] != 'r'; k++)
+            e = write_value(c, place_at(c, i, k), c->mode[i], out[i]);
     if (!e && c->p->actions[c->at.action].micro < 0)
         pass_micro(c, op);
-    for (int i = 0; away && op_mode(op, i) && !e; i++)
-        for (int k = 0; k < c->reach[i].n && op_mode(op, i) != 'r' && takes_travelling(op->kind, i); k++)
+    for (int i = 0; away && c->mode[i] && !e; i++)
+        for (int k = 0; k < c->reach[i].n && c->mode[i] != 'r' && takes_travelling(op->kind, i); k++)
             c->state[place_at(c, i, k)].away = away;
     if (!e && (op->kind == OP_CROSS_ENTROPY || op->kind == OP_LOSS_JOIN))
         loss_counted(c, op);
@@ -920,11 +922,11 @@ static err_t op_check(struct rank_check *c, const struct op *op)
     now.t[op->stream]++;
     err_t e = OK;
     reach_all(c, op);
-    for (int i = 0; op_mode(op, i) && !e; i++)
+    for (int i = 0; c->mode[i] && !e; i++)
         e = operand_check(c, op, &now, i);
-    for (int i = 0; op_mode(op, i) && !e; i++)
+    for (int i = 0; c->mode[i] && !e; i++)
         for (int k = 0; k < c->reach[i].n; k++)
-            touch(c, &now, op->stream, place_at(c, i, k), op_mode(op, i));
+            touch(c, &now, op->stream, place_at(c, i, k), c->mode[i]);
     if (!e)
         e = op_apply(c, op);
     if (!e && c->wasted >= 0)
@@ -1000,7 +1002,7 @@ static err_t step_end(struct rank_check *c, int step)
 static bool action_names(const struct rank_check *c, const struct action *a, int buffer)
 {
     for (int i = a->first_op; i < a->first_op + a->n_ops; i++)
-        for (int k = 0; op_mode(&c->p->ops[i], k); k++)
+        for (int k = 0; k < OP_MAX_OPERANDS; k++)
             if (c->p->ops[i].arg[k].buffer == buffer)
                 return true;
     return false;
