@@ -161,3 +161,34 @@ TEST(schedules_with_shards_are_one_worker)
                     world_compare(&job);
                 }
 }
+
+/* Bytes of a rank of four in float32 with N parameters: pieces are N, moments 2 N, both by four; what is computed with
+ * is whole until stage 3; local gradients are whole until stage 2. Slack: a grain per tensor, and two units' worth of
+ * what stages 2 and 3 have for a moment. */
+TEST(each_stage_needs_less)
+{
+    int64_t work0 = 0;
+    for (int zero = 0; zero <= 3; zero++) {
+        struct job_spec job = job_small(ARCH_LLAMA, 4);
+        struct fixture f;
+        job.model.dim = 128;
+        job.model.layers = 24;
+        job.model.ffn = 344;
+        job.parallel.zero = zero;
+        job.parallel.fsdp = 4;
+        job.parallel.prefetch = 1;
+        job.parallel.reshard = true;
+        fixture_init(&f, &job, MODE_TRAIN);
+        const struct program *p = &f.programs[1];
+        const int64_t n = 4 * f.graph.n_params, piece = zero ? n / 4 : n, slack = 64 * f.graph.n_tensors + n / 50;
+        const int64_t unit = n / 24;
+        const int64_t grad[] = {n, n + n / 4, n / 4 + unit, n / 4 + unit};
+        const int64_t values[] = {0, n, n, 2 * unit};
+        work0 = zero ? work0 : p->space_bytes[SPACE_WORK];
+        assert_in_range(p->space_bytes[SPACE_PARAM], piece, piece + slack);
+        assert_in_range(p->space_bytes[SPACE_OPT], 2 * piece, 2 * (piece + slack));
+        assert_in_range(p->space_bytes[SPACE_GRAD], grad[zero] - slack, grad[zero] + slack);
+        assert_in_range(p->space_bytes[SPACE_WORK], work0 + values[zero] - unit / 2, work0 + values[zero] + slack);
+        fixture_fini(&f);
+    }
+}
