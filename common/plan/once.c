@@ -69,6 +69,7 @@ static int tp_group(struct compiler *c, int t)
 
 void compile_once_groups(struct compiler *c)
 {
+    const unsigned logits = c->p->mode == MODE_GENERATE ? AXIS(AXIS_CP) : 0; /* a generation puts them together */
     const unsigned sets[] = {AXES_ALL,
                              AXES_DATA,
                              AXES_DATA | AXIS(AXIS_CP),
@@ -76,6 +77,7 @@ void compile_once_groups(struct compiler *c)
                              AXIS(AXIS_FSDP),
                              AXIS(AXIS_CP),
                              AXIS(AXIS_TP),
+                             AXIS(AXIS_TP) | logits,
                              norm_axes(c)};
     for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !c->err; i++)
         compile_group(c, sets[i]);

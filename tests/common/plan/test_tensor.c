@@ -1,0 +1,255 @@
+/* Tensor, sequence and context parallelism: all ranks together against one, for sizes that divide and sizes that do
+ * not. */
+#include "tests/common/plan/world.h"
+
+static struct job_spec job_of(enum model_arch arch, int dp, int cp, int tp, bool sp)
+{
+    struct job_spec job = job_small(arch, dp * cp * tp);
+    job.parallel.cp = cp;
+    job.parallel.tp = tp;
+    job.parallel.sp = sp;
+    job.train.global_batch = 4;
+    return job;
+}
+
+/* Nothing divides: heads, columns of the feed-forward, rows of the vocabulary, tokens, the last microbatch. */
+static struct job_spec uneven(struct job_spec job)
+{
+    bool llama = job.model.arch == ARCH_LLAMA;
+    job.model.heads = llama ? 6 : 5;
+    job.model.kv_heads = llama ? 3 : 0;
+    job.model.dim = llama ? 24 : 20;
+    job.model.ffn = 21;
+    job.model.vocab = 37;
+    job.train.seq = 7;
+    job.train.global_batch = 5;
+    return job;
+}
+
+static void tensor_parallel(enum model_arch arch, bool sp)
+{
+    for (int tp = 2; tp <= 4; tp++) {
+        struct job_spec job = job_of(arch, 1, 1, tp, sp), odd = uneven(job);
+        if (tp != 3)
+            world_compare(&job);
+        world_compare(&odd);
+    }
+}
+
+TEST(llama_in_tensor_parallel_is_one_worker)
+{
+    tensor_parallel(ARCH_LLAMA, false);
+}
+
+TEST(gpt2_in_tensor_parallel_is_one_worker)
+{
+    tensor_parallel(ARCH_GPT2, false);
+}
+
+TEST(llama_in_sequence_parallel_is_one_worker)
+{
+    tensor_parallel(ARCH_LLAMA, true);
+}
+
+TEST(gpt2_in_sequence_parallel_is_one_worker)
+{
+    tensor_parallel(ARCH_GPT2, true);
+}
+
+TEST(ranks_that_share_key_value_heads_are_one_worker)
+{
+    for (int kv = 1; kv <= 3; kv++)
+        for (int tp = 2; tp <= 4; tp++)
+            for (int sp = 0; sp < 2; sp++) {
+                struct job_spec job = job_of(ARCH_LLAMA, 1, 1, tp, sp);
+                job.model.heads = 4 * kv;
+                job.model.dim = 8 * kv;
+                job.model.kv_heads = kv;
+                world_compare(&job);
+            }
+}
+
+TEST(a_tied_llama_and_an_untied_gpt2_are_one_worker)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int sp = 0; sp < 2; sp++) {
+            struct job_spec job = uneven(job_of((enum model_arch)arch, 1, 1, 2, sp));
+            job.model.tied = arch == ARCH_LLAMA;
+            world_compare(&job);
+        }
+}
+
+/* Some ranks have none of their own. */
+TEST(fewer_tokens_than_ranks_are_one_worker)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
+        struct job_spec job = job_of((enum model_arch)arch, 1, 1, 4, true);
+        job.train.seq = 3;
+        job.train.micro_batch = 1;
+        world_compare(&job);
+    }
+}
+
+TEST(data_times_tensor_parallel_is_one_worker)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int sp = 0; sp < 2; sp++) {
+            struct job_spec job = uneven(job_of((enum model_arch)arch, 2, 1, 3, sp));
+            world_compare(&job);
+        }
+}
+
+static void context_parallel(enum model_arch arch, int tp, int64_t seq)
+{
+    for (int cp = 2; cp <= 4; cp++) {
+        struct job_spec job = job_of(arch, 1, cp, tp, true);
+        job = seq % 2 ? uneven(job) : job;
+        job.train.seq = seq;
+        world_compare(&job);
+    }
+}
+
+TEST(llama_in_a_ring_is_one_worker)
+{
+    context_parallel(ARCH_LLAMA, 1, 24);
+    context_parallel(ARCH_LLAMA, 1, 17);
+}
+
+TEST(gpt2_in_a_ring_is_one_worker)
+{
+    context_parallel(ARCH_GPT2, 1, 24);
+    context_parallel(ARCH_GPT2, 1, 17);
+}
+
+TEST(rings_of_tensor_parallel_ranks_are_one_worker)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int tp = 2; tp <= 4; tp++)
+            context_parallel((enum model_arch)arch, tp, 9);
+}
+
+TEST(data_times_context_parallel_is_one_worker)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
+        struct job_spec job = uneven(job_of((enum model_arch)arch, 2, 3, 1, false));
+        world_compare(&job);
+    }
+}
+
+static void recomputed(enum recompute what, int cp, int tp, bool sp)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
+        struct job_spec job = uneven(job_of((enum model_arch)arch, 1, cp, tp, sp));
+        job.parallel.recompute = what;
+        job.model.layers = 3;
+        world_compare(&job);
+    }
+}
+
+TEST(what_is_made_again_is_what_was_kept)
+{
+    for (int what = RECOMPUTE_FULL; what <= RECOMPUTE_ATTENTION; what++)
+        for (int sp = 0; sp < 2; sp++) {
+            recomputed((enum recompute)what, 1, 1, false);
+            recomputed((enum recompute)what, 1, 2, sp);
+            recomputed((enum recompute)what, 2, 1, false);
+            recomputed((enum recompute)what, 2, 2, sp);
+        }
+}
+
+TEST(evaluation_and_generation_are_one_worker_s)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int cp = 1; cp <= 3; cp++)
+            for (int tp = 1; tp <= 3; tp++) {
+                struct job_spec job = uneven(job_of((enum model_arch)arch, 1, cp, tp, tp == 2));
+                world_compare_passes(&job);
+            }
+}
+
+TEST(shards_times_tensor_times_context_parallel_are_one_worker)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int zero = 0; zero <= 3; zero++)
+            for (int axes = 1; axes <= 3; axes++) {
+                struct job_spec job =
+                    uneven(job_of((enum model_arch)arch, 1, axes & 2 ? 2 : 1, axes & 1 ? 2 : 1, zero % 2));
+                job.parallel.zero = zero;
+                job.parallel.fsdp = 2;
+                job.parallel.workers *= 2;
+                job.parallel.recompute = zero == 3 ? RECOMPUTE_FULL : RECOMPUTE_NONE;
+                world_compare(&job);
+            }
+}
+
+static double flops(const struct job_spec *job, enum op_kind kind)
+{
+    struct fixture f;
+    struct op_cost cost;
+    double sum = 0;
+    fixture_init(&f, job, MODE_TRAIN);
+    for (int r = 0; r < f.n; r++) {
+        const struct program *p = &f.programs[r];
+        for (int a = 0; a < p->n_actions; a++)
+            for (int i = p->actions[a].first_op; i < p->actions[a].first_op + p->actions[a].n_ops; i++) {
+                if (p->ops[i].kind != kind)
+                    continue;
+                plan_op_cost(p, &p->ops[i], p->micros[p->actions[a].micro].samples, &cost);
+                sum += cost.flops;
+            }
+    }
+    fixture_fini(&f);
+    return sum;
+}
+
+/* Every product of one worker is somebody's, once: no mask is half paid, nothing is computed twice. */
+TEST(all_ranks_together_multiply_what_one_does)
+{
+    const enum op_kind kinds[] = {OP_GEMM, OP_ATTENTION, OP_ATTENTION_GRAD};
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int cp = 1; cp <= 4; cp++)
+            for (int tp = 1; tp <= 2; tp++)
+                for (int k = 0; k < 3; k++) {
+                    struct job_spec job = uneven(job_of((enum model_arch)arch, 1, cp, tp, true));
+                    struct job_spec one = uneven(job_of((enum model_arch)arch, 1, 1, 1, false));
+                    job.train.seq = one.train.seq = 9;
+                    assert_float_equal(flops(&job, kinds[k]), flops(&one, kinds[k]), 0.5);
+                }
+}
+
+/* A backward in halves keeps what the second needs, whatever is computed again or cut. */
+TEST(halves_of_a_backward_are_one_worker)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int axes = 0; axes <= 3; axes++)
+            for (int what = RECOMPUTE_NONE; what <= RECOMPUTE_ATTENTION; what++) {
+                struct job_spec job =
+                    uneven(job_of((enum model_arch)arch, 1, axes & 2 ? 2 : 1, axes & 1 ? 2 : 1, what % 2 == 0));
+                job.parallel.pp = 2;
+                job.parallel.workers *= 2;
+                job.parallel.schedule = PIPE_ZB_H1;
+                job.parallel.recompute = (enum recompute)what;
+                job.model.layers = 3;
+                world_compare(&job);
+            }
+}
+
+/* Every axis at once. */
+TEST(all_axes_together_are_one_worker)
+{
+    const enum pipe_schedule schedules[] = {PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1};
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int k = 0; k < 4; k++) {
+            struct job_spec job = uneven(job_of((enum model_arch)arch, 1, 2, 2, k % 2));
+            job.parallel.pp = 2;
+            job.parallel.fsdp = 2;
+            job.parallel.workers *= 4;
+            job.parallel.schedule = schedules[k];
+            job.parallel.chunks = schedules[k] == PIPE_INTERLEAVED ? 2 : 1;
+            job.parallel.zero = 3 - k;
+            job.parallel.recompute = (enum recompute)k;
+            job.model.layers = 4;
+            world_compare(&job);
+            world_compare_passes(&job);
+        }
+}
