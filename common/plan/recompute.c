@@ -8,7 +8,7 @@
  * what norms and activation functions make, but sums. attention: its output and statistics. */
 #include "common/plan/compile.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 static bool is_norm(enum graph_op op)
 {
@@ -32,20 +32,23 @@ static int sum_of(const struct graph_node *n)
     return n->op == GO_LAYERNORM ? n->out[3] : n->op == GO_RMSNORM ? n->out[2] : -1;
 }
 
-static bool read_elsewhere(const struct compiler *c, int t)
+/* Marks what other layers read, which is kept; parts of a sum that begins a layer are not. */
+static void mark_inputs(const struct compiler *c, bool *inputs)
 {
-    for (int i = 0; i < c->g->n_nodes; i++)
+    for (int i = 0; i < c->g->n_nodes; i++) {
+        const struct graph_node *n = &c->g->nodes[i];
+        bool begins = begins_layer(c, i);
         for (int k = 0; k < GRAPH_MAX_IN; k++)
-            if (c->g->nodes[i].in[k] == t && c->g->nodes[i].layer != layer_of(c, t) && !begins_layer(c, i))
-                return true;
-    return false;
+            if (n->in[k] >= 0 && !begins && layer_of(c, n->in[k]) != n->layer)
+                inputs[n->in[k]] = true;
+        if (begins && sum_of(n) >= 0)
+            inputs[sum_of(n)] = true;
+    }
 }
 
 static bool gives_full(const struct compiler *c, int t)
 {
-    int i = c->producer[t];
-    bool input = sum_of(&c->g->nodes[i]) == t && begins_layer(c, i);
-    return layer_of(c, t) >= 0 && !input && !read_elsewhere(c, t);
+    return layer_of(c, t) >= 0;
 }
 
 static bool gives_pointwise(const struct compiler *c, int t)
@@ -67,15 +70,28 @@ static bool (*const policies[])(const struct compiler *c, int t) = {
     [RECOMPUTE_ATTENTION] = gives_attention,
 };
 
-void compile_give_up(struct compiler *c, struct place_stage nodes)
+static bool gives(const struct compiler *c, int t)
 {
     enum recompute policy = c->job->parallel.recompute;
+    return policy != RECOMPUTE_NONE && t != c->g->logits && policies[policy](c, t);
+}
+
+void compile_give_up(struct compiler *c, struct place_stage nodes)
+{
+    bool *inputs = calloc((size_t)c->g->n_tensors + 1, sizeof(*inputs));
+    if (!inputs) {
+        c->err = ERR_NOMEM;
+        return;
+    }
+    if (c->job->parallel.recompute == RECOMPUTE_FULL)
+        mark_inputs(c, inputs);
     for (int t = 0; t < c->g->n_tensors; t++) {
         enum graph_tensor_kind kind = c->g->tensors[t].kind;
         bool made = (kind == GT_ACTIVATION || kind == GT_STAT) && c->producer[t] >= nodes.first_node &&
                     c->producer[t] < nodes.end_node;
-        c->given_up[t] = policy != RECOMPUTE_NONE && made && t != c->g->logits && policies[policy](c, t);
+        c->given_up[t] = made && !inputs[t] && gives(c, t);
     }
+    free(inputs);
 }
 
 bool compile_given_up(const struct compiler *c, int t)

@@ -253,3 +253,27 @@ TEST(all_axes_together_are_one_worker)
             world_compare_passes(&job);
         }
 }
+
+static int64_t work_bytes(enum model_arch arch, enum recompute what, int layers)
+{
+    struct job_spec job = job_of(arch, 1, 1, 1, false);
+    struct fixture f;
+    job.parallel.recompute = what;
+    job.model.layers = layers;
+    fixture_init(&f, &job, MODE_TRAIN);
+    int64_t bytes = f.programs[0].space_bytes[SPACE_WORK];
+    fixture_fini(&f);
+    return bytes;
+}
+
+/* 16 tokens of 16 columns. */
+TEST(a_layer_made_again_keeps_one_tensor)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
+        enum model_arch a = (enum model_arch)arch;
+        assert_int_equal(work_bytes(a, RECOMPUTE_FULL, 9) - work_bytes(a, RECOMPUTE_FULL, 8), 16 * 16 * 4);
+        int64_t all = work_bytes(a, RECOMPUTE_NONE, 9), norms = work_bytes(a, RECOMPUTE_POINTWISE, 9);
+        assert_true(work_bytes(a, RECOMPUTE_FULL, 9) < norms && norms < all);
+        assert_true(work_bytes(a, RECOMPUTE_ATTENTION, 9) < all);
+    }
+}
