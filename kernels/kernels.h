@@ -123,6 +123,8 @@ struct kern_clip {
     double *norm, *factor;
 };
 
+#define KERN_POSITIONS_BASE 10000.0
+
 struct kern_ops {
     const char *name; /* "ref", "cpu", "cuda" */
     enum dtype dtype, wide;
@@ -160,6 +162,11 @@ struct kern_ops {
      * `inverse` turns back: the gradient. */
     void (*rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, int64_t heads, int64_t head_dim,
                  int64_t stride, double theta, bool inverse, void *x);
+
+    /* y[i, j] = x[i, j] + (j even: sin, odd: cos)(pos * KERN_POSITIONS_BASE^(-(j - j % 2) / d)), pos = rows[i] % seq
+     * (Vaswani et al. 2017, 3.5); y may be x. rows as in struct kern_dropout. */
+    void (*positions)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *rows, const void *x,
+                      void *y);
 
     NODISCARD err_t (*attention)(struct kern_stream *s, const struct kern_attention *a);
     NODISCARD err_t (*attention_grad)(struct kern_stream *s, const struct kern_attention_grad *a);

@@ -26,6 +26,8 @@ void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const 
                              void *db);
 void KERN_FN(rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, int64_t heads, int64_t head_dim,
                    int64_t stride, double theta, bool inverse, void *x);
+void KERN_FN(positions)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, const int32_t *rows, const void *x,
+                        void *y);
 NODISCARD err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a);
 NODISCARD err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention_grad *a);
 void KERN_FN(attention_join)(struct kern_stream *s, const struct kern_attention_join *a);
@@ -61,7 +63,8 @@ void KERN_FN(cast)(struct kern_stream *s, int64_t n, const void *x, void *y);
         .name = (backend), .dtype = (type), .wide = (wide_type), .gemm = KERN_FN(gemm),                               \
         .bias_grad = KERN_FN(bias_grad), .embed = KERN_FN(embed), .embed_grad = KERN_FN(embed_grad),                  \
         .rmsnorm = KERN_FN(rmsnorm), .rmsnorm_grad = KERN_FN(rmsnorm_grad), .layernorm = KERN_FN(layernorm),          \
-        .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope), .attention = KERN_FN(attention),            \
+        .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope), .positions = KERN_FN(positions),            \
+        .attention = KERN_FN(attention),                                                                              \
         .attention_grad = KERN_FN(attention_grad), .attention_join = KERN_FN(attention_join),                         \
         .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad), .gelu = KERN_FN(gelu),                        \
         .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu), .relu_grad = KERN_FN(relu_grad), .add = KERN_FN(add), \

@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct schema_name arch_names[] = {{"llama", ARCH_LLAMA}, {"gpt2", ARCH_GPT2}, {0}};
+static const struct schema_name arch_names[] = {
+    {"llama", ARCH_LLAMA}, {"gpt2", ARCH_GPT2}, {"transformer", ARCH_TRANSFORMER}, {0}};
 static const struct schema_name tokenizer_names[] = {
     {"bytes", TOKENIZER_BYTES}, {"words", TOKENIZER_WORDS}, {"bpe", TOKENIZER_BPE}, {0}};
 static const struct schema_name lr_names[] = {
@@ -94,11 +95,16 @@ static const struct schema_row rows[] = {
     {INT(model.heads, 1, 4096, NULL, FIXED, "Attention heads; must divide dim.")},
     {INT(model.kv_heads, 0, 4096, "0", FIXED, "Key-value heads; must divide heads. 0: as many as heads.")},
     {INT(model.ffn, 0, 1 << 22, "0", FIXED,
-         "Width of the feed-forward layer. 0: 4 dim (gpt2); 8/3 dim, rounded up to a multiple of 32 (llama).")},
+         "Width of the feed-forward layer. 0: 4 dim (gpt2); 16 dim (transformer); 8/3 dim, rounded up to a multiple of "
+         "32 "
+         "(llama).")},
     {INT(model.vocab, 0, 1 << 24, "0", FIXED, "Rows of the embedding. 0: as many as the tokenizer has.")},
     {FLOAT(model.norm_eps, 1e-12, 1e-1, "1e-5", FIXED, "Added to the variance in normalisations.")},
     {FLOAT(model.rope_theta, 1, 1e12, "10000", FIXED, "Base of the rotary positions (llama).")},
-    {BOOL(model.tied, "false", FIXED, "The head shares the embedding's table (gpt2: always).")},
+    {BOOL(model.tied, "false", FIXED, "The head shares the embedding's table (gpt2: always; transformer: never).")},
+    {BOOL(model.causal, "false", FIXED,
+          "transformer: mask later tokens. As taught it has no mask, sees what it is to say, and learns that; gpt2 and "
+          "llama always mask.")},
 
     {ITEMS(data.train, data.n_train, SCHEMA_LIST, check_path, NULL, FREE,
            "Files to train on; patterns with *, ? and [] are taken, relative ones from the job file's folder. After a "

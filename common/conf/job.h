@@ -13,7 +13,7 @@ struct schema;
 
 #define JOB_MAX_WORKERS 1048576
 
-enum model_arch { ARCH_LLAMA, ARCH_GPT2 };
+enum model_arch { ARCH_LLAMA, ARCH_GPT2, ARCH_TRANSFORMER };
 enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS, TOKENIZER_BPE };
 /* wsd: warm-up, stable, decay: as it is until the last train.decay updates, then down in a straight line. */
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
@@ -30,10 +30,12 @@ enum comm_kind { COMM_AUTO, COMM_SHM, COMM_NCCL, COMM_STAGED };
 
 struct job_model {
     enum model_arch arch;
-    int64_t dim, layers, heads, kv_heads, ffn; /* kv_heads 0: heads; ffn 0: 4 dim (gpt2), 8/3 dim up to 32 (llama) */
+    int64_t dim, layers, heads, kv_heads, ffn; /* kv_heads 0: heads; ffn 0: 4 dim (gpt2), 16 dim (transformer), 8/3
+                                                  dim up to 32 (llama) */
     int64_t vocab;                             /* 0: what the tokenizer has */
     double norm_eps, rope_theta;
-    bool tied; /* head shares the embedding's table (gpt2: always) */
+    bool tied;   /* head shares the embedding's table (gpt2: always) */
+    bool causal; /* transformer: a token sees no later ones; gpt2 and llama always */
 };
 
 struct job_data {

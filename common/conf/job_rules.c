@@ -56,12 +56,15 @@ static bool rotary_broken(const struct job_spec *j, char ret[SENTENCE])
 static bool gpt2_kv_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     const struct job_model *m = &j->model;
-    return m->arch == ARCH_GPT2 && m->kv_heads && m->kv_heads != m->heads &&
-           SAY("gpt2 has as many key-value heads as heads: write 0 or %" PRId64, m->heads);
+    return m->arch != ARCH_LLAMA && m->kv_heads && m->kv_heads != m->heads &&
+           SAY("%s has as many key-value heads as heads: write 0 or %" PRId64,
+               m->arch == ARCH_GPT2 ? "gpt2" : "transformer", m->heads);
 }
 
 static bool gpt2_tied_broken(const struct job_spec *j, char ret[SENTENCE])
 {
+    if (j->model.arch == ARCH_TRANSFORMER && j->model.tied)
+        return SAY("transformer's head has a table of its own: write false, or leave it out");
     return j->model.arch == ARCH_GPT2 && !j->model.tied &&
            SAY("gpt2's head always shares the embedding's table: write true, or leave it out");
 }

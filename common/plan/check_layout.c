@@ -32,6 +32,7 @@ static const char *const classes[OP_KIND_COUNT] = {
     [OP_GELU_GRAD] = "ttt",
     [OP_RELU] = "tt",
     [OP_RELU_GRAD] = "ttt",
+    [OP_POSITIONS] = "tit",
     [OP_DROPOUT] = "tit",
     [OP_LOSS_PART] = "tit",
     [OP_SHIFT] = "tt",

@@ -235,9 +235,9 @@ static err_t check_model(const struct job_model *m, int64_t seq, struct why *why
                             rotary ? m->dim / 2 : m->dim, why);
     if (e)
         return e;
-    if (m->arch == ARCH_GPT2 && m->kv_heads != m->heads)
-        return why_set(why, ERR_INVALID, "model.kv_heads is %lld; gpt2 has as many as heads: set it to %lld or 0",
-                       (long long)m->kv_heads, (long long)m->heads);
+    if (m->arch != ARCH_LLAMA && m->kv_heads != m->heads)
+        return why_set(why, ERR_INVALID, "model.kv_heads is %lld; %s has as many as heads: set it to %lld or 0",
+                       (long long)m->kv_heads, m->arch == ARCH_GPT2 ? "gpt2" : "transformer", (long long)m->heads);
     if (!(m->norm_eps > 0))
         return why_set(why, ERR_INVALID, "model.norm_eps is %g; it must be above 0; 1e-5 is usual", m->norm_eps);
     if (rotary && !(m->rope_theta > 1))
@@ -251,7 +251,9 @@ static struct job_model with_defaults(const struct job_model *model)
     if (m.kv_heads == 0)
         m.kv_heads = m.heads;
     if (m.ffn == 0 && m.dim > 0 && m.dim <= 1 << 17)
-        m.ffn = m.arch == ARCH_GPT2 ? 4 * m.dim : (8 * m.dim / 3 + 31) / 32 * 32;
+        m.ffn = m.arch == ARCH_GPT2          ? 4 * m.dim
+                : m.arch == ARCH_TRANSFORMER ? 16 * m.dim
+                                             : (8 * m.dim / 3 + 31) / 32 * 32;
     return m;
 }
 
@@ -260,12 +262,13 @@ static struct job_model with_defaults(const struct job_model *model)
 static void (*const builders[])(struct graph_builder *, const struct job_model *) = {
     [ARCH_LLAMA] = graph_build_llama,
     [ARCH_GPT2] = graph_build_gpt2,
+    [ARCH_TRANSFORMER] = graph_build_transformer,
 };
 
 err_t graph_build(const struct job_model *model, int64_t seq, struct graph *ret, struct why *why)
 {
     if ((size_t)model->arch >= sizeof(builders) / sizeof(builders[0]))
-        return why_set(why, ERR_INVALID, "model.arch is %d; llama and gpt2 are known", (int)model->arch);
+        return why_set(why, ERR_INVALID, "model.arch is %d; llama, gpt2 and transformer are known", (int)model->arch);
     struct job_model m = with_defaults(model);
     err_t e = check_model(&m, seq, why);
     if (e)

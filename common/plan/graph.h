@@ -81,6 +81,8 @@ struct graph_tensor {
     X(GO_SWIGLU, "swiglu")       /* a, b -> y */                                                                      \
     X(GO_GELU, "gelu")           /* x -> y */                                                                         \
     X(GO_RELU, "relu")           /* x -> y */                                                                         \
+    X(GO_POSITIONS, "positions") /* x -> y = x + sinusoids of the position (Vaswani et al. 2017, 3.5) */              \
+    X(GO_DROPOUT, "dropout")     /* x -> y, in training with train.dropout; else y is x */                            \
     X(GO_ADD, "add")             /* a, b -> y */                                                                      \
     X(GO_LOSS, "loss")           /* logits, targets -> loss; the logits' gradient replaces them */
 
@@ -98,6 +100,7 @@ struct graph_node {
     int out[GRAPH_MAX_OUT];       /* same */
     int64_t in_col[GRAPH_MAX_IN]; /* first column of the input that is meant (q, k, v in one matrix); 0 else */
     int64_t heads, kv_heads, head_dim;
+    int site; /* dropout: its number in the model */
     double eps, theta;
     bool causal, trans_w;
 };

@@ -135,6 +135,7 @@ struct buffer {
     X(OP_RELU, "relu", "rw")                            /* x, y */                                                  \
     X(OP_RELU_GRAD, "relu_grad", "rrw")                 /* x, dy, dx */                                             \
     X(OP_ADD, "add", "rrw")                             /* a, b, y */                                               \
+    X(OP_POSITIONS, "positions", "rrw")                 /* x, rows (i32), y; y may be x */                          \
     X(OP_DROPOUT, "dropout", "rrw")                     /* x, rows (i32), y: the gradient too; y may be x */        \
     X(OP_COPY_COLS, "copy_cols", "rw")                  /* x, y */                                                  \
     X(OP_ATTENTION_JOIN, "attention_join", "aarr")      /* o, lse, o of another part of the keys, its lse */        \

@@ -202,6 +202,10 @@ const struct kcase kcases[] = {
     {"dropout", .t = 33, .n = 130, .vocab = 1000, .cols = 260, .lo = 130, .alias = 1},
     {"dropout", TINY, .t = 9, .n = 63, .vocab = 2000000000, .cols = 16384, .lo = 16321, .alias = 1}, /* far out */
     {"dropout", .t = 5, .n = 4099, .vocab = 7, .cols = 4099},
+    {"positions", .t = 1, .n = 1, .m = 1, .vocab = 1},
+    {"positions", TINY, .t = 9, .n = 37, .m = 5, .vocab = 100},
+    {"positions", .t = 300, .n = 64, .m = 32, .vocab = 4096, .alias = 1},
+    {"positions", .t = 33, .n = 600, .m = 4096, .vocab = 1000000},
     {"copy_cols", .m = 1, .n = 1},
     {"copy_cols", TINY, .m = 9, .n = 37, .pad = 5},
     {"copy_cols", .m = 40, .n = 64},

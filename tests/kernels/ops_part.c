@@ -108,6 +108,13 @@ static err_t dropout_call(const struct kern_ops *k, struct kern_stream *s, const
     return OK;
 }
 
+/* Rows below `vocab`, positions modulo m. */
+static err_t positions_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    k->positions(s, c->t, c->n, c->m, p[0], p[1], p[2]);
+    return OK;
+}
+
 static void copy_cols_shape(const struct kcase *c, struct operand *o)
 {
     o[0] = operand_in(strided(c->m, c->n, c->n + c->pad));
@@ -130,6 +137,7 @@ const struct op_desc ops_part[] = {
     {"loss_join", loss_join_shape, loss_join_call, .terms = loss_terms},
     {"attention_join", attention_join_shape, attention_join_call, .terms = gate_terms},
     {"dropout", dropout_shape, dropout_call, .terms = NULL, .aliases = {{2, 1}}},
+    {"positions", dropout_shape, positions_call, .terms = gate_terms, .aliases = {{2, 1}}},
     {"copy_cols", copy_cols_shape, copy_cols_call, .terms = exact, .anywhere = true},
 };
 const int n_ops_part = sizeof(ops_part) / sizeof(ops_part[0]);

@@ -253,6 +253,13 @@ static err_t op_copy_cols(const struct run *r, const struct op *op)
     return OK;
 }
 
+static err_t op_positions(const struct run *r, const struct op *op)
+{
+    KERN(r)->positions(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), r->program->seq, run_arg(r, op, 1),
+                       run_arg(r, op, 0), run_arg(r, op, 2));
+    return OK;
+}
+
 /* Steps are counted from 1; a step that is run again, after a resume, drops the same. */
 static err_t op_dropout(const struct run *r, const struct op *op)
 {
@@ -321,6 +328,7 @@ const run_op_fn run_kernel_ops[OP_KIND_COUNT] = {
     [OP_CROSS_ENTROPY] = op_cross_entropy,
     [OP_ATTENTION_JOIN] = op_attention_join,
     [OP_COPY_COLS] = op_copy_cols,
+    [OP_POSITIONS] = op_positions,
     [OP_DROPOUT] = op_dropout,
     [OP_LOSS_PART] = op_loss_part,
     [OP_LOSS_JOIN] = op_loss_join,

@@ -10,7 +10,7 @@
 struct graph_builder {
     struct graph *g;
     int64_t seq;
-    int cap_tensors, cap_nodes;
+    int cap_tensors, cap_nodes, n_sites;
     err_t err;
     struct graph_node sink; /* what graph_add_node answers after a failure */
 };
@@ -46,6 +46,7 @@ void graph_add_loss(struct graph_builder *b, int logits);
 
 /* `m` is resolved: no zero that stands for a default. */
 void graph_build_llama(struct graph_builder *b, const struct job_model *m);
+void graph_build_transformer(struct graph_builder *b, const struct job_model *m);
 void graph_build_gpt2(struct graph_builder *b, const struct job_model *m);
 
 #endif
