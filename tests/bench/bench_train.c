@@ -2,13 +2,14 @@
  * to a device, in turn), runs a few steps and prints one JSON line.
  *
  *     bench_train [--model gpt2-124m|llama-1b] [--device cpu|cuda] [--dtype float32|bfloat16] [--workers N] [--batch B]
- *                 [--seq T] [--steps S] [--layers L] [--peak GFLOPS] [--ops]
+ *                 [--seq T] [--steps S] [--layers L] [--peak GFLOPS] [--set KEY=VALUE]... [--ops]
  *
- * B samples of T tokens for each worker and step (weak scaling). Every worker reports the median of its step times; the
- * slowest counts. FLOP per token are 6 N + 12 L h s (PaLM appendix B; the full attention square) and 6 N + 6 L h s (its
- * causal half): both shares are printed, of what one worker's device was measured to do in products, and on a GPU of
- * its maker's figure too (MFU). --ops adds a JSON line for every kind of op and of action of rank 0: time, and the time
- * that its operations and bytes must take at the measured rates (common/plan/cost.c). */
+ * B samples of T tokens for each worker and step (weak scaling), in whatever layout --set asks for. Every worker
+ * reports the median of its step times; the slowest counts. FLOP per token are 6 N + 12 L h s (PaLM appendix B; the
+ * full attention square) and 6 N + 6 L h s (its causal half): both shares are printed, of what one worker's device was
+ * measured to do in products, and on a GPU of its maker's figure too (MFU). --ops adds a JSON line for every kind of op
+ * and of action of rank 0: time, and the time that its operations and bytes must take at the measured rates
+ * (common/plan/cost.c). */
 #include "common/base/clock.h"
 #include "common/base/rng.h"
 #include "tests/bench/peak.h"
@@ -26,6 +27,7 @@
 
 #define MAX_WORKERS 64
 #define MAX_STEPS 100
+#define MAX_SETS 16
 
 /* The published shapes; llama-1b is Llama 3.2 1B. */
 static const struct model {
@@ -43,6 +45,8 @@ struct options {
     int workers, batch, seq, steps, layers;
     double peak;
     bool ops;
+    const char *sets[MAX_SETS];
+    int n_sets;
 };
 
 struct shared {
@@ -227,6 +231,8 @@ static void print_result(const struct options *o, const struct job_spec *job, co
            "\"share_causal_half\": %.3f, ",
            o->model->name, o->device, o->dtype, o->workers, o->batch, o->seq, step, tokens, full, half, peak,
            sh->peak.gbs, full / peak / o->workers, half / peak / o->workers);
+    for (int i = 0; i < o->n_sets; i++)
+        printf("%s%s%s", i ? " " : "\"sets\": \"", o->sets[i], i + 1 < o->n_sets ? "" : "\", ");
     if (nominal > 0)
         printf("\"mfu\": %.3f, \"mfu_causal_half\": %.3f, ", full / nominal / o->workers, half / nominal / o->workers);
     printf("\"loss\": %.4f, \"on\": \"%s\", \"cpus\": %ld, \"commit\": \"%s\"}\n", sh->loss, sh->peak.name,
@@ -246,7 +252,8 @@ static int bench(const struct options *o)
              "parallel: {workers: %d}\ncheckpoint: {dir: /nowhere}\nrun: {device: %s, workers_per_gpu: %d}\n",
              o->model->yaml, o->layers > 0 ? o->layers : o->model->layers, o->seq, o->batch * o->workers, o->batch,
              o->dtype, o->workers, o->device, o->workers);
-    if (job_parse("bench", yaml, strlen(yaml), NULL, 0, &job, &why) || graph_build(&job.model, o->seq, &g, &why)) {
+    if (job_parse("bench", yaml, strlen(yaml), o->sets, o->n_sets, &job, &why) ||
+        graph_build(&job.model, o->seq, &g, &why)) {
         fprintf(stderr, "%s\n", why.text);
         return 1;
     }
@@ -276,17 +283,10 @@ static const struct model *model_find(const char *name)
 int main(int argc, char **argv)
 {
     struct options o = {.model = models, .device = "cpu", .dtype = "float32", .workers = 1, .batch = 4, .seq = 64};
-    static const struct option longs[] = {{"workers", 1, NULL, 'w'},
-                                          {"batch", 1, NULL, 'b'},
-                                          {"seq", 1, NULL, 't'},
-                                          {"steps", 1, NULL, 's'},
-                                          {"layers", 1, NULL, 'l'},
-                                          {"peak", 1, NULL, 'p'},
-                                          {"ops", 0, NULL, 'o'},
-                                          {"model", 1, NULL, 'm'},
-                                          {"device", 1, NULL, 'd'},
-                                          {"dtype", 1, NULL, 'y'},
-                                          {0}};
+    static const struct option longs[] = {{"workers", 1, NULL, 'w'}, {"batch", 1, NULL, 'b'},  {"seq", 1, NULL, 't'},
+                                          {"steps", 1, NULL, 's'},   {"layers", 1, NULL, 'l'}, {"peak", 1, NULL, 'p'},
+                                          {"ops", 0, NULL, 'o'},     {"model", 1, NULL, 'm'},  {"device", 1, NULL, 'd'},
+                                          {"dtype", 1, NULL, 'y'},   {"set", 1, NULL, 'e'},    {0}};
     o.steps = 4;
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         int *number = c == 'w' ? &o.workers : c == 'b' ? &o.batch : c == 't' ? &o.seq : c == 's' ? &o.steps : &o.layers;
@@ -300,6 +300,8 @@ int main(int argc, char **argv)
             o.device = optarg;
         else if (c == 'y')
             o.dtype = optarg;
+        else if (c == 'e' && o.n_sets < MAX_SETS)
+            o.sets[o.n_sets++] = optarg;
         else if (c == '?' || (*number = atoi(optarg)) < 1)
             return 2;
     }
