@@ -8,7 +8,7 @@ probed() { dtctl node -o json | jq -e '.gpus != null'; }
 wait_for 30 "the probe's answer" probed
 dtctl node -o json | jq -e '.gpus >= 1 and .gpus_free == .gpus' >/dev/null || skip "no GPU: $(dtctl node)"
 gpu=(--set run.device=cuda --set run.comm=nccl --set run.workers_per_gpu=2 --set train.numerics=fast --set train.dtype=float32
-  --set train.global_batch=4 --set train.steps=12 --set checkpoint.every=2)
+  --set train.global_batch=4 --set train.steps=40 --set checkpoint.every=2)
 job=$(submit "${gpu[@]}")
 wait_for 60 "step 3" reached "$job" 3
 dtctl node -o json | jq -e '.gpus_free == .gpus - 1' >/dev/null || fail "the job has no GPU: $(dtctl node)"
