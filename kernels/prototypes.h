@@ -58,17 +58,17 @@ void KERN_FN(cast)(struct kern_stream *s, int64_t n, const void *x, void *y);
 #endif
 
 /* The rows of a table, in the order of struct kern_ops; `name` and the types come from the backend. */
-#define KERN_TABLE(backend, type, wide_type)                                                                          \
-    {                                                                                                                 \
-        .name = (backend), .dtype = (type), .wide = (wide_type), .gemm = KERN_FN(gemm),                               \
-        .bias_grad = KERN_FN(bias_grad), .embed = KERN_FN(embed), .embed_grad = KERN_FN(embed_grad),                  \
-        .rmsnorm = KERN_FN(rmsnorm), .rmsnorm_grad = KERN_FN(rmsnorm_grad), .layernorm = KERN_FN(layernorm),          \
-        .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope), .positions = KERN_FN(positions),            \
-        .attention = KERN_FN(attention),                                                                              \
-        .attention_grad = KERN_FN(attention_grad), .attention_join = KERN_FN(attention_join),                         \
-        .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad), .gelu = KERN_FN(gelu),                        \
-        .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu), .relu_grad = KERN_FN(relu_grad), .add = KERN_FN(add), \
-        .dropout = KERN_FN(dropout), .copy_cols = KERN_FN(copy_cols), .cross_entropy = KERN_FN(cross_entropy),        \
-        .loss_part = KERN_FN(loss_part), .loss_join = KERN_FN(loss_join), .adamw = KERN_FN(adamw),                    \
-        .sumsq_blocks = KERN_FN(sumsq_blocks), .clip = KERN_FN(clip), .cast = KERN_FN(cast),                          \
+#define KERN_TABLE(backend, type, wide_type)                                                                       \
+    {                                                                                                              \
+        .name = (backend), .dtype = (type), .wide = (wide_type), .gemm = KERN_FN(gemm),                            \
+        .bias_grad = KERN_FN(bias_grad), .embed = KERN_FN(embed), .embed_grad = KERN_FN(embed_grad),               \
+        .rmsnorm = KERN_FN(rmsnorm), .rmsnorm_grad = KERN_FN(rmsnorm_grad), .layernorm = KERN_FN(layernorm),       \
+        .layernorm_grad = KERN_FN(layernorm_grad), .rope = KERN_FN(rope), .positions = KERN_FN(positions),         \
+        .attention = KERN_FN(attention), .attention_grad = KERN_FN(attention_grad),                                \
+        .attention_join = KERN_FN(attention_join), .swiglu = KERN_FN(swiglu), .swiglu_grad = KERN_FN(swiglu_grad), \
+        .gelu = KERN_FN(gelu), .gelu_grad = KERN_FN(gelu_grad), .relu = KERN_FN(relu),                             \
+        .relu_grad = KERN_FN(relu_grad), .add = KERN_FN(add), .dropout = KERN_FN(dropout),                         \
+        .copy_cols = KERN_FN(copy_cols), .cross_entropy = KERN_FN(cross_entropy), .loss_part = KERN_FN(loss_part), \
+        .loss_join = KERN_FN(loss_join), .adamw = KERN_FN(adamw), .sumsq_blocks = KERN_FN(sumsq_blocks),           \
+        .clip = KERN_FN(clip), .cast = KERN_FN(cast),                                                              \
     }

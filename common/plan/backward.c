@@ -382,6 +382,29 @@ static void add(struct compiler *c, int i, enum op_kind kind)
     deliver(c, n->in[1], dy);
 }
 
+/* No op: what was added does not depend on x. */
+static void positions(struct compiler *c, int i, enum op_kind kind)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    (void)kind;
+    deliver(c, n->in[0], compile_take_grad(c, n->out[0]));
+}
+
+/* The same numbers decide again. */
+static void dropout(struct compiler *c, int i, enum op_kind kind)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    if (!compile_drops(c)) {
+        positions(c, i, kind);
+        return;
+    }
+    settle(c, n->out[0]);
+    bool last = may_overwrite(c, c->grad[n->out[0]]);
+    int dy = compile_take_grad(c, n->out[0]), dx = last ? dy : compile_work(c, n->in[0], ".grad");
+    compile_dropout(c, i, dy, dx);
+    deliver(c, n->in[0], dx);
+}
+
 /* No op: the forward's cross entropy has left the gradient in place of the logits. */
 static void loss(struct compiler *c, int i, enum op_kind kind)
 {
@@ -406,6 +429,8 @@ static const struct {
     [GO_RELU] = {unary, OP_RELU_GRAD},
     [GO_ADD] = {add, OP_ADD},
     [GO_LOSS] = {loss, OP_CROSS_ENTROPY},
+    [GO_POSITIONS] = {positions, OP_POSITIONS},
+    [GO_DROPOUT] = {dropout, OP_DROPOUT},
 };
 
 /* A split backward's second half. */

@@ -427,6 +427,16 @@ static void values_new(struct compiler *c)
     free(copies);
 }
 
+static bool asks_rows(const struct compiler *c)
+{
+    for (int i = 0; i < c->g->n_nodes; i++) {
+        enum graph_op op = c->g->nodes[i].op;
+        if (op == GO_POSITIONS || (op == GO_DROPOUT && compile_drops(c)))
+            return true;
+    }
+    return false;
+}
+
 void compile_buffers(struct compiler *c)
 {
     struct program *p = c->p;
@@ -444,6 +454,8 @@ void compile_buffers(struct compiler *c)
     p->n_units = zero ? c->g->n_units : 0;
     values_new(c);
     p->ids_buffer = input_new(c, "ids", c->g->ids);
+    if (asks_rows(c))
+        p->rows_buffer = input_new(c, "rows", -1);
     if (p->mode != MODE_GENERATE) {
         p->targets_buffer = input_new(c, "targets", c->g->targets);
         loss_new(c);

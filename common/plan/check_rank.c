@@ -91,8 +91,7 @@ static const struct {
     {OP_RMSNORM, 3, 0},   {OP_RMSNORM, 3, 1},        {OP_RMSNORM_GRAD, 5, 4}, {OP_LAYERNORM, 4, 0},
     {OP_LAYERNORM, 4, 1}, {OP_LAYERNORM_GRAD, 6, 5}, {OP_SWIGLU_GRAD, 3, 0},  {OP_SWIGLU_GRAD, 4, 1},
     {OP_GELU_GRAD, 2, 1}, {OP_RELU_GRAD, 2, 1},      {OP_ADD, 2, 0},          {OP_ADD, 2, 1},
-    {OP_POSITIONS, 2, 0},
-    {OP_DROPOUT, 2, 0},
+    {OP_POSITIONS, 2, 0}, {OP_DROPOUT, 2, 0},
 };
 
 static bool alias_allowed(const struct op *op, int written, int other)

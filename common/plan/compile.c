@@ -93,7 +93,8 @@ bool compile_can_take(const struct compiler *c, int t)
     if (producer < 0 || c->consumers[t] != 1)
         return false;
     enum graph_op op = c->g->nodes[producer].op;
-    return op == GO_LINEAR || op == GO_EMBED || op == GO_ADD; /* their backward does not read what they made */
+    return op == GO_LINEAR || op == GO_EMBED || op == GO_ADD || op == GO_POSITIONS ||
+           op == GO_DROPOUT; /* their backward does not read what they made */
 }
 
 /* The tensor between nodes `from` and `to` is made by the one and read by the other alone. */

@@ -182,6 +182,10 @@ void compile_backward(struct compiler *c, struct place_stage nodes, enum pass_ha
 /* The whole gradient of activation t in its own layout, shares summed: what its producer, or another stage, takes. */
 int compile_take_grad(struct compiler *c, int t);
 
+/* Whether dropout does anything in this program; its op for node i, forward or backward. */
+bool compile_drops(const struct compiler *c);
+void compile_dropout(struct compiler *c, int i, int from, int to);
+
 /* The node that makes t anew, with what is done in place behind it (rope) or together with it (GELU). */
 int compile_maker(const struct compiler *c, int t);
 /* Such a node's forward once more, into new buffers (c->act changes); its inputs are there. A norm starts from the sum

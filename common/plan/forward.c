@@ -294,6 +294,65 @@ static void loss(struct compiler *c, int i, enum op_kind kind)
     op_arg(op, 2, c->p->loss_buffer);
 }
 
+/* Which token of the batch each row of t is. */
+static void op_rows(struct compiler *c, struct op *op, int i, int t)
+{
+    op_arg(op, i, c->p->rows_buffer);
+    if (compile_is_own(c, t))
+        op->arg[i].offset = (struct graph_dim){SYM_OWN0, 1};
+}
+
+static void positions(struct compiler *c, int i, enum op_kind kind)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    bool taken = can_take(c, n->in[0]);
+    int x = compile_value(c, n->in[0]), y = taken ? hold(c, n->out[0], x) : fresh(c, n->out[0]);
+    struct op *op = compile_op(c, kind, i);
+    op->m = compile_rows(c, n->out[0]);
+    op->n = dim_one(compile_cols(c, n->out[0]));
+    op_arg(op, 0, x);
+    op_rows(c, op, 1, n->out[0]);
+    op_arg(op, 2, y);
+}
+
+void compile_dropout(struct compiler *c, int i, int from, int to)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    const struct graph_tensor *x = &c->g->tensors[n->in[0]];
+    struct op *op = compile_op(c, OP_DROPOUT, i);
+    int64_t lo = 0, hi;
+    if (x->cut.segments && c->p->mesh.size[AXIS_TP] > 1)
+        place_cut(&x->cut, c->p->mesh.size[AXIS_TP], c->p->place.coord[AXIS_TP], &lo, &hi);
+    op->m = compile_rows(c, n->in[0]);
+    op->n = dim_one(compile_cols(c, n->in[0]));
+    op->k = x->dim[1];
+    op->col0 = x->cut.segments ? lo * (x->dim[1].factor / x->cut.units) : 0;
+    op->rate = c->job->train.dropout;
+    op->site = n->site;
+    op_arg(op, 0, from);
+    op_rows(c, op, 1, n->in[0]);
+    op_arg(op, 2, to);
+}
+
+bool compile_drops(const struct compiler *c)
+{
+    return c->p->mode == MODE_TRAIN && c->job->train.dropout > 0;
+}
+
+/* Else y is x, by name too. */
+static void dropout(struct compiler *c, int i, enum op_kind kind)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    (void)kind;
+    if (!compile_drops(c)) {
+        hold(c, n->out[0], compile_value(c, n->in[0]));
+        return;
+    }
+    bool taken = can_take(c, n->in[0]);
+    int x = compile_value(c, n->in[0]), y = taken ? hold(c, n->out[0], x) : fresh(c, n->out[0]);
+    compile_dropout(c, i, x, y);
+}
+
 static const struct {
     void (*emit)(struct compiler *c, int node, enum op_kind kind);
     enum op_kind kind;
@@ -303,7 +362,8 @@ static const struct {
     [GO_ROPE] = {rope, OP_ROPE},          [GO_ATTENTION] = {attention, OP_ATTENTION},
     [GO_SWIGLU] = {binary, OP_SWIGLU},    [GO_GELU] = {gelu, OP_GELU},
     [GO_RELU] = {unary, OP_RELU},         [GO_ADD] = {binary, OP_ADD},
-    [GO_LOSS] = {loss, OP_CROSS_ENTROPY},
+    [GO_LOSS] = {loss, OP_CROSS_ENTROPY}, [GO_POSITIONS] = {positions, OP_POSITIONS},
+    [GO_DROPOUT] = {dropout, OP_DROPOUT},
 };
 
 static void emit(struct compiler *c, int i)

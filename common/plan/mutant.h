@@ -1,6 +1,6 @@
-/* Planted bugs. A proof that never fails proves nothing, so tests/common/plan/test_mutants.c builds this folder once more
- * with DTD_MUTANTS: there the environment variable DTD_MUTANT=NAME makes MUTANT(NAME) true and the compiler wrong in one
- * place, and checker or comparison must say so. In every other build MUTANT is the constant false. */
+/* Planted bugs. A proof that never fails proves nothing, so tests/common/plan/test_mutants.c builds this folder once
+ * more with DTD_MUTANTS: there the environment variable DTD_MUTANT=NAME makes MUTANT(NAME) true and the compiler wrong
+ * in one place, and checker or comparison must say so. In every other build MUTANT is the constant false. */
 #ifndef DTD_COMMON_PLAN_MUTANT_H
 #define DTD_COMMON_PLAN_MUTANT_H
 

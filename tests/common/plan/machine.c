@@ -336,6 +336,22 @@ static void run_once(struct machine *m, const struct op *op, int64_t n)
         m->k->adamw(m->s, &adamw);
 }
 
+static void run_dropout(struct machine *m, const struct op *op, int64_t t, int64_t n)
+{
+    const struct kern_dropout d = {.t = t,
+                                   .n = n,
+                                   .cols = program_dim(m->p, op->k, m->samples),
+                                   .col0 = op->col0,
+                                   .rate = op->rate,
+                                   .seed = 7,
+                                   .step = m->step,
+                                   .site = op->site,
+                                   .rows = A(1),
+                                   .x = A(0),
+                                   .y = A(2)};
+    m->k->dropout(m->s, &d);
+}
+
 static void run_elements(struct machine *m, const struct op *op, int64_t n)
 {
     const struct kern_ops *k = m->k;
@@ -418,6 +434,12 @@ void machine_op(struct machine *m, const struct op *op)
     case OP_RELU_GRAD:
     case OP_ADD:
         run_elements(m, op, t * n);
+        break;
+    case OP_POSITIONS:
+        k->positions(s, t, n, m->p->seq, A(1), A(0), A(2));
+        break;
+    case OP_DROPOUT:
+        run_dropout(m, op, t, n);
         break;
     case OP_CROSS_ENTROPY:
     case OP_LOSS_PART:

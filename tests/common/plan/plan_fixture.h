@@ -26,7 +26,16 @@ static inline struct job_spec job_small(enum model_arch arch, int workers)
                                    .eps = 1e-8,
                                    .dtype = DT_F32,
                                    .numerics = NUMERICS_FAST};
-    job.parallel = (struct job_parallel){.workers = workers, .fsdp = 1, .tp = 1, .pp = 1, .cp = 1, .ep = 1, .chunks = 1, .prefetch = 1, .sp = true, .reshard = true};
+    job.parallel = (struct job_parallel){.workers = workers,
+                                         .fsdp = 1,
+                                         .tp = 1,
+                                         .pp = 1,
+                                         .cp = 1,
+                                         .ep = 1,
+                                         .chunks = 1,
+                                         .prefetch = 1,
+                                         .sp = true,
+                                         .reshard = true};
     return job;
 }
 
