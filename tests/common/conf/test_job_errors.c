@@ -106,7 +106,7 @@ TEST(values)
         {"train.lr=-1", "train.lr: found \"-1\", a number from 0 to 1000 is needed"},
         {"train.lr=.nan", "train.lr: found \".nan\", a number from 0 to 1000 is needed; it is not a finite number"},
         {"parallel.sp=yes", "parallel.sp: found \"yes\", true or false is needed"},
-        {"model.arch=bert", "model.arch: found \"bert\", one of llama, gpt2 is needed"},
+        {"model.arch=bert", "model.arch: found \"bert\", one of llama, gpt2, transformer is needed"},
         {"name=../x",
          "name: found \"../x\", a name of 1 to 64 letters, digits, points, dashes and underscores that begins "
          "with a letter or a digit is needed"},
@@ -178,9 +178,9 @@ TEST(rules)
          "parallel.schedule interleaved"},
         {"parallel={chunks: 3, pp: 2, schedule: interleaved}",
          "parallel.chunks: 3 stages on each of 2 ranks, but model.layers is 4: write 2"},
-        {"parallel={pp: 2, schedule: file}",
-         "job.yaml: parallel.schedule_csv: schedule file takes the schedule from here, and nothing is here: write it, or another "
-         "schedule"},
+        {"parallel={pp: 2, schedule: file}", "job.yaml: parallel.schedule_csv: schedule file takes the schedule from "
+                                             "here, and nothing is here: write it, or another "
+                                             "schedule"},
         {"parallel.schedule_csv=F0.0", "parallel.schedule_csv: only schedule file reads it: leave it out"},
         {"run.nodes=2", "run.nodes: found 2; this version trains on one node: write 1"},
         {"checkpoint.memory_every=5",
