@@ -48,7 +48,7 @@ TEST(names_of_llama)
         {"layers.0.feed_forward.w2.weight", "model.layers.0.mlp.down_proj.weight"},
         {"layers.1.ffn_norm.weight", "model.layers.1.post_attention_layernorm.weight"},
         {"output.weight", "lm_head.weight"}};
-    const struct job_model m = {ARCH_LLAMA, 32, 2, 4, 2, 48, 256, 1e-5, 10000, false};
+    const struct job_model m = {ARCH_LLAMA, 32, 2, 4, 2, 48, 256, 1e-5, 10000, false, false};
     struct graph g;
     struct hf_map map;
     struct why why = {0};
