@@ -198,8 +198,8 @@ static void check_same_tensors(const char *a, const char *b)
     safetensors_close(&y);
 }
 
-static const struct job_model llama = {ARCH_LLAMA, 32, 2, 4, 2, 48, 256, 1e-5, 10000, false};
-static const struct job_model gpt2 = {ARCH_GPT2, 16, 2, 2, 2, 64, 256, 1e-5, 10000, true};
+static const struct job_model llama = {ARCH_LLAMA, 32, 2, 4, 2, 48, 256, 1e-5, 10000, false, false};
+static const struct job_model gpt2 = {ARCH_GPT2, 16, 2, 2, 2, 64, 256, 1e-5, 10000, true, false};
 
 static void round_trip(const struct job_model *m, int64_t seq, const char *config)
 {
