@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#define MAX_WORKERS 8
+#define MAX_WORKERS 16
 #define ARENA_BYTES ((size_t)40 << 10) /* small on purpose: a load takes several rounds and cuts large tensors */
 
 const char parity_llama[] =
@@ -69,17 +69,59 @@ static double element(const void *data, int64_t i, enum dtype dtype)
     return dtype == DT_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
 }
 
-static void dump(const struct engine *e, const int *buffers, double *to)
+/* Where this rank's piece of tensor t begins. The gradient is the one that the update reads: of a piece with ZeRO. */
+static const void *piece(const struct engine *e, enum parity_what what, int t)
 {
     const struct program *p = &e->train;
-    for (int t = 0; t < e->config.graph->n_tensors; t++) {
-        if (e->config.graph->tensors[t].kind != GT_PARAM)
+    if (what == PARITY_PARAM)
+        return engine_buffer(e, p, p->param_buffer[t]);
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct op *op = &p->ops[i];
+        if (op->kind != OP_ADAMW || op->arg[0].buffer != p->param_buffer[t])
             continue;
-        const struct buffer *b = &p->buffers[buffers[t]];
-        int64_t n = b->bytes / (int64_t)dtype_bytes(b->dtype);
-        for (int64_t i = 0; i < n; i++)
-            *to++ = element(engine_buffer(e, p, buffers[t]), i, b->dtype);
+        const struct buffer *b = &p->buffers[op->arg[3].buffer];
+        int64_t at = program_dim(p, op->arg[3].offset, p->max_samples) + op->arg[3].col;
+        return (const uint8_t *)engine_buffer(e, p, op->arg[3].buffer) + (size_t)at * dtype_bytes(b->dtype);
     }
+    fprintf(stderr, "nobody updates %s\n", e->config.graph->tensors[t].name);
+    abort();
+}
+
+static int64_t collect_box(const struct place_box *b, const void *data, enum dtype dtype, int64_t cols, double *to,
+                           bool differ)
+{
+    const int64_t width = b->box.ndim > 1 ? b->box.size[1] : 1, col0 = b->box.ndim > 1 ? b->box.offset[1] : 0;
+    int64_t n = 0;
+    for (int64_t i = 0; i < b->box.size[0]; i++)
+        for (int64_t k = 0; k < width; k++) {
+            double x = element(data, b->offset + i * b->stride + k, dtype);
+            double *at = to + (b->box.offset[0] + i) * cols + col0 + k;
+            if (differ)
+                n += memcmp(at, &x, sizeof(x)) != 0;
+            else
+                *at = x;
+        }
+    return n;
+}
+
+int64_t parity_collect(const struct engine *e, enum parity_what what, double *to, bool differ)
+{
+    const struct program *p = &e->train;
+    const struct graph *g = e->config.graph;
+    int64_t n = 0;
+    for (int t = 0; t < g->n_tensors; t++) {
+        const struct graph_tensor *x = &g->tensors[t];
+        const struct place_param *q = &p->place.param[t];
+        struct place_box boxes[PLACE_MAX_BOXES];
+        if (x->kind != GT_PARAM)
+            continue;
+        int64_t cols = x->ndim > 1 ? x->dim[1].factor : 1;
+        int parts = q->held ? place_boxes(&p->place, g, t, q->lo, q->hi, boxes) : 0;
+        for (int i = 0; i < parts; i++)
+            n += collect_box(&boxes[i], piece(e, what, t), p->wide, cols, to, differ);
+        to += x->dim[0].factor * cols;
+    }
+    return n;
 }
 
 static int load_state(struct engine *e, struct store *store)
@@ -135,8 +177,8 @@ static err_t run_steps(struct engine *e, int64_t last, struct parity_result *r, 
             r->loss[e->step - 1] = one.loss;
             r->norm[e->step - 1] = one.grad_norm;
         }
-        if (!err && first && e->config.rank == 0)
-            dump(e, e->train.grad_buffer, r->grad);
+        if (!err && first)
+            parity_collect(e, PARITY_GRAD, r->grad, false);
         first = false;
     }
     double valid = 0;
@@ -147,22 +189,19 @@ static err_t run_steps(struct engine *e, int64_t last, struct parity_result *r, 
     return err;
 }
 
+/* All write; who then finds another's bits in its place has a replica that differs. */
 static int compare_replicas(struct engine *e, struct comm_group *all, struct parity_result *r)
 {
-    double *mine = malloc((size_t)r->n * sizeof(double));
-    dump(e, e->train.param_buffer, mine);
-    if (e->config.rank == 0)
-        memcpy(r->param, mine, (size_t)r->n * sizeof(double));
+    parity_collect(e, PARITY_PARAM, r->param, false);
     if (comm_barrier(all))
         return 1;
-    if (memcmp(mine, r->param, (size_t)r->n * sizeof(double)) != 0)
+    if (parity_collect(e, PARITY_PARAM, r->param, true))
         __atomic_fetch_add(&r->replicas_differ, 1, __ATOMIC_SEQ_CST);
-    free(mine);
     return 0;
 }
 
-static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last, const struct parity_options *o,
-                    struct parity_result *r)
+int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int rank, int64_t last,
+                    const struct parity_options *o, struct parity_result *r, char *said)
 {
     struct engine e;
     struct comm *comm = NULL;
@@ -173,7 +212,7 @@ static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last
     const struct engine_config config = {
         .dev = dev, .job = &m->job, .graph = &m->graph, .rank = rank, .world = world, .eval = true};
     if (engine_init(&e, &config, &why)) {
-        fprintf(stderr, "rank %d: %s\n", rank, why.text);
+        snprintf(said, 512, "%.500s", why.text);
         return 1;
     }
     const struct comm_config cc = {.backend = o && o->comm ? o->comm : "shm",
@@ -181,7 +220,7 @@ static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last
                                    .fd = fd,
                                    .rank = rank,
                                    .world = world,
-                                   .epoch = 1,
+                                   .epoch = epoch,
                                    .shared_bytes = engine_shared_bytes(&e),
                                    .timeout_ms = 30000};
     for (int i = 0; i < world; i++)
@@ -195,7 +234,7 @@ static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last
     rc = err || rc ? 1 : compare_replicas(&e, all, r);
     rc = rc || !o || !o->save ? rc : save_state(&e, o->save);
     if (err)
-        fprintf(stderr, "rank %d: %s %s\n", rank, err_name(err), why.text);
+        snprintf(said, 512, "%s %.480s", err_name(err), why.text);
     if (rc && comm)
         comm_abort(comm);
     comm_group_free(all);
@@ -207,6 +246,16 @@ static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last
 }
 
 /* ---- all of them ---- */
+
+static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last, const struct parity_options *o,
+                    struct parity_result *r)
+{
+    char why[512] = "no sentence";
+    int rc = parity_run_rank(m, fd, 1, rank, last, o, r, why);
+    if (rc)
+        fprintf(stderr, "rank %d: %s\n", rank, why);
+    return rc;
+}
 
 struct parity_result *parity_run(const struct parity_model *m, int64_t last, const struct parity_options *options)
 {

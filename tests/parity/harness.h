@@ -20,6 +20,12 @@ void parity_model_fini(struct parity_model *m);
 /* The processor as a device, opened once for the process. */
 struct dev *test_cpu(void);
 
+/* This rank's pieces of all parameters, or of the gradients that the last update read, as doubles to their places in
+ * `to`: all parameters of the graph, one after another in its order. `differ`: instead count elements that are not
+ * those there. */
+enum parity_what { PARITY_PARAM, PARITY_GRAD };
+int64_t parity_collect(const struct engine *e, enum parity_what what, double *to, bool differ);
+
 #define PARITY_MAX_STEPS 64
 
 /* Everything as doubles, which hold every float32 exactly. grad and param: all parameters of the graph, one after
@@ -41,6 +47,11 @@ struct parity_options {
     void (*close)(struct dev *d);
 };
 
+/* One rank of it, in a process that does nothing else meanwhile; 0 when all went well, else the sentence is in
+ * why[512].
+ */
+int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int rank, int64_t last,
+                    const struct parity_options *o, struct parity_result *r, char *why);
 /* Runs steps until step number `last`, evaluates, and fails the test if any rank fails. */
 struct parity_result *parity_run(const struct parity_model *m, int64_t last, const struct parity_options *options);
 

@@ -134,7 +134,7 @@ static err_t skip(struct engine *e, struct engine_result *r, struct why *why)
 static err_t before_action(void *arg, const struct action *a)
 {
     const struct pass *ps = arg;
-    return a->kind == ACT_FORWARD ? fill_micro(ps, a) : OK;
+    return a->kind == ACT_FORWARD && a->micro >= 0 ? fill_micro(ps, a) : OK; /* -1: only joins collectives */
 }
 
 err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engine_result *ret, struct why *why)

@@ -1,0 +1,277 @@
+/* The choices of a cell as a job, and the lists of cells. Which values can stand together is said once, in `legal`;
+ * what a job file refuses besides would be a cell that fails. */
+#include "tests/parity/cells.h"
+
+#define MAX_TEXT 64
+#define MAX_SETS 24
+
+static const char *const model_names[CELL_MODELS] = {"llama", "gpt2"};
+static const char *const schedule_names[] = {"1f1b", "gpipe", "interleaved", "zb-h1"};
+static const char *const recompute_names[] = {"none", "full", "pointwise", "attention"};
+
+int cell_workers(const struct cell *c)
+{
+    int n = 1;
+    for (int i = CELL_DP; i <= CELL_CP; i++)
+        n *= c->factor[i];
+    return n;
+}
+
+void cell_name(const struct cell *c, char *ret, size_t size)
+{
+    static const char *const axes[] = {"dp", "fsdp", "tp", "pp", "cp", "zero"};
+    size_t at = (size_t)snprintf(ret, size, "%s", model_names[c->model]);
+    for (int i = CELL_DP; i <= CELL_ZERO; i++)
+        if (c->factor[i] > (i != CELL_ZERO))
+            at += (size_t)snprintf(ret + at, size - at, " %s %d", axes[i], c->factor[i]);
+    if (c->factor[CELL_TP] > 1)
+        at += (size_t)snprintf(ret + at, size - at, "%s", c->factor[CELL_SP] ? " sp" : "");
+    if (c->factor[CELL_PP] > 1)
+        at += (size_t)snprintf(ret + at, size - at, " %s", schedule_names[c->factor[CELL_SCHEDULE]]);
+    if (c->factor[CELL_RECOMPUTE])
+        at += (size_t)snprintf(ret + at, size - at, " recompute %s", recompute_names[c->factor[CELL_RECOMPUTE]]);
+    snprintf(ret + at, size - at, "%s", c->factor[CELL_UNEVEN] ? " uneven" : "");
+}
+
+/* Layers are the model's: as many as the pipeline asks for. */
+static int layers_of(const struct cell *c)
+{
+    int stages = c->factor[CELL_PP] * (c->factor[CELL_SCHEDULE] == PIPE_INTERLEAVED ? 2 : 1);
+    return (stages < 2 ? 2 : stages) + (c->factor[CELL_UNEVEN] ? 1 : 0);
+}
+
+bool cell_same(const struct cell *a, const struct cell *b)
+{
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+/* The number of layers stands in the pipeline's place: it is no layout of one worker. */
+struct cell cell_alone(const struct cell *c)
+{
+    struct cell one = {.model = c->model, .factor = {1, 1, 1, 1, 1}};
+    one.factor[CELL_UNEVEN] = c->factor[CELL_UNEVEN];
+    one.factor[CELL_ZERO] = -layers_of(c);
+    return one;
+}
+
+/* ---- as a job ---- */
+
+struct sets {
+    char text[MAX_SETS][MAX_TEXT];
+    const char *list[MAX_SETS + 1];
+    int n;
+};
+
+static void set(struct sets *s, const char *key, int64_t value)
+{
+    assert_true(s->n < MAX_SETS);
+    snprintf(s->text[s->n], MAX_TEXT, "%s=%lld", key, (long long)value);
+    s->list[s->n] = s->text[s->n];
+    s->n++;
+}
+
+static void set_word(struct sets *s, const char *key, const char *value)
+{
+    assert_true(s->n < MAX_SETS);
+    snprintf(s->text[s->n], MAX_TEXT, "%s=%s", key, value);
+    s->list[s->n] = s->text[s->n];
+    s->n++;
+}
+
+static void set_model(struct sets *s, const struct cell *c, int layers)
+{
+    const bool uneven = c->factor[CELL_UNEVEN], llama = c->model == CELL_LLAMA;
+    set(s, "model.layers", layers);
+    set(s, "model.dim", llama ? (uneven ? 36 : 48) : (uneven ? 30 : 32));
+    set(s, "model.heads", llama ? (uneven ? 6 : 8) : (uneven ? 6 : 8));
+    set(s, "model.kv_heads", llama ? (uneven ? 3 : 2) : 0);
+    if (llama)
+        set(s, "model.ffn", uneven ? 50 : 80);
+    set(s, "model.vocab", uneven ? 301 : 300);
+    set(s, "train.seq", uneven ? 19 : 24);
+}
+
+static void set_layout(struct sets *s, const struct cell *c)
+{
+    const int *f = c->factor;
+    set(s, "parallel.workers", cell_workers(c));
+    set(s, "parallel.fsdp", f[CELL_FSDP]);
+    set(s, "parallel.tp", f[CELL_TP]);
+    set(s, "parallel.pp", f[CELL_PP]);
+    set(s, "parallel.cp", f[CELL_CP]);
+    set(s, "parallel.zero", f[CELL_ZERO]);
+    set_word(s, "parallel.sp", f[CELL_SP] ? "true" : "false");
+    set_word(s, "parallel.schedule", schedule_names[f[CELL_SCHEDULE]]);
+    set(s, "parallel.chunks", f[CELL_SCHEDULE] == PIPE_INTERLEAVED ? 2 : 1);
+    set_word(s, "parallel.recompute", recompute_names[f[CELL_RECOMPUTE]]);
+}
+
+void cell_init(const struct cell *c, const char *numerics, struct parity_model *ret)
+{
+    struct sets s = {.n = 0};
+    const bool alone = c->factor[CELL_ZERO] < 0;
+    set_word(&s, "train.numerics", numerics);
+    set_model(&s, c, alone ? -c->factor[CELL_ZERO] : layers_of(c));
+    if (!alone)
+        set_layout(&s, c);
+    parity_model_init(ret, c->model == CELL_LLAMA ? parity_llama : parity_gpt2, s.list);
+}
+
+/* ---- lists ---- */
+
+void cells_fini(struct cells *c)
+{
+    free(c->list);
+    *c = (struct cells){0};
+}
+
+static void add(struct cells *c, const struct cell *x)
+{
+    for (int i = 0; i < c->n; i++)
+        if (cell_same(&c->list[i], x))
+            return;
+    c->list = realloc(c->list, (size_t)(c->n + 1) * sizeof(*c->list));
+    assert_non_null(c->list);
+    c->list[c->n++] = *x;
+}
+
+/* Heads that tensor parallelism can share out: 8 in 2 groups, or 6 in 3; 8 or 6 of gpt2. */
+static int most_tp(const struct cell *c)
+{
+    return c->factor[CELL_UNEVEN] ? 6 : 8;
+}
+
+static bool legal(const struct cell *c)
+{
+    const int *f = c->factor;
+    if (f[CELL_ZERO] && f[CELL_FSDP] == 1)
+        return false;
+    if (f[CELL_SP] && f[CELL_TP] == 1)
+        return false;
+    if (f[CELL_SCHEDULE] && f[CELL_PP] == 1)
+        return false;
+    return f[CELL_TP] <= most_tp(c);
+}
+
+/* Gives the factors that are no axes values that are legal and change from cell to cell. */
+static struct cell with_choices(struct cell c, int turn)
+{
+    int *f = c.factor;
+    f[CELL_ZERO] = f[CELL_FSDP] > 1 ? turn % 4 : 0;
+    f[CELL_SP] = f[CELL_TP] > 1 ? (turn / 2 + 1) % 2 : 0;
+    f[CELL_SCHEDULE] = f[CELL_PP] > 1 ? turn / 3 % 4 : 0;
+    f[CELL_RECOMPUTE] = turn % 5 < 2 ? 0 : turn / 5 % 4;
+    f[CELL_UNEVEN] = turn / 4 % 2;
+    if (!legal(&c))
+        f[CELL_UNEVEN] = 0;
+    return c;
+}
+
+void cells_pairs(struct cells *c, enum cell_model model, int most)
+{
+    int turn = 0;
+    for (int a = CELL_DP; a <= CELL_CP; a++)
+        for (int b = a; b <= CELL_CP; b++)
+            for (int x = 2; x <= most; x++)
+                for (int y = a == b ? 1 : 2; x * y <= most && (a != b || y == 1); y++) {
+                    struct cell one = {.model = model, .factor = {1, 1, 1, 1, 1}};
+                    one.factor[b] = y;
+                    one.factor[a] = x;
+                    one = with_choices(one, turn++);
+                    if (legal(&one))
+                        add(c, &one);
+                }
+}
+
+/* ---- triples ---- */
+
+static const int values[CELL_FACTORS][4] = {{1, 2, 3},    {1, 2, 3}, {1, 2, 3},    {1, 2, 3},    {1, 2, 3},
+                                            {0, 1, 2, 3}, {0, 1},    {0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1}};
+static const int n_values[CELL_FACTORS] = {3, 3, 3, 3, 3, 4, 2, 4, 4, 2};
+
+struct triple {
+    int factor[3], value[3];
+};
+
+static bool has(const struct cell *c, const struct triple *t)
+{
+    for (int i = 0; i < 3; i++)
+        if (c->factor[t->factor[i]] != t->value[i])
+            return false;
+    return true;
+}
+
+/* A cell with the triple, the rest by the numbers of `seed`; false when luck had none that is legal. */
+static bool complete(const struct triple *t, int most, uint64_t seed, struct cell *c)
+{
+    for (int i = 0; i < CELL_FACTORS; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        c->factor[i] = values[i][(seed >> 33) % (uint64_t)n_values[i]];
+    }
+    for (int i = 0; t && i < 3; i++)
+        c->factor[t->factor[i]] = t->value[i];
+    return legal(c) && cell_workers(c) <= most;
+}
+
+static int all_triples(struct triple *ret)
+{
+    int n = 0;
+    for (int a = 0; a < CELL_FACTORS; a++)
+        for (int b = a + 1; b < CELL_FACTORS; b++)
+            for (int d = b + 1; d < CELL_FACTORS; d++)
+                for (int i = 0; i < n_values[a] * n_values[b] * n_values[d]; i++)
+                    ret[n++] = (struct triple){{a, b, d},
+                                               {values[a][i % n_values[a]], values[b][i / n_values[a] % n_values[b]],
+                                                values[d][i / n_values[a] / n_values[b]]}};
+    return n;
+}
+
+/* Of some completions of an open triple the one that closes most others. */
+static bool best_cell(const struct triple *open, int n, int most, struct cell *best)
+{
+    int score = 0;
+    for (uint64_t try = 0; try < 400; try++) {
+        struct cell c = *best;
+        int closes = 0;
+        if (!complete(&open[0], most, try * 977 + 13, &c))
+            continue;
+        for (int i = 0; i < n; i++)
+            closes += has(&c, &open[i]);
+        if (closes > score) {
+            score = closes;
+            *best = c;
+        }
+    }
+    return score > 0;
+}
+
+void cells_triples(struct cells *c, enum cell_model model, int most)
+{
+    struct triple *open = calloc(1 << 16, sizeof(*open));
+    assert_non_null(open);
+    int n = all_triples(open);
+    while (n) {
+        struct cell one = {.model = model};
+        int left = 0;
+        bool found = best_cell(open, n, most, &one);
+        if (found)
+            add(c, &one);
+        for (int i = 1; i < n; i++) /* the first is closed, or cannot be */
+            if (!found || !has(&one, &open[i]))
+                open[left++] = open[i];
+        n = left;
+    }
+    free(open);
+}
+
+void cells_four_axes(struct cells *c, enum cell_model model)
+{
+    for (int without = CELL_DP; without <= CELL_CP; without++)
+        for (int turn = 0; turn < 3; turn++) {
+            struct cell one = {.model = model, .factor = {2, 2, 2, 2, 2}};
+            one.factor[without] = 1;
+            one = with_choices(one, 7 * without + 5 * turn + 1);
+            if (legal(&one))
+                add(c, &one);
+        }
+}

@@ -1,0 +1,259 @@
+/* Running cells: a crew of forked workers for each world size takes cell after cell from its pipes, so that a cell
+ * costs an engine and not a process. What a rank computes lies in memory that all share; a rank that dies or is late
+ * ends its crew, which is made anew for the next cell. */
+#include "tests/parity/cells.h"
+#include "tests/parity/compare.h"
+
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#define STEPS 4
+#define MAX_CREW 16
+#define MAX_PARAMS 400000
+#define PATIENCE_MS 120000
+/* Of eps sqrt(K), as in test_twin.c; sums in other orders add their share. */
+#define TWIN_FACTOR 6.0
+
+/* What all ranks of a cell write. */
+struct sheet {
+    struct parity_result proof, fast;
+    char why[MAX_CREW][512];
+    double space[4][MAX_PARAMS]; /* grad and param of both */
+};
+
+struct crew {
+    int world;
+    pid_t pid[MAX_CREW];
+    int ask[MAX_CREW], answer[MAX_CREW];
+};
+
+static struct sheet *sheet_new(void)
+{
+    struct sheet *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(s != MAP_FAILED);
+    return s;
+}
+
+/* NaN where nobody will have written. */
+static void sheet_clear(struct sheet *s)
+{
+    memset(s, 0, offsetof(struct sheet, space));
+    for (int k = 0; k < 4; k++)
+        for (int64_t i = 0; i < MAX_PARAMS; i++)
+            s->space[k][i] = NAN;
+    s->proof.grad = s->space[0];
+    s->proof.param = s->space[1];
+    s->fast.grad = s->space[2];
+    s->fast.param = s->space[3];
+}
+
+/* ---- a worker ---- */
+
+static int run_numerics(const struct cell *c, const char *numerics, int fd, uint64_t epoch, int rank, int64_t last,
+                        struct parity_result *r, char *why)
+{
+    struct parity_model m;
+    cell_init(c, numerics, &m);
+    assert_true(m.graph.n_params <= MAX_PARAMS);
+    if (rank == 0)
+        r->n = m.graph.n_params;
+    int rc = parity_run_rank(&m, fd, epoch, rank, last, NULL, r, why);
+    parity_model_fini(&m);
+    return rc;
+}
+
+static void serve(struct sheet *s, int ask, int answer, int fd, int rank)
+{
+    struct cell c;
+    for (uint64_t epoch = 1; read(ask, &c, sizeof(c)) == (ssize_t)sizeof(c); epoch += 2) {
+        int rc = run_numerics(&c, "proof", fd, epoch, rank, STEPS, &s->proof, s->why[rank]);
+        rc = rc ? rc : run_numerics(&c, "fast", fd, epoch + 1, rank, 1, &s->fast, s->why[rank]);
+        if (write(answer, &rc, sizeof(rc)) != (ssize_t)sizeof(rc))
+            break;
+    }
+    _exit(0);
+}
+
+/* ---- a crew ---- */
+
+static void start_one(struct crew *w, struct sheet *s, int fd, int rank)
+{
+    int down[2], up[2];
+    assert_int_equal(pipe(down), 0);
+    assert_int_equal(pipe(up), 0);
+    fflush(NULL);
+    if ((w->pid[rank] = fork()) == 0) {
+        for (int i = 0; i < rank; i++) {
+            close(w->ask[i]); /* else a rank would not see the end of its orders */
+            close(w->answer[i]);
+        }
+        close(down[1]);
+        close(up[0]);
+        serve(s, down[0], up[1], fd, rank);
+    }
+    close(down[0]);
+    close(up[1]);
+    w->ask[rank] = down[1];
+    w->answer[rank] = up[0];
+}
+
+static void crew_start(struct crew *w, struct sheet *s, int world)
+{
+    int fd = memfd_create("cells", MFD_CLOEXEC);
+    assert_true(fd >= 0 && world <= MAX_CREW);
+    w->world = world;
+    for (int i = 0; i < world; i++)
+        start_one(w, s, fd, i);
+    close(fd);
+}
+
+static void crew_end(struct crew *w, bool now)
+{
+    for (int i = 0; i < w->world; i++) {
+        close(w->ask[i]);
+        close(w->answer[i]);
+        if (now)
+            kill(w->pid[i], SIGKILL);
+        waitpid(w->pid[i], NULL, 0);
+    }
+    w->world = 0;
+}
+
+/* The rank's answer; -1 when it died or is late. */
+static int answer_of(const struct crew *w, int rank)
+{
+    struct pollfd p = {.fd = w->answer[rank], .events = POLLIN};
+    int rc;
+    if (poll(&p, 1, PATIENCE_MS) != 1 || read(p.fd, &rc, sizeof(rc)) != (ssize_t)sizeof(rc))
+        return -1;
+    return rc;
+}
+
+/* The sentence of the first rank that has one of its own. */
+static void find_why(const struct sheet *s, int world, const char *otherwise, char *ret, size_t size)
+{
+    snprintf(ret, size, "%s", otherwise);
+    for (int i = 0; i < world; i++)
+        if (s->why[i][0] && !strstr(s->why[i], err_name(ERR_CANCELED))) {
+            snprintf(ret, size, "rank %d: %s", i, s->why[i]);
+            return;
+        }
+}
+
+static bool crew_run(struct crew *w, struct sheet *s, const struct cell *c, char *why, size_t size)
+{
+    const int world = cell_workers(c);
+    int failed = 0, lost = -1;
+    char late[64] = "a rank failed";
+    if (w->world != world) {
+        crew_end(w, false);
+        crew_start(w, s, world);
+    }
+    sheet_clear(s);
+    for (int i = 0; i < world; i++)
+        failed += write(w->ask[i], c, sizeof(*c)) != (ssize_t)sizeof(*c);
+    for (int i = 0; i < world && lost < 0; i++) {
+        int rc = answer_of(w, i);
+        failed += rc != 0;
+        lost = rc < 0 ? i : -1;
+    }
+    if (lost >= 0) {
+        snprintf(late, sizeof(late), "rank %d died or did not answer in time", lost);
+        crew_end(w, true);
+    }
+    if (failed)
+        find_why(s, world, late, why, size);
+    return !failed;
+}
+
+/* ---- comparing ---- */
+
+struct reference {
+    struct cell cell;
+    struct sheet *sheet;
+};
+
+struct references {
+    struct reference list[64];
+    int n;
+    struct crew crew;
+};
+
+static const struct sheet *reference_of(struct references *r, const struct cell *c)
+{
+    const struct cell alone = cell_alone(c);
+    char why[600];
+    for (int i = 0; i < r->n; i++)
+        if (cell_same(&r->list[i].cell, &alone))
+            return r->list[i].sheet;
+    assert_true(r->n < 64);
+    struct reference *x = &r->list[r->n++];
+    *x = (struct reference){alone, sheet_new()};
+    crew_end(&r->crew, false); /* a crew knows one sheet */
+    if (!crew_run(&r->crew, x->sheet, &alone, why, sizeof(why)))
+        fail_msg("one worker: %s", why);
+    return x->sheet;
+}
+
+/* Gradients of the float32 step against the float64 ones of one worker. */
+static bool twin_differs(const struct parity_model *m, const struct sheet *one, const struct sheet *many, char *why,
+                         size_t size)
+{
+    double k = fmax((double)(m->job.train.global_batch * m->job.train.seq), (double)m->job.model.vocab);
+    double bound = TWIN_FACTOR * 0x1p-24 * sqrt(k);
+    if (!(fabs(one->proof.loss[0] - many->fast.loss[0]) <= bound * one->proof.loss[0])) {
+        snprintf(why, size, "float32 loss %.9g, float64 %.9g", many->fast.loss[0], one->proof.loss[0]);
+        return true;
+    }
+    return parity_gradients_differ(&m->graph, one->proof.grad, many->fast.grad, one->proof.n, bound, why, size);
+}
+
+static bool differs(const struct cell *c, const struct sheet *one, const struct sheet *many, char *why, size_t size)
+{
+    struct parity_model m;
+    cell_init(c, "proof", &m);
+    bool bad = many->proof.replicas_differ || many->fast.replicas_differ;
+    if (bad)
+        snprintf(why, size, "replicas differ");
+    bad = bad || parity_differ(&m.graph, &one->proof, &many->proof, STEPS, why, size);
+    bad = bad || twin_differs(&m, one, many, why, size);
+    parity_model_fini(&m);
+    return bad;
+}
+
+static int by_world(const void *a, const void *b)
+{
+    return cell_workers(a) - cell_workers(b);
+}
+
+void cells_run(const struct cells *c)
+{
+    struct references *refs = calloc(1, sizeof(*refs));
+    struct crew crew = {0};
+    struct sheet *s = sheet_new();
+    int failed = 0;
+    char why[600], name[128];
+    signal(SIGPIPE, SIG_IGN);
+    qsort(c->list, (size_t)c->n, sizeof(*c->list), by_world);
+    for (int i = 0; i < c->n; i++) {
+        const struct sheet *one = reference_of(refs, &c->list[i]);
+        bool bad = !crew_run(&crew, s, &c->list[i], why, sizeof(why)) || differs(&c->list[i], one, s, why, sizeof(why));
+        cell_name(&c->list[i], name, sizeof(name));
+        if (bad)
+            printf("%s: %s\n", name, why);
+        failed += bad;
+    }
+    crew_end(&crew, false);
+    crew_end(&refs->crew, false);
+    for (int i = 0; i < refs->n; i++)
+        munmap(refs->list[i].sheet, sizeof(struct sheet));
+    munmap(s, sizeof(*s));
+    free(refs);
+    printf("%d cells\n", c->n);
+    fflush(stdout);
+    if (failed)
+        fail_msg("%d of %d cells differ from one worker", failed, c->n);
+}

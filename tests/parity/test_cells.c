@@ -1,0 +1,20 @@
+/* A part of the matrix that takes minutes: test_cells_all.c has the rest. */
+#include "tests/parity/cells.h"
+
+static void pairs(enum cell_model model, int most)
+{
+    struct cells c = {0};
+    cells_pairs(&c, model, most);
+    cells_run(&c);
+    cells_fini(&c);
+}
+
+TEST(llama_cells_of_four_workers)
+{
+    pairs(CELL_LLAMA, 4);
+}
+
+TEST(gpt2_cells_of_four_workers)
+{
+    pairs(CELL_GPT2, 4);
+}

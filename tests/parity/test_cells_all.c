@@ -1,0 +1,56 @@
+/* The matrix: every product of one or two axes of up to 8 workers, every triple of choices, and 16 workers on four
+ * axes.
+ */
+#include "tests/parity/cells.h"
+
+typedef void (*list_fn)(struct cells *c, enum cell_model model);
+
+static void all_pairs(struct cells *c, enum cell_model model)
+{
+    cells_pairs(c, model, 8);
+}
+
+static void all_triples(struct cells *c, enum cell_model model)
+{
+    cells_triples(c, model, 8);
+}
+
+static int run(list_fn list, enum cell_model model)
+{
+    struct cells c = {0};
+    list(&c, model);
+    int n = c.n;
+    cells_run(&c);
+    cells_fini(&c);
+    return n;
+}
+
+TEST(llama_pairs_of_axes)
+{
+    assert_true(run(all_pairs, CELL_LLAMA) >= 80);
+}
+
+TEST(gpt2_pairs_of_axes)
+{
+    assert_true(run(all_pairs, CELL_GPT2) >= 80);
+}
+
+TEST(llama_triples_of_choices)
+{
+    assert_true(run(all_triples, CELL_LLAMA) >= 80);
+}
+
+TEST(gpt2_triples_of_choices)
+{
+    assert_true(run(all_triples, CELL_GPT2) >= 80);
+}
+
+TEST(llama_four_axes)
+{
+    assert_true(run(cells_four_axes, CELL_LLAMA) >= 12);
+}
+
+TEST(gpt2_four_axes)
+{
+    assert_true(run(cells_four_axes, CELL_GPT2) >= 12);
+}
