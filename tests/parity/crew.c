@@ -65,12 +65,18 @@ static int run_numerics(const struct cell *c, const char *numerics, int fd, uint
     return rc;
 }
 
+/* One epoch: all ranks have left it before the next begins. */
+struct order {
+    bool end, fast;
+    struct cell cell;
+};
+
 static void serve(struct sheet *s, int ask, int answer, int fd, int rank)
 {
-    struct cell c;
-    for (uint64_t epoch = 1; read(ask, &c, sizeof(c)) == (ssize_t)sizeof(c); epoch += 2) {
-        int rc = run_numerics(&c, "proof", fd, epoch, rank, STEPS, &s->proof, s->why[rank]);
-        rc = rc ? rc : run_numerics(&c, "fast", fd, epoch + 1, rank, 1, &s->fast, s->why[rank]);
+    struct order o;
+    for (uint64_t epoch = 1; read(ask, &o, sizeof(o)) == (ssize_t)sizeof(o) && !o.end; epoch++) {
+        int rc = run_numerics(&o.cell, o.fast ? "fast" : "proof", fd, epoch, rank, o.fast ? 1 : STEPS,
+                              o.fast ? &s->fast : &s->proof, s->why[rank]);
         if (write(answer, &rc, sizeof(rc)) != (ssize_t)sizeof(rc))
             break;
     }
@@ -86,10 +92,6 @@ static void start_one(struct crew *w, struct sheet *s, int fd, int rank)
     assert_int_equal(pipe(up), 0);
     fflush(NULL);
     if ((w->pid[rank] = fork()) == 0) {
-        for (int i = 0; i < rank; i++) {
-            close(w->ask[i]); /* else a rank would not see the end of its orders */
-            close(w->answer[i]);
-        }
         close(down[1]);
         close(up[0]);
         serve(s, down[0], up[1], fd, rank);
@@ -110,14 +112,16 @@ static void crew_start(struct crew *w, struct sheet *s, int world)
     close(fd);
 }
 
+/* By an order: other crews have copies of the pipes, so that nobody would see their end. */
 static void crew_end(struct crew *w, bool now)
 {
+    const struct order end = {.end = true};
     for (int i = 0; i < w->world; i++) {
-        close(w->ask[i]);
-        close(w->answer[i]);
-        if (now)
+        if (now || write(w->ask[i], &end, sizeof(end)) != (ssize_t)sizeof(end))
             kill(w->pid[i], SIGKILL);
         waitpid(w->pid[i], NULL, 0);
+        close(w->ask[i]);
+        close(w->answer[i]);
     }
     w->world = 0;
 }
@@ -143,30 +147,36 @@ static void find_why(const struct sheet *s, int world, const char *otherwise, ch
         }
 }
 
-static bool crew_run(struct crew *w, struct sheet *s, const struct cell *c, char *why, size_t size)
+/* False with a sentence when a rank failed, died or is late; the last two end the crew. */
+static bool crew_obeys(struct crew *w, const struct sheet *s, const struct order *o, char *why, size_t size)
 {
-    const int world = cell_workers(c);
     int failed = 0, lost = -1;
     char late[64] = "a rank failed";
-    if (w->world != world) {
-        crew_end(w, false);
-        crew_start(w, s, world);
-    }
-    sheet_clear(s);
-    for (int i = 0; i < world; i++)
-        failed += write(w->ask[i], c, sizeof(*c)) != (ssize_t)sizeof(*c);
-    for (int i = 0; i < world && lost < 0; i++) {
+    for (int i = 0; i < w->world; i++)
+        failed += write(w->ask[i], o, sizeof(*o)) != (ssize_t)sizeof(*o);
+    for (int i = 0; i < w->world && lost < 0; i++) {
         int rc = answer_of(w, i);
         failed += rc != 0;
         lost = rc < 0 ? i : -1;
     }
-    if (lost >= 0) {
+    if (lost >= 0)
         snprintf(late, sizeof(late), "rank %d died or did not answer in time", lost);
-        crew_end(w, true);
-    }
     if (failed)
-        find_why(s, world, late, why, size);
+        find_why(s, w->world, late, why, size);
+    if (lost >= 0)
+        crew_end(w, true);
     return !failed;
+}
+
+static bool crew_run(struct crew *w, struct sheet *s, const struct cell *c, char *why, size_t size)
+{
+    if (w->world != cell_workers(c)) {
+        crew_end(w, false);
+        crew_start(w, s, cell_workers(c));
+    }
+    sheet_clear(s);
+    return crew_obeys(w, s, &(struct order){.cell = *c}, why, size) &&
+           crew_obeys(w, s, &(struct order){.cell = *c, .fast = true}, why, size);
 }
 
 /* ---- comparing ---- */
@@ -244,6 +254,7 @@ void cells_run(const struct cells *c)
         cell_name(&c->list[i], name, sizeof(name));
         if (bad)
             printf("%s: %s\n", name, why);
+        fflush(stdout);
         failed += bad;
     }
     crew_end(&crew, false);
