@@ -192,3 +192,16 @@ TEST(each_stage_needs_less)
         fixture_fini(&f);
     }
 }
+
+/* What is computed again asks for parameters once more. */
+TEST(recomputation_with_shards_changes_nothing)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int kind = RECOMPUTE_FULL; kind <= RECOMPUTE_ATTENTION; kind++)
+            for (int reshard = 0; reshard < 2; reshard++) {
+                struct job_spec keeps = sharded((enum model_arch)arch, 3, 2, 2), again = keeps;
+                again.parallel.recompute = (enum recompute)kind;
+                again.parallel.reshard = reshard;
+                world_compare_two(&keeps, &again);
+            }
+}
