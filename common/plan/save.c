@@ -5,6 +5,7 @@
  * without asking. */
 #include "common/plan/compile.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 struct replicas {
@@ -100,6 +101,7 @@ static int64_t piece_rows(const struct saver *s, int t)
 /* The row of a piece lying at `start` of a line of `total` bytes that the cut before replica i of n falls to. */
 static int64_t cut_row(int64_t total, int i, int n, int64_t start, int64_t rows, int64_t row)
 {
+    assert(n > 0 && row > 0);
     int64_t cut = (int64_t)((__int128)total * i / n) - start;
     if (i == n || cut >= rows * row)
         return rows;

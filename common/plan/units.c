@@ -66,7 +66,7 @@ void compile_gathers(struct compiler *c)
 
 struct rewrite {
     struct op *ops;
-    int n;
+    int n, n_units;
     int *order, n_order; /* units that are gathered, in the order of their first use */
     int *first;          /* by unit: op that first reads its values, -1 */
     int *last;           /* by unit: op that touches its gradients last, -1 */
@@ -77,6 +77,7 @@ struct rewrite {
 static err_t rewrite_init(struct rewrite *r, struct compiler *c, struct op_range list)
 {
     size_t units = (size_t)c->g->n_units;
+    r->n_units = c->g->n_units;
     r->n = list.n;
     r->n_fresh = c->p->n_buffers;
     r->ops = malloc(((size_t)list.n + 1) * sizeof(*r->ops));
@@ -88,7 +89,7 @@ static err_t rewrite_init(struct rewrite *r, struct compiler *c, struct op_range
         return ERR_NOMEM;
     if (list.n)
         memcpy(r->ops, c->p->ops + list.first, (size_t)list.n * sizeof(*r->ops));
-    for (size_t u = 0; u < units; u++)
+    for (int u = 0; u < r->n_units; u++)
         r->first[u] = r->last[u] = -1;
     for (int b = 0; b < r->n_fresh; b++)
         r->fresh[b] = b;
@@ -167,11 +168,13 @@ static void emit(struct compiler *c, const struct rewrite *r, const struct op *f
 
 static void scatter_waiting(struct compiler *c, const struct rewrite *r, int i, bool again)
 {
-    for (int unit = c->g->n_units - 1; unit >= 0; unit--)
+    for (int k = 1; k <= r->n_units; k++) {
+        int unit = r->n_units - k;
         if (r->last[unit] == i && c->unit_waits[unit]) {
             compile_scatter(c, unit, again);
             c->unit_waits[unit] = false;
         }
+    }
 }
 
 static void rewrite_list(struct compiler *c, const struct rewrite *r, const bool *gathers, bool backward, bool again)
