@@ -20,6 +20,7 @@
 
 #define MAX_RANKS 16
 #define MAX_TURNS 41
+#define UNIT 8        /* tensors of a unit, all of one size */
 #define BUDGET_S 0.25 /* of one case's calls; at least three are made */
 
 struct bench {
@@ -29,12 +30,15 @@ struct bench {
     float *shared_src, *shared_dst;
     int64_t n; /* elements of the large buffer */
     int64_t counts[MAX_RANKS];
+    int64_t part_counts[MAX_RANKS]; /* of a tensor of the unit */
+    struct comm_part parts[UNIT];
 };
 
+/* Ranks of the bench have their buffers at the same places. */
 static float *of_peer(const struct bench *b, const float *x, int i)
 {
-    return (float *)(void *)(b->s->shared[b->g->ranks[i]] +
-                             ((const uint8_t *)x - (const uint8_t *)b->s->shared[b->g->me]));
+    const float *own = (const float *)(const void *)b->s->shared[b->g->comm->rank];
+    return (float *)(void *)b->s->shared[b->g->ranks[i]] + (x - own);
 }
 
 static void wait_all(const struct bench *b)
@@ -99,6 +103,28 @@ static void floor_all_gather(const struct bench *b)
     wait_all(b);
 }
 
+static void floor_unit_gather(const struct bench *b)
+{
+    const int64_t piece = b->n / b->g->n / UNIT;
+    wait_all(b);
+    for (int k = 0; k < UNIT; k++)
+        for (int r = 0; r < b->g->n; r++)
+            memcpy(b->shared_dst + (k * b->g->n + r) * piece, of_peer(b, b->shared_src, r) + k * piece,
+                   (size_t)piece * 4);
+    wait_all(b);
+}
+
+static void floor_unit_scatter(const struct bench *b)
+{
+    const int64_t piece = b->n / b->g->n / UNIT;
+    wait_all(b);
+    for (int k = 0; k < UNIT; k++) {
+        const int64_t lo = (k * b->g->n + b->g->me) * piece;
+        add_slice(b, b->shared_dst + k * piece, lo, lo + piece);
+    }
+    wait_all(b);
+}
+
 static void floor_broadcast(const struct bench *b)
 {
     wait_all(b);
@@ -140,6 +166,16 @@ static err_t our_all_gather(const struct bench *b)
     return comm_all_gather(b->g, NULL, b->src, b->dst, b->counts, DT_F32);
 }
 
+static err_t our_unit_gather(const struct bench *b)
+{
+    return comm_unit_gather(b->g, NULL, b->src, b->dst, b->parts, UNIT, DT_F32);
+}
+
+static err_t our_unit_scatter(const struct bench *b)
+{
+    return comm_unit_scatter(b->g, NULL, b->src, b->dst, b->parts, UNIT, DT_F32, false);
+}
+
 static err_t our_broadcast(const struct bench *b)
 {
     return comm_broadcast(b->g, NULL, b->src, b->n * 4, 0);
@@ -164,6 +200,8 @@ static const struct {
     {"all_reduce", our_all_reduce, floor_all_reduce},
     {"all_gather", our_all_gather, floor_all_gather},
     {"reduce_scatter", our_reduce_scatter, floor_reduce_scatter},
+    {"unit_gather", our_unit_gather, floor_unit_gather},
+    {"unit_scatter", our_unit_scatter, floor_unit_scatter},
     {"broadcast", our_broadcast, floor_broadcast},
     {"all_to_all", our_all_to_all, floor_all_to_all},
     {"sendrecv", our_sendrecv, floor_sendrecv},
@@ -250,6 +288,17 @@ static void measure(struct bench *b, int i, bool shared, const char *mpi_file)
         report(b, i, shared, median(ours, (int)turns), median(least, (int)turns), mpi_file);
 }
 
+static void set_counts(struct bench *b)
+{
+    const int64_t piece = b->n / b->g->n / UNIT;
+    for (int r = 0; r < b->g->n; r++) {
+        b->counts[r] = b->n / b->g->n;
+        b->part_counts[r] = piece;
+    }
+    for (int k = 0; k < UNIT; k++)
+        b->parts[k] = (struct comm_part){.local = k * piece * b->g->n, .piece = k * piece, .counts = b->part_counts};
+}
+
 static void run_sizes(struct bench *b, float *private, const char *mpi_file)
 {
     const int64_t most = sizes[2] / 4;
@@ -259,8 +308,7 @@ static void run_sizes(struct bench *b, float *private, const char *mpi_file)
                 b->n = sizes[k] / 4;
                 b->src = shared ? b->shared_src : private;
                 b->dst = shared ? b->shared_dst : private + most;
-                for (int r = 0; r < b->g->n; r++)
-                    b->counts[r] = b->n / b->g->n;
+                set_counts(b);
                 measure(b, i, shared, mpi_file);
             }
 }

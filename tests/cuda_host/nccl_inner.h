@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 
 #define NCCL_MAX_RANKS 64
-#define NCCL_MAX_SPLITS 64
+#define NCCL_MAX_SPLITS 256
 #define NCCL_MAX_MESSAGES 256
 #define NCCL_PIECE_BYTES ((size_t)64 << 10) /* of one rank */
 #define NCCL_LANE_BYTES ((size_t)4 << 10)

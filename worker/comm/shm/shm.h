@@ -14,7 +14,7 @@
 #include <stdbool.h>
 
 #define SHM_MAX_WORLD 256
-#define SHM_MAX_GROUPS 256
+#define SHM_MAX_GROUPS 1024
 #define SHM_EPOCHS 16
 #define SHM_BLOCK ((size_t)128 << 10) /* measured best for private buffers: in and out stay in the second cache */
 #define SHM_PAGE 4096
