@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -233,39 +234,54 @@ static err_t plan_compile_all(const struct job_spec *job, const struct graph *g,
     return plan_check(g, programs, n, why);
 }
 
-static err_t plan_facts(const struct job_spec *job, const struct program *programs, int n, struct spec_facts *ret)
+static err_t plan_facts(const struct program *programs, int n, bool forecast, struct spec_facts *ret, struct why *why)
 {
     ret->micros = calloc((size_t)n, sizeof(*ret->micros));
     if (!ret->micros)
         return ERR_NOMEM;
-    ret->workers = n;
     ret->n_micros = programs[0].n_micros;
-    for (int rank = 0; rank < n; rank++) {
-        struct plan_memory m;
-        plan_memory(&programs[rank], job->run.device, &m);
-        if (m.total_bytes > ret->memory.total_bytes)
-            ret->memory = m;
+    for (int rank = 0; rank < n; rank++)
         ret->micros[rank] = programs[rank].end_micro - programs[rank].first_micro;
-    }
-    return OK;
+    return forecast ? plan_forecast(programs, n, &ret->rates, &ret->forecast, why) : OK;
 }
 
-static err_t plan_of_all(const struct job_spec *job, const struct graph *g, int n, struct spec_facts *ret,
-                         struct why *why)
+static err_t plan_of_all(const struct job_spec *job, const struct graph *g, int n, bool forecast,
+                         struct spec_facts *ret, struct why *why)
 {
     struct program *programs = calloc((size_t)n, sizeof(*programs));
     if (!programs)
         return why_set(why, ERR_NOMEM, "out of memory for the plans of %d workers", n);
     err_t err = plan_compile_all(job, g, programs, n, why);
     if (!err)
-        err = plan_facts(job, programs, n, ret);
+        err = plan_facts(programs, n, forecast, ret, why);
     for (int rank = 0; rank < n; rank++)
         program_fini(&programs[rank]);
     free(programs);
     return err;
 }
 
-static err_t plan_make(const struct job_spec *job, struct spec_facts *ret, struct why *why)
+static err_t memory_facts(const struct job_spec *job, const struct graph *g, int n, struct spec_facts *ret,
+                          struct why *why)
+{
+    ret->workers = n;
+    ret->ranks = calloc((size_t)n, sizeof(*ret->ranks));
+    err_t err = ret->ranks ? plan_memory_of_ranks(job, g, ret->ranks, why) : ERR_NOMEM;
+    for (int rank = 0; rank < n && !err; rank++)
+        if (ret->ranks[rank].total_bytes > ret->memory.total_bytes)
+            ret->memory = ret->ranks[rank];
+    return err;
+}
+
+/* Nodes that all ranks together go through in a step: what compiling and checking takes follows from it. */
+static double work_of(const struct job_spec *job, const struct graph *g, const struct mesh *mesh)
+{
+    int replicas = mesh->size[AXIS_DP] * mesh->size[AXIS_FSDP];
+    double micros = ceil((double)job->train.global_batch / (double)job->train.micro_batch / replicas);
+    return (double)mesh_workers(mesh) / mesh->size[AXIS_PP] * g->n_nodes * (micros + 4);
+}
+
+/* `most`: of work_of, above which no rank is compiled; 0: there is no limit, and no forecast either. */
+static err_t plan_make(const struct job_spec *job, double most, struct spec_facts *ret, struct why *why)
 {
     struct graph g = {0};
     struct mesh mesh;
@@ -275,7 +291,10 @@ static err_t plan_make(const struct job_spec *job, struct spec_facts *ret, struc
     err = graph_build(&job->model, job->train.seq, &g, why);
     if (err)
         return err;
-    err = plan_of_all(job, &g, mesh_workers(&mesh), ret, why);
+    ret->rates = plan_rates_of(job->run.device, (enum dtype)job->train.dtype);
+    err = memory_facts(job, &g, mesh_workers(&mesh), ret, why);
+    if (!err && (most == 0 || work_of(job, &g, &mesh) <= most))
+        err = plan_of_all(job, &g, mesh_workers(&mesh), most > 0, ret, why);
     ret->params = g.n_params;
     ret->flops_per_token = graph_flops_per_token(&g, &job->model, job->train.seq, true);
     graph_fini(&g);
@@ -285,7 +304,10 @@ static err_t plan_make(const struct job_spec *job, struct spec_facts *ret, struc
 void spec_facts_fini(struct spec_facts *f)
 {
     free(f->micros);
+    free(f->ranks);
+    forecast_fini(&f->forecast);
     f->micros = NULL;
+    f->ranks = NULL;
 }
 
 /* ---- all of it ---- */
@@ -316,11 +338,34 @@ err_t spec_complete(struct job_spec *job, bool new_train, struct out_progress *p
     if (!err)
         err = data_check(job, &facts, why);
     if (!err)
-        err = plan_make(job, &facts, why);
+        err = plan_make(job, 0, &facts, why);
     if (!err)
         err = spec_node_bytes(&facts.node_bytes, why);
     if (!err)
         err = plan_fits(job, facts.node_bytes, why);
+    if (err) {
+        spec_facts_fini(&facts);
+        return err;
+    }
+    *ret = facts;
+    return OK;
+}
+
+/* Of work_of: what is compiled, checked and forecast in half a second of a core. */
+#define PLAN_WORK 40000
+
+err_t spec_plan(struct job_spec *job, struct out_progress *progress, struct spec_facts *ret, struct why *why)
+{
+    struct spec_facts facts = {0};
+    err_t err = cache_fix(job, why);
+    if (!err)
+        err = data_make(job, false, progress, why);
+    if (!err)
+        err = data_check(job, &facts, why);
+    if (!err)
+        err = plan_make(job, PLAN_WORK, &facts, why);
+    if (!err)
+        err = spec_node_bytes(&facts.node_bytes, why);
     if (err) {
         spec_facts_fini(&facts);
         return err;

@@ -8,6 +8,7 @@
 #include "common/base/buf.h"
 #include "common/ckpt/ckpt.h"
 #include "common/conf/job.h"
+#include "common/plan/forecast.h"
 #include "common/plan/program.h"
 
 #include <stdint.h>
@@ -26,8 +27,11 @@ struct spec_facts {
     struct plan_memory memory; /* of the rank that needs most */
     int64_t node_bytes;        /* what the node has to spare */
     int workers;
-    int *micros; /* microbatches of each rank per step */
+    int *micros; /* microbatches of each rank per step; NULL where no rank was compiled */
     int n_micros;
+    struct plan_memory *ranks; /* by rank */
+    struct plan_rates rates;   /* that the forecast is made with */
+    struct forecast forecast;  /* of one step; n 0: none */
 };
 void spec_facts_fini(struct spec_facts *f);
 
@@ -36,6 +40,11 @@ void spec_facts_fini(struct spec_facts *f);
  * changed; the training files are read again to see that only when the shards are gone, or with `new_train`. */
 NODISCARD err_t spec_complete(struct job_spec *job, bool new_train, struct out_progress *progress,
                               struct spec_facts *ret, struct why *why);
+
+/* The same for who only asks: in well under a second whatever the job, so a plan that is too large to be compiled for
+ * every rank in that time is neither checked nor forecast, and a job that does not fit on this node is planned all the
+ * same. */
+NODISCARD err_t spec_plan(struct job_spec *job, struct out_progress *progress, struct spec_facts *ret, struct why *why);
 
 /* checkpoint.dir can be written (or made), and does not hold checkpoints that a fresh job would mix with. `from`: the
  * root that the job resumes from, which is then allowed; NULL. ERR_EXISTS names what is there and the remedy. */

@@ -24,18 +24,90 @@ static void memory_print(const struct spec_facts *f)
     printf("    %-12s %10s\n", "snapshot", out_bytes(f->memory.arena_bytes, a));
 }
 
-/* "rank 0: 3, rank 1: 3, ranks 2-3: 2" */
+/* "rank 3", "ranks 0-3" */
+static const char *ranks_text(int first, int last, char *text, size_t size)
+{
+    if (first == last)
+        snprintf(text, size, "rank %d", first);
+    else
+        snprintf(text, size, "ranks %d-%d", first, last);
+    return text;
+}
+
+/* "ranks 0-1: 3 each, rank 2: 2" */
 static void shares_print(const struct spec_facts *f)
 {
+    char text[48];
     for (int first = 0, last; first < f->workers; first = last + 1) {
         for (last = first; last + 1 < f->workers && f->micros[last + 1] == f->micros[first];)
             last++;
-        if (first == last)
-            printf("%srank %d: %d", first ? ", " : "", first, f->micros[first]);
-        else
-            printf("%sranks %d-%d: %d each", first ? ", " : "", first, last, f->micros[first]);
+        printf("%s%s: %d%s", first ? ", " : "", ranks_text(first, last, text, sizeof(text)), f->micros[first],
+               first == last ? "" : " each");
     }
     putchar('\n');
+}
+
+static bool memory_alike(const struct plan_memory *a, const struct plan_memory *b)
+{
+    return !memcmp(a->bytes, b->bytes, sizeof(a->bytes)) && a->arena_bytes == b->arena_bytes;
+}
+
+/* The last of the ranks from `first` on that need the same. */
+static int alike_until(const struct spec_facts *f, int first)
+{
+    int last = first;
+    while (last + 1 < f->workers && memory_alike(&f->ranks[last + 1], &f->ranks[first]))
+        last++;
+    return last;
+}
+
+/* Ranks that differ, by use; all of them in JSON. */
+#define MAX_LINES 24
+
+static void ranks_print(const struct spec_facts *f)
+{
+    char text[48], a[OUT_NUMBER];
+    int lines = 0;
+    if (alike_until(f, 0) == f->workers - 1)
+        return;
+    printf("    %-14s", "");
+    for (int s = 0; s < SPACE_COUNT; s++)
+        printf(" %12s", space_names[s]);
+    printf(" %12s\n", "snapshot");
+    for (int first = 0, last; first < f->workers && lines < MAX_LINES; first = last + 1, lines++) {
+        last = alike_until(f, first);
+        printf("    %-14s", ranks_text(first, last, text, sizeof(text)));
+        for (int s = 0; s < SPACE_COUNT; s++)
+            printf(" %12s", out_bytes(f->ranks[first].bytes[s], a));
+        printf(" %12s\n", out_bytes(f->ranks[first].arena_bytes, a));
+        if (last + 1 < f->workers && lines + 1 == MAX_LINES)
+            printf("    and %d more; -o json has all\n", f->workers - last - 1);
+    }
+}
+
+static void traffic_print(const struct spec_facts *f)
+{
+    char axes[32], a[OUT_NUMBER], b[OUT_NUMBER];
+    for (unsigned i = 1; i < FORECAST_AXES; i++)
+        if (f->forecast.bytes[i])
+            printf("  Traffic    %s a step over %s, %s to each rank\n", out_bytes(f->forecast.bytes[i], a),
+                   forecast_axes_name(i, axes, sizeof(axes)), out_bytes(f->forecast.bytes[i] / f->workers, b));
+}
+
+static void forecast_print(const struct job_spec *job, const struct spec_facts *f)
+{
+    char a[OUT_NUMBER], b[OUT_NUMBER];
+    double tokens = (double)(job->train.global_batch * job->train.seq);
+    if (!f->micros)
+        printf("  Forecast   none: the plan is too large to be compiled for %d ranks now; submit checks it\n",
+               f->workers);
+    if (!f->forecast.n)
+        return;
+    traffic_print(f);
+    printf("  Forecast   %.4g s a step, %s tokens/s, bubble %.1f %%; with %s FLOP/s", f->forecast.seconds,
+           out_count(tokens / f->forecast.seconds, a), 100 * f->forecast.bubble, out_count(f->rates.flops, b));
+    printf(", %s/s of memory and %s/s from peers for each worker\n", out_bytes((int64_t)f->rates.memory, a),
+           out_bytes((int64_t)f->rates.link, b));
 }
 
 void spec_facts_print(const struct job_spec *job, const struct spec_facts *f)
@@ -53,29 +125,68 @@ void spec_facts_print(const struct job_spec *job, const struct spec_facts *f)
            (double)(job->train.steps * job->train.global_batch) / (double)f->train_samples);
     printf("  Compute    %s FLOP a token, %s a step\n", out_count(f->flops_per_token, a),
            out_count(f->flops_per_token * (double)(job->train.global_batch * job->train.seq), b));
-    printf("  Step       %d microbatches: ", f->n_micros);
-    shares_print(f);
+    if (f->micros) {
+        printf("  Step       %d microbatches: ", f->n_micros);
+        shares_print(f);
+    }
+    forecast_print(job, f);
     memory_print(f);
+    ranks_print(f);
     printf("  Checkpoint every %" PRId64 " steps in %s\n", job->checkpoint.every, job->checkpoint.dir);
+}
+
+static json_t *memory_json(const struct plan_memory *m)
+{
+    json_t *memory = json_object();
+    for (int s = 0; s < SPACE_COUNT; s++)
+        json_object_set_new(memory, space_names[s], json_integer(m->bytes[s]));
+    json_object_set_new(memory, "snapshot", json_integer(m->arena_bytes));
+    json_object_set_new(memory, "device", json_integer(m->device_bytes));
+    json_object_set_new(memory, "node", json_integer(m->host_bytes));
+    json_object_set_new(memory, "total", json_integer(m->total_bytes));
+    return memory;
+}
+
+/* [{"first": 0, "last": 3, "parameters": ..., ...}, ...] */
+static json_t *ranks_json(const struct spec_facts *f)
+{
+    json_t *ranks = json_array();
+    for (int first = 0, last; first < f->workers; first = last + 1) {
+        last = alike_until(f, first);
+        json_t *memory = memory_json(&f->ranks[first]);
+        json_object_set_new(memory, "first", json_integer(first));
+        json_object_set_new(memory, "last", json_integer(last));
+        json_array_append_new(ranks, memory);
+    }
+    return ranks;
+}
+
+static json_t *forecast_json(const struct spec_facts *f)
+{
+    json_t *traffic = json_object();
+    char axes[32];
+    if (!f->forecast.n)
+        return json_null();
+    for (unsigned i = 1; i < FORECAST_AXES; i++)
+        if (f->forecast.bytes[i])
+            json_object_set_new(traffic, forecast_axes_name(i, axes, sizeof(axes)), json_integer(f->forecast.bytes[i]));
+    return json_pack("{s:f, s:f, s:o, s:{s:f, s:f, s:f, s:f}}", "seconds", f->forecast.seconds, "bubble",
+                     f->forecast.bubble, "bytes", traffic, "rates", "flops", f->rates.flops, "memory", f->rates.memory,
+                     "link", f->rates.link, "latency", f->rates.latency);
 }
 
 json_t *spec_facts_json(const struct job_spec *job, const struct spec_facts *f)
 {
-    json_t *micros = json_array(), *memory = json_object();
-    for (int rank = 0; rank < f->workers; rank++)
+    json_t *micros = json_array();
+    for (int rank = 0; rank < f->workers && f->micros; rank++)
         json_array_append_new(micros, json_integer(f->micros[rank]));
-    for (int s = 0; s < SPACE_COUNT; s++)
-        json_object_set_new(memory, space_names[s], json_integer(f->memory.bytes[s]));
-    json_object_set_new(memory, "snapshot", json_integer(f->memory.arena_bytes));
-    json_object_set_new(memory, "device", json_integer(f->memory.device_bytes));
-    json_object_set_new(memory, "node", json_integer(f->memory.host_bytes));
-    json_object_set_new(memory, "total", json_integer(f->memory.total_bytes));
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o}", "name", job->name,
-                     "parameters", (json_int_t)f->params, "steps", (json_int_t)job->train.steps, "tokens_per_step",
-                     (json_int_t)job->train.global_batch * (json_int_t)job->train.seq, "vocab", (json_int_t)f->vocab,
-                     "flops_per_token", f->flops_per_token, "train_tokens", (json_int_t)f->train_tokens,
-                     "train_samples", (json_int_t)f->train_samples, "valid_tokens", (json_int_t)f->valid_tokens,
-                     "valid_samples", (json_int_t)f->valid_samples, "node_bytes", (json_int_t)f->node_bytes, "workers",
-                     f->workers, "microbatches", micros, "memory_per_worker", memory, "checkpoint_dir",
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o}", "name",
+                     job->name, "parameters", (json_int_t)f->params, "steps", (json_int_t)job->train.steps,
+                     "tokens_per_step", (json_int_t)job->train.global_batch * (json_int_t)job->train.seq, "vocab",
+                     (json_int_t)f->vocab, "flops_per_token", f->flops_per_token, "train_tokens",
+                     (json_int_t)f->train_tokens, "train_samples", (json_int_t)f->train_samples, "valid_tokens",
+                     (json_int_t)f->valid_tokens, "valid_samples", (json_int_t)f->valid_samples, "node_bytes",
+                     (json_int_t)f->node_bytes, "workers", f->workers, "microbatches", micros, "memory_per_worker",
+                     memory_json(&f->memory), "ranks", ranks_json(f), "forecast", forecast_json(f), "checkpoint_dir",
                      json_of_text(job->checkpoint.dir, strlen(job->checkpoint.dir)));
 }

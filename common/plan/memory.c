@@ -215,16 +215,24 @@ static err_t arena_of(const struct kinds *k, int rank, const int coord[AXIS_COUN
     return plan_arena_bytes(&p, k->g, ret);
 }
 
-static err_t need_of_rank(const struct kinds *k, int rank, struct need *need)
+static err_t memory_of_rank(const struct kinds *k, int rank, struct plan_memory *ret)
 {
     int coord[AXIS_COUNT];
     int64_t arena = 0;
-    struct plan_memory m;
     mesh_coords(&k->mesh, rank, coord);
-    err_t e = spaces_of(k, coord, &m);
+    err_t e = spaces_of(k, coord, ret);
     e = e ? e : arena_of(k, rank, coord, &arena);
+    ret->arena_bytes = arena;
+    return e;
+}
+
+static err_t need_of_rank(const struct kinds *k, int rank, struct need *need)
+{
+    struct plan_memory m;
+    err_t e = memory_of_rank(k, rank, &m);
     if (e)
         return e;
+    const int64_t arena = m.arena_bytes;
     need->arena = arena > need->arena ? arena : need->arena;
     for (int s = 0; s < SPACE_COUNT; s++)
         need->largest[s] = m.bytes[s] > need->largest[s] ? m.bytes[s] : need->largest[s];
@@ -281,6 +289,23 @@ static err_t need_of_job(const struct job_spec *job, const struct graph *g, stru
     e = kinds_init(&k, job, g, &mesh, why);
     for (int r = 0; r < mesh_workers(&mesh) && !e; r++)
         e = need_of_rank(&k, r, need);
+    kinds_fini(&k);
+    return e;
+}
+
+err_t plan_memory_of_ranks(const struct job_spec *job, const struct graph *g, struct plan_memory *ret, struct why *why)
+{
+    struct mesh mesh;
+    struct kinds k;
+    err_t e = plan_mesh(job, &mesh, why);
+    if (e)
+        return e;
+    e = kinds_init(&k, job, g, &mesh, why);
+    for (int r = 0; r < mesh_workers(&mesh) && !e; r++) {
+        e = memory_of_rank(&k, r, &ret[r]);
+        ret[r].host_bytes += ret[r].arena_bytes;
+        ret[r].total_bytes += ret[r].arena_bytes;
+    }
     kinds_fini(&k);
     return e;
 }

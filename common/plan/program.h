@@ -347,6 +347,9 @@ struct plan_memory {
     int64_t total_bytes; /* device_bytes + host_bytes */
 };
 void plan_memory(const struct program *p, enum device device, struct plan_memory *ret);
+/* Of every worker of the job, `ret` by rank: only ranks that differ are compiled. */
+NODISCARD err_t plan_memory_of_ranks(const struct job_spec *job, const struct graph *g, struct plan_memory *ret,
+                                     struct why *why);
 /* Refuses a job whose workers need more than `node_bytes` of the node's memory together: names need, have, and what to
  * change. A GPU's memory is not looked at here: only a worker knows how much there is. */
 NODISCARD err_t plan_fits(const struct job_spec *job, int64_t node_bytes, struct why *why);

@@ -47,6 +47,43 @@ TEST(a_good_job_is_planned)
     run_expect(&r, 0, "test ! -e ckpt && test ! -e dtd");
 }
 
+TEST(a_plan_is_drawn)
+{
+    struct run r;
+    files_write();
+    run_expect(&r, 0, "dtctl plan job.yaml --set parallel.workers=4 --set parallel.pp=2 --timeline step.svg");
+    expect_text(r.out, "a step over pp");
+    expect_text(r.out, "bubble");
+    expect_text(r.out, "ranks 0-1");
+    run_expect(&r, 0, "cat step.svg");
+    expect_text(r.out, "<svg xmlns=");
+    expect_text(r.out, "small: forecast of a step");
+    run_expect(&r, 0, "grep -c '>rank [0-3]</text>' step.svg");
+    assert_string_equal(r.out, "4\n");
+    run_expect(&r, 0, "grep -c 'forward micro' step.svg");
+    run_expect(&r, 0, "tail -1 step.svg");
+    assert_string_equal(r.out, "</svg>\n");
+    run_expect(&r, 0, "dtctl plan job.yaml -o json --set parallel.workers=2 --set parallel.tp=2");
+    expect_text(r.out, "\"bubble\": ");
+    expect_text(r.out, "\"tp\": ");
+    expect_text(r.out, "\"first\": 0");
+    run_expect(&r, 2, "dtctl plan job.yaml --timeline absent/step.svg");
+    expect_text(r.err, "absent/step.svg");
+}
+
+TEST(a_plan_of_thousands_is_quick)
+{
+    struct run r;
+    files_write();
+    run_expect(&r, 0,
+               "dtctl plan job.yaml --set parallel.workers=2048 --set parallel.fsdp=16 --set parallel.zero=3 "
+               "--set train.global_batch=8192");
+    expect_text(r.out, "too large to be compiled for 2048 ranks now");
+    expect_text(r.out, "ranks 0-");
+    run_expect(&r, 2, "dtctl plan job.yaml --set parallel.workers=2048 --set train.global_batch=8192 --timeline a.svg");
+    expect_text(r.err, "too large for a forecast");
+}
+
 TEST(unknown_key)
 {
     struct run r;

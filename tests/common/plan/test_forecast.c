@@ -1,0 +1,164 @@
+/* Forecasts against sums that a pencil makes. */
+#include "common/plan/forecast.h"
+#include "tests/common/plan/plan_fixture.h"
+
+#include <math.h>
+
+/* Only products take time. */
+static const struct plan_rates products = {1e9, 1e30, 1e30, 0};
+
+static struct job_spec piped(int pp, int micros, enum pipe_schedule schedule, int chunks)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, pp);
+    job.model.layers = 8;
+    job.model.vocab = 4; /* a light head, so that stages cost nearly the same */
+    job.train.global_batch = micros;
+    job.train.micro_batch = 1;
+    job.parallel.pp = pp;
+    job.parallel.schedule = schedule;
+    job.parallel.chunks = chunks;
+    return job;
+}
+
+static void forecast_of(const struct job_spec *job, const struct plan_rates *rates, struct fixture *f,
+                        struct forecast *ret)
+{
+    fixture_init(f, job, MODE_TRAIN);
+    if (plan_forecast(f->programs, f->n, rates, ret, &f->why) != OK)
+        fail_msg("%s", f->why.text);
+}
+
+static double bubble_of(const struct job_spec *job)
+{
+    struct fixture f;
+    struct forecast c;
+    forecast_of(job, &products, &f, &c);
+    double bubble = c.bubble;
+    forecast_fini(&c);
+    fixture_fini(&f);
+    return bubble;
+}
+
+TEST(one_rank_never_waits)
+{
+    struct fixture f;
+    struct forecast c;
+    struct job_spec job = job_small(ARCH_GPT2, 1);
+    double flops = 0;
+    forecast_of(&job, &products, &f, &c);
+    const struct program *p = &f.programs[0];
+    for (int a = 0; a < p->n_actions; a++)
+        for (int i = 0; i < p->actions[a].n_ops; i++) {
+            struct op_cost cost;
+            int m = p->actions[a].micro;
+            plan_op_cost(p, &p->ops[p->actions[a].first_op + i], m >= 0 ? p->micros[m].samples : p->max_samples, &cost);
+            flops += cost.flops;
+        }
+    assert_true(fabs(c.seconds - flops / 1e9) < 1e-9 * c.seconds);
+    assert_true(fabs(c.bubble) < 1e-9);
+    for (int i = 0; i < FORECAST_AXES; i++)
+        assert_int_equal(c.bytes[i], 0);
+    forecast_fini(&c);
+    fixture_fini(&f);
+}
+
+/* (p - 1) / (m + p - 1); stages differ by the head, so nearly. */
+TEST(bubbles_are_near_the_formulas)
+{
+    for (int p = 2; p <= 4; p += 2)
+        for (int m = 4; m <= 32; m *= 2) {
+            const struct job_spec gpipe = piped(p, m, PIPE_GPIPE, 1), one = piped(p, m, PIPE_1F1B, 1);
+            const struct job_spec zb = piped(p, m, PIPE_ZB_H1, 1);
+            double formula = (p - 1.0) / (m + p - 1), bubble = bubble_of(&one);
+            if (fabs(bubble_of(&gpipe) - formula) > 0.01 || fabs(bubble - formula) > 0.01)
+                fail_msg("p %d, m %d: bubbles %g (gpipe) and %g (1f1b), not %g", p, m, bubble_of(&gpipe), bubble,
+                         formula);
+            if (!(bubble_of(&zb) < bubble))
+                fail_msg("p %d, m %d: bubble %g (zb-h1), 1f1b's is %g", p, m, bubble_of(&zb), bubble);
+        }
+}
+
+/* Chunks shorten the ramps: (p - 1) / (v m + p - 1). In between their exchanges make ranks wait for each other, which
+ * the formula does not know. */
+TEST(chunks_make_a_smaller_bubble_of_few_microbatches)
+{
+    for (int p = 2; p <= 4; p += 2) {
+        const struct job_spec one = piped(p, 4, PIPE_1F1B, 1), two = piped(p, 4, PIPE_INTERLEAVED, 2);
+        double bubble = bubble_of(&two), formula = (p - 1.0) / (2 * 4 + p - 1);
+        assert_true(bubble < bubble_of(&one) && bubble > formula - 1e-9 && bubble < formula + 0.05);
+    }
+}
+
+/* 2 n (N - 1) / N to each of N ranks, of all gradients with their gaps, and of the losses. */
+TEST(traffic_of_data_parallelism_is_the_formula)
+{
+    struct fixture f;
+    struct forecast c;
+    struct job_spec job = job_small(ARCH_LLAMA, 2);
+    forecast_of(&job, &products, &f, &c);
+    int64_t losses = f.programs[0].n_micros * 8;
+    assert_int_equal(c.bytes[1u << AXIS_DP], 2 * (f.programs[0].space_bytes[SPACE_GRAD] + losses));
+    forecast_fini(&c);
+    fixture_fini(&f);
+}
+
+/* Each boundary passes its activation forward and its gradient back: for each microbatch seq x dim elements twice. */
+TEST(traffic_of_a_pipeline_is_the_formula)
+{
+    struct fixture f;
+    struct forecast c;
+    struct job_spec job = piped(4, 8, PIPE_1F1B, 1);
+    forecast_of(&job, &products, &f, &c);
+    int64_t messages = (int64_t)3 * 8 * 2 * job.train.seq * job.model.dim * 4, once = c.bytes[1u << AXIS_PP] - messages;
+    assert_true(once > 0 && once < 4 * 4096); /* losses and blocks of squares */
+    forecast_fini(&c);
+    fixture_fini(&f);
+}
+
+TEST(a_stream_does_one_thing_after_another)
+{
+    static const struct plan_rates slow = {1e9, 1e9, 1e8, 1e-6};
+    struct fixture f;
+    struct forecast c;
+    struct job_spec job = piped(4, 8, PIPE_ZB_H1, 1);
+    forecast_of(&job, &slow, &f, &c);
+    for (int r = 0; r < c.n; r++) {
+        double end[STREAM_COUNT] = {0};
+        assert_true(c.ranks[r].n > 16);
+        for (int i = 0; i < c.ranks[r].n; i++) {
+            const struct forecast_box *b = &c.ranks[r].boxes[i];
+            assert_true(b->start >= end[b->stream] - 1e-12 && b->end > b->start && b->end <= c.seconds + 1e-12);
+            end[b->stream] = b->end;
+        }
+    }
+    forecast_fini(&c);
+    fixture_fini(&f);
+}
+
+/* Of every rank what its own program says. */
+TEST(memory_of_ranks_is_that_of_their_programs)
+{
+    static const struct {
+        int pp, fsdp, cp, tp, zero;
+    } rows[] = {{1, 1, 1, 3, 0}, {2, 2, 1, 2, 3}, {1, 4, 2, 1, 1}, {4, 1, 1, 2, 0}, {2, 1, 2, 2, 0}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct fixture f;
+        struct plan_memory all[MAX_RANKS], m;
+        struct job_spec job = job_small(ARCH_LLAMA, rows[i].pp * rows[i].fsdp * rows[i].cp * rows[i].tp);
+        job.model.layers = 4;
+        job.parallel.pp = rows[i].pp;
+        job.parallel.fsdp = rows[i].fsdp;
+        job.parallel.cp = rows[i].cp;
+        job.parallel.tp = rows[i].tp;
+        job.parallel.zero = rows[i].zero;
+        job.parallel.sp = rows[i].tp > 1;
+        job.parallel.chunks = 1;
+        fixture_init(&f, &job, MODE_TRAIN);
+        assert_ok(plan_memory_of_ranks(&job, &f.graph, all, &f.why));
+        for (int r = 0; r < f.n; r++) {
+            plan_memory(&f.programs[r], DEVICE_CPU, &m);
+            assert_memory_equal(&m, &all[r], sizeof(m));
+        }
+        fixture_fini(&f);
+    }
+}
