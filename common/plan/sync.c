@@ -5,7 +5,8 @@
  * that its op's stream knew. Where an op is about to touch bytes that another stream wrote, or to write bytes that
  * another read, and does not know of it yet, it gets a wait for that op. Actions share lists of ops, so an op's waits
  * are the union of what its actions need; a wait means the latest record before it, so those of one action do no harm
- * in another. Two steps are enough: bytes are touched in the second as in every later one.
+ * in another. Where an op would wait for more ops than there is room for, those of one stream record one event. Two
+ * steps are enough: bytes are touched in the second as in every later one.
  *
  * Bytes are cut where an instance of a buffer begins or ends, and what lies between two cuts, an atom, is followed as
  * one. What send and recv have posted is theirs until the action's wait_all. The host's batch is a write on the compute
@@ -41,10 +42,12 @@ struct sync {
     int *first;           /* by buffer: its first range; -1: nobody names it */
     struct range *ranges; /* by buffer and instance */
     struct clock stream[STREAM_COUNT];
-    struct clock *known;    /* by op: what its stream knew behind its latest run; zeros: it never ran */
+    struct clock *known;    /* by event: what its stream knew behind its latest record; zeros: there is none */
     int *log[STREAM_COUNT]; /* by time: the op */
     int cap_log;
     bool *recorded; /* by op: somebody waits for it */
+    int *same;      /* by op: an op that records the same event; itself: the event is called so */
+    int *number;    /* by event */
 };
 
 /* ---- atoms ---- */
@@ -150,66 +153,57 @@ static void make_atoms(struct sync *s)
 
 /* ---- waits ---- */
 
-static int wait_count(const struct op *op)
+static int event_of(const struct sync *s, int op)
 {
-    int n = 0;
-    while (n < OP_MAX_WAITS && op->wait[n] >= 0)
-        n++;
-    return n;
-}
-
-/* The last op on `stream` in front of `op` in its own list; -1. Whoever runs `op` has just run that. */
-static int before_in_list(const struct sync *s, const struct action *a, int op, enum op_stream stream)
-{
-    while (--op >= a->first_op)
-        if (s->p->ops[op].stream == stream)
-            return op;
-    return -1;
-}
-
-/* All of the op's waits for `stream` become one for the last of it in front of the op. */
-static bool join_waits(struct sync *s, const struct action *a, int x, enum op_stream stream)
-{
-    struct op *op = &s->p->ops[x];
-    int last = before_in_list(s, a, x, stream), n = 0;
-    if (last < 0)
-        return false;
-    for (int i = 0; i < OP_MAX_WAITS; i++)
-        if (op->wait[i] >= 0 && s->p->ops[op->wait[i]].stream != stream)
-            op->wait[n++] = op->wait[i];
-    if (n == OP_MAX_WAITS)
-        return false;
-    op->wait[n++] = last;
-    while (n < OP_MAX_WAITS)
-        op->wait[n++] = -1;
-    s->recorded[last] = true;
-    return true;
-}
-
-/* While waits are gathered they name ops, not events. An op whose waits are all taken leaves this one to an op in front
- * of it on its stream: there is nothing of the other stream between them, or that would have been waited for. */
-static void add_wait(struct sync *s, const struct action *a, int x, int y)
-{
-    enum op_stream stream = s->p->ops[y].stream;
-    int n = wait_count(&s->p->ops[x]);
-    if (n == OP_MAX_WAITS && join_waits(s, a, x, stream))
-        return;
-    while (n == OP_MAX_WAITS) {
-        x = before_in_list(s, a, x, s->p->ops[x].stream);
-        if (x < 0) {
-            s->c->err = why_set(s->c->why, ERR_LIMIT, "an op would have to wait for more than %d others", OP_MAX_WAITS);
-            return;
-        }
-        n = wait_count(&s->p->ops[x]);
-    }
-    s->p->ops[x].wait[n] = y;
-    s->recorded[y] = true;
+    while (s->same[op] != op)
+        op = s->same[op];
+    return op;
 }
 
 static void learn(struct clock *now, const struct clock *of)
 {
     for (int k = 0; k < STREAM_COUNT; k++)
         now->t[k] = of->t[k] > now->t[k] ? of->t[k] : now->t[k];
+}
+
+/* Two ops of one stream record one event: its latest record is behind both. */
+static void join_events(struct sync *s, int x, int y)
+{
+    x = event_of(s, x);
+    y = event_of(s, y);
+    s->same[y] = x;
+    learn(&s->known[x], &s->known[y]);
+}
+
+/* The op's waits for a stream become one. */
+static void join_waits(struct sync *s, struct op *op, enum op_stream stream)
+{
+    int first = -1, n = 0;
+    for (int i = 0; i < OP_MAX_WAITS; i++) {
+        int y = op->wait[i];
+        if (y >= 0 && s->p->ops[y].stream == stream && first >= 0) {
+            join_events(s, first, y);
+            continue;
+        }
+        if (y >= 0 && s->p->ops[y].stream == stream)
+            first = y;
+        op->wait[n++] = y;
+    }
+    while (n < OP_MAX_WAITS)
+        op->wait[n++] = -1;
+}
+
+/* While waits are gathered they name ops, not events. */
+static void add_wait(struct sync *s, int x, int y)
+{
+    struct op *op = &s->p->ops[x];
+    int n = 0;
+    s->recorded[y] = true;
+    for (int k = 0; k < STREAM_COUNT && op->wait[OP_MAX_WAITS - 1] >= 0; k++)
+        join_waits(s, op, (enum op_stream)k);
+    while (op->wait[n] >= 0)
+        n++;
+    op->wait[n] = y;
 }
 
 /* ---- one op ---- */
@@ -274,20 +268,20 @@ static void follow(struct sync *s, int x, const struct action *a)
     const struct op *op = &s->p->ops[x];
     struct clock *now = &s->stream[op->stream], need = {{0}};
     for (int i = 0; i < OP_MAX_WAITS && op->wait[i] >= 0; i++)
-        learn(now, &s->known[op->wait[i]]);
+        learn(now, &s->known[event_of(s, op->wait[i])]);
     each_effect(s, x, a, &need, 0);
     for (int k = 0; k < STREAM_COUNT; k++) {
         if (k == (int)op->stream || need.t[k] <= now->t[k])
             continue;
         int y = s->log[k][need.t[k]];
-        add_wait(s, a, x, y);
-        learn(now, &s->known[y]);
+        add_wait(s, x, y);
+        learn(now, &s->known[event_of(s, y)]);
     }
     int time = ++now->t[op->stream];
     assert(time <= s->cap_log);
     s->log[op->stream][time] = x;
     each_effect(s, x, a, NULL, time);
-    s->known[x] = *now;
+    s->known[event_of(s, x)] = *now;
 }
 
 static void follow_steps(struct sync *s, bool saves)
@@ -312,7 +306,13 @@ static void number_events(struct sync *s)
     struct program *p = s->c->p;
     p->n_events = 0;
     for (int i = 0; i < p->n_ops; i++)
-        p->ops[i].event = s->recorded[i] ? p->n_events++ : -1;
+        s->number[i] = -1;
+    for (int i = 0; i < p->n_ops; i++) {
+        int *number = &s->number[event_of(s, i)];
+        if (s->recorded[i] && *number < 0)
+            *number = p->n_events++;
+        p->ops[i].event = s->recorded[i] ? *number : -1;
+    }
     for (int i = 0; i < p->n_ops; i++)
         for (int k = 0; k < OP_MAX_WAITS; k++)
             if (p->ops[i].wait[k] >= 0)
@@ -348,7 +348,11 @@ void compile_sync(struct compiler *c)
     s.first = malloc(((size_t)p->n_buffers + 1) * sizeof(*s.first));
     s.known = malloc(ops * sizeof(*s.known));
     s.recorded = calloc(ops, sizeof(*s.recorded));
-    bool room = s.first && s.known && s.recorded;
+    s.same = malloc(ops * sizeof(*s.same));
+    s.number = malloc(ops * sizeof(*s.number));
+    bool room = s.first && s.known && s.recorded && s.same && s.number;
+    for (int i = 0; s.same && i < p->n_ops; i++)
+        s.same[i] = i;
     for (int k = 0; k < STREAM_COUNT; k++) {
         s.log[k] = malloc(((size_t)s.cap_log + 1) * sizeof(*s.log[k]));
         room &= s.log[k] != NULL;
@@ -372,5 +376,7 @@ void compile_sync(struct compiler *c)
     free(s.ranges);
     free(s.known);
     free(s.recorded);
+    free(s.same);
+    free(s.number);
     free(s.atoms);
 }

@@ -48,6 +48,31 @@ TEST(tiny_llama_prints_as_before)
     fixture_fini(&f);
 }
 
+/* The first rank of two: sends what it made, in the order of 1f1b. */
+TEST(tiny_pipeline_prints_as_before)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 2);
+    struct fixture f;
+    job.parallel.pp = 2;
+    job.train.global_batch = 5;
+    fixture_init(&f, &job, MODE_TRAIN);
+    assert_golden(&f, 0, "llama_pipeline");
+    fixture_fini(&f);
+}
+
+/* The last rank, with a backward in halves and a head that the first rank has too. */
+TEST(tiny_zero_bubble_pipeline_prints_as_before)
+{
+    struct job_spec job = job_small(ARCH_GPT2, 2);
+    struct fixture f;
+    job.parallel.pp = 2;
+    job.parallel.schedule = PIPE_ZB_H1;
+    job.train.global_batch = 5;
+    fixture_init(&f, &job, MODE_TRAIN);
+    assert_golden(&f, 1, "gpt2_zero_bubble");
+    fixture_fini(&f);
+}
+
 TEST(tiny_canonical_gpt2_prints_as_before)
 {
     struct job_spec job = job_small(ARCH_GPT2, 1);

@@ -1,4 +1,5 @@
 /* Pipelines: every schedule against one worker, in the numbers of all ranks together. */
+#include "common/plan/compile.h"
 #include "tests/common/plan/world.h"
 
 static struct job_spec pipeline(enum model_arch arch, int pp, enum pipe_schedule schedule, int chunks, int batch)
@@ -145,4 +146,96 @@ TEST(evaluation_and_generation_go_through_the_pipeline)
                     job.parallel.workers = pp * dp;
                     world_compare_passes(&job);
                 }
+}
+
+/* Microbatches come to every gradient in ascending order, and what crosses a stage is of the type that it is kept in.
+ */
+TEST(pipelines_change_no_bit)
+{
+    static const enum dtype types[] = {DT_F32, DT_BF16};
+    for (int d = 0; d < 2; d++)
+        for (int pp = 2; pp <= 3; pp++)
+            for (int k = 0; k < 4; k++) {
+                struct job_spec job =
+                    pipeline(ARCH_LLAMA, pp, schedules[k], schedules[k] == PIPE_INTERLEAVED ? 2 : 1, 9);
+                job.train.dtype = types[d];
+                world_compare_exact(&job);
+            }
+}
+
+static struct job_spec from_file(char *text, int pp, int chunks, int batch)
+{
+    struct job_spec job = pipeline(ARCH_LLAMA, pp, PIPE_FILE, chunks, batch);
+    job.parallel.schedule_csv = text;
+    return job;
+}
+
+/* Microbatches in no order, whole backwards beside halves, chunks that others have not thought of. */
+TEST(schedules_from_a_file_are_one_worker)
+{
+    char mixed[] = "F0.1,F0.0,F0.2,I0.1,B0.0,W0.1,B0.2\nF0.1,F0.0,B0.1,B0.0,F0.2,I0.2,W0.2\n";
+    struct job_spec job = from_file(mixed, 2, 1, 6);
+    world_compare(&job);
+    char chunks[] = "F0.0,F1.0,B1.0,B0.0,F0.1,F1.1,I1.1,I0.1,W0.1,W1.1\n"
+                    "F0.0,F1.0,B1.0,B0.0,F0.1,F1.1,B1.1,I0.1,W0.1\n";
+    job = from_file(chunks, 2, 2, 4);
+    world_compare(&job);
+    job.parallel.workers = 4;
+    job.train.global_batch = 6; /* the second replica has one microbatch less */
+    world_compare(&job);
+    job.parallel.fsdp = 2;
+    job.parallel.zero = 3;
+    world_compare(&job);
+}
+
+TEST(a_file_that_does_not_fit_is_refused)
+{
+    struct {
+        const char *text;
+        int pp, chunks, batch;
+        enum numerics numerics;
+        const char *says;
+    } rows[] = {
+        {"F0.0,B0.0\n", 2, 1, 2, NUMERICS_FAST, "has 1 lines; parallel.pp is 2"},
+        {"F0.0,B0.0\nF0.0,B0.0\n", 2, 1, 4, NUMERICS_FAST, "has 1 microbatches; train.global_batch"},
+        {"F0.0,B0.0\nF0.0,B0.0\n", 2, 2, 2, NUMERICS_FAST, "has 1 chunks per rank; parallel.chunks is 2: write 1"},
+        {"F0.0\nF0.0,B0.0\n", 2, 1, 2, NUMERICS_FAST, "rank 0"},
+        {"F0.0,X\nF0.0,B0.0\n", 2, 1, 2, NUMERICS_FAST, "parallel.schedule_csv:1:6"},
+        {"F0.0,F0.1,B0.1,B0.0\nF0.0,F0.1,B0.1,B0.0\n", 2, 1, 4, NUMERICS_CANONICAL,
+         "rank 0, slot 2 is the backward of chunk 0 on microbatch 1 when 0 is next"},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        char text[128];
+        struct why why;
+        struct mesh mesh;
+        snprintf(text, sizeof(text), "%s", rows[i].text);
+        struct job_spec job = from_file(text, rows[i].pp, rows[i].chunks, rows[i].batch);
+        job.train.numerics = rows[i].numerics;
+        assert_int_equal(plan_mesh(&job, &mesh, &why), ERR_INVALID);
+        if (!strstr(why.text, rows[i].says))
+            fail_msg("\"%s\" does not say \"%s\"", why.text, rows[i].says);
+    }
+}
+
+/* Activations exist as often as the schedule has microbatches in flight, and not once more. */
+TEST(activations_are_kept_as_often_as_the_schedule_says)
+{
+    for (int k = 0; k < 4; k++) {
+        int peaks[4];
+        struct job_spec job = pipeline(ARCH_LLAMA, 4, schedules[k], 1, 16);
+        struct fixture f;
+        struct schedule s;
+        fixture_init(&f, &job, MODE_TRAIN);
+        assert_ok(compile_schedule(&f.job, &f.programs[0].mesh, MODE_TRAIN, &s, &f.why));
+        assert_ok(schedule_check(&s, peaks, &f.why));
+        for (int r = 0; r < 4; r++) {
+            int most = 1;
+            for (int b = 0; b < f.programs[r].n_buffers; b++)
+                if (f.programs[r].buffers[b].space == SPACE_WORK && f.programs[r].buffers[b].slots > most)
+                    most = f.programs[r].buffers[b].slots;
+            assert_int_equal(most, peaks[r]);
+        }
+        schedule_fini(&s);
+        fixture_fini(&f);
+    }
 }
