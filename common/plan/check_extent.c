@@ -260,6 +260,27 @@ static err_t check_vocab(const struct check_at *at, const struct graph *g, const
                       (long long)op->vocab_lo, (long long)op->vocab_hi - 1, b->name, (long long)lo, (long long)hi - 1);
 }
 
+/* A random number belongs to its place in the batch: the rows of these tokens, the columns that are here, the node's
+ * own stream. */
+static err_t check_random(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    bool own = op->m.sym == SYM_OWN, rows = own == (op->arg[1].offset.sym == SYM_OWN0);
+    const struct graph_node *node = op->node >= 0 ? &g->nodes[op->node] : NULL;
+    const struct graph_tensor *x = node ? &g->tensors[node->in[0]] : NULL;
+    int64_t lo = 0, hi;
+    if (!rows || (!own && op->arg[1].offset.factor))
+        return check_fail(at, why, "takes the places of other tokens than those it is over");
+    if (op->kind != OP_DROPOUT)
+        return OK;
+    if (x && x->cut.segments)
+        place_cut(&x->cut, at->p->mesh.size[AXIS_TP], at->p->place.coord[AXIS_TP], &lo, &hi);
+    lo = x && x->cut.segments ? lo * (x->dim[1].factor / x->cut.units) : 0;
+    if (!node || op->site != node->site || op->col0 != lo || op->k.factor != x->dim[1].factor)
+        return check_fail(at, why, "draws the numbers of site %d, columns %lld on of %lld, which are not those of %s",
+                          op->site, (long long)op->col0, (long long)op->k.factor, x ? x->name : "its value");
+    return OK;
+}
+
 /* An op on own tokens does not take buffers of all tokens, nor the other way round. */
 static err_t check_tokens(const struct check_at *at, const struct op *op, int i, struct why *why)
 {
@@ -305,5 +326,7 @@ err_t check_operand_shapes(const struct check_at *at, const struct graph *g, con
         e = check_product(at, g, op, why);
     if (!e && (op->kind == OP_EMBED || op->kind == OP_EMBED_GRAD))
         e = check_vocab(at, g, op, why);
+    if (!e && (op->kind == OP_DROPOUT || op->kind == OP_POSITIONS))
+        e = check_random(at, g, op, why);
     return e;
 }

@@ -46,7 +46,7 @@ TEST(products_of_axes_pass)
                             const struct choice c = {dp, fsdp, cp, tp, zero, sp};
                             if (dp * fsdp * cp * tp > MAX_RANKS)
                                 continue;
-                            for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+                            for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
                                 for (int k = 0; k < 4; k++) {
                                     struct job_spec job = job_of(&c, (enum model_arch)arch);
                                     job.train.numerics = k == 2 ? NUMERICS_CANONICAL : NUMERICS_FAST;
@@ -66,6 +66,25 @@ TEST(generation_passes)
         }
 }
 
+/* What a backward makes again, and streams of random numbers. */
+TEST(recomputation_and_dropout_pass)
+{
+    static const struct choice beside[] = {
+        {1, 1, 1, 1, 0, false}, {1, 2, 1, 2, 3, true}, {1, 1, 2, 1, 0, false}, {1, 1, 1, 2, 0, false}};
+    for (int again = RECOMPUTE_NONE; again <= RECOMPUTE_ATTENTION; again++)
+        for (size_t b = 0; b < sizeof(beside) / sizeof(beside[0]); b++)
+            for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
+                for (int pp = 1; pp <= 2; pp++) {
+                    struct job_spec job = job_of(&beside[b], (enum model_arch)arch);
+                    job.parallel.pp = pp;
+                    job.parallel.workers *= pp;
+                    job.parallel.recompute = (enum recompute)again;
+                    job.parallel.schedule = again % 2 ? PIPE_ZB_H1 : PIPE_1F1B;
+                    job.train.dropout = arch == ARCH_TRANSFORMER ? 0.1 : 0;
+                    check_job(&job, MODE_TRAIN);
+                }
+}
+
 /* Pipelines: every schedule, even and uneven microbatches, with what goes beside them. */
 TEST(pipelines_pass)
 {
@@ -79,7 +98,7 @@ TEST(pipelines_pass)
     for (size_t s = 0; s < sizeof(schedules) / sizeof(schedules[0]); s++)
         for (size_t b = 0; b < sizeof(beside) / sizeof(beside[0]); b++)
             for (int pp = 2; pp <= 3; pp++)
-                for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+                for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
                     for (int k = 0; k < 4; k++) {
                         struct job_spec job = job_of(&beside[b], (enum model_arch)arch);
                         job.parallel.pp = pp;
@@ -87,7 +106,7 @@ TEST(pipelines_pass)
                         if (job.parallel.workers > MAX_RANKS)
                             continue;
                         job.model.layers = pp * schedules[s].chunks;
-                        job.model.tied = arch == ARCH_GPT2 || b % 2;
+                        job.model.tied = arch == ARCH_GPT2 || (arch == ARCH_LLAMA && b % 2);
                         job.train.global_batch = k == 3 ? 9 : 12;
                         job.train.numerics = k == 2 ? NUMERICS_CANONICAL : NUMERICS_FAST;
                         job.parallel.schedule = schedules[s].schedule;

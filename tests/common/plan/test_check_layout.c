@@ -369,3 +369,41 @@ TEST(decay_against_the_model_is_refused)
     assert_says(&f.why, "against what the model says");
     fixture_fini(&f);
 }
+
+/* Every rank of tp draws the numbers of its own columns, in forward and backward alike. */
+TEST(a_dropout_at_another_place_is_refused)
+{
+    struct fixture f;
+    struct job_spec job = job_small(ARCH_TRANSFORMER, 2);
+    job.model.kv_heads = 0;
+    job.train.dropout = 0.1;
+    job.parallel.tp = 2;
+    job.parallel.sp = true;
+    job.parallel.chunks = 1;
+    fixture_init(&f, &job, MODE_TRAIN);
+    if (plan_check(&f.graph, f.programs, f.n, &f.why) != OK)
+        fail_msg("%s", f.why.text);
+    struct program *p = &f.programs[1];
+    int n = 0;
+    for (int i = 0; i < p->n_ops; i++) {
+        struct op *op = &p->ops[i], saved = p->ops[i];
+        if (op->kind != OP_DROPOUT)
+            continue;
+        op->site++;
+        assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
+        assert_says(&f.why, "draws the numbers of site");
+        *op = saved;
+        op->col0++;
+        assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
+        assert_says(&f.why, "draws the numbers of site");
+        *op = saved;
+        op->arg[1].offset = (struct graph_dim){op->m.sym == SYM_OWN ? SYM_ONE : SYM_OWN0, 0};
+        assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
+        assert_says(&f.why, "the places of other tokens");
+        *op = saved;
+        n++;
+    }
+    assert_true(n > 4);
+    assert_ok(plan_check(&f.graph, f.programs, f.n, &f.why));
+    fixture_fini(&f);
+}
