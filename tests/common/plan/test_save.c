@@ -123,7 +123,7 @@ TEST(replicas_share_the_work_evenly)
 {
     for (int workers = 1; workers <= 8; workers++)
         for (int axis = AXIS_DP; axis <= AXIS_CP; axis++)
-            for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
+            for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++) {
                 struct job_spec job = job_small((enum model_arch)arch, workers);
                 struct mesh mesh = {{1, 1, 1, 1, 1}};
                 mesh.size[axis] = workers;
@@ -145,7 +145,7 @@ TEST(every_element_is_saved_once_on_every_mesh)
         {{1, 3, 1, 1, 3}}, {{2, 3, 1, 2, 2}}, {{1, 1, 5, 1, 3}}, {{2, 2, 2, 2, 2}},
     };
     for (size_t i = 0; i < sizeof(meshes) / sizeof(meshes[0]); i++)
-        for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
             for (int zero = 0; zero <= 3; zero += 3)
                 for (int tied = 0; tied < 2; tied++) {
                     struct job_spec job = job_small((enum model_arch)arch, 1);

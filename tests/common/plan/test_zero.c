@@ -11,6 +11,7 @@ static struct job_spec sharded(enum model_arch arch, int zero, int fsdp, int dp)
     job.parallel.reshard = true;
     job.model.dim = 24; /* rows that a grain does not divide, pieces that are empty */
     job.model.vocab = 101;
+    job.train.dropout = arch == ARCH_TRANSFORMER ? 0.25 : 0;
     return job;
 }
 
@@ -18,7 +19,7 @@ typedef void (*job_fn)(const struct job_spec *job);
 
 static void each_mesh(enum numerics numerics, job_fn compare)
 {
-    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+    for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
         for (int zero = 0; zero <= 3; zero++)
             for (int fsdp = zero ? 2 : 1; fsdp <= 4; fsdp++)
                 for (int dp = 1; dp <= 2; dp++) {
@@ -71,7 +72,7 @@ static void with_others(enum numerics numerics, job_fn compare, int least_zero)
                                          {{1, 1, 2, 2, 2}}, {{2, 1, 2, 1, 1}}, {{2, 2, 3, 1, 1}}, {{2, 1, 2, 1, 2}},
                                          {{2, 1, 2, 2, 1}}, {{2, 2, 2, 1, 2}}};
     for (size_t i = 0; i < sizeof(meshes) / sizeof(meshes[0]); i++)
-        for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
             for (int zero = meshes[i].size[AXIS_FSDP] > 1 ? least_zero : 0; zero <= 3; zero++) {
                 const int *size = meshes[i].size;
                 struct job_spec job = sharded((enum model_arch)arch, zero, size[AXIS_FSDP], size[AXIS_DP]);
@@ -128,7 +129,7 @@ TEST(evaluation_and_generation_gather_too)
  * ranks, at any stage. */
 TEST(bfloat16_stages_are_equal_bit_for_bit)
 {
-    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+    for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
         for (int zero = 1; zero <= 3; zero++) {
             struct job_spec whole = sharded((enum model_arch)arch, 0, 3, 1), shards;
             whole.train.dtype = DT_BF16;
@@ -196,7 +197,7 @@ TEST(each_stage_needs_less)
 /* What is computed again asks for parameters once more. */
 TEST(recomputation_with_shards_changes_nothing)
 {
-    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+    for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
         for (int kind = RECOMPUTE_FULL; kind <= RECOMPUTE_ATTENTION; kind++)
             for (int reshard = 0; reshard < 2; reshard++) {
                 struct job_spec keeps = sharded((enum model_arch)arch, 3, 2, 2), again = keeps;
