@@ -6,8 +6,9 @@
  * first; that lets one buffer carry the residual stream's gradient from the head to the embedding.
  *
  * Gradients of weights come before gradients of inputs, so that the saved input is free when the gradient is made, and
- * a unit's reduce may start as early as it can. The pass emitted here is the first of a step: a weight's first product
- * writes, which saves zeroing all gradients; what can only be added to is zeroed just before its first use.
+ * a unit's reduce may start as early as it can; where a product gives its input a share of a sum, they come behind it,
+ * while the sum travels. The pass emitted here is the first of a step: a weight's first product writes, which saves
+ * zeroing all gradients; what can only be added to is zeroed just before its first use.
  * compile.c makes the pass of the later microbatches from it: no zeroing, and every product of a weight adds.
  *
  * A backward in halves: the first keeps every product's dy for the second (weight_dy is one more user, so nobody writes
@@ -82,13 +83,21 @@ static void deliver(struct compiler *c, int t, int buffer)
     c->grad[t] = sum;
 }
 
-/* Everybody has given: the shares of the group become one sum. */
+static void weight(struct compiler *c, int i);
+
+/* Everybody has given: the shares of the group become one sum. While it is under way the weights' gradients of who gave
+ * them are computed. */
 static void settle(struct compiler *c, int t)
 {
-    int share = c->shares[t];
+    int share = c->shares[t], sum;
     c->shares[t] = -1;
-    if (share >= 0)
-        deliver(c, t, compile_summed(c, t, share, ".grad"));
+    if (share < 0)
+        return;
+    sum = compile_summed(c, t, share, ".grad");
+    for (int i = c->g->n_nodes - 1; i >= 0 && c->half == PASS_WHOLE; i--)
+        if (c->g->nodes[i].op == GO_LINEAR && c->g->nodes[i].in[0] == t)
+            weight(c, i);
+    deliver(c, t, sum);
 }
 
 /* Takes the gradient of t from the table: its producer, the last to need it, is being emitted. */
@@ -228,17 +237,30 @@ static int linear_dy(struct compiler *c, int i, int dy)
     return gather ? compile_gather(c, c->g->nodes[i].out[0], dy, ".grad.all") : dy;
 }
 
+/* A split backward's second half of product i; or, in a whole one, what waited for a sum to be under way. */
+static void weight(struct compiler *c, int i)
+{
+    int dy = c->weight_dy[i];
+    if (dy < 0)
+        return;
+    linear_weight(c, i, linear_dy(c, i, dy));
+    c->weight_dy[i] = -1;
+}
+
 static void linear(struct compiler *c, int i, enum op_kind kind)
 {
-    int dy = compile_take_grad(c, c->g->nodes[i].out[0]), all = linear_dy(c, i, dy);
+    bool by_out = compile_linear_cut(c, i) == LINEAR_BY_OUT;
+    int x = c->g->nodes[i].in[0], dy = compile_take_grad(c, c->g->nodes[i].out[0]), all = linear_dy(c, i, dy);
     (void)kind;
-    if (c->half == PASS_INPUTS) {
-        (void)value(c, c->g->nodes[i].in[0]); /* for the other half: what it is made from is overwritten by then */
+    if (c->half == PASS_INPUTS || by_out) {
+        (void)value(c, x); /* for the weight's gradient: what it is made from is overwritten by then */
         c->weight_dy[i] = dy;
     } else {
         linear_weight(c, i, all);
     }
-    if (compile_linear_cut(c, i) == LINEAR_BY_OUT)
+    if (c->half == PASS_WHOLE && by_out)
+        compile_gathered(c, x); /* arrives while the input's gradient is computed */
+    if (by_out)
         linear_input_share(c, i, all);
     else
         linear_input(c, i, all);
@@ -432,15 +454,6 @@ static const struct {
     [GO_POSITIONS] = {positions, OP_POSITIONS},
     [GO_DROPOUT] = {dropout, OP_DROPOUT},
 };
-
-/* A split backward's second half. */
-static void weight(struct compiler *c, int i)
-{
-    if (c->weight_dy[i] < 0)
-        return;
-    linear_weight(c, i, linear_dy(c, i, c->weight_dy[i]));
-    c->weight_dy[i] = -1;
-}
 
 void compile_backward(struct compiler *c, struct place_stage nodes, enum pass_half half)
 {

@@ -277,3 +277,32 @@ TEST(a_layer_made_again_keeps_one_tensor)
         assert_true(work_bytes(a, RECOMPUTE_ATTENTION, 9) < all);
     }
 }
+
+static bool of_weight(const struct program *p, const struct op *op)
+{
+    int written = op->kind == OP_ZERO ? 0 : 3;
+    return (op->kind == OP_GEMM || op->kind == OP_ZERO) && p->buffers[op->arg[written].buffer].space == SPACE_GRAD;
+}
+
+/* On a device with streams the sum of an input's gradient travels while those of the weights are computed. */
+TEST(sums_of_shares_travel_behind_products_of_weights)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int sp = 0; sp < 2; sp++) {
+            struct job_spec job = job_of((enum model_arch)arch, 1, 1, 2, sp);
+            struct fixture f;
+            int sums = 0;
+            fixture_init(&f, &job, MODE_TRAIN);
+            const struct program *p = &f.programs[0];
+            for (int a = 0; a < p->n_actions; a++)
+                for (int i = 0; p->actions[a].kind == ACT_BACKWARD && i < p->actions[a].n_ops; i++) {
+                    const struct op *op = &p->ops[p->actions[a].first_op + i];
+                    if (op->kind != (sp ? OP_OWN_SCATTER : OP_ALL_REDUCE))
+                        continue;
+                    assert_true(of_weight(p, op + 1));
+                    sums++;
+                }
+            assert_int_equal(sums, 2 * (2 * job.model.layers + 1)); /* microbatches, two of a layer and the head */
+            fixture_fini(&f);
+        }
+}
