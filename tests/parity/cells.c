@@ -5,7 +5,8 @@
 #define MAX_TEXT 64
 #define MAX_SETS 24
 
-static const char *const model_names[CELL_MODELS] = {"llama", "gpt2"};
+static const char *const model_names[CELL_MODELS] = {"llama", "gpt2", "transformer"};
+static const char *const model_texts[CELL_MODELS] = {parity_llama, parity_gpt2, parity_transformer};
 static const char *const schedule_names[] = {"1f1b", "gpipe", "interleaved", "zb-h1"};
 static const char *const recompute_names[] = {"none", "full", "pointwise", "attention"};
 
@@ -85,7 +86,9 @@ static void set_model(struct sets *s, const struct cell *c, int layers)
     set(s, "model.dim", llama ? (uneven ? 36 : 48) : (uneven ? 30 : 32));
     set(s, "model.heads", llama ? (uneven ? 6 : 8) : (uneven ? 6 : 8));
     set(s, "model.kv_heads", llama ? (uneven ? 3 : 2) : 0);
-    if (llama)
+    if (c->model == CELL_TRANSFORMER)
+        set_word(s, "model.causal", uneven ? "true" : "false");
+    else if (llama)
         set(s, "model.ffn", uneven ? 50 : 80);
     set(s, "model.vocab", uneven ? 301 : 300);
     set(s, "train.seq", uneven ? 19 : 24);
@@ -114,7 +117,7 @@ void cell_init(const struct cell *c, const char *numerics, struct parity_model *
     set_model(&s, c, alone ? -c->factor[CELL_ZERO] : layers_of(c));
     if (!alone)
         set_layout(&s, c);
-    parity_model_init(ret, c->model == CELL_LLAMA ? parity_llama : parity_gpt2, s.list);
+    parity_model_init(ret, model_texts[c->model], s.list);
 }
 
 /* ---- lists ---- */

@@ -8,7 +8,7 @@
 #include "worker/step/engine.h"
 
 /* The small models of the matrix; `sets` are overrides as in dtctl --set, ended by NULL. */
-extern const char parity_llama[], parity_gpt2[];
+extern const char parity_llama[], parity_gpt2[], parity_transformer[];
 
 struct parity_model {
     struct job_spec job;

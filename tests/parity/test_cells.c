@@ -18,3 +18,8 @@ TEST(gpt2_cells_of_four_workers)
 {
     pairs(CELL_GPT2, 4);
 }
+
+TEST(transformer_cells_of_four_workers)
+{
+    pairs(CELL_TRANSFORMER, 4);
+}

@@ -30,6 +30,11 @@ TEST(llama_pairs_of_axes)
     assert_true(run(all_pairs, CELL_LLAMA) >= 80);
 }
 
+TEST(transformer_pairs_of_axes)
+{
+    assert_true(run(all_pairs, CELL_TRANSFORMER) >= 80);
+}
+
 TEST(gpt2_pairs_of_axes)
 {
     assert_true(run(all_pairs, CELL_GPT2) >= 80);
@@ -40,6 +45,11 @@ TEST(llama_triples_of_choices)
     assert_true(run(all_triples, CELL_LLAMA) >= 80);
 }
 
+TEST(transformer_triples_of_choices)
+{
+    assert_true(run(all_triples, CELL_TRANSFORMER) >= 80);
+}
+
 TEST(gpt2_triples_of_choices)
 {
     assert_true(run(all_triples, CELL_GPT2) >= 80);
@@ -48,6 +58,11 @@ TEST(gpt2_triples_of_choices)
 TEST(llama_four_axes)
 {
     assert_true(run(cells_four_axes, CELL_LLAMA) >= 12);
+}
+
+TEST(transformer_four_axes)
+{
+    assert_true(run(cells_four_axes, CELL_TRANSFORMER) >= 12);
 }
 
 TEST(gpt2_four_axes)
