@@ -7,17 +7,21 @@
 #define STOP 7
 #define STEPS 15
 
-static void model(struct parity_model *m, const char *yaml, const char *numerics, int workers)
+/* A layout as overrides, ended by NULL. */
+#define LAYOUT(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void model(struct parity_model *m, const char *yaml, const char *numerics, const char *const *layout)
 {
-    char w[32], n[48];
-    snprintf(w, sizeof(w), "parallel.workers=%d", workers);
+    char n[48];
+    const char *sets[16] = {n};
     snprintf(n, sizeof(n), "train.numerics=%s", numerics);
-    const char *sets[] = {w, n, NULL};
+    for (int i = 0; layout[i]; i++)
+        sets[i + 1] = layout[i];
     parity_model_init(m, yaml, sets);
 }
 
 /* 0 when all bits are equal, else the largest relative difference of the parameters. */
-static double stop_and_go(const char *yaml, const char *numerics, int before, int after)
+static double stop_and_go(const char *yaml, const char *numerics, const char *const *before, const char *const *after)
 {
     struct parity_model m, first, second;
     model(&m, yaml, numerics, before);
@@ -44,21 +48,65 @@ static double stop_and_go(const char *yaml, const char *numerics, int before, in
     return worst;
 }
 
+#define WORKERS_1 LAYOUT("parallel.workers=1")
+#define WORKERS_2 LAYOUT("parallel.workers=2")
+#define WORKERS_3 LAYOUT("parallel.workers=3")
+#define WORKERS_4 LAYOUT("parallel.workers=4")
+
 TEST(resume_on_the_same_workers_is_bit_for_bit)
 {
-    assert_true(stop_and_go(parity_llama, "canonical", 2, 2) == 0);
-    assert_true(stop_and_go(parity_gpt2, "fast", 3, 3) == 0);
-    assert_true(stop_and_go(parity_llama, "proof", 1, 1) == 0);
+    assert_true(stop_and_go(parity_llama, "canonical", WORKERS_2, WORKERS_2) == 0);
+    assert_true(stop_and_go(parity_gpt2, "fast", WORKERS_3, WORKERS_3) == 0);
+    assert_true(stop_and_go(parity_llama, "proof", WORKERS_1, WORKERS_1) == 0);
 }
 
 TEST(canonical_resume_on_other_workers_is_bit_for_bit)
 {
-    assert_true(stop_and_go(parity_llama, "canonical", 2, 3) == 0);
-    assert_true(stop_and_go(parity_gpt2, "canonical", 4, 1) == 0);
+    assert_true(stop_and_go(parity_llama, "canonical", WORKERS_2, WORKERS_3) == 0);
+    assert_true(stop_and_go(parity_gpt2, "canonical", WORKERS_4, WORKERS_1) == 0);
 }
 
 TEST(proof_resume_on_other_workers_is_within_proof_bounds)
 {
-    double worst = stop_and_go(parity_llama, "proof", 3, 2);
+    double worst = stop_and_go(parity_llama, "proof", WORKERS_3, WORKERS_2);
     assert_true(worst > 0 && worst < 1e-9);
+}
+
+/* From each layout to the next, round once: pieces, cut columns, stages and the ring's copies all move into each other.
+ */
+TEST(proof_resume_moves_between_all_layouts)
+{
+    const char *const *const ring[] = {
+        LAYOUT("parallel.workers=3", "parallel.fsdp=3", "parallel.zero=3"),
+        LAYOUT("parallel.workers=2", "parallel.tp=2"),
+        LAYOUT("parallel.workers=2", "parallel.pp=2"),
+        LAYOUT("parallel.workers=2", "parallel.cp=2"),
+        LAYOUT("parallel.workers=4", "parallel.fsdp=2", "parallel.zero=2", "parallel.tp=2"),
+        LAYOUT("parallel.workers=4", "parallel.pp=2", "parallel.fsdp=2", "parallel.zero=1"),
+    };
+    const int n = sizeof(ring) / sizeof(ring[0]);
+    for (int i = 0; i < n; i++) {
+        const char *yaml = i % 2 ? parity_gpt2 : parity_llama;
+        double worst = stop_and_go(yaml, "proof", ring[i], ring[(i + 1) % n]);
+        if (!(worst < 1e-9))
+            fail_msg("from layout %d to the next: %g", i, worst);
+    }
+}
+
+TEST(resume_in_the_same_layout_is_bit_for_bit)
+{
+    assert_true(stop_and_go(parity_llama, "proof",
+                            LAYOUT("parallel.workers=4", "parallel.fsdp=2", "parallel.zero=3", "parallel.tp=2"),
+                            LAYOUT("parallel.workers=4", "parallel.fsdp=2", "parallel.zero=3", "parallel.tp=2")) == 0);
+    assert_true(stop_and_go(parity_gpt2, "fast", LAYOUT("parallel.workers=4", "parallel.pp=2", "parallel.cp=2"),
+                            LAYOUT("parallel.workers=4", "parallel.pp=2", "parallel.cp=2")) == 0);
+}
+
+TEST(canonical_resume_moves_between_stages_of_zero_bit_for_bit)
+{
+    assert_true(stop_and_go(parity_llama, "canonical",
+                            LAYOUT("parallel.workers=4", "parallel.fsdp=2", "parallel.zero=3"),
+                            LAYOUT("parallel.workers=3", "parallel.fsdp=3", "parallel.zero=1")) == 0);
+    assert_true(stop_and_go(parity_llama, "canonical", LAYOUT("parallel.workers=2", "parallel.pp=2"),
+                            LAYOUT("parallel.workers=2", "parallel.fsdp=2", "parallel.zero=2")) == 0);
 }

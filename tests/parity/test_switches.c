@@ -1,0 +1,98 @@
+/* What must not change a bit: canonical numerics over every layout that cuts neither samples nor sums of a layer, and
+ * switches that only move work. */
+#include "tests/parity/compare.h"
+
+#define STEPS 4
+#define LAYOUT(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static struct parity_result *run(const char *yaml, const char *numerics, const char *const *layout,
+                                 struct parity_model *m)
+{
+    char n[48];
+    const char *sets[16] = {n, "model.layers=4"};
+    snprintf(n, sizeof(n), "train.numerics=%s", numerics);
+    for (int i = 0; layout[i]; i++)
+        sets[i + 2] = layout[i];
+    parity_model_init(m, yaml, sets);
+    return parity_run(m, STEPS, NULL);
+}
+
+/* Each of the layouts has the bits of the first. */
+static void same_bits(const char *yaml, const char *numerics, const char *const *const *layouts, int n)
+{
+    struct parity_model one, other;
+    struct parity_result *a = run(yaml, numerics, layouts[0], &one);
+    for (int i = 1; i < n; i++) {
+        struct parity_result *b = run(yaml, numerics, layouts[i], &other);
+        print_message("layout %d\n", i);
+        parity_compare_bits(a, b, STEPS);
+        parity_result_free(b);
+        parity_model_fini(&other);
+    }
+    parity_result_free(a);
+    parity_model_fini(&one);
+}
+#define SAME_BITS(yaml, numerics, list) same_bits(yaml, numerics, list, sizeof(list) / sizeof((list)[0]))
+
+#define SHARDED                                                                                    \
+    LAYOUT("parallel.workers=2", "parallel.fsdp=2"),                                               \
+        LAYOUT("parallel.workers=2", "parallel.fsdp=2", "parallel.zero=1"),                        \
+        LAYOUT("parallel.workers=3", "parallel.fsdp=3", "parallel.zero=2"),                        \
+        LAYOUT("parallel.workers=4", "parallel.fsdp=2", "parallel.zero=3"),                        \
+        LAYOUT("parallel.workers=3", "parallel.fsdp=3", "parallel.zero=3", "parallel.prefetch=2"), \
+        LAYOUT("parallel.workers=2", "parallel.fsdp=2", "parallel.zero=3", "parallel.reshard=false")
+
+TEST(llama_canonical_layouts_bit_for_bit)
+{
+    const char *const *const list[] = {
+        LAYOUT("parallel.workers=1"),
+        SHARDED,
+        LAYOUT("parallel.workers=2", "parallel.pp=2"),
+        LAYOUT("parallel.workers=4", "parallel.pp=4", "parallel.schedule=gpipe"),
+        LAYOUT("parallel.workers=2", "parallel.pp=2", "parallel.schedule=interleaved", "parallel.chunks=2"),
+        LAYOUT("parallel.workers=3", "parallel.pp=3", "parallel.schedule=zb-h1"),
+        LAYOUT("parallel.workers=4", "parallel.pp=2", "parallel.fsdp=2", "parallel.zero=3"),
+    };
+    SAME_BITS(parity_llama, "canonical", list);
+}
+
+TEST(gpt2_canonical_layouts_bit_for_bit)
+{
+    const char *const *const list[] = {LAYOUT("parallel.workers=1"), SHARDED};
+    SAME_BITS(parity_gpt2, "canonical", list);
+}
+
+/* A table that two stages share gets two sums, of the embedding and of the head, where one worker sums both at once: of
+ * gpt2 pipelines have their own bits, the same for every schedule, stage of ZeRO and number of replicas. */
+TEST(gpt2_canonical_pipelines_bit_for_bit)
+{
+    const char *const *const list[] = {
+        LAYOUT("parallel.workers=2", "parallel.pp=2"),
+        LAYOUT("parallel.workers=2", "parallel.pp=2", "parallel.schedule=gpipe"),
+        LAYOUT("parallel.workers=2", "parallel.pp=2", "parallel.schedule=zb-h1"),
+        LAYOUT("parallel.workers=4", "parallel.pp=4"),
+        LAYOUT("parallel.workers=4", "parallel.pp=2"),
+        LAYOUT("parallel.workers=4", "parallel.pp=2", "parallel.fsdp=2", "parallel.zero=3"),
+    };
+    SAME_BITS(parity_gpt2, "canonical", list);
+}
+
+TEST(prefetch_and_resharding_move_work_only)
+{
+#define ZERO3 "parallel.workers=4", "parallel.fsdp=2", "parallel.tp=2", "parallel.zero=3"
+    const char *const *const list[] = {LAYOUT(ZERO3), LAYOUT(ZERO3, "parallel.prefetch=0"),
+                                       LAYOUT(ZERO3, "parallel.prefetch=3"), LAYOUT(ZERO3, "parallel.reshard=false")};
+    SAME_BITS(parity_llama, "proof", list);
+    SAME_BITS(parity_gpt2, "fast", list);
+}
+
+TEST(recomputation_moves_work_only)
+{
+#define CUT "parallel.workers=4", "parallel.tp=2", "parallel.cp=2"
+    const char *const *const list[] = {LAYOUT(CUT), LAYOUT(CUT, "parallel.recompute=full"),
+                                       LAYOUT(CUT, "parallel.recompute=pointwise"),
+                                       LAYOUT(CUT, "parallel.recompute=attention")};
+    SAME_BITS(parity_llama, "proof", list);
+    SAME_BITS(parity_gpt2, "fast", list);
+    SAME_BITS(parity_transformer, "fast", list);
+}
