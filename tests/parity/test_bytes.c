@@ -1,0 +1,227 @@
+/* Bytes on the wire: what the comm has counted in a step, by the axes that its groups span, is what the program says
+ * when its ops are added up by the rules of worker/comm/comm.h, on every rank; and where shards are even it is what the
+ * formulas of the literature say. */
+#include "tests/parity/harness.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#define MAX_WORLD 8
+
+/* ---- what the program says ---- */
+
+struct sums {
+    int64_t axis[ENGINE_AXIS_SETS];
+};
+
+static int64_t slice_of(int64_t n, int parts, int index)
+{
+    return n * (index + 1) / parts - n * index / parts;
+}
+
+/* Elements that an op brings to member `me` of n. */
+static int64_t elements(const struct program *p, const struct op *op, int n, int me, int64_t samples)
+{
+    const int64_t m = program_dim(p, op->m, samples), cols = program_dim(p, op->n, samples);
+    int64_t sum = 0, lo, hi;
+    switch (op->kind) {
+    case OP_ALL_REDUCE:
+        return (n - 1) * slice_of(m, n, me) + m - slice_of(m, n, me);
+    case OP_OWN_GATHER:
+        layout_split(m, n, me, &lo, &hi);
+        return (m - (hi - lo)) * cols;
+    case OP_OWN_SCATTER:
+        layout_split(m, n, me, &lo, &hi);
+        return (n - 1) * (hi - lo) * cols;
+    case OP_GATHER:
+        return (n - 1) * m;
+    case OP_UNIT_GATHER:
+    case OP_UNIT_SCATTER:
+        for (int i = 0; i < p->units[op->unit].n; i++)
+            for (int k = 0; k < n; k++) {
+                int64_t part = p->units[op->unit].parts[i].counts[op->kind == OP_UNIT_GATHER ? k : me];
+                sum += k == me ? 0 : part;
+            }
+        return sum;
+    case OP_RECV:
+        return m;
+    case OP_SHIFT:
+        return program_dim(p, op->k, samples);
+    default:
+        return 0;
+    }
+}
+
+static unsigned axes_of(const struct program *p, const struct group *g)
+{
+    unsigned axes = g->axes;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (p->mesh.size[a] == 1)
+            axes &= ~(1u << a);
+    return axes;
+}
+
+static struct sums add_up(const struct program *p)
+{
+    struct sums s = {{0}};
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        const int64_t samples = a->micro >= 0 ? p->micros[a->micro].samples : p->max_samples;
+        for (int k = 0; k < a->n_ops; k++) {
+            const struct op *op = &p->ops[a->first_op + k];
+            if (op->group < 0 || a->kind == ACT_SNAPSHOT)
+                continue;
+            const struct group *g = &p->groups[op->group];
+            int me = 0;
+            while (g->ranks[me] != p->rank)
+                me++;
+            s.axis[axes_of(p, g)] +=
+                elements(p, op, g->n, me, samples) * (int64_t)dtype_bytes(p->buffers[op->arg[0].buffer].dtype);
+        }
+    }
+    return s;
+}
+
+/* ---- what was counted ---- */
+
+struct counted {
+    struct sums is[MAX_WORLD];
+    int64_t n_params;
+};
+
+static int count_rank(const struct parity_model *m, int fd, int rank, struct counted *ret)
+{
+    struct engine e = {0};
+    struct comm *comm = NULL;
+    struct engine_profile profile = {{0}, {0}, {0}, {0}};
+    struct engine_result result;
+    struct why why = {""};
+    struct parity_feed data = {m->job.train.seq, m->job.model.vocab};
+    const struct engine_feed feed = {parity_sample, &data};
+    const struct engine_config config = {
+        .dev = test_cpu(), .job = &m->job, .graph = &m->graph, .rank = rank, .world = (int)m->job.parallel.workers};
+    err_t err = engine_init(&e, &config, &why);
+    const struct comm_config cc = {.backend = "shm",
+                                   .fd = fd,
+                                   .rank = rank,
+                                   .world = config.world,
+                                   .epoch = 1,
+                                   .shared_bytes = engine_shared_bytes(&e),
+                                   .timeout_ms = 30000};
+    err = err ? err : comm_open(&cc, &comm, &why);
+    err = err ? err : engine_start(&e, comm, &why);
+    err = err ? err : engine_fill_state(&e, &why);
+    err = err ? err : engine_profile_start(&e, &profile, &why);
+    err = err ? err : engine_step(&e, &feed, &result, &why);
+    const struct sums said = err ? (struct sums){{0}} : add_up(&e.train);
+    int bad = err != OK;
+    for (int i = 0; i < ENGINE_AXIS_SETS && !err; i++)
+        if (profile.axis_bytes[i] != said.axis[i]) {
+            fprintf(stderr, "rank %d, axes %#x: %lld bytes counted, %lld in the program\n", rank, (unsigned)i,
+                    (long long)profile.axis_bytes[i], (long long)said.axis[i]);
+            bad = 1;
+        }
+    if (err)
+        fprintf(stderr, "rank %d: %s %s\n", rank, err_name(err), why.text);
+    memcpy(ret->is[rank].axis, profile.axis_bytes, sizeof(profile.axis_bytes));
+    engine_fini(&e);
+    comm_close(comm);
+    return bad;
+}
+
+/* Fails when a rank's comm and its program disagree. */
+static struct counted *count(const char *yaml, const char *const *sets)
+{
+    struct parity_model m;
+    struct counted *c = mmap(NULL, sizeof(*c), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int fd = memfd_create("bytes", MFD_CLOEXEC), failed = 0;
+    pid_t pid[MAX_WORLD];
+    parity_model_init(&m, yaml, sets);
+    int world = (int)m.job.parallel.workers;
+    assert_true(c != MAP_FAILED && world <= MAX_WORLD);
+    c->n_params = m.graph.n_params;
+    for (int i = 0; i < world; i++)
+        if ((pid[i] = fork()) == 0)
+            _exit(count_rank(&m, fd, i, c));
+    for (int i = 0; i < world; i++) {
+        int status;
+        waitpid(pid[i], &status, 0);
+        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    }
+    close(fd);
+    parity_model_fini(&m);
+    assert_int_equal(failed, 0);
+    return c;
+}
+
+#define COUNT(yaml, ...) count(yaml, (const char *const[]){"train.verify_every=0", __VA_ARGS__, NULL})
+
+static void uncount(struct counted *c)
+{
+    munmap(c, sizeof(*c));
+}
+
+TEST(bytes_on_every_axis_are_those_of_the_program)
+{
+    uncount(COUNT(parity_llama, "parallel.workers=3"));
+    uncount(COUNT(parity_llama, "parallel.workers=3", "parallel.fsdp=3", "parallel.zero=3"));
+    uncount(COUNT(parity_gpt2, "parallel.workers=4", "parallel.fsdp=2", "parallel.zero=2", "parallel.tp=2"));
+    uncount(COUNT(parity_gpt2, "parallel.workers=4", "parallel.tp=2", "parallel.sp=false", "parallel.cp=2"));
+    uncount(COUNT(parity_llama, "parallel.workers=8", "parallel.pp=2", "parallel.tp=2", "parallel.cp=2"));
+    uncount(COUNT(parity_llama, "parallel.workers=4", "parallel.pp=2", "parallel.fsdp=2", "parallel.zero=1",
+                  "train.global_batch=8"));
+}
+
+/* ---- formulas ---- */
+
+#define DP (1u << AXIS_DP)
+#define FSDP (1u << AXIS_FSDP)
+#define PP (1u << AXIS_PP)
+
+/* Sums over all ranks, in float64: gradients 2 n (N-1)/N a rank. Beside them go the losses and, behind every unit, the
+ * gaps between tensors: under 2 %. */
+static void near(int64_t found, double formula)
+{
+    if (!((double)found >= formula && (double)found <= 1.02 * formula))
+        fail_msg("%lld bytes, the formula says %.0f", (long long)found, formula);
+}
+
+static int64_t total(const struct counted *c, int world, unsigned axes)
+{
+    int64_t n = 0;
+    for (int i = 0; i < world; i++)
+        n += c->is[i].axis[axes];
+    return n;
+}
+
+TEST(replicas_move_two_gradients_less_a_share)
+{
+    struct counted *c = COUNT(parity_llama, "parallel.workers=4");
+    near(total(c, 4, DP), 4 * 2 * 8.0 * (double)c->n_params * 3 / 4);
+    uncount(c);
+}
+
+/* ZeRO 1: one scatter of gradients and one gather of parameters; ZeRO 3, one microbatch a rank: gathered forward and
+ * backward, scattered once. */
+TEST(shards_move_what_their_stage_says)
+{
+    struct counted *c = COUNT(parity_llama, "parallel.workers=2", "parallel.fsdp=2", "parallel.zero=1",
+                              "train.global_batch=4", "train.micro_batch=2");
+    near(total(c, 2, FSDP), 2 * 2 * 8.0 * (double)c->n_params / 2);
+    uncount(c);
+    c = COUNT(parity_llama, "parallel.workers=2", "parallel.fsdp=2", "parallel.zero=3", "train.global_batch=4",
+              "train.micro_batch=2");
+    int64_t three = total(c, 2, FSDP);
+    double all = 2 * 8.0 * (double)c->n_params / 2;
+    assert_true((double)three > 2.5 * all && (double)three <= 1.02 * 3 * all); /* the head is gathered once */
+    uncount(c);
+}
+
+/* A pipeline moves an activation forward and its gradient back, once a microbatch: full ones, whatever the last has. */
+TEST(stages_move_an_activation_and_its_gradient)
+{
+    struct counted *c = COUNT(parity_llama, "parallel.workers=2", "parallel.pp=2", "train.global_batch=8");
+    const double micros = 4, tokens = 2 * 12, dim = 48;
+    near(total(c, 2, PP), 2 * 8.0 * micros * tokens * dim);
+    uncount(c);
+}
