@@ -1,12 +1,11 @@
-/* From a job and a graph to one rank's program. In this version: data parallelism with gradient accumulation.
+/* From a job and a graph to one rank's program: what there is at all, then each pass in its turn.
  *
- * Microbatch i is samples [i b, (i+1) b) of the global batch, on whatever rank it runs, and ranks get contiguous ranges
- * of microbatches. So the leaves of the gradient's sum are the same for every number of workers. In canonical numerics
- * each leaf is computed by itself and joins a fixed tree; otherwise a rank adds its microbatches in place and the
- * ranks' sums are reduced.
+ * Microbatch i is samples [i b, (i+1) b) of the global batch, on whatever rank it runs, and data ranks (dp x fsdp) get
+ * contiguous ranges of microbatches. So the leaves of the gradient's sum are the same for every number of workers. In
+ * canonical numerics each leaf is computed by itself and joins a fixed tree; otherwise a rank adds its microbatches in
+ * place and the ranks' sums are reduced.
  *
- * The forward and backward of all microbatches share their ops: what differs is in the action. The backward exists
- * twice when a rank has several microbatches: the first writes gradients, the later ones add to them. */
+ * The forward and backward of all microbatches share their ops: what differs is in the action (pipeline.c). */
 #include "common/plan/compile.h"
 
 #include <stdlib.h>
@@ -312,7 +311,7 @@ static void compile_program(struct compiler *c)
         p->tree_depth = tree_depth_of_ranks(p);
     compile_pipeline(c);
     compile_buffers(c);
-    compile_group(c, 1u << AXIS_PP);
+    compile_group(c, 1u << AXIS_PP); /* all that only some ranks will ask for, in one order */
     if (p->mode == MODE_GENERATE) /* only the last stage has logits to bring together */
         compile_group(c, 1u << AXIS_CP | 1u << AXIS_TP);
     if (p->mode != MODE_GENERATE || c->all_copies >= 0)
