@@ -2,10 +2,10 @@
  *
  *   check.c         structure of each program, and the order of all checks
  *   check_extent.c  how far operands reach, and their types       check_hold.c   buffers and units against place.h
- *   check_place.c   where buffers lie                             check_layout.c what an op makes of its operands'
- * layouts check_rank.c    what one rank does in two steps               check_once.c   sums, norm and update of a step
- *   check_ring.c    attention over a cut sequence                 check_world.c  all ranks together, to the end
- *   check_batch.c   that microbatches make up the batch
+ *   check_place.c   where buffers lie                             check_layout.c what an op makes of operands' layouts
+ *   check_rank.c    what one rank does in two steps: with check_reach.c, check_apply.c and check_sums.c
+ *   check_once.c    norm and update of a step                     check_ring.c   attention over a cut sequence
+ *   check_batch.c   that microbatches make up the batch           check_world.c  all ranks together, to the end
  *
  * Private to common/plan. */
 #ifndef DTD_COMMON_PLAN_CHECK_H
