@@ -128,9 +128,9 @@ NODISCARD err_t comm_sendrecv(struct comm_group *g, struct kern_stream *s, const
  *
  * A backend may move messages all the time, on a thread or a device; it is only certain to while their rank is inside
  * one of the calls of this section. So between post and wait a rank must not enter a collective whose other members
- * still wait for the message. On nccl the first wait gives the device all that its rank has posted in the group, as one,
- * and what is queued on the stream later is behind all of it: a receive whose sender needs what this rank does only
- * later is posted behind that wait. nccl does not compare lengths. */
+ * still wait for the message. On nccl a wait gives the device all that its rank has posted and not given yet,
+ * as one, and what is queued on the stream later is behind all of it: a receive whose sender needs what this rank does
+ * only later is posted behind that wait. nccl does not compare lengths. */
 #define COMM_POSTS 64
 struct comm_post {
     int slot;

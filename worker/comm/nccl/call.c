@@ -35,15 +35,20 @@ cudaStream_t nccl_native(struct kern_stream *s)
     return s->dev->ops->stream_native(s);
 }
 
-err_t nccl_queued(struct comm_group *g, struct kern_stream *s, ncclResult_t code, const char *call, int line)
+err_t nccl_queued_on(struct nccl_comm *n, ncclComm_t *comm, struct kern_stream *s, ncclResult_t code, const char *call,
+                     int line)
 {
-    struct nccl_comm *n = nccl_of(g);
-    const struct nccl_wait wait = {nccl_comm_of(g), NULL, 0, call};
+    const struct nccl_wait wait = {comm, NULL, 0, call};
     err_t err = nccl_failed(n, code, *wait.comm, call, __FILE__, line);
     if (!err && code == ncclInProgress)
         err = nccl_wait(n, &wait, n->base.why.text[0] ? NULL : &n->base.why);
     nccl_leave(n);
     return err ? err : n->dev->ops->event_record(n->queued, s);
+}
+
+err_t nccl_queued(struct comm_group *g, struct kern_stream *s, ncclResult_t code, const char *call, int line)
+{
+    return nccl_queued_on(nccl_of(g), nccl_comm_of(g), s, code, call, line);
 }
 
 bool nccl_going(ncclResult_t code)

@@ -1,9 +1,11 @@
 /* Messages and all-to-all: NCCL's sends and receives, many in one group, which the device moves side by side.
  *
- * A post is written down; the first wait in its group gives the device all that the rank has posted there and not given
- * yet, as one NCCL group. So a ring step, or an exchange between two slots of a pipeline, is one launch on every rank,
- * and no send holds up the receive behind it, although no send is buffered. A wait does not hold up the host: what is
- * queued on the stream later is behind the messages. What has no bytes is no call: both ends know the length. */
+ * A post is written down; a wait gives the device all that the rank has posted and not given yet, as one NCCL group on
+ * the root communicator, whatever groups they were posted in: kernels of two communicators would be one behind the
+ * other on the stream, and ranks that have them in different orders would wait for each other. So a ring step, or an
+ * exchange between two slots of a pipeline, is one launch on every rank, and no send holds up the receive behind it,
+ * although no send is buffered. A wait does not hold up the host: what is queued on the stream later is behind the
+ * messages. What has no bytes is no call: both ends know the length. */
 #include "worker/comm/nccl/nccl.h"
 
 static err_t post(struct comm_group *g, struct nccl_post p, int slot)
@@ -11,7 +13,8 @@ static err_t post(struct comm_group *g, struct nccl_post p, int slot)
     struct nccl_comm *n = nccl_of(g);
     if (atomic_load(&n->dead))
         return nccl_canceled(n);
-    p.group = g;
+    p.peer = g->ranks[p.peer];
+    p.pending = true;
     p.serial = ++n->posted;
     n->post[slot] = p;
     return OK;
@@ -28,13 +31,13 @@ err_t nccl_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int
     return post(g, (struct nccl_post){.buffer = dst, .bytes = bytes, .peer = from, .stream = s}, slot);
 }
 
-/* Those of the group that wait to be given, in the order of posting. */
-static int find_posts(struct nccl_comm *n, const struct comm_group *g, struct nccl_post *ret[COMM_SLOTS])
+/* Those that are still to be given, in the order of posting. */
+static int find_posts(struct nccl_comm *n, struct nccl_post *ret[COMM_SLOTS])
 {
     int found = 0;
     for (int slot = 0; slot < COMM_SLOTS; slot++) {
         struct nccl_post *p = &n->post[slot];
-        if (p->group != g)
+        if (!p->pending)
             continue;
         int at = found++;
         for (; at > 0 && ret[at - 1]->serial > p->serial; at--)
@@ -44,21 +47,19 @@ static int find_posts(struct nccl_comm *n, const struct comm_group *g, struct nc
     return found;
 }
 
-static ncclResult_t give(const struct nccl_post *p)
+static ncclResult_t give(const struct nccl_comm *n, const struct nccl_post *p)
 {
-    ncclComm_t comm = *nccl_comm_of(p->group);
     if (p->bytes == 0)
         return ncclSuccess;
-    return p->send ? ncclSend(p->buffer, (size_t)p->bytes, ncclUint8, p->peer, comm, nccl_native(p->stream))
-                   : ncclRecv(p->buffer, (size_t)p->bytes, ncclUint8, p->peer, comm, nccl_native(p->stream));
+    return p->send ? ncclSend(p->buffer, (size_t)p->bytes, ncclUint8, p->peer, n->root, nccl_native(p->stream))
+                   : ncclRecv(p->buffer, (size_t)p->bytes, ncclUint8, p->peer, n->root, nccl_native(p->stream));
 }
 
-static err_t give_all(struct comm_group *g, struct kern_stream *s)
+static err_t give_all(struct nccl_comm *n, struct kern_stream *s)
 {
-    struct nccl_comm *n = nccl_of(g);
     struct nccl_post *posts[COMM_SLOTS];
     int64_t bytes = 0;
-    int n_posts = find_posts(n, g, posts);
+    int n_posts = find_posts(n, posts);
     for (int i = 0; i < n_posts; i++)
         bytes += posts[i]->bytes;
     err_t err = nccl_enter(n);
@@ -66,10 +67,10 @@ static err_t give_all(struct comm_group *g, struct kern_stream *s)
         return err;
     ncclResult_t code = bytes ? ncclGroupStart() : ncclSuccess;
     for (int i = 0; i < n_posts && nccl_going(code); i++)
-        code = give(posts[i]);
+        code = give(n, posts[i]);
     for (int i = 0; i < n_posts; i++)
-        posts[i]->group = NULL;
-    return nccl_queued(g, s, bytes ? nccl_group_end(code) : code, "ncclSend and ncclRecv", __LINE__);
+        posts[i]->pending = false;
+    return nccl_queued_on(n, &n->root, s, bytes ? nccl_group_end(code) : code, "ncclSend and ncclRecv", __LINE__);
 }
 
 err_t nccl_message_wait(struct comm_group *g, int slot)
@@ -78,7 +79,7 @@ err_t nccl_message_wait(struct comm_group *g, int slot)
     const struct nccl_post *p = &n->post[slot];
     if (atomic_load(&n->dead))
         return nccl_canceled(n);
-    return p->group ? give_all(g, p->stream) : OK;
+    return p->pending ? give_all(n, p->stream) : OK;
 }
 
 err_t nccl_copy(struct comm_group *g, struct kern_stream *s, void *dst, const void *src, int64_t bytes)

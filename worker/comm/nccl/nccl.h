@@ -14,14 +14,13 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* A message that is posted; `group` is NULL when the device has it, or when there is none. */
+/* A message that is posted; `pending`: the device does not have it yet. */
 struct nccl_post {
     uint8_t *buffer;
     int64_t bytes;
     struct kern_stream *stream;
-    struct comm_group *group;
-    int peer;
-    bool send;
+    int peer; /* rank */
+    bool send, pending;
     uint64_t serial;
 };
 
@@ -99,6 +98,8 @@ ncclComm_t *nccl_comm_of(struct comm_group *g);
 cudaStream_t nccl_native(struct kern_stream *s);
 /* After the call, under mu, which it releases: waits until all of it is queued and marks the place for those that wait
  * on the host. */
+err_t nccl_queued_on(struct nccl_comm *n, ncclComm_t *comm, struct kern_stream *s, ncclResult_t code, const char *call,
+                     int line);
 err_t nccl_queued(struct comm_group *g, struct kern_stream *s, ncclResult_t code, const char *call, int line);
 /* Whether the next call of a group may be made. */
 bool nccl_going(ncclResult_t code);

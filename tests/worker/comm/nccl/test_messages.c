@@ -110,41 +110,74 @@ TEST(posts_out_of_phase)
         ranks_run_open(world, exchanges);
 }
 
-/* The table's first place is free again while an earlier post of the other group is still to be given. */
+/* Four messages from 0 to 1, all of other lengths; of the last two, the later one has the earlier place in the table:
+ * each of them is posted when the place of one that the device has already is free. */
+static int send_four(struct rank *r, void *const x[4])
+{
+    struct comm_post post[4];
+    for (int k = 0; k < 2; k++)
+        CHECK(comm_send_post(r->all, r->stream, x[k], 1000 - k, 1, &post[k]) == OK);
+    for (int k = 2; k < 4; k++) {
+        CHECK(comm_wait(r->all, post[3 - k]) == OK);
+        CHECK(comm_send_post(r->all, r->stream, x[k], 1000 - k, 1, &post[k]) == OK);
+    }
+    CHECK(post[3].slot < post[2].slot);
+    CHECK(comm_wait(r->all, post[3]) == OK && comm_wait(r->all, post[2]) == OK);
+    return 0;
+}
+
 static int order(struct rank *r)
 {
-    static const int two[] = {0, 1};
-    struct comm_group *pair;
-    struct comm_post post[3];
-    void *x[3];
-    CHECK(comm_group_new(r->comm, two, 2, &pair) == OK);
-    for (int k = 0; k < 3; k++)
+    void *x[4];
+    for (int k = 0; k < 4; k++)
         CHECK((x[k] = r->rank ? rank_upload(r, NULL, 1001) : made(r, 1000 - k, 0, 1, k)) != NULL);
-    if (r->rank == 0) {
-        CHECK(comm_send_post(r->all, r->stream, x[0], 1000, 2, &post[0]) == OK);
-        CHECK(comm_send_post(pair, r->stream, x[1], 999, 1, &post[1]) == OK);
-        CHECK(comm_wait(r->all, post[0]) == OK);
-        CHECK(comm_send_post(pair, r->stream, x[2], 998, 1, &post[2]) == OK);
-        CHECK(post[2].slot < post[1].slot);
-        CHECK(comm_wait(pair, post[2]) == OK && comm_wait(pair, post[1]) == OK);
-    } else if (r->rank == 1) {
-        for (int k = 1; k < 3; k++)
-            CHECK(comm_recv(pair, r->stream, x[k], 1000 - k, 0) == OK);
-        CHECK(is_from(r, x[1], 999, 0, 1, 1) == 0 && is_from(r, x[2], 998, 0, 1, 2) == 0);
-    } else {
-        CHECK(comm_recv(r->all, r->stream, x[0], 1000, 0) == OK && is_from(r, x[0], 1000, 0, 1, 0) == 0);
-    }
+    if (r->rank == 0)
+        CHECK(send_four(r, x) == 0);
+    for (int k = 0; k < 4 && r->rank == 1; k++)
+        CHECK(comm_recv(r->all, r->stream, x[k], 1000 - k, 0) == OK);
+    for (int k = 0; k < 4 && r->rank == 1; k++)
+        CHECK(is_from(r, x[k], 1000 - k, 0, 1, k) == 0);
     CHECK(dev_stream_sync(r->stream, &r->why) == OK);
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 4; k++)
         dev_free(r->dev, x[k], r->rank ? 1001 : (size_t)(1001 - k));
-    comm_group_free(pair);
     return 0;
 }
 
 TEST(messages_keep_the_order_of_their_posts)
 {
     ranks_need_device();
-    ranks_run_open(3, order);
+    ranks_run_open(2, order);
+}
+
+/* A circle in groups of two; two ranks wait for what they send first, one for what it receives. */
+static int circle(struct rank *r)
+{
+    static const int pairs[3][2] = {{0, 1}, {1, 2}, {0, 2}};
+    struct comm_group *g[3];
+    struct comm_post out, in;
+    int next = (r->rank + 1) % 3, last = (r->rank + 2) % 3;
+    for (int i = 0; i < 3; i++)
+        CHECK(comm_group_new(r->comm, pairs[i], 2, &g[i]) == OK);
+    void *x = made(r, 5000, r->rank, next, 1), *y = rank_upload(r, NULL, 5001);
+    CHECK(x && y);
+    struct comm_group *forth = g[r->rank], *back = g[last];
+    CHECK(comm_send_post(forth, r->stream, x, 5000, 1 - forth->me, &out) == OK);
+    CHECK(comm_recv_post(back, r->stream, y, 5000, 1 - back->me, &in) == OK);
+    CHECK(comm_wait(r->rank == 1 ? back : forth, r->rank == 1 ? in : out) == OK);
+    CHECK(comm_wait(r->rank == 1 ? forth : back, r->rank == 1 ? out : in) == OK);
+    CHECK(is_from(r, y, 5000, last, r->rank, 1) == 0);
+    CHECK(comm_group_bytes(back) == 5000 && comm_group_bytes(forth) == 0);
+    dev_free(r->dev, x, 5001);
+    dev_free(r->dev, y, 5001);
+    for (int i = 2; i >= 0; i--)
+        comm_group_free(g[i]);
+    return 0;
+}
+
+TEST(a_circle_of_groups)
+{
+    ranks_need_device();
+    ranks_run_open(3, circle);
 }
 
 /* Two microbatches down a pipeline and their gradients back, a collective of each stage's replicas in between: groups
