@@ -34,6 +34,7 @@
  * A tied table is cut alike in both of its roles, so its two gradients meet in one buffer. Replicated means computed
  * by all from equal operands: equal bits, summed by nobody. */
 #include "common/plan/compile.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 
@@ -116,7 +117,7 @@ int compile_take_grad(struct compiler *c, int t)
 static void mark_shares(struct compiler *c, int t, bool own_tokens)
 {
     bool shared = c->g->tensors[t].cut.segments && c->p->place.param[t].tp_boxes < c->p->mesh.size[AXIS_TP];
-    c->tp_shares[t] |= own_tokens || shared;
+    c->tp_shares[t] |= (own_tokens && !MUTANT(NORM_SHARES_UNMARKED)) || (shared && !MUTANT(KV_SHARES_UNMARKED));
 }
 
 /* The gradient buffer of parameter t for a kernel that only adds; -1 when t is absent. */
@@ -226,6 +227,10 @@ static void linear_input_share(struct compiler *c, int i, int dy)
 {
     int x = c->g->nodes[i].in[0];
     bool acc = c->shares[x] >= 0;
+    if (acc && MUTANT(SHARE_OVERWRITTEN)) {
+        linear_dx(c, i, dy, x, c->shares[x], false);
+        return;
+    }
     if (!acc)
         c->shares[x] = compile_share(c, x, ".grad");
     linear_dx(c, i, dy, x, c->shares[x], acc);
@@ -241,7 +246,7 @@ static int linear_dy(struct compiler *c, int i, int dy)
 static void weight(struct compiler *c, int i)
 {
     int dy = c->weight_dy[i];
-    if (dy < 0)
+    if (dy < 0 || (MUTANT(WEIGHTS_FORGOTTEN) && i % 5 == 0))
         return;
     linear_weight(c, i, linear_dy(c, i, dy));
     c->weight_dy[i] = -1;

@@ -7,6 +7,7 @@
  *
  * The forward and backward of all microbatches share their ops: what differs is in the action (pipeline.c). */
 #include "common/plan/compile.h"
+#include "common/plan/mutant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -169,6 +170,8 @@ static void micros_new(struct compiler *c)
     p->end_micro = (int)hi;
     p->max_samples = p->micros[0].samples;
     p->loss_scale = 1.0 / ((double)batch * (double)p->seq);
+    if (MUTANT(LOSS_SCALED_BY_SHARE))
+        p->loss_scale *= (double)p->n_micros / (double)(hi - lo > 0 ? hi - lo : 1);
 }
 
 static void group_new(struct compiler *c)

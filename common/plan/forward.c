@@ -7,6 +7,7 @@
  * product whose weight is cut by its output needs all tokens too; one cut by its input, and a table cut by its rows,
  * make a share of a sum, which is summed at once; a bias or positions are then added by the first rank alone. */
 #include "common/plan/compile.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -45,7 +46,7 @@ static void embed_segment(struct compiler *c, int i, enum op_kind kind, int s, i
     op->n = dim_one(cols);
     op_arg(op, 0, compile_value(c, n->in[0]));
     op_arg(op, 1, compile_value(c, n->in[1]));
-    op_arg(op, 2, share ? by_first(c, pos) : pos);
+    op_arg(op, 2, share && !MUTANT(POSITIONS_BY_ALL) ? by_first(c, pos) : pos);
     op_arg(op, 3, y);
     op->arg[0].offset = compile_segment_offset(c, s, 1);
     op->arg[3].offset = compile_segment_offset(c, s, cols);
@@ -83,7 +84,7 @@ static void linear(struct compiler *c, int i, enum op_kind kind)
     op->ldc = out;
     op_arg(op, 0, x);
     op_arg(op, 1, compile_value(c, n->in[1]));
-    op_arg(op, 2, cut == LINEAR_BY_IN ? by_first(c, bias) : bias);
+    op_arg(op, 2, cut == LINEAR_BY_IN && !MUTANT(BIAS_BY_ALL) ? by_first(c, bias) : bias);
     op_arg(op, 3, y);
     op_arg(op, 4, gelu >= 0 ? made : -1); /* without a backward nobody reads it, and its bytes are free behind the op */
     if (cut == LINEAR_BY_IN)
@@ -218,7 +219,8 @@ static struct op *loss_op(struct compiler *c, int i, enum op_kind kind)
  * loss and the gradient of a column need. One rank of the group counts the loss. */
 static void loss_of_parts(struct compiler *c, int i)
 {
-    int logits = c->g->nodes[i].in[0], loss = by_first(c, c->p->loss_buffer), parts = c->p->mesh.size[AXIS_TP];
+    int logits = c->g->nodes[i].in[0], loss = MUTANT(LOSS_BY_ALL) ? c->p->loss_buffer : by_first(c, c->p->loss_buffer),
+        parts = c->p->mesh.size[AXIS_TP];
     bool train = c->p->mode == MODE_TRAIN;
     int mine = stats_buffer(c, "loss.stats", 3), all = stats_buffer(c, "loss.stats.all", 3 * (int64_t)parts);
     struct op *op = loss_op(c, i, OP_LOSS_PART);
@@ -298,7 +300,7 @@ static void loss(struct compiler *c, int i, enum op_kind kind)
 static void op_rows(struct compiler *c, struct op *op, int i, int t)
 {
     op_arg(op, i, c->p->rows_buffer);
-    if (compile_is_own(c, t))
+    if (compile_is_own(c, t) && !MUTANT(ROWS_OF_THE_FIRST))
         op->arg[i].offset = (struct graph_dim){SYM_OWN0, 1};
 }
 
@@ -326,7 +328,7 @@ void compile_dropout(struct compiler *c, int i, int from, int to)
     op->m = compile_rows(c, n->in[0]);
     op->n = dim_one(compile_cols(c, n->in[0]));
     op->k = x->dim[1];
-    op->col0 = x->cut.segments ? lo * (x->dim[1].factor / x->cut.units) : 0;
+    op->col0 = x->cut.segments && !MUTANT(COLUMNS_OF_THE_FIRST) ? lo * (x->dim[1].factor / x->cut.units) : 0;
     op->rate = c->job->train.dropout;
     op->site = n->site;
     op_arg(op, 0, from);

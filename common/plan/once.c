@@ -11,13 +11,15 @@
  * parts follow unit by unit; they are summed in the order of the graph, whatever came first: every block of squares has
  * one rank that counts it, all others have zero there, and adding zeros is exact. */
 #include "common/plan/compile.h"
+#include "common/plan/mutant.h"
 
 #define AXIS(a) (1u << (a))
 
 /* Those whose ranks count different blocks of squares. */
 static unsigned norm_axes(const struct compiler *c)
 {
-    return AXIS(AXIS_PP) | AXIS(AXIS_TP) | (compile_zero(c) ? AXIS(AXIS_FSDP) : 0);
+    return (MUTANT(NORM_WITHOUT_STAGES) ? 0 : AXIS(AXIS_PP)) | AXIS(AXIS_TP) |
+           (compile_zero(c) && !MUTANT(NORM_WITHOUT_SHARDS) ? AXIS(AXIS_FSDP) : 0);
 }
 
 static bool many(const struct compiler *c)
@@ -32,7 +34,7 @@ static void arg_grad(struct compiler *c, struct op *op, int i, int t)
     bool own = c->piece_grad[t] >= 0;
     op_arg(op, i, own ? c->piece_grad[t] : c->p->grad_buffer[t]);
     if (!own)
-        op->arg[i].offset = dim_one(q->lo * q->cols);
+        op->arg[i].offset = dim_one(MUTANT(GRADIENT_OF_THE_FIRST_PIECE) ? 0 : q->lo * q->cols);
 }
 
 /* Whether this rank has something of parameter t to reduce and update. */
@@ -95,7 +97,8 @@ static void reduce_losses(struct compiler *c)
     int first = c->p->n_ops;
     if (!many(c))
         return;
-    struct op *op = comm_op(c, OP_ALL_REDUCE, compile_group(c, AXES_ALL), c->p->n_micros);
+    struct op *op =
+        comm_op(c, OP_ALL_REDUCE, compile_group(c, MUTANT(LOSSES_OF_REPLICAS) ? AXES_DATA : AXES_ALL), c->p->n_micros);
     op_arg(op, 0, c->p->loss_buffer);
     compile_action(c, (struct action){.kind = ACT_REDUCE, .micro = -1, .unit = -1}, (struct op_range){first, 1});
 }
@@ -118,7 +121,8 @@ static void reduce_tree(struct compiler *c, int unit)
     struct op *op = comm_op(c, OP_TREE_REDUCE, group, c->p->buffers[run].dim[0].factor);
     op_arg(op, 0, c->unit_tree[unit]);
     op_arg(op, 1, run);
-    reduce_run(c, run, AXIS(AXIS_CP));
+    if (!MUTANT(TREE_WITHOUT_RING))
+        reduce_run(c, run, AXIS(AXIS_CP));
 }
 
 /* Shares of parameter t over tp and over stages. */
@@ -136,9 +140,13 @@ static void reduce_params(struct compiler *c, int unit)
     for (int t = 0; t < c->g->n_tensors && !c->err; t++) {
         if (c->g->tensors[t].unit != unit || !has_piece(c, t))
             continue;
-        if (c->tp_shares[t])
+        if (c->tp_shares[t] && !MUTANT(TP_SHARES_LEFT))
             reduce_param(c, t, tp_group(c, t), AXIS_TP);
-        if (c->p->place.param[t].stages > 1)
+        if (c->tp_shares[t] && MUTANT(TP_SHARES_TWICE))
+            reduce_param(c, t, tp_group(c, t), AXIS_TP);
+        if (MUTANT(WHOLE_SUMMED) && !c->tp_shares[t] && c->p->place.param[t].tp_boxes == 1)
+            reduce_param(c, t, compile_group(c, AXIS(AXIS_TP)), AXIS_TP);
+        if (c->p->place.param[t].stages > 1 && !MUTANT(TIED_LEFT))
             reduce_param(c, t, compile_group_stages(c, t), AXIS_PP);
     }
 }
@@ -163,9 +171,9 @@ static void reduce_unit(struct compiler *c, int unit)
         reduce_tree(c, unit);
     } else if (zero) {
         scatter_rest(c, unit);
-        reduce_run(c, c->unit_grads[unit], AXIS(AXIS_DP) | AXIS(AXIS_CP));
+        reduce_run(c, c->unit_grads[unit], (MUTANT(PIECES_WITHOUT_REPLICAS) ? 0 : AXIS(AXIS_DP)) | AXIS(AXIS_CP));
     } else {
-        reduce_run(c, c->unit_run[unit], AXES_DATA | AXIS(AXIS_CP));
+        reduce_run(c, c->unit_run[unit], AXES_DATA | (MUTANT(RUN_WITHOUT_RING) ? 0 : AXIS(AXIS_CP)));
     }
     reduce_params(c, unit);
     if (c->p->n_ops > first)
@@ -245,6 +253,8 @@ void compile_update(struct compiler *c)
         op_arg(op, 2, p->v_buffer[t]);
         arg_grad(c, op, 3, t);
         op_arg(op, 4, p->clip_buffer);
+        if (MUTANT(UPDATED_TWICE) && p->n_ops == first + 1)
+            t--;
     }
     compile_action(c, (struct action){.kind = ACT_UPDATE, .micro = -1, .unit = -1},
                    (struct op_range){first, p->n_ops - first});

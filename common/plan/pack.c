@@ -12,6 +12,7 @@
  * What exists once for each microbatch in flight is placed like this within a stripe, by the life of one microbatch;
  * a chunk's stripes, one for each slot, lie one behind another. */
 #include "common/plan/compile.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -93,7 +94,7 @@ static void use_buffer(struct pack *k, struct list *l, int b, int at, char mode)
     struct use *u = &l->uses[k->use_of[b]];
     /* One op that writes and reads needs what it reads. */
     u->reads |= u->first == at && mode != 'w';
-    u->last = at;
+    u->last = MUTANT(LIFE_ONE_SHORT) && at > u->first ? at - 1 : at;
 }
 
 static void read_op(struct pack *k, struct list *l, int at)

@@ -12,6 +12,7 @@
  *
  * A microbatch holds a slot of its chunk, the lowest that is free, from its forward to the end of its backward. */
 #include "common/plan/compile.h"
+#include "common/plan/mutant.h"
 
 #include "common/plan/stages.h"
 
@@ -332,7 +333,7 @@ static int landing_new(struct compiler *c, int b)
     landing.slot_bytes = 0;
     landing.slot_index = SLOT_ONE;
     snprintf(landing.name, sizeof(landing.name), "received.%d", k->n_landings);
-    k->landings[k->n_landings] = (struct landing){compile_buffer(c, &landing), true};
+    k->landings[k->n_landings] = (struct landing){compile_buffer(c, &landing), !MUTANT(LANDING_SHARED)};
     return k->n_landings++;
 }
 
@@ -381,7 +382,8 @@ static void find_sends(const struct compiler *c, struct exchange *e, int i)
     struct schedule_work to;
     int rank = c->p->place.coord[AXIS_PP];
     if (slot && is_here(c, slot) && schedule_target(&k->schedule, rank, slot, &to) && to.rank != rank)
-        e->send[e->n_sends++] = (struct message){to.rank, output_of(c, slot)};
+        e->send[e->n_sends++] = (struct message){
+            to.rank, MUTANT(SENT_TO_ITSELF_LATER) && input_of(c, slot) >= 0 ? input_of(c, slot) : output_of(c, slot)};
 }
 
 /* What comes before slot i; `next` is where in the list of all arrivals of this rank those of slot i begin. */

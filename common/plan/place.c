@@ -1,6 +1,7 @@
 /* Who holds what of every parameter. Rules for cuts are in place_cut, for pieces in place_piece; boxes are their
  * product, read back by place_boxes. Stages are cut where the costliest stage is cheapest. */
 #include "common/plan/place.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -38,6 +39,8 @@ void place_cut(const struct graph_cut *cut, int parts, int i, int64_t *ret_lo, i
         return;
     }
     int64_t g = serves(cut, parts, i, &index, &n);
+    if (MUTANT(KV_HEAD_OF_THE_NEIGHBOUR) && cut->shared)
+        g = (g + 1) % cut->groups;
     if (cut->shared)
         lo = 0, hi = each;
     else
@@ -233,7 +236,7 @@ static void size_slots(struct place *p, const struct graph *g, int t)
         if (box == seen)
             continue;
         seen = box;
-        if (box == q->tp_box)
+        if (box == q->tp_box && !MUTANT(SQUARES_IN_ONE_PLACE))
             q->block0 = p->n_blocks;
         p->n_blocks += blocks_of(rows, cols);
     }
@@ -305,10 +308,12 @@ void place_fini(struct place *p)
 void place_piece(const struct place *p, int t, int i, int64_t *ret_lo, int64_t *ret_hi)
 {
     const struct place_param *q = &p->param[t];
+    *ret_lo = 0;
+    *ret_hi = q->rows;
     if (p->zero)
         piece_of(q->rows, q->grain, p->mesh.size[AXIS_FSDP], i, ret_lo, ret_hi);
-    else
-        *ret_lo = 0, *ret_hi = q->rows;
+    if (MUTANT(PIECE_BEGINS_EARLY) && *ret_lo > 0)
+        *ret_lo -= q->grain;
 }
 
 static struct place_box box_of(int ndim, int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t offset,
@@ -358,10 +363,10 @@ bool place_counts(const struct place *p, const struct graph *g, int t)
     int tp = p->mesh.size[AXIS_TP], boxes;
     if (!q->held || q->lo >= q->hi)
         return false;
-    for (int i = 0; i < p->coord[AXIS_TP]; i++)
+    for (int i = 0; i < p->coord[AXIS_TP] && !MUTANT(NORM_COUNTS_REPLICAS); i++)
         if (place_cut_box(&g->tensors[t].cut, tp, i, &boxes) == q->tp_box)
             return false;
-    for (int r = 0; r < p->coord[AXIS_PP]; r++)
+    for (int r = 0; r < p->coord[AXIS_PP] && !MUTANT(NORM_COUNTS_STAGES); r++)
         if (place_uses(p, g, r, t))
             return false;
     return true;

@@ -10,6 +10,7 @@
  * gradient: what a rank finds in its step is added to what arrives from the rank before, and sent on; behind step
  * cp - 1 it comes home. That sum may arrive while the rank's part of it is still computed. */
 #include "common/plan/compile.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -161,8 +162,9 @@ static void shift(struct compiler *c, const struct ring *r, int s, int from, int
     struct op *op = compile_collective(c, OP_SHIFT, r->node, 1u << AXIS_CP);
     op->m = dim_samples(held(c, r, s, any) * r->row);
     op->k = dim_samples(held(c, r, s + 1, any) * r->row);
-    op->peer = (r->me + 1) % r->n;
-    op->from = (r->me + r->n - 1) % r->n;
+    int step = MUTANT(RING_BACKWARDS) ? r->n - 1 : 1;
+    op->peer = (r->me + step) % r->n;
+    op->from = (r->me + r->n - step) % r->n;
     op_arg(op, 0, from);
     op_arg(op, 1, to);
 }
@@ -183,7 +185,8 @@ static void op_at(struct op *op, int i, int buffer, int64_t col, struct graph_di
 /* Whether queries of piece q see keys of piece k at all. */
 static bool sees(const struct compiler *c, const struct ring *r, const struct piece *q, const struct piece *k)
 {
-    return q->seg.len > 0 && k->seg.len > 0 && (!c->g->nodes[r->node].causal || k->part <= q->part);
+    return q->seg.len > 0 && k->seg.len > 0 &&
+           (!c->g->nodes[r->node].causal || k->part <= q->part + MUTANT(FUTURE_SEEN));
 }
 
 /* An attention of the pair; only on the diagonal does the mask cut it. */
@@ -192,7 +195,7 @@ static struct op *pair_op(struct compiler *c, const struct ring *r, enum op_kind
 {
     const struct graph_node *n = &c->g->nodes[r->node];
     struct op *op = compile_attention_op(c, kind, r->node);
-    if (k->part != q->part)
+    if (k->part != q->part || MUTANT(DIAGONAL_UNMASKED))
         op->flags &= ~(uint32_t)OPF_CAUSAL;
     op->seq = q->seg.len;
     op->seq_kv = k->seg.len;
@@ -248,7 +251,7 @@ static void attend(struct compiler *c, const struct ring *r, struct results *res
     struct op *op = pair_op(c, r, OP_ATTENTION, q, k, kv);
     op_at(op, 3, first ? res->o : res->o_more, 0, first ? rows_before(q, r->o_cols) : dim_one(0));
     op_at(op, 4, first ? res->lse : res->lse_more, 0, first ? rows_before(q, r->heads) : dim_one(0));
-    if (!first)
+    if (!first && !(MUTANT(PART_NOT_JOINED) && k->part == 0))
         join(c, r, res, q);
 }
 
@@ -366,7 +369,10 @@ void compile_ring_grad(struct compiler *c, int node, int d_o, const int d_in[3])
         if (s > 0) /* behind the step's products, so that their buffer is another than the one that is sent */
             add_arrived(c, &r, &g, s);
     }
-    shift(c, &r, r.n - 1, g.d_kv[(r.n - 1) % 2], g.arrived);
+    if (MUTANT(NOT_HOME))
+        g.arrived = g.d_kv[(r.n - 1) % 2];
+    else
+        shift(c, &r, r.n - 1, g.d_kv[(r.n - 1) % 2], g.arrived);
     for (int k = 1; k < 3; k++)
         copy_cols(c, &r, g.arrived, r.row, (k - 1) * r.kv_cols, d_in[k], compile_cols(c, n->in[k]),
                   compile_col(c, n->in[k], n->in_col[k]));

@@ -8,6 +8,7 @@
  * scattered only the scatters add. Buffers that a microbatch needs in more than one of its lists exist once for each
  * microbatch in flight. */
 #include "common/plan/stages.h"
+#include "common/plan/mutant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -232,7 +233,7 @@ static struct op_range again(struct compiler *c, struct op_range list, bool back
             continue;
         struct op *op = compile_op(c, from.kind, -1);
         *op = from;
-        if (op->kind == OP_GEMM && !scatters && in_grad(c, op->arg[3].buffer))
+        if (op->kind == OP_GEMM && !scatters && in_grad(c, op->arg[3].buffer) && !MUTANT(MICROBATCH_OVERWRITES))
             op->flags |= OPF_ACC;
     }
     return compile_units(c, list_from(c, first), backward, true);
@@ -317,7 +318,9 @@ static void make_instances(struct compiler *c, const struct chunk *k, int slots)
         unsigned in = phases[root_of(c, b)];
         if (!is_kept(c, b) || (in & (in - 1)) == 0)
             continue;
-        c->p->buffers[b].slots = slots;
+        c->p->buffers[b].slots = MUTANT(ONE_INSTANCE_FOR_ALL) ? 1 : slots;
+        if (MUTANT(ONE_INSTANCE_FOR_ALL))
+            continue;
         c->p->buffers[b].slot_index = SLOT_ACTION;
         if ((b == k->output || b == k->input_grad) && slots > 1)
             c->err =

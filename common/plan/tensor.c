@@ -4,6 +4,7 @@
  * Shares lie in buffers of their own (compile_share), whose layout says so, and nothing but their sum is written there:
  * without sequence parallelism it takes their place, with it own tokens of it go elsewhere. */
 #include "common/plan/compile.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -62,7 +63,7 @@ int64_t compile_col(const struct compiler *c, int t, int64_t col)
         return col;
     int64_t width = g->dim[1].factor / g->cut.segments;
     assert(g->cut.dim == 1 && col % width == 0);
-    return col / width * (compile_cols(c, t) / g->cut.segments);
+    return MUTANT(COLUMN_OF_THE_WHOLE) ? col : col / width * (compile_cols(c, t) / g->cut.segments);
 }
 
 enum linear_cut compile_linear_cut(const struct compiler *c, int node)
@@ -79,6 +80,10 @@ void compile_vocab(const struct compiler *c, struct op *op, int t)
     const struct graph_cut *cut = &c->g->tensors[t].cut;
     if (tp_size(c) > 1 && cut->segments)
         place_cut(cut, tp_size(c), tp_index(c), &op->vocab_lo, &op->vocab_hi);
+    if (MUTANT(VOCABULARY_OFF_BY_ONE) && op->vocab_lo > 0) {
+        op->vocab_lo++;
+        op->vocab_hi++;
+    }
 }
 
 /* ---- shares and own tokens ---- */
@@ -118,6 +123,8 @@ struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, u
 int compile_summed(struct compiler *c, int t, int share, const char *suffix)
 {
     int y = c->own ? compile_work(c, t, suffix) : share;
+    if (MUTANT(SHARE_NOT_SUMMED) && !c->own)
+        return y;
     struct op *op = compile_collective(c, c->own ? OP_OWN_SCATTER : OP_ALL_REDUCE, c->producer[t], 1u << AXIS_TP);
     op->m = dim_tokens(c->own ? 1 : compile_cols(c, t));
     op->n = dim_one(c->own ? compile_cols(c, t) : 1);

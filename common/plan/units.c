@@ -10,6 +10,7 @@
  * the same collectives in the same order, whatever their shares of the microbatches: a rank with fewer joins
  * (compile_join). Canonical numerics keep whole gradients and scatter nothing. */
 #include "common/plan/compile.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -44,7 +45,7 @@ void compile_scatter(struct compiler *c, int unit, bool add)
     op->group = group;
     op->unit = unit;
     op->reduce = REDUCE_SUM;
-    op->flags = add ? OPF_ACC : 0;
+    op->flags = (add && !MUTANT(SCATTER_NEVER_ADDS)) || MUTANT(SCATTER_ALWAYS_ADDS) ? OPF_ACC : 0;
     op_arg(op, 0, c->unit_run[unit]);
     op_arg(op, 1, c->unit_grads[unit]);
 }
@@ -55,7 +56,7 @@ void compile_gathers(struct compiler *c)
         return;
     for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
         int first = c->p->n_ops;
-        if (c->unit_values[unit] < 0)
+        if (c->unit_values[unit] < 0 || (MUTANT(GATHER_LEFT_OUT) && unit == 1))
             continue;
         gather(c, unit, c->unit_values[unit]);
         compile_action(c, (struct action){.kind = ACT_GATHER, .micro = -1, .unit = unit}, (struct op_range){first, 1});
@@ -126,7 +127,7 @@ static void find_uses(const struct compiler *c, struct rewrite *r)
                 r->first[read] = i;
                 r->order[r->n_order++] = read;
             }
-            if (touched >= 0)
+            if (touched >= 0 && !(MUTANT(SCATTER_EARLY) && r->last[touched] >= 0))
                 r->last[touched] = i;
         }
 }
@@ -181,7 +182,7 @@ static void rewrite_list(struct compiler *c, const struct rewrite *r, const bool
 {
     int next = 0;
     for (int i = 0; i < r->n && !c->err; i++) {
-        for (; next < r->n_order && gather_at(c, r, next) <= i; next++)
+        for (; next < r->n_order && gather_at(c, r, next) + MUTANT(GATHER_LATE) * 4 <= i; next++)
             if (gathers[r->order[next]])
                 gather(c, r->order[next], c->unit_values[r->order[next]]);
         emit(c, r, &r->ops[i]);
@@ -199,7 +200,7 @@ static bool rewritten(struct compiler *c, struct op_range list, bool again)
     for (int i = list.first; i < list.first + list.n; i++) {
         struct op *op = &c->p->ops[i];
         found |= op->kind == OP_UNIT_GATHER || op->kind == OP_UNIT_SCATTER;
-        if (op->kind == OP_UNIT_SCATTER && again)
+        if (op->kind == OP_UNIT_SCATTER && again && !MUTANT(SCATTER_NEVER_ADDS))
             op->flags |= OPF_ACC;
     }
     return found;

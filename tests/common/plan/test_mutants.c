@@ -1,0 +1,139 @@
+/* Every planted bug of common/plan/mutant.h is found by the checker or by the comparison with one worker. A bug is
+ * tried on one job after another, each try in a process of its own, until one of them ends in a refusal: a crash is
+ * none. */
+#include "common/plan/mutant.h"
+#include "tests/common/plan/world.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* What each job has that others have not. */
+static const struct cell {
+    const char *name;
+    enum model_arch arch;
+    int dp, fsdp, zero, tp, pp, cp, chunks;
+    bool no_sp, canonical, dropout;
+    enum pipe_schedule schedule;
+    enum recompute recompute;
+} cells[] = {
+    {"dp 3", ARCH_LLAMA, .dp = 3},
+    {"dp 2, fsdp 2, zero 1", ARCH_LLAMA, .dp = 2, .fsdp = 2, .zero = 1},
+    {"fsdp 2, zero 2", ARCH_GPT2, .fsdp = 2, .zero = 2},
+    {"fsdp 2, zero 3", ARCH_LLAMA, .fsdp = 2, .zero = 3},
+    {"fsdp 2, zero 3, canonical", ARCH_LLAMA, .fsdp = 2, .zero = 3, .canonical = true},
+    {"tp 2", ARCH_LLAMA, .tp = 2},
+    {"tp 2, no sp", ARCH_GPT2, .tp = 2, .no_sp = true},
+    {"tp 3", ARCH_GPT2, .tp = 3},
+    {"tp 4", ARCH_LLAMA, .tp = 4},
+    {"tp 2, dropout", ARCH_TRANSFORMER, .tp = 2, .dropout = true},
+    {"cp 2", ARCH_LLAMA, .cp = 2},
+    {"cp 3, tp 2", ARCH_GPT2, .cp = 3, .tp = 2},
+    {"cp 2, canonical", ARCH_LLAMA, .cp = 2, .canonical = true},
+    {"pp 2", ARCH_LLAMA, .pp = 2},
+    {"pp 2, gpipe", ARCH_GPT2, .pp = 2, .schedule = PIPE_GPIPE},
+    {"pp 2, zb-h1", ARCH_GPT2, .pp = 2, .schedule = PIPE_ZB_H1},
+    {"pp 2, interleaved", ARCH_LLAMA, .pp = 2, .chunks = 2, .schedule = PIPE_INTERLEAVED},
+    {"pp 2, fsdp 2, zero 2", ARCH_LLAMA, .pp = 2, .fsdp = 2, .zero = 2},
+};
+#define N_CELLS (sizeof(cells) / sizeof(cells[0]))
+
+static int one_or(int n)
+{
+    return n > 1 ? n : 1;
+}
+
+static void try_cell(const struct cell *c)
+{
+    struct job_spec job =
+        job_small(c->arch, one_or(c->dp) * one_or(c->fsdp) * one_or(c->tp) * one_or(c->pp) * one_or(c->cp));
+    job.model.layers = 4;
+    job.model.vocab = 150; /* more rows than a grain has: shards cut them */
+    job.model.ffn = 144;
+    job.parallel.fsdp = one_or(c->fsdp);
+    job.parallel.zero = c->zero;
+    job.parallel.tp = one_or(c->tp);
+    job.parallel.pp = one_or(c->pp);
+    job.parallel.cp = one_or(c->cp);
+    job.parallel.chunks = one_or(c->chunks);
+    job.parallel.sp = !c->no_sp;
+    job.parallel.schedule = c->schedule;
+    job.parallel.recompute = c->recompute;
+    job.train.dropout = c->dropout ? 0.25 : 0;
+    job.train.numerics = c->canonical ? NUMERICS_CANONICAL : NUMERICS_FAST;
+    if (c->canonical && job.parallel.cp == 1)
+        world_compare_exact(&job);
+    else
+        world_compare(&job);
+}
+
+/* 0: nothing was noticed; else the signal, or -1 for an exit. What was said goes to `out`. */
+static int run_apart(const char *mutant, const struct cell *c, int out)
+{
+    pid_t pid = fork();
+    int status;
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        setenv("DTD_MUTANT", mutant, 1);
+        setenv("CMOCKA_TEST_ABORT", "1", 1);
+        dup2(out, 1);
+        dup2(out, 2);
+        try_cell(c);
+        fflush(NULL);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) ? -1 : 0;
+}
+
+static void sentence(int out, char *to, size_t size)
+{
+    char text[4096];
+    ssize_t n = pread(out, text, sizeof(text) - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    const char *at = strstr(text, "ERROR: ");
+    snprintf(to, size, "%.*s", (int)strcspn(at ? at + 7 : text, "\n"), at ? at + 7 : text);
+}
+
+static const struct cell *find(const char *mutant, char *said, size_t size)
+{
+    for (size_t i = 0; i < N_CELLS; i++) {
+        int out = memfd_create("said", MFD_CLOEXEC), how = run_apart(mutant, &cells[i], out);
+        sentence(out, said, size);
+        close(out);
+        if (how == SIGABRT)
+            return &cells[i];
+        if (how != 0)
+            fail_msg("%s on %s ends with signal %d, which finds nothing: %s", mutant, cells[i].name, how, said);
+    }
+    return NULL;
+}
+
+TEST(without_a_bug_every_job_is_one_worker)
+{
+    char said[256];
+    const struct cell *c = find("", said, sizeof(said));
+    if (c)
+        fail_msg("%s: %s", c->name, said);
+}
+
+TEST(every_planted_bug_is_found)
+{
+#define X(name, what) {#name, what},
+    static const struct {
+        const char *name, *what;
+    } mutants[] = {MUTANT_LIST(X)};
+#undef X
+    int found = 0, checked = 0;
+    char said[256];
+    for (int i = 0; i < MUTANT_COUNT; i++) {
+        const struct cell *c = find(mutants[i].name, said, sizeof(said));
+        found += c != NULL;
+        checked += c && strstr(said, "plan_check") == said;
+        print_message("%-30s %-28s %s\n", mutants[i].name, c ? c->name : "NOT FOUND", c ? said : mutants[i].what);
+    }
+    print_message("%d of %d planted bugs found, %d of them by the checker\n", found, MUTANT_COUNT, checked);
+    assert_int_equal(found, MUTANT_COUNT);
+}
