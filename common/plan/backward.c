@@ -209,14 +209,29 @@ static void linear_dx(struct compiler *c, int i, int dy, int t, int dx, bool acc
     op_arg(op, 4, aux);
 }
 
+/* The gradient of t so far, in a buffer of its own. What is added to it then has the bits that it would have in place:
+ * who else needs the old one (a split backward's other half, a message) changes no number. */
+static int copied(struct compiler *c, int t)
+{
+    int from = c->grad[t], to = compile_work(c, t, ".grad");
+    struct op *op = compile_op(c, OP_COPY, -1);
+    elementwise(c, op, t);
+    op_arg(op, 0, from);
+    op_arg(op, 1, to);
+    c->grad[t] = to;
+    return to;
+}
+
 /* Added where another consumer of x has been there already, unless that gradient is dy itself (x and y were added). */
 static void linear_input(struct compiler *c, int i, int dy)
 {
     int gelu = compile_gelu_before(c, i), x = c->g->nodes[i].in[0], t = gelu >= 0 ? c->g->nodes[gelu].in[0] : x;
     int dx = c->grad[t];
-    bool acc = gelu < 0 && dx != dy && may_overwrite(c, dx);
+    bool acc = gelu < 0 && dx >= 0 && dx != dy;
     if (!acc)
         dx = compile_work(c, t, ".grad");
+    else if (!may_overwrite(c, dx))
+        dx = copied(c, t);
     linear_dx(c, i, dy, t, dx, acc);
     if (!acc)
         deliver(c, t, dx);

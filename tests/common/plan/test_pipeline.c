@@ -167,14 +167,16 @@ TEST(evaluation_and_generation_go_through_the_pipeline)
 TEST(pipelines_change_no_bit)
 {
     static const enum dtype types[] = {DT_F32, DT_BF16};
-    for (int d = 0; d < 2; d++)
-        for (int pp = 2; pp <= 3; pp++)
-            for (int k = 0; k < 4; k++) {
-                struct job_spec job =
-                    pipeline(ARCH_LLAMA, pp, schedules[k], schedules[k] == PIPE_INTERLEAVED ? 2 : 1, 9);
-                job.train.dtype = types[d];
-                world_compare_exact(&job);
-            }
+    static const enum model_arch untied[] = {ARCH_LLAMA, ARCH_TRANSFORMER};
+    for (int a = 0; a < 2; a++)
+        for (int d = 0; d < 2; d++)
+            for (int pp = 2; pp <= 3; pp++)
+                for (int k = 0; k < 4; k++) {
+                    struct job_spec job =
+                        pipeline(untied[a], pp, schedules[k], schedules[k] == PIPE_INTERLEAVED ? 2 : 1, 9);
+                    job.train.dtype = types[d];
+                    world_compare_exact(&job);
+                }
 }
 
 static struct job_spec from_file(char *text, int pp, int chunks, int batch)
