@@ -1,0 +1,24 @@
+# kill -9 of a worker of a pipeline, of a shard group, of a tensor and of a ring group: while others stand in messages, gathers and
+# ring steps. Each job goes on in a new epoch to the end of the run that nobody disturbed, bit for bit.
+. "$(dirname "$0")/lib.sh"
+write_job
+up
+layouts=(
+  "--set parallel.workers=4 --set parallel.pp=2 --set parallel.fsdp=2 --set parallel.zero=3"
+  "--set parallel.workers=4 --set parallel.tp=2 --set parallel.cp=2 --set train.numerics=fast --set run.threads=1"
+  "--set parallel.workers=2 --set parallel.pp=2 --set parallel.schedule=zb-h1"
+)
+for i in "${!layouts[@]}"; do
+  read -ra layout <<<"${layouts[$i]}"
+  long=(--set train.steps=200 --set checkpoint.every=25 "${layout[@]}")
+  job=$(submit "${long[@]}" --set checkpoint.dir="$tmp/quiet-$i")
+  wait_done "$job" 120
+  hashes "$tmp/quiet-$i/step-200" >"$tmp/quiet-hashes"
+  job=$(submit "${long[@]}" --set checkpoint.dir="$tmp/killed-$i")
+  wait_for 60 "step 40" reached "$job" 40
+  kill -9 "$(worker_pid "$job" 1)"
+  wait_done "$job" 120
+  status "$job" | jq -e '.epoch >= 2 and .restarts == 1' >/dev/null || { status "$job"; fail "no second epoch"; }
+  hashes "$tmp/killed-$i/step-200" >"$tmp/killed-hashes"
+  cmp "$tmp/quiet-hashes" "$tmp/killed-hashes" || fail "layout $i: another end than the undisturbed run"
+done
