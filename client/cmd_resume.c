@@ -223,7 +223,11 @@ static err_t paths_change(const struct origin *from, const struct job_spec *befo
         err = spec_text_set(&job->data.valid_hash, "");
     if (err)
         return why_set(why, err, "out of memory");
-    return *ret_new_train || new_valid ? spec_resolve(job, cwd, why) : job_paths_resolve(job, cwd, why);
+    if (*ret_new_train || new_valid)
+        return spec_resolve(job, cwd, why);
+    if (!same_files(old->tokenizer_files, old->n_tokenizer_files, new->tokenizer_files, new->n_tokenizer_files))
+        err = spec_resolve_tokenizer(job, cwd, why);
+    return err ? err : job_paths_resolve(job, cwd, why);
 }
 
 static err_t spec_make(struct args *args, const struct origin *from, struct ckpt *ckpt, struct job_spec *ret,

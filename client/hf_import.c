@@ -184,6 +184,21 @@ static err_t tokenizer_choose(struct importing *m)
                    m->x->dir, m->model.vocab);
 }
 
+/* The folder need not be there, and is not made before all is checked. */
+static err_t out_resolve(struct importing *m, char ret[PATH_MAX])
+{
+    char cwd[PATH_MAX] = "";
+    const char *out = m->x->out;
+    if (out[0] != '/' && !getcwd(cwd, sizeof(cwd)))
+        return why_set(m->why, err_from_errno(errno), "the current folder: %s", strerror(errno));
+    size_t n = (size_t)snprintf(ret, PATH_MAX, "%s%s%s", cwd, cwd[0] ? "/" : "", out);
+    if (n >= PATH_MAX)
+        return why_set(m->why, ERR_LIMIT, "%s: the name is too long", out);
+    while (n > 1 && ret[n - 1] == '/')
+        ret[--n] = '\0';
+    return OK;
+}
+
 static err_t job_make(struct importing *m)
 {
     static const char text[] =
@@ -193,13 +208,12 @@ static err_t job_make(struct importing *m)
     err_t err = job_parse("job", text, strlen(text), NULL, 0, &m->job, m->why);
     if (err)
         return err;
-    name_make(m->x->out, name, sizeof(name));
+    err = out_resolve(m, full);
+    if (err)
+        return err;
+    name_make(full, name, sizeof(name));
     m->job.model = m->model;
     m->job.train.seq = m->model.arch == ARCH_GPT2 || m->positions < 4096 ? m->positions : 4096;
-    err = file_make_dirs(m->x->out, 0755);
-    if (err || !realpath(m->x->out, full))
-        return why_set(m->why, err ? err : err_from_errno(errno), "%s: %s", m->x->out,
-                       err ? err_text(err) : strerror(errno));
     if (spec_text_set(&m->job.name, name) || spec_text_set(&m->job.checkpoint.dir, full))
         return no_memory(m);
     return tokenizer_choose(m);

@@ -49,6 +49,12 @@ static err_t files_resolve(const char *folder, char ***files, int *n, struct why
     return OK;
 }
 
+err_t spec_resolve_tokenizer(struct job_spec *job, const char *folder, struct why *why)
+{
+    err_t err = files_resolve(folder, &job->data.tokenizer_files, &job->data.n_tokenizer_files, why);
+    return err ? why_prefix(why, err, "data.tokenizer_files") : OK;
+}
+
 err_t spec_resolve(struct job_spec *job, const char *folder, struct why *why)
 {
     err_t err = job_paths_resolve(job, folder, why);
@@ -56,9 +62,7 @@ err_t spec_resolve(struct job_spec *job, const char *folder, struct why *why)
         why_prefix(why, err, "data.train");
     if (!err && (err = files_resolve(folder, &job->data.valid, &job->data.n_valid, why)))
         why_prefix(why, err, "data.valid");
-    if (!err && (err = files_resolve(folder, &job->data.tokenizer_files, &job->data.n_tokenizer_files, why)))
-        why_prefix(why, err, "data.tokenizer_files");
-    return err;
+    return err ? err : spec_resolve_tokenizer(job, folder, why);
 }
 
 static err_t text_read(const char *file, struct buf *ret, struct why *why)

@@ -19,6 +19,9 @@ NODISCARD err_t spec_read(const char *file, const char *const *sets, int n_sets,
 /* Makes paths absolute against `folder` and turns globs into files. */
 NODISCARD err_t spec_resolve(struct job_spec *job, const char *folder, struct why *why);
 
+/* data.tokenizer_files alone. */
+NODISCARD err_t spec_resolve_tokenizer(struct job_spec *job, const char *folder, struct why *why);
+
 /* What a complete check found out. */
 struct spec_facts {
     int64_t train_tokens, train_samples, valid_tokens, valid_samples, vocab;

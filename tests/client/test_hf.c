@@ -334,7 +334,5 @@ TEST(folders_that_do_not_fit)
     in.dir = folder_write("type", "{" LLAMA "}", &f);
     refuse(&in, "is I32; F32, F16, BF16 and F64 are read");
     struct stat st;
-    char step[PATH_MAX];
-    snprintf(step, sizeof(step), "%s/step-0", in.out);
-    assert_int_not_equal(stat(step, &st), 0);
+    assert_int_not_equal(stat(in.out, &st), 0); /* what is refused leaves nothing */
 }

@@ -150,6 +150,9 @@ TEST(rules)
         {"model.vocab=100",
          "model.vocab: the tokenizer bytes has 256 tokens: write 0 (take the tokenizer's), or 256 and more"},
         {"data.lowercase=true", "data.lowercase: only the tokenizer words has it: write false"},
+        {"data.tokenizer_files=[a]", "data.tokenizer_files: only the tokenizer bpe has files: leave it out"},
+        {"data.tokenizer=bpe", "data.tokenizer_files: the tokenizer bpe needs them: write [vocab.json, merges.txt], or "
+                               "[tokenizer.json]"},
         {"train.micro_batch=17", "train.micro_batch: 17 samples, more than train.global_batch: at most 16"},
         {"train.global_batch=3", "job.yaml:4: train.micro_batch: 4 samples, more than train.global_batch: at most 3"},
         {"train.warmup=301", "train.warmup: 301 updates, more than train.steps: at most 300"},
