@@ -124,7 +124,7 @@ TEST(values)
         {"run.env.A=[1]", "run.env: found a list, a text for each key is needed"},
         {"model=3",
          "model: found \"3\", a map with some of the keys arch, dim, layers, heads, kv_heads, ffn, vocab, norm_eps, "
-         "rope_theta, tied is needed"},
+         "rope_theta, tied, causal is needed"},
         {"train.stps=3", "train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
         {"train.lr.x=3", "train.lr.x: unknown key (keys of train: " TRAIN_KEYS ")"},
         {"data.train=*.txt",
@@ -151,8 +151,9 @@ TEST(rules)
          "model.vocab: the tokenizer bytes has 256 tokens: write 0 (take the tokenizer's), or 256 and more"},
         {"data.lowercase=true", "data.lowercase: only the tokenizer words has it: write false"},
         {"data.tokenizer_files=[a]", "data.tokenizer_files: only the tokenizer bpe has files: leave it out"},
-        {"data.tokenizer=bpe", "data.tokenizer_files: the tokenizer bpe needs them: write [vocab.json, merges.txt], or "
-                               "[tokenizer.json]"},
+        {"data.tokenizer=bpe",
+         "job.yaml: data.tokenizer_files: the tokenizer bpe needs them: write [vocab.json, merges.txt], or "
+         "[tokenizer.json]"},
         {"train.micro_batch=17", "train.micro_batch: 17 samples, more than train.global_batch: at most 16"},
         {"train.global_batch=3", "job.yaml:4: train.micro_batch: 4 samples, more than train.global_batch: at most 3"},
         {"train.warmup=301", "train.warmup: 301 updates, more than train.steps: at most 300"},
