@@ -18,6 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define ARENA ((size_t)64 << 20) /* what passes from the checkpoint to the engine at a time */
+
 struct generator {
     const struct generate *ask;
     struct ckpt *ckpt;
@@ -129,20 +131,39 @@ static void adapt_spec(struct generator *g)
         t->seq = need;
 }
 
-static err_t read_parameters(struct generator *g, struct why *why)
+/* Pieces first .. end-1 through the arena: a box of the checkpoint is dense, in the engine its rows may stand apart (q,
+ * k and v of one matrix). */
+static err_t load_round(struct snapshot *plan, int first, int end, struct engine *e, struct ckpt *ckpt, uint8_t *arena,
+                        struct why *why)
+{
+    struct ckpt_read_stats stats;
+    struct ckpt_want *wants = calloc((size_t)(end - first) + 1, sizeof(*wants));
+    if (!wants)
+        return why_set(why, ERR_NOMEM, "out of memory");
+    for (int i = first; i < end; i++) {
+        const struct snapshot_piece *x = &plan->pieces[i];
+        wants[i - first] = (struct ckpt_want){x->fqn, x->box, x->dtype, arena + x->arena_offset};
+    }
+    err_t err = ckpt_read(ckpt, wants, end - first, &stats, why);
+    free(wants);
+    return err ? err : snapshot_restore(plan, e, arena, first, end, why);
+}
+
+err_t generate_load(struct engine *e, struct ckpt *ckpt, struct why *why)
 {
     struct snapshot plan;
-    struct ckpt_read_stats stats;
-    err_t err = snapshot_plan_load(&g->engine, false, &plan);
-    struct ckpt_want *wants = err ? NULL : calloc((size_t)plan.n + 1, sizeof(*wants));
-    for (int i = 0; wants && i < plan.n; i++) /* one worker has whole tensors: dense */
-        wants[i] =
-            (struct ckpt_want){plan.pieces[i].fqn, plan.pieces[i].box, plan.pieces[i].dtype, plan.pieces[i].data};
-    if (wants)
-        err = ckpt_read(g->ckpt, wants, plan.n, &stats, why);
-    else
-        err = why_set(why, ERR_NOMEM, "out of memory");
-    free(wants);
+    err_t err = snapshot_plan_load(e, false, &plan);
+    uint8_t *arena = err ? NULL : malloc(ARENA);
+    if (!err && !arena)
+        err = ERR_NOMEM;
+    err = err ? err : snapshot_fit(&plan, ARENA);
+    if (err)
+        why_set(why, err, "cannot load the parameters: %s", err_text(err));
+    for (int first = 0, end; !err && first < plan.n; first = end) {
+        end = snapshot_place(&plan, first, ARENA);
+        err = load_round(&plan, first, end, e, ckpt, arena, why);
+    }
+    free(arena);
     snapshot_fini(&plan);
     return err;
 }
@@ -168,7 +189,7 @@ static err_t open_model(struct generator *g, struct why *why)
         .dev = g->dev, .job = &g->job, .graph = &g->graph, .world = 1, .generate = true, .threads = count_cores()};
     err = err ? err : engine_init(&g->engine, &config, why);
     err = err ? err : engine_start(&g->engine, NULL, why);
-    err = err ? err : read_parameters(g, why);
+    err = err ? err : generate_load(&g->engine, g->ckpt, why);
     if (err)
         return err;
     g->order = calloc((size_t)g->job.model.vocab, sizeof(*g->order));

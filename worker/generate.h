@@ -22,4 +22,9 @@ NODISCARD err_t generate_run(const struct generate *g, struct why *why);
  * Equal logits rank by their index. */
 int32_t generate_choose(const float *logits, int64_t n, const struct generate *g, int64_t position, int32_t *order);
 
+struct ckpt;
+struct engine;
+/* The parameters of a checkpoint into an engine that generates, one worker's. */
+NODISCARD err_t generate_load(struct engine *e, struct ckpt *ckpt, struct why *why);
+
 #endif

@@ -2,8 +2,8 @@
  * parameters of a checkpoint and this project's kernels, in float32. */
 #include "common/ckpt/ckpt.h"
 #include "common/conf/job.h"
+#include "worker/generate.h"
 #include "worker/step/engine.h"
-#include "worker/step/snapshot.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,19 +29,6 @@ static err_t job_read(struct model *m, struct why *why)
     return err;
 }
 
-static err_t parameters_read(struct model *m, struct why *why)
-{
-    struct snapshot plan;
-    struct ckpt_read_stats stats;
-    err_t err = snapshot_plan_load(&m->engine, false, &plan);
-    for (int i = 0; !err && i < plan.n; i++) {
-        struct ckpt_want want = {plan.pieces[i].fqn, plan.pieces[i].box, plan.pieces[i].dtype, plan.pieces[i].data};
-        err = ckpt_read(m->ckpt, &want, 1, &stats, why);
-    }
-    snapshot_fini(&plan);
-    return err;
-}
-
 static err_t model_open(struct model *m, const char *dir, struct why *why)
 {
     err_t err = ckpt_open(dir, &m->ckpt, why);
@@ -52,7 +39,7 @@ static err_t model_open(struct model *m, const char *dir, struct why *why)
         .dev = m->dev, .job = &m->job, .graph = &m->graph, .world = 1, .generate = true, .threads = 1};
     err = err ? err : engine_init(&m->engine, &config, why);
     err = err ? err : engine_start(&m->engine, NULL, why);
-    return err ? err : parameters_read(m, why);
+    return err ? err : generate_load(&m->engine, m->ckpt, why);
 }
 
 static err_t line_say(struct model *m, char *line, struct why *why)
