@@ -5,7 +5,8 @@
  *   forward.c     a node's forward as ops, with what          backward.c  the same backwards, whole or split
  *                 tensor and context parallelism need           ring.c      attention over a cut sequence
  *   units.c       ZeRO: gathers into a list of ops, scatters  recompute.c what the backward computes again
- *   compile.c     the driver: chunks, microbatches, actions   pipeline.c  a schedule's slots and exchanges as actions
+ *   compile.c     the driver: every pass in its turn          pipeline.c  a schedule's slots and exchanges as actions
+ *   stages.c      the model cut into stages, chunks' lists    mesh.c      which mesh a job asks for, and what cannot be
  *   pack.c        places for what lives shorter               sync.c      events, from who touches which bytes when
  *
  * The order: place_init, groups, compile_buffers; for every chunk compile_forward and compile_backward, each a list of
