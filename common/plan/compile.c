@@ -315,7 +315,7 @@ static void compile_program(struct compiler *c)
     compile_pipeline(c);
     compile_buffers(c);
     compile_group(c, 1u << AXIS_PP); /* all that only some ranks will ask for, in one order */
-    if (p->mode == MODE_GENERATE) /* only the last stage has logits to bring together */
+    if (p->mode == MODE_GENERATE)    /* only the last stage has logits to bring together */
         compile_group(c, 1u << AXIS_CP | 1u << AXIS_TP);
     if (p->mode != MODE_GENERATE || c->all_copies >= 0)
         compile_action(c, (struct action){.kind = ACT_BEGIN, .micro = -1, .unit = -1}, pass_begin(c));
