@@ -251,14 +251,14 @@ static err_t llama_read(const struct config *c, struct job_model *m, int64_t *re
 {
     static const char *const without[] = {"attention_bias", "mlp_bias", "sliding_window", NULL};
     static const char *const silu[] = {"silu", NULL};
-    int64_t head_dim;
+    int64_t head_dim = 0;
     err_t err = config_int(c, "hidden_size", -1, &m->dim);
     err = err ? err : config_int(c, "num_hidden_layers", -1, &m->layers);
     err = err ? err : config_int(c, "num_attention_heads", -1, &m->heads);
     err = err ? err : config_int(c, "num_key_value_heads", m->heads, &m->kv_heads);
     err = err ? err : config_int(c, "intermediate_size", -1, &m->ffn);
     err = err ? err : config_int(c, "vocab_size", -1, &m->vocab);
-    err = err ? err : config_int(c, "head_dim", err ? 1 : m->dim / m->heads, &head_dim);
+    err = err ? err : config_int(c, "head_dim", m->heads > 0 ? m->dim / m->heads : 1, &head_dim);
     err = err ? err : config_int(c, "max_position_embeddings", 2048, ret_positions);
     err = err ? err : config_real(c, c->root, "rms_norm_eps", 1e-6, &m->norm_eps);
     err = err ? err : config_text(c, "hidden_act", "silu", silu);

@@ -122,7 +122,7 @@ static err_t tensor_write(struct exporting *e, int fd, const struct hf_tensor *h
 {
     const struct graph_tensor *t = h->tensor;
     int64_t rows = tensor_rows(t), row_bytes = tensor_row(t) * (int64_t)dtype_bytes(e->x->dtype);
-    int64_t unit = h->head_dim ? h->head_dim : 1, step = PIECE / row_bytes / unit * unit;
+    int64_t unit = h->head_dim ? h->head_dim : 1, step = PIECE / (row_bytes > 0 ? row_bytes : 1) / unit * unit;
     step = step < unit ? unit : step > rows ? rows : step;
     uint8_t *room = malloc((size_t)(2 * step * row_bytes));
     err_t err = room ? OK : no_memory(e);
@@ -203,7 +203,7 @@ static err_t shards_plan(struct exporting *e)
         e->shards[e->n_shards - 1].end = i + 1;
         bytes += size;
         e->done->tensors++;
-        e->done->params += size / (int64_t)dtype_bytes(e->x->dtype);
+        e->done->params += tensor_rows(e->map.list[i].tensor) * tensor_row(e->map.list[i].tensor);
     }
     for (int i = 0; i < e->n_shards; i++)
         if (e->n_shards == 1)

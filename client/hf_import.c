@@ -204,7 +204,7 @@ static err_t job_make(struct importing *m)
     static const char text[] =
         "name: imported\nmodel: {dim: 2, layers: 1, heads: 1}\ndata: {train: [nothing-yet.txt]}\n"
         "train: {steps: 1}\n";
-    char name[60], full[PATH_MAX];
+    char name[60], full[PATH_MAX] = "";
     err_t err = job_parse("job", text, strlen(text), NULL, 0, &m->job, m->why);
     if (err)
         return err;
@@ -410,7 +410,9 @@ static err_t part_write(struct importing *m, const char *dir, int first, int *re
     struct ckpt_piece *pieces = calloc((size_t)m->map.n, sizeof(*pieces));
     int64_t bytes = 0;
     int n = 0;
-    err_t err = pieces ? OK : no_memory(m);
+    err_t err = OK;
+    if (!pieces)
+        return no_memory(m);
     while (!err && first + n < m->map.n && (!n || bytes + piece_bytes(&m->map.list[first + n]) <= PART)) {
         bytes += piece_bytes(&m->map.list[first + n]);
         err = tensor_read(m, &m->map.list[first + n], &pieces[n]);
@@ -418,7 +420,7 @@ static err_t part_write(struct importing *m, const char *dir, int first, int *re
     }
     if (!err)
         err = ckpt_part_write(dir, m->n_parts, pieces, n, NULL, 0, &m->parts[m->n_parts], m->why);
-    for (int i = 0; pieces && i < n; i++)
+    for (int i = 0; i < n; i++)
         free((void *)(uintptr_t)pieces[i].data);
     free(pieces);
     if (err)
