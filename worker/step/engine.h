@@ -147,7 +147,7 @@ NODISCARD err_t engine_verify(struct engine *e, struct why *why);
 NODISCARD err_t engine_eval(struct engine *e, const struct engine_feed *feed, int64_t first, int64_t end, double *ret,
                             struct why *why);
 /* Generation: next-token logits after ids[0 .. n), n <= seq; points into the engine's memory of the host, vocab
- * elements of program.dtype. */
+ * elements of program.dtype. NULL on a rank that has none of them. */
 NODISCARD err_t engine_logits(struct engine *e, const int32_t *ids, int64_t n, const void **ret, struct why *why);
 
 /* Measures from now on; the owner's profile is added to after every step. */

@@ -194,26 +194,32 @@ struct prompt {
     struct why *why;
 };
 
+/* One sample, placed like a batch's: this rank's segments, and of each token what its chunks read. */
 static err_t fill_prompt(void *arg, const struct action *a)
 {
     const struct prompt *pr = arg;
-    const struct program *p = &pr->engine->eval;
+    struct engine *e = pr->engine;
+    const struct program *p = &e->eval;
+    const struct pass ps = {.engine = e, .program = p, .rig = &e->eval_rig, .why = pr->why};
     struct host_batch b;
-    if (a->kind != ACT_FORWARD)
+    if (a->kind != ACT_FORWARD || a->micro < 0)
         return OK;
-    err_t err = host_batch(pr->engine, p, &pr->engine->eval_rig, a, &b, pr->why);
-    int32_t *ids = b.part[BATCH_IDS];
-    if (err || !ids)
+    err_t err = host_batch(e, p, &e->eval_rig, a, &b, pr->why);
+    if (err || !e->eval_rig.reads[a->chunk])
         return err;
-    memcpy(ids, pr->ids, (size_t)pr->n * sizeof(*ids));
-    memset(ids + pr->n, 0, (size_t)(p->seq - pr->n) * sizeof(*ids));
-    return host_batch_written(pr->engine, p, a, &b, p->seq);
+    memcpy(e->host.sample, pr->ids, (size_t)pr->n * sizeof(*pr->ids));
+    memset(e->host.sample + pr->n, 0, (size_t)(p->seq - pr->n) * sizeof(*pr->ids));
+    place_sample(&ps, &(struct micro){.first = 0, .samples = 1}, 0, &b);
+    return host_batch_written(e, p, a, &b, p->own_seq);
 }
 
-/* The row of the last token, where the host can read it. */
+/* The row of the last token, where the host can read it; NULL on a rank that has no logits. */
 static err_t find_row(struct engine *e, int64_t n, const void **ret, struct why *why)
 {
     const struct program *p = &e->eval;
+    *ret = NULL;
+    if (p->logits_buffer < 0)
+        return OK;
     const struct graph_tensor *logits = &e->config.graph->tensors[e->config.graph->logits];
     size_t bytes = (size_t)logits->dim[1].factor * dtype_bytes(p->dtype);
     const uint8_t *row = (const uint8_t *)engine_buffer(e, p, p->logits_buffer) + (size_t)(n - 1) * bytes;
