@@ -173,12 +173,13 @@ static int save_state(struct engine *e, struct store *store)
     return 0;
 }
 
-static err_t run_steps(struct engine *e, int64_t last, struct parity_result *r, struct why *why)
+static err_t run_steps(struct engine *e, int64_t last, const struct parity_options *o, struct parity_result *r,
+                       struct why *why)
 {
     struct parity_feed data = {e->config.job->train.seq, e->config.job->model.vocab};
-    const struct engine_feed feed = {parity_sample, &data};
+    const struct engine_feed feed = o && o->feed ? *o->feed : (struct engine_feed){parity_sample, &data};
     bool first = true;
-    err_t err = OK;
+    err_t err = o && o->before ? o->before(o->arg, e, why) : OK;
     while (!err && e->step < last) {
         struct engine_result one;
         err = engine_step(e, &feed, &one, why);
@@ -239,7 +240,7 @@ int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int ra
     err = err ? err : engine_start(&e, comm, &why);
     err = err ? err : engine_fill_state(&e, &why);
     int rc = !err && o && o->load ? load_state(&e, o->load) : 0;
-    err = err || rc ? err : run_steps(&e, last, r, &why);
+    err = err || rc ? err : run_steps(&e, last, o, r, &why);
     rc = err || rc ? 1 : compare_replicas(&e, all, r);
     rc = rc || !o || !o->save ? rc : save_state(&e, o->save);
     if (err)

@@ -45,6 +45,10 @@ struct parity_options {
     const char *comm;          /* backend; NULL: shm */
     struct dev *(*open)(void); /* the device, closed by `close`; NULL: the processor */
     void (*close)(struct dev *d);
+    const struct engine_feed *feed; /* NULL: the made-up data */
+    /* Called on every rank when the parameters are there, before the first step. */
+    err_t (*before)(void *arg, struct engine *e, struct why *why);
+    void *arg;
 };
 
 /* One rank of it, in a process that does nothing else meanwhile; 0 when all went well, else the sentence is in

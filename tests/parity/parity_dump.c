@@ -1,77 +1,280 @@
-/* A few float64 steps of the small models, written for torch_steps.py: `parity_dump llama|gpt2 FOLDER`.
+/* Float64 steps of the small models, written for torch_steps.py: `parity_dump ARCH FOLDER STEPS TEXT [KEY=VALUE..]`.
+ * TEXT is a file whose words, lower-cased, are the data; `-`: the made-up data. The rest overrides the model's job.
  *
  * FOLDER/index: "key value.." lines (model numbers, learning rates, losses, norms) and one "param NAME DECAY DIMS.."
  * line for each parameter in order. init, grad, param: raw float64 of all parameters; tokens: raw int32, ids then
- * targets of each sample. */
+ * targets of each sample; logits: float64 [sample, token, vocabulary] of the first batch with the first parameters;
+ * generated: the logits behind its first sample as a generator of one worker has them. */
 #include "tests/parity/harness.h"
 
 #include "common/base/file.h"
+#include "common/data/data.h"
 
-#define STEPS 3
+#include <math.h>
+#include <sys/mman.h>
 
-static int write_doubles(const char *dir, const char *name, const double *x, int64_t n)
+struct dump {
+    const char *dir;
+    int64_t steps;
+    struct parity_model model;
+    struct data_set *set; /* NULL: made-up */
+    struct parity_feed made_up;
+    double *logits; /* shared by the ranks */
+    int64_t shift;  /* sample i of a rotated batch is i + shift */
+};
+
+/* ---- data ---- */
+
+static err_t sample_of(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
 {
-    char path[512];
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
-    return file_replace(path, x, (size_t)n * sizeof(*x), 0600) != OK;
+    struct dump *d = arg;
+    const int64_t seq = d->model.job.train.seq;
+    if (!d->set)
+        return parity_sample(&d->made_up, index, ret_ids, ret_targets);
+    return data_sample(d->set, seq, data_sampler(1, data_samples(d->set, seq), index), ret_ids, ret_targets);
 }
 
-static int write_tokens(const char *dir, const struct job_spec *job)
+static err_t rotated(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
 {
-    struct parity_feed feed = {job->train.seq, job->model.vocab};
-    int64_t n = STEPS * job->train.global_batch, seq = job->train.seq;
-    int32_t *tokens = calloc((size_t)(2 * n * seq), sizeof(*tokens));
+    struct dump *d = arg;
+    return sample_of(d, (index + d->shift) % d->model.job.train.global_batch, ret_ids, ret_targets);
+}
+
+static err_t text_open(struct dump *d, const char *text, struct why *why)
+{
+    char cache[512], hash[65];
+    char *files[] = {(char *)text};
+    snprintf(cache, sizeof(cache), "%s/cache", d->dir);
+    const struct data_prepare p = {
+        .files = files, .n_files = 1, .tokenizer = TOKENIZER_WORDS, .lowercase = true, .cache = cache};
+    err_t err = data_prepare(&p, hash, why);
+    return err ? err : data_open(cache, hash, &d->set, why);
+}
+
+/* ---- logits ---- */
+
+/* A rank's kernels with an ear at those that turn logits into a loss: what they were last given. */
+static struct {
+    struct kern_ops ops;
+    const struct kern_ops *real;
+    double *x;
+    int64_t rows, cols, first_col;
+} heard;
+
+static void hear(int64_t rows, int64_t cols, int64_t first_col, const void *logits)
+{
+    size_t bytes = (size_t)(rows * cols) * sizeof(*heard.x);
+    free(heard.x);
+    heard.x = malloc(bytes + 1);
+    assert_non_null(heard.x);
+    memcpy(heard.x, logits, bytes);
+    heard.rows = rows;
+    heard.cols = cols;
+    heard.first_col = first_col;
+}
+
+static void hear_cross_entropy(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad,
+                               double scale, void *logits, double *loss_sum)
+{
+    hear(t, v, 0, logits);
+    heard.real->cross_entropy(s, t, v, targets, grad, scale, logits, loss_sum);
+}
+
+static void hear_loss_part(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, const int32_t *targets,
+                           const void *logits, double *stats)
+{
+    hear(t, v, lo, logits);
+    heard.real->loss_part(s, t, v, lo, targets, logits, stats);
+}
+
+/* The evaluation's last microbatch of this rank. */
+static const struct micro *last_micro(const struct program *p)
+{
+    int last = -1;
+    for (int i = 0; i < p->n_actions; i++)
+        if (p->actions[i].kind == ACT_FORWARD && p->actions[i].micro >= 0)
+            last = p->actions[i].micro;
+    return last < 0 ? NULL : &p->micros[last];
+}
+
+static void collect(const struct dump *d, const struct program *p, const struct micro *m)
+{
+    const int64_t batch = d->model.job.train.global_batch, vocab = d->model.job.model.vocab;
+    assert_int_equal(heard.rows, m->samples * p->own_seq);
+    for (int s = 0; s < p->n_segments; s++)
+        for (int64_t i = 0; i < m->samples; i++)
+            for (int64_t t = 0; t < p->segments[s].len; t++) {
+                const struct segment *g = &p->segments[s];
+                const double *row = heard.x + (g->before * m->samples + i * g->len + t) * heard.cols;
+                int64_t to = (m->first + i + d->shift) % batch * p->seq + g->pos0 + t;
+                memcpy(d->logits + to * vocab + heard.first_col, row, (size_t)heard.cols * sizeof(*row));
+            }
+}
+
+/* The first batch, rotated, so that each sample is once in a last microbatch. */
+static err_t take_logits(void *arg, struct engine *e, struct why *why)
+{
+    struct dump *d = arg;
+    const int64_t batch = e->config.job->train.global_batch;
+    const struct engine_feed feed = {rotated, d};
+    const struct micro *last = last_micro(&e->eval);
+    err_t err = OK;
+    double loss;
+    heard.real = e->kernels;
+    heard.ops = *e->kernels;
+    heard.ops.cross_entropy = hear_cross_entropy;
+    heard.ops.loss_part = hear_loss_part;
+    e->kernels = &heard.ops;
+    for (d->shift = 0; !err && d->shift < batch; d->shift++) {
+        err = engine_eval(e, &feed, 0, batch, &loss, why);
+        if (!err && last && heard.x)
+            collect(d, &e->eval, last);
+    }
+    e->kernels = heard.real;
+    return err;
+}
+
+static err_t generate(struct dump *d, double *ret, struct why *why)
+{
+    struct job_spec job = d->model.job;
+    const struct engine_config config = {
+        .dev = test_cpu(), .job = &job, .graph = &d->model.graph, .world = 1, .generate = true};
+    struct engine e;
+    int32_t *ids = calloc((size_t)(2 * job.train.seq), sizeof(*ids));
+    const void *row;
+    job.parallel = (struct job_parallel){.workers = 1, .fsdp = 1, .tp = 1, .pp = 1, .cp = 1, .ep = 1};
+    err_t err = engine_init(&e, &config, why);
+    err = err ? err : engine_start(&e, NULL, why);
+    err = err ? err : engine_fill_state(&e, why);
+    err = err ? err : sample_of(d, 0, ids, ids + job.train.seq);
+    err = err ? err : engine_logits(&e, ids, job.train.seq, &row, why);
+    if (!err)
+        memcpy(ret, row, (size_t)job.model.vocab * sizeof(*ret));
+    engine_fini(&e);
+    free(ids);
+    return err;
+}
+
+/* ---- files ---- */
+
+static int write_file(const struct dump *d, const char *name, const void *x, size_t bytes)
+{
     char path[512];
-    for (int64_t i = 0; tokens && i < n; i++)
-        if (parity_sample(&feed, i, tokens + 2 * i * seq, tokens + (2 * i + 1) * seq))
-            return 1;
-    snprintf(path, sizeof(path), "%s/tokens", dir);
-    int rc = !tokens || file_replace(path, tokens, (size_t)(2 * n * seq) * sizeof(*tokens), 0600);
+    snprintf(path, sizeof(path), "%s/%s", d->dir, name);
+    return file_replace(path, x, bytes, 0600) != OK;
+}
+
+static int write_doubles(const struct dump *d, const char *name, const double *x, int64_t n)
+{
+    return write_file(d, name, x, (size_t)n * sizeof(*x));
+}
+
+static int write_tokens(struct dump *d)
+{
+    const struct job_train *t = &d->model.job.train;
+    int64_t n = d->steps * t->global_batch, seq = t->seq;
+    int32_t *tokens = calloc((size_t)(2 * n * seq), sizeof(*tokens));
+    int rc = tokens == NULL;
+    for (int64_t i = 0; !rc && i < n; i++)
+        rc = sample_of(d, i, tokens + 2 * i * seq, tokens + (2 * i + 1) * seq) != OK;
+    rc = rc || write_file(d, "tokens", tokens, (size_t)(2 * n * seq) * sizeof(*tokens));
     free(tokens);
     return rc;
 }
 
-static void print_index(FILE *f, const struct parity_model *m, const struct parity_result *r)
+static void print_index(FILE *f, const struct dump *d, const struct parity_result *r)
 {
-    const struct job_spec *j = &m->job;
-    fprintf(f, "seq %lld\nbatch %lld\nlayers %lld\nheads %lld\nkv_heads %lld\n", (long long)j->train.seq,
-            (long long)j->train.global_batch, (long long)j->model.layers, (long long)j->model.heads,
-            (long long)(j->model.kv_heads ? j->model.kv_heads : j->model.heads));
+    const struct job_spec *j = &d->model.job;
+    fprintf(f, "seq %lld\nbatch %lld\nvocab %lld\nlayers %lld\nheads %lld\nkv_heads %lld\ncausal %d\n",
+            (long long)j->train.seq, (long long)j->train.global_batch, (long long)j->model.vocab,
+            (long long)j->model.layers, (long long)j->model.heads,
+            (long long)(j->model.kv_heads ? j->model.kv_heads : j->model.heads), j->model.causal);
     fprintf(f,
             "norm_eps %.17g\nrope_theta %.17g\nclip %.17g\nweight_decay %.17g\nbeta1 %.17g\nbeta2 %.17g\neps %.17g\n",
             j->model.norm_eps, j->model.rope_theta, j->train.clip, j->train.weight_decay, j->train.beta1,
             j->train.beta2, j->train.eps);
-    for (int s = 0; s < STEPS; s++)
+    for (int s = 0; s < d->steps; s++)
         fprintf(f, "step %.17g %.17g %.17g\n", job_lr(&j->train, s + 1), r->loss[s], r->norm[s]);
-    for (int t = 0; t < m->graph.n_tensors; t++) {
-        const struct graph_tensor *g = &m->graph.tensors[t];
+    for (int t = 0; t < d->model.graph.n_tensors; t++) {
+        const struct graph_tensor *g = &d->model.graph.tensors[t];
         if (g->kind != GT_PARAM)
             continue;
         fprintf(f, "param %s %d %lld %lld", g->name, g->decay, (long long)g->zero_lo, (long long)g->zero_hi);
-        for (int d = 0; d < g->ndim; d++)
-            fprintf(f, " %lld", (long long)g->dim[d].factor);
+        for (int k = 0; k < g->ndim; k++)
+            fprintf(f, " %lld", (long long)g->dim[k].factor);
         fprintf(f, "\n");
     }
 }
 
-int main(int argc, char **argv)
+static int write_index(const struct dump *d, const struct parity_result *r)
 {
-    struct parity_model m;
     char path[512];
-    if (argc != 3)
-        return 2;
-    parity_model_init(&m, strcmp(argv[1], "gpt2") == 0 ? parity_gpt2 : parity_llama, NULL);
-    struct parity_result *before = parity_run(&m, 0, NULL), *after = parity_run(&m, STEPS, NULL);
-    snprintf(path, sizeof(path), "%s/index", argv[2]);
+    snprintf(path, sizeof(path), "%s/index", d->dir);
     FILE *f = fopen(path, "w");
     if (!f)
         return 1;
-    print_index(f, &m, after);
-    int rc = fclose(f) || write_doubles(argv[2], "init", before->param, before->n) ||
-             write_doubles(argv[2], "grad", after->grad, after->n) ||
-             write_doubles(argv[2], "param", after->param, after->n) || write_tokens(argv[2], &m.job);
+    print_index(f, d, r);
+    return fclose(f);
+}
+
+/* ---- all of it ---- */
+
+static int run_and_write(struct dump *d)
+{
+    const struct engine_feed feed = {sample_of, d};
+    const struct parity_options plain = {.feed = &feed}, asked = {.feed = &feed, .before = take_logits, .arg = d};
+    const int64_t vocab = d->model.job.model.vocab,
+                  n = d->model.job.train.global_batch * d->model.job.train.seq * vocab;
+    double *generated = calloc((size_t)vocab, sizeof(*generated));
+    struct why why = {""};
+    d->made_up = (struct parity_feed){d->model.job.train.seq, vocab};
+    d->logits = mmap(NULL, (size_t)n * sizeof(double), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (d->logits == MAP_FAILED || !generated)
+        return 1;
+    for (int64_t i = 0; i < n; i++)
+        d->logits[i] = NAN; /* what nobody writes */
+    struct parity_result *before = parity_run(&d->model, 0, &plain), *after = parity_run(&d->model, d->steps, &asked);
+    d->shift = 0;
+    int rc = generate(d, generated, &why) != OK || write_index(d, after) ||
+             write_doubles(d, "init", before->param, before->n) || write_doubles(d, "grad", after->grad, after->n) ||
+             write_doubles(d, "param", after->param, after->n) || write_doubles(d, "logits", d->logits, n) ||
+             write_doubles(d, "generated", generated, vocab) || write_tokens(d);
+    if (why.text[0])
+        fprintf(stderr, "%s\n", why.text);
     parity_result_free(before);
     parity_result_free(after);
-    parity_model_fini(&m);
+    free(generated);
+    return rc;
+}
+
+static const char *model_text(const char *arch)
+{
+    return strcmp(arch, "gpt2") == 0 ? parity_gpt2 : strcmp(arch, "llama") == 0 ? parity_llama : parity_transformer;
+}
+
+int main(int argc, char **argv)
+{
+    struct dump d = {.dir = argc > 2 ? argv[2] : ""};
+    const char *sets[32] = {NULL};
+    char vocab[64];
+    struct why why;
+    int n = 0;
+    if (argc < 5 || argc > 32)
+        return 2;
+    d.steps = atoll(argv[3]);
+    for (int i = 5; i < argc; i++)
+        sets[n++] = argv[i];
+    if (strcmp(argv[4], "-") != 0) {
+        if (text_open(&d, argv[4], &why)) {
+            fprintf(stderr, "%s\n", why.text);
+            return 1;
+        }
+        snprintf(vocab, sizeof(vocab), "model.vocab=%lld", (long long)data_vocab(d.set));
+        sets[n] = vocab;
+    }
+    parity_model_init(&d.model, model_text(argv[1]), sets);
+    int rc = run_and_write(&d);
+    parity_model_fini(&d.model);
+    data_close(d.set);
     return rc;
 }
