@@ -56,6 +56,7 @@ static void end(struct bench *b)
 }
 
 static const char *const alone[] = {"train.numerics=fast", NULL};
+static const char *const masked[] = {"train.numerics=fast", "model.causal=true", NULL};
 static const char *const two[] = {"train.numerics=fast", "parallel.workers=2", "train.verify_every=0", NULL};
 
 static void begin_alone(struct bench *b, struct dev *dev, const char *yaml)
@@ -380,20 +381,21 @@ TEST(the_end_of_an_epoch_is_no_failure)
 
 /* ---- generation, profile ---- */
 
-static void logits(struct dev *dev, const int32_t *ids, int n, float *ret, int vocab)
+static void logits(struct dev *dev, const char *yaml, const char *const *sets, const int32_t *ids, int n, float *ret)
 {
     struct parity_model m;
     struct engine e;
     struct why why = {""};
     const void *row;
-    parity_model_init(&m, parity_gpt2, alone);
+    parity_model_init(&m, yaml, sets);
+    const size_t vocab = (size_t)m.job.model.vocab;
     const struct engine_config config = {.dev = dev, .job = &m.job, .graph = &m.graph, .world = 1, .generate = true};
     assert_ok(engine_init(&e, &config, &why));
     assert_ok(engine_start(&e, NULL, &why));
     assert_ok(engine_fill_state(&e, &why));
     for (int i = 0; i < n; i++) {
         assert_ok(engine_logits(&e, ids, i + 1, &row, &why));
-        memcpy(ret + i * vocab, row, (size_t)vocab * sizeof(float));
+        memcpy(ret + (size_t)i * vocab, row, vocab * sizeof(float));
     }
     engine_fini(&e);
     parity_model_fini(&m);
@@ -404,10 +406,24 @@ TEST(logits_come_back_from_hidden_memory)
     static float a[9 * 300], b[9 * 300];
     const int32_t ids[9] = {5, 299, 0, 17, 17, 3, 250, 1, 44};
     struct dev *dev = rec_open();
-    logits(test_cpu(), ids, 9, a, 300);
-    logits(dev, ids, 9, b, 300);
+    logits(test_cpu(), parity_gpt2, alone, ids, 9, a);
+    logits(dev, parity_gpt2, alone, ids, 9, b);
     assert_memory_equal(a, b, sizeof(a));
     assert_true(memcmp(a, a + 300, 300 * sizeof(float)) != 0);
+    rec_close(dev);
+}
+
+/* Where the same token stands again only its position is another, which this model reads from the batch's rows. */
+TEST(a_prompt_has_its_positions)
+{
+    static float a[9 * 300], b[9 * 300];
+    const int32_t ids[9] = {7, 7, 7, 7, 7, 7, 7, 7, 7};
+    struct dev *dev = rec_open();
+    logits(test_cpu(), parity_transformer, masked, ids, 9, a);
+    logits(dev, parity_transformer, masked, ids, 9, b);
+    assert_memory_equal(a, b, sizeof(a));
+    for (int i = 1; i < 9; i++)
+        assert_true(memcmp(a, a + (ptrdiff_t)i * 300, 300 * sizeof(float)) != 0);
     rec_close(dev);
 }
 
