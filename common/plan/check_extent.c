@@ -275,7 +275,7 @@ static err_t check_random(const struct check_at *at, const struct graph *g, cons
     if (x && x->cut.segments)
         place_cut(&x->cut, at->p->mesh.size[AXIS_TP], at->p->place.coord[AXIS_TP], &lo, &hi);
     lo = x && x->cut.segments ? lo * (x->dim[1].factor / x->cut.units) : 0;
-    if (!node || op->site != node->site || op->col0 != lo || op->k.factor != x->dim[1].factor)
+    if (!node || !x || op->site != node->site || op->col0 != lo || op->k.factor != x->dim[1].factor)
         return check_fail(at, why, "draws the numbers of site %d, columns %lld on of %lld, which are not those of %s",
                           op->site, (long long)op->col0, (long long)op->k.factor, x ? x->name : "its value");
     return OK;

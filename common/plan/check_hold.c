@@ -107,7 +107,7 @@ static err_t check_part(const struct check_at *at, const struct graph *g, const 
         place_piece(&p->place, part->tensor, i, &lo, &hi);
         if (part->counts[i] != (hi - lo) * q->cols)
             return check_fail(at, why, "counts %lld elements of %s for member %d, which has %lld",
-                              (long long)part->counts[i], name, i, (long long)((hi - lo) * q->cols));
+                              (long long)part->counts[i], name, i, (hi - lo) * (long long)q->cols);
     }
     return OK;
 }

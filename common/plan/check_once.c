@@ -99,7 +99,7 @@ err_t check_norm(const struct check_op *c, struct rank_facts *facts)
     if (block != q->grain * q->cols || at != want)
         return check_fail(
             c->at, c->why, "counts %s in blocks of %lld from block %lld on; it should be %lld from %lld on",
-            buffer_at(c, 0)->name, (long long)block, (long long)at, (long long)(q->grain * q->cols), (long long)want);
+            buffer_at(c, 0)->name, (long long)block, (long long)at, q->grain * (long long)q->cols, (long long)want);
     return range_add(facts, (struct block_range){at, at + (c->op->m.factor + block - 1) / block});
 }
 

@@ -333,12 +333,17 @@ err_t plan_forecast(const struct program *programs, int n, const struct plan_rat
 {
     struct forecast f = {.n = n, .ranks = calloc((size_t)n, sizeof(*f.ranks))};
     struct clockwork k = {calloc((size_t)n, sizeof(struct runner)), n, rates, &f, OK};
-    err_t e = f.ranks && k.ranks ? OK : why_set(why, ERR_NOMEM, "no memory for the forecast of %d ranks", n);
+    err_t e = OK;
+    if (!f.ranks || !k.ranks) {
+        free(f.ranks);
+        free(k.ranks);
+        return why_set(why, ERR_NOMEM, "no memory for the forecast of %d ranks", n);
+    }
     for (int r = 0; r < n && !e; r++)
         e = runner_init(&k.ranks[r], &programs[r], n);
     if (!e)
         e = run(&k, why);
-    for (int r = 0; r < n && k.ranks; r++)
+    for (int r = 0; r < n; r++)
         runner_fini(&k.ranks[r], n);
     free(k.ranks);
     f.bubble = bubble_of(&f);

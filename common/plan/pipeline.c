@@ -51,6 +51,7 @@ static err_t rows_new(struct schedule *s, int slots)
 static void put(struct schedule *s, int rank, enum slot_kind kind, int chunk, int micro)
 {
     struct schedule_row *row = &s->rows[rank];
+    assert(row->slots); /* rows_new */
     row->slots[row->n++] = (struct slot){kind, chunk, micro};
 }
 
@@ -411,7 +412,9 @@ static void find_copy(struct compiler *c, struct exchange *e, int i)
 static struct graph_dim all_of(const struct compiler *c, int b)
 {
     const struct buffer *buffer = &c->p->buffers[b];
-    return dim_one(buffer->bytes / (int64_t)dtype_bytes(buffer->dtype));
+    int64_t size = (int64_t)dtype_bytes(buffer->dtype);
+    assert(size > 0);
+    return dim_one(buffer->bytes / size);
 }
 
 static void emit_message(struct compiler *c, enum op_kind kind, const struct message *m, int group)

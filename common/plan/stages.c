@@ -10,6 +10,7 @@
 #include "common/plan/stages.h"
 #include "common/plan/mutant.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -183,6 +184,7 @@ static void leaf(struct compiler *c, int unit, int buffer)
 {
     const struct buffer *run = &c->p->buffers[c->unit_run[unit]], *b = &c->p->buffers[buffer];
     int64_t bytes = (int64_t)dtype_bytes(b->dtype);
+    assert(bytes > 0);
     struct graph_dim m = dim_one(b->bytes / bytes), offset = dim_one((b->offset - run->offset) / bytes);
     struct op *op = compile_op(c, OP_TREE_LEAF, -1);
     op->m = m;
