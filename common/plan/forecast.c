@@ -2,6 +2,7 @@
  * per stream, so the order in which ranks take turns changes nothing. */
 #include "common/plan/forecast.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,7 @@ struct clockwork {
 static const struct op *next_op(struct runner *r)
 {
     const struct program *p = r->p;
+    assert(p);
     while (r->action < p->n_actions &&
            (r->op >= p->actions[r->action].n_ops || p->actions[r->action].kind == ACT_SNAPSHOT)) {
         r->action++;
@@ -332,20 +334,21 @@ err_t plan_forecast(const struct program *programs, int n, const struct plan_rat
                     struct why *why)
 {
     struct forecast f = {.n = n, .ranks = calloc((size_t)n, sizeof(*f.ranks))};
-    struct clockwork k = {calloc((size_t)n, sizeof(struct runner)), n, rates, &f, OK};
+    struct runner *ranks = calloc((size_t)n, sizeof(*ranks));
+    struct clockwork k = {ranks, n, rates, &f, OK};
     err_t e = OK;
-    if (!f.ranks || !k.ranks) {
+    if (!f.ranks || !ranks) {
         free(f.ranks);
-        free(k.ranks);
+        free(ranks);
         return why_set(why, ERR_NOMEM, "no memory for the forecast of %d ranks", n);
     }
     for (int r = 0; r < n && !e; r++)
-        e = runner_init(&k.ranks[r], &programs[r], n);
+        e = runner_init(&ranks[r], &programs[r], n);
     if (!e)
         e = run(&k, why);
     for (int r = 0; r < n; r++)
-        runner_fini(&k.ranks[r], n);
-    free(k.ranks);
+        runner_fini(&ranks[r], n);
+    free(ranks);
     f.bubble = bubble_of(&f);
     if (e)
         forecast_fini(&f);
