@@ -163,10 +163,10 @@ static json_t *ranks_json(const struct spec_facts *f)
 
 static json_t *forecast_json(const struct spec_facts *f)
 {
-    json_t *traffic = json_object();
     char axes[32];
     if (!f->forecast.n)
         return json_null();
+    json_t *traffic = json_object();
     for (unsigned i = 1; i < FORECAST_AXES; i++)
         if (f->forecast.bytes[i])
             json_object_set_new(traffic, forecast_axes_name(i, axes, sizeof(axes)), json_integer(f->forecast.bytes[i]));

@@ -121,8 +121,9 @@ static void adapt_spec(struct generator *g)
 {
     struct job_train *t = &g->job.train;
     int64_t need = (int64_t)(g->ids.len / sizeof(int32_t)) + g->ask->tokens;
-    g->job.parallel = (struct job_parallel){
-        .workers = 1, .fsdp = 1, .tp = 1, .pp = 1, .cp = 1, .ep = 1, .schedule = g->job.parallel.schedule};
+    struct job_parallel *p = &g->job.parallel;
+    p->workers = p->fsdp = p->tp = p->pp = p->cp = p->ep = p->chunks = 1;
+    p->zero = 0;
     t->numerics = NUMERICS_FAST;
     t->dtype = DT_F32;
     if (g->job.model.vocab == 0)
