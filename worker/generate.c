@@ -124,6 +124,7 @@ static void adapt_spec(struct generator *g)
     struct job_parallel *p = &g->job.parallel;
     p->workers = p->fsdp = p->tp = p->pp = p->cp = p->ep = p->chunks = 1;
     p->zero = 0;
+    p->recompute = RECOMPUTE_NONE;
     t->numerics = NUMERICS_FAST;
     t->dtype = DT_F32;
     if (g->job.model.vocab == 0)
