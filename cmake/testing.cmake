@@ -1,5 +1,5 @@
 # dtd_test(FILE [LIBS lib...] [LABELS label...] [TIMEOUT seconds] [ENV VAR=VALUE...])
-# One executable per file; one ctest per TEST(name) in it, each in a process of its own. The default label is `unit`.
+# What may take longest begins first. One executable per file; one ctest per TEST(name) in it, each in a process of its own. The default label is `unit`.
 function(dtd_test file)
   cmake_parse_arguments(T "" "TIMEOUT" "LIBS;LABELS;ENV" ${ARGN})
   if(NOT T_LABELS)
@@ -19,7 +19,8 @@ function(dtd_test file)
   foreach(line IN LISTS cases)
     string(REGEX REPLACE "^TEST\\(([a-z0-9_]+)\\).*" "\\1" case "${line}")
     add_test(NAME ${name}.${case} COMMAND ${name} ${case})
-    set_tests_properties(${name}.${case} PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77
+    set_tests_properties(${name}.${case} PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT} COST ${T_TIMEOUT}
+      SKIP_RETURN_CODE 77
       ENVIRONMENT "DTD_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};DTD_SOURCE=${CMAKE_SOURCE_DIR};${T_ENV}")
   endforeach()
 endfunction()
