@@ -8,17 +8,18 @@ layouts=(
   "--set parallel.workers=4 --set parallel.tp=2 --set parallel.cp=2 --set train.numerics=fast --set run.threads=1"
   "--set parallel.workers=2 --set parallel.pp=2 --set parallel.schedule=zb-h1"
 )
+steps=(300 300 1500) # each long enough for its worker to be killed in it
 for i in "${!layouts[@]}"; do
   read -ra layout <<<"${layouts[$i]}"
-  long=(--set train.steps=200 --set checkpoint.every=25 "${layout[@]}")
+  long=(--set train.steps="${steps[$i]}" --set checkpoint.every=100 "${layout[@]}")
   job=$(submit "${long[@]}" --set checkpoint.dir="$tmp/quiet-$i")
   wait_done "$job" 120
-  hashes "$tmp/quiet-$i/step-200" >"$tmp/quiet-hashes"
+  hashes "$tmp/quiet-$i/step-${steps[$i]}" >"$tmp/quiet-hashes"
   job=$(submit "${long[@]}" --set checkpoint.dir="$tmp/killed-$i")
-  wait_for 60 "step 40" reached "$job" 40
+  wait_for 60 "step 110" reached "$job" 110
   kill -9 "$(worker_pid "$job" 1)"
   wait_done "$job" 120
   status "$job" | jq -e '.epoch >= 2 and .restarts == 1' >/dev/null || { status "$job"; fail "no second epoch"; }
-  hashes "$tmp/killed-$i/step-200" >"$tmp/killed-hashes"
+  hashes "$tmp/killed-$i/step-${steps[$i]}" >"$tmp/killed-hashes"
   cmp "$tmp/quiet-hashes" "$tmp/killed-hashes" || fail "layout $i: another end than the undisturbed run"
 done
