@@ -35,6 +35,12 @@ struct rpc_call {
     bool abandoned; /* nobody waits for the answer: no frame is sent for it */
     void (*on_cancel)(void *arg), *cancel_arg;
     void (*on_drain)(void *arg), *drain_arg;
+    /* A call that was forwarded to us (forward.c): it is in no list, and answers through `outer`, which has it as
+     * `inner`. */
+    bool is_inner;
+    struct rpc_call *outer, *inner;
+    void *data;
+    size_t on_the_way; /* bytes of items that its reader has not taken */
 };
 
 enum conn_state { CONN_OPEN, CONN_FINISHING, CONN_CLOSING };
@@ -97,9 +103,18 @@ err_t rpc_connect_unix_now(const char *path, int *ret_fd);
  * return a reason to close; the take functions get the body. */
 const char *rpc_server_admit(struct rpc_conn *conn, const struct frame *frame, enum body_fate *ret);
 const char *rpc_server_take(struct rpc_conn *conn, const struct frame *frame, const uint8_t *body);
+void rpc_call_abandon(struct rpc_call *call);
+void rpc_call_free(struct rpc_call *call);
+/* rpc_item without its mark: for items of which only so many can come. */
+err_t rpc_call_item(struct rpc_call *call, const ProtobufCMessage *item);
 uint64_t rpc_server_expire(struct rpc_conn *conn, uint64_t now); /* returns the next due time */
 void rpc_server_drained(struct rpc_conn *conn);
 void rpc_server_closed(struct rpc_conn *conn);
+
+/* forward.c: an answer of a call that was forwarded to us; `body` NULL where there is none. The last one ends `outer`.
+ */
+err_t rpc_forwarded_say(struct rpc_call *inner, enum rpc_kind kind, const ProtobufCMessage *body, err_t err,
+                        const char *text);
 
 /* call.c: replies, items, ends, errors */
 const char *rpc_client_admit(struct rpc_conn *conn, const struct frame *frame, enum body_fate *ret);

@@ -41,6 +41,9 @@ static struct rpc_method table[RPC_METHOD_COUNT] = {
     {IO_CONTROL_ATTEND, "IoControl.Attend", RPC_ROLE_IO, 1 * KIB, 2 * MIB, .stream = true},
     {IO_CONTROL_REPORT, "IoControl.Report", RPC_ROLE_IO, 64 * KIB, 1 * KIB, .stream = false},
     {PEER_HELLO, "Peer.Hello", RPC_ROLE_PEER, 1 * KIB, 4 * KIB, .stream = false},
+    {PEER_FORWARD, "Peer.Forward", RPC_ROLE_PEER, 2 * MIB + RPC_FORWARD_BYTES, 16 * MIB + RPC_FORWARD_BYTES,
+     .stream = true},
+    {PEER_TAKEN, "Peer.Taken", RPC_ROLE_PEER, 1 * KIB, 1 * KIB, .stream = false},
 };
 
 static const ProtobufCServiceDescriptor *const services[] = {

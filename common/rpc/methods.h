@@ -32,8 +32,10 @@ enum rpc_method_id {
     IO_CONTROL_ATTEND,
     IO_CONTROL_REPORT,
     PEER_HELLO = 0x0501,
+    PEER_FORWARD,
+    PEER_TAKEN,
 };
-#define RPC_METHOD_COUNT 22
+#define RPC_METHOD_COUNT 24
 
 struct rpc_binding {
     uint16_t id;

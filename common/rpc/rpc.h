@@ -22,8 +22,10 @@
 #define RPC_VERSION 1
 #define RPC_VERSION_OLDEST 1 /* still served: one major version back, once there is one */
 #define RPC_HEADER_BYTES 24
-#define RPC_MAX_BODY_BYTES (16u << 20) /* of any frame; the method table says less for each method */
-#define RPC_MAX_CALLS 256              /* outstanding on a connection, each way */
+#define RPC_MAX_BODY_BYTES \
+    ((16u << 20) + RPC_FORWARD_BYTES) /* of any frame; the method table says less for each method */
+#define RPC_FORWARD_BYTES (4u << 10)  /* what Peer.Forward adds to the body that it carries */
+#define RPC_MAX_CALLS 256             /* outstanding on a connection, each way */
 
 enum rpc_kind { RPC_REQUEST = 1, RPC_REPLY, RPC_ITEM, RPC_END, RPC_ERROR, RPC_CANCEL };
 
@@ -119,7 +121,10 @@ size_t rpc_conn_queued(const struct rpc_conn *conn);
 
 /* ---- calls that we answer ---- */
 
-struct rpc_conn *rpc_call_conn(struct rpc_call *call); /* NULL when it has gone */
+struct rpc_conn *
+rpc_call_conn(struct rpc_call *call); /* NULL when it has gone; of a call that was forwarded: what brought it */
+/* The connection's data; of a call that was forwarded: what rpc_forwarded_start was given. NULL when it has gone. */
+void *rpc_call_data(struct rpc_call *call);
 /* Called at most once if the caller cancels, its deadline passes or the connection goes; no answer may follow. */
 void rpc_call_on_cancel(struct rpc_call *call, void (*cb)(void *arg), void *arg);
 void rpc_reply(struct rpc_call *call, const ProtobufCMessage *reply);
@@ -130,5 +135,38 @@ NODISCARD err_t rpc_item(struct rpc_call *call, const ProtobufCMessage *item);
 void rpc_call_on_drain(struct rpc_call *call, void (*cb)(void *arg), void *arg);
 void rpc_end(struct rpc_call *call);
 void rpc_fail(struct rpc_call *call, err_t err, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* ---- calls that go on ----
+ *
+ * A program that cannot answer a call may forward it over another connection, as Peer.Forward, to one that can. There
+ * it meets the same handler as a call that came directly; reply, items, end, error, cancel and the end of either
+ * connection pass through, and a stream whose reader is slow holds its writer back. */
+
+/* On whose behalf: a client's, or a process's of a job. The word of the program that forwards. */
+struct rpc_origin {
+    bool is_process;
+    uid_t uid;    /* a client's */
+    uint64_t job; /* a process's */
+    int slot;
+};
+
+/* Takes the call over, in every case; `request` is what its handler was given. When the way to the answer is lost, the
+ * call fails with ERR_AGAIN; with `hold` it stays without an answer until its own connection goes, for callers that
+ * come back by themselves and would take an error for the answer. */
+void rpc_forward(struct rpc_call *call, const ProtobufCMessage *request, struct rpc_conn *conn,
+                 const struct rpc_origin *origin, bool hold);
+
+/* For the handlers of PEER_FORWARD and PEER_TAKEN at the other end. */
+void rpc_forwarded_origin(const ProtobufCMessage *request, struct rpc_origin *ret);
+struct rpc_forwarded {
+    const struct rpc_method *methods; /* ascending by id */
+    int n_methods;
+    void *owner; /* handlers' first argument */
+    uint32_t roles;
+    void *data; /* rpc_call_data of the call */
+};
+/* Checks role and size as admission does, unpacks and calls the handler. Answers `outer` in every case. */
+void rpc_forwarded_start(struct rpc_call *outer, const ProtobufCMessage *request, const struct rpc_forwarded *config);
+void rpc_forwarded_taken(struct rpc_call *call, const ProtobufCMessage *request);
 
 #endif

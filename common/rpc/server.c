@@ -25,9 +25,11 @@ static struct rpc_call *find(struct rpc_conn *conn, uint64_t id)
     return NULL;
 }
 
-static void free_call(struct rpc_call *call)
+void rpc_call_free(struct rpc_call *call)
 {
-    if (call->conn) {
+    if (call->outer) {
+        call->outer->inner = NULL;
+    } else if (call->conn && !call->is_inner) {
         TAILQ_REMOVE(&call->conn->calls, call, link);
         call->conn->n_calls--;
     }
@@ -44,14 +46,31 @@ static void write_error(struct rpc_conn *conn, uint16_t method, uint64_t call, e
         rpc_conn_break(conn, "out of memory");
 }
 
-static void abandon(struct rpc_call *call)
+/* One frame of an answer, or for a call that was forwarded to us one event of it. */
+static err_t say(struct rpc_call *call, enum rpc_kind kind, const ProtobufCMessage *body)
+{
+    if (call->is_inner)
+        return rpc_forwarded_say(call, kind, body, OK, NULL);
+    const struct frame frame = {.kind = kind, .method = call->method->id, .call = call->id};
+    return rpc_conn_write(call->conn, frame, body);
+}
+
+static void say_last(struct rpc_call *call, enum rpc_kind kind, const ProtobufCMessage *body)
+{
+    struct rpc_conn *conn = call->conn;
+    if (!call->abandoned && say(call, kind, body) == ERR_NOMEM)
+        rpc_conn_break(conn, "out of memory");
+    rpc_call_free(call);
+}
+
+void rpc_call_abandon(struct rpc_call *call)
 {
     call->abandoned = true;
     call->due = UINT64_MAX;
     call->on_drain = NULL;
     if (call->on_cancel) {
         call->on_cancel(call->cancel_arg);
-        free_call(call);
+        rpc_call_free(call);
     }
 }
 
@@ -112,7 +131,7 @@ const char *rpc_server_take(struct rpc_conn *conn, const struct frame *frame, co
     if (frame->kind == RPC_CANCEL) {
         struct rpc_call *canceled = find(conn, frame->call);
         if (canceled)
-            abandon(canceled);
+            rpc_call_abandon(canceled);
         return NULL;
     }
     struct rpc_alloc alloc;
@@ -145,27 +164,35 @@ uint64_t rpc_server_expire(struct rpc_conn *conn, uint64_t now)
         if (!due || conn->state == CONN_CLOSING)
             return next;
         write_error(conn, due->method->id, due->id, ERR_TIMEOUT, "");
-        abandon(due);
+        rpc_call_abandon(due);
     }
+}
+
+/* The call that may go on: itself, or the one that it brought. */
+static struct rpc_call *drained(struct rpc_call *call)
+{
+    struct rpc_call *c = call->inner ? call->inner : call;
+    return c->on_drain && c->on_the_way < RPC_STREAM_LOW_BYTES ? c : NULL;
 }
 
 void rpc_server_drained(struct rpc_conn *conn)
 {
     for (;;) {
-        struct rpc_call *call;
+        struct rpc_call *call, *c = NULL;
         TAILQ_FOREACH(call, &conn->calls, link)
         {
-            if (call->on_drain)
+            c = drained(call);
+            if (c)
                 break;
         }
-        if (!call || conn->state != CONN_OPEN || rpc_conn_queued(conn) >= RPC_STREAM_LOW_BYTES)
+        if (!c || conn->state != CONN_OPEN || rpc_conn_queued(conn) >= RPC_STREAM_LOW_BYTES)
             return;
-        void (*cb)(void *) = call->on_drain;
-        call->on_drain = NULL;
+        void (*cb)(void *) = c->on_drain;
+        c->on_drain = NULL;
         /* To the end of the list: one busy stream must not starve the others. */
         TAILQ_REMOVE(&conn->calls, call, link);
         TAILQ_INSERT_TAIL(&conn->calls, call, link);
-        cb(call->drain_arg);
+        cb(c->drain_arg);
     }
 }
 
@@ -177,7 +204,7 @@ void rpc_server_closed(struct rpc_conn *conn)
         conn->n_calls--;
         call->conn = NULL;
         if (!call->abandoned)
-            abandon(call);
+            rpc_call_abandon(call);
     }
 }
 
@@ -186,6 +213,13 @@ void rpc_server_closed(struct rpc_conn *conn)
 struct rpc_conn *rpc_call_conn(struct rpc_call *call)
 {
     return call->conn;
+}
+
+void *rpc_call_data(struct rpc_call *call)
+{
+    if (!call->conn)
+        return NULL;
+    return call->is_inner ? call->data : rpc_conn_data(call->conn);
 }
 
 void rpc_call_on_cancel(struct rpc_call *call, void (*cb)(void *arg), void *arg)
@@ -200,7 +234,7 @@ void rpc_call_on_drain(struct rpc_call *call, void (*cb)(void *arg), void *arg)
         return;
     call->on_drain = cb;
     call->drain_arg = arg;
-    if (cb && rpc_conn_queued(call->conn) < RPC_STREAM_LOW_BYTES)
+    if (cb && rpc_conn_queued(call->conn) < RPC_STREAM_LOW_BYTES && call->on_the_way < RPC_STREAM_LOW_BYTES)
         rpc_conn_wake_at(call->conn, 0);
 }
 
@@ -212,9 +246,11 @@ void rpc_fail(struct rpc_call *call, err_t err, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    if (!call->abandoned)
+    if (!call->abandoned && call->is_inner)
+        (void)!rpc_forwarded_say(call, RPC_ERROR, NULL, err, text);
+    else if (!call->abandoned)
         write_error(call->conn, call->method->id, call->id, err, text);
-    free_call(call);
+    rpc_call_free(call);
 }
 
 void rpc_reply(struct rpc_call *call, const ProtobufCMessage *reply)
@@ -226,30 +262,29 @@ void rpc_reply(struct rpc_call *call, const ProtobufCMessage *reply)
                  call->method->max_reply_bytes);
         return;
     }
-    const struct frame frame = {.kind = RPC_REPLY, .method = call->method->id, .call = call->id};
-    if (!call->abandoned && rpc_conn_write(call->conn, frame, reply) == ERR_NOMEM)
-        rpc_conn_break(call->conn, "out of memory");
-    free_call(call);
+    say_last(call, RPC_REPLY, reply);
 }
 
-err_t rpc_item(struct rpc_call *call, const ProtobufCMessage *item)
+err_t rpc_call_item(struct rpc_call *call, const ProtobufCMessage *item)
 {
     assert(call->method->stream && item->descriptor == call->method->reply);
     if (call->abandoned || call->conn->state != CONN_OPEN)
         return ERR_CANCELED;
     if (protobuf_c_message_get_packed_size(item) > call->method->max_reply_bytes)
         return ERR_INVALID;
-    if (rpc_conn_queued(call->conn) >= RPC_STREAM_HIGH_BYTES)
+    return say(call, RPC_ITEM, item);
+}
+
+err_t rpc_item(struct rpc_call *call, const ProtobufCMessage *item)
+{
+    bool is_open = !call->abandoned && call->conn->state == CONN_OPEN;
+    if (is_open && (rpc_conn_queued(call->conn) >= RPC_STREAM_HIGH_BYTES || call->on_the_way >= RPC_STREAM_HIGH_BYTES))
         return ERR_LIMIT;
-    const struct frame frame = {.kind = RPC_ITEM, .method = call->method->id, .call = call->id};
-    return rpc_conn_write(call->conn, frame, item);
+    return rpc_call_item(call, item);
 }
 
 void rpc_end(struct rpc_call *call)
 {
     assert(call->method->stream);
-    const struct frame frame = {.kind = RPC_END, .method = call->method->id, .call = call->id};
-    if (!call->abandoned && rpc_conn_write(call->conn, frame, NULL) == ERR_NOMEM)
-        rpc_conn_break(call->conn, "out of memory");
-    free_call(call);
+    say_last(call, RPC_END, NULL);
 }

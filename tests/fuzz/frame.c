@@ -65,6 +65,27 @@ static void handle(void *owner, struct rpc_call *call, const ProtobufCMessage *r
     }
 }
 
+/* Calls of others, as a node brings them: answered by the same handler. */
+static void handle_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const struct rpc_forwarded config = {methods, RPC_METHOD_COUNT, owner,
+                                         RPC_ROLE_CLIENT | RPC_ROLE_WORKER | RPC_ROLE_IO, owner};
+    struct rpc_origin origin;
+    rpc_forwarded_origin(request, &origin);
+    rpc_forwarded_start(call, request, &config);
+}
+
+static void handle_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    (void)owner;
+    rpc_forwarded_taken(call, request);
+}
+
+static rpc_handler handler_of(uint16_t id)
+{
+    return id == PEER_FORWARD ? handle_forward : id == PEER_TAKEN ? handle_taken : handle;
+}
+
 static void ignore(void *arg, const struct rpc_result *result)
 {
     (void)arg;
@@ -91,7 +112,7 @@ static void setup(void)
         return;
     struct rpc_binding bindings[RPC_METHOD_COUNT];
     for (int i = 0; i < RPC_METHOD_COUNT; i++)
-        bindings[i] = (struct rpc_binding){rpc_methods()[i].id, handle};
+        bindings[i] = (struct rpc_binding){rpc_methods()[i].id, handler_of(rpc_methods()[i].id)};
     rpc_methods_bind(bindings, RPC_METHOD_COUNT, methods);
     setenv("DTD_LOG", "error", 1);
     log_init("fuzz");

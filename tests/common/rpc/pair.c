@@ -83,6 +83,8 @@ static void on_close(void *owner, struct rpc_conn *conn)
     if (conn == p->client) {
         p->client = NULL;
         p->client_closes++;
+    } else if (conn == p->middle || conn == p->way) {
+        *(conn == p->middle ? &p->middle : &p->way) = NULL;
     } else {
         assert_ptr_equal(conn, p->server);
         p->server = NULL;
@@ -90,9 +92,8 @@ static void on_close(void *owner, struct rpc_conn *conn)
     }
 }
 
-static int open_server(struct pair *p, uint32_t roles)
+static void start(struct pair *p)
 {
-    int fds[2];
     memset(p, 0, sizeof(*p));
     p->raw = -1;
     memcpy(p->methods, rows, sizeof(rows));
@@ -101,6 +102,12 @@ static int open_server(struct pair *p, uint32_t roles)
         p->methods[i].reply = &dtd__log_chunk__descriptor;
     }
     assert_int_equal(uv_loop_init(&p->loop), 0);
+}
+
+static int open_server(struct pair *p, uint32_t roles)
+{
+    int fds[2];
+    start(p);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     const struct rpc_conn_config config = {&p->loop, p->methods, M_COUNT, p, on_close};
     assert_ok(rpc_conn_open(&config, fds[0], roles, &p->server));
@@ -112,6 +119,70 @@ void pair_open(struct pair *p, uint32_t server_roles)
     int fd = open_server(p, server_roles);
     const struct rpc_conn_config config = {&p->loop, p->methods, M_COUNT, p, on_close};
     assert_ok(rpc_conn_open(&config, fd, 0, &p->client));
+}
+
+/* ---- with a forwarder in between ---- */
+
+static void handle_middle(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct pair *p = owner;
+    const struct rpc_origin origin = {.is_process = true, .job = 7, .slot = 3};
+    if (p->way)
+        rpc_forward(call, request, p->way, &origin, p->hold);
+    else
+        rpc_fail(call, ERR_AGAIN, "no way");
+}
+
+static void handle_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct pair *p = owner;
+    rpc_forwarded_origin(request, &p->origin);
+    rpc_forwarded_start(call, request, &p->forwarded);
+}
+
+static void handle_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    (void)owner;
+    rpc_forwarded_taken(call, request);
+}
+
+static void fill_methods(struct pair *p, uint32_t roles)
+{
+    const struct rpc_method *all = rpc_methods();
+    memcpy(p->middle_methods, p->methods, sizeof(p->methods));
+    for (int i = 0; i < M_COUNT; i++) {
+        p->middle_methods[i].roles = RPC_ROLE_ANY; /* who is there decides at the far end */
+        p->middle_methods[i].handler = handle_middle;
+    }
+    for (int i = 0; i < RPC_METHOD_COUNT; i++) {
+        if (all[i].id == PEER_FORWARD)
+            p->server_methods[0] = all[i];
+        if (all[i].id == PEER_TAKEN)
+            p->server_methods[1] = all[i];
+    }
+    p->server_methods[0].handler = handle_forward;
+    p->server_methods[1].handler = handle_taken;
+    p->forwarded = (struct rpc_forwarded){p->methods, M_COUNT, p, roles, p};
+}
+
+static void open_both(const struct rpc_conn_config *a, struct rpc_conn **ret_a, const struct rpc_conn_config *b,
+                      uint32_t b_roles, struct rpc_conn **ret_b)
+{
+    int fds[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    assert_ok(rpc_conn_open(a, fds[0], 0, ret_a));
+    assert_ok(rpc_conn_open(b, fds[1], b_roles, ret_b));
+}
+
+void pair_open_forwarding(struct pair *p, uint32_t roles)
+{
+    start(p);
+    fill_methods(p, roles);
+    const struct rpc_conn_config client = {&p->loop, p->methods, M_COUNT, p, on_close};
+    const struct rpc_conn_config middle = {&p->loop, p->middle_methods, M_COUNT, p, on_close};
+    const struct rpc_conn_config far = {&p->loop, p->server_methods, 2, p, on_close};
+    open_both(&client, &p->client, &middle, RPC_ROLE_CLIENT, &p->middle);
+    open_both(&far, &p->way, &far, RPC_ROLE_PEER, &p->server);
 }
 
 void pair_open_raw(struct pair *p, uint32_t server_roles)
@@ -129,6 +200,10 @@ void pair_fini(struct pair *p)
         rpc_conn_close(p->client);
     if (p->server)
         rpc_conn_close(p->server);
+    if (p->middle)
+        rpc_conn_close(p->middle);
+    if (p->way)
+        rpc_conn_close(p->way);
     if (p->raw >= 0)
         close(p->raw);
     uv_run(&p->loop, UV_RUN_DEFAULT);

@@ -2,6 +2,7 @@
 #ifndef DTD_TESTS_COMMON_RPC_PAIR_H
 #define DTD_TESTS_COMMON_RPC_PAIR_H
 
+#include "common/rpc/methods.h"
 #include "common/rpc/rpc.h"
 #include "proto/client.pb-c.h"
 #include "tests/lib/test.h"
@@ -18,6 +19,12 @@ struct pair {
     struct rpc_call *pending[512]; /* of M_NEVER and M_STREAM */
     int n_pending, canceled;
     int raw; /* pair_open_raw: the peer's end */
+    /* pair_open_forwarding: client - middle, way - server */
+    struct rpc_method middle_methods[M_COUNT], server_methods[M_COUNT + 2];
+    struct rpc_conn *middle, *way; /* NULL after on_close */
+    struct rpc_forwarded forwarded;
+    struct rpc_origin origin; /* of the last call that came */
+    bool hold;
     int handled;
     int stream_items; /* that M_STREAM sends before its end; -1: as many as go, until canceled */
     size_t item_bytes;
@@ -36,6 +43,8 @@ struct answer {
 void pair_open(struct pair *p, uint32_t server_roles);
 /* The server's end is a connection, the other a plain descriptor. */
 void pair_open_raw(struct pair *p, uint32_t server_roles);
+/* A third program in between forwards what the client calls. The server's end serves Peer.Forward alone. */
+void pair_open_forwarding(struct pair *p, uint32_t roles);
 void pair_fini(struct pair *p); /* closes what is open; asserts that each on_close came once */
 bool pair_pump(struct pair *p, bool (*done)(void *), void *arg); /* false after 30 s */
 void pair_pump_ms(struct pair *p, int ms);

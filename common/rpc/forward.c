@@ -1,0 +1,294 @@
+/* A call that goes on over another connection, and the same call where it arrives.
+ *
+ *   caller -- call --> rpc_forward -- Peer.Forward --> rpc_forwarded_start -- inner call --> handler
+ *          <- frames -   answered   <--- events ------  rpc_forwarded_say  <--- answers ---
+ *
+ * The bytes of request and answers are packed and unpacked again at each end, so that each end checks them against its
+ * own table. A stream's writer is held back by what its reader has not taken (on_the_way): the forwarder says Taken
+ * when its caller's connection has drained, so that at most RPC_STREAM_HIGH_BYTES and one item are ever in between. */
+#include "common/rpc/alloc.h"
+#include "common/rpc/conn.h"
+#include "common/rpc/methods.h"
+#include "proto/peer.pb-c.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* ---- the forwarder's end ---- */
+
+struct forward {
+    struct rpc_call *call; /* NULL: who asked has gone */
+    struct rpc_conn *conn; /* the way; NULL: lost */
+    uint64_t id;
+    bool hold;
+    size_t taken; /* bytes of items passed on and not yet said to be */
+};
+
+static void caller_gone(void *arg)
+{
+    struct forward *f = arg;
+    f->call = NULL;
+    if (f->conn)
+        rpc_cancel(f->conn, f->id); /* its last callback frees */
+    else
+        free(f);
+}
+
+static void taken_answered(void *arg, const struct rpc_result *result)
+{
+    (void)arg, (void)result; /* a lost connection is seen by the Forward itself */
+}
+
+static void caller_drained(void *arg)
+{
+    struct forward *f = arg;
+    Dtd__TakenRequest m = DTD__TAKEN_REQUEST__INIT;
+    m.call = f->id;
+    m.bytes = f->taken;
+    f->taken = 0;
+    /* At worst (too many calls are outstanding) it is said with the next item. */
+    if (f->conn && rpc_send(f->conn, PEER_TAKEN, &m.base, 0, taken_answered, NULL, NULL))
+        f->taken = m.bytes;
+}
+
+static ProtobufCMessage *unpack(const ProtobufCMessageDescriptor *type, const ProtobufCBinaryData *body, uint32_t limit,
+                                struct rpc_alloc *alloc)
+{
+    rpc_alloc_init(alloc, body->len);
+    return body->len <= limit ? protobuf_c_message_unpack(type, &alloc->base, body->len, body->data) : NULL;
+}
+
+static void pass_on(struct forward *f, const Dtd__ForwardEvent *e)
+{
+    struct rpc_alloc alloc;
+    const struct rpc_method *m = f->call->method;
+    bool is_item = e->kind == DTD__FORWARD_EVENT__KIND__ITEM;
+    ProtobufCMessage *body = m->stream == is_item ? unpack(m->reply, &e->body, m->max_reply_bytes, &alloc) : NULL;
+    struct rpc_call *call = f->call;
+    if (!body) {
+        f->call = NULL;
+        rpc_call_on_cancel(call, NULL, NULL);
+        rpc_fail(call, ERR_PROTO, "the answer that was forwarded cannot be read");
+        rpc_cancel(f->conn, f->id);
+        return;
+    }
+    if (is_item) {
+        (void)!rpc_call_item(call, body); /* when its connection has gone, caller_gone comes */
+        f->taken += e->body.len;
+        rpc_call_on_drain(call, caller_drained, f);
+    } else {
+        f->call = NULL;
+        rpc_call_on_cancel(call, NULL, NULL);
+        rpc_reply(call, body);
+    }
+    protobuf_c_message_free_unpacked(body, &alloc.base);
+}
+
+static void finish(struct forward *f, err_t err, const char *text)
+{
+    struct rpc_call *call = f->call;
+    f->call = NULL;
+    rpc_call_on_cancel(call, NULL, NULL);
+    if (err || !call->method->stream)
+        rpc_fail(call, err ? err : ERR_PROTO, "%s", err ? text : "the forwarded call ended without an answer");
+    else
+        rpc_end(call);
+}
+
+static void event_came(struct forward *f, const Dtd__ForwardEvent *e)
+{
+    switch (e->kind) {
+    case DTD__FORWARD_EVENT__KIND__REPLY:
+    case DTD__FORWARD_EVENT__KIND__ITEM:
+        pass_on(f, e);
+        break;
+    case DTD__FORWARD_EVENT__KIND__ERROR:
+        finish(f, e->has_code && e->code < 0 ? e->code : ERR_PROTO, e->text ? e->text : "");
+        break;
+    default:
+        finish(f, OK, "");
+    }
+}
+
+/* The way is lost, or the other end has nothing more to say and has not said the last thing. */
+static void way_ended(struct forward *f, const struct rpc_result *result)
+{
+    f->conn = NULL;
+    if (f->call && result->err == ERR_CLOSED && f->hold) {
+        rpc_call_on_drain(f->call, NULL, NULL);
+        return; /* caller_gone frees */
+    }
+    if (f->call && result->err == ERR_CLOSED)
+        finish(f, ERR_AGAIN, "the connection to the node that answers was lost; ask again");
+    else if (f->call)
+        finish(f, result->err ? result->err : ERR_PROTO, result->text[0] ? result->text : "no answer came");
+    free(f);
+}
+
+static void answered(void *arg, const struct rpc_result *result)
+{
+    struct forward *f = arg;
+    if (f->call && result->reply)
+        event_came(f, (const Dtd__ForwardEvent *)result->reply);
+    if (result->last)
+        way_ended(f, result);
+}
+
+static err_t pack(const ProtobufCMessage *m, ProtobufCBinaryData *ret)
+{
+    ret->len = protobuf_c_message_get_packed_size(m);
+    ret->data = malloc(ret->len + 1);
+    if (!ret->data)
+        return ERR_NOMEM;
+    protobuf_c_message_pack(m, ret->data);
+    return OK;
+}
+
+void rpc_forward(struct rpc_call *call, const ProtobufCMessage *request, struct rpc_conn *conn,
+                 const struct rpc_origin *origin, bool hold)
+{
+    Dtd__ForwardRequest m = DTD__FORWARD_REQUEST__INIT;
+    struct forward *f = calloc(1, sizeof(*f));
+    err_t err = f ? pack(request, &m.body) : ERR_NOMEM;
+    if (!err) {
+        *f = (struct forward){.call = call, .conn = conn, .hold = hold};
+        m.method = call->method->id;
+        m.has_uid = !origin->is_process;
+        m.uid = (uint32_t)origin->uid;
+        m.has_job = m.has_slot = origin->is_process;
+        m.job = origin->job;
+        m.slot = origin->slot;
+        err = rpc_send(conn, PEER_FORWARD, &m.base, 0, answered, f, &f->id);
+    }
+    free(m.body.data);
+    if (err) {
+        free(f);
+        rpc_fail(call, err == ERR_CLOSED ? ERR_AGAIN : err, "the call cannot be forwarded: %s", err_text(err));
+        return;
+    }
+    rpc_call_on_cancel(call, caller_gone, f);
+}
+
+/* ---- the other end ---- */
+
+void rpc_forwarded_origin(const ProtobufCMessage *request, struct rpc_origin *ret)
+{
+    const Dtd__ForwardRequest *m = (const Dtd__ForwardRequest *)request;
+    *ret = (struct rpc_origin){.is_process = m->has_job,
+                               .uid = m->has_uid ? m->uid : (uid_t)-1,
+                               .job = m->has_job ? m->job : 0,
+                               .slot = m->has_slot ? m->slot : 0};
+}
+
+static void outer_gone(void *arg)
+{
+    struct rpc_call *inner = arg;
+    inner->outer->inner = NULL;
+    inner->outer = NULL;
+    inner->conn = NULL;
+    rpc_call_abandon(inner);
+}
+
+/* Takes the two apart, so that each can end by itself. */
+static struct rpc_call *part(struct rpc_call *inner)
+{
+    struct rpc_call *outer = inner->outer;
+    rpc_call_on_cancel(outer, NULL, NULL);
+    outer->inner = NULL;
+    inner->outer = NULL;
+    return outer;
+}
+
+err_t rpc_forwarded_say(struct rpc_call *inner, enum rpc_kind kind, const ProtobufCMessage *body, err_t err,
+                        const char *text)
+{
+    static const Dtd__ForwardEvent__Kind kinds[] = {[RPC_REPLY] = DTD__FORWARD_EVENT__KIND__REPLY,
+                                                    [RPC_ITEM] = DTD__FORWARD_EVENT__KIND__ITEM,
+                                                    [RPC_END] = DTD__FORWARD_EVENT__KIND__END,
+                                                    [RPC_ERROR] = DTD__FORWARD_EVENT__KIND__ERROR};
+    Dtd__ForwardEvent e = DTD__FORWARD_EVENT__INIT;
+    e.kind = kinds[kind];
+    e.has_code = kind == RPC_ERROR;
+    e.code = err;
+    e.text = (char *)text;
+    err_t failed = body ? pack(body, &e.body) : OK;
+    e.has_body = body != NULL;
+    if (!failed)
+        failed = rpc_call_item(inner->outer, &e.base);
+    if (!failed && kind == RPC_ITEM)
+        inner->on_the_way += e.body.len;
+    free(e.body.data);
+    if (kind == RPC_ITEM)
+        return failed;
+    struct rpc_call *outer = part(inner);
+    if (failed && failed != ERR_CANCELED)
+        rpc_fail(outer, failed, "the answer cannot be forwarded");
+    else
+        rpc_end(outer);
+    return OK;
+}
+
+static struct rpc_call *inner_new(struct rpc_call *outer, const struct rpc_method *m, void *data)
+{
+    struct rpc_call *inner = calloc(1, sizeof(*inner));
+    if (!inner)
+        return NULL;
+    inner->is_inner = true;
+    inner->outer = outer;
+    inner->conn = outer->conn;
+    inner->id = outer->id;
+    inner->due = UINT64_MAX; /* the outer call's deadline is both calls' */
+    inner->method = m;
+    inner->data = data;
+    outer->inner = inner;
+    rpc_call_on_cancel(outer, outer_gone, inner);
+    return inner;
+}
+
+static const struct rpc_method *find_method(const struct rpc_forwarded *config, uint32_t id)
+{
+    for (int i = 0; i < config->n_methods; i++)
+        if (config->methods[i].id == id)
+            return &config->methods[i];
+    return NULL;
+}
+
+void rpc_forwarded_start(struct rpc_call *outer, const ProtobufCMessage *request, const struct rpc_forwarded *config)
+{
+    const Dtd__ForwardRequest *m = (const Dtd__ForwardRequest *)request;
+    const struct rpc_method *method = find_method(config, m->method);
+    struct rpc_alloc alloc;
+    if (!method || !method->handler) {
+        rpc_fail(outer, ERR_UNSUPPORTED, "this program does not serve that method");
+        return;
+    }
+    if (!(config->roles & method->roles)) {
+        rpc_fail(outer, ERR_DENIED, "who asks has not the role that this method needs");
+        return;
+    }
+    ProtobufCMessage *body = unpack(method->request, &m->body, method->max_request_bytes, &alloc);
+    struct rpc_call *inner = body ? inner_new(outer, method, config->data) : NULL;
+    if (inner)
+        method->handler(config->owner, inner, body);
+    else
+        rpc_fail(outer, body ? ERR_NOMEM : ERR_PROTO, "the request that was forwarded cannot be read");
+    if (body)
+        protobuf_c_message_free_unpacked(body, &alloc.base);
+}
+
+void rpc_forwarded_taken(struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__TakenRequest *m = (const Dtd__TakenRequest *)request;
+    Dtd__PeerEmpty empty = DTD__PEER_EMPTY__INIT;
+    struct rpc_conn *conn = rpc_call_conn(call);
+    struct rpc_call *outer;
+    if (conn) {
+        TAILQ_FOREACH(outer, &conn->calls, link)
+        {
+            if (outer->id == m->call && outer->inner)
+                outer->inner->on_the_way -= m->bytes < outer->inner->on_the_way ? m->bytes : outer->inner->on_the_way;
+        }
+        rpc_conn_wake_at(conn, 0);
+    }
+    rpc_reply(call, &empty.base);
+}
