@@ -87,26 +87,10 @@ static struct buffer of_tensor(const struct compiler *c, int t, const char *suff
 int compile_work(struct compiler *c, int tensor, const char *suffix)
 {
     struct buffer b = of_tensor(c, tensor, suffix, SPACE_WORK);
-    b.layout.axis[AXIS_DP] = (struct axis_layout){.kind = LAYOUT_SHARD, .segments = 1, .unit = 1};
     int i = compile_buffer(c, &b);
     if (i >= 0 && c->p->buffers[i].bytes == 0) /* a rank without own tokens: a place by which ops are ordered */
         c->p->buffers[i].bytes = ALIGN;
     return i;
-}
-
-static void partial_over(struct buffer *b, enum mesh_axis axis)
-{
-    b->layout.axis[axis] = (struct axis_layout){.kind = LAYOUT_PARTIAL, .op = REDUCE_SUM};
-}
-
-/* A rank has the share of its own tokens; with the tree even a single rank has leaves that are still to be summed. */
-static void partial_shares(const struct compiler *c, struct buffer *b, unsigned axes)
-{
-    for (int a = 0; a < AXIS_COUNT; a++)
-        if (axes >> a & 1 && c->p->mesh.size[a] > 1)
-            partial_over(b, (enum mesh_axis)a);
-    if (b->space == SPACE_GRAD && c->p->tree_depth)
-        partial_over(b, AXIS_DP);
 }
 
 /* ---- the two lines ---- */
@@ -117,7 +101,6 @@ struct line {
     enum dtype dtype;
     bool pieces;
     const char *suffix, *unit_name, *name; /* unit_name NULL: no runs of units; name NULL: none over all */
-    unsigned partial;                      /* axes */
     int *index, *unit_run;
     bool by_life; /* each unit by itself, placed by pack.c */
 };
@@ -131,7 +114,6 @@ static int run_new(struct compiler *c, const struct line *l, const char *name, i
     b.offset = offset;
     b.planned = !l->by_life;
     set_name(&b, name, "");
-    partial_shares(c, &b, l->partial);
     return compile_buffer(c, &b);
 }
 
@@ -152,7 +134,6 @@ static int part_new(struct compiler *c, const struct line *l, int t, int64_t off
         b.dim[0].factor = q->hi - q->lo;
     if (b.dim[0].factor == 0)
         return -1;
-    partial_shares(c, &b, l->partial);
     return compile_buffer(c, &b);
 }
 
@@ -263,8 +244,6 @@ static void trees_new(struct compiler *c, const struct line *grads, int64_t size
     }
 }
 
-#define AXES_SHARES (AXES_DATA | 1u << AXIS_CP) /* ranks with other tokens */
-
 /* Gradients that live as long as a step: those of pieces first, where they are not the local ones. */
 static void grads_new(struct compiler *c)
 {
@@ -275,7 +254,6 @@ static void grads_new(struct compiler *c)
                           .suffix = ".grad.piece",
                           .unit_name = "grad.piece",
                           .name = "grad.piece",
-                          .partial = AXES_SHARES & ~(1u << AXIS_FSDP),
                           .index = c->piece_grad,
                           .unit_run = c->unit_grads};
     struct line local = {.space = SPACE_GRAD,
@@ -283,7 +261,6 @@ static void grads_new(struct compiler *c)
                          .suffix = ".grad",
                          .unit_name = "grad",
                          .name = "grad",
-                         .partial = AXES_SHARES,
                          .index = p->grad_buffer,
                          .unit_run = c->unit_run};
     int64_t end = compile_zero(c) && !p->tree_depth ? lay_out(c, &pieces, 0, &c->all_grads) : 0;
@@ -356,7 +333,6 @@ static void loss_new(struct compiler *c)
     if (c->err)
         return;
     struct buffer *b = &p->buffers[p->loss_buffer];
-    partial_shares(c, b, AXES_ALL);
     b->dim[0] = dim_one(1);
     b->bytes = b->slot_bytes = 8; /* an instance per microbatch; host_new has made room for all */
     b->slots = p->n_micros;

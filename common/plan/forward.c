@@ -252,9 +252,6 @@ static void whole_logits(struct compiler *c, int i)
     compile_vocab(c, &part, t);
     b.dim[0] = dim_one(c->p->seq);
     b.dim[1] = dim_one(vocab);
-    for (int a = 0; a < AXIS_COUNT; a++)
-        if (axes >> a & 1 && c->p->mesh.size[a] > 1)
-            b.layout.axis[a] = (struct axis_layout){.kind = LAYOUT_PARTIAL, .op = REDUCE_SUM};
     snprintf(b.name, sizeof(b.name), "logits.whole");
     int y = hold(c, t, compile_buffer(c, &b));
     op = compile_op(c, OP_ZERO, i);

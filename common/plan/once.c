@@ -126,13 +126,12 @@ static void reduce_tree(struct compiler *c, int unit)
 }
 
 /* Shares of parameter t over tp and over stages. */
-static void reduce_param(struct compiler *c, int t, int group, enum mesh_axis axis)
+static void reduce_param(struct compiler *c, int t, int group)
 {
     if (group < 0 || c->err)
         return;
     struct op *op = comm_op(c, OP_ALL_REDUCE, group, piece_elements(c, t));
     arg_grad(c, op, 0, t);
-    c->p->buffers[op->arg[0].buffer].layout.axis[axis] = (struct axis_layout){.kind = LAYOUT_PARTIAL, .op = REDUCE_SUM};
 }
 
 static void reduce_params(struct compiler *c, int unit)
@@ -141,13 +140,13 @@ static void reduce_params(struct compiler *c, int unit)
         if (c->g->tensors[t].unit != unit || !has_piece(c, t))
             continue;
         if (c->tp_shares[t] && !MUTANT(TP_SHARES_LEFT))
-            reduce_param(c, t, tp_group(c, t), AXIS_TP);
+            reduce_param(c, t, tp_group(c, t));
         if (c->tp_shares[t] && MUTANT(TP_SHARES_TWICE))
-            reduce_param(c, t, tp_group(c, t), AXIS_TP);
+            reduce_param(c, t, tp_group(c, t));
         if (MUTANT(WHOLE_SUMMED) && !c->tp_shares[t] && c->p->place.param[t].tp_boxes == 1)
-            reduce_param(c, t, compile_group(c, AXIS(AXIS_TP)), AXIS_TP);
+            reduce_param(c, t, compile_group(c, AXIS(AXIS_TP)));
         if (c->p->place.param[t].stages > 1 && !MUTANT(TIED_LEFT))
-            reduce_param(c, t, compile_group_stages(c, t), AXIS_PP);
+            reduce_param(c, t, compile_group_stages(c, t));
     }
 }
 

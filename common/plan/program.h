@@ -49,7 +49,7 @@ struct buffer {
     enum dtype dtype;
     int ndim;
     struct graph_dim dim[GRAPH_MAX_DIMS]; /* this rank's part */
-    struct layout layout;
+    bool is_share;                        /* of a sum over tp that nobody has made yet */
     enum buffer_space space;
     int run;            /* the buffer that contains this one (all gradients of a unit), -1: none */
     bool planned;       /* has its place for as long as the program runs; others of SPACE_WORK and SPACE_GRAD get one

@@ -94,7 +94,6 @@ static struct buffer all_tokens(const struct compiler *c, int t, const char *suf
     struct buffer b = {.tensor = t, .dtype = c->p->dtype, .ndim = 2, .space = SPACE_WORK, .run = -1, .slots = 1};
     b.dim[0] = dim_tokens(1);
     b.dim[1] = dim_one(compile_cols(c, t));
-    b.layout.axis[AXIS_DP] = (struct axis_layout){.kind = LAYOUT_SHARD, .segments = 1, .unit = 1};
     snprintf(b.name, sizeof(b.name), "%s%s%s", g->name, suffix, more);
     return b;
 }
@@ -102,13 +101,13 @@ static struct buffer all_tokens(const struct compiler *c, int t, const char *suf
 int compile_share(struct compiler *c, int t, const char *suffix)
 {
     struct buffer b = all_tokens(c, t, suffix, c->own ? ".share" : "");
-    b.layout.axis[AXIS_TP] = (struct axis_layout){.kind = LAYOUT_PARTIAL, .op = REDUCE_SUM};
+    b.is_share = true;
     return compile_buffer(c, &b);
 }
 
 bool compile_is_share(const struct compiler *c, int buffer)
 {
-    return buffer >= 0 && c->p->buffers[buffer].layout.axis[AXIS_TP].kind == LAYOUT_PARTIAL;
+    return buffer >= 0 && c->p->buffers[buffer].is_share;
 }
 
 struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, unsigned axes)
