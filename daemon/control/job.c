@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "daemon/control/agent.h"
 #include "daemon/control/node.h"
 #include "daemon/control/rpc_adapters.h"
 
@@ -49,7 +50,7 @@ static const struct fsm_state job_phases[] = {
     [PHASE_COMMITTING] = {"committing", FSM_TO(PHASE_LOADING) | LEAVE_TO},
     [PHASE_LOADING] = {"loading", FSM_TO(PHASE_STEPPING) | LEAVE_TO},
     [PHASE_STEPPING] = {"stepping", FSM_TO(PHASE_DRAINING) | LEAVE_TO},
-    [PHASE_ENDING] = {"ending", FSM_TO(PHASE_GATHERING) | FSM_TO(PHASE_QUITTING)},
+    [PHASE_ENDING] = {"ending", FSM_TO(PHASE_GATHERING) | FSM_TO(PHASE_WAITING) | FSM_TO(PHASE_QUITTING)},
     [PHASE_REJOINING] = {"rejoining", FSM_TO(PHASE_STEPPING) | FSM_TO(PHASE_DRAINING) | LEAVE_TO},
     [PHASE_DRAINING] = {"draining", FSM_TO(PHASE_QUITTING)},
     [PHASE_QUITTING] = {"quitting", FSM_TO(PHASE_RECORDING) | FSM_TO(PHASE_OVER)},
@@ -76,11 +77,11 @@ static err_t job_fill(struct job *j, const struct state_job *s)
         log_error("job's spec id=%" PRIu64 " why=%s", s->id, why.text);
         return err;
     }
-    j->n_workers = (int)j->spec.parallel.workers;
-    j->workers = calloc((size_t)j->n_workers, sizeof(*j->workers));
+    j->max_workers = j->n_workers = (int)j->spec.parallel.workers;
+    j->workers = calloc((size_t)j->max_workers, sizeof(*j->workers));
     if (!j->workers)
         return ERR_NOMEM;
-    for (int k = 0; k < j->n_workers; k++)
+    for (int k = 0; k < j->max_workers; k++)
         j->workers[k].device = -1;
     snprintf(path, sizeof(path), "%s/jobs/%" PRIu64 "/metrics.jsonl", j->node->dir, j->id);
     return metrics_init(&j->metrics, path);
@@ -93,6 +94,7 @@ err_t job_new(struct node *node, const struct state_job *s, struct job **ret)
         return ERR_NOMEM;
     j->node = node;
     j->id = s->id;
+    j->uid = s->uid;
     j->submitted_ms = s->submitted_ms;
     j->epoch = s->epoch.epoch;
     j->resume_step = s->epoch.resume_step;
@@ -124,6 +126,7 @@ void job_free(struct job *j)
     job_fini(&j->spec);
     free(j->resume_path);
     free(j->workers);
+    free(j->ios);
     free(j->yaml);
     free(j);
 }
@@ -157,7 +160,7 @@ void job_deadline(struct job *j, int64_t ms)
 
 /* What a phase shows, and how long it may take. */
 static const struct {
-    int show; /* -1: as it was; JOB_STARTING becomes recovering after the first epoch */
+    int show; /* -1: as it was; JOB_PENDING and JOB_STARTING become recovering after the first epoch */
     int64_t deadline_ms;
 } phases[] = {
     [PHASE_WAITING] = {JOB_PENDING, 0},
@@ -187,7 +190,7 @@ void job_move(struct job *j, enum job_phase to, const char *why)
         store_clear(&j->store, ERR_STALE);
     job_deadline(j, phases[to].deadline_ms);
     int show = phases[to].show;
-    if (show == JOB_STARTING && (j->epoch || j->restarts))
+    if ((show == JOB_STARTING || show == JOB_PENDING) && (j->epoch || j->restarts))
         show = JOB_RECOVERING;
     if (show >= 0)
         job_show(j, (enum job_state)show, why);
@@ -251,6 +254,14 @@ static bool is_not_done(const struct job_worker *w)
     return !w->done;
 }
 
+static bool ios_attend(const struct job *j)
+{
+    for (int i = 0; i < j->n_ios; i++)
+        if (!attending(&j->ios[i].p))
+            return false;
+    return true;
+}
+
 static bool none(const struct job *j, bool (*pick)(const struct job_worker *w))
 {
     for (int k = 0; k < j->n_workers; k++)
@@ -259,16 +270,47 @@ static bool none(const struct job *j, bool (*pick)(const struct job_worker *w))
     return true;
 }
 
-/* First come, first served: a job that does not fit lets nobody pass. */
+/* Whether `o` is served before `j`: by priority, then first come. */
+static bool before(const struct job *o, const struct job *j)
+{
+    int64_t a = o->spec.run.priority, b = j->spec.run.priority;
+    return a != b ? a > b : o->id < j->id;
+}
+
+/* A job that does not fit lets nobody pass behind it, unless it never could: else the large ones would starve. */
+static const struct job *ahead(const struct job *j)
+{
+    for (const struct job *o = j->node->jobs; o; o = o->next)
+        if (o != j && (o->adopting || (o->phase.state == PHASE_WAITING && !o->stopping && !o->never && before(o, j))))
+            return o;
+    return NULL;
+}
+
+static void say_ahead(struct job *j, const struct job *o)
+{
+    char text[sizeof(j->reason)];
+    if (o->adopting)
+        snprintf(text, sizeof(text), "waits until it is known which jobs are still there");
+    else
+        snprintf(text, sizeof(text), "waits behind job %" PRIu64 " (%s), which %.600s", o->id, o->spec.name, o->reason);
+    if (strcmp(text, j->reason) == 0)
+        return;
+    snprintf(j->reason, sizeof(j->reason), "%s", text);
+    j->dirty = true;
+}
+
 static bool tick_waiting(struct job *j)
 {
-    for (const struct job *o = j->node->jobs; o != j; o = o->next)
-        if (o->phase.state == PHASE_WAITING && !o->stopping)
-            return false;
+    const struct job *o = ahead(j);
+    if (j->node->stopping)
+        return false;
+    if (o) {
+        say_ahead(j, o);
+        return false;
+    }
     if (!job_take_room(j))
         return j->stopping;
     j->reason[0] = '\0';
-    job_place(j);
     job_move(j, PHASE_GATHERING, "there is room");
     return true;
 }
@@ -276,7 +318,7 @@ static bool tick_waiting(struct job *j)
 static void name_missing(const struct job *j, char *ret, size_t size)
 {
     int n = job_workers_name(j, is_missing, ret, size);
-    if (!attending(&j->io.p))
+    if (!ios_attend(j))
         snprintf(ret + strlen(ret), size - strlen(ret), "%sdtd-io", n ? " and " : "");
 }
 
@@ -285,8 +327,8 @@ static bool tick_gathering(struct job *j)
     job_processes_need(j, true);
     if (j->stopping)
         return true;
-    if (attending(&j->io.p) && none(j, is_missing)) {
-        j->io.scan = SCAN_DUE;
+    if (ios_attend(j) && none(j, is_missing)) {
+        job_committer(j)->scan = SCAN_DUE;
         job_move(j, PHASE_SCANNING, "all attend");
         return true;
     }
@@ -296,9 +338,10 @@ static bool tick_gathering(struct job *j)
     name_missing(j, who, sizeof(who));
     for (int k = 0; k < j->n_workers; k++)
         if (is_missing(&j->workers[k]))
-            job_process_kill(j, k, SIGKILL);
-    if (!attending(&j->io.p))
-        job_process_kill(j, CHANNEL_SLOT_IO, SIGKILL);
+            job_process_kill(j, &j->workers[k].p, SIGKILL);
+    for (int i = 0; i < j->n_ios; i++)
+        if (!attending(&j->ios[i].p))
+            job_process_kill(j, &j->ios[i].p, SIGKILL);
     job_epoch_lost(j, 0, false, "%s did not say Hello within %d s", who, GATHER_MS / 1000);
     return true;
 }
@@ -308,13 +351,13 @@ static bool tick_scanning(struct job *j)
     job_processes_need(j, false);
     if (j->stopping)
         return true;
-    if (j->io.scan == SCAN_DONE) {
+    if (job_committer(j)->scan == SCAN_DONE) {
         job_move(j, PHASE_COMMITTING, "folders are known");
         job_epoch_propose(j);
         return true;
     }
     if (past_deadline(j)) {
-        job_process_kill(j, CHANNEL_SLOT_IO, SIGKILL);
+        job_process_kill(j, &job_committer(j)->p, SIGKILL);
         job_epoch_lost(j, 0, false, "dtd-io did not list the checkpoint folder within %d s", SCAN_MS / 1000);
         return true;
     }
@@ -362,7 +405,7 @@ static bool tick_loading(struct job *j)
     job_workers_name(j, is_not_ready, who, sizeof(who));
     for (int k = 0; k < j->n_workers; k++)
         if (is_not_ready(&j->workers[k]))
-            job_process_kill(j, k, SIGKILL);
+            job_process_kill(j, &j->workers[k].p, SIGKILL);
     job_epoch_lost(j, 0, false, "%s not ready within %d s", who, LOAD_MS / 1000);
     return true;
 }
@@ -419,19 +462,57 @@ static bool is_in_epoch(const struct job_worker *w)
     return job_process_running(&w->p) && (w->p.killed || !w->idle || !attending(&w->p));
 }
 
-static bool tick_ending(struct job *j)
+static bool is_out_of_reach(const struct job_worker *w)
 {
-    if (none(j, is_in_epoch)) {
+    return w->p.agent->state != AGENT_UP;
+}
+
+/* Its places are given up, and it stands in the queue like anybody. */
+static bool tick_clearing(struct job *j)
+{
+    for (int k = 0; k < j->n_workers; k++)
+        if (!j->workers[k].p.killed)
+            job_process_kill(j, &j->workers[k].p, SIGKILL);
+    for (int i = 0; i < j->n_ios; i++)
+        if (!j->ios[i].p.killed)
+            job_process_kill(j, &j->ios[i].p, SIGKILL);
+    if (!job_workers_gone(j) || !job_ios_gone(j))
+        return false;
+    job_room_leave(j);
+    j->clearing = false;
+    job_move(j, PHASE_WAITING, "there is no room for the next epoch");
+    return true;
+}
+
+/* Where all its nodes are there the next epoch begins in the same places, and survivors are as warm as they were. */
+static bool next_places(struct job *j)
+{
+    if (none(j, is_out_of_reach)) {
         job_move(j, PHASE_GATHERING, "everybody has left the epoch");
         return true;
     }
+    if (job_take_room(j)) {
+        j->reason[0] = '\0';
+        job_move(j, PHASE_GATHERING, "there is room on other nodes");
+        return true;
+    }
+    j->clearing = true;
+    return tick_clearing(j);
+}
+
+static bool tick_ending(struct job *j)
+{
+    if (j->clearing)
+        return tick_clearing(j);
+    if (none(j, is_in_epoch))
+        return next_places(j);
     if (past_deadline(j)) {
         char who[256];
         job_workers_name(j, is_in_epoch, who, sizeof(who));
         log_warn("killed, they did not leave the epoch job=%" PRIu64 " who=%s", j->id, who);
         for (int k = 0; k < j->n_workers; k++)
             if (is_in_epoch(&j->workers[k]))
-                job_process_kill(j, k, SIGKILL);
+                job_process_kill(j, &j->workers[k].p, SIGKILL);
         job_deadline(j, END_MS);
     }
     return false;
@@ -474,17 +555,16 @@ static bool tick_quitting(struct job *j)
     bool late = past_deadline(j);
     propose_end(j);
     for (int k = 0; late && k < j->n_workers; k++)
-        job_process_kill(j, k, SIGKILL);
-    if (late && (job_workers_gone(j) || !attending(&j->io.p)))
-        job_process_kill(j, CHANNEL_SLOT_IO, SIGKILL);
+        job_process_kill(j, &j->workers[k].p, SIGKILL);
+    for (int i = 0; late && i < j->n_ios; i++)
+        if (job_workers_gone(j) || !attending(&j->ios[i].p))
+            job_process_kill(j, &j->ios[i].p, SIGKILL);
     if (late)
         job_deadline(j, QUIT_MS);
-    if (!job_workers_gone(j) || job_process_running(&j->io.p))
+    if (!job_workers_gone(j) || !job_ios_gone(j))
         return false;
-    job_unplace(j);
+    job_room_leave(j);
     metrics_flush(&j->metrics);
-    if (sup_release(&j->node->sup, j->id))
-        log_error("job not released id=%" PRIu64, j->id);
     job_move(j, j->leaving ? PHASE_OVER : PHASE_RECORDING, "its processes have ended");
     return true;
 }
@@ -529,6 +609,8 @@ static bool turn_to_stop(struct job *j)
 
 void job_tick(struct job *j)
 {
+    if (j->adopting)
+        return;
     while (turn_to_stop(j) || ticks[j->phase.state](j))
         ;
     job_commands(j);

@@ -1,6 +1,7 @@
-/* One job on this node: its processes, its epoch, and the two state machines that drive it. Lives on the loop's thread;
- * owned by the node. Everything that happens (a process's end, a report, a deadline, a record in the log) is noted in
- * the structs below, and then job_tick looks at them and takes the next step; nothing else moves a machine.
+/* One job, as the node that leads has it: its processes on all nodes, its epoch, and the two state machines that drive
+ * it. Lives on the loop's thread; owned by the node. Everything that happens (a process's end, a report, a deadline, a
+ * record in the log) is noted in the structs below, and then job_tick looks at them and takes the next step; nothing
+ * else moves a machine.
  *
  * What the user sees (enum job_state):
  *
@@ -11,12 +12,12 @@
  * What control does (enum job_phase), with what each waits for:
  *
  *   WAITING     room for the job's workers
- *   GATHERING   io and all workers have been started and attend
+ *   GATHERING   every dtd-io and all workers have been started and attend
  *   SCANNING    io says which step folders are there
  *   COMMITTING  the epoch's record is in the log; only then is START said
  *   LOADING     every worker is ready
  *   STEPPING    every worker is done
- *   ENDING      an epoch was lost: survivors leave it, or are killed
+ *   ENDING      an epoch was lost: survivors leave it, or are killed; on fewer or other nodes, room for the next one
  *   REJOINING   a new control: the processes of the epoch come back
  *   DRAINING    STOP was said: workers finish their step
  *   QUITTING    the job's last state is in the log; then workers, then io, are told to end
@@ -24,7 +25,8 @@
  *   OVER
  *
  *   WAITING -> GATHERING -> SCANNING -> COMMITTING -> LOADING -> STEPPING -> QUITTING -> RECORDING -> OVER
- *                  ^------------------ ENDING <--------+----------+ |
+ *      ^           ^------------------ ENDING <--------+----------+ |
+ *      +------------------------------- (no room for what is left)  |
  *                                        |                          +--> DRAINING --> QUITTING
  *                                        +--> QUITTING (restarts used up, canceled) */
 #ifndef DTD_DAEMON_CONTROL_JOB_H
@@ -33,14 +35,17 @@
 #include "common/base/fsm.h"
 #include "common/conf/job.h"
 #include "daemon/control/metrics.h"
+#include "daemon/control/placement.h"
 #include "daemon/control/state.h"
 #include "daemon/control/store.h"
 #include "daemon/supervisor/channel.h"
 
 #include <sys/types.h>
 
+struct agent; /* agent.h: a node */
+struct child; /* children.h: what its supervisor says of a process */
 struct node;
-struct peer;     /* rpc_server.h: a connection */
+struct placement_node;
 struct rpc_call; /* an Attend that commands are said to */
 struct watch;    /* rpc_metrics.c: a client's stream */
 
@@ -78,6 +83,8 @@ enum process_state {
 };
 
 struct job_process {
+    struct agent *agent; /* the node it is on; NULL: none yet */
+    int slot;            /* there; CHANNEL_SLOT_IO: a dtd-io */
     enum process_state state;
     uint8_t token[CHANNEL_TOKEN_BYTES];
     pid_t pid;
@@ -85,7 +92,6 @@ struct job_process {
     bool has_exit;
     int exit_status, exit_signal, spawn_error;
     int64_t exit_ns;         /* monotonic, the kernel's word */
-    struct peer *peer;       /* its connection, after Hello */
     struct rpc_call *attend; /* NULL: commands cannot be said */
     bool attended;           /* in this life */
     int64_t silent_since_ms; /* live, and not attending since */
@@ -94,10 +100,9 @@ struct job_process {
 enum worker_told { TOLD_NOTHING, TOLD_START, TOLD_END, TOLD_STOP, TOLD_QUIT };
 
 struct job_worker {
-    struct job_process p;
-    uint8_t cpus[CHANNEL_MAX_CPUS / 8];
-    int device;     /* its GPU; -1: none, or none yet */
-    uint64_t epoch; /* that it is in, as far as we know; 0: none */
+    struct job_process p; /* first */
+    int device;           /* its GPU; -1: none, or none yet */
+    uint64_t epoch;       /* that it is in, as far as we know; 0: none */
     bool ready, done, idle;
     enum worker_told told; /* on this connection */
     uint64_t store_epoch;  /* the last one whose store it used */
@@ -105,8 +110,9 @@ struct job_worker {
 
 enum io_scan { SCAN_DUE, SCAN_ASKED, SCAN_DONE };
 
+/* The dtd-io of one node. Only the first one, of rank 0's node, looks at folders and commits. */
 struct job_io {
-    struct job_process p;
+    struct job_process p; /* first */
     enum io_scan scan;
     uint64_t epoch; /* that this process has been told */
     bool told_quit;
@@ -133,14 +139,19 @@ struct job {
     struct node *node;
     struct job *next;
     uint64_t id;
+    uint32_t uid; /* who submitted it */
     struct job_spec spec;
     char *yaml;
     int64_t submitted_ms;
     struct fsm state, phase;
-    int n_workers;
-    struct job_worker *workers; /* by slot; on one node the slot is the rank */
-    struct job_io io;
-    bool placed;
+    int max_workers, n_workers; /* asked for; that there is room for, or was in the newest epoch */
+    struct job_worker *workers; /* by rank */
+    struct job_io *ios;         /* one a node, in the order of ranks; NULL: not placed yet */
+    int n_ios;
+    bool placed;   /* it has its slots */
+    bool adopting; /* of the log, and not all that lives has been heard: nothing is decided about it */
+    bool never;    /* WAITING, and the nodes there are could not have it if they were empty: others may pass */
+    bool clearing; /* ENDING, and no room for the next epoch: everything is to end, then it waits */
 
     uint64_t epoch; /* the newest that is in the log; 0: none */
     int64_t resume_step;
@@ -190,38 +201,49 @@ int64_t job_step(const struct job *j);
 /* Its workers have been told to be in j->epoch. */
 bool job_in_epoch(const struct job *j);
 
-/* ---- job_room.c: slots, cores, GPUs ---- */
+/* ---- job_room.c: places for workers, slots, GPUs ---- */
 
-/* Takes what it needs; false, with what it waits for in its reason, while there is too little. Stops the job when there
- * will never be enough. */
+/* Takes what it needs, or says false with what it waits for in its reason. What lives where it may stay, stays. */
 bool job_take_room(struct job *j);
-/* GPUs that it takes on this node; 0: it computes on processors. */
+/* What a job of this spec asks of the nodes. */
+struct placement_want job_want(const struct job_spec *spec);
+/* The nodes as they are for this job, or (NULL) for a new one; NULL in *ret: no memory. The caller frees. */
+int job_nodes(struct node *n, const struct job *j, struct placement_node **ret);
+/* GPUs that it takes; 0: it computes on processors. */
 int job_gpus(const struct job_spec *spec);
 /* A GPU for every worker that has none; false when too few are free, or it is not known yet what there is. */
 bool job_take_gpus(struct job *j);
-/* Cores for its workers; the slots have been taken already. */
+/* Counts the slots and GPUs of its workers, whose nodes are known, as taken. */
 void job_place(struct job *j);
-void job_unplace(struct job *j);
+/* Gives its slots and GPUs back; its nodes forget it, once nothing of it runs there. */
+void job_room_leave(struct job *j);
 
 /* ---- job_process.c: starting, ending, attending ---- */
 
+/* The process that has, or is to have, this place; NULL: none of the job's. */
+struct job_process *job_process_find(struct job *j, const struct agent *a, int slot);
+/* Its rank; -1: a dtd-io. */
+int job_process_rank(const struct job *j, const struct job_process *p);
+/* The dtd-io that looks at folders and commits; NULL while the job has no place. */
+struct job_io *job_committer(const struct job *j);
+/* A dtd-io for each node that has workers. */
+NODISCARD err_t job_ios_settle(struct job *j);
 /* Starts what is absent or ended. */
 void job_processes_need(struct job *j, bool workers);
-void job_process_child(struct job *j, const struct channel_msg *m);
-/* ERR_DENIED: not the token of a process that lives. */
-NODISCARD err_t job_process_hello(struct job *j, int slot, const uint8_t *token, size_t token_bytes, struct peer *peer,
-                                  uint64_t epoch);
-void job_process_attended(struct job *j, int slot, struct rpc_call *call);
-void job_process_lost(struct job *j, int slot, const struct peer *peer);
-void job_process_kill(struct job *j, int slot, int sig);
-struct job_process *job_process(struct job *j, int slot);
+void job_process_child(struct job *j, struct job_process *p, const struct child *c);
+/* It has shown its token to its node; `epoch` is the one that it is in. ERR_DENIED: not a process that lives. */
+NODISCARD err_t job_process_hello(struct job *j, struct job_process *p, uint64_t epoch);
+void job_process_attended(struct job *j, struct job_process *p, struct rpc_call *call);
+void job_process_lost(struct job *j, struct job_process *p);
+void job_process_kill(struct job *j, struct job_process *p, int sig);
 /* Says to every attending process what the phase wants of it. */
 void job_commands(struct job *j);
 bool job_workers_gone(const struct job *j);
+bool job_ios_gone(const struct job *j);
 bool job_process_running(const struct job_process *p);
-/* "ranks 1, 3" of those for which `pick` holds; returns how many. */
 /* "worker rank 1 (pid 4711) was killed by signal 9 (Killed)" */
-void job_process_obituary(const struct job *j, int slot, char *ret, size_t size);
+void job_process_obituary(const struct job *j, const struct job_process *p, char *ret, size_t size);
+/* "worker rank 1, 3" of those for which `pick` holds; returns how many. */
 int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *w), char *ret, size_t size);
 
 /* ---- job_epoch.c: losing an epoch, choosing and starting the next ---- */
@@ -255,7 +277,7 @@ struct worker_report {
     const char *text;                /* never NULL */
     bool fatal;
 };
-void job_worker_report(struct job *j, int slot, const struct worker_report *r);
+void job_worker_report(struct job *j, int rank, const struct worker_report *r);
 
 enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED };
 struct io_report {
@@ -264,16 +286,22 @@ struct io_report {
     const struct state_checkpoint *checkpoint; /* NULL: none */
     const char *text;                          /* never NULL */
 };
-void job_io_report(struct job *j, const struct io_report *r);
+void job_io_report(struct job *j, struct job_io *io, const struct io_report *r);
 
 /* ---- job_keep.c: retention ---- */
 
 /* Asks io to remove what the rules do not keep. */
 void job_keep(struct job *j);
 
-/* ---- job_adopt.c: a new control finds what lives ---- */
+/* ---- job_adopt.c: a new control, or a new leader, finds what lives ---- */
 
-/* After the supervisor's list; `any`: it named a process of this job. */
-void job_adopt(struct job *j);
+/* Before the lists come: the places that the newest epoch in the log names. */
+NODISCARD err_t job_adopt_begin(struct job *j);
+/* As job_process_find; a job that was being started when control died has no epoch that says where, so the process
+ * then takes the rank of its slot. */
+struct job_process *job_adopt_process(struct job *j, struct agent *a, int slot);
+/* A node has said all that lives there: goes on, when it was the last one to be waited for; or, when it is `late`,
+ * without the others. */
+void job_adopt(struct job *j, bool late);
 
 #endif

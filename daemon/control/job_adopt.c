@@ -1,14 +1,90 @@
-/* A control that has just started knows the log and, from the supervisor's list, which processes live. A job whose
- * workers all live goes on in its epoch; any other goes on in a new one; a job without an epoch goes on being started.
- */
+/* Who has just begun to decide knows the log and, from the nodes' lists, which processes live. A job whose workers all
+ * live goes on in its epoch; any other goes on in a new one; a job without an epoch goes on being started. */
 #include "daemon/control/job.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "daemon/control/agent.h"
 #include "daemon/control/node.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
+
+/* ---- places ---- */
+
+/* A log that was written before the node had a name of its own says node-1. */
+static struct agent *agent_of(struct node *n, const char *name)
+{
+    struct agent *a = agent_find(n, name);
+    return a || n->agents->next ? a : &n->self;
+}
+
+err_t job_adopt_begin(struct job *j)
+{
+    const struct state_job *s = state_job_find(j->node->state, j->id);
+    if (job_over(j) || !s)
+        return OK;
+    j->adopting = true;
+    if (s->epoch.epoch == 0)
+        return OK;
+    if (s->epoch.n_members < 1 || s->epoch.n_members > j->max_workers)
+        return ERR_CORRUPT;
+    j->n_workers = s->epoch.n_members;
+    for (int k = 0; k < j->n_workers; k++) {
+        struct job_process *p = &j->workers[k].p;
+        p->agent = agent_of(j->node, s->epoch.members[k].node);
+        p->slot = s->epoch.members[k].slot;
+        if (!p->agent)
+            return ERR_NOTFOUND;
+    }
+    return job_ios_settle(j);
+}
+
+struct job_process *job_adopt_process(struct job *j, struct agent *a, int slot)
+{
+    bool claim = j->adopting && j->epoch == 0 && slot < j->n_workers;
+    if (claim && slot >= 0 && !j->workers[slot].p.agent) {
+        j->workers[slot].p.agent = a;
+        j->workers[slot].p.slot = slot;
+    }
+    if (claim && slot < 0)
+        for (int k = 0; k < j->n_workers && !j->workers[0].p.agent; k++) /* its io is listed before its workers */
+            j->workers[k].p = (struct job_process){.agent = a, .slot = k};
+    if (claim && job_ios_settle(j))
+        return NULL;
+    return job_process_find(j, a, slot);
+}
+
+/* Without an epoch the log names no places: they are taken from what lives, where that is a job on one node. */
+static bool complete_places(struct job *j)
+{
+    struct agent *a = NULL;
+    for (int k = 0; k < j->n_workers; k++) {
+        struct agent *b = j->workers[k].p.agent;
+        if (a && b && a != b)
+            return false;
+        a = b ? b : a;
+    }
+    for (int k = 0; a && k < j->n_workers; k++) {
+        j->workers[k].p.agent = a;
+        j->workers[k].p.slot = k;
+    }
+    return a && a->state == AGENT_UP && job_ios_settle(j) == OK;
+}
+
+static void forget_places(struct job *j)
+{
+    for (int i = 0; i < j->n_ios; i++)
+        job_process_kill(j, &j->ios[i].p, SIGKILL);
+    for (int k = 0; k < j->n_workers; k++) {
+        job_process_kill(j, &j->workers[k].p, SIGKILL);
+        j->workers[k] = (struct job_worker){.device = -1};
+    }
+    j->n_ios = 0;
+}
+
+/* ---- going on ---- */
 
 static int count(const struct job *j, enum process_state state)
 {
@@ -21,12 +97,12 @@ static int count(const struct job *j, enum process_state state)
 /* The first worker whose end is known tells best what happened. */
 static void lost(struct job *j)
 {
-    char text[256];
+    char text[400];
     for (int k = 0; k < j->n_workers; k++) {
         const struct job_process *p = &j->workers[k].p;
         if (p->state != PROCESS_ENDED)
             continue;
-        job_process_obituary(j, k, text, sizeof(text));
+        job_process_obituary(j, p, text, sizeof(text));
         job_epoch_lost(j, (double)(clock_mono_ns() - p->exit_ns) / 1e6, true, "%s", text);
         return;
     }
@@ -36,36 +112,52 @@ static void lost(struct job *j)
 /* The whole dtd was stopped or killed; that is not the job's failure and counts as no restart. */
 static void begin_again(struct job *j)
 {
-    j->state.state = JOB_RECOVERING;
     job_incident_open(j, "dtd ended, and the job's processes with it", 0, true);
     job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
-    job_move(j, PHASE_GATHERING, "dtd was started again");
+    job_move(j, PHASE_ENDING, "dtd was started again");
 }
 
-void job_adopt(struct job *j)
+static void begin_start_again(struct job *j)
 {
-    int live = count(j, PROCESS_LIVE), ended = count(j, PROCESS_ENDED);
-    bool any = live || ended || j->io.p.state != PROCESS_ABSENT;
-    if (!any && j->epoch == 0)
-        return;                          /* it waits, as anybody */
-    j->node->slots.used += j->n_workers; /* it had its place already */
-    for (int k = 0; k < j->n_workers; k++)
-        if (j->workers[k].device >= 0)
-            gpus_adopt(&j->node->gpus, j->id, j->workers[k].device);
-    job_place(j);
-    log_info("adopted job=%" PRIu64 " epoch=%" PRIu64 " live=%d ended=%d", j->id, j->epoch, live, ended);
-    if (j->stopping) /* canceled: the first tick turns to that */
-        return;
-    if (j->epoch == 0) {
-        job_move(j, PHASE_GATHERING, "its start goes on");
+    if (!complete_places(j)) {
+        forget_places(j);
         return;
     }
+    job_place(j);
+    if (!j->stopping) /* canceled: the first tick turns to that */
+        job_move(j, PHASE_GATHERING, "its start goes on");
+}
+
+static bool awaited(const struct job *j)
+{
+    for (int k = 0; k < j->n_workers; k++) {
+        const struct agent *a = j->workers[k].p.agent;
+        if (a ? !a->listed : j->epoch == 0 && !j->node->self.listed)
+            return true;
+    }
+    return false;
+}
+
+void job_adopt(struct job *j, bool late)
+{
+    if (!j->adopting || (!late && awaited(j)))
+        return;
+    int live = count(j, PROCESS_LIVE), ended = count(j, PROCESS_ENDED);
+    j->adopting = false;
+    log_info("adopted job=%" PRIu64 " epoch=%" PRIu64 " live=%d ended=%d", j->id, j->epoch, live, ended);
+    if (j->epoch == 0) {
+        begin_start_again(j);
+        return;
+    }
+    job_place(j);
+    if (j->stopping)
+        return;
     job_epoch_find_resume(j);
+    j->state.state = live || ended ? JOB_RUNNING : JOB_RECOVERING;
     if (!live && !ended) {
         begin_again(j);
         return;
     }
-    j->state.state = JOB_RUNNING;
     job_move(j, PHASE_REJOINING, "a new control");
     if (live < j->n_workers)
         lost(j);

@@ -6,6 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "daemon/control/agent.h"
 #include "daemon/control/node.h"
 
 #include <inttypes.h>
@@ -269,7 +270,7 @@ void job_epoch_propose(struct job *j)
     err_t err = members ? choose(j) : ERR_NOMEM;
     if (!err) {
         for (int k = 0; k < j->n_workers; k++)
-            members[k] = (struct state_member){.node = "node-1", .slot = k};
+            members[k] = (struct state_member){.node = j->workers[k].p.agent->name, .slot = j->workers[k].p.slot};
         j->next_epoch = j->epoch + 1;
         j->epoch_committed = false;
         const struct record r = {.kind = RECORD_EPOCH,

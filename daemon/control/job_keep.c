@@ -34,14 +34,15 @@ static bool kept(const struct job *j, const struct state_job *s, int i)
 void job_keep(struct job *j)
 {
     const struct state_job *s = state_job_find(j->node->state, j->id);
-    if (!s || !j->io.p.attend || j->io.epoch != j->epoch || !j->epoch)
+    const struct job_io *io = job_committer(j);
+    if (!s || !io || !io->p.attend || io->epoch != j->epoch || !j->epoch)
         return;
     j->keep_due = false;
     for (int i = 0; i < s->n_checkpoints; i++) {
         if (kept(j, s, i))
             continue;
         log_info("checkpoint to be removed job=%" PRIu64 " step=%" PRId64, j->id, s->checkpoints[i].step);
-        if (rpc_io_remove(j->io.p.attend, s->checkpoints[i].step)) {
+        if (rpc_io_remove(io->p.attend, s->checkpoints[i].step)) {
             j->keep_due = true;
             return;
         }

@@ -1,17 +1,18 @@
-/* A job's processes: what is asked of the supervisor, what it says of their ends, who attends, and what each is told.
+/* A job's processes: what is asked of their nodes, what those say of their ends, who attends, and what each is told.
  * Commands are chosen from the phase and from what the process is known to have heard on its present connection, so
  * that a reconnect, of theirs or of a new control, needs no path of its own. */
 #include "daemon/control/job.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "daemon/control/agent.h"
 #include "daemon/control/node.h"
 #include "daemon/control/rpc_adapters.h"
-#include "daemon/control/rpc_server.h"
 
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -21,11 +22,63 @@
 #define IO_LINES_KEEP (64u << 10)
 #define IO_LINES_MAX (1u << 20)
 
-struct job_process *job_process(struct job *j, int slot)
+/* ---- who is who ---- */
+
+struct job_process *job_process_find(struct job *j, const struct agent *a, int slot)
 {
-    if (slot == CHANNEL_SLOT_IO)
-        return &j->io.p;
-    return slot >= 0 && slot < j->n_workers ? &j->workers[slot].p : NULL;
+    for (int i = 0; slot == CHANNEL_SLOT_IO && i < j->n_ios; i++)
+        if (j->ios[i].p.agent == a)
+            return &j->ios[i].p;
+    for (int k = 0; slot >= 0 && k < j->n_workers; k++)
+        if (j->workers[k].p.agent == a && j->workers[k].p.slot == slot)
+            return &j->workers[k].p;
+    return NULL;
+}
+
+static bool is_io(const struct job_process *p)
+{
+    return p->slot == CHANNEL_SLOT_IO;
+}
+
+int job_process_rank(const struct job *j, const struct job_process *p)
+{
+    return is_io(p) ? -1 : (int)((const struct job_worker *)p - j->workers);
+}
+
+struct job_io *job_committer(const struct job *j)
+{
+    return j->n_ios ? &j->ios[0] : NULL;
+}
+
+static struct job_io *io_on(struct job_io *ios, int n, const struct agent *a)
+{
+    for (int i = 0; i < n; i++)
+        if (ios[i].p.agent == a)
+            return &ios[i];
+    return NULL;
+}
+
+err_t job_ios_settle(struct job *j)
+{
+    struct job_io *ios = calloc((size_t)j->n_workers, sizeof(*ios));
+    int n = 0;
+    if (!ios)
+        return ERR_NOMEM;
+    for (int k = 0; k < j->n_workers; k++) {
+        struct agent *a = j->workers[k].p.agent;
+        if (!a || io_on(ios, n, a))
+            continue;
+        const struct job_io *old = io_on(j->ios, j->n_ios, a);
+        ios[n] = old ? *old : (struct job_io){.p = {.agent = a, .slot = CHANNEL_SLOT_IO}};
+        ios[n++].scan = SCAN_DUE;
+    }
+    for (int i = 0; i < j->n_ios; i++)
+        if (!io_on(ios, n, j->ios[i].p.agent))
+            job_process_kill(j, &j->ios[i].p, SIGKILL);
+    free(j->ios);
+    j->ios = ios;
+    j->n_ios = n;
+    return OK;
 }
 
 bool job_process_running(const struct job_process *p)
@@ -37,6 +90,14 @@ bool job_workers_gone(const struct job *j)
 {
     for (int k = 0; k < j->n_workers; k++)
         if (job_process_running(&j->workers[k].p))
+            return false;
+    return true;
+}
+
+bool job_ios_gone(const struct job *j)
+{
+    for (int i = 0; i < j->n_ios; i++)
+        if (job_process_running(&j->ios[i].p))
             return false;
     return true;
 }
@@ -55,38 +116,58 @@ int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *
     return n;
 }
 
-void job_process_kill(struct job *j, int slot, int sig)
+void job_process_kill(struct job *j, struct job_process *p, int sig)
 {
-    struct job_process *p = job_process(j, slot);
     if (!job_process_running(p))
         return;
     p->killed = true;
-    if (sup_kill(&j->node->sup, j->id, slot, sig))
-        log_error("not killed job=%" PRIu64 " slot=%d", j->id, slot);
+    if (agent_kill(p->agent, j->node, j->id, p->slot, sig))
+        log_error("not killed job=%" PRIu64 " node=%s slot=%d", j->id, p->agent->name, p->slot);
 }
 
 /* ---- starting ---- */
 
-static void start(struct job *j, int slot)
+static int least(int a, int b)
 {
-    bool io = slot == CHANNEL_SLOT_IO;
-    struct job_process *p = io ? &j->io.p : &j->workers[slot].p;
-    *p = (struct job_process){.state = PROCESS_ASKED, .silent_since_ms = clock_mono_ms()};
-    struct sup_spawn x = {.job = j->id,
-                          .slot = slot,
-                          .slots = j->n_workers,
-                          .device = io ? -1 : j->workers[slot].device,
-                          .token = p->token,
-                          .cpus = io ? NULL : j->workers[slot].cpus,
-                          .env = j->spec.run.env,
-                          .n_env = io ? 0 : j->spec.run.n_env};
+    return a < b ? a : b;
+}
+
+/* Arenas on a node: for as many workers as the job could ever have there, since they outlive every epoch. */
+static int slots_on(const struct job *j, const struct agent *a)
+{
+    return least(least(j->max_workers, a->slots), CHANNEL_MAX_SLOTS);
+}
+
+static int workers_on(const struct job *j, const struct agent *a)
+{
+    int n = 0;
+    for (int k = 0; k < j->n_workers; k++)
+        n += j->workers[k].p.agent == a;
+    return n;
+}
+
+static void start(struct job *j, struct job_process *p)
+{
+    bool io = is_io(p);
+    *p = (struct job_process){
+        .agent = p->agent, .slot = p->slot, .state = PROCESS_ASKED, .silent_since_ms = clock_mono_ms()};
+    const struct agent_spawn x = {.job = j->id,
+                                  .slot = p->slot,
+                                  .slots = slots_on(j, p->agent),
+                                  .workers = workers_on(j, p->agent),
+                                  .device = io ? -1 : ((struct job_worker *)p)->device,
+                                  .threads = (int)j->spec.run.threads,
+                                  .uid = j->uid,
+                                  .token = p->token,
+                                  .env = j->spec.run.env,
+                                  .n_env = io ? 0 : j->spec.run.n_env};
     err_t err = getrandom(p->token, sizeof(p->token), 0) == sizeof(p->token) ? OK : ERR_IO;
     if (!err)
-        err = sup_spawn(&j->node->sup, &x);
-    if (err) {
+        err = agent_spawn(p->agent, j->node, &x);
+    if (err)
         p->state = PROCESS_ABSENT;
+    if (err && err != ERR_CLOSED) /* a node that cannot be reached now is asked again, until it is lost */
         job_stop(j, END_FAILED, false, "its processes cannot be asked for: %s", err_text(err));
-    }
     j->dirty = true;
 }
 
@@ -97,63 +178,80 @@ static bool to_be_started(const struct job_process *p)
 
 /* Alive for the supervisor, silent for us: workers give up by themselves after run.orphan_seconds, so one that is
  * silent for longer is stuck. */
-static void watch_silence(struct job *j, int slot)
+static void watch_silence(struct job *j, struct job_process *p)
 {
-    struct job_process *p = job_process(j, slot);
     int64_t limit = (j->spec.run.orphan_seconds + 10) * 1000;
     if (p->state != PROCESS_LIVE || p->attend || clock_mono_ms() - p->silent_since_ms < limit)
         return;
-    log_warn("killed, it is silent job=%" PRIu64 " slot=%d pid=%d", j->id, slot, p->pid);
+    log_warn("killed, it is silent job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->agent->name, p->slot, p->pid);
     p->silent_since_ms = clock_mono_ms();
-    job_process_kill(j, slot, SIGKILL);
+    job_process_kill(j, p, SIGKILL);
 }
 
 /* A job that a new control has found may have lost workers whose GPUs nobody knows any more. */
-static bool have_gpus(struct job *j)
+static bool have_gpus(struct job *j, const struct agent *a)
 {
     if (job_take_gpus(j))
         return true;
-    if (j->node->gpus.known)
-        job_epoch_fatal(j, "needs %d GPUs, of this node's %d are %d free%s%s", job_gpus(&j->spec),
-                        gpus_count(&j->node->gpus), gpus_free(&j->node->gpus), gpus_count(&j->node->gpus) ? "" : ": ",
-                        j->node->gpus.missing);
+    if (a->gpus.known)
+        job_epoch_fatal(j, "needs %d GPUs, and of the %d of %s %d are free%s%s", job_gpus(&j->spec),
+                        gpus_count(&a->gpus), a->name, gpus_free(&a->gpus), gpus_count(&a->gpus) ? "" : ": ",
+                        a->gpus.missing);
     return false;
+}
+
+static void need_io(struct job *j, struct job_io *io)
+{
+    if (to_be_started(&io->p) && clock_mono_ms() >= io->retry_ms) {
+        io->scan = SCAN_DUE;
+        io->epoch = 0;
+        io->told_quit = false;
+        start(j, &io->p);
+    }
+    watch_silence(j, &io->p);
 }
 
 void job_processes_need(struct job *j, bool workers)
 {
-    if (to_be_started(&j->io.p) && clock_mono_ms() >= j->io.retry_ms) {
-        j->io.scan = SCAN_DUE;
-        j->io.epoch = 0;
-        j->io.told_quit = false;
-        start(j, CHANNEL_SLOT_IO);
-    }
-    watch_silence(j, CHANNEL_SLOT_IO);
+    for (int i = 0; i < j->n_ios; i++)
+        need_io(j, &j->ios[i]);
     for (int k = 0; k < j->n_workers && !j->stopping; k++) {
         struct job_worker *w = &j->workers[k];
         if (workers && to_be_started(&w->p)) {
-            if (!have_gpus(j))
+            if (!have_gpus(j, w->p.agent))
                 return;
             w->epoch = 0;
             w->ready = w->done = false;
             w->idle = true;
             w->told = TOLD_NOTHING;
-            start(j, k);
+            start(j, &w->p);
         } else if (!workers) {
-            watch_silence(j, k);
+            watch_silence(j, &w->p);
         }
     }
 }
 
-/* ---- the supervisor's word ---- */
+/* ---- the nodes' word ---- */
 
-void job_process_obituary(const struct job *j, int slot, char *ret, size_t size)
+static void name_process(const struct job *j, const struct job_process *p, char *ret, size_t size)
 {
-    const struct job_process *p = slot == CHANNEL_SLOT_IO ? &j->io.p : &j->workers[slot].p;
-    char who[64];
-    snprintf(who, sizeof(who), slot == CHANNEL_SLOT_IO ? "dtd-io" : "worker rank %d", slot);
+    bool one = !j->node->agents->next;
+    char where[300];
+    snprintf(where, sizeof(where), one ? "" : " on %s", p->agent->name);
+    if (is_io(p))
+        snprintf(ret, size, "dtd-io%s", where);
+    else
+        snprintf(ret, size, "worker rank %d%s", job_process_rank(j, p), where);
+}
+
+void job_process_obituary(const struct job *j, const struct job_process *p, char *ret, size_t size)
+{
+    char who[320];
+    name_process(j, p, who, sizeof(who));
     if (p->spawn_error)
         snprintf(ret, size, "%s could not be started: %s", who, strerror(p->spawn_error));
+    else if (!p->has_exit)
+        snprintf(ret, size, "%s (pid %d) has gone", who, p->pid);
     else if (p->exit_signal)
         snprintf(ret, size, "%s (pid %d) was killed by %ssignal %d (%s)", who, p->pid, p->killed ? "dtd with " : "",
                  p->exit_signal, strsignal(p->exit_signal));
@@ -166,11 +264,10 @@ static double detect_ms(const struct job_process *p)
     return (double)(clock_mono_ns() - p->exit_ns) / 1e6;
 }
 
-static void worker_ended(struct job *j, int slot)
+static void worker_ended(struct job *j, struct job_worker *w)
 {
-    char text[256];
-    struct job_worker *w = &j->workers[slot];
-    job_process_obituary(j, slot, text, sizeof(text));
+    char text[400];
+    job_process_obituary(j, &w->p, text, sizeof(text));
     if (j->phase.state == PHASE_WAITING || (w->done && j->phase.state == PHASE_STEPPING) ||
         j->phase.state >= PHASE_QUITTING)
         return; /* job_adopt looks at it; or nobody needs it any more */
@@ -181,21 +278,22 @@ static void worker_ended(struct job *j, int slot)
 }
 
 /* No epoch ends: workers connect to the next io and repeat what they had not seen committed. */
-static void io_ended(struct job *j)
+static void io_ended(struct job *j, struct job_io *io)
 {
-    char text[256];
-    struct job_io *io = &j->io;
+    char text[400];
     io->scan = SCAN_DUE;
     io->epoch = 0;
     io->failures = io->p.attended ? 0 : io->failures + 1;
     io->retry_ms = clock_mono_ms() + io->failures * IO_RETRY_MS;
-    if (j->phase.state == PHASE_WAITING || j->phase.state >= PHASE_QUITTING)
+    if (j->phase.state == PHASE_WAITING || j->phase.state >= PHASE_QUITTING || j->clearing)
         return;
-    job_process_obituary(j, CHANNEL_SLOT_IO, text, sizeof(text));
+    job_process_obituary(j, &io->p, text, sizeof(text));
     log_warn("io ended job=%" PRIu64 " failures=%d: %s", j->id, io->failures, text);
     if (io->failures >= IO_MAX_FAILURES) {
-        job_epoch_fatal(j, "%s, %d times before it could be asked anything; see %s/jobs/%" PRIu64 "/io.log", text,
-                        io->failures, j->node->dir, j->id);
+        job_epoch_fatal(j,
+                        "%s, %d times before it could be asked anything; see jobs/%" PRIu64
+                        "/io.log in the state directory of %s",
+                        text, io->failures, j->id, io->p.agent->name);
     } else if (!j->incident.open) {
         job_incident_open(j, text, detect_ms(&io->p), true);
         job_incident_decided(j, "dtd-io is started again, epoch %" PRIu64 " goes on", j->epoch);
@@ -203,103 +301,83 @@ static void io_ended(struct job *j)
     }
 }
 
-static void child_ended(struct job *j, struct job_process *p, const struct channel_msg *m)
+static void child_ended(struct job *j, struct job_process *p, const struct child *c)
 {
     p->state = PROCESS_ENDED;
     p->has_exit = true;
-    p->exit_status = m->exit_status;
-    p->exit_signal = m->exit_signal;
-    p->spawn_error = m->state == CHANNEL_REFUSED ? m->error : 0;
-    p->exit_ns = m->when_ns;
+    p->exit_status = c->exit_status;
+    p->exit_signal = c->exit_signal;
+    p->spawn_error = c->state == CHANNEL_REFUSED ? c->error : 0;
+    p->exit_ns = c->when_ns;
     p->attend = NULL;
-    p->peer = NULL;
     j->dirty = true;
-    if (m->slot == CHANNEL_SLOT_IO)
-        io_ended(j);
+    if (is_io(p))
+        io_ended(j, (struct job_io *)p);
     else
-        worker_ended(j, m->slot);
+        worker_ended(j, (struct job_worker *)p);
 }
 
-void job_process_child(struct job *j, const struct channel_msg *m)
+void job_process_child(struct job *j, struct job_process *p, const struct child *c)
 {
-    struct job_process *p = job_process(j, m->slot);
-    if (!p)
-        return;
-    bool ours = memcmp(p->token, m->token, sizeof(p->token)) == 0;
-    /* The list of a supervisor that knows more than we do; a running child wins over the end of its predecessor. */
-    bool adopt = p->state == PROCESS_ABSENT || (p->state == PROCESS_ENDED && m->state == CHANNEL_RUNNING);
+    bool ours = memcmp(p->token, c->token, sizeof(p->token)) == 0;
+    /* The list of a node that knows more than we do; a running child wins over the end of its predecessor. */
+    bool adopt = p->state == PROCESS_ABSENT || (p->state == PROCESS_ENDED && child_runs(c));
     if (!ours && !adopt) {
-        log_info("word of an earlier child job=%" PRIu64 " slot=%d pid=%d", j->id, m->slot, m->pid);
+        log_info("word of an earlier child job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->agent->name, c->slot,
+                 c->pid);
         return;
     }
     if (!ours)
-        *p = (struct job_process){.silent_since_ms = clock_mono_ms()};
-    if (!ours && m->slot != CHANNEL_SLOT_IO)
-        j->workers[m->slot].device = m->gpu - 1;
-    memcpy(p->token, m->token, sizeof(p->token));
-    p->pid = m->pid;
-    if (m->state == CHANNEL_RUNNING) {
-        p->state = PROCESS_LIVE;
+        *p = (struct job_process){.agent = p->agent, .slot = p->slot, .silent_since_ms = clock_mono_ms()};
+    if (!ours && !is_io(p))
+        ((struct job_worker *)p)->device = c->device;
+    memcpy(p->token, c->token, sizeof(p->token));
+    p->pid = c->pid;
+    if (child_runs(c)) {
+        p->state = c->state == CHANNEL_RUNNING ? PROCESS_LIVE : PROCESS_ASKED;
         j->dirty = true;
-    } else {
-        child_ended(j, p, m);
+    } else if (p->state != PROCESS_ENDED || !ours) {
+        child_ended(j, p, c);
     }
 }
 
 /* ---- connections ---- */
 
-static bool token_equal(const uint8_t *a, const uint8_t *b)
+err_t job_process_hello(struct job *j, struct job_process *p, uint64_t epoch)
 {
-    unsigned d = 0;
-    for (int i = 0; i < CHANNEL_TOKEN_BYTES; i++)
-        d |= (unsigned)(a[i] ^ b[i]);
-    return d == 0;
-}
-
-err_t job_process_hello(struct job *j, int slot, const uint8_t *token, size_t token_bytes, struct peer *peer,
-                        uint64_t epoch)
-{
-    struct job_process *p = job_process(j, slot);
-    if (!p || !job_process_running(p) || token_bytes != CHANNEL_TOKEN_BYTES || !token_equal(token, p->token))
+    if (!job_process_running(p))
         return ERR_DENIED;
-    if (p->peer && p->peer != peer) { /* it knows better than we do that the old connection is of no use */
-        struct peer *old = p->peer;
-        job_process_lost(j, slot, old);
-        rpc_server_drop(old);
-    }
-    p->peer = peer;
-    if (slot != CHANNEL_SLOT_IO)
-        j->workers[slot].epoch = epoch;
+    if (p->attend) /* of the connection before this one */
+        job_process_lost(j, p);
+    if (!is_io(p))
+        ((struct job_worker *)p)->epoch = epoch;
     return OK;
 }
 
-void job_process_attended(struct job *j, int slot, struct rpc_call *call)
+void job_process_attended(struct job *j, struct job_process *p, struct rpc_call *call)
 {
-    struct job_process *p = job_process(j, slot);
     p->attend = call;
     p->attended = true;
     j->dirty = true;
-    log_info("attends job=%" PRIu64 " slot=%d pid=%d", j->id, slot, p->pid);
-    if (slot == CHANNEL_SLOT_IO) {
-        j->io.failures = 0;
-        j->io.scan = SCAN_DUE;
-        j->io.epoch = 0;
-        j->io_said = 0;
+    log_info("attends job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->agent->name, p->slot, p->pid);
+    if (is_io(p)) {
+        struct job_io *io = (struct job_io *)p;
+        io->failures = 0;
+        io->scan = SCAN_DUE;
+        io->epoch = 0;
+        if (io == job_committer(j))
+            j->io_said = 0;
         j->keep_due = true;
         return;
     }
-    struct job_worker *w = &j->workers[slot];
+    struct job_worker *w = (struct job_worker *)p;
     w->told = TOLD_NOTHING;
     w->idle = w->epoch == 0;
     w->ready = w->epoch && w->epoch == j->epoch;
 }
 
-void job_process_lost(struct job *j, int slot, const struct peer *peer)
+void job_process_lost(struct job *j, struct job_process *p)
 {
-    struct job_process *p = job_process(j, slot);
-    if (p->peer != peer)
-        return;
-    p->peer = NULL;
     p->attend = NULL;
     p->silent_since_ms = clock_mono_ms();
     j->dirty = true;
@@ -380,7 +458,7 @@ static void say_io_lines(struct job *j)
     bool all = j->phase.state >= PHASE_QUITTING;
     if (b->len == j->io_said || (!all && clock_mono_ms() < j->io_lines_ms))
         return;
-    if (rpc_io_metrics(j->io.p.attend, (const char *)b->data + j->io_said, b->len - j->io_said))
+    if (rpc_io_metrics(job_committer(j)->p.attend, (const char *)b->data + j->io_said, b->len - j->io_said))
         return;
     j->io_lines_ms = clock_mono_ms() + IO_LINES_MS;
     j->io_said = b->len;
@@ -393,15 +471,11 @@ static void say_io_lines(struct job *j)
     }
 }
 
-static void command_io(struct job *j)
+static void command_committer(struct job *j, struct job_io *io)
 {
-    struct job_io *io = &j->io;
     struct rpc_call *call = io->p.attend;
-    enum job_phase phase = (enum job_phase)j->phase.state;
     bool in_epoch = job_in_epoch(j);
-    if (!call)
-        return;
-    if (io->scan == SCAN_DUE && (phase == PHASE_SCANNING || in_epoch) && rpc_io_scan(call, j->yaml) == OK) {
+    if (io->scan == SCAN_DUE && (j->phase.state == PHASE_SCANNING || in_epoch) && rpc_io_scan(call, j->yaml) == OK) {
         io->scan = SCAN_ASKED;
         job_scan_forget(j);
     }
@@ -410,13 +484,27 @@ static void command_io(struct job *j)
         io->epoch = j->epoch;
     if (io->epoch && io->epoch == j->epoch)
         say_io_lines(j);
-    if (phase == PHASE_QUITTING && job_workers_gone(j) && may_quit(j) && !io->told_quit && rpc_io_quit(call) == OK)
+}
+
+/* Those of the other nodes write their workers' parts, and leave folders alone. */
+static void command_io(struct job *j, struct job_io *io)
+{
+    struct rpc_call *call = io->p.attend;
+    if (!call)
+        return;
+    if (io == job_committer(j))
+        command_committer(j, io);
+    else if (job_in_epoch(j) && io->epoch != j->epoch && rpc_io_epoch(call, j->epoch, job_io_step(j), j->yaml) == OK)
+        io->epoch = j->epoch;
+    if (j->phase.state == PHASE_QUITTING && job_workers_gone(j) && may_quit(j) && !io->told_quit &&
+        rpc_io_quit(call) == OK)
         io->told_quit = true;
 }
 
 void job_commands(struct job *j)
 {
-    command_io(j);
+    for (int i = 0; i < j->n_ios; i++)
+        command_io(j, &j->ios[i]);
     for (int k = 0; k < j->n_workers; k++)
         if (j->workers[k].p.attend)
             command_worker(j, k);

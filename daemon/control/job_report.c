@@ -43,21 +43,21 @@ static void on_metric(struct job *j, struct job_worker *w, const struct worker_r
     rpc_watch_metric(j, r->metric);
 }
 
-static void on_failed(struct job *j, int slot, const struct worker_report *r)
+static void on_failed(struct job *j, int rank, const struct worker_report *r)
 {
-    log_warn("worker failed job=%" PRIu64 " rank=%d epoch=%" PRIu64 " fatal=%d text=%s", j->id, slot, r->epoch,
+    log_warn("worker failed job=%" PRIu64 " rank=%d epoch=%" PRIu64 " fatal=%d text=%s", j->id, rank, r->epoch,
              r->fatal, r->text);
     if (j->phase.state >= PHASE_DRAINING) {
-        j->workers[slot].done = true;
+        j->workers[rank].done = true;
         return;
     }
     if (r->fatal) {
-        job_epoch_fatal(j, "worker rank %d: %s", slot, r->text);
+        job_epoch_fatal(j, "worker rank %d: %s", rank, r->text);
         return;
     }
     if (r->epoch == j->epoch)
-        job_epoch_lost(j, 0, false, "worker rank %d failed: %s", slot, r->text);
-    job_process_kill(j, slot, SIGKILL); /* it said that it cannot go on: a new process takes its slot */
+        job_epoch_lost(j, 0, false, "worker rank %d failed: %s", rank, r->text);
+    job_process_kill(j, &j->workers[rank].p, SIGKILL); /* it said that it cannot go on: a new process takes its place */
 }
 
 static void on_save_failed(struct job *j, const char *text)
@@ -67,9 +67,9 @@ static void on_save_failed(struct job *j, const char *text)
     j->dirty = true;
 }
 
-void job_worker_report(struct job *j, int slot, const struct worker_report *r)
+void job_worker_report(struct job *j, int rank, const struct worker_report *r)
 {
-    struct job_worker *w = &j->workers[slot];
+    struct job_worker *w = &j->workers[rank];
     switch (r->kind) {
     case REPORT_IDLE:
         w->idle = true;
@@ -90,7 +90,7 @@ void job_worker_report(struct job *j, int slot, const struct worker_report *r)
         }
         break;
     case REPORT_FAILED:
-        on_failed(j, slot, r);
+        on_failed(j, rank, r);
         break;
     case REPORT_SAVE_FAILED:
         if (r->epoch == j->epoch)
@@ -127,9 +127,9 @@ static err_t add_folder(struct job *j, const struct state_checkpoint *c)
 
 /* While a scan is asked for, a folder that is found and one that has just been committed need not be told apart: both
  * are there, and the end of the scan brings the catalog up to date. */
-static void on_committed(struct job *j, uint64_t epoch, const struct state_checkpoint *c)
+static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch, const struct state_checkpoint *c)
 {
-    if (j->io.scan == SCAN_ASKED && add_folder(j, c))
+    if (io->scan == SCAN_ASKED && add_folder(j, c))
         log_error("folder not taken up job=%" PRIu64 " path=%s", j->id, c->path);
     if (epoch == 0)
         return;
@@ -142,11 +142,11 @@ static void on_committed(struct job *j, uint64_t epoch, const struct state_check
     j->dirty = true;
 }
 
-static void on_scanned(struct job *j, const char *text)
+static void on_scanned(struct job *j, struct job_io *io, const char *text)
 {
-    if (j->io.scan != SCAN_ASKED)
+    if (io->scan != SCAN_ASKED)
         return;
-    j->io.scan = SCAN_DONE;
+    io->scan = SCAN_DONE;
     if (*text)
         job_epoch_fatal(j, "%s", text);
     else
@@ -161,18 +161,18 @@ static void on_removed(struct job *j, const struct state_checkpoint *c)
         log_error("removal not logged job=%" PRIu64 " step=%" PRId64, j->id, c->step);
 }
 
-void job_io_report(struct job *j, const struct io_report *r)
+void job_io_report(struct job *j, struct job_io *io, const struct io_report *r)
 {
     switch (r->kind) {
     case IO_COMMITTED:
         if (r->checkpoint)
-            on_committed(j, r->epoch, r->checkpoint);
+            on_committed(j, io, r->epoch, r->checkpoint);
         break;
     case IO_SAVE_FAILED:
         on_save_failed(j, r->text);
         break;
     case IO_SCANNED:
-        on_scanned(j, r->text);
+        on_scanned(j, io, r->text);
         break;
     case IO_REMOVED:
         if (r->checkpoint)

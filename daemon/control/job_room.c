@@ -1,12 +1,18 @@
-/* Room for a job on this node: slots and cores for its workers, GPUs for those that compute on them. A job has all of
- * it or nothing, and what it waits for stands in its reason. */
+/* Room for a job: a place on some node for each of its workers, slots and GPUs. A job has all of it or nothing, and
+ * what it waits for stands in its reason. Cores are the node's own affair (children.c). */
 #include "daemon/control/job.h"
 
 #include "common/base/log.h"
+#include "daemon/control/agent.h"
 #include "daemon/control/node.h"
+#include "daemon/control/placement.h"
 
+#include <assert.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 int job_gpus(const struct job_spec *spec)
 {
@@ -14,71 +20,202 @@ int job_gpus(const struct job_spec *spec)
     return cuda ? gpus_needed((int)spec->parallel.workers, (int)spec->run.workers_per_gpu) : 0;
 }
 
+/* ---- wishes ---- */
+
+/* The innermost axes of the mesh are the ones that say most to each other. */
+static void want_groups(const struct job_parallel *p, int workers, int ret[PLACEMENT_GROUPS])
+{
+    const int64_t sizes[PLACEMENT_GROUPS] = {p->ep > 1 ? p->fsdp * p->cp * p->tp : 0, p->cp * p->tp, p->tp};
+    for (int i = 0; i < PLACEMENT_GROUPS; i++)
+        ret[i] = sizes[i] > 1 && sizes[i] <= workers ? (int)sizes[i] : 0;
+}
+
+struct placement_want job_want(const struct job_spec *spec)
+{
+    const struct job_parallel *p = &spec->parallel;
+    int workers = (int)p->workers, nodes = (int)spec->run.nodes;
+    struct placement_want w = {.max = workers,
+                               .min = workers,
+                               .unit = workers,
+                               .per_gpu = spec->run.device == DEVICE_CUDA ? (int)spec->run.workers_per_gpu : 0,
+                               .per_node = nodes ? (workers + nodes - 1) / nodes : 0};
+    want_groups(p, workers, w.group);
+    return w;
+}
+
+int job_nodes(struct node *n, const struct job *j, struct placement_node **ret)
+{
+    int count = 0, i = 0;
+    for (const struct agent *a = n->agents; a; a = a->next)
+        count++;
+    *ret = calloc((size_t)count + 1, sizeof(**ret));
+    for (const struct agent *a = n->agents; a && *ret; a = a->next, i++) {
+        int mine = 0;
+        for (int k = 0; j && j->placed && k < j->n_workers; k++)
+            mine += j->workers[k].p.agent == a;
+        agent_room(a, j ? j->id : 0, mine, &(*ret)[i]);
+    }
+    return i;
+}
+
+/* ---- taking and giving ---- */
+
+static bool is_mine(const struct job_worker *w, const struct agent *a)
+{
+    return w->p.agent == a;
+}
+
+/* GPUs for the workers on one node that have none. */
+static bool take_gpus_on(struct job *j, struct agent *a)
+{
+    int device[CHANNEL_MAX_SLOTS], rank[CHANNEL_MAX_SLOTS], n = 0;
+    for (int k = 0; k < j->n_workers && n < CHANNEL_MAX_SLOTS; k++)
+        if (is_mine(&j->workers[k], a)) {
+            rank[n] = k;
+            device[n++] = j->workers[k].device;
+        }
+    if (n == 0)
+        return true;
+    if (!a->gpus.known || !gpus_take(&a->gpus, j->id, n, (int)j->spec.run.workers_per_gpu, device))
+        return false;
+    for (int i = 0; i < n; i++)
+        j->workers[rank[i]].device = device[i];
+    return true;
+}
+
 bool job_take_gpus(struct job *j)
 {
-    int device[CHANNEL_MAX_SLOTS];
-    struct gpus *g = &j->node->gpus;
-    if (!job_gpus(&j->spec))
-        return true;
-    for (int k = 0; k < j->n_workers; k++)
-        device[k] = j->workers[k].device;
-    if (!g->known || !gpus_take(g, j->id, j->n_workers, (int)j->spec.run.workers_per_gpu, device))
-        return false;
-    for (int k = 0; k < j->n_workers; k++)
-        j->workers[k].device = device[k];
-    return true;
+    bool all = true;
+    for (struct agent *a = j->node->agents; a && job_gpus(&j->spec); a = a->next)
+        all = take_gpus_on(j, a) && all;
+    return all;
 }
 
 void job_place(struct job *j)
 {
-    struct slots *s = &j->node->slots;
+    assert(!j->placed);
     j->placed = true;
-    if (j->n_workers > s->n_cores)
-        log_warn("more workers than cores, they are not bound job=%" PRIu64 " workers=%d cores=%d", j->id, j->n_workers,
-                 s->n_cores);
-    for (int k = 0; k < j->n_workers; k++)
-        slots_bind(s, j->n_workers, (int)j->spec.run.threads, j->workers[k].cpus);
+    for (int k = 0; k < j->n_workers; k++) {
+        struct job_worker *w = &j->workers[k];
+        w->p.agent->used++;
+        if (w->device >= 0)
+            gpus_adopt(&w->p.agent->gpus, j->id, w->device);
+    }
 }
 
-void job_unplace(struct job *j)
+static void unplace(struct job *j)
 {
     if (!j->placed)
         return;
     j->placed = false;
-    slots_give(&j->node->slots, j->n_workers);
-    gpus_give(&j->node->gpus, j->id);
+    for (struct agent *a = j->node->agents; a; a = a->next)
+        gpus_give(&a->gpus, j->id);
     for (int k = 0; k < j->n_workers; k++) {
-        slots_unbind(&j->node->slots, j->workers[k].cpus);
-        j->workers[k].device = -1;
+        struct job_worker *w = &j->workers[k];
+        assert(w->p.agent->used > 0);
+        w->p.agent->used--;
     }
+}
+
+void job_room_leave(struct job *j)
+{
+    unplace(j);
+    for (int k = 0; k < j->n_workers; k++) {
+        j->workers[k] = (struct job_worker){.p = j->workers[k].p, .device = -1};
+        j->workers[k].p.attend = NULL;
+    }
+    for (int i = 0; i < j->n_ios; i++)
+        if (agent_release(j->ios[i].p.agent, j->node, j->id))
+            log_warn("not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id,
+                     j->ios[i].p.agent->name);
+}
+
+/* ---- the answer ---- */
+
+static struct agent *agent_at(struct node *n, int i)
+{
+    struct agent *a = n->agents;
+    while (i--)
+        a = a->next;
+    return a;
+}
+
+/* A process that lives where rank `w` shall be goes on as that rank. */
+static void take_over(struct job_worker *w, struct job_worker *old, int n_old)
+{
+    for (int k = 0; k < n_old; k++)
+        if (old[k].p.agent == w->p.agent && old[k].p.slot == w->p.slot && old[k].p.agent) {
+            *w = old[k];
+            old[k].p.agent = NULL;
+            return;
+        }
+}
+
+/* Those that have no place any more; their end is then that of a stray process. */
+static void let_go(struct job *j, const struct job_worker *old, int n_old)
+{
+    for (int k = 0; k < n_old; k++)
+        if (old[k].p.agent && job_process_running(&old[k].p) &&
+            agent_kill(old[k].p.agent, j->node, j->id, old[k].p.slot, SIGKILL))
+            log_info("a worker stays on a node that cannot be reached job=%" PRIu64 " node=%s", j->id,
+                     old[k].p.agent->name);
+}
+
+/* Ranks to nodes, slots from 0 on each, and a dtd-io on each node; the first of them commits. */
+static err_t settle(struct job *j, const int *node, int workers)
+{
+    int n_old = j->n_workers;
+    struct job_worker *old = j->workers, *w = calloc((size_t)j->max_workers, sizeof(*w));
+    if (!w)
+        return ERR_NOMEM;
+    for (int k = 0; k < workers; k++) {
+        w[k].device = -1;
+        w[k].p.agent = agent_at(j->node, node[k]);
+        w[k].p.slot = k && node[k] == node[k - 1] ? w[k - 1].p.slot + 1 : 0;
+        take_over(&w[k], old, n_old);
+    }
+    let_go(j, old, n_old);
+    free(old);
+    j->workers = w;
+    j->n_workers = workers;
+    return job_ios_settle(j);
+}
+
+static void say_wait(struct job *j, const struct placement_node *nodes, int n, const struct placement_want *w,
+                     enum placement_answer answer)
+{
+    char text[900];
+    placement_lack(nodes, n, w, text, sizeof(text));
+    snprintf(j->reason, sizeof(j->reason), answer == PLACEMENT_NEVER ? "never has room: it needs %s" : "waits for %s",
+             text);
 }
 
 bool job_take_room(struct job *j)
 {
-    struct slots *s = &j->node->slots;
-    const struct gpus *g = &j->node->gpus;
-    int gpus = job_gpus(&j->spec);
-    if (gpus && !g->known) {
-        snprintf(j->reason, sizeof(j->reason), "waits until it is known which GPUs this node has");
-        return false;
+    struct placement_node *nodes = NULL;
+    const struct placement_want want = job_want(&j->spec);
+    int n = job_nodes(j->node, j, &nodes), workers = 0;
+    int *node = calloc((size_t)want.max, sizeof(*node));
+    enum placement_answer answer = PLACEMENT_WAITS;
+    bool memory = nodes && node;
+    if (memory && !j->node->stopping)
+        answer = placement_find(nodes, n, &want, node, &workers);
+    j->never = answer == PLACEMENT_NEVER;
+    bool taken = answer == PLACEMENT_FITS;
+    if (taken) {
+        unplace(j);
+        taken = settle(j, node, workers) == OK;
     }
-    if (gpus > gpus_count(g)) {
-        job_stop(j, END_FAILED, false, "needs %d GPUs, this node has %d%s%s; see `dtctl node`", gpus, gpus_count(g),
-                 gpus_count(g) ? "" : ": ", g->missing);
-        return false;
+    if (taken)
+        job_place(j);
+    else if (memory)
+        say_wait(j, nodes, n, &want, answer);
+    if (taken && !job_take_gpus(j)) { /* the book of GPUs is what placement has counted */
+        log_error("GPUs not taken job=%" PRIu64, j->id);
+        unplace(j);
+        taken = false;
     }
-    if (j->node->stopping || !slots_take(s, j->n_workers)) {
-        snprintf(j->reason, sizeof(j->reason),
-                 "waits for %d of this node's %d slots (%d are in use); see `dtctl status`", j->n_workers, s->limit,
-                 s->used);
-        return false;
-    }
-    if (!job_take_gpus(j)) {
-        slots_give(s, j->n_workers);
-        snprintf(j->reason, sizeof(j->reason),
-                 "waits for %d of this node's %d GPUs (%d are in use); see `dtctl status`", gpus, gpus_count(g),
-                 gpus_count(g) - gpus_free(g));
-        return false;
-    }
-    return true;
+    free(nodes);
+    free(node);
+    return taken;
 }

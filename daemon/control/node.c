@@ -111,6 +111,20 @@ err_t node_propose(struct node *n, const struct record *r, log_callback cb, void
     return err;
 }
 
+/* Nothing is decided about them before it is known what of them lives. */
+static void take_jobs_up(struct node *n)
+{
+    const struct state_job *const *jobs;
+    int count = state_jobs(n->state, &jobs);
+    for (int i = 0; i < count; i++) {
+        err_t err = node_job_add(n, jobs[i]);
+        if (!err)
+            err = job_adopt_begin(node_job(n, jobs[i]->id));
+        if (err)
+            log_error("job not taken up id=%llu error=%s", (unsigned long long)jobs[i]->id, err_text(err));
+    }
+}
+
 static void log_is_ready(void *owner, err_t err, const char *why)
 {
     struct node *n = owner;
@@ -120,11 +134,7 @@ static void log_is_ready(void *owner, err_t err, const char *why)
     }
     log_info("log ready term=%llu index=%llu", (unsigned long long)log_term(n->log),
              (unsigned long long)log_index(n->log));
-    const struct state_job *const *jobs;
-    int count = state_jobs(n->state, &jobs);
-    for (int i = 0; i < count; i++)
-        if (node_job_add(n, jobs[i]))
-            log_error("job not taken up id=%llu", (unsigned long long)jobs[i]->id);
+    take_jobs_up(n);
     if (sup_list(&n->sup))
         log_error("the supervisor was not asked");
     probe_start(n);
@@ -139,29 +149,17 @@ void node_gpus_known(struct node *n)
 
 /* ---- the supervisor ---- */
 
-/* A process that no job of ours has: of a job that is over or forgotten. */
-static void stray_child(struct node *n, const struct channel_msg *m)
-{
-    log_warn("process of no job job=%llu slot=%d pid=%d", (unsigned long long)m->job, m->slot, m->pid);
-    /* The last one's end lets the supervisor take the release; before that it refuses. */
-    if (m->state == CHANNEL_RUNNING ? sup_kill(&n->sup, m->job, m->slot, SIGKILL) : sup_release(&n->sup, m->job))
-        log_error("stray process not ended pid=%d", m->pid);
-}
-
 static void on_child(void *owner, const struct channel_msg *m)
 {
     struct node *n = owner;
-    struct job *j = node_job(n, m->job);
     bool probe = m->job == CHANNEL_JOB_PROBE;
-    bool ours = j && job_process(j, m->slot) && !job_over(j);
     if (m->state != CHANNEL_RUNNING && sup_ack(&n->sup, m))
         log_error("exit not acknowledged pid=%d", m->pid);
+    const struct child *c = probe ? NULL : children_word(n, m);
     if (probe)
         probe_child(n, m);
-    else if (ours)
-        job_process_child(j, m);
-    else
-        stray_child(n, m);
+    else if (c)
+        agent_child(n, &n->self, c);
     if (n->listener) /* before that the list is being read; job_adopt comes at its end */
         node_tick(n);
 }
@@ -179,15 +177,13 @@ static void on_listed(void *owner)
     struct node *n = owner;
     if (n->listener)
         return;
-    for (struct job *j = n->jobs; j; j = j->next)
-        if (!job_over(j))
-            job_adopt(j);
+    agent_listed(n, &n->self);
     err_t err = rpc_server_start(n, CHANNEL_LISTENER_FD);
     if (err) {
         log_error("control.sock cannot be served error=%s", err_text(err));
         exit(1);
     }
-    log_info("serving dir=%s slots=%d cores=%d", n->dir, n->slots.limit, n->slots.n_cores);
+    log_info("serving dir=%s slots=%d cores=%d", n->dir, n->self.slots, n->children.cores.n_cores);
     node_tick(n);
 }
 
@@ -237,7 +233,7 @@ static err_t start_log(struct node *n, struct why *why)
     const struct log_config config = {
         .loop = &n->loop,
         .dir = dir,
-        .node = n->conf.name[0] ? n->conf.name : "node-1", /* not the host's: that changes, the log does not */
+        .node = n->self.name,
         .machine = {n, machine_apply, machine_snapshot, machine_restore},
         .owner = n,
         .on_ready = log_is_ready,
@@ -251,7 +247,8 @@ static err_t start_log(struct node *n, struct why *why)
 
 err_t node_start(struct node *n, struct why *why)
 {
-    slots_init(&n->slots, (int)n->conf.slots);
+    children_init(&n->children);
+    agent_self_init(n, n->conf.name[0] ? n->conf.name : "node-1"); /* not the host's: that changes, the log does not */
     outbox_init(&n->outbox, n);
     rpc_server_bind(n);
     int rc = uv_loop_init(&n->loop);

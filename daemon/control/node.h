@@ -10,12 +10,12 @@
 #include "common/base/paths.h"
 #include "common/conf/node.h"
 #include "common/rpc/methods.h"
-#include "daemon/control/gpus.h"
+#include "daemon/control/agent.h"
+#include "daemon/control/children.h"
 #include "daemon/control/job.h"
 #include "daemon/control/log.h"
 #include "daemon/control/outbox.h"
 #include "daemon/control/probe.h"
-#include "daemon/control/slots.h"
 #include "daemon/control/state.h"
 #include "daemon/control/sup.h"
 
@@ -32,8 +32,8 @@ struct node {
     struct log *log;
     struct state_result applied; /* the last record's answer, what log callbacks point to */
     struct outbox outbox;
-    struct slots slots;
-    struct gpus gpus;
+    struct children children;   /* processes of this node */
+    struct agent self, *agents; /* nodes, ours among them: what a leader decides by */
     struct probe probe;
     struct held_submit *held_submits; /* rpc_client.c's: they wait for the probe */
     struct rpc_method methods[RPC_METHOD_COUNT];

@@ -20,7 +20,7 @@ static void over(struct node *n)
 {
     n->probe.over = true;
     n->probe.deadline_ms = 0;
-    log_info("gpus n=%d model=\"%s\" missing=\"%s\"", n->gpus.n, n->gpus.model, n->gpus.missing);
+    log_info("gpus n=%d model=\"%s\" missing=\"%s\"", n->self.gpus.n, n->self.gpus.model, n->self.gpus.missing);
     node_gpus_known(n);
 }
 
@@ -34,7 +34,7 @@ static void fail(struct node *n, const char *fmt, ...)
     vsnprintf(why, sizeof(why), fmt, ap);
     va_end(ap);
     log_error("probe failed why=\"%s\"", why);
-    gpus_fail(&n->gpus, why);
+    gpus_fail(&n->self.gpus, why);
     over(n);
 }
 
@@ -55,7 +55,7 @@ static void ask(struct node *n)
 void probe_start(struct node *n)
 {
     if (strcmp(n->conf.gpus, "auto") != 0) {
-        gpus_set(&n->gpus, atoi(n->conf.gpus));
+        gpus_set(&n->self.gpus, atoi(n->conf.gpus));
         over(n);
     } else {
         ask(n);
@@ -72,7 +72,7 @@ static void take_words(struct node *n)
     if (err)
         why_set(&why, err, "%s: %s", path, err_text(err));
     else
-        err = gpus_read(&n->gpus, (const char *)text.data, text.len, &why);
+        err = gpus_read(&n->self.gpus, (const char *)text.data, text.len, &why);
     buf_fini(&text);
     if (err)
         fail(n, "%s; try `dt-worker --probe`", why.text);

@@ -101,26 +101,38 @@ static err_t check_env(const struct job_spec *spec, struct why *why)
                : why_set(why, ERR_INVALID, "run.env has %zu bytes, allowed are %d", bytes, CHANNEL_MAX_ENV);
 }
 
-/* What the spec asks of this node and of the jobs there are; the spec itself has been parsed. */
-static err_t check_node(const struct node *n, const struct job_spec *spec, struct why *why)
+/* Refused at once is only what could not be on all the nodes there are, were they empty. */
+static err_t check_room(struct node *n, const struct job_spec *spec, struct why *why)
 {
-    int limit = n->slots.limit < CHANNEL_MAX_SLOTS ? n->slots.limit : CHANNEL_MAX_SLOTS;
-    if (spec->parallel.workers > limit)
-        return why_set(why, ERR_INVALID,
-                       "parallel.workers: %" PRId64 ", this node has %d slots; ask for fewer, or set `slots` in dtd's "
-                       "configuration",
-                       spec->parallel.workers, limit);
-    int gpus = job_gpus(spec);
-    if (gpus && gpus_count(&n->gpus) == 0)
+    struct placement_node *nodes;
+    const struct placement_want want = job_want(spec);
+    char lack[600];
+    int count = job_nodes(n, NULL, &nodes);
+    if (!nodes)
+        return ERR_NOMEM;
+    int most = placement_most(nodes, count, &want);
+    placement_all(nodes, count, &want, lack, sizeof(lack));
+    free(nodes);
+    if (most >= want.min)
+        return OK;
+    return why_set(why, ERR_INVALID, "parallel.workers: %" PRId64 " %s; ask for fewer workers%s",
+                   spec->parallel.workers, lack,
+                   want.per_gpu ? ", or let more of them share a GPU (run.workers_per_gpu)"
+                                : ", or set `slots` in dtd's configuration");
+}
+
+/* What the spec asks of the nodes and of the jobs there are; the spec itself has been parsed. */
+static err_t check_node(struct node *n, const struct job_spec *spec, struct why *why)
+{
+    const struct gpus *g = &n->self.gpus;
+    if (job_gpus(spec) && !n->agents->next && gpus_count(g) == 0)
         return why_set(why, ERR_INVALID,
                        "run.device: cuda, and this node has no GPU: %s; set run.device: cpu, or mend it (`dt-worker "
                        "--probe` tells) and start dtd anew",
-                       n->gpus.missing);
-    if (gpus > gpus_count(&n->gpus))
-        return why_set(why, ERR_INVALID,
-                       "parallel.workers: %" PRId64 " with run.workers_per_gpu: %" PRId64
-                       " take %d GPUs, this node has %d; ask for fewer workers, or let more of them share a GPU",
-                       spec->parallel.workers, spec->run.workers_per_gpu, gpus, gpus_count(&n->gpus));
+                       g->missing);
+    err_t err = check_room(n, spec, why);
+    if (err)
+        return err;
     for (const struct job *j = n->jobs; j; j = j->next)
         if (!job_over(j) && strcmp(j->spec.checkpoint.dir, spec->checkpoint.dir) == 0)
             return why_set(why, ERR_INVALID,
@@ -247,7 +259,7 @@ void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessag
         return;
     }
     err = check_parent(n, m->parent, &spec, &parent, &why);
-    bool wait = !err && job_gpus(&spec) && !n->gpus.known;
+    bool wait = !err && job_gpus(&spec) && !n->self.gpus.known && !n->agents->next;
     if (wait)
         err = hold(n, call, m);
     else if (!err)
@@ -391,18 +403,23 @@ static void write_warning(const struct node *n, char *ret, size_t size)
                  at ? "; " : "", failing);
 }
 
+static bool is_io(const struct child *c)
+{
+    return c->slot == CHANNEL_SLOT_IO && c->state == CHANNEL_RUNNING;
+}
+
 void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct node *n = owner;
     Dtd__NodeReply m = DTD__NODE_REPLY__INIT;
     char host[256] = "", warning[512];
     size_t count = 0;
-    for (struct job *j = n->jobs; j; j = j->next)
-        count += j->io.p.state == PROCESS_LIVE;
+    for (const struct child *c = n->children.head; c; c = c->next)
+        count += is_io(c);
     int32_t *io = calloc(count + 1, sizeof(*io));
-    for (struct job *j = n->jobs; j && io; j = j->next)
-        if (j->io.p.state == PROCESS_LIVE)
-            io[m.n_io_pid++] = j->io.p.pid;
+    for (const struct child *c = n->children.head; c && io; c = c->next)
+        if (is_io(c))
+            io[m.n_io_pid++] = c->pid;
     (void)gethostname(host, sizeof(host) - 1);
     write_warning(n, warning, sizeof(warning));
     m.version = (char *)DTD_VERSION;
@@ -411,16 +428,16 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
     m.control_pid = getpid();
     m.io_pid = io;
     m.state_dir = n->dir;
-    m.slots = n->slots.limit;
+    m.slots = n->self.slots;
     m.raft_state = (char *)log_state(n->log);
     m.raft_term = log_term(n->log);
     m.raft_index = log_index(n->log);
     m.warning = warning[0] ? warning : NULL;
-    m.has_gpus = m.has_gpus_free = n->gpus.known;
-    m.gpus = gpus_count(&n->gpus);
-    m.gpus_free = gpus_free(&n->gpus);
-    m.gpu_model = n->gpus.model;
-    m.gpu_missing = n->gpus.missing;
+    m.has_gpus = m.has_gpus_free = n->self.gpus.known;
+    m.gpus = gpus_count(&n->self.gpus);
+    m.gpus_free = gpus_free(&n->self.gpus);
+    m.gpu_model = n->self.gpus.model;
+    m.gpu_missing = n->self.gpus.missing;
     rpc_reply(call, &m.base);
     free(io);
 }

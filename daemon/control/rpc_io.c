@@ -88,8 +88,8 @@ void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *r
 {
     const Dtd__IoReport *m = (const Dtd__IoReport *)request;
     Dtd__Empty empty = DTD__EMPTY__INIT;
-    int slot;
-    struct job *j = rpc_server_job(call, &slot);
+    struct job_process *p;
+    struct job *j = rpc_server_job(call, &p);
     if (!j)
         return;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -100,7 +100,7 @@ void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *r
                                     .epoch = m->epoch,
                                     .checkpoint = m->checkpoint ? &c : NULL,
                                     .text = m->text ? m->text : ""};
-        job_io_report(j, &r);
+        job_io_report(j, (struct job_io *)p, &r);
         rpc_reply(call, &empty.base); /* not before it is noted: an answered report is not said again */
         return;
     }

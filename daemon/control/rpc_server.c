@@ -42,12 +42,12 @@ static void conn_closed(void *owner, struct rpc_conn *conn)
 {
     struct node *n = owner;
     struct peer *p = rpc_conn_data(conn);
-    struct job *j = p && p->job ? node_job(n, p->job) : NULL;
-    if (j && job_process(j, p->slot)) {
-        job_process_lost(j, p->slot, p);
-        node_tick(n);
-    }
+    bool process = p && p->job;
+    if (p)
+        children_bye(n, p);
     free(p);
+    if (process) /* its Attend has gone before it */
+        node_tick(n);
 }
 
 static void accepted(void *owner, int fd, const struct rpc_peer *who)
@@ -66,6 +66,7 @@ static void accepted(void *owner, int fd, const struct rpc_peer *who)
         return;
     }
     p->node = n;
+    p->uid = (uint32_t)who->uid;
     err_t err = rpc_conn_open(&config, fd, RPC_ROLE_ANY | RPC_ROLE_CLIENT, &p->conn);
     if (err) {
         log_warn("connection not opened error=%s", err_text(err));
@@ -101,19 +102,21 @@ struct peer *rpc_server_peer(struct rpc_call *call)
 
 /* ---- processes of jobs ---- */
 
-struct job *rpc_server_job(struct rpc_call *call, int *ret_slot)
+struct job *rpc_server_job(struct rpc_call *call, struct job_process **ret)
 {
-    struct peer *p = rpc_server_peer(call);
+    const struct peer *p = rpc_server_peer(call);
     struct job *j = p && p->job ? node_job(p->node, p->job) : NULL;
-    const struct job_process *process = j ? job_process(j, p->slot) : NULL;
-    if (!process || process->peer != p) {
+    const struct agent *a = !j ? NULL : p->from ? agent_find(p->node, p->from) : &p->node->self;
+    struct job_process *process = a ? job_process_find(j, a, p->slot) : NULL;
+    if (!process || !job_process_running(process)) {
         rpc_fail(call, ERR_STALE, "this process belongs to no job any more");
         return NULL;
     }
-    *ret_slot = p->slot;
+    *ret = process;
     return j;
 }
 
+/* Its own node checks the token; whoever decides then hears which epoch it is in. */
 err_t rpc_server_hello(struct node *n, struct rpc_call *call, const char *id, int slot, const void *token,
                        size_t token_bytes, uint64_t epoch, uint32_t role)
 {
@@ -121,14 +124,18 @@ err_t rpc_server_hello(struct node *n, struct rpc_call *call, const char *id, in
     errno = 0;
     uint64_t number = strtoull(id, &end, 10);
     struct peer *p = rpc_server_peer(call);
-    struct job *j = *id && !*end && !errno ? node_job(n, number) : NULL;
-    err_t err = j && p && !p->job ? job_process_hello(j, slot, token, token_bytes, p, epoch) : ERR_DENIED;
+    bool named = *id && !*end && !errno;
+    err_t err = named && p && !p->job ? children_hello(n, number, slot, token, token_bytes, p) : ERR_DENIED;
+    struct job *j = err ? NULL : node_job(n, number);
+    struct job_process *process = j ? job_process_find(j, &n->self, slot) : NULL;
+    if (!err)
+        err = process ? job_process_hello(j, process, epoch) : ERR_DENIED;
     if (err) {
         log_warn("hello refused job=%s slot=%d", id, slot);
         rpc_fail(call, err, "no process of this job and slot has this token");
         return err;
     }
-    p->job = j->id;
+    p->job = number;
     p->slot = slot;
     rpc_conn_set_roles(p->conn, role);
     return OK;

@@ -6,13 +6,17 @@
 
 struct node;
 struct job;
+struct job_process;
 
-/* A connection. A client until a Hello with a process's token makes it that process's. */
+/* Who calls: a connection of this node, or one of another node whose calls come to us because we lead. A client until a
+ * Hello with a process's token makes it that process's. */
 struct peer {
     struct node *node;
     struct rpc_conn *conn;
-    uint64_t job; /* 0: a client */
+    const char *from; /* the node that it is connected to; NULL: ours */
+    uint64_t job;     /* 0: a client */
     int slot;
+    uint32_t uid; /* of a client */
 };
 
 /* Fills the node's method table. */
@@ -24,7 +28,7 @@ void rpc_server_finish(struct node *n);
 struct peer *rpc_server_peer(struct rpc_call *call);
 /* The job and process that a call's connection belongs to; fails the call and returns NULL when there is none any more.
  */
-struct job *rpc_server_job(struct rpc_call *call, int *ret_slot);
+struct job *rpc_server_job(struct rpc_call *call, struct job_process **ret);
 /* For the Hellos: checks the token and makes the connection the process's; answers the call on failure. */
 NODISCARD err_t rpc_server_hello(struct node *n, struct rpc_call *call, const char *job, int slot, const void *token,
                                  size_t token_bytes, uint64_t epoch, uint32_t role);

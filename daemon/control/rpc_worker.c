@@ -1,5 +1,6 @@
 /* Adapter: workers' messages to plain structs and back. */
 #include "common/base/clock.h"
+#include "daemon/control/agent.h"
 #include "daemon/control/node.h"
 #include "daemon/control/rpc_adapters.h"
 #include "daemon/control/rpc_server.h"
@@ -70,31 +71,47 @@ void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage
         rpc_reply(call, &empty.base);
 }
 
-/* An Attend has no end of its own: it lives as long as its connection. */
+/* An Attend has no end of its own: it lives as long as its connection. By then the process may have another one. */
+struct attendance {
+    struct node *node;
+    const struct agent *agent;
+    uint64_t job;
+    int slot;
+    struct rpc_call *call;
+};
+
 static void attend_gone(void *arg)
 {
-    struct peer *p = arg;
-    struct job *j = p->job ? node_job(p->node, p->job) : NULL;
-    if (j && job_process(j, p->slot))
-        job_process_lost(j, p->slot, p);
+    struct attendance *a = arg;
+    struct job *j = node_job(a->node, a->job);
+    struct job_process *p = j ? job_process_find(j, a->agent, a->slot) : NULL;
+    if (p && p->attend == a->call)
+        job_process_lost(j, p);
+    free(a);
 }
 
 static void attend(void *owner, struct rpc_call *call, bool io)
 {
-    int slot;
-    struct job *j = rpc_server_job(call, &slot);
+    struct job_process *p;
+    struct job *j = rpc_server_job(call, &p);
     if (!j)
         return;
-    if (job_process(j, slot)->attend) {
+    if (p->attend) {
         rpc_fail(call, ERR_EXISTS, "it attends already");
         return;
     }
-    if ((slot == CHANNEL_SLOT_IO) != io) {
+    if ((p->slot == CHANNEL_SLOT_IO) != io) {
         rpc_fail(call, ERR_DENIED, "not this process's method");
         return;
     }
-    rpc_call_on_cancel(call, attend_gone, rpc_server_peer(call));
-    job_process_attended(j, slot, call);
+    struct attendance *a = calloc(1, sizeof(*a));
+    if (!a) {
+        rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+        return;
+    }
+    *a = (struct attendance){owner, p->agent, j->id, p->slot, call};
+    rpc_call_on_cancel(call, attend_gone, a);
+    job_process_attended(j, p, call);
     node_tick(owner);
 }
 
@@ -136,8 +153,8 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
 {
     const Dtd__WorkerReport *m = (const Dtd__WorkerReport *)request;
     Dtd__Empty empty = DTD__EMPTY__INIT;
-    int slot;
-    struct job *j = rpc_server_job(call, &slot);
+    struct job_process *p;
+    struct job *j = rpc_server_job(call, &p);
     if (!j)
         return;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
@@ -150,7 +167,7 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
                                         .metric = m->metric ? &row : NULL,
                                         .text = m->text ? m->text : "",
                                         .fatal = m->has_fatal && m->fatal};
-        job_worker_report(j, slot, &r);
+        job_worker_report(j, job_process_rank(j, p), &r);
         rpc_reply(call, &empty.base); /* not before it is noted: an answered report is not said again */
         return;
     }
@@ -176,9 +193,10 @@ static bool visible(const char *key)
 
 /* The job whose present epoch is `epoch` and whose worker calls; answers the call and returns NULL when it is not so.
  */
-static struct job *store_job(struct rpc_call *call, uint64_t epoch, const char *key, int *ret_slot)
+static struct job *store_job(struct rpc_call *call, uint64_t epoch, const char *key, int *ret_rank)
 {
-    struct job *j = rpc_server_job(call, ret_slot);
+    struct job_process *p;
+    struct job *j = rpc_server_job(call, &p);
     if (!j)
         return NULL;
     if (!visible(key)) {
@@ -189,7 +207,8 @@ static struct job *store_job(struct rpc_call *call, uint64_t epoch, const char *
         rpc_fail(call, ERR_STALE, "epoch %" PRIu64 " of job %" PRIu64 " has ended", epoch, j->id);
         return NULL;
     }
-    j->workers[*ret_slot].store_epoch = epoch;
+    *ret_rank = job_process_rank(j, p);
+    j->workers[*ret_rank].store_epoch = epoch;
     return j;
 }
 
@@ -214,8 +233,8 @@ void rpc_worker_store_put(void *owner, struct rpc_call *call, const ProtobufCMes
     (void)owner;
     const Dtd__StorePutRequest *m = (const Dtd__StorePutRequest *)request;
     Dtd__Empty empty = DTD__EMPTY__INIT;
-    int slot;
-    struct job *j = store_job(call, m->epoch, m->key, &slot);
+    int rank;
+    struct job *j = store_job(call, m->epoch, m->key, &rank);
     if (!j)
         return;
     err_t err = store_put(&j->store, (struct store_bytes){m->key, strlen(m->key)},
@@ -261,14 +280,14 @@ static void get_gone(void *arg)
     free(g);
 }
 
-static void wait_for(struct job *j, int slot, struct rpc_call *call, const Dtd__StoreGetRequest *m)
+static void wait_for(struct job *j, int rank, struct rpc_call *call, const Dtd__StoreGetRequest *m)
 {
     struct get *g = calloc(1, sizeof(*g));
     if (!g) {
         store_refused(call, ERR_NOMEM, m->key);
         return;
     }
-    *g = (struct get){.wait = {.owner = slot, .deadline_ms = clock_mono_ms() + m->timeout_ms, .done = get_done},
+    *g = (struct get){.wait = {.owner = rank, .deadline_ms = clock_mono_ms() + m->timeout_ms, .done = get_done},
                       .job = j,
                       .call = call};
     err_t err = store_wait(&j->store, (struct store_bytes){m->key, strlen(m->key)}, &g->wait);
@@ -285,12 +304,12 @@ void rpc_worker_store_get(void *owner, struct rpc_call *call, const ProtobufCMes
     (void)owner;
     const Dtd__StoreGetRequest *m = (const Dtd__StoreGetRequest *)request;
     struct store_bytes value;
-    int slot;
-    struct job *j = store_job(call, m->epoch, m->key, &slot);
+    int rank;
+    struct job *j = store_job(call, m->epoch, m->key, &rank);
     if (!j)
         return;
     if (store_get(&j->store, (struct store_bytes){m->key, strlen(m->key)}, &value) == OK)
         reply_value(call, value);
     else
-        wait_for(j, slot, call, m);
+        wait_for(j, rank, call, m);
 }

@@ -1,38 +1,26 @@
 /* See slots.h. */
 #include "daemon/control/slots.h"
 
-#include <assert.h>
 #include <sched.h>
 #include <string.h>
 
 #define DEFAULT_SLOTS 16
 
-void slots_init(struct slots *s, int limit)
+void slots_init(struct slots *s)
 {
     cpu_set_t set;
-    *s = (struct slots){.limit = limit};
+    *s = (struct slots){0};
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof(set), &set))
         CPU_SET(0, &set);
     for (int c = 0; c < CHANNEL_MAX_CPUS && c < CPU_SETSIZE; c++)
         if (CPU_ISSET(c, &set))
             s->core[s->n_cores++] = c;
-    if (!s->limit)
-        s->limit = s->n_cores > DEFAULT_SLOTS ? s->n_cores : DEFAULT_SLOTS;
 }
 
-bool slots_take(struct slots *s, int workers)
+int slots_default(const struct slots *s)
 {
-    if (s->used + workers > s->limit)
-        return false;
-    s->used += workers;
-    return true;
-}
-
-void slots_give(struct slots *s, int workers)
-{
-    s->used -= workers;
-    assert(s->used >= 0);
+    return s->n_cores > DEFAULT_SLOTS ? s->n_cores : DEFAULT_SLOTS;
 }
 
 static int least_used(const struct slots *s, const uint8_t *taken)
@@ -57,9 +45,19 @@ void slots_bind(struct slots *s, int workers, int threads, uint8_t ret_cpus[CHAN
     }
 }
 
-void slots_unbind(struct slots *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8])
+static void add(struct slots *s, const uint8_t *cpus, int users)
 {
     for (int i = 0; i < s->n_cores; i++)
         if (cpus[s->core[i] / 8] >> (s->core[i] % 8) & 1)
-            s->users[i]--;
+            s->users[i] += users;
+}
+
+void slots_use(struct slots *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8])
+{
+    add(s, cpus, 1);
+}
+
+void slots_unbind(struct slots *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8])
+{
+    add(s, cpus, -1);
 }

@@ -187,6 +187,7 @@ void sv_child_spawn(struct supervisor *s, const struct channel_msg *m)
                            .gpu = m->gpu,
                            .when_ns = clock_mono_ns()};
     memcpy(c->token, m->token, sizeof(c->token));
+    memcpy(c->cpus, m->cpus, sizeof(c->cpus));
     if (e)
         log_error("not started job=%" PRIu64 " slot=%d error=%s", m->job, m->slot, strerror(e));
     else

@@ -37,6 +37,7 @@ struct sv_child {
     int exit_status, exit_signal, error, gpu;
     int64_t when_ns;
     uint8_t token[CHANNEL_TOKEN_BYTES];
+    uint8_t cpus[CHANNEL_MAX_CPUS / 8];
 };
 
 enum sv_phase {

@@ -30,6 +30,7 @@ static bool say_child(struct supervisor *s, const struct sv_child *c)
                             .gpu = c->gpu,
                             .when_ns = c->when_ns};
     memcpy(m.token, c->token, sizeof(m.token));
+    memcpy(m.cpus, c->cpus, sizeof(m.cpus));
     return say(s, &m);
 }
 

@@ -122,7 +122,7 @@ TEST(a_job_waits_for_gpus)
     sleep_ms(200);
     const struct client_job *s = job_status(&d, b);
     assert_string_equal("pending", s->state);
-    if (!strstr(s->reason, "waits for 2 of this node's 2 GPUs (1 are in use)"))
+    if (!strstr(s->reason, "waits for 2 GPUs: node-1 has 1 of 2 free"))
         fail_msg("the reason says something else: %s", s->reason);
     assert_string_equal("pending", job_status(&d, c)->state);
     expect_node(2, 1);
@@ -141,8 +141,8 @@ TEST(a_job_waits_for_gpus)
 TEST(too_few_gpus_are_said_at_once)
 {
     start_with(2);
-    refused(spec("a", 3, 5, ""), "take 3 GPUs, this node has 2", "share a GPU");
-    refused(spec("a", 9, 5, "workers_per_gpu: 4"), "take 3 GPUs, this node has 2", "fewer workers");
+    refused(spec("a", 3, 5, ""), "take 3 GPUs, and node-1 has 2", "share a GPU");
+    refused(spec("a", 9, 5, "workers_per_gpu: 4"), "take 3 GPUs, and node-1 has 2", "fewer workers");
     assert_int_equal(0, dtd_down(&d));
 }
 

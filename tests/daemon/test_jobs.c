@@ -145,6 +145,33 @@ TEST(jobs_wait_their_turn)
     assert_int_equal(0, dtd_down(&d));
 }
 
+/* Behind a job that holds all but one slot: the higher priority first, though it came last; and who is passed is told
+ * whom it waits for. */
+TEST(priority_goes_before_time)
+{
+    uint8_t id[16];
+    char big[32], low[32], high[32], path[512];
+    struct client_job s;
+    struct why why = {""};
+    dtd_start(&d, "state");
+    snprintf(path, sizeof(path), "DOUBLE_BEGIN: %s/begin", test_tmpdir());
+    job_submit(&d, spec_text("big", 16, 100000, "", ""), big);
+    job_wait(&d, big, "running", 30000);
+    job_submit(&d, spec_text("low", 16, 3, path, ""), low);
+    job_submit(&d, spec_text("high", 16, 3, path, "priority: 1"), high);
+    sleep_ms(200);
+    assert_non_null(strstr(job_status(&d, low)->reason, "waits behind job 3 (high), which waits for 16 slots:"));
+    assert_ok(client_request_id(id));
+    assert_ok(client_cancel(dtd_client(&d), id, big, &s, &why));
+    client_job_fini(&s);
+    job_wait(&d, low, "done", 60000);
+    job_wait(&d, high, "done", 60000);
+    assert_true(job_status(&d, high)->started_ms > 0);
+    int64_t started = job_status(&d, high)->started_ms;
+    assert_true(started < job_status(&d, low)->started_ms);
+    assert_int_equal(0, dtd_down(&d));
+}
+
 /* ---- streams ---- */
 
 struct seen {

@@ -1,10 +1,10 @@
-/* Cores and slots. */
+/* Cores, and how many slots a node has. */
 #include "daemon/control/slots.h"
 #include "tests/lib/test.h"
 
 static struct slots four_cores(void)
 {
-    return (struct slots){.limit = 8, .n_cores = 4, .core = {1, 3, 8, 9}};
+    return (struct slots){.n_cores = 4, .core = {1, 3, 8, 9}};
 }
 
 static int count(const uint8_t *cpus)
@@ -13,16 +13,6 @@ static int count(const uint8_t *cpus)
     for (int i = 0; i < CHANNEL_MAX_CPUS / 8; i++)
         n += __builtin_popcount(cpus[i]);
     return n;
-}
-
-TEST(slots_are_counted)
-{
-    struct slots s = four_cores();
-    assert_true(slots_take(&s, 5));
-    assert_false(slots_take(&s, 4));
-    assert_true(slots_take(&s, 3));
-    slots_give(&s, 5);
-    assert_true(slots_take(&s, 5));
 }
 
 TEST(cores_are_shared_out)
@@ -54,8 +44,22 @@ TEST(too_many_workers_are_not_bound)
 TEST(default_is_generous)
 {
     struct slots s;
-    slots_init(&s, 0);
-    assert_true(s.limit >= 16 && s.limit >= s.n_cores && s.n_cores >= 1);
-    slots_init(&s, 3);
-    assert_int_equal(3, s.limit);
+    slots_init(&s);
+    assert_true(s.n_cores >= 1 && slots_default(&s) >= 16 && slots_default(&s) >= s.n_cores);
+}
+
+/* What a new control finds bound counts like what it bound itself. */
+TEST(found_workers_keep_their_cores)
+{
+    struct slots s = four_cores(), t = four_cores();
+    uint8_t a[CHANNEL_MAX_CPUS / 8], b[CHANNEL_MAX_CPUS / 8];
+    slots_bind(&s, 2, 0, a);
+    slots_use(&t, a);
+    assert_memory_equal(s.users, t.users, sizeof(s.users));
+    slots_bind(&t, 2, 0, b);
+    for (int i = 0; i < CHANNEL_MAX_CPUS / 8; i++)
+        assert_int_equal(0, a[i] & b[i]);
+    slots_unbind(&t, a);
+    slots_unbind(&t, b);
+    assert_memory_equal(t.users, four_cores().users, sizeof(t.users));
 }

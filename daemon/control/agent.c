@@ -1,0 +1,123 @@
+/* See agent.h. What is said of a process finds its job here; a process that no job has is ended, and when the last one
+ * of a job that is not there any more has ended its descriptors go. So a node that comes back with workers of an older
+ * epoch needs no path of its own. */
+#include "daemon/control/agent.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/node.h"
+#include "daemon/control/placement.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+
+void agent_self_init(struct node *n, const char *name)
+{
+    struct agent *a = &n->self;
+    a->name = name;
+    a->is_self = true;
+    a->state = AGENT_UP;
+    a->slots = n->conf.slots ? (int)n->conf.slots : slots_default(&n->children.cores);
+    n->agents = a;
+}
+
+struct agent *agent_find(struct node *n, const char *name)
+{
+    for (struct agent *a = n->agents; a; a = a->next)
+        if (strcmp(a->name, name) == 0)
+            return a;
+    return NULL;
+}
+
+/* ---- asking ---- */
+
+err_t agent_spawn(struct agent *a, struct node *n, const struct agent_spawn *x)
+{
+    return a->is_self ? children_spawn(n, x) : ERR_CLOSED;
+}
+
+err_t agent_kill(struct agent *a, struct node *n, uint64_t job, int slot, int sig)
+{
+    return a->is_self ? sup_kill(&n->sup, job, slot, sig) : ERR_CLOSED;
+}
+
+err_t agent_release(struct agent *a, struct node *n, uint64_t job)
+{
+    return a->is_self ? children_release(n, job) : ERR_CLOSED;
+}
+
+/* ---- hearing ---- */
+
+static bool is_on(const struct job *j, const struct agent *a)
+{
+    for (int k = 0; j && !job_over(j) && k < j->n_workers; k++)
+        if (j->workers[k].p.agent == a)
+            return true;
+    return false;
+}
+
+static void stray(struct node *n, struct agent *a, const struct job *j, const struct child *c)
+{
+    log_warn("process of no job node=%s job=%" PRIu64 " slot=%d pid=%d runs=%d", a->name, c->job, c->slot, (int)c->pid,
+             child_runs(c));
+    err_t err = OK;
+    if (child_runs(c))
+        err = agent_kill(a, n, c->job, c->slot, SIGKILL);
+    else if (!is_on(j, a))
+        err = agent_release(a, n, c->job);
+    if (err)
+        log_error("stray process not ended node=%s pid=%d error=%s", a->name, (int)c->pid, err_text(err));
+}
+
+void agent_child(struct node *n, struct agent *a, const struct child *c)
+{
+    struct job *j = node_job(n, c->job);
+    struct job_process *p = j && !job_over(j) ? job_adopt_process(j, a, c->slot) : NULL;
+    a->heard_ms = clock_mono_ms();
+    if (p)
+        job_process_child(j, p, c);
+    else
+        stray(n, a, j, c);
+    if (n->listener) /* before that the list is being read; job_adopt comes at its end */
+        node_tick(n);
+}
+
+void agent_listed(struct node *n, struct agent *a)
+{
+    a->listed = true;
+    a->heard_ms = clock_mono_ms();
+    for (struct job *j = n->jobs; j; j = j->next)
+        if (!job_over(j))
+            job_adopt(j, false);
+}
+
+/* ---- room ---- */
+
+static int busy_gpus(const struct gpus *g, uint64_t job)
+{
+    int busy = 0;
+    for (int i = 0; i < g->n; i++)
+        busy += g->gpu[i].job != 0 && g->gpu[i].job != GPUS_BROKEN && g->gpu[i].job != job;
+    return busy;
+}
+
+static const char *why_out(const struct agent *a)
+{
+    static const char *const states[] = {
+        [AGENT_ABSENT] = "has not been seen", [AGENT_UP] = NULL, [AGENT_AWAY] = "is away", [AGENT_LOST] = "is lost"};
+    if (states[a->state] || !a->drained[0])
+        return states[a->state];
+    return a->drained;
+}
+
+void agent_room(const struct agent *a, uint64_t job, int mine, struct placement_node *ret)
+{
+    *ret = (struct placement_node){.name = a->name,
+                                   .slots = a->slots < CHANNEL_MAX_SLOTS ? a->slots : CHANNEL_MAX_SLOTS,
+                                   .used = a->used - mine,
+                                   .gpus = a->gpus.known ? gpus_count(&a->gpus) : -1,
+                                   .busy = busy_gpus(&a->gpus, job),
+                                   .mine = mine,
+                                   .out = why_out(a)};
+}

@@ -1,0 +1,183 @@
+/* See children.h. */
+#include "daemon/control/children.h"
+
+#include "common/base/log.h"
+#include "daemon/control/agent.h"
+#include "daemon/control/node.h"
+#include "daemon/control/rpc_server.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+void children_init(struct children *c)
+{
+    *c = (struct children){0};
+    slots_init(&c->cores);
+}
+
+bool child_runs(const struct child *c)
+{
+    return c->state == 0 || c->state == CHANNEL_RUNNING;
+}
+
+static struct child *find(struct children *c, uint64_t job, int slot)
+{
+    for (struct child *e = c->head; e; e = e->next)
+        if (e->job == job && e->slot == slot)
+            return e;
+    return NULL;
+}
+
+static struct child *need(struct children *c, uint64_t job, int slot)
+{
+    struct child *e = find(c, job, slot);
+    if (e)
+        return e;
+    e = calloc(1, sizeof(*e));
+    if (!e)
+        return NULL;
+    e->job = job;
+    e->slot = slot;
+    e->device = -1;
+    e->next = c->head;
+    c->head = e;
+    return e;
+}
+
+/* Another process takes the slot: what is kept are the cores. */
+static void begin(struct child *e, const uint8_t *token, int device)
+{
+    if (e->peer)
+        rpc_server_drop(e->peer);
+    e->peer = NULL;
+    memcpy(e->token, token, sizeof(e->token));
+    e->state = (enum channel_state)0;
+    e->pid = 0;
+    e->exit_status = e->exit_signal = e->error = 0;
+    e->device = device;
+}
+
+/* ---- starting ---- */
+
+static void bind_cores(struct children *c, struct child *e, const struct agent_spawn *x)
+{
+    if (e->bound || x->slot == CHANNEL_SLOT_IO)
+        return;
+    e->bound = true;
+    if (x->workers > c->cores.n_cores && x->slot == 0)
+        log_warn("more workers than cores, they are not bound job=%" PRIu64 " workers=%d cores=%d", x->job, x->workers,
+                 c->cores.n_cores);
+    slots_bind(&c->cores, x->workers, x->threads, e->cpus);
+}
+
+err_t children_spawn(struct node *n, const struct agent_spawn *x)
+{
+    struct child *e = need(&n->children, x->job, x->slot);
+    if (!e)
+        return ERR_NOMEM;
+    begin(e, x->token, x->device);
+    bind_cores(&n->children, e, x);
+    const struct sup_spawn s = {.job = x->job,
+                                .slot = x->slot,
+                                .slots = x->slots,
+                                .device = x->device,
+                                .token = x->token,
+                                .cpus = e->bound ? e->cpus : NULL,
+                                .env = x->env,
+                                .n_env = x->n_env};
+    return sup_spawn(&n->sup, &s);
+}
+
+/* ---- the supervisor's word ---- */
+
+/* One that we did not start: of the control before us. */
+static bool adopt(struct children *c, struct child *e, const struct channel_msg *m)
+{
+    bool fresh = !e->pid && !e->state && !e->peer;
+    bool newer = m->state == CHANNEL_RUNNING && !child_runs(e); /* one that runs wins over the end of the one before */
+    if (!fresh && !newer)
+        return false;
+    begin(e, m->token, m->gpu - 1);
+    if (!e->bound && m->slot != CHANNEL_SLOT_IO) {
+        e->bound = true;
+        memcpy(e->cpus, m->cpus, sizeof(e->cpus));
+        slots_use(&c->cores, e->cpus);
+    }
+    return true;
+}
+
+struct child *children_word(struct node *n, const struct channel_msg *m)
+{
+    struct children *c = &n->children;
+    bool known = find(c, m->job, m->slot) != NULL;
+    struct child *e = need(c, m->job, m->slot);
+    if (!e) {
+        log_error("no memory for a child job=%" PRIu64 " slot=%d", m->job, m->slot);
+        return NULL;
+    }
+    bool same = known && memcmp(e->token, m->token, sizeof(e->token)) == 0;
+    if (!same && !adopt(c, e, m)) {
+        log_info("word of an earlier child job=%" PRIu64 " slot=%d pid=%d", m->job, m->slot, m->pid);
+        return NULL;
+    }
+    e->state = (enum channel_state)m->state;
+    e->pid = m->pid;
+    e->exit_status = m->exit_status;
+    e->exit_signal = m->exit_signal;
+    e->error = m->error;
+    e->when_ns = m->when_ns;
+    if (!child_runs(e) && e->peer) {
+        rpc_server_drop(e->peer);
+        e->peer = NULL;
+    }
+    return e;
+}
+
+err_t children_release(struct node *n, uint64_t job)
+{
+    struct children *c = &n->children;
+    for (struct child *e = c->head; e; e = e->next)
+        if (e->job == job && child_runs(e))
+            return OK; /* the end of the last one comes back here */
+    for (struct child **at = &c->head; *at;) {
+        struct child *e = *at;
+        if (e->job != job) {
+            at = &e->next;
+            continue;
+        }
+        *at = e->next;
+        if (e->bound)
+            slots_unbind(&c->cores, e->cpus);
+        free(e);
+    }
+    return sup_release(&n->sup, job);
+}
+
+/* ---- connections ---- */
+
+static bool token_equal(const uint8_t *a, const uint8_t *b)
+{
+    unsigned d = 0;
+    for (int i = 0; i < CHANNEL_TOKEN_BYTES; i++)
+        d |= (unsigned)(a[i] ^ b[i]);
+    return d == 0;
+}
+
+err_t children_hello(struct node *n, uint64_t job, int slot, const void *token, size_t token_bytes, struct peer *peer)
+{
+    struct child *e = find(&n->children, job, slot);
+    if (!e || !child_runs(e) || token_bytes != CHANNEL_TOKEN_BYTES || !token_equal(token, e->token))
+        return ERR_DENIED;
+    if (e->peer && e->peer != peer) /* it knows better than we do that the old connection is of no use */
+        rpc_server_drop(e->peer);
+    e->peer = peer;
+    return OK;
+}
+
+void children_bye(struct node *n, struct peer *peer)
+{
+    for (struct child *e = n->children.head; e; e = e->next)
+        if (e->peer == peer)
+            e->peer = NULL;
+}
