@@ -23,6 +23,13 @@ void log_init(const char *program)
             log_level = (enum log_level)i;
 }
 
+void log_level_set(enum log_level level)
+{
+    const char *env = getenv("DTD_LOG");
+    if (!env || !*env)
+        log_level = level;
+}
+
 void log_at(enum log_level level, const char *fmt, ...)
 {
     if (level > log_level)

@@ -7,6 +7,8 @@ enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 /* `program` must outlive the process ("dtd-control"). The level comes from DTD_LOG (error, warn, info, debug; default
  * info). */
 void log_init(const char *program);
+/* From here on; DTD_LOG in the environment wins. */
+void log_level_set(enum log_level level);
 void log_at(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...) log_at(LOG_ERROR, __VA_ARGS__)

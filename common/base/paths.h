@@ -6,6 +6,10 @@
 
 #include <stddef.h>
 
+/* Of a dtd that serves all users of the machine, when its configuration names no others. */
+#define PATH_SYSTEM_STATE_DIR "/var/lib/dtd"
+#define PATH_SYSTEM_RUN_DIR "/run/dtd"
+
 /* The longest state directory: jobs/<20 digits>/io.sock must fit into a socket's address (108 bytes). */
 #define PATH_STATE_DIR_MAX 72
 
