@@ -1,10 +1,13 @@
 /* The table of dtd's configuration. Everything has a default, so that a private dtd needs no file. */
 #include "common/conf/node.h"
 
+#include "common/base/file.h"
 #include "common/conf/schema.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define MAX_FILE_BYTES (1u << 20)
 
 static const struct schema_name level_names[] = {
     {"error", LOG_ERROR}, {"warn", LOG_WARN}, {"info", LOG_INFO}, {"debug", LOG_DEBUG}, {0}};
@@ -21,6 +24,12 @@ static const char *check_dir(const char *text)
     return legal ? NULL : "an absolute path of at most 4095 bytes, or \"\"";
 }
 
+static const char *check_user(const char *text)
+{
+    size_t good = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
+    return good == strlen(text) && good <= 32 && text[0] != '-' ? NULL : "a user's name, or \"\"";
+}
+
 static const char *check_gpus(const char *text)
 {
     size_t n = strlen(text);
@@ -35,10 +44,17 @@ static const char *check_gpus(const char *text)
 static const struct schema_row rows[] = {
     {ROW(name, SCHEMA_TEXT, "\"\"", "This node's name in the cluster. Empty: the host's."), .check = check_name},
     {ROW(state_dir, SCHEMA_TEXT, "\"\"",
-         "Where dtd keeps its state. Empty: `$DTD_DIR`, else `$XDG_STATE_HOME/dtd`, else `~/.local/state/dtd`."),
+         "Where dtd keeps its state. Empty: `/var/lib/dtd` for a system-wide dtd, else `$DTD_DIR`, else "
+         "`$XDG_STATE_HOME/dtd`, else `~/.local/state/dtd`."),
      .check = check_dir},
-    {ROW(slots, SCHEMA_INT, "0", "Workers that this node takes at most. 0: 16, or one a core where there are more."), .min = 0, .max = 4096},
-    {ROW(gpus, SCHEMA_TEXT, "auto", "GPUs of this node. auto: what `dt-worker --probe` says; a number is taken as it is."),
+    {ROW(run_dir, SCHEMA_TEXT, "\"\"", "Where control.sock of a system-wide dtd lies. Empty: `/run/dtd`."),
+     .check = check_dir},
+    {ROW(user, SCHEMA_TEXT, "\"\"", "Whom dtd-control of a system-wide dtd runs as, never root. Empty: `dtd`."),
+     .check = check_user},
+    {ROW(slots, SCHEMA_INT, "0", "Workers that this node takes at most. 0: 16, or one a core where there are more."),
+     .min = 0, .max = 4096},
+    {ROW(gpus, SCHEMA_TEXT, "auto",
+         "GPUs of this node. auto: what `dt-worker --probe` says; a number is taken as it is."),
      .check = check_gpus},
     {ROW(log.level, SCHEMA_ENUM, "info", "What is logged. `DTD_LOG` in the environment wins."), .names = level_names},
     {ROW(snapshot.entries, SCHEMA_INT, "1024", "Entries of the replicated log after which a snapshot is taken."),
@@ -66,13 +82,27 @@ const struct schema node_schema = {
     .size = sizeof(struct node_conf),
 };
 
+/* The file as it is installed: nothing in it says anything yet. */
+static bool only_comments(const char *text, size_t len)
+{
+    for (const char *p = text, *end = text + len; p < end;) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p)), *stop = nl ? nl : end;
+        while (p < stop && (*p == ' ' || *p == '\t' || *p == '\r'))
+            p++;
+        if (p < stop && *p != '#')
+            return false;
+        p = nl ? nl + 1 : end;
+    }
+    return true;
+}
+
 static err_t parse(const char *file, const char *text, size_t len, struct node_conf *ret, struct why *why)
 {
     struct node_conf conf;
     struct schema_reader r;
     why_set(why, OK, "%s", err_text(ERR_NOMEM));
     err_t err = schema_start(&r, &node_schema, file, &conf, why);
-    if (!err && text)
+    if (!err && text && !only_comments(text, len))
         err = schema_read(&r, text, len, why);
     if (err) {
         node_conf_fini(&conf);
@@ -85,6 +115,20 @@ static err_t parse(const char *file, const char *text, size_t len, struct node_c
 err_t node_conf_parse(const char *file, const char *text, size_t len, struct node_conf *ret, struct why *why)
 {
     return parse(file, text ? text : "", len, ret, why);
+}
+
+err_t node_conf_read(const char *path, struct node_conf *ret, struct why *why)
+{
+    struct buf text = {0};
+    if (!path)
+        return node_conf_default(ret, why);
+    err_t err = file_read(path, MAX_FILE_BYTES, &text);
+    if (err)
+        why_set(why, err, "%s: %s", path, err_text(err));
+    else
+        err = node_conf_parse(path, (const char *)text.data, text.len, ret, why);
+    buf_fini(&text);
+    return err;
 }
 
 err_t node_conf_default(struct node_conf *ret, struct why *why)

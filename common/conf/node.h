@@ -12,10 +12,11 @@
 struct schema;
 
 struct node_conf {
-    char *name;      /* "" : the host's */
-    char *state_dir; /* "" : $DTD_DIR, else $XDG_STATE_HOME/dtd, else ~/.local/state/dtd */
-    int64_t slots;   /* 0: one a core */
-    char *gpus;      /* "auto", or a number */
+    char *name;           /* "" : the host's */
+    char *state_dir;      /* "" : $DTD_DIR, else $XDG_STATE_HOME/dtd, else ~/.local/state/dtd */
+    char *run_dir, *user; /* of a system-wide dtd; "" : /run/dtd and dtd */
+    int64_t slots;        /* 0: one a core */
+    char *gpus;           /* "auto", or a number */
     struct {
         enum log_level level;
     } log;
@@ -29,6 +30,8 @@ struct node_conf {
 
 /* Errors as job_parse's. */
 NODISCARD err_t node_conf_parse(const char *file, const char *text, size_t len, struct node_conf *ret, struct why *why);
+/* The same of a file; NULL: the defaults. */
+NODISCARD err_t node_conf_read(const char *path, struct node_conf *ret, struct why *why);
 /* What an absent file means. */
 NODISCARD err_t node_conf_default(struct node_conf *ret, struct why *why);
 void node_conf_fini(struct node_conf *conf);

@@ -100,6 +100,8 @@ NODISCARD err_t schema_resume_check(const struct schema *schema, const void *bef
                                     struct why *why);
 /* For a terminal. */
 void schema_help(const struct schema *schema, FILE *out);
+/* A file that says every key's default, help and range, all of it in comments: what is installed. */
+NODISCARD err_t schema_example(const struct schema *schema, struct buf *ret);
 /* The manual page, in Markdown. */
 NODISCARD err_t schema_manual(const struct schema *schema, struct buf *ret);
 

@@ -204,6 +204,39 @@ void schema_help(const struct schema *schema, FILE *out)
     }
 }
 
+/* ---- the installed file ---- */
+
+static err_t example_row(const struct schema_row *row, size_t section, struct buf *ret)
+{
+    const char *indent = section ? "  " : "";
+    err_t err = buf_printf(ret, "\n# %s\n# ", row->help);
+    if (!err)
+        err = schema_needed_print(row, ret);
+    return err ? err
+               : buf_printf(ret, "\n#%s%s: %s\n", indent, row->key + (section ? section + 1 : 0),
+                            row->def ? row->def : "");
+}
+
+err_t schema_example(const struct schema *schema, struct buf *ret)
+{
+    const char *section = "";
+    err_t err = buf_printf(ret,
+                           "# %s. Every key stands here with its default; take the # away to set it (and that of\n"
+                           "# its section).\n",
+                           schema->title);
+    for (int i = 0; !err && i < schema->n_rows; i++) {
+        const struct schema_row *row = &schema->rows[i];
+        size_t len = section_length(row->key);
+        bool opens = len && (section_length(section) != len || memcmp(section, row->key, len) != 0);
+        section = row->key;
+        if (opens)
+            err = buf_printf(ret, "\n#%.*s:\n", (int)len, row->key);
+        if (!err)
+            err = example_row(row, len, ret);
+    }
+    return err;
+}
+
 #define MANUAL_HEADER "| key | value | default | on resume | |\n|---|---|---|---|---|\n"
 
 static err_t manual_rows(const struct schema *schema, const char *section, struct buf *ret)

@@ -41,11 +41,10 @@ TEST(errors)
     static const struct {
         const char *text, *message;
     } cases[] = {
-        {"", "dtd.yaml: the file is empty"},
         {"slots: -1", "dtd.yaml:1: slots: found \"-1\", an integer from 0 to 4096 is needed"},
         {"slots: 1\nstatedir: /x",
          "dtd.yaml:2: statedir: unknown key; did you mean state_dir? (top level: name, state_dir, "
-         "slots, gpus, log, snapshot, disk)"},
+         "run_dir, user, slots, gpus, log, snapshot, disk)"},
         {"state_dir: x",
          "dtd.yaml:1: state_dir: found \"x\", an absolute path of at most 4095 bytes, or \"\" is needed"},
         {"gpus: 65", "dtd.yaml:1: gpus: found \"65\", auto, or a number from 0 to 64 is needed"},
@@ -53,13 +52,26 @@ TEST(errors)
         {"log: {level: loud}", "dtd.yaml:1: log.level: found \"loud\", one of error, warn, info, debug is needed"},
         {"log: debug", "dtd.yaml:1: log: found \"debug\", a map with some of the keys level is needed"},
         {"[slots]",
-         "dtd.yaml:1: found a list, a map with some of the keys name, state_dir, slots, gpus, log, snapshot, disk "
-         "is needed"},
+         "dtd.yaml:1: found a list, a map with some of the keys name, state_dir, run_dir, user, slots, gpus, log, "
+         "snapshot, disk is needed"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct node_conf conf;
         struct why why = {0};
         assert_err(ERR_INVALID, node_conf_parse("dtd.yaml", cases[i].text, strlen(cases[i].text), &conf, &why));
         assert_string_equal(why.text, cases[i].message);
+    }
+}
+
+TEST(comments_alone_are_the_defaults)
+{
+    static const char *const texts[] = {"", "\n\n", "# slots: 4\n  # log:\n\t#\r\n", "#"};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        struct node_conf conf;
+        struct why why = {0};
+        assert_ok(node_conf_parse("dtd.yaml", texts[i], strlen(texts[i]), &conf, &why));
+        assert_int_equal(0, conf.slots);
+        assert_string_equal("auto", conf.gpus);
+        node_conf_fini(&conf);
     }
 }
