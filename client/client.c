@@ -263,8 +263,9 @@ static bool texts_copy(const Dtd__JobStatus *s, struct client_job *ret)
     ret->checkpoint_error = text_copy(s->checkpoint_error);
     ret->parent = text_copy(s->parent);
     ret->spec_yaml = text_copy(s->spec_yaml);
+    ret->user = text_copy(s->user);
     return ret->job && ret->name && ret->state && ret->reason && ret->checkpoint_dir && ret->checkpoint_error &&
-           ret->parent && ret->spec_yaml;
+           ret->parent && ret->spec_yaml && ret->user;
 }
 
 static err_t job_of(const Dtd__JobStatus *s, struct client_job *ret)

@@ -51,6 +51,7 @@ struct client_job {
     struct client_worker *worker;
     int n_worker;
     char *parent, *spec_yaml;
+    char *user; /* whose it is */
     struct client_incident *incident;
     int n_incident;
 };

@@ -23,6 +23,7 @@ void client_job_fini(struct client_job *job)
     free(job->checkpoint_error);
     free(job->parent);
     free(job->spec_yaml);
+    free(job->user);
     memset(job, 0, sizeof(*job));
 }
 

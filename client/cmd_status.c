@@ -6,8 +6,10 @@
 #include "client/json.h"
 #include "common/base/clock.h"
 
+#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct args {
     struct global *global;
@@ -38,41 +40,59 @@ static double age_of(const struct client_job *job)
 
 /* ---- the table ---- */
 
-static void row_add(struct out_table *t, const struct client_job *job)
+/* One person's jobs need no column that says whose they are. */
+static bool many_users(const struct client_job *jobs, int n)
+{
+    for (int i = 1; i < n; i++)
+        if (strcmp(jobs[i].user, jobs[0].user) != 0)
+            return true;
+    return false;
+}
+
+static void row_add(struct out_table *t, const struct client_job *job, bool users)
 {
     char number[OUT_NUMBER];
-    int r = out_table_row(t);
+    int r = out_table_row(t), c = 0;
     t->row_color[r] = out_state_color(job->state);
-    out_table_set(t, r, 0, "%s", job->job);
-    out_table_set(t, r, 1, "%s", job->name);
-    out_table_set(t, r, 2, "%s", job->state);
-    out_table_set(t, r, 3, "%lld/%lld", (long long)job->step, (long long)job->steps);
+    out_table_set(t, r, c++, "%s", job->job);
+    if (users)
+        out_table_set(t, r, c++, "%s", job->user);
+    out_table_set(t, r, c++, "%s", job->name);
+    out_table_set(t, r, c++, "%s", job->state);
+    if (job->steps) /* else somebody else's: it is not said */
+        out_table_set(t, r, c, "%lld/%lld", (long long)job->step, (long long)job->steps);
+    c++;
     if (job->has_last)
-        out_table_set(t, r, 4, "%.4f", job->last.loss);
-    out_table_set(t, r, 5, "%d", job->workers);
-    out_table_set(t, r, 6, "%llu", (unsigned long long)job->epoch);
-    out_table_set(t, r, 7, "%d", job->restarts);
-    out_table_set(t, r, 8, "%s", out_duration(age_of(job), number));
+        out_table_set(t, r, c, "%.4f", job->last.loss);
+    c++;
+    out_table_set(t, r, c++, "%d", job->workers);
+    out_table_set(t, r, c++, "%llu", (unsigned long long)job->epoch);
+    out_table_set(t, r, c++, "%d", job->restarts);
+    out_table_set(t, r, c++, "%s", out_duration(age_of(job), number));
     if (job->reason[0])
-        out_table_set(t, r, 9, "%s", job->reason);
+        out_table_set(t, r, c, "%s", job->reason);
     else if (job->checkpoint_error[0])
-        out_table_set(t, r, 9, "checkpoint: %s", job->checkpoint_error);
+        out_table_set(t, r, c, "checkpoint: %s", job->checkpoint_error);
 }
 
 static int list_print(const struct client_job *jobs, int n)
 {
-    static const struct out_column columns[] = {{"JOB", true},  {"NAME", false},   {"STATE", false}, {"STEP", true},
-                                                {"LOSS", true}, {"WORKERS", true}, {"EPOCH", true},  {"RESTARTS", true},
-                                                {"AGE", true},  {"REASON", false}};
+    static const struct out_column alone[] = {{"JOB", true},  {"NAME", false},   {"STATE", false}, {"STEP", true},
+                                              {"LOSS", true}, {"WORKERS", true}, {"EPOCH", true},  {"RESTARTS", true},
+                                              {"AGE", true},  {"REASON", false}};
+    static const struct out_column shared[] = {{"JOB", true},      {"USER", false}, {"NAME", false},   {"STATE", false},
+                                               {"STEP", true},     {"LOSS", true},  {"WORKERS", true}, {"EPOCH", true},
+                                               {"RESTARTS", true}, {"AGE", true},   {"REASON", false}};
     struct out_table t;
     if (!n) {
         printf("no jobs yet. Start one: dtctl submit job.yaml\n");
         return EXIT_DONE;
     }
-    out_table_init(&t, columns, sizeof(columns) / sizeof(columns[0]));
+    bool users = many_users(jobs, n);
+    out_table_init(&t, users ? shared : alone, (int)(sizeof(alone) / sizeof(alone[0])) + users);
     for (int i = 0; i < n; i++)
-        row_add(&t, &jobs[i]);
-    out_table_print(&t, stdout, 2);
+        row_add(&t, &jobs[i], users);
+    out_table_print(&t, stdout, 2 + users);
     out_table_fini(&t);
     return EXIT_DONE;
 }
@@ -134,6 +154,9 @@ static void page_head(const struct client_job *job)
         printf("  Reason     %s\n", job->reason);
     if (job->parent[0])
         printf("  Resumes    job %s\n", job->parent);
+    const struct passwd *me = getpwuid(geteuid());
+    if (job->user[0] && (!me || strcmp(job->user, me->pw_name) != 0))
+        printf("  User       %s\n", job->user);
 }
 
 static void page_speed(const struct client_job *job)

@@ -111,14 +111,14 @@ int cmd_up(struct global *g, int argc, char **argv)
     struct why why = {0};
     pid_t pid = 0, holder;
     command_parse(&argp, argc, argv, &args);
-    bool running = daemon_running(g->state_dir, &holder);
-    err_t err = running ? OK : daemon_start(g->state_dir, &pid, &why);
+    bool running = daemon_running(g->private_dir, &holder);
+    err_t err = running ? OK : daemon_start(g->private_dir, &pid, &why);
     if (err)
         return command_fail(err, &why);
-    err = up_wait(g->state_dir, pid, &node, &why);
+    err = up_wait(g->private_dir, pid, &node, &why);
     if (err) {
         int code = command_fail(err, &why);
-        daemon_log_tail(g->state_dir, 10);
+        daemon_log_tail(g->private_dir, 10);
         return code;
     }
     /* Somebody else's may have won the lock while ours was starting; then ours has refused and gone. */
@@ -144,12 +144,12 @@ static err_t shutdown_ask(const char *state_dir, struct why *why)
 static int down_say(const struct global *g, bool stopped, pid_t pid)
 {
     if (g->format != OUT_TEXT)
-        return command_json(
-            g, json_pack("{s:b, s:s, s:i}", "stopped", stopped, "state_dir", g->state_dir, "supervisor_pid", (int)pid));
+        return command_json(g, json_pack("{s:b, s:s, s:i}", "stopped", stopped, "state_dir", g->private_dir,
+                                         "supervisor_pid", (int)pid));
     if (stopped)
         printf("dtd is down (was pid %d)\n", (int)pid);
     else
-        printf("no dtd is running (state in %s)\n", g->state_dir);
+        printf("no dtd is running (state in %s)\n", g->private_dir);
     return EXIT_DONE;
 }
 
@@ -164,23 +164,28 @@ int cmd_down(struct global *g, int argc, char **argv)
     struct why why = {0};
     pid_t pid;
     command_parse(&argp, argc, argv, &args);
-    if (!daemon_running(g->state_dir, &pid))
+    if (!daemon_running(g->private_dir, &pid)) {
+        if (strcmp(g->state_dir, g->private_dir) != 0)
+            fprintf(stderr, "dtctl: the dtd of %s serves all users; root stops it: systemctl stop dtd\n", g->state_dir);
         return down_say(g, false, 0);
-    err_t err = shutdown_ask(g->state_dir, &why);
+    }
+    err_t err = shutdown_ask(g->private_dir, &why);
+    if (err == ERR_DENIED)
+        return command_fail(err, &why);
     if (err)
         fprintf(stderr, "dtctl: control does not take the request (%s); sending SIGTERM to pid %d\n", why.text,
                 (int)pid);
-    else if (daemon_wait_gone(g->state_dir, DOWN_WAIT_MS))
+    else if (daemon_wait_gone(g->private_dir, DOWN_WAIT_MS))
         return down_say(g, true, pid);
     else
         fprintf(stderr, "dtctl: dtd is still there after %d s; sending SIGTERM to pid %d\n", DOWN_WAIT_MS / 1000,
                 (int)pid);
     if (pid > 1)
         kill(pid, SIGTERM);
-    if (daemon_wait_gone(g->state_dir, TERM_WAIT_MS))
+    if (daemon_wait_gone(g->private_dir, TERM_WAIT_MS))
         return down_say(g, true, pid);
     return command_complain(EXIT_ERROR,
                             "dtd (pid %d) does not end. Look into %s/dtd.log; `kill -9 %d` ends it, its jobs go "
                             "on from their checkpoints after `dtctl up`",
-                            (int)pid, g->state_dir, (int)pid);
+                            (int)pid, g->private_dir, (int)pid);
 }

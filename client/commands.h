@@ -25,7 +25,8 @@ enum exit_code {
 
 /* What may stand before or after a command. */
 struct global {
-    char state_dir[PATH_MAX]; /* absolute */
+    char state_dir[PATH_MAX];   /* absolute: where the daemon that is asked has its control.sock */
+    char private_dir[PATH_MAX]; /* what up and down are about */
     enum out_format format;
 };
 
@@ -37,7 +38,8 @@ struct command {
 extern const struct command commands[];
 extern const int n_commands;
 
-/* DTD_DIR, else $XDG_STATE_HOME/dtd, else ~/.local/state/dtd. */
+/* DTD_DIR, else $XDG_STATE_HOME/dtd, else ~/.local/state/dtd; without DTD_DIR the system-wide dtd where one answers and
+ * no private one runs. */
 NODISCARD err_t global_init(struct global *g, struct why *why);
 /* --dtd-dir and -o, as a child of every command's argp: its input is a struct global. */
 extern const struct argp global_argp;

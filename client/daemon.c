@@ -14,9 +14,31 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+/* A system-wide dtd's lock is its own, or anybody could hold it; its socket is listened to as long as it lives, and the
+ * kernel says by whom. */
+static bool answers(const char *run_dir, pid_t *ret_pid)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct ucred who = {.pid = 0};
+    socklen_t len = sizeof(who);
+    if ((size_t)snprintf(a.sun_path, sizeof(a.sun_path), "%s/control.sock", run_dir) >= sizeof(a.sun_path))
+        return false;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool full = false, there = fd >= 0 && connect(fd, (const struct sockaddr *)&a, sizeof(a)) == 0;
+    if (fd >= 0 && !there)
+        full = errno == EAGAIN;
+    if (there && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0)
+        *ret_pid = who.pid;
+    if (fd >= 0)
+        close(fd);
+    return there || full;
+}
 
 bool daemon_running(const char *state_dir, pid_t *ret_pid)
 {
@@ -25,7 +47,7 @@ bool daemon_running(const char *state_dir, pid_t *ret_pid)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     *ret_pid = 0;
     if (fd < 0)
-        return false;
+        return answers(state_dir, ret_pid);
     bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     if (held && read(fd, text, sizeof(text) - 1) > 0)
         *ret_pid = (pid_t)strtol(text, NULL, 10);

@@ -8,7 +8,8 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* True when a supervisor holds `<state dir>/dtd.lock`; ret_pid (0 when the file does not say). */
+/* True when a supervisor holds `<state dir>/dtd.lock`, or, where there is no lock for us to see, listens to
+ * `<state dir>/control.sock`; ret_pid (0 when nobody says). */
 bool daemon_running(const char *state_dir, pid_t *ret_pid);
 /* The path of a program that was installed beside this one. ERR_IO when it is not there. */
 NODISCARD err_t daemon_program(const char *name, char *ret, size_t size, struct why *why);

@@ -1,6 +1,7 @@
 /* What every command shares: global options, finding the row, and saying what went wrong. Errors are mapped to exit
  * codes by tables, because scripts rely on the codes and a table can be read against the manual. */
 #include "client/commands.h"
+#include "client/daemon.h"
 
 #include "common/base/paths.h"
 
@@ -13,7 +14,14 @@
 err_t global_init(struct global *g, struct why *why)
 {
     *g = (struct global){.format = OUT_TEXT};
-    return path_state_dir(NULL, g->state_dir, sizeof(g->state_dir), why);
+    const char *given = getenv("DTD_DIR");
+    pid_t pid;
+    err_t err = path_state_dir(NULL, g->private_dir, sizeof(g->private_dir), why);
+    memcpy(g->state_dir, g->private_dir, sizeof(g->state_dir));
+    if (!err && !(given && *given) && !daemon_running(g->private_dir, &pid) &&
+        daemon_running(PATH_SYSTEM_RUN_DIR, &pid))
+        snprintf(g->state_dir, sizeof(g->state_dir), "%s", PATH_SYSTEM_RUN_DIR);
+    return err;
 }
 
 static error_t global_parse(int key, char *arg, struct argp_state *state)
@@ -26,6 +34,7 @@ static error_t global_parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "--dtd-dir: the name is empty");
         else if (path_state_dir(arg, g->state_dir, sizeof(g->state_dir), &why))
             argp_error(state, "--dtd-dir: %s", why.text);
+        memcpy(g->private_dir, g->state_dir, sizeof(g->private_dir));
         return 0;
     case 'o':
         if (!out_format_parse(arg, &g->format))
@@ -37,7 +46,8 @@ static error_t global_parse(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp_option global_options[] = {
-    {"dtd-dir", 'D', "DIR", 0, "State directory of the daemon (default: $DTD_DIR, else the XDG place)", 0},
+    {"dtd-dir", 'D', "DIR", 0, "State directory of the daemon (default: $DTD_DIR, else the XDG place, else /run/dtd)",
+     0},
     {"output", 'o', "FORMAT", 0, "text, json, or jsonl (one object a line) for streams", 0},
     {0}};
 const struct argp global_argp = {.options = global_options, .parser = global_parse};

@@ -144,6 +144,7 @@ json_t *json_of_job(const struct client_job *job)
         append(&workers, json_of_worker(&job->worker[i]));
     put(&ret, "worker", workers);
     put_text(&ret, "parent", job->parent);
+    put_text(&ret, "user", job->user);
     put_text(&ret, "spec_yaml", job->spec_yaml);
     for (int i = 0; i < job->n_incident; i++)
         append(&incidents, json_of_incident(&job->incident[i]));

@@ -41,6 +41,7 @@ struct agent_spawn {
     const uint8_t *token;
     char *const *env; /* "KEY=VALUE" */
     int n_env;
+    const char *workdir; /* of a worker; NULL or not absolute: none */
 };
 
 /* Our own node; the first of node->agents, and for ever. */

@@ -46,7 +46,7 @@ static struct child *need(struct children *c, uint64_t job, int slot)
 }
 
 /* Another process takes the slot: what is kept are the cores. */
-static void begin(struct child *e, const uint8_t *token, int device)
+static void begin(struct child *e, const uint8_t *token, int device, uint32_t uid)
 {
     if (e->peer)
         rpc_server_drop(e->peer);
@@ -56,6 +56,7 @@ static void begin(struct child *e, const uint8_t *token, int device)
     e->pid = 0;
     e->exit_status = e->exit_signal = e->error = 0;
     e->device = device;
+    e->uid = uid;
 }
 
 /* ---- starting ---- */
@@ -76,16 +77,18 @@ err_t children_spawn(struct node *n, const struct agent_spawn *x)
     struct child *e = need(&n->children, x->job, x->slot);
     if (!e)
         return ERR_NOMEM;
-    begin(e, x->token, x->device);
+    begin(e, x->token, x->device, x->uid);
     bind_cores(&n->children, e, x);
     const struct sup_spawn s = {.job = x->job,
                                 .slot = x->slot,
                                 .slots = x->slots,
                                 .device = x->device,
+                                .uid = x->uid,
                                 .token = x->token,
                                 .cpus = e->bound ? e->cpus : NULL,
                                 .env = x->env,
-                                .n_env = x->n_env};
+                                .n_env = x->n_env,
+                                .workdir = x->workdir};
     return sup_spawn(&n->sup, &s);
 }
 
@@ -98,7 +101,7 @@ static bool adopt(struct children *c, struct child *e, const struct channel_msg 
     bool newer = m->state == CHANNEL_RUNNING && !child_runs(e); /* one that runs wins over the end of the one before */
     if (!fresh && !newer)
         return false;
-    begin(e, m->token, m->gpu - 1);
+    begin(e, m->token, m->gpu - 1, m->uid);
     if (!e->bound && m->slot != CHANNEL_SLOT_IO) {
         e->bound = true;
         memcpy(e->cpus, m->cpus, sizeof(e->cpus));
@@ -167,7 +170,8 @@ static bool token_equal(const uint8_t *a, const uint8_t *b)
 err_t children_hello(struct node *n, uint64_t job, int slot, const void *token, size_t token_bytes, struct peer *peer)
 {
     struct child *e = find(&n->children, job, slot);
-    if (!e || !child_runs(e) || token_bytes != CHANNEL_TOKEN_BYTES || !token_equal(token, e->token))
+    if (!e || !child_runs(e) || token_bytes != CHANNEL_TOKEN_BYTES || !token_equal(token, e->token) ||
+        (n->system && peer->uid != e->uid))
         return ERR_DENIED;
     if (e->peer && e->peer != peer) /* it knows better than we do that the old connection is of no use */
         rpc_server_drop(e->peer);

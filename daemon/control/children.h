@@ -29,6 +29,7 @@ struct child {
     int exit_status, exit_signal, error; /* as in channel.h */
     int64_t when_ns;                     /* monotonic, this node's: the kernel's word of its end */
     int device;                          /* a worker's GPU; -1: none */
+    uint32_t uid;                        /* whose it is; of no meaning to a private dtd */
     bool bound;
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];
     struct peer *peer; /* its connection; NULL: none */
@@ -48,7 +49,8 @@ NODISCARD err_t children_spawn(struct node *n, const struct agent_spawn *x);
 struct child *children_word(struct node *n, const struct channel_msg *m);
 /* The job has nothing more to do here: its entries and descriptors go. While it has processes it stays. */
 NODISCARD err_t children_release(struct node *n, uint64_t job);
-/* ERR_DENIED: not the token of a process that lives. An older connection of the process is dropped. */
+/* ERR_DENIED: not the token of a process that lives, or shown by another user. An older connection of the process is
+ * dropped. */
 NODISCARD err_t children_hello(struct node *n, uint64_t job, int slot, const void *token, size_t token_bytes,
                                struct peer *peer);
 /* A connection has gone. */

@@ -160,7 +160,8 @@ static void start(struct job *j, struct job_process *p)
                                   .uid = j->uid,
                                   .token = p->token,
                                   .env = j->spec.run.env,
-                                  .n_env = io ? 0 : j->spec.run.n_env};
+                                  .n_env = io ? 0 : j->spec.run.n_env,
+                                  .workdir = io ? NULL : j->spec.run.workdir};
     err_t err = getrandom(p->token, sizeof(p->token), 0) == sizeof(p->token) ? OK : ERR_IO;
     if (!err)
         err = agent_spawn(p->agent, j->node, &x);

@@ -35,6 +35,7 @@
 #define OPENING_SLOW_MS 10000
 #define DRAIN_MS 2000
 #define REFUSED_MS 3000
+#define SILENT_MS 5000
 
 enum { L_STARTING, L_BOOTSTRAPPING, L_OPENING, L_READY, L_DRAINING, L_STOPPING, L_FULL, L_DEAD, L_ENDING };
 static const struct fsm_state states[] = {
@@ -316,6 +317,7 @@ static void tick(uv_timer_t *timer)
         [L_FULL] = tick_full,         [L_DEAD] = nothing,           [L_ENDING] = nothing,
     };
     struct log *log = timer->data;
+    log->ticked_ms = clock_mono_ms();
     ticks[log->fsm.state](log);
 }
 
@@ -461,6 +463,12 @@ uint64_t log_term(const struct log *log)
 uint64_t log_index(const struct log *log)
 {
     return log->applied;
+}
+
+bool log_ticks(const struct log *log)
+{
+    bool due = uv_is_active((const uv_handle_t *)&log->timer) && log->ticked_ms;
+    return !due || clock_mono_ms() - log->ticked_ms < SILENT_MS;
 }
 
 const char *log_warning(const struct log *log)

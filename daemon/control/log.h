@@ -10,6 +10,7 @@
 #include "common/base/buf.h"
 #include "common/base/err.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 
@@ -62,7 +63,9 @@ void log_close(struct log *log, void (*cb)(void *owner));
 
 const char *log_state(const struct log *log); /* "leader", "follower", "candidate", "unavailable" */
 uint64_t log_term(const struct log *log);
-uint64_t log_index(const struct log *log);      /* last applied */
+uint64_t log_index(const struct log *log); /* last applied */
+/* False: its own timer, which should run, has not for 5 s. */
+bool log_ticks(const struct log *log);
 const char *log_warning(const struct log *log); /* NULL: all is well; "state directory full since ..." */
 
 #endif

@@ -30,6 +30,7 @@ struct log {
     struct fsm fsm;
     struct log_disk disk;
     uv_timer_t timer;
+    int64_t ticked_ms;                        /* when the timer last ran */
     int64_t state_since_ms, refused_since_ms; /* refused: libraft says no space, the file system says there is */
     bool was_ready, warned_slow;
     uint64_t applied; /* by the machine, over all reopenings */

@@ -1,7 +1,6 @@
 /* dtd-control: arguments, configuration, the loop. */
 #include "daemon/control/node.h"
 
-#include "common/base/file.h"
 #include "common/base/log.h"
 
 #include <argp.h>
@@ -10,11 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MAX_CONFIG_BYTES (1u << 20)
-
 struct arguments {
     const char *config, *state_dir;
-    bool print;
+    bool print, system;
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
@@ -27,6 +24,13 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case 's':
         a->state_dir = arg;
         return 0;
+    case 'S':
+        a->system = true;
+        return 0;
+    case 'P':
+        a->system = true;
+        a->print = true;
+        return 0;
     case 'p':
         a->print = true;
         return 0;
@@ -35,33 +39,18 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     }
 }
 
-static err_t read_config(const char *path, struct node_conf *ret, struct why *why)
+/* For the supervisor, on the descriptor that it gave: 3 when there is one, else standard output. Empty: as without a
+ * configuration. */
+static int print_places(const struct node_conf *conf, bool system)
 {
-    struct buf text = {0};
-    if (!path)
-        return node_conf_default(ret, why);
-    err_t err = file_read(path, MAX_CONFIG_BYTES, &text);
-    if (err)
-        why_set(why, err, "%s: %s", path, err_text(err));
-    else
-        err = node_conf_parse(path, (const char *)text.data, text.len, ret, why);
-    buf_fini(&text);
-    return err;
-}
-
-/* For the supervisor, on the descriptor that it gave: 3 when there is one, else standard output. */
-static int print_state_dir(const struct node_conf *conf)
-{
-    if (dprintf(CHANNEL_FD, "%s\n", conf->state_dir) < 0)
-        printf("%s\n", conf->state_dir);
+    const char *places[] = {conf->state_dir, conf->run_dir, conf->user},
+               *defaults[] = {PATH_SYSTEM_STATE_DIR, PATH_SYSTEM_RUN_DIR, "dtd"};
+    for (int i = 0; i < 3; i++) {
+        const char *place = system && !places[i][0] ? defaults[i] : places[i];
+        if (dprintf(CHANNEL_FD, "%s\n", place) < 0)
+            printf("%s\n", place);
+    }
     return 0;
-}
-
-static void set_log_level(const struct node_conf *conf)
-{
-    static const char *const names[] = {"error", "warn", "info", "debug"};
-    setenv("DTD_LOG", names[conf->log.level], 0);
-    log_init("dtd-control");
 }
 
 int main(int argc, char **argv)
@@ -69,7 +58,9 @@ int main(int argc, char **argv)
     static const struct argp_option options[] = {
         {"config", 'c', "FILE", 0, "Configuration of this node", 0},
         {"state-dir", 's', "DIR", 0, "Where the state lies", 0},
-        {"print-state-dir", 'p', 0, 0, "Check the configuration, print its state_dir and end", 0},
+        {"system", 'S', 0, 0, "Serve all users of this machine", 0},
+        {"print-places", 'p', 0, 0, "Check the configuration, print its state_dir, run_dir and user, and end", 0},
+        {"print-system", 'P', 0, 0, "The same, with the defaults of a system-wide dtd", 0},
         {0},
     };
     static const struct argp argp = {options, parse_option, NULL, "Started by dtd, not by hand.", NULL, NULL, NULL};
@@ -78,13 +69,16 @@ int main(int argc, char **argv)
     struct why why = {""};
     argp_program_version = "dtd-control " DTD_VERSION;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
-    err_t err = read_config(a.config, &node.conf, &why);
+    node.system = a.system;
+    node.config = a.config;
+    err_t err = node_conf_read(a.config, &node.conf, &why);
     if (!err && a.print)
-        return print_state_dir(&node.conf);
+        return print_places(&node.conf, a.system);
     if (!err)
         err = path_state_dir(a.state_dir, node.dir, sizeof(node.dir), &why);
     if (!err) {
-        set_log_level(&node.conf);
+        log_init("dtd-control");
+        log_level_set(node.conf.log.level);
         signal(SIGPIPE, SIG_IGN);
         err = node_start(&node, &why);
     }

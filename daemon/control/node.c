@@ -183,6 +183,7 @@ static void on_listed(void *owner)
         log_error("control.sock cannot be served error=%s", err_text(err));
         exit(1);
     }
+    n->beat.due_ms = 0;
     log_info("serving dir=%s slots=%d cores=%d", n->dir, n->self.slots, n->children.cores.n_cores);
     node_tick(n);
 }
@@ -192,13 +193,18 @@ static void on_shutdown(void *owner)
     node_stop(owner);
 }
 
+static void on_reload(void *owner, uint64_t number)
+{
+    beat_reload(owner, number);
+}
+
 static void on_lost(void *owner)
 {
     log_error("the supervisor is gone");
     exit(1);
 }
 
-static const struct sup_events sup_events = {on_child, on_job, on_listed, on_shutdown, on_lost};
+static const struct sup_events sup_events = {on_child, on_job, on_listed, on_shutdown, on_reload, on_lost};
 
 /* ---- time ---- */
 
@@ -216,6 +222,7 @@ static void on_timer(uv_timer_t *timer)
     probe_tick(n);
     if (n->listener)
         node_tick(n);
+    beat_tick(n);
 }
 
 static void on_sigterm(uv_signal_t *signal, int number)

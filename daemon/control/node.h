@@ -11,6 +11,7 @@
 #include "common/conf/node.h"
 #include "common/rpc/methods.h"
 #include "daemon/control/agent.h"
+#include "daemon/control/beat.h"
 #include "daemon/control/children.h"
 #include "daemon/control/job.h"
 #include "daemon/control/log.h"
@@ -19,6 +20,7 @@
 #include "daemon/control/state.h"
 #include "daemon/control/sup.h"
 
+#include <sys/queue.h>
 #include <uv.h>
 
 #define NODE_TICK_MS 50
@@ -27,6 +29,9 @@ struct node {
     uv_loop_t loop;
     struct node_conf conf;
     char dir[PATH_STATE_DIR_MAX + 1];
+    bool system;        /* serves all users of the machine */
+    const char *config; /* the file, read again on a reload; NULL: none */
+    struct beat beat;
     struct sup sup;
     struct state *state;
     struct log *log;
@@ -38,6 +43,7 @@ struct node {
     struct held_submit *held_submits; /* rpc_client.c's: they wait for the probe */
     struct rpc_method methods[RPC_METHOD_COUNT];
     struct rpc_listener *listener; /* NULL until served */
+    LIST_HEAD(, peer) peers;       /* rpc_server.c's: every connection */
     struct job *jobs;              /* ascending by id */
     uv_timer_t timer;
     uv_signal_t sigterm;

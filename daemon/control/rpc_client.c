@@ -15,6 +15,23 @@
 #include <string.h>
 #include <unistd.h>
 
+bool rpc_client_owns(const struct node *n, struct rpc_call *call, const struct job *j)
+{
+    uid_t uid = rpc_server_uid(call);
+    return !n->system || uid == 0 || uid == j->uid;
+}
+
+static bool own_or_fail(const struct node *n, struct rpc_call *call, const struct job *j)
+{
+    char owner[80];
+    if (rpc_client_owns(n, call, j))
+        return true;
+    rpc_fail(call, ERR_DENIED,
+             "job %" PRIu64 " belongs to %s; only its owner and root may do that. `dtctl status` lists it", j->id,
+             rpc_server_user(j->uid, owner, sizeof(owner)));
+    return false;
+}
+
 struct job *rpc_client_job(struct node *n, struct rpc_call *call, const char *id)
 {
     char *end;
@@ -23,7 +40,7 @@ struct job *rpc_client_job(struct node *n, struct rpc_call *call, const char *id
     struct job *j = id[0] >= '0' && id[0] <= '9' && !*end && !errno ? node_job(n, number) : NULL;
     if (!j)
         rpc_fail(call, ERR_NOTFOUND, "no job %.64s; `dtctl status` lists the jobs", id);
-    return j;
+    return j && own_or_fail(n, call, j) ? j : NULL;
 }
 
 static void reply_status(struct rpc_call *call, struct job *j)
@@ -93,12 +110,13 @@ static void submitted(void *arg, err_t err, uint64_t index, const void *result)
 
 static err_t check_env(const struct job_spec *spec, struct why *why)
 {
-    size_t bytes = 0;
+    size_t bytes = sizeof("PWD=") + strlen(spec->run.workdir);
     for (int i = 0; i < spec->run.n_env; i++)
         bytes += strlen(spec->run.env[i]) + 1;
     return bytes <= CHANNEL_MAX_ENV
                ? OK
-               : why_set(why, ERR_INVALID, "run.env has %zu bytes, allowed are %d", bytes, CHANNEL_MAX_ENV);
+               : why_set(why, ERR_INVALID, "run.env and run.workdir have %zu bytes, allowed are %d", bytes,
+                         CHANNEL_MAX_ENV);
 }
 
 /* Refused at once is only what could not be on all the nodes there are, were they empty. */
@@ -142,15 +160,19 @@ static err_t check_node(struct node *n, const struct job_spec *spec, struct why 
     return check_env(spec, why);
 }
 
-static err_t check_parent(const struct node *n, const char *parent, const struct job_spec *spec, uint64_t *ret,
-                          struct why *why)
+static err_t check_parent(const struct node *n, struct rpc_call *call, const char *parent, const struct job_spec *spec,
+                          uint64_t *ret, struct why *why)
 {
+    char owner[80];
     *ret = parent ? strtoull(parent, NULL, 10) : 0;
     const struct job *j = *ret ? node_job((struct node *)n, *ret) : NULL;
     if (!parent)
         return OK;
     if (!j)
         return why_set(why, ERR_NOTFOUND, "no job %.64s to resume", parent);
+    if (!rpc_client_owns(n, call, j))
+        return why_set(why, ERR_DENIED, "job %" PRIu64 " belongs to %s; only its owner and root may resume it", j->id,
+                       rpc_server_user(j->uid, owner, sizeof(owner)));
     return job_resume_check(&j->spec, spec, why);
 }
 
@@ -160,10 +182,11 @@ static err_t propose_submit(struct node *n, struct rpc_call *call, const Dtd__Su
     if (!p)
         return ERR_NOMEM;
     *p = (struct pending){.node = n, .call = call};
-    struct record r = {.kind = RECORD_SUBMITTED,
-                       .wall_ms = clock_wall_ms(),
-                       .has_request = true,
-                       .submitted = {.spec = m->spec_yaml, .parent = parent, .uid = getuid()}};
+    struct record r = {
+        .kind = RECORD_SUBMITTED,
+        .wall_ms = clock_wall_ms(),
+        .has_request = true,
+        .submitted = {.spec = m->spec_yaml, .parent = parent, .uid = n->system ? rpc_server_uid(call) : getuid()}};
     memcpy(r.request_id, m->request_id.data, REQUEST_ID_BYTES);
     err_t err = node_propose(n, &r, submitted, p);
     if (err)
@@ -253,12 +276,16 @@ void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessag
         rpc_fail(call, ERR_AGAIN, "dtd is stopping");
         return;
     }
+    if (n->system && (rpc_server_uid(call) == 0 || rpc_server_uid(call) == (uid_t)-1)) {
+        rpc_fail(call, ERR_DENIED, "a system-wide dtd runs nothing as root; submit as the user whose job it is");
+        return;
+    }
     err_t err = job_parse("job", m->spec_yaml, strlen(m->spec_yaml), NULL, 0, &spec, &why);
     if (err) {
         rpc_fail(call, err, "%s", why.text);
         return;
     }
-    err = check_parent(n, m->parent, &spec, &parent, &why);
+    err = check_parent(n, call, m->parent, &spec, &parent, &why);
     bool wait = !err && job_gpus(&spec) && !n->self.gpus.known && !n->agents->next;
     if (wait)
         err = hold(n, call, m);
@@ -337,6 +364,8 @@ void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage 
     for (struct job *j = n->jobs; j && all && refs; j = j->next) {
         if (job_status_fill(&all[filled], j, false))
             break;
+        if (!rpc_client_owns(n, call, j))
+            job_status_hide(&all[filled]);
         refs[filled] = &all[filled].msg;
         filled++;
     }
@@ -445,7 +474,10 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
 void rpc_client_shutdown(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     Dtd__Empty empty = DTD__EMPTY__INIT;
-    log_info("shutdown asked pid=%d", (int)rpc_conn_peer_pid(rpc_call_conn(call)));
+    if (!rpc_server_is_admin(call, "stop a dtd"))
+        return;
+    log_info("shutdown asked pid=%d uid=%u", (int)rpc_conn_peer_pid(rpc_call_conn(call)),
+             (unsigned)rpc_server_uid(call));
     rpc_reply(call, &empty.base);
     node_stop(owner);
 }

@@ -1,4 +1,5 @@
-/* See rpc_server.h. The kernel says who connects; only the user that dtd serves, and root, come in at all. */
+/* See rpc_server.h. The kernel says who connects. Into a private dtd only its user and root come at all; a system-wide
+ * one serves every user of the machine, so many connections of each, and every job's own rules say the rest. */
 #include "daemon/control/rpc_server.h"
 
 #include "common/base/log.h"
@@ -6,8 +7,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pwd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+#define CLIENTS_PER_USER 1024 /* connections that are no process of a job */
 
 static const struct rpc_binding bindings[] = {
     {CLIENT_SUBMIT, rpc_client_submit},
@@ -43,11 +48,24 @@ static void conn_closed(void *owner, struct rpc_conn *conn)
     struct node *n = owner;
     struct peer *p = rpc_conn_data(conn);
     bool process = p && p->job;
-    if (p)
+    if (p) {
         children_bye(n, p);
+        LIST_REMOVE(p, link);
+    }
     free(p);
     if (process) /* its Attend has gone before it */
         node_tick(n);
+}
+
+static bool may_come_in(const struct node *n, const struct rpc_peer *who)
+{
+    int clients = 0;
+    const struct peer *p;
+    if (who->uid == 0 || who->uid == getuid())
+        return true;
+    LIST_FOREACH(p, &n->peers, link)
+    clients += p->uid == who->uid && !p->job;
+    return n->system && clients < CLIENTS_PER_USER;
 }
 
 static void accepted(void *owner, int fd, const struct rpc_peer *who)
@@ -55,7 +73,7 @@ static void accepted(void *owner, int fd, const struct rpc_peer *who)
     struct node *n = owner;
     const struct rpc_conn_config config = {
         .loop = &n->loop, .methods = n->methods, .n_methods = RPC_METHOD_COUNT, .owner = n, .on_close = conn_closed};
-    if (who->uid != getuid() && who->uid != 0) {
+    if (!may_come_in(n, who)) {
         log_warn("refused uid=%u pid=%d", (unsigned)who->uid, (int)who->pid);
         close(fd);
         return;
@@ -74,6 +92,7 @@ static void accepted(void *owner, int fd, const struct rpc_peer *who)
         return;
     }
     rpc_conn_set_data(p->conn, p);
+    LIST_INSERT_HEAD(&n->peers, p, link);
 }
 
 err_t rpc_server_start(struct node *n, int fd)
@@ -98,6 +117,35 @@ struct peer *rpc_server_peer(struct rpc_call *call)
 {
     struct rpc_conn *conn = rpc_call_conn(call);
     return conn ? rpc_conn_data(conn) : NULL;
+}
+
+/* ---- who calls ---- */
+
+uid_t rpc_server_uid(struct rpc_call *call)
+{
+    const struct peer *p = rpc_server_peer(call);
+    return p ? p->uid : (uid_t)-1;
+}
+
+const char *rpc_server_user(uid_t uid, char *ret, size_t size)
+{
+    const struct passwd *pw = getpwuid(uid);
+    if (pw)
+        snprintf(ret, size, "%.64s", pw->pw_name);
+    else
+        snprintf(ret, size, "uid %u", (unsigned)uid);
+    return ret;
+}
+
+bool rpc_server_is_admin(struct rpc_call *call, const char *what)
+{
+    uid_t uid = rpc_server_uid(call);
+    if (uid == 0 || uid == getuid())
+        return true;
+    char name[80];
+    rpc_fail(call, ERR_DENIED, "only root may %s that serves all users of this machine, and you are %s", what,
+             rpc_server_user(uid, name, sizeof(name)));
+    return false;
 }
 
 /* ---- processes of jobs ---- */

@@ -4,6 +4,8 @@
 
 #include "common/rpc/methods.h"
 
+#include <sys/queue.h>
+
 struct node;
 struct job;
 struct job_process;
@@ -12,6 +14,7 @@ struct job_process;
  * Hello with a process's token makes it that process's. */
 struct peer {
     struct node *node;
+    LIST_ENTRY(peer) link;
     struct rpc_conn *conn;
     const char *from; /* the node that it is connected to; NULL: ours */
     uint64_t job;     /* 0: a client */
@@ -32,6 +35,12 @@ struct job *rpc_server_job(struct rpc_call *call, struct job_process **ret);
 /* For the Hellos: checks the token and makes the connection the process's; answers the call on failure. */
 NODISCARD err_t rpc_server_hello(struct node *n, struct rpc_call *call, const char *job, int slot, const void *token,
                                  size_t token_bytes, uint64_t epoch, uint32_t role);
+/* Who calls; (uid_t)-1 when it has gone. */
+uid_t rpc_server_uid(struct rpc_call *call);
+/* Root and the user that dtd itself runs as; fails the call for anybody else. `what`: "stop dtd". */
+bool rpc_server_is_admin(struct rpc_call *call, const char *what);
+/* The user's name, or "uid 1234". */
+const char *rpc_server_user(uid_t uid, char *ret, size_t size);
 void rpc_server_drop(struct peer *peer);
 
 /* ---- handlers, one per method ---- */
@@ -57,7 +66,9 @@ void rpc_peer_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *
 
 /* Takes up the submits that have waited for it. */
 void rpc_client_gpus_known(struct node *n);
-/* The job that a client names, or NULL after failing the call. */
+/* Whether the caller may see and do everything with the job: its owner and root; with a private dtd all who come in. */
+bool rpc_client_owns(const struct node *n, struct rpc_call *call, const struct job *j);
+/* The job that a client names, or NULL after failing the call, also for a caller who does not own it. */
 struct job *rpc_client_job(struct node *n, struct rpc_call *call, const char *id);
 
 #endif

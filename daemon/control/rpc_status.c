@@ -2,6 +2,7 @@
 #include "daemon/control/rpc_status.h"
 
 #include "daemon/control/node.h"
+#include "daemon/control/rpc_server.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -130,6 +131,9 @@ err_t job_status_fill(struct job_status *s, struct job *j, bool full)
     s->msg.workers = j->n_workers;
     s->msg.restarts = j->restarts;
     s->msg.submitted_ms = j->submitted_ms;
+    s->msg.has_uid = true;
+    s->msg.uid = j->uid;
+    s->msg.user = (char *)rpc_server_user(j->uid, s->user, sizeof(s->user));
     s->msg.checkpoint_dir = j->spec.checkpoint.dir;
     s->msg.checkpoint_error = j->checkpoint_error[0] ? j->checkpoint_error : NULL;
     if (j->metrics.has_last) {
@@ -139,6 +143,14 @@ err_t job_status_fill(struct job_status *s, struct job *j, bool full)
     if (state)
         fill_state(s, state);
     return full ? fill_lists(s, j, state) : OK;
+}
+
+void job_status_hide(struct job_status *s)
+{
+    s->msg.reason = s->msg.parent = s->msg.checkpoint_dir = s->msg.checkpoint_error = NULL;
+    s->msg.has_checkpoint_step = false;
+    s->msg.step = s->msg.steps = 0;
+    s->msg.last = NULL;
 }
 
 void job_status_fini(struct job_status *s)

@@ -8,7 +8,7 @@
 struct job_status {
     Dtd__JobStatus msg;
     Dtd__Metric last;
-    char id[24], parent[24];
+    char id[24], parent[24], user[80];
     Dtd__WorkerStatus *workers;
     Dtd__WorkerStatus **worker_refs;
     Dtd__Incident *incidents;
@@ -17,6 +17,8 @@ struct job_status {
 
 /* `full`: with workers, incidents and the spec. On an error nothing is to be freed. */
 NODISCARD err_t job_status_fill(struct job_status *ret, struct job *j, bool full);
+/* Leaves what everybody may know of a job: name, state, owner, size, times. */
+void job_status_hide(struct job_status *s);
 void job_status_fini(struct job_status *s);
 void rpc_metric_fill(Dtd__Metric *ret, const struct metric_row *row);
 

@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -72,20 +73,29 @@ static void flush(struct sup *s)
     arm(s);
 }
 
+/* False when there is no room for it. */
+static bool put_env(struct channel_msg *m, const char *key, const char *text)
+{
+    size_t n = strlen(key) + strlen(text) + 1;
+    if (n > sizeof(m->env) - m->env_bytes)
+        return false;
+    snprintf(m->env + m->env_bytes, n, "%s%s", key, text);
+    m->env_bytes += (uint32_t)n;
+    return true;
+}
+
 err_t sup_spawn(struct sup *s, const struct sup_spawn *x)
 {
     struct channel_msg m = {
-        .kind = CHANNEL_SPAWN, .job = x->job, .slot = x->slot, .slots = x->slots, .gpu = x->device + 1};
+        .kind = CHANNEL_SPAWN, .job = x->job, .slot = x->slot, .slots = x->slots, .gpu = x->device + 1, .uid = x->uid};
     memcpy(m.token, x->token, sizeof(m.token));
     if (x->cpus)
         memcpy(m.cpus, x->cpus, sizeof(m.cpus));
-    for (int i = 0; i < x->n_env; i++) {
-        size_t n = strlen(x->env[i]) + 1;
-        if (n > sizeof(m.env) - m.env_bytes)
+    for (int i = 0; i < x->n_env; i++)
+        if (!put_env(&m, "", x->env[i]))
             return ERR_LIMIT;
-        memcpy(m.env + m.env_bytes, x->env[i], n);
-        m.env_bytes += (uint32_t)n;
-    }
+    if (x->workdir && x->workdir[0] == '/' && !put_env(&m, "PWD=", x->workdir))
+        return ERR_LIMIT;
     return say(s, &m);
 }
 
@@ -114,6 +124,12 @@ err_t sup_list(struct sup *s)
     return say(s, &m);
 }
 
+err_t sup_beat(struct sup *s, bool serves, uint64_t reloads, const char *status)
+{
+    struct channel_msg m = {.kind = CHANNEL_BEAT, .state = serves, .job = reloads};
+    return put_env(&m, "", status) ? say(s, &m) : ERR_LIMIT;
+}
+
 err_t sup_end(struct sup *s)
 {
     const struct channel_msg m = {.kind = CHANNEL_END};
@@ -136,6 +152,9 @@ static void dispatch(struct sup *s, const struct channel_msg *m)
         break;
     case CHANNEL_SHUTDOWN:
         s->events->shutdown(s->owner);
+        break;
+    case CHANNEL_RELOAD:
+        s->events->reload(s->owner, m->job);
         break;
     default:
         log_error("unknown message of the supervisor ignored kind=%u", m->kind);

@@ -15,6 +15,7 @@ struct sup_events {
     void (*job)(void *owner, const struct channel_msg *m); /* of the list: it has descriptors there */
     void (*listed)(void *owner);                           /* the list has ended */
     void (*shutdown)(void *owner);                         /* stop the jobs, then sup_end */
+    void (*reload)(void *owner, uint64_t number);          /* read the configuration again, then sup_beat */
     void (*lost)(void *owner);                             /* the supervisor is gone; so shall we be */
 };
 
@@ -31,10 +32,12 @@ struct sup_spawn {
     uint64_t job;
     int slot, slots; /* CHANNEL_SLOT_IO: the job's dtd-io */
     int device;      /* a worker's GPU; -1: none */
+    uid_t uid;       /* whose it is */
     const uint8_t *token;
     const uint8_t *cpus; /* CHANNEL_MAX_CPUS / 8 bytes, NULL: unbound */
     char *const *env;    /* "KEY=VALUE" */
     int n_env;
+    const char *workdir; /* NULL or not absolute: none */
 };
 
 NODISCARD err_t sup_start(struct sup *s, uv_loop_t *loop, int fd, const struct sup_events *events, void *owner);
@@ -44,6 +47,8 @@ NODISCARD err_t sup_kill(struct sup *s, uint64_t job, int slot, int sig);
 NODISCARD err_t sup_ack(struct sup *s, const struct channel_msg *child);
 NODISCARD err_t sup_release(struct sup *s, uint64_t job);
 NODISCARD err_t sup_list(struct sup *s);
+/* We live; `status` for people, at most CHANNEL_MAX_ENV - 1 bytes. */
+NODISCARD err_t sup_beat(struct sup *s, bool serves, uint64_t reloads, const char *status);
 NODISCARD err_t sup_end(struct sup *s);
 
 #endif

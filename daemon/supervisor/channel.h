@@ -17,22 +17,24 @@
 #define CHANNEL_SLOT_IO (-1)         /* the slot of a job's dtd-io */
 #define CHANNEL_MAX_SLOTS 256        /* workers of one job on one node */
 #define CHANNEL_JOB_PROBE UINT64_MAX /* its one child is `dt-worker --probe`, which writes probe.json */
-#define CHANNEL_MAX_CPUS 1024
+#define CHANNEL_MAX_CPUS 1024        /* EXEC_MAX_CPUS */
 #define CHANNEL_MAX_ENV 16384
 
 enum channel_kind {
     /* control to supervisor */
-    CHANNEL_SPAWN = 1, /* job, slot, slots, token; a worker's gpu, cpus and env */
+    CHANNEL_SPAWN = 1, /* job, slot, slots, token, uid; a worker's gpu, cpus and env, whose PWD is entered */
     CHANNEL_KILL,      /* job, slot, signal: to the child's process group */
     CHANNEL_RELEASE,   /* job: its arenas, segment and socket go; refused while it has children */
     CHANNEL_LIST,      /* answered by JOB and CHILD messages and LISTED */
     CHANNEL_ACK,       /* job, slot, token: the exit is known, forget it */
     CHANNEL_END,       /* stop every child and end */
+    CHANNEL_BEAT, /* control's loop turns: state 1 when it serves, job: the last RELOAD it has done, env: its status */
     /* supervisor to control */
     CHANNEL_CHILD = 64, /* job, slot, token, pid, state and what belongs to it; also the answer to SPAWN */
     CHANNEL_JOB,        /* job, slots: it has descriptors here */
     CHANNEL_LISTED,
     CHANNEL_SHUTDOWN, /* the supervisor was told to end: stop the jobs, then say END */
+    CHANNEL_RELOAD,   /* job, a number: read the configuration again, and say the number in a BEAT */
 };
 
 enum channel_state {
@@ -52,6 +54,7 @@ struct channel_msg {
     int32_t state;
     int32_t exit_status, exit_signal, error;
     int32_t gpu;                        /* of a worker: 1 + its index; 0: none */
+    uint32_t uid;                       /* whose job it is; of no meaning to a private dtd */
     int64_t when_ns;                    /* monotonic clock at the kernel's word */
     uint8_t cpus[CHANNEL_MAX_CPUS / 8]; /* bit c: core c; none set: unbound */
     uint32_t env_bytes;

@@ -42,7 +42,7 @@ static void job_path(const struct supervisor *s, uint64_t id, const char *name, 
     snprintf(ret, size, "%s/jobs/%" PRIu64 "%s%s", s->dir, id, *name ? "/" : "", name);
 }
 
-int sv_listen(const char *path)
+int sv_listen(const char *path, mode_t mode)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
@@ -50,7 +50,7 @@ int sv_listen(const char *path)
     if (fd < 0)
         return -1;
     unlink(path);
-    if (bind(fd, (const struct sockaddr *)&a, sizeof(a)) == 0 && chmod(path, 0600) == 0 && listen(fd, 256) == 0)
+    if (bind(fd, (const struct sockaddr *)&a, sizeof(a)) == 0 && chmod(path, mode) == 0 && listen(fd, 256) == 0)
         return fd;
     int e = errno;
     close(fd);
@@ -58,19 +58,43 @@ int sv_listen(const char *path)
     return -1;
 }
 
+/* Control appends to it and can make no file in that folder. */
+static void make_metrics(const struct supervisor *s, uint64_t id)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "jobs/%" PRIu64 "/metrics.jsonl", id);
+    close(sv_log_open(s, name, &s->service));
+}
+
+/* Whose processes these will be. Control says a uid; here it is checked, since here it is obeyed. */
+static int job_owner(const struct supervisor *s, uint32_t uid, struct user *ret)
+{
+    struct why why = {""};
+    if (!s->system)
+        return 0;
+    if (uid == 0)
+        why_set(&why, ERR_DENIED, "nothing of a job runs as root");
+    else if (user_by_uid(uid, ret, &why) == OK && ret->uid == uid)
+        return 0;
+    log_error("job refused uid=%u why=\"%s\"", uid, why.text);
+    return EPERM;
+}
+
 /* Descriptors of a fresh entry; on failure the caller closes what is there. */
 static int job_make(const struct supervisor *s, struct sv_job *j)
 {
     char path[PATH_MAX];
     job_path(s, j->id, "", path, sizeof(path));
-    err_t err = file_make_dirs(path, 0700);
+    err_t err = file_make_dirs(path, s->system ? 0711 : 0700);
     if (err)
         return err == ERR_NOSPACE ? ENOSPC : EIO;
     job_path(s, j->id, "io.sock", path, sizeof(path));
-    j->listener = sv_listen(path);
+    j->listener = sv_listen(path, 0600);
     j->segment = memfd_create("dtd-segment", MFD_CLOEXEC);
-    if (j->listener < 0 || j->segment < 0)
+    if (j->listener < 0 || j->segment < 0 || (s->system && lchown(path, j->owner.uid, j->owner.gid)))
         return errno;
+    if (s->system)
+        make_metrics(s, j->id);
     if (getrandom(j->io_token, sizeof(j->io_token), 0) != sizeof(j->io_token))
         return EIO;
     for (int k = 0; k < j->slots; k++) {
@@ -81,23 +105,27 @@ static int job_make(const struct supervisor *s, struct sv_job *j)
     return 0;
 }
 
-int sv_job_need(struct supervisor *s, uint64_t id, int slots, struct sv_job **ret)
+int sv_job_need(struct supervisor *s, const struct channel_msg *m, struct sv_job **ret)
 {
-    struct sv_job *j = sv_job_find(s, id);
+    struct sv_job *j = sv_job_find(s, m->job);
     if (!j) {
         for (int i = 0; i < SV_MAX_JOBS && !j; i++)
             j = s->jobs[i].id ? NULL : &s->jobs[i];
         if (!j)
             return EMFILE;
-        *j = (struct sv_job){.id = id, .slots = slots, .listener = -1, .segment = -1};
+        struct user owner = {.uid = getuid()};
+        int e = job_owner(s, m->uid, &owner);
+        if (e)
+            return e;
+        *j = (struct sv_job){.id = m->job, .slots = m->slots, .owner = owner, .listener = -1, .segment = -1};
         memset(j->arena, -1, sizeof(j->arena));
-        int e = job_make(s, j);
+        e = job_make(s, j);
         if (e) {
             job_close(j);
             return e;
         }
     }
-    if (j->slots != slots)
+    if (j->slots != m->slots || (s->system && j->owner.uid != m->uid))
         return EINVAL;
     *ret = j;
     return 0;
@@ -126,7 +154,7 @@ int sv_ticket(const struct supervisor *s, const struct sv_job *j, const uint8_t 
     struct ticket t = {.slots = j->slots};
     memcpy(t.token, token, CHANNEL_TOKEN_BYTES);
     memcpy(t.io_token, j->io_token, sizeof(t.io_token));
-    snprintf(t.control, sizeof(t.control), "%s/control.sock", s->dir);
+    snprintf(t.control, sizeof(t.control), "%s/control.sock", s->run);
     job_path(s, j->id, "io.sock", t.io, sizeof(t.io));
     int fd = -1;
     if (ticket_make(&t, &fd)) {
@@ -136,11 +164,30 @@ int sv_ticket(const struct supervisor *s, const struct sv_job *j, const uint8_t 
     return fd;
 }
 
-int sv_log_open(const struct supervisor *s, const char *name)
+/* A file that is there already is its owner's by now: it is opened as the owner opens it. */
+static int open_owned(const struct supervisor *s, const char *path, const struct user *owner)
+{
+    const int flags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
+    int fd = open(path, flags | O_CREAT | O_EXCL, 0640);
+    if (fd >= 0 && fchown(fd, owner->uid, s->service.gid)) {
+        close(fd);
+        return -1;
+    }
+    if (fd >= 0 || errno != EEXIST)
+        return fd;
+    user_files_as(owner->uid);
+    fd = open(path, flags);
+    int e = errno;
+    user_files_as(0);
+    errno = e;
+    return fd;
+}
+
+int sv_log_open(const struct supervisor *s, const char *name, const struct user *owner)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/%s", s->dir, name);
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    int fd = s->system ? open_owned(s, path, owner) : open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     if (fd >= 0)
         return fd;
     log_warn("no log file path=%s error=%s", path, strerror(errno));

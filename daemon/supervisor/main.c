@@ -35,7 +35,7 @@
 static err_t take_lock(struct supervisor *s, struct why *why)
 {
     char path[PATH_MAX], pid[32] = "";
-    err_t err = file_make_dirs(s->dir, 0700);
+    err_t err = file_make_dirs(s->dir, s->system ? 0711 : 0700);
     if (err)
         return why_set(why, err, "state directory %s: %s", s->dir, strerror(errno));
     snprintf(path, sizeof(path), "%s/dtd.lock", s->dir);
@@ -67,6 +67,20 @@ static err_t take_signals(struct supervisor *s, struct why *why)
     return s->signals < 0 ? why_set(why, err_from_errno(errno), "signalfd: %s", strerror(errno)) : OK;
 }
 
+/* What control cannot make: it may write into raft/ and nowhere else. */
+static err_t make_folders(const struct supervisor *s, struct why *why)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/raft", s->dir);
+    err_t err = file_make_dirs(path, 0700);
+    if (!err && lchown(path, s->service.uid, s->service.gid))
+        err = err_from_errno(errno);
+    if (err)
+        return why_set(why, err, "%s: %s", path, strerror(errno));
+    err = file_make_dirs(s->run, 0755);
+    return err ? why_set(why, err, "%s: %s", s->run, strerror(errno)) : OK;
+}
+
 err_t sv_init(struct supervisor *s, struct why *why)
 {
     char path[PATH_MAX];
@@ -74,10 +88,12 @@ err_t sv_init(struct supervisor *s, struct why *why)
     if (err)
         return err;
     err = take_signals(s, why);
+    if (!err && s->system)
+        err = make_folders(s, why);
     if (err)
         return err;
-    snprintf(path, sizeof(path), "%s/control.sock", s->dir);
-    s->listener = sv_listen(path);
+    snprintf(path, sizeof(path), "%s/control.sock", s->run);
+    s->listener = sv_listen(path, s->system ? 0666 : 0600);
     if (s->listener < 0)
         return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
     /* Every arena and socket of every job is a descriptor of ours. */
@@ -113,6 +129,7 @@ static void tick(struct supervisor *s)
     int64_t now = clock_mono_ms();
     if (s->phase == SV_SERVING && s->control < 0 && now >= s->control_retry_ms)
         sv_control_start(s);
+    sv_service_tick(s);
     if (s->phase == SV_STOPPING && (s->control < 0 || now >= s->deadline_ms)) {
         move(s, SV_ENDING, END_MS);
         sv_children_signal(s, SIGTERM);
@@ -127,7 +144,10 @@ static void tick(struct supervisor *s)
 
 static int wait_ms(const struct supervisor *s)
 {
-    int64_t until = s->phase != SV_SERVING ? s->deadline_ms : s->control < 0 ? s->control_retry_ms : -1;
+    int64_t until = s->phase != SV_SERVING ? s->deadline_ms
+                    : s->control < 0       ? s->control_retry_ms
+                    : s->hang_ms           ? s->beat_deadline_ms
+                                           : -1;
     if (until < 0)
         return -1;
     int64_t ms = until - clock_mono_ms();
@@ -138,6 +158,7 @@ static void on_stop(struct supervisor *s)
 {
     if (s->phase == SV_SERVING) {
         move(s, SV_STOPPING, STOP_MS);
+        sv_service_stop(s);
         s->shutdown_due = true;
     } else if (s->phase < SV_KILLING) {
         move(s, SV_KILLING, KILL_MS);
@@ -149,7 +170,9 @@ static void read_signals(struct supervisor *s)
 {
     struct signalfd_siginfo info;
     while (read(s->signals, &info, sizeof(info)) == sizeof(info))
-        if (info.ssi_signo != SIGCHLD)
+        if (info.ssi_signo == SIGHUP && s->system)
+            sv_service_reload(s);
+        else if (info.ssi_signo != SIGCHLD)
             on_stop(s);
     sv_reap(s);
 }
@@ -169,7 +192,7 @@ int sv_run(struct supervisor *s)
             sv_channel_read(s);
     }
     char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/control.sock", s->dir);
+    snprintf(path, sizeof(path), "%s/control.sock", s->run);
     unlink(path);
     return 0;
 }
@@ -178,25 +201,29 @@ int sv_run(struct supervisor *s)
 
 struct arguments {
     const char *config, *state_dir;
+    bool system;
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct arguments *a = state->input;
-    if (key != 'c' && key != 's')
-        return ARGP_ERR_UNKNOWN;
-    *(key == 'c' ? &a->config : &a->state_dir) = arg;
-    return 0;
+    if (key == 'S')
+        a->system = true;
+    else if (key == 'c' || key == 's')
+        *(key == 'c' ? &a->config : &a->state_dir) = arg;
+    return key == 'S' || key == 'c' || key == 's' ? 0 : ARGP_ERR_UNKNOWN;
 }
 
-/* The configuration is read by control alone; it says where the state lies, or why not (on our standard error). */
+/* The configuration is read by control alone; it says three lines (state directory, socket's directory, user), or on
+ * our standard error why not. */
 static err_t ask_control(const struct supervisor *s, char *ret, size_t size, struct why *why)
 {
     int fd[2], status = 0;
     if (pipe2(fd, O_CLOEXEC))
         return why_set(why, err_from_errno(errno), "pipe: %s", strerror(errno));
-    const char *argv[] = {"dtd-control", "--print-state-dir", "--config", s->config, NULL};
-    const struct sv_exec x = {.argv = argv, .log = -1, .fds = &fd[1], .n_fds = 1};
+    const char *argv[] = {"dtd-control", s->system ? "--print-system" : "--print-places", s->config ? "--config" : NULL,
+                          s->config, NULL};
+    struct exec x = {.argv = argv, .log = -1, .fds = &fd[1], .n_fds = 1};
     pid_t pid = sv_exec(s, &x);
     close(fd[1]);
     size_t len = 0;
@@ -205,14 +232,28 @@ static err_t ask_control(const struct supervisor *s, char *ret, size_t size, str
     ret[len] = '\0';
     close(fd[0]);
     if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status))
-        return why_set(why, ERR_INVALID, "the configuration %s is refused", s->config);
-    ret[strcspn(ret, "\n")] = '\0';
+        return why_set(why, ERR_INVALID, "the configuration %s is refused", s->config ? s->config : "(defaults)");
     return OK;
+}
+
+/* Whom control is to be, and where it listens. */
+static err_t start_system(struct supervisor *s, const char *run, const char *user, struct why *why)
+{
+    if (geteuid() != 0)
+        return why_set(why, ERR_INVALID,
+                       "dtd --system is started by root (systemctl start dtd). For yourself: dtctl up");
+    umask(022);
+    err_t err = path_state_dir(run, s->run, sizeof(s->run), why);
+    if (!err)
+        err = user_by_name(user, &s->service, why);
+    if (!err && s->service.uid == 0)
+        err = why_set(why, ERR_INVALID, "user: %s is root, and dtd-control must not be; name another one", user);
+    return err == ERR_NOTFOUND ? why_prefix(why, ERR_INVALID, "user (make it by `systemd-sysusers`)") : err;
 }
 
 static err_t start(struct supervisor *s, const struct arguments *a, struct why *why)
 {
-    char configured[PATH_MAX] = "";
+    char places[3 * PATH_MAX] = "", *rest = places;
     err_t err = OK;
     ssize_t n = readlink("/proc/self/exe", s->bin, sizeof(s->bin) - 1);
     if (n <= 0)
@@ -222,12 +263,17 @@ static err_t start(struct supervisor *s, const struct arguments *a, struct why *
     s->config = a->config ? realpath(a->config, NULL) : NULL;
     if (a->config && !s->config)
         return why_set(why, ERR_INVALID, "%s: %s", a->config, strerror(errno));
-    if (s->config) {
-        err = ask_control(s, configured, sizeof(configured), why);
+    if (s->config || s->system) {
+        err = ask_control(s, places, sizeof(places), why);
         if (err)
             return err;
     }
-    err = path_state_dir(a->state_dir ? a->state_dir : configured, s->dir, sizeof(s->dir), why);
+    const char *state = strsep(&rest, "\n"), *run = rest ? strsep(&rest, "\n") : "",
+               *user = rest ? strsep(&rest, "\n") : "";
+    err = path_state_dir(a->state_dir ? a->state_dir : state, s->dir, sizeof(s->dir), why);
+    memcpy(s->run, s->dir, sizeof(s->run));
+    if (!err && s->system)
+        err = start_system(s, run, user, why);
     return err ? err : sv_init(s, why);
 }
 
@@ -237,6 +283,7 @@ int main(int argc, char **argv)
     static const struct argp_option options[] = {
         {"config", 'c', "FILE", 0, "Configuration of this node", 0},
         {"state-dir", 's', "DIR", 0, "Where the state lies (default: the file's, $DTD_DIR, ~/.local/state/dtd)", 0},
+        {"system", 'S', 0, 0, "Serve all users of this machine, each job as its user (as root, by systemd)", 0},
         {0},
     };
     static const struct argp argp = {options, parse_option, NULL, "Serves this node in the foreground.",
@@ -246,6 +293,8 @@ int main(int argc, char **argv)
     argp_program_version = "dtd " DTD_VERSION;
     log_init("dtd");
     argp_parse(&argp, argc, argv, 0, NULL, &a);
+    s.system = a.system;
+    sv_service_start(&s);
     err_t err = start(&s, &a, &why);
     if (err) {
         fprintf(stderr, "dtd: %s\n", why.text);

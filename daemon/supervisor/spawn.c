@@ -1,6 +1,6 @@
-/* Processes: fork, exec, reap. Invariants: every child of a job is the leader of a process group of its own, so that a
- * signal and the sweep at its end reach what it has started; every child dies with us (PR_SET_PDEATHSIG), so that
- * nobody trains behind the back of a new supervisor; a child's end is recorded before anybody is told. */
+/* Processes: start and reap. Invariants: every child of a job is the leader of a process group of its own, so that a
+ * signal and the sweep at its end reach what it has started; every child dies with us, so that nobody trains behind the
+ * back of a new supervisor; a child's end is recorded before anybody is told. */
 #include "daemon/supervisor/supervisor.h"
 
 #include "common/base/clock.h"
@@ -9,82 +9,27 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/close_range.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MAX_FDS (CHANNEL_MAX_SLOTS + 8)
+#define MAX_FDS EXEC_MAX_FDS
+_Static_assert(MAX_FDS >= CHANNEL_MAX_SLOTS + 2 && EXEC_MAX_CPUS == CHANNEL_MAX_CPUS, "io gets every arena");
 #define BACKOFF_FIRST_MS 100
 #define BACKOFF_MAX_MS 2000
 #define QUICK_DEATH_MS 1000
 
-/* ---- in the child, between fork and exec ---- */
-
-/* Descriptors come to stand at 0 .. 2 and 3 ..; first above all targets, so that none overwrites another's source. */
-static int child_place_fds(const struct sv_exec *x)
-{
-    int high[MAX_FDS], null = open("/dev/null", O_RDWR);
-    for (int i = 0; i < x->n_fds; i++) {
-        high[i] = fcntl(x->fds[i], F_DUPFD, 3 + x->n_fds);
-        if (high[i] < 0)
-            return -1;
-    }
-    if (null < 0 || dup2(null, 0) < 0 || (x->log >= 0 && (dup2(x->log, 1) < 0 || dup2(x->log, 2) < 0)) ||
-        (x->out && dup2(x->out, 1) < 0))
-        return -1;
-    for (int i = 0; i < x->n_fds; i++)
-        if (dup2(high[i], 3 + i) < 0)
-            return -1;
-    return (int)close_range(3u + (unsigned)x->n_fds, ~0u, 0);
-}
-
-static void child_bind(const uint8_t *cpus)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (int c = 0; cpus && c < CHANNEL_MAX_CPUS; c++)
-        if (cpus[c / 8] >> (c % 8) & 1)
-            CPU_SET(c, &set);
-    if (CPU_COUNT(&set) && sched_setaffinity(0, sizeof(set), &set))
-        log_warn("not bound to its cores error=%s", strerror(errno));
-}
-
-_Noreturn static void child_exec(const struct supervisor *s, const struct sv_exec *x, pid_t parent)
+/* Beside our own executable. */
+pid_t sv_exec(const struct supervisor *s, struct exec *x)
 {
     char path[2 * PATH_MAX];
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    if (x->group)
-        setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) /* it died before the line above */
-        _exit(127);
     snprintf(path, sizeof(path), "%s/%s", s->bin, x->argv[0]);
-    if (child_place_fds(x) == 0) {
-        child_bind(x->cpus);
-        for (const char *p = x->env; p && p < x->env + x->env_bytes; p += strlen(p) + 1)
-            putenv((char *)p);
-        execv(path, (char *const *)x->argv);
-    }
-    log_error("not started program=%s error=%s", path, strerror(errno));
-    _exit(127);
-}
-
-pid_t sv_exec(const struct supervisor *s, const struct sv_exec *x)
-{
-    pid_t self = getpid(), pid = fork();
-    if (pid == 0)
-        child_exec(s, x, self);
-    if (pid > 0 && x->group)
-        setpgid(pid, pid); /* as the child does: whoever comes first */
-    return pid;
+    x->path = path;
+    return exec_start(x);
 }
 
 /* ---- children of jobs ---- */
@@ -113,14 +58,15 @@ static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ti
     snprintf(name, sizeof(name), io ? "jobs/%s/io.log" : "jobs/%s/rank-%s.log", id, slot);
     const char *argv[] = {io ? "dtd-io" : "dt-worker", "--job", id,  io ? NULL : "--slot", slot,
                           m->gpu ? "--device" : NULL,  gpu,     NULL};
-    const struct sv_exec x = {.argv = argv,
-                              .env = m->env,
-                              .env_bytes = m->env_bytes,
-                              .log = sv_log_open(s, name),
-                              .fds = fds,
-                              .n_fds = 2 + arenas,
-                              .cpus = io ? NULL : m->cpus,
-                              .group = true};
+    struct exec x = {.argv = argv,
+                     .env = m->env,
+                     .env_bytes = m->env_bytes,
+                     .log = sv_log_open(s, name, &j->owner),
+                     .fds = fds,
+                     .n_fds = 2 + arenas,
+                     .cpus = io ? NULL : m->cpus,
+                     .group = true,
+                     .user = s->system ? &j->owner : NULL};
     pid_t pid = sv_exec(s, &x);
     close(x.log);
     return pid;
@@ -132,8 +78,9 @@ static int child_exec_probe(struct supervisor *s, pid_t *ret)
     char path[PATH_MAX];
     const char *argv[] = {"dt-worker", "--probe", NULL};
     snprintf(path, sizeof(path), "%s/probe.json", s->dir);
-    struct sv_exec x = {.argv = argv, .log = sv_log_open(s, "probe.log"), .group = true};
-    x.out = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    const struct user *user = s->system ? &s->service : NULL;
+    struct exec x = {.argv = argv, .log = sv_log_open(s, "probe.log", user), .group = true, .user = user};
+    x.out = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, s->system ? 0644 : 0600);
     *ret = x.out < 0 ? -1 : sv_exec(s, &x);
     int e = *ret < 0 ? errno : 0;
     if (x.out >= 0)
@@ -154,7 +101,7 @@ static int child_start(struct supervisor *s, const struct channel_msg *m, pid_t 
         return EEXIST;
     if (m->job == CHANNEL_JOB_PROBE)
         return child_exec_probe(s, ret);
-    int e = sv_job_need(s, m->job, m->slots, &j);
+    int e = sv_job_need(s, m, &j);
     if (e)
         return e;
     int ticket = sv_ticket(s, j, m->token);
@@ -215,10 +162,22 @@ void sv_control_start(struct supervisor *s)
         return;
     }
     const int fds[] = {pair[1], s->listener};
-    const char *argv[] = {"dtd-control", "--state-dir", s->dir, s->config ? "--config" : NULL, s->config, NULL};
-    const struct sv_exec x = {.argv = argv, .log = sv_log_open(s, "control.log"), .fds = fds, .n_fds = 2};
+    const char *argv[] = {"dtd-control", "--state-dir", s->dir, NULL, NULL, NULL, NULL};
+    int n = 3;
+    if (s->system)
+        argv[n++] = "--system";
+    if (s->config) {
+        argv[n++] = "--config";
+        argv[n++] = s->config;
+    }
+    struct exec x = {.argv = argv,
+                     .log = s->system ? -1 : sv_log_open(s, "control.log", NULL), /* -1: the journal */
+                     .fds = fds,
+                     .n_fds = 2,
+                     .user = s->system ? &s->service : NULL};
     s->control = sv_exec(s, &x);
-    close(x.log);
+    if (x.log >= 0)
+        close(x.log);
     close(pair[1]);
     if (s->control < 0) {
         log_error("control not started error=%s", strerror(errno));
@@ -226,6 +185,7 @@ void sv_control_start(struct supervisor *s)
         return;
     }
     s->channel = pair[0];
+    sv_service_expect(s);
     log_info("control started pid=%d", s->control);
 }
 

@@ -19,6 +19,7 @@ static bool say(struct supervisor *s, const struct channel_msg *m)
 
 static bool say_child(struct supervisor *s, const struct sv_child *c)
 {
+    const struct sv_job *j = sv_job_find(s, c->job);
     struct channel_msg m = {.kind = CHANNEL_CHILD,
                             .job = c->job,
                             .slot = c->slot,
@@ -28,6 +29,7 @@ static bool say_child(struct supervisor *s, const struct sv_child *c)
                             .exit_signal = c->exit_signal,
                             .error = c->error,
                             .gpu = c->gpu,
+                            .uid = j ? j->owner.uid : 0,
                             .when_ns = c->when_ns};
     memcpy(m.token, c->token, sizeof(m.token));
     memcpy(m.cpus, c->cpus, sizeof(m.cpus));
@@ -51,7 +53,8 @@ bool sv_channel_flush(struct supervisor *s)
             return false;
     s->listed_due = s->listed_due && !say_kind(s, CHANNEL_LISTED, 0, 0);
     s->shutdown_due = s->shutdown_due && !say_kind(s, CHANNEL_SHUTDOWN, 0, 0);
-    return !s->listed_due && !s->shutdown_due;
+    s->reload_due = s->reload_due && !say_kind(s, CHANNEL_RELOAD, s->reloads, 0);
+    return !s->listed_due && !s->shutdown_due && !s->reload_due;
 }
 
 void sv_channel_close(struct supervisor *s)
@@ -99,6 +102,7 @@ static void on_end(struct supervisor *s, const struct channel_msg *m)
     if (s->phase > SV_STOPPING)
         return;
     log_info("ending, control asked");
+    sv_service_stop(s);
     s->phase = SV_STOPPING;
     s->deadline_ms = clock_mono_ms();
 }
@@ -106,6 +110,7 @@ static void on_end(struct supervisor *s, const struct channel_msg *m)
 static void (*const handlers[])(struct supervisor *s, const struct channel_msg *m) = {
     [CHANNEL_SPAWN] = sv_child_spawn, [CHANNEL_KILL] = on_kill, [CHANNEL_RELEASE] = sv_job_release,
     [CHANNEL_LIST] = on_list,         [CHANNEL_ACK] = on_ack,   [CHANNEL_END] = on_end,
+    [CHANNEL_BEAT] = sv_service_beat,
 };
 
 void sv_channel_read(struct supervisor *s)

@@ -28,6 +28,7 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
                              .n_worker = 1,
                              .parent = none,
                              .spec_yaml = none,
+                             .user = name,
                              .incident = &in,
                              .n_incident = 1};
     job.last = (struct client_metric){.step = 10, .loss = NAN, .valid_loss = NAN, .workers = 2};
@@ -38,6 +39,7 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
     assert_string_equal(json_string_value(json_object_get(j, "checkpoint_dir")), "/c\xef\xbf\xbd");
     assert_null(json_object_get(j, "checkpoint_step"));
     assert_null(json_object_get(j, "parent"));
+    assert_string_equal(json_string_value(json_object_get(j, "user")), "n");
     assert_null(json_object_get(j, "ended_ms"));
     json_t *last = json_object_get(j, "last");
     assert_true(json_is_null(json_object_get(last, "loss")));

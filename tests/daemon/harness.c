@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #define START_MS 20000
@@ -43,22 +44,41 @@ void dtd_start(struct dtd *d, const char *dir)
     dtd_start_with(d, dir, NULL);
 }
 
-void dtd_start_with(struct dtd *d, const char *dir, const char *config)
+static void start(struct dtd *d, const char *const *argv)
 {
     char log[512];
-    signal(SIGPIPE, SIG_IGN); /* control is killed while we speak to it */
-    *d = (struct dtd){0};
-    snprintf(d->dir, sizeof(d->dir), "%s/%s", test_tmpdir(), dir);
-    snprintf(log, sizeof(log), "%s.log", d->dir);
-    int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    const char *argv[] = {program(), "--state-dir", d->dir, config ? "--config" : NULL, config, NULL};
-    d->pid = spawn(argv, fd);
-    close(fd);
     struct client_node node;
     struct why why = {""};
+    signal(SIGPIPE, SIG_IGN); /* control is killed while we speak to it */
+    snprintf(log, sizeof(log), "%s.log", d->dir);
+    int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    d->pid = spawn(argv, fd);
+    close(fd);
     assert_ok(client_node_get(dtd_client(d), &node, &why));
     assert_int_equal(d->pid, node.supervisor_pid);
     client_node_fini(&node);
+}
+
+void dtd_start_with(struct dtd *d, const char *dir, const char *config)
+{
+    *d = (struct dtd){0};
+    snprintf(d->dir, sizeof(d->dir), "%s/%s", test_tmpdir(), dir);
+    start(d, (const char *[]){program(), "--state-dir", d->dir, config ? "--config" : NULL, config, NULL});
+}
+
+void dtd_start_system(struct dtd *d)
+{
+    char config[512];
+    *d = (struct dtd){0};
+    snprintf(d->dir, sizeof(d->dir), "%s/run", test_tmpdir());
+    snprintf(config, sizeof(config), "%s/dtd.yaml", test_tmpdir());
+    assert_int_equal(0, chmod(test_tmpdir(), 0711));
+    FILE *f = fopen(config, "w");
+    assert_non_null(f);
+    fprintf(f, "state_dir: %s/state\nrun_dir: %s\nuser: nobody\n", test_tmpdir(), d->dir);
+    fclose(f);
+    assert_int_equal(0, chmod(config, 0644));
+    start(d, (const char *[]){program(), "--system", "--config", config, NULL});
 }
 
 struct client *dtd_client(struct dtd *d)

@@ -19,6 +19,9 @@ struct dtd {
 void dtd_start(struct dtd *d, const char *dir);
 /* The same with a configuration. */
 void dtd_start_with(struct dtd *d, const char *dir, const char *config);
+/* A system-wide one, which only root can start; control runs as nobody. d->dir is the folder of control.sock, the state
+ * lies in "state" beside it. The test's folder is opened to all users. */
+void dtd_start_system(struct dtd *d);
 /* Kills it and forgets the connection. */
 void dtd_kill(struct dtd *d);
 /* `dtctl down`, and waits for its end; the exit code. */
