@@ -160,6 +160,7 @@ static err_t tokenizer_set(struct importing *m, char paths[2][PATH_MAX], int n)
     if (err)
         return err;
     d->tokenizer = TOKENIZER_BPE;
+    free(d->tokenizer_files); /* the default: an empty list */
     d->tokenizer_files = calloc(2, sizeof(*d->tokenizer_files));
     for (int i = 0; d->tokenizer_files && i < n; i++)
         if (realpath(list[i], full) && (d->tokenizer_files[i] = strdup(full)))

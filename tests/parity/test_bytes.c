@@ -69,7 +69,7 @@ static struct sums add_up(const struct program *p)
         const int64_t samples = a->micro >= 0 ? p->micros[a->micro].samples : p->max_samples;
         for (int k = 0; k < a->n_ops; k++) {
             const struct op *op = &p->ops[a->first_op + k];
-            if (op->group < 0 || a->kind == ACT_SNAPSHOT)
+            if (op->group < 0 || op->arg[0].buffer < 0 || a->kind == ACT_SNAPSHOT) /* a wait has no operand */
                 continue;
             const struct group *g = &p->groups[op->group];
             int me = 0;
