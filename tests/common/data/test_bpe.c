@@ -457,7 +457,7 @@ TEST(a_prepared_set)
     struct small *s = small_new();
     struct tokenizer *t = of_pair(s);
     struct why why = {0};
-    struct data_set *set;
+    struct data_set *set = NULL;
     struct buf ids = {0};
     char hash[65], again[65], other[65], valid[65], *cache = file_path("cache");
     char *text = file_make_text("text", "the there" SMALL_END "the 2024"), *more = file_make_text("more", "theory\n");
