@@ -44,6 +44,8 @@ static struct rpc_method table[RPC_METHOD_COUNT] = {
     {PEER_FORWARD, "Peer.Forward", RPC_ROLE_PEER, 2 * MIB + RPC_FORWARD_BYTES, 16 * MIB + RPC_FORWARD_BYTES,
      .stream = true},
     {PEER_TAKEN, "Peer.Taken", RPC_ROLE_PEER, 1 * KIB, 1 * KIB, .stream = false},
+    {PEER_ATTEND, "Peer.Attend", RPC_ROLE_PEER, 4 * KIB, 64 * KIB, .stream = true},
+    {PEER_REPORT, "Peer.Report", RPC_ROLE_PEER, 256 * KIB, 1 * KIB, .stream = false},
 };
 
 static const ProtobufCServiceDescriptor *const services[] = {

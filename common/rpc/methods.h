@@ -34,8 +34,10 @@ enum rpc_method_id {
     PEER_HELLO = 0x0501,
     PEER_FORWARD,
     PEER_TAKEN,
+    PEER_ATTEND,
+    PEER_REPORT,
 };
-#define RPC_METHOD_COUNT 24
+#define RPC_METHOD_COUNT 26
 
 struct rpc_binding {
     uint16_t id;

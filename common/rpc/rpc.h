@@ -125,6 +125,7 @@ struct rpc_conn *
 rpc_call_conn(struct rpc_call *call); /* NULL when it has gone; of a call that was forwarded: what brought it */
 /* The connection's data; of a call that was forwarded: what rpc_forwarded_start was given. NULL when it has gone. */
 void *rpc_call_data(struct rpc_call *call);
+uint16_t rpc_call_method(const struct rpc_call *call);
 /* Called at most once if the caller cancels, its deadline passes or the connection goes; no answer may follow. */
 void rpc_call_on_cancel(struct rpc_call *call, void (*cb)(void *arg), void *arg);
 void rpc_reply(struct rpc_call *call, const ProtobufCMessage *reply);

@@ -222,6 +222,11 @@ void *rpc_call_data(struct rpc_call *call)
     return call->is_inner ? call->data : rpc_conn_data(call->conn);
 }
 
+uint16_t rpc_call_method(const struct rpc_call *call)
+{
+    return call->method->id;
+}
+
 void rpc_call_on_cancel(struct rpc_call *call, void (*cb)(void *arg), void *arg)
 {
     call->on_cancel = cb;

@@ -168,17 +168,47 @@ static char *copy_text(const char *s)
     return strdup(s ? s : "");
 }
 
+/* Ranks to nodes; without a word all are on one. */
+static void copy_nodes(struct link_epoch *e, const Dtd__WorkerCommand *c)
+{
+    e->n_nodes = 1;
+    e->node_of = e->world > 0 ? calloc((size_t)e->world, sizeof(*e->node_of)) : NULL;
+    for (size_t k = 0; e->node_of && k < c->n_node_of; k++) {
+        e->node_of[k] = c->node_of[k];
+        if (c->node_of[k] >= e->n_nodes)
+            e->n_nodes = c->node_of[k] + 1;
+    }
+}
+
+static bool start_is_sound(const Dtd__WorkerCommand *c)
+{
+    bool sound = (c->n_node_of == 0 || (int64_t)c->n_node_of == c->world) &&
+                 (!c->has_secret || c->secret.len == LINK_SECRET_BYTES) && c->rank >= 0 && c->rank < c->world;
+    for (size_t k = 0; k < c->n_node_of; k++)
+        sound = sound && c->node_of[k] >= 0 && c->node_of[k] < c->world;
+    return sound;
+}
+
 static void command_start(struct link *l, const Dtd__WorkerCommand *c)
 {
     if (c->epoch <= l->epoch || c->epoch <= l->next.epoch)
         return; /* said again by a new control */
+    if (!start_is_sound(c)) {
+        log_error("a START that contradicts itself is ignored epoch=%" PRIu64 " rank=%d world=%d", c->epoch, c->rank,
+                  c->world);
+        return;
+    }
     link_epoch_fini(&l->next);
     l->next = (struct link_epoch){.epoch = c->epoch,
                                   .rank = c->rank,
                                   .world = c->world,
                                   .resume_step = c->has_resume_step ? c->resume_step : 0,
                                   .spec_yaml = copy_text(c->spec_yaml),
-                                  .resume_path = copy_text(c->resume_path)};
+                                  .resume_path = copy_text(c->resume_path),
+                                  .address = copy_text(c->address)};
+    copy_nodes(&l->next, c);
+    if (c->has_secret)
+        memcpy(l->next.secret, c->secret.data, sizeof(l->next.secret));
     if (l->running)
         end_epoch(l);
     pthread_cond_broadcast(&l->changed);

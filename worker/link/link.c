@@ -131,6 +131,8 @@ void link_epoch_fini(struct link_epoch *e)
 {
     free(e->spec_yaml);
     free(e->resume_path);
+    free(e->node_of);
+    free(e->address);
     *e = (struct link_epoch){0};
 }
 
@@ -140,7 +142,7 @@ err_t link_next(struct link *l, struct link_epoch *ret)
     pthread_mutex_lock(&l->mu);
     while (!l->quit && !l->next.epoch)
         pthread_cond_wait(&l->changed, &l->mu);
-    if (!l->quit && !(l->next.spec_yaml && l->next.resume_path)) {
+    if (!l->quit && !(l->next.spec_yaml && l->next.resume_path && l->next.node_of && l->next.address)) {
         err = ERR_NOMEM;
     } else if (!l->quit) {
         io_abandon(l);

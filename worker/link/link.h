@@ -16,6 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define LINK_SECRET_BYTES 32
+
 struct link;
 
 struct link_config {
@@ -34,7 +36,11 @@ struct link_epoch {
     uint64_t epoch;
     int rank, world;
     int64_t resume_step;
-    char *spec_yaml, *resume_path; /* freed by link_epoch_fini; resume_path "" when there is none */
+    char *spec_yaml, *resume_path; /* freed by link_epoch_fini, as all below; resume_path "" when there is none */
+    int n_nodes;
+    int *node_of;                      /* of each rank, 0 .. n_nodes - 1 */
+    uint8_t secret[LINK_SECRET_BYTES]; /* of this epoch's workers alone; zero where they are on one node */
+    char *address;                     /* host on which other nodes reach this worker; "": none */
 };
 void link_epoch_fini(struct link_epoch *e);
 /* Waits for the next epoch to join. ERR_CLOSED: the process is to end. */
