@@ -61,7 +61,7 @@ static bool take_hex(const char *text, int len, uint8_t ret[SLURM_KEY_BYTES])
 
 err_t slurm_key(slurm_env *env, uint8_t ret[SLURM_KEY_BYTES], struct why *why)
 {
-    struct munge m;
+    struct munge m = {0};
     const char *cred = env("DTD_SLURM_KEY");
     void *text = NULL;
     int len = 0;
