@@ -6,12 +6,15 @@
  *
  * - bootstrapping: the first files are made in a folder of their own and renamed when whole, since a kill in the middle
  * of raft_bootstrap would leave a log that can neither be bootstrapped nor elect a leader.
- * - opening: libraft has loaded its files; a barrier of the new term commits what older terms left, then we are ready.
+ * - opening: libraft has loaded its files. The only voter leads at once; a barrier of the new term commits what older
+ * terms left, then it is ready. One among others is ready now, and follows until it leads.
  * - draining: the disk is full. Nothing is taken; what is under way has DRAIN_MS to end by the segments that exist
  * already. Then libraft is closed: after an ENOSPC, 0.22.1 refuses appends for ever. What had not ended is canceled.
  * - full: libraft is closed and its reserve given back. The machine keeps its state in memory, so the node goes on
  * answering; what was applied already is not applied again when the log is read once more (`applied`).
- * What libraft calls, and how it is set up, is log_raft.c. */
+ * Who leads changes under us at any time; log_look compares after each turn of the loop and says so. A voter that is
+ * alone goes on leading while its disk is full: nobody else can. One among others does not, and hands over before it
+ * closes. What libraft calls, and how it is set up, is log_raft.c; who votes is log_members.c. */
 #include "daemon/control/log_in.h"
 
 #include "common/base/clock.h"
@@ -107,12 +110,20 @@ static void ended(uv_handle_t *handle)
     void (*closed)(void *) = log->closed;
     void *owner = log->config.owner;
     assert(TAILQ_EMPTY(&log->proposals));
+    if (--log->handles)
+        return;
     free(log->dir);
-    free(log->node);
     free(log->raft_dir);
     free(log);
     if (closed)
         closed(owner);
+}
+
+static void close_handles(struct log *log)
+{
+    log->handles = 2;
+    uv_close((uv_handle_t *)&log->timer, ended);
+    uv_close((uv_handle_t *)&log->look, ended);
 }
 
 /* Out of space, or a log that was open in this life: it is tried again. A first start that fails otherwise will not do
@@ -160,27 +171,24 @@ void log_raft_closed(struct log *log)
         break;
     default:
         assert(log->fsm.state == L_ENDING);
-        uv_close((uv_handle_t *)&log->timer, ended);
+        close_handles(log);
     }
 }
 
 /* ---- starting ---- */
 
+/* The first files of a log that has one voter, us; libraft closes it when they are there. */
 static void bootstrap(struct log *log)
 {
     struct raft_configuration conf;
-    err_t err = log_disk_make_new(&log->disk);
-    if (err) {
-        open_failed(log, err, "its folder cannot be made");
-        return;
-    }
+    char address[LOG_ADDRESS_MAX];
     int status = log_raft_open(log, "log.new");
     if (status) {
         open_failed(log, log_err_from_raft(status), log->raft.errmsg);
         return;
     }
     raft_configuration_init(&conf);
-    status = raft_configuration_add(&conf, LOG_FIRST_ID, log->node, RAFT_VOTER);
+    status = raft_configuration_add(&conf, log->config.id, log_address(log, log->config.id, address), RAFT_VOTER);
     if (!status)
         status = raft_bootstrap(&log->raft, &conf);
     raft_configuration_close(&conf);
@@ -189,6 +197,21 @@ static void bootstrap(struct log *log)
     else
         move(log, L_BOOTSTRAPPING, "a new log");
     log_raft_close(log);
+}
+
+static void make_log(struct log *log)
+{
+    err_t err = log_disk_make_new(&log->disk);
+    if (!err && !log->config.joins) {
+        bootstrap(log);
+        return;
+    }
+    if (!err)
+        err = log_disk_commit_new(&log->disk);
+    if (err)
+        open_failed(log, err, "its folder cannot be made");
+    else
+        wake(log, 0);
 }
 
 static void open_log(struct log *log)
@@ -216,18 +239,97 @@ static void open_log(struct log *log)
     wake(log, OPENING_TICK_MS);
 }
 
+/* ---- who leads ---- */
+
+bool log_has_raft(const struct log *log)
+{
+    return log->raft_is_open && !log->raft_is_closing &&
+           FSM_TO(log->fsm.state) & (FSM_TO(L_OPENING) | FSM_TO(L_READY) | FSM_TO(L_DRAINING));
+}
+
+static void opened(struct log *log, const char *why)
+{
+    move(log, L_READY, why);
+    wake(log, TICK_MS);
+    warn(log, "");
+    say_ready(log, OK, "");
+}
+
 static void barrier_passed(struct raft_barrier *req, int status)
 {
     struct log *log = req->data;
     log->barrier_waits = false;
-    if (status || log->fsm.state != L_OPENING)
+    if (!status && log_has_raft(log) && log->barrier_term == log->raft.current_term)
+        log->led_term = log->barrier_term;
+}
+
+static bool is_leader(struct log *log)
+{
+    return raft_state(&log->raft) == RAFT_LEADER;
+}
+
+/* A barrier of our own term behind everything that older terms left: when it is committed, that is applied. */
+static void lead(struct log *log)
+{
+    if (log->led_term == log->raft.current_term || log->barrier_waits || log->fsm.state == L_DRAINING)
         return;
-    if (log->applied < raft_last_applied(&log->raft))
-        log->applied = raft_last_applied(&log->raft); /* barriers and configurations count too */
-    move(log, L_READY, raft_state(&log->raft) == RAFT_LEADER ? "leader" : "caught up");
-    wake(log, TICK_MS);
-    warn(log, "");
-    say_ready(log, OK, "");
+    log->barrier.data = log;
+    log->barrier_term = log->raft.current_term;
+    log->barrier_waits = raft_barrier(&log->raft, &log->barrier, barrier_passed) == 0;
+}
+
+static bool only_voter(const struct log *log)
+{
+    const struct raft_configuration *conf = &log->raft.configuration;
+    unsigned others = 0, own = 0;
+    for (unsigned i = 0; i < conf->n; i++)
+        if (conf->servers[i].role == RAFT_VOTER)
+            *(conf->servers[i].id == log->config.id ? &own : &others) += 1;
+    return own && !others;
+}
+
+/* What the owner is to know; a voter that is alone stays the leader while its log is closed for want of space. */
+static void say_role(struct log *log)
+{
+    bool has_raft = log_has_raft(log), leads = log->leads && log->is_alone;
+    uint64_t leader = leads ? log->config.id : 0;
+    if (has_raft && (log->fsm.state != L_OPENING || !log->is_alone)) {
+        const char *address;
+        raft_id id = 0;
+        leads = is_leader(log) && log->led_term == log->raft.current_term;
+        raft_leader(&log->raft, &id, &address);
+        leader = is_leader(log) && !leads ? 0 : id;
+    }
+    if ((leads == log->leads && leader == log->leader) || (log->leads && !leads && log->n_proposals))
+        return;
+    if (leads != log->leads)
+        log_info("replicated log %s id=%" PRIu64 " term=%" PRIu64, leads ? "led by us" : "not led by us",
+                 log->config.id, log_term(log));
+    log->leads = leads;
+    log->leader = leader;
+    if (log->config.on_role && log->was_ready)
+        log->config.on_role(log->config.owner);
+}
+
+static void look(struct log *log)
+{
+    if (log->fsm.state == L_ENDING)
+        return;
+    if (log_has_raft(log)) {
+        if (log->applied < raft_last_applied(&log->raft))
+            log->applied = raft_last_applied(&log->raft); /* barriers and configurations count too */
+        log->is_alone = only_voter(log);
+        if (is_leader(log))
+            lead(log);
+        if (log->fsm.state == L_OPENING && (!log->is_alone || log->led_term == log->raft.current_term))
+            opened(log, log->is_alone ? "leader" : "one of several");
+    }
+    say_role(log);
+}
+
+static void on_look(uv_check_t *check)
+{
+    look(check->data);
 }
 
 /* ---- the life of an open log ---- */
@@ -245,11 +347,7 @@ static void tick_opening(struct log *log)
         log->warned_slow = true;
         warn(log, "the replicated log has no leader yet");
     }
-    if (!log->barrier_waits && raft_state(&log->raft) == RAFT_LEADER) {
-        log->barrier.data = log;
-        log->barrier_waits = raft_barrier(&log->raft, &log->barrier, barrier_passed) == 0;
-    }
-    wake(log, OPENING_TICK_MS);
+    wake(log, OPENING_TICK_MS); /* each turn of the loop looks */
 }
 
 static void drain(struct log *log, const char *why)
@@ -257,6 +355,8 @@ static void drain(struct log *log, const char *why)
     warn_full(log);
     log_disk_release(&log->disk); /* what is under way may need a segment */
     move(log, L_DRAINING, why);
+    if (!log->is_alone && log->leads && log_transfer(log, 0, NULL, NULL))
+        log_warn("the lead is not handed over, and will be taken");
     wake(log, 0);
 }
 
@@ -269,13 +369,15 @@ static void tick_ready(struct log *log)
         drain(log, "libraft refuses appends");
     else if (is_low && oldest && now - oldest->since_ms > REFUSED_MS)
         drain(log, "an append waits for space");
+    else if (is_low && !log->is_alone)
+        drain(log, "the disk is full, others have room");
     else
         wake(log, TICK_MS);
 }
 
 static void tick_draining(struct log *log)
 {
-    if (log->n_proposals && clock_mono_ms() - log->state_since_ms < DRAIN_MS) {
+    if ((log->n_proposals || log->change.is_under_way) && clock_mono_ms() - log->state_since_ms < DRAIN_MS) {
         wake(log, OPENING_TICK_MS);
         return;
     }
@@ -299,7 +401,7 @@ static void tick_starting(struct log *log)
     if (err)
         open_failed(log, err, "its folder cannot be made");
     else if (log_disk_is_new(&log->disk))
-        bootstrap(log);
+        make_log(log);
     else
         open_log(log);
 }
@@ -332,6 +434,8 @@ static void proposal_done(struct raft_apply *req, int status, void *result)
     log->n_proposals--;
     p->cb(p->arg, status ? ERR_CANCELED : OK, req->index, p->result);
     free(p);
+    if (!log->n_proposals)
+        say_role(log); /* it may have waited for this */
 }
 
 /* libraft refused. A count of its own segments may say "no space" for a moment while the next one is being made. */
@@ -350,6 +454,8 @@ static err_t check(struct log *log, size_t len)
         return ERR_LIMIT;
     if (log->fsm.state == L_READY && log_disk_free(&log->disk) < log_disk_least(&log->disk))
         drain(log, "the disk is full");
+    if (log->fsm.state != L_STARTING && !log->is_alone && !log->leads)
+        return ERR_AGAIN;
     switch (log->fsm.state) {
     case L_READY:
         return OK;
@@ -408,16 +514,19 @@ err_t log_start(const struct log_config *config, struct log **ret)
         return ERR_NOMEM;
     log->config = *config;
     log->dir = strdup(config->dir);
-    log->node = strdup(config->node);
     log->raft_dir = malloc(PATH_MAX);
-    if (!log->dir || !log->node || !log->raft_dir) {
+    if (!log->dir || !log->raft_dir) {
         free(log->dir);
-        free(log->node);
         free(log->raft_dir);
         free(log);
         return ERR_NOMEM;
     }
-    log->fsm = (struct fsm){.kind = "log", .id = LOG_FIRST_ID, .states = states, .state = L_STARTING};
+    if (!config->id)
+        log->config.id = LOG_FIRST_ID;
+    if (!config->election_ms)
+        log->config.election_ms = LOG_ELECTION_MS;
+    log->is_alone = !config->joins; /* until libraft says otherwise */
+    log->fsm = (struct fsm){.kind = "log", .id = log->config.id, .states = states, .state = L_STARTING};
     log->disk.dir = log->dir;
     log->disk.segment_bytes = config->segment_bytes ? config->segment_bytes : DEFAULT_SEGMENT_BYTES;
     log->disk.reserve_bytes = config->reserve_bytes ? config->reserve_bytes : DEFAULT_RESERVE_BYTES;
@@ -428,6 +537,10 @@ err_t log_start(const struct log_config *config, struct log **ret)
     TAILQ_INIT(&log->proposals);
     uv_timer_init(config->loop, &log->timer);
     log->timer.data = log;
+    uv_check_init(config->loop, &log->look);
+    log->look.data = log;
+    uv_check_start(&log->look, on_look);
+    uv_unref((uv_handle_t *)&log->look);
     wake(log, 0);
     *ret = log;
     return OK;
@@ -441,7 +554,7 @@ void log_close(struct log *log, void (*cb)(void *owner))
     if (log->raft_is_open)
         log_raft_close(log);
     else
-        uv_close((uv_handle_t *)&log->timer, ended);
+        close_handles(log);
 }
 
 const char *log_state(const struct log *log)
@@ -469,6 +582,16 @@ bool log_ticks(const struct log *log)
 {
     bool due = uv_is_active((const uv_handle_t *)&log->timer) && log->ticked_ms;
     return !due || clock_mono_ms() - log->ticked_ms < SILENT_MS;
+}
+
+bool log_leads(const struct log *log)
+{
+    return log->leads;
+}
+
+uint64_t log_leader(const struct log *log)
+{
+    return log->leader;
 }
 
 const char *log_warning(const struct log *log)

@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -68,6 +69,21 @@ void log_disk_release(const struct log_disk *disk)
     char path[PATH_MAX];
     path_of(disk, "reserve", path);
     unlink(path);
+}
+
+/* snapshot-TERM-INDEX-TIME, beside snapshot-...meta: the highest index is the newest. */
+uint64_t log_disk_snapshot(const struct log_disk *disk)
+{
+    char path[PATH_MAX];
+    uint64_t term, index, best = 0;
+    path_of(disk, "log", path);
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (sscanf(e->d_name, "snapshot-%" SCNu64 "-%" SCNu64, &term, &index) == 2 && index > best)
+            best = index;
+    if (dir)
+        closedir(dir);
+    return best;
 }
 
 bool log_disk_is_new(const struct log_disk *disk)

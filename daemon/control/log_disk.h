@@ -27,6 +27,9 @@ uint64_t log_disk_enough(const struct log_disk *disk);
 bool log_disk_reserve(const struct log_disk *disk);
 void log_disk_release(const struct log_disk *disk);
 
+/* Of libraft's newest snapshot in DIR/log; 0: none. */
+uint64_t log_disk_snapshot(const struct log_disk *disk);
+
 bool log_disk_is_new(const struct log_disk *disk);
 NODISCARD err_t log_disk_make_new(const struct log_disk *disk);   /* an empty DIR/log.new */
 NODISCARD err_t log_disk_commit_new(const struct log_disk *disk); /* becomes DIR/log */

@@ -1,7 +1,12 @@
 /* libraft's side of the log: its machine (apply, snapshot, restore) over ours, its setup, its errors.
  *
  * An entry is {u64 length, record, zeros to a multiple of 8}, since libraft writes multiples of 8 and keeps no length.
- * libraft does not say which index it applies; entries come in order, so it is the one after the last. */
+ * libraft does not say which index it applies; entries come in order, so it is the one after the last.
+ *
+ * Messages pass through here, because a snapshot that the leader sends while we take one of our own ends the process
+ * (0.22.1: it forgets the one that waits and then starts it). Such a message is dropped; the leader sends it again. And
+ * a snapshot that cannot be loaded for sending, since the log closes, is not told to libraft, which would free fields
+ * of the message that it never set. */
 #include "daemon/control/log_in.h"
 
 #include "common/base/log.h"
@@ -9,10 +14,14 @@
 #include <endian.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define DISK_RETRY_MS 200
+#define CONNECT_RETRY_MS 100
+#define BEATS_PER_ELECTION 6
+#define SNAPSHOT_MS 3000 /* of sending one, until it is sent again */
 
 err_t log_err_from_raft(int status)
 {
@@ -28,6 +37,13 @@ err_t log_err_from_raft(int status)
         {RAFT_NOTLEADER, ERR_AGAIN},
         {RAFT_BUSY, ERR_AGAIN},
         {RAFT_TOOBIG, ERR_LIMIT},
+        {RAFT_CANTCHANGE, ERR_BUSY},
+        {RAFT_DUPLICATEID, ERR_EXISTS},
+        {RAFT_DUPLICATEADDRESS, ERR_EXISTS},
+        {RAFT_BADID, ERR_NOTFOUND},
+        {RAFT_NOTFOUND, ERR_NOTFOUND},
+        {RAFT_BADROLE, ERR_INVALID},
+        {RAFT_NOCONNECTION, ERR_TIMEOUT}, /* of a voter-to-be that did not catch up */
         {RAFT_LEADERSHIPLOST, ERR_CANCELED},
         {RAFT_SHUTDOWN, ERR_CANCELED},
         {RAFT_CANCELED, ERR_CANCELED},
@@ -123,8 +139,8 @@ static int machine_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
     struct log *log = fsm->data;
     const void *data;
     size_t len;
-    /* A snapshot of our own folder holds nothing that is not applied already once the log has been open. */
-    bool is_old = log->raft_is_loading && log->applied;
+    /* Reopened: what our own folder holds has been applied, unless it came from the leader in the last moment. */
+    bool is_old = log->raft_is_loading && log->snapshot <= log->applied;
     err_t err = unwrap(buf, &data, &len);
     if (!err && !is_old)
         err = log->config.machine.restore(log->config.machine.arg, data, len);
@@ -136,20 +152,68 @@ static int machine_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
     return 0;
 }
 
+/* ---- what other voters say ---- */
+
+static struct log *log_of(struct raft_io *io)
+{
+    return (struct log *)((char *)io - offsetof(struct log, io));
+}
+
+static void received(struct raft_io *io, struct raft_message *message)
+{
+    struct log *log = log_of(io);
+    if (message->type != RAFT_INSTALL_SNAPSHOT || !log->raft.legacy.snapshot_taking) {
+        log->recv(io, message);
+        return;
+    }
+    raft_configuration_close(&message->install_snapshot.conf);
+    raft_free(message->install_snapshot.data.base);
+}
+
+static int start_io(struct raft_io *io, unsigned ms, raft_io_tick_cb tick, raft_io_recv_cb recv)
+{
+    struct log *log = log_of(io);
+    log->recv = recv;
+    return log->io_start(io, ms, tick, received);
+}
+
+/* The same function of libraft's for every log; its request is one block, which `data` points to. */
+static raft_io_snapshot_get_cb snapshot_loaded;
+
+static void got_snapshot(struct raft_io_snapshot_get *req, struct raft_snapshot *snapshot, int status)
+{
+    if (status)
+        raft_free(req->data);
+    else
+        snapshot_loaded(req, snapshot, status);
+}
+
+static int get_snapshot(struct raft_io *io, struct raft_io_snapshot_get *req, raft_io_snapshot_get_cb cb)
+{
+    snapshot_loaded = cb;
+    return log_of(io)->io_snapshot_get(io, req, got_snapshot);
+}
+
 /* ---- opening and closing ---- */
 
 int log_raft_open(struct log *log, const char *name)
 {
     snprintf(log->raft_dir, PATH_MAX, "%s/%s", log->dir, name);
-    log_transport_init(&log->transport, NULL);
+    log->snapshot = log_disk_snapshot(&log->disk);
+    log_transport_init(&log->transport, log->config.loop, &log->config.peers);
     memset(&log->raft, 0, sizeof(log->raft));
     memset(&log->io, 0, sizeof(log->io));
     int status = raft_uv_init(&log->io, log->config.loop, log->raft_dir, &log->transport.raft);
     if (status)
         return status;
+    log->io_start = log->io.start;
+    log->io.start = start_io;
+    log->io_snapshot_get = log->io.snapshot_get;
+    log->io.snapshot_get = get_snapshot;
     raft_uv_set_auto_recovery(&log->io, false);
     raft_uv_set_segment_size(&log->io, log->disk.segment_bytes);
     raft_uv_set_disk_retry(&log->io, DISK_RETRY_MS);
+    raft_uv_set_connect_retry_delay(&log->io, CONNECT_RETRY_MS);
     log->raft_fsm = (struct raft_fsm){
         .version = 1,
         .data = log,
@@ -157,7 +221,8 @@ int log_raft_open(struct log *log, const char *name)
         .snapshot = machine_snapshot,
         .restore = machine_restore,
     };
-    status = raft_init(&log->raft, &log->io, &log->raft_fsm, LOG_FIRST_ID, log->node);
+    char address[LOG_ADDRESS_MAX];
+    status = raft_init(&log->raft, &log->io, &log->raft_fsm, log->config.id, log_address(log, log->config.id, address));
     if (status) {
         log_warn("libraft does not open dir=%s why=\"%s\"", log->raft_dir, log->raft.errmsg);
         raft_uv_close(&log->io);
@@ -167,6 +232,10 @@ int log_raft_open(struct log *log, const char *name)
     log->raft_is_open = true;
     /* Its own idea of a full disk is a count of 16 bits; ours is asked before each append. */
     raft_set_capacity_threshold(&log->raft, 1);
+    raft_set_election_timeout(&log->raft, log->config.election_ms);
+    raft_set_heartbeat_timeout(&log->raft, log->config.election_ms / BEATS_PER_ELECTION);
+    raft_set_install_snapshot_timeout(&log->raft, SNAPSHOT_MS);
+    raft_set_pre_vote(&log->raft, true); /* who comes back from a partition disturbs nobody */
     raft_set_snapshot_threshold(&log->raft, log->config.snapshot_threshold);
     raft_set_snapshot_trailing(&log->raft, log->config.snapshot_trailing);
     return 0;
@@ -185,5 +254,7 @@ void log_raft_close(struct log *log)
     if (log->raft_is_closing)
         return;
     log->raft_is_closing = true;
+    log->led_term = 0;
     raft_close(&log->raft, raft_gone);
+    log_change_end(log, ERR_CANCELED);
 }

@@ -240,7 +240,6 @@ static err_t start_log(struct node *n, struct why *why)
     const struct log_config config = {
         .loop = &n->loop,
         .dir = dir,
-        .node = n->self.name,
         .machine = {n, machine_apply, machine_snapshot, machine_restore},
         .owner = n,
         .on_ready = log_is_ready,

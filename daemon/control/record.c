@@ -138,11 +138,71 @@ static err_t encode_incident(const struct record *r, Dtd__Record *m, struct buf 
     return pack(&m->base, ret);
 }
 
+static err_t encode_node(const struct record *r, Dtd__Record *m, struct buf *ret)
+{
+    Dtd__RecordNode x = DTD__RECORD_NODE__INIT;
+    x.name = (char *)r->node.name;
+    x.address = (char *)r->node.address;
+    x.domain = r->node.domain[0] ? (char *)r->node.domain : NULL;
+    x.instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)r->node.instance};
+    x.has_token = r->node.token != 0;
+    x.token = r->node.token;
+    m->kind_case = DTD__RECORD__KIND_NODE;
+    m->node = &x;
+    return pack(&m->base, ret);
+}
+
+static err_t encode_node_left(const struct record *r, Dtd__Record *m, struct buf *ret)
+{
+    Dtd__RecordNodeLeft x = DTD__RECORD_NODE_LEFT__INIT;
+    x.name = (char *)r->node_left.name;
+    m->kind_case = DTD__RECORD__KIND_NODE_LEFT;
+    m->node_left = &x;
+    return pack(&m->base, ret);
+}
+
+static err_t encode_node_admin(const struct record *r, Dtd__Record *m, struct buf *ret)
+{
+    Dtd__RecordNodeAdmin x = DTD__RECORD_NODE_ADMIN__INIT;
+    x.name = (char *)r->node_admin.name;
+    x.drained = (char *)r->node_admin.drained;
+    m->kind_case = DTD__RECORD__KIND_NODE_ADMIN;
+    m->node_admin = &x;
+    return pack(&m->base, ret);
+}
+
+static err_t encode_token(const struct record *r, Dtd__Record *m, struct buf *ret)
+{
+    Dtd__RecordToken x = DTD__RECORD_TOKEN__INIT;
+    x.id = r->token.id;
+    x.has_secret = x.has_expires_ms = x.has_uses = r->token.uses != 0;
+    x.secret = (ProtobufCBinaryData){TOKEN_SECRET_LENGTH, (uint8_t *)r->token.secret};
+    x.expires_ms = r->token.expires_ms;
+    x.uses = r->token.uses;
+    m->kind_case = DTD__RECORD__KIND_TOKEN;
+    m->token = &x;
+    return pack(&m->base, ret);
+}
+
+static err_t encode_key(const struct record *r, Dtd__Record *m, struct buf *ret)
+{
+    Dtd__RecordKey x = DTD__RECORD_KEY__INIT;
+    x.version = r->key.version;
+    x.step = r->key.step;
+    x.has_secret = r->key.step == KEY_ADDED;
+    x.secret = (ProtobufCBinaryData){KEY_SECRET_LENGTH, (uint8_t *)r->key.secret};
+    m->kind_case = DTD__RECORD__KIND_KEY;
+    m->key = &x;
+    return pack(&m->base, ret);
+}
+
 static err_t (*const encoders[])(const struct record *r, Dtd__Record *m, struct buf *ret) = {
     [RECORD_SUBMITTED] = encode_submitted,   [RECORD_DESIRED] = encode_desired,
     [RECORD_ENDED] = encode_ended,           [RECORD_EPOCH] = encode_epoch,
     [RECORD_CHECKPOINT] = encode_checkpoint, [RECORD_CHECKPOINT_REMOVED] = encode_removed,
-    [RECORD_INCIDENT] = encode_incident,
+    [RECORD_INCIDENT] = encode_incident,     [RECORD_NODE] = encode_node,
+    [RECORD_NODE_LEFT] = encode_node_left,   [RECORD_NODE_ADMIN] = encode_node_admin,
+    [RECORD_TOKEN] = encode_token,           [RECORD_KEY] = encode_key,
 };
 #define N_KINDS (sizeof(encoders) / sizeof(encoders[0]))
 
@@ -253,6 +313,76 @@ static err_t decode_incident(const Dtd__Record *m, struct memory *mem, struct re
     return OK;
 }
 
+static bool fits(const char *text, size_t max)
+{
+    return strnlen(text, max + 1) <= max;
+}
+
+static err_t decode_node(const Dtd__Record *m, struct memory *mem, struct record *r)
+{
+    (void)mem;
+    const Dtd__RecordNode *x = m->node;
+    if (!x->name[0] || !fits(x->name, NODE_NAME_MAX) || !fits(x->address, NODE_TEXT_MAX) ||
+        (x->domain && !fits(x->domain, NODE_TEXT_MAX)) || x->instance.len != NODE_INSTANCE_BYTES)
+        return ERR_CORRUPT;
+    r->kind = RECORD_NODE;
+    r->node.name = x->name;
+    r->node.address = x->address;
+    r->node.domain = x->domain ? x->domain : "";
+    memcpy(r->node.instance, x->instance.data, NODE_INSTANCE_BYTES);
+    r->node.token = x->has_token ? x->token : 0;
+    return OK;
+}
+
+static err_t decode_node_left(const Dtd__Record *m, struct memory *mem, struct record *r)
+{
+    (void)mem;
+    r->kind = RECORD_NODE_LEFT;
+    r->node_left.name = m->node_left->name;
+    return OK;
+}
+
+static err_t decode_node_admin(const Dtd__Record *m, struct memory *mem, struct record *r)
+{
+    (void)mem;
+    r->kind = RECORD_NODE_ADMIN;
+    r->node_admin.name = m->node_admin->name;
+    r->node_admin.drained = m->node_admin->drained;
+    return !r->node_admin.drained || fits(r->node_admin.drained, NODE_REASON_MAX) ? OK : ERR_CORRUPT;
+}
+
+static err_t decode_token(const Dtd__Record *m, struct memory *mem, struct record *r)
+{
+    (void)mem;
+    const Dtd__RecordToken *x = m->token;
+    bool is_back = !x->has_secret && !x->has_uses;
+    if (!x->id ||
+        (!is_back && (!x->has_secret || x->secret.len != TOKEN_SECRET_LENGTH || !x->has_expires_ms || !x->uses)))
+        return ERR_CORRUPT;
+    r->kind = RECORD_TOKEN;
+    r->token.id = x->id;
+    r->token.expires_ms = x->expires_ms;
+    r->token.uses = is_back ? 0 : x->uses;
+    if (!is_back)
+        memcpy(r->token.secret, x->secret.data, TOKEN_SECRET_LENGTH);
+    return OK;
+}
+
+static err_t decode_key(const Dtd__Record *m, struct memory *mem, struct record *r)
+{
+    (void)mem;
+    const Dtd__RecordKey *x = m->key;
+    if (!x->version || x->step < KEY_ADDED || x->step > KEY_DROPPED ||
+        (x->step == KEY_ADDED && (!x->has_secret || x->secret.len != KEY_SECRET_LENGTH)))
+        return ERR_CORRUPT;
+    r->kind = RECORD_KEY;
+    r->key.version = x->version;
+    r->key.step = (enum state_key_step)x->step;
+    if (x->step == KEY_ADDED)
+        memcpy(r->key.secret, x->secret.data, KEY_SECRET_LENGTH);
+    return OK;
+}
+
 static const struct {
     Dtd__Record__KindCase kind;
     err_t (*decode)(const Dtd__Record *m, struct memory *mem, struct record *r);
@@ -260,7 +390,9 @@ static const struct {
     {DTD__RECORD__KIND_SUBMITTED, decode_submitted},   {DTD__RECORD__KIND_DESIRED, decode_desired},
     {DTD__RECORD__KIND_ENDED, decode_ended},           {DTD__RECORD__KIND_EPOCH, decode_epoch},
     {DTD__RECORD__KIND_CHECKPOINT, decode_checkpoint}, {DTD__RECORD__KIND_CHECKPOINT_REMOVED, decode_removed},
-    {DTD__RECORD__KIND_INCIDENT, decode_incident},
+    {DTD__RECORD__KIND_INCIDENT, decode_incident},     {DTD__RECORD__KIND_NODE, decode_node},
+    {DTD__RECORD__KIND_NODE_LEFT, decode_node_left},   {DTD__RECORD__KIND_NODE_ADMIN, decode_node_admin},
+    {DTD__RECORD__KIND_TOKEN, decode_token},           {DTD__RECORD__KIND_KEY, decode_key},
 };
 
 static err_t decode_kind(const Dtd__Record *m, struct memory *mem, struct record *r)

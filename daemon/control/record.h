@@ -27,7 +27,22 @@ enum record_kind {
     RECORD_CHECKPOINT,         /* a step folder was committed */
     RECORD_CHECKPOINT_REMOVED, /* ... or removed by retention */
     RECORD_INCIDENT,           /* what was seen and decided; equal job, epoch and wall_ms: replaces the earlier one */
+    RECORD_NODE,               /* a node joined, or has another address; answer: its number, which apply assigns */
+    RECORD_NODE_LEFT,          /* ... left, or was removed */
+    RECORD_NODE_ADMIN,         /* ... is drained, or not any more */
+    RECORD_TOKEN,              /* somebody may join by it */
+    RECORD_KEY,                /* a step of a key's life */
 };
+
+#define NODE_INSTANCE_BYTES 16
+#define NODE_NAME_MAX 253
+#define NODE_TEXT_MAX 263 /* of an address or a domain */
+#define NODE_REASON_MAX 512
+#define TOKEN_SECRET_LENGTH 16
+#define KEY_SECRET_LENGTH 32
+
+/* A key is added, then connected with once every node has it, then dropped. */
+enum state_key_step { KEY_ADDED = 1, KEY_USED = 2, KEY_DROPPED = 3 };
 
 struct state_member {
     const char *node;
@@ -54,7 +69,7 @@ struct record {
     int64_t wall_ms;  /* the proposer's clock */
     bool has_request; /* a repeat of request_id within a day changes nothing and gets the first answer */
     uint8_t request_id[REQUEST_ID_BYTES];
-    uint64_t job; /* of every kind but RECORD_SUBMITTED */
+    uint64_t job; /* of the kinds up to RECORD_INCIDENT, but RECORD_SUBMITTED */
     union {
         struct {
             const char *spec;
@@ -80,6 +95,28 @@ struct record {
             int64_t step;
         } removed;
         struct state_incident incident;
+        struct {
+            const char *name, *address, *domain; /* domain: "" for none */
+            uint8_t instance[NODE_INSTANCE_BYTES];
+            uint64_t token; /* 0: none */
+        } node;
+        struct {
+            const char *name;
+        } node_left;
+        struct {
+            const char *name, *drained; /* drained: why, NULL: not any more */
+        } node_admin;
+        struct {
+            uint64_t id;
+            int64_t expires_ms;
+            uint32_t uses; /* 0: taken back */
+            uint8_t secret[TOKEN_SECRET_LENGTH];
+        } token;
+        struct {
+            uint32_t version;
+            enum state_key_step step;
+            uint8_t secret[KEY_SECRET_LENGTH]; /* of KEY_ADDED */
+        } key;
     };
     void *memory; /* of a decoded record */
 };

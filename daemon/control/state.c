@@ -47,7 +47,8 @@ void state_clear(struct state *s)
     for (int i = 0; i < s->n_jobs; i++)
         state_job_free(s->jobs[i]);
     free(s->requests);
-    *s = (struct state){.next_job = 1};
+    state_nodes_clear(&s->cluster);
+    *s = (struct state){.next_job = 1, .cluster = {.next_node = 1}};
 }
 
 err_t state_new(struct state **ret)
@@ -55,7 +56,7 @@ err_t state_new(struct state **ret)
     struct state *s = malloc(sizeof(*s));
     if (!s)
         return ERR_NOMEM;
-    *s = (struct state){.next_job = 1};
+    *s = (struct state){.next_job = 1, .cluster = {.next_node = 1}};
     *ret = s;
     return OK;
 }
@@ -397,6 +398,8 @@ static err_t apply_kind(struct state *s, const struct record *r, struct state_re
 {
     if (r->kind == RECORD_SUBMITTED)
         return apply_submitted(s, r, ret);
+    if (r->kind >= RECORD_NODE)
+        return state_nodes_apply(s, r, ret);
     struct state_job *job = find_job(s, r->job);
     ret->job = r->job;
     if (!job) {

@@ -1,4 +1,4 @@
-/* The inside of the replicated state, for state.c and its codec state_snapshot.c. */
+/* The inside of the replicated state, for state.c, state_nodes.c and the codec state_snapshot.c. */
 #ifndef DTD_DAEMON_CONTROL_STATE_IN_H
 #define DTD_DAEMON_CONTROL_STATE_IN_H
 
@@ -17,7 +17,13 @@ struct state {
     int n_jobs;
     struct state_request *requests; /* in the log's order */
     int n_requests, cap_requests;
+    struct state_cluster cluster;
 };
+
+/* The records of the cluster. */
+err_t state_nodes_apply(struct state *s, const struct record *r, struct state_result *ret);
+void state_nodes_clear(struct state_cluster *c);
+err_t state_node_reserve(struct state_cluster *c);
 
 void state_clear(struct state *s);
 void state_job_free(struct state_job *job);

@@ -182,10 +182,100 @@ static err_t write_requests(const struct state *s, struct buf *ret)
     return err;
 }
 
+/* The messages of the cluster's lists: blocks of their own, freed whole. */
+struct cluster_lists {
+    Dtd__SnapshotNode *nodes, **node;
+    Dtd__RecordNode *inner;
+    Dtd__RecordToken tokens[STATE_MAX_TOKENS], *token[STATE_MAX_TOKENS];
+    Dtd__RecordKey keys[STATE_MAX_KEYS], *key[STATE_MAX_KEYS];
+};
+
+static void put_nodes(const struct state_cluster *c, struct cluster_lists *l)
+{
+    for (int i = 0; i < c->n_nodes; i++) {
+        const struct state_node *n = &c->nodes[i];
+        Dtd__SnapshotNode *m = l->node[i] = &l->nodes[i];
+        Dtd__RecordNode *in = &l->inner[i];
+        dtd__snapshot_node__init(m);
+        dtd__record_node__init(in);
+        in->name = n->name;
+        in->address = n->address;
+        in->domain = n->domain[0] ? n->domain : NULL;
+        in->instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)n->instance};
+        m->node = in;
+        m->id = n->id;
+        m->joined_ms = n->joined_ms;
+        m->drained = n->drained;
+        m->has_drained_ms = n->drained != NULL;
+        m->drained_ms = n->drained_ms;
+    }
+}
+
+static void put_secrets(const struct state_cluster *c, struct cluster_lists *l)
+{
+    for (int i = 0; i < c->n_tokens; i++) {
+        Dtd__RecordToken *m = l->token[i] = &l->tokens[i];
+        dtd__record_token__init(m);
+        m->id = c->tokens[i].id;
+        m->has_secret = m->has_expires_ms = m->has_uses = true;
+        m->secret = (ProtobufCBinaryData){TOKEN_SECRET_LENGTH, (uint8_t *)c->tokens[i].secret};
+        m->expires_ms = c->tokens[i].expires_ms;
+        m->uses = c->tokens[i].uses;
+    }
+    for (int i = 0; i < c->n_keys; i++) {
+        Dtd__RecordKey *m = l->key[i] = &l->keys[i];
+        dtd__record_key__init(m);
+        m->version = c->keys[i].version;
+        m->step = KEY_ADDED;
+        m->has_secret = true;
+        m->secret = (ProtobufCBinaryData){KEY_SECRET_LENGTH, (uint8_t *)c->keys[i].secret};
+    }
+}
+
+static err_t write_cluster(const struct state *s, struct buf *ret)
+{
+    const struct state_cluster *c = &s->cluster;
+    size_t n = (size_t)c->n_nodes + 1;
+    Dtd__Snapshot snapshot = DTD__SNAPSHOT__INIT;
+    Dtd__SnapshotCluster m = DTD__SNAPSHOT_CLUSTER__INIT;
+    struct cluster_lists *l = calloc(1, sizeof(*l));
+    err_t err = l ? OK : ERR_NOMEM;
+    if (l) {
+        l->nodes = calloc(n, sizeof(*l->nodes));
+        l->node = calloc(n, sizeof(*l->node));
+        l->inner = calloc(n, sizeof(*l->inner));
+        err = l->nodes && l->node && l->inner ? OK : ERR_NOMEM;
+    }
+    if (!err) {
+        put_nodes(c, l);
+        put_secrets(c, l);
+        m = (Dtd__SnapshotCluster){.base = m.base,
+                                   .next_node = c->next_node,
+                                   .n_node = (size_t)c->n_nodes,
+                                   .node = l->node,
+                                   .n_token = (size_t)c->n_tokens,
+                                   .token = l->token,
+                                   .n_key = (size_t)c->n_keys,
+                                   .key = l->key,
+                                   .key_used = c->key_used};
+        snapshot.cluster = &m;
+        err = pack(&snapshot, s, ret);
+    }
+    if (l) {
+        free(l->nodes);
+        free(l->node);
+        free(l->inner);
+        free(l);
+    }
+    return err;
+}
+
 err_t state_snapshot(const struct state *s, struct buf *ret)
 {
     size_t start = ret->len;
     err_t err = write_requests(s, ret);
+    if (!err && s->cluster.next_node > 1)
+        err = write_cluster(s, ret);
     for (int i = 0; !err && i < s->n_jobs; i++)
         err = write_job(s, s->jobs[i], ret);
     if (err)
@@ -333,6 +423,66 @@ static err_t read_requests(const Dtd__Snapshot *m, struct state *s)
     return OK;
 }
 
+static err_t read_node(const Dtd__SnapshotNode *m, const struct state_node *before, struct state_node *ret)
+{
+    const Dtd__RecordNode *in = m->node;
+    *ret = (struct state_node){.id = m->id, .joined_ms = m->joined_ms, .drained_ms = m->drained_ms};
+    if (!m->id || !in->name[0] || in->instance.len != NODE_INSTANCE_BYTES || strlen(in->name) > NODE_NAME_MAX ||
+        (before && strcmp(before->name, in->name) >= 0))
+        return ERR_CORRUPT;
+    memcpy(ret->instance, in->instance.data, NODE_INSTANCE_BYTES);
+    err_t err = copy(in->name, &ret->name);
+    if (!err)
+        err = copy(in->address, &ret->address);
+    if (!err)
+        err = copy(in->domain ? in->domain : "", &ret->domain);
+    if (!err)
+        err = copy(m->drained, &ret->drained);
+    return err;
+}
+
+static err_t read_secrets(const Dtd__SnapshotCluster *m, struct state_cluster *c)
+{
+    if (m->n_token > STATE_MAX_TOKENS || m->n_key > STATE_MAX_KEYS)
+        return ERR_CORRUPT;
+    for (size_t i = 0; i < m->n_token; i++) {
+        const Dtd__RecordToken *t = m->token[i];
+        if (!t->id || t->secret.len != TOKEN_SECRET_LENGTH || !t->uses)
+            return ERR_CORRUPT;
+        c->tokens[i] = (struct state_token){.id = t->id, .expires_ms = t->expires_ms, .uses = t->uses};
+        memcpy(c->tokens[i].secret, t->secret.data, TOKEN_SECRET_LENGTH);
+        c->n_tokens++;
+    }
+    for (size_t i = 0; i < m->n_key; i++) {
+        const Dtd__RecordKey *k = m->key[i];
+        if (!k->version || k->secret.len != KEY_SECRET_LENGTH || (i && k->version <= m->key[i - 1]->version))
+            return ERR_CORRUPT;
+        c->keys[i].version = k->version;
+        memcpy(c->keys[i].secret, k->secret.data, KEY_SECRET_LENGTH);
+        c->n_keys++;
+    }
+    c->key_used = m->key_used;
+    return OK;
+}
+
+static err_t read_cluster(const Dtd__Snapshot *m, struct state *s)
+{
+    const Dtd__SnapshotCluster *from = m->cluster;
+    struct state_cluster *c = &s->cluster;
+    err_t err = OK;
+    if (!from)
+        return OK;
+    if (!from->next_node || from->n_node > STATE_MAX_NODES)
+        return ERR_CORRUPT;
+    c->next_node = from->next_node;
+    for (size_t i = 0; !err && i < from->n_node; i++) {
+        err = from->node[i]->id < c->next_node ? state_node_reserve(c) : ERR_CORRUPT;
+        if (!err)
+            err = read_node(from->node[i], i ? &c->nodes[i - 1] : NULL, &c->nodes[c->n_nodes++]);
+    }
+    return err ? err : read_secrets(from, c);
+}
+
 static err_t read_all(const Dtd__Snapshot *m, struct state *s)
 {
     if (m->version > SNAPSHOT_VERSION)
@@ -343,6 +493,8 @@ static err_t read_all(const Dtd__Snapshot *m, struct state *s)
     err_t err = read_jobs(m, s);
     if (!err)
         err = read_requests(m, s);
+    if (!err)
+        err = read_cluster(m, s);
     return err;
 }
 

@@ -77,7 +77,6 @@ void fixture_start(struct fixture *f, const char *dir)
     const struct log_config config = {
         .loop = &f->loop,
         .dir = dir,
-        .node = "node-1",
         .machine = {f, apply, snapshot, restore},
         .owner = f,
         .on_ready = on_ready,

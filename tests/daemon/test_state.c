@@ -363,3 +363,179 @@ TEST(replay_is_deterministic)
         state_free(b);
     }
 }
+
+/* ---- the cluster ---- */
+
+static struct record node(const char *name, uint8_t instance, uint64_t token, int64_t wall_ms)
+{
+    struct record r = {.kind = RECORD_NODE, .wall_ms = wall_ms};
+    r.node.name = name;
+    r.node.address = "10.0.0.1:7811";
+    r.node.domain = "rack-1";
+    memset(r.node.instance, instance, sizeof(r.node.instance));
+    r.node.token = token;
+    return r;
+}
+
+static struct record token(uint64_t id, int64_t expires_ms, uint32_t uses)
+{
+    struct record r = {.kind = RECORD_TOKEN, .wall_ms = 100};
+    r.token.id = id;
+    r.token.expires_ms = expires_ms;
+    r.token.uses = uses;
+    memset(r.token.secret, 0x42, sizeof(r.token.secret));
+    return r;
+}
+
+static struct record key(uint32_t version, enum state_key_step step, uint8_t secret)
+{
+    struct record r = {.kind = RECORD_KEY, .wall_ms = 100};
+    r.key.version = version;
+    r.key.step = step;
+    memset(r.key.secret, secret, sizeof(r.key.secret));
+    return r;
+}
+
+static struct state_result put(struct state *s, struct record r)
+{
+    return apply_bytes(s, &r);
+}
+
+TEST(nodes_are_numbered_once_and_for_ever)
+{
+    struct state *s = fresh();
+    assert_int_equal(1, put(s, node("b", 1, 0, 5)).node);
+    assert_int_equal(2, put(s, node("a", 2, 0, 6)).node);
+    assert_int_equal(2, put(s, node("a", 2, 0, 7)).node); /* again: the same node */
+    assert_err(ERR_EXISTS, put(s, node("a", 3, 0, 8)).err);
+    const struct state_cluster *c = state_cluster(s);
+    assert_int_equal(2, c->n_nodes);
+    assert_string_equal("a", c->nodes[0].name);
+    assert_string_equal("b", c->nodes[1].name);
+    struct record left = {.kind = RECORD_NODE_LEFT, .node_left = {"a"}};
+    assert_int_equal(2, put(s, left).node);
+    assert_err(ERR_NOTFOUND, put(s, left).err);
+    assert_int_equal(3, put(s, node("a", 3, 0, 9)).node); /* never 2 again */
+    assert_string_equal("a", state_node_by_id(s, 3)->name);
+    assert_null(state_node_by_id(s, 2));
+    state_free(s);
+}
+
+TEST(a_known_node_may_move)
+{
+    struct state *s = fresh();
+    put(s, node("a", 1, 0, 5));
+    struct record r = node("a", 1, 0, 6);
+    r.node.address = "10.0.0.2:7811";
+    r.node.domain = "";
+    assert_err(OK, put(s, r).err);
+    assert_string_equal("10.0.0.2:7811", state_node_find(s, "a")->address);
+    assert_string_equal("", state_node_find(s, "a")->domain);
+    assert_int_equal(5, state_node_find(s, "a")->joined_ms);
+    state_free(s);
+}
+
+TEST(a_token_lets_in_as_many_as_it_says)
+{
+    struct state *s = fresh();
+    assert_err(OK, put(s, token(77, 1000, 2)).err);
+    assert_err(ERR_EXISTS, put(s, token(77, 1000, 2)).err);
+    assert_err(ERR_DENIED, put(s, node("x", 9, 78, 200)).err);
+    assert_err(ERR_STALE, put(s, node("x", 9, 77, 1000)).err);
+    assert_err(OK, put(s, node("a", 1, 77, 200)).err);
+    assert_err(OK, put(s, node("a", 1, 77, 201)).err); /* the answer was lost, it asks again: not a second use */
+    assert_int_equal(1, state_cluster(s)->tokens[0].uses);
+    assert_err(OK, put(s, node("b", 2, 77, 202)).err);
+    assert_err(ERR_DENIED, put(s, node("c", 3, 77, 203)).err);
+    assert_err(OK, put(s, node("b", 2, 77, 204)).err);
+    assert_int_equal(0, state_cluster(s)->n_tokens);
+    state_free(s);
+}
+
+TEST(tokens_are_taken_back_and_forgotten)
+{
+    struct state *s = fresh();
+    put(s, token(1, 5000, 1));
+    put(s, token(2, 50, 1)); /* over already at 100 */
+    assert_err(OK, put(s, token(3, 5000, 1)).err);
+    assert_int_equal(2, state_cluster(s)->n_tokens);
+    struct record back = {.kind = RECORD_TOKEN, .token = {.id = 1}};
+    assert_err(OK, put(s, back).err);
+    assert_err(ERR_NOTFOUND, put(s, back).err);
+    for (uint64_t id = 10; state_cluster(s)->n_tokens < STATE_MAX_TOKENS; id++)
+        assert_err(OK, put(s, token(id, 5000, 1)).err);
+    assert_err(ERR_LIMIT, put(s, token(9999, 5000, 1)).err);
+    state_free(s);
+}
+
+TEST(keys_are_added_used_and_dropped)
+{
+    struct state *s = fresh();
+    assert_err(OK, put(s, key(1, KEY_ADDED, 1)).err);
+    assert_err(OK, put(s, key(1, KEY_ADDED, 1)).err);
+    assert_err(ERR_EXISTS, put(s, key(1, KEY_ADDED, 2)).err);
+    assert_int_equal(1, state_cluster(s)->key_used);
+    assert_err(ERR_NOTFOUND, put(s, key(2, KEY_USED, 0)).err);
+    assert_err(OK, put(s, key(2, KEY_ADDED, 2)).err);
+    assert_int_equal(1, state_cluster(s)->key_used);
+    assert_err(ERR_INVALID, put(s, key(1, KEY_DROPPED, 0)).err);
+    assert_err(OK, put(s, key(2, KEY_USED, 0)).err);
+    assert_err(OK, put(s, key(1, KEY_DROPPED, 0)).err);
+    assert_err(ERR_NOTFOUND, put(s, key(1, KEY_DROPPED, 0)).err);
+    assert_int_equal(1, state_cluster(s)->n_keys);
+    assert_int_equal(2, state_cluster(s)->keys[0].version);
+    state_free(s);
+}
+
+TEST(nodes_are_drained_with_a_reason)
+{
+    struct state *s = fresh();
+    put(s, node("a", 1, 0, 5));
+    struct record r = {.kind = RECORD_NODE_ADMIN, .wall_ms = 30, .node_admin = {"a", "memory is replaced"}};
+    assert_err(OK, put(s, r).err);
+    assert_string_equal("memory is replaced", state_node_find(s, "a")->drained);
+    assert_int_equal(30, state_node_find(s, "a")->drained_ms);
+    r.node_admin.drained = NULL;
+    assert_err(OK, put(s, r).err);
+    assert_null(state_node_find(s, "a")->drained);
+    r.node_admin.name = "b";
+    assert_err(ERR_NOTFOUND, put(s, r).err);
+    state_free(s);
+}
+
+TEST(a_snapshot_has_the_cluster_in_it)
+{
+    struct state *s = fresh(), *back = fresh();
+    struct buf bytes = {0};
+    char name[16];
+    put(s, key(1, KEY_ADDED, 1));
+    put(s, key(2, KEY_ADDED, 2));
+    put(s, key(2, KEY_USED, 0));
+    put(s, token(77, 1000, 9));
+    for (int i = 0; i < 21; i++) {
+        snprintf(name, sizeof(name), "n%02d", (i * 8) % 21);
+        put(s, node(name, (uint8_t)i, i % 3 ? 0 : 77, 200 + i));
+    }
+    struct record r = {.kind = RECORD_NODE_ADMIN, .wall_ms = 30, .node_admin = {"n07", "why"}};
+    put(s, r);
+    assert_ok(state_snapshot(s, &bytes));
+    assert_ok(state_restore(back, bytes.data, bytes.len));
+    assert_same_state(s, back);
+    assert_int_equal(21, state_cluster(back)->n_nodes);
+    assert_int_equal(22, state_cluster(back)->next_node);
+    assert_int_equal(2, state_cluster(back)->tokens[0].uses);
+    assert_int_equal(2, state_cluster(back)->key_used);
+    assert_string_equal("why", state_node_find(back, "n07")->drained);
+    /* Any byte of it that is damaged is refused, or is another value: never a crash. */
+    for (size_t i = 0; i < bytes.len; i++) {
+        bytes.data[i] ^= 0x41;
+        struct state *other = fresh();
+        err_t err = state_restore(other, bytes.data, bytes.len);
+        assert_true(err == OK || err == ERR_CORRUPT || err == ERR_UNSUPPORTED);
+        state_free(other);
+        bytes.data[i] ^= 0x41;
+    }
+    buf_fini(&bytes);
+    state_free(s);
+    state_free(back);
+}
