@@ -105,7 +105,7 @@ function(dtd_module target file symbol)
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME "${file}" LINKER_LANGUAGE C
     LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
     BUILD_RPATH "${rpath}" INSTALL_RPATH "$ORIGIN;${rpath}")
-  install(TARGETS ${target} LIBRARY DESTINATION "lib/dtd")
+  install(TARGETS ${target} LIBRARY DESTINATION "lib/dtd" COMPONENT cuda)
   set_property(GLOBAL APPEND PROPERTY DTD_MODULES ${target})
 endfunction()
 

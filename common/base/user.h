@@ -4,17 +4,17 @@
 
 #include "common/base/err.h"
 
-#include <limits.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #define USER_NAME_MAX 256
+#define USER_HOME_MAX 1024
 
 struct user {
     uid_t uid;
     gid_t gid;
     char name[USER_NAME_MAX];
-    char home[PATH_MAX];
+    char home[USER_HOME_MAX];
 };
 
 /* ERR_NOTFOUND when the machine has none such. */

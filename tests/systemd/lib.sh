@@ -1,0 +1,153 @@
+# Sourced by the tests of the service: a systemd of their own as PID 1 of fresh mount, PID, network, UTS, IPC and cgroup
+# namespaces, on a throw-away overlay of this machine's root. Nothing of the machine is touched, and it ends with the test.
+# Needs DTD_BUILD (a build folder with all programs) and root; otherwise the test is skipped with a reason.
+set -euo pipefail
+: "${DTD_BUILD:?}" "${DTD_SOURCE:?}"
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/dtd-systemd-XXXXXX")
+init= group=
+
+say() { printf '== %s\n' "$*"; }
+fail() { echo "FAILED: $*" >&2; exit 1; }
+skip() { echo "skipped: $*"; exit 77; }
+
+inside() { nsenter -t "$init" -a -- env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LC_ALL=C.UTF-8 HOME=/root "$@"; }
+as() { # USER COMMAND...
+  local user=$1
+  shift
+  inside setpriv --reuid "$user" --regid "$user" --init-groups env HOME="/home/$user" USER="$user" "$@"
+}
+
+finish() {
+  local rc=$?
+  trap - EXIT
+  set +e
+  if [ $rc -ne 0 ] && [ $rc -ne 77 ] && [ -n "$init" ]; then
+    echo "--- failed with $rc"
+    inside systemctl status --no-pager -l dtd 2>&1 | head -30
+    inside journalctl -q -u dtd -o cat --no-pager 2>&1 | tail -60
+    for f in "/proc/$init/root/var/lib/dtd/jobs"/*/*.log; do [ -f "$f" ] && { echo "--- $f"; tail -n 20 "$f"; }; done
+  fi
+  [ -n "$init" ] && kill -9 "$init" 2>/dev/null # all of its namespace goes with it
+  for _ in $(seq 50); do [ -z "$group" ] || [ ! -d "$group" ] || { find "$group" -depth -type d -exec rmdir {} + 2>/dev/null; } && break; sleep 0.1; done
+  mountpoint -q "$tmp/cgroup" && umount "$tmp/cgroup"
+  rm -rf "$tmp"
+  exit $rc
+}
+trap finish EXIT
+
+# wait_for SECONDS WHAT COMMAND...: until the command succeeds.
+wait_for() {
+  local end=$(($(date +%s) + $1)) what=$2
+  shift 2
+  until "$@" >/dev/null 2>&1; do
+    [ "$(date +%s)" -lt $end ] || fail "waited too long for: $what"
+    sleep 0.1
+  done
+}
+
+check_machine() {
+  local tool
+  [ "$(id -u)" = 0 ] || skip "only root can make the namespaces"
+  for tool in unshare nsenter setpriv systemctl systemd-sysusers dpkg-deb dpkg-shlibdeps cpack jq; do
+    command -v $tool >/dev/null || skip "no $tool here (deploy/packages test)"
+  done
+  [ -x /lib/systemd/systemd ] || skip "no systemd here (deploy/packages test)"
+  unshare -m -u -i -n -p -C --fork true 2>/dev/null || skip "this machine lets nobody make the namespaces"
+  unshare -m bash -c 'mkdir -p "$1"/{o,t} && mount -t tmpfs t "$1/t" && mkdir "$1"/t/{u,w} &&
+    mount -t overlay -o "lowerdir=/,upperdir=$1/t/u,workdir=$1/t/w" o "$1/o"' x "$tmp" 2>/dev/null || skip "no overlay over / here"
+  local cg2
+  cg2=$(awk '$3 == "cgroup2" {print $2; exit}' /proc/mounts)
+  if [ -z "$cg2" ]; then
+    mkdir "$tmp/cgroup"
+    mount -t cgroup2 none "$tmp/cgroup" 2>/dev/null || skip "no cgroup2 here"
+    cg2=$tmp/cgroup
+  fi
+  group=$cg2/dtd-test-$$
+  mkdir "$group" 2>/dev/null || { group=; skip "cgroups cannot be made here"; }
+}
+
+# PID 1's way from a fresh namespace to systemd.
+write_boot() {
+  cat >"$tmp/boot" <<'B'
+set -e
+tmp=$1
+mount --make-rprivate /
+mkdir -p "$tmp/top"
+mount -t tmpfs -o mode=755 top "$tmp/top"
+mkdir "$tmp"/top/{upper,work,root}
+mount -t overlay -o "lowerdir=/,upperdir=$tmp/top/upper,workdir=$tmp/top/work" root "$tmp/top/root"
+cd "$tmp/top/root"
+mkdir -p proc sys dev run tmp mnt/old
+mount -t proc -o nosuid,nodev,noexec proc proc
+mount -t sysfs -o ro,nosuid,nodev,noexec sysfs sys
+mount -t cgroup2 -o nosuid,nodev,noexec cgroup2 sys/fs/cgroup
+mount -t tmpfs -o mode=755 dev dev
+for d in null zero full random urandom tty; do
+  touch dev/$d
+  mount --bind /dev/$d dev/$d
+done
+mkdir dev/shm dev/pts
+mount -t tmpfs shm dev/shm
+mount -t devpts -o newinstance,ptmxmode=0666,mode=620 pts dev/pts
+ln -s pts/ptmx dev/ptmx
+ln -s /proc/self/fd dev/fd
+: >dev/console
+mount -t tmpfs -o mode=755 run run
+mount -t tmpfs -o mode=1777 tmp tmp
+hostname dtd-test
+ip link set lo up
+# Nothing of the machine starts by itself, and nothing of an installed dtd is there.
+rm -rf etc/machine-id etc/resolv.conf etc/fstab etc/dtd etc/rc?.d/S* etc/rcS.d/* var/lib/dtd
+: >etc/machine-id
+: >etc/fstab
+for w in etc/systemd/system/*.wants; do rm -rf "$w"; done
+pivot_root . mnt/old
+umount -l /mnt/old
+mount --make-rshared /
+exec env -i container=dtd-test PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --system --unit=basic.target \
+  --log-target=journal-or-kmsg --show-status=0
+B
+}
+
+boot() {
+  local outer
+  check_machine
+  write_boot
+  # Into the cgroup first: systemd is to own that and not the machine's.
+  (echo "$BASHPID" >"$group/cgroup.procs" &&
+    exec unshare -m -u -i -n -p -C --fork --kill-child bash "$tmp/boot" "$tmp") </dev/null >"$tmp/console" 2>&1 &
+  outer=$!
+  disown
+  is_up() { init=$(pgrep -P "$outer") && [ "$(cat "/proc/$init/comm")" = systemd ]; }
+  wait_for 20 "systemd ($(cat "$tmp/console" 2>/dev/null))" is_up
+  init=$(pgrep -P "$outer")
+  running() { case $(inside systemctl is-system-running) in running | degraded) ;; *) return 1 ;; esac; }
+  wait_for 20 "systemd to be up" running
+  inside useradd -m -s /bin/bash alice
+  inside useradd -m -s /bin/bash bob
+}
+
+# The package of the build, made in the test's folder and put to /var/tmp/dtd.deb inside.
+make_package() {
+  (cd "$tmp" && cpack --config "$DTD_BUILD/CPackConfig.cmake" -G DEB -B "$tmp/package" >"$tmp/cpack.log" 2>&1) ||
+    { cat "$tmp/cpack.log"; fail "no package was made"; }
+  deb=$(ls "$tmp"/package/dtd_*.deb)
+}
+put() { # FILE PATH-INSIDE
+  cat "$1" | inside sh -c "cat >'$2' && chmod 644 '$2'"
+}
+
+said() { # the service's journal has this
+  inside journalctl -q -u dtd -o cat --no-pager >"$tmp/journal" 2>&1
+  grep -qi "$1" "$tmp/journal"
+}
+show() { inside systemctl show dtd -p "$1" --value; }
+main_pid() { show MainPID; }
+# A process of the service by name, as PID inside.
+child_pid() { inside pgrep -o -x -P "$(main_pid)" "$1"; }
+gone() { ! inside kill -0 "$1" 2>/dev/null; }
+processes() { inside ps -eo pid=,comm= | grep -E ' (dtd|dtd-control|dtd-io|dt-worker)$'; }
+is_active() { [ "$(inside systemctl is-active dtd)" = active ]; }
+ctl() { as alice dtctl "$@"; }
+job_is() { [ "$(ctl status "$1" -o json | jq -r .state)" = "$2" ]; }
+running_in() { ctl status "$1" -o json | jq -e ".state == \"running\" and (.last.epoch // 0) >= $2"; }
