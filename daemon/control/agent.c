@@ -8,8 +8,13 @@
 #include "daemon/control/node.h"
 #include "daemon/control/placement.h"
 
+#include "daemon/control/rpc_adapters.h"
+#include "daemon/control/rpc_server.h"
+
 #include <inttypes.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void agent_self_init(struct node *n, const char *name)
@@ -30,21 +35,142 @@ struct agent *agent_find(struct node *n, const char *name)
     return NULL;
 }
 
+struct agent *agent_by_conn(struct node *n, const struct rpc_conn *conn)
+{
+    for (struct agent *a = n->agents; a; a = a->next)
+        if (conn && a->conn == conn)
+            return a;
+    return NULL;
+}
+
+struct agent *agent_need(struct node *n, const char *name)
+{
+    struct agent *a = agent_find(n, name), **at = &n->agents;
+    if (a)
+        return a;
+    a = calloc(1, sizeof(*a));
+    char *copy = strdup(name);
+    if (!a || !copy) {
+        free(a);
+        free(copy);
+        return NULL;
+    }
+    a->name = copy;
+    a->slots = 0;
+    while (*at && strcmp((*at)->name, name) < 0)
+        at = &(*at)->next;
+    a->next = *at;
+    *at = a;
+    return a;
+}
+
+/* ---- coming and going ---- */
+
+/* Those that cannot be opened stay so. */
+static void forget_jobs(struct agent *a)
+{
+    a->used = 0;
+    for (int i = 0; i < GPUS_MAX; i++)
+        if (a->gpus.gpu[i].job != GPUS_BROKEN)
+            a->gpus.gpu[i].job = 0, a->gpus.gpu[i].workers = 0;
+}
+
+void agents_begin(struct node *n)
+{
+    forget_jobs(&n->self);
+    n->self.listed = false;
+}
+
+static void agent_free(struct agent *a)
+{
+    while (!LIST_EMPTY(&a->peers)) {
+        struct peer *p = LIST_FIRST(&a->peers);
+        LIST_REMOVE(p, link);
+        free(p);
+    }
+    free((char *)a->name);
+    free(a);
+}
+
+void agents_end(struct node *n)
+{
+    struct agent *next;
+    for (struct agent *a = n->agents; a; a = next) {
+        next = a->next;
+        if (!a->is_self)
+            agent_free(a);
+    }
+    n->self.next = NULL;
+    n->agents = &n->self;
+    agents_begin(n);
+}
+
+void agent_set_facts(struct agent *a, const struct agent_facts *f)
+{
+    struct gpus *g = &a->gpus;
+    a->slots = f->slots;
+    g->known = f->gpus >= 0;
+    g->n = f->gpus < 0 ? 0 : f->gpus > GPUS_MAX ? GPUS_MAX : f->gpus;
+    snprintf(g->model, sizeof(g->model), "%s", f->model);
+    snprintf(g->missing, sizeof(g->missing), "%s", f->missing);
+    for (int i = 0; i < f->n_broken; i++)
+        if (f->broken[i] >= 0 && f->broken[i] < g->n && g->gpu[f->broken[i]].job == 0)
+            g->gpu[f->broken[i]].job = GPUS_BROKEN;
+}
+
+void agent_up(struct agent *a, struct rpc_call *attend)
+{
+    log_info("node attends name=%s slots=%d", a->name, a->slots);
+    a->state = AGENT_UP;
+    a->attend = attend;
+    a->listed = false;
+    a->life++;
+    a->heard_ms = clock_mono_ms();
+}
+
+void agent_away(struct agent *a)
+{
+    a->attend = NULL;
+    a->conn = NULL;
+    if (a->state == AGENT_UP)
+        a->state = AGENT_AWAY;
+}
+
+void agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *seen)
+{
+    log_warn("%s", seen);
+    agent_away(a);
+    a->state = AGENT_LOST;
+    a->listed = true; /* there is nothing to wait for */
+    for (struct job *j = n->jobs; j; j = j->next) {
+        if (job_over(j))
+            continue;
+        job_adopt(j, false);
+        job_node_lost(j, a, (double)silent_ms, seen);
+    }
+}
+
 /* ---- asking ---- */
 
 err_t agent_spawn(struct agent *a, struct node *n, const struct agent_spawn *x)
 {
-    return a->is_self ? children_spawn(n, x) : ERR_CLOSED;
+    if (a->is_self)
+        return children_spawn(n, x);
+    return a->attend ? rpc_agent_spawn(a->attend, x) : ERR_CLOSED;
 }
 
 err_t agent_kill(struct agent *a, struct node *n, uint64_t job, int slot, int sig)
 {
-    return a->is_self ? sup_kill(&n->sup, job, slot, sig) : ERR_CLOSED;
+    if (a->is_self)
+        return sup_kill(&n->sup, job, slot, sig);
+    return a->attend ? rpc_agent_kill(a->attend, job, slot, sig) : ERR_CLOSED;
 }
 
 err_t agent_release(struct agent *a, struct node *n, uint64_t job)
 {
-    return a->is_self ? children_release(n, job) : ERR_CLOSED;
+    if (a->is_self)
+        return children_release(n, job);
+    return a->attend ? rpc_agent_release(a->attend, job) : ERR_CLOSED;
 }
 
 /* ---- hearing ---- */
@@ -76,20 +202,24 @@ void agent_child(struct node *n, struct agent *a, const struct child *c)
     struct job_process *p = j && !job_over(j) ? job_adopt_process(j, a, c->slot) : NULL;
     a->heard_ms = clock_mono_ms();
     if (p)
+        p->life = a->life;
+    if (p)
         job_process_child(j, p, c);
     else
         stray(n, a, j, c);
-    if (n->listener) /* before that the list is being read; job_adopt comes at its end */
-        node_tick(n);
+    node_tick(n);
 }
 
 void agent_listed(struct node *n, struct agent *a)
 {
     a->listed = true;
     a->heard_ms = clock_mono_ms();
-    for (struct job *j = n->jobs; j; j = j->next)
-        if (!job_over(j))
-            job_adopt(j, false);
+    for (struct job *j = n->jobs; j; j = j->next) {
+        if (job_over(j))
+            continue;
+        job_node_listed(j, a);
+        job_adopt(j, false);
+    }
 }
 
 /* ---- room ---- */

@@ -11,9 +11,13 @@
 #include "daemon/control/children.h"
 #include "daemon/control/gpus.h"
 
+#include <sys/queue.h>
+
 struct node;
 struct placement_node;
+struct peer;
 struct rpc_call;
+struct rpc_conn;
 
 enum agent_state { AGENT_ABSENT, AGENT_UP, AGENT_AWAY, AGENT_LOST };
 
@@ -26,7 +30,10 @@ struct agent {
     char drained[128];       /* why nothing new starts there; "": it may */
     int slots, used;         /* workers that may run there at once, and those of jobs that have their place */
     struct gpus gpus;        /* and which job has which */
+    struct rpc_conn *conn;   /* of another node; NULL: none */
     struct rpc_call *attend; /* of another node: where commands are said; NULL: cannot be reached */
+    LIST_HEAD(agent_peers, peer) peers; /* those there on whose behalf it has forwarded calls (rpc_peer.c) */
+    uint64_t life;                      /* counts its coming up: what it does not name in its list then has gone */
     int64_t heard_ms;
 };
 
@@ -48,12 +55,32 @@ struct agent_spawn {
 void agent_self_init(struct node *n, const char *name);
 /* Of the nodes that are known; NULL: none of them. */
 struct agent *agent_find(struct node *n, const char *name);
+struct agent *agent_by_conn(struct node *n, const struct rpc_conn *conn);
+/* The same, and one that is not known yet is ABSENT from now on; NULL: no memory. */
+struct agent *agent_need(struct node *n, const char *name);
+/* This node begins to decide: nobody has been heard, nothing is taken. And it does no more: only its own is left. */
+void agents_begin(struct node *n);
+void agents_end(struct node *n);
+/* Another node attends, and has this; its list comes next. */
+void agent_up(struct agent *a, struct rpc_call *attend);
+void agent_away(struct agent *a);
+/* Everything there counts as ended, with the sentence `seen`. */
+void agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *seen);
 
 /* ERR_CLOSED: the node cannot be reached. The answer is an agent_child. */
 NODISCARD err_t agent_spawn(struct agent *a, struct node *n, const struct agent_spawn *x);
 NODISCARD err_t agent_kill(struct agent *a, struct node *n, uint64_t job, int slot, int sig);
 /* The job has nothing more to do there: its arenas, segment and socket go. */
 NODISCARD err_t agent_release(struct agent *a, struct node *n, uint64_t job);
+
+/* What another node has: slots, and GPUs with those that cannot be opened. */
+struct agent_facts {
+    int slots, gpus;   /* -1: not known yet */
+    const int *broken; /* indices */
+    int n_broken;
+    const char *model, *missing; /* never NULL */
+};
+void agent_set_facts(struct agent *a, const struct agent_facts *f);
 
 /* A process there has been started, has ended, or was refused; also each of the list of what lives there.
  * `c->when_ns` is in our own clock. */

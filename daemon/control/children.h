@@ -30,6 +30,7 @@ struct child {
     int64_t when_ns;                     /* monotonic, this node's: the kernel's word of its end */
     int device;                          /* a worker's GPU; -1: none */
     uint32_t uid;                        /* whose it is; of no meaning to a private dtd */
+    bool said;                           /* lead.c's, while it says them all */
     bool bound;
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];
     struct peer *peer; /* its connection; NULL: none */

@@ -85,10 +85,12 @@ enum process_state {
 struct job_process {
     struct agent *agent; /* the node it is on; NULL: none yet */
     int slot;            /* there; CHANNEL_SLOT_IO: a dtd-io */
+    uint64_t life;       /* of its node, in which it was asked for or heard of last */
     enum process_state state;
     uint8_t token[CHANNEL_TOKEN_BYTES];
     pid_t pid;
     bool killed; /* by us: its end is a consequence, not a cause */
+    bool lost;   /* with its node: how it ended is not known */
     bool has_exit;
     int exit_status, exit_signal, spawn_error;
     int64_t exit_ns;         /* monotonic, the kernel's word */
@@ -233,6 +235,10 @@ void job_processes_need(struct job *j, bool workers);
 void job_process_child(struct job *j, struct job_process *p, const struct child *c);
 /* It has shown its token to its node; `epoch` is the one that it is in. ERR_DENIED: not a process that lives. */
 NODISCARD err_t job_process_hello(struct job *j, struct job_process *p, uint64_t epoch);
+/* Its node has said all that lives there, and did not name some: those have gone. */
+void job_node_listed(struct job *j, const struct agent *a);
+/* Its node is lost: all that was there has ended. */
+void job_node_lost(struct job *j, const struct agent *a, double silent_ms, const char *seen);
 void job_process_attended(struct job *j, struct job_process *p, struct rpc_call *call);
 void job_process_lost(struct job *j, struct job_process *p);
 void job_process_kill(struct job *j, struct job_process *p, int sig);

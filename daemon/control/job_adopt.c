@@ -10,14 +10,15 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 
 /* ---- places ---- */
 
 /* A log that was written before the node had a name of its own says node-1. */
 static struct agent *agent_of(struct node *n, const char *name)
 {
-    struct agent *a = agent_find(n, name);
-    return a || n->agents->next ? a : &n->self;
+    bool unnamed = !agent_find(n, name) && !n->agents->next && strcmp(name, "node-1") == 0;
+    return unnamed ? &n->self : agent_need(n, name);
 }
 
 err_t job_adopt_begin(struct job *j)
@@ -25,18 +26,19 @@ err_t job_adopt_begin(struct job *j)
     const struct state_job *s = state_job_find(j->node->state, j->id);
     if (job_over(j) || !s)
         return OK;
+    if (s->epoch.epoch && (s->epoch.n_members < 1 || s->epoch.n_members > j->max_workers))
+        return ERR_CORRUPT;
     j->adopting = true;
     if (s->epoch.epoch == 0)
         return OK;
-    if (s->epoch.n_members < 1 || s->epoch.n_members > j->max_workers)
-        return ERR_CORRUPT;
+    j->state.state = JOB_RECOVERING;
     j->n_workers = s->epoch.n_members;
     for (int k = 0; k < j->n_workers; k++) {
         struct job_process *p = &j->workers[k].p;
         p->agent = agent_of(j->node, s->epoch.members[k].node);
         p->slot = s->epoch.members[k].slot;
         if (!p->agent)
-            return ERR_NOTFOUND;
+            return ERR_NOMEM;
     }
     return job_ios_settle(j);
 }

@@ -149,8 +149,11 @@ static int workers_on(const struct job *j, const struct agent *a)
 static void start(struct job *j, struct job_process *p)
 {
     bool io = is_io(p);
-    *p = (struct job_process){
-        .agent = p->agent, .slot = p->slot, .state = PROCESS_ASKED, .silent_since_ms = clock_mono_ms()};
+    *p = (struct job_process){.agent = p->agent,
+                              .slot = p->slot,
+                              .life = p->agent->life,
+                              .state = PROCESS_ASKED,
+                              .silent_since_ms = clock_mono_ms()};
     const struct agent_spawn x = {.job = j->id,
                                   .slot = p->slot,
                                   .slots = slots_on(j, p->agent),
@@ -252,7 +255,7 @@ void job_process_obituary(const struct job *j, const struct job_process *p, char
     if (p->spawn_error)
         snprintf(ret, size, "%s could not be started: %s", who, strerror(p->spawn_error));
     else if (!p->has_exit)
-        snprintf(ret, size, "%s (pid %d) has gone", who, p->pid);
+        snprintf(ret, size, "%s (pid %d) has gone%s", who, p->pid, p->lost ? " with its node" : "");
     else if (p->exit_signal)
         snprintf(ret, size, "%s (pid %d) was killed by %ssignal %d (%s)", who, p->pid, p->killed ? "dtd with " : "",
                  p->exit_signal, strsignal(p->exit_signal));
@@ -329,7 +332,8 @@ void job_process_child(struct job *j, struct job_process *p, const struct child 
         return;
     }
     if (!ours)
-        *p = (struct job_process){.agent = p->agent, .slot = p->slot, .silent_since_ms = clock_mono_ms()};
+        *p = (struct job_process){
+            .agent = p->agent, .slot = p->slot, .life = p->life, .silent_since_ms = clock_mono_ms()};
     if (!ours && !is_io(p))
         ((struct job_worker *)p)->device = c->device;
     memcpy(p->token, c->token, sizeof(p->token));
@@ -340,6 +344,61 @@ void job_process_child(struct job *j, struct job_process *p, const struct child 
     } else if (p->state != PROCESS_ENDED || !ours) {
         child_ended(j, p, c);
     }
+}
+
+/* ---- nodes that come back, or do not ---- */
+
+/* Nobody will say how it ended. */
+static void gone(struct job *j, struct job_process *p)
+{
+    p->state = PROCESS_ENDED;
+    p->has_exit = false;
+    p->exit_ns = clock_mono_ns();
+    p->attend = NULL;
+    j->dirty = true;
+}
+
+static struct job_process *next_on(struct job *j, const struct agent *a, int *at)
+{
+    for (; *at < j->n_ios + j->n_workers; ++*at) {
+        struct job_process *p = *at < j->n_ios ? &j->ios[*at].p : &j->workers[*at - j->n_ios].p;
+        if (p->agent == a && job_process_running(p)) {
+            ++*at;
+            return p;
+        }
+    }
+    return NULL;
+}
+
+void job_node_listed(struct job *j, const struct agent *a)
+{
+    struct job_process *p;
+    for (int at = 0; (p = next_on(j, a, &at));) {
+        if (p->life == a->life)
+            continue;
+        gone(j, p);
+        if (!j->adopting && is_io(p))
+            io_ended(j, (struct job_io *)p);
+        else if (!j->adopting)
+            worker_ended(j, (struct job_worker *)p);
+    }
+}
+
+void job_node_lost(struct job *j, const struct agent *a, double silent_ms, const char *seen)
+{
+    struct job_process *p;
+    bool any = false;
+    for (int at = 0; (p = next_on(j, a, &at)); any = true) {
+        gone(j, p);
+        p->killed = true;
+        p->lost = true;
+    }
+    if (!any || j->phase.state == PHASE_WAITING || j->phase.state >= PHASE_QUITTING)
+        return;
+    if (j->phase.state == PHASE_DRAINING)
+        job_move(j, PHASE_QUITTING, seen);
+    else
+        job_epoch_lost(j, silent_ms, true, "%s", seen);
 }
 
 /* ---- connections ---- */

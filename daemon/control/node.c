@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "daemon/control/lead.h"
 #include "daemon/control/rpc_server.h"
 
 #include <assert.h>
@@ -111,20 +112,6 @@ err_t node_propose(struct node *n, const struct record *r, log_callback cb, void
     return err;
 }
 
-/* Nothing is decided about them before it is known what of them lives. */
-static void take_jobs_up(struct node *n)
-{
-    const struct state_job *const *jobs;
-    int count = state_jobs(n->state, &jobs);
-    for (int i = 0; i < count; i++) {
-        err_t err = node_job_add(n, jobs[i]);
-        if (!err)
-            err = job_adopt_begin(node_job(n, jobs[i]->id));
-        if (err)
-            log_error("job not taken up id=%llu error=%s", (unsigned long long)jobs[i]->id, err_text(err));
-    }
-}
-
 static void log_is_ready(void *owner, err_t err, const char *why)
 {
     struct node *n = owner;
@@ -134,7 +121,7 @@ static void log_is_ready(void *owner, err_t err, const char *why)
     }
     log_info("log ready term=%llu index=%llu", (unsigned long long)log_term(n->log),
              (unsigned long long)log_index(n->log));
-    take_jobs_up(n);
+    lead_events.lead(n);
     if (sup_list(&n->sup))
         log_error("the supervisor was not asked");
     probe_start(n);
@@ -143,6 +130,7 @@ static void log_is_ready(void *owner, err_t err, const char *why)
 void node_gpus_known(struct node *n)
 {
     rpc_client_gpus_known(n);
+    lead_facts(n);
     if (n->listener)
         node_tick(n);
 }
@@ -159,16 +147,15 @@ static void on_child(void *owner, const struct channel_msg *m)
     if (probe)
         probe_child(n, m);
     else if (c)
-        agent_child(n, &n->self, c);
-    if (n->listener) /* before that the list is being read; job_adopt comes at its end */
-        node_tick(n);
+        lead_child(n, c);
+    node_tick(n);
 }
 
 static void on_job(void *owner, const struct channel_msg *m)
 {
     struct node *n = owner;
     const struct job *j = node_job(n, m->job);
-    if ((!j || job_over(j)) && sup_release(&n->sup, m->job))
+    if (n->leads && (!j || job_over(j)) && sup_release(&n->sup, m->job))
         log_error("job not released");
 }
 
@@ -177,7 +164,7 @@ static void on_listed(void *owner)
     struct node *n = owner;
     if (n->listener)
         return;
-    agent_listed(n, &n->self);
+    lead_listed(n);
     err_t err = rpc_server_start(n, CHANNEL_LISTENER_FD);
     if (err) {
         log_error("control.sock cannot be served error=%s", err_text(err));
@@ -220,6 +207,7 @@ static void on_timer(uv_timer_t *timer)
         forget_jobs(n);
     }
     probe_tick(n);
+    lead_tick(n);
     if (n->listener)
         node_tick(n);
     beat_tick(n);

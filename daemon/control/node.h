@@ -40,11 +40,17 @@ struct node {
     struct children children;   /* processes of this node */
     struct agent self, *agents; /* nodes, ours among them: what a leader decides by */
     struct probe probe;
-    struct held_submit *held_submits; /* rpc_client.c's: they wait for the probe */
-    struct rpc_method methods[RPC_METHOD_COUNT];
-    struct rpc_listener *listener; /* NULL until served */
-    LIST_HEAD(, peer) peers;       /* rpc_server.c's: every connection */
-    struct job *jobs;              /* ascending by id */
+    struct held_submit *held_submits;            /* rpc_client.c's: they wait for the probe */
+    struct rpc_method methods[RPC_METHOD_COUNT]; /* for who connects here */
+    struct rpc_method served[RPC_METHOD_COUNT];  /* the same, answered by us in any case: we lead */
+    bool leads, listed;                          /* we decide; the supervisor has said what lives here */
+    int64_t lists_due_ms;                        /* leading: when the other nodes' lists are late; 0: all came */
+    struct rpc_conn *leader;                     /* following: to the node that leads; NULL: not now */
+    int reports;                                 /* to it, and not answered */
+    bool list_due;                               /* it is to be told all that lives here, when there is room */
+    struct rpc_listener *listener;               /* NULL until served */
+    LIST_HEAD(, peer) peers;                     /* rpc_server.c's: every connection */
+    struct job *jobs;                            /* ascending by id */
     uv_timer_t timer;
     uv_signal_t sigterm;
     int64_t retry_ms; /* when the outbox and the metrics try again */

@@ -28,8 +28,24 @@ NODISCARD err_t rpc_io_remove(struct rpc_call *attend, int64_t step);
 NODISCARD err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len);
 NODISCARD err_t rpc_io_quit(struct rpc_call *attend);
 
+struct agent_spawn;
+struct child;
+struct node;
+
+/* To another node, by its Attend. */
+NODISCARD err_t rpc_agent_spawn(struct rpc_call *attend, const struct agent_spawn *x);
+NODISCARD err_t rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
+NODISCARD err_t rpc_agent_release(struct rpc_call *attend, uint64_t job);
+/* To the node that leads, while there is one: this node attends; all its processes; one of them; its facts. */
+void rpc_agent_attend(struct node *n);
+void rpc_agent_list(struct node *n);
+void rpc_agent_child(struct node *n, const struct child *c);
+void rpc_agent_facts(struct node *n);
+
 /* To clients that watch the job: its status has changed, a metric has come. */
 void rpc_watch_changed(struct job *j);
 void rpc_watch_metric(struct job *j, const struct metric_row *row);
+/* This node decides no more: who watches is told to ask again. */
+void rpc_watch_forget(struct job *j);
 
 #endif

@@ -256,6 +256,16 @@ void rpc_client_gpus_known(struct node *n)
     }
 }
 
+void rpc_client_forget(struct node *n)
+{
+    while (n->held_submits) {
+        struct held_submit *h = n->held_submits;
+        rpc_call_on_cancel(h->call, NULL, NULL);
+        rpc_fail(h->call, ERR_AGAIN, "another node leads now; ask again");
+        held_free(h);
+    }
+}
+
 void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct node *n = owner;

@@ -56,11 +56,13 @@ err_t rpc_io_quit(struct rpc_call *attend)
 
 void rpc_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    const Dtd__IoControlHello *h = (const Dtd__IoControlHello *)request;
-    Dtd__Empty empty = DTD__EMPTY__INIT;
-    if (rpc_server_hello(owner, call, h->job, CHANNEL_SLOT_IO, h->token.data, h->token.len, 0,
-                         RPC_ROLE_ANY | RPC_ROLE_IO) == OK)
-        rpc_reply(call, &empty.base);
+    const Dtd__IoControlHello *m = (const Dtd__IoControlHello *)request;
+    const struct hello h = {.job = m->job,
+                            .slot = CHANNEL_SLOT_IO,
+                            .token = m->token.data,
+                            .token_bytes = m->token.len,
+                            .role = RPC_ROLE_ANY | RPC_ROLE_IO};
+    rpc_server_hello(owner, call, request, &h);
 }
 
 static const struct {

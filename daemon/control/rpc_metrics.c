@@ -33,13 +33,20 @@ struct watch {
     err_t err;
 };
 
-static void watch_free(struct watch *w)
+/* The job goes; a thread may still be reading for the watch. */
+static void watch_part(struct watch *w)
 {
-    for (struct watch **at = &w->job->watches; *at; at = &(*at)->next)
+    for (struct watch **at = w->job ? &w->job->watches : NULL; at && *at; at = &(*at)->next)
         if (*at == w) {
             *at = w->next;
             break;
         }
+    w->job = NULL;
+}
+
+static void watch_free(struct watch *w)
+{
+    watch_part(w);
     free(w->rows.row);
     free(w->fresh.row);
     free(w->loaded.row);
@@ -129,6 +136,23 @@ void rpc_watch_metric(struct job *j, const struct metric_row *row)
         if (metric_rows_add(w->loading ? &w->fresh : &w->rows, row))
             log_error("metric not forwarded step=%lld", (long long)row->step);
         pump(w);
+    }
+}
+
+void rpc_watch_forget(struct job *j)
+{
+    for (struct watch *w = j->watches, *next; w; w = next) {
+        struct rpc_call *call = w->call;
+        next = w->next;
+        w->call = NULL;
+        if (call) {
+            rpc_call_on_cancel(call, NULL, NULL);
+            rpc_fail(call, ERR_AGAIN, "another node leads now; ask again");
+        }
+        if (w->loading)
+            watch_part(w);
+        else
+            watch_free(w);
     }
 }
 

@@ -1,16 +1,400 @@
-/* Adapter: what daemons say to each other. */
+/* Adapter: what daemons say to each other about jobs.
+ *
+ *   node that follows                          node that leads
+ *   a call of a client or a process -- Forward --> the same handler, on behalf of who asked
+ *   Attend (what this node has)     ------------>  an agent that is UP
+ *   children_spawn, kill, release   <-- items ---  agent_spawn, kill, release
+ *   Report (a process started, ended; all that live) ->  agent_child, agent_listed
+ *
+ * A Report that is not answered (the connection was lost) needs no second try: with the next connection comes the whole
+ * list. Where too many are under way the list is said instead, when there is room again. */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/agent.h"
 #include "daemon/control/node.h"
+#include "daemon/control/rpc_adapters.h"
 #include "daemon/control/rpc_server.h"
 #include "proto/peer.pb-c.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AGENT_MAX_PEERS 8192
 
 void rpc_peer_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const struct node *n = owner;
     Dtd__PeerStatus s = DTD__PEER_STATUS__INIT;
-    s.node = (char *)(n->conf.name[0] ? n->conf.name : "node-1");
+    s.node = (char *)n->self.name;
     s.version = (char *)DTD_VERSION;
     s.raft_state = (char *)log_state(n->log);
     s.raft_term = log_term(n->log);
     s.raft_index = log_index(n->log);
     rpc_reply(call, &s.base);
+}
+
+/* ---- calls on behalf of somebody at another node ---- */
+
+/* One for each process and each user there, as long as we lead. */
+static struct peer *peer_of(struct node *n, struct agent *a, const struct rpc_origin *o)
+{
+    struct peer *p;
+    int count = 0;
+    uint64_t job = o->is_process ? o->job : 0;
+    LIST_FOREACH(p, &a->peers, link)
+    {
+        if (p->job == job && p->slot == o->slot && p->uid == (uint32_t)o->uid)
+            return p;
+        count++;
+    }
+    p = count < AGENT_MAX_PEERS ? calloc(1, sizeof(*p)) : NULL;
+    if (!p)
+        return NULL;
+    *p = (struct peer){.node = n, .from = a->name, .job = job, .slot = o->slot, .uid = (uint32_t)o->uid};
+    LIST_INSERT_HEAD(&a->peers, p, link);
+    return p;
+}
+
+static uint32_t roles_of(const struct rpc_origin *o)
+{
+    uint32_t process = o->slot == CHANNEL_SLOT_IO ? RPC_ROLE_IO : RPC_ROLE_WORKER;
+    return RPC_ROLE_ANY | (o->is_process ? process : RPC_ROLE_CLIENT);
+}
+
+void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    struct agent *a = agent_by_conn(n, rpc_call_conn(call));
+    struct rpc_origin o;
+    rpc_forwarded_origin(request, &o);
+    if (!n->leads || !a) {
+        if (o.is_process)
+            rpc_server_park(call);
+        else
+            rpc_fail(call, ERR_AGAIN, "this node does not lead any more; ask again");
+        return;
+    }
+    struct peer *p = peer_of(n, a, &o);
+    if (!p) {
+        rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+        return;
+    }
+    const struct rpc_forwarded config = {
+        .methods = n->served, .n_methods = RPC_METHOD_COUNT, .owner = n, .roles = roles_of(&o), .data = p};
+    rpc_forwarded_start(call, request, &config);
+}
+
+void rpc_peer_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    (void)owner;
+    rpc_forwarded_taken(call, request);
+}
+
+/* ---- leading: what is said to a node ---- */
+
+static err_t say(struct rpc_call *attend, Dtd__AgentCommand *c, uint64_t job, int slot)
+{
+    c->job = job;
+    c->has_slot = true;
+    c->slot = slot;
+    return rpc_item(attend, &c->base);
+}
+
+err_t rpc_agent_spawn(struct rpc_call *attend, const struct agent_spawn *x)
+{
+    Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
+    c.kind = DTD__AGENT_COMMAND__KIND__SPAWN;
+    c.has_slots = c.has_workers = c.has_device = c.has_threads = c.has_uid = c.has_token = true;
+    c.slots = x->slots;
+    c.workers = x->workers;
+    c.device = x->device;
+    c.threads = x->threads;
+    c.uid = x->uid;
+    c.token = (ProtobufCBinaryData){CHANNEL_TOKEN_BYTES, (uint8_t *)x->token};
+    c.env = (char **)x->env;
+    c.n_env = (size_t)x->n_env;
+    c.workdir = (char *)x->workdir;
+    return say(attend, &c, x->job, x->slot);
+}
+
+err_t rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
+{
+    Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
+    c.kind = DTD__AGENT_COMMAND__KIND__KILL;
+    c.has_signal = true;
+    c.signal = sig;
+    return say(attend, &c, job, slot);
+}
+
+err_t rpc_agent_release(struct rpc_call *attend, uint64_t job)
+{
+    Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
+    c.kind = DTD__AGENT_COMMAND__KIND__RELEASE;
+    return say(attend, &c, job, 0);
+}
+
+/* ---- leading: what a node says ---- */
+
+static void take_facts(struct agent *a, const Dtd__AgentFacts *f)
+{
+    const struct agent_facts facts = {.slots = f->slots < 0 ? 0 : f->slots,
+                                      .gpus = f->has_gpus ? f->gpus : -1,
+                                      .broken = f->gpu_broken,
+                                      .n_broken = (int)f->n_gpu_broken,
+                                      .model = f->gpu_model ? f->gpu_model : "",
+                                      .missing = f->gpu_missing ? f->gpu_missing : ""};
+    agent_set_facts(a, &facts);
+}
+
+struct attendance {
+    struct node *node;
+    struct rpc_call *call;
+};
+
+static void attend_gone(void *arg)
+{
+    struct attendance *t = arg;
+    for (struct agent *a = t->node->agents; a; a = a->next)
+        if (a->attend == t->call)
+            agent_away(a);
+    free(t);
+}
+
+void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    struct agent *a = agent_by_conn(n, rpc_call_conn(call));
+    struct attendance *t = n->leads && a ? calloc(1, sizeof(*t)) : NULL;
+    if (!t) {
+        rpc_fail(call, ERR_AGAIN, "this node does not lead, or does not know who attends");
+        return;
+    }
+    *t = (struct attendance){n, call};
+    rpc_call_on_cancel(call, attend_gone, t);
+    take_facts(a, (const Dtd__AgentFacts *)request);
+    agent_up(a, call);
+    node_tick(n);
+}
+
+/* False: no process's words. */
+static bool child_of(const Dtd__AgentChild *m, struct child *ret)
+{
+    if (m->token.len != CHANNEL_TOKEN_BYTES || m->slot < CHANNEL_SLOT_IO || m->slot >= CHANNEL_MAX_SLOTS ||
+        m->job == 0 || m->job == CHANNEL_JOB_PROBE || m->device >= GPUS_MAX)
+        return false;
+    *ret = (struct child){.job = m->job,
+                          .slot = m->slot,
+                          .state = (enum channel_state)m->state,
+                          .pid = m->pid,
+                          .exit_status = m->exit_status,
+                          .exit_signal = m->exit_signal,
+                          .error = m->error,
+                          .when_ns = clock_mono_ns() - (m->has_ago_ns && m->ago_ns > 0 ? m->ago_ns : 0),
+                          .device = m->device};
+    memcpy(ret->token, m->token.data, sizeof(ret->token));
+    return true;
+}
+
+void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    const Dtd__AgentReport *m = (const Dtd__AgentReport *)request;
+    struct agent *a = agent_by_conn(n, rpc_call_conn(call));
+    Dtd__PeerEmpty empty = DTD__PEER_EMPTY__INIT;
+    struct child c;
+    if (!n->leads || !a || a->state != AGENT_UP) {
+        rpc_fail(call, ERR_AGAIN, "this node does not lead, or who reports does not attend");
+        return;
+    }
+    if (m->facts)
+        take_facts(a, m->facts);
+    for (size_t i = 0; i < m->n_child; i++)
+        if (child_of(m->child[i], &c))
+            agent_child(n, a, &c);
+        else
+            log_warn("no words of a process ignored node=%s", a->name);
+    if (m->listed)
+        agent_listed(n, a);
+    rpc_reply(call, &empty.base);
+    node_tick(n);
+}
+
+/* ---- following: what the node that leads wants ---- */
+
+static err_t spawn_asked(struct node *n, const Dtd__AgentCommand *c)
+{
+    const struct agent_spawn x = {.job = c->job,
+                                  .slot = c->slot,
+                                  .slots = c->slots,
+                                  .workers = c->workers,
+                                  .device = c->device,
+                                  .threads = c->threads,
+                                  .uid = c->uid,
+                                  .token = c->token.data,
+                                  .env = c->env,
+                                  .n_env = (int)c->n_env,
+                                  .workdir = c->workdir};
+    bool sound = c->token.len == CHANNEL_TOKEN_BYTES && c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots &&
+                 c->slots <= CHANNEL_MAX_SLOTS && c->workers > 0 && c->job && c->job != CHANNEL_JOB_PROBE;
+    return sound ? children_spawn(n, &x) : ERR_INVALID;
+}
+
+/* What the supervisor would say, had it been asked. */
+static void refuse(struct node *n, const Dtd__AgentCommand *c, err_t err)
+{
+    struct child child = {.job = c->job,
+                          .slot = c->slot,
+                          .state = CHANNEL_REFUSED,
+                          .error = err == ERR_NOMEM ? ENOMEM : EINVAL,
+                          .when_ns = clock_mono_ns(),
+                          .device = -1};
+    log_error("not started job=%" PRIu64 " slot=%d error=%s", c->job, c->slot, err_text(err));
+    if (c->token.len != CHANNEL_TOKEN_BYTES)
+        return;
+    memcpy(child.token, c->token.data, sizeof(child.token));
+    rpc_agent_child(n, &child);
+}
+
+static void command_came(void *arg, const struct rpc_result *result)
+{
+    struct node *n = arg;
+    const Dtd__AgentCommand *c = (const Dtd__AgentCommand *)(const void *)result->reply;
+    err_t err = OK;
+    if (!c) {
+        if (result->err && result->err != ERR_CLOSED)
+            log_warn("this node is not attended error=%s text=%s", err_text(result->err), result->text);
+        return;
+    }
+    switch (c->kind) {
+    case DTD__AGENT_COMMAND__KIND__SPAWN:
+        err = spawn_asked(n, c);
+        if (err)
+            refuse(n, c, err);
+        return;
+    case DTD__AGENT_COMMAND__KIND__KILL:
+        err = sup_kill(&n->sup, c->job, c->slot, c->signal);
+        break;
+    case DTD__AGENT_COMMAND__KIND__RELEASE:
+        err = children_release(n, c->job);
+        break;
+    default:
+        err = ERR_UNSUPPORTED;
+    }
+    if (err)
+        log_error("command failed kind=%d job=%" PRIu64 " error=%s", (int)c->kind, c->job, err_text(err));
+}
+
+/* ---- following: what is said to it ---- */
+
+struct facts {
+    Dtd__AgentFacts m;
+    int32_t broken[GPUS_MAX];
+};
+
+static void fill_facts(struct node *n, struct facts *f)
+{
+    const struct gpus *g = &n->self.gpus;
+    dtd__agent_facts__init(&f->m);
+    f->m.slots = n->self.slots;
+    f->m.has_gpus = g->known;
+    f->m.gpus = g->n;
+    f->m.gpu_broken = f->broken;
+    for (int i = 0; i < g->n; i++)
+        if (g->gpu[i].job == GPUS_BROKEN)
+            f->broken[f->m.n_gpu_broken++] = i;
+    f->m.gpu_model = (char *)g->model;
+    f->m.gpu_missing = (char *)g->missing;
+}
+
+static void report_answered(void *arg, const struct rpc_result *result)
+{
+    struct node *n = arg;
+    n->reports--;
+    if (result->err && result->err != ERR_CLOSED)
+        log_warn("a report was refused error=%s text=%s", err_text(result->err), result->text);
+    if (result->err != ERR_CLOSED && n->list_due && n->reports == 0)
+        rpc_agent_list(n);
+}
+
+static void report(struct node *n, const Dtd__AgentReport *m)
+{
+    struct rpc_conn *conn = n->leader;
+    if (!conn || n->leads)
+        return; /* the next one is told everything */
+    err_t err = rpc_send(conn, PEER_REPORT, &m->base, 0, report_answered, n, NULL);
+    n->reports += !err;
+    if (err)
+        n->list_due = true;
+}
+
+void rpc_agent_attend(struct node *n)
+{
+    struct facts f;
+    struct rpc_conn *conn = n->leader;
+    n->list_due = false;
+    fill_facts(n, &f);
+    err_t err = conn ? rpc_send(conn, PEER_ATTEND, &f.m.base, 0, command_came, n, NULL) : ERR_CLOSED;
+    if (err)
+        log_error("the node that leads is not attended error=%s", err_text(err));
+}
+
+void rpc_agent_facts(struct node *n)
+{
+    struct facts f;
+    Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
+    fill_facts(n, &f);
+    m.facts = &f.m;
+    report(n, &m);
+}
+
+static void fill_child(Dtd__AgentChild *m, const struct child *c)
+{
+    dtd__agent_child__init(m);
+    m->job = c->job;
+    m->slot = c->slot;
+    m->token = (ProtobufCBinaryData){CHANNEL_TOKEN_BYTES, (uint8_t *)c->token};
+    m->state = (int32_t)c->state;
+    m->pid = c->pid;
+    m->device = c->device;
+    m->has_exit_status = m->has_exit_signal = m->has_error = m->has_ago_ns = !child_runs(c);
+    m->exit_status = c->exit_status;
+    m->exit_signal = c->exit_signal;
+    m->error = c->error;
+    m->ago_ns = clock_mono_ns() - c->when_ns;
+}
+
+void rpc_agent_child(struct node *n, const struct child *c)
+{
+    Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
+    Dtd__AgentChild child, *ref = &child;
+    fill_child(&child, c);
+    m.n_child = 1;
+    m.child = &ref;
+    report(n, &m);
+}
+
+void rpc_agent_list(struct node *n)
+{
+    Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
+    size_t count = 0;
+    for (const struct child *c = n->children.head; c; c = c->next)
+        count++;
+    Dtd__AgentChild *all = calloc(count + 1, sizeof(*all)), **refs = calloc(count + 1, sizeof(void *));
+    if (all && refs) {
+        for (const struct child *c = n->children.head; c; c = c->next, m.n_child++) {
+            fill_child(&all[m.n_child], c);
+            refs[m.n_child] = &all[m.n_child];
+        }
+        m.child = refs;
+        m.has_listed = m.listed = true;
+        n->list_due = false;
+        report(n, &m);
+    } else {
+        log_error("no memory to say what lives here");
+        n->list_due = true;
+    }
+    free(all);
+    free(refs);
 }

@@ -3,7 +3,9 @@
 #include "daemon/control/rpc_server.h"
 
 #include "common/base/log.h"
+#include "daemon/control/agent.h"
 #include "daemon/control/node.h"
+#include "proto/client.pb-c.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,31 +16,94 @@
 
 #define CLIENTS_PER_USER 1024 /* connections that are no process of a job */
 
-static const struct rpc_binding bindings[] = {
-    {CLIENT_SUBMIT, rpc_client_submit},
-    {CLIENT_STATUS, rpc_client_status},
-    {CLIENT_LIST, rpc_client_list},
-    {CLIENT_CANCEL, rpc_client_cancel},
-    {CLIENT_LOGS, rpc_client_logs},
-    {CLIENT_METRICS, rpc_client_metrics},
-    {CLIENT_WATCH, rpc_client_watch},
-    {CLIENT_CHECKPOINTS, rpc_client_checkpoints},
-    {CLIENT_NODE, rpc_client_node},
-    {CLIENT_SHUTDOWN, rpc_client_shutdown},
-    {WORKER_HELLO, rpc_worker_hello},
-    {WORKER_ATTEND, rpc_worker_attend},
-    {WORKER_REPORT, rpc_worker_report},
-    {WORKER_STORE_PUT, rpc_worker_store_put},
-    {WORKER_STORE_GET, rpc_worker_store_get},
-    {IO_CONTROL_HELLO, rpc_io_hello},
-    {IO_CONTROL_ATTEND, rpc_io_attend},
-    {IO_CONTROL_REPORT, rpc_io_report},
-    {PEER_HELLO, rpc_peer_hello},
+/* Who decides answers; or whoever is called does, whoever decides. */
+enum where { AT_LEADER, HERE };
+
+static const struct {
+    enum where where;
+    struct rpc_binding binding;
+} rows[] = {
+    {AT_LEADER, {CLIENT_SUBMIT, rpc_client_submit}},
+    {AT_LEADER, {CLIENT_STATUS, rpc_client_status}},
+    {AT_LEADER, {CLIENT_LIST, rpc_client_list}},
+    {AT_LEADER, {CLIENT_CANCEL, rpc_client_cancel}},
+    {AT_LEADER, {CLIENT_LOGS, rpc_client_logs}},
+    {AT_LEADER, {CLIENT_METRICS, rpc_client_metrics}},
+    {AT_LEADER, {CLIENT_WATCH, rpc_client_watch}},
+    {AT_LEADER, {CLIENT_CHECKPOINTS, rpc_client_checkpoints}},
+    {HERE, {CLIENT_NODE, rpc_client_node}},
+    {HERE, {CLIENT_SHUTDOWN, rpc_client_shutdown}},
+    {HERE, {WORKER_HELLO, rpc_worker_hello}},
+    {AT_LEADER, {WORKER_ATTEND, rpc_worker_attend}},
+    {AT_LEADER, {WORKER_REPORT, rpc_worker_report}},
+    {AT_LEADER, {WORKER_STORE_PUT, rpc_worker_store_put}},
+    {AT_LEADER, {WORKER_STORE_GET, rpc_worker_store_get}},
+    {HERE, {IO_CONTROL_HELLO, rpc_io_hello}},
+    {AT_LEADER, {IO_CONTROL_ATTEND, rpc_io_attend}},
+    {AT_LEADER, {IO_CONTROL_REPORT, rpc_io_report}},
+    {HERE, {PEER_HELLO, rpc_peer_hello}},
+    {HERE, {PEER_FORWARD, rpc_peer_forward}},
+    {HERE, {PEER_TAKEN, rpc_peer_taken}},
+    {HERE, {PEER_ATTEND, rpc_peer_attend}},
+    {HERE, {PEER_REPORT, rpc_peer_report}},
 };
+#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
+
+/* ---- calls for the node that leads ---- */
+
+static void parked_gone(void *arg)
+{
+    (void)arg;
+}
+
+void rpc_server_park(struct rpc_call *call)
+{
+    rpc_call_on_cancel(call, parked_gone, NULL);
+}
+
+static struct rpc_origin origin_of(const struct peer *p)
+{
+    return (struct rpc_origin){.is_process = p->job != 0, .uid = p->uid, .job = p->job, .slot = p->slot};
+}
+
+/* Processes wait where nobody leads: their epoch goes on without a word from us. People are told. */
+static void pass_on(struct node *n, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const struct peer *p = rpc_server_peer(call);
+    const struct rpc_origin origin = p ? origin_of(p) : (struct rpc_origin){0};
+    if (p && n->leader)
+        rpc_forward(call, request, n->leader, &origin, origin.is_process);
+    else if (p && origin.is_process)
+        rpc_server_park(call);
+    else
+        rpc_fail(call, ERR_AGAIN, "no node leads now, or it cannot be reached from here; ask again, see `dtctl node`");
+}
+
+static void answer_or_pass_on(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    uint16_t id = rpc_call_method(call);
+    if (!n->leads) {
+        pass_on(n, call, request);
+        return;
+    }
+    for (size_t i = 0; i < N_ROWS; i++)
+        if (rows[i].binding.id == id) {
+            rows[i].binding.handler(owner, call, request);
+            return;
+        }
+}
 
 void rpc_server_bind(struct node *n)
 {
-    rpc_methods_bind(bindings, (int)(sizeof(bindings) / sizeof(bindings[0])), n->methods);
+    struct rpc_binding here[N_ROWS], all[N_ROWS];
+    for (size_t i = 0; i < N_ROWS; i++) {
+        all[i] = here[i] = rows[i].binding;
+        if (rows[i].where == AT_LEADER)
+            here[i].handler = answer_or_pass_on;
+    }
+    rpc_methods_bind(here, N_ROWS, n->methods);
+    rpc_methods_bind(all, N_ROWS, n->served);
 }
 
 /* ---- connections ---- */
@@ -115,8 +180,7 @@ void rpc_server_drop(struct peer *peer)
 
 struct peer *rpc_server_peer(struct rpc_call *call)
 {
-    struct rpc_conn *conn = rpc_call_conn(call);
-    return conn ? rpc_conn_data(conn) : NULL;
+    return rpc_call_data(call);
 }
 
 /* ---- who calls ---- */
@@ -164,27 +228,54 @@ struct job *rpc_server_job(struct rpc_call *call, struct job_process **ret)
     return j;
 }
 
-/* Its own node checks the token; whoever decides then hears which epoch it is in. */
-err_t rpc_server_hello(struct node *n, struct rpc_call *call, const char *id, int slot, const void *token,
-                       size_t token_bytes, uint64_t epoch, uint32_t role)
+static void hello_refused(struct rpc_call *call, const struct hello *h, err_t err)
 {
+    log_warn("hello refused job=%s slot=%d", h->job, h->slot);
+    rpc_fail(call, err, "no process of this job and slot has this token");
+}
+
+/* Whoever decides hears which epoch the process is in. */
+static void hello_to_leader(struct node *n, struct rpc_call *call, const struct hello *h, const struct peer *p)
+{
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    struct job *j = node_job(n, p->job);
+    const struct agent *a = p->from ? agent_find(n, p->from) : &n->self;
+    struct job_process *process = j && a ? job_process_find(j, a, p->slot) : NULL;
+    err_t err = process ? job_process_hello(j, process, h->epoch) : ERR_DENIED;
+    if (err)
+        hello_refused(call, h, err);
+    else
+        rpc_reply(call, &empty.base);
+}
+
+/* Its own node checks the token. Where nobody leads it is welcome all the same, and comes back for the next one. */
+void rpc_server_hello(struct node *n, struct rpc_call *call, const ProtobufCMessage *request, const struct hello *h)
+{
+    Dtd__Empty empty = DTD__EMPTY__INIT;
     char *end;
     errno = 0;
-    uint64_t number = strtoull(id, &end, 10);
+    uint64_t job = strtoull(h->job, &end, 10);
     struct peer *p = rpc_server_peer(call);
-    bool named = *id && !*end && !errno;
-    err_t err = named && p && !p->job ? children_hello(n, number, slot, token, token_bytes, p) : ERR_DENIED;
-    struct job *j = err ? NULL : node_job(n, number);
-    struct job_process *process = j ? job_process_find(j, &n->self, slot) : NULL;
-    if (!err)
-        err = process ? job_process_hello(j, process, epoch) : ERR_DENIED;
-    if (err) {
-        log_warn("hello refused job=%s slot=%d", id, slot);
-        rpc_fail(call, err, "no process of this job and slot has this token");
-        return err;
+    bool named = p && *h->job && !*end && !errno && job;
+    if (named && p->from) {
+        if (job == p->job && h->slot == p->slot)
+            hello_to_leader(n, call, h, p);
+        else
+            hello_refused(call, h, ERR_DENIED);
+        return;
     }
-    p->job = number;
-    p->slot = slot;
-    rpc_conn_set_roles(p->conn, role);
-    return OK;
+    err_t err = named && !p->job ? children_hello(n, job, h->slot, h->token, h->token_bytes, p) : ERR_DENIED;
+    if (err) {
+        hello_refused(call, h, err);
+        return;
+    }
+    p->job = job;
+    p->slot = h->slot;
+    rpc_conn_set_roles(p->conn, h->role);
+    if (n->leads)
+        hello_to_leader(n, call, h, p);
+    else if (n->leader)
+        pass_on(n, call, request);
+    else
+        rpc_reply(call, &empty.base);
 }

@@ -32,9 +32,17 @@ struct peer *rpc_server_peer(struct rpc_call *call);
 /* The job and process that a call's connection belongs to; fails the call and returns NULL when there is none any more.
  */
 struct job *rpc_server_job(struct rpc_call *call, struct job_process **ret);
-/* For the Hellos: checks the token and makes the connection the process's; answers the call on failure. */
-NODISCARD err_t rpc_server_hello(struct node *n, struct rpc_call *call, const char *job, int slot, const void *token,
-                                 size_t token_bytes, uint64_t epoch, uint32_t role);
+/* For the Hellos, here and of processes at other nodes: checks the token where the process is and makes the connection
+ * the process's, then asks who leads. Answers the call. */
+struct hello {
+    const char *job;
+    int slot;
+    const void *token;
+    size_t token_bytes;
+    uint64_t epoch; /* that the process is in; 0: none */
+    uint32_t role;
+};
+void rpc_server_hello(struct node *n, struct rpc_call *call, const ProtobufCMessage *request, const struct hello *h);
 /* Who calls; (uid_t)-1 when it has gone. */
 uid_t rpc_server_uid(struct rpc_call *call);
 /* Root and the user that dtd itself runs as; fails the call for anybody else. `what`: "stop dtd". */
@@ -42,6 +50,8 @@ bool rpc_server_is_admin(struct rpc_call *call, const char *what);
 /* The user's name, or "uid 1234". */
 const char *rpc_server_user(uid_t uid, char *ret, size_t size);
 void rpc_server_drop(struct peer *peer);
+/* Nobody can answer it now: it stays without an answer until its connection goes. */
+void rpc_server_park(struct rpc_call *call);
 
 /* ---- handlers, one per method ---- */
 void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
@@ -63,9 +73,15 @@ void rpc_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *re
 void rpc_io_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_peer_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 
 /* Takes up the submits that have waited for it. */
 void rpc_client_gpus_known(struct node *n);
+/* This node decides no more: those that wait are told to ask again. */
+void rpc_client_forget(struct node *n);
 /* Whether the caller may see and do everything with the job: its owner and root; with a private dtd all who come in. */
 bool rpc_client_owns(const struct node *n, struct rpc_call *call, const struct job *j);
 /* The job that a client names, or NULL after failing the call, also for a caller who does not own it. */

@@ -62,13 +62,17 @@ err_t rpc_worker_quit(struct rpc_call *attend)
 
 void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    const Dtd__WorkerHello *h = (const Dtd__WorkerHello *)request;
-    Dtd__Empty empty = DTD__EMPTY__INIT;
-    if (h->slot < 0)
-        rpc_fail(call, ERR_INVALID, "slot %d", h->slot);
-    else if (rpc_server_hello(owner, call, h->job, h->slot, h->token.data, h->token.len, h->has_epoch ? h->epoch : 0,
-                              RPC_ROLE_ANY | RPC_ROLE_WORKER) == OK)
-        rpc_reply(call, &empty.base);
+    const Dtd__WorkerHello *m = (const Dtd__WorkerHello *)request;
+    const struct hello h = {.job = m->job,
+                            .slot = m->slot,
+                            .token = m->token.data,
+                            .token_bytes = m->token.len,
+                            .epoch = m->has_epoch ? m->epoch : 0,
+                            .role = RPC_ROLE_ANY | RPC_ROLE_WORKER};
+    if (m->slot < 0)
+        rpc_fail(call, ERR_INVALID, "slot %d", m->slot);
+    else
+        rpc_server_hello(owner, call, request, &h);
 }
 
 /* An Attend has no end of its own: it lives as long as its connection. By then the process may have another one. */

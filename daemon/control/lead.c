@@ -1,0 +1,188 @@
+/* See lead.h. */
+#include "daemon/control/lead.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/agent.h"
+#include "daemon/control/node.h"
+#include "daemon/control/rpc_adapters.h"
+#include "daemon/control/rpc_server.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* How long a new leader waits for the nodes' lists: a node that is there comes at once, and one that is not is lost. */
+#define LISTS_MS (4 * CLUSTER_LOST_MS)
+
+/* ---- this node's processes ---- */
+
+/* They come back at once, say who they are, and what was not answered is said again. */
+static void drop_processes(struct node *n)
+{
+    for (struct child *c = n->children.head; c; c = c->next) {
+        if (c->peer)
+            rpc_server_drop(c->peer);
+        c->peer = NULL;
+    }
+}
+
+static struct child *next_unsaid(struct node *n)
+{
+    for (struct child *c = n->children.head; c; c = c->next)
+        if (!c->said)
+            return c;
+    return NULL;
+}
+
+/* Entries come and go meanwhile: what is said of a process may end its job here. */
+static void say_own(struct node *n)
+{
+    struct child *c;
+    for (c = n->children.head; c; c = c->next)
+        c->said = false;
+    while ((c = next_unsaid(n))) {
+        c->said = true;
+        agent_child(n, &n->self, c);
+    }
+    agent_listed(n, &n->self);
+}
+
+void lead_listed(struct node *n)
+{
+    n->listed = true;
+    if (n->leads)
+        say_own(n);
+    else
+        rpc_agent_list(n);
+}
+
+void lead_child(struct node *n, const struct child *c)
+{
+    if (n->leads && n->listed)
+        agent_child(n, &n->self, c);
+    else if (!n->leads)
+        rpc_agent_child(n, c);
+}
+
+void lead_facts(struct node *n)
+{
+    if (!n->leads)
+        rpc_agent_facts(n);
+}
+
+/* ---- leading ---- */
+
+/* Nothing is decided about them before it is known what of them lives. */
+static void take_jobs_up(struct node *n)
+{
+    const struct state_job *const *jobs;
+    int count = state_jobs(n->state, &jobs);
+    for (int i = 0; i < count; i++) {
+        err_t err = node_job_add(n, jobs[i]);
+        if (!err)
+            err = job_adopt_begin(node_job(n, jobs[i]->id));
+        if (err)
+            log_error("job not taken up id=%" PRIu64 " error=%s", jobs[i]->id, err_text(err));
+    }
+}
+
+static void on_lead(struct node *n)
+{
+    log_info("this node leads");
+    n->leads = true;
+    n->lists_due_ms = clock_mono_ms() + LISTS_MS;
+    agents_begin(n);
+    drop_processes(n);
+    take_jobs_up(n);
+    if (n->listed)
+        say_own(n);
+    node_tick(n);
+}
+
+static void on_follow(struct node *n)
+{
+    if (!n->leads)
+        return;
+    log_info("this node leads no more");
+    n->leads = false;
+    n->lists_due_ms = 0;
+    rpc_client_forget(n);
+    outbox_fini(&n->outbox);
+    outbox_init(&n->outbox, n);
+    while (n->jobs) {
+        struct job *j = n->jobs;
+        n->jobs = j->next;
+        rpc_watch_forget(j);
+        job_free(j);
+    }
+    agents_end(n);
+    drop_processes(n);
+}
+
+void lead_tick(struct node *n)
+{
+    if (!n->leads || !n->lists_due_ms || clock_mono_ms() < n->lists_due_ms)
+        return;
+    n->lists_due_ms = 0;
+    for (struct job *j = n->jobs; j; j = j->next)
+        if (!job_over(j))
+            job_adopt(j, true);
+}
+
+/* ---- following ---- */
+
+static void on_leader_up(struct node *n, struct rpc_conn *conn)
+{
+    n->leader = conn;
+    drop_processes(n);
+    rpc_agent_attend(n);
+    if (n->listed)
+        rpc_agent_list(n);
+}
+
+/* Processes stay: what they ask waits until their connections are dropped for the next one that leads. */
+static void on_leader_down(struct node *n)
+{
+    log_info("the connection to the node that leads has gone");
+    n->leader = NULL;
+    n->list_due = false;
+}
+
+/* ---- other nodes ---- */
+
+static void on_member_up(struct node *n, const char *name, struct rpc_conn *conn)
+{
+    struct agent *a = agent_need(n, name);
+    if (!a)
+        log_error("no memory for a node name=%s", name);
+    else
+        a->conn = conn; /* it is there when its Attend comes */
+}
+
+static void on_member_down(struct node *n, const char *name)
+{
+    struct agent *a = agent_find(n, name);
+    if (a)
+        agent_away(a);
+}
+
+static void on_member_lost(struct node *n, const char *name, int64_t silent_ms, const char *why)
+{
+    struct agent *a = agent_find(n, name);
+    if (!a || a->is_self)
+        return;
+    char seen[400];
+    snprintf(seen, sizeof(seen), "node %s was lost (%s, no word for %.1f s)", name, why, (double)silent_ms / 1e3);
+    agent_lost(n, a, silent_ms, seen);
+    node_tick(n);
+}
+
+const struct cluster_events lead_events = {
+    .lead = on_lead,
+    .follow = on_follow,
+    .leader_up = on_leader_up,
+    .leader_down = on_leader_down,
+    .member_up = on_member_up,
+    .member_down = on_member_down,
+    .member_lost = on_member_lost,
+};
