@@ -27,6 +27,7 @@ struct agent {
     enum agent_state state;
     bool is_self;
     bool listed;             /* what lives there has been said since it came up */
+    char address[264];       /* host on which its workers are reached from other nodes; "": not known */
     char drained[128];       /* why nothing new starts there; "": it may */
     int slots, used;         /* workers that may run there at once, and those of jobs that have their place */
     struct gpus gpus;        /* and which job has which */

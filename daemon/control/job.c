@@ -439,11 +439,21 @@ static bool is_rejoining(const struct job_worker *w)
     return is_missing(w) || w->p.state != PROCESS_LIVE;
 }
 
+static bool is_not_begun(const struct job_worker *w)
+{
+    return attending(&w->p) && !w->epoch;
+}
+
 static bool tick_rejoining(struct job *j)
 {
     job_processes_need(j, false);
     if (j->stopping)
         return true;
+    if (j->n_ios > 1 && !none(j, is_not_begun)) {
+        job_epoch_lost(j, 0, false, "epoch %" PRIu64 " had not begun everywhere when another node came to lead",
+                       j->epoch);
+        return true;
+    }
     if (none(j, is_rejoining) && none(j, is_not_ready)) {
         job_move(j, PHASE_STEPPING, "all came back");
         return true;

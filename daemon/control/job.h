@@ -161,6 +161,7 @@ struct job {
     uint64_t next_epoch;
     bool epoch_committed;
     int restarts;
+    uint8_t secret[32]; /* of the epoch that we have begun: for its workers alone, in no log */
     struct store store; /* of the epoch */
 
     enum state_end outcome; /* what the job stops for; END_NONE with `leaving`: only this dtd ends */

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 /* ---- incidents ---- */
 
@@ -268,6 +269,8 @@ void job_epoch_propose(struct job *j)
 {
     struct state_member *members = calloc((size_t)j->n_workers, sizeof(*members));
     err_t err = members ? choose(j) : ERR_NOMEM;
+    if (!err && getrandom(j->secret, sizeof(j->secret), 0) != sizeof(j->secret))
+        err = ERR_IO;
     if (!err) {
         for (int k = 0; k < j->n_workers; k++)
             members[k] = (struct state_member){.node = j->workers[k].p.agent->name, .slot = j->workers[k].p.slot};

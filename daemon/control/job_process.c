@@ -454,9 +454,12 @@ static bool may_quit(const struct job *j)
 static enum worker_told wanted(const struct job *j, const struct job_worker *w)
 {
     switch ((enum job_phase)j->phase.state) {
+    case PHASE_REJOINING:
+        if (j->n_ios > 1) /* the secret of its epoch went with who began it */
+            return TOLD_NOTHING;
+        return w->epoch != j->epoch ? TOLD_START : TOLD_NOTHING;
     case PHASE_LOADING:
     case PHASE_STEPPING:
-    case PHASE_REJOINING:
         return w->epoch != j->epoch ? TOLD_START : TOLD_NOTHING;
     case PHASE_ENDING:
         return w->idle || w->told == TOLD_END ? TOLD_NOTHING : TOLD_END;
@@ -469,16 +472,33 @@ static enum worker_told wanted(const struct job *j, const struct job_worker *w)
     }
 }
 
+/* Nodes are counted in the order of ranks, as the dtd-ios are. */
+static int *nodes_of(const struct job *j)
+{
+    int *ret = calloc((size_t)j->n_workers, sizeof(*ret));
+    for (int k = 0; ret && k < j->n_workers; k++)
+        ret[k] = (int)(io_on(j->ios, j->n_ios, j->workers[k].p.agent) - j->ios);
+    return ret;
+}
+
 static err_t say_start(struct job *j, int rank)
 {
     struct job_worker *w = &j->workers[rank];
+    bool many = j->n_ios > 1;
+    int *node_of = many ? nodes_of(j) : NULL;
+    if (many && !node_of)
+        return ERR_NOMEM;
     const struct worker_start s = {.epoch = j->epoch,
                                    .rank = rank,
                                    .world = j->n_workers,
                                    .yaml = j->yaml,
                                    .resume_path = j->resume_path,
-                                   .resume_step = j->resume_step};
+                                   .resume_step = j->resume_step,
+                                   .node_of = node_of,
+                                   .secret = many ? j->secret : NULL,
+                                   .address = w->p.agent->address[0] ? w->p.agent->address : NULL};
     err_t err = rpc_worker_start(w->p.attend, &s);
+    free(node_of);
     if (!err) {
         w->epoch = j->epoch;
         w->ready = w->done = w->idle = false;

@@ -11,11 +11,16 @@
 struct job;
 struct rpc_call;
 
+#define EPOCH_SECRET_BYTES 32
+
 struct worker_start {
     uint64_t epoch;
     int rank, world;
     const char *yaml, *resume_path; /* resume_path NULL: none */
     int64_t resume_step;
+    const int *node_of;    /* of each rank, from 0; NULL: all are on one */
+    const uint8_t *secret; /* EPOCH_SECRET_BYTES, NULL: none */
+    const char *address;   /* of the worker's node; NULL: none */
 };
 NODISCARD err_t rpc_worker_start(struct rpc_call *attend, const struct worker_start *start);
 NODISCARD err_t rpc_worker_end(struct rpc_call *attend, uint64_t epoch);

@@ -29,6 +29,11 @@ err_t rpc_worker_start(struct rpc_call *attend, const struct worker_start *s)
     c.spec_yaml = (char *)s->yaml;
     c.resume_path = (char *)s->resume_path;
     c.resume_step = s->resume_step;
+    c.node_of = (int32_t *)s->node_of;
+    c.n_node_of = s->node_of ? (size_t)s->world : 0;
+    c.has_secret = s->secret != NULL;
+    c.secret = (ProtobufCBinaryData){s->secret ? EPOCH_SECRET_BYTES : 0, (uint8_t *)s->secret};
+    c.address = (char *)s->address;
     return say(attend, &c);
 }
 
