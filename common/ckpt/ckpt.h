@@ -49,6 +49,7 @@ struct ckpt_piece {
     const void *data;
 };
 
+struct ckpt_speaker;
 struct ckpt_part; /* what the committer must know of a written part: entries, extents; ckpt_part_free */
 
 /* Writes and fsyncs `dir/__<rank>_0.distcp`. `scalars` (rank 0's only, else n_scalars 0) become BYTE_IO leaves.
@@ -70,7 +71,8 @@ struct ckpt_commit {
     const char *job_yaml; /* the job's spec, stored beside; NULL: none */
     const void *vocab;    /* the tokenizer's vocabulary, NULL: none */
     size_t vocab_bytes;
-    double loss; /* of the step, for `ls`; NAN when unknown */
+    double loss;                   /* of the step, for `ls`; NAN when unknown */
+    const struct ckpt_speaker *me; /* who has prepared the directory (shared.h); NULL: it is not asked */
 };
 
 /* root/.step-N.e<epoch>.partial */
@@ -78,7 +80,7 @@ NODISCARD err_t ckpt_partial_dir(const char *root, int64_t step, uint64_t epoch,
 NODISCARD err_t ckpt_step_dir(const char *root, int64_t step, char *ret, size_t size);
 /* Checks that the parts' boxes are disjoint and cover every tensor, writes `.metadata`, the small files and the
  * manifest, fsyncs, renames to step-N, fsyncs root. ERR_EXISTS when step-N is there already (a late writer replaces
- * nothing; a valid one counts as committed). */
+ * nothing; a valid one counts as committed); ERR_STALE when another has the directory now. */
 NODISCARD err_t ckpt_commit(const struct ckpt_commit *c, struct ckpt_part *const *parts, int n_parts, struct why *why);
 
 /* ---- reading ---- */
@@ -153,7 +155,7 @@ struct ckpt_info {
 NODISCARD err_t ckpt_info(const char *dir, struct ckpt_info *ret, struct why *why);
 /* Valid step folders (manifest whole, or PyTorch's with .metadata), ascending by step. */
 NODISCARD err_t ckpt_scan(const char *root, struct ckpt_info **ret, int *ret_n, struct why *why);
-/* Removes `.partial` folders of epochs before `epoch`, and step folders that a .trash rename has marked. */
+/* Removes what saves of epochs before `epoch` left, and what a .trash rename has marked. */
 NODISCARD err_t ckpt_collect(const char *root, uint64_t epoch, struct why *why);
 /* Removes one folder that no reader looks at (ckpt_partial_dir), if it is there. */
 NODISCARD err_t ckpt_partial_remove(const char *dir, struct why *why);

@@ -6,6 +6,7 @@
 #include "common/ckpt/manifest.h"
 #include "common/ckpt/metadata.h"
 #include "common/ckpt/part.h"
+#include "common/ckpt/shared.h"
 #include "common/ckpt/sums.h"
 
 #include <dirent.h>
@@ -123,7 +124,7 @@ static err_t file_put(const char *dir, const char *name, const void *data, size_
     char path[PATH_MAX];
     if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, name) >= sizeof(path))
         return why_set(why, ERR_LIMIT, "the path %.200s is too long", dir);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
         return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
     err_t err = file_write_all(fd, data, len);
@@ -223,22 +224,43 @@ static err_t files_put(const struct ckpt_commit *c, const char *dir, const struc
 
 /* ---- the commit ---- */
 
-static err_t publish(const char *root, const char *dir, const char *final, struct why *why)
+/* A folder that somebody made anew under the old name, after the one that was written here had been taken away. */
+static err_t stranger_mark(const char *root, const char *final, struct why *why)
 {
-    err_t err = file_sync_dir(dir);
+    char trash[PATH_MAX];
+    if ((size_t)snprintf(trash, sizeof(trash), "%s/.trash-%s", root, strrchr(final, '/') + 1) < sizeof(trash))
+        (void)!rename(final, trash); /* if it stays it is no valid checkpoint, and the next epoch puts it aside */
+    return why_set(why, ERR_STALE, "%s has been taken over by another epoch", root);
+}
+
+/* `fd`: the folder, held open so that no other can have its inode. */
+static err_t publish(const struct ckpt_commit *c, const char *dir, int fd, const char *final, struct why *why)
+{
+    struct stat mine, there;
+    if (fsync(fd) || fstat(fd, &mine))
+        return why_set(why, err_from_errno(errno), "%s: %s", dir, strerror(errno));
+    err_t err = c->me ? ckpt_held(c->root, c->me, why) : OK; /* shared.c says what this keeps out, and what not */
     if (err)
-        return why_set(why, err, "%s: %s", dir, err_text(err));
+        return err;
     if (rename(dir, final))
         return why_set(why, err_from_errno(errno), "%s cannot become %s: %s", dir, final, strerror(errno));
-    err = file_sync_dir(root);
-    return err ? why_set(why, err, "%s: %s", root, err_text(err)) : OK;
+    if (stat(final, &there) == 0 && (there.st_ino != mine.st_ino || there.st_dev != mine.st_dev))
+        return stranger_mark(c->root, final, why);
+    err = file_sync_dir(c->root);
+    return err ? why_set(why, err, "%s: %s", c->root, err_text(err)) : OK;
 }
 
 static err_t commit_in(const struct ckpt_commit *c, const char *dir, const char *final, const struct meta *meta,
                        struct ckpt_part *const *parts, int n_parts, struct why *why)
 {
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return why_set(why, err_from_errno(errno), "%s: %s", dir, strerror(errno));
     err_t err = files_put(c, dir, meta, parts, n_parts, why);
-    return err ? err : publish(c->root, dir, final, why);
+    if (!err)
+        err = publish(c, dir, fd, final, why);
+    close(fd);
+    return err;
 }
 
 err_t ckpt_commit(const struct ckpt_commit *c, struct ckpt_part *const *parts, int n_parts, struct why *why)

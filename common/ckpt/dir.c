@@ -1,11 +1,13 @@
 /* A checkpoint directory by its folders' names alone:
  *
  *   step-N                 committed (or torch's)          .step-N.eE.partial   parts of epoch E, not committed
- *   step-N.eE              abandoned after a roll-back     .trash-*             being removed
+ *   step-N.eE              abandoned after a roll-back     .step-N.eE.index     what is known of them (shared.h)
+ *   .dtd.epoch             who has the directory           .trash-*             being removed
  *
  * Whatever changes a committed folder is one rename first, so that nobody ever sees half of it. */
 #include "common/base/file.h"
 #include "common/ckpt/ckpt_priv.h"
+#include "common/ckpt/shared.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -31,16 +33,16 @@ static int64_t step_of(const char *name)
     return strcmp(again, name) == 0 ? step : -1;
 }
 
-static bool partial_of(const char *name, int64_t *ret_step, uint64_t *ret_epoch)
+/* Of a folder of a save that is not committed. */
+static bool epoch_of(const char *name, uint64_t *ret)
 {
     long long step;
     unsigned long long epoch;
     int end = 0;
-    if (sscanf(name, ".step-%lld.e%llu.partial%n", &step, &epoch, &end) != 2 || !end || name[end])
+    if (sscanf(name, ".step-%lld.e%llu.%n", &step, &epoch, &end) != 2 || !end)
         return false;
-    *ret_step = step;
-    *ret_epoch = epoch;
-    return true;
+    *ret = epoch;
+    return strcmp(name + end, "partial") == 0 || strcmp(name + end, "index") == 0;
 }
 
 /* ---- removing a folder ---- */
@@ -231,13 +233,31 @@ err_t ckpt_scan(const char *root, struct ckpt_info **ret, int *ret_n, struct why
 
 /* ---- collect, remove, abandon ---- */
 
+/* Renamed first: a committer of an older epoch that renames it at this moment gets all of it or nothing. */
+static err_t trash(int dir, const char *name)
+{
+    char to[NAME_MAX + 16];
+    snprintf(to, sizeof(to), ".trash-%s", name + 1);
+    err_t err = tree_remove(dir, to, 0);
+    if (!err && renameat(dir, name, dir, to))
+        return errno == ENOENT ? OK : err_from_errno(errno);
+    return err ? err : tree_remove(dir, to, 0);
+}
+
+/* Of words that a killed dtd-io was writing aside. */
+static bool is_aside(const char *name)
+{
+    size_t len = strlen(name), prefix = sizeof(CKPT_EPOCH_FILE) - 1;
+    return strncmp(name, CKPT_EPOCH_FILE ".", prefix + 1) == 0 && strcmp(name + len - 4, ".tmp") == 0;
+}
+
 static err_t collect_one(int dir, const char *root, const char *name, void *arg)
 {
     const uint64_t *before = arg;
-    int64_t step;
     uint64_t epoch;
-    bool old = partial_of(name, &step, &epoch) && epoch < *before;
-    return old || strncmp(name, ".trash-", 7) == 0 ? tree_remove(dir, name, 0) : OK;
+    if (epoch_of(name, &epoch) && epoch < *before)
+        return trash(dir, name);
+    return strncmp(name, ".trash-", 7) == 0 || is_aside(name) ? tree_remove(dir, name, 0) : OK;
 }
 
 err_t ckpt_collect(const char *root, uint64_t epoch, struct why *why)

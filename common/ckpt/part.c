@@ -203,7 +203,7 @@ err_t ckpt_part_write(const char *dir, int rank, const struct ckpt_piece *pieces
     err = file_make_dirs(dir, 0777);
     if (why)
         why->text[0] = '\0';
-    struct stream s = {.fd = err ? -1 : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+    struct stream s = {.fd = err ? -1 : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666)};
     if (!err && s.fd < 0)
         err = err_from_errno(errno);
     if (!err)

@@ -3,6 +3,7 @@
  *
  * The linker sends the calls that change files through the wrappers below (--wrap), so nothing in the product knows of
  * this test. */
+#include "common/ckpt/shared.h"
 #include "tests/common/ckpt/ckpt_fixture.h"
 
 #include <errno.h>
@@ -42,12 +43,18 @@ int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 int __real_rename(const char *from, const char *to);
 int __wrap_rename(const char *from, const char *to);
+int __real_renameat(int from_fd, const char *from, int to_fd, const char *to);
+int __wrap_renameat(int from_fd, const char *from, int to_fd, const char *to);
 int __real_unlinkat(int fd, const char *path, int flags);
 int __wrap_unlinkat(int fd, const char *path, int flags);
 int __real_ftruncate(int fd, off_t len);
 int __wrap_ftruncate(int fd, off_t len);
 int __real_mkdir(const char *path, mode_t mode);
 int __wrap_mkdir(const char *path, mode_t mode);
+int __real_mkdirat(int fd, const char *path, mode_t mode);
+int __wrap_mkdirat(int fd, const char *path, mode_t mode);
+int __real_openat(int fd, const char *path, int flags, ...);
+int __wrap_openat(int fd, const char *path, int flags, ...);
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
 int __real_close(int fd);
@@ -80,6 +87,25 @@ int __wrap_fsync(int fd)
 int __wrap_rename(const char *from, const char *to)
 {
     return injected(NULL, NULL) ? -1 : __real_rename(from, to);
+}
+
+int __wrap_renameat(int from_fd, const char *from, int to_fd, const char *to)
+{
+    return injected(NULL, NULL) ? -1 : __real_renameat(from_fd, from, to_fd, to);
+}
+
+int __wrap_mkdirat(int fd, const char *path, mode_t mode)
+{
+    return injected(NULL, NULL) ? -1 : __real_mkdirat(fd, path, mode);
+}
+
+int __wrap_openat(int fd, const char *path, int flags, ...)
+{
+    va_list ap;
+    va_start(ap, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0;
+    va_end(ap);
+    return (flags & O_ACCMODE) != O_RDONLY && injected(NULL, NULL) ? -1 : __real_openat(fd, path, flags, mode);
 }
 
 int __wrap_unlinkat(int fd, const char *path, int flags)
@@ -121,13 +147,34 @@ static struct fixture model(void)
     return f;
 }
 
+static bool shared; /* rank 1's part is another node's, known by its index */
+
+/* The directory is made ready, and rank 1's index goes through it. */
+static err_t index_go(const struct ckpt_shared_save *s, struct ckpt_part **part, struct why *why)
+{
+    err_t err = ckpt_prepare(s->root, &s->me, 1, why);
+    if (!err)
+        err = ckpt_index_put(s, *part, why);
+    ckpt_part_free(*part);
+    *part = NULL;
+    return err ? err : ckpt_index_get(s, 1, part, why);
+}
+
 /* What io does for a save: both parts, then the commit. */
 static err_t save_step(const struct fixture *f, int64_t step, struct why *why)
 {
     struct ckpt_part *parts[2] = {NULL, NULL};
     char dir[PATH_MAX];
-    const struct ckpt_commit commit = {
-        .root = test_tmpdir(), .step = step, .epoch = 1, .job_yaml = "name: x\n", .loss = 1};
+    const struct ckpt_shared_save at = {.root = test_tmpdir(),
+                                        .me = {.job = "7", .submitted_ms = 1, .epoch = 1, .writer = 1},
+                                        .step = step,
+                                        .world = 2};
+    const struct ckpt_commit commit = {.root = test_tmpdir(),
+                                       .step = step,
+                                       .epoch = 1,
+                                       .job_yaml = "name: x\n",
+                                       .loss = 1,
+                                       .me = shared ? &at.me : NULL};
     err_t err = ckpt_partial_dir(test_tmpdir(), step, 1, dir, sizeof(dir));
     for (int r = 0; r < 2 && !err; r++) {
         struct ckpt_piece mine[FIXTURE_MAX_PIECES];
@@ -137,8 +184,12 @@ static err_t save_step(const struct fixture *f, int64_t step, struct why *why)
                 mine[n++] = f->pieces[i].piece;
         err = ckpt_part_write(dir, r, mine, n, fixture_scalars, r ? 0 : fixture_n_scalars, &parts[r], why);
     }
+    if (!err && shared)
+        err = index_go(&at, &parts[1], why);
     if (!err)
         err = ckpt_commit(&commit, parts, 2, why);
+    if (!err && shared)
+        err = ckpt_index_remove(&at, why);
     ckpt_part_free(parts[0]);
     ckpt_part_free(parts[1]);
     return err;
@@ -179,7 +230,7 @@ static void check_again(const struct fixture *f, const char *what, int k)
     assert_ok(ckpt_collect(test_tmpdir(), 2, &why));
 }
 
-TEST(killed_at_every_call)
+static void kill_at_all(void)
 {
     struct fixture f = model();
     struct why why = {{0}};
@@ -204,6 +255,17 @@ TEST(killed_at_every_call)
     print_message("%d places\n", k - 1);
     assert_true(k > 25);
     fixture_free(&f);
+}
+
+TEST(killed_at_every_call)
+{
+    kill_at_all();
+}
+
+TEST(shared_killed_at_every_call)
+{
+    shared = true;
+    kill_at_all();
 }
 
 /* Every call refused once: as on a full disk, and as on a broken one. */
@@ -238,4 +300,10 @@ TEST(disk_full_at_every_call)
 TEST(disk_broken_at_every_call)
 {
     refuse_all(EIO, ERR_IO);
+}
+
+TEST(shared_disk_full_at_every_call)
+{
+    shared = true;
+    refuse_all(ENOSPC, ERR_NOSPACE);
 }

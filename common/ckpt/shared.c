@@ -1,0 +1,354 @@
+/* Taking a directory over is four steps, and their order is the fence against a committer of an older epoch that still
+ * runs somewhere, cut off from everybody:
+ *
+ *     word PREPARING -> partial folders of older epochs renamed away -> steps behind the roll-back put aside -> READY
+ *
+ * A committer looks for its own word right before its rename (ckpt_commit). When it looked before PREPARING, its
+ * partial folder was there before the others' listing: then either that renames the folder away first, and the old
+ * rename finds nothing; or the old rename comes first, and the step that it makes is there when the steps are listed,
+ * and is put aside if the new epoch goes back behind it. What remains is a folder made anew under the old name, by a
+ * writer of the old epoch, between those two renames: ckpt_commit knows its own folder by its inode, and marks the
+ * stranger as trash. Nobody takes that one for a checkpoint meanwhile, for it has no manifest.
+ *
+ * Other dtd-ios begin at READY, so that none of their parts is swept away and no step of a branch that was given up
+ * answers their saves. */
+#include "common/ckpt/shared.h"
+
+#include "common/base/file.h"
+#include "common/ckpt/ckpt_priv.h"
+#include "common/ckpt/part.h"
+#include "common/ckpt/word.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FAILED_NAME "failed"
+#define NAME_BYTES 96
+
+static bool same_job(const struct ckpt_speaker *a, const struct ckpt_speaker *b)
+{
+    return a->submitted_ms == b->submitted_ms && strcmp(a->job, b->job) == 0;
+}
+
+/* ---- the epoch's word ---- */
+
+static err_t epoch_get(const char *root, struct word *ret, struct why *why)
+{
+    struct buf b = {0};
+    err_t err = word_get(root, NULL, CKPT_EPOCH_FILE, &b, ret, why);
+    if (!err && ret->kind != WORD_PREPARING && ret->kind != WORD_READY)
+        err = why_set(why, ERR_CORRUPT, "%s/%s is not what a dtd-io wrote there; remove it", root, CKPT_EPOCH_FILE);
+    ret->body = NULL;
+    buf_fini(&b);
+    return err;
+}
+
+static err_t epoch_put(const char *root, const struct ckpt_speaker *me, enum word_kind kind, struct why *why)
+{
+    const struct word w = {.kind = kind, .by = *me};
+    return word_put(root, NULL, CKPT_EPOCH_FILE, &w, why);
+}
+
+static err_t stale(const char *root, const struct ckpt_speaker *me, const struct word *w, struct why *why)
+{
+    if (!same_job(&w->by, me))
+        return why_set(why, ERR_STALE, "%s belongs to job %s now, not to job %s; give each its own checkpoint.dir",
+                       root, w->by.job, me->job);
+    return why_set(why, ERR_STALE,
+                   "epoch %" PRIu64 " has ended: %s is of epoch %" PRIu64 " (if that is of a cluster that is no more, "
+                   "remove %s/%s)",
+                   me->epoch, root, w->by.epoch, root, CKPT_EPOCH_FILE);
+}
+
+/* Whose the directory was decides what may be removed: partial folders of another job bear numbers that mean nothing
+ * here. */
+enum before { BEFORE_NOBODY, BEFORE_US, BEFORE_THIS_EPOCH, BEFORE_OTHERS };
+
+static err_t look_before(const char *root, const struct ckpt_speaker *me, enum before *ret, struct why *why)
+{
+    struct word w;
+    err_t err = epoch_get(root, &w, why);
+    if (err == ERR_NOTFOUND)
+        *ret = BEFORE_NOBODY;
+    else if (err == ERR_CORRUPT || err == ERR_UNSUPPORTED || (!err && !same_job(&w.by, me)))
+        *ret = BEFORE_OTHERS; /* what cannot be read is replaced: it must not stop a job for ever */
+    else if (err)
+        return err;
+    else if (w.by.epoch > me->epoch && me->submitted_ms)
+        return stale(root, me, &w, why);
+    else
+        *ret = w.by.epoch == me->epoch && w.kind == WORD_READY ? BEFORE_THIS_EPOCH : BEFORE_US;
+    return OK;
+}
+
+err_t ckpt_prepare(const char *root, const struct ckpt_speaker *me, int64_t resume_step, struct why *why)
+{
+    enum before before = BEFORE_NOBODY;
+    err_t err = file_make_dirs(root, 0777);
+    if (err)
+        return why_set(why, err, "checkpoint.dir %s cannot be made: %s", root, err_text(err));
+    err = look_before(root, me, &before, why);
+    if (!err && before != BEFORE_THIS_EPOCH) /* others work by it already: it is not taken back */
+        err = epoch_put(root, me, WORD_PREPARING, why);
+    if (!err)
+        err = ckpt_collect(root, before == BEFORE_OTHERS ? UINT64_MAX : me->epoch, why);
+    if (!err)
+        err = ckpt_abandon_after(root, resume_step, me->epoch, why);
+    return err ? err : epoch_put(root, me, WORD_READY, why);
+}
+
+err_t ckpt_prepared(const char *root, const struct ckpt_speaker *me, struct why *why)
+{
+    struct word w;
+    err_t err = epoch_get(root, &w, why);
+    if (err == ERR_NOTFOUND)
+        return why_set(why, ERR_AGAIN, "nobody has made %s ready yet", root);
+    if (err)
+        return err;
+    if (!same_job(&w.by, me) || w.by.epoch < me->epoch)
+        return why_set(why, ERR_AGAIN, "%s is of epoch %" PRIu64 " of job %s", root, w.by.epoch, w.by.job);
+    if (w.by.epoch > me->epoch)
+        return stale(root, me, &w, why);
+    return w.kind == WORD_READY ? OK : why_set(why, ERR_AGAIN, "%s is being made ready", root);
+}
+
+err_t ckpt_held(const char *root, const struct ckpt_speaker *me, struct why *why)
+{
+    struct word w;
+    err_t err = epoch_get(root, &w, why);
+    if (err == ERR_NOTFOUND)
+        return OK; /* a person removed it: whoever takes the directory over writes it anew */
+    if (err)
+        return err;
+    if (same_job(&w.by, me) && w.by.epoch == me->epoch && w.by.writer != me->writer)
+        return why_set(why, ERR_STALE, "another dtd-io commits the saves of epoch %" PRIu64 " now", me->epoch);
+    return same_job(&w.by, me) && w.by.epoch == me->epoch ? OK : stale(root, me, &w, why);
+}
+
+/* ---- names ---- */
+
+struct names {
+    char partial[NAME_BYTES], file[NAME_BYTES]; /* the partial folder, the rank's file in it */
+    char index[NAME_BYTES], part[NAME_BYTES];   /* the index folder, the word in it */
+};
+
+/* rank -1: of the whole save. */
+static void names_make(const struct ckpt_shared_save *s, int rank, struct names *ret)
+{
+    snprintf(ret->partial, sizeof(ret->partial), ".step-%" PRId64 ".e%" PRIu64 ".partial", s->step, s->me.epoch);
+    snprintf(ret->index, sizeof(ret->index), ".step-%" PRId64 ".e%" PRIu64 ".index", s->step, s->me.epoch);
+    snprintf(ret->part, sizeof(ret->part), "__%d_0.part", rank);
+    snprintf(ret->file, sizeof(ret->file), "__%d_0.distcp", rank);
+    if (rank < 0)
+        snprintf(ret->part, sizeof(ret->part), FAILED_NAME);
+}
+
+static err_t index_make(const struct ckpt_shared_save *s, const struct names *n, struct why *why)
+{
+    int dir = word_folder_open(s->root, NULL);
+    err_t err = dir < 0 || (mkdirat(dir, n->index, 0777) && errno != EEXIST) ? err_from_errno(errno) : OK;
+    if (dir >= 0)
+        close(dir);
+    return err ? why_set(why, err, "%s/%s: %s", s->root, n->index, err_text(err)) : OK;
+}
+
+static err_t save_word_put(const struct ckpt_shared_save *s, const struct word *w, struct why *why)
+{
+    struct names n;
+    names_make(s, w->rank, &n);
+    err_t err = index_make(s, &n, why);
+    return err ? err : word_put(s->root, n.index, n.part, w, why);
+}
+
+/* ERR_NOTFOUND also when it is there but of another start: the folder's name says epoch and step, not whose. */
+static err_t save_word_get(const struct ckpt_shared_save *s, int rank, struct buf *b, struct word *ret, struct why *why)
+{
+    struct names n;
+    names_make(s, rank, &n);
+    err_t err = word_get(s->root, n.index, n.part, b, ret, why);
+    if (err)
+        return err;
+    if (!same_job(&ret->by, &s->me))
+        return ERR_NOTFOUND;
+    bool fits = ret->by.epoch == s->me.epoch && ret->step == s->step && ret->rank == rank &&
+                (ret->kind == WORD_FAILED || (ret->kind == WORD_PART && rank >= 0));
+    if (!fits)
+        return why_set(why, ERR_CORRUPT, "%s/%s/%s is of another save; remove it", s->root, n.index, n.part);
+    if (ret->world != s->world)
+        return why_set(why, ERR_INVALID, "step-%" PRId64 " is saved by %d ranks here and by %d on another node",
+                       s->step, s->world, ret->world);
+    return OK;
+}
+
+static err_t said(const struct word *w, struct why *why)
+{
+    return why_set(why, w->code, "%.*s", (int)(w->body_bytes < 900 ? w->body_bytes : 900), (const char *)w->body);
+}
+
+/* ---- parts ---- */
+
+err_t ckpt_index_put(const struct ckpt_shared_save *s, const struct ckpt_part *part, struct why *why)
+{
+    struct buf b = {0};
+    err_t err = ckpt_part_encode(part, &b);
+    const struct word w = {.kind = WORD_PART,
+                           .by = s->me,
+                           .step = s->step,
+                           .rank = part->rank,
+                           .world = s->world,
+                           .body = b.data,
+                           .body_bytes = b.len};
+    err = err ? why_set(why, err, "the index of rank %d: %s", part->rank, err_text(err)) : save_word_put(s, &w, why);
+    buf_fini(&b);
+    return err;
+}
+
+/* The file that the index tells of: a plain one, of the size that its writer says. ERR_AGAIN: the folder has gone, so
+ * the save is decided. */
+static err_t file_check(const char *root, const struct names *n, const struct ckpt_part *part, struct why *why)
+{
+    struct stat st;
+    int dir = word_folder_open(root, n->partial);
+    if (dir < 0)
+        return why_set(why, errno == ENOENT ? ERR_AGAIN : err_from_errno(errno), "%s/%s: %s", root, n->partial,
+                       strerror(errno));
+    int fd = openat(dir, n->file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    bool bad = fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode);
+    err_t err = OK;
+    if (bad)
+        err = why_set(why, ERR_CORRUPT, "%s/%s/%s is not there, or no plain file, but its index is", root, n->partial,
+                      n->file);
+    else if ((uint64_t)st.st_size != part->size)
+        err = why_set(why, ERR_CORRUPT, "%s/%s/%s has %lld bytes, its writer says %llu", root, n->partial, n->file,
+                      (long long)st.st_size, (unsigned long long)part->size);
+    if (fd >= 0)
+        close(fd);
+    close(dir);
+    return err;
+}
+
+static err_t part_of(const struct ckpt_shared_save *s, int rank, const struct word *w, struct ckpt_part **ret,
+                     struct why *why)
+{
+    struct names n;
+    struct ckpt_part *part = NULL;
+    names_make(s, rank, &n);
+    err_t err = ckpt_part_decode(w->body, w->body_bytes, &part);
+    if (err || part->rank != rank)
+        err =
+            why_set(why, ERR_CORRUPT, "%s/%s/%s holds no index of rank %d; remove it", s->root, n.index, n.part, rank);
+    else
+        err = file_check(s->root, &n, part, why);
+    if (err)
+        ckpt_part_free(part);
+    else
+        *ret = part;
+    return err;
+}
+
+err_t ckpt_index_get(const struct ckpt_shared_save *s, int rank, struct ckpt_part **ret, struct why *why)
+{
+    struct buf b = {0};
+    struct word w;
+    err_t err = save_word_get(s, rank, &b, &w, why);
+    if (err == ERR_NOTFOUND)
+        err = why_set(why, ERR_AGAIN, "nothing is known of rank %d", rank);
+    else if (!err)
+        err = w.kind == WORD_FAILED ? said(&w, why) : part_of(s, rank, &w, ret, why);
+    buf_fini(&b);
+    return err;
+}
+
+err_t ckpt_index_remove(const struct ckpt_shared_save *s, struct why *why)
+{
+    struct names n;
+    char path[PATH_MAX + NAME_BYTES];
+    names_make(s, -1, &n);
+    snprintf(path, sizeof(path), "%s/%s", s->root, n.index);
+    return ckpt_partial_remove(path, why);
+}
+
+/* ---- what became of it ---- */
+
+err_t ckpt_failed_put(const struct ckpt_shared_save *s, int rank, err_t code, const char *text, struct why *why)
+{
+    struct names n;
+    const struct word w = {.kind = WORD_FAILED,
+                           .by = s->me,
+                           .step = s->step,
+                           .rank = rank,
+                           .world = s->world,
+                           .code = code,
+                           .body = text,
+                           .body_bytes = strlen(text)};
+    names_make(s, rank, &n);
+    int dir = rank < 0 ? -1 : word_folder_open(s->root, n.partial);
+    if (dir >= 0) {
+        unlinkat(dir, n.file, 0);
+        close(dir);
+    }
+    return save_word_put(s, &w, why);
+}
+
+err_t ckpt_failed_get(const struct ckpt_shared_save *s, struct why *why)
+{
+    struct buf b = {0};
+    struct word w;
+    err_t err = save_word_get(s, -1, &b, &w, why);
+    err = err == ERR_NOTFOUND ? OK : err ? err : said(&w, why);
+    buf_fini(&b);
+    return err;
+}
+
+static bool folder_is_there(const char *root, const char *sub)
+{
+    int fd = word_folder_open(root, sub);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+/* Retention may have taken the step away again before anybody here looked; it does so only when a newer one of the
+ * same epoch is committed. */
+static bool newer_is_committed(const struct ckpt_shared_save *s)
+{
+    struct ckpt_info *infos;
+    bool found = false;
+    int n;
+    if (ckpt_scan(s->root, &infos, &n, NULL))
+        return false;
+    for (int i = 0; i < n; i++)
+        found = found || (infos[i].step > s->step && infos[i].epoch == s->me.epoch);
+    free(infos);
+    return found;
+}
+
+/* The partial folder is looked for first: once it has gone, step-N is there or never will be. */
+err_t ckpt_outcome(const struct ckpt_shared_save *s, struct why *why)
+{
+    struct names n;
+    char path[PATH_MAX];
+    struct ckpt_info info;
+    names_make(s, -1, &n);
+    if (ckpt_step_dir(s->root, s->step, path, sizeof(path)))
+        return why_set(why, ERR_LIMIT, "the path %.200s is too long", s->root);
+    bool open = folder_is_there(s->root, n.partial);
+    if (ckpt_info(path, &info, NULL) == OK && info.epoch <= s->me.epoch)
+        return OK;
+    err_t err = ckpt_failed_get(s, why);
+    if (!err)
+        err = ckpt_prepared(s->root, &s->me, why);
+    if (err == ERR_AGAIN)
+        return why_set(why, ERR_STALE, "%s has been taken over by another job", s->root);
+    if (err || open)
+        return err ? err : why_set(why, ERR_AGAIN, "the save is open");
+    if (newer_is_committed(s))
+        return OK;
+    return why_set(why, ERR_CANCELED, "%s/%s has gone without a commit", s->root, n.partial);
+}

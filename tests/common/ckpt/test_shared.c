@@ -1,0 +1,499 @@
+/* The words in a shared checkpoint directory: their bytes, whose directory it is, what an index is worth, what became
+ * of a save; and the fence against a committer of an older epoch, at the moment of its rename. */
+#include "tests/common/ckpt/ckpt_fixture.h"
+
+#include "common/base/file.h"
+#include "common/ckpt/part.h"
+#include "common/ckpt/sums.h"
+#include "common/ckpt/word.h"
+#include "tests/common/ckpt/golden.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <sys/stat.h>
+
+/* ---- what happens right before or after a rename of the committer ---- */
+
+static void (*before_rename)(const char *from), (*after_rename)(void);
+
+int __real_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to);
+
+int __wrap_rename(const char *from, const char *to)
+{
+    void (*before)(const char *) = before_rename, (*after)(void) = after_rename;
+    before_rename = NULL;
+    after_rename = NULL;
+    if (before)
+        before(from);
+    int status = __real_rename(from, to), saved = errno;
+    if (after)
+        after();
+    errno = saved;
+    return status;
+}
+
+/* ---- helpers ---- */
+
+static char root[300];
+
+static void root_make(void)
+{
+    snprintf(root, sizeof(root), "%s/ckpt", test_tmpdir());
+}
+
+static struct ckpt_speaker speaker(uint64_t epoch, uint64_t writer)
+{
+    return (struct ckpt_speaker){.job = "7", .submitted_ms = 1000, .epoch = epoch, .writer = writer};
+}
+
+static struct ckpt_shared_save save_of(uint64_t epoch, int64_t step)
+{
+    return (struct ckpt_shared_save){.root = root, .me = speaker(epoch, 1), .step = step, .world = 2};
+}
+
+static struct fixture model(void)
+{
+    struct fixture f = {.tensors = fixture_model, .n_tensors = fixture_n_model};
+    fixture_shard(&f, 2);
+    return f;
+}
+
+static err_t commit_as(const struct ckpt_speaker *me, int64_t step, struct ckpt_part *const *parts, struct why *why)
+{
+    const struct ckpt_commit c = {.root = root, .step = step, .epoch = me->epoch, .loss = 1, .me = me};
+    return ckpt_commit(&c, parts, 2, why);
+}
+
+static bool exists(const char *name)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    snprintf(path, sizeof(path), "%s/%s", root, name);
+    return lstat(path, &st) == 0;
+}
+
+static void put_file(const char *name, const void *data, size_t len)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", root, name);
+    assert_ok(file_replace(path, data, len, 0666));
+}
+
+static void parts_free(struct ckpt_part **parts)
+{
+    for (int r = 0; r < 2; r++)
+        ckpt_part_free(parts[r]);
+}
+
+/* ---- bytes ---- */
+
+static const struct word failed = {.kind = WORD_FAILED,
+                                   .by = {.job = "7", .submitted_ms = 1700000000000, .epoch = 3, .writer = 0x1122},
+                                   .step = 200,
+                                   .rank = 1,
+                                   .world = 2,
+                                   .code = ERR_NOSPACE,
+                                   .body = "no space",
+                                   .body_bytes = 8};
+
+TEST(bytes_of_a_word)
+{
+    struct buf b = {0}, golden;
+    struct word w;
+    golden_read("word", &golden);
+    assert_ok(word_encode(&failed, &b));
+    assert_int_equal(b.len, golden.len);
+    assert_memory_equal(b.data, golden.data, golden.len);
+    buf_fini(&golden);
+    assert_ok(word_decode(b.data, b.len, &w));
+    assert_int_equal(w.kind, WORD_FAILED);
+    assert_int_equal(w.code, ERR_NOSPACE);
+    assert_int_equal(w.step, 200);
+    assert_int_equal(w.rank, 1);
+    assert_int_equal(w.world, 2);
+    assert_string_equal(w.by.job, "7");
+    assert_int_equal(w.by.submitted_ms, 1700000000000);
+    assert_int_equal(w.by.epoch, 3);
+    assert_int_equal(w.by.writer, 0x1122);
+    assert_memory_equal(w.body, "no space", 8);
+    buf_fini(&b);
+}
+
+TEST(every_flipped_bit_and_every_cut_is_refused)
+{
+    struct buf b = {0};
+    struct word w;
+    assert_ok(word_encode(&failed, &b));
+    for (size_t i = 0; i < b.len; i++) {
+        assert_err(ERR_CORRUPT, word_decode(b.data, i, &w));
+        for (int bit = 0; bit < 8; bit++) {
+            b.data[i] ^= (uint8_t)(1 << bit);
+            assert_err(ERR_CORRUPT, word_decode(b.data, b.len, &w));
+            b.data[i] ^= (uint8_t)(1 << bit);
+        }
+    }
+    buf_fini(&b);
+}
+
+/* The checksum is right, and what it covers is not. */
+TEST(illegal_words)
+{
+    static const struct {
+        size_t at;
+        uint32_t value;
+        err_t err;
+    } cases[] = {
+        {8, 2, ERR_UNSUPPORTED}, /* version */
+        {12, 0, ERR_CORRUPT},    /* kind */
+        {12, 5, ERR_CORRUPT},
+        {12, WORD_PART, ERR_CORRUPT},  /* with an error's code */
+        {12, WORD_READY, ERR_CORRUPT}, /* with a rank */
+        {16, 0, ERR_CORRUPT},          /* a failure that is none */
+        {16, 65, ERR_CORRUPT},
+        {20, 2, ERR_CORRUPT}, /* rank 2 of 2 */
+        {20, UINT32_MAX - 1, ERR_CORRUPT},
+        {24, 0, ERR_CORRUPT}, /* world */
+        {24, UINT32_MAX, ERR_CORRUPT},
+        {28, 32, ERR_CORRUPT}, /* bytes of the job's number */
+        {28, UINT32_MAX, ERR_CORRUPT},
+        {60, UINT32_MAX, ERR_CORRUPT}, /* step, high half */
+        {64, UINT32_MAX, ERR_CORRUPT}, /* bytes of the body */
+        {68, UINT32_MAX, ERR_CORRUPT},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct buf b = {0};
+        struct word w;
+        assert_ok(word_encode(&failed, &b));
+        for (int k = 0; k < 4; k++)
+            b.data[cases[i].at + (size_t)k] = (uint8_t)(cases[i].value >> (8 * k));
+        uint32_t crc = sums_crc32c(0, b.data, b.len - 4);
+        for (int k = 0; k < 4; k++)
+            b.data[b.len - 4 + (size_t)k] = (uint8_t)(crc >> (8 * k));
+        if (word_decode(b.data, b.len, &w) != cases[i].err)
+            fail_msg("case %zu", i);
+        buf_fini(&b);
+    }
+}
+
+/* ---- whose directory it is ---- */
+
+TEST(prepare_and_the_others)
+{
+    struct ckpt_speaker a = speaker(2, 1), b = speaker(2, 2), next = speaker(3, 3);
+    struct why why;
+    root_make();
+    assert_err(ERR_AGAIN, ckpt_prepared(root, &b, &why)); /* no directory */
+    assert_ok(ckpt_held(root, &a, &why));                 /* nobody's */
+    assert_ok(ckpt_prepare(root, &a, 0, &why));
+    assert_ok(ckpt_prepared(root, &b, &why));
+    assert_err(ERR_AGAIN, ckpt_prepared(root, &next, &why));
+    assert_non_null(strstr(why.text, "of epoch 2 of job 7"));
+    assert_ok(ckpt_held(root, &a, &why));
+    assert_err(ERR_STALE, ckpt_held(root, &b, &why)); /* another process of the same epoch */
+    assert_ok(ckpt_prepare(root, &a, 0, &why));       /* again */
+    assert_ok(ckpt_prepare(root, &b, 0, &why));       /* by another, who has it then */
+    assert_err(ERR_STALE, ckpt_held(root, &a, &why));
+    assert_ok(ckpt_prepare(root, &next, 0, &why));
+    assert_err(ERR_STALE, ckpt_prepared(root, &b, &why));
+    assert_err(ERR_STALE, ckpt_held(root, &b, &why));
+    assert_err(ERR_STALE, ckpt_prepare(root, &b, 0, &why)); /* the past does not come back */
+    assert_non_null(strstr(why.text, "remove"));
+    assert_non_null(strstr(why.text, CKPT_EPOCH_FILE));
+}
+
+TEST(prepare_while_it_is_being_prepared)
+{
+    struct ckpt_speaker a = speaker(2, 1), b = speaker(2, 2);
+    const struct word half = {.kind = WORD_PREPARING, .by = a};
+    struct why why;
+    root_make();
+    assert_ok(file_make_dirs(root, 0777));
+    assert_ok(word_put(root, NULL, CKPT_EPOCH_FILE, &half, &why));
+    assert_err(ERR_AGAIN, ckpt_prepared(root, &b, &why));
+    assert_ok(ckpt_prepare(root, &a, 0, &why));
+    assert_ok(ckpt_prepared(root, &b, &why));
+}
+
+/* Another job's folders bear numbers that mean nothing here: all go, whatever their epoch. Our own of this epoch stay.
+ */
+TEST(prepare_takes_over)
+{
+    struct ckpt_speaker theirs = {.job = "5", .submitted_ms = 1000, .epoch = 9, .writer = 4}, me = speaker(1, 1);
+    struct ckpt_shared_save old = {.root = root, .me = theirs, .step = 5, .world = 2}, mine = save_of(1, 6);
+    struct fixture f = model();
+    struct ckpt_part *parts[2];
+    struct why why;
+    root_make();
+    assert_ok(ckpt_prepare(root, &theirs, 0, &why));
+    fixture_write_parts(&f, root, 5, 9, 2, parts);
+    assert_ok(ckpt_index_put(&old, parts[1], &why));
+    assert_err(ERR_AGAIN, ckpt_prepared(root, &me, &why));
+    assert_ok(ckpt_prepare(root, &me, 0, &why));
+    assert_false(exists(".step-5.e9.partial") || exists(".step-5.e9.index"));
+    assert_err(ERR_STALE, commit_as(&theirs, 5, parts, &why) == ERR_NOTFOUND ? ckpt_held(root, &theirs, &why) : OK);
+    assert_non_null(strstr(why.text, "belongs to job 7 now"));
+    parts_free(parts);
+    fixture_write_parts(&f, root, 6, 1, 2, parts);
+    assert_ok(ckpt_index_put(&mine, parts[1], &why));
+    assert_ok(ckpt_prepare(root, &me, 0, &why));
+    assert_true(exists(".step-6.e1.partial") && exists(".step-6.e1.index"));
+    parts_free(parts);
+    fixture_free(&f);
+}
+
+/* A word that cannot be read stops nobody for ever: who prepares replaces it, whatever it was. */
+TEST(damaged_epoch_word)
+{
+    struct ckpt_speaker a = speaker(2, 1), b = speaker(2, 2);
+    char target[PATH_MAX], link[PATH_MAX];
+    struct why why;
+    struct stat st;
+    root_make();
+    assert_ok(file_make_dirs(root, 0777));
+    put_file(CKPT_EPOCH_FILE, "rubbish", 7);
+    assert_err(ERR_CORRUPT, ckpt_prepared(root, &b, &why));
+    assert_non_null(strstr(why.text, "/" CKPT_EPOCH_FILE));
+    assert_ok(ckpt_prepare(root, &a, 0, &why));
+    assert_ok(ckpt_prepared(root, &b, &why));
+    snprintf(target, sizeof(target), "%s/precious", test_tmpdir());
+    snprintf(link, sizeof(link), "%s/%s", root, CKPT_EPOCH_FILE);
+    assert_ok(file_replace(target, "mine", 4, 0600));
+    assert_int_equal(unlink(link), 0);
+    assert_int_equal(symlink(target, link), 0);
+    assert_err(ERR_CORRUPT, ckpt_prepared(root, &b, &why));
+    assert_ok(ckpt_prepare(root, &a, 0, &why));
+    assert_int_equal(stat(target, &st), 0); /* the link is replaced, not what it points to */
+    assert_int_equal(st.st_size, 4);
+    assert_ok(ckpt_prepared(root, &b, &why));
+}
+
+/* ---- the fence ---- */
+
+TEST(commit_of_an_old_epoch)
+{
+    struct ckpt_speaker old = speaker(1, 1);
+    const struct word newer = {.kind = WORD_PREPARING, .by = speaker(2, 2)};
+    struct fixture f = model();
+    struct ckpt_part *parts[2];
+    struct why why;
+    root_make();
+    assert_ok(ckpt_prepare(root, &old, 0, &why));
+    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    assert_ok(word_put(root, NULL, CKPT_EPOCH_FILE, &newer, &why)); /* has begun, and swept nothing yet */
+    assert_err(ERR_STALE, commit_as(&old, 5, parts, &why));
+    assert_false(exists("step-5"));
+    parts_free(parts);
+    fixture_free(&f);
+}
+
+static void newer_prepares(void)
+{
+    struct ckpt_speaker next = speaker(2, 2);
+    struct why why;
+    assert_ok(ckpt_prepare(root, &next, 0, &why));
+}
+
+static void newer_prepares_before(const char *from)
+{
+    newer_prepares();
+}
+
+/* It looked for its word, and then stood still while the next epoch prepared the directory. */
+TEST(prepared_between_look_and_rename)
+{
+    struct ckpt_speaker old = speaker(1, 1);
+    struct fixture f = model();
+    struct ckpt_part *parts[2];
+    struct why why;
+    root_make();
+    assert_ok(ckpt_prepare(root, &old, 0, &why));
+    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    before_rename = newer_prepares_before;
+    assert_err(ERR_NOTFOUND, commit_as(&old, 5, parts, &why));
+    assert_false(exists("step-5") || exists(".step-5.e1.partial"));
+    parts_free(parts);
+    fixture_free(&f);
+}
+
+TEST(prepared_right_after_the_rename)
+{
+    struct ckpt_speaker old = speaker(1, 1);
+    struct fixture f = model();
+    struct ckpt_part *parts[2];
+    struct why why;
+    root_make();
+    assert_ok(ckpt_prepare(root, &old, 0, &why));
+    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    after_rename = newer_prepares;
+    (void)!commit_as(&old, 5, parts, &why);
+    assert_false(exists("step-5"));
+    assert_true(exists("step-5.e1")); /* it was whole, and of the branch that is given up */
+    parts_free(parts);
+    fixture_free(&f);
+}
+
+static void swept_and_made_anew(const char *from)
+{
+    char path[PATH_MAX];
+    newer_prepares();
+    assert_int_equal(mkdir(from, 0777), 0);
+    snprintf(path, sizeof(path), "%s/__1_0.distcp", from);
+    assert_ok(file_replace(path, "late", 4, 0666));
+}
+
+/* And a writer of the old epoch has made the folder anew, with nothing but its own part. */
+TEST(folder_made_anew_between_look_and_rename)
+{
+    struct ckpt_speaker old = speaker(1, 1);
+    struct fixture f = model();
+    struct ckpt_part *parts[2];
+    struct why why;
+    root_make();
+    assert_ok(ckpt_prepare(root, &old, 0, &why));
+    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    before_rename = swept_and_made_anew;
+    assert_err(ERR_STALE, commit_as(&old, 5, parts, &why));
+    assert_false(exists("step-5"));
+    assert_true(exists(".trash-step-5"));
+    parts_free(parts);
+    fixture_free(&f);
+}
+
+/* ---- indexes ---- */
+
+TEST(index_comes_back)
+{
+    struct fixture f = model();
+    struct ckpt_part *parts[2], *back;
+    struct ckpt_shared_save s = save_of(1, 5), other = save_of(1, 5);
+    struct buf a = {0}, b = {0};
+    struct why why;
+    root_make();
+    assert_ok(ckpt_prepare(root, &s.me, 0, &why));
+    assert_err(ERR_AGAIN, ckpt_index_get(&s, 1, &back, &why));
+    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    assert_ok(ckpt_index_put(&s, parts[1], &why));
+    assert_err(ERR_AGAIN, ckpt_index_get(&s, 0, &back, &why));
+    other.me.writer = 77; /* read by another process */
+    assert_ok(ckpt_index_get(&other, 1, &back, &why));
+    assert_ok(ckpt_part_encode(parts[1], &a));
+    assert_ok(ckpt_part_encode(back, &b));
+    assert_int_equal(a.len, b.len);
+    assert_memory_equal(a.data, b.data, a.len);
+    ckpt_part_free(back);
+    other.me.submitted_ms++; /* of another cluster's job 7 */
+    assert_err(ERR_AGAIN, ckpt_index_get(&other, 1, &back, &why));
+    other = save_of(1, 5);
+    other.world = 3;
+    assert_err(ERR_INVALID, ckpt_index_get(&other, 1, &back, &why));
+    assert_non_null(strstr(why.text, "by 3 ranks here and by 2"));
+    assert_ok(ckpt_index_remove(&s, &why));
+    assert_err(ERR_AGAIN, ckpt_index_get(&s, 1, &back, &why));
+    buf_fini(&a);
+    buf_fini(&b);
+    parts_free(parts);
+    fixture_free(&f);
+}
+
+/* A whole word under the wrong name, or with a body that is no index. */
+TEST(index_that_does_not_fit)
+{
+    struct fixture f = model();
+    struct ckpt_part *parts[2], *back;
+    struct ckpt_shared_save s = save_of(1, 5);
+    struct buf b = {0};
+    struct why why;
+    root_make();
+    assert_ok(ckpt_prepare(root, &s.me, 0, &why));
+    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    assert_ok(ckpt_part_encode(parts[1], &b));
+    const struct word cases[] = {
+        {.kind = WORD_PART, .by = s.me, .step = 6, .rank = 1, .world = 2, .body = b.data, .body_bytes = b.len},
+        {.kind = WORD_PART, .by = s.me, .step = 5, .rank = 0, .world = 2, .body = b.data, .body_bytes = b.len},
+        {.kind = WORD_PART, .by = speaker(2, 1), .step = 5, .rank = 1, .world = 2, .body = b.data, .body_bytes = b.len},
+        {.kind = WORD_PART, .by = s.me, .step = 5, .rank = 1, .world = 2, .body = b.data, .body_bytes = b.len - 1},
+        {.kind = WORD_READY, .by = s.me},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_ok(ckpt_index_put(&s, parts[1], &why)); /* makes the folder */
+        assert_ok(word_put(root, ".step-5.e1.index", "__1_0.part", &cases[i], &why));
+        if (ckpt_index_get(&s, 1, &back, &why) != ERR_CORRUPT)
+            fail_msg("case %zu is taken", i);
+        assert_non_null(strstr(why.text, "__1_0.part"));
+    }
+    buf_fini(&b);
+    parts_free(parts);
+    fixture_free(&f);
+}
+
+/* The folder of the indexes is a link to elsewhere: nothing is read or written through it. */
+TEST(index_folder_is_a_link)
+{
+    struct fixture f = model();
+    struct ckpt_part *parts[2], *back;
+    struct ckpt_shared_save s = save_of(1, 5);
+    char target[PATH_MAX], link[PATH_MAX];
+    struct why why;
+    root_make();
+    assert_ok(ckpt_prepare(root, &s.me, 0, &why));
+    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    snprintf(target, sizeof(target), "%s/elsewhere", test_tmpdir());
+    snprintf(link, sizeof(link), "%s/.step-5.e1.index", root);
+    assert_int_equal(mkdir(target, 0777), 0);
+    assert_int_equal(symlink(target, link), 0);
+    assert_true(ckpt_index_put(&s, parts[1], &why) != OK);
+    assert_non_null(strstr(why.text, ".step-5.e1.index"));
+    assert_err(ERR_CORRUPT, ckpt_index_get(&s, 1, &back, &why));
+    assert_int_equal(rmdir(target), 0); /* empty */
+    parts_free(parts);
+    fixture_free(&f);
+}
+
+/* ---- what became of a save ---- */
+
+TEST(outcomes)
+{
+    struct fixture f = model();
+    struct ckpt_part *parts[2], *back;
+    struct ckpt_shared_save s = save_of(1, 5);
+    struct why why;
+    root_make();
+    assert_ok(ckpt_prepare(root, &s.me, 0, &why));
+    assert_err(ERR_CANCELED, ckpt_outcome(&s, &why)); /* no folder, no step */
+    fixture_write_parts(&f, root, 5, 1, 2, parts);
+    assert_err(ERR_AGAIN, ckpt_outcome(&s, &why));
+    assert_ok(ckpt_failed_get(&s, &why));
+    assert_ok(ckpt_failed_put(&s, 1, ERR_NOSPACE, "rank 1 has no room", &why)); /* and its part goes */
+    assert_false(exists(".step-5.e1.partial/__1_0.distcp"));
+    assert_true(exists(".step-5.e1.partial/__0_0.distcp"));
+    assert_err(ERR_NOSPACE, ckpt_index_get(&s, 1, &back, &why));
+    assert_string_equal(why.text, "rank 1 has no room");
+    assert_err(ERR_AGAIN, ckpt_outcome(&s, &why)); /* it is not rank 1 who decides */
+    assert_ok(ckpt_failed_put(&s, -1, ERR_TIMEOUT, "given up", &why));
+    assert_err(ERR_TIMEOUT, ckpt_outcome(&s, &why));
+    assert_string_equal(why.text, "given up");
+    assert_err(ERR_TIMEOUT, ckpt_failed_get(&s, &why));
+    parts_free(parts);
+    s = save_of(1, 6);
+    fixture_write_parts(&f, root, 6, 1, 2, parts);
+    assert_ok(commit_as(&s.me, 6, parts, &why));
+    assert_ok(ckpt_outcome(&s, &why));
+    parts_free(parts);
+    s = save_of(1, 4);
+    assert_ok(ckpt_outcome(&s, &why)); /* committed, and removed again when step 6 was there */
+    s = save_of(1, 7);
+    fixture_write_parts(&f, root, 7, 1, 2, parts);
+    newer_prepares();
+    assert_err(ERR_STALE, ckpt_outcome(&s, &why));
+    parts_free(parts);
+    s = save_of(2, 8);
+    fixture_write_parts(&f, root, 8, 2, 2, parts);
+    s.me.writer = 2;
+    assert_ok(commit_as(&s.me, 8, parts, &why));
+    s.me.epoch = 1;
+    assert_err(ERR_STALE, ckpt_outcome(&s, &why)); /* step 8 is there, but of a later epoch than the asker's */
+    parts_free(parts);
+    fixture_free(&f);
+}
