@@ -22,6 +22,7 @@ struct op {
     uint64_t epoch;
     int64_t step;
     char *root, *text;
+    struct ckpt_speaker me;
     struct ckpt_info *infos;
     int n_infos;
 };
@@ -39,7 +40,11 @@ static bool op_start(struct io *io, const struct io_command *c, void (*run)(stru
 {
     struct op *op = io->spec.root ? calloc(1, sizeof(*op)) : NULL;
     if (op) {
-        *op = (struct op){.epoch = c->epoch, .step = c->step, .root = strdup(io->spec.root), .text = strdup(c->text)};
+        *op = (struct op){.epoch = c->epoch,
+                          .step = c->step,
+                          .root = strdup(io->spec.root),
+                          .text = strdup(c->text),
+                          .me = io->share.me};
         op->work.run = run;
         op->work.done = done;
     }
@@ -87,30 +92,6 @@ static void scan(struct io *io, const struct io_command *c)
 
 /* ---- EPOCH ---- */
 
-static void epoch_run(struct io_work *w)
-{
-    struct op *op = (struct op *)w;
-    w->err = file_make_dirs(op->root, 0777);
-    if (w->err)
-        why_set(&w->why, w->err, "checkpoint.dir %s cannot be made: %s", op->root, err_text(w->err));
-    if (!w->err)
-        w->err = ckpt_collect(op->root, op->epoch, &w->why);
-    if (!w->err)
-        w->err = ckpt_abandon_after(op->root, op->step, op->epoch, &w->why);
-}
-
-static void epoch_done(struct io_work *w)
-{
-    struct op *op = (struct op *)w;
-    if (w->err) {
-        log_error("epoch not prepared epoch=%" PRIu64 " why=\"%s\"", op->epoch, w->why.text);
-        io_report(w->io, IO_SAVE_FAILED, op->epoch, NULL, NULL, w->why.text);
-    }
-    w->io->prepared = op->epoch == w->io->epoch;
-    io_retry(w->io);
-    op_free(op);
-}
-
 static void epoch(struct io *io, const struct io_command *c)
 {
     struct why why = {{0}};
@@ -121,11 +102,18 @@ static void epoch(struct io *io, const struct io_command *c)
     }
     if (io->epoch_known && c->epoch <= io->epoch)
         return; /* said again */
-    log_info("epoch epoch=%" PRIu64 " step=%" PRId64, c->epoch, c->step);
+    err_t err = io_share_take(io, c);
+    if (err) {
+        log_error("epoch not understood epoch=%" PRIu64 " ranks=%zu error=%s", c->epoch, c->n_ranks, err_name(err));
+        io_report(io, IO_SAVE_FAILED, c->epoch, NULL, NULL, "the epoch's ranks on this node cannot be held");
+        return;
+    }
+    log_info("epoch epoch=%" PRIu64 " step=%" PRId64 " ios=%d ranks=%zu committer=%d", c->epoch, c->step, c->n_ios,
+             c->n_ranks, (int)c->committer);
     io->epoch_known = true;
     io->epoch = c->epoch;
     io->resume_step = c->step;
-    io->prepared = !op_start(io, c, epoch_run, epoch_done);
+    io_share_prepare(io);
     io_save_expire(io);
     io_retry(io); /* refuses those of older epochs */
 }
@@ -190,10 +178,13 @@ static void metrics_done(struct io_work *w)
 
 /* ---- QUIT ---- */
 
+/* Nobody will finish what is still partial. Another job may have the directory by now: then its folders stay. */
 static void tidy_run(struct io_work *w)
 {
     struct op *op = (struct op *)w;
-    w->err = ckpt_collect(op->root, op->epoch + 1, &w->why); /* nobody will finish what is still partial */
+    w->err = ckpt_held(op->root, &op->me, &w->why);
+    if (!w->err)
+        w->err = ckpt_collect(op->root, op->epoch + 1, &w->why);
 }
 
 static void tidy_done(struct io_work *w)
@@ -203,7 +194,7 @@ static void tidy_done(struct io_work *w)
 
 void io_command(struct io *io, const struct io_command *c)
 {
-    const struct io_command tidy = {IO_CMD_QUIT, io->epoch, 0, ""};
+    const struct io_command tidy = {.kind = IO_CMD_QUIT, .epoch = io->epoch, .text = ""};
     switch (c->kind) {
     case IO_CMD_SCAN:
         scan(io, c);
@@ -219,7 +210,7 @@ void io_command(struct io *io, const struct io_command *c)
         break;
     case IO_CMD_QUIT:
         log_info("quit asked by=control");
-        if (io->epoch_known && !io->quitting)
+        if (io->epoch_known && io->share.committer && !io->quitting)
             op_start(io, &tidy, tidy_run, tidy_done);
         io_quit(io);
         break;

@@ -4,12 +4,12 @@
  * One uv loop owns every struct here. Files are touched only by work that runs in uv's threads, and such work sees
  * nothing but its own operation: what it needs was copied into it, what it found is taken over when it is back on the
  * loop. Work that changes the checkpoint directory (scan, epoch, commit, remove, metrics) goes one after another
- * through dirwork; writing parts and loading run beside it. */
+ * through dirwork; writing parts, loading and looking for what other nodes have written run beside it. */
 #ifndef DTD_DAEMON_IO_IO_H
 #define DTD_DAEMON_IO_IO_H
 
 #include "common/base/ticket.h"
-#include "common/ckpt/ckpt.h"
+#include "common/ckpt/shared.h"
 #include "common/rpc/methods.h"
 
 #include <limits.h>
@@ -86,7 +86,40 @@ struct io_arena {
 NODISCARD err_t io_arena_map(int fd, bool write, struct io_request *r, struct io_arena *ret, struct why *why);
 void io_arena_unmap(struct io_arena *a);
 
-/* ---- saves (save.c) ---- */
+/* ---- the job's other dtd-ios (share.c) ---- */
+
+/* Something that is looked for again and again, with longer pauses each time. */
+struct io_poll {
+    bool on, running;
+    int pause_ms;
+    int64_t next_ms, deadline_ms;
+};
+void io_poll_begin(struct io *io, struct io_poll *p, int64_t wait_ms);
+void io_poll_again(struct io *io, struct io_poll *p);
+
+/* What EPOCH has said of this dtd-io among those of the job. */
+struct io_share {
+    bool on;        /* there are others, and one checkpoint directory */
+    bool committer; /* the others write their parts and wait */
+    int *ranks;     /* whose workers are here, ascending; none: all */
+    int n_ranks;
+    struct ckpt_speaker me;
+    char node[64], committer_node[64];
+    struct io_poll ready; /* the directory, for this epoch */
+    err_t refusal;        /* why saves are not taken; OK: they are, or wait until the directory is ready */
+    struct why why;
+};
+struct io_command;
+NODISCARD err_t io_share_take(struct io *io, const struct io_command *c);
+/* The committer makes the directory ready for the epoch, the others wait until it is; tried until it succeeds. */
+void io_share_prepare(struct io *io);
+bool io_share_owns(const struct io_share *s, int rank);
+int io_share_count(const struct io_share *s, int world); /* of those that it owns among ranks below world */
+NODISCARD err_t io_share_start(struct io *io);
+void io_share_stop(struct io *io);
+void io_share_fini(struct io *io);
+
+/* ---- saves (save.c, gather.c) ---- */
 
 struct io_part {
     enum io_part_state { PART_NONE, PART_WRITING, PART_WRITTEN } state;
@@ -101,17 +134,30 @@ struct io_save {
     struct io *io;
     uint64_t epoch;
     int64_t step;
-    int world;
+    int world, n_own; /* n_own: ranks of this node */
     double loss;
-    enum io_save_state { SAVE_OPEN, SAVE_COMMITTING, SAVE_DONE } state;
-    bool removing; /* failed: its folder is being removed */
-    err_t err;     /* of DONE */
+    enum io_save_state { SAVE_OPEN, SAVE_WAITING, SAVE_COMMITTING, SAVE_DONE } state;
+    bool shared, committer;
+    bool told; /* failed by the committer's word */
+    struct ckpt_speaker me;
+    struct io_poll look; /* of WAITING */
+    bool removing;       /* failed: what it left is being removed */
+    err_t err;           /* of DONE */
     struct why why;
     int n_written, n_writing;
     struct io_part *parts; /* by rank */
     struct io_save *next;
 };
 void io_save_take(struct io *io, struct io_request *r);
+/* For gather.c: how a save goes on when it has waited. `told`: control hears of it from the committer. */
+void io_save_commit(struct io_save *s);
+void io_save_succeed(struct io_save *s, const struct ckpt_info *info, const char *path);
+void io_save_fail(struct io_save *s, err_t err, const char *text, bool told);
+void io_save_sweep(struct io *io);
+/* OPEN -> WAITING: the committer for the other nodes' parts, the others for its commit. */
+void io_gather_begin(struct io_save *s);
+/* A look is due. */
+void io_gather_look(struct io_save *s);
 /* Fails what belongs to older epochs. */
 void io_save_expire(struct io *io);
 void io_save_fini(struct io *io);
@@ -146,6 +192,13 @@ struct io_command {
     uint64_t epoch;
     int64_t step;
     const char *text;
+    /* of EPOCH */
+    bool committer;
+    const int32_t *ranks;
+    size_t n_ranks;
+    int n_ios;
+    int64_t submitted_ms;
+    const char *node, *committer_node;
 };
 void io_command(struct io *io, const struct io_command *c);
 
@@ -184,6 +237,9 @@ struct io {
     bool
         prepared; /* the directory has been made ready for `epoch`: before, an older epoch's step may still lie there */
     int64_t resume_step;
+    struct io_share share;
+    uv_timer_t poll_timer;
+    int64_t word_wait_ms, save_wait_ms;
 
     int *arenas;              /* descriptor by slot */
     int *loading;             /* loads in flight by slot */

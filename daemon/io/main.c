@@ -15,6 +15,9 @@
 #define LISTEN_FD 4
 #define ARENA_FD 5
 #define QUIT_MS 5000 /* for control to take the last reports */
+#define WORD_WAIT_MS 10000
+#define SAVE_WAIT_MS 600000
+#define MAX_WAIT_MS 86400000
 
 /* ---- ending ---- */
 
@@ -25,6 +28,7 @@ static void io_stop(struct io *io)
     io->stopped = true;
     io_server_stop(io);
     io_control_stop(io);
+    io_share_stop(io);
     uv_close((uv_handle_t *)&io->quit_timer, NULL);
     uv_close((uv_handle_t *)&io->term, NULL);
 }
@@ -98,6 +102,8 @@ static err_t io_start(struct io *io, struct why *why)
     uv_signal_init(&io->loop, &io->term);
     io->quit_timer.data = io->term.data = io;
     uv_signal_start(&io->term, terminated, SIGTERM);
+    if (io_share_start(io))
+        return why_set(why, ERR_IO, "no random number");
     err = io_server_start(io, LISTEN_FD);
     if (err)
         return why_set(why, err, "descriptor %d is no listening socket: %s", LISTEN_FD, err_text(err));
@@ -109,6 +115,7 @@ static void io_fini(struct io *io)
 {
     io_save_fini(io);
     io_spec_fini(&io->spec);
+    io_share_fini(io);
     free(io->arenas);
     free(io->loading);
     free(io->writing);
@@ -124,21 +131,34 @@ static void io_fini(struct io *io)
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
-    if (key != 'j')
+    struct io *io = state->input;
+    int64_t *ms = key == 'w' ? &io->word_wait_ms : &io->save_wait_ms;
+    char *end;
+    if (key == 'j') {
+        io->job = arg;
+        return 0;
+    }
+    if (key != 'w' && key != 's')
         return ARGP_ERR_UNKNOWN;
-    *(const char **)state->input = arg;
+    *ms = strtoll(arg, &end, 10);
+    if (end == arg || *end || *ms < 1 || *ms > MAX_WAIT_MS)
+        argp_error(state, "%s is no number of milliseconds from 1 to %d", arg, MAX_WAIT_MS);
     return 0;
 }
 
 int main(int argc, char **argv)
 {
-    static const struct argp_option options[] = {{"job", 'j', "ID", 0, "The job whose checkpoints these are", 0}, {0}};
+    static const struct argp_option options[] = {
+        {"job", 'j', "ID", 0, "The job whose checkpoints these are", 0},
+        {"word-wait-ms", 'w', "MS", 0, "How long the committing node may take to make the directory ready (10000)", 0},
+        {"save-wait-ms", 's', "MS", 0, "How long a save waits for other nodes' parts (600000)", 0},
+        {0}};
     static const struct argp argp = {
         options, parse_option, NULL, "Writes and reads one job's checkpoints. dtd starts it.", NULL, NULL, NULL};
-    static struct io io; /* lives as long as the process */
+    static struct io io = {.word_wait_ms = WORD_WAIT_MS, .save_wait_ms = SAVE_WAIT_MS}; /* for the process's life */
     struct why why = {{0}};
     log_init("dtd-io");
-    argp_parse(&argp, argc, argv, 0, NULL, &io.job);
+    argp_parse(&argp, argc, argv, 0, NULL, &io);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error like a full disk */
     err_t err = io.job ? io_start(&io, &why) : why_set(&why, ERR_INVALID, "--job is missing");

@@ -37,7 +37,17 @@ bool rpc_control_command(const ProtobufCMessage *message, struct io_command *ret
     const Dtd__IoCommand *m = (const Dtd__IoCommand *)message;
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         if (commands[i].wire == m->kind) {
-            *ret = (struct io_command){commands[i].kind, m->epoch, m->has_step ? m->step : 0, m->text ? m->text : ""};
+            *ret = (struct io_command){.kind = commands[i].kind,
+                                       .epoch = m->epoch,
+                                       .step = m->has_step ? m->step : 0,
+                                       .text = m->text ? m->text : "",
+                                       .committer = m->committer,
+                                       .ranks = m->rank,
+                                       .n_ranks = m->n_rank,
+                                       .n_ios = m->n_ios,
+                                       .submitted_ms = m->submitted_ms,
+                                       .node = m->node ? m->node : "",
+                                       .committer_node = m->committer_node ? m->committer_node : ""};
             return true;
         }
     return false;

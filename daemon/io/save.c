@@ -3,6 +3,11 @@
  *   OPEN --- every part WRITTEN ---> COMMITTING ---> DONE (ok)
  *     \---- a part failed, a newer epoch --------------> DONE (err), its folder removed
  *
+ * Of several dtd-ios the committer does so once its own parts are written and it has found the others'; the others have
+ * no COMMITTING, and remove nothing but their own unfinished parts:
+ *
+ *   OPEN --- own parts WRITTEN ---> WAITING ---> COMMITTING (the committer), DONE (the others)       gather.c
+ *
  * A call may come again at any time (the worker lost its connection, io was started anew): the part's state answers it.
  * A save that is DONE stays in the list while its epoch lasts, so that a rank that comes late hears what became of it.
  * What a former io committed is found in the directory, by the first thing that writing a part does. */
@@ -69,7 +74,15 @@ static struct io_save *save_new(struct io *io, const struct io_request *r)
     struct io_save *s = calloc(1, sizeof(*s));
     if (!s)
         return NULL;
-    *s = (struct io_save){.io = io, .epoch = r->epoch, .step = r->step, .world = r->world, .loss = (double)NAN};
+    *s = (struct io_save){.io = io,
+                          .epoch = r->epoch,
+                          .step = r->step,
+                          .world = r->world,
+                          .n_own = io_share_count(&io->share, r->world),
+                          .shared = io->share.on,
+                          .committer = io->share.committer,
+                          .me = io->share.me,
+                          .loss = (double)NAN};
     s->parts = calloc((size_t)r->world, sizeof(*s->parts));
     if (!s->parts) {
         free(s);
@@ -93,10 +106,10 @@ static void save_free(struct io_save *s)
 /* Nothing refers to it any more: no thread, no call that would be answered through it. */
 static bool save_is_idle(const struct io_save *s)
 {
-    return s->state == SAVE_DONE && !s->n_writing && !s->removing;
+    return s->state == SAVE_DONE && !s->n_writing && !s->removing && !s->look.running;
 }
 
-static void sweep(struct io *io)
+void io_save_sweep(struct io *io)
 {
     for (struct io_save **at = &io->saves; *at;) {
         struct io_save *s = *at;
@@ -120,68 +133,117 @@ void io_save_fini(struct io *io)
 
 /* ---- failing ---- */
 
-struct dir_remove {
+struct clear {
     struct io_work work;
     struct io_save *save;
-    char path[PATH_MAX];
+    struct ckpt_shared_save at; /* of several dtd-ios: what the others must hear */
+    int *unwritten, n_unwritten;
+    err_t code;
+    struct why text;
+    char root[PATH_MAX], path[PATH_MAX];
 };
 
-static void remove_run(struct io_work *w)
+/* The committer's word is the end of the save for all; it is left behind, and goes with its epoch. On a full disk there
+ * is room for it only when the folder has gone. */
+static void committer_clear(struct clear *c, struct why *why)
 {
-    struct dir_remove *d = (struct dir_remove *)w;
-    w->err = ckpt_partial_remove(d->path, &w->why);
+    bool tell = c->save->shared && c->code != ERR_STALE;
+    err_t told = tell ? ckpt_failed_put(&c->at, -1, c->code, c->text.text, why) : OK;
+    c->work.err = ckpt_partial_remove(c->path, why);
+    if (told && ckpt_failed_put(&c->at, -1, c->code, c->text.text, why) && !c->work.err)
+        c->work.err = told;
 }
 
-static void remove_done(struct io_work *w)
+static void clear_run(struct io_work *w)
 {
-    struct dir_remove *d = (struct dir_remove *)w;
+    struct clear *c = (struct clear *)w;
+    if (c->save->committer)
+        committer_clear(c, &w->why);
+    for (int i = 0; i < c->n_unwritten && !w->err; i++)
+        w->err = ckpt_failed_put(&c->at, c->unwritten[i], c->code, c->text.text, &w->why);
+}
+
+static void clear_free(struct clear *c)
+{
+    free(c->unwritten);
+    free(c);
+}
+
+static void clear_done(struct io_work *w)
+{
+    struct clear *c = (struct clear *)w;
     if (w->err)
-        log_warn("partial folder not removed path=%s why=\"%s\"", d->path, w->why.text);
-    d->save->removing = false;
-    sweep(w->io);
-    free(d);
+        log_warn("failed save not cleared path=%s why=\"%s\"", c->path, w->why.text);
+    c->save->removing = false;
+    io_save_sweep(w->io);
+    clear_free(c);
+}
+
+/* The others': of their own ranks, those whose part will not come. */
+static bool unwritten_list(const struct io_save *s, struct clear *c)
+{
+    c->unwritten = calloc((size_t)s->world, sizeof(*c->unwritten));
+    for (int r = 0; c->unwritten && r < s->world; r++)
+        if (!s->committer && s->parts[r].state != PART_WRITTEN && io_share_owns(&s->io->share, r))
+            c->unwritten[c->n_unwritten++] = r;
+    return c->unwritten;
 }
 
 /* The space of a save that failed goes back at once, so that the next one may have it. */
-static void partial_remove(struct io_save *s)
+static void save_clear(struct io_save *s)
 {
     struct io *io = s->io;
-    struct dir_remove *d = s->removing || !io->spec.root ? NULL : calloc(1, sizeof(*d));
-    if (!d)
+    bool nothing = !s->committer && (s->told || s->err == ERR_STALE);
+    struct clear *c = nothing || s->removing || !io->spec.root ? NULL : calloc(1, sizeof(*c));
+    if (!c)
         return;
-    d->work.run = remove_run;
-    d->work.done = remove_done;
-    d->save = s;
-    if (ckpt_partial_dir(io->spec.root, s->step, s->epoch, d->path, sizeof(d->path))) {
-        free(d);
+    c->work.run = clear_run;
+    c->work.done = clear_done;
+    c->save = s;
+    c->code = s->err;
+    c->text = s->why;
+    c->at = (struct ckpt_shared_save){.root = c->root, .me = s->me, .step = s->step, .world = s->world};
+    if (strlen(io->spec.root) >= sizeof(c->root) || !unwritten_list(s, c) ||
+        ckpt_partial_dir(io->spec.root, s->step, s->epoch, c->path, sizeof(c->path))) {
+        clear_free(c);
         return;
     }
+    strcpy(c->root, io->spec.root);
     s->removing = true;
-    io_work_start_dir(io, &d->work);
+    io_work_start_dir(io, &c->work);
 }
 
-static void save_fail(struct io_save *s, err_t err, const char *text)
+void io_save_fail(struct io_save *s, err_t err, const char *text, bool told)
 {
     struct io *io = s->io;
     if (s->state == SAVE_DONE)
         return;
     s->state = SAVE_DONE;
+    s->look.on = false;
+    s->told = told;
     s->err = err;
-    snprintf(s->why.text, sizeof(s->why.text), "step-%" PRId64 " is not saved: %s", s->step, text);
+    if (told && strncmp(text, "step-", 5) == 0) /* the committer's own sentence */
+        snprintf(s->why.text, sizeof(s->why.text), "%s", text);
+    else
+        snprintf(s->why.text, sizeof(s->why.text), "step-%" PRId64 " is not saved: %s", s->step, text);
     log_error("save failed step=%" PRId64 " epoch=%" PRIu64 " error=%s why=\"%s\"", s->step, s->epoch, err_name(err),
               text);
     answer_all(s);
-    if (err != ERR_STALE)
+    if (err != ERR_STALE && !told)
         io_report(io, IO_SAVE_FAILED, s->epoch, NULL, NULL, s->why.text);
     if (!s->n_writing)
-        partial_remove(s);
+        save_clear(s);
 }
 
-static void save_succeed(struct io_save *s, const struct ckpt_info *info, const char *path)
+/* info NULL: another dtd-io has committed it, and tells control. */
+void io_save_succeed(struct io_save *s, const struct ckpt_info *info, const char *path)
 {
     s->state = SAVE_DONE;
-    log_info("save committed step=%" PRId64 " epoch=%" PRIu64 " bytes=%" PRId64, s->step, s->epoch, info->bytes);
-    io_report(s->io, IO_COMMITTED, s->epoch, info, path, NULL);
+    s->look.on = false;
+    log_info("save committed step=%" PRId64 " epoch=%" PRIu64 " bytes=%" PRId64, s->step, s->epoch,
+             info ? info->bytes : 0);
+    if (info && s->committer)
+        io_report(s->io, IO_COMMITTED, s->epoch, info, path, NULL);
     answer_all(s);
     for (int r = 0; r < s->world; r++) { /* large; what is left only answers repeats */
         ckpt_part_free(s->parts[r].part);
@@ -217,6 +279,15 @@ static err_t superseded(const struct commit *c)
     return OK;
 }
 
+/* Not before the rename: a committer that comes after this one is killed finds all the parts by it. */
+static void index_remove(const struct commit *c)
+{
+    const struct ckpt_shared_save at = {.root = c->spec.root, .me = c->save->me, .step = c->save->step};
+    struct why why;
+    if (ckpt_index_remove(&at, &why))
+        log_warn("index not removed why=\"%s\"", why.text);
+}
+
 static void commit_run(struct io_work *w)
 {
     struct commit *c = (struct commit *)w;
@@ -230,12 +301,15 @@ static void commit_run(struct io_work *w)
                                        .job_yaml = c->spec.yaml,
                                        .vocab = vocab.len ? vocab.data : NULL,
                                        .vocab_bytes = vocab.len,
-                                       .loss = c->save->loss};
+                                       .loss = c->save->loss,
+                                       .me = &c->save->me};
     w->err = ckpt_commit(&commit, c->parts, c->save->world, &w->why);
     if (w->err == OK)
         w->err = commit_info(c, &w->why);
     else if (w->err == ERR_EXISTS && commit_info(c, &why) == OK)
         w->err = superseded(c); /* whoever was first has committed this step */
+    if (!w->err && c->save->shared)
+        index_remove(c);
     buf_fini(&vocab);
 }
 
@@ -253,13 +327,13 @@ static void commit_done(struct io_work *w)
     struct io *io = w->io;
     bool rolled_back = s->epoch < io->epoch && s->step > io->resume_step; /* abandoned next, by the EPOCH behind us */
     if (w->err)
-        save_fail(s, w->err, w->why.text);
+        io_save_fail(s, w->err, w->why.text, false);
     else if (rolled_back)
-        save_fail(s, ERR_STALE, "its epoch has ended");
+        io_save_fail(s, ERR_STALE, "its epoch has ended", false);
     else
-        save_succeed(s, &c->info, c->path);
+        io_save_succeed(s, &c->info, c->path);
     commit_free(c);
-    sweep(io);
+    io_save_sweep(io);
 }
 
 static struct commit *commit_new(struct io_save *s)
@@ -282,13 +356,14 @@ static struct commit *commit_new(struct io_save *s)
     return c;
 }
 
-static void commit_start(struct io_save *s)
+void io_save_commit(struct io_save *s)
 {
     struct commit *c = commit_new(s);
     if (!c) {
-        save_fail(s, ERR_NOMEM, "out of memory");
+        io_save_fail(s, ERR_NOMEM, "out of memory", false);
         return;
     }
+    s->look.on = false;
     s->state = SAVE_COMMITTING;
     io_work_start_dir(s->io, &c->work);
 }
@@ -300,6 +375,10 @@ struct write {
     struct io_request *request;
     struct io_part *part;
     int arena;
+    bool shared, committer;
+    bool durable; /* another dtd-io's committer may count on it */
+    bool told;    /* the committer has given the save up before */
+    struct ckpt_shared_save at;
     char root[PATH_MAX];
     struct ckpt_part *written; /* NULL with OK: the step is committed already */
     struct ckpt_info info;
@@ -312,25 +391,49 @@ static bool committed_before(struct write *w)
            ckpt_info(w->path, &w->info, NULL) == OK;
 }
 
-static void write_run(struct io_work *work)
+static err_t part_write(struct write *w, struct why *why)
 {
-    struct write *w = (struct write *)work;
     struct io_request *r = w->request;
     struct io_arena arena;
     char dir[PATH_MAX];
-    if (committed_before(w))
-        return;
-    work->err = ckpt_partial_dir(w->root, r->step, r->epoch, dir, sizeof(dir));
-    if (work->err) {
-        why_set(&work->why, work->err, "the path %.200s is too long", w->root);
-        return;
-    }
-    work->err = io_arena_map(w->arena, false, r, &arena, &work->why);
-    if (work->err)
-        return;
-    work->err =
-        ckpt_part_write(dir, r->rank, r->pieces, r->n_pieces, r->scalars, r->n_scalars, &w->written, &work->why);
+    err_t err = ckpt_partial_dir(w->root, r->step, r->epoch, dir, sizeof(dir));
+    if (err)
+        return why_set(why, err, "the path %.200s is too long", w->root);
+    err = io_arena_map(w->arena, false, r, &arena, why);
+    if (err)
+        return err;
+    err = ckpt_part_write(dir, r->rank, r->pieces, r->n_pieces, r->scalars, r->n_scalars, &w->written, why);
     io_arena_unmap(&arena);
+    return err;
+}
+
+/* A part that has an index is never written again: the committer may be renaming its folder at this moment. And the
+ * index is looked for before the step, since it is removed after the step has appeared: neither means neither. */
+static void write_run(struct io_work *work)
+{
+    struct write *w = (struct write *)work;
+    struct why why;
+    if (w->shared)
+        work->err = ckpt_failed_get(&w->at, &work->why);
+    w->told = work->err && !w->committer;
+    w->durable =
+        !work->err && w->shared && !w->committer && ckpt_index_get(&w->at, w->request->rank, &w->written, &why) == OK;
+    if (!work->err && !w->durable && !committed_before(w))
+        work->err = part_write(w, &work->why);
+}
+
+static void index_run(struct io_work *work)
+{
+    struct write *w = (struct write *)work;
+    work->err = ckpt_index_put(&w->at, w->written, &work->why);
+    w->durable = !work->err;
+}
+
+/* The index goes out only when the loop knows that nobody took the arena while its bytes were read. */
+static bool needs_index(const struct write *w)
+{
+    return w->shared && !w->committer && !w->work.err && w->written && !w->durable && !w->part->spoilt &&
+           w->part->save->state <= SAVE_WAITING;
 }
 
 static void part_written(struct io_save *s, struct io_part *p)
@@ -339,8 +442,10 @@ static void part_written(struct io_save *s, struct io_part *p)
     s->n_written++;
     if (p->call)
         rpc_worker_say(p->call, false);
-    if (s->n_written == s->world)
-        commit_start(s);
+    if (s->committer && s->n_written == s->world)
+        io_save_commit(s);
+    else if (s->shared && s->state == SAVE_OPEN && (!s->committer || s->n_written == s->n_own))
+        io_gather_begin(s);
 }
 
 static void write_done(struct io_work *work)
@@ -349,26 +454,31 @@ static void write_done(struct io_work *work)
     struct io_part *p = w->part;
     struct io_save *s = p->save;
     struct io *io = work->io;
+    if (io->writing[w->request->slot] == p)
+        io->writing[w->request->slot] = NULL;
+    if (needs_index(w)) {
+        work->run = index_run;
+        io_work_start(io, work);
+        return;
+    }
     s->n_writing--;
     p->state = PART_NONE;
     p->part = w->written;
-    if (io->writing[w->request->slot] == p)
-        io->writing[w->request->slot] = NULL;
     if (s->state == SAVE_DONE && s->err && !s->n_writing)
-        partial_remove(s);
-    else if (s->state != SAVE_OPEN)
+        save_clear(s);
+    else if (s->state > SAVE_WAITING)
         ; /* decided by another rank */
-    else if (p->spoilt)
-        save_fail(s, ERR_CANCELED, "the worker took its arena back before it was written");
+    else if (p->spoilt && !w->durable)
+        io_save_fail(s, ERR_CANCELED, "the worker took its arena back before it was written", false);
     else if (work->err)
-        save_fail(s, work->err, work->why.text);
+        io_save_fail(s, work->err, work->why.text, w->told);
     else if (!w->written)
-        save_succeed(s, &w->info, w->path);
+        io_save_succeed(s, &w->info, w->path);
     else
         part_written(s, p);
     io_request_free(w->request);
     free(w);
-    sweep(io);
+    io_save_sweep(io);
 }
 
 static void write_start(struct io *io, struct io_part *p, struct io_request *r)
@@ -377,7 +487,7 @@ static void write_start(struct io *io, struct io_part *p, struct io_request *r)
     if (!w || strlen(io->spec.root) >= sizeof(w->root)) {
         free(w);
         io_request_free(r);
-        save_fail(p->save, ERR_NOMEM, "out of memory");
+        io_save_fail(p->save, ERR_NOMEM, "out of memory", false);
         return;
     }
     strcpy(w->root, io->spec.root);
@@ -386,6 +496,9 @@ static void write_start(struct io *io, struct io_part *p, struct io_request *r)
     w->request = r;
     w->part = p;
     w->arena = io->arenas[r->slot];
+    w->shared = p->save->shared;
+    w->committer = p->save->committer;
+    w->at = (struct ckpt_shared_save){.root = w->root, .me = p->save->me, .step = r->step, .world = r->world};
     r->call = NULL; /* the part has it */
     p->state = PART_WRITING;
     p->spoilt = false;
@@ -404,6 +517,8 @@ static err_t request_check(const struct io *io, const struct io_request *r, cons
         rpc_fail(r->call, ERR_INVALID, "step-%" PRId64 " is saved by %d ranks, not %d", r->step, s->world, r->world);
     else if (r->epoch < io->epoch)
         rpc_fail(r->call, ERR_STALE, "epoch %" PRIu64 " has ended, this is %" PRIu64, r->epoch, io->epoch);
+    else if (!io_share_owns(&io->share, r->rank))
+        rpc_fail(r->call, ERR_INVALID, "rank %d of epoch %" PRIu64 " has no worker on this node", r->rank, r->epoch);
     else
         return OK;
     return ERR_INVALID;
@@ -453,7 +568,7 @@ void io_save_take(struct io *io, struct io_request *r)
 void io_save_expire(struct io *io)
 {
     for (struct io_save *s = io->saves; s; s = s->next)
-        if (s->epoch < io->epoch && s->state == SAVE_OPEN)
-            save_fail(s, ERR_STALE, "its epoch has ended");
-    sweep(io);
+        if (s->epoch < io->epoch && s->state <= SAVE_WAITING)
+            io_save_fail(s, ERR_STALE, "its epoch has ended", false);
+    io_save_sweep(io);
 }

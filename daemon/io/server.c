@@ -51,6 +51,17 @@ static bool must_wait(const struct io *io, const struct io_request *r)
                                                                    (r->epoch == io->epoch && !io->prepared)));
 }
 
+/* The directory is not there for this epoch, and somebody has been told so. */
+static bool is_refused(const struct io *io, struct io_request *r)
+{
+    const struct io_share *s = &io->share;
+    if (r->kind != IO_REQUEST_SAVE || !io->epoch_known || r->epoch != io->epoch || !s->refusal)
+        return false;
+    rpc_fail(r->call, s->refusal, "%s", s->why.text);
+    r->call = NULL;
+    return true;
+}
+
 void io_take(struct io *io, struct io_request *r)
 {
     if (r->call && io->quitting) {
@@ -62,7 +73,9 @@ void io_take(struct io *io, struct io_request *r)
         return;
     }
     rpc_call_on_cancel(r->call, request_call_gone, r);
-    if (must_wait(io, r))
+    if (is_refused(io, r))
+        io_request_free(r);
+    else if (must_wait(io, r))
         io_defer(io, r);
     else if (r->kind == IO_REQUEST_HELLO)
         io_server_hello(io, r);

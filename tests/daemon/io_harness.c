@@ -10,6 +10,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
@@ -26,7 +27,7 @@ void io_until(struct io_test *t, const bool *flag, int ms, const char *what)
     t->timed_out = false;
     uv_timer_start(&t->timer, timer_fired, (uint64_t)ms, 0);
     while (!*flag && !t->timed_out)
-        uv_run(&t->loop, UV_RUN_ONCE);
+        uv_run(t->on, UV_RUN_ONCE);
     uv_timer_stop(&t->timer);
     if (!*flag)
         fail_msg("%s did not happen within %d ms", what, ms);
@@ -37,7 +38,7 @@ void io_run_ms(struct io_test *t, int ms)
     t->timed_out = false;
     uv_timer_start(&t->timer, timer_fired, (uint64_t)ms, 0);
     while (!t->timed_out)
-        uv_run(&t->loop, UV_RUN_ONCE);
+        uv_run(t->on, UV_RUN_ONCE);
 }
 
 /* ---- control ---- */
@@ -94,7 +95,7 @@ static void control_accepted(void *owner, int fd, const struct rpc_peer *peer)
 {
     struct io_test *t = owner;
     const struct rpc_conn_config config = {
-        .loop = &t->loop, .methods = t->methods, .n_methods = RPC_METHOD_COUNT, .owner = t, .on_close = control_closed};
+        .loop = t->on, .methods = t->methods, .n_methods = RPC_METHOD_COUNT, .owner = t, .on_close = control_closed};
     if (t->deny) {
         close(fd);
         return;
@@ -102,14 +103,19 @@ static void control_accepted(void *owner, int fd, const struct rpc_peer *peer)
     assert_ok(rpc_conn_open(&config, fd, RPC_ROLE_ANY, &t->control));
 }
 
-void io_say(struct io_test *t, Dtd__IoCommand__Kind kind, uint64_t epoch, int64_t step, const char *text)
+static void attend_wait(struct io_test *t)
 {
     t->timed_out = false;
     uv_timer_start(&t->timer, timer_fired, 10000, 0);
     while (!t->attend && !t->timed_out)
-        uv_run(&t->loop, UV_RUN_ONCE);
+        uv_run(t->on, UV_RUN_ONCE);
     uv_timer_stop(&t->timer);
     assert_non_null(t->attend);
+}
+
+void io_say(struct io_test *t, Dtd__IoCommand__Kind kind, uint64_t epoch, int64_t step, const char *text)
+{
+    attend_wait(t);
     Dtd__IoCommand m = DTD__IO_COMMAND__INIT;
     m.kind = kind;
     m.has_epoch = true;
@@ -126,6 +132,25 @@ void io_say_epoch(struct io_test *t, uint64_t epoch, int64_t step)
     io_say(t, DTD__IO_COMMAND__KIND__EPOCH, epoch, step, t->yaml);
 }
 
+void io_say_share(struct io_test *t, uint64_t epoch, int64_t step, const struct io_part_of *part)
+{
+    attend_wait(t);
+    Dtd__IoCommand m = DTD__IO_COMMAND__INIT;
+    m.kind = DTD__IO_COMMAND__KIND__EPOCH;
+    m.has_epoch = m.has_step = m.has_committer = m.has_n_ios = m.has_submitted_ms = true;
+    m.epoch = epoch;
+    m.step = step;
+    m.text = t->yaml;
+    m.committer = part->committer;
+    m.n_ios = part->n_ios;
+    m.rank = (int32_t *)(uintptr_t)part->ranks;
+    m.n_rank = (size_t)part->n_ranks;
+    m.submitted_ms = part->submitted_ms;
+    m.node = t->joined ? (char *)(uintptr_t) "b" : (char *)(uintptr_t) "a";
+    m.committer_node = (char *)(uintptr_t) "a";
+    assert_ok(rpc_item(t->attend, &m.base));
+}
+
 const struct io_seen *io_report_wait(struct io_test *t, int kind, int *from, int ms)
 {
     t->timed_out = false;
@@ -138,7 +163,7 @@ const struct io_seen *io_report_wait(struct io_test *t, int kind, int *from, int
             }
         if (t->timed_out)
             fail_msg("no report of kind %d within %d ms", kind, ms);
-        uv_run(&t->loop, UV_RUN_ONCE);
+        uv_run(t->on, UV_RUN_ONCE);
     }
 }
 
@@ -167,8 +192,11 @@ static void child(const struct io_test *t, uint64_t fsize)
         dup2(fds[i], 3 + i);
     if (fsize)
         setrlimit(RLIMIT_FSIZE, &limit);
+    const char *argv[16] = {"dtd-io", "--job", "7"};
+    for (int i = 0; t->args && t->args[i] && i < 12; i++)
+        argv[3 + i] = t->args[i];
     snprintf(path, sizeof(path), "%s/dtd-io", getenv("DTD_BIN"));
-    execl(path, "dtd-io", "--job", "7", NULL);
+    execv(path, (char *const *)(uintptr_t)argv);
     _exit(126);
 }
 
@@ -198,43 +226,80 @@ void io_kill(struct io_test *t)
     assert_int_equal(waitpid(t->pid, NULL, 0), t->pid);
     t->pid = 0;
     while (t->control) /* its end of the connection has gone; this one must have noticed before the next comes */
-        uv_run(&t->loop, UV_RUN_ONCE);
+        uv_run(t->on, UV_RUN_ONCE);
 }
 
-void io_test_start(struct io_test *t, int slots, size_t arena_bytes)
+static void spec_make(struct io_test *t)
 {
-    static const struct rpc_binding bindings[] = {
-        {IO_CONTROL_HELLO, control_hello}, {IO_CONTROL_ATTEND, control_attend}, {IO_CONTROL_REPORT, control_report}};
-    *t = (struct io_test){.slots = slots, .arena_bytes = arena_bytes};
-    snprintf(t->dir, sizeof(t->dir), "%s", test_tmpdir());
-    snprintf(t->root, sizeof(t->root), "%s/ckpt", t->dir);
     snprintf(t->yaml, sizeof(t->yaml),
              "name: io\nmodel: {arch: llama, dim: 64, layers: 1, heads: 2}\n"
              "data: {train: [/etc/passwd], tokenizer: bytes}\n"
              "train: {steps: 10, seq: 16, global_batch: 4, micro_batch: 2, lr: 1.0e-3}\n"
              "parallel: {workers: %d}\ncheckpoint: {dir: %s}\nrun: {orphan_seconds: 1}\n",
-             slots, t->root);
+             t->slots, t->root);
+}
+
+static void sockets_make(struct io_test *t)
+{
     for (int i = 0; i < TICKET_TOKEN_BYTES; i++)
         t->ticket.token[i] = t->ticket.io_token[i] = (uint8_t)(i * 7);
-    t->ticket.slots = slots;
+    t->ticket.slots = t->slots;
     snprintf(t->ticket.control, sizeof(t->ticket.control), "%s/control.sock", t->dir);
     snprintf(t->ticket.io, sizeof(t->ticket.io), "%s/io.sock", t->dir);
     assert_ok(ticket_make(&t->ticket, &t->ticket_fd));
     t->io_listen = listen_at(t->ticket.io);
     t->control_listen = listen_at(t->ticket.control);
-    for (int k = 0; k < slots; k++) {
+    for (int k = 0; k < t->slots; k++) {
         t->arenas[k] = memfd_create("arena", MFD_CLOEXEC);
-        assert_int_equal(ftruncate(t->arenas[k], (off_t)arena_bytes), 0);
-        t->maps[k] = mmap(NULL, arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, t->arenas[k], 0);
+        assert_int_equal(ftruncate(t->arenas[k], (off_t)t->arena_bytes), 0);
+        t->maps[k] = mmap(NULL, t->arena_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, t->arenas[k], 0);
         assert_true(t->maps[k] != MAP_FAILED);
     }
+}
+
+static void listen_start(struct io_test *t)
+{
+    static const struct rpc_binding bindings[] = {
+        {IO_CONTROL_HELLO, control_hello}, {IO_CONTROL_ATTEND, control_attend}, {IO_CONTROL_REPORT, control_report}};
     signal(SIGPIPE, SIG_IGN);
-    assert_int_equal(uv_loop_init(&t->loop), 0);
-    uv_timer_init(&t->loop, &t->timer);
+    uv_timer_init(t->on, &t->timer);
     t->timer.data = t;
     rpc_methods_bind(bindings, 3, t->methods);
-    assert_ok(rpc_listen(&t->loop, t->control_listen, control_accepted, t, &t->listener));
+    assert_ok(rpc_listen(t->on, t->control_listen, control_accepted, t, &t->listener));
     io_spawn(t, 0);
+}
+
+void io_test_start(struct io_test *t, int slots, size_t arena_bytes)
+{
+    io_test_start_with(t, slots, arena_bytes, NULL);
+}
+
+void io_test_start_with(struct io_test *t, int slots, size_t arena_bytes, const char *const *args)
+{
+    *t = (struct io_test){.slots = slots, .arena_bytes = arena_bytes, .on = &t->loop, .args = args};
+    snprintf(t->dir, sizeof(t->dir), "%s", test_tmpdir());
+    snprintf(t->root, sizeof(t->root), "%s/ckpt", t->dir);
+    spec_make(t);
+    sockets_make(t);
+    assert_int_equal(uv_loop_init(&t->loop), 0);
+    listen_start(t);
+}
+
+void io_test_join(struct io_test *t, struct io_test *first, int number)
+{
+    *t = (struct io_test){
+        .slots = first->slots, .arena_bytes = first->arena_bytes, .on = first->on, .joined = true, .args = first->args};
+    snprintf(t->dir, sizeof(t->dir), "%.180s/n%d", first->dir, number);
+    assert_int_equal(mkdir(t->dir, 0700), 0);
+    memcpy(t->root, first->root, sizeof(t->root));
+    spec_make(t);
+    sockets_make(t);
+    listen_start(t);
+}
+
+static void timer_closed(uv_handle_t *h)
+{
+    ((struct io_test *)h->data)->timer_is_closed = true;
 }
 
 void io_test_stop(struct io_test *t)
@@ -244,9 +309,13 @@ void io_test_stop(struct io_test *t)
     rpc_listener_close(t->listener);
     if (t->control)
         rpc_conn_close(t->control);
-    uv_close((uv_handle_t *)&t->timer, NULL);
-    uv_run(&t->loop, UV_RUN_DEFAULT);
-    assert_int_equal(uv_loop_close(&t->loop), 0);
+    uv_close((uv_handle_t *)&t->timer, timer_closed);
+    if (!t->joined) {
+        uv_run(t->on, UV_RUN_DEFAULT);
+        assert_int_equal(uv_loop_close(t->on), 0);
+    }
+    while (!t->timer_is_closed || t->control)
+        uv_run(t->on, UV_RUN_ONCE);
     for (int k = 0; k < t->slots; k++) {
         munmap(t->maps[k], t->arena_bytes);
         close(t->arenas[k]);
@@ -275,11 +344,8 @@ static void worker_closed(void *owner, struct rpc_conn *conn)
 void io_worker_open(struct io_worker *w, struct io_test *t, int slot)
 {
     int fd;
-    const struct rpc_conn_config config = {.loop = &t->loop,
-                                           .methods = rpc_methods(),
-                                           .n_methods = RPC_METHOD_COUNT,
-                                           .owner = w,
-                                           .on_close = worker_closed};
+    const struct rpc_conn_config config = {
+        .loop = t->on, .methods = rpc_methods(), .n_methods = RPC_METHOD_COUNT, .owner = w, .on_close = worker_closed};
     *w = (struct io_worker){.test = t, .slot = slot};
     assert_ok(rpc_connect_unix(t->ticket.io, &fd));
     assert_ok(rpc_conn_open(&config, fd, RPC_ROLE_ANY, &w->conn));

@@ -22,7 +22,7 @@ struct io_seen { /* a report that came */
 };
 
 struct io_test {
-    uv_loop_t loop;
+    uv_loop_t loop, *on; /* `on`: its own, or that of the test that it has joined */
     uv_timer_t timer;
     bool timed_out;
     char dir[200], root[300], yaml[2048];
@@ -36,13 +36,19 @@ struct io_test {
     struct rpc_conn *control;
     struct rpc_call *attend;
     bool deny; /* refuse connections of io for now */
+    bool joined, timer_is_closed;
+    const char *const *args; /* further arguments of dtd-io, up to a NULL; or NULL */
     struct io_seen reports[IO_MAX_REPORTS];
     int n_reports;
 };
 
 /* Sockets, arenas of arena_bytes each, and the first dtd-io. */
 void io_test_start(struct io_test *t, int slots, size_t arena_bytes);
+void io_test_start_with(struct io_test *t, int slots, size_t arena_bytes, const char *const *args);
 void io_test_stop(struct io_test *t);
+/* One more node of the same job: sockets, arenas and a dtd-io of its own, the checkpoint directory and the loop of
+ * `first`. It is stopped before `first` is. */
+void io_test_join(struct io_test *t, struct io_test *first, int number);
 /* Another dtd-io. fsize: its limit on file sizes, 0 for none. */
 void io_spawn(struct io_test *t, uint64_t fsize);
 void io_kill(struct io_test *t);             /* kill -9, and waits for its end */
@@ -55,6 +61,13 @@ void io_run_ms(struct io_test *t, int ms);
 /* Waits until io attends, then says the command. */
 void io_say(struct io_test *t, Dtd__IoCommand__Kind kind, uint64_t epoch, int64_t step, const char *text);
 void io_say_epoch(struct io_test *t, uint64_t epoch, int64_t step); /* SCAN, then EPOCH */
+struct io_part_of {                                                 /* what EPOCH says to one of several */
+    bool committer;
+    int n_ios, n_ranks;
+    int32_t ranks[IO_MAX_SLOTS];
+    int64_t submitted_ms;
+};
+void io_say_share(struct io_test *t, uint64_t epoch, int64_t step, const struct io_part_of *part);
 /* Waits for the next report of the kind from number *from on; *from becomes the one after it. */
 const struct io_seen *io_report_wait(struct io_test *t, int kind, int *from, int ms);
 

@@ -1,0 +1,251 @@
+/* One of several dtd-ios of a job, each on its own node, that have nothing in common but the checkpoint directory. What
+ * they must know of each other stands in it (common/ckpt/shared.h), so that checkpoints commit while control is away.
+ * Nothing tells a dtd-io that a file has come: network file systems have no such word. So it looks, after 20 ms, then
+ * after twice as long each time, at most after 500. One timer serves everything that is looked for. */
+#include "daemon/io/io.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define FIRST_PAUSE_MS 20
+#define MAX_PAUSE_MS 500
+#define MAX_RANK 65536
+
+/* ---- looking again ---- */
+
+static void soonest(const struct io_poll *p, int64_t *ret)
+{
+    if (p->on && !p->running && p->next_ms < *ret)
+        *ret = p->next_ms;
+}
+
+static void due(uv_timer_t *timer);
+
+static void arm(struct io *io)
+{
+    int64_t next = INT64_MAX, now = clock_mono_ms();
+    soonest(&io->share.ready, &next);
+    for (const struct io_save *s = io->saves; s; s = s->next)
+        soonest(&s->look, &next);
+    if (next < INT64_MAX && !io->stopped)
+        uv_timer_start(&io->poll_timer, due, next > now ? (uint64_t)(next - now) : 0, 0);
+}
+
+void io_poll_begin(struct io *io, struct io_poll *p, int64_t wait_ms)
+{
+    int64_t now = clock_mono_ms();
+    *p = (struct io_poll){.on = true, .pause_ms = FIRST_PAUSE_MS, .next_ms = now, .deadline_ms = now + wait_ms};
+    arm(io);
+}
+
+void io_poll_again(struct io *io, struct io_poll *p)
+{
+    p->next_ms = clock_mono_ms() + p->pause_ms;
+    p->pause_ms = p->pause_ms * 2 < MAX_PAUSE_MS ? p->pause_ms * 2 : MAX_PAUSE_MS;
+    arm(io);
+}
+
+static bool take_turn(struct io_poll *p)
+{
+    if (!p->on || p->running || p->next_ms > clock_mono_ms())
+        return false;
+    return p->running = true;
+}
+
+static void ready_look(struct io *io);
+
+static void due(uv_timer_t *timer)
+{
+    struct io *io = timer->data;
+    if (io->quitting)
+        return;
+    if (take_turn(&io->share.ready))
+        ready_look(io);
+    for (struct io_save *s = io->saves; s; s = s->next)
+        if (take_turn(&s->look))
+            io_gather_look(s);
+    arm(io);
+}
+
+/* ---- what EPOCH says ---- */
+
+static int rank_compare(const void *x, const void *y)
+{
+    const int *a = x, *b = y;
+    return *a < *b ? -1 : *a > *b;
+}
+
+static err_t ranks_take(const struct io_command *c, int **ret, int *ret_n)
+{
+    size_t n = 0;
+    int *ranks = c->n_ranks <= MAX_RANK ? calloc(c->n_ranks + 1, sizeof(*ranks)) : NULL;
+    if (!ranks)
+        return c->n_ranks <= MAX_RANK ? ERR_NOMEM : ERR_LIMIT;
+    for (size_t i = 0; i < c->n_ranks; i++)
+        ranks[i] = c->ranks[i];
+    if (c->n_ranks)
+        qsort(ranks, c->n_ranks, sizeof(*ranks), rank_compare);
+    for (size_t i = 0; i < c->n_ranks; i++)
+        if (!n || ranks[i] != ranks[n - 1])
+            ranks[n++] = ranks[i];
+    *ret = ranks;
+    *ret_n = (int)n;
+    return OK;
+}
+
+err_t io_share_take(struct io *io, const struct io_command *c)
+{
+    struct io_share *s = &io->share, next = {0};
+    err_t err = ranks_take(c, &next.ranks, &next.n_ranks);
+    if (err)
+        return err;
+    next.on = c->n_ios > 1 && next.n_ranks > 0;
+    next.committer = c->committer;
+    next.me = (struct ckpt_speaker){.submitted_ms = c->submitted_ms, .epoch = c->epoch, .writer = s->me.writer};
+    snprintf(next.me.job, sizeof(next.me.job), "%s", io->job);
+    snprintf(next.committer_node, sizeof(next.committer_node), "%s", c->committer_node);
+    snprintf(next.node, sizeof(next.node), "%s", c->node);
+    if (!next.node[0] && gethostname(next.node, sizeof(next.node) - 1))
+        next.node[0] = '\0';
+    free(s->ranks);
+    *s = next;
+    return OK;
+}
+
+bool io_share_owns(const struct io_share *s, int rank)
+{
+    return !s->n_ranks || bsearch(&rank, s->ranks, (size_t)s->n_ranks, sizeof(*s->ranks), rank_compare);
+}
+
+int io_share_count(const struct io_share *s, int world)
+{
+    int n = s->n_ranks ? 0 : world;
+    for (int i = 0; i < s->n_ranks; i++)
+        n += s->ranks[i] >= 0 && s->ranks[i] < world;
+    return n;
+}
+
+/* ---- the directory of an epoch ---- */
+
+struct ready {
+    struct io_work work;
+    struct ckpt_speaker me;
+    int64_t resume_step;
+    char *root;
+};
+
+static void prepare_run(struct io_work *w)
+{
+    struct ready *r = (struct ready *)w;
+    w->err = ckpt_prepare(r->root, &r->me, r->resume_step, &w->why);
+}
+
+static void prepared_run(struct io_work *w)
+{
+    struct ready *r = (struct ready *)w;
+    w->err = ckpt_prepared(r->root, &r->me, &w->why);
+}
+
+/* Said once, not every time that it is looked for again. */
+static void refuse(struct io *io, err_t err, const char *text)
+{
+    struct io_share *s = &io->share;
+    if (s->refusal == err && strcmp(s->why.text, text) == 0)
+        return;
+    s->refusal = err;
+    snprintf(s->why.text, sizeof(s->why.text), "%s", text);
+    log_error("epoch not prepared epoch=%" PRIu64 " why=\"%s\"", io->epoch, text);
+    io_report(io, IO_SAVE_FAILED, io->epoch, NULL, NULL, text);
+}
+
+/* The committer's word has not come: either it is not there, or this is not its directory. */
+static void not_ready(struct io *io)
+{
+    struct io_share *s = &io->share;
+    struct why why;
+    if (clock_mono_ms() < s->ready.deadline_ms)
+        return;
+    why_set(&why, ERR_INVALID,
+            "checkpoint.dir %s on node %s is not the directory that %s%s sees: after %" PRId64
+            " ms nothing in it says that epoch %" PRIu64 " may begin; use a shared file system",
+            io->spec.root, s->node, s->committer_node[0] ? "node " : "the committing node", s->committer_node,
+            io->word_wait_ms, io->epoch);
+    refuse(io, ERR_INVALID, why.text);
+}
+
+static void ready_done(struct io_work *w)
+{
+    struct ready *r = (struct ready *)w;
+    struct io *io = w->io;
+    struct io_share *s = &io->share;
+    if (r->me.epoch == io->epoch) {
+        s->ready.running = false;
+        s->ready.on = w->err && w->err != ERR_STALE;
+        io->prepared = !w->err;
+        if (!w->err)
+            s->refusal = OK;
+        else if (w->err == ERR_AGAIN)
+            not_ready(io);
+        else
+            refuse(io, w->err, w->why.text);
+        if (s->ready.on)
+            io_poll_again(io, &s->ready);
+        io_retry(io);
+    }
+    free(r->root);
+    free(r);
+}
+
+static void ready_look(struct io *io)
+{
+    struct io_share *s = &io->share;
+    struct ready *r = calloc(1, sizeof(*r));
+    char *root = strdup(io->spec.root);
+    if (!r || !root) {
+        free(r);
+        free(root);
+        s->ready.running = false;
+        io_poll_again(io, &s->ready);
+        return;
+    }
+    *r = (struct ready){.me = s->me, .resume_step = io->resume_step, .root = root};
+    r->work.run = s->committer ? prepare_run : prepared_run;
+    r->work.done = ready_done;
+    if (s->committer)
+        io_work_start_dir(io, &r->work);
+    else
+        io_work_start(io, &r->work);
+}
+
+/* At once, not by the timer: commands that come behind this one must find the directory prepared. */
+void io_share_prepare(struct io *io)
+{
+    io->prepared = false;
+    io_poll_begin(io, &io->share.ready, io->word_wait_ms);
+    io->share.ready.running = true;
+    ready_look(io);
+}
+
+err_t io_share_start(struct io *io)
+{
+    uv_timer_init(&io->loop, &io->poll_timer);
+    io->poll_timer.data = io;
+    uint64_t *writer = &io->share.me.writer;
+    return getrandom(writer, sizeof(*writer), 0) == (ssize_t)sizeof(*writer) ? OK : ERR_IO;
+}
+
+void io_share_stop(struct io *io)
+{
+    uv_close((uv_handle_t *)&io->poll_timer, NULL);
+}
+
+void io_share_fini(struct io *io)
+{
+    free(io->share.ranks);
+}
