@@ -551,6 +551,26 @@ static void say_io_lines(struct job *j)
     }
 }
 
+static void say_epoch(struct job *j, struct job_io *io)
+{
+    const struct job_io *committer = job_committer(j);
+    struct io_epoch e = {.epoch = j->epoch,
+                         .resume_step = job_io_step(j),
+                         .submitted_ms = j->submitted_ms,
+                         .yaml = j->yaml,
+                         .committer = io == committer,
+                         .n_ios = j->n_ios,
+                         .node = io->p.agent->name,
+                         .committer_node = committer->p.agent->name};
+    e.ranks = calloc((size_t)j->n_workers + 1, sizeof(*e.ranks));
+    for (int k = 0; e.ranks && j->n_ios > 1 && k < j->n_workers; k++)
+        if (j->workers[k].p.agent == io->p.agent)
+            e.ranks[e.n_ranks++] = k;
+    if (e.ranks && rpc_io_epoch(io->p.attend, &e) == OK)
+        io->epoch = j->epoch;
+    free(e.ranks);
+}
+
 static void command_committer(struct job *j, struct job_io *io)
 {
     struct rpc_call *call = io->p.attend;
@@ -559,9 +579,8 @@ static void command_committer(struct job *j, struct job_io *io)
         io->scan = SCAN_ASKED;
         job_scan_forget(j);
     }
-    if (io->scan == SCAN_DONE && in_epoch && io->epoch != j->epoch &&
-        rpc_io_epoch(call, j->epoch, job_io_step(j), j->yaml) == OK)
-        io->epoch = j->epoch;
+    if (io->scan == SCAN_DONE && in_epoch && io->epoch != j->epoch)
+        say_epoch(j, io);
     if (io->epoch && io->epoch == j->epoch)
         say_io_lines(j);
 }
@@ -574,8 +593,8 @@ static void command_io(struct job *j, struct job_io *io)
         return;
     if (io == job_committer(j))
         command_committer(j, io);
-    else if (job_in_epoch(j) && io->epoch != j->epoch && rpc_io_epoch(call, j->epoch, job_io_step(j), j->yaml) == OK)
-        io->epoch = j->epoch;
+    else if (job_in_epoch(j) && io->epoch != j->epoch)
+        say_epoch(j, io);
     if (j->phase.state == PHASE_QUITTING && job_workers_gone(j) && may_quit(j) && !io->told_quit &&
         rpc_io_quit(call) == OK)
         io->told_quit = true;

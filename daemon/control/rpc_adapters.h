@@ -28,7 +28,16 @@ NODISCARD err_t rpc_worker_stop(struct rpc_call *attend, uint64_t epoch, bool sa
 NODISCARD err_t rpc_worker_quit(struct rpc_call *attend);
 
 NODISCARD err_t rpc_io_scan(struct rpc_call *attend, const char *yaml);
-NODISCARD err_t rpc_io_epoch(struct rpc_call *attend, uint64_t epoch, int64_t step, const char *yaml);
+struct io_epoch {
+    uint64_t epoch;
+    int64_t resume_step, submitted_ms;
+    const char *yaml;
+    bool committer;
+    int32_t *ranks; /* of its node; none: all */
+    int n_ranks, n_ios;
+    const char *node, *committer_node;
+};
+NODISCARD err_t rpc_io_epoch(struct rpc_call *attend, const struct io_epoch *e);
 NODISCARD err_t rpc_io_remove(struct rpc_call *attend, int64_t step);
 NODISCARD err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len);
 NODISCARD err_t rpc_io_quit(struct rpc_call *attend);

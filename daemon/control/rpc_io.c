@@ -10,12 +10,10 @@
 
 /* ---- commands ---- */
 
-static err_t say(struct rpc_call *attend, Dtd__IoCommand__Kind kind, uint64_t epoch, int64_t step, const char *text)
+static err_t say(struct rpc_call *attend, Dtd__IoCommand__Kind kind, int64_t step, const char *text)
 {
     Dtd__IoCommand c = DTD__IO_COMMAND__INIT;
     c.kind = kind;
-    c.has_epoch = kind == DTD__IO_COMMAND__KIND__EPOCH;
-    c.epoch = epoch;
     c.has_step = step >= 0;
     c.step = step;
     c.text = (char *)text;
@@ -24,17 +22,31 @@ static err_t say(struct rpc_call *attend, Dtd__IoCommand__Kind kind, uint64_t ep
 
 err_t rpc_io_scan(struct rpc_call *attend, const char *yaml)
 {
-    return say(attend, DTD__IO_COMMAND__KIND__SCAN, 0, -1, yaml);
+    return say(attend, DTD__IO_COMMAND__KIND__SCAN, -1, yaml);
 }
 
-err_t rpc_io_epoch(struct rpc_call *attend, uint64_t epoch, int64_t step, const char *yaml)
+err_t rpc_io_epoch(struct rpc_call *attend, const struct io_epoch *e)
 {
-    return say(attend, DTD__IO_COMMAND__KIND__EPOCH, epoch, step, yaml);
+    Dtd__IoCommand c = DTD__IO_COMMAND__INIT;
+    c.kind = DTD__IO_COMMAND__KIND__EPOCH;
+    c.has_epoch = c.has_committer = c.has_n_ios = c.has_submitted_ms = true;
+    c.epoch = e->epoch;
+    c.has_step = e->resume_step >= 0;
+    c.step = e->resume_step;
+    c.text = (char *)(uintptr_t)e->yaml;
+    c.committer = e->committer;
+    c.rank = e->ranks;
+    c.n_rank = (size_t)e->n_ranks;
+    c.n_ios = e->n_ios;
+    c.submitted_ms = e->submitted_ms;
+    c.node = (char *)(uintptr_t)e->node;
+    c.committer_node = (char *)(uintptr_t)e->committer_node;
+    return rpc_item(attend, &c.base);
 }
 
 err_t rpc_io_remove(struct rpc_call *attend, int64_t step)
 {
-    return say(attend, DTD__IO_COMMAND__KIND__REMOVE, 0, step, NULL);
+    return say(attend, DTD__IO_COMMAND__KIND__REMOVE, step, NULL);
 }
 
 err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len)
@@ -42,14 +54,14 @@ err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len)
     char *text = strndup(lines, len);
     if (!text)
         return ERR_NOMEM;
-    err_t err = say(attend, DTD__IO_COMMAND__KIND__METRICS, 0, -1, text);
+    err_t err = say(attend, DTD__IO_COMMAND__KIND__METRICS, -1, text);
     free(text);
     return err;
 }
 
 err_t rpc_io_quit(struct rpc_call *attend)
 {
-    return say(attend, DTD__IO_COMMAND__KIND__QUIT, 0, -1, NULL);
+    return say(attend, DTD__IO_COMMAND__KIND__QUIT, -1, NULL);
 }
 
 /* ---- what io says; its Attend is in rpc_worker.c, beside the workers' ---- */

@@ -1,6 +1,6 @@
 """Checkpoints between dtd and PyTorch, both ways. Exit status 77 (skipped) without a PyTorch.
 
-    interop_ckpt.py CKPT_TOOL
+    interop_ckpt.py CKPT_TOOL TEST_IO_SHARED
 
 DTD_TORCH_PYTHON names a python that has torch.
 """
@@ -68,6 +68,12 @@ def main():
             run(tool, "write", root, ranks)
             step = os.path.join(root, "step-1")
             compare("written by dtd on %s" % ranks, hashes(step), torch_side("reads", step))
+        if len(sys.argv) > 2:
+            shared = os.path.join(tmp, "shared")
+            os.mkdir(shared)
+            subprocess.run([sys.argv[2], "for_torch"], check=True, env=dict(os.environ, DTD_SHARED_OUT=shared))
+            step = os.path.join(shared, "step-1")
+            compare("written by three dtd-ios", hashes(step), torch_side("reads", step))
         path = os.path.join(tmp, "theirs", "step-10")
         theirs = torch_side("writes", path)
         compare("written by torch", hashes(path), theirs)
