@@ -222,7 +222,7 @@ void io_save_fail(struct io_save *s, err_t err, const char *text, bool told)
     s->look.on = false;
     s->told = told;
     s->err = err;
-    if (told && strncmp(text, "step-", 5) == 0) /* the committer's own sentence */
+    if (strncmp(text, "step-", 5) == 0) /* another dtd-io's sentence */
         snprintf(s->why.text, sizeof(s->why.text), "%s", text);
     else
         snprintf(s->why.text, sizeof(s->why.text), "step-%" PRId64 " is not saved: %s", s->step, text);

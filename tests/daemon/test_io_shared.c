@@ -570,6 +570,38 @@ TEST(missing_rank)
     nodes_stop(&c);
 }
 
+/* A worker takes its arena for the next snapshot while its part is being written: nobody may count on that part. */
+TEST(arena_is_taken_back)
+{
+    static const struct fixture_tensor big[] = {{"big", DT_F32, 2, {500, 1024}}};
+    struct nodes c;
+    struct io_op op[2], next[2];
+    nodes_start(&c, 2, 2);
+    fixture_free(&c.f);
+    c.f = (struct fixture){.tensors = big, .n_tensors = 1};
+    fixture_shard(&c.f, 2);
+    say(&c, 1, 0, 0);
+    save(&c, 1, 4, 0, &op[0]);
+    save(&c, 1, 4, 1, &op[1]);
+    for (int r = 0; r < 2; r++)
+        wait_done(&c, &op[r], OK);
+    kill(c.t[1].pid, SIGSTOP); /* so that it finds both requests at once */
+    save(&c, 1, 5, 1, &op[1]);
+    save(&c, 1, 6, 1, &next[1]);
+    io_run_ms(&c.t[0], 50);
+    kill(c.t[1].pid, SIGCONT);
+    save(&c, 1, 5, 0, &op[0]);
+    wait_done(&c, &op[1], ERR_CANCELED);
+    wait_done(&c, &op[0], ERR_CANCELED);
+    assert_string_equal(op[0].text, op[1].text);
+    save(&c, 1, 6, 0, &next[0]);
+    for (int r = 0; r < 2; r++)
+        wait_done(&c, &next[r], OK);
+    check_step(&c, 6, 1);
+    assert_false(exists(step_path(&c, 5)));
+    nodes_stop(&c);
+}
+
 /* `node` has no room. All ranks hear so, long before any deadline, and the next save goes through. */
 static void full_disk_of(int node)
 {
