@@ -241,7 +241,7 @@ static void name_process(const struct job *j, const struct job_process *p, char 
 {
     bool one = !j->node->agents->next;
     char where[300];
-    snprintf(where, sizeof(where), one ? "" : " on %s", p->agent->name);
+    snprintf(where, sizeof(where), "%s%s", one ? "" : " on ", one ? "" : p->agent->name);
     if (is_io(p))
         snprintf(ret, size, "dtd-io%s", where);
     else
