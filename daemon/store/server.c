@@ -1,0 +1,153 @@
+/* A store's beginning and end. All handles are counted, and the last one to be closed frees it: whoever opens one
+ * counts it, so that an opening that fails half way ends by the same path. */
+#include "daemon/store/server.h"
+
+#include "common/base/log.h"
+#include "daemon/store/caller.h"
+#include "daemon/store/server_in.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* ---- the end ---- */
+
+static void free_server(struct store_server *s)
+{
+    table_free(s->table);
+    assert(s->budget.used == 0);
+    if (s->netlink >= 0)
+        close(s->netlink);
+    void (*closed)(void *) = s->closed;
+    void *arg = s->closed_arg;
+    free(s);
+    if (closed)
+        closed(arg);
+}
+
+void store_server_handle_gone(struct store_server *s)
+{
+    if (!--s->open_handles)
+        free_server(s);
+}
+
+void store_server_handle_closed(uv_handle_t *handle)
+{
+    store_server_handle_gone(handle->data);
+}
+
+void store_server_close(struct store_server *s, void (*cb)(void *arg), void *arg)
+{
+    assert(!s->closing);
+    s->closing = true;
+    s->closed = cb;
+    s->closed_arg = arg;
+    while (!LIST_EMPTY(&s->all))
+        client_close(LIST_FIRST(&s->all));
+    store_listen_stop(s);
+    uv_close((uv_handle_t *)&s->rest, store_server_handle_closed);
+    uv_close((uv_handle_t *)&s->greet, store_server_handle_closed);
+    uv_close((uv_handle_t *)&s->check, store_server_handle_closed);
+    uv_close((uv_handle_t *)&s->idle, store_server_handle_closed);
+}
+
+/* ---- the beginning ---- */
+
+static int connections_that_fit(int configured)
+{
+    struct rlimit limit;
+    if (configured > 0)
+        return configured;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur > (1u << 20))
+        return 1 << 20;
+    return limit.rlim_cur > 2 * STORE_SPARE_DESCRIPTORS ? (int)limit.rlim_cur - STORE_SPARE_DESCRIPTORS
+                                                        : (int)limit.rlim_cur / 2;
+}
+
+static void start_handles(struct store_server *s)
+{
+    uv_timer_init(s->loop, &s->rest);
+    uv_timer_init(s->loop, &s->greet);
+    uv_check_init(s->loop, &s->check);
+    uv_idle_init(s->loop, &s->idle);
+    s->rest.data = s->greet.data = s->check.data = s->idle.data = s;
+    s->open_handles = 4;
+}
+
+static err_t make(uv_loop_t *loop, const struct store_server_config *config, struct store_server **ret)
+{
+    uint64_t seed[2];
+    struct store_server *s = calloc(1, sizeof(*s));
+    if (!s)
+        return ERR_NOMEM;
+    s->loop = loop;
+    snprintf(s->name, sizeof(s->name), "%s", config->name ? config->name : "");
+    s->uid = config->uid;
+    s->max_connections = connections_that_fit(config->max_connections);
+    s->handshake_ms = config->handshake_ms ? config->handshake_ms : STORE_HANDSHAKE_MS;
+    s->budget.max = config->max_bytes ? config->max_bytes : STORE_MAX_BYTES;
+    s->netlink = s->listener_fds[0] = s->listener_fds[1] = -1;
+    LIST_INIT(&s->all);
+    TAILQ_INIT(&s->news);
+    TAILQ_INIT(&s->ready);
+    err_t err = getrandom(seed, sizeof(seed), 0) == sizeof(seed) ? OK : ERR_IO;
+    if (!err)
+        err = table_new(&s->budget, seed, &s->table);
+    if (err)
+        free(s);
+    else
+        *ret = s;
+    return err;
+}
+
+err_t store_server_open(uv_loop_t *loop, const struct store_server_config *config, struct store_server **ret,
+                        struct why *why)
+{
+    struct store_server *s;
+    err_t err = make(loop, config, &s);
+    if (err)
+        return why_set(why, err, "store: %s", err_text(err));
+    start_handles(s);
+    err = caller_open(&s->netlink, why);
+    if (!err)
+        err = store_listen(s, config->port, why);
+    if (!err)
+        err = store_listen_start(s);
+    if (err) {
+        store_server_close(s, NULL, NULL);
+        return err;
+    }
+    log_info("store opened store=%s port=%d uid=%d ipv6=%s max_bytes=%zu max_connections=%d", s->name, s->port,
+             (int)s->uid, s->listener_fds[1] >= 0 ? "yes" : "no", s->budget.max, s->max_connections);
+    *ret = s;
+    return OK;
+}
+
+/* ---- while it lasts ---- */
+
+uint16_t store_server_port(const struct store_server *s)
+{
+    return s->port;
+}
+
+err_t store_server_adopt(struct store_server *s, int fd)
+{
+    if (s->stats.connections >= s->max_connections) {
+        close(fd);
+        return ERR_LIMIT;
+    }
+    store_socket_options(fd);
+    return client_open(s, fd);
+}
+
+void store_server_stats(const struct store_server *s, struct store_server_stats *ret)
+{
+    *ret = s->stats;
+    ret->keys = table_keys(s->table);
+    ret->bytes = s->budget.used;
+}

@@ -1,0 +1,92 @@
+/* What server.c, listen.c, client.c and serve.c share: the inside of a store. */
+#ifndef DTD_DAEMON_STORE_SERVER_IN_H
+#define DTD_DAEMON_STORE_SERVER_IN_H
+
+#include "daemon/store/server.h"
+#include "daemon/store/table.h"
+
+#include <sys/queue.h>
+
+#define STORE_READ_BYTES (64u << 10) /* of a connection, a turn */
+#define STORE_LISTENERS 2
+
+struct client {
+    uv_poll_t poll;
+    struct store_server *server;
+    LIST_ENTRY(client) of_all;
+    TAILQ_ENTRY(client) of_new;   /* while !greeted */
+    TAILQ_ENTRY(client) of_ready; /* while ready */
+    int fd, events;
+    bool greeted; /* a whole request has come */
+    bool ready;   /* in the list of those with something to send */
+    bool closing;
+    const char *failed; /* to be closed, when nobody is using it any more */
+    uint64_t due;       /* of the greeting, loop time in ms */
+    uint32_t pid;       /* as PING says it */
+    struct wire wire;
+    struct table_waiter waiter;
+    bool all_there;  /* of a CHECK under way */
+    struct pile out; /* answers; the first `sent` bytes have gone */
+    size_t sent;
+    struct pile rest; /* input that was read and not looked at yet, from `rest_at` */
+    size_t rest_at;
+    struct pile asked; /* keys of a MULTI_GET: length, bytes, length, bytes ..; answered up to `asked_at` */
+    size_t asked_at;
+    bool answering; /* all keys of a MULTI_GET are known, not all are answered */
+};
+
+struct store_server {
+    uv_loop_t *loop;
+    char name[64];
+    uid_t uid;
+    uint16_t port;
+    int max_connections;
+    uint64_t handshake_ms;
+    struct budget budget;
+    struct table *table;
+    int netlink;
+    int listener_fds[STORE_LISTENERS]; /* -1: none */
+    uv_poll_t listeners[STORE_LISTENERS];
+    uv_timer_t rest;  /* listening goes on */
+    uv_timer_t greet; /* the first of `news` is due */
+    uv_check_t check; /* after a turn's reading: answers of those that others woke */
+    uv_idle_t idle;   /* keeps the turn short while there are any */
+    int open_handles;
+    bool closing, full;
+    LIST_HEAD(, client) all;
+    TAILQ_HEAD(client_list, client) news;
+    struct client_list ready;
+    struct store_server_stats stats;
+    void (*closed)(void *arg);
+    void *closed_arg;
+    uint8_t scratch[STORE_READ_BYTES];
+};
+
+/* server.c */
+void store_server_handle_closed(uv_handle_t *handle);
+void store_server_handle_gone(struct store_server *s);
+
+/* listen.c */
+void store_socket_options(int fd);
+err_t store_listen(struct store_server *s, uint16_t port, struct why *why);
+err_t store_listen_start(struct store_server *s);
+void store_listen_resume(struct store_server *s); /* a connection has gone */
+void store_listen_stop(struct store_server *s);
+
+/* client.c: of the functions without a comment the header of client.c tells */
+err_t client_open(struct store_server *s, int fd); /* takes the descriptor, on an error too */
+void client_close(struct client *c);
+/* Logs the one line and closes. */
+void client_break(struct client *c, const char *reason);
+/* Input from anywhere; the fuzzer's way in. */
+void client_take(struct client *c, struct span in);
+
+/* serve.c: the answer to one request, or a part of one, goes behind c->out. ERR_PROTO, ERR_INVALID, ERR_LIMIT,
+ * ERR_NOMEM: the connection is to be closed. */
+err_t serve(struct client *c, const struct wire_request *r);
+/* What a client reads when its wait is over. */
+err_t serve_woken(struct client *c);
+/* Goes on with a MULTI_GET until it is answered or the client has enough to read. */
+err_t serve_asked(struct client *c);
+
+#endif

@@ -1,0 +1,44 @@
+/* What table.c and table_wait.c share: the inside of a table. */
+#ifndef DTD_DAEMON_STORE_TABLE_IN_H
+#define DTD_DAEMON_STORE_TABLE_IN_H
+
+#include "daemon/store/table.h"
+
+/* A name that has a value, items, somebody who waits for it, or somebody who owes it; without any of them it goes. */
+struct table_entry {
+    struct table_entry *next; /* in its bucket */
+    uint64_t hash;
+    bool present; /* has a value */
+    uint8_t *value;
+    size_t len, cap;
+    size_t n_items;
+    STAILQ_HEAD(, table_item) items;
+    TAILQ_HEAD(table_waits, table_wait) waits; /* for presence: empty while there is a value */
+    struct table_waits parked;                 /* at a barrier */
+    LIST_HEAD(, table_waiter) owed;
+    size_t key_len;
+    uint8_t key[];
+};
+
+struct table {
+    struct budget *budget;
+    uint64_t seed[2];
+    struct table_entry ***segments;
+    size_t n_segments; /* room for as many pointers */
+    size_t n_buckets;
+    size_t n_entries, n_keys, key_bytes;
+};
+
+/* table.c */
+struct table_entry *table_find(const struct table *t, struct span key);
+/* Makes one that has nothing yet: fill it, or let it go. */
+err_t table_find_or_make(struct table *t, struct span key, struct table_entry **ret);
+void table_let_go(struct table *t, struct table_entry *e); /* frees it if it has nothing */
+err_t table_add_to(struct table *t, struct table_entry *e, int64_t delta, int64_t *ret);
+bool table_number(const struct table_entry *e, int64_t *ret); /* false: not one of 64 bits */
+
+/* table_wait.c */
+void table_wake_present(struct table *t, struct table_entry *e);
+void table_wake_reached(struct table *t, struct table_entry *e);
+
+#endif
