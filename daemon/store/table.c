@@ -358,6 +358,8 @@ static bool blank(uint8_t c)
 /* As strtoll reads it: blanks, a sign, digits, whatever follows. */
 static bool number_of(struct span text, int64_t *ret)
 {
+    if (!text.len) /* and perhaps no pointer */
+        return false;
     const uint8_t *p = text.data, *end = p + text.len;
     while (p < end && blank(*p))
         p++;

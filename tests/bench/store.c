@@ -11,6 +11,9 @@
  * PID is the server's, whose processor time is told beside: what an operation costs it, whoever else is computing. With
  * DEPTH above 1 as many requests are under way on each connection; PyTorch's own client has one.
  *
+ * `bench_store floor` is a server that understands nothing and answers with as many bytes as it knows that these
+ * requests want: what sockets alone cost. It prints its port and serves until its standard input ends.
+ *
  * One thread and epoll, so that a single driver is not slower than any of the servers by much; connections are reset at
  * the end, so that ten thousand of them leave no ports behind in TIME_WAIT. */
 #include "common/base/clock.h"
@@ -314,8 +317,73 @@ static void raise_limit(void)
     }
 }
 
+/* ---- floor ---- */
+
+/* Of what is above: hello and PING, ADD, GET; the rest is not answered. */
+static size_t floor_answer(const uint8_t *in)
+{
+    return in[0] == 0 ? 4 : in[0] == 4 ? 8 : in[0] == 3 ? 8 + VALUE_BYTES : 0;
+}
+
+static void floor_accept(int listener)
+{
+    const int one = 1;
+    int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    struct epoll_event e = {.events = EPOLLIN, .data.fd = fd};
+    if (fd < 0)
+        return;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    if (epoll_ctl(b.epoll, EPOLL_CTL_ADD, fd, &e))
+        die("epoll_ctl");
+}
+
+static void floor_serve(int fd)
+{
+    static uint8_t in[1 << 16];
+    static const uint8_t out[64];
+    ssize_t n = recv(fd, in, sizeof(in), 0);
+    if (n <= 0)
+        close(fd);
+    else if (floor_answer(in))
+        send(fd, out, floor_answer(in), MSG_NOSIGNAL);
+}
+
+static int floor_main(void)
+{
+    static struct epoll_event events[1024];
+    socklen_t len = sizeof(b.server);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    b.server = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    b.n = 10000;
+    raise_limit();
+    if (bind(listener, (struct sockaddr *)&b.server, len) || listen(listener, SOMAXCONN) ||
+        getsockname(listener, (struct sockaddr *)&b.server, &len))
+        die("listen");
+    printf("{\"port\": %d}\n", ntohs(b.server.sin_port));
+    fflush(stdout);
+    b.epoll = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event in = {.events = EPOLLIN, .data.fd = STDIN_FILENO};
+    struct epoll_event calls = {.events = EPOLLIN, .data.fd = listener};
+    if (epoll_ctl(b.epoll, EPOLL_CTL_ADD, STDIN_FILENO, &in) || epoll_ctl(b.epoll, EPOLL_CTL_ADD, listener, &calls))
+        die("epoll_ctl");
+    for (;;) {
+        int n = epoll_wait(b.epoll, events, 1024, -1);
+        for (int i = 0; i < n; i++) {
+            int fd = events[i].data.fd;
+            if (fd == STDIN_FILENO)
+                return 0;
+            if (fd == listener)
+                floor_accept(fd);
+            else
+                floor_serve(fd);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 2 && !strcmp(argv[1], "floor"))
+        return floor_main();
     if (argc < 5) {
         fprintf(stderr, "usage: bench_store PORT PID join|set|get|add|wake CLIENTS [SECONDS [DEPTH]]\n");
         return 2;

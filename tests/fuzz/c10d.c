@@ -50,18 +50,6 @@ static void drain(int fd)
         ;
 }
 
-/* Closed clients are freed by the loop: they are forgotten before it turns. */
-static void turn(struct client **clients)
-{
-    for (int i = 0; i < CLIENTS; i++)
-        if (clients[i] && clients[i]->closing)
-            clients[i] = NULL;
-    uv_run(&loop, UV_RUN_NOWAIT);
-    for (int i = 0; i < CLIENTS; i++)
-        if (clients[i] && clients[i]->closing)
-            clients[i] = NULL;
-}
-
 static void deal(struct client **clients, const int *peers, const uint8_t *data, size_t size)
 {
     size_t step = 1 + (data[0] >> 4) * 5u;
@@ -72,7 +60,6 @@ static void deal(struct client **clients, const int *peers, const uint8_t *data,
         if (data[0] >> (2 + who) & 1)
             drain(peers[who]);
     }
-    turn(clients);
 }
 
 static void count(void *arg)
@@ -99,11 +86,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             give(clients[i], hello, sizeof(hello));
     }
     deal(clients, peers, data, size);
+    uv_run(&loop, UV_RUN_NOWAIT); /* frees clients that were closed: they are not touched from here */
     if (s->budget.used > s->budget.max || s->stats.connections < 0)
         abort();
     for (int i = 0; i < CLIENTS; i++)
         close(peers[i]);
-    turn(clients);
+    uv_run(&loop, UV_RUN_NOWAIT);
     store_server_close(s, count, &closed);
     uv_run(&loop, UV_RUN_DEFAULT); /* asserts that all memory has been given back */
     if (closed != 1)

@@ -18,13 +18,10 @@ static uv_poll_t input;
 static void print_stats(void)
 {
     struct store_server_stats stats;
-    struct rusage use;
     store_server_stats(server, &stats);
-    getrusage(RUSAGE_SELF, &use);
     printf("{\"connections\": %d, \"accepted\": %" PRIu64 ", \"refused\": %" PRIu64 ", \"broken\": %" PRIu64
-           ", \"keys\": %zu, \"bytes\": %zu, \"operations\": %" PRIu64 ", \"max_rss_kb\": %ld, \"by_op\": {",
-           stats.connections, stats.accepted, stats.refused, stats.broken, stats.keys, stats.bytes, stats.operations,
-           use.ru_maxrss);
+           ", \"keys\": %zu, \"bytes\": %zu, \"operations\": %" PRIu64 ", \"by_op\": {",
+           stats.connections, stats.accepted, stats.refused, stats.broken, stats.keys, stats.bytes, stats.operations);
     for (int op = 0; op < WIRE_OPS; op++)
         printf("%s\"%s\": %" PRIu64, op ? ", " : "", wire_op_name(op), stats.by_op[op]);
     printf("}}\n");

@@ -817,7 +817,7 @@ TEST(a_store_that_is_full)
     talk(good);
     expect_answer(good, "01000000");
     for (int i = 0; i < 10 && stats().broken == 0; i++) {
-        char key[8];
+        char key[16];
         snprintf(key, sizeof(key), "%d", i);
         uint8_t *value = calloc(1, value_bytes);
         say(&said, WIRE_SET, "sb", key, value, value_bytes);
