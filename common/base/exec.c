@@ -66,6 +66,8 @@ _Noreturn static void become(const struct exec *x, pid_t parent)
     bool ours = place_fds(x) == 0;
     if (ours)
         bind_cores(x->cpus);
+    for (int cap = 0; x->user && prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
+        (void)prctl(PR_CAPBSET_DROP, cap, 0, 0, 0); /* no program on disk gives back what the user has not */
     ours = ours && (!x->user || user_become(x->user) == 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* becoming somebody else clears it */
     if (getppid() != parent)          /* it died before the line above */

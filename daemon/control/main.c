@@ -1,4 +1,5 @@
 /* dtd-control: arguments, configuration, the loop. */
+#include "daemon/control/confine.h"
 #include "daemon/control/node.h"
 
 #include "common/base/log.h"
@@ -80,6 +81,10 @@ int main(int argc, char **argv)
         log_init("dtd-control");
         log_level_set(node.conf.log.level);
         signal(SIGPIPE, SIG_IGN);
+        if (node.system)
+            err = confine(node.dir, node.config, &why);
+    }
+    if (!err) {
         err = node_start(&node, &why);
     }
     if (err) {

@@ -71,8 +71,11 @@ static err_t take_signals(struct supervisor *s, struct why *why)
 static err_t make_folders(const struct supervisor *s, struct why *why)
 {
     char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/jobs", s->dir);
+    err_t err = file_make_dirs(path, 0711);
     snprintf(path, sizeof(path), "%s/raft", s->dir);
-    err_t err = file_make_dirs(path, 0700);
+    if (!err)
+        err = file_make_dirs(path, 0700);
     if (!err && lchown(path, s->service.uid, s->service.gid))
         err = err_from_errno(errno);
     if (err)

@@ -19,6 +19,8 @@ as alice dtctl node >/dev/null || fail "control does not serve after start"
 has_status() { case $(show StatusText) in "leader, 1 node, $1"*) ;; *) return 1 ;; esac; }
 wait_for 10 "the status line" has_status "0 jobs running"
 [ "$(inside ps -o user= -p "$(child_pid dtd-control)")" = dtd ] || fail "control is not user dtd"
+inside grep -E '^(NoNewPrivs|Seccomp|CapBnd|CapPrm):' "/proc/$(child_pid dtd-control)/status" | tr -s '\t\n' '  ' >"$tmp/confined"
+grep -q "CapPrm: 0* CapBnd: 0* NoNewPrivs: 1 Seccomp: 2" "$tmp/confined" || fail "control is not confined: $(cat "$tmp/confined")"
 
 say "a job of an ordinary user, end to end"
 inside sh -c 'for i in $(seq 400); do echo "a quick brown fox jumps over the lazy dog, $i times"; done >/home/alice/text.txt'

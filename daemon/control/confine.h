@@ -1,0 +1,13 @@
+/* What control of a system-wide dtd gives up for good before it serves anybody: files that it does not need (Landlock),
+ * system calls that it does not make (seccomp), and every way to rights that it does not have. Called by the only
+ * thread, once; threads that come later inherit it. tests/systemd/exposure.sh says what it amounts to. */
+#ifndef DTD_DAEMON_CONTROL_CONFINE_H
+#define DTD_DAEMON_CONTROL_CONFINE_H
+
+#include "common/base/err.h"
+
+/* `dir`: the state directory, of which raft/ and jobs' metrics stay writable. `config`: read again on a reload; NULL:
+ * none. A kernel without Landlock is a warning in the log; without seccomp it is an error. */
+NODISCARD err_t confine(const char *dir, const char *config, struct why *why);
+
+#endif
