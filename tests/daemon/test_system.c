@@ -165,6 +165,21 @@ TEST(everything_is_its_users)
     assert_int_equal(0, dtd_down(&d));
 }
 
+/* The probe is control's user's, and control can read what it says. */
+TEST(gpus_are_known)
+{
+    start();
+    struct client_node node = node_of();
+    for (int64_t until = clock_mono_ms() + 20000; node.gpus < 0 && clock_mono_ms() < until; sleep_ms(10)) {
+        client_node_fini(&node);
+        node = node_of();
+    }
+    assert_int_equal(0, node.gpus);
+    assert_string_equal("the double has none", node.gpu_missing);
+    client_node_fini(&node);
+    assert_int_equal(0, dtd_down(&d));
+}
+
 /* ---- another user's job ---- */
 
 static bool refused(err_t err, const char *what, const struct why *why)

@@ -16,6 +16,9 @@ say "start returns when control serves"
 inside systemctl start dtd
 is_active || fail "not active after start"
 as alice dtctl node >/dev/null || fail "control does not serve after start"
+gpus_known() { inside dtctl node -o json | jq -e '.gpus >= 0'; }
+wait_for 30 "the probe" gpus_known
+if inside dtctl node | grep "probe.json"; then fail "control cannot read what the probe said"; fi
 has_status() { case $(show StatusText) in "leader, 1 node, $1"*) ;; *) return 1 ;; esac; }
 wait_for 10 "the status line" has_status "0 jobs running"
 [ "$(inside ps -o user= -p "$(child_pid dtd-control)")" = dtd ] || fail "control is not user dtd"
