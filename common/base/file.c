@@ -58,9 +58,8 @@ err_t file_pread_all(int fd, void *data, size_t len, off_t offset)
     return OK;
 }
 
-err_t file_read(const char *path, size_t max_bytes, struct buf *ret)
+static err_t read_and_close(int fd, size_t max_bytes, struct buf *ret)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_from_errno(errno);
     size_t start = ret->len;
@@ -86,6 +85,27 @@ err_t file_read(const char *path, size_t max_bytes, struct buf *ret)
         ret->len = start;
     close(fd);
     return err;
+}
+
+err_t file_read(const char *path, size_t max_bytes, struct buf *ret)
+{
+    return read_and_close(open(path, O_RDONLY | O_CLOEXEC), max_bytes, ret);
+}
+
+int file_open_plain(const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0 || (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)))
+        return fd;
+    close(fd);
+    errno = EINVAL;
+    return -1;
+}
+
+err_t file_read_plain(const char *path, size_t max_bytes, struct buf *ret)
+{
+    return read_and_close(file_open_plain(path), max_bytes, ret);
 }
 
 err_t file_sync_dir(const char *path)

@@ -125,6 +125,8 @@ static err_t file_put(const char *dir, const char *name, const void *data, size_
     if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, name) >= sizeof(path))
         return why_set(why, ERR_LIMIT, "the path %.200s is too long", dir);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == ELOOP)
+        return why_set(why, ERR_DENIED, "%s is a link: nothing is written through it", path);
     if (fd < 0)
         return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
     err_t err = file_write_all(fd, data, len);

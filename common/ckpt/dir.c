@@ -165,7 +165,7 @@ static err_t info_read(const char *dir, struct ckpt_info *ret)
     struct buf b = {0};
     if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, CKPT_MANIFEST) >= sizeof(path))
         return ERR_LIMIT;
-    err_t err = file_read(path, MANIFEST_MAX_BYTES, &b);
+    err_t err = file_read_plain(path, MANIFEST_MAX_BYTES, &b);
     if (!err)
         err = info_by_manifest(dir, &b, ret);
     else if (err == ERR_NOTFOUND)

@@ -43,7 +43,7 @@ err_t extent_reader_open(struct extent_reader *r, const struct ckpt_file *file, 
         return why_set(why, ERR_NOMEM, "out of memory for a window of %llu bytes", (unsigned long long)WINDOW_BYTES);
     if ((size_t)snprintf(path, sizeof(path), "%s/%s", r->dir, file->name) >= sizeof(path))
         return why_set(why, ERR_LIMIT, "the path %.200s is too long", r->dir);
-    r->fd = open(path, O_RDONLY | O_CLOEXEC);
+    r->fd = file_open_plain(path);
     if (r->fd < 0)
         return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
     r->file = file;

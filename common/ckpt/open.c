@@ -49,7 +49,7 @@ static err_t manifest_open(struct ckpt *c, struct why *why)
     struct buf b = {0};
     err_t err = path_of(c, CKPT_MANIFEST, path, why);
     if (!err) {
-        err = file_read(path, MANIFEST_MAX_BYTES, &b);
+        err = file_read_plain(path, MANIFEST_MAX_BYTES, &b);
         if (err == ERR_NOTFOUND)
             return OK;
         if (err)

@@ -188,6 +188,25 @@ static err_t part_finish(struct stream *s, struct ckpt_part *part)
     return ftruncate(s->fd, (off_t)part->size) || fsync(s->fd) ? err_from_errno(errno) : OK;
 }
 
+/* Neither the folder nor the file may be a link: where others may write into the checkpoint directory, it could lead to
+ * any file of the user's. */
+static err_t part_open(const char *dir, const char *file, int *ret, struct why *why)
+{
+    int folder = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = folder < 0 ? -1 : openat(folder, file, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int saved = errno;
+    if (folder >= 0)
+        close(folder);
+    if (fd >= 0) {
+        *ret = fd;
+        return OK;
+    }
+    if (saved == ELOOP || saved == ENOTDIR)
+        return why_set(why, ERR_DENIED, "%s%s%s is a link, or no folder: nothing is written through it", dir,
+                       folder < 0 ? "" : "/", folder < 0 ? "" : file);
+    return err_from_errno(saved);
+}
+
 err_t ckpt_part_write(const char *dir, int rank, const struct ckpt_piece *pieces, int n_pieces,
                       const struct ckpt_scalar *scalars, int n_scalars, struct ckpt_part **ret, struct why *why)
 {
@@ -203,9 +222,9 @@ err_t ckpt_part_write(const char *dir, int rank, const struct ckpt_piece *pieces
     err = file_make_dirs(dir, 0777);
     if (why)
         why->text[0] = '\0';
-    struct stream s = {.fd = err ? -1 : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666)};
-    if (!err && s.fd < 0)
-        err = err_from_errno(errno);
+    struct stream s = {.fd = -1};
+    if (!err)
+        err = part_open(dir, part->file, &s.fd, why);
     if (!err)
         err = reserve(s.fd, pieces, n_pieces);
     if (!err)

@@ -43,7 +43,7 @@ static err_t read_index(struct data_set *d, const char *hash, struct why *why)
     err_t err = cache_join(d->dir, INDEX_FILE, path, sizeof(path), why);
     if (err)
         return err;
-    err = file_read(path, INDEX_MAX_BYTES, &text);
+    err = file_read_plain(path, INDEX_MAX_BYTES, &text);
     if (err == ERR_NOTFOUND)
         return why_set(why, err, "%s: no prepared data of that name here; `dtctl data prepare` makes it", d->dir);
     if (err) {
@@ -63,7 +63,7 @@ static err_t load_vocab(struct data_set *d, const char *path, struct why *why)
 {
     char sha256[65];
     struct buf vocab = {0};
-    err_t err = file_read(path, (size_t)WORDS_MAX_BYTES + WORDS_MAX, &vocab);
+    err_t err = file_read_plain(path, (size_t)WORDS_MAX_BYTES + WORDS_MAX, &vocab);
     if (!err)
         err = sha_of(vocab.data ? vocab.data : (const uint8_t *)"", vocab.len, sha256);
     if (err) {
@@ -96,7 +96,7 @@ static err_t load_tokenizer(struct data_set *d, struct why *why)
 static err_t map_shard(struct mapped *m, const char *path, struct why *why)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = file_open_plain(path);
     if (fd < 0)
         return why_set(why, errno == ENOENT ? ERR_CORRUPT : err_from_errno(errno), "%s: %s", path, strerror(errno));
     err_t err = OK;

@@ -140,12 +140,14 @@ static void remove_done(struct io_work *w)
 
 /* ---- METRICS ---- */
 
-/* Whole lines only: what a full disk left of a line is cut off again. */
+/* Whole lines only: what a full disk left of a line is cut off again. Into a plain file only. */
 static err_t lines_append(int fd, const char *text)
 {
     struct stat st;
     if (fstat(fd, &st))
         return err_from_errno(errno);
+    if (!S_ISREG(st.st_mode))
+        return ERR_DENIED;
     err_t err = file_write_all(fd, text, strlen(text));
     if (err && ftruncate(fd, st.st_size))
         return err_from_errno(errno);
@@ -161,9 +163,10 @@ static void metrics_run(struct io_work *w)
         return;
     }
     w->err = file_make_dirs(op->root, 0777);
-    int fd = w->err ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    int fd = w->err ? -1 : open(path, flags, 0666);
     if (!w->err)
-        w->err = fd < 0 ? err_from_errno(errno) : lines_append(fd, op->text);
+        w->err = fd >= 0 ? lines_append(fd, op->text) : errno == ELOOP ? ERR_DENIED : err_from_errno(errno);
     if (fd >= 0)
         close(fd);
 }
@@ -172,7 +175,7 @@ static void metrics_done(struct io_work *w)
 {
     struct op *op = (struct op *)w;
     if (w->err)
-        log_warn("metrics not appended root=%s error=%s", op->root, err_name(w->err));
+        log_warn("metrics not appended file=%s/" METRICS_FILE " error=%s", op->root, err_name(w->err));
     op_free(op);
 }
 

@@ -168,6 +168,10 @@ void rpc_worker_load(void *owner, struct rpc_call *call, const ProtobufCMessage 
     struct io_request *r = request_new(call, IO_REQUEST_LOAD);
     if (!r)
         return;
+    if (m->path[0] != '/') {
+        refuse(r, ERR_INVALID, "a step folder is named by its whole path");
+        return;
+    }
     r->path = strdup(m->path);
     if (!r->path || !pieces_take(r, m->piece, m->n_piece) || !names_take(r, m->scalar, m->n_scalar)) {
         refuse(r, ERR_INVALID, "a piece of the load has no legal type, shape or box");
