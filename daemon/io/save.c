@@ -407,6 +407,20 @@ static err_t part_write(struct write *w, struct why *why)
     return err;
 }
 
+/* A part could not be written because its folder was taken away under it: then that is what its rank must hear. */
+static void decided_meanwhile(struct write *w)
+{
+    struct why why;
+    err_t err = ckpt_failed_get(&w->at, &why);
+    if (!err && ckpt_prepared(w->root, &w->at.me, &why) == ERR_STALE)
+        err = ERR_STALE;
+    if (!err)
+        return;
+    w->told = true;
+    w->work.err = err;
+    w->work.why = why;
+}
+
 /* A part that has an index is never written again: the committer may be renaming its folder at this moment. And the
  * index is looked for before the step, since it is removed after the step has appeared: neither means neither. */
 static void write_run(struct io_work *work)
@@ -418,8 +432,11 @@ static void write_run(struct io_work *work)
     w->told = work->err && !w->committer;
     w->durable =
         !work->err && w->shared && !w->committer && ckpt_index_get(&w->at, w->request->rank, &w->written, &why) == OK;
-    if (!work->err && !w->durable && !committed_before(w))
-        work->err = part_write(w, &work->why);
+    if (work->err || w->durable || committed_before(w))
+        return;
+    work->err = part_write(w, &work->why);
+    if (work->err && w->shared && !w->committer)
+        decided_meanwhile(w);
 }
 
 static void index_run(struct io_work *work)
