@@ -29,14 +29,14 @@ static int manager(const char *watchdog_us)
 static const char *hear(int fd, const char *what)
 {
     static char text[1024];
-    for (;;) {
-        ssize_t n = recv(fd, text, sizeof(text) - 1, 0);
-        if (n < 0)
-            fail_msg("nobody said %s", what);
-        text[n] = '\0';
-        if (strncmp(text, what, strlen(what)) == 0)
-            return text;
-    }
+    ssize_t n;
+    do {
+        n = recv(fd, text, sizeof(text) - 1, 0);
+        text[n > 0 ? n : 0] = '\0';
+    } while (n >= 0 && strncmp(text, what, strlen(what)) != 0);
+    if (n < 0)
+        fail_msg("nobody said %s", what);
+    return text;
 }
 
 static int control_pid(void)
