@@ -1,0 +1,167 @@
+/* A save by real dtd-ios, from Io.Save to COMMITTED, beside write and fsync of the same bytes by a thread per rank. A
+ * case of the test library, for the harness's sake; its figures are the lines that begin with a brace. tests/bench/save
+ * runs it. */
+#include "tests/daemon/io_harness.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+
+#define RANKS 2
+#define MAX_ROUNDS 25
+#define COLUMNS 1024
+
+struct bench {
+    struct io_test t[RANKS];
+    struct io_worker w[RANKS];
+    int n_ios, mib, rounds;
+    struct fixture f;
+    struct fixture_tensor tensor;
+    double save_s[MAX_ROUNDS], plain_s[MAX_ROUNDS];
+};
+
+static int setting(const char *name, int fallback, int most)
+{
+    const char *text = getenv(name);
+    int value = text ? atoi(text) : fallback;
+    if (value < 1 || value > most)
+        fail_msg("%s must be 1 to %d", name, most);
+    return value;
+}
+
+static double now_s(void)
+{
+    return (double)clock_mono_ns() / 1e9;
+}
+
+static int compare(const void *x, const void *y)
+{
+    const double *a = x, *b = y;
+    return *a < *b ? -1 : *a > *b;
+}
+
+static double median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof(*v), compare);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+/* ---- plain ---- */
+
+struct plain {
+    char path[PATH_MAX];
+    const void *data;
+    size_t bytes;
+};
+
+static void *plain_run(void *arg)
+{
+    const struct plain *p = arg;
+    int fd = open(p->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0 || file_write_all(fd, p->data, p->bytes) || fsync(fd) || close(fd)) {
+        perror(p->path);
+        abort();
+    }
+    return NULL;
+}
+
+static double plain_once(const struct bench *b)
+{
+    pthread_t thread[RANKS];
+    struct plain p[RANKS];
+    for (int r = 0; r < RANKS; r++) {
+        const struct io_worker *w = &b->w[r];
+        p[r] = (struct plain){.data = w->test->maps[w->slot], .bytes = ((size_t)b->mib << 20) / RANKS};
+        snprintf(p[r].path, sizeof(p[r].path), "%s/plain-%d", b->t[0].root, r);
+    }
+    double from = now_s();
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(pthread_create(&thread[r], NULL, plain_run, &p[r]), 0);
+    for (int r = 0; r < RANKS; r++)
+        pthread_join(thread[r], NULL);
+    double took = now_s() - from;
+    for (int r = 0; r < RANKS; r++)
+        unlink(p[r].path);
+    return took;
+}
+
+/* ---- dtd-io ---- */
+
+static double save_once(struct bench *b, int64_t step)
+{
+    struct io_op op[RANKS];
+    char path[PATH_MAX];
+    for (int r = 0; r < RANKS; r++)
+        io_save(&b->w[r], &b->f, 1, step, r, RANKS, &op[r]); /* copied into the arenas; sent by the loop */
+    double from = now_s();
+    for (int r = 0; r < RANKS; r++) {
+        io_until(&b->t[0], &op[r].done, 600000, "the save");
+        assert_ok(op[r].err);
+    }
+    double took = now_s() - from;
+    assert_ok(ckpt_step_dir(b->t[0].root, step, path, sizeof(path)));
+    assert_ok(ckpt_verify(path, NULL, NULL, NULL));
+    assert_ok(ckpt_remove(b->t[0].root, step, NULL));
+    return took;
+}
+
+static void start(struct bench *b)
+{
+    int slots = RANKS / b->n_ios;
+    b->tensor = (struct fixture_tensor){"weights", DT_F32, 2, {(int64_t)b->mib * 256, COLUMNS}};
+    b->f = (struct fixture){.tensors = &b->tensor, .n_tensors = 1};
+    fixture_shard(&b->f, RANKS);
+    io_test_start(&b->t[0], slots, ((size_t)b->mib << 20) / RANKS);
+    for (int k = 1; k < b->n_ios; k++)
+        io_test_join(&b->t[k], &b->t[0], k);
+    for (int k = 0; k < b->n_ios; k++) {
+        struct io_part_of part = {.committer = k == 0, .n_ios = b->n_ios, .n_ranks = slots, .submitted_ms = 1};
+        for (int s = 0; s < slots; s++) {
+            part.ranks[s] = k * slots + s;
+            io_worker_open(&b->w[k * slots + s], &b->t[k], s);
+        }
+        io_say_share(&b->t[k], 1, 0, &part);
+    }
+}
+
+static void stop(struct bench *b)
+{
+    for (int r = 0; r < RANKS; r++)
+        io_worker_close(&b->w[r]);
+    for (int k = b->n_ios - 1; k >= 0; k--)
+        io_test_stop(&b->t[k]);
+    fixture_free(&b->f);
+}
+
+/* Turn by turn, so that both see the same machine; the first turn is not counted. */
+static void measure(int n_ios)
+{
+    static struct bench b;
+    b = (struct bench){
+        .n_ios = n_ios, .mib = setting("BENCH_MIB", 256, 16384), .rounds = setting("BENCH_ROUNDS", 5, MAX_ROUNDS)};
+    start(&b);
+    (void)save_once(&b, 1);
+    (void)plain_once(&b);
+    for (int i = 0; i < b.rounds; i++) {
+        b.save_s[i] = save_once(&b, i + 2);
+        b.plain_s[i] = plain_once(&b);
+    }
+    double save_s = median(b.save_s, b.rounds), plain_s = median(b.plain_s, b.rounds);
+    printf("{\"bench\": \"save\", \"ios\": %d, \"ranks\": %d, \"mib\": %d, \"rounds\": %d, \"save_s\": %.4f, "
+           "\"save_mib_per_s\": %.1f, \"plain_s\": %.4f, \"plain_mib_per_s\": %.1f, \"of_plain\": %.3f}\n",
+           n_ios, RANKS, b.mib, b.rounds, save_s, b.mib / save_s, plain_s, b.mib / plain_s, plain_s / save_s);
+    fflush(stdout);
+    stop(&b);
+}
+
+TEST(one_io)
+{
+    measure(1);
+}
+
+TEST(two_ios)
+{
+    measure(2);
+}
