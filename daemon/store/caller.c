@@ -1,6 +1,6 @@
 /* One question, one answer: the kernel answers inside sendmsg, so that the answer is there when it returns.
  *
- * What is not believed: a socket without an inode. It was closed by its process, and the kernel then says that its
+ * What is not believed: a socket without an inode. It was closed by its process, and many kernels then say that its
  * owner is root: who sends a command and closes at once would be taken for root. Nor one that is found after our own
  * end was reset, for then somebody else may have its address by now; so our end is looked at last. */
 #include "daemon/store/caller.h"

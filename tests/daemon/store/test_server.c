@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -453,6 +454,41 @@ TEST(one_key_wakes_everybody)
     close_store();
 }
 
+/* More than are sent to in one turn: the loop may not sleep before the last one knows. */
+TEST(more_waiters_than_a_turn_serves)
+{
+    enum { N = 1100 };
+    static int fds[N];
+    struct rlimit limit;
+    assert_int_equal(0, getrlimit(RLIMIT_NOFILE, &limit));
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur < 3 * N)
+        TEST_SKIP("not enough descriptors");
+    open_store((struct store_server_config){0});
+    int setter = join();
+    for (int i = 0; i < N; i++) {
+        int pair[2];
+        assert_int_equal(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair));
+        assert_ok(store_server_adopt(server, pair[0]));
+        fds[i] = pair[1];
+        greet(fds[i]);
+        say(&said, WIRE_WAIT, "ns", (uint64_t)1, "k");
+        talk(fds[i]);
+    }
+    say(&said, WIRE_SET, "ss", "k", "v");
+    assert_int_equal(said.len, send(setter, said.data, said.len, 0));
+    while (!stats().by_op[WIRE_SET])
+        turn();
+    assert_int_equal(0, uv_backend_timeout(&loop));
+    for (int i = 0; i < N; i++) {
+        expect_answer(fds[i], "00");
+        close(fds[i]);
+    }
+    close(setter);
+    until(nobody_is_left);
+    close_store();
+}
+
 static bool one_is_left(void)
 {
     return stats().connections == 1;
@@ -631,6 +667,24 @@ TEST(a_port_that_is_taken)
     const struct store_server_config config = {.name = "second", .uid = getuid(), .port = store_server_port(server)};
     assert_err(ERR_BUSY, store_server_open(&loop, &config, &second, &why));
     assert_non_null(strstr(why.text, "store second: port "));
+    close_store();
+}
+
+/* Free for one family alone is taken: who resolves a name to the other would meet somebody else. */
+TEST(a_port_that_is_taken_for_ipv6)
+{
+    struct sockaddr_in6 addr = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback};
+    socklen_t len = sizeof(addr);
+    struct store_server *second;
+    struct why why = {""};
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&addr, len) || listen(fd, 1))
+        TEST_SKIP("there is no IPv6 here");
+    assert_int_equal(0, getsockname(fd, (struct sockaddr *)&addr, &len));
+    open_store((struct store_server_config){0});
+    const struct store_server_config config = {.name = "second", .uid = getuid(), .port = ntohs(addr.sin6_port)};
+    assert_err(ERR_BUSY, store_server_open(&loop, &config, &second, &why));
+    close(fd);
     close_store();
 }
 

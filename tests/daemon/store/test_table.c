@@ -351,6 +351,22 @@ TEST(an_item_that_is_not_taken_wakes_the_next)
     teardown();
 }
 
+TEST(who_has_taken_its_item_owes_nothing)
+{
+    setup();
+    for (int i = 0; i < 3; i++)
+        assert_false(wait_one(i, "q"));
+    push("q", "a");
+    push("q", "b");
+    expect_woken(2, 0, 1);
+    expect_pop(0, "q", 2, "a");
+    table_wait_cancel(t, &waiters[0]);
+    expect_woken(0); /* what is left is the other's */
+    table_wait_cancel(t, &waiters[1]);
+    expect_woken(1, 2);
+    teardown();
+}
+
 static bool barrier(int who, const char *key, int64_t world)
 {
     bool ready;
