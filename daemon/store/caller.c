@@ -27,6 +27,7 @@ struct question {
 static err_t ends_of(int fd, struct sockaddr_in6 *source, struct sockaddr_in6 *target)
 {
     socklen_t len = sizeof(*source);
+    *source = *target = (struct sockaddr_in6){.sin6_family = AF_UNSPEC};
     if (getpeername(fd, (struct sockaddr *)source, &len))
         return ERR_CLOSED;
     len = sizeof(*target);
