@@ -332,6 +332,21 @@ static err_t cache_fix(struct job_spec *job, struct why *why)
     return spec_text_set(&job->data.cache, path);
 }
 
+/* A job with a range may be as small as its least: that plan, too, must be sound and fit. */
+static err_t least_fits(const struct job_spec *job, int64_t node_bytes, struct why *why)
+{
+    struct job_spec least = *job;
+    struct spec_facts facts = {0};
+    if (!job->parallel.min_workers || job->parallel.min_workers == job->parallel.workers)
+        return OK;
+    least.parallel.workers = job->parallel.min_workers;
+    err_t err = plan_make(&least, 0, &facts, why);
+    if (!err)
+        err = plan_fits(&least, node_bytes, why);
+    spec_facts_fini(&facts);
+    return err ? why_prefix(why, err, "with parallel.min_workers (%lld)", (long long)least.parallel.workers) : OK;
+}
+
 err_t spec_complete(struct job_spec *job, bool new_train, struct out_progress *progress, struct spec_facts *ret,
                     struct why *why)
 {
@@ -347,6 +362,8 @@ err_t spec_complete(struct job_spec *job, bool new_train, struct out_progress *p
         err = spec_node_bytes(&facts.node_bytes, why);
     if (!err)
         err = plan_fits(job, facts.node_bytes, why);
+    if (!err)
+        err = least_fits(job, facts.node_bytes, why);
     if (err) {
         spec_facts_fini(&facts);
         return err;

@@ -112,9 +112,12 @@ static err_t read_spec(struct train *t, struct why *why)
     if (err)
         return err;
     link_set_orphan_seconds(t->config->link, t->job.run.orphan_seconds);
-    if (t->job.parallel.workers != ep->world)
-        return why_set(why, ERR_INVALID, "an epoch of %d workers for a plan of %" PRId64, ep->world,
-                       t->job.parallel.workers);
+    struct job_parallel *p = &t->job.parallel;
+    int64_t least = p->min_workers ? p->min_workers : p->workers;
+    if (ep->world < least || ep->world > p->workers || ep->world % job_replica_workers(&t->job))
+        return why_set(why, ERR_INVALID, "an epoch of %d workers for a plan of %" PRId64 " to %" PRId64, ep->world,
+                       least, p->workers);
+    p->workers = ep->world; /* what there is room for now */
     return OK;
 }
 

@@ -157,6 +157,8 @@ static const struct schema_row rows[] = {
 
     {INT(parallel.workers, 1, JOB_MAX_WORKERS, "1", FREE,
          "Workers; a multiple of fsdp x tp x pp x cp, the rest are replicas.")},
+    {INT(parallel.min_workers, 0, JOB_MAX_WORKERS, "0", FREE,
+         "The fewest workers that the job begins or goes on with, by whole replicas. 0: parallel.workers.")},
     {INT(parallel.zero, 0, 3, "0", FREE, "What fsdp shards: 1 the optimizer, 2 gradients too, 3 parameters too.")},
     {INT(parallel.fsdp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to shard over (ZeRO).")},
     {INT(parallel.tp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways of tensor parallelism.")},
@@ -189,7 +191,8 @@ static const struct schema_row rows[] = {
           "How workers exchange tensors. shm: shared memory (cpu). nccl: NCCL; staged: through the host's memory "
           "(cuda). auto: shm on cpu, nccl where every worker has a GPU of its own, else staged.")},
     {INT(run.workers_per_gpu, 1, 64, "1", FREE, "Workers that share a GPU (cuda).")},
-    {INT(run.nodes, 1, JOB_MAX_WORKERS, "1", FREE, "Nodes that the workers are spread over.")},
+    {INT(run.nodes, 0, JOB_MAX_WORKERS, "0", FREE,
+         "Nodes that the workers are spread over, as many on each. 0: as few as have room.")},
     {INT(run.threads, 0, 4096, "0", FREE, "Threads of a worker. 0: its share of the node's cores.")},
     {INT(run.restarts, 0, 1000000, "3", FREE, "Failures that the job survives.")},
     {INT(run.orphan_seconds, 1, 86400, "60", FREE, "How long workers go on without the daemon.")},

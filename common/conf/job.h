@@ -63,9 +63,10 @@ struct job_train {
 
 struct job_parallel {
     int64_t workers, zero, fsdp, tp, pp, cp, ep;
-    int64_t chunks;   /* stages that a pipeline rank holds; above 1 with `interleaved` and `file` only */
-    int64_t prefetch; /* zero 3: how many units ahead of their use parameters are gathered */
-    bool sp, reshard; /* reshard, zero 3: gathered parameters are given up between forward and backward */
+    int64_t min_workers; /* 0: workers */
+    int64_t chunks;      /* stages that a pipeline rank holds; above 1 with `interleaved` and `file` only */
+    int64_t prefetch;    /* zero 3: how many units ahead of their use parameters are gathered */
+    bool sp, reshard;    /* reshard, zero 3: gathered parameters are given up between forward and backward */
     enum pipe_schedule schedule;
     char *schedule_csv; /* the text of the schedule (docs/schedule.md) for PIPE_FILE; the client reads it from the file
                            that the job names; "" : none */
@@ -116,6 +117,8 @@ NODISCARD err_t job_resume_check(const struct job_spec *before, const struct job
 NODISCARD err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why);
 /* The rows behind all this: schema_help(&job_schema, stdout) is `dtctl submit --help-keys`. */
 extern const struct schema job_schema;
+/* Workers of one replica, the step in which a job may be smaller: fsdp x tp x pp x cp. */
+int64_t job_replica_workers(const struct job_spec *job);
 /* The learning rate of update `step` (1-based): it rises in a straight line to lr at update `warmup`, then follows the
  * schedule, which arrives at lr x min_lr_ratio with update `steps` and stays there (constant: stays at lr). */
 double job_lr(const struct job_train *t, int64_t step);

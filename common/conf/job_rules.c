@@ -158,6 +158,34 @@ static bool mesh_broken(const struct job_spec *j, char ret[SENTENCE])
                p->workers, unit, below, below + unit);
 }
 
+int64_t job_replica_workers(const struct job_spec *j)
+{
+    const struct job_parallel *p = &j->parallel;
+    return p->fsdp * p->tp * p->pp * p->cp;
+}
+
+/* After mesh_broken: the product fits, and divides the workers. */
+static bool range_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    const struct job_parallel *p = &j->parallel;
+    int64_t unit = job_replica_workers(j), nearest = (p->min_workers + unit - 1) / unit * unit;
+    if (p->min_workers == 0)
+        return false;
+    if (p->min_workers > p->workers)
+        return SAY("%" PRId64 " is more than parallel.workers: write %" PRId64 " or 0", p->min_workers, p->workers);
+    return nearest != p->min_workers && SAY("%" PRId64 " workers are no whole replicas of %" PRId64 ": write %" PRId64,
+                                            p->min_workers, unit, nearest);
+}
+
+static bool nodes_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    int64_t workers = j->parallel.workers, nodes = j->run.nodes;
+    if (nodes == 0 || workers % nodes == 0)
+        return false;
+    return SAY("%" PRId64 " workers are not the same on each of %" PRId64 " nodes: write %" PRId64 " or 0", workers,
+               nodes, divisor_below(workers, nodes < workers ? nodes : workers));
+}
+
 /* After mesh_broken: the product fits. */
 static bool experts_broken(const struct job_spec *j, char ret[SENTENCE])
 {
@@ -251,14 +279,15 @@ static const struct rule rules[] = {
     {OVER(parallel.chunks, chunks_broken)},
     {OVER(parallel.schedule_csv, schedule_file_broken)},
     {OVER(parallel.workers, mesh_broken)},
+    {OVER(parallel.min_workers, range_broken)},
     {OVER(parallel.ep, experts_broken)},
     {OVER(parallel.tp, tensor_broken)},
     {OVER(parallel.cp, context_broken)},
     {OVER(parallel.zero, zero_broken)},
     /* What this version cannot do yet. */
     {ONLY(parallel.ep, 1, "this version has no expert parallelism")},
-    {ONLY(run.nodes, 1, "this version trains on one node")},
     {ONLY(checkpoint.memory_every, 0, "this version has no memory tier of checkpoints")},
+    {OVER(run.nodes, nodes_broken)},
     {OVER(run.device, device_broken)},
     {OVER(run.comm, comm_broken)},
     {OVER(train.dtype, dtype_broken)},

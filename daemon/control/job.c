@@ -25,6 +25,7 @@
 #define DRAIN_LEAVE_MS 12000 /* below the supervisor's patience */
 #define DRAIN_SAVE_MS 120000
 #define QUIT_MS 6000
+#define ROOM_MS 1000
 
 /* ---- the tables ---- */
 
@@ -286,6 +287,14 @@ static const struct job *ahead(const struct job *j)
     return NULL;
 }
 
+static bool somebody_waits(const struct job *j)
+{
+    for (const struct job *o = j->node->jobs; o; o = o->next)
+        if (o != j && o->phase.state == PHASE_WAITING && !o->stopping && !o->never && !o->adopting)
+            return true;
+    return false;
+}
+
 static void say_ahead(struct job *j, const struct job *o)
 {
     char text[sizeof(j->reason)];
@@ -420,6 +429,20 @@ static void check_time_limit(struct job *j)
                  j->spec.run.max_seconds, job_step(j), j->id);
 }
 
+/* Who waits in the queue goes first: a job that runs takes more only where nobody is waiting. */
+static void look_for_room(struct job *j)
+{
+    int64_t now = clock_mono_ms();
+    if (j->n_workers == j->max_workers || now < j->room_ms)
+        return;
+    char before[sizeof(j->reason)];
+    snprintf(before, sizeof(before), "%s", j->reason);
+    j->room_ms = now + ROOM_MS;
+    j->may_grow = job_has_more_room(j) && !somebody_waits(j);
+    if (strcmp(before, j->reason) != 0)
+        j->dirty = true;
+}
+
 static bool tick_stepping(struct job *j)
 {
     job_processes_need(j, false);
@@ -431,6 +454,7 @@ static bool tick_stepping(struct job *j)
         return true;
     }
     check_time_limit(j);
+    look_for_room(j);
     return j->stopping;
 }
 
@@ -497,10 +521,11 @@ static bool tick_clearing(struct job *j)
 /* Where all its nodes are there the next epoch begins in the same places, and survivors are as warm as they were. */
 static bool next_places(struct job *j)
 {
-    if (none(j, is_out_of_reach)) {
+    if (none(j, is_out_of_reach) && !j->resize) {
         job_move(j, PHASE_GATHERING, "everybody has left the epoch");
         return true;
     }
+    j->resize = false;
     if (job_take_room(j)) {
         j->reason[0] = '\0';
         job_move(j, PHASE_GATHERING, "there is room on other nodes");

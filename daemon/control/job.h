@@ -150,10 +150,13 @@ struct job {
     struct job_worker *workers; /* by rank */
     struct job_io *ios;         /* one a node, in the order of ranks; NULL: not placed yet */
     int n_ios;
-    bool placed;   /* it has its slots */
-    bool adopting; /* of the log, and not all that lives has been heard: nothing is decided about it */
-    bool never;    /* WAITING, and the nodes there are could not have it if they were empty: others may pass */
-    bool clearing; /* ENDING, and no room for the next epoch: everything is to end, then it waits */
+    bool placed;     /* it has its slots */
+    bool adopting;   /* of the log, and not all that lives has been heard: nothing is decided about it */
+    bool never;      /* WAITING, and the nodes there are could not have it if they were empty: others may pass */
+    bool may_grow;   /* on fewer workers than it asked for, and there is room for more: at the next checkpoint */
+    bool resize;     /* ENDING to have other places */
+    int64_t room_ms; /* when room for more is looked for again */
+    bool clearing;   /* ENDING, and no room for the next epoch: everything is to end, then it waits */
 
     uint64_t epoch; /* the newest that is in the log; 0: none */
     int64_t resume_step;
@@ -208,6 +211,8 @@ bool job_in_epoch(const struct job *j);
 
 /* Takes what it needs, or says false with what it waits for in its reason. What lives where it may stay, stays. */
 bool job_take_room(struct job *j);
+/* On fewer workers than it asked for: whether there is room for more by now; what it waits for is in its reason. */
+bool job_has_more_room(struct job *j);
 /* What a job of this spec asks of the nodes. */
 struct placement_want job_want(const struct job_spec *spec);
 /* The nodes as they are for this job, or (NULL) for a new one; NULL in *ret: no memory. The caller frees. */
@@ -261,6 +266,8 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
 /* After a scan: brings the catalog in line with the folders and picks what to resume from. */
 void job_catalog_scanned(struct job *j);
 void job_epoch_propose(struct job *j);
+/* The epoch ends for one on other places, which is no failure: counts as no restart. */
+void job_epoch_resize(struct job *j);
 /* The job cannot go on, and a restart would not help. */
 void job_epoch_fatal(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Sets resume_path to what resume_step names. */

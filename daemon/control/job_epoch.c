@@ -104,6 +104,20 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
     job_move(j, PHASE_ENDING, seen);
 }
 
+void job_epoch_resize(struct job *j)
+{
+    char seen[128];
+    if (j->phase.state != PHASE_STEPPING || j->stopping)
+        return;
+    snprintf(seen, sizeof(seen), "there is room for more than the %d workers of epoch %" PRIu64, j->n_workers,
+             j->epoch);
+    job_incident_open(j, seen, 0, true);
+    job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
+    j->resize = true;
+    j->may_grow = false;
+    job_move(j, PHASE_ENDING, seen);
+}
+
 void job_epoch_fatal(struct job *j, const char *fmt, ...)
 {
     char text[900];
@@ -265,8 +279,19 @@ static void epoch_recorded(struct node *n, uint64_t job, const struct state_resu
     node_tick(n);
 }
 
+/* Said where it may differ. */
+static const char *workers_now(const struct job *j, char *ret, size_t size)
+{
+    bool ranged = j->spec.parallel.min_workers && j->spec.parallel.min_workers < j->max_workers;
+    ret[0] = '\0';
+    if (ranged)
+        snprintf(ret, size, " with %d of %d workers", j->n_workers, j->max_workers);
+    return ret;
+}
+
 void job_epoch_propose(struct job *j)
 {
+    char text[64];
     struct state_member *members = calloc((size_t)j->n_workers, sizeof(*members));
     err_t err = members ? choose(j) : ERR_NOMEM;
     if (!err && getrandom(j->secret, sizeof(j->secret), 0) != sizeof(j->secret))
@@ -290,5 +315,6 @@ void job_epoch_propose(struct job *j)
     if (err)
         job_stop(j, END_FAILED, false, "no new epoch: %s", err_text(err));
     else if (j->incident.open)
-        job_incident_decided(j, "new epoch %" PRIu64 " from step %" PRId64, j->next_epoch, j->resume_step);
+        job_incident_decided(j, "new epoch %" PRIu64 " from step %" PRId64 "%s", j->next_epoch, j->resume_step,
+                             workers_now(j, text, sizeof(text)));
 }

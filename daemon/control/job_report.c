@@ -140,6 +140,8 @@ static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch,
         log_error("checkpoint not logged job=%" PRIu64 " step=%" PRId64, j->id, c->step);
     j->checkpoint_error[0] = '\0';
     j->dirty = true;
+    if (j->may_grow && epoch == j->epoch)
+        job_epoch_resize(j);
 }
 
 static void on_scanned(struct job *j, struct job_io *io, const char *text)

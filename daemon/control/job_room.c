@@ -33,10 +33,13 @@ static void want_groups(const struct job_parallel *p, int workers, int ret[PLACE
 struct placement_want job_want(const struct job_spec *spec)
 {
     const struct job_parallel *p = &spec->parallel;
-    int workers = (int)p->workers, nodes = (int)spec->run.nodes;
+    int workers = (int)p->workers, nodes = (int)spec->run.nodes, replica = (int)job_replica_workers(spec);
+    bool ranged = p->min_workers && p->min_workers < p->workers;
+    if (ranged && nodes)
+        replica = workers / nodes % replica == 0 ? workers / nodes : workers;
     struct placement_want w = {.max = workers,
-                               .min = workers,
-                               .unit = workers,
+                               .min = ranged ? (int)p->min_workers : workers,
+                               .unit = ranged ? replica : workers,
                                .per_gpu = spec->run.device == DEVICE_CUDA ? (int)spec->run.workers_per_gpu : 0,
                                .per_node = nodes ? (workers + nodes - 1) / nodes : 0};
     want_groups(p, workers, w.group);
@@ -188,6 +191,29 @@ static void say_wait(struct job *j, const struct placement_node *nodes, int n, c
     placement_lack(nodes, n, w, text, sizeof(text));
     snprintf(j->reason, sizeof(j->reason), answer == PLACEMENT_NEVER ? "never has room: it needs %s" : "waits for %s",
              text);
+}
+
+bool job_has_more_room(struct job *j)
+{
+    struct placement_node *nodes = NULL;
+    struct placement_want want = job_want(&j->spec);
+    char text[600];
+    int n = job_nodes(j->node, j, &nodes), workers = 0;
+    int *node = calloc((size_t)want.max, sizeof(*node));
+    if (nodes && node && placement_find(nodes, n, &want, node, &workers) != PLACEMENT_FITS)
+        workers = 0;
+    bool more = workers > j->n_workers;
+    want.min = want.max;
+    if (nodes && more)
+        snprintf(text, sizeof(text), "there is room for %d, from the next checkpoint on", workers);
+    else if (nodes)
+        placement_lack(nodes, n, &want, text, sizeof(text));
+    if (nodes)
+        snprintf(j->reason, sizeof(j->reason), "goes on with %d of %d workers; %s%s", j->n_workers, j->max_workers,
+                 more ? "" : "all of them wait for ", text);
+    free(nodes);
+    free(node);
+    return more;
 }
 
 bool job_take_room(struct job *j)

@@ -62,6 +62,11 @@ static void log_is_closed(void *owner)
     uv_stop(&n->loop);
 }
 
+static void cluster_is_closed(struct node *n)
+{
+    log_close(n->log, log_is_closed);
+}
+
 void node_tick(struct node *n)
 {
     bool over = true;
@@ -73,7 +78,7 @@ void node_tick(struct node *n)
         log_info("all jobs have left");
         n->ended = true;
         rpc_server_finish(n);
-        log_close(n->log, log_is_closed);
+        cluster_close(n->cluster, cluster_is_closed);
     }
 }
 
@@ -121,7 +126,11 @@ static void log_is_ready(void *owner, err_t err, const char *why)
     }
     log_info("log ready term=%llu index=%llu", (unsigned long long)log_term(n->log),
              (unsigned long long)log_index(n->log));
-    lead_events.lead(n);
+    struct why reason = {""};
+    if (cluster_start(n, &lead_events, &n->cluster, &reason)) {
+        log_error("%s", reason.text);
+        exit(1);
+    }
     if (sup_list(&n->sup))
         log_error("the supervisor was not asked");
     probe_start(n);

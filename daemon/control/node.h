@@ -45,12 +45,13 @@ struct node {
     struct rpc_method served[RPC_METHOD_COUNT];  /* the same, answered by us in any case: we lead */
     bool leads, listed;                          /* we decide; the supervisor has said what lives here */
     int64_t lists_due_ms;                        /* leading: when the other nodes' lists are late; 0: all came */
-    struct rpc_conn *leader;                     /* following: to the node that leads; NULL: not now */
-    int reports;                                 /* to it, and not answered */
-    bool list_due;                               /* it is to be told all that lives here, when there is room */
-    struct rpc_listener *listener;               /* NULL until served */
-    LIST_HEAD(, peer) peers;                     /* rpc_server.c's: every connection */
-    struct job *jobs;                            /* ascending by id */
+    struct cluster *cluster;
+    struct rpc_conn *leader;       /* following: to the node that leads; NULL: not now */
+    int reports;                   /* to it, and not answered */
+    bool list_due;                 /* it is to be told all that lives here, when there is room */
+    struct rpc_listener *listener; /* NULL until served */
+    LIST_HEAD(, peer) peers;       /* rpc_server.c's: every connection */
+    struct job *jobs;              /* ascending by id */
     uv_timer_t timer;
     uv_signal_t sigterm;
     int64_t retry_ms; /* when the outbox and the metrics try again */

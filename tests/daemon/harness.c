@@ -17,7 +17,8 @@
 static const char *program(void)
 {
     static char path[4096];
-    snprintf(path, sizeof(path), "%s/../tests/bin/dtd", getenv("DTD_BIN"));
+    const char *folder = getenv("DTD_TEST_STAR") ? "star" : "bin";
+    snprintf(path, sizeof(path), "%s/../tests/%s/dtd", getenv("DTD_BIN"), folder);
     return path;
 }
 

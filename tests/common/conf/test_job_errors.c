@@ -186,7 +186,11 @@ TEST(rules)
                                              "here, and nothing is here: write it, or another "
                                              "schedule"},
         {"parallel.schedule_csv=F0.0", "parallel.schedule_csv: only schedule file reads it: leave it out"},
-        {"run.nodes=2", "run.nodes: found 2; this version trains on one node: write 1"},
+        {"parallel={workers: 6, min_workers: 8}",
+         "parallel.min_workers: 8 is more than parallel.workers: write 6 or 0"},
+        {"parallel={workers: 6, min_workers: 3, pp: 2}",
+         "parallel.min_workers: 3 workers are no whole replicas of 2: write 4"},
+        {"run.nodes=4", "run.nodes: 2 workers are not the same on each of 4 nodes: write 2 or 0"},
         {"checkpoint.memory_every=5",
          "checkpoint.memory_every: found 5; this version has no memory tier of checkpoints: write 0"},
         {"run.comm=nccl",

@@ -1,0 +1,296 @@
+/* Jobs over several nodes: three dtds, each with its own control, supervisor and io, joined by a simple cluster
+ * (star.c). n1 leads. */
+#include "tests/daemon/harness.h"
+
+#include "common/base/clock.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+static struct dtd n[3];
+
+static const char *write_config(int k, int slots)
+{
+    static char path[300];
+    snprintf(path, sizeof(path), "%s/n%d.yaml", test_tmpdir(), k + 1);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(f, "name: n%d\nslots: %d\n", k + 1, slots);
+    fclose(f);
+    return path;
+}
+
+static void start_one(int k, int slots)
+{
+    char dir[16];
+    snprintf(dir, sizeof(dir), "n%d", k + 1);
+    dtd_start_with(&n[k], dir, write_config(k, slots));
+}
+
+static void start_nodes(int count, int slots)
+{
+    setenv("DTD_TEST_STAR", test_tmpdir(), 1);
+    setenv("DTD_TEST_LEADER", "n1", 1);
+    for (int k = 0; k < count; k++)
+        start_one(k, slots);
+    /* A follower answers List as soon as it reaches the one that leads. */
+    for (int k = 1; k < count; k++)
+        for (int64_t until = clock_mono_ms() + 10000;; sleep_ms(20)) {
+            struct client_job *jobs;
+            int have;
+            struct why why = {""};
+            if (client_list(dtd_client(&n[k]), &jobs, &have, &why) == OK) {
+                client_jobs_free(jobs, have);
+                break;
+            }
+            if (clock_mono_ms() > until)
+                fail_msg("n%d does not reach n1: %s", k + 1, why.text);
+        }
+    sleep_ms(300); /* and attends */
+}
+
+static void stop_nodes(int count)
+{
+    for (int k = count - 1; k >= 0; k--)
+        assert_int_equal(0, dtd_down(&n[k]));
+}
+
+static const char *begin_env(const char *more)
+{
+    static char env[400];
+    snprintf(env, sizeof(env), "DOUBLE_BEGIN: %s/begin%s%s", test_tmpdir(), *more ? ", " : "", more);
+    return env;
+}
+
+static int begun(const char *line)
+{
+    char path[300];
+    snprintf(path, sizeof(path), "%s/begin", test_tmpdir());
+    char *text = read_text(path);
+    int count = count_text(text, line);
+    free(text);
+    return count;
+}
+
+static int children_of(int k)
+{
+    char log[400];
+    snprintf(log, sizeof(log), "%s.log", n[k].dir);
+    char *text = read_text(log);
+    int count = count_text(text, "started job=");
+    free(text);
+    return count;
+}
+
+TEST(a_job_spans_nodes)
+{
+    char job[32];
+    start_nodes(3, 2);
+    job_submit(&n[1], spec_text("a", 4, 40, begin_env(""), ""), job); /* asked of one that follows */
+    job_wait(&n[2], job, "done", 30000);
+    const struct client_job *s = job_status(&n[1], job);
+    assert_int_equal(1, s->epoch);
+    assert_int_equal(0, s->restarts);
+    assert_int_equal(40, s->step);
+    for (int rank = 0; rank < 4; rank++) {
+        char line[32];
+        snprintf(line, sizeof(line), "1 %d ", rank);
+        assert_int_equal(1, begun(line));
+    }
+    stop_nodes(3);
+}
+
+TEST(one_node_before_many)
+{
+    char a[32], b[32];
+    start_nodes(2, 4);
+    int before = children_of(1);
+    job_submit(&n[0], spec_text("a", 4, 100000, "", ""), a);
+    job_wait_step(&n[0], a, 1, 3, 20000);
+    assert_int_equal(before, children_of(1));
+    job_submit(&n[0], spec_text("b", 3, 10, "", ""), b);
+    job_wait(&n[0], b, "done", 20000);
+    assert_int_equal(before + 4, children_of(1)); /* three workers and their dtd-io */
+    stop_nodes(2);
+}
+
+TEST(a_worker_on_another_node_is_replaced)
+{
+    char job[32];
+    start_nodes(2, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, "", ""), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    const struct client_job *s = job_status(&n[0], job);
+    int victim = s->worker[3].pid, other = s->worker[2].pid;
+    kill(victim, SIGKILL);
+    job_wait_step(&n[0], job, 2, 3, 20000);
+    s = job_status(&n[0], job);
+    assert_int_equal(other, s->worker[2].pid);
+    assert_int_not_equal(victim, s->worker[3].pid);
+    assert_int_equal(1, s->n_incident);
+    if (!strstr(s->incident[0].seen, "worker rank 3 on n2") || !strstr(s->incident[0].seen, "signal 9"))
+        fail_msg("the incident names neither rank nor node: %s", s->incident[0].seen);
+    stop_nodes(2);
+}
+
+/* Of three nodes one dies; two are enough. One incident, one new epoch. */
+TEST(a_lost_node_costs_one_epoch)
+{
+    char job[32];
+    start_nodes(3, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, begin_env(""), ""), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    dtd_kill(&n[1]);
+    job_wait_step(&n[0], job, 2, 3, 30000);
+    const struct client_job *s = job_status(&n[0], job);
+    assert_string_equal("running", s->state);
+    assert_int_equal(2, s->epoch);
+    assert_int_equal(1, s->restarts);
+    assert_int_equal(1, s->n_incident);
+    if (!strstr(s->incident[0].seen, "node n2 was lost"))
+        fail_msg("the incident does not name the node: %s", s->incident[0].seen);
+    assert_int_equal(4, s->n_worker);
+    dtd_kill(&n[2]);
+    stop_nodes(1);
+}
+
+/* Nowhere to go: it waits, says for what, and goes on when the node is back. */
+TEST(a_job_waits_for_a_lost_node)
+{
+    char job[32];
+    start_nodes(2, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, "", ""), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    dtd_kill(&n[1]);
+    for (int64_t until = clock_mono_ms() + 20000;; sleep_ms(20)) {
+        const struct client_job *s = job_status(&n[0], job);
+        if (strstr(s->reason, "waits for 4 slots: n1 has 2 of 2 free, n2 is lost"))
+            break;
+        if (clock_mono_ms() > until)
+            fail_msg("job is %s: %s", s->state, s->reason);
+    }
+    start_one(1, 2);
+    job_wait_step(&n[0], job, 2, 3, 30000);
+    assert_int_equal(1, job_status(&n[0], job)->n_incident);
+    stop_nodes(2);
+}
+
+static const char *ranged(const char *name, int min, int every)
+{
+    static char text[4096];
+    char key[64];
+    const char *spec = spec_text(name, 4, 100000, "", "");
+    const char *at = strstr(spec, "{workers: 4}");
+    snprintf(key, sizeof(key), "{workers: 4, min_workers: %d}", min);
+    snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - spec), spec, key, at + strlen("{workers: 4}"));
+    at = strstr(text, "every: 1000");
+    assert_non_null(at);
+    snprintf(key, sizeof(key), "every: %-4d", every);
+    memcpy((char *)at, key, strlen("every: 1000"));
+    return text;
+}
+
+/* With a range it goes on smaller, and is as large as before when the node is back. */
+TEST(a_range_shrinks_and_grows)
+{
+    char job[32];
+    start_nodes(2, 2);
+    job_submit(&n[0], ranged("a", 2, 20), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    assert_int_equal(4, job_status(&n[0], job)->n_worker);
+    dtd_kill(&n[1]);
+    job_wait_step(&n[0], job, 2, 3, 20000);
+    const struct client_job *s = job_status(&n[0], job);
+    assert_int_equal(2, s->n_worker);
+    assert_int_equal(2, s->workers);
+    assert_non_null(strstr(s->incident[0].decided, "with 2 of 4 workers"));
+    for (int64_t until = clock_mono_ms() + 10000;
+         !strstr(s->reason, "2 of 4 workers; all of them wait for 4 slots: n1"); sleep_ms(20)) {
+        s = job_status(&n[0], job);
+        if (clock_mono_ms() > until)
+            fail_msg("it does not say why it is small: %s", s->reason);
+    }
+    start_one(1, 2);
+    for (int64_t until = clock_mono_ms() + 10000;
+         !strstr(s->reason, "there is room for 4, from the next checkpoint on"); sleep_ms(20)) {
+        s = job_status(&n[0], job);
+        if (clock_mono_ms() > until)
+            fail_msg("it sees no room: %s", s->reason);
+    }
+    stop_nodes(2);
+}
+
+/* Both ends live and do not hear each other: the job goes on elsewhere, and what is left is ended when the node is
+ * back.
+ */
+TEST(a_node_that_comes_back_is_fenced)
+{
+    char job[32], cut[300];
+    start_nodes(3, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, "", ""), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    const struct client_job *s = job_status(&n[0], job);
+    int stale[2] = {s->worker[2].pid, s->worker[3].pid};
+    snprintf(cut, sizeof(cut), "%s/cut-n2", test_tmpdir());
+    fclose(fopen(cut, "w"));
+    job_wait_step(&n[0], job, 2, 3, 30000);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(0, kill(stale[i], 0)); /* nobody can reach them */
+    unlink(cut);
+    for (int64_t until = clock_mono_ms() + 10000; kill(stale[0], 0) == 0 || kill(stale[1], 0) == 0; sleep_ms(20))
+        if (clock_mono_ms() > until)
+            fail_msg("workers of an older epoch live");
+    s = job_status(&n[0], job);
+    assert_int_equal(2, s->epoch);
+    assert_string_equal("running", s->state);
+    stop_nodes(3);
+}
+
+/* A control that follows dies: its workers stay, and the epoch goes on. */
+TEST(workers_survive_a_control_that_follows)
+{
+    char job[32];
+    struct client_node node;
+    struct why why = {""};
+    start_nodes(2, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, "", ""), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    const struct client_job *s = job_status(&n[0], job);
+    int pids[4];
+    for (int k = 0; k < 4; k++)
+        pids[k] = s->worker[k].pid;
+    assert_ok(client_node_get(dtd_client(&n[1]), &node, &why));
+    kill(node.control_pid, SIGKILL);
+    client_node_fini(&node);
+    int64_t step = job_status(&n[0], job)->step;
+    job_wait_step(&n[0], job, 1, step + 50, 20000);
+    s = job_status(&n[1], job);
+    assert_int_equal(1, s->epoch);
+    for (int k = 0; k < 4; k++)
+        assert_int_equal(pids[k], s->worker[k].pid);
+    stop_nodes(2);
+}
+
+TEST(workers_survive_a_control_that_leads)
+{
+    char job[32];
+    struct client_node node;
+    struct why why = {""};
+    start_nodes(2, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, "", ""), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    const struct client_job *s = job_status(&n[0], job);
+    int pids[4];
+    for (int k = 0; k < 4; k++)
+        pids[k] = s->worker[k].pid;
+    assert_ok(client_node_get(dtd_client(&n[0]), &node, &why));
+    kill(node.control_pid, SIGKILL);
+    client_node_fini(&node);
+    int64_t step = job_status(&n[0], job)->step;
+    job_wait_step(&n[0], job, 1, step + 50, 20000);
+    s = job_status(&n[0], job);
+    assert_int_equal(1, s->epoch);
+    for (int k = 0; k < 4; k++)
+        assert_int_equal(pids[k], s->worker[k].pid);
+    stop_nodes(2);
+}
