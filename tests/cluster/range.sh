@@ -1,0 +1,25 @@
+# A job with a range of workers begins with what has room, says why it is small, and takes the rest at a checkpoint once
+# there is room: without a restart, and in canonical numerics to the same end, bit for bit, as if it had been large all along.
+. "$(dirname "$0")/lib.sh"
+write_job
+printf 'slots: 4\n' >"$tmp/node.yaml"
+"$DTD_BIN/dtd" --state-dir "$DTD_DIR" --config "$tmp/node.yaml" 2>"$tmp/dtd.err" &
+wait_for 20 "dtd to answer" dtctl node
+long=(--set train.steps=160 --set checkpoint.every=20)
+job=$(submit "${long[@]}" --set parallel.workers=4 --set checkpoint.dir="$tmp/large")
+wait_done "$job" 120
+hashes "$tmp/large/step-160" >"$tmp/large-hashes"
+
+other=$(submit --set train.steps=100000 --set checkpoint.dir="$tmp/other")
+wait_for 30 "job $other to run" reached "$other" 1
+job=$(submit "${long[@]}" --set parallel='{workers: 4, min_workers: 1}' --set checkpoint.dir="$tmp/ranged")
+wait_for 30 "job $job to run" reached "$job" 1
+says() { status "$1" | jq -e --arg text "$2" '.reason | contains($text)'; }
+status "$job" | jq -e '.workers == 2 and .epoch == 1' >/dev/null || { status "$job"; fail "it does not begin with two"; }
+wait_for 10 "the reason" says "$job" "goes on with 2 of 4 workers; all of them wait for 4 slots"
+dtctl cancel "$other" >/dev/null
+wait_done "$job" 120
+status "$job" | jq -e '.workers == 4 and .epoch == 2 and .restarts == 0' >/dev/null || { status "$job"; fail "it did not grow"; }
+status "$job" | jq -e '.incident[0].decided | test("with 4 of 4 workers")' >/dev/null || { status "$job"; fail "nobody says so"; }
+hashes "$tmp/ranged/step-160" >"$tmp/ranged-hashes"
+cmp "$tmp/large-hashes" "$tmp/ranged-hashes" || fail "another end than with four workers from the beginning"
