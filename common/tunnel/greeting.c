@@ -1,0 +1,73 @@
+/* See greeting.h. Strict: a byte that is not as written ends the tunnel, since only another program than ours, or an
+ * attacker with a key, would send it. */
+#include "common/tunnel/greeting.h"
+
+#include "common/tunnel/address.h"
+
+#include <string.h>
+
+static const uint8_t magic[4] = {'D', 'T', 'D', 'T'};
+
+enum { AT_VERSION = 4, AT_STATUS, AT_PURPOSE, AT_NAME_LEN, AT_ARGUMENT_LEN };
+
+size_t greeting_encode(const struct greeting *g, uint8_t ret[GREETING_MAX_BYTES])
+{
+    size_t name = strlen(g->name), argument = strlen(g->argument);
+    memcpy(ret, magic, sizeof(magic));
+    ret[AT_VERSION] = g->version;
+    ret[AT_STATUS] = g->status;
+    ret[AT_PURPOSE] = (uint8_t)g->purpose;
+    ret[AT_NAME_LEN] = (uint8_t)name;
+    ret[AT_ARGUMENT_LEN] = (uint8_t)argument;
+    ret[AT_ARGUMENT_LEN + 1] = (uint8_t)(argument >> 8);
+    memcpy(ret + GREETING_HEADER_BYTES, g->name, name);
+    memcpy(ret + GREETING_HEADER_BYTES + name, g->argument, argument);
+    return GREETING_HEADER_BYTES + name + argument;
+}
+
+size_t greeting_length(const uint8_t header[GREETING_HEADER_BYTES])
+{
+    size_t name = header[AT_NAME_LEN];
+    size_t argument = header[AT_ARGUMENT_LEN] | (size_t)header[AT_ARGUMENT_LEN + 1] << 8;
+    if (memcmp(header, magic, sizeof(magic)) != 0 || !name || name > TUNNEL_NAME_MAX || argument > TUNNEL_ARGUMENT_MAX)
+        return 0;
+    return GREETING_HEADER_BYTES + name + argument;
+}
+
+bool greeting_argument_valid(const char *argument, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        if (argument[i] < ' ' || argument[i] > '~')
+            return false;
+    return len <= TUNNEL_ARGUMENT_MAX;
+}
+
+err_t greeting_decode(const uint8_t *data, size_t len, struct greeting *ret, struct why *why)
+{
+    if (len < GREETING_HEADER_BYTES || greeting_length(data) != len)
+        return why_set(why, ERR_PROTO, "its greeting is none of dtd's");
+    size_t name_len = data[AT_NAME_LEN];
+    const char *name = (const char *)data + GREETING_HEADER_BYTES;
+    struct greeting g = {.version = data[AT_VERSION], .status = data[AT_STATUS]};
+    if (!node_name_valid(name, name_len))
+        return why_set(why, ERR_PROTO, "the name in its greeting is no node's name");
+    if (!greeting_argument_valid(name + name_len, len - GREETING_HEADER_BYTES - name_len))
+        return why_set(why, ERR_PROTO, "the argument in its greeting has a byte that is not visible ASCII");
+    if (data[AT_PURPOSE] < TUNNEL_RPC || data[AT_PURPOSE] > TUNNEL_STORE)
+        return why_set(why, ERR_PROTO, "its greeting has the unknown purpose %d", data[AT_PURPOSE]);
+    g.purpose = (enum tunnel_purpose)data[AT_PURPOSE];
+    memcpy(g.name, name, name_len);
+    memcpy(g.argument, name + name_len, len - GREETING_HEADER_BYTES - name_len);
+    *ret = g;
+    return OK;
+}
+
+const char *greeting_status_text(uint8_t status)
+{
+    static const char *const texts[] = {
+#define X(name, value, text) [value] = (text),
+        GREETING_STATUS_LIST(X)
+#undef X
+    };
+    return status < sizeof(texts) / sizeof(*texts) ? texts[status] : "it does not say why";
+}

@@ -1,0 +1,45 @@
+/* The first bytes inside a tunnel, from each side once: who I am, what the stream is for. The connecting side speaks
+ * first; the answer repeats the purpose and says whether the tunnel is open. Pure.
+ *
+ *   magic "DTDT" | version u8 | status u8 | purpose u8 | name length u8 | argument length u16 LE | name | argument
+ */
+#ifndef DTD_COMMON_TUNNEL_GREETING_H
+#define DTD_COMMON_TUNNEL_GREETING_H
+
+#include "common/tunnel/tunnel.h"
+
+#define GREETING_VERSION 1
+#define GREETING_HEADER_BYTES 10
+#define GREETING_MAX_BYTES (GREETING_HEADER_BYTES + TUNNEL_NAME_MAX + TUNNEL_ARGUMENT_MAX)
+
+/* X(name, value, text). Values are on the wire: never renumber, only append. */
+#define GREETING_STATUS_LIST(X)                                                           \
+    X(GREETING_OK, 0, "ok")                                                               \
+    X(GREETING_VERSION_UNKNOWN, 1, "it speaks another version of the tunnel's greeting")  \
+    X(GREETING_SELF, 2, "both ends have the same node name")                              \
+    X(GREETING_NAME, 3, "the name in the greeting is not the name of the key's identity") \
+    X(GREETING_PURPOSE, 4, "this key does not open a tunnel for this purpose")            \
+    X(GREETING_FULL, 5, "it has as many tunnels as it may have")
+#define X(name, value, text) name = (value),
+enum greeting_status { GREETING_STATUS_LIST(X) };
+#undef X
+
+struct greeting {
+    uint8_t version;
+    uint8_t status; /* enum greeting_status; 0 from the connecting side */
+    enum tunnel_purpose purpose;
+    char name[TUNNEL_NAME_MAX + 1];
+    char argument[TUNNEL_ARGUMENT_MAX + 1];
+};
+
+/* Returns the length. Name and argument have been checked by the caller. */
+size_t greeting_encode(const struct greeting *g, uint8_t ret[GREETING_MAX_BYTES]);
+/* How many bytes the greeting has whose header this is; 0 for a header that is none. Another version is not refused
+ * here: its first eight bytes and the lengths stay where they are. */
+size_t greeting_length(const uint8_t header[GREETING_HEADER_BYTES]);
+/* All of it: exactly greeting_length bytes. ERR_PROTO with a sentence. */
+NODISCARD err_t greeting_decode(const uint8_t *data, size_t len, struct greeting *ret, struct why *why);
+const char *greeting_status_text(uint8_t status);
+bool greeting_argument_valid(const char *argument, size_t len);
+
+#endif
