@@ -8,6 +8,7 @@ pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
+pkg_check_modules(SSL REQUIRED IMPORTED_TARGET libssl>=3.0)
 # 0.15 of Debian 12 itself loses committed writes.
 pkg_check_modules(RAFT REQUIRED IMPORTED_TARGET raft>=0.22)
 # Not find_package(dnnl): Debian's config asks for OpenCL's headers, which nothing of ours needs.

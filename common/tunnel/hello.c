@@ -1,0 +1,252 @@
+/* Who the other end is: the handshake, the greetings, and the owner's descriptor when both agree.
+ *
+ * Two ends with one key could be one: an attacker who sends a connection back to its sender. So the ends must have
+ * different names. */
+#include "common/tunnel/tunnel_priv.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+static err_t make_pair(struct tunnel *t, int *ret_fd)
+{
+    int fds[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds))
+        return err_from_errno(errno);
+    int status = uv_poll_init(t->host->config.loop, &t->pair_poll, fds[0]);
+    if (status < 0) {
+        close(fds[0]);
+        close(fds[1]);
+        return err_from_errno(-status);
+    }
+    t->pair_poll.data = t;
+    t->open_handles++;
+    t->pair_fd = fds[0];
+    *ret_fd = fds[1];
+    return OK;
+}
+
+static void opened(struct tunnel *t)
+{
+    tunnel_move(t, T_OPEN);
+    uv_timer_stop(&t->timer);
+    listener_forget(t);
+    t->counted = true;
+    t->host->stats.tunnels++;
+    t->host->stats.opened++;
+}
+
+/* ---- greetings ---- */
+
+static bool send_greeting(struct tunnel *t, uint8_t status, enum tunnel_purpose purpose, const char *argument)
+{
+    struct greeting g = {.version = GREETING_VERSION, .status = status, .purpose = purpose};
+    uint8_t bytes[GREETING_MAX_BYTES];
+    size_t n;
+    strcpy(g.name, t->host->name);
+    strcpy(g.argument, argument);
+    ERR_clear_error();
+    return SSL_write_ex(t->ssl, bytes, greeting_encode(&g, bytes), &n) == 1;
+}
+
+/* ERR_AGAIN: more must come. Reads no byte behind it. */
+static err_t read_greeting(struct tunnel *t, struct greeting *ret, struct why *why)
+{
+    for (;;) {
+        bool has_header = t->greeting_len >= GREETING_HEADER_BYTES;
+        size_t want = has_header ? greeting_length(t->greeting) : GREETING_HEADER_BYTES, n;
+        if (has_header && !want)
+            return why_set(why, ERR_PROTO, "its greeting is none of dtd's");
+        if (t->greeting_len == want)
+            return greeting_decode(t->greeting, want, ret, why);
+        ERR_clear_error();
+        if (!SSL_read_ex(t->ssl, t->greeting + t->greeting_len, want - t->greeting_len, &n)) {
+            int alert, error = SSL_get_error(t->ssl, 0);
+            if (error == SSL_ERROR_WANT_READ && !t->wire_ended)
+                return ERR_AGAIN;
+            if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_ZERO_RETURN)
+                return why_set(why, ERR_CLOSED, "it closed the connection before it had said who it is");
+            return why_set(why, ERR_PROTO, "TLS failed: %s", tls_reason(&alert));
+        }
+        t->greeting_len += n;
+    }
+}
+
+static uint8_t judge(const struct tunnel *t, const struct greeting *g)
+{
+    bool by_token = t->peer.key.kind == TUNNEL_KEY_JOIN;
+    if (g->version != GREETING_VERSION)
+        return GREETING_VERSION_UNKNOWN;
+    if (!by_token && strcmp(g->name, t->peer.name) != 0)
+        return GREETING_NAME;
+    if (strcmp(g->name, t->host->name) == 0)
+        return GREETING_SELF;
+    return by_token && g->purpose != TUNNEL_JOIN ? GREETING_PURPOSE : GREETING_OK;
+}
+
+static void refuse_greeting(struct tunnel *t, const struct greeting *g, uint8_t status)
+{
+    t->host->stats.refused++;
+    host_log_refusal(t->host, t->peer.address, greeting_status_text(status));
+    t->up_ended = t->owner_gone = true; /* there has been none */
+    if (send_greeting(t, status, g->purpose, ""))
+        tunnel_linger(t);
+    else
+        tunnel_cut(t);
+}
+
+static void greeting_came(struct tunnel *t, const struct greeting *g)
+{
+    struct tunnel_listener *l = t->listener;
+    uint8_t status = judge(t, g);
+    int fd = -1;
+    if (status == GREETING_OK && make_pair(t, &fd))
+        status = GREETING_FULL;
+    if (status != GREETING_OK) {
+        refuse_greeting(t, g, status);
+        return;
+    }
+    strcpy(t->peer.name, g->name);
+    strcpy(t->peer.argument, g->argument);
+    t->peer.purpose = g->purpose;
+    if (!send_greeting(t, GREETING_OK, g->purpose, "")) {
+        close(fd);
+        tunnel_fail(t, ERR_INTERNAL, "the answer could not be sent");
+        return;
+    }
+    opened(t);
+    l->cb(l->owner, &t->peer, fd);
+}
+
+/* NULL when it is who we wanted. */
+static const char *unfit(const struct tunnel *t, const struct greeting *g, struct why *why)
+{
+    const struct tunnel_request *r = t->request;
+    if (g->status != GREETING_OK || g->version != GREETING_VERSION)
+        why_set(why, 0, "node %s at %s refuses: %s", g->name, r->address_text,
+                greeting_status_text(g->status ? g->status : GREETING_VERSION_UNKNOWN));
+    else if (strcmp(g->name, t->host->name) == 0)
+        why_set(why, 0, "at %s answers a node with our own name, %s: names must differ", r->address_text, g->name);
+    else if (r->expected[0] && strcmp(g->name, r->expected) != 0)
+        why_set(why, 0, "at %s answers node %s, not %s: has the address changed hands?", r->address_text, g->name,
+                r->expected);
+    else if (g->purpose != r->purpose)
+        why_set(why, 0, "node %s at %s answers for another purpose", g->name, r->address_text);
+    else
+        return NULL;
+    return why->text;
+}
+
+static void answer_came(struct tunnel *t, const struct greeting *g)
+{
+    struct tunnel_request *r = t->request;
+    struct why why;
+    int fd = -1;
+    if (unfit(t, g, &why)) {
+        tunnel_fail(t, ERR_DENIED, "%s", why.text);
+        return;
+    }
+    err_t err = make_pair(t, &fd);
+    if (err) {
+        tunnel_fail(t, err, "no socket pair: %s", err_text(err));
+        return;
+    }
+    strcpy(t->peer.name, g->name);
+    strcpy(t->peer.argument, r->argument);
+    t->peer.purpose = r->purpose;
+    opened(t);
+    t->request = NULL;
+    request_finish(r, OK, "", &t->peer, fd);
+}
+
+static void run_greeting(struct tunnel *t)
+{
+    struct greeting g = {.version = 0};
+    struct why why = {""};
+    err_t err = read_greeting(t, &g, &why);
+    if (err == ERR_AGAIN)
+        return;
+    if (err)
+        tunnel_fail(t, err, "%s", why.text);
+    else if (t->role == ROLE_ACCEPT)
+        greeting_came(t, &g);
+    else
+        answer_came(t, &g);
+}
+
+/* ---- the handshake ---- */
+
+/* A TLS record with one whole ClientHello of a sane size. */
+static bool plausible(const struct tunnel *t)
+{
+    static const uint8_t want[HELLO_FIRST_BYTES] = {22, 3, 0, 0, 0, 1, 0, 0, 0};
+    static const bool fixed[HELLO_FIRST_BYTES] = {1, 1, 0, 0, 0, 1, 1, 0, 0};
+    const uint8_t *f = t->first;
+    size_t have = t->hello_bytes < HELLO_FIRST_BYTES ? t->hello_bytes : HELLO_FIRST_BYTES;
+    for (size_t i = 0; i < have; i++)
+        if (fixed[i] && f[i] != want[i])
+            return false;
+    unsigned record = (unsigned)f[3] << 8 | f[4], hello = (unsigned)f[7] << 8 | f[8];
+    if (have < HELLO_FIRST_BYTES)
+        return true;
+    return record <= TUNNEL_CLIENT_HELLO_BYTES && hello + 4 == record;
+}
+
+static void handshake_failed(struct tunnel *t, int error)
+{
+    int alert;
+    const char *reason = tls_reason(&alert);
+    bool closed = error == SSL_ERROR_WANT_READ || error == SSL_ERROR_SYSCALL;
+    if (t->refusal && t->role == ROLE_ACCEPT)
+        tunnel_fail(t, ERR_DENIED, "%s", t->refusal);
+    else if (t->refusal)
+        tunnel_fail(t, ERR_NOTFOUND, "%s", t->refusal);
+    else if (closed)
+        tunnel_fail(t, ERR_CLOSED,
+                    "it closed the connection before TLS had agreed: no dtd, or one with too many callers");
+    else if (t->role == ROLE_ACCEPT)
+        tunnel_fail(t, ERR_DENIED, "TLS failed: %s", reason);
+    else if (alert >= 0)
+        tunnel_fail(t, ERR_DENIED,
+                    "it does not accept our key: of another cluster, dropped, or a join token that was used or "
+                    "has been withdrawn (%s)",
+                    reason);
+    else
+        tunnel_fail(t, ERR_PROTO, "what answers there is no dtd with our key (%s)", reason);
+}
+
+static void handshake_done(struct tunnel *t)
+{
+    /* A PSK is a session in OpenSSL's words; without it this is somebody with a certificate. */
+    if (!SSL_session_reused(t->ssl)) {
+        tunnel_fail(t, ERR_DENIED, "it has not proved that it has the key");
+        return;
+    }
+    tunnel_move(t, T_GREETING);
+    if (t->role == ROLE_CONNECT && !send_greeting(t, 0, t->request->purpose, t->request->argument))
+        tunnel_fail(t, ERR_INTERNAL, "the greeting could not be sent");
+}
+
+static void run_handshake(struct tunnel *t)
+{
+    if (t->role == ROLE_ACCEPT && !plausible(t)) {
+        tunnel_fail(t, ERR_PROTO, "its first bytes are no TLS ClientHello");
+        return;
+    }
+    bool wait = t->role == ROLE_ACCEPT && t->hello_bytes < HELLO_FIRST_BYTES;
+    ERR_clear_error();
+    int r = wait ? -1 : SSL_do_handshake(t->ssl);
+    int error = wait ? SSL_ERROR_WANT_READ : SSL_get_error(t->ssl, r);
+    if (r == 1)
+        handshake_done(t);
+    else if (error != SSL_ERROR_WANT_READ || t->wire_ended)
+        handshake_failed(t, error);
+}
+
+void hello_run(struct tunnel *t)
+{
+    if (t->state == T_HANDSHAKE)
+        run_handshake(t);
+    if (t->state == T_GREETING)
+        run_greeting(t);
+}

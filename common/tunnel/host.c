@@ -1,0 +1,131 @@
+/* A host owns listeners, requests and tunnels; its memory goes when the last of them has gone. */
+#include "common/base/log.h"
+#include "common/tunnel/tunnel_priv.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Refusals: LINES at once, then one every LINE_MS; a scan must not fill the disk. */
+#define LINES 20
+#define LINE_MS 1000
+#define UNLOGGED_MS 60000
+
+/* ---- refusals ---- */
+
+static void tell_unlogged(uv_timer_t *timer)
+{
+    struct tunnel_host *host = timer->data;
+    if (host->unlogged)
+        log_warn("tunnels refused and not logged count=%" PRIu64, host->unlogged);
+    host->unlogged = 0;
+}
+
+void host_log_refusal(struct tunnel_host *host, const char *address, const char *why)
+{
+    uint64_t now = uv_now(host->config.loop);
+    host->log_credit_ms += now - host->log_at;
+    host->log_at = now;
+    if (host->log_credit_ms > LINES * LINE_MS)
+        host->log_credit_ms = LINES * LINE_MS;
+    if (host->log_credit_ms >= LINE_MS) {
+        host->log_credit_ms -= LINE_MS;
+        log_warn("tunnel refused from=%s why=\"%s\"", address, why);
+        return;
+    }
+    host->unlogged++;
+    if (!host->timer_closed && !uv_is_active((uv_handle_t *)&host->timer))
+        uv_timer_start(&host->timer, tell_unlogged, UNLOGGED_MS, 0);
+}
+
+/* ---- open and close ---- */
+
+static void host_closed(uv_handle_t *handle)
+{
+    struct tunnel_host *host = handle->data;
+    void (*closed)(void *) = host->closed;
+    void *owner = host->closed_owner;
+    tls_contexts_free(host);
+    free(host);
+    if (closed)
+        closed(owner);
+}
+
+void host_maybe_closed(struct tunnel_host *host)
+{
+    bool gone = TAILQ_EMPTY(&host->tunnels) && TAILQ_EMPTY(&host->listeners) && TAILQ_EMPTY(&host->requests);
+    if (!host->closing || !gone || host->timer_closed)
+        return;
+    tell_unlogged(&host->timer);
+    host->timer_closed = true;
+    uv_close((uv_handle_t *)&host->timer, host_closed);
+}
+
+void tunnel_host_close(struct tunnel_host *host, void (*cb)(void *owner), void *owner)
+{
+    struct tunnel_request *r;
+    struct tunnel_listener *l;
+    struct tunnel *t;
+    if (host->closing)
+        return;
+    host->closing = true;
+    host->closed = cb;
+    host->closed_owner = owner;
+    TAILQ_FOREACH(r, &host->requests, link)
+    tunnel_connect_cancel(r);
+    TAILQ_FOREACH(l, &host->listeners, link)
+    tunnel_listener_close(l, NULL);
+    TAILQ_FOREACH(t, &host->tunnels, link)
+    tunnel_cut(t);
+    host_maybe_closed(host);
+}
+
+void tunnel_host_recheck(struct tunnel_host *host)
+{
+    const struct tunnel_keys *keys = &host->config.keys;
+    struct tunnel *t;
+    TAILQ_FOREACH(t, &host->tunnels, link)
+    {
+        struct tunnel_secret secret;
+        bool known = t->state == T_OPEN || t->state == T_LINGER;
+        bool holds = !known || keys->find(keys->owner, t->peer.key, &secret) == OK;
+        OPENSSL_cleanse(&secret, sizeof(secret));
+        if (holds)
+            continue;
+        log_info("tunnel cut peer=%s address=%s why=\"its key holds no more\"", t->peer.name, t->peer.address);
+        tunnel_cut(t);
+    }
+}
+
+void tunnel_host_stats(const struct tunnel_host *host, struct tunnel_stats *ret)
+{
+    *ret = host->stats;
+}
+
+err_t tunnel_host_open(const struct tunnel_host_config *config, struct tunnel_host **ret, struct why *why)
+{
+    if (!node_name_valid(config->name, strlen(config->name)))
+        return why_set(why, ERR_INVALID, "a node's name is 1 to %d letters, digits, points, dashes and underscores",
+                       TUNNEL_NAME_MAX);
+    struct tunnel_host *host = calloc(1, sizeof(*host));
+    if (!host)
+        return why_set(why, ERR_NOMEM, "out of memory");
+    host->config = *config;
+    strcpy(host->name, config->name);
+    host->config.name = host->name;
+    err_t err = tls_contexts_make(host, why);
+    if (err) {
+        free(host);
+        return err;
+    }
+    TAILQ_INIT(&host->tunnels);
+    TAILQ_INIT(&host->listeners);
+    TAILQ_INIT(&host->requests);
+    uv_timer_init(config->loop, &host->timer);
+    uv_unref((uv_handle_t *)&host->timer);
+    host->timer.data = host;
+    host->log_at = uv_now(config->loop);
+    host->log_credit_ms = LINES * LINE_MS;
+    *ret = host;
+    return OK;
+}

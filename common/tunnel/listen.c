@@ -1,0 +1,197 @@
+/* Accepting. Whoever connects costs a socket, a TLS state and a timer until it has proved to have a key, so there are
+ * few such places, in the order of arrival: a newcomer takes the oldest's, of its own address if that has many. Who has
+ * a key needs a place for two round trips only; who has none cannot keep one. */
+#include "common/base/log.h"
+#include "common/tunnel/tunnel_priv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ACCEPTS_PER_TURN 16 /* the loop's other work waits no longer */
+#define REST_MS 100
+
+/* ---- places ---- */
+
+void listener_forget(struct tunnel *t)
+{
+    struct tunnel_listener *l = t->listener;
+    if (!l)
+        return;
+    TAILQ_REMOVE(&l->pending, t, pending_link);
+    l->n_pending--;
+    t->host->stats.pending--;
+    t->listener = NULL;
+}
+
+static bool same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    if (a->ss_family != b->ss_family)
+        return false;
+    if (a->ss_family == AF_INET)
+        return memcmp(&((const struct sockaddr_in *)(const void *)a)->sin_addr,
+                      &((const struct sockaddr_in *)(const void *)b)->sin_addr, sizeof(struct in_addr)) == 0;
+    if (a->ss_family == AF_INET6)
+        return memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
+                      &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
+    return true;
+}
+
+static void drop(struct tunnel *t, const char *why)
+{
+    t->host->stats.dropped++;
+    host_log_refusal(t->host, t->peer.address, why);
+    tunnel_cut(t);
+}
+
+/* A place for one more from this address. */
+static void make_room(struct tunnel_listener *l, const struct sockaddr_storage *from)
+{
+    struct tunnel *t, *oldest = NULL;
+    int same = 0;
+    TAILQ_FOREACH(t, &l->pending, pending_link)
+    {
+        if (!same_address(&t->from, from))
+            continue;
+        same++;
+        oldest = oldest ? oldest : t;
+    }
+    if (same >= TUNNEL_PENDING_ADDRESS_MAX)
+        drop(oldest, "dropped: too many from its address that have not said who they are");
+    else if (l->n_pending >= TUNNEL_PENDING_MAX)
+        drop(TAILQ_FIRST(&l->pending), "dropped: too many that have not said who they are");
+}
+
+struct tunnel *listener_take(struct tunnel_listener *l, int fd, const struct sockaddr_storage *from)
+{
+    struct tunnel *t;
+    make_room(l, from);
+    if (l->host->all >= TUNNEL_TUNNELS_MAX + TUNNEL_PENDING_MAX || tunnel_new(l->host, fd, from, ROLE_ACCEPT, &t)) {
+        if (l->host->all >= TUNNEL_TUNNELS_MAX + TUNNEL_PENDING_MAX)
+            close(fd);
+        l->host->stats.dropped++;
+        host_log_refusal(l->host, "?", "no room for another connection");
+        return NULL;
+    }
+    t->listener = l;
+    TAILQ_INSERT_TAIL(&l->pending, t, pending_link);
+    l->n_pending++;
+    l->host->stats.pending++;
+    wire_set_options(fd);
+    tunnel_begin(t, T_HANDSHAKE, TUNNEL_HANDSHAKE_MS);
+    return t;
+}
+
+/* ---- the socket ---- */
+
+static void readable(uv_poll_t *poll, int status, int events);
+
+static void rested(uv_timer_t *timer)
+{
+    struct tunnel_listener *l = timer->data;
+    uv_poll_start(&l->poll, UV_READABLE, readable);
+}
+
+/* Out of descriptors the backlog would wake the loop for ever: then listening rests for a moment. */
+static void accept_failed(struct tunnel_listener *l, int errnum)
+{
+    if (errnum == EAGAIN || errnum == EINTR || errnum == ECONNABORTED)
+        return;
+    log_error("tunnel accept failed, listening rests why=\"%s\" ms=%d", strerror(errnum), REST_MS);
+    uv_poll_stop(&l->poll);
+    uv_timer_start(&l->rest, rested, REST_MS, 0);
+}
+
+static void readable(uv_poll_t *poll, int status, int events)
+{
+    (void)status, (void)events; /* accept4 says it better */
+    struct tunnel_listener *l = poll->data;
+    for (int i = 0; i < ACCEPTS_PER_TURN && !l->closing; i++) {
+        struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
+        socklen_t len = sizeof(from);
+        int fd = accept4(l->fd, (struct sockaddr *)&from, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) {
+            accept_failed(l, errno);
+            return;
+        }
+        listener_take(l, fd, &from);
+    }
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+    struct tunnel_listener *l = handle->data;
+    struct tunnel_host *host = l->host;
+    if (--l->open_handles)
+        return;
+    void (*closed)(void *) = l->closed;
+    void *owner = l->owner;
+    TAILQ_REMOVE(&host->listeners, l, link);
+    free(l);
+    if (closed)
+        closed(owner);
+    host_maybe_closed(host);
+}
+
+void tunnel_listener_close(struct tunnel_listener *l, void (*cb)(void *owner))
+{
+    if (l->closing)
+        return;
+    l->closing = true;
+    l->closed = cb;
+    while (!TAILQ_EMPTY(&l->pending))
+        tunnel_cut(TAILQ_FIRST(&l->pending));
+    uv_close((uv_handle_t *)&l->poll, handle_closed);
+    uv_close((uv_handle_t *)&l->rest, handle_closed);
+}
+
+err_t tunnel_listen(struct tunnel_host *host, int fd, tunnel_accept_cb cb, void *owner, struct tunnel_listener **ret)
+{
+    struct tunnel_listener *l = calloc(1, sizeof(*l));
+    if (!l)
+        return ERR_NOMEM;
+    *l = (struct tunnel_listener){.host = host, .fd = fd, .cb = cb, .owner = owner, .open_handles = 2};
+    TAILQ_INIT(&l->pending);
+    int status = uv_poll_init(host->config.loop, &l->poll, fd); /* sets O_NONBLOCK */
+    if (status < 0) {
+        log_error("tunnels cannot listen why=\"%s\"", uv_strerror(status));
+        free(l);
+        return err_from_errno(-status);
+    }
+    uv_timer_init(host->config.loop, &l->rest);
+    l->poll.data = l->rest.data = l;
+    TAILQ_INSERT_TAIL(&host->listeners, l, link);
+    uv_poll_start(&l->poll, UV_READABLE, readable);
+    *ret = l;
+    return OK;
+}
+
+err_t tunnel_bind(const char *address, int *ret_fd, struct why *why)
+{
+    struct address a;
+    struct sockaddr_storage to;
+    socklen_t len;
+    int one = 1;
+    err_t err = address_parse(address, &a, why);
+    if (err)
+        return err;
+    if (address_numeric(&a, &to, &len))
+        return why_set(why, ERR_INVALID,
+                       "%s: to listen on, write an address of this machine as a number, as in 0.0.0.0:%d", address,
+                       a.port);
+    int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return why_set(why, err_from_errno(errno), "no socket: %s", strerror(errno));
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) || bind(fd, (struct sockaddr *)&to, len) ||
+        listen(fd, 128)) {
+        err = why_set(why, errno == EADDRINUSE ? ERR_EXISTS : err_from_errno(errno), "cannot listen on %s: %s", address,
+                      strerror(errno));
+        close(fd);
+        return err;
+    }
+    *ret_fd = fd;
+    return OK;
+}

@@ -1,0 +1,218 @@
+/* An open tunnel: bytes between the owner's socketpair and TLS.
+ *
+ *   owner -> pair -> up -> SSL_write -> BIO -> wire          wire -> BIO -> SSL_read -> down -> pair -> owner
+ *
+ * Each stage is a buffer of fixed size, and is filled only when it is empty (the BIO: when it has room), so that a slow
+ * side holds its opposite back through both sockets. Each event reads once from the socket it is about, then moves what
+ * can be moved; a descriptor is polled only for what would be acted upon at once, so that nothing spins.
+ *
+ * Ends, each way by itself: the owner's end of stream becomes close_notify and FIN when all before it has gone out; the
+ * peer's close_notify becomes the owner's end of stream when all before it has been taken. Both: the tunnel closes. A
+ * FIN or reset without close_notify cuts both ways, after what came has been delivered.
+ *
+ * An owner that has closed its descriptor (EPOLLHUP, which is told also while nothing else is polled for, by asking for
+ * priority data that a Unix socket never has) takes nothing any more: the tunnel lingers, flushing what the owner wrote
+ * and throwing away what comes, since closing a TCP socket with unread bytes would take the flushed ones back. */
+#include "common/base/log.h"
+#include "common/tunnel/tunnel_priv.h"
+
+#include <errno.h>
+#include <poll.h>
+
+static bool empty(const struct plain *p)
+{
+    return p->at == p->len;
+}
+
+static void take(struct plain *p, size_t n)
+{
+    p->at += n;
+    if (empty(p))
+        p->at = p->len = 0;
+}
+
+/* ---- the owner ---- */
+
+static void owner_goes(struct tunnel *t)
+{
+    if (t->owner_gone)
+        return;
+    t->owner_gone = true;
+    t->down.at = t->down.len = 0;
+    tunnel_linger(t);
+}
+
+static void look_for_hangup(struct tunnel *t)
+{
+    struct pollfd p = {.fd = t->pair_fd};
+    if (!t->owner_gone && poll(&p, 1, 0) == 1 && (p.revents & POLLHUP))
+        owner_goes(t);
+}
+
+static void read_owner(struct tunnel *t)
+{
+    ssize_t n;
+    if (t->up_ended || !empty(&t->up))
+        return;
+    do
+        n = recv(t->pair_fd, t->up.bytes, PLAIN_BYTES, 0);
+    while (n < 0 && errno == EINTR);
+    if (n > 0)
+        t->up.len = (size_t)n;
+    else if (n == 0 || errno != EAGAIN)
+        t->up_ended = true;
+}
+
+void pump_pair_ready(struct tunnel *t, int status, int events)
+{
+    if (status < 0 || (events & UV_READABLE))
+        read_owner(t);
+    if (status < 0 || t->up_ended || (events & UV_PRIORITIZED))
+        look_for_hangup(t);
+    pump_run(t);
+}
+
+/* ---- to the peer ---- */
+
+/* Long before the cipher's limit on what one key may encrypt. */
+static void rekey(struct tunnel *t)
+{
+    if (t->sent_bytes < t->rekey_bytes)
+        return;
+    t->sent_bytes = 0;
+    if (!SSL_key_update(t->ssl, SSL_KEY_UPDATE_NOT_REQUESTED))
+        wire_mark_lost(t);
+}
+
+static void ssl_broke(struct tunnel *t)
+{
+    int alert;
+    const char *reason = tls_reason(&alert);
+    if (!t->wire_lost)
+        log_warn("tunnel broken peer=%s address=%s why=\"%s\"", t->peer.name, t->peer.address, reason);
+    wire_mark_lost(t);
+}
+
+static bool push_up(struct tunnel *t)
+{
+    size_t n;
+    if (empty(&t->up) || t->close_sent)
+        return false;
+    rekey(t);
+    if (t->wire_lost) {
+        t->up.at = t->up.len = 0;
+        t->up_ended = true;
+        return false;
+    }
+    ERR_clear_error();
+    if (SSL_write_ex(t->ssl, t->up.bytes + t->up.at, t->up.len - t->up.at, &n)) {
+        take(&t->up, n);
+        t->sent_bytes += n;
+        t->host->stats.bytes_out += n;
+        return true;
+    }
+    int error = SSL_get_error(t->ssl, 0);
+    if (error != SSL_ERROR_WANT_WRITE && error != SSL_ERROR_WANT_READ)
+        ssl_broke(t);
+    return false;
+}
+
+static bool end_up(struct tunnel *t)
+{
+    if (!t->up_ended || !empty(&t->up) || t->wire_lost)
+        return false;
+    if (!t->close_sent) {
+        ERR_clear_error();
+        int r = SSL_shutdown(t->ssl);
+        if (r < 0 && SSL_get_error(t->ssl, r) == SSL_ERROR_WANT_WRITE)
+            return false;
+        t->close_sent = true;
+        return true;
+    }
+    if (t->wire_shut || wire_pending(t))
+        return false;
+    shutdown(t->wire_fd, SHUT_WR);
+    t->wire_shut = true;
+    return true;
+}
+
+/* ---- to the owner ---- */
+
+static void down_stops(struct tunnel *t, int error)
+{
+    if (error == SSL_ERROR_ZERO_RETURN) {
+        t->down_ended = true;
+    } else if (error == SSL_ERROR_WANT_READ && t->wire_ended) { /* no close_notify: cut */
+        log_info("tunnel lost peer=%s address=%s", t->peer.name, t->peer.address);
+        wire_mark_lost(t);
+        t->down_ended = true;
+    } else if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) {
+        ssl_broke(t);
+        t->down_ended = true;
+    }
+}
+
+static bool fill_down(struct tunnel *t)
+{
+    if (!empty(&t->down) || t->down_ended || t->owner_gone)
+        return false;
+    ERR_clear_error();
+    if (SSL_read_ex(t->ssl, t->down.bytes, PLAIN_BYTES, &t->down.len)) {
+        t->host->stats.bytes_in += t->down.len;
+        return true;
+    }
+    t->down.len = 0;
+    down_stops(t, SSL_get_error(t->ssl, 0));
+    return t->down_ended;
+}
+
+static bool flush_down(struct tunnel *t)
+{
+    ssize_t n;
+    if (t->owner_gone || t->down_shut)
+        return false;
+    if (empty(&t->down)) {
+        if (!t->down_ended)
+            return false;
+        shutdown(t->pair_fd, SHUT_WR);
+        t->down_shut = true;
+        return true;
+    }
+    do
+        n = send(t->pair_fd, t->down.bytes + t->down.at, t->down.len - t->down.at, MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    if (n >= 0)
+        take(&t->down, (size_t)n);
+    else if (errno != EAGAIN)
+        owner_goes(t);
+    return n > 0 || t->owner_gone;
+}
+
+/* ---- both ---- */
+
+static bool is_over(const struct tunnel *t)
+{
+    if (t->state == T_LINGER)
+        return t->wire_lost || (t->wire_shut && t->wire_ended);
+    return t->down_shut && (t->wire_shut || t->wire_lost);
+}
+
+void pump_run(struct tunnel *t)
+{
+    bool progress = true, sent = false;
+    while (progress && t->state != T_CLOSING) {
+        bool flushed = wire_flush(t);
+        sent |= flushed;
+        progress = flushed | fill_down(t);
+        progress |= flush_down(t);
+        progress |= push_up(t);
+        progress |= end_up(t);
+    }
+    if (is_over(t)) {
+        tunnel_cut(t);
+        return;
+    }
+    if (sent)
+        t->progress_at = uv_now(t->host->config.loop);
+    tunnel_arm(t);
+}

@@ -1,0 +1,257 @@
+/* See net.h. Everything waits for a condition, with a limit. */
+#include "tests/common/tunnel/net.h"
+
+#include "common/base/clock.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+
+#define LIMIT_MS 60000
+
+static err_t find(void *owner, struct tunnel_key_id id, struct tunnel_secret *ret)
+{
+    struct knows *k = owner;
+    k->asked++;
+    if (id.kind == TUNNEL_KEY_CLUSTER)
+        return key_ring_secret(&k->ring, id, ret);
+    if (!k->token.id || id.number != k->token.id)
+        return ERR_NOTFOUND;
+    token_secret(&k->token, ret);
+    return OK;
+}
+
+static void accepted(void *owner, const struct tunnel_peer *peer, int fd)
+{
+    struct net *n = owner;
+    assert_true(n->n_accepted < NET_ACCEPTED_MAX);
+    n->peers[n->n_accepted] = *peer;
+    n->fds[n->n_accepted++] = fd;
+}
+
+static void tick(uv_timer_t *timer)
+{
+    (void)timer;
+}
+
+static struct tunnel_host *open_host(struct net *n, const char *name, struct knows *knows)
+{
+    struct tunnel_host *host;
+    struct why why = {""};
+    const struct tunnel_host_config config = {&n->loop, name, {knows, find}};
+    assert_ok(tunnel_host_open(&config, &host, &why));
+    return host;
+}
+
+void net_listen_on(struct net *n, const char *address)
+{
+    struct sockaddr_storage at;
+    socklen_t len = sizeof(at);
+    struct why why = {""};
+    assert_ok(tunnel_bind(address, &n->listen_fd, &why));
+    assert_int_equal(getsockname(n->listen_fd, (struct sockaddr *)&at, &len), 0);
+    address_print(&at, n->address, sizeof(n->address));
+    n->port = ntohs(((struct sockaddr_in *)&at)->sin_port); /* at the same place in both families */
+    assert_ok(tunnel_listen(n->b, n->listen_fd, accepted, n, &n->listener));
+}
+
+void net_open(struct net *n)
+{
+    memset(n, 0, sizeof(*n));
+    assert_int_equal(uv_loop_init(&n->loop), 0);
+    uv_timer_init(&n->loop, &n->tick);
+    uv_timer_start(&n->tick, tick, 5, 5);
+    assert_ok(key_ring_make(&n->a_knows.ring, NULL));
+    n->b_knows.ring = n->a_knows.ring;
+    n->a = open_host(n, "a", &n->a_knows);
+    n->b = open_host(n, "b", &n->b_knows);
+    net_listen_on(n, "127.0.0.1:0");
+}
+
+static void host_closed(void *owner)
+{
+    ((struct net *)owner)->hosts_closed++;
+}
+
+static bool both_closed(void *arg)
+{
+    return ((struct net *)arg)->hosts_closed == 2;
+}
+
+void net_close(struct net *n)
+{
+    tunnel_host_close(n->a, host_closed, n);
+    tunnel_host_close(n->b, host_closed, n);
+    assert_int_equal(n->hosts_closed, 0);
+    assert_true(net_pump(n, both_closed, n));
+    uv_close((uv_handle_t *)&n->tick, NULL);
+    uv_run(&n->loop, UV_RUN_DEFAULT);
+    assert_int_equal(n->hosts_closed, 2);
+    assert_int_equal(uv_loop_close(&n->loop), 0);
+    close(n->listen_fd);
+    key_ring_wipe(&n->a_knows.ring);
+}
+
+bool net_pump(struct net *n, bool (*done)(void *), void *arg)
+{
+    int64_t end = clock_mono_ms() + LIMIT_MS;
+    while (!done(arg)) {
+        if (clock_mono_ms() >= end)
+            return false;
+        uv_run(&n->loop, UV_RUN_ONCE);
+    }
+    return true;
+}
+
+int net_turns(struct net *n, int ms)
+{
+    int64_t end = clock_mono_ms() + ms;
+    int turns = 0;
+    for (; clock_mono_ms() < end; turns++)
+        uv_run(&n->loop, UV_RUN_ONCE);
+    return turns;
+}
+
+void net_pump_ms(struct net *n, int ms)
+{
+    net_turns(n, ms);
+}
+
+struct tunnel_connect_config net_config(struct net *n)
+{
+    return (struct tunnel_connect_config){.address = n->address,
+                                          .key = key_id(key_ring_newest(&n->a_knows.ring)),
+                                          .expected = "b",
+                                          .purpose = TUNNEL_RPC,
+                                          .deadline_ms = 30000};
+}
+
+static void answered(void *owner, err_t err, const char *why, const struct tunnel_peer *peer, int fd)
+{
+    struct answer *a = owner;
+    a->calls++;
+    a->err = err;
+    a->fd = fd;
+    snprintf(a->why, sizeof(a->why), "%s", why);
+    assert_int_equal(err == OK, peer != NULL);
+    assert_int_equal(err == OK, fd >= 0);
+    assert_int_equal(err == OK, why[0] == '\0');
+    if (peer)
+        a->peer = *peer;
+}
+
+void net_connect(struct net *n, struct tunnel_host *from, const struct tunnel_connect_config *config, struct answer *a)
+{
+    struct why why = {""};
+    memset(a, 0, sizeof(*a));
+    (void)n;
+    assert_ok(tunnel_connect(from, config, answered, a, &a->request, &why));
+    assert_int_equal(a->calls, 0);
+}
+
+static bool has_answer(void *arg)
+{
+    return ((struct answer *)arg)->calls > 0;
+}
+
+void net_wait(struct net *n, struct answer *a)
+{
+    if (!net_pump(n, has_answer, a))
+        fail_msg("no answer");
+    assert_int_equal(a->calls, 1);
+}
+
+struct count {
+    struct net *n;
+    struct tunnel_host *host;
+    uint32_t want;
+};
+
+static bool accepted_all(void *arg)
+{
+    const struct count *c = arg;
+    return (uint32_t)c->n->n_accepted >= c->want;
+}
+
+void net_wait_accepted(struct net *n, int count)
+{
+    struct count c = {n, NULL, (uint32_t)count};
+    if (!net_pump(n, accepted_all, &c))
+        fail_msg("%d accepted, not %d", n->n_accepted, count);
+}
+
+static bool has_tunnels(void *arg)
+{
+    const struct count *c = arg;
+    return c->host->all == c->want;
+}
+
+void net_wait_tunnels(struct net *n, struct tunnel_host *host, uint32_t count)
+{
+    struct count c = {n, host, count};
+    if (!net_pump(n, has_tunnels, &c))
+        fail_msg("%u tunnels, not %u", host->all, count);
+}
+
+void net_tunnel(struct net *n, int *ret_a, int *ret_b)
+{
+    struct answer a;
+    int before = n->n_accepted;
+    const struct tunnel_connect_config config = net_config(n);
+    net_connect(n, n->a, &config, &a);
+    net_wait(n, &a);
+    if (a.err)
+        fail_msg("%s: %s", err_name(a.err), a.why);
+    net_wait_accepted(n, before + 1);
+    *ret_a = a.fd;
+    *ret_b = n->fds[before];
+}
+
+void net_expect(struct net *n, const struct tunnel_connect_config *config, err_t err, const char *part_of_why)
+{
+    struct answer a;
+    int before = n->n_accepted;
+    uint32_t tunnels = n->a->all;
+    net_connect(n, n->a, config, &a);
+    net_wait(n, &a);
+    if (a.err != err || !strstr(a.why, part_of_why))
+        fail_msg("%s: \"%s\", expected %s with \"%s\"", err_name(a.err), a.why, err_name(err), part_of_why);
+    net_wait_tunnels(n, n->a, tunnels);
+    assert_int_equal(n->n_accepted, before);
+}
+
+int net_raw(struct net *n, const char *from)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(n->port)}, own = {.sin_family = AF_INET};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(inet_pton(AF_INET, "127.0.0.1", &to.sin_addr), 1);
+    if (from) {
+        assert_int_equal(inet_pton(AF_INET, from, &own.sin_addr), 1);
+        assert_int_equal(bind(fd, (struct sockaddr *)&own, sizeof(own)), 0);
+    }
+    assert_true(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0 || errno == EINPROGRESS);
+    return fd;
+}
+
+size_t net_read_to_end(struct net *n, int fd)
+{
+    int64_t end = clock_mono_ms() + LIMIT_MS;
+    uint8_t bytes[65536];
+    size_t total = 0;
+    while (clock_mono_ms() < end) {
+        ssize_t got = read(fd, bytes, sizeof(bytes));
+        if (got == 0 || (got < 0 && errno == ECONNRESET))
+            return total;
+        assert_true(got > 0 || errno == EAGAIN);
+        total += got > 0 ? (size_t)got : 0;
+        uv_run(&n->loop, got > 0 ? UV_RUN_NOWAIT : UV_RUN_ONCE);
+    }
+    fail_msg("no end of the stream");
+    return 0;
+}
+
+uint64_t net_refused(struct net *n)
+{
+    return n->b->stats.refused;
+}

@@ -1,0 +1,67 @@
+/* Two hosts, "a" (connects) and "b" (listens on a loopback port), in one loop: what the tunnel tests share. */
+#ifndef DTD_TESTS_COMMON_TUNNEL_NET_H
+#define DTD_TESTS_COMMON_TUNNEL_NET_H
+
+#include "common/tunnel/key.h"
+#include "common/tunnel/token.h"
+#include "common/tunnel/tunnel_priv.h"
+#include "tests/lib/test.h"
+
+#define NET_ACCEPTED_MAX 2048
+
+/* What a host knows. */
+struct knows {
+    struct key_ring ring;
+    struct token token; /* id 0: none */
+    int asked;
+};
+
+struct net {
+    uv_loop_t loop;
+    uv_timer_t tick; /* nothing waits for ever */
+    struct tunnel_host *a, *b;
+    struct knows a_knows, b_knows;
+    struct tunnel_listener *listener;
+    int listen_fd;
+    uint16_t port;
+    char address[64];
+    int n_accepted, hosts_closed, listeners_closed;
+    int fds[NET_ACCEPTED_MAX];
+    struct tunnel_peer peers[NET_ACCEPTED_MAX];
+};
+
+/* What came of a tunnel_connect. */
+struct answer {
+    int calls;
+    err_t err;
+    char why[1024];
+    struct tunnel_peer peer;
+    int fd;
+    struct tunnel_request *request;
+};
+
+void net_open(struct net *n);  /* both know k1 */
+void net_close(struct net *n); /* closes the hosts; asserts that each callback came once and the loop is empty */
+void net_listen_on(struct net *n, const char *address);
+bool net_pump(struct net *n, bool (*done)(void *), void *arg); /* false after 60 s */
+void net_pump_ms(struct net *n, int ms);
+/* Turns of the loop within so many ms: a loop at rest has about one in 5 ms. */
+int net_turns(struct net *n, int ms);
+
+/* As a, to b, by its newest key, for TUNNEL_RPC, unless changed. */
+struct tunnel_connect_config net_config(struct net *n);
+void net_connect(struct net *n, struct tunnel_host *from, const struct tunnel_connect_config *config, struct answer *a);
+void net_wait(struct net *n, struct answer *a);
+void net_wait_accepted(struct net *n, int count);
+void net_wait_tunnels(struct net *n, struct tunnel_host *host, uint32_t count);
+/* A tunnel of a to b: the ends' descriptors. */
+void net_tunnel(struct net *n, int *ret_a, int *ret_b);
+/* Connects and expects this error. */
+void net_expect(struct net *n, const struct tunnel_connect_config *config, err_t err, const char *part_of_why);
+
+int net_raw(struct net *n, const char *from); /* a plain TCP connection to b, non-blocking; from: own address or NULL */
+/* Until the descriptor says end of stream (or reset); returns what came before. */
+size_t net_read_to_end(struct net *n, int fd);
+uint64_t net_refused(struct net *n);
+
+#endif

@@ -1,0 +1,37 @@
+/* A TLS peer of the tests' own over OpenSSL, for what ours never does: its PSK is derived by hand (the oracle of
+ * tls.c), it may speak TLS 1.2, have a certificate, send any greeting, and its bytes are kept to be sent again. */
+#ifndef DTD_TESTS_COMMON_TUNNEL_RAW_H
+#define DTD_TESTS_COMMON_TUNNEL_RAW_H
+
+#include "common/base/buf.h"
+#include "tests/common/tunnel/net.h"
+
+struct raw {
+    SSL_CTX *ctx;
+    SSL *ssl;
+    BIO *in, *out;
+    int fd;
+    struct buf sent;
+    const char *identity; /* NULL: no PSK */
+    uint8_t psk[32];
+    bool ended; /* the other side has closed */
+};
+
+/* HKDF-SHA256(secret, no salt, "dtd tunnel cluster" or "dtd tunnel join") */
+void raw_derive(const uint8_t *secret, size_t len, const char *info, uint8_t ret[32]);
+/* Takes a connected (or connecting) descriptor over. */
+void raw_open(struct raw *r, int fd, bool server, const char *identity, const uint8_t *secret, size_t len);
+void raw_close(struct raw *r);
+void raw_step(struct raw *r); /* what can be sent and received */
+/* False when the other side refused. */
+bool raw_handshake(struct net *n, struct raw *r);
+void raw_write(struct net *n, struct raw *r, const void *data, size_t len);
+/* A greeting as "a", for TUNNEL_RPC, unless changed. */
+struct greeting raw_greeting(void);
+void raw_greet(struct net *n, struct raw *r, const struct greeting *g);
+/* Reads `least` bytes; fewer when the stream ends. */
+size_t raw_read(struct net *n, struct raw *r, void *data, size_t size, size_t least);
+/* A certificate of its own making. */
+void raw_use_certificate(struct raw *r);
+
+#endif

@@ -1,0 +1,228 @@
+/* A host that vanishes without a word, and one that is there and takes nothing for long. Network namespaces of the
+ * test's own: this process is in one, a forked peer in another, a veth pair between. */
+#include "tests/common/tunnel/net.h"
+
+#include "common/base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+static void shell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+static void shell(const char *fmt, ...)
+{
+    char command[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(command, sizeof(command), fmt, ap);
+    va_end(ap);
+    if (system(command) != 0) {
+        fprintf(stderr, "failed: %s\n", command);
+        _exit(1);
+    }
+}
+
+struct peer {
+    pid_t pid;
+    int ready[2], down[2]; /* pipes: it listens; its link goes down */
+};
+
+/* The other host: accepts, and holds what it has accepted. Ends with its parent. */
+static void be_peer(struct peer *p, struct key_ring ring)
+{
+    static struct net n;
+    char byte = 'x';
+    int said = 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (unshare(CLONE_NEWNET))
+        _exit(1);
+    if (write(p->ready[1], &byte, 1) != 1 || read(p->down[0], &byte, 1) != 1) /* the link is made by the parent */
+        _exit(1);
+    shell("ip link set lo up && ip addr add 10.99.0.2/24 dev v1 && ip link set v1 up");
+    memset(&n, 0, sizeof(n));
+    net_open(&n);
+    n.b_knows.ring = ring;
+    tunnel_listener_close(n.listener, NULL);
+    net_pump_ms(&n, 20);
+    close(n.listen_fd);
+    net_listen_on(&n, "10.99.0.2:7000");
+    if (write(p->ready[1], &byte, 1) != 1)
+        _exit(1);
+    fcntl(p->down[0], F_SETFL, O_NONBLOCK);
+    for (;;) {
+        net_pump_ms(&n, 5);
+        if (said < n.n_accepted && write(p->ready[1], &byte, 1) == 1)
+            said++;
+        if (read(p->down[0], &byte, 1) == 1)
+            shell("ip link set v1 down");
+    }
+}
+
+static void wait_peer(struct peer *p)
+{
+    char byte;
+    assert_int_equal(read(p->ready[0], &byte, 1), 1);
+}
+
+/* A host "a" here that has a tunnel to the peer; skips without the right to make namespaces. */
+static int connect_peer(struct peer *p, struct net *n)
+{
+    struct answer a;
+    if (geteuid() != 0 || unshare(CLONE_NEWNET))
+        TEST_SKIP("network namespaces need root (%s)", strerror(errno));
+    shell("ip link set lo up");
+    if (system("ip link add v0 type veth peer name v1 2>/dev/null") != 0)
+        TEST_SKIP("this kernel makes no veth pair");
+    net_open(n);
+    assert_int_equal(pipe2(p->ready, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(p->down, O_CLOEXEC), 0);
+    p->pid = fork();
+    assert_true(p->pid >= 0);
+    if (!p->pid)
+        be_peer(p, n->a_knows.ring);
+    close(p->ready[1]); /* so that its end is heard */
+    close(p->down[0]);
+    wait_peer(p);
+    shell("ip link set v1 netns %d && ip addr add 10.99.0.1/24 dev v0 && ip link set v0 up", (int)p->pid);
+    assert_int_equal(write(p->down[1], "x", 1), 1);
+    wait_peer(p);
+    struct tunnel_connect_config config = net_config(n);
+    config.address = "10.99.0.2:7000";
+    net_connect(n, n->a, &config, &a);
+    net_wait(n, &a);
+    if (a.err)
+        fail_msg("%s", a.why);
+    wait_peer(p);
+    return a.fd;
+}
+
+static void end_peer(struct peer *p, struct net *n)
+{
+    kill(p->pid, SIGKILL);
+    waitpid(p->pid, NULL, 0);
+    close(p->ready[0]);
+    close(p->down[1]);
+    net_close(n);
+}
+
+static void link_down(struct peer *p)
+{
+    assert_int_equal(write(p->down[1], "x", 1), 1);
+}
+
+TEST(vanished_host_is_seen_from_an_idle_tunnel)
+{
+    struct net n;
+    struct peer p;
+    int fd = connect_peer(&p, &n);
+    net_pump_ms(&n, 500);
+    int64_t start = clock_mono_ms();
+    link_down(&p);
+    assert_int_equal(net_read_to_end(&n, fd), 0);
+    print_message("idle: seen after %d ms\n", (int)(clock_mono_ms() - start));
+    close(fd);
+    net_wait_tunnels(&n, n.a, 0);
+    end_peer(&p, &n);
+}
+
+TEST(vanished_host_is_seen_while_bytes_are_under_way)
+{
+    struct net n;
+    struct peer p;
+    static const uint8_t bytes[1000];
+    int fd = connect_peer(&p, &n);
+    net_pump_ms(&n, 500);
+    int64_t start = clock_mono_ms();
+    link_down(&p);
+    net_pump_ms(&n, 200);
+    assert_int_equal(write(fd, bytes, sizeof(bytes)), sizeof(bytes));
+    net_read_to_end(&n, fd);
+    print_message("with bytes under way: seen after %d ms\n", (int)(clock_mono_ms() - start));
+    close(fd);
+    net_wait_tunnels(&n, n.a, 0);
+    end_peer(&p, &n);
+}
+
+/* As much as goes without the other owner reading. */
+static size_t fill(struct net *n, int fd)
+{
+    static const uint8_t bytes[65536];
+    size_t total = 0;
+    for (int refused = 0; refused < 100;) {
+        ssize_t got = write(fd, bytes, sizeof(bytes));
+        refused = got > 0 ? 0 : refused + 1;
+        total += got > 0 ? (size_t)got : 0;
+        net_pump_ms(n, got > 0 ? 0 : 5);
+    }
+    return total;
+}
+
+TEST(vanished_host_is_seen_from_a_full_tunnel)
+{
+    struct net n;
+    struct peer p;
+    int fd = connect_peer(&p, &n);
+    fill(&n, fd);
+    net_pump_ms(&n, 15000);
+    assert_int_equal(n.a->stats.tunnels, 1); /* full for 15 s is no reason to end */
+    int64_t start = clock_mono_ms();
+    link_down(&p);
+    net_read_to_end(&n, fd);
+    print_message("full: seen after %d ms\n", (int)(clock_mono_ms() - start));
+    close(fd);
+    net_wait_tunnels(&n, n.a, 0);
+    end_peer(&p, &n);
+}
+
+/* The kernel's own word, for comparison, would be: timed out, after 7 s of a closed window. */
+TEST(reader_that_rests_for_long_loses_nothing)
+{
+    struct net n;
+    int a, b;
+    net_open(&n);
+    net_tunnel(&n, &a, &b);
+    size_t there = fill(&n, a), got = 0;
+    net_pump_ms(&n, 25000);
+    assert_int_equal(n.a->stats.tunnels, 1);
+    shutdown(a, SHUT_WR);
+    got = net_read_to_end(&n, b);
+    assert_int_equal(got, there);
+    close(a), close(b);
+    net_close(&n);
+}
+
+/* The reader's window is closed by the last few bytes: nothing waits but in the kernel. */
+TEST(reader_that_rests_with_little_to_take_loses_nothing)
+{
+    struct net n;
+    int a, b, queued = 0;
+    static const uint8_t bytes[4096];
+    size_t there = 0;
+    net_open(&n);
+    net_tunnel(&n, &a, &b);
+    struct tunnel *t = TAILQ_FIRST(&n.a->tunnels);
+    while (!queued) {
+        ssize_t got = write(a, bytes, sizeof(bytes));
+        assert_true(got > 0);
+        there += (size_t)got;
+        for (int i = 0; i < 20; i++) {
+            net_pump_ms(&n, 2);
+            assert_int_equal(ioctl(t->wire_fd, SIOCOUTQ, &queued), 0);
+            if (!queued)
+                break;
+        }
+    }
+    assert_int_equal(wire_pending(t), 0);
+    net_pump_ms(&n, 25000);
+    assert_int_equal(n.a->stats.tunnels, 1);
+    shutdown(a, SHUT_WR);
+    assert_int_equal(net_read_to_end(&n, b), there);
+    close(a), close(b);
+    net_close(&n);
+}
