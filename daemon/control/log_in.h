@@ -5,6 +5,7 @@
 #include "common/base/fsm.h"
 #include "daemon/control/log.h"
 #include "daemon/control/log_disk.h"
+#include "daemon/control/log_mend.h"
 #include "daemon/control/log_transport.h"
 
 #include <raft.h>
@@ -40,8 +41,8 @@ struct log {
     struct fsm fsm;
     struct log_disk disk;
     uv_timer_t timer;
-    int64_t ticked_ms;                        /* when the timer last ran */
-    uv_check_t look; /* after each turn of the loop: has libraft changed its mind? */
+    int64_t ticked_ms; /* when the timer last ran */
+    uv_check_t look;   /* after each turn of the loop: has libraft changed its mind? */
     int handles;
     int64_t state_since_ms, refused_since_ms; /* refused: libraft says no space, the file system says there is */
     bool was_ready, warned_slow;
@@ -62,9 +63,7 @@ struct log {
     bool raft_is_open, raft_is_closing, raft_is_loading, barrier_waits;
     struct raft raft;
     struct raft_io io;
-    int (*io_start)(struct raft_io *io, unsigned ms, raft_io_tick_cb tick, raft_io_recv_cb recv); /* libraft's own */
-    int (*io_snapshot_get)(struct raft_io *io, struct raft_io_snapshot_get *req, raft_io_snapshot_get_cb cb);
-    raft_io_recv_cb recv;
+    struct log_mend mend;
     struct raft_fsm raft_fsm;
     struct log_transport transport;
     struct raft_barrier barrier;

@@ -120,6 +120,9 @@ static int machine_snapshot(struct raft_fsm *fsm, struct raft_buffer *bufs[], un
 {
     struct log *log = fsm->data;
     struct buf bytes = {0};
+    /* Reopened: libraft comes after our state, which is of a later index than the snapshot would say. */
+    if (raft_last_applied(&log->raft) < log->applied || !log_mend_may_snapshot(&log->raft))
+        return RAFT_BUSY;
     *bufs = raft_malloc(sizeof(**bufs));
     err_t err = *bufs ? log->config.machine.snapshot(log->config.machine.arg, &bytes) : ERR_NOMEM;
     if (!err)
@@ -152,48 +155,6 @@ static int machine_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
     return 0;
 }
 
-/* ---- what other voters say ---- */
-
-static struct log *log_of(struct raft_io *io)
-{
-    return (struct log *)((char *)io - offsetof(struct log, io));
-}
-
-static void received(struct raft_io *io, struct raft_message *message)
-{
-    struct log *log = log_of(io);
-    if (message->type != RAFT_INSTALL_SNAPSHOT || !log->raft.legacy.snapshot_taking) {
-        log->recv(io, message);
-        return;
-    }
-    raft_configuration_close(&message->install_snapshot.conf);
-    raft_free(message->install_snapshot.data.base);
-}
-
-static int start_io(struct raft_io *io, unsigned ms, raft_io_tick_cb tick, raft_io_recv_cb recv)
-{
-    struct log *log = log_of(io);
-    log->recv = recv;
-    return log->io_start(io, ms, tick, received);
-}
-
-/* The same function of libraft's for every log; its request is one block, which `data` points to. */
-static raft_io_snapshot_get_cb snapshot_loaded;
-
-static void got_snapshot(struct raft_io_snapshot_get *req, struct raft_snapshot *snapshot, int status)
-{
-    if (status)
-        raft_free(req->data);
-    else
-        snapshot_loaded(req, snapshot, status);
-}
-
-static int get_snapshot(struct raft_io *io, struct raft_io_snapshot_get *req, raft_io_snapshot_get_cb cb)
-{
-    snapshot_loaded = cb;
-    return log_of(io)->io_snapshot_get(io, req, got_snapshot);
-}
-
 /* ---- opening and closing ---- */
 
 int log_raft_open(struct log *log, const char *name)
@@ -206,10 +167,7 @@ int log_raft_open(struct log *log, const char *name)
     int status = raft_uv_init(&log->io, log->config.loop, log->raft_dir, &log->transport.raft);
     if (status)
         return status;
-    log->io_start = log->io.start;
-    log->io.start = start_io;
-    log->io_snapshot_get = log->io.snapshot_get;
-    log->io.snapshot_get = get_snapshot;
+    log_mend(&log->io);
     raft_uv_set_auto_recovery(&log->io, false);
     raft_uv_set_segment_size(&log->io, log->disk.segment_bytes);
     raft_uv_set_disk_retry(&log->io, DISK_RETRY_MS);

@@ -1,0 +1,23 @@
+/* What libraft 0.22.1 does wrong with several voters, mended at its raft_io, for the log alone. One loop thread. */
+#ifndef DTD_DAEMON_CONTROL_LOG_MEND_H
+#define DTD_DAEMON_CONTROL_LOG_MEND_H
+
+#include <raft.h>
+
+struct log_mend {
+    raft_io_recv_cb receive;   /* libraft's */
+    raft_index snapshot_index; /* of the snapshot that was loaded last */
+    raft_term snapshot_term;
+    int (*load)(struct raft_io *io, raft_term *term, raft_id *vote, struct raft_snapshot **snapshot,
+                raft_index *start_index, struct raft_entry *entries[], size_t *n_entries);
+    int (*start)(struct raft_io *io, unsigned ms, raft_io_tick_cb tick, raft_io_recv_cb receive);
+    int (*send)(struct raft_io *io, struct raft_io_send *req, const struct raft_message *message, raft_io_send_cb cb);
+    int (*snapshot_get)(struct raft_io *io, struct raft_io_snapshot_get *req, raft_io_snapshot_get_cb cb);
+};
+
+/* Puts itself before the methods of an io that raft_uv_init has made and raft_init has not seen. */
+void log_mend(struct raft_io *io);
+/* False while a snapshot would name members of before its index: none is taken then. */
+bool log_mend_may_snapshot(const struct raft *raft);
+
+#endif
