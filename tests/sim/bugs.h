@@ -1,0 +1,51 @@
+/* Planted bugs. A simulation that never fails proves nothing, so DTD_SIM_BUG=N makes this program wrong in one place,
+ * and the checks must say so within some seeds (sim.bug_* of ctest). Nothing of it is in the sources of the daemon: a
+ * bug is planted in a stand-in, or between two functions of the daemon or of libraft, by the linker's --wrap (bugs.c).
+ */
+#ifndef DTD_TESTS_SIM_BUGS_H
+#define DTD_TESTS_SIM_BUGS_H
+
+#include <stdbool.h>
+
+/* X(NAME, what it does wrong) */
+#define BUG_LIST(X)                                                                  \
+    X(ACK_BEFORE_DURABLE, "an append is acknowledged before it is on the disk")      \
+    X(VOTE_NOT_STORED, "a voter forgets its vote when it restarts")                  \
+    X(TERM_NOT_STORED, "a voter forgets its term when it restarts")                  \
+    X(TAIL_STAYS, "a replaced tail of the log stays on the disk")                    \
+    X(SNAPSHOT_LOST, "entries are dropped behind a snapshot that was not written")   \
+    X(APPLIED_BEFORE_COMMITTED, "a proposal is applied when it is made")             \
+    X(ANSWERED_TWICE, "a proposal is answered twice")                                \
+    X(NEVER_ANSWERED, "a proposal whose leader loses the lead is never answered")    \
+    X(LOST_LEAD_IS_OK, "a proposal whose leader loses the lead is answered as done") \
+    X(LEADS_BEFORE_BARRIER, "a new leader takes itself for up to date at once")      \
+    X(REQUEST_ID_IGNORED, "a repeated request is done again")                        \
+    X(REQUEST_ID_NOT_SAVED, "request ids are not in the snapshots")                  \
+    X(ANSWER_OF_ANOTHER, "a repeated request gets the answer of the last one")       \
+    X(CLOCK_IN_APPLY, "apply looks at the host's clock")                             \
+    X(RESTORE_ADDS, "a restored snapshot counts a job too many")                     \
+    X(APPLY_SKIPS, "one host does not apply one record in a hundred")                \
+    X(EPOCH_GOES_BACK, "an epoch below the newest is taken")                         \
+    X(ENDED_TWICE, "a job that has ended ends again")                                \
+    X(REFUSED_AND_DONE, "a proposal is refused after it was taken")                  \
+    X(DISK_WIPED, "a voter comes back with an empty disk under its old number")      \
+    X(LAST_ENTRY_LOST, "a start does not read the last entry")                       \
+    X(NOT_MENDED, "libraft is used as it comes, without log_mend.c")                 \
+    X(SNAPSHOT_BETWEEN_CHANGES, "a snapshot is taken between two changes of the voters")
+
+enum bug_kind {
+    BUG_NONE,
+#define X(name, text) BUG_##name,
+    BUG_LIST(X)
+#undef X
+        N_BUGS
+};
+
+extern enum bug_kind bug_planted;
+static inline bool bug(enum bug_kind kind)
+{
+    return bug_planted == kind;
+}
+const char *bug_text(enum bug_kind kind);
+
+#endif

@@ -1,0 +1,250 @@
+/* The ledger grows when a leader's commit index does; everything else is compared with it. */
+#include "tests/sim/check.h"
+
+#include "common/base/hash.h"
+#include "tests/sim/client.h"
+#include "tests/sim/disk.h"
+#include "tests/sim/model.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STATE_EVERY 32 /* whole states are compared at multiples of this */
+#define MAX_TERMS 16384
+
+static struct {
+    struct fact *facts; /* of index 1, 2, .. */
+    uint64_t n, cap, last_record;
+    int leader_of[MAX_TERMS];
+} ledger;
+
+void check_init(void)
+{
+    memset(&ledger, 0, sizeof(ledger));
+    model_init();
+}
+
+const struct fact *check_fact(uint64_t index)
+{
+    return index && index <= ledger.n ? &ledger.facts[index - 1] : NULL;
+}
+
+uint64_t check_committed(void)
+{
+    return ledger.n;
+}
+
+uint64_t check_records(void)
+{
+    return ledger.last_record;
+}
+
+static const struct raft *raft_of(const struct voter *v)
+{
+    return &v->log->raft;
+}
+
+/* ---- committed ---- */
+
+static void check_majority(const struct voter *v, uint64_t index, raft_term term)
+{
+    const struct raft_configuration *conf = &raft_of(v)->configuration;
+    int n = 0, have = 0;
+    for (unsigned i = 0; i < conf->n; i++) {
+        if (conf->servers[i].role != RAFT_VOTER)
+            continue;
+        const struct files *f = &disks[conf->servers[i].id].log;
+        n++;
+        have += (f->snapshot && f->snapshot->index >= index) || files_term(f, index) == term;
+    }
+    if (2 * have <= n)
+        broken("host %d leads term %llu and takes %" PRIu64 " for committed, which is on %d disks of %d voters",
+               v->host->id, raft_of(v)->current_term, index, have, n);
+}
+
+static void add_fact(const struct voter *v, uint64_t index)
+{
+    const struct stored *e = disk_newest(&disks[v->host->id], index);
+    assert(index == ledger.n + 1);
+    if (!e)
+        broken("host %d takes %" PRIu64 " for committed and does not have it", v->host->id, index);
+    if (raft_of(v)->state == RAFT_LEADER)
+        check_majority(v, index, e->term);
+    if (ledger.n == ledger.cap) {
+        ledger.cap = ledger.cap ? 2 * ledger.cap : 1024;
+        ledger.facts = realloc(ledger.facts, ledger.cap * sizeof(struct fact));
+        assert(ledger.facts);
+    }
+    ledger.facts[ledger.n++] =
+        (struct fact){.term = e->term, .type = e->type, .hash = e->hash, .data = e->data, .len = e->len};
+    if (e->type == RAFT_COMMAND)
+        ledger.last_record = index;
+}
+
+static void check_commits(struct voter *v)
+{
+    uint64_t commit = raft_of(v)->commit_index;
+    const struct disk *disk = &disks[v->host->id];
+    if (v->opening != raft_of(v)->io->impl)
+        v->commit_checked = 0; /* a new life of libraft, as a log has that ran out of space */
+    v->opening = raft_of(v)->io->impl;
+    if (commit < v->commit_checked)
+        broken("host %d has committed %" PRIu64 " and then only %" PRIu64, v->host->id, v->commit_checked, commit);
+    for (uint64_t i = v->commit_checked + 1; i <= commit; i++) {
+        if (i > ledger.n) {
+            add_fact(v, i);
+            continue;
+        }
+        const struct stored *e = disk_newest(disk, i);
+        if (e && e->hash != ledger.facts[i - 1].hash)
+            broken("host %d has another %" PRIu64 " for committed (term %llu) than was committed (term %llu)",
+                   v->host->id, i, e->term, ledger.facts[i - 1].term);
+    }
+    v->commit_checked = commit;
+}
+
+/* ---- leaders ---- */
+
+static void check_complete(const struct voter *v, raft_term term)
+{
+    const struct disk *disk = &disks[v->host->id];
+    for (uint64_t i = disk->log.snapshot ? disk->log.snapshot->index + 1 : 1; i <= ledger.n; i++) {
+        const struct stored *e = disk_newest(disk, i);
+        if (!e || e->hash != ledger.facts[i - 1].hash)
+            broken("host %d leads term %llu without the committed %" PRIu64 " of term %llu", v->host->id, term, i,
+                   ledger.facts[i - 1].term);
+    }
+}
+
+static void check_leader(struct voter *v)
+{
+    const struct raft *raft = raft_of(v);
+    if (raft->state != RAFT_LEADER || raft->current_term == v->term_checked)
+        return;
+    raft_term term = v->term_checked = raft->current_term;
+    assert(term < MAX_TERMS);
+    trace("host %d leads term %llu", v->host->id, term);
+    if (ledger.leader_of[term] && ledger.leader_of[term] != v->host->id)
+        broken("hosts %d and %d lead term %llu", ledger.leader_of[term], v->host->id, term);
+    ledger.leader_of[term] = v->host->id;
+    check_complete(v, term);
+}
+
+/* What log.h promises of a voter that leads: everything from before its term has been applied. */
+static void check_lead(struct voter *v)
+{
+    raft_term term = raft_of(v)->current_term;
+    if (!log_leads(v->log) || raft_of(v)->state != RAFT_LEADER || v->lead_checked == term)
+        return;
+    v->lead_checked = term;
+    for (uint64_t i = v->applied + 1; i <= ledger.n; i++)
+        if (ledger.facts[i - 1].term < term && ledger.facts[i - 1].type == RAFT_COMMAND)
+            broken("host %d says that it leads term %llu and has not applied %" PRIu64, v->host->id, term, i);
+}
+
+/* A change that has been committed is no longer one that is not: else nothing can be changed any more. */
+static void check_change(const struct voter *v)
+{
+    const struct raft *raft = raft_of(v);
+    if (raft->configuration_uncommitted_index && raft->configuration_uncommitted_index <= raft->last_applied)
+        broken("host %d takes the change at %llu for uncommitted and has applied %llu", v->host->id,
+               raft->configuration_uncommitted_index, raft->last_applied);
+}
+
+void check_event(struct host *host)
+{
+    struct voter *v = &voters[host->id];
+    if (!host->id || !host->is_up || !v->log || !v->log->raft_is_open || v->log->raft_is_closing)
+        return;
+    check_leader(v);
+    check_commits(v);
+    check_lead(v);
+    check_change(v);
+}
+
+/* ---- applied ---- */
+
+static uint64_t chain(uint64_t before, uint64_t index, const void *bytes, size_t len, const struct state_result *result)
+{
+    struct hash h;
+    const uint64_t about[4] = {before, index, result->job, (uint64_t)(int64_t)result->err << 1 | result->repeated};
+    hash_init(&h);
+    hash_add(&h, about, sizeof(about));
+    hash_add(&h, bytes, len);
+    return hash_end(&h);
+}
+
+static uint64_t state_hash(const struct state *state)
+{
+    struct buf bytes = {0};
+    struct hash h;
+    err_t err = state_snapshot(state, &bytes);
+    assert(!err);
+    hash_init(&h);
+    if (bytes.len)
+        hash_add(&h, bytes.data, bytes.len);
+    buf_fini(&bytes);
+    return hash_end(&h);
+}
+
+static void check_record(const struct voter *v, const struct fact *f, uint64_t index, const void *bytes, size_t len)
+{
+    uint64_t stored;
+    if (!f || index > raft_of(v)->commit_index)
+        broken("host %d applies %" PRIu64 ", which is not committed", v->host->id, index);
+    memcpy(&stored, f->data, sizeof(stored));
+    if (f->type != RAFT_COMMAND || le64toh(stored) != len ||
+        memcmp((const char *)f->data + sizeof(stored), bytes, len) != 0)
+        broken("host %d applies something else than the committed %" PRIu64, v->host->id, index);
+}
+
+/* What it skipped must not have been records. */
+static void check_order(const struct voter *v, uint64_t index)
+{
+    if (index <= v->applied)
+        broken("host %d applies %" PRIu64 " after %" PRIu64, v->host->id, index, v->applied);
+    for (uint64_t i = v->applied + 1; i < index; i++)
+        if (ledger.facts[i - 1].type == RAFT_COMMAND)
+            broken("host %d applies %" PRIu64 " and never applied %" PRIu64, v->host->id, index, i);
+}
+
+static void check_state(const struct voter *v, struct fact *f, uint64_t index)
+{
+    uint64_t hash = index % STATE_EVERY ? 0 : state_hash(v->state);
+    if (f->is_applied && (f->chain != v->chain || f->state_hash != hash))
+        broken("the state of host %d at %" PRIu64 " is not that of the others", v->host->id, index);
+    f->is_applied = true;
+    f->chain = v->chain;
+    f->state_hash = hash;
+}
+
+void check_applied(struct voter *v, uint64_t index, const void *bytes, size_t len, const struct record *record,
+                   const struct state_result *result)
+{
+    check_commits(v);
+    struct fact *f = (struct fact *)check_fact(index);
+    check_record(v, f, index, bytes, len);
+    check_order(v, index);
+    v->applied = index;
+    v->chain = chain(v->chain, index, bytes, len, result);
+    bool is_first = !f->is_applied;
+    if (is_first)
+        f->result = *result;
+    check_state(v, f, index);
+    if (is_first) {
+        model_check(index, record, result);
+        client_applied(index, record, result);
+    }
+}
+
+void check_restored(struct voter *v)
+{
+    const struct fact *f = check_fact(v->applied);
+    if (v->applied && (!f || !f->is_applied || f->chain != v->chain))
+        broken("host %d restores a state at %" PRIu64 " that nobody had", v->host->id, v->applied);
+    if (f && f->state_hash && state_hash(v->state) != f->state_hash)
+        broken("host %d restores another state at %" PRIu64 " than was saved", v->host->id, v->applied);
+}

@@ -1,0 +1,30 @@
+/* What must hold after every event, whoever does what: the checks know all hosts at once and keep a ledger of what was
+ * committed, in the order of the log. docs/sim.md lists them. */
+#ifndef DTD_TESTS_SIM_CHECK_H
+#define DTD_TESTS_SIM_CHECK_H
+
+#include "tests/sim/voter.h"
+
+/* A committed entry of the log. */
+struct fact {
+    raft_term term;
+    enum raft_entry_type type;
+    uint64_t hash;
+    const void *data;
+    size_t len;
+    bool is_applied; /* by anybody; then: */
+    uint64_t chain, state_hash;
+    struct state_result result;
+};
+
+void check_init(void);
+void check_event(struct host *host); /* after each event of a host */
+void check_applied(struct voter *v, uint64_t index, const void *bytes, size_t len, const struct record *record,
+                   const struct state_result *result);
+void check_restored(struct voter *v);
+/* NULL: not committed. */
+const struct fact *check_fact(uint64_t index);
+uint64_t check_committed(void); /* the last index */
+uint64_t check_records(void);   /* the last index that is a record */
+
+#endif

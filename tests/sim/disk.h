@@ -1,0 +1,80 @@
+/* The virtual disk of a host: what libraft keeps on it (term, vote, entries, the newest snapshot), in a folder `log`
+ * or, until it is whole, `log.new`. Term and vote are on the disk when the call returns, as in raft_uv. Entries and
+ * snapshots are written later, in order, and survive a crash only when they were written: of what is under way a prefix
+ * of any length survives, and a batch may be torn, which its checksum turns into "not there".
+ *
+ * Space: `free_bytes` is what statvfs says; while the disk is full, entries go into what is left of the open segment
+ * (`room`) and then wait for a new one. */
+#ifndef DTD_TESTS_SIM_DISK_H
+#define DTD_TESTS_SIM_DISK_H
+
+#include "tests/sim/world.h"
+
+#include <raft.h>
+
+struct stored {
+    raft_term term;
+    enum raft_entry_type type;
+    size_t len;
+    void *data;
+    uint64_t hash;
+};
+
+struct stored_snapshot {
+    raft_index index, configuration_index;
+    raft_term term;
+    struct raft_configuration configuration;
+    void *data;
+    size_t len;
+};
+
+struct files {
+    bool exists;
+    raft_term term;
+    raft_id vote;
+    struct stored_snapshot *snapshot; /* NULL: none */
+    raft_index first;                 /* of entries[0], or of the next one */
+    struct stored *entries;
+    size_t n, cap;
+};
+
+typedef void (*disk_fn)(void *arg, int status);
+struct write;
+
+struct disk {
+    struct host *host;
+    struct files log, fresh;
+    TAILQ_HEAD(, write) writes;    /* not on the disk yet, in order; those with is_under_way are being written */
+    TAILQ_HEAD(, write) snapshots; /* taken by the host itself: beside the others */
+    struct event *event;           /* the device is busy until then */
+    bool is_full, has_reserve;
+    uint64_t free_bytes, room, segment_bytes;
+    int64_t latency_us; /* a write takes up to this */
+    uint64_t next;      /* number of writes */
+};
+extern struct disk disks[MAX_HOSTS + 1];
+
+void disk_init(struct disk *disk, struct host *host);
+void disk_crash(struct disk *disk);
+void disk_fill(struct disk *disk);
+void disk_empty(struct disk *disk);
+
+void disk_append(struct disk *disk, struct files *files, const struct raft_entry *entries, unsigned n, disk_fn done,
+                 void *arg);
+void disk_truncate(struct disk *disk, struct files *files, raft_index index);
+/* `trailing` 0: it came from the leader and takes the place of all entries. Both copy. */
+void disk_snapshot(struct disk *disk, struct files *files, const struct raft_snapshot *snapshot, unsigned trailing,
+                   disk_fn done, void *arg);
+/* Ends everything under way by RAFT_CANCELED; as much of it is on the disk as after a crash. */
+void disk_cancel(struct disk *disk);
+
+raft_index files_last(const struct files *files);
+/* The term of an entry that is on the disk or in its snapshot; 0: not there. */
+raft_term files_term(const struct files *files, raft_index index);
+const struct stored *files_entry(const struct files *files, raft_index index);
+/* The same with everything that is under way. */
+const struct stored *disk_newest(const struct disk *disk, raft_index index);
+void files_put(struct files *files, raft_term term, enum raft_entry_type type, const struct raft_buffer *data);
+uint64_t disk_hash(const void *data, size_t len, raft_term term, enum raft_entry_type type);
+
+#endif

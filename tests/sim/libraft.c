@@ -1,0 +1,440 @@
+/* raft_uv of the simulation: libraft's own core runs unchanged over this raft_io, which is made of the virtual disk and
+ * network. The functions have libraft's names, so that the log sets it up as it does in production. libraft expects its
+ * io to fire completed requests before and after each turn of the loop; that function is in its archive, not in its
+ * headers. */
+#include "tests/sim/libraft.h"
+
+#include "tests/sim/bugs.h"
+#include "tests/sim/disk.h"
+#include "tests/sim/net.h"
+
+#include <assert.h>
+#include <raft/uv.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CLOSE_US 20000
+#define CAPACITY 1000
+
+void LegacyFireCompletedRequests(struct raft *r);
+
+struct sending {
+    TAILQ_ENTRY(sending) link;
+    struct sim_io *io;
+    struct raft_io_send *request;
+    struct event *event;
+    int status;
+};
+
+/* One append, snapshot or read under way. */
+struct storing {
+    struct sim_io *io;
+    struct raft_io_append *append;
+    struct raft_io_snapshot_put *put;
+    struct raft_io_snapshot_get *get;
+};
+
+struct sim_io {
+    struct raft_io *raft_io;
+    struct host *host;
+    struct disk *disk;
+    struct files *files;
+    unsigned tick_ms;
+    raft_io_tick_cb tick;
+    raft_io_recv_cb receive;
+    raft_io_close_cb closed;
+    struct event *ticking;
+    bool is_started, is_closing;
+    struct hook before, after;
+    TAILQ_HEAD(, sending) sends;
+};
+
+static struct sim_io *running[MAX_HOSTS + 1]; /* of the process on the host, once it has started */
+uint64_t libraft_deaths;
+
+static struct sim_io *io_of(struct raft_io *io)
+{
+    return io->impl;
+}
+
+/* ---- the turn of the loop ---- */
+
+static void each_turn(void *arg)
+{
+    struct sim_io *io = arg;
+    bool has_room = !io->disk->is_full || io->disk->room > 1024 || io->disk->free_bytes >= io->disk->segment_bytes;
+    io->raft_io->capacity = has_room ? CAPACITY : 0;
+    LegacyFireCompletedRequests(io->raft_io->data);
+}
+
+static void tick(void *arg);
+
+static void arm(struct sim_io *io)
+{
+    int64_t us = (int64_t)io->tick_ms * US_PER_MS;
+    io->ticking =
+        world_after(io->host, us - us * io->host->rate_ppm / 1000000 + world_between(FROM_CLOCK, 0, 300), tick, io);
+}
+
+static void tick(void *arg)
+{
+    struct sim_io *io = arg;
+    arm(io);
+    io->tick(io->raft_io);
+}
+
+/* ---- start ---- */
+
+static int io_init(struct raft_io *raft_io, raft_id id, const char *address)
+{
+    (void)raft_io, (void)id, (void)address;
+    return 0;
+}
+
+static int io_start(struct raft_io *raft_io, unsigned ms, raft_io_tick_cb on_tick, raft_io_recv_cb on_receive)
+{
+    struct sim_io *io = io_of(raft_io);
+    io->tick_ms = ms;
+    io->tick = on_tick;
+    io->receive = on_receive;
+    io->is_started = true;
+    running[io->host->id] = io;
+    host_hook(io->host, &io->before);
+    host_hook(io->host, &io->after);
+    arm(io);
+    return 0;
+}
+
+static struct raft_snapshot *load_snapshot(const struct stored_snapshot *s)
+{
+    struct raft_snapshot *to = raft_malloc(sizeof(*to));
+    assert(to);
+    *to = (struct raft_snapshot){
+        .index = s->index, .term = s->term, .configuration_index = s->configuration_index, .n_bufs = 1};
+    raft_configuration_init(&to->configuration);
+    for (unsigned i = 0; i < s->configuration.n; i++) {
+        const struct raft_server *server = &s->configuration.servers[i];
+        int status = raft_configuration_add(&to->configuration, server->id, server->address, server->role);
+        assert(!status);
+    }
+    to->bufs = raft_malloc(sizeof(*to->bufs));
+    assert(to->bufs);
+    to->bufs[0].len = s->len;
+    to->bufs[0].base = raft_malloc(s->len);
+    assert(to->bufs[0].base);
+    memcpy(to->bufs[0].base, s->data, s->len);
+    return to;
+}
+
+static struct raft_entry *load_entries(const struct files *f)
+{
+    size_t bytes = 8, at = 0;
+    for (size_t i = 0; i < f->n; i++)
+        bytes += f->entries[i].len;
+    struct raft_entry *entries = raft_malloc(f->n * sizeof(*entries));
+    char *batch = raft_malloc(bytes);
+    assert(entries && batch);
+    for (size_t i = 0; i < f->n; i++) {
+        const struct stored *e = &f->entries[i];
+        entries[i] = (struct raft_entry){e->term, e->type, {batch + at, e->len}, batch};
+        memcpy(batch + at, e->data, e->len);
+        at += e->len;
+    }
+    return entries;
+}
+
+/* What is behind the snapshot without a gap counts; libraft keeps the same rule. */
+static int io_load(struct raft_io *raft_io, raft_term *term, raft_id *vote, struct raft_snapshot **snapshot,
+                   raft_index *start_index, struct raft_entry *entries[], size_t *n_entries)
+{
+    struct files *f = io_of(raft_io)->files;
+    if (!f->first)
+        f->first = 1;
+    if (f->snapshot && files_last(f) < f->snapshot->index) {
+        f->n = 0;
+        f->first = f->snapshot->index + 1;
+    }
+    if (f->first > (f->snapshot ? f->snapshot->index : 0) + 1) {
+        strcpy(raft_io->errmsg, "entries are missing");
+        return RAFT_CORRUPT;
+    }
+    if (bug(BUG_LAST_ENTRY_LOST) && f->n > 1)
+        f->n--;
+    *term = f->term;
+    *vote = f->vote;
+    *snapshot = f->snapshot ? load_snapshot(f->snapshot) : NULL;
+    *start_index = f->first;
+    *entries = f->n ? load_entries(f) : NULL;
+    *n_entries = f->n;
+    return 0;
+}
+
+static int io_bootstrap(struct raft_io *raft_io, const struct raft_configuration *configuration)
+{
+    struct files *f = io_of(raft_io)->files;
+    struct raft_buffer data;
+    if (f->term)
+        return RAFT_CANTBOOTSTRAP;
+    int status = raft_configuration_encode(configuration, &data);
+    if (status)
+        return status;
+    f->term = 1;
+    f->first = 1;
+    files_put(f, 1, RAFT_CHANGE, &data);
+    raft_free(data.base);
+    return 0;
+}
+
+static int io_recover(struct raft_io *raft_io, const struct raft_configuration *configuration)
+{
+    (void)raft_io, (void)configuration;
+    return RAFT_INVALID;
+}
+
+/* ---- term and vote ---- */
+
+static int io_set_term(struct raft_io *raft_io, raft_term term)
+{
+    struct sim_io *io = io_of(raft_io);
+    if (!host_acts(io->host))
+        return 0;
+    if (!bug(BUG_TERM_NOT_STORED))
+        io->files->term = term;
+    io->files->vote = 0;
+    return 0;
+}
+
+static int io_set_vote(struct raft_io *raft_io, raft_id id)
+{
+    struct sim_io *io = io_of(raft_io);
+    if (host_acts(io->host) && !bug(BUG_VOTE_NOT_STORED))
+        io->files->vote = id;
+    return 0;
+}
+
+/* ---- sending and receiving ---- */
+
+static void sent(void *arg)
+{
+    struct sending *s = arg;
+    TAILQ_REMOVE(&s->io->sends, s, link);
+    s->request->cb(s->request, s->status);
+    free(s);
+}
+
+static int io_send(struct raft_io *raft_io, struct raft_io_send *request, const struct raft_message *message,
+                   raft_io_send_cb cb)
+{
+    struct sim_io *io = io_of(raft_io);
+    if (io->is_closing)
+        return RAFT_CANCELED;
+    struct sending *s = calloc(1, sizeof(*s));
+    assert(s);
+    *s = (struct sending){.io = io, .request = request};
+    request->cb = cb;
+    if (host_acts(io->host))
+        s->status = net_send(io->host->id, message);
+    TAILQ_INSERT_TAIL(&io->sends, s, link);
+    s->event = world_after(io->host, s->status ? 100 * US_PER_MS : world_between(FROM_NETWORK, 1, 200), sent, s);
+    return 0;
+}
+
+void libraft_receive(struct host *host, struct raft_message *message)
+{
+    struct sim_io *io = running[host->id];
+    if (io && !io->is_closing)
+        io->receive(io->raft_io, message);
+}
+
+/* ---- storing ---- */
+
+static struct storing *storing(struct sim_io *io)
+{
+    struct storing *s = calloc(1, sizeof(*s));
+    assert(s);
+    s->io = io;
+    return s;
+}
+
+static void appended(void *arg, int status)
+{
+    struct storing s = *(struct storing *)arg;
+    free(arg);
+    s.append->cb(s.append, status);
+}
+
+static int io_append(struct raft_io *raft_io, struct raft_io_append *request, const struct raft_entry entries[],
+                     unsigned n, raft_io_append_cb cb)
+{
+    struct sim_io *io = io_of(raft_io);
+    request->cb = cb;
+    if (!host_acts(io->host))
+        return 0;
+    struct storing *s = storing(io);
+    s->append = request;
+    disk_append(io->disk, io->files, entries, n, appended, s);
+    return 0;
+}
+
+static int io_truncate(struct raft_io *raft_io, raft_index index)
+{
+    struct sim_io *io = io_of(raft_io);
+    if (host_acts(io->host))
+        disk_truncate(io->disk, io->files, index);
+    return 0;
+}
+
+/* libraft 0.22.1 follows a null pointer when a snapshot came from the leader while it was taking one of its own. */
+static bool kills_libraft(const struct sim_io *io, const struct storing *s)
+{
+    const struct raft *raft = io->raft_io->data;
+    return !io->is_closing && s->put && raft->legacy.snapshot_taking && raft->legacy.snapshot_pending;
+}
+
+static void snapshot_stored(void *arg, int status)
+{
+    struct storing s = *(struct storing *)arg;
+    free(arg);
+    if (kills_libraft(s.io, &s)) {
+        trace("libraft dies of a snapshot within a snapshot");
+        libraft_deaths++;
+        host_die(s.io->host);
+        return;
+    }
+    s.put->cb(s.put, status);
+}
+
+static int io_snapshot_put(struct raft_io *raft_io, unsigned trailing, struct raft_io_snapshot_put *request,
+                           const struct raft_snapshot *snapshot, raft_io_snapshot_put_cb cb)
+{
+    struct sim_io *io = io_of(raft_io);
+    request->cb = cb;
+    if (!host_acts(io->host))
+        return 0;
+    struct storing *s = storing(io);
+    s->put = request;
+    disk_snapshot(io->disk, io->files, snapshot, trailing, snapshot_stored, s);
+    return 0;
+}
+
+static void snapshot_read(void *arg)
+{
+    struct storing s = *(struct storing *)arg;
+    free(arg);
+    if (!s.io->is_closing)
+        s.get->cb(s.get, load_snapshot(s.io->files->snapshot), 0);
+}
+
+static int io_snapshot_get(struct raft_io *raft_io, struct raft_io_snapshot_get *request, raft_io_snapshot_get_cb cb)
+{
+    struct sim_io *io = io_of(raft_io);
+    struct storing *s = storing(io);
+    request->cb = cb;
+    s->get = request;
+    world_after(io->host, world_between(FROM_DISK, 100, io->disk->latency_us), snapshot_read, s);
+    return 0;
+}
+
+/* ---- the end ---- */
+
+static void closed(void *arg)
+{
+    struct sim_io *io = arg;
+    io->closed(io->raft_io);
+}
+
+static void io_close(struct raft_io *raft_io, raft_io_close_cb cb)
+{
+    struct sim_io *io = io_of(raft_io);
+    io->is_closing = true;
+    io->closed = cb;
+    io->before.is_on = io->after.is_on = false;
+    if (io->ticking)
+        world_cancel(io->ticking);
+    if (running[io->host->id] == io)
+        running[io->host->id] = NULL;
+    disk_cancel(io->disk);
+    for (struct sending *s; (s = TAILQ_FIRST(&io->sends));) {
+        world_cancel(s->event);
+        s->status = RAFT_CANCELED;
+        sent(s);
+    }
+    world_after(io->host, world_between(FROM_DISK, 0, CLOSE_US), closed, io);
+}
+
+static raft_time io_time(struct raft_io *raft_io)
+{
+    return (raft_time)(host_mono_us(io_of(raft_io)->host) / US_PER_MS);
+}
+
+static int io_random(struct raft_io *raft_io, int min, int max)
+{
+    (void)raft_io;
+    return (int)world_between(FROM_RAFT, min, max - 1);
+}
+
+void libraft_forget(struct host *host)
+{
+    running[host->id] = NULL;
+}
+
+/* ---- what the log calls ---- */
+
+int raft_uv_init(struct raft_io *raft_io, struct uv_loop_s *loop, const char *dir, struct raft_uv_transport *transport)
+{
+    (void)loop, (void)transport;
+    struct sim_io *io = calloc(1, sizeof(*io));
+    assert(io);
+    const char *name = strrchr(dir, '/');
+    io->raft_io = raft_io;
+    io->host = world.current;
+    io->disk = &disks[io->host->id];
+    io->files = name && strcmp(name, "/log.new") == 0 ? &io->disk->fresh : &io->disk->log;
+    io->before = (struct hook){.fn = each_turn, .arg = io, .is_on = true, .at_start = true};
+    io->after = (struct hook){.fn = each_turn, .arg = io, .is_on = true, .at_end = true};
+    TAILQ_INIT(&io->sends);
+    raft_io->version = 2;
+    raft_io->impl = io;
+    raft_io->capacity = CAPACITY;
+    raft_io->init = io_init;
+    raft_io->start = io_start;
+    raft_io->close = io_close;
+    raft_io->load = io_load;
+    raft_io->bootstrap = io_bootstrap;
+    raft_io->recover = io_recover;
+    raft_io->set_term = io_set_term;
+    raft_io->set_vote = io_set_vote;
+    raft_io->send = io_send;
+    raft_io->append = io_append;
+    raft_io->truncate = io_truncate;
+    raft_io->snapshot_put = io_snapshot_put;
+    raft_io->snapshot_get = io_snapshot_get;
+    raft_io->time = io_time;
+    raft_io->random = io_random;
+    return 0;
+}
+
+void raft_uv_close(struct raft_io *raft_io)
+{
+    (void)raft_io; /* hooks may be looked at until the turn ends */
+}
+
+void raft_uv_set_auto_recovery(struct raft_io *io, bool flag)
+{
+    (void)io, (void)flag;
+}
+
+void raft_uv_set_segment_size(struct raft_io *io, size_t size)
+{
+    io_of(io)->disk->segment_bytes = size;
+}
+
+void raft_uv_set_disk_retry(struct raft_io *io, unsigned ms)
+{
+    (void)io, (void)ms;
+}
+
+void raft_uv_set_connect_retry_delay(struct raft_io *io, unsigned ms)
+{
+    (void)io, (void)ms;
+}

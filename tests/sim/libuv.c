@@ -1,0 +1,162 @@
+/* libuv on virtual time: loops, timers, the check handles, and closing; as much of it as the code that is simulated
+ * uses. The program is linked without libuv, so what is missing here is an error of the linker. A loop belongs to the
+ * host on which it was made; handles keep their event and their hook in libuv's reserved words. */
+#include "tests/sim/world.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TIMER_LATENESS_US 300
+
+static struct host *host_of(const uv_loop_t *loop)
+{
+    return &world.hosts[loop->backend_fd];
+}
+
+int uv_loop_init(uv_loop_t *loop)
+{
+    memset(loop, 0, sizeof(*loop));
+    loop->backend_fd = world.current->id;
+    return 0;
+}
+
+uint64_t uv_now(const uv_loop_t *loop)
+{
+    return (uint64_t)host_mono_us(host_of(loop)) / 1000;
+}
+
+uint64_t uv_hrtime(void)
+{
+    return (uint64_t)host_mono_us(world.current) * 1000;
+}
+
+static void handle_init(uv_loop_t *loop, uv_handle_t *handle, uv_handle_type type, size_t size)
+{
+    memset(handle, 0, size);
+    handle->loop = loop;
+    handle->type = type;
+}
+
+/* ---- timers ---- */
+
+static struct event **event_of(uv_handle_t *handle)
+{
+    return (struct event **)&handle->u.reserved[0];
+}
+
+int uv_timer_init(uv_loop_t *loop, uv_timer_t *timer)
+{
+    handle_init(loop, (uv_handle_t *)timer, UV_TIMER, sizeof(*timer));
+    return 0;
+}
+
+static void timer_arm(uv_timer_t *timer, uint64_t ms);
+
+static void timer_fired(void *arg)
+{
+    uv_timer_t *timer = arg;
+    *event_of((uv_handle_t *)timer) = NULL;
+    if (timer->repeat)
+        timer_arm(timer, timer->repeat);
+    timer->timer_cb(timer);
+}
+
+/* By the host's clock, and as late as a loop is that has something else to do. */
+static void timer_arm(uv_timer_t *timer, uint64_t ms)
+{
+    struct host *host = host_of(timer->loop);
+    int64_t us = (int64_t)ms * US_PER_MS;
+    us -= us * host->rate_ppm / 1000000;
+    us += world_between(FROM_CLOCK, 0, TIMER_LATENESS_US);
+    *event_of((uv_handle_t *)timer) = world_after(host, us, timer_fired, timer);
+}
+
+int uv_timer_stop(uv_timer_t *timer)
+{
+    struct event **event = event_of((uv_handle_t *)timer);
+    if (*event)
+        world_cancel(*event);
+    *event = NULL;
+    return 0;
+}
+
+int uv_timer_start(uv_timer_t *timer, uv_timer_cb cb, uint64_t timeout, uint64_t repeat)
+{
+    uv_timer_stop(timer);
+    timer->timer_cb = cb;
+    timer->repeat = repeat;
+    timer_arm(timer, timeout);
+    return 0;
+}
+
+int uv_is_active(const uv_handle_t *handle)
+{
+    const struct hook *hook = handle->u.reserved[1];
+    return handle->type == UV_TIMER ? handle->u.reserved[0] != NULL : hook && hook->is_on;
+}
+
+/* ---- each turn of the loop ---- */
+
+static void check_turn(void *arg)
+{
+    uv_check_t *check = arg;
+    check->check_cb(check);
+}
+
+int uv_check_init(uv_loop_t *loop, uv_check_t *check)
+{
+    handle_init(loop, (uv_handle_t *)check, UV_CHECK, sizeof(*check));
+    return 0;
+}
+
+int uv_check_start(uv_check_t *check, uv_check_cb cb)
+{
+    struct hook *hook = calloc(1, sizeof(*hook));
+    assert(hook && !check->u.reserved[1]);
+    *hook = (struct hook){.fn = check_turn, .arg = check, .is_on = true, .at_end = true};
+    check->check_cb = cb;
+    check->u.reserved[1] = hook;
+    host_hook(host_of(check->loop), hook);
+    return 0;
+}
+
+/* ---- closing ---- */
+
+void uv_unref(uv_handle_t *handle)
+{
+    (void)handle;
+}
+
+static void closed(void *arg)
+{
+    uv_handle_t *handle = arg;
+    if (handle->close_cb)
+        handle->close_cb(handle);
+}
+
+void uv_close(uv_handle_t *handle, uv_close_cb cb)
+{
+    struct hook *hook = handle->type == UV_CHECK ? handle->u.reserved[1] : NULL;
+    if (handle->type == UV_TIMER)
+        uv_timer_stop((uv_timer_t *)handle);
+    if (hook)
+        hook->is_on = false;
+    handle->close_cb = cb;
+    world_after(host_of(handle->loop), 0, closed, handle);
+}
+
+/* ---- streams: libraft's messages do not use them here, see libraft.c ---- */
+
+int uv_pipe_init(uv_loop_t *loop, uv_pipe_t *pipe, int ipc)
+{
+    (void)ipc;
+    handle_init(loop, (uv_handle_t *)pipe, UV_NAMED_PIPE, sizeof(*pipe));
+    return 0;
+}
+
+int uv_pipe_open(uv_pipe_t *pipe, uv_file file)
+{
+    (void)pipe, (void)file;
+    return UV_ENOSYS;
+}

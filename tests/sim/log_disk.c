@@ -1,0 +1,68 @@
+/* daemon/control/log_disk.h on the virtual disk of the host that asks. */
+#include "daemon/control/log_disk.h"
+
+#include "tests/sim/disk.h"
+
+static struct disk *here(void)
+{
+    return &disks[world.current->id];
+}
+
+uint64_t log_disk_free(const struct log_disk *disk)
+{
+    (void)disk;
+    return here()->free_bytes;
+}
+
+uint64_t log_disk_least(const struct log_disk *disk)
+{
+    return disk->segment_bytes;
+}
+
+uint64_t log_disk_enough(const struct log_disk *disk)
+{
+    return 6 * disk->segment_bytes + disk->reserve_bytes;
+}
+
+bool log_disk_reserve(const struct log_disk *disk)
+{
+    if (!here()->has_reserve && here()->free_bytes >= log_disk_enough(disk)) {
+        here()->has_reserve = true;
+        here()->free_bytes -= disk->reserve_bytes;
+    }
+    return here()->has_reserve;
+}
+
+void log_disk_release(const struct log_disk *disk)
+{
+    if (here()->has_reserve)
+        here()->free_bytes += disk->reserve_bytes;
+    here()->has_reserve = false;
+}
+
+uint64_t log_disk_snapshot(const struct log_disk *disk)
+{
+    (void)disk;
+    return here()->log.snapshot ? here()->log.snapshot->index : 0;
+}
+
+bool log_disk_is_new(const struct log_disk *disk)
+{
+    (void)disk;
+    return !here()->log.exists;
+}
+
+err_t log_disk_make_new(const struct log_disk *disk)
+{
+    (void)disk;
+    here()->fresh = (struct files){.exists = true, .first = 1};
+    return OK;
+}
+
+err_t log_disk_commit_new(const struct log_disk *disk)
+{
+    (void)disk;
+    if (host_acts(world.current))
+        here()->log = here()->fresh;
+    return OK;
+}

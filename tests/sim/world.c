@@ -1,0 +1,294 @@
+/* A heap of events. Ties in time are broken by the seed, so that different seeds see different orders of what happens
+ * at once. An event of a stalled host waits for its end and keeps its place before what came later. */
+#include "tests/sim/world.h"
+
+#include "common/base/rng.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define WALL_BEGIN_US INT64_C(1790000000000000) /* some day */
+#define MONO_BEGIN_US (3600 * US_PER_S)         /* hosts have been up for a while: zero means "never" in many places */
+
+struct event {
+    int64_t at_us;
+    uint64_t tie, number;
+    struct host *host;
+    unsigned life;
+    event_fn fn;
+    void *arg;
+    size_t position; /* in the heap */
+};
+
+struct world world;
+static struct {
+    struct event **events;
+    size_t n, cap;
+    uint64_t next;
+} queue;
+
+/* ---- chance ---- */
+
+uint64_t world_draw(enum stream from)
+{
+    uint32_t r[4];
+    rng_at(world.seed, from, world.drawn[from]++, r);
+    return (uint64_t)r[0] << 32 | r[1];
+}
+
+int64_t world_between(enum stream from, int64_t low, int64_t high)
+{
+    assert(low <= high);
+    return low + (int64_t)(world_draw(from) % (uint64_t)(high - low + 1));
+}
+
+bool world_chance(enum stream from, double p)
+{
+    return (double)(world_draw(from) >> 11) * 0x1p-53 < p;
+}
+
+/* ---- the heap ---- */
+
+static bool is_before(const struct event *a, const struct event *b)
+{
+    if (a->at_us != b->at_us)
+        return a->at_us < b->at_us;
+    return a->tie != b->tie ? a->tie < b->tie : a->number < b->number;
+}
+
+static void put(size_t at, struct event *e)
+{
+    queue.events[at] = e;
+    e->position = at;
+}
+
+static void sift_up(size_t at)
+{
+    struct event *e = queue.events[at];
+    for (; at && is_before(e, queue.events[(at - 1) / 2]); at = (at - 1) / 2)
+        put(at, queue.events[(at - 1) / 2]);
+    put(at, e);
+}
+
+static void sift_down(size_t at)
+{
+    struct event *e = queue.events[at];
+    for (size_t child; (child = 2 * at + 1) < queue.n; at = child) {
+        if (child + 1 < queue.n && is_before(queue.events[child + 1], queue.events[child]))
+            child++;
+        if (!is_before(queue.events[child], e))
+            break;
+        put(at, queue.events[child]);
+    }
+    put(at, e);
+}
+
+static void push(struct event *e)
+{
+    if (queue.n == queue.cap) {
+        queue.cap = queue.cap ? 2 * queue.cap : 256;
+        queue.events = realloc(queue.events, queue.cap * sizeof(struct event *));
+        assert(queue.events);
+    }
+    put(queue.n++, e);
+    sift_up(e->position);
+}
+
+static void take_out(struct event *e)
+{
+    size_t at = e->position;
+    struct event *last = queue.events[--queue.n];
+    if (last == e)
+        return;
+    put(at, last);
+    sift_up(at);
+    sift_down(last->position);
+}
+
+struct event *world_after(struct host *host, int64_t delay_us, event_fn fn, void *arg)
+{
+    struct event *e = malloc(sizeof(*e));
+    assert(e && delay_us >= 0);
+    *e = (struct event){
+        .at_us = world.now_us + delay_us,
+        .tie = world_draw(FROM_WORLD),
+        .number = queue.next++,
+        .host = host,
+        .life = host->life,
+        .fn = fn,
+        .arg = arg,
+    };
+    push(e);
+    return e;
+}
+
+void world_cancel(struct event *event)
+{
+    take_out(event);
+    free(event);
+}
+
+/* ---- hosts ---- */
+
+void host_up(struct host *host)
+{
+    assert(!host->is_up);
+    host->is_up = true;
+    host->life++;
+    host->pid++;
+    host->stalled_until = 0;
+    host->is_dying = false;
+    host->dies_after = 0;
+    TAILQ_INIT(&host->hooks);
+}
+
+void host_down(struct host *host)
+{
+    assert(host->is_up);
+    host->is_up = false;
+    host->life++;
+    TAILQ_INIT(&host->hooks);
+}
+
+void host_die(struct host *host)
+{
+    host->is_dying = true;
+}
+
+bool host_acts(struct host *host)
+{
+    if (!host->is_dying && host->dies_after && --host->dies_after == 0)
+        host->is_dying = true;
+    return !host->is_dying;
+}
+
+void host_stall(struct host *host, int64_t us)
+{
+    if (world.now_us + us > host->stalled_until)
+        host->stalled_until = world.now_us + us;
+}
+
+void host_hook(struct host *host, struct hook *hook)
+{
+    TAILQ_INSERT_HEAD(&host->hooks, hook, link);
+}
+
+static int64_t run_by(const struct host *host)
+{
+    return world.now_us + world.now_us / 1000000 * host->rate_ppm + world.now_us % 1000000 * host->rate_ppm / 1000000;
+}
+
+int64_t host_mono_us(const struct host *host)
+{
+    return MONO_BEGIN_US + run_by(host);
+}
+
+int64_t host_wall_us(const struct host *host)
+{
+    return WALL_BEGIN_US + run_by(host) + host->wall_offset_us;
+}
+
+/* ---- running ---- */
+
+void world_init(uint64_t seed, int n_hosts)
+{
+    assert(n_hosts <= MAX_HOSTS);
+    bool is_tracing = world.is_tracing;
+    world = (struct world){.seed = seed, .n_hosts = n_hosts, .is_tracing = is_tracing};
+    for (int i = 0; i <= MAX_HOSTS; i++) {
+        world.hosts[i].id = i;
+        TAILQ_INIT(&world.hosts[i].hooks);
+        world.hosts[i].rate_ppm = i ? world_between(FROM_CLOCK, -300, 300) : 0;
+    }
+    world.current = &world.hosts[0];
+}
+
+static void turn(struct host *host, bool at_start)
+{
+    struct hook *next;
+    for (struct hook *h = TAILQ_FIRST(&host->hooks); h; h = next) {
+        next = TAILQ_NEXT(h, link);
+        if (h->is_on && (at_start ? h->at_start : h->at_end))
+            h->fn(h->arg);
+    }
+}
+
+static void fire(struct event *e)
+{
+    struct host *host = e->host;
+    event_fn fn = e->fn;
+    void *arg = e->arg;
+    world.print =
+        (world.print ^ (uint64_t)world.now_us ^ e->number << 20 ^ (uint64_t)host->id << 56) * 0x9e3779b97f4a7c15u;
+    world.print ^= world.print >> 29;
+    free(e);
+    world.current = host;
+    turn(host, true);
+    fn(arg);
+    turn(host, false);
+    world.current = &world.hosts[0];
+    world.events++;
+    if (host->is_dying)
+        world.on_death(host);
+    else if (world.after_event)
+        world.after_event(host);
+}
+
+void world_run(int64_t end_us, bool (*done)(void))
+{
+    while (queue.n && queue.events[0]->at_us <= end_us) {
+        struct event *e = queue.events[0];
+        if (e->host->id && e->life != e->host->life) {
+            world_cancel(e);
+            continue;
+        }
+        if (e->at_us > world.now_us)
+            world.now_us = e->at_us;
+        if (e->host->stalled_until > world.now_us) {
+            e->at_us = e->host->stalled_until; /* its tie says where among the others */
+            sift_down(0);
+            continue;
+        }
+        take_out(e);
+        fire(e);
+        if (done && done())
+            return;
+    }
+    if (world.now_us < end_us)
+        world.now_us = end_us;
+}
+
+/* ---- words ---- */
+
+static void say(FILE *file, const char *fmt, va_list ap)
+{
+    fprintf(file, "%4" PRId64 ".%06" PRId64 " ", world.now_us / US_PER_S, world.now_us % US_PER_S);
+    if (world.current->id)
+        fprintf(file, "host %d: ", world.current->id);
+    vfprintf(file, fmt, ap);
+    fputc('\n', file);
+}
+
+void trace(const char *fmt, ...)
+{
+    if (!world.is_tracing)
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    say(stdout, fmt, ap);
+    va_end(ap);
+}
+
+void broken(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fputs("broken at ", stdout);
+    say(stdout, fmt, ap);
+    va_end(ap);
+    fflush(stdout);
+    _Exit(1);
+}
