@@ -196,6 +196,8 @@ static const struct schema_row rows[] = {
     {INT(run.threads, 0, 4096, "0", FREE, "Threads of a worker. 0: its share of the node's cores.")},
     {INT(run.restarts, 0, 1000000, "3", FREE, "Failures that the job survives.")},
     {INT(run.orphan_seconds, 1, 86400, "60", FREE, "How long workers go on without the daemon.")},
+    {INT(run.hang_seconds, 0, 86400, "30", FREE,
+         "Silence of the steps that counts as a hang; ten times the usual step, if that is longer. 0: never.")},
     {INT(run.max_seconds, 0, MAX_STEPS, "0", FREE, "Stop after so long, with a checkpoint. 0: no limit.")},
     {INT(run.priority, -1000, 1000, "0", FREE, "Jobs with a higher one start first.")},
     {ITEMS(run.env, run.n_env, SCHEMA_MAP, check_env, "{}", FREE, "Environment variables of the workers.")},

@@ -173,6 +173,26 @@ err_t agent_release(struct agent *a, struct node *n, uint64_t job)
     return a->attend ? rpc_agent_release(a->attend, job) : ERR_CLOSED;
 }
 
+/* For our own node the answer is a copy of the states: what else is known of its processes has been said. */
+static err_t look_here(struct node *n)
+{
+    children_look(n);
+    for (const struct child *c = n->children.head; c; c = c->next) {
+        struct job *j = node_job(n, c->job);
+        struct job_process *p = j ? job_process_find(j, &n->self, c->slot) : NULL;
+        if (p && memcmp(p->token, c->token, sizeof(p->token)) == 0)
+            p->proc = c->proc;
+    }
+    return OK;
+}
+
+err_t agent_look(struct agent *a, struct node *n)
+{
+    if (a->is_self)
+        return look_here(n);
+    return a->attend ? rpc_agent_look(a->attend) : ERR_CLOSED;
+}
+
 /* ---- hearing ---- */
 
 static bool is_on(const struct job *j, const struct agent *a)

@@ -71,6 +71,8 @@ void agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *
 /* ERR_CLOSED: the node cannot be reached. The answer is an agent_child. */
 NODISCARD err_t agent_spawn(struct agent *a, struct node *n, const struct agent_spawn *x);
 NODISCARD err_t agent_kill(struct agent *a, struct node *n, uint64_t job, int slot, int sig);
+/* Says again what lives there, and what it does (child.proc). */
+NODISCARD err_t agent_look(struct agent *a, struct node *n);
 /* The job has nothing more to do there: its arenas, segment and socket go. */
 NODISCARD err_t agent_release(struct agent *a, struct node *n, uint64_t job);
 

@@ -6,9 +6,12 @@
 #include "daemon/control/node.h"
 #include "daemon/control/rpc_server.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void children_init(struct children *c)
 {
@@ -184,4 +187,28 @@ void children_bye(struct node *n, struct peer *peer)
     for (struct child *e = n->children.head; e; e = e->next)
         if (e->peer == peer)
             e->peer = NULL;
+}
+
+/* ---- what they do ---- */
+
+/* "pid (name) S ..."; a name may hold anything, so the last parenthesis counts. */
+static char state_of(pid_t pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t len = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+    if (fd >= 0)
+        close(fd);
+    if (len <= 0)
+        return '\0';
+    text[len] = '\0';
+    const char *end = strrchr(text, ')');
+    return end && end[1] == ' ' ? end[2] : '\0';
+}
+
+void children_look(struct node *n)
+{
+    for (struct child *c = n->children.head; c; c = c->next)
+        c->proc = c->state == CHANNEL_RUNNING ? state_of(c->pid) : '\0';
 }

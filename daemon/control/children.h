@@ -30,6 +30,7 @@ struct child {
     int64_t when_ns;                     /* monotonic, this node's: the kernel's word of its end */
     int device;                          /* a worker's GPU; -1: none */
     uint32_t uid;                        /* whose it is; of no meaning to a private dtd */
+    char proc;                           /* what it does, where somebody has looked: R, S, D, T; else 0 */
     bool said;                           /* lead.c's, while it says them all */
     bool bound;
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];
@@ -57,5 +58,7 @@ NODISCARD err_t children_hello(struct node *n, uint64_t job, int slot, const voi
 /* A connection has gone. */
 void children_bye(struct node *n, struct peer *peer);
 bool child_runs(const struct child *c);
+/* Looks at all of them in /proc. */
+void children_look(struct node *n);
 
 #endif

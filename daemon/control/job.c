@@ -189,6 +189,8 @@ void job_move(struct job *j, enum job_phase to, const char *why)
     fsm_move(&j->phase, to, why);
     if (!job_in_epoch(j))
         store_clear(&j->store, ERR_STALE);
+    if (to == PHASE_STEPPING)
+        job_health_begin(j);
     job_deadline(j, phases[to].deadline_ms);
     int show = phases[to].show;
     if ((show == JOB_STARTING || show == JOB_PENDING) && (j->epoch || j->restarts))
@@ -455,7 +457,9 @@ static bool tick_stepping(struct job *j)
     }
     check_time_limit(j);
     look_for_room(j);
-    return j->stopping;
+    if (!j->stopping)
+        job_health_tick(j);
+    return j->stopping || j->phase.state != PHASE_STEPPING;
 }
 
 static bool is_rejoining(const struct job_worker *w)

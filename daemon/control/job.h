@@ -90,6 +90,7 @@ struct job_process {
     uint8_t token[CHANNEL_TOKEN_BYTES];
     pid_t pid;
     bool killed; /* by us: its end is a consequence, not a cause */
+    char proc;   /* what it does, from /proc: R, S, D, T; 0: not asked */
     bool lost;   /* with its node: how it ended is not known */
     bool has_exit;
     int exit_status, exit_signal, spawn_error;
@@ -137,6 +138,17 @@ struct job_folder {
     bool own;                  /* this job's: in the catalog, or written since it was submitted */
 };
 
+#define JOB_HEALTH_STEPS 64
+
+/* What the newest steps of the epoch took, by the times of their reports. */
+struct job_health {
+    int64_t took_ms[JOB_HEALTH_STEPS], longest_ms, since_ms;
+    int n;
+    bool stepped;     /* the epoch has made a step */
+    bool slow;        /* ... and one with an evaluation or a save */
+    int64_t asked_ms; /* the nodes, about a silence; 0: not */
+};
+
 struct job {
     struct node *node;
     struct job *next;
@@ -173,6 +185,7 @@ struct job {
     bool end_proposed, end_logged; /* its record: under way, there */
 
     int64_t deadline_ms; /* of the phase; 0: none */
+    struct job_health health;
     struct job_incident incident;
     struct job_folder *folders; /* of the last scan */
     int n_folders;
@@ -301,6 +314,13 @@ struct io_report {
     const char *text;                          /* never NULL */
 };
 void job_io_report(struct job *j, struct job_io *io, const struct io_report *r);
+
+/* ---- job_health.c: whether it gets on ---- */
+
+void job_health_begin(struct job *j);
+void job_health_step(struct job *j);
+/* While it steps: a silence that is too long ends the epoch. */
+void job_health_tick(struct job *j);
 
 /* ---- job_keep.c: retention ---- */
 

@@ -338,6 +338,7 @@ void job_process_child(struct job *j, struct job_process *p, const struct child 
         ((struct job_worker *)p)->device = c->device;
     memcpy(p->token, c->token, sizeof(p->token));
     p->pid = c->pid;
+    p->proc = c->proc;
     if (child_runs(c)) {
         p->state = c->state == CHANNEL_RUNNING ? PROCESS_LIVE : PROCESS_ASKED;
         j->dirty = true;

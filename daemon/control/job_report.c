@@ -38,6 +38,7 @@ static void on_metric(struct job *j, struct job_worker *w, const struct worker_r
     if (repeated || r->epoch != j->epoch)
         return;
     metrics_append(&j->metrics, r->metric);
+    job_health_step(j);
     keep_io_line(j, r->metric);
     job_incident_recovered(j);
     rpc_watch_metric(j, r->metric);

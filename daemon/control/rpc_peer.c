@@ -135,6 +135,13 @@ err_t rpc_agent_release(struct rpc_call *attend, uint64_t job)
     return say(attend, &c, job, 0);
 }
 
+err_t rpc_agent_look(struct rpc_call *attend)
+{
+    Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
+    c.kind = DTD__AGENT_COMMAND__KIND__LOOK;
+    return say(attend, &c, 0, 0);
+}
+
 /* ---- leading: what a node says ---- */
 
 static void take_facts(struct agent *a, const Dtd__AgentFacts *f)
@@ -192,7 +199,8 @@ static bool child_of(const Dtd__AgentChild *m, struct child *ret)
                           .exit_signal = m->exit_signal,
                           .error = m->error,
                           .when_ns = clock_mono_ns() - (m->has_ago_ns && m->ago_ns > 0 ? m->ago_ns : 0),
-                          .device = m->device};
+                          .device = m->device,
+                          .proc = m->proc && m->proc[0] ? m->proc[0] : '\0'};
     memcpy(ret->token, m->token.data, sizeof(ret->token));
     return true;
 }
@@ -276,6 +284,10 @@ static void command_came(void *arg, const struct rpc_result *result)
     case DTD__AGENT_COMMAND__KIND__KILL:
         err = sup_kill(&n->sup, c->job, c->slot, c->signal);
         break;
+    case DTD__AGENT_COMMAND__KIND__LOOK:
+        children_look(n);
+        rpc_agent_list(n);
+        return;
     case DTD__AGENT_COMMAND__KIND__RELEASE:
         err = children_release(n, c->job);
         break;
@@ -349,9 +361,12 @@ void rpc_agent_facts(struct node *n)
     report(n, &m);
 }
 
-static void fill_child(Dtd__AgentChild *m, const struct child *c)
+static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
 {
     dtd__agent_child__init(m);
+    proc[0] = c->proc;
+    proc[1] = '\0';
+    m->proc = proc[0] ? proc : NULL;
     m->job = c->job;
     m->slot = c->slot;
     m->token = (ProtobufCBinaryData){CHANNEL_TOKEN_BYTES, (uint8_t *)c->token};
@@ -369,7 +384,8 @@ void rpc_agent_child(struct node *n, const struct child *c)
 {
     Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
     Dtd__AgentChild child, *ref = &child;
-    fill_child(&child, c);
+    char proc[2];
+    fill_child(&child, c, proc);
     m.n_child = 1;
     m.child = &ref;
     report(n, &m);
@@ -382,9 +398,10 @@ void rpc_agent_list(struct node *n)
     for (const struct child *c = n->children.head; c; c = c->next)
         count++;
     Dtd__AgentChild *all = calloc(count + 1, sizeof(*all)), **refs = calloc(count + 1, sizeof(void *));
-    if (all && refs) {
+    char(*proc)[2] = calloc(count + 1, sizeof(*proc));
+    if (all && refs && proc) {
         for (const struct child *c = n->children.head; c; c = c->next, m.n_child++) {
-            fill_child(&all[m.n_child], c);
+            fill_child(&all[m.n_child], c, proc[m.n_child]);
             refs[m.n_child] = &all[m.n_child];
         }
         m.child = refs;
@@ -397,4 +414,5 @@ void rpc_agent_list(struct node *n)
     }
     free(all);
     free(refs);
+    free(proc);
 }

@@ -294,3 +294,40 @@ TEST(workers_survive_a_control_that_leads)
         assert_int_equal(pids[k], s->worker[k].pid);
     stop_nodes(2);
 }
+
+/* A stopped worker stands, and all that wait for it: it is named, killed, and the job goes on. The job is on the second
+ * node with `elsewhere`: then another node is asked. */
+static void stop_a_worker(bool elsewhere)
+{
+    char job[32], other[32];
+    start_nodes(2, 2);
+    if (elsewhere) {
+        job_submit(&n[0], spec_text("b", 2, 100000, "", ""), other);
+        job_wait_step(&n[0], other, 1, 1, 20000);
+    }
+    job_submit(&n[0], spec_text("a", 2, 100000, "", "hang_seconds: 1"), job);
+    job_wait_step(&n[0], job, 1, 10, 20000);
+    int victim = job_status(&n[0], job)->worker[0].pid;
+    kill(victim, SIGSTOP);
+    job_wait_step(&n[0], job, 2, 3, 60000);
+    const struct client_job *s = job_status(&n[0], job);
+    assert_int_equal(1, s->restarts);
+    assert_int_equal(1, s->n_incident);
+    char text[64];
+    snprintf(text, sizeof(text), "rank 0 (pid %d, n%d) is stopped (T)", victim, elsewhere ? 2 : 1);
+    if (!strstr(s->incident[0].seen, "no step for") || !strstr(s->incident[0].seen, text))
+        fail_msg("the incident does not say '%s': %s", text, s->incident[0].seen);
+    assert_true(s->incident[0].detect_ms >= 1000);
+    assert_int_not_equal(victim, s->worker[0].pid);
+    stop_nodes(2);
+}
+
+TEST(a_stopped_worker_is_named)
+{
+    stop_a_worker(false);
+}
+
+TEST(a_stopped_worker_of_another_node_is_named)
+{
+    stop_a_worker(true);
+}
