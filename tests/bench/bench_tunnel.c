@@ -140,7 +140,7 @@ static err_t find(void *owner, struct tunnel_key_id id, struct tunnel_secret *re
 
 static struct tunnel_host *open_host(uv_loop_t *loop, const char *name)
 {
-    struct tunnel_host *host;
+    struct tunnel_host *host = NULL;
     const struct tunnel_host_config config = {loop, name, {NULL, find}};
     if (uv_loop_init(loop) || tunnel_host_open(&config, &host, NULL))
         die("no host");

@@ -65,7 +65,7 @@ static double now_s(void)
 static double server_cpu_s(void)
 {
     char path[64], line[1024];
-    unsigned long user, sys;
+    unsigned long user = 0, sys = 0;
     snprintf(path, sizeof(path), "/proc/%d/stat", b.pid);
     FILE *f = fopen(path, "r");
     if (!f || !fgets(line, sizeof(line), f))

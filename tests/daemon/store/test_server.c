@@ -735,16 +735,15 @@ TEST(who_says_nothing_in_time)
 TEST(nonsense_ends_the_connection)
 {
     const char *const nonsense[] = {
-        "47455420",                                             /* GET / HTTP */
-        "00cef7853c 13",                                        /* unknown operation */
-        "00cef7853c 00cef7853c",                                /* VALIDATE again */
-        "00cef7853d 0000000000",                                /* wrong magic */
-        "00cef7853c 01 ffffffffffffffff",                       /* endless key */
-        "00cef7853c 03 0120000000000000",                       /* 8193 bytes of key */
-        "00cef7853c 01 0100000000000000 6b 0100800000000000",   /* 8 MiB and one byte */
-        "00cef7853c 06 0100020000000000",                       /* 131073 keys */
-        "00cef7853c 01 0100000000000000 6b 0100000000000000 78" /* x .. */
-        "04 0100000000000000 6b 0100000000000000",              /* .. plus 1 */
+        "47455420",                                           /* GET / HTTP */
+        "00cef7853c 13",                                      /* unknown operation */
+        "00cef7853c 00cef7853c",                              /* VALIDATE again */
+        "00cef7853d 0000000000",                              /* wrong magic */
+        "00cef7853c 01 ffffffffffffffff",                     /* endless key */
+        "00cef7853c 03 0120000000000000",                     /* 8193 bytes of key */
+        "00cef7853c 01 0100000000000000 6b 0100800000000000", /* 8 MiB and one byte */
+        "00cef7853c 06 0100020000000000",                     /* 131073 keys */
+        "00cef7853c 01 0100000000000000 6b 0100000000000000 78 04 0100000000000000 6b 0100000000000000", /* x plus 1 */
         "00cef7853c 12 0100000000000000 6b 0200000000000000 06 ffffffffffffffff",
     };
     open_store((struct store_server_config){0});
