@@ -464,6 +464,142 @@ err_t client_shutdown(struct client *c, struct why *why)
     return call_one(c, CLIENT_SHUTDOWN, &q.base, NULL, NULL, why);
 }
 
+/* ---- the cluster ---- */
+
+static err_t take_cluster_node(const Dtd__ClusterNode *m, struct client_cluster_node *ret)
+{
+    *ret = (struct client_cluster_node){.name = text_copy(m->name),
+                                        .address = text_copy(m->address),
+                                        .state = text_copy(m->state),
+                                        .role = text_copy(m->role),
+                                        .domain = text_copy(m->domain),
+                                        .drained = text_copy(m->drained),
+                                        .version = text_copy(m->version),
+                                        .id = m->id,
+                                        .log_index = m->log_index,
+                                        .silent_ms = m->silent_ms};
+    return ret->name && ret->address && ret->state && ret->role && ret->domain && ret->drained && ret->version
+               ? OK
+               : ERR_NOMEM;
+}
+
+static err_t take_cluster(struct pending *p, const ProtobufCMessage *reply)
+{
+    const Dtd__ClusterReport *m = (const Dtd__ClusterReport *)reply;
+    struct client_cluster c = {.self = text_copy(m->self),
+                               .leader = text_copy(m->leader),
+                               .note = text_copy(m->note),
+                               .node = calloc(m->n_node + 1, sizeof(*c.node)),
+                               .log_index = m->log_index,
+                               .log_term = m->log_term,
+                               .key = m->key,
+                               .keys = m->keys};
+    err_t err = c.self && c.leader && c.note && c.node ? OK : ERR_NOMEM;
+    for (size_t i = 0; !err && i < m->n_node; i++)
+        err = take_cluster_node(m->node[i], &c.node[c.n_node++]);
+    if (err)
+        client_cluster_fini(&c);
+    else
+        *(struct client_cluster *)p->ret = c;
+    return err;
+}
+
+err_t client_cluster_status(struct client *c, struct client_cluster *ret, struct why *why)
+{
+    Dtd__Empty q = DTD__EMPTY__INIT;
+    return call_one(c, CLIENT_CLUSTER_STATUS, &q.base, take_cluster, ret, why);
+}
+
+static err_t cluster_call(struct client *c, uint16_t method, const char *token, const struct client_wish *w,
+                          struct why *why)
+{
+    Dtd__ClusterInitRequest q = DTD__CLUSTER_INIT_REQUEST__INIT;
+    q.name = (char *)w->name;
+    q.listen = (char *)w->listen;
+    q.advertise = (char *)w->advertise;
+    q.domain = (char *)w->domain;
+    q.token = (char *)token;
+    return call_one(c, method, &q.base, NULL, NULL, why);
+}
+
+err_t client_cluster_init(struct client *c, const struct client_wish *w, struct why *why)
+{
+    return cluster_call(c, CLIENT_CLUSTER_INIT, NULL, w, why);
+}
+
+err_t client_cluster_join(struct client *c, const char *token, const struct client_wish *w, struct why *why)
+{
+    return cluster_call(c, CLIENT_CLUSTER_JOIN, token, w, why);
+}
+
+struct token_answer {
+    char *token;
+    int64_t expires_ms;
+};
+
+static err_t take_token(struct pending *p, const ProtobufCMessage *reply)
+{
+    const Dtd__JoinToken *m = (const Dtd__JoinToken *)reply;
+    struct token_answer *a = p->ret;
+    *a = (struct token_answer){text_copy(m->token), m->expires_ms};
+    return a->token ? OK : ERR_NOMEM;
+}
+
+err_t client_cluster_token(struct client *c, unsigned uses, unsigned hours, char **ret, int64_t *ret_expires_ms,
+                           struct why *why)
+{
+    Dtd__JoinToken q = DTD__JOIN_TOKEN__INIT;
+    struct token_answer a = {0};
+    q.has_uses = q.has_hours = true;
+    q.uses = uses;
+    q.hours = hours;
+    err_t err = call_one(c, CLIENT_CLUSTER_TOKEN, &q.base, take_token, &a, why);
+    if (!err) {
+        *ret = a.token;
+        *ret_expires_ms = a.expires_ms;
+    }
+    return err;
+}
+
+static err_t node_ask(struct client *c, uint16_t method, const char *node, const char *reason, struct why *why)
+{
+    Dtd__ClusterNodeRequest q = DTD__CLUSTER_NODE_REQUEST__INIT;
+    q.name = (char *)node;
+    q.reason = (char *)reason;
+    return call_one(c, method, &q.base, NULL, NULL, why);
+}
+
+err_t client_cluster_remove(struct client *c, const char *node, struct why *why)
+{
+    return node_ask(c, CLIENT_CLUSTER_REMOVE, node, NULL, why);
+}
+
+err_t client_node_drain(struct client *c, const char *node, const char *reason, struct why *why)
+{
+    return node_ask(c, CLIENT_NODE_DRAIN, node, reason, why);
+}
+
+static err_t plain_ask(struct client *c, uint16_t method, struct why *why)
+{
+    Dtd__Empty q = DTD__EMPTY__INIT;
+    return call_one(c, method, &q.base, NULL, NULL, why);
+}
+
+err_t client_cluster_leave(struct client *c, struct why *why)
+{
+    return plain_ask(c, CLIENT_CLUSTER_LEAVE, why);
+}
+
+err_t client_cluster_recover(struct client *c, struct why *why)
+{
+    return plain_ask(c, CLIENT_CLUSTER_RECOVER, why);
+}
+
+err_t client_cluster_rotate(struct client *c, struct why *why)
+{
+    return plain_ask(c, CLIENT_CLUSTER_ROTATE, why);
+}
+
 /* ---- the streams ---- */
 
 static err_t take_log(struct pending *p, const ProtobufCMessage *item)

@@ -63,6 +63,25 @@ struct client_checkpoint {
     double loss; /* NAN: unknown */
 };
 
+/* Strings: "" when there is none. */
+struct client_cluster_node {
+    char *name, *address, *state, *role, *domain, *drained, *version;
+    uint64_t id, log_index;
+    int64_t silent_ms;
+};
+
+struct client_cluster {
+    char *self, *leader, *note;
+    struct client_cluster_node *node;
+    int n_node; /* 0: the daemon's node is in no cluster */
+    uint64_t log_index, log_term;
+    uint32_t key, keys;
+};
+
+struct client_wish { /* of a node that begins or joins a cluster; NULL: as configured */
+    const char *name, *listen, *advertise, *domain;
+};
+
 struct client_node {
     char *version, *node, *state_dir, *raft_state, *warning;
     int supervisor_pid, control_pid, slots;
@@ -115,5 +134,21 @@ NODISCARD err_t client_metrics(struct client *c, const char *job, bool follow, i
                                const struct client_stream *stream, struct why *why);
 /* A status whenever it changes and every metric, until the job has ended. */
 NODISCARD err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why);
+
+/* ---- the cluster ---- */
+
+NODISCARD err_t client_cluster_status(struct client *c, struct client_cluster *ret, struct why *why);
+void client_cluster_fini(struct client_cluster *c);
+NODISCARD err_t client_cluster_init(struct client *c, const struct client_wish *w, struct why *why);
+NODISCARD err_t client_cluster_join(struct client *c, const char *token, const struct client_wish *w, struct why *why);
+/* The token is a secret; the caller frees it. */
+NODISCARD err_t client_cluster_token(struct client *c, unsigned uses, unsigned hours, char **ret,
+                                     int64_t *ret_expires_ms, struct why *why);
+NODISCARD err_t client_cluster_remove(struct client *c, const char *node, struct why *why);
+NODISCARD err_t client_cluster_leave(struct client *c, struct why *why);
+NODISCARD err_t client_cluster_recover(struct client *c, struct why *why);
+NODISCARD err_t client_cluster_rotate(struct client *c, struct why *why);
+/* `reason` NULL: it is drained no more. */
+NODISCARD err_t client_node_drain(struct client *c, const char *node, const char *reason, struct why *why);
 
 #endif

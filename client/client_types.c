@@ -64,3 +64,21 @@ bool client_job_ended(const struct client_job *job)
             return true;
     return false;
 }
+
+static void cluster_node_fini(struct client_cluster_node *n)
+{
+    char *const texts[] = {n->name, n->address, n->state, n->role, n->domain, n->drained, n->version};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        free(texts[i]);
+}
+
+void client_cluster_fini(struct client_cluster *c)
+{
+    for (int i = 0; i < c->n_node; i++)
+        cluster_node_fini(&c->node[i]);
+    free(c->node);
+    free(c->self);
+    free(c->leader);
+    free(c->note);
+    *c = (struct client_cluster){0};
+}

@@ -1,9 +1,11 @@
-/* dtctl node, dtctl version: what runs here. */
+/* dtctl node, dtctl version: what runs here; which nodes of the cluster take nothing new. */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/daemon.h"
 #include "client/follow.h"
 #include "client/json.h"
+
+#include <string.h>
 
 struct args {
     struct global *global;
@@ -47,13 +49,17 @@ static void node_print(const struct client_node *node)
         printf("  %sWarning    %s%s\n", out_color(stdout, OUT_RED), node->warning, out_color(stdout, OUT_PLAIN));
 }
 
-int cmd_node(struct global *g, int argc, char **argv)
+static int node_show(struct global *g, int argc, char **argv)
 {
     static const struct argp argp = {
         .parser = parse,
         .children = global_children,
-        .doc = "Shows the daemon of this machine: version, processes, slots for workers, GPUs, the "
-               "state of its log, warnings.\vExample:\n  dtctl node -o json"};
+        .args_doc = "\n[drain|undrain] [NODE]",
+        .doc =
+            "Shows the daemon of this machine: version, processes, slots for workers, GPUs, the "
+            "state of its log, warnings. `drain NODE --reason TEXT`: nothing new starts on a node of the cluster, and "
+            "it votes no more if another can; `undrain NODE` ends that.\vExamples:\n  dtctl node -o json\n  dtctl node "
+            "drain node-3 --reason 'memory is replaced'\n  dtctl node undrain node-3"};
     struct args args = {.global = g};
     struct client_node node;
     struct why why = {0};
@@ -68,6 +74,80 @@ int cmd_node(struct global *g, int argc, char **argv)
         node_print(&node);
     client_node_fini(&node);
     return code;
+}
+
+/* ---- drain ---- */
+
+struct drain_args {
+    struct global *global;
+    const char *node, *reason;
+    bool undrain;
+};
+
+static error_t drain_parse(int key, char *arg, struct argp_state *state)
+{
+    struct drain_args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = a->global;
+        return 0;
+    case 'r':
+        a->reason = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->node)
+            argp_error(state, "one node at a time");
+        a->node = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->undrain && (!a->reason || !a->reason[0]))
+            argp_error(state, "why? --reason TEXT: whoever wonders will be told");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static err_t drain_call(struct client *c, void *arg, struct why *why)
+{
+    struct drain_args *a = arg;
+    struct client_node node;
+    char self[300];
+    if (!a->node) {
+        err_t err = client_node_get(c, &node, why);
+        if (err)
+            return err;
+        snprintf(self, sizeof(self), "%s", node.node);
+        client_node_fini(&node);
+    }
+    return client_node_drain(c, a->node ? a->node : self, a->undrain ? NULL : a->reason, why);
+}
+
+static int drain_run(struct global *g, int argc, char **argv, bool undrain)
+{
+    static const struct argp_option options[] = {{"reason", 'r', "TEXT", 0, "Why; needed to drain", 0}, {0}};
+    static const struct argp argp = {.options = options,
+                                     .parser = drain_parse,
+                                     .children = global_children,
+                                     .args_doc = "[NODE]",
+                                     .doc = "Drains a node of the cluster (this one), or ends that."};
+    struct drain_args args = {.global = g, .undrain = undrain};
+    struct why why = {0};
+    command_parse(&argp, argc, argv, &args);
+    err_t err = follow_call(g, drain_call, &args, &why);
+    if (err)
+        return command_fail(err, &why);
+    printf("%s is drained%s\n", args.node ? args.node : "this node", undrain ? " no more" : "");
+    return EXIT_DONE;
+}
+
+int cmd_node(struct global *g, int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "drain") == 0)
+        return drain_run(g, argc - 1, argv + 1, false);
+    if (argc > 1 && strcmp(argv[1], "undrain") == 0)
+        return drain_run(g, argc - 1, argv + 1, true);
+    return node_show(g, argc, argv);
 }
 
 int cmd_version(struct global *g, int argc, char **argv)

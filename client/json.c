@@ -197,3 +197,32 @@ json_t *json_of_scalar(const struct ckpt_scalar *s)
     }
     return json_string("(a Python object that dtd does not read)");
 }
+
+/* ---- the cluster ---- */
+
+static const char *some(const char *text)
+{
+    return text[0] ? text : NULL;
+}
+
+static json_t *json_of_cluster_node(const struct client_cluster_node *n)
+{
+    json_t *o = json_pack("{s:s, s:I, s:s, s:s, s:s*, s:s*, s:s*, s:s*}", "name", n->name, "id", (json_int_t)n->id,
+                          "address", n->address, "state", n->state, "role", some(n->role), "domain", some(n->domain),
+                          "drained", some(n->drained), "version", some(n->version));
+    if (o && n->silent_ms)
+        json_object_set_new(o, "silent_ms", json_integer(n->silent_ms));
+    if (o && n->log_index)
+        json_object_set_new(o, "log_index", json_integer((json_int_t)n->log_index));
+    return o;
+}
+
+json_t *json_of_cluster(const struct client_cluster *c)
+{
+    json_t *nodes = json_array();
+    for (int i = 0; i < c->n_node; i++)
+        json_array_append_new(nodes, json_of_cluster_node(&c->node[i]));
+    return json_pack("{s:s, s:s*, s:o, s:s*, s:I, s:I, s:i, s:i}", "self", c->self, "leader", some(c->leader), "node",
+                     nodes, "note", some(c->note), "log_index", (json_int_t)c->log_index, "log_term",
+                     (json_int_t)c->log_term, "key", (int)c->key, "keys", (int)c->keys);
+}

@@ -12,6 +12,7 @@
 json_t *json_of_metric(const struct client_metric *m);
 json_t *json_of_job(const struct client_job *job);
 json_t *json_of_node(const struct client_node *node);
+json_t *json_of_cluster(const struct client_cluster *c);
 json_t *json_of_scalar(const struct ckpt_scalar *s);
 
 /* Text that may not be UTF-8 (a log line, a file's name): what is not becomes U+FFFD. */

@@ -38,6 +38,20 @@ static const char *check_gpus(const char *text)
     return legal ? NULL : "auto, or a number from 0 to 64";
 }
 
+static const char *check_address(const char *text)
+{
+    const char *colon = strrchr(text, ':');
+    size_t digits = colon ? strspn(colon + 1, "0123456789") : 0;
+    bool legal = colon && colon > text && strlen(text) <= 263 && digits >= 1 && digits <= 5 && !colon[1 + digits] &&
+                 atoi(colon + 1) <= 65535;
+    return legal ? NULL : "host:port, 1.2.3.4:port or [v6]:port";
+}
+
+static const char *check_address_or_none(const char *text)
+{
+    return text[0] ? check_address(text) : NULL;
+}
+
 #define ROW(field, kind, default_, help_) \
     .key = #field, .type = (kind), .offset = offsetof(struct node_conf, field), .def = (default_), .help = (help_)
 
@@ -63,12 +77,24 @@ static const struct schema_row rows[] = {
      .min = 0, .max = 1000000},
     {ROW(disk.reserve_mib, SCHEMA_INT, "16", "Space that is kept for the log when the disk is full."), .min = 1,
      .max = 1048576},
+    {ROW(cluster.listen, SCHEMA_TEXT, "\"[::]:7811\"", "Where a node of a cluster listens: `address:port`, numbers. A node that is in none listens nowhere."),
+     .check = check_address},
+    {ROW(cluster.advertise, SCHEMA_TEXT, "\"\"", "How others reach it: `host:port`. Empty: its host's name and the port of `cluster.listen`."),
+     .check = check_address_or_none},
+    {ROW(cluster.domain, SCHEMA_TEXT, "\"\"", "What fails together with this node, a rack or a power line: voters are spread over them."),
+     .check = check_name},
+    {ROW(cluster.key_file, SCHEMA_TEXT, "\"\"", "The cluster's key, where every node is given it beforehand (Slurm). Empty: it comes by `dtctl cluster init` and `join`."),
+     .check = check_dir},
+    {ROW(cluster.first, SCHEMA_BOOL, "false", "With `cluster.key_file`: this node begins the cluster.")},
+    {ROW(cluster.peers, SCHEMA_LIST, "[]", "With `cluster.key_file`: nodes by which it is joined, `host:port`."),
+     .count_offset = offsetof(struct node_conf, cluster.n_peers), .check = check_address},
 };
 
 static const struct schema_section sections[] = {
     {"log", "Logging."},
     {"snapshot", "The replicated log of the cluster's state."},
     {"disk", "Room for the state folder."},
+    {"cluster", "Several nodes, one service."},
 };
 
 const struct schema node_schema = {

@@ -6,6 +6,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,6 +27,13 @@ struct node_conf {
     struct {
         int64_t reserve_mib; /* kept free for the log */
     } disk;
+    struct { /* with other nodes */
+        char *listen, *advertise, *domain;
+        char *key_file; /* "": keys come by joining */
+        bool first;
+        char **peers; /* host:port */
+        int n_peers;
+    } cluster;
 };
 
 /* Errors as job_parse's. */

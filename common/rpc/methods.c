@@ -29,6 +29,15 @@ static struct rpc_method table[RPC_METHOD_COUNT] = {
     {CLIENT_CHECKPOINTS, "Client.Checkpoints", RPC_ROLE_CLIENT, 1 * KIB, 16 * MIB, .stream = false},
     {CLIENT_NODE, "Client.Node", RPC_ROLE_CLIENT, 1 * KIB, 64 * KIB, .stream = false},
     {CLIENT_SHUTDOWN, "Client.Shutdown", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
+    {CLIENT_CLUSTER_INIT, "Client.ClusterInit", RPC_ROLE_CLIENT, 4 * KIB, 1 * KIB, .stream = false},
+    {CLIENT_CLUSTER_JOIN, "Client.ClusterJoin", RPC_ROLE_CLIENT, 4 * KIB, 1 * KIB, .stream = false},
+    {CLIENT_CLUSTER_STATUS, "Client.ClusterStatus", RPC_ROLE_CLIENT, 1 * KIB, 4 * MIB, .stream = false},
+    {CLIENT_CLUSTER_TOKEN, "Client.ClusterToken", RPC_ROLE_CLIENT, 1 * KIB, 4 * KIB, .stream = false},
+    {CLIENT_CLUSTER_REMOVE, "Client.ClusterRemove", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
+    {CLIENT_CLUSTER_LEAVE, "Client.ClusterLeave", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
+    {CLIENT_CLUSTER_RECOVER, "Client.ClusterRecover", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
+    {CLIENT_CLUSTER_ROTATE, "Client.ClusterRotate", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
+    {CLIENT_NODE_DRAIN, "Client.NodeDrain", RPC_ROLE_CLIENT, 2 * KIB, 1 * KIB, .stream = false},
     {WORKER_HELLO, "Worker.Hello", RPC_ROLE_ANY, 1 * KIB, 1 * KIB, .stream = false},
     {WORKER_ATTEND, "Worker.Attend", RPC_ROLE_WORKER, 1 * KIB, 2 * MIB, .stream = true},
     {WORKER_REPORT, "Worker.Report", RPC_ROLE_WORKER, 64 * KIB, 1 * KIB, .stream = false},
@@ -46,6 +55,9 @@ static struct rpc_method table[RPC_METHOD_COUNT] = {
     {PEER_TAKEN, "Peer.Taken", RPC_ROLE_PEER, 1 * KIB, 1 * KIB, .stream = false},
     {PEER_ATTEND, "Peer.Attend", RPC_ROLE_PEER, 4 * KIB, 64 * KIB, .stream = true},
     {PEER_REPORT, "Peer.Report", RPC_ROLE_PEER, 256 * KIB, 1 * KIB, .stream = false},
+    {PEER_BEAT, "Peer.Beat", RPC_ROLE_PEER, 1 * KIB, 4 * MIB, .stream = false},
+    {PEER_JOIN, "Peer.Join", RPC_ROLE_PEER | RPC_ROLE_JOIN, 4 * KIB, 4 * MIB, .stream = false},
+    {PEER_LEAVE, "Peer.Leave", RPC_ROLE_PEER, 1 * KIB, 1 * KIB, .stream = false},
 };
 
 static const ProtobufCServiceDescriptor *const services[] = {

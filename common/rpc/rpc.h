@@ -31,7 +31,14 @@ enum rpc_kind { RPC_REQUEST = 1, RPC_REPLY, RPC_ITEM, RPC_END, RPC_ERROR, RPC_CA
 
 /* Who may call a method; a connection's roles are decided by the listener's owner at accept (peer credentials) and by
  * its Hello (token). A bit mask. */
-enum rpc_role { RPC_ROLE_ANY = 1, RPC_ROLE_CLIENT = 2, RPC_ROLE_WORKER = 4, RPC_ROLE_IO = 8, RPC_ROLE_PEER = 16 };
+enum rpc_role {
+    RPC_ROLE_ANY = 1,
+    RPC_ROLE_CLIENT = 2,
+    RPC_ROLE_WORKER = 4,
+    RPC_ROLE_IO = 8,
+    RPC_ROLE_PEER = 16,
+    RPC_ROLE_JOIN = 32, /* came by a join token: may join, and nothing else */
+};
 
 struct rpc_conn;
 struct rpc_call; /* one incoming request that has not been answered to the end */

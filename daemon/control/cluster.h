@@ -14,6 +14,7 @@
 #ifndef DTD_DAEMON_CONTROL_CLUSTER_H
 #define DTD_DAEMON_CONTROL_CLUSTER_H
 
+#include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/rpc/rpc.h"
 
@@ -26,6 +27,7 @@
 
 struct node;
 struct cluster;
+struct log_config;
 
 /* What the cluster says to the rest of control. */
 struct cluster_events {
@@ -49,10 +51,39 @@ NODISCARD err_t cluster_start(struct node *n, const struct cluster_events *event
                               struct why *why);
 void cluster_close(struct cluster *c, void (*cb)(struct node *n));
 
+/* Before the log is opened: what it must know of the cluster. Its on_role is passed on to cluster_role. */
+void cluster_log_config(struct cluster *c, struct log_config *ret);
+void cluster_role(struct cluster *c);
+
+bool cluster_named(const struct cluster *c);         /* this node is in a cluster */
 const char *cluster_self(const struct cluster *c);   /* our own name */
 const char *cluster_leader(const struct cluster *c); /* NULL: nobody leads, as far as we know */
 bool cluster_leads(const struct cluster *c);
 /* Following, to the leader; NULL: not now. */
 struct rpc_conn *cluster_leader_conn(struct cluster *c);
+
+/* ---- what people ask ----
+ *
+ * Each that succeeds ends control some 100 ms later, and the supervisor starts it anew with the files that were
+ * written; processes of jobs do not notice. Codes and sentences are for people. */
+struct cluster_wish { /* NULL and "": the configuration's, the host's */
+    const char *name, *listen, *advertise, *domain;
+};
+NODISCARD err_t cluster_init(struct cluster *c, const struct cluster_wish *w, struct why *why);
+typedef void (*cluster_done_cb)(void *arg, err_t err, const char *why);
+NODISCARD err_t cluster_join(struct cluster *c, const char *token, const struct cluster_wish *w, cluster_done_cb cb,
+                             void *arg, struct why *why);
+NODISCARD err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why *why);
+/* The majority is lost for ever: this node's log goes on with this node alone. */
+NODISCARD err_t cluster_recover(struct cluster *c, struct why *why);
+
+/* ---- what other nodes say, through rpc_cluster.c ---- */
+
+/* ERR_AGAIN: we do not lead; others with the reason. */
+NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, const uint8_t *instance,
+                              const char *version, const char **ret_why);
+/* `ret`: the newer view, or NULL. */
+NODISCARD err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index,
+                             const struct buf **ret);
 
 #endif

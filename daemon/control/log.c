@@ -199,6 +199,20 @@ static void bootstrap(struct log *log)
     log_raft_close(log);
 }
 
+/* The new configuration goes behind everything that our disk has. */
+static int recover(struct log *log)
+{
+    struct raft_configuration conf;
+    char address[LOG_ADDRESS_MAX];
+    raft_configuration_init(&conf);
+    int status = raft_configuration_add(&conf, log->config.id, log_address(log, log->config.id, address), RAFT_VOTER);
+    if (!status)
+        status = raft_recover(&log->raft, &conf);
+    raft_configuration_close(&conf);
+    log_warn("voters: a new configuration of this node alone id=%" PRIu64 " status=%d", log->config.id, status);
+    return status;
+}
+
 static void make_log(struct log *log)
 {
     err_t err = log_disk_make_new(&log->disk);
@@ -223,6 +237,15 @@ static void open_log(struct log *log)
     if (status) {
         open_failed(log, log_err_from_raft(status), log->raft.errmsg);
         return;
+    }
+    if (log->config.recovers) {
+        status = recover(log);
+        log->config.recovers = false;
+        if (status) {
+            open_failed(log, log_err_from_raft(status), log->io.errmsg);
+            log_raft_close(log);
+            return;
+        }
     }
     log->raft_is_loading = true;
     status = raft_start(&log->raft);

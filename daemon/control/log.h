@@ -51,6 +51,7 @@ struct log_config {
     const char *dir; /* its own folder, made (0700) when missing; at most LOG_DIR_MAX bytes; copied */
     uint64_t id;     /* our number among the voters; 0: LOG_FIRST_ID */
     bool joins;      /* a log that is not there yet begins empty and waits to be added, instead of with one voter */
+    bool recovers;   /* the majority is lost for ever: our log's only voter from now on is us */
     struct log_peers peers;
     struct log_machine machine;
     void *owner;

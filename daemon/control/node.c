@@ -126,14 +126,15 @@ static void log_is_ready(void *owner, err_t err, const char *why)
     }
     log_info("log ready term=%llu index=%llu", (unsigned long long)log_term(n->log),
              (unsigned long long)log_index(n->log));
-    struct why reason = {""};
-    if (cluster_start(n, &lead_events, &n->cluster, &reason)) {
-        log_error("%s", reason.text);
-        exit(1);
-    }
     if (sup_list(&n->sup))
         log_error("the supervisor was not asked");
     probe_start(n);
+}
+
+static void log_has_role(void *owner)
+{
+    struct node *n = owner;
+    cluster_role(n->cluster);
 }
 
 void node_gpus_known(struct node *n)
@@ -234,16 +235,18 @@ static err_t start_log(struct node *n, struct why *why)
 {
     char dir[PATH_MAX];
     snprintf(dir, sizeof(dir), "%s/raft", n->dir);
-    const struct log_config config = {
+    struct log_config config = {
         .loop = &n->loop,
         .dir = dir,
         .machine = {n, machine_apply, machine_snapshot, machine_restore},
         .owner = n,
         .on_ready = log_is_ready,
+        .on_role = log_has_role,
         .reserve_bytes = (uint64_t)n->conf.disk.reserve_mib << 20,
         .snapshot_threshold = (unsigned)n->conf.snapshot.entries,
         .snapshot_trailing = (unsigned)n->conf.snapshot.trailing,
     };
+    cluster_log_config(n->cluster, &config);
     err_t err = log_start(&config, &n->log);
     return err ? why_set(why, err, "%s: %s", dir, err_text(err)) : OK;
 }
@@ -251,7 +254,7 @@ static err_t start_log(struct node *n, struct why *why)
 err_t node_start(struct node *n, struct why *why)
 {
     children_init(&n->children);
-    agent_self_init(n, n->conf.name[0] ? n->conf.name : "node-1"); /* not the host's: that changes, the log does not */
+    agent_self_init(n, n->conf.name[0] ? n->conf.name : "node-1"); /* in a cluster: the name that it has there */
     outbox_init(&n->outbox, n);
     rpc_server_bind(n);
     int rc = uv_loop_init(&n->loop);
@@ -273,6 +276,10 @@ err_t node_start(struct node *n, struct why *why)
     err = sup_start(&n->sup, &n->loop, CHANNEL_FD, &sup_events, n);
     if (err)
         return why_set(why, err, "descriptor %d is no channel: dtd-control is started by dtd, not by hand", CHANNEL_FD);
+    err = cluster_start(n, &lead_events, &n->cluster, why);
+    if (err)
+        return err;
+    n->self.name = cluster_self(n->cluster);
     return start_log(n, why);
 }
 

@@ -1,6 +1,7 @@
 /* Adapter: what clients ask, except streams (rpc_metrics.c, rpc_logs.c). A submit is checked here as the client checked
  * it, because a client is not to be believed; a repeat of a request id gets the first answer before anything else is
  * looked at. */
+#include "daemon/control/cluster.h"
 #include "daemon/control/node.h"
 #include "daemon/control/rpc_server.h"
 #include "daemon/control/rpc_status.h"
@@ -462,7 +463,7 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
     (void)gethostname(host, sizeof(host) - 1);
     write_warning(n, warning, sizeof(warning));
     m.version = (char *)DTD_VERSION;
-    m.node = n->conf.name[0] ? n->conf.name : host;
+    m.node = cluster_named(n->cluster) ? (char *)cluster_self(n->cluster) : n->conf.name[0] ? n->conf.name : host;
     m.supervisor_pid = getppid();
     m.control_pid = getpid();
     m.io_pid = io;

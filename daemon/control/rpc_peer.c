@@ -23,17 +23,6 @@
 
 #define AGENT_MAX_PEERS 8192
 
-void rpc_peer_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
-{
-    const struct node *n = owner;
-    Dtd__PeerStatus s = DTD__PEER_STATUS__INIT;
-    s.node = (char *)n->self.name;
-    s.version = (char *)DTD_VERSION;
-    s.raft_state = (char *)log_state(n->log);
-    s.raft_term = log_term(n->log);
-    s.raft_index = log_index(n->log);
-    rpc_reply(call, &s.base);
-}
 
 /* ---- calls on behalf of somebody at another node ---- */
 

@@ -16,13 +16,7 @@
 
 #define CLIENTS_PER_USER 1024 /* connections that are no process of a job */
 
-/* Who decides answers; or whoever is called does, whoever decides. */
-enum where { AT_LEADER, HERE };
-
-static const struct {
-    enum where where;
-    struct rpc_binding binding;
-} rows[] = {
+static const struct rpc_server_row rows[] = {
     {AT_LEADER, {CLIENT_SUBMIT, rpc_client_submit}},
     {AT_LEADER, {CLIENT_STATUS, rpc_client_status}},
     {AT_LEADER, {CLIENT_LIST, rpc_client_list}},
@@ -41,13 +35,21 @@ static const struct {
     {HERE, {IO_CONTROL_HELLO, rpc_io_hello}},
     {AT_LEADER, {IO_CONTROL_ATTEND, rpc_io_attend}},
     {AT_LEADER, {IO_CONTROL_REPORT, rpc_io_report}},
-    {HERE, {PEER_HELLO, rpc_peer_hello}},
     {HERE, {PEER_FORWARD, rpc_peer_forward}},
     {HERE, {PEER_TAKEN, rpc_peer_taken}},
     {HERE, {PEER_ATTEND, rpc_peer_attend}},
     {HERE, {PEER_REPORT, rpc_peer_report}},
 };
-#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
+#define N_ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
+#define MAX_ROWS RPC_METHOD_COUNT
+
+/* These, and the cluster's. */
+static const struct rpc_server_row *row_at(int i)
+{
+    int n;
+    const struct rpc_server_row *more = rpc_cluster_rows(&n);
+    return i < N_ROWS ? &rows[i] : i < N_ROWS + n ? &more[i - N_ROWS] : NULL;
+}
 
 /* ---- calls for the node that leads ---- */
 
@@ -67,7 +69,7 @@ static struct rpc_origin origin_of(const struct peer *p)
 }
 
 /* Processes wait where nobody leads: their epoch goes on without a word from us. People are told. */
-static void pass_on(struct node *n, struct rpc_call *call, const ProtobufCMessage *request)
+void rpc_server_pass_on(struct node *n, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const struct peer *p = rpc_server_peer(call);
     const struct rpc_origin origin = p ? origin_of(p) : (struct rpc_origin){0};
@@ -84,26 +86,29 @@ static void answer_or_pass_on(void *owner, struct rpc_call *call, const Protobuf
     struct node *n = owner;
     uint16_t id = rpc_call_method(call);
     if (!n->leads) {
-        pass_on(n, call, request);
+        rpc_server_pass_on(n, call, request);
         return;
     }
-    for (size_t i = 0; i < N_ROWS; i++)
-        if (rows[i].binding.id == id) {
-            rows[i].binding.handler(owner, call, request);
+    const struct rpc_server_row *row;
+    for (int i = 0; (row = row_at(i)); i++)
+        if (row->binding.id == id) {
+            row->binding.handler(owner, call, request);
             return;
         }
 }
 
 void rpc_server_bind(struct node *n)
 {
-    struct rpc_binding here[N_ROWS], all[N_ROWS];
-    for (size_t i = 0; i < N_ROWS; i++) {
-        all[i] = here[i] = rows[i].binding;
-        if (rows[i].where == AT_LEADER)
-            here[i].handler = answer_or_pass_on;
+    struct rpc_binding here[MAX_ROWS], all[MAX_ROWS];
+    const struct rpc_server_row *row;
+    int count = 0;
+    for (; (row = row_at(count)) && count < MAX_ROWS; count++) {
+        all[count] = here[count] = row->binding;
+        if (row->where == AT_LEADER)
+            here[count].handler = answer_or_pass_on;
     }
-    rpc_methods_bind(here, N_ROWS, n->methods);
-    rpc_methods_bind(all, N_ROWS, n->served);
+    rpc_methods_bind(here, count, n->methods);
+    rpc_methods_bind(all, count, n->served);
 }
 
 /* ---- connections ---- */
@@ -275,7 +280,7 @@ void rpc_server_hello(struct node *n, struct rpc_call *call, const ProtobufCMess
     if (n->leads)
         hello_to_leader(n, call, h, p);
     else if (n->leader)
-        pass_on(n, call, request);
+        rpc_server_pass_on(n, call, request);
     else
         rpc_reply(call, &empty.base);
 }

@@ -22,6 +22,14 @@ struct peer {
     uint32_t uid; /* of a client */
 };
 
+/* Who decides answers; or whoever is called does, whoever decides. */
+struct rpc_server_row {
+    enum { AT_LEADER, HERE } where;
+    struct rpc_binding binding;
+};
+/* The cluster's own methods, of whichever cluster is linked in. */
+const struct rpc_server_row *rpc_cluster_rows(int *ret_n);
+
 /* Fills the node's method table. */
 void rpc_server_bind(struct node *n);
 NODISCARD err_t rpc_server_start(struct node *n, int fd);
@@ -50,6 +58,8 @@ bool rpc_server_is_admin(struct rpc_call *call, const char *what);
 /* The user's name, or "uid 1234". */
 const char *rpc_server_user(uid_t uid, char *ret, size_t size);
 void rpc_server_drop(struct peer *peer);
+/* To the node that leads, or a refusal; takes the call over. */
+void rpc_server_pass_on(struct node *n, struct rpc_call *call, const ProtobufCMessage *request);
 /* Nobody can answer it now: it stays without an answer until its connection goes. */
 void rpc_server_park(struct rpc_call *call);
 
@@ -72,7 +82,6 @@ void rpc_worker_store_get(void *owner, struct rpc_call *call, const ProtobufCMes
 void rpc_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_io_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_peer_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);

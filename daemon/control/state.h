@@ -57,7 +57,7 @@ struct state_token {
     uint64_t id;
     uint8_t secret[TOKEN_SECRET_LENGTH];
     int64_t expires_ms;
-    uint32_t uses; /* left */
+    uint32_t uses; /* left; 0: nobody new */
 };
 
 struct state_key {
@@ -75,6 +75,7 @@ struct state_cluster {
     struct state_key keys[STATE_MAX_KEYS]; /* ascending by version */
     int n_keys;
     uint32_t key_used; /* the version to connect with; 0: none */
+    uint64_t changes;  /* counts what was applied to it; not replicated */
 };
 
 /* The state machine's answer to a record; it is the proposer's answer too (log_propose). */
@@ -109,6 +110,8 @@ const struct state_cluster *state_cluster(const struct state *s);
 const struct state_node *state_node_find(const struct state *s, const char *name);
 const struct state_node *state_node_by_id(const struct state *s, uint64_t id);
 
+/* Appends the cluster's part alone: state_restore of it gives a state without jobs. */
+NODISCARD err_t state_cluster_snapshot(const struct state *s, struct buf *ret);
 /* Appends; the same state gives the same bytes. */
 NODISCARD err_t state_snapshot(const struct state *s, struct buf *ret);
 /* Replaces the whole state, or (ERR_CORRUPT, ERR_UNSUPPORTED, ERR_NOMEM) nothing. */

@@ -86,10 +86,13 @@ static void drop_token(struct state_cluster *c, int at)
     explicit_bzero(&c->tokens[c->n_tokens], sizeof(c->tokens[0]));
 }
 
+/* One that is used up stays while there is room: the last node that joined by it may not have heard that it did, and
+ * ask again. */
 static void forget_tokens(struct state_cluster *c, int64_t wall_ms)
 {
+    bool is_full = c->n_tokens == STATE_MAX_TOKENS;
     for (int i = c->n_tokens - 1; i >= 0; i--)
-        if (!c->tokens[i].uses || c->tokens[i].expires_ms <= wall_ms)
+        if (c->tokens[i].expires_ms <= wall_ms || (is_full && !c->tokens[i].uses))
             drop_token(c, i);
 }
 
@@ -123,7 +126,7 @@ static err_t token_verdict(struct state_cluster *c, const struct record *r)
     const struct state_token *t = r->node.token ? find_token(c, r->node.token) : NULL;
     if (!r->node.token)
         return OK;
-    if (!t)
+    if (!t || !t->uses)
         return ERR_DENIED;
     return t->expires_ms <= r->wall_ms ? ERR_STALE : OK;
 }
@@ -167,7 +170,6 @@ static err_t new_node(struct state_cluster *c, const struct record *r, struct st
     ret->node = c->next_node++;
     if (r->node.token)
         find_token(c, r->node.token)->uses--;
-    forget_tokens(c, r->wall_ms);
     return OK;
 }
 
@@ -273,5 +275,6 @@ err_t state_nodes_apply(struct state *s, const struct record *r, struct state_re
 {
     static err_t (*const appliers[])(struct state_cluster * c, const struct record *r, struct state_result *ret) = {
         apply_node, apply_left, apply_admin, apply_token, apply_key};
+    s->cluster.changes++;
     return appliers[r->kind - RECORD_NODE](&s->cluster, r, ret);
 }

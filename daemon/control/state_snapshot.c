@@ -270,6 +270,11 @@ static err_t write_cluster(const struct state *s, struct buf *ret)
     return err;
 }
 
+err_t state_cluster_snapshot(const struct state *s, struct buf *ret)
+{
+    return write_cluster(s, ret);
+}
+
 err_t state_snapshot(const struct state *s, struct buf *ret)
 {
     size_t start = ret->len;
@@ -447,7 +452,7 @@ static err_t read_secrets(const Dtd__SnapshotCluster *m, struct state_cluster *c
         return ERR_CORRUPT;
     for (size_t i = 0; i < m->n_token; i++) {
         const Dtd__RecordToken *t = m->token[i];
-        if (!t->id || t->secret.len != TOKEN_SECRET_LENGTH || !t->uses)
+        if (!t->id || t->secret.len != TOKEN_SECRET_LENGTH)
             return ERR_CORRUPT;
         c->tokens[i] = (struct state_token){.id = t->id, .expires_ms = t->expires_ms, .uses = t->uses};
         memcpy(c->tokens[i].secret, t->secret.data, TOKEN_SECRET_LENGTH);
@@ -509,6 +514,7 @@ err_t state_restore(struct state *s, const void *data, size_t len)
     Dtd__Snapshot *m = dtd__snapshot__unpack(&alloc.base, len, data);
     err = m ? read_all(m, fresh) : ERR_CORRUPT;
     if (!err) {
+        fresh->cluster.changes = s->cluster.changes + 1;
         state_clear(s);
         *s = *fresh;
         *fresh = (struct state){0};

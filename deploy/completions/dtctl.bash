@@ -18,7 +18,7 @@ _dtctl_command() { # the first word that is neither an option nor an option's va
 
 _dtctl() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="up down submit status metrics logs cancel resume plan ckpt data generate node version help"
+  local commands="up down submit status metrics logs cancel resume plan ckpt data generate node cluster version help"
   local global="--dtd-dir --output --help" command at options="" sub=""
   read -r command at <<<"$(_dtctl_command)"
   COMPREPLY=()
@@ -42,6 +42,8 @@ _dtctl() {
   plan) options="--set" ;;
   generate) options="--prompt --tokens --temperature --top-k --seed" ;;
   ckpt) sub="ls inspect verify export import" options="--no-hash --format --dtype --shard-bytes" ;;
+  node) sub="drain undrain" options="--reason" ;;
+  cluster) sub="init token join status leave remove rotate recover" options="--name --listen --advertise --domain --uses --hours --yes" ;;
   data) sub="prepare info" options="--tokenizer --tokenizer-file --lowercase --vocab-from --cache" ;;
   esac
   if [[ $cur == -* ]]; then

@@ -1,0 +1,407 @@
+/* dtctl cluster: from one node to several. What is typed next is said each time, whole, so that it can be copied. */
+#include "client/client.h"
+#include "client/commands.h"
+#include "client/follow.h"
+#include "client/json.h"
+#include "common/base/clock.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define READY_MS 20000 /* control begins anew, and the log has its first records */
+
+struct args {
+    struct global *global;
+    struct client_wish wish;
+    const char *word; /* the token, or a node */
+    unsigned uses, hours;
+    bool yes;
+    char *token;
+    int64_t expires_ms;
+};
+
+enum { KEY_NAME = 256, KEY_LISTEN, KEY_ADVERTISE, KEY_DOMAIN, KEY_USES, KEY_HOURS, KEY_YES };
+
+static unsigned count_of(struct argp_state *state, const char *option, const char *text)
+{
+    char *end;
+    unsigned long n = strtoul(text, &end, 10);
+    if (text[0] < '1' || text[0] > '9' || *end || n > 1000000)
+        argp_error(state, "%s %s: a number from 1 on", option, text);
+    return (unsigned)n;
+}
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = a->global;
+        return 0;
+    case KEY_NAME:
+        a->wish.name = arg;
+        return 0;
+    case KEY_LISTEN:
+        a->wish.listen = arg;
+        return 0;
+    case KEY_ADVERTISE:
+        a->wish.advertise = arg;
+        return 0;
+    case KEY_DOMAIN:
+        a->wish.domain = arg;
+        return 0;
+    case KEY_USES:
+        a->uses = count_of(state, "--uses", arg);
+        return 0;
+    case KEY_HOURS:
+        a->hours = count_of(state, "--hours", arg);
+        return 0;
+    case KEY_YES:
+        a->yes = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* For those that take one word. */
+static error_t parse_word(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    if (key == ARGP_KEY_ARG && !a->word) {
+        a->word = arg;
+        return 0;
+    }
+    if (key == ARGP_KEY_NO_ARGS)
+        argp_usage(state);
+    return parse(key, arg, state);
+}
+
+#define NODE_OPTIONS                                                                                               \
+    {"name", KEY_NAME, "NAME", 0, "This node's name in the cluster (default: as configured, else the host's)", 0}, \
+        {"listen", KEY_LISTEN, "ADDRESS:PORT", 0, "Where it listens (default: cluster.listen, [::]:7811)", 0},     \
+        {"advertise", KEY_ADVERTISE, "HOST:PORT", 0, "How others reach it (default: the host's name)", 0},         \
+    {                                                                                                              \
+        "domain", KEY_DOMAIN, "NAME", 0, "What fails together with it: voters are spread", 0                       \
+    }
+
+/* ---- the calls ---- */
+
+/* The answer may be the leader's; who we are is known here. */
+static err_t status_call(struct client *c, void *arg, struct why *why)
+{
+    struct client_cluster *s = arg;
+    struct client_node node;
+    err_t err = client_node_get(c, &node, why);
+    if (err)
+        return err;
+    err = client_cluster_status(c, s, why);
+    if (!err && s->n_node) {
+        free(s->self);
+        s->self = node.node;
+        node.node = NULL;
+    }
+    client_node_fini(&node);
+    return err;
+}
+
+static err_t init_call(struct client *c, void *arg, struct why *why)
+{
+    return client_cluster_init(c, &((struct args *)arg)->wish, why);
+}
+
+static err_t join_call(struct client *c, void *arg, struct why *why)
+{
+    const struct args *a = arg;
+    return client_cluster_join(c, a->word, &a->wish, why);
+}
+
+static err_t token_call(struct client *c, void *arg, struct why *why)
+{
+    struct args *a = arg;
+    return client_cluster_token(c, a->uses, a->hours, &a->token, &a->expires_ms, why);
+}
+
+static err_t leave_call(struct client *c, void *arg, struct why *why)
+{
+    (void)arg;
+    return client_cluster_leave(c, why);
+}
+
+static err_t remove_call(struct client *c, void *arg, struct why *why)
+{
+    return client_cluster_remove(c, ((struct args *)arg)->word, why);
+}
+
+static err_t recover_call(struct client *c, void *arg, struct why *why)
+{
+    (void)arg;
+    return client_cluster_recover(c, why);
+}
+
+static err_t rotate_call(struct client *c, void *arg, struct why *why)
+{
+    (void)arg;
+    return client_cluster_rotate(c, why);
+}
+
+/* Until this node is in a cluster that has a leader, or (`in` false) in none. */
+static err_t wait_until(struct global *g, bool in, struct why *why)
+{
+    int64_t end = clock_mono_ms() + READY_MS;
+    struct client_cluster s;
+    for (;;) {
+        err_t err = follow_call(g, status_call, &s, why);
+        bool done = !err && (in ? s.n_node > 0 && s.leader[0] : s.n_node == 0);
+        if (!err)
+            client_cluster_fini(&s);
+        if (done)
+            return OK;
+        if (clock_mono_ms() > end)
+            return why_set(why, ERR_AGAIN, "the daemon has not taken it up within %d s: dtctl cluster status",
+                           READY_MS / 1000);
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
+}
+
+/* ---- status ---- */
+
+static void status_print(const struct client_cluster *s)
+{
+    static const struct out_column columns[] = {{"NODE", false},    {"STATE", false}, {"ROLE", false},
+                                                {"ADDRESS", false}, {"LOG", true},    {"VERSION", false},
+                                                {"REASON", false}};
+    struct out_table t;
+    char why[700];
+    out_table_init(&t, columns, 7);
+    for (int i = 0; i < s->n_node; i++) {
+        const struct client_cluster_node *n = &s->node[i];
+        int r = out_table_row(&t);
+        out_table_set(&t, r, 0, "%s%s", n->name, strcmp(n->name, s->self) == 0 ? " *" : "");
+        out_table_set(&t, r, 1, "%s", n->drained[0] ? "drained" : n->state);
+        out_table_set(&t, r, 2, "%s", n->role);
+        out_table_set(&t, r, 3, "%s", n->address);
+        if (n->log_index)
+            out_table_set(&t, r, 4, "%llu", (unsigned long long)n->log_index);
+        out_table_set(&t, r, 5, "%s", n->version);
+        snprintf(why, sizeof(why), "%s", n->drained);
+        if (n->silent_ms)
+            snprintf(why, sizeof(why), "silent for %.1f s%s%s", (double)n->silent_ms / 1000, n->drained[0] ? "; " : "",
+                     n->drained);
+        out_table_set(&t, r, 6, "%s", why);
+    }
+    if (s->n_node)
+        out_table_print(&t, stdout, 1);
+    out_table_fini(&t);
+    if (s->n_node)
+        printf("leader %s  term %llu  index %llu  key k%u%s\n", s->leader[0] ? s->leader : "none",
+               (unsigned long long)s->log_term, (unsigned long long)s->log_index, s->key,
+               s->keys > 1 ? " (another is on its way)" : "");
+    if (s->note[0])
+        printf("%s\n", s->note);
+}
+
+static int cluster_status(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {.parser = parse,
+                                     .children = global_children,
+                                     .doc = "Shows the cluster's nodes, who votes and who leads, and what is lacking."
+                                            "\vExample:\n  dtctl cluster status -o json"};
+    struct args args = {.global = g};
+    struct client_cluster s;
+    struct why why = {0};
+    int code = EXIT_DONE;
+    command_parse(&argp, argc, argv, &args);
+    err_t err = follow_call(g, status_call, &s, &why);
+    if (err)
+        return command_fail(err, &why);
+    if (g->format != OUT_TEXT)
+        code = command_json(g, json_of_cluster(&s));
+    else
+        status_print(&s);
+    client_cluster_fini(&s);
+    return code;
+}
+
+/* ---- tokens ---- */
+
+static int token_print(struct global *g, struct args *a)
+{
+    int code = EXIT_DONE;
+    if (g->format != OUT_TEXT)
+        code = command_json(g, json_pack("{s:s, s:I, s:i}", "token", a->token, "expires_ms", (json_int_t)a->expires_ms,
+                                         "uses", (int)a->uses));
+    else
+        printf("on the next node (the token is a secret; it holds %u h, for %u node%s):\n  dtctl cluster join %s\n",
+               a->hours, a->uses, a->uses == 1 ? "" : "s", a->token);
+    explicit_bzero(a->token, strlen(a->token));
+    free(a->token);
+    return code;
+}
+
+static int cluster_token(struct global *g, int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        {"uses", KEY_USES, "N", 0, "How many nodes may join by it (default 1)", 0},
+        {"hours", KEY_HOURS, "H", 0, "How long it holds (default 24)", 0},
+        {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = global_children,
+        .doc = "Makes a token by which other nodes join.\vExample:\n  dtctl cluster token --uses 2"};
+    struct args args = {.global = g, .uses = 1, .hours = 24};
+    struct why why = {0};
+    command_parse(&argp, argc, argv, &args);
+    err_t err = follow_call(g, token_call, &args, &why);
+    return err ? command_fail(err, &why) : token_print(g, &args);
+}
+
+/* ---- init, join ---- */
+
+static int cluster_init(struct global *g, int argc, char **argv)
+{
+    static const struct argp_option options[] = {NODE_OPTIONS, {0}};
+    static const struct argp argp = {.options = options,
+                                     .parser = parse,
+                                     .children = global_children,
+                                     .doc = "Makes a cluster of which this node is the first, and a token for the next "
+                                            "one.\vExample:\n  dtctl cluster init --advertise 10.0.0.1:7811"};
+    struct args args = {.global = g, .uses = 1, .hours = 24};
+    struct why why = {0};
+    command_parse(&argp, argc, argv, &args);
+    err_t err = follow_call(g, init_call, &args, &why);
+    if (!err)
+        err = wait_until(g, true, &why);
+    if (!err)
+        err = follow_call(g, token_call, &args, &why);
+    if (err)
+        return command_fail(err, &why);
+    if (g->format == OUT_TEXT)
+        printf("this node is the first of a cluster: dtctl cluster status\n");
+    return token_print(g, &args);
+}
+
+static int cluster_join(struct global *g, int argc, char **argv)
+{
+    static const struct argp_option options[] = {NODE_OPTIONS, {0}};
+    static const struct argp argp = {.options = options,
+                                     .parser = parse_word,
+                                     .children = global_children,
+                                     .args_doc = "TOKEN",
+                                     .doc = "Joins this node to a cluster. What its own dtd knew of jobs before is set "
+                                            "aside.\vExample:\n  dtctl cluster join dtd1.AAAA... --name node-2"};
+    struct args args = {.global = g};
+    struct why why = {0};
+    command_parse(&argp, argc, argv, &args);
+    err_t err = follow_call(g, join_call, &args, &why);
+    if (!err)
+        err = wait_until(g, true, &why);
+    if (err)
+        return command_fail(err, &why);
+    printf("joined: dtctl cluster status\n");
+    return EXIT_DONE;
+}
+
+/* ---- leaving and mending ---- */
+
+static int simple(struct global *g, int argc, char **argv, const struct argp *argp,
+                  err_t (*call)(struct client *, void *, struct why *), struct args *args)
+{
+    struct why why = {0};
+    command_parse(argp, argc, argv, args);
+    err_t err = follow_call(g, call, args, &why);
+    return err ? command_fail(err, &why) : EXIT_DONE;
+}
+
+static int cluster_leave(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {.parser = parse,
+                                     .children = global_children,
+                                     .doc = "Takes this node out of its cluster; another leads and votes first."};
+    struct args args = {.global = g};
+    struct why why = {0};
+    int code = simple(g, argc, argv, &argp, leave_call, &args);
+    if (code)
+        return code;
+    err_t err = wait_until(g, false, &why);
+    if (err)
+        return command_fail(err, &why);
+    printf("this node is in no cluster any more\n");
+    return EXIT_DONE;
+}
+
+static int cluster_remove(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {.parser = parse_word,
+                                     .children = global_children,
+                                     .args_doc = "NODE",
+                                     .doc = "Takes a node out of the cluster that is dead. One that is there leaves by "
+                                            "itself: dtctl cluster leave.\vExample:\n  dtctl cluster remove node-3"};
+    struct args args = {.global = g};
+    int code = simple(g, argc, argv, &argp, remove_call, &args);
+    if (!code)
+        printf("%s is no node of the cluster any more; its key still is: dtctl cluster rotate\n", args.word);
+    return code;
+}
+
+static int cluster_recover(struct global *g, int argc, char **argv)
+{
+    static const struct argp_option options[] = {{"yes", KEY_YES, NULL, 0, "The other voters will never come back", 0},
+                                                 {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = global_children,
+        .doc = "When the majority of the voters is lost for ever: goes on with this node's copy of the log alone. What "
+               "only the others had is lost, and if they come back after all they are another cluster: stop them "
+               "first.\vExample:\n  dtctl cluster recover --yes"};
+    struct args args = {.global = g};
+    struct why why = {0};
+    command_parse(&argp, argc, argv, &args);
+    if (!args.yes) {
+        why_set(&why, ERR_INVALID,
+                "this gives up what only the other voters have: make sure that they never come back, "
+                "then add --yes");
+        return command_fail(ERR_INVALID, &why);
+    }
+    err_t err = follow_call(g, recover_call, &args, &why);
+    if (!err)
+        err = wait_until(g, true, &why);
+    if (err)
+        return command_fail(err, &why);
+    printf("this node leads; remove the lost ones: dtctl cluster status\n");
+    return EXIT_DONE;
+}
+
+static int cluster_rotate(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .parser = parse,
+        .children = global_children,
+        .doc = "Gives the cluster a new key. The old one holds until every node has the new one; a node that is lost "
+               "holds it up until it comes back or is removed, and one that comes back later must join again."};
+    struct args args = {.global = g};
+    int code = simple(g, argc, argv, &argp, rotate_call, &args);
+    if (!code)
+        printf("a new key is on its way to all nodes: dtctl cluster status\n");
+    return code;
+}
+
+static const struct command subs[] = {
+    {"init", "make a cluster of which this node is the first", cluster_init},
+    {"token", "make a token by which other nodes join", cluster_token},
+    {"join", "join this node to a cluster", cluster_join},
+    {"status", "show nodes, voters, leader, and what is lacking", cluster_status},
+    {"leave", "take this node out of its cluster", cluster_leave},
+    {"remove", "take a dead node out of the cluster", cluster_remove},
+    {"rotate", "give the cluster a new key", cluster_rotate},
+    {"recover", "go on alone when the majority is lost for ever", cluster_recover},
+};
+
+int cmd_cluster(struct global *g, int argc, char **argv)
+{
+    return command_group(subs, sizeof(subs) / sizeof(subs[0]), "cluster", g, argc, argv);
+}
