@@ -68,6 +68,7 @@ on "$leader" up >/dev/null
 sleep 1
 says "$n" '.node | length == 2' >/dev/null || fail "who was removed is back by itself"
 
+n=$(cluster "$n" | jq -er .leader)
 m=$(cluster "$n" | jq -r '.node[] | select(.role != "leader") | .name')
 on "$m" cluster leave
 says "$m" '.node == []' >/dev/null || fail "left, and still there"

@@ -217,6 +217,7 @@ void cluster_log_config(struct cluster *c, struct log_config *ret)
 void cluster_role(struct cluster *c)
 {
     c->ready = true;
+    (void)uv_timer_start(&c->timer, on_timer, 0, CLUSTER_BEAT_MS);
 }
 
 bool cluster_named(const struct cluster *c)
