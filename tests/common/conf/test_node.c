@@ -44,7 +44,7 @@ TEST(errors)
         {"slots: -1", "dtd.yaml:1: slots: found \"-1\", an integer from 0 to 4096 is needed"},
         {"slots: 1\nstatedir: /x",
          "dtd.yaml:2: statedir: unknown key; did you mean state_dir? (top level: name, state_dir, "
-         "run_dir, user, slots, gpus, log, snapshot, disk)"},
+         "run_dir, user, slots, gpus, log, snapshot, disk, cluster)"},
         {"state_dir: x",
          "dtd.yaml:1: state_dir: found \"x\", an absolute path of at most 4095 bytes, or \"\" is needed"},
         {"gpus: 65", "dtd.yaml:1: gpus: found \"65\", auto, or a number from 0 to 64 is needed"},
@@ -53,7 +53,7 @@ TEST(errors)
         {"log: debug", "dtd.yaml:1: log: found \"debug\", a map with some of the keys level is needed"},
         {"[slots]",
          "dtd.yaml:1: found a list, a map with some of the keys name, state_dir, run_dir, user, slots, gpus, log, "
-         "snapshot, disk is needed"},
+         "snapshot, disk, cluster is needed"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct node_conf conf;
