@@ -301,6 +301,11 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
         pass_join(n, call, q);
         return;
     }
+    /* The first number is the first node's own: it is that voter already. */
+    if (!cluster_node(n->cluster, cluster_self(n->cluster))) {
+        rpc_fail(call, ERR_AGAIN, "the cluster is just beginning: try again");
+        return;
+    }
     struct record r = {
         .kind = RECORD_NODE,
         .node = {.name = q->name, .address = q->address, .domain = q->domain ? q->domain : "", .token = token}};
