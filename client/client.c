@@ -246,7 +246,11 @@ static bool incidents_copy(const Dtd__JobStatus *s, struct client_job *ret)
                                        .seen = text_copy(in->seen),
                                        .decided = text_copy(in->decided),
                                        .detect_ms = in->has_detect_ms ? in->detect_ms : NAN,
-                                       .recover_ms = in->has_recover_ms ? in->recover_ms : NAN};
+                                       .recover_ms = in->has_recover_ms ? in->recover_ms : NAN,
+                                       .restart_ms = in->has_restart_ms ? in->restart_ms : NAN,
+                                       .load_ms = in->has_load_ms ? in->load_ms : NAN,
+                                       .step_ms = in->has_step_ms ? in->step_ms : NAN,
+                                       .lost_steps = in->has_lost_steps ? in->lost_steps : -1};
         if (!to->seen || !to->decided)
             return false;
     }

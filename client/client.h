@@ -34,7 +34,9 @@ struct client_incident {
     int64_t wall_ms;
     uint64_t epoch;
     char *seen, *decided;
-    double detect_ms, recover_ms; /* NAN: not known (yet) */
+    double detect_ms, recover_ms;        /* NAN: not known (yet) */
+    double restart_ms, load_ms, step_ms; /* parts of recover_ms */
+    int64_t lost_steps;                  /* that are made again; -1: not known (yet) */
 };
 
 struct client_job {

@@ -8,6 +8,7 @@ const struct command commands[] = {
     {"status", "list jobs, or show one", cmd_status},
     {"metrics", "print a job's loss, speed and learning rate, step by step", cmd_metrics},
     {"logs", "print what a job's workers wrote", cmd_logs},
+    {"why", "show what has happened to a job, and what it cost", cmd_why},
     {"cancel", "stop a job", cmd_cancel},
     {"resume", "go on from a checkpoint, on any number of workers", cmd_resume},
     {"plan", "show what a job would need, without starting it", cmd_plan},

@@ -88,20 +88,6 @@ static json_t *json_of_worker(const struct client_worker *w)
     return ret;
 }
 
-static json_t *json_of_incident(const struct client_incident *in)
-{
-    json_t *ret = json_object();
-    put_int(&ret, "wall_ms", in->wall_ms);
-    put_int(&ret, "epoch", (int64_t)in->epoch);
-    put(&ret, "seen", text_of(in->seen));
-    put(&ret, "decided", text_of(in->decided));
-    if (!isnan(in->detect_ms))
-        put(&ret, "detect_ms", out_json_real(in->detect_ms));
-    if (!isnan(in->recover_ms))
-        put(&ret, "recover_ms", out_json_real(in->recover_ms));
-    return ret;
-}
-
 static void append(json_t **array, json_t *value)
 {
     if (!*array) {
@@ -110,6 +96,38 @@ static void append(json_t **array, json_t *value)
         json_decref(*array);
         *array = NULL;
     }
+}
+
+static void put_ms(json_t **object, const char *key, double ms)
+{
+    if (!isnan(ms))
+        put(object, key, out_json_real(ms));
+}
+
+static json_t *json_of_incident(const struct client_incident *in)
+{
+    json_t *ret = json_object();
+    put_int(&ret, "wall_ms", in->wall_ms);
+    put_int(&ret, "epoch", (int64_t)in->epoch);
+    put(&ret, "seen", text_of(in->seen));
+    put(&ret, "decided", text_of(in->decided));
+    put_ms(&ret, "detect_ms", in->detect_ms);
+    put_ms(&ret, "recover_ms", in->recover_ms);
+    put_ms(&ret, "restart_ms", in->restart_ms);
+    put_ms(&ret, "load_ms", in->load_ms);
+    put_ms(&ret, "step_ms", in->step_ms);
+    if (in->lost_steps >= 0)
+        put_int(&ret, "lost_steps", in->lost_steps);
+    return ret;
+}
+
+json_t *json_of_incidents(const struct client_job *job, int only)
+{
+    json_t *ret = json_array();
+    for (int i = 0; i < job->n_incident; i++)
+        if (only == 0 || only == i + 1)
+            append(&ret, json_of_incident(&job->incident[i]));
+    return ret;
 }
 
 static void put_times(json_t **object, const struct client_job *job)

@@ -11,6 +11,8 @@
 /* A new reference, or NULL when out of memory. */
 json_t *json_of_metric(const struct client_metric *m);
 json_t *json_of_job(const struct client_job *job);
+/* An array; `only`: its one incident of this number, counted from 1; 0: all. */
+json_t *json_of_incidents(const struct client_job *job, int only);
 json_t *json_of_node(const struct client_node *node);
 json_t *json_of_cluster(const struct client_cluster *c);
 json_t *json_of_scalar(const struct ckpt_scalar *s);

@@ -191,6 +191,7 @@ void job_move(struct job *j, enum job_phase to, const char *why)
         store_clear(&j->store, ERR_STALE);
     if (to == PHASE_STEPPING)
         job_health_begin(j);
+    job_incident_phase(j, to);
     job_deadline(j, phases[to].deadline_ms);
     int show = phases[to].show;
     if ((show == JOB_STARTING || show == JOB_PENDING) && (j->epoch || j->restarts))

@@ -129,7 +129,9 @@ struct job_incident {
     bool by_exit; /* `seen` names a process's end: a better cause than what its peers say */
     uint64_t epoch;
     int64_t wall_ms, decided_ns;
-    double detect_ms;
+    double detect_ms, restart_ms, load_ms, step_ms; /* NAN: not yet */
+    int64_t part_ns;                                /* when the part that goes on has begun */
+    int64_t step, lost_steps;                       /* that the epoch had made; that are made again, -1: not known */
     char seen[512], decided[256];
 };
 
@@ -289,6 +291,8 @@ void job_epoch_find_resume(struct job *j);
 void job_incident_open(struct job *j, const char *seen, double detect_ms, bool by_exit);
 void job_incident_decided(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void job_incident_recovered(struct job *j);
+/* The job begins this phase: a part of the recovery is over. */
+void job_incident_phase(struct job *j, enum job_phase to);
 /* The step that io's newer folders may not be below. */
 int64_t job_io_step(const struct job *j);
 void job_scan_forget(struct job *j);

@@ -30,7 +30,11 @@ static void log_incident(struct job *j, double recover_ms)
                                           .seen = i->seen,
                                           .decided = i->decided,
                                           .detect_ms = i->detect_ms,
-                                          .recover_ms = recover_ms}};
+                                          .recover_ms = recover_ms,
+                                          .restart_ms = i->restart_ms,
+                                          .load_ms = i->load_ms,
+                                          .step_ms = i->step_ms,
+                                          .lost_steps = i->lost_steps}};
     if (outbox_add(&j->node->outbox, &r, NULL))
         log_error("incident not logged job=%" PRIu64 " seen=%s", j->id, i->seen);
     j->dirty = true;
@@ -44,7 +48,13 @@ void job_incident_open(struct job *j, const char *seen, double detect_ms, bool b
                                .epoch = j->epoch,
                                .wall_ms = clock_wall_ms(),
                                .decided_ns = clock_mono_ns(),
-                               .detect_ms = detect_ms};
+                               .detect_ms = detect_ms,
+                               .restart_ms = NAN,
+                               .load_ms = NAN,
+                               .step_ms = NAN,
+                               .part_ns = clock_mono_ns(),
+                               .step = job_step(j),
+                               .lost_steps = -1};
     snprintf(i->seen, sizeof(i->seen), "%s", seen);
     log_warn("incident job=%" PRIu64 " epoch=%" PRIu64 " detect_ms=%.1f seen=%s", j->id, j->epoch, detect_ms, seen);
 }
@@ -58,11 +68,31 @@ void job_incident_decided(struct job *j, const char *fmt, ...)
     log_incident(j, NAN);
 }
 
+/* Milliseconds of the part that ends now. */
+static double end_part(struct job_incident *i)
+{
+    int64_t now = clock_mono_ns();
+    double ms = (double)(now - i->part_ns) / 1e6;
+    i->part_ns = now;
+    return ms;
+}
+
+void job_incident_phase(struct job *j, enum job_phase to)
+{
+    struct job_incident *i = &j->incident;
+    if (i->open && to == PHASE_LOADING)
+        i->restart_ms = end_part(i);
+    else if (i->open && to == PHASE_STEPPING)
+        i->load_ms = end_part(i);
+}
+
 void job_incident_recovered(struct job *j)
 {
     if (!j->incident.open)
         return;
     j->incident.open = false;
+    if (!isnan(j->incident.load_ms))
+        j->incident.step_ms = end_part(&j->incident);
     log_incident(j, (double)(clock_mono_ns() - j->incident.decided_ns) / 1e6);
 }
 
@@ -314,7 +344,9 @@ void job_epoch_propose(struct job *j)
     free(members);
     if (err)
         job_stop(j, END_FAILED, false, "no new epoch: %s", err_text(err));
-    else if (j->incident.open)
+    if (!err && j->incident.open)
+        j->incident.lost_steps = j->incident.step > j->resume_step ? j->incident.step - j->resume_step : 0;
+    if (!err && j->incident.open)
         job_incident_decided(j, "new epoch %" PRIu64 " from step %" PRId64 "%s", j->next_epoch, j->resume_step,
                              workers_now(j, text, sizeof(text)));
 }

@@ -133,6 +133,14 @@ static err_t encode_incident(const struct record *r, Dtd__Record *m, struct buf 
     i.detect_ms = r->incident.detect_ms;
     i.has_recover_ms = !isnan(r->incident.recover_ms);
     i.recover_ms = r->incident.recover_ms;
+    i.has_restart_ms = !isnan(r->incident.restart_ms);
+    i.restart_ms = r->incident.restart_ms;
+    i.has_load_ms = !isnan(r->incident.load_ms);
+    i.load_ms = r->incident.load_ms;
+    i.has_step_ms = !isnan(r->incident.step_ms);
+    i.step_ms = r->incident.step_ms;
+    i.has_lost_steps = r->incident.lost_steps >= 0;
+    i.lost_steps = r->incident.lost_steps;
     m->kind_case = DTD__RECORD__KIND_INCIDENT;
     m->incident = &i;
     return pack(&m->base, ret);
@@ -309,6 +317,10 @@ static err_t decode_incident(const Dtd__Record *m, struct memory *mem, struct re
         .decided = i->decided,
         .detect_ms = i->has_detect_ms ? i->detect_ms : NAN,
         .recover_ms = i->has_recover_ms ? i->recover_ms : NAN,
+        .restart_ms = i->has_restart_ms ? i->restart_ms : NAN,
+        .load_ms = i->has_load_ms ? i->load_ms : NAN,
+        .step_ms = i->has_step_ms ? i->step_ms : NAN,
+        .lost_steps = i->has_lost_steps ? i->lost_steps : -1,
     };
     return OK;
 }

@@ -61,7 +61,9 @@ struct state_incident {
     uint64_t epoch; /* that the incident ended */
     int64_t wall_ms;
     const char *seen, *decided;
-    double detect_ms, recover_ms; /* NAN: not known (yet) */
+    double detect_ms, recover_ms;        /* NAN: not known (yet) */
+    double restart_ms, load_ms, step_ms; /* parts of recover_ms: until START, until all have loaded, the first step */
+    int64_t lost_steps;                  /* that are made again; -1: not known (yet) */
 };
 
 struct record {

@@ -69,6 +69,14 @@ static void fill_incident(Dtd__Incident *m, const struct state_incident *i)
     m->detect_ms = i->detect_ms;
     m->has_recover_ms = !isnan(i->recover_ms);
     m->recover_ms = i->recover_ms;
+    m->has_restart_ms = !isnan(i->restart_ms);
+    m->restart_ms = i->restart_ms;
+    m->has_load_ms = !isnan(i->load_ms);
+    m->load_ms = i->load_ms;
+    m->has_step_ms = !isnan(i->step_ms);
+    m->step_ms = i->step_ms;
+    m->has_lost_steps = i->lost_steps >= 0;
+    m->lost_steps = i->lost_steps;
 }
 
 static void *need(size_t n, size_t size)

@@ -106,6 +106,14 @@ static void put_incidents(const struct state_job *job, struct lists *l, void **p
         p->detect_ms = in->detect_ms;
         p->has_recover_ms = !isnan(in->recover_ms);
         p->recover_ms = in->recover_ms;
+        p->has_restart_ms = !isnan(in->restart_ms);
+        p->restart_ms = in->restart_ms;
+        p->has_load_ms = !isnan(in->load_ms);
+        p->load_ms = in->load_ms;
+        p->has_step_ms = !isnan(in->step_ms);
+        p->step_ms = in->step_ms;
+        p->has_lost_steps = in->lost_steps >= 0;
+        p->lost_steps = in->lost_steps;
         pointers[i] = p;
     }
 }
@@ -357,6 +365,10 @@ static err_t read_incidents(const Dtd__SnapshotJob *m, struct state_job *job)
             .wall_ms = i->wall_ms,
             .detect_ms = i->has_detect_ms ? i->detect_ms : NAN,
             .recover_ms = i->has_recover_ms ? i->recover_ms : NAN,
+            .restart_ms = i->has_restart_ms ? i->restart_ms : NAN,
+            .load_ms = i->has_load_ms ? i->load_ms : NAN,
+            .step_ms = i->has_step_ms ? i->step_ms : NAN,
+            .lost_steps = i->has_lost_steps ? i->lost_steps : -1,
         };
         err = state_incident_reserve(job);
         if (err)

@@ -18,7 +18,7 @@ _dtctl_command() { # the first word that is neither an option nor an option's va
 
 _dtctl() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="up down submit status metrics logs cancel resume plan ckpt data generate node cluster version help"
+  local commands="up down submit status metrics logs why cancel resume plan ckpt data generate node cluster version help"
   local global="--dtd-dir --output --help" command at options="" sub=""
   read -r command at <<<"$(_dtctl_command)"
   COMPREPLY=()
@@ -38,6 +38,7 @@ _dtctl() {
   submit) options="--set --detach --dry-run --help-keys" ;;
   metrics) options="--follow --from" ;;
   logs) options="--follow --rank --tail" ;;
+  why) options="--incident" ;;
   resume) options="--workers --steps --more --step --set --detach" ;;
   plan) options="--set" ;;
   generate) options="--prompt --tokens --temperature --top-k --seed" ;;
@@ -52,7 +53,7 @@ _dtctl() {
     COMPREPLY=($(compgen -W "$sub" -- "$cur"))
   else
     case $command in
-    status | metrics | logs | cancel) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
+    status | metrics | logs | why | cancel) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
     resume | ckpt) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur") $(compgen -d -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
     esac

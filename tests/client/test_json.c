@@ -8,8 +8,16 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
     char id[] = "7", name[] = "n", state[] = "recovering", none[] = "", reason[] = "worker lost", dir[] = "/c\xff";
     char w_state[] = "exited", seen[] = "s", decided[] = "d";
     struct client_worker w = {.rank = 1, .pid = 42, .state = w_state, .exit_status = -1, .exit_signal = 9};
-    struct client_incident in = {
-        .wall_ms = 5, .epoch = 2, .seen = seen, .decided = decided, .detect_ms = 1.5, .recover_ms = NAN};
+    struct client_incident in = {.wall_ms = 5,
+                                 .epoch = 2,
+                                 .seen = seen,
+                                 .decided = decided,
+                                 .detect_ms = 1.5,
+                                 .recover_ms = NAN,
+                                 .restart_ms = 7.5,
+                                 .load_ms = NAN,
+                                 .step_ms = NAN,
+                                 .lost_steps = 12};
     struct client_job job = {.job = id,
                              .name = name,
                              .state = state,
@@ -51,6 +59,9 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
     json_t *incident = json_array_get(json_object_get(j, "incident"), 0);
     assert_true(json_real_value(json_object_get(incident, "detect_ms")) == 1.5);
     assert_null(json_object_get(incident, "recover_ms"));
+    assert_true(json_real_value(json_object_get(incident, "restart_ms")) == 7.5);
+    assert_null(json_object_get(incident, "load_ms"));
+    assert_int_equal(12, json_integer_value(json_object_get(incident, "lost_steps")));
     json_decref(j);
 }
 

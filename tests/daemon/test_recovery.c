@@ -41,6 +41,10 @@ TEST(killed_worker_makes_a_new_epoch)
     assert_string_equal("new epoch 2 from step 0", s->incident[0].decided);
     assert_true(s->incident[0].detect_ms >= 0 && s->incident[0].detect_ms < 100);
     assert_true(s->incident[0].recover_ms > 0);
+    double parts = s->incident[0].restart_ms + s->incident[0].load_ms + s->incident[0].step_ms;
+    assert_true(fabs(parts - s->incident[0].recover_ms) < 1.0);
+    assert_true(s->incident[0].restart_ms > 0 && s->incident[0].step_ms > 0);
+    assert_true(s->incident[0].lost_steps >= 5); /* nothing was saved */
     assert_int_equal(0, dtd_down(&d));
 }
 

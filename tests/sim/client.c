@@ -80,8 +80,16 @@ static void fill(struct record *r)
             .step = world_between(FROM_CLIENTS, 1, 50), .epoch = 1, .path = "/c/step", .bytes = 9, .loss = NAN};
     } else {
         r->kind = RECORD_INCIDENT;
-        r->incident = (struct state_incident){
-            .epoch = 1, .wall_ms = 5, .seen = "exit", .decided = "restart", .detect_ms = 1, .recover_ms = NAN};
+        r->incident = (struct state_incident){.epoch = 1,
+                                              .wall_ms = 5,
+                                              .seen = "exit",
+                                              .decided = "restart",
+                                              .detect_ms = 1,
+                                              .recover_ms = NAN,
+                                              .restart_ms = NAN,
+                                              .load_ms = NAN,
+                                              .step_ms = NAN,
+                                              .lost_steps = -1};
     }
 }
 

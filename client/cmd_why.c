@@ -1,0 +1,110 @@
+/* dtctl why: what happened to a job: every incident with what was seen, what was decided, and how long each part of the
+ * recovery took. */
+#include "client/client.h"
+#include "client/commands.h"
+#include "client/json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+struct args {
+    struct global *global;
+    const char *job;
+    int64_t incident; /* 0: all */
+};
+
+static const struct argp_option options[] = {{"incident", 'i', "N", 0, "Only the N-th, counted from 1", 0}, {0}};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = a->global;
+        return 0;
+    case 'i':
+        if (!arg_number(arg, 1 << 20, &a->incident) || a->incident == 0)
+            argp_error(state, "--incident %s: incidents are 1, 2, 3, ..", arg);
+        return 0;
+    case ARGP_KEY_ARG:
+        if (a->job)
+            argp_error(state, "one job at a time");
+        a->job = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "which job? See dtctl status");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void part_print(const char *what, double ms)
+{
+    char text[OUT_NUMBER];
+    if (!isnan(ms))
+        printf("    %-12s %s ms\n", what, out_real(ms, 4, text));
+}
+
+static void incident_print(int number, const struct client_incident *in)
+{
+    char when[OUT_NUMBER];
+    printf("%d  %s  epoch %" PRIu64 "\n", number, out_time(in->wall_ms, when), in->epoch);
+    printf("    seen         %s\n    decided      %s\n", in->seen, in->decided);
+    part_print("detection", in->detect_ms);
+    part_print("recovery", in->recover_ms);
+    part_print("  restart", in->restart_ms);
+    part_print("  loading", in->load_ms);
+    part_print("  first step", in->step_ms);
+    if (in->lost_steps >= 0)
+        printf("    %-12s %" PRId64 "\n", "steps lost", in->lost_steps);
+}
+
+static int job_print(const struct args *a, const struct client_job *job)
+{
+    if (a->incident > job->n_incident) {
+        struct why why = {0};
+        return command_fail(why_set(&why, ERR_NOTFOUND, "job %s has %d incidents; `dtctl why %s` shows them", a->job,
+                                    job->n_incident, a->job),
+                            &why);
+    }
+    if (a->global->format != OUT_TEXT) {
+        json_t *list = json_of_incidents(job, (int)a->incident);
+        return list && out_json(list, false) == OK ? EXIT_DONE : EXIT_ERROR;
+    }
+    printf("job %s (%s) is %s%s%s\n", job->job, job->name, job->state, job->reason[0] ? ": " : "", job->reason);
+    if (job->n_incident == 0)
+        printf("Nothing has happened to it.\n");
+    for (int i = 0; i < job->n_incident; i++)
+        if (a->incident == 0 || a->incident == i + 1)
+            incident_print(i + 1, &job->incident[i]);
+    return EXIT_DONE;
+}
+
+int cmd_why(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse,
+        .children = global_children,
+        .args_doc = "JOB",
+        .doc = "Shows what has happened to a job: of every incident what was seen, what was decided, and how long each "
+               "part of the recovery took."
+               "\vExamples:\n  dtctl why 4\n  dtctl why 4 --incident 2 -o json"};
+    struct args args = {.global = g};
+    struct client *c;
+    struct client_job job;
+    struct why why = {0};
+    command_parse(&argp, argc, argv, &args);
+    err_t err = client_open(g->state_dir, &c, &why);
+    if (err)
+        return command_fail(err, &why);
+    err = client_status(c, args.job, &job, &why);
+    client_close(c);
+    if (err)
+        return command_fail(err, &why);
+    int rc = job_print(&args, &job);
+    client_job_fini(&job);
+    return rc;
+}
