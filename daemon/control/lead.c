@@ -10,6 +10,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 /* How long a new leader waits for the nodes' lists: a node that is there comes at once, and one that is not is lost. */
 #define LISTS_MS (4 * CLUSTER_LOST_MS)
@@ -86,12 +87,37 @@ static void take_jobs_up(struct node *n)
     }
 }
 
+static void take_node(struct agent *a, const struct state_node *s)
+{
+    const char *colon = strrchr(s->address, ':');
+    int host = colon ? (int)(colon - s->address) : (int)strlen(s->address);
+    bool bracketed = host > 1 && s->address[0] == '[';
+    snprintf(a->address, sizeof(a->address), "%.*s", bracketed ? host - 2 : host, s->address + bracketed);
+    a->drained[0] = '\0';
+    if (s->drained)
+        snprintf(a->drained, sizeof(a->drained), "is drained (%.100s)", s->drained);
+}
+
+/* What the log says of nodes: which there are, where workers are reached there, which take nothing new. */
+static void take_nodes(struct node *n)
+{
+    const struct state_cluster *c = state_cluster(n->state);
+    for (int i = 0; i < c->n_nodes; i++) {
+        struct agent *a = agent_need(n, c->nodes[i].name);
+        if (a)
+            take_node(a, &c->nodes[i]);
+        else
+            log_error("no memory for a node name=%s", c->nodes[i].name);
+    }
+}
+
 static void on_lead(struct node *n)
 {
     log_info("this node leads");
     n->leads = true;
     n->lists_due_ms = clock_mono_ms() + LISTS_MS;
     agents_begin(n);
+    take_nodes(n);
     drop_processes(n);
     take_jobs_up(n);
     if (n->listed)
@@ -121,6 +147,8 @@ static void on_follow(struct node *n)
 
 void lead_tick(struct node *n)
 {
+    if (n->leads)
+        take_nodes(n);
     if (!n->leads || !n->lists_due_ms || clock_mono_ms() < n->lists_due_ms)
         return;
     n->lists_due_ms = 0;
