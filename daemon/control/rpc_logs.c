@@ -1,6 +1,7 @@
-/* Adapter: the stream Logs. The files are those that the supervisor gave to the workers; control only reads them, a
- * block at a time, as fast as the connection takes it, and looks again every 100 ms while it follows. Chunks are whole
- * lines, except where a line is longer than a block or is the last one. */
+/* Adapter: the stream Logs. The files are those that the supervisor gave to the workers; of ranks on other nodes it
+ * says where theirs are, and no more. Control only reads them, a block at a time, as fast as the connection takes it,
+ * and looks again every 100 ms while it follows. Chunks are whole lines, except where a line is longer than a block or
+ * is the last one. */
 #include "daemon/control/node.h"
 #include "daemon/control/rpc_server.h"
 #include "proto/client.pb-c.h"
@@ -20,6 +21,8 @@
 struct tail_file {
     int fd; /* -1: not there yet */
     off_t at;
+    int slot;        /* its rank's, in the newest epoch: part of the file's name */
+    char *elsewhere; /* the file is on another node: where, said once; NULL: here, or it has been said */
 };
 
 struct tail {
@@ -41,6 +44,8 @@ static void tail_closed(uv_handle_t *timer)
     for (int k = 0; k < t->n; k++)
         if (t->files[k].fd >= 0)
             close(t->files[k].fd);
+    for (int k = 0; k < t->n; k++)
+        free(t->files[k].elsewhere);
     free(t);
 }
 
@@ -83,10 +88,25 @@ static void open_file(struct tail *t, int k)
     char path[PATH_MAX];
     struct stat st;
     struct tail_file *f = &t->files[k];
-    snprintf(path, sizeof(path), "%s/jobs/%" PRIu64 "/rank-%d.log", t->node->dir, t->job, t->first + k);
+    snprintf(path, sizeof(path), "%s/jobs/%" PRIu64 "/rank-%d.log", t->node->dir, t->job, f->slot);
     f->fd = open(path, O_RDONLY | O_CLOEXEC);
     if (f->fd >= 0 && t->lines >= 0 && fstat(f->fd, &st) == 0)
         f->at = t->lines ? start_of_lines(f->fd, st.st_size, t->lines) : st.st_size;
+}
+
+static err_t say_elsewhere(struct tail *t, int k)
+{
+    struct tail_file *f = &t->files[k];
+    Dtd__LogChunk chunk = DTD__LOG_CHUNK__INIT;
+    chunk.rank = t->first + k;
+    chunk.text.data = (uint8_t *)f->elsewhere;
+    chunk.text.len = strlen(f->elsewhere);
+    err_t err = rpc_item(t->call, &chunk.base);
+    if (err)
+        return err;
+    free(f->elsewhere);
+    f->elsewhere = NULL;
+    return OK;
 }
 
 /* OK and *ret_n bytes said (0: nothing there), or what rpc_item says. */
@@ -96,6 +116,10 @@ static err_t say_block(struct tail *t, int k, bool last, size_t *ret_n)
     struct tail_file *f = &t->files[k];
     Dtd__LogChunk chunk = DTD__LOG_CHUNK__INIT;
     *ret_n = 0;
+    if (f->elsewhere)
+        return say_elsewhere(t, k);
+    if (f->slot < 0)
+        return OK;
     if (f->fd < 0)
         open_file(t, k);
     ssize_t n = f->fd < 0 ? 0 : pread(f->fd, block, sizeof(block), f->at);
@@ -148,6 +172,23 @@ static void look_again(uv_timer_t *timer)
     pump(timer->data);
 }
 
+/* Where the newest epoch in the log has the rank; before the first one, where it has its place. */
+static void find_file(const struct node *n, const struct job *j, int rank, struct tail_file *f)
+{
+    const struct state_job *s = state_job_find(n->state, j->id);
+    bool recorded = s && rank < s->epoch.n_members;
+    const struct job_process *p = rank < j->n_workers ? &j->workers[rank].p : NULL;
+    const char *name = recorded ? s->epoch.members[rank].node : p && p->agent ? p->agent->name : n->self.name;
+    *f = (struct tail_file){.fd = -1, .slot = recorded ? s->epoch.members[rank].slot : p && p->agent ? p->slot : rank};
+    bool here = strcmp(name, n->self.name) == 0 || (!n->agents->next && strcmp(name, "node-1") == 0);
+    if (here)
+        return;
+    if (asprintf(&f->elsewhere, "(on node %s: jobs/%" PRIu64 "/rank-%d.log in its state directory)\n", name, j->id,
+                 f->slot) < 0)
+        f->elsewhere = NULL;
+    f->slot = -1;
+}
+
 void rpc_client_logs(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct node *n = owner;
@@ -175,7 +216,7 @@ void rpc_client_logs(void *owner, struct rpc_call *call, const ProtobufCMessage 
     t->first = m->rank < 0 ? 0 : m->rank;
     t->n = count;
     for (int k = 0; k < count; k++)
-        t->files[k].fd = -1;
+        find_file(n, j, t->first + k, &t->files[k]);
     rpc_call_on_cancel(call, tail_gone, t);
     pump(t);
 }

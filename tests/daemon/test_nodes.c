@@ -100,6 +100,32 @@ TEST(a_job_spans_nodes)
     stop_nodes(3);
 }
 
+struct lines {
+    char text[4][200];
+};
+
+static bool see_log(void *arg, int rank, const void *text, size_t len)
+{
+    snprintf(((struct lines *)arg)->text[rank], 200, "%.*s", (int)len, (const char *)text);
+    return true;
+}
+
+/* A rank is not a slot: rank 3 is the second one on n2. */
+TEST(logs_are_where_the_rank_is)
+{
+    char job[32];
+    struct lines lines = {0};
+    struct why why = {""};
+    start_nodes(2, 2);
+    job_submit(&n[0], spec_text("a", 4, 5, "", ""), job);
+    job_wait(&n[0], job, "done", 30000);
+    assert_ok(client_logs(dtd_client(&n[0]), job, -1, false, -1, &(struct client_stream){.log = see_log, .arg = &lines},
+                          &why));
+    assert_string_equal("rank 1 begins epoch 1\n", lines.text[1]);
+    assert_string_equal("(on node n2: jobs/1/rank-1.log in its state directory)\n", lines.text[3]);
+    stop_nodes(2);
+}
+
 TEST(one_node_before_many)
 {
     char a[32], b[32];
