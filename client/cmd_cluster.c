@@ -320,7 +320,8 @@ static int cluster_leave(struct global *g, int argc, char **argv)
 {
     static const struct argp argp = {.parser = parse,
                                      .children = global_children,
-                                     .doc = "Takes this node out of its cluster; another leads and votes first."};
+                                     .doc = "Takes this node out of its cluster; another leads and votes first."
+                                            "\vExample:\n  dtctl cluster leave"};
     struct args args = {.global = g};
     struct why why = {0};
     int code = simple(g, argc, argv, &argp, leave_call, &args);
@@ -382,7 +383,8 @@ static int cluster_rotate(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .doc = "Gives the cluster a new key. The old one holds until every node has the new one; a node that is lost "
-               "holds it up until it comes back or is removed, and one that comes back later must join again."};
+               "holds it up until it comes back or is removed, and one that comes back later must join again."
+               "\vExample:\n  dtctl cluster rotate"};
     struct args args = {.global = g};
     int code = simple(g, argc, argv, &argp, rotate_call, &args);
     if (!code)
@@ -403,5 +405,5 @@ static const struct command subs[] = {
 
 int cmd_cluster(struct global *g, int argc, char **argv)
 {
-    return command_group(subs, sizeof(subs) / sizeof(subs[0]), "cluster", g, argc, argv);
+    return command_group(subs, sizeof(subs) / sizeof(subs[0]), argv[0], g, argc, argv);
 }
