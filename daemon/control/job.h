@@ -131,7 +131,7 @@ struct job_incident {
     int64_t wall_ms, decided_ns;
     double detect_ms, restart_ms, load_ms, step_ms; /* NAN: not yet */
     int64_t part_ns;                                /* when the part that goes on has begun */
-    int64_t step, lost_steps;                       /* that the epoch had made; that are made again, -1: not known */
+    int64_t step, lost_steps;                       /* that the epoch had made; that are made again; -1: not known */
     char seen[512], decided[256];
 };
 

@@ -108,6 +108,13 @@ static void lost(struct job *j)
         job_epoch_lost(j, (double)(clock_mono_ns() - p->exit_ns) / 1e6, true, "%s", text);
         return;
     }
+    for (int k = 0; k < j->n_workers; k++) {
+        const struct agent *a = j->workers[k].p.agent;
+        if (a->state == AGENT_UP)
+            continue;
+        job_epoch_lost(j, 0, true, "node %s was lost when another node came to lead", a->name);
+        return;
+    }
     job_epoch_lost(j, 0, true, "not all workers were there when dtd-control was started again");
 }
 

@@ -53,7 +53,7 @@ void job_incident_open(struct job *j, const char *seen, double detect_ms, bool b
                                .load_ms = NAN,
                                .step_ms = NAN,
                                .part_ns = clock_mono_ns(),
-                               .step = job_step(j),
+                               .step = j->metrics.has_last && j->metrics.last.epoch == j->epoch ? job_step(j) : -1,
                                .lost_steps = -1};
     snprintf(i->seen, sizeof(i->seen), "%s", seen);
     log_warn("incident job=%" PRIu64 " epoch=%" PRIu64 " detect_ms=%.1f seen=%s", j->id, j->epoch, detect_ms, seen);
@@ -344,7 +344,7 @@ void job_epoch_propose(struct job *j)
     free(members);
     if (err)
         job_stop(j, END_FAILED, false, "no new epoch: %s", err_text(err));
-    if (!err && j->incident.open)
+    if (!err && j->incident.open && j->incident.step >= 0)
         j->incident.lost_steps = j->incident.step > j->resume_step ? j->incident.step - j->resume_step : 0;
     if (!err && j->incident.open)
         job_incident_decided(j, "new epoch %" PRIu64 " from step %" PRId64 "%s", j->next_epoch, j->resume_step,
