@@ -36,3 +36,5 @@ says s1 'any(.node[]; .name == "s1" and .id == 1) and ([.node[].id] | unique | l
   { says s1 .; fail "the first number is not the first node's, or two have one number"; }
 wait_for 20 "three voters" says s2 '[.node[] | select(.role == "leader" or .role == "voter")] | length == 3'
 says s4 '.node == []' >/dev/null || fail "another key let somebody in"
+# A crash that a new control has covered up is a failure all the same.
+! grep -l "Sanitizer\|runtime error:\|illegal move\|Assertion" "$tmp"/*/control.log || fail "control has crashed"

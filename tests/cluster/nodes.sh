@@ -87,3 +87,5 @@ wait_for 20 "nobody to lead" says "$n" '.leader == null'
 on "$n" cluster recover --yes
 says "$n" ".leader == \"$n\"" >/dev/null || fail "recovered, and nobody leads"
 on "$n" status "$job" -o json | jq -e '.state == "done"' >/dev/null || fail "the job is forgotten"
+# A crash that a new control has covered up is a failure all the same.
+! grep -l "Sanitizer\|runtime error:\|illegal move\|Assertion" "$tmp"/*/control.log || fail "control has crashed"
