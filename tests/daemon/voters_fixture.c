@@ -72,8 +72,10 @@ static void on_role(void *owner)
     struct voter *v = owner;
     struct voters *c = v->all;
     v->roles++;
-    if (!v->log || !log_leads(v->log))
+    if (!v->log || !log_leads(v->log)) {
+        assert_int_equal(0, v->n_open); /* who does not lead any more has answered all */
         return;
+    }
     uint64_t term = log_term(v->log), id = (uint64_t)(v - c->v);
     assert_true(term < 4096);
     if (c->leader_of_term[term] && c->leader_of_term[term] != id)
@@ -429,6 +431,7 @@ void voters_form(struct voters *c, int n)
 
 struct asked {
     struct voters *c;
+    struct voter *to;
     uint32_t number;
 };
 
@@ -437,6 +440,7 @@ static void proposed(void *arg, err_t err, uint64_t index, const void *result)
     struct asked *a = arg;
     struct voters *c = a->c;
     uint32_t number = a->number;
+    a->to->n_open--;
     free(a);
     assert_int_equal(0, c->answered[number]++);
     c->n_open--;
@@ -461,13 +465,14 @@ bool voters_propose(struct voters *c, size_t padding)
     assert_true(c->next < HISTORY_MAX && padding <= sizeof(record) - sizeof(c->next));
     memset(record, 0x5a, sizeof(record));
     memcpy(record, &c->next, sizeof(c->next));
-    *a = (struct asked){c, c->next};
+    *a = (struct asked){c, &c->v[leader], c->next};
     err_t err = log_propose(c->v[leader].log, record, sizeof(c->next) + padding, proposed, a);
     if (err) {
         free(a);
         return false;
     }
     c->proposed[c->next++] = 1;
+    c->v[leader].n_open++;
     c->n_open++;
     return true;
 }

@@ -22,6 +22,7 @@ struct voter {
     bool ready, closing;
     uint32_t *history; /* numbers in the order of apply */
     int n_history, restores, snapshots, roles;
+    int n_open; /* proposals to it without an answer */
 };
 
 /* Bytes go from one voter's socket to the other's through us, and when one end closes so does the other. */
