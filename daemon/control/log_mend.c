@@ -9,6 +9,9 @@
  * - A message that ends before the commit index and says that the leader's is higher sets it back. A snapshot that is
  * taken then is of a later state than its index says, and after a restart records are applied twice. The leader's word
  * is cut.
+ * - The answer to entries or a snapshot of an older term says by memory that nobody has set how much is stored. A
+ * leader of that term that leads again takes it for an acknowledgement, and commits what is on no majority's disks. It
+ * says: nothing.
  * - Who sends a snapshot names the index of the one that it has read, and the term of the one that it had when it
  * decided to send. If another was written in between, the receiver keeps a wrong term for ever, and refuses the
  * leader's entries until it crashes of them. The term is set to the one that was read.
@@ -183,7 +186,15 @@ static void drop(struct raft_message *message)
     }
 }
 
-static void receive(struct raft_io *io, struct raft_message *message)
+static bool is_stale(struct raft_io *io, const struct raft_message *message)
+{
+    const struct raft *raft = io->data;
+    if (message->type == RAFT_APPEND_ENTRIES)
+        return message->append_entries.term < raft->current_term;
+    return message->type == RAFT_INSTALL_SNAPSHOT && message->install_snapshot.term < raft->current_term;
+}
+
+static void receive_timely(struct raft_io *io, struct raft_message *message)
 {
     if (is_untimely(io, message))
         drop(message);
@@ -196,6 +207,13 @@ static void receive(struct raft_io *io, struct raft_message *message)
         receive_entries(io, message);
     else
         mend_of(io)->receive(io, message);
+}
+
+static void receive(struct raft_io *io, struct raft_message *message)
+{
+    mend_of(io)->is_stale = is_stale(io, message);
+    receive_timely(io, message);
+    mend_of(io)->is_stale = false;
 }
 
 static int start(struct raft_io *io, unsigned ms, raft_io_tick_cb tick, raft_io_recv_cb cb)
@@ -247,6 +265,12 @@ static int send_message(struct raft_io *io, struct raft_io_send *req, const stru
     struct raft_message mended = *message;
     if (message->type == RAFT_INSTALL_SNAPSHOT && message->install_snapshot.last_index == mend->snapshot_index)
         mended.install_snapshot.last_term = mend->snapshot_term;
+    if (message->type == RAFT_APPEND_ENTRIES_RESULT && mend->is_stale) {
+        struct raft_append_entries_result *result = &mended.append_entries_result;
+        result->last_log_index = 0;
+        if (!result->rejected)
+            result->rejected = 1; /* 0 would be an acknowledgement */
+    }
     return mend->send(io, req, &mended, cb);
 }
 

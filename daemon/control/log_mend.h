@@ -3,11 +3,13 @@
 #define DTD_DAEMON_CONTROL_LOG_MEND_H
 
 #include <raft.h>
+#include <stdbool.h>
 
 struct log_mend {
     raft_io_recv_cb receive;   /* libraft's */
     raft_index snapshot_index; /* of the snapshot that was loaded last */
     raft_term snapshot_term;
+    bool is_stale; /* what is received now is of an older term */
     int (*load)(struct raft_io *io, raft_term *term, raft_id *vote, struct raft_snapshot **snapshot,
                 raft_index *start_index, struct raft_entry *entries[], size_t *n_entries);
     int (*start)(struct raft_io *io, unsigned ms, raft_io_tick_cb tick, raft_io_recv_cb receive);

@@ -142,8 +142,11 @@ static int machine_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
     struct log *log = fsm->data;
     const void *data;
     size_t len;
-    /* Reopened: what our own folder holds has been applied, unless it came from the leader in the last moment. */
-    bool is_old = log->raft_is_loading && log->snapshot <= log->applied;
+    /* Reopened: what our own folder holds has been applied, unless it came from the leader in the last moment; and the
+     * leader may send a snapshot of before what we had applied, since not all of that was on our disk yet. To go back
+     * would lose what is in between: machine_apply leaves it out. */
+    uint64_t index = log->raft_is_loading ? log->snapshot : raft_commit_index(&log->raft);
+    bool is_old = index <= log->applied;
     err_t err = unwrap(buf, &data, &len);
     if (!err && !is_old)
         err = log->config.machine.restore(log->config.machine.arg, data, len);

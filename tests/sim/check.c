@@ -248,3 +248,14 @@ void check_restored(struct voter *v)
     if (f && f->state_hash && state_hash(v->state) != f->state_hash)
         broken("host %d restores another state at %" PRIu64 " than was saved", v->host->id, v->applied);
 }
+
+void check_sent(const struct host *host, const struct raft_message *message)
+{
+    const struct raft_append_entries_result *result = &message->append_entries_result;
+    const struct files *f = &disks[host->id].log;
+    if (message->type != RAFT_APPEND_ENTRIES_RESULT || result->rejected)
+        return;
+    if (result->last_log_index > files_last(f) && (!f->snapshot || result->last_log_index > f->snapshot->index))
+        broken("host %d says that it has %llu on its disk, and has %llu", host->id, result->last_log_index,
+               files_last(f));
+}

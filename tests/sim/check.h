@@ -22,6 +22,8 @@ void check_event(struct host *host); /* after each event of a host */
 void check_applied(struct voter *v, uint64_t index, const void *bytes, size_t len, const struct record *record,
                    const struct state_result *result);
 void check_restored(struct voter *v);
+/* What a voter says that it has, it has. */
+void check_sent(const struct host *host, const struct raft_message *message);
 /* NULL: not committed. */
 const struct fact *check_fact(uint64_t index);
 uint64_t check_committed(void); /* the last index */

@@ -5,6 +5,7 @@
 #include "tests/sim/libraft.h"
 
 #include "tests/sim/bugs.h"
+#include "tests/sim/check.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/net.h"
 
@@ -232,8 +233,10 @@ static int io_send(struct raft_io *raft_io, struct raft_io_send *request, const 
     assert(s);
     *s = (struct sending){.io = io, .request = request};
     request->cb = cb;
-    if (host_acts(io->host))
+    if (host_acts(io->host)) {
+        check_sent(io->host, message);
         s->status = net_send(io->host->id, message);
+    }
     TAILQ_INSERT_TAIL(&io->sends, s, link);
     s->event = world_after(io->host, s->status ? 100 * US_PER_MS : world_between(FROM_NETWORK, 1, 200), sent, s);
     return 0;
