@@ -58,11 +58,18 @@ static bool spin(const struct shm_comm *s, const _Atomic uint32_t *gen, uint32_t
     }
 }
 
-static void sleep_until_moved(struct shm_barrier *b, uint32_t seen)
+void shm_sleep(const struct shm_comm *s, _Atomic uint32_t *word, uint32_t seen)
+{
+    shm_futex_wait(word, seen, s->watch ? SHM_WATCH_MS : 1000);
+    if (s->watch)
+        s->watch(s->watch_arg);
+}
+
+static void sleep_until_moved(const struct shm_comm *s, struct shm_barrier *b, uint32_t seen)
 {
     atomic_fetch_add(&b->sleepers, 1);
     while (atomic_load(&b->gen) == seen)
-        shm_futex_wait(&b->gen, seen, 1000);
+        shm_sleep(s, &b->gen, seen);
     atomic_fetch_sub(&b->sleepers, 1);
 }
 
@@ -81,7 +88,7 @@ err_t shm_barrier(struct comm_group *g)
         return atomic_load(&b->gen) & 1 ? ERR_CANCELED : OK;
     }
     if (!spin(s, &b->gen, seen))
-        sleep_until_moved(b, seen);
+        sleep_until_moved(s, b, seen);
     return atomic_load(&b->gen) & 1 ? ERR_CANCELED : OK;
 }
 

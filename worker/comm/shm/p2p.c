@@ -11,13 +11,6 @@
 
 #include <string.h>
 
-/* The first that shm_ctl_kill sets, so that who has heard of the end anywhere hears of it here. The bells ring later.
- */
-static bool is_dead(const struct shm_comm *s)
-{
-    return atomic_load(&s->ctl->joined) & SHM_DEAD;
-}
-
 static struct shm_lane *lane_of(const struct shm_comm *s, const struct shm_post *p)
 {
     size_t from = (size_t)(p->send ? s->base.rank : p->peer), to = (size_t)(p->send ? p->peer : s->base.rank);
@@ -134,7 +127,7 @@ static err_t post(struct comm_group *g, const struct shm_post *p, int slot)
 {
     struct shm_comm *s = shm_of(g);
     bool moved;
-    if (is_dead(s))
+    if (shm_is_dead(s))
         return ERR_CANCELED;
     s->posts.post[slot] = *p;
     s->posts.active[s->posts.n_active++] = slot;
@@ -170,9 +163,9 @@ err_t shm_wait(struct comm_group *g, int slot)
         if (tired)
             atomic_store(&bell->asleep, 1);
         uint32_t seen = atomic_load(&bell->rung);
-        err = is_dead(s) ? ERR_CANCELED : progress(s, false, &moved);
+        err = shm_is_dead(s) ? ERR_CANCELED : progress(s, false, &moved);
         if (tired && !err && !moved)
-            shm_futex_wait(&bell->rung, seen, 1000);
+            shm_sleep(s, &bell->rung, seen);
         if (tired)
             atomic_store(&bell->asleep, 0);
         turn = moved ? -1 : turn;
@@ -184,7 +177,7 @@ err_t shm_move(struct comm_group *g, int slot, bool *ret_done)
 {
     struct shm_comm *s = shm_of(g);
     bool moved;
-    err_t err = is_dead(s) ? ERR_CANCELED : slot < 0 ? OK : progress(s, false, &moved);
+    err_t err = shm_is_dead(s) ? ERR_CANCELED : slot < 0 ? OK : progress(s, false, &moved);
     *ret_done = !err && slot >= 0 && s->posts.post[slot].done;
     return err;
 }
@@ -194,5 +187,5 @@ err_t shm_copy(struct comm_group *g, struct kern_stream *stream, void *dst, cons
     (void)stream;
     if (bytes > 0)
         memmove(dst, src, (size_t)bytes);
-    return is_dead(shm_of(g)) ? ERR_CANCELED : OK;
+    return shm_is_dead(shm_of(g)) ? ERR_CANCELED : OK;
 }

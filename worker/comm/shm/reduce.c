@@ -102,3 +102,8 @@ void shm_reduce(void *dst, const void *const *src, int n_src, int64_t n, enum dt
         memcpy((uint8_t *)dst + skip, acc, bytes);
     }
 }
+
+void shm_divide(void *x, int64_t n, enum dtype dtype, int by)
+{
+    table[dtype].divide(x, n, by);
+}

@@ -111,7 +111,10 @@ struct shm_comm {
     void *tree_nodes;
     size_t tree_cap;
     struct shm_posts posts;
+    void (*watch)(void *arg); /* of a backend on top: called now and then by who waits for long; may kill the epoch */
+    void *watch_arg;
 };
+#define SHM_WATCH_MS 50
 
 struct shm_group {
     struct comm_group base;
@@ -154,11 +157,20 @@ void shm_futex_wake(_Atomic uint32_t *word);
 /* A moment's wait for what other ranks do: a pause, or after s->spins turns the processor for somebody else. False when
  * it is time to sleep. */
 bool shm_idle(const struct shm_comm *s, int turn);
+/* Sleeps like shm_futex_wait, and lets the backend on top look after its own. */
+void shm_sleep(const struct shm_comm *s, _Atomic uint32_t *word, uint32_t seen);
+/* The first that shm_ctl_kill sets, so that who has heard of the end anywhere hears of it here. */
+static inline bool shm_is_dead(const struct shm_comm *s)
+{
+    return atomic_load(&s->ctl->joined) & SHM_DEAD;
+}
 
 /* dst = src of members 0, 1, .. combined in that order, n elements; AVG divides by the number of sources. dst may be
  * any of the sources. With `add` dst = dst + that, and dst is none of them. Only elementwise, so that any cut of the
  * range gives the same bits. */
 void shm_reduce(void *dst, const void *const *src, int n_src, int64_t n, enum dtype dtype, enum reduce_op op, bool add);
+/* What AVG does last. */
+void shm_divide(void *x, int64_t n, enum dtype dtype, int by);
 
 /* Host memory only, done on return: the stream is not used. */
 err_t shm_all_reduce(struct comm_group *g, struct kern_stream *stream, void *x, int64_t n, enum dtype dtype,

@@ -6,26 +6,10 @@
  * who held what. The result goes into everybody's `out` where that is shared; for members whose `out` is private it
  * goes through the windows, a part of the elements after another. A list that does not make up the tree is seen alike
  * by all ranks, before anything is written. */
-#include "worker/comm/shm/shm.h"
+#include "worker/comm/shm/tree.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define BLOCK 2048
-#define MAX_DEPTH 63
-
-struct held {
-    int64_t lo, hi;
-    const uint8_t *data;
-};
-
-struct tree {
-    struct held *nodes; /* of all ranks, by lo */
-    int n_nodes;
-    enum dtype dtype;
-    int64_t at, m;  /* the block: elements [at, at + m) */
-    uint8_t *stack; /* MAX_DEPTH blocks */
-};
 
 struct list {
     int64_t n;
@@ -33,7 +17,7 @@ struct list {
 };
 #define MAX_NODES ((int)((SHM_BLOCK - sizeof(struct list)) / sizeof(struct comm_tree_node)))
 
-static int64_t middle(int64_t lo, int64_t hi)
+int64_t shm_tree_middle(int64_t lo, int64_t hi)
 {
     int64_t half = 1;
     while (half * 2 < hi - lo)
@@ -43,25 +27,30 @@ static int64_t middle(int64_t lo, int64_t hi)
 
 static int by_lo(const void *a, const void *b)
 {
-    const struct held *x = a, *y = b;
+    const struct shm_held *x = a, *y = b;
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-static const struct held *find(const struct tree *t, int64_t lo)
+void shm_tree_sort(struct shm_tree *t)
 {
-    const struct held key = {.lo = lo};
+    qsort(t->nodes, (size_t)t->n_nodes, sizeof(*t->nodes), by_lo);
+}
+
+static const struct shm_held *find(const struct shm_tree *t, int64_t lo)
+{
+    const struct shm_held key = {.lo = lo};
     return bsearch(&key, t->nodes, (size_t)t->n_nodes, sizeof(key), by_lo);
 }
 
-/* Whether [lo, hi) can be built; counts the held nodes it uses. */
-static bool covered(const struct tree *t, int64_t lo, int64_t hi, int *used)
+bool shm_tree_covered(const struct shm_tree *t, int64_t lo, int64_t hi, int *used)
 {
-    const struct held *h = find(t, lo);
+    const struct shm_held *h = find(t, lo);
     if (h && h->hi == hi) {
         (*used)++;
         return true;
     }
-    return hi - lo > 1 && covered(t, lo, middle(lo, hi), used) && covered(t, middle(lo, hi), hi, used);
+    return hi - lo > 1 && shm_tree_covered(t, lo, shm_tree_middle(lo, hi), used) &&
+           shm_tree_covered(t, shm_tree_middle(lo, hi), hi, used);
 }
 
 static void add(void *dst, const void *a, const void *b, int64_t m, enum dtype dtype)
@@ -70,16 +59,15 @@ static void add(void *dst, const void *a, const void *b, int64_t m, enum dtype d
     shm_reduce(dst, src, 2, m, dtype, REDUCE_SUM, false);
 }
 
-/* The block of node [lo, hi): where it is held, or computed into the stack's level `depth`. */
-static const uint8_t *evaluate(const struct tree *t, int64_t lo, int64_t hi, int depth)
+const uint8_t *shm_tree_evaluate(const struct shm_tree *t, int64_t lo, int64_t hi, int depth)
 {
-    const struct held *h = find(t, lo);
+    const struct shm_held *h = find(t, lo);
     size_t size = dtype_bytes(t->dtype);
     if (h && h->hi == hi)
         return h->data + (size_t)t->at * size;
-    uint8_t *own = t->stack + (size_t)depth * BLOCK * 8;
-    const uint8_t *left = evaluate(t, lo, middle(lo, hi), depth);
-    const uint8_t *right = evaluate(t, middle(lo, hi), hi, depth + 1);
+    uint8_t *own = t->stack + (size_t)depth * SHM_TREE_BLOCK * 8;
+    const uint8_t *left = shm_tree_evaluate(t, lo, shm_tree_middle(lo, hi), depth);
+    const uint8_t *right = shm_tree_evaluate(t, shm_tree_middle(lo, hi), hi, depth + 1);
     add(own, left, right, t->m, t->dtype);
     return own;
 }
@@ -93,10 +81,10 @@ static void publish(struct comm_group *g, const struct comm_tree_node *mine, int
 }
 
 /* Kept for the next sum: a step allocates nothing. */
-static err_t scratch(struct shm_comm *s, struct tree *t, size_t n)
+static err_t scratch(struct shm_comm *s, struct shm_tree *t, size_t n)
 {
     if (!s->tree_stack)
-        s->tree_stack = malloc((size_t)MAX_DEPTH * BLOCK * 8);
+        s->tree_stack = malloc((size_t)SHM_TREE_DEPTH * SHM_TREE_BLOCK * 8);
     if (n > s->tree_cap || !s->tree_nodes) {
         free(s->tree_nodes);
         s->tree_cap = n + 64;
@@ -107,7 +95,7 @@ static err_t scratch(struct shm_comm *s, struct tree *t, size_t n)
     return t->stack && t->nodes ? OK : ERR_NOMEM;
 }
 
-static err_t collect(struct comm_group *g, int64_t n_leaves, struct tree *t)
+static err_t collect(struct comm_group *g, int64_t n_leaves, struct shm_tree *t)
 {
     int64_t total = 0;
     for (int i = 0; i < g->n; i++) {
@@ -122,16 +110,16 @@ static err_t collect(struct comm_group *g, int64_t n_leaves, struct tree *t)
     for (int i = 0; i < g->n; i++) {
         const struct list *l = (const struct list *)shm_window(g, i)->in[0];
         for (int64_t k = 0; k < l->n; k++)
-            t->nodes[t->n_nodes++] = (struct held){
+            t->nodes[t->n_nodes++] = (struct shm_held){
                 .lo = l->node[k].lo, .hi = l->node[k].hi, .data = shm_of(g)->shared[g->ranks[i]] + l->node[k].offset};
     }
-    qsort(t->nodes, (size_t)t->n_nodes, sizeof(*t->nodes), by_lo);
+    shm_tree_sort(t);
     int used = 0;
-    return covered(t, 0, n_leaves, &used) && used == t->n_nodes ? OK : ERR_INVALID;
+    return shm_tree_covered(t, 0, n_leaves, &used) && used == t->n_nodes ? OK : ERR_INVALID;
 }
 
 /* To all who have `out` in the segment, and into the window for those who have not. */
-static void give(struct comm_group *g, const struct tree *t, const uint8_t *root, uint8_t *out, uint8_t *window)
+static void give(struct comm_group *g, const struct shm_tree *t, const uint8_t *root, uint8_t *out, uint8_t *window)
 {
     const size_t size = dtype_bytes(t->dtype), bytes = (size_t)t->m * size;
     for (int i = 0; i < g->n; i++) {
@@ -144,16 +132,16 @@ static void give(struct comm_group *g, const struct tree *t, const uint8_t *root
 }
 
 /* Elements [begin, begin + n), each rank its slice of them. */
-static void sum_slice(struct comm_group *g, struct tree *t, int64_t n_leaves, uint8_t *out, int64_t begin, int64_t n,
-                      uint8_t *window)
+static void sum_slice(struct comm_group *g, struct shm_tree *t, int64_t n_leaves, uint8_t *out, int64_t begin,
+                      int64_t n, uint8_t *window)
 {
     const int64_t size = (int64_t)dtype_bytes(t->dtype);
     int64_t lo, hi;
     shm_slice(g, n, g->me, &lo, &hi);
-    for (int64_t at = lo; at < hi; at += BLOCK) {
+    for (int64_t at = lo; at < hi; at += SHM_TREE_BLOCK) {
         t->at = begin + at;
-        t->m = hi - at < BLOCK ? hi - at : BLOCK;
-        give(g, t, evaluate(t, 0, n_leaves, 0), out, window ? window + at * size : NULL);
+        t->m = hi - at < SHM_TREE_BLOCK ? hi - at : SHM_TREE_BLOCK;
+        give(g, t, shm_tree_evaluate(t, 0, n_leaves, 0), out, window ? window + at * size : NULL);
     }
 }
 
@@ -168,7 +156,7 @@ static void take_slices(struct comm_group *g, uint8_t *out, int64_t n, int64_t s
 }
 
 /* Some member's `out` is private. A half of a window is written again behind the barrier after its readers' one. */
-static err_t sum_in_rounds(struct comm_group *g, struct tree *t, int64_t n_leaves, uint8_t *out, int64_t n)
+static err_t sum_in_rounds(struct comm_group *g, struct shm_tree *t, int64_t n_leaves, uint8_t *out, int64_t n)
 {
     const int64_t size = (int64_t)dtype_bytes(t->dtype), block = (int64_t)SHM_BLOCK / size;
     err_t err = OK;
@@ -186,7 +174,7 @@ static err_t sum_in_rounds(struct comm_group *g, struct tree *t, int64_t n_leave
 err_t shm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves, void *out,
                       int64_t n, enum dtype dtype)
 {
-    struct tree t = {.dtype = dtype};
+    struct shm_tree t = {.dtype = dtype};
     publish(g, mine, n_mine);
     shm_say(g, &(struct shm_range){out, (size_t)n * dtype_bytes(dtype)}, 1);
     err_t err = shm_barrier(g);
