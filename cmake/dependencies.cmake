@@ -9,6 +9,11 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 pkg_check_modules(SSL REQUIRED IMPORTED_TARGET libssl>=3.0)
+# For the module dtd-ucx.so alone (run.comm ucx).
+pkg_check_modules(UCX IMPORTED_TARGET ucx>=1.13)
+if(NOT UCX_FOUND)
+  message(STATUS "No module dtd-ucx.so: libucx-dev is not installed")
+endif()
 # 0.15 of Debian 12 itself loses committed writes.
 pkg_check_modules(RAFT REQUIRED IMPORTED_TARGET raft>=0.22)
 # Not find_package(dnnl): Debian's config asks for OpenCL's headers, which nothing of ours needs.

@@ -2,6 +2,7 @@
 #include "tests/worker/collectives.h"
 
 #include "tests/lib/test.h"
+#include "tests/worker/word_store.h"
 
 #include "common/base/clock.h"
 
@@ -13,14 +14,35 @@
 
 #define COUNT(list) (sizeof(list) / sizeof((list)[0]))
 
+#define MAX_RANKS 6
+#define MAX_NODES 4
+
 const char *ranks_backend = "shm";
 struct kern_stream *ranks_stream;
+
+/* Where the ranks of a case are; NULL: on one node. Made before the ranks are forked. */
+static const int *node_of;
+static int node_segments[MAX_NODES];
+static struct word_store *words;
+static const uint8_t secret[32] = "an epoch's secret, for a test's";
 
 int ranks_segment(void)
 {
     int fd = memfd_create("test-comm", MFD_CLOEXEC);
     assert_true(fd >= 0);
     return fd;
+}
+
+static void find_each_other(struct comm_config *config, struct word_view *view)
+{
+    if (!node_of)
+        return;
+    config->store = word_view_init(view, words, config->epoch);
+    config->fd = node_segments[node_of[config->rank]];
+    config->node_of = node_of;
+    config->secret = secret;
+    config->secret_bytes = sizeof(secret);
+    config->address = "127.0.0.1";
 }
 
 int ranks_run_one(int fd, uint64_t epoch, int rank, int world, rank_fn fn)
@@ -40,7 +62,9 @@ int ranks_run_one(int fd, uint64_t epoch, int rank, int world, rank_fn fn)
     struct comm *c = NULL;
     struct comm_group *all = NULL;
     struct why why = {""};
+    struct word_view view;
     int ranks[16];
+    find_each_other(&config, &view);
     for (int i = 0; i < world; i++)
         ranks[i] = i;
     if (comm_open(&config, &c, &why)) {
@@ -82,6 +106,66 @@ void ranks_run_worlds(rank_fn fn)
         ranks_run_forked(fd, 1, world, fn);
         close(fd);
     }
+}
+
+bool ranks_ended(err_t err)
+{
+    return err == ERR_CANCELED || (node_of && err == ERR_CLOSED);
+}
+
+/* ---- nodes ---- */
+
+/* Only whether it is there: loading it here would start it in the parent of all ranks. */
+static void skip_without_ucx(void)
+{
+    char path[4096];
+    const char *bin = getenv("DTD_BIN");
+    snprintf(path, sizeof(path), "%s/dtd-ucx.so", bin ? bin : ".");
+    if (access(path, R_OK) == 0) {
+        setenv("DTD_MODULE_DIR", bin ? bin : ".", 1);
+        return;
+    }
+    fprintf(stderr, "skipped: %s is not built: it needs libucx-dev\n", path);
+    _exit(77);
+}
+
+static void set_nodes(const char *backend, const int *nodes)
+{
+    if (strcmp(backend, "ucx") == 0)
+        skip_without_ucx();
+    ranks_backend = backend;
+    node_of = nodes;
+    words = word_store_new();
+    for (int i = 0; i < MAX_NODES; i++)
+        node_segments[i] = ranks_segment();
+}
+
+static void leave_nodes(void)
+{
+    for (int i = 0; i < MAX_NODES; i++)
+        close(node_segments[i]);
+    ranks_backend = "shm";
+    node_of = NULL;
+}
+
+void ranks_run_nodes(const char *backend, rank_fn fn)
+{
+    static const struct {
+        int world, node_of[MAX_RANKS];
+    } layouts[] = {{4, {0, 0, 1, 1}}, {6, {0, 0, 1, 2, 2, 2}}, {4, {0, 1, 2, 3}}, {5, {0, 1, 0, 1, 1}}, {3, {0, 0, 0}}};
+    for (size_t i = 0; i < COUNT(layouts); i++) {
+        set_nodes(backend, layouts[i].node_of);
+        ranks_run_forked(-1, 1, layouts[i].world, fn);
+        leave_nodes();
+    }
+}
+
+void ranks_killed_on_nodes(const char *backend, rank_fn fn)
+{
+    static const int nodes[] = {0, 0, 1, 1};
+    set_nodes(backend, nodes);
+    ranks_killed(fn);
+    leave_nodes();
 }
 
 /* ---- values ---- */
@@ -147,7 +231,7 @@ void ranks_fill(void *x, int64_t n, enum dtype dtype, int rank)
 static const enum dtype dtypes[] = {DT_F32, DT_F64, DT_I32, DT_I64};
 static const enum reduce_op ops[] = {REDUCE_SUM, REDUCE_MIN, REDUCE_MAX, REDUCE_AVG};
 static const int64_t sizes[] = {0, 1, 3, 511, 1025, 33000, 100003}; /* tiny, slices with nothing, several blocks */
-const int ranks_everybody[] = {0, 1, 2, 3, 4};
+const int ranks_everybody[] = {0, 1, 2, 3, 4, 5};
 
 /* ---- all-reduce ---- */
 
@@ -160,6 +244,7 @@ int case_all_reduce(struct comm_group *g, void *x, int64_t n, enum dtype dtype, 
     return 0;
 }
 
+/* Over nodes, where a call takes longer, one operation of each type and size. */
 int case_all_reduce_everything(struct comm *c, struct comm_group *all, int rank, int world)
 {
     void *private = malloc(100003 * 8);
@@ -167,6 +252,8 @@ int case_all_reduce_everything(struct comm *c, struct comm_group *all, int rank,
     for (size_t d = 0; d < COUNT(dtypes); d++)
         for (size_t o = 0; o < COUNT(ops); o++)
             for (size_t s = 0; s < COUNT(sizes); s++) {
+                if (node_of && (d + s) % COUNT(ops) != o)
+                    continue;
                 rc = rc ? rc : case_all_reduce(all, private, sizes[s], dtypes[d], ops[o], rank, world);
                 if (!rc && comm_shared(c))
                     rc = case_all_reduce(all, (char *)comm_shared(c) + 4096, sizes[s], dtypes[d], ops[o], rank, world);
@@ -255,7 +342,9 @@ int case_scatter_everything(struct comm *c, struct comm_group *all, int rank, in
         for (size_t o = 0; o < COUNT(ops); o++)
             for (int pattern = 0; pattern < 3; pattern++)
                 for (int shared = 0; shared <= (comm_shared(c) != NULL); shared++)
-                    rc = rc ? rc : scatter_case(c, all, pattern, shared, dtypes[d], ops[o], rank, world);
+                    rc = rc || (node_of && (d + (size_t)pattern) % COUNT(ops) != o)
+                             ? rc
+                             : scatter_case(c, all, pattern, shared, dtypes[d], ops[o], rank, world);
     return rc;
 }
 
@@ -280,7 +369,7 @@ int case_broadcast_everything(struct comm *c, struct comm_group *all, int rank, 
 int case_groups(struct comm *c, struct comm_group *all, int rank, int world)
 {
     for (int mask = 1; mask < 1 << world; mask++) {
-        int ranks[5], n = 0;
+        int ranks[MAX_RANKS], n = 0;
         struct comm_group *g;
         float x[3000];
         for (int r = 0; r < world; r++)
@@ -325,7 +414,7 @@ static int places_sum(struct comm *c, struct comm_group *all, void *private, int
                       int rank, int world)
 {
     void *x = place(c, private, mixture >> rank & 1, rank);
-    int64_t counts[5], skip = 0, total = 0;
+    int64_t counts[MAX_RANKS], skip = 0, total = 0;
     CHECK(case_all_reduce(all, x, n, dtype, REDUCE_SUM, rank, world) == 0);
     for (int r = 0; r < world; r++) {
         counts[r] = r == world - 1 ? n - total : n / (world + 2) * (r + 1) % (n / world + 1);
@@ -358,7 +447,7 @@ int case_places(struct comm *c, struct comm_group *all, int rank, int world)
     static const int64_t lengths[] = {1, 1025, PLACES_N};
     void *private = malloc(PLACES_N * 8);
     int rc = private == NULL;
-    for (int mixture = 0; mixture < 1 << world; mixture++)
+    for (int mixture = 0; mixture < 1 << world; mixture += node_of ? 3 : 1)
         for (size_t l = 0; l < COUNT(lengths); l++) {
             enum dtype dtype = dtypes[(mixture + (int)l) % 3];
             rc = rc ? rc : places_sum(c, all, private, mixture, lengths[l], dtype, rank, world);
@@ -380,8 +469,8 @@ static int64_t brought(struct comm_group *g, int64_t *seen)
 int case_bytes(struct comm *c, struct comm_group *all, int rank, int world)
 {
     static double x[60 * 40], y[60 * 40];
-    const int64_t n = 60 * 40, bytes = n * 8, moved = comm_bytes_moved(c); /* 60: 1 to 5 divide it */
-    int64_t even[5], uneven[5] = {7, 0, 100, 31, 5}, all_uneven = 0, seen = comm_group_bytes(all);
+    const int64_t n = 60 * 40, bytes = n * 8, moved = comm_bytes_moved(c); /* 60: 1 to 6 divide it */
+    int64_t even[MAX_RANKS], uneven[MAX_RANKS] = {7, 0, 100, 31, 5, 2}, all_uneven = 0, seen = comm_group_bytes(all);
     struct comm_part parts[2] = {{0, 0, even}, {n / 2, n / 4, uneven}};
     for (int i = 0; i < world; i++) {
         even[i] = n / world;
@@ -431,7 +520,7 @@ int case_killed(struct comm *c, struct comm_group *all, int rank, int world)
         kill(getpid(), SIGKILL);
     if (rank == 0)
         CHECK(pthread_create(&thread, NULL, abort_later, c) == 0);
-    CHECK(comm_all_reduce(all, ranks_stream, x, 100, DT_F32, REDUCE_SUM) == ERR_CANCELED);
+    CHECK(ranks_ended(comm_all_reduce(all, ranks_stream, x, 100, DT_F32, REDUCE_SUM)));
     CHECK(comm_barrier(all) == ERR_CANCELED);
     if (rank == 0)
         pthread_join(thread, NULL);

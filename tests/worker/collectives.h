@@ -6,6 +6,7 @@
 
 #include "worker/comm/comm.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
 /* What a rank does; 0 when all was right. */
@@ -23,12 +24,17 @@ typedef int (*rank_fn)(struct comm *c, struct comm_group *all, int rank, int wor
 
 extern const char *ranks_backend;        /* of the case; "shm" */
 extern struct kern_stream *ranks_stream; /* of the rank; NULL for shm */
-extern const int ranks_everybody[5];     /* 0, 1, .. */
+extern const int ranks_everybody[6];     /* 0, 1, .. */
 
 int ranks_segment(void);
 int ranks_run_one(int fd, uint64_t epoch, int rank, int world, rank_fn fn);
 void ranks_run_forked(int fd, uint64_t epoch, int world, rank_fn fn);
 void ranks_run_worlds(rank_fn fn); /* of 1 to 5 ranks */
+/* Nodes of 2 and 2 ranks, of 2, 1 and 3, four of 1, and two whose ranks are no neighbours; each node is a segment of
+ * its own. Skips where the backend's module is not built. */
+void ranks_run_nodes(const char *backend, rank_fn fn);
+/* What a call says when the epoch has ended under it; over nodes also that a peer is lost. */
+bool ranks_ended(err_t err);
 
 double ranks_value(int rank, int64_t i, enum dtype dtype);
 double ranks_get(const void *x, int64_t i, enum dtype dtype);
@@ -49,6 +55,8 @@ int case_agree(struct comm *c, struct comm_group *all, int rank, int world);
 int case_places(struct comm *c, struct comm_group *all, int rank, int world);
 /* What comm_group_bytes says. */
 int case_bytes(struct comm *c, struct comm_group *all, int rank, int world);
+/* On two nodes; see ranks_killed. */
+void ranks_killed_on_nodes(const char *backend, rank_fn fn);
 /* Four ranks run `fn`, in which the last is killed and another aborts: nobody hangs, and the segment serves the next
  * epoch. */
 void ranks_killed(rank_fn fn);

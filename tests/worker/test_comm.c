@@ -180,6 +180,109 @@ TEST(a_killed_rank_hangs_nobody)
     ranks_killed(case_killed);
 }
 
+/* ---- nodes: the same cases, and the same bits, whatever is between the ranks ---- */
+
+static int all_reduces(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    int rc = case_all_reduce_everything(c, all, rank, world);
+    return rc ? rc : case_nan(c, all, rank, world);
+}
+
+static int groups(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    int rc = case_groups(c, all, rank, world);
+    return rc ? rc : case_agree(c, all, rank, world);
+}
+
+static int gathers(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    int rc = case_gather_everything(c, all, rank, world);
+    rc = rc ? rc : gather_in_place(c, all, rank, world);
+    return rc ? rc : case_broadcast_everything(c, all, rank, world);
+}
+
+static int sums_and_bytes(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    int rc = case_bytes(c, all, rank, world);
+    return rc ? rc : case_scatter_everything(c, all, rank, world);
+}
+
+static int trees(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    int rc = tree_case(c, all, rank, world);
+    return rc ? rc : bad_tree_case(c, all, rank, world);
+}
+
+TEST(all_reduce_over_stream)
+{
+    ranks_run_nodes("stream", all_reduces);
+}
+
+TEST(any_group_over_stream)
+{
+    ranks_run_nodes("stream", groups);
+}
+
+TEST(gather_and_broadcast_over_stream)
+{
+    ranks_run_nodes("stream", gathers);
+}
+
+TEST(reduce_scatter_over_stream)
+{
+    ranks_run_nodes("stream", sums_and_bytes);
+}
+
+TEST(buffers_lie_anywhere_over_stream)
+{
+    ranks_run_nodes("stream", case_places);
+}
+
+TEST(tree_sums_over_stream)
+{
+    ranks_run_nodes("stream", trees);
+}
+
+TEST(a_killed_rank_hangs_nobody_over_stream)
+{
+    ranks_killed_on_nodes("stream", case_killed);
+}
+
+TEST(all_reduce_over_ucx)
+{
+    ranks_run_nodes("ucx", all_reduces);
+}
+
+TEST(any_group_over_ucx)
+{
+    ranks_run_nodes("ucx", groups);
+}
+
+TEST(gather_and_broadcast_over_ucx)
+{
+    ranks_run_nodes("ucx", gathers);
+}
+
+TEST(reduce_scatter_over_ucx)
+{
+    ranks_run_nodes("ucx", sums_and_bytes);
+}
+
+TEST(buffers_lie_anywhere_over_ucx)
+{
+    ranks_run_nodes("ucx", case_places);
+}
+
+TEST(tree_sums_over_ucx)
+{
+    ranks_run_nodes("ucx", trees);
+}
+
+TEST(a_killed_rank_hangs_nobody_over_ucx)
+{
+    ranks_killed_on_nodes("ucx", case_killed);
+}
+
 static err_t open_one(int fd, uint64_t epoch, int rank, int world, int64_t timeout_ms, const _Atomic int *cancel,
                       struct comm **ret, struct why *why)
 {

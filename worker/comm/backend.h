@@ -69,7 +69,7 @@ struct comm_group {
     int64_t bytes; /* comm_group_bytes: comm.c's */
 };
 
-extern const struct comm_backend comm_backend_shm, comm_backend_staged;
+extern const struct comm_backend comm_backend_shm, comm_backend_staged, comm_backend_stream, comm_backend_ucx;
 
 /* What the module of a backend ("dtd-nccl.so") exports: `struct comm_module dtd_nccl_module`. */
 #define COMM_MODULE_ABI 3

@@ -13,9 +13,9 @@ static const struct {
     const struct comm_backend *backend;
     const char *file, *symbol;
 } backends[] = {
-    {"shm", &comm_backend_shm, NULL, NULL},
-    {"staged", &comm_backend_staged, NULL, NULL},
-    {"nccl", NULL, "dtd-nccl.so", "dtd_nccl_module"},
+    {"shm", &comm_backend_shm, NULL, NULL},       {"stream", &comm_backend_stream, NULL, NULL},
+    {"ucx", &comm_backend_ucx, NULL, NULL}, /* its wire is a module */
+    {"staged", &comm_backend_staged, NULL, NULL}, {"nccl", NULL, "dtd-nccl.so", "dtd_nccl_module"},
 };
 
 static err_t load_module(const char *file, const char *symbol, const struct comm_backend **ret, struct why *why)
@@ -41,7 +41,8 @@ static err_t find_backend(const char *name, const struct comm_backend **ret, str
         *ret = backends[i].backend;
         return *ret ? OK : load_module(backends[i].file, backends[i].symbol, ret, why);
     }
-    return why_set(why, ERR_UNSUPPORTED, "no communication backend \"%s\"; there are shm, staged and nccl", name);
+    return why_set(why, ERR_UNSUPPORTED, "no communication backend \"%s\"; there are shm, stream, ucx, staged and nccl",
+                   name);
 }
 
 err_t comm_open(const struct comm_config *config, struct comm **ret, struct why *why)

@@ -1,6 +1,6 @@
 /* Collectives over groups of ranks: one interface, one folder of algorithms per transport: shm (the memory of one
- * node), nccl (GPUs, a module), staged (device memory through a transport of the host); ucx and stream will fill the
- * same table.
+ * node), hier (several nodes: shm within each, between them "stream", TCP under TLS, or "ucx", a module for trusted
+ * fabrics), nccl (GPUs, a module), staged (device memory through a transport of the host).
  *
  * A comm is all ranks of one epoch. Every rank calls the same collectives on a group in the same order. A collective is
  * queued on the stream that it is given and may return before it is done; on host memory it is done when it returns,
@@ -35,15 +35,21 @@ struct comm_store {
 };
 
 struct comm_config {
-    const char *backend;            /* "shm", "nccl", "staged" */
-    int fd;                         /* shm, staged: the memfd that all ranks of the node inherited; not closed */
-    struct dev *dev;                /* nccl, staged: whose memory the collectives work on; used until comm_close */
-    const struct comm_store *store; /* nccl: how ranks find each other; used during comm_open and comm_group_new */
+    const char *backend; /* "shm", "stream", "ucx", "nccl", "staged"; stream and ucx are shm where there is one node */
+    int fd;              /* all but nccl: the memfd that all ranks of the node inherited; not closed */
+    struct dev *dev;     /* nccl, staged: whose memory the collectives work on; used until comm_close */
+    /* nccl, stream, ucx: how ranks find each other; used during comm_open and comm_group_new. */
+    const struct comm_store *store;
     int rank, world;
     uint64_t epoch;            /* ranks of another epoch are refused: ERR_STALE */
     size_t shared_bytes;       /* shm: bytes that every rank wants in the segment for itself: gradients */
     int64_t timeout_ms;        /* for all ranks to arrive */
     const _Atomic int *cancel; /* comm_open gives up with ERR_CANCELED once it is not 0; NULL: never */
+    /* stream, ucx; used during comm_open: */
+    const int *node_of; /* the node of every rank, numbered alike everywhere; NULL: all are on one */
+    const void *secret; /* of the epoch, at least 16 bytes: who does not have it is refused */
+    size_t secret_bytes;
+    const char *address; /* of this node, numeric: where other nodes' ranks connect to */
 };
 
 /* Collective: all ranks of the epoch must come. */
@@ -62,7 +68,8 @@ void comm_group_free(struct comm_group *g);
 /* `root` of broadcast and the order of `counts` are indices into the group's ranks.
  *
  * Sums run in a fixed order (rank 0, 1, ..) on the host, so that every rank gets the same bits, and whatever the call,
- * an element's sum has the bits that comm_all_reduce gives it. They take F32, F64, I32 and I64, and BF16 where the
+ * an element's sum has the bits that comm_all_reduce gives it. The order does not know of nodes: the same ranks get the
+ * same bits on any number of them. They take F32, F64, I32 and I64, and BF16 where the
  * backend can (nccl; else ERR_UNSUPPORTED); what only moves takes any dtype.
  *
  * Buffers lie anywhere, each rank's where it likes: in comm_shared (members read them there, no copy) or in private
@@ -145,8 +152,9 @@ NODISCARD err_t comm_wait(struct comm_group *g, struct comm_post post);
 /* Canonical sums. The leaves 0 .. n_leaves-1 are combined along one fixed binary tree: node [lo, hi) = [lo, mid) +
  * [mid, hi), mid = lo + the largest power of two below hi - lo. Each rank holds finished nodes of it (disjoint,
  * together all leaves); after the call `out` holds the root on every rank, the same bits for every way of dealing the
- * leaves. Only shm has it. Node buffers lie anywhere in their holder's comm_shared, `out` anywhere at all; `out` may be
- * one of them, but must not overlap one otherwise. ERR_INVALID on all ranks when the nodes do not make up the tree. */
+ * leaves and of placing the ranks on nodes. shm, stream and ucx have it. Node buffers lie anywhere in their holder's
+ * comm_shared, `out` anywhere at all; `out` may be one of them, but must not overlap one otherwise. ERR_INVALID on all
+ * ranks when the nodes do not make up the tree. */
 struct comm_tree_node {
     int64_t lo, hi;
     size_t offset; /* of its n elements in the holder's comm_shared */

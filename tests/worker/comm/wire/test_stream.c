@@ -1,0 +1,463 @@
+/* The stream wire against those who should not get in, those who come and misbehave, and peers that end. Two ranks, as
+ * threads, are two nodes; between them the test plays the stranger. */
+#include "tests/lib/test.h"
+#include "tests/worker/word_store.h"
+#include "worker/comm/wire/stream/stream.h"
+
+#include "common/base/clock.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+
+static const int two_nodes[] = {0, 1};
+static const uint8_t secret[32] = "an epoch's secret, for a test's", other_secret[32] = "another one";
+
+struct side {
+    struct wire_config config;
+    struct word_view view;
+    struct wire *wire;
+    struct why why;
+    err_t err;
+    pthread_t thread;
+    _Atomic int cancel;
+};
+
+static void *side_main(void *arg)
+{
+    struct side *s = arg;
+    s->err = wire_stream.open(&s->config, &s->wire, &s->why);
+    return NULL;
+}
+
+static void side_start(struct side *s, struct word_store *words, uint64_t epoch, int rank)
+{
+    memset(s, 0, sizeof(*s));
+    s->config = (struct wire_config){.rank = rank,
+                                     .world = 2,
+                                     .node_of = two_nodes,
+                                     .epoch = epoch,
+                                     .secret = secret,
+                                     .secret_bytes = sizeof(secret),
+                                     .address = "127.0.0.1",
+                                     .timeout_ms = 30000,
+                                     .cancel = &s->cancel};
+    s->config.store = word_view_init(&s->view, words, 1); /* the store is one: an epoch is what the words say */
+}
+
+static void side_go(struct side *s)
+{
+    assert_int_equal(pthread_create(&s->thread, NULL, side_main, s), 0);
+}
+
+static void side_join(struct side *s)
+{
+    pthread_join(s->thread, NULL);
+}
+
+static void open_both(struct side *s, struct word_store *words)
+{
+    for (int r = 0; r < 2; r++)
+        side_start(&s[r], words, 1, r);
+    for (int r = 0; r < 2; r++)
+        side_go(&s[r]);
+    for (int r = 0; r < 2; r++) {
+        side_join(&s[r]);
+        if (s[r].err)
+            fprintf(stderr, "rank %d: %s\n", r, s[r].why.text);
+        assert_ok(s[r].err);
+    }
+}
+
+/* A message on each lane from rank 1 to rank 0. */
+static void talk(struct side *s)
+{
+    uint8_t out[WIRE_LANES] = {41, 42}, in[WIRE_LANES] = {0};
+    struct wire_op sends[WIRE_LANES], recvs[WIRE_LANES];
+    for (int lane = 0; lane < WIRE_LANES; lane++) {
+        sends[lane] = (struct wire_op){.buffer = &out[lane], .bytes = 1};
+        recvs[lane] = (struct wire_op){.buffer = &in[lane], .bytes = 1};
+        wire_stream.send(s[1].wire, 0, lane, &sends[lane]);
+        wire_stream.recv(s[0].wire, 1, lane, &recvs[lane]);
+    }
+    for (int turn = 0; turn < 1000 && !(recvs[0].done && recvs[1].done); turn++) {
+        assert_ok(wire_stream.progress(s[1].wire, 0));
+        assert_ok(wire_stream.progress(s[0].wire, 5));
+    }
+    assert_true(in[0] == 41 && in[1] == 42);
+}
+
+static void close_both(struct side *s)
+{
+    wire_stream.close(s[1].wire);
+    wire_stream.close(s[0].wire);
+}
+
+/* Rank 0's address, when it listens. */
+static void where_is_0(struct side *s, union wire_address *ret)
+{
+    struct why why;
+    assert_ok(wire_ask_address(&s->config, "stream", 0, clock_mono_ms() + 10000, ret, &why));
+}
+
+static int reach(const union wire_address *at)
+{
+    int fd = socket(at->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, &at->any, wire_address_bytes(at)), 0);
+    return fd;
+}
+
+/* ---- what is logged ---- */
+
+static char log_path[256];
+
+static void keep_log(void)
+{
+    snprintf(log_path, sizeof(log_path), "%s/log", test_tmpdir());
+    int fd = open(log_path, O_CREAT | O_TRUNC | O_RDWR | O_APPEND, 0600);
+    assert_true(fd >= 0 && dup2(fd, 2) == 2);
+    close(fd);
+}
+
+static int lines_with(const char *word)
+{
+    char line[4096];
+    int n = 0;
+    FILE *f = fopen(log_path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof(line), f))
+        n += strstr(line, word) != NULL;
+    fclose(f);
+    return n;
+}
+
+static void wait_for_lines(const char *word, int n)
+{
+    const int64_t deadline = clock_mono_ms() + 20000;
+    while (lines_with(word) < n && clock_mono_ms() < deadline)
+        usleep(10000);
+    assert_int_equal(lines_with(word), n);
+}
+
+/* ---- strangers ---- */
+
+/* Rank 0 waits, `strange` does its worst, then rank 1 comes as if nothing had been. */
+static void with_stranger(void (*strange)(struct side *zero, const union wire_address *at, struct word_store *words))
+{
+    struct word_store *words = word_store_new();
+    struct side s[2];
+    union wire_address at;
+    keep_log();
+    side_start(&s[0], words, 1, 0);
+    side_start(&s[1], words, 1, 1);
+    side_go(&s[0]);
+    where_is_0(&s[0], &at);
+    strange(&s[0], &at, words);
+    side_go(&s[1]);
+    side_join(&s[0]);
+    side_join(&s[1]);
+    assert_ok(s[0].err);
+    assert_ok(s[1].err);
+    talk(s);
+    close_both(s);
+}
+
+static void say_garbage(struct side *zero, const union wire_address *at, struct word_store *words)
+{
+    uint8_t bytes[700];
+    uint64_t x = 88172645463325252u;
+    (void)zero;
+    (void)words;
+    for (int k = 0; k < 3; k++) {
+        int fd = reach(at);
+        for (size_t i = 0; i < sizeof(bytes); i++)
+            bytes[i] = (uint8_t)(x = x * 6364136223846793005u + 1442695040888963407u, x >> 33);
+        assert_true(send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL) > 0);
+        wait_for_lines("comm_connection_refused", k + 1);
+        close(fd);
+    }
+}
+
+TEST(garbage_is_refused_with_one_line)
+{
+    with_stranger(say_garbage);
+    assert_int_equal(lines_with("comm_connection_refused"), 3);
+}
+
+/* More connections that say nothing than there are places; two that have begun something. */
+static void say_nothing(struct side *zero, const union wire_address *at, struct word_store *words)
+{
+    static const uint8_t begun[] = {0x16, 3, 1, 2, 0, 1};
+    (void)zero;
+    (void)words;
+    for (int k = 0; k < 200; k++) {
+        int fd = reach(at); /* left open until the process ends */
+        if (k % 2)
+            assert_true(send(fd, begun, sizeof(begun), MSG_NOSIGNAL) == sizeof(begun));
+    }
+}
+
+TEST(who_says_nothing_keeps_nobody_out)
+{
+    const int64_t start = clock_mono_ms();
+    with_stranger(say_nothing);
+    assert_true(clock_mono_ms() - start < 20000);
+    assert_true(lines_with("comm_connection_refused") <= 200);
+}
+
+static void come_with(struct word_store *words, const uint8_t *key, uint64_t epoch, int world, const char *text)
+{
+    static const int nodes[] = {0, 1, 1};
+    struct side one;
+    side_start(&one, words, epoch, 1);
+    one.config.secret = key;
+    one.config.world = world;
+    one.config.node_of = nodes;
+    side_go(&one);
+    side_join(&one);
+    assert_err(ERR_DENIED, one.err);
+    assert_non_null(strstr(one.why.text, "rank 0 on node 0 refuses"));
+    assert_int_equal(lines_with("comm_connection_refused"), lines_with(text));
+}
+
+static void have_another_key(struct side *zero, const union wire_address *at, struct word_store *words)
+{
+    (void)zero;
+    (void)at;
+    come_with(words, other_secret, 1, 2, "binder");
+}
+
+TEST(another_secret_is_refused)
+{
+    with_stranger(have_another_key);
+    assert_true(lines_with("comm_connection_refused") >= 3);
+}
+
+static void be_of_another_epoch(struct side *zero, const union wire_address *at, struct word_store *words)
+{
+    (void)zero;
+    (void)at;
+    come_with(words, secret, 2, 2, "another epoch");
+}
+
+TEST(another_epoch_is_refused)
+{
+    with_stranger(be_of_another_epoch);
+    assert_true(lines_with("another epoch") >= 3);
+}
+
+static void be_of_another_world(struct side *zero, const union wire_address *at, struct word_store *words)
+{
+    (void)zero;
+    (void)at;
+    come_with(words, secret, 1, 3, "another rank or world");
+}
+
+TEST(another_world_is_refused)
+{
+    with_stranger(be_of_another_world);
+}
+
+/* A genuine beginning, caught on its way to somebody else, and said again: it takes nobody's place. */
+static void replay(struct side *zero, const union wire_address *at, struct word_store *words)
+{
+    struct word_store *mine = word_store_new();
+    struct side victim, here;
+    union wire_address trap;
+    uint8_t bytes[4096], answer[4096];
+    socklen_t room = sizeof(trap);
+    (void)zero;
+    (void)words;
+    assert_ok(wire_address_make("127.0.0.1", 0, &trap));
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(bind(listener, &trap.any, sizeof(trap.v4)) == 0 && listen(listener, 5) == 0);
+    assert_int_equal(getsockname(listener, &trap.any, &room), 0);
+    side_start(&here, mine, 1, 0);
+    assert_ok(wire_leave_address(&here.config, "stream", &trap, NULL));
+    side_start(&victim, mine, 1, 1);
+    side_go(&victim);
+    int caught = accept(listener, NULL, NULL);
+    ssize_t n = recv(caught, bytes, sizeof(bytes), 0);
+    assert_true(n > 100);
+    victim.cancel = 1;
+    side_join(&victim);
+    assert_err(ERR_CANCELED, victim.err);
+    for (int k = 0; k < 2; k++) {
+        int fd = reach(at);
+        assert_true(send(fd, bytes, (size_t)n, MSG_NOSIGNAL) == n);
+        assert_true(recv(fd, answer, sizeof(answer), 0) > 0); /* it looks good as far as it goes */
+        assert_true(k == 1 || send(fd, bytes, (size_t)n, MSG_NOSIGNAL) == n);
+    }
+    wait_for_lines("comm_connection_refused", 1);
+    close(caught);
+    close(listener);
+}
+
+TEST(a_replayed_beginning_takes_no_place)
+{
+    with_stranger(replay);
+}
+
+TEST(a_secret_is_needed)
+{
+    struct side s;
+    side_start(&s, word_store_new(), 1, 0);
+    s.config.secret_bytes = 15;
+    assert_err(ERR_INVALID, wire_stream.open(&s.config, &s.wire, &s.why));
+    assert_non_null(strstr(s.why.text, "secret"));
+}
+
+TEST(an_address_is_needed)
+{
+    struct side s;
+    side_start(&s, word_store_new(), 1, 0);
+    s.config.address = "somewhere";
+    assert_err(ERR_INVALID, wire_stream.open(&s.config, &s.wire, &s.why));
+    assert_non_null(strstr(s.why.text, "somewhere"));
+}
+
+TEST(who_does_not_come_is_named)
+{
+    struct side s;
+    for (int rank = 0; rank < 2; rank++) {
+        side_start(&s, word_store_new(), 1, rank);
+        s.config.timeout_ms = 100;
+        assert_err(ERR_TIMEOUT, wire_stream.open(&s.config, &s.wire, &s.why));
+        assert_non_null(strstr(s.why.text, rank ? "rank 0" : "rank 1"));
+    }
+}
+
+/* ---- peers ---- */
+
+static err_t progress_until_error(struct side *s, int64_t limit_ms)
+{
+    const int64_t deadline = clock_mono_ms() + limit_ms;
+    err_t err = OK;
+    while (!err && clock_mono_ms() < deadline)
+        err = wire_stream.progress(s->wire, 10);
+    return err;
+}
+
+static struct conn *conn_to(struct side *s, int rank, int lane)
+{
+    return stream_conn((struct stream *)s->wire, rank, lane);
+}
+
+TEST(a_peer_that_sends_no_message_ends_the_wire)
+{
+    struct side s[2];
+    size_t n;
+    open_both(s, word_store_new());
+    assert_int_equal(SSL_write_ex(conn_to(&s[1], 0, 0)->ssl, "sixteen bytes, and none of ours", 31, &n), 1);
+    assert_err(ERR_PROTO, progress_until_error(&s[0], 5000));
+    assert_non_null(strstr(s[0].wire->why.text, "rank 1 on node 1 sends what is no message"));
+    close_both(s);
+}
+
+TEST(a_message_said_twice_ends_the_wire)
+{
+    struct side s[2];
+    uint8_t header[WIRE_HEADER_BYTES];
+    size_t n;
+    struct wire_op op = {0};
+    open_both(s, word_store_new());
+    wire_header_put(&(const struct wire_header){0, 0}, header);
+    wire_stream.recv(s[0].wire, 1, 0, &op);
+    for (int k = 0; k < 2; k++)
+        assert_int_equal(SSL_write_ex(conn_to(&s[1], 0, 0)->ssl, header, sizeof(header), &n), 1);
+    assert_err(ERR_PROTO, progress_until_error(&s[0], 5000));
+    assert_true(op.done);
+    close_both(s);
+}
+
+TEST(what_is_changed_on_its_way_ends_the_wire)
+{
+    struct side s[2];
+    open_both(s, word_store_new());
+    uint8_t record[64] = {0x17, 3, 3, 0, 59};
+    assert_true(send(conn_to(&s[1], 0, 1)->fd, record, sizeof(record), MSG_NOSIGNAL) == sizeof(record));
+    assert_err(ERR_CLOSED, progress_until_error(&s[0], 5000));
+    assert_non_null(strstr(s[0].wire->why.text, "lost rank 1 on node 1"));
+    close_both(s);
+}
+
+TEST(a_cut_connection_names_the_rank)
+{
+    struct side s[2];
+    open_both(s, word_store_new());
+    shutdown(conn_to(&s[1], 0, 1)->fd, SHUT_RDWR);
+    assert_err(ERR_CLOSED, progress_until_error(&s[0], 5000));
+    assert_non_null(strstr(s[0].wire->why.text, "lost rank 1 on node 1"));
+    assert_err(ERR_CLOSED, wire_stream.progress(s[0].wire, 0)); /* and it stays so */
+    close_both(s);
+}
+
+TEST(a_peer_may_leave_when_nothing_is_owed)
+{
+    struct side s[2];
+    uint8_t x;
+    struct wire_op op = {.buffer = &x, .bytes = 1};
+    open_both(s, word_store_new());
+    talk(s);
+    wire_stream.close(s[1].wire);
+    assert_ok(progress_until_error(&s[0], 300));
+    wire_stream.recv(s[0].wire, 1, 0, &op);
+    assert_err(ERR_CLOSED, progress_until_error(&s[0], 5000));
+    assert_non_null(strstr(s[0].wire->why.text, "rank 1 on node 1 has left the epoch"));
+    wire_stream.close(s[0].wire);
+}
+
+static void *abort_later(void *w)
+{
+    usleep(100000);
+    wire_stream.abort(w);
+    return NULL;
+}
+
+/* Its own thread waits, for a peer that says nothing; the peer hears of it too. */
+TEST(abort_ends_a_wait_on_both_sides)
+{
+    struct side s[2];
+    pthread_t thread;
+    uint8_t x;
+    struct wire_op op = {.buffer = &x, .bytes = 1};
+    const int64_t start = clock_mono_ms();
+    open_both(s, word_store_new());
+    wire_stream.recv(s[0].wire, 1, 0, &op);
+    assert_int_equal(pthread_create(&thread, NULL, abort_later, s[0].wire), 0);
+    err_t err = OK;
+    while (!err)
+        err = wire_stream.progress(s[0].wire, 60000);
+    assert_err(ERR_CANCELED, err);
+    pthread_join(thread, NULL);
+    assert_err(ERR_CLOSED, progress_until_error(&s[1], 5000));
+    assert_true(clock_mono_ms() - start < 20000);
+    close_both(s);
+}
+
+/* New keys in between, many times. */
+TEST(keys_are_renewed)
+{
+    enum { N = 40, BYTES = 300001 };
+    struct side s[2];
+    uint8_t *out = malloc(BYTES), *in = malloc(BYTES);
+    assert_true(out && in);
+    open_both(s, word_store_new());
+    ((struct stream *)s[1].wire)->rekey = 1 << 20;
+    for (int k = 0; k < N; k++) {
+        struct wire_op a = {.buffer = out, .bytes = BYTES}, b = {.buffer = in, .bytes = BYTES};
+        memset(out, k, BYTES);
+        wire_stream.send(s[1].wire, 0, 0, &a);
+        wire_stream.recv(s[0].wire, 1, 0, &b);
+        while (!a.done || !b.done) {
+            assert_ok(wire_stream.progress(s[1].wire, 0));
+            assert_ok(wire_stream.progress(s[0].wire, 0));
+        }
+        assert_memory_equal(in, out, BYTES);
+    }
+    assert_true(conn_to(&s[1], 0, 0)->sealed < 2 << 20);
+    close_both(s);
+    free(out);
+    free(in);
+}

@@ -1,0 +1,132 @@
+/* Messages: to ranks of this node over shm, to others on a lane of their own of the wire, so that a message that nobody
+ * has asked for yet holds up no collective. Whoever waits for one moves all that its rank has posted, of both kinds. */
+#include "worker/comm/hier/hier.h"
+
+#include <sched.h>
+#include <time.h>
+
+#define YIELDS 100
+#define NAP_NS 20000
+
+static bool is_remote(const struct comm_group *g, int member)
+{
+    const struct hier_group *h = (const struct hier_group *)g;
+    return h->node_at[member] != h->here;
+}
+
+static err_t is_alive(struct hier_comm *h)
+{
+    if (!shm_is_dead(h->shm) && !atomic_load(&h->wire->aborted))
+        return OK;
+    hier_abort(&h->base);
+    return ERR_CANCELED;
+}
+
+/* A first push: what the kernel takes at once needs this rank no more. */
+static err_t post_remote(struct hier_comm *h, int rank, void *buffer, int64_t bytes, bool send, int slot)
+{
+    struct hier_post *p = &h->posts[slot];
+    int turn = 0;
+    *p = (struct hier_post){true, true, {.buffer = buffer, .bytes = (size_t)bytes}};
+    h->n_remote++;
+    if (!send) {
+        h->wire->ops->recv(h->wire, rank, WIRE_MESSAGES, &p->op);
+        return OK;
+    }
+    h->wire->ops->send(h->wire, rank, WIRE_MESSAGES, &p->op);
+    err_t err = hier_turn(h, true, &turn);
+    if (err)
+        h->n_remote--;
+    return err;
+}
+
+static int local_index(const struct comm_group *g, int member)
+{
+    return ((const struct hier_group *)g)->local_at[member];
+}
+
+err_t hier_send_post(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int slot)
+{
+    struct hier_comm *h = hier_of(g);
+    err_t err = is_alive(h);
+    if (err)
+        return err;
+    if (is_remote(g, to))
+        return post_remote(h, g->ranks[to], (void *)src, bytes, true, slot);
+    err = shm_send_post(hier_group_of(g)->inner, s, src, bytes, local_index(g, to), slot);
+    h->posts[slot] = (struct hier_post){.active = !err};
+    h->n_local += !err;
+    return hier_result(g, err);
+}
+
+err_t hier_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int slot)
+{
+    struct hier_comm *h = hier_of(g);
+    err_t err = is_alive(h);
+    if (err)
+        return err;
+    if (is_remote(g, from))
+        return post_remote(h, g->ranks[from], dst, bytes, false, slot);
+    err = shm_recv_post(hier_group_of(g)->inner, s, dst, bytes, local_index(g, from), slot);
+    h->posts[slot] = (struct hier_post){.active = !err};
+    h->n_local += !err;
+    return hier_result(g, err);
+}
+
+/* Any message of this node that is under way: shm moves all when it is asked for one. */
+static int any_local(const struct hier_comm *h)
+{
+    for (int slot = 0; slot < COMM_SLOTS; slot++)
+        if (h->posts[slot].active && !h->posts[slot].remote)
+            return slot;
+    return -1;
+}
+
+static void nap(int turn)
+{
+    if (turn < YIELDS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+}
+
+/* Both kinds are under way: neither may be slept on alone. */
+static err_t wait_both(struct hier_comm *h, int slot)
+{
+    const struct hier_post *p = &h->posts[slot];
+    struct comm_group *all = h->shm->all;
+    bool done = false;
+    err_t err = OK;
+    for (int turn = 0; !err && !(p->remote ? p->op.done : done); turn++) {
+        int one = 0;
+        err = shm_move(all, p->remote ? any_local(h) : slot, &done);
+        err = err ? err : hier_turn(h, true, &one); /* does not wait */
+        if (!err && !(p->remote ? p->op.done : done))
+            nap(turn);
+    }
+    return err;
+}
+
+err_t hier_wait(struct comm_group *g, int slot)
+{
+    struct hier_comm *h = hier_of(g);
+    struct hier_post *p = &h->posts[slot];
+    err_t err;
+    if (p->remote && h->n_local == 0)
+        err = hier_wait_ops(h, &p->op, 1);
+    else if (!p->remote && h->n_remote == 0)
+        err = shm_wait(h->shm->all, slot);
+    else
+        err = wait_both(h, slot);
+    h->n_remote -= p->remote;
+    h->n_local -= !p->remote;
+    p->active = false;
+    return hier_result(g, err);
+}
+
+err_t hier_copy(struct comm_group *g, struct kern_stream *s, void *dst, const void *src, int64_t bytes)
+{
+    struct hier_comm *h = hier_of(g);
+    err_t err = shm_copy(h->shm->all, s, dst, src, bytes);
+    return hier_result(g, err);
+}

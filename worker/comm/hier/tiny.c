@@ -1,0 +1,70 @@
+/* What is small, numbers that are agreed on, and barriers, which are a reduction of nothing: one exchange between the
+ * nodes instead of a way there and back.
+ *
+ *   everybody's x into its window | barrier | the first rank of each node exchanges its node's x's with the others |
+ *   barrier | everybody reduces all of them, in the order of the ranks | barrier */
+#include "worker/comm/hier/hier.h"
+
+#include <string.h>
+
+/* Between the first ranks of the nodes. What they have for each other is packed in scratch, a node behind another. */
+static err_t exchange(struct hier_group *g, int64_t bytes)
+{
+    struct hier_comm *h = hier_of(&g->base);
+    uint8_t *mine = h->scratch, *at = mine;
+    int n = 0;
+    for (int j = 0; j < g->inner->n; j++, at += bytes)
+        memcpy(at, shm_window(g->inner, j)->in[0], (size_t)bytes);
+    for (int y = 0; y < g->n_nodes; y++) {
+        if (y == g->here)
+            continue;
+        hier_recv(g, g->nodes[y].members[0], at, g->nodes[y].n * bytes, &g->ops[n++]);
+        hier_send(g, g->nodes[y].members[0], mine, g->inner->n * bytes, &g->ops[n++]);
+        at += g->nodes[y].n * bytes;
+    }
+    return hier_wait_ops(h, g->ops, n);
+}
+
+/* Into the stage, in the order of the members. */
+static void publish(const struct hier_group *g, int64_t bytes)
+{
+    const uint8_t *at = hier_of(&g->base)->scratch;
+    uint8_t *stage = hier_stage(g, 0);
+    for (int turn = -1; turn < g->n_nodes; turn++) { /* the own node comes first */
+        const int y = turn < 0 ? g->here : turn;
+        for (int j = 0; j < g->nodes[y].n && turn != g->here; j++, at += bytes)
+            memcpy(stage + g->nodes[y].members[j] * bytes, at, (size_t)bytes);
+    }
+}
+
+err_t hier_reduce_tiny(struct hier_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op)
+{
+    const int64_t bytes = n * (int64_t)dtype_bytes(dtype);
+    if (bytes > 0)
+        memcpy(shm_window(g->inner, g->inner->me)->in[0], x, (size_t)bytes);
+    err_t err = shm_barrier(g->inner);
+    if (!err && g->inner->me == 0) {
+        err = exchange(g, bytes);
+        if (!err)
+            publish(g, bytes);
+    }
+    err = err ? err : shm_barrier(g->inner);
+    if (err || n == 0)
+        return err;
+    for (int i = 0; i < g->base.n; i++)
+        g->src[i] = hier_stage(g, 0) + i * bytes;
+    shm_reduce(x, g->src, g->base.n, n, dtype, op, false);
+    return shm_barrier(g->inner);
+}
+
+err_t hier_barrier(struct comm_group *group)
+{
+    struct hier_group *g = hier_group_of(group);
+    return hier_result(group, g->one_node ? shm_barrier(g->inner) : hier_reduce_tiny(g, NULL, 0, DT_I64, REDUCE_SUM));
+}
+
+err_t hier_agree(struct comm_group *group, int64_t *x, enum reduce_op op)
+{
+    struct hier_group *g = hier_group_of(group);
+    return hier_result(group, g->one_node ? shm_agree(g->inner, x, op) : hier_reduce_tiny(g, x, 1, DT_I64, op));
+}

@@ -1,0 +1,99 @@
+/* Moving the wire, and how an epoch ends: whoever learns of the end, of this node's segment or of a wire, ends the
+ * other. Who waits for messages looks at the segment every now and then; who waits in the segment is made to look at
+ * the wire (hier_watch). */
+#include "worker/comm/hier/hier.h"
+
+#include <sched.h>
+
+#define SPINS 200
+#define SPINS_CROWDED 20 /* where the node's ranks outnumber its processors */
+#define NAP_MS 20
+
+static struct why *free_why(struct comm *c)
+{
+    return c->why.text[0] ? NULL : &c->why;
+}
+
+void hier_abort(struct comm *c)
+{
+    struct hier_comm *h = (struct hier_comm *)c;
+    h->wire->ops->abort(h->wire);
+    shm_abort(&h->shm->base);
+}
+
+/* The wire has died, or this rank has aborted. */
+static err_t wire_ended(struct hier_comm *h, err_t err)
+{
+    if (err != ERR_CANCELED)
+        why_set(free_why(&h->base), err, "%s", h->wire->why.text);
+    hier_abort(&h->base);
+    return err;
+}
+
+err_t hier_result(struct comm_group *g, err_t err)
+{
+    struct hier_comm *h = hier_of(g);
+    if (!err)
+        return OK;
+    if (h->shm->base.why.text[0])
+        why_set(free_why(&h->base), err, "%s", h->shm->base.why.text);
+    if (!shm_is_dead(h->shm))
+        return err;
+    hier_abort(&h->base);
+    /* Woken in the segment by what this rank's own look at the wire had found: that says more than "canceled". */
+    if (err == ERR_CANCELED && h->wire->dead)
+        err = h->wire->dead;
+    err = h->told ? ERR_CANCELED : err;
+    h->told = true;
+    return err;
+}
+
+void hier_watch(void *comm)
+{
+    struct hier_comm *h = comm;
+    err_t err = h->wire->ops->progress(h->wire, 0);
+    if (err)
+        wire_ended(h, err);
+}
+
+err_t hier_turn(struct hier_comm *h, bool moved, int *turn)
+{
+    const int spins = h->shm->spins ? SPINS : SPINS_CROWDED;
+    *turn = moved ? 0 : *turn + 1;
+    if (shm_is_dead(h->shm)) {
+        hier_abort(&h->base);
+        return ERR_CANCELED;
+    }
+    err_t err = h->wire->ops->progress(h->wire, *turn < spins ? 0 : NAP_MS);
+    if (!err && !moved && *turn < spins)
+        sched_yield();
+    return err ? wire_ended(h, err) : OK;
+}
+
+err_t hier_wait_ops(struct hier_comm *h, const struct wire_op *ops, int n)
+{
+    int done = 0, turn = 0;
+    err_t err = OK;
+    while (!err && (done < n || !h->wire->ops->flushed(h->wire))) {
+        const int before = done;
+        while (done < n && ops[done].done)
+            done++;
+        if (done < n || !h->wire->ops->flushed(h->wire))
+            err = hier_turn(h, done > before, &turn);
+    }
+    return err;
+}
+
+void hier_send(const struct hier_group *g, int member, void *data, int64_t bytes, struct wire_op *op)
+{
+    struct wire *w = hier_of(&g->base)->wire;
+    *op = (struct wire_op){.buffer = data, .bytes = (size_t)bytes};
+    w->ops->send(w, g->base.ranks[member], WIRE_COLLECTIVES, op);
+}
+
+void hier_recv(const struct hier_group *g, int member, void *data, int64_t bytes, struct wire_op *op)
+{
+    struct wire *w = hier_of(&g->base)->wire;
+    *op = (struct wire_op){.buffer = data, .bytes = (size_t)bytes};
+    w->ops->recv(w, g->base.ranks[member], WIRE_COLLECTIVES, op);
+}
