@@ -53,10 +53,14 @@ err_t worker_device_fits(const struct worker_device *d, const struct engine *e, 
 /* NCCL refuses two ranks on one GPU, and one rank alone needs nothing of it. */
 const char *worker_device_comm(const struct job_spec *job)
 {
-    static const char *const names[] = {[COMM_SHM] = "shm", [COMM_NCCL] = "nccl", [COMM_STAGED] = "staged"};
+    static const char *const names[] = {[COMM_SHM] = "shm",
+                                        [COMM_NCCL] = "nccl",
+                                        [COMM_STAGED] = "staged",
+                                        [COMM_STREAM] = "stream",
+                                        [COMM_UCX] = "ucx"};
     if (job->run.comm != COMM_AUTO)
         return names[job->run.comm];
     if (job->run.device == DEVICE_CPU)
-        return names[COMM_SHM];
+        return names[COMM_STREAM];
     return job->parallel.workers > 1 && job->run.workers_per_gpu == 1 ? names[COMM_NCCL] : names[COMM_STAGED];
 }

@@ -102,7 +102,11 @@ static int choose_threads(const struct train *t)
     if (t->job.train.numerics == NUMERICS_CANONICAL || sched_getaffinity(0, sizeof(set), &set))
         return 1;
     int mine = CPU_COUNT(&set);
-    return (long)mine * t->epoch->world <= sysconf(_SC_NPROCESSORS_ONLN) ? mine : 1;
+    const int *node_of = t->epoch->node_of;
+    long here = 0;
+    for (int r = 0; r < t->epoch->world; r++)
+        here += !node_of || node_of[r] == node_of[t->epoch->rank];
+    return (long)mine * here <= sysconf(_SC_NPROCESSORS_ONLN) ? mine : 1;
 }
 
 static err_t read_spec(struct train *t, struct why *why)
@@ -158,7 +162,11 @@ static err_t meet_others(struct train *t, struct why *why)
                                        .epoch = ep->epoch,
                                        .shared_bytes = engine_shared_bytes(&t->engine),
                                        .timeout_ms = ARRIVE_MS,
-                                       .cancel = link_cancel(t->config->link)};
+                                       .cancel = link_cancel(t->config->link),
+                                       .node_of = ep->node_of,
+                                       .secret = ep->secret,
+                                       .secret_bytes = sizeof(ep->secret),
+                                       .address = ep->address};
     t->fatal = false;
     err_t err = comm_open(&config, &t->comm, why);
     t->fatal = err == ERR_UNSUPPORTED; /* a backend that is not installed */

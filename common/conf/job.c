@@ -32,8 +32,13 @@ static const struct schema_name recompute_names[] = {{"none", RECOMPUTE_NONE},
                                                      {"attention", RECOMPUTE_ATTENTION},
                                                      {0}};
 static const struct schema_name device_names[] = {{"cpu", DEVICE_CPU}, {"cuda", DEVICE_CUDA}, {0}};
-static const struct schema_name comm_names[] = {
-    {"auto", COMM_AUTO}, {"shm", COMM_SHM}, {"nccl", COMM_NCCL}, {"staged", COMM_STAGED}, {0}};
+static const struct schema_name comm_names[] = {{"auto", COMM_AUTO},
+                                                {"shm", COMM_SHM},
+                                                {"stream", COMM_STREAM},
+                                                {"ucx", COMM_UCX},
+                                                {"nccl", COMM_NCCL},
+                                                {"staged", COMM_STAGED},
+                                                {0}};
 
 /* A name becomes part of file names, log lines and URLs. */
 static const char *check_name(const char *text)
@@ -187,9 +192,12 @@ static const struct schema_row rows[] = {
           "A step's folder to start from; written by dtctl resume. Empty: start anew.")},
 
     {ENUM(run.device, device_names, "cpu", FREE, "What workers compute on. cuda: NVIDIA GPUs.")},
-    {ENUM(run.comm, comm_names, "auto", FREE,
-          "How workers exchange tensors. shm: shared memory (cpu). nccl: NCCL; staged: through the host's memory "
-          "(cuda). auto: shm on cpu, nccl where every worker has a GPU of its own, else staged.")},
+    {ENUM(
+        run.comm, comm_names, "auto", FREE,
+        "How workers exchange tensors. shm: shared memory, on one node (cpu). stream, ucx: shared memory in each node, "
+        "between nodes TCP under TLS 1.3, or UCX, which encrypts nothing: for networks that are trusted (cpu). nccl: "
+        "NCCL; staged: through the host's memory (cuda). auto: stream on cpu, nccl where every worker has a GPU of its "
+        "own, else staged.")},
     {INT(run.workers_per_gpu, 1, 64, "1", FREE, "Workers that share a GPU (cuda).")},
     {INT(run.nodes, 0, JOB_MAX_WORKERS, "0", FREE,
          "Nodes that the workers are spread over, as many on each. 0: as few as have room.")},

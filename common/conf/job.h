@@ -25,8 +25,9 @@ enum pipe_schedule { PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1, PIPE_F
  * functions; attention. */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_FULL, RECOMPUTE_POINTWISE, RECOMPUTE_ATTENTION };
 enum device { DEVICE_CPU, DEVICE_CUDA };
-/* worker/comm's backends; auto: shm on a CPU, nccl where every worker has a GPU of its own, else staged. */
-enum comm_kind { COMM_AUTO, COMM_SHM, COMM_NCCL, COMM_STAGED };
+/* worker/comm's backends; auto: stream on a CPU, which is shm on one node; nccl where every worker has a GPU of its
+ * own, else staged. */
+enum comm_kind { COMM_AUTO, COMM_SHM, COMM_NCCL, COMM_STAGED, COMM_STREAM, COMM_UCX };
 
 struct job_model {
     enum model_arch arch;

@@ -255,7 +255,11 @@ static bool comm_broken(const struct job_spec *j, char ret[SENTENCE])
     if (cpu && (j->run.comm == COMM_NCCL || j->run.comm == COMM_STAGED))
         return SAY("%s moves a GPU's memory, but run.device is cpu: write shm or auto, or run.device cuda",
                    j->run.comm == COMM_NCCL ? "nccl" : "staged");
-    return !cpu && j->run.comm == COMM_SHM && SAY("shm needs run.device cpu: write nccl, staged or auto");
+    const char *name = j->run.comm == COMM_SHM      ? "shm"
+                       : j->run.comm == COMM_STREAM ? "stream"
+                       : j->run.comm == COMM_UCX    ? "ucx"
+                                                    : NULL;
+    return !cpu && name && SAY("%s needs run.device cpu: write nccl, staged or auto", name);
 }
 
 #define OVER(field, fn) .key = #field, .broken = (fn)

@@ -72,6 +72,8 @@ int ranks_run_one(int fd, uint64_t epoch, int rank, int world, rank_fn fn)
         return 2;
     }
     int rc = comm_group_new(c, ranks, world, &all) ? 3 : fn(c, all, rank, world);
+    if (rc && comm_why(c)[0])
+        fprintf(stderr, "rank %d: %s\n", rank, comm_why(c));
     if (rc)
         comm_abort(c); /* the others must not wait for a rank that has failed */
     comm_group_free(all);
@@ -106,6 +108,11 @@ void ranks_run_worlds(rank_fn fn)
         ranks_run_forked(fd, 1, world, fn);
         close(fd);
     }
+}
+
+bool ranks_on_nodes(void)
+{
+    return node_of != NULL;
 }
 
 bool ranks_ended(err_t err)

@@ -357,6 +357,15 @@ TEST(worlds_of_different_sizes_do_not_mix)
     close(fd);
 }
 
+TEST(shared_memory_does_not_reach_other_nodes)
+{
+    struct comm_config config = {.backend = "shm", .world = 2, .node_of = (const int[]){0, 1}};
+    struct comm *c;
+    struct why why;
+    assert_err(ERR_UNSUPPORTED, comm_open(&config, &c, &why));
+    assert_non_null(strstr(why.text, "write stream or auto"));
+}
+
 TEST(an_unknown_backend_is_refused)
 {
     struct comm_config config = {.backend = "smoke", .rank = 0, .world = 1};

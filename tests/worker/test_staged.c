@@ -123,6 +123,18 @@ TEST(a_killed_rank_hangs_no_staged_collective)
     ranks_backend = "shm";
 }
 
+static int over_nodes(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    int rc = case_all_reduce_everything(c, all, rank, world);
+    rc = rc ? rc : case_gather_everything(c, all, rank, world);
+    return rc ? rc : staged_in_place(c, all, rank, world);
+}
+
+TEST(staged_collectives_between_nodes)
+{
+    ranks_run_nodes("staged", over_nodes);
+}
+
 TEST(staged_needs_a_device)
 {
     struct comm_config config = {.backend = "staged", .rank = 0, .world = 1};

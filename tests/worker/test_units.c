@@ -147,7 +147,7 @@ static int mixtures(const struct comm *c, int pattern, int world)
 {
     if (!comm_shared((struct comm *)c))
         return 1;
-    return pattern == LARGE ? 3 : world > 5 ? 9 : 1 << world;
+    return pattern == LARGE ? 3 : ranks_on_nodes() ? 5 : 1 << world;
 }
 
 static int gather_units(struct comm *c, struct comm_group *all, int rank, int world)

@@ -45,6 +45,14 @@ static err_t find_backend(const char *name, const struct comm_backend **ret, str
                    name);
 }
 
+static bool is_one_node(const struct comm_config *config)
+{
+    for (int r = 1; config->node_of && r < config->world; r++)
+        if (config->node_of[r] != config->node_of[0])
+            return false;
+    return true;
+}
+
 err_t comm_open(const struct comm_config *config, struct comm **ret, struct why *why)
 {
     const struct comm_backend *backend = NULL;
@@ -52,6 +60,9 @@ err_t comm_open(const struct comm_config *config, struct comm **ret, struct why 
         return why_set(why, ERR_INVALID, "rank %d of %d does not exist", config->rank, config->world);
     err_t err = find_backend(config->backend, &backend, why);
     assert(err || backend);
+    if (!err && backend == &comm_backend_shm && !is_one_node(config))
+        return why_set(why, ERR_UNSUPPORTED,
+                       "run.comm shm joins the workers of one node, and these are on several: write stream or auto");
     return err ? err : backend->open(config, ret, why);
 }
 

@@ -49,7 +49,7 @@ struct comm_config {
     const int *node_of; /* the node of every rank, numbered alike everywhere; NULL: all are on one */
     const void *secret; /* of the epoch, at least 16 bytes: who does not have it is refused */
     size_t secret_bytes;
-    const char *address; /* of this node, numeric: where other nodes' ranks connect to */
+    const char *address; /* of this node, a number or a name: where other nodes' ranks connect to */
 };
 
 /* Collective: all ranks of the epoch must come. */

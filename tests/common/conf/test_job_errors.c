@@ -198,7 +198,8 @@ TEST(rules)
         {"run.comm=staged",
          "run.comm: staged moves a GPU's memory, but run.device is cpu: write shm or auto, or run.device cuda"},
         {"run={device: cuda, comm: shm}", "run.comm: shm needs run.device cpu: write nccl, staged or auto"},
-        {"run.comm=gloo", "run.comm: found \"gloo\", one of auto, shm, nccl, staged is needed"},
+        {"run={device: cuda, comm: ucx}", "run.comm: ucx needs run.device cpu: write nccl, staged or auto"},
+        {"run.comm=gloo", "run.comm: found \"gloo\", one of auto, shm, stream, ucx, nccl, staged is needed"},
         {"run.workers_per_gpu=0", "run.workers_per_gpu: found \"0\", an integer from 1 to 64 is needed"},
         {"run.workers_per_gpu=65", "run.workers_per_gpu: found \"65\", an integer from 1 to 64 is needed"},
     };
@@ -224,6 +225,8 @@ TEST(devices)
         {{"run.device=cuda", "run.comm=staged"}, NULL},
         {{"run.device=cuda", "run.workers_per_gpu=64"}, NULL},
         {{"run.device=cpu", "run.comm=shm"}, NULL},
+        {{"run.device=cpu", "run.comm=stream"}, NULL},
+        {{"run.device=cpu", "run.comm=ucx"}, NULL},
         {{"run.device=cpu", "run.workers_per_gpu=2"}, NULL},
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {

@@ -135,6 +135,8 @@ err_t hier_turn(struct hier_comm *h, bool moved, int *turn);
 /* Until all n are done and have left. */
 err_t hier_wait_ops(struct hier_comm *h, const struct wire_op *ops, int n);
 void hier_abort(struct comm *c);
+/* The same from the comm's own thread: behind it the wire touches nothing of the caller's any more. */
+err_t hier_end(struct hier_comm *h);
 /* What a long wait in the inner comm does. */
 void hier_watch(void *comm);
 void hier_send(const struct hier_group *g, int member, void *data, int64_t bytes, struct wire_op *op);
@@ -192,6 +194,7 @@ err_t hier_all_to_all(struct comm_group *g, struct kern_stream *s, const void *s
 err_t hier_send_post(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int slot);
 err_t hier_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int slot);
 err_t hier_wait(struct comm_group *g, int slot);
+err_t hier_move(struct comm_group *g, int slot, bool *ret_done);
 err_t hier_copy(struct comm_group *g, struct kern_stream *s, void *dst, const void *src, int64_t bytes);
 err_t hier_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves, void *out,
                        int64_t n, enum dtype dtype);

@@ -18,7 +18,7 @@ static err_t is_alive(struct hier_comm *h)
 {
     if (!shm_is_dead(h->shm) && !atomic_load(&h->wire->aborted))
         return OK;
-    hier_abort(&h->base);
+    (void)hier_end(h);
     return ERR_CANCELED;
 }
 
@@ -52,7 +52,7 @@ err_t hier_send_post(struct comm_group *g, struct kern_stream *s, const void *sr
     if (err)
         return err;
     if (is_remote(g, to))
-        return post_remote(h, g->ranks[to], (void *)src, bytes, true, slot);
+        return hier_result(g, post_remote(h, g->ranks[to], (void *)src, bytes, true, slot));
     err = shm_send_post(hier_group_of(g)->inner, s, src, bytes, local_index(g, to), slot);
     h->posts[slot] = (struct hier_post){.active = !err};
     h->n_local += !err;
@@ -66,7 +66,7 @@ err_t hier_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int
     if (err)
         return err;
     if (is_remote(g, from))
-        return post_remote(h, g->ranks[from], dst, bytes, false, slot);
+        return hier_result(g, post_remote(h, g->ranks[from], dst, bytes, false, slot));
     err = shm_recv_post(hier_group_of(g)->inner, s, dst, bytes, local_index(g, from), slot);
     h->posts[slot] = (struct hier_post){.active = !err};
     h->n_local += !err;
@@ -107,6 +107,13 @@ static err_t wait_both(struct hier_comm *h, int slot)
     return err;
 }
 
+static void leave(struct hier_comm *h, struct hier_post *p)
+{
+    h->n_remote -= p->remote;
+    h->n_local -= !p->remote;
+    p->active = false;
+}
+
 err_t hier_wait(struct comm_group *g, int slot)
 {
     struct hier_comm *h = hier_of(g);
@@ -118,9 +125,24 @@ err_t hier_wait(struct comm_group *g, int slot)
         err = shm_wait(h->shm->all, slot);
     else
         err = wait_both(h, slot);
-    h->n_remote -= p->remote;
-    h->n_local -= !p->remote;
-    p->active = false;
+    leave(h, p);
+    return hier_result(g, err);
+}
+
+err_t hier_move(struct comm_group *g, int slot, bool *ret_done)
+{
+    struct hier_comm *h = hier_of(g);
+    struct hier_post *p = slot < 0 ? NULL : &h->posts[slot];
+    bool done = false;
+    int turn = 0;
+    err_t err = is_alive(h);
+    if (!err && p)
+        err = hier_turn(h, true, &turn);
+    if (!err && p && h->n_local > 0)
+        err = shm_move(h->shm->all, p->remote ? any_local(h) : slot, &done);
+    *ret_done = !err && p && (p->remote ? p->op.done : done);
+    if (*ret_done)
+        leave(h, p);
     return hier_result(g, err);
 }
 

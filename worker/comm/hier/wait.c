@@ -21,6 +21,13 @@ void hier_abort(struct comm *c)
     shm_abort(&h->shm->base);
 }
 
+err_t hier_end(struct hier_comm *h)
+{
+    hier_abort(&h->base);
+    err_t err = h->wire->ops->progress(h->wire, 0);
+    return err ? err : ERR_CANCELED;
+}
+
 /* The wire has died, or this rank has aborted. */
 static err_t wire_ended(struct hier_comm *h, err_t err)
 {
@@ -39,7 +46,7 @@ err_t hier_result(struct comm_group *g, err_t err)
         why_set(free_why(&h->base), err, "%s", h->shm->base.why.text);
     if (!shm_is_dead(h->shm))
         return err;
-    hier_abort(&h->base);
+    (void)hier_end(h);
     /* Woken in the segment by what this rank's own look at the wire had found: that says more than "canceled". */
     if (err == ERR_CANCELED && h->wire->dead)
         err = h->wire->dead;
@@ -60,10 +67,8 @@ err_t hier_turn(struct hier_comm *h, bool moved, int *turn)
 {
     const int spins = h->shm->spins ? SPINS : SPINS_CROWDED;
     *turn = moved ? 0 : *turn + 1;
-    if (shm_is_dead(h->shm)) {
-        hier_abort(&h->base);
-        return ERR_CANCELED;
-    }
+    if (shm_is_dead(h->shm))
+        return hier_end(h);
     err_t err = h->wire->ops->progress(h->wire, *turn < spins ? 0 : NAP_MS);
     if (!err && !moved && *turn < spins)
         sched_yield();

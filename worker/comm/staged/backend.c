@@ -41,12 +41,15 @@ static err_t staged_open(const struct comm_config *config, struct comm **ret, st
     struct comm_config inner = *config;
     if (!config->dev)
         return why_set(why, ERR_INVALID, "staged collectives need a device");
+    if (config->world > STAGED_MAX_WORLD)
+        return why_set(why, ERR_LIMIT, "%d workers with staged collectives; at most %d", config->world,
+                       STAGED_MAX_WORLD);
     struct staged_comm *s = calloc(1, sizeof(*s));
     if (!s)
         return why_set(why, ERR_NOMEM, "out of memory");
     s->base = (struct comm){.backend = &comm_backend_staged, .rank = config->rank, .world = config->world};
     s->dev = config->dev;
-    inner.backend = comm_backend_shm.name;
+    inner.backend = comm_backend_stream.name; /* shm, where all are on one node */
     inner.shared_bytes = STAGE_BYTES;
     err_t err = comm_open(&inner, &s->inner, why);
     if (err)

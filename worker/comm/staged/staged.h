@@ -14,6 +14,7 @@
 #define STAGED_HALF ((int64_t)2 << 20) /* large enough for a bus's full rate, small enough to overlap */
 
 #define STAGED_CELL ((int64_t)128 << 10) /* of a message under way */
+#define STAGED_MAX_WORLD 256
 
 /* A message under way; `moving`: the chunk at `at` is with the inner comm, in the slot of the same number. */
 struct staged_post {
@@ -27,8 +28,8 @@ struct staged_post {
 
 struct staged_posts {
     struct staged_post post[COMM_SLOTS];
-    int active[COMM_SLOTS], n_active; /* not done, in the order of posting */
-    uint32_t pass, busy[2][256];      /* [send][rank] == pass: an earlier message has more to give there */
+    int active[COMM_SLOTS], n_active;         /* not done, in the order of posting */
+    uint32_t pass, busy[2][STAGED_MAX_WORLD]; /* [send][rank] == pass: an earlier message has more to give there */
 };
 
 struct staged_comm {

@@ -35,7 +35,7 @@ struct wire_config {
     uint64_t epoch;
     const void *secret; /* of the epoch: who does not have it is refused */
     size_t secret_bytes;
-    const char *address; /* of this node, numeric: where this rank listens, and what others connect to */
+    const char *address; /* of this node, a number or a name: where this rank listens, and what others connect to */
     const struct comm_store *store;
     int64_t timeout_ms; /* for all connections to be there */
     const _Atomic int *cancel;

@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <inttypes.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,20 @@ err_t wire_address_make(const char *text, uint16_t port, union wire_address *ret
     ret->v6.sin6_family = AF_INET6;
     ret->v6.sin6_port = htons(port);
     return OK;
+}
+
+err_t wire_address_find(const char *text, uint16_t port, union wire_address *ret)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *list = NULL;
+    char number[INET6_ADDRSTRLEN];
+    err_t err = wire_address_make(text, port, ret);
+    if (!err || !text[0] || getaddrinfo(text, NULL, &hints, &list) || !list)
+        return err;
+    if (getnameinfo(list->ai_addr, list->ai_addrlen, number, sizeof(number), NULL, 0, NI_NUMERICHOST) == 0)
+        err = wire_address_make(number, port, ret);
+    freeaddrinfo(list);
+    return err;
 }
 
 err_t wire_address_parse(const char *word, size_t bytes, union wire_address *ret)

@@ -28,6 +28,8 @@ union wire_address {
 
 /* `text` is a numeric IPv4 or IPv6 address. */
 NODISCARD err_t wire_address_make(const char *text, uint16_t port, union wire_address *ret);
+/* A name too: its first address. May take as long as the resolver does. */
+NODISCARD err_t wire_address_find(const char *text, uint16_t port, union wire_address *ret);
 NODISCARD err_t wire_address_parse(const char *word, size_t bytes, union wire_address *ret);
 /* "ADDRESS PORT" into ret[WIRE_ADDRESS_MAX]. */
 void wire_address_print(const union wire_address *a, char *ret);

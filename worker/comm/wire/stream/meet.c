@@ -46,7 +46,7 @@ static err_t listen_here(struct meeting *m)
     union wire_address at;
     const char *text = m->config->address;
     socklen_t bytes;
-    if (!text || wire_address_make(text, 0, &at))
+    if (!text || wire_address_find(text, 0, &at))
         return why_set(m->why, ERR_INVALID, "\"%s\" is no address that other nodes could reach this one at",
                        text ? text : "");
     m->listener = socket(at.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

@@ -152,7 +152,7 @@ static err_t listen_here(struct meeting *m)
     struct ucx *u = m->u;
     union wire_address at;
     const char *text = m->config->address;
-    if (!text || wire_address_make(text, 0, &at))
+    if (!text || wire_address_find(text, 0, &at))
         return why_set(m->why, ERR_INVALID, "\"%s\" is no address that other nodes could reach this one at",
                        text ? text : "");
     const ucp_listener_params_t params = {.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR |
@@ -171,20 +171,22 @@ static err_t listen_here(struct meeting *m)
 
 /* ---- all of it ---- */
 
-/* Whether the peer is here; one that came without the secret has to come again. */
+/* Whether the peer is here; one that came without the secret has to come again, one that was here and is lost is for
+ * progress to find. */
 static err_t look_at(struct meeting *m, struct peer *p)
 {
-    const char *wrong = p->hello_in.done && !p->here ? what_is_wrong(p) : NULL;
-    if (p->hello_in.done && !wrong)
-        p->here = true;
-    if (!wrong && !p->failed)
+    if (p->here)
+        return OK;
+    const char *wrong = p->hello_in.done ? what_is_wrong(p) : NULL;
+    p->here = p->hello_in.done && !wrong;
+    if (p->here || (!wrong && !p->failed))
         return OK;
     if (p->outgoing)
         return why_set(m->why, wrong ? ERR_DENIED : ERR_IO, "cannot connect to rank %d on node %d: %s", p->rank,
                        m->u->node_of[p->rank], wrong ? wrong : ucs_status_string(p->why_failed));
     log_warn("comm_connection_refused rank=%d why=\"%s\"", p->rank, wrong ? wrong : ucs_status_string(p->why_failed));
     ucx_close_ep(m->u, p, true);
-    p->failed = p->here = false;
+    p->failed = false;
     if (wrong)
         await_hello(p);
     return OK;
@@ -212,7 +214,7 @@ static err_t wait_for_all(struct meeting *m)
             if (!ucx_is_remote(m->u, r))
                 continue;
             err = look_at(m, p);
-            all &= p->here && p->hello_out.done;
+            all &= p->here && (p->hello_out.done || p->failed);
         }
         if (!err && !all && clock_mono_ms() >= m->deadline)
             err = name_missing(m);

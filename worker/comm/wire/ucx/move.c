@@ -109,18 +109,36 @@ void ucx_post_recv(struct ucx *u, struct peer *p, int lane, struct wire_op *op)
 
 /* ---- ends ---- */
 
-void ucx_close_ep(struct ucx *u, struct peer *p, bool force)
+static void *close_begin(struct peer *p, bool force)
 {
     const ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
                                        .flags = force ? UCP_EP_CLOSE_FLAG_FORCE : 0};
-    const int64_t deadline = clock_mono_ms() + CLOSE_MS;
     ucs_status_ptr_t r = p->ep ? ucp_ep_close_nbx(p->ep, &param) : NULL;
     p->ep = NULL;
-    if (!r || !UCS_PTR_IS_PTR(r))
+    return r && UCS_PTR_IS_PTR(r) ? r : NULL;
+}
+
+static void close_end(struct ucx *u, void *request, int64_t deadline)
+{
+    if (!request)
         return;
-    while (ucp_request_check_status(r) == UCS_INPROGRESS && clock_mono_ms() < deadline)
+    while (ucp_request_check_status(request) == UCS_INPROGRESS && clock_mono_ms() < deadline)
         ucp_worker_progress(u->worker);
-    ucp_request_free(r);
+    ucp_request_free(request);
+}
+
+void ucx_close_ep(struct ucx *u, struct peer *p, bool force)
+{
+    close_end(u, close_begin(p, force), clock_mono_ms() + CLOSE_MS);
+}
+
+void ucx_close_all(struct ucx *u, bool force)
+{
+    const int64_t deadline = clock_mono_ms() + CLOSE_MS;
+    for (int r = 0; r < u->world; r++)
+        u->peers[r].closing = close_begin(&u->peers[r], force || u->peers[r].failed);
+    for (int r = 0; r < u->world; r++)
+        close_end(u, u->peers[r].closing, deadline);
 }
 
 /* Forced: what was on its way through an endpoint ends with it. Receives belong to none, and are canceled. */
@@ -130,8 +148,7 @@ void ucx_end(struct ucx *u)
     if (u->ended)
         return;
     u->ended = true;
-    for (int r = 0; r < u->world; r++)
-        ucx_close_ep(u, &u->peers[r], true);
+    ucx_close_all(u, true);
     for (struct wire_op *op = u->under_way; op; op = op->next)
         if (op->request)
             ucp_request_cancel(u->worker, op->request);

@@ -46,7 +46,7 @@ static void find_device(const char *address, char *ret, size_t room)
     union wire_address at;
     struct ifaddrs *list = NULL;
     snprintf(ret, room, "all");
-    if (has_rdma() || !address || wire_address_make(address, 0, &at) || getifaddrs(&list))
+    if (has_rdma() || !address || wire_address_find(address, 0, &at) || getifaddrs(&list))
         return;
     for (const struct ifaddrs *i = list; i; i = i->ifa_next)
         if (has_address(i, &at))
@@ -54,10 +54,21 @@ static void find_device(const char *address, char *ret, size_t room)
     freeifaddrs(list);
 }
 
+/* No rendezvous: in UCX 1.13 its messages are overtaken by smaller ones that are sent later, and an endpoint that is
+ * closed by force under one ends the process. */
+static ucs_status_t settle(ucp_config_t *settings, const struct wire_config *config)
+{
+    const char *tls = getenv("DTD_UCX_TLS");
+    char device[IF_NAMESIZE + 1];
+    find_device(config->address, device, sizeof(device));
+    ucs_status_t status = ucp_config_modify(settings, "TLS", tls ? tls : has_rdma() ? "rc,tcp,self" : "tcp,self");
+    if (status == UCS_OK)
+        status = ucp_config_modify(settings, "NET_DEVICES", device);
+    return status == UCS_OK ? ucp_config_modify(settings, "RNDV_THRESH", "inf") : status;
+}
+
 static ucs_status_t make_context(struct ucx *u, const struct wire_config *config, int remote)
 {
-    char device[IF_NAMESIZE + 1];
-    const char *tls = getenv("DTD_UCX_TLS");
     ucp_config_t *settings;
     const ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
                                  .features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP,
@@ -65,10 +76,7 @@ static ucs_status_t make_context(struct ucx *u, const struct wire_config *config
     ucs_status_t status = ucp_config_read(NULL, NULL, &settings);
     if (status != UCS_OK)
         return status;
-    find_device(config->address, device, sizeof(device));
-    status = ucp_config_modify(settings, "TLS", tls ? tls : has_rdma() ? "rc,tcp,self" : "tcp,self");
-    if (status == UCS_OK)
-        status = ucp_config_modify(settings, "NET_DEVICES", device);
+    status = settle(settings, config);
     if (status == UCS_OK)
         status = ucp_init(&params, settings, &u->context);
     ucp_config_release(settings);
@@ -98,8 +106,7 @@ static void leave(struct ucx *u)
     }
     while (!ucx_flushed(&u->base) && clock_mono_ms() < deadline)
         ucp_worker_progress(u->worker);
-    for (int r = 0; r < u->world; r++)
-        ucx_close_ep(u, &u->peers[r], u->peers[r].failed);
+    ucx_close_all(u, false);
 }
 
 static void ucx_close(struct wire *w)

@@ -37,6 +37,7 @@ struct peer {
     ucs_status_t why_failed;
     struct hello mine, theirs;
     struct wire_op hello_out, hello_in, bye_out, bye_in;
+    void *closing;
     int owed; /* messages of the caller's under way with it */
 };
 
@@ -73,6 +74,7 @@ err_t ucx_progress(struct wire *w, int wait_ms);
 bool ucx_flushed(struct wire *w);
 /* Closes an endpoint and waits a little until it is. */
 void ucx_close_ep(struct ucx *u, struct peer *p, bool force);
+void ucx_close_all(struct ucx *u, bool force);
 
 /* ---- meet.c ---- */
 
