@@ -145,22 +145,11 @@ static void on_follow(struct node *n)
     drop_processes(n);
 }
 
-void lead_tick(struct node *n)
-{
-    if (n->leads)
-        take_nodes(n);
-    if (!n->leads || !n->lists_due_ms || clock_mono_ms() < n->lists_due_ms)
-        return;
-    n->lists_due_ms = 0;
-    for (struct job *j = n->jobs; j; j = j->next)
-        if (!job_over(j))
-            job_adopt(j, true);
-}
-
 /* ---- following ---- */
 
 static void on_leader_up(struct node *n, struct rpc_conn *conn)
 {
+    n->attend_ms = 0;
     n->leader = conn;
     drop_processes(n);
     rpc_agent_attend(n);
@@ -173,7 +162,22 @@ static void on_leader_down(struct node *n)
 {
     log_info("the connection to the node that leads has gone");
     n->leader = NULL;
+    n->attend_ms = 0;
     n->list_due = false;
+}
+
+void lead_tick(struct node *n)
+{
+    if (n->leads)
+        take_nodes(n);
+    else if (n->attend_ms && clock_mono_ms() >= n->attend_ms)
+        on_leader_up(n, n->leader);
+    if (!n->leads || !n->lists_due_ms || clock_mono_ms() < n->lists_due_ms)
+        return;
+    n->lists_due_ms = 0;
+    for (struct job *j = n->jobs; j; j = j->next)
+        if (!job_over(j))
+            job_adopt(j, true);
 }
 
 /* ---- other nodes ---- */

@@ -47,6 +47,7 @@ struct node {
     int64_t lists_due_ms;                        /* leading: when the other nodes' lists are late; 0: all came */
     struct cluster *cluster;
     struct rpc_conn *leader;       /* following: to the node that leads; NULL: not now */
+    int64_t attend_ms;             /* following: when it is attended again; 0: it is, or cannot be */
     int reports;                   /* to it, and not answered */
     bool list_due;                 /* it is to be told all that lives here, when there is room */
     struct rpc_listener *listener; /* NULL until served */

@@ -22,7 +22,7 @@
 #include <string.h>
 
 #define AGENT_MAX_PEERS 8192
-
+#define ATTEND_MS 200
 
 /* ---- calls on behalf of somebody at another node ---- */
 
@@ -260,6 +260,8 @@ static void command_came(void *arg, const struct rpc_result *result)
     const Dtd__AgentCommand *c = (const Dtd__AgentCommand *)(const void *)result->reply;
     err_t err = OK;
     if (!c) {
+        if (result->last && n->leader && result->err != ERR_CLOSED)
+            n->attend_ms = clock_mono_ms() + ATTEND_MS; /* it has not heard yet that it leads */
         if (result->err && result->err != ERR_CLOSED)
             log_warn("this node is not attended error=%s text=%s", err_text(result->err), result->text);
         return;

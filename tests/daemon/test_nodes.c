@@ -314,6 +314,7 @@ TEST(workers_survive_a_control_that_leads)
     client_node_fini(&node);
     int64_t step = job_status(&n[0], job)->step;
     job_wait_step(&n[0], job, 1, step + 50, 20000);
+    job_wait(&n[0], job, "running", 10000); /* the other node, too, has said what lives there */
     s = job_status(&n[0], job);
     assert_int_equal(1, s->epoch);
     for (int k = 0; k < 4; k++)
