@@ -43,16 +43,17 @@ static void log_incident(struct job *j, double recover_ms)
 void job_incident_open(struct job *j, const char *seen, double detect_ms, bool by_exit)
 {
     struct job_incident *i = &j->incident;
+    const int64_t now = clock_mono_ns();
     *i = (struct job_incident){.open = true,
                                .by_exit = by_exit,
                                .epoch = j->epoch,
                                .wall_ms = clock_wall_ms(),
-                               .decided_ns = clock_mono_ns(),
+                               .decided_ns = now,
                                .detect_ms = detect_ms,
                                .restart_ms = NAN,
                                .load_ms = NAN,
                                .step_ms = NAN,
-                               .part_ns = clock_mono_ns(),
+                               .part_ns = now,
                                .step = j->metrics.has_last && j->metrics.last.epoch == j->epoch ? job_step(j) : -1,
                                .lost_steps = -1};
     snprintf(i->seen, sizeof(i->seen), "%s", seen);
@@ -86,14 +87,19 @@ void job_incident_phase(struct job *j, enum job_phase to)
         i->load_ms = end_part(i);
 }
 
+/* The first step's word may come before the last rank's that it has loaded: it has. The parts add up to the whole. */
 void job_incident_recovered(struct job *j)
 {
-    if (!j->incident.open)
+    struct job_incident *i = &j->incident;
+    if (!i->open)
         return;
-    j->incident.open = false;
-    if (!isnan(j->incident.load_ms))
-        j->incident.step_ms = end_part(&j->incident);
-    log_incident(j, (double)(clock_mono_ns() - j->incident.decided_ns) / 1e6);
+    i->open = false;
+    if (!isnan(i->restart_ms) && isnan(i->load_ms))
+        i->load_ms = end_part(i);
+    double step_ms = end_part(i);
+    if (!isnan(i->load_ms))
+        i->step_ms = step_ms;
+    log_incident(j, (double)(i->part_ns - i->decided_ns) / 1e6);
 }
 
 /* ---- losing an epoch ---- */

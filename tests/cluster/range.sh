@@ -5,10 +5,10 @@ write_job
 printf 'slots: 4\n' >"$tmp/node.yaml"
 "$DTD_BIN/dtd" --state-dir "$DTD_DIR" --config "$tmp/node.yaml" 2>"$tmp/dtd.err" &
 wait_for 20 "dtd to answer" dtctl node
-long=(--set train.steps=160 --set checkpoint.every=20)
+long=(--set train.steps=800 --set model.dim=128 --set checkpoint.every=40)
 job=$(submit "${long[@]}" --set parallel.workers=4 --set checkpoint.dir="$tmp/large")
 wait_done "$job" 120
-hashes "$tmp/large/step-160" >"$tmp/large-hashes"
+hashes "$tmp/large/step-800" >"$tmp/large-hashes"
 
 other=$(submit --set train.steps=100000 --set checkpoint.dir="$tmp/other")
 wait_for 30 "job $other to run" reached "$other" 1
@@ -21,5 +21,5 @@ dtctl cancel "$other" >/dev/null
 wait_done "$job" 120
 status "$job" | jq -e '.workers == 4 and .epoch == 2 and .restarts == 0' >/dev/null || { status "$job"; fail "it did not grow"; }
 status "$job" | jq -e '.incident[0].decided | test("with 4 of 4 workers")' >/dev/null || { status "$job"; fail "nobody says so"; }
-hashes "$tmp/ranged/step-160" >"$tmp/ranged-hashes"
+hashes "$tmp/ranged/step-800" >"$tmp/ranged-hashes"
 cmp "$tmp/large-hashes" "$tmp/ranged-hashes" || fail "another end than with four workers from the beginning"
