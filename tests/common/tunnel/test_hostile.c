@@ -53,6 +53,12 @@ static void expect_bytes_refused(const char *what, const void *data, size_t len)
         at += got > 0 ? (size_t)got : 0;
         net_pump_ms(&n, 1);
     }
+    for (int ms = 0; ms < 50; ms++) {
+        struct tunnel *t;
+        TAILQ_FOREACH(t, &n.b->tunnels, link)
+        assert_true(SSL_in_before(t->ssl)); /* OpenSSL has been given nothing */
+        net_pump_ms(&n, 1);
+    }
     net_read_to_end(&n, fd);
     expect_refused(&n);
     close(fd);
