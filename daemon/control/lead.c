@@ -98,10 +98,12 @@ static void take_node(struct agent *a, const struct state_node *s)
         snprintf(a->drained, sizeof(a->drained), "is drained (%.100s)", s->drained);
 }
 
-/* What the log says of nodes: which there are, where workers are reached there, which take nothing new. */
-static void take_nodes(struct node *n)
+void lead_nodes(struct node *n)
 {
     const struct state_cluster *c = state_cluster(n->state);
+    if (!n->leads || n->nodes_index == log_index(n->log))
+        return;
+    n->nodes_index = log_index(n->log);
     for (int i = 0; i < c->n_nodes; i++) {
         struct agent *a = agent_need(n, c->nodes[i].name);
         if (a)
@@ -117,7 +119,8 @@ static void on_lead(struct node *n)
     n->leads = true;
     n->lists_due_ms = clock_mono_ms() + LISTS_MS;
     agents_begin(n);
-    take_nodes(n);
+    n->nodes_index = 0;
+    lead_nodes(n);
     drop_processes(n);
     take_jobs_up(n);
     if (n->listed)
@@ -168,9 +171,7 @@ static void on_leader_down(struct node *n)
 
 void lead_tick(struct node *n)
 {
-    if (n->leads)
-        take_nodes(n);
-    else if (n->attend_ms && clock_mono_ms() >= n->attend_ms)
+    if (!n->leads && n->attend_ms && clock_mono_ms() >= n->attend_ms)
         on_leader_up(n, n->leader);
     if (!n->leads || !n->lists_due_ms || clock_mono_ms() < n->lists_due_ms)
         return;

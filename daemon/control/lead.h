@@ -22,6 +22,9 @@ struct child;
 void lead_child(struct node *n, const struct child *c);
 /* The facts of this node have changed: its GPUs are known. */
 void lead_facts(struct node *n);
+/* Leading: what the log says of nodes, where it has grown: which there are, where workers are reached there, which take
+ * nothing new. Before jobs look at nodes. */
+void lead_nodes(struct node *n);
 /* Now and then: deadlines of what the nodes have not said yet. */
 void lead_tick(struct node *n);
 

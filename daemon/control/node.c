@@ -70,6 +70,7 @@ static void cluster_is_closed(struct node *n)
 void node_tick(struct node *n)
 {
     bool over = true;
+    lead_nodes(n);
     for (struct job *j = n->jobs; j; j = j->next) {
         job_tick(j);
         over = over && (job_over(j) || j->phase.state == PHASE_WAITING);
