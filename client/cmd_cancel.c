@@ -18,21 +18,7 @@ struct cancel {
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = a->global;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (a->job)
-            argp_error(state, "one job at a time");
-        a->job = arg;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "which job? See dtctl status");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    return parse_job(key, arg, state, a->global, &a->job);
 }
 
 static err_t cancel_call(struct client *c, void *arg, struct why *why)

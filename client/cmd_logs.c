@@ -23,9 +23,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = a->global;
-        return 0;
     case 'f':
         a->follow = true;
         return 0;
@@ -37,16 +34,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (!arg_number(arg, 1 << 30, &a->tail))
             argp_error(state, "--tail %s: a number of lines", arg);
         return 0;
-    case ARGP_KEY_ARG:
-        if (a->job)
-            argp_error(state, "one job at a time");
-        a->job = arg;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "which job? See dtctl status");
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_job(key, arg, state, a->global, &a->job);
     }
 }
 

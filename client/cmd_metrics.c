@@ -33,9 +33,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = a->global;
-        return 0;
     case 'f':
         a->follow = true;
         return 0;
@@ -43,16 +40,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (!arg_number(arg, INT64_MAX, &a->from_step))
             argp_error(state, "--from %s: a step is a number", arg);
         return 0;
-    case ARGP_KEY_ARG:
-        if (a->job)
-            argp_error(state, "one job at a time");
-        a->job = arg;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "which job? See dtctl status");
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_job(key, arg, state, a->global, &a->job);
     }
 }
 

@@ -20,23 +20,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = a->global;
-        return 0;
     case 'i':
         if (!arg_number(arg, 1 << 20, &a->incident) || a->incident == 0)
             argp_error(state, "--incident %s: incidents are 1, 2, 3, ..", arg);
         return 0;
-    case ARGP_KEY_ARG:
-        if (a->job)
-            argp_error(state, "one job at a time");
-        a->job = arg;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "which job? See dtctl status");
-        return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_job(key, arg, state, a->global, &a->job);
     }
 }
 

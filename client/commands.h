@@ -70,6 +70,8 @@ int command_json(const struct global *g, json_t *value);
 
 /* A job's id or a number of steps: digits only. False for anything else, and above `max`. */
 bool arg_number(const char *text, int64_t max, int64_t *ret);
+/* What a parser leaves to this one when its command takes exactly one JOB and the options of every command. */
+error_t parse_job(int key, char *arg, struct argp_state *state, struct global *g, const char **job);
 
 int cmd_up(struct global *g, int argc, char **argv);
 int cmd_down(struct global *g, int argc, char **argv);

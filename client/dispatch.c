@@ -77,6 +77,25 @@ bool arg_number(const char *text, int64_t max, int64_t *ret)
     return true;
 }
 
+error_t parse_job(int key, char *arg, struct argp_state *state, struct global *g, const char **job)
+{
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = g;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (*job)
+            argp_error(state, "one job at a time");
+        *job = arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "which job? See dtctl status");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
 /* ---- finding a command ---- */
 
 void command_list(const struct command *table, int n, FILE *f)
