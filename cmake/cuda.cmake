@@ -5,9 +5,10 @@
 # system, in build/cuda-libraries (deploy/cuda-libraries puts them there) and among Python's packages.
 #
 # Gives: DTD_CUDA_BUILD (the modules are built), DTD_CUDA_INCLUDES (headers of all that was found, whether or not
-# modules are built), DTD_CUDA_ARCHITECTURES, the targets dtd::cudart, dtd::cublaslt, dtd::nccl as far as found, and
+# modules are built), the targets dtd::cudart, dtd::cublaslt, dtd::nccl as far as found, and
 # dtd_module(), which makes a module of a target.
 set(DTD_CUDA AUTO CACHE STRING "Modules for CUDA: AUTO (where a GPU is), ON, OFF")
+set(DTD_CUDA_SM "80;90;100" CACHE STRING "GPUs to compile for, by compute capability; PTX of the last serves newer ones")
 set(DTD_CUDA_LIBRARIES "${CMAKE_SOURCE_DIR}/build/cuda-libraries" CACHE PATH
   "Where deploy/cuda-libraries put cuBLASLt and NCCL")
 set(DTD_CUDA_BUILD OFF)
@@ -55,19 +56,19 @@ function(cuda_library name header package)
   set(DTD_CUDA_INCLUDES "${DTD_CUDA_INCLUDES}" PARENT_SCOPE)
 endfunction()
 
-# sm_80, sm_90, sm_100 as far as the toolkit knows them, and PTX of the newest for GPUs to come.
+# DTD_CUDA_SM as far as the toolkit knows them, and PTX of the last for GPUs to come.
 function(cuda_architectures ret)
   execute_process(COMMAND "${CUDAToolkit_NVCC_EXECUTABLE}" --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET)
   set(list "")
-  foreach(arch 80 90 100)
+  foreach(arch IN LISTS DTD_CUDA_SM)
     if(known MATCHES "sm_${arch}[ \n\r]")
       list(APPEND list ${arch}-real)
-      set(newest ${arch})
+      set(last ${arch})
     else()
       message(STATUS "CUDA ${CUDAToolkit_VERSION} does not know sm_${arch}: left out (sm_100 needs CUDA 12.8)")
     endif()
   endforeach()
-  set(${ret} ${list} ${newest}-virtual PARENT_SCOPE)
+  set(${ret} ${list} ${last}-virtual PARENT_SCOPE)
 endfunction()
 
 function(cuda_gpu_present ret)
@@ -129,7 +130,7 @@ if(CUDAToolkit_FOUND)
   cuda_library(cudart cuda_runtime_api.h cuda_runtime cudart libcudart.so.${CUDAToolkit_VERSION_MAJOR})
   cuda_library(cublaslt cublasLt.h cublas cublasLt libcublasLt.so.${CUDAToolkit_VERSION_MAJOR})
   cuda_library(nccl nccl.h nccl nccl libnccl.so.2)
-  cuda_architectures(DTD_CUDA_ARCHITECTURES)
+  cuda_architectures(architectures)
 endif()
 
 cuda_gpu_present(DTD_CUDA_GPU)
@@ -152,7 +153,7 @@ else()
 endif()
 
 if(DTD_CUDA_BUILD)
-  set(CMAKE_CUDA_ARCHITECTURES ${DTD_CUDA_ARCHITECTURES})
+  set(CMAKE_CUDA_ARCHITECTURES ${architectures})
   set(CMAKE_CUDA_STANDARD 17)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   if(NOT CMAKE_CUDA_COMPILER)
@@ -163,7 +164,7 @@ if(DTD_CUDA_BUILD)
   string(REPLACE "-DNDEBUG" "" CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}")
   string(REPLACE "-DNDEBUG" "" CMAKE_CUDA_FLAGS_RELWITHDEBINFO "${CMAKE_CUDA_FLAGS_RELWITHDEBINFO}")
   get_target_property(DTD_CUDA_CUBLASLT dtd::cublaslt IMPORTED_LOCATION)
-  message(STATUS "CUDA modules: toolkit ${CUDAToolkit_VERSION}, ${DTD_CUDA_CUBLASLT}, ${DTD_CUDA_ARCHITECTURES}")
+  message(STATUS "CUDA modules: toolkit ${CUDAToolkit_VERSION}, ${DTD_CUDA_CUBLASLT}, ${architectures}")
   if(NOT TARGET dtd::nccl)
     message(STATUS "nccl.h and libnccl.so were not found: workers with GPUs meet through the host's memory "
       "(deploy/cuda-libraries installs NCCL)")
