@@ -674,3 +674,61 @@ err_t client_watch(struct client *c, const char *job, const struct client_stream
     q.job = (char *)job;
     return call_stream(c, CLIENT_WATCH, &q.base, take_watch, stream, why);
 }
+
+/* ---- stores ---- */
+
+static err_t take_port(struct pending *p, const ProtobufCMessage *reply)
+{
+    *(int *)p->ret = (int)((const Dtd__StoreReply *)reply)->port;
+    return OK;
+}
+
+err_t client_store_open(struct client *c, const char *name, int *ret_port, struct why *why)
+{
+    Dtd__StoreRequest q = DTD__STORE_REQUEST__INIT;
+    q.name = (char *)name;
+    return call_one(c, CLIENT_STORE_OPEN, &q.base, take_port, ret_port, why);
+}
+
+err_t client_store_close(struct client *c, const char *name, struct why *why)
+{
+    Dtd__StoreRequest q = DTD__STORE_REQUEST__INIT;
+    q.name = (char *)name;
+    return call_one(c, CLIENT_STORE_CLOSE, &q.base, NULL, NULL, why);
+}
+
+struct store_list {
+    struct client_store *stores;
+    int n;
+};
+
+static err_t take_stores(struct pending *p, const ProtobufCMessage *reply)
+{
+    const Dtd__StoreReport *m = (const Dtd__StoreReport *)reply;
+    struct store_list *list = p->ret;
+    list->stores = calloc(m->n_store + 1, sizeof(*list->stores));
+    if (!list->stores)
+        return ERR_NOMEM;
+    for (size_t i = 0; i < m->n_store; i++) {
+        struct client_store *s = &list->stores[list->n++];
+        *s = (struct client_store){text_copy(m->store[i]->name), text_copy(m->store[i]->node),
+                                   text_copy(m->store[i]->user)};
+        if (!s->name || !s->node || !s->user)
+            return ERR_NOMEM;
+    }
+    return OK;
+}
+
+err_t client_store_list(struct client *c, struct client_store **ret, int *ret_n, struct why *why)
+{
+    Dtd__Empty q = DTD__EMPTY__INIT;
+    struct store_list list = {0};
+    err_t err = call_one(c, CLIENT_STORE_LIST, &q.base, take_stores, &list, why);
+    if (err) {
+        client_stores_free(list.stores, list.n);
+        return err;
+    }
+    *ret = list.stores;
+    *ret_n = list.n;
+    return OK;
+}

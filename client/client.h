@@ -137,6 +137,17 @@ NODISCARD err_t client_metrics(struct client *c, const char *job, bool follow, i
 /* A status whenever it changes and every metric, until the job has ended. */
 NODISCARD err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why);
 
+/* ---- stores ---- */
+
+struct client_store {
+    char *name, *node, *user;
+};
+/* The caller's store of that name, where there is none yet a new one: its port on this node. */
+NODISCARD err_t client_store_open(struct client *c, const char *name, int *ret_port, struct why *why);
+NODISCARD err_t client_store_close(struct client *c, const char *name, struct why *why);
+NODISCARD err_t client_store_list(struct client *c, struct client_store **ret, int *ret_n, struct why *why);
+void client_stores_free(struct client_store *list, int n);
+
 /* ---- the cluster ---- */
 
 NODISCARD err_t client_cluster_status(struct client *c, struct client_cluster *ret, struct why *why);

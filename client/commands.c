@@ -16,6 +16,7 @@ const struct command commands[] = {
     {"data", "prepare training data, or show a prepared set", cmd_data},
     {"generate", "continue a prompt with a trained model", cmd_generate},
     {"node", "show the daemon: processes, slots, log; drain a node", cmd_node},
+    {"store", "open a c10d store for PyTorch, list, close", cmd_store},
     {"cluster", "make one service of several nodes: init, join, status", cmd_cluster},
     {"version", "print the versions of dtctl and of the daemon", cmd_version},
     {"help", "show this list, or a command's help", cmd_help},

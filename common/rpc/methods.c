@@ -38,6 +38,9 @@ static struct rpc_method table[RPC_METHOD_COUNT] = {
     {CLIENT_CLUSTER_RECOVER, "Client.ClusterRecover", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
     {CLIENT_CLUSTER_ROTATE, "Client.ClusterRotate", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
     {CLIENT_NODE_DRAIN, "Client.NodeDrain", RPC_ROLE_CLIENT, 2 * KIB, 1 * KIB, .stream = false},
+    {CLIENT_STORE_OPEN, "Client.StoreOpen", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
+    {CLIENT_STORE_CLOSE, "Client.StoreClose", RPC_ROLE_CLIENT, 1 * KIB, 1 * KIB, .stream = false},
+    {CLIENT_STORE_LIST, "Client.StoreList", RPC_ROLE_CLIENT, 1 * KIB, 4 * MIB, .stream = false},
     {WORKER_HELLO, "Worker.Hello", RPC_ROLE_ANY, 1 * KIB, 1 * KIB, .stream = false},
     {WORKER_ATTEND, "Worker.Attend", RPC_ROLE_WORKER, 1 * KIB, 2 * MIB, .stream = true},
     {WORKER_REPORT, "Worker.Report", RPC_ROLE_WORKER, 64 * KIB, 1 * KIB, .stream = false},
@@ -53,11 +56,12 @@ static struct rpc_method table[RPC_METHOD_COUNT] = {
     {PEER_FORWARD, "Peer.Forward", RPC_ROLE_PEER, 2 * MIB + RPC_FORWARD_BYTES, 16 * MIB + RPC_FORWARD_BYTES,
      .stream = true},
     {PEER_TAKEN, "Peer.Taken", RPC_ROLE_PEER, 1 * KIB, 1 * KIB, .stream = false},
-    {PEER_ATTEND, "Peer.Attend", RPC_ROLE_PEER, 4 * KIB, 64 * KIB, .stream = true},
+    {PEER_ATTEND, "Peer.Attend", RPC_ROLE_PEER, 256 * KIB, 64 * KIB, .stream = true},
     {PEER_REPORT, "Peer.Report", RPC_ROLE_PEER, 256 * KIB, 1 * KIB, .stream = false},
     {PEER_BEAT, "Peer.Beat", RPC_ROLE_PEER, 1 * KIB, 4 * MIB, .stream = false},
     {PEER_JOIN, "Peer.Join", RPC_ROLE_PEER | RPC_ROLE_JOIN, 4 * KIB, 4 * MIB, .stream = false},
     {PEER_LEAVE, "Peer.Leave", RPC_ROLE_PEER, 1 * KIB, 1 * KIB, .stream = false},
+    {PEER_STORE_CLAIM, "Peer.StoreClaim", RPC_ROLE_PEER, 1 * KIB, 1 * KIB, .stream = false},
 };
 
 static const ProtobufCServiceDescriptor *const services[] = {

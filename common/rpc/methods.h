@@ -29,6 +29,9 @@ enum rpc_method_id {
     CLIENT_CLUSTER_RECOVER,
     CLIENT_CLUSTER_ROTATE,
     CLIENT_NODE_DRAIN,
+    CLIENT_STORE_OPEN,
+    CLIENT_STORE_CLOSE,
+    CLIENT_STORE_LIST,
     WORKER_HELLO = 0x0201,
     WORKER_ATTEND,
     WORKER_REPORT,
@@ -48,8 +51,9 @@ enum rpc_method_id {
     PEER_BEAT,
     PEER_JOIN,
     PEER_LEAVE,
+    PEER_STORE_CLAIM,
 };
-#define RPC_METHOD_COUNT 38
+#define RPC_METHOD_COUNT 42
 
 struct rpc_binding {
     uint16_t id;

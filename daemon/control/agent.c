@@ -79,6 +79,7 @@ void agents_begin(struct node *n)
 {
     forget_jobs(&n->self);
     n->self.listed = false;
+    store_names_end(n);
 }
 
 static void agent_free(struct agent *a)
@@ -142,6 +143,7 @@ void agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *
     agent_away(a);
     a->state = AGENT_LOST;
     a->listed = true; /* there is nothing to wait for */
+    store_names_lost(n, a);
     for (struct job *j = n->jobs; j; j = j->next) {
         if (job_over(j))
             continue;
@@ -191,6 +193,15 @@ err_t agent_look(struct agent *a, struct node *n)
     if (a->is_self)
         return look_here(n);
     return a->attend ? rpc_agent_look(a->attend) : ERR_CLOSED;
+}
+
+err_t agent_store_close(struct agent *a, struct node *n, uint32_t uid, const char *name)
+{
+    if (a->is_self)
+        stores_close(n, uid, name);
+    else
+        return a->attend ? rpc_agent_store_close(a->attend, uid, name) : ERR_CLOSED;
+    return OK;
 }
 
 /* ---- hearing ---- */

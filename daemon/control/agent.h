@@ -76,6 +76,9 @@ NODISCARD err_t agent_look(struct agent *a, struct node *n);
 /* The job has nothing more to do there: its arenas, segment and socket go. */
 NODISCARD err_t agent_release(struct agent *a, struct node *n, uint64_t job);
 
+/* A user's store, or a port to it, goes there. */
+NODISCARD err_t agent_store_close(struct agent *a, struct node *n, uint32_t uid, const char *name);
+
 /* What another node has: slots, and GPUs with those that cannot be opened. */
 struct agent_facts {
     int slots, gpus;   /* -1: not known yet */

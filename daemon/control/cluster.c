@@ -206,8 +206,47 @@ static void accepted(void *owner, const struct tunnel_peer *peer, int fd)
         accept_rpc(c, peer, fd);
     else if (!c->closing && peer->purpose == TUNNEL_RAFT)
         accept_raft(c, peer, fd);
+    else if (!c->closing && peer->purpose == TUNNEL_STORE)
+        stores_take(c->node, peer->argument, fd);
     else
         close(fd);
+}
+
+/* ---- streams to stores ---- */
+
+struct dial {
+    cluster_dial_cb cb;
+    void *arg;
+};
+
+static void store_dialled(void *owner, err_t err, const char *why, const struct tunnel_peer *peer, int fd)
+{
+    struct dial d = *(struct dial *)owner;
+    (void)peer;
+    free(owner);
+    if (err)
+        log_warn("no stream to a store why=\"%s\"", why);
+    d.cb(d.arg, err ? -1 : fd);
+}
+
+err_t cluster_dial_store(struct cluster *c, const char *node, const char *argument, cluster_dial_cb cb, void *arg)
+{
+    const struct state_node *x = cluster_node(c, node);
+    struct tunnel_request *ignored;
+    struct why why = {""};
+    struct dial *d = x && c->host && !c->closing ? malloc(sizeof(*d)) : NULL;
+    if (!d)
+        return ERR_NOTFOUND;
+    *d = (struct dial){cb, arg};
+    const struct tunnel_connect_config config = {.address = x->address,
+                                                 .key = cluster_key(c),
+                                                 .expected = x->name,
+                                                 .purpose = TUNNEL_STORE,
+                                                 .argument = argument};
+    err_t err = tunnel_connect(c->host, &config, store_dialled, d, &ignored, &why);
+    if (err)
+        free(d);
+    return err;
 }
 
 /* ---- voters' streams ---- */

@@ -77,6 +77,14 @@ NODISCARD err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, 
 /* The majority is lost for ever: this node's log goes on with this node alone. */
 NODISCARD err_t cluster_recover(struct cluster *c, struct why *why);
 
+/* ---- streams to another node's stores ---- */
+
+/* `argument` says which (stores.h). The callback comes once and later, and owns `fd`; -1: the node cannot be reached.
+ */
+typedef void (*cluster_dial_cb)(void *arg, int fd);
+NODISCARD err_t cluster_dial_store(struct cluster *c, const char *node, const char *argument, cluster_dial_cb cb,
+                                   void *arg);
+
 /* ---- what other nodes say, through rpc_cluster.c ---- */
 
 /* ERR_AGAIN: we do not lead; others with the reason. */

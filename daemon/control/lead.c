@@ -119,6 +119,7 @@ static void on_lead(struct node *n)
     n->leads = true;
     n->lists_due_ms = clock_mono_ms() + LISTS_MS;
     agents_begin(n);
+    store_names_begin(n);
     n->nodes_index = 0;
     lead_nodes(n);
     drop_processes(n);

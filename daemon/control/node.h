@@ -18,6 +18,7 @@
 #include "daemon/control/outbox.h"
 #include "daemon/control/probe.h"
 #include "daemon/control/state.h"
+#include "daemon/control/store_names.h"
 #include "daemon/control/sup.h"
 
 #include <sys/queue.h>
@@ -37,8 +38,10 @@ struct node {
     struct log *log;
     struct state_result applied; /* the last record's answer, what log callbacks point to */
     struct outbox outbox;
-    struct children children;   /* processes of this node */
-    struct agent self, *agents; /* nodes, ours among them: what a leader decides by */
+    struct children children;       /* processes of this node */
+    struct agent self, *agents;     /* nodes, ours among them: what a leader decides by */
+    struct stores stores;           /* c10d stores and ways to them, of this node */
+    struct store_names store_names; /* leading: whose node has which */
     struct probe probe;
     struct held_submit *held_submits;            /* rpc_client.c's: they wait for the probe */
     struct rpc_method methods[RPC_METHOD_COUNT]; /* for who connects here */

@@ -51,6 +51,7 @@ NODISCARD err_t rpc_agent_spawn(struct rpc_call *attend, const struct agent_spaw
 NODISCARD err_t rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
 NODISCARD err_t rpc_agent_release(struct rpc_call *attend, uint64_t job);
 NODISCARD err_t rpc_agent_look(struct rpc_call *attend);
+NODISCARD err_t rpc_agent_store_close(struct rpc_call *attend, uint32_t uid, const char *name);
 /* To the node that leads, while there is one: this node attends; all its processes; one of them; its facts. */
 void rpc_agent_attend(struct node *n);
 void rpc_agent_list(struct node *n);

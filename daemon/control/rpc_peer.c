@@ -131,6 +131,16 @@ err_t rpc_agent_look(struct rpc_call *attend)
     return say(attend, &c, 0, 0);
 }
 
+err_t rpc_agent_store_close(struct rpc_call *attend, uint32_t uid, const char *name)
+{
+    Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
+    c.kind = DTD__AGENT_COMMAND__KIND__STORE_CLOSE;
+    c.has_uid = true;
+    c.uid = uid;
+    c.store = (char *)name;
+    return say(attend, &c, 0, 0);
+}
+
 /* ---- leading: what a node says ---- */
 
 static void take_facts(struct agent *a, const Dtd__AgentFacts *f)
@@ -142,6 +152,20 @@ static void take_facts(struct agent *a, const Dtd__AgentFacts *f)
                                       .model = f->gpu_model ? f->gpu_model : "",
                                       .missing = f->gpu_missing ? f->gpu_missing : ""};
     agent_set_facts(a, &facts);
+}
+
+static void take_stores(struct node *n, struct agent *a, const Dtd__AgentFacts *f)
+{
+    struct store_said *said = calloc(f->n_store + 1, sizeof(*said));
+    int count = 0;
+    for (size_t i = 0; said && i < f->n_store; i++)
+        if (stores_name_is_legal(f->store[i]->name))
+            said[count++] = (struct store_said){f->store[i]->uid, f->store[i]->name};
+    if (said)
+        store_names_said(n, a, said, count);
+    else
+        log_error("no memory for a node's stores name=%s", a->name);
+    free(said);
 }
 
 struct attendance {
@@ -171,6 +195,7 @@ void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage 
     rpc_call_on_cancel(call, attend_gone, t);
     take_facts(a, (const Dtd__AgentFacts *)request);
     agent_up(a, call);
+    take_stores(n, a, (const Dtd__AgentFacts *)request);
     node_tick(n);
 }
 
@@ -279,6 +304,9 @@ static void command_came(void *arg, const struct rpc_result *result)
         children_look(n);
         rpc_agent_list(n);
         return;
+    case DTD__AGENT_COMMAND__KIND__STORE_CLOSE:
+        stores_close(n, c->uid, c->store ? c->store : "");
+        return;
     case DTD__AGENT_COMMAND__KIND__RELEASE:
         err = children_release(n, c->job);
         break;
@@ -294,6 +322,7 @@ static void command_came(void *arg, const struct rpc_result *result)
 struct facts {
     Dtd__AgentFacts m;
     int32_t broken[GPUS_MAX];
+    Dtd__AgentStore *stores, **store_refs; /* of an Attend */
 };
 
 static void fill_facts(struct node *n, struct facts *f)
@@ -332,13 +361,40 @@ static void report(struct node *n, const Dtd__AgentReport *m)
         n->list_due = true;
 }
 
+/* Those that live here. */
+static err_t fill_stores(struct node *n, struct facts *f)
+{
+    struct stores_entry *e;
+    size_t count = 0;
+    LIST_FOREACH(e, &n->stores, link)
+    count++;
+    f->stores = calloc(count + 1, sizeof(*f->stores));
+    f->store_refs = calloc(count + 1, sizeof(*f->store_refs));
+    if (!f->stores || !f->store_refs)
+        return ERR_NOMEM;
+    f->m.store = f->store_refs;
+    LIST_FOREACH(e, &n->stores, link)
+    if (e->server) {
+        Dtd__AgentStore *s = &f->stores[f->m.n_store];
+        dtd__agent_store__init(s);
+        s->uid = e->uid;
+        s->name = e->name;
+        f->store_refs[f->m.n_store++] = s;
+    }
+    return OK;
+}
+
 void rpc_agent_attend(struct node *n)
 {
     struct facts f;
     struct rpc_conn *conn = n->leader;
     n->list_due = false;
     fill_facts(n, &f);
-    err_t err = conn ? rpc_send(conn, PEER_ATTEND, &f.m.base, 0, command_came, n, NULL) : ERR_CLOSED;
+    err_t err = fill_stores(n, &f);
+    if (!err)
+        err = conn ? rpc_send(conn, PEER_ATTEND, &f.m.base, 0, command_came, n, NULL) : ERR_CLOSED;
+    free(f.stores);
+    free(f.store_refs);
     if (err)
         log_error("the node that leads is not attended error=%s", err_text(err));
 }

@@ -27,6 +27,9 @@ static const struct rpc_server_row rows[] = {
     {AT_LEADER, {CLIENT_CHECKPOINTS, rpc_client_checkpoints}},
     {HERE, {CLIENT_NODE, rpc_client_node}},
     {HERE, {CLIENT_SHUTDOWN, rpc_client_shutdown}},
+    {HERE, {CLIENT_STORE_OPEN, rpc_client_store_open}},
+    {AT_LEADER, {CLIENT_STORE_CLOSE, rpc_client_store_close}},
+    {AT_LEADER, {CLIENT_STORE_LIST, rpc_client_store_list}},
     {HERE, {WORKER_HELLO, rpc_worker_hello}},
     {AT_LEADER, {WORKER_ATTEND, rpc_worker_attend}},
     {AT_LEADER, {WORKER_REPORT, rpc_worker_report}},
@@ -39,6 +42,7 @@ static const struct rpc_server_row rows[] = {
     {HERE, {PEER_TAKEN, rpc_peer_taken}},
     {HERE, {PEER_ATTEND, rpc_peer_attend}},
     {HERE, {PEER_REPORT, rpc_peer_report}},
+    {HERE, {PEER_STORE_CLAIM, rpc_peer_store_claim}},
 };
 #define N_ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 #define MAX_ROWS RPC_METHOD_COUNT

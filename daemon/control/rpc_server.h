@@ -74,6 +74,9 @@ void rpc_client_shutdown(void *owner, struct rpc_call *call, const ProtobufCMess
 void rpc_client_logs(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_client_metrics(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_client_watch(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_client_store_open(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_client_store_close(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_client_store_list(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_worker_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
@@ -85,6 +88,7 @@ void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *r
 void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_peer_store_claim(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 
 /* Takes up the submits that have waited for it. */

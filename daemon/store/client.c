@@ -55,15 +55,14 @@ void client_close(struct client *c)
     pile_fini(&c->asked);
     uv_close((uv_handle_t *)&c->poll, freed);
     close(c->fd);
-    s->stats.connections--;
-    store_listen_resume(s);
+    gate_left(&s->gate);
 }
 
 void client_break(struct client *c, const char *reason)
 {
     if (c->closing)
         return;
-    log_warn("store connection closed store=%s pid=%u op=%s why=\"%s\"", c->server->name, c->pid,
+    log_warn("store connection closed store=%s pid=%u op=%s why=\"%s\"", c->server->gate.name, c->pid,
              c->wire.started ? wire_op_name(c->wire.op) : "none", reason);
     c->server->stats.broken++;
     client_close(c);
@@ -116,7 +115,8 @@ static bool send_out(struct client *c)
         if (n < 0 && errno == EAGAIN)
             return true;
         if (n < 0) {
-            log_debug("store connection lost store=%s pid=%u why=\"%s\"", c->server->name, c->pid, strerror(errno));
+            log_debug("store connection lost store=%s pid=%u why=\"%s\"", c->server->gate.name, c->pid,
+                      strerror(errno));
             client_close(c);
             return false;
         }
@@ -328,7 +328,7 @@ err_t client_open(struct store_server *s, int fd)
     wire_init(&c->wire, &s->budget);
     LIST_INSERT_HEAD(&s->all, c, of_all);
     s->open_handles++;
-    s->stats.connections++;
+    s->gate.connections++;
     s->stats.accepted++;
     await_greeting(c);
     watch(c);

@@ -3,7 +3,6 @@
 #include "daemon/store/server.h"
 
 #include "common/base/log.h"
-#include "daemon/store/caller.h"
 #include "daemon/store/server_in.h"
 
 #include <assert.h>
@@ -21,8 +20,6 @@ static void free_server(struct store_server *s)
 {
     table_free(s->table);
     assert(s->budget.used == 0);
-    if (s->netlink >= 0)
-        close(s->netlink);
     void (*closed)(void *) = s->closed;
     void *arg = s->closed_arg;
     free(s);
@@ -49,8 +46,7 @@ void store_server_close(struct store_server *s, void (*cb)(void *arg), void *arg
     s->closed_arg = arg;
     while (!LIST_EMPTY(&s->all))
         client_close(LIST_FIRST(&s->all));
-    store_listen_stop(s);
-    uv_close((uv_handle_t *)&s->rest, store_server_handle_closed);
+    gate_close(&s->gate);
     uv_close((uv_handle_t *)&s->greet, store_server_handle_closed);
     uv_close((uv_handle_t *)&s->check, store_server_handle_closed);
     uv_close((uv_handle_t *)&s->idle, store_server_handle_closed);
@@ -58,25 +54,13 @@ void store_server_close(struct store_server *s, void (*cb)(void *arg), void *arg
 
 /* ---- the beginning ---- */
 
-static int connections_that_fit(int configured)
-{
-    struct rlimit limit;
-    if (configured > 0)
-        return configured;
-    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur > (1u << 20))
-        return 1 << 20;
-    return limit.rlim_cur > 2 * STORE_SPARE_DESCRIPTORS ? (int)limit.rlim_cur - STORE_SPARE_DESCRIPTORS
-                                                        : (int)limit.rlim_cur / 2;
-}
-
 static void start_handles(struct store_server *s)
 {
-    uv_timer_init(s->loop, &s->rest);
     uv_timer_init(s->loop, &s->greet);
     uv_check_init(s->loop, &s->check);
     uv_idle_init(s->loop, &s->idle);
-    s->rest.data = s->greet.data = s->check.data = s->idle.data = s;
-    s->open_handles = 4;
+    s->greet.data = s->check.data = s->idle.data = s;
+    s->open_handles = 4; /* and the gate */
 }
 
 static err_t make(uv_loop_t *loop, const struct store_server_config *config, struct store_server **ret)
@@ -86,12 +70,8 @@ static err_t make(uv_loop_t *loop, const struct store_server_config *config, str
     if (!s)
         return ERR_NOMEM;
     s->loop = loop;
-    snprintf(s->name, sizeof(s->name), "%s", config->name ? config->name : "");
-    s->uid = config->uid;
-    s->max_connections = connections_that_fit(config->max_connections);
     s->handshake_ms = config->handshake_ms ? config->handshake_ms : STORE_HANDSHAKE_MS;
     s->budget.max = config->max_bytes ? config->max_bytes : STORE_MAX_BYTES;
-    s->netlink = s->listener_fds[0] = s->listener_fds[1] = -1;
     LIST_INIT(&s->all);
     TAILQ_INIT(&s->news);
     TAILQ_INIT(&s->ready);
@@ -105,6 +85,19 @@ static err_t make(uv_loop_t *loop, const struct store_server_config *config, str
     return err;
 }
 
+static void admit(void *owner, int fd)
+{
+    struct store_server *s = owner;
+    err_t err = client_open(s, fd);
+    if (err)
+        log_error("store connection closed store=%s why=\"%s\"", s->gate.name, err_text(err));
+}
+
+static void gate_closed(void *owner)
+{
+    store_server_handle_gone(owner);
+}
+
 err_t store_server_open(uv_loop_t *loop, const struct store_server_config *config, struct store_server **ret,
                         struct why *why)
 {
@@ -113,17 +106,22 @@ err_t store_server_open(uv_loop_t *loop, const struct store_server_config *confi
     if (err)
         return why_set(why, err, "store: %s", err_text(err));
     start_handles(s);
-    err = caller_open(&s->netlink, why);
-    if (!err)
-        err = store_listen(s, config->port, why);
-    if (!err)
-        err = store_listen_start(s);
+    const struct gate_config gate = {.loop = loop,
+                                     .name = config->name,
+                                     .uid = config->uid,
+                                     .port = config->port,
+                                     .max_connections = config->max_connections,
+                                     .admit = admit,
+                                     .closed = gate_closed,
+                                     .owner = s};
+    err = gate_open(&s->gate, &gate, why);
     if (err) {
         store_server_close(s, NULL, NULL);
         return err;
     }
-    log_info("store opened store=%s port=%d uid=%d ipv6=%s max_bytes=%zu max_connections=%d", s->name, s->port,
-             (int)s->uid, s->listener_fds[1] >= 0 ? "yes" : "no", s->budget.max, s->max_connections);
+    log_info("store opened store=%s port=%d uid=%d ipv6=%s max_bytes=%zu max_connections=%d", s->gate.name,
+             s->gate.port, (int)s->gate.uid, s->gate.fds[1] >= 0 ? "yes" : "no", s->budget.max,
+             s->gate.max_connections);
     *ret = s;
     return OK;
 }
@@ -132,22 +130,24 @@ err_t store_server_open(uv_loop_t *loop, const struct store_server_config *confi
 
 uint16_t store_server_port(const struct store_server *s)
 {
-    return s->port;
+    return s->gate.port;
 }
 
 err_t store_server_adopt(struct store_server *s, int fd)
 {
-    if (s->stats.connections >= s->max_connections) {
+    if (gate_is_full(&s->gate)) {
         close(fd);
         return ERR_LIMIT;
     }
-    store_socket_options(fd);
+    gate_socket_options(fd);
     return client_open(s, fd);
 }
 
 void store_server_stats(const struct store_server *s, struct store_server_stats *ret)
 {
     *ret = s->stats;
+    ret->connections = s->gate.connections;
+    ret->refused = s->gate.refused;
     ret->keys = table_keys(s->table);
     ret->bytes = s->budget.used;
 }

@@ -12,16 +12,14 @@
 #include <sys/types.h>
 #include <uv.h>
 
-#define STORE_HANDSHAKE_MS 10000 /* from connecting to a first whole request */
-#define STORE_STALL_MS 60000     /* a peer that acknowledges or takes nothing for so long is dropped by the kernel */
-#define STORE_MAX_BYTES (256u << 20) /* unless configured otherwise */
-#define STORE_SPARE_DESCRIPTORS 128  /* of the process, kept for others when no number of connections is configured */
+#define STORE_HANDSHAKE_MS 10000           /* from connecting to a first whole request */
+#define STORE_MAX_BYTES (256u << 20)       /* unless configured otherwise */
 #define STORE_OUTPUT_HIGH_BYTES (1u << 20) /* a client that leaves this much unread is not read */
 
 struct store_server;
 
 struct store_server_config {
-    const char *name;      /* in log lines; copied, at most 63 bytes */
+    const char *name;      /* in log lines; copied, at most GATE_NAME_MAX bytes */
     uid_t uid;             /* who is served, beside root */
     uint16_t port;         /* 0: any */
     size_t max_bytes;      /* all memory that clients may occupy; 0: STORE_MAX_BYTES */

@@ -1,14 +1,14 @@
-/* What server.c, listen.c, client.c and serve.c share: the inside of a store. */
+/* What server.c, client.c and serve.c share: the inside of a store. */
 #ifndef DTD_DAEMON_STORE_SERVER_IN_H
 #define DTD_DAEMON_STORE_SERVER_IN_H
 
+#include "daemon/store/gate.h"
 #include "daemon/store/server.h"
 #include "daemon/store/table.h"
 
 #include <sys/queue.h>
 
 #define STORE_READ_BYTES (64u << 10) /* of a connection, a turn */
-#define STORE_LISTENERS 2
 
 struct client {
     uv_poll_t poll;
@@ -37,22 +37,15 @@ struct client {
 
 struct store_server {
     uv_loop_t *loop;
-    char name[64];
-    uid_t uid;
-    uint16_t port;
-    int max_connections;
+    struct gate gate;
     uint64_t handshake_ms;
     struct budget budget;
     struct table *table;
-    int netlink;
-    int listener_fds[STORE_LISTENERS]; /* -1: none */
-    uv_poll_t listeners[STORE_LISTENERS];
-    uv_timer_t rest;  /* listening goes on */
     uv_timer_t greet; /* the first of `news` is due */
     uv_check_t check; /* after a turn's reading: answers of those that others woke */
     uv_idle_t idle;   /* keeps the turn short while there are any */
     int open_handles;
-    bool closing, full;
+    bool closing;
     LIST_HEAD(, client) all;
     TAILQ_HEAD(client_list, client) news;
     struct client_list ready;
@@ -65,13 +58,6 @@ struct store_server {
 /* server.c */
 void store_server_handle_closed(uv_handle_t *handle);
 void store_server_handle_gone(struct store_server *s);
-
-/* listen.c */
-void store_socket_options(int fd);
-err_t store_listen(struct store_server *s, uint16_t port, struct why *why);
-err_t store_listen_start(struct store_server *s);
-void store_listen_resume(struct store_server *s); /* a connection has gone */
-void store_listen_stop(struct store_server *s);
 
 /* client.c: of the functions without a comment the header of client.c tells */
 err_t client_open(struct store_server *s, int fd); /* takes the descriptor, on an error too */

@@ -18,7 +18,7 @@ _dtctl_command() { # the first word that is neither an option nor an option's va
 
 _dtctl() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="up down submit status metrics logs why cancel resume plan ckpt data generate node cluster version help"
+  local commands="up down submit status metrics logs why cancel resume plan ckpt data generate node store cluster version help"
   local global="--dtd-dir --output --help" command at options="" sub=""
   read -r command at <<<"$(_dtctl_command)"
   COMPREPLY=()
@@ -45,6 +45,7 @@ _dtctl() {
   ckpt) sub="ls inspect verify export import" options="--no-hash --format --dtype --shard-bytes" ;;
   node) sub="drain undrain" options="--reason" ;;
   cluster) sub="init token join status leave remove rotate recover" options="--name --listen --advertise --domain --uses --hours --yes" ;;
+  store) sub="open ls close" options="--name" ;;
   data) sub="prepare info" options="--tokenizer --tokenizer-file --lowercase --vocab-from --cache" ;;
   esac
   if [[ $cur == -* ]]; then

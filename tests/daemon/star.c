@@ -225,6 +225,11 @@ bool cluster_named(const struct cluster *c)
     return false;
 }
 
+err_t cluster_dial_store(struct cluster *c, const char *node, const char *argument, cluster_dial_cb cb, void *arg)
+{
+    return ERR_UNSUPPORTED; /* no streams in a star */
+}
+
 const struct rpc_server_row *rpc_cluster_rows(int *ret_n)
 {
     *ret_n = 0;

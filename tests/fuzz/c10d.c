@@ -87,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     deal(clients, peers, data, size);
     uv_run(&loop, UV_RUN_NOWAIT); /* frees clients that were closed: they are not touched from here */
-    if (s->budget.used > s->budget.max || s->stats.connections < 0)
+    if (s->budget.used > s->budget.max || s->gate.connections < 0)
         abort();
     for (int i = 0; i < CLIENTS; i++)
         close(peers[i]);

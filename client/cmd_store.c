@@ -1,0 +1,156 @@
+/* dtctl store: c10d stores for PyTorch's processes that somebody else starts (docs/store.md). */
+#include "client/client.h"
+#include "client/commands.h"
+#include "client/follow.h"
+
+#include <string.h>
+
+struct args {
+    struct global *global;
+    const char *name;
+    int port;
+    struct client_store *stores;
+    int n;
+};
+
+static error_t parse_name(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = a->global;
+        return 0;
+    case 'n':
+    case ARGP_KEY_ARG:
+        if (a->name)
+            argp_error(state, "one store at a time");
+        a->name = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!a->name)
+            argp_error(state, "which store? Every name is a store of its own");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse_none(int key, char *arg, struct argp_state *state)
+{
+    struct args *a = state->input;
+    if (key != ARGP_KEY_INIT)
+        return ARGP_ERR_UNKNOWN;
+    state->child_inputs[0] = a->global;
+    return 0;
+}
+
+/* ---- open ---- */
+
+static err_t open_call(struct client *c, void *arg, struct why *why)
+{
+    struct args *a = arg;
+    return client_store_open(c, a->name, &a->port, why);
+}
+
+static int store_open(struct global *g, int argc, char **argv)
+{
+    static const struct argp_option options[] = {{"name", 'n', "NAME", 0, "Which store", 0}, {0}};
+    static const struct argp argp = {
+        .options = options,
+        .parser = parse_name,
+        .children = global_children,
+        .args_doc = "NAME",
+        .doc = "Opens your c10d store of that name, and prints its port on 127.0.0.1 of this node. What is open "
+               "already is not opened twice: every node of a cluster comes to the same store. It lasts until it is "
+               "closed or its node's daemon ends."
+               "\vExample:\n  port=$(dtctl store open --name run-7 -o json | jq .port)\n"
+               "  TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend=c10d \\\n"
+               "    --rdzv-endpoint=127.0.0.1:$port --rdzv-conf=is_host=0 train.py"};
+    struct args args = {.global = g};
+    struct why why = {0};
+    command_parse(&argp, argc, argv, &args);
+    err_t err = follow_call(g, open_call, &args, &why);
+    if (err)
+        return command_fail(err, &why);
+    if (g->format != OUT_TEXT)
+        return command_json(g, json_pack("{s:i}", "port", args.port));
+    printf("store %s at 127.0.0.1:%d\n", args.name, args.port);
+    return EXIT_DONE;
+}
+
+/* ---- close ---- */
+
+static err_t close_call(struct client *c, void *arg, struct why *why)
+{
+    struct args *a = arg;
+    return client_store_close(c, a->name, why);
+}
+
+static int store_close(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {.parser = parse_name,
+                                     .children = global_children,
+                                     .args_doc = "NAME",
+                                     .doc = "Closes your store of that name with all its connections, on every node."
+                                            "\vExample:\n  dtctl store close run-7"};
+    struct args args = {.global = g};
+    struct why why = {0};
+    command_parse(&argp, argc, argv, &args);
+    err_t err = follow_call(g, close_call, &args, &why);
+    if (err)
+        return command_fail(err, &why);
+    if (g->format != OUT_TEXT)
+        return command_json(g, json_pack("{s:s}", "closed", args.name));
+    printf("store %s is closed\n", args.name);
+    return EXIT_DONE;
+}
+
+/* ---- ls ---- */
+
+static err_t list_call(struct client *c, void *arg, struct why *why)
+{
+    struct args *a = arg;
+    return client_store_list(c, &a->stores, &a->n, why);
+}
+
+static json_t *stores_json(const struct args *a)
+{
+    json_t *list = json_array();
+    for (int i = 0; list && i < a->n; i++)
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "name", a->stores[i].name, "node", a->stores[i].node,
+                                              "user", a->stores[i].user));
+    return list;
+}
+
+static int store_ls(struct global *g, int argc, char **argv)
+{
+    static const struct argp argp = {
+        .parser = parse_none,
+        .children = global_children,
+        .doc = "Lists the stores that are open, and the nodes that have them. The port here: dtctl store open NAME."
+               "\vExample:\n  dtctl store ls"};
+    struct args args = {.global = g};
+    struct why why = {0};
+    int code = EXIT_DONE;
+    command_parse(&argp, argc, argv, &args);
+    err_t err = follow_call(g, list_call, &args, &why);
+    if (err)
+        return command_fail(err, &why);
+    if (g->format != OUT_TEXT)
+        code = command_json(g, stores_json(&args));
+    for (int i = 0; g->format == OUT_TEXT && i < args.n; i++)
+        printf("%-24s on %-20s %s\n", args.stores[i].name, args.stores[i].node, args.stores[i].user);
+    client_stores_free(args.stores, args.n);
+    return code;
+}
+
+static const struct command subs[] = {
+    {"open", "open a store, or find the one that is open", store_open},
+    {"ls", "list the stores that are open", store_ls},
+    {"close", "close a store", store_close},
+};
+
+int cmd_store(struct global *g, int argc, char **argv)
+{
+    return command_group(subs, sizeof(subs) / sizeof(subs[0]), argv[0], g, argc, argv);
+}

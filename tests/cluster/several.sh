@@ -1,0 +1,31 @@
+# Sourced behind lib.sh: several dtds of one cluster on this machine, a state directory each.
+port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+on() { # on NODE COMMAND...
+  local node=$1
+  shift
+  DTD_DIR=$tmp/$node "$DTD_BIN/dtctl" "$@"
+}
+downs() { for n in $nodes; do
+  on $n down >/dev/null 2>&1 || { [ -s "$tmp/$n/dtd.lock" ] && kill -9 "$(head -n 1 "$tmp/$n/dtd.lock")" 2>/dev/null; } || true
+done; }
+says() { on "$1" cluster status -o json | jq -e "$2"; } # says NODE FILTER
+where() { local p="port_$1"; echo --name "$1" --listen "127.0.0.1:${!p}" --advertise "127.0.0.1:${!p}"; }
+
+# begin_nodes NODE...: the first makes the cluster, the others join; all are up.
+begin_nodes() {
+  nodes=$*
+  trap 'rc=$?; [ $rc -eq 0 ] || for n in $nodes; do for f in "$tmp/$n/control.log" "$tmp/$n"/jobs/*/*.log; do echo "--- $f"; tail -n 30 "$f" 2>/dev/null; done; done; downs; (exit $rc); finish' EXIT
+  for n in $nodes; do on $n up >/dev/null; declare -g "port_$n=$(port)"; done
+  local token=$(on $1 cluster init $(where $1) -o json | jq -er .token) first=$1
+  shift
+  for n in "$@"; do
+    on $n cluster join "$token" $(where $n) >/dev/null
+    token=$(on $first cluster token -o json | jq -er .token)
+  done
+  wait_for 30 "all nodes up" says $first "[.node[] | select(.state == \"up\")] | length == $#+1"
+}
+
+# A crash that a new control has covered up is a failure all the same.
+end_nodes() {
+  ! grep -l "Sanitizer\|runtime error:\|illegal move\|Assertion" "$tmp"/*/control.log || fail "control has crashed"
+}
