@@ -55,11 +55,11 @@ static int node_show(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "\n[drain|undrain] [NODE]",
-        .doc =
-            "Shows the daemon of this machine: version, processes, slots for workers, GPUs, the "
-            "state of its log, warnings. `drain NODE --reason TEXT`: nothing new starts on a node of the cluster, and "
-            "it votes no more if another can; `undrain NODE` ends that.\vExamples:\n  dtctl node -o json\n  dtctl node "
-            "drain node-3 --reason 'memory is replaced'\n  dtctl node undrain node-3"};
+        .doc = "Shows the daemon of this machine: version, processes, slots for workers, GPUs, the "
+               "state of its log, warnings. `drain NODE --reason TEXT`: jobs save and leave a node of the cluster, "
+               "nothing new starts there, and it votes no more if another can; `undrain NODE` ends that."
+               "\vExamples:\n  dtctl node -o json\n  dtctl node drain node-3 --reason 'memory is replaced'\n  dtctl "
+               "node undrain node-3"};
     struct args args = {.global = g};
     struct client_node node;
     struct why why = {0};

@@ -159,7 +159,8 @@ int cmd_down(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .doc = "Stops the private dtd: its jobs are told to end, their checkpoints stay, `dtctl up` later finds them "
-               "again. Waits until it is gone. Without one running, says so.\vExample:\n  dtctl down"};
+               "again. In a cluster jobs leave the node and go on elsewhere. Waits until it is gone. Without one "
+               "running, says so.\vExample:\n  dtctl down"};
     struct args args = {.global = g};
     struct why why = {0};
     pid_t pid;

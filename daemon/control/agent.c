@@ -110,6 +110,7 @@ void agent_set_facts(struct agent *a, const struct agent_facts *f)
 {
     struct gpus *g = &a->gpus;
     a->slots = f->slots;
+    a->leaving = f->leaving;
     g->known = f->gpus >= 0;
     g->n = f->gpus < 0 ? 0 : f->gpus > GPUS_MAX ? GPUS_MAX : f->gpus;
     snprintf(g->model, sizeof(g->model), "%s", f->model);
@@ -144,6 +145,7 @@ void agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *
     a->state = AGENT_LOST;
     a->listed = true; /* there is nothing to wait for */
     store_names_lost(n, a);
+    a->silent_ms = (double)silent_ms;
     for (struct job *j = n->jobs; j; j = j->next) {
         if (job_over(j))
             continue;
@@ -263,13 +265,13 @@ static int busy_gpus(const struct gpus *g, uint64_t job)
     return busy;
 }
 
-static const char *why_out(const struct agent *a)
+const char *agent_out(const struct agent *a)
 {
     static const char *const states[] = {
         [AGENT_ABSENT] = "has not been seen", [AGENT_UP] = NULL, [AGENT_AWAY] = "is away", [AGENT_LOST] = "is lost"};
-    if (states[a->state] || !a->drained[0])
+    if (states[a->state])
         return states[a->state];
-    return a->drained;
+    return a->leaving ? "is going down" : a->drained[0] ? a->drained : NULL;
 }
 
 void agent_room(const struct agent *a, uint64_t job, int mine, struct placement_node *ret)
@@ -280,5 +282,5 @@ void agent_room(const struct agent *a, uint64_t job, int mine, struct placement_
                                    .gpus = a->gpus.known ? gpus_count(&a->gpus) : -1,
                                    .busy = busy_gpus(&a->gpus, job),
                                    .mine = mine,
-                                   .out = why_out(a)};
+                                   .out = agent_out(a)};
 }

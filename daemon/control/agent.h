@@ -29,6 +29,7 @@ struct agent {
     bool listed;             /* what lives there has been said since it came up */
     char address[264];       /* host on which its workers are reached from other nodes; "": not known */
     char drained[128];       /* why nothing new starts there; "": it may */
+    bool leaving;            /* its dtd is told to end */
     int slots, used;         /* workers that may run there at once, and those of jobs that have their place */
     struct gpus gpus;        /* and which job has which */
     struct rpc_conn *conn;   /* of another node; NULL: none */
@@ -36,6 +37,7 @@ struct agent {
     LIST_HEAD(agent_peers, peer) peers; /* those there on whose behalf it has forwarded calls (rpc_peer.c) */
     uint64_t life;                      /* counts its coming up: what it does not name in its list then has gone */
     int64_t heard_ms;
+    double silent_ms; /* LOST: for how long it had been silent when it was given up */
 };
 
 struct agent_spawn {
@@ -85,6 +87,7 @@ struct agent_facts {
     const int *broken; /* indices */
     int n_broken;
     const char *model, *missing; /* never NULL */
+    bool leaving;
 };
 void agent_set_facts(struct agent *a, const struct agent_facts *f);
 
@@ -94,6 +97,8 @@ void agent_child(struct node *n, struct agent *a, const struct child *c);
 /* The list has ended. */
 void agent_listed(struct node *n, struct agent *a);
 
+/* Why no job may be there: "is lost", "is drained (...)"; NULL: it may. Jobs that are there go elsewhere. */
+const char *agent_out(const struct agent *a);
 /* As placement sees it; what `job` itself has there, `mine` slots and its GPUs, counts as free. */
 void agent_room(const struct agent *a, uint64_t job, int mine, struct placement_node *ret);
 

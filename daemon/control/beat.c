@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "daemon/control/cluster.h"
 #include "daemon/control/node.h"
 
 #include <stdio.h>
@@ -12,14 +13,31 @@
 #define BEAT_MS 500
 #define STATUS_BYTES 200
 
+/* Who follows knows of jobs what runs on its own node: each has one dtd-io here. */
+static int jobs_here(const struct node *n)
+{
+    int ret = 0;
+    for (const struct child *c = n->children.head; c; c = c->next)
+        ret += c->slot == CHANNEL_SLOT_IO && child_runs(c);
+    return ret;
+}
+
 static void write_status(const struct node *n, char *ret, size_t size)
 {
-    int running = 0, waiting = 0;
+    int running = n->leads ? 0 : jobs_here(n), waiting = 0, nodes = cluster_nodes(n->cluster);
+    const char *leader = cluster_leader(n->cluster);
+    char role[100];
+    snprintf(role, sizeof(role), "%s%.80s",
+             n->leads ? "leader"
+             : leader ? "follows "
+                      : "nobody leads",
+             n->leads || !leader ? "" : leader);
     for (const struct job *j = n->jobs; j; j = j->next) {
         running += !job_over(j) && j->placed;
         waiting += !job_over(j) && !j->placed;
     }
-    int at = snprintf(ret, size, "%s, 1 node, %d job%s running", log_state(n->log), running, running == 1 ? "" : "s");
+    int at = snprintf(ret, size, "%s, %d node%s, %d job%s running%s", role, nodes, nodes == 1 ? "" : "s", running,
+                      running == 1 ? "" : "s", n->leads ? "" : " here");
     if (waiting)
         at += snprintf(ret + at, size - (size_t)at, ", %d waiting", waiting);
     if (log_warning(n->log) && (size_t)at < size)

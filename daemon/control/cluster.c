@@ -457,6 +457,11 @@ const char *cluster_leader(const struct cluster *c)
     return c->leads ? cluster_self(c) : c->leader_up ? c->leader_name : NULL;
 }
 
+int cluster_nodes(const struct cluster *c)
+{
+    return c->is_member && cluster_known(c)->n_nodes ? cluster_known(c)->n_nodes : 1;
+}
+
 bool cluster_leads(const struct cluster *c)
 {
     return c->leads;

@@ -59,6 +59,9 @@ bool cluster_named(const struct cluster *c);         /* this node is in a cluste
 const char *cluster_self(const struct cluster *c);   /* our own name */
 const char *cluster_leader(const struct cluster *c); /* NULL: nobody leads, as far as we know */
 bool cluster_leads(const struct cluster *c);
+int cluster_nodes(const struct cluster *c); /* how many there are, ours among them */
+/* Leading: another could. When this node goes down (node.leaving) the lead is handed over by itself. */
+bool cluster_has_heir(const struct cluster *c);
 /* Following, to the leader; NULL: not now. */
 struct rpc_conn *cluster_leader_conn(struct cluster *c);
 

@@ -70,6 +70,7 @@ static void on_hello(void *arg, err_t err, const char *text, bool leads, const c
     }
     c->leader_up = true;
     c->leader_heard_ms = clock_mono_ms();
+    snprintf(c->followed, sizeof(c->followed), "%s", c->leader_name);
     log_info("following node=%s", c->leader_name);
     c->events->leader_up(c->node, c->leader);
 }

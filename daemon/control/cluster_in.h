@@ -66,6 +66,7 @@ struct cluster {
     struct rpc_conn *leader;
     bool leader_up, asking; /* its Hello was answered; a Beat is under way */
     char leader_name[NODE_NAME_MAX + 1], hint[NODE_TEXT_MAX + 1];
+    char followed[NODE_NAME_MAX + 1]; /* whom we followed last, and heard at leader_heard_ms; "": nobody yet */
     int64_t leader_heard_ms, try_ms, beat_ms;
     int turn;
 

@@ -2,7 +2,8 @@
  *
  * A member is known from the state. It comes by a connection of its own, says Hello, and beats; when the connection
  * goes it may come back, until CLUSTER_LOST_MS have passed in silence. A new leader gives all of them that time from
- * its own beginning, twice over, since they must first find it. */
+ * its own beginning, twice over, since they must first find it; but the one that led before it, whom it has heard
+ * itself, is silent from its last word on. */
 #include "daemon/control/cluster_in.h"
 
 #include "common/base/clock.h"
@@ -16,6 +17,7 @@
 #include <sys/random.h>
 
 #define FIND_MS (2 * CLUSTER_LOST_MS) /* for finding a new leader */
+#define FIND_LEAST_MS 1000            /* ... that one's, who may live and have been outvoted */
 #define CHANGE_MS 500                 /* between looks at who votes */
 
 /* ---- members ---- */
@@ -169,7 +171,7 @@ static void fill(const struct cluster *c, const struct state_node *x, struct vot
                                 .listed = true,
                                 .self = self,
                                 .up = self || (m && m->in),
-                                .drained = x->drained != NULL,
+                                .drained = x->drained != NULL || (self && c->node->leaving),
                                 .away_ms = self || !m ? 0
                                            : m->in    ? 0
                                                       : now - m->heard_ms,
@@ -203,19 +205,16 @@ static void make_change(struct cluster *c, struct voters_change x)
     }
 }
 
-static void choose_voters(struct cluster *c, int64_t now)
+/* All nodes and all voters, some of them the same; returns how many. NULL in *ret: no memory. The caller frees. */
+static int list_nodes(const struct cluster *c, int64_t now, struct voters_node **ret)
 {
     const struct state_cluster *k = cluster_known(c);
     struct log_member in_log[LOG_MAX_MEMBERS];
     int n_log = log_members(c->node->log, in_log), n = 0;
-    struct voters_node *nodes = calloc((size_t)(k->n_nodes + n_log) + 1, sizeof(*nodes));
-    if (!nodes || !k->n_nodes) {
-        free(nodes);
-        return;
-    }
-    for (; n < k->n_nodes; n++)
+    struct voters_node *nodes = *ret = calloc((size_t)(k->n_nodes + n_log) + 1, sizeof(*nodes));
+    for (; nodes && n < k->n_nodes; n++)
         fill(c, &k->nodes[n], &nodes[n], now);
-    for (int i = 0; i < n_log; i++) {
+    for (int i = 0; nodes && i < n_log; i++) {
         int at = 0;
         while (at < n && nodes[at].id != in_log[i].id)
             at++;
@@ -224,8 +223,27 @@ static void choose_voters(struct cluster *c, int64_t now)
         nodes[at].in_log = true;
         nodes[at].role = in_log[i].role;
     }
-    make_change(c, voters_next(nodes, n));
+    return n;
+}
+
+static void choose_voters(struct cluster *c, int64_t now)
+{
+    struct voters_node *nodes;
+    int n = list_nodes(c, now, &nodes);
+    if (nodes && cluster_known(c)->n_nodes)
+        make_change(c, voters_next(nodes, n));
     free(nodes);
+}
+
+bool cluster_has_heir(const struct cluster *c)
+{
+    struct voters_node *nodes;
+    int n = c->is_member && c->leads ? list_nodes(c, clock_mono_ms(), &nodes) : 0;
+    if (!n)
+        return false;
+    bool has = voters_heir(nodes, n) != 0;
+    free(nodes);
+    return has;
 }
 
 /* ---- records of our own ---- */
@@ -326,13 +344,24 @@ void cluster_lead_facts(const struct cluster *c, const struct state_node *x, str
 
 /* ---- life ---- */
 
+/* Its loss is what has made us lead, in most cases. */
+static void judge_predecessor(struct cluster *c, int64_t now)
+{
+    int64_t latest = now + FIND_LEAST_MS - CLUSTER_LOST_MS;
+    struct member *m = find(c, c->followed);
+    if (m)
+        m->heard_ms = c->leader_heard_ms > latest ? c->leader_heard_ms : latest;
+}
+
 void cluster_lead_begin(struct cluster *c)
 {
     int64_t now = clock_mono_ms();
     c->lead_ms = now;
     c->changing = c->proposing = false;
-    if (c->is_member)
+    if (c->is_member) {
         follow_state(c, now);
+        judge_predecessor(c, now);
+    }
     c->events->lead(c->node);
 }
 

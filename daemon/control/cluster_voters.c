@@ -85,6 +85,12 @@ static const struct voters_node *heir(const struct voters_node *nodes, int n)
     return NULL;
 }
 
+uint64_t voters_heir(const struct voters_node *nodes, int n)
+{
+    const struct voters_node *x = heir(nodes, n);
+    return x ? x->id : 0;
+}
+
 struct voters_change voters_next(const struct voters_node *nodes, int n)
 {
     static const struct voters_change nothing = {VOTERS_NOTHING, 0};

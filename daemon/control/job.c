@@ -191,6 +191,7 @@ void job_move(struct job *j, enum job_phase to, const char *why)
         store_clear(&j->store, ERR_STALE);
     if (to == PHASE_STEPPING)
         job_health_begin(j);
+    j->moving = false;
     job_incident_phase(j, to);
     job_deadline(j, phases[to].deadline_ms);
     int show = phases[to].show;
@@ -314,7 +315,7 @@ static void say_ahead(struct job *j, const struct job *o)
 static bool tick_waiting(struct job *j)
 {
     const struct job *o = ahead(j);
-    if (j->node->stopping)
+    if (j->node->stopping && !j->node->leaving)
         return false;
     if (o) {
         say_ahead(j, o);
@@ -446,19 +447,64 @@ static void look_for_room(struct job *j)
         j->dirty = true;
 }
 
+static bool is_to_leave(const struct job_worker *w)
+{
+    return agent_out(w->p.agent) != NULL;
+}
+
+/* Stopped to go elsewhere; the one that had told it to may have been another control. */
+static bool stopped_early(const struct job *j)
+{
+    for (int k = 0; k < j->n_workers; k++)
+        if (j->workers[k].done_step >= 0 && j->workers[k].done_step < j->spec.train.steps)
+            return true;
+    return false;
+}
+
+/* A node that is drained or goes down is left: the workers save, and the job goes on elsewhere. One that is away or
+ * lost says nothing any more, and is left by the other way. */
+static void look_for_leaving(struct job *j)
+{
+    for (int k = 0; k < j->n_workers && !j->moving; k++) {
+        const struct agent *a = j->workers[k].p.agent;
+        if (a->state != AGENT_UP || !agent_out(a))
+            continue;
+        log_info("job leaves a node job=%" PRIu64 " node=%s why=\"%s\"", j->id, a->name, agent_out(a));
+        j->moving = true;
+        job_deadline(j, a->leaving ? DRAIN_LEAVE_MS : DRAIN_SAVE_MS);
+    }
+}
+
+static void go_elsewhere(struct job *j)
+{
+    char seen[400] = "its workers had been stopped to go elsewhere";
+    for (int k = 0; k < j->n_workers; k++) {
+        const struct agent *a = j->workers[k].p.agent;
+        if (agent_out(a))
+            snprintf(seen, sizeof(seen), "node %.200s %.150s", a->name, agent_out(a));
+    }
+    job_epoch_resize(j, seen);
+}
+
 static bool tick_stepping(struct job *j)
 {
     job_processes_need(j, false);
     if (j->stopping)
         return true;
-    if (none(j, is_not_done)) {
+    look_for_leaving(j);
+    bool all_done = none(j, is_not_done);
+    if ((all_done && stopped_early(j)) || (j->moving && !all_done && past_deadline(j))) {
+        go_elsewhere(j);
+        return true;
+    }
+    if (all_done) {
         job_stop(j, END_DONE, false, "all steps done");
         job_move(j, PHASE_QUITTING, "all are done");
         return true;
     }
     check_time_limit(j);
     look_for_room(j);
-    if (!j->stopping)
+    if (!j->stopping && !j->moving)
         job_health_tick(j);
     return j->stopping || j->phase.state != PHASE_STEPPING;
 }
@@ -501,11 +547,6 @@ static bool is_in_epoch(const struct job_worker *w)
     return job_process_running(&w->p) && (w->p.killed || !w->idle || !attending(&w->p));
 }
 
-static bool is_out_of_reach(const struct job_worker *w)
-{
-    return w->p.agent->state != AGENT_UP;
-}
-
 /* Its places are given up, and it stands in the queue like anybody. */
 static bool tick_clearing(struct job *j)
 {
@@ -523,10 +564,11 @@ static bool tick_clearing(struct job *j)
     return true;
 }
 
-/* Where all its nodes are there the next epoch begins in the same places, and survivors are as warm as they were. */
+/* Where all its nodes are there, and are not to be left, the next epoch begins in the same places, and survivors are as
+ * warm as they were. */
 static bool next_places(struct job *j)
 {
-    if (none(j, is_out_of_reach) && !j->resize) {
+    if (none(j, is_to_leave) && !j->resize) {
         job_move(j, PHASE_GATHERING, "everybody has left the epoch");
         return true;
     }

@@ -107,6 +107,7 @@ struct job_worker {
     int device;           /* its GPU; -1: none, or none yet */
     uint64_t epoch;       /* that it is in, as far as we know; 0: none */
     bool ready, done, idle;
+    int64_t done_step;     /* that it was done at; -1: not known */
     enum worker_told told; /* on this connection */
     uint64_t store_epoch;  /* the last one whose store it used */
 };
@@ -169,6 +170,7 @@ struct job {
     bool never;      /* WAITING, and the nodes there are could not have it if they were empty: others may pass */
     bool may_grow;   /* on fewer workers than it asked for, and there is room for more: at the next checkpoint */
     bool resize;     /* ENDING to have other places */
+    bool moving;     /* STEPPING, and a node of it is to be left: workers save and stop, then comes the next epoch */
     int64_t room_ms; /* when room for more is looked for again */
     bool clearing;   /* ENDING, and no room for the next epoch: everything is to end, then it waits */
 
@@ -281,8 +283,8 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
 /* After a scan: brings the catalog in line with the folders and picks what to resume from. */
 void job_catalog_scanned(struct job *j);
 void job_epoch_propose(struct job *j);
-/* The epoch ends for one on other places, which is no failure: counts as no restart. */
-void job_epoch_resize(struct job *j);
+/* The epoch ends for one on other places, which is no failure: counts as no restart. `seen`: why. */
+void job_epoch_resize(struct job *j, const char *seen);
 /* The job cannot go on, and a restart would not help. */
 void job_epoch_fatal(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Sets resume_path to what resume_step names. */
@@ -304,6 +306,7 @@ struct worker_report {
     enum worker_report_kind kind;
     uint64_t epoch;
     int rank;
+    int64_t step;                    /* that the worker is at; -1: not said */
     const struct metric_row *metric; /* NULL: none */
     const char *text;                /* never NULL */
     bool fatal;

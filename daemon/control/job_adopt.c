@@ -112,7 +112,7 @@ static void lost(struct job *j)
         const struct agent *a = j->workers[k].p.agent;
         if (a->state == AGENT_UP)
             continue;
-        job_epoch_lost(j, 0, true, "node %s was lost when another node came to lead", a->name);
+        job_epoch_lost(j, a->silent_ms, true, "node %s was lost when another node came to lead", a->name);
         return;
     }
     job_epoch_lost(j, 0, true, "not all workers were there when dtd-control was started again");

@@ -140,13 +140,10 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
     job_move(j, PHASE_ENDING, seen);
 }
 
-void job_epoch_resize(struct job *j)
+void job_epoch_resize(struct job *j, const char *seen)
 {
-    char seen[128];
     if (j->phase.state != PHASE_STEPPING || j->stopping)
         return;
-    snprintf(seen, sizeof(seen), "there is room for more than the %d workers of epoch %" PRIu64, j->n_workers,
-             j->epoch);
     job_incident_open(j, seen, 0, true);
     job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
     j->resize = true;

@@ -460,8 +460,11 @@ static enum worker_told wanted(const struct job *j, const struct job_worker *w)
             return TOLD_NOTHING;
         return w->epoch != j->epoch ? TOLD_START : TOLD_NOTHING;
     case PHASE_LOADING:
-    case PHASE_STEPPING:
         return w->epoch != j->epoch ? TOLD_START : TOLD_NOTHING;
+    case PHASE_STEPPING:
+        if (w->epoch != j->epoch)
+            return TOLD_START;
+        return j->moving && !w->done && w->told != TOLD_STOP ? TOLD_STOP : TOLD_NOTHING;
     case PHASE_ENDING:
         return w->idle || w->told == TOLD_END ? TOLD_NOTHING : TOLD_END;
     case PHASE_DRAINING:
@@ -522,7 +525,7 @@ static void command_worker(struct job *j, int rank)
         err = rpc_worker_end(w->p.attend, w->epoch);
         break;
     case TOLD_STOP:
-        err = rpc_worker_stop(w->p.attend, w->epoch, j->save_at_stop);
+        err = rpc_worker_stop(w->p.attend, w->epoch, j->save_at_stop || j->moving);
         break;
     case TOLD_QUIT:
         err = rpc_worker_quit(w->p.attend);

@@ -87,6 +87,7 @@ void job_worker_report(struct job *j, int rank, const struct worker_report *r)
     case REPORT_DONE:
         if (r->epoch == j->epoch) {
             w->ready = w->done = true;
+            w->done_step = r->step;
             job_incident_recovered(j);
         }
         break;
@@ -126,6 +127,14 @@ static err_t add_folder(struct job *j, const struct state_checkpoint *c)
     return OK;
 }
 
+static void grow(struct job *j)
+{
+    char seen[128];
+    snprintf(seen, sizeof(seen), "there is room for more than the %d workers of epoch %" PRIu64, j->n_workers,
+             j->epoch);
+    job_epoch_resize(j, seen);
+}
+
 /* While a scan is asked for, a folder that is found and one that has just been committed need not be told apart: both
  * are there, and the end of the scan brings the catalog up to date. */
 static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch, const struct state_checkpoint *c)
@@ -141,8 +150,8 @@ static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch,
         log_error("checkpoint not logged job=%" PRIu64 " step=%" PRId64, j->id, c->step);
     j->checkpoint_error[0] = '\0';
     j->dirty = true;
-    if (j->may_grow && epoch == j->epoch)
-        job_epoch_resize(j);
+    if (j->may_grow && epoch == j->epoch && !j->moving)
+        grow(j);
 }
 
 static void on_scanned(struct job *j, struct job_io *io, const char *text)

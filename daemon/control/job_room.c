@@ -224,7 +224,7 @@ bool job_take_room(struct job *j)
     int *node = calloc((size_t)want.max, sizeof(*node));
     enum placement_answer answer = PLACEMENT_WAITS;
     bool memory = nodes && node;
-    if (memory && !j->node->stopping)
+    if (memory && (!j->node->stopping || j->node->leaving))
         answer = placement_find(nodes, n, &want, node, &workers);
     j->never = answer == PLACEMENT_NEVER;
     bool taken = answer == PLACEMENT_FITS;

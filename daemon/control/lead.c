@@ -13,6 +13,7 @@
 #include <string.h>
 
 /* How long a new leader waits for the nodes' lists: a node that is there comes at once, and one that is not is lost. */
+#define LEAVE_MS 18000 /* below the supervisor's patience */
 #define LISTS_MS (4 * CLUSTER_LOST_MS)
 
 /* ---- this node's processes ---- */
@@ -69,6 +70,13 @@ void lead_facts(struct node *n)
 {
     if (!n->leads)
         rpc_agent_facts(n);
+}
+
+void lead_leave(struct node *n)
+{
+    n->leave_ms = clock_mono_ms() + LEAVE_MS;
+    n->self.leaving = true;
+    lead_facts(n);
 }
 
 /* ---- leading ---- */

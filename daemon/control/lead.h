@@ -20,8 +20,10 @@ void lead_listed(struct node *n);
 /* What the supervisor says of one of this node's processes. */
 struct child;
 void lead_child(struct node *n, const struct child *c);
-/* The facts of this node have changed: its GPUs are known. */
+/* The facts of this node have changed: its GPUs are known, or it goes down. */
 void lead_facts(struct node *n);
+/* This node goes down, and others stay. */
+void lead_leave(struct node *n);
 /* Leading: what the log says of nodes, where it has grown: which there are, where workers are reached there, which take
  * nothing new. Before jobs look at nodes. */
 void lead_nodes(struct node *n);

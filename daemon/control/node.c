@@ -67,6 +67,19 @@ static void cluster_is_closed(struct node *n)
     log_close(n->log, log_is_closed);
 }
 
+/* Whoever may lead does, and the one that leads has let everything here end. */
+static bool has_left(const struct node *n)
+{
+    if (clock_mono_ms() >= n->leave_ms)
+        return true;
+    if (n->leads && cluster_has_heir(n->cluster))
+        return false;
+    for (const struct child *c = n->children.head; c; c = c->next)
+        if (child_runs(c))
+            return false;
+    return true;
+}
+
 void node_tick(struct node *n)
 {
     bool over = true;
@@ -75,7 +88,7 @@ void node_tick(struct node *n)
         job_tick(j);
         over = over && (job_over(j) || j->phase.state == PHASE_WAITING);
     }
-    if (n->stopping && over && !n->ended) {
+    if (n->stopping && (n->leaving ? has_left(n) : over) && !n->ended) {
         log_info("all jobs have left");
         n->ended = true;
         rpc_server_finish(n);
@@ -288,9 +301,12 @@ void node_stop(struct node *n)
 {
     if (n->stopping)
         return;
-    log_info("stopping");
     n->stopping = true;
-    for (struct job *j = n->jobs; j; j = j->next)
+    n->leaving = n->listener && (!n->leads || n->agents->next || cluster_has_heir(n->cluster));
+    log_info(n->leaving ? "leaving" : "stopping");
+    if (n->leaving)
+        lead_leave(n);
+    for (struct job *j = n->leaving ? NULL : n->jobs; j; j = j->next)
         job_leave(j);
     if (n->listener) {
         node_tick(n);

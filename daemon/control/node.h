@@ -61,6 +61,8 @@ struct node {
     uv_signal_t sigterm;
     int64_t retry_ms; /* when the outbox and the metrics try again */
     bool stopping, ended;
+    bool leaving;     /* stopping, and other nodes go on with the jobs */
+    int64_t leave_ms; /* ... when it is over, whatever still lives here */
 };
 
 /* Starts everything; failures after that end the process with a line in the log. */
@@ -72,7 +74,8 @@ NODISCARD err_t node_job_add(struct node *n, const struct state_job *s);
 void node_tick(struct node *n);
 /* The probe is over. */
 void node_gpus_known(struct node *n);
-/* Jobs save and leave, then the supervisor is told to end everything. Idempotent. */
+/* Jobs save and leave, then the supervisor is told to end everything; where there are other nodes jobs leave this one
+ * only, and somebody else leads. Idempotent. */
 void node_stop(struct node *n);
 /* One record at once: says it to the log. */
 NODISCARD err_t node_propose(struct node *n, const struct record *r, log_callback cb, void *arg);

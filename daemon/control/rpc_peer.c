@@ -150,7 +150,8 @@ static void take_facts(struct agent *a, const Dtd__AgentFacts *f)
                                       .broken = f->gpu_broken,
                                       .n_broken = (int)f->n_gpu_broken,
                                       .model = f->gpu_model ? f->gpu_model : "",
-                                      .missing = f->gpu_missing ? f->gpu_missing : ""};
+                                      .missing = f->gpu_missing ? f->gpu_missing : "",
+                                      .leaving = f->has_leaving && f->leaving};
     agent_set_facts(a, &facts);
 }
 
@@ -338,6 +339,7 @@ static void fill_facts(struct node *n, struct facts *f)
             f->broken[f->m.n_gpu_broken++] = i;
     f->m.gpu_model = (char *)g->model;
     f->m.gpu_missing = (char *)g->missing;
+    f->m.has_leaving = f->m.leaving = n->leaving;
 }
 
 static void report_answered(void *arg, const struct rpc_result *result)

@@ -175,6 +175,7 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
                                         .rank = m->rank,
                                         .metric = m->metric ? &row : NULL,
                                         .text = m->text ? m->text : "",
+                                        .step = m->has_step ? m->step : -1,
                                         .fatal = m->has_fatal && m->fatal};
         job_worker_report(j, job_process_rank(j, p), &r);
         rpc_reply(call, &empty.base); /* not before it is noted: an answered report is not said again */

@@ -246,6 +246,16 @@ const char *cluster_leader(const struct cluster *c)
     return getenv("DTD_TEST_LEADER");
 }
 
+bool cluster_has_heir(const struct cluster *c)
+{
+    return false;
+}
+
+int cluster_nodes(const struct cluster *c)
+{
+    return 1 + c->n_members;
+}
+
 bool cluster_leads(const struct cluster *c)
 {
     return c->leads;

@@ -201,6 +201,47 @@ TEST(a_job_waits_for_a_lost_node)
     stop_nodes(2);
 }
 
+/* A dtd that is told to end is left by its jobs in order: no restart, and they never stop. */
+TEST(jobs_leave_a_node_that_goes_down)
+{
+    char job[32];
+    start_nodes(3, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, begin_env(""), ""), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    assert_int_equal(0, dtd_down(&n[1]));
+    job_wait_step(&n[0], job, 2, 3, 20000);
+    const struct client_job *s = job_status(&n[0], job);
+    assert_string_equal("running", s->state);
+    assert_int_equal(0, s->restarts);
+    assert_int_equal(1, s->n_incident);
+    assert_string_equal("node n2 is going down", s->incident[0].seen);
+    assert_int_equal(4, s->n_worker);
+    for (int rank = 0; rank < 4; rank++) {
+        char line[32];
+        snprintf(line, sizeof(line), "2 %d ", rank);
+        assert_int_equal(1, begun(line));
+    }
+    stop_nodes(1);
+    dtd_kill(&n[2]);
+}
+
+/* Nowhere to go: the job waits and says for what, and is there again with the node. */
+TEST(a_job_waits_for_a_node_that_went_down)
+{
+    char job[32];
+    start_nodes(2, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, "", ""), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    assert_int_equal(0, dtd_down(&n[1]));
+    const struct client_job *s = job_status(&n[0], job);
+    if (!strstr(s->reason, "waits for 4 slots: n1 has 2 of 2 free, n2 is "))
+        fail_msg("job is %s: %s", s->state, s->reason);
+    start_one(1, 2);
+    job_wait_step(&n[0], job, 2, 3, 30000);
+    assert_int_equal(0, job_status(&n[0], job)->restarts);
+    stop_nodes(2);
+}
+
 static const char *ranged(const char *name, int min, int every)
 {
     static char text[4096];

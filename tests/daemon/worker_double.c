@@ -105,6 +105,13 @@ static struct report *say(Dtd__WorkerReport__Kind kind, uint64_t epoch)
     return r;
 }
 
+static void say_done(void)
+{
+    struct report *r = say(DTD__WORKER_REPORT__KIND__DONE, w.epoch);
+    w.state.msg.has_step = r->msg.has_step = true;
+    w.state.msg.step = r->msg.step = w.step;
+}
+
 static void say_metric(void)
 {
     struct report *r = say(DTD__WORKER_REPORT__KIND__METRIC, w.epoch);
@@ -155,7 +162,7 @@ static void on_step(uv_timer_t *timer)
         say_metric();
     if (w.step >= w.steps || w.stop) {
         w.stepping = false;
-        say(DTD__WORKER_REPORT__KIND__DONE, w.epoch);
+        say_done();
     }
     flush();
 }
@@ -290,7 +297,7 @@ static void begin_steps(void)
     w.stepping = w.step < w.steps;
     say(DTD__WORKER_REPORT__KIND__READY, w.epoch);
     if (!w.stepping)
-        say(DTD__WORKER_REPORT__KIND__DONE, w.epoch);
+        say_done();
 }
 
 static void start(const Dtd__WorkerCommand *c)
