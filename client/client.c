@@ -250,8 +250,9 @@ static bool incidents_copy(const Dtd__JobStatus *s, struct client_job *ret)
                                        .restart_ms = in->has_restart_ms ? in->restart_ms : NAN,
                                        .load_ms = in->has_load_ms ? in->load_ms : NAN,
                                        .step_ms = in->has_step_ms ? in->step_ms : NAN,
-                                       .lost_steps = in->has_lost_steps ? in->lost_steps : -1};
-        if (!to->seen || !to->decided)
+                                       .lost_steps = in->has_lost_steps ? in->lost_steps : -1,
+                                       .log = text_copy(in->log)};
+        if (!to->seen || !to->decided || !to->log)
             return false;
     }
     return true;

@@ -37,6 +37,7 @@ struct client_incident {
     double detect_ms, recover_ms;        /* NAN: not known (yet) */
     double restart_ms, load_ms, step_ms; /* parts of recover_ms */
     int64_t lost_steps;                  /* that are made again; -1: not known (yet) */
+    char *log;                           /* the end of what the worker wrote that failed; "": nothing */
 };
 
 struct client_job {

@@ -12,6 +12,7 @@ void client_job_fini(struct client_job *job)
     for (int i = 0; i < job->n_incident; i++) {
         free(job->incident[i].seen);
         free(job->incident[i].decided);
+        free(job->incident[i].log);
     }
     free(job->worker);
     free(job->incident);

@@ -1,5 +1,5 @@
 /* dtctl why: what happened to a job: every incident with what was seen, what was decided, and how long each part of the
- * recovery took. */
+ * recovery took, and what the worker wrote last that failed. */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/json.h"
@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 struct args {
     struct global *global;
@@ -36,6 +37,16 @@ static void part_print(const char *what, double ms)
         printf("    %-12s %s ms\n", what, out_real(ms, 4, text));
 }
 
+static void log_print(const char *log)
+{
+    printf("    it wrote last\n");
+    while (*log) {
+        int len = (int)strcspn(log, "\n");
+        printf("        %.*s\n", len, log);
+        log += len + (log[len] == '\n');
+    }
+}
+
 static void incident_print(int number, const struct client_incident *in)
 {
     char when[OUT_NUMBER];
@@ -48,6 +59,8 @@ static void incident_print(int number, const struct client_incident *in)
     part_print("  first step", in->step_ms);
     if (in->lost_steps >= 0)
         printf("    %-12s %" PRId64 "\n", "steps lost", in->lost_steps);
+    if (in->log[0])
+        log_print(in->log);
 }
 
 static int job_print(const struct args *a, const struct client_job *job)
@@ -79,7 +92,7 @@ int cmd_why(struct global *g, int argc, char **argv)
         .children = global_children,
         .args_doc = "JOB",
         .doc = "Shows what has happened to a job: of every incident what was seen, what was decided, and how long each "
-               "part of the recovery took."
+               "part of the recovery took; of a worker that failed the last lines of its log, wherever its node is now."
                "\vExamples:\n  dtctl why 4\n  dtctl why 4 --incident 2 -o json"};
     struct args args = {.global = g};
     struct client *c;

@@ -118,6 +118,7 @@ static json_t *json_of_incident(const struct client_incident *in)
     put_ms(&ret, "step_ms", in->step_ms);
     if (in->lost_steps >= 0)
         put_int(&ret, "lost_steps", in->lost_steps);
+    put_text(&ret, "log", in->log);
     return ret;
 }
 

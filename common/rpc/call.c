@@ -9,13 +9,17 @@
 #include <assert.h>
 #include <stdlib.h>
 
+/* It goes to the end of the list: streams that are fed in turn are then found at its beginning. */
 static struct rpc_out *find(struct rpc_conn *conn, uint64_t id)
 {
     struct rpc_out *out;
     TAILQ_FOREACH(out, &conn->outs, link)
     {
-        if (out->id == id)
-            return out;
+        if (out->id != id)
+            continue;
+        TAILQ_REMOVE(&conn->outs, out, link);
+        TAILQ_INSERT_TAIL(&conn->outs, out, link);
+        return out;
     }
     return NULL;
 }
@@ -56,7 +60,7 @@ err_t rpc_send(struct rpc_conn *conn, uint16_t method, const ProtobufCMessage *r
     assert(m && cb && request->descriptor == m->request);
     if (conn->state != CONN_OPEN)
         return ERR_CLOSED;
-    if (conn->n_outs >= RPC_MAX_CALLS || rpc_conn_queued(conn) >= RPC_QUEUE_MAX_BYTES ||
+    if (conn->n_outs >= rpc_conn_max_calls(conn) || rpc_conn_queued(conn) >= RPC_QUEUE_MAX_BYTES ||
         protobuf_c_message_get_packed_size(request) > m->max_request_bytes)
         return ERR_LIMIT;
     struct rpc_out *out = new_out(conn, m, deadline_ms);

@@ -366,6 +366,11 @@ err_t rpc_conn_open(const struct rpc_conn_config *config, int fd, uint32_t roles
 
 /* ---- small things ---- */
 
+int rpc_conn_max_calls(const struct rpc_conn *conn)
+{
+    return conn->config.max_calls ? conn->config.max_calls : RPC_MAX_CALLS;
+}
+
 const struct rpc_method *rpc_conn_method(const struct rpc_conn *conn, uint16_t id)
 {
     int lo = 0, hi = conn->config.n_methods;

@@ -10,6 +10,8 @@
 #define RPC_SCRATCH_BYTES (64u << 10)
 #define RPC_STREAM_HIGH_BYTES (256u << 10) /* rpc_item refuses from here */
 #define RPC_STREAM_LOW_BYTES (64u << 10)   /* on_drain below here */
+#define RPC_FORWARDED_BYTES (64u << 20)    /* of items on the way to all readers behind a connection, ... */
+#define RPC_FORWARDED_LEAST (16u << 10)    /* ... but each may have so many */
 #define RPC_PAUSE_BYTES (4u << 20)         /* the peer is not read while it has this much to take */
 #define RPC_QUEUE_MAX_BYTES (64u << 20)    /* rpc_send refuses from here */
 #define RPC_STALL_MS 30000
@@ -42,6 +44,14 @@ struct rpc_call {
     void *data;
     size_t on_the_way; /* bytes of items that its reader has not taken */
 };
+
+/* Bytes that a forwarded stream may have on the way: fewer where there are many streams, so that slow readers take a
+ * bounded memory of the node between. */
+static inline size_t rpc_stream_window(int streams)
+{
+    size_t share = RPC_FORWARDED_BYTES / (size_t)(streams > 0 ? streams : 1);
+    return share < RPC_FORWARDED_LEAST ? RPC_FORWARDED_LEAST : share < RPC_STREAM_HIGH_BYTES ? share : RPC_STREAM_HIGH_BYTES;
+}
 
 enum conn_state { CONN_OPEN, CONN_FINISHING, CONN_CLOSING };
 enum body_fate { BODY_KEEP, BODY_SKIP };
@@ -87,6 +97,7 @@ struct rpc_conn {
 err_t rpc_err_from_uv(int status);
 void rpc_peer_of(int fd, struct rpc_peer *ret);
 const struct rpc_method *rpc_conn_method(const struct rpc_conn *conn, uint16_t id);
+int rpc_conn_max_calls(const struct rpc_conn *conn);
 /* Queues a frame; `body` may be NULL for one without. Its length is checked by the caller. */
 err_t rpc_conn_write(struct rpc_conn *conn, struct frame frame, const ProtobufCMessage *body);
 /* Logs the one line and closes. */

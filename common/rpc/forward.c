@@ -5,7 +5,7 @@
  *
  * The bytes of request and answers are packed and unpacked again at each end, so that each end checks them against its
  * own table. A stream's writer is held back by what its reader has not taken (on_the_way): the forwarder says Taken
- * when its caller's connection has drained, so that at most RPC_STREAM_HIGH_BYTES and one item are ever in between. */
+ * when its caller's connection has drained, so that at most rpc_stream_window and one item are ever in between. */
 #include "common/rpc/alloc.h"
 #include "common/rpc/conn.h"
 #include "common/rpc/methods.h"
@@ -13,6 +13,8 @@
 
 #include <assert.h>
 #include <stdlib.h>
+
+#define OWN_CALLS 64 /* left for what the way itself has to say: Taken, beats, reports */
 
 /* ---- the forwarder's end ---- */
 
@@ -148,6 +150,10 @@ void rpc_forward(struct rpc_call *call, const ProtobufCMessage *request, struct 
                  const struct rpc_origin *origin, bool hold)
 {
     Dtd__ForwardRequest m = DTD__FORWARD_REQUEST__INIT;
+    if (conn->n_outs >= rpc_conn_max_calls(conn) - OWN_CALLS) {
+        rpc_fail(call, ERR_LIMIT, "too many calls are forwarded to the node that answers; ask again, or ask there");
+        return;
+    }
     struct forward *f = calloc(1, sizeof(*f));
     err_t err = f ? pack(request, &m.body) : ERR_NOMEM;
     if (!err) {
@@ -285,8 +291,11 @@ void rpc_forwarded_taken(struct rpc_call *call, const ProtobufCMessage *request)
     if (conn) {
         TAILQ_FOREACH(outer, &conn->calls, link)
         {
-            if (outer->id == m->call && outer->inner)
+            if (outer->id != m->call)
+                continue;
+            if (outer->inner)
                 outer->inner->on_the_way -= m->bytes < outer->inner->on_the_way ? m->bytes : outer->inner->on_the_way;
+            break;
         }
         rpc_conn_wake_at(conn, 0);
     }

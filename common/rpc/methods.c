@@ -62,6 +62,7 @@ static struct rpc_method table[RPC_METHOD_COUNT] = {
     {PEER_JOIN, "Peer.Join", RPC_ROLE_PEER | RPC_ROLE_JOIN, 4 * KIB, 4 * MIB, .stream = false},
     {PEER_LEAVE, "Peer.Leave", RPC_ROLE_PEER, 1 * KIB, 1 * KIB, .stream = false},
     {PEER_STORE_CLAIM, "Peer.StoreClaim", RPC_ROLE_PEER, 1 * KIB, 1 * KIB, .stream = false},
+    {PEER_READ_LOG, "Peer.ReadLog", RPC_ROLE_PEER, 1 * KIB, 64 * KIB, .stream = false},
 };
 
 static const ProtobufCServiceDescriptor *const services[] = {

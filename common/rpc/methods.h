@@ -52,8 +52,9 @@ enum rpc_method_id {
     PEER_JOIN,
     PEER_LEAVE,
     PEER_STORE_CLAIM,
+    PEER_READ_LOG,
 };
-#define RPC_METHOD_COUNT 42
+#define RPC_METHOD_COUNT 43
 
 struct rpc_binding {
     uint16_t id;

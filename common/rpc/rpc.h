@@ -26,6 +26,7 @@
     ((16u << 20) + RPC_FORWARD_BYTES) /* of any frame; the method table says less for each method */
 #define RPC_FORWARD_BYTES (4u << 10)  /* what Peer.Forward adds to the body that it carries */
 #define RPC_MAX_CALLS 256             /* outstanding on a connection, each way */
+#define RPC_PEER_MAX_CALLS 8192       /* ... between nodes: a node's clients and processes share one */
 
 enum rpc_kind { RPC_REQUEST = 1, RPC_REPLY, RPC_ITEM, RPC_END, RPC_ERROR, RPC_CANCEL };
 
@@ -69,6 +70,7 @@ struct rpc_conn_config {
     /* Exactly once, after every outstanding call of ours has been failed with ERR_CLOSED; memory of the conn is gone
      * after it. */
     void (*on_close)(void *owner, struct rpc_conn *conn);
+    int max_calls; /* outstanding, each way; 0: RPC_MAX_CALLS */
 };
 
 /* Takes over a connected socket (also on error). */

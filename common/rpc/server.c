@@ -2,7 +2,7 @@
  * how many are outstanding. A refusal is an error frame at once; the body is then passed over as it comes.
  *
  * A call whose caller has gone (cancel, deadline, end of the connection) is `abandoned`: with on_cancel it ends there,
- * else it waits for its handler's answer and swallows it. It counts against RPC_MAX_CALLS until then, so that calling
+ * else it waits for its handler's answer and swallows it. It counts against the connection's limit until then, so that calling
  * and canceling in a loop does not pile up work. */
 #include "common/rpc/alloc.h"
 #include "common/rpc/conn.h"
@@ -97,7 +97,7 @@ static const char *admit_request(struct rpc_conn *conn, const struct frame *fram
         return "a request above its method's limit";
     if (!(conn->roles & m->roles))
         return refuse(conn, frame, ret, ERR_DENIED, "the connection has not the role that this method needs");
-    if (conn->n_calls >= RPC_MAX_CALLS)
+    if (conn->n_calls >= rpc_conn_max_calls(conn))
         return refuse(conn, frame, ret, ERR_LIMIT, "too many calls are outstanding on this connection");
     *ret = BODY_KEEP;
     return NULL;
@@ -168,11 +168,16 @@ uint64_t rpc_server_expire(struct rpc_conn *conn, uint64_t now)
     }
 }
 
+static bool is_low(const struct rpc_call *call)
+{
+    return call->on_the_way < rpc_stream_window(call->conn->n_calls) / 4;
+}
+
 /* The call that may go on: itself, or the one that it brought. */
 static struct rpc_call *drained(struct rpc_call *call)
 {
     struct rpc_call *c = call->inner ? call->inner : call;
-    return c->on_drain && c->on_the_way < RPC_STREAM_LOW_BYTES ? c : NULL;
+    return c->on_drain && is_low(c) ? c : NULL;
 }
 
 void rpc_server_drained(struct rpc_conn *conn)
@@ -239,7 +244,7 @@ void rpc_call_on_drain(struct rpc_call *call, void (*cb)(void *arg), void *arg)
         return;
     call->on_drain = cb;
     call->drain_arg = arg;
-    if (cb && rpc_conn_queued(call->conn) < RPC_STREAM_LOW_BYTES && call->on_the_way < RPC_STREAM_LOW_BYTES)
+    if (cb && rpc_conn_queued(call->conn) < RPC_STREAM_LOW_BYTES && is_low(call))
         rpc_conn_wake_at(call->conn, 0);
 }
 
@@ -283,7 +288,8 @@ err_t rpc_call_item(struct rpc_call *call, const ProtobufCMessage *item)
 err_t rpc_item(struct rpc_call *call, const ProtobufCMessage *item)
 {
     bool is_open = !call->abandoned && call->conn->state == CONN_OPEN;
-    if (is_open && (rpc_conn_queued(call->conn) >= RPC_STREAM_HIGH_BYTES || call->on_the_way >= RPC_STREAM_HIGH_BYTES))
+    if (is_open && (rpc_conn_queued(call->conn) >= RPC_STREAM_HIGH_BYTES ||
+                    call->on_the_way >= rpc_stream_window(call->conn->n_calls)))
         return ERR_LIMIT;
     return rpc_call_item(call, item);
 }

@@ -24,6 +24,11 @@ bool child_runs(const struct child *c)
     return c->state == 0 || c->state == CHANNEL_RUNNING;
 }
 
+bool child_failed(const struct child *c)
+{
+    return c->slot >= 0 && c->state == CHANNEL_EXITED && (c->exit_status || c->exit_signal);
+}
+
 static struct child *find(struct children *c, uint64_t job, int slot)
 {
     for (struct child *e = c->head; e; e = e->next)

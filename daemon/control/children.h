@@ -15,6 +15,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#define CHILD_LOG_BYTES (4u << 10)
+
 struct agent_spawn;
 struct node;
 struct peer;
@@ -31,6 +33,7 @@ struct child {
     int device;                          /* a worker's GPU; -1: none */
     uint32_t uid;                        /* whose it is; of no meaning to a private dtd */
     char proc;                           /* what it does, where somebody has looked: R, S, D, T; else 0 */
+    const char *log;                     /* while agent_child is told of a failed worker's end: the end of its log */
     bool said;                           /* lead.c's, while it says them all */
     bool bound;
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];
@@ -58,6 +61,8 @@ NODISCARD err_t children_hello(struct node *n, uint64_t job, int slot, const voi
 /* A connection has gone. */
 void children_bye(struct node *n, struct peer *peer);
 bool child_runs(const struct child *c);
+/* A worker that ended, and not well. */
+bool child_failed(const struct child *c);
 /* Looks at all of them in /proc. */
 void children_look(struct node *n);
 

@@ -126,6 +126,7 @@ void job_free(struct job *j)
     buf_fini(&j->io_lines);
     job_fini(&j->spec);
     free(j->resume_path);
+    free(j->incident.log);
     free(j->workers);
     free(j->ios);
     free(j->yaml);

@@ -92,6 +92,7 @@ struct job_process {
     bool killed; /* by us: its end is a consequence, not a cause */
     char proc;   /* what it does, from /proc: R, S, D, T; 0: not asked */
     bool lost;   /* with its node: how it ended is not known */
+    bool failed; /* it said so itself */
     bool has_exit;
     int exit_status, exit_signal, spawn_error;
     int64_t exit_ns;         /* monotonic, the kernel's word */
@@ -134,6 +135,8 @@ struct job_incident {
     int64_t part_ns;                                /* when the part that goes on has begun */
     int64_t step, lost_steps;                       /* that the epoch had made; that are made again; -1: not known */
     char seen[512], decided[256];
+    char *log;        /* what the worker wrote last that it is about; NULL: nothing */
+    bool log_by_exit; /* ... which died by itself, rather than to be ended because it said that it failed */
 };
 
 struct job_folder {
@@ -291,6 +294,8 @@ void job_epoch_fatal(struct job *j, const char *fmt, ...) __attribute__((format(
 void job_epoch_find_resume(struct job *j);
 /* Opens an incident, in the log at once; job_incident_decided and _recovered complete it. */
 void job_incident_open(struct job *j, const char *seen, double detect_ms, bool by_exit);
+/* Of the open incident: the end of a worker's log. Words of one that died by itself say more than others'. */
+void job_incident_words(struct job *j, const char *log, bool by_exit);
 void job_incident_decided(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void job_incident_recovered(struct job *j);
 /* The job begins this phase: a part of the recovery is over. */

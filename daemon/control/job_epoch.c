@@ -34,7 +34,8 @@ static void log_incident(struct job *j, double recover_ms)
                                           .restart_ms = i->restart_ms,
                                           .load_ms = i->load_ms,
                                           .step_ms = i->step_ms,
-                                          .lost_steps = i->lost_steps}};
+                                          .lost_steps = i->lost_steps,
+                                          .log = i->log}};
     if (outbox_add(&j->node->outbox, &r, NULL))
         log_error("incident not logged job=%" PRIu64 " seen=%s", j->id, i->seen);
     j->dirty = true;
@@ -44,6 +45,7 @@ void job_incident_open(struct job *j, const char *seen, double detect_ms, bool b
 {
     struct job_incident *i = &j->incident;
     const int64_t now = clock_mono_ns();
+    free(i->log);
     *i = (struct job_incident){.open = true,
                                .by_exit = by_exit,
                                .epoch = j->epoch,
@@ -66,6 +68,17 @@ void job_incident_decided(struct job *j, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(j->incident.decided, sizeof(j->incident.decided), fmt, ap);
     va_end(ap);
+    log_incident(j, NAN);
+}
+
+void job_incident_words(struct job *j, const char *log, bool by_exit)
+{
+    struct job_incident *i = &j->incident;
+    if (!i->open || !log || (i->log && (i->log_by_exit || !by_exit)))
+        return;
+    free(i->log);
+    i->log = strdup(log);
+    i->log_by_exit = by_exit;
     log_incident(j, NAN);
 }
 

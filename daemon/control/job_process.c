@@ -319,6 +319,8 @@ static void child_ended(struct job *j, struct job_process *p, const struct child
         io_ended(j, (struct job_io *)p);
     else
         worker_ended(j, (struct job_worker *)p);
+    if (!p->killed || p->failed)
+        job_incident_words(j, c->log, !p->killed);
 }
 
 void job_process_child(struct job *j, struct job_process *p, const struct child *c)

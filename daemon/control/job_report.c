@@ -58,6 +58,7 @@ static void on_failed(struct job *j, int rank, const struct worker_report *r)
     }
     if (r->epoch == j->epoch)
         job_epoch_lost(j, 0, false, "worker rank %d failed: %s", rank, r->text);
+    j->workers[rank].p.failed = true;
     job_process_kill(j, &j->workers[rank].p, SIGKILL); /* it said that it cannot go on: a new process takes its place */
 }
 

@@ -60,10 +60,14 @@ void lead_listed(struct node *n)
 
 void lead_child(struct node *n, const struct child *c)
 {
+    char log[CHILD_LOG_BYTES + 1];
+    struct child said = *c;
+    if (child_failed(c) && rpc_log_tail(n, c->job, c->slot, log, sizeof(log)))
+        said.log = log;
     if (n->leads && n->listed)
-        agent_child(n, &n->self, c);
+        agent_child(n, &n->self, &said);
     else if (!n->leads)
-        rpc_agent_child(n, c);
+        rpc_agent_child(n, &said);
 }
 
 void lead_facts(struct node *n)

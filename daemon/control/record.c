@@ -141,6 +141,7 @@ static err_t encode_incident(const struct record *r, Dtd__Record *m, struct buf 
     i.step_ms = r->incident.step_ms;
     i.has_lost_steps = r->incident.lost_steps >= 0;
     i.lost_steps = r->incident.lost_steps;
+    i.log = (char *)r->incident.log;
     m->kind_case = DTD__RECORD__KIND_INCIDENT;
     m->incident = &i;
     return pack(&m->base, ret);
@@ -321,6 +322,7 @@ static err_t decode_incident(const Dtd__Record *m, struct memory *mem, struct re
         .load_ms = i->has_load_ms ? i->load_ms : NAN,
         .step_ms = i->has_step_ms ? i->step_ms : NAN,
         .lost_steps = i->has_lost_steps ? i->lost_steps : -1,
+        .log = i->log,
     };
     return OK;
 }

@@ -64,6 +64,7 @@ struct state_incident {
     double detect_ms, recover_ms;        /* NAN: not known (yet) */
     double restart_ms, load_ms, step_ms; /* parts of recover_ms: until START, until all have loaded, the first step */
     int64_t lost_steps;                  /* that are made again; -1: not known (yet) */
+    const char *log;                     /* the end of what the worker wrote that failed; NULL: nothing */
 };
 
 struct record {

@@ -58,6 +58,10 @@ void rpc_agent_list(struct node *n);
 void rpc_agent_child(struct node *n, const struct child *c);
 void rpc_agent_facts(struct node *n);
 
+/* The end of what a worker of this node wrote, from the beginning of a line: at most size - 1 bytes, none of them 0;
+ * returns how many. */
+size_t rpc_log_tail(const struct node *n, uint64_t job, int slot, char *ret, size_t size);
+
 /* To clients that watch the job: its status has changed, a metric has come. */
 void rpc_watch_changed(struct job *j);
 void rpc_watch_metric(struct job *j, const struct metric_row *row);

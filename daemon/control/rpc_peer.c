@@ -215,7 +215,8 @@ static bool child_of(const Dtd__AgentChild *m, struct child *ret)
                           .error = m->error,
                           .when_ns = clock_mono_ns() - (m->has_ago_ns && m->ago_ns > 0 ? m->ago_ns : 0),
                           .device = m->device,
-                          .proc = m->proc && m->proc[0] ? m->proc[0] : '\0'};
+                          .proc = m->proc && m->proc[0] ? m->proc[0] : '\0',
+                          .log = m->log && strlen(m->log) <= CHILD_LOG_BYTES ? m->log : NULL};
     memcpy(ret->token, m->token.data, sizeof(ret->token));
     return true;
 }
@@ -416,6 +417,7 @@ static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
     proc[0] = c->proc;
     proc[1] = '\0';
     m->proc = proc[0] ? proc : NULL;
+    m->log = (char *)c->log;
     m->job = c->job;
     m->slot = c->slot;
     m->token = (ProtobufCBinaryData){CHANNEL_TOKEN_BYTES, (uint8_t *)c->token};

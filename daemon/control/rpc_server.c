@@ -43,6 +43,7 @@ static const struct rpc_server_row rows[] = {
     {HERE, {PEER_ATTEND, rpc_peer_attend}},
     {HERE, {PEER_REPORT, rpc_peer_report}},
     {HERE, {PEER_STORE_CLAIM, rpc_peer_store_claim}},
+    {HERE, {PEER_READ_LOG, rpc_peer_read_log}},
 };
 #define N_ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 #define MAX_ROWS RPC_METHOD_COUNT

@@ -90,6 +90,7 @@ void rpc_peer_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *
 void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_store_claim(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_peer_read_log(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 
 /* Takes up the submits that have waited for it. */
 void rpc_client_gpus_known(struct node *n);

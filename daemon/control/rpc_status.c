@@ -75,6 +75,7 @@ static void fill_incident(Dtd__Incident *m, const struct state_incident *i)
     m->load_ms = i->load_ms;
     m->has_step_ms = !isnan(i->step_ms);
     m->step_ms = i->step_ms;
+    m->log = (char *)i->log;
     m->has_lost_steps = i->lost_steps >= 0;
     m->lost_steps = i->lost_steps;
 }

@@ -17,6 +17,7 @@ static void free_incident(struct state_incident *i)
 {
     free((char *)i->seen);
     free((char *)i->decided);
+    free((char *)i->log);
 }
 
 static void epoch_fini(struct state_epoch *e)
@@ -358,14 +359,27 @@ static void forget_incident(struct state_job *job)
     memmove(&job->incidents[0], &job->incidents[1], (size_t)job->n_incidents * sizeof(job->incidents[0]));
 }
 
+static void forget_logs(struct state_job *job)
+{
+    int kept = 0;
+    for (int k = job->n_incidents - 1; k >= 0; k--) {
+        struct state_incident *i = &job->incidents[k];
+        if (!i->log || ++kept <= STATE_MAX_INCIDENT_LOGS)
+            continue;
+        free((char *)i->log);
+        i->log = NULL;
+    }
+}
+
 static err_t apply_incident(struct state_job *job, const struct record *r, struct state_result *ret)
 {
     (void)ret;
     struct state_incident i = r->incident;
     i.seen = strdup(r->incident.seen);
     i.decided = strdup(r->incident.decided);
+    i.log = r->incident.log ? strdup(r->incident.log) : NULL;
     struct state_incident *same = same_incident(job, &i);
-    err_t err = i.seen && i.decided ? OK : ERR_NOMEM;
+    err_t err = i.seen && i.decided && !i.log == !r->incident.log ? OK : ERR_NOMEM;
     if (!err && !same)
         err = state_incident_reserve(job);
     if (err) {
@@ -375,11 +389,13 @@ static err_t apply_incident(struct state_job *job, const struct record *r, struc
     if (same) {
         free_incident(same);
         *same = i;
+        forget_logs(job);
         return OK;
     }
     job->incidents[job->n_incidents++] = i;
     if (job->n_incidents > STATE_MAX_INCIDENTS)
         forget_incident(job);
+    forget_logs(job);
     return OK;
 }
 

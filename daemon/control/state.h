@@ -13,6 +13,7 @@
 
 #define STATE_MAX_JOBS 2048
 #define STATE_MAX_INCIDENTS 64
+#define STATE_MAX_INCIDENT_LOGS 4 /* of a job: the newest incidents keep the end of a worker's log */
 #define STATE_MAX_CHECKPOINTS 4096
 #define STATE_MAX_REQUESTS 65536
 #define STATE_MAX_NODES 1024

@@ -112,6 +112,7 @@ static void put_incidents(const struct state_job *job, struct lists *l, void **p
         p->load_ms = in->load_ms;
         p->has_step_ms = !isnan(in->step_ms);
         p->step_ms = in->step_ms;
+        p->log = (char *)in->log;
         p->has_lost_steps = in->lost_steps >= 0;
         p->lost_steps = in->lost_steps;
         pointers[i] = p;
@@ -376,6 +377,8 @@ static err_t read_incidents(const Dtd__SnapshotJob *m, struct state_job *job)
         err = copy(i->seen, (char **)&in.seen);
         if (!err)
             err = copy(i->decided, (char **)&in.decided);
+        if (!err && i->log)
+            err = copy(i->log, (char **)&in.log);
         job->incidents[job->n_incidents++] = in; /* also half a copy: it is freed with the job */
     }
     return err;

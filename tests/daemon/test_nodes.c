@@ -122,8 +122,82 @@ TEST(logs_are_where_the_rank_is)
     assert_ok(client_logs(dtd_client(&n[0]), job, -1, false, -1, &(struct client_stream){.log = see_log, .arg = &lines},
                           &why));
     assert_string_equal("rank 1 begins epoch 1\n", lines.text[1]);
-    assert_string_equal("(on node n2: jobs/1/rank-1.log in its state directory)\n", lines.text[3]);
+    assert_string_equal("rank 3 begins epoch 1\n", lines.text[3]); /* n2's, read from there */
+    memset(&lines, 0, sizeof(lines));
+    assert_ok(
+        client_logs(dtd_client(&n[1]), job, 3, false, 1, &(struct client_stream){.log = see_log, .arg = &lines}, &why));
+    assert_string_equal("rank 3 begins epoch 1\n", lines.text[3]);
+    dtd_kill(&n[1]);
+    memset(&lines, 0, sizeof(lines));
+    for (int64_t until = clock_mono_ms() + 10000; !strstr(lines.text[3], "cannot be reached"); sleep_ms(20)) {
+        assert_ok(client_logs(dtd_client(&n[0]), job, -1, false, -1,
+                              &(struct client_stream){.log = see_log, .arg = &lines}, &why));
+        if (clock_mono_ms() > until)
+            fail_msg("of a lost node's log it says: %s", lines.text[3]);
+    }
+    assert_string_equal("(on node n2, which cannot be reached: jobs/1/rank-1.log in its state directory)\n",
+                        lines.text[3]);
+    stop_nodes(1);
+}
+
+struct follow {
+    int lines;
+    char last[200];
+    struct dtd *d;
+    const char *job;
+};
+
+static bool see_more(void *arg, int rank, const void *text, size_t len)
+{
+    struct follow *f = arg;
+    struct client *c;
+    struct client_job canceled;
+    uint8_t id[16];
+    struct why why = {""};
+    const char *end = (const char *)text + len;
+    for (const char *p = text; (p = memchr(p, '\n', (size_t)(end - p))); p++)
+        f->lines++;
+    snprintf(f->last, sizeof(f->last), "%.*s", (int)len, (const char *)text);
+    if (f->lines == 1) { /* its first line has come while it runs: now it may end */
+        assert_ok(client_open(f->d->dir, &c, &why));
+        assert_ok(client_request_id(id));
+        assert_ok(client_cancel(c, id, f->job, &canceled, &why));
+        client_job_fini(&canceled);
+        client_close(c);
+    }
+    return true;
+}
+
+/* Followed from one node while the rank is on another, to the end of the job. */
+TEST(logs_of_another_node_are_followed)
+{
+    char job[32];
+    struct why why = {""};
+    start_nodes(2, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, "", ""), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    struct follow f = {.d = &n[0], .job = job};
+    assert_ok(client_logs(dtd_client(&n[0]), job, 3, true, -1, &(struct client_stream){.log = see_more, .arg = &f},
+                          &why));
+    assert_int_equal(1, f.lines);
+    assert_string_equal("rank 3 begins epoch 1\n", f.last);
     stop_nodes(2);
+}
+
+/* A worker on another node dies, then its node: what it wrote last is still there. */
+TEST(last_words_outlive_the_node)
+{
+    char job[32];
+    start_nodes(2, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, "DOUBLE_EXIT: 3", ""), job);
+    job_wait_step(&n[0], job, 2, 3, 20000);
+    dtd_kill(&n[1]);
+    const struct client_job *s = job_status(&n[0], job);
+    assert_true(s->n_incident >= 1);
+    if (!strstr(s->incident[0].seen, "worker rank 3 on n2") || !strstr(s->incident[0].seen, "exit status 3"))
+        fail_msg("the incident says: %s", s->incident[0].seen);
+    assert_string_equal("rank 3 begins epoch 1\n", s->incident[0].log);
+    stop_nodes(1);
 }
 
 TEST(one_node_before_many)

@@ -69,7 +69,8 @@ static struct record incident(uint64_t job, int64_t wall_ms, double recover_ms)
 {
     struct record r = {.kind = RECORD_INCIDENT, .job = job, .wall_ms = wall_ms};
     r.incident = (struct state_incident){
-        1, wall_ms, "worker rank 1 was killed", "epoch 2 from step 100", 3.5, recover_ms, NAN, NAN, NAN, -1};
+        1,   wall_ms, "worker rank 1 was killed",           "epoch 2 from step 100", 3.5, recover_ms, NAN, NAN,
+        NAN, -1,      wall_ms % 2 ? "its last words" : NULL};
     return r;
 }
 
@@ -255,6 +256,13 @@ TEST(incident_is_completed_in_place)
     }
     assert_int_equal(job->n_incidents, STATE_MAX_INCIDENTS);
     assert_int_equal(job->incidents[0].wall_ms, 2005);
+    int logs = 0; /* every second one came with the end of a log */
+    for (int i = STATE_MAX_INCIDENTS - 1; i >= 0; i--) {
+        const struct state_incident *x = &job->incidents[i];
+        assert_int_equal(x->log != NULL, x->wall_ms % 2 && logs < STATE_MAX_INCIDENT_LOGS);
+        logs += x->log != NULL;
+    }
+    assert_int_equal(logs, STATE_MAX_INCIDENT_LOGS);
     state_free(s);
 }
 

@@ -127,7 +127,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     setup();
     if (size < 2 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
         return 0;
-    const struct rpc_conn_config config = {&loop, methods, RPC_METHOD_COUNT, &owner, on_close};
+    const struct rpc_conn_config config = {
+        .loop = &loop, .methods = methods, .n_methods = RPC_METHOD_COUNT, .owner = &owner, .on_close = on_close};
     if (rpc_conn_open(&config, fds[0], data[0], &conn))
         abort();
     call_peer(conn);

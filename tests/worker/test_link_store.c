@@ -160,7 +160,8 @@ static void accepted(void *owner, int fd, const struct rpc_peer *peer)
 {
     (void)peer;
     struct fake *f = owner;
-    const struct rpc_conn_config config = {&f->loop, f->methods, RPC_METHOD_COUNT, f, conn_closed};
+    const struct rpc_conn_config config = {
+        .loop = &f->loop, .methods = f->methods, .n_methods = RPC_METHOD_COUNT, .owner = f, .on_close = conn_closed};
     if (f->n_conns == 16 || rpc_conn_open(&config, fd, RPC_ROLE_ANY | RPC_ROLE_WORKER, &f->conns[f->n_conns]) != OK)
         abort();
     f->n_conns++;

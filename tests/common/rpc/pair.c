@@ -109,7 +109,8 @@ static int open_server(struct pair *p, uint32_t roles)
     int fds[2];
     start(p);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-    const struct rpc_conn_config config = {&p->loop, p->methods, M_COUNT, p, on_close};
+    const struct rpc_conn_config config = {
+        .loop = &p->loop, .methods = p->methods, .n_methods = M_COUNT, .owner = p, .on_close = on_close};
     assert_ok(rpc_conn_open(&config, fds[0], roles, &p->server));
     return fds[1];
 }
@@ -117,7 +118,8 @@ static int open_server(struct pair *p, uint32_t roles)
 void pair_open(struct pair *p, uint32_t server_roles)
 {
     int fd = open_server(p, server_roles);
-    const struct rpc_conn_config config = {&p->loop, p->methods, M_COUNT, p, on_close};
+    const struct rpc_conn_config config = {
+        .loop = &p->loop, .methods = p->methods, .n_methods = M_COUNT, .owner = p, .on_close = on_close};
     assert_ok(rpc_conn_open(&config, fd, 0, &p->client));
 }
 
@@ -178,9 +180,12 @@ void pair_open_forwarding(struct pair *p, uint32_t roles)
 {
     start(p);
     fill_methods(p, roles);
-    const struct rpc_conn_config client = {&p->loop, p->methods, M_COUNT, p, on_close};
-    const struct rpc_conn_config middle = {&p->loop, p->middle_methods, M_COUNT, p, on_close};
-    const struct rpc_conn_config far = {&p->loop, p->server_methods, 2, p, on_close};
+    const struct rpc_conn_config client = {
+        .loop = &p->loop, .methods = p->methods, .n_methods = M_COUNT, .owner = p, .on_close = on_close};
+    const struct rpc_conn_config middle = {
+        .loop = &p->loop, .methods = p->middle_methods, .n_methods = M_COUNT, .owner = p, .on_close = on_close};
+    const struct rpc_conn_config far = {
+        .loop = &p->loop, .methods = p->server_methods, .n_methods = 2, .owner = p, .on_close = on_close};
     open_both(&client, &p->client, &middle, RPC_ROLE_CLIENT, &p->middle);
     open_both(&far, &p->way, &far, RPC_ROLE_PEER, &p->server);
 }

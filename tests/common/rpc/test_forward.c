@@ -268,3 +268,133 @@ TEST(unreadable_body_fails_alone)
     assert_non_null(p.way);
     pair_fini(&p);
 }
+
+/* ---- many on one way ---- */
+
+#define STREAMS 1000
+
+struct stream {
+    struct crowd *crowd;
+    struct rpc_call *call;
+    int left;
+};
+
+struct crowd {
+    struct pair p;
+    struct stream streams[STREAMS];
+    struct answer answers[STREAMS];
+    int n, begin_at; /* streams; they say nothing before there are so many */
+    int items;       /* of each */
+    int64_t said, taken_bytes;
+};
+
+static void feed(void *arg)
+{
+    struct stream *s = arg;
+    Dtd__LogChunk chunk = DTD__LOG_CHUNK__INIT;
+    static uint8_t text[4000];
+    err_t err = OK;
+    chunk.text = (ProtobufCBinaryData){sizeof(text), text};
+    while (s->left > 0 && !(err = rpc_item(s->call, &chunk.base))) {
+        s->left--;
+        s->crowd->said += sizeof(text);
+    }
+    if (err == ERR_LIMIT)
+        rpc_call_on_drain(s->call, feed, s);
+    else
+        rpc_end(s->call);
+}
+
+static void stream_gone(void *arg)
+{
+    (void)arg;
+}
+
+static void handle_crowd(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct crowd *c = owner;
+    (void)request;
+    struct stream *s = &c->streams[c->n++];
+    *s = (struct stream){c, call, c->items};
+    rpc_call_on_cancel(call, stream_gone, s);
+    for (int i = 0; c->n == c->begin_at && i < c->n; i++)
+        feed(&c->streams[i]);
+}
+
+static struct crowd *crowd_open(int streams, int items, int way_calls)
+{
+    struct crowd *c = calloc(1, sizeof(*c));
+    assert_non_null(c);
+    pair_open_forwarding(&c->p, RPC_ROLE_CLIENT);
+    struct rpc_conn *const ends[] = {c->p.client, c->p.middle, c->p.way, c->p.server};
+    for (int i = 0; i < 4; i++)
+        ends[i]->config.max_calls = RPC_PEER_MAX_CALLS;
+    c->p.way->config.max_calls = way_calls;
+    c->p.methods[M_STREAM - 1].handler = handle_crowd;
+    c->begin_at = streams;
+    c->items = items;
+    return c;
+}
+
+static void crowd_call(struct crowd *c, int from, int to)
+{
+    for (int i = from; i < to; i++)
+        assert_ok(pair_call(&c->p, M_STREAM, "", 0, &c->answers[i], NULL));
+}
+
+static void crowd_fini(struct crowd *c)
+{
+    pair_fini(&c->p);
+    free(c);
+}
+
+/* As many clients of one node follow a job's metrics. */
+TEST(a_thousand_streams_share_a_way)
+{
+    struct crowd *c = crowd_open(STREAMS, 10, RPC_PEER_MAX_CALLS);
+    crowd_call(c, 0, STREAMS);
+    for (int i = 0; i < STREAMS; i++) {
+        pair_pump_answer(&c->p, &c->answers[i]);
+        assert_ok(c->answers[i].err);
+        assert_int_equal(c->answers[i].items, 10);
+    }
+    crowd_fini(c);
+}
+
+static bool is_quiet(void *arg)
+{
+    struct crowd *c = arg;
+    bool same = c->n == STREAMS && c->said > 0 && c->said == c->taken_bytes;
+    c->taken_bytes = c->said;
+    return same;
+}
+
+/* Nobody reads: all of them together leave no more than their share in the middle. */
+TEST(slow_readers_together_take_bounded_memory)
+{
+    struct crowd *c = crowd_open(STREAMS, 100, RPC_PEER_MAX_CALLS); /* 400 MB, if it were let through */
+    crowd_call(c, 0, STREAMS);
+    while (c->n < STREAMS)
+        uv_run(&c->p.loop, UV_RUN_ONCE);
+    uv_read_stop(&c->p.client->stream);
+    do
+        pair_pump_ms(&c->p, 200);
+    while (!is_quiet(c));
+    assert_in_range(c->said, 1, RPC_FORWARDED_BYTES + STREAMS * 4000);
+    crowd_fini(c);
+}
+
+/* Those that are there go on: what the way itself has to say is left room. */
+TEST(a_full_way_refuses_and_goes_on)
+{
+    struct crowd *c = crowd_open(36, 1000, 100);
+    crowd_call(c, 0, 37);
+    for (int i = 36; i >= 0; i--)
+        pair_pump_answer(&c->p, &c->answers[i]);
+    assert_err(ERR_LIMIT, c->answers[36].err);
+    for (int i = 0; i < 36; i++) {
+        assert_ok(c->answers[i].err);
+        assert_int_equal(c->answers[i].items, 1000);
+    }
+    crowd_fini(c);
+}

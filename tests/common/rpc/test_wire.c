@@ -54,7 +54,8 @@ static void wire_open(struct wire *w)
     rpc_methods_bind(bindings, 2, w->methods);
     assert_int_equal(uv_loop_init(&w->loop), 0);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
-    const struct rpc_conn_config config = {&w->loop, w->methods, RPC_METHOD_COUNT, w, NULL};
+    const struct rpc_conn_config config = {
+        .loop = &w->loop, .methods = w->methods, .n_methods = RPC_METHOD_COUNT, .owner = w, .on_close = NULL};
     assert_ok(rpc_conn_open(&config, fds[0], RPC_ROLE_CLIENT, &w->conn));
     w->fd = fds[1];
     assert_int_equal(fcntl(w->fd, F_SETFL, O_NONBLOCK), 0);
