@@ -50,7 +50,9 @@ struct rpc_call {
 static inline size_t rpc_stream_window(int streams)
 {
     size_t share = RPC_FORWARDED_BYTES / (size_t)(streams > 0 ? streams : 1);
-    return share < RPC_FORWARDED_LEAST ? RPC_FORWARDED_LEAST : share < RPC_STREAM_HIGH_BYTES ? share : RPC_STREAM_HIGH_BYTES;
+    return share < RPC_FORWARDED_LEAST     ? RPC_FORWARDED_LEAST
+           : share < RPC_STREAM_HIGH_BYTES ? share
+                                           : RPC_STREAM_HIGH_BYTES;
 }
 
 enum conn_state { CONN_OPEN, CONN_FINISHING, CONN_CLOSING };

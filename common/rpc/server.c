@@ -2,8 +2,8 @@
  * how many are outstanding. A refusal is an error frame at once; the body is then passed over as it comes.
  *
  * A call whose caller has gone (cancel, deadline, end of the connection) is `abandoned`: with on_cancel it ends there,
- * else it waits for its handler's answer and swallows it. It counts against the connection's limit until then, so that calling
- * and canceling in a loop does not pile up work. */
+ * else it waits for its handler's answer and swallows it. It counts against the connection's limit until then, so that
+ * calling and canceling in a loop does not pile up work. */
 #include "common/rpc/alloc.h"
 #include "common/rpc/conn.h"
 #include "proto/rpc.pb-c.h"

@@ -165,13 +165,12 @@ static void inbound_closed(void *owner, struct rpc_conn *conn)
 static void accept_rpc(struct cluster *c, const struct tunnel_peer *peer, int fd)
 {
     struct node *n = c->node;
-    const struct rpc_conn_config config = {
-        .loop = &n->loop,
-        .methods = n->methods,
-        .n_methods = RPC_METHOD_COUNT,
-        .max_calls = RPC_PEER_MAX_CALLS,
-        .owner = n,
-        .on_close = inbound_closed};
+    const struct rpc_conn_config config = {.loop = &n->loop,
+                                           .methods = n->methods,
+                                           .n_methods = RPC_METHOD_COUNT,
+                                           .max_calls = RPC_PEER_MAX_CALLS,
+                                           .owner = n,
+                                           .on_close = inbound_closed};
     bool joins = peer->key.kind == TUNNEL_KEY_JOIN;
     struct inbound *in = calloc(1, sizeof(*in));
     if (!in) {

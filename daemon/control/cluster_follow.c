@@ -79,13 +79,12 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
 {
     struct cluster *c = owner;
     struct node *n = c->node;
-    const struct rpc_conn_config config = {
-        .loop = &n->loop,
-        .methods = n->methods,
-        .n_methods = RPC_METHOD_COUNT,
-        .max_calls = RPC_PEER_MAX_CALLS,
-        .owner = n,
-        .on_close = conn_closed};
+    const struct rpc_conn_config config = {.loop = &n->loop,
+                                           .methods = n->methods,
+                                           .n_methods = RPC_METHOD_COUNT,
+                                           .max_calls = RPC_PEER_MAX_CALLS,
+                                           .owner = n,
+                                           .on_close = conn_closed};
     c->request = NULL;
     c->try_ms = clock_mono_ms() + RETRY_MS;
     if (err) {

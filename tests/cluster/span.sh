@@ -1,5 +1,5 @@
 # span.sh: a job of four workers over two of three nodes. kill -9 of everything on a node that has workers, first one that does not
-# lead, then the one that leads: the job goes on by itself on those that are left, to the parameters of an undisturbed run on one
+# lead, then the one that leads, then `dtctl down` on the one that leads: the job goes on by itself on those that are left, to the parameters of an undisturbed run on one
 # node, bit for bit.
 . "$(dirname "$0")/lib.sh"
 write_job
@@ -28,6 +28,7 @@ state_on() { [ "$(on "$1" status "$job" -o json | jq -r .state)" = "$2" ]; }
 step_on() { [ "$(on "$1" status "$job" -o json | jq -r .step)" -ge "$2" ]; }
 other() { for n in "${nodes[@]}"; do case " $* " in *" $n "*) ;; *) echo "$n"; return ;; esac; done; }
 has_workers() { pgrep -P "$(head -n 1 "$tmp/$1/dtd.lock")" -x dt-worker >/dev/null; }
+go_down() { on "$1" down >/dev/null; }
 kill_node() { kill -9 "$(head -n 1 "$tmp/$1/dtd.lock")"; } # its children die with it
 
 long=(--set train.steps=400 --set model.dim=128 --set checkpoint.every=50 --set parallel.workers=4)
@@ -43,7 +44,7 @@ on a cluster init $(where a) >/dev/null
 token=$(on a cluster token --uses 2 -o json | jq -er .token)
 for n in b c; do on $n cluster join "$token" $(where $n) >/dev/null; done
 
-# lose NAME NODE: the job of that name loses the node NODE says (leader, or another that works).
+# lose NAME NODE HOW: the job of that name loses the node NODE says (leader, or another that works).
 lose() {
   local name=$1 leader victim n
   for n in "${nodes[@]}"; do wait_for 60 "all nodes, as $n sees it" all_up "$n"; done
@@ -54,8 +55,10 @@ lose() {
     if has_workers "$n" && { [ "$2" = leader ] && [ "$n" = "$leader" ] || { [ "$2" = other ] && [ "$n" != "$leader" ]; }; }; then victim=$n; fi
   done
   [ -n "${victim:-}" ] || { echo "no worker on the $2 of $leader: nothing to lose"; victim=$(other "$leader"); [ "$2" = other ] || victim=$leader; }
-  kill_node "$victim"
+  begin=$(date +%s%N)
+  $3 "$victim"
   n=$(other "$victim")
+  [ "$3" = kill_node ] || { echo "it was down after $((($(date +%s%N) - begin) / 1000000)) ms"; says "$n" ".leader != null and .leader != \"$victim\"" >/dev/null || fail "nobody was handed the lead"; }
   wait_for 120 "the end of job $job" state_on "$n" done
   on "$n" status "$job" -o json | jq -r '.incident[] | "\(.seen); \(.decided); noticed after \(.detect_ms) ms, stepping again \(.recover_ms) ms later: in all \(.detect_ms + .recover_ms | floor) ms"'
   on "$n" status "$job" -o json | jq -e '[.incident[].decided] | any(test("from step [1-9]"))' >/dev/null || fail "$name: it began at the beginning"
@@ -63,5 +66,7 @@ lose() {
   cmp "$tmp/quiet-hashes" "$tmp/$name-hashes" || fail "$name: another end than the undisturbed run"
   begin "$victim"
 }
-lose follower other
-lose leader leader
+lose follower other kill_node
+lose leader leader kill_node
+lose orderly leader go_down
+on "$(other "$(cluster a | jq -er .leader)")" status "$job" -o json | jq -e '.restarts == 0' >/dev/null || fail "leaving a node counts as a restart"
