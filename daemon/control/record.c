@@ -215,8 +215,20 @@ static err_t (*const encoders[])(const struct record *r, Dtd__Record *m, struct 
 };
 #define N_KINDS (sizeof(encoders) / sizeof(encoders[0]))
 
+/* What a process of a user's says comes into records. A record that is in the log and cannot be read ends every control
+ * that comes upon it, for ever: so it is read before. */
+static err_t read_back(const struct buf *bytes, size_t from)
+{
+    struct record r;
+    err_t err = record_decode(bytes->data + from, bytes->len - from, &r);
+    if (!err)
+        record_fini(&r);
+    return err == ERR_CORRUPT ? ERR_INVALID : err;
+}
+
 err_t record_encode(const struct record *record, struct buf *ret)
 {
+    const size_t from = ret->len;
     if ((size_t)record->kind >= N_KINDS || !encoders[record->kind])
         return ERR_INVALID;
     Dtd__Record m = DTD__RECORD__INIT;
@@ -225,7 +237,11 @@ err_t record_encode(const struct record *record, struct buf *ret)
     m.has_request_id = record->has_request;
     m.request_id.data = (uint8_t *)record->request_id;
     m.request_id.len = REQUEST_ID_BYTES;
-    return encoders[record->kind](record, &m, ret);
+    err_t err = encoders[record->kind](record, &m, ret);
+    err = err ? err : read_back(ret, from);
+    if (err)
+        ret->len = from;
+    return err;
 }
 
 /* ---- decoding ---- */

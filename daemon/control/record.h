@@ -124,7 +124,8 @@ struct record {
     void *memory; /* of a decoded record */
 };
 
-/* Appends to `ret`. ERR_LIMIT above RECORD_MAX_BYTES, ERR_INVALID for a kind there is not. */
+/* Appends to `ret`, or leaves it. ERR_LIMIT above RECORD_MAX_BYTES; ERR_INVALID for a kind there is not, and for values
+ * that record_decode refuses. */
 NODISCARD err_t record_encode(const struct record *record, struct buf *ret);
 /* ERR_CORRUPT: no record; ERR_UNSUPPORTED: of a newer dtd. */
 NODISCARD err_t record_decode(const void *data, size_t len, struct record *ret);

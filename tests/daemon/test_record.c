@@ -118,3 +118,19 @@ TEST(no_such_kind)
     struct buf bytes = {0};
     assert_err(ERR_INVALID, record_encode(&r, &bytes));
 }
+
+/* A record that nobody can read would end every control that comes upon it. */
+TEST(what_cannot_be_read_is_not_written)
+{
+    struct record r = {.kind = RECORD_CHECKPOINT, .job = 1};
+    struct buf bytes = {0};
+    assert_ok(buf_append(&bytes, "before", 6));
+    r.checkpoint = (struct state_checkpoint){.step = 1, .path = "/c/step-1", .bytes = -1};
+    assert_err(ERR_INVALID, record_encode(&r, &bytes));
+    r.checkpoint = (struct state_checkpoint){.step = -1, .path = "/c/step-1", .bytes = 1};
+    assert_err(ERR_INVALID, record_encode(&r, &bytes));
+    assert_int_equal(6, bytes.len);
+    r.checkpoint.step = 1;
+    assert_ok(record_encode(&r, &bytes));
+    buf_fini(&bytes);
+}

@@ -1,0 +1,354 @@
+/* Each listener of a running dtd, spoken to by somebody who may call its methods and says anything: a client, a worker
+ * and a dtd-io of a job (whose tokens are true), and a node with the cluster's key. Whatever is said, nobody but the
+ * job of who said it suffers: control and dtd-io are the same processes afterwards, and another job is in its first
+ * epoch and steps. */
+#include "common/base/clock.h"
+#include "common/base/ticket.h"
+#include "common/tunnel/key.h"
+#include "proto/io.pb-c.h"
+#include "proto/peer.pb-c.h"
+#include "proto/worker.pb-c.h"
+#include "tests/attack/say.h"
+#include "tests/daemon/harness.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <signal.h>
+
+enum { TIMES = 1000, WAIT_MS = 60000 };
+
+static struct dtd d;
+static char bystander[32];
+
+static uint64_t seed(void)
+{
+    const char *given = getenv("DTD_TEST_SEED");
+    uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)clock_wall_ms();
+    print_message("DTD_TEST_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+static struct client_node node_now(void)
+{
+    struct client_node node;
+    struct why why = {""};
+    assert_ok(client_node_get(dtd_client(&d), &node, &why));
+    return node;
+}
+
+static int control_pid(void)
+{
+    struct client_node node = node_now();
+    int pid = node.control_pid;
+    client_node_fini(&node);
+    return pid;
+}
+
+/* A job that has nothing to do with it. */
+static void bystander_begin(void)
+{
+    job_submit(&d, spec_text("bystander", 1, 1000000, "DOUBLE_STEP_MS: \"10\"", ""), bystander);
+    job_wait_step(&d, bystander, 1, 2, WAIT_MS);
+}
+
+static void bystander_goes_on(void)
+{
+    int64_t step = job_status(&d, bystander)->last.step;
+    job_wait_step(&d, bystander, 1, step + 5, WAIT_MS);
+    assert_int_equal(1, job_status(&d, bystander)->epoch);
+}
+
+static int connect_to(const char *path)
+{
+    int fd;
+    assert_ok(rpc_connect_unix(path, &fd));
+    return fd;
+}
+
+static const char *control_path(void)
+{
+    static char path[512];
+    snprintf(path, sizeof(path), "%s/control.sock", d.dir);
+    return path;
+}
+
+/* False: it has gone. */
+static bool ticket_of(int pid, struct ticket *ret)
+{
+    struct why why = {""};
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/fd/3", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    err_t err = ticket_read(fd, ret, &why);
+    close(fd);
+    return !err;
+}
+
+/* ---- a client ---- */
+
+static void open_control(struct say *s)
+{
+    s->fd = connect_to(control_path());
+}
+
+TEST(a_client_says_anything)
+{
+    static const uint16_t but[] = {CLIENT_SHUTDOWN, CLIENT_CLUSTER_INIT, CLIENT_CLUSTER_JOIN,
+                                   0}; /* obeyed: control ends */
+    static const int64_t numbers[] = {1, 2};
+    dtd_start(&d, "state");
+    const char *spec = spec_text("a", 1, 3, "", "");
+    const char *text[] = {"1", "2", spec, NULL};
+    struct say s = {.dice = seed(), .words = {text, numbers, 2}, .open = open_control};
+    int control = control_pid();
+    s.open(&s);
+    say_anything(&s, 0x01, but, TIMES);
+    close(s.fd);
+    assert_true(s.closed < s.said);
+    assert_int_equal(control, control_pid());
+    bystander_begin();
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* ---- processes of a job ---- */
+
+/* Another job of one worker and one dtd-io. What one of them would say is said here, with its ticket; the process
+ * itself is stopped. Control may end it for what it "said", and start others: then it is those. */
+struct process {
+    bool io;
+    char job[32];
+};
+
+/* The pid of the process, 0 when there is none now. A job that has ended is followed by another. */
+static int process_pid(struct process *p)
+{
+    char want[64];
+    if (!p->job[0] || client_job_ended(job_status(&d, p->job)))
+        job_submit(&d, spec_text("attacker", 1, 1000000, "DOUBLE_STEP_MS: \"10\"", "restarts: 100000"), p->job);
+    const struct client_job *job = job_status(&d, p->job);
+    if (!p->io)
+        return job->n_worker && strcmp(job->state, "running") == 0 ? job->worker[0].pid : 0;
+    struct client_node node = node_now();
+    int pid = 0;
+    snprintf(want, sizeof(want), "/jobs/%s/io.sock", p->job);
+    for (int i = 0; i < node.n_io; i++) {
+        struct ticket ticket;
+        if (ticket_of(node.io_pid[i], &ticket) && strstr(ticket.io, want))
+            pid = node.io_pid[i];
+    }
+    client_node_fini(&node);
+    return pid;
+}
+
+static bool hello(struct say *s, struct process *p, struct ticket *ticket)
+{
+    Dtd__WorkerHello worker = DTD__WORKER_HELLO__INIT;
+    Dtd__IoControlHello io = DTD__IO_CONTROL_HELLO__INIT;
+    worker.job = io.job = p->job;
+    worker.token = io.token = (ProtobufCBinaryData){TICKET_TOKEN_BYTES, ticket->token};
+    worker.pid = io.pid = getpid();
+    return p->io ? say_honest(s, IO_CONTROL_HELLO, &io.base) : say_honest(s, WORKER_HELLO, &worker.base);
+}
+
+static void open_process(struct say *s)
+{
+    struct process *p = s->arg;
+    for (int64_t until = clock_mono_ms() + WAIT_MS; clock_mono_ms() < until; sleep_ms(5)) {
+        struct ticket ticket;
+        int pid = process_pid(p);
+        if (!pid || !ticket_of(pid, &ticket))
+            continue;
+        kill(pid, SIGSTOP);
+        s->fd = connect_to(control_path());
+        s->call = 0;
+        if (hello(s, p, &ticket))
+            return;
+        close(s->fd);
+    }
+    fail_msg("no process of job %s to speak for", p->job);
+}
+
+static void a_process_says_anything(bool io)
+{
+    static const uint16_t nothing[] = {0};
+    static const int64_t numbers[] = {1, 2, 3, 10};
+    static const char *const text[] = {"1", "2", "comm/stream/0", "step-1", NULL};
+    struct process p = {.io = io};
+    dtd_start(&d, "state");
+    bystander_begin();
+    int control = control_pid();
+    struct say s = {.dice = seed(), .words = {text, numbers, 4}, .open = open_process, .arg = &p};
+    s.open(&s);
+    say_anything(&s, io ? 0x04 : 0x02, nothing, TIMES);
+    close(s.fd);
+    print_message("%d calls, %d connections closed\n", s.said, s.closed);
+    assert_int_equal(control, control_pid());
+    bystander_goes_on();
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(a_worker_says_anything)
+{
+    a_process_says_anything(false);
+}
+
+TEST(an_io_says_anything)
+{
+    a_process_says_anything(true);
+}
+
+/* ---- a worker, to its dtd-io ---- */
+
+static void open_io(struct say *s)
+{
+    struct ticket *ticket = s->arg;
+    Dtd__IoHello m = DTD__IO_HELLO__INIT;
+    m.job = (char *)"2"; /* after the bystander's */
+    m.token = (ProtobufCBinaryData){TICKET_TOKEN_BYTES, ticket->io_token};
+    s->fd = connect_to(ticket->io);
+    s->call = 0;
+    assert_true(say_honest(s, IO_HELLO, &m.base));
+}
+
+TEST(a_worker_says_anything_to_its_io)
+{
+    static const uint16_t but[] = {IO_HELLO, 0};
+    static const int64_t numbers[] = {1, 2, 64, 128, 256, 512, 4096, 65536};
+    struct process p = {.io = true};
+    struct ticket ticket;
+    char step[512];
+    dtd_start(&d, "state");
+    bystander_begin();
+    while (!process_pid(&p))
+        sleep_ms(5);
+    job_wait_step(&d, p.job, 1, 2, WAIT_MS);
+    int io = process_pid(&p), control = control_pid();
+    assert_true(ticket_of(io, &ticket));
+    snprintf(step, sizeof(step), "%s/attacker/step-1", test_tmpdir());
+    const char *text[] = {"embed.weight", "layers.0.norm1.weight", step, "step", NULL};
+    struct say s = {.dice = seed(), .words = {text, numbers, 8}, .open = open_io, .arg = &ticket};
+    s.open(&s);
+    say_anything(&s, 0x03, but, TIMES);
+    close(s.fd);
+    print_message("%d calls, %d connections closed\n", s.said, s.closed);
+    assert_int_equal(io, process_pid(&p));
+    assert_int_equal(control, control_pid());
+    bystander_goes_on();
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* ---- a node ---- */
+
+struct other {
+    uv_loop_t loop;
+    struct tunnel_host *host;
+    struct key_ring ring;
+    char address[64];
+    int fd;
+};
+
+static err_t find_key(void *owner, struct tunnel_key_id id, struct tunnel_secret *ret)
+{
+    return key_ring_secret(&((struct other *)owner)->ring, id, ret);
+}
+
+static void turn(void *arg)
+{
+    uv_run(&((struct other *)arg)->loop, UV_RUN_NOWAIT);
+}
+
+static void connected(void *owner, err_t err, const char *why, const struct tunnel_peer *peer, int fd)
+{
+    (void)why, (void)peer;
+    ((struct other *)owner)->fd = err ? -2 : fd;
+}
+
+static void open_tunnel(struct say *s)
+{
+    static uint8_t instance[16] = {1};
+    struct other *o = s->arg;
+    struct tunnel_request *request;
+    struct why why = {""};
+    const struct tunnel_connect_config config = {
+        .address = o->address, .key = key_id(key_ring_newest(&o->ring)), .purpose = TUNNEL_RPC};
+    Dtd__JoinRequest join = DTD__JOIN_REQUEST__INIT;
+    Dtd__PeerHello hello = DTD__PEER_HELLO__INIT;
+    join.name = hello.node = (char *)"mallory";
+    join.version = hello.version = (char *)DTD_VERSION;
+    join.address = (char *)"127.0.0.1:1";
+    join.instance = hello.instance = (ProtobufCBinaryData){sizeof(instance), instance};
+    hello.has_instance = true;
+    for (int64_t until = clock_mono_ms() + WAIT_MS; clock_mono_ms() < until; sleep_ms(5)) {
+        o->fd = -1;
+        assert_ok(tunnel_connect(o->host, &config, connected, o, &request, &why));
+        while (o->fd == -1)
+            uv_run(&o->loop, UV_RUN_ONCE);
+        if (o->fd < 0)
+            continue; /* refused while too many of ours linger */
+        s->fd = o->fd;
+        s->call = 0;
+        /* A member by now, or one again, if what it said was that it leaves. */
+        if (say_honest(s, PEER_JOIN, &join.base) && say_honest(s, PEER_HELLO, &hello.base))
+            return;
+        close(s->fd);
+    }
+    fail_msg("no tunnel");
+}
+
+/* A free port: taken by nobody else while the test runs, most likely. */
+static void free_address(char *ret, size_t size)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(in);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(0, bind(fd, (struct sockaddr *)&in, len));
+    assert_int_equal(0, getsockname(fd, (struct sockaddr *)&in, &len));
+    close(fd);
+    snprintf(ret, size, "127.0.0.1:%d", ntohs(in.sin_port));
+}
+
+/* dtd as the first node of a cluster whose key this test has too. */
+static void start_node(struct other *o)
+{
+    struct why why = {""};
+    char key[300], conf[300];
+    snprintf(key, sizeof(key), "%s/key", test_tmpdir());
+    snprintf(conf, sizeof(conf), "%s/dtd.yaml", test_tmpdir());
+    assert_ok(key_ring_make(&o->ring, &why));
+    assert_ok(key_file_write(key, &o->ring, &why));
+    free_address(o->address, sizeof(o->address));
+    FILE *f = fopen(conf, "w");
+    assert_non_null(f);
+    fprintf(f,
+            "name: honest\ncluster: {listen: \"%s\", advertise: \"%s\", key_file: %s, first: true, peers: [\"%s\"]}\n",
+            o->address, o->address, key, o->address);
+    fclose(f);
+    dtd_start_with(&d, "state", conf);
+    const struct tunnel_host_config host = {&o->loop, "mallory", {o, find_key}};
+    assert_int_equal(0, uv_loop_init(&o->loop));
+    assert_ok(tunnel_host_open(&host, &o->host, &why));
+}
+
+/* Whoever has the key may do anything to the cluster, jobs too; but not to the memory of the other nodes. */
+TEST(a_node_says_anything)
+{
+    static const uint16_t nothing[] = {0};
+    static const int64_t numbers[] = {1, 2, CLIENT_STATUS, CLIENT_LIST, CLIENT_LOGS, WORKER_REPORT, WORKER_STORE_GET};
+    const char *text[] = {"honest", "mallory", "127.0.0.1:1", "1", DTD_VERSION, NULL};
+    struct other o = {.fd = -1};
+    start_node(&o);
+    bystander_begin();
+    int control = control_pid();
+    struct say s = {.dice = seed(), .words = {text, numbers, 7}, .turn = turn, .open = open_tunnel, .arg = &o};
+    s.open(&s);
+    say_anything(&s, 0x05, nothing, TIMES);
+    close(s.fd);
+    print_message("%d calls, %d connections closed\n", s.said, s.closed);
+    assert_int_equal(control, control_pid());
+    tunnel_host_close(o.host, NULL, NULL);
+    uv_run(&o.loop, UV_RUN_DEFAULT);
+    assert_int_equal(0, uv_loop_close(&o.loop));
+    dtd_kill(&d);
+}

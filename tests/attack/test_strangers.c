@@ -1,0 +1,177 @@
+/* Another user of the machine, against a dtd that serves all of them: he may call any method with anything, and connect
+ * as often as he can. The owner's job, her connections and the node itself are as before. */
+#include "common/base/clock.h"
+#include "tests/attack/say.h"
+#include "tests/daemon/harness.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <poll.h>
+#include <pwd.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#define ALICE "daemon" /* two users that every Debian has */
+#define MALLORY "games"
+
+enum { TIMES = 1000, WAIT_MS = 60000, CONNECTIONS = 3000, CLIENTS_PER_USER = 1024 };
+
+static struct dtd d;
+
+/* A process of the user's that runs `fn` and ends with what it returns. */
+static pid_t begin_as(const char *name, int (*fn)(void *arg), void *arg)
+{
+    const struct passwd *pw = getpwnam(name);
+    assert_non_null(pw);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid)
+        return pid;
+    if (setgroups(0, NULL) || setgid(pw->pw_gid) || setuid(pw->pw_uid) || prctl(PR_SET_PDEATHSIG, SIGKILL))
+        _exit(100); /* in this order: another user is another's child no more */
+    _exit(fn(arg));
+}
+
+static int as(const char *name, int (*fn)(void *arg), void *arg)
+{
+    int status;
+    pid_t pid = begin_as(name, fn, arg);
+    assert_int_equal(pid, waitpid(pid, &status, 0));
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static int submit(void *arg)
+{
+    struct client *c;
+    struct why why = {""};
+    uint8_t id[16];
+    char job[32];
+    if (client_open(d.dir, &c, &why) || client_request_id(id) || client_submit(c, id, arg, NULL, job, &why))
+        return 101;
+    return atoi(job);
+}
+
+static void start(char job[32])
+{
+    char dir[512];
+    if (geteuid() != 0)
+        TEST_SKIP("a system-wide dtd is started by root");
+    if (!getpwnam(ALICE) || !getpwnam(MALLORY) || !getpwnam("nobody"))
+        TEST_SKIP("this machine lacks a user");
+    dtd_start_system(&d);
+    snprintf(dir, sizeof(dir), "%s/a", test_tmpdir());
+    assert_int_equal(0, mkdir(dir, 0700));
+    assert_int_equal(0, chown(dir, getpwnam(ALICE)->pw_uid, getpwnam(ALICE)->pw_gid));
+    int number = as(ALICE, submit, (void *)spec_text("a", 1, 1000000, "DOUBLE_STEP_MS: \"10\"", ""));
+    assert_in_range(number, 1, 99);
+    snprintf(job, 32, "%d", number);
+    job_wait_step(&d, job, 1, 2, WAIT_MS);
+}
+
+static void goes_on(const char *job)
+{
+    int64_t step = job_status(&d, job)->last.step;
+    job_wait_step(&d, job, 1, step + 5, WAIT_MS);
+    assert_int_equal(1, job_status(&d, job)->epoch);
+}
+
+static int control_pid(void)
+{
+    struct client_node node;
+    struct why why = {""};
+    assert_ok(client_node_get(dtd_client(&d), &node, &why));
+    int pid = node.control_pid;
+    client_node_fini(&node);
+    return pid;
+}
+
+/* ---- anything ---- */
+
+static void open_control(struct say *s)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/control.sock", d.dir);
+    assert_ok(rpc_connect_unix(path, &s->fd));
+    s->call = 0;
+}
+
+/* Nothing is left out: what ends a daemon, a cluster or a job is refused. */
+static int say_it(void *arg)
+{
+    static const uint16_t nothing[] = {0};
+    static const int64_t numbers[] = {1, 2};
+    const char *text[] = {arg, "mallory", "127.0.0.1:0", NULL};
+    struct say s = {.dice = (uint64_t)clock_wall_ms(), .words = {text, numbers, 2}, .open = open_control};
+    print_message("seed %llu\n", (unsigned long long)s.dice);
+    s.open(&s);
+    say_anything(&s, 0x01, nothing, TIMES);
+    return 0;
+}
+
+TEST(another_user_says_anything)
+{
+    char job[32];
+    start(job);
+    int control = control_pid();
+    assert_int_equal(0, as(MALLORY, say_it, job));
+    assert_int_equal(control, control_pid());
+    goes_on(job);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* ---- nothing ---- */
+
+static int said[2]; /* how many connections are open, from MALLORY */
+
+static int connect_often(void *arg)
+{
+    static struct pollfd fds[CONNECTIONS];
+    struct rlimit files = {2 * CONNECTIONS, 2 * CONNECTIONS};
+    int open = 0;
+    (void)arg;
+    if (setrlimit(RLIMIT_NOFILE, &files))
+        return 102;
+    for (int i = 0; i < CONNECTIONS; i++) {
+        struct say s;
+        open_control(&s);
+        (void)!send(s.fd, "DTD1\1\1", 6, MSG_NOSIGNAL); /* the beginning of a header, and never the rest */
+        fds[i] = (struct pollfd){.fd = s.fd};
+    }
+    for (int64_t until = clock_mono_ms() + WAIT_MS; clock_mono_ms() < until; sleep_ms(20)) {
+        open = CONNECTIONS;
+        poll(fds, CONNECTIONS, 0);
+        for (int i = 0; i < CONNECTIONS; i++)
+            open -= (fds[i].revents & POLLHUP) != 0;
+        if (open <= CLIENTS_PER_USER)
+            break;
+    }
+    (void)!write(said[1], &open, sizeof(open));
+    pause();
+    return 0;
+}
+
+TEST(another_user_connects_and_says_nothing)
+{
+    char job[32];
+    int open = 0, status;
+    struct rlimit files;
+    if (geteuid() == 0 && (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_max < 2 * CONNECTIONS))
+        TEST_SKIP("not enough descriptors");
+    start(job);
+    assert_int_equal(0, pipe(said));
+    pid_t mallory = begin_as(MALLORY, connect_often, NULL);
+    assert_int_equal(sizeof(open), read(said[0], &open, sizeof(open)));
+    print_message("%d of %d are open\n", open, CONNECTIONS);
+    assert_in_range(open, 1, CLIENTS_PER_USER);
+    int hers = as(ALICE, submit, (void *)spec_text("b", 1, 1, "", "")); /* while they are there */
+    assert_in_range(hers, 2, 99);
+    goes_on(job);
+    kill(mallory, SIGKILL);
+    assert_int_equal(mallory, waitpid(mallory, &status, 0));
+    assert_int_equal(0, dtd_down(&d));
+}
