@@ -270,6 +270,13 @@ TEST(what_this_version_does_not_do_is_named_with_the_legal_value)
     assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
     assert_says(&why, "nearest legal value is 10");
     job = job_small(ARCH_LLAMA, 3);
+    job.train.seq = 1 << 12;
+    job.train.global_batch = (1 << 19) - 1;
+    assert_ok(plan_mesh(&job, &mesh, &why));
+    job.train.global_batch = 1 << 19;
+    assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
+    assert_says(&why, "2147483648 tokens; it must be below 2^31; the nearest legal train.global_batch is 524287");
+    job = job_small(ARCH_LLAMA, 3);
     job.train.dtype = DT_F16;
     assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
     assert_says(&why, "train.dtype is float16; this version computes in float32, bfloat16 and float64");
@@ -282,7 +289,9 @@ TEST(sizes_beyond_63_bits_are_refused)
     struct program p;
     struct why why;
     job.train.seq = 1 << 24;
-    job.train.global_batch = job.train.micro_batch = 1 << 20;
+    job.train.global_batch = job.train.micro_batch = 127;
+    job.train.numerics = NUMERICS_PROOF; /* 8 bytes each */
+    job.train.dtype = DT_F64;
     job.model.vocab = 1 << 24;
     assert_ok(graph_build(&job.model, job.train.seq, &g, &why));
     assert_err(ERR_LIMIT, plan_compile(&job, &g, MODE_TRAIN, 0, &p, &why));
