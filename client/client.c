@@ -200,6 +200,14 @@ static char *text_copy(const char *text)
     return strdup(text ? text : "");
 }
 
+static struct traffic traffic_of(const Dtd__Metric *m)
+{
+    struct traffic t = {0};
+    for (size_t i = 0; i < m->n_traffic_axes && i < m->n_traffic_bytes; i++)
+        traffic_add(&t, m->traffic_axes[i], m->traffic_bytes[i]);
+    return t;
+}
+
 static struct client_metric metric_of(const Dtd__Metric *m)
 {
     return (struct client_metric){.step = m->step,
@@ -211,7 +219,9 @@ static struct client_metric metric_of(const Dtd__Metric *m)
                                   .valid_loss = m->has_valid_loss ? m->valid_loss : NAN,
                                   .workers = m->workers,
                                   .epoch = m->epoch,
-                                  .wall_ms = m->wall_ms};
+                                  .wall_ms = m->wall_ms,
+                                  .skipped = m->has_skipped && m->skipped,
+                                  .traffic = traffic_of(m)};
 }
 
 static bool workers_copy(const Dtd__JobStatus *s, struct client_job *ret)

@@ -10,6 +10,7 @@
 #define DTD_CLIENT_CLIENT_H
 
 #include "common/base/err.h"
+#include "common/plan/layout.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,6 +23,8 @@ struct client_metric {
     int workers;
     uint64_t epoch;
     int64_t wall_ms;
+    bool skipped; /* the update changed nothing: loss or norm was not a number */
+    struct traffic traffic;
 };
 
 struct client_worker {

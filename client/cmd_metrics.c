@@ -110,10 +110,13 @@ int cmd_metrics(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "JOB",
-        .doc = "Prints a job's metrics, one row per step; of a step that was trained again after a failure, the newest "
-               "epoch's. With -o jsonl one object a line: step, loss, grad_norm, lr, tokens_per_s, step_s, workers, "
-               "epoch, and valid_loss where the step evaluated."
-               "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'"};
+        .doc =
+            "Prints a job's metrics, one row per step; of a step that was trained again after a failure, the newest "
+            "epoch's. With -o jsonl one object a line: step, loss, grad_norm, lr, tokens_per_s, step_s, workers, "
+            "epoch, valid_loss where the step evaluated, skipped where the update changed nothing because loss or norm "
+            "was not a number, and bytes: what the step brought to all workers from each other, by the axes of the "
+            "plan that they went over, as dtctl plan forecasts them."
+            "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'"};
     struct args args = {.global = g};
     command_parse(&argp, argc, argv, &args);
     return metrics_print(g, &args);

@@ -1,16 +1,20 @@
 /* dtctl plan: what `submit --dry-run` prints, for a job that need not be startable: the checkpoint folder is not looked
- * at, and no daemon is needed. */
+ * at, and no daemon is needed, unless it has to say where a job's measured step lies. */
 #include "client/commands.h"
+#include "client/follow.h"
+#include "client/json.h"
+#include "client/measured.h"
 #include "client/spec.h"
 #include "client/timeline.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 #define MAX_SETS 256
 
 struct args {
     struct global *global;
-    const char *file, *timeline;
+    const char *file, *timeline, *measured;
     const char *sets[MAX_SETS];
     int n_sets;
 };
@@ -18,6 +22,8 @@ struct args {
 static const struct argp_option options[] = {
     {"set", 's', "KEY=VALUE", 0, "Override a key of the job file; the value is read as YAML", 0},
     {"timeline", 't', "FILE", 0, "Draw the forecast of a step as an SVG file: a row for each rank and stream", 0},
+    {"measured", 'm', "JOB|FOLDER", 0,
+     "Beside the forecast the step that this job has timed (run.timeline_step); a job's id, or its checkpoint.dir", 0},
     {0}};
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -35,6 +41,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 't':
         a->timeline = arg;
         return 0;
+    case 'm':
+        a->measured = arg;
+        return 0;
     case ARGP_KEY_ARG:
         if (a->file)
             argp_error(state, "one job file at a time");
@@ -48,15 +57,96 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static err_t draw(const struct job_spec *job, const struct spec_facts *f, const char *path, struct why *why)
+/* ---- the measured step ---- */
+
+struct folder {
+    const char *id;
+    char path[PATH_MAX];
+};
+
+static err_t folder_call(struct client *c, void *arg, struct why *why)
 {
-    char title[256];
+    struct folder *f = arg;
+    struct client_job job;
+    err_t err = client_status(c, f->id, &job, why);
+    if (err)
+        return err;
+    snprintf(f->path, sizeof(f->path), "%s", job.checkpoint_dir);
+    client_job_fini(&job);
+    return OK;
+}
+
+static err_t load(const struct args *a, const struct spec_facts *f, struct measured_step *ret, struct why *why)
+{
+    struct folder folder = {.id = a->measured};
+    struct measured_step m;
+    int64_t id;
+    err_t err = OK;
+    snprintf(folder.path, sizeof(folder.path), "%s", a->measured);
+    if (arg_number(a->measured, INT64_MAX, &id))
+        err = follow_call(a->global, folder_call, &folder, why);
+    err = err ? err : measured_load(folder.path, &m, why);
+    if (err)
+        return err;
+    if (m.did.n != f->workers) {
+        why_set(why, ERR_INVALID,
+                "the step that %s has timed is one of %d workers, this plan is for %d: --set parallel.workers=%d, and "
+                "what else the job was given",
+                a->measured, m.did.n, f->workers, m.did.n);
+        measured_step_fini(&m);
+        return ERR_INVALID;
+    }
+    *ret = m;
+    return OK;
+}
+
+/* "0.0123 s, bubble 12.3 %, exposed communication 4.5 %" */
+static const char *figures(const struct forecast *f, char *text, size_t size)
+{
+    snprintf(text, size, "%.4g s, bubble %.1f %%, exposed communication %.1f %%", f->seconds, 100 * f->bubble,
+             100 * f->exposed);
+    return text;
+}
+
+static void measured_print_text(const struct measured_step *m)
+{
+    char text[96];
+    if (m->did.n)
+        printf("  Measured   step %" PRId64 " of epoch %" PRIu64 ": %s\n", m->step, m->epoch,
+               figures(&m->did, text, sizeof(text)));
+}
+
+static json_t *measured_json(const struct measured_step *m)
+{
+    json_t *ranks = json_array();
+    for (int r = 0; r < m->did.n; r++)
+        json_array_append_new(
+            ranks, json_pack("{s:f, s:f}", "busy", m->did.ranks[r].busy, "exposed", m->did.ranks[r].exposed));
+    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:o}", "step", (json_int_t)m->step, "epoch", (json_int_t)m->epoch,
+                     "seconds", m->did.seconds, "bubble", m->did.bubble, "exposed", m->did.exposed, "ranks", ranks);
+}
+
+static err_t draw(const struct job_spec *job, const struct spec_facts *f, const struct measured_step *m,
+                  const char *path, struct why *why)
+{
+    char forecast[256], measured[256], text[96];
     if (!f->forecast.n)
         return why_set(why, ERR_INVALID,
                        "--timeline: the plan is too large for a forecast; lower train.global_batch or model.layers");
-    snprintf(title, sizeof(title), "%s: forecast of a step, %.4g s, bubble %.1f %%", job->name, f->forecast.seconds,
-             100 * f->forecast.bubble);
-    return timeline_write(&f->forecast, title, path, why);
+    snprintf(forecast, sizeof(forecast), "%s: forecast of a step, %s", job->name,
+             figures(&f->forecast, text, sizeof(text)));
+    snprintf(measured, sizeof(measured), "measured: step %" PRId64 " of epoch %" PRIu64 ", %s", m->step, m->epoch,
+             figures(&m->did, text, sizeof(text)));
+    return timeline_write(&(struct timeline_step){&f->forecast, forecast},
+                          &(struct timeline_step){m->did.n ? &m->did : NULL, measured}, path, why);
+}
+
+static json_t *plan_json(const struct job_spec *job, const struct spec_facts *f, const struct measured_step *m)
+{
+    json_t *plan = spec_facts_json(job, f);
+    if (plan && m->did.n)
+        json_object_set_new(plan, "measured", measured_json(m));
+    return plan;
 }
 
 int cmd_plan(struct global *g, int argc, char **argv)
@@ -66,13 +156,16 @@ int cmd_plan(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "FILE",
-        .doc = "Compiles the plan of a job for every worker, checks it, and prints what it needs: parameters, data, "
-               "compute, microbatches of each rank, bytes between ranks, the forecast of a step, memory by use of each "
-               "rank. Starts nothing."
-               "\vExample:\n  dtctl plan job.yaml --set parallel.workers=3 --timeline step.svg"};
+        .doc =
+            "Compiles the plan of a job for every worker, checks it, and prints what it needs: parameters, data, "
+            "compute, microbatches of each rank, bytes between ranks, the forecast of a step, memory by use of each "
+            "rank. Starts nothing."
+            "\vExamples:\n  dtctl plan job.yaml --set parallel.workers=3 --timeline step.svg\n  dtctl submit job.yaml "
+            "--set run.timeline_step=20\n  dtctl plan job.yaml --measured 4 --timeline step.svg"};
     struct args args = {.global = g};
     struct job_spec job = {0};
     struct spec_facts facts = {0};
+    struct measured_step measured = {0};
     struct out_progress progress;
     struct why why = {0};
     int code = EXIT_DONE;
@@ -81,14 +174,19 @@ int cmd_plan(struct global *g, int argc, char **argv)
     err_t err = spec_read(args.file, args.sets, args.n_sets, &job, &why);
     if (!err)
         err = spec_plan(&job, &progress, &facts, &why);
+    if (!err && args.measured)
+        err = load(&args, &facts, &measured, &why);
     if (!err && args.timeline)
-        err = draw(&job, &facts, args.timeline, &why);
-    if (err)
+        err = draw(&job, &facts, &measured, args.timeline, &why);
+    if (err) {
         code = command_refuse(err, &why);
-    else if (g->format != OUT_TEXT)
-        code = command_json(g, spec_facts_json(&job, &facts));
-    else
+    } else if (g->format != OUT_TEXT) {
+        code = command_json(g, plan_json(&job, &facts, &measured));
+    } else {
         spec_facts_print(&job, &facts);
+        measured_print_text(&measured);
+    }
+    measured_step_fini(&measured);
     spec_facts_fini(&facts);
     job_fini(&job);
     return code;

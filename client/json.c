@@ -58,6 +58,15 @@ static void put_text(json_t **object, const char *key, const char *value)
         put(object, key, text_of(value));
 }
 
+static json_t *json_of_traffic(const struct traffic *t)
+{
+    char axes[MESH_AXES_NAME];
+    json_t *ret = json_object();
+    for (int i = 0; i < t->n; i++)
+        put_int(&ret, mesh_axes_name(t->axes[i], axes), t->bytes[i]);
+    return ret;
+}
+
 json_t *json_of_metric(const struct client_metric *m)
 {
     json_t *ret = json_object();
@@ -71,6 +80,10 @@ json_t *json_of_metric(const struct client_metric *m)
     put_int(&ret, "epoch", (int64_t)m->epoch);
     if (!isnan(m->valid_loss))
         put(&ret, "valid_loss", out_json_real(m->valid_loss));
+    if (m->skipped)
+        put(&ret, "skipped", json_true());
+    if (m->traffic.n)
+        put(&ret, "bytes", json_of_traffic(&m->traffic));
     put_int(&ret, "wall_ms", m->wall_ms);
     return ret;
 }

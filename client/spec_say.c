@@ -87,11 +87,11 @@ static void ranks_print(const struct spec_facts *f)
 
 static void traffic_print(const struct spec_facts *f)
 {
-    char axes[32], a[OUT_NUMBER], b[OUT_NUMBER];
+    char axes[MESH_AXES_NAME], a[OUT_NUMBER], b[OUT_NUMBER];
     for (unsigned i = 1; i < FORECAST_AXES; i++)
         if (f->forecast.bytes[i])
             printf("  Traffic    %s a step over %s, %s to each rank\n", out_bytes(f->forecast.bytes[i], a),
-                   forecast_axes_name(i, axes, sizeof(axes)), out_bytes(f->forecast.bytes[i] / f->workers, b));
+                   mesh_axes_name(i, axes), out_bytes(f->forecast.bytes[i] / f->workers, b));
 }
 
 static void forecast_print(const struct job_spec *job, const struct spec_facts *f)
@@ -104,8 +104,9 @@ static void forecast_print(const struct job_spec *job, const struct spec_facts *
     if (!f->forecast.n)
         return;
     traffic_print(f);
-    printf("  Forecast   %.4g s a step, %s tokens/s, bubble %.1f %%; with %s FLOP/s", f->forecast.seconds,
-           out_count(tokens / f->forecast.seconds, a), 100 * f->forecast.bubble, out_count(f->rates.flops, b));
+    printf("  Forecast   %.4g s a step, %s tokens/s, bubble %.1f %%, exposed communication %.1f %%; with %s FLOP/s",
+           f->forecast.seconds, out_count(tokens / f->forecast.seconds, a), 100 * f->forecast.bubble,
+           100 * f->forecast.exposed, out_count(f->rates.flops, b));
     printf(", %s/s of memory and %s/s from peers for each worker\n", out_bytes((int64_t)f->rates.memory, a),
            out_bytes((int64_t)f->rates.link, b));
 }
@@ -163,16 +164,16 @@ static json_t *ranks_json(const struct spec_facts *f)
 
 static json_t *forecast_json(const struct spec_facts *f)
 {
-    char axes[32];
+    char axes[MESH_AXES_NAME];
     if (!f->forecast.n)
         return json_null();
     json_t *traffic = json_object();
     for (unsigned i = 1; i < FORECAST_AXES; i++)
         if (f->forecast.bytes[i])
-            json_object_set_new(traffic, forecast_axes_name(i, axes, sizeof(axes)), json_integer(f->forecast.bytes[i]));
-    return json_pack("{s:f, s:f, s:o, s:{s:f, s:f, s:f, s:f}}", "seconds", f->forecast.seconds, "bubble",
-                     f->forecast.bubble, "bytes", traffic, "rates", "flops", f->rates.flops, "memory", f->rates.memory,
-                     "link", f->rates.link, "latency", f->rates.latency);
+            json_object_set_new(traffic, mesh_axes_name(i, axes), json_integer(f->forecast.bytes[i]));
+    return json_pack("{s:f, s:f, s:f, s:o, s:{s:f, s:f, s:f, s:f}}", "seconds", f->forecast.seconds, "bubble",
+                     f->forecast.bubble, "exposed", f->forecast.exposed, "bytes", traffic, "rates", "flops",
+                     f->rates.flops, "memory", f->rates.memory, "link", f->rates.link, "latency", f->rates.latency);
 }
 
 json_t *spec_facts_json(const struct job_spec *job, const struct spec_facts *f)

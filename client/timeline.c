@@ -3,15 +3,18 @@
  * their microbatch where there is room for it; the pointer over a box shows all of it. */
 #include "client/timeline.h"
 
+#include "common/plan/measured.h" /* stream_name */
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define LEFT 110.0
+#define LEFT 130.0
 #define WIDTH 1400.0
-#define TOP 70.0
+#define TITLE 18.0 /* of a title's line */
+#define TOP 54.0   /* below the titles: legend and axis */
 #define ROW 18.0
 #define GAP 8.0
 #define MAX_ROWS 512 /* ranks that are drawn */
@@ -50,31 +53,40 @@ static double tick_of(double seconds)
     return power * (ratio < 1.5 ? 1 : ratio < 3.5 ? 2 : ratio < 7.5 ? 5 : 10);
 }
 
-static double x_of(const struct forecast *f, double seconds)
+/* What both steps are drawn on. */
+struct sheet {
+    FILE *out;
+    double seconds; /* of the longer step */
+};
+
+static double x_of(const struct sheet *s, double seconds)
 {
-    return LEFT + WIDTH * seconds / f->seconds;
+    return LEFT + WIDTH * seconds / s->seconds;
 }
 
-static void print_axis(FILE *out, const struct forecast *f, double bottom)
+static void print_axis(const struct sheet *s, double top, double bottom)
 {
-    double tick = tick_of(f->seconds);
-    bool fine = f->seconds < 1;
-    for (int i = 0; i * tick <= f->seconds * (1 + 1e-9); i++) {
-        double x = x_of(f, i * tick);
-        fprintf(out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#c8ced4\"/>\n", x, TOP - 6, x,
+    double tick = tick_of(s->seconds);
+    bool fine = s->seconds < 1;
+    for (int i = 0; i * tick <= s->seconds * (1 + 1e-9); i++) {
+        double x = x_of(s, i * tick);
+        fprintf(s->out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#c8ced4\"/>\n", x, top - 6, x,
                 bottom);
-        fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%.4g %s</text>\n", x, TOP - 10,
+        fprintf(s->out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%.4g %s</text>\n", x, top - 10,
                 fine ? i * tick * 1e3 : i * tick, fine ? "ms" : "s");
     }
 }
 
-static void print_legend(FILE *out, const struct forecast *f, double y)
+static void note_kinds(const struct forecast *f, bool used[ACT_COUNT])
 {
-    bool used[ACT_COUNT] = {false};
-    double x = LEFT;
-    for (int r = 0; r < f->n; r++)
+    for (int r = 0; f && r < f->n; r++)
         for (int i = 0; i < f->ranks[r].n; i++)
             used[f->ranks[r].boxes[i].kind] = true;
+}
+
+static void print_legend(FILE *out, const bool used[ACT_COUNT], double y)
+{
+    double x = LEFT;
     for (int k = 0; k < ACT_COUNT; k++) {
         if (!used[k])
             continue;
@@ -85,9 +97,10 @@ static void print_legend(FILE *out, const struct forecast *f, double y)
     }
 }
 
-static void print_box(FILE *out, const struct forecast *f, const struct forecast_box *b, double y)
+static void print_box(const struct sheet *s, const struct forecast_box *b, double y)
 {
-    double x = x_of(f, b->start), width = x_of(f, b->end) - x;
+    FILE *out = s->out;
+    double x = x_of(s, b->start), width = x_of(s, b->end) - x;
     width = width < 0.3 ? 0.3 : width;
     fprintf(out, "<g><title>%s", action_name(b->kind));
     if (b->micro >= 0)
@@ -109,64 +122,92 @@ static bool has_stream(const struct forecast_rank *r, int stream)
     return stream == STREAM_COMPUTE;
 }
 
-/* A row for each of the rank's streams that does anything; returns where the next rank begins. */
-static double print_rank(FILE *out, const struct forecast *f, int rank, double y)
+static void print_row(const struct sheet *s, const struct forecast_rank *r, enum op_stream stream, double y)
 {
-    static const char *const names[STREAM_COUNT] = {"compute", "comm", "copy"};
-    const struct forecast_rank *r = &f->ranks[rank];
-    fprintf(out, "<text x=\"8\" y=\"%.1f\" font-weight=\"bold\">rank %d</text>\n", y + ROW - 5, rank);
-    for (int s = 0; s < STREAM_COUNT; s++) {
-        if (!has_stream(r, s))
-            continue;
-        fprintf(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"#eef1f4\"/>\n", LEFT, y + 1,
-                WIDTH, ROW - 2);
-        fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\" fill=\"#667\">%s</text>\n", LEFT - 6, y + ROW - 5,
-                names[s]);
-        for (int i = 0; i < r->n; i++)
-            if ((int)r->boxes[i].stream == s)
-                print_box(out, f, &r->boxes[i], y);
-        y += ROW;
-    }
-    return y + GAP;
+    fprintf(s->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"#eef1f4\"/>\n", LEFT, y + 1,
+            WIDTH, ROW - 2);
+    fprintf(s->out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\" fill=\"#667\">%s</text>\n", LEFT - 6, y + ROW - 5,
+            stream_name(stream));
+    for (int i = 0; i < r->n; i++)
+        if (r->boxes[i].stream == stream)
+            print_box(s, &r->boxes[i], y);
+}
+
+/* A row for each of the rank's streams that does anything; returns where the next rows begin. */
+static double print_rank(const struct sheet *s, const struct forecast *f, int rank, const char *label, double y)
+{
+    fprintf(s->out, "<text x=\"8\" y=\"%.1f\" font-weight=\"bold\">%s</text>\n", y + ROW - 5, label);
+    for (enum op_stream stream = 0; stream < STREAM_COUNT; stream++)
+        if (has_stream(&f->ranks[rank], (int)stream)) {
+            print_row(s, &f->ranks[rank], stream, y);
+            y += ROW;
+        }
+    return y;
 }
 
 static double height_of(const struct forecast *f, int ranks)
 {
-    double height = TOP + 40;
-    for (int r = 0; r < ranks; r++) {
+    double height = 0;
+    for (int r = 0; f && r < ranks; r++)
         for (int s = 0; s < STREAM_COUNT; s++)
             height += has_stream(&f->ranks[r], s) ? ROW : 0;
-        height += GAP;
-    }
     return height;
 }
 
-static void print_all(FILE *out, const struct forecast *f, const char *title)
+static void print_title(FILE *out, const struct timeline_step *step, double *y)
 {
+    if (!step->did)
+        return;
+    fprintf(out, "<text x=\"8\" y=\"%.0f\" font-size=\"14\">", *y);
+    print_text(out, step->title);
+    fputs("</text>\n", out);
+    *y += TITLE;
+}
+
+static double longer(const struct forecast *a, const struct forecast *b)
+{
+    return b && b->seconds > a->seconds ? b->seconds : a->seconds;
+}
+
+static void print_all(FILE *out, const struct timeline_step *forecast, const struct timeline_step *measured)
+{
+    const struct forecast *f = forecast->did, *m = measured->did;
+    const struct sheet sheet = {out, longer(f, m)};
     int ranks = f->n < MAX_ROWS ? f->n : MAX_ROWS;
-    double height = height_of(f, ranks), y = TOP;
+    double top = TITLE * (m ? 2 : 1) + TOP, y = TITLE;
+    double height = top + height_of(f, ranks) + height_of(m, ranks) + GAP * ranks + 40;
+    bool used[ACT_COUNT] = {false};
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" font-family=\"sans-serif\" "
             "font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
             LEFT + WIDTH + 40, height);
-    fputs("<text x=\"8\" y=\"18\" font-size=\"14\">", out);
-    print_text(out, title);
-    fputs("</text>\n", out);
-    print_legend(out, f, 40);
-    for (int r = 0; r < ranks; r++)
-        y = print_rank(out, f, r, y);
-    print_axis(out, f, y);
+    print_title(out, forecast, &y);
+    print_title(out, measured, &y);
+    note_kinds(f, used);
+    note_kinds(m, used);
+    print_legend(out, used, y + 4);
+    y = top;
+    for (int r = 0; r < ranks; r++) {
+        char label[32];
+        snprintf(label, sizeof(label), "rank %d", r);
+        y = print_rank(&sheet, f, r, label, y);
+        if (m)
+            y = print_rank(&sheet, m, r, "measured", y);
+        y += GAP;
+    }
+    print_axis(&sheet, top, y);
     if (ranks < f->n)
         fprintf(out, "<text x=\"8\" y=\"%.1f\">and %d ranks more</text>\n", y + ROW, f->n - ranks);
     fputs("</svg>\n", out);
 }
 
-err_t timeline_write(const struct forecast *f, const char *title, const char *path, struct why *why)
+err_t timeline_write(const struct timeline_step *forecast, const struct timeline_step *measured, const char *path,
+                     struct why *why)
 {
     FILE *out = fopen(path, "w");
     if (!out)
         return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
-    print_all(out, f, title);
+    print_all(out, forecast, measured);
     bool bad = ferror(out) != 0;
     if (fclose(out) || bad)
         return why_set(why, ERR_IO, "%s: could not be written to its end", path);

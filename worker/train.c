@@ -15,6 +15,7 @@
 #include "common/data/data.h"
 #include "worker/device.h"
 #include "worker/state.h"
+#include "worker/timeline.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -36,6 +37,8 @@ struct train {
     struct engine engine;
     struct comm *comm;
     struct comm_group *all;
+    int64_t own_bytes[ENGINE_AXIS_SETS]; /* of the step that `traffic` was counted in; -1 before */
+    struct traffic traffic;              /* of a step, all ranks together */
     struct state state;
     struct data_set *data, *valid;
     int64_t n_samples, n_valid;
@@ -236,21 +239,66 @@ static void report(struct train *t, const struct engine_result *r, double step_s
                                   .tokens_per_s = (double)(j->global_batch * j->seq) / step_s,
                                   .step_s = step_s,
                                   .valid_loss = valid,
-                                  .workers = t->epoch->world};
+                                  .workers = t->epoch->world,
+                                  .skipped = r->skipped,
+                                  .traffic = t->traffic};
     if (t->epoch->rank == 0)
         link_report_metric(t->config->link, &m);
 }
 
-/* What all ranks do after this step: the most that any of them was asked for. */
-static err_t agree_to_stop(struct train *t, enum link_stop_kind *ret, struct why *why)
+static err_t agree(struct train *t, int64_t *x, enum reduce_op op, struct why *why)
 {
-    int64_t wish = link_stop_asked(t->config->link);
-    err_t err = comm_agree(t->all, &wish, REDUCE_MAX);
-    if (err)
-        return why_set(why, err, err == ERR_CANCELED ? "the epoch has ended" : "the workers cannot agree: %s",
-                       comm_why(t->comm));
-    *ret = (enum link_stop_kind)wish;
-    return OK;
+    err_t err = comm_agree(t->all, x, op);
+    return err ? why_set(why, err, err == ERR_CANCELED ? "the epoch has ended" : "the workers cannot agree: %s",
+                         comm_why(t->comm))
+               : OK;
+}
+
+/* Adds up what all ranks have counted. */
+static err_t count_traffic(struct train *t, const struct engine_result *r, struct why *why)
+{
+    unsigned there = 0;
+    err_t err = OK;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        there |= t->engine.train.mesh.size[a] > 1 ? 1u << a : 0;
+    t->traffic.n = 0;
+    memcpy(t->own_bytes, r->axis_bytes, sizeof(t->own_bytes));
+    for (unsigned axes = 1; !err && axes < ENGINE_AXIS_SETS; axes++) {
+        int64_t bytes = r->axis_bytes[axes];
+        if (axes & ~there)
+            continue;
+        err = agree(t, &bytes, REDUCE_SUM, why);
+        traffic_add(&t->traffic, axes, bytes);
+    }
+    return err;
+}
+
+/* What all ranks do after this step: the most that any of them was asked for. A rank that has moved other bytes than in
+ * the step in which they were added up (the first of the epoch) says so in the same number, and they are added up
+ * again. */
+static err_t agree_to_stop(struct train *t, const struct engine_result *r, enum link_stop_kind *ret, struct why *why)
+{
+    const int64_t news = LINK_STOP_AND_SAVE + 1, asked = link_stop_asked(t->config->link);
+    int64_t wish = memcmp(t->own_bytes, r->axis_bytes, sizeof(t->own_bytes)) != 0 ? news : asked;
+    err_t err = agree(t, &wish, REDUCE_MAX, why);
+    if (!err && wish == news) {
+        wish = asked;
+        err = count_traffic(t, r, why);
+        err = err ? err : agree(t, &wish, REDUCE_MAX, why);
+    }
+    *ret = err ? LINK_GO_ON : (enum link_stop_kind)wish;
+    return err;
+}
+
+/* The step of which a timeline is asked for. */
+static err_t timed_step(struct train *t, const struct engine_feed *feed, struct engine_result *ret, struct why *why)
+{
+    const struct link_epoch *ep = t->epoch;
+    struct timeline line;
+    err_t err = timeline_begin(&line, &t->engine, t->all, ep->rank, ep->node_of, why);
+    err = err ? err : engine_step(&t->engine, feed, ret, why);
+    timeline_end(&line, &t->engine, t->job.checkpoint.dir, ep->epoch, ep->rank, ep->world, !err);
+    return err;
 }
 
 static err_t one_step(struct train *t, bool *ret_saved, enum link_stop_kind *ret_stop, struct why *why)
@@ -260,9 +308,10 @@ static err_t one_step(struct train *t, bool *ret_saved, enum link_stop_kind *ret
     struct engine_result r;
     double valid = NAN;
     int64_t start = clock_mono_ns();
-    err_t err = engine_step(&t->engine, &feed, &r, why);
+    err_t err = j->run.timeline_step == t->engine.step + 1 ? timed_step(t, &feed, &r, why)
+                                                           : engine_step(&t->engine, &feed, &r, why);
     if (!err)
-        err = agree_to_stop(t, ret_stop, why);
+        err = agree_to_stop(t, &r, ret_stop, why);
     if (!err)
         err = state_poll(&t->state, why);
     if (err)
@@ -298,6 +347,7 @@ static err_t run_steps(struct train *t, struct why *why)
 {
     enum link_stop_kind stop = LINK_GO_ON;
     bool saved = false;
+    memset(t->own_bytes, 0xff, sizeof(t->own_bytes));
     link_report_ready(t->config->link, t->engine.step);
     while (t->engine.step < t->job.train.steps && stop == LINK_GO_ON) {
         err_t err = one_step(t, &saved, &stop, why);

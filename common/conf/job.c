@@ -207,6 +207,8 @@ static const struct schema_row rows[] = {
     {INT(run.hang_seconds, 0, 86400, "30", FREE,
          "Silence of the steps that counts as a hang; ten times the usual step, if that is longer. 0: never.")},
     {INT(run.max_seconds, 0, MAX_STEPS, "0", FREE, "Stop after so long, with a checkpoint. 0: no limit.")},
+    {INT(run.timeline_step, 0, MAX_STEPS, "0", FREE,
+         "The step whose actions every worker times, for dtctl plan --measured. 0: none.")},
     {INT(run.priority, -1000, 1000, "0", FREE, "Jobs with a higher one start first.")},
     {ITEMS(run.env, run.n_env, SCHEMA_MAP, check_env, "{}", FREE, "Environment variables of the workers.")},
     {TEXT(run.workdir, check_path, "\".\"", FREE, "Working folder of the workers; relative to the job file's folder.")},

@@ -84,7 +84,7 @@ struct job_run {
     enum device device;
     enum comm_kind comm;
     int64_t workers_per_gpu; /* 1, or more to share one */
-    int64_t nodes, threads, restarts, orphan_seconds, hang_seconds, max_seconds, priority;
+    int64_t nodes, threads, restarts, orphan_seconds, hang_seconds, max_seconds, timeline_step, priority;
     char **env; /* "KEY=VALUE" */
     int n_env;
     char *workdir;

@@ -3,7 +3,6 @@
 #include "common/plan/forecast.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,16 +13,6 @@ struct plan_rates plan_rates_of(enum device device, enum dtype dtype)
     if (device == DEVICE_CPU)
         return (struct plan_rates){dtype == DT_F64 ? 30e9 : 60e9, 10e9, 5e9, 20e-6};
     return (struct plan_rates){dtype == DT_BF16 ? 500e12 : 40e12, 2.5e12, 200e9, 10e-6};
-}
-
-const char *forecast_axes_name(unsigned axes, char *text, size_t size)
-{
-    size_t at = 0;
-    text[0] = 0;
-    for (int a = 0; a < AXIS_COUNT && at < size; a++)
-        if (axes >> a & 1)
-            at += (size_t)snprintf(text + at, size - at, "%s%s", at ? " x " : "", mesh_axis_name((enum mesh_axis)a));
-    return text;
 }
 
 /* A message: when it was posted, and how long it takes. */
@@ -120,7 +109,7 @@ static void draw(struct clockwork *k, int rank, const struct op *op, double star
     }
     struct forecast_box *b = box_new(k, r);
     if (b)
-        *b = (struct forecast_box){a->kind, op->stream, a->chunk, a->micro, start, end};
+        *b = (struct forecast_box){k->ranks[rank].action, a->kind, op->stream, a->chunk, a->micro, start, end};
 }
 
 /* The op is over; the rank goes on. */
@@ -131,9 +120,6 @@ static void finish(struct clockwork *k, int rank, const struct op *op, double st
     r->stream[op->stream] = end;
     if (op->event >= 0)
         r->event[op->event] = end;
-    if (op->stream == STREAM_COMPUTE)
-        k->f->ranks[rank].busy += end - start;
-    k->f->seconds = end > k->f->seconds ? end : k->f->seconds;
     r->op++;
 }
 
@@ -322,12 +308,55 @@ void forecast_fini(struct forecast *f)
     memset(f, 0, sizeof(*f));
 }
 
-static double bubble_of(const struct forecast *f)
+/* ---- sums ---- */
+
+static int next_compute(const struct forecast_rank *r, int i)
 {
-    double busy = 0;
-    for (int r = 0; r < f->n; r++)
-        busy += f->ranks[r].busy;
-    return f->seconds > 0 ? 1 - busy / (f->seconds * f->n) : 0;
+    while (i < r->n && r->boxes[i].stream != STREAM_COMPUTE)
+        i++;
+    return i;
+}
+
+/* What of the comm stream's boxes lies beside no box of the compute stream. */
+static double exposed_of(const struct forecast_rank *r)
+{
+    double exposed = 0;
+    int c = next_compute(r, 0);
+    for (int i = 0; i < r->n; i++) {
+        const struct forecast_box *b = &r->boxes[i];
+        if (b->stream != STREAM_COMM)
+            continue;
+        double from = b->start;
+        for (; c < r->n && r->boxes[c].start < b->end; c = next_compute(r, c + 1)) {
+            const struct forecast_box *beside = &r->boxes[c];
+            if (beside->start > from)
+                exposed += beside->start - from;
+            from = beside->end > from ? beside->end : from;
+            if (beside->end > b->end)
+                break; /* it may cover the next one too */
+        }
+        exposed += b->end > from ? b->end - from : 0;
+    }
+    return exposed;
+}
+
+void forecast_sum(struct forecast *f)
+{
+    double busy = 0, exposed = 0;
+    f->seconds = 0;
+    for (int r = 0; r < f->n; r++) {
+        struct forecast_rank *k = &f->ranks[r];
+        k->busy = 0;
+        k->exposed = exposed_of(k);
+        for (int i = 0; i < k->n; i++) {
+            k->busy += k->boxes[i].stream == STREAM_COMPUTE ? k->boxes[i].end - k->boxes[i].start : 0;
+            f->seconds = k->boxes[i].end > f->seconds ? k->boxes[i].end : f->seconds;
+        }
+        busy += k->busy;
+        exposed += k->exposed;
+    }
+    f->bubble = f->seconds > 0 ? 1 - busy / (f->seconds * f->n) : 0;
+    f->exposed = f->seconds > 0 ? exposed / (f->seconds * f->n) : 0;
 }
 
 err_t plan_forecast(const struct program *programs, int n, const struct plan_rates *rates, struct forecast *ret,
@@ -349,7 +378,7 @@ err_t plan_forecast(const struct program *programs, int n, const struct plan_rat
     for (int r = 0; r < n; r++)
         runner_fini(&ranks[r], n);
     free(ranks);
-    f.bubble = bubble_of(&f);
+    forecast_sum(&f);
     if (e)
         forecast_fini(&f);
     else

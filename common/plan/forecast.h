@@ -18,16 +18,19 @@ struct plan_rates plan_rates_of(enum device device, enum dtype dtype);
 
 /* The ops of an action on a stream. */
 struct forecast_box {
+    int action; /* in program.actions */
     enum action_kind kind;
     enum op_stream stream;
     int chunk, micro; /* micro -1: none */
     double start, end;
 };
 
+/* Boxes of one stream are in the order of time and do not overlap. */
 struct forecast_rank {
     struct forecast_box *boxes;
     int n, cap;
-    double busy; /* of the compute stream */
+    double busy;    /* seconds in which the compute stream does something */
+    double exposed; /* seconds in which the comm stream does something, waiting for others included, and it does not */
 };
 
 #define FORECAST_AXES (1 << AXIS_COUNT)
@@ -35,7 +38,8 @@ struct forecast_rank {
 struct forecast {
     struct forecast_rank *ranks;
     int n;
-    double seconds, bubble;       /* bubble: the part of the step in which compute streams have nothing to do */
+    double seconds;               /* the last end */
+    double bubble, exposed;       /* parts of the step: compute streams have nothing to do; ranks' exposed time */
     int64_t bytes[FORECAST_AXES]; /* to all ranks from their peers, by the set of axes that the groups go over */
 };
 
@@ -46,7 +50,7 @@ int64_t plan_op_wire(const struct program *p, const struct op *op, int64_t sampl
 NODISCARD err_t plan_forecast(const struct program *programs, int n, const struct plan_rates *rates,
                               struct forecast *ret, struct why *why);
 void forecast_fini(struct forecast *f); /* legal on a zeroed one */
-/* "dp", "dp x fsdp": into a text of at least 32 bytes, which is returned. */
-const char *forecast_axes_name(unsigned axes, char *text, size_t size);
+/* Fills in what follows from the boxes: all seconds and parts. */
+void forecast_sum(struct forecast *f);
 
 #endif

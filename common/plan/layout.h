@@ -17,6 +17,20 @@ int mesh_workers(const struct mesh *m);
 /* The rank's coordinate on every axis. */
 void mesh_coords(const struct mesh *m, int rank, int ret[AXIS_COUNT]);
 const char *mesh_axis_name(enum mesh_axis axis);
+/* "dp", "dp x fsdp": a set of 1 << axis, into a text of at least MESH_AXES_NAME bytes, which is returned. */
+#define MESH_AXES_NAME 32
+const char *mesh_axes_name(unsigned axes, char *text);
+
+/* What a step brings to all ranks from their peers, in bytes, by the set of axes that the groups go over; sets without
+ * any are left out. There are fewer than TRAFFIC_SETS groups of different sets in a program. */
+#define TRAFFIC_SETS 12
+struct traffic {
+    int n;
+    uint32_t axes[TRAFFIC_SETS]; /* below 1 << AXIS_COUNT */
+    int64_t bytes[TRAFFIC_SETS];
+};
+/* Nothing where there is no room or nothing to say. */
+void traffic_add(struct traffic *t, unsigned axes, int64_t bytes);
 
 enum reduce_op { REDUCE_SUM, REDUCE_MIN, REDUCE_MAX, REDUCE_AVG };
 

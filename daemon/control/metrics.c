@@ -27,6 +27,16 @@ static err_t put_double(struct buf *b, const char *key, double v)
     return isfinite(v) ? buf_printf(b, ", \"%s\": %.17g", key, v) : buf_printf(b, ", \"%s\": null", key);
 }
 
+/* , "bytes": {"dp": 123, "tp": 456} */
+static err_t put_traffic(struct buf *b, const struct traffic *t)
+{
+    char axes[MESH_AXES_NAME];
+    err_t err = t->n ? buf_printf(b, ", \"bytes\": {") : OK;
+    for (int i = 0; !err && i < t->n; i++)
+        err = buf_printf(b, "%s\"%s\": %" PRId64, i ? ", " : "", mesh_axes_name(t->axes[i], axes), t->bytes[i]);
+    return !err && t->n ? buf_printf(b, "}") : err;
+}
+
 err_t metrics_format(const struct metric_row *r, struct buf *ret)
 {
     const struct {
@@ -38,6 +48,10 @@ err_t metrics_format(const struct metric_row *r, struct buf *ret)
     err_t err = buf_printf(ret, "{\"step\": %" PRId64, r->step);
     for (size_t i = 0; !err && i < sizeof(d) / sizeof(*d) - !r->has_valid; i++)
         err = put_double(ret, d[i].key, d[i].value);
+    if (!err && r->skipped)
+        err = buf_printf(ret, ", \"skipped\": true");
+    if (!err)
+        err = put_traffic(ret, &r->traffic);
     if (!err)
         err = buf_printf(ret, ", \"workers\": %d, \"epoch\": %" PRIu64 ", \"wall_ms\": %" PRId64 "}\n", r->workers,
                          r->epoch, r->wall_ms);
@@ -55,6 +69,14 @@ static double get_double(const json_t *o, const char *key)
 static int64_t get_int(const json_t *o, const char *key)
 {
     return json_integer_value(json_object_get(o, key));
+}
+
+static void get_traffic(const json_t *o, struct traffic *ret)
+{
+    const json_t *bytes = json_object_get(o, "bytes");
+    char name[MESH_AXES_NAME];
+    for (unsigned axes = 1; axes < 1u << AXIS_COUNT; axes++)
+        traffic_add(ret, axes, get_int(bytes, mesh_axes_name(axes, name)));
 }
 
 err_t metrics_parse(const char *line, size_t len, struct metric_row *ret)
@@ -78,7 +100,9 @@ err_t metrics_parse(const char *line, size_t len, struct metric_row *ret)
                                .epoch = (uint64_t)epoch,
                                .has_valid = json_object_get(o, "valid_loss") != NULL,
                                .valid_loss = get_double(o, "valid_loss"),
-                               .wall_ms = get_int(o, "wall_ms")};
+                               .wall_ms = get_int(o, "wall_ms"),
+                               .skipped = json_is_true(json_object_get(o, "skipped"))};
+    get_traffic(o, &ret->traffic);
     json_decref(o);
     return OK;
 }

@@ -5,6 +5,7 @@
 #define DTD_DAEMON_CONTROL_METRICS_H
 
 #include "common/base/buf.h"
+#include "common/plan/layout.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,6 +18,8 @@ struct metric_row {
     bool has_valid;
     double valid_loss;
     int64_t wall_ms;
+    bool skipped; /* the update changed nothing: loss or norm was not a number */
+    struct traffic traffic;
 };
 
 struct metrics {

@@ -23,6 +23,10 @@ void rpc_metric_fill(Dtd__Metric *m, const struct metric_row *row)
     m->has_valid_loss = row->has_valid;
     m->valid_loss = row->valid_loss;
     m->wall_ms = row->wall_ms;
+    m->has_skipped = m->skipped = row->skipped;
+    m->n_traffic_axes = m->n_traffic_bytes = (size_t)row->traffic.n;
+    m->traffic_axes = (uint32_t *)row->traffic.axes; /* only read */
+    m->traffic_bytes = (int64_t *)row->traffic.bytes;
 }
 
 static const char *worker_state(const struct job *j, const struct job_worker *w)

@@ -134,6 +134,15 @@ void rpc_io_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *r
     attend(owner, call, true);
 }
 
+static struct traffic traffic_of(const Dtd__Metric *m)
+{
+    struct traffic t = {0};
+    for (size_t i = 0; i < m->n_traffic_axes && i < m->n_traffic_bytes; i++)
+        if (m->traffic_axes[i] && m->traffic_axes[i] < 1u << AXIS_COUNT)
+            traffic_add(&t, m->traffic_axes[i], m->traffic_bytes[i]);
+    return t;
+}
+
 static struct metric_row row_of(const Dtd__Metric *m)
 {
     return (struct metric_row){.step = m->step,
@@ -146,7 +155,9 @@ static struct metric_row row_of(const Dtd__Metric *m)
                                .epoch = m->epoch,
                                .has_valid = m->has_valid_loss,
                                .valid_loss = m->has_valid_loss ? m->valid_loss : NAN,
-                               .wall_ms = m->wall_ms};
+                               .wall_ms = m->wall_ms,
+                               .skipped = m->has_skipped && m->skipped,
+                               .traffic = traffic_of(m)};
 }
 
 static const struct {

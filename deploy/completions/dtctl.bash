@@ -40,7 +40,7 @@ _dtctl() {
   logs) options="--follow --rank --tail" ;;
   why) options="--incident" ;;
   resume) options="--workers --steps --more --step --set --detach" ;;
-  plan) options="--set" ;;
+  plan) options="--set --timeline --measured" ;;
   generate) options="--prompt --tokens --temperature --top-k --seed" ;;
   ckpt) sub="ls inspect verify export import" options="--no-hash --format --dtype --shard-bytes" ;;
   node) sub="drain undrain" options="--reason" ;;

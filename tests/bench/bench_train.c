@@ -142,7 +142,7 @@ static void print_ops(const struct engine *e, const struct engine_profile *p, in
 static int profile(struct engine *e, const struct options *o, const struct peak_dev *peak, struct why *why)
 {
     enum { STEPS = 2 };
-    struct engine_profile p = {{0}, {0}, {0}, {0}};
+    struct engine_profile p = {{0}, {0}, {0}, NULL};
     struct feed f = {e->config.job->train.seq, e->config.job->model.vocab};
     const struct engine_feed feed = {sample, &f};
     struct engine_result r;

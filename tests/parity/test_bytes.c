@@ -93,8 +93,7 @@ static int count_rank(const struct parity_model *m, int fd, int rank, struct cou
 {
     struct engine e = {0};
     struct comm *comm = NULL;
-    struct engine_profile profile = {{0}, {0}, {0}, {0}};
-    struct engine_result result;
+    struct engine_result result = {0};
     struct why why = {""};
     struct parity_feed data = {m->job.train.seq, m->job.model.vocab};
     const struct engine_feed feed = {parity_sample, &data};
@@ -111,19 +110,18 @@ static int count_rank(const struct parity_model *m, int fd, int rank, struct cou
     err = err ? err : comm_open(&cc, &comm, &why);
     err = err ? err : engine_start(&e, comm, &why);
     err = err ? err : engine_fill_state(&e, &why);
-    err = err ? err : engine_profile_start(&e, &profile, &why);
     err = err ? err : engine_step(&e, &feed, &result, &why);
     const struct sums said = err ? (struct sums){{0}} : add_up(&e.train);
     int bad = err != OK;
     for (int i = 0; i < ENGINE_AXIS_SETS && !err; i++)
-        if (profile.axis_bytes[i] != said.axis[i]) {
+        if (result.axis_bytes[i] != said.axis[i]) {
             fprintf(stderr, "rank %d, axes %#x: %lld bytes counted, %lld in the program\n", rank, (unsigned)i,
-                    (long long)profile.axis_bytes[i], (long long)said.axis[i]);
+                    (long long)result.axis_bytes[i], (long long)said.axis[i]);
             bad = 1;
         }
     if (err)
         fprintf(stderr, "rank %d: %s %s\n", rank, err_name(err), why.text);
-    memcpy(ret->is[rank].axis, profile.axis_bytes, sizeof(profile.axis_bytes));
+    memcpy(ret->is[rank].axis, result.axis_bytes, sizeof(result.axis_bytes));
     engine_fini(&e);
     comm_close(comm);
     return bad;

@@ -430,7 +430,7 @@ TEST(a_prompt_has_its_positions)
 static void profiled(struct dev *dev)
 {
     struct bench b;
-    struct engine_profile p = {{0}, {0}, {0}, {0}};
+    struct engine_profile p = {{0}, {0}, {0}, NULL};
     int64_t calls = 0, ops = 0, by_kind = 0, by_action = 0;
     begin_alone(&b, dev, parity_llama);
     assert_ok(engine_profile_start(&b.e, &p, NULL));

@@ -19,6 +19,7 @@ struct report {
     struct link *link;
     Dtd__WorkerReport msg;
     Dtd__Metric metric;
+    struct traffic traffic; /* the metric's */
     bool sent;
 };
 

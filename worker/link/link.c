@@ -248,6 +248,11 @@ void link_report_metric(struct link *l, const struct link_metric *m)
         r->metric.has_valid_loss = !isnan(m->valid_loss);
         r->metric.valid_loss = m->valid_loss;
         r->metric.wall_ms = clock_wall_ms();
+        r->metric.has_skipped = r->metric.skipped = m->skipped;
+        r->traffic = m->traffic;
+        r->metric.n_traffic_axes = r->metric.n_traffic_bytes = (size_t)m->traffic.n;
+        r->metric.traffic_axes = r->traffic.axes;
+        r->metric.traffic_bytes = r->traffic.bytes;
         r->msg.metric = &r->metric;
         r->msg.has_step = true;
         r->msg.step = m->step;

@@ -66,6 +66,8 @@ struct link_metric {
     int64_t step;
     double loss, grad_norm, lr, tokens_per_s, step_s, valid_loss; /* valid_loss: NAN when it was not measured */
     int workers;
+    bool skipped;
+    struct traffic traffic;
 };
 
 void link_report_ready(struct link *l, int64_t step);

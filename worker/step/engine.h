@@ -12,6 +12,7 @@
 #define DTD_WORKER_STEP_ENGINE_H
 
 #include "common/conf/job.h"
+#include "common/plan/forecast.h"
 #include "common/plan/program.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
@@ -39,14 +40,19 @@ struct engine_config {
 };
 
 /* Time spent in each kind of op and of action, when somebody wants to know: by the clock on a CPU, between timed events
- * on a device that runs beside the thread, where streams overlap and sums may be more than the step. And the payload
- * that this rank has read from or written to others, by the axes that the groups span: a set of 1 << axis, axes of
- * size 1 left out. */
-#define ENGINE_AXIS_SETS (1 << AXIS_COUNT)
+ * on a device that runs beside the thread, where streams overlap and sums may be more than the step. */
 struct engine_profile {
     int64_t ns[OP_KIND_COUNT], calls[OP_KIND_COUNT];
     int64_t action_ns[ACT_COUNT];
-    int64_t axis_bytes[ENGINE_AXIS_SETS];
+    struct engine_trace *trace; /* the owner's; NULL: nobody asks what was when */
+};
+
+/* What was when: ops of one action that follow one another on a stream are one box; an op that waits for another
+ * stream begins a new one, and so does one behind an op of another stream. What finds no room is left out. */
+struct engine_trace {
+    struct forecast_box *boxes;
+    int n, cap;
+    int64_t origin_ns; /* the moment from which boxes count, by clock_mono_ns */
 };
 
 #define ENGINE_RANGE_NAME 24
@@ -117,9 +123,14 @@ struct engine {
     struct engine_timer *timer;
 };
 
+/* Payload that peers have brought to this rank (comm_group_bytes), by the axes that the groups span: a set of
+ * 1 << axis, axes of size 1 left out. */
+#define ENGINE_AXIS_SETS (1 << AXIS_COUNT)
+
 struct engine_result {
     double loss, grad_norm, lr;
-    bool skipped; /* loss or norm is not a number: the step counts, and changed nothing */
+    int64_t axis_bytes[ENGINE_AXIS_SETS]; /* of this step */
+    bool skipped;                         /* loss or norm is not a number: the step counts, and changed nothing */
 };
 
 NODISCARD err_t engine_init(struct engine *e, const struct engine_config *config, struct why *why);
@@ -152,6 +163,9 @@ NODISCARD err_t engine_logits(struct engine *e, const int32_t *ids, int64_t n, c
 
 /* Measures from now on; the owner's profile is added to after every step. */
 NODISCARD err_t engine_profile_start(struct engine *e, struct engine_profile *profile, struct why *why);
+void engine_profile_stop(struct engine *e); /* between two steps */
+/* Boxes that a step has at most. */
+int engine_trace_room(const struct engine *e);
 
 /* The address of a buffer's first instance, on the device. */
 void *engine_buffer(const struct engine *e, const struct program *p, int buffer);

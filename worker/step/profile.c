@@ -10,11 +10,13 @@
 
 struct span {
     struct dev_event *from, *to;
-    enum op_kind kind;
-    enum action_kind action;
+    const struct op *op;
+    int action; /* in program.actions */
 };
 
 struct engine_timer {
+    struct dev_event *begin; /* of the step, on the compute stream when nothing is queued: */
+    int64_t begin_ns;        /* the clock then */
     struct span *spans;
     int n, cap;
 };
@@ -32,7 +34,7 @@ static err_t make_timer(struct engine *e, struct engine_timer *t)
     int eval = e->has_eval ? ops_run(&e->eval) : 0, train = e->has_train ? ops_run(&e->train) : 0;
     t->cap = eval > train ? eval : train;
     t->spans = calloc((size_t)t->cap + 1, sizeof(*t->spans));
-    err_t err = t->spans ? OK : ERR_NOMEM;
+    err_t err = t->spans ? dev_event_new(e->config.dev, true, &t->begin) : ERR_NOMEM;
     for (int i = 0; !err && i < t->cap; i++) {
         err = dev_event_new(e->config.dev, true, &t->spans[i].from);
         err = err ? err : dev_event_new(e->config.dev, true, &t->spans[i].to);
@@ -50,30 +52,80 @@ err_t engine_profile_start(struct engine *e, struct engine_profile *profile, str
     return err ? why_set(why, err, "cannot make the events of a profile: %s", err_text(err)) : OK;
 }
 
+int engine_trace_room(const struct engine *e)
+{
+    return ops_run(&e->train);
+}
+
+void engine_profile_stop(struct engine *e)
+{
+    e->profile = NULL;
+    profile_free(e);
+}
+
 void profile_free(struct engine *e)
 {
     struct engine_timer *t = e->timer;
+    dev_event_free(e->config.dev, t ? t->begin : NULL);
     for (int i = 0; t && t->spans && i < t->cap; i++) {
         dev_event_free(e->config.dev, t->spans[i].from);
         dev_event_free(e->config.dev, t->spans[i].to);
     }
     free(t ? t->spans : NULL);
     free(t);
+    e->timer = NULL;
 }
 
-static void add(struct engine_profile *p, enum op_kind kind, enum action_kind action, int64_t ns)
+static bool waits(const struct op *op)
 {
-    p->ns[kind] += ns;
-    p->calls[kind]++;
-    p->action_ns[action] += ns;
+    for (int i = 0; i < OP_MAX_WAITS; i++)
+        if (op->wait[i] >= 0)
+            return true;
+    return false;
+}
+
+static void trace_add(struct engine_trace *t, const struct action *a, int action, const struct op *op, int64_t from,
+                      int64_t to)
+{
+    struct forecast_box *last = t->n ? &t->boxes[t->n - 1] : NULL;
+    const double start = (double)(from - t->origin_ns) * 1e-9, end = (double)(to - t->origin_ns) * 1e-9;
+    if (last && last->action == action && last->stream == op->stream && !waits(op))
+        last->end = end;
+    else if (t->n < t->cap)
+        t->boxes[t->n++] = (struct forecast_box){action, a->kind, op->stream, a->chunk, a->micro, start, end};
+}
+
+static void add(const struct run *r, int action, const struct op *op, int64_t from, int64_t to)
+{
+    struct engine_profile *p = r->engine->profile;
+    const struct action *a = &r->program->actions[action];
+    p->ns[op->kind] += to - from;
+    p->calls[op->kind]++;
+    p->action_ns[a->kind] += to - from;
+    if (p->trace)
+        trace_add(p->trace, a, action, op, from, to);
+}
+
+static int action_of(const struct run *r)
+{
+    return (int)(r->action - r->program->actions);
 }
 
 static err_t time_by_clock(const struct run *r, const struct op *op, run_op_fn fn)
 {
     int64_t start = clock_mono_ns();
     err_t err = fn(r, op);
-    add(r->engine->profile, op->kind, r->action->kind, clock_mono_ns() - start);
+    add(r, action_of(r), op, start, clock_mono_ns());
     return err;
+}
+
+err_t profile_begin(struct engine *e)
+{
+    struct engine_timer *t = e->timer;
+    if (!t)
+        return OK;
+    t->begin_ns = clock_mono_ns();
+    return dev_event_record(e->config.dev, t->begin, e->stream[STREAM_COMPUTE]);
 }
 
 err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn)
@@ -82,19 +134,25 @@ err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn)
     if (!e->timer)
         return time_by_clock(r, op, fn);
     struct span *s = &e->timer->spans[e->timer->n++];
-    s->kind = op->kind;
-    s->action = r->action->kind;
+    s->op = op;
+    s->action = action_of(r);
     err_t err = dev_event_record(e->config.dev, s->from, run_stream(r, op));
     err = err ? err : fn(r, op);
     return err ? err : dev_event_record(e->config.dev, s->to, run_stream(r, op));
 }
 
-void profile_collect(struct engine *e)
+/* Nanoseconds by the clock. */
+static int64_t when(const struct engine *e, const struct dev_event *event)
 {
+    return e->timer->begin_ns + (int64_t)(dev_event_ms(e->config.dev, e->timer->begin, event) * 1e6);
+}
+
+void profile_collect(const struct run *r)
+{
+    const struct engine *e = r->engine;
     struct engine_timer *t = e->timer;
     for (int i = 0; t && i < t->n; i++)
-        add(e->profile, t->spans[i].kind, t->spans[i].action,
-            (int64_t)(dev_event_ms(e->config.dev, t->spans[i].from, t->spans[i].to) * 1e6));
+        add(r, t->spans[i].action, t->spans[i].op, when(e, t->spans[i].from), when(e, t->spans[i].to));
     if (t)
         t->n = 0;
 }

@@ -132,14 +132,13 @@ static err_t wait_for_streams(const struct run *r, struct why *why)
 static void count_bytes(const struct run *r, int sign)
 {
     const struct program *p = r->program;
-    struct engine_profile *profile = r->engine->profile;
-    for (int i = 0; profile && i < p->n_groups; i++) {
+    for (int i = 0; r->axis_bytes && i < p->n_groups; i++) {
         unsigned axes = p->groups[i].axes;
         for (int a = 0; a < AXIS_COUNT; a++)
             if (p->mesh.size[a] == 1)
                 axes &= ~(1u << a);
         if (r->rig->groups[i])
-            profile->axis_bytes[axes] += sign * comm_group_bytes(r->rig->groups[i]);
+            r->axis_bytes[axes] += sign * comm_group_bytes(r->rig->groups[i]);
     }
 }
 
@@ -147,13 +146,14 @@ err_t run_program(struct run *r, run_before_fn before, void *arg, struct why *wh
 {
     r->engine->posts.n = 0;
     count_bytes(r, -1);
-    err_t err = run_actions(r, before, arg, why);
+    err_t err = profile_begin(r->engine);
+    err = err ? err : run_actions(r, before, arg, why);
     err = err ? err : host_fetch(r->engine, r->program, r->rig);
     err = err ? err : wait_for_streams(r, why);
     if (canceled(r) || err == ERR_CANCELED)
         return why_set(why, ERR_CANCELED, "the epoch has ended");
     count_bytes(r, 1);
     if (!err)
-        profile_collect(r->engine);
+        profile_collect(r);
     return err;
 }

@@ -13,7 +13,8 @@ struct run {
     const struct action *action;
     int64_t samples; /* of the action's microbatch; program.max_samples where there is none */
     double lr;
-    int64_t update; /* 1 for the first of the moments' life */
+    int64_t update;      /* 1 for the first of the moments' life */
+    int64_t *axis_bytes; /* ENGINE_AXIS_SETS numbers, which run_program adds to; NULL: nobody asks */
 };
 
 typedef err_t (*run_op_fn)(const struct run *r, const struct op *op);
@@ -77,9 +78,11 @@ void verify_fini(struct engine *e);
 /* ---- profile.c ---- */
 
 void profile_free(struct engine *e);
+/* Before the first action. */
+NODISCARD err_t profile_begin(struct engine *e);
 NODISCARD err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn);
 /* After the streams were waited for. */
-void profile_collect(struct engine *e);
+void profile_collect(const struct run *r);
 
 extern const run_op_fn run_kernel_ops[OP_KIND_COUNT], run_step_ops[OP_KIND_COUNT], run_comm_ops[OP_KIND_COUNT];
 

@@ -145,15 +145,16 @@ err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engin
                     .program = &e->train,
                     .rig = &e->train_rig,
                     .lr = job_lr(t, e->step + 1),
-                    .update = e->updates + 1};
+                    .update = e->updates + 1,
+                    .axis_bytes = ret->axis_bytes};
     assert(e->has_train);
+    *ret = (struct engine_result){0};
     err_t err = run_program(&r, before_action, &ps, why);
     if (err)
         return err;
     ret->loss = sum_losses(e, &e->train) * e->train.loss_scale;
     ret->grad_norm = scalar(e, &e->train, e->train.norm_buffer);
     ret->lr = r.lr;
-    ret->skipped = false;
     if (!is_number(e))
         err = skip(e, ret, why);
     if (err)

@@ -1,0 +1,121 @@
+/* A measured step has the program's actions in the program's order: what a rank's trace says is held against its
+ * program, op by op, on every rank of a pipeline. */
+#include "tests/parity/harness.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+static bool waits(const struct op *op)
+{
+    int n = 0;
+    for (int i = 0; i < OP_MAX_WAITS; i++)
+        n += op->wait[i] >= 0;
+    return n > 0;
+}
+
+/* The boxes that the program has when every op takes some time; ends behind the last with a box that none matches. */
+static int expected(const struct program *p, struct forecast_box *ret)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_actions; i++) {
+        const struct action *a = &p->actions[i];
+        for (int k = 0; a->kind != ACT_SNAPSHOT && k < a->n_ops; k++) {
+            const struct op *op = &p->ops[a->first_op + k], *before = k ? op - 1 : NULL;
+            if (!before || before->stream != op->stream || waits(op))
+                ret[n++] = (struct forecast_box){i, a->kind, op->stream, a->chunk, a->micro, 0, 0};
+        }
+    }
+    return n;
+}
+
+#define SAY(...) (fprintf(stderr, __VA_ARGS__), 1)
+
+static int compare(const struct engine *e, const struct engine_trace *t)
+{
+    double last[STREAM_COUNT] = {0};
+    struct forecast_box *want = calloc((size_t)t->cap, sizeof(*want));
+    int n = expected(&e->train, want), bad = n != t->n ? SAY("%d boxes, the program has %d\n", t->n, n) : 0;
+    for (int i = 0; i < n && !bad; i++) {
+        const struct forecast_box *b = &t->boxes[i], *w = &want[i];
+        if (b->action != w->action || b->kind != w->kind || b->stream != w->stream || b->chunk != w->chunk ||
+            b->micro != w->micro)
+            bad = SAY("box %d is of action %d (%s), not of %d (%s)\n", i, b->action, action_name(b->kind), w->action,
+                      action_name(w->kind));
+        if (b->start < last[b->stream] || b->end < b->start)
+            bad = SAY("box %d: %g to %g, behind %g\n", i, b->start, b->end, last[b->stream]);
+        last[b->stream] = b->end;
+    }
+    free(want);
+    return bad;
+}
+
+static int trace_rank(const struct parity_model *m, int fd, int rank)
+{
+    struct engine e = {0};
+    struct comm *comm = NULL;
+    struct engine_trace trace = {0};
+    struct engine_profile profile = {.trace = &trace};
+    struct engine_result result;
+    struct why why = {""};
+    struct parity_feed data = {m->job.train.seq, m->job.model.vocab};
+    const struct engine_feed feed = {parity_sample, &data};
+    const struct engine_config config = {
+        .dev = test_cpu(), .job = &m->job, .graph = &m->graph, .rank = rank, .world = (int)m->job.parallel.workers};
+    err_t err = engine_init(&e, &config, &why);
+    const struct comm_config cc = {.backend = "shm",
+                                   .fd = fd,
+                                   .rank = rank,
+                                   .world = config.world,
+                                   .epoch = 1,
+                                   .shared_bytes = engine_shared_bytes(&e),
+                                   .timeout_ms = 30000};
+    err = err ? err : comm_open(&cc, &comm, &why);
+    err = err ? err : engine_start(&e, comm, &why);
+    err = err ? err : engine_fill_state(&e, &why);
+    trace.cap = engine_trace_room(&e);
+    trace.boxes = calloc((size_t)trace.cap + 1, sizeof(*trace.boxes));
+    err = err ? err : engine_step(&e, &feed, &result, &why); /* not this one */
+    err = err ? err : engine_profile_start(&e, &profile, &why);
+    err = err ? err : engine_step(&e, &feed, &result, &why);
+    engine_profile_stop(&e);
+    err = err ? err : engine_step(&e, &feed, &result, &why); /* nor this one */
+    int bad = err ? SAY("rank %d: %s %s\n", rank, err_name(err), why.text) : compare(&e, &trace);
+    free(trace.boxes);
+    engine_fini(&e);
+    comm_close(comm);
+    return bad;
+}
+
+static void traced(const char *yaml, const char *const *sets)
+{
+    struct parity_model m;
+    pid_t pid[8];
+    int fd = memfd_create("timeline", MFD_CLOEXEC), failed = 0;
+    parity_model_init(&m, yaml, sets);
+    int world = (int)m.job.parallel.workers;
+    assert_true(world <= 8);
+    for (int i = 0; i < world; i++)
+        if ((pid[i] = fork()) == 0)
+            _exit(trace_rank(&m, fd, i));
+    for (int i = 0; i < world; i++) {
+        int status;
+        waitpid(pid[i], &status, 0);
+        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    }
+    close(fd);
+    parity_model_fini(&m);
+    assert_int_equal(failed, 0);
+}
+
+#define TRACED(yaml, ...) traced(yaml, (const char *const[]){__VA_ARGS__, NULL})
+
+TEST(a_measured_pipeline_has_the_programs_actions_in_its_order)
+{
+    TRACED(parity_llama, "parallel.workers=2", "parallel.pp=2", "train.global_batch=8");
+    TRACED(parity_gpt2, "parallel.workers=2", "parallel.pp=2", "parallel.schedule=zb-h1", "train.global_batch=8");
+}
+
+TEST(collectives_of_a_cut_layer_are_boxes_of_their_own)
+{
+    TRACED(parity_llama, "parallel.workers=2", "parallel.tp=2");
+}
