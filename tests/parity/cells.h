@@ -48,7 +48,8 @@ void cells_four_axes(struct cells *c, enum cell_model model);
 
 /* Runs them all against one worker, the workers started once for each world size: losses of four steps, an evaluation,
  * every gradient of the first step and every parameter after the fourth in proof mode, and a float32 step on the fast
- * kernels. Prints what fails and the number of cells, and fails the test when any did. */
+ * kernels. Every tenth is run by workers in two network namespaces over comm "stream", where these can be made. Prints
+ * what fails and the numbers of cells, and fails the test when any did. */
 void cells_run(const struct cells *c);
 
 #endif

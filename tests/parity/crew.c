@@ -1,8 +1,10 @@
 /* Running cells: a crew of forked workers for each world size takes cell after cell from its pipes, so that a cell
  * costs an engine and not a process. What a rank computes lies in memory that all share; a rank that dies or is late
- * ends its crew, which is made anew for the next cell. */
+ * ends its crew, which is made anew for the next cell. Every tenth cell is run by a crew that is spread over two
+ * network namespaces: two nodes, between which there is TCP. */
 #include "tests/parity/cells.h"
 #include "tests/parity/compare.h"
+#include "tests/parity/links.h"
 
 #include <math.h>
 #include <poll.h>
@@ -11,7 +13,8 @@
 #include <sys/wait.h>
 
 #define STEPS 4
-#define MAX_CREW 16
+#define MAX_CREW PARITY_MAX_WORKERS
+#define SPREAD_EVERY 10
 #define MAX_PARAMS 400000
 #define PATIENCE_MS 120000
 /* Of eps sqrt(K), as in test_twin.c; sums in other orders add their share. */
@@ -25,6 +28,7 @@ struct sheet {
 };
 
 struct crew {
+    bool spread;
     int world;
     pid_t pid[MAX_CREW];
     int ask[MAX_CREW], answer[MAX_CREW];
@@ -52,15 +56,23 @@ static void sheet_clear(struct sheet *s)
 
 /* ---- a worker ---- */
 
-static int run_numerics(const struct cell *c, const char *numerics, int fd, uint64_t epoch, int rank, int64_t last,
-                        struct parity_result *r, char *why)
+/* What a worker inherits; by node where it is spread. */
+struct seat {
+    int n_nodes, fd[2];
+    struct parity_nodes nodes;
+};
+
+static int run_numerics(const struct cell *c, const char *numerics, const struct seat *at, uint64_t epoch, int rank,
+                        int64_t last, struct parity_result *r, char *why)
 {
+    const struct parity_options over = {.comm = "stream", .nodes = &at->nodes};
     struct parity_model m;
     cell_init(c, numerics, &m);
     assert_true(m.graph.n_params <= MAX_PARAMS);
     if (rank == 0)
         r->n = m.graph.n_params;
-    int rc = parity_run_rank(&m, fd, epoch, rank, last, NULL, r, why);
+    int rc =
+        parity_run_rank(&m, at->fd[at->nodes.node_of[rank]], epoch, rank, last, at->n_nodes > 1 ? &over : NULL, r, why);
     parity_model_fini(&m);
     return rc;
 }
@@ -71,11 +83,15 @@ struct order {
     struct cell cell;
 };
 
-static void serve(struct sheet *s, int ask, int answer, int fd, int rank)
+static void serve(struct sheet *s, int ask, int answer, struct seat *at, int rank)
 {
+    const int node = at->nodes.node_of[rank];
     struct order o;
+    at->nodes.address = links_address(node);
+    if (at->n_nodes > 1 && !links_enter(node))
+        _exit(1);
     for (uint64_t epoch = 1; read(ask, &o, sizeof(o)) == (ssize_t)sizeof(o) && !o.end; epoch++) {
-        int rc = run_numerics(&o.cell, o.fast ? "fast" : "proof", fd, epoch, rank, o.fast ? 1 : STEPS,
+        int rc = run_numerics(&o.cell, o.fast ? "fast" : "proof", at, epoch, rank, o.fast ? 1 : STEPS,
                               o.fast ? &s->fast : &s->proof, s->why[rank]);
         if (write(answer, &rc, sizeof(rc)) != (ssize_t)sizeof(rc))
             break;
@@ -85,7 +101,7 @@ static void serve(struct sheet *s, int ask, int answer, int fd, int rank)
 
 /* ---- a crew ---- */
 
-static void start_one(struct crew *w, struct sheet *s, int fd, int rank)
+static void start_one(struct crew *w, struct sheet *s, struct seat *at, int rank)
 {
     int down[2], up[2];
     assert_int_equal(pipe(down), 0);
@@ -94,7 +110,7 @@ static void start_one(struct crew *w, struct sheet *s, int fd, int rank)
     if ((w->pid[rank] = fork()) == 0) {
         close(down[1]);
         close(up[0]);
-        serve(s, down[0], up[1], fd, rank);
+        serve(s, down[0], up[1], at, rank);
     }
     close(down[0]);
     close(up[1]);
@@ -104,12 +120,19 @@ static void start_one(struct crew *w, struct sheet *s, int fd, int rank)
 
 static void crew_start(struct crew *w, struct sheet *s, int world)
 {
-    int fd = memfd_create("cells", MFD_CLOEXEC);
-    assert_true(fd >= 0 && world <= MAX_CREW);
+    struct seat at = {.n_nodes = w->spread ? 2 : 1};
+    assert_true(world <= MAX_CREW);
+    for (int i = 0; i < at.n_nodes; i++)
+        assert_true((at.fd[i] = memfd_create("cells", MFD_CLOEXEC)) >= 0);
+    for (int i = 0; i < world; i++)
+        at.nodes.node_of[i] = i * at.n_nodes / world;
+    if (w->spread)
+        at.nodes.words = word_store_new(); /* small, and the process's: there is a crew for each world size */
     w->world = world;
     for (int i = 0; i < world; i++)
-        start_one(w, s, fd, i);
-    close(fd);
+        start_one(w, s, &at, i);
+    for (int i = 0; i < at.n_nodes; i++)
+        close(at.fd[i]);
 }
 
 /* By an order: other crews have copies of the pipes, so that nobody would see their end. */
@@ -239,31 +262,39 @@ static int by_world(const void *a, const void *b)
     return cell_workers(a) - cell_workers(b);
 }
 
+static bool is_spread(const struct cell *c, int i)
+{
+    return i % SPREAD_EVERY == SPREAD_EVERY - 1 && cell_workers(c) > 1 && links_make();
+}
+
 void cells_run(const struct cells *c)
 {
     struct references *refs = calloc(1, sizeof(*refs));
-    struct crew crew = {0};
+    struct crew near = {0}, spread = {.spread = true};
     struct sheet *s = sheet_new();
-    int failed = 0;
+    int failed = 0, n_spread = 0;
     char why[600], name[128];
     signal(SIGPIPE, SIG_IGN);
     qsort(c->list, (size_t)c->n, sizeof(*c->list), by_world);
     for (int i = 0; i < c->n; i++) {
         const struct sheet *one = reference_of(refs, &c->list[i]);
-        bool bad = !crew_run(&crew, s, &c->list[i], why, sizeof(why)) || differs(&c->list[i], one, s, why, sizeof(why));
+        struct crew *crew = is_spread(&c->list[i], i) ? &spread : &near;
+        bool bad = !crew_run(crew, s, &c->list[i], why, sizeof(why)) || differs(&c->list[i], one, s, why, sizeof(why));
         cell_name(&c->list[i], name, sizeof(name));
         if (bad)
-            printf("%s: %s\n", name, why);
+            printf("%s%s: %s\n", name, crew->spread ? " over two nodes" : "", why);
+        n_spread += crew->spread;
         fflush(stdout);
         failed += bad;
     }
-    crew_end(&crew, false);
+    crew_end(&near, false);
+    crew_end(&spread, false);
     crew_end(&refs->crew, false);
     for (int i = 0; i < refs->n; i++)
         munmap(refs->list[i].sheet, sizeof(struct sheet));
     munmap(s, sizeof(*s));
     free(refs);
-    printf("%d cells\n", c->n);
+    printf("%d cells, %d of them over two network namespaces\n", c->n, n_spread);
     fflush(stdout);
     if (failed)
         fail_msg("%d of %d cells differ from one worker", failed, c->n);

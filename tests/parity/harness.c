@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#define MAX_WORKERS 16
 #define ARENA_BYTES ((size_t)40 << 10) /* small on purpose: a load takes several rounds and cuts large tensors */
 
 const char parity_llama[] =
@@ -218,13 +217,16 @@ int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int ra
     struct comm_group *all = NULL;
     struct dev *dev = o && o->open ? o->open() : test_cpu();
     struct why why = {""};
-    int world = (int)m->job.parallel.workers, ranks[MAX_WORKERS];
+    int world = (int)m->job.parallel.workers, ranks[PARITY_MAX_WORKERS];
     const struct engine_config config = {
         .dev = dev, .job = &m->job, .graph = &m->graph, .rank = rank, .world = world, .eval = true};
     if (engine_init(&e, &config, &why)) {
         snprintf(said, 512, "%.500s", why.text);
         return 1;
     }
+    const struct parity_nodes *nodes = o ? o->nodes : NULL;
+    static const uint8_t secret[32] = "an epoch's secret";
+    struct word_view view;
     const struct comm_config cc = {.backend = o && o->comm ? o->comm : "shm",
                                    .dev = dev,
                                    .fd = fd,
@@ -232,7 +234,12 @@ int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int ra
                                    .world = world,
                                    .epoch = epoch,
                                    .shared_bytes = engine_shared_bytes(&e),
-                                   .timeout_ms = 30000};
+                                   .timeout_ms = 30000,
+                                   .store = nodes ? word_view_init(&view, nodes->words, epoch) : NULL,
+                                   .node_of = nodes ? nodes->node_of : NULL,
+                                   .secret = secret,
+                                   .secret_bytes = sizeof(secret),
+                                   .address = nodes ? nodes->address : NULL};
     for (int i = 0; i < world; i++)
         ranks[i] = i;
     err_t err = comm_open(&cc, &comm, &why);
@@ -272,9 +279,9 @@ struct parity_result *parity_run(const struct parity_model *m, int64_t last, con
     int world = (int)m->job.parallel.workers, failed = 0;
     size_t bytes = sizeof(struct parity_result) + 2 * (size_t)m->graph.n_params * sizeof(double);
     struct parity_result *r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    pid_t pid[MAX_WORKERS];
+    pid_t pid[PARITY_MAX_WORKERS];
     int fd = memfd_create("parity", MFD_CLOEXEC);
-    assert_true(r != MAP_FAILED && fd >= 0 && world <= MAX_WORKERS && last <= PARITY_MAX_STEPS);
+    assert_true(r != MAP_FAILED && fd >= 0 && world <= PARITY_MAX_WORKERS && last <= PARITY_MAX_STEPS);
     r->bytes = bytes;
     r->n = m->graph.n_params;
     r->grad = (double *)(r + 1);

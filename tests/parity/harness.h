@@ -5,6 +5,7 @@
 
 #include "tests/lib/test.h"
 #include "tests/parity/store.h"
+#include "tests/worker/word_store.h"
 #include "worker/step/engine.h"
 
 /* The small models of the matrix; `sets` are overrides as in dtctl --set, ended by NULL. */
@@ -27,6 +28,7 @@ enum parity_what { PARITY_PARAM, PARITY_GRAD };
 int64_t parity_collect(const struct engine *e, enum parity_what what, double *to, bool differ);
 
 #define PARITY_MAX_STEPS 64
+#define PARITY_MAX_WORKERS 16
 
 /* Everything as doubles, which hold every float32 exactly. grad and param: all parameters of the graph, one after
  * another in its order; grad of the first step run, param after the last. */
@@ -39,10 +41,18 @@ struct parity_result {
 };
 void parity_result_free(struct parity_result *r);
 
+/* Ranks on several nodes, for comm "stream"; what comm_config says of each. */
+struct parity_nodes {
+    int node_of[PARITY_MAX_WORKERS];
+    const char *address; /* of this rank's */
+    struct word_store *words;
+};
+
 struct parity_options {
-    struct store *load;        /* start from this state instead of the initialisation */
-    struct store *save;        /* leave the state there after the last step */
-    const char *comm;          /* backend; NULL: shm */
+    struct store *load; /* start from this state instead of the initialisation */
+    struct store *save; /* leave the state there after the last step */
+    const char *comm;   /* backend; NULL: shm */
+    const struct parity_nodes *nodes;
     struct dev *(*open)(void); /* the device, closed by `close`; NULL: the processor */
     void (*close)(struct dev *d);
     const struct engine_feed *feed; /* NULL: the made-up data */
@@ -51,8 +61,8 @@ struct parity_options {
     void *arg;
 };
 
-/* One rank of it, in a process that does nothing else meanwhile; 0 when all went well, else the sentence is in
- * why[512].
+/* One rank of it over the memfd of its node, in a process that does nothing else meanwhile; 0 when all went well, else
+ * the sentence is in why[512].
  */
 int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int rank, int64_t last,
                     const struct parity_options *o, struct parity_result *r, char *why);
