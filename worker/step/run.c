@@ -8,6 +8,7 @@
 #include "worker/step/run.h"
 
 #include "common/base/log.h"
+#include "worker/step/fault.h"
 
 #include <assert.h>
 #include <stdatomic.h>
@@ -63,8 +64,10 @@ static err_t run_op(const struct run *r, const struct op *op)
 {
     run_op_fn fn = find_op(op->kind);
     err_t err = run_waits(r, op);
+    fault_point(r, op, FAULT_BEFORE);
     if (!err)
         err = r->engine->profile ? profile_op(r, op, fn) : fn(r, op);
+    fault_point(r, op, FAULT_AFTER);
     return err ? err : run_record(r, op);
 }
 

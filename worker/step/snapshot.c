@@ -2,8 +2,8 @@
  * share one cell. Names are torchtitan's (common/ckpt). */
 #include "worker/step/snapshot.h"
 
+#include "worker/step/fault.h"
 #include "worker/step/rows.h"
-#include "worker/step/run.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -242,6 +242,8 @@ err_t snapshot_copy(struct snapshot *s, struct engine *e, void *arena)
     for (int i = 0; !err && i < s->n; i++) {
         const struct snapshot_piece *x = &s->pieces[i];
         uint8_t *to = (uint8_t *)arena + x->arena_offset;
+        if (i == s->n / 2)
+            fault_point(&r, op, FAULT_WITHIN);
         if (x->host)
             memcpy(to, x->data, x->bytes);
         else

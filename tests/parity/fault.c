@@ -1,0 +1,72 @@
+/* The test's side of worker/step/fault.h. DTD_FAULTS names a table of one layout as `parity_faults` prints it; beside
+ * it lies a counter, shared by all workers: how many of its rows have come true. Row k does so in step FIRST + k or
+ * later, so that each has a step of its own, and what it leaves behind is computed with before the next. A process that
+ * finds its row counts it and dies: no row comes twice. */
+#include "worker/step/fault.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define FIRST 2
+#define MAX_ROWS 512
+
+struct row {
+    char mode[8], action[16], op[24], side[8];
+    int rank;
+};
+
+static struct row rows[MAX_ROWS];
+static int n_rows;
+static int *done; /* in the file beside the table */
+
+static void die(const char *what)
+{
+    perror(what);
+    abort();
+}
+
+static void read_table(const char *path)
+{
+    char line[128], counter[PATH_MAX];
+    FILE *f = fopen(path, "r");
+    if (!f)
+        die(path);
+    for (struct row *w = rows; n_rows < MAX_ROWS && fgets(line, sizeof(line), f); w++, n_rows++)
+        if (sscanf(line, "%7s %15s %23s %7s %d", w->mode, w->action, w->op, w->side, &w->rank) != 5)
+            die(line);
+    fclose(f);
+    snprintf(counter, sizeof(counter), "%s.done", path);
+    int fd = open(counter, O_RDWR | O_CLOEXEC);
+    done = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(*done), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (done == MAP_FAILED)
+        die(counter);
+    close(fd);
+}
+
+static bool is_here(const struct row *w, const struct run *r, const struct op *op, enum fault_side side)
+{
+    static const char *const modes[] = {"train", "eval", "generate"}, *const sides[] = {"before", "within", "after"};
+    return w->rank == r->engine->config.rank && strcmp(w->side, sides[side]) == 0 &&
+           strcmp(w->mode, modes[r->program->mode]) == 0 && strcmp(w->action, action_name(r->action->kind)) == 0 &&
+           strcmp(w->op, op_name(op->kind)) == 0;
+}
+
+void fault_point(const struct run *r, const struct op *op, enum fault_side side)
+{
+    const char *path = getenv("DTD_FAULTS");
+    if (!path)
+        return;
+    if (!done)
+        read_table(path);
+    int k = __atomic_load_n(done, __ATOMIC_SEQ_CST);
+    if (k >= n_rows || r->engine->step < FIRST + k || !is_here(&rows[k], r, op, side))
+        return;
+    __atomic_store_n(done, k + 1, __ATOMIC_SEQ_CST);
+    kill(getpid(), SIGKILL);
+}
