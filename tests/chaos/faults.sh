@@ -1,0 +1,74 @@
+# Sourced: the kinds of faults, a function to strike and one to heal each, and who may be struck. A blow to a process takes the node
+# and hits a process of that kind there; nothing else of the test knows how a fault is made.
+kinds=(kill_worker kill_io kill_control kill_supervisor kill_node stop_worker stop_io stop_control stop_node link_down half_open_in
+  half_open_out disk_full)
+
+hit() { # SIGNAL NODE KIND
+  local found
+  found=$(pids "$2" "$3" | head -n "${4:-99}") && [ -n "$found" ] || fail "no $3 on $2"
+  kill "-$1" $found
+}
+# Who was stopped is told by pid to go on: by then others may have taken its place.
+stop() { # NODE KIND [HOW MANY]
+  stopped=$(pids "$1" "$2" | head -n "${3:-99}")
+  [ -n "$stopped" ] || fail "no $2 on $1"
+  kill -STOP $stopped
+}
+go_on() { kill -CONT $stopped 2>/dev/null || true; } # some may have been killed for their silence
+
+strike_kill_worker() { hit KILL "$1" worker 1; }
+strike_kill_io() { hit KILL "$1" io 1; }
+strike_kill_control() { hit KILL "$1" control; }
+strike_kill_supervisor() { hit KILL "$1" supervisor; } # and with it the node's processes, whose connections the kernel closes
+heal_kill_supervisor() { begin "$1"; }
+strike_kill_node() { # power: nothing closes a connection, nothing answers any more
+  link "$1" down
+  hit KILL "$1" all
+}
+heal_kill_node() {
+  link "$1" well
+  begin "$1"
+}
+strike_stop_worker() { stop "$1" worker 1; }
+heal_stop_worker() { go_on; }
+strike_stop_io() { stop "$1" io 1; }
+heal_stop_io() { go_on; }
+strike_stop_control() { stop "$1" control; }
+heal_stop_control() { go_on; }
+strike_stop_node() { stop "$1" all; }
+heal_stop_node() { go_on; }
+strike_link_down() { link "$1" down; }
+heal_link_down() { link "$1" well; }
+strike_half_open_in() { link "$1" deaf; }
+heal_half_open_in() { link "$1" well; }
+strike_half_open_out() { link "$1" mute; }
+heal_half_open_out() { link "$1" well; }
+strike_disk_full() { head -c 100m /dev/zero >"$tmp/$1/ballast" 2>/dev/null || true; }
+heal_disk_full() { rm "$tmp/$1/ballast"; }
+
+heal() { ! declare -F "heal_$1" >/dev/null || "heal_$1" "$2"; }
+# Drawn from the seed alone: the same seed, the same kinds, moments and, as far as the job stands on the same nodes, victims.
+draw() { # N: 0 .. N - 1, into `drawn`
+  random=$(((random * 1103515245 + 12345) % 2147483648))
+  drawn=$((random / 65536 % $1))
+}
+shuffle() { # WORD...: into `shuffled`
+  local i swap
+  shuffled=("$@")
+  for ((i = $# - 1; i > 0; i--)); do
+    draw $((i + 1))
+    swap=${shuffled[i]} shuffled[i]=${shuffled[drawn]} shuffled[drawn]=$swap
+  done
+}
+# Into `victim` a node that has what the kind strikes: any, but for processes of a job.
+find_victim() { # KIND
+  local n
+  victim=
+  shuffle "${nodes[@]}"
+  for n in "${shuffled[@]}"; do
+    case $1 in *_worker | *_io) pids "$n" "${1#*_}" >/dev/null 2>&1 || continue ;; esac
+    victim=$n
+    return
+  done
+  fail "$1: no node has one"
+}

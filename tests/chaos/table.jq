@@ -1,0 +1,10 @@
+# Faults, and $step, the lines of the job's metrics.jsonl, to a table per kind. A fault is noticed when a node is said to be lost or the
+# job has an incident. The job steps again at the end of the last gap of more than half a second between steps, from the fault until
+# all was well; a dash: there was none.
+def ends($from; $to):
+  [$step[].wall_ms | select(. >= $from - 2000 and . <= $to)] | sort | . as $t
+  | [range(1; length) | select($t[.] > $from and $t[.] - $t[. - 1] > 500) | $t[.] - $from] | last;
+def middle: sort | .[(length - 1) / 2 | floor];
+def seconds: if length == 0 then "-" else [middle, max] | map(. / 10 | round / 100 | tostring) | join(" / ") end;
+map(. + {again: ends(.begun; .ended)}) | group_by(.kind)[]
+| "| \(.[0].kind | gsub("_"; " ")) | \(length) | \(map(select(.seen)) | length) | \([.[] | select(.seen) | .seen - .begun] | seconds) | \(map(select(.again)) | length) | \([.[] | select(.again) | .again] | seconds) |"
