@@ -442,13 +442,14 @@ err_t client_list(struct client *c, struct client_job **ret, int *ret_n, struct 
     return OK;
 }
 
-err_t client_cancel(struct client *c, const uint8_t request_id[16], const char *job, struct client_job *ret,
+err_t client_cancel(struct client *c, const uint8_t request_id[16], const char *job, bool save, struct client_job *ret,
                     struct why *why)
 {
     Dtd__CancelRequest q = DTD__CANCEL_REQUEST__INIT;
     q.request_id.data = (uint8_t *)request_id;
     q.request_id.len = 16;
     q.job = (char *)job;
+    q.has_save = q.save = save;
     return call_one(c, CLIENT_CANCEL, &q.base, take_job, ret, why);
 }
 

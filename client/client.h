@@ -117,8 +117,9 @@ NODISCARD err_t client_submit(struct client *c, const uint8_t request_id[16], co
                               char ret_job[32], struct why *why);
 NODISCARD err_t client_status(struct client *c, const char *job, struct client_job *ret, struct why *why);
 NODISCARD err_t client_list(struct client *c, struct client_job **ret, int *ret_n, struct why *why);
-NODISCARD err_t client_cancel(struct client *c, const uint8_t request_id[16], const char *job, struct client_job *ret,
-                              struct why *why);
+/* `save`: its workers save first. */
+NODISCARD err_t client_cancel(struct client *c, const uint8_t request_id[16], const char *job, bool save,
+                              struct client_job *ret, struct why *why);
 NODISCARD err_t client_checkpoints(struct client *c, const char *job, struct client_checkpoint **ret, int *ret_n,
                                    struct why *why);
 NODISCARD err_t client_node_get(struct client *c, struct client_node *ret, struct why *why);

@@ -1,4 +1,4 @@
-/* dtctl cancel: asks control to stop a job. Its workers finish their step and save; what is committed stays. */
+/* dtctl cancel: asks control to stop a job. Its workers finish their step; what is committed stays. */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/follow.h"
@@ -7,40 +7,50 @@
 struct args {
     struct global *global;
     const char *job;
+    bool save;
 };
+
+static const struct argp_option options[] = {{"save", 's', 0, 0, "Save first, so that no step is lost", 0}, {0}};
 
 struct cancel {
     uint8_t id[16]; /* the same when it is tried again */
     const char *job;
+    bool save;
     struct client_job ret;
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct args *a = state->input;
+    if (key == 's') {
+        a->save = true;
+        return 0;
+    }
     return parse_job(key, arg, state, a->global, &a->job);
 }
 
 static err_t cancel_call(struct client *c, void *arg, struct why *why)
 {
     struct cancel *k = arg;
-    return client_cancel(c, k->id, k->job, &k->ret, why);
+    return client_cancel(c, k->id, k->job, k->save, &k->ret, why);
 }
 
 int cmd_cancel(struct global *g, int argc, char **argv)
 {
     static const struct argp argp = {
+        .options = options,
         .parser = parse,
         .children = global_children,
         .args_doc = "JOB",
         .doc = "Stops a job. Its checkpoints stay; `dtctl resume JOB` goes on from the newest."
-               "\vExample:\n  dtctl cancel 4"};
+               "\vExamples:\n  dtctl cancel 4\n  dtctl cancel --save 4"};
     struct args args = {.global = g};
     struct cancel cancel = {0};
     struct why why = {0};
     int code = EXIT_DONE;
     command_parse(&argp, argc, argv, &args);
     cancel.job = args.job;
+    cancel.save = args.save;
     err_t err = client_request_id(cancel.id);
     if (!err)
         err = follow_call(g, cancel_call, &cancel, &why);

@@ -10,19 +10,20 @@
 #include <string.h>
 #include <time.h>
 
-#define READY_MS 20000 /* control begins anew, and the log has its first records */
+#define READY_MS 20000  /* control begins anew, and the log has its first records */
+#define NODES_MS 120000 /* a machine's programs may be read over a network first */
 
 struct args {
     struct global *global;
     struct client_wish wish;
     const char *word; /* the token, or a node */
-    unsigned uses, hours;
+    unsigned uses, hours, nodes;
     bool yes;
     char *token;
     int64_t expires_ms;
 };
 
-enum { KEY_NAME = 256, KEY_LISTEN, KEY_ADVERTISE, KEY_DOMAIN, KEY_USES, KEY_HOURS, KEY_YES };
+enum { KEY_NAME = 256, KEY_LISTEN, KEY_ADVERTISE, KEY_DOMAIN, KEY_USES, KEY_HOURS, KEY_YES, KEY_WAIT };
 
 static unsigned count_of(struct argp_state *state, const char *option, const char *text)
 {
@@ -57,6 +58,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_HOURS:
         a->hours = count_of(state, "--hours", arg);
+        return 0;
+    case KEY_WAIT:
+        a->nodes = count_of(state, "--wait", arg);
         return 0;
     case KEY_YES:
         a->yes = true;
@@ -203,18 +207,50 @@ static void status_print(const struct client_cluster *s)
         printf("%s\n", s->note);
 }
 
+/* How many are up, of a cluster that has a leader. */
+static unsigned nodes_up(const struct client_cluster *s)
+{
+    unsigned n = 0;
+    for (int i = 0; i < s->n_node && s->leader[0]; i++)
+        n += strcmp(s->node[i].state, "up") == 0;
+    return n;
+}
+
+/* A daemon that is not there yet may come. `nodes` 0: waits for nothing. */
+static err_t status_wait(struct global *g, unsigned nodes, struct client_cluster *ret, struct why *why)
+{
+    int64_t end = clock_mono_ms() + NODES_MS;
+    for (;;) {
+        err_t err = follow_call(g, status_call, ret, why);
+        unsigned up = err ? 0 : nodes_up(ret);
+        bool more = err ? err == ERR_CLOSED || err == ERR_AGAIN || err == ERR_TIMEOUT : up < nodes;
+        if (!nodes || !more)
+            return err;
+        if (!err)
+            client_cluster_fini(ret);
+        if (clock_mono_ms() > end)
+            return why_set(why, ERR_AGAIN, "%u of %u nodes are up after %d s: dtctl cluster status", up, nodes,
+                           NODES_MS / 1000);
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
+}
+
 static int cluster_status(struct global *g, int argc, char **argv)
 {
-    static const struct argp argp = {.parser = parse,
+    static const struct argp_option options[] = {
+        {"wait", KEY_WAIT, "N", 0, "Wait until so many nodes are up and one leads; exit 75 after two minutes", 0}, {0}};
+    static const struct argp argp = {.options = options,
+                                     .parser = parse,
                                      .children = global_children,
                                      .doc = "Shows the cluster's nodes, who votes and who leads, and what is lacking."
-                                            "\vExample:\n  dtctl cluster status -o json"};
+                                            "\vExamples:\n  dtctl cluster status -o json\n"
+                                            "  dtctl cluster status --wait 3"};
     struct args args = {.global = g};
     struct client_cluster s;
     struct why why = {0};
     int code = EXIT_DONE;
     command_parse(&argp, argc, argv, &args);
-    err_t err = follow_call(g, status_call, &s, &why);
+    err_t err = status_wait(g, args.nodes, &s, &why);
     if (err)
         return command_fail(err, &why);
     if (g->format != OUT_TEXT)

@@ -5,6 +5,7 @@
 #include "client/spec.h"
 #include "client/spec_keys.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,12 +16,14 @@ struct args {
     const char *file;
     const char *sets[MAX_SETS];
     int n_sets;
-    bool detach, dry_run, keys;
+    bool detach, dry_run, keys, batch;
 };
 
 static const struct argp_option options[] = {
     {"set", 's', "KEY=VALUE", 0, "Override a key of the job file; the value is read as YAML", 0},
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
+    {"batch", 'b', 0, 0,
+     "For batch systems: go on from the newest step in checkpoint.dir; save and stop at SIGUSR1, exit 75", 0},
     {"dry-run", 'n', 0, 0, "Check everything, print the plan, start nothing", 0},
     {"help-keys", 'k', 0, 0, "List every key of a job file with its type, range and default", 0},
     {0}};
@@ -43,6 +46,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 'n':
         a->dry_run = true;
         return 0;
+    case 'b':
+        a->batch = true;
+        return 0;
     case 'k':
         a->keys = true;
         return 0;
@@ -54,6 +60,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_END:
         if (!a->file && !a->keys)
             argp_error(state, "which job file? An example: deploy/examples/first-job.yaml");
+        if (a->batch && a->detach)
+            argp_error(state, "either --batch, which attends the job, or --detach");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -79,15 +87,52 @@ static err_t resume_check(struct job_spec *job, char ret_root[PATH_MAX], struct 
     return err ? err : spec_text_set(&job->checkpoint.resume_from, step);
 }
 
-static err_t submit_check(struct job_spec *job, struct spec_facts *facts, struct why *why)
+/* The same where an earlier life of this job (--batch) has left steps in checkpoint.dir; whatever the file says it
+ * begins with, those are newer. */
+static err_t batch_check(struct job_spec *job, int64_t *ret_step, struct why *why)
+{
+    char step[PATH_MAX], root[PATH_MAX];
+    struct job_spec before = {0};
+    struct buf yaml = {0};
+    struct ckpt *ckpt;
+    err_t err = spec_find_step(job->checkpoint.dir, -1, step, sizeof(step), root, why);
+    if (err == ERR_NOTFOUND)
+        return OK;
+    if (!err)
+        err = ckpt_open(step, &ckpt, why);
+    if (err)
+        return why_prefix(why, err, "checkpoint.dir");
+    err = ckpt_small_file(ckpt, CKPT_JOB_FILE, &yaml, why);
+    if (!err)
+        err = job_parse(step, (const char *)yaml.data, yaml.len, NULL, 0, &before, why);
+    if (!err) {
+        err = job_resume_check(&before, job, why);
+        job_fini(&before);
+    }
+    if (!err) {
+        *ret_step = ckpt_step(ckpt);
+        err = spec_text_set(&job->checkpoint.resume_from, step);
+    }
+    ckpt_close(ckpt);
+    buf_fini(&yaml);
+    return err;
+}
+
+/* ret_step: of the earlier life's newest checkpoint; -1: there is none, or it is not looked for. */
+static err_t submit_check(struct job_spec *job, bool batch, struct spec_facts *facts, int64_t *ret_step,
+                          struct why *why)
 {
     struct out_progress progress;
     char root[PATH_MAX];
+    *ret_step = -1;
     out_progress_init(&progress, stderr);
     err_t err = spec_complete(job, false, &progress, facts, why);
     if (err)
         return err;
-    err = resume_check(job, root, why);
+    if (batch)
+        err = batch_check(job, ret_step, why);
+    if (!err)
+        err = resume_check(job, root, why);
     if (!err)
         err = spec_check_dir(job, root[0] ? root : NULL, why);
     if (err)
@@ -104,11 +149,24 @@ static int dry_run_say(const struct global *g, const struct job_spec *job, const
     return EXIT_DONE;
 }
 
-static int submit_go(struct global *g, const struct job_spec *job, bool detach)
+/* An earlier life that had come to its end, but not to saying so. */
+static int done_say(const struct global *g, const struct job_spec *job, int64_t step)
+{
+    if (g->format != OUT_TEXT)
+        return command_json(g, json_pack("{s:s, s:s, s:I, s:s}", "name", job->name, "state", "done", "step",
+                                         (json_int_t)step, "checkpoint_dir", job->checkpoint.dir));
+    printf("%s is done already: step %" PRId64 " is in %s\n", job->name, step, job->checkpoint.dir);
+    return EXIT_DONE;
+}
+
+static int submit_go(struct global *g, const struct args *args, const struct job_spec *job, const char *parent)
 {
     struct buf yaml = {0};
+    if (args->batch)
+        follow_stop_on_signals();
     err_t err = spec_print(job, &yaml);
-    int code = err ? command_fail(err, NULL) : follow_new_job(g, (const char *)yaml.data, NULL, job->name, detach);
+    int code =
+        err ? command_fail(err, NULL) : follow_new_job(g, (const char *)yaml.data, parent, job->name, args->detach);
     buf_fini(&yaml);
     return code;
 }
@@ -117,15 +175,19 @@ static int submit_job(struct global *g, const struct args *args, struct job_spec
 {
     struct spec_facts facts = {0};
     struct why why = {0};
+    char newest[32] = "";
+    int64_t step;
     if (!args->dry_run) {
-        err_t err = follow_check_dir(g, job->checkpoint.dir, NULL, &why);
+        err_t err = follow_check_dir(g, job->checkpoint.dir, newest, &why);
         if (err)
             return command_fail(err, &why);
     }
-    err_t err = submit_check(job, &facts, &why);
+    err_t err = submit_check(job, args->batch, &facts, &step, &why);
     if (err)
         return command_refuse(err, &why);
-    int code = args->dry_run ? dry_run_say(g, job, &facts) : submit_go(g, job, args->detach);
+    int code = step >= job->train.steps ? done_say(g, job, step)
+               : args->dry_run          ? dry_run_say(g, job, &facts)
+                                        : submit_go(g, args, job, step >= 0 ? newest : NULL);
     spec_facts_fini(&facts);
     return code;
 }
@@ -140,11 +202,13 @@ int cmd_submit(struct global *g, int argc, char **argv)
         .doc =
             "Checks a job file (keys, data, vocabulary, plan, memory, checkpoint folder), starts the job and shows its "
             "progress; Ctrl-C leaves it running. What cannot be done is refused with exit 2 and the reason, and "
-            "nothing is started. Otherwise the exit code is the job's: 0 done, 4 failed, 5 canceled."
+            "nothing is started. Otherwise the exit code is the job's: 0 done, 4 failed, 5 canceled; with --batch 75 "
+            "after SIGUSR1 or SIGTERM, when the job has saved and stopped: the same command later goes on."
             "\vRelative paths and patterns in the file are taken from the file's folder.\n\nExamples:\n"
             "  dtctl submit job.yaml\n"
             "  dtctl submit job.yaml --set train.lr=1e-4 --set 'data.train=[a.txt, b.txt]'\n"
-            "  dtctl submit job.yaml --detach -o json | jq -r .job"};
+            "  dtctl submit job.yaml --detach -o json | jq -r .job\n"
+            "  dtctl submit --batch job.yaml"};
     struct args args = {.global = g};
     struct job_spec job = {0};
     struct why why = {0};

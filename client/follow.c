@@ -3,6 +3,7 @@
  *   submit --no answer--> wait --connected--> submit (same request id: at most one job) --id--> watch
  *   watch --connection lost--> wait --connected--> watch;   watch --job ended--> last status --> exit code
  *   watch, wait --Ctrl-C--> detached
+ *   watch, wait --SIGUSR1, where a batch system may say so--> the job is told to stop --> watch
  *
  * The wait ends with exit 75 after WAIT_MS: the job goes on when a dtd does. */
 #include "client/follow.h"
@@ -29,13 +30,13 @@ struct follow {
     struct out_progress progress;
     struct view view;
     FILE *out;
-    bool ended, said_lost;
+    bool ended, said_lost, stopping;
     int n_incidents;
     int64_t checkpoint_step;
     char *checkpoint_error;
 };
 
-static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t interrupted, stop_asked;
 
 static void on_interrupt(int signum)
 {
@@ -48,6 +49,19 @@ static void catch_interrupt(void)
 {
     const struct sigaction action = {.sa_handler = on_interrupt};
     sigaction(SIGINT, &action, NULL);
+}
+
+static void on_stop(int signum)
+{
+    (void)signum;
+    stop_asked = 1;
+}
+
+void follow_stop_on_signals(void)
+{
+    const struct sigaction action = {.sa_handler = on_stop};
+    sigaction(SIGUSR1, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
 }
 
 static bool worth_retrying(err_t err)
@@ -165,12 +179,17 @@ static void draw(struct follow *f)
     view_said(&f->view, now);
 }
 
+static bool stop_due(const struct follow *f)
+{
+    return stop_asked && !f->stopping;
+}
+
 static bool on_tick(void *arg)
 {
     struct follow *f = arg;
     if (f->progress.terminal)
         draw(f);
-    return true;
+    return !stop_due(f);
 }
 
 static bool on_metric(void *arg, const struct client_metric *m)
@@ -264,7 +283,8 @@ static int finish(struct follow *f, const struct client_job *job)
     say_end(f, job);
     if (f->global->format != OUT_TEXT && command_json(f->global, json_of_job(job)))
         return EXIT_ERROR;
-    return exit_of_state(job->state);
+    int code = exit_of_state(job->state);
+    return f->stopping && code == EXIT_JOB_CANCELED ? EXIT_RETRY : code;
 }
 
 static int detach(struct follow *f)
@@ -273,6 +293,43 @@ static int detach(struct follow *f)
     note(f, "detached; job %s goes on. Look again: dtctl status %s, dtctl metrics %s -f; stop it: dtctl cancel %s",
          f->job, f->job, f->job, f->job);
     return EXIT_DONE;
+}
+
+/* ---- stopping ---- */
+
+struct stop {
+    uint8_t id[16];
+    const char *job;
+};
+
+static err_t stop_call(struct client *c, void *arg, struct why *why)
+{
+    struct stop *s = arg;
+    struct client_job job;
+    err_t err = client_cancel(c, s->id, s->job, true, &job, why);
+    if (!err)
+        client_job_fini(&job);
+    return err;
+}
+
+/* A job that has ended meanwhile is told nothing; the stream then says how. */
+static void stop(struct follow *f)
+{
+    struct stop s = {.job = f->job};
+    struct why why = {0};
+    f->stopping = true;
+    err_t err = client_request_id(s.id);
+    if (!err)
+        err = follow_call(f->global, stop_call, &s, &why);
+    note(f, "told to stop by a signal; job %s %s%s", f->job,
+         err ? "could not be told: " : "saves and stops. The same command goes on from there", err ? why.text : "");
+}
+
+/* A batch system that ends a job may end the dtds, too: nobody is waited for then. */
+static int64_t patience_ms(const struct follow *f)
+{
+    pid_t holder;
+    return f->stopping && !daemon_running(f->global->state_dir, &holder) ? 0 : WAIT_MS;
 }
 
 /* ---- the loop ---- */
@@ -312,12 +369,16 @@ static int follow_run(struct follow *f)
     struct why why = {0};
     int64_t since = clock_mono_ms();
     for (;;) {
+        if (stop_due(f))
+            stop(f);
         err_t err = watch_once(f, &last, &why);
         if (!err) {
             int code = finish(f, &last);
             client_job_fini(&last);
             return code;
         }
+        if (stop_due(f))
+            continue;
         if (err == ERR_CANCELED || interrupted)
             return detach(f);
         if (!worth_retrying(err))
@@ -326,11 +387,12 @@ static int follow_run(struct follow *f)
         if (!f->said_lost)
             since = clock_mono_ms();
         say_lost(f, &why);
-        if (clock_mono_ms() - since >= WAIT_MS)
+        int64_t waited_ms = clock_mono_ms() - since;
+        if (waited_ms >= patience_ms(f))
             return command_complain(EXIT_RETRY,
                                     "no dtd for %d s. After `dtctl up` the job goes on from its checkpoint: "
                                     "dtctl status %s",
-                                    WAIT_MS / 1000, f->job);
+                                    (int)(waited_ms / 1000), f->job);
         nap();
     }
 }

@@ -11,6 +11,10 @@
  * good. Progress goes to standard output; with -o json to standard error, and the last status to standard output. */
 int follow_job(struct global *g, const char *job);
 
+/* From here on SIGUSR1 and SIGTERM ask the job that is followed to save and to stop, once; when that has stopped it,
+ * follow_job returns 75. */
+void follow_stop_on_signals(void);
+
 /* One call on a connection of its own, made again while control is away but a dtd is there (60 s), or may be coming
  * back (3 s; not at all when none has answered this program before). Only for calls that may be repeated. */
 NODISCARD err_t follow_call(struct global *g, err_t (*call)(struct client *c, void *arg, struct why *why), void *arg,

@@ -111,8 +111,7 @@ err_t job_new(struct node *node, const struct state_job *s, struct job **ret)
         job_free(j);
         return err;
     }
-    if (s->desired == DESIRED_CANCELED && !over)
-        job_stop(j, END_CANCELED, false, "canceled");
+    job_cancel(j, s->desired);
     *ret = j;
     return OK;
 }
@@ -228,6 +227,14 @@ void job_stop(struct job *j, enum state_end end, bool save, const char *fmt, ...
     va_end(ap);
     log_info("job stops id=%" PRIu64 " reason=%s", j->id, j->reason);
     stop(j, end, save);
+}
+
+void job_cancel(struct job *j, enum state_desired desired)
+{
+    if (desired == DESIRED_CANCELED)
+        job_stop(j, END_CANCELED, false, "canceled");
+    else if (desired == DESIRED_SAVED)
+        job_stop(j, END_CANCELED, true, "told to save and stop");
 }
 
 void job_leave(struct job *j)

@@ -218,6 +218,8 @@ void job_show(struct job *j, enum job_state state, const char *why);
 bool job_over(const struct job *j);
 /* Ends the job as `end` with a reason; the first caller wins. `save`: workers save before they stop. */
 void job_stop(struct job *j, enum state_end end, bool save, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+/* Stops it as the log's record says; nothing where that says to run. */
+void job_cancel(struct job *j, enum state_desired desired);
 /* This dtd ends: the job's processes save and go, the job itself stays what it is. */
 void job_leave(struct job *j);
 void job_deadline(struct job *j, int64_t ms);

@@ -262,7 +262,7 @@ static err_t decode_desired(const Dtd__Record *m, struct memory *mem, struct rec
     r->kind = RECORD_DESIRED;
     r->job = m->desired->job;
     r->desired.desired = (enum state_desired)m->desired->desired;
-    return m->desired->desired == DESIRED_RUN || m->desired->desired == DESIRED_CANCELED ? OK : ERR_CORRUPT;
+    return m->desired->desired >= DESIRED_RUN && m->desired->desired <= DESIRED_SAVED ? OK : ERR_CORRUPT;
 }
 
 static err_t decode_ended(const Dtd__Record *m, struct memory *mem, struct record *r)

@@ -16,7 +16,7 @@
 #define REQUEST_ID_BYTES 16
 
 /* Values are in the log: never renumber, only append. */
-enum state_desired { DESIRED_RUN = 1, DESIRED_CANCELED = 2 };
+enum state_desired { DESIRED_RUN = 1, DESIRED_CANCELED = 2, DESIRED_SAVED = 3 /* and then canceled */ };
 enum state_end { END_NONE = 0, END_DONE = 1, END_FAILED = 2, END_CANCELED = 3 };
 
 enum record_kind {

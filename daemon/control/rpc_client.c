@@ -69,7 +69,8 @@ void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessag
 struct pending {
     struct node *node;
     struct rpc_call *call;
-    uint64_t job; /* of a cancel */
+    uint64_t job; /* of a cancel, as the next */
+    enum state_desired desired;
 };
 
 static void reply_submitted(struct rpc_call *call, uint64_t job)
@@ -316,20 +317,18 @@ void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessag
 
 static void canceled(void *arg, err_t err, uint64_t index, const void *result)
 {
-    struct pending *p = arg;
+    struct pending p = *(struct pending *)arg;
     const struct state_result *r = result;
-    struct rpc_call *call = p->call;
-    struct node *n = p->node;
-    struct job *j = node_job(n, p->job);
-    free(p);
+    struct job *j = node_job(p.node, p.job);
+    free(arg);
     if (err || !j) {
-        rpc_fail(call, err ? err : ERR_NOTFOUND, "not canceled: %s", when_not_logged(err));
+        rpc_fail(p.call, err ? err : ERR_NOTFOUND, "not canceled: %s", when_not_logged(err));
         return;
     }
     if (!r->err)
-        job_stop(j, END_CANCELED, false, "canceled");
-    node_tick(n);
-    reply_status(call, j); /* of a job that had ended already: what it is */
+        job_cancel(j, p.desired);
+    node_tick(p.node);
+    reply_status(p.call, j); /* of a job that had ended already: what it is */
 }
 
 void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -346,12 +345,13 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
     struct pending *p = calloc(1, sizeof(*p));
     err_t err = ERR_NOMEM;
     if (p) {
-        *p = (struct pending){.node = n, .call = call, .job = j->id};
+        enum state_desired desired = m->save ? DESIRED_SAVED : DESIRED_CANCELED;
+        *p = (struct pending){.node = n, .call = call, .job = j->id, .desired = desired};
         struct record r = {.kind = RECORD_DESIRED,
                            .wall_ms = clock_wall_ms(),
                            .has_request = true,
                            .job = j->id,
-                           .desired = {.desired = DESIRED_CANCELED}};
+                           .desired = {.desired = desired}};
         memcpy(r.request_id, m->request_id.data, REQUEST_ID_BYTES);
         err = node_propose(n, &r, canceled, p);
     }

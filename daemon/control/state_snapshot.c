@@ -386,7 +386,7 @@ static err_t read_incidents(const Dtd__SnapshotJob *m, struct state_job *job)
 
 static err_t read_job(const Dtd__SnapshotJob *m, struct state_job *job)
 {
-    if (m->end < END_NONE || m->end > END_CANCELED || m->desired < DESIRED_RUN || m->desired > DESIRED_CANCELED)
+    if (m->end < END_NONE || m->end > END_CANCELED || m->desired < DESIRED_RUN || m->desired > DESIRED_SAVED)
         return ERR_CORRUPT;
     job->id = m->id;
     job->parent = m->submitted->parent;

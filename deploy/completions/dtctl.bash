@@ -35,16 +35,17 @@ _dtctl() {
   case $command in
   "") COMPREPLY=($(compgen -W "$commands $global" -- "$cur")); return ;;
   help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
-  submit) options="--set --detach --dry-run --help-keys" ;;
+  submit) options="--set --detach --batch --dry-run --help-keys" ;;
   metrics) options="--follow --from" ;;
   logs) options="--follow --rank --tail" ;;
   why) options="--incident" ;;
   resume) options="--workers --steps --more --step --set --detach" ;;
+  cancel) options="--save" ;;
   plan) options="--set --timeline --measured" ;;
   generate) options="--prompt --tokens --temperature --top-k --seed" ;;
   ckpt) sub="ls inspect verify export import" options="--no-hash --format --dtype --shard-bytes" ;;
   node) sub="drain undrain" options="--reason" ;;
-  cluster) sub="init token join status leave remove rotate recover" options="--name --listen --advertise --domain --uses --hours --yes" ;;
+  cluster) sub="init token join status leave remove rotate recover" options="--name --listen --advertise --domain --uses --hours --yes --wait" ;;
   store) sub="open ls close" options="--name" ;;
   data) sub="prepare info" options="--tokenizer --tokenizer-file --lowercase --vocab-from --cache" ;;
   esac

@@ -186,7 +186,7 @@ static void on_watch(void *owner, struct rpc_call *call, const ProtobufCMessage 
         rpc_conn_finish(conn);
         return;
     }
-    if (f->script.hang) {
+    if (f->script.hang && !fake_seen(f).cancels) {
         rpc_call_on_cancel(call, watcher_gone, NULL);
         return;
     }

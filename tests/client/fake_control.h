@@ -10,7 +10,7 @@ struct fake_script {
     int drop_submits; /* connections that are closed instead of answering a Submit, after having taken it */
     int drop_watches; /* Watch streams that break after some metrics */
     int drop_metrics;
-    bool hang; /* Watch goes on for ever */
+    bool hang; /* Watch goes on for ever, until there is a Cancel */
     int steps;
     const char *end_state;                  /* what becomes of the job */
     const char *checkpoint_dir, *spec_yaml; /* of the job that is there; may be NULL */

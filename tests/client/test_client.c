@@ -149,6 +149,34 @@ TEST(interrupt_detaches)
     }
 }
 
+/* The batch system's word: the job is told once, and its end is waited for. */
+TEST(a_signal_stops_a_batch_job)
+{
+    static const struct {
+        const char *signal, *end_state;
+        int code;
+    } table[] = {{"USR1", "canceled", 75}, {"TERM", "canceled", 75}, {"USR1", "done", 0}, {"USR1", "failed", 4}};
+    struct run r;
+    char line[512];
+    job_write();
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+        const struct fake_script script = {.steps = 20, .hang = true, .end_state = table[i].end_state};
+        struct fake *f = start(&script);
+        snprintf(line, sizeof(line),
+                 "rm -f log; \"$DTD_BIN\"/dtctl submit --batch job.yaml >log & p=$!; until grep -qs 'step 10/20' log; "
+                 "do sleep 0.02; "
+                 "done; kill -%s $p; wait $p; rc=$?; cat log; exit $rc",
+                 table[i].signal);
+        run_expect(&r, table[i].code, line);
+        expect_text(r.out, "told to stop by a signal; job 7 saves and stops");
+        assert_int_equal(stop(f).cancels, 1);
+    }
+    const struct fake_script script = {.steps = 20, .end_state = "canceled"};
+    struct fake *f = start(&script);
+    run_expect(&r, 5, "dtctl submit --batch job.yaml"); /* by somebody else */
+    assert_int_equal(stop(f).cancels, 0);
+}
+
 TEST(a_folder_in_use_is_refused)
 {
     const struct fake_script script = {.steps = 20, .end_state = "running"};

@@ -197,6 +197,45 @@ TEST(resume_of_a_folder)
     stop(f);
 }
 
+TEST(batch_goes_on_where_an_earlier_life_stopped)
+{
+    static const struct {
+        const char *set, *says;
+    } refused[] = {
+        {"model.dim=64", "model.dim"},
+        {"train.seq=8", "train.seq"},
+        {"data.train=[other.txt]", "data.train_hash"},
+    };
+    const struct fake_script script = {.steps = 20, .end_state = "done", .checkpoint_dir = root};
+    struct run r;
+    char line[512], want[PATH_MAX + 64];
+    prepare();
+    run_write("other.txt", "other text, other text, other text, other text, other text, other text, other text\n");
+    struct fake *f = start(&script);
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        snprintf(line, sizeof(line), "dtctl submit --batch job.yaml --set train.steps=20 --set '%s'", refused[i].set);
+        run_expect(&r, 2, line);
+        expect_text(r.err, refused[i].says);
+    }
+    run_expect(&r, 0, "dtctl submit --batch job.yaml");
+    expect_text(r.out, "small is done already: step 10 is in ");
+    run_expect(&r, 0, "dtctl submit --batch job.yaml -o json");
+    expect_text(r.out, "\"state\": \"done\"");
+    assert_int_equal(fake_seen(f).submits, 0);
+
+    run_expect(&r, 0, "dtctl submit --batch job.yaml --set train.steps=20");
+    snprintf(want, sizeof(want), "resume_from: \"%s/step-10\"", root);
+    expect_text(fake_spec(f), want);
+    assert_string_equal(fake_parent(f), "7");
+    /* Its own steps are newer than what it once began with. */
+    run_expect(&r, 0, "dtctl submit --batch job.yaml --set train.steps=20 --set checkpoint.resume_from=elsewhere");
+    expect_text(fake_spec(f), want);
+    run_expect(&r, 0, "rm -rf ckpt && dtctl submit --batch job.yaml");
+    expect_text(fake_spec(f), "resume_from: \"\"");
+    run_expect(&r, 2, "dtctl submit --batch job.yaml --detach");
+    stop(f);
+}
+
 TEST(resume_of_a_job)
 {
     struct run r;

@@ -1,5 +1,5 @@
 # A run of 20 steps resumed to 40 ends with the tensors of a run of 40, bit for bit in canonical numerics, on the same and on any
-# other number of workers.
+# other number of workers; so does one that was told to save and stop somewhere, by `cancel --save` or, as batch systems do, by a signal.
 . "$(dirname "$0")/lib.sh"
 write_job
 up
@@ -15,3 +15,25 @@ for w in 2 1 3; do
   hashes "$tmp/half-$w/step-40" >"$tmp/hashes-$w"
   cmp "$tmp/hashes-whole" "$tmp/hashes-$w" || fail "resumed on $w workers: other tensors than the whole run"
 done
+
+parted=(--set train.schedule=constant --set train.steps=2000 --set checkpoint.every=1000 --set checkpoint.dir="$tmp/parted")
+job=$(submit "${parted[@]}")
+wait_for 30 "step 3" reached "$job" 3
+dtctl cancel "$job" --save >/dev/null
+wait_for 30 "the end of job $job" is_state "$job" canceled
+saved=$(status "$job" | jq -e .checkpoint_step)
+[ "$saved" = "$(step "$job")" ] && [ "$saved" -lt 1000 ] || fail "it was at step $(step "$job"), and saved step $saved"
+again=("$DTD_BIN/dtctl" submit "$tmp/job.yaml" --batch "${parted[@]}" --set train.steps=$((saved + 40)))
+"${again[@]}" >"$tmp/more" &
+dtctl_pid=$!
+wait_for 60 "the job's next life" grep -qE "  step [0-9]+/$((saved + 40)) " "$tmp/more"
+kill -USR1 $dtctl_pid
+rc=0
+wait $dtctl_pid || rc=$?
+[ $rc -eq 75 ] || [ $rc -eq 0 ] || { cat "$tmp/more"; fail "dtctl submit --batch ended with $rc"; }
+"${again[@]}" >/dev/null || fail "the third life ended with $?"
+job=$(submit "${parted[@]}" --set train.steps=$((saved + 40)) --set checkpoint.dir="$tmp/one")
+wait_done "$job"
+hashes "$tmp/one/step-$((saved + 40))" >"$tmp/hashes-one"
+hashes "$tmp/parted/step-$((saved + 40))" >"$tmp/hashes-parted"
+cmp "$tmp/hashes-one" "$tmp/hashes-parted" || fail "saved, stopped and gone on: other tensors"

@@ -209,6 +209,8 @@ TEST(cancel_is_not_taken_back)
     apply_bytes(s, &r);
     r.desired.desired = DESIRED_RUN;
     apply_bytes(s, &r);
+    r.desired.desired = DESIRED_SAVED;
+    apply_bytes(s, &r);
     assert_int_equal(state_job_find(s, 1)->desired, DESIRED_CANCELED);
     state_free(s);
 }
