@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -169,4 +170,15 @@ err_t file_make_dirs(const char *path, mode_t mode)
     if (mkdir(p, mode) && errno != EEXIST)
         return err_from_errno(errno);
     return OK;
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *where)
+{
+    (void)st, (void)kind, (void)where;
+    return remove(path) && errno != ENOENT ? -1 : 0;
+}
+
+err_t file_remove_tree(const char *path)
+{
+    return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) && errno != ENOENT ? err_from_errno(errno) : OK;
 }

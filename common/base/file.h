@@ -22,5 +22,8 @@ NODISCARD err_t file_replace(const char *path, const void *data, size_t len, mod
 NODISCARD err_t file_sync_dir(const char *path);
 /* mkdir -p; an existing folder is no error. */
 NODISCARD err_t file_make_dirs(const char *path, mode_t mode);
+/* rm -rf: a link is removed, what it points to stays. What is not there is no error; the first that cannot be removed
+ * ends it. */
+NODISCARD err_t file_remove_tree(const char *path);
 
 #endif

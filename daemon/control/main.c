@@ -1,6 +1,7 @@
 /* dtd-control: arguments, configuration, the loop. */
 #include "daemon/control/confine.h"
 #include "daemon/control/node.h"
+#include "daemon/control/slurm.h"
 
 #include "common/base/log.h"
 
@@ -12,7 +13,7 @@
 
 struct arguments {
     const char *config, *state_dir;
-    bool print, system;
+    bool print, system, slurm;
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
@@ -35,23 +36,47 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case 'p':
         a->print = true;
         return 0;
+    case 'L':
+        a->slurm = true;
+        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
-/* For the supervisor, on the descriptor that it gave: 3 when there is one, else standard output. Empty: as without a
- * configuration. */
+/* For the supervisor, on the descriptor that it gave: 3 when there is one, else standard output. */
+static int print_lines(const char *const *lines, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (dprintf(CHANNEL_FD, "%s\n", lines[i]) < 0)
+            printf("%s\n", lines[i]);
+    return 0;
+}
+
+/* Empty: as without a configuration. */
 static int print_places(const struct node_conf *conf, bool system)
 {
     const char *places[] = {conf->state_dir, conf->run_dir, conf->user},
                *defaults[] = {PATH_SYSTEM_STATE_DIR, PATH_SYSTEM_RUN_DIR, "dtd"};
-    for (int i = 0; i < 3; i++) {
-        const char *place = system && !places[i][0] ? defaults[i] : places[i];
-        if (dprintf(CHANNEL_FD, "%s\n", place) < 0)
-            printf("%s\n", place);
-    }
-    return 0;
+    for (int i = 0; i < 3; i++)
+        places[i] = system && !places[i][0] ? defaults[i] : places[i];
+    return print_lines(places, 3);
+}
+
+static const char *environment(const char *name)
+{
+    return getenv(name);
+}
+
+static int print_slurm(void)
+{
+    struct slurm_state state;
+    struct why why = {""};
+    err_t err = slurm_make(environment, &state, &why);
+    if (!err)
+        return print_lines((const char *[]){state.dir, "", "", state.conf}, 4);
+    fprintf(stderr, "dtd: %s\n", why.text);
+    return 2;
 }
 
 int main(int argc, char **argv)
@@ -62,6 +87,8 @@ int main(int argc, char **argv)
         {"system", 'S', 0, 0, "Serve all users of this machine", 0},
         {"print-places", 'p', 0, 0, "Check the configuration, print its state_dir, run_dir and user, and end", 0},
         {"print-system", 'P', 0, 0, "The same, with the defaults of a system-wide dtd", 0},
+        {"print-slurm", 'L', 0, 0, "Make a configuration of Slurm's allocation, print the same and its name, and end",
+         0},
         {0},
     };
     static const struct argp argp = {options, parse_option, NULL, "Started by dtd, not by hand.", NULL, NULL, NULL};
@@ -70,6 +97,8 @@ int main(int argc, char **argv)
     struct why why = {""};
     argp_program_version = "dtd-control " DTD_VERSION;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
+    if (a.slurm)
+        return print_slurm();
     node.system = a.system;
     node.config = a.config;
     err_t err = node_conf_read(a.config, &node.conf, &why);

@@ -125,15 +125,15 @@ void slurm_fini(struct slurm *s)
 err_t slurm_state_dir(const struct slurm *s, slurm_env *env, unsigned uid, char *ret, size_t size, struct why *why)
 {
     const char *dir = env("DTD_DIR"), *tmp = env("TMPDIR");
-    char user[32] = "";
+    char user[32] = "/";
     if (!dir || !*dir) {
         dir = tmp && *tmp == '/' ? tmp : "/tmp";
-        snprintf(user, sizeof(user), "/dtd-%u", uid);
+        snprintf(user, sizeof(user), "/dtd-%u-", uid);
     }
     if (dir[0] != '/' || strpbrk(dir, "\"\\\n"))
         return why_set(why, ERR_INVALID, "the folder \"%.200s\" for dtd's state is not an absolute path without quotes",
                        dir);
-    int n = snprintf(ret, size, "%s%s/%" PRIu64 ".%u/%d", dir, user, s->job, s->restart, s->node);
+    int n = snprintf(ret, size, "%s%s%" PRIu64 ".%u/%d", dir, user, s->job, s->restart, s->node);
     if (n < 0 || (size_t)n >= size)
         return why_set(why, ERR_LIMIT, "the folder %.200s is too long a name for dtd's state; set a shorter DTD_DIR",
                        dir);

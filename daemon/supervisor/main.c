@@ -204,28 +204,43 @@ int sv_run(struct supervisor *s)
 
 struct arguments {
     const char *config, *state_dir;
-    bool system;
+    bool system, slurm;
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct arguments *a = state->input;
-    if (key == 'S')
+    switch (key) {
+    case 'c':
+        a->config = arg;
+        return 0;
+    case 's':
+        a->state_dir = arg;
+        return 0;
+    case 'S':
         a->system = true;
-    else if (key == 'c' || key == 's')
-        *(key == 'c' ? &a->config : &a->state_dir) = arg;
-    return key == 'S' || key == 'c' || key == 's' ? 0 : ARGP_ERR_UNKNOWN;
+        return 0;
+    case 'L':
+        a->slurm = true;
+        return 0;
+    case ARGP_KEY_END:
+        if (a->slurm && (a->config || a->state_dir || a->system))
+            argp_error(state,
+                       "--slurm makes a configuration and a state directory of its own: no other option with it");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
 }
 
-/* The configuration is read by control alone; it says three lines (state directory, socket's directory, user), or on
- * our standard error why not. */
-static err_t ask_control(const struct supervisor *s, char *ret, size_t size, struct why *why)
+/* The configuration is read, and under Slurm made, by control alone; it says lines (state directory, socket's
+ * directory, user, under Slurm the configuration), or on our standard error why not. */
+static err_t ask_control(const struct supervisor *s, const char *what, char *ret, size_t size, struct why *why)
 {
     int fd[2], status = 0;
     if (pipe2(fd, O_CLOEXEC))
         return why_set(why, err_from_errno(errno), "pipe: %s", strerror(errno));
-    const char *argv[] = {"dtd-control", s->system ? "--print-system" : "--print-places", s->config ? "--config" : NULL,
-                          s->config, NULL};
+    const char *argv[] = {"dtd-control", what, s->config ? "--config" : NULL, s->config, NULL};
     struct exec x = {.argv = argv, .log = -1, .fds = &fd[1], .n_fds = 1};
     pid_t pid = sv_exec(s, &x);
     close(fd[1]);
@@ -256,7 +271,8 @@ static err_t start_system(struct supervisor *s, const char *run, const char *use
 
 static err_t start(struct supervisor *s, const struct arguments *a, struct why *why)
 {
-    char places[3 * PATH_MAX] = "", *rest = places;
+    static char places[4 * PATH_MAX];
+    char *rest = places;
     err_t err = OK;
     ssize_t n = readlink("/proc/self/exe", s->bin, sizeof(s->bin) - 1);
     if (n <= 0)
@@ -266,18 +282,33 @@ static err_t start(struct supervisor *s, const struct arguments *a, struct why *
     s->config = a->config ? realpath(a->config, NULL) : NULL;
     if (a->config && !s->config)
         return why_set(why, ERR_INVALID, "%s: %s", a->config, strerror(errno));
-    if (s->config || s->system) {
-        err = ask_control(s, places, sizeof(places), why);
+    if (s->config || a->system || a->slurm) {
+        const char *what = a->slurm ? "--print-slurm" : a->system ? "--print-system" : "--print-places";
+        err = ask_control(s, what, places, sizeof(places), why);
         if (err)
-            return err;
+            return a->slurm ? why_set(why, err, "not started; the line above says why") : err;
     }
     const char *state = strsep(&rest, "\n"), *run = rest ? strsep(&rest, "\n") : "",
                *user = rest ? strsep(&rest, "\n") : "";
+    if (a->slurm)
+        s->config = rest ? strsep(&rest, "\n") : NULL;
     err = path_state_dir(a->state_dir ? a->state_dir : state, s->dir, sizeof(s->dir), why);
     memcpy(s->run, s->dir, sizeof(s->run));
     if (!err && s->system)
         err = start_system(s, run, user, why);
     return err ? err : sv_init(s, why);
+}
+
+/* A dtd of a Slurm job is over when its step is, and nobody asks for its state any more. */
+static void leave_slurm(struct supervisor *s)
+{
+    if (getenv("DTD_SLURM_KEEP"))
+        return;
+    err_t err = file_remove_tree(s->dir);
+    if (err)
+        log_warn("state not removed path=%s error=%s", s->dir, err_text(err));
+    *strrchr(s->dir, '/') = '\0';
+    (void)rmdir(s->dir); /* other nodes' may be in it */
 }
 
 int main(int argc, char **argv)
@@ -287,6 +318,7 @@ int main(int argc, char **argv)
         {"config", 'c', "FILE", 0, "Configuration of this node", 0},
         {"state-dir", 's', "DIR", 0, "Where the state lies (default: the file's, $DTD_DIR, ~/.local/state/dtd)", 0},
         {"system", 'S', 0, 0, "Serve all users of this machine, each job as its user (as root, by systemd)", 0},
+        {"slurm", 'L', 0, 0, "Be a node of the Slurm step that this is started in (srun --ntasks-per-node=1)", 0},
         {0},
     };
     static const struct argp argp = {options, parse_option, NULL, "Serves this node in the foreground.",
@@ -304,5 +336,8 @@ int main(int argc, char **argv)
         return err == ERR_INVALID || err == ERR_LIMIT ? 2 : 1;
     }
     log_info("serving version=%s pid=%d state_dir=%s", DTD_VERSION, getpid(), s.dir);
-    return sv_run(&s);
+    int code = sv_run(&s);
+    if (a.slurm)
+        leave_slurm(&s);
+    return code;
 }

@@ -93,14 +93,14 @@ TEST(state_is_keyed_by_job_restart_and_node)
     allocation();
     assert_ok(slurm_read(get, &s, &why));
     assert_ok(slurm_state_dir(&s, get, 1000, dir, sizeof(dir), &why));
-    assert_string_equal(dir, "/tmp/dtd-1000/4711.0/1");
+    assert_string_equal(dir, "/tmp/dtd-1000-4711.0/1");
     s.restart = 3;
     assert_ok(slurm_state_dir(&s, get, 1000, dir, sizeof(dir), &why));
-    assert_string_equal(dir, "/tmp/dtd-1000/4711.3/1");
+    assert_string_equal(dir, "/tmp/dtd-1000-4711.3/1");
     s.restart = 0;
     set("TMPDIR", "/scratch");
     assert_ok(slurm_state_dir(&s, get, 1000, dir, sizeof(dir), &why));
-    assert_string_equal(dir, "/scratch/dtd-1000/4711.0/1");
+    assert_string_equal(dir, "/scratch/dtd-1000-4711.0/1");
     set("DTD_DIR", "/d");
     assert_ok(slurm_state_dir(&s, get, 1000, dir, sizeof(dir), &why));
     assert_string_equal(dir, "/d/4711.0/1");

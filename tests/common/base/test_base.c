@@ -7,6 +7,7 @@
 #include "common/base/rng.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 TEST(errors_have_names_and_texts)
 {
@@ -93,6 +94,24 @@ TEST(file_is_replaced_whole)
     assert_err(ERR_LIMIT, file_read(path, 3, &b));
     assert_int_equal(b.len, 4);
     buf_fini(&b);
+}
+
+TEST(tree_is_removed_and_links_are_not_followed)
+{
+    char path[512], stays[512], link[600];
+    snprintf(stays, sizeof(stays), "%s/stays", test_tmpdir());
+    snprintf(path, sizeof(path), "%s/tree/a/b", test_tmpdir());
+    assert_ok(file_make_dirs(stays, 0700));
+    assert_ok(file_make_dirs(path, 0700));
+    snprintf(link, sizeof(link), "%s/link", path);
+    assert_int_equal(symlink(stays, link), 0);
+    snprintf(link, sizeof(link), "%s/f", stays);
+    assert_ok(file_replace(link, "x", 1, 0600));
+    snprintf(path, sizeof(path), "%s/tree", test_tmpdir());
+    assert_ok(file_remove_tree(path));
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(access(link, F_OK), 0);
+    assert_ok(file_remove_tree(path));
 }
 
 TEST(dtype_names_round_trip)

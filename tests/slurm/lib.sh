@@ -1,0 +1,215 @@
+# Sourced by the tests under Slurm: a Slurm of their own, munged, slurmctld and two slurmd, in fresh mount, PID, network, UTS and
+# IPC namespaces. Each node has a network, a host name and a /tmp of its own; $shared is the same for all. Nothing of the machine
+# is touched, and everything ends with the test. Needs DTD_BIN (the programs), root, and Debian's slurm-wlm and munge; otherwise
+# the test is skipped with a reason.
+set -euo pipefail
+: "${DTD_BIN:?}" "${DTD_SOURCE:?}"
+say() { printf '== %s %s\n' "$(date +%T)" "$*"; }
+fail() { echo "FAILED: $*" >&2; exit 1; }
+skip() { echo "skipped: $*"; exit 77; }
+
+if [ -z "${DTD_SLURM_INSIDE:-}" ]; then
+  [ "$(id -u)" = 0 ] || skip "only root can make the namespaces"
+  for tool in munged munge slurmctld slurmd sbatch srun unshare nsenter setpriv ip ss jq; do
+    PATH=$PATH:/usr/sbin:/sbin command -v $tool >/dev/null || skip "no $tool here (deploy/packages slurm)"
+  done
+  getent passwd munge >/dev/null || skip "no user munge here (deploy/packages slurm)"
+  unshare -m -u -i -n -p --fork --mount-proc true 2>/dev/null || skip "this machine lets nobody make the namespaces"
+  unshare -n ip link add v1 type veth peer name v2 2>/dev/null || skip "this kernel has no veth"
+  # Whoever kills this process kills all of them.
+  DTD_SLURM_INSIDE=1 exec unshare -m -u -i -n -p --fork --kill-child --mount-proc bash "$0" "$@"
+fi
+
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8
+unset SLURM_CONF DTD_DIR TMPDIR
+shared=/run/shared
+work=$shared/work
+cpus=$(($(nproc) < 2 ? 1 : 2))
+nodes=(n1 n2)
+declare -A holder slurmd
+
+# wait_for SECONDS WHAT COMMAND...: until the command succeeds.
+wait_for() {
+  local end=$(($(date +%s) + $1)) what=$2
+  shift 2
+  until "$@" >/dev/null 2>&1; do
+    [ "$(date +%s)" -lt $end ] || fail "waited too long for: $what"
+    sleep 0.1
+  done
+}
+
+# The first process of the PID namespace: when it ends the kernel ends the others, and the mounts go with the last one.
+finish() {
+  local rc=$? f
+  trap - EXIT
+  set +e
+  if [ $rc -ne 0 ] && [ $rc -ne 77 ]; then
+    echo "--- failed with $rc"
+    squeue
+    sinfo -N -l
+    for f in $work/*.out $shared/log/*.log; do [ -s "$f" ] && { echo "--- $f"; tail -n 40 "$f"; }; done
+    for n in "${nodes[@]}"; do
+      for f in "/proc/${holder[$n]}/root"/tmp/dtd-*/*/*.log; do [ -s "$f" ] && { echo "--- $n $f"; tail -n 40 "$f"; }; done
+    done
+  fi
+  exit $rc
+}
+trap finish EXIT
+
+user=(setpriv --reuid nobody --regid nogroup --clear-groups env HOME=$work USER=nobody DTD_BIN=$shared/bin)
+as() { (cd $work && exec "${user[@]}" "$@"); }
+on() { # on NODE COMMAND...: as root, in that node's namespaces
+  local n=$1
+  shift
+  nsenter -t "${holder[$n]}" -m -n -u -- "$@"
+}
+
+make_places() {
+  mount --make-rprivate /
+  mount -t tmpfs -o mode=755 run /run
+  mkdir -p $shared/{bin,log,etc,ctld} $work /run/munge
+  mount --bind "$DTD_BIN" $shared/bin
+  chown nobody:nogroup $work
+  chmod 755 /run/munge
+  mount --bind $shared/etc /etc/slurm
+  { echo "127.0.0.1 localhost"; echo "10.77.0.254 ctl"; for i in 1 2; do echo "10.77.0.$i n$i"; done; } >$shared/hosts
+  mount --bind $shared/hosts /etc/hosts
+  hostname ctl
+}
+
+# slurmctld looks names up; that fails where only lo has an address.
+make_network() {
+  ip link set lo up
+  ip link add br0 type bridge
+  ip addr add 10.77.0.254/24 dev br0
+  ip link set br0 up
+}
+
+# slurmd looks for cgroups even where nothing uses them, and a job that lost a node begins again only when its launch
+# credential is too old.
+write_conf() {
+  mountpoint -q /sys/fs/cgroup || echo 'CgroupPlugin=cgroup/v1' >$shared/etc/cgroup.conf
+  cat >$shared/etc/slurm.conf <<X
+ClusterName=dtd
+SlurmctldHost=ctl(10.77.0.254)
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=cred_expire=5
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=2,batch_sched_delay=1
+MpiDefault=none
+ReturnToService=2
+SlurmdTimeout=10
+SlurmctldTimeout=10
+KillWait=15
+MinJobAge=600
+SlurmctldPidFile=$shared/slurmctld.pid
+SlurmdPidFile=$shared/slurmd-%n.pid
+SlurmdSpoolDir=$shared/spool-%n
+StateSaveLocation=$shared/ctld
+NodeName=n1 NodeAddr=10.77.0.1 CPUs=$cpus RealMemory=1000 State=UNKNOWN
+NodeName=n2 NodeAddr=10.77.0.2 CPUs=$cpus RealMemory=1000 State=UNKNOWN
+PartitionName=p Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+X
+}
+
+start_munge() {
+  dd if=/dev/urandom of=$shared/munge.key bs=128 count=1 status=none
+  chown -R munge:munge $shared/munge.key /run/munge
+  chmod 600 $shared/munge.key
+  mkdir $shared/munge
+  chown munge:munge $shared/munge
+  setpriv --reuid munge --regid munge --clear-groups munged --key-file=$shared/munge.key --pid-file=$shared/munge/pid \
+    --log-file=$shared/munge/log --seed-file=$shared/munge/seed
+  wait_for 10 "munged" munge -n
+}
+
+# A process that holds the node's namespaces; slurmd comes and goes.
+make_node() { # NODE NUMBER
+  unshare -m -n -u bash -c 'hostname "$1" && mount -t tmpfs -o mode=1777 tmp /tmp && ip link set lo up &&
+    echo ready >"$2" && exec sleep infinity' x "$1" "$shared/$1.ready" &
+  holder[$1]=$!
+  wait_for 10 "the namespaces of $1" test -s "$shared/$1.ready"
+  ip link add "v$1" type veth peer name eth0 netns "${holder[$1]}"
+  ip link set "v$1" master br0 up
+  on "$1" ip addr add "10.77.0.$2/24" dev eth0
+  on "$1" ip link set eth0 up
+}
+start_slurmd() { # NODE
+  mkdir -p "$shared/spool-$1"
+  on "$1" slurmd -D -N "$1" >>"$shared/log/slurmd-$1.log" 2>&1 &
+  slurmd[$1]=$!
+}
+idle() { [ "$(sinfo -h -N -t idle -o %N | sort -u | wc -l)" -eq ${#nodes[@]} ]; }
+
+start_slurm() {
+  local i
+  make_places
+  make_network
+  write_conf
+  start_munge
+  slurmctld -D >>$shared/log/slurmctld.log 2>&1 &
+  for i in 1 2; do
+    make_node n$i $i
+    start_slurmd n$i
+  done
+  wait_for 60 "both nodes to be idle" idle
+}
+
+# ---- jobs ----
+
+# write_job: a job over two nodes, a worker on each, of some seconds; the rest is said by --set.
+write_job() {
+  yes "a quick brown fox jumps over the lazy dog, twice" 2>/dev/null | head -n 400 >$work/text.txt || true
+  cat >$work/job.yaml <<X
+name: small
+model: {arch: llama, dim: 64, layers: 2, heads: 4, kv_heads: 2, ffn: 128}
+data: {train: [text.txt], valid: [], tokenizer: bytes}
+train: {steps: 40, seq: 32, global_batch: 8, micro_batch: 2, lr: 1.0e-3, schedule: cosine, warmup: 4, weight_decay: 0.1,
+        clip: 1.0, dtype: float32, numerics: canonical, eval_every: 0, seed: 1}
+parallel: {workers: 2}
+checkpoint: {dir: ckpt, every: 10, keep_last: 3}
+run: {device: cpu, restarts: 3, nodes: 2}
+X
+}
+batch() { # SBATCH-OPTIONS... -- ARGUMENTS OF THE SCRIPT...: its Slurm job's number
+  local options=()
+  while [ "$1" != -- ]; do options+=("$1"); shift; done
+  shift
+  as sbatch --parsable -o out-%j.out --time=10 "${options[@]}" "$DTD_SOURCE/deploy/slurm/dtd.sbatch" "$@"
+}
+says() { scontrol show job "$1" | grep -oE "$2=[^ ]+" | head -n 1 | cut -d= -f2-; } # says JOB KEY
+is() { [ "$(says "$1" JobState)" = "$2" ]; }
+over() { case $(says "$1" JobState) in COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL) ;; *) return 1 ;; esac; }
+# expect JOB SECONDS CODE: the batch job ends with this exit code.
+expect() {
+  wait_for "$2" "the end of Slurm job $1" over "$1"
+  [ "$(says "$1" ExitCode)" = "$3:0" ] || fail "Slurm job $1 ended with $(says "$1" ExitCode), not $3:0"
+}
+# asks JOB NODE COMMAND...: dtctl of the job's daemon on that node (0 or 1), as the user
+asks() {
+  local job=$1 n=${nodes[$2]} k=$2
+  shift 2
+  nsenter -t "${holder[$n]}" -m -n -u -- "${user[@]}" DTD_DIR="/tmp/dtd-$(id -u nobody)-$job.$(says "$job" Restarts)/$k" $shared/bin/dtctl "$@"
+}
+step_of() { asks "$1" 0 status 1 -o json | jq -r .step; }
+reached() { [ "$(step_of "$1")" -ge "$2" ]; } # reached JOB STEP
+hashes() { $shared/bin/dtctl ckpt inspect "$1" -o json | jq -r '.tensors[] | "\(.name) \(.sha256)"' | sort; }
+
+left() { # what a job may not leave
+  ps -eo pid,args --no-headers | grep -E '[ /](dtd|dtd-control|dtd-io|dt-worker|dtctl) ' | grep -v grep || true
+  for n in "${nodes[@]}"; do
+    on "$n" find /tmp -mindepth 1
+    on "$n" ss -Hltnp | grep -v slurmd || true
+  done
+}
+nothing_left() {
+  left >$shared/left 2>&1
+  [ ! -s $shared/left ]
+}
+check_left() { (wait_for 15 "nothing to be left behind" nothing_left) || { cat $shared/left; exit 1; }; }
