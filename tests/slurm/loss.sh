@@ -1,5 +1,6 @@
-# dtd.sbatch under a real Slurm: a node is lost, and the job goes on with what its file allows, also when Slurm has noticed; the time
-# limit, ahead of which the job saves and stops, and Slurm begins it again; scancel. Nothing is left behind.
+# dtd.sbatch under a real Slurm: a node is lost, and the job goes on with what its file allows, also when Slurm has noticed; begun
+# again on both nodes it removes what the lost one had to leave; the time limit, ahead of which the job saves and stops, and Slurm
+# begins it again; scancel. Nothing is left behind.
 . "$(dirname "$0")/lib.sh"
 start_slurm
 write_job
@@ -21,15 +22,21 @@ step=$(step_of "$job")
 wait_for 30 "it to go on after that" reached "$job" $((step + 1))
 is "$job" RUNNING || fail "Slurm has ended the job: $(says "$job" JobState)"
 [ "$(says "$job" Restarts)" = 0 ] || fail "Slurm has begun the job again"
+ip link set vn2 up
+back() { sinfo -h -n n2 -o %T | grep -q idle; }
+wait_for 120 "the lost node to be back" back
+say "the lost node's dtd was killed by its slurmd, and has left: $(on n2 ls /tmp)"
+scancel --signal=USR1 --batch "$job"
+again() { [ "$(says "$job" Restarts)" -ge 1 ] && is "$job" RUNNING; }
+wait_for 120 "Slurm to begin it again" again
+wait_for 60 "two workers again" goes_on "$job" 2
+on n2 test ! -e "/tmp/dtd-$(id -u nobody)-$job.0" || fail "what the lost node has left is still there"
 asks "$job" 0 cancel 1
 expect "$job" 120 5
-ip link set vn2 up
-wait_for 120 "the lost node to be back" idle
 check_left
 
 say "the time limit"
 job=$(batch --time=2 --signal=B:USR1@60 -- job.yaml "${long[@]}" --set checkpoint.dir=limited)
-again() { [ "$(says "$job" Restarts)" -ge 1 ] && is "$job" RUNNING; }
 wait_for 180 "Slurm to begin it again" again
 saved=$(grep -oE 'checkpoint: .*/step-[0-9]+' "$work/out-$job.out" | head -n 1 | grep -oE '[0-9]+$')
 wait_for 120 "it to go on from step $saved" reached "$job" $((saved + 1))
