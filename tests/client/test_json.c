@@ -6,12 +6,13 @@
 TEST(job_has_every_field_and_leaves_out_what_is_not)
 {
     char id[] = "7", name[] = "n", state[] = "recovering", none[] = "", reason[] = "worker lost", dir[] = "/c\xff";
-    char w_state[] = "exited", seen[] = "s", decided[] = "d";
+    char w_state[] = "exited", seen[] = "s", decided[] = "d", log[] = "l";
     struct client_worker w = {.rank = 1, .pid = 42, .state = w_state, .exit_status = -1, .exit_signal = 9};
     struct client_incident in = {.wall_ms = 5,
                                  .epoch = 2,
                                  .seen = seen,
                                  .decided = decided,
+                                 .log = log,
                                  .detect_ms = 1.5,
                                  .recover_ms = NAN,
                                  .restart_ms = 7.5,
@@ -39,7 +40,12 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
                              .user = name,
                              .incident = &in,
                              .n_incident = 1};
-    job.last = (struct client_metric){.step = 10, .loss = NAN, .valid_loss = NAN, .workers = 2};
+    job.last = (struct client_metric){.step = 10,
+                                      .loss = NAN,
+                                      .valid_loss = NAN,
+                                      .workers = 2,
+                                      .skipped = true,
+                                      .traffic = {1, {1u << AXIS_DP | 1u << AXIS_CP}, {77}}};
     json_t *j = json_of_job(&job);
     assert_non_null(j);
     assert_string_equal(json_string_value(json_object_get(j, "job")), "7");
@@ -52,6 +58,8 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
     json_t *last = json_object_get(j, "last");
     assert_true(json_is_null(json_object_get(last, "loss")));
     assert_null(json_object_get(last, "valid_loss"));
+    assert_true(json_is_true(json_object_get(last, "skipped")));
+    assert_int_equal(77, json_integer_value(json_object_get(json_object_get(last, "bytes"), "dp x cp")));
     json_t *worker = json_array_get(json_object_get(j, "worker"), 0);
     assert_int_equal(json_integer_value(json_object_get(worker, "pid")), 42);
     assert_int_equal(json_integer_value(json_object_get(worker, "exit_signal")), 9);
@@ -62,6 +70,7 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
     assert_true(json_real_value(json_object_get(incident, "restart_ms")) == 7.5);
     assert_null(json_object_get(incident, "load_ms"));
     assert_int_equal(12, json_integer_value(json_object_get(incident, "lost_steps")));
+    assert_string_equal(json_string_value(json_object_get(incident, "log")), "l");
     json_decref(j);
 }
 
