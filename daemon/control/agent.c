@@ -235,11 +235,12 @@ void agent_child(struct node *n, struct agent *a, const struct child *c)
     struct job_process *p = j && !job_over(j) ? job_adopt_process(j, a, c->slot) : NULL;
     a->heard_ms = clock_mono_ms();
     if (p)
-        p->life = a->life;
-    if (p)
         job_process_child(j, p, c);
     else
         stray(n, a, j, c);
+    if (p &&
+        memcmp(p->token, c->token, sizeof(p->token)) == 0) /* the word of an earlier one says nothing of this one */
+        p->life = a->life;
     node_tick(n);
 }
 
@@ -274,13 +275,17 @@ const char *agent_out(const struct agent *a)
     return a->leaving ? "is going down" : a->drained[0] ? a->drained : NULL;
 }
 
+/* A node that has just come up may have processes of before, in the very places that a job would be given. */
 void agent_room(const struct agent *a, uint64_t job, int mine, struct placement_node *ret)
 {
+    const char *out = agent_out(a);
+    if (!out && !a->listed)
+        out = "has not said yet what lives there";
     *ret = (struct placement_node){.name = a->name,
                                    .slots = a->slots < CHANNEL_MAX_SLOTS ? a->slots : CHANNEL_MAX_SLOTS,
                                    .used = a->used - mine,
                                    .gpus = a->gpus.known ? gpus_count(&a->gpus) : -1,
                                    .busy = busy_gpus(&a->gpus, job),
                                    .mine = mine,
-                                   .out = agent_out(a)};
+                                   .out = out};
 }

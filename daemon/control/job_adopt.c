@@ -68,11 +68,15 @@ static bool complete_places(struct job *j)
             return false;
         a = b ? b : a;
     }
-    for (int k = 0; a && k < j->n_workers; k++) {
+    /* On one of its nodes a dtd-io alone may have been there so far. */
+    int per_node = job_want(&j->spec).per_node;
+    if (!a || a->state != AGENT_UP || j->n_workers > a->slots - a->used || (per_node && j->n_workers > per_node))
+        return false;
+    for (int k = 0; k < j->n_workers; k++) {
         j->workers[k].p.agent = a;
         j->workers[k].p.slot = k;
     }
-    return a && a->state == AGENT_UP && job_ios_settle(j) == OK;
+    return job_ios_settle(j) == OK;
 }
 
 static void forget_places(struct job *j)

@@ -138,6 +138,8 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
         better_cause(j, seen);
     if (j->phase.state == PHASE_ENDING || j->phase.state >= PHASE_DRAINING || j->stopping)
         return;
+    if (j->adopting) /* it is decided when all has been heard; who failed is ended, which job_adopt sees */
+        return;
     job_incident_open(j, seen, detect_ms, by_exit);
     if (j->restarts >= j->spec.run.restarts) {
         job_incident_decided(j, "the job fails: run.restarts (%" PRId64 ") used up", j->spec.run.restarts);
@@ -319,6 +321,8 @@ static void epoch_recorded(struct node *n, uint64_t job, const struct state_resu
     } else {
         j->epoch = j->next_epoch;
         j->epoch_committed = true;
+        for (int k = 0; k < j->n_workers; k++) /* one may still be in the epoch before, and done there */
+            j->workers[k].ready = j->workers[k].done = false;
         log_info("epoch job=%" PRIu64 " epoch=%" PRIu64 " workers=%d resume_step=%" PRId64 " path=%s", j->id, j->epoch,
                  j->n_workers, j->resume_step, j->resume_path ? j->resume_path : "");
     }
