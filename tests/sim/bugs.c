@@ -17,7 +17,7 @@ const char *bug_text(enum bug_kind kind)
 {
     static const char *const texts[] = {[BUG_NONE] = "none",
 #define X(name, text) [BUG_##name] = text,
-                                        BUG_LIST(X)
+                                        BUG_LIST(X) CONTROL_BUG_LIST(X)
 #undef X
     };
     return texts[kind];

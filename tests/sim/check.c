@@ -2,9 +2,7 @@
 #include "tests/sim/check.h"
 
 #include "common/base/hash.h"
-#include "tests/sim/client.h"
 #include "tests/sim/disk.h"
-#include "tests/sim/model.h"
 
 #include <assert.h>
 #include <endian.h>
@@ -19,12 +17,15 @@ static struct {
     struct fact *facts; /* of index 1, 2, .. */
     uint64_t n, cap, last_record;
     int leader_of[MAX_TERMS];
+    check_record_fn on_record;
 } ledger;
 
-void check_init(void)
+struct voter voters[MAX_HOSTS + 1];
+
+void check_init(check_record_fn on_record)
 {
     memset(&ledger, 0, sizeof(ledger));
-    model_init();
+    ledger.on_record = on_record;
 }
 
 const struct fact *check_fact(uint64_t index)
@@ -156,8 +157,8 @@ static void check_change(const struct voter *v)
 
 void check_event(struct host *host)
 {
-    struct voter *v = &voters[host->id];
-    if (!host->id || !host->is_up || !v->log || !v->log->raft_is_open || v->log->raft_is_closing)
+    struct voter *v = &voters[host->on->id];
+    if (!host->id || host->on != host || !host->is_up || !v->log || !v->log->raft_is_open || v->log->raft_is_closing)
         return;
     check_leader(v);
     check_commits(v);
@@ -234,10 +235,8 @@ void check_applied(struct voter *v, uint64_t index, const void *bytes, size_t le
     if (is_first)
         f->result = *result;
     check_state(v, f, index);
-    if (is_first) {
-        model_check(index, record, result);
-        client_applied(index, record, result);
-    }
+    if (is_first)
+        ledger.on_record(index, record, result);
 }
 
 void check_restored(struct voter *v)

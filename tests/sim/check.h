@@ -17,7 +17,9 @@ struct fact {
     struct state_result result;
 };
 
-void check_init(void);
+/* The first time that a record is applied anywhere, in their order. */
+typedef void (*check_record_fn)(uint64_t index, const struct record *record, const struct state_result *result);
+void check_init(check_record_fn on_record);
 void check_event(struct host *host); /* after each event of a host */
 void check_applied(struct voter *v, uint64_t index, const void *bytes, size_t len, const struct record *record,
                    const struct state_result *result);

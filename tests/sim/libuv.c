@@ -1,8 +1,10 @@
 /* libuv on virtual time: loops, timers, the check handles, and closing; as much of it as the code that is simulated
- * uses. The program is linked without libuv, so what is missing here is an error of the linker. A loop belongs to the
- * host on which it was made; handles keep their event and their hook in libuv's reserved words. */
-#include "tests/sim/world.h"
+ * uses; streams are stream.c's. The program is linked without libuv, so what is missing here is an error of the linker.
+ * A loop belongs to the host on which it was made; handles keep their event and their hook in libuv's reserved words.
+ */
+#include "tests/sim/stream.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +69,7 @@ static void timer_arm(uv_timer_t *timer, uint64_t ms)
 {
     struct host *host = host_of(timer->loop);
     int64_t us = (int64_t)ms * US_PER_MS;
-    us -= us * host->rate_ppm / 1000000;
+    us -= us * host->on->rate_ppm / 1000000;
     us += world_between(FROM_CLOCK, 0, TIMER_LATENESS_US);
     *event_of((uv_handle_t *)timer) = world_after(host, us, timer_fired, timer);
 }
@@ -88,6 +90,11 @@ int uv_timer_start(uv_timer_t *timer, uv_timer_cb cb, uint64_t timeout, uint64_t
     timer->repeat = repeat;
     timer_arm(timer, timeout);
     return 0;
+}
+
+void uv_update_time(uv_loop_t *loop)
+{
+    (void)loop;
 }
 
 int uv_is_active(const uv_handle_t *handle)
@@ -121,7 +128,50 @@ int uv_check_start(uv_check_t *check, uv_check_cb cb)
     return 0;
 }
 
+/* ---- the pool ---- */
+
+static void work_over(void *arg)
+{
+    uv_work_t *work = arg;
+    work->after_work_cb(work, 0);
+}
+
+int uv_queue_work(uv_loop_t *loop, uv_work_t *work, uv_work_cb run, uv_after_work_cb over)
+{
+    work->loop = loop;
+    work->work_cb = run;
+    work->after_work_cb = over;
+    run(work);
+    world_after(host_of(loop), world_between(FROM_CLOCK, 10, 2000), work_over, work);
+    return 0;
+}
+
+/* ---- signals: nobody sends any; the loop's end is the process's ---- */
+
+void uv_stop(uv_loop_t *loop)
+{
+    (void)loop;
+    host_exit();
+}
+
+int uv_signal_init(uv_loop_t *loop, uv_signal_t *signal)
+{
+    handle_init(loop, (uv_handle_t *)signal, UV_SIGNAL, sizeof(*signal));
+    return 0;
+}
+
+int uv_signal_start(uv_signal_t *signal, uv_signal_cb cb, int number)
+{
+    (void)signal, (void)cb, (void)number;
+    return 0;
+}
+
 /* ---- closing ---- */
+
+static bool is_streams(const uv_handle_t *handle)
+{
+    return handle->type == UV_NAMED_PIPE || handle->type == UV_POLL;
+}
 
 void uv_unref(uv_handle_t *handle)
 {
@@ -131,6 +181,8 @@ void uv_unref(uv_handle_t *handle)
 static void closed(void *arg)
 {
     uv_handle_t *handle = arg;
+    if (is_streams(handle))
+        stream_handle_closed(handle);
     if (handle->close_cb)
         handle->close_cb(handle);
 }
@@ -142,21 +194,34 @@ void uv_close(uv_handle_t *handle, uv_close_cb cb)
         uv_timer_stop((uv_timer_t *)handle);
     if (hook)
         hook->is_on = false;
+    if (is_streams(handle))
+        stream_handle_close(handle);
     handle->close_cb = cb;
     world_after(host_of(handle->loop), 0, closed, handle);
 }
 
-/* ---- streams: libraft's messages do not use them here, see libraft.c ---- */
+/* ---- words ---- */
 
-int uv_pipe_init(uv_loop_t *loop, uv_pipe_t *pipe, int ipc)
+uv_buf_t uv_buf_init(char *base, unsigned len)
 {
-    (void)ipc;
-    handle_init(loop, (uv_handle_t *)pipe, UV_NAMED_PIPE, sizeof(*pipe));
-    return 0;
+    return (uv_buf_t){.base = base, .len = len};
 }
 
-int uv_pipe_open(uv_pipe_t *pipe, uv_file file)
+const char *uv_strerror(int status)
 {
-    (void)pipe, (void)file;
-    return UV_ENOSYS;
+    return strerror(-status);
+}
+
+/* ---- addresses ---- */
+
+int uv_ip4_addr(const char *text, int port, struct sockaddr_in *ret)
+{
+    *ret = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    return inet_pton(AF_INET, text, &ret->sin_addr) == 1 ? 0 : UV_EINVAL;
+}
+
+int uv_ip6_addr(const char *text, int port, struct sockaddr_in6 *ret)
+{
+    *ret = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+    return inet_pton(AF_INET6, text, &ret->sin6_addr) == 1 ? 0 : UV_EINVAL;
 }

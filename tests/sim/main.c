@@ -1,49 +1,21 @@
-/* sim: runs seeds. Each is a process of its own, so that one that crashes, hangs or leaks is that seed's matter.
- *
- *   sim --seeds N [--from S] [--nodes K] [--trace] [--twice] [--expect-broken]
- *
- * --from 0 (the default) begins at a seed made of the time. --nodes 0 (the default): 3 to 7, drawn. --twice runs each
- * seed twice and compares. --expect-broken turns the answer round: good when one of the seeds is broken (planted bugs).
- * DTD_SIM_BUG=N plants a bug; --bugs lists them. */
-#include "common/base/log.h"
+/* sim: the voters of a cluster, that is, the replicated log under its clients; runner.h says the arguments. */
 #include "tests/sim/bugs.h"
 #include "tests/sim/check.h"
 #include "tests/sim/client.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/faults.h"
 #include "tests/sim/libraft.h"
+#include "tests/sim/model.h"
 #include "tests/sim/net.h"
 #include "tests/sim/operator.h"
+#include "tests/sim/runner.h"
+#include "tests/sim/stream.h"
 #include "tests/sim/voter.h"
 
-#include <assert.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define QUIET_US (60 * US_PER_S) /* within which everything must be well again */
-#define SEED_SECONDS 60          /* of the real world */
-
-struct options {
-    uint64_t seeds, from;
-    int nodes;
-    bool trace, twice, expect_broken;
-};
-
-/* What a seed tells its parent. */
-struct summary {
-    uint64_t events, records, answered, faults, deaths, print;
-    int64_t virtual_us;
-};
-static struct summary *summary;
-
-/* ---- one seed ---- */
 
 static bool is_level(void)
 {
@@ -84,11 +56,19 @@ static void say_why_not_well(void)
     }
 }
 
-static void run_seed(uint64_t seed, int nodes)
+static void on_record(uint64_t index, const struct record *record, const struct state_result *result)
+{
+    model_check(index, record, result);
+    client_applied(index, record, result);
+}
+
+static void run_seed(uint64_t seed, int nodes, struct summary *ret)
 {
     world_init(seed, nodes ? nodes : 3 + (int)(seed % 5));
     net_init();
-    check_init();
+    stream_init();
+    check_init(on_record);
+    model_init();
     world.after_event = check_event;
     for (int id = 1; id <= world.n_hosts; id++) {
         disk_init(&disks[id], &world.hosts[id]);
@@ -106,7 +86,7 @@ static void run_seed(uint64_t seed, int nodes)
         say_why_not_well();
         broken("all is not well %d s after the last fault", (int)(QUIET_US / US_PER_S));
     }
-    *summary = (struct summary){
+    *ret = (struct summary){
         .events = world.events,
         .records = check_records(),
         .answered = clients_answered(),
@@ -117,141 +97,8 @@ static void run_seed(uint64_t seed, int nodes)
     };
 }
 
-/* ---- many ---- */
-
-/* True when the seed is well. */
-static bool run_child(uint64_t seed, const struct options *o)
-{
-    int status;
-    fflush(stdout);
-    *summary = (struct summary){0};
-    pid_t pid = fork();
-    assert(pid >= 0);
-    if (!pid) {
-        alarm(SEED_SECONDS);
-        run_seed(seed, o->nodes);
-        fflush(stdout);
-        _exit(0);
-    }
-    pid_t ended = waitpid(pid, &status, 0);
-    assert(ended == pid);
-    if (WIFSIGNALED(status))
-        printf("broken: the process of the seed ended by signal %d (%s)\n", WTERMSIG(status),
-               strsignal(WTERMSIG(status)));
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-static bool run_one(uint64_t seed, const struct options *o)
-{
-    bool is_good = run_child(seed, o);
-    struct summary first = *summary;
-    if (is_good && o->twice) {
-        is_good = run_child(seed, o) && summary->print == first.print;
-        if (!is_good)
-            printf("broken: the second run of the seed was another\n");
-    }
-    if (!is_good)
-        printf("seed %" PRIu64 " is broken; again: %stests/sim/sim --seeds 1 --from %" PRIu64 " --nodes %d --trace\n",
-               seed, bug_planted ? "DTD_SIM_BUG=... " : "", seed, o->nodes);
-    return is_good;
-}
-
-static double cpu_seconds(void)
-{
-    struct rusage use;
-    getrusage(RUSAGE_CHILDREN, &use);
-    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
-           (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec) * 1e-6;
-}
-
-static int run_all(const struct options *o)
-{
-    struct summary sum = {0};
-    uint64_t n = 0;
-    bool is_good = true;
-    for (; n < o->seeds && is_good; n++) {
-        is_good = run_one(o->from + n, o);
-        sum.events += summary->events;
-        sum.records += summary->records;
-        sum.answered += summary->answered;
-        sum.faults += summary->faults;
-        sum.deaths += summary->deaths;
-        sum.virtual_us += summary->virtual_us;
-    }
-    printf("%" PRIu64 " seeds from %" PRIu64 ": %" PRIu64 " events, %" PRIu64 " records, %" PRIu64 " answers, %" PRIu64
-           " faults, %" PRIu64 " crashes of libraft, %.0f s of virtual time in %.1f s of processor time\n",
-           n, o->from, sum.events, sum.records, sum.answered, sum.faults, sum.deaths, (double)sum.virtual_us * 1e-6,
-           cpu_seconds());
-    return is_good != o->expect_broken ? 0 : 1;
-}
-
-static void list_bugs(void)
-{
-    for (int i = 1; i < N_BUGS; i++)
-        printf("%2d %s\n", i, bug_text((enum bug_kind)i));
-    exit(0);
-}
-
-static void parse(int argc, char **argv, struct options *o)
-{
-    enum { SEEDS = 1, FROM, NODES, TRACE, TWICE, EXPECT_BROKEN, BUGS };
-    static const struct option options[] = {
-        {"seeds", 1, NULL, SEEDS}, {"from", 1, NULL, FROM},
-        {"nodes", 1, NULL, NODES}, {"trace", 0, NULL, TRACE},
-        {"twice", 0, NULL, TWICE}, {"expect-broken", 0, NULL, EXPECT_BROKEN},
-        {"bugs", 0, NULL, BUGS},   {0},
-    };
-    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        switch (c) {
-        case SEEDS:
-            o->seeds = strtoull(optarg, NULL, 10);
-            break;
-        case FROM:
-            o->from = strtoull(optarg, NULL, 10);
-            break;
-        case NODES:
-            o->nodes = atoi(optarg);
-            break;
-        case TRACE:
-            o->trace = true;
-            break;
-        case TWICE:
-            o->twice = true;
-            break;
-        case EXPECT_BROKEN:
-            o->expect_broken = true;
-            break;
-        case BUGS:
-            list_bugs();
-            break;
-        default:
-            exit(2);
-        }
-    }
-    if (o->nodes < 0 || o->nodes > MAX_HOSTS - 1 || optind != argc) {
-        fprintf(stderr, "sim: --nodes is 0 to %d, and there are no other arguments\n", MAX_HOSTS - 1);
-        exit(2);
-    }
-}
-
 int main(int argc, char **argv)
 {
-    struct options o = {.seeds = 100};
-    struct timespec now;
-    timespec_get(&now, TIME_UTC);
-    o.from = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-    parse(argc, argv, &o);
-    const char *planted = getenv("DTD_SIM_BUG");
-    bug_planted = planted ? (enum bug_kind)atoi(planted) : BUG_NONE;
-    if (bug_planted >= N_BUGS) {
-        fprintf(stderr, "sim: DTD_SIM_BUG is 1 to %d\n", N_BUGS - 1);
-        return 2;
-    }
-    world.is_tracing = o.trace;
-    if (!o.trace)
-        setenv("DTD_LOG", "error", 1);
-    log_init("sim");
-    summary = mmap(NULL, sizeof(*summary), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert(summary != MAP_FAILED);
-    return run_all(&o);
+    static const struct simulation simulation = {"sim", run_seed, 1, N_LOG_BUGS};
+    return runner_main(&simulation, argc, argv);
 }

@@ -14,8 +14,6 @@
 #define SNAPSHOT_THRESHOLD 48
 #define SNAPSHOT_TRAILING 16
 
-struct voter voters[MAX_HOSTS + 1];
-
 /* ---- the machine ---- */
 
 static err_t machine_apply(void *arg, const void *bytes, size_t len, uint64_t index, void *result)

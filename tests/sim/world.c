@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ struct event {
 };
 
 struct world world;
+static jmp_buf exit_from;
 static struct {
     struct event **events;
     size_t n, cap;
@@ -133,6 +135,18 @@ void world_cancel(struct event *event)
 
 /* ---- hosts ---- */
 
+struct host *host_beside(struct host *computer)
+{
+    for (int id = MAX_HOSTS; id <= MAX_PROCESSES; id++) {
+        struct host *host = &world.hosts[id];
+        if (host->is_up)
+            continue;
+        host->on = computer;
+        return host;
+    }
+    broken("there are more than %d processes", MAX_PROCESSES);
+}
+
 void host_up(struct host *host)
 {
     assert(!host->is_up);
@@ -165,6 +179,12 @@ bool host_acts(struct host *host)
     return !host->is_dying;
 }
 
+void host_exit(void)
+{
+    host_die(world.current);
+    longjmp(exit_from, 1);
+}
+
 void host_stall(struct host *host, int64_t us)
 {
     if (world.now_us + us > host->stalled_until)
@@ -178,7 +198,8 @@ void host_hook(struct host *host, struct hook *hook)
 
 static int64_t run_by(const struct host *host)
 {
-    return world.now_us + world.now_us / 1000000 * host->rate_ppm + world.now_us % 1000000 * host->rate_ppm / 1000000;
+    int64_t ppm = host->on->rate_ppm;
+    return world.now_us + world.now_us / 1000000 * ppm + world.now_us % 1000000 * ppm / 1000000;
 }
 
 int64_t host_mono_us(const struct host *host)
@@ -188,7 +209,7 @@ int64_t host_mono_us(const struct host *host)
 
 int64_t host_wall_us(const struct host *host)
 {
-    return WALL_BEGIN_US + run_by(host) + host->wall_offset_us;
+    return WALL_BEGIN_US + run_by(host) + host->on->wall_offset_us;
 }
 
 /* ---- running ---- */
@@ -198,10 +219,11 @@ void world_init(uint64_t seed, int n_hosts)
     assert(n_hosts <= MAX_HOSTS);
     bool is_tracing = world.is_tracing;
     world = (struct world){.seed = seed, .n_hosts = n_hosts, .is_tracing = is_tracing};
-    for (int i = 0; i <= MAX_HOSTS; i++) {
+    for (int i = 0; i <= MAX_PROCESSES; i++) {
         world.hosts[i].id = i;
+        world.hosts[i].on = &world.hosts[i];
         TAILQ_INIT(&world.hosts[i].hooks);
-        world.hosts[i].rate_ppm = i ? world_between(FROM_CLOCK, -300, 300) : 0;
+        world.hosts[i].rate_ppm = i && i <= MAX_HOSTS ? world_between(FROM_CLOCK, -300, 300) : 0;
     }
     world.current = &world.hosts[0];
 }
@@ -218,7 +240,7 @@ static void turn(struct host *host, bool at_start)
 
 static void fire(struct event *e)
 {
-    struct host *host = e->host;
+    struct host *volatile host = e->host; /* as setjmp wants it */
     event_fn fn = e->fn;
     void *arg = e->arg;
     world.print =
@@ -226,9 +248,11 @@ static void fire(struct event *e)
     world.print ^= world.print >> 29;
     free(e);
     world.current = host;
-    turn(host, true);
-    fn(arg);
-    turn(host, false);
+    if (!setjmp(exit_from)) {
+        turn(host, true);
+        fn(arg);
+        turn(host, false);
+    }
     world.current = &world.hosts[0];
     world.events++;
     if (host->is_dying)

@@ -2,9 +2,10 @@
  * queue, ordered by virtual time and, within a microsecond, by a number drawn from the seed; every random choice comes
  * from the seed and a counter per purpose. So a seed is a run, to the last byte.
  *
- * A host is a computer on which at most one process lives. What a process began dies with it: its events carry its
- * `life` and are dropped when that is over. Memory of a process that was killed is not freed; a run is a process of its
- * own. The world is global because what it stands in for (clock_gettime, libuv) takes no argument. One thread. */
+ * A host is a computer on which at most one process lives; further processes on it are hosts, too, which go by its
+ * clocks (`on`). What a process began dies with it: its events carry its `life` and are dropped when that is over.
+ * Memory of a process that was killed is not freed; a run is a process of its own. The world is global because what it
+ * stands in for (clock_gettime, libuv) takes no argument. One thread. */
 #ifndef DTD_TESTS_SIM_WORLD_H
 #define DTD_TESTS_SIM_WORLD_H
 
@@ -14,7 +15,8 @@
 #include <sys/queue.h>
 #include <uv.h>
 
-#define MAX_HOSTS 8 /* numbered from 1 */
+#define MAX_HOSTS 8       /* computers, numbered from 1 */
+#define MAX_PROCESSES 400 /* and the processes on them beside the one that has the computer's number */
 #define US_PER_MS INT64_C(1000)
 #define US_PER_S INT64_C(1000000)
 
@@ -30,11 +32,13 @@ enum stream {
     FROM_OPERATOR,
     FROM_CLOCK,
     FROM_RAFT,
+    FROM_WORKERS,
     N_STREAMS
 };
 
 struct host {
     int id;
+    struct host *on; /* the computer */
     bool is_up;
     unsigned life;            /* counts starts and ends */
     int64_t stalled_until;    /* nothing of it runs before: SIGSTOP, a hypervisor's pause */
@@ -59,7 +63,7 @@ struct world {
     uint64_t seed;
     int64_t now_us;
     int n_hosts;
-    struct host hosts[MAX_HOSTS + 1]; /* 0: nobody's: the network, faults, clients */
+    struct host hosts[MAX_PROCESSES + 1]; /* 0: nobody's: the network, faults, clients */
     struct host *current;
     bool is_tracing;
     uint64_t events, drawn[N_STREAMS];
@@ -82,10 +86,13 @@ uint64_t world_draw(enum stream from);
 int64_t world_between(enum stream from, int64_t low, int64_t high); /* both included */
 bool world_chance(enum stream from, double p);
 
+/* One more process on a computer, not begun yet. */
+struct host *host_beside(struct host *computer);
 /* A process begins on the host, or ends without a word. */
 void host_up(struct host *host);
 void host_down(struct host *host);
 void host_die(struct host *host); /* in the middle of its event */
+_Noreturn void host_exit(void);   /* the process whose event it is ends itself, at once */
 /* Asked before each effect: false if the process is dead by now. */
 bool host_acts(struct host *host);
 void host_stall(struct host *host, int64_t us);

@@ -1,0 +1,160 @@
+/* Planted bugs of the whole control, between two of its functions by the linker's --wrap: what would be wrong if one of
+ * them were not there, or did not look at something. */
+#include "daemon/control/cluster_in.h"
+#include "daemon/control/rpc_adapters.h"
+#include "tests/sim/bugs.h"
+#include "tests/sim/world.h"
+
+#include <stdlib.h>
+
+/* ---- records ---- */
+
+err_t __real_outbox_add(struct outbox *o, const struct record *record, outbox_cb cb);
+err_t __wrap_outbox_add(struct outbox *o, const struct record *record, outbox_cb cb);
+err_t __real_node_propose(struct node *n, const struct record *r, log_callback cb, void *arg);
+err_t __wrap_node_propose(struct node *n, const struct record *r, log_callback cb, void *arg);
+
+struct early {
+    struct outbox *outbox;
+    uint64_t job;
+    outbox_cb cb;
+};
+
+static void recorded_early(void *arg)
+{
+    const struct early *e = arg;
+    const struct state_result result = {.job = e->job};
+    e->cb(e->outbox->node, e->job, &result);
+}
+
+/* The callback looks at the state: it finds the record there, too. */
+static void record_early(struct outbox *o, const struct record *record, outbox_cb cb)
+{
+    struct state_result result = {0};
+    struct early *e = calloc(1, sizeof(*e));
+    *e = (struct early){o, record->job, cb};
+    if (state_apply(o->node->state, record, &result) == OK)
+        world_after(world.current, 1, recorded_early, e);
+}
+
+err_t __wrap_outbox_add(struct outbox *o, const struct record *record, outbox_cb cb)
+{
+    if (bug(BUG_INCIDENT_FORGOTTEN) && record->kind == RECORD_INCIDENT)
+        return OK;
+    if (bug(BUG_END_FORGOTTEN) && record->kind == RECORD_ENDED)
+        return OK;
+    if (bug(BUG_EPOCH_NOT_FENCED) && record->kind == RECORD_EPOCH) {
+        record_early(o, record, cb);
+        return __real_outbox_add(o, record, NULL);
+    }
+    return __real_outbox_add(o, record, cb);
+}
+
+struct told {
+    log_callback cb;
+    void *arg;
+};
+
+static void tell_early(void *arg)
+{
+    const struct told *t = arg;
+    const struct state_result result = {.err = OK};
+    t->cb(t->arg, OK, 0, &result);
+}
+
+static void nobody(void *arg, err_t err, uint64_t index, const void *result)
+{
+    (void)arg, (void)err, (void)index, (void)result;
+}
+
+err_t __wrap_node_propose(struct node *n, const struct record *r, log_callback cb, void *arg)
+{
+    struct record changed = *r;
+    if (bug(BUG_REQUEST_FORGOTTEN))
+        changed.has_request = false;
+    if (bug(BUG_CANCEL_NOT_LOGGED) && r->kind == RECORD_DESIRED) {
+        struct told *t = calloc(1, sizeof(*t));
+        *t = (struct told){cb, arg};
+        world_after(world.current, 1, tell_early, t);
+        return __real_node_propose(n, r, nobody, NULL);
+    }
+    return __real_node_propose(n, &changed, cb, arg);
+}
+
+/* ---- the lead ---- */
+
+void __real_cluster_role(struct cluster *c);
+void __wrap_cluster_role(struct cluster *c);
+void __real_job_adopt(struct job *j, bool late);
+void __wrap_job_adopt(struct job *j, bool late);
+
+void __wrap_cluster_role(struct cluster *c)
+{
+    if (!bug(BUG_LEAD_KEPT) || !c->leads)
+        __real_cluster_role(c);
+}
+
+void __wrap_job_adopt(struct job *j, bool late)
+{
+    __real_job_adopt(j, late);
+    if (bug(BUG_CANCEL_FORGOTTEN) && j->outcome == END_CANCELED && j->phase.state < PHASE_DRAINING)
+        j->stopping = false;
+}
+
+/* ---- room ---- */
+
+void __real_agent_room(const struct agent *a, uint64_t job, int mine, struct placement_node *ret);
+void __wrap_agent_room(const struct agent *a, uint64_t job, int mine, struct placement_node *ret);
+void __real_job_room_leave(struct job *j);
+void __wrap_job_room_leave(struct job *j);
+
+void __wrap_agent_room(const struct agent *a, uint64_t job, int mine, struct placement_node *ret)
+{
+    __real_agent_room(a, job, mine, ret);
+    if (bug(BUG_SLOTS_TWICE))
+        ret->used = 0;
+    if (bug(BUG_DRAINED_USED) && a->state == AGENT_UP && a->listed)
+        ret->out = NULL;
+}
+
+void __wrap_job_room_leave(struct job *j)
+{
+    struct agent *leaked = NULL;
+    for (int k = 0; k < j->n_workers && j->placed; k++)
+        if (j->workers[k].p.agent->state != AGENT_UP)
+            leaked = j->workers[k].p.agent;
+    __real_job_room_leave(j);
+    if (bug(BUG_SLOTS_LEAKED) && leaked)
+        leaked->used++;
+}
+
+/* ---- what nodes say to each other ---- */
+
+err_t __real_rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
+err_t __wrap_rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
+void __real_rpc_agent_child(struct node *n, const struct child *c);
+void __wrap_rpc_agent_child(struct node *n, const struct child *c);
+
+err_t __wrap_rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
+{
+    return bug(BUG_KILL_NOT_SENT) ? OK : __real_rpc_agent_kill(attend, job, slot, sig);
+}
+
+void __wrap_rpc_agent_child(struct node *n, const struct child *c)
+{
+    if (!bug(BUG_END_NOT_HEARD) || child_runs(c))
+        __real_rpc_agent_child(n, c);
+}
+
+/* ---- what processes say ---- */
+
+void __real_job_worker_report(struct job *j, int rank, const struct worker_report *r);
+void __wrap_job_worker_report(struct job *j, int rank, const struct worker_report *r);
+
+void __wrap_job_worker_report(struct job *j, int rank, const struct worker_report *r)
+{
+    struct worker_report changed = *r;
+    if (bug(BUG_READY_IS_DONE) && r->kind == REPORT_READY)
+        changed.kind = REPORT_DONE;
+    __real_job_worker_report(j, rank, &changed);
+}

@@ -1,0 +1,381 @@
+#include "tests/sim/control/ledger.h"
+
+#include "daemon/control/rpc_adapters.h"
+#include "tests/sim/bugs.h"
+#include "tests/sim/control/process.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_JOBS 256
+#define MAX_EPOCHS 512
+#define MAX_RANKS 32
+#define STALE_US (2 * US_PER_S)     /* a node that is cut off may answer from before */
+#define CROWDED_US (20 * US_PER_S)  /* more workers than slots, while old ones are still ended */
+#define CANCELED_US (30 * US_PER_S) /* an end that was under way when the wish came */
+
+struct epoch {
+    uint64_t index; /* of its record */
+    int n;
+    struct {
+        int node, slot, pid; /* pid: of the one that is in it now; 0: none */
+    } member[MAX_RANKS];
+    uint32_t done; /* ranks */
+    bool has_incident;
+};
+
+struct job_facts {
+    uint64_t request;
+    uint64_t canceled, ended; /* index; 0: not */
+    int64_t canceled_us;
+    enum state_end end;
+    uint64_t newest;
+    struct epoch *epochs[MAX_EPOCHS];
+    bool was_told; /* somebody knows of it */
+    int64_t told_us;
+    char told_end[16]; /* "": none yet */
+    int64_t told_end_us;
+};
+
+static struct {
+    struct job_facts jobs[MAX_JOBS];
+    uint64_t n_jobs;
+    struct {
+        uint64_t index; /* of the record by which it is drained; 0: it is not */
+        int64_t crowded_since;
+    } nodes[MAX_HOSTS + 1];
+    uint64_t refused[MAX_JOBS];
+    int n_refused;
+} all;
+
+void ledger_init(void)
+{
+    memset(&all, 0, sizeof(all));
+}
+
+bool ledger_is_drained(int node)
+{
+    return all.nodes[node].index != 0;
+}
+
+uint64_t ledger_jobs(void)
+{
+    return all.n_jobs;
+}
+
+static struct job_facts *job_of(uint64_t id)
+{
+    if (!id || id > all.n_jobs)
+        broken("there is no job %" PRIu64, id);
+    return &all.jobs[id];
+}
+
+static struct epoch *epoch_of(struct job_facts *j, uint64_t epoch)
+{
+    assert(epoch < MAX_EPOCHS);
+    if (!j->epochs[epoch])
+        j->epochs[epoch] = calloc(1, sizeof(struct epoch));
+    return j->epochs[epoch];
+}
+
+/* ---- records ---- */
+
+static void on_submitted(uint64_t index, const struct record *r, uint64_t id)
+{
+    uint64_t request;
+    const char *name = strstr(r->submitted.spec, "name: job-");
+    assert(name && id < MAX_JOBS);
+    request = strtoull(name + 10, NULL, 10);
+    if (id != all.n_jobs + 1)
+        broken("%" PRIu64 " makes job %" PRIu64 " after %" PRIu64, index, id, all.n_jobs);
+    for (uint64_t i = 1; i <= all.n_jobs; i++)
+        if (all.jobs[i].request == request)
+            broken("request %" PRIu64 " has made job %" PRIu64 " and now makes %" PRIu64, request, i, id);
+    for (int i = 0; i < all.n_refused; i++)
+        if (all.refused[i] == request)
+            broken("request %" PRIu64 " was refused and is job %" PRIu64, request, id);
+    all.jobs[++all.n_jobs].request = request;
+}
+
+static void on_epoch(uint64_t index, const struct record *r)
+{
+    struct job_facts *j = job_of(r->job);
+    const uint64_t number = r->epoch.epoch;
+    struct epoch *e = epoch_of(j, number);
+    if (number != j->newest + 1)
+        broken("job %" PRIu64 " goes from epoch %" PRIu64 " to %" PRIu64, r->job, j->newest, number);
+    if (number > 1 && !epoch_of(j, number - 1)->has_incident)
+        broken("job %" PRIu64 " has epoch %" PRIu64 ", and no incident says what ended the one before", r->job, number);
+    if (j->canceled && world.now_us - j->canceled_us > CANCELED_US)
+        broken("job %" PRIu64 " was canceled and has epoch %" PRIu64, r->job, number);
+    j->newest = number;
+    e->index = index;
+    e->n = r->epoch.n_members;
+    assert(e->n <= MAX_RANKS);
+    for (int k = 0; k < e->n; k++) {
+        e->member[k].node = machine_of(r->epoch.members[k].node)->host->id;
+        e->member[k].slot = r->epoch.members[k].slot;
+        for (int i = 0; i < k; i++)
+            if (e->member[i].node == e->member[k].node && e->member[i].slot == e->member[k].slot)
+                broken("ranks %d and %d of job %" PRIu64 " have one place", i, k, r->job);
+    }
+    trace("job %d has epoch %d from step %d, rank 0 on node %d", (int)r->job, (int)number, (int)r->epoch.resume_step,
+          e->member[0].node);
+}
+
+static void on_ended(uint64_t index, const struct record *r)
+{
+    struct job_facts *j = job_of(r->job);
+    const struct epoch *e = epoch_of(j, j->newest);
+    if (r->ended.end == END_DONE && (!j->newest || e->done != (1u << e->n) - 1))
+        broken("job %" PRIu64 " is done, and not all its ranks are", r->job);
+    if (r->ended.end == END_CANCELED && !j->canceled)
+        broken("job %" PRIu64 " ends as canceled, and nobody wanted that", r->job);
+    if (r->ended.end != END_CANCELED && j->canceled && world.now_us - j->canceled_us > CANCELED_US)
+        broken("job %" PRIu64 " was canceled and ends as something else", r->job);
+    trace("job %d has ended (%d): %s", (int)r->job, (int)r->ended.end, r->ended.reason ? r->ended.reason : "");
+    j->ended = index;
+    j->end = r->ended.end;
+}
+
+void ledger_record(uint64_t index, const struct record *r, const struct state_result *result)
+{
+    if (result->err || result->repeated)
+        return;
+    switch (r->kind) {
+    case RECORD_SUBMITTED:
+        on_submitted(index, r, result->job);
+        break;
+    case RECORD_DESIRED:
+        if (!job_of(r->job)->canceled) {
+            job_of(r->job)->canceled = index;
+            job_of(r->job)->canceled_us = world.now_us;
+        }
+        break;
+    case RECORD_EPOCH:
+        on_epoch(index, r);
+        break;
+    case RECORD_ENDED:
+        on_ended(index, r);
+        break;
+    case RECORD_INCIDENT:
+        epoch_of(job_of(r->job), r->incident.epoch)->has_incident = true;
+        break;
+    case RECORD_NODE_ADMIN:
+        all.nodes[machine_of(r->node_admin.name)->host->id].index = r->node_admin.drained ? index : 0;
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- what control says to processes ---- */
+
+err_t __real_rpc_worker_start(struct rpc_call *attend, const struct worker_start *s);
+err_t __wrap_rpc_worker_start(struct rpc_call *attend, const struct worker_start *s);
+bool __real_job_take_room(struct job *j);
+bool __wrap_job_take_room(struct job *j);
+
+static uint64_t applied_here(void)
+{
+    return voters[world.current->id].applied;
+}
+
+/* Who says START goes by the newest epoch that it knows of, of a job that is wanted as far as it knows. */
+err_t __wrap_rpc_worker_start(struct rpc_call *attend, const struct worker_start *s)
+{
+    struct worker_start said = *s;
+    const char *name = strstr(s->yaml, "name: job-");
+    if (bug(BUG_OLD_EPOCH_STARTED) && s->epoch > 1)
+        said.epoch--;
+    uint64_t request = strtoull(name + 10, NULL, 10), known = 0, id = 0;
+    for (uint64_t i = 1; i <= all.n_jobs; i++)
+        id = all.jobs[i].request == request ? i : id;
+    struct job_facts *j = job_of(id);
+    for (uint64_t e = 1; e <= j->newest; e++)
+        known = j->epochs[e]->index <= applied_here() ? e : known;
+    if (!world.current->is_dying && said.epoch != known)
+        broken("host %d starts epoch %" PRIu64 " of job %" PRIu64 ", and %" PRIu64 " is recorded", world.current->id,
+               said.epoch, id, known);
+    /* A wish that is applied in the same event is heard after the epoch that is. */
+    if ((j->canceled && j->canceled <= applied_here() && j->canceled_us < world.now_us) ||
+        (j->ended && j->ended <= applied_here()))
+        broken("host %d starts a rank of job %" PRIu64 ", which was %s", world.current->id, id,
+               j->ended ? "over" : "canceled");
+    return __real_rpc_worker_start(attend, &said);
+}
+
+static bool is_drained(const char *node)
+{
+    uint64_t index = all.nodes[machine_of(node)->host->id].index;
+    return index && index <= applied_here();
+}
+
+/* Slots that the jobs of this leader have on a node. */
+static int slots_taken(const struct node *n, const struct agent *a)
+{
+    int taken = 0;
+    for (const struct job *j = n->jobs; j; j = j->next)
+        for (int k = 0; j->placed && k < j->n_workers; k++)
+            taken += j->workers[k].p.agent == a;
+    return taken;
+}
+
+/* A drained node gets no worker that it did not have, and no node more than it has slots. */
+bool __wrap_job_take_room(struct job *j)
+{
+    const struct agent *before[MAX_RANKS] = {NULL};
+    int n = j->n_workers;
+    for (int k = 0; k < n; k++)
+        before[k] = j->placed ? j->workers[k].p.agent : NULL;
+    bool taken = __real_job_take_room(j);
+    for (int k = 0; taken && k < j->n_workers; k++) {
+        bool is_new = true;
+        for (int i = 0; i < n; i++)
+            is_new = is_new && before[i] != j->workers[k].p.agent;
+        if (is_new && is_drained(j->workers[k].p.agent->name))
+            broken("job %" PRIu64 " is placed on %s, which is drained", j->id, j->workers[k].p.agent->name);
+        if (slots_taken(j->node, j->workers[k].p.agent) > machine_of(j->workers[k].p.agent->name)->slots)
+            broken("job %" PRIu64 " is placed on %s, whose slots others have", j->id, j->workers[k].p.agent->name);
+    }
+    return taken;
+}
+
+/* ---- what processes do ---- */
+
+void ledger_begun(uint64_t job, int pid, uint64_t epoch, int rank, const struct machine *m, int slot, int64_t step)
+{
+    struct job_facts *j = job_of(job);
+    (void)step;
+    if (epoch > j->newest)
+        broken("job %" PRIu64 " begins epoch %" PRIu64 ", which is in no log", job, epoch);
+    struct epoch *e = epoch_of(j, epoch);
+    if (rank >= e->n || e->member[rank].node != m->host->id || e->member[rank].slot != slot)
+        broken("slot %d of node %d begins as rank %d of epoch %" PRIu64 " of job %" PRIu64 ", and is not", slot,
+               m->host->id, rank, epoch, job);
+    if (e->member[rank].pid)
+        broken("rank %d of epoch %" PRIu64 " of job %" PRIu64 " is there twice", rank, epoch, job);
+    e->member[rank].pid = pid;
+}
+
+void ledger_left(uint64_t job, int pid)
+{
+    struct job_facts *j = job_of(job);
+    for (uint64_t i = 1; i <= j->newest; i++)
+        for (int k = 0; k < j->epochs[i]->n; k++)
+            if (j->epochs[i]->member[k].pid == pid)
+                j->epochs[i]->member[k].pid = 0;
+}
+
+void ledger_done(uint64_t job, uint64_t epoch, int rank)
+{
+    epoch_of(job_of(job), epoch)->done |= 1u << rank;
+}
+
+static int workers_on(int node)
+{
+    int n = 0;
+    for (uint64_t id = 1; id <= all.n_jobs; id++)
+        for (uint64_t i = 1; i <= all.jobs[id].newest; i++)
+            for (int k = 0; k < all.jobs[id].epochs[i]->n; k++)
+                n += all.jobs[id].epochs[i]->member[k].pid && all.jobs[id].epochs[i]->member[k].node == node;
+    return n;
+}
+
+void ledger_tick(void)
+{
+    for (int id = 1; id <= world.n_hosts; id++) {
+        int n = workers_on(id);
+        if (n <= machines[id].slots || !machines[id].host->is_up)
+            all.nodes[id].crowded_since = world.now_us;
+        else if (world.now_us - all.nodes[id].crowded_since > CROWDED_US)
+            broken("node %d has %d slots and %d workers", id, machines[id].slots, n);
+    }
+}
+
+/* ---- what people are told ---- */
+
+void ledger_told_submitted(uint64_t request, uint64_t job)
+{
+    struct job_facts *j = job_of(job);
+    if (j->request != request)
+        broken("request %" PRIu64 " is told that it is job %" PRIu64 ", which is of %" PRIu64, request, job,
+               j->request);
+    if (!j->was_told)
+        j->told_us = world.now_us;
+    j->was_told = true;
+}
+
+void ledger_told_refused(uint64_t request, const char *text)
+{
+    for (uint64_t i = 1; i <= all.n_jobs; i++)
+        if (all.jobs[i].request == request)
+            broken("request %" PRIu64 " is job %" PRIu64 " and is told: %s", request, i, text);
+    assert(all.n_refused < MAX_JOBS);
+    all.refused[all.n_refused++] = request;
+}
+
+void ledger_told_canceled(uint64_t job)
+{
+    const struct job_facts *j = job_of(job);
+    if (!j->canceled && !j->ended)
+        broken("somebody is told that job %" PRIu64 " is canceled, and it is in no log", job);
+}
+
+static const char *name_of(enum state_end end)
+{
+    return end == END_DONE ? "done" : end == END_FAILED ? "failed" : end == END_CANCELED ? "canceled" : "";
+}
+
+void ledger_told_status(uint64_t job, const char *state, int64_t asked_us)
+{
+    struct job_facts *j = job_of(job);
+    bool is_end = strcmp(state, "done") == 0 || strcmp(state, "failed") == 0 || strcmp(state, "canceled") == 0;
+    if (is_end && (!j->ended || strcmp(state, name_of(j->end)) != 0))
+        broken("somebody is told that job %" PRIu64 " is %s, and the log says \"%s\"", job, state, name_of(j->end));
+    if (!is_end && j->told_end[0] && asked_us - j->told_end_us > STALE_US)
+        broken("somebody is told that job %" PRIu64 " is %s, after it was %s", job, state, j->told_end);
+    if (is_end && !j->told_end[0]) {
+        snprintf(j->told_end, sizeof(j->told_end), "%s", state);
+        j->told_end_us = world.now_us;
+    }
+}
+
+void ledger_told_no_job(uint64_t job, int64_t asked_us)
+{
+    const struct job_facts *j = job_of(job);
+    if (j->was_told && asked_us - j->told_us > STALE_US)
+        broken("somebody is told that there is no job %" PRIu64 ", and somebody else knew of it", job);
+}
+
+/* ---- the end ---- */
+
+bool ledger_all_ended(void)
+{
+    for (uint64_t i = 1; i <= all.n_jobs; i++)
+        if (!all.jobs[i].ended)
+            return false;
+    return true;
+}
+
+void ledger_say(void)
+{
+    for (uint64_t i = 1; i <= all.n_jobs; i++) {
+        const struct job_facts *j = &all.jobs[i];
+        if (j->ended)
+            continue;
+        printf("job %" PRIu64 "%s, epoch %" PRIu64 ", processes %d", i, j->canceled ? " (canceled)" : "", j->newest,
+               process_count(i));
+        for (int k = 0; j->newest && k < j->epochs[j->newest]->n; k++)
+            printf(" %d:%d", j->epochs[j->newest]->member[k].node, j->epochs[j->newest]->member[k].slot);
+        for (int id = 1; id <= world.n_hosts; id++) {
+            struct job *x = machines[id].node && machines[id].node->leads ? node_job(machines[id].node, i) : NULL;
+            if (x)
+                printf("; node %d leads and has it in %s: %s", id, fsm_name(&x->phase), x->reason);
+        }
+        printf("\n");
+    }
+}

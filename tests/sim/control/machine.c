@@ -1,0 +1,474 @@
+/* The supervisor's side of the channel keeps what it knows of a child until control acknowledges its end, as the real
+ * one does; a packet is heard in an event of nobody's, since the supervisor survives control. */
+#include "tests/sim/control/machine.h"
+
+#include "common/tunnel/key.h"
+#include "tests/sim/bugs.h"
+#include "tests/sim/check.h"
+#include "tests/sim/control/process.h"
+#include "tests/sim/disk.h"
+#include "tests/sim/libraft.h"
+#include "tests/sim/stream.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SNAPSHOT_ENTRIES 60
+#define SNAPSHOT_TRAILING 20
+
+struct machine machines[MAX_HOSTS + 1];
+
+bool machine_has_power(int id)
+{
+    return machines[id].has_power;
+}
+
+struct host *machine_at(const char *address)
+{
+    int id = 0;
+    return sscanf(address, "10.0.0.%d:7811", &id) == 1 && id >= 1 && id <= world.n_hosts ? &world.hosts[id] : NULL;
+}
+
+struct machine *machine_of(const char *name)
+{
+    int id = 0;
+    if (sscanf(name, "node-%d", &id) != 1 || id < 1 || id > world.n_hosts)
+        broken("there is no node %s", name);
+    return &machines[id];
+}
+
+bool machine_is_well(const struct machine *m)
+{
+    return m->host->is_up && m->node && m->node->listener && cluster_leader(m->node->cluster);
+}
+
+/* ---- what the supervisor says ---- */
+
+static void say(struct machine *m, const struct channel_msg *message)
+{
+    if (m->channel)
+        stream_say(m->channel, message, channel_msg_bytes(message));
+}
+
+static void say_child(struct machine *m, const struct child_entry *c)
+{
+    struct channel_msg message = {.kind = CHANNEL_CHILD,
+                                  .job = c->job,
+                                  .slot = c->slot,
+                                  .pid = c->pid,
+                                  .state = (int32_t)c->state,
+                                  .exit_status = c->exit_status,
+                                  .exit_signal = c->exit_signal,
+                                  .error = c->error,
+                                  .when_ns = c->when_ns};
+    memcpy(message.token, c->token, sizeof(message.token));
+    say(m, &message);
+}
+
+static struct child_entry *running(struct machine *m, uint64_t job, int slot)
+{
+    for (struct child_entry *c = m->children; c < m->children + MACHINE_CHILDREN; c++)
+        if (c->job == job && c->slot == slot && c->state == CHANNEL_RUNNING)
+            return c;
+    return NULL;
+}
+
+static int64_t now_ns(const struct machine *m)
+{
+    return host_mono_us(m->host) * 1000;
+}
+
+void machine_child_ended(struct machine *m, struct process *p, int exit_status, int exit_signal)
+{
+    for (struct child_entry *c = m->children; c < m->children + MACHINE_CHILDREN; c++) {
+        if (c->process != p)
+            continue;
+        c->process = NULL;
+        c->state = CHANNEL_EXITED;
+        c->exit_status = exit_status;
+        c->exit_signal = exit_signal;
+        c->when_ns = now_ns(m);
+        say_child(m, c);
+    }
+}
+
+/* ---- what it hears ---- */
+
+static void on_spawn(struct machine *m, const struct channel_msg *message)
+{
+    struct child_entry *c = m->children;
+    while (c < m->children + MACHINE_CHILDREN && c->job)
+        c++;
+    assert(c < m->children + MACHINE_CHILDREN);
+    bool is_taken = running(m, message->job, message->slot) != NULL;
+    *c = (struct child_entry){.job = message->job,
+                              .slot = message->slot,
+                              .state = is_taken ? CHANNEL_REFUSED : CHANNEL_RUNNING,
+                              .error = is_taken ? EEXIST : 0,
+                              .pid = is_taken ? 0 : (int)(1000 * m->host->id + ++m->spawns),
+                              .when_ns = now_ns(m)};
+    memcpy(c->token, message->token, sizeof(c->token));
+    if (!is_taken)
+        c->process = process_start(m, message->job, message->slot, message->token, c->pid);
+    size_t at = 0;
+    while (m->jobs[at] && m->jobs[at] != message->job)
+        at++;
+    m->jobs[at] = message->job;
+    say_child(m, c);
+}
+
+static void on_kill(struct machine *m, const struct channel_msg *message)
+{
+    struct child_entry *c = running(m, message->job, message->slot);
+    if (c)
+        process_signal(c->process, message->signal);
+}
+
+static void on_release(struct machine *m, const struct channel_msg *message)
+{
+    for (struct child_entry *c = m->children; c < m->children + MACHINE_CHILDREN; c++)
+        if (c->job == message->job && c->state == CHANNEL_RUNNING)
+            return;
+    for (size_t i = 0; i < MACHINE_CHILDREN; i++)
+        if (m->jobs[i] == message->job)
+            m->jobs[i] = 0;
+}
+
+static void on_ack(struct machine *m, const struct channel_msg *message)
+{
+    for (struct child_entry *c = m->children; c < m->children + MACHINE_CHILDREN; c++)
+        if (c->job == message->job && c->slot == message->slot && c->state != CHANNEL_RUNNING &&
+            memcmp(c->token, message->token, sizeof(c->token)) == 0)
+            *c = (struct child_entry){0};
+}
+
+static void on_list(struct machine *m, const struct channel_msg *message)
+{
+    struct channel_msg listed = {.kind = CHANNEL_LISTED};
+    (void)message;
+    for (size_t i = 0; i < MACHINE_CHILDREN; i++) {
+        struct channel_msg job = {.kind = CHANNEL_JOB, .job = m->jobs[i], .slots = 1};
+        if (m->jobs[i])
+            say(m, &job);
+    }
+    for (struct child_entry *c = m->children; c < m->children + MACHINE_CHILDREN; c++)
+        if (c->job)
+            say_child(m, c);
+    say(m, &listed);
+}
+
+static void on_end(struct machine *m, const struct channel_msg *message)
+{
+    (void)message;
+    machine_kill(m, false);
+}
+
+static void hear(void *arg, const void *data, size_t len)
+{
+    static void (*const handlers[])(struct machine * m, const struct channel_msg *message) = {
+        [CHANNEL_SPAWN] = on_spawn, [CHANNEL_KILL] = on_kill, [CHANNEL_RELEASE] = on_release,
+        [CHANNEL_LIST] = on_list,   [CHANNEL_ACK] = on_ack,   [CHANNEL_END] = on_end};
+    struct channel_msg message = {0};
+    struct machine *m = arg;
+    memcpy(&message, data, len);
+    if (!channel_msg_valid(&message, len))
+        broken("host %d says a malformed message to its supervisor", m->host->id);
+    if (message.kind < sizeof(handlers) / sizeof(handlers[0]) && handlers[message.kind])
+        handlers[message.kind](m, &message);
+}
+
+/* ---- control ---- */
+
+static void configure(struct machine *m, struct node *n)
+{
+    struct why why = {""};
+    char text[64];
+    err_t err = node_conf_default(&n->conf, &why);
+    assert(!err);
+    snprintf(n->dir, sizeof(n->dir), "/node-%d", m->host->id);
+    snprintf(text, sizeof(text), "node-%d", m->host->id);
+    n->conf.name = strdup(text);
+    snprintf(text, sizeof(text), "10.0.0.%d:7811", m->host->id);
+    n->conf.cluster.listen = strdup(text);
+    n->conf.cluster.advertise = strdup(text);
+    n->conf.cluster.key_file = strdup("/key");
+    n->conf.cluster.first = m->host->id == 1;
+    n->conf.cluster.peers = calloc(1, sizeof(char *));
+    n->conf.cluster.peers[0] = strdup("10.0.0.1:7811");
+    n->conf.cluster.n_peers = 1;
+    n->conf.gpus = strdup("0");
+    n->conf.slots = m->slots;
+    n->conf.snapshot.entries = SNAPSHOT_ENTRIES;
+    n->conf.snapshot.trailing = SNAPSHOT_TRAILING;
+    n->conf.disk.reserve_mib = 1;
+}
+
+static void begin(void *arg)
+{
+    struct machine *m = arg;
+    struct node *n = calloc(1, sizeof(*n));
+    struct why why = {""};
+    assert(n);
+    configure(m, n);
+    m->node = n;
+    if (node_start(n, &why))
+        broken("control of host %d does not start: %s", m->host->id, why.text);
+}
+
+static void start_control(void *arg)
+{
+    struct machine *m = arg;
+    if (m->host->is_up || !m->has_dtd)
+        return;
+    trace("host %d: control starts", m->host->id);
+    host_up(m->host);
+    m->channel = stream_channel(m->host, hear, m);
+    voters[m->host->id] = (struct voter){.host = m->host};
+    world_after(m->host, world_between(FROM_FAULTS, 0, 20000), begin, m);
+}
+
+static void end_control(struct machine *m, bool power)
+{
+    if (!m->host->is_up)
+        return;
+    trace("host %d: control is gone", m->host->id);
+    host_down(m->host);
+    libraft_forget(m->host);
+    disk_crash(&disks[m->host->id]);
+    tunnel_forget(m->host);
+    stream_forget(m->host, !power);
+    voters[m->host->id] = (struct voter){.host = m->host};
+    m->node = NULL;
+    m->channel = NULL;
+}
+
+void machine_kill_control(struct machine *m)
+{
+    end_control(m, false);
+    world_after(&world.hosts[0], world_between(FROM_FAULTS, 1, 300) * US_PER_MS, start_control, m);
+}
+
+void machine_died(struct host *host)
+{
+    machine_kill_control(&machines[host->id]);
+}
+
+/* ---- the computer ---- */
+
+void machine_init(int id, int slots)
+{
+    machines[id] = (struct machine){.host = &world.hosts[id], .slots = slots};
+}
+
+void machine_start(struct machine *m)
+{
+    m->has_power = true;
+    if (m->has_dtd)
+        return;
+    m->has_dtd = true;
+    start_control(m);
+}
+
+void machine_kill(struct machine *m, bool power)
+{
+    if (!m->has_dtd)
+        return;
+    trace("host %d %s", m->host->id, power ? "loses its power" : "loses its dtd");
+    m->has_dtd = false;
+    m->has_power = !power;
+    end_control(m, power);
+    for (struct child_entry *c = m->children; c < m->children + MACHINE_CHILDREN; c++) {
+        if (c->process)
+            process_forget(c->process, power);
+        *c = (struct child_entry){0};
+    }
+    memset(m->jobs, 0, sizeof(m->jobs));
+}
+
+void machine_stop(struct machine *m)
+{
+    const struct channel_msg shutdown = {.kind = CHANNEL_SHUTDOWN};
+    trace("host %d is told to stop", m->host->id);
+    say(m, &shutdown);
+}
+
+/* ---- the log, as the checks see it ---- */
+
+struct machine_mark { /* before a snapshot */
+    uint64_t applied, chain;
+};
+
+err_t __real_log_start(const struct log_config *config, struct log **ret);
+err_t __wrap_log_start(const struct log_config *config, struct log **ret);
+void __real_log_close(struct log *log, void (*cb)(void *owner));
+void __wrap_log_close(struct log *log, void (*cb)(void *owner));
+
+static struct log_machine inner[MAX_HOSTS + 1];
+
+/* A node that has not joined has a log of its own, which is no part of the cluster's. */
+static bool is_checked(const struct voter *v)
+{
+    return cluster_named(machines[v->host->id].node->cluster);
+}
+
+static err_t checked_apply(void *arg, const void *bytes, size_t len, uint64_t index, void *result)
+{
+    struct voter *v = arg;
+    struct record r;
+    err_t err = inner[v->host->id].apply(inner[v->host->id].arg, bytes, len, index, result);
+    if (err || v->host->is_dying || !is_checked(v))
+        return err;
+    err = record_decode(bytes, len, &r);
+    if (!err)
+        check_applied(v, index, bytes, len, &r, result);
+    record_fini(&r);
+    return err;
+}
+
+static err_t checked_snapshot(void *arg, struct buf *ret)
+{
+    struct voter *v = arg;
+    const struct machine_mark mark = {v->applied, v->chain};
+    err_t err = buf_append(ret, &mark, sizeof(mark));
+    return err ? err : inner[v->host->id].snapshot(inner[v->host->id].arg, ret);
+}
+
+static err_t checked_restore(void *arg, const void *data, size_t len)
+{
+    struct voter *v = arg;
+    struct machine_mark mark;
+    if (len < sizeof(mark))
+        return ERR_CORRUPT;
+    memcpy(&mark, data, sizeof(mark));
+    err_t err =
+        inner[v->host->id].restore(inner[v->host->id].arg, (const char *)data + sizeof(mark), len - sizeof(mark));
+    if (err)
+        return err;
+    v->applied = mark.applied;
+    v->chain = mark.chain;
+    if (!v->host->is_dying && is_checked(v))
+        check_restored(v);
+    return OK;
+}
+
+err_t __wrap_log_start(const struct log_config *config, struct log **ret)
+{
+    struct voter *v = &voters[world.current->id];
+    struct log_config c = *config;
+    inner[v->host->id] = config->machine;
+    v->state = machines[v->host->id].node->state;
+    v->is_ready = true;
+    c.machine = (struct log_machine){v, checked_apply, checked_snapshot, checked_restore};
+    c.segment_bytes = 64u << 10;
+    err_t err = __real_log_start(&c, ret);
+    v->log = is_checked(v) ? *ret : NULL;
+    return err;
+}
+
+void __wrap_log_close(struct log *log, void (*cb)(void *owner))
+{
+    voters[world.current->id].log = NULL;
+    __real_log_close(log, cb);
+}
+
+/* ---- files ---- */
+
+#define MAX_FILES 4
+
+static struct {
+    char path[64];
+    void *data;
+    size_t len;
+} files[MAX_HOSTS + 1][MAX_FILES];
+
+err_t __wrap_file_read(const char *path, size_t max, struct buf *ret);
+err_t __wrap_file_replace(const char *path, const void *data, size_t len, mode_t mode);
+err_t __wrap_key_file_read(const char *path, struct key_ring *ret, struct why *why);
+int __wrap_rename(const char *from, const char *to);
+int __wrap_unlink(const char *path);
+int __wrap_open(const char *path, int flags, ...);
+ssize_t __wrap_getrandom(void *data, size_t len, unsigned flags);
+_Noreturn void __wrap_exit(int status);
+_Noreturn void __real_exit(int status);
+
+err_t __wrap_file_read(const char *path, size_t max, struct buf *ret)
+{
+    int id = world.current->on->id;
+    (void)max;
+    for (int i = 0; i < MAX_FILES; i++)
+        if (strcmp(files[id][i].path, path) == 0)
+            return buf_append(ret, files[id][i].data, files[id][i].len);
+    return ERR_NOTFOUND;
+}
+
+err_t __wrap_file_replace(const char *path, const void *data, size_t len, mode_t mode)
+{
+    int id = world.current->on->id, i = 0;
+    (void)mode;
+    if (disks[id].is_full)
+        return ERR_NOSPACE;
+    if (!host_acts(world.current))
+        return OK;
+    while (i < MAX_FILES && files[id][i].path[0] && strcmp(files[id][i].path, path) != 0)
+        i++;
+    assert(i < MAX_FILES && strlen(path) < sizeof(files[id][i].path));
+    strcpy(files[id][i].path, path);
+    files[id][i].data = malloc(len + 1);
+    files[id][i].len = len;
+    memcpy(files[id][i].data, data, len);
+    return OK;
+}
+
+err_t __wrap_key_file_read(const char *path, struct key_ring *ret, struct why *why)
+{
+    (void)path, (void)why;
+    *ret = (struct key_ring){.n = 1, .keys = {{.version = 1, .secret = "the key of the cluster"}}};
+    return OK;
+}
+
+/* The one folder that is renamed is that of the log. */
+int __wrap_rename(const char *from, const char *to)
+{
+    const char *name = strrchr(from, '/');
+    (void)to;
+    assert(name && strcmp(name, "/raft") == 0);
+    if (host_acts(world.current))
+        disks[world.current->id].log = disks[world.current->id].fresh = (struct files){.exists = false};
+    return 0;
+}
+
+int __wrap_unlink(const char *path)
+{
+    (void)path;
+    return 0;
+}
+
+/* Metrics and logs of jobs, and /proc: not there. */
+int __wrap_open(const char *path, int flags, ...)
+{
+    (void)path, (void)flags;
+    errno = ENOENT;
+    return -1;
+}
+
+ssize_t __wrap_getrandom(void *data, size_t len, unsigned flags)
+{
+    (void)flags;
+    for (size_t i = 0; i < len; i++)
+        ((uint8_t *)data)[i] = (uint8_t)world_draw(FROM_WORLD);
+    return (ssize_t)len;
+}
+
+void __wrap_exit(int status)
+{
+    if (world.current->id == 0)
+        __real_exit(status);
+    trace("control ends with status %d", status);
+    if (status && !world.current->is_dying)
+        broken("control of host %d ends with status %d", world.current->id, status);
+    host_exit();
+}

@@ -1,0 +1,56 @@
+/* A computer of the simulated cluster: what a supervisor does there (daemon/supervisor/channel.h), its files, and the
+ * control process, which is the real one. */
+#ifndef DTD_TESTS_SIM_CONTROL_MACHINE_H
+#define DTD_TESTS_SIM_CONTROL_MACHINE_H
+
+#include "daemon/control/cluster.h"
+#include "daemon/control/node.h"
+#include "tests/sim/world.h"
+
+#define MACHINE_CHILDREN 128
+
+struct process;
+
+struct child_entry { /* job 0: free */
+    uint64_t job;
+    int slot, pid, exit_status, exit_signal, error;
+    enum channel_state state;
+    int64_t when_ns;
+    uint8_t token[CHANNEL_TOKEN_BYTES];
+    struct process *process; /* while it runs */
+};
+
+struct machine {
+    struct host *host; /* the control process; other processes are beside it */
+    bool has_power, has_dtd;
+    int slots;
+    struct end *channel;
+    struct node *node; /* of the control that runs; NULL: none, or it has not begun */
+    struct child_entry children[MACHINE_CHILDREN];
+    uint64_t jobs[MACHINE_CHILDREN]; /* that have descriptors here; 0: free */
+    uint64_t spawns;
+};
+extern struct machine machines[MAX_HOSTS + 1];
+
+void machine_init(int id, int slots);
+/* The computer and its dtd are there from now on. */
+void machine_start(struct machine *m);
+/* Everything on it dies at once; `power`: and nobody outside is told. */
+void machine_kill(struct machine *m, bool power);
+/* Control alone; the supervisor starts another one. */
+void machine_kill_control(struct machine *m);
+void machine_died(struct host *host); /* world.on_death */
+/* As `systemctl stop` does: jobs save, then everything ends. */
+void machine_stop(struct machine *m);
+void machine_child_ended(struct machine *m, struct process *p, int exit_status, int exit_signal);
+bool machine_has_power(int id);
+/* The computer with this address; NULL: none. */
+struct host *machine_at(const char *address);
+struct machine *machine_of(const char *node_name);
+/* Its control serves, and knows who leads. */
+bool machine_is_well(const struct machine *m);
+
+/* tunnel.c: the process has died. */
+void tunnel_forget(struct host *process);
+
+#endif

@@ -1,0 +1,119 @@
+/* sim-control: the whole of control on the computers of a cluster, its jobs' processes and its clients; runner.h says
+ * the arguments. */
+#include "tests/sim/bugs.h"
+#include "tests/sim/check.h"
+#include "tests/sim/control/ledger.h"
+#include "tests/sim/control/machine.h"
+#include "tests/sim/control/people.h"
+#include "tests/sim/control/process.h"
+#include "tests/sim/control/trouble.h"
+#include "tests/sim/disk.h"
+#include "tests/sim/libraft.h"
+#include "tests/sim/net.h"
+#include "tests/sim/runner.h"
+#include "tests/sim/stream.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define FORM_US (20 * US_PER_S)    /* within which a node joins */
+#define QUIET_US (1500 * US_PER_S) /* within which all jobs end and all people have answers; a load has 900 s */
+
+static void after_event(struct host *host)
+{
+    check_event(host);
+    ledger_tick();
+}
+
+/* ---- beginning ---- */
+
+static int joining;
+
+static bool has_joined(void)
+{
+    return machine_is_well(&machines[joining]) && cluster_named(machines[joining].node->cluster);
+}
+
+/* One after the other, so that a node's number in the log is its computer's. */
+static void form(void)
+{
+    for (joining = 1; joining <= world.n_hosts; joining++) {
+        machine_start(&machines[joining]);
+        world_run(world.now_us + FORM_US, has_joined);
+        if (!has_joined())
+            broken("node %d has not joined in %d s", joining, (int)(FORM_US / US_PER_S));
+    }
+}
+
+/* ---- the end ---- */
+
+static bool is_well(void)
+{
+    int leaders = 0;
+    for (int id = 1; id <= world.n_hosts; id++) {
+        if (!machine_is_well(&machines[id]))
+            return false;
+        leaders += machines[id].node->leads;
+    }
+    return people_are_done() && ledger_all_ended() && process_count(0) == 0 && leaders == 1;
+}
+
+static void say_why_not_well(void)
+{
+    printf("people %s, processes of jobs %d\n", people_are_done() ? "are done" : "wait", process_count(0));
+    ledger_say();
+    for (int id = 1; id <= world.n_hosts; id++) {
+        const struct machine *m = &machines[id];
+        printf("host %d: %s, %s%s; follows %s; %d slots\n", id, m->host->is_up ? "up" : "down",
+               !m->node          ? "no control"
+               : m->node->leads  ? "leads"
+               : m->node->leader ? "follows"
+                                 : "follows nobody",
+               m->node && m->node->listener ? "" : ", does not serve",
+               m->node && cluster_leader(m->node->cluster) ? cluster_leader(m->node->cluster) : "-", m->slots);
+    }
+}
+
+static void run_seed(uint64_t seed, int nodes, struct summary *ret)
+{
+    static const int sizes[] = {3, 3, 4, 5, 3, 6, 3, 5, 4, 7};
+    world_init(seed, nodes ? nodes : sizes[seed % 10]);
+    net_init();
+    stream_init();
+    process_init();
+    ledger_init();
+    check_init(ledger_record);
+    world.after_event = after_event;
+    world.on_death = machine_died;
+    for (int id = 1; id <= world.n_hosts; id++) {
+        disk_init(&disks[id], &world.hosts[id]);
+        machine_init(id, (int)world_between(FROM_CLIENTS, 1, 4));
+    }
+    form();
+    people_start((int)world_between(FROM_CLIENTS, 1, 3));
+    trouble_start();
+    world_run(world.now_us + world_between(FROM_FAULTS, 10, 40) * US_PER_S, NULL);
+    trouble_end();
+    world_run(world.now_us + 3 * US_PER_S, NULL);
+    people_finish();
+    world_run(world.now_us + QUIET_US, is_well);
+    if (!is_well()) {
+        say_why_not_well();
+        broken("all is not well %d s after the last fault", (int)(QUIET_US / US_PER_S));
+    }
+    *ret = (struct summary){
+        .events = world.events,
+        .records = check_records(),
+        .answered = people_answered(),
+        .faults = trouble_happened(),
+        .deaths = libraft_deaths,
+        .print = world.print,
+        .virtual_us = world.now_us,
+    };
+}
+
+int main(int argc, char **argv)
+{
+    static const struct simulation simulation = {"sim-control", run_seed, N_LOG_BUGS + 1, N_BUGS - 1};
+    return runner_main(&simulation, argc, argv);
+}

@@ -1,0 +1,276 @@
+#include "tests/sim/control/people.h"
+
+#include "common/rpc/methods.h"
+#include "proto/client.pb-c.h"
+#include "tests/sim/control/ledger.h"
+#include "tests/sim/control/machine.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_PEOPLE 4
+#define ENOUGH_JOBS 12
+#define CALL_MS 8000
+
+enum wish_kind { NOTHING, SUBMIT, CANCEL, STATUS, DRAIN };
+
+struct person {
+    struct host *host;
+    uv_loop_t loop;
+    struct rpc_conn *conn; /* NULL: none */
+    bool waits;            /* for an answer, or for its connection's end */
+    enum wish_kind kind;
+    uint64_t number, job; /* of the request; that it is about */
+    char *yaml;
+    char node[16];
+    bool drains;
+    int64_t asked_us;
+};
+
+static struct {
+    struct person people[MAX_PEOPLE];
+    int n, submits;
+    uint64_t numbers, answered;
+    bool is_finishing, large_is_asked;
+} all;
+
+/* ---- wishes ---- */
+
+static char *make_job(uint64_t number, int workers, int least)
+{
+    char *yaml;
+    int64_t restarts = world_chance(FROM_CLIENTS, 0.1) ? 2 : 100000;
+    int n = asprintf(&yaml,
+                     "name: job-%d\n"
+                     "model: {arch: llama, dim: 64, layers: 2, heads: 4}\n"
+                     "data: {train: [\"/data\"]}\n"
+                     "train: {steps: %d, global_batch: 48, micro_batch: 1}\n"
+                     "parallel: {workers: %d, min_workers: %d}\n"
+                     "checkpoint: {dir: /c/%d, every: %d, keep_last: 2, keep_best: 0}\n"
+                     "run: {restarts: %d, orphan_seconds: 20, hang_seconds: 5, priority: %d, workdir: /}\n",
+                     (int)number, (int)world_between(FROM_CLIENTS, 5, 60), workers, least, (int)number,
+                     (int)world_between(FROM_CLIENTS, 5, 20), (int)restarts, (int)world_between(FROM_CLIENTS, 0, 2));
+    assert(n > 0);
+    return yaml;
+}
+
+static int all_slots(void)
+{
+    int n = 0;
+    for (int id = 1; id <= world.n_hosts; id++)
+        n += machines[id].slots;
+    return n;
+}
+
+static void wish_submit(struct person *p)
+{
+    static const int sizes[] = {1, 1, 2, 2, 3, 4, 6};
+    int workers = sizes[world_between(FROM_CLIENTS, 0, 6)];
+    bool is_ranged = workers > 1 && world_chance(FROM_CLIENTS, 0.3);
+    p->kind = SUBMIT;
+    p->yaml = make_job(p->number, workers, is_ranged ? 1 : 0);
+    all.submits++;
+}
+
+static void wish_drain(struct person *p, int id, bool drains)
+{
+    p->kind = DRAIN;
+    snprintf(p->node, sizeof(p->node), "node-%d", id);
+    p->drains = drains;
+}
+
+static void last_wish(struct person *p)
+{
+    for (int id = 1; id <= world.n_hosts; id++)
+        if (ledger_is_drained(id)) {
+            wish_drain(p, id, false);
+            return;
+        }
+    if (all.large_is_asked)
+        return;
+    all.large_is_asked = true;
+    p->kind = SUBMIT;
+    p->yaml = make_job(p->number, all_slots(), 0);
+}
+
+static void next_wish(struct person *p)
+{
+    int64_t chance = world_between(FROM_CLIENTS, 0, 99);
+    p->number = ++all.numbers;
+    p->kind = NOTHING;
+    if (all.is_finishing) {
+        last_wish(p);
+        return;
+    }
+    p->job = ledger_jobs() ? (uint64_t)world_between(FROM_CLIENTS, 1, (int64_t)ledger_jobs()) : 0;
+    if (!p->job || (chance < 30 && all.submits < ENOUGH_JOBS))
+        wish_submit(p);
+    else if (chance < 37)
+        p->kind = CANCEL;
+    else if (chance < 92)
+        p->kind = STATUS;
+    else
+        wish_drain(p, (int)world_between(FROM_CLIENTS, 1, world.n_hosts), world_chance(FROM_CLIENTS, 0.5));
+}
+
+/* ---- answers ---- */
+
+static void close_conn(struct person *p)
+{
+    if (p->conn)
+        rpc_conn_close(p->conn);
+    p->conn = NULL;
+}
+
+static void take(struct person *p, const struct rpc_result *result)
+{
+    if (p->kind == SUBMIT)
+        ledger_told_submitted(p->number, strtoull(((const Dtd__SubmitReply *)result->reply)->job, NULL, 10));
+    else if (p->kind == CANCEL)
+        ledger_told_canceled(p->job);
+    else if (p->kind == STATUS)
+        ledger_told_status(p->job, ((const Dtd__JobStatus *)result->reply)->state, p->asked_us);
+}
+
+/* Said for good: not to be asked again. */
+static bool is_final(const struct person *p, const struct rpc_result *result)
+{
+    if (result->err == ERR_INVALID && p->kind == SUBMIT) {
+        ledger_told_refused(p->number, result->text);
+        return true;
+    }
+    if (result->err == ERR_NOTFOUND && (p->kind == STATUS || p->kind == CANCEL)) {
+        ledger_told_no_job(p->job, p->asked_us);
+        return true;
+    }
+    return result->err == ERR_STALE && p->kind == CANCEL;
+}
+
+static void answered(void *arg, const struct rpc_result *result)
+{
+    struct person *p = arg;
+    p->waits = false;
+    trace("person %d: request %d (%d) ends: %s %s", (int)(p - all.people), (int)p->number, (int)p->kind,
+          err_name(result->err), result->text);
+    if (!result->err)
+        take(p, result);
+    if (!result->err || is_final(p, result)) {
+        p->kind = NOTHING;
+        all.answered++;
+    }
+    if (result->err != ERR_CLOSED && (result->err || world_chance(FROM_CLIENTS, 0.3)))
+        close_conn(p);
+}
+
+/* ---- asking ---- */
+
+static void closed(void *owner, struct rpc_conn *conn)
+{
+    struct person *p = owner;
+    if (p->conn == conn)
+        p->conn = NULL;
+}
+
+static void request_id(const struct person *p, uint8_t ret[REQUEST_ID_BYTES])
+{
+    memset(ret, 0, REQUEST_ID_BYTES);
+    memcpy(ret, &p->number, sizeof(p->number));
+    ret[15] = 1;
+}
+
+static err_t ask(struct person *p)
+{
+    uint8_t id[REQUEST_ID_BYTES];
+    char job[24];
+    Dtd__SubmitRequest submit = DTD__SUBMIT_REQUEST__INIT;
+    Dtd__CancelRequest cancel = DTD__CANCEL_REQUEST__INIT;
+    Dtd__JobRequest status = DTD__JOB_REQUEST__INIT;
+    Dtd__ClusterNodeRequest drain = DTD__CLUSTER_NODE_REQUEST__INIT;
+    request_id(p, id);
+    snprintf(job, sizeof(job), "%d", (int)p->job);
+    submit.request_id = cancel.request_id = (ProtobufCBinaryData){sizeof(id), id};
+    submit.spec_yaml = p->yaml;
+    cancel.job = status.job = job;
+    drain.name = p->node;
+    drain.reason = p->drains ? "the simulation" : NULL;
+    const struct {
+        uint16_t method;
+        const ProtobufCMessage *message;
+    } calls[] = {[SUBMIT] = {CLIENT_SUBMIT, &submit.base},
+                 [CANCEL] = {CLIENT_CANCEL, &cancel.base},
+                 [STATUS] = {CLIENT_STATUS, &status.base},
+                 [DRAIN] = {CLIENT_NODE_DRAIN, &drain.base}};
+    return rpc_send(p->conn, calls[p->kind].method, calls[p->kind].message, CALL_MS, answered, p, NULL);
+}
+
+static err_t open_conn(struct person *p)
+{
+    const struct rpc_conn_config config = {
+        .loop = &p->loop, .methods = rpc_methods(), .n_methods = RPC_METHOD_COUNT, .owner = p, .on_close = closed};
+    int fd;
+    p->host->on = &world.hosts[world_between(FROM_CLIENTS, 1, world.n_hosts)];
+    if (!machines[p->host->on->id].has_dtd)
+        return ERR_CLOSED;
+    err_t err = rpc_connect_unix("/control.sock", &fd);
+    return err ? err : rpc_conn_open(&config, fd, RPC_ROLE_ANY, &p->conn);
+}
+
+static void step(void *arg)
+{
+    struct person *p = arg;
+    world_after(p->host, world_between(FROM_CLIENTS, 20 * US_PER_MS, all.is_finishing ? US_PER_S : 3 * US_PER_S), step,
+                p);
+    if (p->waits)
+        return;
+    if (p->kind == NOTHING)
+        next_wish(p);
+    if (p->kind == NOTHING || (!p->conn && open_conn(p)))
+        return;
+    p->asked_us = world.now_us;
+    p->waits = ask(p) == OK;
+    if (!p->waits)
+        close_conn(p);
+}
+
+static void first(void *arg)
+{
+    struct person *p = arg;
+    uv_loop_init(&p->loop);
+    step(p);
+}
+
+void people_start(int n)
+{
+    assert(n <= MAX_PEOPLE);
+    memset(&all, 0, sizeof(all));
+    all.n = n;
+    for (int i = 0; i < n; i++) {
+        struct person *p = &all.people[i];
+        p->host = host_beside(&world.hosts[1]);
+        host_up(p->host);
+        world_after(p->host, world_between(FROM_CLIENTS, 0, 3 * US_PER_S), first, p);
+    }
+}
+
+void people_finish(void)
+{
+    all.is_finishing = true;
+}
+
+bool people_are_done(void)
+{
+    for (int i = 0; i < all.n; i++)
+        if (all.people[i].kind != NOTHING)
+            return false;
+    for (int id = 1; id <= world.n_hosts; id++)
+        if (ledger_is_drained(id))
+            return false;
+    return all.large_is_asked;
+}
+
+uint64_t people_answered(void)
+{
+    return all.answered;
+}

@@ -1,0 +1,632 @@
+#include "tests/sim/control/process.h"
+
+#include "common/rpc/link.h"
+#include "common/rpc/methods.h"
+#include "proto/io.pb-c.h"
+#include "proto/worker.pb-c.h"
+#include "tests/sim/control/ledger.h"
+#include "tests/sim/control/machine.h"
+#include "tests/sim/stream.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_JOBS 256
+#define MAX_FOLDERS 256
+#define RETRY_US (30 * US_PER_MS)
+#define ORPHAN_US (20 * US_PER_S)
+#define HANG_US (3600 * US_PER_S)
+
+enum doing { IDLE, LOADING, STEPPING, SAVING, OVER, FAILED };
+
+struct report {
+    TAILQ_ENTRY(report) link;
+    struct process *process;
+    bool is_sent;
+    int kind;
+    uint64_t epoch;
+    int64_t step;
+};
+
+struct process {
+    LIST_ENTRY(process) link;
+    struct host *host;
+    struct machine *machine;
+    uint64_t job;
+    int slot, pid;
+    uint8_t token[CHANNEL_TOKEN_BYTES];
+    uv_loop_t loop;
+    struct rpc_link *control;
+    bool is_ready; /* Hello was answered */
+    int64_t alone_since;
+    TAILQ_HEAD(, report) reports;
+    enum doing doing;
+    uint64_t epoch; /* a worker's: it is in; a dtd-io's: it was told */
+    int rank, world;
+    int64_t step, steps, every;
+    bool is_committer, stops;
+    Dtd__WorkerCommand *next; /* another START, to be begun when this epoch is left */
+    struct event *work;
+};
+
+static LIST_HEAD(, process) living;
+
+/* What all computers share: a folder for each job. */
+static struct folder {
+    struct {
+        int64_t step;
+        uint64_t epoch;
+    } steps[MAX_FOLDERS];
+    int n;
+    int64_t asked_step;          /* a save that waits for its dtd-io; 0: none */
+    uint64_t asked_epoch, fence; /* what is older is refused */
+} folders[MAX_JOBS];
+
+void process_init(void)
+{
+    LIST_INIT(&living);
+    memset(folders, 0, sizeof(folders));
+}
+
+static bool is_io(const struct process *p)
+{
+    return p->slot == CHANNEL_SLOT_IO;
+}
+
+static int64_t span(int64_t low_ms, int64_t high_ms)
+{
+    return world_between(FROM_WORKERS, low_ms * US_PER_MS, high_ms * US_PER_MS);
+}
+
+static void work(void *arg);
+
+static void work_in(struct process *p, int64_t us)
+{
+    if (p->work)
+        world_cancel(p->work);
+    p->work = world_after(p->host, us, work, p);
+}
+
+/* ---- its end ---- */
+
+static void end(struct process *p, bool power)
+{
+    if (p->host->is_up) {
+        host_down(p->host);
+        stream_forget(p->host, !power);
+    }
+    p->work = NULL;
+    LIST_REMOVE(p, link);
+    ledger_left(p->job, p->pid);
+}
+
+static void end_now(struct process *p, int status, int sig)
+{
+    end(p, false);
+    trace("process %d of job %d slot %d ends (%d, signal %d)", p->pid, (int)p->job, p->slot, status, sig);
+    machine_child_ended(p->machine, p, status, sig);
+}
+
+static void quit(void *arg)
+{
+    struct process *p = arg;
+    end_now(p, 0, 0);
+}
+
+void process_signal(struct process *p, int sig)
+{
+    if (sig == SIGKILL || sig == SIGTERM)
+        end_now(p, 0, sig);
+}
+
+void process_forget(struct process *p, bool power)
+{
+    end(p, power);
+}
+
+/* ---- reports ---- */
+
+static void answered(void *arg, const struct rpc_result *result);
+
+static err_t send_worker(struct process *p, struct rpc_conn *conn, struct report *r)
+{
+    Dtd__WorkerReport m = DTD__WORKER_REPORT__INIT;
+    Dtd__Metric metric = DTD__METRIC__INIT;
+    m.kind = (Dtd__WorkerReport__Kind)r->kind;
+    m.epoch = r->epoch;
+    m.rank = p->rank;
+    m.text = "as the simulation has it";
+    m.has_step = true;
+    m.step = r->step;
+    if (r->kind == DTD__WORKER_REPORT__KIND__METRIC) {
+        metric.step = r->step;
+        metric.epoch = r->epoch;
+        metric.loss = 1;
+        metric.workers = p->world;
+        metric.wall_ms = host_wall_us(p->host) / US_PER_MS;
+        m.metric = &metric;
+    }
+    return rpc_send(conn, WORKER_REPORT, &m.base, 0, answered, r, NULL);
+}
+
+static err_t send_io(struct rpc_conn *conn, struct report *r)
+{
+    Dtd__IoReport m = DTD__IO_REPORT__INIT;
+    Dtd__Checkpoint c = DTD__CHECKPOINT__INIT;
+    char job[24], path[64];
+    const struct process *p = r->process;
+    m.kind = (Dtd__IoReport__Kind)r->kind;
+    m.epoch = r->epoch;
+    m.text = "";
+    snprintf(job, sizeof(job), "%d", (int)p->job);
+    snprintf(path, sizeof(path), "/c/%d/step-%d", (int)p->job, (int)r->step);
+    c.job = job;
+    c.path = path;
+    c.step = r->step;
+    c.bytes = 1000;
+    c.committed_ms = host_wall_us(p->host) / US_PER_MS;
+    for (int i = 0; i < folders[p->job].n; i++)
+        if (folders[p->job].steps[i].step == r->step)
+            c.epoch = folders[p->job].steps[i].epoch;
+    if (r->step)
+        m.checkpoint = &c;
+    return rpc_send(conn, IO_CONTROL_REPORT, &m.base, 0, answered, r, NULL);
+}
+
+static void flush(struct process *p)
+{
+    struct rpc_conn *conn = rpc_link_conn(p->control);
+    struct report *r;
+    if (!p->is_ready || !conn)
+        return;
+    TAILQ_FOREACH(r, &p->reports, link)
+    {
+        if (r->is_sent)
+            continue;
+        if (is_io(p) ? send_io(conn, r) : send_worker(p, conn, r))
+            return;
+        r->is_sent = true;
+        if (is_io(p))
+            return; /* one at a time */
+    }
+}
+
+static void answered(void *arg, const struct rpc_result *result)
+{
+    struct report *r = arg;
+    struct process *p = r->process;
+    r->is_sent = false;
+    if (result->err == ERR_CLOSED)
+        return;
+    TAILQ_REMOVE(&p->reports, r, link);
+    free(r);
+    flush(p);
+}
+
+static void report(struct process *p, int kind, uint64_t epoch, int64_t step)
+{
+    struct report *r = calloc(1, sizeof(*r));
+    assert(r);
+    *r = (struct report){.process = p, .kind = kind, .epoch = epoch, .step = step};
+    TAILQ_INSERT_TAIL(&p->reports, r, link);
+    flush(p);
+}
+
+/* The last state of the epoch is said again to every control. */
+static void say_state(struct process *p)
+{
+    static const int kinds[] = {[STEPPING] = DTD__WORKER_REPORT__KIND__READY,
+                                [SAVING] = DTD__WORKER_REPORT__KIND__READY,
+                                [OVER] = DTD__WORKER_REPORT__KIND__DONE,
+                                [FAILED] = DTD__WORKER_REPORT__KIND__FAILED};
+    if (!is_io(p) && kinds[p->doing])
+        report(p, kinds[p->doing], p->epoch, p->step);
+}
+
+/* ---- steps ---- */
+
+static void begin(struct process *p, const Dtd__WorkerCommand *c);
+
+static void leave(struct process *p)
+{
+    uint64_t epoch = p->epoch;
+    p->epoch = 0;
+    p->doing = IDLE;
+    p->stops = false;
+    ledger_left(p->job, p->pid);
+    report(p, DTD__WORKER_REPORT__KIND__IDLE, epoch, 0);
+    if (p->next) {
+        begin(p, p->next);
+        p->next = NULL;
+    }
+}
+
+static bool is_peer(const struct process *p, const struct process *q)
+{
+    return q->job == p->job && !is_io(q) && q->epoch == p->epoch && q->host->is_up;
+}
+
+/* All ranks are there and have come as far. */
+static bool all_are_here(const struct process *p)
+{
+    const struct process *q;
+    int n = 0;
+    LIST_FOREACH(q, &living, link)
+    {
+        n += is_peer(p, q) && q->doing >= STEPPING && q->doing != FAILED && q->step >= p->step;
+    }
+    return n >= p->world;
+}
+
+static bool is_saved(const struct process *p)
+{
+    const struct folder *f = &folders[p->job];
+    for (int i = 0; i < f->n; i++)
+        if (f->steps[i].step == p->step)
+            return true;
+    return false;
+}
+
+static void ask_save(const struct process *p)
+{
+    struct folder *f = &folders[p->job];
+    if (p->rank == 0 && p->epoch >= f->fence && !is_saved(p)) {
+        f->asked_step = p->step;
+        f->asked_epoch = p->epoch;
+    }
+}
+
+static void step_worker(struct process *p)
+{
+    bool is_last = p->step >= p->steps;
+    if (!is_last && !p->stops && !all_are_here(p)) {
+        work_in(p, RETRY_US);
+        return;
+    }
+    if (is_last || p->stops) {
+        ask_save(p);
+        p->doing = SAVING;
+        work_in(p, RETRY_US);
+        return;
+    }
+    p->step++;
+    if (p->rank == 0)
+        report(p, DTD__WORKER_REPORT__KIND__METRIC, p->epoch, p->step);
+    if (p->step % p->every == 0)
+        ask_save(p);
+    work_in(p, span(30, 120));
+}
+
+/* A stop waits for its save, for a while; the job's end waits for ever. */
+static void save_worker(struct process *p)
+{
+    bool is_over = is_saved(p) || (p->stops && world_chance(FROM_WORKERS, 0.02));
+    if (!is_over) {
+        ask_save(p);
+        work_in(p, RETRY_US);
+        return;
+    }
+    p->doing = OVER;
+    if (p->step >= p->steps)
+        ledger_done(p->job, p->epoch, p->rank);
+    report(p, DTD__WORKER_REPORT__KIND__DONE, p->epoch, p->step);
+}
+
+static void work_worker(struct process *p)
+{
+    if (p->doing == LOADING) {
+        p->doing = STEPPING;
+        report(p, DTD__WORKER_REPORT__KIND__READY, p->epoch, p->step);
+        work_in(p, span(10, 100));
+    } else if (p->doing == STEPPING) {
+        step_worker(p);
+    } else if (p->doing == SAVING) {
+        save_worker(p);
+    }
+}
+
+/* dtd-io: it commits what the epoch that it was told has asked for. */
+static void work_io(struct process *p)
+{
+    struct folder *f = &folders[p->job];
+    if (p->is_committer && f->asked_step && f->asked_epoch == p->epoch && p->epoch >= f->fence) {
+        assert(f->n < MAX_FOLDERS);
+        f->steps[f->n].step = f->asked_step;
+        f->steps[f->n++].epoch = p->epoch;
+        report(p, DTD__IO_REPORT__KIND__COMMITTED, p->epoch, f->asked_step);
+        f->asked_step = 0;
+    }
+    work_in(p, span(20, 80));
+}
+
+static void work(void *arg)
+{
+    struct process *p = arg;
+    p->work = NULL;
+    if (!p->is_ready && world.now_us - p->alone_since > ORPHAN_US) {
+        end_now(p, 1, 0);
+        return;
+    }
+    if (is_io(p))
+        work_io(p);
+    else
+        work_worker(p);
+    if (!p->work && p->host->is_up)
+        work_in(p, US_PER_S);
+}
+
+/* ---- commands ---- */
+
+static int64_t number(const char *yaml, const char *key)
+{
+    const char *at = strstr(yaml, key);
+    assert(at);
+    return atoi(at + strlen(key));
+}
+
+static void begin(struct process *p, const Dtd__WorkerCommand *c)
+{
+    ledger_begun(p->job, p->pid, c->epoch, c->rank, p->machine, p->slot, c->resume_step);
+    p->epoch = c->epoch;
+    p->rank = c->rank;
+    p->world = c->world;
+    p->step = c->resume_step;
+    p->steps = number(c->spec_yaml, "steps: ");
+    p->every = number(c->spec_yaml, "every: ");
+    p->doing = LOADING;
+    work_in(p, span(20, 600));
+}
+
+static Dtd__WorkerCommand *copy_of(const Dtd__WorkerCommand *c)
+{
+    uint8_t *bytes = malloc(dtd__worker_command__get_packed_size(c));
+    return dtd__worker_command__unpack(NULL, dtd__worker_command__pack(c, bytes), bytes);
+}
+
+static void later_leave(void *arg)
+{
+    struct process *p = arg;
+    if (p->epoch)
+        leave(p);
+}
+
+static void worker_command(void *arg, const struct rpc_result *result)
+{
+    struct process *p = arg;
+    const Dtd__WorkerCommand *c = (const Dtd__WorkerCommand *)(const void *)result->reply;
+    if (!c) {
+        if (result->err != ERR_CLOSED)
+            rpc_link_reset(p->control);
+        return;
+    }
+    trace("process %d of job %d is told %d, epoch %d", p->pid, (int)p->job, (int)c->kind, (int)c->epoch);
+    switch (c->kind) {
+    case DTD__WORKER_COMMAND__KIND__START:
+        if (c->epoch <= p->epoch || (p->next && c->epoch <= p->next->epoch))
+            return;
+        if (!p->epoch) {
+            begin(p, c);
+            return;
+        }
+        p->next = copy_of(c);
+        world_after(p->host, span(1, 200), later_leave, p);
+        return;
+    case DTD__WORKER_COMMAND__KIND__END:
+        if (p->epoch && c->epoch >= p->epoch)
+            world_after(p->host, span(1, 300), later_leave, p);
+        else if (!p->epoch)
+            report(p, DTD__WORKER_REPORT__KIND__IDLE, c->epoch, 0);
+        return;
+    case DTD__WORKER_COMMAND__KIND__STOP:
+        p->stops = true;
+        return;
+    case DTD__WORKER_COMMAND__KIND__QUIT:
+        world_after(p->host, span(1, 100), quit, p);
+        return;
+    default:
+        return;
+    }
+}
+
+static void scan(struct process *p)
+{
+    const struct folder *f = &folders[p->job];
+    for (int i = 0; i < f->n; i++)
+        report(p, DTD__IO_REPORT__KIND__COMMITTED, 0, f->steps[i].step);
+    report(p, DTD__IO_REPORT__KIND__SCANNED, 0, 0);
+}
+
+/* Later steps than the one that the epoch begins from are of a past that did not happen. */
+static void take_epoch(struct process *p, const Dtd__IoCommand *c)
+{
+    struct folder *f = &folders[p->job];
+    if (c->epoch <= p->epoch)
+        return;
+    p->epoch = c->epoch;
+    p->is_committer = !c->has_committer || c->committer;
+    if (!p->is_committer || c->epoch <= f->fence)
+        return;
+    f->fence = c->epoch;
+    int n = 0;
+    for (int i = 0; i < f->n; i++)
+        if (f->steps[i].step <= c->step)
+            f->steps[n++] = f->steps[i];
+    f->n = n;
+}
+
+static void remove_step(struct process *p, int64_t step)
+{
+    struct folder *f = &folders[p->job];
+    int n = 0;
+    report(p, DTD__IO_REPORT__KIND__REMOVED, p->epoch, step);
+    for (int i = 0; i < f->n; i++)
+        if (f->steps[i].step != step)
+            f->steps[n++] = f->steps[i];
+    f->n = n;
+}
+
+static void io_command(void *arg, const struct rpc_result *result)
+{
+    struct process *p = arg;
+    const Dtd__IoCommand *c = (const Dtd__IoCommand *)(const void *)result->reply;
+    if (!c) {
+        if (result->err != ERR_CLOSED)
+            rpc_link_reset(p->control);
+        return;
+    }
+    switch (c->kind) {
+    case DTD__IO_COMMAND__KIND__SCAN:
+        scan(p);
+        return;
+    case DTD__IO_COMMAND__KIND__EPOCH:
+        take_epoch(p, c);
+        return;
+    case DTD__IO_COMMAND__KIND__REMOVE:
+        remove_step(p, c->step);
+        return;
+    case DTD__IO_COMMAND__KIND__QUIT:
+        world_after(p->host, span(1, 100), quit, p);
+        return;
+    default:
+        return;
+    }
+}
+
+/* ---- the connection ---- */
+
+static void greeted(void *arg, const struct rpc_result *result)
+{
+    struct process *p = arg;
+    struct rpc_conn *conn = rpc_link_conn(p->control);
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    if (result->err || !conn) {
+        rpc_link_reset(p->control);
+        return;
+    }
+    if (rpc_send(conn, is_io(p) ? IO_CONTROL_ATTEND : WORKER_ATTEND, &empty.base, 0,
+                 is_io(p) ? io_command : worker_command, p, NULL)) {
+        rpc_link_reset(p->control);
+        return;
+    }
+    rpc_link_healthy(p->control);
+    p->is_ready = true;
+    say_state(p);
+    flush(p);
+}
+
+static void up(void *owner, struct rpc_conn *conn)
+{
+    struct process *p = owner;
+    Dtd__WorkerHello w = DTD__WORKER_HELLO__INIT;
+    Dtd__IoControlHello i = DTD__IO_CONTROL_HELLO__INIT;
+    char job[24];
+    snprintf(job, sizeof(job), "%d", (int)p->job);
+    w.job = i.job = job;
+    w.token = i.token = (ProtobufCBinaryData){sizeof(p->token), p->token};
+    w.pid = i.pid = p->pid;
+    w.slot = p->slot;
+    w.has_epoch = p->epoch != 0;
+    w.epoch = p->epoch;
+    if (rpc_send(conn, is_io(p) ? IO_CONTROL_HELLO : WORKER_HELLO, is_io(p) ? &i.base : &w.base, 10000, greeted, p,
+                 NULL))
+        rpc_link_reset(p->control);
+}
+
+static void down(void *owner, err_t err)
+{
+    struct process *p = owner;
+    (void)err;
+    if (p->is_ready)
+        p->alone_since = world.now_us;
+    p->is_ready = false;
+}
+
+static void first(void *arg)
+{
+    struct process *p = arg;
+    uv_loop_init(&p->loop);
+    const struct rpc_link_config config = {.loop = &p->loop,
+                                           .path = "/control.sock",
+                                           .methods = rpc_methods(),
+                                           .n_methods = RPC_METHOD_COUNT,
+                                           .roles = RPC_ROLE_ANY,
+                                           .owner = p,
+                                           .on_up = up,
+                                           .on_down = down};
+    err_t err = rpc_link_open(&config, &p->control);
+    assert(!err);
+    p->alone_since = world.now_us;
+    work_in(p, span(10, 50));
+}
+
+struct process *process_start(struct machine *m, uint64_t job, int slot, const uint8_t *token, int pid)
+{
+    struct process *p = calloc(1, sizeof(*p));
+    assert(p && job < MAX_JOBS);
+    *p = (struct process){.host = host_beside(m->host), .machine = m, .job = job, .slot = slot, .pid = pid, .every = 1};
+    memcpy(p->token, token, sizeof(p->token));
+    TAILQ_INIT(&p->reports);
+    LIST_INSERT_HEAD(&living, p, link);
+    host_up(p->host);
+    trace("host %d starts process %d of job %d slot %d", m->host->id, pid, (int)job, slot);
+    world_after(p->host, span(1, 300), first, p);
+    return p;
+}
+
+/* ---- faults ---- */
+
+static struct process *one_on(const struct machine *m)
+{
+    struct process *p, *found = NULL;
+    int n = 0;
+    LIST_FOREACH(p, &living, link)
+    {
+        if (p->machine == m && world_between(FROM_FAULTS, 0, n++) == 0)
+            found = p;
+    }
+    return found;
+}
+
+void process_kill_one(const struct machine *m)
+{
+    struct process *p = one_on(m);
+    if (p)
+        end_now(p, world_chance(FROM_FAULTS, 0.5) ? 1 : 0, SIGSEGV);
+}
+
+void process_hang_one(const struct machine *m)
+{
+    struct process *p = one_on(m);
+    if (p)
+        host_stall(p->host, world_chance(FROM_FAULTS, 0.5) ? HANG_US : span(100, 8000));
+}
+
+static void fail(void *arg)
+{
+    struct process *p = arg;
+    if (is_io(p) || p->doing == IDLE || p->doing == OVER)
+        return;
+    p->doing = FAILED;
+    report(p, DTD__WORKER_REPORT__KIND__FAILED, p->epoch, 0);
+}
+
+void process_fail_one(const struct machine *m)
+{
+    struct process *p = one_on(m);
+    if (p && !is_io(p))
+        world_after(p->host, 0, fail, p);
+}
+
+int process_count(uint64_t job)
+{
+    const struct process *p;
+    int n = 0;
+    LIST_FOREACH(p, &living, link)
+    {
+        n += !job || p->job == job;
+    }
+    return n;
+}

@@ -1,0 +1,229 @@
+/* Stands in for common/tunnel: a tunnel is a stream between two computers, there after a handshake of three delays. The
+ * keys are compared, nothing is encrypted; what a tunnel makes of bytes is tested with the real one
+ * (tests/common/tunnel). A host is a process's; it goes with it. */
+#include "common/tunnel/tunnel.h"
+
+#include "tests/sim/control/machine.h"
+#include "tests/sim/net.h"
+#include "tests/sim/stream.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct tunnel_host {
+    struct host *process;
+    char name[TUNNEL_NAME_MAX + 1];
+    struct tunnel_keys keys;
+    tunnel_accept_cb accept; /* NULL: does not listen */
+    void *owner;
+    bool is_closed;
+    void (*closed)(void *owner);
+    void *closed_owner;
+};
+
+struct tunnel_listener {
+    struct tunnel_host *host;
+};
+
+struct tunnel_request {
+    struct tunnel_host *from;
+    struct host *to;
+    unsigned from_life;
+    struct tunnel_key_id key;
+    struct tunnel_secret secret;
+    char expected[TUNNEL_NAME_MAX + 1], answered[TUNNEL_NAME_MAX + 1];
+    enum tunnel_purpose purpose;
+    char argument[TUNNEL_ARGUMENT_MAX + 1];
+    tunnel_connect_cb cb;
+    void *owner;
+    err_t err;
+    const char *why;
+    int fd, other_fd;
+    bool is_over;
+};
+
+static struct tunnel_host *listening[MAX_HOSTS + 1];
+
+void tunnel_forget(struct host *process)
+{
+    if (process->id <= MAX_HOSTS)
+        listening[process->id] = NULL;
+}
+
+/* ---- hosts ---- */
+
+err_t tunnel_host_open(const struct tunnel_host_config *config, struct tunnel_host **ret, struct why *why)
+{
+    struct tunnel_host *h = calloc(1, sizeof(*h));
+    (void)why;
+    assert(h);
+    h->process = world.current;
+    h->keys = config->keys;
+    snprintf(h->name, sizeof(h->name), "%s", config->name);
+    *ret = h;
+    return OK;
+}
+
+static void host_is_closed(void *arg)
+{
+    struct tunnel_host *h = arg;
+    if (h->closed)
+        h->closed(h->closed_owner);
+}
+
+void tunnel_host_close(struct tunnel_host *h, void (*cb)(void *owner), void *owner)
+{
+    h->is_closed = true;
+    h->closed = cb;
+    h->closed_owner = owner;
+    if (listening[h->process->id] == h)
+        listening[h->process->id] = NULL;
+    world_after(h->process, 100, host_is_closed, h);
+}
+
+/* Keys are not rotated here. */
+void tunnel_host_recheck(struct tunnel_host *h)
+{
+    (void)h;
+}
+
+err_t tunnel_bind(const char *address, int *ret_fd, struct why *why)
+{
+    (void)address, (void)why;
+    *ret_fd = stream_place();
+    return OK;
+}
+
+err_t tunnel_listen(struct tunnel_host *h, int fd, tunnel_accept_cb cb, void *owner, struct tunnel_listener **ret)
+{
+    struct tunnel_listener *l = calloc(1, sizeof(*l));
+    (void)fd;
+    assert(l);
+    l->host = h;
+    h->accept = cb;
+    h->owner = owner;
+    listening[h->process->id] = h;
+    *ret = l;
+    return OK;
+}
+
+/* ---- connecting ---- */
+
+static int64_t delay(void)
+{
+    return world_between(FROM_NETWORK, 50, 3 * net.delay_us + 400);
+}
+
+/* By the first of what happened and the deadline. */
+static void finish(struct tunnel_request *r, err_t err, const char *why)
+{
+    struct tunnel_peer peer = {.key = r->key, .purpose = r->purpose};
+    snprintf(peer.name, sizeof(peer.name), "%s", r->answered);
+    snprintf(peer.argument, sizeof(peer.argument), "%s", r->argument);
+    if (r->is_over || r->from->is_closed)
+        err = ERR_CANCELED;
+    if (err && r->fd >= 0)
+        close(r->fd);
+    if (r->is_over)
+        return;
+    r->is_over = true;
+    r->cb(r->owner, err, why, err ? NULL : &peer, err ? -1 : r->fd);
+}
+
+static void answer(void *arg)
+{
+    struct tunnel_request *r = arg;
+    finish(r, r->err, r->why);
+}
+
+static void expire(void *arg)
+{
+    struct tunnel_request *r = arg;
+    if (!r->is_over && r->fd < 0)
+        finish(r, ERR_TIMEOUT, "no answer");
+}
+
+static bool is_alive(const struct tunnel_request *r)
+{
+    return r->from->process->is_up && r->from->process->life == r->from_life;
+}
+
+static void end_request(struct tunnel_request *r, err_t err, const char *why)
+{
+    r->err = err;
+    r->why = why;
+    if (is_alive(r))
+        world_after(r->from->process, delay(), answer, r);
+}
+
+/* At the process that listens. */
+static void arrived(void *arg)
+{
+    struct tunnel_request *r = arg;
+    struct tunnel_host *h = listening[world.current->id];
+    struct tunnel_secret secret = {.len = 0};
+    if (!h || h->is_closed)
+        return end_request(r, ERR_IO, "connection refused");
+    snprintf(r->answered, sizeof(r->answered), "%s", h->name);
+    bool is_known = h->keys.find(h->keys.owner, r->key, &secret) == OK && secret.len == r->secret.len &&
+                    memcmp(secret.bytes, r->secret.bytes, secret.len) == 0;
+    if (!is_known || (r->expected[0] && strcmp(r->expected, h->name) != 0) || strcmp(r->from->name, h->name) == 0)
+        return end_request(r, ERR_DENIED, "the keys do not fit, or it is another node");
+    if (!is_alive(r) || r->is_over)
+        return;
+    struct tunnel_peer peer = {.key = r->key, .purpose = r->purpose};
+    snprintf(peer.name, sizeof(peer.name), "%s", r->from->name);
+    snprintf(peer.argument, sizeof(peer.argument), "%s", r->argument);
+    stream_pair(r->from->process, world.current, &r->fd, &r->other_fd);
+    h->accept(h->owner, &peer, r->other_fd);
+    end_request(r, OK, "");
+}
+
+static void on_the_way(void *arg)
+{
+    struct tunnel_request *r = arg;
+    const struct host *from = r->from->process;
+    if (!is_alive(r) || r->is_over)
+        return;
+    if (net.is_cut[from->id][r->to->id] || net.is_cut[r->to->id][from->id] || !machine_has_power(r->to->id))
+        world_after(&world.hosts[0], 20 * US_PER_MS, on_the_way, r);
+    else if (!r->to->is_up)
+        end_request(r, ERR_IO, "connection refused");
+    else
+        world_after(r->to, delay(), arrived, r);
+}
+
+err_t tunnel_connect(struct tunnel_host *h, const struct tunnel_connect_config *config, tunnel_connect_cb cb,
+                     void *owner, struct tunnel_request **ret, struct why *why)
+{
+    struct host *to = machine_at(config->address);
+    struct tunnel_request *r = calloc(1, sizeof(*r));
+    assert(r);
+    if (!to) {
+        free(r);
+        return why_set(why, ERR_INVALID, "%s: no address", config->address);
+    }
+    *r = (struct tunnel_request){.from = h,
+                                 .to = to,
+                                 .from_life = h->process->life,
+                                 .key = config->key,
+                                 .purpose = config->purpose,
+                                 .cb = cb,
+                                 .owner = owner,
+                                 .fd = -1};
+    uint32_t ms = config->deadline_ms ? config->deadline_ms : TUNNEL_HANDSHAKE_MS;
+    snprintf(r->expected, sizeof(r->expected), "%s", config->expected ? config->expected : "");
+    snprintf(r->argument, sizeof(r->argument), "%s", config->argument ? config->argument : "");
+    err_t err = h->keys.find(h->keys.owner, config->key, &r->secret);
+    if (err) {
+        free(r);
+        return why_set(why, err, "no key");
+    }
+    world_after(&world.hosts[0], delay(), on_the_way, r);
+    world_after(h->process, (int64_t)ms * US_PER_MS, expire, r);
+    *ret = r;
+    return OK;
+}
