@@ -161,7 +161,7 @@ static bool see_more(void *arg, int rank, const void *text, size_t len)
     if (f->lines == 1) { /* its first line has come while it runs: now it may end */
         assert_ok(client_open(f->d->dir, &c, &why));
         assert_ok(client_request_id(id));
-        assert_ok(client_cancel(c, id, f->job, &canceled, &why));
+        assert_ok(client_cancel(c, id, f->job, false, &canceled, &why));
         client_job_fini(&canceled);
         client_close(c);
     }
