@@ -11,8 +11,8 @@
 struct plan_rates plan_rates_of(enum device device, enum dtype dtype)
 {
     if (device == DEVICE_CPU)
-        return (struct plan_rates){dtype == DT_F64 ? 30e9 : 60e9, 10e9, 5e9, 20e-6};
-    return (struct plan_rates){dtype == DT_BF16 ? 500e12 : 40e12, 2.5e12, 200e9, 10e-6};
+        return (struct plan_rates){dtype == DT_F64 ? 30e9 : 60e9, 10e9, 5e9, 20e-6, true};
+    return (struct plan_rates){dtype == DT_BF16 ? 500e12 : 40e12, 2.5e12, 200e9, 10e-6, false};
 }
 
 /* A message: when it was posted, and how long it takes. */
@@ -117,7 +117,9 @@ static void finish(struct clockwork *k, int rank, const struct op *op, double st
 {
     struct runner *r = &k->ranks[rank];
     draw(k, rank, op, start, end);
-    r->stream[op->stream] = end;
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (s == (int)op->stream || k->rates->one_thread)
+            r->stream[s] = end;
     if (op->event >= 0)
         r->event[op->event] = end;
     r->op++;

@@ -1,8 +1,8 @@
 /* What a step will take, before it is run: a program's ops in time, and the bytes that they bring to each rank.
  *
  * Bytes are exact: what worker/comm counts per group. Times are those of a device with given rates, on which a stream
- * does one op after another and streams do not slow each other down: good for comparing layouts and schedules, and for
- * seeing where ranks wait. Pure. */
+ * does one op after another and streams do not slow each other down (on a processor they are one thread): good for
+ * comparing layouts and schedules, and for seeing where ranks wait. Pure. */
 #ifndef DTD_COMMON_PLAN_FORECAST_H
 #define DTD_COMMON_PLAN_FORECAST_H
 
@@ -12,6 +12,7 @@
 struct plan_rates {
     double flops, memory, link; /* operations, bytes, bytes from peers, a second */
     double latency;             /* seconds that a collective or message takes at least */
+    bool one_thread;            /* all streams are */
 };
 /* What a device of the kind does, roughly. */
 struct plan_rates plan_rates_of(enum device device, enum dtype dtype);

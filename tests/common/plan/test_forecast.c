@@ -5,7 +5,7 @@
 #include <math.h>
 
 /* Only products take time. */
-static const struct plan_rates products = {1e9, 1e30, 1e30, 0};
+static const struct plan_rates products = {1e9, 1e30, 1e30, 0, false};
 
 static struct job_spec piped(int pp, int micros, enum pipe_schedule schedule, int chunks)
 {
@@ -117,7 +117,7 @@ TEST(traffic_of_a_pipeline_is_the_formula)
 
 TEST(a_stream_does_one_thing_after_another)
 {
-    static const struct plan_rates slow = {1e9, 1e9, 1e8, 1e-6};
+    static const struct plan_rates slow = {1e9, 1e9, 1e8, 1e-6, false};
     struct fixture f;
     struct forecast c;
     struct job_spec job = piped(4, 8, PIPE_ZB_H1, 1);
@@ -136,6 +136,33 @@ TEST(a_stream_does_one_thing_after_another)
 }
 
 /* Of every rank what its own program says. */
+/* On a processor nothing is computed while something is sent. */
+TEST(on_one_thread_all_communication_is_exposed)
+{
+    struct plan_rates rates = {1e9, 1e30, 1e9, 1e-6, false};
+    struct job_spec job = job_small(ARCH_LLAMA, 4);
+    struct fixture f;
+    struct forecast beside, behind;
+    job.parallel.tp = 2;
+    forecast_of(&job, &rates, &f, &beside);
+    rates.one_thread = true;
+    assert_ok(plan_forecast(f.programs, f.n, &rates, &behind, &f.why));
+    assert_true(behind.seconds > beside.seconds && behind.exposed > beside.exposed);
+    for (int r = 0; r < f.n; r++) {
+        const struct forecast_rank *k = &behind.ranks[r];
+        double comm = 0;
+        for (int i = 0; i < k->n; i++)
+            comm += k->boxes[i].stream == STREAM_COMM ? k->boxes[i].end - k->boxes[i].start : 0;
+        assert_true(comm > 0 && fabs(k->exposed - comm) < 1e-12);
+        for (int i = 1; i < k->n; i++)
+            assert_true(k->boxes[i].start >= k->boxes[i - 1].end - 1e-12);
+    }
+    assert_memory_equal(beside.bytes, behind.bytes, sizeof(beside.bytes));
+    forecast_fini(&beside);
+    forecast_fini(&behind);
+    fixture_fini(&f);
+}
+
 TEST(memory_of_ranks_is_that_of_their_programs)
 {
     static const struct {
