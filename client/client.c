@@ -217,6 +217,7 @@ static struct client_metric metric_of(const Dtd__Metric *m)
                                   .tokens_per_s = m->tokens_per_s,
                                   .step_s = m->step_s,
                                   .valid_loss = m->has_valid_loss ? m->valid_loss : NAN,
+                                  .test_loss = m->has_test_loss ? m->test_loss : NAN,
                                   .workers = m->workers,
                                   .epoch = m->epoch,
                                   .wall_ms = m->wall_ms,

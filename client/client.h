@@ -19,7 +19,7 @@
 struct client_metric {
     int64_t step;
     double loss, grad_norm, lr, tokens_per_s, step_s;
-    double valid_loss; /* NAN when the step did not evaluate */
+    double valid_loss, test_loss; /* NAN when the step did not evaluate */
     int workers;
     uint64_t epoch;
     int64_t wall_ms;

@@ -84,10 +84,49 @@ err_t ckpt_step_find(struct global *g, const char *path, char ret[PATH_MAX], str
 
 /* ---- ls ---- */
 
-static void ls_table(const struct ckpt_info *list, int n)
+/* Two of a folder's checkpoints have names: the best has the lowest loss (of equal ones the newer, as retention has
+ * it), the final one is behind its job's last step. -1: there is none. */
+struct named {
+    int best, final;
+};
+
+static int best_of(const struct ckpt_info *list, int n)
+{
+    int best = -1;
+    for (int i = 0; i < n; i++)
+        if (!isnan(list[i].loss) && (best < 0 || list[i].loss <= list[best].loss))
+            best = i;
+    return best;
+}
+
+/* What is in the way of an answer makes it no. */
+static bool is_final(const char *root, int64_t step)
+{
+    char dir[PATH_MAX];
+    struct ckpt *ckpt;
+    struct buf yaml = {0};
+    struct job_spec job = {0};
+    if (ckpt_step_dir(root, step, dir, sizeof(dir)) || ckpt_open(dir, &ckpt, NULL))
+        return false;
+    bool final = ckpt_small_file(ckpt, CKPT_JOB_FILE, &yaml, NULL) == OK &&
+                 job_parse(CKPT_JOB_FILE, (const char *)yaml.data, yaml.len, NULL, 0, &job, NULL) == OK &&
+                 job.train.steps == step;
+    job_fini(&job);
+    buf_fini(&yaml);
+    ckpt_close(ckpt);
+    return final;
+}
+
+static struct named names_of(const char *root, const struct ckpt_info *list, int n)
+{
+    return (struct named){best_of(list, n), n && is_final(root, list[n - 1].step) ? n - 1 : -1};
+}
+
+static void ls_table(const struct ckpt_info *list, int n, const struct named *named)
 {
     static const struct out_column columns[] = {{"STEP", true}, {"EPOCH", true},      {"LOSS", true},
-                                                {"SIZE", true}, {"COMMITTED", false}, {"WRITTEN_BY", false}};
+                                                {"SIZE", true}, {"COMMITTED", false}, {"WRITTEN_BY", false},
+                                                {"", false}};
     struct out_table t;
     char number[OUT_NUMBER];
     out_table_init(&t, columns, sizeof(columns) / sizeof(columns[0]));
@@ -101,23 +140,26 @@ static void ls_table(const struct ckpt_info *list, int n)
         out_table_set(&t, r, 3, "%s", out_bytes(list[i].bytes, number));
         out_table_set(&t, r, 4, "%s", out_time(list[i].committed_ms, number));
         out_table_set(&t, r, 5, "%s", list[i].manifest ? "dtd" : "another program (no manifest)");
+        out_table_set(&t, r, 6, "%s%s%s", i == named->best ? "best" : "",
+                      i == named->best && i == named->final ? ", " : "", i == named->final ? "final" : "");
     }
     out_table_print(&t, stdout, -1);
     out_table_fini(&t);
 }
 
-static json_t *ls_json(const char *root, const struct ckpt_info *list, int n)
+static json_t *ls_json(const char *root, const struct ckpt_info *list, int n, const struct named *named)
 {
     json_t *array = json_array();
     char path[PATH_MAX];
     for (int i = 0; i < n; i++) {
         if (ckpt_step_dir(root, list[i].step, path, sizeof(path)))
             snprintf(path, sizeof(path), "%s", root);
-        json_array_append_new(array,
-                              json_pack("{s:I, s:I, s:I, s:o, s:I, s:b, s:o}", "step", (json_int_t)list[i].step,
-                                        "epoch", (json_int_t)list[i].epoch, "bytes", (json_int_t)list[i].bytes, "loss",
-                                        out_json_real(list[i].loss), "committed_ms", (json_int_t)list[i].committed_ms,
-                                        "manifest", list[i].manifest, "path", json_of_text(path, strlen(path))));
+        json_array_append_new(array, json_pack("{s:I, s:I, s:I, s:o, s:I, s:b, s:b, s:b, s:o}", "step",
+                                               (json_int_t)list[i].step, "epoch", (json_int_t)list[i].epoch, "bytes",
+                                               (json_int_t)list[i].bytes, "loss", out_json_real(list[i].loss),
+                                               "committed_ms", (json_int_t)list[i].committed_ms, "manifest",
+                                               list[i].manifest, "best", i == named->best, "final", i == named->final,
+                                               "path", json_of_text(path, strlen(path))));
     }
     return array;
 }
@@ -127,8 +169,11 @@ static int ckpt_ls(struct global *g, int argc, char **argv)
     static const struct argp argp = {.parser = parse,
                                      .children = global_children,
                                      .args_doc = "FOLDER|JOB",
-                                     .doc = "Lists the whole checkpoints of a folder, oldest first."
-                                            "\vExample:\n  dtctl ckpt ls checkpoints/first-job"};
+                                     .doc =
+                                         "Lists the whole checkpoints of a folder, oldest first: the loss is that of "
+                                         "the validation, where the job evaluates, else of the step. The best is "
+                                         "the one with the lowest, the final one stands behind the last step."
+                                         "\vExample:\n  dtctl ckpt ls checkpoints/first-job"};
     struct args args = {.global = g};
     struct ckpt_info *list;
     struct why why = {0};
@@ -142,10 +187,11 @@ static int ckpt_ls(struct global *g, int argc, char **argv)
         err = ckpt_scan(root, &list, &n, &why);
     if (err)
         return command_fail(err, &why);
+    const struct named named = names_of(root, list, n);
     if (g->format != OUT_TEXT)
-        code = command_json(g, ls_json(root, list, n));
+        code = command_json(g, ls_json(root, list, n, &named));
     else if (n)
-        ls_table(list, n);
+        ls_table(list, n, &named);
     else
         printf("%s: no whole checkpoint yet\n", root);
     free(list);

@@ -47,14 +47,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static void row_print(struct sink *s, const struct client_metric *m)
 {
-    char speed[OUT_NUMBER], valid[OUT_NUMBER], lr[OUT_NUMBER], norm[OUT_NUMBER];
+    char speed[OUT_NUMBER], valid[OUT_NUMBER], test[OUT_NUMBER], lr[OUT_NUMBER], norm[OUT_NUMBER];
     if (!s->titled)
-        printf("%s%8s  %10s  %10s  %10s  %10s  %9s  %8s  %7s  %5s%s\n", out_color(stdout, OUT_BOLD), "STEP", "LOSS",
-               "VALID", "GRAD_NORM", "LR", "TOK/S", "STEP_S", "WORKERS", "EPOCH", out_color(stdout, OUT_PLAIN));
+        printf("%s%8s  %10s  %10s  %10s  %10s  %10s  %9s  %8s  %7s  %5s%s\n", out_color(stdout, OUT_BOLD), "STEP",
+               "LOSS", "VALID", "TEST", "GRAD_NORM", "LR", "TOK/S", "STEP_S", "WORKERS", "EPOCH",
+               out_color(stdout, OUT_PLAIN));
     s->titled = true;
-    printf("%8lld  %10.6f  %10s  %10s  %10s  %9s  %8.4f  %7d  %5llu\n", (long long)m->step, m->loss,
-           out_real(m->valid_loss, 6, valid), out_real(m->grad_norm, 5, norm), out_real(m->lr, 4, lr),
-           out_count(m->tokens_per_s, speed), m->step_s, m->workers, (unsigned long long)m->epoch);
+    printf("%8lld  %10.6f  %10s  %10s  %10s  %10s  %9s  %8.4f  %7d  %5llu\n", (long long)m->step, m->loss,
+           out_real(m->valid_loss, 6, valid), out_real(m->test_loss, 6, test), out_real(m->grad_norm, 5, norm),
+           out_real(m->lr, 4, lr), out_count(m->tokens_per_s, speed), m->step_s, m->workers,
+           (unsigned long long)m->epoch);
 }
 
 static bool on_metric(void *arg, const struct client_metric *m)
@@ -110,13 +112,13 @@ int cmd_metrics(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "JOB",
-        .doc =
-            "Prints a job's metrics, one row per step; of a step that was trained again after a failure, the newest "
-            "epoch's. With -o jsonl one object a line: step, loss, grad_norm, lr, tokens_per_s, step_s, workers, "
-            "epoch, valid_loss where the step evaluated, skipped where the update changed nothing because loss or norm "
-            "was not a number, and bytes: what the step brought to all workers from each other, by the axes of the "
-            "plan that they went over, as dtctl plan forecasts them."
-            "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'"};
+        .doc = "Prints a job's metrics, one row per step; of a step that was trained again after a failure, the newest "
+               "epoch's. With -o jsonl one object a line: step, loss, grad_norm, lr, tokens_per_s, step_s, workers, "
+               "epoch, valid_loss where the step evaluated, test_loss where the job ended, skipped where the update "
+               "changed nothing because loss or norm "
+               "was not a number, and bytes: what the step brought to all workers from each other, by the axes of the "
+               "plan that they went over, as dtctl plan forecasts them."
+               "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'"};
     struct args args = {.global = g};
     command_parse(&argp, argc, argv, &args);
     return metrics_print(g, &args);

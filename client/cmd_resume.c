@@ -213,6 +213,7 @@ static err_t paths_change(const struct origin *from, const struct job_spec *befo
     const struct job_data *old = &before->data, *new = &job->data;
     bool moved = strcmp(job->checkpoint.dir, before->checkpoint.dir) != 0;
     bool new_valid = !same_files(old->valid, old->n_valid, new->valid, new->n_valid);
+    bool new_test = !same_files(old->test, old->n_test, new->test, new->n_test);
     *ret_new_train = !same_files(old->train, old->n_train, new->train, new->n_train);
     if (!getcwd(cwd, sizeof(cwd)))
         return why_set(why, ERR_IO, "the current folder is gone");
@@ -221,9 +222,11 @@ static err_t paths_change(const struct origin *from, const struct job_spec *befo
         err = spec_text_set(&job->checkpoint.dir, from->root);
     if (!err && new_valid)
         err = spec_text_set(&job->data.valid_hash, "");
+    if (!err && new_test)
+        err = spec_text_set(&job->data.test_hash, "");
     if (err)
         return why_set(why, err, "out of memory");
-    if (*ret_new_train || new_valid)
+    if (*ret_new_train || new_valid || new_test)
         return spec_resolve(job, cwd, why);
     if (!same_files(old->tokenizer_files, old->n_tokenizer_files, new->tokenizer_files, new->n_tokenizer_files))
         err = spec_resolve_tokenizer(job, cwd, why);

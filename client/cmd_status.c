@@ -168,6 +168,8 @@ static void page_speed(const struct client_job *job)
     printf("  Loss       %.5f  gradient norm %s  lr %s", m->loss, out_real(m->grad_norm, 4, a), out_real(m->lr, 4, b));
     if (m->valid_loss == m->valid_loss)
         printf("  validation %.5f", m->valid_loss);
+    if (m->test_loss == m->test_loss)
+        printf("  test %.5f", m->test_loss);
     printf("\n  Speed      %s tok/s  %s s/step", out_count(m->tokens_per_s, a), out_real(m->step_s, 3, b));
     if (strcmp(job->state, "running") == 0)
         printf("  ETA %s", out_duration((double)(job->steps - job->step) * m->step_s, c));

@@ -238,12 +238,23 @@ static bool on_status(void *arg, const struct client_job *job)
 
 /* ---- the end ---- */
 
+/* Of a job that evaluates: what it has come to. */
+static void say_losses(struct follow *f)
+{
+    char valid[OUT_NUMBER], test[OUT_NUMBER];
+    const struct view *v = &f->view;
+    if (!isnan(v->valid_loss) || !isnan(v->test_loss))
+        note(f, "loss: training %.4f, validation %s, test %s", v->loss, out_real(v->valid_loss, 5, valid),
+             out_real(v->test_loss, 5, test));
+}
+
 static void say_done(struct follow *f, const struct client_job *job)
 {
     char number[OUT_NUMBER];
     double seconds = (double)(job->ended_ms - (job->started_ms ? job->started_ms : job->submitted_ms)) / 1000;
     note(f, "%sjob %s %s is done%s: step %lld, after %s", out_color(f->out, OUT_GREEN), job->job, job->name,
          out_color(f->out, OUT_PLAIN), (long long)job->step, out_duration(seconds, number));
+    say_losses(f);
     if (job->checkpoint_step >= 0)
         note(f, "checkpoint: %s/step-%lld\nnext: dtctl generate %s --prompt \"...\" | dtctl resume %s --more N",
              job->checkpoint_dir, (long long)job->checkpoint_step, job->checkpoint_dir, job->job);

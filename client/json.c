@@ -80,6 +80,8 @@ json_t *json_of_metric(const struct client_metric *m)
     put_int(&ret, "epoch", (int64_t)m->epoch);
     if (!isnan(m->valid_loss))
         put(&ret, "valid_loss", out_json_real(m->valid_loss));
+    if (!isnan(m->test_loss))
+        put(&ret, "test_loss", out_json_real(m->test_loss));
     if (m->skipped)
         put(&ret, "skipped", json_true());
     if (m->traffic.n)

@@ -62,6 +62,8 @@ err_t spec_resolve(struct job_spec *job, const char *folder, struct why *why)
         why_prefix(why, err, "data.train");
     if (!err && (err = files_resolve(folder, &job->data.valid, &job->data.n_valid, why)))
         why_prefix(why, err, "data.valid");
+    if (!err && (err = files_resolve(folder, &job->data.test, &job->data.n_test, why)))
+        why_prefix(why, err, "data.test");
     return err ? err : spec_resolve_tokenizer(job, folder, why);
 }
 
@@ -178,10 +180,11 @@ static err_t data_make(struct job_spec *job, bool new_train, struct out_progress
     struct job_data *d = &job->data;
     const struct files train = {"data.train", d->train, d->n_train, NULL, &d->train_hash, new_train};
     err_t err = set_prepare(job, &train, progress, why);
-    if (err || !d->n_valid)
-        return err;
-    const struct files valid = {"data.valid", d->valid, d->n_valid, d->train_hash, &d->valid_hash, false};
-    return set_prepare(job, &valid, progress, why);
+    const struct files others[] = {{"data.valid", d->valid, d->n_valid, d->train_hash, &d->valid_hash, false},
+                                   {"data.test", d->test, d->n_test, d->train_hash, &d->test_hash, false}};
+    for (int i = 0; !err && i < 2; i++)
+        err = others[i].n ? set_prepare(job, &others[i], progress, why) : OK;
+    return err;
 }
 
 static err_t set_check(const struct job_spec *job, const char *what, const char *hash, int64_t *ret_tokens,
@@ -222,6 +225,8 @@ static err_t data_check(struct job_spec *job, struct spec_facts *ret, struct why
     err_t err = set_check(job, "data.train", d->train_hash, &ret->train_tokens, &ret->train_samples, &ret->vocab, why);
     if (!err && d->n_valid)
         err = set_check(job, "data.valid", d->valid_hash, &ret->valid_tokens, &ret->valid_samples, &vocab, why);
+    if (!err && d->n_test)
+        err = set_check(job, "data.test", d->test_hash, &ret->test_tokens, &ret->test_samples, &vocab, why);
     return err ? err : vocab_check(job, ret->vocab, why);
 }
 

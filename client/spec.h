@@ -24,7 +24,7 @@ NODISCARD err_t spec_resolve_tokenizer(struct job_spec *job, const char *folder,
 
 /* What a complete check found out. */
 struct spec_facts {
-    int64_t train_tokens, train_samples, valid_tokens, valid_samples, vocab;
+    int64_t train_tokens, train_samples, valid_tokens, valid_samples, test_tokens, test_samples, vocab;
     int64_t params;
     double flops_per_token;
     struct plan_memory memory; /* of the rank that needs most */

@@ -122,6 +122,8 @@ void spec_facts_print(const struct job_spec *job, const struct spec_facts *f)
            f->train_tokens, f->train_samples, job->train.seq, f->vocab, job->model.vocab);
     if (f->valid_tokens)
         printf("  Validation %" PRId64 " tokens, %" PRId64 " samples\n", f->valid_tokens, f->valid_samples);
+    if (f->test_tokens)
+        printf("  Test       %" PRId64 " tokens, %" PRId64 " samples\n", f->test_tokens, f->test_samples);
     printf("  Passes     %.2f over the data\n",
            (double)(job->train.steps * job->train.global_batch) / (double)f->train_samples);
     printf("  Compute    %s FLOP a token, %s a step\n", out_count(f->flops_per_token, a),
@@ -181,12 +183,13 @@ json_t *spec_facts_json(const struct job_spec *job, const struct spec_facts *f)
     json_t *micros = json_array();
     for (int rank = 0; rank < f->workers && f->micros; rank++)
         json_array_append_new(micros, json_integer(f->micros[rank]));
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o}", "name",
-                     job->name, "parameters", (json_int_t)f->params, "steps", (json_int_t)job->train.steps,
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o}",
+                     "name", job->name, "parameters", (json_int_t)f->params, "steps", (json_int_t)job->train.steps,
                      "tokens_per_step", (json_int_t)job->train.global_batch * (json_int_t)job->train.seq, "vocab",
                      (json_int_t)f->vocab, "flops_per_token", f->flops_per_token, "train_tokens",
                      (json_int_t)f->train_tokens, "train_samples", (json_int_t)f->train_samples, "valid_tokens",
-                     (json_int_t)f->valid_tokens, "valid_samples", (json_int_t)f->valid_samples, "node_bytes",
+                     (json_int_t)f->valid_tokens, "valid_samples", (json_int_t)f->valid_samples, "test_tokens",
+                     (json_int_t)f->test_tokens, "test_samples", (json_int_t)f->test_samples, "node_bytes",
                      (json_int_t)f->node_bytes, "workers", f->workers, "microbatches", micros, "memory_per_worker",
                      memory_json(&f->memory), "ranks", ranks_json(f), "forecast", forecast_json(f), "checkpoint_dir",
                      json_of_text(job->checkpoint.dir, strlen(job->checkpoint.dir)));

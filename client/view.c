@@ -20,7 +20,8 @@ static void text_set(char *ret, size_t size, const char *text)
 
 void view_init(struct view *v, const char *job)
 {
-    *v = (struct view){.loss = NAN, .valid_loss = NAN, .tokens_per_s = NAN, .step_s = NAN, .said_step = -1};
+    *v = (struct view){
+        .loss = NAN, .valid_loss = NAN, .test_loss = NAN, .tokens_per_s = NAN, .step_s = NAN, .said_step = -1};
     text_set(v->job, sizeof(v->job), job);
     text_set(v->state, sizeof(v->state), "pending");
 }
@@ -36,6 +37,8 @@ void view_metric(struct view *v, const struct client_metric *m)
     v->epoch = m->epoch;
     if (!isnan(m->valid_loss))
         v->valid_loss = m->valid_loss;
+    if (!isnan(m->test_loss))
+        v->test_loss = m->test_loss;
 }
 
 void view_status(struct view *v, const struct client_job *job)
@@ -83,6 +86,8 @@ void view_line(const struct view *v, bool bar, char *ret, size_t size)
         add(ret, size, &n, "  loss %.4f", v->loss);
     if (!isnan(v->valid_loss))
         add(ret, size, &n, "  valid %.4f", v->valid_loss);
+    if (!isnan(v->test_loss))
+        add(ret, size, &n, "  test %.4f", v->test_loss);
     if (!isnan(v->tokens_per_s))
         add(ret, size, &n, "  %s tok/s", out_count(v->tokens_per_s, number));
     if (!isnan(view_eta(v)))

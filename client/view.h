@@ -11,8 +11,8 @@
 struct view {
     char job[32], name[64], state[16];
     int64_t step, steps;
-    double loss, valid_loss, tokens_per_s; /* NAN: unknown */
-    double step_s;                         /* smoothed over some ten steps; NAN: unknown */
+    double loss, valid_loss, test_loss, tokens_per_s; /* NAN: unknown */
+    double step_s;                                    /* smoothed over some ten steps; NAN: unknown */
     int workers;
     uint64_t epoch;
     /* of the plain lines: what the last one said */

@@ -34,8 +34,8 @@ void state_fini(struct state *s);
 NODISCARD err_t state_load(struct state *s, const char *path, int64_t step, struct why *why);
 
 /* Begins to copy the state into the arena, as soon as the last save has left it. It is handed over to dtd-io once the
- * copy is over: at once on a CPU, else by state_poll. Failing to save is reported by the link and no reason to stop:
- * only ERR_CANCELED, ERR_NOMEM and a failed device come back. */
+ * copy is over: at once on a CPU, else by state_poll. By `loss` checkpoints are compared (NAN: unknown). Failing to
+ * save is reported by the link and no reason to stop: only ERR_CANCELED, ERR_NOMEM and a failed device come back. */
 NODISCARD err_t state_save(struct state *s, double loss, struct why *why);
 /* Hands over what has arrived. Called after every step. */
 NODISCARD err_t state_poll(struct state *s, struct why *why);

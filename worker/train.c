@@ -27,6 +27,12 @@
 
 #define ARRIVE_MS 120000
 
+/* A prepared set, cut into samples; set NULL: the job has none. */
+struct split {
+    struct data_set *set;
+    int64_t n;
+};
+
 struct train {
     const struct train_config *config;
     const struct link_epoch *epoch;
@@ -40,10 +46,8 @@ struct train {
     int64_t own_bytes[ENGINE_AXIS_SETS]; /* of the step that `traffic` was counted in; -1 before */
     struct traffic traffic;              /* of a step, all ranks together */
     struct state state;
-    struct data_set *data, *valid;
-    int64_t n_samples, n_valid;
-    double loss; /* of the last step */
-    bool fatal;  /* the stage that runs fails alike when it is run again */
+    struct split data, valid, test;
+    bool fatal; /* the stage that runs fails alike when it is run again */
 };
 
 /* ---- data ---- */
@@ -51,45 +55,40 @@ struct train {
 static err_t train_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
 {
     const struct train *t = arg;
-    int64_t at = data_sampler(t->job.train.seed, t->n_samples, index);
-    return data_sample(t->data, t->job.train.seq, at, ret_ids, ret_targets);
+    int64_t at = data_sampler(t->job.train.seed, t->data.n, index);
+    return data_sample(t->data.set, t->job.train.seq, at, ret_ids, ret_targets);
 }
 
-static err_t valid_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
+static err_t open_split(const struct train *t, const char *hash, const char *what, struct split *ret, struct why *why)
 {
-    const struct train *t = arg;
-    return data_sample(t->valid, t->job.train.seq, index, ret_ids, ret_targets);
-}
-
-static err_t open_set(const struct train *t, const char *hash, const char *what, struct data_set **ret, int64_t *ret_n,
-                      struct why *why)
-{
-    err_t err = data_open(t->job.data.cache, hash, ret, why);
+    err_t err = data_open(t->job.data.cache, hash, &ret->set, why);
     if (err)
         return why_prefix(why, err, "%s data", what);
-    *ret_n = data_samples(*ret, t->job.train.seq);
-    if (*ret_n < 1)
+    ret->n = data_samples(ret->set, t->job.train.seq);
+    if (ret->n < 1)
         return why_set(why, ERR_INVALID,
                        "the %s data has %" PRId64 " tokens, fewer than one sample of train.seq %" PRId64
                        " and its next token; use more data or a smaller train.seq",
-                       what, data_tokens(*ret), t->job.train.seq);
+                       what, data_tokens(ret->set), t->job.train.seq);
     return OK;
 }
 
 static err_t open_data(struct train *t, struct why *why)
 {
     const struct job_data *d = &t->job.data;
-    err_t err = open_set(t, d->train_hash, "training", &t->data, &t->n_samples, why);
+    err_t err = open_split(t, d->train_hash, "training", &t->data, why);
     if (!err && t->job.train.eval_every > 0 && d->valid_hash[0])
-        err = open_set(t, d->valid_hash, "validation", &t->valid, &t->n_valid, why);
+        err = open_split(t, d->valid_hash, "validation", &t->valid, why);
+    if (!err && d->test_hash[0])
+        err = open_split(t, d->test_hash, "test", &t->test, why);
     if (err)
         return err;
     if (t->job.model.vocab == 0)
-        t->job.model.vocab = data_vocab(t->data);
-    if (t->job.model.vocab < data_vocab(t->data))
+        t->job.model.vocab = data_vocab(t->data.set);
+    if (t->job.model.vocab < data_vocab(t->data.set))
         return why_set(why, ERR_INVALID,
                        "model.vocab is %" PRId64 ", the data has %" PRId64 " different tokens; write 0",
-                       t->job.model.vocab, data_vocab(t->data));
+                       t->job.model.vocab, data_vocab(t->data.set));
     return OK;
 }
 
@@ -147,7 +146,7 @@ static err_t make_engine(struct train *t, struct why *why)
                                          .rank = t->epoch->rank,
                                          .world = t->epoch->world,
                                          .threads = choose_threads(t),
-                                         .eval = t->valid != NULL,
+                                         .eval = t->valid.set || t->test.set,
                                          .cancel = link_cancel(t->config->link)};
     err = engine_init(&t->engine, &config, why);
     return err ? err : worker_device_fits(t->device, &t->engine, why);
@@ -219,17 +218,48 @@ static bool due(int64_t step, int64_t every, int64_t last)
     return every > 0 && (step % every == 0 || step == last);
 }
 
-static err_t evaluate(struct train *t, double *ret, struct why *why)
+/* What a split is read by, one sample behind another. */
+struct reading {
+    const struct split *split;
+    int64_t seq;
+};
+
+static err_t split_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets)
+{
+    const struct reading *r = arg;
+    return data_sample(r->split->set, r->seq, index, ret_ids, ret_targets);
+}
+
+/* `batches`: at most so many global batches of the split; 0: all of it. */
+static err_t evaluate(struct train *t, const struct split *split, int64_t batches, double *ret, struct why *why)
 {
     const struct job_train *j = &t->job.train;
-    const struct engine_feed feed = {valid_sample, t};
-    int64_t end = t->n_valid;
-    if (j->eval_batches > 0 && j->eval_batches < end / j->global_batch)
-        end = j->eval_batches * j->global_batch;
+    struct reading reading = {split, j->seq};
+    const struct engine_feed feed = {split_sample, &reading};
+    int64_t end = split->n;
+    if (batches > 0 && batches < end / j->global_batch)
+        end = batches * j->global_batch;
     return engine_eval(&t->engine, &feed, 0, end, ret, why);
 }
 
-static void report(struct train *t, const struct engine_result *r, double step_s, double valid)
+/* NAN where the step is not one that evaluates. The test split waits for the end: nothing is chosen by it. */
+struct losses {
+    double valid, test;
+};
+
+static err_t evaluate_splits(struct train *t, struct losses *l, struct why *why)
+{
+    const struct job_train *j = &t->job.train;
+    const int64_t step = t->engine.step;
+    err_t err = OK;
+    if (t->valid.set && due(step, j->eval_every, j->steps))
+        err = evaluate(t, &t->valid, j->eval_batches, &l->valid, why);
+    if (!err && t->test.set && step == j->steps)
+        err = evaluate(t, &t->test, 0, &l->test, why);
+    return err;
+}
+
+static void report(struct train *t, const struct engine_result *r, double step_s, const struct losses *l)
 {
     const struct job_train *j = &t->job.train;
     const struct link_metric m = {.step = t->engine.step,
@@ -238,7 +268,8 @@ static void report(struct train *t, const struct engine_result *r, double step_s
                                   .lr = r->lr,
                                   .tokens_per_s = (double)(j->global_batch * j->seq) / step_s,
                                   .step_s = step_s,
-                                  .valid_loss = valid,
+                                  .valid_loss = l->valid,
+                                  .test_loss = l->test,
                                   .workers = t->epoch->world,
                                   .skipped = r->skipped,
                                   .traffic = t->traffic};
@@ -306,7 +337,7 @@ static err_t one_step(struct train *t, bool *ret_saved, enum link_stop_kind *ret
     const struct job_spec *j = &t->job;
     const struct engine_feed feed = {train_sample, t};
     struct engine_result r;
-    double valid = NAN;
+    struct losses l = {.valid = NAN, .test = NAN};
     int64_t start = clock_mono_ns();
     err_t err = j->run.timeline_step == t->engine.step + 1 ? timed_step(t, &feed, &r, why)
                                                            : engine_step(&t->engine, &feed, &r, why);
@@ -318,15 +349,13 @@ static err_t one_step(struct train *t, bool *ret_saved, enum link_stop_kind *ret
         return err;
     double step_s = (double)(clock_mono_ns() - start) * 1e-9;
     int64_t step = t->engine.step;
-    t->loss = r.loss;
-    if (t->valid && due(step, j->train.eval_every, j->train.steps))
-        err = evaluate(t, &valid, why);
+    err = evaluate_splits(t, &l, why);
     if (err)
         return err;
-    report(t, &r, step_s, valid);
+    report(t, &r, step_s, &l);
     *ret_saved =
         due(step, j->checkpoint.every, j->train.steps) || step == j->train.steps || *ret_stop == LINK_STOP_AND_SAVE;
-    return *ret_saved ? state_save(&t->state, r.loss, why) : OK;
+    return *ret_saved ? state_save(&t->state, t->valid.set ? l.valid : r.loss, why) : OK;
 }
 
 static err_t finish(struct train *t, bool saved, struct why *why)
@@ -380,8 +409,9 @@ static void end(struct train *t, err_t err, const struct why *why)
     comm_group_free(t->all);
     engine_fini(&t->engine);
     comm_close(t->comm);
-    data_close(t->data);
-    data_close(t->valid);
+    data_close(t->data.set);
+    data_close(t->valid.set);
+    data_close(t->test.set);
     graph_fini(&t->graph);
     job_fini(&t->job);
 }

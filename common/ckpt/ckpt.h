@@ -71,7 +71,7 @@ struct ckpt_commit {
     const char *job_yaml; /* the job's spec, stored beside; NULL: none */
     const void *vocab;    /* the tokenizer's vocabulary, NULL: none */
     size_t vocab_bytes;
-    double loss;                   /* of the step, for `ls`; NAN when unknown */
+    double loss;                   /* validation's, else the step's: for `ls` and retention; NAN when unknown */
     const struct ckpt_speaker *me; /* who has prepared the directory (shared.h); NULL: it is not asked */
 };
 

@@ -115,6 +115,8 @@ static const struct schema_row rows[] = {
            "Files to train on; patterns with *, ? and [] are taken, relative ones from the job file's folder. After a "
            "move they may stand elsewhere, with the same content.")},
     {ITEMS(data.valid, data.n_valid, SCHEMA_LIST, check_path, "[]", FREE, "Files to evaluate on; as data.train.")},
+    {ITEMS(data.test, data.n_test, SCHEMA_LIST, check_path, "[]", FREE,
+           "Files to evaluate on once, all of them, when training is over; as data.train.")},
     {ENUM(data.tokenizer, tokenizer_names, "bytes", FIXED,
           "bytes: 256 tokens. words: split at white space, one end-of-line token a line, vocabulary of the training "
           "files. bpe: byte-pair encoding as GPT-2 has it, from data.tokenizer_files.")},
@@ -127,6 +129,7 @@ static const struct schema_row rows[] = {
           "Folder for prepared shards. Empty: dtd's folder in the user's cache.")},
     {TEXT(data.train_hash, check_hash, "\"\"", FIXED, "Name of the prepared training shards; written by the client.")},
     {TEXT(data.valid_hash, check_hash, "\"\"", FREE, "Name of the prepared validation shards; written by the client.")},
+    {TEXT(data.test_hash, check_hash, "\"\"", FREE, "Name of the prepared test shards; written by the client.")},
 
     {INT(train.steps, 1, MAX_STEPS, NULL, FREE, "Updates in all, those before a resume included.")},
     {INT(train.seq, 1, 1 << 22, "256", FIXED, "Tokens of a sample.")},
@@ -187,7 +190,8 @@ static const struct schema_row rows[] = {
     {INT(checkpoint.memory_every, 0, MAX_STEPS, "0", FREE, "Save into other nodes' memory. 0: never.")},
     {INT(checkpoint.keep_last, 1, 1000000, "3", FREE, "Newest checkpoints that are kept.")},
     {INT(checkpoint.keep_best, 0, 1000000, "1", FREE,
-         "Checkpoints with the lowest validation loss that are kept besides.")},
+         "Checkpoints with the lowest validation loss (of a job that does not evaluate: training loss) that are kept "
+         "besides.")},
     {TEXT(checkpoint.resume_from, check_path_or_none, "\"\"", FREE,
           "A step's folder to start from; written by dtctl resume. Empty: start anew.")},
 

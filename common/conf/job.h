@@ -40,14 +40,15 @@ struct job_model {
 };
 
 struct job_data {
-    char **train, **valid; /* absolute paths, resolved by the client; in the file also globs */
-    int n_train, n_valid;
+    char **train, **valid, **test; /* absolute paths, resolved by the client; in the file also globs */
+    int n_train, n_valid, n_test;
     enum tokenizer_kind tokenizer;
     char **tokenizer_files; /* bpe: vocab.json and merges.txt, or a tokenizer.json; resolved like train */
     int n_tokenizer_files;
     bool lowercase;
-    char *cache;                   /* folder for prepared shards; "" : the user's cache */
-    char *train_hash, *valid_hash; /* recorded by the client at submit: names of the prepared shards; "" : none yet */
+    char *cache; /* folder for prepared shards; "" : the user's cache */
+    /* Recorded by the client at submit: names of the prepared shards; "" : none yet. */
+    char *train_hash, *valid_hash, *test_hash;
 };
 
 struct job_train {

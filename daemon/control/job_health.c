@@ -17,9 +17,10 @@
 
 #define USUAL_TIMES 10
 #define LONGEST_TIMES 3
-#define UNKNOWN_MS 300000 /* more for the first step, the first with an evaluation or a save, what is behind the last \
-                           */
-#define LOOK_MS 1000      /* for the nodes' answers */
+#define UNKNOWN_MS                                                                                               \
+    300000           /* more for the first step, the first with an evaluation or a save, what is behind the last \
+                      */
+#define LOOK_MS 1000 /* for the nodes' answers */
 
 /* ---- learning ---- */
 
@@ -67,6 +68,12 @@ void job_health_step(struct job *j)
     h->asked_ms = 0;
 }
 
+/* The test split is read once, and nothing tells how long that takes. */
+static bool is_test(const struct job *j, int64_t step)
+{
+    return j->spec.data.n_test > 0 && step == j->spec.train.steps;
+}
+
 /* 0: never. */
 static int64_t limit_ms(const struct job *j)
 {
@@ -79,7 +86,7 @@ static int64_t limit_ms(const struct job *j)
         limit = USUAL_TIMES * usual_ms(h);
     if (LONGEST_TIMES * h->longest_ms > limit)
         limit = LONGEST_TIMES * h->longest_ms;
-    bool unknown = h->n == 0 || last || (!h->slow && is_slow(j, job_step(j) + 1));
+    bool unknown = h->n == 0 || last || is_test(j, job_step(j) + 1) || (!h->slow && is_slow(j, job_step(j) + 1));
     return unknown ? limit + UNKNOWN_MS : limit;
 }
 

@@ -42,12 +42,18 @@ err_t metrics_format(const struct metric_row *r, struct buf *ret)
     const struct {
         const char *key;
         double value;
-    } d[] = {{"loss", r->loss},     {"grad_norm", r->grad_norm},  {"lr", r->lr}, {"tokens_per_s", r->tokens_per_s},
-             {"step_s", r->step_s}, {"valid_loss", r->valid_loss}};
+        bool absent;
+    } d[] = {{"loss", r->loss, false},
+             {"grad_norm", r->grad_norm, false},
+             {"lr", r->lr, false},
+             {"tokens_per_s", r->tokens_per_s, false},
+             {"step_s", r->step_s, false},
+             {"valid_loss", r->valid_loss, !r->has_valid},
+             {"test_loss", r->test_loss, !r->has_test}};
     size_t start = ret->len;
     err_t err = buf_printf(ret, "{\"step\": %" PRId64, r->step);
-    for (size_t i = 0; !err && i < sizeof(d) / sizeof(*d) - !r->has_valid; i++)
-        err = put_double(ret, d[i].key, d[i].value);
+    for (size_t i = 0; !err && i < sizeof(d) / sizeof(*d); i++)
+        err = d[i].absent ? OK : put_double(ret, d[i].key, d[i].value);
     if (!err && r->skipped)
         err = buf_printf(ret, ", \"skipped\": true");
     if (!err)
@@ -100,6 +106,8 @@ err_t metrics_parse(const char *line, size_t len, struct metric_row *ret)
                                .epoch = (uint64_t)epoch,
                                .has_valid = json_object_get(o, "valid_loss") != NULL,
                                .valid_loss = get_double(o, "valid_loss"),
+                               .has_test = json_object_get(o, "test_loss") != NULL,
+                               .test_loss = get_double(o, "test_loss"),
                                .wall_ms = get_int(o, "wall_ms"),
                                .skipped = json_is_true(json_object_get(o, "skipped"))};
     get_traffic(o, &ret->traffic);

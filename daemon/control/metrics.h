@@ -15,8 +15,8 @@ struct metric_row {
     double loss, grad_norm, lr, tokens_per_s, step_s;
     int workers;
     uint64_t epoch;
-    bool has_valid;
-    double valid_loss;
+    bool has_valid, has_test;
+    double valid_loss, test_loss;
     int64_t wall_ms;
     bool skipped; /* the update changed nothing: loss or norm was not a number */
     struct traffic traffic;

@@ -22,6 +22,8 @@ void rpc_metric_fill(Dtd__Metric *m, const struct metric_row *row)
     m->epoch = row->epoch;
     m->has_valid_loss = row->has_valid;
     m->valid_loss = row->valid_loss;
+    m->has_test_loss = row->has_test;
+    m->test_loss = row->test_loss;
     m->wall_ms = row->wall_ms;
     m->has_skipped = m->skipped = row->skipped;
     m->n_traffic_axes = m->n_traffic_bytes = (size_t)row->traffic.n;

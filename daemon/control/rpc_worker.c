@@ -155,6 +155,8 @@ static struct metric_row row_of(const Dtd__Metric *m)
                                .epoch = m->epoch,
                                .has_valid = m->has_valid_loss,
                                .valid_loss = m->has_valid_loss ? m->valid_loss : NAN,
+                               .has_test = m->has_test_loss,
+                               .test_loss = m->has_test_loss ? m->test_loss : NAN,
                                .wall_ms = m->wall_ms,
                                .skipped = m->has_skipped && m->skipped,
                                .traffic = traffic_of(m)};

@@ -43,6 +43,7 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
     job.last = (struct client_metric){.step = 10,
                                       .loss = NAN,
                                       .valid_loss = NAN,
+                                      .test_loss = 2.25,
                                       .workers = 2,
                                       .skipped = true,
                                       .traffic = {1, {1u << AXIS_DP | 1u << AXIS_CP}, {77}}};
@@ -58,6 +59,7 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
     json_t *last = json_object_get(j, "last");
     assert_true(json_is_null(json_object_get(last, "loss")));
     assert_null(json_object_get(last, "valid_loss"));
+    assert_true(json_real_value(json_object_get(last, "test_loss")) == 2.25);
     assert_true(json_is_true(json_object_get(last, "skipped")));
     assert_int_equal(77, json_integer_value(json_object_get(json_object_get(last, "bytes"), "dp x cp")));
     json_t *worker = json_array_get(json_object_get(j, "worker"), 0);

@@ -5,8 +5,14 @@
 
 static struct client_metric metric(int64_t step, double step_s)
 {
-    return (struct client_metric){
-        .step = step, .loss = 2.5, .tokens_per_s = 3400, .step_s = step_s, .valid_loss = NAN, .workers = 2, .epoch = 1};
+    return (struct client_metric){.step = step,
+                                  .loss = 2.5,
+                                  .tokens_per_s = 3400,
+                                  .step_s = step_s,
+                                  .valid_loss = NAN,
+                                  .test_loss = NAN,
+                                  .workers = 2,
+                                  .epoch = 1};
 }
 
 static void status(struct view *v, char *state, int64_t step)

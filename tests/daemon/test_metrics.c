@@ -55,6 +55,8 @@ TEST(line_comes_back)
                             .epoch = 2,
                             .has_valid = true,
                             .valid_loss = 2.5,
+                            .has_test = true,
+                            .test_loss = 2.75,
                             .wall_ms = 1234567890123,
                             .skipped = true,
                             .traffic = {2, {2, 20}, {1234567890123456, 5}}}; /* dp, fsdp x tp */
@@ -65,6 +67,7 @@ TEST(line_comes_back)
     in.grad_norm = out.grad_norm = 0;
     assert_memory_equal(&in.step, &out.step, sizeof(in.step));
     assert_true(in.loss == out.loss && in.lr == out.lr && in.step_s == out.step_s && in.valid_loss == out.valid_loss);
+    assert_true(out.has_test && in.test_loss == out.test_loss);
     assert_non_null(strstr((char *)line.data, "\"bytes\": {\"dp\": 1234567890123456, \"fsdp x tp\": 5}"));
     assert_true(out.skipped && out.traffic.n == 2 && out.traffic.axes[1] == 20 && out.traffic.bytes[1] == 5);
     assert_true(out.traffic.axes[0] == 2 && out.traffic.bytes[0] == 1234567890123456);

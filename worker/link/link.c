@@ -247,6 +247,8 @@ void link_report_metric(struct link *l, const struct link_metric *m)
         r->metric.epoch = l->epoch;
         r->metric.has_valid_loss = !isnan(m->valid_loss);
         r->metric.valid_loss = m->valid_loss;
+        r->metric.has_test_loss = !isnan(m->test_loss);
+        r->metric.test_loss = m->test_loss;
         r->metric.wall_ms = clock_wall_ms();
         r->metric.has_skipped = r->metric.skipped = m->skipped;
         r->traffic = m->traffic;

@@ -64,7 +64,8 @@ enum link_stop_kind link_stop_asked(struct link *l);
 
 struct link_metric {
     int64_t step;
-    double loss, grad_norm, lr, tokens_per_s, step_s, valid_loss; /* valid_loss: NAN when it was not measured */
+    double loss, grad_norm, lr, tokens_per_s, step_s;
+    double valid_loss, test_loss; /* NAN when it was not measured */
     int workers;
     bool skipped;
     struct traffic traffic;

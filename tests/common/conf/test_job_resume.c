@@ -19,6 +19,7 @@ static const struct {
     {"model.tied=true", false},
     {"data.train=[moved.txt]", true},
     {"data.valid=[v.txt]", true},
+    {"data.test=[v.txt]", true},
     {"data.tokenizer=words", false},
     {"data.cache=/tmp", true},
     {"data.train_hash=0123456789012345678901234567890123456789012345678901234567890123", false},
