@@ -12,8 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How long a new leader waits for the nodes' lists: a node that is there comes at once, and one that is not is lost. */
 #define LEAVE_MS 18000 /* below the supervisor's patience */
+/* How long a new leader waits for the nodes' lists: a node that is there comes at once, and one that is not is lost. */
 #define LISTS_MS (4 * CLUSTER_LOST_MS)
 
 /* ---- this node's processes ---- */
