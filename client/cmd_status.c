@@ -148,8 +148,11 @@ static void page_head(const struct client_job *job)
 {
     const char *color = out_color(stdout, out_state_color(job->state)), *plain = out_color(stdout, OUT_PLAIN);
     double share = job->steps > 0 ? 100.0 * (double)job->step / (double)job->steps : 0;
-    printf("job %s %s  %s%s%s  epoch %llu  step %lld/%lld (%.1f%%)\n", job->job, job->name, color, job->state, plain,
-           (unsigned long long)job->epoch, (long long)job->step, (long long)job->steps, share);
+    printf("job %s %s  %s%s%s  epoch %llu", job->job, job->name, color, job->state, plain,
+           (unsigned long long)job->epoch);
+    if (job->steps) /* a command has none */
+        printf("  step %lld/%lld (%.1f%%)", (long long)job->step, (long long)job->steps, share);
+    putchar('\n');
     if (job->reason[0])
         printf("  Reason     %s\n", job->reason);
     if (job->parent[0])

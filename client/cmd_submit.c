@@ -177,6 +177,10 @@ static int submit_job(struct global *g, const struct args *args, struct job_spec
     struct why why = {0};
     char newest[32] = "";
     int64_t step;
+    if (job_is_command(job) && args->dry_run)
+        return command_complain(EXIT_REFUSED, "a job with a command has no plan that could be shown");
+    if (job_is_command(job))
+        return submit_go(g, args, job, NULL);
     if (!args->dry_run) {
         err_t err = follow_check_dir(g, job->checkpoint.dir, newest, &why);
         if (err)

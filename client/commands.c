@@ -5,6 +5,7 @@ const struct command commands[] = {
     {"up", "start a private dtd on this machine", cmd_up},
     {"down", "stop the private dtd and all of its jobs", cmd_down},
     {"submit", "check a job file and start it", cmd_submit},
+    {"run", "run a command as every worker of a job, as torchrun would", cmd_run},
     {"status", "list jobs, or show one", cmd_status},
     {"metrics", "print a job's loss, speed and learning rate, step by step", cmd_metrics},
     {"logs", "print what a job's workers wrote", cmd_logs},

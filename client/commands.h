@@ -75,6 +75,7 @@ error_t parse_job(int key, char *arg, struct argp_state *state, struct global *g
 
 int cmd_up(struct global *g, int argc, char **argv);
 int cmd_down(struct global *g, int argc, char **argv);
+int cmd_run(struct global *g, int argc, char **argv);
 int cmd_submit(struct global *g, int argc, char **argv);
 int cmd_status(struct global *g, int argc, char **argv);
 int cmd_metrics(struct global *g, int argc, char **argv);

@@ -252,8 +252,11 @@ static void say_done(struct follow *f, const struct client_job *job)
 {
     char number[OUT_NUMBER];
     double seconds = (double)(job->ended_ms - (job->started_ms ? job->started_ms : job->submitted_ms)) / 1000;
-    note(f, "%sjob %s %s is done%s: step %lld, after %s", out_color(f->out, OUT_GREEN), job->job, job->name,
-         out_color(f->out, OUT_PLAIN), (long long)job->step, out_duration(seconds, number));
+    char step[48] = "";
+    if (job->steps)
+        snprintf(step, sizeof(step), "step %lld, ", (long long)job->step);
+    note(f, "%sjob %s %s is done%s: %safter %s", out_color(f->out, OUT_GREEN), job->job, job->name,
+         out_color(f->out, OUT_PLAIN), step, out_duration(seconds, number));
     say_losses(f);
     if (job->checkpoint_step >= 0)
         note(f, "checkpoint: %s/step-%lld\nnext: dtctl generate %s --prompt \"...\" | dtctl resume %s --more N",
@@ -266,9 +269,12 @@ static void say_end(struct follow *f, const struct client_job *job)
         say_done(f, job);
         return;
     }
-    note(f, "%sjob %s %s %s%s%s at step %lld%s%s", out_color(f->out, out_state_color(job->state)), job->job, job->name,
-         strcmp(job->state, "failed") == 0 ? "has " : "is ", job->state, out_color(f->out, OUT_PLAIN),
-         (long long)job->step, job->reason[0] ? ": " : "", job->reason);
+    char step[48] = "";
+    if (job->steps)
+        snprintf(step, sizeof(step), " at step %lld", (long long)job->step);
+    note(f, "%sjob %s %s %s%s%s%s%s%s", out_color(f->out, out_state_color(job->state)), job->job, job->name,
+         strcmp(job->state, "failed") == 0 ? "has " : "is ", job->state, out_color(f->out, OUT_PLAIN), step,
+         job->reason[0] ? ": " : "", job->reason);
     if (job->checkpoint_step >= 0)
         note(f, "checkpoint: %s/step-%lld\nnext: dtctl logs %s --tail 20 | dtctl resume %s", job->checkpoint_dir,
              (long long)job->checkpoint_step, job->job, job->job);

@@ -77,11 +77,12 @@ void view_line(const struct view *v, bool bar, char *ret, size_t size)
     add(ret, size, &n, "job %s %s  ", v->job, v->name);
     if (strcmp(v->state, "running") != 0)
         add(ret, size, &n, "%s  ", v->state);
-    if (bar) {
+    if (bar && v->steps) { /* a command has no steps */
         out_bar(share, 22, drawn, sizeof(drawn));
         add(ret, size, &n, "%s ", drawn);
     }
-    add(ret, size, &n, "step %lld/%lld  %.0f%%", (long long)v->step, (long long)v->steps, 100 * share);
+    if (v->steps)
+        add(ret, size, &n, "step %lld/%lld  %.0f%%", (long long)v->step, (long long)v->steps, 100 * share);
     if (!isnan(v->loss))
         add(ret, size, &n, "  loss %.4f", v->loss);
     if (!isnan(v->valid_loss))

@@ -2,6 +2,7 @@
  * (ARCHITECTURE.md) and does what control commands; by hand it generates text from a checkpoint or tells what the
  * machine has. */
 #include "common/base/log.h"
+#include "worker/command.h"
 #include "worker/generate.h"
 #include "worker/probe.h"
 #include "worker/train.h"
@@ -23,7 +24,8 @@ enum {
     KEY_TEMPERATURE,
     KEY_TOP_K,
     KEY_SEED,
-    KEY_PROBE
+    KEY_PROBE,
+    KEY_COMMAND
 };
 
 const char *argp_program_version = "dt-worker " DTD_VERSION;
@@ -33,6 +35,7 @@ static const struct argp_option options[] = {
     {"job", KEY_JOB, "ID", 0, "The job", 0},
     {"slot", KEY_SLOT, "K", 0, "Which of the job's workers on this node", 0},
     {"device", KEY_DEVICE, "K", 0, "Which GPU, for a job with run.device cuda (default 0)", 0},
+    {"command", KEY_COMMAND, "PROGRAM", 0, "Alone and first: become the program that follows, with its arguments", 0},
     {NULL, 0, NULL, 0, "Text from a checkpoint:", 2},
     {"generate", KEY_GENERATE, "CHECKPOINT", 0, "A step folder", 0},
     {"prompt", KEY_PROMPT, "TEXT", 0, "What to continue (default: nothing)", 0},
@@ -114,6 +117,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_PROBE:
         a->probe = true;
         break;
+    case KEY_COMMAND:
+        argp_error(state, "--command stands first");
+        break;
     case ARGP_KEY_END:
         check(a, state);
         break;
@@ -157,6 +163,8 @@ int main(int argc, char **argv)
         options, parse, NULL, "Computes for dtd: trains as a job's worker, or continues a prompt.", NULL, NULL, NULL};
     struct args a = {.slot = -1, .generate = {.prompt = "", .tokens = 100, .temperature = 1.0, .seed = 1}};
     struct why why = {""};
+    if (argc > 1 && strcmp(argv[1], "--command") == 0) /* what follows is the command's own */
+        return command_become(argv + 2);
     argp_err_exit_status = 2;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     if (a.job)

@@ -91,6 +91,35 @@ enum { FIXED, FREE };
 
 #define MAX_STEPS 1000000000
 
+/* Of both kinds of jobs. */
+#define RUN_ROWS                                                                                                       \
+    {ENUM(run.device, device_names, "cpu", FREE, "What workers compute on. cuda: NVIDIA GPUs.")},                      \
+        {ENUM(run.comm, comm_names, "auto", FREE,                                                                      \
+              "How workers exchange tensors. shm: shared memory, on one node (cpu). stream, ucx: shared memory in "    \
+              "each node, "                                                                                            \
+              "between nodes TCP under TLS 1.3, or UCX, which encrypts nothing: for networks that are trusted (cpu). " \
+              "nccl: "                                                                                                 \
+              "NCCL; staged: through the host's memory (cuda). auto: stream on cpu, nccl where every worker has a "    \
+              "GPU of its "                                                                                            \
+              "own, else staged.")},                                                                                   \
+        {INT(run.workers_per_gpu, 1, 64, "1", FREE, "Workers that share a GPU (cuda).")},                              \
+        {INT(run.nodes, 0, JOB_MAX_WORKERS, "0", FREE,                                                                 \
+             "Nodes that the workers are spread over, as many on each. 0: as few as have room.")},                     \
+        {INT(run.threads, 0, 4096, "0", FREE, "Threads of a worker. 0: its share of the node's cores.")},              \
+        {INT(run.restarts, 0, 1000000, "3", FREE, "Failures that the job survives.")},                                 \
+        {INT(run.orphan_seconds, 1, 86400, "60", FREE, "How long workers go on without the daemon.")},                 \
+        {INT(run.hang_seconds, 0, 86400, "30", FREE,                                                                   \
+             "Silence of the steps that counts as a hang; ten times the usual step, if that is longer. 0: never.")},   \
+        {INT(run.max_seconds, 0, MAX_STEPS, "0", FREE, "Stop after so long, with a checkpoint. 0: no limit.")},        \
+        {INT(run.timeline_step, 0, MAX_STEPS, "0", FREE,                                                               \
+             "The step whose actions every worker times, for dtctl plan --measured. 0: none.")},                       \
+        {INT(run.priority, -1000, 1000, "0", FREE, "Jobs with a higher one start first.")},                            \
+        {ITEMS(run.env, run.n_env, SCHEMA_MAP, check_env, "{}", FREE, "Environment variables of the workers.")},       \
+    {                                                                                                                  \
+        TEXT(run.workdir, check_path, "\".\"", FREE,                                                                   \
+             "Working folder of the workers; relative to the job file's folder.")                                      \
+    }
+
 static const struct schema_row rows[] = {
     {TEXT(name, check_name, NULL, FREE, "What the job is called; part of file names.")},
 
@@ -195,27 +224,37 @@ static const struct schema_row rows[] = {
     {TEXT(checkpoint.resume_from, check_path_or_none, "\"\"", FREE,
           "A step's folder to start from; written by dtctl resume. Empty: start anew.")},
 
-    {ENUM(run.device, device_names, "cpu", FREE, "What workers compute on. cuda: NVIDIA GPUs.")},
-    {ENUM(
-        run.comm, comm_names, "auto", FREE,
-        "How workers exchange tensors. shm: shared memory, on one node (cpu). stream, ucx: shared memory in each node, "
-        "between nodes TCP under TLS 1.3, or UCX, which encrypts nothing: for networks that are trusted (cpu). nccl: "
-        "NCCL; staged: through the host's memory (cuda). auto: stream on cpu, nccl where every worker has a GPU of its "
-        "own, else staged.")},
-    {INT(run.workers_per_gpu, 1, 64, "1", FREE, "Workers that share a GPU (cuda).")},
-    {INT(run.nodes, 0, JOB_MAX_WORKERS, "0", FREE,
-         "Nodes that the workers are spread over, as many on each. 0: as few as have room.")},
-    {INT(run.threads, 0, 4096, "0", FREE, "Threads of a worker. 0: its share of the node's cores.")},
-    {INT(run.restarts, 0, 1000000, "3", FREE, "Failures that the job survives.")},
-    {INT(run.orphan_seconds, 1, 86400, "60", FREE, "How long workers go on without the daemon.")},
-    {INT(run.hang_seconds, 0, 86400, "30", FREE,
-         "Silence of the steps that counts as a hang; ten times the usual step, if that is longer. 0: never.")},
-    {INT(run.max_seconds, 0, MAX_STEPS, "0", FREE, "Stop after so long, with a checkpoint. 0: no limit.")},
-    {INT(run.timeline_step, 0, MAX_STEPS, "0", FREE,
-         "The step whose actions every worker times, for dtctl plan --measured. 0: none.")},
-    {INT(run.priority, -1000, 1000, "0", FREE, "Jobs with a higher one start first.")},
-    {ITEMS(run.env, run.n_env, SCHEMA_MAP, check_env, "{}", FREE, "Environment variables of the workers.")},
-    {TEXT(run.workdir, check_path, "\".\"", FREE, "Working folder of the workers; relative to the job file's folder.")},
+    RUN_ROWS,
+};
+
+static const char *check_argument(const char *text)
+{
+    return strlen(text) < 16384 ? NULL : "an argument of at most 16383 bytes";
+}
+
+static const struct schema_row command_rows[] = {
+    {TEXT(name, check_name, NULL, FREE, "What the job is called; part of file names.")},
+    {ITEMS(command, n_command, SCHEMA_LIST, check_argument, NULL, FREE,
+           "The program of every worker, and its arguments: a job with a command has no recipe.")},
+    {INT(parallel.workers, 1, JOB_MAX_WORKERS, "1", FREE, "Workers; with run.nodes as many on each node.")},
+    {INT(parallel.min_workers, 0, JOB_MAX_WORKERS, "0", FREE,
+         "The fewest workers that the job begins or goes on with, by whole nodes. 0: parallel.workers.")},
+    RUN_ROWS,
+};
+
+static const struct schema_section command_sections[] = {
+    {"parallel", "How many workers."},
+    {"run", "Where and how they run; comm, orphan_seconds, hang_seconds and timeline_step are for training jobs."},
+};
+
+const struct schema command_schema = {
+    .title = "A job with a command",
+    .intro = "What `dtctl run` makes of its arguments.",
+    .sections = command_sections,
+    .n_sections = sizeof(command_sections) / sizeof(command_sections[0]),
+    .rows = command_rows,
+    .n_rows = sizeof(command_rows) / sizeof(command_rows[0]),
+    .size = sizeof(struct job_spec),
 };
 
 static const struct schema_section sections[] = {
@@ -253,9 +292,38 @@ static err_t replace_text(char **text, const char *folder, const char *name)
     return OK;
 }
 
+bool job_is_command(const struct job_spec *job)
+{
+    return job->n_command > 0;
+}
+
+static const struct schema *schema_of(const struct job_spec *job)
+{
+    return job_is_command(job) ? &command_schema : &job_schema;
+}
+
+/* Which of the two the text is: the key `command` says so. What cannot be read is told by whoever reads it. */
+static bool names_command(const char *text, size_t len)
+{
+    struct tree_node *tree;
+    struct tree_error error;
+    bool found = false;
+    if (tree_parse(text, len, &tree, &error))
+        return false;
+    for (const struct tree_node *c = tree->kind == TREE_MAP ? tree->first : NULL; c && !found; c = c->next)
+        found = strcmp(c->key, "command") == 0;
+    tree_free(tree);
+    return found;
+}
+
 /* Defaults that depend on other keys. */
 static err_t complete(const struct schema_reader *r, struct job_spec *job)
 {
+    if (r->schema == &command_schema) {
+        struct job_parallel *p = &job->parallel;
+        p->fsdp = p->tp = p->pp = p->cp = p->ep = 1;
+        return OK;
+    }
     if (job->train.numerics == NUMERICS_PROOF && !schema_given(r, "train.dtype"))
         job->train.dtype = DT_F64;
     if (job->model.arch == ARCH_GPT2 && !schema_given(r, "model.tied"))
@@ -269,7 +337,8 @@ err_t job_parse(const char *file, const char *text, size_t len, const char *cons
     struct job_spec job;
     struct schema_reader r;
     why_set(why, OK, "%s", err_text(ERR_NOMEM)); /* the one failure below that writes no sentence */
-    err_t err = schema_start(&r, &job_schema, file, &job, why);
+    const struct schema *schema = names_command(text, len) ? &command_schema : &job_schema;
+    err_t err = schema_start(&r, schema, file, &job, why);
     if (!err)
         err = schema_read(&r, text, len, why);
     for (int i = 0; !err && i < n_sets; i++)
@@ -281,7 +350,7 @@ err_t job_parse(const char *file, const char *text, size_t len, const char *cons
     if (!err)
         err = job_rules_check(&r, &job, why);
     if (err) {
-        job_fini(&job);
+        schema_fini(schema, &job);
         return err;
     }
     *ret = job;
@@ -290,12 +359,12 @@ err_t job_parse(const char *file, const char *text, size_t len, const char *cons
 
 void job_fini(struct job_spec *job)
 {
-    schema_fini(&job_schema, job);
+    schema_fini(schema_of(job), job);
 }
 
 err_t job_print(const struct job_spec *job, struct buf *ret)
 {
-    return schema_print(&job_schema, job, ret);
+    return schema_print(schema_of(job), job, ret);
 }
 
 /* What a checkpoint of the job holds: the type of its parameters. */
@@ -306,6 +375,8 @@ static enum dtype saved_dtype(const struct job_spec *job)
 
 err_t job_resume_check(const struct job_spec *before, const struct job_spec *after, struct why *why)
 {
+    if (job_is_command(before) || job_is_command(after))
+        return why_set(why, ERR_INVALID, "a job with a command keeps its own checkpoints: `dtctl run` it again");
     if (saved_dtype(before) != saved_dtype(after))
         return why_set(why, ERR_INVALID,
                        "train.dtype: the checkpoint's job has %s, this one %s; a checkpoint of %s parameters cannot go "
@@ -322,7 +393,7 @@ err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *wh
         return why_set(why, ERR_INVALID, "%s: an absolute folder is needed", folder);
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
         char *path = *paths[i];
-        if (!path[0] || path[0] == '/')
+        if (!path || !path[0] || path[0] == '/') /* NULL: a command has no such key */
             continue;
         if (strcmp(path, ".") == 0)
             path[0] = '\0'; /* the folder itself, with a slash that is cut below */

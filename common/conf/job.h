@@ -91,8 +91,12 @@ struct job_run {
     char *workdir;
 };
 
+/* Either the recipe of a training job (model to checkpoint), or a command that is every worker's program; then of the
+ * rest only name, parallel.workers, parallel.min_workers and run mean anything. */
 struct job_spec {
     char *name;
+    char **command; /* the program and its arguments; none: a training job */
+    int n_command;
     struct job_model model;
     struct job_data data;
     struct job_train train;
@@ -117,9 +121,12 @@ NODISCARD err_t job_resume_check(const struct job_spec *before, const struct job
 /* Makes workdir, checkpoint.dir, checkpoint.resume_from and data.cache absolute, against the folder of the job file.
  * What is absolute already stays, and so does "". Text only: nothing is opened. data_resolve does it for the globs. */
 NODISCARD err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why);
+bool job_is_command(const struct job_spec *job);
 /* The rows behind all this: schema_help(&job_schema, stdout) is `dtctl submit --help-keys`. */
 extern const struct schema job_schema;
-/* Workers of one replica, the step in which a job may be smaller: fsdp x tp x pp x cp. */
+/* The same for a job with a command: what stands in the log for it. */
+extern const struct schema command_schema;
+/* Workers of one replica, the step in which a job may be smaller: fsdp x tp x pp x cp; 1 for a command. */
 int64_t job_replica_workers(const struct job_spec *job);
 /* The learning rate of update `step` (1-based): it rises in a straight line to lr at update `warmup`, then follows the
  * schedule, which arrives at lr x min_lr_ratio with update `steps` and stays there (constant: stays at lr). */

@@ -297,6 +297,28 @@ static const struct rule rules[] = {
     {OVER(train.dtype, dtype_broken)},
 };
 
+/* After nodes_broken: workers are the same on every node. */
+static bool whole_nodes_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    int64_t workers = j->parallel.workers, least = j->parallel.min_workers;
+    int64_t unit = j->run.nodes ? workers / j->run.nodes : 1;
+    if (least > workers)
+        return SAY("%" PRId64 " is more than parallel.workers: write %" PRId64 " or 0", least, workers);
+    return least % unit && SAY("%" PRId64 " workers are no whole nodes of %" PRId64 ": write %" PRId64, least, unit,
+                               (least + unit - 1) / unit * unit);
+}
+
+static bool command_empty(const struct job_spec *j, char ret[SENTENCE])
+{
+    return (j->n_command == 0 || !j->command[0][0]) && SAY("names no program: write [python, train.py]");
+}
+
+static const struct rule command_rules[] = {
+    {OVER(command, command_empty)},
+    {OVER(run.nodes, nodes_broken)},
+    {OVER(parallel.min_workers, whole_nodes_broken)},
+};
+
 static bool rule_broken(const struct rule *rule, const struct job_spec *job, char ret[SENTENCE])
 {
     if (rule->broken)
@@ -308,8 +330,11 @@ static bool rule_broken(const struct rule *rule, const struct job_spec *job, cha
 err_t job_rules_check(const struct schema_reader *r, const struct job_spec *job, struct why *why)
 {
     char sentence[SENTENCE];
-    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
-        if (rule_broken(&rules[i], job, sentence))
-            return schema_complain(r, rules[i].key, ERR_INVALID, why, "%s", sentence);
+    bool command = r->schema == &command_schema;
+    const struct rule *table = command ? command_rules : rules;
+    size_t n = command ? sizeof(command_rules) / sizeof(command_rules[0]) : sizeof(rules) / sizeof(rules[0]);
+    for (size_t i = 0; i < n; i++)
+        if (rule_broken(&table[i], job, sentence))
+            return schema_complain(r, table[i].key, ERR_INVALID, why, "%s", sentence);
     return OK;
 }

@@ -56,7 +56,7 @@ static struct rpc_method table[RPC_METHOD_COUNT] = {
     {PEER_FORWARD, "Peer.Forward", RPC_ROLE_PEER, 2 * MIB + RPC_FORWARD_BYTES, 16 * MIB + RPC_FORWARD_BYTES,
      .stream = true},
     {PEER_TAKEN, "Peer.Taken", RPC_ROLE_PEER, 1 * KIB, 1 * KIB, .stream = false},
-    {PEER_ATTEND, "Peer.Attend", RPC_ROLE_PEER, 256 * KIB, 64 * KIB, .stream = true},
+    {PEER_ATTEND, "Peer.Attend", RPC_ROLE_PEER, 256 * KIB, 256 * KIB, .stream = true},
     {PEER_REPORT, "Peer.Report", RPC_ROLE_PEER, 256 * KIB, 1 * KIB, .stream = false},
     {PEER_BEAT, "Peer.Beat", RPC_ROLE_PEER, 1 * KIB, 4 * MIB, .stream = false},
     {PEER_JOIN, "Peer.Join", RPC_ROLE_PEER | RPC_ROLE_JOIN, 4 * KIB, 4 * MIB, .stream = false},

@@ -51,7 +51,11 @@ struct agent_spawn {
     const uint8_t *token;
     char *const *env; /* "KEY=VALUE" */
     int n_env;
-    const char *workdir; /* of a worker; NULL or not absolute: none */
+    const char *workdir;  /* of a worker; NULL or not absolute: none */
+    char *const *command; /* of a job with one; NULL: none */
+    int n_command;
+    uint64_t epoch;         /* of a command: that it begins in, and ... */
+    const char *store_node; /* ... the node that has the epoch's store */
 };
 
 /* Our own node; the first of node->agents, and for ever. */

@@ -65,6 +65,7 @@ static void begin(struct child *e, const uint8_t *token, int device, uint32_t ui
     e->exit_status = e->exit_signal = e->error = 0;
     e->device = device;
     e->uid = uid;
+    e->stranded = false;
 }
 
 /* ---- starting ---- */
@@ -80,6 +81,43 @@ static void bind_cores(struct children *c, struct child *e, const struct agent_s
     slots_bind(&c->cores, x->workers, x->threads, e->cpus);
 }
 
+/* Of a command: the port here of its epoch's store, behind its environment; the stores of earlier epochs go. */
+static err_t add_store(struct node *n, const struct agent_spawn *x, char *text, size_t size, char **env)
+{
+    struct why why = {""};
+    char name[STORES_NAME_MAX + 1];
+    uint16_t port;
+    bool here = strcmp(x->store_node, n->self.name) == 0;
+    snprintf(name, sizeof(name), "%" PRIu64 "/%" PRIu64, x->job, x->epoch);
+    stores_close_job(n, x->job, name);
+    err_t err = stores_open(n, x->uid, name, here ? NULL : x->store_node, &port, &why);
+    if (err) {
+        log_error("no store for a command job=%" PRIu64 " why=\"%s\"", x->job, why.text);
+        return err;
+    }
+    snprintf(text, size, "MASTER_PORT=%u", port);
+    for (int i = 0; i < x->n_env; i++)
+        env[i] = x->env[i];
+    env[x->n_env] = text;
+    return OK;
+}
+
+static err_t spawn_command(struct node *n, const struct agent_spawn *x, struct sup_spawn *s)
+{
+    char port[32];
+    char **env = calloc((size_t)x->n_env + 1, sizeof(*env));
+    err_t err = env ? add_store(n, x, port, sizeof(port), env) : ERR_NOMEM;
+    if (!err) {
+        s->env = env;
+        s->n_env = x->n_env + 1;
+        s->command = x->command;
+        s->n_command = x->n_command;
+        err = sup_spawn(&n->sup, s);
+    }
+    free(env);
+    return err;
+}
+
 err_t children_spawn(struct node *n, const struct agent_spawn *x)
 {
     struct child *e = need(&n->children, x->job, x->slot);
@@ -87,17 +125,17 @@ err_t children_spawn(struct node *n, const struct agent_spawn *x)
         return ERR_NOMEM;
     begin(e, x->token, x->device, x->uid);
     bind_cores(&n->children, e, x);
-    const struct sup_spawn s = {.job = x->job,
-                                .slot = x->slot,
-                                .slots = x->slots,
-                                .device = x->device,
-                                .uid = x->uid,
-                                .token = x->token,
-                                .cpus = e->bound ? e->cpus : NULL,
-                                .env = x->env,
-                                .n_env = x->n_env,
-                                .workdir = x->workdir};
-    return sup_spawn(&n->sup, &s);
+    struct sup_spawn s = {.job = x->job,
+                          .slot = x->slot,
+                          .slots = x->slots,
+                          .device = x->device,
+                          .uid = x->uid,
+                          .token = x->token,
+                          .cpus = e->bound ? e->cpus : NULL,
+                          .env = x->env,
+                          .n_env = x->n_env,
+                          .workdir = x->workdir};
+    return x->n_command ? spawn_command(n, x, &s) : sup_spawn(&n->sup, &s);
 }
 
 /* ---- the supervisor's word ---- */
@@ -110,6 +148,7 @@ static bool adopt(struct children *c, struct child *e, const struct channel_msg 
     if (!fresh && !newer)
         return false;
     begin(e, m->token, m->gpu - 1, m->uid);
+    e->stranded = m->n_args > 0;
     if (!e->bound && m->slot != CHANNEL_SLOT_IO) {
         e->bound = true;
         memcpy(e->cpus, m->cpus, sizeof(e->cpus));
@@ -151,6 +190,7 @@ err_t children_release(struct node *n, uint64_t job)
     for (struct child *e = c->head; e; e = e->next)
         if (e->job == job && child_runs(e))
             return OK; /* the end of the last one comes back here */
+    stores_close_job(n, job, NULL);
     for (struct child **at = &c->head; *at;) {
         struct child *e = *at;
         if (e->job != job) {

@@ -34,7 +34,8 @@ struct child {
     uint32_t uid;                        /* whose it is; of no meaning to a private dtd */
     char proc;                           /* what it does, where somebody has looked: R, S, D, T; else 0 */
     const char *log;                     /* while agent_child is told of a failed worker's end: the end of its log */
-    bool said;                           /* lead.c's, while it says them all */
+    bool stranded; /* a command of before this control began, whose store went with the control before it */
+    bool said;     /* lead.c's, while it says them all */
     bool bound;
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];
     struct peer *peer; /* its connection; NULL: none */

@@ -26,6 +26,8 @@
 #define DRAIN_SAVE_MS 120000
 #define QUIT_MS 6000
 #define ROOM_MS 1000
+#define COMMAND_GRACE_MS 30000 /* from SIGTERM to SIGKILL, as torchrun has it */
+#define COMMAND_LEAVE_MS 12000
 
 /* ---- the tables ---- */
 
@@ -193,7 +195,8 @@ void job_move(struct job *j, enum job_phase to, const char *why)
         job_health_begin(j);
     j->moving = false;
     job_incident_phase(j, to);
-    job_deadline(j, phases[to].deadline_ms);
+    bool grace = job_is_command(&j->spec) && (to == PHASE_ENDING || to == PHASE_QUITTING);
+    job_deadline(j, !grace ? phases[to].deadline_ms : j->leaving ? COMMAND_LEAVE_MS : COMMAND_GRACE_MS);
     int show = phases[to].show;
     if ((show == JOB_STARTING || show == JOB_PENDING) && (j->epoch || j->restarts))
         show = JOB_RECOVERING;
@@ -343,8 +346,34 @@ static void name_missing(const struct job *j, char *ret, size_t size)
         snprintf(ret + strlen(ret), size - strlen(ret), "%sdtd-io", n ? " and " : "");
 }
 
+static bool is_on_lost_node(const struct job_worker *w)
+{
+    return w->p.agent->state == AGENT_LOST;
+}
+
+/* Processes of a command begin when their epoch is in the log. */
+static bool begin_command(struct job *j)
+{
+    if (!none(j, is_on_lost_node)) {
+        job_epoch_lost(j, 0, false, "a node was lost before epoch %" PRIu64 " began there", j->epoch);
+        return true;
+    }
+    job_processes_need(j, true);
+    if (j->stopping)
+        return true;
+    if (!none(j, is_not_ready))
+        return false;
+    job_move(j, PHASE_STEPPING, "all run");
+    job_incident_recovered(j);
+    return true;
+}
+
 static bool tick_gathering(struct job *j)
 {
+    if (job_is_command(&j->spec)) {
+        job_move(j, PHASE_SCANNING, "a command has no dtd-io");
+        return true;
+    }
     job_processes_need(j, true);
     if (j->stopping)
         return true;
@@ -372,7 +401,7 @@ static bool tick_scanning(struct job *j)
     job_processes_need(j, false);
     if (j->stopping)
         return true;
-    if (job_committer(j)->scan == SCAN_DONE) {
+    if (job_is_command(&j->spec) || job_committer(j)->scan == SCAN_DONE) {
         job_move(j, PHASE_COMMITTING, "folders are known");
         job_epoch_propose(j);
         return true;
@@ -413,6 +442,8 @@ static bool tick_committing(struct job *j)
 
 static bool tick_loading(struct job *j)
 {
+    if (job_is_command(&j->spec))
+        return begin_command(j);
     job_processes_need(j, false);
     if (j->stopping)
         return true;
@@ -435,7 +466,11 @@ static void check_time_limit(struct job *j)
 {
     const struct state_job *s = state_job_find(j->node->state, j->id);
     int64_t limit = j->spec.run.max_seconds * 1000;
-    if (limit && s && s->started_ms && clock_wall_ms() - s->started_ms >= limit)
+    if (!limit || !s || !s->started_ms || clock_wall_ms() - s->started_ms < limit)
+        return;
+    if (job_is_command(&j->spec))
+        job_stop(j, END_FAILED, false, "run.max_seconds (%" PRId64 ") reached", j->spec.run.max_seconds);
+    else
         job_stop(j, END_FAILED, true,
                  "run.max_seconds (%" PRId64 ") reached at step %" PRId64 "; go on with `dtctl resume %" PRIu64 "`",
                  j->spec.run.max_seconds, job_step(j), j->id);
@@ -499,20 +534,22 @@ static bool tick_stepping(struct job *j)
     job_processes_need(j, false);
     if (j->stopping)
         return true;
+    bool command = job_is_command(&j->spec);
     look_for_leaving(j);
     bool all_done = none(j, is_not_done);
-    if ((all_done && stopped_early(j)) || (j->moving && !all_done && past_deadline(j))) {
+    if ((all_done && stopped_early(j)) || (j->moving && !all_done && (command || past_deadline(j)))) {
         go_elsewhere(j);
         return true;
     }
     if (all_done) {
-        job_stop(j, END_DONE, false, "all steps done");
+        job_stop(j, END_DONE, false, command ? "every worker ended with exit status 0" : "all steps done");
         job_move(j, PHASE_QUITTING, "all are done");
         return true;
     }
     check_time_limit(j);
-    look_for_room(j);
-    if (!j->stopping && !j->moving)
+    if (!command)
+        look_for_room(j);
+    if (!j->stopping && !j->moving && !command)
         job_health_tick(j);
     return j->stopping || j->phase.state != PHASE_STEPPING;
 }
@@ -690,7 +727,7 @@ static bool turn_to_stop(struct job *j)
 {
     if (!j->stopping || j->phase.state >= PHASE_DRAINING)
         return false;
-    bool drain = j->phase.state == PHASE_STEPPING || j->phase.state == PHASE_REJOINING;
+    bool drain = (j->phase.state == PHASE_STEPPING || j->phase.state == PHASE_REJOINING) && !job_is_command(&j->spec);
     job_move(j, drain ? PHASE_DRAINING : PHASE_QUITTING, j->leaving ? "this dtd ends" : j->reason);
     if (drain && j->save_at_stop)
         job_deadline(j, j->leaving ? DRAIN_LEAVE_MS : DRAIN_SAVE_MS);

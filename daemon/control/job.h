@@ -89,10 +89,11 @@ struct job_process {
     enum process_state state;
     uint8_t token[CHANNEL_TOKEN_BYTES];
     pid_t pid;
-    bool killed; /* by us: its end is a consequence, not a cause */
-    char proc;   /* what it does, from /proc: R, S, D, T; 0: not asked */
-    bool lost;   /* with its node: how it ended is not known */
-    bool failed; /* it said so itself */
+    bool killed;   /* by us: its end is a consequence, not a cause */
+    char proc;     /* what it does, from /proc: R, S, D, T; 0: not asked */
+    bool stranded; /* a command without its store */
+    bool lost;     /* with its node: how it ended is not known */
+    bool failed;   /* it said so itself */
     bool has_exit;
     int exit_status, exit_signal, spawn_error;
     int64_t exit_ns;         /* monotonic, the kernel's word */
@@ -279,6 +280,20 @@ bool job_process_running(const struct job_process *p);
 void job_process_obituary(const struct job *j, const struct job_process *p, char *ret, size_t size);
 /* "worker rank 1, 3" of those for which `pick` holds; returns how many. */
 int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *w), char *ret, size_t size);
+
+/* ---- job_command.c: workers that are a command ---- */
+
+/* "KEY=VALUE" for the process of this rank, all but MASTER_PORT. */
+NODISCARD err_t job_command_env(const struct job *j, int rank, char ***ret, int *ret_n);
+void job_command_env_free(char **env, int n);
+/* SIGTERM to those that run and have had none. */
+void job_command_terminate(struct job *j);
+/* Takes down what is known of its process: whether it is ready, or has done what it was to do. */
+void job_command_note(struct job *j, struct job_worker *w);
+/* A process of the epoch lives and has no store any more: the epoch ends, and that is no failure of the job's. */
+void job_command_stranded(struct job *j, const struct job_process *p);
+/* False: as with any other job, not all of it is there. */
+bool job_command_adopted(struct job *j);
 
 /* ---- job_epoch.c: losing an epoch, choosing and starting the next ---- */
 

@@ -172,6 +172,7 @@ void job_adopt(struct job *j, bool late)
         return;
     }
     job_move(j, PHASE_REJOINING, "a new control");
-    if (live < j->n_workers)
+    bool whole = job_is_command(&j->spec) ? job_command_adopted(j) : live == j->n_workers;
+    if (!whole)
         lost(j);
 }

@@ -143,10 +143,11 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
     job_incident_open(j, seen, detect_ms, by_exit);
     if (j->restarts >= j->spec.run.restarts) {
         job_incident_decided(j, "the job fails: run.restarts (%" PRId64 ") used up", j->spec.run.restarts);
-        job_stop(j, END_FAILED, false,
-                 "%s; run.restarts (%" PRId64 ") used up. See `dtctl logs %" PRIu64
-                 "`; go on with `dtctl resume %" PRIu64 "`",
-                 seen, j->spec.run.restarts, j->id, j->id);
+        char resume[64] = "";
+        if (!job_is_command(&j->spec))
+            snprintf(resume, sizeof(resume), "; go on with `dtctl resume %" PRIu64 "`", j->id);
+        job_stop(j, END_FAILED, false, "%s; run.restarts (%" PRId64 ") used up. See `dtctl logs %" PRIu64 "`%s", seen,
+                 j->spec.run.restarts, j->id, resume);
         job_move(j, PHASE_QUITTING, "restarts used up");
         return;
     }

@@ -58,6 +58,14 @@ static struct job_io *io_on(struct job_io *ios, int n, const struct agent *a)
     return NULL;
 }
 
+/* The end of a dtd-io has its node forget the job; a command's has none. */
+static void let_go(struct job *j, struct job_io *io)
+{
+    job_process_kill(j, &io->p, SIGKILL);
+    if (job_is_command(&j->spec) && agent_release(io->p.agent, j->node, j->id))
+        log_info("not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id, io->p.agent->name);
+}
+
 err_t job_ios_settle(struct job *j)
 {
     struct job_io *ios = calloc((size_t)j->n_workers, sizeof(*ios));
@@ -74,7 +82,7 @@ err_t job_ios_settle(struct job *j)
     }
     for (int i = 0; i < j->n_ios; i++)
         if (!io_on(ios, n, j->ios[i].p.agent))
-            job_process_kill(j, &j->ios[i].p, SIGKILL);
+            let_go(j, &j->ios[i]);
     free(j->ios);
     j->ios = ios;
     j->n_ios = n;
@@ -146,28 +154,48 @@ static int workers_on(const struct job *j, const struct agent *a)
     return n;
 }
 
+/* A command's environment is its worker's own; the caller frees it. */
+static err_t complete_spawn(struct job *j, const struct job_process *p, struct agent_spawn *x, char ***ret_env)
+{
+    *ret_env = NULL;
+    if (!job_is_command(&j->spec))
+        return OK;
+    x->command = j->spec.command;
+    x->n_command = j->spec.n_command;
+    x->epoch = j->epoch;
+    x->store_node = job_committer(j)->p.agent->name;
+    err_t err = job_command_env(j, job_process_rank(j, p), ret_env, &x->n_env);
+    x->env = *ret_env;
+    return err;
+}
+
 static void start(struct job *j, struct job_process *p)
 {
     bool io = is_io(p);
+    char **env;
     *p = (struct job_process){.agent = p->agent,
                               .slot = p->slot,
                               .life = p->agent->life,
                               .state = PROCESS_ASKED,
                               .silent_since_ms = clock_mono_ms()};
-    const struct agent_spawn x = {.job = j->id,
-                                  .slot = p->slot,
-                                  .slots = slots_on(j, p->agent),
-                                  .workers = workers_on(j, p->agent),
-                                  .device = io ? -1 : ((struct job_worker *)p)->device,
-                                  .threads = (int)j->spec.run.threads,
-                                  .uid = j->uid,
-                                  .token = p->token,
-                                  .env = j->spec.run.env,
-                                  .n_env = io ? 0 : j->spec.run.n_env,
-                                  .workdir = io ? NULL : j->spec.run.workdir};
+    struct agent_spawn x = {.job = j->id,
+                            .slot = p->slot,
+                            .slots = slots_on(j, p->agent),
+                            .workers = workers_on(j, p->agent),
+                            .device = io ? -1 : ((struct job_worker *)p)->device,
+                            .threads = (int)j->spec.run.threads,
+                            .uid = j->uid,
+                            .token = p->token,
+                            .env = j->spec.run.env,
+                            .n_env = io ? 0 : j->spec.run.n_env,
+                            .workdir = io ? NULL : j->spec.run.workdir};
     err_t err = getrandom(p->token, sizeof(p->token), 0) == sizeof(p->token) ? OK : ERR_IO;
     if (!err)
+        err = complete_spawn(j, p, &x, &env);
+    if (!err) {
         err = agent_spawn(p->agent, j->node, &x);
+        job_command_env_free(env, env ? x.n_env : 0);
+    }
     if (err)
         p->state = PROCESS_ABSENT;
     if (err && err != ERR_CLOSED) /* a node that cannot be reached now is asked again, until it is lost */
@@ -217,10 +245,13 @@ static void need_io(struct job *j, struct job_io *io)
 
 void job_processes_need(struct job *j, bool workers)
 {
-    for (int i = 0; i < j->n_ios; i++)
+    bool command = job_is_command(&j->spec); /* has no dtd-io; is silent; ends once in an epoch */
+    for (int i = 0; i < j->n_ios && !command; i++)
         need_io(j, &j->ios[i]);
     for (int k = 0; k < j->n_workers && !j->stopping; k++) {
         struct job_worker *w = &j->workers[k];
+        if (command && w->epoch == j->epoch)
+            continue;
         if (workers && to_be_started(&w->p)) {
             if (!have_gpus(j, w->p.agent))
                 return;
@@ -229,7 +260,9 @@ void job_processes_need(struct job *j, bool workers)
             w->idle = true;
             w->told = TOLD_NOTHING;
             start(j, &w->p);
-        } else if (!workers) {
+            if (command && w->p.state == PROCESS_ASKED)
+                w->epoch = j->epoch;
+        } else if (!workers && !command) {
             watch_silence(j, &w->p);
         }
     }
@@ -271,9 +304,11 @@ static double detect_ms(const struct job_process *p)
 static void worker_ended(struct job *j, struct job_worker *w)
 {
     char text[400];
+    bool in_epoch = j->phase.state == PHASE_LOADING || j->phase.state == PHASE_STEPPING;
     job_process_obituary(j, &w->p, text, sizeof(text));
-    if (j->phase.state == PHASE_WAITING || (w->done && j->phase.state == PHASE_STEPPING) ||
-        j->phase.state >= PHASE_QUITTING)
+    if (job_is_command(&j->spec))
+        job_command_note(j, w);
+    if (j->phase.state == PHASE_WAITING || (w->done && in_epoch) || j->phase.state >= PHASE_QUITTING)
         return; /* job_adopt looks at it; or nobody needs it any more */
     if (j->phase.state == PHASE_DRAINING)
         job_move(j, PHASE_QUITTING, text);
@@ -341,9 +376,14 @@ void job_process_child(struct job *j, struct job_process *p, const struct child 
     memcpy(p->token, c->token, sizeof(p->token));
     p->pid = c->pid;
     p->proc = c->proc;
+    p->stranded = c->stranded;
     if (child_runs(c)) {
         p->state = c->state == CHANNEL_RUNNING ? PROCESS_LIVE : PROCESS_ASKED;
         j->dirty = true;
+        if (job_is_command(&j->spec))
+            job_command_note(j, (struct job_worker *)p);
+        if (p->stranded && !j->adopting)
+            job_command_stranded(j, p);
     } else if (p->state != PROCESS_ENDED || !ours) {
         child_ended(j, p, c);
     }
@@ -608,6 +648,11 @@ static void command_io(struct job *j, struct job_io *io)
 
 void job_commands(struct job *j)
 {
+    if (job_is_command(&j->spec)) { /* hears signals alone */
+        if (j->phase.state == PHASE_ENDING || (j->phase.state == PHASE_QUITTING && may_quit(j)))
+            job_command_terminate(j);
+        return;
+    }
     for (int i = 0; i < j->n_ios; i++)
         command_io(j, &j->ios[i]);
     for (int k = 0; k < j->n_workers; k++)

@@ -231,6 +231,7 @@ static void on_timer(uv_timer_t *timer)
         forget_jobs(n);
     }
     probe_tick(n);
+    stores_tick(n);
     lead_tick(n);
     if (n->listener)
         node_tick(n);

@@ -110,15 +110,24 @@ static void submitted(void *arg, err_t err, uint64_t index, const void *result)
     node_tick(n);
 }
 
+#define OWN_ENV 4096 /* what we add to a command's environment */
+
 static err_t check_env(const struct job_spec *spec, struct why *why)
 {
     size_t bytes = sizeof("PWD=") + strlen(spec->run.workdir);
     for (int i = 0; i < spec->run.n_env; i++)
         bytes += strlen(spec->run.env[i]) + 1;
-    return bytes <= CHANNEL_MAX_ENV
-               ? OK
-               : why_set(why, ERR_INVALID, "run.env and run.workdir have %zu bytes, allowed are %d", bytes,
-                         CHANNEL_MAX_ENV);
+    for (int i = 0; i < spec->n_command; i++)
+        bytes += strlen(spec->command[i]) + 1;
+    if (spec->n_command > CHANNEL_MAX_ARGS)
+        return why_set(why, ERR_INVALID, "command has %d words, allowed are %d", spec->n_command, CHANNEL_MAX_ARGS);
+    if (bytes + OWN_ENV > CHANNEL_MAX_ENV)
+        return why_set(
+            why, ERR_INVALID,
+            "environment, working folder and command have %zu bytes, allowed are %d; with `dtctl run`: unset "
+            "what the command does not need",
+            bytes, CHANNEL_MAX_ENV - OWN_ENV);
+    return OK;
 }
 
 /* Refused at once is only what could not be on all the nodes there are, were they empty. */
@@ -154,7 +163,8 @@ static err_t check_node(struct node *n, const struct job_spec *spec, struct why 
     if (err)
         return err;
     for (const struct job *j = n->jobs; j; j = j->next)
-        if (!job_over(j) && strcmp(j->spec.checkpoint.dir, spec->checkpoint.dir) == 0)
+        if (!job_over(j) && !job_is_command(&j->spec) && !job_is_command(spec) &&
+            strcmp(j->spec.checkpoint.dir, spec->checkpoint.dir) == 0)
             return why_set(why, ERR_INVALID,
                            "checkpoint.dir: %s is in use by job %" PRIu64
                            "; wait for it, cancel it, or set another one",

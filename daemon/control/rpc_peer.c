@@ -105,6 +105,11 @@ err_t rpc_agent_spawn(struct rpc_call *attend, const struct agent_spawn *x)
     c.env = (char **)x->env;
     c.n_env = (size_t)x->n_env;
     c.workdir = (char *)x->workdir;
+    c.command = (char **)x->command;
+    c.n_command = (size_t)x->n_command;
+    c.has_epoch = x->n_command > 0;
+    c.epoch = x->epoch;
+    c.store_node = (char *)x->store_node;
     return say(attend, &c, x->job, x->slot);
 }
 
@@ -215,6 +220,7 @@ static bool child_of(const Dtd__AgentChild *m, struct child *ret)
                           .error = m->error,
                           .when_ns = clock_mono_ns() - (m->has_ago_ns && m->ago_ns > 0 ? m->ago_ns : 0),
                           .device = m->device,
+                          .stranded = m->stranded,
                           .proc = m->proc && m->proc[0] ? m->proc[0] : '\0',
                           .log = m->log && strlen(m->log) <= CHILD_LOG_BYTES ? m->log : NULL};
     memcpy(ret->token, m->token.data, sizeof(ret->token));
@@ -259,9 +265,14 @@ static err_t spawn_asked(struct node *n, const Dtd__AgentCommand *c)
                                   .token = c->token.data,
                                   .env = c->env,
                                   .n_env = (int)c->n_env,
-                                  .workdir = c->workdir};
-    bool sound = c->token.len == CHANNEL_TOKEN_BYTES && c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots &&
-                 c->slots <= CHANNEL_MAX_SLOTS && c->workers > 0 && c->job && c->job != CHANNEL_JOB_PROBE;
+                                  .workdir = c->workdir,
+                                  .command = c->command,
+                                  .n_command = (int)c->n_command,
+                                  .epoch = c->epoch,
+                                  .store_node = c->store_node};
+    bool sound = (c->n_command == 0 || c->store_node) && c->token.len == CHANNEL_TOKEN_BYTES &&
+                 c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots && c->slots <= CHANNEL_MAX_SLOTS && c->workers > 0 &&
+                 c->job && c->job != CHANNEL_JOB_PROBE;
     return sound ? children_spawn(n, &x) : ERR_INVALID;
 }
 
@@ -369,15 +380,15 @@ static err_t fill_stores(struct node *n, struct facts *f)
 {
     struct stores_entry *e;
     size_t count = 0;
-    LIST_FOREACH(e, &n->stores, link)
+    LIST_FOREACH(e, &n->stores.open, link)
     count++;
     f->stores = calloc(count + 1, sizeof(*f->stores));
     f->store_refs = calloc(count + 1, sizeof(*f->store_refs));
     if (!f->stores || !f->store_refs)
         return ERR_NOMEM;
     f->m.store = f->store_refs;
-    LIST_FOREACH(e, &n->stores, link)
-    if (e->server) {
+    LIST_FOREACH(e, &n->stores.open, link)
+    if (e->server && stores_name_is_legal(e->name)) {
         Dtd__AgentStore *s = &f->stores[f->m.n_store];
         dtd__agent_store__init(s);
         s->uid = e->uid;
@@ -429,6 +440,8 @@ static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
     m->exit_signal = c->exit_signal;
     m->error = c->error;
     m->ago_ns = clock_mono_ns() - c->when_ns;
+    m->has_stranded = c->stranded;
+    m->stranded = c->stranded;
 }
 
 void rpc_agent_child(struct node *n, const struct child *c)

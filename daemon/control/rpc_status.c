@@ -42,6 +42,8 @@ static const char *worker_state(const struct job *j, const struct job_worker *w)
     case PROCESS_LIVE:
         break;
     }
+    if (job_is_command(&j->spec))
+        return w->p.state == PROCESS_LIVE ? "running" : "starting";
     if (!w->p.attend)
         return w->p.attended ? "silent" : "starting";
     if (w->done)

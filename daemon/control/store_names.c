@@ -123,8 +123,8 @@ void store_names_lost(struct node *n, const struct agent *a)
 void store_names_begin(struct node *n)
 {
     const struct stores_entry *e;
-    LIST_FOREACH(e, &n->stores, link)
-    if (e->server && add(n, &n->self, e->uid, e->name))
+    LIST_FOREACH(e, &n->stores.open, link)
+    if (e->server && stores_name_is_legal(e->name) && add(n, &n->self, e->uid, e->name))
         log_error("store without a name, no memory store=%s", e->name);
 }
 

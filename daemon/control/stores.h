@@ -33,7 +33,19 @@ struct stores_entry {
     struct relay *relay;
 };
 
-LIST_HEAD(stores, stores_entry);
+/* A stream from another node that came before the store of its epoch. */
+struct stores_parked {
+    LIST_ENTRY(stores_parked) link;
+    char argument[STORES_NAME_MAX + 16];
+    int fd;
+    int64_t due_ms;
+};
+
+struct stores {
+    LIST_HEAD(, stores_entry) open;
+    LIST_HEAD(, stores_parked) parked;
+    int n_parked;
+};
 
 /* Letters, digits, points, dashes and underscores. */
 bool stores_name_is_legal(const char *name);
@@ -45,8 +57,13 @@ NODISCARD err_t stores_open(struct node *n, uint32_t uid, const char *name, cons
 struct stores_entry *stores_find(struct node *n, uint32_t uid, const char *name);
 /* With all its connections, where it is here. */
 void stores_close(struct node *n, uint32_t uid, const char *name);
-/* A stream from another node that has looked who calls; `argument` names the store as stores_open's dialling does.
+/* Those of a job's epochs, "JOB/EPOCH", but `except`; NULL: all. No user can name one. */
+void stores_close_job(struct node *n, uint64_t job, const char *except);
+/* A stream from another node that has looked who calls; one that comes before its epoch's
+ * store waits a little for it. `argument` names the store as stores_open's dialling does.
  * Takes the descriptor. */
 void stores_take(struct node *n, const char *argument, int fd);
+/* Now and then: who waits for a store that does not come is closed. */
+void stores_tick(struct node *n);
 
 #endif

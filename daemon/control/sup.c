@@ -96,6 +96,9 @@ err_t sup_spawn(struct sup *s, const struct sup_spawn *x)
             return ERR_LIMIT;
     if (x->workdir && x->workdir[0] == '/' && !put_env(&m, "PWD=", x->workdir))
         return ERR_LIMIT;
+    for (m.n_args = 0; m.n_args < x->n_command; m.n_args++)
+        if (m.n_args == CHANNEL_MAX_ARGS || !put_env(&m, "", x->command[m.n_args]))
+            return ERR_LIMIT;
     return say(s, &m);
 }
 

@@ -37,7 +37,9 @@ struct sup_spawn {
     const uint8_t *cpus; /* CHANNEL_MAX_CPUS / 8 bytes, NULL: unbound */
     char *const *env;    /* "KEY=VALUE" */
     int n_env;
-    const char *workdir; /* NULL or not absolute: none */
+    const char *workdir;  /* NULL or not absolute: none */
+    char *const *command; /* that it is to be; NULL: dt-worker, or dtd-io */
+    int n_command;
 };
 
 NODISCARD err_t sup_start(struct sup *s, uv_loop_t *loop, int fd, const struct sup_events *events, void *owner);

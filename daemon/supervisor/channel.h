@@ -18,11 +18,12 @@
 #define CHANNEL_MAX_SLOTS 256        /* workers of one job on one node */
 #define CHANNEL_JOB_PROBE UINT64_MAX /* its one child is `dt-worker --probe`, which writes probe.json */
 #define CHANNEL_MAX_CPUS 1024        /* EXEC_MAX_CPUS */
-#define CHANNEL_MAX_ENV 16384
+#define CHANNEL_MAX_ARGS 1024
+#define CHANNEL_MAX_ENV 65536 /* a process's environment and command */
 
 enum channel_kind {
     /* control to supervisor */
-    CHANNEL_SPAWN = 1, /* job, slot, slots, token, uid; a worker's gpu, cpus and env, whose PWD is entered */
+    CHANNEL_SPAWN = 1, /* job, slot, slots, token, uid; a worker's gpu, cpus and env, whose PWD is entered; n_args */
     CHANNEL_KILL,      /* job, slot, signal: to the child's process group */
     CHANNEL_RELEASE,   /* job: its arenas, segment and socket go; refused while it has children */
     CHANNEL_LIST,      /* answered by JOB and CHILD messages and LISTED */
@@ -57,8 +58,9 @@ struct channel_msg {
     uint32_t uid;                       /* whose job it is; of no meaning to a private dtd */
     int64_t when_ns;                    /* monotonic clock at the kernel's word */
     uint8_t cpus[CHANNEL_MAX_CPUS / 8]; /* bit c: core c; none set: unbound */
+    int32_t n_args;                     /* the last ones of env: a command, the worker's program; 0: it is dt-worker */
     uint32_t env_bytes;
-    char env[CHANNEL_MAX_ENV]; /* "KEY=VALUE\0" .. */
+    char env[CHANNEL_MAX_ENV]; /* "KEY=VALUE\0" .., "ARGUMENT\0" .. */
 };
 
 /* Only as much of `env` as is used goes over the socket. */
@@ -72,7 +74,8 @@ static inline int channel_msg_valid(const struct channel_msg *m, size_t len)
 {
     return len >= offsetof(struct channel_msg, env) && m->env_bytes <= CHANNEL_MAX_ENV && len == channel_msg_bytes(m) &&
            (m->env_bytes == 0 || m->env[m->env_bytes - 1] == '\0') && m->slot >= CHANNEL_SLOT_IO &&
-           m->slot < CHANNEL_MAX_SLOTS && m->slots >= 0 && m->slots <= CHANNEL_MAX_SLOTS && m->gpu >= 0;
+           m->slot < CHANNEL_MAX_SLOTS && m->slots >= 0 && m->slots <= CHANNEL_MAX_SLOTS && m->gpu >= 0 &&
+           m->n_args >= 0 && m->n_args <= CHANNEL_MAX_ARGS;
 }
 
 #endif

@@ -44,7 +44,22 @@ struct sv_child *sv_child_find(struct supervisor *s, uint64_t job, int slot)
     return NULL;
 }
 
-/* io gets its listener and every arena, a worker the segment and its own arena (ARCHITECTURE.md). */
+/* The command's words go to argv[2] ..; returns where they begin, the end of the environment. NULL: there are fewer. */
+static const char *take_command(const struct channel_msg *m, const char **argv)
+{
+    const char *end = m->env + m->env_bytes, *p = end;
+    for (int i = m->n_args; i > 0; i--) {
+        if (p == m->env)
+            return NULL;
+        for (p--; p > m->env && p[-1]; p--)
+            ;
+        argv[1 + i] = p;
+    }
+    return p;
+}
+
+/* io gets its listener and every arena, a worker the segment and its own arena (ARCHITECTURE.md). A command is its
+ * user's own program: dt-worker becomes it, and it gets no descriptor of ours. */
 static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ticket, const struct channel_msg *m)
 {
     bool io = m->slot == CHANNEL_SLOT_IO;
@@ -58,12 +73,17 @@ static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ti
     snprintf(name, sizeof(name), io ? "jobs/%s/io.log" : "jobs/%s/rank-%s.log", id, slot);
     const char *argv[] = {io ? "dtd-io" : "dt-worker", "--job", id,  io ? NULL : "--slot", slot,
                           m->gpu ? "--device" : NULL,  gpu,     NULL};
-    struct exec x = {.argv = argv,
+    const char *command[CHANNEL_MAX_ARGS + 3] = {"dt-worker", "--command"}, *end = take_command(m, command);
+    if (!end) {
+        errno = EINVAL;
+        return -1;
+    }
+    struct exec x = {.argv = m->n_args ? command : argv,
                      .env = m->env,
-                     .env_bytes = m->env_bytes,
+                     .env_bytes = (size_t)(end - m->env),
                      .log = sv_log_open(s, name, &j->owner),
                      .fds = fds,
-                     .n_fds = 2 + arenas,
+                     .n_fds = m->n_args ? 0 : 2 + arenas,
                      .cpus = io ? NULL : m->cpus,
                      .group = true,
                      .user = s->system ? &j->owner : NULL};
@@ -132,6 +152,7 @@ void sv_child_spawn(struct supervisor *s, const struct channel_msg *m)
                            .state = e ? CHANNEL_REFUSED : CHANNEL_RUNNING,
                            .error = e,
                            .gpu = m->gpu,
+                           .n_args = m->n_args,
                            .when_ns = clock_mono_ns()};
     memcpy(c->token, m->token, sizeof(c->token));
     memcpy(c->cpus, m->cpus, sizeof(c->cpus));

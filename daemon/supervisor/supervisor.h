@@ -41,7 +41,7 @@ struct sv_child {
     bool due;
     pid_t pid;
     enum channel_state state;
-    int exit_status, exit_signal, error, gpu;
+    int exit_status, exit_signal, error, gpu, n_args;
     int64_t when_ns;
     uint8_t token[CHANNEL_TOKEN_BYTES];
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];

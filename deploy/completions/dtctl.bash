@@ -18,7 +18,7 @@ _dtctl_command() { # the first word that is neither an option nor an option's va
 
 _dtctl() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
-  local commands="up down submit status metrics logs why cancel resume plan ckpt data generate node store cluster version help"
+  local commands="up down submit run status metrics logs why cancel resume plan ckpt data generate node store cluster version help"
   local global="--dtd-dir --output --help" command at options="" sub=""
   read -r command at <<<"$(_dtctl_command)"
   COMPREPLY=()
@@ -36,6 +36,7 @@ _dtctl() {
   "") COMPREPLY=($(compgen -W "$commands $global" -- "$cur")); return ;;
   help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
   submit) options="--set --detach --batch --dry-run --help-keys" ;;
+  run) options="--nodes --workers-per-node --max-restarts --name --env --detach" ;;
   metrics) options="--follow --from" ;;
   logs) options="--follow --rank --tail" ;;
   why) options="--incident" ;;

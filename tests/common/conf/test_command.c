@@ -1,0 +1,83 @@
+/* A job with a command: what stands in the log for it, read back, and what it refuses. */
+#include "common/conf/job.h"
+#include "tests/lib/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static err_t parse(const char *text, struct job_spec *ret, struct why *why)
+{
+    return job_parse("job.yaml", text, strlen(text), NULL, 0, ret, why);
+}
+
+static void refused(const char *text, const char *sentence)
+{
+    struct job_spec j = {0};
+    struct why why = {""};
+    assert_int_equal(ERR_INVALID, parse(text, &j, &why));
+    if (!strstr(why.text, sentence))
+        fail_msg("\"%s\" does not say \"%s\"", why.text, sentence);
+}
+
+TEST(a_command_is_a_job_without_a_recipe)
+{
+    struct job_spec j;
+    struct why why = {""};
+    assert_int_equal(OK, parse("{name: x, command: [python, -u, train.py, ''], parallel: {workers: 6, min_workers: 2}, "
+                               "run: {nodes: 3, restarts: 1}}",
+                               &j, &why));
+    assert_true(job_is_command(&j));
+    assert_int_equal(4, j.n_command);
+    assert_string_equal("train.py", j.command[2]);
+    assert_string_equal("", j.command[3]);
+    assert_int_equal(6, j.parallel.workers);
+    assert_int_equal(1, job_replica_workers(&j));
+    assert_int_equal(3, j.run.nodes);
+    job_fini(&j);
+}
+
+/* Newlines, quotes and other alphabets, as environments have them. */
+TEST(printing_reads_back)
+{
+    char *command[] = {"sh", "-c", "echo \"a'b\"\n# c: [d] {e}", "\xc3\xa4"}, *env[] = {"A=1", "B=x: y\n\t- z", "C="};
+    struct job_spec j = {.name = "n", .command = command, .n_command = 4, .parallel = {.workers = 2}}, back;
+    struct buf text = {0};
+    struct why why = {""};
+    j.run = (struct job_run){.workers_per_gpu = 1, .orphan_seconds = 60, .env = env, .n_env = 3, .workdir = "/a b"};
+    assert_int_equal(OK, job_print(&j, &text));
+    if (job_parse("log", (const char *)text.data, text.len, NULL, 0, &back, &why))
+        fail_msg("%s", why.text);
+    assert_int_equal(4, back.n_command);
+    assert_int_equal(3, back.run.n_env);
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(command[i], back.command[i]);
+    for (int i = 0; i < 3; i++)
+        assert_string_equal(env[i], back.run.env[i]);
+    assert_string_equal("/a b", back.run.workdir);
+    job_fini(&back);
+    buf_fini(&text);
+}
+
+TEST(what_is_refused)
+{
+    refused("{name: x, command: []}", "names no program");
+    refused("{name: x, command: ['']}", "names no program");
+    refused("{name: x, command: train.py}", "a list of texts");
+    refused("{name: x, command: [a], train: {steps: 3}}", "unknown key");
+    refused("{command: [a]}", "name: the key is missing");
+    refused("{name: x, command: [a], parallel: {workers: 3}, run: {nodes: 2}}", "not the same on each of 2 nodes");
+    refused("{name: x, command: [a], parallel: {workers: 6, min_workers: 3}, run: {nodes: 3}}", "write 4");
+    refused("{name: x, command: [a], parallel: {workers: 2, min_workers: 3}}", "more than parallel.workers");
+}
+
+/* A resumed training job stays one. */
+TEST(no_checkpoint_leads_to_a_command)
+{
+    struct job_spec j;
+    struct why why = {""};
+    assert_int_equal(OK, parse("{name: x, command: [a]}", &j, &why));
+    assert_int_equal(ERR_INVALID, job_resume_check(&j, &j, &why));
+    assert_int_equal(OK, job_paths_resolve(&j, "/folder", &why));
+    assert_string_equal("/folder", j.run.workdir);
+    job_fini(&j);
+}

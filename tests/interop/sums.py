@@ -1,0 +1,17 @@
+"""Sums what ranks bring for as long as there is HOLD; a sum that does not come is a failure, as a lost peer makes it."""
+import datetime, os, sys, time
+import torch, torch.distributed as dist
+folder, hold = sys.argv[1:]
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+rank, world = dist.get_rank(), dist.get_world_size()
+while True:
+    t = torch.tensor([1.0, float(os.path.exists(hold))])
+    dist.all_reduce(t)
+    assert t[0] == world
+    open("%s/in-%d-of-%d" % (folder, rank, world), "w").close()
+    if t[1] == 0:
+        break
+    time.sleep(0.1)
+dist.barrier()
+dist.destroy_process_group()
+open("%s/end-%d-of-%d" % (folder, rank, world), "w").close()

@@ -1,0 +1,25 @@
+/* See command.h. The supervisor starts programs of dtd's alone, since it may be root; it is here, as the user, in his
+ * folder and with his PATH, that a name becomes a file. What follows dies with the supervisor, as this process does. */
+#include "worker/command.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int command_become(char *const *argv)
+{
+    const char *path = getenv("PATH");
+    if (!argv[0]) {
+        fprintf(stderr, "dtd: no command was given\n");
+        return 126;
+    }
+    execvp(argv[0], argv);
+    int e = errno;
+    if (e == ENOENT && !strchr(argv[0], '/'))
+        fprintf(stderr, "dtd: %s: no such program in PATH, which is %s\n", argv[0], path ? path : "not set");
+    else
+        fprintf(stderr, "dtd: %s: %s\n", argv[0], strerror(e));
+    return e == ENOENT ? 127 : 126;
+}
