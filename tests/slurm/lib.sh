@@ -145,6 +145,13 @@ start_slurmd() { # NODE
   on "$1" slurmd -D -N "$1" >>"$shared/log/slurmd-$1.log" 2>&1 &
   slurmd[$1]=$!
 }
+power_off() { # NODE: all of its processes, but the one that holds its namespaces
+  local p at
+  at=$(readlink "/proc/${holder[$1]}/ns/net")
+  for p in /proc/[0-9]*; do
+    [ "$(readlink "$p/ns/net")" != "$at" ] || [ "${p#/proc/}" = "${holder[$1]}" ] || kill -9 "${p#/proc/}" 2>/dev/null || true
+  done
+}
 idle() { [ "$(sinfo -h -N -t idle -o %N | sort -u | wc -l)" -eq ${#nodes[@]} ]; }
 
 start_slurm() {
