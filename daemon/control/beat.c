@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define BEAT_MS 500
-#define STATUS_BYTES 200
+#define STATUS_BYTES 400
 
 /* Who follows knows of jobs what runs on its own node: each has one dtd-io here. */
 static int jobs_here(const struct node *n)
@@ -40,8 +40,9 @@ static void write_status(const struct node *n, char *ret, size_t size)
                       running == 1 ? "" : "s", n->leads ? "" : " here");
     if (waiting)
         at += snprintf(ret + at, size - (size_t)at, ", %d waiting", waiting);
-    if (log_warning(n->log) && (size_t)at < size)
-        snprintf(ret + at, size - (size_t)at, "; %s", log_warning(n->log));
+    const char *warning = log_warning(n->log) ? log_warning(n->log) : n->health.warning;
+    if (*warning && (size_t)at < size)
+        snprintf(ret + at, size - (size_t)at, "; %s", warning);
 }
 
 static void say(struct node *n)

@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +64,7 @@ static void begin(struct child *e, const uint8_t *token, int device, uint32_t ui
     e->state = (enum channel_state)0;
     e->pid = 0;
     e->exit_status = e->exit_signal = e->error = 0;
+    e->oom = false;
     e->device = device;
     e->uid = uid;
     e->stranded = false;
@@ -175,6 +177,7 @@ struct child *children_word(struct node *n, const struct channel_msg *m)
     e->pid = m->pid;
     e->exit_status = m->exit_status;
     e->exit_signal = m->exit_signal;
+    e->oom = m->state == CHANNEL_EXITED && m->exit_signal == SIGKILL && health_oom(&n->health);
     e->error = m->error;
     e->when_ns = m->when_ns;
     if (!child_runs(e) && e->peer) {

@@ -35,6 +35,7 @@ struct child {
     char proc;                           /* what it does, where somebody has looked: R, S, D, T; else 0 */
     const char *log;                     /* while agent_child is told of a failed worker's end: the end of its log */
     bool stranded; /* a command of before this control began, whose store went with the control before it */
+    bool oom;      /* the kernel killed it for want of memory */
     bool said;     /* lead.c's, while it says them all */
     bool bound;
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];

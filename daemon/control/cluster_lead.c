@@ -163,6 +163,13 @@ err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint
 
 /* ---- who votes ---- */
 
+/* It is told to end, as it says itself. */
+static bool is_leaving(const struct cluster *c, const struct state_node *x)
+{
+    const struct agent *a = agent_find(c->node, x->id == c->self.id ? c->node->self.name : x->name);
+    return a && a->leaving;
+}
+
 static void fill(const struct cluster *c, const struct state_node *x, struct voters_node *ret, int64_t now)
 {
     const struct member *m = find((struct cluster *)c, x->name);
@@ -171,7 +178,7 @@ static void fill(const struct cluster *c, const struct state_node *x, struct vot
                                 .listed = true,
                                 .self = self,
                                 .up = self || (m && m->in),
-                                .drained = x->drained != NULL || (self && c->node->leaving),
+                                .drained = x->drained != NULL || is_leaving(c, x),
                                 .away_ms = self || !m ? 0
                                            : m->in    ? 0
                                                       : now - m->heard_ms,

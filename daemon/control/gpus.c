@@ -12,7 +12,7 @@ void gpus_set(struct gpus *g, int n)
 {
     g->known = true;
     g->n = n;
-    g->model[0] = '\0';
+    g->model[0] = g->sick[0] = '\0';
     snprintf(g->missing, sizeof(g->missing), "%s", n ? "" : "dtd's configuration says gpus: 0");
 }
 
@@ -31,14 +31,47 @@ static void take_text(const json_t *object, const char *key, char *ret, size_t s
             *c = '?';
 }
 
+/* Signs of a GPU whose results cannot be trusted, by what the driver's library says; below the number all is well. More
+ * than 64 pages cannot be retired. Heat and power only slow it down, and are no such sign. */
+static const struct {
+    const char *group, *key; /* group NULL: of "health" itself */
+    int64_t least;
+    const char *what;
+} signs[] = {
+    {NULL, "ecc_uncorrected_volatile", 1, "uncorrectable memory errors"},
+    {NULL, "retired_pages", 64, "retired pages of memory"},
+    {"remapped_rows", "pending", 1, "rows of memory that wait for a reset"},
+    {"remapped_rows", "failed", 1, "rows of memory that could not be replaced"},
+};
+
+static bool is_sick(struct gpus *g, const json_t *gpu, size_t i)
+{
+    const json_t *health = json_object_get(gpu, "health");
+    bool sick = false;
+    for (size_t k = 0; k < sizeof(signs) / sizeof(signs[0]); k++) {
+        const json_t *group = signs[k].group ? json_object_get(health, signs[k].group) : health;
+        json_int_t n = json_integer_value(json_object_get(group, signs[k].key));
+        size_t at = strlen(g->sick);
+        if (n < signs[k].least)
+            continue;
+        sick = true;
+        snprintf(g->sick + at, sizeof(g->sick) - at, "%sGPU %zu is not used (%s: %lld)", at ? "; " : "", i,
+                 signs[k].what, (long long)n);
+    }
+    return sick;
+}
+
 /* One that cannot be opened is nobody's, and its words are the reason when it is the only one. */
 static void take_one(struct gpus *g, const json_t *gpu, size_t i)
 {
     if (!json_object_get(gpu, "error")) {
         take_text(gpu, "model", g->model, sizeof(g->model));
-        return;
+        if (!is_sick(g, gpu, i))
+            return;
+        snprintf(g->missing, sizeof(g->missing), "%s", g->sick);
+    } else {
+        take_text(gpu, "error", g->missing, sizeof(g->missing));
     }
-    take_text(gpu, "error", g->missing, sizeof(g->missing));
     if (g->gpu[i].job == 0)
         g->gpu[i].job = GPUS_BROKEN;
 }

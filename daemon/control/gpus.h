@@ -11,13 +11,14 @@
 
 #define GPUS_MAX 64
 #define GPUS_PROBE_MAX (256u << 10) /* bytes of the probe's words */
-#define GPUS_BROKEN UINT64_MAX      /* the job that has those which cannot be opened */
+#define GPUS_BROKEN UINT64_MAX      /* the job that has those which cannot be opened, or are sick */
 
 struct gpus {
     bool known; /* the probe is over, or the configuration says */
     int n;
     char model[64];    /* of the first one, "" when nobody has said */
     char missing[512]; /* when there are none: why */
+    char sick[256];    /* of those that are not used although they can be opened: which and why; "": none */
     struct {
         uint64_t job; /* 0: free */
         int workers;
@@ -33,7 +34,7 @@ void gpus_fail(struct gpus *g, const char *why);
 
 /* For `workers` of which `per_gpu` share one. */
 int gpus_needed(int workers, int per_gpu);
-/* Those that can be opened. */
+/* Those that can be used. */
 int gpus_count(const struct gpus *g);
 int gpus_free(const struct gpus *g);
 /* Gives every worker k with device[k] < 0 a GPU: one of the job that has room, else the first free one. False when too

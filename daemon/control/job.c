@@ -691,7 +691,7 @@ static bool tick_quitting(struct job *j)
     if (!job_workers_gone(j) || !job_ios_gone(j))
         return false;
     job_room_leave(j);
-    metrics_flush(&j->metrics);
+    metrics_release(&j->metrics);
     job_move(j, j->leaving ? PHASE_OVER : PHASE_RECORDING, "its processes have ended");
     return true;
 }

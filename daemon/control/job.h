@@ -94,6 +94,7 @@ struct job_process {
     bool stranded; /* a command without its store */
     bool lost;     /* with its node: how it ended is not known */
     bool failed;   /* it said so itself */
+    bool oom;      /* the kernel killed it for want of memory */
     bool has_exit;
     int exit_status, exit_signal, spawn_error;
     int64_t exit_ns;         /* monotonic, the kernel's word */
@@ -115,6 +116,7 @@ struct job_worker {
 };
 
 enum io_scan { SCAN_DUE, SCAN_ASKED, SCAN_DONE };
+enum job_history { HISTORY_KNOWN, HISTORY_DUE, HISTORY_ASKED };
 
 /* The dtd-io of one node. Only the first one, of rank 0's node, looks at folders and commits. */
 struct job_io {
@@ -199,8 +201,13 @@ struct job {
     int n_folders;
     bool keep_due; /* retention is to be looked at */
     char checkpoint_error[512];
+    bool disk_low; /* of the checkpoint folder, and said */
 
     struct metrics metrics;
+    enum job_history history; /* of the metrics, where another node has led: read back from beside the checkpoints */
+    int64_t history_at;
+    uint64_t known_epoch; /* the last line that was here before */
+    int64_t known_step;
     struct buf io_lines; /* the newest metrics for io; a new io is told them again */
     size_t io_said;      /* of io_lines, to this io */
     int64_t io_lines_ms; /* when the next ones are said */
@@ -317,6 +324,8 @@ void job_incident_decided(struct job *j, const char *fmt, ...) __attribute__((fo
 void job_incident_recovered(struct job *j);
 /* The job begins this phase: a part of the recovery is over. */
 void job_incident_phase(struct job *j, enum job_phase to);
+/* An incident that ends no epoch and is over at once; not while the job recovers from another. */
+void job_note(struct job *j, double detect_ms, const char *seen, const char *decided);
 /* The step that io's newer folders may not be below. */
 int64_t job_io_step(const struct job *j);
 void job_scan_forget(struct job *j);
@@ -335,7 +344,7 @@ struct worker_report {
 };
 void job_worker_report(struct job *j, int rank, const struct worker_report *r);
 
-enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED };
+enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED, IO_HISTORY };
 struct io_report {
     enum io_report_kind kind;
     uint64_t epoch;

@@ -82,6 +82,15 @@ void job_incident_words(struct job *j, const char *log, bool by_exit)
     log_incident(j, NAN);
 }
 
+void job_note(struct job *j, double detect_ms, const char *seen, const char *decided)
+{
+    if (j->incident.open)
+        return;
+    job_incident_open(j, seen, detect_ms, true);
+    job_incident_decided(j, "%s", decided);
+    j->incident.open = false;
+}
+
 /* Milliseconds of the part that ends now. */
 static double end_part(struct job_incident *i)
 {
@@ -104,7 +113,7 @@ void job_incident_phase(struct job *j, enum job_phase to)
 void job_incident_recovered(struct job *j)
 {
     struct job_incident *i = &j->incident;
-    if (!i->open)
+    if (!i->open || !job_in_epoch(j)) /* a late word of the epoch that was lost */
         return;
     i->open = false;
     if (!isnan(i->restart_ms) && isnan(i->load_ms))

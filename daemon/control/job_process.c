@@ -289,6 +289,8 @@ void job_process_obituary(const struct job *j, const struct job_process *p, char
         snprintf(ret, size, "%s could not be started: %s", who, strerror(p->spawn_error));
     else if (!p->has_exit)
         snprintf(ret, size, "%s (pid %d) has gone%s", who, p->pid, p->lost ? " with its node" : "");
+    else if (p->oom && !p->killed)
+        snprintf(ret, size, "%s (pid %d) was killed by the kernel for want of memory (signal 9)", who, p->pid);
     else if (p->exit_signal)
         snprintf(ret, size, "%s (pid %d) was killed by %ssignal %d (%s)", who, p->pid, p->killed ? "dtd with " : "",
                  p->exit_signal, strsignal(p->exit_signal));
@@ -333,10 +335,10 @@ static void io_ended(struct job *j, struct job_io *io)
                         "%s, %d times before it could be asked anything; see jobs/%" PRIu64
                         "/io.log in the state directory of %s",
                         text, io->failures, j->id, io->p.agent->name);
-    } else if (!j->incident.open) {
-        job_incident_open(j, text, detect_ms(&io->p), true);
-        job_incident_decided(j, "dtd-io is started again, epoch %" PRIu64 " goes on", j->epoch);
-        j->incident.open = false;
+    } else {
+        char decided[96];
+        snprintf(decided, sizeof(decided), "dtd-io is started again, epoch %" PRIu64 " goes on", j->epoch);
+        job_note(j, detect_ms(&io->p), text, decided);
     }
 }
 
@@ -346,6 +348,7 @@ static void child_ended(struct job *j, struct job_process *p, const struct child
     p->has_exit = true;
     p->exit_status = c->exit_status;
     p->exit_signal = c->exit_signal;
+    p->oom = c->oom;
     p->spawn_error = c->state == CHANNEL_REFUSED ? c->error : 0;
     p->exit_ns = c->when_ns;
     p->attend = NULL;
@@ -468,8 +471,10 @@ void job_process_attended(struct job *j, struct job_process *p, struct rpc_call 
         io->failures = 0;
         io->scan = SCAN_DUE;
         io->epoch = 0;
-        if (io == job_committer(j))
+        if (io == job_committer(j)) {
             j->io_said = 0;
+            j->history = j->history == HISTORY_ASKED ? HISTORY_DUE : j->history;
+        }
         j->keep_due = true;
         return;
     }
@@ -581,7 +586,7 @@ static void command_worker(struct job *j, int rank)
 static void say_io_lines(struct job *j)
 {
     struct buf *b = &j->io_lines;
-    bool all = j->phase.state >= PHASE_QUITTING;
+    bool all = j->phase.state >= PHASE_QUITTING || j->node->agents->next; /* the next one that leads reads them there */
     if (b->len == j->io_said || (!all && clock_mono_ms() < j->io_lines_ms))
         return;
     if (rpc_io_metrics(job_committer(j)->p.attend, (const char *)b->data + j->io_said, b->len - j->io_said))
@@ -629,6 +634,8 @@ static void command_committer(struct job *j, struct job_io *io)
         say_epoch(j, io);
     if (io->epoch && io->epoch == j->epoch)
         say_io_lines(j);
+    if (j->history == HISTORY_DUE && io->epoch && rpc_io_history(call, j->history_at) == OK)
+        j->history = HISTORY_ASKED;
 }
 
 /* Those of the other nodes write their workers' parts, and leave folders alone. */

@@ -64,6 +64,8 @@ static void on_failed(struct job *j, int rank, const struct worker_report *r)
 
 static void on_save_failed(struct job *j, const char *text)
 {
+    if (!j->checkpoint_error[0]) /* the first of a row */
+        job_note(j, 0, text, "training goes on, and saves as before");
     snprintf(j->checkpoint_error, sizeof(j->checkpoint_error), "%s", text);
     log_warn("save failed job=%" PRIu64 " text=%s", j->id, text);
     j->dirty = true;
@@ -138,7 +140,8 @@ static void grow(struct job *j)
 
 /* While a scan is asked for, a folder that is found and one that has just been committed need not be told apart: both
  * are there, and the end of the scan brings the catalog up to date. */
-static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch, const struct state_checkpoint *c)
+static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch, const struct state_checkpoint *c,
+                         const char *low)
 {
     if (io->scan == SCAN_ASKED && add_folder(j, c))
         log_error("folder not taken up job=%" PRIu64 " path=%s", j->id, c->path);
@@ -150,6 +153,9 @@ static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch,
     if (outbox_add(&j->node->outbox, &r, checkpoint_recorded))
         log_error("checkpoint not logged job=%" PRIu64 " step=%" PRId64, j->id, c->step);
     j->checkpoint_error[0] = '\0';
+    if (*low && !j->disk_low)
+        job_note(j, 0, low, "training goes on; checkpoint.keep_last says how many are kept");
+    j->disk_low = *low;
     j->dirty = true;
     if (j->may_grow && epoch == j->epoch && !j->moving)
         grow(j);
@@ -166,6 +172,29 @@ static void on_scanned(struct job *j, struct job_io *io, const char *text)
         job_catalog_scanned(j);
 }
 
+/* A line that is news here: of this job (its directory may have been another's before), and behind our own last one. */
+static bool is_news(const struct job *j, const struct metric_row *row)
+{
+    bool known = row->epoch < j->known_epoch || (row->epoch == j->known_epoch && row->step <= j->known_step);
+    return row->wall_ms >= j->submitted_ms && !known;
+}
+
+static void on_history(struct job *j, const char *text)
+{
+    struct metric_row row;
+    if (j->history != HISTORY_ASKED)
+        return;
+    j->history_at += (int64_t)strlen(text);
+    j->history = *text ? HISTORY_DUE : HISTORY_KNOWN;
+    for (const char *end; (end = strchr(text, '\n')); text = end + 1)
+        if (metrics_parse(text, (size_t)(end - text), &row) == OK && is_news(j, &row))
+            metrics_before(&j->metrics, &row);
+    if (j->history == HISTORY_KNOWN)
+        metrics_release(&j->metrics);
+    else
+        metrics_flush(&j->metrics);
+}
+
 static void on_removed(struct job *j, const struct state_checkpoint *c)
 {
     const struct record r = {
@@ -179,13 +208,16 @@ void job_io_report(struct job *j, struct job_io *io, const struct io_report *r)
     switch (r->kind) {
     case IO_COMMITTED:
         if (r->checkpoint)
-            on_committed(j, io, r->epoch, r->checkpoint);
+            on_committed(j, io, r->epoch, r->checkpoint, r->text);
         break;
     case IO_SAVE_FAILED:
         on_save_failed(j, r->text);
         break;
     case IO_SCANNED:
         on_scanned(j, io, r->text);
+        break;
+    case IO_HISTORY:
+        on_history(j, r->text);
         break;
     case IO_REMOVED:
         if (r->checkpoint)

@@ -158,6 +158,11 @@ void metrics_fini(struct metrics *m)
     *m = (struct metrics){.fd = -1};
 }
 
+static size_t writable(const struct metrics *m)
+{
+    return m->held ? m->older : m->pending.len;
+}
+
 /* The file ends with a whole line before and after, whatever happens in between. */
 static err_t write_whole(struct metrics *m)
 {
@@ -166,7 +171,7 @@ static err_t write_whole(struct metrics *m)
         m->fd = open(m->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     if (m->fd < 0 || fstat(m->fd, &st))
         return err_from_errno(errno);
-    err_t err = file_write_all(m->fd, m->pending.data, m->pending.len);
+    err_t err = file_write_all(m->fd, m->pending.data, writable(m));
     if (err && ftruncate(m->fd, st.st_size))
         log_error("torn line not cut off path=%s error=%s", m->path, strerror(errno));
     return err;
@@ -174,7 +179,8 @@ static err_t write_whole(struct metrics *m)
 
 void metrics_flush(struct metrics *m)
 {
-    if (m->pending.len == 0)
+    size_t len = writable(m);
+    if (len == 0)
         return;
     err_t err = write_whole(m);
     if (err) {
@@ -184,7 +190,9 @@ void metrics_flush(struct metrics *m)
     } else {
         if (m->err)
             log_info("metrics are written again path=%s dropped=%" PRIu64, m->path, m->dropped);
-        m->pending.len = 0;
+        memmove(m->pending.data, m->pending.data + len, m->pending.len - len);
+        m->pending.len -= len;
+        m->older = 0;
     }
     m->err = err;
 }
@@ -196,6 +204,7 @@ static void drop_oldest(struct metrics *m)
         size_t n = (size_t)(nl - m->pending.data) + 1;
         memmove(m->pending.data, m->pending.data + n, m->pending.len - n);
         m->pending.len -= n;
+        m->older -= m->older < n ? m->older : n;
         m->dropped++;
     }
 }
@@ -209,6 +218,35 @@ void metrics_append(struct metrics *m, const struct metric_row *row)
     drop_oldest(m);
     if (!m->err) /* else the timer tries again: a full disk is not asked at every step */
         metrics_flush(m);
+}
+
+/* ---- lines of before ---- */
+
+void metrics_hold(struct metrics *m)
+{
+    m->held = true;
+}
+
+void metrics_before(struct metrics *m, const struct metric_row *row)
+{
+    struct buf line = {0};
+    if (metrics_format(row, &line) || buf_append(&m->pending, line.data, line.len)) {
+        m->dropped++;
+    } else {
+        memmove(m->pending.data + m->older + line.len, m->pending.data + m->older,
+                m->pending.len - line.len - m->older);
+        memcpy(m->pending.data + m->older, line.data, line.len);
+        m->older += line.len;
+        drop_oldest(m);
+    }
+    buf_fini(&line);
+}
+
+void metrics_release(struct metrics *m)
+{
+    m->held = false;
+    m->older = 0;
+    metrics_flush(m);
 }
 
 /* ---- the file being read ---- */

@@ -26,6 +26,8 @@ struct metrics {
     char *path;
     int fd; /* -1: not open */
     struct buf pending;
+    bool held;                /* lines of before are still to come: what is new waits behind them */
+    size_t older;             /* bytes at the beginning of `pending` that are such lines */
     uint64_t failed, dropped; /* writes that failed, lines that were given up */
     err_t err;                /* of the last write; OK when all is on disk */
     bool has_last;
@@ -37,6 +39,11 @@ NODISCARD err_t metrics_init(struct metrics *m, const char *path);
 void metrics_fini(struct metrics *m);
 /* Never fails: what cannot be written now waits. */
 void metrics_append(struct metrics *m, const struct metric_row *row);
+/* What was made elsewhere before is added now: until metrics_release what is appended waits in memory, so that the file
+ * is always whole up to its last line. */
+void metrics_hold(struct metrics *m);
+void metrics_before(struct metrics *m, const struct metric_row *row);
+void metrics_release(struct metrics *m);
 /* Tries to write what waits. */
 void metrics_flush(struct metrics *m);
 

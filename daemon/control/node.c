@@ -67,12 +67,22 @@ static void cluster_is_closed(struct node *n)
     log_close(n->log, log_is_closed);
 }
 
-/* Whoever may lead does, and the one that leads has let everything here end. */
+/* Leading: processes of jobs live on nodes that go down, ours among them. */
+static bool awaits_leaving(const struct node *n)
+{
+    for (const struct job *j = n->leads ? n->jobs : NULL; j; j = j->next)
+        for (int k = 0; !job_over(j) && k < j->n_workers; k++)
+            if (j->workers[k].p.agent && j->workers[k].p.agent->leaving && job_process_running(&j->workers[k].p))
+                return true;
+    return false;
+}
+
+/* Whoever may lead does; who leads lets everything here end, and where all nodes go down, on the others as well. */
 static bool has_left(const struct node *n)
 {
     if (clock_mono_ms() >= n->leave_ms)
         return true;
-    if (n->leads && cluster_has_heir(n->cluster))
+    if (n->leads && (cluster_has_heir(n->cluster) || awaits_leaving(n)))
         return false;
     for (const struct child *c = n->children.head; c; c = c->next)
         if (child_runs(c))
@@ -232,6 +242,7 @@ static void on_timer(uv_timer_t *timer)
     }
     probe_tick(n);
     stores_tick(n);
+    health_tick(&n->health, n->dir);
     lead_tick(n);
     if (n->listener)
         node_tick(n);
@@ -269,6 +280,7 @@ static err_t start_log(struct node *n, struct why *why)
 err_t node_start(struct node *n, struct why *why)
 {
     children_init(&n->children);
+    health_init(&n->health);
     agent_self_init(n, n->conf.name[0] ? n->conf.name : "node-1"); /* in a cluster: the name that it has there */
     outbox_init(&n->outbox, n);
     rpc_server_bind(n);

@@ -13,6 +13,7 @@
 #include "daemon/control/agent.h"
 #include "daemon/control/beat.h"
 #include "daemon/control/children.h"
+#include "daemon/control/health.h"
 #include "daemon/control/job.h"
 #include "daemon/control/log.h"
 #include "daemon/control/outbox.h"
@@ -43,6 +44,7 @@ struct node {
     struct stores stores;           /* c10d stores and ways to them, of this node */
     struct store_names store_names; /* leading: whose node has which */
     struct probe probe;
+    struct health health;
     struct held_submit *held_submits;            /* rpc_client.c's: they wait for the probe */
     struct rpc_method methods[RPC_METHOD_COUNT]; /* for who connects here */
     struct rpc_method served[RPC_METHOD_COUNT];  /* the same, answered by us in any case: we lead */

@@ -21,6 +21,8 @@ static void over(struct node *n)
     n->probe.over = true;
     n->probe.deadline_ms = 0;
     log_info("gpus n=%d model=\"%s\" missing=\"%s\"", n->self.gpus.n, n->self.gpus.model, n->self.gpus.missing);
+    if (n->self.gpus.sick[0])
+        log_warn("%s", n->self.gpus.sick);
     node_gpus_known(n);
 }
 

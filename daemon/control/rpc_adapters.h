@@ -40,6 +40,8 @@ struct io_epoch {
 NODISCARD err_t rpc_io_epoch(struct rpc_call *attend, const struct io_epoch *e);
 NODISCARD err_t rpc_io_remove(struct rpc_call *attend, int64_t step);
 NODISCARD err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len);
+/* Lines of the metrics beside the checkpoints, from byte `at` on. */
+NODISCARD err_t rpc_io_history(struct rpc_call *attend, int64_t at);
 NODISCARD err_t rpc_io_quit(struct rpc_call *attend);
 
 struct agent_spawn;

@@ -443,11 +443,12 @@ void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCM
 
 static void write_warning(const struct node *n, char *ret, size_t size)
 {
-    const char *log = log_warning(n->log);
+    const char *log = log_warning(n->log) ? log_warning(n->log) : n->health.warning;
     uint64_t failing = 0;
     for (const struct job *j = n->jobs; j; j = j->next)
         failing += j->metrics.err != OK;
-    int at = snprintf(ret, size, "%s", log ? log : "");
+    const char *sick = n->self.gpus.sick;
+    int at = snprintf(ret, size, "%s%s%s", log, *log && *sick ? "; " : "", sick);
     if (failing)
         snprintf(ret + at, size - (size_t)at, "%smetrics of %" PRIu64 " jobs wait in memory, they cannot be written",
                  at ? "; " : "", failing);

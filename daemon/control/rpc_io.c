@@ -59,6 +59,15 @@ err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len)
     return err;
 }
 
+err_t rpc_io_history(struct rpc_call *attend, int64_t at)
+{
+    Dtd__IoCommand c = DTD__IO_COMMAND__INIT;
+    c.kind = DTD__IO_COMMAND__KIND__HISTORY;
+    c.has_at = true;
+    c.at = at;
+    return rpc_item(attend, &c.base);
+}
+
 err_t rpc_io_quit(struct rpc_call *attend)
 {
     return say(attend, DTD__IO_COMMAND__KIND__QUIT, -1, NULL);
@@ -81,10 +90,9 @@ static const struct {
     Dtd__IoReport__Kind wire;
     enum io_report_kind kind;
 } kinds[] = {
-    {DTD__IO_REPORT__KIND__COMMITTED, IO_COMMITTED},
-    {DTD__IO_REPORT__KIND__SAVE_FAILED, IO_SAVE_FAILED},
-    {DTD__IO_REPORT__KIND__SCANNED, IO_SCANNED},
-    {DTD__IO_REPORT__KIND__REMOVED, IO_REMOVED},
+    {DTD__IO_REPORT__KIND__COMMITTED, IO_COMMITTED}, {DTD__IO_REPORT__KIND__SAVE_FAILED, IO_SAVE_FAILED},
+    {DTD__IO_REPORT__KIND__SCANNED, IO_SCANNED},     {DTD__IO_REPORT__KIND__REMOVED, IO_REMOVED},
+    {DTD__IO_REPORT__KIND__HISTORY, IO_HISTORY},
 };
 
 static struct state_checkpoint checkpoint_of(const Dtd__Checkpoint *c)

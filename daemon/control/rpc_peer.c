@@ -222,6 +222,7 @@ static bool child_of(const Dtd__AgentChild *m, struct child *ret)
                           .device = m->device,
                           .stranded = m->stranded,
                           .proc = m->proc && m->proc[0] ? m->proc[0] : '\0',
+                          .oom = m->has_oom && m->oom,
                           .log = m->log && strlen(m->log) <= CHILD_LOG_BYTES ? m->log : NULL};
     memcpy(ret->token, m->token.data, sizeof(ret->token));
     return true;
@@ -429,6 +430,7 @@ static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
     proc[1] = '\0';
     m->proc = proc[0] ? proc : NULL;
     m->log = (char *)c->log;
+    m->has_oom = m->oom = c->oom;
     m->job = c->job;
     m->slot = c->slot;
     m->token = (ProtobufCBinaryData){CHANNEL_TOKEN_BYTES, (uint8_t *)c->token};

@@ -16,11 +16,12 @@
 #include <unistd.h>
 
 #define METRICS_FILE "metrics.jsonl"
+#define HISTORY_BYTES (32u << 10)
 
 struct op {
     struct io_work work;
     uint64_t epoch;
-    int64_t step;
+    int64_t step, at;
     char *root, *text;
     struct ckpt_speaker me;
     struct ckpt_info *infos;
@@ -42,6 +43,7 @@ static bool op_start(struct io *io, const struct io_command *c, void (*run)(stru
     if (op) {
         *op = (struct op){.epoch = c->epoch,
                           .step = c->step,
+                          .at = c->at,
                           .root = strdup(io->spec.root),
                           .text = strdup(c->text),
                           .me = io->share.me};
@@ -179,6 +181,36 @@ static void metrics_done(struct io_work *w)
     op_free(op);
 }
 
+/* ---- HISTORY ---- */
+
+/* Whole lines; a file that cannot be read has none. */
+static void history_run(struct io_work *w)
+{
+    struct op *op = (struct op *)w;
+    char path[PATH_MAX], *block = calloc(1, HISTORY_BYTES + 1);
+    struct stat st;
+    bool fits = (size_t)snprintf(path, sizeof(path), "%s/%s", op->root, METRICS_FILE) < sizeof(path);
+    int fd = block && fits ? open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC) : -1;
+    ssize_t n = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) ? pread(fd, block, HISTORY_BYTES, op->at) : 0;
+    if (fd >= 0)
+        close(fd);
+    char *end = n > 0 ? memrchr(block, '\n', (size_t)n) : NULL;
+    if (end) {
+        end[1] = '\0';
+        free(op->text);
+        op->text = block;
+    } else {
+        free(block);
+    }
+}
+
+static void history_done(struct io_work *w)
+{
+    struct op *op = (struct op *)w;
+    io_report(w->io, IO_HISTORY, 0, NULL, NULL, op->text);
+    op_free(op);
+}
+
 /* ---- QUIT ---- */
 
 /* Nobody will finish what is still partial. Another job may have the directory by now: then its folders stay. */
@@ -210,6 +242,10 @@ void io_command(struct io *io, const struct io_command *c)
         break;
     case IO_CMD_METRICS:
         op_start(io, c, metrics_run, metrics_done);
+        break;
+    case IO_CMD_HISTORY:
+        if (!op_start(io, c, history_run, history_done))
+            io_report(io, IO_HISTORY, 0, NULL, NULL, "");
         break;
     case IO_CMD_QUIT:
         log_info("quit asked by=control");

@@ -132,6 +132,7 @@ struct io_part {
 
 struct io_save {
     struct io *io;
+    char low[200]; /* committed, and there is hardly room for another one: says so; "": there is */
     uint64_t epoch;
     int64_t step;
     int world, n_own; /* n_own: ranks of this node */
@@ -186,11 +187,11 @@ void rpc_worker_load_done(struct rpc_call *call, const struct ckpt_read_stats *s
 
 /* ---- control (control.c, rpc_control.c) ---- */
 
-enum io_command_kind { IO_CMD_EPOCH, IO_CMD_REMOVE, IO_CMD_METRICS, IO_CMD_QUIT, IO_CMD_SCAN };
+enum io_command_kind { IO_CMD_EPOCH, IO_CMD_REMOVE, IO_CMD_METRICS, IO_CMD_QUIT, IO_CMD_SCAN, IO_CMD_HISTORY };
 struct io_command {
     enum io_command_kind kind;
     uint64_t epoch;
-    int64_t step;
+    int64_t step, at; /* at: of HISTORY */
     const char *text;
     /* of EPOCH */
     bool committer;
@@ -202,7 +203,7 @@ struct io_command {
 };
 void io_command(struct io *io, const struct io_command *c);
 
-enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED };
+enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED, IO_HISTORY };
 struct io_report {
     enum io_report_kind kind;
     uint64_t epoch;

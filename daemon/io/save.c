@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #define MAX_WORLD 65536
 
@@ -243,7 +244,7 @@ void io_save_succeed(struct io_save *s, const struct ckpt_info *info, const char
     log_info("save committed step=%" PRId64 " epoch=%" PRIu64 " bytes=%" PRId64, s->step, s->epoch,
              info ? info->bytes : 0);
     if (info && s->committer)
-        io_report(s->io, IO_COMMITTED, s->epoch, info, path, NULL);
+        io_report(s->io, IO_COMMITTED, s->epoch, info, path, s->low);
     answer_all(s);
     for (int r = 0; r < s->world; r++) { /* large; what is left only answers repeats */
         ckpt_part_free(s->parts[r].part);
@@ -259,6 +260,7 @@ struct commit {
     struct io_spec spec; /* copies: the loop's may change meanwhile */
     char path[PATH_MAX];
     struct ckpt_part **parts;
+    char low[200];
     struct ckpt_info info;
 };
 
@@ -288,6 +290,17 @@ static void index_remove(const struct commit *c)
         log_warn("index not removed why=\"%s\"", why.text);
 }
 
+/* Before the save that does not fit. */
+static void look_at_space(struct commit *c)
+{
+    struct statvfs st;
+    int64_t free_bytes = statvfs(c->path, &st) ? INT64_MAX : (int64_t)(st.f_bavail * st.f_frsize);
+    if (free_bytes < 2 * c->info.bytes)
+        snprintf(c->low, sizeof(c->low),
+                 "the checkpoint folder is low: %" PRId64 " MiB are free, and a checkpoint takes %" PRId64,
+                 free_bytes >> 20, (c->info.bytes >> 20) + 1);
+}
+
 static void commit_run(struct io_work *w)
 {
     struct commit *c = (struct commit *)w;
@@ -310,6 +323,8 @@ static void commit_run(struct io_work *w)
         w->err = superseded(c); /* whoever was first has committed this step */
     if (!w->err && c->save->shared)
         index_remove(c);
+    if (!w->err)
+        look_at_space(c);
     buf_fini(&vocab);
 }
 
@@ -330,8 +345,10 @@ static void commit_done(struct io_work *w)
         io_save_fail(s, w->err, w->why.text, false);
     else if (rolled_back)
         io_save_fail(s, ERR_STALE, "its epoch has ended", false);
-    else
+    else {
+        memcpy(s->low, c->low, sizeof(s->low));
         io_save_succeed(s, &c->info, c->path);
+    }
     commit_free(c);
     io_save_sweep(io);
 }

@@ -62,6 +62,7 @@ lose() {
   wait_for 120 "the end of job $job" state_on "$n" done
   on "$n" status "$job" -o json | jq -r '.incident[] | "\(.seen); \(.decided); noticed after \(.detect_ms) ms, stepping again \(.recover_ms) ms later: in all \(.detect_ms + .recover_ms | floor) ms"'
   on "$n" status "$job" -o json | jq -e '[.incident[].decided] | any(test("from step [1-9]"))' >/dev/null || fail "$name: it began at the beginning"
+  [ "$(on "$n" metrics "$job" -o jsonl | jq .step | sort -n | uniq | wc -l)" = 400 ] || fail "$name: not all metrics are known"
   hashes "$tmp/$name/step-400" >"$tmp/$name-hashes"
   cmp "$tmp/quiet-hashes" "$tmp/$name-hashes" || fail "$name: another end than the undisturbed run"
   begin "$victim"

@@ -122,6 +122,8 @@ void io_say(struct io_test *t, Dtd__IoCommand__Kind kind, uint64_t epoch, int64_
     m.epoch = epoch;
     m.has_step = true;
     m.step = step;
+    m.has_at = true; /* of HISTORY */
+    m.at = step;
     m.text = (char *)(uintptr_t)text;
     assert_ok(rpc_item(t->attend, &m.base));
 }

@@ -191,6 +191,29 @@ TEST(a_broken_probe_is_reported)
     assert_int_equal(0, dtd_down(&d));
 }
 
+/* The driver says that a GPU has lost data: it is given to nobody, and people are told. */
+TEST(a_sick_gpu_is_given_to_nobody)
+{
+    char job[32];
+    struct client_node node;
+    struct why why = {""};
+    write_text("words",
+               "{\"gpus\": [{\"index\": 0, \"model\": \"H200\", \"health\": {\"ecc_uncorrected_volatile\": 3}}, "
+               "{\"index\": 1, \"model\": \"H200\", \"health\": {\"ecc_uncorrected_volatile\": 0}}]}");
+    setenv("DOUBLE_PROBE", path_of("words"), 1);
+    dtd_start(&d, "state");
+    refused(spec("a", 2, 5, ""), "take 2 GPUs", "");
+    expect_node(1, 1);
+    assert_ok(client_node_get(dtd_client(&d), &node, &why));
+    if (!strstr(node.warning, "GPU 0 is not used (uncorrectable memory errors: 3)"))
+        fail_msg("nobody is told: %s", node.warning);
+    client_node_fini(&node);
+    job_submit(&d, spec("b", 1, 100000, ""), job);
+    job_wait_step(&d, job, 1, 2, 20000);
+    assert_int_equal(1, seen("1 0 on 1"));
+    assert_int_equal(0, dtd_down(&d));
+}
+
 TEST(gpus_are_known_after_control_died)
 {
     char a[32], b[32];

@@ -44,6 +44,31 @@ TEST(a_broken_gpu_is_nobodys)
     assert_string_equal("it is lost", g.missing);
 }
 
+TEST(a_sick_gpu_is_nobodys)
+{
+    int device[2] = {-1, -1};
+    struct why why;
+    assert_ok(
+        read_words("{\"gpus\": [{\"index\": 0, \"model\": \"H200\", \"health\": {\"ecc_uncorrected_volatile\": 0, "
+                   "\"retired_pages\": null, \"throttle\": [\"thermal (hardware)\"], \"remapped_rows\": "
+                   "{\"correctable\": 3, \"pending\": 0, \"failed\": null}}}, "
+                   "{\"index\": 1, \"model\": \"H200\", \"health\": {\"ecc_uncorrected_volatile\": 2, "
+                   "\"remapped_rows\": {\"pending\": 1}}}]}",
+                   &why));
+    assert_int_equal(2, g.n);
+    assert_int_equal(1, gpus_count(&g));
+    assert_string_equal("GPU 1 is not used (uncorrectable memory errors: 2); GPU 1 is not used (rows of memory that "
+                        "wait for a reset: 1)",
+                        g.sick);
+    assert_true(gpus_take(&g, 7, 1, 1, device));
+    assert_int_equal(0, device[0]);
+    assert_false(gpus_take(&g, 8, 1, 1, device + 1));
+    assert_ok(
+        read_words("{\"gpus\": [{\"index\": 0, \"model\": \"H200\", \"health\": {\"retired_pages\": 64}}]}", &why));
+    assert_int_equal(0, gpus_count(&g));
+    assert_string_equal("GPU 0 is not used (retired pages of memory: 64)", g.missing);
+}
+
 TEST(what_is_no_word_of_a_probe_is_refused)
 {
     static char many[40 * (GPUS_MAX + 1) + 64], big[GPUS_PROBE_MAX + 2];

@@ -440,6 +440,29 @@ TEST(metrics_and_quit)
     io_test_stop(&t);
 }
 
+/* A control that leads anew reads what the one before it has said. */
+TEST(metrics_are_read_back)
+{
+    static const struct {
+        int64_t at;
+        const char *text;
+    } cases[] = {{0, "{\"step\": 1}\n{\"step\": 2}\n"}, {12, "{\"step\": 2}\n"}, {24, ""}, {1000, ""}};
+    struct io_test t;
+    int seen = 0;
+    io_test_start(&t, 1, 1 * MIB);
+    io_say(&t, DTD__IO_COMMAND__KIND__HISTORY, 0, 0, NULL); /* no job is known yet */
+    assert_string_equal("", io_report_wait(&t, DTD__IO_REPORT__KIND__HISTORY, &seen, 10000)->text);
+    io_say_epoch(&t, 1, 0);
+    io_say(&t, DTD__IO_COMMAND__KIND__HISTORY, 0, 0, NULL); /* no file yet */
+    assert_string_equal("", io_report_wait(&t, DTD__IO_REPORT__KIND__HISTORY, &seen, 10000)->text);
+    io_say(&t, DTD__IO_COMMAND__KIND__METRICS, 0, 0, "{\"step\": 1}\n{\"step\": 2}\n");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        io_say(&t, DTD__IO_COMMAND__KIND__HISTORY, 0, cases[i].at, NULL);
+        assert_string_equal(cases[i].text, io_report_wait(&t, DTD__IO_REPORT__KIND__HISTORY, &seen, 10000)->text);
+    }
+    io_test_stop(&t);
+}
+
 static void conn_closed(void *owner, struct rpc_conn *conn)
 {
     *(bool *)owner = true;

@@ -109,6 +109,41 @@ TEST(torn_line_is_cut_off)
 }
 
 /* What cannot be written is shown, counted, and written when it can be. */
+static void before(struct metrics *m, uint64_t epoch, int64_t step)
+{
+    const struct metric_row row = {.step = step, .epoch = epoch, .loss = 1, .workers = 4, .wall_ms = 99};
+    metrics_before(m, &row);
+}
+
+/* What another node has heard comes in front of what we hear meanwhile; and an end in between leaves no gap. */
+TEST(lines_of_before_come_first)
+{
+    struct metrics m;
+    assert_ok(metrics_init(&m, metrics_path()));
+    metrics_hold(&m);
+    append(&m, 2, 11);
+    before(&m, 1, 1);
+    before(&m, 1, 2);
+    metrics_flush(&m);
+    append(&m, 2, 12);
+    before(&m, 1, 10);
+    expect_steps(0, (int64_t[]){1, 2}, (uint64_t[]){1, 1}, 2, &nothing);
+    expect_steps(0, (int64_t[]){1, 2, 10, 11, 12}, (uint64_t[]){1, 1, 1, 2, 2}, 5, &m.pending);
+    metrics_flush(&m);
+    metrics_fini(&m); /* the node ceases to lead */
+    expect_steps(0, (int64_t[]){1, 2, 10}, (uint64_t[]){1, 1, 1}, 3, &nothing);
+    assert_ok(metrics_init(&m, metrics_path()));
+    assert_int_equal(10, m.last.step);
+    metrics_hold(&m);
+    append(&m, 2, 13);
+    before(&m, 2, 11);
+    before(&m, 2, 12);
+    metrics_release(&m);
+    append(&m, 2, 14);
+    metrics_fini(&m);
+    expect_steps(0, (int64_t[]){1, 2, 10, 11, 12, 13, 14}, (uint64_t[]){1, 1, 1, 2, 2, 2, 2}, 7, &nothing);
+}
+
 TEST(lines_wait_in_memory)
 {
     struct metrics m;

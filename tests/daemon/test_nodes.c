@@ -5,6 +5,7 @@
 #include "common/base/clock.h"
 
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static struct dtd n[3];
@@ -316,6 +317,30 @@ TEST(a_job_waits_for_a_node_that_went_down)
     stop_nodes(2);
 }
 
+/* As when a whole machine room is switched off in order: whoever leads waits until the others have been left. */
+TEST(all_nodes_go_down_at_once)
+{
+    char job[32];
+    start_nodes(2, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, "", ""), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    for (int k = 0; k < 2; k++)
+        kill(n[k].pid, SIGTERM);
+    for (int k = 0; k < 2; k++) {
+        int status = -1;
+        assert_int_equal(n[k].pid, waitpid(n[k].pid, &status, 0));
+        assert_int_equal(0, status);
+        client_close(n[k].client);
+    }
+    start_nodes(2, 2);
+    job_wait_step(&n[0], job, 2, 3, 30000);
+    const struct client_job *s = job_status(&n[0], job);
+    assert_int_equal(0, s->restarts);
+    if (!strstr(s->incident[0].seen, "is going down"))
+        fail_msg("the workers were not told to stop: %s", s->incident[0].seen);
+    stop_nodes(2);
+}
+
 static const char *ranged(const char *name, int min, int every)
 {
     static char text[4096];
@@ -350,7 +375,8 @@ TEST(a_range_shrinks_and_grows)
         for (int i = 0; i < (int)s->n_incident; i++)
             said = said || strstr(s->incident[i].decided, "with 2 of 4 workers");
         if (clock_mono_ms() > until)
-            fail_msg("nobody says on how many workers it goes on");
+            fail_msg("nobody says on how many workers it goes on: %d incidents, the first: %s; %s", s->n_incident,
+                     s->n_incident ? s->incident[0].seen : "", s->n_incident ? s->incident[0].decided : "");
     }
     for (int64_t until = clock_mono_ms() + 10000;
          !strstr(s->reason, "2 of 4 workers; all of them wait for 4 slots: n1"); sleep_ms(20)) {

@@ -3,8 +3,11 @@
 
 #include "common/base/clock.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static struct dtd d;
 
@@ -30,6 +33,10 @@ TEST(killed_worker_makes_a_new_epoch)
     kill(victim, SIGKILL);
     job_wait_step(&d, job, 2, 2, 20000);
     s = job_status(&d, job);
+    for (int64_t until = clock_mono_ms() + 10000; !(s->incident[0].recover_ms > 0);
+         s = job_status(&d, job), sleep_ms(10))
+        if (clock_mono_ms() > until)
+            fail_msg("the incident is not completed");
     assert_string_equal("running", s->state);
     assert_int_equal(2, s->epoch);
     assert_int_equal(1, s->restarts);
@@ -45,6 +52,55 @@ TEST(killed_worker_makes_a_new_epoch)
     assert_true(fabs(parts - s->incident[0].recover_ms) < 1.0);
     assert_true(s->incident[0].restart_ms > 0 && s->incident[0].step_ms > 0);
     assert_true(s->incident[0].lost_steps >= 5); /* nothing was saved */
+    assert_int_equal(0, dtd_down(&d));
+}
+
+static bool write_to(const char *dir, const char *file, const char *text)
+{
+    char path[400];
+    snprintf(path, sizeof(path), "%s/%s", dir, file);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    bool ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+/* A control group of 64 MiB with the process in it; false where none can be made. */
+static bool confine_memory(char dir[300], int pid)
+{
+    static const char *const roots[][2] = {{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
+                                           {"/sys/fs/cgroup", "memory.max"}};
+    char text[32];
+    snprintf(text, sizeof(text), "%d", pid);
+    for (int i = 0; i < 2; i++) {
+        snprintf(dir, 300, "%s/dtd-test-%d", roots[i][0], (int)getpid());
+        if (mkdir(dir, 0700))
+            continue;
+        if (write_to(dir, roots[i][1], "67108864") && write_to(dir, "cgroup.procs", text))
+            return true;
+        rmdir(dir);
+    }
+    return false;
+}
+
+/* A SIGKILL of the kernel's for want of memory is no riddle. */
+TEST(want_of_memory_is_named)
+{
+    char job[32], env[400], dir[300], file[300];
+    snprintf(file, sizeof(file), "%s/eat", test_tmpdir());
+    snprintf(env, sizeof(env), "DOUBLE_EAT: %s", file);
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 100000, env, ""), job);
+    job_wait_step(&d, job, 1, 3, 20000);
+    if (!confine_memory(dir, job_status(&d, job)->worker[1].pid))
+        TEST_SKIP("no control group for memory can be made here");
+    fclose(fopen(file, "w"));
+    job_wait_step(&d, job, 2, 3, 30000);
+    assert_int_equal(0, rmdir(dir));
+    const struct client_job *s = job_status(&d, job);
+    if (!strstr(s->incident[0].seen, "was killed by the kernel for want of memory"))
+        fail_msg("the incident says: %s", s->incident[0].seen);
     assert_int_equal(0, dtd_down(&d));
 }
 
