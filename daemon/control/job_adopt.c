@@ -29,6 +29,12 @@ err_t job_adopt_begin(struct job *j)
     if (s->epoch.epoch && (s->epoch.n_members < 1 || s->epoch.n_members > j->max_workers))
         return ERR_CORRUPT;
     j->adopting = true;
+    if (j->node->agents->next) { /* another may have led, with metrics that are not here; ours come soon */
+        j->history = HISTORY_DUE;
+        j->known_epoch = j->metrics.has_last ? j->metrics.last.epoch : 0;
+        j->known_step = j->metrics.has_last ? j->metrics.last.step : 0;
+        metrics_hold(&j->metrics);
+    }
     if (s->epoch.epoch == 0)
         return OK;
     j->state.state = JOB_RECOVERING;
@@ -166,12 +172,6 @@ void job_adopt(struct job *j, bool late)
     if (j->stopping)
         return;
     job_epoch_find_resume(j);
-    if (j->node->agents->next) { /* another may have led, with metrics that are not here */
-        j->history = HISTORY_DUE;
-        j->known_epoch = j->metrics.has_last ? j->metrics.last.epoch : 0;
-        j->known_step = j->metrics.has_last ? j->metrics.last.step : 0;
-        metrics_hold(&j->metrics);
-    }
     j->state.state = live || ended ? JOB_RUNNING : JOB_RECOVERING;
     if (!live && !ended) {
         begin_again(j);

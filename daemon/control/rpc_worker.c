@@ -191,6 +191,11 @@ void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessag
                                         .step = m->has_step ? m->step : -1,
                                         .fatal = m->has_fatal && m->fatal};
         job_worker_report(j, job_process_rank(j, p), &r);
+        if (r.kind == REPORT_METRIC &&
+            j->node->leaving) { /* said again to the next one that leads, who knows it then */
+            rpc_server_park(call);
+            return;
+        }
         rpc_reply(call, &empty.base); /* not before it is noted: an answered report is not said again */
         return;
     }

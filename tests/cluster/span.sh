@@ -46,15 +46,18 @@ for n in b c; do on $n cluster join "$token" $(where $n) >/dev/null; done
 
 # lose NAME NODE HOW: the job of that name loses the node NODE says (leader, or another that works).
 lose() {
-  local name=$1 leader victim n
+  local name=$1 leader victim n spare
   for n in "${nodes[@]}"; do wait_for 60 "all nodes, as $n sees it" all_up "$n"; done
   leader=$(cluster a | jq -er .leader)
+  spare=$(other "$leader")
+  [ "$2" = other ] || on "$leader" node drain "$spare" --reason "the job is to be where the lead is" >/dev/null
   job=$(on "$(other "$leader")" submit "$tmp/job.yaml" "${long[@]}" --set run.nodes=0 --set checkpoint.dir="$tmp/$name" --detach -o json | jq -er .job)
   wait_for 60 "step 60 of job $job" step_on "$leader" 60
+  [ "$2" = other ] || on "$leader" node undrain "$spare" >/dev/null
   for n in "${nodes[@]}"; do
     if has_workers "$n" && { [ "$2" = leader ] && [ "$n" = "$leader" ] || { [ "$2" = other ] && [ "$n" != "$leader" ]; }; }; then victim=$n; fi
   done
-  [ -n "${victim:-}" ] || { echo "no worker on the $2 of $leader: nothing to lose"; victim=$(other "$leader"); [ "$2" = other ] || victim=$leader; }
+  [ -n "${victim:-}" ] || fail "$name: no worker on the $2 of $leader"
   begin=$(date +%s%N)
   $3 "$victim"
   n=$(other "$victim")
