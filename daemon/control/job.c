@@ -86,7 +86,7 @@ static err_t job_fill(struct job *j, const struct state_job *s)
         return ERR_NOMEM;
     for (int k = 0; k < j->max_workers; k++)
         j->workers[k].device = -1;
-    snprintf(path, sizeof(path), "%s/jobs/%" PRIu64 "/metrics.jsonl", j->node->dir, j->id);
+    snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".jsonl", j->node->dir, j->id);
     return metrics_init(&j->metrics, path);
 }
 

@@ -11,6 +11,7 @@
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -163,15 +164,29 @@ static size_t writable(const struct metrics *m)
     return m->held ? m->older : m->pending.len;
 }
 
+static err_t open_file(struct metrics *m)
+{
+    char folder[PATH_MAX];
+    if (m->fd >= 0)
+        return OK;
+    snprintf(folder, sizeof(folder), "%s", m->path);
+    *strrchr(folder, '/') = '\0';
+    if (mkdir(folder, 0700) && errno != EEXIST)
+        return err_from_errno(errno);
+    m->fd = open(m->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    return m->fd < 0 ? err_from_errno(errno) : OK;
+}
+
 /* The file ends with a whole line before and after, whatever happens in between. */
 static err_t write_whole(struct metrics *m)
 {
     struct stat st;
-    if (m->fd < 0)
-        m->fd = open(m->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-    if (m->fd < 0 || fstat(m->fd, &st))
+    err_t err = open_file(m);
+    if (err)
+        return err;
+    if (fstat(m->fd, &st))
         return err_from_errno(errno);
-    err_t err = file_write_all(m->fd, m->pending.data, writable(m));
+    err = file_write_all(m->fd, m->pending.data, writable(m));
     if (err && ftruncate(m->fd, st.st_size))
         log_error("torn line not cut off path=%s error=%s", m->path, strerror(errno));
     return err;

@@ -1,4 +1,4 @@
-/* A job's metrics: one JSON line per step in jobs/ID/metrics.jsonl. A state directory that is full stops nobody: lines
+/* A job's metrics: one JSON line per step in metrics/ID.jsonl. A state directory that is full stops nobody: lines
  * wait in memory (bounded, the oldest go first) and are written when there is space again. Loop thread, except
  * metrics_load. */
 #ifndef DTD_DAEMON_CONTROL_METRICS_H

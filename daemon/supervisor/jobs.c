@@ -58,14 +58,6 @@ int sv_listen(const char *path, mode_t mode)
     return -1;
 }
 
-/* Control appends to it and can make no file in that folder. */
-static void make_metrics(const struct supervisor *s, uint64_t id)
-{
-    char name[64];
-    snprintf(name, sizeof(name), "jobs/%" PRIu64 "/metrics.jsonl", id);
-    close(sv_log_open(s, name, &s->service));
-}
-
 /* Whose processes these will be. Control says a uid; here it is checked, since here it is obeyed. */
 static int job_owner(const struct supervisor *s, uint32_t uid, struct user *ret)
 {
@@ -93,8 +85,6 @@ static int job_make(const struct supervisor *s, struct sv_job *j)
     j->segment = memfd_create("dtd-segment", MFD_CLOEXEC);
     if (j->listener < 0 || j->segment < 0 || (s->system && lchown(path, j->owner.uid, j->owner.gid)))
         return errno;
-    if (s->system)
-        make_metrics(s, j->id);
     if (getrandom(j->io_token, sizeof(j->io_token), 0) != sizeof(j->io_token))
         return EIO;
     for (int k = 0; k < j->slots; k++) {

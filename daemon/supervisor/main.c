@@ -67,17 +67,19 @@ static err_t take_signals(struct supervisor *s, struct why *why)
     return s->signals < 0 ? why_set(why, err_from_errno(errno), "signalfd: %s", strerror(errno)) : OK;
 }
 
-/* What control cannot make: it may write into raft/ and nowhere else. */
+/* What control cannot make: it may write into its own folders, and nowhere else. */
 static err_t make_folders(const struct supervisor *s, struct why *why)
 {
+    static const char *const own[] = {"raft", "metrics"};
     char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/jobs", s->dir);
     err_t err = file_make_dirs(path, 0711);
-    snprintf(path, sizeof(path), "%s/raft", s->dir);
-    if (!err)
+    for (int i = 0; i < 2 && !err; i++) {
+        snprintf(path, sizeof(path), "%s/%s", s->dir, own[i]);
         err = file_make_dirs(path, 0700);
-    if (!err && lchown(path, s->service.uid, s->service.gid))
-        err = err_from_errno(errno);
+        if (!err && lchown(path, s->service.uid, s->service.gid))
+            err = err_from_errno(errno);
+    }
     if (err)
         return why_set(why, err, "%s: %s", path, strerror(errno));
     err = file_make_dirs(s->run, 0755);

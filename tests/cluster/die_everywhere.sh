@@ -9,7 +9,7 @@ cp "$DTD_BIN"/{dtd,dtd-control,dtd-io,dtctl} "$tmp/bin"
 cp "$folder/parity_mortal" "$tmp/bin/dt-worker"
 DTD_BIN=$tmp/bin
 # A step that was computed twice, in two epochs, has one line if it had one loss.
-said() { jq -r '"\(.step) \(.loss) \(.grad_norm) \(.valid_loss)"' "$DTD_DIR/jobs/$1/metrics.jsonl" | sort -u | sort -n -s -k1,1; }
+said() { jq -r '"\(.step) \(.loss) \(.grad_norm) \(.valid_loss)"' "$DTD_DIR/metrics/$1.jsonl" | sort -u | sort -n -s -k1,1; }
 write_job
 "$folder/parity_faults" "$tmp/job.yaml" "$tmp/places"
 up

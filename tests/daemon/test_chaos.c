@@ -102,7 +102,7 @@ TEST(control_and_io_die_again_and_again)
     const struct client_job *s = job_status(&d, job);
     assert_int_equal(1, s->epoch);
     assert_int_equal(0, s->restarts);
-    snprintf(path, sizeof(path), "%s/jobs/%s/metrics.jsonl", d.dir, job);
+    snprintf(path, sizeof(path), "%s/metrics/%s.jsonl", d.dir, job);
     char *text = read_text(path);
     assert_int_equal(400, count_text(text, "\n"));
     free(text);

@@ -22,7 +22,7 @@ TEST(job_runs_to_its_end)
     assert_int_equal(3, s->n_worker);
     for (int k = 0; k < 3; k++)
         assert_int_equal(0, s->worker[k].exit_status);
-    snprintf(path, sizeof(path), "%s/jobs/%s/metrics.jsonl", d.dir, job);
+    snprintf(path, sizeof(path), "%s/metrics/%s.jsonl", d.dir, job);
     char *text = read_text(path);
     assert_int_equal(10, count_text(text, "\"step\""));
     assert_int_equal(10, count_text(text, "\"grad_norm\": null"));
@@ -234,7 +234,7 @@ TEST(metrics_wait_for_space)
     struct seen metrics = {0};
     dtd_start(&d, "state");
     snprintf(path, sizeof(path), "%s/missing/metrics.jsonl", test_tmpdir());
-    snprintf(text, sizeof(text), "mkdir -p '%s/jobs/1' && ln -s '%s' '%s/jobs/1/metrics.jsonl'", d.dir, path, d.dir);
+    snprintf(text, sizeof(text), "mkdir -p '%s/metrics' && ln -s '%s' '%s/metrics/1.jsonl'", d.dir, path, d.dir);
     assert_int_equal(0, system(text));
     job_submit(&d, spec_text("a", 1, 100000, "", ""), job);
     job_wait_step(&d, job, 1, 5, 20000);

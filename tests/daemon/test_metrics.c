@@ -150,7 +150,7 @@ TEST(lines_wait_in_memory)
     char folder[600];
     snprintf(folder, sizeof(folder), "%s/later", test_tmpdir());
     char path[700];
-    snprintf(path, sizeof(path), "%s/metrics.jsonl", folder);
+    snprintf(path, sizeof(path), "%s/metrics/1.jsonl", folder); /* that folder is made, but not the one above it */
     assert_ok(metrics_init(&m, path));
     append(&m, 1, 1);
     append(&m, 1, 2);

@@ -169,7 +169,7 @@ TEST(workers_survive_control)
     int64_t last = s->last.step;
     for (int k = 0; k < 3; k++)
         assert_int_equal(pids[k], s->worker[k].pid);
-    snprintf(path, sizeof(path), "%s/jobs/%s/metrics.jsonl", d.dir, job);
+    snprintf(path, sizeof(path), "%s/metrics/%s.jsonl", d.dir, job);
     char *text = read_text(path);
     for (int64_t step = 1; step <= last; step++) { /* none lost, none twice */
         char key[64];

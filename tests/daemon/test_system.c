@@ -159,7 +159,7 @@ TEST(everything_is_its_users)
     assert_int_equal(S_IFREG | 0640, file_of(job, "rank-0.log").st_mode);
     assert_int_equal(user(ALICE)->pw_uid, file_of(job, "io.sock").st_uid);
     assert_int_equal(S_IFSOCK | 0600, file_of(job, "io.sock").st_mode);
-    assert_int_equal(user(NOBODY)->pw_uid, file_of(job, "metrics.jsonl").st_uid);
+    assert_int_equal(user(NOBODY)->pw_uid, file_of(job, "../../metrics").st_uid);
     assert_int_equal(0, file_of(job, "").st_uid);
     client_node_fini(&node);
     assert_int_equal(0, dtd_down(&d));
