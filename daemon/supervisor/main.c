@@ -205,34 +205,18 @@ int sv_run(struct supervisor *s)
 /* ---- arguments ---- */
 
 struct arguments {
-    const char *config, *state_dir;
-    bool system, slurm;
+    const char *said[128]; /* by an option's letter; NULL: not said */
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
-    struct arguments *a = state->input;
-    switch (key) {
-    case 'c':
-        a->config = arg;
-        return 0;
-    case 's':
-        a->state_dir = arg;
-        return 0;
-    case 'S':
-        a->system = true;
-        return 0;
-    case 'L':
-        a->slurm = true;
-        return 0;
-    case ARGP_KEY_END:
-        if (a->slurm && (a->config || a->state_dir || a->system))
-            argp_error(state,
-                       "--slurm makes a configuration and a state directory of its own: no other option with it");
-        return 0;
-    default:
+    const char **said = ((struct arguments *)state->input)->said;
+    if (key == ARGP_KEY_END && said['L'] && (said['c'] || said['s'] || said['S']))
+        argp_error(state, "--slurm makes a configuration and a state directory of its own: no other option with it");
+    if (key <= 0 || key >= 128)
         return ARGP_ERR_UNKNOWN;
-    }
+    said[key] = arg ? arg : "";
+    return 0;
 }
 
 /* The configuration is read, and under Slurm made, by control alone; it says lines (state directory, socket's
@@ -281,20 +265,21 @@ static err_t start(struct supervisor *s, const struct arguments *a, struct why *
         return why_set(why, err_from_errno(errno), "/proc/self/exe: %s", strerror(errno));
     s->bin[n] = '\0';
     *strrchr(s->bin, '/') = '\0';
-    s->config = a->config ? realpath(a->config, NULL) : NULL;
-    if (a->config && !s->config)
-        return why_set(why, ERR_INVALID, "%s: %s", a->config, strerror(errno));
-    if (s->config || a->system || a->slurm) {
-        const char *what = a->slurm ? "--print-slurm" : a->system ? "--print-system" : "--print-places";
+    const char *config = a->said['c'], *slurm = a->said['L'];
+    s->config = config ? realpath(config, NULL) : NULL;
+    if (config && !s->config)
+        return why_set(why, ERR_INVALID, "%s: %s", config, strerror(errno));
+    if (config || s->system || slurm) {
+        const char *what = slurm ? "--print-slurm" : s->system ? "--print-system" : "--print-places";
         err = ask_control(s, what, places, sizeof(places), why);
         if (err)
-            return a->slurm ? why_set(why, err, "not started; the line above says why") : err;
+            return slurm ? why_set(why, err, "not started; the line above says why") : err;
     }
     const char *state = strsep(&rest, "\n"), *run = rest ? strsep(&rest, "\n") : "",
                *user = rest ? strsep(&rest, "\n") : "";
-    if (a->slurm)
+    if (slurm)
         s->config = rest ? strsep(&rest, "\n") : NULL;
-    err = path_state_dir(a->state_dir ? a->state_dir : state, s->dir, sizeof(s->dir), why);
+    err = path_state_dir(a->said['s'] ? a->said['s'] : state, s->dir, sizeof(s->dir), why);
     memcpy(s->run, s->dir, sizeof(s->run));
     if (!err && s->system)
         err = start_system(s, run, user, why);
@@ -304,13 +289,10 @@ static err_t start(struct supervisor *s, const struct arguments *a, struct why *
 /* A dtd of a Slurm job is over when its step is, and nobody asks for its state any more. */
 static void leave_slurm(struct supervisor *s)
 {
-    if (getenv("DTD_SLURM_KEEP"))
-        return;
-    err_t err = file_remove_tree(s->dir);
-    if (err)
-        log_warn("state not removed path=%s error=%s", s->dir, err_text(err));
+    if (!getenv("DTD_SLURM_KEEP") && file_remove_tree(s->dir))
+        log_warn("state not removed path=%s", s->dir);
     *strrchr(s->dir, '/') = '\0';
-    (void)rmdir(s->dir); /* other nodes' may be in it */
+    (void)rmdir(s->dir); /* ours or other nodes' may be in it */
 }
 
 int main(int argc, char **argv)
@@ -330,7 +312,7 @@ int main(int argc, char **argv)
     argp_program_version = "dtd " DTD_VERSION;
     log_init("dtd");
     argp_parse(&argp, argc, argv, 0, NULL, &a);
-    s.system = a.system;
+    s.system = a.said['S'];
     sv_service_start(&s);
     err_t err = start(&s, &a, &why);
     if (err) {
@@ -339,7 +321,7 @@ int main(int argc, char **argv)
     }
     log_info("serving version=%s pid=%d state_dir=%s", DTD_VERSION, getpid(), s.dir);
     int code = sv_run(&s);
-    if (a.slurm)
+    if (a.said['L'])
         leave_slurm(&s);
     return code;
 }
