@@ -71,7 +71,7 @@ static void set_address(const struct port *p, unsigned long what, const char *ad
 static void port_open(struct port *p, int number)
 {
     struct ifreq tun = device("dtd0"), mtu = device("dtd0");
-    char address[16];
+    char address[32];
     if (unshare(CLONE_NEWNET))
         cannot("a network namespace");
     int ns = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
