@@ -874,7 +874,7 @@ static void killed_at_moments(int node)
         io_spawn(&c.t[node], 0);
         workers_open(&c, node);
         say_node(&c, node, 1, 0, 0);
-        if (!op[node].committed)
+        if (op[node].err) /* also when COMMITTED came, and not the end of the call */
             save(&c, 1, step, node, &op[node]);
         for (int r = 0; r < 3; r++)
             wait_done(&c, &op[r], OK);
