@@ -23,6 +23,8 @@ begin_nodes() {
     token=$(on $first cluster token -o json | jq -er .token)
   done
   wait_for 30 "all nodes up" says $first "[.node[] | select(.state == \"up\")] | length == $#+1"
+  # On the way from one to three voters there are two, and either one's loss is that of the majority.
+  [ $# -lt 2 ] || wait_for 30 "three voters" says $first '[.node[] | select(.role == "leader" or .role == "voter")] | length >= 3'
 }
 
 # A crash that a new control has covered up is a failure all the same.
