@@ -26,7 +26,7 @@ static err_t read_rank(const char *folder, int rank, struct measured *ret, struc
 static err_t take_rank(const char *folder, int rank, const struct measured *first, struct forecast_rank *ret,
                        struct why *why)
 {
-    struct measured m;
+    struct measured m = {0};
     err_t err = read_rank(folder, rank, &m, why);
     if (err)
         return err;
@@ -44,14 +44,16 @@ static err_t take_rank(const char *folder, int rank, const struct measured *firs
 
 err_t measured_load(const char *folder, struct measured_step *ret, struct why *why)
 {
-    struct measured first;
+    struct measured first = {0};
     err_t err = read_rank(folder, 0, &first, why);
     if (err)
         return err;
     struct measured_step m = {.step = first.step, .epoch = first.epoch, .did = {.n = first.world}};
     m.did.ranks = calloc((size_t)first.world, sizeof(*m.did.ranks));
-    if (!m.did.ranks)
-        err = why_set(why, ERR_NOMEM, "no memory for the timelines of %d ranks", first.world);
+    if (!m.did.ranks) {
+        measured_fini(&first);
+        return why_set(why, ERR_NOMEM, "no memory for the timelines of %d ranks", m.did.n);
+    }
     for (int r = 0; !err && r < first.world; r++)
         err = take_rank(folder, r, &first, &m.did.ranks[r], why);
     measured_fini(&first);
