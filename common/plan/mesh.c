@@ -74,11 +74,12 @@ static err_t check_batch(const struct job_train *t, struct why *why)
             (long long)(t->micro_batch < 1 ? 1 : t->global_batch));
     if (t->seq < 1 || t->seq > 1 << 24)
         return why_set(why, ERR_INVALID, "train.seq is %lld; it must be 1 to %d", (long long)t->seq, 1 << 24);
+    const int64_t tokens = t->global_batch * t->seq;
     if (t->global_batch > INT32_MAX / t->seq) /* a token's place in the batch is an i32: program.rows_buffer */
         return why_set(why, ERR_INVALID,
                        "train.global_batch x train.seq is %lld tokens; it must be below 2^31; the nearest legal "
                        "train.global_batch is %lld",
-                       (long long)(t->global_batch * t->seq), (long long)(INT32_MAX / t->seq));
+                       (long long)tokens, (long long)INT32_MAX / t->seq);
     if (t->dtype != DT_F32 && t->dtype != DT_F64 && t->dtype != DT_BF16)
         return why_set(why, ERR_INVALID, "train.dtype is %s; this version computes in float32, bfloat16 and float64",
                        dtype_name((enum dtype)t->dtype));
