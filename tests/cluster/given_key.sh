@@ -5,7 +5,7 @@ port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)
 key() { echo "k1 $(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')" >"$1"; chmod 600 "$1"; }
 pids=()
 downs() { for p in "${pids[@]}"; do kill -9 "$p" 2>/dev/null || true; done; }
-trap 'rc=$?; [ $rc -eq 0 ] || tail -n 30 "$tmp"/s*/control.log; downs; (exit $rc); finish' EXIT
+trap 'rc=$?; set +e; [ $rc -eq 0 ] || tail -n 30 "$tmp"/s*/control.log; downs; (exit $rc); finish' EXIT
 key "$tmp/key"
 key "$tmp/other-key"
 declare -A at

@@ -8,7 +8,7 @@ on() { # on NODE COMMAND...
   shift
   DTD_DIR=$tmp/$node "$DTD_BIN/dtctl" "$@"
 }
-trap 'rc=$?; [ $rc -eq 0 ] || for n in a b; do echo "--- $n"; tail -n 40 "$tmp/$n/control.log" 2>/dev/null; done
+trap 'rc=$?; set +e; [ $rc -eq 0 ] || for n in a b; do echo "--- $n"; tail -n 40 "$tmp/$n/control.log" 2>/dev/null; done
   for n in a b; do on $n down >/dev/null 2>&1 || kill -9 "$(head -n 1 "$tmp/$n/dtd.lock")" 2>/dev/null || true; done; (exit $rc); finish' EXIT
 for n in a b; do on $n up >/dev/null; declare "port_$n=$(port)"; done
 where() { local p="port_$1"; echo --name "$1" --listen "127.0.0.1:${!p}" --advertise "127.0.0.1:${!p}"; }

@@ -11,7 +11,7 @@ on() { # on NODE COMMAND...
 downs() { for n in a b c d; do
   on $n down >/dev/null 2>&1 || { [ -s "$tmp/$n/dtd.lock" ] && kill -9 "$(head -n 1 "$tmp/$n/dtd.lock")" 2>/dev/null; } || true
 done; }
-trap 'rc=$?; [ $rc -eq 0 ] || for n in a b c; do echo "--- $n"; tail -n 30 "$tmp/$n/control.log" 2>/dev/null; done; downs; (exit $rc); finish' EXIT
+trap 'rc=$?; set +e; [ $rc -eq 0 ] || for n in a b c; do echo "--- $n"; tail -n 30 "$tmp/$n/control.log" 2>/dev/null; done; downs; (exit $rc); finish' EXIT
 cluster() { on "$1" cluster status -o json; }
 says() { cluster "$1" | jq -e "$2"; } # says NODE FILTER
 voters() { says "$1" "[.node[] | select(.role == \"leader\" or .role == \"voter\")] | length == $2"; }

@@ -14,7 +14,7 @@ where() { local p="port_$1"; echo --name "$1" --listen "127.0.0.1:${!p}" --adver
 # begin_nodes NODE...: the first makes the cluster, the others join; all are up.
 begin_nodes() {
   nodes=$*
-  trap 'rc=$?; [ $rc -eq 0 ] || for n in $nodes; do for f in "$tmp/$n/control.log" "$tmp/$n"/jobs/*/*.log; do echo "--- $f"; tail -n 30 "$f" 2>/dev/null || true; done; done; downs; (exit $rc); finish' EXIT
+  trap 'rc=$?; set +e; [ $rc -eq 0 ] || for n in $nodes; do for f in "$tmp/$n/control.log" "$tmp/$n"/jobs/*/*.log; do echo "--- $f"; tail -n 30 "$f" 2>/dev/null || true; done; done; downs; (exit $rc); finish' EXIT
   for n in $nodes; do on $n up >/dev/null; declare -g "port_$n=$(port)"; done
   local token=$(on $1 cluster init $(where $1) -o json | jq -er .token) first=$1
   shift

@@ -19,7 +19,7 @@ begin() { # NODE: its dtd, with two slots
 downs() { for n in "${nodes[@]}"; do
   on $n down >/dev/null 2>&1 || { [ -s "$tmp/$n/dtd.lock" ] && kill -9 "$(head -n 1 "$tmp/$n/dtd.lock")" 2>/dev/null; } || true
 done; }
-trap 'rc=$?; [ $rc -eq 0 ] || for n in "${nodes[@]}"; do echo "--- $n"; tail -n 60 "$tmp/$n/control.log" 2>/dev/null; done; downs; (exit $rc); finish' EXIT
+trap 'rc=$?; set +e; [ $rc -eq 0 ] || for n in "${nodes[@]}"; do echo "--- $n"; tail -n 60 "$tmp/$n/control.log" 2>/dev/null; done; downs; (exit $rc); finish' EXIT
 cluster() { on "$1" cluster status -o json; }
 says() { cluster "$1" | jq -e "$2"; }
 # Three voters, too: on the way from one to three there are two, and either one's loss is that of the majority.
