@@ -325,7 +325,7 @@ static err_t tensors_json(struct ckpt *ckpt, bool hash, json_t **ret, struct why
 
 static err_t inspect_json(struct ckpt *ckpt, const char *dir, bool hash, json_t **ret, struct why *why)
 {
-    json_t *tensors, *scalars;
+    json_t *tensors = NULL, *scalars;
     err_t err = tensors_json(ckpt, hash, &tensors, why);
     if (err)
         return err;

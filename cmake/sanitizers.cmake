@@ -2,7 +2,7 @@
 set(DTD_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=")
 option(DTD_FUZZ "Build the fuzzers with libFuzzer (clang); without it they are replayers of their corpora" OFF)
 if(DTD_SANITIZE)
-  target_compile_options(dtd_flags INTERFACE -fsanitize=${DTD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
+  target_compile_options(dtd_flags INTERFACE -fsanitize=${DTD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(dtd_flags INTERFACE -fsanitize=${DTD_SANITIZE})
 endif()
 if(DTD_FUZZ)

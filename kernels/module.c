@@ -56,7 +56,8 @@ static void note_failure(char *text, size_t size, const char *path)
     size_t used = strlen(text);
     words = words ? words : "the loader does not say why";
     bool has_path = strncmp(words, path, strlen(path)) == 0;
-    snprintf(text + used, size - used, "%s%s%s%s", used ? "; " : "", has_path ? "" : path, has_path ? "" : ": ", words);
+    snprintf(text + used, size - used, "%s%.300s%s%.300s", used ? "; " : "", has_path ? "" : path, has_path ? "" : ": ",
+             words);
 }
 
 static err_t module_open(const char *file, void **ret, struct why *why)

@@ -1,17 +1,10 @@
 # nobody_leads.sh: of two nodes the one that holds the log is dead. The job on the other goes on and commits checkpoints, nothing new
 # starts, and when the first is back the job is known again, ends, and was never restarted.
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/several.sh"
 write_job
-port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-on() { # on NODE COMMAND...
-  local node=$1
-  shift
-  DTD_DIR=$tmp/$node "$DTD_BIN/dtctl" "$@"
-}
-trap 'rc=$?; set +e; [ $rc -eq 0 ] || for n in a b; do echo "--- $n"; tail -n 40 "$tmp/$n/control.log" 2>/dev/null; done
-  for n in a b; do on $n down >/dev/null 2>&1 || kill -9 "$(head -n 1 "$tmp/$n/dtd.lock")" 2>/dev/null || true; done; (exit $rc); finish' EXIT
+guard_nodes a b
 for n in a b; do on $n up >/dev/null; declare "port_$n=$(port)"; done
-where() { local p="port_$1"; echo --name "$1" --listen "127.0.0.1:${!p}" --advertise "127.0.0.1:${!p}"; }
 token=$(on a cluster init $(where a) -o json | jq -er .token)
 on b cluster join "$token" $(where b) >/dev/null
 both_up() { on b cluster status -o json | jq -e '(.node | length == 2) and all(.node[]; .state == "up") and .leader == "a"'; }
@@ -21,7 +14,7 @@ on b node drain a --reason "so that the job is on b"
 job=$(on b submit "$tmp/job.yaml" --set train.steps=100000 --set model.dim=128 --set checkpoint.every=50 --set checkpoint.dir="$tmp/ck" --detach -o json | jq -er .job)
 has_step() { [ -d "$tmp/ck/step-$1" ]; }
 wait_for 60 "step 50" has_step 50
-kill -9 "$(head -n 1 "$tmp/a/dtd.lock")"
+kill_node a
 last=$(ls "$tmp/ck" | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
 wait_for 60 "three more checkpoints while nobody leads" has_step $((last + 150))
 timeout 20 env DTD_DIR="$tmp/b" "$DTD_BIN/dtctl" submit "$tmp/job.yaml" --set checkpoint.dir="$tmp/other" --detach >"$tmp/out" 2>&1 && fail "a job was taken while nobody leads: $(cat "$tmp/out")"
@@ -29,3 +22,4 @@ on a up >/dev/null
 runs_on() { on a status "$job" -o json | jq -e '.state == "running" and .epoch == 1 and .restarts == 0'; }
 wait_for 60 "the job to be known again, in its first epoch" runs_on
 on a cancel "$job" >/dev/null
+end_nodes

@@ -8,13 +8,21 @@ on() { # on NODE COMMAND...
 downs() { for n in $nodes; do
   on $n down >/dev/null 2>&1 || { [ -s "$tmp/$n/dtd.lock" ] && kill -9 "$(head -n 1 "$tmp/$n/dtd.lock")" 2>/dev/null; } || true
 done; }
-says() { on "$1" cluster status -o json | jq -e "$2"; } # says NODE FILTER
 where() { local p="port_$1"; echo --name "$1" --listen "127.0.0.1:${!p}" --advertise "127.0.0.1:${!p}"; }
+
+cluster() { on "$1" cluster status -o json; }
+says() { cluster "$1" | jq -e "$2"; } # says NODE FILTER
+kill_node() { kill -9 "$(head -n 1 "$tmp/$1/dtd.lock")"; } # its children die with it
+
+# guard_nodes NODE...: at the end they go down; after a failure their logs are shown first.
+guard_nodes() {
+  nodes=$*
+  trap 'rc=$?; set +e; [ $rc -eq 0 ] || for n in $nodes; do for f in "$tmp/$n/control.log" "$tmp/$n"/jobs/*/*.log; do echo "--- $f"; tail -n 30 "$f" 2>/dev/null || true; done; done; downs; (exit $rc); finish' EXIT
+}
 
 # begin_nodes NODE...: the first makes the cluster, the others join; all are up.
 begin_nodes() {
-  nodes=$*
-  trap 'rc=$?; set +e; [ $rc -eq 0 ] || for n in $nodes; do for f in "$tmp/$n/control.log" "$tmp/$n"/jobs/*/*.log; do echo "--- $f"; tail -n 30 "$f" 2>/dev/null || true; done; done; downs; (exit $rc); finish' EXIT
+  guard_nodes "$@"
   for n in $nodes; do on $n up >/dev/null; declare -g "port_$n=$(port)"; done
   local token=$(on $1 cluster init $(where $1) -o json | jq -er .token) first=$1
   shift

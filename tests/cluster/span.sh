@@ -2,34 +2,22 @@
 # lead, then the one that leads, then `dtctl down` on the one that leads: the job goes on by itself on those that are left, to the parameters of an undisturbed run on one
 # node, bit for bit.
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/several.sh"
 write_job
-port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
-nodes=(a b c)
-on() { # on NODE COMMAND...
-  local node=$1
-  shift
-  DTD_DIR=$tmp/$node "$DTD_BIN/dtctl" "$@"
-}
 begin() { # NODE: its dtd, with two slots
   mkdir -p "$tmp/$1"
   printf 'state_dir: %s\nslots: 2\n' "$tmp/$1" >"$tmp/$1.yaml"
   setsid "$DTD_BIN/dtd" --config "$tmp/$1.yaml" >>"$tmp/$1.out" 2>&1 &
   wait_for 20 "dtd of node $1" on "$1" node
 }
-downs() { for n in "${nodes[@]}"; do
-  on $n down >/dev/null 2>&1 || { [ -s "$tmp/$n/dtd.lock" ] && kill -9 "$(head -n 1 "$tmp/$n/dtd.lock")" 2>/dev/null; } || true
-done; }
-trap 'rc=$?; set +e; [ $rc -eq 0 ] || for n in "${nodes[@]}"; do echo "--- $n"; tail -n 60 "$tmp/$n/control.log" 2>/dev/null; done; downs; (exit $rc); finish' EXIT
-cluster() { on "$1" cluster status -o json; }
-says() { cluster "$1" | jq -e "$2"; }
+guard_nodes a b c
 # Three voters, too: on the way from one to three there are two, and either one's loss is that of the majority.
 all_up() { says "$1" 'all(.node[]; .state == "up") and ([.node[] | select(.role == "leader" or .role == "voter")] | length == 3)'; }
 state_on() { [ "$(on "$1" status "$job" -o json | jq -r .state)" = "$2" ]; }
 step_on() { [ "$(on "$1" status "$job" -o json | jq -r .step)" -ge "$2" ]; }
-other() { for n in "${nodes[@]}"; do case " $* " in *" $n "*) ;; *) echo "$n"; return ;; esac; done; }
+other() { for n in $nodes; do case " $* " in *" $n "*) ;; *) echo "$n"; return ;; esac; done; }
 has_workers() { pgrep -P "$(head -n 1 "$tmp/$1/dtd.lock")" -x dt-worker >/dev/null; }
 go_down() { on "$1" down >/dev/null; }
-kill_node() { kill -9 "$(head -n 1 "$tmp/$1/dtd.lock")"; } # its children die with it
 
 long=(--set train.steps=400 --set model.dim=128 --set checkpoint.every=50 --set parallel.workers=4)
 up
@@ -38,8 +26,7 @@ wait_done "$job" 120
 hashes "$tmp/quiet/step-400" >"$tmp/quiet-hashes"
 dtctl down >/dev/null
 
-for n in "${nodes[@]}"; do begin $n; declare "port_$n=$(port)"; done
-where() { local p="port_$1"; echo --name "$1" --listen "127.0.0.1:${!p}" --advertise "127.0.0.1:${!p}"; }
+for n in $nodes; do begin $n; declare "port_$n=$(port)"; done
 on a cluster init $(where a) >/dev/null
 token=$(on a cluster token --uses 2 -o json | jq -er .token)
 for n in b c; do on $n cluster join "$token" $(where $n) >/dev/null; done
@@ -47,14 +34,14 @@ for n in b c; do on $n cluster join "$token" $(where $n) >/dev/null; done
 # lose NAME NODE HOW: the job of that name loses the node NODE says (leader, or another that works).
 lose() {
   local name=$1 leader victim n spare
-  for n in "${nodes[@]}"; do wait_for 60 "all nodes, as $n sees it" all_up "$n"; done
+  for n in $nodes; do wait_for 60 "all nodes, as $n sees it" all_up "$n"; done
   leader=$(cluster a | jq -er .leader)
   spare=$(other "$leader")
   [ "$2" = other ] || on "$leader" node drain "$spare" --reason "the job is to be where the lead is" >/dev/null
   job=$(on "$(other "$leader")" submit "$tmp/job.yaml" "${long[@]}" --set run.nodes=0 --set checkpoint.dir="$tmp/$name" --detach -o json | jq -er .job)
   wait_for 60 "step 60 of job $job" step_on "$leader" 60
   [ "$2" = other ] || on "$leader" node undrain "$spare" >/dev/null
-  for n in "${nodes[@]}"; do
+  for n in $nodes; do
     if has_workers "$n" && { [ "$2" = leader ] && [ "$n" = "$leader" ] || { [ "$2" = other ] && [ "$n" != "$leader" ]; }; }; then victim=$n; fi
   done
   [ -n "${victim:-}" ] || fail "$name: no worker on the $2 of $leader"
@@ -74,3 +61,4 @@ lose follower other kill_node
 lose leader leader kill_node
 lose orderly leader go_down
 on "$(other "$(cluster a | jq -er .leader)")" status "$job" -o json | jq -e '.restarts == 0' >/dev/null || fail "leaving a node counts as a restart"
+end_nodes

@@ -1,6 +1,8 @@
 /* See harness.h. A rank is a forked process that ends by _exit; what it has to say goes to stderr and its status. */
 #include "tests/parity/harness.h"
 
+#include "tests/parity/rig.h"
+
 #include "common/base/rng.h"
 
 #include <sys/mman.h>
@@ -264,11 +266,18 @@ int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int ra
 
 /* ---- all of them ---- */
 
-static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last, const struct parity_options *o,
-                    struct parity_result *r)
+struct run {
+    const struct parity_model *m;
+    int64_t last;
+    const struct parity_options *o;
+    struct parity_result *r;
+};
+
+static int run_rank(void *arg, int fd, int rank)
 {
+    const struct run *run = arg;
     char why[512] = "no sentence";
-    int rc = parity_run_rank(m, fd, 1, rank, last, o, r, why);
+    int rc = parity_run_rank(run->m, fd, 1, rank, run->last, run->o, run->r, why);
     if (rc)
         fprintf(stderr, "rank %d: %s\n", rank, why);
     return rc;
@@ -276,26 +285,14 @@ static int run_rank(const struct parity_model *m, int fd, int rank, int64_t last
 
 struct parity_result *parity_run(const struct parity_model *m, int64_t last, const struct parity_options *options)
 {
-    int world = (int)m->job.parallel.workers, failed = 0;
     size_t bytes = sizeof(struct parity_result) + 2 * (size_t)m->graph.n_params * sizeof(double);
     struct parity_result *r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    pid_t pid[PARITY_MAX_WORKERS];
-    int fd = memfd_create("parity", MFD_CLOEXEC);
-    assert_true(r != MAP_FAILED && fd >= 0 && world <= PARITY_MAX_WORKERS && last <= PARITY_MAX_STEPS);
+    assert_true(r != MAP_FAILED && last <= PARITY_MAX_STEPS);
     r->bytes = bytes;
     r->n = m->graph.n_params;
     r->grad = (double *)(r + 1);
     r->param = r->grad + r->n;
-    for (int i = 0; i < world; i++)
-        if ((pid[i] = fork()) == 0)
-            _exit(run_rank(m, fd, i, last, options, r));
-    for (int i = 0; i < world; i++) {
-        int status;
-        waitpid(pid[i], &status, 0);
-        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-    }
-    close(fd);
-    assert_int_equal(failed, 0);
+    rig_fork((int)m->job.parallel.workers, run_rank, &(struct run){m, last, options, r});
     assert_int_equal(r->replicas_differ, 0);
     return r;
 }

@@ -1,10 +1,9 @@
 /* Bytes on the wire: what the comm has counted in a step, by the axes that its groups span, is what the program says
  * when its ops are added up by the rules of worker/comm/comm.h, on every rank; and where shards are even it is what the
  * formulas of the literature say. */
-#include "tests/parity/harness.h"
+#include "tests/parity/rig.h"
 
 #include <sys/mman.h>
-#include <sys/wait.h>
 
 #define MAX_WORLD 8
 
@@ -85,33 +84,19 @@ static struct sums add_up(const struct program *p)
 /* ---- what was counted ---- */
 
 struct counted {
+    struct parity_model m;
     struct sums is[MAX_WORLD];
-    int64_t n_params;
 };
 
-static int count_rank(const struct parity_model *m, int fd, int rank, struct counted *ret)
+static int count_rank(void *arg, int fd, int rank)
 {
-    struct engine e = {0};
-    struct comm *comm = NULL;
+    struct counted *c = arg;
+    struct rig r = {0};
     struct engine_result result = {0};
     struct why why = {""};
-    struct parity_feed data = {m->job.train.seq, m->job.model.vocab};
-    const struct engine_feed feed = {parity_sample, &data};
-    const struct engine_config config = {
-        .dev = test_cpu(), .job = &m->job, .graph = &m->graph, .rank = rank, .world = (int)m->job.parallel.workers};
-    err_t err = engine_init(&e, &config, &why);
-    const struct comm_config cc = {.backend = "shm",
-                                   .fd = fd,
-                                   .rank = rank,
-                                   .world = config.world,
-                                   .epoch = 1,
-                                   .shared_bytes = engine_shared_bytes(&e),
-                                   .timeout_ms = 30000};
-    err = err ? err : comm_open(&cc, &comm, &why);
-    err = err ? err : engine_start(&e, comm, &why);
-    err = err ? err : engine_fill_state(&e, &why);
-    err = err ? err : engine_step(&e, &feed, &result, &why);
-    const struct sums said = err ? (struct sums){{0}} : add_up(&e.train);
+    err_t err = rig_open(&r, &c->m, fd, rank, &why);
+    err = err ? err : rig_step(&r, &result, &why);
+    const struct sums said = err ? (struct sums){{0}} : add_up(&r.e.train);
     int bad = err != OK;
     for (int i = 0; i < ENGINE_AXIS_SETS && !err; i++)
         if (result.axis_bytes[i] != said.axis[i]) {
@@ -121,34 +106,19 @@ static int count_rank(const struct parity_model *m, int fd, int rank, struct cou
         }
     if (err)
         fprintf(stderr, "rank %d: %s %s\n", rank, err_name(err), why.text);
-    memcpy(ret->is[rank].axis, result.axis_bytes, sizeof(result.axis_bytes));
-    engine_fini(&e);
-    comm_close(comm);
+    memcpy(c->is[rank].axis, result.axis_bytes, sizeof(result.axis_bytes));
+    rig_close(&r);
     return bad;
 }
 
 /* Fails when a rank's comm and its program disagree. */
 static struct counted *count(const char *yaml, const char *const *sets)
 {
-    struct parity_model m;
     struct counted *c = mmap(NULL, sizeof(*c), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    int fd = memfd_create("bytes", MFD_CLOEXEC), failed = 0;
-    pid_t pid[MAX_WORLD];
-    parity_model_init(&m, yaml, sets);
-    int world = (int)m.job.parallel.workers;
-    assert_true(c != MAP_FAILED && world <= MAX_WORLD);
-    c->n_params = m.graph.n_params;
-    for (int i = 0; i < world; i++)
-        if ((pid[i] = fork()) == 0)
-            _exit(count_rank(&m, fd, i, c));
-    for (int i = 0; i < world; i++) {
-        int status;
-        waitpid(pid[i], &status, 0);
-        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-    }
-    close(fd);
-    parity_model_fini(&m);
-    assert_int_equal(failed, 0);
+    assert_true(c != MAP_FAILED);
+    parity_model_init(&c->m, yaml, sets);
+    assert_true(c->m.job.parallel.workers <= MAX_WORLD);
+    rig_fork((int)c->m.job.parallel.workers, count_rank, c);
     return c;
 }
 
@@ -156,6 +126,7 @@ static struct counted *count(const char *yaml, const char *const *sets)
 
 static void uncount(struct counted *c)
 {
+    parity_model_fini(&c->m);
     munmap(c, sizeof(*c));
 }
 
@@ -195,7 +166,7 @@ static int64_t total(const struct counted *c, int world, unsigned axes)
 TEST(replicas_move_two_gradients_less_a_share)
 {
     struct counted *c = COUNT(parity_llama, "parallel.workers=4");
-    near(total(c, 4, DP), 4 * 2 * 8.0 * (double)c->n_params * 3 / 4);
+    near(total(c, 4, DP), 4 * 2 * 8.0 * (double)c->m.graph.n_params * 3 / 4);
     uncount(c);
 }
 
@@ -205,12 +176,12 @@ TEST(shards_move_what_their_stage_says)
 {
     struct counted *c = COUNT(parity_llama, "parallel.workers=2", "parallel.fsdp=2", "parallel.zero=1",
                               "train.global_batch=4", "train.micro_batch=2");
-    near(total(c, 2, FSDP), 2 * 2 * 8.0 * (double)c->n_params / 2);
+    near(total(c, 2, FSDP), 2 * 2 * 8.0 * (double)c->m.graph.n_params / 2);
     uncount(c);
     c = COUNT(parity_llama, "parallel.workers=2", "parallel.fsdp=2", "parallel.zero=3", "train.global_batch=4",
               "train.micro_batch=2");
     int64_t three = total(c, 2, FSDP);
-    double all = 2 * 8.0 * (double)c->n_params / 2;
+    double all = 2 * 8.0 * (double)c->m.graph.n_params / 2;
     assert_true((double)three > 2.5 * all && (double)three <= 1.02 * 3 * all); /* the head is gathered once */
     uncount(c);
 }

@@ -1,9 +1,6 @@
 /* A measured step has the program's actions in the program's order: what a rank's trace says is held against its
  * program, op by op, on every rank of a pipeline. */
-#include "tests/parity/harness.h"
-
-#include <sys/mman.h>
-#include <sys/wait.h>
+#include "tests/parity/rig.h"
 
 static bool waits(const struct op *op)
 {
@@ -49,62 +46,33 @@ static int compare(const struct engine *e, const struct engine_trace *t)
     return bad;
 }
 
-static int trace_rank(const struct parity_model *m, int fd, int rank)
+static int trace_rank(void *arg, int fd, int rank)
 {
-    struct engine e = {0};
-    struct comm *comm = NULL;
+    struct rig r = {0};
     struct engine_trace trace = {0};
     struct engine_profile profile = {.trace = &trace};
     struct engine_result result;
     struct why why = {""};
-    struct parity_feed data = {m->job.train.seq, m->job.model.vocab};
-    const struct engine_feed feed = {parity_sample, &data};
-    const struct engine_config config = {
-        .dev = test_cpu(), .job = &m->job, .graph = &m->graph, .rank = rank, .world = (int)m->job.parallel.workers};
-    err_t err = engine_init(&e, &config, &why);
-    const struct comm_config cc = {.backend = "shm",
-                                   .fd = fd,
-                                   .rank = rank,
-                                   .world = config.world,
-                                   .epoch = 1,
-                                   .shared_bytes = engine_shared_bytes(&e),
-                                   .timeout_ms = 30000};
-    err = err ? err : comm_open(&cc, &comm, &why);
-    err = err ? err : engine_start(&e, comm, &why);
-    err = err ? err : engine_fill_state(&e, &why);
-    trace.cap = engine_trace_room(&e);
+    err_t err = rig_open(&r, arg, fd, rank, &why);
+    trace.cap = engine_trace_room(&r.e);
     trace.boxes = calloc((size_t)trace.cap + 1, sizeof(*trace.boxes));
-    err = err ? err : engine_step(&e, &feed, &result, &why); /* not this one */
-    err = err ? err : engine_profile_start(&e, &profile, &why);
-    err = err ? err : engine_step(&e, &feed, &result, &why);
-    engine_profile_stop(&e);
-    err = err ? err : engine_step(&e, &feed, &result, &why); /* nor this one */
-    int bad = err ? SAY("rank %d: %s %s\n", rank, err_name(err), why.text) : compare(&e, &trace);
+    err = err ? err : rig_step(&r, &result, &why); /* not this one */
+    err = err ? err : engine_profile_start(&r.e, &profile, &why);
+    err = err ? err : rig_step(&r, &result, &why);
+    engine_profile_stop(&r.e);
+    err = err ? err : rig_step(&r, &result, &why); /* nor this one */
+    int bad = err ? SAY("rank %d: %s %s\n", rank, err_name(err), why.text) : compare(&r.e, &trace);
     free(trace.boxes);
-    engine_fini(&e);
-    comm_close(comm);
+    rig_close(&r);
     return bad;
 }
 
 static void traced(const char *yaml, const char *const *sets)
 {
     struct parity_model m;
-    pid_t pid[8];
-    int fd = memfd_create("timeline", MFD_CLOEXEC), failed = 0;
     parity_model_init(&m, yaml, sets);
-    int world = (int)m.job.parallel.workers;
-    assert_true(world <= 8);
-    for (int i = 0; i < world; i++)
-        if ((pid[i] = fork()) == 0)
-            _exit(trace_rank(&m, fd, i));
-    for (int i = 0; i < world; i++) {
-        int status;
-        waitpid(pid[i], &status, 0);
-        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-    }
-    close(fd);
+    rig_fork((int)m.job.parallel.workers, trace_rank, &m);
     parity_model_fini(&m);
-    assert_int_equal(failed, 0);
 }
 
 #define TRACED(yaml, ...) traced(yaml, (const char *const[]){__VA_ARGS__, NULL})

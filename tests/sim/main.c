@@ -4,7 +4,6 @@
 #include "tests/sim/client.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/faults.h"
-#include "tests/sim/libraft.h"
 #include "tests/sim/model.h"
 #include "tests/sim/net.h"
 #include "tests/sim/operator.h"
@@ -81,20 +80,8 @@ static void run_seed(uint64_t seed, int nodes, struct summary *ret)
     faults_end();
     world_run(world.now_us + 3 * US_PER_S, NULL);
     clients_finish();
-    world_run(world.now_us + QUIET_US, is_well);
-    if (!is_well()) {
-        say_why_not_well();
-        broken("all is not well %d s after the last fault", (int)(QUIET_US / US_PER_S));
-    }
-    *ret = (struct summary){
-        .events = world.events,
-        .records = check_records(),
-        .answered = clients_answered(),
-        .faults = faults_happened(),
-        .deaths = libraft_deaths,
-        .print = world.print,
-        .virtual_us = world.now_us,
-    };
+    runner_settle(QUIET_US, is_well, say_why_not_well, ret);
+    ret->answered = clients_answered();
 }
 
 int main(int argc, char **argv)

@@ -3,6 +3,9 @@
 
 #include "common/base/log.h"
 #include "tests/sim/bugs.h"
+#include "tests/sim/check.h"
+#include "tests/sim/libraft.h"
+#include "tests/sim/schedule.h"
 #include "tests/sim/world.h"
 
 #include <assert.h>
@@ -26,6 +29,23 @@ struct options {
 
 static const struct simulation *simulation;
 static struct summary *summary; /* what a seed tells its parent */
+
+void runner_settle(int64_t quiet_us, bool (*is_well)(void), void (*say_why_not)(void), struct summary *ret)
+{
+    world_run(world.now_us + quiet_us, is_well);
+    if (!is_well()) {
+        say_why_not();
+        broken("all is not well %d s after the last fault", (int)(quiet_us / US_PER_S));
+    }
+    *ret = (struct summary){
+        .events = world.events,
+        .records = check_records(),
+        .faults = schedule_happened(),
+        .deaths = libraft_deaths,
+        .print = world.print,
+        .virtual_us = world.now_us,
+    };
+}
 
 /* True when the seed is well. */
 static bool run_child(uint64_t seed, const struct options *o)

@@ -8,6 +8,7 @@
 #ifndef DTD_TESTS_SIM_RUNNER_H
 #define DTD_TESTS_SIM_RUNNER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct summary {
@@ -20,6 +21,10 @@ struct simulation {
     void (*run)(uint64_t seed, int nodes, struct summary *ret);
     int first_bug, last_bug; /* that may be planted in it */
 };
+
+/* The end of a run, after the last fault: everything must be well within `quiet_us`, else the seed is broken, after
+ * say_why_not. Fills the summary but for what was answered. */
+void runner_settle(int64_t quiet_us, bool (*is_well)(void), void (*say_why_not)(void), struct summary *ret);
 
 int runner_main(const struct simulation *simulation, int argc, char **argv);
 

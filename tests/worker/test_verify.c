@@ -1,12 +1,11 @@
 /* Replicas that differ are found, whoever holds them, and said alike on every rank; and what a job does with steps that
  * are not numbers. Ranks are forked; each flips a bit of its own memory or does not. */
-#include "tests/parity/harness.h"
+#include "tests/parity/rig.h"
 
 #include "common/base/hash.h"
 
 #include <math.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 
 /* ---- the hash ---- */
 
@@ -48,49 +47,6 @@ TEST(a_hash_of_parts_is_that_of_the_whole)
 
 /* ---- replicas ---- */
 
-struct rig {
-    struct parity_model m;
-    struct engine e;
-    struct comm *comm;
-    struct parity_feed data;
-};
-
-static err_t rig_open(struct rig *r, const char *const *sets, int fd, int rank, struct why *why)
-{
-    parity_model_init(&r->m, parity_llama, sets);
-    const struct engine_config config = {.dev = test_cpu(),
-                                         .job = &r->m.job,
-                                         .graph = &r->m.graph,
-                                         .rank = rank,
-                                         .world = (int)r->m.job.parallel.workers};
-    err_t err = engine_init(&r->e, &config, why);
-    const struct comm_config cc = {.backend = "shm",
-                                   .fd = fd,
-                                   .rank = rank,
-                                   .world = config.world,
-                                   .epoch = 1,
-                                   .shared_bytes = engine_shared_bytes(&r->e),
-                                   .timeout_ms = 30000};
-    err = err ? err : comm_open(&cc, &r->comm, why);
-    err = err ? err : engine_start(&r->e, r->comm, why);
-    err = err ? err : engine_fill_state(&r->e, why);
-    r->data = (struct parity_feed){r->m.job.train.seq, r->m.job.model.vocab};
-    return err;
-}
-
-static void rig_close(struct rig *r)
-{
-    engine_fini(&r->e);
-    comm_close(r->comm);
-    parity_model_fini(&r->m);
-}
-
-static err_t rig_step(struct rig *r, struct engine_result *ret, struct why *why)
-{
-    const struct engine_feed feed = {parity_sample, &r->data};
-    return engine_step(&r->e, &feed, ret, why);
-}
-
 static int find_tensor(const struct graph *g, const char *name)
 {
     for (int t = 0; t < g->n_tensors; t++)
@@ -104,26 +60,27 @@ static int find_tensor(const struct graph *g, const char *name)
 static void flip(struct rig *r, const char *name)
 {
     const struct program *p = &r->e.train;
-    const int buffer = p->param_buffer[find_tensor(&r->m.graph, name)];
+    const int buffer = p->param_buffer[find_tensor(&r->m->graph, name)];
     uint8_t *x = engine_buffer(&r->e, p, buffer);
     assert_int_equal(p->buffers[buffer].dtype, DT_F64);
     x[1] ^= 1;
 }
 
 struct flipping {
-    const char *const *sets;
     int rank;         /* that flips */
     const char *name; /* NULL: nobody does */
     const char *said; /* of the sentence; NULL: nobody minds */
+    struct parity_model m;
 };
 
 /* 0 when the rank says what it ought to. */
-static int rank_flips(const struct flipping *f, int fd, int rank)
+static int rank_flips(void *arg, int fd, int rank)
 {
+    const struct flipping *f = arg;
     struct rig r = {0};
     struct engine_result result;
     struct why why = {""};
-    err_t err = rig_open(&r, f->sets, fd, rank, &why);
+    err_t err = rig_open(&r, &f->m, fd, rank, &why);
     err = err ? err : rig_step(&r, &result, &why);
     if (!err && f->name && rank == f->rank)
         flip(&r, f->name);
@@ -137,41 +94,33 @@ static int rank_flips(const struct flipping *f, int fd, int rank)
     return !right;
 }
 
-static void flipped(int world, const struct flipping *f)
+static void flipped(const char *const *sets, int rank, const char *name, const char *said)
 {
-    int fd = memfd_create("verify", MFD_CLOEXEC), failed = 0;
-    pid_t pid[8];
-    for (int i = 0; i < world; i++)
-        if ((pid[i] = fork()) == 0)
-            _exit(rank_flips(f, fd, i));
-    for (int i = 0; i < world; i++) {
-        int status;
-        waitpid(pid[i], &status, 0);
-        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-    }
-    close(fd);
-    assert_int_equal(failed, 0);
+    struct flipping f = {.rank = rank, .name = name, .said = said};
+    parity_model_init(&f.m, parity_llama, sets);
+    rig_fork((int)f.m.job.parallel.workers, rank_flips, &f);
+    parity_model_fini(&f.m);
 }
 
 static const char *const three[] = {"parallel.workers=3", "train.verify_every=2", NULL};
 
 TEST(replicas_stay_alike)
 {
-    flipped(3, &(struct flipping){three, -1, NULL, NULL});
+    flipped(three, -1, NULL, NULL);
 }
 
 TEST(a_flipped_bit_is_named_with_its_tensor_and_ranks)
 {
-    flipped(3, &(struct flipping){three, 1, "layers.0.attention.wq.weight", "on rank 0 2"});
-    flipped(3, &(struct flipping){three, 2, "norm.weight", "on rank 0 1"});
-    flipped(3, &(struct flipping){three, 0, "tok_embeddings.weight", "on rank 1 2"});
+    flipped(three, 1, "layers.0.attention.wq.weight", "on rank 0 2");
+    flipped(three, 2, "norm.weight", "on rank 0 1");
+    flipped(three, 0, "tok_embeddings.weight", "on rank 1 2");
 }
 
 /* Who is right nobody can say. */
 TEST(of_two_ranks_both_are_named)
 {
     static const char *const two[] = {"parallel.workers=2", "train.verify_every=1", NULL};
-    flipped(2, &(struct flipping){two, 1, "layers.1.feed_forward.w2.weight", "on rank 1"});
+    flipped(two, 1, "layers.1.feed_forward.w2.weight", "on rank 1");
 }
 
 /* Copies that other axes make: a norm on every rank of tp, everything on every rank of cp, a piece on every replica. */
@@ -181,41 +130,43 @@ TEST(replicas_of_every_axis_are_compared)
     static const char *const cp[] = {"parallel.workers=2", "parallel.cp=2", "train.verify_every=1", NULL};
     static const char *const shards[] = {"parallel.workers=4", "parallel.fsdp=2", "parallel.zero=3",
                                          "train.verify_every=1", NULL};
-    flipped(2, &(struct flipping){tp, 1, "layers.0.attention_norm.weight", "on rank 1"});
-    flipped(2, &(struct flipping){cp, 0, "output.weight", "on rank 0"});
-    flipped(4, &(struct flipping){shards, 3, "layers.1.feed_forward.w1.weight", "on rank 3"});
-    flipped(4, &(struct flipping){shards, 2, "layers.1.feed_forward.w1.weight", "on rank 2"});
+    flipped(tp, 1, "layers.0.attention_norm.weight", "on rank 1");
+    flipped(cp, 0, "output.weight", "on rank 0");
+    flipped(shards, 3, "layers.1.feed_forward.w1.weight", "on rank 3");
+    flipped(shards, 2, "layers.1.feed_forward.w1.weight", "on rank 2");
 }
 
 /* What only one rank has is not compared: a column of tp, a layer of pp. */
 TEST(what_has_no_replica_is_nobodys_business)
 {
     static const char *const tp[] = {"parallel.workers=2", "parallel.tp=2", "train.verify_every=1", NULL};
-    flipped(2, &(struct flipping){tp, 1, "layers.0.attention.wq.weight", NULL});
+    flipped(tp, 1, "layers.0.attention.wq.weight", NULL);
 }
 
 /* ---- steps that are not numbers ---- */
 
-static void begin_alone(struct rig *r, const char *const *sets)
+static void begin_alone(struct parity_model *m, struct rig *r, const char *const *sets)
 {
     struct why why = {""};
     *r = (struct rig){0};
-    if (rig_open(r, sets, memfd_create("skip", MFD_CLOEXEC), 0, &why))
+    parity_model_init(m, parity_llama, sets);
+    if (rig_open(r, m, memfd_create("skip", MFD_CLOEXEC), 0, &why))
         fail_msg("%s", why.text);
 }
 
 static double *last_param(struct rig *r)
 {
-    return engine_buffer(&r->e, &r->e.train, r->e.train.param_buffer[find_tensor(&r->m.graph, "norm.weight")]);
+    return engine_buffer(&r->e, &r->e.train, r->e.train.param_buffer[find_tensor(&r->m->graph, "norm.weight")]);
 }
 
 TEST(a_skipped_step_counts_and_changes_nothing)
 {
     static const char *const sets[] = {"train.nan=skip", "train.nan_limit=2", NULL};
+    struct parity_model m;
     struct rig r;
     struct engine_result result;
     struct why why = {""};
-    begin_alone(&r, sets);
+    begin_alone(&m, &r, sets);
     assert_ok(rig_step(&r, &result, &why));
     assert_false(result.skipped);
     double good = *last_param(&r);
@@ -230,7 +181,7 @@ TEST(a_skipped_step_counts_and_changes_nothing)
         free(before);
     }
     assert_int_equal(r.e.step, 3);
-    assert_int_equal(r.e.position, 3 * r.m.job.train.global_batch);
+    assert_int_equal(r.e.position, 3 * r.m->job.train.global_batch);
     assert_int_equal(r.e.updates, 1);
     *last_param(&r) = good;
     assert_ok(rig_step(&r, &result, &why));
@@ -238,15 +189,17 @@ TEST(a_skipped_step_counts_and_changes_nothing)
     assert_int_equal(r.e.updates, 2);
     assert_int_equal(r.e.skipped, 2);
     rig_close(&r);
+    parity_model_fini(&m);
 }
 
 TEST(too_many_skipped_steps_in_a_row_stop_the_job)
 {
     static const char *const sets[] = {"train.nan=skip", "train.nan_limit=2", NULL};
+    struct parity_model m;
     struct rig r;
     struct engine_result result;
     struct why why = {""};
-    begin_alone(&r, sets);
+    begin_alone(&m, &r, sets);
     *last_param(&r) = INFINITY;
     assert_ok(rig_step(&r, &result, &why));
     assert_ok(rig_step(&r, &result, &why));
@@ -255,4 +208,5 @@ TEST(too_many_skipped_steps_in_a_row_stop_the_job)
     assert_non_null(strstr(why.text, "2 skipped steps in a row"));
     assert_int_equal(r.e.step, 2);
     rig_close(&r);
+    parity_model_fini(&m);
 }
