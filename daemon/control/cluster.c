@@ -308,8 +308,8 @@ static err_t listen_on(struct cluster *c, struct why *why)
 static err_t set_aside(struct cluster *c, struct why *why)
 {
     char from[PATH_MAX], to[PATH_MAX];
-    snprintf(from, sizeof(from), "%s/raft", c->node->dir);
-    snprintf(to, sizeof(to), "%s/raft.before-%" PRId64, c->node->dir, clock_wall_ms() / 1000);
+    snprintf(from, sizeof(from), "%s/raft/log", c->node->dir);
+    snprintf(to, sizeof(to), "%s/raft/log.before-%" PRId64, c->node->dir, clock_wall_ms() / 1000);
     if (rename(from, to) && errno != ENOENT)
         return why_set(why, err_from_errno(errno), "%s: %s", from, strerror(errno));
     log_info("the log of before is set aside path=%s", to);

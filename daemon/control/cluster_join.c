@@ -327,8 +327,8 @@ static void left(void *owner)
     const struct node *n = owner;
     const struct cluster *c = n->cluster;
     char from[PATH_MAX], to[PATH_MAX];
-    snprintf(from, sizeof(from), "%s/raft", n->dir);
-    snprintf(to, sizeof(to), "%s/raft.left-%" PRId64, n->dir, clock_wall_ms() / 1000);
+    snprintf(from, sizeof(from), "%s/raft/log", n->dir);
+    snprintf(to, sizeof(to), "%s/raft/log.left-%" PRId64, n->dir, clock_wall_ms() / 1000);
     if (rename(from, to) || unlink(c->self_path) || unlink(c->view_path))
         log_error("the cluster is left, but not all of it is gone dir=%s why=\"%s\"", n->dir, strerror(errno));
     exit(0);

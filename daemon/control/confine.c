@@ -81,17 +81,17 @@ static bool allow(int ruleset, const char *path, uint64_t access)
 /* Rules are about what is there now; probe.json comes later, so that the folder itself has one. */
 static bool allow_state(int ruleset, const char *dir, uint64_t everything)
 {
-    static const char *const names[] = {"", "/raft", "/metrics"};
-    const uint64_t access[] = {READ, everything, everything};
+    static const char *const names[] = {"", "/raft", "/metrics", "/cluster"};
     bool ok = true;
-    for (int i = 0; i < 3 && ok; i++) {
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names) && ok; i++) {
         char path[PATH_MAX];
-        ok = snprintf(path, sizeof(path), "%s%s", dir, names[i]) < (int)sizeof(path) && allow(ruleset, path, access[i]);
+        ok = snprintf(path, sizeof(path), "%s%s", dir, names[i]) < (int)sizeof(path) &&
+             allow(ruleset, path, names[i][0] ? everything : READ);
     }
     return ok;
 }
 
-static err_t confine_files(const char *dir, const char *config, struct why *why)
+static err_t confine_files(const char *dir, const char *const readable[2], struct why *why)
 {
     uint64_t handled;
     int version = (int)syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
@@ -103,8 +103,8 @@ static err_t confine_files(const char *dir, const char *config, struct why *why)
     bool ok = ruleset >= 0 && allow_state(ruleset, dir, handled);
     for (size_t i = 0; ok && i < sizeof(files) / sizeof(*files); i++)
         ok = allow(ruleset, files[i].path, files[i].access);
-    if (ok && config)
-        ok = allow(ruleset, config, READ);
+    for (int i = 0; ok && i < 2; i++)
+        ok = !readable[i] || !readable[i][0] || allow(ruleset, readable[i], READ);
     if (ok)
         ok = syscall(SYS_landlock_restrict_self, ruleset, 0) == 0;
     err_t err = ok ? OK : why_set(why, err_from_errno(errno), "Landlock: %s", strerror(errno));
@@ -345,13 +345,13 @@ static void write_filter(struct filter *f)
     give(f, SECCOMP_RET_ALLOW);
 }
 
-err_t confine(const char *dir, const char *config, struct why *why)
+err_t confine(const char *dir, const char *config, const char *key_file, struct why *why)
 {
     static struct filter f;
     umask(077);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         return why_set(why, err_from_errno(errno), "no_new_privs: %s", strerror(errno));
-    err_t err = confine_files(dir, config, why);
+    err_t err = confine_files(dir, (const char *const[2]){config, key_file}, why);
     if (err)
         return err;
     f.n = 0;

@@ -111,7 +111,7 @@ int main(int argc, char **argv)
         log_level_set(node.conf.log.level);
         signal(SIGPIPE, SIG_IGN);
         if (node.system)
-            err = confine(node.dir, node.config, &why);
+            err = confine(node.dir, node.config, node.conf.cluster.key_file, &why);
     }
     if (!err) {
         err = node_start(&node, &why);

@@ -70,11 +70,11 @@ static err_t take_signals(struct supervisor *s, struct why *why)
 /* What control cannot make: it may write into its own folders, and nowhere else. */
 static err_t make_folders(const struct supervisor *s, struct why *why)
 {
-    static const char *const own[] = {"raft", "metrics"};
+    static const char *const own[] = {"raft", "metrics", "cluster"};
     char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/jobs", s->dir);
     err_t err = file_make_dirs(path, 0711);
-    for (int i = 0; i < 2 && !err; i++) {
+    for (size_t i = 0; i < sizeof(own) / sizeof(*own) && !err; i++) {
         snprintf(path, sizeof(path), "%s/%s", s->dir, own[i]);
         err = file_make_dirs(path, 0700);
         if (!err && lchown(path, s->service.uid, s->service.gid))

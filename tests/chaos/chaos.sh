@@ -1,6 +1,7 @@
 # chaos.sh FAULTS [SEED]: three nodes in network namespaces, a job of four workers over two of them, and so many random faults, one
 # after another, drawn from the seed, which is printed. After each, when what was done is undone, the job must step again; nothing but
-# a hang takes as long as `limit`. In the end the parameters are those of an undisturbed run on one node, bit for bit.
+# a hang takes as long as `limit`. In the end the parameters are those of an undisturbed run on one node, bit for bit. Where
+# DTD_TORCH_PYTHON has PyTorch, a script of its DistributedDataParallel runs on all three beside it, and has to come to its end.
 #
 # Prints a line per fault and a table with a line per kind, which `tests/chaos/table FILE` puts into docs/cluster.md.
 # CHAOS_KINDS="kill_node ..." draws from these only; CHAOS_LIMIT is in seconds.
@@ -82,10 +83,20 @@ blow() { # KIND: one fault from beginning to end
     tee -a "$tmp/faults"
 }
 
-plug_in
+torch=
+if [ -n "${DTD_TORCH_PYTHON:-}" ] && "$DTD_TORCH_PYTHON" -c 'import torch' 2>/dev/null; then torch=$tmp/torch; fi
+plug_in $([ -n "$torch" ] && echo 3 || echo 2)
 make_cluster
 job=$(on a submit "$tmp/job.yaml" "${small[@]}" --set train.steps=100000000 --set checkpoint.every=$every --set run.restarts=100000 --set checkpoint.dir="$ckpt" --set run.nodes=0 --detach -o json | jq -er .job)
 wait_for "$limit" "a checkpoint" saved_after 0
+torch_steps() { [ -s "$torch/state.pt" ]; }
+torch_state() { on a status "$torch_job" -o json | jq -e ".state == \"$1\""; }
+if [ -n "$torch" ]; then
+  mkdir "$torch"
+  torch_job=$(cd "$torch" && on a run --nodes 1:3 --workers-per-node 1 --max-restarts 100000 --env GLOO_SOCKET_IFNAME=dtd0 --detach -o json -- \
+    "$DTD_TORCH_PYTHON" "$here/ddp.py" "$torch" | jq -er .job)
+  wait_for "$limit" "PyTorch's first step" torch_steps
+fi
 deck=()
 for ((count = 1; count <= faults; count++)); do
   if [ ${#deck[@]} = 0 ]; then
@@ -95,6 +106,11 @@ for ((count = 1; count <= faults; count++)); do
   kind=${deck[0]} deck=("${deck[@]:1}")
   blow "$kind"
 done
+if [ -n "$torch" ]; then
+  torch_state running >/dev/null || wait_for "$limit" "PyTorch's job to run again" torch_state running
+  touch "$torch/stop"
+  wait_for "$limit" "the end of PyTorch's job" torch_state done
+fi
 wait_for "$limit" "a checkpoint after the last fault" saved_after "$(step_now a)"
 on a cancel "$job" >/dev/null
 is_canceled() { job_status a | jq -e '.state == "canceled"'; }
@@ -112,3 +128,5 @@ wait_done "$job" $((limit + last / 10))
 hashes "$tmp/quiet/step-$last" >"$tmp/quiet-hashes"
 cmp "$tmp/quiet-hashes" "$tmp/hashes" || fail "after step $last: other parameters than those of an undisturbed run"
 echo "after $last steps and $faults faults: the parameters of an undisturbed run, bit for bit"
+[ -z "$torch" ] || jq -er 'select(.last < .first / 10) | "PyTorch: \(.steps) steps in \(.attempts) attempts, loss \(.first) to \(.last), and done"' "$torch/end" ||
+  fail "PyTorch's job has learned nothing: $(cat "$torch/end")"

@@ -1,5 +1,5 @@
 # Sourced: three nodes a, b, c, each with a network namespace on one switch (switch.c), a state directory on a small file system of
-# its own, and a dtd with two slots. All of it lives in namespaces of this test's own, processes too: when its first process ends, by
+# its own, and a dtd. All of it lives in namespaces of this test's own, processes too: when its first process ends, by
 # itself or by a timeout, the kernel ends the rest.
 nodes=(a b c)
 inside() { # "$0" "$@": goes on in there
@@ -11,7 +11,7 @@ inside() { # "$0" "$@": goes on in there
   CHAOS_INSIDE=1 exec unshare "${how[@]}" bash "$@"
 }
 number() { case $1 in a) echo 1 ;; b) echo 2 ;; c) echo 3 ;; esac; }
-plug_in() {
+plug_in() { # SLOTS of each node
   local said
   coproc SWITCH { exec "$CHAOS_SWITCH" 3; }
   read -r said <&"${SWITCH[0]}" || true
@@ -19,7 +19,7 @@ plug_in() {
   for n in "${nodes[@]}"; do
     mkdir "$tmp/$n"
     mount -t tmpfs -o size=64m none "$tmp/$n" 2>/dev/null || skip "no tmpfs can be mounted here"
-    printf 'state_dir: %s/dtd\nslots: 2\n' "$tmp/$n" >"$tmp/$n.yaml"
+    printf 'state_dir: %s/dtd\nslots: %d\n' "$tmp/$n" "$1" >"$tmp/$n.yaml"
   done
 }
 link() { # NODE well|down|deaf|mute

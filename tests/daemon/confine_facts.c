@@ -280,7 +280,7 @@ static void make(const char *name)
 static void confine_or_end(void)
 {
     struct why why = {""};
-    if (confine(state, NULL, &why) == OK)
+    if (confine(state, NULL, NULL, &why) == OK)
         return;
     fprintf(stderr, "%s\n", why.text);
     _exit(2);

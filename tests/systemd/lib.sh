@@ -1,16 +1,21 @@
-# Sourced by the tests of the service: a systemd of their own as PID 1 of fresh mount, PID, network, UTS, IPC and cgroup
-# namespaces, on a throw-away overlay of this machine's root. Nothing of the machine is touched, and it ends with the test.
+# Sourced by the tests of the service: a systemd of their own, or several, each as PID 1 of fresh mount, PID, network, UTS, IPC and
+# cgroup namespaces, on a throw-away overlay of this machine's root. Nothing of the machine is touched, and all ends with the test.
 # Needs DTD_BUILD (a build folder with all programs) and root; otherwise the test is skipped with a reason.
 set -euo pipefail
 : "${DTD_BUILD:?}" "${DTD_SOURCE:?}"
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/dtd-systemd-XXXXXX")
-init= group=
+declare -A inits=() groups=()
+init= # of whom `inside` and what uses it speak; `on` changes it
 
 say() { printf '== %s\n' "$*"; }
 fail() { echo "FAILED: $*" >&2; exit 1; }
 skip() { echo "skipped: $*"; exit 77; }
 
 inside() { nsenter -t "$init" -a -- env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb LC_ALL=C.UTF-8 HOME=/root "$@"; }
+on() { # NODE COMMAND...: a command or a function of this file, there
+  local init=${inits[$1]}
+  "${@:2}"
+}
 as() { # USER COMMAND...
   local user=$1
   shift
@@ -21,14 +26,19 @@ finish() {
   local rc=$?
   trap - EXIT
   set +e
-  if [ $rc -ne 0 ] && [ $rc -ne 77 ] && [ -n "$init" ]; then
-    echo "--- failed with $rc"
-    inside systemctl status --no-pager -l dtd 2>&1 | head -30
-    inside journalctl -q -u dtd -o cat --no-pager 2>&1 | tail -60
-    for f in "/proc/$init/root/var/lib/dtd/jobs"/*/*.log; do [ -f "$f" ] && { echo "--- $f"; tail -n 20 "$f"; }; done
-  fi
-  [ -n "$init" ] && kill -9 "$init" 2>/dev/null # all of its namespace goes with it
-  for _ in $(seq 50); do [ -z "$group" ] || [ ! -d "$group" ] || { find "$group" -depth -type d -exec rmdir {} + 2>/dev/null; } && break; sleep 0.1; done
+  for node in "${!inits[@]}"; do
+    init=${inits[$node]}
+    if [ $rc -ne 0 ] && [ $rc -ne 77 ] && [ -d "/proc/$init" ]; then
+      echo "--- failed with $rc; node $node"
+      inside systemctl status --no-pager -l dtd 2>&1 | head -30
+      inside journalctl -q -u dtd -o cat --no-pager 2>&1 | tail -60
+      for f in "/proc/$init/root/var/lib/dtd/jobs"/*/*.log; do [ -f "$f" ] && { echo "--- $f"; tail -n 20 "$f"; }; done
+    fi
+    kill -9 "$init" 2>/dev/null # all of its namespace goes with it
+  done
+  for group in "${groups[@]}"; do
+    for _ in $(seq 50); do [ ! -d "$group" ] || { find "$group" -depth -type d -exec rmdir {} + 2>/dev/null; } && break; sleep 0.1; done
+  done
   mountpoint -q "$tmp/cgroup" && umount "$tmp/cgroup"
   rm -rf "$tmp"
   exit $rc
@@ -55,18 +65,17 @@ check_machine() {
   unshare -m -u -i -n -p -C --fork true 2>/dev/null || skip "this machine lets nobody make the namespaces"
   unshare -m bash -c 'mkdir -p "$1"/{o,t} && mount -t tmpfs t "$1/t" && mkdir "$1"/t/{u,w} &&
     mount -t overlay -o "lowerdir=/,upperdir=$1/t/u,workdir=$1/t/w" o "$1/o"' x "$tmp" 2>/dev/null || skip "no overlay over / here"
-  local cg2
+  local cg2 # where cgroup2 is
   cg2=$(awk '$3 == "cgroup2" {print $2; exit}' /proc/mounts)
   if [ -z "$cg2" ]; then
     mkdir "$tmp/cgroup"
     mount -t cgroup2 none "$tmp/cgroup" 2>/dev/null || skip "no cgroup2 here"
     cg2=$tmp/cgroup
   fi
-  group=$cg2/dtd-test-$$
-  mkdir "$group" 2>/dev/null || { group=; skip "cgroups cannot be made here"; }
+  cgroups=$cg2
 }
 
-# PID 1's way from a fresh namespace to systemd.
+# PID 1's way from a fresh namespace to systemd: boot FOLDER NAME. What lies in FOLDER/home and FOLDER/shared is the same for all.
 write_boot() {
   cat >"$tmp/boot" <<'B'
 set -e
@@ -94,8 +103,12 @@ ln -s /proc/self/fd dev/fd
 : >dev/console
 mount -t tmpfs -o mode=755 run run
 mount -t tmpfs -o mode=1777 tmp tmp
-hostname dtd-test
+hostname "$2"
+echo "$2" >etc/hostname
 ip link set lo up
+mkdir -p srv/shared
+[ ! -d "$tmp/home" ] || mount --bind "$tmp/home" home
+[ ! -d "$tmp/shared" ] || mount --bind "$tmp/shared" srv/shared
 # Nothing of the machine starts by itself, and nothing of an installed dtd is there.
 rm -rf etc/machine-id etc/resolv.conf etc/fstab etc/dtd etc/rc?.d/S* etc/rcS.d/* var/lib/dtd
 : >etc/machine-id
@@ -109,22 +122,25 @@ exec env -i container=dtd-test PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/s
 B
 }
 
-boot() {
-  local outer
-  check_machine
+boot() { # [NAME]: of the node, which is its host name
+  local outer name=${1:-dtd-test} group
+  [ -n "${cgroups:-}" ] || check_machine
   write_boot
+  group=$cgroups/dtd-test-$$-$name
+  mkdir "$group" 2>/dev/null || skip "cgroups cannot be made here"
+  groups[$name]=$group
   # Into the cgroup first: systemd is to own that and not the machine's.
   (echo "$BASHPID" >"$group/cgroup.procs" &&
-    exec unshare -m -u -i -n -p -C --fork --kill-child bash "$tmp/boot" "$tmp") </dev/null >"$tmp/console" 2>&1 &
+    exec unshare -m -u -i -n -p -C --fork --kill-child bash "$tmp/boot" "$tmp" "$name") </dev/null >"$tmp/console-$name" 2>&1 &
   outer=$!
   disown
   is_up() { init=$(pgrep -P "$outer") && [ "$(cat "/proc/$init/comm")" = systemd ]; }
-  wait_for 20 "systemd ($(cat "$tmp/console" 2>/dev/null))" is_up
+  wait_for 20 "systemd ($(cat "$tmp/console-$name" 2>/dev/null))" is_up
   init=$(pgrep -P "$outer")
+  inits[$name]=$init
   running() { case $(inside systemctl is-system-running) in running | degraded) ;; *) return 1 ;; esac; }
   wait_for 20 "systemd to be up" running
-  inside useradd -m -s /bin/bash alice
-  inside useradd -m -s /bin/bash bob
+  for user in alice bob; do inside getent passwd $user >/dev/null || inside useradd -m -s /bin/bash $user 2>/dev/null; done
 }
 
 # The package of the build, made in the test's folder and put to /var/tmp/dtd.deb inside.

@@ -435,7 +435,7 @@ int __wrap_rename(const char *from, const char *to)
 {
     const char *name = strrchr(from, '/');
     (void)to;
-    assert(name && strcmp(name, "/raft") == 0);
+    assert(name && strcmp(name, "/log") == 0);
     if (host_acts(world.current))
         disks[world.current->id].log = disks[world.current->id].fresh = (struct files){.exists = false};
     return 0;

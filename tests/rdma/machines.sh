@@ -1,0 +1,84 @@
+# Sourced behind tests/cluster/lib.sh: two emulated machines, a and b, with soft-RoCE between them: InfiniBand's verbs, and a network
+# card of the kernel's own underneath. Each boots Debian's kernel, sees this machine's files read-only and $tmp for writing, and does
+# what it is told by files there. Nothing outside is touched; a machine ends with the test, or by power_off.
+nodes="a b"
+rdma=${RDMA_FOLDER:-$DTD_SOURCE/build/rdma}
+limit=${RDMA_LIMIT:-180} # for anything; an emulated processor is slow
+declare -A machine=()
+
+# What the kernel needs to see the files, the network, and verbs on it.
+modules="virtio_pci virtio_net 9p 9pnet_virtio crc32_generic rdma_rxe ib_uverbs rdma_ucm"
+
+# The kernel's package, unpacked in build/rdma, and a first file system with its modules; made once.
+make_kernel() {
+  local package version
+  for tool in qemu-system-x86_64 busybox cpio depmod rdma dpkg-deb; do
+    command -v $tool >/dev/null || skip "no $tool (deploy/packages rdma installs it)"
+  done
+  ls /usr/lib/*/libibverbs/librxe-* >/dev/null 2>&1 || skip "no soft-RoCE for libibverbs (deploy/packages rdma installs it)"
+  [ ! -e "$rdma/initrd" ] || [ "$DTD_SOURCE/tests/rdma/init" -nt "$rdma/initrd" ] || return 0
+  mkdir -p "$rdma"
+  package=$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+  [ -n "$package" ] || skip "apt knows no kernel of Debian's"
+  version=${package#linux-image-}
+  [ -e "$rdma/boot/vmlinuz-$version" ] || {
+    echo "downloading $package into build/rdma"
+    (cd "$rdma" && apt-get -qq download "$package" 2>/dev/null) || skip "$package is not to be had"
+    dpkg-deb --fsys-tarfile "$rdma/$package"_*.deb | tar -x -C "$rdma" --wildcards ./boot/vmlinuz-* './lib/modules/*/modules.*' \
+      './lib/modules/*/kernel/drivers/infiniband' './lib/modules/*/kernel/drivers/net' './lib/modules/*/kernel/drivers/virtio' \
+      './lib/modules/*/kernel/net' './lib/modules/*/kernel/fs' './lib/modules/*/kernel/crypto' './lib/modules/*/kernel/lib' \
+      './lib/modules/*/kernel/arch'
+    rm "$rdma/$package"_*.deb
+    depmod -b "$rdma" "$version"
+  }
+  rm -rf "$rdma/root"
+  mkdir -p "$rdma/root/bin" "$rdma/root/modules"
+  cp "$(command -v busybox)" "$rdma/root/bin/busybox"
+  cp "$DTD_SOURCE/tests/rdma/init" "$rdma/root/init"
+  for m in $modules; do modprobe -d "$rdma" -S "$version" --show-depends $m | sed -n 's/^insmod \([^ ]*\).*/\1/p'; done |
+    awk '!seen[$0]++' | while read -r file; do
+    cp "$file" "$rdma/root/modules/"
+    basename "$file" >>"$rdma/root/modules/order"
+  done
+  cp "$rdma/boot/vmlinuz-$version" "$rdma/vmlinuz"
+  (cd "$rdma/root" && find . | cpio -o -H newc --quiet | gzip -1) >"$rdma/initrd.new"
+  mv "$rdma/initrd.new" "$rdma/initrd"
+}
+
+number() { case $1 in a) echo 1 ;; b) echo 2 ;; esac; }
+other() { case $1 in a) echo b ;; b) echo a ;; esac; }
+power_on() { # NODE
+  mkdir -p "$tmp/$1"
+  qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1536 -nodefaults -display none -no-reboot \
+    -kernel "$rdma/vmlinuz" -initrd "$rdma/initrd" -serial "file:$tmp/$1/console" \
+    -append "console=ttyS0 quiet panic=-1 mitigations=off node=$1 address=10.78.0.$(number "$1") share=$tmp" \
+    -fsdev "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap" -device virtio-9p-pci,fsdev=root,mount_tag=root \
+    -fsdev "local,id=share,path=$tmp,security_model=none,multidevs=remap" -device virtio-9p-pci,fsdev=share,mount_tag=share \
+    -netdev "dgram,id=net,local.type=unix,local.path=$tmp/$1/net,remote.type=unix,remote.path=$tmp/$(other "$1")/net" \
+    -device "virtio-net-pci,netdev=net,mac=52:54:00:00:00:0$(number "$1")" </dev/null >"$tmp/$1/qemu" 2>&1 &
+  machine[$1]=$!
+  disown # its end is no news
+}
+power_off() { # NODE
+  kill -9 "${machine[$1]}"
+  rm -f "$tmp/$1/net"
+}
+is_on() { # NODE
+  [ -e "$tmp/$1/up" ] || { kill -0 "${machine[$1]}" 2>/dev/null || fail "machine $1 has ended: $(cat "$tmp/$1/qemu")"; false; }
+}
+
+# on NODE COMMAND...: there, as root; its output and status are those of the command.
+on() {
+  local node=$1 n
+  shift
+  n=$(($(ls "$tmp/$node" | grep -c '^ask[.][0-9]') + 1)) # of files, as this may be a subshell
+  printf '%q ' "$@" >"$tmp/$node/ask.new"
+  mv "$tmp/$node/ask.new" "$tmp/$node/ask.$n"
+  while [ ! -e "$tmp/$node/status.$n" ]; do
+    kill -0 "${machine[$node]}" 2>/dev/null || fail "machine $node has ended"
+    sleep 0.05
+  done
+  cat "$tmp/$node/said.$n"
+  cat "$tmp/$node/err.$n" >&2
+  return "$(cat "$tmp/$node/status.$n")"
+}
