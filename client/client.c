@@ -236,9 +236,10 @@ static bool workers_copy(const Dtd__JobStatus *s, struct client_job *ret)
         *to = (struct client_worker){.rank = w->rank,
                                      .pid = w->pid,
                                      .state = text_copy(w->state),
+                                     .node = text_copy(w->node ? w->node : ""),
                                      .exit_status = w->has_exit_status ? w->exit_status : -1,
                                      .exit_signal = w->has_exit_signal ? w->exit_signal : -1};
-        if (!to->state)
+        if (!to->state || !to->node)
             return false;
     }
     return true;

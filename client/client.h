@@ -29,7 +29,7 @@ struct client_metric {
 
 struct client_worker {
     int rank, pid;
-    char *state;
+    char *state, *node; /* node: its name, "": not known */
     int exit_status, exit_signal; /* -1: none */
 };
 

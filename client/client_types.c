@@ -7,8 +7,10 @@
 
 void client_job_fini(struct client_job *job)
 {
-    for (int i = 0; i < job->n_worker; i++)
+    for (int i = 0; i < job->n_worker; i++) {
         free(job->worker[i].state);
+        free(job->worker[i].node);
+    }
     for (int i = 0; i < job->n_incident; i++) {
         free(job->incident[i].seen);
         free(job->incident[i].decided);

@@ -193,12 +193,24 @@ static void page_times(const struct client_job *job)
                job->checkpoint_error, out_color(stdout, OUT_PLAIN));
 }
 
+/* Of one node alone nothing need be said. */
+static bool many_nodes(const struct client_job *job)
+{
+    for (int i = 1; i < job->n_worker; i++)
+        if (strcmp(job->worker[i].node, job->worker[0].node) != 0)
+            return true;
+    return false;
+}
+
 static void page_workers(const struct client_job *job)
 {
+    const bool nodes = many_nodes(job);
     printf("  Workers    %d, restarts %d\n", job->workers, job->restarts);
     for (int i = 0; i < job->n_worker; i++) {
         const struct client_worker *w = &job->worker[i];
         printf("    rank %-3d pid %-8d %s", w->rank, w->pid, w->state);
+        if (nodes)
+            printf("  on %s", w->node);
         if (w->exit_signal >= 0)
             printf("  killed by signal %d (%s)", w->exit_signal, strsignal(w->exit_signal));
         else if (w->exit_status >= 0)

@@ -96,6 +96,7 @@ static json_t *json_of_worker(const struct client_worker *w)
     put_int(&ret, "rank", w->rank);
     put_int(&ret, "pid", w->pid);
     put(&ret, "state", text_of(w->state));
+    put_text(&ret, "node", w->node);
     if (w->exit_status >= 0)
         put_int(&ret, "exit_status", w->exit_status);
     if (w->exit_signal >= 0)

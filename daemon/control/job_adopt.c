@@ -106,9 +106,21 @@ static int count(const struct job *j, enum process_state state)
     return n;
 }
 
+/* Of those that it was on; NULL: all are there. */
+static const struct agent *lost_node(const struct job *j)
+{
+    for (int k = 0; k < j->n_workers; k++) {
+        const struct agent *a = j->workers[k].p.agent;
+        if (a && a->state != AGENT_UP)
+            return a;
+    }
+    return NULL;
+}
+
 /* The first worker whose end is known tells best what happened. */
 static void lost(struct job *j)
 {
+    const struct agent *a = lost_node(j);
     char text[400];
     for (int k = 0; k < j->n_workers; k++) {
         const struct job_process *p = &j->workers[k].p;
@@ -118,14 +130,10 @@ static void lost(struct job *j)
         job_epoch_lost(j, (double)(clock_mono_ns() - p->exit_ns) / 1e6, true, "%s", text);
         return;
     }
-    for (int k = 0; k < j->n_workers; k++) {
-        const struct agent *a = j->workers[k].p.agent;
-        if (a->state == AGENT_UP)
-            continue;
+    if (a)
         job_epoch_lost(j, a->silent_ms, true, "node %s was lost when another node came to lead", a->name);
-        return;
-    }
-    job_epoch_lost(j, 0, true, "not all workers were there when dtd-control was started again");
+    else
+        job_epoch_lost(j, 0, true, "not all workers were there when dtd-control was started again");
 }
 
 /* The whole dtd was stopped or killed; that is not the job's failure and counts as no restart. */
@@ -173,7 +181,7 @@ void job_adopt(struct job *j, bool late)
         return;
     job_epoch_find_resume(j);
     j->state.state = live || ended ? JOB_RUNNING : JOB_RECOVERING;
-    if (!live && !ended) {
+    if (!live && !ended && !lost_node(j)) {
         begin_again(j);
         return;
     }

@@ -64,6 +64,7 @@ static void fill_worker(Dtd__WorkerStatus *m, const struct job *j, int rank)
     m->exit_status = w->p.exit_status;
     m->has_exit_signal = w->p.has_exit && w->p.exit_signal;
     m->exit_signal = w->p.exit_signal;
+    m->node = w->p.agent ? (char *)w->p.agent->name : NULL;
 }
 
 static void fill_incident(Dtd__Incident *m, const struct state_incident *i)

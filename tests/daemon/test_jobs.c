@@ -247,7 +247,9 @@ TEST(metrics_wait_for_space)
     *strrchr(path, '/') = '\0';
     assert_int_equal(0, mkdir(path, 0700));
     strcat(path, "/metrics.jsonl");
-    for (int64_t until = clock_mono_ms() + 5000; clock_mono_ms() < until && access(path, F_OK); sleep_ms(20))
+    struct stat st = {0};
+    for (int64_t until = clock_mono_ms() + 5000; clock_mono_ms() < until && (stat(path, &st) || !st.st_size);
+         sleep_ms(20))
         ;
     char *lines = read_text(path);
     assert_int_equal(0, strncmp(lines, "{\"step\": 1,", 11));

@@ -53,9 +53,11 @@ wait_for "$limit" "a job on one machine" job_ended
 job_is '.state == "done"' >/dev/null || fail "job $job on one machine: $(ask a why "$job")"
 before=$(sent a)
 run_job both --set run.nodes=2
-wait_for "$limit" "a job on both machines" job_ended
+job_runs() { job_is '.state == "running"'; }
+wait_for "$limit" "a job on both machines to run" job_runs
+job_is '[.worker[].node] | unique == ["a", "b"]' >/dev/null || fail "the job is not on both machines"
+wait_for "$limit" "the end of a job on both machines" job_ended
 job_is '.state == "done"' >/dev/null || fail "job $job on both machines: $(ask a why "$job")"
-job_is '[.worker[].node] | unique == ["a", "b"]' >/dev/null || fail "the job was not on both machines"
 packets=$(($(sent a) - before))
 for at in alone both; do hashes "$tmp/$at/step-40" >"$tmp/$at-hashes"; done
 cmp "$tmp/alone-hashes" "$tmp/both-hashes" || fail "over verbs another end than on one machine"

@@ -48,10 +48,11 @@ job_on() { # NODE SETS...: into `job`
     --set train.seq=32 --set train.numerics=canonical --set train.eval_every=0 --set run.nodes=0 ${*:2} --detach -o json" | jq -er .job)
 }
 is() { on "$1" as alice dtctl status "$job" -o json | jq -e "$2"; } # NODE FILTER
-job_on n3 --set parallel.workers=48 --set train.global_batch=48 --set train.steps=5 --set checkpoint.dir=whole
+job_on n3 --set parallel.workers=48 --set train.global_batch=48 --set train.steps=50 --set train.warmup=1 --set checkpoint.dir=whole
+wait_for 60 "the first job" is n2 '.state == "running"'
+is n2 '[.worker[].node] | unique == ["n1", "n2", "n3"]' >/dev/null || fail "it is not on all nodes: $(is n2 .worker)"
 wait_for 90 "the end of the first job" is n2 '.state == "done"'
-is n2 '[.worker[].node] | unique == ["n1", "n2", "n3"]' >/dev/null || fail "it was not on all nodes"
-[ "$(on n2 inside stat -c %U /srv/shared/alice/whole/step-5)" = alice ] || fail "the checkpoint is not alice's"
+[ "$(on n2 inside stat -c %U /srv/shared/alice/whole/step-50)" = alice ] || fail "the checkpoint is not alice's"
 on n2 as alice dtctl logs "$job" --rank 40 | grep -q . || fail "no log of a rank elsewhere"
 if on n2 as bob dtctl cancel "$job" >"$tmp/out" 2>&1; then fail "bob cancels alice's job on another node"; fi
 grep -q "belongs to alice" "$tmp/out" || fail "the refusal does not say whose it is: $(cat "$tmp/out")"
