@@ -5,7 +5,8 @@
  *
  * A read names a place in the file and nothing is kept for it, so that a node that was away is simply asked again.
  * Control only reads, a block at a time, as fast as the connection takes it, and looks again every 100 ms while it
- * follows. Blocks are whole lines, except where a line is longer than a block or is the last one. */
+ * follows; then also whether the rank has moved to another place, from where it goes on once nothing more comes from
+ * the old one. Blocks are whole lines, except where a line is longer than a block or is the last one. */
 #include "common/base/log.h"
 #include "daemon/control/agent.h"
 #include "daemon/control/node.h"
@@ -26,6 +27,7 @@
 #define BLOCK_BYTES (32u << 10)
 #define LOOK_MS 100
 #define ASK_MS 5000
+#define MOVED_LINES 50
 
 /* ---- files ---- */
 
@@ -295,12 +297,36 @@ static bool all_ended(const struct tail *t)
     return true;
 }
 
+static void find_file(struct tail *t, const struct job *j, int rank, int64_t lines, struct tail_file *f);
+
+/* Epochs of before may have left lines at the new place, too: of those only some come again. */
+static void follow_rank(struct tail *t, int k)
+{
+    const struct job *j = node_job(t->node, t->job);
+    struct tail_file *f = &t->files[k], now;
+    char text[200];
+    if (!j || f->block || f->state == FILE_ASKED || f->state == FILE_ENDED)
+        return;
+    find_file(t, j, t->first + k, MOVED_LINES, &now);
+    const char *was = f->node ? f->node : t->node->self.name, *is = now.node ? now.node : t->node->self.name;
+    int len = snprintf(text, sizeof(text), "(rank %d is on node %s now; the last %d lines there:)\n", t->first + k, is,
+                       MOVED_LINES);
+    if ((now.place.slot == f->place.slot && strcmp(was, is) == 0) || say(t, k, (const uint8_t *)text, (size_t)len)) {
+        free(now.node);
+        return;
+    }
+    free(f->node);
+    *f = now;
+}
+
 static void look_again(uv_timer_t *timer)
 {
     struct tail *t = timer->data;
-    for (int k = 0; k < t->n; k++)
+    for (int k = 0; k < t->n; k++) {
         if (t->files[k].state == FILE_QUIET)
             t->files[k].state = FILE_OPEN;
+        follow_rank(t, k);
+    }
     pump(t);
 }
 

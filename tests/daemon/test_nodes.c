@@ -185,6 +185,42 @@ TEST(logs_of_another_node_are_followed)
     stop_nodes(2);
 }
 
+struct move {
+    struct follow cancel;
+    struct dtd *lost;
+    int lines;
+    char text[400];
+};
+
+/* At the first line the rank's node is lost; at that of the next epoch the job is canceled. */
+static bool see_it_move(void *arg, int rank, const void *text, size_t len)
+{
+    struct move *m = arg;
+    size_t at = strlen(m->text);
+    snprintf(m->text + at, sizeof(m->text) - at, "%.*s", (int)len, (const char *)text);
+    if (m->lines++ == 0)
+        dtd_kill(m->lost);
+    else if (strstr(m->text, "epoch 2") && m->cancel.lines == 0)
+        see_more(&m->cancel, rank, text, len);
+    return true;
+}
+
+TEST(logs_follow_a_rank_to_another_node)
+{
+    char job[32];
+    struct why why = {""};
+    start_nodes(3, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, "", ""), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    struct move m = {.cancel = {.d = &n[0], .job = job}, .lost = &n[1]};
+    assert_ok(client_logs(dtd_client(&n[0]), job, 3, true, -1, &(struct client_stream){.log = see_it_move, .arg = &m},
+                          &why));
+    assert_non_null(strstr(m.text, "rank 3 begins epoch 1\n"));
+    assert_non_null(strstr(m.text, "rank 3 begins epoch 2\n"));
+    stop_nodes(1);
+    dtd_kill(&n[2]);
+}
+
 /* A worker on another node dies, then its node: what it wrote last is still there. */
 TEST(last_words_outlive_the_node)
 {
