@@ -122,11 +122,19 @@ static bool is_only_voter(const struct raft_configuration *conf, raft_id id)
     return is_voter;
 }
 
+/* Only voters forget a leader that they do not hear any more; whoever else had one would refuse every vote for ever. */
+static bool has_silent_leader(struct raft_io *io, const struct raft *raft)
+{
+    return io->time(io) - raft->election_timer_start >= raft->election_timeout;
+}
+
 static void receive_as_voter(struct raft_io *io, struct raft_message *message)
 {
     struct raft *raft = io->data;
     struct raft_server *self = server_of(&raft->configuration, raft->id);
     int role = self ? self->role : RAFT_VOTER;
+    if ((!self || role != RAFT_VOTER) && has_silent_leader(io, raft))
+        message->request_vote.disrupt_leader = true;
     if (is_only_voter(&raft->configuration, message->request_vote.candidate_id)) {
         message->request_vote.last_log_index = UINT64_MAX;
         message->request_vote.last_log_term = UINT64_MAX;
