@@ -21,6 +21,8 @@ sums = [torch.zeros((), dtype=torch.float64) for _ in range(world)]
 dist.all_gather(sums, total)
 assert all(s == sums[0] for s in sums), sums
 open("%s-%d" % (sys.argv[1], rank), "w").write("%d %.17g" % (world, total.item()))
+dist.barrier()
+del model, optimizer # what holds the group's threads when the interpreter ends (pytorch/pytorch issue 190489)
 dist.destroy_process_group()
 X2
 cat >"$tmp/fsdp.py" <<'X2'
@@ -60,7 +62,7 @@ for step in range(first + 1, 13):
 total = sum(p.full_tensor().double().sum().item() for p in model.parameters())
 open("%s/end-%d" % (folder, rank), "w").write("%d %.12g" % (first, total))
 dist.barrier()
-del model, optimizer, layer, loss # what holds the group's threads when the interpreter ends (pytorch/pytorch issue 190489)
+del model, optimizer, layer, loss # as above
 dist.destroy_process_group()
 X2
 dtctl run --workers-per-node 2 -- "$DTD_TORCH_PYTHON" "$tmp/ddp.py" "$tmp/ddp" || fail "DDP"
