@@ -73,6 +73,6 @@ wait_for "$limit" "step 10 of the second job" steps_of 1 10
 job_is '[.worker[].node] | unique == ["a", "b"]' >/dev/null || fail "the second job is not on both machines"
 power_off b
 wait_for "$limit" "the job to go on where there is power" steps_of 2 10
-ask a status "$job" -o json | jq -r '.incident[] | "\(.seen); \(.decided); noticed after \(.detect_ms) ms, stepping again \(.recover_ms) ms later"'
+ask a status "$job" -o json | jq -r '.incident[] | "\(.seen); \(.decided); noticed after \(.detect_ms) ms, stepping again \(.recover_ms | floor) ms later"'
 job_is '.workers == 4 and ([.worker[].node] | unique == ["a"])' >/dev/null || fail "it went on with something else"
 ask a cancel "$job" >/dev/null
