@@ -6,8 +6,9 @@
 TEST(job_has_every_field_and_leaves_out_what_is_not)
 {
     char id[] = "7", name[] = "n", state[] = "recovering", none[] = "", reason[] = "worker lost", dir[] = "/c\xff";
-    char w_state[] = "exited", seen[] = "s", decided[] = "d", log[] = "l";
-    struct client_worker w = {.rank = 1, .pid = 42, .state = w_state, .exit_status = -1, .exit_signal = 9};
+    char w_state[] = "exited", w_node[] = "n2", seen[] = "s", decided[] = "d", log[] = "l";
+    struct client_worker w = {
+        .rank = 1, .pid = 42, .state = w_state, .node = w_node, .exit_status = -1, .exit_signal = 9};
     struct client_incident in = {.wall_ms = 5,
                                  .epoch = 2,
                                  .seen = seen,
@@ -65,6 +66,7 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
     json_t *worker = json_array_get(json_object_get(j, "worker"), 0);
     assert_int_equal(json_integer_value(json_object_get(worker, "pid")), 42);
     assert_int_equal(json_integer_value(json_object_get(worker, "exit_signal")), 9);
+    assert_string_equal(json_string_value(json_object_get(worker, "node")), "n2");
     assert_null(json_object_get(worker, "exit_status"));
     json_t *incident = json_array_get(json_object_get(j, "incident"), 0);
     assert_true(json_real_value(json_object_get(incident, "detect_ms")) == 1.5);
