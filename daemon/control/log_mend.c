@@ -1,7 +1,8 @@
 /* Most of these were found by tests/sim, which finds them again without what mends them here.
  *
  * - The answer to a read of a snapshot that failed is not looked at: memory of nobody would be freed. libraft's request
- * is freed here, without it.
+ * is freed here, without it. A read that finds no whole snapshot, since one is being replaced, says that it has one: it
+ * has failed, too.
  * - A snapshot from the leader that comes while the voter takes one of its own makes libraft follow a null pointer when
  * its own is written. It is dropped; the leader sends it again.
  * - Entries from the first on that come late, when the voter has a snapshot of them, are taken for new ones and written
@@ -23,6 +24,7 @@
 #include "daemon/control/log_in.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 static struct log_mend *mend_of(struct raft_io *io)
@@ -245,6 +247,10 @@ static void loaded(struct raft_io_snapshot_get *req, struct raft_snapshot *snaps
 {
     struct loading l = *(struct loading *)req->data;
     raft_free(req->data);
+    if (!status && !snapshot->bufs) {
+        raft_free(snapshot);
+        status = RAFT_IOERR;
+    }
     if (status) {
         raft_free(l.libraft->data); /* the block that its request is in */
         return;
@@ -287,8 +293,19 @@ bool log_mend_may_snapshot(const struct raft *raft)
     return !raft->configuration_uncommitted_index || raft->configuration_uncommitted_index > raft->last_applied;
 }
 
+/* libraft does not set the memory of a snapshot that it has not found. */
+static void *zeroed(void *arg, size_t bytes)
+{
+    (void)arg;
+    return calloc(1, bytes);
+}
+
 void log_mend(struct raft_io *io)
 {
+    static struct raft_heap heap;
+    heap = *raft_heap_get();
+    heap.malloc = zeroed;
+    raft_heap_set(&heap);
     struct log_mend *mend = mend_of(io);
     *mend = (struct log_mend){.load = io->load, .start = io->start, .send = io->send, .snapshot_get = io->snapshot_get};
     io->load = load;

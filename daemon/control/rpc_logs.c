@@ -305,7 +305,7 @@ static void follow_rank(struct tail *t, int k)
     const struct job *j = node_job(t->node, t->job);
     struct tail_file *f = &t->files[k], now;
     char text[200];
-    if (!j || f->block || f->state == FILE_ASKED || f->state == FILE_ENDED)
+    if (!j || t->first + k >= j->n_workers || f->block || f->state == FILE_ASKED || f->state == FILE_ENDED)
         return;
     find_file(t, j, t->first + k, MOVED_LINES, &now);
     const char *was = f->node ? f->node : t->node->self.name, *is = now.node ? now.node : t->node->self.name;
