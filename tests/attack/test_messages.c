@@ -118,15 +118,19 @@ TEST(a_client_says_anything)
  * itself is stopped. Control may end it for what it "said", and start others: then it is those. */
 struct process {
     bool io;
+    int jobs; /* that there were */
     char job[32];
 };
 
-/* The pid of the process, 0 when there is none now. A job that has ended is followed by another. */
+/* The pid of the process, 0 when there is none now. A job that has ended is followed by another, with checkpoints of
+ * its own: who was cancelled keeps its folder until its last process is gone. */
 static int process_pid(struct process *p)
 {
     char want[64];
-    if (!p->job[0] || client_job_ended(job_status(&d, p->job)))
-        job_submit(&d, spec_text("attacker", 1, 1000000, "DOUBLE_STEP_MS: \"10\"", "restarts: 100000"), p->job);
+    if (!p->job[0] || client_job_ended(job_status(&d, p->job))) {
+        snprintf(want, sizeof(want), "attacker-%d", ++p->jobs);
+        job_submit(&d, spec_text(want, 1, 1000000, "DOUBLE_STEP_MS: \"10\"", "restarts: 100000"), p->job);
+    }
     const struct client_job *job = job_status(&d, p->job);
     if (!p->io)
         return job->n_worker && strcmp(job->state, "running") == 0 ? job->worker[0].pid : 0;
@@ -243,7 +247,7 @@ TEST(a_worker_says_anything_to_its_io)
     job_wait_step(&d, p.job, 1, 2, WAIT_MS);
     int io = process_pid(&p), control = control_pid();
     assert_true(ticket_of(io, &ticket));
-    snprintf(step, sizeof(step), "%s/attacker/step-1", test_tmpdir());
+    snprintf(step, sizeof(step), "%s/attacker-1/step-1", test_tmpdir());
     const char *text[] = {"embed.weight", "layers.0.norm1.weight", step, "step", NULL};
     struct say s = {.dice = seed(), .words = {text, numbers, 8}, .open = open_io, .arg = &ticket};
     s.open(&s);
