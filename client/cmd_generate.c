@@ -13,19 +13,23 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MAX_ARGS 16
+#define MAX_ARGS 20
 
 struct args {
     struct global *global;
     const char *checkpoint;
-    const char *prompt, *tokens, *temperature, *top_k, *seed;
+    const char *prompt, *tokens, *temperature, *top_k, *seed, *tp, *pp;
 };
+
+enum { KEY_TP = 256, KEY_PP };
 
 static const struct argp_option options[] = {{"prompt", 'p', "TEXT", 0, "What to continue (default: nothing)", 0},
                                              {"tokens", 'n', "N", 0, "How many tokens to make (default 100)", 0},
                                              {"temperature", 't', "T", 0, "0: always the likeliest (default 1)", 0},
                                              {"top-k", 'k', "K", 0, "Choose among the K likeliest (default 0: all)", 0},
                                              {"seed", 's', "S", 0, "The same seed makes the same text (default 1)", 0},
+                                             {"tp", KEY_TP, "N", 0, "Cut every layer in N parts (default 1)", 0},
+                                             {"pp", KEY_PP, "N", 0, "Cut the layers in N stages (default 1)", 0},
                                              {0}};
 
 static const char *whole(struct argp_state *state, const char *option, const char *arg)
@@ -33,6 +37,15 @@ static const char *whole(struct argp_state *state, const char *option, const cha
     int64_t v;
     if (!arg_number(arg, INT64_MAX, &v))
         argp_error(state, "--%s %s: a number from 0 up", option, arg);
+    return arg;
+}
+
+/* The worker knows how many a model can be cut in. */
+static const char *ways(struct argp_state *state, const char *option, const char *arg)
+{
+    int64_t v;
+    if (!arg_number(arg, INT32_MAX, &v) || v < 1)
+        argp_error(state, "--%s %s: a number from 1 up", option, arg);
     return arg;
 }
 
@@ -67,6 +80,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 's':
         a->seed = whole(state, "seed", arg);
         return 0;
+    case KEY_TP:
+        a->tp = ways(state, "tp", arg);
+        return 0;
+    case KEY_PP:
+        a->pp = ways(state, "pp", arg);
+        return 0;
     case ARGP_KEY_ARG:
         if (a->checkpoint)
             argp_error(state, "one checkpoint at a time");
@@ -87,7 +106,8 @@ static int worker_exec(const struct args *args, const char *step_dir)
         const char *option, *value;
     } table[] = {{"--generate", step_dir},   {"--prompt", args->prompt},
                  {"--tokens", args->tokens}, {"--temperature", args->temperature},
-                 {"--top-k", args->top_k},   {"--seed", args->seed}};
+                 {"--top-k", args->top_k},   {"--seed", args->seed},
+                 {"--tp", args->tp},         {"--pp", args->pp}};
     const char *argv[MAX_ARGS] = {"dt-worker"};
     char program[PATH_MAX];
     struct why why = {0};
@@ -162,12 +182,14 @@ int cmd_generate(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "CHECKPOINT",
-        .doc =
-            "Continues a prompt with the model of a checkpoint: a step folder, or a "
-            "folder of checkpoints, whose newest "
-            "is taken. Needs no daemon. With -o json an object with checkpoint, prompt and text (the prompt included)."
-            "\vExample:\n  dtctl generate checkpoints/first-job --prompt \"This "
-            "License\" --tokens 300 --temperature 0.8"};
+        .doc = "Continues a prompt with the model of a checkpoint: a step folder, or a "
+               "folder of checkpoints, whose newest "
+               "is taken. Needs no daemon. The parts of a model that is cut (--tp, --pp) are threads here, each with "
+               "its own "
+               "share of the parameters and of the cores; the text is the same but for rounding. With -o json an "
+               "object with checkpoint, prompt and text (the prompt included)."
+               "\vExample:\n  dtctl generate checkpoints/first-job --prompt \"This "
+               "License\" --tokens 300 --temperature 0.8"};
     struct args args = {.global = g, .prompt = "", .tokens = "100"};
     struct why why = {0};
     char step[PATH_MAX], root[PATH_MAX];

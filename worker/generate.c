@@ -1,5 +1,9 @@
 /* checkpoint -> spec, tokenizer, graph -> generation program -> parameters -> one token at a time
  *
+ * A model in parts (--tp, --pp) is a thread for each part, over the same transport as a job's workers on one node:
+ * each opens the checkpoint, loads its boxes and follows the same words. Who has logits chooses, the others hear what;
+ * the first speaks. A rank that fails ends it for all, and the cause is said once.
+ *
  * Each token runs the whole window through the model: there is no cache of keys and values, and a position's result
  * does not depend on what stands behind it. Where positions are not learned the window is only as long as prompt and
  * answer need. Choosing is counter-based: the same seed gives the same text on every machine that rounds alike. */
@@ -11,17 +15,34 @@
 #include "common/data/data.h"
 #include "worker/step/snapshot.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#define ARRIVE_MS 600000         /* all ranks begin together, but some machines read slowly */
 #define ARENA ((size_t)64 << 20) /* what passes from the checkpoint to the engine at a time */
 
-struct generator {
+/* What the ranks have in common. */
+struct party {
     const struct generate *ask;
+    int world, fd; /* fd: their segment; -1 for a rank alone */
+    _Atomic int over;
+};
+
+/* A rank. */
+struct generator {
+    struct party *party;
+    const struct generate *ask;
+    int rank;
+    struct comm *comm;
+    struct comm_group *all;
     struct ckpt *ckpt;
     struct job_spec job;
     struct tokenizer *tokenizer;
@@ -30,6 +51,9 @@ struct generator {
     struct engine engine;
     struct buf ids, text;
     int32_t *order;
+    pthread_t thread;
+    err_t err;
+    struct why why;
 };
 
 /* ---- choosing ---- */
@@ -116,14 +140,18 @@ static err_t read_prompt(struct generator *g, struct why *why)
     return err ? why_set(why, err, "cannot encode the prompt: %s", err_text(err)) : OK;
 }
 
-/* The spec as one process needs it. */
+/* The spec as these ranks need it, however the job was laid out. */
 static void adapt_spec(struct generator *g)
 {
     struct job_train *t = &g->job.train;
     int64_t need = (int64_t)(g->ids.len / sizeof(int32_t)) + g->ask->tokens;
     struct job_parallel *p = &g->job.parallel;
-    p->workers = p->fsdp = p->tp = p->pp = p->cp = p->ep = p->chunks = 1;
-    p->zero = 0;
+    p->workers = g->party->world;
+    p->tp = g->ask->tp;
+    p->pp = g->ask->pp;
+    p->fsdp = p->cp = p->ep = p->chunks = 1;
+    p->zero = p->min_workers = 0;
+    p->schedule = PIPE_1F1B;
     p->recompute = RECOMPUTE_NONE;
     t->numerics = NUMERICS_FAST;
     t->dtype = DT_F32;
@@ -176,6 +204,43 @@ static int count_cores(void)
     return sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
 }
 
+static err_t make_engine(struct generator *g, struct why *why)
+{
+    const int world = g->party->world, cores = count_cores();
+    const struct engine_config config = {.dev = g->dev,
+                                         .job = &g->job,
+                                         .graph = &g->graph,
+                                         .rank = g->rank,
+                                         .world = world,
+                                         .generate = true,
+                                         .threads = cores > world ? cores / world : 1,
+                                         .cancel = &g->party->over};
+    return engine_init(&g->engine, &config, why);
+}
+
+static err_t meet_others(struct generator *g, struct why *why)
+{
+    const int world = g->party->world;
+    const struct comm_config config = {.backend = "shm",
+                                       .fd = g->party->fd,
+                                       .rank = g->rank,
+                                       .world = world,
+                                       .epoch = 1,
+                                       .shared_bytes = engine_shared_bytes(&g->engine),
+                                       .timeout_ms = ARRIVE_MS,
+                                       .cancel = &g->party->over};
+    if (world == 1)
+        return OK;
+    int *ranks = calloc((size_t)world, sizeof(*ranks));
+    for (int r = 0; ranks && r < world; r++)
+        ranks[r] = r;
+    err_t err = ranks ? comm_open(&config, &g->comm, why) : why_set(why, ERR_NOMEM, "out of memory");
+    if (!err && comm_group_new(g->comm, ranks, world, &g->all))
+        err = why_set(why, ERR_NOMEM, "cannot make the group of all ranks: %s", comm_why(g->comm));
+    free(ranks);
+    return err;
+}
+
 static err_t open_model(struct generator *g, struct why *why)
 {
     err_t err = ckpt_open(g->ask->checkpoint, &g->ckpt, why);
@@ -187,10 +252,9 @@ static err_t open_model(struct generator *g, struct why *why)
     adapt_spec(g);
     err = graph_build(&g->job.model, g->job.train.seq, &g->graph, why);
     err = err ? err : dev_open("cpu", 0, &g->dev, why);
-    const struct engine_config config = {
-        .dev = g->dev, .job = &g->job, .graph = &g->graph, .world = 1, .generate = true, .threads = count_cores()};
-    err = err ? err : engine_init(&g->engine, &config, why);
-    err = err ? err : engine_start(&g->engine, NULL, why);
+    err = err ? err : make_engine(g, why);
+    err = err ? err : meet_others(g, why);
+    err = err ? err : engine_start(&g->engine, g->comm, why);
     err = err ? err : generate_load(&g->engine, g->ckpt, why);
     if (err)
         return err;
@@ -202,12 +266,13 @@ static err_t open_model(struct generator *g, struct why *why)
 
 static err_t say(struct generator *g, struct why *why)
 {
-    err_t err = file_write_all(STDOUT_FILENO, g->text.data, g->text.len);
+    err_t err = g->rank == 0 ? file_write_all(STDOUT_FILENO, g->text.data, g->text.len) : OK;
     g->text.len = 0;
     return err ? why_set(why, err, "cannot write the text: %s", err_text(err)) : OK;
 }
 
-static err_t next_token(struct generator *g, int64_t i, struct why *why)
+/* Token i behind what there is, the same on all ranks: only the last stage has logits. */
+static err_t choose(struct generator *g, int64_t i, int64_t *ret, struct why *why)
 {
     const void *logits;
     int64_t n = (int64_t)(g->ids.len / sizeof(int32_t)), seq = g->job.train.seq, skip = n > seq ? n - seq : 0;
@@ -217,7 +282,18 @@ static err_t next_token(struct generator *g, int64_t i, struct why *why)
     /* Rows of the embedding beyond the vocabulary are padding: they stand for no token. */
     int64_t choices =
         tokenizer_vocab(g->tokenizer) < g->job.model.vocab ? tokenizer_vocab(g->tokenizer) : g->job.model.vocab;
-    int32_t id = generate_choose(logits, choices, g->ask, i, g->order);
+    *ret = logits ? generate_choose(logits, choices, g->ask, i, g->order) : -1;
+    err = g->all ? comm_agree(g->all, ret, REDUCE_MAX) : OK;
+    return err ? why_set(why, err, "the ranks cannot agree on a token: %s", comm_why(g->comm)) : OK;
+}
+
+static err_t next_token(struct generator *g, int64_t i, struct why *why)
+{
+    int64_t chosen;
+    err_t err = choose(g, i, &chosen, why);
+    if (err)
+        return err;
+    int32_t id = (int32_t)chosen;
     err = buf_append(&g->ids, &id, sizeof(id));
     err = err ? err : tokenizer_decode(g->tokenizer, id, &g->text);
     return err ? why_set(why, err, "cannot decode token %d: %s", (int)id, err_text(err)) : say(g, why);
@@ -235,20 +311,87 @@ static err_t talk(struct generator *g, struct why *why)
     return err;
 }
 
+/* ---- the ranks ---- */
+
+static void *rank_main(void *arg)
+{
+    struct generator *g = arg;
+    g->err = open_model(g, &g->why);
+    if (!g->err)
+        g->err = talk(g, &g->why);
+    if (g->err) {
+        atomic_store(&g->party->over, 1);
+        if (g->comm)
+            comm_abort(g->comm);
+    }
+    return NULL;
+}
+
+static void generator_fini(struct generator *g)
+{
+    free(g->order);
+    buf_fini(&g->ids);
+    buf_fini(&g->text);
+    engine_fini(&g->engine);
+    if (g->all)
+        comm_group_free(g->all);
+    comm_close(g->comm);
+    dev_close(g->dev);
+    graph_fini(&g->graph);
+    tokenizer_free(g->tokenizer);
+    job_fini(&g->job);
+    ckpt_close(g->ckpt);
+}
+
+/* The calling thread is rank 0. */
+static void run_ranks(struct party *party, struct generator *ranks)
+{
+    int n = 1;
+    for (int r = 0; r < party->world; r++)
+        ranks[r] = (struct generator){.party = party, .ask = party->ask, .rank = r};
+    for (; n < party->world; n++)
+        if (pthread_create(&ranks[n].thread, NULL, rank_main, &ranks[n])) {
+            atomic_store(&party->over, 1);
+            ranks[n].err =
+                why_set(&ranks[n].why, ERR_NOMEM, "cannot start a thread for each of %d ranks", party->world);
+            break;
+        }
+    rank_main(&ranks[0]);
+    for (int r = 1; r < n; r++)
+        pthread_join(ranks[r].thread, NULL);
+}
+
+/* A rank that only heard of another's end has nothing to say. */
+static err_t first_cause(const struct generator *ranks, int n, struct why *why)
+{
+    const struct generator *first = NULL;
+    for (int r = 0; r < n; r++)
+        if (ranks[r].err && (!first || (first->err == ERR_CANCELED && ranks[r].err != ERR_CANCELED)))
+            first = &ranks[r];
+    if (first && why)
+        *why = first->why;
+    return first ? first->err : OK;
+}
+
 err_t generate_run(const struct generate *ask, struct why *why)
 {
-    struct generator g = {.ask = ask};
-    err_t err = open_model(&g, why);
-    if (!err)
-        err = talk(&g, why);
-    free(g.order);
-    buf_fini(&g.ids);
-    buf_fini(&g.text);
-    engine_fini(&g.engine);
-    dev_close(g.dev);
-    graph_fini(&g.graph);
-    tokenizer_free(g.tokenizer);
-    job_fini(&g.job);
-    ckpt_close(g.ckpt);
+    struct party party = {.ask = ask, .world = (int)(ask->tp * ask->pp), .fd = -1};
+    struct generator *ranks = calloc((size_t)party.world, sizeof(*ranks));
+    if (!ranks)
+        return why_set(why, ERR_NOMEM, "out of memory");
+    if (party.world > 1)
+        party.fd = memfd_create("dtd-generate", MFD_CLOEXEC);
+    if (party.world > 1 && party.fd < 0) {
+        free(ranks);
+        return why_set(why, err_from_errno(errno), "cannot make memory that %d ranks share: %s", party.world,
+                       strerror(errno));
+    }
+    run_ranks(&party, ranks);
+    err_t err = first_cause(ranks, party.world, why);
+    for (int r = 0; r < party.world; r++)
+        generator_fini(&ranks[r]);
+    if (party.fd >= 0)
+        close(party.fd);
+    free(ranks);
     return err;
 }

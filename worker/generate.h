@@ -1,5 +1,6 @@
 /* `dt-worker --generate`: continues a prompt with the model of a checkpoint. Reads the step folder itself, read-only;
- * needs no daemon. One thread. */
+ * needs no daemon. A thread for each of the tp x pp parts that the model is cut in; the
+ * text is that of one part, but for rounding. */
 #ifndef DTD_WORKER_GENERATE_H
 #define DTD_WORKER_GENERATE_H
 
@@ -7,11 +8,14 @@
 
 #include <stdint.h>
 
+#define GENERATE_MAX_WAYS 64 /* of tp, and of pp */
+
 struct generate {
     const char *checkpoint, *prompt;
     int64_t tokens, top_k; /* top_k 0: all */
     double temperature;    /* 0: always the likeliest */
     uint64_t seed;
+    int64_t tp, pp; /* ways of tensor parallelism, stages; 1 x 1: the whole model in one */
 };
 
 /* Writes prompt and continuation to standard output as they come. */

@@ -24,6 +24,8 @@ enum {
     KEY_TEMPERATURE,
     KEY_TOP_K,
     KEY_SEED,
+    KEY_TP,
+    KEY_PP,
     KEY_PROBE,
     KEY_COMMAND
 };
@@ -43,6 +45,8 @@ static const struct argp_option options[] = {
     {"temperature", KEY_TEMPERATURE, "T", 0, "0: always the likeliest (default 1)", 0},
     {"top-k", KEY_TOP_K, "K", 0, "Choose among the K likeliest (default 0: all)", 0},
     {"seed", KEY_SEED, "S", 0, "The same seed makes the same text (default 1)", 0},
+    {"tp", KEY_TP, "N", 0, "Cut every layer in N parts (default 1)", 0},
+    {"pp", KEY_PP, "N", 0, "Cut the layers in N stages (default 1)", 0},
     {NULL, 0, NULL, 0, "Facts:", 3},
     {"probe", KEY_PROBE, NULL, 0, "Print what this machine can compute with, as JSON", 0},
     {0},
@@ -62,6 +66,15 @@ static int64_t whole(struct argp_state *state, const char *option, const char *a
     long long v = strtoll(arg, &end, 10);
     if (errno || end == arg || *end || v < 0 || v > max)
         argp_error(state, "--%s %s: a number from 0 to %lld", option, arg, (long long)max);
+    return v;
+}
+
+/* Parts of a model. */
+static int64_t ways(struct argp_state *state, const char *option, const char *arg)
+{
+    int64_t v = whole(state, option, arg, GENERATE_MAX_WAYS);
+    if (v < 1)
+        argp_error(state, "--%s %s: a number from 1 to %d", option, arg, GENERATE_MAX_WAYS);
     return v;
 }
 
@@ -114,6 +127,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_SEED:
         a->generate.seed = (uint64_t)whole(state, "seed", arg, INT64_MAX);
         break;
+    case KEY_TP:
+        a->generate.tp = ways(state, "tp", arg);
+        break;
+    case KEY_PP:
+        a->generate.pp = ways(state, "pp", arg);
+        break;
     case KEY_PROBE:
         a->probe = true;
         break;
@@ -161,7 +180,8 @@ int main(int argc, char **argv)
 {
     static const struct argp argp = {
         options, parse, NULL, "Computes for dtd: trains as a job's worker, or continues a prompt.", NULL, NULL, NULL};
-    struct args a = {.slot = -1, .generate = {.prompt = "", .tokens = 100, .temperature = 1.0, .seed = 1}};
+    struct args a = {.slot = -1,
+                     .generate = {.prompt = "", .tokens = 100, .temperature = 1.0, .seed = 1, .tp = 1, .pp = 1}};
     struct why why = {""};
     if (argc > 1 && strcmp(argv[1], "--command") == 0) /* what follows is the command's own */
         return command_become(argv + 2);

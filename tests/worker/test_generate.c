@@ -77,7 +77,7 @@ TEST(top_one_is_the_likeliest)
 
 /* ---- the program ---- */
 
-static const char yaml[] = "name: tiny\nmodel: {arch: llama, dim: 32, layers: 1, heads: 2, vocab: 256}\n"
+static const char yaml[] = "name: tiny\nmodel: {arch: llama, dim: 32, layers: 3, heads: 4, kv_heads: 2, vocab: 256}\n"
                            "data: {train: [/nothing], tokenizer: bytes}\n"
                            "train: {steps: 1, seq: 24, global_batch: 1, micro_batch: 1}\ncheckpoint: {dir: /nowhere}\n";
 
@@ -227,6 +227,35 @@ TEST(a_longer_text_begins_as_the_shorter)
     assert_memory_equal(a, b, 5);
 }
 
+/* Parts of the model, each with its own boxes, say what the whole says; stages and heads are uneven. */
+TEST(a_model_in_parts_makes_the_same_text)
+{
+    static const char *const cuts[] = {"--pp 2", "--pp 3", "--tp 2", "--tp 3", "--tp 2 --pp 3"};
+    char dir[512], arguments[800], whole_text[4096], text[4096];
+    make_checkpoint(dir, sizeof(dir));
+    snprintf(arguments, sizeof(arguments), "--generate %s --prompt 'Once upon' --tokens 40 --top-k 20", dir);
+    assert_int_equal(run(arguments, whole_text, sizeof(whole_text)), 0);
+    for (size_t i = 0; i < sizeof(cuts) / sizeof(cuts[0]); i++) {
+        snprintf(arguments, sizeof(arguments), "--generate %s --prompt 'Once upon' --tokens 40 --top-k 20 %s", dir,
+                 cuts[i]);
+        assert_int_equal(run(arguments, text, sizeof(text)), 0);
+        assert_string_equal(whole_text, text);
+    }
+}
+
+/* One rank cannot speak: it ends for all, and is said once. */
+TEST(a_part_that_fails_ends_all)
+{
+    char dir[512], arguments[800], text[4096];
+    make_checkpoint(dir, sizeof(dir));
+    snprintf(arguments, sizeof(arguments), "--generate %s --tokens 40 --pp 2 --tp 2 2>&1 >/dev/full | cat", dir);
+    assert_int_equal(run(arguments, text, sizeof(text)), 0); /* cat's */
+    assert_string_equal("dt-worker: cannot write the text: no space left\n", text);
+    snprintf(arguments, sizeof(arguments), "--generate %s --pp 4", dir);
+    assert_int_equal(run(arguments, text, sizeof(text)), 2);
+    assert_non_null(strstr(text, "layers"));
+}
+
 TEST(what_cannot_be_generated_names_the_cause)
 {
     char text[4096];
@@ -234,6 +263,8 @@ TEST(what_cannot_be_generated_names_the_cause)
     assert_non_null(strstr(text, "/no/such/place"));
     assert_int_equal(run("--generate x --probe", text, sizeof(text)), 2);
     assert_int_equal(run("--tokens -1 --generate x", text, sizeof(text)), 2);
+    assert_int_equal(run("--tp 0 --generate x", text, sizeof(text)), 2);
+    assert_int_equal(run("--pp 65 --generate x", text, sizeof(text)), 2);
     assert_int_equal(run("", text, sizeof(text)), 2);
 }
 
