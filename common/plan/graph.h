@@ -19,8 +19,10 @@ enum graph_sym {
     SYM_ONE,
     SYM_TOKENS, /* samples * the tokens of a sample that this rank has */
     SYM_SAMPLES,
-    SYM_OWN,  /* programs only: this rank's own tokens; all tokens without sequence parallelism */
-    SYM_OWN0, /* programs only: the first of them; 0 without */
+    SYM_OWN,        /* programs only: this rank's own tokens; all tokens without sequence parallelism */
+    SYM_OWN0,       /* programs only: the first of them; 0 without */
+    SYM_MEMBER = 8, /* programs only, and all behind it: SYM_MEMBER + 2 j are the own tokens of member j of the tp
+                     * group, SYM_MEMBER + 2 j + 1 the first of them */
 };
 
 struct graph_dim {

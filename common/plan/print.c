@@ -46,17 +46,26 @@ const char *action_name(enum action_kind kind)
     return (unsigned)kind < ACT_COUNT ? names[kind] : "?";
 }
 
-/* A rank's own tokens are the tp group's split of all tokens; a program without sequence parallelism names none. */
-static void own_tokens(const struct program *p, int64_t tokens, int64_t *ret_lo, int64_t *ret_n)
+int program_dim_member(const struct program *p, enum graph_sym sym, bool *ret_first)
 {
-    int tp = p->mesh.size[AXIS_TP];
-    layout_split(tokens, tp, p->rank % tp, ret_lo, ret_n); /* tp is the innermost axis */
-    *ret_n -= *ret_lo;
+    *ret_first = sym == SYM_OWN0 || (sym >= SYM_MEMBER && (sym - SYM_MEMBER) % 2);
+    if (sym == SYM_OWN || sym == SYM_OWN0)
+        return p->rank % p->mesh.size[AXIS_TP]; /* tp is the innermost axis */
+    return sym >= SYM_MEMBER ? (int)(sym - SYM_MEMBER) / 2 : -1;
+}
+
+/* Own tokens are the tp group's split of all tokens; a program without sequence parallelism names none. */
+static int64_t own_tokens(const struct program *p, enum graph_sym sym, int64_t tokens)
+{
+    bool first;
+    int64_t lo, hi;
+    layout_split(tokens, p->mesh.size[AXIS_TP], program_dim_member(p, sym, &first), &lo, &hi);
+    return first ? lo : hi - lo;
 }
 
 int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples)
 {
-    int64_t tokens = samples * (p->own_seq ? p->own_seq : p->seq), lo, n;
+    int64_t tokens = samples * (p->own_seq ? p->own_seq : p->seq);
     switch (d.sym) {
     case SYM_ONE:
         return d.factor;
@@ -64,12 +73,9 @@ int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples
         return d.factor * samples;
     case SYM_TOKENS:
         return d.factor * tokens;
-    case SYM_OWN:
-    case SYM_OWN0:
-        own_tokens(p, tokens, &lo, &n);
-        return d.factor * (d.sym == SYM_OWN ? n : lo);
+    default:
+        return d.factor * own_tokens(p, d.sym, tokens);
     }
-    return 0;
 }
 
 static const char *const space_names[SPACE_COUNT] = {"param", "opt", "grad", "work", "host"};
@@ -77,15 +83,15 @@ static const char *const mode_names[] = {"train", "eval", "generate"};
 
 static void print_dim(FILE *out, struct graph_dim d)
 {
-    /* Tokens and samples of the microbatch; own tokens, and where they begin. */
+    /* Tokens and samples of the microbatch; own tokens, and where they begin; those of member 2: O.2 and O0.2. */
     static const char *const symbols[] = {
         [SYM_ONE] = "", [SYM_TOKENS] = "T", [SYM_SAMPLES] = "B", [SYM_OWN] = "O", [SYM_OWN0] = "O0"};
-    if (d.sym == SYM_ONE)
+    if (d.sym == SYM_ONE || d.factor != 1)
         fprintf(out, "%" PRId64, d.factor);
-    else if (d.factor == 1)
+    if (d.sym < SYM_MEMBER)
         fputs(symbols[d.sym], out);
     else
-        fprintf(out, "%" PRId64 "%s", d.factor, symbols[d.sym]);
+        fprintf(out, "%s.%d", (d.sym - SYM_MEMBER) % 2 ? "O0" : "O", (int)(d.sym - SYM_MEMBER) / 2);
 }
 
 static void print_buffer(const struct buffer *b, FILE *out)

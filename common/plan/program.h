@@ -368,6 +368,9 @@ void plan_op_cost(const struct program *p, const struct op *op, int64_t samples,
 
 /* The extent of a dimension when the microbatch has `samples` samples. */
 int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples);
+/* The member of the tp group whose own tokens a symbol counts, or with *ret_first those in front of whose; -1: it is no
+ * such symbol. */
+int program_dim_member(const struct program *p, enum graph_sym sym, bool *ret_first);
 const char *op_name(enum op_kind kind);
 const char *op_operands(enum op_kind kind); /* the r/w/a string of OP_LIST */
 /* What this op does with operand i: 'r', 'w' or 'a', the flags of a product included; 0 behind the last. */
