@@ -41,10 +41,16 @@ static struct op_cost whole(const struct program *p, const struct op *op, int64_
     return cost;
 }
 
+/* Of the result and of a parameter it may be some rows or columns only. */
 static struct op_cost gemm(const struct program *p, const struct op *op, int64_t samples)
 {
-    struct op_cost cost = whole(p, op, samples);
-    cost.flops = 2.0 * (double)dim(p, op->m, samples) * (double)dim(p, op->n, samples) * (double)dim(p, op->k, samples);
+    const double m = (double)dim(p, op->m, samples), n = (double)dim(p, op->n, samples);
+    const double k = (double)dim(p, op->k, samples), elements[] = {m * k, k * n, n, m * n, m * n, m, n};
+    struct op_cost cost = {2 * m * n * k, 0};
+    for (int i = 0; i < 7; i++)
+        if (op->arg[i].buffer >= 0)
+            cost.bytes +=
+                (is_added(op, i) ? 2 : 1) * elements[i] * (double)dtype_bytes(p->buffers[op->arg[i].buffer].dtype);
     return cost;
 }
 
