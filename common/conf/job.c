@@ -200,6 +200,9 @@ static const struct schema_row rows[] = {
     {INT(parallel.fsdp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to shard over (ZeRO).")},
     {INT(parallel.tp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways of tensor parallelism.")},
     {BOOL(parallel.sp, "true", FREE, "Sequence parallelism beside tensor parallelism.")},
+    {BOOL(parallel.async_tp, "false", FREE,
+          "With sequence parallelism the forward's products begin with the tokens that are there, and columns of a sum "
+          "travel while the next are computed.")},
     {INT(parallel.pp, 1, JOB_MAX_WORKERS, "1", FREE, "Stages of the pipeline.")},
     {ENUM(parallel.schedule, pipe_names, "1f1b", FREE, "Order of the pipeline's actions.")},
     {TEXT(parallel.schedule_csv, NULL, "\"\"", FREE, "The schedule itself, a line per rank, with schedule file.")},

@@ -68,7 +68,8 @@ struct job_parallel {
     int64_t min_workers; /* 0: workers */
     int64_t chunks;      /* stages that a pipeline rank holds; above 1 with `interleaved` and `file` only */
     int64_t prefetch;    /* zero 3: how many units ahead of their use parameters are gathered */
-    bool sp, reshard;    /* reshard, zero 3: gathered parameters are given up between forward and backward */
+    bool sp, async_tp;   /* async_tp, tp > 1 and sp: products overlap the collectives in front of and behind them */
+    bool reshard;        /* zero 3: gathered parameters are given up between forward and backward */
     enum pipe_schedule schedule;
     char *schedule_csv; /* the text of the schedule (docs/schedule.md) for PIPE_FILE; the client reads it from the file
                            that the job names; "" : none */

@@ -234,6 +234,17 @@ static bool tensor_broken(const struct job_spec *j, char ret[SENTENCE])
                j->model.heads);
 }
 
+static bool async_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    if (!j->parallel.async_tp)
+        return false;
+    if (j->parallel.tp < 2)
+        return SAY("products overlap collectives of tensor parallelism, but parallel.tp is 1: write false, or tp of 2 "
+                   "and more");
+    return !j->parallel.sp && SAY("products overlap collectives of own tokens, but parallel.sp is false: write false, "
+                                  "or sp true");
+}
+
 static bool context_broken(const struct job_spec *j, char ret[SENTENCE])
 {
     return j->parallel.cp > 1 && j->train.seq / 2 < j->parallel.cp &&
@@ -286,6 +297,7 @@ static const struct rule rules[] = {
     {OVER(parallel.min_workers, range_broken)},
     {OVER(parallel.ep, experts_broken)},
     {OVER(parallel.tp, tensor_broken)},
+    {OVER(parallel.async_tp, async_broken)},
     {OVER(parallel.cp, context_broken)},
     {OVER(parallel.zero, zero_broken)},
     /* What this version cannot do yet. */

@@ -478,6 +478,7 @@ static const struct {
 void compile_backward(struct compiler *c, struct place_stage nodes, enum pass_half half)
 {
     c->half = half;
+    c->forward = (struct place_stage){0, 0};
     if (half != PASS_WEIGHTS)
         compile_give_up(c, nodes);
     for (int t = 0; t < c->g->n_tensors; t++) {

@@ -194,9 +194,12 @@ static err_t check_axis(const struct check_at *at, const struct graph *g, const 
     static const unsigned axes[OP_KIND_COUNT] = {
         [OP_OWN_GATHER] = 1u << AXIS_TP,    [OP_OWN_SCATTER] = 1u << AXIS_TP,    [OP_GATHER] = 1u << AXIS_TP,
         [OP_UNIT_GATHER] = 1u << AXIS_FSDP, [OP_UNIT_SCATTER] = 1u << AXIS_FSDP, [OP_SHIFT] = 1u << AXIS_CP};
-    if (!axes[op->kind])
+    unsigned is = axes[op->kind];
+    if (op->kind == OP_SHIFT && check_group_axes(at->p, op->group) == 1u << AXIS_TP)
+        is = 1u << AXIS_TP; /* own tokens instead of keys */
+    if (!is)
         return OK;
-    return check_group_is(at, g, op->group, axes[op->kind], -1, at->p->buffers[op->arg[0].buffer].name, why);
+    return check_group_is(at, g, op->group, is, -1, at->p->buffers[op->arg[0].buffer].name, why);
 }
 
 static err_t check_kind(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)

@@ -6,6 +6,7 @@
  *   check_rank.c    what one rank does in two steps: with check_reach.c, check_apply.c and check_sums.c
  *   check_once.c    norm and update of a step                     check_ring.c   attention over a cut sequence
  *   check_batch.c   that microbatches make up the batch           check_world.c  all ranks together, to the end
+ *   check_parts.c   values that are made, or travel, in parts
  *
  * Private to common/plan. */
 #ifndef DTD_COMMON_PLAN_CHECK_H
@@ -110,6 +111,15 @@ int layout_partial(const struct value_layout *l);
 /* The gradient of parameter t: on stages that share it a share; cut as the parameter is. */
 err_t layout_of_grad(const struct check_op *c, int buffer, struct value_layout *l);
 
+/* ---- parts (check_parts.c) ---- */
+
+/* The product makes the rows of one member's own tokens in a value of all tokens: that member; -1: it makes all. */
+int parts_rows(const struct program *p, const struct op *op);
+/* Columns [*lo, *hi) of `width` in all that a product makes of a parameter of which it takes only a part; false: it
+ * takes all of it, or what it takes is no parameter. */
+bool parts_columns(const struct program *p, const struct graph *g, const struct op *op, int64_t *lo, int64_t *hi,
+                   int64_t *width);
+
 /* ---- rings (check_ring.c) ---- */
 
 #define RING_MAX 16 /* ranks of a ring whose pairs are followed */
@@ -127,8 +137,16 @@ struct block_range {
     int64_t lo, hi;
 };
 
+/* Of what part the value is that a collective takes: of the own tokens of the rank so far away in tp, of columns [lo,
+ * hi); all zero: of no part. */
+struct part_fact {
+    int away;
+    int64_t lo, hi;
+};
+
 /* What all ranks together must agree on. */
 struct rank_facts {
+    struct part_fact *parts;    /* by op */
     unsigned char *reduced;     /* by graph tensor: axes over which the gradient that the update reads was summed */
     int *losses;                /* by microbatch: times that its loss was added to */
     struct block_range *blocks; /* of squares that this rank counts in a step */

@@ -50,7 +50,7 @@ static err_t follow_ring(struct rank_check *c, const struct op *op, int *ret_awa
         e = ring_pair(&at, *ret_away, &c->pairs[grad][op->node]);
         c->pairs_op[grad][op->node] = c->at.op;
     }
-    if (op->kind == OP_SHIFT)
+    if (op->kind == OP_SHIFT && check_group_axes(c->p, op->group) == 1u << AXIS_CP)
         *ret_away = ring_shifted(c->p, *ret_away, op->from);
     return e;
 }
@@ -88,23 +88,35 @@ static void pass_micro(struct rank_check *c, const struct op *op)
             c->state[rank_place(c, i, k)].micro = micro;
 }
 
+/* rank_write, and what `part` says of the value. */
+static err_t write_part(struct rank_check *c, const struct op *op, int i, int place, struct value_layout made,
+                        const struct value_part *part)
+{
+    const struct state before = c->state[place];
+    err_t e = rank_write(c, place, c->mode[i], made);
+    return e || c->p->mesh.size[AXIS_TP] == 1 ? e : rank_part_put(c, op, i, place, &before, part);
+}
+
 static err_t apply_kernel(struct rank_check *c, const struct op *op)
 {
     struct value_layout in[OP_MAX_OPERANDS], out[OP_MAX_OPERANDS];
     struct check_op at = rank_op(c);
+    struct value_part part = {0};
     int away = 0;
     memset(in, 0, sizeof(in));
     for (int i = 0; c->mode[i]; i++)
         if (c->reach[i].n)
             in[i] = c->state[rank_place(c, i, 0)].layout;
     err_t e = c->p->mesh.size[AXIS_CP] > 1 ? follow_ring(c, op, &away) : OK;
+    if (!e && c->p->mesh.size[AXIS_TP] > 1)
+        e = rank_parts(c, op, in, &part);
     if (!e)
         e = layout_of_op(&at, in, out);
     if (!e && op->kind == OP_COPY_COLS && c->reach[1].n && c->state[rank_place(c, 1, 0)].among_zeros)
         out[1] = layout_among_zeros(&out[1]);
     for (int i = 0; c->mode[i] && !e; i++)
         for (int k = 0; k < c->reach[i].n && !e && c->mode[i] != 'r'; k++)
-            e = rank_write(c, rank_place(c, i, k), c->mode[i], out[i]);
+            e = write_part(c, op, i, rank_place(c, i, k), out[i], &part);
     if (!e && c->p->actions[c->at.action].micro < 0)
         pass_micro(c, op);
     for (int i = 0; away && c->mode[i] && !e; i++)

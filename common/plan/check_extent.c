@@ -237,8 +237,10 @@ static err_t check_product(const struct check_at *at, const struct graph *g, con
     int64_t most = at->p->max_samples;
     int64_t m = program_dim(at->p, op->m, most), n = program_dim(at->p, op->n, most);
     int64_t k = program_dim(at->p, op->k, most);
+    int64_t lo, hi, width;
+    bool columns = parts_columns(at->p, g, op, &lo, &hi, &width); /* check_parts.c sees that all others are taken too */
     err_t e = check_matrix(at, g, op->arg[0].buffer, ta ? k : m, ta ? m : k, op->lda, why);
-    if (!e)
+    if (!e && !columns)
         e = check_matrix(at, g, op->arg[1].buffer, tb ? n : k, tb ? k : n, op->ldb, why);
     return e ? e : check_matrix(at, g, op->arg[3].buffer, m, n, op->ldc, why);
 }
@@ -281,20 +283,32 @@ static err_t check_random(const struct check_at *at, const struct graph *g, cons
     return OK;
 }
 
-/* An op on own tokens does not take buffers of all tokens, nor the other way round. */
+static bool counts_tokens(enum graph_sym sym)
+{
+    return sym == SYM_OWN || sym == SYM_TOKENS || sym >= SYM_MEMBER;
+}
+
+/* An op on own tokens does not take buffers of all tokens, nor the other way round, nor those of another rank's; but a
+ * product may make some rows of all (check_parts.c). */
 static err_t check_tokens(const struct check_at *at, const struct op *op, int i, struct why *why)
 {
     const struct buffer *b = &at->p->buffers[op->arg[i].buffer];
     enum graph_sym rows = b->ndim ? b->dim[0].sym : SYM_ONE, is = op->m.sym;
     bool own = op->kind == OP_OWN_GATHER || op->kind == OP_OWN_SCATTER;
     bool inner = op->kind == OP_GEMM && op->flags & OPF_TRANS_A && i < 2;
+    bool some = op->kind == OP_GEMM && i > 2 && parts_rows(at->p, op) >= 0;
     is = inner ? op->k.sym : op->kind == OP_GEMM && i != 0 && i != 3 && i != 4 ? SYM_ONE : is;
-    if (own || b->space == SPACE_HOST || (is != SYM_OWN && is != SYM_TOKENS) || (rows != SYM_OWN && rows != SYM_TOKENS))
+    is = op->kind == OP_SHIFT && i == 1 ? op->k.sym : is;
+    if (own || some || b->space == SPACE_HOST || !counts_tokens(is) || !counts_tokens(rows) || is == rows)
         return OK;
-    if (is == rows)
-        return OK;
-    return check_fail(at, why, "is over %s tokens and takes %s, which has %s", is == SYM_OWN ? "own" : "all", b->name,
-                      rows == SYM_OWN ? "own ones" : "all");
+    return check_fail(at, why, "is over %s tokens and takes %s, which has %s",
+                      is == SYM_OWN      ? "own"
+                      : is == SYM_TOKENS ? "all"
+                                         : "a member's",
+                      b->name,
+                      rows == SYM_OWN      ? "own ones"
+                      : rows == SYM_TOKENS ? "all"
+                                           : "a member's");
 }
 
 static err_t check_operand(const struct check_at *at, const struct op *op, int i, struct why *why)
@@ -309,8 +323,9 @@ static err_t check_operand(const struct check_at *at, const struct op *op, int i
     /* In an action without a microbatch: all instances, one behind the other. */
     bool all = b->slot_index == SLOT_MICRO && p->actions[at->action].micro < 0;
     int64_t room = (b->bytes + (all ? (b->slots - 1) * b->slot_bytes : 0)) / size;
-    int64_t end = program_dim(p, op->arg[i].offset, p->max_samples) + op->arg[i].col + check_extent(p, op, i);
-    if (end > room)
+    int64_t extent = check_extent(p, op, i);
+    int64_t end = program_dim(p, op->arg[i].offset, p->max_samples) + op->arg[i].col + extent;
+    if (end > room && (extent || op->kind != OP_COPY_COLS)) /* of no rows no column is touched */
         return check_fail(at, why, "reaches element %lld of operand %s, which has %lld", (long long)end, b->name,
                           (long long)room);
     return check_tokens(at, op, i, why);

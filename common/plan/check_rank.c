@@ -191,13 +191,15 @@ static err_t rank_facts_init(struct rank_facts *f, const struct graph *g, const 
     *f = (struct rank_facts){.blocks_group = -1};
     f->reduced = calloc((size_t)g->n_tensors + 1, sizeof(*f->reduced));
     f->losses = calloc((size_t)p->n_micros + 1, sizeof(*f->losses));
-    return f->reduced && f->losses ? OK : ERR_NOMEM;
+    f->parts = calloc((size_t)p->n_ops + 1, sizeof(*f->parts));
+    return f->reduced && f->losses && f->parts ? OK : ERR_NOMEM;
 }
 
 void rank_facts_fini(struct rank_facts *f)
 {
     free(f->reduced);
     free(f->losses);
+    free(f->parts);
     free(f->blocks);
     free(f->messages);
     memset(f, 0, sizeof(*f));
@@ -227,13 +229,14 @@ err_t check_rank(const struct graph *g, const struct program *p, struct rank_fac
         return e;
     c.state = calloc((size_t)c.places.n + 1, sizeof(*c.state));
     c.event = calloc((size_t)p->n_events + 1, sizeof(*c.event));
+    c.rows = calloc((size_t)c.places.n * (size_t)p->mesh.size[AXIS_TP] + 1, sizeof(*c.rows));
     c.reached = calloc((size_t)c.places.n * OP_MAX_OPERANDS + 1, sizeof(*c.reached));
     for (int i = 0; i < 2; i++) {
         c.pairs[i] = calloc((size_t)g->n_nodes + 1, sizeof(*c.pairs[i]));
         c.pairs_op[i] = calloc((size_t)g->n_nodes + 1, sizeof(*c.pairs_op[i]));
     }
     bool room = c.pairs[0] && c.pairs[1] && c.pairs_op[0] && c.pairs_op[1];
-    e = c.state && c.event && c.reached && room ? check_steps(&c) : ERR_NOMEM;
+    e = c.state && c.event && c.reached && c.rows && room ? check_steps(&c) : ERR_NOMEM;
     for (int i = 0; i < 2; i++) {
         free(c.pairs[i]);
         free(c.pairs_op[i]);
@@ -241,6 +244,7 @@ err_t check_rank(const struct graph *g, const struct program *p, struct rank_fac
     free(c.state);
     free(c.event);
     free(c.reached);
+    free(c.rows);
     free(c.posts);
     spots_fini(&c.places);
     return e;

@@ -1,6 +1,6 @@
 /* One rank's two steps, between the files that follow them: check_rank.c (steps), check_reach.c (places and streams),
- * check_apply.c (kernels, messages, what a step does once), check_sums.c (sums and gathers of many values). Private to
- * the checker. */
+ * check_apply.c (kernels, messages, what a step does once), check_sums.c (sums and gathers of many values),
+ * check_parts.c (parts of values). Private to the checker. */
 #ifndef DTD_COMMON_PLAN_CHECK_RANK_H
 #define DTD_COMMON_PLAN_CHECK_RANK_H
 
@@ -17,15 +17,23 @@ enum value {
     VALUE_SET,
 };
 
+/* Of a value that is made, or travels, in parts. All zero: it is whole. */
+struct value_part {
+    int away;              /* these are the own tokens of the rank so far away in tp */
+    int64_t lo, hi, width; /* it has columns [lo, hi) of `width`; hi 0: all */
+    int64_t due;           /* members' rows, or columns, that nobody has put into it yet */
+};
+
 struct state {
     enum value value;
     struct value_layout layout;
     unsigned reduced;       /* axes over which it has been summed in this step */
     int64_t sum_lo, sum_hi; /* bytes of the space that were */
     bool among_zeros;       /* zero but for the parts that copies have put into it */
-    bool spent;             /* a gradient that a scatter, the tree or the update has taken */
+    bool spent;             /* a gradient, or a share, that a scatter, the tree or the update has taken */
     int micro;              /* whose value it is */
     int away;               /* context parallelism: how far in the ring the rank is whose tokens these are of */
+    struct value_part part; /* tensor parallelism: of which part of the whole it is, and what is missing of it */
     int lost_to;            /* VALUE_LOST: the buffer */
     int updates;            /* parameters: optimizer ops */
     int leaves;             /* trees in canonical numerics: leaves that joined */
@@ -66,7 +74,8 @@ struct rank_check {
     char mode[OP_MAX_OPERANDS + 1]; /* of the op's operands, 0 behind the last */
     struct post *posts;
     int n_posts, cap_posts;
-    int n_messages; /* of this step so far */
+    int n_messages;      /* of this step so far */
+    unsigned char *rows; /* by place and member of tp: its rows of a value that lacks some are there */
     uint64_t
         *pairs[2];    /* by node: pairs of a ring's pieces that this action's list has computed, and their gradients */
     int *pairs_op[2]; /* the last op that did */
@@ -124,6 +133,16 @@ void rank_put(struct rank_check *c, int place, const struct value_layout *l, uns
 void rank_lose(struct rank_check *c, int place);
 /* What an op makes is written (mode 'w') or added ('a'). */
 err_t rank_write(struct rank_check *c, int place, char mode, struct value_layout made);
+
+/* ---- check_parts.c ---- */
+
+/* Of what part the values are that the op takes, before it: nothing takes a part for the whole. What it makes is
+ * `made`; a product of one member's rows changes what its tokens are over tp in `in`. */
+err_t rank_parts(struct rank_check *c, const struct op *op, struct value_layout in[OP_MAX_OPERANDS],
+                 struct value_part *made);
+/* Behind rank_write of operand i's `place`, which was `before`: the part is put to the others. */
+err_t rank_part_put(struct rank_check *c, const struct op *op, int i, int place, const struct state *before,
+                    const struct value_part *made);
 
 /* ---- check_apply.c ---- */
 

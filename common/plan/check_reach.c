@@ -189,6 +189,8 @@ err_t rank_readable(struct rank_check *c, int place)
     case VALUE_SET:
         break;
     }
+    if (s->part.due)
+        return check_fail(&c->at, c->why, "reads %s, of which parts are missing", name);
     return micro_check(c, place);
 }
 
@@ -280,6 +282,7 @@ void rank_put(struct rank_check *c, int place, const struct value_layout *l, uns
     s->sum_hi = INT64_MAX;
     s->spent = false;
     s->away = 0;
+    s->part = (struct value_part){0};
     s->among_zeros = l->zero || (s->among_zeros && c->p->ops[c->at.op].kind == OP_COPY_COLS);
     s->micro = of_micro ? c->p->actions[c->at.action].micro : NO_MICRO;
     s->writer = c->at.op;

@@ -248,6 +248,13 @@ static bool same_subject(const struct buffer *u, const struct buffer *v)
            (u->tensor >= 0 || !strcmp(u->name, v->name));
 }
 
+/* In a ring of own tokens what all pass on is equally far from home, so what comes is of whom its receiver thinks; and
+ * a sum is of the same columns on all. */
+static bool same_part(const struct part_fact *a, const struct part_fact *b)
+{
+    return a->away == b->away && a->lo == b->lo && a->hi == b->hi;
+}
+
 static bool same_call(const struct rank_run *a, const struct item *x, const struct rank_run *b, const struct item *y)
 {
     const struct op *p = &a->p->ops[x->op], *q = &b->p->ops[y->op];
@@ -255,6 +262,7 @@ static bool same_call(const struct rank_run *a, const struct item *x, const stru
     return p->kind == q->kind && p->reduce == q->reduce && p->unit == q->unit &&
            (unit || p->kind == OP_SHIFT || extent(a, x, p->m) == extent(b, y, q->m)) &&
            (!micro || a->p->actions[x->action].micro == b->p->actions[y->action].micro) &&
+           same_part(&a->facts->parts[x->op], &b->facts->parts[y->op]) &&
            (unit || same_subject(subject(a, p), subject(b, q)));
 }
 

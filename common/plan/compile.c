@@ -211,6 +211,7 @@ static void compiler_init(struct compiler *c)
     for (size_t i = 0; i < sizeof(by_tensor) / sizeof(by_tensor[0]); i++)
         *by_tensor[i] = index_new(c, n);
     c->weight_dy = index_new(c, c->g->n_nodes);
+    c->parts = index_new(c, p->mesh.size[AXIS_TP]);
     c->unit_run = index_new(c, units);
     c->unit_grads = index_new(c, units);
     c->unit_pieces = index_new(c, units);
@@ -224,6 +225,7 @@ static void compiler_init(struct compiler *c)
     c->unit_used = calloc((size_t)units + 1, sizeof(*c->unit_used));
     p->units = calloc((size_t)units + 1, sizeof(*p->units));
     c->own = p->mesh.size[AXIS_TP] > 1 && c->job->parallel.sp;
+    c->async = c->own && c->job->parallel.async_tp;
     if (!c->consumers || !c->grad_started || !c->tp_shares || !c->given_up || !c->unit_waits || !c->unit_used ||
         !p->units)
         c->err = ERR_NOMEM;
@@ -251,6 +253,7 @@ static void compiler_fini(struct compiler *c)
     free(c->tp_shares);
     free(c->given_up);
     free(c->weight_dy);
+    free(c->parts);
     free(c->consumers);
     free(c->grad_started);
     free(c->unit_run);

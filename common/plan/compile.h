@@ -4,6 +4,7 @@
  *   buffers.c     what lives as long as the job               once.c      norm, clip, update, snapshot
  *   forward.c     a node's forward as ops, with what          backward.c  the same backwards, whole or split
  *                 tensor and context parallelism need           ring.c      attention over a cut sequence
+ *   overlap.c     products in parts, whose collectives travel meanwhile
  *   units.c       ZeRO: gathers into a list of ops, scatters  recompute.c what the backward computes again
  *   compile.c     the driver: every pass in its turn          pipeline.c  a schedule's slots and exchanges as actions
  *   stages.c      the model cut into stages, chunks' lists    mesh.c      which mesh a job asks for, and what cannot be
@@ -47,7 +48,10 @@ struct compiler {
     bool *grad_started; /* a parameter's gradient has been written in this backward */
     /* Tensor and sequence parallelism. An activation that the model does not cut is "own" where program.mesh has tp > 1
      * and parallel.sp is set: a rank has SYM_OWN rows of it. */
-    bool own;            /* the job cuts such activations by tokens */
+    bool own;                   /* the job cuts such activations by tokens */
+    bool async;                 /* and overlaps products with their collectives */
+    struct place_stage forward; /* the nodes whose forward is under way; none in a backward */
+    int *parts;                 /* by member of the tp group, or part: a buffer of the product under way */
     int *full;           /* by graph tensor: an own activation gathered to all tokens in the list under way; -1 */
     int *shares;         /* by graph tensor: its gradient on all tokens, a share of a sum over tp; -1: there is none */
     bool *tp_shares;     /* by graph tensor: a parameter's gradient is a share over tp: it came from own tokens, or the
@@ -154,6 +158,16 @@ int compile_gathered(struct compiler *c, int t);
 /* A collective on the communication stream, over the rank's group on these axes. */
 struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, unsigned axes);
 
+/* ---- overlap.c ---- */
+
+/* Whether product i takes the own tokens of the tp group's members as they come; the first product that takes them is
+ * emitted together with all others of the forward, so for these nothing is done. */
+bool compile_by_members(const struct compiler *c, int i);
+void compile_products_by_members(struct compiler *c, int i);
+/* Whether of product i some columns are summed while the next are computed; with its sum. Returns the sum's buffer. */
+bool compile_by_columns(const struct compiler *c, int i);
+int compile_sum_by_columns(struct compiler *c, int i);
+
 /* ---- ring.c ---- */
 
 /* Fills program.segments and own_seq. */
@@ -167,6 +181,11 @@ struct op *compile_attention_op(struct compiler *c, enum op_kind kind, int node)
 /* Attention with keys and values that travel. The gradients go to d_in of q, k and v. */
 void compile_ring(struct compiler *c, int node);
 void compile_ring_grad(struct compiler *c, int node, int d_o, const int d_in[3]);
+
+/* forward.c: product i of x into y, all of it; aux, where it does the work of the GELU behind it, else -1. Valid until
+ * the next op. New buffers for y and aux. */
+struct op *compile_product(struct compiler *c, int i, int x, int y, int aux);
+void compile_made(struct compiler *c, int i, int *ret_y, int *ret_aux);
 
 /* Whether a consumer may write into t's buffer: nobody else reads t, and its producer's backward does not either. */
 bool compile_can_take(const struct compiler *c, int t);

@@ -65,17 +65,14 @@ static void embed(struct compiler *c, int i, enum op_kind kind)
         hold(c, n->out[0], compile_summed(c, n->out[0], y, ""));
 }
 
-static void linear(struct compiler *c, int i, enum op_kind kind)
+struct op *compile_product(struct compiler *c, int i, int x, int y, int aux)
 {
     const struct graph_node *n = &c->g->nodes[i];
     enum linear_cut cut = compile_linear_cut(c, i);
     int64_t in = compile_cols(c, n->in[0]), out = compile_cols(c, n->out[0]);
-    int x = cut == LINEAR_BY_OUT ? compile_gathered(c, n->in[0]) : compile_value(c, n->in[0]);
-    int made = cut == LINEAR_BY_IN ? compile_share(c, n->out[0], "") : fresh(c, n->out[0]);
-    int gelu = compile_gelu_behind(c, i), y = gelu >= 0 ? fresh(c, c->g->nodes[gelu].out[0]) : made;
     int bias = compile_value(c, n->in[2]);
-    struct op *op = compile_op(c, kind, i);
-    op->flags = (n->trans_w ? 0 : OPF_TRANS_B) | (gelu >= 0 ? OPF_GELU : 0);
+    struct op *op = compile_op(c, OP_GEMM, i);
+    op->flags = (n->trans_w ? 0 : OPF_TRANS_B) | (aux >= 0 ? OPF_GELU : 0);
     op->m = cut == LINEAR_WHOLE ? compile_rows(c, n->out[0]) : dim_tokens(1);
     op->n = dim_one(out);
     op->k = dim_one(in);
@@ -86,9 +83,39 @@ static void linear(struct compiler *c, int i, enum op_kind kind)
     op_arg(op, 1, compile_value(c, n->in[1]));
     op_arg(op, 2, cut == LINEAR_BY_IN && !MUTANT(BIAS_BY_ALL) ? by_first(c, bias) : bias);
     op_arg(op, 3, y);
-    op_arg(op, 4, gelu >= 0 ? made : -1); /* without a backward nobody reads it, and its bytes are free behind the op */
+    op_arg(op, 4, aux); /* without a backward nobody reads it, and its bytes are free behind the op */
+    return op;
+}
+
+void compile_made(struct compiler *c, int i, int *ret_y, int *ret_aux)
+{
+    int gelu = compile_gelu_behind(c, i), made = fresh(c, c->g->nodes[i].out[0]);
+    *ret_y = gelu >= 0 ? fresh(c, c->g->nodes[gelu].out[0]) : made;
+    *ret_aux = gelu >= 0 ? made : -1;
+}
+
+static void linear(struct compiler *c, int i, enum op_kind kind)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    enum linear_cut cut = compile_linear_cut(c, i);
+    int x, y, aux = -1;
+    (void)kind;
+    if (compile_by_members(c, i)) {
+        compile_products_by_members(c, i);
+        return;
+    }
+    if (compile_by_columns(c, i)) {
+        hold(c, n->out[0], compile_sum_by_columns(c, i));
+        return;
+    }
+    x = cut == LINEAR_BY_OUT ? compile_gathered(c, n->in[0]) : compile_value(c, n->in[0]);
     if (cut == LINEAR_BY_IN)
-        hold(c, n->out[0], compile_summed(c, n->out[0], made, ""));
+        y = compile_share(c, n->out[0], "");
+    else
+        compile_made(c, i, &y, &aux);
+    compile_product(c, i, x, y, aux);
+    if (cut == LINEAR_BY_IN)
+        hold(c, n->out[0], compile_summed(c, n->out[0], y, ""));
 }
 
 static int sum_of(const struct graph_node *n)
@@ -372,6 +399,7 @@ static void emit(struct compiler *c, int i)
 
 void compile_forward(struct compiler *c, struct place_stage nodes)
 {
+    c->forward = nodes;
     for (int t = 0; t < c->g->n_tensors; t++)
         c->full[t] = -1;
     for (int i = nodes.first_node; i < nodes.end_node && !c->err; i++)

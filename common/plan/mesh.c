@@ -46,6 +46,12 @@ static err_t check_choices(const struct job_spec *job, struct why *why)
                        "parallel.zero is %lld, but parallel.fsdp is 1, so there is nobody to share shards with; the "
                        "nearest legal value is 0",
                        (long long)p->zero);
+    if (p->async_tp && (p->tp < 2 || !p->sp))
+        return why_set(
+            why, ERR_INVALID,
+            "parallel.async_tp is true, but parallel.tp is %lld and parallel.sp %s, so there is no collective "
+            "of own tokens to overlap; the nearest legal value is false",
+            (long long)p->tp, p->sp ? "true" : "false");
     if (p->chunks > 1 && (p->pp < 2 || (p->schedule != PIPE_INTERLEAVED && p->schedule != PIPE_FILE)))
         return why_set(why, ERR_INVALID,
                        "parallel.chunks is %lld, but only the schedules interleaved and file of a pipeline have "

@@ -43,6 +43,13 @@
     X(KV_SHARES_UNMARKED, "a key-value head's gradient from some query heads passes for the whole") \
     X(SHARE_OVERWRITTEN, "the second consumer's share takes the place of the first's")              \
     X(WEIGHTS_FORGOTTEN, "the second half of a split backward leaves a product out")                \
+    X(TOKENS_BACKWARDS, "own tokens travel the wrong way round")                                    \
+    X(ROWS_OF_THE_NEXT, "a product puts a member's rows where the next one's belong")               \
+    X(AUX_OF_THE_FIRST, "what a GELU keeps of every member lies where the first one's belongs")     \
+    X(LAST_TOKENS_LEFT, "the product of the tokens that come last is left out")                     \
+    X(COLUMNS_SUMMED_TWICE, "some columns of a share are summed twice and others never")            \
+    X(BIAS_OF_THE_FIRST_COLUMNS, "every part of the columns adds the bias of the first")            \
+    X(LAST_COLUMNS_LEFT, "the last columns of a sum are never put to the others")                   \
     X(RING_BACKWARDS, "keys travel the wrong way round")                                            \
     X(FUTURE_SEEN, "queries see the keys of a later piece")                                         \
     X(DIAGONAL_UNMASKED, "queries see later keys of their own piece")                               \

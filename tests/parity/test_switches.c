@@ -96,3 +96,26 @@ TEST(recomputation_moves_work_only)
     SAME_BITS(parity_gpt2, "fast", list);
     SAME_BITS(parity_transformer, "fast", list);
 }
+
+#define ASYNC(...) LAYOUT(__VA_ARGS__), LAYOUT(__VA_ARGS__, "parallel.async_tp=true")
+static const char *const models[] = {parity_llama, parity_gpt2, parity_transformer};
+
+TEST(overlapped_tensor_parallelism_moves_work_only)
+{
+    const char *const *const two[] = {ASYNC("parallel.workers=2", "parallel.tp=2")};
+    const char *const *const three[] = {ASYNC("parallel.workers=3", "parallel.tp=3", "train.seq=19")};
+    for (int i = 0; i < 3; i++) {
+        SAME_BITS(models[i], "proof", two);
+        SAME_BITS(models[i], "proof", three);
+    }
+}
+
+TEST(so_it_does_beside_other_axes)
+{
+    const char *const *const beside[][2] = {
+        {ASYNC("parallel.workers=4", "parallel.tp=2", "parallel.cp=2", "parallel.recompute=full")},
+        {ASYNC("parallel.workers=4", "parallel.tp=2", "parallel.pp=2")},
+        {ASYNC("parallel.workers=4", "parallel.tp=2", "parallel.fsdp=2", "parallel.zero=3")}};
+    for (int i = 0; i < 3; i++)
+        SAME_BITS(models[i], "proof", beside[i]);
+}

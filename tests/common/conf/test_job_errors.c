@@ -175,6 +175,12 @@ TEST(rules)
         {"parallel={tp: 9, workers: 9}", "parallel.tp: 9 ranks share 8 heads: at most as many ranks as heads"},
         {"parallel={cp: 129, workers: 129}",
          "parallel.cp: each rank has two pieces of the sequence, of 256 tokens: at most 128"},
+        {"parallel.async_tp=true",
+         "parallel.async_tp: products overlap collectives of tensor parallelism, but parallel.tp is 1: write false, or "
+         "tp of 2 and more"},
+        {"parallel={async_tp: true, tp: 2, workers: 2, sp: false}",
+         "parallel.async_tp: products overlap collectives of own tokens, but parallel.sp is false: write false, or sp "
+         "true"},
         {"parallel.chunks=2",
          "parallel.chunks: 2 stages per rank of a pipeline, but parallel.pp is 1: write 1, or pp of 2 and more"},
         {"parallel={chunks: 2, pp: 2}",

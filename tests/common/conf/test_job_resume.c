@@ -48,6 +48,7 @@ static const struct {
     {"train.seed=2", false},
     {"parallel.workers=3", true},
     {"parallel.sp=false", true},
+    {"parallel={workers: 2, tp: 2, async_tp: true}", true},
     {"parallel.schedule=gpipe", true},
     {"checkpoint.dir=elsewhere", true},
     {"checkpoint.every=10", true},

@@ -3,7 +3,7 @@
 
 struct choice {
     int dp, fsdp, cp, tp, zero;
-    bool sp;
+    int sp; /* 2: with async_tp */
 };
 
 static struct job_spec job_of(const struct choice *c, enum model_arch arch)
@@ -13,7 +13,8 @@ static struct job_spec job_of(const struct choice *c, enum model_arch arch)
     job.parallel.cp = c->cp;
     job.parallel.tp = c->tp;
     job.parallel.zero = c->zero;
-    job.parallel.sp = c->sp;
+    job.parallel.sp = c->sp > 0;
+    job.parallel.async_tp = c->sp > 1;
     job.parallel.prefetch = 1;
     job.parallel.reshard = c->dp == 1;
     job.parallel.chunks = 1;
@@ -60,10 +61,32 @@ TEST(generation_passes)
 {
     for (int cp = 1; cp <= 2; cp++)
         for (int tp = 1; tp <= 3; tp++) {
-            const struct choice c = {1, 1, cp, tp, 0, tp > 1};
+            const struct choice c = {1, 1, cp, tp, 0, tp - 1};
             struct job_spec job = job_of(&c, cp > 1 ? ARCH_LLAMA : ARCH_GPT2);
             check_job(&job, MODE_GENERATE);
         }
+}
+
+TEST(overlapped_tensor_parallelism_passes)
+{
+    static const struct choice choices[] = {{1, 1, 1, 2, 0, 2}, {1, 1, 1, 3, 0, 2}, {1, 1, 1, 4, 0, 2},
+                                            {2, 1, 1, 3, 0, 2}, {1, 1, 2, 3, 0, 2}, {1, 2, 1, 2, 1, 2},
+                                            {1, 2, 1, 2, 3, 2}, {1, 2, 2, 2, 2, 2}};
+    for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++)
+        for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
+            for (int k = 0; k < 4; k++) {
+                struct job_spec job = job_of(&choices[i], (enum model_arch)arch);
+                job.train.numerics = k == 2 ? NUMERICS_CANONICAL : NUMERICS_FAST;
+                job.train.dtype = k == 3 ? DT_BF16 : DT_F32;
+                job.parallel.recompute = (enum recompute)((i + (size_t)k) % 4);
+                check_job(&job, k == 1 ? MODE_EVAL : MODE_TRAIN);
+                if (k > 1 || job.parallel.workers * 2 > MAX_RANKS)
+                    continue;
+                job.parallel.pp = 2;
+                job.parallel.workers *= 2;
+                job.parallel.schedule = k ? PIPE_1F1B : PIPE_ZB_H1;
+                check_job(&job, k == 1 ? MODE_EVAL : MODE_TRAIN);
+            }
 }
 
 /* What a backward makes again, and streams of random numbers. */

@@ -6,7 +6,7 @@ struct layout_row {
     const char *name;
     enum model_arch arch;
     int dp, fsdp, cp, tp, zero;
-    bool sp;
+    int sp; /* 2: with async_tp */
     enum numerics numerics;
     enum dtype dtype;
 };
@@ -22,6 +22,8 @@ static const struct layout_row rows[] = {
     {"zero 3 tp", ARCH_GPT2, 1, 2, 1, 2, 3, true, NUMERICS_FAST, DT_F32},
     {"cp", ARCH_LLAMA, 1, 1, 2, 1, 0, false, NUMERICS_FAST, DT_F32},
     {"cp zero 1 canonical", ARCH_LLAMA, 1, 2, 2, 1, 1, false, NUMERICS_CANONICAL, DT_F32},
+    {"tp async", ARCH_LLAMA, 1, 1, 1, 3, 0, 2, NUMERICS_FAST, DT_F32},
+    {"cp tp async", ARCH_GPT2, 1, 1, 2, 2, 0, 2, NUMERICS_FAST, DT_BF16},
 };
 #define N_ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 
@@ -37,7 +39,8 @@ static void setup(struct fixture *f, const struct layout_row *r)
     job.parallel.cp = r->cp;
     job.parallel.tp = r->tp;
     job.parallel.zero = r->zero;
-    job.parallel.sp = r->sp;
+    job.parallel.sp = r->sp > 0;
+    job.parallel.async_tp = r->sp > 1;
     job.parallel.prefetch = 1;
     job.parallel.reshard = true;
     job.parallel.chunks = 1;

@@ -48,6 +48,19 @@ TEST(tiny_llama_prints_as_before)
     fixture_fini(&f);
 }
 
+/* The rank in the middle of three, of which the first has more tokens than the others. */
+TEST(tiny_llama_in_parts_prints_as_before)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 3);
+    struct fixture f;
+    job.model.layers = 1;
+    job.parallel.tp = 3;
+    job.parallel.async_tp = true;
+    fixture_init(&f, &job, MODE_EVAL);
+    assert_golden(&f, 1, "llama_async_tp");
+    fixture_fini(&f);
+}
+
 /* The first rank of two: sends what it made, in the order of 1f1b. */
 TEST(tiny_pipeline_prints_as_before)
 {

@@ -167,7 +167,9 @@ TEST(memory_of_ranks_is_that_of_their_programs)
 {
     static const struct {
         int pp, fsdp, cp, tp, zero;
-    } rows[] = {{1, 1, 1, 3, 0}, {2, 2, 1, 2, 3}, {1, 4, 2, 1, 1}, {4, 1, 1, 2, 0}, {2, 1, 2, 2, 0}};
+        bool async;
+    } rows[] = {{1, 1, 1, 3, 0, false}, {2, 2, 1, 2, 3, false}, {1, 4, 2, 1, 1, false}, {4, 1, 1, 2, 0, false},
+                {2, 1, 2, 2, 0, false}, {1, 1, 1, 3, 0, true},  {1, 1, 2, 4, 0, true}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct fixture f;
         struct plan_memory all[MAX_RANKS], m;
@@ -179,6 +181,8 @@ TEST(memory_of_ranks_is_that_of_their_programs)
         job.parallel.tp = rows[i].tp;
         job.parallel.zero = rows[i].zero;
         job.parallel.sp = rows[i].tp > 1;
+        job.parallel.async_tp = rows[i].async;
+        job.train.seq = rows[i].async ? 7 : job.train.seq; /* some ranks of tp have a token more */
         job.parallel.chunks = 1;
         fixture_init(&f, &job, MODE_TRAIN);
         assert_ok(plan_memory_of_ranks(&job, &f.graph, all, &f.why));

@@ -265,6 +265,14 @@ TEST(what_this_version_does_not_do_is_named_with_the_legal_value)
     assert_ok(plan_mesh(&job, &mesh, &why));
     assert_int_equal(mesh_workers(&mesh), 3);
     assert_int_equal(mesh.size[AXIS_DP], 3);
+    job = job_small(ARCH_LLAMA, 2);
+    job.parallel.async_tp = true;
+    assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
+    assert_says(&why, "no collective of own tokens to overlap; the nearest legal value is false");
+    job.parallel.tp = 2;
+    assert_ok(plan_mesh(&job, &mesh, &why));
+    job.parallel.sp = false;
+    assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));
     job = job_small(ARCH_LLAMA, 3);
     job.train.micro_batch = 11;
     assert_err(ERR_INVALID, plan_mesh(&job, &mesh, &why));

@@ -15,7 +15,7 @@ static const struct cell {
     const char *name;
     enum model_arch arch;
     int dp, fsdp, zero, tp, pp, cp, chunks;
-    bool no_sp, canonical, dropout;
+    bool no_sp, canonical, dropout, async;
     enum pipe_schedule schedule;
     enum recompute recompute;
 } cells[] = {
@@ -37,6 +37,7 @@ static const struct cell {
     {"pp 2, zb-h1", ARCH_GPT2, .pp = 2, .schedule = PIPE_ZB_H1},
     {"pp 2, interleaved", ARCH_LLAMA, .pp = 2, .chunks = 2, .schedule = PIPE_INTERLEAVED},
     {"pp 2, fsdp 2, zero 2", ARCH_LLAMA, .pp = 2, .fsdp = 2, .zero = 2},
+    {"tp 3, async", ARCH_GPT2, .tp = 3, .async = true},
 };
 #define N_CELLS (sizeof(cells) / sizeof(cells[0]))
 
@@ -59,6 +60,7 @@ static void try_cell(const struct cell *c)
     job.parallel.cp = one_or(c->cp);
     job.parallel.chunks = one_or(c->chunks);
     job.parallel.sp = !c->no_sp;
+    job.parallel.async_tp = c->async;
     job.parallel.schedule = c->schedule;
     job.parallel.recompute = c->recompute;
     job.train.dropout = c->dropout ? 0.25 : 0;

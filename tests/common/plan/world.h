@@ -20,5 +20,7 @@ void world_compare_exact(const struct job_spec *job);
 void world_compare_passes(const struct job_spec *job);
 /* Bit for bit, two jobs with the same number of workers, elements compared by their global place. */
 void world_compare_two(const struct job_spec *a, const struct job_spec *b);
+/* The same of an evaluation's loss and a generation's logits. */
+void world_compare_two_passes(const struct job_spec *a, const struct job_spec *b);
 
 #endif

@@ -1,0 +1,489 @@
+/* Asynchronous tensor parallelism: not a bit of difference, as many bytes on the wire, a shorter step where the wire is
+ * slow, and nothing that the checker does not see. */
+#include "common/plan/forecast.h"
+#include "tests/common/plan/world.h"
+
+static struct job_spec job_of(enum model_arch arch, int cp, int tp)
+{
+    struct job_spec job = job_small(arch, cp * tp);
+    job.parallel.cp = cp;
+    job.parallel.tp = tp;
+    job.train.global_batch = 4;
+    job.train.numerics = NUMERICS_PROOF;
+    job.train.dtype = DT_F64;
+    return job;
+}
+
+/* Nothing divides: heads, columns, rows of the vocabulary, tokens, the last microbatch. */
+static struct job_spec uneven(struct job_spec job)
+{
+    bool llama = job.model.arch == ARCH_LLAMA;
+    job.model.heads = llama ? 6 : 5;
+    job.model.kv_heads = llama ? 3 : 0;
+    job.model.dim = llama ? 24 : 20;
+    job.model.ffn = 21;
+    job.model.vocab = 37;
+    job.train.seq = 7;
+    job.train.global_batch = 5;
+    return job;
+}
+
+static struct job_spec overlapped(struct job_spec job)
+{
+    job.parallel.async_tp = true;
+    return job;
+}
+
+static void no_bit_differs(const struct job_spec *job)
+{
+    struct job_spec other = overlapped(*job);
+    world_compare_two(job, &other);
+}
+
+TEST(products_in_parts_have_the_bits_of_whole_ones)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
+        for (int tp = 2; tp <= 4; tp++) {
+            struct job_spec job = job_of((enum model_arch)arch, 1, tp), odd = uneven(job);
+            no_bit_differs(&job);
+            no_bit_differs(&odd);
+            odd.train.dropout = arch == ARCH_TRANSFORMER ? 0.25 : 0;
+            odd = overlapped(odd);
+            world_compare(&odd); /* and are one worker's */
+        }
+}
+
+TEST(so_they_have_beside_rings_of_keys_and_what_is_made_again)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
+        for (int what = RECOMPUTE_NONE; what <= RECOMPUTE_ATTENTION; what++) {
+            struct job_spec job = uneven(job_of((enum model_arch)arch, 1 + what % 2, 2 + what % 2));
+            job.parallel.recompute = (enum recompute)what;
+            no_bit_differs(&job);
+        }
+}
+
+TEST(so_they_have_beside_shards_and_stages)
+{
+    const enum pipe_schedule schedules[] = {PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1};
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int k = 0; k < 4; k++) {
+            struct job_spec job = uneven(job_of((enum model_arch)arch, 1, 2 + k % 2));
+            job.parallel.pp = 2;
+            job.parallel.fsdp = 2;
+            job.parallel.workers *= 4;
+            job.parallel.schedule = schedules[k];
+            job.parallel.chunks = schedules[k] == PIPE_INTERLEAVED ? 2 : 1;
+            job.parallel.zero = 3 - k;
+            job.model.layers = 4;
+            no_bit_differs(&job);
+        }
+}
+
+TEST(so_they_have_where_some_ranks_have_no_tokens)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
+        struct job_spec job = job_of((enum model_arch)arch, 1, 4);
+        job.train.seq = 3;
+        job.train.micro_batch = 1;
+        no_bit_differs(&job);
+    }
+}
+
+TEST(so_they_have_in_evaluation_and_generation)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
+        for (int cp = 1; cp <= 2; cp++)
+            for (int tp = 2; tp <= 3; tp++) {
+                struct job_spec job = uneven(job_of((enum model_arch)arch, cp, tp)), other = overlapped(job);
+                world_compare_two_passes(&job, &other);
+            }
+}
+
+/* With fewer columns than ranks they are not parted. */
+TEST(narrow_models_overlap_what_they_can)
+{
+    struct job_spec job = job_of(ARCH_GPT2, 1, 4);
+    job.model.dim = job.model.heads = 4;
+    no_bit_differs(&job);
+    job.parallel.tp = job.parallel.workers = 3;
+    no_bit_differs(&job);
+}
+
+static struct forecast forecast_of(const struct job_spec *job, const struct plan_rates *rates)
+{
+    struct fixture f;
+    struct forecast ret;
+    fixture_init(&f, job, MODE_TRAIN);
+    if (plan_forecast(f.programs, f.n, rates, &ret, &f.why) != OK)
+        fail_msg("%s", f.why.text);
+    fixture_fini(&f);
+    return ret;
+}
+
+/* A wire on which the tokens of a layer travel as long as its products take: with the switch both go on at once. */
+TEST(a_step_on_a_slow_wire_is_shorter)
+{
+    static const struct plan_rates slow = {1e12, 1e12, 8e9, 1e-6, false}, thread = {1e12, 1e12, 8e9, 1e-6, true};
+    for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++) {
+        struct job_spec job = job_of((enum model_arch)arch, 1, 4);
+        job.train.numerics = NUMERICS_FAST;
+        job.train.dtype = DT_F32;
+        job.train.seq = 512;
+        job.model.dim = 512;
+        job.model.ffn = 2048;
+        job.model.vocab = 1024;
+        job.model.heads = 8;
+        struct job_spec async = overlapped(job);
+        struct forecast plain = forecast_of(&job, &slow), parts = forecast_of(&async, &slow);
+        print_message("arch %d: %.4g ms, with parallel.async_tp %.4g ms; exposed %.3f and %.3f\n", arch,
+                      plain.seconds * 1e3, parts.seconds * 1e3, plain.exposed, parts.exposed);
+        assert_true(parts.seconds < 0.95 * plain.seconds && parts.exposed < plain.exposed);
+        assert_memory_equal(plain.bytes, parts.bytes, sizeof(plain.bytes));
+        forecast_fini(&plain);
+        forecast_fini(&parts);
+        plain = forecast_of(&job, &thread); /* nothing overlaps: only the latency of more calls */
+        parts = forecast_of(&async, &thread);
+        assert_true(parts.seconds < 1.05 * plain.seconds);
+        forecast_fini(&plain);
+        forecast_fini(&parts);
+    }
+}
+
+/* Recomputed, too, and in every mode: what travels in parts is what travelled whole. */
+TEST(as_many_bytes_travel)
+{
+    static const struct plan_rates rates = {1e12, 1e12, 1e10, 1e-6, false};
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
+        for (int what = RECOMPUTE_NONE; what <= RECOMPUTE_ATTENTION; what++) {
+            struct job_spec job = uneven(job_of((enum model_arch)arch, 2, 3)), async;
+            job.parallel.recompute = (enum recompute)what;
+            async = overlapped(job);
+            struct forecast plain = forecast_of(&job, &rates), parts = forecast_of(&async, &rates);
+            assert_true(plain.bytes[1u << AXIS_TP] > 0);
+            assert_memory_equal(plain.bytes, parts.bytes, sizeof(plain.bytes));
+            forecast_fini(&plain);
+            forecast_fini(&parts);
+        }
+}
+
+/* ---- what the checker sees ---- */
+
+static bool says_part(const struct program *p, const struct op *op, int i, const char *what)
+{
+    return op->arg[i].buffer >= 0 && strstr(p->buffers[op->arg[i].buffer].name, what);
+}
+
+static bool is_shift(const struct program *p, const struct op *op)
+{
+    return op->kind == OP_SHIFT;
+}
+
+static bool is_later_shift(const struct program *p, const struct op *op)
+{
+    return op->kind == OP_SHIFT && says_part(p, op, 0, ".of.");
+}
+
+static bool is_rows(const struct program *p, const struct op *op)
+{
+    return op->kind == OP_GEMM && says_part(p, op, 0, ".of.");
+}
+
+static bool is_columns(const struct program *p, const struct op *op)
+{
+    return op->kind == OP_GEMM && says_part(p, op, 3, ".share.1");
+}
+
+static bool is_biased_columns(const struct program *p, const struct op *op)
+{
+    return is_columns(p, op) && op->arg[2].buffer >= 0;
+}
+
+static bool is_sum(const struct program *p, const struct op *op)
+{
+    return op->kind == OP_OWN_SCATTER && says_part(p, op, 0, ".share.1");
+}
+
+static bool is_put(const struct program *p, const struct op *op)
+{
+    return op->kind == OP_COPY_COLS && says_part(p, op, 0, ".sum.1");
+}
+
+static bool is_norm(const struct program *p, const struct op *op)
+{
+    return op->kind == OP_LAYERNORM && op->node > 2;
+}
+
+/* The last buffer in front of operand 0's with `what` in its name. */
+static int before(const struct program *p, const struct op *op, const char *what)
+{
+    int b = op->arg[0].buffer - 1;
+    while (b >= 0 && !strstr(p->buffers[b].name, what))
+        b--;
+    assert_true(b >= 0);
+    return b;
+}
+
+static void nothing(const struct program *p, struct op *op)
+{
+    op->kind = OP_WAIT_ALL;
+    op->group = -1;
+    for (int i = 0; i < OP_MAX_OPERANDS; i++)
+        op->arg[i].buffer = -1;
+}
+
+static void other_tokens(const struct program *p, struct op *op)
+{
+    int b = op->arg[0].buffer; /* two travel to each of three ranks, and stand together */
+    op->arg[0].buffer = b + 1 < p->n_buffers && strstr(p->buffers[b + 1].name, ".of.") ? b + 1 : b - 1;
+}
+
+static void rows_of_others(const struct program *p, struct op *op)
+{
+    op->arg[3].offset = (struct graph_dim){SYM_OWN0, op->ldc};
+}
+
+static void rows_from_the_start(const struct program *p, struct op *op)
+{
+    op->arg[3].offset = (struct graph_dim){SYM_ONE, 0};
+}
+
+static void own_rows(const struct program *p, struct op *op)
+{
+    int i = (int)(op - p->ops);
+    while (p->ops[i].node != op->node || p->ops[i].m.sym != SYM_OWN)
+        i--;
+    op->arg[0].buffer = p->ops[i].arg[0].buffer;
+    op->m.sym = SYM_OWN;
+    op->arg[3].offset = op->arg[4].offset = (struct graph_dim){SYM_OWN0, op->ldc};
+}
+
+static void all_rows(const struct program *p, struct op *op)
+{
+    op->m.sym = SYM_TOKENS;
+}
+
+static void passes_own(const struct program *p, struct op *op)
+{
+    for (int i = (int)(op - p->ops); i >= 0 && p->ops[i].kind == OP_SHIFT; i--)
+        op->arg[0].buffer = p->ops[i].arg[0].buffer;
+    op->m.sym = SYM_OWN;
+}
+
+static void first_columns(const struct program *p, struct op *op)
+{
+    op->arg[1].offset = (struct graph_dim){SYM_ONE, 0};
+    op->arg[1].col = 0;
+}
+
+static void first_bias(const struct program *p, struct op *op)
+{
+    op->arg[2].col = 0;
+}
+
+static void fewer_columns(const struct program *p, struct op *op)
+{
+    op->n.factor--;
+}
+
+static void share_before(const struct program *p, struct op *op)
+{
+    op->arg[0].buffer = before(p, op, ".share.0");
+}
+
+static void columns_before(const struct program *p, struct op *op)
+{
+    op->arg[1].col--;
+}
+
+static void sum_before(const struct program *p, struct op *op)
+{
+    op->arg[0].buffer = before(p, op, ".sum.0");
+}
+
+static void copied_alone(const struct program *p, struct op *op)
+{
+    op->kind = OP_COPY;
+    op->arg[1].col = 0;
+}
+
+static void norm_of_tokens(const struct program *p, struct op *op)
+{
+    op->arg[0].buffer = 0;
+    while (!strstr(p->buffers[op->arg[0].buffer].name, ".of."))
+        op->arg[0].buffer++;
+    op->m = p->buffers[op->arg[0].buffer].dim[0];
+}
+
+static const struct mistake {
+    const char *name;
+    bool (*is)(const struct program *p, const struct op *op);
+    void (*change)(const struct program *p, struct op *op);
+    bool one; /* rank 1 alone makes it */
+    const char *says;
+} mistakes[] = {
+    {"a shift left out", is_shift, nothing, false, "before anything has written it"},
+    {"a shift left out by one", is_shift, nothing, true, ""},
+    {"own tokens passed on again", is_later_shift, passes_own, false, ""},
+    {"own tokens passed on again by one", is_later_shift, passes_own, true, ""},
+    {"a product left out", is_rows, nothing, false, "of which parts are missing"},
+    {"a product of other tokens", is_rows, other_tokens, false, ""},
+    {"rows put to the own ones", is_rows, rows_of_others, false, "where others of"},
+    {"rows put to the start", is_rows, rows_from_the_start, true, "where others of"},
+    {"rows made a second time", is_rows, own_rows, false, "a second time"},
+    {"more rows than there are", is_rows, all_rows, true, ""},
+    {"columns left out", is_columns, nothing, false, "before anything has written it"},
+    {"the first columns again", is_columns, first_columns, false, ""},
+    {"the first columns again by one", is_columns, first_columns, true, ""},
+    {"the first columns' bias", is_biased_columns, first_bias, false, "adds other columns"},
+    {"a column less", is_columns, fewer_columns, false, ""},
+    {"a sum left out", is_sum, nothing, false, "before anything has written it"},
+    {"a sum left out by one", is_sum, nothing, true, ""},
+    {"a share summed twice", is_sum, share_before, false, "a second time"},
+    {"another share summed by one", is_sum, share_before, true, ""},
+    {"a sum of fewer columns", is_sum, fewer_columns, false, "sums some of the columns"},
+    {"columns of a sum left out", is_put, nothing, false, "are next"},
+    {"columns of a sum in other places", is_put, columns_before, true, "where others belong"},
+    {"other columns of a sum", is_put, sum_before, true, "where others belong"},
+    {"columns of a sum taken for all", is_put, copied_alone, false, "alone"},
+    {"a norm of another rank's tokens", is_norm, norm_of_tokens, true, ""},
+};
+
+/* Changes every rank's nth op of the kind, or rank 1's; false: there is none. */
+static bool change(struct fixture *f, const struct mistake *m, int nth, struct op *saved, int *at)
+{
+    bool any = false;
+    for (int r = 0; r < f->n; r++) {
+        struct program *p = &f->programs[r];
+        int left = nth;
+        at[r] = -1;
+        for (int i = 0; i < p->n_ops && at[r] < 0 && (r == 1 || !m->one); i++)
+            if (m->is(p, &p->ops[i]) && left-- == 0)
+                at[r] = i;
+        if (at[r] < 0)
+            continue;
+        saved[r] = p->ops[at[r]];
+        m->change(p, &p->ops[at[r]]);
+        any |= memcmp(&saved[r], &p->ops[at[r]], sizeof(*saved)) != 0;
+    }
+    return any;
+}
+
+TEST(no_mistake_with_parts_passes)
+{
+    struct job_spec job = job_of(ARCH_GPT2, 1, 3);
+    struct fixture f;
+    job.parallel.async_tp = true;
+    job.model.layers = 1;
+    fixture_init(&f, &job, MODE_TRAIN);
+    assert_ok(plan_check(&f.graph, f.programs, f.n, &f.why));
+    for (size_t i = 0; i < sizeof(mistakes) / sizeof(mistakes[0]); i++) {
+        struct op saved[MAX_RANKS];
+        int at[MAX_RANKS], nth = 0;
+        for (; change(&f, &mistakes[i], nth, saved, at); nth++) {
+            err_t e = plan_check(&f.graph, f.programs, f.n, &f.why);
+            if (e != ERR_INVALID || strncmp(f.why.text, "rank ", 5) != 0 || !strstr(f.why.text, mistakes[i].says))
+                fail_msg("%s, the %dth: %s", mistakes[i].name, nth, e ? f.why.text : "accepted");
+            for (int r = 0; r < f.n; r++)
+                if (at[r] >= 0)
+                    f.programs[r].ops[at[r]] = saved[r];
+        }
+        print_message("%-36s %d: %s\n", mistakes[i].name, nth, f.why.text);
+        assert_true(nth > 0);
+    }
+    assert_ok(plan_check(&f.graph, f.programs, f.n, &f.why));
+    fixture_fini(&f);
+}
+
+/* Rank 1 takes member 2's tokens, who has as many, for its own: only the way that they came tells. */
+static void claim_own(struct program *p, int b)
+{
+    p->buffers[b].dim[0].sym = SYM_OWN;
+    for (int i = 0; i < p->n_ops; i++) {
+        struct op *op = &p->ops[i];
+        if (op->kind == OP_SHIFT && op->arg[0].buffer == b)
+            op->m.sym = SYM_OWN;
+        else if (op->kind == OP_SHIFT && op->arg[1].buffer == b)
+            op->k.sym = SYM_OWN;
+        else if (op->kind == OP_GEMM && op->arg[0].buffer == b)
+            op->m.sym = SYM_OWN;
+        if (op->kind == OP_GEMM && op->arg[0].buffer == b)
+            op->arg[3].offset.sym = op->arg[4].offset.sym = SYM_OWN0;
+    }
+}
+
+/* Op `at`, a product of buffer b, becomes a norm of it like op `norm`; it waits for what it has waited for. */
+static void norm_instead(struct program *p, int at, int norm, int b)
+{
+    struct op *op = &p->ops[at], was = *op;
+    *op = p->ops[norm];
+    memcpy(op->wait, was.wait, sizeof(op->wait));
+    op->event = was.event;
+    op->arg[0].buffer = b;
+    op->arg[1].buffer = op->arg[4].buffer = -1; /* without a residual sum */
+}
+
+TEST(what_a_buffer_says_of_its_tokens_is_not_believed)
+{
+    struct job_spec job = job_of(ARCH_GPT2, 1, 3);
+    struct fixture f;
+    job.parallel.async_tp = true;
+    fixture_init(&f, &job, MODE_TRAIN);
+    struct program *p = &f.programs[1];
+    int b = 0, norm = 0;
+    while (!strstr(p->buffers[b].name, ".of.2"))
+        b++;
+    while (!is_norm(p, &p->ops[norm]))
+        norm++;
+    claim_own(p, b);
+    assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
+    assert_says(&f.why, "makes rows of member 1 from layer.0.ln_1.of.2, which is of the tokens of member 2");
+    fixture_fini(&f);
+    fixture_init(&f, &job, MODE_TRAIN); /* and a norm takes them */
+    claim_own(p, b);
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == OP_GEMM && p->ops[i].arg[0].buffer == b)
+            norm_instead(p, i, norm, b);
+    assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
+    assert_says(&f.why, "which is of the own tokens of another rank");
+    fixture_fini(&f);
+}
+
+/* ---- what waits for what ---- */
+
+static const struct op *recorder(const struct program *p, int event)
+{
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].event == event)
+            return &p->ops[i];
+    fail_msg("nothing records event %d", event);
+    return NULL;
+}
+
+/* On a device with streams: a step of a ring for nothing but the one before, columns of a share for no sum of others.
+ */
+TEST(nothing_waits_for_what_it_is_to_overlap)
+{
+    for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
+        struct job_spec job = uneven(job_of((enum model_arch)arch, 1, 4));
+        struct fixture f;
+        int later = 0, columns = 0;
+        job.parallel.async_tp = true;
+        fixture_init(&f, &job, MODE_TRAIN);
+        for (int r = 0; r < f.n; r++)
+            for (int i = 0; i < f.programs[r].n_ops; i++) {
+                const struct program *p = &f.programs[r];
+                const struct op *op = &p->ops[i];
+                bool share = op->kind == OP_GEMM && says_part(p, op, 3, ".share.") && !says_part(p, op, 3, ".share.0");
+                for (int k = 0; k < OP_MAX_WAITS && is_later_shift(p, op); k++)
+                    assert_int_equal(op->wait[k], -1);
+                for (int k = 0; k < OP_MAX_WAITS && share; k++)
+                    assert_true(op->wait[k] < 0 || recorder(p, op->wait[k])->node != op->node);
+                later += is_later_shift(p, op);
+                columns += share;
+            }
+        assert_int_equal(later, 4 * 2 * (2 * job.model.layers + 1)); /* ranks, steps of a ring; and the head's */
+        assert_int_equal(columns, 4 * 3 * 2 * job.model.layers);
+        fixture_fini(&f);
+    }
+}
