@@ -7,6 +7,7 @@
 
 static const char *const model_names[CELL_MODELS] = {"llama", "gpt2", "transformer"};
 static const char *const model_texts[CELL_MODELS] = {parity_llama, parity_gpt2, parity_transformer};
+static const char *const sp_names[] = {"", " sp", " sp async"};
 static const char *const schedule_names[] = {"1f1b", "gpipe", "interleaved", "zb-h1"};
 static const char *const recompute_names[] = {"none", "full", "pointwise", "attention"};
 
@@ -26,7 +27,7 @@ void cell_name(const struct cell *c, char *ret, size_t size)
         if (c->factor[i] > (i != CELL_ZERO))
             at += (size_t)snprintf(ret + at, size - at, " %s %d", axes[i], c->factor[i]);
     if (c->factor[CELL_TP] > 1)
-        at += (size_t)snprintf(ret + at, size - at, "%s", c->factor[CELL_SP] ? " sp" : "");
+        at += (size_t)snprintf(ret + at, size - at, "%s", sp_names[c->factor[CELL_SP]]);
     if (c->factor[CELL_PP] > 1)
         at += (size_t)snprintf(ret + at, size - at, " %s", schedule_names[c->factor[CELL_SCHEDULE]]);
     if (c->factor[CELL_RECOMPUTE])
@@ -104,6 +105,7 @@ static void set_layout(struct sets *s, const struct cell *c)
     set(s, "parallel.cp", f[CELL_CP]);
     set(s, "parallel.zero", f[CELL_ZERO]);
     set_word(s, "parallel.sp", f[CELL_SP] ? "true" : "false");
+    set_word(s, "parallel.async_tp", f[CELL_SP] == 2 ? "true" : "false");
     set_word(s, "parallel.schedule", schedule_names[f[CELL_SCHEDULE]]);
     set(s, "parallel.chunks", f[CELL_SCHEDULE] == PIPE_INTERLEAVED ? 2 : 1);
     set_word(s, "parallel.recompute", recompute_names[f[CELL_RECOMPUTE]]);
@@ -161,7 +163,7 @@ static struct cell with_choices(struct cell c, int turn)
 {
     int *f = c.factor;
     f[CELL_ZERO] = f[CELL_FSDP] > 1 ? turn % 4 : 0;
-    f[CELL_SP] = f[CELL_TP] > 1 ? (turn / 2 + 1) % 2 : 0;
+    f[CELL_SP] = f[CELL_TP] > 1 ? (turn / 2 + 1) % 3 : 0;
     f[CELL_SCHEDULE] = f[CELL_PP] > 1 ? turn / 3 % 4 : 0;
     f[CELL_RECOMPUTE] = turn % 5 < 2 ? 0 : turn / 5 % 4;
     f[CELL_UNEVEN] = turn / 4 % 2;
@@ -189,8 +191,8 @@ void cells_pairs(struct cells *c, enum cell_model model, int most)
 /* ---- triples ---- */
 
 static const int values[CELL_FACTORS][4] = {{1, 2, 3},    {1, 2, 3}, {1, 2, 3},    {1, 2, 3},    {1, 2, 3},
-                                            {0, 1, 2, 3}, {0, 1},    {0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1}};
-static const int n_values[CELL_FACTORS] = {3, 3, 3, 3, 3, 4, 2, 4, 4, 2};
+                                            {0, 1, 2, 3}, {0, 1, 2}, {0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1}};
+static const int n_values[CELL_FACTORS] = {3, 3, 3, 3, 3, 4, 3, 4, 4, 2};
 
 struct triple {
     int factor[3], value[3];

@@ -12,7 +12,7 @@ enum cell_factor {
     CELL_PP,
     CELL_CP,
     CELL_ZERO,      /* 0 to 3 */
-    CELL_SP,        /* 0, 1 */
+    CELL_SP,        /* 0, 1; 2: with async_tp */
     CELL_SCHEDULE,  /* enum pipe_schedule but for the file */
     CELL_RECOMPUTE, /* enum recompute */
     CELL_UNEVEN,    /* 1: heads, vocabulary, sequence and layers that nothing divides */
