@@ -5,7 +5,8 @@
  * behind the caller's back. Events order streams among each other. On a CPU a stream is the calling thread, so work is
  * done when a call returns and events are always over.
  *
- * A device and what belongs to it are used by one thread at a time. Failures that a call cannot return (a launch of a
+ * A device and what belongs to it are used by one thread at a time; of the processor that holds of each stream alone,
+ * and a stream is whatever thread calls with it. Failures that a call cannot return (a launch of a
  * kernel whose function returns void, anything asynchronous) stay with the stream: the first one, with its call and
  * place, is what dev_stream_sync and dev_event_sync of that stream answer from
  * then on. The owner closes everything in the reverse order. */

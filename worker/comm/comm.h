@@ -7,8 +7,11 @@
  * and the stream may be NULL. It either completes on all ranks or ends after comm_abort: a killed rank hangs nobody. On
  * the host this call then fails; on a device it or the next dev_stream_sync fails, or what was queued ends without its
  * result (NCCL), so whoever waits for a stream looks afterwards at the flag that is set before comm_abort
- * (link_cancel). Every later call is ERR_CANCELED. Calls come from one thread per rank, except comm_abort, which any
- * thread may call. */
+ * (link_cancel). Every later call is ERR_CANCELED.
+ *
+ * Calls of a rank come one at a time, of whatever thread: what one has done happens before the next, and that is the
+ * callers' business (worker/step/comm_thread.h). On host memory no backend keeps anything of the thread that calls.
+ * Only comm_abort may come at any time. */
 #ifndef DTD_WORKER_COMM_COMM_H
 #define DTD_WORKER_COMM_COMM_H
 

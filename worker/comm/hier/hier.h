@@ -135,7 +135,7 @@ err_t hier_turn(struct hier_comm *h, bool moved, int *turn);
 /* Until all n are done and have left. */
 err_t hier_wait_ops(struct hier_comm *h, const struct wire_op *ops, int n);
 void hier_abort(struct comm *c);
-/* The same from the comm's own thread: behind it the wire touches nothing of the caller's any more. */
+/* The same in the comm's turn (comm.h): behind it the wire touches nothing of the caller's any more. */
 err_t hier_end(struct hier_comm *h);
 /* What a long wait in the inner comm does. */
 void hier_watch(void *comm);

@@ -3,8 +3,8 @@
  * fabrics that are trusted; a module).
  *
  * Between two ranks run lanes, so that what one holds up does not hold up the other. On a lane messages arrive in the
- * order of their sends; a receive has the size of its message. There is no thread: messages move inside progress. All
- * calls come from the thread of the comm, except abort, which any thread may call.
+ * order of their sends; a receive has the size of its message. There is no thread: messages move inside progress. As
+ * the comm's, calls come one at a time, of whatever thread, except abort, which any thread may call at any time.
  *
  * A peer that is lost, or breaks the protocol, makes the whole wire dead: progress says so with a sentence that names
  * the rank, and goes on saying so. Nothing waits without a limit of time. */

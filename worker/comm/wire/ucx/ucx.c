@@ -87,7 +87,7 @@ static ucs_status_t make_worker(struct ucx *u)
 {
     const ucp_worker_params_t params = {.field_mask =
                                             UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_CLIENT_ID,
-                                        .thread_mode = UCS_THREAD_MODE_SINGLE,
+                                        .thread_mode = UCS_THREAD_MODE_SERIALIZED,
                                         .client_id = u->epoch << 16 | (uint64_t)u->rank};
     ucs_status_t status = ucp_worker_create(u->context, &params, &u->worker);
     return status == UCS_OK ? ucp_worker_get_efd(u->worker, &u->efd) : status;
