@@ -39,6 +39,8 @@ static const struct schema_name comm_names[] = {{"auto", COMM_AUTO},
                                                 {"nccl", COMM_NCCL},
                                                 {"staged", COMM_STAGED},
                                                 {0}};
+static const struct schema_name comm_thread_names[] = {
+    {"auto", COMM_THREAD_AUTO}, {"on", COMM_THREAD_ON}, {"off", COMM_THREAD_OFF}, {0}};
 
 /* A name becomes part of file names, log lines and URLs. */
 static const char *check_name(const char *text)
@@ -106,6 +108,10 @@ enum { FIXED, FREE };
         {INT(run.nodes, 0, JOB_MAX_WORKERS, "0", FREE,                                                                 \
              "Nodes that the workers are spread over, as many on each. 0: as few as have room.")},                     \
         {INT(run.threads, 0, 4096, "0", FREE, "Threads of a worker. 0: its share of the node's cores.")},              \
+        {ENUM(run.comm_thread, comm_thread_names, "auto", FREE,                                                        \
+              "Whether a worker exchanges tensors on a thread of its own, beside those that compute (cpu). No number " \
+              "depends on it. "                                                                                        \
+              "auto: where its share of the node's cores is larger than its threads.")},                               \
         {INT(run.restarts, 0, 1000000, "3", FREE, "Failures that the job survives.")},                                 \
         {INT(run.orphan_seconds, 1, 86400, "60", FREE, "How long workers go on without the daemon.")},                 \
         {INT(run.hang_seconds, 0, 86400, "30", FREE,                                                                   \

@@ -28,6 +28,8 @@ enum device { DEVICE_CPU, DEVICE_CUDA };
 /* worker/comm's backends; auto: stream on a CPU, which is shm on one node; nccl where every worker has a GPU of its
  * own, else staged. */
 enum comm_kind { COMM_AUTO, COMM_SHM, COMM_NCCL, COMM_STAGED, COMM_STREAM, COMM_UCX };
+/* Whether a worker on a CPU exchanges tensors on a thread of its own; auto: where it has a core for it. */
+enum comm_thread_kind { COMM_THREAD_AUTO, COMM_THREAD_ON, COMM_THREAD_OFF };
 
 struct job_model {
     enum model_arch arch;
@@ -85,6 +87,7 @@ struct job_checkpoint {
 struct job_run {
     enum device device;
     enum comm_kind comm;
+    enum comm_thread_kind comm_thread;
     int64_t workers_per_gpu; /* 1, or more to share one */
     int64_t nodes, threads, restarts, orphan_seconds, hang_seconds, max_seconds, timeline_step, priority;
     char **env; /* "KEY=VALUE" */

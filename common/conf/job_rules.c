@@ -273,6 +273,12 @@ static bool comm_broken(const struct job_spec *j, char ret[SENTENCE])
     return !cpu && name && SAY("%s needs run.device cpu: write nccl, staged or auto", name);
 }
 
+static bool comm_thread_broken(const struct job_spec *j, char ret[SENTENCE])
+{
+    return j->run.device != DEVICE_CPU && j->run.comm_thread == COMM_THREAD_ON &&
+           SAY("a GPU exchanges tensors beside its computation without a thread: write auto, or run.device cpu");
+}
+
 #define OVER(field, fn) .key = #field, .broken = (fn)
 #define ONLY(field, value, why) \
     .key = #field, .offset = offsetof(struct job_spec, field), .only = (value), .because = (why)
@@ -306,6 +312,7 @@ static const struct rule rules[] = {
     {OVER(run.nodes, nodes_broken)},
     {OVER(run.device, device_broken)},
     {OVER(run.comm, comm_broken)},
+    {OVER(run.comm_thread, comm_thread_broken)},
     {OVER(train.dtype, dtype_broken)},
 };
 

@@ -59,6 +59,7 @@ static const struct {
     {"run.workers_per_gpu=4", true},
     {"run.comm=shm", true},
     {"run.threads=1", true},
+    {"run.comm_thread=off", true},
     {"run.restarts=0", true},
     {"run.orphan_seconds=5", true},
     {"run.max_seconds=100", true},
