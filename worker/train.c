@@ -94,21 +94,46 @@ static err_t open_data(struct train *t, struct why *why)
 
 /* ---- beginning ---- */
 
-/* Its share of the cores. More workers than cores are not bound and get one each; so does canonical numerics, since a
- * product that is cut differently may round differently. */
-static int choose_threads(const struct train *t)
+/* `mine`: those that this worker may run on; `share`: what of them is left when the job's other workers here have as
+ * many. */
+struct cores {
+    long mine, share;
+};
+
+static struct cores count_cores(const struct train *t)
 {
     cpu_set_t set;
-    if (t->job.run.threads > 0)
-        return (int)t->job.run.threads;
-    if (t->job.train.numerics == NUMERICS_CANONICAL || sched_getaffinity(0, sizeof(set), &set))
-        return 1;
-    int mine = CPU_COUNT(&set);
+    struct cores c = {1, 1};
+    if (sched_getaffinity(0, sizeof(set), &set))
+        return c;
     const int *node_of = t->epoch->node_of;
     long here = 0;
     for (int r = 0; r < t->epoch->world; r++)
         here += !node_of || node_of[r] == node_of[t->epoch->rank];
-    return (long)mine * here <= sysconf(_SC_NPROCESSORS_ONLN) ? mine : 1;
+    c.mine = CPU_COUNT(&set);
+    c.share = sysconf(_SC_NPROCESSORS_ONLN) / here;
+    c.share = c.share < c.mine ? c.share : c.mine;
+    return c;
+}
+
+/* Its share of the cores. More workers than cores are not bound and get one each; so does canonical numerics, since a
+ * product that is cut differently may round differently. */
+static int choose_threads(const struct train *t)
+{
+    if (t->job.run.threads > 0)
+        return (int)t->job.run.threads;
+    const struct cores c = count_cores(t);
+    return t->job.train.numerics != NUMERICS_CANONICAL && c.share == c.mine ? (int)c.mine : 1;
+}
+
+/* A core for it is one that the worker may run on and its threads leave: with run.threads, to which workers are bound,
+ * there is none. */
+static bool choose_comm_thread(const struct train *t, int threads)
+{
+    const enum comm_thread_kind kind = t->job.run.comm_thread;
+    if (t->job.run.device != DEVICE_CPU || t->epoch->world < 2)
+        return false;
+    return kind == COMM_THREAD_AUTO ? count_cores(t).share > threads : kind == COMM_THREAD_ON;
 }
 
 static err_t read_spec(struct train *t, struct why *why)
@@ -140,12 +165,14 @@ static err_t make_engine(struct train *t, struct why *why)
     err_t err = graph_build(&t->job.model, t->job.train.seq, &t->graph, why);
     if (err)
         return err;
+    const int threads = choose_threads(t);
     const struct engine_config config = {.dev = t->device->dev,
                                          .job = &t->job,
                                          .graph = &t->graph,
                                          .rank = t->epoch->rank,
                                          .world = t->epoch->world,
-                                         .threads = choose_threads(t),
+                                         .threads = threads,
+                                         .comm_thread = choose_comm_thread(t, threads),
                                          .eval = t->valid.set || t->test.set,
                                          .cancel = link_cancel(t->config->link)};
     err = engine_init(&t->engine, &config, why);
@@ -377,6 +404,8 @@ static err_t run_steps(struct train *t, struct why *why)
     enum link_stop_kind stop = LINK_GO_ON;
     bool saved = false;
     memset(t->own_bytes, 0xff, sizeof(t->own_bytes));
+    log_info("ready step=%" PRId64 " threads=%d comm_thread=%s", t->engine.step, t->engine.config.threads,
+             t->engine.comm_thread ? "on" : "off");
     link_report_ready(t->config->link, t->engine.step);
     while (t->engine.step < t->job.train.steps && stop == LINK_GO_ON) {
         err_t err = one_step(t, &saved, &stop, why);

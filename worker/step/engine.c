@@ -3,7 +3,7 @@
  * there before the first step or the job is told so. */
 #include "worker/step/engine.h"
 
-#include "worker/step/run.h"
+#include "worker/step/comm_thread.h"
 
 #include <stdlib.h>
 
@@ -137,13 +137,13 @@ static err_t make_memory(struct engine *e, struct why *why)
     return err;
 }
 
-/* Where a stream is the calling thread there is one. */
+/* Where a stream is the calling thread there is one for each thread. */
 static err_t make_streams(struct engine *e, struct why *why)
 {
     struct dev *dev = e->config.dev;
     err_t err = dev_stream_new(dev, e->config.threads, false, &e->stream[STREAM_COMPUTE], why);
     for (int s = STREAM_COMPUTE + 1; !err && s < STREAM_COUNT; s++) {
-        if (dev->ops->host_memory)
+        if (dev->ops->host_memory && (s != STREAM_COMM || !e->comm_thread))
             e->stream[s] = e->stream[STREAM_COMPUTE];
         else
             err = dev_stream_new(dev, 0, s == STREAM_COMM, &e->stream[s], why);
@@ -151,10 +151,19 @@ static err_t make_streams(struct engine *e, struct why *why)
     return err;
 }
 
+/* A device that runs beside the thread has a stream for it. */
+static err_t make_comm_thread(struct engine *e, struct why *why)
+{
+    const struct engine_config *c = &e->config;
+    bool wanted = c->comm_thread && c->world > 1 && e->comm && c->dev->ops->host_memory;
+    return wanted ? comm_thread_new(&e->comm_thread, why) : OK;
+}
+
 err_t engine_start(struct engine *e, struct comm *comm, struct why *why)
 {
     e->comm = comm;
     err_t err = make_memory(e, why);
+    err = err ? err : make_comm_thread(e, why);
     err = err ? err : make_streams(e, why);
     err = err ? err : host_init(e, why);
     if (!err && e->has_train)
@@ -167,6 +176,7 @@ err_t engine_start(struct engine *e, struct comm *comm, struct why *why)
 /* Freeing a stream waits for what is queued, so streams go before what they work on. */
 void engine_fini(struct engine *e)
 {
+    comm_thread_free(e->comm_thread);
     for (int s = STREAM_COUNT - 1; s >= 0; s--)
         if (s == STREAM_COMPUTE || e->stream[s] != e->stream[STREAM_COMPUTE])
             dev_stream_free(e->stream[s]);

@@ -3,11 +3,13 @@
  * Life: engine_init compiles and checks, the owner opens a comm with engine_shared_bytes, engine_start allocates
  * everything there will be (nothing is allocated in a step), then either engine_fill_state or a load gives the
  * parameters, then steps. Lives in its owner's memory, on the compute thread; only `cancel` and the comm's abort are
- * touched by another thread.
+ * touched by another thread, and by the communication thread what the ops of a program name that run on it. Between
+ * two calls of this header that thread does nothing.
  *
  * A step only queues work on the device's streams. The thread waits in two places: before it fills a copy of a batch
  * whose last use is not over (engine's ring), and once at the end of the program, for each stream that the program
- * uses, when loss and norm have come back. On a device whose memory is the host's one stream stands for all. */
+ * uses, when loss and norm have come back. On a device whose memory is the host's the streams are the thread itself,
+ * and what they wait for is done: but for the communication stream, which may be a thread (comm_thread.h). */
 #ifndef DTD_WORKER_STEP_ENGINE_H
 #define DTD_WORKER_STEP_ENGINE_H
 
@@ -35,12 +37,14 @@ struct engine_config {
     int rank, world;
     bool eval;                 /* compile the evaluation program too */
     int threads;               /* of a CPU's kernels; 0: one */
+    bool comm_thread;          /* collectives run beside the computation, where the device alone would not let them */
     bool generate;             /* only the generation program: no comm, no optimizer */
     const _Atomic int *cancel; /* looked at between actions; NULL: never */
 };
 
 /* Time spent in each kind of op and of action, when somebody wants to know: by the clock on a CPU, between timed events
- * on a device that runs beside the thread, where streams overlap and sums may be more than the step. */
+ * on a device that runs beside the thread. Where streams overlap sums may be more than the step; what one waits for
+ * another is in none. */
 struct engine_profile {
     int64_t ns[OP_KIND_COUNT], calls[OP_KIND_COUNT];
     int64_t action_ns[ACT_COUNT];
@@ -60,11 +64,13 @@ struct engine_trace {
 struct engine_rig {
     struct comm_group **groups;
     bool *borrowed;            /* by group: the training program's */
-    int64_t *counts;           /* scratch: elements by member of a group */
+    int64_t *counts;           /* scratch of ops that call the comm: elements by member of a group */
     struct comm_part **units;  /* by unit: program.units for the comm */
     uint8_t *reads;            /* by chunk: a set of enum batch_part that its actions read */
     struct dev_event **events; /* the program's */
     int n_events;
+    uint64_t *tickets; /* by event: of the op that recorded it last, where that was queued to the communication
+                        * thread; 0: it is over */
     char (*ranges)[ENGINE_RANGE_NAME]; /* by action: "forward 3" */
     bool uses[STREAM_COUNT];
     enum op_stream loss_stream, clip_stream; /* where the last writer of each runs */
@@ -97,6 +103,7 @@ struct engine_posts {
     int n;
 };
 
+struct comm_thread;   /* comm_thread.h */
 struct engine_timer;  /* profile.c */
 struct engine_verify; /* verify.c */
 
@@ -108,7 +115,8 @@ struct engine {
     const struct kern_ops *kernels;
     struct kern_stream *stream[STREAM_COUNT];
     struct comm *comm;
-    void *memory; /* all spaces, but for those that lie in the comm's */
+    struct comm_thread *comm_thread; /* NULL: there is none */
+    void *memory;                    /* all spaces, but for those that lie in the comm's */
     size_t memory_bytes;
     void *space[SPACE_COUNT]; /* on the device */
     size_t space_bytes[SPACE_COUNT];

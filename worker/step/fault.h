@@ -1,6 +1,6 @@
 /* Planted deaths. A job must survive a worker that dies in any action and any op, so the tests build the worker once
  * more with DTD_FAULTS (tests/parity/fault.c): there a table says at which op of which step the process kills itself.
- * In every other build there is nothing. Compute thread. */
+ * In every other build there is nothing. On the thread that runs the op. */
 #ifndef DTD_WORKER_STEP_FAULT_H
 #define DTD_WORKER_STEP_FAULT_H
 

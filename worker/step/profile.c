@@ -1,7 +1,8 @@
-/* Where the time of a step goes. A CPU's ops are over when they return, so the clock is looked at around each.
- * Elsewhere every op is put between two timed events on its own stream, behind its waits; they are made before the
- * first measured step and read once the step is over. What lies between them includes the time in which the device
- * waited for the thread. */
+/* Where the time of a step goes. A CPU's ops are over when they return, so the clock is looked at around each, behind
+ * its waits; where they run on two threads each writes down what the clock said, and once the step is over it is added
+ * up in the order of the program. Elsewhere every op is put between two timed events on its own stream; they are made
+ * before the first measured step and read once the step is over. What lies between them includes the time in which the
+ * device waited for the thread. */
 #include "worker/step/run.h"
 
 #include "common/base/clock.h"
@@ -10,11 +11,13 @@
 
 struct span {
     struct dev_event *from, *to;
+    int64_t from_ns, to_ns; /* instead, where ops are over when they return */
     const struct op *op;
     int action; /* in program.actions */
 };
 
 struct engine_timer {
+    bool by_clock;
     struct dev_event *begin; /* of the step, on the compute stream when nothing is queued: */
     int64_t begin_ns;        /* the clock then */
     struct span *spans;
@@ -34,7 +37,10 @@ static err_t make_timer(struct engine *e, struct engine_timer *t)
     int eval = e->has_eval ? ops_run(&e->eval) : 0, train = e->has_train ? ops_run(&e->train) : 0;
     t->cap = eval > train ? eval : train;
     t->spans = calloc((size_t)t->cap + 1, sizeof(*t->spans));
-    err_t err = t->spans ? dev_event_new(e->config.dev, true, &t->begin) : ERR_NOMEM;
+    t->by_clock = e->config.dev->ops->host_memory;
+    if (!t->spans || t->by_clock)
+        return t->spans ? OK : ERR_NOMEM;
+    err_t err = dev_event_new(e->config.dev, true, &t->begin);
     for (int i = 0; !err && i < t->cap; i++) {
         err = dev_event_new(e->config.dev, true, &t->spans[i].from);
         err = err ? err : dev_event_new(e->config.dev, true, &t->spans[i].to);
@@ -44,12 +50,17 @@ static err_t make_timer(struct engine *e, struct engine_timer *t)
 
 err_t engine_profile_start(struct engine *e, struct engine_profile *profile, struct why *why)
 {
+    err_t err = OK;
+    if (!e->timer && (!e->config.dev->ops->host_memory || e->comm_thread)) {
+        e->timer = calloc(1, sizeof(*e->timer));
+        err = e->timer ? make_timer(e, e->timer) : ERR_NOMEM;
+    }
+    if (err) {
+        profile_free(e);
+        return why_set(why, err, "no room for a profile: %s", err_text(err));
+    }
     e->profile = profile;
-    if (e->config.dev->ops->host_memory || e->timer)
-        return OK;
-    e->timer = calloc(1, sizeof(*e->timer));
-    err_t err = e->timer ? make_timer(e, e->timer) : ERR_NOMEM; /* freed by engine_fini, whole or not */
-    return err ? why_set(why, err, "cannot make the events of a profile: %s", err_text(err)) : OK;
+    return OK;
 }
 
 int engine_trace_room(const struct engine *e)
@@ -124,18 +135,39 @@ err_t profile_begin(struct engine *e)
     struct engine_timer *t = e->timer;
     if (!t)
         return OK;
+    t->n = 0;
     t->begin_ns = clock_mono_ns();
+    if (t->by_clock)
+        return OK;
     return dev_event_record(e->config.dev, t->begin, e->stream[STREAM_COMPUTE]);
 }
 
-err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn)
+struct span *profile_span(const struct run *r, const struct op *op)
 {
-    struct engine *e = r->engine;
-    if (!e->timer)
-        return time_by_clock(r, op, fn);
-    struct span *s = &e->timer->spans[e->timer->n++];
+    struct engine_timer *t = r->engine->timer;
+    if (!t)
+        return NULL;
+    struct span *s = &t->spans[t->n++];
     s->op = op;
     s->action = action_of(r);
+    return s;
+}
+
+static err_t note_clock(const struct run *r, const struct op *op, run_op_fn fn, struct span *s)
+{
+    s->from_ns = clock_mono_ns();
+    err_t err = fn(r, op);
+    s->to_ns = clock_mono_ns();
+    return err;
+}
+
+err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn, struct span *s)
+{
+    struct engine *e = r->engine;
+    if (!s)
+        return time_by_clock(r, op, fn);
+    if (e->timer->by_clock)
+        return note_clock(r, op, fn, s);
     err_t err = dev_event_record(e->config.dev, s->from, run_stream(r, op));
     err = err ? err : fn(r, op);
     return err ? err : dev_event_record(e->config.dev, s->to, run_stream(r, op));
@@ -151,8 +183,9 @@ void profile_collect(const struct run *r)
 {
     const struct engine *e = r->engine;
     struct engine_timer *t = e->timer;
-    for (int i = 0; t && i < t->n; i++)
-        add(r, t->spans[i].action, t->spans[i].op, when(e, t->spans[i].from), when(e, t->spans[i].to));
-    if (t)
-        t->n = 0;
+    for (int i = 0; t && i < t->n; i++) {
+        const struct span *s = &t->spans[i];
+        int64_t from = t->by_clock ? s->from_ns : when(e, s->from), to = t->by_clock ? s->to_ns : when(e, s->to);
+        add(r, s->action, s->op, from, to);
+    }
 }

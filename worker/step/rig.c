@@ -84,7 +84,8 @@ static err_t make_events(struct engine *e, const struct program *p, struct engin
 {
     int n = p->n_events;
     r->events = calloc((size_t)n + 1, sizeof(struct dev_event *));
-    if (!r->events)
+    r->tickets = calloc((size_t)n + 1, sizeof(*r->tickets));
+    if (!r->events || !r->tickets)
         return why_set(why, ERR_NOMEM, "out of memory");
     for (; r->n_events < n; r->n_events++) {
         err_t err = dev_event_new(e->config.dev, false, &r->events[r->n_events]);
@@ -157,6 +158,7 @@ void rig_fini(struct engine *e, const struct program *p, struct engine_rig *r)
     for (int i = 0; i < r->n_events; i++)
         dev_event_free(e->config.dev, r->events[i]);
     free(r->groups);
+    free(r->tickets);
     free(r->events);
     free(r->ranges);
 }

@@ -4,10 +4,16 @@
  * Everything is queued in the order of actions, so that an event's latest record is the one that a wait means. The
  * thread looks at nothing in between: what fails on a stream is said when the stream is waited for. A run that an end
  * of the epoch has cut short may fail in any place, or end well with numbers that mean nothing: whoever finds `cancel`
- * set afterwards takes neither. */
+ * set afterwards takes neither.
+ *
+ * With a communication thread the ops of its stream, and whatever else calls the comm, are queued to it. All that they
+ * wait for has been done by the time they are queued, or is queued in front of them; what waits for their events waits
+ * for tickets. Events cover all that a program's ops touch (common/plan/sync.c), and what is not an op comes when the
+ * run is over: the thread has nothing to do then. */
 #include "worker/step/run.h"
 
 #include "common/base/log.h"
+#include "worker/step/comm_thread.h"
 #include "worker/step/fault.h"
 
 #include <assert.h>
@@ -60,14 +66,54 @@ static run_op_fn find_op(enum op_kind kind)
     return fn;
 }
 
+err_t run_op_now(const struct run *r, const struct op *op, run_op_fn fn, struct span *span)
+{
+    fault_point(r, op, FAULT_BEFORE);
+    err_t err = r->engine->profile ? profile_op(r, op, fn, span) : fn(r, op);
+    fault_point(r, op, FAULT_AFTER);
+    return err;
+}
+
+static struct span *span_of(const struct run *r, const struct op *op)
+{
+    return r->engine->profile ? profile_span(r, op) : NULL;
+}
+
+/* The last of the tickets that the op waits for; they are over in order. */
+static uint64_t ticket_of_waits(const struct run *r, const struct op *op)
+{
+    uint64_t last = 0;
+    for (int i = 0; i < OP_MAX_WAITS; i++) {
+        uint64_t ticket = op->wait[i] >= 0 ? r->rig->tickets[op->wait[i]] : 0;
+        last = ticket > last ? ticket : last;
+    }
+    return last;
+}
+
+/* ERR_CANCELED when what it waits for has failed: the run's end says how. */
+static err_t run_beside(const struct run *r, const struct op *op, run_op_fn fn)
+{
+    struct comm_thread *t = r->engine->comm_thread;
+    uint64_t ticket = 0;
+    err_t err = OK;
+    if (op->stream == STREAM_COMM || run_comm_ops[op->kind])
+        ticket = comm_thread_queue(t, r, op, fn, span_of(r, op));
+    if (op->stream != STREAM_COMM && !comm_thread_wait(t, ticket ? ticket : ticket_of_waits(r, op)))
+        return ERR_CANCELED;
+    if (!ticket)
+        err = run_op_now(r, op, fn, span_of(r, op));
+    if (op->event >= 0)
+        r->rig->tickets[op->event] = ticket;
+    return err;
+}
+
 static err_t run_op(const struct run *r, const struct op *op)
 {
     run_op_fn fn = find_op(op->kind);
+    if (r->engine->comm_thread)
+        return run_beside(r, op, fn);
     err_t err = run_waits(r, op);
-    fault_point(r, op, FAULT_BEFORE);
-    if (!err)
-        err = r->engine->profile ? profile_op(r, op, fn) : fn(r, op);
-    fault_point(r, op, FAULT_AFTER);
+    err = err ? err : run_op_now(r, op, fn, span_of(r, op));
     return err ? err : run_record(r, op);
 }
 
@@ -78,10 +124,19 @@ static bool canceled(const struct run *r)
 }
 
 /* A transport may know more than its code. */
-static const char *cause(const struct run *r, err_t err)
+static const char *cause(const struct run *r, const struct op *op, err_t err)
 {
-    const struct comm *comm = r->engine->comm;
+    const struct comm *comm = run_comm_ops[op->kind] ? r->engine->comm : NULL;
     return comm && comm_why(comm)[0] ? comm_why(comm) : err_text(err);
+}
+
+static err_t op_failed(const struct run *r, const struct op *op, err_t err, struct why *why)
+{
+    const struct action *a = r->action;
+    if (err != ERR_CANCELED && !canceled(r))
+        log_error("op_failed action=%s micro=%d op=%s index=%d error=%s", action_name(a->kind), a->micro,
+                  op_name(op->kind), (int)(op - r->program->ops), err_name(err));
+    return why_set(why, err, "%s in %s failed: %s", op_name(op->kind), action_name(a->kind), cause(r, op, err));
 }
 
 static err_t run_action(struct run *r, const struct action *a, struct why *why)
@@ -92,12 +147,8 @@ static err_t run_action(struct run *r, const struct action *a, struct why *why)
     for (int i = 0; i < a->n_ops; i++) {
         const struct op *op = &p->ops[a->first_op + i];
         err_t err = run_op(r, op);
-        if (err) {
-            if (err != ERR_CANCELED && !canceled(r))
-                log_error("op_failed action=%s micro=%d op=%s index=%d error=%s", action_name(a->kind), a->micro,
-                          op_name(op->kind), a->first_op + i, err_name(err));
-            return why_set(why, err, "%s in %s failed: %s", op_name(op->kind), action_name(a->kind), cause(r, err));
-        }
+        if (err)
+            return op_failed(r, op, err, why);
     }
     return OK;
 }
@@ -118,6 +169,21 @@ static err_t run_actions(struct run *r, run_before_fn before, void *arg, struct 
         dev_range_end(dev);
     }
     return err;
+}
+
+/* Waits for the communication thread, and says how the run went: the op that failed first in the program's order has
+ * the word. A comm that is not dead yet at the end of an epoch would let the thread wait for ever. */
+static err_t finish_comm(const struct run *r, err_t err, struct why *why)
+{
+    const struct engine *e = r->engine;
+    if (!e->comm_thread)
+        return err;
+    if (canceled(r))
+        comm_abort(e->comm);
+    struct comm_failure f = comm_thread_finish(e->comm_thread, err != OK);
+    if (!f.err || (f.err == ERR_CANCELED && err))
+        return err;
+    return op_failed(&f.run, f.op, f.err, why);
 }
 
 /* The copy stream is not waited for: a snapshot goes on behind the steps. */
@@ -151,6 +217,7 @@ err_t run_program(struct run *r, run_before_fn before, void *arg, struct why *wh
     count_bytes(r, -1);
     err_t err = profile_begin(r->engine);
     err = err ? err : run_actions(r, before, arg, why);
+    err = finish_comm(r, err, why);
     err = err ? err : host_fetch(r->engine, r->program, r->rig);
     err = err ? err : wait_for_streams(r, why);
     if (canceled(r) || err == ERR_CANCELED)

@@ -1,5 +1,5 @@
 /* Running a program: actions in order, each op by the function that its kind's row names, on the stream that it names.
- * Compute thread. */
+ * Compute thread; ops that call the comm may run on another (comm_thread.h). */
 #ifndef DTD_WORKER_STEP_RUN_H
 #define DTD_WORKER_STEP_RUN_H
 
@@ -18,6 +18,10 @@ struct run {
 };
 
 typedef err_t (*run_op_fn)(const struct run *r, const struct op *op);
+
+struct span; /* profile.c: where the times of an op are written down */
+/* The op itself, measured where somebody measures: on the compute thread, or on the communication thread. */
+NODISCARD err_t run_op_now(const struct run *r, const struct op *op, run_op_fn fn, struct span *span);
 
 /* The address of an operand; NULL when it is absent. */
 void *run_arg(const struct run *r, const struct op *op, int index);
@@ -80,7 +84,10 @@ void verify_fini(struct engine *e);
 void profile_free(struct engine *e);
 /* Before the first action. */
 NODISCARD err_t profile_begin(struct engine *e);
-NODISCARD err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn);
+/* Room for the op's times, taken in the order of the program; NULL: none is needed. */
+struct span *profile_span(const struct run *r, const struct op *op);
+/* While there is a profile. Two threads may be in it, each with a span of its own. */
+NODISCARD err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn, struct span *span);
 /* After the streams were waited for. */
 void profile_collect(const struct run *r);
 
