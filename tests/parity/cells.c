@@ -19,6 +19,15 @@ int cell_workers(const struct cell *c)
     return n;
 }
 
+/* Every other cell's workers have a communication thread, which changes no number. */
+static bool has_comm_thread(const struct cell *c)
+{
+    int sum = 0;
+    for (int i = 0; i < CELL_FACTORS; i++)
+        sum += c->factor[i];
+    return cell_workers(c) > 1 && sum % 2;
+}
+
 void cell_name(const struct cell *c, char *ret, size_t size)
 {
     static const char *const axes[] = {"dp", "fsdp", "tp", "pp", "cp", "zero"};
@@ -32,7 +41,8 @@ void cell_name(const struct cell *c, char *ret, size_t size)
         at += (size_t)snprintf(ret + at, size - at, " %s", schedule_names[c->factor[CELL_SCHEDULE]]);
     if (c->factor[CELL_RECOMPUTE])
         at += (size_t)snprintf(ret + at, size - at, " recompute %s", recompute_names[c->factor[CELL_RECOMPUTE]]);
-    snprintf(ret + at, size - at, "%s", c->factor[CELL_UNEVEN] ? " uneven" : "");
+    snprintf(ret + at, size - at, "%s%s", c->factor[CELL_UNEVEN] ? " uneven" : "",
+             has_comm_thread(c) ? " comm thread" : "");
 }
 
 /* Layers are the model's: as many as the pipeline asks for. */
@@ -109,6 +119,7 @@ static void set_layout(struct sets *s, const struct cell *c)
     set_word(s, "parallel.schedule", schedule_names[f[CELL_SCHEDULE]]);
     set(s, "parallel.chunks", f[CELL_SCHEDULE] == PIPE_INTERLEAVED ? 2 : 1);
     set_word(s, "parallel.recompute", recompute_names[f[CELL_RECOMPUTE]]);
+    set_word(s, "run.comm_thread", has_comm_thread(c) ? "on" : "off");
 }
 
 void cell_init(const struct cell *c, const char *numerics, struct parity_model *ret)

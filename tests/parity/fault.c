@@ -1,11 +1,12 @@
 /* The test's side of worker/step/fault.h. DTD_FAULTS names a table of one layout as `parity_faults` prints it; beside
  * it lies a counter, shared by all workers: how many of its rows have come true. Row k does so in step FIRST + k or
  * later, so that each has a step of its own, and what it leaves behind is computed with before the next. A process that
- * finds its row counts it and dies: no row comes twice. */
+ * finds its row counts it and dies: no row comes twice. Ops may run on two threads. */
 #include "worker/step/fault.h"
 
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ struct row {
 static struct row rows[MAX_ROWS];
 static int n_rows;
 static int *done; /* in the file beside the table */
+static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 
 static void die(const char *what)
 {
@@ -31,9 +33,10 @@ static void die(const char *what)
     abort();
 }
 
-static void read_table(const char *path)
+static void read_table(void)
 {
     char line[128], counter[PATH_MAX];
+    const char *path = getenv("DTD_FAULTS");
     FILE *f = fopen(path, "r");
     if (!f)
         die(path);
@@ -59,11 +62,9 @@ static bool is_here(const struct row *w, const struct run *r, const struct op *o
 
 void fault_point(const struct run *r, const struct op *op, enum fault_side side)
 {
-    const char *path = getenv("DTD_FAULTS");
-    if (!path)
+    if (!getenv("DTD_FAULTS"))
         return;
-    if (!done)
-        read_table(path);
+    pthread_once(&table_once, read_table);
     int k = __atomic_load_n(done, __ATOMIC_SEQ_CST);
     if (k >= n_rows || r->engine->step < FIRST + k || !is_here(&rows[k], r, op, side))
         return;

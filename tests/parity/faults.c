@@ -15,8 +15,8 @@
 #define MAX_SETS 12
 
 static const char *const layouts[][MAX_SETS] = {
-    {"parallel.workers=4", "parallel.pp=2", "parallel.fsdp=2", "parallel.zero=3"},
-    {"parallel.workers=4", "parallel.tp=2", "parallel.cp=2", ONE_THREAD},
+    {"parallel.workers=4", "parallel.pp=2", "parallel.fsdp=2", "parallel.zero=3", "run.comm_thread=on"},
+    {"parallel.workers=4", "parallel.tp=2", "parallel.cp=2", ONE_THREAD, "run.comm_thread=on"},
     {"parallel.workers=4", "parallel.tp=2", "parallel.pp=2", "parallel.sp=false", "parallel.recompute=full",
      ONE_THREAD},
     {"parallel.workers=2", "parallel.pp=2", "parallel.schedule=zb-h1", "model.arch=gpt2", "model.kv_heads=0"},

@@ -220,8 +220,13 @@ int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int ra
     struct dev *dev = o && o->open ? o->open() : test_cpu();
     struct why why = {""};
     int world = (int)m->job.parallel.workers, ranks[PARITY_MAX_WORKERS];
-    const struct engine_config config = {
-        .dev = dev, .job = &m->job, .graph = &m->graph, .rank = rank, .world = world, .eval = true};
+    const struct engine_config config = {.dev = dev,
+                                         .job = &m->job,
+                                         .graph = &m->graph,
+                                         .rank = rank,
+                                         .world = world,
+                                         .eval = true,
+                                         .comm_thread = m->job.run.comm_thread == COMM_THREAD_ON};
     if (engine_init(&e, &config, &why)) {
         snprintf(said, 512, "%.500s", why.text);
         return 1;
@@ -283,15 +288,22 @@ static int run_rank(void *arg, int fd, int rank)
     return rc;
 }
 
-struct parity_result *parity_run(const struct parity_model *m, int64_t last, const struct parity_options *options)
+struct parity_result *parity_result_new(const struct parity_model *m)
 {
     size_t bytes = sizeof(struct parity_result) + 2 * (size_t)m->graph.n_params * sizeof(double);
     struct parity_result *r = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(r != MAP_FAILED && last <= PARITY_MAX_STEPS);
+    assert_true(r != MAP_FAILED);
     r->bytes = bytes;
     r->n = m->graph.n_params;
     r->grad = (double *)(r + 1);
     r->param = r->grad + r->n;
+    return r;
+}
+
+struct parity_result *parity_run(const struct parity_model *m, int64_t last, const struct parity_options *options)
+{
+    struct parity_result *r = parity_result_new(m);
+    assert_true(last <= PARITY_MAX_STEPS);
     rig_fork((int)m->job.parallel.workers, run_rank, &(struct run){m, last, options, r});
     assert_int_equal(r->replicas_differ, 0);
     return r;

@@ -39,6 +39,8 @@ struct parity_result {
     int replicas_differ; /* ranks whose parameters at the end are not those of rank 0 */
     size_t bytes;
 };
+/* In memory that processes share. */
+struct parity_result *parity_result_new(const struct parity_model *m);
 void parity_result_free(struct parity_result *r);
 
 /* Ranks on several nodes, for comm "stream"; what comm_config says of each. */

@@ -27,8 +27,12 @@ err_t rig_open(struct rig *r, const struct parity_model *m, int fd, int rank, st
 {
     r->m = m;
     r->data = (struct parity_feed){m->job.train.seq, m->job.model.vocab};
-    const struct engine_config config = {
-        .dev = test_cpu(), .job = &m->job, .graph = &m->graph, .rank = rank, .world = (int)m->job.parallel.workers};
+    const struct engine_config config = {.dev = test_cpu(),
+                                         .job = &m->job,
+                                         .graph = &m->graph,
+                                         .rank = rank,
+                                         .world = (int)m->job.parallel.workers,
+                                         .comm_thread = m->job.run.comm_thread == COMM_THREAD_ON};
     err_t err = engine_init(&r->e, &config, why);
     const struct comm_config cc = {.backend = "shm",
                                    .fd = fd,

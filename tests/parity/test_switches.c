@@ -86,6 +86,34 @@ TEST(prefetch_and_resharding_move_work_only)
     SAME_BITS(parity_gpt2, "fast", list);
 }
 
+/* Each of the layouts, with the communication thread, has its own bits without. */
+static void same_bits_beside(const char *yaml, const char *numerics, const char *const *const *layouts, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const char *beside[16] = {"run.comm_thread=on"};
+        for (int k = 0; layouts[i][k]; k++)
+            beside[k + 1] = layouts[i][k];
+        same_bits(yaml, numerics, (const char *const *const[]){layouts[i], beside}, 2);
+    }
+}
+
+TEST(a_communication_thread_moves_work_only)
+{
+    const char *const *const list[] = {
+        LAYOUT("parallel.workers=3"),
+        LAYOUT("parallel.workers=3", "parallel.fsdp=3", "parallel.zero=3", "parallel.prefetch=2"),
+        LAYOUT("parallel.workers=4", "parallel.fsdp=2", "parallel.zero=2"),
+        LAYOUT("parallel.workers=2", "parallel.tp=2"),
+        LAYOUT("parallel.workers=2", "parallel.tp=2", "parallel.sp=false"),
+        LAYOUT("parallel.workers=3", "parallel.pp=3"),
+        LAYOUT("parallel.workers=2", "parallel.pp=2", "parallel.schedule=zb-h1"),
+        LAYOUT("parallel.workers=2", "parallel.cp=2"),
+    };
+    same_bits_beside(parity_llama, "fast", list, sizeof(list) / sizeof(list[0]));
+    same_bits_beside(parity_transformer, "fast", list, 2);
+    same_bits_beside(parity_llama, "canonical", list, 3);
+}
+
 TEST(recomputation_moves_work_only)
 {
 #define CUT "parallel.workers=4", "parallel.tp=2", "parallel.cp=2"

@@ -1,5 +1,5 @@
 /* A measured step has the program's actions in the program's order: what a rank's trace says is held against its
- * program, op by op, on every rank of a pipeline. */
+ * program, op by op, on every rank of a pipeline; and none begins before what it waits for is over. */
 #include "tests/parity/rig.h"
 
 static bool waits(const struct op *op)
@@ -46,6 +46,40 @@ static int compare(const struct engine *e, const struct engine_trace *t)
     return bad;
 }
 
+/* What waits is no box: one that begins behind a wait begins behind what it waits for. `boxes` are the program's. */
+static int early(const struct program *p, const struct forecast_box *boxes)
+{
+    double *over = calloc((size_t)p->n_events + 1, sizeof(*over)); /* by event, at least */
+    int bad = 0, at = -1;
+    for (int i = 0; i < p->n_actions && !bad; i++) {
+        const struct action *a = &p->actions[i];
+        for (int k = 0; a->kind != ACT_SNAPSHOT && k < a->n_ops && !bad; k++) {
+            const struct op *op = &p->ops[a->first_op + k], *next = k + 1 < a->n_ops ? op + 1 : NULL;
+            at += k == 0 || op[-1].stream != op->stream || waits(op);
+            const struct forecast_box *box = &boxes[at];
+            for (int w = 0; w < OP_MAX_WAITS && !bad; w++)
+                if (op->wait[w] >= 0 && box->start < over[op->wait[w]])
+                    bad = SAY("%s in action %d begins %g s early\n", op_name(op->kind), i,
+                              over[op->wait[w]] - box->start);
+            if (op->event >= 0)
+                over[op->event] = !next || next->stream != op->stream || waits(next) ? box->end : box->start;
+        }
+    }
+    free(over);
+    return bad;
+}
+
+/* Every op is counted, on whatever thread it ran. */
+static int miscounted(const struct program *p, const struct engine_profile *profile)
+{
+    int64_t n = 0;
+    for (int i = 0; i < p->n_actions; i++)
+        n += p->actions[i].kind == ACT_SNAPSHOT ? 0 : p->actions[i].n_ops;
+    for (int k = 0; k < OP_KIND_COUNT; k++)
+        n -= profile->calls[k];
+    return n ? SAY("%d ops are not counted\n", (int)n) : 0;
+}
+
 static int trace_rank(void *arg, int fd, int rank)
 {
     struct rig r = {0};
@@ -62,6 +96,7 @@ static int trace_rank(void *arg, int fd, int rank)
     engine_profile_stop(&r.e);
     err = err ? err : rig_step(&r, &result, &why); /* nor this one */
     int bad = err ? SAY("rank %d: %s %s\n", rank, err_name(err), why.text) : compare(&r.e, &trace);
+    bad = bad || early(&r.e.train, trace.boxes) || miscounted(&r.e.train, &profile);
     free(trace.boxes);
     rig_close(&r);
     return bad;
@@ -81,6 +116,13 @@ TEST(a_measured_pipeline_has_the_programs_actions_in_its_order)
 {
     TRACED(parity_llama, "parallel.workers=2", "parallel.pp=2", "train.global_batch=8");
     TRACED(parity_gpt2, "parallel.workers=2", "parallel.pp=2", "parallel.schedule=zb-h1", "train.global_batch=8");
+}
+
+TEST(what_a_communication_thread_does_stands_in_the_programs_order)
+{
+    TRACED(parity_llama, "parallel.workers=2", "parallel.tp=2", "run.comm_thread=on");
+    TRACED(parity_llama, "parallel.workers=2", "parallel.fsdp=2", "parallel.zero=3", "run.comm_thread=on");
+    TRACED(parity_llama, "parallel.workers=2", "parallel.pp=2", "train.global_batch=8", "run.comm_thread=on");
 }
 
 TEST(collectives_of_a_cut_layer_are_boxes_of_their_own)

@@ -123,7 +123,7 @@ bool ranks_ended(err_t err)
 /* ---- nodes ---- */
 
 /* Only whether it is there: loading it here would start it in the parent of all ranks. */
-static void skip_without_ucx(void)
+void ranks_need_ucx(void)
 {
     char path[4096];
     const char *bin = getenv("DTD_BIN");
@@ -139,7 +139,7 @@ static void skip_without_ucx(void)
 static void set_nodes(const char *backend, const int *nodes)
 {
     if (strcmp(backend, "ucx") == 0)
-        skip_without_ucx();
+        ranks_need_ucx();
     ranks_backend = backend;
     node_of = nodes;
     words = word_store_new();

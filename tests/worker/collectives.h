@@ -33,6 +33,7 @@ void ranks_run_worlds(rank_fn fn); /* of 1 to 5 ranks */
 /* Nodes of 2 and 2 ranks, of 2, 1 and 3, four of 1, and two whose ranks are no neighbours; each node is a segment of
  * its own. Skips where the backend's module is not built. */
 void ranks_run_nodes(const char *backend, rank_fn fn);
+void ranks_need_ucx(void); /* skips where its module is not built */
 bool ranks_on_nodes(void); /* the case runs over several, where a call takes longer */
 /* What a call says when the epoch has ended under it; over nodes also that a peer is lost. */
 bool ranks_ended(err_t err);
