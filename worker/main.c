@@ -27,6 +27,7 @@ enum {
     KEY_TP,
     KEY_PP,
     KEY_PROBE,
+    KEY_HEALTH,
     KEY_COMMAND
 };
 
@@ -49,13 +50,14 @@ static const struct argp_option options[] = {
     {"pp", KEY_PP, "N", 0, "Cut the layers in N stages (default 1)", 0},
     {NULL, 0, NULL, 0, "Facts:", 3},
     {"probe", KEY_PROBE, NULL, 0, "Print what this machine can compute with, as JSON", 0},
+    {"health", KEY_HEALTH, NULL, 0, "Print how its GPUs are, without touching them, as JSON", 0},
     {0},
 };
 
 struct args {
     const char *job;
     int64_t slot, device;
-    bool probe;
+    bool probe, health;
     struct generate generate;
 };
 
@@ -89,9 +91,9 @@ static double real(struct argp_state *state, const char *option, const char *arg
 
 static void check(const struct args *a, struct argp_state *state)
 {
-    int modes = (a->job != NULL) + (a->generate.checkpoint != NULL) + a->probe;
+    int modes = (a->job != NULL) + (a->generate.checkpoint != NULL) + a->probe + a->health;
     if (modes != 1)
-        argp_error(state, "one of --job, --generate and --probe is needed");
+        argp_error(state, "one of --job, --generate, --probe and --health is needed");
     if (a->job && a->slot < 0)
         argp_error(state, "--job needs --slot");
 }
@@ -135,6 +137,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         break;
     case KEY_PROBE:
         a->probe = true;
+        break;
+    case KEY_HEALTH:
+        a->health = true;
         break;
     case KEY_COMMAND:
         argp_error(state, "--command stands first");
@@ -189,6 +194,6 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     if (a.job)
         return serve(&a);
-    err_t err = a.probe ? probe_print(&why) : generate_run(&a.generate, &why);
+    err_t err = a.probe ? probe_print(&why) : a.health ? probe_health_print(&why) : generate_run(&a.generate, &why);
     return err ? complain(err, &why) : 0;
 }

@@ -11,6 +11,7 @@
 
 #define LIBRARY "libnvidia-ml.so.1"
 #define MAX_LINKS 18
+#define IS_LOST 15 /* the answer of any function on a GPU that has fallen off the bus, or hangs */
 
 typedef void *device;
 struct pci_info {
@@ -29,7 +30,9 @@ struct nvml {
     const char *(*error)(int code);
     int (*driver_version)(char *ret, unsigned size);
     int (*device_count)(unsigned *ret);
+    int (*by_index)(unsigned index, device *ret);
     int (*by_uuid)(const char *uuid, device *ret);
+    int (*uuid)(device d, char *ret, unsigned size);
     int (*pci)(device d, struct pci_info *ret);
     int (*link_state)(device d, unsigned link, unsigned *ret);
     int (*temperature)(device d, int sensor, unsigned *ret);
@@ -50,7 +53,9 @@ static const struct {
     {"nvmlErrorString", offsetof(struct nvml, error)},
     {"nvmlSystemGetDriverVersion", offsetof(struct nvml, driver_version)},
     {"nvmlDeviceGetCount_v2", offsetof(struct nvml, device_count)},
+    {"nvmlDeviceGetHandleByIndex_v2", offsetof(struct nvml, by_index)},
     {"nvmlDeviceGetHandleByUUID", offsetof(struct nvml, by_uuid)},
+    {"nvmlDeviceGetUUID", offsetof(struct nvml, uuid)},
     {"nvmlDeviceGetPciInfo_v3", offsetof(struct nvml, pci)},
     {"nvmlDeviceGetNvLinkState", offsetof(struct nvml, link_state)},
     {"nvmlDeviceGetTemperature", offsetof(struct nvml, temperature)},
@@ -133,27 +138,55 @@ int nvml_count(const struct nvml *n)
     return (int)n->count;
 }
 
+static err_t fail(const struct nvml *n, int code, const char *of, struct why *why)
+{
+    return why_set(why, code == IS_LOST ? ERR_CLOSED : ERR_UNSUPPORTED, "%s: %s (code %d)", of,
+                   n->error ? n->error(code) : "it fails", code);
+}
+
+err_t nvml_uuid(const struct nvml *n, int index, char ret[NVML_UUID_BYTES], struct why *why)
+{
+    device d;
+    if (!n->by_index || !n->uuid)
+        return why_set(why, ERR_UNSUPPORTED, LIBRARY " does not say which GPUs there are");
+    int code = n->by_index((unsigned)index, &d);
+    if (code)
+        return fail(n, code, "nvmlDeviceGetHandleByIndex", why);
+    code = n->uuid(d, ret, NVML_UUID_BYTES);
+    if (code)
+        return fail(n, code, "nvmlDeviceGetUUID", why);
+    ret[NVML_UUID_BYTES - 1] = '\0';
+    return OK;
+}
+
 /* ---- facts ---- */
 
-static int64_t read_unsigned(int (*f)(device d, unsigned *ret), device d)
+/* Takes down whether it is lost; true: there is an answer. */
+static bool answered(struct nvml_facts *f, int code)
+{
+    f->lost = f->lost || code == IS_LOST;
+    return code == 0;
+}
+
+static int64_t read_unsigned(struct nvml_facts *f, int (*get)(device d, unsigned *ret), device d)
 {
     unsigned x;
-    return f && f(d, &x) == 0 ? (int64_t)x : NVML_UNKNOWN;
+    return get && answered(f, get(d, &x)) ? (int64_t)x : NVML_UNKNOWN;
 }
 
-static int64_t read_ecc(const struct nvml *n, device d, int aggregate)
+static int64_t read_ecc(const struct nvml *n, struct nvml_facts *f, device d, int aggregate)
 {
     unsigned long long x;
-    return n->ecc_total && n->ecc_total(d, 1, aggregate, &x) == 0 ? (int64_t)x : NVML_UNKNOWN;
+    return n->ecc_total && answered(f, n->ecc_total(d, 1, aggregate, &x)) ? (int64_t)x : NVML_UNKNOWN;
 }
 
-static int64_t count_links(const struct nvml *n, device d)
+static int64_t count_links(const struct nvml *n, struct nvml_facts *f, device d)
 {
     int64_t up = 0;
     bool any = false;
     for (unsigned link = 0; n->link_state && link < MAX_LINKS; link++) {
         unsigned state;
-        if (n->link_state(d, link, &state))
+        if (!answered(f, n->link_state(d, link, &state)))
             continue;
         any = true;
         up += state == 1;
@@ -162,65 +195,79 @@ static int64_t count_links(const struct nvml *n, device d)
 }
 
 /* "00000000:18:00.0" there, "0000:18:00.0" in sysfs. */
-static void read_pci(const struct nvml *n, device d, char ret[32])
+static void read_pci(const struct nvml *n, struct nvml_facts *f, device d)
 {
     struct pci_info info = {0};
-    ret[0] = '\0';
-    if (!n->pci || n->pci(d, &info))
+    char *ret = f->pci;
+    if (!n->pci || !answered(f, n->pci(d, &info)))
         return;
     info.address[sizeof(info.address) - 1] = '\0';
     bool long_domain = strlen(info.address) == 16 && strncmp(info.address, "0000", 4) == 0;
-    snprintf(ret, 32, "%s", info.address + (long_domain ? 4 : 0));
+    snprintf(ret, sizeof(f->pci), "%s", info.address + (long_domain ? 4 : 0));
     for (char *c = ret; *c; c++)
         *c = (char)tolower((unsigned char)*c);
 }
 
 /* Both causes; a question with room for none is answered with how many there are. */
-static int64_t count_retired(const struct nvml *n, device d)
+static int64_t count_retired(const struct nvml *n, struct nvml_facts *f, device d)
 {
     int64_t sum = 0;
     for (int cause = 0; cause < 2; cause++) {
         unsigned count = 0;
         int code = n->retired ? n->retired(d, cause, &count, NULL) : 3;
-        if (code && code != 7) /* 7: there is more than room for */
+        if (!answered(f, code) && code != 7) /* 7: there is more than room for */
             return NVML_UNKNOWN;
         sum += count;
     }
     return sum;
 }
 
-static void read_remapped(const struct nvml *n, device d, struct nvml_facts *ret)
+static void read_remapped(const struct nvml *n, struct nvml_facts *f, device d)
 {
     unsigned correctable, uncorrectable, pending, failed;
-    ret->remapped_correctable = ret->remapped_uncorrectable = ret->remap_pending = ret->remap_failed = NVML_UNKNOWN;
-    if (!n->remapped || n->remapped(d, &correctable, &uncorrectable, &pending, &failed))
+    if (!n->remapped || !answered(f, n->remapped(d, &correctable, &uncorrectable, &pending, &failed)))
         return;
-    ret->remapped_correctable = correctable;
-    ret->remapped_uncorrectable = uncorrectable;
-    ret->remap_pending = pending;
-    ret->remap_failed = failed;
+    f->remapped_correctable = correctable;
+    f->remapped_uncorrectable = uncorrectable;
+    f->remap_pending = pending;
+    f->remap_failed = failed;
 }
+
+static const struct nvml_facts nothing = {
+    .nvlinks = NVML_UNKNOWN,
+    .temperature_c = NVML_UNKNOWN,
+    .power_mw = NVML_UNKNOWN,
+    .power_limit_mw = NVML_UNKNOWN,
+    .ecc_uncorrected_volatile = NVML_UNKNOWN,
+    .ecc_uncorrected_aggregate = NVML_UNKNOWN,
+    .throttle = NVML_UNKNOWN,
+    .retired_pages = NVML_UNKNOWN,
+    .remapped_correctable = NVML_UNKNOWN,
+    .remapped_uncorrectable = NVML_UNKNOWN,
+    .remap_pending = NVML_UNKNOWN,
+    .remap_failed = NVML_UNKNOWN,
+};
 
 bool nvml_read(const struct nvml *n, const char *uuid, struct nvml_facts *ret)
 {
     device d;
     unsigned x;
     unsigned long long bits;
-    if (n->by_uuid(uuid, &d))
-        return false;
-    *ret = (struct nvml_facts){.nvlinks = count_links(n, d),
-                               .temperature_c = NVML_UNKNOWN,
-                               .power_mw = read_unsigned(n->power, d),
-                               .power_limit_mw = read_unsigned(n->power_limit, d),
-                               .ecc_uncorrected_volatile = read_ecc(n, d, 0),
-                               .ecc_uncorrected_aggregate = read_ecc(n, d, 1),
-                               .throttle = NVML_UNKNOWN,
-                               .retired_pages = count_retired(n, d)};
-    if (n->temperature && n->temperature(d, 0, &x) == 0)
+    int code = n->by_uuid(uuid, &d);
+    *ret = nothing;
+    if (!answered(ret, code))
+        return ret->lost;
+    ret->nvlinks = count_links(n, ret, d);
+    ret->power_mw = read_unsigned(ret, n->power, d);
+    ret->power_limit_mw = read_unsigned(ret, n->power_limit, d);
+    ret->ecc_uncorrected_volatile = read_ecc(n, ret, d, 0);
+    ret->ecc_uncorrected_aggregate = read_ecc(n, ret, d, 1);
+    ret->retired_pages = count_retired(n, ret, d);
+    if (n->temperature && answered(ret, n->temperature(d, 0, &x)))
         ret->temperature_c = x;
-    if (n->throttle && n->throttle(d, &bits) == 0)
+    if (n->throttle && answered(ret, n->throttle(d, &bits)))
         ret->throttle = (int64_t)(bits & INT64_MAX);
-    read_pci(n, d, ret->pci);
-    read_remapped(n, d, ret);
+    read_pci(n, ret, d);
+    read_remapped(n, ret, d);
     return true;
 }

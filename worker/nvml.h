@@ -9,10 +9,12 @@
 #include <stdint.h>
 
 #define NVML_UNKNOWN INT64_MIN /* not supported by this GPU, or the library does not say */
+#define NVML_UUID_BYTES 96
 
 struct nvml;
 
 struct nvml_facts {
+    bool lost;       /* the driver does not reach it any more; what it has not said before that is not known */
     char pci[32];    /* "0000:18:00.0" as in sysfs; "" unknown */
     int64_t nvlinks; /* that are up */
     int64_t temperature_c, power_mw, power_limit_mw;
@@ -27,6 +29,9 @@ NODISCARD err_t nvml_open(struct nvml **ret, struct why *why);
 void nvml_close(struct nvml *n);
 const char *nvml_driver(const struct nvml *n); /* "580.95.05"; "" unknown */
 int nvml_count(const struct nvml *n);
+/* Of its GPU `index`, 0 .. count - 1, in the library's own order; no memory of the GPU is taken. ERR_CLOSED: that GPU
+ * is lost; else its own words. */
+NODISCARD err_t nvml_uuid(const struct nvml *n, int index, char ret[NVML_UUID_BYTES], struct why *why);
 /* What is not known is NVML_UNKNOWN. False when no GPU has this uuid. */
 bool nvml_read(const struct nvml *n, const char *uuid, struct nvml_facts *ret);
 /* Of bit 0, 1, ..; NULL behind the last. */

@@ -71,6 +71,16 @@ static json_t *facts(const char *cpuinfo)
                      fast ? fast->name : "ref");
 }
 
+/* `root` may be NULL and is ours. */
+static err_t complete_and_print(json_t *root, err_t (*complete)(json_t *root), struct why *why)
+{
+    err_t err = root ? complete(root) : ERR_NOMEM;
+    if (err || json_dumpf(root, stdout, JSON_INDENT(1)) || puts("") < 0)
+        err = why_set(why, ERR_IO, "cannot print the facts");
+    json_decref(root);
+    return err;
+}
+
 err_t probe_print(struct why *why)
 {
     struct buf cpuinfo = {0};
@@ -83,10 +93,10 @@ err_t probe_print(struct why *why)
     }
     json_t *root = facts((const char *)cpuinfo.data);
     buf_fini(&cpuinfo);
-    if (root)
-        err = probe_gpus(root);
-    if (!root || err || json_dumpf(root, stdout, JSON_INDENT(1)) || puts("") < 0)
-        err = why_set(why, ERR_IO, "cannot print the facts");
-    json_decref(root);
-    return err;
+    return complete_and_print(root, probe_gpus, why);
+}
+
+err_t probe_health_print(struct why *why)
+{
+    return complete_and_print(json_pack("{s:s}", "version", DTD_VERSION), probe_health, why);
 }

@@ -6,5 +6,8 @@
 #include "common/base/err.h"
 
 NODISCARD err_t probe_print(struct why *why);
+/* `dt-worker --health`: what the driver's library says of the health of all GPUs, in the same manner. Jobs may use them
+ * meanwhile. */
+NODISCARD err_t probe_health_print(struct why *why);
 
 #endif

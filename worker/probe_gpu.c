@@ -1,6 +1,6 @@
 /* The GPUs' part of the probe: what the CUDA module can open is a GPU to train on; the driver's own library and sysfs
- * add what is known of its place and health. Where there is none, the sentence says which of the three is missing: a
- * driver, a device, or our module. */
+ * add what is known of its place and health, which that library is also asked for alone, beside jobs. Where there is
+ * none, the sentence says which of the three is missing: a driver, a device, or our module. */
 #include "worker/probe_gpu.h"
 
 #include "common/base/buf.h"
@@ -44,8 +44,8 @@ static json_t *throttle_names(int64_t bits)
 
 static json_t *health(const struct nvml_facts *f)
 {
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:o, s:o, s:o}}", "temperature_c",
-                     number(f->temperature_c), "power_mw", number(f->power_mw), "power_limit_mw",
+    return json_pack("{s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:o, s:o, s:o}}", "lost", f->lost,
+                     "temperature_c", number(f->temperature_c), "power_mw", number(f->power_mw), "power_limit_mw",
                      number(f->power_limit_mw), "ecc_uncorrected_volatile", number(f->ecc_uncorrected_volatile),
                      "ecc_uncorrected_aggregate", number(f->ecc_uncorrected_aggregate), "throttle",
                      throttle_names(f->throttle), "retired_pages", number(f->retired_pages), "remapped_rows",
@@ -96,6 +96,21 @@ static json_t *one_gpu(const struct gpu_probe *p, int index)
     if (gpu)
         add_driver_facts(p, f.uuid, gpu);
     return gpu;
+}
+
+/* By the library's order, which is not CUDA's; the uuid is what joins them. */
+static json_t *health_of(const struct nvml *n, int index)
+{
+    char uuid[NVML_UUID_BYTES];
+    struct nvml_facts f;
+    struct why why = {""};
+    err_t err = nvml_uuid(n, index, uuid, &why);
+    if (err == ERR_CLOSED) /* a lost GPU may not even say which it is */
+        return json_pack("{s:b, s:s}", "lost", 1, "error", why.text);
+    if (err || !nvml_read(n, uuid, &f))
+        return json_pack("{s:s}", "error", err ? why.text : "the library does not find it by its uuid");
+    return json_pack("{s:s, s:o, s:o}", "uuid", uuid, "pci", f.pci[0] ? json_string(f.pci) : json_null(), "health",
+                     health(&f));
 }
 
 /* ---- what is missing ---- */
@@ -163,6 +178,24 @@ err_t probe_gpus(json_t *root)
         rc |= json_object_set_new(root, "health_missing", json_string(p.nvml_why.text));
     else
         rc |= json_object_set_new(root, "health_note", json_string(XID_NOTE));
+    nvml_close(p.nvml);
+    return rc ? ERR_NOMEM : OK;
+}
+
+err_t probe_health(json_t *root)
+{
+    struct gpu_probe p = {0};
+    char missing[2 * sizeof(p.nvml_why.text)] = "";
+    json_t *list = json_array();
+    p.nvml_err = nvml_open(&p.nvml, &p.nvml_why);
+    int rc = 0, n = p.nvml ? nvml_count(p.nvml) : 0;
+    for (int i = 0; i < n; i++)
+        rc |= json_array_append_new(list, health_of(p.nvml, i));
+    if (n == 0)
+        say_missing(&p, OK, "", missing, sizeof(missing));
+    rc |= json_object_set_new(root, "driver", driver_of(&p)) | json_object_set_new(root, "gpus", list);
+    if (missing[0])
+        rc |= json_object_set_new(root, "gpu_missing", json_string(missing));
     nvml_close(p.nvml);
     return rc ? ERR_NOMEM : OK;
 }
