@@ -66,18 +66,10 @@ struct agent *agent_need(struct node *n, const char *name)
 
 /* ---- coming and going ---- */
 
-/* Those that cannot be opened stay so. */
-static void forget_jobs(struct agent *a)
-{
-    a->used = 0;
-    for (int i = 0; i < GPUS_MAX; i++)
-        if (a->gpus.gpu[i].job != GPUS_BROKEN)
-            a->gpus.gpu[i].job = 0, a->gpus.gpu[i].workers = 0;
-}
-
 void agents_begin(struct node *n)
 {
-    forget_jobs(&n->self);
+    n->self.used = 0;
+    gpus_forget(&n->self.gpus);
     n->self.listed = false;
     store_names_end(n);
 }
@@ -111,13 +103,14 @@ void agent_set_facts(struct agent *a, const struct agent_facts *f)
     struct gpus *g = &a->gpus;
     a->slots = f->slots;
     a->leaving = f->leaving;
+    gpus_set(g, f->gpus < 0 ? 0 : f->gpus > GPUS_MAX ? GPUS_MAX : f->gpus);
     g->known = f->gpus >= 0;
-    g->n = f->gpus < 0 ? 0 : f->gpus > GPUS_MAX ? GPUS_MAX : f->gpus;
     snprintf(g->model, sizeof(g->model), "%s", f->model);
     snprintf(g->missing, sizeof(g->missing), "%s", f->missing);
     for (int i = 0; i < f->n_broken; i++)
-        if (f->broken[i] >= 0 && f->broken[i] < g->n && g->gpu[f->broken[i]].job == 0)
-            g->gpu[f->broken[i]].job = GPUS_BROKEN;
+        gpus_mark_broken(g, f->broken[i]);
+    for (int i = 0; i < f->n_sick; i++)
+        gpus_mark_sick(g, f->sick[i].gpu, f->sick[i].what);
 }
 
 void agent_up(struct agent *a, struct rpc_call *attend)
@@ -258,14 +251,6 @@ void agent_listed(struct node *n, struct agent *a)
 
 /* ---- room ---- */
 
-static int busy_gpus(const struct gpus *g, uint64_t job)
-{
-    int busy = 0;
-    for (int i = 0; i < g->n; i++)
-        busy += g->gpu[i].job != 0 && g->gpu[i].job != GPUS_BROKEN && g->gpu[i].job != job;
-    return busy;
-}
-
 const char *agent_out(const struct agent *a)
 {
     static const char *const states[] = {
@@ -285,7 +270,8 @@ void agent_room(const struct agent *a, uint64_t job, int mine, struct placement_
                                    .slots = a->slots < CHANNEL_MAX_SLOTS ? a->slots : CHANNEL_MAX_SLOTS,
                                    .used = a->used - mine,
                                    .gpus = a->gpus.known ? gpus_count(&a->gpus) : -1,
-                                   .busy = busy_gpus(&a->gpus, job),
+                                   .busy = gpus_busy(&a->gpus, job),
+                                   .sick = a->gpus.sick,
                                    .mine = mine,
                                    .out = out};
 }

@@ -85,11 +85,16 @@ NODISCARD err_t agent_release(struct agent *a, struct node *n, uint64_t job);
 /* A user's store, or a port to it, goes there. */
 NODISCARD err_t agent_store_close(struct agent *a, struct node *n, uint32_t uid, const char *name);
 
-/* What another node has: slots, and GPUs with those that cannot be opened. */
+/* What another node has, all of it: slots, and GPUs with those that cannot be used. */
 struct agent_facts {
     int slots, gpus;   /* -1: not known yet */
-    const int *broken; /* indices */
+    const int *broken; /* indices of those that cannot be opened, or are sick */
     int n_broken;
+    const struct agent_sick {
+        int gpu;
+        const char *what; /* as gpus_sick */
+    } * sick;
+    int n_sick;
     const char *model, *missing; /* never NULL */
     bool leaving;
 };

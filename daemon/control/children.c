@@ -64,7 +64,7 @@ static void begin(struct child *e, const uint8_t *token, int device, uint32_t ui
     e->state = (enum channel_state)0;
     e->pid = 0;
     e->exit_status = e->exit_signal = e->error = 0;
-    e->oom = false;
+    e->cause[0] = '\0';
     e->device = device;
     e->uid = uid;
     e->stranded = false;
@@ -159,6 +159,24 @@ static bool adopt(struct children *c, struct child *e, const struct channel_msg 
     return true;
 }
 
+bool children_gpu_cause(const struct node *n, int device, char ret[CHILD_CAUSE_BYTES])
+{
+    const char *sick = gpus_sick(&n->self.gpus, device);
+    if (*sick)
+        snprintf(ret, CHILD_CAUSE_BYTES, "GPU %d of %.64s %s", device, n->self.name, sick);
+    return *sick != '\0';
+}
+
+static void find_cause(struct node *n, struct child *e)
+{
+    bool oom = e->state == CHANNEL_EXITED && e->exit_signal == SIGKILL && health_oom(&n->health);
+    e->cause[0] = '\0';
+    if (child_failed(e) && children_gpu_cause(n, e->device, e->cause))
+        return;
+    if (oom)
+        snprintf(e->cause, sizeof(e->cause), "%s", CHILD_OUT_OF_MEMORY);
+}
+
 struct child *children_word(struct node *n, const struct channel_msg *m)
 {
     struct children *c = &n->children;
@@ -177,8 +195,8 @@ struct child *children_word(struct node *n, const struct channel_msg *m)
     e->pid = m->pid;
     e->exit_status = m->exit_status;
     e->exit_signal = m->exit_signal;
-    e->oom = m->state == CHANNEL_EXITED && m->exit_signal == SIGKILL && health_oom(&n->health);
     e->error = m->error;
+    find_cause(n, e);
     e->when_ns = m->when_ns;
     if (!child_runs(e) && e->peer) {
         rpc_server_drop(e->peer);

@@ -16,6 +16,8 @@
 #include <sys/types.h>
 
 #define CHILD_LOG_BYTES (4u << 10)
+#define CHILD_CAUSE_BYTES 256
+#define CHILD_OUT_OF_MEMORY "the kernel killed it for want of memory" /* a cause */
 
 struct agent_spawn;
 struct node;
@@ -35,8 +37,8 @@ struct child {
     char proc;                           /* what it does, where somebody has looked: R, S, D, T; else 0 */
     const char *log;                     /* while agent_child is told of a failed worker's end: the end of its log */
     bool stranded; /* a command of before this control began, whose store went with the control before it */
-    bool oom;      /* the kernel killed it for want of memory */
     bool said;     /* lead.c's, while it says them all */
+    char cause[CHILD_CAUSE_BYTES]; /* of its end, where it is known better than by status and signal; "": it is not */
     bool bound;
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];
     struct peer *peer; /* its connection; NULL: none */
@@ -63,6 +65,9 @@ NODISCARD err_t children_hello(struct node *n, uint64_t job, int slot, const voi
 /* A connection has gone. */
 void children_bye(struct node *n, struct peer *peer);
 bool child_runs(const struct child *c);
+/* Why a worker of this node ends that has GPU `device`: "GPU 0 of n1 has uncorrectable memory errors (1)". False: that
+ * GPU is well. */
+bool children_gpu_cause(const struct node *n, int device, char ret[CHILD_CAUSE_BYTES]);
 /* A worker that ended, and not well. */
 bool child_failed(const struct child *c);
 /* Looks at all of them in /proc. */

@@ -11,8 +11,13 @@
 void gpus_set(struct gpus *g, int n)
 {
     g->known = true;
+    g->watched = false;
     g->n = n;
     g->model[0] = g->sick[0] = '\0';
+    for (int i = 0; i < GPUS_MAX; i++) {
+        g->gpu[i].broken = g->gpu[i].seen = false;
+        g->gpu[i].uuid[0] = g->gpu[i].sick[0] = '\0';
+    }
     snprintf(g->missing, sizeof(g->missing), "%s", n ? "" : "dtd's configuration says gpus: 0");
 }
 
@@ -31,6 +36,8 @@ static void take_text(const json_t *object, const char *key, char *ret, size_t s
             *c = '?';
 }
 
+/* ---- health ---- */
+
 /* Signs of a GPU whose results cannot be trusted, by what the driver's library says; below the number all is well. More
  * than 64 pages cannot be retired. Heat and power only slow it down, and are no such sign. */
 static const struct {
@@ -38,42 +45,124 @@ static const struct {
     int64_t least;
     const char *what;
 } signs[] = {
-    {NULL, "ecc_uncorrected_volatile", 1, "uncorrectable memory errors"},
-    {NULL, "retired_pages", 64, "retired pages of memory"},
-    {"remapped_rows", "pending", 1, "rows of memory that wait for a reset"},
-    {"remapped_rows", "failed", 1, "rows of memory that could not be replaced"},
+    {NULL, "lost", 1, "is lost: the driver does not reach it any more"},
+    {NULL, "ecc_uncorrected_volatile", 1, "has uncorrectable memory errors"},
+    {NULL, "retired_pages", 64, "has retired pages of memory"},
+    {"remapped_rows", "pending", 1, "has rows of memory that wait for a reset"},
+    {"remapped_rows", "failed", 1, "has rows of memory that could not be replaced"},
 };
 
-static bool is_sick(struct gpus *g, const json_t *gpu, size_t i)
+/* "" when there is no sign. */
+static void read_signs(const json_t *health, char *ret, size_t size)
 {
-    const json_t *health = json_object_get(gpu, "health");
-    bool sick = false;
-    for (size_t k = 0; k < sizeof(signs) / sizeof(signs[0]); k++) {
+    size_t at = 0;
+    ret[0] = '\0';
+    for (size_t k = 0; k < sizeof(signs) / sizeof(signs[0]) && at < size; k++) {
         const json_t *group = signs[k].group ? json_object_get(health, signs[k].group) : health;
-        json_int_t n = json_integer_value(json_object_get(group, signs[k].key));
-        size_t at = strlen(g->sick);
+        const json_t *value = json_object_get(group, signs[k].key);
+        json_int_t n = json_is_true(value) ? 1 : json_integer_value(value);
         if (n < signs[k].least)
             continue;
-        sick = true;
-        snprintf(g->sick + at, sizeof(g->sick) - at, "%sGPU %zu is not used (%s: %lld)", at ? "; " : "", i,
-                 signs[k].what, (long long)n);
+        at += (size_t)snprintf(ret + at, size - at, "%s%s", at ? " and " : "", signs[k].what);
+        if (json_is_integer(value) && at < size)
+            at += (size_t)snprintf(ret + at, size - at, " (%lld)", (long long)n);
     }
-    return sick;
 }
 
-/* One that cannot be opened is nobody's, and its words are the reason when it is the only one. */
-static void take_one(struct gpus *g, const json_t *gpu, size_t i)
+static void say_sick(struct gpus *g)
 {
+    size_t at = 0;
+    g->sick[0] = '\0';
+    for (int i = 0; i < g->n && at < sizeof(g->sick); i++)
+        if (g->gpu[i].sick[0])
+            at += (size_t)snprintf(g->sick + at, sizeof(g->sick) - at, "%sGPU %d is not used: it %s", at ? "; " : "", i,
+                                   g->gpu[i].sick);
+    if (g->sick[0] && gpus_count(g) == 0)
+        snprintf(g->missing, sizeof(g->missing), "%s", g->sick);
+}
+
+void gpus_mark_sick(struct gpus *g, int i, const char *what)
+{
+    if (i < 0 || i >= g->n || !*what)
+        return;
+    snprintf(g->gpu[i].sick, sizeof(g->gpu[i].sick), "%s", what);
+    say_sick(g);
+}
+
+void gpus_mark_broken(struct gpus *g, int i)
+{
+    if (i >= 0 && i < g->n && g->gpu[i].job == 0)
+        g->gpu[i].broken = true;
+}
+
+const char *gpus_sick(const struct gpus *g, int i)
+{
+    return i >= 0 && i < g->n ? g->gpu[i].sick : "";
+}
+
+bool gpus_is_usable(const struct gpus *g, int i)
+{
+    return !g->gpu[i].broken && !g->gpu[i].sick[0];
+}
+
+static int find_uuid(const struct gpus *g, const json_t *gpu)
+{
+    const char *uuid = json_string_value(json_object_get(gpu, "uuid"));
+    for (int i = 0; uuid && *uuid && i < g->n; i++)
+        if (strcmp(g->gpu[i].uuid, uuid) == 0)
+            return i;
+    return -1;
+}
+
+/* What cannot be asked for its uuid any more is not named; if it is lost, it is one of those that are missed. */
+static bool is_riddle(const json_t *gpu)
+{
+    return !json_is_string(json_object_get(gpu, "uuid")) && !json_is_true(json_object_get(gpu, "lost"));
+}
+
+static void take_health(struct gpus *g, const json_t *list, uint64_t *ret)
+{
+    uint64_t named = 0, sick = 0;
+    bool riddles = false;
+    for (size_t k = 0; k < json_array_size(list); k++) {
+        const json_t *gpu = json_array_get(list, k);
+        char what[GPUS_SICK_BYTES];
+        int i = find_uuid(g, gpu);
+        riddles = riddles || is_riddle(gpu);
+        if (i < 0)
+            continue;
+        named |= UINT64_C(1) << i;
+        g->gpu[i].seen = true;
+        read_signs(json_object_get(gpu, "health"), what, sizeof(what));
+        if (!*what || g->gpu[i].sick[0])
+            continue;
+        gpus_mark_sick(g, i, what);
+        sick |= UINT64_C(1) << i;
+    }
+    for (int i = 0; i < g->n && !riddles; i++)
+        if (g->gpu[i].seen && !g->gpu[i].sick[0] && !(named >> i & 1)) {
+            gpus_mark_sick(g, i, signs[0].what);
+            sick |= UINT64_C(1) << i;
+        }
+    *ret = sick;
+}
+
+/* ---- words ---- */
+
+/* One that cannot be opened is nobody's, and its words are the reason when it is the only one. */
+static void take_one(struct gpus *g, const json_t *gpu, int i)
+{
+    char what[GPUS_SICK_BYTES];
+    take_text(gpu, "uuid", g->gpu[i].uuid, sizeof(g->gpu[i].uuid));
+    g->watched = g->watched || json_object_get(gpu, "health");
     if (!json_object_get(gpu, "error")) {
         take_text(gpu, "model", g->model, sizeof(g->model));
-        if (!is_sick(g, gpu, i))
-            return;
-        snprintf(g->missing, sizeof(g->missing), "%s", g->sick);
+        read_signs(json_object_get(gpu, "health"), what, sizeof(what));
+        gpus_mark_sick(g, i, what);
     } else {
         take_text(gpu, "error", g->missing, sizeof(g->missing));
+        gpus_mark_broken(g, i);
     }
-    if (g->gpu[i].job == 0)
-        g->gpu[i].job = GPUS_BROKEN;
 }
 
 static err_t take_list(struct gpus *g, const json_t *root, struct why *why)
@@ -90,18 +179,48 @@ static err_t take_list(struct gpus *g, const json_t *root, struct why *why)
     gpus_set(g, (int)n);
     take_text(root, "gpu_missing", g->missing, sizeof(g->missing));
     for (size_t i = n; i-- > 0;)
-        take_one(g, json_array_get(list, i), i);
+        take_one(g, json_array_get(list, i), (int)i);
     return OK;
 }
 
-err_t gpus_read(struct gpus *g, const char *text, size_t len, struct why *why)
+static json_t *parse(const char *text, size_t len, struct why *why)
 {
     json_error_t e;
     json_t *root = len <= GPUS_PROBE_MAX ? json_loadb(text, len, JSON_REJECT_DUPLICATES, &e) : NULL;
     if (!root)
-        return why_set(why, ERR_CORRUPT, "the probe's words are no JSON: %s",
-                       len <= GPUS_PROBE_MAX ? e.text : "they are too long");
-    err_t err = take_list(g, root, why);
+        why_set(why, ERR_CORRUPT, "the probe's words are no JSON: %s",
+                len <= GPUS_PROBE_MAX ? e.text : "they are too long");
+    return root;
+}
+
+err_t gpus_read(struct gpus *g, const char *text, size_t len, struct why *why)
+{
+    json_t *root = parse(text, len, why);
+    err_t err = root ? take_list(g, root, why) : ERR_CORRUPT;
+    json_decref(root);
+    return err;
+}
+
+static err_t take_health_list(struct gpus *g, const json_t *root, uint64_t *ret, struct why *why)
+{
+    const json_t *list = json_object_get(root, "gpus");
+    char missing[sizeof(g->missing)];
+    if (!json_is_array(list))
+        return why_set(why, ERR_CORRUPT, "the probe's words have no list \"gpus\"");
+    for (size_t k = 0; k < json_array_size(list); k++)
+        if (!json_is_object(json_array_get(list, k)))
+            return why_set(why, ERR_CORRUPT, "the probe's GPU %zu is no object", k);
+    take_text(root, "gpu_missing", missing, sizeof(missing));
+    if (json_array_size(list) == 0)
+        return why_set(why, ERR_NOTFOUND, "%s", *missing ? missing : "the driver's library names no GPU");
+    take_health(g, list, ret);
+    return OK;
+}
+
+err_t gpus_health_read(struct gpus *g, const char *text, size_t len, uint64_t *ret, struct why *why)
+{
+    json_t *root = parse(text, len, why);
+    err_t err = root ? take_health_list(g, root, ret, why) : ERR_CORRUPT;
     json_decref(root);
     return err;
 }
@@ -117,7 +236,7 @@ int gpus_count(const struct gpus *g)
 {
     int n = 0;
     for (int i = 0; i < g->n; i++)
-        n += g->gpu[i].job != GPUS_BROKEN;
+        n += gpus_is_usable(g, i);
     return n;
 }
 
@@ -125,17 +244,25 @@ int gpus_free(const struct gpus *g)
 {
     int n = 0;
     for (int i = 0; i < g->n; i++)
-        n += g->gpu[i].job == 0;
+        n += g->gpu[i].job == 0 && gpus_is_usable(g, i);
+    return n;
+}
+
+int gpus_busy(const struct gpus *g, uint64_t job)
+{
+    int n = 0;
+    for (int i = 0; i < g->n; i++)
+        n += g->gpu[i].job != 0 && g->gpu[i].job != job && gpus_is_usable(g, i);
     return n;
 }
 
 static int find(const struct gpus *g, uint64_t job, int per_gpu)
 {
     for (int i = 0; i < g->n; i++)
-        if (g->gpu[i].job == job && g->gpu[i].workers < per_gpu)
+        if (g->gpu[i].job == job && g->gpu[i].workers < per_gpu && gpus_is_usable(g, i))
             return i;
     for (int i = 0; i < g->n; i++)
-        if (g->gpu[i].job == 0)
+        if (g->gpu[i].job == 0 && gpus_is_usable(g, i))
             return i;
     return -1;
 }
@@ -168,6 +295,7 @@ void gpus_adopt(struct gpus *g, uint64_t job, int device)
         return;
     g->gpu[device].job = job;
     g->gpu[device].workers++;
+    g->gpu[device].broken = false; /* it has opened it */
 }
 
 void gpus_give(struct gpus *g, uint64_t job)
@@ -177,4 +305,12 @@ void gpus_give(struct gpus *g, uint64_t job)
             g->gpu[i].job = 0;
             g->gpu[i].workers = 0;
         }
+}
+
+void gpus_forget(struct gpus *g)
+{
+    for (int i = 0; i < GPUS_MAX; i++) {
+        g->gpu[i].job = 0;
+        g->gpu[i].workers = 0;
+    }
 }

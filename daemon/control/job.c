@@ -586,10 +586,11 @@ static bool tick_rejoining(struct job *j)
     return true;
 }
 
-/* A worker that is gone, or idle and listening, has left the epoch; one that we have killed has to be gone. */
+/* A worker that is gone, or idle and listening, has left the epoch; one that we have killed, or its node for the sake
+ * of its GPU, has to be gone. */
 static bool is_in_epoch(const struct job_worker *w)
 {
-    return job_process_running(&w->p) && (w->p.killed || !w->idle || !attending(&w->p));
+    return job_process_running(&w->p) && (w->p.killed || !w->idle || !attending(&w->p) || job_worker_is_sick(w));
 }
 
 /* Its places are given up, and it stands in the queue like anybody. */
@@ -609,18 +610,18 @@ static bool tick_clearing(struct job *j)
     return true;
 }
 
-/* Where all its nodes are there, and are not to be left, the next epoch begins in the same places, and survivors are as
- * warm as they were. */
+/* Where all its nodes are there, and neither they nor GPUs of theirs are to be left, the next epoch begins in the same
+ * places, and survivors are as warm as they were. */
 static bool next_places(struct job *j)
 {
-    if (none(j, is_to_leave) && !j->resize) {
+    if (none(j, is_to_leave) && none(j, job_worker_is_sick) && !j->resize) {
         job_move(j, PHASE_GATHERING, "everybody has left the epoch");
         return true;
     }
     j->resize = false;
     if (job_take_room(j)) {
         j->reason[0] = '\0';
-        job_move(j, PHASE_GATHERING, "there is room on other nodes");
+        job_move(j, PHASE_GATHERING, "there is room in other places");
         return true;
     }
     j->clearing = true;

@@ -34,6 +34,7 @@
 
 #include "common/base/fsm.h"
 #include "common/conf/job.h"
+#include "daemon/control/children.h"
 #include "daemon/control/metrics.h"
 #include "daemon/control/placement.h"
 #include "daemon/control/state.h"
@@ -43,7 +44,6 @@
 #include <sys/types.h>
 
 struct agent; /* agent.h: a node */
-struct child; /* children.h: what its supervisor says of a process */
 struct node;
 struct placement_node;
 struct rpc_call; /* an Attend that commands are said to */
@@ -94,8 +94,8 @@ struct job_process {
     bool stranded; /* a command without its store */
     bool lost;     /* with its node: how it ended is not known */
     bool failed;   /* it said so itself */
-    bool oom;      /* the kernel killed it for want of memory */
     bool has_exit;
+    char cause[CHILD_CAUSE_BYTES]; /* as its node knows it (children.h) */
     int exit_status, exit_signal, spawn_error;
     int64_t exit_ns;         /* monotonic, the kernel's word */
     struct rpc_call *attend; /* NULL: commands cannot be said */
@@ -249,6 +249,8 @@ struct placement_want job_want(const struct job_spec *spec);
 int job_nodes(struct node *n, const struct job *j, struct placement_node **ret);
 /* GPUs that it takes; 0: it computes on processors. */
 int job_gpus(const struct job_spec *spec);
+/* Its GPU has become sick: nothing of it is to be trusted, and nothing starts there. */
+bool job_worker_is_sick(const struct job_worker *w);
 /* A GPU for every worker that has none; false when too few are free, or it is not known yet what there is. */
 bool job_take_gpus(struct job *j);
 /* Counts the slots and GPUs of its workers, whose nodes are known, as taken. */

@@ -121,7 +121,7 @@ static const struct agent *lost_node(const struct job *j)
 static void lost(struct job *j)
 {
     const struct agent *a = lost_node(j);
-    char text[400];
+    char text[512];
     for (int k = 0; k < j->n_workers; k++) {
         const struct job_process *p = &j->workers[k].p;
         if (p->state != PROCESS_ENDED)

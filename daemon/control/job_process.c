@@ -220,15 +220,20 @@ static void watch_silence(struct job *j, struct job_process *p)
     job_process_kill(j, p, SIGKILL);
 }
 
-/* A job that a new control has found may have lost workers whose GPUs nobody knows any more. */
-static bool have_gpus(struct job *j, const struct agent *a)
+/* A job that a new control has found may have lost workers whose GPUs nobody knows any more, or are sick by now. */
+static bool have_gpu(struct job *j, const struct job_worker *w)
 {
-    if (job_take_gpus(j))
+    const struct agent *a = w->p.agent;
+    if (job_take_gpus(j) && !job_worker_is_sick(w))
         return true;
-    if (a->gpus.known)
+    if (a->gpus.known && a->gpus.sick[0]) { /* to other places, or into the queue, whose reason names the sick ones */
+        j->resize = true;
+        job_move(j, PHASE_ENDING, "a GPU that it was to have is sick");
+    } else if (a->gpus.known) {
         job_epoch_fatal(j, "needs %d GPUs, and of the %d of %s %d are free%s%s", job_gpus(&j->spec),
                         gpus_count(&a->gpus), a->name, gpus_free(&a->gpus), gpus_count(&a->gpus) ? "" : ": ",
                         a->gpus.missing);
+    }
     return false;
 }
 
@@ -253,7 +258,7 @@ void job_processes_need(struct job *j, bool workers)
         if (command && w->epoch == j->epoch)
             continue;
         if (workers && to_be_started(&w->p)) {
-            if (!have_gpus(j, w->p.agent))
+            if (!have_gpu(j, w))
                 return;
             w->epoch = 0;
             w->ready = w->done = false;
@@ -285,17 +290,16 @@ void job_process_obituary(const struct job *j, const struct job_process *p, char
 {
     char who[320];
     name_process(j, p, who, sizeof(who));
+    const char *cause = p->cause, *colon = *cause ? ": " : "";
     if (p->spawn_error)
-        snprintf(ret, size, "%s could not be started: %s", who, strerror(p->spawn_error));
+        snprintf(ret, size, "%s could not be started: %s", who, *cause ? cause : strerror(p->spawn_error));
     else if (!p->has_exit)
         snprintf(ret, size, "%s (pid %d) has gone%s", who, p->pid, p->lost ? " with its node" : "");
-    else if (p->oom && !p->killed)
-        snprintf(ret, size, "%s (pid %d) was killed by the kernel for want of memory (signal 9)", who, p->pid);
     else if (p->exit_signal)
-        snprintf(ret, size, "%s (pid %d) was killed by %ssignal %d (%s)", who, p->pid, p->killed ? "dtd with " : "",
-                 p->exit_signal, strsignal(p->exit_signal));
+        snprintf(ret, size, "%s (pid %d) was killed by %ssignal %d (%s)%s%s", who, p->pid, p->killed ? "dtd with " : "",
+                 p->exit_signal, strsignal(p->exit_signal), colon, cause);
     else
-        snprintf(ret, size, "%s (pid %d) ended with exit status %d", who, p->pid, p->exit_status);
+        snprintf(ret, size, "%s (pid %d) ended with exit status %d%s%s", who, p->pid, p->exit_status, colon, cause);
 }
 
 static double detect_ms(const struct job_process *p)
@@ -305,7 +309,7 @@ static double detect_ms(const struct job_process *p)
 
 static void worker_ended(struct job *j, struct job_worker *w)
 {
-    char text[400];
+    char text[512];
     bool in_epoch = j->phase.state == PHASE_LOADING || j->phase.state == PHASE_STEPPING;
     job_process_obituary(j, &w->p, text, sizeof(text));
     if (job_is_command(&j->spec))
@@ -315,13 +319,13 @@ static void worker_ended(struct job *j, struct job_worker *w)
     if (j->phase.state == PHASE_DRAINING)
         job_move(j, PHASE_QUITTING, text);
     else
-        job_epoch_lost(j, detect_ms(&w->p), !w->p.killed, "%s", text);
+        job_epoch_lost(j, detect_ms(&w->p), !w->p.killed || w->p.cause[0], "%s", text);
 }
 
 /* No epoch ends: workers connect to the next io and repeat what they had not seen committed. */
 static void io_ended(struct job *j, struct job_io *io)
 {
-    char text[400];
+    char text[512];
     io->scan = SCAN_DUE;
     io->epoch = 0;
     io->failures = io->p.attended ? 0 : io->failures + 1;
@@ -348,7 +352,9 @@ static void child_ended(struct job *j, struct job_process *p, const struct child
     p->has_exit = true;
     p->exit_status = c->exit_status;
     p->exit_signal = c->exit_signal;
-    p->oom = c->oom;
+    /* A kill of ours is not the kernel's, whatever that killed meanwhile. */
+    bool unknown = p->killed && strcmp(c->cause, CHILD_OUT_OF_MEMORY) == 0;
+    snprintf(p->cause, sizeof(p->cause), "%s", unknown ? "" : c->cause);
     p->spawn_error = c->state == CHANNEL_REFUSED ? c->error : 0;
     p->exit_ns = c->when_ns;
     p->attend = NULL;

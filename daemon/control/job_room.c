@@ -86,6 +86,11 @@ static bool take_gpus_on(struct job *j, struct agent *a)
     return true;
 }
 
+bool job_worker_is_sick(const struct job_worker *w)
+{
+    return w->p.agent && *gpus_sick(&w->p.agent->gpus, w->device);
+}
+
 bool job_take_gpus(struct job *j)
 {
     bool all = true;
@@ -149,6 +154,7 @@ static void take_over(struct job_worker *w, struct job_worker *old, int n_old)
     for (int k = 0; k < n_old; k++)
         if (old[k].p.agent == w->p.agent && old[k].p.slot == w->p.slot && old[k].p.agent) {
             *w = old[k];
+            w->device = job_worker_is_sick(w) ? -1 : w->device;
             old[k].p.agent = NULL;
             return;
         }

@@ -171,18 +171,31 @@ void node_gpus_known(struct node *n)
 
 /* ---- the supervisor ---- */
 
+static void acknowledge(struct node *n, const struct channel_msg *m)
+{
+    if (m->state != CHANNEL_RUNNING && sup_ack(&n->sup, m))
+        log_error("exit not acknowledged pid=%d", m->pid);
+}
+
+void node_child(struct node *n, const struct channel_msg *m)
+{
+    acknowledge(n, m);
+    const struct child *c = children_word(n, m);
+    if (c)
+        lead_child(n, c);
+    node_tick(n);
+}
+
 static void on_child(void *owner, const struct channel_msg *m)
 {
     struct node *n = owner;
-    bool probe = m->job == CHANNEL_JOB_PROBE;
-    if (m->state != CHANNEL_RUNNING && sup_ack(&n->sup, m))
-        log_error("exit not acknowledged pid=%d", m->pid);
-    const struct child *c = probe ? NULL : children_word(n, m);
-    if (probe)
+    if (m->job == CHANNEL_JOB_PROBE) {
+        acknowledge(n, m);
         probe_child(n, m);
-    else if (c)
-        lead_child(n, c);
-    node_tick(n);
+        node_tick(n);
+    } else if (!probe_hold(n, m)) {
+        node_child(n, m);
+    }
 }
 
 static void on_job(void *owner, const struct channel_msg *m)

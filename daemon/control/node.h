@@ -74,6 +74,8 @@ struct job *node_job(struct node *n, uint64_t id);
 NODISCARD err_t node_job_add(struct node *n, const struct state_job *s);
 /* Ticks the jobs; called after anything has happened to one that others may wait for. */
 void node_tick(struct node *n);
+/* The supervisor's word on a process of a job. */
+void node_child(struct node *n, const struct channel_msg *m);
 /* The probe is over. */
 void node_gpus_known(struct node *n);
 /* Jobs save and leave, then the supervisor is told to end everything; where there are other nodes jobs leave this one

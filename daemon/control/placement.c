@@ -132,6 +132,9 @@ static void say_node(const struct placement_node *n, const struct placement_want
         snprintf(ret, size, "%s has %d of %d free", n->name, have, all);
     else
         snprintf(ret, size, "%s has none of %d free", n->name, all);
+    size_t at = strlen(ret);
+    if (!n->out && w->per_gpu && n->sick && *n->sick)
+        snprintf(ret + at, size - at, " (%s)", n->sick);
 }
 
 void placement_all(const struct placement_node *nodes, int n, const struct placement_want *w, char *ret, size_t size)
@@ -165,7 +168,7 @@ void placement_lack(const struct placement_node *nodes, int n, const struct plac
     int need = slots ? w->min : (w->min + w->per_gpu - 1) / w->per_gpu;
     size_t at = (size_t)snprintf(ret, size, "%d %s%s:", need, slots ? "slot" : "GPU", need == 1 ? "" : "s");
     for (int i = 0; i < n && i < MAX_NAMED && at < size; i++) {
-        char text[320];
+        char text[600];
         say_node(&nodes[i], &say, text, sizeof(text));
         at += (size_t)snprintf(ret + at, size - at, "%s %s", i ? "," : "", text);
     }

@@ -15,10 +15,11 @@
 
 struct placement_node {
     const char *name;
-    int slots, used; /* by other jobs */
-    int gpus, busy;  /* those that can be opened, and those that other jobs have; gpus -1: not known yet */
-    int mine;        /* the job's workers there now: counted as free */
-    const char *out; /* why nothing starts there now ("is drained (disk)", "is lost"); NULL: it may */
+    int slots, used;  /* by other jobs */
+    int gpus, busy;   /* those that can be used, and of these what other jobs have; gpus -1: not known yet */
+    int mine;         /* the job's workers there now: counted as free */
+    const char *out;  /* why nothing starts there now ("is drained (disk)", "is lost"); NULL: it may */
+    const char *sick; /* GPUs that it cannot have, and why ("GPU 0 is not used: .."); NULL or "": none */
 };
 
 struct placement_want {
@@ -43,7 +44,7 @@ int placement_most(const struct placement_node *nodes, int n, const struct place
 /* What there is, for one who asks for more: "takes 8 slots, and n1 has 4, n2 has 2". */
 void placement_all(const struct placement_node *nodes, int n, const struct placement_want *want, char *ret,
                    size_t size);
-/* "8 slots: n1 has 2 of 4 free, n2 has none of 4, n3 is drained (disk)". */
+/* "8 slots: n1 has 2 of 4 free, n2 has none of 4, n3 is drained (disk)"; of GPUs also those that are sick. */
 void placement_lack(const struct placement_node *nodes, int n, const struct placement_want *want, char *ret,
                     size_t size);
 

@@ -1,9 +1,16 @@
-/* Asks `dt-worker --probe` what GPUs this node has: a process of its own, started by the supervisor, so that a driver
- * that hangs hangs nobody. Its words lie in probe.json of the state directory. Loop thread.
+/* Asks what GPUs this node has (`dt-worker --probe`, once) and whether they are well (`dt-worker --health`, now and
+ * then, and at once when a worker that has one ends badly): processes of their own, started by the supervisor, so that
+ * a driver that hangs hangs nobody. Their words lie in probe.json and health.json of the state directory. Loop thread.
  *
- *   due -> asked -> running -> over           refused (the one of the control before us still runs): killed, then due
- *                      | 20 s
- *                      +-> killed: over at once, without GPUs */
+ *   idle -- due --> asked --> running --> idle: it has ended, and its words are read
+ *                   ^  |         |
+ *            0.5 s  |  | refused: the one of the control before us still runs; that one is killed
+ *                   +--+         |
+ *                   asked or running at its deadline: killed, idle, no words
+ *
+ * What each kind means is a row in probe.c. Without words of the probe there are no GPUs. Without words on health
+ * nobody's GPU is touched: a warning stands, and it is asked for less often. It is not asked for at all where the
+ * configuration says what GPUs there are, or the probe could say nothing of it. */
 #ifndef DTD_DAEMON_CONTROL_PROBE_H
 #define DTD_DAEMON_CONTROL_PROBE_H
 
@@ -12,17 +19,28 @@
 #include <stdbool.h>
 
 struct node;
+struct probe_held; /* the end of a worker, while it is asked whether its GPU was the cause */
 
 struct probe {
-    bool asked, over;
-    uint8_t token[CHANNEL_TOKEN_BYTES];
-    int64_t deadline_ms; /* 0: not under way */
+    struct probe_run {
+        bool asked; /* a process by our token: it runs, or its end is to come */
+        uint8_t token[CHANNEL_TOKEN_BYTES];
+        int64_t deadline_ms; /* 0: idle */
+        int64_t due_ms;      /* idle: when it is asked; refused: when again; 0: never */
+        uint64_t begun;      /* how often it has left idle; when it is idle again, all of these are over */
+    } run[CHANNEL_PROBE_SLOTS];
+    char warning[600]; /* why health is not known by now; "": it is, or is not asked for */
+    struct probe_held *held, **held_end;
 };
 
-/* Begins, or takes the configuration's word; node->gpus is known when it is over. */
+/* Begins, or takes the configuration's word; node->self.gpus is known when the probe is over. */
 void probe_start(struct node *n);
 /* The supervisor's word on a probe. */
 void probe_child(struct node *n, const struct channel_msg *m);
+/* The supervisor's word on a process of a job. True: its end says that a GPU may be sick, and node_child will be told
+ * of it when that is known, in 3 s at the latest; until then the process counts as running, and nobody is given its
+ * GPU. */
+bool probe_hold(struct node *n, const struct channel_msg *m);
 void probe_tick(struct node *n);
 
 #endif

@@ -447,8 +447,9 @@ static void write_warning(const struct node *n, char *ret, size_t size)
     uint64_t failing = 0;
     for (const struct job *j = n->jobs; j; j = j->next)
         failing += j->metrics.err != OK;
-    const char *sick = n->self.gpus.sick;
+    const char *sick = n->self.gpus.sick, *unknown = n->probe.warning;
     int at = snprintf(ret, size, "%s%s%s", log, *log && *sick ? "; " : "", sick);
+    at += snprintf(ret + at, size - (size_t)at, "%s%s", at && *unknown ? "; " : "", unknown);
     if (failing)
         snprintf(ret + at, size - (size_t)at, "%smetrics of %" PRIu64 " jobs wait in memory, they cannot be written",
                  at ? "; " : "", failing);
@@ -463,7 +464,7 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
 {
     struct node *n = owner;
     Dtd__NodeReply m = DTD__NODE_REPLY__INIT;
-    char host[256] = "", warning[512];
+    char host[256] = "", warning[1500];
     size_t count = 0;
     for (const struct child *c = n->children.head; c; c = c->next)
         count += is_io(c);

@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -150,10 +151,16 @@ err_t rpc_agent_store_close(struct rpc_call *attend, uint32_t uid, const char *n
 
 static void take_facts(struct agent *a, const Dtd__AgentFacts *f)
 {
+    struct agent_sick sick[GPUS_MAX];
+    int n_sick = 0;
+    for (size_t i = 0; i < f->n_gpu_sick && n_sick < GPUS_MAX; i++)
+        sick[n_sick++] = (struct agent_sick){f->gpu_sick[i]->gpu, f->gpu_sick[i]->what};
     const struct agent_facts facts = {.slots = f->slots < 0 ? 0 : f->slots,
                                       .gpus = f->has_gpus ? f->gpus : -1,
                                       .broken = f->gpu_broken,
                                       .n_broken = (int)f->n_gpu_broken,
+                                      .sick = sick,
+                                      .n_sick = n_sick,
                                       .model = f->gpu_model ? f->gpu_model : "",
                                       .missing = f->gpu_missing ? f->gpu_missing : "",
                                       .leaving = f->has_leaving && f->leaving};
@@ -205,6 +212,12 @@ void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage 
     node_tick(n);
 }
 
+/* Nodes of before `cause` say only whether memory was it. */
+static const char *cause_of(const Dtd__AgentChild *m)
+{
+    return m->cause ? m->cause : m->has_oom && m->oom ? CHILD_OUT_OF_MEMORY : "";
+}
+
 /* False: no process's words. */
 static bool child_of(const Dtd__AgentChild *m, struct child *ret)
 {
@@ -222,9 +235,9 @@ static bool child_of(const Dtd__AgentChild *m, struct child *ret)
                           .device = m->device,
                           .stranded = m->stranded,
                           .proc = m->proc && m->proc[0] ? m->proc[0] : '\0',
-                          .oom = m->has_oom && m->oom,
                           .log = m->log && strlen(m->log) <= CHILD_LOG_BYTES ? m->log : NULL};
     memcpy(ret->token, m->token.data, sizeof(ret->token));
+    snprintf(ret->cause, sizeof(ret->cause), "%s", cause_of(m));
     return true;
 }
 
@@ -274,6 +287,9 @@ static err_t spawn_asked(struct node *n, const Dtd__AgentCommand *c)
     bool sound = (c->n_command == 0 || c->store_node) && c->token.len == CHANNEL_TOKEN_BYTES &&
                  c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots && c->slots <= CHANNEL_MAX_SLOTS && c->workers > 0 &&
                  c->job && c->job != CHANNEL_JOB_PROBE;
+    char cause[CHILD_CAUSE_BYTES];
+    if (sound && children_gpu_cause(n, x.device, cause))
+        return ERR_UNSUPPORTED; /* who asks has not heard of it yet */
     return sound ? children_spawn(n, &x) : ERR_INVALID;
 }
 
@@ -290,6 +306,8 @@ static void refuse(struct node *n, const Dtd__AgentCommand *c, err_t err)
     if (c->token.len != CHANNEL_TOKEN_BYTES)
         return;
     memcpy(child.token, c->token.data, sizeof(child.token));
+    if (c->has_device)
+        (void)children_gpu_cause(n, c->device, child.cause);
     rpc_agent_child(n, &child);
 }
 
@@ -336,8 +354,18 @@ static void command_came(void *arg, const struct rpc_result *result)
 struct facts {
     Dtd__AgentFacts m;
     int32_t broken[GPUS_MAX];
+    Dtd__AgentSickGpu sick[GPUS_MAX], *sick_refs[GPUS_MAX];
     Dtd__AgentStore *stores, **store_refs; /* of an Attend */
 };
+
+static void fill_sick(const struct gpus *g, int i, struct facts *f)
+{
+    Dtd__AgentSickGpu *m = &f->sick[f->m.n_gpu_sick];
+    dtd__agent_sick_gpu__init(m);
+    m->gpu = i;
+    m->what = (char *)gpus_sick(g, i);
+    f->sick_refs[f->m.n_gpu_sick++] = m;
+}
 
 static void fill_facts(struct node *n, struct facts *f)
 {
@@ -347,9 +375,13 @@ static void fill_facts(struct node *n, struct facts *f)
     f->m.has_gpus = g->known;
     f->m.gpus = g->n;
     f->m.gpu_broken = f->broken;
-    for (int i = 0; i < g->n; i++)
-        if (g->gpu[i].job == GPUS_BROKEN)
+    f->m.gpu_sick = f->sick_refs;
+    for (int i = 0; i < g->n; i++) {
+        if (!gpus_is_usable(g, i))
             f->broken[f->m.n_gpu_broken++] = i;
+        if (*gpus_sick(g, i))
+            fill_sick(g, i, f);
+    }
     f->m.gpu_model = (char *)g->model;
     f->m.gpu_missing = (char *)g->missing;
     f->m.has_leaving = f->m.leaving = n->leaving;
@@ -430,7 +462,8 @@ static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
     proc[1] = '\0';
     m->proc = proc[0] ? proc : NULL;
     m->log = (char *)c->log;
-    m->has_oom = m->oom = c->oom;
+    m->has_oom = m->oom = strcmp(c->cause, CHILD_OUT_OF_MEMORY) == 0;
+    m->cause = c->cause[0] ? (char *)c->cause : NULL;
     m->job = c->job;
     m->slot = c->slot;
     m->token = (ProtobufCBinaryData){CHANNEL_TOKEN_BYTES, (uint8_t *)c->token};
@@ -460,7 +493,10 @@ void rpc_agent_child(struct node *n, const struct child *c)
 void rpc_agent_list(struct node *n)
 {
     Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
+    struct facts f;
     size_t count = 0;
+    fill_facts(n, &f); /* a report of them alone may have been lost */
+    m.facts = &f.m;
     for (const struct child *c = n->children.head; c; c = c->next)
         count++;
     Dtd__AgentChild *all = calloc(count + 1, sizeof(*all)), **refs = calloc(count + 1, sizeof(void *));

@@ -16,8 +16,11 @@
 #define CHANNEL_TOKEN_BYTES 32
 #define CHANNEL_SLOT_IO (-1)         /* the slot of a job's dtd-io */
 #define CHANNEL_MAX_SLOTS 256        /* workers of one job on one node */
-#define CHANNEL_JOB_PROBE UINT64_MAX /* its one child is `dt-worker --probe`, which writes probe.json */
-#define CHANNEL_MAX_CPUS 1024        /* EXEC_MAX_CPUS */
+#define CHANNEL_JOB_PROBE UINT64_MAX /* its children look at GPUs, and write what they see into files: */
+#define CHANNEL_SLOT_GPUS 0          /* `dt-worker --probe`, probe.json */
+#define CHANNEL_SLOT_HEALTH 1        /* `dt-worker --health`, health.json */
+#define CHANNEL_PROBE_SLOTS 2
+#define CHANNEL_MAX_CPUS 1024 /* EXEC_MAX_CPUS */
 #define CHANNEL_MAX_ARGS 1024
 #define CHANNEL_MAX_ENV 65536 /* a process's environment and command */
 
@@ -62,6 +65,14 @@ struct channel_msg {
     uint32_t env_bytes;
     char env[CHANNEL_MAX_ENV]; /* "KEY=VALUE\0" .., "ARGUMENT\0" .. */
 };
+
+/* dt-worker's option for a child of CHANNEL_JOB_PROBE; behind its dashes it is the name of the file. NULL: no such
+ * slot.
+ */
+static inline const char *channel_probe(int slot)
+{
+    return slot == CHANNEL_SLOT_GPUS ? "--probe" : slot == CHANNEL_SLOT_HEALTH ? "--health" : NULL;
+}
 
 /* Only as much of `env` as is used goes over the socket. */
 static inline size_t channel_msg_bytes(const struct channel_msg *m)

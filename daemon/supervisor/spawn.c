@@ -93,11 +93,11 @@ static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ti
 }
 
 /* No job, no descriptors: its words go into a file that control reads when it has ended. */
-static int child_exec_probe(struct supervisor *s, pid_t *ret)
+static int child_exec_probe(struct supervisor *s, const char *option, pid_t *ret)
 {
     char path[PATH_MAX];
-    const char *argv[] = {"dt-worker", "--probe", NULL};
-    snprintf(path, sizeof(path), "%s/probe.json", s->dir);
+    const char *argv[] = {"dt-worker", option, NULL};
+    snprintf(path, sizeof(path), "%s/%s.json", s->dir, option + strlen("--"));
     const struct user *user = s->system ? &s->service : NULL;
     struct exec x = {.argv = argv, .log = sv_log_open(s, "probe.log", user), .group = true, .user = user};
     x.out = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, s->system ? 0644 : 0600);
@@ -120,7 +120,7 @@ static int child_start(struct supervisor *s, const struct channel_msg *m, pid_t 
     if (sv_child_find(s, m->job, m->slot))
         return EEXIST;
     if (m->job == CHANNEL_JOB_PROBE)
-        return child_exec_probe(s, ret);
+        return channel_probe(m->slot) ? child_exec_probe(s, channel_probe(m->slot), ret) : EINVAL;
     int e = sv_job_need(s, m, &j);
     if (e)
         return e;
@@ -132,6 +132,12 @@ static int child_start(struct supervisor *s, const struct channel_msg *m, pid_t 
     close(ticket);
     *ret = pid;
     return e;
+}
+
+/* What comes twice a minute is no news. */
+static enum log_level news(const struct sv_child *c)
+{
+    return c->job == CHANNEL_JOB_PROBE && c->slot == CHANNEL_SLOT_HEALTH ? LOG_DEBUG : LOG_INFO;
 }
 
 void sv_child_spawn(struct supervisor *s, const struct channel_msg *m)
@@ -159,7 +165,7 @@ void sv_child_spawn(struct supervisor *s, const struct channel_msg *m)
     if (e)
         log_error("not started job=%" PRIu64 " slot=%d error=%s", m->job, m->slot, strerror(e));
     else
-        log_info("started job=%" PRIu64 " slot=%d pid=%d", m->job, m->slot, pid);
+        log_at(news(c), "started job=%" PRIu64 " slot=%d pid=%d", m->job, m->slot, pid);
 }
 
 void sv_children_signal(struct supervisor *s, int sig)
@@ -242,8 +248,8 @@ static void child_ended(struct supervisor *s, pid_t pid, int status, int64_t whe
         c->exit_signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
         c->when_ns = when_ns;
         c->due = true;
-        log_info("ended job=%" PRIu64 " slot=%d pid=%d status=%d signal=%d", c->job, c->slot, pid, c->exit_status,
-                 c->exit_signal);
+        log_at(news(c), "ended job=%" PRIu64 " slot=%d pid=%d status=%d signal=%d", c->job, c->slot, pid,
+               c->exit_status, c->exit_signal);
         return;
     }
 }

@@ -57,16 +57,177 @@ TEST(a_sick_gpu_is_nobodys)
                    &why));
     assert_int_equal(2, g.n);
     assert_int_equal(1, gpus_count(&g));
-    assert_string_equal("GPU 1 is not used (uncorrectable memory errors: 2); GPU 1 is not used (rows of memory that "
-                        "wait for a reset: 1)",
-                        g.sick);
+    assert_string_equal(
+        "GPU 1 is not used: it has uncorrectable memory errors (2) and has rows of memory that wait for "
+        "a reset (1)",
+        g.sick);
+    assert_string_equal("", gpus_sick(&g, 0));
+    assert_string_equal("", gpus_sick(&g, -1));
+    assert_string_equal("", gpus_sick(&g, GPUS_MAX));
     assert_true(gpus_take(&g, 7, 1, 1, device));
     assert_int_equal(0, device[0]);
     assert_false(gpus_take(&g, 8, 1, 1, device + 1));
     assert_ok(
         read_words("{\"gpus\": [{\"index\": 0, \"model\": \"H200\", \"health\": {\"retired_pages\": 64}}]}", &why));
     assert_int_equal(0, gpus_count(&g));
-    assert_string_equal("GPU 0 is not used (retired pages of memory: 64)", g.missing);
+    assert_string_equal("GPU 0 is not used: it has retired pages of memory (64)", g.missing);
+}
+
+/* Three GPUs, which the driver's library has in another order, and one that CUDA does not show. */
+static void watch(void)
+{
+    struct why why;
+    assert_ok(read_words("{\"gpus\": [{\"index\": 0, \"uuid\": \"GPU-a\", \"health\": {\"lost\": false}}, "
+                         "{\"index\": 1, \"uuid\": \"GPU-b\", \"health\": {}}, {\"index\": 2, \"uuid\": \"GPU-c\"}]}",
+                         &why));
+    assert_true(g.watched);
+}
+
+static err_t read_health(const char *text, uint64_t *ret, struct why *why)
+{
+    *ret = UINT64_MAX;
+    return gpus_health_read(&g, text, strlen(text), ret, why);
+}
+
+static uint64_t health(const char *text)
+{
+    uint64_t sick;
+    struct why why = {""};
+    if (read_health(text, &sick, &why))
+        fail_msg("%s", why.text);
+    return sick;
+}
+
+#define WELL(uuid) "{\"uuid\": \"GPU-" uuid "\", \"health\": {\"ecc_uncorrected_volatile\": 0, \"lost\": false}}"
+#define BEGIN "{\"gpus\": ["
+#define END "]}"
+#define SICK(uuid) "{\"uuid\": \"GPU-" uuid "\", \"health\": {\"ecc_uncorrected_volatile\": 1}}"
+
+TEST(one_becomes_sick_while_a_job_has_it)
+{
+    int device[2] = {-1, -1};
+    watch();
+    assert_true(gpus_take(&g, 7, 2, 2, device)); /* both on GPU 0 */
+    gpus_give(&g, 7);
+    device[0] = device[1] = -1;
+    assert_true(gpus_take(&g, 7, 2, 1, device));
+    assert_int_equal(0, health(BEGIN WELL("x") ", " WELL("c") ", " WELL("b") ", " WELL("a") END));
+    assert_int_equal(2, health(BEGIN SICK("x") ", " WELL("c") ", " SICK("b") ", " WELL("a") END));
+    assert_int_equal(0, health(BEGIN SICK("x") ", " WELL("c") ", " SICK("b") ", " WELL("a") END)); /* said once */
+    assert_string_equal("has uncorrectable memory errors (1)", gpus_sick(&g, 1));
+    assert_string_equal("GPU 1 is not used: it has uncorrectable memory errors (1)", g.sick);
+    assert_int_equal(7, g.gpu[1].job); /* it has it still */
+    assert_int_equal(2, gpus_count(&g));
+    assert_int_equal(1, gpus_free(&g));
+    assert_int_equal(0, gpus_busy(&g, 7));
+    assert_int_equal(1, gpus_busy(&g, 8));
+    device[1] = -1; /* its worker has ended: another GPU */
+    assert_true(gpus_take(&g, 7, 2, 1, device));
+    assert_int_equal(2, device[1]);
+    assert_int_equal(0, gpus_free(&g));
+    gpus_give(&g, 7);
+    assert_int_equal(2, gpus_free(&g));
+    assert_false(gpus_take(&g, 8, 3, 1, (int[]){-1, -1, -1}));
+    assert_int_equal(0,
+                     health(BEGIN WELL("c") ", " WELL("b") ", " WELL("a") END)); /* it stays so until the next probe */
+    assert_int_equal(2, gpus_count(&g));
+    assert_int_equal(5, health(BEGIN SICK("c") ", " SICK("b") ", " SICK("a") END));
+    assert_int_equal(0, gpus_count(&g));
+    assert_non_null(strstr(g.missing, "GPU 2 is not used"));
+    watch();
+    assert_int_equal(3, gpus_free(&g));
+    assert_string_equal("", g.sick);
+    device[0] = device[1] = -1;
+    assert_true(gpus_take(&g, 7, 1, 2, device));
+    assert_int_equal(1, health(BEGIN SICK("a") END));
+    assert_true(gpus_take(&g, 7, 2, 2, device));
+    assert_int_equal(1, device[1]); /* not beside the first on GPU 0 */
+}
+
+TEST(a_lost_gpu_is_found_by_what_is_missing)
+{
+    const char *lost = "{\"lost\": true, \"error\": \"GPU is lost (code 15)\"}", *riddle = "{\"error\": \"Unknown\"}";
+    char text[400];
+    watch();
+    assert_int_equal(
+        0, health(BEGIN WELL("b") ", " WELL("a") END)); /* c has never been named: an instance (MIG), not a GPU */
+    snprintf(text, sizeof(text), BEGIN "%s," WELL("a") END, riddle);
+    assert_int_equal(0, health(text)); /* nobody knows which one that is */
+    snprintf(text, sizeof(text), BEGIN "%s," WELL("a") END, lost);
+    assert_int_equal(2, health(text));
+    assert_string_equal("is lost: the driver does not reach it any more", gpus_sick(&g, 1));
+    assert_int_equal(0, health(text));
+    assert_int_equal(
+        1, health(BEGIN "{\"uuid\": \"GPU-a\", \"health\": {\"lost\": true, \"ecc_uncorrected_volatile\": null}}" END));
+    assert_string_equal("is lost: the driver does not reach it any more", gpus_sick(&g, 0));
+    watch();
+    assert_int_equal(0, health(BEGIN WELL("b") ", " WELL("a") END));
+    assert_int_equal(1, health(BEGIN WELL("b") END)); /* it has gone from the bus */
+}
+
+TEST(what_are_no_words_on_health_changes_nothing)
+{
+    const char *const bad[] = {"",
+                               "{",
+                               "[]",
+                               "7",
+                               "{\"gpus\": 2}",
+                               "{\"gpus\": [7]}",
+                               "{\"gpus\": [], \"gpus\": []}",
+                               BEGIN SICK("a") ", 3" END};
+    uint64_t sick;
+    struct why why;
+    watch();
+    assert_int_equal(0, health(BEGIN WELL("b") ", " WELL("a") END));
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_err(ERR_CORRUPT, read_health(bad[i], &sick, &why));
+    assert_err(ERR_NOTFOUND, read_health("{\"gpus\": [], \"gpu_missing\": \"no driver\"}", &sick, &why));
+    assert_string_equal("no driver", why.text);
+    assert_err(ERR_NOTFOUND, read_health("{\"gpus\": []}", &sick, &why));
+    assert_int_equal(3, gpus_count(&g));
+    assert_int_equal(
+        0, health("{\"gpus\": [{\"uuid\": 3}, {\"uuid\": \"GPU-a\"}, {\"uuid\": \"GPU-b\", \"health\": []}]}"));
+    assert_int_equal(3, gpus_count(&g));
+}
+
+TEST(health_is_asked_for_where_it_can_be_known)
+{
+    struct why why;
+    assert_ok(
+        read_words("{\"gpus\": [{\"index\": 0, \"uuid\": \"GPU-a\"}], \"health_missing\": \"no library\"}", &why));
+    assert_false(g.watched);
+    watch();
+    assert_int_equal(1, health(BEGIN SICK("a") END));
+    gpus_set(&g, 2);
+    assert_false(g.watched);
+    assert_string_equal("", gpus_sick(&g, 0));
+    assert_int_equal(2, gpus_free(&g));
+}
+
+/* As the leader hears of another node's. */
+TEST(marks_of_another_node)
+{
+    int device[2] = {-1, -1};
+    g = (struct gpus){0};
+    gpus_set(&g, 3);
+    assert_true(gpus_take(&g, 7, 1, 1, device));
+    gpus_mark_broken(&g, 0); /* exclusive to the job that has it: the probe could not open it */
+    gpus_mark_broken(&g, 1);
+    gpus_mark_broken(&g, 3);
+    gpus_mark_broken(&g, -1);
+    gpus_mark_sick(&g, -1, "is lost");
+    gpus_mark_sick(&g, GPUS_MAX, "is lost");
+    gpus_mark_sick(&g, 2, "");
+    assert_int_equal(2, gpus_count(&g));
+    assert_int_equal(1, gpus_free(&g));
+    gpus_mark_sick(&g, 0, "is lost");
+    assert_int_equal(1, gpus_count(&g));
+    assert_int_equal(7, g.gpu[0].job);
+    gpus_forget(&g);
+    assert_int_equal(1, gpus_free(&g));
+    gpus_adopt(&g, 8, 1); /* who lives there has opened it */
+    gpus_give(&g, 8);
+    assert_int_equal(2, gpus_free(&g));
 }
 
 TEST(what_is_no_word_of_a_probe_is_refused)

@@ -28,13 +28,9 @@ static void start_one(int k, int slots)
     dtd_start_with(&n[k], dir, write_config(k, slots));
 }
 
-static void start_nodes(int count, int slots)
+/* A follower answers List as soon as it reaches the one that leads. */
+static void await_nodes(int count)
 {
-    setenv("DTD_TEST_STAR", test_tmpdir(), 1);
-    setenv("DTD_TEST_LEADER", "n1", 1);
-    for (int k = 0; k < count; k++)
-        start_one(k, slots);
-    /* A follower answers List as soon as it reaches the one that leads. */
     for (int k = 1; k < count; k++)
         for (int64_t until = clock_mono_ms() + 10000;; sleep_ms(20)) {
             struct client_job *jobs;
@@ -48,6 +44,15 @@ static void start_nodes(int count, int slots)
                 fail_msg("n%d does not reach n1: %s", k + 1, why.text);
         }
     sleep_ms(300); /* and attends */
+}
+
+static void start_nodes(int count, int slots)
+{
+    setenv("DTD_TEST_STAR", test_tmpdir(), 1);
+    setenv("DTD_TEST_LEADER", "n1", 1);
+    for (int k = 0; k < count; k++)
+        start_one(k, slots);
+    await_nodes(count);
 }
 
 static void stop_nodes(int count)
@@ -213,8 +218,8 @@ TEST(logs_follow_a_rank_to_another_node)
     job_submit(&n[0], spec_text("a", 4, 100000, "", ""), job);
     job_wait_step(&n[0], job, 1, 3, 20000);
     struct move m = {.cancel = {.d = &n[0], .job = job}, .lost = &n[1]};
-    assert_ok(client_logs(dtd_client(&n[0]), job, 3, true, -1, &(struct client_stream){.log = see_it_move, .arg = &m},
-                          &why));
+    assert_ok(
+        client_logs(dtd_client(&n[0]), job, 3, true, -1, &(struct client_stream){.log = see_it_move, .arg = &m}, &why));
     assert_non_null(strstr(m.text, "rank 3 begins epoch 1\n"));
     assert_non_null(strstr(m.text, "rank 3 begins epoch 2\n"));
     stop_nodes(1);
@@ -541,4 +546,132 @@ TEST(a_stopped_worker_is_named)
 TEST(a_stopped_worker_of_another_node_is_named)
 {
     stop_a_worker(true);
+}
+
+/* ---- GPUs that become sick on another node ---- */
+
+static void write_text(const char *name, const char *text)
+{
+    char from[400], to[400];
+    snprintf(from, sizeof(from), "%s/new", test_tmpdir());
+    snprintf(to, sizeof(to), "%s/%s", test_tmpdir(), name);
+    FILE *f = fopen(from, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+    assert_int_equal(0, rename(from, to));
+}
+
+static void say_health(int k, int errors)
+{
+    char name[32], text[200];
+    snprintf(name, sizeof(name), "health%d", k);
+    snprintf(text, sizeof(text), "{\"gpus\": [{\"uuid\": \"GPU-a\", \"health\": {\"ecc_uncorrected_volatile\": %d}}]}",
+             errors);
+    write_text(name, text);
+}
+
+static void start_gpu_node(int k)
+{
+    char path[400];
+    say_health(k, 0);
+    snprintf(path, sizeof(path), "%s/health%d", test_tmpdir(), k);
+    setenv("DOUBLE_HEALTH", path, 1);
+    start_one(k, 2);
+}
+
+/* One GPU on each node. What `strip` names the last node does not say, as if it or the one that leads were older. */
+static void start_gpu_nodes(int count, const char *strip)
+{
+    char path[400];
+    setenv("DTD_TEST_STAR", test_tmpdir(), 1);
+    setenv("DTD_TEST_LEADER", "n1", 1);
+    setenv("DTD_HEALTH_MS", "50", 1);
+    write_text("probe", "{\"gpus\": [{\"index\": 0, \"model\": \"T\", \"uuid\": \"GPU-a\", \"health\": {}}]}");
+    snprintf(path, sizeof(path), "%s/probe", test_tmpdir());
+    setenv("DOUBLE_PROBE", path, 1);
+    for (int k = 0; k < count; k++) {
+        if (strip && k == count - 1)
+            setenv("DTD_TEST_STRIP", strip, 1);
+        start_gpu_node(k);
+    }
+    await_nodes(count);
+}
+
+static void expect_incident(const char *job, int n_incidents, const char *what)
+{
+    const struct client_job *s = job_status(&n[0], job);
+    for (int64_t until = clock_mono_ms() + 10000; s->n_incident < n_incidents && clock_mono_ms() < until; sleep_ms(10))
+        s = job_status(&n[0], job);
+    assert_int_equal(n_incidents, s->n_incident);
+    if (!strstr(s->incident[n_incidents - 1].seen, what))
+        fail_msg("the incident says nothing of '%s': %s", what, s->incident[n_incidents - 1].seen);
+}
+
+static void expect_reason(const char *job, const char *what)
+{
+    for (int64_t until = clock_mono_ms() + 20000; !strstr(job_status(&n[0], job)->reason, what); sleep_ms(20))
+        if (clock_mono_ms() > until)
+            fail_msg("its reason says nothing of '%s': %s", what, job_status(&n[0], job)->reason);
+}
+
+TEST(a_sick_gpu_of_another_node_is_left)
+{
+    char job[32];
+    struct client_node node;
+    struct why why = {""};
+    start_gpu_nodes(3, NULL);
+    job_submit(&n[0], spec_text("a", 2, 100000, "", "device: cuda"), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    assert_string_equal("n2", job_status(&n[0], job)->worker[1].node);
+    say_health(1, 4);
+    job_wait_step(&n[0], job, 2, 3, 20000);
+    assert_string_equal("n3", job_status(&n[0], job)->worker[1].node);
+    assert_int_equal(1, job_status(&n[0], job)->restarts);
+    expect_incident(job, 1, "worker rank 1 on n2 (pid");
+    expect_incident(job, 1, "GPU 0 of n2 has uncorrectable memory errors (4)");
+    assert_ok(client_node_get(dtd_client(&n[1]), &node, &why));
+    assert_non_null(strstr(node.warning, "GPU 0 is not used: it has uncorrectable memory errors (4)"));
+    client_node_fini(&node);
+    say_health(2, 1);
+    expect_reason(job, "it needs 2 GPUs: n1 has 1 of 1 free, n2 has none of 0 free (GPU 0 is not used: it has "
+                       "uncorrectable memory errors (4)), n3 has none of 0 free (GPU 0 is not used");
+    dtd_kill(&n[1]);
+    start_gpu_node(1); /* somebody has reset it */
+    job_wait_step(&n[0], job, 3, 3, 30000);
+    assert_string_equal("n2", job_status(&n[0], job)->worker[1].node);
+    stop_nodes(3);
+}
+
+/* One that leads and does not know what a sick GPU is gives it again; its node does not take the worker. */
+TEST(a_sick_gpu_is_given_to_nobody_by_an_older_leader)
+{
+    char job[32];
+    start_gpu_nodes(2, "sick");
+    job_submit(&n[0], spec_text("a", 2, 100000, begin_env(""), "device: cuda, restarts: 2"), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    say_health(1, 1);
+    job_wait(&n[0], job, "failed", 20000);
+    const struct client_job *s = job_status(&n[0], job);
+    assert_int_equal(2, s->restarts);
+    expect_incident(job, s->n_incident, /* the last one; those of one millisecond are one */
+                    "worker rank 1 on n2 could not be started: GPU 0 of n2 has uncorrectable memory errors (1)");
+    assert_int_equal(1, begun(" 1 ")); /* lines "epoch rank pid step" */
+    stop_nodes(2);
+}
+
+/* Of a node of before `cause`, and to a leader of before it, a kill for want of memory is told by a field of its own.
+ */
+TEST(want_of_memory_is_told_to_and_by_older_nodes)
+{
+    char job[32];
+    setenv("DTD_TEST_OOM", "1", 1);
+    start_gpu_nodes(2, "cause");
+    job_submit(&n[0], spec_text("a", 2, 100000, "", "device: cuda"), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    kill(job_status(&n[0], job)->worker[1].pid, SIGKILL);
+    job_wait_step(&n[0], job, 2, 3, 20000);
+    expect_incident(job, 1, "worker rank 1 on n2 (pid");
+    expect_incident(job, 1, "was killed by signal 9 (Killed): the kernel killed it for want of memory");
+    stop_nodes(2);
 }

@@ -200,5 +200,15 @@ TEST(what_lacks_is_said_by_node)
     assert_string_equal("8 slots: n1 has 2 of 4 free, n2 has none of 4 free, n3 is drained (disk)", text);
     placement_lack(nodes, 3, &(struct placement_want){FIXED(2), .per_gpu = 1}, text, sizeof(text));
     assert_string_equal("2 GPUs: n1 has 1 of 2 free, n2 does not know its GPUs yet, n3 is drained (disk)", text);
+    const struct placement_node ill[] = {
+        {.name = "n1", .slots = 4, .gpus = 1, .sick = "GPU 0 is not used: it is lost"},
+        {.name = "n2", .slots = 4, .gpus = 2, .busy = 2, .sick = ""},
+        {.name = "n3", .slots = 4, .gpus = 1, .sick = "GPU 0 is not used: it is lost", .out = "is lost"},
+    };
+    placement_lack(ill, 3, &(struct placement_want){FIXED(2), .per_gpu = 1}, text, sizeof(text));
+    assert_string_equal("2 GPUs: n1 has 1 of 1 free (GPU 0 is not used: it is lost), n2 has none of 2 free, n3 is lost",
+                        text);
+    placement_lack(ill, 3, &(struct placement_want){FIXED(20), .per_gpu = 1}, text, sizeof(text));
+    assert_string_equal("20 slots: n1 has 4 of 4 free, n2 has 4 of 4 free, n3 is lost", text);
     assert_int_equal(12, placement_most(nodes, 3, &(struct placement_want){.max = 16, .min = 16, .unit = 4}));
 }

@@ -13,6 +13,9 @@
  *   DOUBLE_HOLD      FILE: rank 1 puts nothing before the file is there
  *   DOUBLE_MISS_MS   how long a rank waits for another's word (20000)
  *
+ * What it says as a probe, by the environment of dtd: DOUBLE_PROBE and DOUBLE_HEALTH name files with the words; behind
+ * a line "hangs" it does not end. It leaves its pid in a file with the name and ".said", or ".hangs".
+ *
  * One thread: loop, link, a timer. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -404,10 +407,10 @@ static void down(void *owner, err_t err)
     w.ready = false;
 }
 
-/* What dtd's environment says: DOUBLE_PROBE is the file with the words; without it there are no GPUs. */
-static int probe(void)
+/* What dtd's environment says: the variable names the file with the words; without it there are no GPUs. */
+static int say_words(const char *variable)
 {
-    const char *path = getenv("DOUBLE_PROBE"), *none = "{\"gpus\": [], \"gpu_missing\": \"the double has none\"}";
+    const char *path = getenv(variable), *none = "{\"gpus\": [], \"gpu_missing\": \"the double has none\"}";
     FILE *f = path ? fopen(path, "r") : NULL;
     char line[1024];
     if (!path)
@@ -416,12 +419,30 @@ static int probe(void)
         fprintf(stderr, "no %s\n", path);
         return 1;
     }
-    while (fgets(line, sizeof(line), f))
+    char mark[4096];
+    bool hangs = false;
+    while (fgets(line, sizeof(line), f)) {
+        hangs = hangs || strcmp(line, "hangs\n") == 0;
         fputs(line, stdout);
+    }
     fclose(f);
-    if (getenv("DOUBLE_PROBE_HANGS"))
+    snprintf(mark, sizeof(mark), "%s.%s", path, hangs ? "hangs" : "said");
+    f = fopen(mark, "w");
+    if (f) {
+        fprintf(f, "%d\n", getpid());
+        fclose(f);
+    }
+    if (hangs)
         pause();
     return 0;
+}
+
+static int probe(void)
+{
+    int rc = say_words("DOUBLE_PROBE");
+    if (rc == 0 && getenv("DOUBLE_PROBE_HANGS"))
+        pause();
+    return rc;
 }
 
 static void take_arguments(int argc, char **argv)
@@ -447,6 +468,8 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc == 2 && strcmp(argv[1], "--probe") == 0)
         return probe();
+    if (argc == 2 && strcmp(argv[1], "--health") == 0)
+        return say_words("DOUBLE_HEALTH");
     take_arguments(argc, argv);
     if (ticket_read(3, &w.ticket, &why)) {
         fprintf(stderr, "%s\n", why.text);

@@ -1,12 +1,19 @@
 /* Stands in for the driver's libnvidia-ml.so.1: one kind of GPU, as many as FAKE_NVML_GPUS says (2). FAKE_NVML_INIT is
- * what it answers to its start (0); with FAKE_NVML_OLD it knows little of its GPUs. Prototypes are those of the
+ * what it answers to its start (0); with FAKE_NVML_OLD it knows little of its GPUs. FAKE_NVML_LOST is the index of one
+ * that is lost; FAKE_NVML_FALLS of one that is lost behind its first words; FAKE_NVML_RIDDLE of one that is refused.
+ * Prototypes are those of the
  * vendor's reference, written anew: a mistake in worker/nvml.c must not be repeated here. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define GPUS 8
+#define INVALID 2
 #define NOT_SUPPORTED 3
+#define NO_PERMISSION 4
 #define NOT_FOUND 6
 #define TOO_SMALL 7
+#define GPU_IS_LOST 15
 
 struct pci {
     char legacy[16];
@@ -19,7 +26,9 @@ int nvmlShutdown(void);
 const char *nvmlErrorString(int code);
 int nvmlSystemGetDriverVersion(char *version, unsigned int length);
 int nvmlDeviceGetCount_v2(unsigned int *count);
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle);
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle);
+int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned int length);
 int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *pci);
 int nvmlDeviceGetNvLinkState(void *handle, unsigned int link, unsigned int *active);
 int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned int *celsius);
@@ -31,17 +40,25 @@ int nvmlDeviceGetRetiredPages(void *handle, int cause, unsigned int *count, unsi
 int nvmlDeviceGetRemappedRows(void *handle, unsigned int *correctable, unsigned int *uncorrectable,
                               unsigned int *pending, unsigned int *failed);
 
-static char the_gpu;
+static char the_gpus[GPUS];
 
 static int knob(const char *name, int otherwise)
 {
     return getenv(name) ? atoi(getenv(name)) : otherwise;
 }
 
+static int index_of(const void *handle)
+{
+    long i = (const char *)handle - the_gpus;
+    if (i < 0 || i >= GPUS)
+        abort();
+    return (int)i;
+}
+
 static int answer(const void *handle)
 {
-    if (handle != &the_gpu)
-        abort();
+    if (index_of(handle) == knob("FAKE_NVML_FALLS", -1))
+        return GPU_IS_LOST;
     return getenv("FAKE_NVML_OLD") ? NOT_SUPPORTED : 0;
 }
 
@@ -57,7 +74,7 @@ int nvmlShutdown(void)
 
 const char *nvmlErrorString(int code)
 {
-    return code == 18 ? "Driver/library version mismatch" : "Unknown Error";
+    return code == 18 ? "Driver/library version mismatch" : code == GPU_IS_LOST ? "GPU is lost" : "Unknown Error";
 }
 
 int nvmlSystemGetDriverVersion(char *version, unsigned int length)
@@ -74,10 +91,31 @@ int nvmlDeviceGetCount_v2(unsigned int *count)
     return 0;
 }
 
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle)
+{
+    if (index >= GPUS || index >= (unsigned int)knob("FAKE_NVML_GPUS", 2))
+        return INVALID;
+    if ((int)index == knob("FAKE_NVML_LOST", -1))
+        return GPU_IS_LOST;
+    if ((int)index == knob("FAKE_NVML_RIDDLE", -1))
+        return NO_PERMISSION;
+    *handle = &the_gpus[index];
+    return 0;
+}
+
+/* "GPU-fake-1" is the second one; any other is the first. */
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle)
 {
-    *handle = &the_gpu;
+    int i = 0;
+    if (uuid && sscanf(uuid, "GPU-fake-%d", &i) == 1 && (i < 0 || i >= GPUS))
+        return NOT_FOUND;
+    *handle = &the_gpus[i];
     return uuid && *uuid ? 0 : NOT_FOUND;
+}
+
+int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned int length)
+{
+    return snprintf(uuid, length, "GPU-fake-%d", index_of(handle)) < (int)length ? 0 : TOO_SMALL;
 }
 
 int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *pci)

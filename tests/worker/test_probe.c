@@ -1,5 +1,5 @@
-/* `dt-worker --probe`: facts of GPUs, and what is missing where there are none. The driver's library is a fake
- * (fake_nvml.c), the CUDA module the one over the stand-ins, where they were built. */
+/* `dt-worker --probe` and `--health`: facts of GPUs, and what is missing where there are none. The driver's library is
+ * a fake (fake_nvml.c), the CUDA module the one over the stand-ins, where they were built. */
 #include "tests/lib/test.h"
 
 #include "daemon/control/gpus.h"
@@ -14,11 +14,11 @@
 
 static char words[1 << 16];
 
-static json_t *probe(const char *environment)
+static json_t *say(const char *option, const char *environment)
 {
     char command[1024];
     json_error_t e;
-    snprintf(command, sizeof(command), "env %s \"$DTD_BIN/dt-worker\" --probe", environment);
+    snprintf(command, sizeof(command), "env %s \"$DTD_BIN/dt-worker\" --%s", environment, option);
     FILE *f = popen(command, "r");
     assert_non_null(f);
     size_t n = fread(words, 1, sizeof(words) - 1, f);
@@ -28,6 +28,11 @@ static json_t *probe(const char *environment)
     if (!root)
         fail_msg("no JSON: %s\n%s", e.text, words);
     return root;
+}
+
+static json_t *probe(const char *environment)
+{
+    return say("probe", environment);
 }
 
 static void expect_missing(const char *environment, const char *const *parts)
@@ -152,7 +157,7 @@ TEST(facts_and_health)
     struct why why = {""};
     assert_ok(gpus_read(&g, words, strlen(words), &why));
     assert_int_equal(0, gpus_count(&g)); /* none of them is well */
-    assert_non_null(strstr(g.sick, "GPU 0 is not used ("));
+    assert_non_null(strstr(g.sick, "GPU 0 is not used: it has"));
     json_decref(root);
 }
 
@@ -164,12 +169,13 @@ TEST(what_a_gpu_does_not_tell_is_null)
     const char *key;
     json_t *value;
     assert_true(json_is_null(json_object_get(gpu, "pci")) && json_is_null(json_object_get(gpu, "nvlinks_up")));
-    assert_int_equal(8, json_object_size(health));
+    assert_int_equal(9, json_object_size(health));
     json_object_foreach(health, key, value)
     {
-        if (strcmp(key, "remapped_rows") != 0)
+        if (strcmp(key, "remapped_rows") != 0 && strcmp(key, "lost") != 0)
             assert_true(json_is_null(value));
     }
+    assert_true(json_is_false(json_object_get(health, "lost")));
     assert_true(json_is_null(json_object_get(json_object_get(health, "remapped_rows"), "pending")));
     json_decref(root);
 }
@@ -181,5 +187,109 @@ TEST(gpus_without_the_drivers_library)
     assert_int_equal(1, json_array_size(json_object_get(root, "gpus")));
     assert_string_equal("libnvidia-ml.so.1 was not found", json_string_value(json_object_get(root, "health_missing")));
     assert_null(json_object_get(json_array_get(json_object_get(root, "gpus"), 0), "health"));
+    json_decref(root);
+}
+
+/* ---- --health: the driver's library alone ---- */
+
+TEST(health_without_a_driver)
+{
+    char missing[2048];
+    need_no_driver();
+    json_t *root = probe(NO_MODULE);
+    snprintf(missing, sizeof(missing), "%s", json_string_value(json_object_get(root, "gpu_missing")));
+    json_decref(root);
+    root = say("health", NO_MODULE);
+    assert_string_equal(missing, json_string_value(json_object_get(root, "gpu_missing")));
+    assert_int_equal(0, json_array_size(json_object_get(root, "gpus")));
+    json_decref(root);
+}
+
+TEST(health_without_a_device)
+{
+    need_no_driver();
+    json_t *root = say("health", NO_MODULE DRIVER "FAKE_NVML_GPUS=0");
+    assert_non_null(strstr(json_string_value(json_object_get(root, "gpu_missing")), "580.95.05 sees no device"));
+    json_decref(root);
+    root = say("health", NO_MODULE DRIVER "FAKE_NVML_INIT=18");
+    assert_non_null(strstr(json_string_value(json_object_get(root, "gpu_missing")), "mismatch (code 18)"));
+    json_decref(root);
+}
+
+/* As control reads it, with three GPUs of which the probe has said these uuids. */
+static uint64_t sick_of(struct gpus *g)
+{
+    uint64_t sick = 0;
+    struct why why = {""};
+    if (gpus_health_read(g, words, strlen(words), &sick, &why))
+        fail_msg("%s: %s", why.text, words);
+    return sick;
+}
+
+static void know_gpus(struct gpus *g)
+{
+    const char *text = "{\"gpus\": [{\"index\": 0, \"uuid\": \"GPU-fake-2\", \"health\": {}}, {\"index\": 1, \"uuid\": "
+                       "\"GPU-fake-0\", \"health\": {}}, {\"index\": 2, \"uuid\": \"GPU-fake-1\", \"health\": {}}]}";
+    struct why why = {""};
+    *g = (struct gpus){0};
+    assert_ok(gpus_read(g, text, strlen(text), &why));
+}
+
+/* No module of ours is loaded, and no CUDA is there. */
+TEST(health_of_all_gpus)
+{
+    struct gpus g;
+    need_no_driver();
+    json_t *root = say("health", NO_MODULE DRIVER "FAKE_NVML_GPUS=3");
+    json_t *list = json_object_get(root, "gpus");
+    assert_int_equal(3, json_array_size(list));
+    assert_null(json_object_get(root, "gpu_missing"));
+    for (int i = 0; i < 3; i++) {
+        json_t *gpu = json_array_get(list, (size_t)i), *health = json_object_get(gpu, "health");
+        char uuid[32];
+        snprintf(uuid, sizeof(uuid), "GPU-fake-%d", i);
+        assert_string_equal(uuid, json_string_value(json_object_get(gpu, "uuid")));
+        assert_string_equal("0000:1b:00.0", json_string_value(json_object_get(gpu, "pci")));
+        assert_int_equal(9, json_object_size(health));
+        assert_int_equal(3, json_integer_value(json_object_get(health, "ecc_uncorrected_volatile")));
+        assert_int_equal(41, json_integer_value(json_object_get(health, "temperature_c")));
+        assert_true(json_is_false(json_object_get(health, "lost")));
+    }
+    json_decref(root);
+    know_gpus(&g);
+    assert_int_equal(7, sick_of(&g));
+    assert_string_equal("has uncorrectable memory errors (3) and has rows of memory that wait for a reset (1)",
+                        gpus_sick(&g, 0));
+    json_decref(say("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1"));
+    know_gpus(&g);
+    assert_int_equal(0, sick_of(&g)); /* what is not told is no sign */
+}
+
+TEST(health_of_a_lost_gpu)
+{
+    struct gpus g;
+    need_no_driver();
+    json_t *root = say("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1 FAKE_NVML_GPUS=3");
+    know_gpus(&g);
+    assert_int_equal(0, sick_of(&g));
+    json_decref(root);
+    root = say("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1 FAKE_NVML_GPUS=3 FAKE_NVML_RIDDLE=1");
+    const char *error = json_string_value(json_object_get(json_array_get(json_object_get(root, "gpus"), 1), "error"));
+    assert_string_equal("nvmlDeviceGetHandleByIndex: Unknown Error (code 4)", error);
+    assert_int_equal(0, sick_of(&g));
+    json_decref(root);
+    root = say("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1 FAKE_NVML_GPUS=3 FAKE_NVML_LOST=1");
+    json_t *gpu = json_array_get(json_object_get(root, "gpus"), 1);
+    assert_true(json_is_true(json_object_get(gpu, "lost")));
+    assert_string_equal("nvmlDeviceGetHandleByIndex: GPU is lost (code 15)",
+                        json_string_value(json_object_get(gpu, "error")));
+    assert_int_equal(4, sick_of(&g)); /* its index is the library's, ours is 2 */
+    json_decref(root);
+    root = say("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1 FAKE_NVML_GPUS=3 FAKE_NVML_FALLS=2");
+    gpu = json_array_get(json_object_get(root, "gpus"), 2);
+    assert_true(json_is_true(json_object_get(json_object_get(gpu, "health"), "lost")));
+    assert_true(json_is_null(json_object_get(json_object_get(gpu, "health"), "temperature_c")));
+    assert_int_equal(1, sick_of(&g));
+    assert_non_null(strstr(gpus_sick(&g, 0), "is lost"));
     json_decref(root);
 }
