@@ -242,12 +242,28 @@ static const struct sup_events sup_events = {on_child, on_job, on_listed, on_shu
 
 /* ---- time ---- */
 
+/* Who asks later why a job was not recorded finds it among its incidents, which come into the log when there is space.
+ */
+static void note_full_log(struct node *n)
+{
+    const char *warning = n->log ? log_warning(n->log) : NULL;
+    bool news = warning && !n->log_warned;
+    char seen[400];
+    n->log_warned = warning != NULL;
+    if (news)
+        snprintf(seen, sizeof(seen), "on %.64s: %.300s", n->self.name, warning);
+    for (struct job *j = n->jobs; news && j; j = j->next)
+        if (j->placed && !job_over(j))
+            job_note(j, 0, seen, "training goes on, and what happens is recorded when there is space");
+}
+
 static void on_timer(uv_timer_t *timer)
 {
     struct node *n = timer->data;
     int64_t now = clock_mono_ms();
     if (now >= n->retry_ms) {
         n->retry_ms = now + RETRY_MS;
+        note_full_log(n);
         outbox_retry(&n->outbox);
         for (struct job *j = n->jobs; j; j = j->next)
             metrics_flush(&j->metrics);

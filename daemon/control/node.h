@@ -38,6 +38,7 @@ struct node {
     struct state *state;
     struct log *log;
     struct state_result applied; /* the last record's answer, what log callbacks point to */
+    bool log_warned;             /* its disk is full, and jobs have been told */
     struct outbox outbox;
     struct children children;       /* processes of this node */
     struct agent self, *agents;     /* nodes, ours among them: what a leader decides by */

@@ -134,6 +134,13 @@ static void fill_state(struct job_status *s, const struct state_job *state)
     s->msg.parent = state->parent ? s->parent : NULL;
 }
 
+/* Of its own, else that of everybody: it goes on, and nobody will know how while the log takes nothing. */
+static const char *reason_of(const struct job *j)
+{
+    const char *full = job_over(j) || !j->node->log ? NULL : log_warning(j->node->log);
+    return j->reason[0] ? j->reason : full;
+}
+
 err_t job_status_fill(struct job_status *s, struct job *j, bool full)
 {
     const struct state_job *state = state_job_find(j->node->state, j->id);
@@ -142,7 +149,7 @@ err_t job_status_fill(struct job_status *s, struct job *j, bool full)
     s->msg.job = s->id;
     s->msg.name = j->spec.name;
     s->msg.state = (char *)fsm_name(&j->state);
-    s->msg.reason = j->reason[0] ? j->reason : NULL;
+    s->msg.reason = (char *)reason_of(j);
     s->msg.epoch = j->epoch;
     s->msg.step = job_step(j);
     s->msg.steps = j->spec.train.steps;

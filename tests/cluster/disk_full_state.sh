@@ -1,5 +1,5 @@
-# The state directory is full: training and checkpoints go on, status warns, new jobs are refused with the cause; once there is
-# space all is as before.
+# The state directory is full: training and checkpoints go on, status and why say so, new jobs are refused with the cause; once
+# there is space all is as before, and an incident tells of it.
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "a small file system can only be mounted by root"
 mkdir "$tmp/small"
@@ -18,12 +18,17 @@ wait_for 60 "a newer checkpoint on disk" newer "$have"
 if submit --set checkpoint.dir="$tmp/other" >"$tmp/out" 2>&1; then fail "a job was taken with a full log"; fi
 grep -qi space "$tmp/out" || { cat "$tmp/out"; fail "the refusal does not name the cause"; }
 is_state "$job" running || fail "training stopped: $(state "$job")"
+[[ $(status "$job" | jq -r .reason) == "state directory full since"* ]] || fail "status does not say why: $(status "$job")"
+dtctl why "$job" | grep -q "state directory full since" || fail "why does not say it: $(dtctl why "$job")"
 rm "$tmp/small/ballast"
 second=
 again() { second=$(submit --set checkpoint.dir="$tmp/other2") && echo "$second" >"$tmp/second"; }
 wait_for 60 "a new job after there was space" again
 wait_done "$(cat "$tmp/second")"
 is_state "$job" running || fail "the first job is $(state "$job")"
+[ "$(status "$job" | jq -r '.reason // ""')" = "" ] || fail "it still has a reason: $(status "$job" | jq .reason)"
+told() { [ "$(status "$job" | jq '[.incident[] | select(.seen | contains("state directory full since"))] | length')" = 1 ]; }
+wait_for 30 "the incident" told
 [ "$(status "$job" | jq .epoch)" = 1 ] || fail "the epoch ended"
 dtctl cancel "$job" >/dev/null
 wait_for 30 "the cancel" is_state "$job" canceled
