@@ -151,6 +151,7 @@ static void adapt_spec(struct generator *g)
     p->pp = g->ask->pp;
     p->fsdp = p->cp = p->ep = p->chunks = 1;
     p->zero = p->min_workers = 0;
+    p->async_tp = false;
     p->schedule = PIPE_1F1B;
     p->recompute = RECOMPUTE_NONE;
     t->numerics = NUMERICS_FAST;

@@ -77,9 +77,14 @@ TEST(top_one_is_the_likeliest)
 
 /* ---- the program ---- */
 
-static const char yaml[] = "name: tiny\nmodel: {arch: llama, dim: 32, layers: 3, heads: 4, kv_heads: 2, vocab: 256}\n"
-                           "data: {train: [/nothing], tokenizer: bytes}\n"
-                           "train: {steps: 1, seq: 24, global_batch: 1, micro_batch: 1}\ncheckpoint: {dir: /nowhere}\n";
+#define MODEL                                                                                   \
+    "name: tiny\nmodel: {arch: llama, dim: 32, layers: 3, heads: 4, kv_heads: 2, vocab: 256}\n" \
+    "data: {train: [/nothing], tokenizer: bytes}\n"                                             \
+    "train: {steps: 1, seq: 24, global_batch: 1, micro_batch: 1}\ncheckpoint: {dir: /nowhere}\n"
+static const char yaml[] = MODEL;
+/* As it was trained: nothing of this is generating's. */
+static const char laid_out[] = MODEL "parallel: {workers: 8, fsdp: 2, zero: 3, tp: 2, pp: 2, async_tp: true, "
+                                     "schedule: zb-h1, recompute: full, min_workers: 8}\n";
 
 /* The first parameters of the model, as a committed checkpoint. */
 static void make_checkpoint(char *ret, size_t size)
@@ -113,7 +118,8 @@ static void make_checkpoint(char *ret, size_t size)
     assert_ok(ckpt_partial_dir(test_tmpdir(), ++step, 1, partial, sizeof(partial)));
     assert_ok(file_make_dirs(partial, 0700));
     assert_ok(ckpt_part_write(partial, 0, pieces, s.n, NULL, 0, &part, &why));
-    const struct ckpt_commit commit = {.root = test_tmpdir(), .step = step, .epoch = 1, .job_yaml = yaml, .loss = NAN};
+    const struct ckpt_commit commit = {
+        .root = test_tmpdir(), .step = step, .epoch = 1, .job_yaml = laid_out, .loss = NAN};
     assert_ok(ckpt_commit(&commit, &part, 1, &why));
     assert_ok(ckpt_step_dir(test_tmpdir(), step, ret, size));
     ckpt_part_free(part);
