@@ -66,10 +66,12 @@ static const char *stream_at(int i)
 
 static bool read_head(const char *line, struct measured *m)
 {
-    int end = 0;
-    return sscanf(line, "dtd timeline 1 step %18" SCNd64 " epoch %18" SCNu64 " rank %9d world %9d%n", &m->step,
-                  &m->epoch, &m->rank, &m->world, &end) == 4 &&
-           !line[end] && m->step >= 0 && m->rank >= 0 && m->rank < m->world && m->world <= MEASURED_MAX_WORLD;
+    int64_t epoch = -1; /* signed: of "-1" scanf would make the largest unsigned number */
+    int end = 0, n = sscanf(line, "dtd timeline 1 step %18" SCNd64 " epoch %18" SCNd64 " rank %9d world %9d%n",
+                            &m->step, &epoch, &m->rank, &m->world, &end);
+    m->epoch = (uint64_t)epoch;
+    return n == 4 && !line[end] && m->step >= 0 && epoch >= 0 && m->rank >= 0 && m->rank < m->world &&
+           m->world <= MEASURED_MAX_WORLD;
 }
 
 /* `last`: by stream, where its box before this one ended. */

@@ -75,6 +75,7 @@ TEST(damage_is_refused)
     snprintf(text, sizeof(text), "%s0 begin -1 0 comm 0 4", head);
     refused(text, "not all of one");
     refused("dtd timeline 1 step 7 epoch 2 rank 3 world 3\n", "no timeline");
+    refused("dtd timeline 1 step 7 epoch -2 rank 1 world 3\n", "no timeline");
     refused("dtd timeline 2 step 7 epoch 2 rank 1 world 3\n", "no timeline");
     refused("", "no timeline");
 }
