@@ -4,7 +4,7 @@
 [ -n "${DTD_TORCH_PYTHON:-}" ] && "$DTD_TORCH_PYTHON" -c 'import torch' 2>/dev/null || skip "no PyTorch (DTD_TORCH_PYTHON)"
 up
 cat >"$tmp/ddp.py" <<'X2'
-import sys
+import os, sys
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
@@ -22,8 +22,9 @@ dist.all_gather(sums, total)
 assert all(s == sums[0] for s in sums), sums
 open("%s-%d" % (sys.argv[1], rank), "w").write("%d %.17g" % (world, total.item()))
 dist.barrier()
-del model, optimizer # what holds the group's threads when the interpreter ends (pytorch/pytorch issue 190489)
 dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0) # what still holds the group's threads would abort an interpreter that ends (pytorch/pytorch issue 190489)
 X2
 cat >"$tmp/fsdp.py" <<'X2'
 """fsdp.py FOLDER HOLD: twelve steps with a checkpoint after each fourth; behind the ninth step it stays while there is HOLD."""
@@ -62,8 +63,9 @@ for step in range(first + 1, 13):
 total = sum(p.full_tensor().double().sum().item() for p in model.parameters())
 open("%s/end-%d" % (folder, rank), "w").write("%d %.12g" % (first, total))
 dist.barrier()
-del model, optimizer, layer, loss # as above
 dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0) # as above
 X2
 dtctl run --workers-per-node 2 -- "$DTD_TORCH_PYTHON" "$tmp/ddp.py" "$tmp/ddp" || fail "DDP"
 [ "$(cat "$tmp/ddp-0")" = "$(cat "$tmp/ddp-1")" ] && grep -q "^2 " "$tmp/ddp-0" || fail "DDP: $(cat "$tmp"/ddp-?)"
