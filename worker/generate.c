@@ -348,7 +348,7 @@ static void generator_fini(struct generator *g)
 static void run_ranks(struct party *party, struct generator *ranks)
 {
     int n = 1;
-    for (int r = 0; r < party->world; r++)
+    for (int r = 0; r == 0 || r < party->world; r++)
         ranks[r] = (struct generator){.party = party, .ask = party->ask, .rank = r};
     for (; n < party->world; n++)
         if (pthread_create(&ranks[n].thread, NULL, rank_main, &ranks[n])) {

@@ -107,9 +107,10 @@ static struct cores count_cores(const struct train *t)
     if (sched_getaffinity(0, sizeof(set), &set))
         return c;
     const int *node_of = t->epoch->node_of;
-    long here = 0;
+    const int rank = t->epoch->rank;
+    long here = 1;
     for (int r = 0; r < t->epoch->world; r++)
-        here += !node_of || node_of[r] == node_of[t->epoch->rank];
+        here += r != rank && (!node_of || node_of[r] == node_of[rank]);
     c.mine = CPU_COUNT(&set);
     c.share = sysconf(_SC_NPROCESSORS_ONLN) / here;
     c.share = c.share < c.mine ? c.share : c.mine;

@@ -125,6 +125,16 @@ int compile_value(const struct compiler *c, int t);
 
 /* ---- tensor.c: the part of a tensor that this rank has, and what brings parts together ---- */
 
+static inline int compile_tp_size(const struct compiler *c)
+{
+    return c->p->mesh.size[AXIS_TP];
+}
+
+static inline int compile_tp_index(const struct compiler *c)
+{
+    return c->p->place.coord[AXIS_TP];
+}
+
 /* Whether t is cut by tokens: an activation or statistic that the model does not cut, under sequence parallelism. */
 bool compile_is_own(const struct compiler *c, int t);
 /* Dimension d of tensor t here. */

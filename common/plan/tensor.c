@@ -9,16 +9,6 @@
 #include <assert.h>
 #include <stdio.h>
 
-static int tp_size(const struct compiler *c)
-{
-    return c->p->mesh.size[AXIS_TP];
-}
-
-static int tp_index(const struct compiler *c)
-{
-    return c->p->place.coord[AXIS_TP];
-}
-
 bool compile_is_own(const struct compiler *c, int t)
 {
     const struct graph_tensor *g = &c->g->tensors[t];
@@ -30,7 +20,7 @@ struct graph_dim compile_local(const struct compiler *c, int t, int d)
     const struct graph_tensor *g = &c->g->tensors[t];
     struct graph_dim dim = g->dim[d];
     if (g->cut.segments && g->cut.dim == d)
-        dim.factor = place_cut_extent(&g->cut, dim.factor, tp_size(c), tp_index(c));
+        dim.factor = place_cut_extent(&g->cut, dim.factor, compile_tp_size(c), compile_tp_index(c));
     if (dim.sym == SYM_TOKENS && compile_is_own(c, t))
         dim.sym = SYM_OWN;
     return dim;
@@ -52,7 +42,7 @@ int64_t compile_heads(const struct compiler *c, int t, int64_t all)
     int64_t lo, hi;
     if (!cut->segments)
         return all;
-    place_cut(cut, tp_size(c), tp_index(c), &lo, &hi);
+    place_cut(cut, compile_tp_size(c), compile_tp_index(c), &lo, &hi);
     return hi - lo;
 }
 
@@ -70,7 +60,7 @@ enum linear_cut compile_linear_cut(const struct compiler *c, int node)
 {
     const struct graph_node *n = &c->g->nodes[node];
     const struct graph_cut *cut = &c->g->tensors[n->in[1]].cut;
-    if (tp_size(c) == 1 || !cut->segments)
+    if (compile_tp_size(c) == 1 || !cut->segments)
         return LINEAR_WHOLE;
     return cut->dim == (n->trans_w ? 1 : 0) ? LINEAR_BY_OUT : LINEAR_BY_IN;
 }
@@ -78,8 +68,8 @@ enum linear_cut compile_linear_cut(const struct compiler *c, int node)
 void compile_vocab(const struct compiler *c, struct op *op, int t)
 {
     const struct graph_cut *cut = &c->g->tensors[t].cut;
-    if (tp_size(c) > 1 && cut->segments)
-        place_cut(cut, tp_size(c), tp_index(c), &op->vocab_lo, &op->vocab_hi);
+    if (compile_tp_size(c) > 1 && cut->segments)
+        place_cut(cut, compile_tp_size(c), compile_tp_index(c), &op->vocab_lo, &op->vocab_hi);
     if (MUTANT(VOCABULARY_OFF_BY_ONE) && op->vocab_lo > 0) {
         op->vocab_lo++;
         op->vocab_hi++;

@@ -270,8 +270,8 @@ void rpc_client_gpus_known(struct node *n)
 
 void rpc_client_forget(struct node *n)
 {
-    while (n->held_submits) {
-        struct held_submit *h = n->held_submits;
+    for (struct held_submit *h; (h = n->held_submits);) {
+        n->held_submits = h->next;
         rpc_call_on_cancel(h->call, NULL, NULL);
         rpc_fail(h->call, ERR_AGAIN, "another node leads now; ask again");
         held_free(h);

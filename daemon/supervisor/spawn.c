@@ -24,12 +24,13 @@ _Static_assert(MAX_FDS >= CHANNEL_MAX_SLOTS + 2 && EXEC_MAX_CPUS == CHANNEL_MAX_
 #define QUICK_DEATH_MS 1000
 
 /* Beside our own executable. */
-pid_t sv_exec(const struct supervisor *s, struct exec *x)
+pid_t sv_exec(const struct supervisor *s, const struct exec *x)
 {
     char path[2 * PATH_MAX];
+    struct exec here = *x;
     snprintf(path, sizeof(path), "%s/%s", s->bin, x->argv[0]);
-    x->path = path;
-    return exec_start(x);
+    here.path = path;
+    return exec_start(&here);
 }
 
 /* ---- children of jobs ---- */

@@ -99,7 +99,7 @@ int sv_log_open(const struct supervisor *s, const char *name, const struct user 
 
 /* ---- spawn.c: processes ---- */
 /* exec_start of the program argv[0] beside our own. */
-pid_t sv_exec(const struct supervisor *s, struct exec *x);
+pid_t sv_exec(const struct supervisor *s, const struct exec *x);
 /* The child that runs, or NULL. */
 struct sv_child *sv_child_find(struct supervisor *s, uint64_t job, int slot);
 /* Starts the child that `m` asks for and records it; a failure is recorded as CHANNEL_REFUSED. */

@@ -4,20 +4,13 @@
  * the mutex to wake the other, or the other has seen the number. */
 #include "worker/step/comm_thread.h"
 
+#include "common/base/relax.h"
+
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define SPINS 2000 /* ten to a hundred microseconds: about what a sleep and a waking cost */
-
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#else
-    atomic_signal_fence(memory_order_seq_cst);
-#endif
-}
 
 /* On one core the other thread does nothing while this one looks. */
 static int choose_spins(void)

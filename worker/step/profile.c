@@ -98,12 +98,13 @@ static bool waits(const struct op *op)
 static void trace_add(struct engine_trace *t, const struct action *a, int action, const struct op *op, int64_t from,
                       int64_t to)
 {
-    struct forecast_box *last = t->n ? &t->boxes[t->n - 1] : NULL;
+    struct forecast_box *boxes = t->boxes;
+    const int n = t->n;
     const double start = (double)(from - t->origin_ns) * 1e-9, end = (double)(to - t->origin_ns) * 1e-9;
-    if (last && last->action == action && last->stream == op->stream && !waits(op))
-        last->end = end;
-    else if (t->n < t->cap)
-        t->boxes[t->n++] = (struct forecast_box){action, a->kind, op->stream, a->chunk, a->micro, start, end};
+    if (n > 0 && boxes[n - 1].action == action && boxes[n - 1].stream == op->stream && !waits(op))
+        boxes[n - 1].end = end;
+    else if (n < t->cap)
+        boxes[t->n++] = (struct forecast_box){action, a->kind, op->stream, a->chunk, a->micro, start, end};
 }
 
 static void add(const struct run *r, int action, const struct op *op, int64_t from, int64_t to)

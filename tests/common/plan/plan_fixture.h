@@ -39,6 +39,20 @@ static inline struct job_spec job_small(enum model_arch arch, int workers)
     return job;
 }
 
+/* Nothing divides: heads, columns of the feed-forward, rows of the vocabulary, tokens, the last microbatch. */
+static inline struct job_spec job_uneven(struct job_spec job)
+{
+    bool llama = job.model.arch == ARCH_LLAMA;
+    job.model.heads = llama ? 6 : 5;
+    job.model.kv_heads = llama ? 3 : 0;
+    job.model.dim = llama ? 24 : 20;
+    job.model.ffn = 21;
+    job.model.vocab = 37;
+    job.train.seq = 7;
+    job.train.global_batch = 5;
+    return job;
+}
+
 /* All ranks' programs of a job. */
 struct fixture {
     struct job_spec job;

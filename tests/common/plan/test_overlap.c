@@ -14,20 +14,6 @@ static struct job_spec job_of(enum model_arch arch, int cp, int tp)
     return job;
 }
 
-/* Nothing divides: heads, columns, rows of the vocabulary, tokens, the last microbatch. */
-static struct job_spec uneven(struct job_spec job)
-{
-    bool llama = job.model.arch == ARCH_LLAMA;
-    job.model.heads = llama ? 6 : 5;
-    job.model.kv_heads = llama ? 3 : 0;
-    job.model.dim = llama ? 24 : 20;
-    job.model.ffn = 21;
-    job.model.vocab = 37;
-    job.train.seq = 7;
-    job.train.global_batch = 5;
-    return job;
-}
-
 static struct job_spec overlapped(struct job_spec job)
 {
     job.parallel.async_tp = true;
@@ -44,7 +30,7 @@ TEST(products_in_parts_have_the_bits_of_whole_ones)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
         for (int tp = 2; tp <= 4; tp++) {
-            struct job_spec job = job_of((enum model_arch)arch, 1, tp), odd = uneven(job);
+            struct job_spec job = job_of((enum model_arch)arch, 1, tp), odd = job_uneven(job);
             no_bit_differs(&job);
             no_bit_differs(&odd);
             odd.train.dropout = arch == ARCH_TRANSFORMER ? 0.25 : 0;
@@ -57,7 +43,7 @@ TEST(so_they_have_beside_rings_of_keys_and_what_is_made_again)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
         for (int what = RECOMPUTE_NONE; what <= RECOMPUTE_ATTENTION; what++) {
-            struct job_spec job = uneven(job_of((enum model_arch)arch, 1 + what % 2, 2 + what % 2));
+            struct job_spec job = job_uneven(job_of((enum model_arch)arch, 1 + what % 2, 2 + what % 2));
             job.parallel.recompute = (enum recompute)what;
             no_bit_differs(&job);
         }
@@ -68,7 +54,7 @@ TEST(so_they_have_beside_shards_and_stages)
     const enum pipe_schedule schedules[] = {PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1};
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
         for (int k = 0; k < 4; k++) {
-            struct job_spec job = uneven(job_of((enum model_arch)arch, 1, 2 + k % 2));
+            struct job_spec job = job_uneven(job_of((enum model_arch)arch, 1, 2 + k % 2));
             job.parallel.pp = 2;
             job.parallel.fsdp = 2;
             job.parallel.workers *= 4;
@@ -95,7 +81,7 @@ TEST(so_they_have_in_evaluation_and_generation)
     for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
         for (int cp = 1; cp <= 2; cp++)
             for (int tp = 2; tp <= 3; tp++) {
-                struct job_spec job = uneven(job_of((enum model_arch)arch, cp, tp)), other = overlapped(job);
+                struct job_spec job = job_uneven(job_of((enum model_arch)arch, cp, tp)), other = overlapped(job);
                 world_compare_two_passes(&job, &other);
             }
 }
@@ -156,7 +142,7 @@ TEST(as_many_bytes_travel)
     static const struct plan_rates rates = {1e12, 1e12, 1e10, 1e-6, false};
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
         for (int what = RECOMPUTE_NONE; what <= RECOMPUTE_ATTENTION; what++) {
-            struct job_spec job = uneven(job_of((enum model_arch)arch, 2, 3)), async;
+            struct job_spec job = job_uneven(job_of((enum model_arch)arch, 2, 3)), async;
             job.parallel.recompute = (enum recompute)what;
             async = overlapped(job);
             struct forecast plain = forecast_of(&job, &rates), parts = forecast_of(&async, &rates);
@@ -465,7 +451,7 @@ static const struct op *recorder(const struct program *p, int event)
 TEST(nothing_waits_for_what_it_is_to_overlap)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
-        struct job_spec job = uneven(job_of((enum model_arch)arch, 1, 4));
+        struct job_spec job = job_uneven(job_of((enum model_arch)arch, 1, 4));
         struct fixture f;
         int later = 0, columns = 0;
         job.parallel.async_tp = true;

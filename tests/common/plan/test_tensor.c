@@ -12,24 +12,10 @@ static struct job_spec job_of(enum model_arch arch, int dp, int cp, int tp, bool
     return job;
 }
 
-/* Nothing divides: heads, columns of the feed-forward, rows of the vocabulary, tokens, the last microbatch. */
-static struct job_spec uneven(struct job_spec job)
-{
-    bool llama = job.model.arch == ARCH_LLAMA;
-    job.model.heads = llama ? 6 : 5;
-    job.model.kv_heads = llama ? 3 : 0;
-    job.model.dim = llama ? 24 : 20;
-    job.model.ffn = 21;
-    job.model.vocab = 37;
-    job.train.seq = 7;
-    job.train.global_batch = 5;
-    return job;
-}
-
 static void tensor_parallel(enum model_arch arch, bool sp)
 {
     for (int tp = 2; tp <= 4; tp++) {
-        struct job_spec job = job_of(arch, 1, 1, tp, sp), odd = uneven(job);
+        struct job_spec job = job_of(arch, 1, 1, tp, sp), odd = job_uneven(job);
         if (tp != 3)
             world_compare(&job);
         world_compare(&odd);
@@ -73,7 +59,7 @@ TEST(a_tied_llama_and_an_untied_gpt2_are_one_worker)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
         for (int sp = 0; sp < 2; sp++) {
-            struct job_spec job = uneven(job_of((enum model_arch)arch, 1, 1, 2, sp));
+            struct job_spec job = job_uneven(job_of((enum model_arch)arch, 1, 1, 2, sp));
             job.model.tied = arch == ARCH_LLAMA;
             world_compare(&job);
         }
@@ -94,7 +80,7 @@ TEST(data_times_tensor_parallel_is_one_worker)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
         for (int sp = 0; sp < 2; sp++) {
-            struct job_spec job = uneven(job_of((enum model_arch)arch, 2, 1, 3, sp));
+            struct job_spec job = job_uneven(job_of((enum model_arch)arch, 2, 1, 3, sp));
             world_compare(&job);
         }
 }
@@ -103,7 +89,7 @@ static void context_parallel(enum model_arch arch, int tp, int64_t seq)
 {
     for (int cp = 2; cp <= 4; cp++) {
         struct job_spec job = job_of(arch, 1, cp, tp, true);
-        job = seq % 2 ? uneven(job) : job;
+        job = seq % 2 ? job_uneven(job) : job;
         job.train.seq = seq;
         world_compare(&job);
     }
@@ -131,7 +117,7 @@ TEST(rings_of_tensor_parallel_ranks_are_one_worker)
 TEST(data_times_context_parallel_is_one_worker)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
-        struct job_spec job = uneven(job_of((enum model_arch)arch, 2, 3, 1, false));
+        struct job_spec job = job_uneven(job_of((enum model_arch)arch, 2, 3, 1, false));
         world_compare(&job);
     }
 }
@@ -139,7 +125,7 @@ TEST(data_times_context_parallel_is_one_worker)
 static void recomputed(enum recompute what, int cp, int tp, bool sp)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
-        struct job_spec job = uneven(job_of((enum model_arch)arch, 1, cp, tp, sp));
+        struct job_spec job = job_uneven(job_of((enum model_arch)arch, 1, cp, tp, sp));
         job.parallel.recompute = what;
         job.model.layers = 3;
         world_compare(&job);
@@ -162,7 +148,7 @@ TEST(evaluation_and_generation_are_one_worker_s)
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
         for (int cp = 1; cp <= 3; cp++)
             for (int tp = 1; tp <= 3; tp++) {
-                struct job_spec job = uneven(job_of((enum model_arch)arch, 1, cp, tp, tp == 2));
+                struct job_spec job = job_uneven(job_of((enum model_arch)arch, 1, cp, tp, tp == 2));
                 world_compare_passes(&job);
             }
 }
@@ -173,7 +159,7 @@ TEST(shards_times_tensor_times_context_parallel_are_one_worker)
         for (int zero = 0; zero <= 3; zero++)
             for (int axes = 1; axes <= 3; axes++) {
                 struct job_spec job =
-                    uneven(job_of((enum model_arch)arch, 1, axes & 2 ? 2 : 1, axes & 1 ? 2 : 1, zero % 2));
+                    job_uneven(job_of((enum model_arch)arch, 1, axes & 2 ? 2 : 1, axes & 1 ? 2 : 1, zero % 2));
                 job.parallel.zero = zero;
                 job.parallel.fsdp = 2;
                 job.parallel.workers *= 2;
@@ -210,8 +196,8 @@ TEST(all_ranks_together_multiply_what_one_does)
         for (int cp = 1; cp <= 4; cp++)
             for (int tp = 1; tp <= 2; tp++)
                 for (int k = 0; k < 3; k++) {
-                    struct job_spec job = uneven(job_of((enum model_arch)arch, 1, cp, tp, true));
-                    struct job_spec one = uneven(job_of((enum model_arch)arch, 1, 1, 1, false));
+                    struct job_spec job = job_uneven(job_of((enum model_arch)arch, 1, cp, tp, true));
+                    struct job_spec one = job_uneven(job_of((enum model_arch)arch, 1, 1, 1, false));
                     job.train.seq = one.train.seq = 9;
                     assert_float_equal(flops(&job, kinds[k]), flops(&one, kinds[k]), 0.5);
                 }
@@ -224,7 +210,7 @@ TEST(halves_of_a_backward_are_one_worker)
         for (int axes = 0; axes <= 3; axes++)
             for (int what = RECOMPUTE_NONE; what <= RECOMPUTE_ATTENTION; what++) {
                 struct job_spec job =
-                    uneven(job_of((enum model_arch)arch, 1, axes & 2 ? 2 : 1, axes & 1 ? 2 : 1, what % 2 == 0));
+                    job_uneven(job_of((enum model_arch)arch, 1, axes & 2 ? 2 : 1, axes & 1 ? 2 : 1, what % 2 == 0));
                 job.parallel.pp = 2;
                 job.parallel.workers *= 2;
                 job.parallel.schedule = PIPE_ZB_H1;
@@ -240,7 +226,7 @@ TEST(all_axes_together_are_one_worker)
     const enum pipe_schedule schedules[] = {PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZB_H1};
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
         for (int k = 0; k < 4; k++) {
-            struct job_spec job = uneven(job_of((enum model_arch)arch, 1, 2, 2, k % 2));
+            struct job_spec job = job_uneven(job_of((enum model_arch)arch, 1, 2, 2, k % 2));
             job.parallel.pp = 2;
             job.parallel.fsdp = 2;
             job.parallel.workers *= 4;

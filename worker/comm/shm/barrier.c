@@ -7,6 +7,8 @@
  * used again. */
 #include "worker/comm/shm/shm.h"
 
+#include "common/base/relax.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -26,15 +28,6 @@ void shm_futex_wait(_Atomic uint32_t *word, uint32_t seen, int timeout_ms)
 void shm_futex_wake(_Atomic uint32_t *word)
 {
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
-static inline void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#else
-    atomic_signal_fence(memory_order_seq_cst);
-#endif
 }
 
 bool shm_idle(const struct shm_comm *s, int turn)

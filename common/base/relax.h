@@ -1,0 +1,16 @@
+/* For a loop that looks at memory which another thread writes: a moment in which the core serves others. */
+#ifndef DTD_COMMON_BASE_RELAX_H
+#define DTD_COMMON_BASE_RELAX_H
+
+#include <stdatomic.h>
+
+static inline void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#else
+    atomic_signal_fence(memory_order_seq_cst);
+#endif
+}
+
+#endif
