@@ -5,6 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/tunnel/address.h"
 #include "daemon/control/rpc_cluster.h"
 
 #include <errno.h>
@@ -62,6 +63,10 @@ static err_t make_self(const struct cluster *c, const struct cluster_wish *w, st
         return why_set(why, ERR_INVALID, "a node's name has letters, digits, points, dashes: --name NAME");
     if (strpbrk(ret->listen, "\n=") || strpbrk(ret->address, "\n=") || strpbrk(ret->domain, "\n="))
         return why_set(why, ERR_INVALID, "addresses are host:port: --listen, --advertise");
+    struct address legal;
+    err_t err = address_parse(ret->address, &legal, why); /* --listen is tried by binding it */
+    if (err)
+        return err;
     if (getrandom(ret->instance, sizeof(ret->instance), 0) != sizeof(ret->instance))
         return why_set(why, ERR_IO, "no random bytes: %s", strerror(errno));
     return OK;

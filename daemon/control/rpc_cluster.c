@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/tunnel/address.h"
 #include "daemon/control/cluster_in.h"
 #include "daemon/control/rpc_server.h"
 #include "proto/client.pb-c.h"
@@ -290,11 +291,17 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
     struct rpc_conn *conn = rpc_call_conn(call);
     const struct inbound *in = conn ? rpc_conn_data(conn) : NULL;
     uint64_t token = q->has_token ? q->token : 0;
-    bool legal = q->instance.len == NODE_INSTANCE_BYTES && q->name[0] && strlen(q->name) <= NODE_NAME_MAX &&
+    bool legal = q->instance.len == NODE_INSTANCE_BYTES && node_name_valid(q->name, strlen(q->name)) &&
                  strlen(q->address) <= NODE_TEXT_MAX && (!q->domain || strlen(q->domain) <= NODE_TEXT_MAX);
+    struct address address;
+    struct why why = {""};
     /* Who came by a token joins by that one and under the name that its tunnel says. */
     if (!in || !legal || (in->token && (token != in->token || strcmp(in->name, q->name) != 0))) {
         rpc_fail(call, ERR_DENIED, "not as the connection says");
+        return;
+    }
+    if (address_parse(q->address, &address, &why)) {
+        rpc_fail(call, ERR_INVALID, "%s", why.text);
         return;
     }
     if (!cluster_leads(n->cluster)) {

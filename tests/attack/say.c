@@ -263,9 +263,9 @@ bool say_honest(struct say *s, uint16_t method, const ProtobufCMessage *message)
     frame(REQUEST, method, ++s->call, 0, len, header);
     protobuf_c_message_pack(message, header + HEADER_BYTES);
     bool answered = send(s->fd, header, HEADER_BYTES + len, MSG_NOSIGNAL) > 0 && take(s, header, HEADER_BYTES);
-    bool good = answered && header[5] == REPLY;
     memcpy(&len, header + 20, sizeof(len));
-    good = good && len <= 65536 && take(s, header + HEADER_BYTES, len);
+    answered = answered && len <= 65536 && take(s, header + HEADER_BYTES, len);
+    bool good = answered && header[5] == REPLY;
     buf_fini(&bytes);
     return good;
 }

@@ -310,9 +310,10 @@ static void open_tunnel(struct say *s)
             continue; /* refused while too many of ours linger */
         s->fd = o->fd;
         s->call = 0;
-        /* A member by now, or one again, if what it said was that it leaves. */
+        /* A member by now, or one again, if what it said was that it leaves; then another may have its name since. */
         if (say_honest(s, PEER_JOIN, &join.base) && say_honest(s, PEER_HELLO, &hello.base))
             return;
+        (void)say_honest(s, PEER_LEAVE, &hello.base);
         close(s->fd);
     }
     fail_msg("no tunnel");
