@@ -1,20 +1,18 @@
-# nobody_leads.sh: of two nodes the one that holds the log is dead. The job on the other goes on and commits checkpoints, nothing new
-# starts, and when the first is back the job is known again, ends, and was never restarted.
+# nobody_leads.sh: of three nodes two are dead, and with them the majority of the voters. The job on the third goes on and commits
+# checkpoints, nothing new starts, and when one of them is back the job is known again, ends, and was never restarted.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"
 write_job
-guard_nodes a b
-for n in a b; do on $n up >/dev/null; declare "port_$n=$(port)"; done
-token=$(on a cluster init $(where a) -o json | jq -er .token)
-on b cluster join "$token" $(where b) >/dev/null
-both_up() { on b cluster status -o json | jq -e '(.node | length == 2) and all(.node[]; .state == "up") and .leader == "a"'; }
-wait_for 30 "both nodes up" both_up
-on b node drain a --reason "so that the job is on b"
+begin_nodes a b c
+for n in a c; do on b node drain $n --reason "so that the job is on b"; done
 
 job=$(on b submit "$tmp/job.yaml" --set train.steps=100000 --set model.dim=128 --set checkpoint.every=50 --set checkpoint.dir="$tmp/ck" --detach -o json | jq -er .job)
 has_step() { [ -d "$tmp/ck/step-$1" ]; }
 wait_for 60 "step 50" has_step 50
+wait_for 20 "a leader that is not drained" says b '.leader == "b"'
 kill_node a
+kill_node c
+wait_for 20 "nobody to lead" says b '.leader == null'
 last=$(ls "$tmp/ck" | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
 wait_for 60 "three more checkpoints while nobody leads" has_step $((last + 150))
 timeout 20 env DTD_DIR="$tmp/b" "$DTD_BIN/dtctl" submit "$tmp/job.yaml" --set checkpoint.dir="$tmp/other" --detach >"$tmp/out" 2>&1 && fail "a job was taken while nobody leads: $(cat "$tmp/out")"
