@@ -140,10 +140,11 @@ TEST(interrupt_detaches)
     job_write();
     for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
         struct fake *f = start(&scripts[i]);
-        run_expect(
-            &r, 0,
-            "\"$DTD_BIN\"/dtctl submit job.yaml >log & p=$!; until grep -q 'step 10/20' log; do sleep 0.02; done; "
-            "sleep 0.15; kill -INT $p; wait $p; rc=$?; cat log; exit $rc");
+        run_expect(&r, 0,
+                   "rm -f log; \"$DTD_BIN\"/dtctl submit job.yaml >log & p=$!; until grep -qs 'step 10/20' log; do "
+                   "sleep 0.02; "
+                   "done; "
+                   "sleep 0.15; kill -INT $p; wait $p; rc=$?; cat log; exit $rc");
         expect_text(r.out, "detached; job 7 goes on");
         assert_int_equal(stop(f).cancels, 0);
     }
