@@ -60,10 +60,13 @@ const char *cluster_self(const struct cluster *c);   /* our own name */
 const char *cluster_leader(const struct cluster *c); /* NULL: nobody leads, as far as we know */
 bool cluster_leads(const struct cluster *c);
 int cluster_nodes(const struct cluster *c); /* how many there are, ours among them */
-/* Leading: another could. When this node goes down (node.leaving) the lead is handed over by itself. */
+/* Leading: another could, or can be made a voter. When this node goes down (node.leaving) both happen by themselves. */
 bool cluster_has_heir(const struct cluster *c);
 /* Following, to the leader; NULL: not now. */
 struct rpc_conn *cluster_leader_conn(struct cluster *c);
+/* Following, one of two voters: without this node the other cannot decide anything, not even that it is alone. It does
+ * when the leader has heard that this node goes (node.leaving), and says so; not when nobody has led for long. */
+bool cluster_is_needed(const struct cluster *c);
 
 /* ---- what people ask ----
  *
@@ -93,8 +96,8 @@ NODISCARD err_t cluster_dial_store(struct cluster *c, const char *node, const ch
 /* ERR_AGAIN: we do not lead; others with the reason. */
 NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, const uint8_t *instance,
                               const char *version, const char **ret_why);
-/* `ret`: the newer view, or NULL. */
+/* `ret`: the newer view, or NULL; `ret_votes`: the log's majority may be counted with it. */
 NODISCARD err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index,
-                             const struct buf **ret);
+                             const struct buf **ret, bool *ret_votes);
 
 #endif

@@ -24,7 +24,7 @@ static void lost(struct cluster *c, const char *why)
 {
     bool was_up = c->leader_up;
     struct rpc_conn *conn = c->leader;
-    c->leader_up = c->asking = false;
+    c->leader_up = c->asking = c->released = false;
     c->leader = NULL;
     c->try_ms = clock_mono_ms() + RETRY_MS;
     if (was_up) {
@@ -145,7 +145,7 @@ static void ask(struct cluster *c, int64_t now)
 
 /* ---- beats ---- */
 
-static void on_beat(void *arg, err_t err, const void *view, size_t len)
+static void on_beat(void *arg, err_t err, const void *view, size_t len, bool votes)
 {
     struct cluster *c = arg;
     if (!c->leader)
@@ -158,6 +158,7 @@ static void on_beat(void *arg, err_t err, const void *view, size_t len)
     if (err)
         return; /* silence is judged by the clock, an end by the connection */
     c->leader_heard_ms = clock_mono_ms();
+    c->released = !votes;
     if (len)
         cluster_view_set(c, view, len);
 }

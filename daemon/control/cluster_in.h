@@ -68,6 +68,8 @@ struct cluster {
     char leader_name[NODE_NAME_MAX + 1], hint[NODE_TEXT_MAX + 1];
     char followed[NODE_NAME_MAX + 1]; /* whom we followed last, and heard at leader_heard_ms; "": nobody yet */
     int64_t leader_heard_ms, try_ms, beat_ms;
+    int64_t led_ms; /* until when we led, or when we began */
+    bool released;  /* it has said that it does without our vote */
     int turn;
 
     /* joining */

@@ -342,7 +342,10 @@ static void left(void *owner)
 static void leave_now(uv_timer_t *timer)
 {
     struct cluster *c = timer->data;
-    log_close(c->node->log, left);
+    if (cluster_is_needed(c))
+        uv_timer_start(timer, leave_now, TICK_MS, 0);
+    else
+        log_close(c->node->log, left);
 }
 
 struct leaving {

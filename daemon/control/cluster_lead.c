@@ -147,7 +147,19 @@ err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, 
     return OK;
 }
 
-err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index, const struct buf **ret)
+static bool votes(const struct cluster *c, const char *name)
+{
+    const struct state_node *x = cluster_node(c, name);
+    struct log_member in_log[LOG_MAX_MEMBERS];
+    int n = log_members(c->node->log, in_log);
+    bool found = c->changing; /* what is not committed may not hold */
+    for (int i = 0; x && i < n; i++)
+        found |= in_log[i].id == x->id && in_log[i].role == LOG_VOTER;
+    return found;
+}
+
+err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index, const struct buf **ret,
+                   bool *ret_votes)
 {
     struct inbound *in = rpc_conn_data(conn);
     struct member *m = c->leads && in ? find(c, in->name) : NULL;
@@ -158,6 +170,7 @@ err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint
     m->view = view;
     m->index = index;
     *ret = view == c->view_hash ? NULL : &c->view_bytes;
+    *ret_votes = votes(c, m->name);
     return OK;
 }
 
@@ -248,7 +261,7 @@ bool cluster_has_heir(const struct cluster *c)
     int n = c->is_member && c->leads ? list_nodes(c, clock_mono_ms(), &nodes) : 0;
     if (!n)
         return false;
-    bool has = voters_heir(nodes, n) != 0;
+    bool has = voters_have_heir(nodes, n);
     free(nodes);
     return has;
 }
@@ -388,6 +401,7 @@ void cluster_lead_end(struct cluster *c)
     if (c->is_member && c->view_bytes.len && state_restore(c->view, c->view_bytes.data, c->view_bytes.len))
         log_error("the cluster's nodes are not kept");
     c->changing = c->proposing = false;
+    c->led_ms = clock_mono_ms();
     c->events->follow(c->node);
 }
 

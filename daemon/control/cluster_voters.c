@@ -85,10 +85,9 @@ static const struct voters_node *heir(const struct voters_node *nodes, int n)
     return NULL;
 }
 
-uint64_t voters_heir(const struct voters_node *nodes, int n)
+bool voters_have_heir(const struct voters_node *nodes, int n)
 {
-    const struct voters_node *x = heir(nodes, n);
-    return x ? x->id : 0;
+    return heir(nodes, n) || candidate(nodes, n);
 }
 
 struct voters_change voters_next(const struct voters_node *nodes, int n)

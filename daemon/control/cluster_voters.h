@@ -29,8 +29,8 @@ struct voters_change {
 };
 
 int voters_wanted(int nodes);
-/* Who could lead instead of the one that does: a voter that is there; 0: nobody. */
-uint64_t voters_heir(const struct voters_node *nodes, int n);
+/* Somebody could lead instead of the one that does: a voter that is there, or a node that can be made one. */
+bool voters_have_heir(const struct voters_node *nodes, int n);
 struct voters_change voters_next(const struct voters_node *nodes, int n);
 
 #endif

@@ -77,12 +77,13 @@ static bool awaits_leaving(const struct node *n)
     return false;
 }
 
-/* Whoever may lead does; who leads lets everything here end, and where all nodes go down, on the others as well. */
+/* Whoever may lead does; who leads lets everything here end, and where all nodes go down, on the others as well. Of two
+ * voters none goes before the other may decide alone. */
 static bool has_left(const struct node *n)
 {
     if (clock_mono_ms() >= n->leave_ms)
         return true;
-    if (n->leads && (cluster_has_heir(n->cluster) || awaits_leaving(n)))
+    if (n->leads ? cluster_has_heir(n->cluster) || awaits_leaving(n) : cluster_is_needed(n->cluster))
         return false;
     for (const struct child *c = n->children.head; c; c = c->next)
         if (child_runs(c))

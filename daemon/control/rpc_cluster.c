@@ -37,7 +37,8 @@ static void answered(void *arg, const struct rpc_result *r)
         a.hello(a.arg, r->err, r->text, s && s->leads, s ? s->leader : NULL, s ? s->leader_address : NULL);
     } else if (a.beat) {
         const Dtd__PeerBeatReply *b = (const Dtd__PeerBeatReply *)r->reply;
-        a.beat(a.arg, r->err, b && b->has_view ? b->view.data : NULL, b && b->has_view ? b->view.len : 0);
+        a.beat(a.arg, r->err, b && b->has_view ? b->view.data : NULL, b && b->has_view ? b->view.len : 0,
+               b && b->has_votes && b->votes);
     } else if (a.join) {
         const Dtd__JoinReply *j = (const Dtd__JoinReply *)r->reply;
         a.join(a.arg, r->err, r->text, j ? j->id : 0, j ? j->view.data : NULL, j ? j->view.len : 0);
@@ -247,11 +248,14 @@ static void handle_beat(void *owner, struct rpc_call *call, const ProtobufCMessa
     const struct buf *view = NULL;
     Dtd__PeerBeatReply m = DTD__PEER_BEAT_REPLY__INIT;
     struct rpc_conn *conn = rpc_call_conn(call);
-    err_t err = conn ? cluster_beat(n->cluster, conn, b->view, b->raft_index, &view) : ERR_AGAIN;
+    bool votes = false;
+    err_t err = conn ? cluster_beat(n->cluster, conn, b->view, b->raft_index, &view, &votes) : ERR_AGAIN;
     if (err) {
         rpc_fail(call, err, "not led from here");
         return;
     }
+    m.has_votes = true;
+    m.votes = votes;
     m.has_view = view != NULL;
     if (view)
         m.view = (ProtobufCBinaryData){view->len, view->data};
@@ -575,10 +579,11 @@ static void write_note(const struct cluster *c, struct status *s)
     else if (n == 1)
         snprintf(s->note, sizeof(s->note), "one node; the next one: dtctl cluster token");
     else if (n == 2)
-        snprintf(s->note, sizeof(s->note),
-                 "of 2 nodes %s holds the log: while it is away nothing new starts. A third node changes that: dtctl "
-                 "cluster token",
-                 leader);
+        snprintf(
+            s->note, sizeof(s->note),
+            "of 2 nodes %s holds the log: stopped in order it hands it over; while it is lost nothing new starts. A "
+            "third node changes that: dtctl cluster token",
+            leader);
     else if (there < voters)
         snprintf(s->note, sizeof(s->note),
                  "%d of %d voters are there; a dead one is replaced within 10 s where a node "

@@ -281,6 +281,11 @@ bool cluster_has_heir(const struct cluster *c)
     return false;
 }
 
+bool cluster_is_needed(const struct cluster *c)
+{
+    return false;
+}
+
 int cluster_nodes(const struct cluster *c)
 {
     return 1 + c->n_members;

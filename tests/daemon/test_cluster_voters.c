@@ -82,6 +82,21 @@ TEST(each_situation_has_its_change)
     }
 }
 
+/* Who leads and is told to end stays until another leads; where nobody can, it need not. */
+TEST(an_heir_votes_or_can_be_made_to)
+{
+    static const struct {
+        const char *nodes;
+        bool has;
+    } heirs[] = {{"l", false},  {"lc", true},   {"lV", true},  {"lv", false}, {"lX", false},
+                 {"la", false}, {"ld", false},  {"lD", false}, {"ls", true},  {"lVV", true},
+                 {"lG", false}, {"lXa", false}, {"lDc", true}, {"LcX", true}};
+    struct voters_node nodes[32];
+    for (size_t i = 0; i < sizeof(heirs) / sizeof(heirs[0]); i++)
+        if (voters_have_heir(nodes, parse(heirs[i].nodes, NULL, nodes)) != heirs[i].has)
+            fail_msg("%s: heir expected: %d", heirs[i].nodes, heirs[i].has);
+}
+
 /* Makes changes until there are none, as the log would. */
 static int settle(struct voters_node *nodes, int n)
 {
