@@ -479,12 +479,10 @@ struct rpc_conn *cluster_leader_conn(struct cluster *c)
 bool cluster_is_needed(const struct cluster *c)
 {
     struct log_member in_log[LOG_MAX_MEMBERS];
-    int n = c->is_member && !c->leads ? log_members(c->node->log, in_log) : 0, voters = 0;
+    int n = c->is_member && !c->leads ? log_members(c->node->log, in_log) : 0;
     int64_t heard = c->leader_heard_ms > c->led_ms ? c->leader_heard_ms : c->led_ms;
-    bool self = false;
-    for (int i = 0; i < n; i++) {
-        voters += in_log[i].role == LOG_VOTER;
-        self |= in_log[i].role == LOG_VOTER && in_log[i].id == c->self.id;
-    }
-    return self && voters == 2 && !c->released && clock_mono_ms() - heard <= CLUSTER_LOST_MS;
+    bool votes = false;
+    for (int i = 0; i < n; i++)
+        votes |= in_log[i].role == LOG_VOTER && in_log[i].id == c->self.id;
+    return votes && !c->released && clock_mono_ms() - heard <= CLUSTER_LOST_MS;
 }

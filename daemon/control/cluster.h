@@ -64,8 +64,8 @@ int cluster_nodes(const struct cluster *c); /* how many there are, ours among th
 bool cluster_has_heir(const struct cluster *c);
 /* Following, to the leader; NULL: not now. */
 struct rpc_conn *cluster_leader_conn(struct cluster *c);
-/* Following, one of two voters: without this node the other cannot decide anything, not even that it is alone. It does
- * when the leader has heard that this node goes (node.leaving), and says so; not when nobody has led for long. */
+/* Following, a voter, and without this node the log's others are no majority, as far as we know: a leader that hears
+ * that this node goes (node.leaving) takes it out of the log first, and says so. False when nobody has led for long. */
 bool cluster_is_needed(const struct cluster *c);
 
 /* ---- what people ask ----
@@ -96,8 +96,8 @@ NODISCARD err_t cluster_dial_store(struct cluster *c, const char *node, const ch
 /* ERR_AGAIN: we do not lead; others with the reason. */
 NODISCARD err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, const uint8_t *instance,
                               const char *version, const char **ret_why);
-/* `ret`: the newer view, or NULL; `ret_votes`: the log's majority may be counted with it. */
+/* `ret`: the newer view, or NULL; `ret_needed`: without that node the log's voters that are there are no majority. */
 NODISCARD err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index,
-                             const struct buf **ret, bool *ret_votes);
+                             const struct buf **ret, bool *ret_needed);
 
 #endif

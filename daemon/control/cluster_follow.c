@@ -145,7 +145,7 @@ static void ask(struct cluster *c, int64_t now)
 
 /* ---- beats ---- */
 
-static void on_beat(void *arg, err_t err, const void *view, size_t len, bool votes)
+static void on_beat(void *arg, err_t err, const void *view, size_t len, bool needed)
 {
     struct cluster *c = arg;
     if (!c->leader)
@@ -158,7 +158,7 @@ static void on_beat(void *arg, err_t err, const void *view, size_t len, bool vot
     if (err)
         return; /* silence is judged by the clock, an end by the connection */
     c->leader_heard_ms = clock_mono_ms();
-    c->released = !votes;
+    c->released = !needed;
     if (len)
         cluster_view_set(c, view, len);
 }

@@ -69,7 +69,7 @@ struct cluster {
     char followed[NODE_NAME_MAX + 1]; /* whom we followed last, and heard at leader_heard_ms; "": nobody yet */
     int64_t leader_heard_ms, try_ms, beat_ms;
     int64_t led_ms; /* until when we led, or when we began */
-    bool released;  /* it has said that it does without our vote */
+    bool released;  /* it has said that there is a majority without us */
     int turn;
 
     /* joining */

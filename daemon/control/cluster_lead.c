@@ -147,19 +147,27 @@ err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, 
     return OK;
 }
 
-static bool votes(const struct cluster *c, const char *name)
+/* The others that are there could commit nothing. */
+static bool is_needed(const struct cluster *c, const char *name)
 {
     const struct state_node *x = cluster_node(c, name);
     struct log_member in_log[LOG_MAX_MEMBERS];
-    int n = log_members(c->node->log, in_log);
-    bool found = c->changing; /* what is not committed may not hold */
-    for (int i = 0; x && i < n; i++)
-        found |= in_log[i].id == x->id && in_log[i].role == LOG_VOTER;
-    return found;
+    int n = log_members(c->node->log, in_log), voters = 0, others = 0;
+    bool votes = false;
+    for (int i = 0; x && i < n; i++) {
+        const struct state_node *y = cluster_node_by_id(c, in_log[i].id);
+        const struct member *m = y ? find((struct cluster *)c, y->name) : NULL;
+        if (in_log[i].role != LOG_VOTER)
+            continue;
+        voters++;
+        votes |= in_log[i].id == x->id;
+        others += in_log[i].id != x->id && (in_log[i].id == c->self.id || (m && m->in));
+    }
+    return votes && others <= voters / 2;
 }
 
 err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index, const struct buf **ret,
-                   bool *ret_votes)
+                   bool *ret_needed)
 {
     struct inbound *in = rpc_conn_data(conn);
     struct member *m = c->leads && in ? find(c, in->name) : NULL;
@@ -170,7 +178,7 @@ err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint
     m->view = view;
     m->index = index;
     *ret = view == c->view_hash ? NULL : &c->view_bytes;
-    *ret_votes = votes(c, m->name);
+    *ret_needed = is_needed(c, m->name);
     return OK;
 }
 

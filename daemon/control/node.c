@@ -77,8 +77,8 @@ static bool awaits_leaving(const struct node *n)
     return false;
 }
 
-/* Whoever may lead does; who leads lets everything here end, and where all nodes go down, on the others as well. Of two
- * voters none goes before the other may decide alone. */
+/* Whoever may lead does; who leads lets everything here end, and where all nodes go down, on the others as well. A
+ * voter goes when the others are a majority without it. */
 static bool has_left(const struct node *n)
 {
     if (clock_mono_ms() >= n->leave_ms)

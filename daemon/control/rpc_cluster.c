@@ -38,7 +38,7 @@ static void answered(void *arg, const struct rpc_result *r)
     } else if (a.beat) {
         const Dtd__PeerBeatReply *b = (const Dtd__PeerBeatReply *)r->reply;
         a.beat(a.arg, r->err, b && b->has_view ? b->view.data : NULL, b && b->has_view ? b->view.len : 0,
-               b && b->has_votes && b->votes);
+               b && b->has_needed && b->needed);
     } else if (a.join) {
         const Dtd__JoinReply *j = (const Dtd__JoinReply *)r->reply;
         a.join(a.arg, r->err, r->text, j ? j->id : 0, j ? j->view.data : NULL, j ? j->view.len : 0);
@@ -248,14 +248,14 @@ static void handle_beat(void *owner, struct rpc_call *call, const ProtobufCMessa
     const struct buf *view = NULL;
     Dtd__PeerBeatReply m = DTD__PEER_BEAT_REPLY__INIT;
     struct rpc_conn *conn = rpc_call_conn(call);
-    bool votes = false;
-    err_t err = conn ? cluster_beat(n->cluster, conn, b->view, b->raft_index, &view, &votes) : ERR_AGAIN;
+    bool needed = false;
+    err_t err = conn ? cluster_beat(n->cluster, conn, b->view, b->raft_index, &view, &needed) : ERR_AGAIN;
     if (err) {
         rpc_fail(call, err, "not led from here");
         return;
     }
-    m.has_votes = true;
-    m.votes = votes;
+    m.has_needed = true;
+    m.needed = needed;
     m.has_view = view != NULL;
     if (view)
         m.view = (ProtobufCBinaryData){view->len, view->data};

@@ -1,27 +1,35 @@
-# stop_two.sh: of two nodes one is stopped in order, the one that leads and the one that does not, again and again: the other decides
-# alone within seconds, takes a job and ends it, while the first is away.
+# stop_two.sh: two nodes are left of three, and at once the one that leads is stopped in order; then of the two each is stopped, again and
+# again. The other decides alone within seconds, takes a job and ends it, while the first is away.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"
 write_job
-begin_nodes a b
-other() { [ "$1" = a ] && echo b || echo a; }
+begin_nodes a b c
+other() { for n in $nodes; do [ $n = "$1" ] || { echo $n; return; }; done; }
 leads() { says "$1" ".leader == \"$1\""; }
+leader() { cluster ${nodes%% *} | jq -r .leader; }
 job_done() { on "$1" status "$2" -o json | jq -e '.state == "done"'; }
-leader() { cluster a | jq -r .leader; }
 
+# stop_one NODE WORD: it is stopped and comes back; the other does without it.
+stop_one() {
+  local rest=$(other "$1") begin=$(date +%s%N) job
+  on "$1" down >/dev/null
+  echo "$2: $1 is down after $((($(date +%s%N) - begin) / 1000000)) ms"
+  wait_for 20 "$rest to lead without $1" leads "$rest"
+  job=$(on "$rest" submit "$tmp/job.yaml" --set checkpoint.dir="$tmp/$2" --detach -o json | jq -er .job)
+  wait_for 60 "a job on the one that is left" job_done "$rest" "$job"
+  on "$1" up >/dev/null
+  wait_for 30 "both up" says "$rest" '[.node[] | select(.state == "up")] | length == 2'
+}
+
+first=$(leader)
+dead=$(other "$first")
+kill_node "$dead"
+wait_for 20 "its loss to be noticed" says "$first" "any(.node[]; .name == \"$dead\" and .state == \"lost\")"
+on "$first" cluster remove "$dead"
+nodes="$first $(for n in a b c; do case $n in $first | $dead) ;; *) echo $n ;; esac; done)"
+stop_one "$first" removed
 for round in 1 2 3; do
-  for who in leader follower; do
-    away=$(leader)
-    [ $who = leader ] || away=$(other "$away")
-    rest=$(other "$away")
-    begin=$(date +%s%N)
-    on "$away" down >/dev/null
-    echo "round $round: the $who is down after $((($(date +%s%N) - begin) / 1000000)) ms"
-    wait_for 20 "$rest to lead without $away" leads "$rest"
-    job=$(on "$rest" submit "$tmp/job.yaml" --set checkpoint.dir="$tmp/$round-$who" --detach -o json | jq -er .job)
-    wait_for 60 "a job on the one that is left" job_done "$rest" "$job"
-    on "$away" up >/dev/null
-    wait_for 30 "both up" says "$rest" '[.node[] | select(.state == "up")] | length == 2'
-  done
+  stop_one "$(leader)" "leader-$round"
+  stop_one "$(other "$(leader)")" "follower-$round"
 done
 end_nodes
