@@ -34,21 +34,23 @@
     X(SNAPSHOT_BETWEEN_CHANGES, "a snapshot is taken between two changes of the voters")
 
 /* Those of the whole control: tests/sim/control/defects.c. */
-#define CONTROL_BUG_LIST(X)                                                       \
-    X(EPOCH_NOT_FENCED, "an epoch is begun before its record is committed")       \
-    X(OLD_EPOCH_STARTED, "ranks are told to begin the epoch before the newest")   \
-    X(LEAD_KEPT, "a node that has lost the lead goes on deciding")                \
-    X(REQUEST_FORGOTTEN, "a job's request id is not in the log")                  \
-    X(CANCEL_FORGOTTEN, "the wish to cancel a job goes with the node that leads") \
-    X(CANCEL_NOT_LOGGED, "a cancel is answered before it is in the log")          \
-    X(SLOTS_LEAKED, "a job that ends keeps its slots at a node that is lost")     \
-    X(SLOTS_TWICE, "slots are given without a look at who has them")              \
-    X(DRAINED_USED, "a drained node is used")                                     \
-    X(INCIDENT_FORGOTTEN, "an incident is not logged")                            \
-    X(END_FORGOTTEN, "the end of a job is not logged")                            \
-    X(KILL_NOT_SENT, "a process at another node is not killed")                   \
-    X(READY_IS_DONE, "a rank that is ready counts as done")                       \
-    X(END_NOT_HEARD, "the end of a process is not passed on by a node that follows")
+#define CONTROL_BUG_LIST(X)                                                             \
+    X(EPOCH_NOT_FENCED, "an epoch is begun before its record is committed")             \
+    X(OLD_EPOCH_STARTED, "ranks are told to begin the epoch before the newest")         \
+    X(LEAD_KEPT, "a node that has lost the lead goes on deciding")                      \
+    X(REQUEST_FORGOTTEN, "a job's request id is not in the log")                        \
+    X(CANCEL_FORGOTTEN, "the wish to cancel a job goes with the node that leads")       \
+    X(CANCEL_NOT_LOGGED, "a cancel is answered before it is in the log")                \
+    X(SLOTS_LEAKED, "a job that ends keeps its slots at a node that is lost")           \
+    X(SLOTS_TWICE, "slots are given without a look at who has them")                    \
+    X(DRAINED_USED, "a drained node is used")                                           \
+    X(INCIDENT_FORGOTTEN, "an incident is not logged")                                  \
+    X(END_FORGOTTEN, "the end of a job is not logged")                                  \
+    X(KILL_NOT_SENT, "a process at another node is not killed")                         \
+    X(READY_IS_DONE, "a rank that is ready counts as done")                             \
+    X(END_NOT_HEARD, "the end of a process is not passed on by a node that follows")    \
+    X(NO_HEIR_MADE, "of two nodes the one that leads goes without a word to the other") \
+    X(VOTER_GOES, "a voter that is stopped goes while it is needed for a majority")
 
 enum bug_kind {
     BUG_NONE,

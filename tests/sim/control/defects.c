@@ -128,6 +128,23 @@ void __wrap_job_room_leave(struct job *j)
         leaked->used++;
 }
 
+/* ---- going ---- */
+
+bool __real_cluster_has_heir(const struct cluster *c);
+bool __wrap_cluster_has_heir(const struct cluster *c);
+bool __real_cluster_is_needed(const struct cluster *c);
+bool __wrap_cluster_is_needed(const struct cluster *c);
+
+bool __wrap_cluster_has_heir(const struct cluster *c)
+{
+    return !bug(BUG_NO_HEIR_MADE) && __real_cluster_has_heir(c);
+}
+
+bool __wrap_cluster_is_needed(const struct cluster *c)
+{
+    return !bug(BUG_VOTER_GOES) && __real_cluster_is_needed(c);
+}
+
 /* ---- what nodes say to each other ---- */
 
 err_t __real_rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);

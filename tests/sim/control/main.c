@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #define FORM_US (20 * US_PER_S)    /* within which a node joins */
+#define STOP_US (25 * US_PER_S)    /* within which a node that is stopped has ended and another leads */
 #define QUIET_US (1500 * US_PER_S) /* within which all jobs end and all people have answers; a load has 900 s */
 
 static void after_event(struct host *host)
@@ -26,7 +27,7 @@ static void after_event(struct host *host)
 
 /* ---- beginning ---- */
 
-static int joining;
+static int joining, stopped;
 
 static bool has_joined(void)
 {
@@ -73,6 +74,34 @@ static void say_why_not_well(void)
     }
 }
 
+/* ---- a stop in order ---- */
+
+static bool has_gone;
+
+static bool is_led(void)
+{
+    int leaders = 0;
+    for (int id = 1; id <= world.n_hosts; id++)
+        leaders += machines[id].node && machines[id].node->leads;
+    has_gone |= !machines[stopped].has_dtd; /* it may be back, where a fault of before ends in its start */
+    return has_gone && leaders == 1;
+}
+
+/* Nothing else is wrong: one of several nodes goes, whichever it is, and the others go on deciding. */
+static void stop_one(void)
+{
+    stopped = (int)world_between(FROM_FAULTS, 1, world.n_hosts);
+    has_gone = false;
+    machine_stop(&machines[stopped]);
+    world_run(world.now_us + STOP_US, is_led);
+    if (is_led())
+        world_run(world.now_us + 3 * US_PER_S, NULL);
+    if (!is_led()) {
+        say_why_not_well();
+        broken("node %d was stopped, and nobody else leads", stopped);
+    }
+}
+
 static void run_seed(uint64_t seed, int nodes, struct summary *ret)
 {
     static const int sizes[] = {3, 3, 4, 5, 3, 6, 3, 5, 4, 7};
@@ -96,6 +125,7 @@ static void run_seed(uint64_t seed, int nodes, struct summary *ret)
     world_run(world.now_us + 3 * US_PER_S, NULL);
     people_finish();
     runner_settle(QUIET_US, is_well, say_why_not_well, ret);
+    stop_one();
     ret->answered = people_answered();
 }
 
