@@ -50,7 +50,8 @@
     X(READY_IS_DONE, "a rank that is ready counts as done")                             \
     X(END_NOT_HEARD, "the end of a process is not passed on by a node that follows")    \
     X(NO_HEIR_MADE, "of two nodes the one that leads goes without a word to the other") \
-    X(VOTER_GOES, "a voter that is stopped goes while it is needed for a majority")
+    X(VOTER_GOES, "a voter that is stopped goes while it is needed for a majority")     \
+    X(LOSS_IGNORED, "a node is not given up where no job is")
 
 enum bug_kind {
     BUG_NONE,

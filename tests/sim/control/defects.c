@@ -145,6 +145,15 @@ bool __wrap_cluster_is_needed(const struct cluster *c)
     return !bug(BUG_VOTER_GOES) && __real_cluster_is_needed(c);
 }
 
+void __real_agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *seen);
+void __wrap_agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *seen);
+
+void __wrap_agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const char *seen)
+{
+    if (!bug(BUG_LOSS_IGNORED) || a->used)
+        __real_agent_lost(n, a, silent_ms, seen);
+}
+
 /* ---- what nodes say to each other ---- */
 
 err_t __real_rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);

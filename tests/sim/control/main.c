@@ -15,8 +15,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#define FORM_US (20 * US_PER_S)    /* within which a node joins */
-#define STOP_US (25 * US_PER_S)    /* within which a node that is stopped has ended and another leads */
+#define FORM_US (20 * US_PER_S) /* within which a node joins */
+#define LOSS_US \
+    (2500 * US_PER_MS)          /* within which who leads knows that a node is gone; it may have to be elected, twice */
+#define STOP_US (25 * US_PER_S) /* within which a node that is stopped has ended and another leads */
 #define QUIET_US (1500 * US_PER_S) /* within which all jobs end and all people have answers; a load has 900 s */
 
 static void after_event(struct host *host)
@@ -27,7 +29,7 @@ static void after_event(struct host *host)
 
 /* ---- beginning ---- */
 
-static int joining, stopped;
+static int joining, stopped, lost;
 
 static bool has_joined(void)
 {
@@ -102,6 +104,32 @@ static void stop_one(void)
     }
 }
 
+/* ---- a loss ---- */
+
+static bool is_known(void)
+{
+    char name[16];
+    snprintf(name, sizeof(name), "node-%d", lost);
+    for (int id = 1; id <= world.n_hosts; id++) {
+        struct node *n = machines[id].has_dtd ? machines[id].node : NULL;
+        if (n && n->leads && agent_find(n, name)->state == AGENT_LOST)
+            return true;
+    }
+    return machines[lost].has_dtd; /* back already, where a fault of before ends in its start */
+}
+
+/* Of three and more nodes one loses its power, the one that leads among them. */
+static void lose_one(void)
+{
+    lost = (int)world_between(FROM_FAULTS, 1, world.n_hosts);
+    machine_kill(&machines[lost], true);
+    world_run(world.now_us + LOSS_US, is_known);
+    if (!is_known()) {
+        say_why_not_well();
+        broken("node %d was lost, and nobody knows after %d ms", lost, (int)(LOSS_US / US_PER_MS));
+    }
+}
+
 static void run_seed(uint64_t seed, int nodes, struct summary *ret)
 {
     static const int sizes[] = {3, 3, 4, 5, 3, 6, 3, 5, 4, 7};
@@ -125,7 +153,10 @@ static void run_seed(uint64_t seed, int nodes, struct summary *ret)
     world_run(world.now_us + 3 * US_PER_S, NULL);
     people_finish();
     runner_settle(QUIET_US, is_well, say_why_not_well, ret);
-    stop_one();
+    if (world.n_hosts > 2 && world_chance(FROM_FAULTS, 0.5))
+        lose_one();
+    else
+        stop_one();
     ret->answered = people_answered();
 }
 
