@@ -3,7 +3,6 @@
 #include "client/commands.h"
 #include "client/daemon.h"
 #include "client/json.h"
-#include "client/spec.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -92,7 +91,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         a->checkpoint = arg;
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "which checkpoint?");
+        argp_error(state, "which checkpoint (or job)?");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -181,10 +180,10 @@ int cmd_generate(struct global *g, int argc, char **argv)
         .options = options,
         .parser = parse,
         .children = global_children,
-        .args_doc = "CHECKPOINT",
+        .args_doc = "CHECKPOINT|JOB",
         .doc = "Continues a prompt with the model of a checkpoint: a step folder, or a "
-               "folder of checkpoints, whose newest "
-               "is taken. Needs no daemon. The parts of a model that is cut (--tp, --pp) are threads here, each with "
+               "folder of checkpoints, or a job's, whose newest "
+               "is taken. Only a job's number needs a daemon. The parts of a model that is cut (--tp, --pp) are threads here, each with "
                "its own "
                "share of the parameters and of the cores; the text is the same but for rounding. With -o json an "
                "object with checkpoint, prompt and text (the prompt included)."
@@ -192,9 +191,9 @@ int cmd_generate(struct global *g, int argc, char **argv)
                "License\" --tokens 300 --temperature 0.8"};
     struct args args = {.global = g, .prompt = "", .tokens = "100"};
     struct why why = {0};
-    char step[PATH_MAX], root[PATH_MAX];
+    char step[PATH_MAX];
     command_parse(&argp, argc, argv, &args);
-    err_t err = spec_find_step(args.checkpoint, -1, step, sizeof(step), root, &why);
+    err_t err = ckpt_step_find(g, args.checkpoint, step, &why);
     if (err)
         return command_fail(err, &why);
     return g->format == OUT_TEXT ? worker_exec(&args, step) : generate_json(&args, step);

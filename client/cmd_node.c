@@ -130,7 +130,9 @@ static int drain_run(struct global *g, int argc, char **argv, bool undrain)
                                      .parser = drain_parse,
                                      .children = global_children,
                                      .args_doc = "[NODE]",
-                                     .doc = "Drains a node of the cluster (this one), or ends that."};
+                                     .doc = "Drains a node of the cluster (this one), or ends that."
+                                            "\vExamples:\n  dtctl node drain node-3 --reason 'memory is replaced'\n"
+                                            "  dtctl node undrain node-3"};
     struct drain_args args = {.global = g, .undrain = undrain};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
@@ -141,13 +143,23 @@ static int drain_run(struct global *g, int argc, char **argv, bool undrain)
     return EXIT_DONE;
 }
 
+static int node_drain(struct global *g, int argc, char **argv)
+{
+    return drain_run(g, argc, argv, false);
+}
+
+static int node_undrain(struct global *g, int argc, char **argv)
+{
+    return drain_run(g, argc, argv, true);
+}
+
 int cmd_node(struct global *g, int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "drain") == 0)
-        return drain_run(g, argc - 1, argv + 1, false);
-    if (argc > 1 && strcmp(argv[1], "undrain") == 0)
-        return drain_run(g, argc - 1, argv + 1, true);
-    return node_show(g, argc, argv);
+    static const struct command subs[] = {{"drain", "jobs leave a node, and nothing new starts there", node_drain},
+                                          {"undrain", "end that", node_undrain}};
+    return argc > 1 && argv[1][0] != '-'
+               ? command_dispatch(subs, sizeof(subs) / sizeof(subs[0]), argv[0], g, argc, argv)
+               : node_show(g, argc, argv);
 }
 
 int cmd_version(struct global *g, int argc, char **argv)

@@ -6,6 +6,7 @@
 #include "client/json.h"
 #include "common/base/clock.h"
 
+#include <math.h>
 #include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,13 +222,17 @@ static void page_workers(const struct client_job *job)
 
 static void page_incidents(const struct client_job *job)
 {
-    char when[OUT_NUMBER], a[OUT_NUMBER], b[OUT_NUMBER];
+    char when[OUT_NUMBER], number[OUT_NUMBER];
     if (job->n_incident)
         printf("  Incidents\n");
     for (int i = 0; i < job->n_incident; i++) {
         const struct client_incident *in = &job->incident[i];
-        printf("    %s  %s: %s (decided in %s ms, back in %s ms)\n", out_time(in->wall_ms, when), in->seen, in->decided,
-               out_real(in->detect_ms, 3, a), out_real(in->recover_ms, 4, b));
+        printf("    %s  %s: %s", out_time(in->wall_ms, when), in->seen, in->decided);
+        if (!isnan(in->detect_ms))
+            printf(" (decided in %s ms", out_real(in->detect_ms, 3, number));
+        if (!isnan(in->recover_ms))
+            printf("%sback in %s ms", isnan(in->detect_ms) ? " (" : ", ", out_real(in->recover_ms, 4, number));
+        puts(isnan(in->detect_ms) && isnan(in->recover_ms) ? "" : ")");
     }
 }
 

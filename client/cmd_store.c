@@ -3,6 +3,7 @@
 #include "client/commands.h"
 #include "client/follow.h"
 
+#include <stdio.h>
 #include <string.h>
 
 struct args {
@@ -122,6 +123,24 @@ static json_t *stores_json(const struct args *a)
     return list;
 }
 
+static void stores_print(const struct args *a)
+{
+    static const struct out_column columns[] = {{"NAME", false}, {"NODE", false}, {"USER", false}};
+    struct out_table t;
+    out_table_init(&t, columns, 3);
+    for (int i = 0; i < a->n; i++) {
+        int row = out_table_row(&t);
+        out_table_set(&t, row, 0, "%s", a->stores[i].name);
+        out_table_set(&t, row, 1, "%s", a->stores[i].node);
+        out_table_set(&t, row, 2, "%s", a->stores[i].user);
+    }
+    if (a->n)
+        out_table_print(&t, stdout, -1);
+    else
+        puts("no stores yet. Open one: dtctl store open --name NAME");
+    out_table_fini(&t);
+}
+
 static int store_ls(struct global *g, int argc, char **argv)
 {
     static const struct argp argp = {
@@ -138,8 +157,8 @@ static int store_ls(struct global *g, int argc, char **argv)
         return command_fail(err, &why);
     if (g->format != OUT_TEXT)
         code = command_json(g, stores_json(&args));
-    for (int i = 0; g->format == OUT_TEXT && i < args.n; i++)
-        printf("%-24s on %-20s %s\n", args.stores[i].name, args.stores[i].node, args.stores[i].user);
+    else
+        stores_print(&args);
     client_stores_free(args.stores, args.n);
     return code;
 }

@@ -75,7 +75,8 @@ static int job_print(const struct args *a, const struct client_job *job)
         json_t *list = json_of_incidents(job, (int)a->incident);
         return list && out_json(list, false) == OK ? EXIT_DONE : EXIT_ERROR;
     }
-    printf("job %s (%s) is %s%s%s\n", job->job, job->name, job->state, job->reason[0] ? ": " : "", job->reason);
+    printf("job %s (%s) %s %s%s%s\n", job->job, job->name, strcmp(job->state, "failed") == 0 ? "has" : "is", job->state,
+           job->reason[0] ? ": " : "", job->reason);
     if (job->n_incident == 0)
         printf("Nothing has happened to it.\n");
     for (int i = 0; i < job->n_incident; i++)

@@ -197,6 +197,12 @@ void out_table_set(struct out_table *t, int row, int column, const char *fmt, ..
     *cell = must(text);
 }
 
+/* Row -1 has the titles. */
+static const char *cell_text(const struct out_table *t, int row, int column)
+{
+    return row < 0 ? t->columns[column].title : t->cells[row * t->n_columns + column];
+}
+
 static int column_width(const struct out_table *t, int c)
 {
     int w = text_width(t->columns[c].title);
@@ -220,12 +226,15 @@ static void cell_print(FILE *f, const char *text, int width, bool right, bool la
 
 void out_table_print(const struct out_table *t, FILE *f, int color_column)
 {
-    for (int r = -1; r < t->n_rows; r++)
-        for (int c = 0; c < t->n_columns; c++) {
-            const char *text = r < 0 ? t->columns[c].title : t->cells[r * t->n_columns + c];
+    for (int r = -1; r < t->n_rows; r++) {
+        int last = t->n_columns - 1; /* no spaces behind the last word of a line */
+        while (last > 0 && !cell_text(t, r, last)[0])
+            last--;
+        for (int c = 0; c <= last; c++) {
             enum out_color color = r < 0 ? OUT_BOLD : c == color_column ? t->row_color[r] : OUT_PLAIN;
-            cell_print(f, text, column_width(t, c), t->columns[c].right, c == t->n_columns - 1, color);
+            cell_print(f, cell_text(t, r, c), column_width(t, c), t->columns[c].right, c == last, color);
         }
+    }
 }
 
 /* ---- JSON ---- */

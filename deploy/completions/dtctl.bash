@@ -57,7 +57,7 @@ _dtctl() {
   else
     case $command in
     status | metrics | logs | why | cancel) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur")) ;;
-    resume | ckpt) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur") $(compgen -d -- "$cur")) ;;
+    resume | ckpt | generate) COMPREPLY=($(compgen -W "$(_dtctl_jobs)" -- "$cur") $(compgen -d -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
     esac
   fi

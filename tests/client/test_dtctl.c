@@ -14,10 +14,10 @@ TEST(every_command_has_help_with_an_example)
         if (!strstr(" ckpt cluster data help store ", commands[i].name)) /* groups: their commands have examples */
             expect_text(r.out, "Example");
     }
-    static const char *const sub[] = {"ckpt ls",         "ckpt inspect",  "ckpt verify",    "data prepare",
-                                      "data info",       "cluster init",  "cluster token",  "cluster join",
-                                      "cluster status",  "cluster leave", "cluster remove", "cluster rotate",
-                                      "cluster recover", "store open",    "store ls",       "store close"};
+    static const char *const sub[] = {
+        "ckpt ls",         "ckpt inspect", "ckpt verify",    "data prepare",  "data info",      "cluster init",
+        "cluster token",   "cluster join", "cluster status", "cluster leave", "cluster remove", "cluster rotate",
+        "cluster recover", "store open",   "store ls",       "store close",   "node drain",     "node undrain"};
     for (size_t i = 0; i < sizeof(sub) / sizeof(sub[0]); i++) {
         snprintf(line, sizeof(line), "dtctl %s --help", sub[i]);
         run_expect(&r, 0, line);
@@ -71,7 +71,7 @@ TEST(what_is_typed_wrong_is_refused)
         {"dtctl data prepare x --tokenizer-file y", "for --tokenizer bpe"},
         {"dtctl data prepare x --vocab-from y", "for --tokenizer words and bpe"},
         {"dtctl data prepare x --lowercase", "for --tokenizer words"},
-        {"dtctl generate", "which checkpoint?"},
+        {"dtctl generate", "which checkpoint (or job)?"},
         {"dtctl generate x --temperature warm", "--temperature warm"},
         {"dtctl --dtd-dir= status", "--dtd-dir"},
     };

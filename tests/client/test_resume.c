@@ -314,6 +314,11 @@ TEST(generate_hands_its_line_to_the_worker)
     assert_string_equal(r.out, want);
     run_expect(&r, 0, "./dtctl generate ckpt/step-5 -o jsonl --prompt hi");
     expect_text(r.out, "\"prompt\": \"hi\", \"text\": \"--generate|");
+    struct fake *f = start(&(struct fake_script){.steps = 20, .end_state = "done", .checkpoint_dir = root});
+    run_expect(&r, 0, "./dtctl generate 7 --prompt hi --tokens 1"); /* the newest of a job's */
+    snprintf(want, sizeof(want), "--generate|%s/step-10|--prompt|hi|--tokens|1|\n", root);
+    assert_string_equal(r.out, want);
+    stop(f);
     run_write("code", "3");
     run_expect(&r, 3, "./dtctl generate ckpt");
     run_expect(&r, 3, "./dtctl generate ckpt -o json");
