@@ -137,11 +137,20 @@ static void say_node(const struct placement_node *n, const struct placement_want
         snprintf(ret + at, size - at, " (%s)", n->sick);
 }
 
+/* "8 slots", "2 GPUs on one node" */
+static const char *say_need(const struct placement_want *w, char *ret, size_t size)
+{
+    int workers = w->per_node ? w->per_node : w->min;
+    int need = w->per_gpu ? (workers + w->per_gpu - 1) / w->per_gpu : workers;
+    snprintf(ret, size, "%d %s%s%s", need, w->per_gpu ? "GPU" : "slot", need == 1 ? "" : "s",
+             w->per_node ? " on one node" : "");
+    return ret;
+}
+
 void placement_all(const struct placement_node *nodes, int n, const struct placement_want *w, char *ret, size_t size)
 {
-    int need = w->per_gpu ? (w->min + w->per_gpu - 1) / w->per_gpu : w->min;
-    size_t at =
-        (size_t)snprintf(ret, size, "take %d %s%s, and", need, w->per_gpu ? "GPU" : "slot", need == 1 ? "" : "s");
+    char need[64];
+    size_t at = (size_t)snprintf(ret, size, "take %s, and", say_need(w, need, sizeof(need)));
     for (int i = 0; i < n && i < MAX_NAMED && at < size; i++)
         at += (size_t)snprintf(ret + at, size - at, "%s %s has %d", i ? "," : "", nodes[i].name,
                                w->per_gpu ? nodes[i].gpus : nodes[i].slots);
@@ -162,11 +171,10 @@ void placement_lack(const struct placement_node *nodes, int n, const struct plac
 {
     struct placement_want say = *w;
     n = least(n, PLACEMENT_MAX_NODES);
-    bool slots = !w->per_gpu || slots_lack(nodes, n, w);
-    if (slots)
+    char need[64];
+    if (!w->per_gpu || slots_lack(nodes, n, w))
         say.per_gpu = 0;
-    int need = slots ? w->min : (w->min + w->per_gpu - 1) / w->per_gpu;
-    size_t at = (size_t)snprintf(ret, size, "%d %s%s:", need, slots ? "slot" : "GPU", need == 1 ? "" : "s");
+    size_t at = (size_t)snprintf(ret, size, "%s:", say_need(&say, need, sizeof(need)));
     for (int i = 0; i < n && i < MAX_NAMED && at < size; i++) {
         char text[600];
         say_node(&nodes[i], &say, text, sizeof(text));

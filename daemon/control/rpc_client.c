@@ -144,8 +144,8 @@ static err_t check_room(struct node *n, const struct job_spec *spec, struct why 
     free(nodes);
     if (most >= want.min)
         return OK;
-    return why_set(why, ERR_INVALID, "parallel.workers: %" PRId64 " %s; ask for fewer workers%s",
-                   spec->parallel.workers, lack,
+    return why_set(why, ERR_INVALID, "parallel.workers: %" PRId64 " %s; ask for fewer workers%s%s",
+                   spec->parallel.workers, lack, want.per_node ? ", or for more nodes (run.nodes)" : "",
                    want.per_gpu ? ", or let more of them share a GPU (run.workers_per_gpu)"
                                 : ", or set `slots` in dtd's configuration");
 }

@@ -211,4 +211,6 @@ TEST(what_lacks_is_said_by_node)
     placement_lack(ill, 3, &(struct placement_want){FIXED(20), .per_gpu = 1}, text, sizeof(text));
     assert_string_equal("20 slots: n1 has 4 of 4 free, n2 has 4 of 4 free, n3 is lost", text);
     assert_int_equal(12, placement_most(nodes, 3, &(struct placement_want){.max = 16, .min = 16, .unit = 4}));
+    placement_all(nodes, 1, &(struct placement_want){FIXED(8), .per_node = 4}, text, sizeof(text));
+    assert_memory_equal("take 4 slots on one node, and n1 has ", text, 37);
 }

@@ -1,4 +1,4 @@
-# Sourced by the tests under Slurm: a Slurm of their own, munged, slurmctld and two slurmd, in fresh mount, PID, network, UTS and
+# Sourced by the tests under Slurm: a Slurm of their own, munged, slurmctld and as many slurmd as $nodes names (two), in fresh mount, PID, network, UTS and
 # IPC namespaces. Each node has a network, a host name and a /tmp of its own; $shared is the same for all. Nothing of the machine
 # is touched, and everything ends with the test. Needs DTD_BIN (the programs), root, and Debian's slurm-wlm and munge; otherwise
 # the test is skipped with a reason.
@@ -25,7 +25,7 @@ unset SLURM_CONF DTD_DIR TMPDIR
 shared=/run/shared
 work=$shared/work
 cpus=$(($(nproc) < 2 ? 1 : 2))
-nodes=(n1 n2)
+[ -n "${nodes+set}" ] || nodes=(n1 n2)
 declare -A holder slurmd
 
 # wait_for SECONDS WHAT COMMAND...: until the command succeeds.
@@ -72,7 +72,7 @@ make_places() {
   chown nobody:nogroup $work
   chmod 755 /run/munge
   mount --bind $shared/etc /etc/slurm
-  { echo "127.0.0.1 localhost"; echo "10.77.0.254 ctl"; for i in 1 2; do echo "10.77.0.$i n$i"; done; } >$shared/hosts
+  { echo "127.0.0.1 localhost"; echo "10.77.0.254 ctl"; for i in "${!nodes[@]}"; do echo "10.77.0.$((i + 1)) ${nodes[$i]}"; done; } >$shared/hosts
   mount --bind $shared/hosts /etc/hosts
   hostname ctl
 }
@@ -112,8 +112,7 @@ SlurmctldPidFile=$shared/slurmctld.pid
 SlurmdPidFile=$shared/slurmd-%n.pid
 SlurmdSpoolDir=$shared/spool-%n
 StateSaveLocation=$shared/ctld
-NodeName=n1 NodeAddr=10.77.0.1 CPUs=$cpus RealMemory=1000 State=UNKNOWN
-NodeName=n2 NodeAddr=10.77.0.2 CPUs=$cpus RealMemory=1000 State=UNKNOWN
+$(for i in "${!nodes[@]}"; do echo "NodeName=${nodes[$i]} NodeAddr=10.77.0.$((i + 1)) CPUs=$cpus RealMemory=1000 State=UNKNOWN"; done)
 PartitionName=p Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 X
 }
@@ -161,11 +160,11 @@ start_slurm() {
   write_conf
   start_munge
   slurmctld -D >>$shared/log/slurmctld.log 2>&1 &
-  for i in 1 2; do
-    make_node n$i $i
-    start_slurmd n$i
+  for i in "${!nodes[@]}"; do
+    make_node "${nodes[$i]}" $((i + 1))
+    start_slurmd "${nodes[$i]}"
   done
-  wait_for 60 "both nodes to be idle" idle
+  wait_for 60 "all nodes to be idle" idle
 }
 
 # ---- jobs ----
