@@ -26,7 +26,7 @@ struct inbound {
 
 /* Leading: another node. */
 struct member {
-    LIST_ENTRY(member) link;
+    struct member *next; /* in no order */
     char *name;
     struct inbound *in; /* NULL: not connected */
     bool lost, keeping; /* lost: said so; keeping: still a node of the cluster */
@@ -59,7 +59,7 @@ struct cluster {
     /* leading */
     bool leads, changing, proposing;
     int64_t lead_ms, change_ms;
-    LIST_HEAD(, member) members;
+    struct member *members;
 
     /* following */
     struct tunnel_request *request;

@@ -257,7 +257,8 @@ void cluster_join_tick(struct cluster *c, int64_t now)
     }
 }
 
-static err_t begin_join(struct cluster *c, const struct cluster_self *self, bool is_static, struct why *why)
+static err_t begin_join(struct cluster *c, const struct cluster_self *self, bool is_static, cluster_done_cb cb,
+                        void *arg, struct why *why)
 {
     if (c->host)
         return why_set(why, ERR_BUSY, "a former attempt is not over: try again");
@@ -266,6 +267,8 @@ static err_t begin_join(struct cluster *c, const struct cluster_self *self, bool
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
     j->self = *self;
     j->is_static = is_static;
+    j->done = cb;
+    j->arg = arg;
     j->due_ms = clock_mono_ms() + JOIN_MS;
     snprintf(c->self.name, sizeof(c->self.name), "%s", self->name);
     err_t err = cluster_host_open(c, why);
@@ -295,12 +298,7 @@ err_t cluster_join(struct cluster *c, const char *text, const struct cluster_wis
         tunnel_host_close(c->host, NULL, NULL);
         c->host = NULL;
     }
-    err = begin_join(c, &self, false, why);
-    if (!err) {
-        c->join->done = cb;
-        c->join->arg = arg;
-    }
-    return err;
+    return begin_join(c, &self, false, cb, arg, why);
 }
 
 /* ---- nodes that were given the key ---- */
@@ -318,7 +316,7 @@ err_t cluster_static(struct cluster *c, struct why *why)
     if (err)
         return err;
     if (!conf->cluster.first)
-        return begin_join(c, &self, true, why);
+        return begin_join(c, &self, true, NULL, NULL, why);
     err = write_self(c, &self, why);
     c->self = self;
     c->is_member = !err;

@@ -24,12 +24,9 @@
 
 static struct member *find(struct cluster *c, const char *name)
 {
-    struct member *m;
-    LIST_FOREACH(m, &c->members, link)
-    {
-        if (strcmp(m->name, name) == 0)
-            break;
-    }
+    struct member *m = c->members;
+    while (m && strcmp(m->name, name) != 0)
+        m = m->next;
     return m;
 }
 
@@ -43,13 +40,14 @@ static void drop(struct cluster *c, struct member *m)
     rpc_conn_close(in->conn);
 }
 
-static void forget(struct cluster *c, struct member *m)
+static void forget(struct cluster *c, struct member **at)
 {
+    struct member *m = *at;
     bool was_lost = m->lost;
     drop(c, m);
     if (!was_lost)
         c->events->member_lost(c->node, m->name, clock_mono_ms() - m->heard_ms, "it has left the cluster");
-    LIST_REMOVE(m, link);
+    *at = m->next;
     free(m->name);
     free(m);
 }
@@ -66,18 +64,17 @@ static void add(struct cluster *c, const char *name, int64_t now)
     m->name = copy;
     m->heard_ms = now + FIND_MS - CLUSTER_LOST_MS;
     m->keeping = true;
-    LIST_INSERT_HEAD(&c->members, m, link);
+    m->next = c->members;
+    c->members = m;
 }
 
 /* The list follows the state. */
 static void follow_state(struct cluster *c, int64_t now)
 {
     const struct state_cluster *k = cluster_known(c);
-    struct member *m, *next;
-    LIST_FOREACH(m, &c->members, link)
-    {
+    struct member *m;
+    for (m = c->members; m; m = m->next)
         m->keeping = false;
-    }
     for (int i = 0; i < k->n_nodes; i++) {
         if (k->nodes[i].id == c->self.id)
             continue;
@@ -87,10 +84,11 @@ static void follow_state(struct cluster *c, int64_t now)
         else
             add(c, k->nodes[i].name, now);
     }
-    for (m = LIST_FIRST(&c->members); m; m = next) {
-        next = LIST_NEXT(m, link);
-        if (!m->keeping)
-            forget(c, m);
+    for (struct member **at = &c->members; *at;) {
+        if ((*at)->keeping)
+            at = &(*at)->next;
+        else
+            forget(c, at);
     }
 }
 
@@ -108,15 +106,13 @@ static void judge(struct cluster *c, struct member *m, int64_t now)
 
 void cluster_lead_gone(struct cluster *c, struct inbound *in)
 {
-    struct member *m;
-    LIST_FOREACH(m, &c->members, link)
-    {
-        if (m->in != in)
-            continue;
-        m->in = NULL;
-        c->events->member_down(c->node, m->name);
+    struct member *m = c->members;
+    while (m && m->in != in)
+        m = m->next;
+    if (!m)
         return;
-    }
+    m->in = NULL;
+    c->events->member_down(c->node, m->name);
 }
 
 err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, const uint8_t *instance,
@@ -329,12 +325,9 @@ static bool begin_records(struct cluster *c)
 /* All that have the view have its keys; a lost one will not get a new key before it comes back by the old. */
 static bool all_have_view(const struct cluster *c, bool lost_too)
 {
-    const struct member *m;
-    LIST_FOREACH(m, &c->members, link)
-    {
+    for (const struct member *m = c->members; m; m = m->next)
         if (m->view != c->view_hash && (lost_too || !m->lost))
             return false;
-    }
     return true;
 }
 
@@ -396,12 +389,12 @@ void cluster_lead_begin(struct cluster *c)
 void cluster_lead_end(struct cluster *c)
 {
     struct member *m;
-    while ((m = LIST_FIRST(&c->members))) {
+    while ((m = c->members)) {
         struct inbound *in = m->in;
         m->in = NULL;
         if (in)
             rpc_conn_close(in->conn);
-        LIST_REMOVE(m, link);
+        c->members = m->next;
         free(m->name);
         free(m);
     }
@@ -415,11 +408,9 @@ void cluster_lead_end(struct cluster *c)
 
 void cluster_lead_tick(struct cluster *c, int64_t now, int64_t gap_ms)
 {
-    struct member *m;
     cluster_view_make(c);
     follow_state(c, now);
-    LIST_FOREACH(m, &c->members, link)
-    {
+    for (struct member *m = c->members; m; m = m->next) {
         m->heard_ms += gap_ms;
         judge(c, m, now);
     }
