@@ -52,7 +52,8 @@ static void conn_closed(void *owner, struct rpc_conn *conn)
 
 /* ---- Hello ---- */
 
-static void on_hello(void *arg, err_t err, const char *text, bool leads, const char *leader, const char *address)
+static void on_hello(void *arg, err_t err, const char *text, bool leads, uint64_t term, const char *leader,
+                     const char *address)
 {
     struct cluster *c = arg;
     if (!c->leader || c->leader_up)
@@ -69,6 +70,7 @@ static void on_hello(void *arg, err_t err, const char *text, bool leads, const c
         return;
     }
     c->leader_up = true;
+    c->leader_term = term;
     c->leader_heard_ms = clock_mono_ms();
     snprintf(c->followed, sizeof(c->followed), "%s", c->leader_name);
     log_info("following node=%s", c->leader_name);
@@ -170,8 +172,10 @@ void cluster_follow_tick(struct cluster *c, int64_t now, int64_t gap_ms)
         ask(c, now);
     if (!c->leader_up)
         return;
+    /* Who votes no more is told of no new leader by the log: it may still know one of before. */
     const struct state_node *x = cluster_node_by_id(c, log_leader(c->node->log));
-    if (x && strcmp(x->name, c->leader_name) != 0 && x->id != c->self.id) {
+    bool newer = log_term(c->node->log) > c->leader_term;
+    if (newer && x && strcmp(x->name, c->leader_name) != 0 && x->id != c->self.id) {
         snprintf(c->hint, sizeof(c->hint), "%s", x->address);
         lost(c, "the log is led by another");
         return;

@@ -529,6 +529,13 @@ static void go_elsewhere(struct job *j)
     job_epoch_resize(j, seen);
 }
 
+/* It has not begun the epoch, or has left it, and does not come to it again: it would meet what remains of its first
+ * time there, and where there are several nodes the epoch's secret went with who began it. */
+static bool is_outside(const struct job_worker *w)
+{
+    return attending(&w->p) && !w->epoch;
+}
+
 static bool tick_stepping(struct job *j)
 {
     job_processes_need(j, false);
@@ -546,6 +553,12 @@ static bool tick_stepping(struct job *j)
         job_move(j, PHASE_QUITTING, "all are done");
         return true;
     }
+    if (!none(j, is_outside)) {
+        char who[256];
+        job_workers_name(j, is_outside, who, sizeof(who));
+        job_epoch_lost(j, 0, false, "%s left epoch %" PRIu64, who, j->epoch);
+        return true;
+    }
     check_time_limit(j);
     if (!command)
         look_for_room(j);
@@ -559,19 +572,14 @@ static bool is_rejoining(const struct job_worker *w)
     return is_missing(w) || w->p.state != PROCESS_LIVE;
 }
 
-static bool is_not_begun(const struct job_worker *w)
-{
-    return attending(&w->p) && !w->epoch;
-}
-
 static bool tick_rejoining(struct job *j)
 {
     job_processes_need(j, false);
     if (j->stopping)
         return true;
-    if (j->n_ios > 1 && !none(j, is_not_begun)) {
-        job_epoch_lost(j, 0, false, "epoch %" PRIu64 " had not begun everywhere when another node came to lead",
-                       j->epoch);
+    if (!none(j, is_outside)) {
+        job_epoch_lost(j, 0, false, "epoch %" PRIu64 " had not begun everywhere when %s", j->epoch,
+                       j->n_ios > 1 ? "another node came to lead" : "dtd-control was started again");
         return true;
     }
     if (none(j, is_rejoining) && none(j, is_not_ready)) {

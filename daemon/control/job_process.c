@@ -508,15 +508,9 @@ static bool may_quit(const struct job *j)
 static enum worker_told wanted(const struct job *j, const struct job_worker *w)
 {
     switch ((enum job_phase)j->phase.state) {
-    case PHASE_REJOINING:
-        if (j->n_ios > 1) /* the secret of its epoch went with who began it */
-            return TOLD_NOTHING;
-        return w->epoch != j->epoch ? TOLD_START : TOLD_NOTHING;
     case PHASE_LOADING:
         return w->epoch != j->epoch ? TOLD_START : TOLD_NOTHING;
     case PHASE_STEPPING:
-        if (w->epoch != j->epoch)
-            return TOLD_START;
         return j->moving && !w->done && w->told != TOLD_STOP ? TOLD_STOP : TOLD_NOTHING;
     case PHASE_ENDING:
         return w->idle || w->told == TOLD_END ? TOLD_NOTHING : TOLD_END;

@@ -62,6 +62,20 @@ static void on_failed(struct job *j, int rank, const struct worker_report *r)
     job_process_kill(j, &j->workers[rank].p, SIGKILL); /* it said that it cannot go on: a new process takes its place */
 }
 
+/* Nobody of this control told it to leave the present epoch: one before it did. */
+static void on_idle(struct job *j, int rank, uint64_t epoch)
+{
+    struct job_worker *w = &j->workers[rank];
+    bool left = w->epoch && w->epoch == j->epoch && j->phase.state == PHASE_LOADING;
+    if (epoch < w->epoch)
+        return;
+    w->idle = true;
+    w->epoch = 0;
+    w->ready = false;
+    if (left)
+        job_epoch_lost(j, 0, false, "worker rank %d left epoch %" PRIu64, rank, epoch);
+}
+
 static void on_save_failed(struct job *j, const char *text)
 {
     if (!j->checkpoint_error[0]) /* the first of a row */
@@ -76,9 +90,7 @@ void job_worker_report(struct job *j, int rank, const struct worker_report *r)
     struct job_worker *w = &j->workers[rank];
     switch (r->kind) {
     case REPORT_IDLE:
-        w->idle = true;
-        w->epoch = 0;
-        w->ready = false;
+        on_idle(j, rank, r->epoch);
         break;
     case REPORT_READY:
         w->ready = w->ready || r->epoch == j->epoch;

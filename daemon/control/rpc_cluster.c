@@ -34,7 +34,8 @@ static void answered(void *arg, const struct rpc_result *r)
     free(arg);
     if (a.hello) {
         const Dtd__PeerStatus *s = (const Dtd__PeerStatus *)r->reply;
-        a.hello(a.arg, r->err, r->text, s && s->leads, s ? s->leader : NULL, s ? s->leader_address : NULL);
+        a.hello(a.arg, r->err, r->text, s && s->leads, s ? s->raft_term : 0, s ? s->leader : NULL,
+                s ? s->leader_address : NULL);
     } else if (a.beat) {
         const Dtd__PeerBeatReply *b = (const Dtd__PeerBeatReply *)r->reply;
         a.beat(a.arg, r->err, b && b->has_view ? b->view.data : NULL, b && b->has_view ? b->view.len : 0,

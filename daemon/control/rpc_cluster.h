@@ -6,8 +6,8 @@
 #include "common/rpc/rpc.h"
 #include "daemon/control/cluster_file.h"
 
-/* `leader`, `address`: who leads and where, as far as it knows; NULL. */
-typedef void (*rpc_hello_cb)(void *arg, err_t err, const char *text, bool leads, const char *leader,
+/* `leads`: in that term. `leader`, `address`: who leads and where, as far as it knows; NULL. */
+typedef void (*rpc_hello_cb)(void *arg, err_t err, const char *text, bool leads, uint64_t term, const char *leader,
                              const char *address);
 NODISCARD err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *instance, uint32_t ms,
                                   rpc_hello_cb cb, void *arg);

@@ -51,7 +51,9 @@
     X(END_NOT_HEARD, "the end of a process is not passed on by a node that follows")    \
     X(NO_HEIR_MADE, "of two nodes the one that leads goes without a word to the other") \
     X(VOTER_GOES, "a voter that is stopped goes while it is needed for a majority")     \
-    X(LOSS_IGNORED, "a node is not given up where no job is")
+    X(LOSS_IGNORED, "a node is not given up where no job is")                           \
+    X(OLD_LEADER_TAKEN, "who votes no more goes by the leader of before")               \
+    X(OLD_IDLE_TAKEN, "a rank's leave of an old epoch counts for the present one")
 
 enum bug_kind {
     BUG_NONE,

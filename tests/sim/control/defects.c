@@ -154,6 +154,16 @@ void __wrap_agent_lost(struct node *n, struct agent *a, int64_t silent_ms, const
         __real_agent_lost(n, a, silent_ms, seen);
 }
 
+/* ---- who leads ---- */
+
+uint64_t __real_log_term(const struct log *log);
+uint64_t __wrap_log_term(const struct log *log);
+
+uint64_t __wrap_log_term(const struct log *log)
+{
+    return bug(BUG_OLD_LEADER_TAKEN) && !log_leads(log) ? UINT64_MAX : __real_log_term(log);
+}
+
 /* ---- what nodes say to each other ---- */
 
 err_t __real_rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig);
@@ -182,5 +192,7 @@ void __wrap_job_worker_report(struct job *j, int rank, const struct worker_repor
     struct worker_report changed = *r;
     if (bug(BUG_READY_IS_DONE) && r->kind == REPORT_READY)
         changed.kind = REPORT_DONE;
+    if (bug(BUG_OLD_IDLE_TAKEN) && r->kind == REPORT_IDLE)
+        changed.epoch = j->epoch;
     __real_job_worker_report(j, rank, &changed);
 }

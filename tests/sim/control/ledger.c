@@ -22,6 +22,7 @@ struct epoch {
     int n;
     struct {
         int node, slot, pid; /* pid: of the one that is in it now; 0: none */
+        int left;            /* pid of the last one that has left it */
     } member[MAX_RANKS];
     uint32_t done; /* ranks */
     bool has_incident;
@@ -258,6 +259,8 @@ void ledger_begun(uint64_t job, int pid, uint64_t epoch, int rank, const struct 
                m->host->id, rank, epoch, job);
     if (e->member[rank].pid)
         broken("rank %d of epoch %" PRIu64 " of job %" PRIu64 " is there twice", rank, epoch, job);
+    if (e->member[rank].left == pid)
+        broken("rank %d begins epoch %" PRIu64 " of job %" PRIu64 " again, which it has left", rank, epoch, job);
     e->member[rank].pid = pid;
 }
 
@@ -266,8 +269,10 @@ void ledger_left(uint64_t job, int pid)
     struct job_facts *j = job_of(job);
     for (uint64_t i = 1; i <= j->newest; i++)
         for (int k = 0; k < j->epochs[i]->n; k++)
-            if (j->epochs[i]->member[k].pid == pid)
+            if (j->epochs[i]->member[k].pid == pid) {
                 j->epochs[i]->member[k].pid = 0;
+                j->epochs[i]->member[k].left = pid;
+            }
 }
 
 void ledger_done(uint64_t job, uint64_t epoch, int rank)

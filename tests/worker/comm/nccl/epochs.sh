@@ -13,8 +13,12 @@ job=$(submit "${gpu[@]}")
 wait_for 60 "step 3" reached "$job" 3
 dtctl node -o json | jq -e '.gpus_free == .gpus - 1' >/dev/null || fail "the job has no GPU: $(dtctl node)"
 survivor=$(worker_pid "$job" 0)
+control=$(dtctl node -o json | jq .control_pid)
 kill -9 "$(worker_pid "$job" 1)"
-kill -9 "$(dtctl node -o json | jq .control_pid)"
+# The one that has left the epoch and the one that is new to it both attend a control that knows it as the present one.
+starts_again() { [ "$(grep -c "started job=$job slot=1 " "$DTD_DIR/dtd.log")" = 2 ]; }
+wait_for 20 "the new rank 1" starts_again
+kill -9 "$control"
 wait_done "$job" 120
 status "$job" | jq -e '.state == "done" and .epoch >= 2 and .restarts == 1' >/dev/null || { status "$job"; fail "no second epoch"; }
 [ "$(worker_pid "$job" 0)" = "$survivor" ] || fail "rank 0 is another process: $(status "$job" | jq -c .worker)"
