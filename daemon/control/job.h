@@ -309,10 +309,12 @@ bool job_command_adopted(struct job *j);
 /* Something ended the epoch, or the attempt at one: decides between the next epoch and the end of the job. */
 void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* The epoch ends for the next by what is no failure of the job's: counts as no restart. */
+void job_epoch_again(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* After a scan: brings the catalog in line with the folders and picks what to resume from. */
 void job_catalog_scanned(struct job *j);
 void job_epoch_propose(struct job *j);
-/* The epoch ends for one on other places, which is no failure: counts as no restart. `seen`: why. */
+/* The next one is on other places. `seen`: why. */
 void job_epoch_resize(struct job *j, const char *seen);
 /* The job cannot go on, and a restart would not help. */
 void job_epoch_fatal(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -139,9 +139,7 @@ static void lost(struct job *j)
 /* The whole dtd was stopped or killed; that is not the job's failure and counts as no restart. */
 static void begin_again(struct job *j)
 {
-    job_incident_open(j, "dtd ended, and the job's processes with it", 0, true);
-    job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
-    job_move(j, PHASE_ENDING, "dtd was started again");
+    job_epoch_again(j, "dtd ended, and the job's processes with it");
 }
 
 static void begin_start_again(struct job *j)

@@ -165,15 +165,25 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
     job_move(j, PHASE_ENDING, seen);
 }
 
+void job_epoch_again(struct job *j, const char *fmt, ...)
+{
+    char seen[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(seen, sizeof(seen), fmt, ap);
+    va_end(ap);
+    job_incident_open(j, seen, 0, true);
+    job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
+    job_move(j, PHASE_ENDING, seen);
+}
+
 void job_epoch_resize(struct job *j, const char *seen)
 {
     if (j->phase.state != PHASE_STEPPING || j->stopping)
         return;
-    job_incident_open(j, seen, 0, true);
-    job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
     j->resize = true;
     j->may_grow = false;
-    job_move(j, PHASE_ENDING, seen);
+    job_epoch_again(j, "%s", seen);
 }
 
 void job_epoch_fatal(struct job *j, const char *fmt, ...)

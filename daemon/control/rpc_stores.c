@@ -174,13 +174,13 @@ void rpc_client_store_list(void *owner, struct rpc_call *call, const ProtobufCMe
     const struct store_name *s;
     size_t count = 0;
     (void)request;
-    LIST_FOREACH(s, &n->store_names, link)
+    SLIST_FOREACH(s, &n->store_names, link)
     count++;
     struct listing *items = calloc(count + 1, sizeof(*items));
     Dtd__StoreItem **refs = calloc(count + 1, sizeof(*refs));
     list.store = refs;
     if (items && refs) {
-        LIST_FOREACH(s, &n->store_names, link)
+        SLIST_FOREACH(s, &n->store_names, link)
         if (may_see(n, call, s)) {
             fill(&items[list.n_store], s);
             refs[list.n_store] = &items[list.n_store].m;

@@ -62,7 +62,7 @@ static err_t check_once_per_node(slurm_env *env, struct why *why)
 static err_t read_nodes(slurm_env *env, struct slurm *s, struct why *why)
 {
     const char *list = env("SLURM_STEP_NODELIST");
-    uint64_t node;
+    uint64_t node = 0;
     if (!list)
         list = env("SLURM_JOB_NODELIST");
     if (!list)

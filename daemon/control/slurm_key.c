@@ -72,7 +72,7 @@ err_t slurm_key(slurm_env *env, uint8_t ret[SLURM_KEY_BYTES], struct why *why)
             why, ERR_INVALID,
             "DTD_SLURM_KEY is not set: start dtd --slurm by deploy/slurm/dtd.sbatch, or make a key as it does");
     err_t err = load(&m, why);
-    if (err)
+    if (err || !m.decode)
         return err;
     int status = m.decode(cred, NULL, &text, &len, &uid, &gid);
     if (!is_whole(status))

@@ -12,7 +12,7 @@
 static struct store_name *find(struct node *n, uint32_t uid, const char *name)
 {
     struct store_name *s;
-    LIST_FOREACH(s, &n->store_names, link)
+    SLIST_FOREACH(s, &n->store_names, link)
     if (s->uid == uid && strcmp(s->name, name) == 0)
         return s;
     return NULL;
@@ -26,13 +26,13 @@ static err_t add(struct node *n, const struct agent *a, uint32_t uid, const char
     s->uid = uid;
     snprintf(s->name, sizeof(s->name), "%s", name);
     snprintf(s->node, sizeof(s->node), "%s", a->name);
-    LIST_INSERT_HEAD(&n->store_names, s, link);
+    SLIST_INSERT_HEAD(&n->store_names, s, link);
     return OK;
 }
 
-static void forget(struct store_name *s)
+static void forget(struct node *n, struct store_name *s)
 {
-    LIST_REMOVE(s, link);
+    SLIST_REMOVE(&n->store_names, s, store_name, link);
     free(s);
 }
 
@@ -47,7 +47,7 @@ static void close_everywhere(struct node *n, struct store_name *s)
 {
     for (struct agent *a = n->agents; a; a = a->next)
         close_on(n, a, s->uid, s->name);
-    forget(s);
+    forget(n, s);
 }
 
 /* ---- who has it ---- */
@@ -91,10 +91,10 @@ err_t store_names_close(struct node *n, uint32_t uid, const char *name)
 static void forget_those_of(struct node *n, const char *node)
 {
     struct store_name *s, *next;
-    for (s = LIST_FIRST(&n->store_names); s; s = next) {
-        next = LIST_NEXT(s, link);
+    for (s = SLIST_FIRST(&n->store_names); s; s = next) {
+        next = SLIST_NEXT(s, link);
         if (strcmp(s->node, node) == 0)
-            forget(s);
+            forget(n, s);
     }
 }
 
@@ -113,8 +113,8 @@ void store_names_said(struct node *n, struct agent *a, const struct store_said *
 void store_names_lost(struct node *n, const struct agent *a)
 {
     struct store_name *s, *next;
-    for (s = LIST_FIRST(&n->store_names); s; s = next) {
-        next = LIST_NEXT(s, link);
+    for (s = SLIST_FIRST(&n->store_names); s; s = next) {
+        next = SLIST_NEXT(s, link);
         if (strcmp(s->node, a->name) == 0)
             close_everywhere(n, s);
     }
@@ -130,6 +130,6 @@ void store_names_begin(struct node *n)
 
 void store_names_end(struct node *n)
 {
-    while (!LIST_EMPTY(&n->store_names))
-        forget(LIST_FIRST(&n->store_names));
+    while (!SLIST_EMPTY(&n->store_names))
+        forget(n, SLIST_FIRST(&n->store_names));
 }

@@ -11,12 +11,12 @@
 struct agent;
 
 struct store_name {
-    LIST_ENTRY(store_name) link;
+    SLIST_ENTRY(store_name) link;
     uint32_t uid;
     char name[STORES_NAME_MAX + 1];
     char node[NODE_NAME_MAX + 1];
 };
-LIST_HEAD(store_names, store_name);
+SLIST_HEAD(store_names, store_name);
 
 /* Leading: the node that has it, which is `asks` if nobody had. ERR_AGAIN: not all nodes have been heard. */
 NODISCARD err_t store_names_claim(struct node *n, const struct agent *asks, uint32_t uid, const char *name,

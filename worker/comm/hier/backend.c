@@ -119,7 +119,9 @@ static err_t meet_nodes(struct hier_comm *h, const struct comm_config *config, s
     if (!config->store)
         return why_set(why, ERR_INVALID, "ranks of several nodes need a store to find each other in");
     err_t err = find_wire(config->backend, &ops, why);
-    err = err ? err : ops->open(&wire, &h->wire, why);
+    if (err || !ops)
+        return err;
+    err = ops->open(&wire, &h->wire, why);
     if (err)
         return err;
     snprintf(h->base.note, sizeof(h->base.note), "rank %d of node %d over %s: %s", config->rank, h->node, ops->name,

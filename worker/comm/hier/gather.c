@@ -7,6 +7,7 @@
  * A half is filled again behind the barrier that all have reached after copying it out. */
 #include "worker/comm/hier/hier.h"
 
+#include <assert.h>
 #include <string.h>
 
 struct call {
@@ -153,6 +154,7 @@ static err_t gather(const struct call *c, struct kern_stream *s)
 static void set_up(struct call *c)
 {
     int64_t most = 0;
+    assert(c->size > 0);
     c->totals = hier_of(&c->g->base)->numbers;
     for (int i = 0; i < c->g->base.n; i++) {
         c->totals[i] = 0;

@@ -6,6 +6,7 @@
  * round by round. The ranks of other nodes need not know of rounds: pieces are the same everywhere. */
 #include "worker/comm/hier/hier.h"
 
+#include <assert.h>
 #include <string.h>
 
 struct call {
@@ -183,6 +184,7 @@ static err_t scatter(struct call *c)
 static void set_up(struct call *c, const struct comm_part *parts, int n)
 {
     const struct hier_group *g = c->relay.g;
+    assert(c->relay.size > 0);
     const int64_t size = c->relay.size, most = HIER_STAGE / size / g->base.n;
     c->parts = parts;
     c->n = n;

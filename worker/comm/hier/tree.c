@@ -11,6 +11,7 @@
 #include "worker/comm/shm/tree.h"
 #include "worker/comm/hier/hier.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,6 +136,7 @@ static int64_t roots_of(const struct call *c, int node)
 /* Parts of other nodes on their way in, own ones on their way out, and the stack. */
 static err_t make_room(struct call *c)
 {
+    assert(c->size > 0);
     const int64_t n = c->g->base.n, each = c->most_roots + c->all_roots / n + 1;
     c->round = hier_min(HIER_STAGE / 2 / c->size, ROOM / c->size / each) / 64 * 64;
     c->round = hier_max(c->round, 64);
