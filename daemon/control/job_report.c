@@ -66,7 +66,7 @@ static void on_failed(struct job *j, int rank, const struct worker_report *r)
 static void on_idle(struct job *j, int rank, uint64_t epoch)
 {
     struct job_worker *w = &j->workers[rank];
-    bool left = w->epoch && w->epoch == j->epoch && j->phase.state == PHASE_LOADING;
+    bool left = w->epoch && w->epoch == j->epoch && j->phase.state == PHASE_LOADING && !j->stopping;
     if (epoch < w->epoch)
         return;
     w->idle = true;
