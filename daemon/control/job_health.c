@@ -154,7 +154,8 @@ void job_health_tick(struct job *j)
 {
     struct job_health *h = &j->health;
     int64_t now = clock_mono_ms(), limit = limit_ms(j);
-    if (!limit || !j->workers[0].p.attend) { /* who reports the steps cannot be heard */
+    bool is_heard = j->workers[0].p.attend || j->workers[0].done;
+    if (!limit || !is_heard) { /* who reports the steps, and may be making them */
         h->since_ms = limit ? now : h->since_ms;
         return;
     }

@@ -294,6 +294,7 @@ static bool is_leader(struct log *log)
 /* A barrier of our own term behind everything that older terms left: when it is committed, that is applied. */
 static void lead(struct log *log)
 {
+    log_mend_leads(&log->raft);
     if (log->led_term == log->raft.current_term || log->barrier_waits || log->fsm.state == L_DRAINING)
         return;
     log->barrier.data = log;

@@ -18,7 +18,10 @@
  * leader's entries until it crashes of them. The term is set to the one that was read.
  * - Of several entries in one message each change of the voters is taken to be at the index of the first. Who got it so
  *   never sees it committed: as a leader it refuses changes for ever, and it may keep a change that another leader has
- *   replaced. So a message is taken apart such that a change is the first of its own. */
+ *   replaced. So a message is taken apart such that a change is the first of its own.
+ * - Who comes to lead while a majority's disks are nearly full cannot append libraft's own barrier, and the step that
+ *   made it leader fails. What is pending when it leads no more is then not canceled, but answered as done by whatever
+ *   another leader committed in its place. So who leads is known as such before anything is proposed. */
 #include "daemon/control/log_mend.h"
 
 #include "daemon/control/log_in.h"
@@ -286,6 +289,11 @@ static int send_message(struct raft_io *io, struct raft_io_send *req, const stru
             result->rejected = 1; /* 0 would be an acknowledgement */
     }
     return mend->send(io, req, &mended, cb);
+}
+
+void log_mend_leads(struct raft *raft)
+{
+    raft->legacy.prev_state = raft->state;
 }
 
 bool log_mend_may_snapshot(const struct raft *raft)

@@ -19,6 +19,8 @@ struct log_mend {
 
 /* Puts itself before the methods of an io that raft_uv_init has made and raft_init has not seen. */
 void log_mend(struct raft_io *io);
+/* It leads; before a proposal. */
+void log_mend_leads(struct raft *raft);
 /* False while a snapshot would name members of before its index: none is taken then. */
 bool log_mend_may_snapshot(const struct raft *raft);
 
