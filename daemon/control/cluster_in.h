@@ -67,7 +67,7 @@ struct cluster {
     bool leader_up, asking; /* its Hello was answered; a Beat is under way */
     char leader_name[NODE_NAME_MAX + 1], hint[NODE_TEXT_MAX + 1];
     char followed[NODE_NAME_MAX + 1]; /* whom we followed last, and heard at leader_heard_ms; "": nobody yet */
-    uint64_t leader_term; /* that it led in when it answered our Hello */
+    uint64_t leader_term;             /* that it led in when it answered our Hello */
     int64_t leader_heard_ms, try_ms, beat_ms;
     int64_t led_ms; /* until when we led, or when we began */
     bool released;  /* it has said that there is a majority without us */

@@ -554,9 +554,7 @@ static bool tick_stepping(struct job *j)
         return true;
     }
     if (!none(j, is_outside)) {
-        char who[256];
-        job_workers_name(j, is_outside, who, sizeof(who));
-        job_epoch_again(j, "%s left epoch %" PRIu64 " when dtd-control was started again", who, j->epoch);
+        job_epoch_again(j, "a worker had been told to leave the epoch by who led before");
         return true;
     }
     check_time_limit(j);
@@ -578,8 +576,7 @@ static bool tick_rejoining(struct job *j)
     if (j->stopping)
         return true;
     if (!none(j, is_outside)) {
-        job_epoch_again(j, "epoch %" PRIu64 " had not begun everywhere when %s", j->epoch,
-                        j->n_ios > 1 ? "another node came to lead" : "dtd-control was started again");
+        job_epoch_again(j, "the epoch had not begun everywhere, or had been left, when another control came to lead");
         return true;
     }
     if (none(j, is_rejoining) && none(j, is_not_ready)) {

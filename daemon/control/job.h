@@ -309,8 +309,8 @@ bool job_command_adopted(struct job *j);
 /* Something ended the epoch, or the attempt at one: decides between the next epoch and the end of the job. */
 void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* The epoch ends for the next by what is no failure of the job's: counts as no restart. */
-void job_epoch_again(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The epoch ends for the next by what is no failure of the job's: counts as no restart. `seen`: what. */
+void job_epoch_again(struct job *j, const char *seen);
 /* After a scan: brings the catalog in line with the folders and picks what to resume from. */
 void job_catalog_scanned(struct job *j);
 void job_epoch_propose(struct job *j);

@@ -1,5 +1,6 @@
 /* Who has just begun to decide knows the log and, from the nodes' lists, which processes live. A job whose workers all
- * live goes on in its epoch; any other goes on in a new one; a job without an epoch goes on being started. */
+ * live, and are in its epoch, goes on in it; any other goes on in a new one; a job without an epoch goes on being
+ * started. */
 #include "daemon/control/job.h"
 
 #include "common/base/clock.h"
@@ -136,12 +137,6 @@ static void lost(struct job *j)
         job_epoch_lost(j, 0, true, "not all workers were there when dtd-control was started again");
 }
 
-/* The whole dtd was stopped or killed; that is not the job's failure and counts as no restart. */
-static void begin_again(struct job *j)
-{
-    job_epoch_again(j, "dtd ended, and the job's processes with it");
-}
-
 static void begin_start_again(struct job *j)
 {
     if (!complete_places(j)) {
@@ -180,7 +175,7 @@ void job_adopt(struct job *j, bool late)
     job_epoch_find_resume(j);
     j->state.state = live || ended ? JOB_RUNNING : JOB_RECOVERING;
     if (!live && !ended && !lost_node(j)) {
-        begin_again(j);
+        job_epoch_again(j, "dtd ended, and the job's processes with it"); /* stopped or killed as a whole */
         return;
     }
     job_move(j, PHASE_REJOINING, "a new control");

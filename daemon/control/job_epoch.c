@@ -136,6 +136,12 @@ static void better_cause(struct job *j, const char *seen)
     log_incident(j, NAN);
 }
 
+static void end_epoch(struct job *j, const char *seen)
+{
+    job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
+    job_move(j, PHASE_ENDING, seen);
+}
+
 void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *fmt, ...)
 {
     char seen[512];
@@ -161,20 +167,13 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
         return;
     }
     j->restarts++;
-    job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
-    job_move(j, PHASE_ENDING, seen);
+    end_epoch(j, seen);
 }
 
-void job_epoch_again(struct job *j, const char *fmt, ...)
+void job_epoch_again(struct job *j, const char *seen)
 {
-    char seen[512];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(seen, sizeof(seen), fmt, ap);
-    va_end(ap);
     job_incident_open(j, seen, 0, true);
-    job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
-    job_move(j, PHASE_ENDING, seen);
+    end_epoch(j, seen);
 }
 
 void job_epoch_resize(struct job *j, const char *seen)
@@ -183,7 +182,7 @@ void job_epoch_resize(struct job *j, const char *seen)
         return;
     j->resize = true;
     j->may_grow = false;
-    job_epoch_again(j, "%s", seen);
+    job_epoch_again(j, seen);
 }
 
 void job_epoch_fatal(struct job *j, const char *fmt, ...)

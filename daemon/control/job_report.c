@@ -73,7 +73,7 @@ static void on_idle(struct job *j, int rank, uint64_t epoch)
     w->epoch = 0;
     w->ready = false;
     if (left)
-        job_epoch_again(j, "worker rank %d left epoch %" PRIu64 " when dtd-control was started again", rank, epoch);
+        job_epoch_again(j, "a worker had been told to leave the epoch by who led before");
 }
 
 static void on_save_failed(struct job *j, const char *text)

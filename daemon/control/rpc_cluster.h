@@ -11,8 +11,8 @@ typedef void (*rpc_hello_cb)(void *arg, err_t err, const char *text, bool leads,
                              const char *address);
 NODISCARD err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *instance, uint32_t ms,
                                   rpc_hello_cb cb, void *arg);
-/* `len` 0: it has nothing newer. `needed`: without this node there would be no majority of the log's voters; false, too,
- * where a dtd leads that does not know that word. */
+/* `len` 0: it has nothing newer. `needed`: without this node there would be no majority of the log's voters; false,
+ * too, where a dtd leads that does not know that word. */
 typedef void (*rpc_beat_cb)(void *arg, err_t err, const void *view, size_t len, bool needed);
 NODISCARD err_t rpc_cluster_beat(struct rpc_conn *conn, uint64_t view, uint64_t index, uint32_t ms, rpc_beat_cb cb,
                                  void *arg);

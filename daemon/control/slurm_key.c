@@ -2,6 +2,7 @@
  * again), is as whole as on its first day: what it proves here is who made it and for whom. */
 #include "daemon/control/slurm.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -72,8 +73,9 @@ err_t slurm_key(slurm_env *env, uint8_t ret[SLURM_KEY_BYTES], struct why *why)
             why, ERR_INVALID,
             "DTD_SLURM_KEY is not set: start dtd --slurm by deploy/slurm/dtd.sbatch, or make a key as it does");
     err_t err = load(&m, why);
-    if (err || !m.decode)
+    if (err)
         return err;
+    assert(m.decode && m.strerror);
     int status = m.decode(cred, NULL, &text, &len, &uid, &gid);
     if (!is_whole(status))
         err = why_set(why, ERR_DENIED, "DTD_SLURM_KEY: %s", m.strerror(status));

@@ -1,6 +1,7 @@
 /* The rows of the hierarchical backend, and its life: first the ranks of this node meet, then the nodes. */
 #include "worker/comm/hier/hier.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,8 +120,9 @@ static err_t meet_nodes(struct hier_comm *h, const struct comm_config *config, s
     if (!config->store)
         return why_set(why, ERR_INVALID, "ranks of several nodes need a store to find each other in");
     err_t err = find_wire(config->backend, &ops, why);
-    if (err || !ops)
+    if (err)
         return err;
+    assert(ops);
     err = ops->open(&wire, &h->wire, why);
     if (err)
         return err;
