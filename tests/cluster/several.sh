@@ -5,8 +5,11 @@ on() { # on NODE COMMAND...
   shift
   DTD_DIR=$tmp/$node "$DTD_BIN/dtctl" "$@"
 }
+# PID and all that it has started.
+tree() { local child; for child in $(pgrep -P "$1"); do tree "$child"; done; echo "$1"; }
+# At once: of three voters the second to stop in order waits for a majority without it. stop_two.sh is about stopping.
 downs() { for n in $nodes; do
-  on $n down >/dev/null 2>&1 || { [ -s "$tmp/$n/dtd.lock" ] && kill -9 "$(head -n 1 "$tmp/$n/dtd.lock")" 2>/dev/null; } || true
+  [ ! -s "$tmp/$n/dtd.lock" ] || kill -9 $(tree "$(head -n 1 "$tmp/$n/dtd.lock")") 2>/dev/null || true
 done; }
 where() { local p="port_$1"; echo --name "$1" --listen "127.0.0.1:${!p}" --advertise "127.0.0.1:${!p}"; }
 
