@@ -17,8 +17,7 @@
 
 #define FORM_US (20 * US_PER_S)    /* within which a node joins */
 #define STOP_US (25 * US_PER_S)    /* within which a node that is stopped has ended and another leads */
-#define ELECTED_US (10 * US_PER_S) /* within which another leads, where the one that did is lost: votes may be split \
-                                    */
+#define ELECTED_US (10 * US_PER_S) /* within which another leads where one is lost: votes may be split */
 #define LOSS_US (2500 * US_PER_MS) /* from then on, within which who leads knows of the loss */
 #define QUIET_US (1500 * US_PER_S) /* within which all jobs end and all people have answers; a load has 900 s */
 
