@@ -5,11 +5,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-static const char *const space_names[SPACE_COUNT] = {[SPACE_PARAM] = "parameters",
-                                                     [SPACE_OPT] = "optimizer",
-                                                     [SPACE_GRAD] = "gradients",
-                                                     [SPACE_WORK] = "activations",
-                                                     [SPACE_HOST] = "host"};
+static const char *const space_names[SPACE_COUNT] = {
+    [SPACE_PARAM] = "parameters", [SPACE_OPT] = "optimizer", [SPACE_GRAD] = "gradients",
+    [SPACE_WORK] = "activations", [SPACE_SENT] = "messages", [SPACE_HOST] = "host"};
 
 static void memory_print(const struct spec_facts *f)
 {

@@ -93,6 +93,23 @@ int compile_work(struct compiler *c, int tensor, const char *suffix)
     return i;
 }
 
+int compile_sent(struct compiler *c, int b, int index)
+{
+    struct buffer sent = c->p->buffers[b];
+    sent.space = SPACE_SENT;
+    sent.run = -1;
+    sent.slots = 1;
+    sent.slot_bytes = 0;
+    sent.slot_index = SLOT_ONE;
+    sent.planned = true;
+    sent.offset = c->p->space_bytes[SPACE_SENT];
+    snprintf(sent.name, sizeof(sent.name), "sent.%d", index);
+    int i = compile_buffer(c, &sent);
+    if (i >= 0)
+        c->p->space_bytes[SPACE_SENT] = align(sent.offset + c->p->buffers[i].bytes, ALIGN);
+    return i;
+}
+
 /* ---- the two lines ---- */
 
 /* A buffer per parameter, and a run per unit and over all. */

@@ -306,18 +306,28 @@ static err_t apply_post(struct rank_check *c, const struct op *op)
     return e;
 }
 
-/* Only here the messages are over: who waits for an event of a post knows nothing. */
-void rank_posts_over(struct rank_check *c, const struct clock *now, enum op_stream stream)
+static err_t post_over(struct rank_check *c, int place, const struct clock *now, enum op_stream stream)
 {
-    for (int i = 0; i < c->n_posts; i++) {
-        struct state *s = &c->state[c->posts[i].place];
-        rank_touch(c, now, stream, c->posts[i].place, c->posts[i].send ? 'r' : 'w');
-        if (c->posts[i].send)
-            s->sending--;
-        else
-            s->receiving = false;
+    int kept = 0, n = c->n_posts;
+    for (int i = 0; i < n; i++) {
+        if (c->posts[i].place != place) {
+            c->posts[kept++] = c->posts[i];
+            continue;
+        }
+        rank_touch(c, now, stream, place, c->posts[i].send ? 'r' : 'w');
+        c->state[place].sending -= c->posts[i].send;
+        c->state[place].receiving &= c->posts[i].send;
     }
-    c->n_posts = 0;
+    c->n_posts = kept;
+    return kept < n ? OK : check_fail(&c->at, c->why, "waits for %s, which no message is in", rank_name(c, place));
+}
+
+err_t rank_message_over(struct rank_check *c, const struct clock *now, enum op_stream stream)
+{
+    err_t e = OK;
+    for (int k = 0; k < c->reach[0].n && !e; k++)
+        e = post_over(c, rank_place(c, 0, k), now, stream);
+    return e;
 }
 
 /* ---- one op ---- */
@@ -349,7 +359,7 @@ err_t rank_apply(struct rank_check *c, const struct op *op)
     case OP_RECV:
         return apply_post(c, op);
     case OP_SNAPSHOT:
-    case OP_WAIT_ALL:
+    case OP_PUSH:
         return OK;
     default:
         return apply_kernel(c, op);

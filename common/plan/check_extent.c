@@ -45,7 +45,8 @@ static const char *const shapes[OP_KIND_COUNT] = {
     [OP_SEND] = "t",
     [OP_RECV] = "t",
     [OP_SHIFT] = "tk",
-    [OP_WAIT_ALL] = "",
+    [OP_PUSH] = "",
+    [OP_WAIT] = "t",
 };
 
 /* Types of each operand: d program.dtype, w program.wide, e either, f float64, i int32, - any, = that of operand 0. */
@@ -93,7 +94,8 @@ static const char *const types[OP_KIND_COUNT] = {
     [OP_SEND] = "-",
     [OP_RECV] = "-",
     [OP_SHIFT] = "-=",
-    [OP_WAIT_ALL] = "",
+    [OP_PUSH] = "",
+    [OP_WAIT] = "-",
 };
 
 static bool type_legal(const struct program *p, const struct op *op, int i, enum dtype dtype)

@@ -8,8 +8,8 @@
 
 #define ALIGN 64
 
-static const char *const space_names[SPACE_COUNT] = {"SPACE_PARAM", "SPACE_OPT", "SPACE_GRAD", "SPACE_WORK",
-                                                     "SPACE_HOST"};
+static const char *const space_names[SPACE_COUNT] = {"SPACE_PARAM", "SPACE_OPT",  "SPACE_GRAD",
+                                                     "SPACE_WORK",  "SPACE_SENT", "SPACE_HOST"};
 
 void spots_fini(struct spots *p)
 {

@@ -3,7 +3,7 @@
  * one and the start of the next (a gradient that is added to and never zeroed, a save that still copies).
  *
  * Values of a microbatch carry its number, so an instance that another microbatch has taken shows, however the slots
- * are dealt. A message keeps its place from its post until all posts are waited for.
+ * are dealt. A message keeps its place from its post until its wait.
  *
  * The host's batch is a write on the compute stream before a forward; what the host reads it reads behind all streams.
  * Nothing else is taken for granted between two steps. A run saves in some steps and not in others, so both are
@@ -29,18 +29,17 @@ static err_t op_check(struct rank_check *c, const struct op *op)
     now.t[op->stream]++;
     err_t e = OK;
     rank_reach(c, op);
-    for (int i = 0; c->mode[i] && !e; i++)
+    bool wait = op->kind == OP_WAIT; /* its place is the network's still */
+    for (int i = 0; c->mode[i] && !e && !wait; i++)
         e = rank_operand(c, op, &now, i);
-    for (int i = 0; c->mode[i] && !e; i++)
+    for (int i = 0; c->mode[i] && !e && !wait; i++)
         for (int k = 0; k < c->reach[i].n; k++)
             rank_touch(c, &now, op->stream, rank_place(c, i, k), c->mode[i]);
     if (!e)
-        e = rank_apply(c, op);
+        e = wait ? rank_message_over(c, &now, op->stream) : rank_apply(c, op);
     if (!e && c->wasted >= 0)
         e = check_fail(&c->at, c->why, "overwrites the bytes of %s, a share of a sum that nothing has taken",
                        rank_name(c, c->wasted));
-    if (op->kind == OP_WAIT_ALL)
-        rank_posts_over(c, &now, op->stream);
     c->streams[op->stream] = now;
     if (op->event >= 0)
         c->event[op->event] = now;

@@ -148,8 +148,8 @@ err_t rank_part_put(struct rank_check *c, const struct op *op, int i, int place,
 
 /* What the op does to the values of its operands. */
 err_t rank_apply(struct rank_check *c, const struct op *op);
-/* Only behind wait_all messages are over: who waits for an event of a post knows nothing. */
-void rank_posts_over(struct rank_check *c, const struct clock *now, enum op_stream stream);
+/* Only behind its wait a message is over: who waits for an event of a post knows nothing. */
+err_t rank_message_over(struct rank_check *c, const struct clock *now, enum op_stream stream);
 /* The action is over: every pair of its rings has been. */
 err_t rank_rings_over(struct rank_check *c);
 /* The buffer of the norm's blocks. */

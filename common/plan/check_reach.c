@@ -274,7 +274,8 @@ void rank_put(struct rank_check *c, int place, const struct value_layout *l, uns
 {
     const struct buffer *b = rank_buffer(c, place);
     struct state *s = &c->state[place];
-    bool of_micro = !rank_is_param(c, b) && (b->space == SPACE_WORK || b->space == SPACE_HOST);
+    bool of_micro =
+        !rank_is_param(c, b) && (b->space == SPACE_WORK || b->space == SPACE_SENT || b->space == SPACE_HOST);
     s->value = VALUE_SET;
     s->layout = *l;
     s->reduced = reduced;

@@ -2,8 +2,9 @@
  *
  * Every rank's streams are queues; an op goes when the events it waits for are recorded, a collective when it is at the
  * head of a queue on every rank of its group. Posts go at once and buffer nothing: what is sent is over when the other
- * rank has posted its receive, and wait_all goes when everything that its rank has posted is over. What cannot move any
- * more is a deadlock, and is named. Only ops that wait, record or meet other ranks take part. */
+ * rank has posted its receive, and push and wait go when everything that their rank has posted is over, as with a
+ * backend that gives it all to its device as one. What cannot move any more is a deadlock, and is named. Only ops that
+ * wait, record or meet other ranks take part. */
 #include "common/plan/check.h"
 
 #include <stdlib.h>
@@ -70,11 +71,17 @@ static bool is_post(const struct op *op)
     return op->kind == OP_SEND || op->kind == OP_RECV;
 }
 
+/* Of a backend that can do no better. */
+static bool needs_all_posts(const struct op *op)
+{
+    return op->kind == OP_PUSH || op->kind == OP_WAIT;
+}
+
 static err_t run_push(struct rank_run *r, int *count, int action, int op_index)
 {
     const struct op *op = &r->p->ops[op_index];
     struct item item = {.action = action, .op = op_index, .event = op->event};
-    bool takes_part = check_is_collective(op) || is_post(op) || op->kind == OP_WAIT_ALL || op->event >= 0;
+    bool takes_part = check_is_collective(op) || is_post(op) || needs_all_posts(op) || op->event >= 0;
     for (int i = 0; i < OP_MAX_WAITS; i++) {
         item.wait[i] = op->wait[i] >= 0 ? op->wait[i] : -1;
         item.need[i] = item.wait[i] >= 0 ? count[item.wait[i]] : 0;
@@ -347,7 +354,7 @@ static err_t stuck(const struct world *w)
     const struct op *op = &run->p->ops[found->op];
     if (!alone)
         return check_fail(&at, w->why, "waits for ever for an event whose op never comes to run");
-    if (op->kind == OP_WAIT_ALL)
+    if (needs_all_posts(op))
         return check_fail(&at, w->why,
                           "waits for ever for its messages: another rank does not come to their other "
                           "ends, which sends that buffer nothing would need");
@@ -363,7 +370,7 @@ static err_t run_alone(const struct world *w, int r, int s, bool *ret_moved)
     err_t e = OK;
     while (!e && (item = head(run, s)) && waits_done(run, item)) {
         const struct op *op = &run->p->ops[item->op];
-        if (check_is_collective(op) || (op->kind == OP_WAIT_ALL && !posts_over(run, w->n)))
+        if (check_is_collective(op) || (needs_all_posts(op) && !posts_over(run, w->n)))
             break;
         if (is_post(op))
             e = post(w, r, item);

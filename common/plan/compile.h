@@ -111,6 +111,8 @@ struct op *compile_op(struct compiler *c, enum op_kind kind, int node);
 void compile_action(struct compiler *c, struct action a, struct op_range ops);
 /* Adds a buffer and works out its bytes from dims and dtype, unless they are given. -1 after a failure. */
 int compile_buffer(struct compiler *c, const struct buffer *b);
+/* Room for what buffer b has, of one instance, in SPACE_SENT; `index` makes its name. */
+int compile_sent(struct compiler *c, int b, int index);
 /* A buffer for a graph tensor in SPACE_WORK; suffix "" or ".grad". */
 int compile_work(struct compiler *c, int tensor, const char *suffix);
 

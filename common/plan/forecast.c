@@ -11,8 +11,8 @@
 struct plan_rates plan_rates_of(enum device device, enum dtype dtype)
 {
     if (device == DEVICE_CPU)
-        return (struct plan_rates){dtype == DT_F64 ? 30e9 : 60e9, 10e9, 5e9, 20e-6, true};
-    return (struct plan_rates){dtype == DT_BF16 ? 500e12 : 40e12, 2.5e12, 200e9, 10e-6, false};
+        return (struct plan_rates){dtype == DT_F64 ? 30e9 : 60e9, 10e9, 5e9, 20e-6, true, false};
+    return (struct plan_rates){dtype == DT_BF16 ? 500e12 : 40e12, 2.5e12, 200e9, 10e-6, false, true};
 }
 
 /* A message: when it was posted, and how long it takes. */
@@ -27,7 +27,7 @@ struct messages {
 
 /* A post that its rank has not waited for: the n-th from or to a peer. */
 struct pending {
-    int peer, nth;
+    int peer, nth, buffer;
     bool send;
 };
 
@@ -151,8 +151,7 @@ static double compute_seconds(const struct clockwork *k, const struct runner *r,
 
 static bool meets(const struct op *op)
 {
-    bool message = op->kind == OP_SEND || op->kind == OP_RECV || op->kind == OP_WAIT_ALL;
-    return op->group >= 0 && !message;
+    return op->group >= 0 && op->kind != OP_SEND && op->kind != OP_RECV;
 }
 
 /* All members stand before a collective of this group: it goes when the last has come, as fast as the slowest. */
@@ -211,18 +210,21 @@ static void post(struct clockwork *k, int rank, const struct op *op)
         r->pending = grown;
         r->cap_pending = cap;
     }
-    r->pending[r->n_pending++] = (struct pending){peer, q->n, send};
+    r->pending[r->n_pending++] = (struct pending){peer, q->n, op->arg[0].buffer, send};
     message_push(k, q, (struct message){at, wire_seconds(k, r, op)});
     count_bytes(k, r, op);
     finish(k, rank, op, at, at);
 }
 
-/* When all that the rank has posted is over; false while another has not posted its end. */
-static bool posts_end(const struct clockwork *k, int rank, double *end)
+/* When what the rank has posted on the buffer, or all where it is -1, is over; false while another has not posted its
+ * end. */
+static bool posts_end(const struct clockwork *k, int rank, int buffer, double *end)
 {
     const struct runner *r = &k->ranks[rank];
     for (int i = 0; i < r->n_pending; i++) {
         const struct pending *x = &r->pending[i];
+        if (buffer >= 0 && x->buffer != buffer)
+            continue;
         const struct messages *here = x->send ? &r->sends[x->peer] : &r->recvs[x->peer];
         const struct messages *there = x->send ? &k->ranks[x->peer].recvs[rank] : &k->ranks[x->peer].sends[rank];
         if (there->n <= x->nth)
@@ -234,13 +236,26 @@ static bool posts_end(const struct clockwork *k, int rank, double *end)
     return true;
 }
 
-static bool wait_all(struct clockwork *k, int rank, const struct op *op)
+static bool wait_for(struct clockwork *k, int rank, const struct op *op)
 {
     struct runner *r = &k->ranks[rank];
     double start = starts_at(r, op), end = start;
-    if (!posts_end(k, rank, &end))
+    int kept = 0;
+    if (!posts_end(k, rank, op->arg[0].buffer, &end))
         return false;
-    r->n_pending = 0;
+    for (int i = 0; i < r->n_pending; i++)
+        if (r->pending[i].buffer != op->arg[0].buffer)
+            r->pending[kept++] = r->pending[i];
+    r->n_pending = kept;
+    finish(k, rank, op, start, end);
+    return true;
+}
+
+static bool push(struct clockwork *k, int rank, const struct op *op)
+{
+    double start = starts_at(&k->ranks[rank], op), end = start;
+    if (k->rates->one_call && !posts_end(k, rank, -1, &end))
+        return false;
     finish(k, rank, op, start, end);
     return true;
 }
@@ -251,8 +266,10 @@ static bool step(struct clockwork *k, int rank, const struct op *op)
     struct runner *r = &k->ranks[rank];
     if (meets(op))
         return meet(k, rank);
-    if (op->kind == OP_WAIT_ALL)
-        return wait_all(k, rank, op);
+    if (op->kind == OP_WAIT)
+        return wait_for(k, rank, op);
+    if (op->kind == OP_PUSH)
+        return push(k, rank, op);
     if (op->kind == OP_SEND || op->kind == OP_RECV) {
         post(k, rank, op);
         return true;

@@ -13,6 +13,7 @@ struct plan_rates {
     double flops, memory, link; /* operations, bytes, bytes from peers, a second */
     double latency;             /* seconds that a collective or message takes at least */
     bool one_thread;            /* all streams are */
+    bool one_call;              /* a push gives all that was posted as one, which holds the stream until it is over */
 };
 /* What a device of the kind does, roughly. */
 struct plan_rates plan_rates_of(enum device device, enum dtype dtype);

@@ -59,6 +59,7 @@
     X(ONE_INSTANCE_FOR_ALL, "microbatches in flight share their activations")                       \
     X(SENT_TO_ITSELF_LATER, "a stage sends what it received")                                       \
     X(LANDING_SHARED, "two received values land in one place")                                      \
+    X(SENT_OVER_A_SEND, "a value is sent from where the one before it still lies")                  \
     X(WAIT_LEFT_OUT, "an op does not wait for another stream")                                      \
     X(LIFE_ONE_SHORT, "a buffer's bytes are given away one op early")
 

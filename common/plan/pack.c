@@ -103,11 +103,6 @@ static void read_op(struct pack *k, struct list *l, int at)
     for (int i = 0; op_mode(op, i); i++)
         if (op->arg[i].buffer >= 0)
             use_buffer(k, l, op->arg[i].buffer, at, op_mode(op, i));
-    for (int j = 0; op->kind == OP_WAIT_ALL && j < at; j++) { /* posted until here */
-        const struct op *post = &k->p->ops[l->first_op + j];
-        if (post->kind == OP_SEND || post->kind == OP_RECV)
-            use_buffer(k, l, post->arg[0].buffer, at, op_mode(post, 0));
-    }
 }
 
 static void read_list(struct pack *k, struct list *l)

@@ -4,9 +4,11 @@
  * most: where a microbatch is not there its slots and transfers are left out, or, where ranks of an fsdp group gather
  * and scatter in every list, the rank joins with an action of collectives only.
  *
- * Between two slots all that is sent and received goes in one action, and the comm stream goes on when all of it is
- * over (schedule_posts). What is received right before its slot goes straight to its place; what comes earlier lands in
- * a buffer of its own and is copied, so that an instance of a chunk's activations begins with its forward and not with
+ * Between two slots all that is sent and received is posted in one action (schedule_posts), which waits for as little
+ * as it can: for what the next slot takes, and, where it sends, for the message whose buffer it takes again. So a rank
+ * that is late holds up who needs it and nobody else. What is sent is copied out of the chunk, whose next microbatch
+ * may overwrite it; what is received right before its slot goes straight to its place; what comes earlier lands in a
+ * buffer of its own and is copied, so that an instance of a chunk's activations begins with its forward and not with
  * the arrival of its input. Messages have the size of a full microbatch, whatever the last one has: those of an
  * exchange are of different microbatches.
  *
@@ -158,15 +160,32 @@ struct landing {
     bool taken;
 };
 
-/* What goes over between two slots: buffers, and peers as indices in the pp group. */
+/* Sends of one size that are under way at most. One lets a rank be a slot ahead of who takes its values; in the
+ * interleaved schedule, where neighbours do forwards and backwards in turns, two lose nothing (tests/common/plan). */
+#define MAX_SENDS 2
+#define MAX_OUTBOXES (2 * MAX_SENDS)
+/* Where a value lies that is sent. */
+struct outbox {
+    int buffer, since; /* since: the exchange that it was posted in, -1: it is free */
+};
+
+/* What goes over between two slots: buffers, and peers as indices in the pp group. All zero where there is none. */
 #define MAX_MESSAGES 16
+#define MAX_FLYING 32 /* receives that nobody has waited for: all of an exchange that makes them more are waited for \
+                       */
 struct message {
     int peer, buffer;
 };
+struct copy {
+    int from, to;
+};
 struct exchange {
-    int n_sends, n_recvs, n_copies;
+    int n_frees, n_sends, n_recvs, n_takes, n_lands;
+    int free[1]; /* the message that must be over first: a send takes its buffer */
+    struct copy leave;
     struct message send[1], recv[MAX_MESSAGES];
-    int copy_from, copy_to;
+    int take[MAX_MESSAGES + 1]; /* messages that must be over at the end: receives; behind the last slot all sends */
+    struct copy land;
 };
 
 struct known_exchange {
@@ -182,8 +201,12 @@ struct pipeline {
     struct chunk *chunks;
     int *position; /* by rank, forward or not, chunk and microbatch: its slot in the row */
     int *landed;   /* by slot of the row: the landing that its input is in; -1 */
+    bool *flies;   /* by slot of the row: its input has been posted and not been waited for */
     struct landing *landings;
     int n_landings;
+    struct outbox outbox[MAX_OUTBOXES];
+    int n_outboxes;
+    int flying; /* receives that have been posted and not been waited for */
     struct known_exchange *exchanges;
     int n_exchanges;
     int n, rounds; /* this rank's microbatches; those in which it acts */
@@ -283,8 +306,9 @@ void compile_pipeline(struct compiler *c)
     find_positions(c);
     find_inputs(c);
     k->landed = malloc(((size_t)row_of(c)->n + 1) * sizeof(*k->landed));
+    k->flies = calloc((size_t)row_of(c)->n + 1, sizeof(*k->flies));
     k->chunks = calloc((size_t)k->schedule.chunks, sizeof(*k->chunks));
-    if (!k->landed || !k->chunks)
+    if (!k->landed || !k->flies || !k->chunks)
         c->err = ERR_NOMEM;
     for (int i = 0; k->landed && i < row_of(c)->n; i++)
         k->landed[i] = -1;
@@ -301,6 +325,7 @@ void compile_pipeline_fini(struct compiler *c)
     free(k->chunks);
     free(k->position);
     free(k->landed);
+    free(k->flies);
     free(k->landings);
     free(k->exchanges);
     free(k);
@@ -374,17 +399,72 @@ static void receive(struct compiler *c, struct exchange *e, const struct arrival
         to = c->err ? -1 : k->landings[k->landed[a->slot]].buffer;
     }
     e->recv[e->n_recvs++] = (struct message){a->peer, to};
+    if (k->flying == MAX_FLYING) {
+        e->take[e->n_takes++] = to;
+        return;
+    }
+    k->flies[a->slot] = true;
+    k->flying++;
 }
 
-static void find_sends(const struct compiler *c, struct exchange *e, int i)
+/* Room for what b has, free or the one that has been under way for longest. */
+static struct outbox *outbox_for(struct compiler *c, int b)
+{
+    struct pipeline *k = c->pipeline;
+    struct outbox *oldest = NULL;
+    int alike = 0;
+    for (int i = 0; i < k->n_outboxes; i++) {
+        struct outbox *o = &k->outbox[i];
+        if (c->p->buffers[o->buffer].bytes != c->p->buffers[b].bytes)
+            continue;
+        oldest = oldest && oldest->since <= o->since ? oldest : o;
+        alike++;
+    }
+    if ((oldest && oldest->since < 0) || alike == MAX_SENDS)
+        return oldest;
+    if (k->n_outboxes == MAX_OUTBOXES) {
+        c->err = why_set(c->why, ERR_LIMIT, "the stages send values of more than %d sizes", MAX_OUTBOXES / MAX_SENDS);
+        return NULL;
+    }
+    struct outbox *o = &k->outbox[k->n_outboxes];
+    *o = (struct outbox){compile_sent(c, b, k->n_outboxes), -1};
+    k->n_outboxes++;
+    return c->err ? NULL : o;
+}
+
+static void find_sends(struct compiler *c, struct exchange *e, int i)
 {
     const struct pipeline *k = c->pipeline;
     const struct slot *slot = i ? &row_of(c)->slots[i - 1] : NULL;
     struct schedule_work to;
     int rank = c->p->place.coord[AXIS_PP];
-    if (slot && is_here(c, slot) && schedule_target(&k->schedule, rank, slot, &to) && to.rank != rank)
-        e->send[e->n_sends++] = (struct message){
-            to.rank, MUTANT(SENT_TO_ITSELF_LATER) && input_of(c, slot) >= 0 ? input_of(c, slot) : output_of(c, slot)};
+    if (!slot || !is_here(c, slot) || !schedule_target(&k->schedule, rank, slot, &to) || to.rank == rank)
+        return;
+    int from = MUTANT(SENT_TO_ITSELF_LATER) && input_of(c, slot) >= 0 ? input_of(c, slot) : output_of(c, slot);
+    struct outbox *o = outbox_for(c, from);
+    if (!o)
+        return;
+    if (o->since >= 0 && !MUTANT(SENT_OVER_A_SEND))
+        e->free[e->n_frees++] = o->buffer;
+    o->since = i;
+    e->leave = (struct copy){from, o->buffer};
+    e->send[e->n_sends++] = (struct message){to.rank, o->buffer};
+}
+
+/* Behind the last slot every send is waited for. */
+static void find_last(const struct compiler *c, struct exchange *e)
+{
+    struct pipeline *k = c->pipeline;
+    for (int n = k->n_outboxes; n > 0; n--) {
+        struct outbox *oldest = NULL;
+        for (int i = 0; i < k->n_outboxes; i++)
+            if (k->outbox[i].since >= 0 && (!oldest || k->outbox[i].since < oldest->since))
+                oldest = &k->outbox[i];
+        if (!oldest)
+            return;
+        e->take[e->n_takes++] = oldest->buffer;
+        oldest->since = -1;
+    }
 }
 
 /* What comes before slot i; `next` is where in the list of all arrivals of this rank those of slot i begin. */
@@ -396,16 +476,21 @@ static int find_recvs(struct compiler *c, struct exchange *e, const struct arriv
     return next;
 }
 
-static void find_copy(struct compiler *c, struct exchange *e, int i)
+/* What the next slot takes must be here. */
+static void find_input(struct compiler *c, struct exchange *e, int i)
 {
     struct pipeline *k = c->pipeline;
-    if (i == row_of(c)->n || k->landed[i] < 0)
+    const struct slot *slot = &row_of(c)->slots[i];
+    struct landing *l = k->landed[i] < 0 ? NULL : &k->landings[k->landed[i]];
+    if (k->flies[i]) {
+        e->take[e->n_takes++] = l ? l->buffer : input_of(c, slot);
+        k->flying--;
+    }
+    if (!l)
         return;
-    struct landing *l = &k->landings[k->landed[i]];
     l->taken = false;
-    e->n_copies = 1;
-    e->copy_from = l->buffer;
-    e->copy_to = input_of(c, &row_of(c)->slots[i]);
+    e->n_lands = 1;
+    e->land = (struct copy){l->buffer, input_of(c, slot)};
 }
 
 /* Elements of one instance, all of it. */
@@ -417,36 +502,49 @@ static struct graph_dim all_of(const struct compiler *c, int b)
     return dim_one(buffer->bytes / size);
 }
 
-static void emit_message(struct compiler *c, enum op_kind kind, const struct message *m, int group)
+static struct op *emit_comm(struct compiler *c, enum op_kind kind, int buffer)
 {
     struct op *op = compile_op(c, kind, -1);
     op->stream = STREAM_COMM;
+    if (!c->err && buffer >= 0) {
+        op->m = all_of(c, buffer);
+        op_arg(op, 0, buffer);
+    }
+    return op;
+}
+
+static void emit_message(struct compiler *c, enum op_kind kind, const struct message *m, int group)
+{
+    struct op *op = emit_comm(c, kind, m->buffer);
     op->group = group;
     op->peer = m->peer;
-    if (c->err)
-        return;
-    op->m = all_of(c, m->buffer);
-    op_arg(op, 0, m->buffer);
+}
+
+static void emit_copy(struct compiler *c, const struct copy *copy)
+{
+    struct op *op = compile_op(c, OP_COPY, -1);
+    op->m = c->err ? dim_one(0) : all_of(c, copy->to);
+    op_arg(op, 0, copy->from);
+    op_arg(op, 1, copy->to);
 }
 
 static struct op_range emit_exchange(struct compiler *c, const struct exchange *e)
 {
     int first = c->p->n_ops, group = compile_group(c, 1u << AXIS_PP);
-    for (int i = 0; i < e->n_sends; i++)
+    for (int i = 0; i < e->n_frees; i++)
+        emit_comm(c, OP_WAIT, e->free[i]);
+    for (int i = 0; i < e->n_sends; i++) {
+        emit_copy(c, &e->leave);
         emit_message(c, OP_SEND, &e->send[i], group);
+    }
     for (int i = 0; i < e->n_recvs; i++)
         emit_message(c, OP_RECV, &e->recv[i], group);
-    if (e->n_sends + e->n_recvs) {
-        struct op *op = compile_op(c, OP_WAIT_ALL, -1);
-        op->stream = STREAM_COMM;
-        op->group = group;
-    }
-    if (e->n_copies) {
-        struct op *op = compile_op(c, OP_COPY, -1);
-        op->m = c->err ? dim_one(0) : all_of(c, e->copy_to);
-        op_arg(op, 0, e->copy_from);
-        op_arg(op, 1, e->copy_to);
-    }
+    if (e->n_sends + e->n_recvs)
+        emit_comm(c, OP_PUSH, -1);
+    for (int i = 0; i < e->n_takes; i++)
+        emit_comm(c, OP_WAIT, e->take[i]);
+    for (int i = 0; i < e->n_lands; i++)
+        emit_copy(c, &e->land);
     return (struct op_range){first, c->p->n_ops - first};
 }
 
@@ -571,8 +669,11 @@ static void run_row(struct compiler *c)
         memset(&e, 0, sizeof(e)); /* compared as bytes */
         find_sends(c, &e, i);
         next = find_recvs(c, &e, arrivals, before, n, next, i);
-        find_copy(c, &e, i);
-        if (!c->err && e.n_sends + e.n_recvs + e.n_copies)
+        if (i < row->n)
+            find_input(c, &e, i);
+        else
+            find_last(c, &e);
+        if (!c->err && e.n_sends + e.n_recvs + e.n_takes + e.n_lands)
             exchange_action(c, &e, i);
         if (i < row->n && !c->err)
             slot_action(c, i, &row->slots[i]);

@@ -78,7 +78,7 @@ int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples
     }
 }
 
-static const char *const space_names[SPACE_COUNT] = {"param", "opt", "grad", "work", "host"};
+static const char *const space_names[SPACE_COUNT] = {"param", "opt", "grad", "work", "sent", "host"};
 static const char *const mode_names[] = {"train", "eval", "generate"};
 
 static void print_dim(FILE *out, struct graph_dim d)

@@ -29,6 +29,7 @@ enum buffer_space {
     SPACE_WORK,  /* activations and their gradients, reused by life time; first of all what is computed with where it is
                   * not the parameter itself (bfloat16, ZeRO 1 and 2): local tensors that live as long as the program
                   * runs. ZeRO 3's come and go like activations */
+    SPACE_SENT,  /* what other stages of a pipeline are sent, until they have it; lies in the shared segment */
     SPACE_HOST, /* what the host fills or reads: token ids, targets, scalars in float64; on a GPU its mirror is there */
     SPACE_COUNT
 };
@@ -87,29 +88,41 @@ struct buffer {
  *   cross_entropy         m tokens, n vocabulary, OPF_GRAD; scale is program.loss_scale; the loss is one f64
  *   all_reduce            m elements of the buffer's own dtype, group, reduce
  *   own_gather            sequence parallelism: the tp group's own tokens (op.m is all tokens; counts are layout_split
- * of them) by n columns to all tokens own_scatter           all tokens by n columns, shares of a sum, to the own
- * tokens' sum gather                m elements of every member, in the order of the group; y has them all unit_gather
- * op.unit: pieces to local tensors, over the fsdp group; a table of parts in program.units unit_scatter op.unit:
- * gradients of local tensors to the sum of the own pieces' gradients; added with OPF_ACC send, recv            m
- * elements to or from member `peer` of the group. They are posted; the action's op `wait_all` waits for all that it
- * posted shift                 a ring's step: m elements to member `peer`, k elements from member `from` copy_cols m
- * rows of n columns, row strides lda and ldb embed*                vocabulary rows [vocab_lo, vocab_hi) are in the
- * table, other ids give and get nothing; positions begin at pos0, samples are op.seq long attention*, rope      seq_kv
- * and op.seq where not 0 replace program.seq, pos0 as given; OPF_ACC_Q, OPF_ACC_KV in the gradient: d_q, or d_k and
- * d_v, are added to. o and lse of attention_grad are the whole row's, whatever part of the keys k and v are
+ *                         of them) by n columns to all tokens
+ *   own_scatter           all tokens by n columns, shares of a sum, to the own tokens' sum
+ *   gather                m elements of every member, in the order of the group; y has them all
+ *   unit_gather           op.unit: pieces to local tensors, over the fsdp group; a table of parts in program.units
+ *   unit_scatter          op.unit: gradients of local tensors to the sum of the own pieces' gradients; added with
+ *                         OPF_ACC
+ *   send, recv            m elements to or from member `peer` of the group. Only posted: x is the network's until a
+ *                         `wait` names it, in the same action or a later one
+ *   push                  behind the posts of an action: what they send needs its rank no more (comm_push)
+ *   wait                  m elements: the message in x is over
+ *   shift                 a ring's step: m elements to member `peer`, k elements from member `from`
+ *   copy_cols             m rows of n columns, row strides lda and ldb
+ *   embed*                vocabulary rows [vocab_lo, vocab_hi) are in the table, other ids give and get nothing;
+ *                         positions begin at pos0, samples are op.seq long
+ *   attention*, rope      seq_kv and op.seq where not 0 replace program.seq, pos0 as given; OPF_ACC_Q, OPF_ACC_KV in
+ *                         the gradient: d_q, or d_k and d_v, are added to. o and lse of attention_grad are the whole
+ *                         row's, whatever part of the keys k and v are
  *   attention_join        m samples, heads, head_dim, op.seq, ldc: o and lse become those of both parts (online
- * softmax) loss_part             m tokens, n columns of the vocabulary from vocab_lo on: stats[3 t ..] = largest logit,
- * sum of exp(logit - it), the target's logit (-inf where it is not here) loss_join             m tokens, n columns, k
- * parts of stats: the loss (absent: somebody else counts it), and with OPF_GRAD logits become their gradient dropout*
- * m tokens, n columns of op.k, from column col0 on; rate; site: which of the step's dropouts. `rows` says which token
- * of the global batch each is tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c =
- * sumtree_merges(the same): when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance
+ *                         softmax)
+ *   loss_part             m tokens, n columns of the vocabulary from vocab_lo on: stats[3 t ..] = largest logit, sum of
+ *                         exp(logit - it), the target's logit (-inf where it is not here)
+ *   loss_join             m tokens, n columns, k parts of stats: the loss (absent: somebody else counts it), and with
+ *                         OPF_GRAD logits become their gradient
+ *   dropout*              m tokens, n columns of op.k, from column col0 on; rate; site: which of the step's dropouts.
+ *                         `rows` says which token of the global batch each is
+ *   tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c = sumtree_merges(the same):
+ *                         when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance
  *                         h-1, and so on, c additions in all (sumtree.h)
  *   tree_reduce           m elements, group (-1: this rank has all leaves, so the root). Node j of
- * sumtree_nodes(n_micros, first_micro, end_micro) is instance j of `tree`, operand.offset elements in; the root goes to
- * x on every rank norm                  m elements in blocks of n: blocks[i] = sum of squares of x[n i .. min(n (i+1),
- * m)) clip                  m blocks, n losses, as kern_clip with the limit train.clip adamw                 m
- * elements; lr, betas, eps, step at run time; weight decay only with OPF_DECAY; g is read times the clip factor
+ *                         sumtree_nodes(n_micros, first_micro, end_micro) is instance j of `tree`, operand.offset
+ *                         elements in; the root goes to x on every rank
+ *   norm                  m elements in blocks of n: blocks[i] = sum of squares of x[n i .. min(n (i+1), m))
+ *   clip                  m blocks, n losses, as kern_clip with the limit train.clip
+ *   adamw                 m elements; lr, betas, eps, step at run time; weight decay only with OPF_DECAY; g is read
+ *                         times the clip factor
  *   snapshot              nothing: the worker copies its plan_save_items into the arena */
 #define OP_LIST(X)                                                                                                  \
     X(OP_ZERO, "zero", "w")                             /* x */                                                     \
@@ -149,7 +162,8 @@ struct buffer {
     X(OP_UNIT_SCATTER, "unit_scatter", "rw")    /* gradients of local tensors, of pieces (added to with OPF_ACC) */ \
     X(OP_SEND, "send", "r")                     /* x */                                                             \
     X(OP_RECV, "recv", "w")                     /* x */                                                             \
-    X(OP_WAIT_ALL, "wait_all", "")              /* of this action's posts */                                        \
+    X(OP_PUSH, "push", "")                      /* what is posted goes on without this rank */                      \
+    X(OP_WAIT, "wait", "a")                     /* x, which has been sent or received since its post */             \
     X(OP_SHIFT, "shift", "rw")                  /* x (goes), y (comes) */                                           \
     X(OP_ALL_REDUCE, "all_reduce", "a")         /* x over op.group with op.reduce */                                \
     X(OP_TREE_LEAF, "tree_leaf", "ra")          /* x, tree: the microbatch's gradient joins the canonical tree */   \
@@ -223,7 +237,7 @@ struct op {
     X(ACT_BACKWARD, "backward") /* the first of a step writes gradients where the later ones add: two ranges of ops */ \
     X(ACT_INPUT, "input")       /* backward for inputs only: a split backward's first half */                          \
     X(ACT_WEIGHT, "weight")     /* backward for weights: its second */                                                 \
-    X(ACT_EXCHANGE, "exchange") /* sends and receives between two slots of a pipeline's schedule, all of them over */  \
+    X(ACT_EXCHANGE, "exchange") /* sends and receives between two slots of a pipeline's schedule: pipeline.c */        \
     X(ACT_GATHER, "gather")     /* parameters that the step computes with, from their pieces: ZeRO 1 and 2 */          \
     X(ACT_REDUCE, "reduce")     /* the unit's gradient over its group; unit -1: the losses */                          \
     X(ACT_NORM, "norm")                                                                                                \
@@ -289,8 +303,8 @@ struct program {
     int n_segments;
     int64_t own_seq;     /* tokens of a sample that this rank has */
     int64_t max_samples; /* the bound of SYM_SAMPLES; SYM_TOKENS is bounded by max_samples * seq */
-    double loss_scale;   /* 1 / (tokens of the global batch): what cross_entropy multiplies gradients with; ranks'
-                          * gradients   and microbatches' are then summed, never averaged */
+    double loss_scale;   /* 1 / (tokens of the global batch): what cross_entropy multiplies gradients with, so that
+                          * those of ranks and of microbatches are summed, never averaged */
     struct buffer *buffers;
     int n_buffers;
     struct op *ops;

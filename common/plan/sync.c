@@ -9,8 +9,8 @@
  * steps are enough: bytes are touched in the second as in every later one.
  *
  * Bytes are cut where an instance of a buffer begins or ends, and what lies between two cuts, an atom, is followed as
- * one. What send and recv have posted is theirs until the action's wait_all. The host's batch is a write on the compute
- * stream in front of a forward; nothing of another stream ever touches these buffers. */
+ * one. What send and recv have posted is theirs until its wait, which counts as a write. The host's batch is a write on
+ * the compute stream in front of a forward; nothing of another stream ever touches these buffers. */
 #include "common/plan/compile.h"
 #include "common/plan/mutant.h"
 
@@ -254,23 +254,13 @@ static void each_operand(struct sync *s, const struct op *op, const struct actio
     }
 }
 
-/* The op's own operands; of wait_all also those of what the action has posted. */
-static void each_effect(struct sync *s, int x, const struct action *a, struct clock *need, int time)
-{
-    const struct op *op = &s->p->ops[x];
-    each_operand(s, op, a, need, (int)op->stream, time);
-    for (int i = a->first_op; op->kind == OP_WAIT_ALL && i < x; i++)
-        if (s->p->ops[i].kind == OP_SEND || s->p->ops[i].kind == OP_RECV)
-            each_operand(s, &s->p->ops[i], a, need, (int)op->stream, time);
-}
-
 static void follow(struct sync *s, int x, const struct action *a)
 {
     const struct op *op = &s->p->ops[x];
     struct clock *now = &s->stream[op->stream], need = {{0}};
     for (int i = 0; i < OP_MAX_WAITS && op->wait[i] >= 0; i++)
         learn(now, &s->known[event_of(s, op->wait[i])]);
-    each_effect(s, x, a, &need, 0);
+    each_operand(s, op, a, &need, (int)op->stream, 0);
     for (int k = 0; k < STREAM_COUNT; k++) {
         if (k == (int)op->stream || need.t[k] <= now->t[k])
             continue;
@@ -281,7 +271,7 @@ static void follow(struct sync *s, int x, const struct action *a)
     int time = ++now->t[op->stream];
     assert(time <= s->cap_log);
     s->log[op->stream][time] = x;
-    each_effect(s, x, a, NULL, time);
+    each_operand(s, op, a, NULL, (int)op->stream, time);
     s->known[event_of(s, x)] = *now;
 }
 

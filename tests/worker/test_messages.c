@@ -319,6 +319,37 @@ TEST(a_full_lane_holds_up_no_other)
     ranks_run_worlds(crossing_case);
 }
 
+/* Each sends to the next, who comes late, and goes into a barrier when it has what the last one sent, without having
+ * waited for its send; the next is there only when it has the message. Long ones go in many pieces. */
+static int pushed_case(struct comm *c, struct comm_group *all, int rank, int world)
+{
+    static const int64_t lengths[] = {0, 1, 5000, 4000037};
+    const int next = (rank + 1) % world, last = (rank + world - 1) % world;
+    if (world == 1)
+        return 0;
+    CHECK(comm_push(c) == OK);
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        uint8_t *x = malloc((size_t)lengths[i] + 1), *y = malloc((size_t)lengths[i] + 1);
+        struct comm_post out, in;
+        CHECK(x && y);
+        fill(x, lengths[i], rank, next, (int64_t)i);
+        CHECK(comm_send_post(all, ranks_stream, x, lengths[i], next, &out) == OK);
+        usleep(rank == 1 ? 20000 : 0);
+        CHECK(comm_recv_post(all, ranks_stream, y, lengths[i], last, &in) == OK);
+        CHECK(comm_push(c) == OK);
+        CHECK(comm_wait(all, in) == OK && is_from(y, lengths[i], last, rank, (int64_t)i));
+        CHECK(comm_barrier(all) == OK && comm_wait(all, out) == OK);
+        free(x);
+        free(y);
+    }
+    return 0;
+}
+
+TEST(what_is_pushed_needs_its_rank_no_more)
+{
+    ranks_run_worlds(pushed_case);
+}
+
 static int limit_case(struct comm *c, struct comm_group *all, int rank, int world)
 {
     static uint8_t y[COMM_POSTS + 1];
@@ -479,7 +510,8 @@ static int exchanges(struct comm *c, struct comm_group *all, int rank, int world
 
 static int messages(struct comm *c, struct comm_group *all, int rank, int world)
 {
-    static const rank_fn cases[] = {ring_case, uneven_ring_case, chain_case, phases_case, crossing_case, bytes_case};
+    static const rank_fn cases[] = {ring_case,     uneven_ring_case, chain_case, phases_case,
+                                    crossing_case, pushed_case,      bytes_case};
     int rc = 0;
     for (size_t i = 0; i < COUNT(cases); i++)
         rc = rc ? rc : cases[i](c, all, rank, world);
@@ -567,6 +599,7 @@ TEST(staged_messages_match_the_oracle)
     run_staged(ring_case);
     run_staged(uneven_ring_case);
     run_staged(chain_case);
+    run_staged(pushed_case);
     run_staged(bytes_case);
 }
 

@@ -36,6 +36,7 @@ struct comm_backend {
     /* `slot`, below COMM_SLOTS, is free, and stays this message's until its wait; the peer is another rank. */
     err_t (*send_post)(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int slot);
     err_t (*recv_post)(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int slot);
+    err_t (*push)(struct comm *c);
     err_t (*wait)(struct comm_group *g, int slot);
     /* For a backend on top of another; NULL else. Moves what can be moved now; whether the slot's message is done,
      * which frees the slot; -1: only whether the comm lives. */
@@ -72,7 +73,7 @@ struct comm_group {
 extern const struct comm_backend comm_backend_shm, comm_backend_staged, comm_backend_stream, comm_backend_ucx;
 
 /* What the module of a backend ("dtd-nccl.so") exports: `struct comm_module dtd_nccl_module`. */
-#define COMM_MODULE_ABI 3
+#define COMM_MODULE_ABI 4
 struct comm_module {
     int abi;
     const struct comm_backend *backend;

@@ -351,6 +351,11 @@ err_t comm_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int
     return post_recv(g, s, dst, bytes, from, COMM_POSTS, ret);
 }
 
+err_t comm_push(struct comm *c)
+{
+    return c->backend->push ? c->backend->push(c) : OK;
+}
+
 /* A post is over after its wait, also when that fails: then the comm is dead. */
 err_t comm_wait(struct comm_group *g, struct comm_post post)
 {

@@ -138,9 +138,15 @@ NODISCARD err_t comm_sendrecv(struct comm_group *g, struct kern_stream *s, const
  *
  * A backend may move messages all the time, on a thread or a device; it is only certain to while their rank is inside
  * one of the calls of this section. So between post and wait a rank must not enter a collective whose other members
- * still wait for the message. On nccl a wait gives the device all that its rank has posted and not given yet,
- * as one, and what is queued on the stream later is behind all of it: a receive whose sender needs what this rank does
- * only later is posted behind that wait. nccl does not compare lengths. */
+ * still wait for the message.
+ *
+ * comm_push gives away what was posted: afterwards no send needs its rank to go on, and this holds of receives alone. A
+ * send out of comm_shared to a rank of the node is pushed at once; of others a push may last until their receivers,
+ * too, are in a call of this section and have posted the receive.
+ *
+ * On nccl a push, or a wait, gives the device all that its rank has posted and not given yet, as one, and what is
+ * queued on the stream later is behind all of it: a receive whose sender needs what this rank does only later is posted
+ * behind that. nccl does not compare lengths. */
 #define COMM_POSTS 64
 struct comm_post {
     int slot;
@@ -150,6 +156,7 @@ NODISCARD err_t comm_send_post(struct comm_group *g, struct kern_stream *s, cons
                                struct comm_post *ret);
 NODISCARD err_t comm_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from,
                                struct comm_post *ret);
+NODISCARD err_t comm_push(struct comm *c);
 NODISCARD err_t comm_wait(struct comm_group *g, struct comm_post post);
 
 /* Canonical sums. The leaves 0 .. n_leaves-1 are combined along one fixed binary tree: node [lo, hi) = [lo, mid) +

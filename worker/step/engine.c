@@ -87,11 +87,12 @@ static size_t aligned(size_t n)
     return (n + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
-/* Gradients, which all ranks reduce; with ZeRO the pieces of the parameters, which others gather. */
+/* Gradients, which all ranks reduce; what others are sent; with ZeRO the pieces of the parameters, which they gather.
+ */
 static bool is_shared(const struct engine *e, enum buffer_space s)
 {
     bool units = (e->has_train && e->train.n_units) || (e->has_eval && e->eval.n_units);
-    return s == SPACE_GRAD || (s == SPACE_PARAM && units);
+    return s == SPACE_GRAD || s == SPACE_SENT || (s == SPACE_PARAM && units);
 }
 
 size_t engine_shared_bytes(const struct engine *e)
@@ -114,7 +115,7 @@ size_t engine_device_bytes(const struct engine *e)
  * ranks. */
 static void place_spaces(struct engine *e, bool shared, uint8_t *at)
 {
-    static const enum buffer_space order[] = {SPACE_GRAD, SPACE_PARAM, SPACE_OPT, SPACE_WORK, SPACE_HOST};
+    static const enum buffer_space order[] = {SPACE_GRAD, SPACE_SENT, SPACE_PARAM, SPACE_OPT, SPACE_WORK, SPACE_HOST};
     for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
         enum buffer_space s = order[i];
         if (e->space[s] || (shared && !is_shared(e, s)))

@@ -94,11 +94,12 @@ struct engine_host {
     int32_t *sample; /* ids and targets of one whole sample; the processor's */
 };
 
-/* Messages of an action that are under way. */
+/* Messages that have been posted and not been waited for. */
 struct engine_posts {
     struct {
         struct comm_group *group;
         struct comm_post post;
+        const void *at; /* where it lies */
     } list[COMM_POSTS];
     int n;
 };

@@ -91,18 +91,28 @@ static err_t op_post(const struct run *r, const struct op *op)
     if (err)
         return err;
     posts->list[posts->n].group = g;
+    posts->list[posts->n].at = run_arg(r, op, 0);
     posts->list[posts->n++].post = post;
     return OK;
 }
 
-static err_t op_wait_all(const struct run *r, const struct op *op)
+static err_t op_push(const struct run *r, const struct op *op)
+{
+    (void)op;
+    return comm_push(r->engine->comm);
+}
+
+/* Of one buffer there is one message under way. */
+static err_t op_wait(const struct run *r, const struct op *op)
 {
     struct engine_posts *posts = &r->engine->posts;
-    err_t err = OK;
-    (void)op;
-    for (int i = 0; !err && i < posts->n; i++)
-        err = comm_wait(posts->list[i].group, posts->list[i].post);
-    posts->n = 0;
+    const void *at = run_arg(r, op, 0);
+    int i = 0;
+    while (i < posts->n && posts->list[i].at != at)
+        i++;
+    assert(i < posts->n); /* plan_check */
+    err_t err = comm_wait(posts->list[i].group, posts->list[i].post);
+    posts->list[i] = posts->list[--posts->n];
     return err;
 }
 
@@ -148,7 +158,8 @@ const run_op_fn run_comm_ops[OP_KIND_COUNT] = {
     [OP_UNIT_SCATTER] = op_unit_scatter,
     [OP_SEND] = op_post,
     [OP_RECV] = op_post,
-    [OP_WAIT_ALL] = op_wait_all,
+    [OP_PUSH] = op_push,
+    [OP_WAIT] = op_wait,
     [OP_SHIFT] = op_shift,
     [OP_TREE_REDUCE] = op_tree_reduce,
 };

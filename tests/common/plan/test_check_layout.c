@@ -89,7 +89,7 @@ static void assert_refused(struct fixture *f, const struct layout_row *r, const 
 /* Turned into something that does nothing; its waits and its event stay, so that the order of streams does too. */
 static void make_nothing(struct op *op)
 {
-    op->kind = OP_WAIT_ALL;
+    op->kind = OP_PUSH;
     op->group = -1;
     for (int i = 0; i < OP_MAX_OPERANDS; i++)
         op->arg[i].buffer = -1;

@@ -110,7 +110,8 @@ static struct forecast forecast_of(const struct job_spec *job, const struct plan
 /* A wire on which the tokens of a layer travel as long as its products take: with the switch both go on at once. */
 TEST(a_step_on_a_slow_wire_is_shorter)
 {
-    static const struct plan_rates slow = {1e12, 1e12, 8e9, 1e-6, false}, thread = {1e12, 1e12, 8e9, 1e-6, true};
+    static const struct plan_rates slow = {1e12, 1e12, 8e9, 1e-6, false, false},
+                                   thread = {1e12, 1e12, 8e9, 1e-6, true, false};
     for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++) {
         struct job_spec job = job_of((enum model_arch)arch, 1, 4);
         job.train.numerics = NUMERICS_FAST;
@@ -139,7 +140,7 @@ TEST(a_step_on_a_slow_wire_is_shorter)
 /* Recomputed, too, and in every mode: what travels in parts is what travelled whole. */
 TEST(as_many_bytes_travel)
 {
-    static const struct plan_rates rates = {1e12, 1e12, 1e10, 1e-6, false};
+    static const struct plan_rates rates = {1e12, 1e12, 1e10, 1e-6, false, false};
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
         for (int what = RECOMPUTE_NONE; what <= RECOMPUTE_ATTENTION; what++) {
             struct job_spec job = job_uneven(job_of((enum model_arch)arch, 2, 3)), async;
@@ -212,7 +213,7 @@ static int before(const struct program *p, const struct op *op, const char *what
 
 static void nothing(const struct program *p, struct op *op)
 {
-    op->kind = OP_WAIT_ALL;
+    op->kind = OP_PUSH;
     op->group = -1;
     for (int i = 0; i < OP_MAX_OPERANDS; i++)
         op->arg[i].buffer = -1;

@@ -301,12 +301,18 @@ static bool deliver_all(struct world *w)
     return any;
 }
 
-static bool posts_over(struct rank *r)
+/* Whether what was posted on the buffer has been delivered; then it is forgotten. */
+static bool message_over(struct rank *r, int buffer)
 {
-    for (int i = 0; i < r->n_posts; i++)
-        if (!r->posts[i].done)
+    int kept = 0, n = r->n_posts;
+    for (int i = 0; i < n; i++)
+        if (!r->posts[i].done && r->posts[i].op->arg[0].buffer == buffer)
             return false;
-    r->n_posts = 0;
+    for (int i = 0; i < n; i++)
+        if (r->posts[i].op->arg[0].buffer != buffer)
+            r->posts[kept++] = r->posts[i];
+    assert_true(kept == n - 1);
+    r->n_posts = kept;
     return true;
 }
 
@@ -341,11 +347,11 @@ static bool advance(struct world *w, struct rank *r)
             moved = true;
             continue;
         }
-        if (is_collective(op) || (op->kind == OP_WAIT_ALL && !posts_over(r)))
+        if (is_collective(op) || (op->kind == OP_WAIT && !message_over(r, op->arg[0].buffer)))
             return moved;
         if (op->kind == OP_SEND || op->kind == OP_RECV)
             post(w, r, op);
-        else if (op->kind != OP_WAIT_ALL)
+        else if (op->kind != OP_WAIT && op->kind != OP_PUSH)
             machine_op(&r->machine, op);
         r->op++;
         moved = true;

@@ -173,7 +173,7 @@ static err_t hier_open(const struct comm_config *config, struct comm **ret, stru
         .all_gather = hier_all_gather, .reduce_scatter = hier_reduce_scatter, .unit_gather = hier_unit_gather,        \
         .unit_scatter = hier_unit_scatter, .broadcast = hier_broadcast, .barrier = hier_barrier, .agree = hier_agree, \
         .tree_reduce = hier_tree_reduce, .all_to_all = hier_all_to_all, .send_post = hier_send_post,                  \
-        .recv_post = hier_recv_post, .wait = hier_wait, .move = hier_move, .copy = hier_copy                          \
+        .recv_post = hier_recv_post, .push = hier_push, .wait = hier_wait, .move = hier_move, .copy = hier_copy       \
     }
 
 const struct comm_backend comm_backend_stream = ROW("stream"), comm_backend_ucx = ROW("ucx");

@@ -24,7 +24,7 @@
 
 /* A message of an all-to-all of a rank with another node, or of the ranks' own; see p2p.c. */
 struct hier_post {
-    bool active, remote;
+    bool active, remote, send; /* send: of a remote one */
     struct wire_op op;
 };
 
@@ -129,6 +129,7 @@ static inline uint8_t *hier_visible(const struct hier_group *g, int inner_index,
 
 /* How a call ended: takes over the inner comm's sentence, and ends the other nodes' part of an epoch that is dead here.
  */
+err_t hier_outcome(struct hier_comm *h, err_t err);
 err_t hier_result(struct comm_group *g, err_t err);
 /* Moves the wire. `turn` counts the calls that found nothing to do: after some of them it waits. */
 err_t hier_turn(struct hier_comm *h, bool moved, int *turn);
@@ -193,6 +194,7 @@ err_t hier_all_to_all(struct comm_group *g, struct kern_stream *s, const void *s
                       void *dst, const int64_t *recv_counts, enum dtype dtype);
 err_t hier_send_post(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int slot);
 err_t hier_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int slot);
+err_t hier_push(struct comm *c);
 err_t hier_wait(struct comm_group *g, int slot);
 err_t hier_move(struct comm_group *g, int slot, bool *ret_done);
 err_t hier_copy(struct comm_group *g, struct kern_stream *s, void *dst, const void *src, int64_t bytes);

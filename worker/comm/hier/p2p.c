@@ -27,7 +27,7 @@ static err_t post_remote(struct hier_comm *h, int rank, void *buffer, int64_t by
 {
     struct hier_post *p = &h->posts[slot];
     int turn = 0;
-    *p = (struct hier_post){true, true, {.buffer = buffer, .bytes = (size_t)bytes}};
+    *p = (struct hier_post){true, true, send, {.buffer = buffer, .bytes = (size_t)bytes}};
     h->n_remote++;
     if (!send) {
         h->wire->ops->recv(h->wire, rank, WIRE_MESSAGES, &p->op);
@@ -127,6 +127,34 @@ err_t hier_wait(struct comm_group *g, int slot)
         err = wait_both(h, slot);
     leave(h, p);
     return hier_result(g, err);
+}
+
+static bool is_pushed(const struct hier_comm *h)
+{
+    for (int slot = 0; slot < COMM_SLOTS; slot++)
+        if (h->posts[slot].active && h->posts[slot].remote && h->posts[slot].send && !h->posts[slot].op.done)
+            return false;
+    return h->wire->ops->flushed(h->wire) && shm_pushed(h->shm);
+}
+
+err_t hier_push(struct comm *c)
+{
+    struct hier_comm *h = (struct hier_comm *)c;
+    int one = 0;
+    bool done;
+    err_t err = is_alive(h);
+    if (!err && h->n_remote > 0)
+        err = hier_turn(h, true, &one);
+    if (!err && h->n_local > 0)
+        err = shm_move(h->shm->all, any_local(h), &done);
+    for (int turn = 0; !err && !is_pushed(h); turn++) {
+        if (h->n_local > 0)
+            err = shm_move(h->shm->all, any_local(h), &done);
+        err = err ? err : hier_turn(h, true, &one); /* does not wait */
+        if (!err)
+            nap(turn);
+    }
+    return hier_outcome(h, err);
 }
 
 err_t hier_move(struct comm_group *g, int slot, bool *ret_done)

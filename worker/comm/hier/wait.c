@@ -37,9 +37,8 @@ static err_t wire_ended(struct hier_comm *h, err_t err)
     return err;
 }
 
-err_t hier_result(struct comm_group *g, err_t err)
+err_t hier_outcome(struct hier_comm *h, err_t err)
 {
-    struct hier_comm *h = hier_of(g);
     if (!err)
         return OK;
     if (h->shm->base.why.text[0])
@@ -53,6 +52,11 @@ err_t hier_result(struct comm_group *g, err_t err)
     err = h->told ? ERR_CANCELED : err;
     h->told = true;
     return err;
+}
+
+err_t hier_result(struct comm_group *g, err_t err)
+{
+    return hier_outcome(hier_of(g), err);
 }
 
 void hier_watch(void *comm)

@@ -1,11 +1,11 @@
 /* Messages and all-to-all: NCCL's sends and receives, many in one group, which the device moves side by side.
  *
- * A post is written down; a wait gives the device all that the rank has posted and not given yet, as one NCCL group on
- * the root communicator, whatever groups they were posted in: kernels of two communicators would be one behind the
- * other on the stream, and ranks that have them in different orders would wait for each other. So a ring step, or an
- * exchange between two slots of a pipeline, is one launch on every rank, and no send holds up the receive behind it,
- * although no send is buffered. A wait does not hold up the host: what is queued on the stream later is behind the
- * messages. What has no bytes is no call: both ends know the length. */
+ * A post is written down; a push, or a wait, gives the device all that the rank has posted and not given yet, as one
+ * NCCL group on the root communicator, whatever groups they were posted in: kernels of two communicators would be one
+ * behind the other on the stream, and ranks that have them in different orders would wait for each other. So a ring
+ * step, or an exchange between two slots of a pipeline, is one launch on every rank, and no send holds up the receive
+ * behind it, although no send is buffered. A wait does not hold up the host: what is queued on the stream later is
+ * behind the messages. What has no bytes is no call: both ends know the length. */
 #include "worker/comm/nccl/nccl.h"
 
 static err_t post(struct comm_group *g, struct nccl_post p, int slot)
@@ -71,6 +71,15 @@ static err_t give_all(struct nccl_comm *n, struct kern_stream *s)
     for (int i = 0; i < n_posts; i++)
         posts[i]->pending = false;
     return nccl_queued_on(n, &n->root, s, bytes ? nccl_group_end(code) : code, "ncclSend and ncclRecv", __LINE__);
+}
+
+err_t nccl_push(struct comm *c)
+{
+    struct nccl_comm *n = (struct nccl_comm *)c;
+    struct nccl_post *posts[COMM_SLOTS];
+    if (atomic_load(&n->dead))
+        return nccl_canceled(n);
+    return find_posts(n, posts) ? give_all(n, posts[0]->stream) : OK;
 }
 
 err_t nccl_message_wait(struct comm_group *g, int slot)

@@ -132,6 +132,7 @@ err_t nccl_all_to_all(struct comm_group *g, struct kern_stream *s, const void *s
                       void *dst, const int64_t *recv_counts, enum dtype dtype);
 err_t nccl_send_post(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int slot);
 err_t nccl_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int slot);
+err_t nccl_push(struct comm *c);
 err_t nccl_message_wait(struct comm_group *g, int slot);
 err_t nccl_copy(struct comm_group *g, struct kern_stream *s, void *dst, const void *src, int64_t bytes);
 err_t nccl_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root);

@@ -192,6 +192,7 @@ static const struct comm_backend backend = {
     .all_to_all = nccl_all_to_all,
     .send_post = nccl_send_post,
     .recv_post = nccl_recv_post,
+    .push = nccl_push,
     .wait = nccl_message_wait,
     .copy = nccl_copy,
 };

@@ -30,6 +30,7 @@ const struct comm_backend comm_backend_shm = {
     .all_to_all = shm_all_to_all,
     .send_post = shm_send_post,
     .recv_post = shm_recv_post,
+    .push = shm_push,
     .wait = shm_wait,
     .move = shm_move,
     .copy = shm_copy,

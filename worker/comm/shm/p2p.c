@@ -152,13 +152,22 @@ err_t shm_recv_post(struct comm_group *g, struct kern_stream *stream, void *dst,
     return post(g, &p, slot);
 }
 
-err_t shm_wait(struct comm_group *g, int slot)
+bool shm_pushed(const struct shm_comm *s)
 {
-    struct shm_comm *s = shm_of(g);
+    for (int i = 0; i < s->posts.n_active; i++) {
+        const struct shm_post *p = &s->posts.post[s->posts.active[i]];
+        if (p->send && !p->through)
+            return false;
+    }
+    return true;
+}
+
+/* Until the slot's message is done; -1: until all sends are pushed. */
+static err_t move_until(struct shm_comm *s, int slot)
+{
     struct shm_bell *bell = &s->ctl->bell[s->base.rank];
-    const struct shm_post *p = &s->posts.post[slot];
     err_t err = OK;
-    for (int turn = 0; !err && !p->done; turn++) {
+    for (int turn = 0; !err && !(slot < 0 ? shm_pushed(s) : s->posts.post[slot].done); turn++) {
         bool tired = turn > 0 && !shm_idle(s, turn - 1), moved = false;
         if (tired)
             atomic_store(&bell->asleep, 1);
@@ -171,6 +180,20 @@ err_t shm_wait(struct comm_group *g, int slot)
         turn = moved ? -1 : turn;
     }
     return err;
+}
+
+err_t shm_wait(struct comm_group *g, int slot)
+{
+    return move_until(shm_of(g), slot);
+}
+
+/* Takes what has come, too: who sent it waits for that. */
+err_t shm_push(struct comm *c)
+{
+    struct shm_comm *s = (struct shm_comm *)c;
+    bool moved;
+    err_t err = shm_is_dead(s) ? ERR_CANCELED : progress(s, false, &moved);
+    return err ? err : move_until(s, -1);
 }
 
 err_t shm_move(struct comm_group *g, int slot, bool *ret_done)

@@ -188,6 +188,9 @@ err_t shm_all_to_all(struct comm_group *g, struct kern_stream *stream, const voi
                      void *dst, const int64_t *recv_counts, enum dtype dtype);
 err_t shm_send_post(struct comm_group *g, struct kern_stream *stream, const void *src, int64_t bytes, int to, int slot);
 err_t shm_recv_post(struct comm_group *g, struct kern_stream *stream, void *dst, int64_t bytes, int from, int slot);
+err_t shm_push(struct comm *c);
+/* No send of this rank is left that needs it to go on. */
+bool shm_pushed(const struct shm_comm *s);
 err_t shm_wait(struct comm_group *g, int slot);
 err_t shm_move(struct comm_group *g, int slot, bool *ret_done);
 err_t shm_copy(struct comm_group *g, struct kern_stream *stream, void *dst, const void *src, int64_t bytes);

@@ -128,6 +128,7 @@ const struct comm_backend comm_backend_staged = {
     .all_to_all = staged_all_to_all,
     .send_post = staged_send_post,
     .recv_post = staged_recv_post,
+    .push = staged_push,
     .wait = staged_wait,
     .copy = staged_copy,
 };

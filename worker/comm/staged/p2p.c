@@ -124,11 +124,20 @@ err_t staged_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, i
     return post(g, &(struct staged_post){.buffer = dst, .bytes = bytes, .peer = from, .stream = s}, slot);
 }
 
-err_t staged_wait(struct comm_group *g, int slot)
+/* A send goes chunk by chunk through its cell, so it is pushed when it is done. */
+static bool is_pushed(const struct staged_comm *s)
 {
-    struct staged_comm *s = staged_of(g);
+    for (int i = 0; i < s->posts.n_active; i++)
+        if (s->posts.post[s->posts.active[i]].send)
+            return false;
+    return true;
+}
+
+/* Until the slot's message is done; -1: until all sends are pushed. */
+static err_t move_until(struct staged_comm *s, int slot)
+{
     err_t err = OK;
-    for (int turn = 0; !err && !s->posts.post[slot].done; turn++) {
+    for (int turn = 0; !err && !(slot < 0 ? is_pushed(s) : s->posts.post[slot].done); turn++) {
         bool moved = false;
         err = progress(s, &moved);
         if (moved)
@@ -143,6 +152,16 @@ err_t staged_wait(struct comm_group *g, int slot)
     if (err && err != ERR_CANCELED)
         comm_abort(s->inner); /* what is half under way cannot go on */
     return err;
+}
+
+err_t staged_wait(struct comm_group *g, int slot)
+{
+    return move_until(staged_of(g), slot);
+}
+
+err_t staged_push(struct comm *c)
+{
+    return move_until((struct staged_comm *)c, -1);
 }
 
 err_t staged_copy(struct comm_group *g, struct kern_stream *s, void *dst, const void *src, int64_t bytes)

@@ -122,6 +122,7 @@ err_t staged_all_to_all(struct comm_group *g, struct kern_stream *s, const void 
                         void *dst, const int64_t *recv_counts, enum dtype dtype);
 err_t staged_send_post(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int slot);
 err_t staged_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int slot);
+err_t staged_push(struct comm *c);
 err_t staged_wait(struct comm_group *g, int slot);
 err_t staged_copy(struct comm_group *g, struct kern_stream *s, void *dst, const void *src, int64_t bytes);
 

@@ -80,6 +80,8 @@ static int exchange(struct rank *r, int round)
         if (r->rank % 2 == 0)
             CHECK(comm_send_post(r->all, r->stream, x[peer][k], bytes, peer, &out[peer][k]) == OK);
     }
+    if (r->rank == round % 2)
+        CHECK(comm_push(r->comm) == OK);
     for (int step = r->world * DEPTH - 1; step >= 0; step--) {
         int peer = (step * (r->world % 2 ? 1 : 3) + round) % r->world, k = step / r->world;
         if (peer == r->rank)
