@@ -6,7 +6,8 @@
  *                 tensor and context parallelism need           ring.c      attention over a cut sequence
  *   overlap.c     products in parts, whose collectives travel meanwhile
  *   units.c       ZeRO: gathers into a list of ops, scatters  recompute.c what the backward computes again
- *   compile.c     the driver: every pass in its turn          pipeline.c  a schedule's slots and exchanges as actions
+ *   compile.c     the driver: every pass in its turn          pipeline.c  a schedule's slots as actions
+ *   exchange.c    what goes over between two slots
  *   stages.c      the model cut into stages, chunks' lists    mesh.c      which mesh a job asks for, and what cannot be
  *   pack.c        places for what lives shorter               sync.c      events, from who touches which bytes when
  *

@@ -237,7 +237,7 @@ struct op {
     X(ACT_BACKWARD, "backward") /* the first of a step writes gradients where the later ones add: two ranges of ops */ \
     X(ACT_INPUT, "input")       /* backward for inputs only: a split backward's first half */                          \
     X(ACT_WEIGHT, "weight")     /* backward for weights: its second */                                                 \
-    X(ACT_EXCHANGE, "exchange") /* sends and receives between two slots of a pipeline's schedule: pipeline.c */        \
+    X(ACT_EXCHANGE, "exchange") /* sends and receives between two slots of a pipeline's schedule: exchange.c */        \
     X(ACT_GATHER, "gather")     /* parameters that the step computes with, from their pieces: ZeRO 1 and 2 */          \
     X(ACT_REDUCE, "reduce")     /* the unit's gradient over its group; unit -1: the losses */                          \
     X(ACT_NORM, "norm")                                                                                                \

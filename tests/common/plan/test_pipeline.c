@@ -204,6 +204,27 @@ TEST(schedules_from_a_file_are_one_worker)
     world_compare(&job);
 }
 
+/* All forwards of a chunk, then all of the next: what the first rank gets back waits until it has done the first chunk,
+ * more values than may be under way at once (exchange.c, MAX_FLYING). */
+TEST(chunk_after_chunk_is_one_worker)
+{
+    enum { MICROS = 36 };
+    char text[2 * 4 * MICROS * 8 + 2], *at = text;
+    for (int rank = 0; rank < 2; rank++)
+        for (int i = 0; i < 4 * MICROS; i++)
+            at += sprintf(at, "%c%d.%d%c", "FFBB"[i / MICROS], "0110"[i / MICROS] - '0', i % MICROS,
+                          i < 4 * MICROS - 1 ? ',' : '\n');
+    struct job_spec job = from_file(text, 2, 2, 2 * MICROS);
+    world_compare(&job);
+    struct fixture f;
+    int most = 0;
+    fixture_init(&f, &job, MODE_TRAIN);
+    for (int b = 0; b < f.programs[0].n_buffers; b++)
+        most += strstr(f.programs[0].buffers[b].name, "received.") != NULL;
+    assert_true(most > 32);
+    fixture_fini(&f);
+}
+
 TEST(a_file_that_does_not_fit_is_refused)
 {
     struct {
