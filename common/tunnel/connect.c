@@ -92,7 +92,7 @@ static err_t dial(struct tunnel_request *r, const struct sockaddr_storage *to, u
     int fd = socket(to->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return err_from_errno(errno);
-    wire_set_options(fd);
+    wire_set_options(fd, r->lost_ms);
     if (connect(fd, (const struct sockaddr *)to, len) && errno != EINPROGRESS) {
         err_t err = err_from_errno(errno);
         close(fd);
@@ -102,6 +102,7 @@ static err_t dial(struct tunnel_request *r, const struct sockaddr_storage *to, u
     if (err)
         return err;
     r->tunnel->request = r;
+    r->tunnel->lost_ms = r->lost_ms;
     r->tunnel->peer.key = r->key;
     tunnel_begin(r->tunnel, T_CONNECTING, ms);
     return OK;
@@ -231,6 +232,7 @@ err_t tunnel_connect(struct tunnel_host *host, const struct tunnel_connect_confi
     r->fd = -1;
     uv_update_time(host->config.loop);
     r->due = uv_now(host->config.loop) + (config->deadline_ms ? config->deadline_ms : TUNNEL_HANDSHAKE_MS);
+    r->lost_ms = config->lost_ms ? config->lost_ms : TUNNEL_LOST_MS;
     uv_timer_init(host->config.loop, &r->timer);
     r->timer.data = r;
     uv_timer_start(&r->timer, request_start, 0, 0);

@@ -80,7 +80,7 @@ struct tunnel *listener_take(struct tunnel_listener *l, int fd, const struct soc
     TAILQ_INSERT_TAIL(&l->pending, t, pending_link);
     l->n_pending++;
     l->host->stats.pending++;
-    wire_set_options(fd);
+    wire_set_options(fd, t->lost_ms);
     tunnel_begin(t, T_HANDSHAKE, TUNNEL_HANDSHAKE_MS);
     return t;
 }

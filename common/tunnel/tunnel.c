@@ -21,8 +21,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WATCH_MS 1000
-
 _Static_assert(sizeof(struct tunnel) + 2 * WIRE_BYTES <= TUNNEL_BYTES, "as tunnel.h promises");
 
 static const struct {
@@ -184,7 +182,7 @@ static void watch(struct tunnel *t)
 {
     enum wire_health health = wire_look(t);
     if (health == WIRE_WAITS) {
-        uv_timer_start(&t->timer, timer_fired, WATCH_MS, 0);
+        uv_timer_start(&t->timer, timer_fired, wire_watch_ms(t), 0);
     } else if (health == WIRE_DEAD) {
         log_info("tunnel lost peer=%s address=%s why=\"its host acknowledges nothing\"", t->peer.name, t->peer.address);
         wire_mark_lost(t);
@@ -244,7 +242,7 @@ void tunnel_arm(struct tunnel *t)
     if (t->state == T_OPEN && wire_is_busy(t) && !uv_is_active((uv_handle_t *)&t->timer)) {
         t->looked_at = uv_now(t->host->config.loop);
         t->waits_since = t->looked_at;
-        uv_timer_start(&t->timer, timer_fired, WATCH_MS, 0);
+        uv_timer_start(&t->timer, timer_fired, wire_watch_ms(t), 0);
     }
 }
 
@@ -258,6 +256,7 @@ err_t tunnel_new(struct tunnel_host *host, int fd, const struct sockaddr_storage
     if (!t)
         goto fail_alloc;
     t->host = host;
+    t->lost_ms = TUNNEL_LOST_MS;
     t->role = role;
     t->wire_fd = fd;
     t->pair_fd = -1;

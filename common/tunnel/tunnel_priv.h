@@ -58,11 +58,12 @@ struct tunnel {
     /* the wire: TLS between `ssl` and `wire`, the two ends of a BIO pair of fixed size */
     SSL *ssl;
     BIO *wire;
-    bool wire_ended;                  /* no more bytes come */
-    bool wire_lost;                   /* no more can be sent */
-    bool wire_shut;                   /* FIN was sent */
-    uint64_t progress_at;             /* loop time when the socket took bytes last */
-    uint64_t wire_sent, wire_acked;   /* bytes; acknowledged: as of the last look */
+    bool wire_ended;                /* no more bytes come */
+    bool wire_lost;                 /* no more can be sent */
+    bool wire_shut;                 /* FIN was sent */
+    uint64_t progress_at;           /* loop time when the socket took bytes last */
+    uint64_t wire_sent, wire_acked; /* bytes; acknowledged: as of the last look */
+    uint32_t lost_ms;
     uint64_t waits_since, looked_at;  /* loop times: no acknowledgement has come since; of the last look */
     uint64_t sent_bytes, rekey_bytes; /* plain bytes under the traffic key; when it is renewed */
 
@@ -99,6 +100,7 @@ struct tunnel_request {
     char argument[TUNNEL_ARGUMENT_MAX + 1];
     uv_timer_t timer; /* of all of it */
     uint64_t due;
+    uint32_t lost_ms;
     struct resolve *resolve; /* under way */
     struct sockaddr_storage to[REQUEST_ADDRESSES_MAX];
     int n_to, at;
@@ -144,7 +146,7 @@ const char *tls_reason(int *ret_alert);
 
 /* ---- wire.c: between the socket and the BIO ---- */
 
-void wire_set_options(int fd);
+void wire_set_options(int fd, uint32_t lost_ms);
 /* One read into the BIO. Marks the end or the loss. */
 void wire_read(struct tunnel *t);
 /* Throws away what there is. */
@@ -158,9 +160,10 @@ bool wire_has_room(const struct tunnel *t);  /* for bytes received */
 void wire_mark_lost(struct tunnel *t);
 /* Bytes wait for the socket, or were unacknowledged when last looked. */
 bool wire_is_busy(const struct tunnel *t);
-/* A look at the other host, to be repeated every second while it is WIRE_WAITS. */
+/* A look at the other host, to be repeated every wire_watch_ms while it is WIRE_WAITS. */
 enum wire_health { WIRE_IDLE, WIRE_WAITS, WIRE_DEAD };
 enum wire_health wire_look(struct tunnel *t);
+uint32_t wire_watch_ms(const struct tunnel *t);
 
 /* ---- pump.c: between the owner and TLS ---- */
 

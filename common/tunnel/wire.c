@@ -3,8 +3,8 @@
  *
  * A vanished host: keep-alive probes find it when the connection is idle, TCP_USER_TIMEOUT when something is
  * unacknowledged. That timeout would also end a connection whose peer is well but takes nothing (the kernel counts from
- * the first probe of a closed window, answered or not): so while anything is unacknowledged the tunnel looks once a
- * second, and moves the timeout on as long as the peer answers probes. */
+ * the first probe of a closed window, answered or not): so while anything is unacknowledged the tunnel looks now and
+ * then, and moves the timeout on as long as the peer answers probes. */
 #include "common/tunnel/tunnel_priv.h"
 
 #include <errno.h>
@@ -16,11 +16,28 @@
 
 #define IDLE_S 3
 #define PROBE_S 2
-#define USER_TIMEOUT_MS 7000
-#define ALIVE_MS 3000 /* acknowledged something so lately: may go on */
-#define MORE_MS 6000  /* for so long; the kernel probes at least as often */
-#define DEAD_MS 9000
-_Static_assert(DEAD_MS + 1000 <= TUNNEL_LOST_MS, "looked at every second, as promised");
+
+/* Parts of lost_ms; to be dead and looked at once more make it whole. */
+static uint32_t user_timeout(uint32_t lost_ms)
+{
+    return lost_ms / 10 * 7;
+}
+static uint32_t alive_ms(uint32_t lost_ms) /* acknowledged something so lately: may go on .. */
+{
+    return lost_ms / 10 * 3;
+}
+static uint32_t more_ms(uint32_t lost_ms) /* .. for so long; the kernel probes at least as often */
+{
+    return lost_ms / 10 * 6;
+}
+static uint32_t dead_ms(uint32_t lost_ms)
+{
+    return lost_ms / 10 * 9;
+}
+uint32_t wire_watch_ms(const struct tunnel *t)
+{
+    return t->lost_ms / 10;
+}
 
 static void set_option(int fd, int level, int option, int value)
 {
@@ -29,14 +46,14 @@ static void set_option(int fd, int level, int option, int value)
     (void)r;
 }
 
-void wire_set_options(int fd)
+void wire_set_options(int fd, uint32_t lost_ms)
 {
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, IDLE_S);
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, PROBE_S);
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)user_timeout(lost_ms));
 }
 
 bool wire_is_busy(const struct tunnel *t)
@@ -61,14 +78,14 @@ enum wire_health wire_look(struct tunnel *t)
     t->wire_acked = acked;
     t->looked_at = now;
     if (!wire_is_busy(t)) {
-        set_option(t->wire_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
+        set_option(t->wire_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)user_timeout(t->lost_ms));
         return WIRE_IDLE;
     }
     if (getsockopt(t->wire_fd, IPPROTO_TCP, TCP_INFO, &info, &len))
         return WIRE_WAITS; /* no TCP */
-    if (info.tcpi_last_ack_recv < ALIVE_MS)
-        set_option(t->wire_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(now - t->waits_since) + MORE_MS);
-    return info.tcpi_last_ack_recv < DEAD_MS ? WIRE_WAITS : WIRE_DEAD;
+    if (info.tcpi_last_ack_recv < alive_ms(t->lost_ms))
+        set_option(t->wire_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(now - t->waits_since + more_ms(t->lost_ms)));
+    return info.tcpi_last_ack_recv < dead_ms(t->lost_ms) ? WIRE_WAITS : WIRE_DEAD;
 }
 
 void wire_mark_lost(struct tunnel *t)

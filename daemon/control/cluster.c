@@ -255,6 +255,9 @@ err_t cluster_dial_store(struct cluster *c, const char *node, const char *argume
 
 /* ---- voters' streams ---- */
 
+/* What was sent while a link was down TCP sends again after as long as it was down. A stream that is given up with its
+ * node and made anew carries votes at once, when the next node may be gone already. */
+
 static void raft_connected(void *owner, err_t err, const char *why, const struct tunnel_peer *peer, int fd)
 {
     (void)peer;
@@ -278,7 +281,8 @@ static err_t connect_raft(void *arg, struct log_connect *request, uint64_t id)
                                                  .expected = x->name,
                                                  .purpose = TUNNEL_RAFT,
                                                  .argument = argument,
-                                                 .deadline_ms = CALL_MS};
+                                                 .deadline_ms = CALL_MS,
+                                                 .lost_ms = CLUSTER_LOST_MS};
     return tunnel_connect(c->host, &config, raft_connected, request, &ignored, &why);
 }
 
