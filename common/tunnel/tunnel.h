@@ -122,7 +122,9 @@ struct tunnel_connect_config {
     enum tunnel_purpose purpose;
     const char *argument; /* NULL: "" */
     uint32_t deadline_ms; /* for all of it; 0: TUNNEL_HANDSHAKE_MS */
-    uint32_t lost_ms; /* a host that acknowledges nothing of what is sent is given up within this; 0: TUNNEL_LOST_MS */
+    /* A host that acknowledges nothing of what is sent is given up within this; 0: TUNNEL_LOST_MS. In less than that
+     * also one that is there, whose owner takes nothing for as long and longer. */
+    uint32_t lost_ms;
 };
 
 /* Exactly once. OK: `fd` is the callback's, `peer` is who answered (its argument is ours). Else `why` is a sentence,

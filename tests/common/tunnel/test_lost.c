@@ -149,6 +149,35 @@ TEST(vanished_host_is_seen_while_bytes_are_under_way)
     end_peer(&p, &n);
 }
 
+/* Of two tunnels to one host the one that is to be given up soon goes, and the other is still waited for. */
+TEST(impatient_tunnel_is_given_up_first)
+{
+    struct net n;
+    struct peer p;
+    struct answer soon;
+    int fd = connect_peer(&p, &n);
+    struct tunnel_connect_config config = net_config(&n);
+    config.address = "10.99.0.2:7000";
+    config.lost_ms = 1500;
+    net_connect(&n, n.a, &config, &soon);
+    net_wait(&n, &soon);
+    assert_ok(soon.err);
+    wait_peer(&p);
+    net_pump_ms(&n, 500);
+    assert_int_equal(n.a->stats.tunnels, 2);
+    link_down(&p);
+    net_pump_ms(&n, 200);
+    assert_int_equal(write(fd, "x", 1), 1);
+    assert_int_equal(write(soon.fd, "x", 1), 1);
+    net_read_to_end(&n, soon.fd);
+    close(soon.fd);
+    net_wait_tunnels(&n, n.a, 1);
+    net_read_to_end(&n, fd);
+    close(fd);
+    net_wait_tunnels(&n, n.a, 0);
+    end_peer(&p, &n);
+}
+
 /* As much as goes without the other owner reading. */
 static size_t fill(struct net *n, int fd)
 {
