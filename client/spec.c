@@ -300,7 +300,7 @@ static err_t plan_make(const struct job_spec *job, double most, struct spec_fact
     err = graph_build(&job->model, job->train.seq, &g, why);
     if (err)
         return err;
-    ret->rates = plan_rates_of(job->run.device, (enum dtype)job->train.dtype);
+    ret->rates = plan_rates_of(job);
     err = memory_facts(job, &g, mesh_workers(&mesh), ret, why);
     if (!err && (most == 0 || work_of(job, &g, &mesh) <= most))
         err = plan_of_all(job, &g, mesh_workers(&mesh), most > 0, ret, why);

@@ -8,11 +8,20 @@
 
 /* A core of a few years ago per worker and its share of a node's memory; a GPU of the H100's kind, its links inside a
  * node. */
-struct plan_rates plan_rates_of(enum device device, enum dtype dtype)
+struct plan_rates plan_rates_of(const struct job_spec *job)
 {
-    if (device == DEVICE_CPU)
-        return (struct plan_rates){dtype == DT_F64 ? 30e9 : 60e9, 10e9, 5e9, 20e-6, true, false};
-    return (struct plan_rates){dtype == DT_BF16 ? 500e12 : 40e12, 2.5e12, 200e9, 10e-6, false, true};
+    const enum dtype dtype = (enum dtype)job->train.dtype;
+    if (job->run.device == DEVICE_CPU)
+        return (struct plan_rates){.flops = dtype == DT_F64 ? 30e9 : 60e9,
+                                   .memory = 10e9,
+                                   .link = 5e9,
+                                   .latency = 20e-6,
+                                   .one_thread = job->run.comm_thread != COMM_THREAD_ON};
+    return (struct plan_rates){.flops = dtype == DT_BF16 ? 500e12 : 40e12,
+                               .memory = 2.5e12,
+                               .link = 200e9,
+                               .latency = 10e-6,
+                               .one_call = true};
 }
 
 /* A message: when it was posted, and how long it takes. */

@@ -15,8 +15,8 @@ struct plan_rates {
     bool one_thread;            /* all streams are */
     bool one_call;              /* a push gives all that was posted as one, which holds the stream until it is over */
 };
-/* What a device of the kind does, roughly. */
-struct plan_rates plan_rates_of(enum device device, enum dtype dtype);
+/* What a device of the job's kind does, roughly. run.comm_thread auto counts as off: only a worker knows its cores. */
+struct plan_rates plan_rates_of(const struct job_spec *job);
 
 /* The ops of an action on a stream. */
 struct forecast_box {

@@ -151,7 +151,6 @@ TEST(a_stream_does_one_thing_after_another)
     fixture_fini(&f);
 }
 
-/* Of every rank what its own program says. */
 /* On a processor nothing is computed while something is sent. */
 TEST(on_one_thread_all_communication_is_exposed)
 {
@@ -179,6 +178,17 @@ TEST(on_one_thread_all_communication_is_exposed)
     fixture_fini(&f);
 }
 
+TEST(a_communication_thread_is_forecast)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 2);
+    assert_true(plan_rates_of(&job).one_thread && !plan_rates_of(&job).one_call);
+    job.run.comm_thread = COMM_THREAD_ON;
+    assert_true(!plan_rates_of(&job).one_thread && !plan_rates_of(&job).one_call);
+    job.run.device = DEVICE_CUDA;
+    assert_true(!plan_rates_of(&job).one_thread && plan_rates_of(&job).one_call);
+}
+
+/* Of every rank what its own program says. */
 TEST(memory_of_ranks_is_that_of_their_programs)
 {
     static const struct {
