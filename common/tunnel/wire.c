@@ -17,26 +17,24 @@
 #define IDLE_S 3
 #define PROBE_S 2
 
-/* Parts of lost_ms; to be dead and looked at once more make it whole. */
-static uint32_t user_timeout(uint32_t lost_ms)
+/* In tenths of lost_ms. */
+enum {
+    WATCH = 1, /* between two looks */
+    ALIVE = 3, /* acknowledged something so lately: may go on .. */
+    MORE = 6,  /* .. for so long; the kernel probes at least as often */
+    USER_TIMEOUT = 7,
+    DEAD = 9,
+};
+_Static_assert(DEAD + WATCH <= 10, "given up within lost_ms");
+
+static uint32_t tenths(uint32_t lost_ms, uint32_t n)
 {
-    return lost_ms / 10 * 7;
+    return lost_ms / 10 * n;
 }
-static uint32_t alive_ms(uint32_t lost_ms) /* acknowledged something so lately: may go on .. */
-{
-    return lost_ms / 10 * 3;
-}
-static uint32_t more_ms(uint32_t lost_ms) /* .. for so long; the kernel probes at least as often */
-{
-    return lost_ms / 10 * 6;
-}
-static uint32_t dead_ms(uint32_t lost_ms)
-{
-    return lost_ms / 10 * 9;
-}
+
 uint32_t wire_watch_ms(const struct tunnel *t)
 {
-    return t->lost_ms / 10;
+    return tenths(t->lost_ms, WATCH);
 }
 
 static void set_option(int fd, int level, int option, int value)
@@ -53,7 +51,7 @@ void wire_set_options(int fd, uint32_t lost_ms)
     set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, IDLE_S);
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, PROBE_S);
     set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)user_timeout(lost_ms));
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)tenths(lost_ms, USER_TIMEOUT));
 }
 
 bool wire_is_busy(const struct tunnel *t)
@@ -78,14 +76,14 @@ enum wire_health wire_look(struct tunnel *t)
     t->wire_acked = acked;
     t->looked_at = now;
     if (!wire_is_busy(t)) {
-        set_option(t->wire_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)user_timeout(t->lost_ms));
+        set_option(t->wire_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)tenths(t->lost_ms, USER_TIMEOUT));
         return WIRE_IDLE;
     }
     if (getsockopt(t->wire_fd, IPPROTO_TCP, TCP_INFO, &info, &len))
         return WIRE_WAITS; /* no TCP */
-    if (info.tcpi_last_ack_recv < alive_ms(t->lost_ms))
-        set_option(t->wire_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(now - t->waits_since + more_ms(t->lost_ms)));
-    return info.tcpi_last_ack_recv < dead_ms(t->lost_ms) ? WIRE_WAITS : WIRE_DEAD;
+    if (info.tcpi_last_ack_recv < tenths(t->lost_ms, ALIVE))
+        set_option(t->wire_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(now - t->waits_since + tenths(t->lost_ms, MORE)));
+    return info.tcpi_last_ack_recv < tenths(t->lost_ms, DEAD) ? WIRE_WAITS : WIRE_DEAD;
 }
 
 void wire_mark_lost(struct tunnel *t)

@@ -140,9 +140,9 @@ NODISCARD err_t comm_sendrecv(struct comm_group *g, struct kern_stream *s, const
  * one of the calls of this section. So between post and wait a rank must not enter a collective whose other members
  * still wait for the message.
  *
- * comm_push gives away what was posted: afterwards no send needs its rank to go on, and this holds of receives alone. A
- * send out of comm_shared to a rank of the node is pushed at once; of others a push may last until their receivers,
- * too, are in a call of this section and have posted the receive.
+ * comm_push gives away what was posted: afterwards no send needs its rank to go on, while receives still do. A send
+ * out of comm_shared to a rank of the node is pushed at once; of others a push may last until their receivers, too, are
+ * in a call of this section and have posted the receive.
  *
  * On nccl a push, or a wait, gives the device all that its rank has posted and not given yet, as one, and what is
  * queued on the stream later is behind all of it: a receive whose sender needs what this rank does only later is posted
