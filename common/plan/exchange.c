@@ -1,4 +1,4 @@
-/* Between two slots all that is sent and received is posted in one action (schedule_posts), which waits for as little
+/* Between two steps all that is sent and received is posted in one action (schedule_posts), which waits for as little
  * as it can: for what the next slot takes, and, where it sends, for the message whose buffer it takes again. So a rank
  * that is late holds up who needs it and nobody else.
  *
@@ -15,10 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sends of one size that are under way at most. With one a rank may be a slot ahead of who takes its values, which is
- * enough on paper; the second is for a receiver that looks only between two slots. */
-#define MAX_SENDS 2
-#define MAX_OUTBOXES (2 * MAX_SENDS)
+#define STEP_SENDS 2 /* of one exchange at most */
+#define MAX_OUTBOXES 8
 #define MAX_MESSAGES 16
 /* Receives that nobody has waited for; of an exchange that would make them more all are waited for at once. */
 #define MAX_FLYING 32
@@ -49,9 +47,9 @@ struct copy {
 };
 struct exchange {
     int n_frees, n_sends, n_recvs, n_takes, n_lands;
-    int free[1]; /* the message that must be over first: a send takes its buffer */
-    struct copy leave;
-    struct message send[1], recv[MAX_MESSAGES];
+    int free[STEP_SENDS]; /* messages that must be over first: sends take their buffers */
+    struct copy leave[STEP_SENDS];
+    struct message send[STEP_SENDS], recv[MAX_MESSAGES];
     int take[MAX_MESSAGES + 1]; /* messages that must be over at the end: receives; behind the last slot all sends */
     struct copy land;
 };
@@ -68,13 +66,14 @@ struct exchanges {
     int rank, micros;
     struct arrival *arrivals; /* in the order of exchanges, in each in the order of posts */
     int n_arrivals, next;     /* next: the first that is still to come */
+    int *sent;                /* by slot of the row: before which slot its output is sent */
     int *landed;              /* by slot of the row: the landing that its input is in; -1 */
     bool *flies;              /* by slot of the row: its input has been posted and not been waited for */
     int flying;
     struct landing *landings;
     int n_landings;
     struct outbox outbox[MAX_OUTBOXES];
-    int n_outboxes;
+    int n_outboxes, max_alike; /* max_alike: sends of one size that are under way at most */
     struct known_exchange *known;
     int n_known;
 };
@@ -161,11 +160,17 @@ struct exchanges *exchanges_new(struct compiler *c, const struct schedule *sched
     }
     *x = (struct exchanges){
         .schedule = schedule, .row = &schedule->rows[rank], .chunks = chunks, .rank = rank, .micros = micros};
+    /* Of two exchanges. With those of one a rank may be a step ahead of who takes its values, which is enough on paper;
+     * the others are for a receiver that looks only between two steps. */
+    x->max_alike = 2 * (schedule->chunks > 1 ? STEP_SENDS : 1);
+    x->sent = malloc(((size_t)x->row->n + 1) * sizeof(*x->sent));
     x->landed = malloc(((size_t)x->row->n + 1) * sizeof(*x->landed));
     x->flies = calloc((size_t)x->row->n + 1, sizeof(*x->flies));
     for (int i = 0; x->landed && i < x->row->n; i++)
         x->landed[i] = -1;
-    c->err = x->landed && x->flies ? schedule_posts_init(&posts, schedule, c->why) : ERR_NOMEM;
+    c->err = x->sent && x->landed && x->flies ? schedule_posts_init(&posts, schedule, c->why) : ERR_NOMEM;
+    for (int i = 0; !c->err && i < x->row->n; i++)
+        x->sent[i] = posts.ranks[rank].send[i];
     if (!c->err)
         c->err = find_arrivals(x, &posts);
     schedule_posts_fini(&posts);
@@ -180,6 +185,7 @@ void exchanges_free(struct exchanges *x)
     if (!x)
         return;
     free(x->arrivals);
+    free(x->sent);
     free(x->landed);
     free(x->flies);
     free(x->landings);
@@ -244,10 +250,10 @@ static struct outbox *outbox_for(struct compiler *c, struct exchanges *x, int b)
         oldest = oldest && oldest->since <= o->since ? oldest : o;
         alike++;
     }
-    if ((oldest && oldest->since < 0) || alike == MAX_SENDS)
+    if ((oldest && oldest->since < 0) || alike == x->max_alike)
         return oldest;
     if (x->n_outboxes == MAX_OUTBOXES) {
-        c->err = why_set(c->why, ERR_LIMIT, "the stages send values of more than %d sizes", MAX_OUTBOXES / MAX_SENDS);
+        c->err = why_set(c->why, ERR_LIMIT, "the stages send values of too many sizes");
         return NULL;
     }
     struct outbox *o = &x->outbox[x->n_outboxes];
@@ -256,12 +262,11 @@ static struct outbox *outbox_for(struct compiler *c, struct exchanges *x, int b)
     return c->err ? NULL : o;
 }
 
-/* What slot i - 1 has made for another rank. */
-static void send(struct compiler *c, struct exchanges *x, struct exchange *e, int i)
+/* What the slot has made for another rank. */
+static void send(struct compiler *c, struct exchanges *x, struct exchange *e, const struct slot *slot, int i)
 {
-    const struct slot *slot = i ? &x->row->slots[i - 1] : NULL;
     struct schedule_work to;
-    if (!slot || !is_here(x, slot) || !schedule_target(x->schedule, x->rank, slot, &to) || to.rank == x->rank)
+    if (!is_here(x, slot) || !schedule_target(x->schedule, x->rank, slot, &to) || to.rank == x->rank)
         return;
     int from = MUTANT(SENT_TO_ITSELF_LATER) && input_of(x, slot) >= 0 ? input_of(x, slot) : output_of(x, slot);
     struct outbox *o = outbox_for(c, x, from);
@@ -270,7 +275,7 @@ static void send(struct compiler *c, struct exchanges *x, struct exchange *e, in
     if (o->since >= 0 && !MUTANT(SENT_OVER_A_SEND))
         e->free[e->n_frees++] = o->buffer;
     o->since = i;
-    e->leave = (struct copy){from, o->buffer};
+    e->leave[e->n_sends] = (struct copy){from, o->buffer};
     e->send[e->n_sends++] = (struct message){to.rank, o->buffer};
 }
 
@@ -352,7 +357,7 @@ static struct op_range emit(struct compiler *c, const struct exchange *e)
     for (int i = 0; i < e->n_frees; i++)
         emit_comm(c, OP_WAIT, e->free[i]);
     for (int i = 0; i < e->n_sends; i++) {
-        emit_copy(c, &e->leave);
+        emit_copy(c, &e->leave[i]);
         emit_message(c, OP_SEND, &e->send[i], group);
     }
     for (int i = 0; i < e->n_recvs; i++)
@@ -386,7 +391,9 @@ struct op_range exchange_before(struct compiler *c, struct exchanges *x, int i)
 {
     struct exchange e;
     memset(&e, 0, sizeof(e)); /* compared as bytes */
-    send(c, x, &e, i);
+    for (int k = i < STEP_SENDS ? 0 : i - STEP_SENDS; k < i; k++)
+        if (x->sent[k] == i)
+            send(c, x, &e, &x->row->slots[k], i);
     for (; x->next < x->n_arrivals && x->arrivals[x->next].before == i && !c->err; x->next++)
         receive(c, x, &e, &x->arrivals[x->next]);
     if (i < x->row->n)

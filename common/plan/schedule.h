@@ -140,13 +140,14 @@ void schedule_times_fini(struct schedule_times *t); /* legal on a zeroed one */
 
 /* ---- sends and receives ---- */
 
-/* What slot i of a rank makes for another rank is sent in the exchange right behind it. What slot i takes from another
- * rank is received in the exchange before slot receive[i] <= i, -1 where it takes nothing from one: where, with all
- * slots equally long, the value has just been made. It keeps its place until slot i is over. Several from one rank in
- * one exchange are received in the order of that rank's slots. */
+/* What slot i of a rank makes for another rank is sent in the exchange before slot send[i] > i, which may be the row's
+ * end: right behind it, or with several chunks behind the backward that follows it. What slot i takes from another rank
+ * is received in the exchange before slot receive[i] <= i, -1 where it takes nothing from one: where, with all steps
+ * equally long, the value has just been made. It keeps its place until slot i is over. Several from one rank in one
+ * exchange are sent and received in the order of that rank's slots. */
 struct schedule_rank_posts {
-    int *receive; /* by slot */
-    int held;     /* the most received values that wait for their slots at once, the one in use included */
+    int *send, *receive; /* by slot */
+    int held;            /* the most received values that wait for their slots at once, the one in use included */
 };
 
 struct schedule_posts {

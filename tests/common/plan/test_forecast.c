@@ -96,13 +96,24 @@ TEST(bubbles_of_chunks_are_near_the_formula)
         }
 }
 
-/* Where a push holds the stream until its receiver comes, each waits for the slower of two slots. */
-TEST(a_push_that_lasts_costs_chunks_their_gain)
+/* Where a push holds the stream until its receiver comes, neighbours meet once for a forward and a backward, so that
+ * nobody waits for the slower of the two. */
+TEST(chunks_lose_little_where_a_push_lasts)
 {
     const struct plan_rates call = {1e9, 1e30, 1e30, 0, false, true};
-    const struct job_spec one = piped(4, 32, PIPE_1F1B, 1), two = piped(4, 32, PIPE_INTERLEAVED, 2);
-    assert_true(bubble_with(&two, &call) > bubble_of(&two) + 0.05);
-    assert_true(fabs(bubble_with(&one, &call) - bubble_of(&one)) < 0.01);
+    for (int p = 2; p <= 8; p *= 2)
+        for (int m = 8; m <= 32; m *= 2) {
+            const struct job_spec one = piped(p, m, PIPE_1F1B, 1);
+            if (fabs(bubble_with(&one, &call) - bubble_of(&one)) > 0.01)
+                fail_msg("p %d, m %d: bubble %g, not %g", p, m, bubble_with(&one, &call), bubble_of(&one));
+            if (p == 8)
+                continue; /* the model has 8 layers */
+            const struct job_spec two = piped(p, m, PIPE_INTERLEAVED, 2);
+            double bubble = bubble_with(&two, &call);
+            if (bubble > bubble_of(&two) + 0.015 || bubble >= bubble_of(&one))
+                fail_msg("p %d, m %d: bubble %g, not %g; with one chunk %g", p, m, bubble, bubble_of(&two),
+                         bubble_of(&one));
+        }
 }
 
 /* 2 n (N - 1) / N to each of N ranks, of all gradients with their gaps, and of the losses. */

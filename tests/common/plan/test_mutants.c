@@ -18,6 +18,7 @@ static const struct cell {
     bool no_sp, canonical, dropout, async;
     enum pipe_schedule schedule;
     enum recompute recompute;
+    const char *csv; /* of 3 microbatches */
 } cells[] = {
     {"dp 3", ARCH_LLAMA, .dp = 3},
     {"dp 2, fsdp 2, zero 1", ARCH_LLAMA, .dp = 2, .fsdp = 2, .zero = 1},
@@ -36,6 +37,9 @@ static const struct cell {
     {"pp 2, gpipe", ARCH_GPT2, .pp = 2, .schedule = PIPE_GPIPE},
     {"pp 2, zb-h1", ARCH_GPT2, .pp = 2, .schedule = PIPE_ZB_H1},
     {"pp 2, interleaved", ARCH_LLAMA, .pp = 2, .chunks = 2, .schedule = PIPE_INTERLEAVED},
+    {"pp 2, chunk after chunk", ARCH_LLAMA, .pp = 2, .chunks = 2, .schedule = PIPE_FILE,
+     .csv = "F0.0,F0.1,F0.2,F1.0,F1.1,F1.2,B1.0,B1.1,B1.2,B0.0,B0.1,B0.2\n"
+            "F0.0,F0.1,F0.2,F1.0,F1.1,F1.2,B1.0,B1.1,B1.2,B0.0,B0.1,B0.2\n"},
     {"pp 2, fsdp 2, zero 2", ARCH_LLAMA, .pp = 2, .fsdp = 2, .zero = 2},
     {"tp 3, async", ARCH_GPT2, .tp = 3, .async = true},
 };
@@ -62,6 +66,8 @@ static void try_cell(const struct cell *c)
     job.parallel.sp = !c->no_sp;
     job.parallel.async_tp = c->async;
     job.parallel.schedule = c->schedule;
+    job.parallel.schedule_csv = (char *)c->csv;
+    job.train.global_batch = c->csv ? 3 * job.train.micro_batch : job.train.global_batch;
     job.parallel.recompute = c->recompute;
     job.train.dropout = c->dropout ? 0.25 : 0;
     job.train.numerics = c->canonical ? NUMERICS_CANONICAL : NUMERICS_FAST;
