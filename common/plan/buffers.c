@@ -134,11 +134,6 @@ static int run_new(struct compiler *c, const struct line *l, const char *name, i
     return compile_buffer(c, &b);
 }
 
-static bool in_unit(const struct compiler *c, int t, int unit)
-{
-    return c->g->tensors[t].kind == GT_PARAM && c->g->tensors[t].unit == unit && c->p->place.param[t].held;
-}
-
 /* The part of tensor t; -1 where it is empty. */
 static int part_new(struct compiler *c, const struct line *l, int t, int64_t offset)
 {
@@ -167,10 +162,9 @@ static int64_t lay_out_unit(struct compiler *c, const struct line *l, int unit, 
     int64_t start = base;
     int first = c->p->n_buffers;
     char name[32];
-    for (int t = 0; t < c->g->n_tensors && !c->err; t++) {
+    for (int i = c->held_from[unit]; i < c->held_from[unit + 1] && !c->err; i++) {
+        const int t = c->held[i];
         const struct place_param *q = &c->p->place.param[t];
-        if (!in_unit(c, t, unit))
-            continue;
         l->index[t] = part_new(c, l, t, base);
         base = align(base + (l->pieces ? q->slot : q->full_slot) * (int64_t)dtype_bytes(l->dtype),
                      param_align(c, l->dtype));
@@ -216,13 +210,12 @@ static void parts_new(struct compiler *c, int unit)
 {
     struct program *p = c->p;
     struct unit *u = &p->units[unit];
-    int n = p->mesh.size[AXIS_FSDP];
+    int n = p->mesh.size[AXIS_FSDP], first = c->held_from[unit], end = c->held_from[unit + 1];
     int64_t local = 0, piece = 0, each = ALIGN / (int64_t)dtype_bytes(p->dtype);
-    u->parts = calloc((size_t)c->g->n_tensors + 1, sizeof(*u->parts));
-    for (int t = 0; t < c->g->n_tensors && u->parts; t++) {
+    u->parts = calloc((size_t)(end - first) + 1, sizeof(*u->parts));
+    for (int k = first; k < end && u->parts; k++) {
+        const int t = c->held[k];
         const struct place_param *q = &p->place.param[t];
-        if (!in_unit(c, t, unit))
-            continue;
         struct unit_part *x = &u->parts[u->n];
         *x = (struct unit_part){t, local, piece, calloc((size_t)n, sizeof(*x->counts))};
         if (!x->counts)

@@ -202,6 +202,25 @@ static int tree_depth_of_ranks(const struct program *p)
     return depth;
 }
 
+/* Sorted by counting: held_from is first the number of each unit, two places on, then where the next one goes. */
+static void held_new(struct compiler *c)
+{
+    c->held = calloc((size_t)c->g->n_tensors + 1, sizeof(*c->held));
+    c->held_from = calloc((size_t)c->g->n_units + 2, sizeof(*c->held_from));
+    if (!c->held || !c->held_from) {
+        c->err = ERR_NOMEM;
+        return;
+    }
+    for (int t = 0; t < c->g->n_tensors; t++)
+        if (c->p->place.param[t].held)
+            c->held_from[c->g->tensors[t].unit + 2]++;
+    for (int u = 0; u < c->g->n_units; u++)
+        c->held_from[u + 2] += c->held_from[u + 1];
+    for (int t = 0; t < c->g->n_tensors; t++)
+        if (c->p->place.param[t].held)
+            c->held[c->held_from[c->g->tensors[t].unit + 1]++] = t;
+}
+
 static void compiler_init(struct compiler *c)
 {
     struct program *p = c->p;
@@ -236,6 +255,7 @@ static void compiler_init(struct compiler *c)
     if (c->err)
         return;
     count_uses(c);
+    held_new(c);
     micros_new(c);
     group_new(c);
 }
@@ -256,6 +276,8 @@ static void compiler_fini(struct compiler *c)
     free(c->parts);
     free(c->consumers);
     free(c->grad_started);
+    free(c->held);
+    free(c->held_from);
     free(c->unit_run);
     free(c->unit_tree);
     free(c->unit_grads);

@@ -67,6 +67,8 @@ struct compiler {
     enum slot_index input_index;
 
     /* Buffers. */
+    int *held,
+        *held_from;   /* parameters that this rank holds, those of unit u: held[held_from[u] .. held_from[u + 1]) */
     int *unit_run;    /* by unit: all its gradients, of local tensors; -1: this rank has nothing of the unit */
     int *unit_grads;  /* the same of pieces, where they have their own */
     int *unit_pieces; /* what its gathers send: pieces, or their copies in the compute type */

@@ -109,7 +109,7 @@ int compile_group_tp_box(struct compiler *c, int t)
 
 static bool both_use(const struct compiler *c, const struct place *of, const int peer[AXIS_COUNT], int t)
 {
-    return place_uses(of, c->g, peer[AXIS_PP], t) && place_uses(of, c->g, of->coord[AXIS_PP], t);
+    return place_uses(of, peer[AXIS_PP], t) && place_uses(of, of->coord[AXIS_PP], t);
 }
 
 int compile_group_stages(struct compiler *c, int t)

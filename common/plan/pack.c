@@ -52,11 +52,14 @@ struct pack {
     int n_lists;
     int *list_of;        /* by first op; -1 */
     int *use_of;         /* by buffer: its use in the list that is being read; -1 */
+    struct use *uses;    /* of the list that is being read */
     int *next;           /* by buffer: the next part of the same run, or -1 */
     int *parts;          /* by buffer: its first part, -1 */
     int *chunk;          /* by buffer: whose microbatches it is of, -1: nobody has named it */
     struct span **alive; /* by list, then by buffer; hi < lo: never */
-    int *live_at;        /* by buffer: where its live instances begin in `live` */
+    int *named;          /* buffers that an action has named */
+    int n_named;
+    int *live_at; /* by buffer: where its live instances begin in `live` */
     bool *live;
 };
 
@@ -89,9 +92,9 @@ static void use_buffer(struct pack *k, struct list *l, int b, int at, char mode)
         return;
     if (k->use_of[b] < 0) {
         k->use_of[b] = l->n_uses;
-        l->uses[l->n_uses++] = (struct use){.buffer = b, .first = at, .reads = mode != 'w'};
+        k->uses[l->n_uses++] = (struct use){.buffer = b, .first = at, .reads = mode != 'w'};
     }
-    struct use *u = &l->uses[k->use_of[b]];
+    struct use *u = &k->uses[k->use_of[b]];
     /* One op that writes and reads needs what it reads. */
     u->reads |= u->first == at && mode != 'w';
     u->last = MUTANT(LIFE_ONE_SHORT) && at > u->first ? at - 1 : at;
@@ -107,13 +110,13 @@ static void read_op(struct pack *k, struct list *l, int at)
 
 static void read_list(struct pack *k, struct list *l)
 {
-    l->uses = room(k, (size_t)k->p->n_buffers, sizeof(*l->uses));
-    for (int i = 0; i < l->n_ops && !k->c->err; i++)
+    for (int i = 0; i < l->n_ops; i++)
         read_op(k, l, i);
+    l->uses = room(k, (size_t)l->n_uses, sizeof(*l->uses));
     for (int i = 0; i < l->n_uses; i++)
-        k->use_of[l->uses[i].buffer] = -1;
-    struct use *fit = l->uses ? realloc(l->uses, ((size_t)l->n_uses + 1) * sizeof(*fit)) : NULL;
-    l->uses = fit ? fit : l->uses;
+        k->use_of[k->uses[i].buffer] = -1;
+    if (l->uses)
+        memcpy(l->uses, k->uses, (size_t)l->n_uses * sizeof(*l->uses));
 }
 
 static void read_lists(struct pack *k)
@@ -152,8 +155,8 @@ static int instance(const struct pack *k, int b, const struct action *a)
 
 static void pass_through(struct pack *k, const struct list *l, const struct action *a, struct span *alive)
 {
-    for (int b = 0; b < k->p->n_buffers; b++) {
-        int i = k->live_at[b] < 0 ? -1 : instance(k, b, a);
+    for (int n = 0; n < k->n_named; n++) {
+        int b = k->named[n], i = instance(k, b, a);
         if (i >= 0 && k->live[k->live_at[b] + i])
             widen(&alive[b], l->entry, l->entry + l->n_ops + 1);
     }
@@ -199,9 +202,9 @@ static void find_lives(struct pack *k)
     const struct program *p = k->p;
     int n = 0;
     for (int b = 0; b < p->n_buffers; b++) {
-        k->live_at[b] = -1;
         if (k->chunk[b] < 0)
             continue;
+        k->named[k->n_named++] = b;
         k->live_at[b] = n;
         n += p->buffers[b].slots;
     }
@@ -379,11 +382,13 @@ void compile_pack(struct compiler *c)
     size_t buffers = (size_t)p->n_buffers;
     if (c->err)
         return;
+    k.uses = room(&k, buffers, sizeof(*k.uses));
     k.list_of = room(&k, (size_t)p->n_ops, sizeof(int));
     k.use_of = room(&k, buffers, sizeof(int));
     k.next = room(&k, buffers, sizeof(int));
     k.parts = room(&k, buffers, sizeof(int));
     k.chunk = room(&k, buffers, sizeof(int));
+    k.named = room(&k, buffers, sizeof(int));
     k.live_at = room(&k, buffers, sizeof(int));
     fill(k.list_of, p->n_ops);
     int *const by_buffer[] = {k.use_of, k.next, k.parts, k.chunk};
@@ -407,12 +412,14 @@ void compile_pack(struct compiler *c)
             free(k.alive[l]);
     }
     free(k.lists);
+    free(k.uses);
     free(k.list_of);
     free(k.use_of);
     free(k.next);
     free(k.parts);
     free(k.chunk);
     free(k.alive);
+    free(k.named);
     free(k.live_at);
     free(k.live);
 }

@@ -171,28 +171,28 @@ static err_t stages_init(struct place *p, const struct graph *g, struct why *why
 
 /* ---- parameters ---- */
 
-static bool uses(const struct graph *g, const struct place_stage *s, int t)
+static err_t used_init(struct place *p, const struct graph *g)
 {
-    for (int i = s->first_node; i < s->end_node; i++)
-        for (int k = 0; k < GRAPH_MAX_IN; k++)
-            if (g->nodes[i].in[k] == t)
-                return true;
-    return false;
+    const int pp = p->mesh.size[AXIS_PP];
+    p->used = calloc((size_t)g->n_tensors * (size_t)pp + 1, sizeof(*p->used));
+    for (int s = 0; p->used && s < p->n_stages; s++)
+        for (int i = p->stage[s].first_node; i < p->stage[s].end_node; i++)
+            for (int k = 0; k < GRAPH_MAX_IN; k++)
+                if (g->nodes[i].in[k] >= 0)
+                    p->used[g->nodes[i].in[k] * pp + s % pp] = true;
+    return p->used ? OK : ERR_NOMEM;
 }
 
-bool place_uses(const struct place *p, const struct graph *g, int pp, int t)
+bool place_uses(const struct place *p, int pp, int t)
 {
-    for (int c = 0; c < p->chunks; c++)
-        if (uses(g, &p->stage[c * p->mesh.size[AXIS_PP] + pp], t))
-            return true;
-    return false;
+    return p->used[t * p->mesh.size[AXIS_PP] + pp];
 }
 
-static void find_holders(struct place *p, const struct graph *g, int t)
+static void find_holders(struct place *p, int t)
 {
     struct place_param *q = &p->param[t];
     for (int r = 0; r < p->mesh.size[AXIS_PP]; r++) {
-        bool held = place_uses(p, g, r, t);
+        bool held = place_uses(p, r, t);
         q->stages += held;
         q->held |= held && r == p->coord[AXIS_PP];
     }
@@ -251,7 +251,7 @@ static void param_init(struct place *p, const struct graph *g, int t)
     q->grain = place_grain(q->cols);
     place_piece(p, t, p->coord[AXIS_FSDP], &q->lo, &q->hi);
     size_slots(p, g, t);
-    find_holders(p, g, t);
+    find_holders(p, t);
 }
 
 /* Every rank has something of what is cut. */
@@ -288,6 +288,7 @@ err_t place_init(struct place *p, const struct graph *g, const struct mesh *mesh
     p->param = calloc((size_t)g->n_tensors + 1, sizeof(*p->param));
     err_t e = p->param ? check_cuts(p, g, why) : ERR_NOMEM;
     e = e ? e : stages_init(p, g, why);
+    e = e ? e : used_init(p, g);
     for (int t = 0; t < g->n_tensors && !e; t++)
         if (g->tensors[t].kind == GT_PARAM)
             param_init(p, g, t);
@@ -300,6 +301,7 @@ void place_fini(struct place *p)
 {
     free(p->param);
     free(p->stage);
+    free(p->used);
     memset(p, 0, sizeof(*p));
 }
 
@@ -367,7 +369,7 @@ bool place_counts(const struct place *p, const struct graph *g, int t)
         if (place_cut_box(&g->tensors[t].cut, tp, i, &boxes) == q->tp_box)
             return false;
     for (int r = 0; r < p->coord[AXIS_PP] && !MUTANT(NORM_COUNTS_STAGES); r++)
-        if (place_uses(p, g, r, t))
+        if (place_uses(p, r, t))
             return false;
     return true;
 }

@@ -49,6 +49,7 @@ struct place {
     int zero;
     struct place_param *param; /* by graph tensor; rows 0 for what is no parameter */
     struct place_stage *stage; /* of the whole pipeline: mesh pp * chunks */
+    bool *used;                /* by graph tensor, then by pipeline rank: one of its stages takes it */
     int n_stages, chunks;
     int64_t n_blocks; /* of squares, all parameters, all boxes */
 };
@@ -77,7 +78,7 @@ int place_boxes(const struct place *p, const struct graph *g, int t, int64_t lo,
                 struct place_box ret[PLACE_MAX_BOXES]);
 
 /* Whether a stage of pipeline rank `pp` uses parameter t. */
-bool place_uses(const struct place *p, const struct graph *g, int pp, int t);
+bool place_uses(const struct place *p, int pp, int t);
 
 /* Whether this rank is the one that counts its piece in the norm and in sums over distinct elements: the first of its
  * replicas in tp and pp. */

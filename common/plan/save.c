@@ -36,7 +36,7 @@ static void times_stages(struct replicas *r, const struct place *p, const struct
         return;
     }
     for (int i = 0; i < p->mesh.size[AXIS_PP]; i++)
-        if (place_uses(p, g, i, t)) {
+        if (place_uses(p, i, t)) {
             index += i < p->coord[AXIS_PP];
             n++;
             r->key = mix(r->key, i + 1);
@@ -146,13 +146,13 @@ err_t plan_save_items(const struct program *p, const struct graph *g, struct sav
 {
     struct saver s = {.p = p, .g = g};
     size_t room = 1;
-    for (int t = 0; t < g->n_tensors; t++)
-        room += g->tensors[t].kind == GT_PARAM ? 3 * (size_t)(g->tensors[t].cut.segments + 1) : 0;
     s.replicas = calloc((size_t)g->n_tensors + 1, sizeof(*s.replicas));
+    for (int t = 0; t < g->n_tensors && s.replicas; t++) {
+        s.replicas[t] = replicas_of(&p->place, g, t);
+        room += s.replicas[t].held ? 3 * (size_t)(g->tensors[t].cut.segments + 1) : 0;
+    }
     s.items = calloc(room, sizeof(*s.items));
     err_t e = s.replicas && s.items ? OK : ERR_NOMEM;
-    for (int t = 0; t < g->n_tensors && !e; t++)
-        s.replicas[t] = replicas_of(&p->place, g, t);
     for (int t = 0; t < g->n_tensors && !e; t++)
         if (s.replicas[t].held)
             deal(&s, t);

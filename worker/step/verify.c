@@ -51,7 +51,7 @@ static void find_twins(const struct engine *e, int t, int *ret)
     for (int b = 0; b < e->config.world; b++) {
         int at[AXIS_COUNT], other[AXIS_COUNT];
         mesh_coords(&p->mesh, b, at);
-        ret[b] = place_uses(&p->place, e->config.graph, at[AXIS_PP], t) ? b : -1;
+        ret[b] = place_uses(&p->place, at[AXIS_PP], t) ? b : -1;
         for (int a = 0; ret[b] == b && a < b; a++) {
             mesh_coords(&p->mesh, a, other);
             if (ret[a] == a && same_box(e, other, at, t))
