@@ -111,7 +111,7 @@ static bool run_ticks(const struct ticks *t, int *next)
         moved = false;
         for (int r = 0; r < s->ranks; r++)
             moved |= run_steps(t, r, &next[r]);
-        for (int r = s->ranks - 1; r >= 0; r--)
+        for (int r = s->ranks; r-- > 0;)
             moved |= run_steps(t, r, &next[r]);
     }
     for (int r = 0; r < s->ranks; r++)
@@ -257,10 +257,11 @@ err_t schedule_posts_init(struct schedule_posts *p, const struct schedule *s, st
         err = ticks_init(&ticks, &index);
     if (!err)
         err = posts_new(&posts, s);
-    if (!err)
+    if (!err) {
         err = place(&posts, &ticks, s->chunks > 1);
-    if (err == ERR_INVALID && s->chunks > 1)
-        err = place(&posts, &ticks, false);
+        if (err == ERR_INVALID && s->chunks > 1)
+            err = place(&posts, &ticks, false);
+    }
     index.s = s;
     ticks_fini(&ticks);
     free(index.slot);
