@@ -219,8 +219,8 @@ static bool visible(const char *key)
     return *key && strlen(key) <= STORE_KEY_MAX;
 }
 
-/* The job whose present epoch is `epoch` and whose worker calls; answers the call and returns NULL when it is not so.
- */
+/* The job whose present epoch is `epoch` and whose worker calls; answers the call and returns NULL when it is not so. A
+ * control that has just begun to lead does not know yet whether the epoch goes on: until then it does. */
 static struct job *store_job(struct rpc_call *call, uint64_t epoch, const char *key, int *ret_rank)
 {
     struct job_process *p;
@@ -231,7 +231,7 @@ static struct job *store_job(struct rpc_call *call, uint64_t epoch, const char *
         rpc_fail(call, ERR_INVALID, "a key is 1 to %d visible ASCII characters", STORE_KEY_MAX);
         return NULL;
     }
-    if (epoch != j->epoch || !job_in_epoch(j)) {
+    if (epoch != j->epoch || !(job_in_epoch(j) || j->adopting)) {
         rpc_fail(call, ERR_STALE, "epoch %" PRIu64 " of job %" PRIu64 " has ended", epoch, j->id);
         return NULL;
     }

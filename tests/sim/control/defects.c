@@ -2,6 +2,7 @@
  * them were not there, or did not look at something. */
 #include "daemon/control/cluster_in.h"
 #include "daemon/control/rpc_adapters.h"
+#include "daemon/control/rpc_server.h"
 #include "tests/sim/bugs.h"
 #include "tests/sim/world.h"
 
@@ -195,4 +196,17 @@ void __wrap_job_worker_report(struct job *j, int rank, const struct worker_repor
     if (bug(BUG_OLD_IDLE_TAKEN) && r->kind == REPORT_IDLE)
         changed.epoch = j->epoch;
     __real_job_worker_report(j, rank, &changed);
+}
+
+void __real_rpc_worker_store_put(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void __wrap_rpc_worker_store_put(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+
+void __wrap_rpc_worker_store_put(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct job_process *p;
+    const struct job *j = bug(BUG_EPOCH_TAKEN_FOR_ENDED) ? rpc_server_job(call, &p) : NULL;
+    if (j && j->adopting)
+        rpc_fail(call, ERR_STALE, "its epoch has ended");
+    else
+        __real_rpc_worker_store_put(owner, call, request);
 }

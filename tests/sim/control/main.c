@@ -142,7 +142,7 @@ static void run_seed(uint64_t seed, int nodes, struct summary *ret)
     world_init(seed, nodes ? nodes : sizes[seed % 10]);
     net_init();
     stream_init();
-    process_init();
+    process_init(seed % 3 == 0);
     ledger_init();
     check_init(ledger_record);
     world.after_event = after_event;

@@ -9,6 +9,7 @@
 #include "tests/sim/stream.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,8 +20,10 @@
 #define RETRY_US (30 * US_PER_MS)
 #define ORPHAN_US (20 * US_PER_S)
 #define HANG_US (3600 * US_PER_S)
+#define MEET_MS 300000
+#define LEFT_US (60 * US_PER_S) /* longer than all trouble */
 
-enum doing { IDLE, LOADING, STEPPING, SAVING, OVER, FAILED };
+enum doing { IDLE, LOADING, LEFT, MEETING, STEPPING, SAVING, OVER, FAILED };
 
 struct report {
     TAILQ_ENTRY(report) link;
@@ -48,6 +51,8 @@ struct process {
     int rank, world;
     int64_t step, steps, every;
     bool is_committer, stops;
+    int met; /* ranks whose word has come */
+    int64_t left_since;
     Dtd__WorkerCommand *next; /* another START, to be begun when this epoch is left */
     struct event *work;
 };
@@ -65,8 +70,11 @@ static struct folder {
     uint64_t asked_epoch, fence; /* what is older is refused */
 } folders[MAX_JOBS];
 
-void process_init(void)
+static bool they_meet;
+
+void process_init(bool meet)
 {
+    they_meet = meet;
     LIST_INIT(&living);
     memset(folders, 0, sizeof(folders));
 }
@@ -315,12 +323,91 @@ static void save_worker(struct process *p)
     report(p, DTD__WORKER_REPORT__KIND__DONE, p->epoch, p->step);
 }
 
+/* ---- where they meet: each rank puts its word into the epoch's store and asks for all others' ---- */
+
+static void fail(void *arg);
+
+static void ready(struct process *p)
+{
+    p->doing = STEPPING;
+    report(p, DTD__WORKER_REPORT__KIND__READY, p->epoch, p->step);
+    work_in(p, span(10, 100));
+}
+
+static void ask(struct process *p);
+
+/* Its epoch has ended, says control: it leaves, and waits to be told so. A closed connection is no answer. */
+static bool is_refused(struct process *p, const struct rpc_result *result)
+{
+    if (p->doing != MEETING || !result->err)
+        return p->doing != MEETING;
+    if (result->err == ERR_STALE) {
+        p->doing = LEFT;
+        p->left_since = world.now_us;
+    } else if (result->err != ERR_CLOSED) {
+        fail(p);
+    }
+    return true;
+}
+
+static void is_put(void *arg, const struct rpc_result *result)
+{
+    is_refused(arg, result);
+}
+
+static void is_told(void *arg, const struct rpc_result *result)
+{
+    struct process *p = arg;
+    if (is_refused(p, result))
+        return;
+    if (++p->met == p->world)
+        ready(p);
+    else
+        ask(p);
+}
+
+static void ask(struct process *p)
+{
+    struct rpc_conn *conn = rpc_link_conn(p->control);
+    Dtd__StoreGetRequest m = DTD__STORE_GET_REQUEST__INIT;
+    char key[16];
+    snprintf(key, sizeof(key), "here/%d", p->met);
+    m.epoch = p->epoch;
+    m.key = key;
+    m.timeout_ms = MEET_MS;
+    if (conn && p->is_ready && rpc_send(conn, WORKER_STORE_GET, &m.base, 0, is_told, p, NULL))
+        rpc_link_reset(p->control);
+}
+
+/* Its word is said to every control of the epoch: a new one has an empty store. */
+static void meet(struct process *p)
+{
+    struct rpc_conn *conn = rpc_link_conn(p->control);
+    Dtd__StorePutRequest m = DTD__STORE_PUT_REQUEST__INIT;
+    char key[16];
+    snprintf(key, sizeof(key), "here/%d", p->rank);
+    m.epoch = p->epoch;
+    m.key = key;
+    m.value = (ProtobufCBinaryData){1, (uint8_t *)"!"};
+    if (!conn || !p->is_ready)
+        return;
+    if (rpc_send(conn, WORKER_STORE_PUT, &m.base, 0, is_put, p, NULL))
+        rpc_link_reset(p->control);
+    else if (p->doing == MEETING)
+        ask(p);
+}
+
 static void work_worker(struct process *p)
 {
-    if (p->doing == LOADING) {
-        p->doing = STEPPING;
-        report(p, DTD__WORKER_REPORT__KIND__READY, p->epoch, p->step);
-        work_in(p, span(10, 100));
+    if (p->doing == LOADING && they_meet) {
+        p->doing = MEETING;
+        p->met = 0;
+        meet(p);
+    } else if (p->doing == LOADING) {
+        ready(p);
+    } else if (p->doing == LEFT && world.now_us - p->left_since > LEFT_US) {
+        broken("rank %d of job %" PRIu64 " heard that epoch %" PRIu64 " has ended, and was not told to leave it",
+               p->rank, p->job, p->epoch);
     } else if (p->doing == STEPPING) {
         step_worker(p);
     } else if (p->doing == SAVING) {
@@ -515,6 +602,8 @@ static void greeted(void *arg, const struct rpc_result *result)
     p->is_ready = true;
     say_state(p);
     flush(p);
+    if (they_meet && !is_io(p) && p->epoch && p->doing >= MEETING)
+        meet(p);
 }
 
 static void up(void *owner, struct rpc_conn *conn)

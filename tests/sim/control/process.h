@@ -1,5 +1,6 @@
 /* A worker or a dtd-io as control knows it by docs/wire.md and proto/: it connects to its computer's control.sock by
- * the real common/rpc, says Hello with its token, attends, does what it is told after a while and reports it. What it
+ * the real common/rpc, says Hello with its token, attends, does what it is told after a while and reports it; where ranks
+ * meet in the epoch's store, it is ready after that. What it
  * would compute is a number of steps, at which the ranks of an epoch wait for each other; what it would save is the
  * number of a step in a folder that all computers share. */
 #ifndef DTD_TESTS_SIM_CONTROL_PROCESS_H
@@ -10,7 +11,7 @@
 struct machine;
 struct process;
 
-void process_init(void);
+void process_init(bool meet);
 struct process *process_start(struct machine *m, uint64_t job, int slot, const uint8_t *token, int pid);
 void process_signal(struct process *p, int sig);
 /* It goes with its computer; the supervisor, which does too, is not told. */
