@@ -103,6 +103,7 @@ static err_t dial(struct tunnel_request *r, const struct sockaddr_storage *to, u
         return err;
     r->tunnel->request = r;
     r->tunnel->lost_ms = r->lost_ms;
+    r->tunnel->one_way = r->one_way;
     r->tunnel->peer.key = r->key;
     tunnel_begin(r->tunnel, T_CONNECTING, ms);
     return OK;
@@ -233,6 +234,7 @@ err_t tunnel_connect(struct tunnel_host *host, const struct tunnel_connect_confi
     uv_update_time(host->config.loop);
     r->due = uv_now(host->config.loop) + (config->deadline_ms ? config->deadline_ms : TUNNEL_HANDSHAKE_MS);
     r->lost_ms = config->lost_ms ? config->lost_ms : TUNNEL_LOST_MS;
+    r->one_way = config->one_way;
     uv_timer_init(host->config.loop, &r->timer);
     r->timer.data = r;
     uv_timer_start(&r->timer, request_start, 0, 0);

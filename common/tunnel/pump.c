@@ -8,7 +8,8 @@
  *
  * Ends, each way by itself: the owner's end of stream becomes close_notify and FIN when all before it has gone out; the
  * peer's close_notify becomes the owner's end of stream when all before it has been taken. Both: the tunnel closes. A
- * FIN or reset without close_notify cuts both ways, after what came has been delivered.
+ * FIN or reset without close_notify cuts both ways, after what came has been delivered; and so does close_notify on a
+ * tunnel on which the peer has nothing to say.
  *
  * An owner that has closed its descriptor (EPOLLHUP, which is told also while nothing else is polled for, by asking for
  * priority data that a Unix socket never has) takes nothing any more: the tunnel lingers, flushing what the owner wrote
@@ -194,7 +195,7 @@ static bool is_over(const struct tunnel *t)
 {
     if (t->state == T_LINGER)
         return t->wire_lost || (t->wire_shut && t->wire_ended);
-    return t->down_shut && (t->wire_shut || t->wire_lost);
+    return t->down_shut && (t->wire_shut || t->wire_lost || t->one_way);
 }
 
 void pump_run(struct tunnel *t)

@@ -125,6 +125,9 @@ struct tunnel_connect_config {
     /* A host that acknowledges nothing of what is sent is given up within this; 0: TUNNEL_LOST_MS. In less than that
      * also one that is there, whose owner takes nothing for as long and longer. */
     uint32_t lost_ms;
+    /* The peer's owner says nothing. When it ends, nobody takes any more what ours says, who need not read to learn
+     * this: the tunnel ends, and a write fails. */
+    bool one_way;
 };
 
 /* Exactly once. OK: `fd` is the callback's, `peer` is who answered (its argument is ours). Else `why` is a sentence,

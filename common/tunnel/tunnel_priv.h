@@ -64,6 +64,7 @@ struct tunnel {
     uint64_t progress_at;           /* loop time when the socket took bytes last */
     uint64_t wire_sent, wire_acked; /* bytes; acknowledged: as of the last look */
     uint32_t lost_ms;
+    bool one_way;
     uint64_t waits_since, looked_at;  /* loop times: no acknowledgement has come since; of the last look */
     uint64_t sent_bytes, rekey_bytes; /* plain bytes under the traffic key; when it is renewed */
 
@@ -101,6 +102,7 @@ struct tunnel_request {
     uv_timer_t timer; /* of all of it */
     uint64_t due;
     uint32_t lost_ms;
+    bool one_way;
     struct resolve *resolve; /* under way */
     struct sockaddr_storage to[REQUEST_ADDRESSES_MAX];
     int n_to, at;

@@ -282,7 +282,8 @@ static err_t connect_raft(void *arg, struct log_connect *request, uint64_t id)
                                                  .purpose = TUNNEL_RAFT,
                                                  .argument = argument,
                                                  .deadline_ms = CALL_MS,
-                                                 .lost_ms = CLUSTER_LOST_MS};
+                                                 .lost_ms = CLUSTER_LOST_MS,
+                                                 .one_way = true};
     return tunnel_connect(c->host, &config, raft_connected, request, &ignored, &why);
 }
 

@@ -34,6 +34,7 @@
 #define SNAPSHOT_THRESHOLD 1024
 #define SNAPSHOT_TRAILING 128
 #define TICK_MS 1000
+#define FULL_TICK_MS 100 /* until then the others are one voter fewer */
 #define OPENING_TICK_MS 5
 #define OPENING_SLOW_MS 10000
 #define DRAIN_MS 2000
@@ -412,7 +413,7 @@ static void tick_draining(struct log *log)
 static void tick_full(struct log *log)
 {
     if (log->raft_is_open || log_disk_free(&log->disk) < log_disk_enough(&log->disk)) {
-        wake(log, TICK_MS);
+        wake(log, FULL_TICK_MS);
         return;
     }
     move(log, L_STARTING, "there is space again");

@@ -441,6 +441,29 @@ TEST(close_after_a_half_close_is_noticed)
     net_close(&n);
 }
 
+/* Who only writes learns by writing that nobody takes it any more. */
+TEST(who_only_writes_is_told_of_the_end)
+{
+    struct net n;
+    struct answer a;
+    net_open(&n);
+    struct tunnel_connect_config config = net_config(&n);
+    config.one_way = true;
+    net_connect(&n, n.a, &config, &a);
+    net_wait(&n, &a);
+    assert_ok(a.err);
+    net_wait_accepted(&n, 1);
+    assert_int_equal(write(a.fd, "heartbeat", 9), 9);
+    net_pump_ms(&n, 50);
+    close(n.fds[0]);
+    net_pump_ms(&n, 1000); /* of TUNNEL_LINGER_MS that b would wait for it */
+    assert_int_equal(n.a->all, 0);
+    assert_int_equal(send(a.fd, "heartbeat", 9, MSG_NOSIGNAL), -1);
+    close(a.fd);
+    net_wait_tunnels(&n, n.b, 0);
+    net_close(&n);
+}
+
 TEST(what_an_owner_wrote_before_it_closed_arrives)
 {
     struct net n;
