@@ -204,7 +204,9 @@ void __wrap_rpc_worker_store_put(void *owner, struct rpc_call *call, const Proto
 void __wrap_rpc_worker_store_put(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct job_process *p;
-    const struct job *j = bug(BUG_EPOCH_TAKEN_FOR_ENDED) ? rpc_server_job(call, &p) : NULL;
+    const struct job *j = NULL;
+    if (bug(BUG_EPOCH_TAKEN_FOR_ENDED) && !(j = rpc_server_job(call, &p)))
+        return; /* it is answered */
     if (j && j->adopting)
         rpc_fail(call, ERR_STALE, "its epoch has ended");
     else

@@ -366,34 +366,37 @@ static void is_told(void *arg, const struct rpc_result *result)
         ask(p);
 }
 
-static void ask(struct process *p)
+/* False: it is said after the next Hello. */
+static bool say(struct process *p, uint16_t method, const ProtobufCMessage *m, rpc_callback cb)
 {
     struct rpc_conn *conn = rpc_link_conn(p->control);
-    Dtd__StoreGetRequest m = DTD__STORE_GET_REQUEST__INIT;
+    bool is_said = conn && p->is_ready && rpc_send(conn, method, m, 0, cb, p, NULL) == OK;
+    if (conn && p->is_ready && !is_said)
+        rpc_link_reset(p->control);
+    return is_said;
+}
+
+static void ask(struct process *p)
+{
     char key[16];
     snprintf(key, sizeof(key), "here/%d", p->met);
+    Dtd__StoreGetRequest m = DTD__STORE_GET_REQUEST__INIT;
     m.epoch = p->epoch;
     m.key = key;
     m.timeout_ms = MEET_MS;
-    if (conn && p->is_ready && rpc_send(conn, WORKER_STORE_GET, &m.base, 0, is_told, p, NULL))
-        rpc_link_reset(p->control);
+    (void)say(p, WORKER_STORE_GET, &m.base, is_told);
 }
 
 /* Its word is said to every control of the epoch: a new one has an empty store. */
 static void meet(struct process *p)
 {
-    struct rpc_conn *conn = rpc_link_conn(p->control);
     Dtd__StorePutRequest m = DTD__STORE_PUT_REQUEST__INIT;
     char key[16];
     snprintf(key, sizeof(key), "here/%d", p->rank);
+    m.value = (ProtobufCBinaryData){1, (uint8_t *)"!"};
     m.epoch = p->epoch;
     m.key = key;
-    m.value = (ProtobufCBinaryData){1, (uint8_t *)"!"};
-    if (!conn || !p->is_ready)
-        return;
-    if (rpc_send(conn, WORKER_STORE_PUT, &m.base, 0, is_put, p, NULL))
-        rpc_link_reset(p->control);
-    else if (p->doing == MEETING)
+    if (say(p, WORKER_STORE_PUT, &m.base, is_put) && p->doing == MEETING)
         ask(p);
 }
 
