@@ -259,6 +259,12 @@ static void choose_voters(struct cluster *c, int64_t now)
     free(nodes);
 }
 
+/* Who has just begun to lead has yet to find it. */
+static bool may_come(const struct voters_node *x)
+{
+    return x->listed && !x->self && !x->up && !x->drained && x->away_ms < CLUSTER_LOST_MS;
+}
+
 bool cluster_has_heir(const struct cluster *c)
 {
     struct voters_node *nodes;
@@ -266,6 +272,8 @@ bool cluster_has_heir(const struct cluster *c)
     if (!n)
         return false;
     bool has = voters_have_heir(nodes, n);
+    for (int i = 0; i < n; i++)
+        has = has || may_come(&nodes[i]);
     free(nodes);
     return has;
 }

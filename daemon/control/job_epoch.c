@@ -136,6 +136,13 @@ static void better_cause(struct job *j, const char *seen)
     log_incident(j, NAN);
 }
 
+/* A proposal cannot be taken back: its epoch will be in the log with these members, though nobody was in it. */
+static void epoch_given_up(struct job *j)
+{
+    if (j->phase.state == PHASE_COMMITTING && !j->epoch_committed)
+        j->epoch = j->next_epoch;
+}
+
 static void end_epoch(struct job *j, const char *seen)
 {
     job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
@@ -155,6 +162,7 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
         return;
     if (j->adopting) /* it is decided when all has been heard; who failed is ended, which job_adopt sees */
         return;
+    epoch_given_up(j);
     job_incident_open(j, seen, detect_ms, by_exit);
     if (j->restarts >= j->spec.run.restarts) {
         job_incident_decided(j, "the job fails: run.restarts (%" PRId64 ") used up", j->spec.run.restarts);
@@ -172,6 +180,7 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
 
 void job_epoch_again(struct job *j, const char *seen)
 {
+    epoch_given_up(j);
     job_incident_open(j, seen, 0, true);
     end_epoch(j, seen);
 }
@@ -334,6 +343,8 @@ static void epoch_recorded(struct node *n, uint64_t job, const struct state_resu
     const struct state_job *s = state_job_find(n->state, job);
     if (!j || j->phase.state != PHASE_COMMITTING)
         return;
+    if (s && s->end == END_NONE && s->epoch.epoch < j->next_epoch)
+        return; /* one before it, given up on its way */
     /* Proposed twice (the log was reopened in between) the second is stale, and the epoch is ours all the same. */
     if (!s || s->epoch.epoch != j->next_epoch) {
         job_epoch_fatal(j, "epoch %" PRIu64 " was not taken: %s", j->next_epoch, err_text(result->err));

@@ -9,6 +9,7 @@
 #include "daemon/control/node.h"
 #include "daemon/control/rpc_adapters.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -124,13 +125,18 @@ int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *
     return n;
 }
 
+static void signal_slot(const struct job *j, const struct job_process *p, int sig)
+{
+    if (agent_kill(p->agent, j->node, j->id, p->slot, sig))
+        log_error("not killed job=%" PRIu64 " node=%s slot=%d", j->id, p->agent->name, p->slot);
+}
+
 void job_process_kill(struct job *j, struct job_process *p, int sig)
 {
     if (!job_process_running(p))
         return;
     p->killed = true;
-    if (agent_kill(p->agent, j->node, j->id, p->slot, sig))
-        log_error("not killed job=%" PRIu64 " node=%s slot=%d", j->id, p->agent->name, p->slot);
+    signal_slot(j, p, sig);
 }
 
 /* ---- starting ---- */
@@ -359,6 +365,8 @@ static void child_ended(struct job *j, struct job_process *p, const struct child
     p->exit_ns = c->when_ns;
     p->attend = NULL;
     j->dirty = true;
+    if (p->spawn_error == EEXIST) /* an earlier child lives there: the word to end it got lost */
+        signal_slot(j, p, SIGKILL);
     if (is_io(p))
         io_ended(j, (struct job_io *)p);
     else
@@ -391,6 +399,8 @@ void job_process_child(struct job *j, struct job_process *p, const struct child 
         j->dirty = true;
         if (job_is_command(&j->spec))
             job_command_note(j, (struct job_worker *)p);
+        else if (p->killed)
+            signal_slot(j, p, SIGKILL); /* the first went with the connection */
         if (p->stranded && !j->adopting)
             job_command_stranded(j, p);
     } else if (p->state != PROCESS_ENDED || !ours) {

@@ -53,7 +53,7 @@
     X(VOTER_GOES, "a voter that is stopped goes while it is needed for a majority")     \
     X(LOSS_IGNORED, "a node is not given up where no job is")                           \
     X(OLD_LEADER_TAKEN, "who votes no more goes by the leader of before")               \
-    X(OLD_IDLE_TAKEN, "a rank's leave of an old epoch counts for the present one")      \
+    X(KILL_NOT_REPEATED, "a kill that went with its connection is not sent again")      \
     X(EPOCH_TAKEN_FOR_ENDED, "a new leader says of epochs that they have ended")
 
 enum bug_kind {

@@ -32,10 +32,11 @@ static void recorded_early(void *arg)
 static void record_early(struct outbox *o, const struct record *record, outbox_cb cb)
 {
     struct state_result result = {0};
+    if (state_apply(o->node->state, record, &result))
+        return;
     struct early *e = calloc(1, sizeof(*e));
     *e = (struct early){o, record->job, cb};
-    if (state_apply(o->node->state, record, &result) == OK)
-        world_after(world.current, 1, recorded_early, e);
+    world_after(world.current, 1, recorded_early, e);
 }
 
 err_t __wrap_outbox_add(struct outbox *o, const struct record *record, outbox_cb cb)
@@ -177,6 +178,17 @@ err_t __wrap_rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int
     return bug(BUG_KILL_NOT_SENT) ? OK : __real_rpc_agent_kill(attend, job, slot, sig);
 }
 
+void __real_job_process_child(struct job *j, struct job_process *p, const struct child *c);
+void __wrap_job_process_child(struct job *j, struct job_process *p, const struct child *c);
+
+void __wrap_job_process_child(struct job *j, struct job_process *p, const struct child *c)
+{
+    bool forgets = bug(BUG_KILL_NOT_REPEATED) && child_runs(c) && p->killed;
+    p->killed = p->killed && !forgets;
+    __real_job_process_child(j, p, c);
+    p->killed = p->killed || forgets;
+}
+
 void __wrap_rpc_agent_child(struct node *n, const struct child *c)
 {
     if (!bug(BUG_END_NOT_HEARD) || child_runs(c))
@@ -193,8 +205,6 @@ void __wrap_job_worker_report(struct job *j, int rank, const struct worker_repor
     struct worker_report changed = *r;
     if (bug(BUG_READY_IS_DONE) && r->kind == REPORT_READY)
         changed.kind = REPORT_DONE;
-    if (bug(BUG_OLD_IDLE_TAKEN) && r->kind == REPORT_IDLE)
-        changed.epoch = j->epoch;
     __real_job_worker_report(j, rank, &changed);
 }
 
