@@ -327,9 +327,11 @@ static void say_role(struct log *log)
     }
     if ((leads == log->leads && leader == log->leader) || (log->leads && !leads && log->n_proposals))
         return;
-    if (leads != log->leads)
+    if (leads != log->leads) {
         log_info("replicated log %s id=%" PRIu64 " term=%" PRIu64, leads ? "led by us" : "not led by us",
                  log->config.id, log_term(log));
+        log->refused_since_ms = 0; /* nobody has asked since */
+    }
     log->leads = leads;
     log->leader = leader;
     if (log->config.on_role && log->was_ready)
@@ -378,6 +380,7 @@ static void tick_opening(struct log *log)
 static void drain(struct log *log, const char *why)
 {
     warn_full(log);
+    log->refused_since_ms = 0;
     log_disk_release(&log->disk); /* what is under way may need a segment */
     move(log, L_DRAINING, why);
     if (!log->is_alone && log->leads && log_transfer(log, 0, NULL, NULL))
