@@ -227,9 +227,7 @@ void agent_child(struct node *n, struct agent *a, const struct child *c)
     struct job *j = node_job(n, c->job);
     struct job_process *p = j && !job_over(j) ? job_adopt_process(j, a, c->slot) : NULL;
     a->heard_ms = clock_mono_ms();
-    /* Of a job that waits for room: its node was lost when the job left it, and nobody ended what was there. */
-    bool left = p && child_runs(c) && !j->placed && !j->adopting;
-    if (p && !left)
+    if (p)
         job_process_child(j, p, c);
     else
         stray(n, a, j, c);

@@ -310,6 +310,14 @@ static bool somebody_waits(const struct job *j)
     return false;
 }
 
+static void say_reason(struct job *j, const char *text)
+{
+    if (strcmp(text, j->reason) == 0)
+        return;
+    snprintf(j->reason, sizeof(j->reason), "%s", text);
+    j->dirty = true;
+}
+
 static void say_ahead(struct job *j, const struct job *o)
 {
     char text[sizeof(j->reason)];
@@ -317,10 +325,7 @@ static void say_ahead(struct job *j, const struct job *o)
         snprintf(text, sizeof(text), "waits until it is known which jobs are still there");
     else
         snprintf(text, sizeof(text), "waits behind job %" PRIu64 " (%s), which %.600s", o->id, o->spec.name, o->reason);
-    if (strcmp(text, j->reason) == 0)
-        return;
-    snprintf(j->reason, sizeof(j->reason), "%s", text);
-    j->dirty = true;
+    say_reason(j, text);
 }
 
 static bool tick_waiting(struct job *j)
@@ -330,6 +335,10 @@ static bool tick_waiting(struct job *j)
         return false;
     if (o) {
         say_ahead(j, o);
+        return false;
+    }
+    if (!job_workers_gone(j) || !job_ios_gone(j)) { /* of a node that was lost, and is back: they are in our slots */
+        say_reason(j, "waits for the end of its earlier processes, on a node that was lost");
         return false;
     }
     if (!job_take_room(j))

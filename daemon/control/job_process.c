@@ -355,7 +355,7 @@ static void io_ended(struct job *j, struct job_io *io)
 static void child_ended(struct job *j, struct job_process *p, const struct child *c)
 {
     p->state = PROCESS_ENDED;
-    p->has_exit = true;
+    p->has_exit = c->state != CHANNEL_REFUSED;
     p->exit_status = c->exit_status;
     p->exit_signal = c->exit_signal;
     /* A kill of ours is not the kernel's, whatever that killed meanwhile. */
@@ -399,7 +399,9 @@ void job_process_child(struct job *j, struct job_process *p, const struct child 
         j->dirty = true;
         if (job_is_command(&j->spec))
             job_command_note(j, (struct job_worker *)p);
-        else if (p->killed)
+        if (!j->placed && !j->adopting) /* its node was lost when the job left it, and is back */
+            job_process_kill(j, p, SIGKILL);
+        else if (p->killed && !job_is_command(&j->spec))
             signal_slot(j, p, SIGKILL); /* the first went with the connection */
         if (p->stranded && !j->adopting)
             job_command_stranded(j, p);

@@ -1,5 +1,5 @@
 # command.sh: a job whose workers are a command: what its environment says, a store for each attempt, a rank that is killed, control
-# that is killed, cancel, and a program that is not there.
+# that is killed, cancel, a program that is not there, and workers that cannot be started.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/command_worker.sh"
 up
@@ -46,6 +46,15 @@ rc=0
 run -- no-such-program >"$tmp/said" 2>&1 || rc=$?
 [ $rc = 4 ] && grep -q "exit status 127" "$tmp/said" || fail "$rc $(cat "$tmp/said")"
 dtctl logs "$(dtctl status -o json | jq -r '.[-1].job')" | grep -q "no-such-program: no such program in PATH" || fail "no reason in the log"
+
+# Where its folder would be is a file: nothing runs, and that is not a good end.
+job=$(($(dtctl status -o json | jq -r '.[-1].job') + 1))
+touch "$DTD_DIR/jobs/$job"
+rc=0
+run -- touch "$tmp/ran" >"$tmp/said" 2>&1 || rc=$?
+[ $rc = 4 ] && grep -q "could not be started: Not a directory" "$tmp/said" || fail "$rc $(cat "$tmp/said")"
+[ ! -e "$tmp/ran" ] && is_state "$job" failed && [ "$(status "$job" | jq -c '.worker[0].exit_status')" = null ] || fail "$(status "$job")"
+
 run --nodes 2 --workers-per-node 2 -- true 2>"$tmp/said" && fail "a job over more nodes than there are"
 dtctl resume "$job" 2>"$tmp/said" && fail "a command was resumed"
 ! grep "Sanitizer\|runtime error:\|illegal move\|Assertion" "$tmp/dtd/control.log" || fail "control has crashed"
