@@ -67,6 +67,7 @@ static void begin(struct child *e, const uint8_t *token, int device, uint32_t ui
     e->cause[0] = '\0';
     e->device = device;
     e->uid = uid;
+    e->epoch = 0;
     e->stranded = false;
 }
 
@@ -126,6 +127,7 @@ err_t children_spawn(struct node *n, const struct agent_spawn *x)
     if (!e)
         return ERR_NOMEM;
     begin(e, x->token, x->device, x->uid);
+    e->epoch = x->n_command ? x->epoch : 0;
     bind_cores(&n->children, e, x);
     struct sup_spawn s = {.job = x->job,
                           .slot = x->slot,
@@ -136,7 +138,8 @@ err_t children_spawn(struct node *n, const struct agent_spawn *x)
                           .cpus = e->bound ? e->cpus : NULL,
                           .env = x->env,
                           .n_env = x->n_env,
-                          .workdir = x->workdir};
+                          .workdir = x->workdir,
+                          .epoch = e->epoch};
     return x->n_command ? spawn_command(n, x, &s) : sup_spawn(&n->sup, &s);
 }
 
@@ -150,6 +153,7 @@ static bool adopt(struct children *c, struct child *e, const struct channel_msg 
     if (!fresh && !newer)
         return false;
     begin(e, m->token, m->gpu - 1, m->uid);
+    e->epoch = m->epoch;
     e->stranded = m->n_args > 0;
     if (!e->bound && m->slot != CHANNEL_SLOT_IO) {
         e->bound = true;

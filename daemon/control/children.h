@@ -36,6 +36,7 @@ struct child {
     uint32_t uid;                        /* whose it is; of no meaning to a private dtd */
     char proc;                           /* what it does, where somebody has looked: R, S, D, T; else 0 */
     const char *log;                     /* while agent_child is told of a failed worker's end: the end of its log */
+    uint64_t epoch;                      /* that a command was started for; 0: not known, or no command */
     bool stranded; /* a command of before this control began, whose store went with the control before it */
     bool said;     /* lead.c's, while it says them all */
     char cause[CHILD_CAUSE_BYTES]; /* of its end, where it is known better than by status and signal; "": it is not */

@@ -134,7 +134,7 @@ static bool ended_well(const struct job_process *p)
 void job_command_note(struct job *j, struct job_worker *w)
 {
     w->done = w->epoch == j->epoch && ended_well(&w->p);
-    w->ready = w->done || w->p.state == PROCESS_LIVE;
+    w->ready = w->done || (w->epoch == j->epoch && w->p.state == PROCESS_LIVE);
 }
 
 void job_command_stranded(struct job *j, const struct job_process *p)
@@ -156,7 +156,7 @@ bool job_command_adopted(struct job *j)
     const struct job_process *stranded = NULL;
     for (int k = 0; k < j->n_workers; k++) {
         struct job_worker *w = &j->workers[k];
-        w->epoch = j->epoch;
+        w->epoch = w->epoch ? w->epoch : j->epoch; /* nodes of before do not say it */
         job_command_note(j, w);
         all = all && w->ready;
         if (job_process_running(&w->p) && w->p.stranded)

@@ -375,11 +375,20 @@ static void child_ended(struct job *j, struct job_process *p, const struct child
         job_incident_words(j, c->log, !p->killed);
 }
 
+static void adopt_worker(struct job_worker *w, const struct child *c)
+{
+    w->device = c->device;
+    if (c->epoch) /* else it is no command, and says it with its Hello */
+        w->epoch = c->epoch;
+}
+
 void job_process_child(struct job *j, struct job_process *p, const struct child *c)
 {
     bool ours = memcmp(p->token, c->token, sizeof(p->token)) == 0;
     /* The list of a node that knows more than we do; a running child wins over the end of its predecessor. */
     bool adopt = p->state == PROCESS_ABSENT || (p->state == PROCESS_ENDED && child_runs(c));
+    if (c->epoch && c->epoch != j->epoch && !child_runs(c)) /* how a command ended that this epoch has not begun */
+        adopt = false;
     if (!ours && !adopt) {
         log_info("word of an earlier child job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->agent->name, c->slot,
                  c->pid);
@@ -389,7 +398,7 @@ void job_process_child(struct job *j, struct job_process *p, const struct child 
         *p = (struct job_process){
             .agent = p->agent, .slot = p->slot, .life = p->life, .silent_since_ms = clock_mono_ms()};
     if (!ours && !is_io(p))
-        ((struct job_worker *)p)->device = c->device;
+        adopt_worker((struct job_worker *)p, c);
     memcpy(p->token, c->token, sizeof(p->token));
     p->pid = c->pid;
     p->proc = c->proc;

@@ -233,6 +233,7 @@ static bool child_of(const Dtd__AgentChild *m, struct child *ret)
                           .error = m->error,
                           .when_ns = clock_mono_ns() - (m->has_ago_ns && m->ago_ns > 0 ? m->ago_ns : 0),
                           .device = m->device,
+                          .epoch = m->epoch,
                           .stranded = m->stranded,
                           .proc = m->proc && m->proc[0] ? m->proc[0] : '\0',
                           .log = m->log && strlen(m->log) <= CHILD_LOG_BYTES ? m->log : NULL};
@@ -475,6 +476,8 @@ static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
     m->exit_signal = c->exit_signal;
     m->error = c->error;
     m->ago_ns = clock_mono_ns() - c->when_ns;
+    m->has_epoch = c->epoch != 0;
+    m->epoch = c->epoch;
     m->has_stranded = c->stranded;
     m->stranded = c->stranded;
 }

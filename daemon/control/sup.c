@@ -86,8 +86,13 @@ static bool put_env(struct channel_msg *m, const char *key, const char *text)
 
 err_t sup_spawn(struct sup *s, const struct sup_spawn *x)
 {
-    struct channel_msg m = {
-        .kind = CHANNEL_SPAWN, .job = x->job, .slot = x->slot, .slots = x->slots, .gpu = x->device + 1, .uid = x->uid};
+    struct channel_msg m = {.kind = CHANNEL_SPAWN,
+                            .job = x->job,
+                            .slot = x->slot,
+                            .slots = x->slots,
+                            .gpu = x->device + 1,
+                            .uid = x->uid,
+                            .epoch = x->epoch};
     memcpy(m.token, x->token, sizeof(m.token));
     if (x->cpus)
         memcpy(m.cpus, x->cpus, sizeof(m.cpus));

@@ -40,6 +40,7 @@ struct sup_spawn {
     const char *workdir;  /* NULL or not absolute: none */
     char *const *command; /* that it is to be; NULL: dt-worker, or dtd-io */
     int n_command;
+    uint64_t epoch; /* that it is started for */
 };
 
 NODISCARD err_t sup_start(struct sup *s, uv_loop_t *loop, int fd, const struct sup_events *events, void *owner);

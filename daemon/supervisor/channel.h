@@ -61,6 +61,7 @@ struct channel_msg {
     uint32_t uid;                       /* whose job it is; of no meaning to a private dtd */
     int64_t when_ns;                    /* monotonic clock at the kernel's word */
     uint8_t cpus[CHANNEL_MAX_CPUS / 8]; /* bit c: core c; none set: unbound */
+    uint64_t epoch;                     /* that a command is started for; 0: no command */
     int32_t n_args;                     /* the last ones of env: a command, the worker's program; 0: it is dt-worker */
     uint32_t env_bytes;
     char env[CHANNEL_MAX_ENV]; /* "KEY=VALUE\0" .., "ARGUMENT\0" .. */

@@ -43,6 +43,7 @@ struct sv_child {
     enum channel_state state;
     int exit_status, exit_signal, error, gpu, n_args;
     int64_t when_ns;
+    uint64_t epoch;
     uint8_t token[CHANNEL_TOKEN_BYTES];
     uint8_t cpus[CHANNEL_MAX_CPUS / 8];
 };

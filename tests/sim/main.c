@@ -61,9 +61,9 @@ static void on_record(uint64_t index, const struct record *record, const struct 
     client_applied(index, record, result);
 }
 
-static void run_seed(uint64_t seed, int nodes, struct summary *ret)
+static void run_seed(uint64_t seed, const struct shape *shape, struct summary *ret)
 {
-    world_init(seed, nodes ? nodes : 3 + (int)(seed % 5));
+    world_init(seed, shape->nodes ? shape->nodes : 3 + (int)(seed % 5));
     net_init();
     stream_init();
     check_init(on_record);

@@ -23,7 +23,7 @@
 
 struct options {
     uint64_t seeds, from;
-    int nodes;
+    struct shape shape;
     bool trace, twice, expect_broken;
 };
 
@@ -57,7 +57,7 @@ static bool run_child(uint64_t seed, const struct options *o)
     assert(pid >= 0);
     if (!pid) {
         alarm(SEED_SECONDS);
-        simulation->run(seed, o->nodes, summary);
+        simulation->run(seed, &o->shape, summary);
         fflush(stdout);
         _exit(0);
     }
@@ -79,8 +79,9 @@ static bool run_one(uint64_t seed, const struct options *o)
             printf("broken: the second run of the seed was another\n");
     }
     if (!is_good)
-        printf("seed %" PRIu64 " is broken; again: %stests/sim/%s --seeds 1 --from %" PRIu64 " --nodes %d --trace\n",
-               seed, bug_planted ? "DTD_SIM_BUG=... " : "", simulation->name, seed, o->nodes);
+        printf("seed %" PRIu64 " is broken; again: %stests/sim/%s --seeds 1 --from %" PRIu64 " --nodes %d%s --trace\n",
+               seed, bug_planted ? "DTD_SIM_BUG=... " : "", simulation->name, seed, o->shape.nodes,
+               o->shape.commands ? " --commands" : "");
     return is_good;
 }
 
@@ -122,12 +123,17 @@ static void list_bugs(void)
 
 static void parse(int argc, char **argv, struct options *o)
 {
-    enum { SEEDS = 1, FROM, NODES, TRACE, TWICE, EXPECT_BROKEN, BUGS };
+    enum { SEEDS = 1, FROM, NODES, COMMANDS, TRACE, TWICE, EXPECT_BROKEN, BUGS };
     static const struct option options[] = {
-        {"seeds", 1, NULL, SEEDS}, {"from", 1, NULL, FROM},
-        {"nodes", 1, NULL, NODES}, {"trace", 0, NULL, TRACE},
-        {"twice", 0, NULL, TWICE}, {"expect-broken", 0, NULL, EXPECT_BROKEN},
-        {"bugs", 0, NULL, BUGS},   {0},
+        {"seeds", 1, NULL, SEEDS},
+        {"from", 1, NULL, FROM},
+        {"nodes", 1, NULL, NODES},
+        {"commands", 0, NULL, COMMANDS},
+        {"trace", 0, NULL, TRACE},
+        {"twice", 0, NULL, TWICE},
+        {"expect-broken", 0, NULL, EXPECT_BROKEN},
+        {"bugs", 0, NULL, BUGS},
+        {0},
     };
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -138,7 +144,10 @@ static void parse(int argc, char **argv, struct options *o)
             o->from = strtoull(optarg, NULL, 10);
             break;
         case NODES:
-            o->nodes = atoi(optarg);
+            o->shape.nodes = atoi(optarg);
+            break;
+        case COMMANDS:
+            o->shape.commands = true;
             break;
         case TRACE:
             o->trace = true;
@@ -156,7 +165,7 @@ static void parse(int argc, char **argv, struct options *o)
             exit(2);
         }
     }
-    if (o->nodes < 0 || o->nodes > MAX_HOSTS - 1 || optind != argc) {
+    if (o->shape.nodes < 0 || o->shape.nodes > MAX_HOSTS - 1 || optind != argc) {
         fprintf(stderr, "--nodes is 0 to %d, and there are no other arguments\n", MAX_HOSTS - 1);
         exit(2);
     }

@@ -13,9 +13,10 @@ struct process;
 
 struct child_entry { /* job 0: free */
     uint64_t job;
-    int slot, pid, exit_status, exit_signal, error;
+    int slot, pid, exit_status, exit_signal, error, n_args;
     enum channel_state state;
     int64_t when_ns;
+    uint64_t epoch;
     uint8_t token[CHANNEL_TOKEN_BYTES];
     struct process *process; /* while it runs */
 };

@@ -136,10 +136,10 @@ static void lose_one(void)
     }
 }
 
-static void run_seed(uint64_t seed, int nodes, struct summary *ret)
+static void run_seed(uint64_t seed, const struct shape *shape, struct summary *ret)
 {
     static const int sizes[] = {3, 3, 4, 5, 3, 6, 3, 5, 4, 7};
-    world_init(seed, nodes ? nodes : sizes[seed % 10]);
+    world_init(seed, shape->nodes ? shape->nodes : sizes[seed % 10]);
     net_init();
     stream_init();
     process_init(seed % 3 == 0);
@@ -152,7 +152,7 @@ static void run_seed(uint64_t seed, int nodes, struct summary *ret)
         machine_init(id, (int)world_between(FROM_CLIENTS, 1, 4));
     }
     form();
-    people_start((int)world_between(FROM_CLIENTS, 1, 3));
+    people_start((int)world_between(FROM_CLIENTS, 1, 3), shape->commands);
     trouble_start();
     world_run(world.now_us + world_between(FROM_FAULTS, 10, 40) * US_PER_S, NULL);
     trouble_end();

@@ -33,7 +33,7 @@ static struct {
     struct person people[MAX_PEOPLE];
     int n, submits;
     uint64_t numbers, answered;
-    bool is_finishing, large_is_asked;
+    bool is_finishing, large_is_asked, commands;
 } all;
 
 /* ---- wishes ---- */
@@ -56,6 +56,20 @@ static char *make_job(uint64_t number, int workers, int least)
     return yaml;
 }
 
+static char *make_command(uint64_t number, int workers, int least)
+{
+    char *yaml;
+    int64_t restarts = world_chance(FROM_CLIENTS, 0.1) ? 2 : 100000;
+    int n = asprintf(&yaml,
+                     "name: job-%d\n"
+                     "command: [/bin/command]\n"
+                     "parallel: {workers: %d, min_workers: %d}\n"
+                     "run: {restarts: %d, priority: %d, workdir: /}\n",
+                     (int)number, workers, least, (int)restarts, (int)world_between(FROM_CLIENTS, 0, 2));
+    assert(n > 0);
+    return yaml;
+}
+
 static int all_slots(void)
 {
     int n = 0;
@@ -70,7 +84,8 @@ static void wish_submit(struct person *p)
     int workers = sizes[world_between(FROM_CLIENTS, 0, 6)];
     bool is_ranged = workers > 1 && world_chance(FROM_CLIENTS, 0.3);
     p->kind = SUBMIT;
-    p->yaml = make_job(p->number, workers, is_ranged ? 1 : 0);
+    bool is_command = all.commands && world_chance(FROM_CLIENTS, 0.5);
+    p->yaml = (is_command ? make_command : make_job)(p->number, workers, is_ranged ? 1 : 0);
     all.submits++;
 }
 
@@ -241,11 +256,12 @@ static void first(void *arg)
     step(p);
 }
 
-void people_start(int n)
+void people_start(int n, bool commands)
 {
     assert(n <= MAX_PEOPLE);
     memset(&all, 0, sizeof(all));
     all.n = n;
+    all.commands = commands;
     for (int i = 0; i < n; i++) {
         struct person *p = &all.people[i];
         p->host = host_beside(&world.hosts[1]);

@@ -5,7 +5,8 @@
 
 #include "tests/sim/world.h"
 
-void people_start(int n);
+/* `commands`: a part of the jobs are commands. */
+void people_start(int n, bool commands);
 /* Nothing new but what is left to be answered; nodes are not drained any more; at last a job that needs all slots. */
 void people_finish(void);
 bool people_are_done(void);

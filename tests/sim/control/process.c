@@ -55,6 +55,7 @@ struct process {
     int64_t left_since;
     Dtd__WorkerCommand *next; /* another START, to be begun when this epoch is left */
     struct event *work;
+    bool is_command;
 };
 
 static LIST_HEAD(, process) living;
@@ -70,6 +71,12 @@ static struct folder {
     uint64_t asked_epoch, fence; /* what is older is refused */
 } folders[MAX_JOBS];
 
+/* Ranks of a command that have begun its newest epoch. */
+static struct {
+    uint64_t epoch;
+    int n;
+} came[MAX_JOBS];
+
 static bool they_meet;
 
 void process_init(bool meet)
@@ -77,6 +84,7 @@ void process_init(bool meet)
     they_meet = meet;
     LIST_INIT(&living);
     memset(folders, 0, sizeof(folders));
+    memset(came, 0, sizeof(came));
 }
 
 static bool is_io(const struct process *p)
@@ -124,8 +132,18 @@ static void quit(void *arg)
     end_now(p, 0, 0);
 }
 
+static void terminated(void *arg)
+{
+    end_now(arg, 0, SIGTERM);
+}
+
 void process_signal(struct process *p, int sig)
 {
+    if (p->is_command && sig == SIGTERM) { /* some do not mind it */
+        if (world_chance(FROM_WORKERS, 0.9))
+            world_after(p->host, span(1, 3000), terminated, p);
+        return;
+    }
     if (sig == SIGKILL || sig == SIGTERM)
         end_now(p, 0, sig);
 }
@@ -432,10 +450,28 @@ static void work_io(struct process *p)
     work_in(p, span(20, 80));
 }
 
+static void work_command(struct process *p)
+{
+    if (came[p->job].epoch != p->epoch || came[p->job].n < p->world) {
+        work_in(p, RETRY_US);
+    } else if (++p->step < p->steps) {
+        work_in(p, span(30, 120));
+    } else if (world_chance(FROM_WORKERS, 0.97)) {
+        ledger_done(p->job, p->epoch, p->rank);
+        end_now(p, 0, 0);
+    } else {
+        end_now(p, 1, 0);
+    }
+}
+
 static void work(void *arg)
 {
     struct process *p = arg;
     p->work = NULL;
+    if (p->is_command) {
+        work_command(p);
+        return;
+    }
     if (!p->is_ready && world.now_us - p->alone_since > ORPHAN_US) {
         end_now(p, 1, 0);
         return;
@@ -654,17 +690,48 @@ static void first(void *arg)
     work_in(p, span(10, 50));
 }
 
-struct process *process_start(struct machine *m, uint64_t job, int slot, const uint8_t *token, int pid)
+static int64_t env(const struct channel_msg *spawn, const char *key)
 {
+    int64_t value = -1; /* the later one counts */
+    for (const char *at = spawn->env; at < spawn->env + spawn->env_bytes; at += strlen(at) + 1)
+        if (strncmp(at, key, strlen(key)) == 0)
+            value = atoi(at + strlen(key));
+    assert(value >= 0);
+    return value;
+}
+
+static void first_of_command(void *arg)
+{
+    struct process *p = arg;
+    ledger_begun(p->job, p->pid, p->epoch, p->rank, p->machine, p->slot, 0);
+    if (came[p->job].epoch < p->epoch) {
+        came[p->job].epoch = p->epoch;
+        came[p->job].n = 0;
+    }
+    came[p->job].n += came[p->job].epoch == p->epoch;
+    work_in(p, span(10, 50));
+}
+
+struct process *process_start(struct machine *m, const struct channel_msg *spawn, int pid)
+{
+    uint64_t job = spawn->job;
+    int slot = spawn->slot;
     struct process *p = calloc(1, sizeof(*p));
     assert(p && job < MAX_JOBS);
     *p = (struct process){.host = host_beside(m->host), .machine = m, .job = job, .slot = slot, .pid = pid, .every = 1};
-    memcpy(p->token, token, sizeof(p->token));
+    memcpy(p->token, spawn->token, sizeof(p->token));
     TAILQ_INIT(&p->reports);
     LIST_INSERT_HEAD(&living, p, link);
     host_up(p->host);
     trace("host %d starts process %d of job %d slot %d", m->host->id, pid, (int)job, slot);
-    world_after(p->host, span(1, 300), first, p);
+    p->is_command = spawn->n_args > 0;
+    if (p->is_command) {
+        p->rank = (int)env(spawn, "RANK=");
+        p->world = (int)env(spawn, "WORLD_SIZE=");
+        p->epoch = (uint64_t)env(spawn, "MASTER_PORT="); /* stores.c */
+        p->steps = world_between(FROM_WORKERS, 1, 60);
+    }
+    world_after(p->host, span(1, 300), p->is_command ? first_of_command : first, p);
     return p;
 }
 
@@ -693,12 +760,16 @@ void process_hang_one(const struct machine *m)
 {
     struct process *p = one_on(m);
     if (p)
-        host_stall(p->host, world_chance(FROM_FAULTS, 0.5) ? HANG_US : span(100, 8000));
+        host_stall(p->host, world_chance(FROM_FAULTS, 0.5) && !p->is_command ? HANG_US : span(100, 8000));
 }
 
 static void fail(void *arg)
 {
     struct process *p = arg;
+    if (p->is_command) {
+        end_now(p, 1, 0);
+        return;
+    }
     if (is_io(p) || p->doing == IDLE || p->doing == OVER)
         return;
     p->doing = FAILED;

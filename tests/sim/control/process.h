@@ -1,18 +1,21 @@
 /* A worker or a dtd-io as control knows it by docs/wire.md and proto/: it connects to its computer's control.sock by
- * the real common/rpc, says Hello with its token, attends, does what it is told after a while and reports it; where ranks
- * meet in the epoch's store, it is ready after that. What it
- * would compute is a number of steps, at which the ranks of an epoch wait for each other; what it would save is the
- * number of a step in a folder that all computers share. */
+ * the real common/rpc, says Hello with its token, attends, does what it is told after a while and reports it; where
+ * ranks meet in the epoch's store, it is ready after that. What it would compute is a number of steps, at which the
+ * ranks of an epoch wait for each other; what it would save is the number of a step in a folder that all computers
+ * share. A command knows its environment alone: its ranks wait for each other once, go on for a while, and end well or,
+ * now and then, badly. */
 #ifndef DTD_TESTS_SIM_CONTROL_PROCESS_H
 #define DTD_TESTS_SIM_CONTROL_PROCESS_H
 
 #include "tests/sim/world.h"
 
+struct channel_msg;
 struct machine;
 struct process;
 
 void process_init(bool meet);
-struct process *process_start(struct machine *m, uint64_t job, int slot, const uint8_t *token, int pid);
+/* `spawn`: CHANNEL_SPAWN, the supervisor's order. */
+struct process *process_start(struct machine *m, const struct channel_msg *spawn, int pid);
 void process_signal(struct process *p, int sig);
 /* It goes with its computer; the supervisor, which does too, is not told. */
 void process_forget(struct process *p, bool power);
