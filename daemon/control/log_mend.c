@@ -19,6 +19,9 @@
  * - Of several entries in one message each change of the voters is taken to be at the index of the first. Who got it so
  *   never sees it committed: as a leader it refuses changes for ever, and it may keep a change that another leader has
  *   replaced. So a message is taken apart such that a change is the first of its own.
+ * - Who is asked whether it would vote (pre-vote) answers with the asker's term where its own is higher, too. The asker
+ *   never learns that it is behind, and is refused for ever; where only its log is new enough, nobody can lead. The
+ *   answer has our term.
  * - Who comes to lead while a majority's disks are nearly full cannot append libraft's own barrier, and the step that
  *   made it leader fails. What is pending when it leads no more is then not canceled, but answered as done by whatever
  *   another leader committed in its place. So who leads is known as such before anything is proposed. */
@@ -288,6 +291,9 @@ static int send_message(struct raft_io *io, struct raft_io_send *req, const stru
         if (!result->rejected)
             result->rejected = 1; /* 0 would be an acknowledgement */
     }
+    if (message->type == RAFT_REQUEST_VOTE_RESULT && !message->request_vote_result.vote_granted &&
+        message->request_vote_result.term < ((const struct raft *)io->data)->current_term)
+        mended.request_vote_result.term = ((const struct raft *)io->data)->current_term;
     return mend->send(io, req, &mended, cb);
 }
 

@@ -48,6 +48,32 @@ static const struct raft *raft_of(const struct voter *v)
     return &v->log->raft;
 }
 
+/* ---- for people ---- */
+
+static void say_members(const struct voter *v)
+{
+    struct log_member members[LOG_MAX_MEMBERS];
+    static const char *const roles[] = {[LOG_SPARE] = "spare", [LOG_STANDBY] = "standby", [LOG_VOTER] = "voter"};
+    int n = v->log ? log_members(v->log, members) : 0;
+    for (int i = 0; i < n; i++)
+        printf(" %d:%s", (int)members[i].id, roles[members[i].role]);
+    if (v->log)
+        printf("; last entry %llu, stored %llu, commit %llu, change at %llu\n", raft_last_index(&v->log->raft),
+               v->log->raft.last_stored, v->log->raft.commit_index, v->log->raft.configuration_uncommitted_index);
+}
+
+void check_say(void)
+{
+    for (int id = 1; id <= world.n_hosts; id++) {
+        const struct voter *v = &voters[id];
+        printf("host %d: %s, %s, term %" PRIu64 ", applied %" PRIu64 ", log %s (%s)\n", id,
+               v->host->is_up ? "up" : "down", v->log ? log_state(v->log) : "closed", v->log ? log_term(v->log) : 0,
+               v->applied, v->log ? fsm_name(&v->log->fsm) : "-",
+               v->log && log_warning(v->log) ? log_warning(v->log) : "no warning");
+        say_members(v);
+    }
+}
+
 /* ---- committed ---- */
 
 static void check_majority(const struct voter *v, uint64_t index, raft_term term)

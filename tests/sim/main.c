@@ -29,30 +29,11 @@ static bool is_well(void)
     return clients_are_done() && is_level() && operator_is_content();
 }
 
-static void say_members(const struct voter *v)
-{
-    struct log_member members[LOG_MAX_MEMBERS];
-    static const char *const roles[] = {[LOG_SPARE] = "spare", [LOG_STANDBY] = "standby", [LOG_VOTER] = "voter"};
-    int n = v->log ? log_members(v->log, members) : 0;
-    for (int i = 0; i < n; i++)
-        printf(" %d:%s", (int)members[i].id, roles[members[i].role]);
-    if (v->log)
-        printf("; last entry %llu, stored %llu, commit %llu, change at %llu\n", raft_last_index(&v->log->raft),
-               v->log->raft.last_stored, v->log->raft.commit_index, v->log->raft.configuration_uncommitted_index);
-}
-
 static void say_why_not_well(void)
 {
     printf("clients %s, members %s, leader %d, records up to %" PRIu64 "\n", clients_are_done() ? "are done" : "wait",
            operator_is_content() ? "are as wanted" : "are not as wanted", operator_leader(), check_records());
-    for (int id = 1; id <= world.n_hosts; id++) {
-        const struct voter *v = &voters[id];
-        printf("host %d: %s, %s, term %" PRIu64 ", applied %" PRIu64 ", log %s (%s)\n", id,
-               v->host->is_up ? "up" : "down", v->log ? log_state(v->log) : "closed", v->log ? log_term(v->log) : 0,
-               v->applied, v->log ? fsm_name(&v->log->fsm) : "-",
-               v->log && log_warning(v->log) ? log_warning(v->log) : "no warning");
-        say_members(v);
-    }
+    check_say();
 }
 
 static void on_record(uint64_t index, const struct record *record, const struct state_result *result)

@@ -64,6 +64,7 @@ static void say_why_not_well(void)
 {
     printf("people %s, processes of jobs %d\n", people_are_done() ? "are done" : "wait", process_count(0));
     ledger_say();
+    check_say();
     for (int id = 1; id <= world.n_hosts; id++) {
         const struct machine *m = &machines[id];
         printf("host %d: %s, %s%s; follows %s; %d slots\n", id, m->host->is_up ? "up" : "down",
