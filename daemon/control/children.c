@@ -154,7 +154,7 @@ static bool adopt(struct children *c, struct child *e, const struct channel_msg 
         return false;
     begin(e, m->token, m->gpu - 1, m->uid);
     e->epoch = m->epoch;
-    e->stranded = m->n_args > 0;
+    e->stranded = m->epoch > 0;
     if (!e->bound && m->slot != CHANNEL_SLOT_IO) {
         e->bound = true;
         memcpy(e->cpus, m->cpus, sizeof(e->cpus));

@@ -159,7 +159,6 @@ void sv_child_spawn(struct supervisor *s, const struct channel_msg *m)
                            .state = e ? CHANNEL_REFUSED : CHANNEL_RUNNING,
                            .error = e,
                            .gpu = m->gpu,
-                           .n_args = m->n_args,
                            .epoch = m->epoch,
                            .when_ns = clock_mono_ns()};
     memcpy(c->token, m->token, sizeof(c->token));

@@ -41,7 +41,7 @@ struct sv_child {
     bool due;
     pid_t pid;
     enum channel_state state;
-    int exit_status, exit_signal, error, gpu, n_args;
+    int exit_status, exit_signal, error, gpu;
     int64_t when_ns;
     uint64_t epoch;
     uint8_t token[CHANNEL_TOKEN_BYTES];

@@ -29,7 +29,6 @@ static bool say_child(struct supervisor *s, const struct sv_child *c)
                             .exit_signal = c->exit_signal,
                             .error = c->error,
                             .gpu = c->gpu,
-                            .n_args = c->n_args,
                             .epoch = c->epoch,
                             .uid = j ? j->owner.uid : 0,
                             .when_ns = c->when_ns};

@@ -64,7 +64,6 @@ static void say_child(struct machine *m, const struct child_entry *c)
                                   .exit_status = c->exit_status,
                                   .exit_signal = c->exit_signal,
                                   .error = c->error,
-                                  .n_args = c->n_args,
                                   .epoch = c->epoch,
                                   .when_ns = c->when_ns};
     memcpy(message.token, c->token, sizeof(message.token));
@@ -111,7 +110,6 @@ static void on_spawn(struct machine *m, const struct channel_msg *message)
                               .slot = message->slot,
                               .state = is_taken ? CHANNEL_REFUSED : CHANNEL_RUNNING,
                               .error = is_taken ? EEXIST : 0,
-                              .n_args = message->n_args,
                               .epoch = message->epoch,
                               .pid = is_taken ? 0 : (int)(1000 * m->host->id + ++m->spawns),
                               .when_ns = now_ns(m)};

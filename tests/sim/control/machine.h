@@ -13,7 +13,7 @@ struct process;
 
 struct child_entry { /* job 0: free */
     uint64_t job;
-    int slot, pid, exit_status, exit_signal, error, n_args;
+    int slot, pid, exit_status, exit_signal, error;
     enum channel_state state;
     int64_t when_ns;
     uint64_t epoch;
