@@ -26,7 +26,7 @@
 
 enum channel_kind {
     /* control to supervisor */
-    CHANNEL_SPAWN = 1, /* job, slot, slots, token, uid; a worker's gpu, cpus and env, whose PWD is entered; a command's n_args, epoch */
+    CHANNEL_SPAWN = 1, /* job, slot, slots, token, uid; a worker's gpu, cpus and env, whose PWD is entered; n_args */
     CHANNEL_KILL,      /* job, slot, signal: to the child's process group */
     CHANNEL_RELEASE,   /* job: its arenas, segment and socket go; refused while it has children */
     CHANNEL_LIST,      /* answered by JOB and CHILD messages and LISTED */
