@@ -21,7 +21,7 @@
 #define ORPHAN_US (20 * US_PER_S)
 #define HANG_US (3600 * US_PER_S)
 #define MEET_MS 300000
-#define LEFT_US (60 * US_PER_S) /* longer than all trouble */
+#define LEFT_US (150 * US_PER_S) /* a job that leaves a drained node gives its ranks 120 s */
 
 enum doing { IDLE, LOADING, LEFT, MEETING, STEPPING, SAVING, OVER, FAILED };
 
