@@ -110,12 +110,9 @@ static void take_node(struct agent *a, const struct state_node *s)
         snprintf(a->drained, sizeof(a->drained), "is drained (%.100s)", s->drained);
 }
 
-void lead_nodes(struct node *n)
+static void take_nodes(struct node *n)
 {
     const struct state_cluster *c = state_cluster(n->state);
-    if (!n->leads || n->nodes_index == log_index(n->log))
-        return;
-    n->nodes_index = log_index(n->log);
     for (int i = 0; i < c->n_nodes; i++) {
         struct agent *a = agent_need(n, c->nodes[i].name);
         if (a)
@@ -125,6 +122,29 @@ void lead_nodes(struct node *n)
     }
 }
 
+/* Also those whose proposal was given up when the log was closed as full, and is in it: nobody is told of them. */
+static void take_new_jobs(struct node *n)
+{
+    const struct state_job *const *jobs;
+    int count = state_jobs(n->state, &jobs), first = count;
+    while (first > 0 && !node_job(n, jobs[first - 1]->id))
+        first--;
+    for (int i = first; i < count; i++) {
+        err_t err = node_job_add(n, jobs[i]);
+        if (err)
+            log_error("submitted job not taken up id=%" PRIu64 " error=%s", jobs[i]->id, err_text(err));
+    }
+}
+
+void lead_state(struct node *n)
+{
+    if (!n->leads || n->state_index == log_index(n->log))
+        return;
+    n->state_index = log_index(n->log);
+    take_nodes(n);
+    take_new_jobs(n);
+}
+
 static void on_lead(struct node *n)
 {
     log_info("this node leads");
@@ -132,8 +152,8 @@ static void on_lead(struct node *n)
     n->lists_due_ms = clock_mono_ms() + LISTS_MS;
     agents_begin(n);
     store_names_begin(n);
-    n->nodes_index = 0;
-    lead_nodes(n);
+    n->state_index = log_index(n->log);
+    take_nodes(n);
     drop_processes(n);
     take_jobs_up(n);
     if (n->listed)

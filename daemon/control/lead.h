@@ -24,9 +24,9 @@ void lead_child(struct node *n, const struct child *c);
 void lead_facts(struct node *n);
 /* This node goes down, and others stay. */
 void lead_leave(struct node *n);
-/* Leading: what the log says of nodes, where it has grown: which there are, where workers are reached there, which take
- * nothing new. Before jobs look at nodes. */
-void lead_nodes(struct node *n);
+/* Leading: what the log says, where it has grown: which nodes there are, where workers are reached there, which take
+ * nothing new; which jobs there are. Before jobs look at nodes. */
+void lead_state(struct node *n);
 /* Now and then: deadlines of what the nodes have not said yet. */
 void lead_tick(struct node *n);
 

@@ -94,7 +94,7 @@ static bool has_left(const struct node *n)
 void node_tick(struct node *n)
 {
     bool over = true;
-    lead_nodes(n);
+    lead_state(n);
     for (struct job *j = n->jobs; j; j = j->next) {
         job_tick(j);
         over = over && (job_over(j) || j->phase.state == PHASE_WAITING);

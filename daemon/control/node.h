@@ -51,7 +51,7 @@ struct node {
     struct rpc_method served[RPC_METHOD_COUNT];  /* the same, answered by us in any case: we lead */
     bool leads, listed;                          /* we decide; the supervisor has said what lives here */
     int64_t lists_due_ms;                        /* leading: when the other nodes' lists are late; 0: all came */
-    uint64_t nodes_index;                        /* leading: of the log, that the agents have been brought up to */
+    uint64_t state_index;                        /* leading: of the log, that agents and jobs have been brought up to */
     struct cluster *cluster;
     struct rpc_conn *leader;       /* following: to the node that leads; NULL: not now */
     int64_t attend_ms;             /* following: when it is attended again; 0: it is, or cannot be */

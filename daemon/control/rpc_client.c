@@ -100,13 +100,7 @@ static void submitted(void *arg, err_t err, uint64_t index, const void *result)
         rpc_fail(call, e, "not submitted: %s", err ? when_not_logged(err) : err_text(e));
         return;
     }
-    uint64_t id = r->job;
-    if (!node_job(n, id)) {
-        err = node_job_add(n, state_job_find(n->state, id));
-        if (err)
-            log_error("submitted job not taken up id=%" PRIu64 " error=%s", id, err_text(err));
-    }
-    reply_submitted(call, id);
+    reply_submitted(call, r->job);
     node_tick(n);
 }
 
