@@ -29,8 +29,8 @@ void check_sent(const struct host *host, const struct raft_message *message);
 /* NULL: not committed. */
 const struct fact *check_fact(uint64_t index);
 uint64_t check_committed(void); /* the last index */
-uint64_t check_records(void);
-/* Every voter's log, as it has it. */
-void check_say(void); /* the last index that is a record */
+uint64_t check_records(void);   /* the last index that is a record */
+/* Prints every voter's log, as it has it. */
+void check_say(void);
 
 #endif

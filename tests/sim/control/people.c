@@ -38,34 +38,31 @@ static struct {
 
 /* ---- wishes ---- */
 
-static char *make_job(uint64_t number, int workers, int least)
+static int drawn(int low, int high)
 {
-    char *yaml;
-    int64_t restarts = world_chance(FROM_CLIENTS, 0.1) ? 2 : 100000;
-    int n = asprintf(&yaml,
-                     "name: job-%d\n"
-                     "model: {arch: llama, dim: 64, layers: 2, heads: 4}\n"
-                     "data: {train: [\"/data\"]}\n"
-                     "train: {steps: %d, global_batch: 48, micro_batch: 1}\n"
-                     "parallel: {workers: %d, min_workers: %d}\n"
-                     "checkpoint: {dir: /c/%d, every: %d, keep_last: 2, keep_best: 0}\n"
-                     "run: {restarts: %d, orphan_seconds: 20, hang_seconds: 5, priority: %d, workdir: /}\n",
-                     (int)number, (int)world_between(FROM_CLIENTS, 5, 60), workers, least, (int)number,
-                     (int)world_between(FROM_CLIENTS, 5, 20), (int)restarts, (int)world_between(FROM_CLIENTS, 0, 2));
-    assert(n > 0);
-    return yaml;
+    return (int)world_between(FROM_CLIENTS, low, high);
 }
 
-static char *make_command(uint64_t number, int workers, int least)
+static char *make_job(uint64_t number, int workers, int least, bool is_command)
 {
-    char *yaml;
-    int64_t restarts = world_chance(FROM_CLIENTS, 0.1) ? 2 : 100000;
+    char *yaml, recipe[400] = "command: [/bin/command]\n";
+    int restarts = world_chance(FROM_CLIENTS, 0.1) ? 2 : 100000, priority = drawn(0, 2);
+    if (!is_command) {
+        int every = drawn(5, 20), steps = drawn(5, 60);
+        snprintf(recipe, sizeof(recipe),
+                 "model: {arch: llama, dim: 64, layers: 2, heads: 4}\n"
+                 "data: {train: [\"/data\"]}\n"
+                 "train: {steps: %d, global_batch: 48, micro_batch: 1}\n"
+                 "checkpoint: {dir: /c/%d, every: %d, keep_last: 2, keep_best: 0}\n",
+                 steps, (int)number, every);
+    }
     int n = asprintf(&yaml,
                      "name: job-%d\n"
-                     "command: [/bin/command]\n"
+                     "%s"
                      "parallel: {workers: %d, min_workers: %d}\n"
-                     "run: {restarts: %d, priority: %d, workdir: /}\n",
-                     (int)number, workers, least, (int)restarts, (int)world_between(FROM_CLIENTS, 0, 2));
+                     "run: {%srestarts: %d, priority: %d, workdir: /}\n",
+                     (int)number, recipe, workers, least, is_command ? "" : "orphan_seconds: 20, hang_seconds: 5, ",
+                     restarts, priority);
     assert(n > 0);
     return yaml;
 }
@@ -85,7 +82,7 @@ static void wish_submit(struct person *p)
     bool is_ranged = workers > 1 && world_chance(FROM_CLIENTS, 0.3);
     p->kind = SUBMIT;
     bool is_command = all.commands && world_chance(FROM_CLIENTS, 0.5);
-    p->yaml = (is_command ? make_command : make_job)(p->number, workers, is_ranged ? 1 : 0);
+    p->yaml = make_job(p->number, workers, is_ranged ? 1 : 0, is_command);
     all.submits++;
 }
 
@@ -107,7 +104,7 @@ static void last_wish(struct person *p)
         return;
     all.large_is_asked = true;
     p->kind = SUBMIT;
-    p->yaml = make_job(p->number, all_slots(), 0);
+    p->yaml = make_job(p->number, all_slots(), 0, false);
 }
 
 static void next_wish(struct person *p)
