@@ -232,17 +232,6 @@ static err_t data_check(struct job_spec *job, struct spec_facts *ret, struct why
 
 /* ---- plan ---- */
 
-static err_t plan_compile_all(const struct job_spec *job, const struct graph *g, struct program *programs, int n,
-                              struct why *why)
-{
-    for (int rank = 0; rank < n; rank++) {
-        err_t err = plan_compile(job, g, MODE_TRAIN, rank, &programs[rank], why);
-        if (err)
-            return why_prefix(why, err, "rank %d", rank);
-    }
-    return plan_check(g, programs, n, why);
-}
-
 static err_t plan_facts(const struct program *programs, int n, bool forecast, struct spec_facts *ret, struct why *why)
 {
     ret->micros = calloc((size_t)n, sizeof(*ret->micros));
@@ -260,7 +249,9 @@ static err_t plan_of_all(const struct job_spec *job, const struct graph *g, int 
     struct program *programs = calloc((size_t)n, sizeof(*programs));
     if (!programs)
         return why_set(why, ERR_NOMEM, "out of memory for the plans of %d workers", n);
-    err_t err = plan_compile_all(job, g, programs, n, why);
+    err_t err = plan_compile_all(job, g, MODE_TRAIN, n, programs, why);
+    if (!err)
+        err = plan_check(g, programs, n, why);
     if (!err)
         err = plan_facts(programs, n, forecast, ret, why);
     for (int rank = 0; rank < n; rank++)

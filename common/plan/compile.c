@@ -371,36 +371,32 @@ static void forget_cut(struct compiler *c, const struct graph *g)
             c->p->ops[i].node = -1;
 }
 
-static err_t compile_rank(const struct job_spec *job, const struct graph *g, enum program_mode mode, int rank,
+static err_t compile_rank(const struct job_spec *job, const struct graph *g, const struct order *order, int rank,
                           bool sizes_only, struct program *ret, struct why *why)
 {
-    struct program p = {.mode = mode, .rank = rank, .seq = job->train.seq};
-    err_t e = plan_mesh(job, &p.mesh, why);
-    if (e)
-        return e;
+    struct program p = {.mode = order->mode, .rank = rank, .seq = job->train.seq, .mesh = order->mesh};
     if (rank < 0 || rank >= mesh_workers(&p.mesh))
         return why_set(why, ERR_INVALID, "rank %d of a job with %d workers", rank, mesh_workers(&p.mesh));
     p.dtype = job->train.numerics == NUMERICS_PROOF ? DT_F64 : (enum dtype)job->train.dtype;
     p.wide = p.dtype == DT_BF16 ? DT_F32 : p.dtype;
-    struct compiler c = {.job = job, .g = g, .p = &p, .why = why, .sizes_only = sizes_only};
+    struct compiler c = {.job = job, .g = g, .order = order, .p = &p, .why = why, .sizes_only = sizes_only};
     if (why)
         why->text[0] = 0;
-    struct graph cut = *g;
+    struct graph cut = {0};
     c.err = place_init(&p.place, g, &p.mesh, rank, (int)job->parallel.zero, chunks_of(job), why);
     if (!c.err && p.place.n_stages > 1) {
         c.err = compile_cut(g, &p.place, &cut, why);
-        c.g = &cut;
+        c.g = &cut; /* nothing goes on after an error */
     }
     if (!c.err)
         compiler_init(&c);
     if (!c.err)
         compile_program(&c);
     forget_cut(&c, g);
-    if (!c.err && mode == MODE_TRAIN && !sizes_only)
+    if (!c.err && p.mode == MODE_TRAIN && !sizes_only)
         c.err = plan_arena_bytes(&p, g, &p.arena_bytes);
     compiler_fini(&c);
-    if (cut.nodes != g->nodes)
-        free(cut.nodes);
+    free(cut.nodes);
     if (c.err) {
         program_fini(&p);
         return why && why->text[0] ? c.err : why_set(why, c.err, "no memory to compile the program of rank %d", rank);
@@ -409,15 +405,39 @@ static err_t compile_rank(const struct job_spec *job, const struct graph *g, enu
     return OK;
 }
 
+/* Of ranks [first, first + n); none is left behind where one fails. */
+static err_t compile_ranks(const struct job_spec *job, const struct graph *g, enum program_mode mode, int first, int n,
+                           struct program *ret, struct why *why)
+{
+    struct order order;
+    int done = 0;
+    err_t e = compile_order(job, mode, &order, why);
+    if (e)
+        return e;
+    while (done < n && !(e = compile_rank(job, g, &order, first + done, false, &ret[done], why)))
+        done++;
+    while (e && done > 0)
+        program_fini(&ret[--done]);
+    compile_order_fini(&order);
+    return e;
+}
+
 err_t plan_compile(const struct job_spec *job, const struct graph *g, enum program_mode mode, int rank,
                    struct program *ret, struct why *why)
 {
-    return compile_rank(job, g, mode, rank, false, ret, why);
+    return compile_ranks(job, g, mode, rank, 1, ret, why);
 }
 
-err_t compile_sizes(const struct job_spec *job, const struct graph *g, int rank, struct program *ret, struct why *why)
+err_t plan_compile_all(const struct job_spec *job, const struct graph *g, enum program_mode mode, int n,
+                       struct program *ret, struct why *why)
 {
-    return compile_rank(job, g, MODE_TRAIN, rank, true, ret, why);
+    return compile_ranks(job, g, mode, 0, n, ret, why);
+}
+
+err_t compile_sizes(const struct job_spec *job, const struct graph *g, const struct order *order, int rank,
+                    struct program *ret, struct why *why)
+{
+    return compile_rank(job, g, order, rank, true, ret, why);
 }
 
 void program_fini(struct program *p)

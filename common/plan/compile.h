@@ -23,17 +23,27 @@
 #define AXES_DATA (1u << AXIS_DP | 1u << AXIS_FSDP) /* ranks with different microbatches */
 #define AXES_ALL ((1u << AXIS_COUNT) - 1)
 
+/* What the programs of all ranks have in common: when which rank of a replica's pipeline does what, and where values
+ * pass. It takes as long as all ranks have slots, so that it is made once for all of them. */
+struct order {
+    struct mesh mesh;
+    enum program_mode mode;
+    struct schedule schedule;    /* of the replica with most microbatches */
+    struct schedule_posts posts; /* none where a pipeline is one rank */
+};
+
 /* The whole backward, or its halves: for inputs, which leaves in weight_dy what the other half, for weights, takes. */
 enum pass_half { PASS_WHOLE, PASS_INPUTS, PASS_WEIGHTS };
 
 struct compiler {
     const struct job_spec *job;
     const struct graph *g;
+    const struct order *order;
     struct program *p;
     struct why *why;
     int cap_buffers, cap_ops, cap_actions;
     err_t err;       /* the first failure; everything is harmless after it */
-    bool sizes_only; /* nobody will run it: no events */
+    bool sizes_only; /* nobody will run it: no events, no groups of others */
     struct op sink;  /* what compile_op answers after a failure */
 
     /* By graph tensor. */
@@ -80,9 +90,10 @@ struct compiler {
     int all_grads, all_params, all_copies, all_m, all_v, blocks;
 };
 
-/* plan_compile of a training program for its space_bytes alone: what takes longest, and the arena, are left out. */
-NODISCARD err_t compile_sizes(const struct job_spec *job, const struct graph *g, int rank, struct program *ret,
-                              struct why *why);
+/* plan_compile of a training program for its space_bytes alone: what takes longest, and the arena, are left out.
+ * `order` is the job's. */
+NODISCARD err_t compile_sizes(const struct job_spec *job, const struct graph *g, const struct order *order, int rank,
+                              struct program *ret, struct why *why);
 
 /* A range of ops, which actions name. */
 struct op_range {
@@ -278,11 +289,14 @@ void compile_buffers(struct compiler *c);
  * with most has. Freed by schedule_fini. */
 NODISCARD err_t compile_schedule(const struct job_spec *job, const struct mesh *mesh, enum program_mode mode,
                                  struct schedule *ret, struct why *why);
+/* The caller keeps nothing alive for it. Freed by compile_order_fini. */
+NODISCARD err_t compile_order(const struct job_spec *job, enum program_mode mode, struct order *ret, struct why *why);
+void compile_order_fini(struct order *o); /* legal on a zeroed one */
 /* The graph with its stages cut apart: where a norm would add what two layers of different stages have made, the
  * earlier stage adds (a node behind all others), so that one tensor goes from each stage to the next. A copy of the
  * nodes, freed by the caller. ERR_INVALID where the model cannot be cut so. */
 NODISCARD err_t compile_cut(const struct graph *g, const struct place *p, struct graph *ret, struct why *why);
-/* The schedule, and who has which slot when; before compile_buffers. */
+/* Who has which slot when; before compile_buffers. */
 void compile_pipeline(struct compiler *c);
 /* The lists of this rank's chunks, and the actions of all its microbatches. */
 void compile_micros(struct compiler *c);

@@ -57,6 +57,7 @@ struct exchange {
 struct known_exchange {
     struct exchange what;
     struct op_range ops;
+    int next; /* the one that came behind it the last time */
 };
 
 struct exchanges {
@@ -66,7 +67,7 @@ struct exchanges {
     int rank, micros;
     struct arrival *arrivals; /* in the order of exchanges, in each in the order of posts */
     int n_arrivals, next;     /* next: the first that is still to come */
-    int *sent;                /* by slot of the row: before which slot its output is sent */
+    const int *sent;          /* by slot of the row: before which slot its output is sent */
     int *landed;              /* by slot of the row: the landing that its input is in; -1 */
     bool *flies;              /* by slot of the row: its input has been posted and not been waited for */
     int flying;
@@ -75,7 +76,7 @@ struct exchanges {
     struct outbox outbox[MAX_OUTBOXES];
     int n_outboxes, max_alike; /* max_alike: sends of one size that are under way at most */
     struct known_exchange *known;
-    int n_known;
+    int n_known, last; /* last: the one before */
 };
 
 /* Whether this rank computes the slot: its microbatch is there. */
@@ -99,26 +100,6 @@ static int output_of(const struct exchanges *x, const struct slot *slot)
 
 /* ---- what comes when ---- */
 
-/* Where in its rank's row each work is that makes a value for this rank. */
-static int *position_of(const struct exchanges *x, int *positions, const struct schedule_work *w)
-{
-    const size_t stage = (size_t)schedule_stage(x->schedule, w->rank, w->chunk), micros = (size_t)x->schedule->micros;
-    return &positions[(stage * micros + (size_t)w->micro) * 2 + (w->kind != SLOT_FORWARD)];
-}
-
-static int *positions_new(const struct exchanges *x)
-{
-    const struct schedule *s = x->schedule;
-    int *positions = calloc((size_t)s->ranks * (size_t)s->chunks * (size_t)s->micros * 2, sizeof(*positions));
-    for (int r = 0; positions && r < s->ranks; r++)
-        for (int i = 0; i < s->rows[r].n; i++) {
-            const struct slot *slot = &s->rows[r].slots[i];
-            if (slot->kind != SLOT_WEIGHT)
-                *position_of(x, positions, &(struct schedule_work){r, slot->kind, slot->chunk, slot->micro}) = i;
-        }
-    return positions;
-}
-
 static int in_order(const void *x, const void *y)
 {
     const struct arrival *a = x, *b = y;
@@ -127,53 +108,49 @@ static int in_order(const void *x, const void *y)
     return a->peer != b->peer ? a->peer - b->peer : a->order - b->order;
 }
 
-static err_t find_arrivals(struct exchanges *x, const struct schedule_posts *posts)
+static err_t find_arrivals(struct exchanges *x, const struct schedule_rank_posts *posts)
 {
-    const int *receive = posts->ranks[x->rank].receive;
-    int *positions = positions_new(x);
     x->arrivals = calloc((size_t)x->row->n + 1, sizeof(*x->arrivals));
-    if (!positions || !x->arrivals) {
-        free(positions);
+    if (!x->arrivals)
         return ERR_NOMEM;
-    }
     for (int i = 0; i < x->row->n; i++) {
         struct schedule_work from;
         const struct slot *slot = &x->row->slots[i];
-        if (receive[i] >= 0 && is_here(x, slot) && schedule_source(x->schedule, x->rank, slot, &from))
-            x->arrivals[x->n_arrivals++] =
-                (struct arrival){i, receive[i], from.rank, *position_of(x, positions, &from)};
+        if (posts->receive[i] >= 0 && is_here(x, slot) && schedule_source(x->schedule, x->rank, slot, &from))
+            x->arrivals[x->n_arrivals++] = (struct arrival){i, posts->receive[i], from.rank, posts->made[i]};
     }
-    qsort(x->arrivals, (size_t)x->n_arrivals, sizeof(*x->arrivals), in_order);
-    free(positions);
+    bool sorted = true; /* as most schedules have it */
+    for (int i = 1; i < x->n_arrivals; i++)
+        sorted &= in_order(&x->arrivals[i - 1], &x->arrivals[i]) <= 0;
+    if (!sorted)
+        qsort(x->arrivals, (size_t)x->n_arrivals, sizeof(*x->arrivals), in_order);
     return OK;
 }
 
-struct exchanges *exchanges_new(struct compiler *c, const struct schedule *schedule, const struct chunk *chunks,
-                                int micros)
+struct exchanges *exchanges_new(struct compiler *c, const struct chunk *chunks, int micros)
 {
     const int rank = c->p->place.coord[AXIS_PP];
-    struct schedule_posts posts = {0};
+    const struct schedule *schedule = &c->order->schedule;
+    const struct schedule_rank_posts *posts = &c->order->posts.ranks[rank];
     struct exchanges *x = calloc(1, sizeof(*x));
     if (!x) {
         c->err = ERR_NOMEM;
         return NULL;
     }
-    *x = (struct exchanges){
-        .schedule = schedule, .row = &schedule->rows[rank], .chunks = chunks, .rank = rank, .micros = micros};
+    *x = (struct exchanges){.schedule = schedule,
+                            .row = &schedule->rows[rank],
+                            .sent = posts->send,
+                            .chunks = chunks,
+                            .rank = rank,
+                            .micros = micros};
     /* Of two exchanges. With those of one a rank may be a step ahead of who takes its values, which is enough on paper;
      * the others are for a receiver that looks only between two steps. */
     x->max_alike = 2 * (schedule->chunks > 1 ? STEP_SENDS : 1);
-    x->sent = malloc(((size_t)x->row->n + 1) * sizeof(*x->sent));
     x->landed = malloc(((size_t)x->row->n + 1) * sizeof(*x->landed));
     x->flies = calloc((size_t)x->row->n + 1, sizeof(*x->flies));
     for (int i = 0; x->landed && i < x->row->n; i++)
         x->landed[i] = -1;
-    c->err = x->sent && x->landed && x->flies ? schedule_posts_init(&posts, schedule, c->why) : ERR_NOMEM;
-    for (int i = 0; !c->err && i < x->row->n; i++)
-        x->sent[i] = posts.ranks[rank].send[i];
-    if (!c->err)
-        c->err = find_arrivals(x, &posts);
-    schedule_posts_fini(&posts);
+    c->err = x->landed && x->flies ? find_arrivals(x, posts) : ERR_NOMEM;
     if (!c->err)
         return x;
     exchanges_free(x);
@@ -185,7 +162,6 @@ void exchanges_free(struct exchanges *x)
     if (!x)
         return;
     free(x->arrivals);
-    free(x->sent);
     free(x->landed);
     free(x->flies);
     free(x->landings);
@@ -371,20 +347,35 @@ static struct op_range emit(struct compiler *c, const struct exchange *e)
     return (struct op_range){first, c->p->n_ops - first};
 }
 
+/* Its place in `known`; n_known: it is new. Schedules repeat themselves: one look, or some, are enough mostly. */
+static int find_known(const struct exchanges *x, const struct exchange *e)
+{
+    int from = x->n_known ? x->known[x->last].next : 0;
+    for (int i = from; i < x->n_known; i++)
+        if (!memcmp(&x->known[i].what, e, sizeof(*e)))
+            return i;
+    for (int i = 0; i < from; i++)
+        if (!memcmp(&x->known[i].what, e, sizeof(*e)))
+            return i;
+    return x->n_known;
+}
+
 /* What has been exchanged before is the same list. */
 static struct op_range ops_of(struct compiler *c, struct exchanges *x, const struct exchange *e)
 {
-    for (int i = 0; i < x->n_known; i++)
-        if (!memcmp(&x->known[i].what, e, sizeof(*e)))
-            return x->known[i].ops;
-    struct known_exchange *grown = realloc(x->known, ((size_t)x->n_known + 1) * sizeof(*grown));
-    if (!grown) {
-        c->err = ERR_NOMEM;
-        return (struct op_range){0};
+    const int i = find_known(x, e);
+    if (i == x->n_known) {
+        struct known_exchange *grown = realloc(x->known, ((size_t)x->n_known + 1) * sizeof(*grown));
+        if (!grown) {
+            c->err = ERR_NOMEM;
+            return (struct op_range){0};
+        }
+        x->known = grown;
+        x->known[x->n_known++] = (struct known_exchange){*e, emit(c, e), 0};
     }
-    x->known = grown;
-    x->known[x->n_known] = (struct known_exchange){*e, emit(c, e)};
-    return x->known[x->n_known++].ops;
+    x->known[x->last].next = i;
+    x->last = i;
+    return x->known[i].ops;
 }
 
 struct op_range exchange_before(struct compiler *c, struct exchanges *x, int i)

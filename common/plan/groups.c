@@ -52,27 +52,35 @@ static int members(const struct compiler *c, const struct place *of, unsigned ax
 
 /* A group is added by its first member. Sets of axes with more than one rank each make different groups, so only those
  * by tensor may have been there before. */
-static int find_or_add(struct compiler *c, unsigned axes, alike_fn alike, int t)
+static void add_all(struct compiler *c, unsigned axes, alike_fn alike, int t, int *ranks)
 {
-    struct program *p = c->p;
-    int world = mesh_workers(&p->mesh), found = -1;
-    int *ranks = malloc(((size_t)world + 1) * sizeof(*ranks));
-    if (!ranks)
-        c->err = ERR_NOMEM;
-    for (int r = 0; r < world && !c->err; r++) {
-        struct place of = p->place;
-        bool first = true;
+    struct place of = c->p->place;
+    for (int r = 0; r < mesh_workers(&of.mesh) && !c->err; r++) {
         of.rank = r;
         mesh_coords(&of.mesh, r, of.coord);
+        bool first = !alike || alike(c, &of, of.coord, t); /* else it is in no such group */
         for (int a = 0; a < AXIS_COUNT && !alike; a++)
             first &= of.coord[a] == 0 || !(axes & (1u << a));
         int n = first ? members(c, &of, axes, alike, t, ranks) : 0;
-        if (n > 1 && ranks[0] == r && (!alike || find(p, ranks, n) < 0))
+        if (n > 1 && ranks[0] == r && (!alike || find(c->p, ranks, n) < 0))
             add(c, axes, ranks, n);
     }
+}
+
+static int find_or_add(struct compiler *c, unsigned axes, alike_fn alike, int t)
+{
+    int *ranks = malloc(((size_t)mesh_workers(&c->p->mesh) + 1) * sizeof(*ranks)), found = -1;
+    if (!ranks)
+        c->err = ERR_NOMEM;
+    else if (!c->sizes_only)
+        add_all(c, axes, alike, t, ranks);
     if (!c->err) {
-        int n = members(c, &p->place, axes, alike, t, ranks);
-        found = n > 1 ? find(p, ranks, n) : -1;
+        int n = members(c, &c->p->place, axes, alike, t, ranks);
+        found = n > 1 ? find(c->p, ranks, n) : -1;
+        if (n > 1 && found < 0) { /* others' groups have no size */
+            add(c, axes, ranks, n);
+            found = c->p->n_groups - 1;
+        }
     }
     free(ranks);
     return found;

@@ -5,6 +5,7 @@
  * much a GPU has is known to who opens it, so a worker asks plan_fits_device when it does, before it allocates. */
 #include "common/plan/compile.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,14 +35,15 @@ struct need {
  * their shard group have. Pieces lie in slots of one size for all, so shards do not. Of each kind one rank is compiled;
  * only the arena, which follows from boxes, is each rank's own. */
 struct kinds {
-    struct mesh mesh;
+    struct order order;
+    struct mesh mesh; /* the order's */
     const struct job_spec *job;
     const struct graph *g;
     struct why *why;
-    int *tp, *cp, *data;         /* by coordinate; data: by dp * fsdp size + fsdp. The first that is alike */
-    struct place *by_pp, *by_tp; /* of the rank with this coordinate and zeros else */
-    struct place_param *param;   /* room for one rank's */
-    struct plan_memory *memory;  /* by rank, of the first of a kind; total_bytes 0: not known yet */
+    int *tp, *cp, *data;        /* by coordinate; data: by dp * fsdp size + fsdp. The first that is alike */
+    struct place *by_tp;        /* of the rank with this coordinate and zeros else, which holds nothing */
+    int *held, *held_from;      /* parameters of pipeline rank i: held[held_from[i] .. held_from[i + 1]) */
+    struct plan_memory *memory; /* by rank, of the first of a kind; total_bytes 0: not known yet */
     enum dtype wide;
 };
 
@@ -108,7 +110,7 @@ typedef bool (*alike_fn)(const struct kinds *k, int a, int b);
 /* Few are of a kind of their own: compares with the first of each kind. */
 static int *kinds_of(const struct kinds *k, int n, alike_fn alike)
 {
-    int *kind = calloc((size_t)n, sizeof(*kind));
+    int *kind = calloc((unsigned)n, sizeof(*kind));
     for (int i = 0; i < n && kind; i++) {
         int j = 0;
         while (j < i && (kind[j] != j || !alike(k, j, i)))
@@ -126,52 +128,71 @@ static int rank_at(const struct mesh *m, const int coord[AXIS_COUNT])
     return rank;
 }
 
-static err_t places_of(const struct kinds *k, enum mesh_axis axis, struct place **ret)
+static err_t places_of(struct kinds *k)
 {
     const int chunks = (int)(k->job->parallel.chunks > 1 ? k->job->parallel.chunks : 1);
     err_t e = OK;
-    *ret = calloc((size_t)k->mesh.size[axis], sizeof(**ret));
-    for (int i = 0; i < k->mesh.size[axis] && *ret && !e; i++) {
-        int coord[AXIS_COUNT] = {0};
-        coord[axis] = i;
-        e = place_init(&(*ret)[i], k->g, &k->mesh, rank_at(&k->mesh, coord), (int)k->job->parallel.zero, chunks,
+    k->by_tp = calloc((unsigned)k->mesh.size[AXIS_TP], sizeof(*k->by_tp));
+    for (int i = 0; i < k->mesh.size[AXIS_TP] && k->by_tp && !e; i++) {
+        const int coord[AXIS_COUNT] = {[AXIS_TP] = i};
+        e = place_init(&k->by_tp[i], k->g, &k->mesh, rank_at(&k->mesh, coord), (int)k->job->parallel.zero, chunks,
                        k->why);
     }
-    return *ret ? e : ERR_NOMEM;
+    return k->by_tp ? e : ERR_NOMEM;
 }
 
-static void places_free(struct place *all, int n)
+/* What pipeline ranks hold, as lists; then by_tp is told for one rank after another what it holds. */
+static err_t held_of(struct kinds *k)
 {
-    for (int i = 0; i < n && all; i++)
-        place_fini(&all[i]);
-    free(all);
+    const struct place *p = &k->by_tp[0];
+    const int pp = k->mesh.size[AXIS_PP];
+    k->held = calloc((size_t)p->n_uses + 1, sizeof(*k->held));
+    k->held_from = calloc((size_t)pp + 2, sizeof(*k->held_from));
+    if (!k->held || !k->held_from)
+        return ERR_NOMEM;
+    assert(p->use); /* place_init */
+    for (int u = 1; u <= p->n_uses; u++)
+        k->held_from[p->use[u].pp + 2]++;
+    for (int r = 0; r < pp; r++)
+        k->held_from[r + 2] += k->held_from[r + 1];
+    for (int t = 0; t < k->g->n_tensors; t++)
+        for (int u = p->param[t].use; u; u = p->use[u].next)
+            k->held[k->held_from[p->use[u].pp + 1]++] = t;
+    for (int i = 0; i < k->mesh.size[AXIS_TP]; i++)
+        for (int t = 0; t < k->g->n_tensors; t++)
+            k->by_tp[i].param[t].held = false;
+    return OK;
 }
-static err_t kinds_init(struct kinds *k, const struct job_spec *job, const struct graph *g, const struct mesh *mesh,
-                        struct why *why)
+
+static err_t kinds_init(struct kinds *k, const struct job_spec *job, const struct graph *g, struct why *why)
 {
-    *k = (struct kinds){.mesh = *mesh, .job = job, .g = g, .why = why};
+    *k = (struct kinds){.job = job, .g = g, .why = why};
     k->wide = job->train.numerics == NUMERICS_PROOF || job->train.dtype == DT_F64 ? DT_F64 : DT_F32;
-    err_t e = places_of(k, AXIS_PP, &k->by_pp);
-    e = e ? e : places_of(k, AXIS_TP, &k->by_tp);
+    err_t e = compile_order(job, MODE_TRAIN, &k->order, why);
+    k->mesh = k->order.mesh;
+    e = e ? e : places_of(k);
+    e = e ? e : held_of(k);
     if (e)
         return e;
-    k->tp = kinds_of(k, mesh->size[AXIS_TP], tp_alike);
-    k->cp = kinds_of(k, mesh->size[AXIS_CP], cp_alike);
-    k->data = kinds_of(k, data_ranks(mesh), data_alike);
-    k->param = calloc((size_t)g->n_tensors + 1, sizeof(*k->param));
-    k->memory = calloc((size_t)mesh_workers(mesh), sizeof(*k->memory));
-    return k->tp && k->cp && k->data && k->param && k->memory ? OK : ERR_NOMEM;
+    k->tp = kinds_of(k, k->mesh.size[AXIS_TP], tp_alike);
+    k->cp = kinds_of(k, k->mesh.size[AXIS_CP], cp_alike);
+    k->data = kinds_of(k, data_ranks(&k->mesh), data_alike);
+    k->memory = calloc((size_t)mesh_workers(&k->mesh), sizeof(*k->memory));
+    return k->tp && k->cp && k->data && k->memory ? OK : ERR_NOMEM;
 }
 
 static void kinds_fini(struct kinds *k)
 {
-    places_free(k->by_pp, k->mesh.size[AXIS_PP]);
-    places_free(k->by_tp, k->mesh.size[AXIS_TP]);
+    for (int i = 0; i < k->mesh.size[AXIS_TP] && k->by_tp; i++)
+        place_fini(&k->by_tp[i]);
+    free(k->by_tp);
     free(k->tp);
     free(k->cp);
     free(k->data);
-    free(k->param);
+    free(k->held);
+    free(k->held_from);
     free(k->memory);
+    compile_order_fini(&k->order);
 }
 
 /* The spaces of the rank that stands for this one. */
@@ -187,7 +208,7 @@ static err_t spaces_of(const struct kinds *k, const int coord[AXIS_COUNT], struc
     struct plan_memory *m = &k->memory[rank];
     if (!m->total_bytes) {
         struct program p;
-        err_t e = compile_sizes(k->job, k->g, rank, &p, k->why);
+        err_t e = compile_sizes(k->job, k->g, &k->order, rank, &p, k->why);
         if (e)
             return e;
         plan_memory(&p, k->job->run.device, m);
@@ -202,17 +223,19 @@ static err_t spaces_of(const struct kinds *k, const int coord[AXIS_COUNT], struc
 static err_t arena_of(const struct kinds *k, int rank, const int coord[AXIS_COUNT], int64_t *ret)
 {
     struct program p = {.mesh = k->mesh, .rank = rank, .wide = k->wide, .place = k->by_tp[coord[AXIS_TP]]};
+    struct place_param *param = p.place.param;
+    const int first = k->held_from[coord[AXIS_PP]], end = k->held_from[coord[AXIS_PP] + 1];
     p.place.rank = rank;
-    p.place.param = k->param;
     memcpy(p.place.coord, coord, sizeof(p.place.coord));
-    memcpy(k->param, k->by_tp[coord[AXIS_TP]].param, (size_t)k->g->n_tensors * sizeof(*k->param));
-    for (int t = 0; t < k->g->n_tensors; t++) {
-        if (k->g->tensors[t].kind != GT_PARAM)
-            continue;
-        k->param[t].held = k->by_pp[coord[AXIS_PP]].param[t].held;
-        place_piece(&p.place, t, coord[AXIS_FSDP], &k->param[t].lo, &k->param[t].hi);
+    for (int i = first; i < end; i++) {
+        const int t = k->held[i];
+        param[t].held = true;
+        place_piece(&p.place, t, coord[AXIS_FSDP], &param[t].lo, &param[t].hi);
     }
-    return plan_arena_bytes(&p, k->g, ret);
+    err_t e = plan_arena_bytes(&p, k->g, ret);
+    for (int i = first; i < end; i++)
+        param[k->held[i]].held = false;
+    return e;
 }
 
 static err_t memory_of_rank(const struct kinds *k, int rank, struct plan_memory *ret)
@@ -281,13 +304,9 @@ static err_t refuse(const struct job_spec *job, const struct need *n, int64_t no
 
 static err_t need_of_job(const struct job_spec *job, const struct graph *g, struct need *need, struct why *why)
 {
-    struct mesh mesh;
     struct kinds k;
-    err_t e = plan_mesh(job, &mesh, why);
-    if (e)
-        return e;
-    e = kinds_init(&k, job, g, &mesh, why);
-    for (int r = 0; r < mesh_workers(&mesh) && !e; r++)
+    err_t e = kinds_init(&k, job, g, why);
+    for (int r = 0; !e && r < mesh_workers(&k.mesh); r++)
         e = need_of_rank(&k, r, need);
     kinds_fini(&k);
     return e;
@@ -295,13 +314,9 @@ static err_t need_of_job(const struct job_spec *job, const struct graph *g, stru
 
 err_t plan_memory_of_ranks(const struct job_spec *job, const struct graph *g, struct plan_memory *ret, struct why *why)
 {
-    struct mesh mesh;
     struct kinds k;
-    err_t e = plan_mesh(job, &mesh, why);
-    if (e)
-        return e;
-    e = kinds_init(&k, job, g, &mesh, why);
-    for (int r = 0; r < mesh_workers(&mesh) && !e; r++) {
+    err_t e = kinds_init(&k, job, g, why);
+    for (int r = 0; !e && r < mesh_workers(&k.mesh); r++) {
         e = memory_of_rank(&k, r, &ret[r]);
         ret[r].host_bytes += ret[r].arena_bytes;
         ret[r].total_bytes += ret[r].arena_bytes;

@@ -136,8 +136,9 @@ static void reduce_param(struct compiler *c, int t, int group)
 
 static void reduce_params(struct compiler *c, int unit)
 {
-    for (int t = 0; t < c->g->n_tensors && !c->err; t++) {
-        if (c->g->tensors[t].unit != unit || !has_piece(c, t))
+    for (int i = c->held_from[unit]; i < c->held_from[unit + 1] && !c->err; i++) {
+        const int t = c->held[i];
+        if (!has_piece(c, t))
             continue;
         if (c->tp_shares[t] && !MUTANT(TP_SHARES_LEFT))
             reduce_param(c, t, tp_group(c, t));
@@ -192,9 +193,10 @@ void compile_reduce(struct compiler *c)
 
 static void norm_unit(struct compiler *c, int unit)
 {
-    for (int t = 0; t < c->g->n_tensors; t++) {
+    for (int i = c->held_from[unit]; i < c->held_from[unit + 1]; i++) {
+        const int t = c->held[i];
         const struct place_param *q = &c->p->place.param[t];
-        if (c->g->tensors[t].unit != unit || !has_piece(c, t) || !place_counts(&c->p->place, c->g, t))
+        if (!has_piece(c, t) || !place_counts(&c->p->place, c->g, t))
             continue;
         struct op *op = compile_op(c, OP_NORM, -1);
         op->m = dim_one(piece_elements(c, t));

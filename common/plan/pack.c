@@ -29,13 +29,23 @@ struct span {
 struct use {
     int buffer;
     int first, last; /* ops in the list */
+    int named;       /* its index in pack.named */
     bool reads;      /* the first of them needs a value from before */
 };
 
+/* Sets of named buffers: bit i is pack.named[i]. */
 struct list {
     int first_op, n_ops, entry;
     struct use *uses;
     int n_uses;
+    uint64_t *used, *read;             /* those it uses; those that it needs from before */
+    uint64_t *met, *leaving, *passing; /* whose life is known: within the list; to its exit as well; all through it */
+};
+
+/* Buffers whose instances go together: those of a chunk's microbatches, and all that exist once. */
+struct family {
+    int chunk, slots;
+    uint64_t *members, *live; /* live: by slot */
 };
 
 struct life {
@@ -58,9 +68,9 @@ struct pack {
     int *chunk;          /* by buffer: whose microbatches it is of, -1: nobody has named it */
     struct span **alive; /* by list, then by buffer; hi < lo: never */
     int *named;          /* buffers that an action has named */
-    int n_named;
-    int *live_at; /* by buffer: where its live instances begin in `live` */
-    bool *live;
+    int n_named, words;  /* words: of a set of them */
+    struct family *families;
+    int n_families;
 };
 
 static bool is_packed(const struct buffer *b)
@@ -129,7 +139,7 @@ static void read_lists(struct pack *k)
         if (!action->n_ops || k->list_of[action->first_op] >= 0)
             continue;
         k->list_of[action->first_op] = k->n_lists;
-        k->lists[k->n_lists] = (struct list){action->first_op, action->n_ops, entry, NULL, 0};
+        k->lists[k->n_lists] = (struct list){.first_op = action->first_op, .n_ops = action->n_ops, .entry = entry};
         entry += action->n_ops + 2;
         read_list(k, &k->lists[k->n_lists++]);
     }
@@ -144,44 +154,53 @@ static void widen(struct span *s, int lo, int hi)
     s->hi = empty || hi > s->hi ? hi : s->hi;
 }
 
-/* Which instance of b an action means; -1: none of b's. */
-static int instance(const struct pack *k, int b, const struct action *a)
+static void put(uint64_t *set, int i)
 {
-    const struct buffer *buffer = &k->p->buffers[b];
-    if (buffer->slots == 1)
+    set[i / 64] |= (uint64_t)1 << i % 64;
+}
+
+/* Which instance of a family's buffers an action means; -1: none. */
+static int instance(const struct family *f, const struct action *a)
+{
+    if (f->slots == 1)
         return 0;
-    return a->chunk == k->chunk[b] && a->slot < buffer->slots ? a->slot : -1;
+    return a->chunk == f->chunk && a->slot < f->slots ? a->slot : -1;
 }
 
-static void pass_through(struct pack *k, const struct list *l, const struct action *a, struct span *alive)
+/* Buffers of word w that the list finds alive, or names, in a way that it has not met before. */
+static void meet_word(struct pack *k, struct list *l, int w, uint64_t names, uint64_t leaves, uint64_t passes)
 {
-    for (int n = 0; n < k->n_named; n++) {
-        int b = k->named[n], i = instance(k, b, a);
-        if (i >= 0 && k->live[k->live_at[b] + i])
-            widen(&alive[b], l->entry, l->entry + l->n_ops + 1);
+    struct span *alive = k->alive[l - k->lists];
+    for (uint64_t left = passes; left; left &= left - 1)
+        widen(&alive[k->named[64 * w + __builtin_ctzll(left)]], l->entry, l->entry + l->n_ops + 1);
+    for (int i = 0; i < l->n_uses && (names | leaves); i++) {
+        const struct use *u = &l->uses[i];
+        int lo = u->reads ? l->entry : l->entry + 1 + u->first, bit = u->named - 64 * w;
+        if (bit < 0 || bit >= 64 || !((names | leaves) >> bit & 1))
+            continue;
+        widen(&alive[u->buffer], lo, leaves >> bit & 1 ? l->entry + l->n_ops + 1 : l->entry + 1 + u->last);
     }
+    l->met[w] |= names;
+    l->leaving[w] |= leaves;
+    l->passing[w] |= passes;
 }
 
-/* From what is alive behind an action to what is alive before it. */
+/* From what is alive behind an action to what is alive before it. Schedules repeat themselves: nearly all of it has
+ * been met before. */
 static void step_back(struct pack *k, const struct action *a)
 {
-    const struct list *l = &k->lists[k->list_of[a->first_op]];
-    struct span *alive = k->alive[l - k->lists];
-    for (int i = 0; i < l->n_uses; i++) {
-        const struct use *u = &l->uses[i];
-        int slot = instance(k, u->buffer, a);
-        if (slot < 0)
-            continue;
-        bool *live = &k->live[k->live_at[u->buffer] + slot];
-        widen(&alive[u->buffer], u->reads ? l->entry : l->entry + 1 + u->first,
-              *live ? l->entry + l->n_ops + 1 : l->entry + 1 + u->last);
-        *live = false;
-    }
-    pass_through(k, l, a, alive);
-    for (int i = 0; i < l->n_uses; i++) {
-        int slot = instance(k, l->uses[i].buffer, a);
-        if (slot >= 0)
-            k->live[k->live_at[l->uses[i].buffer] + slot] = l->uses[i].reads;
+    struct list *l = &k->lists[k->list_of[a->first_op]];
+    for (int n = 0; n < k->n_families; n++) {
+        const struct family *f = &k->families[n];
+        const int slot = instance(f, a);
+        for (int w = 0; w < k->words && slot >= 0; w++) {
+            uint64_t *live = &f->live[slot * k->words + w], used = l->used[w] & f->members[w];
+            uint64_t names = used & ~l->met[w], leaves = used & *live & ~l->leaving[w];
+            uint64_t passes = *live & ~used & ~l->passing[w];
+            if (names | leaves | passes)
+                meet_word(k, l, w, names, leaves, passes);
+            *live = (*live & ~used) | (used & l->read[w]);
+        }
     }
 }
 
@@ -197,18 +216,59 @@ static void find_chunks(struct pack *k)
     }
 }
 
+static void name_buffers(struct pack *k)
+{
+    int *index = room(k, (size_t)k->p->n_buffers, sizeof(*index));
+    for (int b = 0; b < k->p->n_buffers && index; b++) {
+        index[b] = k->n_named;
+        if (k->chunk[b] >= 0)
+            k->named[k->n_named++] = b;
+    }
+    k->words = (k->n_named + 63) / 64;
+    for (int i = 0; i < k->n_lists && !k->c->err; i++) {
+        struct list *l = &k->lists[i];
+        uint64_t **const sets[] = {&l->used, &l->read, &l->met, &l->leaving, &l->passing};
+        for (int n = 0; n < 5; n++)
+            *sets[n] = room(k, (size_t)k->words, sizeof(uint64_t));
+        for (int n = 0; n < l->n_uses && !k->c->err; n++) {
+            struct use *u = &l->uses[n];
+            u->named = index[u->buffer];
+            put(l->used, u->named);
+            if (u->reads)
+                put(l->read, u->named);
+        }
+    }
+    free(index);
+}
+
+static struct family *family_of(struct pack *k, int chunk, int slots)
+{
+    for (int i = 0; i < k->n_families; i++)
+        if (k->families[i].slots == slots && (slots == 1 || k->families[i].chunk == chunk))
+            return &k->families[i];
+    struct family *f = &k->families[k->n_families++];
+    *f = (struct family){.chunk = chunk, .slots = slots};
+    f->members = room(k, (size_t)k->words, sizeof(uint64_t));
+    f->live = room(k, (size_t)slots * (size_t)k->words, sizeof(uint64_t));
+    return f;
+}
+
+static void find_families(struct pack *k)
+{
+    k->families = room(k, (size_t)k->n_named, sizeof(*k->families));
+    for (int i = 0; i < k->n_named && !k->c->err; i++) {
+        const int b = k->named[i];
+        struct family *f = family_of(k, k->chunk[b], k->p->buffers[b].slots);
+        if (f->members)
+            put(f->members, i);
+    }
+}
+
 static void find_lives(struct pack *k)
 {
     const struct program *p = k->p;
-    int n = 0;
-    for (int b = 0; b < p->n_buffers; b++) {
-        if (k->chunk[b] < 0)
-            continue;
-        k->named[k->n_named++] = b;
-        k->live_at[b] = n;
-        n += p->buffers[b].slots;
-    }
-    k->live = room(k, (size_t)n, sizeof(*k->live));
+    name_buffers(k);
+    find_families(k);
     k->alive = room(k, (size_t)k->n_lists, sizeof(*k->alive));
     for (int l = 0; l < k->n_lists && !k->c->err; l++) {
         k->alive[l] = room(k, (size_t)p->n_buffers, sizeof(**k->alive));
@@ -375,6 +435,24 @@ static void find_parts(struct pack *k)
     }
 }
 
+static void pack_fini(struct pack *k)
+{
+    for (int i = 0; i < k->n_lists; i++) {
+        struct list *l = &k->lists[i];
+        void *const all[] = {l->uses, l->used, l->read, l->met, l->leaving, l->passing, k->alive ? k->alive[i] : NULL};
+        for (size_t n = 0; n < sizeof(all) / sizeof(all[0]); n++)
+            free(all[n]);
+    }
+    for (int i = 0; i < k->n_families; i++) {
+        free(k->families[i].members);
+        free(k->families[i].live);
+    }
+    void *const all[] = {k->lists, k->uses,  k->list_of, k->use_of, k->next,
+                         k->parts, k->chunk, k->alive,   k->named,  k->families};
+    for (size_t n = 0; n < sizeof(all) / sizeof(all[0]); n++)
+        free(all[n]);
+}
+
 void compile_pack(struct compiler *c)
 {
     struct program *p = c->p;
@@ -389,7 +467,6 @@ void compile_pack(struct compiler *c)
     k.parts = room(&k, buffers, sizeof(int));
     k.chunk = room(&k, buffers, sizeof(int));
     k.named = room(&k, buffers, sizeof(int));
-    k.live_at = room(&k, buffers, sizeof(int));
     fill(k.list_of, p->n_ops);
     int *const by_buffer[] = {k.use_of, k.next, k.parts, k.chunk};
     for (int i = 0; i < 4; i++)
@@ -406,20 +483,5 @@ void compile_pack(struct compiler *c)
         pack_space(&k, SPACE_WORK);
         pack_space(&k, SPACE_GRAD);
     }
-    for (int l = 0; l < k.n_lists; l++) {
-        free(k.lists[l].uses);
-        if (k.alive)
-            free(k.alive[l]);
-    }
-    free(k.lists);
-    free(k.uses);
-    free(k.list_of);
-    free(k.use_of);
-    free(k.next);
-    free(k.parts);
-    free(k.chunk);
-    free(k.alive);
-    free(k.named);
-    free(k.live_at);
-    free(k.live);
+    pack_fini(&k);
 }

@@ -140,10 +140,30 @@ err_t compile_schedule(const struct job_spec *job, const struct mesh *mesh, enum
     return e;
 }
 
+err_t compile_order(const struct job_spec *job, enum program_mode mode, struct order *ret, struct why *why)
+{
+    struct order o = {.mode = mode};
+    err_t e = plan_mesh(job, &o.mesh, why);
+    e = e ? e : compile_schedule(job, &o.mesh, mode, &o.schedule, why);
+    if (!e && o.schedule.ranks > 1)
+        e = schedule_posts_init(&o.posts, &o.schedule, why);
+    if (e)
+        compile_order_fini(&o);
+    else
+        *ret = o;
+    return e;
+}
+
+void compile_order_fini(struct order *o)
+{
+    schedule_posts_fini(&o->posts);
+    schedule_fini(&o->schedule);
+}
+
 /* ---- slots ---- */
 
 struct pipeline {
-    struct schedule schedule;
+    const struct schedule *schedule;
     int *slot; /* by slot of this rank's row: the instance that its microbatch holds; -1: none */
     int slots[SCHEDULE_MAX_CHUNKS];
     struct chunk *chunks;
@@ -152,18 +172,18 @@ struct pipeline {
 
 static const struct schedule_row *row_of(const struct compiler *c)
 {
-    return &c->pipeline->schedule.rows[c->p->place.coord[AXIS_PP]];
+    return &c->pipeline->schedule->rows[c->p->place.coord[AXIS_PP]];
 }
 
 /* Deals slots; `held` and `taken` are room for one chunk's microbatches and slots. */
 static void deal_chunk(struct pipeline *k, const struct schedule_row *row, int chunk, int *held, bool *taken)
 {
+    int at = 0; /* below it all are taken */
     for (int i = 0; i < row->n; i++) {
         const struct slot *slot = &row->slots[i];
         if (slot->chunk != chunk || slot->micro >= k->rounds)
             continue;
         if (slot->kind == SLOT_FORWARD) {
-            int at = 0;
             while (taken[at])
                 at++;
             held[slot->micro] = at;
@@ -171,8 +191,10 @@ static void deal_chunk(struct pipeline *k, const struct schedule_row *row, int c
             k->slots[chunk] = at >= k->slots[chunk] ? at + 1 : k->slots[chunk];
         }
         k->slot[i] = held[slot->micro];
-        if (slot->kind == SLOT_BACKWARD || slot->kind == SLOT_WEIGHT)
+        if (slot->kind == SLOT_BACKWARD || slot->kind == SLOT_WEIGHT) {
             taken[held[slot->micro]] = false;
+            at = held[slot->micro] < at ? held[slot->micro] : at;
+        }
     }
 }
 
@@ -181,15 +203,15 @@ static void deal_slots(struct compiler *c)
 {
     struct pipeline *k = c->pipeline;
     const struct schedule_row *row = row_of(c);
-    int *held = calloc((size_t)k->schedule.micros + 1, sizeof(*held));
-    bool *taken = calloc((size_t)k->schedule.micros + 1, sizeof(*taken));
+    int *held = calloc((size_t)k->schedule->micros + 1, sizeof(*held));
+    bool *taken = calloc((size_t)k->schedule->micros + 1, sizeof(*taken));
     k->slot = calloc((size_t)row->n + 1, sizeof(*k->slot));
     if (!held || !taken || !k->slot)
         c->err = ERR_NOMEM;
-    for (int i = 0; i < k->schedule.chunks; i++)
+    for (int i = 0; i < k->schedule->chunks; i++)
         k->slots[i] = 1;
-    for (int chunk = 0; chunk < k->schedule.chunks && c->p->mode == MODE_TRAIN && !c->err; chunk++) {
-        memset(taken, 0, (size_t)k->schedule.micros * sizeof(*taken));
+    for (int chunk = 0; chunk < k->schedule->chunks && c->p->mode == MODE_TRAIN && !c->err; chunk++) {
+        memset(taken, 0, (size_t)k->schedule->micros * sizeof(*taken));
         deal_chunk(k, row, chunk, held, taken);
     }
     free(held);
@@ -199,7 +221,7 @@ static void deal_slots(struct compiler *c)
 static void find_inputs(struct compiler *c)
 {
     const struct pipeline *k = c->pipeline;
-    bool many = k->schedule.chunks > 1;
+    bool many = k->schedule->chunks > 1;
     c->input_slots = many ? c->p->n_micros : k->slots[0];
     c->input_index = many ? SLOT_MICRO : SLOT_ACTION;
 }
@@ -211,14 +233,12 @@ void compile_pipeline(struct compiler *c)
         c->err = ERR_NOMEM;
         return;
     }
-    c->err = compile_schedule(c->job, &c->p->mesh, c->p->mode, &k->schedule, c->why);
-    if (c->err)
-        return;
+    k->schedule = &c->order->schedule;
     k->n = c->p->end_micro - c->p->first_micro;
     k->rounds = compile_rounds(c);
     deal_slots(c);
     find_inputs(c);
-    k->chunks = calloc((size_t)k->schedule.chunks, sizeof(*k->chunks));
+    k->chunks = calloc((size_t)k->schedule->chunks, sizeof(*k->chunks));
     if (!k->chunks)
         c->err = ERR_NOMEM;
 }
@@ -228,7 +248,6 @@ void compile_pipeline_fini(struct compiler *c)
     struct pipeline *k = c->pipeline;
     if (!k)
         return;
-    schedule_fini(&k->schedule);
     free(k->slot);
     free(k->chunks);
     free(k);
@@ -296,7 +315,7 @@ static void run_row(struct compiler *c)
 {
     const struct pipeline *k = c->pipeline;
     const struct schedule_row *row = row_of(c);
-    struct exchanges *x = k->schedule.ranks > 1 ? exchanges_new(c, &k->schedule, k->chunks, k->n) : NULL;
+    struct exchanges *x = k->schedule->ranks > 1 ? exchanges_new(c, k->chunks, k->n) : NULL;
     for (int i = 0; i <= row->n && !c->err; i++) {
         if (x)
             exchange_action(c, x, i);
@@ -320,16 +339,16 @@ void compile_micros(struct compiler *c)
     struct pipeline *k = c->pipeline;
     struct program *p = c->p;
     int ops = p->n_ops, buffers = p->n_buffers;
-    for (int i = 0; i < k->schedule.chunks && !c->err; i++) {
+    for (int i = 0; i < k->schedule->chunks && !c->err; i++) {
         struct chunk_want want = {
             .chunk = i, .slots = k->slots[i], .rounds = k->rounds, .split = has_split(row_of(c), i)};
         chunk_compile(c, &want, &k->chunks[i]);
     }
-    for (int i = 0; i < k->schedule.chunks && k->n < k->rounds && !c->err; i++)
+    for (int i = 0; i < k->schedule->chunks && k->n < k->rounds && !c->err; i++)
         chunk_join(c, &k->chunks[i]);
     p->logits_buffer = k->n && !c->err ? c->act[c->g->logits] : -1;
     if (k->n == 0 && !c->err)
-        chunks_forget(c, k->chunks, k->schedule.chunks, ops, buffers);
+        chunks_forget(c, k->chunks, k->schedule->chunks, ops, buffers);
     if (!c->err)
         run_row(c);
 }

@@ -171,31 +171,36 @@ static err_t stages_init(struct place *p, const struct graph *g, struct why *why
 
 /* ---- parameters ---- */
 
-static err_t used_init(struct place *p, const struct graph *g)
+static void add_use(struct place *p, int t, int pp)
 {
-    const int pp = p->mesh.size[AXIS_PP];
-    p->used = calloc((size_t)g->n_tensors * (size_t)pp + 1, sizeof(*p->used));
-    for (int s = 0; p->used && s < p->n_stages; s++)
+    struct place_param *q = &p->param[t];
+    if (place_uses(p, pp, t))
+        return;
+    p->use[++p->n_uses] = (struct place_use){pp, q->use};
+    q->use = p->n_uses;
+    q->stages++;
+    q->held |= pp == p->coord[AXIS_PP];
+}
+
+static err_t uses_init(struct place *p, const struct graph *g)
+{
+    p->use = calloc((size_t)g->n_nodes * GRAPH_MAX_IN + 1, sizeof(*p->use));
+    for (int s = 0; p->use && s < p->n_stages; s++)
         for (int i = p->stage[s].first_node; i < p->stage[s].end_node; i++)
-            for (int k = 0; k < GRAPH_MAX_IN; k++)
-                if (g->nodes[i].in[k] >= 0)
-                    p->used[g->nodes[i].in[k] * pp + s % pp] = true;
-    return p->used ? OK : ERR_NOMEM;
+            for (int k = 0; k < GRAPH_MAX_IN; k++) {
+                int t = g->nodes[i].in[k];
+                if (t >= 0 && g->tensors[t].kind == GT_PARAM)
+                    add_use(p, t, s % p->mesh.size[AXIS_PP]);
+            }
+    return p->use ? OK : ERR_NOMEM;
 }
 
 bool place_uses(const struct place *p, int pp, int t)
 {
-    return p->used[t * p->mesh.size[AXIS_PP] + pp];
-}
-
-static void find_holders(struct place *p, int t)
-{
-    struct place_param *q = &p->param[t];
-    for (int r = 0; r < p->mesh.size[AXIS_PP]; r++) {
-        bool held = place_uses(p, r, t);
-        q->stages += held;
-        q->held |= held && r == p->coord[AXIS_PP];
-    }
+    for (int u = p->param[t].use; u; u = p->use[u].next)
+        if (p->use[u].pp == pp)
+            return true;
+    return false;
 }
 
 static void local_size(const struct graph_tensor *t, int parts, int i, int64_t *ret_rows, int64_t *ret_cols)
@@ -251,7 +256,6 @@ static void param_init(struct place *p, const struct graph *g, int t)
     q->grain = place_grain(q->cols);
     place_piece(p, t, p->coord[AXIS_FSDP], &q->lo, &q->hi);
     size_slots(p, g, t);
-    find_holders(p, t);
 }
 
 /* Every rank has something of what is cut. */
@@ -288,7 +292,7 @@ err_t place_init(struct place *p, const struct graph *g, const struct mesh *mesh
     p->param = calloc((size_t)g->n_tensors + 1, sizeof(*p->param));
     err_t e = p->param ? check_cuts(p, g, why) : ERR_NOMEM;
     e = e ? e : stages_init(p, g, why);
-    e = e ? e : used_init(p, g);
+    e = e ? e : uses_init(p, g);
     for (int t = 0; t < g->n_tensors && !e; t++)
         if (g->tensors[t].kind == GT_PARAM)
             param_init(p, g, t);
@@ -301,7 +305,7 @@ void place_fini(struct place *p)
 {
     free(p->param);
     free(p->stage);
-    free(p->used);
+    free(p->use);
     memset(p, 0, sizeof(*p));
 }
 
@@ -368,8 +372,8 @@ bool place_counts(const struct place *p, const struct graph *g, int t)
     for (int i = 0; i < p->coord[AXIS_TP] && !MUTANT(NORM_COUNTS_REPLICAS); i++)
         if (place_cut_box(&g->tensors[t].cut, tp, i, &boxes) == q->tp_box)
             return false;
-    for (int r = 0; r < p->coord[AXIS_PP] && !MUTANT(NORM_COUNTS_STAGES); r++)
-        if (place_uses(p, r, t))
+    for (int u = q->use; u && !MUTANT(NORM_COUNTS_STAGES); u = p->use[u].next)
+        if (p->use[u].pp < p->coord[AXIS_PP])
             return false;
     return true;
 }

@@ -31,7 +31,13 @@ struct place_stage {
     int first_node, end_node;
 };
 
+/* A pipeline rank one of whose stages takes a parameter; next: another one of the same parameter, 0: none. */
+struct place_use {
+    int pp, next;
+};
+
 struct place_param {
+    int use;            /* the first of its uses in place.use; 0: none */
     bool held;          /* one of this rank's stages uses it */
     int stages;         /* pipeline ranks that do */
     int64_t rows, cols; /* local tensor; of a parameter that is not held too */
@@ -49,8 +55,8 @@ struct place {
     int zero;
     struct place_param *param; /* by graph tensor; rows 0 for what is no parameter */
     struct place_stage *stage; /* of the whole pipeline: mesh pp * chunks */
-    bool *used;                /* by graph tensor, then by pipeline rank: one of its stages takes it */
-    int n_stages, chunks;
+    struct place_use *use;     /* of all parameters, from 1 on: most have one, a tied head has two */
+    int n_uses, n_stages, chunks;
     int64_t n_blocks; /* of squares, all parameters, all boxes */
 };
 

@@ -345,6 +345,9 @@ NODISCARD err_t plan_mesh(const struct job_spec *job, struct mesh *ret, struct w
 /* Compiles the program of one rank. The caller keeps graph and job alive. Freed by program_fini. */
 NODISCARD err_t plan_compile(const struct job_spec *job, const struct graph *g, enum program_mode mode, int rank,
                              struct program *ret, struct why *why);
+/* Those of ranks 0 to n - 1 at once, which is faster than one after another. None is left to free after an error. */
+NODISCARD err_t plan_compile_all(const struct job_spec *job, const struct graph *g, enum program_mode mode, int n,
+                                 struct program *ret, struct why *why);
 void program_fini(struct program *p);
 
 /* All ranks' programs at once: every partial reduced exactly once before use, nothing read before it is written, live

@@ -8,8 +8,10 @@
 #include <assert.h>
 #include <stdlib.h>
 
+/* Of a tensor of which this rank has a piece. */
 struct replicas {
-    bool held;
+    int tensor;
+    bool dealt;
     int n, index;
     uint64_t key; /* which ranks they are, in terms of what differs between tensors */
 };
@@ -60,13 +62,14 @@ static void times_tp(struct replicas *r, const struct place *p, const struct gra
     times(r, n, index, 2 + p->param[t].tp_box);
 }
 
+static bool has_piece(const struct place *p, const struct graph *g, int t)
+{
+    return g->tensors[t].kind == GT_PARAM && p->param[t].held && p->param[t].lo < p->param[t].hi;
+}
+
 static struct replicas replicas_of(const struct place *p, const struct graph *g, int t)
 {
-    const struct place_param *q = &p->param[t];
-    struct replicas r = {.n = 1, .key = 0xcbf29ce484222325u};
-    r.held = g->tensors[t].kind == GT_PARAM && q->held && q->lo < q->hi;
-    if (!r.held)
-        return r;
+    struct replicas r = {.tensor = t, .n = 1, .key = 0xcbf29ce484222325u};
     times_stages(&r, p, g, t);
     times(&r, p->mesh.size[AXIS_DP], p->coord[AXIS_DP], 0);
     times(&r, p->zero ? 1 : p->mesh.size[AXIS_FSDP], p->zero ? 0 : p->coord[AXIS_FSDP], 0);
@@ -77,15 +80,15 @@ static struct replicas replicas_of(const struct place *p, const struct graph *g,
 
 static bool alike(const struct replicas *a, const struct replicas *b)
 {
-    return b->held && a->n == b->n && a->index == b->index && a->key == b->key;
+    return !b->dealt && a->n == b->n && a->index == b->index && a->key == b->key;
 }
 
 struct saver {
     const struct program *p;
     const struct graph *g;
-    struct replicas *replicas; /* by graph tensor; held: not yet dealt */
+    struct replicas *replicas; /* in the graph's order */
     struct save_item *items;
-    int n;
+    int n_replicas, n;
 };
 
 static int64_t row_bytes(const struct saver *s, int t)
@@ -122,40 +125,47 @@ static void add(struct saver *s, int t, int state, int64_t lo, int64_t hi)
                                               .stride = boxes[i].stride};
 }
 
-/* Deals out the class of tensor t. */
-static void deal(struct saver *s, int t)
+/* Deals out the class whose first tensor that is: replicas[from]. */
+static void deal(struct saver *s, int from)
 {
-    const struct replicas class = s->replicas[t];
+    const struct replicas class = s->replicas[from];
     int64_t total = 0, start = 0;
-    for (int i = t; i < s->g->n_tensors; i++)
-        total += alike(&class, &s->replicas[i]) ? 3 * piece_rows(s, i) * row_bytes(s, i) : 0;
+    for (int i = from; i < s->n_replicas; i++) {
+        int t = s->replicas[i].tensor;
+        total += alike(&class, &s->replicas[i]) ? 3 * piece_rows(s, t) * row_bytes(s, t) : 0;
+    }
     for (int state = 0; state < 3; state++)
-        for (int i = t; i < s->g->n_tensors; i++) {
+        for (int i = from; i < s->n_replicas; i++) {
+            int t = s->replicas[i].tensor;
             if (!alike(&class, &s->replicas[i]))
                 continue;
-            int64_t rows = piece_rows(s, i), row = row_bytes(s, i);
+            int64_t rows = piece_rows(s, t), row = row_bytes(s, t);
             int64_t lo = cut_row(total, class.index, class.n, start, rows, row);
-            add(s, i, state, lo, cut_row(total, class.index + 1, class.n, start, rows, row));
+            add(s, t, state, lo, cut_row(total, class.index + 1, class.n, start, rows, row));
             start += rows * row;
         }
-    for (int i = s->g->n_tensors - 1; i >= t; i--)
-        s->replicas[i].held &= !alike(&class, &s->replicas[i]);
+    for (int i = s->n_replicas - 1; i >= from; i--)
+        s->replicas[i].dealt |= alike(&class, &s->replicas[i]);
 }
 
 err_t plan_save_items(const struct program *p, const struct graph *g, struct save_item **ret, int *ret_n)
 {
     struct saver s = {.p = p, .g = g};
-    size_t room = 1;
-    s.replicas = calloc((size_t)g->n_tensors + 1, sizeof(*s.replicas));
-    for (int t = 0; t < g->n_tensors && s.replicas; t++) {
-        s.replicas[t] = replicas_of(&p->place, g, t);
-        room += s.replicas[t].held ? 3 * (size_t)(g->tensors[t].cut.segments + 1) : 0;
+    size_t pieces = 0, room = 1;
+    for (int t = 0; t < g->n_tensors; t++) {
+        bool has = has_piece(&p->place, g, t);
+        pieces += has;
+        room += has ? 3 * (size_t)(g->tensors[t].cut.segments + 1) : 0;
     }
+    s.replicas = calloc(pieces + 1, sizeof(*s.replicas));
     s.items = calloc(room, sizeof(*s.items));
     err_t e = s.replicas && s.items ? OK : ERR_NOMEM;
     for (int t = 0; t < g->n_tensors && !e; t++)
-        if (s.replicas[t].held)
-            deal(&s, t);
+        if (has_piece(&p->place, g, t))
+            s.replicas[s.n_replicas++] = replicas_of(&p->place, g, t);
+    for (int i = 0; i < s.n_replicas; i++)
+        if (!s.replicas[i].dealt)
+            deal(&s, i);
     free(s.replicas);
     if (e) {
         free(s.items);

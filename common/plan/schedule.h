@@ -147,6 +147,7 @@ void schedule_times_fini(struct schedule_times *t); /* legal on a zeroed one */
  * exchange are sent and received in the order of that rank's slots. */
 struct schedule_rank_posts {
     int *send, *receive; /* by slot */
+    int *made;           /* by slot: where in its rank's row what is received is made, -1 as receive */
     int held;            /* the most received values that wait for their slots at once, the one in use included */
 };
 

@@ -145,10 +145,11 @@ static void place_rank(const struct schedule_posts *p, const struct ticks *t, in
         for (int k = i; k < end; k++) {
             struct schedule_work from;
             p->ranks[r].send[k] = end;
-            p->ranks[r].receive[k] = -1;
-            if (schedule_source(s, r, &row->slots[k], &from) && from.rank != r)
-                p->ranks[r].receive[k] =
-                    first_from(t->begins[r], row->n, t->begins[from.rank][index_work(t->index, &from)] + 1);
+            p->ranks[r].receive[k] = p->ranks[r].made[k] = -1;
+            if (!schedule_source(s, r, &row->slots[k], &from) || from.rank == r)
+                continue;
+            p->ranks[r].made[k] = index_work(t->index, &from);
+            p->ranks[r].receive[k] = first_from(t->begins[r], row->n, t->begins[from.rank][p->ranks[r].made[k]] + 1);
         }
     }
 }
@@ -231,7 +232,8 @@ static err_t posts_new(struct schedule_posts *p, const struct schedule *s)
     for (int r = 0; p->ranks && r < s->ranks; r++) {
         p->ranks[r].receive = calloc((size_t)s->rows[r].n + 1, sizeof(int));
         p->ranks[r].send = calloc((size_t)s->rows[r].n + 1, sizeof(int));
-        if (!p->ranks[r].receive || !p->ranks[r].send)
+        p->ranks[r].made = calloc((size_t)s->rows[r].n + 1, sizeof(int));
+        if (!p->ranks[r].receive || !p->ranks[r].send || !p->ranks[r].made)
             return ERR_NOMEM;
     }
     return p->ranks ? OK : ERR_NOMEM;
@@ -278,6 +280,7 @@ void schedule_posts_fini(struct schedule_posts *p)
     for (int r = 0; p->ranks && r < p->n_ranks; r++) {
         free(p->ranks[r].receive);
         free(p->ranks[r].send);
+        free(p->ranks[r].made);
     }
     free(p->ranks);
     *p = (struct schedule_posts){0};

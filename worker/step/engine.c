@@ -19,20 +19,15 @@ void *engine_buffer(const struct engine *e, const struct program *p, int buffer)
 static err_t check_all(const struct engine *e, enum program_mode mode, struct why *why)
 {
     const struct engine_config *c = &e->config;
-    int n = 0;
-    err_t err = OK;
+    const int n = c->world;
     struct program *all = calloc((size_t)c->world, sizeof(*all));
     if (!all)
         return ERR_NOMEM;
-    for (; !err && n < c->world; n++) {
-        err = plan_compile(c->job, c->graph, mode, n, &all[n], why);
-        if (err)
-            break;
-    }
+    err_t err = plan_compile_all(c->job, c->graph, mode, n, all, why);
     if (!err)
         err = plan_check(c->graph, all, n, why);
-    while (n > 0)
-        program_fini(&all[--n]);
+    for (int i = 0; i < n; i++)
+        program_fini(&all[i]);
     free(all);
     return err;
 }

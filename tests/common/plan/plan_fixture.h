@@ -70,9 +70,8 @@ static inline void fixture_init(struct fixture *f, const struct job_spec *job, e
     assert_true(f->n <= MAX_RANKS);
     if (graph_build(&f->job.model, f->job.train.seq, &f->graph, &f->why) != OK)
         fail_msg("graph_build: %s", f->why.text);
-    for (int r = 0; r < f->n; r++)
-        if (plan_compile(&f->job, &f->graph, mode, r, &f->programs[r], &f->why) != OK)
-            fail_msg("plan_compile of rank %d: %s", r, f->why.text);
+    if (plan_compile_all(&f->job, &f->graph, mode, f->n, f->programs, &f->why) != OK)
+        fail_msg("plan_compile_all: %s", f->why.text);
 }
 
 static inline void fixture_fini(struct fixture *f)

@@ -450,6 +450,47 @@ TEST(a_rank_that_does_not_exist_is_refused)
     graph_fini(&g);
 }
 
+static char *printed(const struct program *p, const struct graph *g)
+{
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    assert_non_null(out);
+    program_print(p, g, out);
+    assert_int_equal(fclose(out), 0);
+    return text;
+}
+
+/* What ranks have in common is made once where all are compiled, and for each rank again where it is alone. */
+TEST(all_at_once_are_the_same_as_one_by_one)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 8);
+    struct graph g;
+    struct program all[9], one;
+    struct why why;
+    job.parallel.pp = 4;
+    job.parallel.chunks = 2;
+    job.parallel.schedule = PIPE_INTERLEAVED;
+    job.model.layers = 9;
+    job.model.tied = true;
+    job.train.global_batch = 7 * job.train.micro_batch;
+    assert_ok(graph_build(&job.model, job.train.seq, &g, &why));
+    assert_ok(plan_compile_all(&job, &g, MODE_TRAIN, 8, all, &why));
+    for (int r = 0; r < 8; r++) {
+        assert_ok(plan_compile(&job, &g, MODE_TRAIN, r, &one, &why));
+        char *a = printed(&all[r], &g), *b = printed(&one, &g);
+        assert_string_equal(a, b);
+        assert_memory_equal(all[r].space_bytes, one.space_bytes, sizeof(one.space_bytes));
+        free(a);
+        free(b);
+        program_fini(&one);
+        program_fini(&all[r]);
+    }
+    assert_err(ERR_INVALID, plan_compile_all(&job, &g, MODE_TRAIN, 9, all, &why));
+    assert_says(&why, "rank 8 of a job with 8 workers");
+    graph_fini(&g);
+}
+
 TEST(dimensions_follow_the_samples)
 {
     struct program p = {.seq = 8};

@@ -234,6 +234,10 @@ TEST(a_receive_is_behind_its_send_and_before_its_use)
                 bool takes = schedule_source(&s, r, &s.rows[r].slots[i], &from);
                 assert_true(p.ranks[r].receive[i] <= i);
                 assert_int_equal(p.ranks[r].receive[i] >= 0, takes);
+                if (takes)
+                    assert_true(schedule_is(&s.rows[from.rank].slots[p.ranks[r].made[i]], &from));
+                else
+                    assert_int_equal(p.ranks[r].made[i], -1);
                 received += takes;
             }
             assert_in_range(p.ranks[r].held, 1, received);
