@@ -41,8 +41,8 @@ scancel "$job"
 check_left
 
 say "an undisturbed job"
-steps=300
-job=$(batch -- job.yaml --set train.steps=$steps --set checkpoint.every=100 --set checkpoint.dir=whole)
+steps=2000 # more than are done before the signal below has come: some 2 ms each on a fast machine
+job=$(batch -- job.yaml --set train.steps=$steps --set checkpoint.every=1000 --set checkpoint.dir=whole)
 wait_for 60 "its first step" reached "$job" 1
 asks "$job" 1 status 1 -o json | jq -e '[.worker[].rank] | length == 2' >/dev/null || fail "the second node does not know the job"
 asks "$job" 0 cluster status -o json | jq -e '[.node[] | select(.state == "up") | .name] == ["n1", "n2"]' >/dev/null ||
@@ -65,14 +65,14 @@ grep -q lerning_rate "$work/out-$job.out" || fail "the refusal is not in the bat
 check_left
 
 say "USR1: saved, stopped, begun again by Slurm, gone on"
-job=$(batch -- job.yaml --set train.steps=$steps --set checkpoint.every=100 --set checkpoint.dir=parted)
+job=$(batch -- job.yaml --set train.steps=$steps --set checkpoint.every=1000 --set checkpoint.dir=parted)
 wait_for 60 "step 20" reached "$job" 20
 scancel --signal=USR1 --batch "$job"
 again() { [ "$(says "$job" Restarts)" = 1 ] && is "$job" RUNNING; }
 wait_for 120 "Slurm to begin it again" again
 saved=$(grep -oE 'checkpoint: .*/step-[0-9]+' "$work/out-$job.out" | head -n 1 | grep -oE '[0-9]+$')
 say "saved at step $saved"
-[ $((saved % 100)) -ne 0 ] && [ "$saved" -lt $steps ] || fail "it was not saved where it was stopped: step $saved"
+[ $((saved % 1000)) -ne 0 ] && [ "$saved" -lt $steps ] || fail "it was not saved where it was stopped: step $saved"
 wait_for 60 "it to go on" reached "$job" $((saved + 1))
 expect "$job" 600 0
 [ "$(says "$job" Restarts)" = 1 ] || fail "it was begun again $(says "$job" Restarts) times"
