@@ -3,8 +3,14 @@
  * - The answer to a read of a snapshot that failed is not looked at: memory of nobody would be freed. libraft's request
  * is freed here, without it. A read that finds no whole snapshot, since one is being replaced, says that it has one: it
  * has failed, too.
+ * - A read of a snapshot that ends while libraft closes is sent all the same, by a connection that nobody waits for. It
+ * has failed, too.
  * - A snapshot from the leader that comes while the voter takes one of its own makes libraft follow a null pointer when
  * its own is written. It is dropped; the leader sends it again.
+ * - Whoever closes while entries are being removed and a snapshot is being written is told that it is closed by the end
+ * of the snapshot, and frees what the removal still uses. So the one waits for the other: no snapshot is taken or
+ * received until what replaces the removed entries is stored, and entries that replace others while a snapshot is
+ * written are dropped.
  * - Entries from the first on that come late, when the voter has a snapshot of them, are taken for new ones and written
  * over memory of others. They are dropped.
  * - A message that ends before the commit index and says that the leader's is higher sets it back. A snapshot that is
@@ -40,15 +46,92 @@ static struct log_mend *mend_of(struct raft_io *io)
 
 /* ---- entries ---- */
 
+/* 0: it has none there, or only in a snapshot. */
+static raft_term term_at(const struct raft_trail *trail, raft_index index)
+{
+    raft_term term = 0;
+    if (index <= trail->offset)
+        return 0;
+    for (unsigned i = trail->back; i != trail->front;) {
+        i = (i + trail->size - 1) % trail->size;
+        if (trail->records[i].index < index)
+            break;
+        term = trail->records[i].term;
+    }
+    return term;
+}
+
+static raft_index last_index(const struct raft_trail *trail)
+{
+    if (trail->front == trail->back)
+        return trail->offset;
+    return trail->records[(trail->back + trail->size - 1) % trail->size].index;
+}
+
+/* The last of the entries that we have others in the place of; 0: none. Where terms are equal so is all before. */
+static raft_index replaced_by(const struct raft_trail *trail, const struct raft_append_entries *a)
+{
+    raft_index last = last_index(trail), end = a->prev_log_index + a->n_entries, at = end < last ? end : last;
+    if (at <= a->prev_log_index)
+        return 0;
+    raft_term term = term_at(trail, at);
+    return term && term != a->entries[at - a->prev_log_index - 1].term ? at : 0;
+}
+
+/* Or about to. */
+static bool is_removing(struct log_mend *mend, const struct raft *raft)
+{
+    if (raft->last_stored >= mend->removed)
+        mend->removed = 0;
+    return mend->replaced || mend->removed;
+}
+
+static bool is_writing_snapshot(const struct raft *raft)
+{
+    return raft->legacy.snapshot_taking || raft->legacy.snapshot_install;
+}
+
+static void drop_entries(struct raft_append_entries *a)
+{
+    raft_free(a->entries[0].batch);
+    raft_free(a->entries);
+}
+
 /* libraft takes min(leader_commit, end of the message) for its new commit index, also where that is below its old one.
  */
 static void receive_entries(struct raft_io *io, struct raft_message *message)
 {
     const struct raft *raft = io->data;
+    struct log_mend *mend = mend_of(io);
     struct raft_append_entries *a = &message->append_entries;
-    if (a->prev_log_index + a->n_entries < raft->commit_index && a->leader_commit > raft->commit_index)
-        a->leader_commit = raft->commit_index;
-    mend_of(io)->receive(io, message);
+    mend->replaced = replaced_by(&raft->trail, a);
+    if (mend->replaced && is_writing_snapshot(raft)) {
+        drop_entries(a);
+    } else {
+        if (a->prev_log_index + a->n_entries < raft->commit_index && a->leader_commit > raft->commit_index)
+            a->leader_commit = raft->commit_index;
+        mend->receive(io, message);
+    }
+    mend->replaced = 0;
+}
+
+/* libraft calls this before each append; most remove nothing. */
+static int truncate_entries(struct raft_io *io, raft_index index)
+{
+    struct log_mend *mend = mend_of(io);
+    if (index <= mend->replaced)
+        mend->removed = mend->replaced;
+    return mend->truncate(io, index);
+}
+
+static int append(struct raft_io *io, struct raft_io_append *req, const struct raft_entry entries[], unsigned n,
+                  raft_io_append_cb cb)
+{
+    struct log_mend *mend = mend_of(io);
+    int status = mend->append(io, req, entries, n, cb);
+    if (status)
+        mend->removed = 0; /* nothing will be stored in its place */
+    return status;
 }
 
 /* The first change that is not the first entry; n_entries: none. */
@@ -86,7 +169,7 @@ static bool copy_part(const struct raft_append_entries *a, unsigned from, unsign
 }
 
 /* What cannot be copied is as if it had been lost on the way. */
-static void receive_in_parts(struct raft_io *io, const struct raft_message *message)
+static void receive_in_parts(struct raft_io *io, struct raft_message *message)
 {
     struct raft_append_entries rest = message->append_entries;
     for (unsigned done = 0; done < message->append_entries.n_entries;) {
@@ -103,8 +186,7 @@ static void receive_in_parts(struct raft_io *io, const struct raft_message *mess
         done += n;
         receive_entries(io, &part);
     }
-    raft_free(message->append_entries.entries[0].batch);
-    raft_free(message->append_entries.entries);
+    drop_entries(&message->append_entries);
 }
 
 /* ---- votes ---- */
@@ -188,14 +270,13 @@ static bool is_untimely(struct raft_io *io, const struct raft_message *message)
     const struct raft *raft = io->data;
     if (message->type == RAFT_APPEND_ENTRIES)
         return message->append_entries.n_entries && !message->append_entries.prev_log_index && raft->trail.offset;
-    return message->type == RAFT_INSTALL_SNAPSHOT && raft->legacy.snapshot_taking;
+    return message->type == RAFT_INSTALL_SNAPSHOT && (raft->legacy.snapshot_taking || is_removing(mend_of(io), raft));
 }
 
 static void drop(struct raft_message *message)
 {
     if (message->type == RAFT_APPEND_ENTRIES) {
-        raft_free(message->append_entries.entries[0].batch);
-        raft_free(message->append_entries.entries);
+        drop_entries(&message->append_entries);
     } else {
         raft_configuration_close(&message->install_snapshot.conf);
         raft_free(message->install_snapshot.data.base);
@@ -246,23 +327,34 @@ struct loading {
     struct raft_io_snapshot_get req;
     struct raft_io_snapshot_get *libraft;
     raft_io_snapshot_get_cb cb;
-    struct log_mend *mend;
+    struct raft_io *io;
 };
+
+static void free_snapshot(struct raft_snapshot *snapshot)
+{
+    for (unsigned i = 0; i < snapshot->n_bufs; i++)
+        raft_free(snapshot->bufs[i].base);
+    raft_free(snapshot->bufs);
+    raft_configuration_close(&snapshot->configuration);
+    raft_free(snapshot);
+}
 
 static void loaded(struct raft_io_snapshot_get *req, struct raft_snapshot *snapshot, int status)
 {
     struct loading l = *(struct loading *)req->data;
+    const struct raft *raft = l.io->data;
+    struct log_mend *mend = mend_of(l.io);
     raft_free(req->data);
-    if (!status && !snapshot->bufs) {
-        raft_free(snapshot);
+    if (!status && (!snapshot->bufs || raft->legacy.closing)) {
+        free_snapshot(snapshot);
         status = RAFT_IOERR;
     }
     if (status) {
         raft_free(l.libraft->data); /* the block that its request is in */
         return;
     }
-    l.mend->snapshot_index = snapshot->index;
-    l.mend->snapshot_term = snapshot->term;
+    mend->snapshot_index = snapshot->index;
+    mend->snapshot_term = snapshot->term;
     l.cb(l.libraft, snapshot, status);
 }
 
@@ -271,8 +363,8 @@ static int snapshot_get(struct raft_io *io, struct raft_io_snapshot_get *req, ra
     struct loading *l = raft_malloc(sizeof(*l));
     if (!l)
         return RAFT_NOMEM;
-    *l = (struct loading){.req = {.data = l}, .libraft = req, .cb = cb, .mend = mend_of(io)};
-    int status = l->mend->snapshot_get(io, &l->req, loaded);
+    *l = (struct loading){.req = {.data = l}, .libraft = req, .cb = cb, .io = io};
+    int status = mend_of(io)->snapshot_get(io, &l->req, loaded);
     if (status)
         raft_free(l);
     return status;
@@ -304,6 +396,8 @@ void log_mend_leads(struct raft *raft)
 
 bool log_mend_may_snapshot(const struct raft *raft)
 {
+    if (is_removing(mend_of(raft->io), raft))
+        return false;
     return !raft->configuration_uncommitted_index || raft->configuration_uncommitted_index > raft->last_applied;
 }
 
@@ -321,9 +415,16 @@ void log_mend(struct raft_io *io)
     heap.malloc = zeroed;
     raft_heap_set(&heap);
     struct log_mend *mend = mend_of(io);
-    *mend = (struct log_mend){.load = io->load, .start = io->start, .send = io->send, .snapshot_get = io->snapshot_get};
+    *mend = (struct log_mend){.load = io->load,
+                              .start = io->start,
+                              .send = io->send,
+                              .append = io->append,
+                              .truncate = io->truncate,
+                              .snapshot_get = io->snapshot_get};
     io->load = load;
     io->start = start;
     io->send = send_message;
+    io->append = append;
+    io->truncate = truncate_entries;
     io->snapshot_get = snapshot_get;
 }

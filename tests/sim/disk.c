@@ -284,9 +284,9 @@ void disk_append(struct disk *disk, struct files *files, const struct raft_entry
     queue_write(w);
 }
 
-void disk_truncate(struct disk *disk, struct files *files, raft_index index)
+void disk_truncate(struct disk *disk, struct files *files, raft_index index, disk_fn done, void *arg)
 {
-    struct write *w = new_write(disk, files, TRUNCATE, NULL, NULL);
+    struct write *w = new_write(disk, files, TRUNCATE, done, arg);
     w->index = index;
     queue_write(w);
 }

@@ -61,7 +61,7 @@ void disk_empty(struct disk *disk);
 
 void disk_append(struct disk *disk, struct files *files, const struct raft_entry *entries, unsigned n, disk_fn done,
                  void *arg);
-void disk_truncate(struct disk *disk, struct files *files, raft_index index);
+void disk_truncate(struct disk *disk, struct files *files, raft_index index, disk_fn done, void *arg);
 /* `trailing` 0: it came from the leader and takes the place of all entries. Both copy. */
 void disk_snapshot(struct disk *disk, struct files *files, const struct raft_snapshot *snapshot, unsigned trailing,
                    disk_fn done, void *arg);
