@@ -332,7 +332,7 @@ struct loading {
 
 static void free_snapshot(struct raft_snapshot *snapshot)
 {
-    for (unsigned i = 0; i < snapshot->n_bufs; i++)
+    for (unsigned i = 0; snapshot->bufs && i < snapshot->n_bufs; i++)
         raft_free(snapshot->bufs[i].base);
     raft_free(snapshot->bufs);
     raft_configuration_close(&snapshot->configuration);
