@@ -61,20 +61,13 @@ static raft_term term_at(const struct raft_trail *trail, raft_index index)
     return term;
 }
 
-static raft_index last_index(const struct raft_trail *trail)
-{
-    if (trail->front == trail->back)
-        return trail->offset;
-    return trail->records[(trail->back + trail->size - 1) % trail->size].index;
-}
-
 /* The last of the entries that we have others in the place of; 0: none. Where terms are equal so is all before. */
-static raft_index replaced_by(const struct raft_trail *trail, const struct raft_append_entries *a)
+static raft_index replaced_by(struct raft *raft, const struct raft_append_entries *a)
 {
-    raft_index last = last_index(trail), end = a->prev_log_index + a->n_entries, at = end < last ? end : last;
+    raft_index last = raft_last_index(raft), end = a->prev_log_index + a->n_entries, at = end < last ? end : last;
     if (at <= a->prev_log_index)
         return 0;
-    raft_term term = term_at(trail, at);
+    raft_term term = term_at(&raft->trail, at);
     return term && term != a->entries[at - a->prev_log_index - 1].term ? at : 0;
 }
 
@@ -101,10 +94,10 @@ static void drop_entries(struct raft_append_entries *a)
  */
 static void receive_entries(struct raft_io *io, struct raft_message *message)
 {
-    const struct raft *raft = io->data;
+    struct raft *raft = io->data;
     struct log_mend *mend = mend_of(io);
     struct raft_append_entries *a = &message->append_entries;
-    mend->replaced = replaced_by(&raft->trail, a);
+    mend->replaced = replaced_by(raft, a);
     if (mend->replaced && is_writing_snapshot(raft)) {
         drop_entries(a);
     } else {

@@ -1,12 +1,8 @@
 /* libraft's side of the log: its machine (apply, snapshot, restore) over ours, its setup, its errors.
  *
  * An entry is {u64 length, record, zeros to a multiple of 8}, since libraft writes multiples of 8 and keeps no length.
- * libraft does not say which index it applies; entries come in order, so it is the one after the last.
- *
- * Messages pass through here, because a snapshot that the leader sends while we take one of our own ends the process
- * (0.22.1: it forgets the one that waits and then starts it). Such a message is dropped; the leader sends it again. And
- * a snapshot that cannot be loaded for sending, since the log closes, is not told to libraft, which would free fields
- * of the message that it never set. */
+ * libraft does not say which index it applies; entries come in order, so it is the one after the last. What it does
+ * wrong between it and its io, log_mend.c mends. */
 #include "daemon/control/log_in.h"
 
 #include "common/base/log.h"
