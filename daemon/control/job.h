@@ -131,6 +131,7 @@ struct job_io {
 /* The incident that the job recovers from. */
 struct job_incident {
     bool open;
+    bool ends;    /* its epoch */
     bool by_exit; /* `seen` names a process's end: a better cause than what its peers say */
     uint64_t epoch;
     int64_t wall_ms, decided_ns;
@@ -311,6 +312,9 @@ void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *f
     __attribute__((format(printf, 4, 5)));
 /* The epoch ends for the next by what is no failure of the job's: counts as no restart. `seen`: what. */
 void job_epoch_again(struct job *j, const char *seen);
+/* Who led before had ended the epoch, and may have counted a restart: the same incident goes on. Its recovery is timed
+ * by the clocks of both. */
+void job_epoch_ended(struct job *j, const struct state_incident *by);
 /* After a scan: brings the catalog in line with the folders and picks what to resume from. */
 void job_catalog_scanned(struct job *j);
 void job_epoch_propose(struct job *j);

@@ -1,6 +1,6 @@
 /* Who has just begun to decide knows the log and, from the nodes' lists, which processes live. A job whose workers all
- * live, and are in its epoch, goes on in it; any other goes on in a new one; a job without an epoch goes on being
- * started. */
+ * live, and are in its epoch, goes on in it; any other goes on in a new one, by the incident that had ended the last
+ * one, if one had; a job without an epoch goes on being started. */
 #include "daemon/control/job.h"
 
 #include "common/base/clock.h"
@@ -137,6 +137,16 @@ static void lost(struct job *j)
         job_epoch_lost(j, 0, true, "not all workers were there when dtd-control was started again");
 }
 
+/* By what who led before had ended its newest epoch; NULL: it goes on. */
+static const struct state_incident *ended_by(const struct job *j)
+{
+    const struct state_job *s = state_job_find(j->node->state, j->id);
+    for (int i = s ? s->n_incidents - 1 : -1; i >= 0; i--)
+        if (s->incidents[i].epoch == j->epoch && s->incidents[i].restarts >= 0)
+            return &s->incidents[i];
+    return NULL;
+}
+
 static void begin_start_again(struct job *j)
 {
     if (!complete_places(j)) {
@@ -173,12 +183,18 @@ void job_adopt(struct job *j, bool late)
     if (j->stopping)
         return;
     job_epoch_find_resume(j);
-    j->state.state = live || ended ? JOB_RUNNING : JOB_RECOVERING;
+    const struct state_incident *by = ended_by(j);
+    j->restarts = by ? by->restarts : j->restarts;
+    j->state.state = !by && (live || ended) ? JOB_RUNNING : JOB_RECOVERING;
     if (!live && !ended && !lost_node(j)) {
         job_epoch_again(j, "dtd ended, and the job's processes with it"); /* stopped or killed as a whole */
         return;
     }
     job_move(j, PHASE_REJOINING, "a new control");
+    if (by) {
+        job_epoch_ended(j, by);
+        return;
+    }
     bool whole = job_is_command(&j->spec) ? job_command_adopted(j) : live == j->n_workers;
     if (!whole)
         lost(j);

@@ -145,9 +145,7 @@ void job_command_stranded(struct job *j, const struct job_process *p)
     snprintf(seen, sizeof(seen),
              "dtd-control of %s began anew, and the store of epoch %" PRIu64 " went with the last one", p->agent->name,
              j->epoch);
-    job_incident_open(j, seen, 0, true);
-    job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
-    job_move(j, PHASE_ENDING, seen);
+    job_epoch_again(j, seen);
 }
 
 bool job_command_adopted(struct job *j)

@@ -35,7 +35,8 @@ static void log_incident(struct job *j, double recover_ms)
                                           .load_ms = i->load_ms,
                                           .step_ms = i->step_ms,
                                           .lost_steps = i->lost_steps,
-                                          .log = i->log}};
+                                          .log = i->log,
+                                          .restarts = i->ends ? j->restarts : -1}};
     if (outbox_add(&j->node->outbox, &r, NULL))
         log_error("incident not logged job=%" PRIu64 " seen=%s", j->id, i->seen);
     j->dirty = true;
@@ -145,6 +146,7 @@ static void epoch_given_up(struct job *j)
 
 static void end_epoch(struct job *j, const char *seen)
 {
+    j->incident.ends = true;
     job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
     job_move(j, PHASE_ENDING, seen);
 }
@@ -183,6 +185,19 @@ void job_epoch_again(struct job *j, const char *seen)
     epoch_given_up(j);
     job_incident_open(j, seen, 0, true);
     end_epoch(j, seen);
+}
+
+void job_epoch_ended(struct job *j, const struct state_incident *by)
+{
+    struct job_incident *i = &j->incident;
+    job_incident_open(j, by->seen, by->detect_ms, true);
+    i->log = by->log ? strdup(by->log) : NULL;
+    i->log_by_exit = true;
+    i->wall_ms = by->wall_ms;
+    int64_t ms = clock_wall_ms() - by->wall_ms;
+    i->decided_ns -= (ms > 0 ? ms : 0) * 1000000;
+    i->part_ns = i->decided_ns;
+    end_epoch(j, by->seen);
 }
 
 void job_epoch_resize(struct job *j, const char *seen)

@@ -141,6 +141,8 @@ static err_t encode_incident(const struct record *r, Dtd__Record *m, struct buf 
     i.step_ms = r->incident.step_ms;
     i.has_lost_steps = r->incident.lost_steps >= 0;
     i.lost_steps = r->incident.lost_steps;
+    i.has_restarts = r->incident.restarts >= 0;
+    i.restarts = (uint32_t)r->incident.restarts;
     i.log = (char *)r->incident.log;
     m->kind_case = DTD__RECORD__KIND_INCIDENT;
     m->incident = &i;
@@ -339,6 +341,7 @@ static err_t decode_incident(const Dtd__Record *m, struct memory *mem, struct re
         .step_ms = i->has_step_ms ? i->step_ms : NAN,
         .lost_steps = i->has_lost_steps ? i->lost_steps : -1,
         .log = i->log,
+        .restarts = i->has_restarts && i->restarts <= INT32_MAX ? (int32_t)i->restarts : -1,
     };
     return OK;
 }

@@ -65,6 +65,7 @@ struct state_incident {
     double restart_ms, load_ms, step_ms; /* parts of recover_ms: until START, until all have loaded, the first step */
     int64_t lost_steps;                  /* that are made again; -1: not known (yet) */
     const char *log;                     /* the end of what the worker wrote that failed; NULL: nothing */
+    int32_t restarts;                    /* of the job, with this one; -1: it has ended no epoch */
 };
 
 struct record {

@@ -115,6 +115,8 @@ static void put_incidents(const struct state_job *job, struct lists *l, void **p
         p->log = (char *)in->log;
         p->has_lost_steps = in->lost_steps >= 0;
         p->lost_steps = in->lost_steps;
+        p->has_restarts = in->restarts >= 0;
+        p->restarts = (uint32_t)in->restarts;
         pointers[i] = p;
     }
 }
@@ -370,6 +372,7 @@ static err_t read_incidents(const Dtd__SnapshotJob *m, struct state_job *job)
             .load_ms = i->has_load_ms ? i->load_ms : NAN,
             .step_ms = i->has_step_ms ? i->step_ms : NAN,
             .lost_steps = i->has_lost_steps ? i->lost_steps : -1,
+            .restarts = i->has_restarts && i->restarts <= INT32_MAX ? (int32_t)i->restarts : -1,
         };
         err = state_incident_reserve(job);
         if (err)

@@ -511,6 +511,94 @@ TEST(workers_survive_a_control_that_leads)
     stop_nodes(2);
 }
 
+/* The job's workers that are begun from now on attend nothing until the file is gone. */
+static const char *late_file(void)
+{
+    static char path[300];
+    snprintf(path, sizeof(path), "%s/late", test_tmpdir());
+    return path;
+}
+
+static const char *late_env(void)
+{
+    static char env[400];
+    snprintf(env, sizeof(env), "DOUBLE_LATE: %s", late_file());
+    return env;
+}
+
+static void hold_new_workers(void)
+{
+    FILE *f = fopen(late_file(), "w");
+    assert_non_null(f);
+    fclose(f);
+}
+
+/* Who leads has ended epoch 1, by one incident, and dies before epoch 2 is in the log. */
+static void lose_the_lead_between_epochs(const char *job)
+{
+    struct client_node node;
+    struct why why = {""};
+    for (int64_t until = clock_mono_ms() + 20000; job_status(&n[0], job)->n_incident < 1; sleep_ms(5))
+        if (clock_mono_ms() > until)
+            fail_msg("epoch 1 goes on");
+    sleep_ms(300);
+    assert_int_equal(1, job_status(&n[0], job)->epoch);
+    assert_ok(client_node_get(dtd_client(&n[0]), &node, &why));
+    kill(node.control_pid, SIGKILL);
+    client_node_fini(&node);
+    sleep_ms(300);
+    assert_int_equal(0, unlink(late_file()));
+}
+
+/* One incident, with the restarts that the first one to lead has counted, and with an end. */
+static const struct client_job *begun_by_another(const char *job, int restarts)
+{
+    job_wait_step(&n[0], job, 2, 3, 30000);
+    job_wait(&n[0], job, "running", 20000);
+    const struct client_job *s = job_status(&n[0], job);
+    for (int i = 0; i < s->n_incident; i++)
+        printf("%s; %s\n", s->incident[i].seen, s->incident[i].decided);
+    assert_int_equal(2, s->epoch);
+    assert_int_equal(restarts, s->restarts);
+    assert_int_equal(1, s->n_incident);
+    assert_true(s->incident[0].recover_ms >= 300);
+    return s;
+}
+
+TEST(leaving_a_node_is_no_restart_when_the_lead_is_lost)
+{
+    char job[32];
+    start_nodes(3, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, late_env(), ""), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    hold_new_workers();
+    kill(n[1].pid, SIGTERM);
+    lose_the_lead_between_epochs(job);
+    assert_string_equal("node n2 is going down", begun_by_another(job, 0)->incident[0].seen);
+    int status = -1;
+    assert_int_equal(n[1].pid, waitpid(n[1].pid, &status, 0));
+    assert_int_equal(0, status);
+    client_close(n[1].client);
+    stop_nodes(1);
+    dtd_kill(&n[2]);
+}
+
+/* Also where all workers but the dead one stand ready for epoch 2. */
+TEST(a_lost_worker_is_one_restart_when_the_lead_is_lost)
+{
+    char job[32];
+    start_nodes(2, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, late_env(), "restarts: 1"), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
+    hold_new_workers();
+    kill(job_status(&n[0], job)->worker[3].pid, SIGKILL);
+    lose_the_lead_between_epochs(job);
+    const char *seen = begun_by_another(job, 1)->incident[0].seen;
+    if (!strstr(seen, "worker rank 3 on n2") || !strstr(seen, "signal 9"))
+        fail_msg("the incident says: %s", seen);
+    stop_nodes(2);
+}
+
 /* A stopped worker stands, and all that wait for it: it is named, killed, and the job goes on. The job is on the second
  * node with `elsewhere`: then another node is asked. */
 static void stop_a_worker(bool elsewhere)

@@ -49,7 +49,7 @@ TEST(submitted_is_golden)
 TEST(unknown_numbers_stay_unknown)
 {
     struct record r = {.kind = RECORD_INCIDENT, .job = 4, .wall_ms = 2}, back;
-    r.incident = (struct state_incident){2, 99, "seen", "decided", 1.5, NAN, 2.5, NAN, NAN, -1, "its last words"};
+    r.incident = (struct state_incident){2, 99, "seen", "decided", 1.5, NAN, 2.5, NAN, NAN, -1, "its last words", -1};
     struct buf bytes = {0};
     assert_ok(record_encode(&r, &bytes));
     assert_ok(record_decode(bytes.data, bytes.len, &back));
@@ -60,6 +60,7 @@ TEST(unknown_numbers_stay_unknown)
     assert_true(back.incident.restart_ms == 2.5);
     assert_true(isnan(back.incident.load_ms) && isnan(back.incident.step_ms));
     assert_int_equal(-1, back.incident.lost_steps);
+    assert_int_equal(-1, back.incident.restarts);
     assert_string_equal(back.incident.decided, "decided");
     assert_string_equal(back.incident.log, "its last words");
     record_fini(&back);

@@ -68,9 +68,18 @@ static struct record checkpoint(uint64_t job, int64_t step, const char *path)
 static struct record incident(uint64_t job, int64_t wall_ms, double recover_ms)
 {
     struct record r = {.kind = RECORD_INCIDENT, .job = job, .wall_ms = wall_ms};
-    r.incident = (struct state_incident){
-        1,   wall_ms, "worker rank 1 was killed",           "epoch 2 from step 100", 3.5, recover_ms, NAN, NAN,
-        NAN, -1,      wall_ms % 2 ? "its last words" : NULL};
+    r.incident = (struct state_incident){1,
+                                         wall_ms,
+                                         "worker rank 1 was killed",
+                                         "epoch 2 from step 100",
+                                         3.5,
+                                         recover_ms,
+                                         NAN,
+                                         NAN,
+                                         NAN,
+                                         -1,
+                                         wall_ms % 2 ? "its last words" : NULL,
+                                         wall_ms % 3 - 1};
     return r;
 }
 

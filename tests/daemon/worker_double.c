@@ -11,6 +11,7 @@
  *   DOUBLE_DEAF      RANK: does not leave an epoch that is ended
  *   DOUBLE_STORE     FILE: the ranks meet in the epoch's store before they are ready, and write what they saw to it
  *   DOUBLE_HOLD      FILE: rank 1 puts nothing before the file is there
+ *   DOUBLE_LATE      FILE: attends nothing while the file is there
  *   DOUBLE_MISS_MS   how long a rank waits for another's word (20000)
  *
  * What it says as a probe, by the environment of dtd: DOUBLE_PROBE and DOUBLE_HEALTH name files with the words; behind
@@ -475,6 +476,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", why.text);
         return 2;
     }
+    const char *late = getenv("DOUBLE_LATE");
+    while (late && access(late, F_OK) == 0)
+        usleep(10000);
     const struct rpc_link_config config = {.loop = &w.loop,
                                            .path = w.ticket.control,
                                            .methods = rpc_methods(),

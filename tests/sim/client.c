@@ -89,7 +89,8 @@ static void fill(struct record *r)
                                               .restart_ms = NAN,
                                               .load_ms = NAN,
                                               .step_ms = NAN,
-                                              .lost_steps = -1};
+                                              .lost_steps = -1,
+                                              .restarts = -1};
     }
 }
 
