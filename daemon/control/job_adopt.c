@@ -184,7 +184,8 @@ void job_adopt(struct job *j, bool late)
         return;
     job_epoch_find_resume(j);
     const struct state_incident *by = ended_by(j);
-    j->restarts = by ? by->restarts : j->restarts;
+    if (by)
+        j->restarts = by->restarts;
     j->state.state = !by && (live || ended) ? JOB_RUNNING : JOB_RECOVERING;
     if (!live && !ended && !lost_node(j)) {
         job_epoch_again(j, "dtd ended, and the job's processes with it"); /* stopped or killed as a whole */

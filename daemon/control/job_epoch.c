@@ -197,7 +197,7 @@ void job_epoch_ended(struct job *j, const struct state_incident *by)
     int64_t ms = clock_wall_ms() - by->wall_ms;
     i->decided_ns -= (ms > 0 ? ms : 0) * 1000000;
     i->part_ns = i->decided_ns;
-    end_epoch(j, by->seen);
+    end_epoch(j, i->seen); /* `by` goes with the new record */
 }
 
 void job_epoch_resize(struct job *j, const char *seen)

@@ -526,8 +526,12 @@ static const char *late_env(void)
     return env;
 }
 
-static void hold_new_workers(void)
+/* A job on the first two of so many nodes, whose next workers are late. */
+static void begin_job_with_late_workers(int nodes, const char *run, char job[32])
 {
+    start_nodes(nodes, 2);
+    job_submit(&n[0], spec_text("a", 4, 100000, late_env(), run), job);
+    job_wait_step(&n[0], job, 1, 3, 20000);
     FILE *f = fopen(late_file(), "w");
     assert_non_null(f);
     fclose(f);
@@ -568,10 +572,7 @@ static const struct client_job *begun_by_another(const char *job, int restarts)
 TEST(leaving_a_node_is_no_restart_when_the_lead_is_lost)
 {
     char job[32];
-    start_nodes(3, 2);
-    job_submit(&n[0], spec_text("a", 4, 100000, late_env(), ""), job);
-    job_wait_step(&n[0], job, 1, 3, 20000);
-    hold_new_workers();
+    begin_job_with_late_workers(3, "", job);
     kill(n[1].pid, SIGTERM);
     lose_the_lead_between_epochs(job);
     assert_string_equal("node n2 is going down", begun_by_another(job, 0)->incident[0].seen);
@@ -587,10 +588,7 @@ TEST(leaving_a_node_is_no_restart_when_the_lead_is_lost)
 TEST(a_lost_worker_is_one_restart_when_the_lead_is_lost)
 {
     char job[32];
-    start_nodes(2, 2);
-    job_submit(&n[0], spec_text("a", 4, 100000, late_env(), "restarts: 1"), job);
-    job_wait_step(&n[0], job, 1, 3, 20000);
-    hold_new_workers();
+    begin_job_with_late_workers(2, "restarts: 1", job);
     kill(job_status(&n[0], job)->worker[3].pid, SIGKILL);
     lose_the_lead_between_epochs(job);
     const char *seen = begun_by_another(job, 1)->incident[0].seen;

@@ -306,6 +306,26 @@ static void fill(struct state *s)
         assert_err(OK, apply_bytes(s, &records[i]).err);
 }
 
+TEST(a_snapshot_has_the_restarts_of_incidents)
+{
+    struct state *a = fresh(), *b = fresh();
+    struct buf bytes = {0};
+    submitted(a);
+    for (int i = 0; i < 3; i++) {
+        struct record r = incident(1, 3000 + i, 1);
+        assert_err(OK, apply_bytes(a, &r).err);
+    }
+    assert_ok(state_snapshot(a, &bytes));
+    assert_ok(state_restore(b, bytes.data, bytes.len));
+    const struct state_job *job = state_job_find(b, 1);
+    assert_int_equal(job->n_incidents, 3);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(job->incidents[i].restarts, i - 1);
+    buf_fini(&bytes);
+    state_free(a);
+    state_free(b);
+}
+
 TEST(snapshot_and_restore_are_the_same_state)
 {
     struct state *a = fresh(), *b = fresh();
