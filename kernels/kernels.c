@@ -5,7 +5,10 @@
 
 #include <string.h>
 
-extern const struct kern_ops kern_ref_f32_ops, kern_ref_f64_ops, kern_cpu_base_ops;
+extern const struct kern_ops kern_ref_f32_ops, kern_ref_f64_ops;
+#ifdef KERN_CPU /* DTD_KERNELS_ONLY builds without oneDNN leave the fast kernels out */
+extern const struct kern_ops kern_cpu_base_ops;
+#endif
 #ifdef KERN_CPU_X86
 extern const struct kern_ops kern_cpu_avx2_ops, kern_cpu_avx512_ops;
 #endif
@@ -43,7 +46,9 @@ static const struct {
     {"avx512", &kern_cpu_avx512_ops, has_avx512},
     {"avx2", &kern_cpu_avx2_ops, has_avx2},
 #endif
+#ifdef KERN_CPU
     {"base", &kern_cpu_base_ops, always},
+#endif
 };
 
 const struct kern_ops *kern_variant(int index, const char **ret_isa)
