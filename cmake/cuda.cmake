@@ -86,8 +86,11 @@ function(cuda_gpu_present ret)
 endfunction()
 
 # dtd_module(TARGET FILE SYMBOL LIBRARIES...): TARGET, a MODULE library, becomes FILE.so beside the programs and in
-# lib/dtd; it exports SYMBOL alone, carries everything else of ours inside, and finds LIBRARIES (cudart, cublaslt, nccl)
-# beside itself or where they are now.
+# lib/dtd. It exports SYMBOL alone and carries everything else of ours inside. The loader looks for LIBRARIES (cudart,
+# cublaslt, nccl) beside the module, in ../lib, and where they are now: a folder of this tree by its path from the
+# module, so that a build folder can be moved together with its tree, any other folder by its whole path. Build and
+# installation share one RUNPATH, because CMake pads a longer one of the build with empty elements, and an empty element
+# means the working directory.
 function(dtd_module target file symbol)
   set(map "${CMAKE_CURRENT_BINARY_DIR}/${file}.map")
   file(CONFIGURE OUTPUT "${map}" CONTENT "{ global: ${symbol}; local: *; };\n")
@@ -96,19 +99,23 @@ function(dtd_module target file symbol)
     target_link_options(${target} PRIVATE -Wl,--no-undefined)
   endif()
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${map}")
-  set(rpath "")
+  set(runpath "$ORIGIN" "$ORIGIN/../lib")
   foreach(library IN LISTS ARGN)
     target_link_libraries(${target} PRIVATE dtd::${library})
     get_target_property(path dtd::${library} IMPORTED_LOCATION)
     get_filename_component(path "${path}" DIRECTORY)
-    if(NOT path IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
-      list(APPEND rpath "${path}")
+    cmake_path(IS_PREFIX CMAKE_SOURCE_DIR "${path}" NORMALIZE inside)
+    if(inside)
+      file(RELATIVE_PATH path "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}" "${path}")
+      list(APPEND runpath "$ORIGIN/${path}")
+    elseif(NOT path IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
+      list(APPEND runpath "${path}")
     endif()
   endforeach()
-  list(REMOVE_DUPLICATES rpath)
+  list(REMOVE_DUPLICATES runpath)
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME "${file}" LINKER_LANGUAGE C
     LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
-    BUILD_RPATH "${rpath}" INSTALL_RPATH "$ORIGIN;${rpath}")
+    BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${runpath}")
   install(TARGETS ${target} LIBRARY DESTINATION "lib/dtd" COMPONENT cuda)
   set_property(GLOBAL APPEND PROPERTY DTD_MODULES ${target})
 endfunction()
