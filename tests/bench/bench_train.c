@@ -2,7 +2,7 @@
  * to a device, in turn), runs a few steps and prints one JSON line.
  *
  *     bench_train [--model gpt2-124m|llama-1b] [--device cpu|cuda] [--dtype float32|bfloat16] [--workers N] [--batch B]
- *                 [--seq T] [--steps S] [--layers L] [--peak GFLOPS] [--set KEY=VALUE]... [--ops]
+ *                 [--seq T] [--steps S] [--layers L] [--peak GFLOPS] [--peak-side N] [--set KEY=VALUE]... [--ops]
  *
  * B samples of T tokens for each worker and step (weak scaling), in whatever layout --set asks for. Every worker
  * reports the median of its step times; the slowest counts. FLOP per token are 6 N + 12 L h s (PaLM appendix B; the
@@ -42,7 +42,7 @@ static const struct model {
 struct options {
     const struct model *model;
     const char *device, *dtype;
-    int workers, batch, seq, steps, layers;
+    int workers, batch, seq, steps, layers, peak_side;
     double peak;
     bool ops;
     const char *sets[MAX_SETS];
@@ -191,7 +191,7 @@ static int run_rank(const struct job_spec *job, const struct graph *g, const str
     err_t err = open_device(o, rank, &dev, &why);
     const struct engine_config config = {.dev = dev, .job = job, .graph = g, .rank = rank, .world = o->workers};
     if (!err && rank == 0)
-        err = peak_dev_measure(dev, (enum dtype)job->train.dtype, &sh->peak, &why);
+        err = peak_dev_measure(dev, (enum dtype)job->train.dtype, o->peak_side, &sh->peak, &why);
     err = err ? err : start(&e, &config, &comm, fd, &why);
     int failed = err || train(&e, o, sh, &why) || profile(&e, o, &sh->peak, &why);
     if (failed)
@@ -282,14 +282,26 @@ static const struct model *model_find(const char *name)
 
 int main(int argc, char **argv)
 {
-    struct options o = {.model = models, .device = "cpu", .dtype = "float32", .workers = 1, .batch = 4, .seq = 64};
+    struct options o = {.model = models,
+                        .device = "cpu",
+                        .dtype = "float32",
+                        .workers = 1,
+                        .batch = 4,
+                        .seq = 64,
+                        .steps = 4,
+                        .peak_side = 8192};
     static const struct option longs[] = {{"workers", 1, NULL, 'w'}, {"batch", 1, NULL, 'b'},  {"seq", 1, NULL, 't'},
                                           {"steps", 1, NULL, 's'},   {"layers", 1, NULL, 'l'}, {"peak", 1, NULL, 'p'},
                                           {"ops", 0, NULL, 'o'},     {"model", 1, NULL, 'm'},  {"device", 1, NULL, 'd'},
-                                          {"dtype", 1, NULL, 'y'},   {"set", 1, NULL, 'e'},    {0}};
-    o.steps = 4;
+                                          {"dtype", 1, NULL, 'y'},   {"set", 1, NULL, 'e'},    {"peak-side", 1, NULL, 'k'},
+                                          {0}};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-        int *number = c == 'w' ? &o.workers : c == 'b' ? &o.batch : c == 't' ? &o.seq : c == 's' ? &o.steps : &o.layers;
+        int *number = c == 'w'   ? &o.workers
+                      : c == 'b' ? &o.batch
+                      : c == 't' ? &o.seq
+                      : c == 's' ? &o.steps
+                      : c == 'k' ? &o.peak_side
+                                 : &o.layers;
         if (c == 'p')
             o.peak = atof(optarg);
         else if (c == 'o')

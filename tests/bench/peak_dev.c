@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SIDE 8192
-#define COPY_BYTES ((size_t)1 << 30)
+#define COPY_PER_SIDE2 16 /* bytes: a copy of 1 GiB beside a product of 8192 */
 #define RUNS 10
 
 /* Dense bfloat16 tensor cores and float32 outside of them, TFLOP/s, from the data sheets. */
@@ -31,13 +30,20 @@ struct rig {
     struct kern_stream *s;
     struct dev_event *from, *to;
     void *memory;
-    size_t bytes;
+    size_t bytes, copy_bytes;
+    int side; /* of the product's square matrices */
 };
 
-static err_t rig_init(struct rig *r, struct dev *dev, size_t bytes, struct why *why)
+static size_t larger(size_t a, size_t b)
 {
-    *r = (struct rig){.dev = dev, .bytes = bytes};
-    err_t err = dev_alloc(dev, bytes, "the measurement of its peak", &r->memory, why);
+    return a > b ? a : b;
+}
+
+static err_t rig_init(struct rig *r, struct dev *dev, int side, size_t operands, struct why *why)
+{
+    size_t copy = COPY_PER_SIDE2 * (size_t)side * (size_t)side;
+    *r = (struct rig){.dev = dev, .side = side, .copy_bytes = copy, .bytes = larger(operands, 2 * copy)};
+    err_t err = dev_alloc(dev, r->bytes, "the measurement of its peak", &r->memory, why);
     err = err ? err : dev_stream_new(dev, 0, false, &r->s, why);
     err = err ? err : dev_event_new(dev, true, &r->from);
     return err ? err : dev_event_new(dev, true, &r->to);
@@ -69,13 +75,13 @@ static err_t fill(struct rig *r, size_t bytes, struct why *why)
 
 static err_t call_product(struct rig *r, enum dtype dtype)
 {
-    size_t one = (size_t)SIDE * SIDE * dtype_bytes(dtype);
-    const struct kern_gemm g = {.m = SIDE,
-                                .n = SIDE,
-                                .k = SIDE,
-                                .lda = SIDE,
-                                .ldb = SIDE,
-                                .ldc = SIDE,
+    size_t one = (size_t)r->side * (size_t)r->side * dtype_bytes(dtype);
+    const struct kern_gemm g = {.m = r->side,
+                                .n = r->side,
+                                .k = r->side,
+                                .lda = r->side,
+                                .ldb = r->side,
+                                .ldc = r->side,
                                 .trans_b = true,
                                 .a = r->memory,
                                 .b = (uint8_t *)r->memory + one,
@@ -86,7 +92,7 @@ static err_t call_product(struct rig *r, enum dtype dtype)
 static err_t call_copy(struct rig *r, enum dtype dtype)
 {
     (void)dtype;
-    return dev_copy(r->s, (uint8_t *)r->memory + COPY_BYTES, r->memory, COPY_BYTES);
+    return dev_copy(r->s, (uint8_t *)r->memory + r->copy_bytes, r->memory, r->copy_bytes);
 }
 
 typedef err_t call_fn(struct rig *r, enum dtype dtype);
@@ -106,24 +112,24 @@ static err_t best_ms(struct rig *r, call_fn *call, enum dtype dtype, double *ret
     return err;
 }
 
-static err_t measure_gpu(struct dev *dev, enum dtype dtype, struct peak_dev *ret, struct why *why)
+static err_t measure_gpu(struct dev *dev, enum dtype dtype, int side, struct peak_dev *ret, struct why *why)
 {
     struct rig r;
     double product_ms = 1, copy_ms = 1;
-    size_t operands = 3 * (size_t)SIDE * SIDE * dtype_bytes(dtype);
-    err_t err = rig_init(&r, dev, operands > 2 * COPY_BYTES ? operands : 2 * COPY_BYTES, why);
+    size_t operands = 3 * (size_t)side * (size_t)side * dtype_bytes(dtype);
+    err_t err = rig_init(&r, dev, side, operands, why);
     err = err ? err : fill(&r, operands, why);
     err = err ? err : best_ms(&r, call_product, dtype, &product_ms, why);
     err = err ? err : best_ms(&r, call_copy, dtype, &copy_ms, why);
     rig_fini(&r);
     if (err)
         return why_prefix(why, err, "the device's peak cannot be measured");
-    ret->gflops = 2.0 * SIDE * SIDE * SIDE / product_ms * 1e-6;
-    ret->gbs = 2.0 * (double)COPY_BYTES / copy_ms * 1e-6;
+    ret->gflops = 2.0 * side * side * side / product_ms * 1e-6;
+    ret->gbs = 2.0 * (double)r.copy_bytes / copy_ms * 1e-6;
     return OK;
 }
 
-err_t peak_dev_measure(struct dev *dev, enum dtype dtype, struct peak_dev *ret, struct why *why)
+err_t peak_dev_measure(struct dev *dev, enum dtype dtype, int side, struct peak_dev *ret, struct why *why)
 {
     struct dev_facts facts;
     err_t err = dev_facts(dev, &facts, why);
@@ -132,7 +138,7 @@ err_t peak_dev_measure(struct dev *dev, enum dtype dtype, struct peak_dev *ret, 
     *ret = (struct peak_dev){.nominal_gflops = dev->ops->host_memory ? 0 : nominal(facts.model, dtype)};
     snprintf(ret->name, sizeof(ret->name), "%s", facts.model);
     if (!dev->ops->host_memory)
-        return measure_gpu(dev, dtype, ret, why);
+        return measure_gpu(dev, dtype, side, ret, why);
     ret->gflops = peak_fma_gflops();
     ret->gbs = peak_memory_gbs();
     return OK;

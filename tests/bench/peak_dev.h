@@ -12,6 +12,8 @@ struct peak_dev {
     double nominal_gflops; /* its maker's figure for dense products of the type, 0: not known here */
 };
 
-NODISCARD err_t peak_dev_measure(struct dev *dev, enum dtype dtype, struct peak_dev *ret, struct why *why);
+/* `side` is that of the square matrices on a GPU: 8192 is large enough for an H100's full rate. An emulated GPU, whose
+ * rate means nothing, takes a small one. A CPU ignores it. */
+NODISCARD err_t peak_dev_measure(struct dev *dev, enum dtype dtype, int side, struct peak_dev *ret, struct why *why);
 
 #endif
