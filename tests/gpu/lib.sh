@@ -3,6 +3,11 @@
 gpus=$("$DTD_BIN/dt-worker" --probe | jq '.gpus | length')
 [ "$gpus" -gt 0 ] || skip "$("$DTD_BIN/dt-worker" --probe | jq -r .gpu_missing)"
 
+# A rehearsal on stand-ins trains what an emulated GPU computes in milliseconds.
+small=()
+[ -z "${DTD_GPU_STAND_IN:-}" ] || small=(--set model.dim=32 --set model.layers=1 --set model.heads=1 --set model.ffn=32 --set train.seq=16
+  --set train.global_batch=4 --set train.micro_batch=1)
+
 # near WHAT A B TOLERANCE: lines "step loss" of two files, the same steps, losses within a relative tolerance.
 near() {
   local worst
@@ -16,7 +21,7 @@ near() {
 train() {
   local name=$1
   shift
-  job=$(submit --set checkpoint.dir="$tmp/ckpt-$name" --set train.numerics=fast "$@")
+  job=$(submit --set checkpoint.dir="$tmp/ckpt-$name" --set train.numerics=fast "$@" "${small[@]}")
   wait_done "$job" 300
   losses "$job" >"$tmp/$name"
 }

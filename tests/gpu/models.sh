@@ -3,12 +3,13 @@
 . "$(dirname "$0")/lib.sh"
 write_job
 up
-cat /usr/share/common-licenses/* >"$tmp/text.txt"
+cat "$DTD_SOURCE"/README.md "$DTD_SOURCE"/docs/*.md >"$tmp/text.txt"
 layers=${DTD_GPU_LAYERS:-}
-run() { # NAME LAYERS STEPS MODEL
+run() { # NAME LAYERS STEPS MODEL KEY-VALUE-HEADS-OF-A-REHEARSAL
   local name=$1 common=(--set "model=$4" --set model.layers="${layers:-$2}" --set data.tokenizer=words --set train.seq=128
     --set train.global_batch=2 --set train.micro_batch=2 --set train.steps="$3" --set train.lr=3e-4 --set parallel.workers=1
     --set checkpoint.every=0 --set train.warmup=1)
+  if [ ${#small[@]} -gt 0 ]; then common+=(--set model.kv_heads="$5" --set model.vocab=0); fi
   train "$name-cpu" "${common[@]}" --set run.device=cpu --set run.threads="$(nproc)"
   train "$name-f32" "${common[@]}" --set run.device=cuda
   train "$name-bf16" "${common[@]}" --set run.device=cuda --set train.dtype=bfloat16
@@ -16,5 +17,5 @@ run() { # NAME LAYERS STEPS MODEL
   near "$name, bfloat16 on the GPU beside float32 on the CPU" "$tmp/$name-cpu" "$tmp/$name-bf16" 2e-2
   rm -rf "$tmp"/ckpt-*
 }
-run gpt2-124m 12 10 "{arch: gpt2, dim: 768, heads: 12, vocab: 50304}"
-run llama-1b 16 4 "{arch: llama, dim: 2048, heads: 32, kv_heads: 8, ffn: 8192, vocab: 128256, tied: true, rope_theta: 500000.0}"
+run gpt2-124m 12 10 "{arch: gpt2, dim: 768, heads: 12, kv_heads: 0, ffn: 0, vocab: 50304}" 0
+run llama-1b 16 4 "{arch: llama, dim: 2048, heads: 32, kv_heads: 8, ffn: 8192, vocab: 128256, tied: true, rope_theta: 500000.0}" 1

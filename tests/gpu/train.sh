@@ -2,6 +2,7 @@
 # NCCL; and a checkpoint goes from GPU to CPU workers and back.
 . "$(dirname "$0")/lib.sh"
 write_job
+[ ${#small[@]} -eq 0 ] || small+=(--set model.kv_heads=1)
 up
 gpu="--set run.device=cuda"
 # shellcheck disable=SC2086
@@ -19,8 +20,8 @@ gpu="--set run.device=cuda"
   train bf16 $gpu --set parallel.workers=1 --set train.dtype=bfloat16
   near "bfloat16 beside float32" "$tmp/one" "$tmp/bf16" 2e-2
 
-  train whole $gpu --set train.schedule=constant
-  train half $gpu --set train.schedule=constant --set train.steps=20
+  train whole $gpu --set parallel.workers=1 --set train.schedule=constant
+  train half $gpu --set parallel.workers=1 --set train.schedule=constant --set train.steps=20
   for to in cpu cuda; do
     next=$(dtctl resume "$job" --steps 40 --set run.device=$to --set checkpoint.dir="$tmp/ckpt-on-$to" --detach -o json | jq -er .job)
     wait_done "$next" 300
