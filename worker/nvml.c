@@ -36,6 +36,7 @@ struct nvml {
     int (*pci)(device d, struct pci_info *ret);
     int (*link_state)(device d, unsigned link, unsigned *ret);
     int (*temperature)(device d, int sensor, unsigned *ret);
+    int (*clock)(device d, int domain, unsigned *ret);
     int (*power)(device d, unsigned *ret);
     int (*power_limit)(device d, unsigned *ret);
     int (*ecc_total)(device d, int uncorrected, int aggregate, unsigned long long *ret);
@@ -59,6 +60,7 @@ static const struct {
     {"nvmlDeviceGetPciInfo_v3", offsetof(struct nvml, pci)},
     {"nvmlDeviceGetNvLinkState", offsetof(struct nvml, link_state)},
     {"nvmlDeviceGetTemperature", offsetof(struct nvml, temperature)},
+    {"nvmlDeviceGetClockInfo", offsetof(struct nvml, clock)},
     {"nvmlDeviceGetPowerUsage", offsetof(struct nvml, power)},
     {"nvmlDeviceGetEnforcedPowerLimit", offsetof(struct nvml, power_limit)},
     {"nvmlDeviceGetTotalEccErrors", offsetof(struct nvml, ecc_total)},
@@ -174,6 +176,13 @@ static int64_t read_unsigned(struct nvml_facts *f, int (*get)(device d, unsigned
     return get && answered(f, get(d, &x)) ? (int64_t)x : NVML_UNKNOWN;
 }
 
+/* `domain` is an nvmlClockType_t: 1 the multiprocessors, 2 the memory. */
+static int64_t read_clock(const struct nvml *n, struct nvml_facts *f, device d, int domain)
+{
+    unsigned mhz;
+    return n->clock && answered(f, n->clock(d, domain, &mhz)) ? (int64_t)mhz : NVML_UNKNOWN;
+}
+
 static int64_t read_ecc(const struct nvml *n, struct nvml_facts *f, device d, int aggregate)
 {
     unsigned long long x;
@@ -236,6 +245,8 @@ static void read_remapped(const struct nvml *n, struct nvml_facts *f, device d)
 static const struct nvml_facts nothing = {
     .nvlinks = NVML_UNKNOWN,
     .temperature_c = NVML_UNKNOWN,
+    .sm_mhz = NVML_UNKNOWN,
+    .memory_mhz = NVML_UNKNOWN,
     .power_mw = NVML_UNKNOWN,
     .power_limit_mw = NVML_UNKNOWN,
     .ecc_uncorrected_volatile = NVML_UNKNOWN,
@@ -258,6 +269,8 @@ bool nvml_read(const struct nvml *n, const char *uuid, struct nvml_facts *ret)
     if (!answered(ret, code))
         return ret->lost;
     ret->nvlinks = count_links(n, ret, d);
+    ret->sm_mhz = read_clock(n, ret, d, 1);
+    ret->memory_mhz = read_clock(n, ret, d, 2);
     ret->power_mw = read_unsigned(ret, n->power, d);
     ret->power_limit_mw = read_unsigned(ret, n->power_limit, d);
     ret->ecc_uncorrected_volatile = read_ecc(n, ret, d, 0);

@@ -18,6 +18,7 @@ struct nvml_facts {
     char pci[32];    /* "0000:18:00.0" as in sysfs; "" unknown */
     int64_t nvlinks; /* that are up */
     int64_t temperature_c, power_mw, power_limit_mw;
+    int64_t sm_mhz, memory_mhz; /* clocks at this moment */
     int64_t ecc_uncorrected_volatile, ecc_uncorrected_aggregate; /* since the driver was loaded; ever */
     int64_t throttle;                                            /* bits, see nvml_throttle_name */
     int64_t retired_pages;

@@ -44,8 +44,9 @@ static json_t *throttle_names(int64_t bits)
 
 static json_t *health(const struct nvml_facts *f)
 {
-    return json_pack("{s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:o, s:o, s:o}}", "lost", f->lost,
-                     "temperature_c", number(f->temperature_c), "power_mw", number(f->power_mw), "power_limit_mw",
+    return json_pack("{s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:{s:o, s:o, s:o, s:o}}", "lost", f->lost,
+                     "temperature_c", number(f->temperature_c), "sm_mhz", number(f->sm_mhz), "memory_mhz",
+                     number(f->memory_mhz), "power_mw", number(f->power_mw), "power_limit_mw",
                      number(f->power_limit_mw), "ecc_uncorrected_volatile", number(f->ecc_uncorrected_volatile),
                      "ecc_uncorrected_aggregate", number(f->ecc_uncorrected_aggregate), "throttle",
                      throttle_names(f->throttle), "retired_pages", number(f->retired_pages), "remapped_rows",

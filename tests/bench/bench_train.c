@@ -14,6 +14,7 @@
 #include "common/base/rng.h"
 #include "tests/bench/peak.h"
 #include "tests/bench/peak_dev.h"
+#include "worker/nvml.h"
 #include "worker/step/engine.h"
 
 #include <getopt.h>
@@ -51,7 +52,8 @@ struct options {
 
 struct shared {
     double step_s[MAX_WORKERS][MAX_STEPS], loss;
-    struct peak_dev peak; /* of rank 0's device */
+    struct nvml_facts gpu; /* of rank 0, right behind the measured steps, while its clocks are those of the steps */
+    struct peak_dev peak;  /* of rank 0's device */
 };
 
 struct feed {
@@ -95,6 +97,19 @@ static int train(struct engine *e, const struct options *o, struct shared *sh, s
     }
     sh->loss = r.loss;
     return 0;
+}
+
+/* Unknown where the device is no GPU or the driver's library is not there. */
+static void read_clocks(struct dev *dev, struct nvml_facts *ret)
+{
+    struct dev_facts facts;
+    struct nvml *n = NULL;
+    struct why why = {""};
+    if (dev->ops->host_memory || dev_facts(dev, &facts, &why) || nvml_open(&n, &why))
+        return;
+    if (!nvml_read(n, facts.uuid, ret))
+        fprintf(stderr, "the driver's library does not know the GPU %s: no clocks\n", facts.uuid);
+    nvml_close(n);
 }
 
 static void print_time(const char *what, const char *name, double calls, double ms, double floor_ms)
@@ -193,7 +208,10 @@ static int run_rank(const struct job_spec *job, const struct graph *g, const str
     if (!err && rank == 0)
         err = peak_dev_measure(dev, (enum dtype)job->train.dtype, o->peak_side, &sh->peak, &why);
     err = err ? err : start(&e, &config, &comm, fd, &why);
-    int failed = err || train(&e, o, sh, &why) || profile(&e, o, &sh->peak, &why);
+    int failed = err || train(&e, o, sh, &why);
+    if (!failed && rank == 0)
+        read_clocks(dev, &sh->gpu);
+    failed = failed || profile(&e, o, &sh->peak, &why);
     if (failed)
         fprintf(stderr, "rank %d: %s\n", rank, why.text);
     if (failed && comm)
@@ -235,6 +253,10 @@ static void print_result(const struct options *o, const struct job_spec *job, co
         printf("%s%s%s", i ? " " : "\"sets\": \"", o->sets[i], i + 1 < o->n_sets ? "" : "\", ");
     if (nominal > 0)
         printf("\"mfu\": %.3f, \"mfu_causal_half\": %.3f, ", full / nominal / o->workers, half / nominal / o->workers);
+    if (sh->gpu.sm_mhz > 0)
+        printf("\"sm_mhz\": %lld, \"memory_mhz\": %lld, \"power_w\": %.0f, \"throttle\": %lld, ",
+               (long long)sh->gpu.sm_mhz, (long long)sh->gpu.memory_mhz, (double)sh->gpu.power_mw * 1e-3,
+               (long long)sh->gpu.throttle);
     printf("\"loss\": %.4f, \"on\": \"%s\", \"cpus\": %ld, \"commit\": \"%s\"}\n", sh->loss, sh->peak.name,
            sysconf(_SC_NPROCESSORS_ONLN), peak_commit());
 }
@@ -290,10 +312,18 @@ int main(int argc, char **argv)
                         .seq = 64,
                         .steps = 4,
                         .peak_side = 8192};
-    static const struct option longs[] = {{"workers", 1, NULL, 'w'}, {"batch", 1, NULL, 'b'},  {"seq", 1, NULL, 't'},
-                                          {"steps", 1, NULL, 's'},   {"layers", 1, NULL, 'l'}, {"peak", 1, NULL, 'p'},
-                                          {"ops", 0, NULL, 'o'},     {"model", 1, NULL, 'm'},  {"device", 1, NULL, 'd'},
-                                          {"dtype", 1, NULL, 'y'},   {"set", 1, NULL, 'e'},    {"peak-side", 1, NULL, 'k'},
+    static const struct option longs[] = {{"workers", 1, NULL, 'w'},
+                                          {"batch", 1, NULL, 'b'},
+                                          {"seq", 1, NULL, 't'},
+                                          {"steps", 1, NULL, 's'},
+                                          {"layers", 1, NULL, 'l'},
+                                          {"peak", 1, NULL, 'p'},
+                                          {"ops", 0, NULL, 'o'},
+                                          {"model", 1, NULL, 'm'},
+                                          {"device", 1, NULL, 'd'},
+                                          {"dtype", 1, NULL, 'y'},
+                                          {"set", 1, NULL, 'e'},
+                                          {"peak-side", 1, NULL, 'k'},
                                           {0}};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         int *number = c == 'w'   ? &o.workers

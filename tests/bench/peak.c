@@ -150,6 +150,9 @@ const char *peak_cpu_name(void)
 const char *peak_commit(void)
 {
     static char commit[64] = "unknown";
+    const char *bundle = getenv("DTD_COMMIT"); /* a bundle has no repository */
+    if (bundle)
+        return bundle;
     FILE *f = popen("git -C '" DTD_BENCH_SOURCE "' rev-parse --short=12 HEAD 2>/dev/null", "r");
     char line[64];
     if (f && fgets(line, sizeof(line), f))

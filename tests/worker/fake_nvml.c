@@ -32,6 +32,7 @@ int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned int length);
 int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *pci);
 int nvmlDeviceGetNvLinkState(void *handle, unsigned int link, unsigned int *active);
 int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned int *celsius);
+int nvmlDeviceGetClockInfo(void *handle, int domain, unsigned int *mhz);
 int nvmlDeviceGetPowerUsage(void *handle, unsigned int *milliwatts);
 int nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned int *milliwatts);
 int nvmlDeviceGetTotalEccErrors(void *handle, int type, int counter, unsigned long long *count);
@@ -135,6 +136,13 @@ int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned int *celsius)
 {
     *celsius = 41;
     return sensor == 0 ? answer(handle) : 2;
+}
+
+int nvmlDeviceGetClockInfo(void *handle, int domain, unsigned int *mhz)
+{
+    static const unsigned int clocks[] = {1111, 1755, 2619};
+    *mhz = domain >= 0 && domain < 3 ? clocks[domain] : 0;
+    return domain >= 0 && domain < 3 ? answer(handle) : 2;
 }
 
 int nvmlDeviceGetPowerUsage(void *handle, unsigned int *milliwatts)

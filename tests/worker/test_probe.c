@@ -123,7 +123,7 @@ TEST(devices_that_cuda_does_not_show)
 
 TEST(facts_and_health)
 {
-    int index, processors, temperature, power, limit, links, retired, row[4];
+    int index, processors, temperature, power, limit, links, retired, row[4], clock[2];
     const char *model, *uuid, *capability, *pci, *t0, *t1;
     json_int_t memory, ecc[2];
     need_stand_ins();
@@ -133,20 +133,22 @@ TEST(facts_and_health)
     assert_int_equal(3, json_array_size(gpus));
     for (int i = 0; i < 3; i++) {
         json_error_t e;
-        if (json_unpack_ex(json_array_get(gpus, (size_t)i), &e, 0,
-                           "{s:i, s:s, s:s, s:s, s:i, s:I, s:s, s:n, s:i, s:{s:i, s:i, s:i, s:I, s:I, s:[s, s!], s:i, "
-                           "s:{s:i, s:i, s:i, s:i}}}",
-                           "index", &index, "model", &model, "uuid", &uuid, "compute_capability", &capability,
-                           "processors", &processors, "memory_bytes", &memory, "pci", &pci, "numa_node", "nvlinks_up",
-                           &links, "health", "temperature_c", &temperature, "power_mw", &power, "power_limit_mw",
-                           &limit, "ecc_uncorrected_volatile", &ecc[0], "ecc_uncorrected_aggregate", &ecc[1],
-                           "throttle", &t0, &t1, "retired_pages", &retired, "remapped_rows", "correctable", &row[0],
-                           "uncorrectable", &row[1], "pending", &row[2], "failed", &row[3]))
+        if (json_unpack_ex(
+                json_array_get(gpus, (size_t)i), &e, 0,
+                "{s:i, s:s, s:s, s:s, s:i, s:I, s:s, s:n, s:i, s:{s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:[s, s!], s:i, "
+                "s:{s:i, s:i, s:i, s:i}}}",
+                "index", &index, "model", &model, "uuid", &uuid, "compute_capability", &capability, "processors",
+                &processors, "memory_bytes", &memory, "pci", &pci, "numa_node", "nvlinks_up", &links, "health",
+                "temperature_c", &temperature, "sm_mhz", &clock[0], "memory_mhz", &clock[1], "power_mw", &power,
+                "power_limit_mw", &limit, "ecc_uncorrected_volatile", &ecc[0], "ecc_uncorrected_aggregate", &ecc[1],
+                "throttle", &t0, &t1, "retired_pages", &retired, "remapped_rows", "correctable", &row[0],
+                "uncorrectable", &row[1], "pending", &row[2], "failed", &row[3]))
             fail_msg("GPU %d: %s\n%s", i, e.text, words);
         assert_int_equal(i, index);
         assert_true(processors > 0 && memory > 0 && strchr(capability, '.') && *uuid && *model);
         assert_string_equal("0000:1b:00.0", pci);
         assert_true(links == 17 && temperature == 41 && power == 98765 && limit == 700000 && retired == 2);
+        assert_true(clock[0] == 1755 && clock[1] == 2619);
         assert_true(ecc[0] == 3 && ecc[1] == 5000000000);
         assert_string_equal("power cap (software)", t0);
         assert_string_equal("thermal (hardware)", t1);
@@ -169,7 +171,7 @@ TEST(what_a_gpu_does_not_tell_is_null)
     const char *key;
     json_t *value;
     assert_true(json_is_null(json_object_get(gpu, "pci")) && json_is_null(json_object_get(gpu, "nvlinks_up")));
-    assert_int_equal(9, json_object_size(health));
+    assert_int_equal(11, json_object_size(health));
     json_object_foreach(health, key, value)
     {
         if (strcmp(key, "remapped_rows") != 0 && strcmp(key, "lost") != 0)
@@ -250,7 +252,7 @@ TEST(health_of_all_gpus)
         snprintf(uuid, sizeof(uuid), "GPU-fake-%d", i);
         assert_string_equal(uuid, json_string_value(json_object_get(gpu, "uuid")));
         assert_string_equal("0000:1b:00.0", json_string_value(json_object_get(gpu, "pci")));
-        assert_int_equal(9, json_object_size(health));
+        assert_int_equal(11, json_object_size(health));
         assert_int_equal(3, json_integer_value(json_object_get(health, "ecc_uncorrected_volatile")));
         assert_int_equal(41, json_integer_value(json_object_get(health, "temperature_c")));
         assert_true(json_is_false(json_object_get(health, "lost")));
