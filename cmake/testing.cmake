@@ -25,6 +25,25 @@ function(dtd_test file)
   endforeach()
 endfunction()
 
+# dtd_label(REGEX LABEL... [EXCEPT REGEX]): adds labels to the tests of this folder, declared so far, whose names match. The
+# labels that tests/run chooses by, besides those of a subject (unit, parity, chaos, ...):
+#   release      the plain run takes this unit in the release build, because the sanitizers' builds do not
+#   asan-slice   slow under the address sanitizer: there in CI's slices and in --all only
+#   asan-all     slower still, without memory that would be its own: there in --all only
+#   tsan         has threads: also under the thread sanitizer, in CI's slices and in --all
+#   tsan-all     there in --all only
+#   tsan-jobs    a whole job that --all repeats under the thread sanitizer
+#   one-build    takes minutes by itself: in the release build only
+function(dtd_label regex)
+  cmake_parse_arguments(L "" "EXCEPT" "" ${ARGN})
+  get_property(tests DIRECTORY PROPERTY TESTS)
+  foreach(test IN LISTS tests)
+    if(test MATCHES "${regex}" AND NOT (L_EXCEPT AND test MATCHES "${L_EXCEPT}"))
+      set_property(TEST ${test} APPEND PROPERTY LABELS ${L_UNPARSED_ARGUMENTS})
+    endif()
+  endforeach()
+endfunction()
+
 # dtd_fuzzer(NAME FILE LIBS...): LLVMFuzzerTestOneInput in FILE. With DTD_FUZZ a libFuzzer program; always a ctest (label
 # fuzz) that replays tests/fuzz/corpus/NAME.
 function(dtd_fuzzer name file)
