@@ -17,6 +17,9 @@ near() {
   echo "$1: $(wc -l <"$2") losses within $worst of each other (allowed $4)"
 }
 
+# A bare machine has no cmp.
+same_bits() { [ "$(sha256sum <"$1")" = "$(sha256sum <"$2")" ]; }
+
 # train NAME ARGUMENTS...: submits, waits, leaves the losses in $tmp/NAME and the job's id in $job.
 train() {
   local name=$1
