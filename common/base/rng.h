@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 static inline void rng_philox4x32(const uint32_t key[2], const uint32_t ctr[4], uint32_t ret[4])
 {
@@ -51,14 +52,39 @@ static inline double rng_uniform(uint64_t seed, uint64_t stream, uint64_t positi
     return (double)((((uint64_t)r[0] << 32) | r[1]) >> 11) * 0x1p-53;
 }
 
-/* Standard normal by Box and Muller, one value per position; (0, 1] goes into the logarithm. */
+static inline uint64_t rng_normal_bits(double x)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
+
+static inline double rng_normal_from_bits(uint64_t bits)
+{
+    double x;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+#define NORMAL_FN static inline
+#define NORMAL_NAME(name) rng_normal_##name
+#define NORMAL_REAL double
+#define NORMAL_WORD uint64_t
+#define NORMAL_ADD(a, b) ((a) + (b))
+#define NORMAL_SUB(a, b) ((a) - (b))
+#define NORMAL_MUL(a, b) ((a) * (b))
+#define NORMAL_DIV(a, b) ((a) / (b))
+#define NORMAL_SQRT(a) sqrt(a)
+#define NORMAL_BITS(real) rng_normal_bits(real)
+#define NORMAL_FROM_BITS(word) rng_normal_from_bits(word)
+#include "common/base/normal.h"
+
+/* Standard normal, one value per position. Other programs compute the same bits with vectors or on a GPU. */
 static inline double rng_normal(uint64_t seed, uint64_t stream, uint64_t position)
 {
     uint32_t r[4];
     rng_at(seed, stream, position, r);
-    double u = ((double)((((uint64_t)r[0] << 32) | r[1]) >> 11) + 1.0) * 0x1p-53;
-    double v = (double)((((uint64_t)r[2] << 32) | r[3]) >> 11) * 0x1p-53;
-    return sqrt(-2.0 * log(u)) * cos(6.283185307179586476925286766559 * v);
+    return rng_normal_of_words(r[0], r[1], r[2], r[3]);
 }
 
 #endif
