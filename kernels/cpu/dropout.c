@@ -1,29 +1,13 @@
-/* Dropout by Philox4x32-10, a vector of counters at a time.
- *
- * A 64-bit lane holds one 32-bit word of the state in its lower half; what stands above it is left alone, because a
- * product reads lower halves only. So a round is two products, two shifts and four exclusive ors for VD counters, which
- * make 4 VD elements. At the end the four words of each counter are put side by side, as the elements are. */
+/* Dropout by Philox4x32-10, a vector of counters at a time: VD counters make 4 VD elements. The four words of each
+ * counter are put side by side, as the elements are. */
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/philox.h"
 
 #include <assert.h>
 
 typedef uint32_t vu __attribute__((vector_size(VF * 4)));
-typedef uint64_t vw __attribute__((vector_size(VD * 8))); /* words of a state */
 
 #define GROUP (2 * VF) /* elements of VD counters */
-
-/* The whole product of lower halves. */
-static ALWAYS_INLINE vw mul_low(vw a, uint32_t b)
-{
-    vw factor = b - (vw){0};
-#if defined(__AVX512F__)
-    return (vw)_mm512_mul_epu32((__m512i)a, (__m512i)factor);
-#elif defined(__AVX2__)
-    return (vw)_mm256_mul_epu32((__m256i)a, (__m256i)factor);
-#else
-    return (a & 0xffffffffu) * factor;
-#endif
-}
 
 /* Neighbouring pairs of a and b in turn: the first halves of both, the second halves. */
 static ALWAYS_INLINE void interleave(vw a, vw b, vw *low, vw *high)
@@ -40,30 +24,14 @@ static ALWAYS_INLINE void interleave(vw a, vw b, vw *low, vw *high)
 #endif
 }
 
-#if VD == 8
-static const vw lane_numbers = {0, 1, 2, 3, 4, 5, 6, 7};
-#elif VD == 4
-static const vw lane_numbers = {0, 1, 2, 3};
-#else
-static const vw lane_numbers = {0, 1};
-#endif
-
 /* The words of GROUP elements from 4 quad on. */
 static ALWAYS_INLINE void words_at(const struct kern_dropout *d, uint64_t quad, vu word[2])
 {
-    vw low, high, c0 = quad + lane_numbers, c1 = c0 >> 32, c2 = (uint32_t)d->step - (vw){0},
-                  c3 = (uint32_t)d->site - (vw){0};
-    uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        vw p0 = mul_low(c0, 0xD2511F53u), p1 = mul_low(c2, 0xCD9E8D57u);
-        c0 = (p1 >> 32) ^ c1 ^ k0;
-        c2 = (p0 >> 32) ^ c3 ^ k1;
-        c1 = p1;
-        c3 = p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    interleave((c0 & 0xffffffffu) | c1 << 32, (c2 & 0xffffffffu) | c3 << 32, &low, &high);
+    vw c[4] = {quad + lane_numbers, (quad + lane_numbers) >> 32, (uint32_t)d->step - (vw){0},
+               (uint32_t)d->site - (vw){0}};
+    vw low, high;
+    v_philox(d->seed, c);
+    interleave((c[0] & 0xffffffffu) | c[1] << 32, (c[2] & 0xffffffffu) | c[3] << 32, &low, &high);
     word[0] = (vu)low;
     word[1] = (vu)high;
 }

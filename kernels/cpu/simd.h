@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX512F__) || defined(__AVX2__)
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
@@ -108,6 +108,21 @@ static ALWAYS_INLINE vf v_sqrt(vf x)
 #endif
 }
 
+static ALWAYS_INLINE vd v_sqrt_d(vd x)
+{
+#if defined(__AVX512F__)
+    return (vd)_mm512_sqrt_pd((__m512d)x);
+#elif defined(__AVX2__)
+    return (vd)_mm256_sqrt_pd((__m256d)x);
+#elif defined(__SSE2__)
+    return (vd)_mm_sqrt_pd((__m128d)x);
+#else
+    for (int i = 0; i < VD; i++)
+        x[i] = sqrt(x[i]);
+    return x;
+#endif
+}
+
 /* Where the mask (a comparison's result) is set a, else b. */
 static ALWAYS_INLINE vf v_select(vi mask, vf a, vf b)
 {
@@ -189,6 +204,22 @@ static ALWAYS_INLINE void v_widen(vf x, vd *low, vd *high)
     memcpy(half, &x, sizeof(half));
     *low = __builtin_convertvector(half[0], vd);
     *high = __builtin_convertvector(half[1], vd);
+#endif
+}
+
+/* Both halves rounded to one vector. */
+static ALWAYS_INLINE vf v_narrow(vd low, vd high)
+{
+#if defined(__AVX512F__)
+    return (vf)_mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps((__m512d)low)), _mm512_cvtpd_ps((__m512d)high),
+                                  1);
+#elif defined(__AVX2__)
+    return (vf)_mm256_set_m128(_mm256_cvtpd_ps((__m256d)high), _mm256_cvtpd_ps((__m256d)low));
+#else
+    vf r;
+    vh half[2] = {__builtin_convertvector(low, vh), __builtin_convertvector(high, vh)};
+    memcpy(&r, half, sizeof(r));
+    return r;
 #endif
 }
 

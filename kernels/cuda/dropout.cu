@@ -1,5 +1,6 @@
 /* Dropout by Philox4x32-10: a thread makes the four words of a counter, for four neighbours of a row. Counters are of
  * global coordinates, so the first and the last of a row may have neighbours that are not here. */
+#include "kernels/cuda/philox.h"
 #include "kernels/cuda/vec.h"
 
 #include <assert.h>
@@ -14,29 +15,13 @@ struct dropout {
     float scale;
 };
 
-static __device__ __forceinline__ uint4 words_at(const struct kern_dropout &d, uint64_t quad)
-{
-    uint32_t c0 = (uint32_t)quad, c1 = (uint32_t)(quad >> 32), c2 = (uint32_t)d.step, c3 = (uint32_t)d.site;
-    uint32_t k0 = (uint32_t)d.seed, k1 = (uint32_t)(d.seed >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)p1;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return make_uint4(c0, c1, c2, c3);
-}
-
 /* Elements j .. j + 3 of a row, as far as it has them. */
 template <bool WHOLE>
 static __device__ __forceinline__ void drop_quad(const struct dropout &a, uint64_t quad, int64_t j, const elem *x,
                                                  elem *y)
 {
-    uint4 word = words_at(a.d, quad);
+    uint4 counter = make_uint4((uint32_t)quad, (uint32_t)(quad >> 32), (uint32_t)a.d.step, (uint32_t)a.d.site);
+    uint4 word = philox(a.d.seed, counter);
     const uint32_t words[QUAD] = {word.x, word.y, word.z, word.w};
     float v[QUAD];
     if (WHOLE)
