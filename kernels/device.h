@@ -127,7 +127,7 @@ void dev_range_begin(struct dev *d, const char *name);
 void dev_range_end(struct dev *d);
 
 /* A loadable module exports this: `struct dev_module dtd_cuda_module`. `abi` is checked before anything is called. */
-#define DEV_MODULE_ABI 4
+#define DEV_MODULE_ABI 5
 struct dev_module {
     int abi;
     const struct dev_ops *device;

@@ -11,7 +11,7 @@
  *  - sums run in float64 in `ref`, in at least float32 elsewhere, whatever is stored;
  *  - every pointer is memory of the stream's device, scalars that a kernel reads or writes by pointer included;
  *  - arrays begin at multiples of 64 bytes, but for parts of matrices (heads within q, k and v, by whole heads) and for
- *    what adamw, sumsq_blocks and cast are given, which may begin and end at any element;
+ *    what adamw, sumsq_blocks, cast and normal are given, which may begin and end at any element;
  *  - results do not depend on anything but the arguments: same inputs, same bits; nor on the stream's threads, save
  *    gemm's. What is computed element by element (adamw, activations) does not depend on where a range begins or ends;
  *  - nothing is allocated in the steady state; scratch belongs to the stream. Indices are 64 bits;
@@ -123,6 +123,17 @@ struct kern_clip {
     double *norm, *factor;
 };
 
+/* The first values of a parameter: y[i stride + j] = mean + std x, i < rows, j < n, rounded once to the table's wide
+ * type. x is the standard normal number of the element first + i cols + j (rng_normal of common/base/rng.h at seed,
+ * stream and that position): a function of the element's place in the whole tensor, wherever a cut puts it. All tables
+ * compute the same bits. */
+struct kern_normal {
+    int64_t rows, n, stride, cols;
+    uint64_t first, seed, stream;
+    double mean, std;
+    void *y; /* wide; may begin at any element */
+};
+
 #define KERN_POSITIONS_BASE 10000.0
 
 struct kern_ops {
@@ -210,6 +221,7 @@ struct kern_ops {
     void (*clip)(struct kern_stream *s, const struct kern_clip *c);
     /* y = x rounded to nearest even; x is wide, y of the dtype */
     void (*cast)(struct kern_stream *s, int64_t n, const void *x, void *y);
+    void (*normal)(struct kern_stream *s, const struct kern_normal *k);
 };
 
 /* The table of a processor's backend ("ref", "cpu"), NULL when this build or this processor has none. Both run on

@@ -52,6 +52,7 @@ void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *a);
 void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, int64_t block, const void *x, double *blocks);
 void KERN_FN(clip)(struct kern_stream *s, const struct kern_clip *c);
 void KERN_FN(cast)(struct kern_stream *s, int64_t n, const void *x, void *y);
+void KERN_FN(normal)(struct kern_stream *s, const struct kern_normal *k);
 
 #ifdef __cplusplus
 }
@@ -70,5 +71,5 @@ void KERN_FN(cast)(struct kern_stream *s, int64_t n, const void *x, void *y);
         .relu_grad = KERN_FN(relu_grad), .add = KERN_FN(add), .dropout = KERN_FN(dropout),                         \
         .copy_cols = KERN_FN(copy_cols), .cross_entropy = KERN_FN(cross_entropy), .loss_part = KERN_FN(loss_part), \
         .loss_join = KERN_FN(loss_join), .adamw = KERN_FN(adamw), .sumsq_blocks = KERN_FN(sumsq_blocks),           \
-        .clip = KERN_FN(clip), .cast = KERN_FN(cast),                                                              \
+        .clip = KERN_FN(clip), .cast = KERN_FN(cast), .normal = KERN_FN(normal),                                   \
     }

@@ -220,6 +220,15 @@ static err_t call_sumsq(struct bench *x, const struct row *r)
     return OK;
 }
 
+/* The first parameters. */
+static err_t call_normal(struct bench *x, const struct row *r)
+{
+    const struct kern_normal k = {
+        .rows = 1, .n = r->n, .stride = r->n, .cols = r->n, .seed = 1, .stream = 1, .std = 0.02, .y = x->a};
+    x->k->normal(x->s, &k);
+    return OK;
+}
+
 static err_t call_zero(struct bench *x, const struct row *r)
 {
     return dev_zero(x->s, x->d, (size_t)r->n * sizeof(float));
@@ -299,6 +308,7 @@ static int step_rows(struct row *r, int64_t t, int64_t seq)
     r[n++] = (struct row){"copy_cols", 0, call_copy, .bytes = f * 2 * td};
     r[n++] = (struct row){"adamw", 1, call_adamw, .n = PARAMS, .bytes = f * 7 * PARAMS};
     r[n++] = (struct row){"sumsq_blocks", 1, call_sumsq, .n = PARAMS, .bytes = f * PARAMS};
+    r[n++] = (struct row){"normal", 0, call_normal, .n = 1 << 20, .bytes = f << 20};
     r[n++] = (struct row){"zero", 1, call_zero, .n = PARAMS, .bytes = f * PARAMS};
     return n;
 }

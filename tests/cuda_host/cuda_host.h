@@ -384,9 +384,24 @@ static inline double __dadd_rn(double a, double b)
     return a + b;
 }
 
+static inline double __dsub_rn(double a, double b)
+{
+    return a - b;
+}
+
 static inline double __dmul_rn(double a, double b)
 {
     return a * b;
+}
+
+static inline double __ddiv_rn(double a, double b)
+{
+    return a / b;
+}
+
+static inline double __dsqrt_rn(double x)
+{
+    return std::sqrt(x);
 }
 
 static inline double __fma_rn(double a, double b, double c)

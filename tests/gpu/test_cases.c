@@ -1,8 +1,10 @@
-/* The case table on the real GPU, both compute types, every case twice: same inputs, same bits. */
+/* The case table on the real GPU, both compute types, every case twice: same inputs, same bits. And the first
+ * parameters, which have the processor's bits. */
 #include "tests/kernels/harness.h"
+#include "tests/kernels/normal.h"
 #include "tests/lib/test.h"
 
-static void all_cases(enum dtype dtype)
+static struct dev *gpu(void)
 {
     struct dev *d;
     struct why why = {""};
@@ -13,6 +15,12 @@ static void all_cases(enum dtype dtype)
     }
     if (dev_open("cuda", 0, &d, &why))
         fail_msg("%s", why.text);
+    return d;
+}
+
+static void all_cases(enum dtype dtype)
+{
+    struct dev *d = gpu();
     const struct cases_options o = {.twice = true};
     int ran = cases_run(d, dev_kernels(d, dtype), &o);
     printf("%d cases in %s\n", ran, dtype_name(dtype));
@@ -28,4 +36,13 @@ TEST(float32)
 TEST(bfloat16)
 {
     all_cases(DT_BF16);
+}
+
+TEST(first_parameters)
+{
+    struct dev *d = gpu();
+    normal_check_boxes(d, dev_kernels(d, DT_F32), 1);
+    normal_check_boxes(d, dev_kernels(d, DT_BF16), 1);
+    normal_check_doubles(d, dev_kernels(d, DT_F32));
+    dev_close(d);
 }

@@ -206,6 +206,16 @@ const struct kcase kcases[] = {
     {"positions", TINY, .t = 9, .n = 37, .m = 5, .vocab = 100},
     {"positions", .t = 300, .n = 64, .m = 32, .vocab = 4096, .alias = 1},
     {"positions", .t = 33, .n = 600, .m = 4096, .vocab = 1000000},
+    {"normal", .m = 1, .n = 1, .cols = 1, .limit = 1},
+    {"normal", TINY, .m = 9, .n = 37, .k = 3, .cols = 100, .lo = 9, .pad = 5, .limit = 0.02},
+    {"normal", .m = 300, .n = 1, .cols = 3, .lo = 2, .limit = 0.02},
+    {"normal", .m = 33, .n = 130, .k = 7, .cols = 260, .lo = 130, .limit = 0.02},
+    {"normal", .m = 1, .n = 40009, .cols = 40009, .limit = 3},
+    {"normal", .m = 12, .n = 4096, .cols = 4096, .limit = 0.02},
+    {"normal", TINY, .m = 5, .n = 1100, .k = 65535, .cols = 65536, .lo = 64436, .pad = 1, .limit = 1}, /* over 2^32 */
+    {"normal", .m = 2, .n = 64, .k = INT64_C(1) << 40, .cols = 1 << 20, .lo = 100, .limit = 1},        /* far out */
+    {"normal", TINY, .m = 7, .n = 50, .cols = 50, .flags = BIAS},                                      /* ones */
+    {"normal", .m = 1, .n = 500, .cols = 500},                                                         /* zeros */
     {"copy_cols", .m = 1, .n = 1},
     {"copy_cols", TINY, .m = 9, .n = 37, .pad = 5},
     {"copy_cols", .m = 40, .n = 64},

@@ -12,7 +12,7 @@ enum flags {
     TRANS_A = 1,
     TRANS_B = 2,
     ADD_TO = 4, /* gemm: += */
-    BIAS = 8,
+    BIAS = 8, /* normal: mean 1 */
     RES = 16,
     POS = 32,
     CAUSAL = 64,
@@ -44,10 +44,10 @@ struct kcase {
     int64_t m, n, k;          /* products; element-wise kernels: n */
     int64_t heads, kv_heads, head_dim;
     int64_t seq_kv;   /* 0: seq */
-    int64_t lo, cols; /* with PART */
+    int64_t lo, cols; /* with PART; dropout and normal: the first column, columns of the whole matrix */
     int64_t parts;    /* loss_join */
     int64_t pad;      /* extra elements between rows, where the kernel takes strides */
-    double limit;     /* clip */
+    double limit;     /* clip; normal: the deviation */
     unsigned flags;
     int alias; /* 1 + index into the op's aliases, 0: all operands apart */
 };

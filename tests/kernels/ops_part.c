@@ -127,6 +127,28 @@ static err_t copy_cols_call(const struct kern_ops *k, struct kern_stream *s, con
     return OK;
 }
 
+/* m rows from row k on, n columns from column lo on, of a matrix with `cols` columns. */
+static void normal_shape(const struct kcase *c, struct operand *o)
+{
+    o[0] = operand_wide(operand_out(strided(c->m, c->n, c->n + c->pad)));
+}
+
+static err_t normal_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
+{
+    struct kern_normal a = {.rows = c->m,
+                            .n = c->n,
+                            .stride = c->n + c->pad,
+                            .cols = c->cols,
+                            .first = (uint64_t)c->k * (uint64_t)c->cols + (uint64_t)c->lo,
+                            .seed = 0x123456789abcdef0u,
+                            .stream = 0xfedcba9876543210u,
+                            .mean = c->flags & BIAS ? 1 : 0,
+                            .std = c->limit,
+                            .y = p[0]};
+    k->normal(s, &a);
+    return OK;
+}
+
 static int64_t exact(const struct kcase *c)
 {
     return 0;
@@ -138,6 +160,7 @@ const struct op_desc ops_part[] = {
     {"attention_join", attention_join_shape, attention_join_call, .terms = gate_terms},
     {"dropout", dropout_shape, dropout_call, .terms = NULL, .aliases = {{2, 1}}},
     {"positions", dropout_shape, positions_call, .terms = gate_terms, .aliases = {{2, 1}}},
+    {"normal", normal_shape, normal_call, .terms = exact, .anywhere = true},
     {"copy_cols", copy_cols_shape, copy_cols_call, .terms = exact, .anywhere = true},
 };
 const int n_ops_part = sizeof(ops_part) / sizeof(ops_part[0]);
