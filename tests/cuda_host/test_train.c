@@ -117,6 +117,24 @@ static void check_near(const struct parity_model *m, const struct parity_result 
     assert_true(loss <= b->loss && grad <= b->grad && param <= b->param);
 }
 
+/* The stand-in's kernels begin with the bits of the processor's. */
+TEST(first_parameters_are_the_processors)
+{
+    static const char *const dtypes[] = {"float32", "bfloat16"}, *const yamls[] = {parity_llama, parity_gpt2};
+    for (int i = 0; i < 4; i++) {
+        struct parity_model m = model(yamls[i / 2], dtypes[i % 2], 1);
+        const struct train_options o = {.comm = "staged"};
+        struct train_result *r = train(&m, &o, 0);
+        double *want = calloc((size_t)r->n_params, sizeof(double));
+        assert_non_null(want);
+        parity_first_params(&m, want);
+        assert_memory_equal(r->param, want, (size_t)r->n_params * sizeof(double));
+        free(want);
+        train_result_free(r);
+        parity_model_fini(&m);
+    }
+}
+
 /* ---- what is made, and what is left ---- */
 
 static void check_steady(const struct train_result *r)

@@ -134,6 +134,25 @@ int64_t parity_collect(const struct engine *e, enum parity_what what, double *to
     return n;
 }
 
+static double first_value(const struct parity_model *m, const struct graph_tensor *x, int64_t index)
+{
+    uint64_t seed = m->job.train.seed;
+    double value = x->init == INIT_ONE ? 1 : 0;
+    if (x->init == INIT_NORMAL)
+        value = x->init_std * rng_normal(seed, rng_stream(x->name), (uint64_t)index);
+    return m->job.train.dtype == DT_F64 ? value : (double)(float)value;
+}
+
+void parity_first_params(const struct parity_model *m, double *to)
+{
+    for (int t = 0; t < m->graph.n_tensors; t++) {
+        const struct graph_tensor *x = &m->graph.tensors[t];
+        int64_t n = x->kind == GT_PARAM ? x->dim[0].factor * (x->ndim > 1 ? x->dim[1].factor : 1) : 0;
+        for (int64_t i = 0; i < n; i++)
+            *to++ = first_value(m, x, i);
+    }
+}
+
 static int load_state(struct engine *e, struct store *store)
 {
     uint8_t *arena = malloc(ARENA_BYTES);

@@ -27,6 +27,9 @@ struct dev *test_cpu(void);
 enum parity_what { PARITY_PARAM, PARITY_GRAD };
 int64_t parity_collect(const struct engine *e, enum parity_what what, double *to, bool differ);
 
+/* The first parameters of the whole model, in the same order, each by itself. Of float32 unless numerics are proof. */
+void parity_first_params(const struct parity_model *m, double *to);
+
 #define PARITY_MAX_STEPS 64
 #define PARITY_MAX_WORKERS 16
 
