@@ -1,8 +1,8 @@
 /* Blocking calls over the callback library of common/rpc.
  *
- * A call is: rpc_send, then uv_run until `struct pending` says done. Only one call is in flight at a time, so nothing
- * has to be locked or queued. A stream adds a timer (the tick) and a SIGINT watcher for as long as it runs; both only
- * ask rpc to cancel the call, whose last callback then ends the loop: there is one way out. Conversions copy
+ * A call is: rpc_send, then uv_run until `struct client_call` says done. Only one call is in flight at a time, so
+ * nothing has to be locked or queued. A stream adds a timer (the tick) and a SIGINT watcher for as long as it runs;
+ * both only ask rpc to cancel the call, whose last callback then ends the loop: there is one way out. Conversions copy
  * everything, because rpc frees a reply when its callback returns; a conversion that runs out of memory ends the call
  * with ERR_NOMEM. */
 #include "client/client.h"
@@ -30,15 +30,15 @@ struct client {
     bool open; /* on_close has not come yet */
 };
 
-/* One call in flight. `take` copies a reply out; its error ends the call. */
-struct pending {
+/* One call in flight. `on_reply` copies a reply out; its error ends the call. */
+struct client_call {
     struct client *client;
     uint64_t call;
-    bool done, canceled, taken;
+    bool done, canceled, replied;
     int open_handles; /* a stream's watchers that the loop still knows */
-    err_t err, take_err;
+    err_t err, reply_err;
     struct why *why;
-    err_t (*take)(struct pending *p, const ProtobufCMessage *reply);
+    err_t (*on_reply)(struct client_call *p, const ProtobufCMessage *reply);
     void *ret;
     const struct client_stream *stream;
 };
@@ -98,30 +98,30 @@ void client_close(struct client *c)
 
 static void call_answered(void *arg, const struct rpc_result *r)
 {
-    struct pending *p = arg;
+    struct client_call *p = arg;
     if (r->err) {
         p->err = r->err;
         why_set(p->why, r->err, "%s", r->text && r->text[0] ? r->text : err_text(r->err));
-    } else if (r->reply && p->take && !p->take_err && !p->canceled) {
-        p->take_err = p->take(p, r->reply);
-        p->taken = !p->take_err;
-        if (p->take_err && !r->last)
+    } else if (r->reply && p->on_reply && !p->reply_err && !p->canceled) {
+        p->reply_err = p->on_reply(p, r->reply);
+        p->replied = !p->reply_err;
+        if (p->reply_err && !r->last)
             rpc_cancel(p->client->conn, p->call);
     }
     if (r->last)
         p->done = true;
 }
 
-static err_t call_wait(struct pending *p)
+static err_t call_wait(struct client_call *p)
 {
     while (!p->done)
         uv_run(&p->client->loop, UV_RUN_ONCE);
-    if (p->take_err)
-        return why_set(p->why, p->take_err, "%s", err_text(p->take_err));
+    if (p->reply_err)
+        return why_set(p->why, p->reply_err, "%s", err_text(p->reply_err));
     return p->canceled ? ERR_CANCELED : p->err;
 }
 
-static err_t call_start(struct pending *p, uint16_t method, const ProtobufCMessage *request, uint32_t deadline_ms)
+static err_t call_start(struct client_call *p, uint16_t method, const ProtobufCMessage *request, uint32_t deadline_ms)
 {
     if (!p->client->open)
         return why_set(p->why, ERR_CLOSED, "the connection to dtd is closed");
@@ -130,20 +130,20 @@ static err_t call_start(struct pending *p, uint16_t method, const ProtobufCMessa
 }
 
 static err_t call_one(struct client *c, uint16_t method, const ProtobufCMessage *request,
-                      err_t (*take)(struct pending *, const ProtobufCMessage *), void *ret, struct why *why)
+                      err_t (*on_reply)(struct client_call *, const ProtobufCMessage *), void *ret, struct why *why)
 {
-    struct pending p = {.client = c, .take = take, .ret = ret, .why = why};
+    struct client_call p = {.client = c, .on_reply = on_reply, .ret = ret, .why = why};
     err_t err = call_start(&p, method, request, CALL_DEADLINE_MS);
     if (!err)
         err = call_wait(&p);
-    if (!err && take && !p.taken)
+    if (!err && on_reply && !p.replied)
         return why_set(why, ERR_PROTO, "dtd ended the call without an answer");
     return err;
 }
 
 /* ---- a stream ---- */
 
-static void stream_cancel(struct pending *p)
+static void stream_cancel(struct client_call *p)
 {
     if (p->canceled || p->done)
         return;
@@ -159,22 +159,22 @@ static void stream_interrupted(uv_signal_t *handle, int signum)
 
 static void stream_ticked(uv_timer_t *handle)
 {
-    struct pending *p = handle->data;
+    struct client_call *p = handle->data;
     if (p->stream->tick && !p->canceled && !p->stream->tick(p->stream->arg))
         stream_cancel(p);
 }
 
 static void stream_handle_closed(uv_handle_t *handle)
 {
-    struct pending *p = handle->data;
+    struct client_call *p = handle->data;
     p->open_handles--;
 }
 
 static err_t call_stream(struct client *c, uint16_t method, const ProtobufCMessage *request,
-                         err_t (*take)(struct pending *, const ProtobufCMessage *), const struct client_stream *stream,
-                         struct why *why)
+                         err_t (*on_reply)(struct client_call *, const ProtobufCMessage *),
+                         const struct client_stream *stream, struct why *why)
 {
-    struct pending p = {.client = c, .take = take, .stream = stream, .why = why, .open_handles = 2};
+    struct client_call p = {.client = c, .on_reply = on_reply, .stream = stream, .why = why, .open_handles = 2};
     uv_signal_t sig;
     uv_timer_t timer;
     uv_signal_init(&c->loop, &sig);
@@ -307,7 +307,7 @@ static err_t job_of(const Dtd__JobStatus *s, struct client_job *ret)
     return OK;
 }
 
-static err_t take_job(struct pending *p, const ProtobufCMessage *reply)
+static err_t copy_job(struct client_call *p, const ProtobufCMessage *reply)
 {
     return job_of((const Dtd__JobStatus *)reply, p->ret);
 }
@@ -317,7 +317,7 @@ struct job_list {
     int n;
 };
 
-static err_t take_jobs(struct pending *p, const ProtobufCMessage *reply)
+static err_t copy_jobs(struct client_call *p, const ProtobufCMessage *reply)
 {
     const Dtd__JobList *list = (const Dtd__JobList *)reply;
     struct job_list *ret = p->ret;
@@ -338,7 +338,7 @@ struct checkpoint_list {
     int n;
 };
 
-static err_t take_checkpoints(struct pending *p, const ProtobufCMessage *reply)
+static err_t copy_checkpoints(struct client_call *p, const ProtobufCMessage *reply)
 {
     const Dtd__CheckpointList *list = (const Dtd__CheckpointList *)reply;
     struct checkpoint_list *ret = p->ret;
@@ -361,7 +361,7 @@ static err_t take_checkpoints(struct pending *p, const ProtobufCMessage *reply)
     return OK;
 }
 
-static err_t take_node(struct pending *p, const ProtobufCMessage *reply)
+static err_t copy_node(struct client_call *p, const ProtobufCMessage *reply)
 {
     const Dtd__NodeReply *n = (const Dtd__NodeReply *)reply;
     struct client_node node = {.version = text_copy(n->version),
@@ -390,7 +390,7 @@ static err_t take_node(struct pending *p, const ProtobufCMessage *reply)
     return OK;
 }
 
-static err_t take_submit(struct pending *p, const ProtobufCMessage *reply)
+static err_t copy_job_id(struct client_call *p, const ProtobufCMessage *reply)
 {
     const Dtd__SubmitReply *r = (const Dtd__SubmitReply *)reply;
     if ((size_t)snprintf(p->ret, 32, "%s", r->job) >= 32)
@@ -420,21 +420,21 @@ err_t client_submit(struct client *c, const uint8_t request_id[16], const char *
     q.request_id.len = 16;
     q.spec_yaml = (char *)spec_yaml;
     q.parent = parent && parent[0] ? (char *)parent : NULL;
-    return call_one(c, CLIENT_SUBMIT, &q.base, take_submit, ret_job, why);
+    return call_one(c, CLIENT_SUBMIT, &q.base, copy_job_id, ret_job, why);
 }
 
 err_t client_status(struct client *c, const char *job, struct client_job *ret, struct why *why)
 {
     Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
     q.job = (char *)job;
-    return call_one(c, CLIENT_STATUS, &q.base, take_job, ret, why);
+    return call_one(c, CLIENT_STATUS, &q.base, copy_job, ret, why);
 }
 
 err_t client_list(struct client *c, struct client_job **ret, int *ret_n, struct why *why)
 {
     Dtd__Empty q = DTD__EMPTY__INIT;
     struct job_list list = {0};
-    err_t err = call_one(c, CLIENT_LIST, &q.base, take_jobs, &list, why);
+    err_t err = call_one(c, CLIENT_LIST, &q.base, copy_jobs, &list, why);
     if (err) {
         client_jobs_free(list.jobs, list.n);
         return err;
@@ -452,7 +452,7 @@ err_t client_cancel(struct client *c, const uint8_t request_id[16], const char *
     q.request_id.len = 16;
     q.job = (char *)job;
     q.has_save = q.save = save;
-    return call_one(c, CLIENT_CANCEL, &q.base, take_job, ret, why);
+    return call_one(c, CLIENT_CANCEL, &q.base, copy_job, ret, why);
 }
 
 err_t client_checkpoints(struct client *c, const char *job, struct client_checkpoint **ret, int *ret_n, struct why *why)
@@ -460,7 +460,7 @@ err_t client_checkpoints(struct client *c, const char *job, struct client_checkp
     Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
     struct checkpoint_list list = {0};
     q.job = (char *)job;
-    err_t err = call_one(c, CLIENT_CHECKPOINTS, &q.base, take_checkpoints, &list, why);
+    err_t err = call_one(c, CLIENT_CHECKPOINTS, &q.base, copy_checkpoints, &list, why);
     if (err) {
         client_checkpoints_free(list.items, list.n);
         return err;
@@ -473,7 +473,7 @@ err_t client_checkpoints(struct client *c, const char *job, struct client_checkp
 err_t client_node_get(struct client *c, struct client_node *ret, struct why *why)
 {
     Dtd__Empty q = DTD__EMPTY__INIT;
-    return call_one(c, CLIENT_NODE, &q.base, take_node, ret, why);
+    return call_one(c, CLIENT_NODE, &q.base, copy_node, ret, why);
 }
 
 err_t client_shutdown(struct client *c, struct why *why)
@@ -484,7 +484,7 @@ err_t client_shutdown(struct client *c, struct why *why)
 
 /* ---- the cluster ---- */
 
-static err_t take_cluster_node(const Dtd__ClusterNode *m, struct client_cluster_node *ret)
+static err_t copy_cluster_node(const Dtd__ClusterNode *m, struct client_cluster_node *ret)
 {
     *ret = (struct client_cluster_node){.name = text_copy(m->name),
                                         .address = text_copy(m->address),
@@ -501,7 +501,7 @@ static err_t take_cluster_node(const Dtd__ClusterNode *m, struct client_cluster_
                : ERR_NOMEM;
 }
 
-static err_t take_cluster(struct pending *p, const ProtobufCMessage *reply)
+static err_t copy_cluster(struct client_call *p, const ProtobufCMessage *reply)
 {
     const Dtd__ClusterReport *m = (const Dtd__ClusterReport *)reply;
     struct client_cluster c = {.self = text_copy(m->self),
@@ -514,7 +514,7 @@ static err_t take_cluster(struct pending *p, const ProtobufCMessage *reply)
                                .keys = m->keys};
     err_t err = c.self && c.leader && c.note && c.node ? OK : ERR_NOMEM;
     for (size_t i = 0; !err && i < m->n_node; i++)
-        err = take_cluster_node(m->node[i], &c.node[c.n_node++]);
+        err = copy_cluster_node(m->node[i], &c.node[c.n_node++]);
     if (err)
         client_cluster_fini(&c);
     else
@@ -525,41 +525,42 @@ static err_t take_cluster(struct pending *p, const ProtobufCMessage *reply)
 err_t client_cluster_status(struct client *c, struct client_cluster *ret, struct why *why)
 {
     Dtd__Empty q = DTD__EMPTY__INIT;
-    return call_one(c, CLIENT_CLUSTER_STATUS, &q.base, take_cluster, ret, why);
+    return call_one(c, CLIENT_CLUSTER_STATUS, &q.base, copy_cluster, ret, why);
 }
 
-static err_t cluster_call(struct client *c, uint16_t method, const char *token, const struct client_wish *w,
-                          struct why *why)
+static err_t cluster_call(struct client *c, uint16_t method, const char *token,
+                          const struct client_cluster_options *options, struct why *why)
 {
     Dtd__ClusterInitRequest q = DTD__CLUSTER_INIT_REQUEST__INIT;
-    q.name = (char *)w->name;
-    q.listen = (char *)w->listen;
-    q.advertise = (char *)w->advertise;
-    q.domain = (char *)w->domain;
+    q.name = (char *)options->name;
+    q.listen = (char *)options->listen;
+    q.advertise = (char *)options->advertise;
+    q.domain = (char *)options->domain;
     q.token = (char *)token;
     return call_one(c, method, &q.base, NULL, NULL, why);
 }
 
-err_t client_cluster_init(struct client *c, const struct client_wish *w, struct why *why)
+err_t client_cluster_init(struct client *c, const struct client_cluster_options *options, struct why *why)
 {
-    return cluster_call(c, CLIENT_CLUSTER_INIT, NULL, w, why);
+    return cluster_call(c, CLIENT_CLUSTER_INIT, NULL, options, why);
 }
 
-err_t client_cluster_join(struct client *c, const char *token, const struct client_wish *w, struct why *why)
+err_t client_cluster_join(struct client *c, const char *token, const struct client_cluster_options *options,
+                          struct why *why)
 {
-    return cluster_call(c, CLIENT_CLUSTER_JOIN, token, w, why);
+    return cluster_call(c, CLIENT_CLUSTER_JOIN, token, options, why);
 }
 
-struct token_answer {
+struct token_reply {
     char *token;
     int64_t expires_ms;
 };
 
-static err_t take_token(struct pending *p, const ProtobufCMessage *reply)
+static err_t copy_token(struct client_call *p, const ProtobufCMessage *reply)
 {
     const Dtd__JoinToken *m = (const Dtd__JoinToken *)reply;
-    struct token_answer *a = p->ret;
-    *a = (struct token_answer){text_copy(m->token), m->expires_ms};
+    struct token_reply *a = p->ret;
+    *a = (struct token_reply){text_copy(m->token), m->expires_ms};
     return a->token ? OK : ERR_NOMEM;
 }
 
@@ -567,11 +568,11 @@ err_t client_cluster_token(struct client *c, unsigned uses, unsigned hours, char
                            struct why *why)
 {
     Dtd__JoinToken q = DTD__JOIN_TOKEN__INIT;
-    struct token_answer a = {0};
+    struct token_reply a = {0};
     q.has_uses = q.has_hours = true;
     q.uses = uses;
     q.hours = hours;
-    err_t err = call_one(c, CLIENT_CLUSTER_TOKEN, &q.base, take_token, &a, why);
+    err_t err = call_one(c, CLIENT_CLUSTER_TOKEN, &q.base, copy_token, &a, why);
     if (!err) {
         *ret = a.token;
         *ret_expires_ms = a.expires_ms;
@@ -579,7 +580,7 @@ err_t client_cluster_token(struct client *c, unsigned uses, unsigned hours, char
     return err;
 }
 
-static err_t node_ask(struct client *c, uint16_t method, const char *node, const char *reason, struct why *why)
+static err_t node_request(struct client *c, uint16_t method, const char *node, const char *reason, struct why *why)
 {
     Dtd__ClusterNodeRequest q = DTD__CLUSTER_NODE_REQUEST__INIT;
     q.name = (char *)node;
@@ -589,15 +590,15 @@ static err_t node_ask(struct client *c, uint16_t method, const char *node, const
 
 err_t client_cluster_remove(struct client *c, const char *node, struct why *why)
 {
-    return node_ask(c, CLIENT_CLUSTER_REMOVE, node, NULL, why);
+    return node_request(c, CLIENT_CLUSTER_REMOVE, node, NULL, why);
 }
 
 err_t client_node_drain(struct client *c, const char *node, const char *reason, struct why *why)
 {
-    return node_ask(c, CLIENT_NODE_DRAIN, node, reason, why);
+    return node_request(c, CLIENT_NODE_DRAIN, node, reason, why);
 }
 
-static err_t plain_ask(struct client *c, uint16_t method, struct why *why)
+static err_t empty_request(struct client *c, uint16_t method, struct why *why)
 {
     Dtd__Empty q = DTD__EMPTY__INIT;
     return call_one(c, method, &q.base, NULL, NULL, why);
@@ -605,22 +606,22 @@ static err_t plain_ask(struct client *c, uint16_t method, struct why *why)
 
 err_t client_cluster_leave(struct client *c, struct why *why)
 {
-    return plain_ask(c, CLIENT_CLUSTER_LEAVE, why);
+    return empty_request(c, CLIENT_CLUSTER_LEAVE, why);
 }
 
 err_t client_cluster_recover(struct client *c, struct why *why)
 {
-    return plain_ask(c, CLIENT_CLUSTER_RECOVER, why);
+    return empty_request(c, CLIENT_CLUSTER_RECOVER, why);
 }
 
 err_t client_cluster_rotate(struct client *c, struct why *why)
 {
-    return plain_ask(c, CLIENT_CLUSTER_ROTATE, why);
+    return empty_request(c, CLIENT_CLUSTER_ROTATE, why);
 }
 
 /* ---- the streams ---- */
 
-static err_t take_log(struct pending *p, const ProtobufCMessage *item)
+static err_t forward_log(struct client_call *p, const ProtobufCMessage *item)
 {
     const Dtd__LogChunk *chunk = (const Dtd__LogChunk *)item;
     const struct client_stream *s = p->stream;
@@ -629,7 +630,7 @@ static err_t take_log(struct pending *p, const ProtobufCMessage *item)
     return OK;
 }
 
-static err_t take_metric(struct pending *p, const ProtobufCMessage *item)
+static err_t forward_metric(struct client_call *p, const ProtobufCMessage *item)
 {
     const struct client_metric m = metric_of((const Dtd__Metric *)item);
     const struct client_stream *s = p->stream;
@@ -638,7 +639,7 @@ static err_t take_metric(struct pending *p, const ProtobufCMessage *item)
     return OK;
 }
 
-static err_t take_watch(struct pending *p, const ProtobufCMessage *item)
+static err_t forward_watch_item(struct client_call *p, const ProtobufCMessage *item)
 {
     const Dtd__WatchItem *w = (const Dtd__WatchItem *)item;
     const struct client_stream *s = p->stream;
@@ -668,7 +669,7 @@ err_t client_logs(struct client *c, const char *job, int rank, bool follow, int6
     q.rank = rank;
     q.follow = follow;
     q.tail_lines = tail_lines;
-    return call_stream(c, CLIENT_LOGS, &q.base, take_log, stream, why);
+    return call_stream(c, CLIENT_LOGS, &q.base, forward_log, stream, why);
 }
 
 err_t client_metrics(struct client *c, const char *job, bool follow, int64_t from_step,
@@ -679,19 +680,19 @@ err_t client_metrics(struct client *c, const char *job, bool follow, int64_t fro
     q.has_follow = q.has_from_step = true;
     q.follow = follow;
     q.from_step = from_step;
-    return call_stream(c, CLIENT_METRICS, &q.base, take_metric, stream, why);
+    return call_stream(c, CLIENT_METRICS, &q.base, forward_metric, stream, why);
 }
 
 err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why)
 {
     Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
     q.job = (char *)job;
-    return call_stream(c, CLIENT_WATCH, &q.base, take_watch, stream, why);
+    return call_stream(c, CLIENT_WATCH, &q.base, forward_watch_item, stream, why);
 }
 
 /* ---- stores ---- */
 
-static err_t take_port(struct pending *p, const ProtobufCMessage *reply)
+static err_t copy_port(struct client_call *p, const ProtobufCMessage *reply)
 {
     *(int *)p->ret = (int)((const Dtd__StoreReply *)reply)->port;
     return OK;
@@ -701,7 +702,7 @@ err_t client_store_open(struct client *c, const char *name, int *ret_port, struc
 {
     Dtd__StoreRequest q = DTD__STORE_REQUEST__INIT;
     q.name = (char *)name;
-    return call_one(c, CLIENT_STORE_OPEN, &q.base, take_port, ret_port, why);
+    return call_one(c, CLIENT_STORE_OPEN, &q.base, copy_port, ret_port, why);
 }
 
 err_t client_store_close(struct client *c, const char *name, struct why *why)
@@ -716,7 +717,7 @@ struct store_list {
     int n;
 };
 
-static err_t take_stores(struct pending *p, const ProtobufCMessage *reply)
+static err_t copy_stores(struct client_call *p, const ProtobufCMessage *reply)
 {
     const Dtd__StoreReport *m = (const Dtd__StoreReport *)reply;
     struct store_list *list = p->ret;
@@ -737,7 +738,7 @@ err_t client_store_list(struct client *c, struct client_store **ret, int *ret_n,
 {
     Dtd__Empty q = DTD__EMPTY__INIT;
     struct store_list list = {0};
-    err_t err = call_one(c, CLIENT_STORE_LIST, &q.base, take_stores, &list, why);
+    err_t err = call_one(c, CLIENT_STORE_LIST, &q.base, copy_stores, &list, why);
     if (err) {
         client_stores_free(list.stores, list.n);
         return err;

@@ -29,7 +29,7 @@ struct client_metric {
 
 struct client_worker {
     int rank, pid;
-    char *state, *node; /* node: its name, "": not known */
+    char *state, *node;           /* node: its name, "": not known */
     int exit_status, exit_signal; /* -1: none */
 };
 
@@ -84,7 +84,7 @@ struct client_cluster {
     uint32_t key, keys;
 };
 
-struct client_wish { /* of a node that begins or joins a cluster; NULL: as configured */
+struct client_cluster_options { /* of a node that begins or joins a cluster; NULL: as configured */
     const char *name, *listen, *advertise, *domain;
 };
 
@@ -157,8 +157,9 @@ void client_stores_free(struct client_store *list, int n);
 
 NODISCARD err_t client_cluster_status(struct client *c, struct client_cluster *ret, struct why *why);
 void client_cluster_fini(struct client_cluster *c);
-NODISCARD err_t client_cluster_init(struct client *c, const struct client_wish *w, struct why *why);
-NODISCARD err_t client_cluster_join(struct client *c, const char *token, const struct client_wish *w, struct why *why);
+NODISCARD err_t client_cluster_init(struct client *c, const struct client_cluster_options *options, struct why *why);
+NODISCARD err_t client_cluster_join(struct client *c, const char *token, const struct client_cluster_options *options,
+                                    struct why *why);
 /* The token is a secret; the caller frees it. */
 NODISCARD err_t client_cluster_token(struct client *c, unsigned uses, unsigned hours, char **ret,
                                      int64_t *ret_expires_ms, struct why *why);

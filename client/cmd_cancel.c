@@ -4,7 +4,7 @@
 #include "client/follow.h"
 #include "client/json.h"
 
-struct args {
+struct cancel_args {
     struct global *global;
     const char *job;
     bool save;
@@ -21,7 +21,7 @@ struct cancel {
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct cancel_args *a = state->input;
     if (key == 's') {
         a->save = true;
         return 0;
@@ -44,7 +44,7 @@ int cmd_cancel(struct global *g, int argc, char **argv)
         .args_doc = "JOB",
         .doc = "Stops a job. Its checkpoints stay; `dtctl resume JOB` goes on from the newest."
                "\vExamples:\n  dtctl cancel 4\n  dtctl cancel --save 4"};
-    struct args args = {.global = g};
+    struct cancel_args args = {.global = g};
     struct cancel cancel = {0};
     struct why why = {0};
     int code = EXIT_DONE;

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-struct args {
+struct ckpt_args {
     struct global *global;
     const char *path;
     bool no_hash;
@@ -23,7 +23,7 @@ struct args {
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct ckpt_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
@@ -86,7 +86,7 @@ err_t ckpt_step_find(struct global *g, const char *path, char ret[PATH_MAX], str
 
 /* Two of a folder's checkpoints have names: the best has the lowest loss (of equal ones the newer, as retention has
  * it), the final one is behind its job's last step. -1: there is none. */
-struct named {
+struct ls_marks {
     int best, final;
 };
 
@@ -117,12 +117,12 @@ static bool is_final(const char *root, int64_t step)
     return final;
 }
 
-static struct named names_of(const char *root, const struct ckpt_info *list, int n)
+static struct ls_marks marks_of(const char *root, const struct ckpt_info *list, int n)
 {
-    return (struct named){best_of(list, n), n && is_final(root, list[n - 1].step) ? n - 1 : -1};
+    return (struct ls_marks){best_of(list, n), n && is_final(root, list[n - 1].step) ? n - 1 : -1};
 }
 
-static void ls_table(const struct ckpt_info *list, int n, const struct named *named)
+static void ls_table(const struct ckpt_info *list, int n, const struct ls_marks *marks)
 {
     static const struct out_column columns[] = {{"STEP", true}, {"EPOCH", true},      {"LOSS", true},
                                                 {"SIZE", true}, {"COMMITTED", false}, {"WRITTEN_BY", false},
@@ -140,14 +140,14 @@ static void ls_table(const struct ckpt_info *list, int n, const struct named *na
         out_table_set(&t, r, 3, "%s", out_bytes(list[i].bytes, number));
         out_table_set(&t, r, 4, "%s", out_time(list[i].committed_ms, number));
         out_table_set(&t, r, 5, "%s", list[i].manifest ? "dtd" : "another program (no manifest)");
-        out_table_set(&t, r, 6, "%s%s%s", i == named->best ? "best" : "",
-                      i == named->best && i == named->final ? ", " : "", i == named->final ? "final" : "");
+        out_table_set(&t, r, 6, "%s%s%s", i == marks->best ? "best" : "",
+                      i == marks->best && i == marks->final ? ", " : "", i == marks->final ? "final" : "");
     }
     out_table_print(&t, stdout, -1);
     out_table_fini(&t);
 }
 
-static json_t *ls_json(const char *root, const struct ckpt_info *list, int n, const struct named *named)
+static json_t *ls_json(const char *root, const struct ckpt_info *list, int n, const struct ls_marks *marks)
 {
     json_t *array = json_array();
     char path[PATH_MAX];
@@ -158,7 +158,7 @@ static json_t *ls_json(const char *root, const struct ckpt_info *list, int n, co
                                                (json_int_t)list[i].step, "epoch", (json_int_t)list[i].epoch, "bytes",
                                                (json_int_t)list[i].bytes, "loss", out_json_real(list[i].loss),
                                                "committed_ms", (json_int_t)list[i].committed_ms, "manifest",
-                                               list[i].manifest, "best", i == named->best, "final", i == named->final,
+                                               list[i].manifest, "best", i == marks->best, "final", i == marks->final,
                                                "path", json_of_text(path, strlen(path))));
     }
     return array;
@@ -174,7 +174,7 @@ static int ckpt_ls(struct global *g, int argc, char **argv)
                                          "the validation, where the job evaluates, else of the step. The best is "
                                          "the one with the lowest, the final one stands behind the last step."
                                          "\vExample:\n  dtctl ckpt ls checkpoints/first-job"};
-    struct args args = {.global = g};
+    struct ckpt_args args = {.global = g};
     struct ckpt_info *list;
     struct why why = {0};
     char root[PATH_MAX];
@@ -187,11 +187,11 @@ static int ckpt_ls(struct global *g, int argc, char **argv)
         err = ckpt_scan(root, &list, &n, &why);
     if (err)
         return command_fail(err, &why);
-    const struct named named = names_of(root, list, n);
+    const struct ls_marks marks = marks_of(root, list, n);
     if (g->format != OUT_TEXT)
-        code = command_json(g, ls_json(root, list, n, &named));
+        code = command_json(g, ls_json(root, list, n, &marks));
     else if (n)
-        ls_table(list, n, &named);
+        ls_table(list, n, &marks);
     else
         printf("%s: no whole checkpoint yet\n", root);
     free(list);
@@ -256,7 +256,7 @@ static err_t scalars_json(struct ckpt *ckpt, json_t **ret, struct why *why)
 }
 
 /* PyTorch keeps a dozen values per parameter group; people want the others. */
-static bool scalar_is_dull(const char *name)
+static bool scalar_is_internal(const char *name)
 {
     return strncmp(name, "optimizer.param_groups.", 23) == 0 || strncmp(name, "lr_scheduler.", 13) == 0;
 }
@@ -265,18 +265,18 @@ static void scalars_print(json_t *scalars)
 {
     json_t *value;
     const char *name;
-    int dull = 0;
+    int n_internal = 0;
     json_object_foreach(scalars, name, value)
     {
-        char *text = scalar_is_dull(name) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+        char *text = scalar_is_internal(name) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
         if (text)
             printf("%s = %s\n", name, text);
         else
-            dull++;
+            n_internal++;
         free(text);
     }
-    if (dull)
-        printf("and %d values of optimizer and schedule: -o json shows them\n", dull);
+    if (n_internal)
+        printf("and %d values of optimizer and schedule: -o json shows them\n", n_internal);
 }
 
 static err_t inspect_print(struct ckpt *ckpt, const char *dir, bool hash, struct why *why)
@@ -355,7 +355,7 @@ static int ckpt_inspect(struct global *g, int argc, char **argv)
                "order, and the scalars. A folder of checkpoints stands for its newest."
                "\vExamples:\n  dtctl ckpt inspect checkpoints/first-job/step-300\n"
                "  dtctl ckpt inspect checkpoints/first-job -o json | jq -r '.tensors[] | [.name, .sha256] | @tsv'"};
-    struct args args = {.global = g};
+    struct ckpt_args args = {.global = g};
     struct ckpt *ckpt;
     struct why why = {0};
     char dir[PATH_MAX];
@@ -396,7 +396,7 @@ static void on_verify(int64_t done, int64_t total, void *arg)
     out_progress_draw(&v->progress, now, line);
 }
 
-static int verify_say(const struct global *g, const char *dir, int64_t bytes, err_t err, const struct why *why)
+static int print_verdict(const struct global *g, const char *dir, int64_t bytes, err_t err, const struct why *why)
 {
     char number[OUT_NUMBER];
     if (g->format != OUT_TEXT) {
@@ -422,7 +422,7 @@ static int ckpt_verify_run(struct global *g, int argc, char **argv)
         .doc = "Reads every byte of a checkpoint and checks it. Exit 1 when one is wrong, naming file and extent. A "
                "folder "
                "of checkpoints stands for its newest.\vExample:\n  dtctl ckpt verify checkpoints/first-job/step-300"};
-    struct args args = {.global = g};
+    struct ckpt_args args = {.global = g};
     struct verify verify = {0};
     struct why why = {0};
     char dir[PATH_MAX];
@@ -433,7 +433,7 @@ static int ckpt_verify_run(struct global *g, int argc, char **argv)
     out_progress_init(&verify.progress, stderr);
     err = ckpt_verify(dir, on_verify, &verify, &why);
     out_progress_clear(&verify.progress);
-    return verify_say(g, dir, verify.bytes, err, &why);
+    return print_verdict(g, dir, verify.bytes, err, &why);
 }
 
 /* ---- the sub-commands ---- */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-struct args {
+struct hf_args {
     struct global *global;
     const char *from, *to, *complaint;
     enum dtype dtype;
@@ -25,7 +25,7 @@ static const struct argp_option export_options[] = {
 static const struct argp_option import_options[] = {
     {"format", 'f', "FORMAT", 0, "safetensors (the only one, and the default)", 0}, {0}};
 
-static void parse_dtype(struct args *a, const char *arg, struct argp_state *state)
+static void parse_dtype(struct hf_args *a, const char *arg, struct argp_state *state)
 {
     a->dtype = dtype_parse(arg);
     if (a->dtype != DT_F32 && a->dtype != DT_BF16)
@@ -34,7 +34,7 @@ static void parse_dtype(struct args *a, const char *arg, struct argp_state *stat
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct hf_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
@@ -64,7 +64,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static int done_say(const struct global *g, const struct hf_done *d)
+static int print_result(const struct global *g, const struct hf_done *d)
 {
     char number[OUT_NUMBER];
     if (g->format != OUT_TEXT)
@@ -86,10 +86,10 @@ int cmd_ckpt_export(struct global *g, int argc, char **argv)
         .doc = "Writes a checkpoint's parameters as a model of Hugging Face's: model.safetensors (or several, with an "
                "index), config.json, and the tokenizer's files. DIR is made, or empty. A folder of checkpoints stands "
                "for its newest.\vExample:\n  dtctl ckpt export checkpoints/first-job my-model --dtype bfloat16"};
-    struct args args = {.global = g,
-                        .dtype = DT_F32,
-                        .shard_bytes = HF_SHARD_BYTES,
-                        .complaint = "which checkpoint (or job), and into which folder?"};
+    struct hf_args args = {.global = g,
+                           .dtype = DT_F32,
+                           .shard_bytes = HF_SHARD_BYTES,
+                           .complaint = "which checkpoint (or job), and into which folder?"};
     struct hf_done done;
     struct why why = {0};
     char dir[PATH_MAX];
@@ -97,7 +97,7 @@ int cmd_ckpt_export(struct global *g, int argc, char **argv)
     err_t err = ckpt_step_find(g, args.from, dir, &why);
     const struct hf_export x = {.step_dir = dir, .dir = args.to, .dtype = args.dtype, .shard_bytes = args.shard_bytes};
     err = err ? err : hf_export(&x, &done, &why);
-    return err ? command_fail(err, &why) : done_say(g, &done);
+    return err ? command_fail(err, &why) : print_result(g, &done);
 }
 
 int cmd_ckpt_import(struct global *g, int argc, char **argv)
@@ -112,7 +112,7 @@ int cmd_ckpt_import(struct global *g, int argc, char **argv)
                "config.json, for `dtctl generate`, or to resume with --set data.train=..."
                "\vExamples:\n  dtctl ckpt import gpt2 finetune.yaml && dtctl resume checkpoints/finetune\n"
                "  dtctl ckpt import gpt2 imported && dtctl generate imported --prompt 'Hello'"};
-    struct args args = {.global = g, .complaint = "which model's folder, and which job file or folder to make?"};
+    struct hf_args args = {.global = g, .complaint = "which model's folder, and which job file or folder to make?"};
     struct hf_done done;
     struct why why = {0};
     struct stat st;
@@ -122,5 +122,5 @@ int cmd_ckpt_import(struct global *g, int argc, char **argv)
     bool job = yaml || (!stat(args.to, &st) && S_ISREG(st.st_mode));
     const struct hf_import x = {.dir = args.from, .job = job ? args.to : NULL, .out = job ? NULL : args.to};
     err_t err = hf_import(&x, &done, &why);
-    return err ? command_fail(err, &why) : done_say(g, &done);
+    return err ? command_fail(err, &why) : print_result(g, &done);
 }

@@ -13,10 +13,10 @@
 #define READY_MS 20000  /* control begins anew, and the log has its first records */
 #define NODES_MS 120000 /* a machine's programs may be read over a network first */
 
-struct args {
+struct cluster_args {
     struct global *global;
-    struct client_wish wish;
-    const char *word; /* the token, or a node */
+    struct client_cluster_options options;
+    const char *argument; /* the token, or a node */
     unsigned uses, hours, nodes;
     bool yes;
     char *token;
@@ -36,22 +36,22 @@ static unsigned count_of(struct argp_state *state, const char *option, const cha
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct cluster_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
         return 0;
     case KEY_NAME:
-        a->wish.name = arg;
+        a->options.name = arg;
         return 0;
     case KEY_LISTEN:
-        a->wish.listen = arg;
+        a->options.listen = arg;
         return 0;
     case KEY_ADVERTISE:
-        a->wish.advertise = arg;
+        a->options.advertise = arg;
         return 0;
     case KEY_DOMAIN:
-        a->wish.domain = arg;
+        a->options.domain = arg;
         return 0;
     case KEY_USES:
         a->uses = count_of(state, "--uses", arg);
@@ -71,11 +71,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 /* For those that take one word. */
-static error_t parse_word(int key, char *arg, struct argp_state *state)
+static error_t parse_with_argument(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
-    if (key == ARGP_KEY_ARG && !a->word) {
-        a->word = arg;
+    struct cluster_args *a = state->input;
+    if (key == ARGP_KEY_ARG && !a->argument) {
+        a->argument = arg;
         return 0;
     }
     if (key == ARGP_KEY_NO_ARGS)
@@ -113,18 +113,18 @@ static err_t status_call(struct client *c, void *arg, struct why *why)
 
 static err_t init_call(struct client *c, void *arg, struct why *why)
 {
-    return client_cluster_init(c, &((struct args *)arg)->wish, why);
+    return client_cluster_init(c, &((struct cluster_args *)arg)->options, why);
 }
 
 static err_t join_call(struct client *c, void *arg, struct why *why)
 {
-    const struct args *a = arg;
-    return client_cluster_join(c, a->word, &a->wish, why);
+    const struct cluster_args *a = arg;
+    return client_cluster_join(c, a->argument, &a->options, why);
 }
 
 static err_t token_call(struct client *c, void *arg, struct why *why)
 {
-    struct args *a = arg;
+    struct cluster_args *a = arg;
     return client_cluster_token(c, a->uses, a->hours, &a->token, &a->expires_ms, why);
 }
 
@@ -136,7 +136,7 @@ static err_t leave_call(struct client *c, void *arg, struct why *why)
 
 static err_t remove_call(struct client *c, void *arg, struct why *why)
 {
-    return client_cluster_remove(c, ((struct args *)arg)->word, why);
+    return client_cluster_remove(c, ((struct cluster_args *)arg)->argument, why);
 }
 
 static err_t recover_call(struct client *c, void *arg, struct why *why)
@@ -245,7 +245,7 @@ static int cluster_status(struct global *g, int argc, char **argv)
                                      .doc = "Shows the cluster's nodes, who votes and who leads, and what is lacking."
                                             "\vExamples:\n  dtctl cluster status -o json\n"
                                             "  dtctl cluster status --wait 3"};
-    struct args args = {.global = g};
+    struct cluster_args args = {.global = g};
     struct client_cluster s;
     struct why why = {0};
     int code = EXIT_DONE;
@@ -263,7 +263,7 @@ static int cluster_status(struct global *g, int argc, char **argv)
 
 /* ---- tokens ---- */
 
-static int token_print(struct global *g, struct args *a)
+static int token_print(struct global *g, struct cluster_args *a)
 {
     int code = EXIT_DONE;
     if (g->format != OUT_TEXT)
@@ -288,7 +288,7 @@ static int cluster_token(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .doc = "Makes a token by which other nodes join.\vExample:\n  dtctl cluster token --uses 2"};
-    struct args args = {.global = g, .uses = 1, .hours = 24};
+    struct cluster_args args = {.global = g, .uses = 1, .hours = 24};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
     err_t err = follow_call(g, token_call, &args, &why);
@@ -305,7 +305,7 @@ static int cluster_init(struct global *g, int argc, char **argv)
                                      .children = global_children,
                                      .doc = "Makes a cluster of which this node is the first, and a token for the next "
                                             "one.\vExample:\n  dtctl cluster init --advertise 10.0.0.1:7811"};
-    struct args args = {.global = g, .uses = 1, .hours = 24};
+    struct cluster_args args = {.global = g, .uses = 1, .hours = 24};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
     err_t err = follow_call(g, init_call, &args, &why);
@@ -324,12 +324,12 @@ static int cluster_join(struct global *g, int argc, char **argv)
 {
     static const struct argp_option options[] = {NODE_OPTIONS, {0}};
     static const struct argp argp = {.options = options,
-                                     .parser = parse_word,
+                                     .parser = parse_with_argument,
                                      .children = global_children,
                                      .args_doc = "TOKEN",
                                      .doc = "Joins this node to a cluster. What its own dtd knew of jobs before is set "
                                             "aside.\vExample:\n  dtctl cluster join dtd1.AAAA... --name node-2"};
-    struct args args = {.global = g};
+    struct cluster_args args = {.global = g};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
     err_t err = follow_call(g, join_call, &args, &why);
@@ -343,8 +343,8 @@ static int cluster_join(struct global *g, int argc, char **argv)
 
 /* ---- leaving and mending ---- */
 
-static int simple(struct global *g, int argc, char **argv, const struct argp *argp,
-                  err_t (*call)(struct client *, void *, struct why *), struct args *args)
+static int run_simple(struct global *g, int argc, char **argv, const struct argp *argp,
+                      err_t (*call)(struct client *, void *, struct why *), struct cluster_args *args)
 {
     struct why why = {0};
     command_parse(argp, argc, argv, args);
@@ -358,9 +358,9 @@ static int cluster_leave(struct global *g, int argc, char **argv)
                                      .children = global_children,
                                      .doc = "Takes this node out of its cluster; another leads and votes first."
                                             "\vExample:\n  dtctl cluster leave"};
-    struct args args = {.global = g};
+    struct cluster_args args = {.global = g};
     struct why why = {0};
-    int code = simple(g, argc, argv, &argp, leave_call, &args);
+    int code = run_simple(g, argc, argv, &argp, leave_call, &args);
     if (code)
         return code;
     err_t err = wait_until(g, false, &why);
@@ -372,15 +372,15 @@ static int cluster_leave(struct global *g, int argc, char **argv)
 
 static int cluster_remove(struct global *g, int argc, char **argv)
 {
-    static const struct argp argp = {.parser = parse_word,
+    static const struct argp argp = {.parser = parse_with_argument,
                                      .children = global_children,
                                      .args_doc = "NODE",
                                      .doc = "Takes a node out of the cluster that is dead. One that is there leaves by "
                                             "itself: dtctl cluster leave.\vExample:\n  dtctl cluster remove node-3"};
-    struct args args = {.global = g};
-    int code = simple(g, argc, argv, &argp, remove_call, &args);
+    struct cluster_args args = {.global = g};
+    int code = run_simple(g, argc, argv, &argp, remove_call, &args);
     if (!code)
-        printf("%s is no node of the cluster any more; its key still is: dtctl cluster rotate\n", args.word);
+        printf("%s is no node of the cluster any more; its key still is: dtctl cluster rotate\n", args.argument);
     return code;
 }
 
@@ -395,7 +395,7 @@ static int cluster_recover(struct global *g, int argc, char **argv)
         .doc = "When the majority of the voters is lost for ever: goes on with this node's copy of the log alone. What "
                "only the others had is lost, and if they come back after all they are another cluster: stop them "
                "first.\vExample:\n  dtctl cluster recover --yes"};
-    struct args args = {.global = g};
+    struct cluster_args args = {.global = g};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
     if (!args.yes) {
@@ -421,8 +421,8 @@ static int cluster_rotate(struct global *g, int argc, char **argv)
         .doc = "Gives the cluster a new key. The old one holds until every node has the new one; a node that is lost "
                "holds it up until it comes back or is removed, and one that comes back later must join again."
                "\vExample:\n  dtctl cluster rotate"};
-    struct args args = {.global = g};
-    int code = simple(g, argc, argv, &argp, rotate_call, &args);
+    struct cluster_args args = {.global = g};
+    int code = run_simple(g, argc, argv, &argp, rotate_call, &args);
     if (!code)
         printf("a new key is on its way to all nodes: dtctl cluster status\n");
     return code;

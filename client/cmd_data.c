@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-struct args {
+struct data_args {
     struct global *global;
     char **files, *tokenizer_files[2];
     int n_files, n_tokenizer_files;
@@ -34,7 +34,7 @@ static const struct argp_option prepare_options[] = {
 
 static error_t parse_cache(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct data_args *a = state->input;
     if (key != 'c')
         return ARGP_ERR_UNKNOWN;
     a->cache = arg;
@@ -57,7 +57,7 @@ static bool parse_kind(const char *name, enum tokenizer_kind *ret)
     return false;
 }
 
-static void check_kind(const struct args *a, struct argp_state *state)
+static void check_kind(const struct data_args *a, struct argp_state *state)
 {
     if (a->tokenizer != TOKENIZER_WORDS && a->lowercase)
         argp_error(state, "--lowercase is for --tokenizer words");
@@ -72,7 +72,7 @@ static void check_kind(const struct args *a, struct argp_state *state)
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct data_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
@@ -109,7 +109,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static int set_say(const struct global *g, const char *cache, const char *hash)
+static int print_set(const struct global *g, const char *cache, const char *hash)
 {
     struct data_set *set;
     struct why why = {0};
@@ -137,7 +137,7 @@ static void on_progress(int64_t done, int64_t total, void *arg)
     out_progress_draw(progress, now, line);
 }
 
-static int prepare(struct args *args)
+static int prepare(struct data_args *args)
 {
     struct out_progress progress;
     struct why why = {0};
@@ -162,7 +162,7 @@ static int prepare(struct args *args)
     err = data_prepare(&p, hash, &why);
     out_progress_clear(&progress);
     data_paths_free(paths, n);
-    return err ? command_fail(err, &why) : set_say(args->global, args->cache, hash);
+    return err ? command_fail(err, &why) : print_set(args->global, args->cache, hash);
 }
 
 static int data_prepare_run(struct global *g, int argc, char **argv)
@@ -178,7 +178,7 @@ static int data_prepare_run(struct global *g, int argc, char **argv)
             "\vExamples:\n  dtctl data prepare book.txt\n  dtctl data prepare 'wiki/*.txt' --tokenizer words "
             "--lowercase\n  dtctl data prepare book.txt --tokenizer bpe --tokenizer-file vocab.json --tokenizer-file "
             "merges.txt"};
-    struct args args = {.global = g, .tokenizer = TOKENIZER_BYTES};
+    struct data_args args = {.global = g, .tokenizer = TOKENIZER_BYTES};
     command_parse(&argp, argc, argv, &args);
     return prepare(&args);
 }
@@ -191,11 +191,11 @@ static int data_info(struct global *g, int argc, char **argv)
         .args_doc = "HASH",
         .doc = "Opens a prepared set, checks it, and shows its size."
                "\vExample:\n  dtctl data info $(dtctl data prepare a.txt -o json | jq -r .hash)"};
-    struct args args = {.global = g, .tokenizer = TOKENIZER_BYTES};
+    struct data_args args = {.global = g, .tokenizer = TOKENIZER_BYTES};
     command_parse(&argp, argc, argv, &args);
     if (args.n_files != 1)
         return command_complain(EXIT_REFUSED, "data info: one hash at a time");
-    return set_say(g, args.cache, args.files[0]);
+    return print_set(g, args.cache, args.files[0]);
 }
 
 static const struct command table[] = {

@@ -14,7 +14,7 @@
 
 #define MAX_ARGS 20
 
-struct args {
+struct generate_args {
     struct global *global;
     const char *checkpoint;
     const char *prompt, *tokens, *temperature, *top_k, *seed, *tp, *pp;
@@ -31,7 +31,7 @@ static const struct argp_option options[] = {{"prompt", 'p', "TEXT", 0, "What to
                                              {"pp", KEY_PP, "N", 0, "Cut the layers in N stages (default 1)", 0},
                                              {0}};
 
-static const char *whole(struct argp_state *state, const char *option, const char *arg)
+static const char *check_integer(struct argp_state *state, const char *option, const char *arg)
 {
     int64_t v;
     if (!arg_number(arg, INT64_MAX, &v))
@@ -40,7 +40,7 @@ static const char *whole(struct argp_state *state, const char *option, const cha
 }
 
 /* The worker knows how many a model can be cut in. */
-static const char *ways(struct argp_state *state, const char *option, const char *arg)
+static const char *check_degree(struct argp_state *state, const char *option, const char *arg)
 {
     int64_t v;
     if (!arg_number(arg, INT32_MAX, &v) || v < 1)
@@ -48,7 +48,7 @@ static const char *ways(struct argp_state *state, const char *option, const char
     return arg;
 }
 
-static const char *real(struct argp_state *state, const char *option, const char *arg)
+static const char *check_real(struct argp_state *state, const char *option, const char *arg)
 {
     char *end;
     double v = strtod(arg, &end);
@@ -59,7 +59,7 @@ static const char *real(struct argp_state *state, const char *option, const char
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct generate_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
@@ -68,22 +68,22 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         a->prompt = arg;
         return 0;
     case 'n':
-        a->tokens = whole(state, "tokens", arg);
+        a->tokens = check_integer(state, "tokens", arg);
         return 0;
     case 't':
-        a->temperature = real(state, "temperature", arg);
+        a->temperature = check_real(state, "temperature", arg);
         return 0;
     case 'k':
-        a->top_k = whole(state, "top-k", arg);
+        a->top_k = check_integer(state, "top-k", arg);
         return 0;
     case 's':
-        a->seed = whole(state, "seed", arg);
+        a->seed = check_integer(state, "seed", arg);
         return 0;
     case KEY_TP:
-        a->tp = ways(state, "tp", arg);
+        a->tp = check_degree(state, "tp", arg);
         return 0;
     case KEY_PP:
-        a->pp = ways(state, "pp", arg);
+        a->pp = check_degree(state, "pp", arg);
         return 0;
     case ARGP_KEY_ARG:
         if (a->checkpoint)
@@ -99,7 +99,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 /* Never returns but with an exit code for what went wrong. */
-static int worker_exec(const struct args *args, const char *step_dir)
+static int worker_exec(const struct generate_args *args, const char *step_dir)
 {
     const struct {
         const char *option, *value;
@@ -141,7 +141,7 @@ static err_t output_read(int fd, struct buf *ret)
     }
 }
 
-static int worker_read(const struct args *args, const char *step_dir, struct buf *ret)
+static int worker_read(const struct generate_args *args, const char *step_dir, struct buf *ret)
 {
     int fds[2], status = 0;
     if (pipe2(fds, O_CLOEXEC))
@@ -161,7 +161,7 @@ static int worker_read(const struct args *args, const char *step_dir, struct buf
     return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_ERROR;
 }
 
-static int generate_json(const struct args *args, const char *step_dir)
+static int generate_json(const struct generate_args *args, const char *step_dir)
 {
     struct buf text = {0};
     int code = worker_read(args, step_dir, &text);
@@ -183,13 +183,14 @@ int cmd_generate(struct global *g, int argc, char **argv)
         .args_doc = "CHECKPOINT|JOB",
         .doc = "Continues a prompt with the model of a checkpoint: a step folder, or a "
                "folder of checkpoints, or a job's, whose newest "
-               "is taken. Only a job's number needs a daemon. The parts of a model that is cut (--tp, --pp) are threads here, each with "
+               "is taken. Only a job's number needs a daemon. The parts of a model that is cut (--tp, --pp) are "
+               "threads here, each with "
                "its own "
                "share of the parameters and of the cores; the text is the same but for rounding. With -o json an "
                "object with checkpoint, prompt and text (the prompt included)."
                "\vExample:\n  dtctl generate checkpoints/first-job --prompt \"This "
                "License\" --tokens 300 --temperature 0.8"};
-    struct args args = {.global = g, .prompt = "", .tokens = "100"};
+    struct generate_args args = {.global = g, .prompt = "", .tokens = "100"};
     struct why why = {0};
     char step[PATH_MAX];
     command_parse(&argp, argc, argv, &args);

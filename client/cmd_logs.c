@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct args {
+struct logs_args {
     struct global *global;
     const char *job;
     bool follow;
@@ -21,7 +21,7 @@ static const struct argp_option options[] = {
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct logs_args *a = state->input;
     switch (key) {
     case 'f':
         a->follow = true;
@@ -73,7 +73,7 @@ int cmd_logs(struct global *g, int argc, char **argv)
         .args_doc = "JOB",
         .doc = "Prints what a job's workers wrote, each line with its rank; with -o jsonl objects with rank and line."
                "\vExamples:\n  dtctl logs 4 --tail 20\n  dtctl logs 4 -f --rank 0"};
-    struct args args = {.global = g, .rank = -1, .tail = -1};
+    struct logs_args args = {.global = g, .rank = -1, .tail = -1};
     const struct client_stream stream = {.log = on_log, .arg = g};
     struct client *c;
     struct why why = {0};

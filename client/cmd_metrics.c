@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-struct args {
+struct metrics_args {
     struct global *global;
     const char *job;
     bool follow;
@@ -17,7 +17,7 @@ struct args {
 
 struct sink {
     const struct global *global;
-    const struct args *args;
+    const struct metrics_args *args;
     int64_t next; /* the step to begin with when the connection is made again */
     json_t *array;
     bool titled;
@@ -31,7 +31,7 @@ static const struct argp_option options[] = {
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct metrics_args *a = state->input;
     switch (key) {
     case 'f':
         a->follow = true;
@@ -92,7 +92,7 @@ static err_t metrics_call(struct client *c, void *arg, struct why *why)
     return client_metrics(c, s->args->job, s->args->follow, s->next, &stream, why);
 }
 
-static int metrics_print(struct global *g, const struct args *args)
+static int metrics_print(struct global *g, const struct metrics_args *args)
 {
     struct sink sink = {.global = g, .args = args, .next = args->from_step, .array = json_array()};
     struct why why = {0};
@@ -119,7 +119,7 @@ int cmd_metrics(struct global *g, int argc, char **argv)
                "was not a number, and bytes: what the step brought to all workers from each other, by the axes of the "
                "plan that they went over, as dtctl plan forecasts them."
                "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'"};
-    struct args args = {.global = g};
+    struct metrics_args args = {.global = g};
     command_parse(&argp, argc, argv, &args);
     return metrics_print(g, &args);
 }

@@ -7,13 +7,13 @@
 
 #include <string.h>
 
-struct args {
+struct node_args {
     struct global *global;
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct node_args *a = state->input;
     if (key != ARGP_KEY_INIT)
         return ARGP_ERR_UNKNOWN;
     state->child_inputs[0] = a->global;
@@ -60,7 +60,7 @@ static int node_show(struct global *g, int argc, char **argv)
                "nothing new starts there, and it votes no more if another can; `undrain NODE` ends that."
                "\vExamples:\n  dtctl node -o json\n  dtctl node drain node-3 --reason 'memory is replaced'\n  dtctl "
                "node undrain node-3"};
-    struct args args = {.global = g};
+    struct node_args args = {.global = g};
     struct client_node node;
     struct why why = {0};
     int code = EXIT_DONE;
@@ -168,7 +168,7 @@ int cmd_version(struct global *g, int argc, char **argv)
                                      .children = global_children,
                                      .doc = "Prints the version of dtctl, and that of the daemon when one runs."
                                             "\vExample:\n  dtctl version"};
-    struct args args = {.global = g};
+    struct node_args args = {.global = g};
     struct client_node node = {0};
     struct why why;
     int code = EXIT_DONE;

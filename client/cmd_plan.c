@@ -4,6 +4,7 @@
 #include "client/follow.h"
 #include "client/json.h"
 #include "client/measured.h"
+#include "client/plan_report.h"
 #include "client/spec.h"
 #include "client/timeline.h"
 
@@ -12,7 +13,7 @@
 
 #define MAX_SETS 256
 
-struct args {
+struct plan_args {
     struct global *global;
     const char *file, *timeline, *measured;
     const char *sets[MAX_SETS];
@@ -28,7 +29,7 @@ static const struct argp_option options[] = {
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct plan_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
@@ -76,7 +77,8 @@ static err_t folder_call(struct client *c, void *arg, struct why *why)
     return OK;
 }
 
-static err_t load(const struct args *a, const struct spec_facts *f, struct measured_step *ret, struct why *why)
+static err_t measured_step_load(const struct plan_args *a, const struct spec_facts *f, struct measured_step *ret,
+                                struct why *why)
 {
     struct folder folder = {.id = a->measured};
     struct measured_step m;
@@ -101,7 +103,7 @@ static err_t load(const struct args *a, const struct spec_facts *f, struct measu
 }
 
 /* "0.0123 s, bubble 12.3 %, exposed communication 4.5 %" */
-static const char *figures(const struct forecast *f, char *text, size_t size)
+static const char *figures_text(const struct forecast *f, char *text, size_t size)
 {
     snprintf(text, size, "%.4g s, bubble %.1f %%, exposed communication %.1f %%", f->seconds, 100 * f->bubble,
              100 * f->exposed);
@@ -113,7 +115,7 @@ static void measured_print_text(const struct measured_step *m)
     char text[96];
     if (m->did.n)
         printf("  Measured   step %" PRId64 " of epoch %" PRIu64 ": %s\n", m->step, m->epoch,
-               figures(&m->did, text, sizeof(text)));
+               figures_text(&m->did, text, sizeof(text)));
 }
 
 static json_t *measured_json(const struct measured_step *m)
@@ -126,24 +128,24 @@ static json_t *measured_json(const struct measured_step *m)
                      "seconds", m->did.seconds, "bubble", m->did.bubble, "exposed", m->did.exposed, "ranks", ranks);
 }
 
-static err_t draw(const struct job_spec *job, const struct spec_facts *f, const struct measured_step *m,
-                  const char *path, struct why *why)
+static err_t timeline_draw(const struct job_spec *job, const struct spec_facts *f, const struct measured_step *m,
+                           const char *path, struct why *why)
 {
     char forecast[256], measured[256], text[96];
     if (!f->forecast.n)
         return why_set(why, ERR_INVALID,
                        "--timeline: the plan is too large for a forecast; lower train.global_batch or model.layers");
     snprintf(forecast, sizeof(forecast), "%s: forecast of a step, %s", job->name,
-             figures(&f->forecast, text, sizeof(text)));
+             figures_text(&f->forecast, text, sizeof(text)));
     snprintf(measured, sizeof(measured), "measured: step %" PRId64 " of epoch %" PRIu64 ", %s", m->step, m->epoch,
-             figures(&m->did, text, sizeof(text)));
+             figures_text(&m->did, text, sizeof(text)));
     return timeline_write(&(struct timeline_step){&f->forecast, forecast},
                           &(struct timeline_step){m->did.n ? &m->did : NULL, measured}, path, why);
 }
 
 static json_t *plan_json(const struct job_spec *job, const struct spec_facts *f, const struct measured_step *m)
 {
-    json_t *plan = spec_facts_json(job, f);
+    json_t *plan = plan_report_json(job, f);
     if (plan && m->did.n)
         json_object_set_new(plan, "measured", measured_json(m));
     return plan;
@@ -162,7 +164,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
             "rank. Starts nothing."
             "\vExamples:\n  dtctl plan job.yaml --set parallel.workers=3 --timeline step.svg\n  dtctl submit job.yaml "
             "--set run.timeline_step=20\n  dtctl plan job.yaml --measured 4 --timeline step.svg"};
-    struct args args = {.global = g};
+    struct plan_args args = {.global = g};
     struct job_spec job = {0};
     struct spec_facts facts = {0};
     struct measured_step measured = {0};
@@ -175,15 +177,15 @@ int cmd_plan(struct global *g, int argc, char **argv)
     if (!err)
         err = spec_plan(&job, &progress, &facts, &why);
     if (!err && args.measured)
-        err = load(&args, &facts, &measured, &why);
+        err = measured_step_load(&args, &facts, &measured, &why);
     if (!err && args.timeline)
-        err = draw(&job, &facts, &measured, args.timeline, &why);
+        err = timeline_draw(&job, &facts, &measured, args.timeline, &why);
     if (err) {
         code = command_refuse(err, &why);
     } else if (g->format != OUT_TEXT) {
         code = command_json(g, plan_json(&job, &facts, &measured));
     } else {
-        spec_facts_print(&job, &facts);
+        plan_report_print(&job, &facts);
         measured_print_text(&measured);
     }
     measured_step_fini(&measured);

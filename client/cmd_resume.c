@@ -14,7 +14,7 @@
 #define MAX_SETS 256
 #define MAX_COUNT 1000000000
 
-struct args {
+struct resume_args {
     struct global *global;
     const char *from;
     const char *sets[MAX_SETS + 2];
@@ -51,7 +51,7 @@ static void parse_count(struct argp_state *state, const char *option, const char
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct resume_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
@@ -157,7 +157,7 @@ static bool is_job(const char *from)
 
 /* ---- the new spec ---- */
 
-static err_t steps_decide(const struct args *args, const struct job_spec *before, int64_t step, int64_t *ret,
+static err_t steps_decide(const struct resume_args *args, const struct job_spec *before, int64_t step, int64_t *ret,
                           struct why *why)
 {
     *ret = args->more >= 0 ? step + args->more : args->steps >= 0 ? args->steps : before->train.steps;
@@ -172,7 +172,7 @@ static err_t steps_decide(const struct args *args, const struct job_spec *before
     return OK;
 }
 
-static err_t spec_change(struct args *args, const struct origin *from, const struct job_spec *before,
+static err_t spec_change(struct resume_args *args, const struct origin *from, const struct job_spec *before,
                          struct job_spec *ret, struct why *why)
 {
     char steps_set[48], workers_set[48];
@@ -233,7 +233,7 @@ static err_t paths_change(const struct origin *from, const struct job_spec *befo
     return err ? err : job_paths_resolve(job, cwd, why);
 }
 
-static err_t spec_make(struct args *args, const struct origin *from, struct ckpt *ckpt, struct job_spec *ret,
+static err_t spec_make(struct resume_args *args, const struct origin *from, struct ckpt *ckpt, struct job_spec *ret,
                        bool *ret_new_train, struct why *why)
 {
     struct job_spec before = {0};
@@ -255,7 +255,7 @@ static err_t spec_make(struct args *args, const struct origin *from, struct ckpt
 
 /* ---- all of it ---- */
 
-static err_t origin_open(struct args *args, struct origin *ret, struct ckpt **ret_ckpt, struct why *why)
+static err_t origin_open(struct resume_args *args, struct origin *ret, struct ckpt **ret_ckpt, struct why *why)
 {
     bool job = is_job(args->from);
     err_t err = job ? origin_of_job(args->global, args->from, args->step, ret, why)
@@ -272,7 +272,7 @@ static err_t origin_open(struct args *args, struct origin *ret, struct ckpt **re
     return err;
 }
 
-static int resume_submit(struct args *args, struct origin *from, struct job_spec *job, bool new_train)
+static int resume_submit(struct resume_args *args, struct origin *from, struct job_spec *job, bool new_train)
 {
     struct out_progress progress;
     struct spec_facts facts = {0};
@@ -300,7 +300,7 @@ static int resume_submit(struct args *args, struct origin *from, struct job_spec
     return code;
 }
 
-static int resume(struct args *args)
+static int resume_run(struct resume_args *args)
 {
     struct origin from = {0};
     struct job_spec job = {0};
@@ -333,7 +333,7 @@ int cmd_resume(struct global *g, int argc, char **argv)
             "data) stays. Exit codes are those of submit."
             "\vExamples:\n  dtctl resume 4 --workers 3 --more 40\n  dtctl resume checkpoints/first-job --steps 600\n"
             "  dtctl resume checkpoints/first-job --step 100 --set train.lr=1e-4 --set checkpoint.dir=branch"};
-    struct args args = {.global = g, .workers = -1, .steps = -1, .more = -1, .step = -1};
+    struct resume_args args = {.global = g, .workers = -1, .steps = -1, .more = -1, .step = -1};
     command_parse(&argp, argc, argv, &args);
-    return resume(&args);
+    return resume_run(&args);
 }

@@ -15,7 +15,7 @@
 #define MAX_NODES 1024
 #define MAX_PER_NODE 256
 
-struct args {
+struct run_args {
     struct global *global;
     const char *name;
     int64_t min_nodes, max_nodes, per_node, restarts;
@@ -37,7 +37,7 @@ static const struct argp_option options[] = {
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
     {0}};
 
-static void parse_nodes(struct args *a, char *arg, struct argp_state *state)
+static void parse_nodes(struct run_args *a, char *arg, struct argp_state *state)
 {
     char *colon = strchr(arg, ':');
     if (colon)
@@ -50,7 +50,7 @@ static void parse_nodes(struct args *a, char *arg, struct argp_state *state)
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct run_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
@@ -92,7 +92,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 /* ---- the spec ---- */
 
 /* Of the first word that is a file of some language, else of the program: "train" of "python -u train.py". */
-static void name_of(const struct args *a, char *ret, size_t size)
+static void name_of(const struct run_args *a, char *ret, size_t size)
 {
     const char *word = a->command[0];
     for (int i = 1; i < a->n_command && word == a->command[0]; i++)
@@ -107,7 +107,7 @@ static void name_of(const struct args *a, char *ret, size_t size)
 }
 
 /* Names that a job may give to a variable; PWD is the working folder's. */
-static bool may_go_along(const char *word)
+static bool can_be_passed_on(const char *word)
 {
     size_t name = strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
     return name && word[name] == '=' && !isdigit((unsigned char)word[0]) && utf8_valid(word) &&
@@ -121,12 +121,12 @@ static bool same_name(const char *a, const char *b)
 }
 
 /* This environment, and over it --env's. The words are not copied. */
-static int environment(const struct args *a, const char *ret[MAX_ENV])
+static int environment_merge(const struct run_args *a, const char *ret[MAX_ENV])
 {
     extern char **environ;
     int n = 0;
     for (char **e = environ; *e && n < MAX_ENV - a->n_env; e++) {
-        bool replaced = !may_go_along(*e);
+        bool replaced = !can_be_passed_on(*e);
         for (int i = 0; i < a->n_env && !replaced; i++)
             replaced = same_name(a->env[i], *e);
         if (!replaced)
@@ -137,7 +137,7 @@ static int environment(const struct args *a, const char *ret[MAX_ENV])
     return n;
 }
 
-static int submit(struct global *g, const struct args *a)
+static int run_submit(struct global *g, const struct run_args *a)
 {
     char folder[PATH_MAX], name[65];
     const char *env[MAX_ENV];
@@ -156,7 +156,7 @@ static int submit(struct global *g, const struct args *a)
                 .restarts = a->restarts,
                 .orphan_seconds = 60,
                 .env = (char **)env,
-                .n_env = environment(a, env),
+                .n_env = environment_merge(a, env),
                 .workdir = folder}};
     struct job_spec checked = {0};
     err_t err = spec_print(&job, &yaml);
@@ -184,7 +184,7 @@ int cmd_run(struct global *g, int argc, char **argv)
             "The exit code is the job's: 0 done, 4 failed, 5 canceled."
             "\vExamples:\n  dtctl run --workers-per-node 2 -- python train.py\n"
             "  dtctl run --nodes 1:3 --workers-per-node 2 --max-restarts 3 -- python train.py --epochs 4"};
-    struct args args = {.global = g, .min_nodes = 1, .max_nodes = 1, .per_node = 1};
+    struct run_args args = {.global = g, .min_nodes = 1, .max_nodes = 1, .per_node = 1};
     command_parse(&argp, argc, argv, &args);
-    return submit(g, &args);
+    return run_submit(g, &args);
 }

@@ -12,14 +12,14 @@
 #include <string.h>
 #include <unistd.h>
 
-struct args {
+struct status_args {
     struct global *global;
     const char *job;
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct status_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
@@ -298,7 +298,7 @@ int cmd_status(struct global *g, int argc, char **argv)
             "ids, incidents, and the command to type next. With -o json an array, or the one job's object; its "
             "`state` is pending, starting, running, recovering, stopping, done, failed or canceled."
             "\vExamples:\n  dtctl status\n  dtctl status 4\n  dtctl status 4 -o json | jq -r .state"};
-    struct args args = {.global = g};
+    struct status_args args = {.global = g};
     command_parse(&argp, argc, argv, &args);
     return args.job ? status_one(g, args.job) : status_list(g);
 }

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-struct args {
+struct store_args {
     struct global *global;
     const char *name;
     int port;
@@ -16,7 +16,7 @@ struct args {
 
 static error_t parse_name(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct store_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
@@ -38,7 +38,7 @@ static error_t parse_name(int key, char *arg, struct argp_state *state)
 
 static error_t parse_none(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct store_args *a = state->input;
     if (key != ARGP_KEY_INIT)
         return ARGP_ERR_UNKNOWN;
     state->child_inputs[0] = a->global;
@@ -49,7 +49,7 @@ static error_t parse_none(int key, char *arg, struct argp_state *state)
 
 static err_t open_call(struct client *c, void *arg, struct why *why)
 {
-    struct args *a = arg;
+    struct store_args *a = arg;
     return client_store_open(c, a->name, &a->port, why);
 }
 
@@ -67,7 +67,7 @@ static int store_open(struct global *g, int argc, char **argv)
                "\vExample:\n  port=$(dtctl store open --name run-7 -o json | jq .port)\n"
                "  TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend=c10d \\\n"
                "    --rdzv-endpoint=127.0.0.1:$port --rdzv-conf=is_host=0 train.py"};
-    struct args args = {.global = g};
+    struct store_args args = {.global = g};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
     err_t err = follow_call(g, open_call, &args, &why);
@@ -83,7 +83,7 @@ static int store_open(struct global *g, int argc, char **argv)
 
 static err_t close_call(struct client *c, void *arg, struct why *why)
 {
-    struct args *a = arg;
+    struct store_args *a = arg;
     return client_store_close(c, a->name, why);
 }
 
@@ -94,7 +94,7 @@ static int store_close(struct global *g, int argc, char **argv)
                                      .args_doc = "NAME",
                                      .doc = "Closes your store of that name with all its connections, on every node."
                                             "\vExample:\n  dtctl store close run-7"};
-    struct args args = {.global = g};
+    struct store_args args = {.global = g};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
     err_t err = follow_call(g, close_call, &args, &why);
@@ -110,11 +110,11 @@ static int store_close(struct global *g, int argc, char **argv)
 
 static err_t list_call(struct client *c, void *arg, struct why *why)
 {
-    struct args *a = arg;
+    struct store_args *a = arg;
     return client_store_list(c, &a->stores, &a->n, why);
 }
 
-static json_t *stores_json(const struct args *a)
+static json_t *stores_json(const struct store_args *a)
 {
     json_t *list = json_array();
     for (int i = 0; list && i < a->n; i++)
@@ -123,7 +123,7 @@ static json_t *stores_json(const struct args *a)
     return list;
 }
 
-static void stores_print(const struct args *a)
+static void stores_print(const struct store_args *a)
 {
     static const struct out_column columns[] = {{"NAME", false}, {"NODE", false}, {"USER", false}};
     struct out_table t;
@@ -148,7 +148,7 @@ static int store_ls(struct global *g, int argc, char **argv)
         .children = global_children,
         .doc = "Lists the stores that are open, and the nodes that have them. The port here: dtctl store open NAME."
                "\vExample:\n  dtctl store ls"};
-    struct args args = {.global = g};
+    struct store_args args = {.global = g};
     struct why why = {0};
     int code = EXIT_DONE;
     command_parse(&argp, argc, argv, &args);

@@ -2,6 +2,7 @@
  * one Submit, which is safe to repeat, and the progress until the end. */
 #include "client/commands.h"
 #include "client/follow.h"
+#include "client/plan_report.h"
 #include "client/spec.h"
 #include "client/spec_keys.h"
 
@@ -11,7 +12,7 @@
 
 #define MAX_SETS 256
 
-struct args {
+struct submit_args {
     struct global *global;
     const char *file;
     const char *sets[MAX_SETS];
@@ -30,7 +31,7 @@ static const struct argp_option options[] = {
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct submit_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
@@ -140,17 +141,17 @@ static err_t submit_check(struct job_spec *job, bool batch, struct spec_facts *f
     return err;
 }
 
-static int dry_run_say(const struct global *g, const struct job_spec *job, const struct spec_facts *facts)
+static int print_dry_run(const struct global *g, const struct job_spec *job, const struct spec_facts *facts)
 {
     if (g->format != OUT_TEXT)
-        return command_json(g, spec_facts_json(job, facts));
-    spec_facts_print(job, facts);
+        return command_json(g, plan_report_json(job, facts));
+    plan_report_print(job, facts);
     printf("nothing was started. To start it: the same without --dry-run\n");
     return EXIT_DONE;
 }
 
 /* An earlier life that had come to its end, but not to saying so. */
-static int done_say(const struct global *g, const struct job_spec *job, int64_t step)
+static int print_done(const struct global *g, const struct job_spec *job, int64_t step)
 {
     if (g->format != OUT_TEXT)
         return command_json(g, json_pack("{s:s, s:s, s:I, s:s}", "name", job->name, "state", "done", "step",
@@ -159,7 +160,8 @@ static int done_say(const struct global *g, const struct job_spec *job, int64_t 
     return EXIT_DONE;
 }
 
-static int submit_go(struct global *g, const struct args *args, const struct job_spec *job, const char *parent)
+static int submit_start(struct global *g, const struct submit_args *args, const struct job_spec *job,
+                        const char *parent)
 {
     struct buf yaml = {0};
     if (args->batch)
@@ -171,7 +173,7 @@ static int submit_go(struct global *g, const struct args *args, const struct job
     return code;
 }
 
-static int submit_job(struct global *g, const struct args *args, struct job_spec *job)
+static int submit_job(struct global *g, const struct submit_args *args, struct job_spec *job)
 {
     struct spec_facts facts = {0};
     struct why why = {0};
@@ -180,7 +182,7 @@ static int submit_job(struct global *g, const struct args *args, struct job_spec
     if (job_is_command(job) && args->dry_run)
         return command_complain(EXIT_REFUSED, "a job with a command has no plan that could be shown");
     if (job_is_command(job))
-        return submit_go(g, args, job, NULL);
+        return submit_start(g, args, job, NULL);
     if (!args->dry_run) {
         err_t err = follow_check_dir(g, job->checkpoint.dir, newest, &why);
         if (err)
@@ -189,9 +191,9 @@ static int submit_job(struct global *g, const struct args *args, struct job_spec
     err_t err = submit_check(job, args->batch, &facts, &step, &why);
     if (err)
         return command_refuse(err, &why);
-    int code = step >= job->train.steps ? done_say(g, job, step)
-               : args->dry_run          ? dry_run_say(g, job, &facts)
-                                        : submit_go(g, args, job, step >= 0 ? newest : NULL);
+    int code = step >= job->train.steps ? print_done(g, job, step)
+               : args->dry_run          ? print_dry_run(g, job, &facts)
+                                        : submit_start(g, args, job, step >= 0 ? newest : NULL);
     spec_facts_fini(&facts);
     return code;
 }
@@ -213,7 +215,7 @@ int cmd_submit(struct global *g, int argc, char **argv)
             "  dtctl submit job.yaml --set train.lr=1e-4 --set 'data.train=[a.txt, b.txt]'\n"
             "  dtctl submit job.yaml --detach -o json | jq -r .job\n"
             "  dtctl submit --batch job.yaml"};
-    struct args args = {.global = g};
+    struct submit_args args = {.global = g};
     struct job_spec job = {0};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);

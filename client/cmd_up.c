@@ -15,13 +15,13 @@
 #define DOWN_WAIT_MS 40000 /* jobs are told to save and stop first */
 #define TERM_WAIT_MS 30000
 
-struct args {
+struct up_args {
     struct global *global;
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct up_args *a = state->input;
     if (key == ARGP_KEY_INIT) {
         state->child_inputs[0] = a->global;
         return 0;
@@ -29,7 +29,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     return ARGP_ERR_UNKNOWN;
 }
 
-static void nap(void)
+static void poll_sleep(void)
 {
     const struct timespec t = {.tv_nsec = 20 * 1000000};
     nanosleep(&t, NULL);
@@ -37,7 +37,7 @@ static void nap(void)
 
 /* ---- up ---- */
 
-static err_t node_ask(const char *state_dir, struct client_node *ret, struct why *why)
+static err_t node_get(const char *state_dir, struct client_node *ret, struct why *why)
 {
     struct client *c;
     err_t err = client_open(state_dir, &c, why);
@@ -48,7 +48,7 @@ static err_t node_ask(const char *state_dir, struct client_node *ret, struct why
     return err;
 }
 
-static void up_ended(const char *state_dir, int status, struct why *why)
+static void explain_exit(const char *state_dir, int status, struct why *why)
 {
     if (WIFSIGNALED(status))
         why_set(why, ERR_IO, "dtd was killed by signal %d (%s). Its last words, from %s/dtd.log:", WTERMSIG(status),
@@ -65,12 +65,12 @@ static err_t up_wait(const char *state_dir, pid_t pid, struct client_node *ret, 
     int64_t deadline = clock_mono_ms() + UP_WAIT_MS;
     pid_t holder;
     int status;
-    while (node_ask(state_dir, ret, why)) {
+    while (node_get(state_dir, ret, why)) {
         if (pid && waitpid(pid, &status, WNOHANG) == pid) {
             pid = 0;
-            nap();
+            poll_sleep();
             if (!daemon_running(state_dir, &holder)) {
-                up_ended(state_dir, status, why);
+                explain_exit(state_dir, status, why);
                 return ERR_IO;
             }
         }
@@ -79,12 +79,12 @@ static err_t up_wait(const char *state_dir, pid_t pid, struct client_node *ret, 
                     "dtd does not answer after %d s. Its last words, from %s/dtd.log:", UP_WAIT_MS / 1000, state_dir);
             return ERR_TIMEOUT;
         }
-        nap();
+        poll_sleep();
     }
     return OK;
 }
 
-static int up_say(const struct global *g, const struct client_node *node, bool started)
+static int print_up(const struct global *g, const struct client_node *node, bool started)
 {
     if (g->format != OUT_TEXT)
         return command_json(g, json_pack("{s:b, s:s, s:i, s:i, s:i, s:s}", "started", started, "state_dir",
@@ -106,7 +106,7 @@ int cmd_up(struct global *g, int argc, char **argv)
             "Starts a private dtd on this machine and waits until it answers. It serves you alone, keeps its state in "
             "the state directory, writes its log to dtd.log there, and runs until `dtctl down`. If one is running "
             "already, says so.\vExamples:\n  dtctl up\n  DTD_DIR=/tmp/my-dtd dtctl up -o json"};
-    struct args args = {.global = g};
+    struct up_args args = {.global = g};
     struct client_node node = {0};
     struct why why = {0};
     pid_t pid = 0, holder;
@@ -122,14 +122,14 @@ int cmd_up(struct global *g, int argc, char **argv)
         return code;
     }
     /* Somebody else's may have won the lock while ours was starting; then ours has refused and gone. */
-    int code = up_say(g, &node, pid && node.supervisor_pid == pid);
+    int code = print_up(g, &node, pid && node.supervisor_pid == pid);
     client_node_fini(&node);
     return code;
 }
 
 /* ---- down ---- */
 
-static err_t shutdown_ask(const char *state_dir, struct why *why)
+static err_t shutdown_request(const char *state_dir, struct why *why)
 {
     struct client *c;
     err_t err = client_open(state_dir, &c, why);
@@ -141,7 +141,7 @@ static err_t shutdown_ask(const char *state_dir, struct why *why)
     return err == ERR_CLOSED ? OK : err;
 }
 
-static int down_say(const struct global *g, bool stopped, pid_t pid)
+static int print_down(const struct global *g, bool stopped, pid_t pid)
 {
     if (g->format != OUT_TEXT)
         return command_json(g, json_pack("{s:b, s:s, s:i}", "stopped", stopped, "state_dir", g->private_dir,
@@ -161,30 +161,30 @@ int cmd_down(struct global *g, int argc, char **argv)
         .doc = "Stops the private dtd: its jobs are told to end, their checkpoints stay, `dtctl up` later finds them "
                "again. In a cluster jobs leave the node and go on elsewhere. Waits until it is gone. Without one "
                "running, says so.\vExample:\n  dtctl down"};
-    struct args args = {.global = g};
+    struct up_args args = {.global = g};
     struct why why = {0};
     pid_t pid;
     command_parse(&argp, argc, argv, &args);
     if (!daemon_running(g->private_dir, &pid)) {
         if (strcmp(g->state_dir, g->private_dir) != 0)
             fprintf(stderr, "dtctl: the dtd of %s serves all users; root stops it: systemctl stop dtd\n", g->state_dir);
-        return down_say(g, false, 0);
+        return print_down(g, false, 0);
     }
-    err_t err = shutdown_ask(g->private_dir, &why);
+    err_t err = shutdown_request(g->private_dir, &why);
     if (err == ERR_DENIED)
         return command_fail(err, &why);
     if (err)
         fprintf(stderr, "dtctl: control does not take the request (%s); sending SIGTERM to pid %d\n", why.text,
                 (int)pid);
     else if (daemon_wait_gone(g->private_dir, DOWN_WAIT_MS))
-        return down_say(g, true, pid);
+        return print_down(g, true, pid);
     else
         fprintf(stderr, "dtctl: dtd is still there after %d s; sending SIGTERM to pid %d\n", DOWN_WAIT_MS / 1000,
                 (int)pid);
     if (pid > 1)
         kill(pid, SIGTERM);
     if (daemon_wait_gone(g->private_dir, TERM_WAIT_MS))
-        return down_say(g, true, pid);
+        return print_down(g, true, pid);
     return command_complain(EXIT_ERROR,
                             "dtd (pid %d) does not end. Look into %s/dtd.log; `kill -9 %d` ends it, its jobs go "
                             "on from their checkpoints after `dtctl up`",

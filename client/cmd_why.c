@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-struct args {
+struct why_args {
     struct global *global;
     const char *job;
     int64_t incident; /* 0: all */
@@ -19,7 +19,7 @@ static const struct argp_option options[] = {{"incident", 'i', "N", 0, "Only the
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct why_args *a = state->input;
     switch (key) {
     case 'i':
         if (!arg_number(arg, 1 << 20, &a->incident) || a->incident == 0)
@@ -63,7 +63,7 @@ static void incident_print(int number, const struct client_incident *in)
         log_print(in->log);
 }
 
-static int job_print(const struct args *a, const struct client_job *job)
+static int job_print(const struct why_args *a, const struct client_job *job)
 {
     if (a->incident > job->n_incident) {
         struct why why = {0};
@@ -95,7 +95,7 @@ int cmd_why(struct global *g, int argc, char **argv)
         .doc = "Shows what has happened to a job: of every incident what was seen, what was decided, and how long each "
                "part of the recovery took; of a worker that failed the last lines of its log, wherever its node is now."
                "\vExamples:\n  dtctl why 4\n  dtctl why 4 --incident 2 -o json"};
-    struct args args = {.global = g};
+    struct why_args args = {.global = g};
     struct client *c;
     struct client_job job;
     struct why why = {0};

@@ -22,7 +22,7 @@
 
 /* A system-wide dtd's lock is its own, or anybody could hold it; its socket is listened to as long as it lives, and the
  * kernel says by whom. */
-static bool answers(const char *run_dir, pid_t *ret_pid)
+static bool socket_answers(const char *run_dir, pid_t *ret_pid)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     struct ucred who = {.pid = 0};
@@ -47,7 +47,7 @@ bool daemon_running(const char *state_dir, pid_t *ret_pid)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     *ret_pid = 0;
     if (fd < 0)
-        return answers(state_dir, ret_pid);
+        return socket_answers(state_dir, ret_pid);
     bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     if (held && read(fd, text, sizeof(text) - 1) > 0)
         *ret_pid = (pid_t)strtol(text, NULL, 10);

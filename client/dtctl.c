@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct args {
+struct dtctl_args {
     struct global *global;
     int first; /* index of the command in argv, 0: none */
 };
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    struct args *a = state->input;
+    struct dtctl_args *a = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
@@ -42,7 +42,7 @@ int main(int argc, char **argv)
     const struct argp argp = {.options = options, .parser = parse, .children = global_children};
     struct global global;
     struct why why = {0};
-    struct args args = {.global = &global};
+    struct dtctl_args args = {.global = &global};
     char name[] = "dtctl";
 
     signal(SIGPIPE, SIG_IGN);

@@ -1,4 +1,4 @@
-/* Nothing here decides anything about the job: losing the connection, the terminal or patience leaves it running.
+/* Nothing here decides anything about the job: losing the connection, the terminal or limit_ms leaves it running.
  *
  *   submit --no answer--> wait --connected--> submit (same request id: at most one job) --id--> watch
  *   watch --connection lost--> wait --connected--> watch;   watch --job ended--> last status --> exit code
@@ -24,19 +24,19 @@
 #define ABSENT_MS 3000
 #define NAP_MS 100
 
-struct follow {
+struct job_follow {
     struct global *global;
     const char *job;
     struct out_progress progress;
     struct view view;
     FILE *out;
-    bool ended, said_lost, stopping;
+    bool ended, lost_printed, stopping;
     int n_incidents;
     int64_t checkpoint_step;
     char *checkpoint_error;
 };
 
-static volatile sig_atomic_t interrupted, stop_asked;
+static volatile sig_atomic_t interrupted, stop_requested;
 
 static void on_interrupt(int signum)
 {
@@ -54,7 +54,7 @@ static void catch_interrupt(void)
 static void on_stop(int signum)
 {
     (void)signum;
-    stop_asked = 1;
+    stop_requested = 1;
 }
 
 void follow_stop_on_signals(void)
@@ -69,7 +69,7 @@ static bool worth_retrying(err_t err)
     return err == ERR_CLOSED || err == ERR_TIMEOUT || err == ERR_AGAIN || err == ERR_BUSY;
 }
 
-static void nap(void)
+static void retry_sleep(void)
 {
     const struct timespec t = {.tv_nsec = NAP_MS * 1000000};
     nanosleep(&t, NULL);
@@ -99,16 +99,16 @@ err_t follow_call(struct global *g, err_t (*call)(struct client *, void *, struc
         answered = answered || !err;
         if (!err || !worth_retrying(err))
             return err;
-        int64_t patience = daemon_running(g->state_dir, &holder) ? WAIT_MS : answered ? ABSENT_MS : 0;
-        if (clock_mono_ms() - since >= patience)
+        int64_t limit_ms = daemon_running(g->state_dir, &holder) ? WAIT_MS : answered ? ABSENT_MS : 0;
+        if (clock_mono_ms() - since >= limit_ms)
             return err;
         if (!said)
             fprintf(stderr, "dtctl: %s; trying again\n", why->text);
-        nap();
+        retry_sleep();
     }
 }
 
-struct submit {
+struct submit_request {
     uint8_t id[16];
     const char *spec_yaml, *parent;
     char job[32];
@@ -116,7 +116,7 @@ struct submit {
 
 static err_t submit_call(struct client *c, void *arg, struct why *why)
 {
-    struct submit *s = arg;
+    struct submit_request *s = arg;
     return client_submit(c, s->id, s->spec_yaml, s->parent, s->job, why);
 }
 
@@ -157,7 +157,7 @@ err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], s
 
 /* ---- what the stream brings ---- */
 
-static void __attribute__((format(printf, 2, 3))) note(struct follow *f, const char *fmt, ...)
+static void __attribute__((format(printf, 2, 3))) line_print(struct job_follow *f, const char *fmt, ...)
 {
     va_list ap;
     out_progress_clear(&f->progress);
@@ -168,118 +168,118 @@ static void __attribute__((format(printf, 2, 3))) note(struct follow *f, const c
     fflush(f->out);
 }
 
-static void draw(struct follow *f)
+static void progress_draw(struct job_follow *f)
 {
     char line[512];
     int64_t now = clock_mono_ms();
-    if (f->progress.terminal ? !out_progress_due(&f->progress, now) : !view_due(&f->view, now))
+    if (f->progress.terminal ? !out_progress_due(&f->progress, now) : !view_line_due(&f->view, now))
         return;
     view_line(&f->view, f->progress.terminal, line, sizeof(line));
     out_progress_draw(&f->progress, now, line);
-    view_said(&f->view, now);
+    view_line_printed(&f->view, now);
 }
 
-static bool stop_due(const struct follow *f)
+static bool stop_due(const struct job_follow *f)
 {
-    return stop_asked && !f->stopping;
+    return stop_requested && !f->stopping;
 }
 
 static bool on_tick(void *arg)
 {
-    struct follow *f = arg;
+    struct job_follow *f = arg;
     if (f->progress.terminal)
-        draw(f);
+        progress_draw(f);
     return !stop_due(f);
 }
 
 static bool on_metric(void *arg, const struct client_metric *m)
 {
-    struct follow *f = arg;
+    struct job_follow *f = arg;
     view_metric(&f->view, m);
-    draw(f);
+    progress_draw(f);
     return true;
 }
 
-static void note_incidents(struct follow *f, const struct client_job *job)
+static void print_incidents(struct job_follow *f, const struct client_job *job)
 {
     for (; f->n_incidents < job->n_incident; f->n_incidents++) {
         const struct client_incident *in = &job->incident[f->n_incidents];
-        note(f, "%s%s: %s%s", out_color(f->out, OUT_YELLOW), in->seen, in->decided, out_color(f->out, OUT_PLAIN));
+        line_print(f, "%s%s: %s%s", out_color(f->out, OUT_YELLOW), in->seen, in->decided, out_color(f->out, OUT_PLAIN));
     }
 }
 
-static void note_checkpoint(struct follow *f, const struct client_job *job)
+static void print_checkpoint(struct job_follow *f, const struct client_job *job)
 {
     if (job->checkpoint_error[0] && (!f->checkpoint_error || strcmp(job->checkpoint_error, f->checkpoint_error) != 0)) {
-        note(f, "%scheckpoint failed: %s. Training goes on; the last checkpoint stays%s", out_color(f->out, OUT_RED),
-             job->checkpoint_error, out_color(f->out, OUT_PLAIN));
+        line_print(f, "%scheckpoint failed: %s. Training goes on; the last checkpoint stays%s",
+                   out_color(f->out, OUT_RED), job->checkpoint_error, out_color(f->out, OUT_PLAIN));
         free(f->checkpoint_error);
         f->checkpoint_error = strdup(job->checkpoint_error);
     }
     if (job->checkpoint_step > f->checkpoint_step && f->progress.terminal)
-        note(f, "%scheckpoint %s/step-%lld%s", out_color(f->out, OUT_DIM), job->checkpoint_dir,
-             (long long)job->checkpoint_step, out_color(f->out, OUT_PLAIN));
+        line_print(f, "%scheckpoint %s/step-%lld%s", out_color(f->out, OUT_DIM), job->checkpoint_dir,
+                   (long long)job->checkpoint_step, out_color(f->out, OUT_PLAIN));
     f->checkpoint_step = job->checkpoint_step;
 }
 
 static bool on_status(void *arg, const struct client_job *job)
 {
-    struct follow *f = arg;
+    struct job_follow *f = arg;
     bool moved = strcmp(f->view.state, job->state) != 0;
     view_status(&f->view, job);
-    note_incidents(f, job);
-    note_checkpoint(f, job);
+    print_incidents(f, job);
+    print_checkpoint(f, job);
     if (moved && !f->progress.terminal && strcmp(job->state, "running") != 0 && !client_job_ended(job))
-        note(f, "job %s %s is %s%s%s", job->job, job->name, job->state, job->reason[0] ? ": " : "", job->reason);
+        line_print(f, "job %s %s is %s%s%s", job->job, job->name, job->state, job->reason[0] ? ": " : "", job->reason);
     f->ended = client_job_ended(job);
-    draw(f);
+    progress_draw(f);
     return true;
 }
 
 /* ---- the end ---- */
 
 /* Of a job that evaluates: what it has come to. */
-static void say_losses(struct follow *f)
+static void print_losses(struct job_follow *f)
 {
     char valid[OUT_NUMBER], test[OUT_NUMBER];
     const struct view *v = &f->view;
     if (!isnan(v->valid_loss) || !isnan(v->test_loss))
-        note(f, "loss: training %.4f, validation %s, test %s", v->loss, out_real(v->valid_loss, 5, valid),
-             out_real(v->test_loss, 5, test));
+        line_print(f, "loss: training %.4f, validation %s, test %s", v->loss, out_real(v->valid_loss, 5, valid),
+                   out_real(v->test_loss, 5, test));
 }
 
-static void say_done(struct follow *f, const struct client_job *job)
+static void print_done(struct job_follow *f, const struct client_job *job)
 {
     char number[OUT_NUMBER];
     double seconds = (double)(job->ended_ms - (job->started_ms ? job->started_ms : job->submitted_ms)) / 1000;
     char step[48] = "";
     if (job->steps)
         snprintf(step, sizeof(step), "step %lld, ", (long long)job->step);
-    note(f, "%sjob %s %s is done%s: %safter %s", out_color(f->out, OUT_GREEN), job->job, job->name,
-         out_color(f->out, OUT_PLAIN), step, out_duration(seconds, number));
-    say_losses(f);
+    line_print(f, "%sjob %s %s is done%s: %safter %s", out_color(f->out, OUT_GREEN), job->job, job->name,
+               out_color(f->out, OUT_PLAIN), step, out_duration(seconds, number));
+    print_losses(f);
     if (job->checkpoint_step >= 0)
-        note(f, "checkpoint: %s/step-%lld\nnext: dtctl generate %s --prompt \"...\" | dtctl resume %s --more N",
-             job->checkpoint_dir, (long long)job->checkpoint_step, job->checkpoint_dir, job->job);
+        line_print(f, "checkpoint: %s/step-%lld\nnext: dtctl generate %s --prompt \"...\" | dtctl resume %s --more N",
+                   job->checkpoint_dir, (long long)job->checkpoint_step, job->checkpoint_dir, job->job);
 }
 
-static void say_end(struct follow *f, const struct client_job *job)
+static void print_end(struct job_follow *f, const struct client_job *job)
 {
     if (strcmp(job->state, "done") == 0) {
-        say_done(f, job);
+        print_done(f, job);
         return;
     }
     char step[48] = "";
     if (job->steps)
         snprintf(step, sizeof(step), " at step %lld", (long long)job->step);
-    note(f, "%sjob %s %s %s%s%s%s%s%s", out_color(f->out, out_state_color(job->state)), job->job, job->name,
-         strcmp(job->state, "failed") == 0 ? "has " : "is ", job->state, out_color(f->out, OUT_PLAIN), step,
-         job->reason[0] ? ": " : "", job->reason);
+    line_print(f, "%sjob %s %s %s%s%s%s%s%s", out_color(f->out, out_state_color(job->state)), job->job, job->name,
+               strcmp(job->state, "failed") == 0 ? "has " : "is ", job->state, out_color(f->out, OUT_PLAIN), step,
+               job->reason[0] ? ": " : "", job->reason);
     if (job->checkpoint_step >= 0)
-        note(f, "checkpoint: %s/step-%lld\nnext: dtctl logs %s --tail 20 | dtctl resume %s", job->checkpoint_dir,
-             (long long)job->checkpoint_step, job->job, job->job);
+        line_print(f, "checkpoint: %s/step-%lld\nnext: dtctl logs %s --tail 20 | dtctl resume %s", job->checkpoint_dir,
+                   (long long)job->checkpoint_step, job->job, job->job);
     else
-        note(f, "next: dtctl logs %s --tail 20", job->job);
+        line_print(f, "next: dtctl logs %s --tail 20", job->job);
 }
 
 static int exit_of_state(const char *state)
@@ -287,41 +287,42 @@ static int exit_of_state(const char *state)
     return strcmp(state, "done") == 0 ? EXIT_DONE : strcmp(state, "failed") == 0 ? EXIT_JOB_FAILED : EXIT_JOB_CANCELED;
 }
 
-static int finish(struct follow *f, const struct client_job *job)
+static int job_finish(struct job_follow *f, const struct client_job *job)
 {
     char line[512];
     view_status(&f->view, job);
-    note_incidents(f, job);
-    if (f->view.step != f->view.said_step || f->progress.terminal) {
+    print_incidents(f, job);
+    if (f->view.step != f->view.printed_step || f->progress.terminal) {
         view_line(&f->view, f->progress.terminal, line, sizeof(line));
         out_progress_draw(&f->progress, clock_mono_ms(), line);
     }
     out_progress_end(&f->progress);
-    say_end(f, job);
+    print_end(f, job);
     if (f->global->format != OUT_TEXT && command_json(f->global, json_of_job(job)))
         return EXIT_ERROR;
     int code = exit_of_state(job->state);
     return f->stopping && code == EXIT_JOB_CANCELED ? EXIT_RETRY : code;
 }
 
-static int detach(struct follow *f)
+static int job_detach(struct job_follow *f)
 {
     out_progress_end(&f->progress);
-    note(f, "detached; job %s goes on. Look again: dtctl status %s, dtctl metrics %s -f; stop it: dtctl cancel %s",
-         f->job, f->job, f->job, f->job);
+    line_print(f,
+               "detached; job %s goes on. Look again: dtctl status %s, dtctl metrics %s -f; stop it: dtctl cancel %s",
+               f->job, f->job, f->job, f->job);
     return EXIT_DONE;
 }
 
 /* ---- stopping ---- */
 
-struct stop {
+struct cancel_request {
     uint8_t id[16];
     const char *job;
 };
 
 static err_t stop_call(struct client *c, void *arg, struct why *why)
 {
-    struct stop *s = arg;
+    struct cancel_request *s = arg;
     struct client_job job;
     err_t err = client_cancel(c, s->id, s->job, true, &job, why);
     if (!err)
@@ -330,20 +331,21 @@ static err_t stop_call(struct client *c, void *arg, struct why *why)
 }
 
 /* A job that has ended meanwhile is told nothing; the stream then says how. */
-static void stop(struct follow *f)
+static void job_stop(struct job_follow *f)
 {
-    struct stop s = {.job = f->job};
+    struct cancel_request s = {.job = f->job};
     struct why why = {0};
     f->stopping = true;
     err_t err = client_request_id(s.id);
     if (!err)
         err = follow_call(f->global, stop_call, &s, &why);
-    note(f, "told to stop by a signal; job %s %s%s", f->job,
-         err ? "could not be told: " : "saves and stops. The same command goes on from there", err ? why.text : "");
+    line_print(f, "told to stop by a signal; job %s %s%s", f->job,
+               err ? "could not be told: " : "saves and stops. The same command goes on from there",
+               err ? why.text : "");
 }
 
 /* A batch system that ends a job may end the dtds, too: nobody is waited for then. */
-static int64_t patience_ms(const struct follow *f)
+static int64_t wait_limit_ms(const struct job_follow *f)
 {
     pid_t holder;
     return f->stopping && !daemon_running(f->global->state_dir, &holder) ? 0 : WAIT_MS;
@@ -352,16 +354,16 @@ static int64_t patience_ms(const struct follow *f)
 /* ---- the loop ---- */
 
 /* One connection's worth of watching; OK when the job has ended, with its last status. */
-static err_t watch_once(struct follow *f, struct client_job *ret, struct why *why)
+static err_t watch_once(struct job_follow *f, struct client_job *ret, struct why *why)
 {
     const struct client_stream stream = {.metric = on_metric, .status = on_status, .tick = on_tick, .arg = f};
     struct client *c;
     err_t err = client_open(f->global->state_dir, &c, why);
     if (err)
         return err;
-    if (f->said_lost)
-        note(f, "connected again");
-    f->said_lost = false;
+    if (f->lost_printed)
+        line_print(f, "connected again");
+    f->lost_printed = false;
     err = client_watch(c, f->job, &stream, why);
     if (!err)
         err = client_status(c, f->job, ret, why);
@@ -373,51 +375,51 @@ static err_t watch_once(struct follow *f, struct client_job *ret, struct why *wh
     return err;
 }
 
-static void say_lost(struct follow *f, const struct why *why)
+static void print_connection_lost(struct job_follow *f, const struct why *why)
 {
-    if (!f->said_lost)
-        note(f, "the connection to dtd is lost (%s); waiting for it, the job goes on by itself", why->text);
-    f->said_lost = true;
+    if (!f->lost_printed)
+        line_print(f, "the connection to dtd is lost (%s); waiting for it, the job goes on by itself", why->text);
+    f->lost_printed = true;
 }
 
-static int follow_run(struct follow *f)
+static int follow_run(struct job_follow *f)
 {
     struct client_job last;
     struct why why = {0};
     int64_t since = clock_mono_ms();
     for (;;) {
         if (stop_due(f))
-            stop(f);
+            job_stop(f);
         err_t err = watch_once(f, &last, &why);
         if (!err) {
-            int code = finish(f, &last);
+            int code = job_finish(f, &last);
             client_job_fini(&last);
             return code;
         }
         if (stop_due(f))
             continue;
         if (err == ERR_CANCELED || interrupted)
-            return detach(f);
+            return job_detach(f);
         if (!worth_retrying(err))
             return command_fail(err, &why);
         catch_interrupt();
-        if (!f->said_lost)
+        if (!f->lost_printed)
             since = clock_mono_ms();
-        say_lost(f, &why);
+        print_connection_lost(f, &why);
         int64_t waited_ms = clock_mono_ms() - since;
-        if (waited_ms >= patience_ms(f))
+        if (waited_ms >= wait_limit_ms(f))
             return command_complain(EXIT_RETRY,
                                     "no dtd for %d s. After `dtctl up` the job goes on from its checkpoint: "
                                     "dtctl status %s",
                                     (int)(waited_ms / 1000), f->job);
-        nap();
+        retry_sleep();
     }
 }
 
 int follow_job(struct global *g, const char *job)
 {
     FILE *out = g->format == OUT_TEXT ? stdout : stderr;
-    struct follow f = {.global = g, .job = job, .out = out, .checkpoint_step = -1};
+    struct job_follow f = {.global = g, .job = job, .out = out, .checkpoint_step = -1};
     out_progress_init(&f.progress, out);
     view_init(&f.view, job);
     catch_interrupt();
@@ -428,7 +430,7 @@ int follow_job(struct global *g, const char *job)
 
 int follow_new_job(struct global *g, const char *spec_yaml, const char *parent, const char *name, bool detach_now)
 {
-    struct submit s = {.spec_yaml = spec_yaml, .parent = parent};
+    struct submit_request s = {.spec_yaml = spec_yaml, .parent = parent};
     struct why why = {0};
     err_t err = client_request_id(s.id);
     if (!err)

@@ -24,7 +24,7 @@
 #define PART ((int64_t)1 << 30) /* of parameters in memory at a time, unless one tensor is larger */
 #define EPOCH 1
 
-struct weights {
+struct hf_weights {
     char *name; /* of the file in the folder */
     struct safetensors file;
 };
@@ -39,7 +39,7 @@ struct importing {
     struct tokenizer *tokenizer; /* NULL: none, or bytes */
     struct graph graph;
     struct hf_map map;
-    struct weights *files;
+    struct hf_weights *files;
     int n_files;
     struct ckpt_part **parts;
     int n_parts;
@@ -63,7 +63,7 @@ static bool is_there(struct importing *m, const char *name, char path[PATH_MAX])
     return !path_of(m, name, path) && !stat(path, &st) && S_ISREG(st.st_mode);
 }
 
-static err_t file_take(struct importing *m, const char *name, size_t most, struct buf *ret)
+static err_t file_load(struct importing *m, const char *name, size_t most, struct buf *ret)
 {
     char path[PATH_MAX];
     err_t err = path_of(m, name, path);
@@ -72,10 +72,10 @@ static err_t file_take(struct importing *m, const char *name, size_t most, struc
     return err;
 }
 
-static err_t config_take(struct importing *m)
+static err_t config_load(struct importing *m)
 {
     struct buf text = {0};
-    err_t err = file_take(m, HF_CONFIG, MAX_CONFIG, &text);
+    err_t err = file_load(m, HF_CONFIG, MAX_CONFIG, &text);
     if (!err && (err = hf_config_read((const char *)text.data, text.len, &m->model, &m->positions, m->why)))
         why_prefix(m->why, err, "%s", m->x->dir);
     buf_fini(&text);
@@ -84,7 +84,7 @@ static err_t config_take(struct importing *m)
 
 /* ---- the job: given ---- */
 
-static err_t differs(struct importing *m, const char *key, int64_t job, int64_t config)
+static err_t key_differs(struct importing *m, const char *key, int64_t job, int64_t config)
 {
     return why_set(m->why, ERR_INVALID, "%s: model.%s is %" PRId64 ", but %s says %" PRId64 ": write that", m->x->job,
                    key, job, m->x->dir, config);
@@ -109,7 +109,7 @@ static err_t model_compare(struct importing *m)
                 {"tied", a->tied, b->tied}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (rows[i].job != rows[i].config)
-            return differs(m, rows[i].key, rows[i].job, rows[i].config);
+            return key_differs(m, rows[i].key, rows[i].job, rows[i].config);
     if (a->norm_eps != b->norm_eps || (a->arch == ARCH_LLAMA && a->rope_theta != b->rope_theta))
         return why_set(m->why, ERR_INVALID, "%s: model.norm_eps and model.rope_theta must be %.17g and %.17g, as in %s",
                        m->x->job, b->norm_eps, b->rope_theta, m->x->dir);
@@ -234,7 +234,7 @@ static err_t tokenizer_check(struct importing *m)
 static err_t weights_open(struct importing *m, const char *name)
 {
     char path[PATH_MAX];
-    struct weights *more = NULL;
+    struct hf_weights *more = NULL;
     for (int i = 0; i < m->n_files; i++)
         if (strcmp(m->files[i].name, name) == 0)
             return OK;
@@ -245,7 +245,7 @@ static err_t weights_open(struct importing *m, const char *name)
     if (!more)
         return no_memory(m);
     m->files = more;
-    more[m->n_files] = (struct weights){.name = strdup(name)};
+    more[m->n_files] = (struct hf_weights){.name = strdup(name)};
     if (!more[m->n_files++].name)
         return no_memory(m);
     err_t err = path_of(m, name, path);
@@ -258,7 +258,7 @@ static err_t index_open(struct importing *m)
     json_error_t error;
     const char *tensor;
     json_t *value;
-    err_t err = file_take(m, HF_INDEX, MAX_INDEX, &text);
+    err_t err = file_load(m, HF_INDEX, MAX_INDEX, &text);
     if (err)
         return err;
     json_t *root = json_loadb((const char *)text.data, text.len, JSON_REJECT_DUPLICATES, &error);
@@ -433,7 +433,7 @@ static err_t part_write(struct importing *m, const char *dir, int first, int *re
     return OK;
 }
 
-static err_t commit(struct importing *m, const char *root)
+static err_t checkpoint_commit(struct importing *m, const char *root)
 {
     struct buf yaml = {0};
     struct ckpt_commit c = {.root = root, .step = 0, .epoch = EPOCH, .loss = (double)NAN};
@@ -470,7 +470,7 @@ static err_t checkpoint_write(struct importing *m)
     for (int at = 0; !err && at < m->map.n;)
         err = part_write(m, dir, at, &at);
     if (!err)
-        err = commit(m, root);
+        err = checkpoint_commit(m, root);
     if (err)
         return partial_drop(dir, err);
     if (ckpt_step_dir(root, 0, m->done->path, sizeof(m->done->path)))
@@ -501,7 +501,7 @@ err_t hf_import(const struct hf_import *x, struct hf_done *ret, struct why *why)
 {
     struct hf_done done = {0};
     struct importing m = {.x = x, .done = &done, .why = why};
-    err_t err = config_take(&m);
+    err_t err = config_load(&m);
     err = err ? err : x->job ? job_given(&m) : job_make(&m);
     err = err ? err : tokenizer_check(&m);
     err = err ? err : graph_build(&m.job.model, m.job.train.seq, &m.graph, why);

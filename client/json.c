@@ -37,7 +37,7 @@ static json_t *text_of(const char *text)
 
 /* ---- building: one failed set makes the object NULL, and every later one is then a no-op ---- */
 
-static void put(json_t **object, const char *key, json_t *value)
+static void set_field(json_t **object, const char *key, json_t *value)
 {
     if (!*object) {
         json_decref(value);
@@ -47,15 +47,15 @@ static void put(json_t **object, const char *key, json_t *value)
     }
 }
 
-static void put_int(json_t **object, const char *key, int64_t value)
+static void set_int(json_t **object, const char *key, int64_t value)
 {
-    put(object, key, json_integer(value));
+    set_field(object, key, json_integer(value));
 }
 
-static void put_text(json_t **object, const char *key, const char *value)
+static void set_text(json_t **object, const char *key, const char *value)
 {
     if (value[0])
-        put(object, key, text_of(value));
+        set_field(object, key, text_of(value));
 }
 
 static json_t *json_of_traffic(const struct traffic *t)
@@ -63,48 +63,48 @@ static json_t *json_of_traffic(const struct traffic *t)
     char axes[MESH_AXES_NAME];
     json_t *ret = json_object();
     for (int i = 0; i < t->n; i++)
-        put_int(&ret, mesh_axes_name(t->axes[i], axes), t->bytes[i]);
+        set_int(&ret, mesh_axes_name(t->axes[i], axes), t->bytes[i]);
     return ret;
 }
 
 json_t *json_of_metric(const struct client_metric *m)
 {
     json_t *ret = json_object();
-    put_int(&ret, "step", m->step);
-    put(&ret, "loss", out_json_real(m->loss));
-    put(&ret, "grad_norm", out_json_real(m->grad_norm));
-    put(&ret, "lr", out_json_real(m->lr));
-    put(&ret, "tokens_per_s", out_json_real(m->tokens_per_s));
-    put(&ret, "step_s", out_json_real(m->step_s));
-    put_int(&ret, "workers", m->workers);
-    put_int(&ret, "epoch", (int64_t)m->epoch);
+    set_int(&ret, "step", m->step);
+    set_field(&ret, "loss", out_json_real(m->loss));
+    set_field(&ret, "grad_norm", out_json_real(m->grad_norm));
+    set_field(&ret, "lr", out_json_real(m->lr));
+    set_field(&ret, "tokens_per_s", out_json_real(m->tokens_per_s));
+    set_field(&ret, "step_s", out_json_real(m->step_s));
+    set_int(&ret, "workers", m->workers);
+    set_int(&ret, "epoch", (int64_t)m->epoch);
     if (!isnan(m->valid_loss))
-        put(&ret, "valid_loss", out_json_real(m->valid_loss));
+        set_field(&ret, "valid_loss", out_json_real(m->valid_loss));
     if (!isnan(m->test_loss))
-        put(&ret, "test_loss", out_json_real(m->test_loss));
+        set_field(&ret, "test_loss", out_json_real(m->test_loss));
     if (m->skipped)
-        put(&ret, "skipped", json_true());
+        set_field(&ret, "skipped", json_true());
     if (m->traffic.n)
-        put(&ret, "bytes", json_of_traffic(&m->traffic));
-    put_int(&ret, "wall_ms", m->wall_ms);
+        set_field(&ret, "bytes", json_of_traffic(&m->traffic));
+    set_int(&ret, "wall_ms", m->wall_ms);
     return ret;
 }
 
 static json_t *json_of_worker(const struct client_worker *w)
 {
     json_t *ret = json_object();
-    put_int(&ret, "rank", w->rank);
-    put_int(&ret, "pid", w->pid);
-    put(&ret, "state", text_of(w->state));
-    put_text(&ret, "node", w->node);
+    set_int(&ret, "rank", w->rank);
+    set_int(&ret, "pid", w->pid);
+    set_field(&ret, "state", text_of(w->state));
+    set_text(&ret, "node", w->node);
     if (w->exit_status >= 0)
-        put_int(&ret, "exit_status", w->exit_status);
+        set_int(&ret, "exit_status", w->exit_status);
     if (w->exit_signal >= 0)
-        put_int(&ret, "exit_signal", w->exit_signal);
+        set_int(&ret, "exit_signal", w->exit_signal);
     return ret;
 }
 
-static void append(json_t **array, json_t *value)
+static void array_append(json_t **array, json_t *value)
 {
     if (!*array) {
         json_decref(value);
@@ -114,27 +114,27 @@ static void append(json_t **array, json_t *value)
     }
 }
 
-static void put_ms(json_t **object, const char *key, double ms)
+static void set_ms(json_t **object, const char *key, double ms)
 {
     if (!isnan(ms))
-        put(object, key, out_json_real(ms));
+        set_field(object, key, out_json_real(ms));
 }
 
 static json_t *json_of_incident(const struct client_incident *in)
 {
     json_t *ret = json_object();
-    put_int(&ret, "wall_ms", in->wall_ms);
-    put_int(&ret, "epoch", (int64_t)in->epoch);
-    put(&ret, "seen", text_of(in->seen));
-    put(&ret, "decided", text_of(in->decided));
-    put_ms(&ret, "detect_ms", in->detect_ms);
-    put_ms(&ret, "recover_ms", in->recover_ms);
-    put_ms(&ret, "restart_ms", in->restart_ms);
-    put_ms(&ret, "load_ms", in->load_ms);
-    put_ms(&ret, "step_ms", in->step_ms);
+    set_int(&ret, "wall_ms", in->wall_ms);
+    set_int(&ret, "epoch", (int64_t)in->epoch);
+    set_field(&ret, "seen", text_of(in->seen));
+    set_field(&ret, "decided", text_of(in->decided));
+    set_ms(&ret, "detect_ms", in->detect_ms);
+    set_ms(&ret, "recover_ms", in->recover_ms);
+    set_ms(&ret, "restart_ms", in->restart_ms);
+    set_ms(&ret, "load_ms", in->load_ms);
+    set_ms(&ret, "step_ms", in->step_ms);
     if (in->lost_steps >= 0)
-        put_int(&ret, "lost_steps", in->lost_steps);
-    put_text(&ret, "log", in->log);
+        set_int(&ret, "lost_steps", in->lost_steps);
+    set_text(&ret, "log", in->log);
     return ret;
 }
 
@@ -143,72 +143,72 @@ json_t *json_of_incidents(const struct client_job *job, int only)
     json_t *ret = json_array();
     for (int i = 0; i < job->n_incident; i++)
         if (only == 0 || only == i + 1)
-            append(&ret, json_of_incident(&job->incident[i]));
+            array_append(&ret, json_of_incident(&job->incident[i]));
     return ret;
 }
 
-static void put_times(json_t **object, const struct client_job *job)
+static void set_times(json_t **object, const struct client_job *job)
 {
-    put_int(object, "submitted_ms", job->submitted_ms);
+    set_int(object, "submitted_ms", job->submitted_ms);
     if (job->started_ms)
-        put_int(object, "started_ms", job->started_ms);
+        set_int(object, "started_ms", job->started_ms);
     if (job->ended_ms)
-        put_int(object, "ended_ms", job->ended_ms);
+        set_int(object, "ended_ms", job->ended_ms);
 }
 
 json_t *json_of_job(const struct client_job *job)
 {
     json_t *ret = json_object(), *workers = json_array(), *incidents = json_array();
-    put(&ret, "job", text_of(job->job));
-    put(&ret, "name", text_of(job->name));
-    put(&ret, "state", text_of(job->state));
-    put_text(&ret, "reason", job->reason);
-    put_int(&ret, "epoch", (int64_t)job->epoch);
-    put_int(&ret, "step", job->step);
-    put_int(&ret, "steps", job->steps);
-    put_int(&ret, "workers", job->workers);
-    put_int(&ret, "restarts", job->restarts);
-    put_times(&ret, job);
-    put_text(&ret, "checkpoint_dir", job->checkpoint_dir);
+    set_field(&ret, "job", text_of(job->job));
+    set_field(&ret, "name", text_of(job->name));
+    set_field(&ret, "state", text_of(job->state));
+    set_text(&ret, "reason", job->reason);
+    set_int(&ret, "epoch", (int64_t)job->epoch);
+    set_int(&ret, "step", job->step);
+    set_int(&ret, "steps", job->steps);
+    set_int(&ret, "workers", job->workers);
+    set_int(&ret, "restarts", job->restarts);
+    set_times(&ret, job);
+    set_text(&ret, "checkpoint_dir", job->checkpoint_dir);
     if (job->checkpoint_step >= 0)
-        put_int(&ret, "checkpoint_step", job->checkpoint_step);
-    put_text(&ret, "checkpoint_error", job->checkpoint_error);
+        set_int(&ret, "checkpoint_step", job->checkpoint_step);
+    set_text(&ret, "checkpoint_error", job->checkpoint_error);
     if (job->has_last)
-        put(&ret, "last", json_of_metric(&job->last));
+        set_field(&ret, "last", json_of_metric(&job->last));
     for (int i = 0; i < job->n_worker; i++)
-        append(&workers, json_of_worker(&job->worker[i]));
-    put(&ret, "worker", workers);
-    put_text(&ret, "parent", job->parent);
-    put_text(&ret, "user", job->user);
-    put_text(&ret, "spec_yaml", job->spec_yaml);
+        array_append(&workers, json_of_worker(&job->worker[i]));
+    set_field(&ret, "worker", workers);
+    set_text(&ret, "parent", job->parent);
+    set_text(&ret, "user", job->user);
+    set_text(&ret, "spec_yaml", job->spec_yaml);
     for (int i = 0; i < job->n_incident; i++)
-        append(&incidents, json_of_incident(&job->incident[i]));
-    put(&ret, "incident", incidents);
+        array_append(&incidents, json_of_incident(&job->incident[i]));
+    set_field(&ret, "incident", incidents);
     return ret;
 }
 
 json_t *json_of_node(const struct client_node *node)
 {
     json_t *ret = json_object(), *pids = json_array();
-    put(&ret, "version", text_of(node->version));
-    put(&ret, "node", text_of(node->node));
-    put_int(&ret, "supervisor_pid", node->supervisor_pid);
-    put_int(&ret, "control_pid", node->control_pid);
+    set_field(&ret, "version", text_of(node->version));
+    set_field(&ret, "node", text_of(node->node));
+    set_int(&ret, "supervisor_pid", node->supervisor_pid);
+    set_int(&ret, "control_pid", node->control_pid);
     for (int i = 0; i < node->n_io; i++)
-        append(&pids, json_integer(node->io_pid[i]));
-    put(&ret, "io_pid", pids);
-    put(&ret, "state_dir", text_of(node->state_dir));
-    put_int(&ret, "slots", node->slots);
-    put(&ret, "raft_state", text_of(node->raft_state));
-    put_int(&ret, "raft_term", (int64_t)node->raft_term);
-    put_int(&ret, "raft_index", (int64_t)node->raft_index);
-    put_text(&ret, "warning", node->warning);
+        array_append(&pids, json_integer(node->io_pid[i]));
+    set_field(&ret, "io_pid", pids);
+    set_field(&ret, "state_dir", text_of(node->state_dir));
+    set_int(&ret, "slots", node->slots);
+    set_field(&ret, "raft_state", text_of(node->raft_state));
+    set_int(&ret, "raft_term", (int64_t)node->raft_term);
+    set_int(&ret, "raft_index", (int64_t)node->raft_index);
+    set_text(&ret, "warning", node->warning);
     if (node->gpus >= 0) {
-        put_int(&ret, "gpus", node->gpus);
-        put_int(&ret, "gpus_free", node->gpus_free);
+        set_int(&ret, "gpus", node->gpus);
+        set_int(&ret, "gpus_free", node->gpus_free);
     }
-    put_text(&ret, "gpu_model", node->gpu_model);
-    put_text(&ret, "gpu_missing", node->gpu_missing);
+    set_text(&ret, "gpu_model", node->gpu_model);
+    set_text(&ret, "gpu_missing", node->gpu_missing);
     return ret;
 }
 

@@ -132,7 +132,7 @@ enum out_color out_state_color(const char *job_state)
 
 /* ---- tables ---- */
 
-static void *must(void *p)
+static void *alloc_or_exit(void *p)
 {
     if (p)
         return p;
@@ -176,12 +176,12 @@ int out_table_row(struct out_table *t)
 {
     if (t->n_rows == t->cap) {
         t->cap = t->cap ? 2 * t->cap : 16;
-        t->cells = must(reallocarray(t->cells, (size_t)t->cap * (size_t)t->n_columns, sizeof(*t->cells)));
-        t->row_color = must(reallocarray(t->row_color, (size_t)t->cap, sizeof(*t->row_color)));
+        t->cells = alloc_or_exit(reallocarray(t->cells, (size_t)t->cap * (size_t)t->n_columns, sizeof(*t->cells)));
+        t->row_color = alloc_or_exit(reallocarray(t->row_color, (size_t)t->cap, sizeof(*t->row_color)));
     }
     t->row_color[t->n_rows] = OUT_PLAIN;
     for (int c = 0; c < t->n_columns; c++)
-        t->cells[t->n_rows * t->n_columns + c] = must(strdup("-"));
+        t->cells[t->n_rows * t->n_columns + c] = alloc_or_exit(strdup("-"));
     return t->n_rows++;
 }
 
@@ -194,7 +194,7 @@ void out_table_set(struct out_table *t, int row, int column, const char *fmt, ..
         text = NULL;
     va_end(ap);
     free(*cell);
-    *cell = must(text);
+    *cell = alloc_or_exit(text);
 }
 
 /* Row -1 has the titles. */

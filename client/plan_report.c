@@ -1,6 +1,7 @@
 /* The plan of a job, for people and for scripts. */
+#include "client/plan_report.h"
+
 #include "client/json.h"
-#include "client/spec.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -109,7 +110,7 @@ static void forecast_print(const struct job_spec *job, const struct spec_facts *
            out_bytes((int64_t)f->rates.link, b));
 }
 
-void spec_facts_print(const struct job_spec *job, const struct spec_facts *f)
+void plan_report_print(const struct job_spec *job, const struct spec_facts *f)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER];
     printf("job %s can run: %s parameters, %" PRId64 " steps of %" PRId64 " tokens, %d worker%s\n", job->name,
@@ -176,7 +177,7 @@ static json_t *forecast_json(const struct spec_facts *f)
                      f->rates.flops, "memory", f->rates.memory, "link", f->rates.link, "latency", f->rates.latency);
 }
 
-json_t *spec_facts_json(const struct job_spec *job, const struct spec_facts *f)
+json_t *plan_report_json(const struct job_spec *job, const struct spec_facts *f)
 {
     json_t *micros = json_array();
     for (int rank = 0; rank < f->workers && f->micros; rank++)

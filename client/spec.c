@@ -132,7 +132,7 @@ static void prepare_progress(int64_t done, int64_t total, void *arg)
     out_progress_draw(p->progress, now, line);
 }
 
-struct files {
+struct data_files {
     const char *what;
     char **paths;
     int n;
@@ -142,7 +142,7 @@ struct files {
 };
 
 /* Prepares one list of files unless the set that the spec names is there; the hash must stay what it was. */
-static err_t set_prepare(const struct job_spec *job, const struct files *f, struct out_progress *progress,
+static err_t set_prepare(const struct job_spec *job, const struct data_files *f, struct out_progress *progress,
                          struct why *why)
 {
     char found[65];
@@ -178,10 +178,10 @@ static err_t set_prepare(const struct job_spec *job, const struct files *f, stru
 static err_t data_make(struct job_spec *job, bool new_train, struct out_progress *progress, struct why *why)
 {
     struct job_data *d = &job->data;
-    const struct files train = {"data.train", d->train, d->n_train, NULL, &d->train_hash, new_train};
+    const struct data_files train = {"data.train", d->train, d->n_train, NULL, &d->train_hash, new_train};
     err_t err = set_prepare(job, &train, progress, why);
-    const struct files others[] = {{"data.valid", d->valid, d->n_valid, d->train_hash, &d->valid_hash, false},
-                                   {"data.test", d->test, d->n_test, d->train_hash, &d->test_hash, false}};
+    const struct data_files others[] = {{"data.valid", d->valid, d->n_valid, d->train_hash, &d->valid_hash, false},
+                                        {"data.test", d->test, d->n_test, d->train_hash, &d->test_hash, false}};
     for (int i = 0; !err && i < 2; i++)
         err = others[i].n ? set_prepare(job, &others[i], progress, why) : OK;
     return err;

@@ -63,9 +63,6 @@ NODISCARD err_t spec_text_set(char **field, const char *text);
 /* The newest step below `path` (a root, or a step folder itself), or `step` when it is not negative. ret: its folder;
  * ret_root: the folder that holds it. ERR_NOTFOUND when there is none, saying what is there. */
 NODISCARD err_t spec_find_step(const char *path, int64_t step, char *ret, size_t size, char *ret_root, struct why *why);
-/* For people (`dtctl plan`, `submit --dry-run`), and as JSON. */
-void spec_facts_print(const struct job_spec *job, const struct spec_facts *f);
-json_t *spec_facts_json(const struct job_spec *job, const struct spec_facts *f);
 /* MemAvailable, or less in a control group with a limit. */
 NODISCARD err_t spec_node_bytes(int64_t *ret, struct why *why);
 

@@ -181,7 +181,7 @@ static err_t writable_check(const char *dir, struct why *why)
 }
 
 /* Says whose checkpoints lie there: the remedy differs. */
-static err_t occupied(const struct job_spec *job, const char *step_dir, struct why *why)
+static err_t explain_occupied(const struct job_spec *job, const char *step_dir, struct why *why)
 {
     struct ckpt *ckpt;
     struct why other = {0};
@@ -210,5 +210,5 @@ err_t spec_check_dir(const struct job_spec *job, const char *from, struct why *w
     if (err || !realpath(dir, target) || (from && strcmp(from, target) == 0))
         return err;
     err = spec_find_step(dir, -1, step_dir, sizeof(step_dir), root, why);
-    return err == ERR_NOTFOUND ? OK : err ? err : occupied(job, step_dir, why);
+    return err == ERR_NOTFOUND ? OK : err ? err : explain_occupied(job, step_dir, why);
 }

@@ -54,17 +54,17 @@ static double tick_of(double seconds)
 }
 
 /* What both steps are drawn on. */
-struct sheet {
+struct timeline_sheet {
     FILE *out;
     double seconds; /* of the longer step */
 };
 
-static double x_of(const struct sheet *s, double seconds)
+static double x_of(const struct timeline_sheet *s, double seconds)
 {
     return LEFT + WIDTH * seconds / s->seconds;
 }
 
-static void print_axis(const struct sheet *s, double top, double bottom)
+static void print_axis(const struct timeline_sheet *s, double top, double bottom)
 {
     double tick = tick_of(s->seconds);
     bool fine = s->seconds < 1;
@@ -97,7 +97,7 @@ static void print_legend(FILE *out, const bool used[ACT_COUNT], double y)
     }
 }
 
-static void print_box(const struct sheet *s, const struct forecast_box *b, double y)
+static void print_box(const struct timeline_sheet *s, const struct forecast_box *b, double y)
 {
     FILE *out = s->out;
     double x = x_of(s, b->start), width = x_of(s, b->end) - x;
@@ -122,7 +122,7 @@ static bool has_stream(const struct forecast_rank *r, int stream)
     return stream == STREAM_COMPUTE;
 }
 
-static void print_row(const struct sheet *s, const struct forecast_rank *r, enum op_stream stream, double y)
+static void print_row(const struct timeline_sheet *s, const struct forecast_rank *r, enum op_stream stream, double y)
 {
     fprintf(s->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"#eef1f4\"/>\n", LEFT, y + 1,
             WIDTH, ROW - 2);
@@ -134,7 +134,8 @@ static void print_row(const struct sheet *s, const struct forecast_rank *r, enum
 }
 
 /* A row for each of the rank's streams that does anything; returns where the next rows begin. */
-static double print_rank(const struct sheet *s, const struct forecast *f, int rank, const char *label, double y)
+static double print_rank(const struct timeline_sheet *s, const struct forecast *f, int rank, const char *label,
+                         double y)
 {
     fprintf(s->out, "<text x=\"8\" y=\"%.1f\" font-weight=\"bold\">%s</text>\n", y + ROW - 5, label);
     for (enum op_stream stream = 0; stream < STREAM_COUNT; stream++)
@@ -172,7 +173,7 @@ static double longer(const struct forecast *a, const struct forecast *b)
 static void print_all(FILE *out, const struct timeline_step *forecast, const struct timeline_step *measured)
 {
     const struct forecast *f = forecast->did, *m = measured->did;
-    const struct sheet sheet = {out, longer(f, m)};
+    const struct timeline_sheet sheet = {out, longer(f, m)};
     int ranks = f->n < MAX_ROWS ? f->n : MAX_ROWS;
     double top = TITLE * (m ? 2 : 1) + TOP, y = TITLE;
     double height = top + height_of(f, ranks) + height_of(m, ranks) + GAP * ranks + 40;

@@ -21,7 +21,7 @@ static void text_set(char *ret, size_t size, const char *text)
 void view_init(struct view *v, const char *job)
 {
     *v = (struct view){
-        .loss = NAN, .valid_loss = NAN, .test_loss = NAN, .tokens_per_s = NAN, .step_s = NAN, .said_step = -1};
+        .loss = NAN, .valid_loss = NAN, .test_loss = NAN, .tokens_per_s = NAN, .step_s = NAN, .printed_step = -1};
     text_set(v->job, sizeof(v->job), job);
     text_set(v->state, sizeof(v->state), "pending");
 }
@@ -97,18 +97,18 @@ void view_line(const struct view *v, bool bar, char *ret, size_t size)
         add(ret, size, &n, "  %d worker%s", v->workers, v->workers == 1 ? "" : "s");
 }
 
-bool view_due(const struct view *v, int64_t now_ms)
+bool view_line_due(const struct view *v, int64_t now_ms)
 {
-    if (isnan(v->loss) || v->step == v->said_step)
+    if (isnan(v->loss) || v->step == v->printed_step)
         return false;
-    if (v->said_step < 0 || v->step >= v->steps || now_ms - v->said_ms >= PLAIN_MS)
+    if (v->printed_step < 0 || v->step >= v->steps || now_ms - v->printed_ms >= PLAIN_MS)
         return true;
     int64_t part = v->steps / PLAIN_SHARE > 0 ? v->steps / PLAIN_SHARE : 1;
-    return v->step / part > v->said_step / part;
+    return v->step / part > v->printed_step / part;
 }
 
-void view_said(struct view *v, int64_t now_ms)
+void view_line_printed(struct view *v, int64_t now_ms)
 {
-    v->said_step = v->step;
-    v->said_ms = now_ms;
+    v->printed_step = v->step;
+    v->printed_ms = now_ms;
 }

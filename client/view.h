@@ -16,7 +16,7 @@ struct view {
     int workers;
     uint64_t epoch;
     /* of the plain lines: what the last one said */
-    int64_t said_step, said_ms;
+    int64_t printed_step, printed_ms;
 };
 
 void view_init(struct view *v, const char *job);
@@ -28,7 +28,7 @@ double view_eta(const struct view *v);
 void view_line(const struct view *v, bool bar, char *ret, size_t size);
 /* In a pipe: whether it is time for a line (the first step, each 5 %, each 10 s, the last step), and that it was said.
  */
-bool view_due(const struct view *v, int64_t now_ms);
-void view_said(struct view *v, int64_t now_ms);
+bool view_line_due(const struct view *v, int64_t now_ms);
+void view_line_printed(struct view *v, int64_t now_ms);
 
 #endif

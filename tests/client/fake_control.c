@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-struct fake {
+struct fake_control {
     struct fake_script script;
     struct fake_seen seen;
     pthread_t thread;
@@ -31,7 +31,7 @@ struct fake {
 
 static void conn_closed(void *owner, struct rpc_conn *conn)
 {
-    struct fake *f = owner;
+    struct fake_control *f = owner;
     for (int i = 0; i < f->n_conns; i++)
         if (f->conns[i] == conn)
             f->conns[i] = f->conns[--f->n_conns];
@@ -39,7 +39,7 @@ static void conn_closed(void *owner, struct rpc_conn *conn)
 
 static void accepted(void *owner, int fd, const struct rpc_peer *peer)
 {
-    struct fake *f = owner;
+    struct fake_control *f = owner;
     const struct rpc_conn_config config = {
         .loop = &f->loop, .methods = f->methods, .n_methods = RPC_METHOD_COUNT, .owner = f, .on_close = conn_closed};
     (void)peer;
@@ -63,7 +63,7 @@ static Dtd__Metric metric_of(int step)
     return m;
 }
 
-static void status_fill(struct fake *f, Dtd__JobStatus *s, const char *state, int step)
+static void status_fill(struct fake_control *f, Dtd__JobStatus *s, const char *state, int step)
 {
     s->job = "7";
     s->name = "fake";
@@ -81,7 +81,7 @@ static void status_fill(struct fake *f, Dtd__JobStatus *s, const char *state, in
 }
 
 /* Returns whether this one is to be dropped. */
-static bool submit_note(struct fake *f, const Dtd__SubmitRequest *q)
+static bool submit_note(struct fake_control *f, const Dtd__SubmitRequest *q)
 {
     int i = 0;
     pthread_mutex_lock(&f->lock);
@@ -112,7 +112,7 @@ static void on_submit(void *owner, struct rpc_call *call, const ProtobufCMessage
 }
 
 /* Adds one to a counter of `seen`; its value before. */
-static int count(struct fake *f, int *counter)
+static int count(struct fake_control *f, int *counter)
 {
     pthread_mutex_lock(&f->lock);
     int before = (*counter)++;
@@ -122,7 +122,7 @@ static int count(struct fake *f, int *counter)
 
 static void on_status(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct fake *f = owner;
+    struct fake_control *f = owner;
     Dtd__JobStatus s = DTD__JOB_STATUS__INIT;
     if (strcmp(((const Dtd__JobRequest *)request)->job, "7") != 0) {
         rpc_fail(call, ERR_NOTFOUND, "there is no job %s", ((const Dtd__JobRequest *)request)->job);
@@ -134,7 +134,7 @@ static void on_status(void *owner, struct rpc_call *call, const ProtobufCMessage
 
 static void on_list(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct fake *f = owner;
+    struct fake_control *f = owner;
     Dtd__JobStatus s = DTD__JOB_STATUS__INIT, *jobs[] = {&s};
     Dtd__JobList list = DTD__JOB_LIST__INIT;
     (void)request;
@@ -146,7 +146,7 @@ static void on_list(void *owner, struct rpc_call *call, const ProtobufCMessage *
 
 static void on_cancel(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct fake *f = owner;
+    struct fake_control *f = owner;
     Dtd__JobStatus s = DTD__JOB_STATUS__INIT;
     (void)request;
     count(f, &f->seen.cancels);
@@ -169,7 +169,7 @@ static void watcher_gone(void *arg)
 
 static void on_watch(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct fake *f = owner;
+    struct fake_control *f = owner;
     Dtd__JobStatus s = DTD__JOB_STATUS__INIT;
     bool drop = count(f, &f->seen.watches) < f->script.drop_watches;
     int first = drop ? 1 : f->script.steps / 2, last = drop ? f->script.steps / 2 : f->script.steps;
@@ -198,7 +198,7 @@ static void on_watch(void *owner, struct rpc_call *call, const ProtobufCMessage 
 
 static void on_metrics(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
-    struct fake *f = owner;
+    struct fake_control *f = owner;
     const Dtd__MetricsRequest *q = (const Dtd__MetricsRequest *)request;
     bool drop = count(f, &f->seen.metrics) < f->script.drop_metrics;
     int64_t from = q->has_from_step && q->from_step > 1 ? q->from_step : 1;
@@ -238,7 +238,7 @@ static void on_logs(void *owner, struct rpc_call *call, const ProtobufCMessage *
 
 static void stop_asked(uv_async_t *handle)
 {
-    struct fake *f = handle->data;
+    struct fake_control *f = handle->data;
     rpc_listener_close(f->listener);
     for (int i = 0; i < f->n_conns; i++)
         rpc_conn_close(f->conns[i]);
@@ -247,12 +247,12 @@ static void stop_asked(uv_async_t *handle)
 
 static void *fake_run(void *arg)
 {
-    struct fake *f = arg;
+    struct fake_control *f = arg;
     uv_run(&f->loop, UV_RUN_DEFAULT);
     return NULL;
 }
 
-static void lock_take(struct fake *f, const char *state_dir)
+static void lock_take(struct fake_control *f, const char *state_dir)
 {
     char path[256];
     mkdir(state_dir, 0700);
@@ -262,7 +262,7 @@ static void lock_take(struct fake *f, const char *state_dir)
     dprintf(f->lock_fd, "%d\n", getpid());
 }
 
-static void listen_at(struct fake *f, const char *state_dir)
+static void listen_at(struct fake_control *f, const char *state_dir)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     snprintf(at.sun_path, sizeof(at.sun_path), "%s/control.sock", state_dir);
@@ -272,12 +272,12 @@ static void listen_at(struct fake *f, const char *state_dir)
     assert_int_equal(listen(f->listen_fd, 16), 0);
 }
 
-struct fake *fake_start(const char *state_dir, const struct fake_script *script)
+struct fake_control *fake_start(const char *state_dir, const struct fake_script *script)
 {
     static const struct rpc_binding bindings[] = {
         {CLIENT_SUBMIT, on_submit}, {CLIENT_STATUS, on_status},   {CLIENT_LIST, on_list}, {CLIENT_CANCEL, on_cancel},
         {CLIENT_WATCH, on_watch},   {CLIENT_METRICS, on_metrics}, {CLIENT_LOGS, on_logs}};
-    struct fake *f = calloc(1, sizeof(*f));
+    struct fake_control *f = calloc(1, sizeof(*f));
     assert_non_null(f);
     f->script = *script;
     pthread_mutex_init(&f->lock, NULL);
@@ -292,7 +292,7 @@ struct fake *fake_start(const char *state_dir, const struct fake_script *script)
     return f;
 }
 
-void fake_stop(struct fake *f)
+void fake_stop(struct fake_control *f)
 {
     uv_async_send(&f->stop);
     pthread_join(f->thread, NULL);
@@ -301,7 +301,7 @@ void fake_stop(struct fake *f)
     close(f->lock_fd);
 }
 
-struct fake_seen fake_seen(struct fake *f)
+struct fake_seen fake_seen(struct fake_control *f)
 {
     pthread_mutex_lock(&f->lock);
     struct fake_seen seen = f->seen;
@@ -309,7 +309,7 @@ struct fake_seen fake_seen(struct fake *f)
     return seen;
 }
 
-const char *fake_spec(struct fake *f)
+const char *fake_spec(struct fake_control *f)
 {
     pthread_mutex_lock(&f->lock);
     memcpy(f->spec_copy, f->spec, sizeof(f->spec));
@@ -317,7 +317,7 @@ const char *fake_spec(struct fake *f)
     return f->spec_copy;
 }
 
-const char *fake_parent(struct fake *f)
+const char *fake_parent(struct fake_control *f)
 {
     pthread_mutex_lock(&f->lock);
     memcpy(f->parent_copy, f->parent, sizeof(f->parent));
@@ -325,7 +325,7 @@ const char *fake_parent(struct fake *f)
     return f->parent_copy;
 }
 
-void fake_free(struct fake *f)
+void fake_free(struct fake_control *f)
 {
     pthread_mutex_destroy(&f->lock);
     free(f);

@@ -16,10 +16,10 @@ struct fake_script {
     const char *checkpoint_dir, *spec_yaml; /* of the job that is there; may be NULL */
 };
 
-struct fake; /* one at a time in a process */
+struct fake_control; /* one at a time in a process */
 /* Listens at `<state dir>/control.sock`; makes the folder and holds its dtd.lock. */
-struct fake *fake_start(const char *state_dir, const struct fake_script *script);
-void fake_stop(struct fake *f);
+struct fake_control *fake_start(const char *state_dir, const struct fake_script *script);
+void fake_stop(struct fake_control *f);
 
 /* After fake_stop as well: what was asked. */
 struct fake_seen {
@@ -27,10 +27,10 @@ struct fake_seen {
     int watches, metrics, cancels;
     int64_t metrics_from; /* of the last Metrics call */
 };
-struct fake_seen fake_seen(struct fake *f);
+struct fake_seen fake_seen(struct fake_control *f);
 /* Of the last Submit; "" before one. Live as long as f. */
-const char *fake_spec(struct fake *f);
-const char *fake_parent(struct fake *f);
-void fake_free(struct fake *f);
+const char *fake_spec(struct fake_control *f);
+const char *fake_parent(struct fake_control *f);
+void fake_free(struct fake_control *f);
 
 #endif

@@ -17,7 +17,7 @@ static void slurp(const char *name, char ret[65536])
     fclose(f);
 }
 
-void run_shell(struct run *ret, const char *line)
+void run_shell(struct run_result *ret, const char *line)
 {
     char command[16384];
     const char *bin = getenv("DTD_BIN"), *tmp = test_tmpdir();
@@ -35,7 +35,7 @@ void run_shell(struct run *ret, const char *line)
     slurp(".err", ret->err);
 }
 
-void run_expect(struct run *ret, int code, const char *line)
+void run_expect(struct run_result *ret, int code, const char *line)
 {
     run_shell(ret, line);
     if (ret->code == code)

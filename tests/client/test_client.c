@@ -10,14 +10,14 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-static struct fake *start(const struct fake_script *script)
+static struct fake_control *start(const struct fake_script *script)
 {
     char dir[256];
     snprintf(dir, sizeof(dir), "%s/dtd", test_tmpdir());
     return fake_start(dir, script);
 }
 
-static struct fake_seen stop(struct fake *f)
+static struct fake_seen stop(struct fake_control *f)
 {
     fake_stop(f);
     struct fake_seen seen = fake_seen(f);
@@ -39,8 +39,8 @@ static void job_write(void)
 TEST(status_metrics_logs_cancel)
 {
     const struct fake_script script = {.steps = 20, .end_state = "done"};
-    struct fake *f = start(&script);
-    struct run r;
+    struct fake_control *f = start(&script);
+    struct run_result r;
     run_expect(&r, 0, "dtctl status");
     expect_text(r.out, "JOB  NAME  STATE");
     expect_text(r.out, "  7  fake  done   20/20");
@@ -67,8 +67,8 @@ TEST(status_metrics_logs_cancel)
 TEST(metrics_survive_a_restart_of_control)
 {
     const struct fake_script script = {.steps = 20, .drop_metrics = 1, .end_state = "done"};
-    struct fake *f = start(&script);
-    struct run r;
+    struct fake_control *f = start(&script);
+    struct run_result r;
     run_expect(&r, 0, "dtctl metrics 7 -o jsonl >m && wc -l <m && sort -u m | wc -l");
     assert_string_equal(r.out, "20\n20\n");
     struct fake_seen seen = stop(f);
@@ -79,8 +79,8 @@ TEST(metrics_survive_a_restart_of_control)
 TEST(a_repeated_submit_is_one_job)
 {
     const struct fake_script script = {.steps = 20, .drop_submits = 2, .end_state = "done"};
-    struct fake *f = start(&script);
-    struct run r;
+    struct fake_control *f = start(&script);
+    struct run_result r;
     job_write();
     run_expect(&r, 0, "dtctl submit job.yaml --detach -o json");
     expect_text(r.out, "{\"job\": \"7\", ");
@@ -100,11 +100,11 @@ TEST(attached_submit_comes_back_and_returns_the_jobs_code)
     } table[] = {{"done", "job 7 fake is done: step 20", 0},
                  {"failed", "has failed at step 20: worker rank 1 exited with status 3", 4},
                  {"canceled", "is canceled at step 20", 5}};
-    struct run r;
+    struct run_result r;
     job_write();
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         const struct fake_script script = {.steps = 20, .drop_watches = 1, .end_state = table[i].state};
-        struct fake *f = start(&script);
+        struct fake_control *f = start(&script);
         run_expect(&r, table[i].code, "dtctl submit job.yaml");
         expect_text(r.out, "job 7 small is submitted");
         expect_text(r.out, "step 1/20  5%  loss 5.0000");
@@ -121,8 +121,8 @@ TEST(attached_submit_comes_back_and_returns_the_jobs_code)
 TEST(attached_submit_with_json_ends_with_the_status)
 {
     const struct fake_script script = {.steps = 20, .end_state = "done"};
-    struct fake *f = start(&script);
-    struct run r;
+    struct fake_control *f = start(&script);
+    struct run_result r;
     job_write();
     run_expect(&r, 0, "dtctl submit job.yaml -o json");
     assert_memory_equal(r.out, "{", 1);
@@ -136,10 +136,10 @@ TEST(interrupt_detaches)
 {
     const struct fake_script scripts[] = {{.steps = 20, .hang = true, .end_state = "running"},
                                           {.steps = 20, .drop_watches = 1 << 30, .end_state = "running"}};
-    struct run r;
+    struct run_result r;
     job_write();
     for (size_t i = 0; i < sizeof(scripts) / sizeof(scripts[0]); i++) {
-        struct fake *f = start(&scripts[i]);
+        struct fake_control *f = start(&scripts[i]);
         run_expect(&r, 0,
                    "rm -f log; \"$DTD_BIN\"/dtctl submit job.yaml >log & p=$!; until grep -qs 'step 10/20' log; do "
                    "sleep 0.02; "
@@ -157,12 +157,12 @@ TEST(a_signal_stops_a_batch_job)
         const char *signal, *end_state;
         int code;
     } table[] = {{"USR1", "canceled", 75}, {"TERM", "canceled", 75}, {"USR1", "done", 0}, {"USR1", "failed", 4}};
-    struct run r;
+    struct run_result r;
     char line[512];
     job_write();
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         const struct fake_script script = {.steps = 20, .hang = true, .end_state = table[i].end_state};
-        struct fake *f = start(&script);
+        struct fake_control *f = start(&script);
         snprintf(line, sizeof(line),
                  "rm -f log; \"$DTD_BIN\"/dtctl submit --batch job.yaml >log & p=$!; until grep -qs 'step 10/20' log; "
                  "do sleep 0.02; "
@@ -173,7 +173,7 @@ TEST(a_signal_stops_a_batch_job)
         assert_int_equal(stop(f).cancels, 1);
     }
     const struct fake_script script = {.steps = 20, .end_state = "canceled"};
-    struct fake *f = start(&script);
+    struct fake_control *f = start(&script);
     run_expect(&r, 5, "dtctl submit --batch job.yaml"); /* by somebody else */
     assert_int_equal(stop(f).cancels, 0);
 }
@@ -181,8 +181,8 @@ TEST(a_signal_stops_a_batch_job)
 TEST(a_folder_in_use_is_refused)
 {
     const struct fake_script script = {.steps = 20, .end_state = "running"};
-    struct fake *f = start(&script);
-    struct run r;
+    struct fake_control *f = start(&script);
+    struct run_result r;
     job_write();
     run_expect(&r, 2, "dtctl submit job.yaml --detach --set checkpoint.dir=/nowhere");
     expect_text(r.err, "job 7 is running and writes its checkpoints to /nowhere");
@@ -216,7 +216,7 @@ static pid_t mute_supervisor(void)
 
 TEST(down_falls_back_to_sigterm)
 {
-    struct run r;
+    struct run_result r;
     int status;
     pid_t pid = mute_supervisor();
     run_expect(&r, 0, "dtctl down");

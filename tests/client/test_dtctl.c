@@ -5,7 +5,7 @@
 
 TEST(every_command_has_help_with_an_example)
 {
-    struct run r;
+    struct run_result r;
     char line[128];
     for (int i = 0; i < n_commands; i++) {
         snprintf(line, sizeof(line), "dtctl help %s", commands[i].name);
@@ -29,7 +29,7 @@ TEST(every_command_has_help_with_an_example)
 
 TEST(help_lists_every_command)
 {
-    struct run r;
+    struct run_result r;
     run_expect(&r, 0, "dtctl --help");
     for (int i = 0; i < n_commands; i++)
         expect_text(r.out, commands[i].summary);
@@ -75,7 +75,7 @@ TEST(what_is_typed_wrong_is_refused)
         {"dtctl generate x --temperature warm", "--temperature warm"},
         {"dtctl --dtd-dir= status", "--dtd-dir"},
     };
-    struct run r;
+    struct run_result r;
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         run_expect(&r, 2, table[i].line);
         expect_text(r.err, table[i].says);
@@ -88,7 +88,7 @@ TEST(without_a_daemon_the_next_step_is_said)
     static const char *const lines[] = {"dtctl status", "dtctl status 1 -o json", "dtctl metrics 1",
                                         "dtctl logs 1", "dtctl cancel 1",         "dtctl resume 1",
                                         "dtctl node",   "dtctl ckpt ls 1"};
-    struct run r;
+    struct run_result r;
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
         run_expect(&r, 75, lines[i]);
         expect_text(r.err, "Start one: dtctl up");
@@ -102,7 +102,7 @@ TEST(without_a_daemon_the_next_step_is_said)
 
 TEST(a_state_directory_that_is_too_long_is_named)
 {
-    struct run r;
+    struct run_result r;
     run_shell(&r, "dtctl --dtd-dir /tmp/$(printf 'x%.0s' $(seq 200)) status");
     assert_int_equal(r.code, 2);
     expect_text(r.err, "xxx");
@@ -110,7 +110,7 @@ TEST(a_state_directory_that_is_too_long_is_named)
 
 TEST(data_prepare_and_info)
 {
-    struct run r;
+    struct run_result r;
     run_write("a.txt", "to be or not to be\nthat is the question\n");
     run_expect(&r, 0,
                "h=$(dtctl data prepare a.txt -o json | sed -n 's/.*\"hash\": \"\\([0-9a-f]*\\)\".*/\\1/p') && "
@@ -125,7 +125,7 @@ TEST(data_prepare_and_info)
 
 TEST(ckpt_commands_say_what_is_not_there)
 {
-    struct run r;
+    struct run_result r;
     run_expect(&r, 3, "dtctl ckpt ls ./nothing");
     expect_text(r.err, "nothing");
     run_expect(&r, 3, "mkdir -p empty && dtctl ckpt inspect empty");
@@ -138,7 +138,7 @@ TEST(ckpt_commands_say_what_is_not_there)
 
 TEST(output_that_nobody_reads_is_no_error_of_ours)
 {
-    struct run r;
+    struct run_result r;
     run_expect(&r, 0, "dtctl --help | head -n 1");
     run_shell(&r, "dtctl version -o json >/dev/full");
     assert_int_not_equal(r.code, 0);
@@ -147,7 +147,7 @@ TEST(output_that_nobody_reads_is_no_error_of_ours)
 /* What bash offers after a line, sorted, on one line. */
 static void completes(const char *words, const char *offers)
 {
-    struct run r;
+    struct run_result r;
     char line[1024];
     snprintf(line, sizeof(line),
              "bash -c '. \"$DTD_SOURCE/deploy/completions/dtctl.bash\"; COMP_WORDS=(%s); "
@@ -170,7 +170,7 @@ TEST(bash_completion_completes)
 
 TEST(up_says_why_dtd_did_not_come)
 {
-    struct run r;
+    struct run_result r;
     run_expect(&r, 1, "cp \"$DTD_BIN/dtctl\" . && ./dtctl up");
     expect_text(r.err, "/dtd: No such file or directory");
     run_write("broken", "#!/bin/sh\necho 'dtd: the configuration is bad' >&2\nexit 7\n");

@@ -130,12 +130,12 @@ TEST(configs_that_are_read)
 
 /* A folder with config.json and random tensors of the model, as Hugging Face would write it. `change` may bend the list
  * before it is written; its names are freed. */
-struct folder {
+struct hf_folder {
     struct safetensor list[64];
     int n;
 };
 
-static void folder_list(const struct job_model *m, int64_t seq, struct folder *f)
+static void folder_list(const struct job_model *m, int64_t seq, struct hf_folder *f)
 {
     struct graph g;
     struct hf_map map;
@@ -153,7 +153,7 @@ static void folder_list(const struct job_model *m, int64_t seq, struct folder *f
     graph_fini(&g);
 }
 
-static char *folder_write(const char *name, const char *config, struct folder *f)
+static char *folder_write(const char *name, const char *config, struct hf_folder *f)
 {
     struct buf out = {0};
     uint64_t data;
@@ -203,7 +203,7 @@ static const struct job_model gpt2 = {ARCH_GPT2, 16, 2, 2, 2, 64, 256, 1e-5, 100
 
 static void round_trip(const struct job_model *m, int64_t seq, const char *config)
 {
-    struct folder f;
+    struct hf_folder f;
     struct hf_done done;
     struct why why = {0};
     folder_list(m, seq, &f);
@@ -263,7 +263,7 @@ static char *job_write(const char *name, const char *model, const char *rest)
 /* For a job of shorter samples gpt2's table of positions loses its end; older files have other names and constants. */
 TEST(a_job_of_shorter_samples)
 {
-    struct folder f;
+    struct hf_folder f;
     struct hf_done done;
     struct why why = {0};
     struct ckpt *c;
@@ -296,7 +296,7 @@ static void refuse(const struct hf_import *in, const char *part)
 
 TEST(jobs_that_do_not_fit)
 {
-    struct folder f;
+    struct hf_folder f;
     folder_list(&llama, 32, &f);
     struct hf_import in = {.dir = folder_write("theirs", "{" LLAMA "}", &f)};
     in.job = job_write("a.yaml", "dim: 32, layers: 3, heads: 4, kv_heads: 2, ffn: 48", "");
@@ -313,7 +313,7 @@ TEST(jobs_that_do_not_fit)
 
 TEST(folders_that_do_not_fit)
 {
-    struct folder f;
+    struct hf_folder f;
     struct hf_import in = {.out = path_of("out")};
     in.dir = path_of("nowhere");
     refuse(&in, "nowhere/config.json: not found");

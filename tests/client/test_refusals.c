@@ -21,7 +21,7 @@ static void files_write(void)
 
 static void refused(const char *sets, const char *says)
 {
-    struct run r;
+    struct run_result r;
     char line[1024];
     snprintf(line, sizeof(line), "dtctl submit job.yaml --dry-run %s", sets);
     run_expect(&r, 2, line);
@@ -32,7 +32,7 @@ static void refused(const char *sets, const char *says)
 
 TEST(a_good_job_is_planned)
 {
-    struct run r;
+    struct run_result r;
     files_write();
     run_expect(&r, 0, "dtctl submit job.yaml --dry-run");
     expect_text(r.out, "job small can run");
@@ -49,7 +49,7 @@ TEST(a_good_job_is_planned)
 
 TEST(a_plan_is_drawn)
 {
-    struct run r;
+    struct run_result r;
     files_write();
     run_expect(&r, 0, "dtctl plan job.yaml --set parallel.workers=4 --set parallel.pp=2 --timeline step.svg");
     expect_text(r.out, "a step over pp");
@@ -73,7 +73,7 @@ TEST(a_plan_is_drawn)
 
 TEST(a_plan_of_thousands_is_quick)
 {
-    struct run r;
+    struct run_result r;
     files_write();
     run_expect(&r, 0,
                "dtctl plan job.yaml --set parallel.workers=2048 --set parallel.fsdp=16 --set parallel.zero=3 "
@@ -86,7 +86,7 @@ TEST(a_plan_of_thousands_is_quick)
 
 TEST(unknown_key)
 {
-    struct run r;
+    struct run_result r;
     files_write();
     run_write("bad.yaml", "name: small\nmodel: {dim: 32, layers: 2, heads: 4}\ndata: {train: [text.txt]}\n"
                           "train:\n  steps: 10\n  leaning_rate: 3\n");
@@ -122,7 +122,7 @@ TEST(missing_data_file)
 
 TEST(too_little_data)
 {
-    struct run r;
+    struct run_result r;
     files_write();
     refused("--set train.seq=100000", "train.seq");
     run_write("empty.txt", "");
@@ -146,7 +146,7 @@ TEST(a_plan_that_does_not_fit)
 
 TEST(missing_or_broken_job_file)
 {
-    struct run r;
+    struct run_result r;
     files_write();
     run_expect(&r, 2, "dtctl submit absent.yaml");
     expect_text(r.err, "absent.yaml: No such file or directory");
@@ -166,7 +166,7 @@ TEST(a_checkpoint_folder_that_cannot_be)
 
 TEST(keys_are_listed)
 {
-    struct run r;
+    struct run_result r;
     run_expect(&r, 0, "dtctl submit --help-keys");
     expect_text(r.out, "train.lr");
     expect_text(r.out, "checkpoint.dir");

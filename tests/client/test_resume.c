@@ -13,14 +13,14 @@
 static char spec[65536]; /* as dtctl resolved it */
 static char root[PATH_MAX];
 
-static struct fake *start(const struct fake_script *script)
+static struct fake_control *start(const struct fake_script *script)
 {
     char dir[PATH_MAX];
     snprintf(dir, sizeof(dir), "%s/dtd", test_tmpdir());
     return fake_start(dir, script);
 }
 
-static void stop(struct fake *f)
+static void stop(struct fake_control *f)
 {
     fake_stop(f);
     fake_free(f);
@@ -41,9 +41,9 @@ static void job_write(void)
 static void spec_get(void)
 {
     const struct fake_script script = {.steps = 20, .end_state = "done"};
-    struct run r;
+    struct run_result r;
     job_write();
-    struct fake *f = start(&script);
+    struct fake_control *f = start(&script);
     run_expect(&r, 0, "dtctl submit job.yaml --detach");
     snprintf(spec, sizeof(spec), "%s", fake_spec(f));
     stop(f);
@@ -102,7 +102,7 @@ static void prepare(void)
 
 TEST(ls_inspect_verify)
 {
-    struct run r;
+    struct run_result r;
     prepare();
     run_expect(&r, 0, "dtctl ckpt ls ckpt");
     expect_text(r.out, "STEP  EPOCH    LOSS");
@@ -123,7 +123,7 @@ TEST(ls_inspect_verify)
 
 TEST(a_flipped_bit_is_named)
 {
-    struct run r;
+    struct run_result r;
     prepare();
     run_expect(&r, 0,
                "f=ckpt/step-10/__0_0.distcp; b=$(od -An -tu1 -j 5000 -N 1 $f | tr -d ' '); "
@@ -138,7 +138,7 @@ TEST(a_flipped_bit_is_named)
 
 TEST(a_fresh_job_does_not_mix_with_checkpoints)
 {
-    struct run r;
+    struct run_result r;
     prepare();
     run_expect(&r, 2, "dtctl submit job.yaml --dry-run");
     expect_text(r.err, "holds checkpoints already, the newest is step-10");
@@ -160,7 +160,7 @@ TEST(a_checkpoint_of_another_model_is_refused)
         {"--set model.layers=1", "this one has no tensor layers.1."},
         {"--set model.arch=gpt2", "it has no tensor "},
     };
-    struct run r;
+    struct run_result r;
     char line[512];
     prepare();
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
@@ -178,10 +178,10 @@ TEST(a_checkpoint_of_another_model_is_refused)
 TEST(resume_of_a_folder)
 {
     const struct fake_script script = {.steps = 20, .end_state = "done"};
-    struct run r;
+    struct run_result r;
     char want[PATH_MAX + 64];
     prepare();
-    struct fake *f = start(&script);
+    struct fake_control *f = start(&script);
     run_expect(&r, 0, "dtctl resume ckpt --workers 3 --more 40 --detach -o json");
     expect_text(fake_spec(f), "steps: 50");
     expect_text(fake_spec(f), "workers: 3");
@@ -207,11 +207,11 @@ TEST(batch_goes_on_where_an_earlier_life_stopped)
         {"data.train=[other.txt]", "data.train_hash"},
     };
     const struct fake_script script = {.steps = 20, .end_state = "done", .checkpoint_dir = root};
-    struct run r;
+    struct run_result r;
     char line[512], want[PATH_MAX + 64];
     prepare();
     run_write("other.txt", "other text, other text, other text, other text, other text, other text, other text\n");
-    struct fake *f = start(&script);
+    struct fake_control *f = start(&script);
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
         snprintf(line, sizeof(line), "dtctl submit --batch job.yaml --set train.steps=20 --set '%s'", refused[i].set);
         run_expect(&r, 2, line);
@@ -238,10 +238,10 @@ TEST(batch_goes_on_where_an_earlier_life_stopped)
 
 TEST(resume_of_a_job)
 {
-    struct run r;
+    struct run_result r;
     prepare();
     const struct fake_script script = {.steps = 20, .end_state = "canceled", .checkpoint_dir = root, .spec_yaml = spec};
-    struct fake *f = start(&script);
+    struct fake_control *f = start(&script);
     run_expect(&r, 0, "dtctl resume 7 --steps 30 --detach");
     expect_text(fake_spec(f), "steps: 30");
     assert_string_equal(fake_parent(f), "7");
@@ -255,10 +255,10 @@ TEST(resume_of_a_job)
 
 TEST(resume_of_a_running_job_is_refused)
 {
-    struct run r;
+    struct run_result r;
     prepare();
     const struct fake_script script = {.steps = 20, .end_state = "running", .checkpoint_dir = root, .spec_yaml = spec};
-    struct fake *f = start(&script);
+    struct fake_control *f = start(&script);
     run_expect(&r, 2, "dtctl resume 7 --more 5");
     expect_text(r.err, "dtctl cancel 7 first");
     run_expect(&r, 2, "dtctl resume ckpt --more 5");
@@ -280,9 +280,9 @@ TEST(resume_refuses_what_a_checkpoint_fixes)
         {"dtctl resume ckpt --more 5 --set parallel.tp=3", "parallel"},
     };
     const struct fake_script script = {.steps = 20, .end_state = "done"};
-    struct run r;
+    struct run_result r;
     prepare();
-    struct fake *f = start(&script);
+    struct fake_control *f = start(&script);
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         run_expect(&r, 2, table[i].line);
         expect_text(r.err, table[i].says);
@@ -302,7 +302,7 @@ TEST(resume_refuses_what_a_checkpoint_fixes)
 /* dtctl finds its worker beside itself: here a script that says what it was given. */
 TEST(generate_hands_its_line_to_the_worker)
 {
-    struct run r;
+    struct run_result r;
     char want[PATH_MAX + 128];
     prepare();
     run_write("dt-worker", "#!/bin/sh\nprintf '%s|' \"$@\"\necho\nexit $(cat code)\n");
@@ -314,7 +314,7 @@ TEST(generate_hands_its_line_to_the_worker)
     assert_string_equal(r.out, want);
     run_expect(&r, 0, "./dtctl generate ckpt/step-5 -o jsonl --prompt hi");
     expect_text(r.out, "\"prompt\": \"hi\", \"text\": \"--generate|");
-    struct fake *f = start(&(struct fake_script){.steps = 20, .end_state = "done", .checkpoint_dir = root});
+    struct fake_control *f = start(&(struct fake_script){.steps = 20, .end_state = "done", .checkpoint_dir = root});
     run_expect(&r, 0, "./dtctl generate 7 --prompt hi --tokens 1"); /* the newest of a job's */
     snprintf(want, sizeof(want), "--generate|%s/step-10|--prompt|hi|--tokens|1|\n", root);
     assert_string_equal(r.out, want);

@@ -70,26 +70,26 @@ TEST(plain_lines_come_each_twentieth_and_each_ten_seconds)
     int lines = 0;
     view_init(&v, "1");
     status(&v, running, 0);
-    assert_false(view_due(&v, 0)); /* nothing is known yet */
+    assert_false(view_line_due(&v, 0)); /* nothing is known yet */
     for (int64_t step = 1; step <= 300; step++) {
         struct client_metric m = metric(step, 0.001);
         view_metric(&v, &m);
-        if (view_due(&v, step)) {
-            view_said(&v, step);
+        if (view_line_due(&v, step)) {
+            view_line_printed(&v, step);
             lines++;
         }
-        assert_false(view_due(&v, step));
+        assert_false(view_line_due(&v, step));
     }
     assert_in_range(lines, 20, 22);
-    assert_int_equal(v.said_step, 300);
+    assert_int_equal(v.printed_step, 300);
     /* Slow steps: the clock decides. */
     view_init(&v, "1");
     status(&v, running, 0);
     struct client_metric m = metric(1, 4);
     view_metric(&v, &m);
-    view_said(&v, 1000);
+    view_line_printed(&v, 1000);
     m = metric(2, 4);
     view_metric(&v, &m);
-    assert_false(view_due(&v, 5000));
-    assert_true(view_due(&v, 11000));
+    assert_false(view_line_due(&v, 5000));
+    assert_true(view_line_due(&v, 11000));
 }
