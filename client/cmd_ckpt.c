@@ -46,32 +46,21 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 /* ---- a job's folder ---- */
 
-struct status {
-    const char *id;
-    struct client_job job;
-};
-
-static err_t status_call(struct client *c, void *arg, struct why *why)
-{
-    struct status *s = arg;
-    return client_status(c, s->id, &s->job, why);
-}
-
 /* `path` as it is, or the checkpoint folder of the job that it names. */
 static err_t folder_find(struct global *g, const char *path, char ret[PATH_MAX], struct why *why)
 {
-    struct status status = {.id = path};
+    struct client_job job;
     int64_t id;
     if (!arg_number(path, INT64_MAX, &id)) {
         if ((size_t)snprintf(ret, PATH_MAX, "%s", path) >= PATH_MAX)
             return why_set(why, ERR_LIMIT, "%s: the name is too long", path);
         return OK;
     }
-    err_t err = follow_call(g, status_call, &status, why);
+    err_t err = client_job_by_id(g, path, &job, why);
     if (err)
         return err;
-    snprintf(ret, PATH_MAX, "%s", status.job.checkpoint_dir);
-    client_job_fini(&status.job);
+    snprintf(ret, PATH_MAX, "%s", job.checkpoint_dir);
+    client_job_fini(&job);
     return ret[0] ? OK : why_set(why, ERR_NOTFOUND, "job %s has no checkpoint folder", path);
 }
 

@@ -5,23 +5,19 @@
 #include "client/json.h"
 #include "client/measured.h"
 #include "client/plan_report.h"
-#include "client/spec.h"
+#include "client/spec_args.h"
 #include "client/timeline.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-#define MAX_SETS 256
-
 struct plan_args {
     struct global *global;
-    const char *file, *timeline, *measured;
-    const char *sets[MAX_SETS];
-    int n_sets;
+    struct spec_args spec;
+    const char *timeline, *measured;
 };
 
 static const struct argp_option options[] = {
-    {"set", 's', "KEY=VALUE", 0, "Override a key of the job file; the value is read as YAML", 0},
     {"timeline", 't', "FILE", 0, "Draw the forecast of a step as an SVG file: a row for each rank and stream", 0},
     {"measured", 'm', "JOB|FOLDER", 0,
      "Beside the forecast the step that this job has timed (run.timeline_step); a job's id, or its checkpoint.dir", 0},
@@ -33,11 +29,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
-        return 0;
-    case 's':
-        if (a->n_sets == MAX_SETS)
-            argp_error(state, "more than %d times --set", MAX_SETS);
-        a->sets[a->n_sets++] = arg;
+        state->child_inputs[1] = &a->spec;
         return 0;
     case 't':
         a->timeline = arg;
@@ -45,13 +37,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 'm':
         a->measured = arg;
         return 0;
-    case ARGP_KEY_ARG:
-        if (a->file)
-            argp_error(state, "one job file at a time");
-        a->file = arg;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "which job file?");
+    case ARGP_KEY_END:
+        if (!a->spec.file)
+            argp_error(state, "which job file?");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -60,19 +48,19 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 /* ---- the measured step ---- */
 
-struct folder {
-    const char *id;
-    char path[PATH_MAX];
-};
-
-static err_t folder_call(struct client *c, void *arg, struct why *why)
+/* ret: the argument of --measured itself, or the checkpoint folder of the job that it names. */
+static err_t measured_folder(const struct plan_args *a, char ret[PATH_MAX], struct why *why)
 {
-    struct folder *f = arg;
     struct client_job job;
-    err_t err = client_status(c, f->id, &job, why);
+    int64_t id;
+    if (!arg_number(a->measured, INT64_MAX, &id)) {
+        snprintf(ret, PATH_MAX, "%s", a->measured);
+        return OK;
+    }
+    err_t err = client_job_by_id(a->global, a->measured, &job, why);
     if (err)
         return err;
-    snprintf(f->path, sizeof(f->path), "%s", job.checkpoint_dir);
+    snprintf(ret, PATH_MAX, "%s", job.checkpoint_dir);
     client_job_fini(&job);
     return OK;
 }
@@ -80,14 +68,10 @@ static err_t folder_call(struct client *c, void *arg, struct why *why)
 static err_t measured_step_load(const struct plan_args *a, const struct spec_facts *f, struct measured_step *ret,
                                 struct why *why)
 {
-    struct folder folder = {.id = a->measured};
     struct measured_step m;
-    int64_t id;
-    err_t err = OK;
-    snprintf(folder.path, sizeof(folder.path), "%s", a->measured);
-    if (arg_number(a->measured, INT64_MAX, &id))
-        err = follow_call(a->global, folder_call, &folder, why);
-    err = err ? err : measured_load(folder.path, &m, why);
+    char folder[PATH_MAX];
+    err_t err = measured_folder(a, folder, why);
+    err = err ? err : measured_load(folder, &m, why);
     if (err)
         return err;
     if (m.did.n != f->workers) {
@@ -156,7 +140,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .children = global_children,
+        .children = spec_args_children,
         .args_doc = "FILE",
         .doc =
             "Compiles the plan of a job for every worker, checks it, and prints what it needs: parameters, data, "
@@ -173,7 +157,7 @@ int cmd_plan(struct global *g, int argc, char **argv)
     int code = EXIT_DONE;
     command_parse(&argp, argc, argv, &args);
     out_progress_init(&progress, stderr);
-    err_t err = spec_read(args.file, args.sets, args.n_sets, &job, &why);
+    err_t err = spec_args_read(&args.spec, &job, &why);
     if (!err)
         err = spec_plan(&job, &progress, &facts, &why);
     if (!err && args.measured)

@@ -3,7 +3,7 @@
  * with both values. Checkpoints go on in the folder that the steps come from, unless checkpoint.dir is set. */
 #include "client/commands.h"
 #include "client/follow.h"
-#include "client/spec.h"
+#include "client/spec_args.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -11,14 +11,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_SETS 256
 #define MAX_COUNT 1000000000
 
 struct resume_args {
     struct global *global;
     const char *from;
-    const char *sets[MAX_SETS + 2];
-    int n_sets;
+    struct spec_args spec;
     int64_t workers, steps, more, step; /* -1: not given */
     bool detach;
 };
@@ -39,7 +37,6 @@ static const struct argp_option options[] = {
     {"steps", KEY_STEPS, "N", 0, "Train until this step", 0},
     {"more", KEY_MORE, "N", 0, "Train this many steps more", 0},
     {"step", KEY_STEP, "S", 0, "Begin with this checkpoint (default: the newest)", 0},
-    {"set", 's', "KEY=VALUE", 0, "Override a key of the job file; the value is read as YAML", 0},
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
     {0}};
 
@@ -55,6 +52,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
+        state->child_inputs[1] = &a->spec;
         return 0;
     case 'w':
         parse_count(state, "workers", arg, 1, &a->workers);
@@ -67,11 +65,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_STEP:
         parse_count(state, "step", arg, 0, &a->step);
-        return 0;
-    case 's':
-        if (a->n_sets == MAX_SETS)
-            argp_error(state, "more than %d times --set", MAX_SETS);
-        a->sets[a->n_sets++] = arg;
         return 0;
     case 'd':
         a->detach = true;
@@ -94,17 +87,6 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 /* ---- where from ---- */
 
-struct status {
-    const char *id;
-    struct client_job job;
-};
-
-static err_t status_call(struct client *c, void *arg, struct why *why)
-{
-    struct status *s = arg;
-    return client_status(c, s->id, &s->job, why);
-}
-
 static err_t job_origin(const struct client_job *job, int64_t step, struct origin *ret, struct why *why)
 {
     snprintf(ret->job, sizeof(ret->job), "%.31s", job->job);
@@ -125,12 +107,12 @@ static err_t job_origin(const struct client_job *job, int64_t step, struct origi
 
 static err_t origin_of_job(struct global *g, const char *id, int64_t step, struct origin *ret, struct why *why)
 {
-    struct status status = {.id = id};
-    err_t err = follow_call(g, status_call, &status, why);
+    struct client_job job;
+    err_t err = client_job_by_id(g, id, &job, why);
     if (err)
         return err;
-    err = job_origin(&status.job, step, ret, why);
-    client_job_fini(&status.job);
+    err = job_origin(&job, step, ret, why);
+    client_job_fini(&job);
     return err;
 }
 
@@ -161,8 +143,8 @@ static err_t steps_decide(const struct resume_args *args, const struct job_spec 
                           struct why *why)
 {
     *ret = args->more >= 0 ? step + args->more : args->steps >= 0 ? args->steps : before->train.steps;
-    for (int i = 0; i < args->n_sets; i++)
-        if (args->more < 0 && args->steps < 0 && strncmp(args->sets[i], "train.steps=", 12) == 0)
+    for (int i = 0; i < args->spec.n_sets; i++)
+        if (args->more < 0 && args->steps < 0 && strncmp(args->spec.sets[i], "train.steps=", 12) == 0)
             *ret = -1; /* job_parse reads it; checked after */
     if (*ret >= 0 && *ret <= step)
         return why_set(why, ERR_INVALID,
@@ -180,16 +162,16 @@ static err_t spec_change(struct resume_args *args, const struct origin *from, co
     err_t err = steps_decide(args, before, from->step, &steps, why);
     if (err)
         return err;
-    int n = args->n_sets;
+    int n = args->spec.n_sets;
     if (steps >= 0) {
         snprintf(steps_set, sizeof(steps_set), "train.steps=%" PRId64, steps);
-        args->sets[n++] = steps_set;
+        args->spec.sets[n++] = steps_set;
     }
     if (args->workers >= 0) {
         snprintf(workers_set, sizeof(workers_set), "parallel.workers=%" PRId64, args->workers);
-        args->sets[n++] = workers_set;
+        args->spec.sets[n++] = workers_set;
     }
-    err = job_parse(from->source, (const char *)from->yaml.data, from->yaml.len, args->sets, n, ret, why);
+    err = job_parse(from->source, (const char *)from->yaml.data, from->yaml.len, args->spec.sets, n, ret, why);
     if (!err && ret->train.steps <= from->step)
         err = why_set(why, ERR_INVALID, "train.steps: %" PRId64 ", but the checkpoint is at step %" PRId64 " already",
                       ret->train.steps, from->step);
@@ -325,7 +307,7 @@ int cmd_resume(struct global *g, int argc, char **argv)
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .children = global_children,
+        .children = spec_args_children,
         .args_doc = "JOB|FOLDER",
         .doc =
             "Starts a new job that goes on from a checkpoint: of a job that has ended, of a checkpoint folder, or one "

@@ -120,26 +120,16 @@ static int list_json(const struct global *g, const struct client_job *jobs, int 
     return EXIT_DONE;
 }
 
-struct list {
-    struct client_job *jobs;
-    int n;
-};
-
-static err_t list_call(struct client *c, void *arg, struct why *why)
-{
-    struct list *list = arg;
-    return client_list(c, &list->jobs, &list->n, why);
-}
-
 static int status_list(struct global *g)
 {
-    struct list list;
+    struct client_job *jobs;
+    int n;
     struct why why = {0};
-    err_t err = follow_call(g, list_call, &list, &why);
+    err_t err = client_job_list(g, &jobs, &n, &why);
     if (err)
         return command_fail(err, &why);
-    int code = g->format == OUT_TEXT ? list_print(list.jobs, list.n) : list_json(g, list.jobs, list.n);
-    client_jobs_free(list.jobs, list.n);
+    int code = g->format == OUT_TEXT ? list_print(jobs, n) : list_json(g, jobs, n);
+    client_jobs_free(jobs, n);
     return code;
 }
 
@@ -254,36 +244,25 @@ static void page_next(const struct client_job *job)
     printf("  Next       %s %s%s\n", before, job->job, after);
 }
 
-struct one {
-    const char *id;
-    struct client_job job;
-};
-
-static err_t one_call(struct client *c, void *arg, struct why *why)
-{
-    struct one *one = arg;
-    return client_status(c, one->id, &one->job, why);
-}
-
 static int status_one(struct global *g, const char *id)
 {
-    struct one one = {.id = id};
+    struct client_job job;
     struct why why = {0};
     int code = EXIT_DONE;
-    err_t err = follow_call(g, one_call, &one, &why);
+    err_t err = client_job_by_id(g, id, &job, &why);
     if (err)
         return command_fail(err, &why);
     if (g->format != OUT_TEXT) {
-        code = command_json(g, json_of_job(&one.job));
+        code = command_json(g, json_of_job(&job));
     } else {
-        page_head(&one.job);
-        page_speed(&one.job);
-        page_times(&one.job);
-        page_workers(&one.job);
-        page_incidents(&one.job);
-        page_next(&one.job);
+        page_head(&job);
+        page_speed(&job);
+        page_times(&job);
+        page_workers(&job);
+        page_incidents(&job);
+        page_next(&job);
     }
-    client_job_fini(&one.job);
+    client_job_fini(&job);
     return code;
 }
 

@@ -3,25 +3,20 @@
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/plan_report.h"
-#include "client/spec.h"
+#include "client/spec_args.h"
 #include "client/spec_keys.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_SETS 256
-
 struct submit_args {
     struct global *global;
-    const char *file;
-    const char *sets[MAX_SETS];
-    int n_sets;
+    struct spec_args spec;
     bool detach, dry_run, keys, batch;
 };
 
 static const struct argp_option options[] = {
-    {"set", 's', "KEY=VALUE", 0, "Override a key of the job file; the value is read as YAML", 0},
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
     {"batch", 'b', 0, 0,
      "For batch systems: go on from the newest step in checkpoint.dir; save and stop at SIGUSR1, exit 75", 0},
@@ -35,11 +30,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = a->global;
-        return 0;
-    case 's':
-        if (a->n_sets == MAX_SETS)
-            argp_error(state, "more than %d times --set", MAX_SETS);
-        a->sets[a->n_sets++] = arg;
+        state->child_inputs[1] = &a->spec;
         return 0;
     case 'd':
         a->detach = true;
@@ -53,13 +44,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 'k':
         a->keys = true;
         return 0;
-    case ARGP_KEY_ARG:
-        if (a->file)
-            argp_error(state, "one job file at a time");
-        a->file = arg;
-        return 0;
     case ARGP_KEY_END:
-        if (!a->file && !a->keys)
+        if (!a->spec.file && !a->keys)
             argp_error(state, "which job file? An example: deploy/examples/first-job.yaml");
         if (a->batch && a->detach)
             argp_error(state, "either --batch, which attends the job, or --detach");
@@ -203,7 +189,7 @@ int cmd_submit(struct global *g, int argc, char **argv)
     static const struct argp argp = {
         .options = options,
         .parser = parse,
-        .children = global_children,
+        .children = spec_args_children,
         .args_doc = "FILE",
         .doc =
             "Checks a job file (keys, data, vocabulary, plan, memory, checkpoint folder), starts the job and shows its "
@@ -223,7 +209,7 @@ int cmd_submit(struct global *g, int argc, char **argv)
         spec_keys_print(stdout);
         return EXIT_DONE;
     }
-    err_t err = spec_read(args.file, args.sets, args.n_sets, &job, &why);
+    err_t err = spec_args_read(&args.spec, &job, &why);
     if (err)
         return command_refuse(err, &why);
     int code = submit_job(g, &args, &job);

@@ -120,26 +120,55 @@ static err_t submit_call(struct client *c, void *arg, struct why *why)
     return client_submit(c, s->id, s->spec_yaml, s->parent, s->job, why);
 }
 
-struct list {
+struct status_request {
+    const char *id;
+    struct client_job *ret;
+};
+
+static err_t status_call(struct client *c, void *arg, struct why *why)
+{
+    struct status_request *s = arg;
+    return client_status(c, s->id, s->ret, why);
+}
+
+err_t client_job_by_id(struct global *g, const char *id, struct client_job *ret, struct why *why)
+{
+    struct status_request s = {id, ret};
+    return follow_call(g, status_call, &s, why);
+}
+
+struct list_request {
     struct client_job *jobs;
     int n;
 };
 
 static err_t list_call(struct client *c, void *arg, struct why *why)
 {
-    struct list *list = arg;
+    struct list_request *list = arg;
     return client_list(c, &list->jobs, &list->n, why);
+}
+
+err_t client_job_list(struct global *g, struct client_job **ret, int *ret_n, struct why *why)
+{
+    struct list_request list = {0};
+    err_t err = follow_call(g, list_call, &list, why);
+    if (err)
+        return err;
+    *ret = list.jobs;
+    *ret_n = list.n;
+    return OK;
 }
 
 err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], struct why *why)
 {
-    struct list list = {0};
+    struct client_job *jobs;
+    int n;
     char newest[32] = "";
-    err_t err = follow_call(g, list_call, &list, why);
+    err_t err = client_job_list(g, &jobs, &n, why);
     if (err)
         return err;
-    for (int i = 0; i < list.n; i++) {
-        const struct client_job *job = &list.jobs[i];
+    for (int i = 0; i < n; i++) {
+        const struct client_job *job = &jobs[i];
         if (strcmp(job->checkpoint_dir, dir) != 0)
             continue;
         snprintf(newest, sizeof(newest), "%.31s", job->job);
@@ -149,7 +178,7 @@ err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], s
                           "cancel %s, or choose another checkpoint.dir",
                           job->job, job->state, dir, job->job);
     }
-    client_jobs_free(list.jobs, list.n);
+    client_jobs_free(jobs, n);
     if (!err && ret_newest)
         strcpy(ret_newest, newest);
     return err;

@@ -19,6 +19,9 @@ void follow_stop_on_signals(void);
  * back (3 s; not at all when none has answered this program before). Only for calls that may be repeated. */
 NODISCARD err_t follow_call(struct global *g, err_t (*call)(struct client *c, void *arg, struct why *why), void *arg,
                             struct why *why);
+/* The status of one job, and of all jobs, by follow_call. The caller frees *ret. */
+NODISCARD err_t client_job_by_id(struct global *g, const char *id, struct client_job *ret, struct why *why);
+NODISCARD err_t client_job_list(struct global *g, struct client_job **ret, int *ret_n, struct why *why);
 /* Refuses (ERR_EXISTS) when a job that has not ended writes its checkpoints to `dir`. ret_newest (may be NULL): the
  * newest job that wrote there, "" for none. */
 NODISCARD err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], struct why *why);

@@ -343,50 +343,49 @@ static err_t least_fits(const struct job_spec *job, int64_t node_bytes, struct w
     return err ? why_prefix(why, err, "with parallel.min_workers (%lld)", (long long)least.parallel.workers) : OK;
 }
 
-err_t spec_complete(struct job_spec *job, bool new_train, struct out_progress *progress, struct spec_facts *ret,
-                    struct why *why)
+/* The steps that submit and plan share, in order of cost. `facts` is empty before; the caller frees it in any case.
+ * `most`: as in plan_make. */
+static err_t facts_make(struct job_spec *job, bool new_train, double most, struct out_progress *progress,
+                        struct spec_facts *facts, struct why *why)
 {
-    struct spec_facts facts = {0};
     err_t err = cache_fix(job, why);
     if (!err)
         err = data_make(job, new_train, progress, why);
     if (!err)
-        err = data_check(job, &facts, why);
+        err = data_check(job, facts, why);
     if (!err)
-        err = plan_make(job, 0, &facts, why);
-    if (!err)
-        err = spec_node_bytes(&facts.node_bytes, why);
+        err = plan_make(job, most, facts, why);
+    return err ? err : spec_node_bytes(&facts->node_bytes, why);
+}
+
+/* Hands the facts to the caller, or frees them after an error. */
+static err_t facts_return(err_t err, struct spec_facts *facts, struct spec_facts *ret)
+{
+    if (err)
+        spec_facts_fini(facts);
+    else
+        *ret = *facts;
+    return err;
+}
+
+err_t spec_complete(struct job_spec *job, bool new_train, struct out_progress *progress, struct spec_facts *ret,
+                    struct why *why)
+{
+    struct spec_facts facts = {0};
+    err_t err = facts_make(job, new_train, 0, progress, &facts, why);
     if (!err)
         err = plan_fits(job, facts.node_bytes, why);
     if (!err)
         err = least_fits(job, facts.node_bytes, why);
-    if (err) {
-        spec_facts_fini(&facts);
-        return err;
-    }
-    *ret = facts;
-    return OK;
+    return facts_return(err, &facts, ret);
 }
 
-/* Of work_of: what is compiled, checked and forecast in half a second of a core. */
+/* The largest work_of() that `dtctl plan` compiles, checks and forecasts: about half a second of one core. */
 #define PLAN_WORK 40000
 
 err_t spec_plan(struct job_spec *job, struct out_progress *progress, struct spec_facts *ret, struct why *why)
 {
     struct spec_facts facts = {0};
-    err_t err = cache_fix(job, why);
-    if (!err)
-        err = data_make(job, false, progress, why);
-    if (!err)
-        err = data_check(job, &facts, why);
-    if (!err)
-        err = plan_make(job, PLAN_WORK, &facts, why);
-    if (!err)
-        err = spec_node_bytes(&facts.node_bytes, why);
-    if (err) {
-        spec_facts_fini(&facts);
-        return err;
-    }
-    *ret = facts;
-    return OK;
+    err_t err = facts_make(job, false, PLAN_WORK, progress, &facts, why);
+    return facts_return(err, &facts, ret);
 }
