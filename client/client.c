@@ -1,10 +1,9 @@
 /* Blocking calls over the callback library of common/rpc.
  *
- * A call is: rpc_send, then uv_run until `struct client_call` says done. Only one call is in flight at a time, so
- * nothing has to be locked or queued. A stream adds a timer (the tick) and a SIGINT watcher for as long as it runs;
- * both only ask rpc to cancel the call, whose last callback then ends the loop: there is one way out. Conversions copy
- * everything, because rpc frees a reply when its callback returns; a conversion that runs out of memory ends the call
- * with ERR_NOMEM. */
+ * A call is rpc_send followed by uv_run until `struct client_call` is done. Only one call is in flight at a time, so
+ * nothing is locked or queued. A stream adds a timer (the tick) and a SIGINT watcher while it runs. Both only cancel
+ * the rpc call; its last callback ends the loop, so there is one way out. Conversions copy everything, because rpc
+ * frees a reply when its callback returns. A conversion that runs out of memory ends the call with ERR_NOMEM. */
 #include "client/client.h"
 
 #include "common/rpc/methods.h"
@@ -21,21 +20,24 @@
 #include <string.h>
 #include <sys/random.h>
 
+/* A call may wait for an election (about a second) and for a write to the replicated log. 30 s is well above both, and
+ * equals RPC_STALL_MS. */
 #define CALL_DEADLINE_MS 30000
+/* The progress line is redrawn every 200 ms (REDRAW_MS in out.c). */
 #define TICK_MS 200
 
 struct client {
     uv_loop_t loop;
     struct rpc_conn *conn;
-    bool open; /* on_close has not come yet */
+    bool open; /* on_close has not been called yet */
 };
 
-/* One call in flight. `on_reply` copies a reply out; its error ends the call. */
+/* One call in flight. `on_reply` copies a reply into `ret`, or passes an item to `stream`; its error ends the call. */
 struct client_call {
     struct client *client;
     uint64_t call;
     bool done, canceled, replied;
-    int open_handles; /* a stream's watchers that the loop still knows */
+    int open_handles; /* a stream's watchers that the loop has not closed yet */
     err_t err, reply_err;
     struct why *why;
     err_t (*on_reply)(struct client_call *p, const ProtobufCMessage *reply);
@@ -56,7 +58,7 @@ err_t client_open(const char *state_dir, struct client **ret, struct why *why)
 {
     char path[PATH_MAX];
     if ((size_t)snprintf(path, sizeof(path), "%s/control.sock", state_dir) >= sizeof(path))
-        return why_set(why, ERR_INVALID, "the state directory's name is too long: %s", state_dir);
+        return why_set(why, ERR_INVALID, "the path of the state directory is too long: %s", state_dir);
     int fd;
     err_t err = rpc_connect_unix(path, &fd);
     if (err)
@@ -137,7 +139,7 @@ static err_t call_one(struct client *c, uint16_t method, const ProtobufCMessage 
     if (!err)
         err = call_wait(&p);
     if (!err && on_reply && !p.replied)
-        return why_set(why, ERR_PROTO, "dtd ended the call without an answer");
+        return why_set(why, ERR_PROTO, "dtd ended the call without a reply");
     return err;
 }
 
@@ -188,12 +190,12 @@ static err_t call_stream(struct client *c, uint16_t method, const ProtobufCMessa
     }
     uv_close((uv_handle_t *)&sig, stream_handle_closed);
     uv_close((uv_handle_t *)&timer, stream_handle_closed);
-    while (p.open_handles) /* they live on this stack */
+    while (p.open_handles) /* the handles are on this stack frame */
         uv_run(&c->loop, UV_RUN_ONCE);
     return err;
 }
 
-/* ---- protobuf into plain structs ---- */
+/* ---- conversion of protobuf messages to plain structs ---- */
 
 static char *text_copy(const char *text)
 {

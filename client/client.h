@@ -1,11 +1,11 @@
-/* A connection to a dtd, as blocking calls: what the commands of dtctl use, and the only place in it that knows
- * protobuf.
+/* A connection to control, with blocking calls. All commands of dtctl use it; no other file of dtctl uses protobuf.
  *
- * A client owns a uv loop and one connection to `<state dir>/control.sock`. One thread. Every call runs the loop until
- * its answer, its deadline or the end of the connection; streams hand their items to a callback meanwhile. What comes
- * back is plain structs that the caller frees with their _fini. Codes: ERR_CLOSED and ERR_TIMEOUT mean that control
- * went away or does not answer and that the same call may be made again on a new client; the others are control's own
- * words. */
+ * A client owns a uv loop and one connection to `<state dir>/control.sock`. One thread uses it. Every call runs the
+ * loop until the reply arrives, the deadline passes or the connection closes; a stream passes its items to a callback
+ * while it runs. Results are plain structs, which the caller frees with their _fini.
+ *
+ * Errors: ERR_CLOSED and ERR_TIMEOUT mean that control exited or does not answer, and that the caller may repeat the
+ * call on a new client. All other codes come from control's reply. */
 #ifndef DTD_CLIENT_CLIENT_H
 #define DTD_CLIENT_CLIENT_H
 
@@ -23,13 +23,13 @@ struct client_metric {
     int workers;
     uint64_t epoch;
     int64_t wall_ms;
-    bool skipped; /* the update changed nothing: loss or norm was not a number */
+    bool skipped; /* the optimizer skipped this step, because the loss or the gradient norm was not finite */
     struct traffic traffic;
 };
 
 struct client_worker {
     int rank, pid;
-    char *state, *node;           /* node: its name, "": not known */
+    char *state, *node;           /* node: name of the node; "": unknown */
     int exit_status, exit_signal; /* -1: none */
 };
 
@@ -37,15 +37,15 @@ struct client_incident {
     int64_t wall_ms;
     uint64_t epoch;
     char *seen, *decided;
-    double detect_ms, recover_ms;        /* NAN: not known (yet) */
+    double detect_ms, recover_ms;        /* NAN: not measured (yet) */
     double restart_ms, load_ms, step_ms; /* parts of recover_ms */
-    int64_t lost_steps;                  /* that are made again; -1: not known (yet) */
-    char *log;                           /* the end of what the worker wrote that failed; "": nothing */
+    int64_t lost_steps;                  /* steps that are repeated; -1: not known (yet) */
+    char *log;                           /* last lines of the failed worker's log; "": none */
 };
 
 struct client_job {
     char *job, *name, *state;
-    char *reason; /* this and the other strings below: "" when there is none */
+    char *reason; /* this and the strings below: "" when absent */
     uint64_t epoch;
     int64_t step, steps;
     int workers, restarts;
@@ -57,7 +57,7 @@ struct client_job {
     struct client_worker *worker;
     int n_worker;
     char *parent, *spec_yaml;
-    char *user; /* whose it is */
+    char *user; /* owner of the job */
     struct client_incident *incident;
     int n_incident;
 };
@@ -69,7 +69,7 @@ struct client_checkpoint {
     double loss; /* NAN: unknown */
 };
 
-/* Strings: "" when there is none. */
+/* Strings are "" when absent. */
 struct client_cluster_node {
     char *name, *address, *state, *role, *domain, *drained, *version;
     uint64_t id, log_index;
@@ -79,12 +79,12 @@ struct client_cluster_node {
 struct client_cluster {
     char *self, *leader, *note;
     struct client_cluster_node *node;
-    int n_node; /* 0: the daemon's node is in no cluster */
+    int n_node; /* 0: the node is not part of a cluster */
     uint64_t log_index, log_term;
     uint32_t key, keys;
 };
 
-struct client_cluster_options { /* of a node that begins or joins a cluster; NULL: as configured */
+struct client_cluster_options { /* for init and join; NULL: the value of the node's configuration */
     const char *name, *listen, *advertise, *domain;
 };
 
@@ -94,30 +94,30 @@ struct client_node {
     int *io_pid;
     int n_io;
     uint64_t raft_term, raft_index;
-    int gpus, gpus_free;           /* gpus -1: it is not known yet */
-    char *gpu_model, *gpu_missing; /* of the first one; why there are none; never NULL */
+    int gpus, gpus_free;           /* gpus -1: the probe has not finished */
+    char *gpu_model, *gpu_missing; /* model of the first GPU; why there is none; never NULL */
 };
 
 void client_job_fini(struct client_job *job);
 void client_jobs_free(struct client_job *jobs, int n);
 void client_checkpoints_free(struct client_checkpoint *list, int n);
 void client_node_fini(struct client_node *node);
-/* done, failed or canceled. */
+/* True in the states done, failed and canceled. */
 bool client_job_ended(const struct client_job *job);
 
 struct client;
-/* ERR_CLOSED when nobody listens there. */
+/* ERR_CLOSED when no daemon listens on the socket. */
 NODISCARD err_t client_open(const char *state_dir, struct client **ret, struct why *why);
 void client_close(struct client *c); /* NULL is legal */
 
-/* `request_id`: 16 bytes from client_request_id; the same one when the same submit is tried again. ret_job: the new id.
- */
+/* Submits a job. `request_id`: 16 bytes from client_request_id. A caller that repeats a submit passes the same id, so
+ * that control creates at most one job. ret_job: the new job's id. */
 NODISCARD err_t client_request_id(uint8_t ret[16]);
 NODISCARD err_t client_submit(struct client *c, const uint8_t request_id[16], const char *spec_yaml, const char *parent,
                               char ret_job[32], struct why *why);
 NODISCARD err_t client_status(struct client *c, const char *job, struct client_job *ret, struct why *why);
 NODISCARD err_t client_list(struct client *c, struct client_job **ret, int *ret_n, struct why *why);
-/* `save`: its workers save first. */
+/* Stops a job. `save`: the workers save a checkpoint first. */
 NODISCARD err_t client_cancel(struct client *c, const uint8_t request_id[16], const char *job, bool save,
                               struct client_job *ret, struct why *why);
 NODISCARD err_t client_checkpoints(struct client *c, const char *job, struct client_checkpoint **ret, int *ret_n,
@@ -125,8 +125,8 @@ NODISCARD err_t client_checkpoints(struct client *c, const char *job, struct cli
 NODISCARD err_t client_node_get(struct client *c, struct client_node *ret, struct why *why);
 NODISCARD err_t client_shutdown(struct client *c, struct why *why);
 
-/* What a stream calls, all on the caller's thread; a NULL one is not called. Returning false ends the stream, which
- * then returns ERR_CANCELED; so does SIGINT while a stream runs. `tick` comes about five times a second. */
+/* Callbacks of a stream. They run on the caller's thread; NULL callbacks are skipped. When one returns false, or when
+ * SIGINT arrives, the stream ends and returns ERR_CANCELED. `tick` runs about five times a second. */
 struct client_stream {
     bool (*log)(void *arg, int rank, const void *text, size_t len);
     bool (*metric)(void *arg, const struct client_metric *metric);
@@ -134,12 +134,12 @@ struct client_stream {
     bool (*tick)(void *arg);
     void *arg;
 };
-/* rank -1: all. tail_lines -1: from the start. */
+/* rank -1: all ranks. tail_lines -1: from the start of the log. */
 NODISCARD err_t client_logs(struct client *c, const char *job, int rank, bool follow, int64_t tail_lines,
                             const struct client_stream *stream, struct why *why);
 NODISCARD err_t client_metrics(struct client *c, const char *job, bool follow, int64_t from_step,
                                const struct client_stream *stream, struct why *why);
-/* A status whenever it changes and every metric, until the job has ended. */
+/* Streams the job's status at every change, and every metric, until the job has ended. */
 NODISCARD err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why);
 
 /* ---- stores ---- */
@@ -147,7 +147,7 @@ NODISCARD err_t client_watch(struct client *c, const char *job, const struct cli
 struct client_store {
     char *name, *node, *user;
 };
-/* The caller's store of that name, where there is none yet a new one: its port on this node. */
+/* Opens the caller's c10d store `name`, or creates it. ret_port: its port on this node. */
 NODISCARD err_t client_store_open(struct client *c, const char *name, int *ret_port, struct why *why);
 NODISCARD err_t client_store_close(struct client *c, const char *name, struct why *why);
 NODISCARD err_t client_store_list(struct client *c, struct client_store **ret, int *ret_n, struct why *why);
@@ -160,14 +160,14 @@ void client_cluster_fini(struct client_cluster *c);
 NODISCARD err_t client_cluster_init(struct client *c, const struct client_cluster_options *options, struct why *why);
 NODISCARD err_t client_cluster_join(struct client *c, const char *token, const struct client_cluster_options *options,
                                     struct why *why);
-/* The token is a secret; the caller frees it. */
+/* Creates a join token. It is a secret; the caller frees it. */
 NODISCARD err_t client_cluster_token(struct client *c, unsigned uses, unsigned hours, char **ret,
                                      int64_t *ret_expires_ms, struct why *why);
 NODISCARD err_t client_cluster_remove(struct client *c, const char *node, struct why *why);
 NODISCARD err_t client_cluster_leave(struct client *c, struct why *why);
 NODISCARD err_t client_cluster_recover(struct client *c, struct why *why);
 NODISCARD err_t client_cluster_rotate(struct client *c, struct why *why);
-/* `reason` NULL: it is drained no more. */
+/* `reason` NULL: ends the drain. */
 NODISCARD err_t client_node_drain(struct client *c, const char *node, const char *reason, struct why *why);
 
 #endif

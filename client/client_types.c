@@ -1,5 +1,5 @@
-/* Life and death of the plain structs of client.h. Apart from client.c so that tests and printers can make and free
- * them without a connection and without protobuf. */
+/* Destructors of the plain structs of client.h. They are apart from client.c, so that tests and printers can create and
+ * free these structs without a connection and without protobuf. */
 #include "client/client.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* dtctl cancel: asks control to stop a job. Its workers finish their step; what is committed stays. */
+/* dtctl cancel: stops a job. Its workers finish their step; committed checkpoints remain. */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/follow.h"
@@ -10,10 +10,11 @@ struct cancel_args {
     bool save;
 };
 
-static const struct argp_option options[] = {{"save", 's', 0, 0, "Save first, so that no step is lost", 0}, {0}};
+static const struct argp_option options[] = {{"save", 's', 0, 0, "Save a checkpoint first, so that no step is lost", 0},
+                                             {0}};
 
 struct cancel {
-    uint8_t id[16]; /* the same when it is tried again */
+    uint8_t id[16]; /* the same for every repetition of the request */
     const char *job;
     bool save;
     struct client_job ret;
@@ -42,7 +43,7 @@ int cmd_cancel(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "JOB",
-        .doc = "Stops a job. Its checkpoints stay; `dtctl resume JOB` goes on from the newest."
+        .doc = "Stops a job. Its checkpoints remain; `dtctl resume JOB` continues from the newest one."
                "\vExamples:\n  dtctl cancel 4\n  dtctl cancel --save 4"};
     struct cancel_args args = {.global = g};
     struct cancel cancel = {0};

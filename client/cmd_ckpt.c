@@ -1,5 +1,5 @@
-/* dtctl ckpt: looks into checkpoints without a daemon. A root folder stands for its newest step where one step is
- * meant; a number for the folder of that job, which alone needs a daemon. */
+/* dtctl ckpt: lists, inspects and verifies checkpoints. Where a command needs one step, a folder of checkpoints means
+ * its newest step, and a number means the folder of that job. Only a job's number needs a daemon. */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/follow.h"
@@ -37,7 +37,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         a->path = arg;
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "which checkpoint folder (or job)?");
+        argp_error(state, "which checkpoint folder or job?");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -46,14 +46,14 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 /* ---- a job's folder ---- */
 
-/* `path` as it is, or the checkpoint folder of the job that it names. */
+/* ret: `path` itself, or the checkpoint folder of the job that it names. */
 static err_t folder_find(struct global *g, const char *path, char ret[PATH_MAX], struct why *why)
 {
     struct client_job job;
     int64_t id;
     if (!arg_number(path, INT64_MAX, &id)) {
         if ((size_t)snprintf(ret, PATH_MAX, "%s", path) >= PATH_MAX)
-            return why_set(why, ERR_LIMIT, "%s: the name is too long", path);
+            return why_set(why, ERR_LIMIT, "%s: the path is too long", path);
         return OK;
     }
     err_t err = client_job_by_id(g, path, &job, why);
@@ -73,8 +73,8 @@ err_t ckpt_step_find(struct global *g, const char *path, char ret[PATH_MAX], str
 
 /* ---- ls ---- */
 
-/* Two of a folder's checkpoints have names: the best has the lowest loss (of equal ones the newer, as retention has
- * it), the final one is behind its job's last step. -1: there is none. */
+/* Indices of the two checkpoints that the table marks. best: the lowest loss, or the newer of equal ones, as in
+ * control's retention; final: the last step of its job. -1: none. */
 struct ls_marks {
     int best, final;
 };
@@ -88,7 +88,7 @@ static int best_of(const struct ckpt_info *list, int n)
     return best;
 }
 
-/* What is in the way of an answer makes it no. */
+/* False as well when the checkpoint cannot be read or has no job file. */
 static bool is_final(const char *root, int64_t step)
 {
     char dir[PATH_MAX];
@@ -158,11 +158,10 @@ static int ckpt_ls(struct global *g, int argc, char **argv)
     static const struct argp argp = {.parser = parse,
                                      .children = global_children,
                                      .args_doc = "FOLDER|JOB",
-                                     .doc =
-                                         "Lists the whole checkpoints of a folder, oldest first: the loss is that of "
-                                         "the validation, where the job evaluates, else of the step. The best is "
-                                         "the one with the lowest, the final one stands behind the last step."
-                                         "\vExample:\n  dtctl ckpt ls checkpoints/first-job"};
+                                     .doc = "Lists the complete checkpoints of a folder, oldest first. The loss is the "
+                                            "validation loss if the job evaluates, else the training loss of the step. "
+                                            "The best checkpoint has the lowest loss; the final one is the last step."
+                                            "\vExample:\n  dtctl ckpt ls checkpoints/first-job"};
     struct ckpt_args args = {.global = g};
     struct ckpt_info *list;
     struct why why = {0};
@@ -182,7 +181,7 @@ static int ckpt_ls(struct global *g, int argc, char **argv)
     else if (n)
         ls_table(list, n, &marks);
     else
-        printf("%s: no whole checkpoint yet\n", root);
+        printf("%s: no complete checkpoint\n", root);
     free(list);
     return code;
 }
@@ -244,7 +243,7 @@ static err_t scalars_json(struct ckpt *ckpt, json_t **ret, struct why *why)
     return OK;
 }
 
-/* PyTorch keeps a dozen values per parameter group; people want the others. */
+/* PyTorch stores a dozen values per parameter group. The text output omits them; JSON has them. */
 static bool scalar_is_internal(const char *name)
 {
     return strncmp(name, "optimizer.param_groups.", 23) == 0 || strncmp(name, "lr_scheduler.", 13) == 0;
@@ -265,7 +264,7 @@ static void scalars_print(json_t *scalars)
         free(text);
     }
     if (n_internal)
-        printf("and %d values of optimizer and schedule: -o json shows them\n", n_internal);
+        printf("and %d values of the optimizer and the schedule, which -o json shows\n", n_internal);
 }
 
 static err_t inspect_print(struct ckpt *ckpt, const char *dir, bool hash, struct why *why)
@@ -273,7 +272,8 @@ static err_t inspect_print(struct ckpt *ckpt, const char *dir, bool hash, struct
     char number[OUT_NUMBER];
     json_t *scalars;
     printf("%s  step %" PRId64 "  epoch %" PRIu64 "  loss %s%s\n", dir, ckpt_step(ckpt), ckpt_epoch(ckpt),
-           out_real(ckpt_loss(ckpt), 6, number), ckpt_has_manifest(ckpt) ? "" : "  (no manifest: another program's)");
+           out_real(ckpt_loss(ckpt), 6, number),
+           ckpt_has_manifest(ckpt) ? "" : "  (no manifest: written by another program)");
     err_t err = tensors_print(ckpt, hash, why);
     if (!err)
         err = scalars_json(ckpt, &scalars, why);
@@ -333,15 +333,15 @@ static err_t inspect_json(struct ckpt *ckpt, const char *dir, bool hash, json_t 
 static int ckpt_inspect(struct global *g, int argc, char **argv)
 {
     static const struct argp_option options[] = {
-        {"no-hash", 'H', 0, 0, "Do not read the tensors to hash their bytes", 0}, {0}};
+        {"no-hash", 'H', 0, 0, "Do not compute SHA-256 of the tensors, which reads all their bytes", 0}, {0}};
     static const struct argp argp = {
         .options = options,
         .parser = parse,
         .children = global_children,
         .args_doc = "FOLDER|JOB",
-        .doc = "Shows what is in a checkpoint: tensors with type, shape, chunks and the SHA-256 of their bytes in "
+        .doc = "Shows the tensors of a checkpoint with type, shape, number of chunks and SHA-256 of their bytes in "
                "row-major "
-               "order, and the scalars. A folder of checkpoints stands for its newest."
+               "order, and its scalars. A folder of checkpoints means its newest one."
                "\vExamples:\n  dtctl ckpt inspect checkpoints/first-job/step-300\n"
                "  dtctl ckpt inspect checkpoints/first-job -o json | jq -r '.tensors[] | [.name, .sha256] | @tsv'"};
     struct ckpt_args args = {.global = g};
@@ -395,7 +395,7 @@ static int print_verdict(const struct global *g, const char *dir, int64_t bytes,
         return code ? code : err ? EXIT_ERROR : EXIT_DONE;
     }
     if (!err) {
-        printf("%s is whole: %s read and checked\n", dir, out_bytes(bytes, number));
+        printf("%s is complete: %s read and verified\n", dir, out_bytes(bytes, number));
         return EXIT_DONE;
     }
     command_fail(err, why);
@@ -408,9 +408,10 @@ static int ckpt_verify_run(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "FOLDER|JOB",
-        .doc = "Reads every byte of a checkpoint and checks it. Exit 1 when one is wrong, naming file and extent. A "
-               "folder "
-               "of checkpoints stands for its newest.\vExample:\n  dtctl ckpt verify checkpoints/first-job/step-300"};
+        .doc =
+            "Reads every byte of a checkpoint and compares it with the checksums. If a byte is wrong, prints the file "
+            "and the extent and exits with 1. A folder of checkpoints means its newest one.\vExample:\n  dtctl ckpt "
+            "verify checkpoints/first-job/step-300"};
     struct ckpt_args args = {.global = g};
     struct verify verify = {0};
     struct why why = {0};
@@ -425,14 +426,14 @@ static int ckpt_verify_run(struct global *g, int argc, char **argv)
     return print_verdict(g, dir, verify.bytes, err, &why);
 }
 
-/* ---- the sub-commands ---- */
+/* ---- the subcommands ---- */
 
 static const struct command table[] = {
     {"ls", "list the checkpoints of a folder or a job", ckpt_ls},
     {"inspect", "show tensors, hashes and scalars of one checkpoint", ckpt_inspect},
-    {"verify", "read every byte of a checkpoint and check it", ckpt_verify_run},
-    {"export", "write the parameters as a model of Hugging Face's", cmd_ckpt_export},
-    {"import", "make a checkpoint of a model of Hugging Face's", cmd_ckpt_import},
+    {"verify", "verify every byte of a checkpoint", ckpt_verify_run},
+    {"export", "export the parameters as a Hugging Face model", cmd_ckpt_export},
+    {"import", "make a checkpoint from a Hugging Face model", cmd_ckpt_import},
 };
 
 int cmd_ckpt(struct global *g, int argc, char **argv)

@@ -1,4 +1,4 @@
-/* dtctl ckpt export, import: between our checkpoints and Hugging Face's models. */
+/* dtctl ckpt export, dtctl ckpt import: conversion to and from Hugging Face models. */
 #include "client/commands.h"
 #include "client/hf.h"
 #include "client/json.h"
@@ -20,7 +20,7 @@ enum { KEY_SHARD = 256 };
 static const struct argp_option export_options[] = {
     {"format", 'f', "FORMAT", 0, "safetensors (the only one, and the default)", 0},
     {"dtype", 't', "TYPE", 0, "float32 (default) or bfloat16", 0},
-    {"shard-bytes", KEY_SHARD, "N", 0, "Begin a new file above so many bytes (default: 5 GiB)", 0},
+    {"shard-bytes", KEY_SHARD, "N", 0, "Largest size of a file (default: 5 GiB)", 0},
     {0}};
 static const struct argp_option import_options[] = {
     {"format", 'f', "FORMAT", 0, "safetensors (the only one, and the default)", 0}, {0}};
@@ -29,7 +29,7 @@ static void parse_dtype(struct hf_args *a, const char *arg, struct argp_state *s
 {
     a->dtype = dtype_parse(arg);
     if (a->dtype != DT_F32 && a->dtype != DT_BF16)
-        argp_error(state, "--dtype %s: float32 and bfloat16 are written", arg);
+        argp_error(state, "--dtype %s: the types are float32 and bfloat16", arg);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -41,18 +41,18 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'f':
         if (strcmp(arg, "safetensors") != 0)
-            argp_error(state, "--format %s: the format is safetensors", arg);
+            argp_error(state, "--format %s: the only format is safetensors", arg);
         return 0;
     case 't':
         parse_dtype(a, arg, state);
         return 0;
     case KEY_SHARD:
         if (!arg_number(arg, INT64_MAX, &a->shard_bytes) || a->shard_bytes < 1)
-            argp_error(state, "--shard-bytes %s: a number of bytes", arg);
+            argp_error(state, "--shard-bytes %s: expected a number of bytes", arg);
         return 0;
     case ARGP_KEY_ARG:
         if (a->to)
-            argp_error(state, "two arguments: from and to");
+            argp_error(state, "expected two arguments");
         *(a->from ? &a->to : &a->from) = arg;
         return 0;
     case ARGP_KEY_END:
@@ -83,13 +83,14 @@ int cmd_ckpt_export(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "CHECKPOINT|JOB DIR",
-        .doc = "Writes a checkpoint's parameters as a model of Hugging Face's: model.safetensors (or several, with an "
-               "index), config.json, and the tokenizer's files. DIR is made, or empty. A folder of checkpoints stands "
-               "for its newest.\vExample:\n  dtctl ckpt export checkpoints/first-job my-model --dtype bfloat16"};
+        .doc =
+            "Writes a checkpoint's parameters as a Hugging Face model: model.safetensors (or several files with an "
+            "index), config.json, and the tokenizer's files. DIR must be empty or not exist. A folder of checkpoints "
+            "means its newest one.\vExample:\n  dtctl ckpt export checkpoints/first-job my-model --dtype bfloat16"};
     struct hf_args args = {.global = g,
                            .dtype = DT_F32,
                            .shard_bytes = HF_SHARD_BYTES,
-                           .complaint = "which checkpoint (or job), and into which folder?"};
+                           .complaint = "which checkpoint or job, and which folder to write?"};
     struct hf_done done;
     struct why why = {0};
     char dir[PATH_MAX];
@@ -107,12 +108,13 @@ int cmd_ckpt_import(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "DIR JOB.yaml|FOLDER",
-        .doc = "Makes step-0 of a model of Hugging Face's (gpt2, llama): with a job file in the folder of its "
-               "checkpoints, so that `dtctl resume` trains it; with FOLDER there, with a job file made from "
-               "config.json, for `dtctl generate`, or to resume with --set data.train=..."
-               "\vExamples:\n  dtctl ckpt import gpt2 finetune.yaml && dtctl resume checkpoints/finetune\n"
-               "  dtctl ckpt import gpt2 imported && dtctl generate imported --prompt 'Hello'"};
-    struct hf_args args = {.global = g, .complaint = "which model's folder, and which job file or folder to make?"};
+        .doc =
+            "Makes a checkpoint step-0 from a Hugging Face model (gpt2, llama). With a job file, the checkpoint is "
+            "written into its checkpoint.dir, and `dtctl resume` trains it. With FOLDER, it is written there, with a "
+            "job file made from config.json, for `dtctl generate` or `dtctl resume --set data.train=...`."
+            "\vExamples:\n  dtctl ckpt import gpt2 finetune.yaml && dtctl resume checkpoints/finetune\n"
+            "  dtctl ckpt import gpt2 imported && dtctl generate imported --prompt 'Hello'"};
+    struct hf_args args = {.global = g, .complaint = "which model folder, and which job file or new folder?"};
     struct hf_done done;
     struct why why = {0};
     struct stat st;

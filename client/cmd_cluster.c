@@ -1,4 +1,4 @@
-/* dtctl cluster: from one node to several. What is typed next is said each time, whole, so that it can be copied. */
+/* dtctl cluster: creates and changes a cluster of nodes. Every command prints the complete next command to copy. */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/follow.h"
@@ -10,13 +10,15 @@
 #include <string.h>
 #include <time.h>
 
-#define READY_MS 20000  /* control begins anew, and the log has its first records */
-#define NODES_MS 120000 /* a machine's programs may be read over a network first */
+/* After init, join, leave and recover, control starts again and writes the first records of its log. */
+#define READY_MS 20000
+/* Nodes that start together may load their programs over a network first. */
+#define NODES_MS 120000
 
 struct cluster_args {
     struct global *global;
     struct client_cluster_options options;
-    const char *argument; /* the token, or a node */
+    const char *argument; /* a token or the name of a node */
     unsigned uses, hours, nodes;
     bool yes;
     char *token;
@@ -30,7 +32,7 @@ static unsigned count_of(struct argp_state *state, const char *option, const cha
     char *end;
     unsigned long n = strtoul(text, &end, 10);
     if (text[0] < '1' || text[0] > '9' || *end || n > 1000000)
-        argp_error(state, "%s %s: a number from 1 on", option, text);
+        argp_error(state, "%s %s: expected a number from 1 to 1000000", option, text);
     return (unsigned)n;
 }
 
@@ -70,7 +72,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-/* For those that take one word. */
+/* For the commands that take one argument. */
 static error_t parse_with_argument(int key, char *arg, struct argp_state *state)
 {
     struct cluster_args *a = state->input;
@@ -83,17 +85,18 @@ static error_t parse_with_argument(int key, char *arg, struct argp_state *state)
     return parse(key, arg, state);
 }
 
-#define NODE_OPTIONS                                                                                               \
-    {"name", KEY_NAME, "NAME", 0, "This node's name in the cluster (default: as configured, else the host's)", 0}, \
-        {"listen", KEY_LISTEN, "ADDRESS:PORT", 0, "Where it listens (default: cluster.listen, [::]:7811)", 0},     \
-        {"advertise", KEY_ADVERTISE, "HOST:PORT", 0, "How others reach it (default: the host's name)", 0},         \
-    {                                                                                                              \
-        "domain", KEY_DOMAIN, "NAME", 0, "What fails together with it: voters are spread", 0                       \
+/* The options of init and join: rows of a table of struct argp_option. */
+#define NODE_OPTIONS                                                                                              \
+    {"name", KEY_NAME, "NAME", 0, "Name of this node (default: as configured, else the host name)", 0},           \
+        {"listen", KEY_LISTEN, "ADDRESS:PORT", 0, "Listen address (default: cluster.listen, else [::]:7811)", 0}, \
+        {"advertise", KEY_ADVERTISE, "HOST:PORT", 0, "Address for other nodes (default: the host name)", 0},      \
+    {                                                                                                             \
+        "domain", KEY_DOMAIN, "NAME", 0, "Failure domain, such as a rack: voters are spread over domains", 0      \
     }
 
 /* ---- the calls ---- */
 
-/* The answer may be the leader's; who we are is known here. */
+/* The leader may have answered the status call, so `self` is taken from our own node's reply. */
 static err_t status_call(struct client *c, void *arg, struct why *why)
 {
     struct client_cluster *s = arg;
@@ -151,7 +154,7 @@ static err_t rotate_call(struct client *c, void *arg, struct why *why)
     return client_cluster_rotate(c, why);
 }
 
-/* Until this node is in a cluster that has a leader, or (`in` false) in none. */
+/* Waits until this node is part of a cluster that has a leader, or (`in` false) of no cluster. */
 static err_t wait_until(struct global *g, bool in, struct why *why)
 {
     int64_t end = clock_mono_ms() + READY_MS;
@@ -164,7 +167,8 @@ static err_t wait_until(struct global *g, bool in, struct why *why)
         if (done)
             return OK;
         if (clock_mono_ms() > end)
-            return why_set(why, ERR_AGAIN, "the daemon has not taken it up within %d s: dtctl cluster status",
+            return why_set(why, ERR_AGAIN,
+                           "the daemon did not complete the request within %d s. See: dtctl cluster status",
                            READY_MS / 1000);
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
@@ -202,12 +206,12 @@ static void status_print(const struct client_cluster *s)
     if (s->n_node)
         printf("leader %s  term %llu  index %llu  key k%u%s\n", s->leader[0] ? s->leader : "none",
                (unsigned long long)s->log_term, (unsigned long long)s->log_index, s->key,
-               s->keys > 1 ? " (another is on its way)" : "");
+               s->keys > 1 ? " (a new key is being distributed)" : "");
     if (s->note[0])
         printf("%s\n", s->note);
 }
 
-/* How many are up, of a cluster that has a leader. */
+/* Number of nodes that are up; 0 if the cluster has no leader. */
 static unsigned nodes_up(const struct client_cluster *s)
 {
     unsigned n = 0;
@@ -216,7 +220,7 @@ static unsigned nodes_up(const struct client_cluster *s)
     return n;
 }
 
-/* A daemon that is not there yet may come. `nodes` 0: waits for nothing. */
+/* Waits until `nodes` nodes are up; the daemon itself may start meanwhile. `nodes` 0: does not wait. */
 static err_t status_wait(struct global *g, unsigned nodes, struct client_cluster *ret, struct why *why)
 {
     int64_t end = clock_mono_ms() + NODES_MS;
@@ -229,7 +233,7 @@ static err_t status_wait(struct global *g, unsigned nodes, struct client_cluster
         if (!err)
             client_cluster_fini(ret);
         if (clock_mono_ms() > end)
-            return why_set(why, ERR_AGAIN, "%u of %u nodes are up after %d s: dtctl cluster status", up, nodes,
+            return why_set(why, ERR_AGAIN, "%u of %u nodes are up after %d s. See: dtctl cluster status", up, nodes,
                            NODES_MS / 1000);
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
@@ -238,11 +242,13 @@ static err_t status_wait(struct global *g, unsigned nodes, struct client_cluster
 static int cluster_status(struct global *g, int argc, char **argv)
 {
     static const struct argp_option options[] = {
-        {"wait", KEY_WAIT, "N", 0, "Wait until so many nodes are up and one leads; exit 75 after two minutes", 0}, {0}};
+        {"wait", KEY_WAIT, "N", 0, "Wait until N nodes are up and one is the leader; exit 75 after two minutes", 0},
+        {0}};
     static const struct argp argp = {.options = options,
                                      .parser = parse,
                                      .children = global_children,
-                                     .doc = "Shows the cluster's nodes, who votes and who leads, and what is lacking."
+                                     .doc = "Shows the nodes, voters and leader of the cluster, and whether the quorum "
+                                            "is missing."
                                             "\vExamples:\n  dtctl cluster status -o json\n"
                                             "  dtctl cluster status --wait 3"};
     struct cluster_args args = {.global = g};
@@ -270,7 +276,8 @@ static int token_print(struct global *g, struct cluster_args *a)
         code = command_json(g, json_pack("{s:s, s:I, s:i}", "token", a->token, "expires_ms", (json_int_t)a->expires_ms,
                                          "uses", (int)a->uses));
     else
-        printf("on the next node (the token is a secret; it holds %u h, for %u node%s):\n  dtctl cluster join %s\n",
+        printf("run this on the next node (the token is a secret; it is valid for %u h and %u node%s):\n"
+               "  dtctl cluster join %s\n",
                a->hours, a->uses, a->uses == 1 ? "" : "s", a->token);
     explicit_bzero(a->token, strlen(a->token));
     free(a->token);
@@ -280,14 +287,14 @@ static int token_print(struct global *g, struct cluster_args *a)
 static int cluster_token(struct global *g, int argc, char **argv)
 {
     static const struct argp_option options[] = {
-        {"uses", KEY_USES, "N", 0, "How many nodes may join by it (default 1)", 0},
-        {"hours", KEY_HOURS, "H", 0, "How long it holds (default 24)", 0},
+        {"uses", KEY_USES, "N", 0, "Number of nodes that may join with it (default 1)", 0},
+        {"hours", KEY_HOURS, "H", 0, "Hours until it expires (default 24)", 0},
         {0}};
     static const struct argp argp = {
         .options = options,
         .parser = parse,
         .children = global_children,
-        .doc = "Makes a token by which other nodes join.\vExample:\n  dtctl cluster token --uses 2"};
+        .doc = "Creates a token with which other nodes join.\vExample:\n  dtctl cluster token --uses 2"};
     struct cluster_args args = {.global = g, .uses = 1, .hours = 24};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
@@ -303,8 +310,8 @@ static int cluster_init(struct global *g, int argc, char **argv)
     static const struct argp argp = {.options = options,
                                      .parser = parse,
                                      .children = global_children,
-                                     .doc = "Makes a cluster of which this node is the first, and a token for the next "
-                                            "one.\vExample:\n  dtctl cluster init --advertise 10.0.0.1:7811"};
+                                     .doc = "Creates a cluster with this node as its first, and a token for the next "
+                                            "node.\vExample:\n  dtctl cluster init --advertise 10.0.0.1:7811"};
     struct cluster_args args = {.global = g, .uses = 1, .hours = 24};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
@@ -316,7 +323,7 @@ static int cluster_init(struct global *g, int argc, char **argv)
     if (err)
         return command_fail(err, &why);
     if (g->format == OUT_TEXT)
-        printf("this node is the first of a cluster: dtctl cluster status\n");
+        printf("created a cluster with this node. Show it: dtctl cluster status\n");
     return token_print(g, &args);
 }
 
@@ -327,7 +334,7 @@ static int cluster_join(struct global *g, int argc, char **argv)
                                      .parser = parse_with_argument,
                                      .children = global_children,
                                      .args_doc = "TOKEN",
-                                     .doc = "Joins this node to a cluster. What its own dtd knew of jobs before is set "
+                                     .doc = "Joins this node to a cluster. Its own records of earlier jobs are moved "
                                             "aside.\vExample:\n  dtctl cluster join dtd1.AAAA... --name node-2"};
     struct cluster_args args = {.global = g};
     struct why why = {0};
@@ -337,11 +344,11 @@ static int cluster_join(struct global *g, int argc, char **argv)
         err = wait_until(g, true, &why);
     if (err)
         return command_fail(err, &why);
-    printf("joined: dtctl cluster status\n");
+    printf("joined the cluster. Show it: dtctl cluster status\n");
     return EXIT_DONE;
 }
 
-/* ---- leaving and mending ---- */
+/* ---- leaving and repair ---- */
 
 static int run_simple(struct global *g, int argc, char **argv, const struct argp *argp,
                       err_t (*call)(struct client *, void *, struct why *), struct cluster_args *args)
@@ -356,8 +363,10 @@ static int cluster_leave(struct global *g, int argc, char **argv)
 {
     static const struct argp argp = {.parser = parse,
                                      .children = global_children,
-                                     .doc = "Takes this node out of its cluster; another leads and votes first."
-                                            "\vExample:\n  dtctl cluster leave"};
+                                     .doc =
+                                         "Removes this node from its cluster, after its leadership and vote have moved "
+                                         "to another node."
+                                         "\vExample:\n  dtctl cluster leave"};
     struct cluster_args args = {.global = g};
     struct why why = {0};
     int code = run_simple(g, argc, argv, &argp, leave_call, &args);
@@ -366,7 +375,7 @@ static int cluster_leave(struct global *g, int argc, char **argv)
     err_t err = wait_until(g, false, &why);
     if (err)
         return command_fail(err, &why);
-    printf("this node is in no cluster any more\n");
+    printf("this node has left the cluster\n");
     return EXIT_DONE;
 }
 
@@ -375,32 +384,33 @@ static int cluster_remove(struct global *g, int argc, char **argv)
     static const struct argp argp = {.parser = parse_with_argument,
                                      .children = global_children,
                                      .args_doc = "NODE",
-                                     .doc = "Takes a node out of the cluster that is dead. One that is there leaves by "
-                                            "itself: dtctl cluster leave.\vExample:\n  dtctl cluster remove node-3"};
+                                     .doc = "Removes a dead node from the cluster. A node that runs leaves by itself: "
+                                            "dtctl cluster leave.\vExample:\n  dtctl cluster remove node-3"};
     struct cluster_args args = {.global = g};
     int code = run_simple(g, argc, argv, &argp, remove_call, &args);
     if (!code)
-        printf("%s is no node of the cluster any more; its key still is: dtctl cluster rotate\n", args.argument);
+        printf("removed %s from the cluster. Its key is still valid; replace it: dtctl cluster rotate\n",
+               args.argument);
     return code;
 }
 
 static int cluster_recover(struct global *g, int argc, char **argv)
 {
-    static const struct argp_option options[] = {{"yes", KEY_YES, NULL, 0, "The other voters will never come back", 0},
-                                                 {0}};
+    static const struct argp_option options[] = {
+        {"yes", KEY_YES, NULL, 0, "Confirm that the other voters are permanently lost", 0}, {0}};
     static const struct argp argp = {
         .options = options,
         .parser = parse,
         .children = global_children,
-        .doc = "When the majority of the voters is lost for ever: goes on with this node's copy of the log alone. What "
-               "only the others had is lost, and if they come back after all they are another cluster: stop them "
-               "first.\vExample:\n  dtctl cluster recover --yes"};
+        .doc = "Continues with this node's copy of the log alone, when the majority of the voters is permanently lost. "
+               "Records that only the other voters had are lost. If those voters start again, they form another "
+               "cluster: stop them first.\vExample:\n  dtctl cluster recover --yes"};
     struct cluster_args args = {.global = g};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
     if (!args.yes) {
         why_set(&why, ERR_INVALID,
-                "this gives up what only the other voters have: make sure that they never come back, "
+                "records that only the other voters have will be lost. Make sure that these nodes never start again, "
                 "then add --yes");
         return command_fail(ERR_INVALID, &why);
     }
@@ -409,7 +419,7 @@ static int cluster_recover(struct global *g, int argc, char **argv)
         err = wait_until(g, true, &why);
     if (err)
         return command_fail(err, &why);
-    printf("this node leads; remove the lost ones: dtctl cluster status\n");
+    printf("this node is the leader. Remove the lost nodes: dtctl cluster status\n");
     return EXIT_DONE;
 }
 
@@ -418,25 +428,25 @@ static int cluster_rotate(struct global *g, int argc, char **argv)
     static const struct argp argp = {
         .parser = parse,
         .children = global_children,
-        .doc = "Gives the cluster a new key. The old one holds until every node has the new one; a node that is lost "
-               "holds it up until it comes back or is removed, and one that comes back later must join again."
+        .doc = "Distributes a new key to the cluster. The old key stays valid until every node has the new one. A lost "
+               "node delays this until it comes back or is removed; a node that comes back later must join again."
                "\vExample:\n  dtctl cluster rotate"};
     struct cluster_args args = {.global = g};
     int code = run_simple(g, argc, argv, &argp, rotate_call, &args);
     if (!code)
-        printf("a new key is on its way to all nodes: dtctl cluster status\n");
+        printf("distributing a new key to all nodes. Show the progress: dtctl cluster status\n");
     return code;
 }
 
 static const struct command subs[] = {
-    {"init", "make a cluster of which this node is the first", cluster_init},
-    {"token", "make a token by which other nodes join", cluster_token},
+    {"init", "create a cluster with this node as its first", cluster_init},
+    {"token", "create a token with which other nodes join", cluster_token},
     {"join", "join this node to a cluster", cluster_join},
-    {"status", "show nodes, voters, leader, and what is lacking", cluster_status},
-    {"leave", "take this node out of its cluster", cluster_leave},
-    {"remove", "take a dead node out of the cluster", cluster_remove},
-    {"rotate", "give the cluster a new key", cluster_rotate},
-    {"recover", "go on alone when the majority is lost for ever", cluster_recover},
+    {"status", "show nodes, voters, leader and quorum", cluster_status},
+    {"leave", "remove this node from its cluster", cluster_leave},
+    {"remove", "remove a dead node from the cluster", cluster_remove},
+    {"rotate", "replace the key of the cluster", cluster_rotate},
+    {"recover", "continue alone when the majority is permanently lost", cluster_recover},
 };
 
 int cmd_cluster(struct global *g, int argc, char **argv)

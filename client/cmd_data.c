@@ -1,5 +1,5 @@
-/* dtctl data: prepared training data, without a daemon. submit prepares by itself; this is for doing it beforehand and
- * for looking at what was made. */
+/* dtctl data: prepares training data and shows prepared sets, without a daemon. submit prepares data by itself; these
+ * commands do it beforehand, and show the result. */
 #include "client/commands.h"
 #include "client/json.h"
 
@@ -28,8 +28,9 @@ static const struct argp_option prepare_options[] = {
     {"tokenizer", 't', "KIND", 0, "bytes (default), words or bpe", 0},
     {"tokenizer-file", 'f', "FILE", 0,
      "bpe only: a tokenizer.json; or, given twice, vocab.json and merges.txt (Hugging Face's formats)", 0},
-    {"lowercase", 'l', 0, 0, "Words only: fold upper case", 0},
-    {"vocab-from", 'v', "HASH", 0, "words and bpe: the vocabulary of another prepared set (for validation data)", 0},
+    {"lowercase", 'l', 0, 0, "words only: fold A-Z to a-z", 0},
+    {"vocab-from", 'v', "HASH", 0,
+     "words and bpe only: use the vocabulary of another prepared set (for validation data)", 0},
     {0}};
 
 static error_t parse_cache(int key, char *arg, struct argp_state *state)
@@ -84,7 +85,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'f':
         if (a->n_tokenizer_files == 2)
-            argp_error(state, "--tokenizer-file: two at most, vocab.json and merges.txt");
+            argp_error(state, "--tokenizer-file: at most two files, vocab.json and merges.txt");
         a->tokenizer_files[a->n_tokenizer_files++] = arg;
         return 0;
     case 'l':
@@ -99,7 +100,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         state->next = state->argc;
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "nothing to look at: give an argument");
+        argp_error(state, "nothing to read: give an argument");
         return 0;
     case ARGP_KEY_END:
         check_kind(a, state);
@@ -144,7 +145,7 @@ static int prepare(struct data_args *args)
     char cwd[PATH_MAX], hash[65], **paths;
     int n;
     if (!getcwd(cwd, sizeof(cwd)))
-        return command_complain(EXIT_ERROR, "the current folder is gone");
+        return command_complain(EXIT_ERROR, "the current folder does not exist any more");
     err_t err = data_resolve(cwd, args->files, args->n_files, &paths, &n, &why);
     if (err)
         return command_fail(err, &why);
@@ -173,8 +174,9 @@ static int data_prepare_run(struct global *g, int argc, char **argv)
         .children = children,
         .args_doc = "FILE...",
         .doc =
-            "Turns text into token shards, named by the hash of content and tokenizer; a set that is there already is "
-            "not made again. `dtctl submit` does this by itself."
+            "Converts text to token shards. The hash of content and tokenizer is the name of the set; a set that "
+            "exists "
+            "is not prepared again. `dtctl submit` prepares its data by itself."
             "\vExamples:\n  dtctl data prepare book.txt\n  dtctl data prepare 'wiki/*.txt' --tokenizer words "
             "--lowercase\n  dtctl data prepare book.txt --tokenizer bpe --tokenizer-file vocab.json --tokenizer-file "
             "merges.txt"};
@@ -189,7 +191,7 @@ static int data_info(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = children,
         .args_doc = "HASH",
-        .doc = "Opens a prepared set, checks it, and shows its size."
+        .doc = "Opens and checks a prepared set, and shows its size."
                "\vExample:\n  dtctl data info $(dtctl data prepare a.txt -o json | jq -r .hash)"};
     struct data_args args = {.global = g, .tokenizer = TOKENIZER_BYTES};
     command_parse(&argp, argc, argv, &args);
@@ -199,7 +201,7 @@ static int data_info(struct global *g, int argc, char **argv)
 }
 
 static const struct command table[] = {
-    {"prepare", "turn text into token shards", data_prepare_run},
+    {"prepare", "convert text to token shards", data_prepare_run},
     {"info", "show a prepared set", data_info},
 };
 

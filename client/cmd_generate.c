@@ -1,5 +1,5 @@
-/* dtctl generate: a worker in the foreground that loads a checkpoint and talks. dtctl checks the line and finds the
- * step, then becomes the worker, so that Ctrl-C and exit status are the worker's own. */
+/* dtctl generate: continues a prompt with the model of a checkpoint. dtctl checks the arguments and finds the step,
+ * then executes dt-worker in its own process, so that Ctrl-C and the exit status are the worker's. */
 #include "client/commands.h"
 #include "client/daemon.h"
 #include "client/json.h"
@@ -22,29 +22,30 @@ struct generate_args {
 
 enum { KEY_TP = 256, KEY_PP };
 
-static const struct argp_option options[] = {{"prompt", 'p', "TEXT", 0, "What to continue (default: nothing)", 0},
-                                             {"tokens", 'n', "N", 0, "How many tokens to make (default 100)", 0},
-                                             {"temperature", 't', "T", 0, "0: always the likeliest (default 1)", 0},
-                                             {"top-k", 'k', "K", 0, "Choose among the K likeliest (default 0: all)", 0},
-                                             {"seed", 's', "S", 0, "The same seed makes the same text (default 1)", 0},
-                                             {"tp", KEY_TP, "N", 0, "Cut every layer in N parts (default 1)", 0},
-                                             {"pp", KEY_PP, "N", 0, "Cut the layers in N stages (default 1)", 0},
-                                             {0}};
+static const struct argp_option options[] = {
+    {"prompt", 'p', "TEXT", 0, "Text to continue (default: empty)", 0},
+    {"tokens", 'n', "N", 0, "Number of tokens to generate (default 100)", 0},
+    {"temperature", 't', "T", 0, "Sampling temperature; 0: always the most likely token (default 1)", 0},
+    {"top-k", 'k', "K", 0, "Sample from the K most likely tokens; 0: from all (default 0)", 0},
+    {"seed", 's', "S", 0, "Seed; the same seed gives the same text (default 1)", 0},
+    {"tp", KEY_TP, "N", 0, "Split every layer into N parts (default 1)", 0},
+    {"pp", KEY_PP, "N", 0, "Split the layers into N stages (default 1)", 0},
+    {0}};
 
 static const char *check_integer(struct argp_state *state, const char *option, const char *arg)
 {
     int64_t v;
     if (!arg_number(arg, INT64_MAX, &v))
-        argp_error(state, "--%s %s: a number from 0 up", option, arg);
+        argp_error(state, "--%s %s: expected a number from 0", option, arg);
     return arg;
 }
 
-/* The worker knows how many a model can be cut in. */
+/* Only the worker can check the upper bound, because it depends on the model. */
 static const char *check_degree(struct argp_state *state, const char *option, const char *arg)
 {
     int64_t v;
     if (!arg_number(arg, INT32_MAX, &v) || v < 1)
-        argp_error(state, "--%s %s: a number from 1 up", option, arg);
+        argp_error(state, "--%s %s: expected a number from 1", option, arg);
     return arg;
 }
 
@@ -53,7 +54,7 @@ static const char *check_real(struct argp_state *state, const char *option, cons
     char *end;
     double v = strtod(arg, &end);
     if (end == arg || *end || !(v >= 0 && v <= 1000))
-        argp_error(state, "--%s %s: a number from 0 to 1000", option, arg);
+        argp_error(state, "--%s %s: expected a number from 0 to 1000", option, arg);
     return arg;
 }
 
@@ -91,14 +92,14 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         a->checkpoint = arg;
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "which checkpoint (or job)?");
+        argp_error(state, "which checkpoint or job?");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
-/* Never returns but with an exit code for what went wrong. */
+/* Executes the worker. Returns only after an error, with its exit code. */
 static int worker_exec(const struct generate_args *args, const char *step_dir)
 {
     const struct {
@@ -124,7 +125,7 @@ static int worker_exec(const struct generate_args *args, const char *step_dir)
     return command_complain(EXIT_ERROR, "%s: %s", program, strerror(errno));
 }
 
-/* ---- as JSON: the worker is a child, its output one string ---- */
+/* ---- JSON: the worker is a child process, and its output becomes one string ---- */
 
 static err_t output_read(int fd, struct buf *ret)
 {
@@ -181,15 +182,13 @@ int cmd_generate(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "CHECKPOINT|JOB",
-        .doc = "Continues a prompt with the model of a checkpoint: a step folder, or a "
-               "folder of checkpoints, or a job's, whose newest "
-               "is taken. Only a job's number needs a daemon. The parts of a model that is cut (--tp, --pp) are "
-               "threads here, each with "
-               "its own "
-               "share of the parameters and of the cores; the text is the same but for rounding. With -o json an "
-               "object with checkpoint, prompt and text (the prompt included)."
-               "\vExample:\n  dtctl generate checkpoints/first-job --prompt \"This "
-               "License\" --tokens 300 --temperature 0.8"};
+        .doc =
+            "Continues a prompt with the model of a checkpoint: a step folder, or the newest one of a folder of "
+            "checkpoints or of a job. Only a job's number needs a daemon. The parts of a split model (--tp, --pp) are "
+            "threads, each with its share of the parameters and of the cores; the text is the same except for "
+            "rounding. With -o json, prints an object with checkpoint, prompt and text (the prompt included)."
+            "\vExample:\n  dtctl generate checkpoints/first-job --prompt \"This License\" --tokens 300 --temperature "
+            "0.8"};
     struct generate_args args = {.global = g, .prompt = "", .tokens = "100"};
     struct why why = {0};
     char step[PATH_MAX];

@@ -1,4 +1,4 @@
-/* dtctl help: the list, or what `dtctl COMMAND --help` says. */
+/* dtctl help: prints the list of commands, or the output of `dtctl COMMAND --help`. */
 #include "client/commands.h"
 
 #include <string.h>
@@ -7,12 +7,11 @@ void help_print(FILE *f)
 {
     fputs("Usage: dtctl [--dtd-dir DIR] [-o FORMAT] COMMAND [ARGUMENT...]\n\nCommands:\n", f);
     command_list(commands, n_commands, f);
-    fputs(
-        "\n  -D, --dtd-dir=DIR     state directory of the daemon (default: $DTD_DIR, else the XDG place)\n"
-        "  -o, --output=FORMAT   text, json, or jsonl (one object a line) for streams\n"
-        "\nExit: 0 ok, 1 error, 2 cannot be done as written, 3 not found, 4 job failed, 5 job canceled, 75 try again\n"
-        "First steps: dtctl up; dtctl submit job.yaml; dtctl status. Help on one command: dtctl help COMMAND\n",
-        f);
+    fputs("\n  -D, --dtd-dir=DIR     state directory of the daemon (default: $DTD_DIR, else $XDG_STATE_HOME/dtd)\n"
+          "  -o, --output=FORMAT   text, json, or jsonl (one object per line, for streams)\n"
+          "\nExit status: 0 ok, 1 error, 2 invalid request, 3 not found, 4 job failed, 5 job canceled, 75 try again\n"
+          "First steps: dtctl up; dtctl submit job.yaml; dtctl status. Help on a command: dtctl help COMMAND\n",
+          f);
 }
 
 int cmd_help(struct global *g, int argc, char **argv)

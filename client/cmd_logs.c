@@ -1,4 +1,5 @@
-/* dtctl logs: what workers wrote, each line with its rank. Chunks hold whole lines, so lines of two ranks never mix. */
+/* dtctl logs: prints the output of workers, each line with its rank. Control sends chunks of whole lines, so that lines
+ * of two ranks never mix. */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/json.h"
@@ -14,9 +15,9 @@ struct logs_args {
 };
 
 static const struct argp_option options[] = {
-    {"follow", 'f', 0, 0, "Go on with what is written from now on, until the job ends or Ctrl-C", 0},
-    {"rank", 'r', "K", 0, "Only this rank", 0},
-    {"tail", 'n', "N", 0, "Begin with the last N lines of each rank", 0},
+    {"follow", 'f', 0, 0, "Continue with new output until the job ends or Ctrl-C", 0},
+    {"rank", 'r', "K", 0, "Only the output of this rank", 0},
+    {"tail", 'n', "N", 0, "Start with the last N lines of each rank", 0},
     {0}};
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -28,11 +29,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'r':
         if (!arg_number(arg, 1 << 20, &a->rank))
-            argp_error(state, "--rank %s: ranks are 0, 1, 2, ..", arg);
+            argp_error(state, "--rank %s: expected a rank: 0, 1, 2, ..", arg);
         return 0;
     case 'n':
         if (!arg_number(arg, 1 << 30, &a->tail))
-            argp_error(state, "--tail %s: a number of lines", arg);
+            argp_error(state, "--tail %s: expected a number of lines", arg);
         return 0;
     default:
         return parse_job(key, arg, state, a->global, &a->job);
@@ -66,13 +67,13 @@ static bool on_log(void *arg, int rank, const void *text, size_t len)
 
 int cmd_logs(struct global *g, int argc, char **argv)
 {
-    static const struct argp argp = {
-        .options = options,
-        .parser = parse,
-        .children = global_children,
-        .args_doc = "JOB",
-        .doc = "Prints what a job's workers wrote, each line with its rank; with -o jsonl objects with rank and line."
-               "\vExamples:\n  dtctl logs 4 --tail 20\n  dtctl logs 4 -f --rank 0"};
+    static const struct argp argp = {.options = options,
+                                     .parser = parse,
+                                     .children = global_children,
+                                     .args_doc = "JOB",
+                                     .doc = "Prints the output of a job's workers, each line with its rank. With -o "
+                                            "jsonl, prints objects with rank and line."
+                                            "\vExamples:\n  dtctl logs 4 --tail 20\n  dtctl logs 4 -f --rank 0"};
     struct logs_args args = {.global = g, .rank = -1, .tail = -1};
     const struct client_stream stream = {.log = on_log, .arg = g};
     struct client *c;

@@ -1,5 +1,5 @@
-/* dtctl metrics: one line per step. Text columns have fixed widths, because rows come one by one; JSON is a line each
- * with -o jsonl and one array with -o json. */
+/* dtctl metrics: prints one row per step. Text columns have fixed widths, because each row is printed as it arrives.
+ * JSON is a line per step with -o jsonl, and one array with -o json. */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/follow.h"
@@ -18,15 +18,15 @@ struct metrics_args {
 struct sink {
     const struct global *global;
     const struct metrics_args *args;
-    int64_t next; /* the step to begin with when the connection is made again */
+    int64_t next; /* first step to request after a reconnect */
     json_t *array;
     bool titled;
     int code;
 };
 
 static const struct argp_option options[] = {
-    {"follow", 'f', 0, 0, "Go on with the steps to come, until the job ends or Ctrl-C", 0},
-    {"from", 's', "STEP", 0, "Begin with this step", 0},
+    {"follow", 'f', 0, 0, "Continue with new steps until the job ends or Ctrl-C", 0},
+    {"from", 's', "STEP", 0, "Start with this step", 0},
     {0}};
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -38,7 +38,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 's':
         if (!arg_number(arg, INT64_MAX, &a->from_step))
-            argp_error(state, "--from %s: a step is a number", arg);
+            argp_error(state, "--from %s: expected the number of a step", arg);
         return 0;
     default:
         return parse_job(key, arg, state, a->global, &a->job);
@@ -84,7 +84,7 @@ static bool on_tick(void *arg)
     return fflush(stdout) == 0;
 }
 
-/* One connection's worth; begins after the last step that was printed. */
+/* Streams over one connection, starting after the last step that was printed. */
 static err_t metrics_call(struct client *c, void *arg, struct why *why)
 {
     struct sink *s = arg;
@@ -112,13 +112,14 @@ int cmd_metrics(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "JOB",
-        .doc = "Prints a job's metrics, one row per step; of a step that was trained again after a failure, the newest "
-               "epoch's. With -o jsonl one object a line: step, loss, grad_norm, lr, tokens_per_s, step_s, workers, "
-               "epoch, valid_loss where the step evaluated, test_loss where the job ended, skipped where the update "
-               "changed nothing because loss or norm "
-               "was not a number, and bytes: what the step brought to all workers from each other, by the axes of the "
-               "plan that they went over, as dtctl plan forecasts them."
-               "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'"};
+        .doc =
+            "Prints a job's metrics, one row per step. A step that was repeated after a failure appears once, with the "
+            "values of the newest epoch. With -o jsonl, prints one object per line: step, loss, grad_norm, lr, "
+            "tokens_per_s, step_s, workers, epoch, wall_ms; valid_loss if the step evaluated; test_loss of the last "
+            "step; skipped if the optimizer skipped the step because loss or norm was not finite; and bytes: the "
+            "bytes that all workers received from each other in the step, by mesh axes, as dtctl plan forecasts "
+            "them."
+            "\vExamples:\n  dtctl metrics 4 -f\n  dtctl metrics 4 -o jsonl | jq -r '[.step, .loss] | @tsv'"};
     struct metrics_args args = {.global = g};
     command_parse(&argp, argc, argv, &args);
     return metrics_print(g, &args);

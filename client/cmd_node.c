@@ -1,4 +1,4 @@
-/* dtctl node, dtctl version: what runs here; which nodes of the cluster take nothing new. */
+/* dtctl node, dtctl version: show the daemon of this machine; drain nodes of the cluster. */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/daemon.h"
@@ -28,7 +28,7 @@ static err_t node_call(struct client *c, void *arg, struct why *why)
 static void print_gpus(const struct client_node *node)
 {
     if (node->gpus < 0)
-        printf("  GPUs       not known yet\n");
+        printf("  GPUs       unknown: the probe has not finished\n");
     else if (node->gpus == 0)
         printf("  GPUs       none: %s\n", node->gpu_missing);
     else
@@ -55,10 +55,11 @@ static int node_show(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "\n[drain|undrain] [NODE]",
-        .doc = "Shows the daemon of this machine: version, processes, slots for workers, GPUs, the "
-               "state of its log, warnings. `drain NODE --reason TEXT`: jobs save and leave a node of the cluster, "
-               "nothing new starts there, and it votes no more if another can; `undrain NODE` ends that."
-               "\vExamples:\n  dtctl node -o json\n  dtctl node drain node-3 --reason 'memory is replaced'\n  dtctl "
+        .doc = "Shows the daemon of this machine: version, processes, slots for workers, GPUs, state of its log, "
+               "warnings. "
+               "`drain NODE --reason TEXT`: jobs save and leave a node of the cluster, no new worker starts there, and "
+               "its vote moves to another node if possible. `undrain NODE` ends the drain."
+               "\vExamples:\n  dtctl node -o json\n  dtctl node drain node-3 --reason 'replacing memory'\n  dtctl "
                "node undrain node-3"};
     struct node_args args = {.global = g};
     struct client_node node;
@@ -101,7 +102,7 @@ static error_t drain_parse(int key, char *arg, struct argp_state *state)
         return 0;
     case ARGP_KEY_END:
         if (!a->undrain && (!a->reason || !a->reason[0]))
-            argp_error(state, "why? --reason TEXT: whoever wonders will be told");
+            argp_error(state, "which reason? Give --reason TEXT, which dtctl cluster status shows");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -125,13 +126,14 @@ static err_t drain_call(struct client *c, void *arg, struct why *why)
 
 static int drain_run(struct global *g, int argc, char **argv, bool undrain)
 {
-    static const struct argp_option options[] = {{"reason", 'r', "TEXT", 0, "Why; needed to drain", 0}, {0}};
+    static const struct argp_option options[] = {
+        {"reason", 'r', "TEXT", 0, "Reason that dtctl cluster status shows; required to drain", 0}, {0}};
     static const struct argp argp = {.options = options,
                                      .parser = drain_parse,
                                      .children = global_children,
                                      .args_doc = "[NODE]",
-                                     .doc = "Drains a node of the cluster (this one), or ends that."
-                                            "\vExamples:\n  dtctl node drain node-3 --reason 'memory is replaced'\n"
+                                     .doc = "Drains a node of the cluster (default: this node), or ends the drain."
+                                            "\vExamples:\n  dtctl node drain node-3 --reason 'replacing memory'\n"
                                             "  dtctl node undrain node-3"};
     struct drain_args args = {.global = g, .undrain = undrain};
     struct why why = {0};
@@ -139,7 +141,7 @@ static int drain_run(struct global *g, int argc, char **argv, bool undrain)
     err_t err = follow_call(g, drain_call, &args, &why);
     if (err)
         return command_fail(err, &why);
-    printf("%s is drained%s\n", args.node ? args.node : "this node", undrain ? " no more" : "");
+    printf("%s is %s\n", args.node ? args.node : "this node", undrain ? "not drained any more" : "drained");
     return EXIT_DONE;
 }
 
@@ -155,8 +157,8 @@ static int node_undrain(struct global *g, int argc, char **argv)
 
 int cmd_node(struct global *g, int argc, char **argv)
 {
-    static const struct command subs[] = {{"drain", "jobs leave a node, and nothing new starts there", node_drain},
-                                          {"undrain", "end that", node_undrain}};
+    static const struct command subs[] = {{"drain", "move jobs off a node and start no new worker there", node_drain},
+                                          {"undrain", "end the drain of a node", node_undrain}};
     return argc > 1 && argv[1][0] != '-'
                ? command_dispatch(subs, sizeof(subs) / sizeof(subs[0]), argv[0], g, argc, argv)
                : node_show(g, argc, argv);
@@ -166,7 +168,7 @@ int cmd_version(struct global *g, int argc, char **argv)
 {
     static const struct argp argp = {.parser = parse,
                                      .children = global_children,
-                                     .doc = "Prints the version of dtctl, and that of the daemon when one runs."
+                                     .doc = "Prints the version of dtctl, and that of the daemon if one runs."
                                             "\vExample:\n  dtctl version"};
     struct node_args args = {.global = g};
     struct client_node node = {0};

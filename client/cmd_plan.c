@@ -1,5 +1,5 @@
-/* dtctl plan: what `submit --dry-run` prints, for a job that need not be startable: the checkpoint folder is not looked
- * at, and no daemon is needed, unless it has to say where a job's measured step lies. */
+/* dtctl plan: the report of `submit --dry-run`, for any job: it need not fit on this node, and its checkpoint folder is
+ * not checked. It needs a daemon only to find the folder of a job's measured step. */
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/json.h"
@@ -18,9 +18,9 @@ struct plan_args {
 };
 
 static const struct argp_option options[] = {
-    {"timeline", 't', "FILE", 0, "Draw the forecast of a step as an SVG file: a row for each rank and stream", 0},
+    {"timeline", 't', "FILE", 0, "Draw the forecast of a step as an SVG file, with a row per rank and stream", 0},
     {"measured", 'm', "JOB|FOLDER", 0,
-     "Beside the forecast the step that this job has timed (run.timeline_step); a job's id, or its checkpoint.dir", 0},
+     "Show the measured step of a job beside the forecast (run.timeline_step); a job's id, or its checkpoint.dir", 0},
     {0}};
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -76,8 +76,8 @@ static err_t measured_step_load(const struct plan_args *a, const struct spec_fac
         return err;
     if (m.did.n != f->workers) {
         why_set(why, ERR_INVALID,
-                "the step that %s has timed is one of %d workers, this plan is for %d: --set parallel.workers=%d, and "
-                "what else the job was given",
+                "the measured step of %s has %d workers, but this plan has %d. Add --set parallel.workers=%d and the "
+                "other overrides of that job",
                 a->measured, m.did.n, f->workers, m.did.n);
         measured_step_fini(&m);
         return ERR_INVALID;
@@ -143,9 +143,9 @@ int cmd_plan(struct global *g, int argc, char **argv)
         .children = spec_args_children,
         .args_doc = "FILE",
         .doc =
-            "Compiles the plan of a job for every worker, checks it, and prints what it needs: parameters, data, "
-            "compute, microbatches of each rank, bytes between ranks, the forecast of a step, memory by use of each "
-            "rank. Starts nothing."
+            "Compiles the plan of a job for every worker, checks it, and prints what the job needs: parameters, data, "
+            "compute, microbatches of each rank, bytes between ranks, the forecast of a step, and the memory of each "
+            "rank by use. Starts nothing."
             "\vExamples:\n  dtctl plan job.yaml --set parallel.workers=3 --timeline step.svg\n  dtctl submit job.yaml "
             "--set run.timeline_step=20\n  dtctl plan job.yaml --measured 4 --timeline step.svg"};
     struct plan_args args = {.global = g};

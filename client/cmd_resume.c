@@ -1,6 +1,6 @@
-/* dtctl resume: a new job that begins with a step folder. The old spec comes from the daemon (a job's id) or from the
- * checkpoint itself (a folder); what a checkpoint fixes, such as the model's shape, cannot be changed, and that is said
- * with both values. Checkpoints go on in the folder that the steps come from, unless checkpoint.dir is set. */
+/* dtctl resume: starts a new job from a checkpoint. The spec comes from the daemon (for a job's id) or from the
+ * checkpoint itself (for a folder). Keys that the checkpoint fixes, such as the model's shape, cannot change; the error
+ * shows both values. New checkpoints go to the folder of the old ones unless checkpoint.dir is set. */
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/spec_args.h"
@@ -21,11 +21,11 @@ struct resume_args {
     bool detach;
 };
 
-/* What is resumed. */
+/* The checkpoint to start from, and its spec. */
 struct origin {
-    char job[32]; /* "" for a folder without one */
+    char job[32]; /* the job's id; "": a folder was given */
     char step_dir[PATH_MAX], root[PATH_MAX];
-    char source[PATH_MAX + 64]; /* of the spec, for messages */
+    char source[PATH_MAX + 64]; /* where the spec came from, for messages */
     struct buf yaml;
     int64_t step;
 };
@@ -33,17 +33,17 @@ struct origin {
 enum { KEY_STEP = 256, KEY_STEPS, KEY_MORE };
 
 static const struct argp_option options[] = {
-    {"workers", 'w', "N", 0, "Go on with this many workers", 0},
-    {"steps", KEY_STEPS, "N", 0, "Train until this step", 0},
-    {"more", KEY_MORE, "N", 0, "Train this many steps more", 0},
-    {"step", KEY_STEP, "S", 0, "Begin with this checkpoint (default: the newest)", 0},
+    {"workers", 'w', "N", 0, "Use N workers", 0},
+    {"steps", KEY_STEPS, "N", 0, "Train until step N", 0},
+    {"more", KEY_MORE, "N", 0, "Train N more steps", 0},
+    {"step", KEY_STEP, "S", 0, "Start from the checkpoint of step S (default: the newest)", 0},
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
     {0}};
 
 static void parse_count(struct argp_state *state, const char *option, const char *arg, int64_t least, int64_t *ret)
 {
     if (!arg_number(arg, MAX_COUNT, ret) || *ret < least)
-        argp_error(state, "--%s %s: a number from %" PRId64 " to %d", option, arg, least, MAX_COUNT);
+        argp_error(state, "--%s %s: expected a number from %" PRId64 " to %d", option, arg, least, MAX_COUNT);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -78,26 +78,26 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (!a->from)
             argp_error(state, "which job or checkpoint folder? See dtctl status");
         if (a->steps >= 0 && a->more >= 0)
-            argp_error(state, "either --steps or --more");
+            argp_error(state, "give either --steps or --more");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
-/* ---- where from ---- */
+/* ---- finding the checkpoint ---- */
 
 static err_t job_origin(const struct client_job *job, int64_t step, struct origin *ret, struct why *why)
 {
     snprintf(ret->job, sizeof(ret->job), "%.31s", job->job);
     snprintf(ret->source, sizeof(ret->source), "job %.31s", job->job);
     if (!client_job_ended(job))
-        return why_set(why, ERR_INVALID, "job %s is %s. Wait for its end, or dtctl cancel %s first", job->job,
-                       job->state, job->job);
+        return why_set(why, ERR_INVALID, "job %s is %s. Wait until it has ended, or run dtctl cancel %s first",
+                       job->job, job->state, job->job);
     if (!job->spec_yaml[0])
         return why_set(why, ERR_INVALID,
-                       "the daemon does not know job %s's file any more. Resume its folder: dtctl resume "
-                       "%s",
+                       "the daemon does not have the file of job %s any more. Resume its folder: dtctl "
+                       "resume %s",
                        job->job, job->checkpoint_dir);
     err_t err = buf_append(&ret->yaml, job->spec_yaml, strlen(job->spec_yaml));
     if (err)
@@ -122,13 +122,13 @@ static err_t origin_of_folder(struct ckpt *ckpt, struct origin *ret, struct why 
     err_t err = ckpt_small_file(ckpt, CKPT_JOB_FILE, &ret->yaml, why);
     if (err == ERR_NOTFOUND)
         return why_set(why, ERR_INVALID,
-                       "%s: no job file is in it (PyTorch wrote it?). Give one: dtctl submit FILE --set "
+                       "%s has no job file (was it written by PyTorch?). Pass one: dtctl submit FILE --set "
                        "checkpoint.resume_from=%s",
                        ret->step_dir, ret->step_dir);
     return err;
 }
 
-/* A number is a job, unless a folder of that name is there and it says so with a slash. */
+/* A number means a job; a folder with a number as its name is given as ./NUMBER. */
 static bool is_job(const char *from)
 {
     for (const char *p = from; *p; p++)
@@ -145,11 +145,11 @@ static err_t steps_decide(const struct resume_args *args, const struct job_spec 
     *ret = args->more >= 0 ? step + args->more : args->steps >= 0 ? args->steps : before->train.steps;
     for (int i = 0; i < args->spec.n_sets; i++)
         if (args->more < 0 && args->steps < 0 && strncmp(args->spec.sets[i], "train.steps=", 12) == 0)
-            *ret = -1; /* job_parse reads it; checked after */
+            *ret = -1; /* set by the override; spec_change checks it */
     if (*ret >= 0 && *ret <= step)
         return why_set(why, ERR_INVALID,
                        "the checkpoint is at step %" PRId64 " and train.steps is %" PRId64 ": there is "
-                       "nothing to do. Give --more N or --steps N",
+                       "nothing to do. Add --more N or --steps N",
                        step, *ret);
     return OK;
 }
@@ -186,8 +186,8 @@ static bool same_files(char *const *a, int n_a, char *const *b, int n_b)
     return same;
 }
 
-/* Files that a --set names are resolved and prepared again; those that stay need not be there any more when their
- * shards are. New paths are taken from the current folder, as the shell would. */
+/* Files that a --set names are resolved, relative to the current folder, and prepared again. Files that do not change
+ * need not exist any more if their shards do. */
 static err_t paths_change(const struct origin *from, const struct job_spec *before, struct job_spec *job,
                           bool *ret_new_train, struct why *why)
 {
@@ -198,7 +198,7 @@ static err_t paths_change(const struct origin *from, const struct job_spec *befo
     bool new_test = !same_files(old->test, old->n_test, new->test, new->n_test);
     *ret_new_train = !same_files(old->train, old->n_train, new->train, new->n_train);
     if (!getcwd(cwd, sizeof(cwd)))
-        return why_set(why, ERR_IO, "the current folder is gone");
+        return why_set(why, ERR_IO, "the current folder does not exist any more");
     err_t err = spec_text_set(&job->checkpoint.resume_from, from->step_dir);
     if (!err && !moved)
         err = spec_text_set(&job->checkpoint.dir, from->root);
@@ -235,7 +235,7 @@ static err_t spec_make(struct resume_args *args, const struct origin *from, stru
     return err;
 }
 
-/* ---- all of it ---- */
+/* ---- the command ---- */
 
 static err_t origin_open(struct resume_args *args, struct origin *ret, struct ckpt **ret_ckpt, struct why *why)
 {
@@ -310,9 +310,10 @@ int cmd_resume(struct global *g, int argc, char **argv)
         .children = spec_args_children,
         .args_doc = "JOB|FOLDER",
         .doc =
-            "Starts a new job that goes on from a checkpoint: of a job that has ended, of a checkpoint folder, or one "
-            "step folder. It may have another number of workers; what the checkpoint fixes (the model's shape, the "
-            "data) stays. Exit codes are those of submit."
+            "Starts a new job from a checkpoint of a job that has ended, of a checkpoint folder, or of a step folder. "
+            "The "
+            "number of workers may differ; what the checkpoint fixes (the model's shape, the data) cannot change. The "
+            "exit codes are those of submit."
             "\vExamples:\n  dtctl resume 4 --workers 3 --more 40\n  dtctl resume checkpoints/first-job --steps 600\n"
             "  dtctl resume checkpoints/first-job --step 100 --set train.lr=1e-4 --set checkpoint.dir=branch"};
     struct resume_args args = {.global = g, .workers = -1, .steps = -1, .more = -1, .step = -1};

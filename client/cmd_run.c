@@ -1,5 +1,5 @@
-/* dtctl run: a command as every worker of a job (docs/pytorch.md), in the caller's folder and environment. What it
- * makes is an ordinary job spec; from there on it is a submit. */
+/* dtctl run: runs a command as every worker of a job (docs/pytorch.md), in the caller's folder and environment. It
+ * makes an ordinary job spec and submits it. */
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/spec.h"
@@ -11,7 +11,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_ENV 4096 /* words; what they may hold in all, control says */
+/* Variables; far more than any environment has. Control limits their total size. */
+#define MAX_ENV 4096
+/* Bounds that catch typing errors; control places only as many workers as there are slots. */
 #define MAX_NODES 1024
 #define MAX_PER_NODE 256
 
@@ -29,11 +31,11 @@ struct run_args {
 enum { KEY_NODES = 256, KEY_PER_NODE, KEY_RESTARTS };
 
 static const struct argp_option options[] = {
-    {"nodes", KEY_NODES, "N[:M]", 0, "Nodes, or the fewest and the most (default 1)", 0},
-    {"workers-per-node", KEY_PER_NODE, "K", 0, "Workers on each node (default 1)", 0},
-    {"max-restarts", KEY_RESTARTS, "N", 0, "Failures that the job survives (default 0)", 0},
-    {"name", 'n', "NAME", 0, "What the job is called (default: the script's name)", 0},
-    {"env", 'e', "KEY=VALUE", 0, "In the workers' environment, which is else this one", 0},
+    {"nodes", KEY_NODES, "N[:M]", 0, "Number of nodes, or the minimum and maximum (default 1)", 0},
+    {"workers-per-node", KEY_PER_NODE, "K", 0, "Number of workers on each node (default 1)", 0},
+    {"max-restarts", KEY_RESTARTS, "N", 0, "Maximum number of restarts (default 0)", 0},
+    {"name", 'n', "NAME", 0, "Name of the job (default: the script's name)", 0},
+    {"env", 'e', "KEY=VALUE", 0, "Set a variable for the workers, in addition to the current environment", 0},
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
     {0}};
 
@@ -45,7 +47,7 @@ static void parse_nodes(struct run_args *a, char *arg, struct argp_state *state)
     bool good =
         arg_number(arg, MAX_NODES, &a->min_nodes) && arg_number(colon ? colon + 1 : arg, MAX_NODES, &a->max_nodes);
     if (!good || a->min_nodes < 1 || a->max_nodes < a->min_nodes)
-        argp_error(state, "--nodes: a number of nodes, 2, or the fewest and the most, 1:3");
+        argp_error(state, "--nodes: expected a number of nodes such as 2, or a minimum and maximum such as 1:3");
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -60,18 +62,18 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_PER_NODE:
         if (!arg_number(arg, MAX_PER_NODE, &a->per_node) || a->per_node < 1)
-            argp_error(state, "--workers-per-node %s: a number from 1 to %d", arg, MAX_PER_NODE);
+            argp_error(state, "--workers-per-node %s: expected a number from 1 to %d", arg, MAX_PER_NODE);
         return 0;
     case KEY_RESTARTS:
         if (!arg_number(arg, 1000000, &a->restarts))
-            argp_error(state, "--max-restarts %s: a number", arg);
+            argp_error(state, "--max-restarts %s: expected a number from 0 to 1000000", arg);
         return 0;
     case 'n':
         a->name = arg;
         return 0;
     case 'e':
         if (!strchr(arg, '=') || a->n_env == MAX_ENV)
-            argp_error(state, "--env %s: KEY=VALUE", arg);
+            argp_error(state, "--env %s: expected KEY=VALUE, at most 4096 times", arg);
         a->env[a->n_env++] = arg;
         return 0;
     case 'd':
@@ -91,7 +93,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 /* ---- the spec ---- */
 
-/* Of the first word that is a file of some language, else of the program: "train" of "python -u train.py". */
+/* Derives the job's name from the first argument that looks like a script, else from the program: "train" for
+ * "python -u train.py". */
 static void name_of(const struct run_args *a, char *ret, size_t size)
 {
     const char *word = a->command[0];
@@ -106,7 +109,7 @@ static void name_of(const struct run_args *a, char *ret, size_t size)
     snprintf(ret + n, size - n, "%s", n ? "" : "run");
 }
 
-/* Names that a job may give to a variable; PWD is the working folder's. */
+/* Whether a job spec can hold this variable. PWD and OLDPWD are dropped: control sets the working folder. */
 static bool can_be_passed_on(const char *word)
 {
     size_t name = strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
@@ -120,7 +123,7 @@ static bool same_name(const char *a, const char *b)
     return strncmp(a, b, n) == 0 && b[n] == '=';
 }
 
-/* This environment, and over it --env's. The words are not copied. */
+/* The current environment with the variables of --env. The strings are not copied. */
 static int environment_merge(const struct run_args *a, const char *ret[MAX_ENV])
 {
     extern char **environ;
@@ -145,7 +148,7 @@ static int run_submit(struct global *g, const struct run_args *a)
     struct why why = {0};
     name_of(a, name, sizeof(name));
     if (!getcwd(folder, sizeof(folder)))
-        return command_complain(EXIT_ERROR, "the current folder is gone");
+        return command_complain(EXIT_ERROR, "the current folder does not exist any more");
     struct job_spec job = {
         .name = (char *)(a->name ? a->name : name),
         .command = a->command,
@@ -161,8 +164,8 @@ static int run_submit(struct global *g, const struct run_args *a)
     struct job_spec checked = {0};
     err_t err = spec_print(&job, &yaml);
     if (err)
-        why_set(&why, err, "a word of the command or of the environment cannot be written: %s", err_text(err));
-    else /* what is wrong is said here, before anything is started */
+        why_set(&why, err, "an argument or an environment variable cannot be written as YAML: %s", err_text(err));
+    else /* reports errors before anything is started */
         err = job_parse("dtctl run", (const char *)yaml.data, strlen((const char *)yaml.data), NULL, 0, &checked, &why);
     int code = err ? command_refuse(err, &why) : follow_new_job(g, (const char *)yaml.data, NULL, job.name, a->detach);
     job_fini(&checked);
@@ -178,10 +181,10 @@ int cmd_run(struct global *g, int argc, char **argv)
         .children = global_children,
         .args_doc = "-- PROGRAM [ARGUMENT...]",
         .doc =
-            "Runs a command as every worker of a job, in this folder and environment, with the variables that torchrun "
-            "sets; a script that calls init_process_group() needs no change. When a worker fails all are ended, and "
-            "begin again while restarts are left. Ctrl-C leaves the job running; what workers write: dtctl logs. "
-            "The exit code is the job's: 0 done, 4 failed, 5 canceled."
+            "Runs a command as every worker of a job, in the current folder and environment, with the variables that "
+            "torchrun sets. A script that calls init_process_group() needs no change. When a worker fails, all workers "
+            "are stopped, and restarted while restarts are left. Ctrl-C leaves the job running; dtctl logs prints the "
+            "workers' output. The exit code is the job's: 0 done, 4 failed, 5 canceled."
             "\vExamples:\n  dtctl run --workers-per-node 2 -- python train.py\n"
             "  dtctl run --nodes 1:3 --workers-per-node 2 --max-restarts 3 -- python train.py --epochs 4"};
     struct run_args args = {.global = g, .min_nodes = 1, .max_nodes = 1, .per_node = 1};

@@ -1,5 +1,5 @@
-/* dtctl status: the table of jobs, or one job in full. Every row that waits or has failed carries its reason; the page
- * of a job ends with the command to type next. */
+/* dtctl status: prints the table of jobs, or one job in full. A row of a job that waits or has failed shows the reason.
+ * The page of a job ends with the next command to run. */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/follow.h"
@@ -26,7 +26,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         if (a->job)
-            argp_error(state, "one job at a time; all of them: dtctl status");
+            argp_error(state, "one job at a time; dtctl status without argument lists all");
         a->job = arg;
         return 0;
     default:
@@ -41,7 +41,7 @@ static double age_of(const struct client_job *job)
 
 /* ---- the table ---- */
 
-/* One person's jobs need no column that says whose they are. */
+/* The table has a column of users only if the jobs have different ones. */
 static bool many_users(const struct client_job *jobs, int n)
 {
     for (int i = 1; i < n; i++)
@@ -60,7 +60,7 @@ static void row_add(struct out_table *t, const struct client_job *job, bool user
         out_table_set(t, r, c++, "%s", job->user);
     out_table_set(t, r, c++, "%s", job->name);
     out_table_set(t, r, c++, "%s", job->state);
-    if (job->steps) /* else somebody else's: it is not said */
+    if (job->steps) /* 0: a command, or another user's job, whose steps control does not send */
         out_table_set(t, r, c, "%lld/%lld", (long long)job->step, (long long)job->steps);
     c++;
     if (job->has_last)
@@ -141,7 +141,7 @@ static void page_head(const struct client_job *job)
     double share = job->steps > 0 ? 100.0 * (double)job->step / (double)job->steps : 0;
     printf("job %s %s  %s%s%s  epoch %llu", job->job, job->name, color, job->state, plain,
            (unsigned long long)job->epoch);
-    if (job->steps) /* a command has none */
+    if (job->steps) /* command jobs have no steps */
         printf("  step %lld/%lld (%.1f%%)", (long long)job->step, (long long)job->steps, share);
     putchar('\n');
     if (job->reason[0])
@@ -180,11 +180,11 @@ static void page_times(const struct client_job *job)
     else if (job->checkpoint_dir[0])
         printf("  Checkpoint none yet in %s\n", job->checkpoint_dir);
     if (job->checkpoint_error[0])
-        printf("  %sLast save failed: %s. The next one is tried when it is due%s\n", out_color(stdout, OUT_RED),
+        printf("  %sLast save failed: %s. The next save is attempted on schedule%s\n", out_color(stdout, OUT_RED),
                job->checkpoint_error, out_color(stdout, OUT_PLAIN));
 }
 
-/* Of one node alone nothing need be said. */
+/* The list of workers names nodes only if there is more than one. */
 static bool many_nodes(const struct client_job *job)
 {
     for (int i = 1; i < job->n_worker; i++)
@@ -230,7 +230,7 @@ static void page_next(const struct client_job *job)
 {
     static const struct {
         const char *state;
-        bool checkpoint; /* only when there is one */
+        bool checkpoint; /* only if the job has a checkpoint */
         const char *before, *after;
     } table[] = {{"done", true, "dtctl resume", " --more N"},
                  {"canceled", true, "dtctl resume", ""},
@@ -273,8 +273,9 @@ int cmd_status(struct global *g, int argc, char **argv)
         .children = global_children,
         .args_doc = "[JOB]",
         .doc =
-            "Lists the jobs, or shows one: state and reason, step and speed, checkpoints, workers with their process "
-            "ids, incidents, and the command to type next. With -o json an array, or the one job's object; its "
+            "Lists all jobs, or shows one job: state and reason, step and speed, checkpoints, workers with their "
+            "process "
+            "ids, incidents, and the next command to run. With -o json, prints an array, or the object of the one job. "
             "`state` is pending, starting, running, recovering, stopping, done, failed or canceled."
             "\vExamples:\n  dtctl status\n  dtctl status 4\n  dtctl status 4 -o json | jq -r .state"};
     struct status_args args = {.global = g};

@@ -1,4 +1,4 @@
-/* dtctl store: c10d stores for PyTorch's processes that somebody else starts (docs/store.md). */
+/* dtctl store: c10d stores for PyTorch processes that dtd does not start (docs/store.md). */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/follow.h"
@@ -29,7 +29,7 @@ static error_t parse_name(int key, char *arg, struct argp_state *state)
         return 0;
     case ARGP_KEY_END:
         if (!a->name)
-            argp_error(state, "which store? Every name is a store of its own");
+            argp_error(state, "which store? Give its name");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -55,18 +55,19 @@ static err_t open_call(struct client *c, void *arg, struct why *why)
 
 static int store_open(struct global *g, int argc, char **argv)
 {
-    static const struct argp_option options[] = {{"name", 'n', "NAME", 0, "Which store", 0}, {0}};
+    static const struct argp_option options[] = {{"name", 'n', "NAME", 0, "Name of the store", 0}, {0}};
     static const struct argp argp = {
         .options = options,
         .parser = parse_name,
         .children = global_children,
         .args_doc = "NAME",
-        .doc = "Opens your c10d store of that name, and prints its port on 127.0.0.1 of this node. What is open "
-               "already is not opened twice: every node of a cluster comes to the same store. It lasts until it is "
-               "closed or its node's daemon ends."
-               "\vExample:\n  port=$(dtctl store open --name run-7 -o json | jq .port)\n"
-               "  TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend=c10d \\\n"
-               "    --rdzv-endpoint=127.0.0.1:$port --rdzv-conf=is_host=0 train.py"};
+        .doc =
+            "Opens your c10d store of that name, or finds it if it is open, and prints its port on 127.0.0.1 of this "
+            "node. All nodes of a cluster share the store. It exists until it is closed or the daemon of its node "
+            "exits."
+            "\vExample:\n  port=$(dtctl store open --name run-7 -o json | jq .port)\n"
+            "  TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend=c10d \\\n"
+            "    --rdzv-endpoint=127.0.0.1:$port --rdzv-conf=is_host=0 train.py"};
     struct store_args args = {.global = g};
     struct why why = {0};
     command_parse(&argp, argc, argv, &args);
@@ -92,7 +93,7 @@ static int store_close(struct global *g, int argc, char **argv)
     static const struct argp argp = {.parser = parse_name,
                                      .children = global_children,
                                      .args_doc = "NAME",
-                                     .doc = "Closes your store of that name with all its connections, on every node."
+                                     .doc = "Closes your store of that name and all its connections, on every node."
                                             "\vExample:\n  dtctl store close run-7"};
     struct store_args args = {.global = g};
     struct why why = {0};
@@ -137,7 +138,7 @@ static void stores_print(const struct store_args *a)
     if (a->n)
         out_table_print(&t, stdout, -1);
     else
-        puts("no stores yet. Open one: dtctl store open --name NAME");
+        puts("no open stores. Open one: dtctl store open --name NAME");
     out_table_fini(&t);
 }
 
@@ -146,7 +147,7 @@ static int store_ls(struct global *g, int argc, char **argv)
     static const struct argp argp = {
         .parser = parse_none,
         .children = global_children,
-        .doc = "Lists the stores that are open, and the nodes that have them. The port here: dtctl store open NAME."
+        .doc = "Lists the open stores and their nodes. To print the port on this node: dtctl store open NAME."
                "\vExample:\n  dtctl store ls"};
     struct store_args args = {.global = g};
     struct why why = {0};
@@ -164,8 +165,8 @@ static int store_ls(struct global *g, int argc, char **argv)
 }
 
 static const struct command subs[] = {
-    {"open", "open a store, or find the one that is open", store_open},
-    {"ls", "list the stores that are open", store_ls},
+    {"open", "open a store, or print the port of an open one", store_open},
+    {"ls", "list the open stores", store_ls},
     {"close", "close a store", store_close},
 };
 

@@ -1,5 +1,5 @@
-/* dtctl submit: everything that can be known to be wrong is refused here with exit 2, before anything is started; then
- * one Submit, which is safe to repeat, and the progress until the end. */
+/* dtctl submit: checks a job completely before anything is started (exit 2 if a check fails), sends one Submit, which
+ * is safe to repeat, and shows the progress until the job ends. */
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/plan_report.h"
@@ -19,8 +19,8 @@ struct submit_args {
 static const struct argp_option options[] = {
     {"detach", 'd', 0, 0, "Do not wait for the job: print its id and return", 0},
     {"batch", 'b', 0, 0,
-     "For batch systems: go on from the newest step in checkpoint.dir; save and stop at SIGUSR1, exit 75", 0},
-    {"dry-run", 'n', 0, 0, "Check everything, print the plan, start nothing", 0},
+     "For batch systems: continue from the newest step in checkpoint.dir; on SIGUSR1 save, stop and exit with 75", 0},
+    {"dry-run", 'n', 0, 0, "Check everything and print the plan, but start nothing", 0},
     {"help-keys", 'k', 0, 0, "List every key of a job file with its type, range and default", 0},
     {0}};
 
@@ -48,15 +48,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (!a->spec.file && !a->keys)
             argp_error(state, "which job file? An example: deploy/examples/first-job.yaml");
         if (a->batch && a->detach)
-            argp_error(state, "either --batch, which attends the job, or --detach");
+            argp_error(state, "give either --batch, which waits for the job, or --detach");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
-/* A job that begins with somebody's checkpoint (checkpoint.resume_from in the file). ret_root: its folder, "" for none.
- */
+/* Checks the checkpoint that the file names (checkpoint.resume_from), and replaces the key by its step folder.
+ * ret_root: the folder that holds it; "": the file names none. */
 static err_t resume_check(struct job_spec *job, char ret_root[PATH_MAX], struct why *why)
 {
     char step[PATH_MAX];
@@ -74,8 +74,8 @@ static err_t resume_check(struct job_spec *job, char ret_root[PATH_MAX], struct 
     return err ? err : spec_text_set(&job->checkpoint.resume_from, step);
 }
 
-/* The same where an earlier life of this job (--batch) has left steps in checkpoint.dir; whatever the file says it
- * begins with, those are newer. */
+/* With --batch: if an earlier run of this job has left steps in checkpoint.dir, the job resumes from the newest. They
+ * are newer than the checkpoint that the file may name. */
 static err_t batch_check(struct job_spec *job, int64_t *ret_step, struct why *why)
 {
     char step[PATH_MAX], root[PATH_MAX];
@@ -105,7 +105,7 @@ static err_t batch_check(struct job_spec *job, int64_t *ret_step, struct why *wh
     return err;
 }
 
-/* ret_step: of the earlier life's newest checkpoint; -1: there is none, or it is not looked for. */
+/* ret_step: step of the newest checkpoint of an earlier run; -1: there is none, or not `batch`. */
 static err_t submit_check(struct job_spec *job, bool batch, struct spec_facts *facts, int64_t *ret_step,
                           struct why *why)
 {
@@ -132,11 +132,11 @@ static int print_dry_run(const struct global *g, const struct job_spec *job, con
     if (g->format != OUT_TEXT)
         return command_json(g, plan_report_json(job, facts));
     plan_report_print(job, facts);
-    printf("nothing was started. To start it: the same without --dry-run\n");
+    printf("nothing was started. To start the job, run the same command without --dry-run\n");
     return EXIT_DONE;
 }
 
-/* An earlier life that had come to its end, but not to saying so. */
+/* An earlier run of a batch job has saved the last step, but was killed before it could report that. */
 static int print_done(const struct global *g, const struct job_spec *job, int64_t step)
 {
     if (g->format != OUT_TEXT)
@@ -166,7 +166,7 @@ static int submit_job(struct global *g, const struct submit_args *args, struct j
     char newest[32] = "";
     int64_t step;
     if (job_is_command(job) && args->dry_run)
-        return command_complain(EXIT_REFUSED, "a job with a command has no plan that could be shown");
+        return command_complain(EXIT_REFUSED, "a job with a command has no plan to show");
     if (job_is_command(job))
         return submit_start(g, args, job, NULL);
     if (!args->dry_run) {
@@ -193,10 +193,10 @@ int cmd_submit(struct global *g, int argc, char **argv)
         .args_doc = "FILE",
         .doc =
             "Checks a job file (keys, data, vocabulary, plan, memory, checkpoint folder), starts the job and shows its "
-            "progress; Ctrl-C leaves it running. What cannot be done is refused with exit 2 and the reason, and "
-            "nothing is started. Otherwise the exit code is the job's: 0 done, 4 failed, 5 canceled; with --batch 75 "
-            "after SIGUSR1 or SIGTERM, when the job has saved and stopped: the same command later goes on."
-            "\vRelative paths and patterns in the file are taken from the file's folder.\n\nExamples:\n"
+            "progress; Ctrl-C leaves it running. If a check fails, prints the reason, starts nothing and exits with 2. "
+            "Otherwise the exit code is the job's: 0 done, 4 failed, 5 canceled. With --batch it is 75 after SIGUSR1 "
+            "or SIGTERM, when the job has saved and stopped; the same command continues it later."
+            "\vPaths and patterns in the file are relative to the file's folder.\n\nExamples:\n"
             "  dtctl submit job.yaml\n"
             "  dtctl submit job.yaml --set train.lr=1e-4 --set 'data.train=[a.txt, b.txt]'\n"
             "  dtctl submit job.yaml --detach -o json | jq -r .job\n"

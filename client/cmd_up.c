@@ -1,5 +1,5 @@
-/* dtctl up, dtctl down: the private dtd of one person. Both are idempotent, both wait for what they promise (control
- * answers; the lock is free), and every wait is bounded and says what it waits for. */
+/* dtctl up, dtctl down: start and stop the private dtd of one user. Both are idempotent. up waits until control
+ * answers, down until the lock is free. Every wait has a limit, and the error after it names what was waited for. */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/daemon.h"
@@ -11,9 +11,9 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#define UP_WAIT_MS 30000
-#define DOWN_WAIT_MS 40000 /* jobs are told to save and stop first */
-#define TERM_WAIT_MS 30000
+#define UP_WAIT_MS 30000   /* dtd answers within a second, unless it reads a long log or runs on a slow disk */
+#define DOWN_WAIT_MS 40000 /* jobs save and stop first */
+#define TERM_WAIT_MS 30000 /* the supervisor stops its processes after SIGTERM */
 
 struct up_args {
     struct global *global;
@@ -51,15 +51,15 @@ static err_t node_get(const char *state_dir, struct client_node *ret, struct why
 static void explain_exit(const char *state_dir, int status, struct why *why)
 {
     if (WIFSIGNALED(status))
-        why_set(why, ERR_IO, "dtd was killed by signal %d (%s). Its last words, from %s/dtd.log:", WTERMSIG(status),
+        why_set(why, ERR_IO, "dtd was killed by signal %d (%s). The last lines of %s/dtd.log:", WTERMSIG(status),
                 strsignal(WTERMSIG(status)), state_dir);
     else
-        why_set(why, ERR_IO, "dtd ended with status %d. Its last words, from %s/dtd.log:", WEXITSTATUS(status),
+        why_set(why, ERR_IO, "dtd exited with status %d. The last lines of %s/dtd.log:", WEXITSTATUS(status),
                 state_dir);
 }
 
-/* Until control answers, or the dtd that we started (pid, else 0) has ended. When two are started at once one of them
- * refuses, and the other is the one to wait for. */
+/* Waits until control answers, or the dtd that we started (pid; 0: none) has exited. When two are started at once, one
+ * exits because the other holds the lock; then the other one is waited for. */
 static err_t up_wait(const char *state_dir, pid_t pid, struct client_node *ret, struct why *why)
 {
     int64_t deadline = clock_mono_ms() + UP_WAIT_MS;
@@ -76,7 +76,7 @@ static err_t up_wait(const char *state_dir, pid_t pid, struct client_node *ret, 
         }
         if (clock_mono_ms() >= deadline) {
             why_set(why, ERR_TIMEOUT,
-                    "dtd does not answer after %d s. Its last words, from %s/dtd.log:", UP_WAIT_MS / 1000, state_dir);
+                    "dtd did not answer within %d s. The last lines of %s/dtd.log:", UP_WAIT_MS / 1000, state_dir);
             return ERR_TIMEOUT;
         }
         poll_sleep();
@@ -103,9 +103,9 @@ int cmd_up(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .doc =
-            "Starts a private dtd on this machine and waits until it answers. It serves you alone, keeps its state in "
-            "the state directory, writes its log to dtd.log there, and runs until `dtctl down`. If one is running "
-            "already, says so.\vExamples:\n  dtctl up\n  DTD_DIR=/tmp/my-dtd dtctl up -o json"};
+            "Starts a private dtd on this machine and waits until it answers. It serves only you, keeps its state and "
+            "its log dtd.log in the state directory, and runs until `dtctl down`. If it is running already, prints "
+            "that.\vExamples:\n  dtctl up\n  DTD_DIR=/tmp/my-dtd dtctl up -o json"};
     struct up_args args = {.global = g};
     struct client_node node = {0};
     struct why why = {0};
@@ -121,7 +121,7 @@ int cmd_up(struct global *g, int argc, char **argv)
         daemon_log_tail(g->private_dir, 10);
         return code;
     }
-    /* Somebody else's may have won the lock while ours was starting; then ours has refused and gone. */
+    /* Another dtd may have taken the lock while ours was starting; then ours has exited. */
     int code = print_up(g, &node, pid && node.supervisor_pid == pid);
     client_node_fini(&node);
     return code;
@@ -137,7 +137,7 @@ static err_t shutdown_request(const char *state_dir, struct why *why)
         return err;
     err = client_shutdown(c, why);
     client_close(c);
-    /* It may go before its answer has left. */
+    /* Control may exit before its reply has been sent. */
     return err == ERR_CLOSED ? OK : err;
 }
 
@@ -158,35 +158,36 @@ int cmd_down(struct global *g, int argc, char **argv)
     static const struct argp argp = {
         .parser = parse,
         .children = global_children,
-        .doc = "Stops the private dtd: its jobs are told to end, their checkpoints stay, `dtctl up` later finds them "
-               "again. In a cluster jobs leave the node and go on elsewhere. Waits until it is gone. Without one "
-               "running, says so.\vExample:\n  dtctl down"};
+        .doc = "Stops all jobs, saving first, then the private dtd, and waits until it has exited. Checkpoints remain, "
+               "and `dtctl up` finds the jobs again. In a cluster, jobs leave the node and continue on other nodes. If "
+               "no dtd is running, prints that.\vExample:\n  dtctl down"};
     struct up_args args = {.global = g};
     struct why why = {0};
     pid_t pid;
     command_parse(&argp, argc, argv, &args);
     if (!daemon_running(g->private_dir, &pid)) {
         if (strcmp(g->state_dir, g->private_dir) != 0)
-            fprintf(stderr, "dtctl: the dtd of %s serves all users; root stops it: systemctl stop dtd\n", g->state_dir);
+            fprintf(stderr, "dtctl: the dtd of %s serves all users; only root can stop it: systemctl stop dtd\n",
+                    g->state_dir);
         return print_down(g, false, 0);
     }
     err_t err = shutdown_request(g->private_dir, &why);
     if (err == ERR_DENIED)
         return command_fail(err, &why);
     if (err)
-        fprintf(stderr, "dtctl: control does not take the request (%s); sending SIGTERM to pid %d\n", why.text,
-                (int)pid);
+        fprintf(stderr, "dtctl: dtd-control did not answer the request to stop (%s); sending SIGTERM to pid %d\n",
+                why.text, (int)pid);
     else if (daemon_wait_gone(g->private_dir, DOWN_WAIT_MS))
         return print_down(g, true, pid);
     else
-        fprintf(stderr, "dtctl: dtd is still there after %d s; sending SIGTERM to pid %d\n", DOWN_WAIT_MS / 1000,
+        fprintf(stderr, "dtctl: dtd is still running after %d s; sending SIGTERM to pid %d\n", DOWN_WAIT_MS / 1000,
                 (int)pid);
     if (pid > 1)
         kill(pid, SIGTERM);
     if (daemon_wait_gone(g->private_dir, TERM_WAIT_MS))
         return print_down(g, true, pid);
     return command_complain(EXIT_ERROR,
-                            "dtd (pid %d) does not end. Look into %s/dtd.log; `kill -9 %d` ends it, its jobs go "
-                            "on from their checkpoints after `dtctl up`",
+                            "dtd (pid %d) does not exit. See %s/dtd.log; `kill -9 %d` stops it, and its jobs continue "
+                            "from their checkpoints after `dtctl up`",
                             (int)pid, g->private_dir, (int)pid);
 }

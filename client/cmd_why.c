@@ -1,5 +1,5 @@
-/* dtctl why: what happened to a job: every incident with what was seen, what was decided, and how long each part of the
- * recovery took, and what the worker wrote last that failed. */
+/* dtctl why: prints the incidents of a job. For each: what was detected, what control decided, how long each part of
+ * the recovery took, and the last log lines of the worker that failed. */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/json.h"
@@ -15,7 +15,7 @@ struct why_args {
     int64_t incident; /* 0: all */
 };
 
-static const struct argp_option options[] = {{"incident", 'i', "N", 0, "Only the N-th, counted from 1", 0}, {0}};
+static const struct argp_option options[] = {{"incident", 'i', "N", 0, "Only incident N, counted from 1", 0}, {0}};
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
@@ -23,7 +23,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case 'i':
         if (!arg_number(arg, 1 << 20, &a->incident) || a->incident == 0)
-            argp_error(state, "--incident %s: incidents are 1, 2, 3, ..", arg);
+            argp_error(state, "--incident %s: expected the number of an incident: 1, 2, 3, ..", arg);
         return 0;
     default:
         return parse_job(key, arg, state, a->global, &a->job);
@@ -39,7 +39,7 @@ static void part_print(const char *what, double ms)
 
 static void log_print(const char *log)
 {
-    printf("    it wrote last\n");
+    printf("    last log lines\n");
     while (*log) {
         int len = (int)strcspn(log, "\n");
         printf("        %.*s\n", len, log);
@@ -78,7 +78,7 @@ static int job_print(const struct why_args *a, const struct client_job *job)
     printf("job %s (%s) %s %s%s%s\n", job->job, job->name, strcmp(job->state, "failed") == 0 ? "has" : "is", job->state,
            job->reason[0] ? ": " : "", job->reason);
     if (job->n_incident == 0)
-        printf("Nothing has happened to it.\n");
+        printf("no incidents\n");
     for (int i = 0; i < job->n_incident; i++)
         if (a->incident == 0 || a->incident == i + 1)
             incident_print(i + 1, &job->incident[i]);
@@ -92,8 +92,8 @@ int cmd_why(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "JOB",
-        .doc = "Shows what has happened to a job: of every incident what was seen, what was decided, and how long each "
-               "part of the recovery took; of a worker that failed the last lines of its log, wherever its node is now."
+        .doc = "Shows the incidents of a job: what was detected, what was decided, how long each part of the recovery "
+               "took, and the last log lines of the worker that failed, even if its node is lost."
                "\vExamples:\n  dtctl why 4\n  dtctl why 4 --incident 2 -o json"};
     struct why_args args = {.global = g};
     struct client *c;

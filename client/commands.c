@@ -1,25 +1,25 @@
-/* The table of commands. Adding a command is adding a row here and a file beside it. */
+/* The table of commands. A new command is a row here and a file client/cmd_<verb>.c. */
 #include "client/commands.h"
 
 const struct command commands[] = {
     {"up", "start a private dtd on this machine", cmd_up},
     {"down", "stop the private dtd and all of its jobs", cmd_down},
     {"submit", "check a job file and start it", cmd_submit},
-    {"run", "run a command as every worker of a job, as torchrun would", cmd_run},
+    {"run", "run a command as every worker of a job, like torchrun", cmd_run},
     {"status", "list jobs, or show one", cmd_status},
-    {"metrics", "print a job's loss, speed and learning rate, step by step", cmd_metrics},
-    {"logs", "print what a job's workers wrote", cmd_logs},
-    {"why", "show what has happened to a job, and what it cost", cmd_why},
+    {"metrics", "print a job's loss, speed and learning rate per step", cmd_metrics},
+    {"logs", "print the output of a job's workers", cmd_logs},
+    {"why", "show a job's failures and how long each recovery took", cmd_why},
     {"cancel", "stop a job", cmd_cancel},
-    {"resume", "go on from a checkpoint, on any number of workers", cmd_resume},
-    {"plan", "show what a job would need, without starting it", cmd_plan},
+    {"resume", "start a job from a checkpoint, on any number of workers", cmd_resume},
+    {"plan", "show what a job needs, without starting it", cmd_plan},
     {"ckpt", "list, inspect and verify checkpoints", cmd_ckpt},
     {"data", "prepare training data, or show a prepared set", cmd_data},
     {"generate", "continue a prompt with a trained model", cmd_generate},
-    {"node", "show the daemon: processes, slots, log; drain a node", cmd_node},
-    {"store", "open a c10d store for PyTorch, list, close", cmd_store},
-    {"cluster", "make one service of several nodes: init, join, status", cmd_cluster},
+    {"node", "show the daemon's processes, slots and log; drain a node", cmd_node},
+    {"store", "open, list and close c10d stores for PyTorch", cmd_store},
+    {"cluster", "join several nodes into one service: init, join, status", cmd_cluster},
     {"version", "print the versions of dtctl and of the daemon", cmd_version},
-    {"help", "show this list, or a command's help", cmd_help},
+    {"help", "show this list, or the help of a command", cmd_help},
 };
 const int n_commands = sizeof(commands) / sizeof(commands[0]);

@@ -1,6 +1,6 @@
-/* The lock is the truth about whether a dtd runs: it goes with the process, however that ended, and its pid is only
- * trusted while the lock is held. To look, the lock is taken shared and given back at once; a dtd that starts at that
- * moment would be refused by us for some microseconds, so nobody looks while one is being started here. */
+/* Whether a dtd runs is decided by its lock: the kernel releases the lock when the process ends for any reason. The pid
+ * in the file is only valid while the lock is held. The test takes the lock shared and releases it at once. A dtd that
+ * starts within these microseconds would fail to take the lock, so no test runs while dtctl starts a dtd. */
 #include "client/daemon.h"
 
 #include "common/base/clock.h"
@@ -20,21 +20,21 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A system-wide dtd's lock is its own, or anybody could hold it; its socket is listened to as long as it lives, and the
- * kernel says by whom. */
+/* Only root may open the lock of a system-wide dtd, since any user who can open it could hold it. Its socket accepts
+ * connections while it runs; the peer's pid comes from SO_PEERCRED. A full backlog also means that it runs. */
 static bool socket_answers(const char *run_dir, pid_t *ret_pid)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
-    struct ucred who = {.pid = 0};
-    socklen_t len = sizeof(who);
+    struct ucred peer = {.pid = 0};
+    socklen_t len = sizeof(peer);
     if ((size_t)snprintf(a.sun_path, sizeof(a.sun_path), "%s/control.sock", run_dir) >= sizeof(a.sun_path))
         return false;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     bool full = false, there = fd >= 0 && connect(fd, (const struct sockaddr *)&a, sizeof(a)) == 0;
     if (fd >= 0 && !there)
         full = errno == EAGAIN;
-    if (there && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0)
-        *ret_pid = who.pid;
+    if (there && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0)
+        *ret_pid = peer.pid;
     if (fd >= 0)
         close(fd);
     return there || full;
@@ -64,9 +64,9 @@ err_t daemon_program(const char *name, char *ret, size_t size, struct why *why)
     self[n] = '\0';
     *strrchr(self, '/') = '\0';
     if ((size_t)snprintf(ret, size, "%s/%s", self, name) >= size)
-        return why_set(why, ERR_LIMIT, "%s/%s: the name is too long", self, name);
+        return why_set(why, ERR_LIMIT, "%s/%s: the path is too long", self, name);
     if (access(ret, X_OK))
-        return why_set(why, ERR_IO, "%s: %s. It belongs beside dtctl: build or install all programs", ret,
+        return why_set(why, ERR_IO, "%s: %s. It must be in the directory of dtctl: build or install all programs", ret,
                        strerror(errno));
     return OK;
 }
@@ -76,7 +76,7 @@ static err_t log_open(const char *state_dir, int *ret_fd, struct why *why)
     char path[PATH_MAX];
     err_t err = file_make_dirs(state_dir, 0700);
     if (err)
-        return why_set(why, err, "cannot make the state directory %s: %s", state_dir, strerror(errno));
+        return why_set(why, err, "cannot create the state directory %s: %s", state_dir, strerror(errno));
     snprintf(path, sizeof(path), "%s/dtd.log", state_dir);
     *ret_fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (*ret_fd < 0)
@@ -84,7 +84,7 @@ static err_t log_open(const char *state_dir, int *ret_fd, struct why *why)
     return OK;
 }
 
-/* In the child: never returns. */
+/* Runs in the child process; never returns. */
 static void daemon_exec(const char *program, const char *state_dir, int log_fd)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -119,7 +119,7 @@ err_t daemon_start(const char *state_dir, pid_t *ret_pid, struct why *why)
     return err;
 }
 
-/* The last few KiB are enough for a few lines of at most 2 KiB. */
+/* 16 KiB hold at least eight lines, since a log line has at most 2 KiB. */
 void daemon_log_tail(const char *state_dir, int lines)
 {
     char path[PATH_MAX], text[16384];

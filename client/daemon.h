@@ -1,4 +1,4 @@
-/* The private dtd as seen from outside: who holds the lock of a state directory, starting one, waiting for its end. */
+/* The dtd of a state directory: find out whether it runs, start it, wait until it has exited. */
 #ifndef DTD_CLIENT_DAEMON_H
 #define DTD_CLIENT_DAEMON_H
 
@@ -8,16 +8,16 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* True when a supervisor holds `<state dir>/dtd.lock`, or, where there is no lock for us to see, listens to
- * `<state dir>/control.sock`; ret_pid (0 when nobody says). */
+/* True when a supervisor holds `<state dir>/dtd.lock`, or, if we cannot read the lock file, when a process listens on
+ * `<state dir>/control.sock`. ret_pid: its process id; 0: unknown. */
 bool daemon_running(const char *state_dir, pid_t *ret_pid);
-/* The path of a program that was installed beside this one. ERR_IO when it is not there. */
+/* The path of a program in the directory of dtctl. ERR_IO when it is missing or not executable. */
 NODISCARD err_t daemon_program(const char *name, char *ret, size_t size, struct why *why);
-/* Starts `dtd --state-dir` in a session of its own, its output in `<state dir>/dtd.log`. */
+/* Starts `dtd --state-dir` in a session of its own, with its output in `<state dir>/dtd.log`. */
 NODISCARD err_t daemon_start(const char *state_dir, pid_t *ret_pid, struct why *why);
-/* The last `lines` lines of `<state dir>/dtd.log` to standard error, each after "  ". */
+/* Prints the last `lines` lines of `<state dir>/dtd.log` on standard error, each indented by two spaces. */
 void daemon_log_tail(const char *state_dir, int lines);
-/* True once nobody holds the lock; looks every 20 ms until the deadline. */
+/* Checks every 20 ms whether the lock is free. False when the time is over. */
 bool daemon_wait_gone(const char *state_dir, int timeout_ms);
 
 #endif

@@ -1,5 +1,5 @@
-/* What every command shares: global options, finding the row, and saying what went wrong. Errors are mapped to exit
- * codes by tables, because scripts rely on the codes and a table can be read against the manual. */
+/* Shared by all commands: global options, dispatch, and error messages. A table maps errors to exit codes, because
+ * scripts depend on the codes, and a table is easy to compare with the manual. */
 #include "client/commands.h"
 #include "client/daemon.h"
 
@@ -31,7 +31,7 @@ static error_t global_parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case 'D':
         if (!arg[0])
-            argp_error(state, "--dtd-dir: the name is empty");
+            argp_error(state, "--dtd-dir: the path is empty");
         else if (path_state_dir(arg, g->state_dir, sizeof(g->state_dir), &why))
             argp_error(state, "--dtd-dir: %s", why.text);
         memcpy(g->private_dir, g->state_dir, sizeof(g->private_dir));
@@ -46,9 +46,9 @@ static error_t global_parse(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp_option global_options[] = {
-    {"dtd-dir", 'D', "DIR", 0, "State directory of the daemon (default: $DTD_DIR, else the XDG place, else /run/dtd)",
-     0},
-    {"output", 'o', "FORMAT", 0, "text, json, or jsonl (one object a line) for streams", 0},
+    {"dtd-dir", 'D', "DIR", 0,
+     "State directory of the daemon (default: $DTD_DIR, else $XDG_STATE_HOME/dtd, else /run/dtd)", 0},
+    {"output", 'o', "FORMAT", 0, "text, json, or jsonl (one object per line, for streams)", 0},
     {0}};
 const struct argp global_argp = {.options = global_options, .parser = global_parse};
 const struct argp_child global_children[] = {{&global_argp, 0, "Options of every command:", 10}, {0}};
@@ -104,7 +104,7 @@ void command_list(const struct command *table, int n, FILE *f)
         fprintf(f, "  %-9s %s\n", table[i].name, table[i].summary);
 }
 
-/* Levenshtein's distance; names are short, so the whole row fits on the stack. */
+/* The Levenshtein distance. Names are short, so the row fits on the stack. */
 static int edit_distance(const char *a, const char *b)
 {
     int row[33], n = (int)strlen(b);
@@ -163,7 +163,7 @@ int command_group(const struct command *table, int n, const char *name, struct g
     FILE *f = help ? stdout : stderr;
     fprintf(f, "Usage: %s COMMAND [ARGUMENT...]\n\nCommands:\n", name);
     command_list(table, n, f);
-    fprintf(f, "\nHelp on one: %s COMMAND --help\n", name);
+    fprintf(f, "\nHelp on a command: %s COMMAND --help\n", name);
     return help ? EXIT_DONE : EXIT_REFUSED;
 }
 
@@ -212,7 +212,7 @@ int command_complain(enum exit_code code, const char *fmt, ...)
 int command_json(const struct global *g, json_t *value)
 {
     err_t err = out_json(value, g->format == OUT_JSONL);
-    if (err == ERR_CLOSED) /* `| head` has seen enough */
+    if (err == ERR_CLOSED) /* the reader has exited, as in `| head` */
         return EXIT_DONE;
     return err ? command_fail(err, NULL) : EXIT_DONE;
 }

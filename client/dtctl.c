@@ -1,5 +1,5 @@
-/* dtctl: what a person types. It owns nothing: everything is asked of a dtd or read from files. Global options may
- * stand before the command; the rest of the line belongs to the command. */
+/* dtctl: the command-line client. It has no state of its own: it sends requests to a dtd, or reads files. Global
+ * options may precede the command; the command parses the rest of the line. */
 #include "client/commands.h"
 
 #include "common/base/log.h"

@@ -1,11 +1,11 @@
-/* Nothing here decides anything about the job: losing the connection, the terminal or limit_ms leaves it running.
+/* Watching does not affect the job: it continues when dtctl loses its connection or terminal, or exits.
  *
  *   submit --no answer--> wait --connected--> submit (same request id: at most one job) --id--> watch
  *   watch --connection lost--> wait --connected--> watch;   watch --job ended--> last status --> exit code
  *   watch, wait --Ctrl-C--> detached
- *   watch, wait --SIGUSR1, where a batch system may say so--> the job is told to stop --> watch
+ *   watch, wait --SIGUSR1 or SIGTERM, if follow_stop_on_signals was called--> cancel request with save --> watch
  *
- * The wait ends with exit 75 after WAIT_MS: the job goes on when a dtd does. */
+ * The wait ends with exit 75 after WAIT_MS. The job then continues when a dtd runs again. */
 #include "client/follow.h"
 
 #include "client/client.h"
@@ -20,9 +20,13 @@
 #include <string.h>
 #include <time.h>
 
+/* How long to wait for control while its supervisor runs. The supervisor restarts control within seconds, but control
+ * may have to read a long log first. */
 #define WAIT_MS 60000
+/* How long to wait if no supervisor runs, but control has answered before: a service manager may be restarting dtd. */
 #define ABSENT_MS 3000
-#define NAP_MS 100
+/* Pause between two attempts: short for a person, and cheap for the daemon. */
+#define RETRY_MS 100
 
 struct job_follow {
     struct global *global;
@@ -36,7 +40,7 @@ struct job_follow {
     char *checkpoint_error;
 };
 
-static volatile sig_atomic_t interrupted, stop_requested;
+static volatile sig_atomic_t interrupted, stop_requested; /* stop_requested: the signal, 0: none */
 
 static void on_interrupt(int signum)
 {
@@ -44,7 +48,7 @@ static void on_interrupt(int signum)
     interrupted = 1;
 }
 
-/* libuv puts the default action back when a stream ends, so this is said again before each wait. */
+/* libuv restores the default action when a stream ends, so the handler is installed again before each wait. */
 static void catch_interrupt(void)
 {
     const struct sigaction action = {.sa_handler = on_interrupt};
@@ -53,8 +57,7 @@ static void catch_interrupt(void)
 
 static void on_stop(int signum)
 {
-    (void)signum;
-    stop_requested = 1;
+    stop_requested = signum;
 }
 
 void follow_stop_on_signals(void)
@@ -71,7 +74,7 @@ static bool worth_retrying(err_t err)
 
 static void retry_sleep(void)
 {
-    const struct timespec t = {.tv_nsec = NAP_MS * 1000000};
+    const struct timespec t = {.tv_nsec = RETRY_MS * 1000000};
     nanosleep(&t, NULL);
 }
 
@@ -94,7 +97,7 @@ err_t follow_call(struct global *g, err_t (*call)(struct client *, void *, struc
     static bool answered;
     int64_t since = clock_mono_ms();
     pid_t holder;
-    for (bool said = false;; said = true) {
+    for (bool printed = false;; printed = true) {
         err_t err = call_once(g, call, arg, why);
         answered = answered || !err;
         if (!err || !worth_retrying(err))
@@ -102,7 +105,7 @@ err_t follow_call(struct global *g, err_t (*call)(struct client *, void *, struc
         int64_t limit_ms = daemon_running(g->state_dir, &holder) ? WAIT_MS : answered ? ABSENT_MS : 0;
         if (clock_mono_ms() - since >= limit_ms)
             return err;
-        if (!said)
+        if (!printed)
             fprintf(stderr, "dtctl: %s; trying again\n", why->text);
         retry_sleep();
     }
@@ -173,10 +176,11 @@ err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], s
             continue;
         snprintf(newest, sizeof(newest), "%.31s", job->job);
         if (!client_job_ended(job))
-            err = why_set(why, ERR_EXISTS,
-                          "job %s is %s and writes its checkpoints to %s. Wait for its end, or dtctl "
-                          "cancel %s, or choose another checkpoint.dir",
-                          job->job, job->state, dir, job->job);
+            err =
+                why_set(why, ERR_EXISTS,
+                        "job %s is %s and writes its checkpoints to %s. Wait until it has ended, or stop it with dtctl "
+                        "cancel %s, or choose another checkpoint.dir",
+                        job->job, job->state, dir, job->job);
     }
     client_jobs_free(jobs, n);
     if (!err && ret_newest)
@@ -184,7 +188,7 @@ err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], s
     return err;
 }
 
-/* ---- what the stream brings ---- */
+/* ---- callbacks of the stream ---- */
 
 static void __attribute__((format(printf, 2, 3))) line_print(struct job_follow *f, const char *fmt, ...)
 {
@@ -240,7 +244,7 @@ static void print_incidents(struct job_follow *f, const struct client_job *job)
 static void print_checkpoint(struct job_follow *f, const struct client_job *job)
 {
     if (job->checkpoint_error[0] && (!f->checkpoint_error || strcmp(job->checkpoint_error, f->checkpoint_error) != 0)) {
-        line_print(f, "%scheckpoint failed: %s. Training goes on; the last checkpoint stays%s",
+        line_print(f, "%scheckpoint failed: %s. Training continues; the previous checkpoint remains%s",
                    out_color(f->out, OUT_RED), job->checkpoint_error, out_color(f->out, OUT_PLAIN));
         free(f->checkpoint_error);
         f->checkpoint_error = strdup(job->checkpoint_error);
@@ -267,7 +271,7 @@ static bool on_status(void *arg, const struct client_job *job)
 
 /* ---- the end ---- */
 
-/* Of a job that evaluates: what it has come to. */
+/* Prints the final losses of a job that evaluates. */
 static void print_losses(struct job_follow *f)
 {
     char valid[OUT_NUMBER], test[OUT_NUMBER];
@@ -336,13 +340,12 @@ static int job_finish(struct job_follow *f, const struct client_job *job)
 static int job_detach(struct job_follow *f)
 {
     out_progress_end(&f->progress);
-    line_print(f,
-               "detached; job %s goes on. Look again: dtctl status %s, dtctl metrics %s -f; stop it: dtctl cancel %s",
+    line_print(f, "detached; job %s continues. Show it: dtctl status %s, dtctl metrics %s -f; stop it: dtctl cancel %s",
                f->job, f->job, f->job, f->job);
     return EXIT_DONE;
 }
 
-/* ---- stopping ---- */
+/* ---- stopping on a signal ---- */
 
 struct cancel_request {
     uint8_t id[16];
@@ -359,7 +362,7 @@ static err_t stop_call(struct client *c, void *arg, struct why *why)
     return err;
 }
 
-/* A job that has ended meanwhile is told nothing; the stream then says how. */
+/* If the job has ended meanwhile, the request has no effect, and the stream delivers the last status. */
 static void job_stop(struct job_follow *f)
 {
     struct cancel_request s = {.job = f->job};
@@ -368,21 +371,24 @@ static void job_stop(struct job_follow *f)
     err_t err = client_request_id(s.id);
     if (!err)
         err = follow_call(f->global, stop_call, &s, &why);
-    line_print(f, "told to stop by a signal; job %s %s%s", f->job,
-               err ? "could not be told: " : "saves and stops. The same command goes on from there",
-               err ? why.text : "");
+    const char *name = stop_requested == SIGTERM ? "SIGTERM" : "SIGUSR1";
+    if (err)
+        line_print(f, "received %s, but job %s could not be stopped: %s", name, f->job, why.text);
+    else
+        line_print(f, "received %s; job %s is saving a checkpoint and stopping. Run the same command again to continue",
+                   name, f->job);
 }
 
-/* A batch system that ends a job may end the dtds, too: nobody is waited for then. */
+/* A batch system that ends a job may end its dtds as well. Then there is nothing to wait for. */
 static int64_t wait_limit_ms(const struct job_follow *f)
 {
     pid_t holder;
     return f->stopping && !daemon_running(f->global->state_dir, &holder) ? 0 : WAIT_MS;
 }
 
-/* ---- the loop ---- */
+/* ---- the loop over connections ---- */
 
-/* One connection's worth of watching; OK when the job has ended, with its last status. */
+/* Watches the job over one connection. OK when the job has ended; *ret is its last status. */
 static err_t watch_once(struct job_follow *f, struct client_job *ret, struct why *why)
 {
     const struct client_stream stream = {.metric = on_metric, .status = on_status, .tick = on_tick, .arg = f};
@@ -396,7 +402,7 @@ static err_t watch_once(struct job_follow *f, struct client_job *ret, struct why
     err = client_watch(c, f->job, &stream, why);
     if (!err)
         err = client_status(c, f->job, ret, why);
-    if (!err && !client_job_ended(ret)) { /* the stream ended early: control is going down */
+    if (!err && !client_job_ended(ret)) { /* the stream ended early: control is exiting */
         client_job_fini(ret);
         err = why_set(why, ERR_CLOSED, "dtd ended the stream");
     }
@@ -407,7 +413,7 @@ static err_t watch_once(struct job_follow *f, struct client_job *ret, struct why
 static void print_connection_lost(struct job_follow *f, const struct why *why)
 {
     if (!f->lost_printed)
-        line_print(f, "the connection to dtd is lost (%s); waiting for it, the job goes on by itself", why->text);
+        line_print(f, "the connection to dtd is lost (%s); reconnecting. The job continues meanwhile", why->text);
     f->lost_printed = true;
 }
 
@@ -438,8 +444,8 @@ static int follow_run(struct job_follow *f)
         int64_t waited_ms = clock_mono_ms() - since;
         if (waited_ms >= wait_limit_ms(f))
             return command_complain(EXIT_RETRY,
-                                    "no dtd for %d s. After `dtctl up` the job goes on from its checkpoint: "
-                                    "dtctl status %s",
+                                    "dtd did not answer for %d s. After `dtctl up` the job continues from its "
+                                    "checkpoint: dtctl status %s",
                                     (int)(waited_ms / 1000), f->job);
         retry_sleep();
     }

@@ -1,4 +1,4 @@
-/* The tables: a row per name, a row per field of config.json. */
+/* The tables of tensor names, and the fields of config.json. */
 #include "client/hf.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 
 enum turn { AS_IS, HEADS };
 struct name_row {
-    const char *ours, *theirs; /* of a layer: behind "layers.N." and "model.layers.N." */
+    const char *ours, *theirs; /* in a layer, without the prefixes "layers.N." and "model.layers.N." */
     enum turn turn;
 };
 
@@ -77,8 +77,8 @@ err_t hf_map(const struct graph *g, const struct job_model *m, struct hf_map *re
         map.list[map.n].tensor = t;
         if (!name_of(m, t->name, &map.list[map.n++])) {
             hf_map_fini(&map);
-            return why_set(why, ERR_UNSUPPORTED, "%s: Hugging Face's models have no such tensor; gpt2 and llama do",
-                           t->name);
+            return why_set(why, ERR_UNSUPPORTED,
+                           "%s: this architecture has no Hugging Face model; gpt2 and llama have one", t->name);
         }
     }
     *ret = map;
@@ -91,7 +91,7 @@ void hf_map_fini(struct hf_map *map)
     *map = (struct hf_map){0};
 }
 
-/* Theirs: row p * half + i of a head is part p of pair i; ours: row 2 i + p. */
+/* Part p of pair i of a head is row p * half + i in Hugging Face's order, and row 2 i + p in dtd's. */
 void hf_rows(int64_t head_dim, int64_t rows, size_t row_bytes, bool to_hf, const void *src, void *dst)
 {
     int64_t half = head_dim / 2;
@@ -102,7 +102,7 @@ void hf_rows(int64_t head_dim, int64_t rows, size_t row_bytes, bool to_hf, const
     }
 }
 
-/* ---- config.json, out ---- */
+/* ---- writing config.json ---- */
 
 #define GPT2_END 50256 /* <|endoftext|> */
 
@@ -144,7 +144,8 @@ err_t hf_config_print(const struct job_model *m, const struct graph *g, int64_t 
     json_t *config =
         m->arch == ARCH_GPT2 ? gpt2_config(m, ffn_of(g, m), positions) : llama_config(m, ffn_of(g, m), positions);
     char *text = NULL;
-    bool gpt2_ids = m->arch == ARCH_GPT2 && m->vocab > GPT2_END; /* else transformers would assume them all the same */
+    bool gpt2_ids =
+        m->arch == ARCH_GPT2 && m->vocab > GPT2_END; /* null otherwise, or transformers would assume these ids */
     bool made = config && !json_object_set_new(config, "torch_dtype", json_string(dtype_name(dtype))) &&
                 !json_object_set_new(config, "bos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null()) &&
                 !json_object_set_new(config, "eos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null());
@@ -156,7 +157,7 @@ err_t hf_config_print(const struct job_model *m, const struct graph *g, int64_t 
     return err;
 }
 
-/* ---- config.json, in ---- */
+/* ---- reading config.json ---- */
 
 struct config {
     const json_t *root;
@@ -171,7 +172,7 @@ static err_t config_int(const struct config *c, const char *name, int64_t otherw
         return OK;
     }
     if (!json_is_integer(value) || json_integer_value(value) < 1 || json_integer_value(value) > 1 << 24)
-        return why_set(c->why, ERR_INVALID, "%s: %s is missing, or no number from 1 to 16777216", HF_CONFIG, name);
+        return why_set(c->why, ERR_INVALID, "%s: %s is missing or not a number from 1 to 16777216", HF_CONFIG, name);
     *ret = json_integer_value(value);
     return OK;
 }
@@ -180,7 +181,7 @@ static err_t config_real(const struct config *c, const json_t *object, const cha
 {
     const json_t *value = json_object_get(object, name);
     if (value && !json_is_null(value) && (!json_is_number(value) || json_number_value(value) <= 0))
-        return why_set(c->why, ERR_INVALID, "%s: %s is no number above 0", HF_CONFIG, name);
+        return why_set(c->why, ERR_INVALID, "%s: %s is not a number above 0", HF_CONFIG, name);
     *ret = json_is_number(value) ? json_number_value(value) : otherwise;
     return OK;
 }
@@ -192,7 +193,7 @@ static err_t config_without(const struct config *c, const char *const *names)
         const json_t *value = json_object_get(c->root, *names);
         if (value && !json_is_null(value) && !json_is_false(value) &&
             !(json_is_number(value) && json_number_value(value) == 0))
-            return why_set(c->why, ERR_UNSUPPORTED, "%s: %s is set, which our models do not do", HF_CONFIG, *names);
+            return why_set(c->why, ERR_UNSUPPORTED, "%s: %s is set, which dtd does not support", HF_CONFIG, *names);
     }
     return OK;
 }
@@ -204,8 +205,8 @@ static err_t config_text(const struct config *c, const char *name, const char *o
     for (int i = 0; text && legal[i]; i++)
         if (strcmp(text, legal[i]) == 0)
             return OK;
-    return why_set(c->why, ERR_UNSUPPORTED, "%s: %s is \"%.60s\"; ours is \"%s\"", HF_CONFIG, name, text ? text : "",
-                   legal[0]);
+    return why_set(c->why, ERR_UNSUPPORTED, "%s: %s is \"%.60s\"; dtd supports \"%s\"", HF_CONFIG, name,
+                   text ? text : "", legal[0]);
 }
 
 static err_t gpt2_read(const struct config *c, struct job_model *m, int64_t *ret_positions)
@@ -222,9 +223,10 @@ static err_t gpt2_read(const struct config *c, struct job_model *m, int64_t *ret
     err = err ? err : config_text(c, "activation_function", "gelu_new", gelu);
     err = err ? err : config_without(c, without);
     if (!err && json_is_false(json_object_get(c->root, "scale_attn_weights")))
-        err = why_set(c->why, ERR_UNSUPPORTED, "%s: scale_attn_weights is false; ours are scaled", HF_CONFIG);
+        err = why_set(c->why, ERR_UNSUPPORTED, "%s: scale_attn_weights is false; dtd supports only true", HF_CONFIG);
     if (!err && json_is_false(json_object_get(c->root, "tie_word_embeddings")))
-        err = why_set(c->why, ERR_UNSUPPORTED, "%s: tie_word_embeddings is false; our gpt2's head is tied", HF_CONFIG);
+        err = why_set(c->why, ERR_UNSUPPORTED, "%s: tie_word_embeddings is false; in dtd the head of gpt2 is tied",
+                      HF_CONFIG);
     m->kv_heads = m->heads;
     m->tied = true;
     m->rope_theta = 10000;
@@ -239,10 +241,11 @@ static err_t rope_read(const struct config *c, struct job_model *m)
     const json_t *partial = json_object_get(json_is_object(rope) ? rope : c->root, "partial_rotary_factor");
     bool plain = !json_is_object(rope) && !json_is_object(scaling);
     if (!plain && (!type || strcmp(type, "default") != 0))
-        return why_set(c->why, ERR_UNSUPPORTED, "%s: rotary positions of the type \"%.60s\"; ours are plain", HF_CONFIG,
+        return why_set(c->why, ERR_UNSUPPORTED, "%s: rope_type is \"%.60s\"; dtd supports only \"default\"", HF_CONFIG,
                        type ? type : "");
     if (json_is_number(partial) && json_number_value(partial) != 1)
-        return why_set(c->why, ERR_UNSUPPORTED, "%s: partial_rotary_factor; our heads turn whole", HF_CONFIG);
+        return why_set(c->why, ERR_UNSUPPORTED, "%s: partial_rotary_factor is not 1; dtd rotates whole heads",
+                       HF_CONFIG);
     err_t err = config_real(c, c->root, "rope_theta", 10000, &m->rope_theta);
     return err || !json_is_object(rope) ? err : config_real(c, rope, "rope_theta", m->rope_theta, &m->rope_theta);
 }
@@ -266,7 +269,7 @@ static err_t llama_read(const struct config *c, struct job_model *m, int64_t *re
     err = err ? err : rope_read(c, m);
     if (!err && head_dim * m->heads != m->dim)
         err = why_set(c->why, ERR_UNSUPPORTED,
-                      "%s: head_dim %" PRId64 " x %" PRId64 " heads is not hidden_size %" PRId64 "; ours is", HF_CONFIG,
+                      "%s: head_dim %" PRId64 " x %" PRId64 " heads must equal hidden_size %" PRId64, HF_CONFIG,
                       head_dim, m->heads, m->dim);
     m->tied = json_is_true(json_object_get(c->root, "tie_word_embeddings"));
     return err;
@@ -284,7 +287,7 @@ static err_t model_read(const struct config *c, struct job_model *m, int64_t *re
         m->arch = ARCH_LLAMA;
         return llama_read(c, m, ret_positions);
     }
-    return why_set(c->why, ERR_UNSUPPORTED, "%s: model_type is \"%.60s\"; gpt2 and llama are known", HF_CONFIG,
+    return why_set(c->why, ERR_UNSUPPORTED, "%s: model_type is \"%.60s\"; dtd supports gpt2 and llama", HF_CONFIG,
                    type ? type : "");
 }
 

@@ -1,7 +1,9 @@
-/* Hugging Face's models as ours and back: names, row order, config.json. Pure but for the two that move tensors.
+/* Conversion between dtd checkpoints and Hugging Face models: tensor names, row order, config.json. All functions are
+ * pure, except hf_export and hf_import, which read and write files.
  *
- * gpt2's names and layouts are Hugging Face's own. llama's here are torchtitan's; rows of q and k stand interleaved
- * here (rotary positions turn neighbours, as Meta trained them), and there the first of all pairs before the second. */
+ * gpt2: names and layouts are those of Hugging Face. llama: dtd uses torchtitan's names. The rows of q and k are
+ * interleaved in dtd (rotary positions rotate neighbouring rows, as in Meta's training code); Hugging Face stores the
+ * first rows of all pairs before the second rows. */
 #ifndef DTD_CLIENT_HF_H
 #define DTD_CLIENT_HF_H
 
@@ -14,31 +16,33 @@
 #define HF_CONFIG "config.json"
 #define HF_MODEL "model.safetensors"
 #define HF_INDEX "model.safetensors.index.json"
+/* Default size of a file, close to the 5 GB that transformers 4 writes. */
 #define HF_SHARD_BYTES ((int64_t)5 << 30)
 
 struct hf_tensor {
-    const struct graph_tensor *tensor; /* ours: name and shape */
-    char name[GRAPH_NAME_MAX + 32];    /* theirs */
-    int64_t head_dim;                  /* rows of each head are turned; 0: they stand as they are */
+    const struct graph_tensor *tensor; /* name and shape in dtd */
+    char name[GRAPH_NAME_MAX + 32];    /* name in Hugging Face's model */
+    int64_t head_dim;                  /* the rows of each head of this size are reordered; 0: same order */
 };
 struct hf_map {
     struct hf_tensor *list; /* in the order of the graph */
     int n;
 };
-/* Every parameter of the graph. ERR_UNSUPPORTED for an architecture that Hugging Face's names are not known of. */
+/* Maps every parameter of the graph. ERR_UNSUPPORTED for architectures other than gpt2 and llama. */
 NODISCARD err_t hf_map(const struct graph *g, const struct job_model *m, struct hf_map *ret, struct why *why);
 void hf_map_fini(struct hf_map *map);
-/* Turns whole heads of rows, src -> dst, which do not overlap: to Hugging Face's order, or from it. */
+/* Reorders the rows of whole heads, to Hugging Face's order or from it. src and dst must not overlap. */
 void hf_rows(int64_t head_dim, int64_t rows, size_t row_bytes, bool to_hf, const void *src, void *dst);
 
 /* `positions`: rows of the position table (gpt2), longest sequence (llama). */
 NODISCARD err_t hf_config_print(const struct job_model *m, const struct graph *g, int64_t positions, enum dtype dtype,
                                 struct buf *ret);
-/* ERR_UNSUPPORTED names a field that asks for what our models do not do. The model comes out complete: no zeros. */
+/* Reads config.json. ERR_UNSUPPORTED names a field that dtd's models do not support. Every size in *ret is set: none is
+ * 0 for "default". */
 NODISCARD err_t hf_config_read(const char *text, size_t len, struct job_model *ret, int64_t *ret_positions,
                                struct why *why);
 
-/* What was done, for -o json and for people. */
+/* Summary of an export or import, which the commands print. */
 struct hf_done {
     char path[4096];
     int tensors, files;
@@ -47,17 +51,17 @@ struct hf_done {
 struct hf_export {
     const char *step_dir, *dir;
     enum dtype dtype;
-    int64_t shard_bytes; /* of a file at most, unless one tensor is larger */
+    int64_t shard_bytes; /* largest size of a file; a larger tensor gets a file of its own */
 };
-/* Writes a step's parameters, config.json and the tokenizer's files into `dir`, which is made, or empty. */
+/* Writes a step's parameters, config.json and the tokenizer's files into `dir`, which must be empty or not exist. */
 NODISCARD err_t hf_export(const struct hf_export *x, struct hf_done *ret, struct why *why);
 
 struct hf_import {
     const char *dir;
-    const char *job; /* a job file: its model must be this one, and the checkpoint goes into its folder; NULL */
-    const char *out; /* without one: the folder, with a job file made from config.json */
+    const char *job; /* a job file for this model, whose checkpoint.dir gets the checkpoint; NULL: none */
+    const char *out; /* used without `job`: the folder for the checkpoint; the job file is made from config.json */
 };
-/* Makes step-0 of a folder of checkpoints: parameters alone. */
+/* Writes a checkpoint step-0, which holds parameters only. */
 NODISCARD err_t hf_import(const struct hf_import *x, struct hf_done *ret, struct why *why);
 
 #endif

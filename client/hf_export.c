@@ -1,5 +1,5 @@
-/* Files are written under a name of their own and renamed when they are whole; config.json is the last, so a folder
- * with one is a model. A tensor passes through memory in pieces of whole heads of rows. */
+/* Files are written under a temporary name and renamed when they are complete. config.json is written last, so a folder
+ * that has one holds a complete model. A tensor is copied in pieces of whole heads of rows. */
 #include "client/hf.h"
 
 #include "common/base/file.h"
@@ -16,10 +16,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Large enough for fast reads and writes; two such buffers are small beside any model. */
 #define PIECE ((int64_t)64 << 20)
 
 struct shard {
-    int first, end; /* of the map */
+    int first, end; /* entries first .. end - 1 of the map */
     char name[64];
 };
 
@@ -73,7 +74,7 @@ static err_t dir_make(struct exporting *e)
         return why_set(e->why, err_from_errno(errno), "%s: %s", dir, strerror(errno));
     while (!err && (entry = readdir(d)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            err = why_set(e->why, ERR_EXISTS, "%s is not empty (%s). Choose another folder, or remove it", dir,
+            err = why_set(e->why, ERR_EXISTS, "%s is not empty (it has %s). Choose another folder, or remove it", dir,
                           entry->d_name);
     closedir(d);
     return err;
@@ -82,7 +83,7 @@ static err_t dir_make(struct exporting *e)
 static err_t path_of(struct exporting *e, const char *name, const char *suffix, char ret[PATH_MAX])
 {
     if ((size_t)snprintf(ret, PATH_MAX, "%s/%s%s", e->x->dir, name, suffix) >= PATH_MAX)
-        return why_set(e->why, ERR_LIMIT, "%s: the name is too long", e->x->dir);
+        return why_set(e->why, ERR_LIMIT, "%s: the path is too long", e->x->dir);
     return OK;
 }
 
@@ -101,7 +102,7 @@ static err_t small_write(struct exporting *e, const char *name, const void *data
 
 /* ---- one file of tensors ---- */
 
-/* Rows first .. first + n - 1, in Hugging Face's order, at ret. */
+/* Reads rows first .. first + n - 1 into `ret`, in Hugging Face's order. `room`: a buffer of the same size. */
 static err_t rows_read(struct exporting *e, const struct hf_tensor *h, int64_t first, int64_t n, void *room, void *ret)
 {
     const struct graph_tensor *t = h->tensor;
@@ -185,9 +186,9 @@ static err_t shard_write(struct exporting *e, const struct shard *s)
     return err;
 }
 
-/* ---- all of them ---- */
+/* ---- the whole model ---- */
 
-/* A new file begins where the next tensor would make the last one too large. */
+/* A tensor that would make the current file too large begins a new file. */
 static err_t shards_plan(struct exporting *e)
 {
     int64_t bytes = 0;
@@ -231,7 +232,7 @@ static err_t index_write(struct exporting *e)
     return err;
 }
 
-/* The tokenizer's files, as the user gave them. */
+/* Writes the tokenizer's files with their original bytes. */
 static err_t tokenizer_write(struct exporting *e)
 {
     static const char *const names[] = {"vocab.json", "merges.txt"};
@@ -267,8 +268,8 @@ static err_t source_open(struct exporting *e)
         return err;
     err = ckpt_small_file(e->ckpt, CKPT_JOB_FILE, &yaml, e->why);
     if (err == ERR_NOTFOUND)
-        why_set(e->why, err, "%s has no %s: only checkpoints that dtd wrote say which model they are", e->x->step_dir,
-                CKPT_JOB_FILE);
+        why_set(e->why, err, "%s has no %s, which describes the model: only checkpoints written by dtd can be exported",
+                e->x->step_dir, CKPT_JOB_FILE);
     if (!err)
         err = job_parse(CKPT_JOB_FILE, (const char *)yaml.data, yaml.len, NULL, 0, &e->job, e->why);
     buf_fini(&yaml);

@@ -1,6 +1,6 @@
-/* The checkpoint that comes out is one of ours: parameters in float32, the job's file and the tokenizer's vocabulary
- * beside them, step 0, no optimizer, which a resumed job starts at zero. Everything that can be refused is refused
- * before a byte is written. */
+/* Import writes an ordinary dtd checkpoint of step 0: parameters in float32, the job file and the tokenizer's
+ * vocabulary. It has no optimizer state; a job that resumes from it starts the optimizer at zero. All checks are made
+ * before the first byte is written. */
 #include "client/hf.h"
 
 #include "client/spec.h"
@@ -18,14 +18,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Limits far above the sizes of real models, so that a damaged file cannot use up the memory. */
 #define MAX_CONFIG ((size_t)1 << 20)
 #define MAX_INDEX ((size_t)64 << 20)
 #define MAX_FILES 4096
-#define PART ((int64_t)1 << 30) /* of parameters in memory at a time, unless one tensor is larger */
-#define EPOCH 1
+#define PART ((int64_t)1 << 30) /* bytes of parameters in memory at a time; a single larger tensor is allowed */
+#define EPOCH 1                 /* the first epoch of a job, although no job has run */
 
 struct hf_weights {
-    char *name; /* of the file in the folder */
+    char *name; /* file name in the folder */
     struct safetensors file;
 };
 
@@ -33,10 +34,10 @@ struct importing {
     const struct hf_import *x;
     struct hf_done *done;
     struct why *why;
-    struct job_model model; /* of config.json */
+    struct job_model model; /* read from config.json */
     int64_t positions;
     struct job_spec job;
-    struct tokenizer *tokenizer; /* NULL: none, or bytes */
+    struct tokenizer *tokenizer; /* NULL: bytes */
     struct graph graph;
     struct hf_map map;
     struct hf_weights *files;
@@ -53,7 +54,7 @@ static err_t no_memory(struct importing *m)
 static err_t path_of(struct importing *m, const char *name, char ret[PATH_MAX])
 {
     if ((size_t)snprintf(ret, PATH_MAX, "%s/%s", m->x->dir, name) >= PATH_MAX)
-        return why_set(m->why, ERR_LIMIT, "%s: the name is too long", m->x->dir);
+        return why_set(m->why, ERR_LIMIT, "%s: the path is too long", m->x->dir);
     return OK;
 }
 
@@ -82,12 +83,13 @@ static err_t config_load(struct importing *m)
     return err;
 }
 
-/* ---- the job: given ---- */
+/* ---- with a job file ---- */
 
 static err_t key_differs(struct importing *m, const char *key, int64_t job, int64_t config)
 {
-    return why_set(m->why, ERR_INVALID, "%s: model.%s is %" PRId64 ", but %s says %" PRId64 ": write that", m->x->job,
-                   key, job, m->x->dir, config);
+    return why_set(m->why, ERR_INVALID,
+                   "%s: model.%s is %" PRId64 ", but %s has %" PRId64 ". Set the key to that value", m->x->job, key,
+                   job, m->x->dir, config);
 }
 
 static err_t model_compare(struct importing *m)
@@ -125,21 +127,23 @@ static err_t job_given(struct importing *m)
     err = model_compare(m);
     d = &m->job.data;
     if (!err && d->tokenizer == TOKENIZER_WORDS)
-        err = why_set(m->why, ERR_INVALID,
-                      "%s: data.tokenizer: words has a vocabulary of the training files, which no model of Hugging "
-                      "Face's knows: write bpe, or bytes",
-                      m->x->job);
+        err =
+            why_set(m->why, ERR_INVALID,
+                    "%s: data.tokenizer: the vocabulary of words is made from the training files and does not match a "
+                    "Hugging Face model. Set it to bpe or bytes",
+                    m->x->job);
     if (!err && m->job.model.arch == ARCH_GPT2 && m->job.train.seq > m->positions)
-        err = why_set(m->why, ERR_INVALID, "%s: train.seq: %s has %" PRId64 " positions: write that, or less",
-                      m->x->job, m->x->dir, m->positions);
+        err = why_set(m->why, ERR_INVALID,
+                      "%s: train.seq: %s has %" PRId64 " positions. Set the key to that value or less", m->x->job,
+                      m->x->dir, m->positions);
     if (!err && d->tokenizer == TOKENIZER_BPE)
         err = tokenizer_bpe_files(d->tokenizer_files, d->n_tokenizer_files, &m->tokenizer, m->why);
     return err;
 }
 
-/* ---- the job: made ---- */
+/* ---- without a job file ---- */
 
-/* A name that check_name of the job's schema takes. */
+/* Makes a name that check_name of the job schema accepts from the last part of a path. */
 static void name_make(const char *path, char *ret, size_t size)
 {
     const char *slash = strrchr(path, '/');
@@ -160,7 +164,7 @@ static err_t tokenizer_set(struct importing *m, char paths[2][PATH_MAX], int n)
     if (err)
         return err;
     d->tokenizer = TOKENIZER_BPE;
-    free(d->tokenizer_files); /* the default: an empty list */
+    free(d->tokenizer_files); /* an empty list by default */
     d->tokenizer_files = calloc(2, sizeof(*d->tokenizer_files));
     for (int i = 0; d->tokenizer_files && i < n; i++)
         if (realpath(list[i], full) && (d->tokenizer_files[i] = strdup(full)))
@@ -168,7 +172,7 @@ static err_t tokenizer_set(struct importing *m, char paths[2][PATH_MAX], int n)
     return d->n_tokenizer_files == n ? OK : no_memory(m);
 }
 
-/* The folder's tokenizer; without one, bytes where they fit. */
+/* Uses the folder's tokenizer; without one, bytes if the model has 256 tokens. */
 static err_t tokenizer_choose(struct importing *m)
 {
     char paths[2][PATH_MAX];
@@ -181,11 +185,11 @@ static err_t tokenizer_choose(struct importing *m)
         return OK;
     return why_set(m->why, ERR_INVALID,
                    "%s has no tokenizer (vocab.json and merges.txt, or tokenizer.json) for its %" PRId64
-                   " tokens. Put one there, or give a job file that names one instead of the folder",
+                   " tokens. Add one, or pass a job file that names one instead of a folder",
                    m->x->dir, m->model.vocab);
 }
 
-/* The folder need not be there, and is not made before all is checked. */
+/* Makes the path absolute. The folder may not exist, and is not created before all checks have passed. */
 static err_t out_resolve(struct importing *m, char ret[PATH_MAX])
 {
     char cwd[PATH_MAX] = "";
@@ -194,7 +198,7 @@ static err_t out_resolve(struct importing *m, char ret[PATH_MAX])
         return why_set(m->why, err_from_errno(errno), "the current folder: %s", strerror(errno));
     size_t n = (size_t)snprintf(ret, PATH_MAX, "%s%s%s", cwd, cwd[0] ? "/" : "", out);
     if (n >= PATH_MAX)
-        return why_set(m->why, ERR_LIMIT, "%s: the name is too long", out);
+        return why_set(m->why, ERR_LIMIT, "%s: the path is too long", out);
     while (n > 1 && ret[n - 1] == '/')
         ret[--n] = '\0';
     return OK;
@@ -224,8 +228,9 @@ static err_t tokenizer_check(struct importing *m)
 {
     int64_t n = m->tokenizer ? tokenizer_vocab(m->tokenizer) : 256;
     if (n > m->model.vocab)
-        return why_set(m->why, ERR_INVALID, "the tokenizer has %" PRId64 " tokens, the model in %s %" PRId64, n,
-                       m->x->dir, m->model.vocab);
+        return why_set(m->why, ERR_INVALID,
+                       "the tokenizer has %" PRId64 " tokens, but the model in %s has only %" PRId64, n, m->x->dir,
+                       m->model.vocab);
     return OK;
 }
 
@@ -239,8 +244,9 @@ static err_t weights_open(struct importing *m, const char *name)
         if (strcmp(m->files[i].name, name) == 0)
             return OK;
     if (strchr(name, '/') || m->n_files == MAX_FILES)
-        return why_set(m->why, ERR_INVALID, "%s: \"%.80s\" is no name of a file beside it, or one too many", HF_INDEX,
-                       name);
+        return why_set(m->why, ERR_INVALID,
+                       "%s: \"%.80s\" is not the name of a file in the same folder, or there are too many files",
+                       HF_INDEX, name);
     more = realloc(m->files, ((size_t)m->n_files + 1) * sizeof(*more));
     if (!more)
         return no_memory(m);
@@ -264,15 +270,15 @@ static err_t index_open(struct importing *m)
     json_t *root = json_loadb((const char *)text.data, text.len, JSON_REJECT_DUPLICATES, &error);
     json_t *map = json_object_get(root, "weight_map");
     if (!root || !json_is_object(map))
-        err =
-            why_set(m->why, ERR_INVALID, "%s/%s: %s", m->x->dir, HF_INDEX, root ? "it has no weight_map" : error.text);
+        err = why_set(m->why, ERR_INVALID, "%s/%s: %s", m->x->dir, HF_INDEX,
+                      root ? "there is no weight_map" : error.text);
     json_object_foreach(map, tensor, value)
     {
         if (err)
             break;
         err = json_is_string(value)
                   ? weights_open(m, json_string_value(value))
-                  : why_set(m->why, ERR_INVALID, "%s/%s: %.80s is in no file", m->x->dir, HF_INDEX, tensor);
+                  : why_set(m->why, ERR_INVALID, "%s/%s: %.80s has no file name", m->x->dir, HF_INDEX, tensor);
     }
     json_decref(root);
     buf_fini(&text);
@@ -289,9 +295,9 @@ static err_t files_open(struct importing *m)
     return why_set(m->why, ERR_NOTFOUND, "%s has neither %s nor %s", m->x->dir, HF_MODEL, HF_INDEX);
 }
 
-/* ---- which tensor is which ---- */
+/* ---- matching tensors ---- */
 
-/* gpt2's older files leave "transformer." out. */
+/* Older files of gpt2 omit the prefix "transformer.". */
 static bool is_called(const char *found, const char *name)
 {
     static const char prefix[] = "transformer.";
@@ -313,7 +319,7 @@ static const struct safetensor *tensor_find(const struct importing *m, const cha
     return NULL;
 }
 
-/* Of a table of positions a shorter sequence takes the first. */
+/* A job with a shorter sequence uses the first rows of the position table. */
 static bool shape_fits(const struct safetensor *have, const struct hf_tensor *want)
 {
     bool positions = strcmp(want->name, "transformer.wpe.weight") == 0;
@@ -331,19 +337,19 @@ static err_t wanted_check(struct importing *m)
         const struct hf_tensor *want = &m->map.list[i];
         const struct safetensor *have = tensor_find(m, want->name, &file);
         if (!have)
-            return why_set(m->why, ERR_INVALID, "%s has no tensor %s, which its %s asks for", m->x->dir, want->name,
+            return why_set(m->why, ERR_INVALID, "%s has no tensor %s, which its %s requires", m->x->dir, want->name,
                            HF_CONFIG);
         if (!shape_fits(have, want))
-            return why_set(m->why, ERR_INVALID, "%s: %s has another shape than its %s says", m->x->dir, have->name,
+            return why_set(m->why, ERR_INVALID, "%s: the shape of %s does not match its %s", m->x->dir, have->name,
                            HF_CONFIG);
         if (have->dtype != DT_F32 && have->dtype != DT_F16 && have->dtype != DT_BF16 && have->dtype != DT_F64)
-            return why_set(m->why, ERR_UNSUPPORTED, "%s: %s is %s; F32, F16, BF16 and F64 are read", m->x->dir,
+            return why_set(m->why, ERR_UNSUPPORTED, "%s: %s is %s; dtd reads F32, F16, BF16 and F64", m->x->dir,
                            have->name, have->type);
     }
     return OK;
 }
 
-/* Constants that older versions saved, and a head that is the embedding's table. */
+/* Tensors without information: constants that older versions saved, and a head that is tied to the embedding. */
 static bool is_ignored(const struct importing *m, const char *name)
 {
     static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
@@ -363,8 +369,9 @@ static err_t extra_check(struct importing *m)
             for (int k = 0; !known && k < m->map.n; k++)
                 known = is_called(name, m->map.list[k].name);
             if (!known)
-                return why_set(m->why, ERR_INVALID, "%s/%s has a tensor %.100s, which its %s does not ask for",
-                               m->x->dir, m->files[f].name, name, HF_CONFIG);
+                return why_set(m->why, ERR_INVALID,
+                               "%s/%s has a tensor %.100s, which does not belong to the model in its %s", m->x->dir,
+                               m->files[f].name, name, HF_CONFIG);
         }
     return OK;
 }
@@ -405,7 +412,7 @@ static int64_t piece_bytes(const struct hf_tensor *h)
     return n;
 }
 
-/* Tensors from `first` on as far as a part goes; ret_end: the first that is not in it. */
+/* Writes a part with the tensors from `first` on that fit into it. ret_end: the first tensor of the next part. */
 static err_t part_write(struct importing *m, const char *dir, int first, int *ret_end)
 {
     struct ckpt_piece *pieces = calloc((size_t)m->map.n, sizeof(*pieces));
@@ -448,7 +455,8 @@ static err_t checkpoint_commit(struct importing *m, const char *root)
     return err;
 }
 
-/* A folder that stays is no checkpoint to anybody, and the next import's. */
+/* Removes the incomplete folder and returns `because`. If that fails, the rest is harmless: no program takes it for a
+ * checkpoint, and the next import reuses it. */
 static err_t partial_drop(const char *dir, err_t because)
 {
     err_t err = ckpt_partial_remove(dir, NULL);
@@ -465,7 +473,7 @@ static err_t checkpoint_write(struct importing *m)
     if (!m->parts)
         return no_memory(m);
     if (ckpt_partial_dir(root, 0, EPOCH, dir, sizeof(dir)))
-        return why_set(m->why, ERR_LIMIT, "%s: the name is too long", root);
+        return why_set(m->why, ERR_LIMIT, "%s: the path is too long", root);
     err_t err = OK;
     for (int at = 0; !err && at < m->map.n;)
         err = part_write(m, dir, at, &at);
@@ -474,7 +482,7 @@ static err_t checkpoint_write(struct importing *m)
     if (err)
         return partial_drop(dir, err);
     if (ckpt_step_dir(root, 0, m->done->path, sizeof(m->done->path)))
-        return why_set(m->why, ERR_LIMIT, "%s: the name is too long", root);
+        return why_set(m->why, ERR_LIMIT, "%s: the path is too long", root);
     err = ckpt_info(m->done->path, &info, m->why);
     m->done->bytes = err ? 0 : info.bytes;
     m->done->files = m->n_parts;

@@ -1,6 +1,6 @@
-/* Optional values are left out rather than null, so that `jq '.valid_loss // empty'` and a table agree; a loss that is
- * not a number is null, because it was measured. jansson refuses text that is not UTF-8, and names of files and lines
- * of logs may be anything, so all text goes through json_of_text. */
+/* Fields without a value are absent, not null, so that `jq '.valid_loss // empty'` and a table agree. A loss that is
+ * NAN is null, because it was measured. jansson refuses text that is not UTF-8, but file names and log lines may hold
+ * any bytes, so all text goes through json_of_text. */
 #include "client/json.h"
 
 #include "client/out.h"
@@ -35,7 +35,7 @@ static json_t *text_of(const char *text)
     return json_of_text(text, strlen(text));
 }
 
-/* ---- building: one failed set makes the object NULL, and every later one is then a no-op ---- */
+/* ---- building objects: a set that fails makes the object NULL, and later sets on NULL do nothing ---- */
 
 static void set_field(json_t **object, const char *key, json_t *value)
 {

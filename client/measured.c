@@ -1,4 +1,4 @@
-/* Rank 0's file says how many there are and of which step; the others must be of the same. */
+/* The file of rank 0 holds the number of ranks, the step and the epoch; the files of all other ranks must agree. */
 #include "client/measured.h"
 
 #include "common/base/file.h"
@@ -15,7 +15,8 @@ static err_t read_rank(const char *folder, int rank, struct measured *ret, struc
         return why_set(why, ERR_LIMIT, "%s: the path is too long", folder);
     err_t err = file_read_plain(path, MEASURED_MAX_BYTES, &text);
     if (err == ERR_NOTFOUND)
-        why_set(why, err, "%s is not there: run the job with run.timeline_step=STEP, of a step that it comes to", path);
+        why_set(why, err, "%s does not exist: run the job with run.timeline_step=STEP, a step that the job reaches",
+                path);
     else if (err)
         why_set(why, err, "%s: %s", path, err_text(err));
     err = err ? err : measured_read((const char *)text.data, text.len, path, ret, why);
@@ -23,7 +24,7 @@ static err_t read_rank(const char *folder, int rank, struct measured *ret, struc
     return err;
 }
 
-static err_t take_rank(const char *folder, int rank, const struct measured *first, struct forecast_rank *ret,
+static err_t load_rank(const char *folder, int rank, const struct measured *first, struct forecast_rank *ret,
                        struct why *why)
 {
     struct measured m = {0};
@@ -32,8 +33,9 @@ static err_t take_rank(const char *folder, int rank, const struct measured *firs
         return err;
     if (m.rank != rank || m.world != first->world || m.step != first->step || m.epoch != first->epoch) {
         why_set(why, ERR_INVALID,
-                "%s/timeline: rank 0's file is of step %" PRId64 ", epoch %" PRIu64 ", rank %d's of step %" PRId64
-                ", epoch %" PRIu64 "; the step is running, or its epoch has ended in it",
+                "%s/timeline: the file of rank 0 is of step %" PRId64 ", epoch %" PRIu64
+                "; that of rank %d is of step %" PRId64 ", epoch %" PRIu64
+                ". The step is still running, or its epoch ended during it",
                 folder, first->step, first->epoch, rank, m.step, m.epoch);
         measured_fini(&m);
         return ERR_INVALID;
@@ -52,10 +54,10 @@ err_t measured_load(const char *folder, struct measured_step *ret, struct why *w
     m.did.ranks = calloc((size_t)first.world, sizeof(*m.did.ranks));
     if (!m.did.ranks) {
         measured_fini(&first);
-        return why_set(why, ERR_NOMEM, "no memory for the timelines of %d ranks", m.did.n);
+        return why_set(why, ERR_NOMEM, "out of memory for the timelines of %d ranks", m.did.n);
     }
     for (int r = 0; !err && r < first.world; r++)
-        err = take_rank(folder, r, &first, &m.did.ranks[r], why);
+        err = load_rank(folder, r, &first, &m.did.ranks[r], why);
     measured_fini(&first);
     if (err) {
         measured_step_fini(&m);

@@ -1,4 +1,4 @@
-/* The step that a job's workers have timed (run.timeline_step), of all ranks. Blocking; needs no daemon. */
+/* Reads the measured timelines of all ranks of a job (run.timeline_step). Blocking; needs no daemon. */
 #ifndef DTD_CLIENT_MEASURED_H
 #define DTD_CLIENT_MEASURED_H
 
@@ -7,12 +7,12 @@
 struct measured_step {
     int64_t step;
     uint64_t epoch;
-    struct forecast did; /* without bytes */
+    struct forecast did; /* the measured boxes of every rank; without traffic */
 };
 
-/* `folder`: the job's checkpoint.dir. ERR_NOTFOUND: nothing was timed there; ERR_INVALID: the ranks' files are not of
- * one step. Freed by measured_step_fini. */
+/* `folder`: the job's checkpoint.dir. ERR_NOTFOUND: the job has timed no step. ERR_INVALID: the ranks' files belong to
+ * different steps. The caller frees *ret with measured_step_fini. */
 NODISCARD err_t measured_load(const char *folder, struct measured_step *ret, struct why *why);
-void measured_step_fini(struct measured_step *m); /* legal on a zeroed one */
+void measured_step_fini(struct measured_step *m); /* a zeroed struct is allowed */
 
 #endif

@@ -1,5 +1,5 @@
-/* What a node has to spare. In a container MemAvailable speaks of the whole machine, so the limits of the control
- * groups that we are in count too; the smallest wins. */
+/* The memory that is available on this node. In a container, MemAvailable counts the whole machine. Therefore the
+ * limits of our control groups count too, and the smallest value is returned. */
 #include "client/spec.h"
 #include "common/base/file.h"
 
@@ -22,7 +22,7 @@ static bool number_read(const char *path, int64_t *ret)
     return good;
 }
 
-/* The page cache counts as used, but is given back when it is needed. */
+/* The page cache counts as used memory, but the kernel reclaims it on demand. */
 static int64_t group_cache(const char *folder)
 {
     static const char *const keys[] = {"\ninactive_file ", "\nactive_file "};
@@ -39,7 +39,7 @@ static int64_t group_cache(const char *folder)
     return ret;
 }
 
-/* "max" and a missing file are no limit. */
+/* Lowers *bytes to what the group's limit leaves. "max" and a missing file mean that there is no limit. */
 static void group_limit(const char *folder, int64_t *bytes)
 {
     char path[PATH_MAX + 32];
@@ -55,7 +55,7 @@ static void group_limit(const char *folder, int64_t *bytes)
     *bytes = left < *bytes ? left : *bytes;
 }
 
-/* Our own group and every one above it. */
+/* Applies the limits of our own group and of every group above it. */
 static void groups_limit(int64_t *bytes)
 {
     struct buf text = {0};
@@ -83,5 +83,5 @@ err_t spec_node_bytes(int64_t *ret, struct why *why)
         *ret = bytes;
     }
     buf_fini(&text);
-    return line ? OK : why_set(why, err ? err : ERR_UNSUPPORTED, "/proc/meminfo does not say MemAvailable");
+    return line ? OK : why_set(why, err ? err : ERR_UNSUPPORTED, "/proc/meminfo has no line MemAvailable");
 }

@@ -1,5 +1,5 @@
-/* Everything here is decided by what the stream is, never by a flag that a command carries about. Widths count code
- * points, which is right for what dtctl prints (no wide or combining characters of its own). */
+/* The properties of the stream alone decide about colours and redraws; commands carry no flag for them. Widths count
+ * code points, which is right for the output of dtctl: it has no wide or combining characters of its own. */
 #include "client/out.h"
 
 #include "common/base/clock.h"
@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Five redraws a second look continuous, and cost little on a slow terminal. */
 #define REDRAW_MS 200
 
 bool out_format_parse(const char *name, enum out_format *ret)
@@ -148,7 +149,7 @@ static int text_width(const char *s)
     return n;
 }
 
-/* How many bytes of `s` fit into `room` columns. */
+/* The number of bytes of `s` that fit into `room` columns. */
 static int text_fit(const char *s, int room)
 {
     int n = 0;
@@ -197,7 +198,7 @@ void out_table_set(struct out_table *t, int row, int column, const char *fmt, ..
     *cell = alloc_or_exit(text);
 }
 
-/* Row -1 has the titles. */
+/* Row -1 is the row of titles. */
 static const char *cell_text(const struct out_table *t, int row, int column)
 {
     return row < 0 ? t->columns[column].title : t->cells[row * t->n_columns + column];
@@ -227,7 +228,7 @@ static void cell_print(FILE *f, const char *text, int width, bool right, bool la
 void out_table_print(const struct out_table *t, FILE *f, int color_column)
 {
     for (int r = -1; r < t->n_rows; r++) {
-        int last = t->n_columns - 1; /* no spaces behind the last word of a line */
+        int last = t->n_columns - 1; /* no trailing spaces */
         while (last > 0 && !cell_text(t, r, last)[0])
             last--;
         for (int c = 0; c <= last; c++) {
@@ -273,7 +274,7 @@ void out_progress_draw(struct out_progress *p, int64_t now_ms, const char *text)
     if (!p->terminal) {
         fprintf(p->file, "%s\n", text);
     } else {
-        /* One column stays free: a full line would wrap on some terminals. */
+        /* One column stays free, because a full line would wrap on some terminals. */
         int n = text_fit(text, out_columns(p->file) - 1);
         fprintf(p->file, "\r%.*s\033[K", n, text);
         p->drawn = true;

@@ -1,5 +1,5 @@
-/* What dtctl writes: tables, JSON, one line of progress. Text goes to standard output, complaints to standard error;
- * ANSI sequences only to a terminal, colours only without NO_COLOR. One thread. */
+/* The output of dtctl: tables, JSON, a progress line. Results go to standard output, errors to standard error. ANSI
+ * sequences are written only to a terminal, and colours only if NO_COLOR is not set. One thread. */
 #ifndef DTD_CLIENT_OUT_H
 #define DTD_CLIENT_OUT_H
 
@@ -16,7 +16,7 @@ enum out_format { OUT_TEXT, OUT_JSON, OUT_JSONL };
 /* False for an unknown name. */
 bool out_format_parse(const char *name, enum out_format *ret);
 
-/* ---- numbers for people; every one returns `ret` ---- */
+/* ---- numbers as text; every function returns `ret` ---- */
 
 #define OUT_NUMBER 32
 const char *out_bytes(int64_t bytes, char ret[OUT_NUMBER]);     /* "1.5 GiB" */
@@ -31,7 +31,7 @@ enum out_color { OUT_PLAIN, OUT_DIM, OUT_BOLD, OUT_RED, OUT_GREEN, OUT_YELLOW, O
 bool out_is_terminal(FILE *f);
 bool out_has_color(FILE *f); /* a terminal, not TERM=dumb, NO_COLOR not set */
 int out_columns(FILE *f);    /* of the terminal; 80 when unknown */
-/* The sequence that begins the colour, or "" where there are none; OUT_PLAIN ends one. */
+/* The sequence that switches the colour on, or "" for streams without colours. OUT_PLAIN switches it off. */
 const char *out_color(FILE *f, enum out_color color);
 enum out_color out_state_color(const char *job_state);
 
@@ -49,40 +49,40 @@ struct out_table {
 };
 void out_table_init(struct out_table *t, const struct out_column *columns, int n_columns);
 void out_table_fini(struct out_table *t);
-/* A new row of "-" cells. Out of memory ends the program: there is nobody left to tell and nothing to undo. */
+/* Adds a row of "-" cells and returns its index. The program exits when out of memory: there is nothing to undo. */
 int out_table_row(struct out_table *t);
 void out_table_set(struct out_table *t, int row, int column, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-/* `color_column` (-1: none) is drawn in its row's row_color. */
+/* The cells of `color_column` (-1: none) have the colour row_color of their row. */
 void out_table_print(const struct out_table *t, FILE *f, int color_column);
 
 /* ---- JSON ---- */
 
-/* null for NAN and infinities, which JSON has no word for. Doubles are written so that they read back bit for bit. */
+/* A JSON number that reads back bit for bit; null for NAN and infinities, which JSON cannot represent. */
 json_t *out_json_real(double value);
-/* Takes the reference. One object or array on its own line(s), flushed; `lines` true: on exactly one. False when out of
- * memory or when standard output has gone. */
+/* Prints one object or array, ends the line and flushes. Takes the reference. `lines`: on a single line. ERR_NOMEM for
+ * NULL; ERR_CLOSED when standard output is a closed pipe; else ERR_IO. */
 NODISCARD err_t out_json(json_t *value, bool lines);
 
-/* ---- one line that is drawn again and again ---- */
+/* ---- the progress line, which is redrawn in place ---- */
 
 struct out_progress {
     FILE *file;
     bool terminal;
-    bool drawn; /* a line stands there without its end */
+    bool drawn; /* the cursor is behind a line that has not been ended */
     int64_t drawn_ms;
 };
 void out_progress_init(struct out_progress *p, FILE *f);
-/* True when a redraw is due (5 Hz); callers may then spend time on the text. Always false in a pipe. */
+/* True when a redraw is due (every 200 ms), so that callers format the text only then. Always false for a pipe. */
 bool out_progress_due(const struct out_progress *p, int64_t now_ms);
-/* On a terminal: replaces the line, cut to the width. In a pipe: writes it as a line. */
+/* On a terminal: replaces the line, cut to the terminal's width. On a pipe: prints the text as a line. */
 void out_progress_draw(struct out_progress *p, int64_t now_ms, const char *text);
-/* Removes the line, so that something else can be written; the next draw puts it back. */
+/* Erases the line, so that the caller can print something else; the next draw restores it. */
 void out_progress_clear(struct out_progress *p);
-/* Leaves the line as it is and goes to the next. */
+/* Keeps the line and moves to the next one. */
 void out_progress_end(struct out_progress *p);
 
-/* "[#####-----]" of `width` characters in all. */
+/* "[#####-----]", `width` characters in total. */
 void out_bar(double share, int width, char *ret, size_t size);
 
 #endif

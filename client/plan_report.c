@@ -1,4 +1,3 @@
-/* The plan of a job, for people and for scripts. */
 #include "client/plan_report.h"
 
 #include "client/json.h"
@@ -15,7 +14,7 @@ static void memory_print(const struct spec_facts *f)
     char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
     if (f->memory.device_bytes)
         printf("  GPU memory %s per worker\n", out_bytes(f->memory.device_bytes, a));
-    printf("  Memory     %s per worker, %s in all; %s free on this node\n", out_bytes(f->memory.host_bytes, a),
+    printf("  Memory     %s per worker, %s in total; %s available on this node\n", out_bytes(f->memory.host_bytes, a),
            out_bytes(f->memory.host_bytes * f->workers, b), out_bytes(f->node_bytes, c));
     for (int s = 0; s < SPACE_COUNT; s++)
         if (f->memory.bytes[s])
@@ -23,7 +22,7 @@ static void memory_print(const struct spec_facts *f)
     printf("    %-12s %10s\n", "snapshot", out_bytes(f->memory.arena_bytes, a));
 }
 
-/* "rank 3", "ranks 0-3" */
+/* "rank 3" or "ranks 0-3" */
 static const char *ranks_text(int first, int last, char *text, size_t size)
 {
     if (first == last)
@@ -51,7 +50,7 @@ static bool memory_alike(const struct plan_memory *a, const struct plan_memory *
     return !memcmp(a->bytes, b->bytes, sizeof(a->bytes)) && a->arena_bytes == b->arena_bytes;
 }
 
-/* The last of the ranks from `first` on that need the same. */
+/* The last rank of the run of ranks from `first` on that need the same memory. */
 static int alike_until(const struct spec_facts *f, int first)
 {
     int last = first;
@@ -60,7 +59,8 @@ static int alike_until(const struct spec_facts *f, int first)
     return last;
 }
 
-/* Ranks that differ, by use; all of them in JSON. */
+/* The table of ranks that need different memory is cut after this number of lines, so that the report fits on a screen.
+ * JSON has all ranks. */
 #define MAX_LINES 24
 
 static void ranks_print(const struct spec_facts *f)
@@ -80,7 +80,7 @@ static void ranks_print(const struct spec_facts *f)
             printf(" %12s", out_bytes(f->ranks[first].bytes[s], a));
         printf(" %12s\n", out_bytes(f->ranks[first].arena_bytes, a));
         if (last + 1 < f->workers && lines + 1 == MAX_LINES)
-            printf("    and %d more; -o json has all\n", f->workers - last - 1);
+            printf("    and %d more ranks; -o json shows all\n", f->workers - last - 1);
     }
 }
 
@@ -98,7 +98,8 @@ static void forecast_print(const struct job_spec *job, const struct spec_facts *
     char a[OUT_NUMBER], b[OUT_NUMBER];
     double tokens = (double)(job->train.global_batch * job->train.seq);
     if (!f->micros)
-        printf("  Forecast   none: the plan is too large to be compiled for %d ranks now; submit checks it\n",
+        printf("  Forecast   none: the plan is too large to compile for %d ranks here; dtctl submit compiles and "
+               "checks it\n",
                f->workers);
     if (!f->forecast.n)
         return;

@@ -1,5 +1,5 @@
-/* The order is that of cost: text, paths, data, plan. Nothing here leaves a trace but prepared data in the cache, which
- * is named by its content and serves the next submit. */
+/* The checks run in order of cost: text, paths, data, plan. They write nothing but prepared data in the cache, which is
+ * named by the hash of its content and is reused by the next submit. */
 #include "client/spec.h"
 
 #include "common/base/clock.h"
@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Job files have a few KiB; the limit stops dtctl from reading a data file that was named by mistake. */
 #define MAX_JOB_FILE (1 << 20)
 
 /* ---- reading ---- */
@@ -27,13 +28,13 @@ static err_t folder_of(const char *file, char ret[PATH_MAX], struct why *why)
     int len = slash ? (int)(slash - file) : 0;
     int n = snprintf(ret, PATH_MAX, "%s%s%.*s", cwd, cwd[0] && slash ? "/" : "", len, file);
     if (n < 0 || n >= PATH_MAX)
-        return why_set(why, ERR_LIMIT, "%s: the name is too long", file);
+        return why_set(why, ERR_LIMIT, "%s: the path is too long", file);
     if (!ret[0])
         strcpy(ret, "/");
     return OK;
 }
 
-/* A list of globs becomes a list of files. */
+/* Replaces a list of globs by the list of files that match. */
 static err_t files_resolve(const char *folder, char ***files, int *n, struct why *why)
 {
     char **found;
@@ -138,10 +139,10 @@ struct data_files {
     int n;
     const char *vocab_from;
     char **hash;
-    bool again; /* the files may be others than those of the hash */
+    bool again; /* prepare even if the set of `hash` exists: the files may have changed */
 };
 
-/* Prepares one list of files unless the set that the spec names is there; the hash must stay what it was. */
+/* Prepares one list of files, unless the set that the spec names exists. The hash must not change. */
 static err_t set_prepare(const struct job_spec *job, const struct data_files *f, struct out_progress *progress,
                          struct why *why)
 {
@@ -168,10 +169,11 @@ static err_t set_prepare(const struct job_spec *job, const struct data_files *f,
     if (err)
         return why_prefix(why, err, "%s", f->what);
     if ((*f->hash)[0] && strcmp(*f->hash, found) != 0)
-        return why_set(why, ERR_INVALID,
-                       "%s: the files are not those that the checkpoint was trained on (hash %.12s, now %.12s). Put "
-                       "the old files back, or start a fresh job with these",
-                       f->what, *f->hash, found);
+        return why_set(
+            why, ERR_INVALID,
+            "%s: the files are not those that the checkpoint was trained on (hash %.12s, now %.12s). Restore "
+            "the old files, or submit a new job with the new ones",
+            f->what, *f->hash, found);
     return spec_text_set(f->hash, found);
 }
 
@@ -201,7 +203,7 @@ static err_t set_check(const struct job_spec *job, const char *what, const char 
     if (*ret_samples < 1)
         return why_set(why, ERR_INVALID,
                        "%s: %" PRId64 " tokens, but one sample of train.seq %" PRId64 " needs %" PRId64
-                       ". Give more text, or a train.seq of at most %" PRId64,
+                       ". Provide more text, or set train.seq to at most %" PRId64,
                        what, *ret_tokens, job->train.seq, job->train.seq + 1, *ret_tokens > 1 ? *ret_tokens - 1 : 1);
     return OK;
 }
@@ -213,7 +215,7 @@ static err_t vocab_check(struct job_spec *job, int64_t vocab, struct why *why)
     if (job->model.vocab < vocab)
         return why_set(why, ERR_INVALID,
                        "model.vocab: %" PRId64 " is too small, the data has %" PRId64
-                       " tokens. Write 0 (take the data's) or at least %" PRId64,
+                       " tokens. Set it to 0 (as many as the data has) or to at least %" PRId64,
                        job->model.vocab, vocab, vocab);
     return OK;
 }
@@ -272,7 +274,8 @@ static err_t memory_facts(const struct job_spec *job, const struct graph *g, int
     return err;
 }
 
-/* Nodes that all ranks together go through in a step: what compiling and checking takes follows from it. */
+/* Number of graph nodes that all ranks execute in a step. The time to compile and check a plan is proportional to it.
+ */
 static double work_of(const struct job_spec *job, const struct graph *g, const struct mesh *mesh)
 {
     int replicas = mesh->size[AXIS_DP] * mesh->size[AXIS_FSDP];
@@ -280,7 +283,8 @@ static double work_of(const struct job_spec *job, const struct graph *g, const s
     return (double)mesh_workers(mesh) / mesh->size[AXIS_PP] * g->n_nodes * (micros + 4);
 }
 
-/* `most`: of work_of, above which no rank is compiled; 0: there is no limit, and no forecast either. */
+/* Computes memory, and compiles and checks the plan. `most`: no rank is compiled if work_of() is larger; 0: no limit,
+ * and no forecast. */
 static err_t plan_make(const struct job_spec *job, double most, struct spec_facts *ret, struct why *why)
 {
     struct graph g = {0};
@@ -312,7 +316,7 @@ void spec_facts_fini(struct spec_facts *f)
 
 /* ---- all of it ---- */
 
-/* The worker may run with another environment than ours: it must look where we prepared. */
+/* Stores the cache folder in the spec, because the worker's environment may differ from ours. */
 static err_t cache_fix(struct job_spec *job, struct why *why)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -321,14 +325,14 @@ static err_t cache_fix(struct job_spec *job, struct why *why)
     if (job->data.cache[0])
         return OK;
     if (!xdg && !(home && home[0]))
-        return why_set(why, ERR_INVALID, "neither XDG_CACHE_HOME nor HOME is set. Write data.cache into the job file");
+        return why_set(why, ERR_INVALID, "neither XDG_CACHE_HOME nor HOME is set. Set data.cache in the job file");
     int n = snprintf(path, sizeof(path), "%s%s/dtd/data", xdg ? cache : home, xdg ? "" : "/.cache");
     if (n < 0 || (size_t)n >= sizeof(path))
-        return why_set(why, ERR_LIMIT, "the cache folder's name is too long");
+        return why_set(why, ERR_LIMIT, "the path of the cache folder is too long");
     return spec_text_set(&job->data.cache, path);
 }
 
-/* A job with a range may be as small as its least: that plan, too, must be sound and fit. */
+/* A job with a range of workers may run on parallel.min_workers: that plan must be valid and fit as well. */
 static err_t least_fits(const struct job_spec *job, int64_t node_bytes, struct why *why)
 {
     struct job_spec least = *job;

@@ -1,5 +1,5 @@
-/* What a spec has to do with folders of checkpoints: which step is meant, whether it is of this model, and whether a
- * folder may be written into. Only opened, never changed. */
+/* Checks of a spec against folders of checkpoints: which step an argument names, whether a checkpoint has this model's
+ * tensors, and whether checkpoint.dir can be written. Nothing here changes a file. */
 #include "client/spec.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- which step ---- */
+/* ---- finding a step ---- */
 
 static bool is_step_folder(const char *path)
 {
@@ -35,10 +35,10 @@ static err_t step_choose(const char *root, int64_t step, int64_t *ret, struct wh
         found = found || list[i].step == step;
     free(list);
     if (!n)
-        return why_set(why, ERR_NOTFOUND, "%s: there is no whole checkpoint in it (a folder step-N)", root);
+        return why_set(why, ERR_NOTFOUND, "%s has no complete checkpoint (a folder step-N)", root);
     if (!found)
         return why_set(why, ERR_NOTFOUND,
-                       "%s: there is no whole step-%" PRId64 "; the newest is step-%" PRId64 ". See "
+                       "%s: there is no complete step-%" PRId64 "; the newest is step-%" PRId64 ". List them: "
                        "dtctl ckpt ls %s",
                        root, step, newest, root);
     *ret = step < 0 ? newest : step;
@@ -53,7 +53,7 @@ err_t spec_find_step(const char *path, int64_t step, char *ret, size_t size, cha
         return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
     if (is_step_folder(full) && step < 0) {
         if ((size_t)snprintf(ret, size, "%s", full) >= size)
-            return why_set(why, ERR_LIMIT, "%s: the name is too long", full);
+            return why_set(why, ERR_LIMIT, "%s: the path is too long", full);
         char *slash = strrchr(full, '/');
         *(slash == full ? slash + 1 : slash) = '\0';
         strcpy(ret_root, full);
@@ -66,7 +66,7 @@ err_t spec_find_step(const char *path, int64_t step, char *ret, size_t size, cha
     return ckpt_step_dir(full, chosen, ret, size);
 }
 
-/* ---- of which model ---- */
+/* ---- comparing with the model ---- */
 
 static void shape_print(int ndim, const int64_t *shape, char *ret, size_t size)
 {
@@ -92,13 +92,13 @@ static err_t tensor_check(const struct graph_tensor *t, const struct ckpt *ckpt,
     shape_print(t->ndim, want, a, sizeof(a));
     if (!have)
         return why_set(why, ERR_INVALID,
-                       "%s is a checkpoint of another model: it has no tensor %s %s. Give the job file "
-                       "of its model, or another checkpoint",
+                       "%s is a checkpoint of another model: it has no tensor %s %s. Use the job file "
+                       "of that model, or another checkpoint",
                        dir, t->name, a);
     shape_print(have->ndim, have->shape, b, sizeof(b));
     return why_set(why, ERR_INVALID,
-                   "%s is a checkpoint of another model: its %s is %s, this model's is %s. Give the job "
-                   "file of its model, or another checkpoint",
+                   "%s is a checkpoint of another model: its %s is %s, this model's is %s. Use the job "
+                   "file of that model, or another checkpoint",
                    dir, t->name, b, a);
 }
 
@@ -107,7 +107,8 @@ static int name_compare(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* A tensor of the checkpoint that is neither a parameter nor an optimizer's state: a deeper model's layer, say. */
+/* Rejects a checkpoint with a tensor that is neither a parameter of the model nor optimizer or training state, such as
+ * a layer of a deeper model. */
 static err_t extra_check(const char *const *names, size_t n, const struct ckpt *ckpt, const char *dir, struct why *why)
 {
     const struct ckpt_tensor *list;
@@ -119,8 +120,8 @@ static err_t extra_check(const char *const *names, size_t n, const struct ckpt *
             continue;
         if (!bsearch(&name, names, n, sizeof(*names), name_compare))
             return why_set(why, ERR_INVALID,
-                           "%s is a checkpoint of another model: this one has no tensor %s. Give the job "
-                           "file of its model, or another checkpoint",
+                           "%s is a checkpoint of another model: this one has no tensor %s. Use the job "
+                           "file of that model, or another checkpoint",
                            dir, name);
     }
     return OK;
@@ -157,15 +158,15 @@ err_t spec_check_model(const struct job_spec *job, struct ckpt *ckpt, const char
     return err;
 }
 
-/* ---- may we write there ---- */
+/* ---- checking checkpoint.dir ---- */
 
-/* The nearest folder above that is there must let us make what is missing. */
+/* The nearest existing parent folder must be writable, so that missing folders can be created. */
 static err_t writable_check(const char *dir, struct why *why)
 {
     char path[PATH_MAX];
     struct stat st;
     if ((size_t)snprintf(path, sizeof(path), "%s", dir) >= sizeof(path))
-        return why_set(why, ERR_LIMIT, "checkpoint.dir: %s: the name is too long", dir);
+        return why_set(why, ERR_LIMIT, "checkpoint.dir: %s: the path is too long", dir);
     while (stat(path, &st) && errno == ENOENT && strcmp(path, "/") != 0) {
         char *slash = strrchr(path, '/');
         *(slash == path ? slash + 1 : slash) = '\0';
@@ -180,7 +181,7 @@ static err_t writable_check(const char *dir, struct why *why)
     return OK;
 }
 
-/* Says whose checkpoints lie there: the remedy differs. */
+/* The error for a folder with checkpoints: the remedy depends on whether they are of this model. */
 static err_t explain_occupied(const struct job_spec *job, const char *step_dir, struct why *why)
 {
     struct ckpt *ckpt;
@@ -197,8 +198,8 @@ static err_t explain_occupied(const struct job_spec *job, const char *step_dir, 
                        "checkpoint.dir for this job",
                        dir, other.text);
     return why_set(why, ERR_EXISTS,
-                   "checkpoint.dir: %s holds checkpoints already, the newest is %s. To go on from it: dtctl "
-                   "resume %s. To start afresh: choose another checkpoint.dir, or remove this one",
+                   "checkpoint.dir: %s holds checkpoints already, the newest is %s. To continue from it: dtctl "
+                   "resume %s. To start a new job: choose another checkpoint.dir, or remove this one",
                    dir, strrchr(step_dir, '/') + 1, dir);
 }
 

@@ -1,4 +1,4 @@
-/* The keys of a job file, from the table that reads them. */
+/* Prints the keys of a job file from the table that the parser uses. */
 #include "common/conf/schema.h"
 
 #include "client/spec_keys.h"

@@ -1,4 +1,4 @@
-/* `dtctl submit --help-keys`. */
+/* The output of `dtctl submit --help-keys`. */
 #ifndef DTD_CLIENT_SPEC_KEYS_H
 #define DTD_CLIENT_SPEC_KEYS_H
 

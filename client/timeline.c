@@ -1,6 +1,6 @@
-/* The picture is plain: rectangles and text, no script, so that any browser and any editor shows it. A rank's rows have
- * a pale ground, and where the ground shows the stream waits. Boxes are wide enough to be seen, and carry the number of
- * their microbatch where there is room for it; the pointer over a box shows all of it. */
+/* The picture consists of rectangles and text without scripts, so that every browser and editor shows it. The rows of a
+ * rank have a pale background, which is visible while the stream waits. Every box has a visible width. A box shows the
+ * number of its microbatch if there is room, and all its details in its tooltip. */
 #include "client/timeline.h"
 
 #include "common/plan/measured.h" /* stream_name */
@@ -13,11 +13,11 @@
 
 #define LEFT 130.0
 #define WIDTH 1400.0
-#define TITLE 18.0 /* of a title's line */
-#define TOP 54.0   /* below the titles: legend and axis */
+#define TITLE 18.0 /* height of a title line */
+#define TOP 54.0   /* height of legend and axis, below the titles */
 #define ROW 18.0
 #define GAP 8.0
-#define MAX_ROWS 512 /* ranks that are drawn */
+#define MAX_ROWS 512 /* ranks that are drawn; more would make a picture that nobody can read */
 
 static const struct {
     const char *color, *name;
@@ -53,10 +53,10 @@ static double tick_of(double seconds)
     return power * (ratio < 1.5 ? 1 : ratio < 3.5 ? 2 : ratio < 7.5 ? 5 : 10);
 }
 
-/* What both steps are drawn on. */
+/* The page and time axis that both steps share. */
 struct timeline_sheet {
     FILE *out;
-    double seconds; /* of the longer step */
+    double seconds; /* duration of the longer step */
 };
 
 static double x_of(const struct timeline_sheet *s, double seconds)
@@ -133,7 +133,7 @@ static void print_row(const struct timeline_sheet *s, const struct forecast_rank
             print_box(s, &r->boxes[i], y);
 }
 
-/* A row for each of the rank's streams that does anything; returns where the next rows begin. */
+/* Draws a row for each stream of the rank that has boxes. Returns the y of the row after them. */
 static double print_rank(const struct timeline_sheet *s, const struct forecast *f, int rank, const char *label,
                          double y)
 {
@@ -198,7 +198,7 @@ static void print_all(FILE *out, const struct timeline_step *forecast, const str
     }
     print_axis(&sheet, top, y);
     if (ranks < f->n)
-        fprintf(out, "<text x=\"8\" y=\"%.1f\">and %d ranks more</text>\n", y + ROW, f->n - ranks);
+        fprintf(out, "<text x=\"8\" y=\"%.1f\">and %d more ranks</text>\n", y + ROW, f->n - ranks);
     fputs("</svg>\n", out);
 }
 
@@ -211,6 +211,6 @@ err_t timeline_write(const struct timeline_step *forecast, const struct timeline
     print_all(out, forecast, measured);
     bool bad = ferror(out) != 0;
     if (fclose(out) || bad)
-        return why_set(why, ERR_IO, "%s: could not be written to its end", path);
+        return why_set(why, ERR_IO, "%s: the file could not be written completely", path);
     return OK;
 }

@@ -1,5 +1,5 @@
-/* A step as a picture: a row for each rank and stream, a box for each action, time from left to right; a forecast, and
- * beside it, rank by rank and on the same axis, what was measured. */
+/* Draws a training step as an SVG picture. Each rank and stream has a row, each action a box, and time runs from left
+ * to right. The measured rows of a rank follow its forecast rows, on the same time axis. */
 #ifndef DTD_CLIENT_TIMELINE_H
 #define DTD_CLIENT_TIMELINE_H
 
@@ -8,10 +8,10 @@
 
 struct timeline_step {
     const struct forecast *did;
-    const char *title; /* stands above, a line each */
+    const char *title; /* a line above the picture */
 };
 
-/* Writes an SVG file; measured->did NULL: there is none, else it has as many ranks as the forecast. */
+/* Writes an SVG file. measured->did: NULL, or a measured step with as many ranks as the forecast. */
 NODISCARD err_t timeline_write(const struct timeline_step *forecast, const struct timeline_step *measured,
                                const char *path, struct why *why);
 

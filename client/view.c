@@ -1,5 +1,5 @@
-/* Step times are smoothed, because one evaluation or one save would otherwise throw the ETA about; a new epoch or
- * another number of workers starts the mean anew, because the old speed says nothing about the new. */
+/* Step times are smoothed, because a single evaluation or save would make the ETA jump. A new epoch or a different
+ * number of workers restarts the mean, because the job then runs at a different speed. */
 #include "client/view.h"
 
 #include "client/out.h"
@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SMOOTH 0.1 /* weight of the newest step */
-#define PLAIN_MS 10000
-#define PLAIN_SHARE 20 /* a line each twentieth of the steps */
+#define SMOOTH 0.1     /* weight of the newest step: the mean covers about ten steps */
+#define PLAIN_MS 10000 /* a line at least every 10 s, as long as steps are completed */
+#define PLAIN_SHARE 20 /* a line per twentieth of the steps: some twenty lines for a short job */
 
 static void text_set(char *ret, size_t size, const char *text)
 {
@@ -77,7 +77,7 @@ void view_line(const struct view *v, bool bar, char *ret, size_t size)
     add(ret, size, &n, "job %s %s  ", v->job, v->name);
     if (strcmp(v->state, "running") != 0)
         add(ret, size, &n, "%s  ", v->state);
-    if (bar && v->steps) { /* a command has no steps */
+    if (bar && v->steps) { /* command jobs have no steps */
         out_bar(share, 22, drawn, sizeof(drawn));
         add(ret, size, &n, "%s ", drawn);
     }

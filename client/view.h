@@ -1,4 +1,4 @@
-/* What is known of a job that somebody watches, and the line that says it. Pure: the caller draws. */
+/* State of a watched job and its one-line progress display. Pure functions: the caller draws the line. */
 #ifndef DTD_CLIENT_VIEW_H
 #define DTD_CLIENT_VIEW_H
 
@@ -15,19 +15,18 @@ struct view {
     double step_s;                                    /* smoothed over some ten steps; NAN: unknown */
     int workers;
     uint64_t epoch;
-    /* of the plain lines: what the last one said */
-    int64_t printed_step, printed_ms;
+    int64_t printed_step, printed_ms; /* of the last line that was printed to a pipe; step -1: none */
 };
 
 void view_init(struct view *v, const char *job);
 void view_status(struct view *v, const struct client_job *job);
 void view_metric(struct view *v, const struct client_metric *m);
-/* Seconds to the end at the present speed; NAN when unknown or not running. */
+/* Seconds until the last step at the present speed; NAN: unknown, or the job is not running. */
 double view_eta(const struct view *v);
-/* "job 1 first-job  step 120/300  40%  loss 2.412  3.4k tok/s  ETA 1m 12s  2 workers"; `bar`: with one. */
+/* "job 1 first-job  step 120/300  40%  loss 2.412  3.4k tok/s  ETA 1m 12s  2 workers"; `bar`: with a progress bar. */
 void view_line(const struct view *v, bool bar, char *ret, size_t size);
-/* In a pipe: whether it is time for a line (the first step, each 5 %, each 10 s, the last step), and that it was said.
- */
+/* For output to a pipe. view_line_due: a line is due at the first step, at every 5 % of the steps, after 10 s, and at
+ * the last step. view_line_printed: records that the caller has printed the line. */
 bool view_line_due(const struct view *v, int64_t now_ms);
 void view_line_printed(struct view *v, int64_t now_ms);
 

@@ -1,5 +1,5 @@
-# Completion of dtctl for bash: source it, or put it as `dtctl` into bash-completion's folder.
-# The lists are held to the program by tests/client.
+# Completion of dtctl for bash: source this file, or install it as `dtctl` in the folder of bash-completion.
+# tests/client compares the lists with the program.
 
 _dtctl_jobs() {
   dtctl status -o jsonl 2>/dev/null | sed -n 's/^{"job": "\([^"]*\)".*/\1/p'

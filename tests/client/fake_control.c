@@ -1,4 +1,5 @@
-/* Between start and stop the struct belongs to the loop's thread, but for what was seen, which the lock guards. */
+/* Between start and stop the struct belongs to the loop's thread, except for the record of calls, which the lock
+ * guards. */
 #include "tests/client/fake_control.h"
 
 #include "common/rpc/methods.h"
@@ -16,7 +17,7 @@ struct fake_control {
     struct fake_script script;
     struct fake_seen seen;
     pthread_t thread;
-    pthread_mutex_t lock; /* of seen, ids, spec, parent */
+    pthread_mutex_t lock; /* guards seen, ids, spec, parent */
     uv_loop_t loop;
     uv_async_t stop;
     int listen_fd, lock_fd;
@@ -26,7 +27,7 @@ struct fake_control {
     struct rpc_method methods[RPC_METHOD_COUNT];
     uint8_t ids[16][16];
     char spec[65536], parent[32];
-    char spec_copy[65536], parent_copy[32]; /* the test's own */
+    char spec_copy[65536], parent_copy[32]; /* copies for the test's thread */
 };
 
 static void conn_closed(void *owner, struct rpc_conn *conn)
@@ -80,8 +81,8 @@ static void status_fill(struct fake_control *f, Dtd__JobStatus *s, const char *s
     s->checkpoint_step = 10;
 }
 
-/* Returns whether this one is to be dropped. */
-static bool submit_note(struct fake_control *f, const Dtd__SubmitRequest *q)
+/* Records a Submit. Returns whether the connection is to be closed instead of a reply. */
+static bool submit_record(struct fake_control *f, const Dtd__SubmitRequest *q)
 {
     int i = 0;
     pthread_mutex_lock(&f->lock);
@@ -101,7 +102,7 @@ static void on_submit(void *owner, struct rpc_call *call, const ProtobufCMessage
     const Dtd__SubmitRequest *q = (const Dtd__SubmitRequest *)request;
     Dtd__SubmitReply reply = DTD__SUBMIT_REPLY__INIT;
     assert_int_equal(q->request_id.len, 16);
-    if (submit_note(owner, q)) {
+    if (submit_record(owner, q)) {
         struct rpc_conn *conn = rpc_call_conn(call);
         rpc_fail(call, ERR_CLOSED, "going down");
         rpc_conn_close(conn);
@@ -111,7 +112,7 @@ static void on_submit(void *owner, struct rpc_call *call, const ProtobufCMessage
     rpc_reply(call, &reply.base);
 }
 
-/* Adds one to a counter of `seen`; its value before. */
+/* Increments a counter of `seen` and returns its old value. */
 static int count(struct fake_control *f, int *counter)
 {
     pthread_mutex_lock(&f->lock);
@@ -236,7 +237,7 @@ static void on_logs(void *owner, struct rpc_call *call, const ProtobufCMessage *
     rpc_end(call);
 }
 
-static void stop_asked(uv_async_t *handle)
+static void on_stop(uv_async_t *handle)
 {
     struct fake_control *f = handle->data;
     rpc_listener_close(f->listener);
@@ -285,7 +286,7 @@ struct fake_control *fake_start(const char *state_dir, const struct fake_script 
     lock_take(f, state_dir);
     listen_at(f, state_dir);
     uv_loop_init(&f->loop);
-    uv_async_init(&f->loop, &f->stop, stop_asked);
+    uv_async_init(&f->loop, &f->stop, on_stop);
     f->stop.data = f;
     assert_ok(rpc_listen(&f->loop, f->listen_fd, accepted, f, &f->listener));
     pthread_create(&f->thread, NULL, fake_run, f);

@@ -1,4 +1,4 @@
-/* Outputs go through files, so that neither can block the other. */
+/* Both outputs go to files, so that the program cannot block on a full pipe. */
 #include "tests/client/run.h"
 
 #include "tests/lib/test.h"

@@ -7,13 +7,13 @@ struct run_result {
     char out[65536], err[65536];
 };
 
-/* `line` is a shell command in which "dtctl" is the program under test. State and cache lie below test_tmpdir(). */
+/* Runs a shell command in which "dtctl" is the program under test. State and cache are below test_tmpdir(). */
 void run_shell(struct run_result *ret, const char *line);
-/* Fails, and prints both outputs, unless the exit code is the expected one. */
+/* The same; fails and prints both outputs unless the exit code is `code`. */
 void run_expect(struct run_result *ret, int code, const char *line);
-/* Fails unless `text` stands in `where` (out or err of a run). */
+/* Fails unless `where` (out or err of a run) contains `text`. */
 void expect_text(const char *where, const char *text);
-/* A file of that content below test_tmpdir(). */
+/* Writes a file of that content below test_tmpdir(). */
 void run_write(const char *name, const char *text);
 
 #endif

@@ -1,4 +1,5 @@
-/* dtctl against a control that dies at bad moments: no job twice, no metric twice or never, the job's exit code. */
+/* dtctl against a control that exits at bad moments: every job and every metric appears once, and dtctl returns the
+ * job's exit code. */
 #include "client/client.h"
 #include "tests/client/fake_control.h"
 #include "tests/client/run.h"
@@ -89,13 +90,13 @@ TEST(a_repeated_submit_is_one_job)
     assert_int_equal(fake_seen(f).submits, 3);
     assert_int_equal(fake_seen(f).jobs, 1);
     run_expect(&r, 0, "dtctl submit job.yaml --detach");
-    assert_int_equal(stop(f).jobs, 2); /* another submit is another job */
+    assert_int_equal(stop(f).jobs, 2); /* a second submit creates a second job */
 }
 
 TEST(attached_submit_comes_back_and_returns_the_jobs_code)
 {
     static const struct {
-        const char *state, *says;
+        const char *state, *message;
         int code;
     } table[] = {{"done", "job 7 fake is done: step 20", 0},
                  {"failed", "has failed at step 20: worker rank 1 exited with status 3", 4},
@@ -111,7 +112,7 @@ TEST(attached_submit_comes_back_and_returns_the_jobs_code)
         expect_text(r.out, "the connection to dtd is lost");
         expect_text(r.out, "connected again");
         expect_text(r.out, "step 20/20  100%  loss 0.2500");
-        expect_text(r.out, table[i].says);
+        expect_text(r.out, table[i].message);
         assert_null(strchr(r.out, '\r'));
         assert_null(strchr(r.out, '\033'));
         assert_int_equal(stop(f).watches, 2);
@@ -131,7 +132,7 @@ TEST(attached_submit_with_json_ends_with_the_status)
     stop(f);
 }
 
-/* Ctrl-C while watching, and while waiting for control to come back. */
+/* Ctrl-C while watching, and while waiting for control to return. */
 TEST(interrupt_detaches)
 {
     const struct fake_script scripts[] = {{.steps = 20, .hang = true, .end_state = "running"},
@@ -145,12 +146,12 @@ TEST(interrupt_detaches)
                    "sleep 0.02; "
                    "done; "
                    "sleep 0.15; kill -INT $p; wait $p; rc=$?; cat log; exit $rc");
-        expect_text(r.out, "detached; job 7 goes on");
+        expect_text(r.out, "detached; job 7 continues");
         assert_int_equal(stop(f).cancels, 0);
     }
 }
 
-/* The batch system's word: the job is told once, and its end is waited for. */
+/* A batch system's signal: dtctl sends one cancel request, and waits until the job has ended. */
 TEST(a_signal_stops_a_batch_job)
 {
     static const struct {
@@ -169,12 +170,13 @@ TEST(a_signal_stops_a_batch_job)
                  "done; kill -%s $p; wait $p; rc=$?; cat log; exit $rc",
                  table[i].signal);
         run_expect(&r, table[i].code, line);
-        expect_text(r.out, "told to stop by a signal; job 7 saves and stops");
+        snprintf(line, sizeof(line), "received SIG%s; job 7 is saving a checkpoint and stopping", table[i].signal);
+        expect_text(r.out, line);
         assert_int_equal(stop(f).cancels, 1);
     }
     const struct fake_script script = {.steps = 20, .end_state = "canceled"};
     struct fake_control *f = start(&script);
-    run_expect(&r, 5, "dtctl submit --batch job.yaml"); /* by somebody else */
+    run_expect(&r, 5, "dtctl submit --batch job.yaml"); /* canceled by another client */
     assert_int_equal(stop(f).cancels, 0);
 }
 
@@ -189,7 +191,7 @@ TEST(a_folder_in_use_is_refused)
     assert_int_equal(stop(f).submits, 0);
 }
 
-/* A supervisor whose control is gone for good: it holds the lock and knows SIGTERM. */
+/* A supervisor without control: it holds the lock, and SIGTERM ends it. */
 static pid_t mute_supervisor(void)
 {
     char path[256];

@@ -1,4 +1,4 @@
-/* The table of commands against everything that repeats it: manual, completions, help. */
+/* The table of commands against the files that repeat it: the manual and the completions. */
 #include "client/commands.h"
 #include "common/base/file.h"
 #include "tests/lib/test.h"
@@ -18,7 +18,7 @@ static char *source_read(const char *name)
     return (char *)text.data;
 }
 
-/* `word` between characters that are no part of a word. */
+/* Whether `word` occurs as a word of its own. */
 static bool has_word(const char *text, const char *word)
 {
     size_t n = strlen(word);

@@ -1,4 +1,4 @@
-/* The real dtctl without a daemon: help, usage errors, exit codes, offline commands. */
+/* The real dtctl without a daemon: help, usage errors, exit codes, and the commands that need no daemon. */
 #include "client/commands.h"
 #include "tests/client/run.h"
 #include "tests/lib/test.h"
@@ -11,7 +11,7 @@ TEST(every_command_has_help_with_an_example)
         snprintf(line, sizeof(line), "dtctl help %s", commands[i].name);
         run_expect(&r, 0, line);
         expect_text(r.out, "Usage: ");
-        if (!strstr(" ckpt cluster data help store ", commands[i].name)) /* groups: their commands have examples */
+        if (!strstr(" ckpt cluster data help store ", commands[i].name)) /* for groups, the subcommands have examples */
             expect_text(r.out, "Example");
     }
     static const char *const sub[] = {
@@ -40,10 +40,10 @@ TEST(help_lists_every_command)
     expect_text(r.out, DTD_VERSION);
 }
 
-TEST(what_is_typed_wrong_is_refused)
+TEST(wrong_arguments_are_refused)
 {
     static const struct {
-        const char *line, *says;
+        const char *line, *message;
     } table[] = {
         {"dtctl stauts", "Did you mean 'status'?"},
         {"dtctl ckpt insepct x", "Did you mean 'inspect'?"},
@@ -61,7 +61,7 @@ TEST(what_is_typed_wrong_is_refused)
         {"dtctl submit", "which job file?"},
         {"dtctl submit a b", "one job file at a time"},
         {"dtctl resume", "which job or checkpoint folder?"},
-        {"dtctl resume 1 --steps 5 --more 5", "either --steps or --more"},
+        {"dtctl resume 1 --steps 5 --more 5", "give either --steps or --more"},
         {"dtctl resume 1 --workers 0", "--workers 0"},
         {"dtctl ckpt", "Usage: dtctl ckpt COMMAND"},
         {"dtctl ckpt ls", "which checkpoint folder"},
@@ -71,19 +71,19 @@ TEST(what_is_typed_wrong_is_refused)
         {"dtctl data prepare x --tokenizer-file y", "for --tokenizer bpe"},
         {"dtctl data prepare x --vocab-from y", "for --tokenizer words and bpe"},
         {"dtctl data prepare x --lowercase", "for --tokenizer words"},
-        {"dtctl generate", "which checkpoint (or job)?"},
+        {"dtctl generate", "which checkpoint or job?"},
         {"dtctl generate x --temperature warm", "--temperature warm"},
         {"dtctl --dtd-dir= status", "--dtd-dir"},
     };
     struct run_result r;
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         run_expect(&r, 2, table[i].line);
-        expect_text(r.err, table[i].says);
+        expect_text(r.err, table[i].message);
         assert_string_equal(r.out, "");
     }
 }
 
-TEST(without_a_daemon_the_next_step_is_said)
+TEST(without_a_daemon_the_error_names_the_next_command)
 {
     static const char *const lines[] = {"dtctl status", "dtctl status 1 -o json", "dtctl metrics 1",
                                         "dtctl logs 1", "dtctl cancel 1",         "dtctl resume 1",
@@ -117,26 +117,26 @@ TEST(data_prepare_and_info)
                "dtctl data info $h && test $(dtctl data prepare a.txt | cut -d' ' -f1) = $h");
     expect_text(r.out, "40 tokens, vocabulary 256");
     run_expect(&r, 0, "dtctl data prepare a.txt --tokenizer words");
-    expect_text(r.out, "12 tokens"); /* ten words, two ends of lines */
+    expect_text(r.out, "12 tokens"); /* ten words and two line ends */
     run_expect(&r, 3, "dtctl data prepare missing.txt");
     expect_text(r.err, "missing.txt");
     run_expect(&r, 3, "dtctl data info 0000000000000000000000000000000000000000000000000000000000000000");
 }
 
-TEST(ckpt_commands_say_what_is_not_there)
+TEST(ckpt_commands_name_what_is_missing)
 {
     struct run_result r;
     run_expect(&r, 3, "dtctl ckpt ls ./nothing");
     expect_text(r.err, "nothing");
     run_expect(&r, 3, "mkdir -p empty && dtctl ckpt inspect empty");
-    expect_text(r.err, "no whole checkpoint");
+    expect_text(r.err, "no complete checkpoint");
     run_expect(&r, 0, "dtctl ckpt ls empty -o json");
     assert_string_equal(r.out, "[]\n");
     run_expect(&r, 3, "dtctl generate empty --prompt x");
     run_expect(&r, 3, "dtctl resume ./empty");
 }
 
-TEST(output_that_nobody_reads_is_no_error_of_ours)
+TEST(a_closed_pipe_is_no_error)
 {
     struct run_result r;
     run_expect(&r, 0, "dtctl --help | head -n 1");
@@ -144,7 +144,7 @@ TEST(output_that_nobody_reads_is_no_error_of_ours)
     assert_int_not_equal(r.code, 0);
 }
 
-/* What bash offers after a line, sorted, on one line. */
+/* Checks the completions that bash offers for a line; `offers`: sorted, on one line. */
 static void completes(const char *words, const char *offers)
 {
     struct run_result r;
@@ -168,7 +168,7 @@ TEST(bash_completion_completes)
     completes("dtctl help can", "cancel");
 }
 
-TEST(up_says_why_dtd_did_not_come)
+TEST(up_prints_why_dtd_did_not_start)
 {
     struct run_result r;
     run_expect(&r, 1, "cp \"$DTD_BIN/dtctl\" . && ./dtctl up");
@@ -176,6 +176,6 @@ TEST(up_says_why_dtd_did_not_come)
     run_write("broken", "#!/bin/sh\necho 'dtd: the configuration is bad' >&2\nexit 7\n");
     run_expect(&r, 0, "mkdir -p bin && cp dtctl bin/ && cp broken bin/dtd && chmod +x bin/dtd");
     run_expect(&r, 1, "bin/dtctl up");
-    expect_text(r.err, "dtd ended with status 7. Its last words");
+    expect_text(r.err, "dtd exited with status 7. The last lines of ");
     expect_text(r.err, "\n  dtd: the configuration is bad");
 }

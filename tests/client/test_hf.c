@@ -1,4 +1,4 @@
-/* Models of Hugging Face's: names, the order of rows, config.json, and whole models in and out bit for bit. */
+/* Hugging Face models: names, row order, config.json, and import and export of models bit for bit. */
 #include "client/hf.h"
 
 #include "common/base/file.h"
@@ -19,7 +19,7 @@ static char *path_of(const char *name)
 
 /* ---- rows ---- */
 
-/* As Hugging Face's conversion says it: view(heads, half, 2, cols).transpose(1, 2). */
+/* Hugging Face's conversion script: view(heads, half, 2, cols).transpose(1, 2). */
 TEST(rows_are_turned_by_pairs)
 {
     enum { HEADS = 3, DIM = 8, COLS = 5, ROWS = HEADS * DIM };
@@ -88,18 +88,18 @@ TEST(configs_that_are_refused)
     } cases[] = {
         {"{", ERR_INVALID, "config.json, line 1"},
         {"{\"model_type\": \"bert\"}", ERR_UNSUPPORTED, "model_type is \"bert\""},
-        {"{}", ERR_UNSUPPORTED, "gpt2 and llama are known"},
+        {"{}", ERR_UNSUPPORTED, "dtd supports gpt2 and llama"},
         {"{\"model_type\": \"llama\"}", ERR_INVALID, "hidden_size is missing"},
         {"{" LLAMA ", \"attention_bias\": true}", ERR_UNSUPPORTED, "attention_bias is set"},
-        {"{" LLAMA ", \"hidden_act\": \"gelu\"}", ERR_UNSUPPORTED, "hidden_act is \"gelu\"; ours is \"silu\""},
+        {"{" LLAMA ", \"hidden_act\": \"gelu\"}", ERR_UNSUPPORTED, "hidden_act is \"gelu\"; dtd supports \"silu\""},
         {"{" LLAMA ", \"head_dim\": 16}", ERR_UNSUPPORTED, "head_dim 16 x 4 heads"},
         {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}}", ERR_UNSUPPORTED, "\"llama3\""},
         {"{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"yarn\"}}", ERR_UNSUPPORTED, "\"yarn\""},
-        {"{" LLAMA ", \"rope_theta\": -1}", ERR_INVALID, "rope_theta is no number above 0"},
+        {"{" LLAMA ", \"rope_theta\": -1}", ERR_INVALID, "rope_theta is not a number above 0"},
         {"{" GPT2 ", \"activation_function\": \"relu\"}", ERR_UNSUPPORTED, "activation_function is \"relu\""},
         {"{" GPT2 ", \"scale_attn_weights\": false}", ERR_UNSUPPORTED, "scale_attn_weights is false"},
         {"{" GPT2 ", \"tie_word_embeddings\": false}", ERR_UNSUPPORTED, "tie_word_embeddings is false"},
-        {"{" GPT2 ", \"n_inner\": \"x\"}", ERR_INVALID, "n_inner is missing, or no number"},
+        {"{" GPT2 ", \"n_inner\": \"x\"}", ERR_INVALID, "n_inner is missing or not a number"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct job_model m;
@@ -126,7 +126,7 @@ TEST(configs_that_are_read)
     assert_true(m.arch == ARCH_GPT2 && m.ffn == 64 && m.kv_heads == 2 && m.tied && positions == 12);
 }
 
-/* ---- whole models ---- */
+/* ---- complete models ---- */
 
 /* A folder with config.json and random tensors of the model, as Hugging Face would write it. `change` may bend the list
  * before it is written; its names are freed. */
@@ -221,11 +221,11 @@ static void round_trip(const struct job_model *m, int64_t seq, const char *confi
     assert_int_equal(again.tensors, n);
     assert_int_equal(again.params, done.params);
     check_same_tensors(theirs, back);
-    /* Neither is done over what is there. */
+    /* Neither export nor import overwrites an existing folder. */
     assert_err(ERR_EXISTS, hf_export(&ex, &again, &why));
     assert_non_null(strstr(why.text, "is not empty"));
     assert_err(ERR_EXISTS, hf_import(&in, &again, &why));
-    /* In shards and in again. */
+    /* Export in several files, and import of these. */
     char *shards = path_of("shards"), *once = path_of("once"), *last = path_of("last");
     const struct hf_export cut = {.step_dir = done.path, .dir = shards, .dtype = DT_F32, .shard_bytes = 5000};
     assert_ok(hf_export(&cut, &again, &why));
@@ -260,7 +260,8 @@ static char *job_write(const char *name, const char *model, const char *rest)
     return path;
 }
 
-/* For a job of shorter samples gpt2's table of positions loses its end; older files have other names and constants. */
+/* A job with shorter samples uses the first rows of gpt2's position table. Older files have other names and constants.
+ */
 TEST(a_job_of_shorter_samples)
 {
     struct hf_folder f;
@@ -306,7 +307,7 @@ TEST(jobs_that_do_not_fit)
     in.job = job_write("c.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48, rope_theta: 5", "");
     refuse(&in, "model.rope_theta must be");
     in.job = job_write("d.yaml", "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48", ", tokenizer: words");
-    refuse(&in, "data.tokenizer: words has a vocabulary");
+    refuse(&in, "data.tokenizer: the vocabulary of words");
     in.job = path_of("none.yaml");
     refuse(&in, "none.yaml");
 }
@@ -324,15 +325,15 @@ TEST(folders_that_do_not_fit)
     folder_list(&llama, 32, &f);
     f.list[f.n++] = (struct safetensor){.name = strdup("model.layers.2.x"), .dtype = DT_F32, .ndim = 1, .shape = {1}};
     in.dir = folder_write("extra", "{" LLAMA "}", &f);
-    refuse(&in, "has a tensor model.layers.2.x, which its config.json does not ask for");
+    refuse(&in, "has a tensor model.layers.2.x, which does not belong to the model in its config.json");
     folder_list(&llama, 32, &f);
     f.list[3].shape[0] += 8;
     in.dir = folder_write("shape", "{" LLAMA "}", &f);
-    refuse(&in, "has another shape than its config.json says");
+    refuse(&in, "does not match its config.json");
     folder_list(&llama, 32, &f);
     f.list[3].dtype = DT_I32;
     in.dir = folder_write("type", "{" LLAMA "}", &f);
-    refuse(&in, "is I32; F32, F16, BF16 and F64 are read");
+    refuse(&in, "is I32; dtd reads F32, F16, BF16 and F64");
     struct stat st;
-    assert_int_not_equal(stat(in.out, &st), 0); /* what is refused leaves nothing */
+    assert_int_not_equal(stat(in.out, &st), 0); /* a refused import leaves no files */
 }

@@ -124,7 +124,7 @@ TEST(formats)
     assert_int_equal(f, OUT_JSON);
 }
 
-/* A terminal of 40 columns; what was written to it comes back by terminal_read. */
+/* Opens a terminal of 40 columns; terminal_read returns what was written to it. */
 static FILE *terminal_open(int *ret_master)
 {
     struct winsize size = {.ws_row = 24, .ws_col = 40};

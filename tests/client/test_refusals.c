@@ -1,5 +1,5 @@
-/* Every bad input that submit must refuse: exit 2, the cause by name, nothing started (there is no daemon here: had it
- * come to starting, the code would be 75). */
+/* Every bad input that submit must refuse: exit 2, an error that names the cause, and nothing started. There is no
+ * daemon here, so the exit code would be 75 if dtctl tried to start the job. */
 #include "tests/client/run.h"
 #include "tests/lib/test.h"
 
@@ -19,14 +19,14 @@ static void files_write(void)
     run_write("job.yaml", job);
 }
 
-static void refused(const char *sets, const char *says)
+static void refused(const char *sets, const char *message)
 {
     struct run_result r;
     char line[1024];
     snprintf(line, sizeof(line), "dtctl submit job.yaml --dry-run %s", sets);
     run_expect(&r, 2, line);
     expect_text(r.err, "dtctl: ");
-    expect_text(r.err, says);
+    expect_text(r.err, message);
     assert_string_equal(r.out, "");
 }
 
@@ -78,7 +78,7 @@ TEST(a_plan_of_thousands_is_quick)
     run_expect(&r, 0,
                "dtctl plan job.yaml --set parallel.workers=2048 --set parallel.fsdp=16 --set parallel.zero=3 "
                "--set train.global_batch=8192");
-    expect_text(r.out, "too large to be compiled for 2048 ranks now");
+    expect_text(r.out, "too large to compile for 2048 ranks");
     expect_text(r.out, "ranks 0-");
     run_expect(&r, 2, "dtctl plan job.yaml --set parallel.workers=2048 --set train.global_batch=8192 --timeline a.svg");
     expect_text(r.err, "too large for a forecast");

@@ -1,5 +1,5 @@
-/* Resuming and everything else that looks into a checkpoint: a real one of a small model, made here, and the real
- * dtctl. */
+/* Resume and the other commands that read checkpoints: the real dtctl with a real checkpoint of a small model, which
+ * the test makes. */
 #include "common/ckpt/ckpt.h"
 #include "common/conf/job.h"
 #include "common/plan/graph.h"
@@ -10,7 +10,7 @@
 #include <limits.h>
 #include <math.h>
 
-static char spec[65536]; /* as dtctl resolved it */
+static char spec[65536]; /* the spec that dtctl submits for job.yaml */
 static char root[PATH_MAX];
 
 static struct fake_control *start(const struct fake_script *script)
@@ -37,7 +37,7 @@ static void job_write(void)
                           "parallel: {workers: 2}\ncheckpoint: {dir: ckpt}\n");
 }
 
-/* What a submit of job.yaml sends. */
+/* Stores the spec that a submit of job.yaml sends. */
 static void spec_get(void)
 {
     const struct fake_script script = {.steps = 20, .end_state = "done"};
@@ -49,7 +49,7 @@ static void spec_get(void)
     stop(f);
 }
 
-/* The parameters, all in one part: what the client looks at. */
+/* A checkpoint part with all parameters and the step, which are all that the client reads. */
 static void part_make(const struct graph *g, const char *dir, struct ckpt_part **ret)
 {
     static const float data[1 << 16];
@@ -71,7 +71,7 @@ static void part_make(const struct graph *g, const char *dir, struct ckpt_part *
     free(pieces);
 }
 
-/* ckpt/step-<step> below the test's folder. */
+/* Makes ckpt/step-<step> in the test's folder. */
 static void checkpoint_make(int64_t step)
 {
     struct job_spec job;
@@ -118,7 +118,7 @@ TEST(ls_inspect_verify)
     run_expect(&r, 0, "dtctl ckpt inspect ckpt/step-5 --no-hash -o json");
     assert_null(strstr(r.out, "sha256"));
     run_expect(&r, 0, "dtctl ckpt verify ckpt/step-10");
-    expect_text(r.out, "step-10 is whole");
+    expect_text(r.out, "step-10 is complete");
 }
 
 TEST(a_flipped_bit_is_named)
@@ -153,7 +153,7 @@ TEST(a_fresh_job_does_not_mix_with_checkpoints)
 TEST(a_checkpoint_of_another_model_is_refused)
 {
     static const struct {
-        const char *sets, *says;
+        const char *sets, *message;
     } table[] = {
         {"--set model.dim=64", "tok_embeddings.weight is [256, 32], this model's is [256, 64]"},
         {"--set model.layers=3", "it has no tensor layers.2."},
@@ -169,7 +169,7 @@ TEST(a_checkpoint_of_another_model_is_refused)
                  table[i].sets);
         run_expect(&r, 2, line);
         expect_text(r.err, "ckpt/step-10 is a checkpoint of another model");
-        expect_text(r.err, table[i].says);
+        expect_text(r.err, table[i].message);
     }
     run_expect(&r, 0, "dtctl submit job.yaml --dry-run --set checkpoint.dir=new --set checkpoint.resume_from=ckpt");
     run_expect(&r, 0, "dtctl submit job.yaml --dry-run --set checkpoint.resume_from=ckpt"); /* goes on in place */
@@ -200,7 +200,7 @@ TEST(resume_of_a_folder)
 TEST(batch_goes_on_where_an_earlier_life_stopped)
 {
     static const struct {
-        const char *set, *says;
+        const char *set, *message;
     } refused[] = {
         {"model.dim=64", "model.dim"},
         {"train.seq=8", "train.seq"},
@@ -215,7 +215,7 @@ TEST(batch_goes_on_where_an_earlier_life_stopped)
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
         snprintf(line, sizeof(line), "dtctl submit --batch job.yaml --set train.steps=20 --set '%s'", refused[i].set);
         run_expect(&r, 2, line);
-        expect_text(r.err, refused[i].says);
+        expect_text(r.err, refused[i].message);
     }
     run_expect(&r, 0, "dtctl submit --batch job.yaml");
     expect_text(r.out, "small is done already: step 10 is in ");
@@ -227,7 +227,7 @@ TEST(batch_goes_on_where_an_earlier_life_stopped)
     snprintf(want, sizeof(want), "resume_from: \"%s/step-10\"", root);
     expect_text(fake_spec(f), want);
     assert_string_equal(fake_parent(f), "7");
-    /* Its own steps are newer than what it once began with. */
+    /* The job's own steps are newer than the checkpoint that it first started from. */
     run_expect(&r, 0, "dtctl submit --batch job.yaml --set train.steps=20 --set checkpoint.resume_from=elsewhere");
     expect_text(fake_spec(f), want);
     run_expect(&r, 0, "rm -rf ckpt && dtctl submit --batch job.yaml");
@@ -269,7 +269,7 @@ TEST(resume_of_a_running_job_is_refused)
 TEST(resume_refuses_what_a_checkpoint_fixes)
 {
     static const struct {
-        const char *line, *says;
+        const char *line, *message;
     } table[] = {
         {"dtctl resume ckpt", "there is nothing to do"},
         {"dtctl resume ckpt --steps 10", "there is nothing to do"},
@@ -285,12 +285,12 @@ TEST(resume_refuses_what_a_checkpoint_fixes)
     struct fake_control *f = start(&script);
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         run_expect(&r, 2, table[i].line);
-        expect_text(r.err, table[i].says);
+        expect_text(r.err, table[i].message);
     }
     run_expect(&r, 3, "dtctl resume ckpt --step 7");
     expect_text(r.err, "the newest is step-10");
     run_write("text.txt", "other text, other text, other text, other text, other text, other text, other text\n");
-    run_expect(&r, 0, "dtctl resume ckpt --more 5 --detach"); /* the shards are still there */
+    run_expect(&r, 0, "dtctl resume ckpt --more 5 --detach"); /* the shards still exist */
     run_expect(&r, 2, "rm -rf cache && dtctl resume ckpt --more 5");
     expect_text(r.err, "not those that the checkpoint was trained on");
     run_write("moved.txt", "other text, other text, other text, other text, other text, other text, other text\n");
@@ -299,7 +299,7 @@ TEST(resume_refuses_what_a_checkpoint_fixes)
     stop(f);
 }
 
-/* dtctl finds its worker beside itself: here a script that says what it was given. */
+/* dtctl finds its worker in its own folder: here a script that prints its arguments. */
 TEST(generate_hands_its_line_to_the_worker)
 {
     struct run_result r;
@@ -315,7 +315,7 @@ TEST(generate_hands_its_line_to_the_worker)
     run_expect(&r, 0, "./dtctl generate ckpt/step-5 -o jsonl --prompt hi");
     expect_text(r.out, "\"prompt\": \"hi\", \"text\": \"--generate|");
     struct fake_control *f = start(&(struct fake_script){.steps = 20, .end_state = "done", .checkpoint_dir = root});
-    run_expect(&r, 0, "./dtctl generate 7 --prompt hi --tokens 1"); /* the newest of a job's */
+    run_expect(&r, 0, "./dtctl generate 7 --prompt hi --tokens 1"); /* the newest checkpoint of the job */
     snprintf(want, sizeof(want), "--generate|%s/step-10|--prompt|hi|--tokens|1|\n", root);
     assert_string_equal(r.out, want);
     stop(f);

@@ -27,7 +27,7 @@ TEST(a_checkpoint_folder_that_is_not_there_is_made_later)
     snprintf(path, sizeof(path), "%s/a/b/c", test_tmpdir());
     struct job_spec job = job_in(path);
     assert_ok(spec_check_dir(&job, NULL, &why));
-    assert_int_not_equal(access(path, F_OK), 0); /* only looked at */
+    assert_int_not_equal(access(path, F_OK), 0); /* the check creates nothing */
     assert_int_equal(mkdir(strcat(strcpy(path, test_tmpdir()), "/a"), 0700), 0);
     assert_ok(spec_check_dir(&job, NULL, &why));
 }
@@ -37,11 +37,11 @@ TEST(find_step_in_what_is_no_checkpoint)
     char path[PATH_MAX], step[PATH_MAX], root[PATH_MAX];
     struct why why;
     assert_err(ERR_NOTFOUND, spec_find_step(test_tmpdir(), -1, step, sizeof(step), root, &why));
-    assert_non_null(strstr(why.text, "no whole checkpoint"));
+    assert_non_null(strstr(why.text, "no complete checkpoint"));
     snprintf(path, sizeof(path), "%s/absent", test_tmpdir());
     assert_err(ERR_NOTFOUND, spec_find_step(path, -1, step, sizeof(step), root, &why));
     assert_non_null(strstr(why.text, "absent"));
-    /* A step folder that was cut short is not taken for a checkpoint. */
+    /* An incomplete step folder is not a checkpoint. */
     snprintf(path, sizeof(path), "%s/step-5", test_tmpdir());
     assert_int_equal(mkdir(path, 0700), 0);
     assert_err(ERR_NOTFOUND, spec_find_step(test_tmpdir(), -1, step, sizeof(step), root, &why));

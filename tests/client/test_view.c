@@ -52,7 +52,7 @@ TEST(eta_is_smoothed_and_starts_anew_with_an_epoch)
     struct client_metric m = metric(100, 1.0);
     view_metric(&v, &m);
     assert_true(fabs(view_eta(&v) - 200) < 1e-9);
-    m = metric(101, 11.0); /* one slow step moves it by a tenth */
+    m = metric(101, 11.0); /* one slow step counts for a tenth */
     view_metric(&v, &m);
     assert_true(fabs(view_eta(&v) - 199 * 2.0) < 1e-9);
     m = metric(102, 0.5);
@@ -70,7 +70,7 @@ TEST(plain_lines_come_each_twentieth_and_each_ten_seconds)
     int lines = 0;
     view_init(&v, "1");
     status(&v, running, 0);
-    assert_false(view_line_due(&v, 0)); /* nothing is known yet */
+    assert_false(view_line_due(&v, 0)); /* no metric has arrived */
     for (int64_t step = 1; step <= 300; step++) {
         struct client_metric m = metric(step, 0.001);
         view_metric(&v, &m);
@@ -82,7 +82,7 @@ TEST(plain_lines_come_each_twentieth_and_each_ten_seconds)
     }
     assert_in_range(lines, 20, 22);
     assert_int_equal(v.printed_step, 300);
-    /* Slow steps: the clock decides. */
+    /* With slow steps, a line is due by time. */
     view_init(&v, "1");
     status(&v, running, 0);
     struct client_metric m = metric(1, 4);

@@ -25,7 +25,7 @@ jq -e '.measured | .step == 2 and .epoch == 1 and (.ranks | length) == 2 and .se
 cut -d' ' -f1,2 "$tmp/ckpt/timeline/rank-1" | grep -q "exchange" || fail "rank 1 has no exchange"
 dtctl plan "$tmp/job.yaml" "${pipe[@]}" --measured "$tmp/ckpt" | grep -q "Measured   step 2 of epoch 1" || fail "a folder"
 if dtctl plan "$tmp/job.yaml" --set parallel.workers=3 --measured "$job" 2>"$tmp/refused"; then fail "a plan of others is drawn"; fi
-grep -q "is one of 2 workers, this plan is for 3" "$tmp/refused" || { cat "$tmp/refused"; fail "the refusal"; }
+grep -q "has 2 workers, but this plan has 3" "$tmp/refused" || { cat "$tmp/refused"; fail "the refusal"; }
 if dtctl plan "$tmp/job.yaml" --measured "$tmp" 2>"$tmp/refused"; then fail "a folder without a timeline"; fi
 grep -q "run.timeline_step" "$tmp/refused" || fail "the refusal names no remedy"
 
