@@ -17,7 +17,7 @@
 #define TOP 54.0   /* height of legend and axis, below the titles */
 #define ROW 18.0
 #define GAP 8.0
-#define MAX_ROWS 512 /* ranks that are drawn; more would make a picture that nobody can read */
+#define MAX_ROWS 512 /* ranks that are drawn; a larger picture is not readable */
 
 static const struct {
     const char *color, *name;

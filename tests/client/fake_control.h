@@ -1,5 +1,5 @@
-/* A stand-in for dtd-control: answers dtctl's calls, and fails them as a script tells it to. It runs on a thread of its
- * own. */
+/* A stand-in for dtd-control: answers dtctl's calls, and fails some of them according to a script. It runs on a thread
+ * of its own. */
 #ifndef DTD_TESTS_CLIENT_FAKE_CONTROL_H
 #define DTD_TESTS_CLIENT_FAKE_CONTROL_H
 

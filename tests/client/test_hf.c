@@ -128,7 +128,7 @@ TEST(configs_that_are_read)
 
 /* ---- complete models ---- */
 
-/* A folder with config.json and random tensors of the model, as Hugging Face would write it. `change` may bend the list
+/* A folder with config.json and random tensors of the model, as Hugging Face would write it. `change` may alter the list
  * before it is written; its names are freed. */
 struct hf_folder {
     struct safetensor list[64];

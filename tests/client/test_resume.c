@@ -172,7 +172,7 @@ TEST(a_checkpoint_of_another_model_is_refused)
         expect_text(r.err, table[i].message);
     }
     run_expect(&r, 0, "dtctl submit job.yaml --dry-run --set checkpoint.dir=new --set checkpoint.resume_from=ckpt");
-    run_expect(&r, 0, "dtctl submit job.yaml --dry-run --set checkpoint.resume_from=ckpt"); /* goes on in place */
+    run_expect(&r, 0, "dtctl submit job.yaml --dry-run --set checkpoint.resume_from=ckpt"); /* continues in the same folder */
 }
 
 TEST(resume_of_a_folder)
@@ -197,7 +197,7 @@ TEST(resume_of_a_folder)
     stop(f);
 }
 
-TEST(batch_goes_on_where_an_earlier_life_stopped)
+TEST(batch_resumes_from_the_newest_step)
 {
     static const struct {
         const char *set, *message;
