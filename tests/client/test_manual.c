@@ -145,14 +145,14 @@ static bool page_has_options(const struct page *p)
 
 /* ---- dtctl(1) ---- */
 
-struct entry {
+struct manual_entry {
     char command[48];
     struct name_set options;
 };
 
 /* The commands of the section COMMANDS: an entry begins with a tag outside of .RS, whose first bold text is the
  * command. */
-static int entries_read(struct entry *ret, int max)
+static int entries_read(struct manual_entry *ret, int max)
 {
     struct page p;
     int n = 0;
@@ -209,7 +209,7 @@ static void commands_visit(void (*check)(const char *command, const struct name_
 }
 
 struct manual {
-    struct entry entries[64];
+    struct manual_entry entries[64];
     bool seen[64];
     int n;
 };
