@@ -9,6 +9,7 @@
  * answer need. Choosing is counter-based: the same seed gives the same text on every machine that rounds alike. */
 #include "worker/generate.h"
 
+#include "common/base/cpus.h"
 #include "common/base/file.h"
 #include "common/base/rng.h"
 #include "common/ckpt/ckpt.h"
@@ -19,7 +20,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,8 +201,8 @@ err_t generate_load(struct engine *e, struct ckpt *ckpt, struct why *why)
 
 static int count_cores(void)
 {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+    int n = cpus_usable(NULL, 0);
+    return n ? n : 1;
 }
 
 static err_t make_engine(struct generator *g, struct why *why)

@@ -3,12 +3,12 @@
 #include "worker/probe.h"
 
 #include "common/base/buf.h"
+#include "common/base/cpus.h"
 #include "common/base/file.h"
 #include "kernels/kernels.h"
 #include "worker/probe_gpu.h"
 
 #include <jansson.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -59,12 +59,11 @@ static json_t *facts(const char *cpuinfo)
 {
     size_t len = 0;
     const char *model = find_line(cpuinfo, "model name", &len);
-    cpu_set_t set;
-    long usable = sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+    int usable = cpus_usable(NULL, 0);
     const struct kern_ops *fast = kern_find("cpu", DT_F32);
     return json_pack("{s:s, s:{s:o, s:I, s:I, s:o}, s:{s:I, s:I}, s:{s:s}}", "version", DTD_VERSION, "cpu", "model",
                      json_stringn(model ? model : "unknown", model ? len : 7), "cores",
-                     (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "usable", (json_int_t)usable, "features",
+                     (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "usable", (json_int_t)(usable ? usable : 1), "features",
                      features(cpuinfo), "memory", "total_bytes",
                      (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE), "available_bytes",
                      (json_int_t)sysconf(_SC_AVPHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE), "kernels", "float32",

@@ -11,6 +11,7 @@
 #include "worker/train.h"
 
 #include "common/base/clock.h"
+#include "common/base/cpus.h"
 #include "common/base/log.h"
 #include "common/data/data.h"
 #include "worker/device.h"
@@ -19,7 +20,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,16 +102,16 @@ struct cores {
 
 static struct cores count_cores(const struct train *t)
 {
-    cpu_set_t set;
     struct cores c = {1, 1};
-    if (sched_getaffinity(0, sizeof(set), &set))
+    int usable = cpus_usable(NULL, 0);
+    if (!usable)
         return c;
     const int *node_of = t->epoch->node_of;
     const int rank = t->epoch->rank;
     long here = 1;
     for (int r = 0; r < t->epoch->world; r++)
         here += r != rank && (!node_of || node_of[r] == node_of[rank]);
-    c.mine = CPU_COUNT(&set);
+    c.mine = usable;
     c.share = sysconf(_SC_NPROCESSORS_ONLN) / here;
     c.share = c.share < c.mine ? c.share : c.mine;
     return c;

@@ -3,13 +3,13 @@
  * here is a dead one's, whose node was lost. */
 #include "daemon/control/slurm.h"
 
+#include "common/base/cpus.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -72,10 +72,9 @@ static void remove_earlier(const struct slurm *s, slurm_env *env)
 /* Bound to fewer cores than the step has (srun --cpu-bind), a worker a core is fewer workers. */
 static void count_cpus(struct slurm *s)
 {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof(set), &set) == 0 && s->cpus > CPU_COUNT(&set))
-        s->cpus = CPU_COUNT(&set);
+    int usable = cpus_usable(NULL, 0);
+    if (usable && s->cpus > usable)
+        s->cpus = usable;
 }
 
 static err_t write_key(const uint8_t key[SLURM_KEY_BYTES], const char *path, struct why *why)

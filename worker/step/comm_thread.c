@@ -4,9 +4,9 @@
  * the mutex to wake the other, or the other has seen the number. */
 #include "worker/step/comm_thread.h"
 
+#include "common/base/cpus.h"
 #include "common/base/relax.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,8 +15,7 @@
 /* On one core the other thread does nothing while this one looks. */
 static int choose_spins(void)
 {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) > 1 ? SPINS : 0;
+    return cpus_usable(NULL, 0) == 1 ? 0 : SPINS;
 }
 
 static void sleep_until(struct comm_thread *t, struct comm_count *c, uint64_t n)
