@@ -363,6 +363,22 @@ static err_t copy_checkpoints(struct client_call *p, const ProtobufCMessage *rep
     return OK;
 }
 
+static err_t copy_numa_nodes(const Dtd__NodeReply *n, struct client_node *ret)
+{
+    ret->numa_node = calloc(n->n_numa_node + 1, sizeof(*ret->numa_node));
+    for (size_t i = 0; i < n->n_numa_node && ret->numa_node; i++) {
+        const Dtd__NumaNode *from = n->numa_node[i];
+        struct client_numa_node *to = &ret->numa_node[ret->n_numa_node++];
+        *to = (struct client_numa_node){
+            .number = from->number, .cores = text_copy(from->cores), .gpu = calloc(from->n_gpu + 1, sizeof(int))};
+        if (!to->cores || !to->gpu)
+            return ERR_NOMEM;
+        for (size_t k = 0; k < from->n_gpu; k++)
+            to->gpu[to->n_gpu++] = from->gpu[k];
+    }
+    return ret->numa_node ? OK : ERR_NOMEM;
+}
+
 static err_t copy_node(struct client_call *p, const ProtobufCMessage *reply)
 {
     const Dtd__NodeReply *n = (const Dtd__NodeReply *)reply;
@@ -388,6 +404,10 @@ static err_t copy_node(struct client_call *p, const ProtobufCMessage *reply)
     }
     for (size_t i = 0; i < n->n_io_pid; i++)
         node.io_pid[node.n_io++] = n->io_pid[i];
+    if (copy_numa_nodes(n, &node)) {
+        client_node_fini(&node);
+        return ERR_NOMEM;
+    }
     *(struct client_node *)p->ret = node;
     return OK;
 }

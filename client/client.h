@@ -88,6 +88,13 @@ struct client_cluster_options { /* for init and join; NULL: the value of the nod
     const char *name, *listen, *advertise, *domain;
 };
 
+struct client_numa_node {
+    int number;  /* the kernel's */
+    char *cores; /* "0-15,32-47", "": none; never NULL */
+    int *gpu;    /* n_gpu indices */
+    int n_gpu;
+};
+
 struct client_node {
     char *version, *node, *state_dir, *raft_state, *warning;
     int supervisor_pid, control_pid, slots;
@@ -96,6 +103,8 @@ struct client_node {
     uint64_t raft_term, raft_index;
     int gpus, gpus_free;           /* gpus -1: the probe has not finished */
     char *gpu_model, *gpu_missing; /* model of the first GPU; why there is none; never NULL */
+    struct client_numa_node *numa_node;
+    int n_numa_node; /* 0: the workers' cores lie in one NUMA node */
 };
 
 void client_job_fini(struct client_job *job);

@@ -56,6 +56,11 @@ void client_node_fini(struct client_node *node)
     free(node->io_pid);
     free(node->gpu_model);
     free(node->gpu_missing);
+    for (int i = 0; i < node->n_numa_node; i++) {
+        free(node->numa_node[i].cores);
+        free(node->numa_node[i].gpu);
+    }
+    free(node->numa_node);
     memset(node, 0, sizeof(*node));
 }
 

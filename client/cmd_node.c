@@ -35,6 +35,17 @@ static void print_gpus(const struct client_node *node)
         printf("  GPUs       %d of %d free  %s\n", node->gpus_free, node->gpus, node->gpu_model);
 }
 
+static void print_numa_nodes(const struct client_node *node)
+{
+    for (int i = 0; i < node->n_numa_node; i++) {
+        const struct client_numa_node *numa = &node->numa_node[i];
+        printf("  NUMA %-5d cores %s", numa->number, *numa->cores ? numa->cores : "none");
+        for (int k = 0; k < numa->n_gpu; k++)
+            printf("%s %d", k ? "" : "  GPU", numa->gpu[k]);
+        putchar('\n');
+    }
+}
+
 static void node_print(const struct client_node *node)
 {
     printf("node %s  dtd %s  %d slots  log: %s, term %llu, index %llu\n", node->node, node->version, node->slots,
@@ -45,6 +56,7 @@ static void node_print(const struct client_node *node)
         printf("  io %d", node->io_pid[i]);
     putchar('\n');
     print_gpus(node);
+    print_numa_nodes(node);
     if (node->warning[0])
         printf("  %sWarning    %s%s\n", out_color(stdout, OUT_RED), node->warning, out_color(stdout, OUT_PLAIN));
 }
@@ -55,8 +67,8 @@ static int node_show(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "\n[drain|undrain] [NODE]",
-        .doc = "Shows the daemon of this machine: version, processes, slots for workers, GPUs, state of its log, "
-               "warnings. "
+        .doc = "Shows the daemon of this machine: version, processes, slots for workers, GPUs, NUMA nodes "
+               "with their cores and GPUs where there are several, state of its log, warnings. "
                "`drain NODE --reason TEXT`: jobs save and leave a node of the cluster, no new worker starts there, and "
                "its vote moves to another node if possible. `undrain NODE` ends the drain."
                "\vExamples:\n  dtctl node -o json\n  dtctl node drain node-3 --reason 'replacing memory'\n  dtctl "

@@ -187,6 +187,22 @@ json_t *json_of_job(const struct client_job *job)
     return ret;
 }
 
+static json_t *json_of_numa_nodes(const struct client_node *node)
+{
+    json_t *ret = json_array();
+    for (int i = 0; i < node->n_numa_node; i++) {
+        const struct client_numa_node *numa = &node->numa_node[i];
+        json_t *one = json_object(), *gpus = json_array();
+        set_int(&one, "number", numa->number);
+        set_field(&one, "cores", text_of(numa->cores));
+        for (int k = 0; k < numa->n_gpu; k++)
+            array_append(&gpus, json_integer(numa->gpu[k]));
+        set_field(&one, "gpus", gpus);
+        array_append(&ret, one);
+    }
+    return ret;
+}
+
 json_t *json_of_node(const struct client_node *node)
 {
     json_t *ret = json_object(), *pids = json_array();
@@ -209,6 +225,8 @@ json_t *json_of_node(const struct client_node *node)
     }
     set_text(&ret, "gpu_model", node->gpu_model);
     set_text(&ret, "gpu_missing", node->gpu_missing);
+    if (node->n_numa_node)
+        set_field(&ret, "numa_nodes", json_of_numa_nodes(node));
     return ret;
 }
 

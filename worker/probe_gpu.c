@@ -5,10 +5,12 @@
 
 #include "common/base/buf.h"
 #include "common/base/file.h"
+#include "common/base/paths.h"
 #include "kernels/device.h"
 #include "worker/nvml.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,10 +59,10 @@ static json_t *health(const struct nvml_facts *f)
 /* -1 in sysfs: a machine without nodes. */
 static json_t *numa_node(const char *pci)
 {
-    char path[96];
+    char path[PATH_MAX];
     struct buf text = {0};
     json_t *ret = json_null();
-    snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/numa_node", pci);
+    snprintf(path, sizeof(path), "%s/bus/pci/devices/%s/numa_node", path_sysfs(), pci);
     if (pci[0] && file_read(path, 64, &text) == OK && buf_append(&text, "", 1) == OK && atoi((char *)text.data) >= 0)
         ret = json_integer(atoi((char *)text.data));
     buf_fini(&text);

@@ -50,3 +50,9 @@ err_t path_state_dir(const char *given, char *ret, size_t size, struct why *why)
     memcpy(ret, full, len + 1);
     return OK;
 }
+
+const char *path_sysfs(void)
+{
+    const char *dir = getenv("DTD_SYSFS");
+    return dir && *dir ? dir : "/sys";
+}

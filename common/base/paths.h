@@ -17,4 +17,7 @@
  * absolute. Nothing is created. ERR_LIMIT when it is too long for the sockets in it. */
 NODISCARD err_t path_state_dir(const char *given, char *ret, size_t size, struct why *why);
 
+/* Where the kernel's sysfs is mounted: /sys, or $DTD_SYSFS, a folder that tests fill as other machines would. */
+const char *path_sysfs(void);
+
 #endif

@@ -1,7 +1,9 @@
 /* See children.h. */
 #include "daemon/control/children.h"
 
+#include "common/base/cpus.h"
 #include "common/base/log.h"
+#include "common/base/paths.h"
 #include "daemon/control/agent.h"
 #include "daemon/control/node.h"
 #include "daemon/control/rpc_server.h"
@@ -17,7 +19,7 @@
 void children_init(struct children *c)
 {
     *c = (struct children){0};
-    slots_init(&c->cores);
+    slots_init(&c->cores, path_sysfs());
 }
 
 bool child_runs(const struct child *c)
@@ -73,15 +75,37 @@ static void begin(struct child *e, const uint8_t *token, int device, uint32_t ui
 
 /* ---- starting ---- */
 
-static void bind_cores(struct children *c, struct child *e, const struct agent_spawn *x)
+static int home_of(const struct node *n, int device)
 {
-    if (e->bound || x->slot == CHANNEL_SLOT_IO)
+    return device < 0 ? SLOTS_ANY : slots_home(&n->children.cores, gpus_numa_node(&n->self.gpus, device));
+}
+
+static void log_elsewhere(const struct node *n, const struct child *e, int elsewhere)
+{
+    char cores[128];
+    cpus_print(e->cpus, CHANNEL_MAX_CPUS, cores, sizeof(cores));
+    log_info("cores are not all of its GPU's NUMA node, which has no more job=%" PRIu64
+             " slot=%d gpu=%d numa_node=%d cores=%s elsewhere=%d",
+             e->job, e->slot, e->device, gpus_numa_node(&n->self.gpus, e->device), cores, elsewhere);
+}
+
+/* `before`: the GPU of the process that had the slot; -1: none. */
+static void bind_cores(struct node *n, struct child *e, const struct agent_spawn *x, int before)
+{
+    struct slots *s = &n->children.cores;
+    int home = home_of(n, x->device);
+    bool moved = home >= 0 && before >= 0 && home != home_of(n, before);
+    if (x->slot == CHANNEL_SLOT_IO || (e->bound && !moved))
         return;
+    if (e->bound)
+        slots_unbind(s, e->cpus);
     e->bound = true;
-    if (x->workers > c->cores.n_cores && x->slot == 0)
+    if (x->workers > s->at.n_cpus && x->slot == 0)
         log_warn("more workers than cores, they are not bound job=%" PRIu64 " workers=%d cores=%d", x->job, x->workers,
-                 c->cores.n_cores);
-    slots_bind(&c->cores, x->workers, x->threads, e->cpus);
+                 s->at.n_cpus);
+    int elsewhere = slots_bind(s, x->workers, x->threads, home, e->cpus);
+    if (home >= 0 && elsewhere)
+        log_elsewhere(n, e, elsewhere);
 }
 
 /* Of a command: the port here of its epoch's store, behind its environment; the stores of earlier epochs go. */
@@ -126,9 +150,10 @@ err_t children_spawn(struct node *n, const struct agent_spawn *x)
     struct child *e = need(&n->children, x->job, x->slot);
     if (!e)
         return ERR_NOMEM;
+    int before = e->device;
     begin(e, x->token, x->device, x->uid);
     e->epoch = x->n_command ? x->epoch : 0;
-    bind_cores(&n->children, e, x);
+    bind_cores(n, e, x, before);
     struct sup_spawn s = {.job = x->job,
                           .slot = x->slot,
                           .slots = x->slots,

@@ -52,7 +52,8 @@ struct children {
 
 void children_init(struct children *c);
 
-/* Asks the supervisor; a worker is bound to cores here, to the same ones as its predecessor. */
+/* Asks the supervisor. A worker is bound to cores here (slots.h): to those of the process that had its slot, unless its
+ * GPU now lies in another NUMA node. */
 NODISCARD err_t children_spawn(struct node *n, const struct agent_spawn *x);
 /* What the supervisor says of a child: noted, and the entry is returned; NULL: word of an earlier one in this slot, or
  * there is no memory. The end of a process takes its connection from it. */

@@ -3,6 +3,7 @@
 #include "daemon/control/gpus.h"
 
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ void gpus_set(struct gpus *g, int n)
     g->model[0] = g->sick[0] = '\0';
     for (int i = 0; i < GPUS_MAX; i++) {
         g->gpu[i].broken = g->gpu[i].seen = false;
+        g->gpu[i].numa_node = -1;
         g->gpu[i].uuid[0] = g->gpu[i].sick[0] = '\0';
     }
     snprintf(g->missing, sizeof(g->missing), "%s", n ? "" : "dtd's configuration says gpus: 0");
@@ -100,6 +102,11 @@ const char *gpus_sick(const struct gpus *g, int i)
     return i >= 0 && i < g->n ? g->gpu[i].sick : "";
 }
 
+int gpus_numa_node(const struct gpus *g, int i)
+{
+    return i >= 0 && i < g->n ? g->gpu[i].numa_node : -1;
+}
+
 bool gpus_is_usable(const struct gpus *g, int i)
 {
     return !g->gpu[i].broken && !g->gpu[i].sick[0];
@@ -149,11 +156,18 @@ static void take_health(struct gpus *g, const json_t *list, uint64_t *ret)
 
 /* ---- words ---- */
 
+static int numa_number(json_int_t n)
+{
+    return n >= 0 && n <= INT_MAX ? (int)n : -1;
+}
+
 /* One that cannot be opened is nobody's, and its words are the reason when it is the only one. */
 static void take_one(struct gpus *g, const json_t *gpu, int i)
 {
     char what[GPUS_SICK_BYTES];
+    const json_t *node = json_object_get(gpu, "numa_node");
     take_text(gpu, "uuid", g->gpu[i].uuid, sizeof(g->gpu[i].uuid));
+    g->gpu[i].numa_node = json_is_integer(node) ? numa_number(json_integer_value(node)) : -1;
     g->watched = g->watched || json_object_get(gpu, "health");
     if (!json_object_get(gpu, "error")) {
         take_text(gpu, "model", g->model, sizeof(g->model));

@@ -28,6 +28,7 @@ struct gpus {
         int workers;
         bool broken;                /* it could not be opened, when no job had it: given to nobody */
         bool seen;                  /* words on health have named it */
+        int numa_node;              /* the kernel's number of the node that it is attached to; -1: not known */
         char uuid[GPUS_UUID_BYTES]; /* how these name it; "": not known */
         char sick[GPUS_SICK_BYTES]; /* "has uncorrectable memory errors (1)"; "": it is well */
     } gpu[GPUS_MAX];                /* beyond n: of workers that were started when there were more */
@@ -48,6 +49,8 @@ void gpus_mark_sick(struct gpus *g, int i, const char *what);
 void gpus_mark_broken(struct gpus *g, int i);
 /* What ails GPU i; "": nothing that is known, or there is none such. */
 const char *gpus_sick(const struct gpus *g, int i);
+/* The kernel's number of the NUMA node beside GPU i; -1: not known, or there is none such. */
+int gpus_numa_node(const struct gpus *g, int i);
 /* It may be given to somebody, now or when a job has given it back. */
 bool gpus_is_usable(const struct gpus *g, int i);
 

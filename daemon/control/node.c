@@ -219,7 +219,8 @@ static void on_listed(void *owner)
         exit(1);
     }
     n->beat.due_ms = 0;
-    log_info("serving dir=%s slots=%d cores=%d", n->dir, n->self.slots, n->children.cores.n_cores);
+    log_info("serving dir=%s slots=%d cores=%d numa_nodes=%d", n->dir, n->self.slots,
+             n->children.cores.at.n_cpus, n->children.cores.at.n_cpu_nodes);
     node_tick(n);
 }
 

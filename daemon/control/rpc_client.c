@@ -7,6 +7,7 @@
 #include "daemon/control/rpc_status.h"
 
 #include "common/base/clock.h"
+#include "common/base/cpus.h"
 #include "common/base/log.h"
 
 #include <errno.h>
@@ -454,11 +455,49 @@ static bool is_io(const struct child *c)
     return c->slot == CHANNEL_SLOT_IO && c->state == CHANNEL_RUNNING;
 }
 
+/* Of one of our nodes: the message and what it points to. */
+struct numa_reply {
+    Dtd__NumaNode m;
+    char cores[5 * CHANNEL_MAX_CPUS]; /* "1023," a CPU */
+    int32_t gpu[GPUS_MAX];
+};
+
+static void fill_numa_node(const struct node *n, int node, struct numa_reply *ret)
+{
+    const struct topology *t = &n->children.cores.at;
+    uint8_t cpus[CHANNEL_MAX_CPUS / 8];
+    topology_node_cpus(t, node, cpus);
+    cpus_print(cpus, CHANNEL_MAX_CPUS, ret->cores, sizeof(ret->cores));
+    dtd__numa_node__init(&ret->m);
+    ret->m.number = t->node[node];
+    ret->m.cores = ret->cores;
+    ret->m.gpu = ret->gpu;
+    for (int i = 0; i < n->self.gpus.n; i++)
+        if (gpus_numa_node(&n->self.gpus, i) == ret->m.number)
+            ret->gpu[ret->m.n_gpu++] = i;
+}
+
+/* Those that have a CPU of ours or a GPU, where CPUs are in several. The caller frees both; without memory there are
+ * none. */
+static void fill_numa_nodes(const struct node *n, Dtd__NodeReply *m, struct numa_reply **ret)
+{
+    const struct topology *t = &n->children.cores.at;
+    bool several = t->n_cpu_nodes > 1;
+    *ret = several ? calloc((size_t)t->n_nodes, sizeof(**ret)) : NULL;
+    m->numa_node = several ? calloc((size_t)t->n_nodes, sizeof(*m->numa_node)) : NULL;
+    for (int i = 0; i < t->n_nodes && *ret && m->numa_node; i++) {
+        fill_numa_node(n, i, &(*ret)[i]);
+        if ((*ret)[i].cores[0] || (*ret)[i].m.n_gpu)
+            m->numa_node[m->n_numa_node++] = &(*ret)[i].m;
+    }
+}
+
 void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct node *n = owner;
     Dtd__NodeReply m = DTD__NODE_REPLY__INIT;
     char host[256] = "", warning[1500];
+    struct numa_reply *numa;
     size_t count = 0;
     for (const struct child *c = n->children.head; c; c = c->next)
         count += is_io(c);
@@ -484,7 +523,10 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
     m.gpus_free = gpus_free(&n->self.gpus);
     m.gpu_model = n->self.gpus.model;
     m.gpu_missing = n->self.gpus.missing;
+    fill_numa_nodes(n, &m, &numa);
     rpc_reply(call, &m.base);
+    free(numa);
+    free(m.numa_node);
     free(io);
 }
 

@@ -78,6 +78,34 @@ TEST(job_has_every_field_and_leaves_out_what_is_not)
     json_decref(j);
 }
 
+TEST(a_node_has_numa_nodes_where_there_are_several)
+{
+    char none[] = "", cores0[] = "0-15,32-47", cores1[] = "";
+    int gpu[] = {0, 3};
+    struct client_numa_node numa[] = {{0, cores0, gpu, 2}, {8, cores1, gpu, 0}};
+    struct client_node node = {.version = none,
+                               .node = none,
+                               .state_dir = none,
+                               .raft_state = none,
+                               .warning = none,
+                               .gpus = 4,
+                               .gpu_model = none,
+                               .gpu_missing = none,
+                               .numa_node = numa};
+    json_t *o = json_of_node(&node);
+    assert_non_null(o);
+    assert_null(json_object_get(o, "numa_nodes"));
+    json_decref(o);
+    node.n_numa_node = 2;
+    o = json_of_node(&node);
+    char *text = json_dumps(json_object_get(o, "numa_nodes"), 0);
+    assert_string_equal("[{\"number\": 0, \"cores\": \"0-15,32-47\", \"gpus\": [0, 3]}, "
+                        "{\"number\": 8, \"cores\": \"\", \"gpus\": []}]",
+                        text);
+    free(text);
+    json_decref(o);
+}
+
 TEST(scalars)
 {
     char text[] = "x";

@@ -3,8 +3,11 @@
 #include "tests/daemon/harness.h"
 
 #include "common/base/clock.h"
+#include "common/base/cpus.h"
 #include "common/base/file.h"
+#include "tests/daemon/sysfs_tree.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -605,5 +608,123 @@ TEST(a_lost_gpu_is_left)
     job_wait_step(&d, job, 2, 2, 20000);
     expect_seen(1, "1 0 on 1");
     expect_incident(job, 1, 0, "GPU 0 of node-1 is lost: the driver does not reach it any more", "");
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* ---- NUMA nodes: this machine's cores as if half of them were on another socket ---- */
+
+static char node_cores[2][256];
+
+static void start_on_two_nodes(const int *numa_node, int n_gpus)
+{
+    uint8_t mine[CHANNEL_MAX_CPUS / 8], half[2][CHANNEL_MAX_CPUS / 8] = {0};
+    char text[1024], *at = text + sprintf(text, "{\"gpus\": [");
+    int n = cpus_usable(mine, CHANNEL_MAX_CPUS);
+    if (n < 2)
+        TEST_SKIP("there is one core");
+    for (int c = 0, seen = 0; c < CHANNEL_MAX_CPUS; c++)
+        if (cpus_has(mine, c))
+            cpus_add(half[seen++ >= n / 2], c);
+    for (int i = 0; i < 2; i++)
+        cpus_print(half[i], CHANNEL_MAX_CPUS, node_cores[i], sizeof(node_cores[i]));
+    const struct sysfs_tree tree = {1, 0, {{0, node_cores[0], "10 21"}, {1, node_cores[1], "21 10"}}};
+    setenv("DTD_SYSFS", sysfs_tree_write(&tree, "sys"), 1);
+    for (int i = 0; i < n_gpus; i++)
+        at += sprintf(at, "%s{\"index\": %d, \"uuid\": \"GPU-%d\", \"health\": {}, \"numa_node\": %d}", i ? ", " : "",
+                      i, i, numa_node[i]);
+    sprintf(at, "]}");
+    write_text("probe", text);
+    say_sick(n_gpus, 0);
+    setenv("DOUBLE_PROBE", path_of("probe"), 1);
+    setenv("DOUBLE_HEALTH", path_of("health"), 1);
+    setenv("DTD_HEALTH_MS", "50", 1);
+    dtd_start(&d, "state");
+}
+
+static void expect_bound(const char *job, int rank, const char *cores)
+{
+    char list[256];
+    cpu_set_t set;
+    uint8_t cpus[CHANNEL_MAX_CPUS / 8] = {0};
+    assert_int_equal(0, sched_getaffinity(job_status(&d, job)->worker[rank].pid, sizeof(set), &set));
+    for (int c = 0; c < CHANNEL_MAX_CPUS; c++)
+        if (CPU_ISSET(c, &set))
+            cpus_add(cpus, c);
+    cpus_print(cpus, CHANNEL_MAX_CPUS, list, sizeof(list));
+    assert_string_equal(cores, list);
+}
+
+TEST(workers_are_bound_beside_their_gpus)
+{
+    const int numa_node[] = {1, 0, 1};
+    char job[32];
+    struct client_node node;
+    struct why why = {""};
+    start_on_two_nodes(numa_node, 3);
+    expect_node(3, 3);
+    job_submit(&d, spec("a", 2, 100000, ""), job);
+    job_wait_step(&d, job, 1, 2, 20000);
+    expect_bound(job, 0, node_cores[1]);
+    expect_bound(job, 1, node_cores[0]);
+    assert_ok(client_node_get(dtd_client(&d), &node, &why));
+    assert_int_equal(2, node.n_numa_node);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(i, node.numa_node[i].number);
+        assert_string_equal(node_cores[i], node.numa_node[i].cores);
+        assert_int_equal(1 + i, node.numa_node[i].n_gpu);
+        assert_int_equal(1 - i, node.numa_node[i].gpu[0]);
+    }
+    assert_int_equal(2, node.numa_node[1].gpu[1]);
+    client_node_fini(&node);
+    assert_int_equal(0, logged("which has no more"));
+    assert_int_equal(0, dtd_down(&d));
+}
+
+static void expect_next(const char *name, const char *cores)
+{
+    char job[32];
+    job_submit(&d, spec_text(name, 1, 100000, "", "threads: 1"), job);
+    job_wait_step(&d, job, 1, 2, 20000);
+    expect_bound(job, 0, cores);
+}
+
+/* Its predecessor's cores are beside a GPU that is sick. */
+TEST(cores_follow_a_worker_to_another_gpu)
+{
+    const int numa_node[] = {0, 1};
+    char job[32];
+    start_on_two_nodes(numa_node, 2);
+    job_submit(&d, spec("a", 1, 100000, "threads: 1"), job);
+    job_wait_step(&d, job, 1, 2, 20000);
+    char first[8] = "", second[8] = "";
+    sscanf(node_cores[0], "%7[0-9]", first);
+    sscanf(node_cores[1], "%7[0-9]", second);
+    expect_bound(job, 0, first);
+    kill(job_status(&d, job)->worker[0].pid, SIGKILL);
+    job_wait_step(&d, job, 2, 2, 20000);
+    expect_bound(job, 0, first); /* the same ones again */
+    say_sick(2, 1);
+    job_wait_step(&d, job, 3, 2, 20000);
+    expect_seen(1, "1 0 on 1");
+    expect_bound(job, 0, second);
+    if (cpus_usable(NULL, 0) == 2) { /* the ones that it had before are given back: now both have one user, and so on */
+        expect_next("b", first);
+        expect_next("c", first);
+        expect_next("d", second);
+    }
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(cores_of_another_node_are_logged)
+{
+    const int numa_node[] = {0, 0};
+    char job[32];
+    start_on_two_nodes(numa_node, 2);
+    job_submit(&d, spec("a", 2, 100000, ""), job);
+    job_wait_step(&d, job, 1, 2, 20000);
+    expect_bound(job, 0, node_cores[0]);
+    expect_bound(job, 1, node_cores[1]);
+    assert_int_equal(
+        1, logged("cores are not all of its GPU's NUMA node, which has no more job=1 slot=1 gpu=1 numa_node=0"));
     assert_int_equal(0, dtd_down(&d));
 }

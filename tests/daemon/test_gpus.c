@@ -25,6 +25,35 @@ TEST(the_probes_words_are_read)
     assert_string_equal("no driver?", g.missing);
 }
 
+TEST(the_numa_node_of_a_gpu)
+{
+    static const struct {
+        const char *word;
+        int node;
+    } cases[] = {{"0", 0},
+                 {"5", 5},
+                 {"255", 255},
+                 {"null", -1},
+                 {"-1", -1},
+                 {"-7", -1},
+                 {"1.5", -1},
+                 {"\"1\"", -1},
+                 {"true", -1},
+                 {"4294967296", -1},
+                 {"2147483647", 2147483647}};
+    struct why why;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[128];
+        snprintf(text, sizeof(text), "{\"gpus\": [{\"index\": 0}, {\"index\": 1, \"numa_node\": %s}]}", cases[i].word);
+        assert_ok(read_words(text, &why));
+        if (gpus_numa_node(&g, 0) != -1 || gpus_numa_node(&g, 1) != cases[i].node)
+            fail_msg("%s gives %d and %d", cases[i].word, gpus_numa_node(&g, 0), gpus_numa_node(&g, 1));
+    }
+    assert_true(gpus_numa_node(&g, -1) == -1 && gpus_numa_node(&g, 2) == -1);
+    gpus_set(&g, 2); /* as the configuration says, which names none */
+    assert_int_equal(-1, gpus_numa_node(&g, 1));
+}
+
 TEST(a_broken_gpu_is_nobodys)
 {
     int device[2] = {-1, -1};

@@ -2,6 +2,7 @@
  * a fake (fake_nvml.c), the CUDA module the one over the stand-ins, where they were built. */
 #include "tests/lib/test.h"
 
+#include "common/base/file.h"
 #include "daemon/control/gpus.h"
 
 #include <dlfcn.h>
@@ -160,6 +161,31 @@ TEST(facts_and_health)
     assert_ok(gpus_read(&g, words, strlen(words), &why));
     assert_int_equal(0, gpus_count(&g)); /* none of them is well */
     assert_non_null(strstr(g.sick, "GPU 0 is not used: it has"));
+    json_decref(root);
+}
+
+static const json_t *numa_node(json_t **root, const char *text)
+{
+    char path[4096], environment[1024];
+    snprintf(path, sizeof(path), "%s/bus/pci/devices/0000:1b:00.0", test_tmpdir());
+    assert_ok(file_make_dirs(path, 0700));
+    strcat(path, "/numa_node");
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(0, fclose(f));
+    snprintf(environment, sizeof(environment), STAND_INS DRIVER "DTD_SYSFS=%s", test_tmpdir());
+    *root = probe(environment);
+    return json_object_get(json_array_get(json_object_get(*root, "gpus"), 0), "numa_node");
+}
+
+TEST(a_gpus_numa_node_stands_in_sysfs)
+{
+    json_t *root;
+    need_stand_ins();
+    assert_int_equal(3, json_integer_value(numa_node(&root, "3\n")));
+    json_decref(root);
+    assert_true(json_is_null(numa_node(&root, "-1\n"))); /* the kernel does not know */
     json_decref(root);
 }
 
