@@ -395,6 +395,7 @@ static err_t copy_node(struct client_call *p, const ProtobufCMessage *reply)
                                .raft_index = n->raft_index,
                                .gpus = n->has_gpus ? n->gpus : -1,
                                .gpus_free = n->gpus_free,
+                               .gpu_probe_ms = n->gpu_probe_ms,
                                .gpu_model = text_copy(n->gpu_model),
                                .gpu_missing = text_copy(n->gpu_missing)};
     if (!node.version || !node.node || !node.state_dir || !node.raft_state || !node.warning || !node.io_pid ||

@@ -102,6 +102,7 @@ struct client_node {
     int n_io;
     uint64_t raft_term, raft_index;
     int gpus, gpus_free;           /* gpus -1: the probe has not finished */
+    int64_t gpu_probe_ms;          /* duration of the probe, so far if it still runs; 0: there was none */
     char *gpu_model, *gpu_missing; /* model of the first GPU; why there is none; never NULL */
     struct client_numa_node *numa_node;
     int n_numa_node; /* 0: the workers' cores lie in one NUMA node */

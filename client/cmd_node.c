@@ -25,14 +25,20 @@ static err_t node_call(struct client *c, void *arg, struct why *why)
     return client_node_get(c, arg, why);
 }
 
+#define SLOW_PROBE_MS 10000 /* from which on control logs a warning, too */
+
 static void print_gpus(const struct client_node *node)
 {
+    double seconds = (double)node->gpu_probe_ms / 1000;
     if (node->gpus < 0)
-        printf("  GPUs       unknown: the probe has not finished\n");
+        printf("  GPUs       unknown: `dt-worker --probe` has run for %.0f s and has not finished", seconds);
     else if (node->gpus == 0)
-        printf("  GPUs       none: %s\n", node->gpu_missing);
+        printf("  GPUs       none: %s", node->gpu_missing);
     else
-        printf("  GPUs       %d of %d free  %s\n", node->gpus_free, node->gpus, node->gpu_model);
+        printf("  GPUs       %d of %d free  %s", node->gpus_free, node->gpus, node->gpu_model);
+    if (node->gpus >= 0 && node->gpu_probe_ms >= SLOW_PROBE_MS)
+        printf("  (the probe took %.0f s)", seconds);
+    putchar('\n');
 }
 
 static void print_numa_nodes(const struct client_node *node)

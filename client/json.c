@@ -223,6 +223,8 @@ json_t *json_of_node(const struct client_node *node)
         set_int(&ret, "gpus", node->gpus);
         set_int(&ret, "gpus_free", node->gpus_free);
     }
+    if (node->gpu_probe_ms)
+        set_int(&ret, "gpu_probe_ms", node->gpu_probe_ms);
     set_text(&ret, "gpu_model", node->gpu_model);
     set_text(&ret, "gpu_missing", node->gpu_missing);
     if (node->n_numa_node)

@@ -194,7 +194,11 @@ static void say_wait(struct job *j, const struct placement_node *nodes, int n, c
                      enum placement_answer answer)
 {
     char text[900];
+    const struct gpus *g = &j->node->self.gpus;
     placement_lack(nodes, n, w, text, sizeof(text));
+    size_t at = strlen(text);
+    if (w->per_gpu && !j->node->agents->next && g->known && g->n == 0) /* it was submitted before that was known */
+        snprintf(text + at, sizeof(text) - at, ": %s", g->missing);
     snprintf(j->reason, sizeof(j->reason), answer == PLACEMENT_NEVER ? "never has room: it needs %s" : "waits for %s",
              text);
 }

@@ -219,8 +219,8 @@ static void on_listed(void *owner)
         exit(1);
     }
     n->beat.due_ms = 0;
-    log_info("serving dir=%s slots=%d cores=%d numa_nodes=%d", n->dir, n->self.slots,
-             n->children.cores.at.n_cpus, n->children.cores.at.n_cpu_nodes);
+    log_info("serving dir=%s slots=%d cores=%d numa_nodes=%d", n->dir, n->self.slots, n->children.cores.at.n_cpus,
+             n->children.cores.at.n_cpu_nodes);
     node_tick(n);
 }
 
@@ -272,6 +272,7 @@ static void on_timer(uv_timer_t *timer)
         forget_jobs(n);
     }
     probe_tick(n);
+    rpc_client_tick(n);
     stores_tick(n);
     health_tick(&n->health, n->dir);
     lead_tick(n);

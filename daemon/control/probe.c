@@ -21,6 +21,7 @@
 
 #define HEALTH_MS 30000 /* from the end of one to the next; DTD_HEALTH_MS in the environment wins */
 #define HEALTH_FAILED_TIMES 10
+#define SLOW_MS 10000 /* what a probe rarely takes where driver and files are in memory: people are told */
 #define REFUSED_MS 500
 #define HOLD_MS 3000
 
@@ -36,14 +37,30 @@ static void gpus_unknown(struct node *n, const char *why);
 static err_t health_said(struct node *n, const char *text, size_t len, struct why *why);
 static void health_unknown(struct node *n, const char *why);
 
+/* The limits end a process that a hanging driver will never let end; nothing but jobs for GPUs waits for it, so they
+ * are far above what a cold machine takes. The probe loads dtd-cuda.so and with it cuBLASLt, whose loading alone reads
+ * 204 MB of its 540 MB (tens of seconds from a slow network file system), starts the driver where nothing keeps it
+ * loaded (some seconds a GPU), and opens every GPU. What asks for health only starts the driver. */
 static const struct {
-    int64_t limit_ms;
+    int64_t limit_ms; /* DTD_PROBE_LIMIT_MS in the environment wins */
     err_t (*said)(struct node *n, const char *text, size_t len, struct why *why);
     void (*unknown)(struct node *n, const char *why); /* it has said nothing, or no words of its kind */
 } kinds[CHANNEL_PROBE_SLOTS] = {
-    [CHANNEL_SLOT_GPUS] = {20000, gpus_said, gpus_unknown},
-    [CHANNEL_SLOT_HEALTH] = {10000, health_said, health_unknown},
+    [CHANNEL_SLOT_GPUS] = {180000, gpus_said, gpus_unknown},
+    [CHANNEL_SLOT_HEALTH] = {30000, health_said, health_unknown},
 };
+
+static int64_t from_environment(const char *name, int64_t otherwise)
+{
+    const char *text = getenv(name);
+    int64_t ms = text ? strtoll(text, NULL, 10) : 0;
+    return ms > 0 ? ms : otherwise;
+}
+
+static int64_t limit_ms(int kind)
+{
+    return from_environment("DTD_PROBE_LIMIT_MS", kinds[kind].limit_ms);
+}
 
 static bool under_way(const struct probe_run *r)
 {
@@ -54,8 +71,11 @@ static bool under_way(const struct probe_run *r)
 
 static void go_idle(struct node *n, int kind)
 {
-    n->probe.run[kind].asked = false;
-    n->probe.run[kind].deadline_ms = n->probe.run[kind].due_ms = 0;
+    struct probe_run *r = &n->probe.run[kind];
+    if (under_way(r))
+        r->took_ms = clock_mono_ms() - r->began_ms;
+    r->asked = false;
+    r->deadline_ms = r->due_ms = 0;
 }
 
 static void fail(struct node *n, int kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -78,8 +98,10 @@ static void ask(struct node *n, int kind)
     struct sup_spawn x = {
         .job = CHANNEL_JOB_PROBE, .slot = kind, .slots = CHANNEL_PROBE_SLOTS, .token = r->token, .device = -1};
     r->begun += !under_way(r);
-    if (!under_way(r))
-        r->deadline_ms = clock_mono_ms() + kinds[kind].limit_ms;
+    if (!under_way(r)) {
+        r->began_ms = clock_mono_ms();
+        r->deadline_ms = r->began_ms + limit_ms(kind);
+    }
     r->due_ms = 0;
     if (getrandom(r->token, sizeof(r->token), 0) != sizeof(r->token) || sup_spawn(&n->sup, &x))
         fail(n, kind, "`dt-worker %s` cannot be asked for", channel_probe(kind));
@@ -87,12 +109,12 @@ static void ask(struct node *n, int kind)
         r->asked = true;
 }
 
-static void take_words(struct node *n, int kind)
+static void take_words(struct node *n, int kind, const char *option)
 {
     char path[PATH_MAX];
     struct buf text = {0};
     struct why why = {""};
-    snprintf(path, sizeof(path), "%s/%s.json", n->dir, channel_probe(kind) + strlen("--"));
+    snprintf(path, sizeof(path), "%s/%s.json", n->dir, option + strlen("--"));
     go_idle(n, kind);
     err_t err = file_read(path, GPUS_PROBE_MAX, &text);
     if (err)
@@ -100,8 +122,12 @@ static void take_words(struct node *n, int kind)
     else
         err = kinds[kind].said(n, (const char *)text.data, text.len, &why);
     buf_fini(&text);
+    int64_t took_ms = n->probe.run[kind].took_ms;
+    if (took_ms >= SLOW_MS)
+        log_warn("`dt-worker %s` took %.1f s: the driver, or the disk with the libraries, is slow", option,
+                 (double)took_ms / 1000);
     if (err)
-        fail(n, kind, "%s; try `dt-worker %s`", why.text, channel_probe(kind));
+        fail(n, kind, "%s; try `dt-worker %s`", why.text, option);
 }
 
 static void kill_it(struct node *n, int kind)
@@ -140,7 +166,7 @@ void probe_child(struct node *n, const struct channel_msg *m)
     else if (m->exit_status)
         fail(n, kind, "`dt-worker %s` ended with status %d; see %s/probe.log", option, m->exit_status, n->dir);
     else
-        take_words(n, kind);
+        take_words(n, kind, option);
 }
 
 static void tick_kind(struct node *n, int kind)
@@ -150,7 +176,7 @@ static void tick_kind(struct node *n, int kind)
     if (under_way(r) && now >= r->deadline_ms) {
         kill_it(n, kind);
         fail(n, kind, "`dt-worker %s` did not end within %d s: the driver may hang (try nvidia-smi, see dmesg)",
-             channel_probe(kind), (int)(kinds[kind].limit_ms / 1000));
+             channel_probe(kind), (int)(limit_ms(kind) / 1000));
     } else if (r->due_ms && now >= r->due_ms && !n->stopping) {
         ask(n, kind);
     }
@@ -160,9 +186,7 @@ static void tick_kind(struct node *n, int kind)
 
 static int64_t health_ms(void)
 {
-    const char *text = getenv("DTD_HEALTH_MS");
-    int64_t ms = text ? strtoll(text, NULL, 10) : 0;
-    return ms > 0 ? ms : HEALTH_MS;
+    return from_environment("DTD_HEALTH_MS", HEALTH_MS);
 }
 
 /* A new control may find workers on GPUs that are sick by now. */
@@ -204,6 +228,12 @@ static void gpus_unknown(struct node *n, const char *why)
     log_error("probe failed why=\"%s\"", why);
     gpus_fail(&n->self.gpus, why);
     gpus_over(n);
+}
+
+int64_t probe_gpus_ms(const struct node *n)
+{
+    const struct probe_run *r = &n->probe.run[CHANNEL_SLOT_GPUS];
+    return under_way(r) ? clock_mono_ms() - r->began_ms : r->took_ms;
 }
 
 void probe_start(struct node *n)

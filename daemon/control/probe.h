@@ -26,6 +26,8 @@ struct probe {
         bool asked; /* a process by our token: it runs, or its end is to come */
         uint8_t token[CHANNEL_TOKEN_BYTES];
         int64_t deadline_ms; /* 0: idle */
+        int64_t began_ms;    /* the newest one; of no meaning before the first */
+        int64_t took_ms;     /* from then to its end or deadline, of the newest one that is over */
         int64_t due_ms;      /* idle: when it is asked; refused: when again; 0: never */
         uint64_t begun;      /* how often it has left idle; when it is idle again, all of these are over */
     } run[CHANNEL_PROBE_SLOTS];
@@ -35,6 +37,8 @@ struct probe {
 
 /* Begins, or takes the configuration's word; node->self.gpus is known when the probe is over. */
 void probe_start(struct node *n);
+/* How long the probe has run by now, or took; 0: it was not asked for. */
+int64_t probe_gpus_ms(const struct node *n);
 /* The supervisor's word on a probe. */
 void probe_child(struct node *n, const struct channel_msg *m);
 /* The supervisor's word on a process of a job. True: its end says that a GPU may be sick, and node_child will be told

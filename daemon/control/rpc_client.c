@@ -149,7 +149,7 @@ static err_t check_room(struct node *n, const struct job_spec *spec, struct why 
 static err_t check_node(struct node *n, const struct job_spec *spec, struct why *why)
 {
     const struct gpus *g = &n->self.gpus;
-    if (job_gpus(spec) && !n->agents->next && gpus_count(g) == 0)
+    if (job_gpus(spec) && !n->agents->next && g->known && gpus_count(g) == 0)
         return why_set(why, ERR_INVALID,
                        "run.device: cuda, and this node has no GPU: %s; set run.device: cpu, or mend it (`dt-worker "
                        "--probe` tells) and start dtd anew",
@@ -201,10 +201,15 @@ static err_t propose_submit(struct node *n, struct rpc_call *call, const Dtd__Su
     return err;
 }
 
-/* Jobs for GPUs that are submitted before it is known what the node has wait for that with their answer. */
+/* Jobs for GPUs that are submitted before it is known what the node has wait for that with their answer: nearly always
+ * they can be refused at once where there is no GPU. A probe that takes longer is not waited for. The job is taken
+ * then, and starts when the GPUs are known. 20 s: clients give a call up after 30. */
+#define HELD_MS 20000
+
 struct held_submit {
-    struct held_submit *next;
+    struct held_submit *next; /* in the order of their coming */
     struct node *node;
+    int64_t until_ms;
     struct rpc_call *call;
     Dtd__SubmitRequest *m;
 };
@@ -241,7 +246,7 @@ static err_t hold(struct node *n, struct rpc_call *call, const Dtd__SubmitReques
     struct held_submit *h = calloc(1, sizeof(*h)), **at = &n->held_submits;
     if (!h)
         return ERR_NOMEM;
-    *h = (struct held_submit){.node = n, .call = call, .m = copy_of(m)};
+    *h = (struct held_submit){.node = n, .until_ms = clock_mono_ms() + HELD_MS, .call = call, .m = copy_of(m)};
     if (!h->m) {
         free(h);
         return ERR_NOMEM;
@@ -253,14 +258,26 @@ static err_t hold(struct node *n, struct rpc_call *call, const Dtd__SubmitReques
     return OK;
 }
 
+static void submit(struct node *n, struct rpc_call *call, const Dtd__SubmitRequest *m, bool may_wait);
+
+static void take_up(struct held_submit *h)
+{
+    h->node->held_submits = h->next;
+    rpc_call_on_cancel(h->call, NULL, NULL);
+    submit(h->node, h->call, h->m, false);
+    held_free(h);
+}
+
 void rpc_client_gpus_known(struct node *n)
 {
-    for (struct held_submit *h; (h = n->held_submits);) {
-        n->held_submits = h->next;
-        rpc_call_on_cancel(h->call, NULL, NULL);
-        rpc_client_submit(n, h->call, &h->m->base);
-        held_free(h);
-    }
+    while (n->held_submits)
+        take_up(n->held_submits);
+}
+
+void rpc_client_tick(struct node *n)
+{
+    while (n->held_submits && clock_mono_ms() >= n->held_submits->until_ms)
+        take_up(n->held_submits);
 }
 
 void rpc_client_forget(struct node *n)
@@ -273,10 +290,8 @@ void rpc_client_forget(struct node *n)
     }
 }
 
-void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void submit(struct node *n, struct rpc_call *call, const Dtd__SubmitRequest *m, bool may_wait)
 {
-    struct node *n = owner;
-    const Dtd__SubmitRequest *m = (const Dtd__SubmitRequest *)request;
     struct job_spec spec;
     struct state_result first;
     struct why why = {""};
@@ -303,7 +318,7 @@ void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessag
         return;
     }
     err = check_parent(n, call, m->parent, &spec, &parent, &why);
-    bool wait = !err && job_gpus(&spec) && !n->self.gpus.known && !n->agents->next;
+    bool wait = may_wait && !err && job_gpus(&spec) && !n->self.gpus.known && !n->agents->next;
     if (wait)
         err = hold(n, call, m);
     else if (!err)
@@ -316,6 +331,11 @@ void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessag
     job_fini(&spec);
     if (err)
         rpc_fail(call, err, "%s", why.text);
+}
+
+void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    submit(owner, call, (const Dtd__SubmitRequest *)request, true);
 }
 
 /* ---- cancel ---- */
@@ -523,6 +543,8 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
     m.gpus_free = gpus_free(&n->self.gpus);
     m.gpu_model = n->self.gpus.model;
     m.gpu_missing = n->self.gpus.missing;
+    m.has_gpu_probe_ms = true;
+    m.gpu_probe_ms = probe_gpus_ms(n);
     fill_numa_nodes(n, &m, &numa);
     rpc_reply(call, &m.base);
     free(numa);

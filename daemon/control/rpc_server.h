@@ -92,8 +92,9 @@ void rpc_peer_store_claim(void *owner, struct rpc_call *call, const ProtobufCMes
 void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_read_log(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 
-/* Takes up the submits that have waited for it. */
+/* Takes up the submits that have waited for it; on a tick, those that have waited long enough. */
 void rpc_client_gpus_known(struct node *n);
+void rpc_client_tick(struct node *n);
 /* This node decides no more: those that wait are told to ask again. */
 void rpc_client_forget(struct node *n);
 /* Whether the caller may see and do everything with the job: its owner and root; with a private dtd all who come in. */

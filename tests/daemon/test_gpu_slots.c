@@ -165,6 +165,7 @@ TEST(a_probe_that_hangs_hangs_nobody)
     start_with(1);
     expect_node(1, 1);
     setenv("DOUBLE_PROBE_HANGS", "1", 1);
+    setenv("DTD_PROBE_LIMIT_MS", "5000", 1);
     dtd_kill(&d);
     sleep_ms(200);
     dtd_start(&d, "state");
@@ -177,8 +178,68 @@ TEST(a_probe_that_hangs_hangs_nobody)
     job_wait(&d, job, "done", 20000);
     int64_t start = clock_mono_ms();
     kill(control_pid(), SIGKILL); /* the next one finds the probe of this one */
-    refused(spec("a", 1, 5, ""), "did not end within 20 s", "run.device: cpu");
-    assert_in_range(clock_mono_ms() - start, 10000, 40000);
+    refused(spec("a", 1, 5, ""), "did not end within 5 s", "run.device: cpu");
+    assert_in_range(clock_mono_ms() - start, 2500, 19000); /* it has not waited for as long as it might have */
+    assert_int_equal(0, dtd_down(&d));
+}
+
+static void expect_reason(const char *job, const char *what)
+{
+    for (int64_t until = clock_mono_ms() + 20000; !strstr(job_status(&d, job)->reason, what); sleep_ms(20))
+        if (clock_mono_ms() > until)
+            fail_msg("its reason says nothing of '%s': %s", what, job_status(&d, job)->reason);
+}
+
+static int logged(const char *what)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/control.log", d.dir);
+    char *text = read_text(path);
+    int n = count_text(text, what);
+    free(text);
+    return n;
+}
+
+static void expect_probe_ms(int gpus, int64_t least, int64_t most)
+{
+    struct client_node node;
+    struct why why = {""};
+    assert_ok(client_node_get(dtd_client(&d), &node, &why));
+    assert_int_equal(gpus, node.gpus);
+    assert_in_range(node.gpu_probe_ms, least, most);
+    client_node_fini(&node);
+}
+
+/* A cold disk, a driver that must start first: jobs for GPUs are taken before it is over, and the time is told. */
+TEST(a_probe_may_take_its_time)
+{
+    char job[32];
+    write_text("probe", "sleeps 24000\n{\"gpus\": [{\"index\": 0, \"model\": \"NVIDIA T\"}]}\n");
+    setenv("DOUBLE_PROBE", path_of("probe"), 1);
+    dtd_start(&d, "state");
+    int64_t start = clock_mono_ms();
+    job_submit(&d, spec("a", 1, 3, ""), job);
+    assert_in_range(clock_mono_ms() - start, 15000, 23500);
+    expect_probe_ms(-1, 15000, 24500);
+    expect_reason(job, "waits for 1 GPU: node-1 does not know its GPUs yet");
+    job_wait(&d, job, "done", 20000);
+    expect_probe_ms(1, 23900, 40000);
+    assert_int_equal(1, logged("`dt-worker --probe` took 2"));
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* Such a job has been taken, and there is no GPU after all. */
+TEST(a_probe_may_fail_late)
+{
+    char job[32];
+    write_text("probe", "hangs\n");
+    setenv("DOUBLE_PROBE", path_of("probe"), 1);
+    setenv("DTD_PROBE_LIMIT_MS", "23000", 1);
+    dtd_start(&d, "state");
+    job_submit(&d, spec("a", 1, 3, ""), job);
+    expect_reason(job, "node-1 has none of 0 free: `dt-worker --probe` did not end within 23 s: the driver may hang");
+    assert_string_equal("pending", job_status(&d, job)->state);
+    refused(spec("b", 1, 5, ""), "did not end within 23 s", "run.device: cpu");
     assert_int_equal(0, dtd_down(&d));
 }
 
@@ -311,13 +372,6 @@ static void expect_warning(const char *what)
     }
 }
 
-static void expect_reason(const char *job, const char *what)
-{
-    for (int64_t until = clock_mono_ms() + 20000; !strstr(job_status(&d, job)->reason, what); sleep_ms(20))
-        if (clock_mono_ms() > until)
-            fail_msg("its reason says nothing of '%s': %s", what, job_status(&d, job)->reason);
-}
-
 /* The i-th of n; the last one may be on its way into the log. */
 static void expect_incident(const char *job, int n, int i, const char *a, const char *b)
 {
@@ -335,16 +389,6 @@ static void expect_seen(int n, const char *what)
     for (int64_t until = clock_mono_ms() + 10000; seen(what) < n && clock_mono_ms() < until;)
         sleep_ms(10);
     assert_int_equal(n, seen(what));
-}
-
-static int logged(const char *what)
-{
-    char path[512];
-    snprintf(path, sizeof(path), "%s/control.log", d.dir);
-    char *text = read_text(path);
-    int n = count_text(text, what);
-    free(text);
-    return n;
 }
 
 static void wait_file(const char *name)
@@ -467,6 +511,7 @@ TEST(a_worker_that_fails_may_have_had_a_sick_gpu)
 TEST(health_that_is_not_known_hangs_nobody)
 {
     char job[32];
+    setenv("DTD_PROBE_LIMIT_MS", "5000", 1);
     start_watched(2, "50");
     job_submit(&d, spec("a", 2, 1000000, ""), job);
     job_wait_step(&d, job, 1, 2, 20000);
@@ -484,7 +529,7 @@ TEST(health_that_is_not_known_hangs_nobody)
     wait_file("health.hangs");
     kill(job_status(&d, job)->worker[0].pid, SIGKILL); /* its end waits for nothing that does not come */
     job_wait_step(&d, job, 2, 2, 20000);
-    expect_warning("`dt-worker --health` did not end within 10 s: the driver may hang");
+    expect_warning("`dt-worker --health` did not end within 5 s: the driver may hang");
     kill(job_status(&d, job)->worker[0].pid, SIGKILL); /* and now it is not even asked */
     job_wait_step(&d, job, 3, 2, 20000);
     expect_seen(3, "1 0 on 0");

@@ -15,7 +15,8 @@
  *   DOUBLE_MISS_MS   how long a rank waits for another's word (20000)
  *
  * What it says as a probe, by the environment of dtd: DOUBLE_PROBE and DOUBLE_HEALTH name files with the words; behind
- * a line "hangs" it does not end. It leaves its pid in a file with the name and ".said", or ".hangs".
+ * a line "hangs" it does not end, at a line "sleeps MS" it waits so long. It leaves its pid in a file with the name and
+ * ".said", or ".hangs".
  *
  * One thread: loop, link, a timer. */
 #include "common/base/clock.h"
@@ -423,8 +424,12 @@ static int say_words(const char *variable)
     char mark[4096];
     bool hangs = false;
     while (fgets(line, sizeof(line), f)) {
+        unsigned ms;
         hangs = hangs || strcmp(line, "hangs\n") == 0;
-        fputs(line, stdout);
+        if (sscanf(line, "sleeps %u", &ms) == 1)
+            usleep(1000 * ms);
+        else
+            fputs(line, stdout);
     }
     fclose(f);
     snprintf(mark, sizeof(mark), "%s.%s", path, hangs ? "hangs" : "said");
