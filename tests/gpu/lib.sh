@@ -1,7 +1,7 @@
-# Sourced by the scripts of this folder: what a GPU is needed for, and how close numbers must be.
+# Sourced by the scripts of this folder: what a GPU is needed for, what a run takes of the machine, and how close numbers must be.
 . "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
-gpus=$("$DTD_BIN/dt-worker" --probe | jq '.gpus | length')
-[ "$gpus" -gt 0 ] || skip "$("$DTD_BIN/dt-worker" --probe | jq -r .gpu_missing)"
+probe=$("$DTD_BIN/dt-worker" --probe)
+[ "$(jq '.gpus | length' <<<"$probe")" -gt 0 ] || skip "$(jq -r .gpu_missing <<<"$probe")"
 
 # A rehearsal on stand-ins trains what an emulated GPU computes in milliseconds.
 small=()
@@ -20,11 +20,30 @@ near() {
 # A bare machine has no cmp.
 same_bits() { [ "$(sha256sum <"$1")" = "$(sha256sum <"$2")" ]; }
 
-# train NAME ARGUMENTS...: submits, waits, leaves the losses in $tmp/NAME and the job's id in $job.
+# train NAME ARGUMENTS...: submits, waits, leaves the losses in $tmp/NAME and the job's id in $job. Every job saves at its end;
+# its checkpoints are removed, since the next job's may need the room, unless `keep` is set.
 train() {
   local name=$1
   shift
   job=$(submit --set checkpoint.dir="$tmp/ckpt-$name" --set train.numerics=fast "$@" "${small[@]}")
   wait_done "$job" 300
   losses "$job" >"$tmp/$name"
+  [ -n "${keep:-}" ] || rm -rf "$tmp/ckpt-$name"
+}
+
+free_disk() { df --output=avail -B1 "$tmp" | tail -n 1; }
+free_gpu() { jq '.gpus[0].free_bytes // 0' <<<"$probe"; }
+
+# lack DEVICE ARGUMENTS...: "needs 40.3 GB of memory and there are 8.1; ..": what `dtctl plan` asks for a job of one worker, with one
+# save in $tmp, and this machine has not. It prints nothing where the machine has all.
+lack() {
+  local plan device=$1 on_disk=1
+  shift
+  plan=$(dtctl plan "$tmp/job.yaml" --set run.device="$device" --set train.numerics=fast "$@" "${small[@]}" -o json) || fail "no plan: $*"
+  [ "$(stat -f -c %T "$tmp")" != tmpfs ] || on_disk=0 # saves lie in memory
+  jq -r --argjson disk "$(free_disk)" --argjson gpu "$(free_gpu)" --argjson on_disk $on_disk --arg tmp "$tmp" '
+    def gb(round): . / 1e8 | round / 10;
+    .memory_per_worker as $m
+    | [["memory", $m.node + (1 - $on_disk) * $m.snapshot, .node_bytes], ["disk for \($tmp)", $m.snapshot, $disk], ["memory of the GPU", $m.device, $gpu]]
+    | map(select(.[1] > .[2]) | "needs \(.[1] | gb(ceil)) GB of \(.[0]) and there are \(.[2] | gb(floor))") | join("; ")' <<<"$plan"
 }

@@ -22,11 +22,12 @@ gpu="--set run.device=cuda"
   near "bfloat16 beside float32" "$tmp/one" "$tmp/bf16" 2e-2
 
   train whole $gpu --set parallel.workers=1 --set train.schedule=constant
-  train half $gpu --set parallel.workers=1 --set train.schedule=constant --set train.steps=20
+  keep=1 train half $gpu --set parallel.workers=1 --set train.schedule=constant --set train.steps=20
   for to in cpu cuda; do
     next=$(dtctl resume "$job" --steps 40 --set run.device=$to --set checkpoint.dir="$tmp/ckpt-on-$to" --detach -o json | jq -er .job)
     wait_done "$next" 300
     losses "$next" >"$tmp/on-$to"
+    rm -rf "$tmp/ckpt-on-$to"
     tail -n 20 "$tmp/whole" >"$tmp/rest"
     near "steps 21 to 40 on $to after 20 on the GPU" "$tmp/rest" "$tmp/on-$to" 1e-4
   done
