@@ -3,7 +3,7 @@
 #include "common/ckpt/manifest.h"
 
 #include "common/ckpt/sums.h"
-#include "common/ckpt/wire.h"
+#include "common/ckpt/le_bytes.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "common/ckpt/part.h"
 
 #include "common/ckpt/sums.h"
-#include "common/ckpt/wire.h"
+#include "common/ckpt/le_bytes.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include "common/ckpt/pickle.h"
 
 #include "common/ckpt/pickle_op.h"
-#include "common/ckpt/wire.h"
+#include "common/ckpt/le_bytes.h"
 
 #include <string.h>
 

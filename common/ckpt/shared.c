@@ -17,7 +17,7 @@
 #include "common/base/file.h"
 #include "common/ckpt/ckpt_priv.h"
 #include "common/ckpt/part.h"
-#include "common/ckpt/word.h"
+#include "common/ckpt/marker.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
 #include "common/ckpt/zip.h"
 
 #include "common/ckpt/sums.h"
-#include "common/ckpt/wire.h"
+#include "common/ckpt/le_bytes.h"
 #include "common/ckpt/zip_format.h"
 
 #include <stdlib.h>

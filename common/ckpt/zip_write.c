@@ -2,7 +2,7 @@
  * multiple of 64 bytes of the archive, by a padding field in its local header as torch itself pads. */
 #include "common/ckpt/zip.h"
 
-#include "common/ckpt/wire.h"
+#include "common/ckpt/le_bytes.h"
 #include "common/ckpt/zip_format.h"
 
 #include <string.h>

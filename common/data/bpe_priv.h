@@ -5,7 +5,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 
 #include "common/data/bpe.h"
-#include "common/data/words.h"
+#include "common/data/vocab.h"
 
 #include <pcre2.h>
 

@@ -11,7 +11,7 @@
 #include "common/data/sha.h"
 #include "common/data/shard.h"
 #include "common/data/tokenizer.h"
-#include "common/data/words.h"
+#include "common/data/vocab.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,7 +7,7 @@
 #include "common/data/cache.h"
 #include "common/data/index.h"
 #include "common/data/sha.h"
-#include "common/data/words.h"
+#include "common/data/vocab.h"
 
 #include <assert.h>
 #include <endian.h>

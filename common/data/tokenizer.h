@@ -5,7 +5,7 @@
 
 #include "common/data/bpe.h"
 #include "common/data/data.h"
-#include "common/data/words.h"
+#include "common/data/vocab.h"
 
 #define TOKENIZER_EOS "<eos>"
 #define TOKENIZER_UNK "<unk>"

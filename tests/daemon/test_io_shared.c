@@ -4,7 +4,7 @@
 #include "tests/daemon/io_harness.h"
 
 #include "common/ckpt/part.h"
-#include "common/ckpt/word.h"
+#include "common/ckpt/marker.h"
 
 #include <dirent.h>
 #include <signal.h>

@@ -4,8 +4,8 @@
  * the mutex to wake the other, or the other has seen the number. */
 #include "worker/step/comm_thread.h"
 
+#include "common/base/cpu_relax.h"
 #include "common/base/cpus.h"
-#include "common/base/relax.h"
 
 #include <stdlib.h>
 #include <string.h>

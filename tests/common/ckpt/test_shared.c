@@ -5,7 +5,7 @@
 #include "common/base/file.h"
 #include "common/ckpt/part.h"
 #include "common/ckpt/sums.h"
-#include "common/ckpt/word.h"
+#include "common/ckpt/marker.h"
 #include "tests/common/ckpt/golden.h"
 
 #include <dirent.h>

@@ -1,6 +1,6 @@
 /* Preparing: the tokens of every kind of text, the names of sets, and what happens when things go wrong or together. */
 #include "common/base/clock.h"
-#include "common/data/words.h"
+#include "common/data/vocab.h"
 #include "tests/common/data/files.h"
 
 #include <signal.h>

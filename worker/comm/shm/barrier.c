@@ -7,7 +7,7 @@
  * used again. */
 #include "worker/comm/shm/shm.h"
 
-#include "common/base/relax.h"
+#include "common/base/cpu_relax.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -1,8 +1,8 @@
 /* A word: a small file by which the dtd-ios of one job, each on its own node, speak to each other in the checkpoint
  * directory that they share. Whose it is stands in it, so that what an earlier job left is never taken for this one's.
  * docs/manifest.md has the bytes. Blocking; any thread. */
-#ifndef DTD_COMMON_CKPT_WORD_H
-#define DTD_COMMON_CKPT_WORD_H
+#ifndef DTD_COMMON_CKPT_MARKER_H
+#define DTD_COMMON_CKPT_MARKER_H
 
 #include "common/ckpt/shared.h"
 

@@ -1,5 +1,5 @@
 /* The set of words against an array that is searched from end to end. */
-#include "common/data/words.h"
+#include "common/data/vocab.h"
 #include "tests/common/data/files.h"
 
 TEST(numbers_follow_arrival)

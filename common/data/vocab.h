@@ -1,8 +1,8 @@
 /* A set of words with a number and a count for each: the vocabulary while it is counted, and the look-up of a
  * tokenizer. Numbers are given in the order of arrival. Words are bytes, of any value. Concurrent finds are fine, adds
  * are not. */
-#ifndef DTD_COMMON_DATA_WORDS_H
-#define DTD_COMMON_DATA_WORDS_H
+#ifndef DTD_COMMON_DATA_VOCAB_H
+#define DTD_COMMON_DATA_VOCAB_H
 
 #include "common/base/buf.h"
 #include "common/base/err.h"

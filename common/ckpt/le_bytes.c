@@ -1,5 +1,5 @@
 /* Bytes are put together one by one: no alignment and no byte order of the machine is assumed. */
-#include "common/ckpt/wire.h"
+#include "common/ckpt/le_bytes.h"
 
 const uint8_t *wire_bytes(struct wire *w, uint64_t len)
 {

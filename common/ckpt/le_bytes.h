@@ -1,7 +1,7 @@
 /* Little-endian fields into a buffer and out of a bounded one: what manifest, part record and zip share. A reader that
  * was asked for more than there is turns `bad` and gives zeros from then on, so that callers check once. Pure. */
-#ifndef DTD_COMMON_CKPT_WIRE_H
-#define DTD_COMMON_CKPT_WIRE_H
+#ifndef DTD_COMMON_CKPT_LE_BYTES_H
+#define DTD_COMMON_CKPT_LE_BYTES_H
 
 #include "common/base/buf.h"
 

@@ -1,11 +1,11 @@
 /* Little-endian, lengths checked against what is left, a CRC-32C of all before it at the end. A word appears under its
  * name whole and durable: written aside, fsynced, renamed, the folder fsynced. So a reader that finds anything else has
  * found damage, or somebody else's file, and refuses it. */
-#include "common/ckpt/word.h"
+#include "common/ckpt/marker.h"
 
 #include "common/base/file.h"
 #include "common/ckpt/sums.h"
-#include "common/ckpt/wire.h"
+#include "common/ckpt/le_bytes.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* The words that dtd-ios leave each other in a shared directory: what is accepted encodes to the same bytes. */
-#include "common/ckpt/word.h"
+#include "common/ckpt/marker.h"
 #include "common/ckpt/sums.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* For a loop that looks at memory which another thread writes: a moment in which the core serves others. */
-#ifndef DTD_COMMON_BASE_RELAX_H
-#define DTD_COMMON_BASE_RELAX_H
+#ifndef DTD_COMMON_BASE_CPU_RELAX_H
+#define DTD_COMMON_BASE_CPU_RELAX_H
 
 #include <stdatomic.h>
 

@@ -1,6 +1,6 @@
 /* Linear probing with the hash kept beside the word: growing never touches the text, and a probe compares bytes only
  * when 64 bits agree. */
-#include "common/data/words.h"
+#include "common/data/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>
