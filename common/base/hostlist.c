@@ -13,7 +13,7 @@
 #define MAX_BRACKETS 4
 #define MAX_DIGITS 9
 
-struct out {
+struct hostlist_out {
     char **names; /* NULL: only measure */
     char *bytes;
     size_t used;
@@ -34,7 +34,7 @@ struct name {
 
 /* ---- ranges ---- */
 
-struct range {
+struct host_range {
     unsigned lo, hi;
     int width;
 };
@@ -51,7 +51,7 @@ static bool take_number(const char **at, unsigned *ret, int *ret_width)
 }
 
 /* "7", "1-3", "001-010"; then ',' or the end. */
-static bool take_range(const char **at, const char *end, struct range *ret)
+static bool take_range(const char **at, const char *end, struct host_range *ret)
 {
     int width;
     if (!take_number(at, &ret->lo, &ret->width))
@@ -96,7 +96,7 @@ static bool cut(const char **at, struct name *ret)
     }
 }
 
-static err_t emit(struct out *o, const char *name, size_t len)
+static err_t emit(struct hostlist_out *o, const char *name, size_t len)
 {
     if (len > HOSTLIST_NAME_MAX || o->n == HOSTLIST_MAX)
         return ERR_LIMIT;
@@ -111,7 +111,7 @@ static err_t emit(struct out *o, const char *name, size_t len)
 }
 
 /* Everything behind piece `k` of the name, whose beginning is in `name`. */
-static err_t expand(struct out *o, const struct name *p, int k, char *name, size_t len)
+static err_t expand(struct hostlist_out *o, const struct name *p, int k, char *name, size_t len)
 {
     if (len + p->len[k] > HOSTLIST_NAME_MAX)
         return ERR_LIMIT;
@@ -121,7 +121,7 @@ static err_t expand(struct out *o, const struct name *p, int k, char *name, size
         return emit(o, name, len);
     const char *at = p->bracket[k].ranges, *end = at + p->bracket[k].len;
     do {
-        struct range r;
+        struct host_range r;
         if (!take_range(&at, end, &r))
             return ERR_INVALID;
         for (unsigned i = r.lo; i <= r.hi; i++) {
@@ -137,7 +137,7 @@ static err_t expand(struct out *o, const struct name *p, int k, char *name, size
 
 /* ---- the list ---- */
 
-static err_t walk(const char *text, struct out *o, const char **ret_at)
+static err_t walk(const char *text, struct hostlist_out *o, const char **ret_at)
 {
     char name[HOSTLIST_NAME_MAX + 1];
     const char *at = text;
@@ -155,7 +155,7 @@ static err_t walk(const char *text, struct out *o, const char **ret_at)
 
 err_t hostlist_expand(const char *text, char ***ret, int *ret_n, struct why *why)
 {
-    struct out o = {0};
+    struct hostlist_out o = {0};
     const char *at;
     err_t err = walk(text, &o, &at);
     if (err == ERR_LIMIT)
@@ -167,7 +167,7 @@ err_t hostlist_expand(const char *text, char ***ret, int *ret_n, struct why *why
     char **names = malloc(table + o.used);
     if (!names)
         return why_set(why, ERR_NOMEM, "out of memory for %d host names", o.n);
-    o = (struct out){.names = names, .bytes = (char *)names + table};
+    o = (struct hostlist_out){.names = names, .bytes = (char *)names + table};
     err = walk(text, &o, &at);
     if (err) {
         free(names);

@@ -49,7 +49,7 @@ struct ckpt_piece {
     const void *data;
 };
 
-struct ckpt_speaker;
+struct ckpt_writer_id;
 struct ckpt_part; /* what the committer must know of a written part: entries, extents; ckpt_part_free */
 
 /* Writes and fsyncs `dir/__<rank>_0.distcp`. `scalars` (rank 0's only, else n_scalars 0) become BYTE_IO leaves.
@@ -72,7 +72,7 @@ struct ckpt_commit {
     const void *vocab;    /* the tokenizer's vocabulary, NULL: none */
     size_t vocab_bytes;
     double loss;                   /* validation's, else the step's: for `ls` and retention; NAN when unknown */
-    const struct ckpt_speaker *me; /* who has prepared the directory (shared.h); NULL: it is not asked */
+    const struct ckpt_writer_id *me; /* who has prepared the directory (shared.h); NULL: it is not asked */
 };
 
 /* root/.step-N.e<epoch>.partial */

@@ -59,18 +59,18 @@ struct blob_source {
 void blob_source_init(struct blob_source *s, struct extent_reader *r, uint64_t offset, uint64_t length);
 
 /* Elements of a box inside a row-major array, as runs that are contiguous in source and destination. */
-struct run {
+struct copy_run {
     uint64_t at; /* in the file */
     uint64_t elements;
     uint8_t *dst;
     enum dtype to;
 };
-struct runs {
-    struct run *v;
+struct copy_runs {
+    struct copy_run *v;
     size_t n, cap;
 };
 /* `part` lies in both `src` (whose first element is at byte src_at of the file) and `dst` (at ret[0]). */
-NODISCARD err_t runs_add(struct runs *r, const struct box *part, const struct box *src, uint64_t src_at,
+NODISCARD err_t runs_add(struct copy_runs *r, const struct box *part, const struct box *src, uint64_t src_at,
                          enum dtype from, const struct box *dst, uint8_t *dst_data, enum dtype to);
 
 /* Floating types into each other, anything into itself. */

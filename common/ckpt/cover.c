@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct span {
+struct box_span {
     int64_t lo, hi;
     const struct ckpt_chunk *chunk;
 };
 
 static int span_compare(const void *x, const void *y)
 {
-    const struct span *a = x, *b = y;
+    const struct box_span *a = x, *b = y;
     return a->lo < b->lo ? -1 : a->lo > b->lo;
 }
 
@@ -34,13 +34,13 @@ static err_t inside_check(const struct ckpt_tensor *t, struct why *why)
 }
 
 /* Fills spans along d with the boxes that have elements; the number of different starts. */
-static int spans_along(const struct ckpt_tensor *t, int d, struct span *spans, int *ret_n)
+static int spans_along(const struct ckpt_tensor *t, int d, struct box_span *spans, int *ret_n)
 {
     int n = 0, starts = 0;
     for (int i = 0; i < t->n_chunks; i++) {
         const struct box *b = &t->chunks[i].box;
         if (box_elements(b))
-            spans[n++] = (struct span){b->offset[d], b->offset[d] + b->size[d], &t->chunks[i]};
+            spans[n++] = (struct box_span){b->offset[d], b->offset[d] + b->size[d], &t->chunks[i]};
     }
     qsort(spans, (size_t)n, sizeof(*spans), span_compare);
     for (int i = 0; i < n; i++)
@@ -49,12 +49,12 @@ static int spans_along(const struct ckpt_tensor *t, int d, struct span *spans, i
     return starts;
 }
 
-static err_t disjoint_check(const struct ckpt_tensor *t, struct span *spans, int n, struct why *why)
+static err_t disjoint_check(const struct ckpt_tensor *t, struct box_span *spans, int n, struct why *why)
 {
     struct box common;
     int active = 0; /* spans[0 .. active) may still reach the next one; order within does not matter */
     for (int i = 0; i < n; i++) {
-        struct span now = spans[i];
+        struct box_span now = spans[i];
         int keep = 0;
         for (int k = 0; k < active; k++)
             if (spans[k].hi > now.lo)
@@ -71,7 +71,7 @@ static err_t disjoint_check(const struct ckpt_tensor *t, struct span *spans, int
 
 static err_t overlap_check(const struct ckpt_tensor *t, struct why *why)
 {
-    struct span *spans = calloc((size_t)t->n_chunks + 1, sizeof(*spans));
+    struct box_span *spans = calloc((size_t)t->n_chunks + 1, sizeof(*spans));
     if (!spans)
         return why_set(why, ERR_NOMEM, "out of memory for the boxes of %.200s", t->fqn);
     int best = 0, most = 0, n = 0;

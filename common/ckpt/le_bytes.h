@@ -7,27 +7,27 @@
 
 #include <stdbool.h>
 
-struct wire {
+struct le_reader {
     const uint8_t *p, *end;
     bool bad;
 };
 
-static inline struct wire wire_of(const void *data, size_t len)
+static inline struct le_reader le_reader_of(const void *data, size_t len)
 {
-    return (struct wire){data, (const uint8_t *)data + len, false};
+    return (struct le_reader){data, (const uint8_t *)data + len, false};
 }
-static inline size_t wire_left(const struct wire *w)
+static inline size_t le_left(const struct le_reader *w)
 {
     return (size_t)(w->end - w->p);
 }
 /* NULL when fewer are left. */
-const uint8_t *wire_bytes(struct wire *w, uint64_t len);
-uint16_t wire_u16(struct wire *w);
-uint32_t wire_u32(struct wire *w);
-uint64_t wire_u64(struct wire *w);
+const uint8_t *le_bytes(struct le_reader *w, uint64_t len);
+uint16_t le_u16(struct le_reader *w);
+uint32_t le_u32(struct le_reader *w);
+uint64_t le_u64(struct le_reader *w);
 
-NODISCARD err_t wire_put_u16(struct buf *b, uint16_t v);
-NODISCARD err_t wire_put_u32(struct buf *b, uint32_t v);
-NODISCARD err_t wire_put_u64(struct buf *b, uint64_t v);
+NODISCARD err_t le_put_u16(struct buf *b, uint16_t v);
+NODISCARD err_t le_put_u32(struct buf *b, uint32_t v);
+NODISCARD err_t le_put_u64(struct buf *b, uint64_t v);
 
 #endif

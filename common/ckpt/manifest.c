@@ -18,25 +18,25 @@ static err_t put_header(const struct manifest *m, struct buf *b)
     memcpy(&loss, &m->loss, sizeof(loss));
     err_t err = buf_append(b, MAGIC, 8);
     if (!err)
-        err = wire_put_u32(b, VERSION);
+        err = le_put_u32(b, VERSION);
     if (!err)
-        err = wire_put_u32(b, CKPT_EXTENT_BYTES);
+        err = le_put_u32(b, CKPT_EXTENT_BYTES);
     const uint64_t fields[] = {(uint64_t)m->step, m->epoch, loss, (uint64_t)m->committed_ms, (uint64_t)m->n_files};
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]) && !err; i++)
-        err = wire_put_u64(b, fields[i]);
+        err = le_put_u64(b, fields[i]);
     return err;
 }
 
 static err_t put_file(const struct manifest_file *f, struct buf *b)
 {
     size_t len = strlen(f->name);
-    err_t err = len > UINT16_MAX ? ERR_LIMIT : wire_put_u16(b, (uint16_t)len);
+    err_t err = len > UINT16_MAX ? ERR_LIMIT : le_put_u16(b, (uint16_t)len);
     if (!err)
-        err = wire_put_u64(b, f->size);
+        err = le_put_u64(b, f->size);
     if (!err)
         err = buf_append(b, f->name, len);
     for (uint32_t i = 0; i < f->n_crcs && !err; i++)
-        err = wire_put_u32(b, f->crcs[i]);
+        err = le_put_u32(b, f->crcs[i]);
     return err;
 }
 
@@ -58,13 +58,13 @@ static bool name_is_plain(const char *name, size_t len)
            strcmp(name, "..") != 0 && strcmp(name, CKPT_MANIFEST) != 0;
 }
 
-static err_t file_read_one(struct wire *w, struct manifest_file *f)
+static err_t file_read_one(struct le_reader *w, struct manifest_file *f)
 {
-    uint16_t len = wire_u16(w);
-    f->size = wire_u64(w);
-    const uint8_t *name = wire_bytes(w, len);
+    uint16_t len = le_u16(w);
+    f->size = le_u64(w);
+    const uint8_t *name = le_bytes(w, len);
     uint64_t n = sums_extents_count(f->size, CKPT_EXTENT_BYTES);
-    const uint8_t *raw = n <= UINT32_MAX ? wire_bytes(w, 4 * n) : NULL;
+    const uint8_t *raw = n <= UINT32_MAX ? le_bytes(w, 4 * n) : NULL;
     if (!name || !raw)
         return ERR_CORRUPT;
     f->name = strndup((const char *)name, len);
@@ -72,15 +72,15 @@ static err_t file_read_one(struct wire *w, struct manifest_file *f)
     if (!f->name || !f->crcs)
         return ERR_NOMEM;
     f->n_crcs = (uint32_t)n;
-    struct wire r = wire_of(raw, 4 * n);
+    struct le_reader r = le_reader_of(raw, 4 * n);
     for (uint64_t i = 0; i < n; i++)
-        f->crcs[i] = wire_u32(&r);
+        f->crcs[i] = le_u32(&r);
     return strlen(f->name) == len && name_is_plain(f->name, len) ? OK : ERR_CORRUPT;
 }
 
-static err_t files_read(struct wire *w, uint64_t n, struct manifest *m)
+static err_t files_read(struct le_reader *w, uint64_t n, struct manifest *m)
 {
-    if (n > wire_left(w) / FILE_MIN_BYTES)
+    if (n > le_left(w) / FILE_MIN_BYTES)
         return ERR_CORRUPT;
     m->files = calloc(n + 1, sizeof(*m->files));
     if (!m->files)
@@ -92,23 +92,23 @@ static err_t files_read(struct wire *w, uint64_t n, struct manifest *m)
         if (i && strcmp(m->files[i - 1].name, m->files[i].name) >= 0)
             return ERR_CORRUPT;
     }
-    return w->bad || wire_left(w) ? ERR_CORRUPT : OK;
+    return w->bad || le_left(w) ? ERR_CORRUPT : OK;
 }
 
-static err_t parse(struct wire *w, struct manifest *m, struct why *why)
+static err_t parse(struct le_reader *w, struct manifest *m, struct why *why)
 {
-    uint32_t version = wire_u32(w), extent = wire_u32(w);
+    uint32_t version = le_u32(w), extent = le_u32(w);
     if (version != VERSION || extent != CKPT_EXTENT_BYTES)
         return why_set(why, ERR_UNSUPPORTED,
                        CKPT_MANIFEST " is of version %u with extents of %u bytes; this dtd reads "
                                      "version %u with %u",
                        version, extent, VERSION, CKPT_EXTENT_BYTES);
-    m->step = (int64_t)wire_u64(w);
-    m->epoch = wire_u64(w);
-    uint64_t loss = wire_u64(w);
+    m->step = (int64_t)le_u64(w);
+    m->epoch = le_u64(w);
+    uint64_t loss = le_u64(w);
     memcpy(&m->loss, &loss, sizeof(loss));
-    m->committed_ms = (int64_t)wire_u64(w);
-    uint64_t n = wire_u64(w);
+    m->committed_ms = (int64_t)le_u64(w);
+    uint64_t n = le_u64(w);
     err_t err = w->bad ? ERR_CORRUPT : files_read(w, n, m);
     return err ? why_set(why, err, CKPT_MANIFEST ": %s", err_text(err)) : OK;
 }
@@ -125,7 +125,7 @@ err_t manifest_read(const void *data, size_t len, struct manifest *ret, struct w
     if (memcmp(sha, p + len - SUMS_SHA256_BYTES, SUMS_SHA256_BYTES) != 0)
         return why_set(why, ERR_CORRUPT, CKPT_MANIFEST " does not match its own SHA-256");
     struct manifest m = {0};
-    struct wire w = wire_of(p + 8, len - 8 - SUMS_SHA256_BYTES);
+    struct le_reader w = le_reader_of(p + 8, len - 8 - SUMS_SHA256_BYTES);
     err = parse(&w, &m, why);
     if (err)
         manifest_fini(&m);

@@ -24,7 +24,7 @@
 
 /* ---- bytes ---- */
 
-static err_t put_head(const struct word *w, struct buf *b)
+static err_t head_write(const struct marker *w, struct buf *b)
 {
     const uint32_t small[] = {VERSION,           (uint32_t)w->kind,  (uint32_t)-w->code,
                               (uint32_t)w->rank, (uint32_t)w->world, (uint32_t)strlen(w->by.job)};
@@ -32,71 +32,72 @@ static err_t put_head(const struct word *w, struct buf *b)
                               w->body_bytes};
     err_t err = buf_append(b, MAGIC, sizeof(MAGIC) - 1);
     for (size_t i = 0; i < sizeof(small) / sizeof(small[0]) && !err; i++)
-        err = wire_put_u32(b, small[i]);
+        err = le_put_u32(b, small[i]);
     for (size_t i = 0; i < sizeof(large) / sizeof(large[0]) && !err; i++)
-        err = wire_put_u64(b, large[i]);
+        err = le_put_u64(b, large[i]);
     return err ? err : buf_append(b, w->by.job, strlen(w->by.job));
 }
 
-err_t word_encode(const struct word *w, struct buf *ret)
+err_t marker_encode(const struct marker *w, struct buf *ret)
 {
     size_t start = ret->len;
-    err_t err = put_head(w, ret);
+    err_t err = head_write(w, ret);
     if (!err && w->body_bytes)
         err = buf_append(ret, w->body, w->body_bytes);
     if (!err)
-        err = wire_put_u32(ret, sums_crc32c(0, ret->data + start, ret->len - start));
+        err = le_put_u32(ret, sums_crc32c(0, ret->data + start, ret->len - start));
     if (err)
         ret->len = start;
     return err;
 }
 
-static bool is_legal(const struct word *w)
+static bool is_legal(const struct marker *w)
 {
-    bool of_save = w->kind == WORD_PART || w->kind == WORD_FAILED;
-    if (w->kind < WORD_PREPARING || w->kind >= WORD_KINDS || w->step < 0)
+    bool of_save = w->kind == MARKER_PART || w->kind == MARKER_FAILED;
+    if (w->kind < MARKER_PREPARING || w->kind >= MARKER_KINDS || w->step < 0)
         return false;
-    if ((w->kind == WORD_FAILED) != (w->code < 0) || w->code > 0 || w->code < -MAX_CODE)
+    if ((w->kind == MARKER_FAILED) != (w->code < 0) || w->code > 0 || w->code < -MAX_CODE)
         return false;
     if (!of_save)
         return !w->step && !w->rank && !w->world && !w->body_bytes;
-    return w->world >= 1 && w->world <= MAX_WORLD && w->rank < w->world && w->rank >= (w->kind == WORD_FAILED ? -1 : 0);
+    return w->world >= 1 && w->world <= MAX_WORLD && w->rank < w->world &&
+           w->rank >= (w->kind == MARKER_FAILED ? -1 : 0);
 }
 
-static err_t check_and_open(const void *data, size_t len, struct wire *ret)
+static err_t check_and_open(const void *data, size_t len, struct le_reader *ret)
 {
-    struct wire tail =
-        len >= CRC_BYTES ? wire_of((const uint8_t *)data + len - CRC_BYTES, CRC_BYTES) : wire_of(data, 0);
-    uint32_t crc = wire_u32(&tail);
+    struct le_reader tail =
+        len >= CRC_BYTES ? le_reader_of((const uint8_t *)data + len - CRC_BYTES, CRC_BYTES) : le_reader_of(data, 0);
+    uint32_t crc = le_u32(&tail);
     if (tail.bad || crc != sums_crc32c(0, data, len - CRC_BYTES))
         return ERR_CORRUPT;
-    *ret = wire_of(data, len - CRC_BYTES);
-    const uint8_t *magic = wire_bytes(ret, sizeof(MAGIC) - 1);
+    *ret = le_reader_of(data, len - CRC_BYTES);
+    const uint8_t *magic = le_bytes(ret, sizeof(MAGIC) - 1);
     if (!magic || memcmp(magic, MAGIC, sizeof(MAGIC) - 1) != 0)
         return ERR_CORRUPT;
-    return wire_u32(ret) == VERSION ? OK : ret->bad ? ERR_CORRUPT : ERR_UNSUPPORTED;
+    return le_u32(ret) == VERSION ? OK : ret->bad ? ERR_CORRUPT : ERR_UNSUPPORTED;
 }
 
-err_t word_decode(const void *data, size_t len, struct word *ret)
+err_t marker_decode(const void *data, size_t len, struct marker *ret)
 {
-    struct wire r;
-    struct word w = {0};
+    struct le_reader r;
+    struct marker w = {0};
     err_t err = check_and_open(data, len, &r);
     if (err)
         return err;
-    w.kind = (enum word_kind)wire_u32(&r);
-    uint32_t code = wire_u32(&r);
-    w.rank = (int)wire_u32(&r);
-    w.world = (int)wire_u32(&r);
-    uint32_t job_bytes = wire_u32(&r);
-    w.by.submitted_ms = (int64_t)wire_u64(&r);
-    w.by.epoch = wire_u64(&r);
-    w.by.writer = wire_u64(&r);
-    w.step = (int64_t)wire_u64(&r);
-    w.body_bytes = wire_u64(&r);
-    const uint8_t *job = wire_bytes(&r, job_bytes);
-    w.body = wire_bytes(&r, w.body_bytes);
-    if (r.bad || wire_left(&r) || code > MAX_CODE || job_bytes >= CKPT_JOB_BYTES || memchr(job, 0, job_bytes))
+    w.kind = (enum marker_kind)le_u32(&r);
+    uint32_t code = le_u32(&r);
+    w.rank = (int)le_u32(&r);
+    w.world = (int)le_u32(&r);
+    uint32_t job_bytes = le_u32(&r);
+    w.by.submitted_ms = (int64_t)le_u64(&r);
+    w.by.epoch = le_u64(&r);
+    w.by.writer = le_u64(&r);
+    w.step = (int64_t)le_u64(&r);
+    w.body_bytes = le_u64(&r);
+    const uint8_t *job = le_bytes(&r, job_bytes);
+    w.body = le_bytes(&r, w.body_bytes);
+    if (r.bad || le_left(&r) || code > MAX_CODE || job_bytes >= CKPT_JOB_BYTES || memchr(job, 0, job_bytes))
         return ERR_CORRUPT;
     w.code = -(err_t)code;
     memcpy(w.by.job, job, job_bytes);
@@ -108,7 +109,7 @@ err_t word_decode(const void *data, size_t len, struct word *ret)
 
 /* ---- files ---- */
 
-int word_folder_open(const char *root, const char *sub)
+int marker_folder_open(const char *root, const char *sub)
 {
     int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0 || !sub)
@@ -119,7 +120,7 @@ int word_folder_open(const char *root, const char *sub)
     return in;
 }
 
-static err_t said_of(const char *root, const char *sub, const char *name, err_t err, struct why *why)
+static err_t file_error(const char *root, const char *sub, const char *name, err_t err, struct why *why)
 {
     const char *text = err == ERR_CORRUPT       ? "not what a dtd-io wrote: it is damaged, or a link; remove it"
                        : err == ERR_UNSUPPORTED ? "written by another version of dtd"
@@ -127,7 +128,7 @@ static err_t said_of(const char *root, const char *sub, const char *name, err_t 
     return why_set(why, err, "%s/%s%s%s: %s", root, sub ? sub : "", sub ? "/" : "", name, text);
 }
 
-static err_t put_in(int dir, const char *name, const char *aside, const struct buf *b)
+static err_t file_write_in(int dir, const char *name, const char *aside, const struct buf *b)
 {
     int fd = openat(dir, aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
@@ -146,23 +147,23 @@ static err_t put_in(int dir, const char *name, const char *aside, const struct b
     return err == ERR_LIMIT ? ERR_NOSPACE : err; /* EFBIG, as in part.c */
 }
 
-err_t word_put(const char *root, const char *sub, const char *name, const struct word *w, struct why *why)
+err_t marker_write(const char *root, const char *sub, const char *name, const struct marker *w, struct why *why)
 {
     char aside[NAME_MAX];
     struct buf b = {0};
     snprintf(aside, sizeof(aside), "%s.%016" PRIx64 ".tmp", name, w->by.writer);
-    err_t err = word_encode(w, &b);
-    int dir = err ? -1 : word_folder_open(root, sub);
+    err_t err = marker_encode(w, &b);
+    int dir = err ? -1 : marker_folder_open(root, sub);
     if (!err)
         err = dir < 0 ? err_from_errno(errno) : OK;
     if (!err) {
         unlinkat(dir, aside, 0); /* of a try of this process that failed */
-        err = put_in(dir, name, aside, &b);
+        err = file_write_in(dir, name, aside, &b);
     }
     if (dir >= 0)
         close(dir);
     buf_fini(&b);
-    return err ? said_of(root, sub, name, err, why) : OK;
+    return err ? file_error(root, sub, name, err, why) : OK;
 }
 
 static err_t read_all(int fd, size_t len, struct buf *ret)
@@ -176,7 +177,7 @@ static err_t read_all(int fd, size_t len, struct buf *ret)
 }
 
 /* O_NONBLOCK: somebody may have put a pipe there. */
-static err_t get_in(int dir, const char *name, struct buf *bytes, struct word *ret)
+static err_t file_read_in(int dir, const char *name, struct buf *bytes, struct marker *ret)
 {
     struct stat st;
     size_t start = bytes->len;
@@ -184,22 +185,22 @@ static err_t get_in(int dir, const char *name, struct buf *bytes, struct word *r
     if (fd < 0)
         return errno == ELOOP || errno == ENXIO ? ERR_CORRUPT : errno == ESTALE ? ERR_NOTFOUND : err_from_errno(errno);
     err_t err = fstat(fd, &st) ? err_from_errno(errno) : OK;
-    if (!err && (!S_ISREG(st.st_mode) || (uint64_t)st.st_size > WORD_MAX_BYTES))
+    if (!err && (!S_ISREG(st.st_mode) || (uint64_t)st.st_size > MARKER_MAX_BYTES))
         err = ERR_CORRUPT;
     if (!err)
         err = read_all(fd, (size_t)st.st_size, bytes);
     close(fd);
-    return err ? err : word_decode(bytes->data + start, bytes->len - start, ret);
+    return err ? err : marker_decode(bytes->data + start, bytes->len - start, ret);
 }
 
-err_t word_get(const char *root, const char *sub, const char *name, struct buf *bytes, struct word *ret,
-               struct why *why)
+err_t marker_read(const char *root, const char *sub, const char *name, struct buf *bytes, struct marker *ret,
+                  struct why *why)
 {
-    int dir = word_folder_open(root, sub);
-    err_t err = dir >= 0                             ? get_in(dir, name, bytes, ret)
+    int dir = marker_folder_open(root, sub);
+    err_t err = dir >= 0                             ? file_read_in(dir, name, bytes, ret)
                 : errno == ELOOP || errno == ENOTDIR ? ERR_CORRUPT
                                                      : err_from_errno(errno);
     if (dir >= 0)
         close(dir);
-    return err ? said_of(root, sub, name, err, why) : OK;
+    return err ? file_error(root, sub, name, err, why) : OK;
 }

@@ -9,21 +9,21 @@
 #include <string.h>
 
 /* One entry of storage_data. */
-struct place {
+struct stored_place {
     const char *fqn, *file;
     int ndim; /* -1: a value, which has no offset */
     int64_t at[BOX_MAX_DIMS];
     int64_t offset, length;
 };
 
-struct places {
-    struct place *v;
+struct stored_places {
+    struct stored_place *v;
     size_t n;
 };
 
 static int place_compare(const void *x, const void *y)
 {
-    const struct place *a = x, *b = y;
+    const struct stored_place *a = x, *b = y;
     int c = strcmp(a->fqn, b->fqn);
     if (c || a->ndim != b->ndim)
         return c ? c : a->ndim < b->ndim ? -1 : 1;
@@ -49,7 +49,7 @@ static bool path_is_plain(const char *path)
     return true;
 }
 
-static err_t info_read(const struct pickle *p, const struct pickle_node *n, struct place *ret, struct why *why)
+static err_t info_read(const struct pickle *p, const struct pickle_node *n, struct stored_place *ret, struct why *why)
 {
     const struct pickle_node *offset = pickle_get(p, n, "offset"), *length = pickle_get(p, n, "length");
     const struct pickle_node *transforms = pickle_get(p, n, "transform_descriptors");
@@ -68,7 +68,7 @@ static err_t info_read(const struct pickle *p, const struct pickle_node *n, stru
 }
 
 static err_t place_read(const struct pickle *p, const struct pickle_node *key, const struct pickle_node *value,
-                        struct place *ret, struct why *why)
+                        struct stored_place *ret, struct why *why)
 {
     ret->fqn = pickle_text(pickle_get(p, key, "fqn"));
     if (!ret->fqn)
@@ -80,7 +80,8 @@ static err_t place_read(const struct pickle *p, const struct pickle_node *key, c
     return info_read(p, value, ret, why);
 }
 
-static err_t places_read(const struct pickle *p, const struct pickle_node *dict, struct places *ret, struct why *why)
+static err_t places_read(const struct pickle *p, const struct pickle_node *dict, struct stored_places *ret,
+                         struct why *why)
 {
     if (!dict || dict->kind != PK_DICT)
         return why_set(why, ERR_CORRUPT, "storage_data is missing");
@@ -100,16 +101,16 @@ static err_t places_read(const struct pickle *p, const struct pickle_node *dict,
     return OK;
 }
 
-static const struct place *place_find(const struct places *places, const struct place *key)
+static const struct stored_place *place_find(const struct stored_places *places, const struct stored_place *key)
 {
     return places->n ? bsearch(key, places->v, places->n, sizeof(*places->v), place_compare) : NULL;
 }
 
 /* ---- state_dict_metadata ---- */
 
-struct reader {
+struct metadata_reader {
     const struct pickle *p;
-    struct places places;
+    struct stored_places places;
     struct meta m;
     size_t n_chunks;
 };
@@ -124,10 +125,10 @@ static enum dtype dtype_of(const struct pickle *p, const struct pickle_node *pro
     return name ? dtype_parse(name) : DT_NONE;
 }
 
-static err_t chunk_read(struct reader *r, const struct ckpt_tensor *t, const struct pickle_node *n,
+static err_t chunk_read(struct metadata_reader *r, const struct ckpt_tensor *t, const struct pickle_node *n,
                         struct ckpt_chunk *ret, struct why *why)
 {
-    struct place key = {.fqn = t->fqn, .ndim = t->ndim};
+    struct stored_place key = {.fqn = t->fqn, .ndim = t->ndim};
     int ndim = -1, sdim = -1;
     ret->box.ndim = t->ndim;
     if (!pickle_dims(r->p, pickle_get(r->p, n, "offsets"), BOX_MAX_DIMS, ret->box.offset, &ndim) ||
@@ -135,7 +136,7 @@ static err_t chunk_read(struct reader *r, const struct ckpt_tensor *t, const str
         sdim != t->ndim)
         return why_set(why, ERR_CORRUPT, "a chunk of %.200s has no box of %d dimensions", t->fqn, t->ndim);
     memcpy(key.at, ret->box.offset, sizeof(key.at));
-    const struct place *place = place_find(&r->places, &key);
+    const struct stored_place *place = place_find(&r->places, &key);
     if (!place)
         return why_set(why, ERR_CORRUPT, "a chunk of %.200s is stored nowhere", t->fqn);
     ret->file = place->file;
@@ -144,7 +145,7 @@ static err_t chunk_read(struct reader *r, const struct ckpt_tensor *t, const str
     return OK;
 }
 
-static err_t tensor_read(struct reader *r, const char *fqn, const struct pickle_node *n, struct why *why)
+static err_t tensor_read(struct metadata_reader *r, const char *fqn, const struct pickle_node *n, struct why *why)
 {
     struct ckpt_tensor *t = &r->m.tensors[r->m.n_tensors];
     const struct pickle_node *chunks = pickle_get(r->p, n, "chunks");
@@ -168,16 +169,16 @@ static err_t tensor_read(struct reader *r, const char *fqn, const struct pickle_
     return err == ERR_INVALID ? ERR_CORRUPT : err; /* what a writer did wrong is damage to a reader */
 }
 
-static err_t leaf_read(struct reader *r, const char *fqn, struct why *why)
+static err_t leaf_read(struct metadata_reader *r, const char *fqn, struct why *why)
 {
-    const struct place key = {.fqn = fqn, .ndim = -1}, *place = place_find(&r->places, &key);
+    const struct stored_place key = {.fqn = fqn, .ndim = -1}, *place = place_find(&r->places, &key);
     if (!place)
         return why_set(why, ERR_CORRUPT, "%.200s is stored nowhere", fqn);
     r->m.leaves[r->m.n_leaves++] = (struct meta_leaf){fqn, place->file, place->offset, place->length};
     return OK;
 }
 
-static err_t entries_read(struct reader *r, const struct pickle_node *dict, struct why *why)
+static err_t entries_read(struct metadata_reader *r, const struct pickle_node *dict, struct why *why)
 {
     if (!dict || dict->kind != PK_DICT)
         return why_set(why, ERR_CORRUPT, "state_dict_metadata is missing");
@@ -236,7 +237,7 @@ err_t metadata_read(const void *data, size_t len, struct meta *ret, struct why *
     err_t err = pickle_read(data, len, &p, why);
     if (err)
         return err;
-    struct reader r = {.p = &p};
+    struct metadata_reader r = {.p = &p};
     const struct pickle_node *root = pickle_node(&p, p.root);
     err = places_read(&p, pickle_get(&p, root, "storage_data"), &r.places, why);
     if (!err)

@@ -51,7 +51,7 @@ static const char *const texts[N_CONSTS] = {
 #undef X
 };
 
-struct writer {
+struct metadata_writer {
     struct pickle_writer w;
     const struct meta *m;
     uint32_t classes[N_CONSTS]; /* memo slot + 1 of a class by the id of its name */
@@ -60,12 +60,12 @@ struct writer {
     uint32_t file_slot;
 };
 
-static void put_text(struct writer *w, int id)
+static void put_text(struct metadata_writer *w, int id)
 {
     pickle_put_const(&w->w, id, texts[id]);
 }
 
-static void put_class(struct writer *w, int module, int name)
+static void put_class(struct metadata_writer *w, int module, int name)
 {
     if (w->classes[name]) {
         pickle_put_memo(&w->w, w->classes[name] - 1);
@@ -77,27 +77,27 @@ static void put_class(struct writer *w, int module, int name)
     w->classes[name] = pickle_memoize(&w->w) + 1;
 }
 
-static void put_new(struct writer *w, int module, int name)
+static void put_new(struct metadata_writer *w, int module, int name)
 {
     put_class(w, module, name);
     pickle_put_op(&w->w, OP_EMPTY_TUPLE);
     pickle_put_op(&w->w, OP_NEWOBJ);
 }
 
-static void put_ops(struct writer *w, int a, int b)
+static void put_ops(struct metadata_writer *w, int a, int b)
 {
     pickle_put_op(&w->w, (uint8_t)a);
     pickle_put_op(&w->w, (uint8_t)b);
 }
 
-static void put_dims(struct writer *w, const int64_t *v, int n)
+static void put_dims(struct metadata_writer *w, const int64_t *v, int n)
 {
     put_class(w, C_TORCH, C_SIZE_CLASS);
     pickle_put_dims(&w->w, v, n);
     put_ops(w, OP_TUPLE1, OP_REDUCE);
 }
 
-static void put_properties(struct writer *w, enum dtype dtype)
+static void put_properties(struct metadata_writer *w, enum dtype dtype)
 {
     put_new(w, C_MODULE, C_PROPERTIES_CLASS);
     pickle_put_op(&w->w, OP_MARK);
@@ -115,7 +115,7 @@ static void put_properties(struct writer *w, enum dtype dtype)
     put_ops(w, OP_TUPLE, OP_BUILD);
 }
 
-static void put_tensor(struct writer *w, const struct ckpt_tensor *t)
+static void put_tensor(struct metadata_writer *w, const struct ckpt_tensor *t)
 {
     put_new(w, C_MODULE, C_TENSOR);
     put_ops(w, OP_EMPTY_DICT, OP_MARK);
@@ -138,7 +138,7 @@ static void put_tensor(struct writer *w, const struct ckpt_tensor *t)
     put_ops(w, OP_SETITEMS, OP_BUILD);
 }
 
-static void put_state_dict(struct writer *w)
+static void put_state_dict(struct metadata_writer *w)
 {
     pickle_put_str(&w->w, "state_dict_metadata");
     put_ops(w, OP_EMPTY_DICT, OP_MARK);
@@ -156,7 +156,7 @@ static void put_state_dict(struct writer *w)
 }
 
 /* How torchtitan nests: one level for what is not the model, and the rest of the name as one key. */
-static void put_path(struct writer *w, const char *fqn, uint32_t slot)
+static void put_path(struct metadata_writer *w, const char *fqn, uint32_t slot)
 {
     static const char *const tops[] = {"optimizer", "lr_scheduler", "train_state", "dataloader"};
     pickle_put_memo(&w->w, slot);
@@ -173,7 +173,7 @@ static void put_path(struct writer *w, const char *fqn, uint32_t slot)
     pickle_put_op(&w->w, OP_TUPLE1);
 }
 
-static void put_planner_data(struct writer *w)
+static void put_planner_data(struct metadata_writer *w)
 {
     pickle_put_str(&w->w, "planner_data");
     put_ops(w, OP_EMPTY_DICT, OP_MARK);
@@ -184,7 +184,7 @@ static void put_planner_data(struct writer *w)
     pickle_put_op(&w->w, OP_SETITEMS);
 }
 
-static void put_file(struct writer *w, const char *file)
+static void put_file(struct metadata_writer *w, const char *file)
 {
     if (w->file && strcmp(w->file, file) == 0) {
         pickle_put_memo(&w->w, w->file_slot);
@@ -196,7 +196,7 @@ static void put_file(struct writer *w, const char *file)
 }
 
 /* box NULL: a value, whose key has no offset at all. */
-static void put_place(struct writer *w, uint32_t slot, const struct box *box, int index, const char *file,
+static void put_place(struct metadata_writer *w, uint32_t slot, const struct box *box, int index, const char *file,
                       int64_t offset, int64_t length)
 {
     put_new(w, C_MODULE, C_INDEX_CLASS);
@@ -223,7 +223,7 @@ static void put_place(struct writer *w, uint32_t slot, const struct box *box, in
     put_ops(w, OP_SETITEMS, OP_BUILD);
 }
 
-static void put_storage_data(struct writer *w)
+static void put_storage_data(struct metadata_writer *w)
 {
     pickle_put_str(&w->w, "storage_data");
     put_ops(w, OP_EMPTY_DICT, OP_MARK);
@@ -240,7 +240,7 @@ static void put_storage_data(struct writer *w)
     pickle_put_op(&w->w, OP_SETITEMS);
 }
 
-static void put_all(struct writer *w)
+static void put_all(struct metadata_writer *w)
 {
     pickle_put(&w->w, "\x80\x04", 2);
     put_new(w, C_MODULE, C_METADATA);
@@ -261,7 +261,7 @@ static void put_all(struct writer *w)
 err_t metadata_write(const struct meta *m, struct buf *ret)
 {
     uint32_t consts[N_CONSTS] = {0};
-    struct writer w = {.w = {.out = ret, .protocol = 4, .consts = consts, .n_consts = N_CONSTS}, .m = m};
+    struct metadata_writer w = {.w = {.out = ret, .protocol = 4, .consts = consts, .n_consts = N_CONSTS}, .m = m};
     w.tensor_names = calloc((size_t)m->n_tensors + 1, sizeof(*w.tensor_names));
     w.leaf_names = calloc((size_t)m->n_leaves + 1, sizeof(*w.leaf_names));
     if (!w.tensor_names || !w.leaf_names)

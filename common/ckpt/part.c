@@ -19,20 +19,20 @@
 #define PENDING_BYTES (1u << 20)
 #define LARGE_ALIGN 4096u
 
-struct stream {
+struct part_stream {
     int fd;
     struct buf pending;
     struct sums_extents sums; /* sums.bytes is the position */
 };
 
-static err_t stream_flush(struct stream *s)
+static err_t stream_flush(struct part_stream *s)
 {
     err_t err = file_write_all(s->fd, s->pending.data, s->pending.len);
     s->pending.len = 0;
     return err;
 }
 
-static err_t stream_put(struct stream *s, const void *data, size_t len)
+static err_t stream_put(struct part_stream *s, const void *data, size_t len)
 {
     err_t err = sums_extents_add(&s->sums, data, len);
     if (!err && len < SMALL_BYTES)
@@ -45,7 +45,7 @@ static err_t stream_put(struct stream *s, const void *data, size_t len)
 }
 
 /* Zeros up to where a blob must start so that its payload, `ahead` bytes later, is aligned. */
-static err_t stream_align(struct stream *s, size_t ahead, size_t align)
+static err_t stream_align(struct part_stream *s, size_t ahead, size_t align)
 {
     static const uint8_t zeros[LARGE_ALIGN];
     return stream_put(s, zeros, (size_t)(0 - (s->sums.bytes + ahead)) & (align - 1));
@@ -73,7 +73,7 @@ static bool piece_is_empty_share(const struct ckpt_piece *p)
     return box_elements(&p->box) == 0 && box_elements(&all) != 0;
 }
 
-static err_t piece_write(struct stream *s, struct ckpt_part *part, const struct ckpt_piece *p, struct buf *scratch)
+static err_t piece_write(struct part_stream *s, struct ckpt_part *part, const struct ckpt_piece *p, struct buf *scratch)
 {
     size_t bytes = (size_t)box_elements(&p->box) * dtype_bytes(p->dtype);
     struct buf *head = &scratch[0], *tail = &scratch[1];
@@ -95,8 +95,8 @@ static err_t piece_write(struct stream *s, struct ckpt_part *part, const struct 
     return err ? err : stream_put(s, tail->data, tail->len);
 }
 
-static err_t scalar_write(struct stream *s, struct ckpt_part *part, const struct ckpt_scalar *v, struct buf *scratch,
-                          struct why *why)
+static err_t scalar_write(struct part_stream *s, struct ckpt_part *part, const struct ckpt_scalar *v,
+                          struct buf *scratch, struct why *why)
 {
     scratch->len = 0;
     size_t len = v->fqn ? strlen(v->fqn) : 0;
@@ -153,7 +153,7 @@ static const struct ckpt_piece **pieces_sorted(const struct ckpt_piece *pieces, 
     return sorted;
 }
 
-static err_t all_write(struct stream *s, struct ckpt_part *part, const struct ckpt_piece *pieces, int n_pieces,
+static err_t all_write(struct part_stream *s, struct ckpt_part *part, const struct ckpt_piece *pieces, int n_pieces,
                        const struct ckpt_scalar *scalars, int n_scalars, struct why *why)
 {
     struct buf scratch[2] = {{0}};
@@ -174,7 +174,7 @@ static err_t all_write(struct stream *s, struct ckpt_part *part, const struct ck
     return err;
 }
 
-static err_t part_finish(struct stream *s, struct ckpt_part *part)
+static err_t part_finish(struct part_stream *s, struct ckpt_part *part)
 {
     uint32_t *crcs = malloc(s->sums.crcs.len + 1);
     if (!crcs)
@@ -222,7 +222,7 @@ err_t ckpt_part_write(const char *dir, int rank, const struct ckpt_piece *pieces
     err = file_make_dirs(dir, 0777);
     if (why)
         why->text[0] = '\0';
-    struct stream s = {.fd = -1};
+    struct part_stream s = {.fd = -1};
     if (!err)
         err = part_open(dir, part->file, &s.fd, why);
     if (!err)

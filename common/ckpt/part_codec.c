@@ -56,21 +56,21 @@ struct part_entry *part_entry_add(struct ckpt_part *part, const char *fqn, size_
 static err_t put_entry(const struct part_entry *e, struct buf *b)
 {
     size_t len = strlen(e->fqn);
-    err_t err = wire_put_u16(b, (uint16_t)len);
+    err_t err = le_put_u16(b, (uint16_t)len);
     if (!err)
-        err = wire_put_u16(b, (uint16_t)((unsigned)e->dtype << 8 | (unsigned)e->box.ndim));
+        err = le_put_u16(b, (uint16_t)((unsigned)e->dtype << 8 | (unsigned)e->box.ndim));
     if (!err)
-        err = wire_put_u64(b, (uint64_t)e->offset);
+        err = le_put_u64(b, (uint64_t)e->offset);
     if (!err)
-        err = wire_put_u64(b, (uint64_t)e->length);
+        err = le_put_u64(b, (uint64_t)e->length);
     if (!err)
         err = buf_append(b, e->fqn, len);
     for (int d = 0; d < e->box.ndim && !err; d++) {
-        err = wire_put_u64(b, (uint64_t)e->shape[d]);
+        err = le_put_u64(b, (uint64_t)e->shape[d]);
         if (!err)
-            err = wire_put_u64(b, (uint64_t)e->box.offset[d]);
+            err = le_put_u64(b, (uint64_t)e->box.offset[d]);
         if (!err)
-            err = wire_put_u64(b, (uint64_t)e->box.size[d]);
+            err = le_put_u64(b, (uint64_t)e->box.size[d]);
     }
     return err;
 }
@@ -80,11 +80,11 @@ err_t ckpt_part_encode(const struct ckpt_part *part, struct buf *ret)
     const uint32_t head[] = {MAGIC, VERSION, (uint32_t)part->rank, (uint32_t)part->n_entries};
     err_t err = OK;
     for (size_t i = 0; i < sizeof(head) / sizeof(head[0]) && !err; i++)
-        err = wire_put_u32(ret, head[i]);
+        err = le_put_u32(ret, head[i]);
     if (!err)
-        err = wire_put_u64(ret, part->size);
+        err = le_put_u64(ret, part->size);
     for (uint32_t i = 0; i < part->n_crcs && !err; i++)
-        err = wire_put_u32(ret, part->crcs[i]);
+        err = le_put_u32(ret, part->crcs[i]);
     for (int i = 0; i < part->n_entries && !err; i++)
         err = put_entry(&part->entries[i], ret);
     return err;
@@ -102,11 +102,11 @@ static bool entry_is_legal(const struct part_entry *e, uint64_t file_size)
     return true;
 }
 
-static err_t entry_read(struct wire *w, struct ckpt_part *part)
+static err_t entry_read(struct le_reader *w, struct ckpt_part *part)
 {
-    uint16_t len = wire_u16(w), kind = wire_u16(w);
-    uint64_t offset = wire_u64(w), length = wire_u64(w);
-    const uint8_t *name = wire_bytes(w, len);
+    uint16_t len = le_u16(w), kind = le_u16(w);
+    uint64_t offset = le_u64(w), length = le_u64(w);
+    const uint8_t *name = le_bytes(w, len);
     unsigned dtype = kind >> 8, ndim = kind & 0xff;
     if (!name || !len || len > PART_MAX_NAME || memchr(name, 0, len) || ndim > BOX_MAX_DIMS ||
         (dtype != DT_NONE && !dtype_bytes((enum dtype)dtype)))
@@ -119,32 +119,32 @@ static err_t entry_read(struct wire *w, struct ckpt_part *part)
     e->length = (int64_t)length;
     e->box.ndim = (int)ndim;
     for (unsigned d = 0; d < ndim; d++) {
-        e->shape[d] = (int64_t)wire_u64(w);
-        e->box.offset[d] = (int64_t)wire_u64(w);
-        e->box.size[d] = (int64_t)wire_u64(w);
+        e->shape[d] = (int64_t)le_u64(w);
+        e->box.offset[d] = (int64_t)le_u64(w);
+        e->box.size[d] = (int64_t)le_u64(w);
     }
     return !w->bad && entry_is_legal(e, part->size) ? OK : ERR_CORRUPT;
 }
 
-static err_t crcs_read(struct wire *w, struct ckpt_part *part)
+static err_t crcs_read(struct le_reader *w, struct ckpt_part *part)
 {
     uint64_t n = sums_extents_count(part->size, CKPT_EXTENT_BYTES);
-    if (n > wire_left(w) / 4)
+    if (n > le_left(w) / 4)
         return ERR_CORRUPT;
     part->crcs = calloc(n + 1, sizeof(*part->crcs));
     if (!part->crcs)
         return ERR_NOMEM;
     for (part->n_crcs = 0; part->n_crcs < n; part->n_crcs++)
-        part->crcs[part->n_crcs] = wire_u32(w);
+        part->crcs[part->n_crcs] = le_u32(w);
     return OK;
 }
 
 err_t ckpt_part_decode(const void *data, size_t len, struct ckpt_part **ret)
 {
-    struct wire w = wire_of(data, len);
-    uint32_t magic = wire_u32(&w), version = wire_u32(&w), rank = wire_u32(&w), n = wire_u32(&w);
-    uint64_t size = wire_u64(&w);
-    if (w.bad || magic != MAGIC || rank > MAX_RANK || n > wire_left(&w) / ENTRY_MIN_BYTES)
+    struct le_reader w = le_reader_of(data, len);
+    uint32_t magic = le_u32(&w), version = le_u32(&w), rank = le_u32(&w), n = le_u32(&w);
+    uint64_t size = le_u64(&w);
+    if (w.bad || magic != MAGIC || rank > MAX_RANK || n > le_left(&w) / ENTRY_MIN_BYTES)
         return ERR_CORRUPT;
     if (version != VERSION)
         return ERR_UNSUPPORTED;
@@ -155,7 +155,7 @@ err_t ckpt_part_decode(const void *data, size_t len, struct ckpt_part **ret)
     err_t err = crcs_read(&w, part);
     for (uint32_t i = 0; i < n && !err; i++)
         err = entry_read(&w, part);
-    if (!err && wire_left(&w))
+    if (!err && le_left(&w))
         err = ERR_CORRUPT;
     if (err)
         ckpt_part_free(part);

@@ -13,8 +13,8 @@
 #define MAX_INPUT ((size_t)1 << 30)
 #define MAX_ITEMS (UINT32_MAX / 2)
 
-struct machine {
-    struct wire in;
+struct pickle_machine {
+    struct le_reader in;
     size_t len;
     struct pickle *p;
     struct buf stack, marks; /* uint32_t */
@@ -23,7 +23,7 @@ struct machine {
     bool done;
 };
 
-typedef err_t (*op_fn)(struct machine *m, uint8_t op);
+typedef err_t (*op_fn)(struct pickle_machine *m, uint8_t op);
 
 /* ---- the stack ---- */
 
@@ -37,18 +37,18 @@ static uint32_t at(const struct buf *b, uint32_t k)
     return ((const uint32_t *)(const void *)b->data)[k];
 }
 
-static uint32_t floor_of(const struct machine *m)
+static uint32_t floor_of(const struct pickle_machine *m)
 {
     uint32_t n = depth(&m->marks);
     return n ? at(&m->marks, n - 1) : 0;
 }
 
-static err_t push(struct machine *m, uint32_t node)
+static err_t push(struct pickle_machine *m, uint32_t node)
 {
     return buf_append(&m->stack, &node, sizeof(node));
 }
 
-static bool pop(struct machine *m, uint32_t *ret)
+static bool pop(struct pickle_machine *m, uint32_t *ret)
 {
     uint32_t n = depth(&m->stack);
     if (n <= floor_of(m))
@@ -58,7 +58,7 @@ static bool pop(struct machine *m, uint32_t *ret)
     return true;
 }
 
-static bool top(const struct machine *m, uint32_t *ret)
+static bool top(const struct pickle_machine *m, uint32_t *ret)
 {
     uint32_t n = depth(&m->stack);
     if (n <= floor_of(m))
@@ -68,7 +68,7 @@ static bool top(const struct machine *m, uint32_t *ret)
 }
 
 /* Takes everything above the newest mark off: it stays readable at stack[*ret_base] until the next push. */
-static bool pop_mark(struct machine *m, uint32_t *ret_base, uint32_t *ret_n)
+static bool pop_mark(struct pickle_machine *m, uint32_t *ret_base, uint32_t *ret_n)
 {
     uint32_t n = depth(&m->marks);
     if (!n)
@@ -97,7 +97,7 @@ static err_t node_new(struct pickle *p, struct pickle_node n, uint32_t *ret)
     return OK;
 }
 
-static err_t push_new(struct machine *m, struct pickle_node n)
+static err_t push_new(struct pickle_machine *m, struct pickle_node n)
 {
     uint32_t id;
     err_t err = node_new(m->p, n, &id);
@@ -130,7 +130,7 @@ static uint32_t used(const struct pickle_node *n)
     return n->kind == PK_DICT ? 2 * n->len : n->len;
 }
 
-static err_t items_append(struct machine *m, uint32_t container, uint32_t base, uint32_t n)
+static err_t items_append(struct pickle_machine *m, uint32_t container, uint32_t base, uint32_t n)
 {
     struct pickle *p = m->p;
     struct pickle_node *c = &p->nodes[container];
@@ -151,7 +151,7 @@ static err_t items_append(struct machine *m, uint32_t container, uint32_t base, 
     return OK;
 }
 
-static err_t push_items(struct machine *m, enum pickle_kind kind, uint32_t base, uint32_t n)
+static err_t push_items(struct pickle_machine *m, enum pickle_kind kind, uint32_t base, uint32_t n)
 {
     uint32_t id;
     struct pickle_node node = {.kind = (uint8_t)kind, .items = m->p->n_items, .cap = 0};
@@ -170,9 +170,9 @@ static const char *string_keep(struct pickle *p, const uint8_t *data, size_t len
     return s;
 }
 
-static err_t push_string(struct machine *m, enum pickle_kind kind, uint64_t len)
+static err_t push_string(struct pickle_machine *m, enum pickle_kind kind, uint64_t len)
 {
-    const uint8_t *data = wire_bytes(&m->in, len);
+    const uint8_t *data = le_bytes(&m->in, len);
     if (!data)
         return ERR_CORRUPT;
     return push_new(m, (struct pickle_node){
@@ -181,31 +181,31 @@ static err_t push_string(struct machine *m, enum pickle_kind kind, uint64_t len)
 
 /* ---- opcodes ---- */
 
-static err_t op_proto(struct machine *m, uint8_t op)
+static err_t op_proto(struct pickle_machine *m, uint8_t op)
 {
-    const uint8_t *v = wire_bytes(&m->in, 1);
+    const uint8_t *v = le_bytes(&m->in, 1);
     return !v ? ERR_CORRUPT : *v > 5 ? ERR_UNSUPPORTED : OK;
 }
 
-static err_t op_frame(struct machine *m, uint8_t op)
+static err_t op_frame(struct pickle_machine *m, uint8_t op)
 {
-    (void)wire_u64(&m->in);
+    (void)le_u64(&m->in);
     return OK;
 }
 
-static err_t op_stop(struct machine *m, uint8_t op)
+static err_t op_stop(struct pickle_machine *m, uint8_t op)
 {
     m->done = true;
     return pop(m, &m->p->root) ? OK : ERR_CORRUPT;
 }
 
-static err_t op_mark(struct machine *m, uint8_t op)
+static err_t op_mark(struct pickle_machine *m, uint8_t op)
 {
     uint32_t n = depth(&m->stack);
     return buf_append(&m->marks, &n, sizeof(n));
 }
 
-static err_t op_pop(struct machine *m, uint8_t op)
+static err_t op_pop(struct pickle_machine *m, uint8_t op)
 {
     uint32_t ignored, n;
     if (op == OP_POP && pop(m, &ignored))
@@ -213,44 +213,44 @@ static err_t op_pop(struct machine *m, uint8_t op)
     return pop_mark(m, &ignored, &n) ? OK : ERR_CORRUPT;
 }
 
-static err_t op_dup(struct machine *m, uint8_t op)
+static err_t op_dup(struct pickle_machine *m, uint8_t op)
 {
     uint32_t id;
     return top(m, &id) ? push(m, id) : ERR_CORRUPT;
 }
 
-static err_t op_constant(struct machine *m, uint8_t op)
+static err_t op_constant(struct pickle_machine *m, uint8_t op)
 {
     if (op == OP_NONE)
         return push_new(m, (struct pickle_node){.kind = PK_NONE});
     return push_new(m, (struct pickle_node){.kind = PK_BOOL, .i = op == OP_NEWTRUE});
 }
 
-static err_t op_int(struct machine *m, uint8_t op)
+static err_t op_int(struct pickle_machine *m, uint8_t op)
 {
     int64_t v;
     if (op == OP_BININT) {
-        v = (int32_t)wire_u32(&m->in);
+        v = (int32_t)le_u32(&m->in);
     } else if (op == OP_BININT2) {
-        v = wire_u16(&m->in);
+        v = le_u16(&m->in);
     } else {
-        const uint8_t *p = wire_bytes(&m->in, 1);
+        const uint8_t *p = le_bytes(&m->in, 1);
         v = p ? *p : 0;
     }
     return push_new(m, (struct pickle_node){.kind = PK_INT, .i = v});
 }
 
 /* Two's complement of any length, the shortest form not required. */
-static err_t op_long(struct machine *m, uint8_t op)
+static err_t op_long(struct pickle_machine *m, uint8_t op)
 {
     uint64_t len = 0;
     if (op == OP_LONG4) {
-        len = wire_u32(&m->in);
+        len = le_u32(&m->in);
     } else {
-        const uint8_t *p = wire_bytes(&m->in, 1);
+        const uint8_t *p = le_bytes(&m->in, 1);
         len = p ? *p : 0;
     }
-    const uint8_t *raw = wire_bytes(&m->in, len);
+    const uint8_t *raw = le_bytes(&m->in, len);
     if (!raw)
         return ERR_CORRUPT;
     uint8_t sign = len && (raw[len - 1] & 0x80) ? 0xff : 0;
@@ -266,15 +266,15 @@ static err_t op_long(struct machine *m, uint8_t op)
     return push_new(m, (struct pickle_node){.kind = big ? PK_BIG : PK_INT, .i = (int64_t)v});
 }
 
-static err_t op_float(struct machine *m, uint8_t op)
+static err_t op_float(struct pickle_machine *m, uint8_t op)
 {
-    uint64_t v = __builtin_bswap64(wire_u64(&m->in)); /* the one big-endian field of the format */
+    uint64_t v = __builtin_bswap64(le_u64(&m->in)); /* the one big-endian field of the format */
     struct pickle_node n = {.kind = PK_FLOAT};
     memcpy(&n.f, &v, sizeof(v));
     return push_new(m, n);
 }
 
-static err_t op_string(struct machine *m, uint8_t op)
+static err_t op_string(struct pickle_machine *m, uint8_t op)
 {
     uint64_t len = 0;
     const uint8_t *p;
@@ -282,22 +282,22 @@ static err_t op_string(struct machine *m, uint8_t op)
     case OP_SHORT_BINUNICODE:
     case OP_SHORT_BINSTRING:
     case OP_SHORT_BINBYTES:
-        p = wire_bytes(&m->in, 1);
+        p = le_bytes(&m->in, 1);
         len = p ? *p : 0;
         break;
     case OP_BINUNICODE8:
     case OP_BINBYTES8:
     case OP_BYTEARRAY8:
-        len = wire_u64(&m->in);
+        len = le_u64(&m->in);
         break;
     default:
-        len = wire_u32(&m->in);
+        len = le_u32(&m->in);
     }
     bool bytes = op == OP_SHORT_BINBYTES || op == OP_BINBYTES || op == OP_BINBYTES8 || op == OP_BYTEARRAY8;
     return push_string(m, bytes ? PK_BYTES : PK_STR, len);
 }
 
-static err_t op_empty(struct machine *m, uint8_t op)
+static err_t op_empty(struct pickle_machine *m, uint8_t op)
 {
     enum pickle_kind kind = op == OP_EMPTY_TUPLE  ? PK_TUPLE
                             : op == OP_EMPTY_LIST ? PK_LIST
@@ -306,7 +306,7 @@ static err_t op_empty(struct machine *m, uint8_t op)
     return push_items(m, kind, 0, 0);
 }
 
-static err_t op_tuple_small(struct machine *m, uint8_t op)
+static err_t op_tuple_small(struct pickle_machine *m, uint8_t op)
 {
     uint32_t n = (uint32_t)op - OP_TUPLE1 + 1, have = depth(&m->stack);
     if (have - floor_of(m) < n)
@@ -315,7 +315,7 @@ static err_t op_tuple_small(struct machine *m, uint8_t op)
     return push_items(m, PK_TUPLE, have - n, n);
 }
 
-static err_t op_from_mark(struct machine *m, uint8_t op)
+static err_t op_from_mark(struct pickle_machine *m, uint8_t op)
 {
     uint32_t base, n;
     if (!pop_mark(m, &base, &n) || (op == OP_DICT && n % 2))
@@ -325,7 +325,7 @@ static err_t op_from_mark(struct machine *m, uint8_t op)
 }
 
 /* Additions to an object that is no container of ours belong to a class that we do not know: dropped. */
-static err_t add_to_top(struct machine *m, enum pickle_kind kind, uint32_t base, uint32_t n)
+static err_t add_to_top(struct pickle_machine *m, enum pickle_kind kind, uint32_t base, uint32_t n)
 {
     uint32_t id;
     if (!top(m, &id) || (kind == PK_DICT && n % 2))
@@ -333,7 +333,7 @@ static err_t add_to_top(struct machine *m, enum pickle_kind kind, uint32_t base,
     return m->p->nodes[id].kind == kind ? items_append(m, id, base, n) : OK;
 }
 
-static err_t op_add_one(struct machine *m, uint8_t op)
+static err_t op_add_one(struct pickle_machine *m, uint8_t op)
 {
     uint32_t n = op == OP_SETITEM ? 2 : 1, have = depth(&m->stack);
     if (have - floor_of(m) < n)
@@ -342,7 +342,7 @@ static err_t op_add_one(struct machine *m, uint8_t op)
     return add_to_top(m, op == OP_SETITEM ? PK_DICT : PK_LIST, have - n, n);
 }
 
-static err_t op_add_many(struct machine *m, uint8_t op)
+static err_t op_add_many(struct pickle_machine *m, uint8_t op)
 {
     uint32_t base, n;
     if (!pop_mark(m, &base, &n))
@@ -365,7 +365,7 @@ static uint8_t global_find(const char *module, const char *name)
     return PG_OPAQUE;
 }
 
-static err_t push_global(struct machine *m, uint32_t module, uint32_t name)
+static err_t push_global(struct pickle_machine *m, uint32_t module, uint32_t name)
 {
     const struct pickle_node *a = pickle_node(m->p, module), *b = pickle_node(m->p, name);
     if (a->kind != PK_STR || b->kind != PK_STR)
@@ -375,9 +375,9 @@ static err_t push_global(struct machine *m, uint32_t module, uint32_t name)
                     (struct pickle_node){.kind = PK_GLOBAL, .global = global, .a = module, .b = name, .c = PICKLE_NIL});
 }
 
-static err_t line_node(struct machine *m, uint32_t *ret)
+static err_t line_node(struct pickle_machine *m, uint32_t *ret)
 {
-    const uint8_t *end = memchr(m->in.p, '\n', wire_left(&m->in));
+    const uint8_t *end = memchr(m->in.p, '\n', le_left(&m->in));
     if (!end)
         return ERR_CORRUPT;
     size_t len = (size_t)(end - m->in.p);
@@ -386,7 +386,7 @@ static err_t line_node(struct machine *m, uint32_t *ret)
     return node_new(m->p, n, ret);
 }
 
-static err_t op_global(struct machine *m, uint8_t op)
+static err_t op_global(struct pickle_machine *m, uint8_t op)
 {
     uint32_t module, name;
     if (op == OP_STACK_GLOBAL)
@@ -397,7 +397,7 @@ static err_t op_global(struct machine *m, uint8_t op)
     return err ? err : push_global(m, module, name);
 }
 
-static err_t op_call(struct machine *m, uint8_t op)
+static err_t op_call(struct pickle_machine *m, uint8_t op)
 {
     uint32_t callee, args, ignored;
     if (op == OP_NEWOBJ_EX && !pop(m, &ignored))
@@ -410,7 +410,7 @@ static err_t op_call(struct machine *m, uint8_t op)
     return push_new(m, (struct pickle_node){.kind = PK_CALL, .a = callee, .b = args, .c = PICKLE_NIL});
 }
 
-static err_t op_build(struct machine *m, uint8_t op)
+static err_t op_build(struct pickle_machine *m, uint8_t op)
 {
     uint32_t state, object;
     if (!pop(m, &state) || !top(m, &object))
@@ -420,7 +420,7 @@ static err_t op_build(struct machine *m, uint8_t op)
     return OK;
 }
 
-static err_t op_persid(struct machine *m, uint8_t op)
+static err_t op_persid(struct pickle_machine *m, uint8_t op)
 {
     uint32_t id;
     if (!pop(m, &id))
@@ -428,7 +428,7 @@ static err_t op_persid(struct machine *m, uint8_t op)
     return push_new(m, (struct pickle_node){.kind = PK_PERSID, .a = id, .b = PICKLE_NIL, .c = PICKLE_NIL});
 }
 
-static err_t memo_set(struct machine *m, uint64_t slot, uint32_t node)
+static err_t memo_set(struct pickle_machine *m, uint64_t slot, uint32_t node)
 {
     if (slot >= m->len)
         return ERR_LIMIT; /* more slots than opcodes can ever use */
@@ -448,22 +448,22 @@ static err_t memo_set(struct machine *m, uint64_t slot, uint32_t node)
     return OK;
 }
 
-static uint64_t slot_read(struct machine *m, bool wide)
+static uint64_t slot_read(struct pickle_machine *m, bool wide)
 {
     if (wide)
-        return wire_u32(&m->in);
-    const uint8_t *p = wire_bytes(&m->in, 1);
+        return le_u32(&m->in);
+    const uint8_t *p = le_bytes(&m->in, 1);
     return p ? *p : 0;
 }
 
-static err_t op_put(struct machine *m, uint8_t op)
+static err_t op_put(struct pickle_machine *m, uint8_t op)
 {
     uint32_t id;
     uint64_t slot = op == OP_MEMOIZE ? m->n_memo : slot_read(m, op == OP_LONG_BINPUT);
     return top(m, &id) ? memo_set(m, slot, id) : ERR_CORRUPT;
 }
 
-static err_t op_get(struct machine *m, uint8_t op)
+static err_t op_get(struct pickle_machine *m, uint8_t op)
 {
     uint64_t slot = slot_read(m, op == OP_LONG_BINGET);
     if (slot >= m->cap_memo || m->memo[slot] == PICKLE_NIL)
@@ -529,12 +529,12 @@ static const op_fn ops[256] = {
 
 /* ---- the loop ---- */
 
-static err_t run(struct machine *m, struct why *why)
+static err_t run(struct pickle_machine *m, struct why *why)
 {
     const uint8_t *start = m->in.p;
     while (!m->done) {
         size_t offset = (size_t)(m->in.p - start);
-        const uint8_t *op = wire_bytes(&m->in, 1);
+        const uint8_t *op = le_bytes(&m->in, 1);
         if (!op)
             return why_set(why, ERR_CORRUPT, "pickle ends at byte %zu without a STOP", offset);
         if (!ops[*op])
@@ -556,7 +556,7 @@ err_t pickle_read(const void *data, size_t len, struct pickle *ret, struct why *
     struct pickle p = {.strings = malloc(len + 1)};
     if (!p.strings)
         return why_set(why, ERR_NOMEM, "out of memory for a pickle of %zu bytes", len);
-    struct machine m = {.in = wire_of(data, len), .len = len, .p = &p};
+    struct pickle_machine m = {.in = le_reader_of(data, len), .len = len, .p = &p};
     err_t err = run(&m, why);
     buf_fini(&m.stack);
     buf_fini(&m.marks);

@@ -29,7 +29,7 @@ static void put_op_u32(struct pickle_writer *w, uint8_t op, uint32_t v)
 {
     pickle_put_op(w, op);
     if (!w->err)
-        w->err = wire_put_u32(w->out, v);
+        w->err = le_put_u32(w->out, v);
 }
 
 void pickle_put_int(struct pickle_writer *w, int64_t v)
@@ -39,13 +39,13 @@ void pickle_put_int(struct pickle_writer *w, int64_t v)
     } else if (v >= 0 && v < 65536) {
         pickle_put_op(w, OP_BININT2);
         if (!w->err)
-            w->err = wire_put_u16(w->out, (uint16_t)v);
+            w->err = le_put_u16(w->out, (uint16_t)v);
     } else if (v >= INT32_MIN && v <= INT32_MAX) {
         put_op_u32(w, OP_BININT, (uint32_t)v);
     } else {
         put_op_u8(w, OP_LONG1, 8);
         if (!w->err)
-            w->err = wire_put_u64(w->out, (uint64_t)v);
+            w->err = le_put_u64(w->out, (uint64_t)v);
     }
 }
 
@@ -55,7 +55,7 @@ void pickle_put_float(struct pickle_writer *w, double v)
     memcpy(&raw, &v, sizeof(raw));
     pickle_put_op(w, OP_BINFLOAT);
     if (!w->err)
-        w->err = wire_put_u64(w->out, __builtin_bswap64(raw));
+        w->err = le_put_u64(w->out, __builtin_bswap64(raw));
 }
 
 void pickle_put_bool(struct pickle_writer *w, bool v)

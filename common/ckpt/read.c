@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct job {
+struct read_job {
     const struct ckpt_want *want;
     const struct ckpt_tensor *tensor;
     const struct ckpt_chunk *chunk;
@@ -22,18 +22,18 @@ struct job {
     struct box part;
 };
 
-struct jobs {
-    struct job *v;
+struct read_jobs {
+    struct read_job *v;
     size_t n, cap;
 };
 
 /* ---- planning ---- */
 
-static err_t job_add(struct jobs *jobs, struct job job)
+static err_t job_add(struct read_jobs *jobs, struct read_job job)
 {
     if (jobs->n == jobs->cap) {
         size_t cap = jobs->cap ? jobs->cap * 2 : 64;
-        struct job *v = realloc(jobs->v, cap * sizeof(*v));
+        struct read_job *v = realloc(jobs->v, cap * sizeof(*v));
         if (!v)
             return ERR_NOMEM;
         jobs->v = v;
@@ -62,14 +62,14 @@ static err_t want_check(const struct ckpt *c, const struct ckpt_want *w, const s
     return OK;
 }
 
-static err_t want_plan(const struct ckpt *c, const struct ckpt_want *w, struct jobs *jobs, int64_t *needed,
+static err_t want_plan(const struct ckpt *c, const struct ckpt_want *w, struct read_jobs *jobs, int64_t *needed,
                        struct why *why)
 {
     const struct ckpt_tensor *t = ckpt_find(c, w->fqn);
     int64_t missing = box_elements(&w->box);
     err_t err = want_check(c, w, t, why);
     for (int i = 0; !err && missing && i < t->n_chunks; i++) {
-        struct job job = {.want = w, .tensor = t, .chunk = &t->chunks[i]};
+        struct read_job job = {.want = w, .tensor = t, .chunk = &t->chunks[i]};
         if (!box_intersect(&w->box, &t->chunks[i].box, &job.part))
             continue;
         job.file = ckpt_file_find(c, job.chunk->file);
@@ -87,7 +87,7 @@ static err_t want_plan(const struct ckpt *c, const struct ckpt_want *w, struct j
 
 static int job_compare(const void *x, const void *y)
 {
-    const struct job *a = x, *b = y;
+    const struct read_job *a = x, *b = y;
     if (a->file != b->file)
         return a->file < b->file ? -1 : 1;
     return a->chunk->offset < b->chunk->offset ? -1 : a->chunk->offset > b->chunk->offset;
@@ -95,9 +95,9 @@ static int job_compare(const void *x, const void *y)
 
 /* ---- streaming the runs of one chunk ---- */
 
-struct stream {
+struct run_stream {
     struct extent_reader *reader;
-    const struct run *runs;
+    const struct copy_run *runs;
     size_t n, i; /* i: the run in progress */
     enum dtype from;
     /* CRC-32 of the payload as it goes by, when every byte of it does. */
@@ -106,13 +106,13 @@ struct stream {
     uint32_t crc;
 };
 
-static uint64_t run_end(const struct stream *s, const struct run *r)
+static uint64_t run_end(const struct run_stream *s, const struct copy_run *r)
 {
     return r->at + r->elements * dtype_bytes(s->from);
 }
 
 /* How far a window that starts here may reach without fetching what nobody wants. */
-static uint64_t reach(const struct stream *s)
+static uint64_t reach(const struct run_stream *s)
 {
     uint64_t grain = extent_reader_grain(s->reader), end = run_end(s, &s->runs[s->i]);
     for (size_t k = s->i + 1; k < s->n && s->runs[k].at <= (end + grain - 1) / grain * grain; k++)
@@ -121,7 +121,7 @@ static uint64_t reach(const struct stream *s)
     return end;
 }
 
-static err_t stream_load(struct stream *s, uint64_t at, struct why *why)
+static err_t stream_load(struct run_stream *s, uint64_t at, struct why *why)
 {
     struct extent_reader *r = s->reader;
     bool there = at >= r->at && at - r->at < r->len;
@@ -135,9 +135,9 @@ static err_t stream_load(struct stream *s, uint64_t at, struct why *why)
 }
 
 /* An element may lie across two windows: its first bytes wait in `carry`. */
-static err_t run_copy(struct stream *s, struct why *why)
+static err_t run_copy(struct run_stream *s, struct why *why)
 {
-    const struct run *run = &s->runs[s->i];
+    const struct copy_run *run = &s->runs[s->i];
     size_t size = dtype_bytes(s->from), out = dtype_bytes(run->to), held = 0;
     uint8_t carry[8], *dst = run->dst;
     for (uint64_t at = run->at, end = run_end(s, run); at < end;) {
@@ -168,12 +168,12 @@ static err_t run_copy(struct stream *s, struct why *why)
 
 static int run_compare(const void *x, const void *y)
 {
-    const struct run *a = x, *b = y;
+    const struct copy_run *a = x, *b = y;
     return a->at < b->at ? -1 : a->at > b->at;
 }
 
 /* Whether the runs touch every byte of the payload, so that its CRC-32 can be checked on the way. */
-static bool covers(const struct stream *s, const struct blob_tensor *t, uint64_t start)
+static bool covers(const struct run_stream *s, const struct blob_tensor *t, uint64_t start)
 {
     uint64_t end = start;
     for (size_t i = 0; i < s->n; i++) {
@@ -184,18 +184,18 @@ static bool covers(const struct stream *s, const struct blob_tensor *t, uint64_t
     return end == start + t->payload_bytes;
 }
 
-static err_t runs_stream(struct extent_reader *r, struct runs *runs, const struct blob_tensor *t, uint64_t start,
+static err_t runs_stream(struct extent_reader *r, struct copy_runs *runs, const struct blob_tensor *t, uint64_t start,
                          struct why *why)
 {
     if (!runs->n)
         return OK;
     qsort(runs->v, runs->n, sizeof(*runs->v), run_compare);
-    struct stream s = {.reader = r,
-                       .runs = runs->v,
-                       .n = runs->n,
-                       .from = t->dtype,
-                       .crc_at = start,
-                       .crc_end = start + t->payload_bytes};
+    struct run_stream s = {.reader = r,
+                           .runs = runs->v,
+                           .n = runs->n,
+                           .from = t->dtype,
+                           .crc_at = start,
+                           .crc_end = start + t->payload_bytes};
     s.check = !r->file->sums && t->crc && covers(&s, t, start);
     err_t err = OK;
     for (; s.i < s.n && !err; s.i++)
@@ -219,10 +219,10 @@ static bool is_row_major(const struct blob_tensor *t)
     return true;
 }
 
-static err_t direct_read(struct extent_reader *r, const struct job *jobs, size_t n, const struct blob_tensor *t,
+static err_t direct_read(struct extent_reader *r, const struct read_job *jobs, size_t n, const struct blob_tensor *t,
                          uint64_t start, struct why *why)
 {
-    struct runs runs = {0};
+    struct copy_runs runs = {0};
     err_t err = OK;
     for (size_t i = 0; i < n && !err; i++)
         err = runs_add(&runs, &jobs[i].part, &jobs[i].chunk->box, start + (uint64_t)t->first * dtype_bytes(t->dtype),
@@ -234,7 +234,8 @@ static err_t direct_read(struct extent_reader *r, const struct job *jobs, size_t
 }
 
 /* Element by element along the last dimension of the part. */
-static void row_gather(const struct job *job, const struct blob_tensor *t, const uint8_t *storage, const int64_t *at)
+static void row_gather(const struct read_job *job, const struct blob_tensor *t, const uint8_t *storage,
+                       const int64_t *at)
 {
     const struct box *chunk = &job->chunk->box, *want = &job->want->box;
     size_t size = dtype_bytes(t->dtype), out = dtype_bytes(job->want->dtype);
@@ -249,7 +250,7 @@ static void row_gather(const struct job *job, const struct blob_tensor *t, const
                 storage + (size_t)(from + k * t->stride[last]) * size, t->dtype, 1);
 }
 
-static void strided_gather(const struct job *job, const struct blob_tensor *t, const uint8_t *storage)
+static void strided_gather(const struct read_job *job, const struct blob_tensor *t, const uint8_t *storage)
 {
     int64_t at[BOX_MAX_DIMS];
     memcpy(at, job->part.offset, sizeof(at));
@@ -263,7 +264,7 @@ static void strided_gather(const struct job *job, const struct blob_tensor *t, c
     }
 }
 
-static err_t strided_read(struct extent_reader *r, const struct job *jobs, size_t n, const struct blob_tensor *t,
+static err_t strided_read(struct extent_reader *r, const struct read_job *jobs, size_t n, const struct blob_tensor *t,
                           uint64_t start, struct why *why)
 {
     assert(dtype_bytes(t->dtype)); /* blob_read refuses others */
@@ -271,8 +272,8 @@ static err_t strided_read(struct extent_reader *r, const struct job *jobs, size_
     uint8_t *storage = malloc(elements * size + 1);
     if (!storage)
         return why_set(why, ERR_NOMEM, "out of memory for a transposed tensor of %zu bytes", elements * size);
-    struct run run = {start, elements, storage, t->dtype};
-    struct runs runs = {&run, 1, 1};
+    struct copy_run run = {start, elements, storage, t->dtype};
+    struct copy_runs runs = {&run, 1, 1};
     err_t err = runs_stream(r, &runs, t, start, why);
     for (size_t i = 0; i < n && !err; i++)
         strided_gather(&jobs[i], t, storage + (size_t)t->first * size);
@@ -281,7 +282,7 @@ static err_t strided_read(struct extent_reader *r, const struct job *jobs, size_
 }
 
 /* The archive must say the same of the chunk as .metadata does. */
-static err_t blob_check(const struct job *job, const struct blob_tensor *t, struct why *why)
+static err_t blob_check(const struct read_job *job, const struct blob_tensor *t, struct why *why)
 {
     bool same = t->dtype == job->tensor->dtype && t->ndim == job->chunk->box.ndim;
     for (int d = 0; same && d < t->ndim; d++)
@@ -289,7 +290,7 @@ static err_t blob_check(const struct job *job, const struct blob_tensor *t, stru
     return same ? OK : why_set(why, ERR_CORRUPT, "shape or type in the archive differ from those in .metadata");
 }
 
-static err_t chunk_read(const struct ckpt *c, struct extent_reader *r, const struct job *jobs, size_t n,
+static err_t chunk_read(const struct ckpt *c, struct extent_reader *r, const struct read_job *jobs, size_t n,
                         struct why *why)
 {
     const struct ckpt_chunk *k = jobs[0].chunk;
@@ -310,7 +311,7 @@ static err_t chunk_read(const struct ckpt *c, struct extent_reader *r, const str
                : OK;
 }
 
-static err_t jobs_run(const struct ckpt *c, const struct jobs *jobs, int64_t *bytes_read, struct why *why)
+static err_t jobs_run(const struct ckpt *c, const struct read_jobs *jobs, int64_t *bytes_read, struct why *why)
 {
     struct extent_reader r;
     extent_reader_init(&r, c->dir);
@@ -329,7 +330,7 @@ err_t ckpt_read(struct ckpt *c, const struct ckpt_want *wants, int n, struct ckp
                 struct why *why)
 {
     struct why local;
-    struct jobs jobs = {0};
+    struct read_jobs jobs = {0};
     struct ckpt_read_stats stats = {0};
     why = why ? why : &local;
     why->text[0] = '\0';

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct run *run_new(struct runs *r)
+static struct copy_run *run_new(struct copy_runs *r)
 {
     if (r->n == r->cap) {
         size_t cap = r->cap ? r->cap * 2 : 16;
-        struct run *v = realloc(r->v, cap * sizeof(*v));
+        struct copy_run *v = realloc(r->v, cap * sizeof(*v));
         if (!v)
             return NULL;
         r->v = v;
@@ -38,7 +38,7 @@ static bool next(int64_t *at, const struct box *part, int dims)
     return false;
 }
 
-err_t runs_add(struct runs *r, const struct box *part, const struct box *src, uint64_t src_at, enum dtype from,
+err_t runs_add(struct copy_runs *r, const struct box *part, const struct box *src, uint64_t src_at, enum dtype from,
                const struct box *dst, uint8_t *dst_data, enum dtype to)
 {
     int outer = part->ndim; /* dimensions that are counted through */
@@ -54,11 +54,11 @@ err_t runs_add(struct runs *r, const struct box *part, const struct box *src, ui
     int64_t at[BOX_MAX_DIMS];
     memcpy(at, part->offset, sizeof(at));
     do {
-        struct run *run = run_new(r);
+        struct copy_run *run = run_new(r);
         if (!run)
             return ERR_NOMEM;
-        *run = (struct run){src_at + index_in(src, at) * dtype_bytes(from), elements,
-                            dst_data + index_in(dst, at) * dtype_bytes(to), to};
+        *run = (struct copy_run){src_at + index_in(src, at) * dtype_bytes(from), elements,
+                                 dst_data + index_in(dst, at) * dtype_bytes(to), to};
     } while (next(at, part, outer));
     return OK;
 }

@@ -31,31 +31,32 @@
 #define FAILED_NAME "failed"
 #define NAME_BYTES 96
 
-static bool same_job(const struct ckpt_speaker *a, const struct ckpt_speaker *b)
+static bool same_job(const struct ckpt_writer_id *a, const struct ckpt_writer_id *b)
 {
     return a->submitted_ms == b->submitted_ms && strcmp(a->job, b->job) == 0;
 }
 
 /* ---- the epoch's word ---- */
 
-static err_t epoch_get(const char *root, struct word *ret, struct why *why)
+static err_t epoch_marker_read(const char *root, struct marker *ret, struct why *why)
 {
     struct buf b = {0};
-    err_t err = word_get(root, NULL, CKPT_EPOCH_FILE, &b, ret, why);
-    if (!err && ret->kind != WORD_PREPARING && ret->kind != WORD_READY)
+    err_t err = marker_read(root, NULL, CKPT_EPOCH_FILE, &b, ret, why);
+    if (!err && ret->kind != MARKER_PREPARING && ret->kind != MARKER_READY)
         err = why_set(why, ERR_CORRUPT, "%s/%s is not what a dtd-io wrote there; remove it", root, CKPT_EPOCH_FILE);
     ret->body = NULL;
     buf_fini(&b);
     return err;
 }
 
-static err_t epoch_put(const char *root, const struct ckpt_speaker *me, enum word_kind kind, struct why *why)
+static err_t epoch_marker_write(const char *root, const struct ckpt_writer_id *me, enum marker_kind kind,
+                                struct why *why)
 {
-    const struct word w = {.kind = kind, .by = *me};
-    return word_put(root, NULL, CKPT_EPOCH_FILE, &w, why);
+    const struct marker w = {.kind = kind, .by = *me};
+    return marker_write(root, NULL, CKPT_EPOCH_FILE, &w, why);
 }
 
-static err_t stale(const char *root, const struct ckpt_speaker *me, const struct word *w, struct why *why)
+static err_t stale_error(const char *root, const struct ckpt_writer_id *me, const struct marker *w, struct why *why)
 {
     if (!same_job(&w->by, me))
         return why_set(why, ERR_STALE, "%s belongs to job %s now, not to job %s; give each its own checkpoint.dir",
@@ -68,12 +69,13 @@ static err_t stale(const char *root, const struct ckpt_speaker *me, const struct
 
 /* Whose the directory was decides what may be removed: partial folders of another job bear numbers that mean nothing
  * here. */
-enum before { BEFORE_NOBODY, BEFORE_US, BEFORE_THIS_EPOCH, BEFORE_OTHERS };
+enum owner_before { BEFORE_NOBODY, BEFORE_US, BEFORE_THIS_EPOCH, BEFORE_OTHERS };
 
-static err_t look_before(const char *root, const struct ckpt_speaker *me, enum before *ret, struct why *why)
+static err_t owner_before_read(const char *root, const struct ckpt_writer_id *me, enum owner_before *ret,
+                               struct why *why)
 {
-    struct word w;
-    err_t err = epoch_get(root, &w, why);
+    struct marker w;
+    err_t err = epoch_marker_read(root, &w, why);
     if (err == ERR_NOTFOUND)
         *ret = BEFORE_NOBODY;
     else if (err == ERR_CORRUPT || err == ERR_UNSUPPORTED || (!err && !same_job(&w.by, me)))
@@ -81,32 +83,32 @@ static err_t look_before(const char *root, const struct ckpt_speaker *me, enum b
     else if (err)
         return err;
     else if (w.by.epoch > me->epoch && me->submitted_ms)
-        return stale(root, me, &w, why);
+        return stale_error(root, me, &w, why);
     else
-        *ret = w.by.epoch == me->epoch && w.kind == WORD_READY ? BEFORE_THIS_EPOCH : BEFORE_US;
+        *ret = w.by.epoch == me->epoch && w.kind == MARKER_READY ? BEFORE_THIS_EPOCH : BEFORE_US;
     return OK;
 }
 
-err_t ckpt_prepare(const char *root, const struct ckpt_speaker *me, int64_t resume_step, struct why *why)
+err_t ckpt_prepare(const char *root, const struct ckpt_writer_id *me, int64_t resume_step, struct why *why)
 {
-    enum before before = BEFORE_NOBODY;
+    enum owner_before before = BEFORE_NOBODY;
     err_t err = file_make_dirs(root, 0777);
     if (err)
         return why_set(why, err, "checkpoint.dir %s cannot be made: %s", root, err_text(err));
-    err = look_before(root, me, &before, why);
+    err = owner_before_read(root, me, &before, why);
     if (!err && before != BEFORE_THIS_EPOCH) /* others work by it already: it is not taken back */
-        err = epoch_put(root, me, WORD_PREPARING, why);
+        err = epoch_marker_write(root, me, MARKER_PREPARING, why);
     if (!err)
         err = ckpt_collect(root, before == BEFORE_OTHERS ? UINT64_MAX : me->epoch, why);
     if (!err)
         err = ckpt_abandon_after(root, resume_step, me->epoch, why);
-    return err ? err : epoch_put(root, me, WORD_READY, why);
+    return err ? err : epoch_marker_write(root, me, MARKER_READY, why);
 }
 
-err_t ckpt_prepared(const char *root, const struct ckpt_speaker *me, struct why *why)
+err_t ckpt_prepared(const char *root, const struct ckpt_writer_id *me, struct why *why)
 {
-    struct word w;
-    err_t err = epoch_get(root, &w, why);
+    struct marker w;
+    err_t err = epoch_marker_read(root, &w, why);
     if (err == ERR_NOTFOUND)
         return why_set(why, ERR_AGAIN, "nobody has made %s ready yet", root);
     if (err)
@@ -114,21 +116,21 @@ err_t ckpt_prepared(const char *root, const struct ckpt_speaker *me, struct why 
     if (!same_job(&w.by, me) || w.by.epoch < me->epoch)
         return why_set(why, ERR_AGAIN, "%s is of epoch %" PRIu64 " of job %s", root, w.by.epoch, w.by.job);
     if (w.by.epoch > me->epoch)
-        return stale(root, me, &w, why);
-    return w.kind == WORD_READY ? OK : why_set(why, ERR_AGAIN, "%s is being made ready", root);
+        return stale_error(root, me, &w, why);
+    return w.kind == MARKER_READY ? OK : why_set(why, ERR_AGAIN, "%s is being made ready", root);
 }
 
-err_t ckpt_held(const char *root, const struct ckpt_speaker *me, struct why *why)
+err_t ckpt_held(const char *root, const struct ckpt_writer_id *me, struct why *why)
 {
-    struct word w;
-    err_t err = epoch_get(root, &w, why);
+    struct marker w;
+    err_t err = epoch_marker_read(root, &w, why);
     if (err == ERR_NOTFOUND)
         return OK; /* a person removed it: whoever takes the directory over writes it anew */
     if (err)
         return err;
     if (same_job(&w.by, me) && w.by.epoch == me->epoch && w.by.writer != me->writer)
         return why_set(why, ERR_STALE, "another dtd-io commits the saves of epoch %" PRIu64 " now", me->epoch);
-    return same_job(&w.by, me) && w.by.epoch == me->epoch ? OK : stale(root, me, &w, why);
+    return same_job(&w.by, me) && w.by.epoch == me->epoch ? OK : stale_error(root, me, &w, why);
 }
 
 /* ---- names ---- */
@@ -151,33 +153,34 @@ static void names_make(const struct ckpt_shared_save *s, int rank, struct names 
 
 static err_t index_make(const struct ckpt_shared_save *s, const struct names *n, struct why *why)
 {
-    int dir = word_folder_open(s->root, NULL);
+    int dir = marker_folder_open(s->root, NULL);
     err_t err = dir < 0 || (mkdirat(dir, n->index, 0777) && errno != EEXIST) ? err_from_errno(errno) : OK;
     if (dir >= 0)
         close(dir);
     return err ? why_set(why, err, "%s/%s: %s", s->root, n->index, err_text(err)) : OK;
 }
 
-static err_t save_word_put(const struct ckpt_shared_save *s, const struct word *w, struct why *why)
+static err_t save_marker_write(const struct ckpt_shared_save *s, const struct marker *w, struct why *why)
 {
     struct names n;
     names_make(s, w->rank, &n);
     err_t err = index_make(s, &n, why);
-    return err ? err : word_put(s->root, n.index, n.part, w, why);
+    return err ? err : marker_write(s->root, n.index, n.part, w, why);
 }
 
 /* ERR_NOTFOUND also when it is there but of another start: the folder's name says epoch and step, not whose. */
-static err_t save_word_get(const struct ckpt_shared_save *s, int rank, struct buf *b, struct word *ret, struct why *why)
+static err_t save_marker_read(const struct ckpt_shared_save *s, int rank, struct buf *b, struct marker *ret,
+                              struct why *why)
 {
     struct names n;
     names_make(s, rank, &n);
-    err_t err = word_get(s->root, n.index, n.part, b, ret, why);
+    err_t err = marker_read(s->root, n.index, n.part, b, ret, why);
     if (err)
         return err;
     if (!same_job(&ret->by, &s->me))
         return ERR_NOTFOUND;
     bool fits = ret->by.epoch == s->me.epoch && ret->step == s->step && ret->rank == rank &&
-                (ret->kind == WORD_FAILED || (ret->kind == WORD_PART && rank >= 0));
+                (ret->kind == MARKER_FAILED || (ret->kind == MARKER_PART && rank >= 0));
     if (!fits)
         return why_set(why, ERR_CORRUPT, "%s/%s/%s is of another save; remove it", s->root, n.index, n.part);
     if (ret->world != s->world)
@@ -186,7 +189,7 @@ static err_t save_word_get(const struct ckpt_shared_save *s, int rank, struct bu
     return OK;
 }
 
-static err_t said(const struct word *w, struct why *why)
+static err_t failure_report(const struct marker *w, struct why *why)
 {
     return why_set(why, w->code, "%.*s", (int)(w->body_bytes < 900 ? w->body_bytes : 900), (const char *)w->body);
 }
@@ -197,14 +200,15 @@ err_t ckpt_index_put(const struct ckpt_shared_save *s, const struct ckpt_part *p
 {
     struct buf b = {0};
     err_t err = ckpt_part_encode(part, &b);
-    const struct word w = {.kind = WORD_PART,
-                           .by = s->me,
-                           .step = s->step,
-                           .rank = part->rank,
-                           .world = s->world,
-                           .body = b.data,
-                           .body_bytes = b.len};
-    err = err ? why_set(why, err, "the index of rank %d: %s", part->rank, err_text(err)) : save_word_put(s, &w, why);
+    const struct marker w = {.kind = MARKER_PART,
+                             .by = s->me,
+                             .step = s->step,
+                             .rank = part->rank,
+                             .world = s->world,
+                             .body = b.data,
+                             .body_bytes = b.len};
+    err =
+        err ? why_set(why, err, "the index of rank %d: %s", part->rank, err_text(err)) : save_marker_write(s, &w, why);
     buf_fini(&b);
     return err;
 }
@@ -214,7 +218,7 @@ err_t ckpt_index_put(const struct ckpt_shared_save *s, const struct ckpt_part *p
 static err_t file_check(const char *root, const struct names *n, const struct ckpt_part *part, struct why *why)
 {
     struct stat st;
-    int dir = word_folder_open(root, n->partial);
+    int dir = marker_folder_open(root, n->partial);
     if (dir < 0)
         return why_set(why, errno == ENOENT ? ERR_AGAIN : err_from_errno(errno), "%s/%s: %s", root, n->partial,
                        strerror(errno));
@@ -233,7 +237,7 @@ static err_t file_check(const char *root, const struct names *n, const struct ck
     return err;
 }
 
-static err_t part_of(const struct ckpt_shared_save *s, int rank, const struct word *w, struct ckpt_part **ret,
+static err_t part_of(const struct ckpt_shared_save *s, int rank, const struct marker *w, struct ckpt_part **ret,
                      struct why *why)
 {
     struct names n;
@@ -255,12 +259,12 @@ static err_t part_of(const struct ckpt_shared_save *s, int rank, const struct wo
 err_t ckpt_index_get(const struct ckpt_shared_save *s, int rank, struct ckpt_part **ret, struct why *why)
 {
     struct buf b = {0};
-    struct word w;
-    err_t err = save_word_get(s, rank, &b, &w, why);
+    struct marker w;
+    err_t err = save_marker_read(s, rank, &b, &w, why);
     if (err == ERR_NOTFOUND)
         err = why_set(why, ERR_AGAIN, "nothing is known of rank %d", rank);
     else if (!err)
-        err = w.kind == WORD_FAILED ? said(&w, why) : part_of(s, rank, &w, ret, why);
+        err = w.kind == MARKER_FAILED ? failure_report(&w, why) : part_of(s, rank, &w, ret, why);
     buf_fini(&b);
     return err;
 }
@@ -279,36 +283,36 @@ err_t ckpt_index_remove(const struct ckpt_shared_save *s, struct why *why)
 err_t ckpt_failed_put(const struct ckpt_shared_save *s, int rank, err_t code, const char *text, struct why *why)
 {
     struct names n;
-    const struct word w = {.kind = WORD_FAILED,
-                           .by = s->me,
-                           .step = s->step,
-                           .rank = rank,
-                           .world = s->world,
-                           .code = code,
-                           .body = text,
-                           .body_bytes = strlen(text)};
+    const struct marker w = {.kind = MARKER_FAILED,
+                             .by = s->me,
+                             .step = s->step,
+                             .rank = rank,
+                             .world = s->world,
+                             .code = code,
+                             .body = text,
+                             .body_bytes = strlen(text)};
     names_make(s, rank, &n);
-    int dir = rank < 0 ? -1 : word_folder_open(s->root, n.partial);
+    int dir = rank < 0 ? -1 : marker_folder_open(s->root, n.partial);
     if (dir >= 0) {
         unlinkat(dir, n.file, 0);
         close(dir);
     }
-    return save_word_put(s, &w, why);
+    return save_marker_write(s, &w, why);
 }
 
 err_t ckpt_failed_get(const struct ckpt_shared_save *s, struct why *why)
 {
     struct buf b = {0};
-    struct word w;
-    err_t err = save_word_get(s, -1, &b, &w, why);
-    err = err == ERR_NOTFOUND ? OK : err ? err : said(&w, why);
+    struct marker w;
+    err_t err = save_marker_read(s, -1, &b, &w, why);
+    err = err == ERR_NOTFOUND ? OK : err ? err : failure_report(&w, why);
     buf_fini(&b);
     return err;
 }
 
 static bool folder_is_there(const char *root, const char *sub)
 {
-    int fd = word_folder_open(root, sub);
+    int fd = marker_folder_open(root, sub);
     if (fd >= 0)
         close(fd);
     return fd >= 0;

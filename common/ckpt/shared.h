@@ -17,7 +17,7 @@
 #define CKPT_JOB_BYTES 32
 
 /* Who speaks. A job's number alone is not enough: another cluster counts from 1 as well. */
-struct ckpt_speaker {
+struct ckpt_writer_id {
     char job[CKPT_JOB_BYTES];
     int64_t submitted_ms; /* 0: not known; then an epoch's number is held against none of another start */
     uint64_t epoch;
@@ -29,17 +29,17 @@ struct ckpt_speaker {
 /* The committer's: makes the directory if need be, takes it over, removes what older epochs left half, puts steps
  * behind `resume_step` aside, and says that it is ready. May be repeated, by this or another process. ERR_STALE: a
  * newer epoch of the job has it. */
-NODISCARD err_t ckpt_prepare(const char *root, const struct ckpt_speaker *me, int64_t resume_step, struct why *why);
+NODISCARD err_t ckpt_prepare(const char *root, const struct ckpt_writer_id *me, int64_t resume_step, struct why *why);
 /* The others': OK when it is ready for my epoch, ERR_AGAIN when not yet, ERR_STALE when a newer one has it. */
-NODISCARD err_t ckpt_prepared(const char *root, const struct ckpt_speaker *me, struct why *why);
+NODISCARD err_t ckpt_prepared(const char *root, const struct ckpt_writer_id *me, struct why *why);
 /* The committer's: ERR_STALE when it has been taken over by anybody since ckpt_prepare. */
-NODISCARD err_t ckpt_held(const char *root, const struct ckpt_speaker *me, struct why *why);
+NODISCARD err_t ckpt_held(const char *root, const struct ckpt_writer_id *me, struct why *why);
 
 /* ---- a save ---- */
 
 struct ckpt_shared_save {
     const char *root;
-    struct ckpt_speaker me;
+    struct ckpt_writer_id me;
     int64_t step;
     int world;
 };

@@ -23,50 +23,50 @@ struct header {
     uint64_t csize, usize, offset;
 };
 
-struct root {
+struct zip_root {
     char text[MAX_NAME];
     size_t len; /* with the slash; 0: not seen yet */
 };
 
 /* The fields that local and central headers share, from "version needed" to the extra field's length. */
-static void common_read(struct wire *w, struct header *h)
+static void common_read(struct le_reader *w, struct header *h)
 {
-    (void)wire_u16(w);
-    h->flags = wire_u16(w);
-    h->method = wire_u16(w);
-    (void)wire_u32(w);
-    h->crc = wire_u32(w);
-    h->csize = wire_u32(w);
-    h->usize = wire_u32(w);
-    h->name_len = wire_u16(w);
-    h->extra_len = wire_u16(w);
+    (void)le_u16(w);
+    h->flags = le_u16(w);
+    h->method = le_u16(w);
+    (void)le_u32(w);
+    h->crc = le_u32(w);
+    h->csize = le_u32(w);
+    h->usize = le_u32(w);
+    h->name_len = le_u16(w);
+    h->extra_len = le_u16(w);
 }
 
 /* ZIP64 carries only those fields that are saturated, in this order. */
 static bool extra_apply(const uint8_t *extra, size_t len, struct header *h)
 {
-    struct wire w = wire_of(extra, len);
-    while (wire_left(&w) >= 4) {
-        uint16_t id = wire_u16(&w), n = wire_u16(&w);
-        const uint8_t *data = wire_bytes(&w, n);
+    struct le_reader w = le_reader_of(extra, len);
+    while (le_left(&w) >= 4) {
+        uint16_t id = le_u16(&w), n = le_u16(&w);
+        const uint8_t *data = le_bytes(&w, n);
         if (!data)
             return false;
         if (id != ZIP_EXTRA_64)
             continue;
-        struct wire f = wire_of(data, n);
+        struct le_reader f = le_reader_of(data, n);
         if (h->usize == ZIP_SATURATED)
-            h->usize = wire_u64(&f);
+            h->usize = le_u64(&f);
         if (h->csize == ZIP_SATURATED)
-            h->csize = wire_u64(&f);
+            h->csize = le_u64(&f);
         if (h->offset == ZIP_SATURATED)
-            h->offset = wire_u64(&f);
+            h->offset = le_u64(&f);
         return !f.bad;
     }
     return !w.bad;
 }
 
 /* The name below the root, or NULL when it is not below it. The first entry names the root. */
-static const char *below_root(struct root *root, const char *name)
+static const char *below_root(struct zip_root *root, const char *name)
 {
     if (!root->len) {
         const char *slash = strchr(name, '/');
@@ -115,9 +115,9 @@ static err_t local_payload(const struct zip_source *src, struct zip_entry *e, st
     err_t err = src->read(src->arg, e->header, raw, sizeof(raw), why);
     if (err)
         return err;
-    struct wire w = wire_of(raw, sizeof(raw));
+    struct le_reader w = le_reader_of(raw, sizeof(raw));
     struct header h = {0};
-    uint32_t sig = wire_u32(&w);
+    uint32_t sig = le_u32(&w);
     common_read(&w, &h);
     e->payload = e->header + ZIP_LOCAL_BYTES + h.name_len + h.extra_len;
     if (sig != ZIP_LOCAL_SIG)
@@ -130,19 +130,19 @@ static err_t local_payload(const struct zip_source *src, struct zip_entry *e, st
 static err_t directory_parse(const uint8_t *dir, size_t len, const struct zip_source *src, struct zip_index *ret,
                              struct why *why)
 {
-    struct wire w = wire_of(dir, len);
-    struct root root = {.len = 0};
-    while (wire_left(&w)) {
+    struct le_reader w = le_reader_of(dir, len);
+    struct zip_root root = {.len = 0};
+    while (le_left(&w)) {
         struct header h = {0};
         char name[MAX_NAME];
-        uint32_t sig = wire_u32(&w);
-        (void)wire_u16(&w);
+        uint32_t sig = le_u32(&w);
+        (void)le_u16(&w);
         common_read(&w, &h);
-        h.comment_len = wire_u16(&w);
-        (void)wire_bytes(&w, 8); /* disk and attributes */
-        h.offset = wire_u32(&w);
-        const uint8_t *raw = wire_bytes(&w, h.name_len), *extra = wire_bytes(&w, h.extra_len);
-        (void)wire_bytes(&w, h.comment_len);
+        h.comment_len = le_u16(&w);
+        (void)le_bytes(&w, 8); /* disk and attributes */
+        h.offset = le_u32(&w);
+        const uint8_t *raw = le_bytes(&w, h.name_len), *extra = le_bytes(&w, h.extra_len);
+        (void)le_bytes(&w, h.comment_len);
         if (w.bad || sig != ZIP_CENTRAL_SIG || !name_copy(raw, h.name_len, name) ||
             !extra_apply(extra, h.extra_len, &h))
             return why_set(why, ERR_CORRUPT, "the archive's directory is damaged");
@@ -168,22 +168,22 @@ static err_t end64_apply(const struct zip_source *src, uint64_t end, struct trai
     err_t err = src->read(src->arg, end - ZIP_LOCATOR_BYTES, raw, ZIP_LOCATOR_BYTES, why);
     if (err)
         return err;
-    struct wire w = wire_of(raw, ZIP_LOCATOR_BYTES);
-    if (wire_u32(&w) != ZIP_LOCATOR_SIG)
+    struct le_reader w = le_reader_of(raw, ZIP_LOCATOR_BYTES);
+    if (le_u32(&w) != ZIP_LOCATOR_SIG)
         return OK; /* no ZIP64: what the 32-bit record says is all there is */
-    (void)wire_u32(&w);
-    uint64_t at = wire_u64(&w);
+    (void)le_u32(&w);
+    uint64_t at = le_u64(&w);
     if (at > end - ZIP_LOCATOR_BYTES - ZIP_END64_BYTES)
         return why_set(why, ERR_CORRUPT, "the archive's ZIP64 locator points beyond it");
     err = src->read(src->arg, at, raw, ZIP_END64_BYTES, why);
     if (err)
         return err;
-    w = wire_of(raw, ZIP_END64_BYTES);
-    if (wire_u32(&w) != ZIP_END64_SIG)
+    w = le_reader_of(raw, ZIP_END64_BYTES);
+    if (le_u32(&w) != ZIP_END64_SIG)
         return why_set(why, ERR_CORRUPT, "the archive's ZIP64 record is damaged");
-    (void)wire_bytes(&w, 36);
-    t->dir_size = wire_u64(&w);
-    t->dir_offset = wire_u64(&w);
+    (void)le_bytes(&w, 36);
+    t->dir_size = le_u64(&w);
+    t->dir_offset = le_u64(&w);
     return OK;
 }
 
@@ -191,8 +191,8 @@ static err_t end64_apply(const struct zip_source *src, uint64_t end, struct trai
 static size_t end_find(const uint8_t *tail, size_t len)
 {
     for (size_t i = len - ZIP_END_BYTES + 1; i-- > 0;) {
-        struct wire w = wire_of(tail + i, 4);
-        if (wire_u32(&w) == ZIP_END_SIG)
+        struct le_reader w = le_reader_of(tail + i, 4);
+        if (le_u32(&w) == ZIP_END_SIG)
             return i;
     }
     return SIZE_MAX;
@@ -209,9 +209,9 @@ static err_t trailer_try(const struct zip_source *src, size_t tail_len, struct t
     if (!err && at == SIZE_MAX)
         err = ERR_NOTFOUND;
     if (!err) {
-        struct wire w = wire_of(tail + at + 12, 8);
-        ret->dir_size = wire_u32(&w);
-        ret->dir_offset = wire_u32(&w);
+        struct le_reader w = le_reader_of(tail + at + 12, 8);
+        ret->dir_size = le_u32(&w);
+        ret->dir_offset = le_u32(&w);
         err = end64_apply(src, base + at, ret, why);
     }
     free(tail);
@@ -257,7 +257,7 @@ err_t zip_index_read(const struct zip_source *src, struct zip_index *ret, struct
 
 /* ---- by the local headers ---- */
 
-static err_t local_scan(const struct zip_source *src, uint64_t at, struct root *root, struct zip_index *index,
+static err_t local_scan(const struct zip_source *src, uint64_t at, struct zip_root *root, struct zip_index *index,
                         uint64_t *ret_next, struct why *why)
 {
     uint8_t raw[ZIP_LOCAL_BYTES], rest[MAX_NAME + 2 * ZIP_PAYLOAD_ALIGN];
@@ -267,9 +267,9 @@ static err_t local_scan(const struct zip_source *src, uint64_t at, struct root *
     err_t err = src->read(src->arg, at, raw, sizeof(raw), why);
     if (err)
         return err;
-    struct wire w = wire_of(raw, sizeof(raw));
+    struct le_reader w = le_reader_of(raw, sizeof(raw));
     struct header h = {0};
-    uint32_t sig = wire_u32(&w);
+    uint32_t sig = le_u32(&w);
     if (sig != ZIP_LOCAL_SIG)
         return sig == ZIP_CENTRAL_SIG ? ERR_NOTFOUND : ERR_AGAIN;
     common_read(&w, &h);
@@ -293,7 +293,7 @@ static err_t local_scan(const struct zip_source *src, uint64_t at, struct root *
 err_t zip_index_scan(const struct zip_source *src, struct zip_index *ret, struct why *why)
 {
     struct zip_index index = {0};
-    struct root root = {.len = 0};
+    struct zip_root root = {.len = 0};
     uint64_t at = 0;
     err_t err = OK;
     for (int i = 0; i < MAX_SCAN && !err && !index.entry[ZIP_DATA_0].there; i++)

@@ -8,30 +8,30 @@
 #include <string.h>
 
 /* A record of bytes whose first failure sticks. */
-struct out {
+struct zip_out {
     struct buf *b;
     err_t err;
 };
 
-static void put16(struct out *o, uint32_t v)
+static void put16(struct zip_out *o, uint32_t v)
 {
     if (!o->err)
-        o->err = wire_put_u16(o->b, (uint16_t)v);
+        o->err = le_put_u16(o->b, (uint16_t)v);
 }
 
-static void put32(struct out *o, uint64_t v)
+static void put32(struct zip_out *o, uint64_t v)
 {
     if (!o->err)
-        o->err = wire_put_u32(o->b, v >= ZIP_SATURATED ? ZIP_SATURATED : (uint32_t)v);
+        o->err = le_put_u32(o->b, v >= ZIP_SATURATED ? ZIP_SATURATED : (uint32_t)v);
 }
 
-static void put64(struct out *o, uint64_t v)
+static void put64(struct zip_out *o, uint64_t v)
 {
     if (!o->err)
-        o->err = wire_put_u64(o->b, v);
+        o->err = le_put_u64(o->b, v);
 }
 
-static void put_name(struct out *o, const char *name)
+static void put_name(struct zip_out *o, const char *name)
 {
     if (!o->err)
         o->err = buf_append(o->b, ZIP_ROOT, strlen(ZIP_ROOT));
@@ -45,7 +45,7 @@ static bool is_big(const struct zip_record *r)
 }
 
 /* Both sizes, which are equal: nothing is compressed. */
-static void put_extra64(struct out *o, const struct zip_record *r)
+static void put_extra64(struct zip_out *o, const struct zip_record *r)
 {
     put16(o, ZIP_EXTRA_64);
     put16(o, 16);
@@ -53,7 +53,7 @@ static void put_extra64(struct out *o, const struct zip_record *r)
     put64(o, r->size);
 }
 
-static void put_padding(struct out *o, size_t pad)
+static void put_padding(struct zip_out *o, size_t pad)
 {
     static const char z[ZIP_PAYLOAD_ALIGN] = "ZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZ";
     put16(o, ZIP_EXTRA_PAD);
@@ -62,7 +62,7 @@ static void put_padding(struct out *o, size_t pad)
         o->err = buf_append(o->b, z, pad);
 }
 
-static void put_common(struct out *o, const struct zip_record *r)
+static void put_common(struct zip_out *o, const struct zip_record *r)
 {
     put16(o, is_big(r) ? 45 : 0); /* version needed */
     put16(o, ZIP_FLAG_UTF8);
@@ -74,7 +74,7 @@ static void put_common(struct out *o, const struct zip_record *r)
     put16(o, (uint32_t)(strlen(ZIP_ROOT) + strlen(r->name)));
 }
 
-static void put_local(struct out *o, const struct zip_record *r, size_t base)
+static void put_local(struct zip_out *o, const struct zip_record *r, size_t base)
 {
     size_t fixed = ZIP_LOCAL_BYTES + strlen(ZIP_ROOT) + strlen(r->name) + 4u + (is_big(r) ? 20u : 0u);
     size_t pad = (0 - (o->b->len - base + fixed)) % ZIP_PAYLOAD_ALIGN;
@@ -87,7 +87,7 @@ static void put_local(struct out *o, const struct zip_record *r, size_t base)
     put_padding(o, pad);
 }
 
-static void put_central(struct out *o, const struct zip_record *r, uint64_t header)
+static void put_central(struct zip_out *o, const struct zip_record *r, uint64_t header)
 {
     put32(o, ZIP_CENTRAL_SIG);
     put16(o, 0); /* made by */
@@ -103,7 +103,7 @@ static void put_central(struct out *o, const struct zip_record *r, uint64_t head
         put_extra64(o, r);
 }
 
-static void put_end64(struct out *o, int n, uint64_t size, uint64_t offset)
+static void put_end64(struct zip_out *o, int n, uint64_t size, uint64_t offset)
 {
     put32(o, ZIP_END64_SIG);
     put64(o, ZIP_END64_BYTES - 12);
@@ -121,7 +121,7 @@ static void put_end64(struct out *o, int n, uint64_t size, uint64_t offset)
     put32(o, 1);
 }
 
-static void put_end(struct out *o, int n, uint64_t size, uint64_t offset)
+static void put_end(struct zip_out *o, int n, uint64_t size, uint64_t offset)
 {
     if (offset >= ZIP_SATURATED)
         put_end64(o, n, size, offset);
@@ -137,7 +137,7 @@ static void put_end(struct out *o, int n, uint64_t size, uint64_t offset)
 
 err_t zip_write(const struct zip_record *records, int n, struct buf *head, struct buf *tail)
 {
-    struct out h = {head, OK}, t = {tail, OK};
+    struct zip_out h = {head, OK}, t = {tail, OK};
     size_t base = head->len, start = tail->len;
     for (int i = 0; i < n && !h.err && !t.err; i++) {
         uint64_t header = head->len - base;

@@ -11,14 +11,15 @@
 #include <string.h>
 #include <yaml.h>
 
-struct reader {
+struct yaml_reader {
     yaml_parser_t yaml;
     int nodes;
     struct tree_error *error;
 };
 
-static err_t fail(struct reader *r, err_t err, size_t line, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
-static err_t fail(struct reader *r, err_t err, size_t line, const char *fmt, ...)
+static err_t fail(struct yaml_reader *r, err_t err, size_t line, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+static err_t fail(struct yaml_reader *r, err_t err, size_t line, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -28,7 +29,7 @@ static err_t fail(struct reader *r, err_t err, size_t line, const char *fmt, ...
     return err;
 }
 
-static err_t fail_syntax(struct reader *r)
+static err_t fail_syntax(struct yaml_reader *r)
 {
     const yaml_parser_t *y = &r->yaml;
     const char *problem = y->problem ? y->problem : "it cannot be read";
@@ -46,7 +47,7 @@ static err_t fail_syntax(struct reader *r)
     return fail(r, ERR_INVALID, y->problem_mark.line + 1, "not YAML: %s%s", problem, hint);
 }
 
-static err_t next_event(struct reader *r, yaml_event_t *event)
+static err_t next_event(struct yaml_reader *r, yaml_event_t *event)
 {
     return yaml_parser_parse(&r->yaml, event) ? OK : fail_syntax(r);
 }
@@ -69,7 +70,7 @@ bool tree_is_null(const struct tree_node *node)
            (!node->text[0] || strcmp(node->text, "~") == 0 || strcmp(node->text, "null") == 0);
 }
 
-static err_t node_new(struct reader *r, enum tree_kind kind, size_t line, struct tree_node **ret)
+static err_t node_new(struct yaml_reader *r, enum tree_kind kind, size_t line, struct tree_node **ret)
 {
     if (++r->nodes > TREE_MAX_NODES)
         return fail(r, ERR_LIMIT, line, "more than %d values", TREE_MAX_NODES);
@@ -82,7 +83,7 @@ static err_t node_new(struct reader *r, enum tree_kind kind, size_t line, struct
     return OK;
 }
 
-static err_t copy_text(struct reader *r, const yaml_event_t *event, char **ret)
+static err_t copy_text(struct yaml_reader *r, const yaml_event_t *event, char **ret)
 {
     const char *value = (const char *)event->data.scalar.value;
     size_t len = event->data.scalar.length;
@@ -92,7 +93,7 @@ static err_t copy_text(struct reader *r, const yaml_event_t *event, char **ret)
     return *ret ? OK : fail(r, ERR_NOMEM, 0, "out of memory");
 }
 
-static err_t refuse_decoration(struct reader *r, const yaml_event_t *event)
+static err_t refuse_decoration(struct yaml_reader *r, const yaml_event_t *event)
 {
     const yaml_char_t *anchor = NULL, *tag = NULL;
     size_t line = event->start_mark.line + 1;
@@ -116,9 +117,9 @@ static err_t refuse_decoration(struct reader *r, const yaml_event_t *event)
     return OK;
 }
 
-static err_t read_node(struct reader *r, const yaml_event_t *event, int depth, struct tree_node **ret);
+static err_t read_node(struct yaml_reader *r, const yaml_event_t *event, int depth, struct tree_node **ret);
 
-static err_t read_child(struct reader *r, int depth, yaml_event_type_t end, bool *ret_end, struct tree_node **ret)
+static err_t read_child(struct yaml_reader *r, int depth, yaml_event_type_t end, bool *ret_end, struct tree_node **ret)
 {
     yaml_event_t event;
     err_t err = next_event(r, &event);
@@ -132,7 +133,7 @@ static err_t read_child(struct reader *r, int depth, yaml_event_type_t end, bool
     return err;
 }
 
-static err_t read_list(struct reader *r, int depth, struct tree_node *list)
+static err_t read_list(struct yaml_reader *r, int depth, struct tree_node *list)
 {
     for (struct tree_node **last = &list->first;; last = &(*last)->next) {
         bool end;
@@ -142,7 +143,7 @@ static err_t read_list(struct reader *r, int depth, struct tree_node *list)
     }
 }
 
-static err_t check_key(struct reader *r, const struct tree_node *map, const struct tree_node *key)
+static err_t check_key(struct yaml_reader *r, const struct tree_node *map, const struct tree_node *key)
 {
     int n = 0;
     if (key->kind != TREE_SCALAR || tree_is_null(key))
@@ -154,7 +155,7 @@ static err_t check_key(struct reader *r, const struct tree_node *map, const stru
     return n < TREE_MAX_KEYS ? OK : fail(r, ERR_LIMIT, (size_t)key->line, "more than %d keys", TREE_MAX_KEYS);
 }
 
-static err_t read_map(struct reader *r, int depth, struct tree_node *map)
+static err_t read_map(struct yaml_reader *r, int depth, struct tree_node *map)
 {
     for (struct tree_node **last = &map->first;; last = &(*last)->next) {
         struct tree_node *key = NULL, *value = NULL;
@@ -180,7 +181,7 @@ static err_t read_map(struct reader *r, int depth, struct tree_node *map)
     }
 }
 
-static err_t read_value(struct reader *r, const yaml_event_t *event, int depth, struct tree_node *node)
+static err_t read_value(struct yaml_reader *r, const yaml_event_t *event, int depth, struct tree_node *node)
 {
     if (node->kind == TREE_LIST)
         return read_list(r, depth + 1, node);
@@ -192,7 +193,7 @@ static err_t read_value(struct reader *r, const yaml_event_t *event, int depth, 
     return err;
 }
 
-static err_t read_node(struct reader *r, const yaml_event_t *event, int depth, struct tree_node **ret)
+static err_t read_node(struct yaml_reader *r, const yaml_event_t *event, int depth, struct tree_node **ret)
 {
     struct tree_node *node = NULL;
     enum tree_kind kind = event->type == YAML_SEQUENCE_START_EVENT  ? TREE_LIST
@@ -216,7 +217,7 @@ static err_t read_node(struct reader *r, const yaml_event_t *event, int depth, s
 }
 
 /* Takes the next event, which must be of this type. */
-static err_t expect(struct reader *r, yaml_event_type_t type)
+static err_t expect(struct yaml_reader *r, yaml_event_type_t type)
 {
     yaml_event_t event;
     err_t err = next_event(r, &event);
@@ -228,7 +229,7 @@ static err_t expect(struct reader *r, yaml_event_type_t type)
     return err;
 }
 
-static err_t read_empty(struct reader *r, struct tree_node **ret)
+static err_t read_empty(struct yaml_reader *r, struct tree_node **ret)
 {
     err_t err = node_new(r, TREE_SCALAR, 1, ret);
     if (err)
@@ -241,7 +242,7 @@ static err_t read_empty(struct reader *r, struct tree_node **ret)
     return fail(r, ERR_NOMEM, 0, "out of memory");
 }
 
-static err_t read_document(struct reader *r, struct tree_node **ret)
+static err_t read_document(struct yaml_reader *r, struct tree_node **ret)
 {
     struct tree_node *root = NULL;
     bool end;
@@ -270,7 +271,7 @@ static err_t read_document(struct reader *r, struct tree_node **ret)
 
 err_t tree_parse(const char *text, size_t len, struct tree_node **ret, struct tree_error *ret_error)
 {
-    struct reader r = {.error = ret_error};
+    struct yaml_reader r = {.error = ret_error};
     if (len > TREE_MAX_BYTES)
         return fail(&r, ERR_LIMIT, 0, "%zu bytes, at most %u are taken", len, TREE_MAX_BYTES);
     if (len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {

@@ -47,8 +47,8 @@ void bpe_free(struct bpe *b)
     free(b->tokens);
     free(b->merges);
     free(b->specials);
-    words_fini(&b->words);
-    free(b->word_ids);
+    vocab_fini(&b->whole_tokens);
+    free(b->whole_ids);
     pcre2_code_free(b->code);
     free(b);
 }

@@ -193,9 +193,9 @@ static size_t merge_long(const struct bpe *b, const uint8_t *text, size_t n, str
 err_t bpe_merge_piece(const struct bpe *b, const uint8_t *text, size_t n, struct bpe_work *work, int32_t *ret_ids,
                       size_t *ret_n)
 {
-    int32_t word = b->whole ? words_find(&b->words, text, n) : -1;
+    int32_t word = b->whole ? vocab_find(&b->whole_tokens, text, n) : -1;
     if (word >= 0) {
-        ret_ids[0] = b->word_ids[word];
+        ret_ids[0] = b->whole_ids[word];
         *ret_n = 1;
         return OK;
     }

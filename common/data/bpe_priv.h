@@ -30,8 +30,8 @@ struct bpe {
     size_t special_max; /* bytes of the longest */
     bool first[256];    /* a special token begins with this byte */
     bool whole;         /* a piece that is a token is that token (ignore_merges) */
-    struct words words; /* then: the tokens' bytes */
-    int32_t *word_ids;
+    struct vocab whole_tokens; /* then: the tokens' bytes */
+    int32_t *whole_ids;
     pcre2_code *code;
     bool jit;
 };

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct reader {
+struct bpe_reader {
     struct bpe *b;
     struct why *why;
     const char *file;    /* what messages begin with */
@@ -19,12 +19,12 @@ struct reader {
     struct buf joined;
 };
 
-static err_t complain(struct reader *r, err_t err, const char *place, const char *what)
+static err_t complain(struct bpe_reader *r, err_t err, const char *place, const char *what)
 {
     return why_set(r->why, err, "%s%s%s: %s", r->file, place[0] ? ", " : "", place, what);
 }
 
-static err_t no_memory(struct reader *r)
+static err_t no_memory(struct bpe_reader *r)
 {
     return complain(r, ERR_NOMEM, "", err_text(ERR_NOMEM));
 }
@@ -61,7 +61,7 @@ static bool bytes_of(const char *token, struct buf *ret, err_t *err)
 
 /* ---- the vocabulary ---- */
 
-static err_t token_add(struct reader *r, const char *token, int64_t id, bool plain, bool *ret_bytes)
+static err_t token_add(struct bpe_reader *r, const char *token, int64_t id, bool plain, bool *ret_bytes)
 {
     struct bpe *b = r->b;
     struct bpe_token *t = &b->tokens[id];
@@ -79,7 +79,7 @@ static err_t token_add(struct reader *r, const char *token, int64_t id, bool pla
     return OK;
 }
 
-static err_t id_check(struct reader *r, const char *token, const json_t *value, int64_t *ret)
+static err_t id_check(struct bpe_reader *r, const char *token, const json_t *value, int64_t *ret)
 {
     char place[120];
     snprintf(place, sizeof(place), "token \"%.80s\"", token);
@@ -92,7 +92,7 @@ static err_t id_check(struct reader *r, const char *token, const json_t *value, 
 }
 
 /* Room for ids up to the largest. */
-static err_t tokens_reserve(struct reader *r, int64_t largest)
+static err_t tokens_reserve(struct bpe_reader *r, int64_t largest)
 {
     struct bpe *b = r->b;
     if (largest < b->n_tokens)
@@ -110,7 +110,7 @@ static err_t tokens_reserve(struct reader *r, int64_t largest)
     return OK;
 }
 
-static err_t vocab_size(struct reader *r)
+static err_t vocab_size(struct bpe_reader *r)
 {
     const char *token;
     json_t *value;
@@ -125,7 +125,7 @@ static err_t vocab_size(struct reader *r)
     return tokens_reserve(r, largest);
 }
 
-static err_t byte_check(struct reader *r)
+static err_t byte_check(struct bpe_reader *r)
 {
     char text[80];
     for (int i = 0; i < 256; i++)
@@ -136,7 +136,7 @@ static err_t byte_check(struct reader *r)
     return OK;
 }
 
-static err_t vocab_read(struct reader *r)
+static err_t vocab_read(struct bpe_reader *r)
 {
     struct bpe *b = r->b;
     const char *token;
@@ -168,20 +168,20 @@ static err_t vocab_read(struct reader *r)
 
 /* ---- merges ---- */
 
-static err_t merge_complain(struct reader *r, const char *place, const char *left, size_t n_left, const char *right,
+static err_t merge_complain(struct bpe_reader *r, const char *place, const char *left, size_t n_left, const char *right,
                             size_t n_right, const char *what)
 {
     return why_set(r->why, ERR_INVALID, "%s, %s: \"%.*s\" and \"%.*s\": %s", r->file, place,
                    (int)(n_left < 60 ? n_left : 60), left, (int)(n_right < 60 ? n_right : 60), right, what);
 }
 
-static int32_t vocab_id(const struct reader *r, const char *token, size_t n)
+static int32_t vocab_id(const struct bpe_reader *r, const char *token, size_t n)
 {
     const json_t *value = json_object_getn(r->vocab, token, n);
     return value ? (int32_t)json_integer_value(value) : -1;
 }
 
-static err_t merge_read(struct reader *r, const char *place, int32_t rank, const char *left, size_t n_left,
+static err_t merge_read(struct bpe_reader *r, const char *place, int32_t rank, const char *left, size_t n_left,
                         const char *right, size_t n_right)
 {
     int32_t a = n_left ? vocab_id(r, left, n_left) : -1, b = n_right ? vocab_id(r, right, n_right) : -1;
@@ -203,7 +203,7 @@ static err_t merge_read(struct reader *r, const char *place, int32_t rank, const
 }
 
 /* "left right", one space. */
-static err_t merge_line(struct reader *r, const char *place, int32_t rank, const char *line, size_t n)
+static err_t merge_line(struct bpe_reader *r, const char *place, int32_t rank, const char *line, size_t n)
 {
     const char *space = memchr(line, ' ', n);
     size_t left = space ? (size_t)(space - line) : 0, right = space ? n - left - 1 : 0;
@@ -222,7 +222,7 @@ static size_t count_lines(const struct bpe_text *t)
 }
 
 /* merges.txt: "#version: .." and then a merge a line, by rank. */
-static err_t merges_text(struct reader *r, const struct bpe_text *t)
+static err_t merges_text(struct bpe_reader *r, const struct bpe_text *t)
 {
     const char *p = (const char *)t->data, *end = p + t->len;
     char place[32];
@@ -247,7 +247,7 @@ static err_t merges_text(struct reader *r, const struct bpe_text *t)
 }
 
 /* model.merges: of "a b", or, newer, of ["a", "b"]. */
-static err_t merges_json(struct reader *r, const json_t *list)
+static err_t merges_json(struct bpe_reader *r, const json_t *list)
 {
     char place[48];
     size_t i;
@@ -276,7 +276,7 @@ static err_t merges_json(struct reader *r, const json_t *list)
 
 /* ---- special tokens ---- */
 
-static err_t special_add(struct reader *r, int32_t id)
+static err_t special_add(struct bpe_reader *r, int32_t id)
 {
     struct bpe *b = r->b;
     if (b->n_specials == BPE_MAX_SPECIALS)
@@ -290,7 +290,7 @@ static err_t special_add(struct reader *r, int32_t id)
 }
 
 /* vocab.json does not say which tokens are special; those that text cannot become are. */
-static err_t specials_of_vocab(struct reader *r)
+static err_t specials_of_vocab(struct bpe_reader *r)
 {
     const char *token;
     json_t *value;
@@ -309,7 +309,7 @@ static err_t specials_of_vocab(struct reader *r)
     return OK;
 }
 
-static err_t added_read(struct reader *r, const char *place, const json_t *item)
+static err_t added_read(struct bpe_reader *r, const char *place, const json_t *item)
 {
     static const char *const flags[] = {"single_word", "lstrip", "rstrip"};
     const char *content = json_string_value(json_object_get(item, "content"));
@@ -335,7 +335,7 @@ static err_t added_read(struct reader *r, const char *place, const json_t *item)
     return err ? err : special_add(r, (int32_t)id);
 }
 
-static err_t specials_of_json(struct reader *r, const json_t *list)
+static err_t specials_of_json(struct bpe_reader *r, const json_t *list)
 {
     char place[48];
     size_t i;
@@ -362,7 +362,7 @@ static int special_compare(const void *a, const void *b, void *arg)
 
 /* ---- tokenizer.json ---- */
 
-static err_t unsupported(struct reader *r, const char *field, const json_t *value)
+static err_t unsupported(struct bpe_reader *r, const char *field, const json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
     err_t err = why_set(r->why, ERR_UNSUPPORTED, "%s, %s: %.100s is not taken here (docs/data.md lists what is)",
@@ -384,7 +384,7 @@ static bool has_type(const json_t *object, const char *type)
     return text && strcmp(text, type) == 0;
 }
 
-static err_t model_check(struct reader *r, const json_t *model)
+static err_t model_check(struct bpe_reader *r, const json_t *model)
 {
     static const char *const fields[] = {"byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout"};
     if (!json_is_object(model))
@@ -403,7 +403,7 @@ static err_t model_check(struct reader *r, const json_t *model)
 }
 
 /* One step of the pre-tokenizer. `pattern`: of a Split before, NULL. `ret_done`: this was the last step, ByteLevel. */
-static err_t pre_step(struct reader *r, const json_t *step, const json_t **pattern, bool *ret_done)
+static err_t pre_step(struct bpe_reader *r, const json_t *step, const json_t **pattern, bool *ret_done)
 {
     const char *behavior = json_string_value(json_object_get(step, "behavior"));
     if (has_type(step, "ByteLevel")) {
@@ -421,7 +421,7 @@ static err_t pre_step(struct reader *r, const json_t *step, const json_t **patte
     return json_is_string(*pattern) ? OK : unsupported(r, "pre_tokenizer", step);
 }
 
-static err_t pre_read(struct reader *r, const json_t *pre)
+static err_t pre_read(struct bpe_reader *r, const json_t *pre)
 {
     const json_t *steps = has_type(pre, "Sequence") ? json_object_get(pre, "pretokenizers") : NULL, *pattern = NULL;
     size_t n = steps ? json_array_size(steps) : 1;
@@ -439,15 +439,15 @@ static err_t pre_read(struct reader *r, const json_t *pre)
     return err ? why_prefix(r->why, err, "%s, pre_tokenizer", r->file) : OK;
 }
 
-static err_t words_read(struct reader *r)
+static err_t whole_tokens_read(struct bpe_reader *r)
 {
     struct bpe *b = r->b;
     const char *token;
     json_t *value;
     struct buf bytes = {0};
     err_t err = OK;
-    b->word_ids = malloc((json_object_size(r->vocab) + 1) * sizeof(*b->word_ids));
-    if (!b->word_ids)
+    b->whole_ids = malloc((json_object_size(r->vocab) + 1) * sizeof(*b->whole_ids));
+    if (!b->whole_ids)
         return no_memory(r);
     json_object_foreach((json_t *)r->vocab, token, value)
     {
@@ -455,16 +455,16 @@ static err_t words_read(struct reader *r)
         bytes.len = 0;
         if (!bytes_of(token, &bytes, &err))
             continue;
-        err = err ? err : words_add(&b->words, bytes.data, bytes.len, &number);
+        err = err ? err : vocab_add(&b->whole_tokens, bytes.data, bytes.len, &number);
         if (err)
             break;
-        b->word_ids[number] = (int32_t)json_integer_value(value);
+        b->whole_ids[number] = (int32_t)json_integer_value(value);
     }
     buf_fini(&bytes);
     return err ? complain(r, err, "model.vocab", err_text(err)) : OK;
 }
 
-static err_t tokenizer_read(struct reader *r, const json_t *root)
+static err_t tokenizer_read(struct bpe_reader *r, const json_t *root)
 {
     const json_t *model = json_object_get(root, "model"), *normalizer = json_object_get(root, "normalizer");
     err_t err = model_check(r, model);
@@ -476,12 +476,12 @@ static err_t tokenizer_read(struct reader *r, const json_t *root)
     err = err ? err : merges_json(r, json_object_get(model, "merges"));
     err = err ? err : specials_of_json(r, json_object_get(root, "added_tokens"));
     r->b->whole = json_is_true(json_object_get(model, "ignore_merges"));
-    return err || !r->b->whole ? err : words_read(r);
+    return err || !r->b->whole ? err : whole_tokens_read(r);
 }
 
 /* ---- either ---- */
 
-static err_t pair_read(struct reader *r, const json_t *root, const struct bpe_text *merges)
+static err_t pair_read(struct bpe_reader *r, const json_t *root, const struct bpe_text *merges)
 {
     const char *file = r->file;
     r->vocab = root;
@@ -494,7 +494,7 @@ static err_t pair_read(struct reader *r, const json_t *root, const struct bpe_te
     return err ? err : bpe_pattern_compile(r->b, bpe_gpt2_pattern, strlen(bpe_gpt2_pattern), r->why);
 }
 
-static err_t read_all(struct reader *r, const struct bpe_text *vocab, const struct bpe_text *merges)
+static err_t read_all(struct bpe_reader *r, const struct bpe_text *vocab, const struct bpe_text *merges)
 {
     json_error_t error;
     json_t *root = json_loadb((const char *)vocab->data, vocab->len, JSON_REJECT_DUPLICATES, &error);
@@ -512,7 +512,7 @@ static err_t read_all(struct reader *r, const struct bpe_text *vocab, const stru
 err_t bpe_new(const struct bpe_text *vocab, const struct bpe_text *merges, struct bpe **ret, struct why *why)
 {
     struct bpe *b = calloc(1, sizeof(*b));
-    struct reader r = {.b = b, .why = why, .file = vocab->name};
+    struct bpe_reader r = {.b = b, .why = why, .file = vocab->name};
     if (!b)
         return no_memory(&r);
     b->specials = malloc(BPE_MAX_SPECIALS * sizeof(*b->specials));

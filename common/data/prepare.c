@@ -198,9 +198,9 @@ static err_t borrow_vocab(struct preparation *x)
 
 static err_t count_word(void *arg, const uint8_t *word, size_t len)
 {
-    struct words *words = arg;
+    struct vocab *words = arg;
     int32_t id;
-    err_t err = words_add(words, word, len, &id);
+    err_t err = vocab_add(words, word, len, &id);
     if (!err)
         words->list[id].count++;
     return err;
@@ -216,13 +216,13 @@ static err_t count_piece(void *arg, const uint8_t *data, size_t len)
     struct counting *c = arg;
     err_t err = splitter_feed(&c->splitter, data, len);
     if (err == ERR_LIMIT)
-        return why_set(c->x->why, err, "more than %d different words; use the tokenizer bytes", WORDS_MAX);
+        return why_set(c->x->why, err, "more than %d different words; use the tokenizer bytes", VOCAB_MAX_WORDS);
     return err ? fail(c->x, err) : OK;
 }
 
 static err_t count_vocab(struct preparation *x)
 {
-    struct words words = {0};
+    struct vocab words = {0};
     struct buf vocab = {0};
     struct counting c = {.x = x, .splitter = {.lowercase = x->p->lowercase, .emit = count_word, .arg = &words}};
     err_t err = read_sources(x, count_piece, &c);
@@ -234,7 +234,7 @@ static err_t count_vocab(struct preparation *x)
     if (!err)
         err = tokenizer_words_new(vocab.data, vocab.len, x->p->lowercase, &x->tokenizer, x->why);
     buf_fini(&vocab);
-    words_fini(&words);
+    vocab_fini(&words);
     return err;
 }
 
@@ -250,14 +250,14 @@ static err_t make_tokenizer(struct preparation *x)
 
 /* ---- writing ---- */
 
-struct writing {
+struct set_writer {
     struct preparation *x;
     struct shard_writer shards;
     struct encoder encoder;
     struct buf ids;
 };
 
-static err_t write_ids(struct writing *w)
+static err_t write_ids(struct set_writer *w)
 {
     err_t err = shard_writer_put(&w->shards, (const int32_t *)(void *)w->ids.data,
                                  (int64_t)(w->ids.len / sizeof(int32_t)), w->x->why);
@@ -276,12 +276,12 @@ static err_t fail_encode(struct preparation *x, err_t err)
 
 static err_t write_piece(void *arg, const uint8_t *data, size_t len)
 {
-    struct writing *w = arg;
+    struct set_writer *w = arg;
     err_t err = encoder_feed(&w->encoder, data, len);
     return err ? fail_encode(w->x, err) : write_ids(w);
 }
 
-static err_t write_tokens(struct writing *w)
+static err_t write_tokens(struct set_writer *w)
 {
     err_t err = read_sources(w->x, write_piece, w);
     if (!err && (err = encoder_finish(&w->encoder)))
@@ -322,7 +322,7 @@ static err_t write_index(struct preparation *x, const struct shard_writer *shard
 /* Everything of the set into x->temp. */
 static err_t write_set(struct preparation *x)
 {
-    struct writing w = {.x = x};
+    struct set_writer w = {.x = x};
     x->index.tokenizer = x->p->tokenizer;
     x->index.lowercase = x->p->lowercase;
     x->index.vocab = tokenizer_vocab(x->tokenizer);

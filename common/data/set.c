@@ -63,7 +63,7 @@ static err_t load_vocab(struct data_set *d, const char *path, struct why *why)
 {
     char sha256[65];
     struct buf vocab = {0};
-    err_t err = file_read_plain(path, (size_t)WORDS_MAX_BYTES + WORDS_MAX, &vocab);
+    err_t err = file_read_plain(path, (size_t)VOCAB_MAX_BYTES + VOCAB_MAX_WORDS, &vocab);
     if (!err)
         err = sha_of(vocab.data ? vocab.data : (const uint8_t *)"", vocab.len, sha256);
     if (err) {

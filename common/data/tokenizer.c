@@ -12,7 +12,7 @@
 struct tokenizer {
     enum tokenizer_kind kind;
     bool lowercase;
-    struct words words;
+    struct vocab words;
     int32_t unk, eos;
     struct bpe *bpe;
     struct buf vocab; /* the file's bytes */
@@ -34,8 +34,8 @@ static void lower(uint8_t *text, size_t len)
 
 static void carry(struct splitter *s, const uint8_t *part, size_t len)
 {
-    if (len > WORD_MAX_BYTES || s->n + len > WORD_MAX_BYTES) {
-        s->n = WORD_MAX_BYTES + 1;
+    if (len > VOCAB_WORD_MAX_BYTES || s->n + len > VOCAB_WORD_MAX_BYTES) {
+        s->n = VOCAB_WORD_MAX_BYTES + 1;
         return;
     }
     memcpy(s->word + s->n, part, len);
@@ -46,7 +46,7 @@ static err_t emit_carried(struct splitter *s)
 {
     size_t len = s->n;
     s->n = 0;
-    if (len > WORD_MAX_BYTES)
+    if (len > VOCAB_WORD_MAX_BYTES)
         return s->emit(s->arg, (const uint8_t *)TOKENIZER_UNK, strlen(TOKENIZER_UNK));
     if (s->lowercase)
         lower(s->word, len);
@@ -61,7 +61,7 @@ err_t splitter_feed(struct splitter *s, const uint8_t *text, size_t len)
         err_t err = OK;
         while (text < end && !is_space(*text))
             text++;
-        if (s->n || text == end || s->lowercase || text - start > WORD_MAX_BYTES)
+        if (s->n || text == end || s->lowercase || text - start > VOCAB_WORD_MAX_BYTES)
             carry(s, start, (size_t)(text - start));
         else if (text > start)
             err = s->emit(s->arg, start, (size_t)(text - start));
@@ -87,7 +87,7 @@ err_t splitter_finish(struct splitter *s)
 static err_t emit_id(void *arg, const uint8_t *word, size_t len)
 {
     struct encoder *e = arg;
-    int32_t id = words_find(&e->tokenizer->words, word, len);
+    int32_t id = vocab_find(&e->tokenizer->words, word, len);
     if (id < 0)
         id = e->tokenizer->unk;
     return buf_append(e->ids, &id, sizeof(id));
@@ -171,7 +171,7 @@ err_t tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *ret)
         return buf_append(ret, "\n", 1);
     err_t err = buf_reserve(ret, (size_t)t->words.list[id].len + 1);
     if (!err)
-        err = buf_append(ret, words_text(&t->words, id), t->words.list[id].len);
+        err = buf_append(ret, vocab_text(&t->words, id), t->words.list[id].len);
     return err ? err : buf_append(ret, " ", 1);
 }
 
@@ -193,16 +193,16 @@ err_t tokenizer_bytes_new(struct tokenizer **ret)
     return tokenizer_new(TOKENIZER_BYTES, false, ret);
 }
 
-static err_t vocab_add(struct tokenizer *t, const uint8_t *word, size_t len, struct why *why)
+static err_t vocab_line_add(struct tokenizer *t, const uint8_t *word, size_t len, struct why *why)
 {
     int32_t line = t->words.n, id;
-    if (!len || len > WORD_MAX_BYTES)
+    if (!len || len > VOCAB_WORD_MAX_BYTES)
         return why_set(why, ERR_INVALID, "vocabulary, line %d: %zu bytes; a word has 1 to %d", line + 1, len,
-                       WORD_MAX_BYTES);
+                       VOCAB_WORD_MAX_BYTES);
     for (size_t i = 0; i < len; i++)
         if (is_space(word[i]))
             return why_set(why, ERR_INVALID, "vocabulary, line %d: white space inside of the word", line + 1);
-    err_t err = words_add(&t->words, word, len, &id);
+    err_t err = vocab_add(&t->words, word, len, &id);
     if (err)
         return why_set(why, err, "vocabulary, line %d: %s", line + 1, err_text(err));
     if (id != line)
@@ -211,20 +211,20 @@ static err_t vocab_add(struct tokenizer *t, const uint8_t *word, size_t len, str
     return OK;
 }
 
-static err_t vocab_read(struct tokenizer *t, const uint8_t *vocab, size_t len, struct why *why)
+static err_t vocab_file_read(struct tokenizer *t, const uint8_t *vocab, size_t len, struct why *why)
 {
     const uint8_t *end = vocab + len;
     while (vocab < end) {
         const uint8_t *stop = memchr(vocab, '\n', (size_t)(end - vocab));
         if (!stop)
             return why_set(why, ERR_INVALID, "vocabulary: the last line does not end; the file was cut short");
-        err_t err = vocab_add(t, vocab, (size_t)(stop - vocab), why);
+        err_t err = vocab_line_add(t, vocab, (size_t)(stop - vocab), why);
         if (err)
             return err;
         vocab = stop + 1;
     }
-    t->unk = words_find(&t->words, TOKENIZER_UNK, strlen(TOKENIZER_UNK));
-    t->eos = words_find(&t->words, TOKENIZER_EOS, strlen(TOKENIZER_EOS));
+    t->unk = vocab_find(&t->words, TOKENIZER_UNK, strlen(TOKENIZER_UNK));
+    t->eos = vocab_find(&t->words, TOKENIZER_EOS, strlen(TOKENIZER_EOS));
     if (t->unk < 0 || t->eos < 0)
         return why_set(why, ERR_INVALID, "vocabulary: it lacks %s", t->unk < 0 ? TOKENIZER_UNK : TOKENIZER_EOS);
     return OK;
@@ -233,12 +233,12 @@ static err_t vocab_read(struct tokenizer *t, const uint8_t *vocab, size_t len, s
 err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercase, struct tokenizer **ret, struct why *why)
 {
     struct tokenizer *t;
-    if (len > (size_t)WORDS_MAX_BYTES + WORDS_MAX)
+    if (len > (size_t)VOCAB_MAX_BYTES + VOCAB_MAX_WORDS)
         return why_set(why, ERR_LIMIT, "vocabulary: %zu bytes are too many", len);
     err_t err = tokenizer_new(TOKENIZER_WORDS, lowercase, &t);
     if (err)
         return why_set(why, err, "vocabulary: %s", err_text(err));
-    err = vocab_read(t, vocab, len, why);
+    err = vocab_file_read(t, vocab, len, why);
     if (!err) {
         err = buf_append(&t->vocab, vocab, len);
         if (err)
@@ -375,7 +375,7 @@ void tokenizer_free(struct tokenizer *t)
     if (!t)
         return;
     bpe_free(t->bpe);
-    words_fini(&t->words);
+    vocab_fini(&t->words);
     buf_fini(&t->vocab);
     free(t);
 }
@@ -413,21 +413,21 @@ bool tokenizer_lowercase(const struct tokenizer *t)
 
 static int compare_words(const void *a, const void *b, void *arg)
 {
-    const struct words *w = arg;
+    const struct vocab *w = arg;
     int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
-    const struct word *x = &w->list[i], *y = &w->list[j];
+    const struct vocab_entry *x = &w->list[i], *y = &w->list[j];
     if (x->count != y->count)
         return x->count > y->count ? -1 : 1;
-    int order = memcmp(words_text(w, i), words_text(w, j), x->len < y->len ? x->len : y->len);
+    int order = memcmp(vocab_text(w, i), vocab_text(w, j), x->len < y->len ? x->len : y->len);
     return order ? order : (x->len > y->len) - (x->len < y->len);
 }
 
-err_t tokenizer_vocab_print(struct words *counted, struct buf *ret)
+err_t tokenizer_vocab_print(struct vocab *counted, struct buf *ret)
 {
     int32_t id;
-    err_t err = words_add(counted, TOKENIZER_UNK, strlen(TOKENIZER_UNK), &id);
+    err_t err = vocab_add(counted, TOKENIZER_UNK, strlen(TOKENIZER_UNK), &id);
     if (!err)
-        err = words_add(counted, TOKENIZER_EOS, strlen(TOKENIZER_EOS), &id);
+        err = vocab_add(counted, TOKENIZER_EOS, strlen(TOKENIZER_EOS), &id);
     if (err)
         return err;
     int32_t *order = malloc((size_t)counted->n * sizeof(*order));
@@ -437,7 +437,7 @@ err_t tokenizer_vocab_print(struct words *counted, struct buf *ret)
         order[i] = i;
     qsort_r(order, (size_t)counted->n, sizeof(*order), compare_words, counted);
     for (int32_t i = 0; !err && i < counted->n; i++) {
-        err = buf_append(ret, words_text(counted, order[i]), counted->list[order[i]].len);
+        err = buf_append(ret, vocab_text(counted, order[i]), counted->list[order[i]].len);
         if (!err)
             err = buf_append(ret, "\n", 1);
     }

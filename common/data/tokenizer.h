@@ -11,13 +11,13 @@
 #define TOKENIZER_UNK "<unk>"
 
 /* Cuts text at ASCII white space. `emit` gets each word, <eos> for each newline, and <unk> for a word of more than
- * WORD_MAX_BYTES; its error ends the feed. */
+ * VOCAB_WORD_MAX_BYTES; its error ends the feed. */
 struct splitter {
     bool lowercase; /* A-Z become a-z */
     err_t (*emit)(void *arg, const uint8_t *word, size_t len);
     void *arg;
-    size_t n; /* bytes of a word that the last piece ended in; WORD_MAX_BYTES + 1: too many */
-    uint8_t word[WORD_MAX_BYTES];
+    size_t n; /* bytes of a word that the last piece ended in; VOCAB_WORD_MAX_BYTES + 1: too many */
+    uint8_t word[VOCAB_WORD_MAX_BYTES];
 };
 NODISCARD err_t splitter_feed(struct splitter *s, const uint8_t *text, size_t len);
 /* The text ends here: the word under way, if any, is one. */
@@ -38,6 +38,6 @@ enum tokenizer_kind tokenizer_kind(const struct tokenizer *t);
 bool tokenizer_lowercase(const struct tokenizer *t);
 /* A vocabulary file of counted words: by falling count, then by bytes; <unk> and <eos> are added when they are missing.
  */
-NODISCARD err_t tokenizer_vocab_print(struct words *counted, struct buf *ret);
+NODISCARD err_t tokenizer_vocab_print(struct vocab *counted, struct buf *ret);
 
 #endif

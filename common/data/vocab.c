@@ -26,18 +26,18 @@ static uint64_t hash_of(const uint8_t *p, size_t len)
 }
 
 /* The slot that holds the word, or the free one where it belongs. */
-static int32_t slot_of(const struct words *w, uint64_t hash, const void *word, size_t len)
+static int32_t slot_of(const struct vocab *w, uint64_t hash, const void *word, size_t len)
 {
     int32_t mask = w->n_slots - 1, slot = (int32_t)(hash & (uint64_t)mask);
     for (; w->slots[slot]; slot = (slot + 1) & mask) {
-        const struct word *there = &w->list[w->slots[slot] - 1];
+        const struct vocab_entry *there = &w->list[w->slots[slot] - 1];
         if (there->hash == hash && there->len == len && memcmp(w->text.data + there->offset, word, len) == 0)
             break;
     }
     return slot;
 }
 
-static err_t grow_slots(struct words *w)
+static err_t grow_slots(struct vocab *w)
 {
     int32_t n = w->n_slots ? 2 * w->n_slots : 1024;
     int32_t *slots = calloc((size_t)n, sizeof(*slots));
@@ -55,10 +55,10 @@ static err_t grow_slots(struct words *w)
     return OK;
 }
 
-static err_t grow_list(struct words *w)
+static err_t grow_list(struct vocab *w)
 {
     int32_t cap = w->cap ? 2 * w->cap : 1024;
-    struct word *list = realloc(w->list, (size_t)cap * sizeof(*list));
+    struct vocab_entry *list = realloc(w->list, (size_t)cap * sizeof(*list));
     if (!list)
         return ERR_NOMEM;
     w->list = list;
@@ -66,15 +66,15 @@ static err_t grow_list(struct words *w)
     return OK;
 }
 
-void words_fini(struct words *w)
+void vocab_fini(struct vocab *w)
 {
     buf_fini(&w->text);
     free(w->list);
     free(w->slots);
-    *w = (struct words){0};
+    *w = (struct vocab){0};
 }
 
-err_t words_add(struct words *w, const void *word, size_t len, int32_t *ret)
+err_t vocab_add(struct vocab *w, const void *word, size_t len, int32_t *ret)
 {
     uint64_t hash = hash_of(word, len);
     err_t err = (int64_t)w->n * 3 >= (int64_t)w->n_slots * 2 ? grow_slots(w) : OK;
@@ -85,7 +85,7 @@ err_t words_add(struct words *w, const void *word, size_t len, int32_t *ret)
         *ret = w->slots[slot] - 1;
         return OK;
     }
-    if (w->n >= WORDS_MAX || w->text.len + len > WORDS_MAX_BYTES)
+    if (w->n >= VOCAB_MAX_WORDS || w->text.len + len > VOCAB_MAX_BYTES)
         return ERR_LIMIT;
     if (w->n == w->cap)
         err = grow_list(w);
@@ -93,13 +93,13 @@ err_t words_add(struct words *w, const void *word, size_t len, int32_t *ret)
         err = buf_append(&w->text, word, len);
     if (err)
         return err;
-    w->list[w->n] = (struct word){.hash = hash, .offset = (uint32_t)(w->text.len - len), .len = (uint32_t)len};
+    w->list[w->n] = (struct vocab_entry){.hash = hash, .offset = (uint32_t)(w->text.len - len), .len = (uint32_t)len};
     *ret = w->n++;
     w->slots[slot] = w->n;
     return OK;
 }
 
-int32_t words_find(const struct words *w, const void *word, size_t len)
+int32_t vocab_find(const struct vocab *w, const void *word, size_t len)
 {
     return w->n ? w->slots[slot_of(w, hash_of(word, len), word, len)] - 1 : -1;
 }

@@ -9,30 +9,30 @@
 
 #include <stdint.h>
 
-#define WORDS_MAX (1 << 24) /* distinct words */
-#define WORDS_MAX_BYTES (1u << 30)
-#define WORD_MAX_BYTES 1024 /* a longer one counts as unknown */
+#define VOCAB_MAX_WORDS (1 << 24) /* distinct words */
+#define VOCAB_MAX_BYTES (1u << 30)
+#define VOCAB_WORD_MAX_BYTES 1024 /* a longer one counts as unknown */
 
-struct word {
+struct vocab_entry {
     uint64_t hash;
     uint32_t offset, len; /* in text */
     int64_t count;
 };
 
-struct words {
+struct vocab {
     struct buf text;
-    struct word *list;
+    struct vocab_entry *list;
     int32_t *slots; /* open addressing: number + 1, 0: free; a power of two, at most 2/3 full */
     int32_t n, n_slots, cap;
 };
 
 /* A zeroed struct is an empty set. */
-void words_fini(struct words *w);
+void vocab_fini(struct vocab *w);
 /* The word's number; a new one has count 0. ERR_LIMIT beyond the bounds above. */
-NODISCARD err_t words_add(struct words *w, const void *word, size_t len, int32_t *ret);
+NODISCARD err_t vocab_add(struct vocab *w, const void *word, size_t len, int32_t *ret);
 /* -1 when it is not there. */
-int32_t words_find(const struct words *w, const void *word, size_t len);
-static inline const uint8_t *words_text(const struct words *w, int32_t number)
+int32_t vocab_find(const struct vocab *w, const void *word, size_t len);
+static inline const uint8_t *vocab_text(const struct vocab *w, int32_t number)
 {
     return w->text.data + w->list[number].offset;
 }

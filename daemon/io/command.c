@@ -23,7 +23,7 @@ struct op {
     uint64_t epoch;
     int64_t step, at;
     char *root, *text;
-    struct ckpt_speaker me;
+    struct ckpt_writer_id me;
     struct ckpt_info *infos;
     int n_infos;
 };

@@ -103,7 +103,7 @@ struct io_share {
     bool committer; /* the others write their parts and wait */
     int *ranks;     /* whose workers are here, ascending; none: all */
     int n_ranks;
-    struct ckpt_speaker me;
+    struct ckpt_writer_id me;
     char node[64], committer_node[64];
     struct io_poll ready; /* the directory, for this epoch */
     err_t refusal;        /* why saves are not taken; OK: they are, or wait until the directory is ready */
@@ -140,7 +140,7 @@ struct io_save {
     enum io_save_state { SAVE_OPEN, SAVE_WAITING, SAVE_COMMITTING, SAVE_DONE } state;
     bool shared, committer;
     bool told; /* failed by the committer's word */
-    struct ckpt_speaker me;
+    struct ckpt_writer_id me;
     struct io_poll look; /* of WAITING */
     bool removing;       /* failed: what it left is being removed */
     err_t err;           /* of DONE */

@@ -107,7 +107,7 @@ err_t io_share_take(struct io *io, const struct io_command *c)
         return err;
     next.on = c->n_ios > 1 && next.n_ranks > 0;
     next.committer = c->committer;
-    next.me = (struct ckpt_speaker){.submitted_ms = c->submitted_ms, .epoch = c->epoch, .writer = s->me.writer};
+    next.me = (struct ckpt_writer_id){.submitted_ms = c->submitted_ms, .epoch = c->epoch, .writer = s->me.writer};
     snprintf(next.me.job, sizeof(next.me.job), "%s", io->job);
     snprintf(next.committer_node, sizeof(next.committer_node), "%s", c->committer_node);
     snprintf(next.node, sizeof(next.node), "%s", c->node);
@@ -135,7 +135,7 @@ int io_share_count(const struct io_share *s, int world)
 
 struct ready {
     struct io_work work;
-    struct ckpt_speaker me;
+    struct ckpt_writer_id me;
     int64_t resume_step;
     char *root;
 };

@@ -344,9 +344,9 @@ TEST(killed_while_preparing)
     struct nodes c;
     struct io_op op;
     nodes_start(&c, 2, 2);
-    const struct word half = {.kind = WORD_PREPARING, .by = as_other(&c, 3, 0).me};
+    const struct marker half = {.kind = MARKER_PREPARING, .by = as_other(&c, 3, 0).me};
     assert_int_equal(mkdir(c.t[0].root, 0777), 0);
-    assert_ok(word_put(c.t[0].root, NULL, CKPT_EPOCH_FILE, &half, NULL));
+    assert_ok(marker_write(c.t[0].root, NULL, CKPT_EPOCH_FILE, &half, NULL));
     say_node(&c, 1, 3, 0, 0);
     save(&c, 3, 5, 1, &op);
     io_run_ms(&c.t[0], 300);
@@ -362,9 +362,9 @@ TEST(killed_while_preparing)
 }
 
 /* The directory bears the word of another job, of a higher epoch, and what it left. None of it counts. */
-TEST(word_of_another_job)
+TEST(marker_of_another_job)
 {
-    static const struct ckpt_speaker strangers[] = {
+    static const struct ckpt_writer_id strangers[] = {
         {.job = "5", .submitted_ms = SUBMITTED_MS, .epoch = 9, .writer = 1},
         {.job = "7", .submitted_ms = SUBMITTED_MS - 1, .epoch = 9, .writer = 1}, /* of another cluster */
     };
@@ -712,10 +712,10 @@ static void bad_index(void (*put)(const char *path, const struct buf *good))
     save_all(&c, 1, 4);
     fixture_write_parts(&c.f, c.t[0].root, 5, 1, 2, parts);
     assert_ok(ckpt_part_encode(parts[1], &body));
-    struct word w = {.kind = WORD_PART, .by = as_other(&c, 1, 5).me, .step = 5, .rank = 1, .world = 2};
+    struct marker w = {.kind = MARKER_PART, .by = as_other(&c, 1, 5).me, .step = 5, .rank = 1, .world = 2};
     w.body = body.data;
     w.body_bytes = body.len;
-    assert_ok(word_encode(&w, &good));
+    assert_ok(marker_encode(&w, &good));
     snprintf(path, sizeof(path), "%s/.step-5.e1.index", c.t[0].root);
     assert_int_equal(mkdir(path, 0777), 0);
     strcat(path, "/__1_0.part");

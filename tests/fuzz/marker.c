@@ -10,11 +10,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* A fuzzer does not find a checksum: a second look with it made right goes behind it. */
 static void try(const uint8_t *data, size_t size)
 {
-    struct word w;
+    struct marker w;
     struct buf b = {0};
-    if (word_decode(data, size, &w))
+    if (marker_decode(data, size, &w))
         return;
-    if (word_encode(&w, &b) || b.len != size || memcmp(b.data, data, size) != 0)
+    if (marker_encode(&w, &b) || b.len != size || memcmp(b.data, data, size) != 0)
         abort();
     buf_fini(&b);
 }

@@ -43,14 +43,14 @@ static void root_make(void)
     snprintf(root, sizeof(root), "%s/ckpt", test_tmpdir());
 }
 
-static struct ckpt_speaker speaker(uint64_t epoch, uint64_t writer)
+static struct ckpt_writer_id writer_id(uint64_t epoch, uint64_t writer)
 {
-    return (struct ckpt_speaker){.job = "7", .submitted_ms = 1000, .epoch = epoch, .writer = writer};
+    return (struct ckpt_writer_id){.job = "7", .submitted_ms = 1000, .epoch = epoch, .writer = writer};
 }
 
 static struct ckpt_shared_save save_of(uint64_t epoch, int64_t step)
 {
-    return (struct ckpt_shared_save){.root = root, .me = speaker(epoch, 1), .step = step, .world = 2};
+    return (struct ckpt_shared_save){.root = root, .me = writer_id(epoch, 1), .step = step, .world = 2};
 }
 
 static struct fixture model(void)
@@ -60,7 +60,7 @@ static struct fixture model(void)
     return f;
 }
 
-static err_t commit_as(const struct ckpt_speaker *me, int64_t step, struct ckpt_part *const *parts, struct why *why)
+static err_t commit_as(const struct ckpt_writer_id *me, int64_t step, struct ckpt_part *const *parts, struct why *why)
 {
     const struct ckpt_commit c = {.root = root, .step = step, .epoch = me->epoch, .loss = 1, .me = me};
     return ckpt_commit(&c, parts, 2, why);
@@ -89,26 +89,26 @@ static void parts_free(struct ckpt_part **parts)
 
 /* ---- bytes ---- */
 
-static const struct word failed = {.kind = WORD_FAILED,
-                                   .by = {.job = "7", .submitted_ms = 1700000000000, .epoch = 3, .writer = 0x1122},
-                                   .step = 200,
-                                   .rank = 1,
-                                   .world = 2,
-                                   .code = ERR_NOSPACE,
-                                   .body = "no space",
-                                   .body_bytes = 8};
+static const struct marker failed = {.kind = MARKER_FAILED,
+                                     .by = {.job = "7", .submitted_ms = 1700000000000, .epoch = 3, .writer = 0x1122},
+                                     .step = 200,
+                                     .rank = 1,
+                                     .world = 2,
+                                     .code = ERR_NOSPACE,
+                                     .body = "no space",
+                                     .body_bytes = 8};
 
 TEST(bytes_of_a_word)
 {
     struct buf b = {0}, golden;
-    struct word w;
+    struct marker w;
     golden_read("word", &golden);
-    assert_ok(word_encode(&failed, &b));
+    assert_ok(marker_encode(&failed, &b));
     assert_int_equal(b.len, golden.len);
     assert_memory_equal(b.data, golden.data, golden.len);
     buf_fini(&golden);
-    assert_ok(word_decode(b.data, b.len, &w));
-    assert_int_equal(w.kind, WORD_FAILED);
+    assert_ok(marker_decode(b.data, b.len, &w));
+    assert_int_equal(w.kind, MARKER_FAILED);
     assert_int_equal(w.code, ERR_NOSPACE);
     assert_int_equal(w.step, 200);
     assert_int_equal(w.rank, 1);
@@ -124,13 +124,13 @@ TEST(bytes_of_a_word)
 TEST(every_flipped_bit_and_every_cut_is_refused)
 {
     struct buf b = {0};
-    struct word w;
-    assert_ok(word_encode(&failed, &b));
+    struct marker w;
+    assert_ok(marker_encode(&failed, &b));
     for (size_t i = 0; i < b.len; i++) {
-        assert_err(ERR_CORRUPT, word_decode(b.data, i, &w));
+        assert_err(ERR_CORRUPT, marker_decode(b.data, i, &w));
         for (int bit = 0; bit < 8; bit++) {
             b.data[i] ^= (uint8_t)(1 << bit);
-            assert_err(ERR_CORRUPT, word_decode(b.data, b.len, &w));
+            assert_err(ERR_CORRUPT, marker_decode(b.data, b.len, &w));
             b.data[i] ^= (uint8_t)(1 << bit);
         }
     }
@@ -148,9 +148,9 @@ TEST(illegal_words)
         {8, 2, ERR_UNSUPPORTED}, /* version */
         {12, 0, ERR_CORRUPT},    /* kind */
         {12, 5, ERR_CORRUPT},
-        {12, WORD_PART, ERR_CORRUPT},  /* with an error's code */
-        {12, WORD_READY, ERR_CORRUPT}, /* with a rank */
-        {16, 0, ERR_CORRUPT},          /* a failure that is none */
+        {12, MARKER_PART, ERR_CORRUPT},  /* with an error's code */
+        {12, MARKER_READY, ERR_CORRUPT}, /* with a rank */
+        {16, 0, ERR_CORRUPT},            /* a failure that is none */
         {16, 65, ERR_CORRUPT},
         {20, 2, ERR_CORRUPT}, /* rank 2 of 2 */
         {20, UINT32_MAX - 1, ERR_CORRUPT},
@@ -164,14 +164,14 @@ TEST(illegal_words)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct buf b = {0};
-        struct word w;
-        assert_ok(word_encode(&failed, &b));
+        struct marker w;
+        assert_ok(marker_encode(&failed, &b));
         for (int k = 0; k < 4; k++)
             b.data[cases[i].at + (size_t)k] = (uint8_t)(cases[i].value >> (8 * k));
         uint32_t crc = sums_crc32c(0, b.data, b.len - 4);
         for (int k = 0; k < 4; k++)
             b.data[b.len - 4 + (size_t)k] = (uint8_t)(crc >> (8 * k));
-        if (word_decode(b.data, b.len, &w) != cases[i].err)
+        if (marker_decode(b.data, b.len, &w) != cases[i].err)
             fail_msg("case %zu", i);
         buf_fini(&b);
     }
@@ -181,7 +181,7 @@ TEST(illegal_words)
 
 TEST(prepare_and_the_others)
 {
-    struct ckpt_speaker a = speaker(2, 1), b = speaker(2, 2), next = speaker(3, 3);
+    struct ckpt_writer_id a = writer_id(2, 1), b = writer_id(2, 2), next = writer_id(3, 3);
     struct why why;
     root_make();
     assert_err(ERR_AGAIN, ckpt_prepared(root, &b, &why)); /* no directory */
@@ -205,12 +205,12 @@ TEST(prepare_and_the_others)
 
 TEST(prepare_while_it_is_being_prepared)
 {
-    struct ckpt_speaker a = speaker(2, 1), b = speaker(2, 2);
-    const struct word half = {.kind = WORD_PREPARING, .by = a};
+    struct ckpt_writer_id a = writer_id(2, 1), b = writer_id(2, 2);
+    const struct marker half = {.kind = MARKER_PREPARING, .by = a};
     struct why why;
     root_make();
     assert_ok(file_make_dirs(root, 0777));
-    assert_ok(word_put(root, NULL, CKPT_EPOCH_FILE, &half, &why));
+    assert_ok(marker_write(root, NULL, CKPT_EPOCH_FILE, &half, &why));
     assert_err(ERR_AGAIN, ckpt_prepared(root, &b, &why));
     assert_ok(ckpt_prepare(root, &a, 0, &why));
     assert_ok(ckpt_prepared(root, &b, &why));
@@ -220,7 +220,7 @@ TEST(prepare_while_it_is_being_prepared)
  */
 TEST(prepare_takes_over)
 {
-    struct ckpt_speaker theirs = {.job = "5", .submitted_ms = 1000, .epoch = 9, .writer = 4}, me = speaker(1, 1);
+    struct ckpt_writer_id theirs = {.job = "5", .submitted_ms = 1000, .epoch = 9, .writer = 4}, me = writer_id(1, 1);
     struct ckpt_shared_save old = {.root = root, .me = theirs, .step = 5, .world = 2}, mine = save_of(1, 6);
     struct fixture f = model();
     struct ckpt_part *parts[2];
@@ -246,7 +246,7 @@ TEST(prepare_takes_over)
 /* A word that cannot be read stops nobody for ever: who prepares replaces it, whatever it was. */
 TEST(damaged_epoch_word)
 {
-    struct ckpt_speaker a = speaker(2, 1), b = speaker(2, 2);
+    struct ckpt_writer_id a = writer_id(2, 1), b = writer_id(2, 2);
     char target[PATH_MAX], link[PATH_MAX];
     struct why why;
     struct stat before, after;
@@ -275,15 +275,15 @@ TEST(damaged_epoch_word)
 
 TEST(commit_of_an_old_epoch)
 {
-    struct ckpt_speaker old = speaker(1, 1);
-    const struct word newer = {.kind = WORD_PREPARING, .by = speaker(2, 2)};
+    struct ckpt_writer_id old = writer_id(1, 1);
+    const struct marker newer = {.kind = MARKER_PREPARING, .by = writer_id(2, 2)};
     struct fixture f = model();
     struct ckpt_part *parts[2];
     struct why why;
     root_make();
     assert_ok(ckpt_prepare(root, &old, 0, &why));
     fixture_write_parts(&f, root, 5, 1, 2, parts);
-    assert_ok(word_put(root, NULL, CKPT_EPOCH_FILE, &newer, &why)); /* has begun, and swept nothing yet */
+    assert_ok(marker_write(root, NULL, CKPT_EPOCH_FILE, &newer, &why)); /* has begun, and swept nothing yet */
     assert_err(ERR_STALE, commit_as(&old, 5, parts, &why));
     assert_false(exists("step-5"));
     parts_free(parts);
@@ -292,7 +292,7 @@ TEST(commit_of_an_old_epoch)
 
 static void newer_prepares(void)
 {
-    struct ckpt_speaker next = speaker(2, 2);
+    struct ckpt_writer_id next = writer_id(2, 2);
     struct why why;
     assert_ok(ckpt_prepare(root, &next, 0, &why));
 }
@@ -305,7 +305,7 @@ static void newer_prepares_before(const char *from)
 /* It looked for its word, and then stood still while the next epoch prepared the directory. */
 TEST(prepared_between_look_and_rename)
 {
-    struct ckpt_speaker old = speaker(1, 1);
+    struct ckpt_writer_id old = writer_id(1, 1);
     struct fixture f = model();
     struct ckpt_part *parts[2];
     struct why why;
@@ -321,7 +321,7 @@ TEST(prepared_between_look_and_rename)
 
 TEST(prepared_right_after_the_rename)
 {
-    struct ckpt_speaker old = speaker(1, 1);
+    struct ckpt_writer_id old = writer_id(1, 1);
     struct fixture f = model();
     struct ckpt_part *parts[2];
     struct why why;
@@ -348,7 +348,7 @@ static void swept_and_made_anew(const char *from)
 /* And a writer of the old epoch has made the folder anew, with nothing but its own part. */
 TEST(folder_made_anew_between_look_and_rename)
 {
-    struct ckpt_speaker old = speaker(1, 1);
+    struct ckpt_writer_id old = writer_id(1, 1);
     struct fixture f = model();
     struct ckpt_part *parts[2];
     struct why why;
@@ -411,16 +411,22 @@ TEST(index_that_does_not_fit)
     assert_ok(ckpt_prepare(root, &s.me, 0, &why));
     fixture_write_parts(&f, root, 5, 1, 2, parts);
     assert_ok(ckpt_part_encode(parts[1], &b));
-    const struct word cases[] = {
-        {.kind = WORD_PART, .by = s.me, .step = 6, .rank = 1, .world = 2, .body = b.data, .body_bytes = b.len},
-        {.kind = WORD_PART, .by = s.me, .step = 5, .rank = 0, .world = 2, .body = b.data, .body_bytes = b.len},
-        {.kind = WORD_PART, .by = speaker(2, 1), .step = 5, .rank = 1, .world = 2, .body = b.data, .body_bytes = b.len},
-        {.kind = WORD_PART, .by = s.me, .step = 5, .rank = 1, .world = 2, .body = b.data, .body_bytes = b.len - 1},
-        {.kind = WORD_READY, .by = s.me},
+    const struct marker cases[] = {
+        {.kind = MARKER_PART, .by = s.me, .step = 6, .rank = 1, .world = 2, .body = b.data, .body_bytes = b.len},
+        {.kind = MARKER_PART, .by = s.me, .step = 5, .rank = 0, .world = 2, .body = b.data, .body_bytes = b.len},
+        {.kind = MARKER_PART,
+         .by = writer_id(2, 1),
+         .step = 5,
+         .rank = 1,
+         .world = 2,
+         .body = b.data,
+         .body_bytes = b.len},
+        {.kind = MARKER_PART, .by = s.me, .step = 5, .rank = 1, .world = 2, .body = b.data, .body_bytes = b.len - 1},
+        {.kind = MARKER_READY, .by = s.me},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         assert_ok(ckpt_index_put(&s, parts[1], &why)); /* makes the folder */
-        assert_ok(word_put(root, ".step-5.e1.index", "__1_0.part", &cases[i], &why));
+        assert_ok(marker_write(root, ".step-5.e1.index", "__1_0.part", &cases[i], &why));
         if (ckpt_index_get(&s, 1, &back, &why) != ERR_CORRUPT)
             fail_msg("case %zu is taken", i);
         assert_non_null(strstr(why.text, "__1_0.part"));

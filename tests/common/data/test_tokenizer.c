@@ -72,8 +72,8 @@ TEST(lower_case)
 
 TEST(too_long_words_are_unknown)
 {
-    static char text[WORD_MAX_BYTES + 8], vocab[WORD_MAX_BYTES + 32];
-    memset(text, 'a', WORD_MAX_BYTES);
+    static char text[VOCAB_WORD_MAX_BYTES + 8], vocab[VOCAB_WORD_MAX_BYTES + 32];
+    memset(text, 'a', VOCAB_WORD_MAX_BYTES);
     snprintf(vocab, sizeof(vocab), "%s\n<eos>\n<unk>\n", text);
     struct tokenizer *t = words(vocab, false);
     CHECK_IDS(t, text, 0);
@@ -109,18 +109,18 @@ TEST(vocabulary_order)
         const char *word;
         int64_t count;
     } cases[] = {{"b", 2}, {"a", 2}, {"rare", 1}, {"often", 9}, {"ab", 2}, {"<eos>", 3}};
-    struct words w = {0};
+    struct vocab w = {0};
     struct buf vocab = {0};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         int32_t id;
-        assert_ok(words_add(&w, cases[i].word, strlen(cases[i].word), &id));
+        assert_ok(vocab_add(&w, cases[i].word, strlen(cases[i].word), &id));
         w.list[id].count = cases[i].count;
     }
     assert_ok(tokenizer_vocab_print(&w, &vocab));
     assert_ok(buf_append(&vocab, "", 1));
     assert_string_equal((char *)vocab.data, "often\n<eos>\na\nab\nb\nrare\n<unk>\n");
     buf_fini(&vocab);
-    words_fini(&w);
+    vocab_fini(&w);
 }
 
 static struct buf emitted;
@@ -154,9 +154,9 @@ static void cut_slowly(const uint8_t *text, size_t len, bool lowercase, struct b
             continue;
         if (i < len && !text[i])
             continue; /* strchr found the NUL that ends its list */
-        if (i - start > WORD_MAX_BYTES)
+        if (i - start > VOCAB_WORD_MAX_BYTES)
             assert_ok(buf_printf(ret, "<unk>|"));
-        for (size_t k = start; k < i && i - start <= WORD_MAX_BYTES; k++) {
+        for (size_t k = start; k < i && i - start <= VOCAB_WORD_MAX_BYTES; k++) {
             uint8_t c = lowercase && text[k] >= 'A' && text[k] <= 'Z' ? text[k] | 32 : text[k];
             assert_ok(buf_append(ret, &c, 1));
             if (k + 1 == i)
