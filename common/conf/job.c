@@ -1,7 +1,8 @@
-/* The table of the job file. A row is one key: adding one is adding a line here and a field in job.h of the same path.
+/* The table of the job file. Each row is one key; a new key needs a row here and a field of the same path in job.h.
  *
- * What a resumed job may change is what leaves the meaning of the checkpoint and of the data's order alone: the recipe
- * and the plan yes, the model's shape, the tokens and the batch that counts them no. */
+ * A resumed job may change a key if the checkpoint and the order of the data keep their meaning. It may therefore
+ * change training settings and the parallel layout, but not the model's shape, the tokenizer, or the sequence length
+ * and global batch that determine which samples a step takes. */
 #include "common/conf/job.h"
 
 #include "common/base/dtype.h"
@@ -49,7 +50,7 @@ static const char *check_name(const char *text)
     size_t good = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
     bool legal = len && len <= 64 && good == len && text[0] != '.' && text[0] != '-';
     return legal ? NULL
-                 : "a name of 1 to 64 letters, digits, points, dashes and underscores that begins with a letter or a "
+                 : "a name of 1 to 64 letters, digits, dots, dashes and underscores that begins with a letter or a "
                    "digit";
 }
 
@@ -77,7 +78,7 @@ static const char *check_hash(const char *text)
     return legal ? NULL : "a hash of 64 hex digits, or \"\"";
 }
 
-/* FIXED: a resumed job keeps the value. FREE: it may change it. */
+/* FIXED: a resumed job must keep the value. FREE: it may change the value. */
 enum { FIXED, FREE };
 #define ROW(field, kind, change, default_, help_)                                                                     \
     .key = #field, .type = (kind), .resume = (change), .offset = offsetof(struct job_spec, field), .def = (default_), \
@@ -93,145 +94,182 @@ enum { FIXED, FREE };
 
 #define MAX_STEPS 1000000000
 
-/* Of both kinds of jobs. */
+/* Keys that training jobs and command jobs share. */
 #define RUN_ROWS                                                                                                       \
-    {ENUM(run.device, device_names, "cpu", FREE, "What workers compute on. cuda: NVIDIA GPUs.")},                      \
-        {ENUM(run.comm, comm_names, "auto", FREE,                                                                      \
-              "How workers exchange tensors. shm: shared memory, on one node (cpu). stream, ucx: shared memory in "    \
-              "each node, "                                                                                            \
-              "between nodes TCP under TLS 1.3, or UCX, which encrypts nothing: for networks that are trusted (cpu). " \
-              "nccl: "                                                                                                 \
-              "NCCL; staged: through the host's memory (cuda). auto: stream on cpu, nccl where every worker has a "    \
-              "GPU of its "                                                                                            \
-              "own, else staged.")},                                                                                   \
-        {INT(run.workers_per_gpu, 1, 64, "1", FREE, "Workers that share a GPU (cuda).")},                              \
+    {ENUM(run.device, device_names, "cpu", FREE, "Device that the workers compute on. cuda: NVIDIA GPUs.")},           \
+        {ENUM(                                                                                                         \
+            run.comm, comm_names, "auto", FREE,                                                                        \
+            "Transport for collectives and pipeline transfers. cpu: shm (shared memory, one node only), stream "       \
+            "(shared memory within a node, TCP with TLS 1.3 between nodes) or ucx (shared memory within a node, UCX "  \
+            "between nodes; not encrypted, for trusted networks only). cuda: nccl, or staged (copies through host "    \
+            "memory). auto: stream on cpu; on cuda, nccl if each worker has its own GPU, else staged.")},              \
+        {INT(run.workers_per_gpu, 1, 64, "1", FREE, "Number of workers that share one GPU (cuda).")},                  \
         {INT(run.nodes, 0, JOB_MAX_WORKERS, "0", FREE,                                                                 \
-             "Nodes that the workers are spread over, as many on each. 0: as few as have room.")},                     \
-        {INT(run.threads, 0, 4096, "0", FREE, "Threads of a worker. 0: its share of the node's cores.")},              \
+             "Number of nodes; each runs the same number of workers. 0: as few nodes as have enough free slots.")},    \
+        {INT(run.threads, 0, 4096, "0", FREE,                                                                          \
+             "Compute threads per worker. 0: the worker's share of the node's CPU cores.")},                           \
         {ENUM(run.comm_thread, comm_thread_names, "auto", FREE,                                                        \
-              "Whether a worker exchanges tensors on a thread of its own, beside those that compute (cpu). No number " \
-              "depends on it. "                                                                                        \
-              "auto: where its share of the node's cores is larger than its threads.")},                               \
-        {INT(run.restarts, 0, 1000000, "3", FREE, "Failures that the job survives.")},                                 \
-        {INT(run.orphan_seconds, 1, 86400, "60", FREE, "How long workers go on without the daemon.")},                 \
+              "Whether each worker runs its communication on a separate thread, in parallel with computation (cpu). "  \
+              "Results do not depend on it. auto: on if the worker's share of the node's cores exceeds its compute "   \
+              "threads.")},                                                                                            \
+        {INT(run.restarts, 0, 1000000, "3", FREE, "Maximum number of restarts after failures.")},                      \
+        {INT(                                                                                                          \
+            run.orphan_seconds, 1, 86400, "60", FREE,                                                                  \
+            "Seconds that workers keep running after they have lost the connection to dtd-control; then they exit.")}, \
         {INT(run.hang_seconds, 0, 86400, "30", FREE,                                                                   \
-             "Silence of the steps that counts as a hang; ten times the usual step, if that is longer. 0: never.")},   \
-        {INT(run.max_seconds, 0, MAX_STEPS, "0", FREE, "Stop after so long, with a checkpoint. 0: no limit.")},        \
+             "Seconds without a completed step after which the job counts as hung and the worker that blocks it is "   \
+             "killed. The limit is longer for slow jobs: at least ten times the usual step time. 0: no hang "          \
+             "detection.")},                                                                                           \
+        {INT(run.max_seconds, 0, MAX_STEPS, "0", FREE,                                                                 \
+             "Time limit in seconds since the job started. When it is reached, the job stops; a training job saves a " \
+             "checkpoint first. 0: no limit.")},                                                                       \
         {INT(run.timeline_step, 0, MAX_STEPS, "0", FREE,                                                               \
-             "The step whose actions every worker times, for dtctl plan --measured. 0: none.")},                       \
-        {INT(run.priority, -1000, 1000, "0", FREE, "Jobs with a higher one start first.")},                            \
+             "Step at which each worker records the time of every operation, for dtctl plan --measured. 0: none.")},   \
+        {INT(run.priority, -1000, 1000, "0", FREE,                                                                     \
+             "Scheduling priority. Queued jobs with a higher value start first.")},                                    \
         {ITEMS(run.env, run.n_env, SCHEMA_MAP, check_env, "{}", FREE, "Environment variables of the workers.")},       \
     {                                                                                                                  \
         TEXT(run.workdir, check_path, "\".\"", FREE,                                                                   \
-             "Working folder of the workers; relative to the job file's folder.")                                      \
+             "Working directory of the workers. A relative path starts at the job file's folder.")                     \
     }
 
 static const struct schema_row rows[] = {
-    {TEXT(name, check_name, NULL, FREE, "What the job is called; part of file names.")},
+    {TEXT(name, check_name, NULL, FREE, "Name of the job; used in file names.")},
 
-    {ENUM(model.arch, arch_names, "llama", FIXED, "The architecture.")},
-    {INT(model.dim, 1, 1 << 20, NULL, FIXED, "Width of the residual stream.")},
-    {INT(model.layers, 1, 4096, NULL, FIXED, "Number of layers.")},
-    {INT(model.heads, 1, 4096, NULL, FIXED, "Attention heads; must divide dim.")},
-    {INT(model.kv_heads, 0, 4096, "0", FIXED, "Key-value heads; must divide heads. 0: as many as heads.")},
+    {ENUM(model.arch, arch_names, "llama", FIXED,
+          "Architecture: llama; gpt2; or transformer, the post-norm encoder of \"Attention Is All You Need\", trained "
+          "to predict the next token.")},
+    {INT(model.dim, 1, 1 << 20, NULL, FIXED, "Hidden size: width of the residual stream.")},
+    {INT(model.layers, 1, 4096, NULL, FIXED, "Number of transformer layers.")},
+    {INT(model.heads, 1, 4096, NULL, FIXED, "Number of attention heads; must divide model.dim.")},
+    {INT(model.kv_heads, 0, 4096, "0", FIXED,
+         "Number of key-value heads (grouped-query attention, llama); must divide model.heads. 0: model.heads.")},
     {INT(model.ffn, 0, 1 << 22, "0", FIXED,
-         "Width of the feed-forward layer. 0: 4 dim (gpt2); 16 dim (transformer); 8/3 dim, rounded up to a multiple of "
-         "32 "
-         "(llama).")},
-    {INT(model.vocab, 0, 1 << 24, "0", FIXED, "Rows of the embedding. 0: as many as the tokenizer has.")},
-    {FLOAT(model.norm_eps, 1e-12, 1e-1, "1e-5", FIXED, "Added to the variance in normalisations.")},
-    {FLOAT(model.rope_theta, 1, 1e12, "10000", FIXED, "Base of the rotary positions (llama).")},
-    {BOOL(model.tied, "false", FIXED, "The head shares the embedding's table (gpt2: always; transformer: never).")},
+         "Width of the feed-forward layer. 0: 4 dim (gpt2); 16 dim (transformer); 8/3 dim, rounded up to a multiple "
+         "of 32 (llama).")},
+    {INT(model.vocab, 0, 1 << 24, "0", FIXED,
+         "Vocabulary size: number of rows of the embedding table. 0: the tokenizer's vocabulary size.")},
+    {FLOAT(model.norm_eps, 1e-12, 1e-1, "1e-5", FIXED,
+           "Epsilon of the normalization layers, added to the variance (LayerNorm) or mean square (RMSNorm).")},
+    {FLOAT(model.rope_theta, 1, 1e12, "10000", FIXED, "Base of the rotary position embeddings (llama).")},
+    {BOOL(model.tied, "false", FIXED,
+          "Whether the output head shares the embedding table (gpt2: always; transformer: never).")},
     {BOOL(model.causal, "false", FIXED,
-          "transformer: mask later tokens. As taught it has no mask, sees what it is to say, and learns that; gpt2 and "
-          "llama always mask.")},
+          "Causal attention mask (transformer; gpt2 and llama always have one). Without it every token attends to "
+          "later tokens too, including the one that it should predict.")},
 
     {ITEMS(data.train, data.n_train, SCHEMA_LIST, check_path, NULL, FREE,
-           "Files to train on; patterns with *, ? and [] are taken, relative ones from the job file's folder. After a "
-           "move they may stand elsewhere, with the same content.")},
-    {ITEMS(data.valid, data.n_valid, SCHEMA_LIST, check_path, "[]", FREE, "Files to evaluate on; as data.train.")},
+           "Training files. Patterns with *, ? and [] are expanded; relative paths start at the job file's folder. A "
+           "resumed job may name other paths if the content is the same.")},
+    {ITEMS(data.valid, data.n_valid, SCHEMA_LIST, check_path, "[]", FREE,
+           "Validation files, evaluated every train.eval_every steps. Paths as in data.train.")},
     {ITEMS(data.test, data.n_test, SCHEMA_LIST, check_path, "[]", FREE,
-           "Files to evaluate on once, all of them, when training is over; as data.train.")},
+           "Test files, evaluated once, in full, after the last step. Paths as in data.train.")},
     {ENUM(data.tokenizer, tokenizer_names, "bytes", FIXED,
-          "bytes: 256 tokens. words: split at white space, one end-of-line token a line, vocabulary of the training "
-          "files. bpe: byte-pair encoding as GPT-2 has it, from data.tokenizer_files.")},
-    {ITEMS(
-        data.tokenizer_files, data.n_tokenizer_files, SCHEMA_LIST, check_path, "[]", FREE,
-        "Files of the tokenizer bpe: vocab.json and merges.txt, or tokenizer.json, as Hugging Face writes them; paths "
-        "as data.train. After a move they may stand elsewhere, with the same content.")},
-    {BOOL(data.lowercase, "false", FIXED, "Fold A-Z to a-z first (words).")},
+          "bytes: one token per byte, 256 in all. words: split at white space, with an end-of-line token after each "
+          "line and a vocabulary built from the training files. bpe: byte-level byte-pair encoding, as in GPT-2, read "
+          "from data.tokenizer_files.")},
+    {ITEMS(data.tokenizer_files, data.n_tokenizer_files, SCHEMA_LIST, check_path, "[]", FREE,
+           "Tokenizer files in Hugging Face format (bpe): vocab.json and merges.txt, or tokenizer.json. Paths as in "
+           "data.train. A resumed job may name other paths if the content is the same.")},
+    {BOOL(data.lowercase, "false", FIXED, "Convert A-Z to a-z before tokenization (words).")},
     {TEXT(data.cache, check_path_or_none, "\"\"", FREE,
-          "Folder for prepared shards. Empty: dtd's folder in the user's cache.")},
-    {TEXT(data.train_hash, check_hash, "\"\"", FIXED, "Name of the prepared training shards; written by the client.")},
-    {TEXT(data.valid_hash, check_hash, "\"\"", FREE, "Name of the prepared validation shards; written by the client.")},
-    {TEXT(data.test_hash, check_hash, "\"\"", FREE, "Name of the prepared test shards; written by the client.")},
+          "Folder for tokenized data. \"\": dtd/data in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).")},
+    {TEXT(data.train_hash, check_hash, "\"\"", FIXED,
+          "Hash that names the tokenized training data. dtctl sets it; do not set it yourself.")},
+    {TEXT(data.valid_hash, check_hash, "\"\"", FREE,
+          "Hash that names the tokenized validation data. dtctl sets it; do not set it yourself.")},
+    {TEXT(data.test_hash, check_hash, "\"\"", FREE,
+          "Hash that names the tokenized test data. dtctl sets it; do not set it yourself.")},
 
-    {INT(train.steps, 1, MAX_STEPS, NULL, FREE, "Updates in all, those before a resume included.")},
-    {INT(train.seq, 1, 1 << 22, "256", FIXED, "Tokens of a sample.")},
-    {INT(train.global_batch, 1, 1 << 24, "16", FIXED, "Samples of an update, over all workers.")},
-    {INT(train.micro_batch, 1, 1 << 20, "4", FREE, "Samples that a worker computes at once.")},
+    {INT(train.steps, 1, MAX_STEPS, NULL, FREE,
+         "Total number of training steps (optimizer updates), including those before a resume.")},
+    {INT(train.seq, 1, 1 << 22, "256", FIXED, "Sequence length in tokens.")},
+    {INT(train.global_batch, 1, 1 << 24, "16", FIXED, "Global batch: sequences per step, over all workers.")},
+    {INT(train.micro_batch, 1, 1 << 20, "4", FREE,
+         "Microbatch: sequences that a worker processes in one forward and backward pass.")},
     {FLOAT(train.lr, 0, 1000, "3e-4", FREE, "Peak learning rate.")},
-    {FLOAT(train.min_lr_ratio, 0, 1, "0.1", FREE, "What a schedule ends at, as a part of lr.")},
+    {FLOAT(train.min_lr_ratio, 0, 1, "0.1", FREE, "Final learning rate, as a fraction of train.lr.")},
     {ENUM(train.schedule, lr_names, "cosine", FREE,
-          "How the rate falls after the warm-up. wsd: not before the last train.decay updates, then in a straight "
-          "line.")},
-    {INT(train.warmup, 0, MAX_STEPS, "0", FREE, "Updates over which the rate rises from 0 in a straight line.")},
-    {INT(train.decay, 0, MAX_STEPS, "0", FREE, "Updates at the end over which the rate falls (wsd).")},
-    {FLOAT(train.weight_decay, 0, 100, "0.1", FREE, "AdamW's decay of matrices.")},
-    {FLOAT(train.clip, 0, 1e9, "1", FREE, "Largest norm of the gradient. 0: no clipping.")},
-    {FLOAT(train.beta1, 0, 0.999999, "0.9", FREE, "AdamW's first moment.")},
-    {FLOAT(train.beta2, 0, 0.99999999, "0.95", FREE, "AdamW's second moment.")},
-    {FLOAT(train.eps, 1e-30, 1, "1e-8", FREE, "AdamW's denominator.")},
+          "Learning-rate schedule after the warm-up. wsd (warm-up, stable, decay): constant, then linear decay over "
+          "the last train.decay steps.")},
+    {INT(train.warmup, 0, MAX_STEPS, "0", FREE,
+         "Number of warm-up steps, in which the learning rate rises linearly from 0.")},
+    {INT(train.decay, 0, MAX_STEPS, "0", FREE, "Number of decay steps at the end (wsd).")},
+    {FLOAT(
+        train.weight_decay, 0, 100, "0.1", FREE,
+        "AdamW weight decay. It applies to weight matrices and embeddings, not to biases and normalization layers.")},
+    {FLOAT(train.clip, 0, 1e9, "1", FREE,
+           "Maximum norm of the gradient over all parameters; larger gradients are scaled down. 0: no clipping.")},
+    {FLOAT(train.beta1, 0, 0.999999, "0.9", FREE, "AdamW beta1: decay rate of the first moment.")},
+    {FLOAT(train.beta2, 0, 0.99999999, "0.95", FREE, "AdamW beta2: decay rate of the second moment.")},
+    {FLOAT(train.eps, 1e-30, 1, "1e-8", FREE, "AdamW epsilon, added to the denominator.")},
     {ENUM(train.dtype, dtype_names, "float32", FREE,
-          "Type that is computed in. Left out with numerics proof: float64. Parameters and optimizer are float32 with "
-          "bfloat16 too, so a resumed job may go from one to the other, but not to float64 or from it.")},
+          "Type of activations and matrix products. If the key is left out and train.numerics is proof: float64. With "
+          "bfloat16, parameters and optimizer state are stored in float32, so a resumed job may change between "
+          "float32 and bfloat16, but not to or from float64.")},
     {ENUM(train.numerics, numerics_names, "fast", FREE,
-          "fast; canonical: bit-identical on any number of workers; proof: float64 on the reference kernels.")},
-    {INT(train.eval_every, 0, MAX_STEPS, "0", FREE, "Evaluate after every so many updates. 0: never.")},
+          "fast: the fastest kernels. canonical: results are bit-identical on any number of workers. proof: float64 "
+          "on the reference kernels.")},
+    {INT(train.eval_every, 0, MAX_STEPS, "0", FREE,
+         "Evaluate data.valid every so many steps, and after the last step. 0: never.")},
     {INT(train.eval_batches, 0, MAX_STEPS, "0", FREE,
-         "Global batches of one evaluation. 0: all validation samples once.")},
-    {FLOAT(train.dropout, 0, 0.999, "0", FREE, "Part of the activations that is left out, where the model has it.")},
+         "Number of global batches per evaluation. 0: the whole of data.valid.")},
+    {FLOAT(train.dropout, 0, 0.999, "0", FREE, "Dropout probability, where the model has dropout (transformer).")},
     {ENUM(train.nan, nan_names, "stop", FREE,
-          "When a loss or the gradient's norm is not a number: stop the job, or skip the update and go on.")},
-    {INT(train.nan_limit, 1, MAX_STEPS, "10", FREE, "Skipped updates in a row after which the job stops (nan skip).")},
+          "Action when the loss or the gradient norm is not finite. stop: stop the job. skip: skip the update and "
+          "continue.")},
+    {INT(train.nan_limit, 1, MAX_STEPS, "10", FREE,
+         "Number of consecutive skipped updates after which the job stops (train.nan: skip).")},
     {INT(train.verify_every, 0, MAX_STEPS, "100", FREE,
-         "Compare what several workers hold alike after every so many updates. 0: never.")},
-    {UINT(train.seed, "1", FIXED, "Of initial values and of the order of the samples.")},
+         "Every so many steps, check that the copies of each parameter on different workers are identical; a "
+         "difference is an error. 0: never.")},
+    {UINT(train.seed, "1", FIXED, "Random seed for parameter initialization, sample order and dropout.")},
 
     {INT(parallel.workers, 1, JOB_MAX_WORKERS, "1", FREE,
-         "Workers; a multiple of fsdp x tp x pp x cp, the rest are replicas.")},
+         "Number of workers; a multiple of fsdp x tp x pp x cp. The quotient is the data-parallel degree.")},
     {INT(parallel.min_workers, 0, JOB_MAX_WORKERS, "0", FREE,
-         "The fewest workers that the job begins or goes on with, by whole replicas. 0: parallel.workers.")},
-    {INT(parallel.zero, 0, 3, "0", FREE, "What fsdp shards: 1 the optimizer, 2 gradients too, 3 parameters too.")},
-    {INT(parallel.fsdp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to shard over (ZeRO).")},
-    {INT(parallel.tp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways of tensor parallelism.")},
-    {BOOL(parallel.sp, "true", FREE, "Sequence parallelism beside tensor parallelism.")},
+         "Minimum number of workers with which the job starts or continues, in whole replicas (fsdp x tp x pp x cp). "
+         "0: parallel.workers.")},
+    {INT(parallel.zero, 0, 3, "0", FREE,
+         "ZeRO stage: what is sharded over parallel.fsdp. 1: optimizer state. 2: also gradients. 3: also parameters.")},
+    {INT(parallel.fsdp, 1, JOB_MAX_WORKERS, "1", FREE, "Sharding degree (ZeRO).")},
+    {INT(parallel.tp, 1, JOB_MAX_WORKERS, "1", FREE, "Tensor-parallel degree.")},
+    {BOOL(parallel.sp, "true", FREE, "Sequence parallelism, in combination with tensor parallelism.")},
     {BOOL(parallel.async_tp, "false", FREE,
-          "With sequence parallelism the forward's products begin with the tokens that are there, and columns of a sum "
-          "travel while the next are computed.")},
-    {INT(parallel.pp, 1, JOB_MAX_WORKERS, "1", FREE, "Stages of the pipeline.")},
-    {ENUM(parallel.schedule, pipe_names, "1f1b", FREE, "Order of the pipeline's actions.")},
-    {TEXT(parallel.schedule_csv, NULL, "\"\"", FREE, "The schedule itself, a line per rank, with schedule file.")},
-    {INT(parallel.chunks, 1, 64, "1", FREE, "Stages of the model that each pipeline rank holds (interleaved, file).")},
-    {INT(parallel.prefetch, 0, 64, "1", FREE, "Units that ZeRO 3 gathers ahead of their use.")},
-    {BOOL(parallel.reshard, "true", FREE, "ZeRO 3 gives gathered parameters up between forward and backward.")},
-    {INT(parallel.cp, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to cut the sequence (ring attention).")},
-    {INT(parallel.ep, 1, JOB_MAX_WORKERS, "1", FREE, "Ways to spread experts, folded over fsdp x cp x tp.")},
+          "Asynchronous tensor parallelism: the forward pass overlaps matrix products with the collectives before and "
+          "after them. Needs parallel.sp.")},
+    {INT(parallel.pp, 1, JOB_MAX_WORKERS, "1", FREE, "Pipeline-parallel degree.")},
+    {ENUM(parallel.schedule, pipe_names, "1f1b", FREE,
+          "Pipeline schedule. file: take the schedule from parallel.schedule_csv.")},
+    {TEXT(parallel.schedule_csv, NULL, "\"\"", FREE,
+          "Pipeline schedule as CSV text, one line per pipeline rank (schedule file; format: docs/schedule.md).")},
+    {INT(parallel.chunks, 1, 64, "1", FREE, "Model stages per pipeline rank (interleaved, file).")},
+    {INT(parallel.prefetch, 0, 64, "1", FREE,
+         "Number of layers whose parameters are all-gathered ahead of their use (ZeRO 3).")},
+    {BOOL(parallel.reshard, "true", FREE,
+          "Free gathered parameters after the forward pass and gather them again for the backward pass (ZeRO 3).")},
+    {INT(parallel.cp, 1, JOB_MAX_WORKERS, "1", FREE,
+         "Context-parallel degree: the sequence is split over so many workers (ring attention).")},
+    {INT(parallel.ep, 1, JOB_MAX_WORKERS, "1", FREE,
+         "Expert-parallel degree. This version has no expert parallelism: only 1 is accepted.")},
     {ENUM(parallel.recompute, recompute_names, "none", FREE,
-          "What the backward computes again instead of keeping it: full (all of a layer but its input), pointwise "
-          "(norms and "
-          "activation functions), attention.")},
+          "Activation checkpointing: what the backward pass recomputes instead of keeping it. full: everything in a "
+          "layer except its input. pointwise: normalization layers and activation functions. attention: the "
+          "attention.")},
 
-    {TEXT(checkpoint.dir, check_path_or_none, "\"\"", FREE, "Folder of the checkpoints. Empty: checkpoints/NAME.")},
+    {TEXT(checkpoint.dir, check_path_or_none, "\"\"", FREE,
+          "Checkpoint folder. A relative path starts at the job file's folder. \"\": checkpoints/NAME.")},
     {INT(checkpoint.every, 0, MAX_STEPS, "100", FREE,
-         "Save after every so many updates, and at the end. 0: only at the end.")},
-    {INT(checkpoint.memory_every, 0, MAX_STEPS, "0", FREE, "Save into other nodes' memory. 0: never.")},
-    {INT(checkpoint.keep_last, 1, 1000000, "3", FREE, "Newest checkpoints that are kept.")},
+         "Save a checkpoint every so many steps, and after the last step. 0: only after the last step.")},
+    {INT(checkpoint.memory_every, 0, MAX_STEPS, "0", FREE,
+         "Save to the memory of other nodes every so many steps. This version cannot: only 0 (never) is accepted.")},
+    {INT(checkpoint.keep_last, 1, 1000000, "3", FREE, "Number of newest checkpoints to keep.")},
     {INT(checkpoint.keep_best, 0, 1000000, "1", FREE,
-         "Checkpoints with the lowest validation loss (of a job that does not evaluate: training loss) that are kept "
-         "besides.")},
+         "Number of checkpoints to keep in addition because they have the lowest validation loss (or training loss, if "
+         "the job does not evaluate).")},
     {TEXT(checkpoint.resume_from, check_path_or_none, "\"\"", FREE,
-          "A step's folder to start from; written by dtctl resume. Empty: start anew.")},
+          "Checkpoint step folder to resume from. dtctl resume sets it. \"\": start from the beginning.")},
 
     RUN_ROWS,
 };
@@ -242,23 +280,26 @@ static const char *check_argument(const char *text)
 }
 
 static const struct schema_row command_rows[] = {
-    {TEXT(name, check_name, NULL, FREE, "What the job is called; part of file names.")},
+    {TEXT(name, check_name, NULL, FREE, "Name of the job; used in file names.")},
     {ITEMS(command, n_command, SCHEMA_LIST, check_argument, NULL, FREE,
-           "The program of every worker, and its arguments: a job with a command has no recipe.")},
-    {INT(parallel.workers, 1, JOB_MAX_WORKERS, "1", FREE, "Workers; with run.nodes as many on each node.")},
+           "Program that every worker runs, and its arguments. A job with a command has no model, data or train "
+           "section.")},
+    {INT(parallel.workers, 1, JOB_MAX_WORKERS, "1", FREE,
+         "Number of workers. With run.nodes, each node runs the same number.")},
     {INT(parallel.min_workers, 0, JOB_MAX_WORKERS, "0", FREE,
-         "The fewest workers that the job begins or goes on with, by whole nodes. 0: parallel.workers.")},
+         "Minimum number of workers with which the job starts or continues, in whole nodes. 0: parallel.workers.")},
     RUN_ROWS,
 };
 
 static const struct schema_section command_sections[] = {
-    {"parallel", "How many workers."},
-    {"run", "Where and how they run; comm, orphan_seconds, hang_seconds and timeline_step are for training jobs."},
+    {"parallel", "Number of workers."},
+    {"run", "Where and how the workers run. comm, orphan_seconds, hang_seconds and timeline_step apply to training "
+            "jobs only."},
 };
 
 const struct schema command_schema = {
     .title = "A job with a command",
-    .intro = "What `dtctl run` makes of its arguments.",
+    .intro = "The job file that `dtctl run` creates from its arguments.",
     .sections = command_sections,
     .n_sections = sizeof(command_sections) / sizeof(command_sections[0]),
     .rows = command_rows,
@@ -267,23 +308,22 @@ const struct schema command_schema = {
 };
 
 static const struct schema_section sections[] = {
-    {"model", "The network: what is trained."},
-    {"data", "The text, and how it becomes tokens."},
-    {"train", "The recipe."},
-    {"parallel", "How the work is spread over workers."},
-    {"checkpoint", "When to save, where, and what to keep."},
+    {"model", "The model to train."},
+    {"data", "Training text and its tokenization."},
+    {"train", "Training hyperparameters: batch, learning rate, optimizer, evaluation."},
+    {"parallel", "Number of workers and parallel layout."},
+    {"checkpoint", "When and where checkpoints are saved, and how many are kept."},
     {"run", "Where and how the workers run."},
 };
 
 const struct schema job_schema = {
     .title = "The job file",
     .intro =
-        "One YAML file describes a job. `dtctl submit FILE --set KEY=VALUE` overrides a key; the value is read as "
-        "YAML,\n"
-        "so `--set 'data.train=[a.txt, b.txt]'` is a list. Unknown keys, keys that stand twice, numbers with a unit "
-        "or\n"
-        "an underscore, anchors, aliases and tags are errors. The last column but one says what a resumed job may\n"
-        "change. This page is made from the table in `common/conf/job.c` by `ninja manuals`; a test compares them.",
+        "One YAML file describes a job. `dtctl submit FILE --set KEY=VALUE` overrides a key. VALUE is parsed as YAML, "
+        "so\n"
+        "`--set 'data.train=[a.txt, b.txt]'` sets a list. Unknown keys, duplicate keys, numbers with a unit or an\n"
+        "underscore, and YAML anchors, aliases and tags are errors. The column \"on resume\" shows which keys a\n"
+        "resumed job may change. This page is generated from the table in `common/conf/job.c` by `ninja manuals`.",
     .sections = sections,
     .n_sections = sizeof(sections) / sizeof(sections[0]),
     .rows = rows,
@@ -311,7 +351,7 @@ static const struct schema *schema_of(const struct job_spec *job)
     return job_is_command(job) ? &command_schema : &job_schema;
 }
 
-/* Which of the two the text is: the key `command` says so. What cannot be read is told by whoever reads it. */
+/* Whether the text describes a command job: it has the key `command`. The caller reports text that is not YAML. */
 static bool names_command(const char *text, size_t len)
 {
     struct tree_node *tree;
@@ -345,7 +385,7 @@ err_t job_parse(const char *file, const char *text, size_t len, const char *cons
 {
     struct job_spec job;
     struct schema_reader r;
-    why_set(why, OK, "%s", err_text(ERR_NOMEM)); /* the one failure below that writes no sentence */
+    why_set(why, OK, "%s", err_text(ERR_NOMEM)); /* the only failure below that sets no sentence */
     const struct schema *schema = names_command(text, len) ? &command_schema : &job_schema;
     err_t err = schema_start(&r, schema, file, &job, why);
     if (!err)
@@ -376,7 +416,7 @@ err_t job_print(const struct job_spec *job, struct buf *ret)
     return schema_print(schema_of(job), job, ret);
 }
 
-/* What a checkpoint of the job holds: the type of its parameters. */
+/* The type in which the job's checkpoints store parameters. */
 static enum dtype saved_dtype(const struct job_spec *job)
 {
     return job->train.dtype == DT_BF16 ? DT_F32 : (enum dtype)job->train.dtype;
@@ -385,13 +425,15 @@ static enum dtype saved_dtype(const struct job_spec *job)
 err_t job_resume_check(const struct job_spec *before, const struct job_spec *after, struct why *why)
 {
     if (job_is_command(before) || job_is_command(after))
-        return why_set(why, ERR_INVALID, "a job with a command keeps its own checkpoints: `dtctl run` it again");
-    if (saved_dtype(before) != saved_dtype(after))
         return why_set(why, ERR_INVALID,
-                       "train.dtype: the checkpoint's job has %s, this one %s; a checkpoint of %s parameters cannot go "
-                       "on in the other: leave the key out, or start a new job",
-                       dtype_name((enum dtype)before->train.dtype), dtype_name((enum dtype)after->train.dtype),
-                       dtype_name(saved_dtype(before)));
+                       "a job with a command manages its own checkpoints; start it again with `dtctl run`");
+    if (saved_dtype(before) != saved_dtype(after))
+        return why_set(
+            why, ERR_INVALID,
+            "train.dtype: the checkpoint's job has %s, this one %s; a job cannot resume from %s parameters in the "
+            "other type: leave the key out, or start a new job",
+            dtype_name((enum dtype)before->train.dtype), dtype_name((enum dtype)after->train.dtype),
+            dtype_name(saved_dtype(before)));
     return schema_resume_check(&job_schema, before, after, why);
 }
 
@@ -399,13 +441,13 @@ err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *wh
 {
     char **const paths[] = {&job->run.workdir, &job->checkpoint.dir, &job->checkpoint.resume_from, &job->data.cache};
     if (folder[0] != '/')
-        return why_set(why, ERR_INVALID, "%s: an absolute folder is needed", folder);
+        return why_set(why, ERR_INVALID, "%s: the folder must be an absolute path", folder);
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
         char *path = *paths[i];
-        if (!path || !path[0] || path[0] == '/') /* NULL: a command has no such key */
+        if (!path || !path[0] || path[0] == '/') /* NULL: command jobs have no such key */
             continue;
         if (strcmp(path, ".") == 0)
-            path[0] = '\0'; /* the folder itself, with a slash that is cut below */
+            path[0] = '\0'; /* leaves the folder and a slash, which is removed below */
         err_t err = replace_text(paths[i], folder, path);
         if (err)
             return why_set(why, err, "%s", err_text(err));
@@ -416,7 +458,7 @@ err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *wh
     return OK;
 }
 
-/* How much of the decay is over, 0 to 1. */
+/* Fraction of the decay phase that is over, 0 to 1. */
 static double decayed(const struct job_train *t, int64_t step)
 {
     int64_t left = t->steps - step;

@@ -1,12 +1,12 @@
-/* What no single key of a job file can say: rules over several keys, and what this version cannot do yet. One table in
- * job_rules.c; called by job_parse only. */
+/* Rules over several keys of a job file, and features that this version does not support. The rules are one table in
+ * job_rules.c. Only job_parse calls it. */
 #ifndef DTD_COMMON_CONF_JOB_RULES_H
 #define DTD_COMMON_CONF_JOB_RULES_H
 
 #include "common/conf/job.h"
 #include "common/conf/schema.h"
 
-/* The first broken rule, at the line of its key, with the remedy. */
+/* Reports the first broken rule at the line of its key, with the remedy. */
 NODISCARD err_t job_rules_check(const struct schema_reader *r, const struct job_spec *job, struct why *why);
 
 #endif

@@ -1,4 +1,4 @@
-/* The table of dtd's configuration. Everything has a default, so that a private dtd needs no file. */
+/* The table of dtd's configuration. Every key has a default, so a private dtd needs no configuration file. */
 #include "common/conf/node.h"
 
 #include "common/base/file.h"
@@ -15,7 +15,9 @@ static const struct schema_name level_names[] = {
 static const char *check_name(const char *text)
 {
     size_t good = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
-    return good == strlen(text) && good <= 253 ? NULL : "a host name of at most 253 letters, digits, points and dashes";
+    return good == strlen(text) && good <= 253
+               ? NULL
+               : "a host name of at most 253 letters, digits, dots, dashes and underscores";
 }
 
 static const char *check_dir(const char *text)
@@ -27,7 +29,7 @@ static const char *check_dir(const char *text)
 static const char *check_user(const char *text)
 {
     size_t good = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
-    return good == strlen(text) && good <= 32 && text[0] != '-' ? NULL : "a user's name, or \"\"";
+    return good == strlen(text) && good <= 32 && text[0] != '-' ? NULL : "a user name of at most 32 bytes, or \"\"";
 }
 
 static const char *check_gpus(const char *text)
@@ -56,51 +58,63 @@ static const char *check_address_or_none(const char *text)
     .key = #field, .type = (kind), .offset = offsetof(struct node_conf, field), .def = (default_), .help = (help_)
 
 static const struct schema_row rows[] = {
-    {ROW(name, SCHEMA_TEXT, "\"\"", "This node's name in the cluster. Empty: the host's."), .check = check_name},
+    {ROW(name, SCHEMA_TEXT, "\"\"", "Name of this node in the cluster. \"\": the host name."), .check = check_name},
     {ROW(state_dir, SCHEMA_TEXT, "\"\"",
-         "Where dtd keeps its state. Empty: `/var/lib/dtd` for a system-wide dtd, else `$DTD_DIR`, else "
+         "Folder for dtd's state. \"\": `/var/lib/dtd` for a system-wide dtd, else `$DTD_DIR`, else "
          "`$XDG_STATE_HOME/dtd`, else `~/.local/state/dtd`."),
      .check = check_dir},
-    {ROW(run_dir, SCHEMA_TEXT, "\"\"", "Where control.sock of a system-wide dtd lies. Empty: `/run/dtd`."),
+    {ROW(run_dir, SCHEMA_TEXT, "\"\"", "Folder for control.sock of a system-wide dtd. \"\": `/run/dtd`."),
      .check = check_dir},
-    {ROW(user, SCHEMA_TEXT, "\"\"", "Whom dtd-control of a system-wide dtd runs as, never root. Empty: `dtd`."),
+    {ROW(user, SCHEMA_TEXT, "\"\"", "User that dtd-control of a system-wide dtd runs as; never root. \"\": `dtd`."),
      .check = check_user},
-    {ROW(slots, SCHEMA_INT, "0", "Workers that this node takes at most. 0: 16, or one a core where there are more."),
+    {ROW(slots, SCHEMA_INT, "0",
+         "Maximum number of workers on this node. 0: the number of CPU cores, but at least 16."),
      .min = 0, .max = 4096},
     {ROW(gpus, SCHEMA_TEXT, "auto",
-         "GPUs of this node. auto: what `dt-worker --probe` says; a number is taken as it is."),
+         "Number of GPUs on this node. auto: the GPUs that `dt-worker --probe` finds. A number is used without a "
+         "check."),
      .check = check_gpus},
-    {ROW(log.level, SCHEMA_ENUM, "info", "What is logged. `DTD_LOG` in the environment wins."), .names = level_names},
-    {ROW(snapshot.entries, SCHEMA_INT, "1024", "Entries of the replicated log after which a snapshot is taken."),
-     .min = 16, .max = 1000000},
-    {ROW(snapshot.trailing, SCHEMA_INT, "256", "Entries that are kept behind a snapshot, for a node that lags."),
+    {ROW(log.level, SCHEMA_ENUM, "info", "Log level. The environment variable `DTD_LOG` overrides it."),
+     .names = level_names},
+    {ROW(snapshot.entries, SCHEMA_INT, "1024", "Number of log entries after which dtd takes a snapshot."), .min = 16,
+     .max = 1000000},
+    {ROW(snapshot.trailing, SCHEMA_INT, "256",
+         "Number of log entries that are kept from before a snapshot, for nodes that lag behind."),
      .min = 0, .max = 1000000},
-    {ROW(disk.reserve_mib, SCHEMA_INT, "16", "Space that is kept for the log when the disk is full."), .min = 1,
-     .max = 1048576},
-    {ROW(cluster.listen, SCHEMA_TEXT, "\"[::]:7811\"", "Where a node of a cluster listens: `address:port`, numbers. A node that is in none listens nowhere."),
+    {ROW(disk.reserve_mib, SCHEMA_INT, "16",
+         "Disk space in MiB that is reserved for the replicated log, for when the disk is full."),
+     .min = 1, .max = 1048576},
+    {ROW(cluster.listen, SCHEMA_TEXT, "\"[::]:7811\"",
+         "Numeric `address:port` on which a cluster node listens. A node outside a cluster does not listen."),
      .check = check_address},
-    {ROW(cluster.advertise, SCHEMA_TEXT, "\"\"", "How others reach it: `host:port`. Empty: its host's name and the port of `cluster.listen`."),
+    {ROW(cluster.advertise, SCHEMA_TEXT, "\"\"",
+         "`host:port` at which other nodes reach this node. \"\": the host name and the port of `cluster.listen`."),
      .check = check_address_or_none},
-    {ROW(cluster.domain, SCHEMA_TEXT, "\"\"", "What fails together with this node, a rack or a power line: voters are spread over them."),
+    {ROW(cluster.domain, SCHEMA_TEXT, "\"\"",
+         "Failure domain of this node, such as a rack or a power line. Voters are spread over failure domains."),
      .check = check_name},
-    {ROW(cluster.key_file, SCHEMA_TEXT, "\"\"", "The cluster's key, where every node is given it beforehand (Slurm). Empty: it comes by `dtctl cluster init` and `join`."),
+    {ROW(cluster.key_file, SCHEMA_TEXT, "\"\"",
+         "File with the cluster key, if every node has it in advance (Slurm). \"\": `dtctl cluster init` and `join` "
+         "create and transfer the key."),
      .check = check_dir},
-    {ROW(cluster.first, SCHEMA_BOOL, "false", "With `cluster.key_file`: this node begins the cluster.")},
-    {ROW(cluster.peers, SCHEMA_LIST, "[]", "With `cluster.key_file`: nodes by which it is joined, `host:port`."),
+    {ROW(cluster.first, SCHEMA_BOOL, "false", "Whether this node creates the cluster (with `cluster.key_file`).")},
+    {ROW(cluster.peers, SCHEMA_LIST, "[]",
+         "Nodes through which this node joins the cluster, as `host:port` (with `cluster.key_file`)."),
      .count_offset = offsetof(struct node_conf, cluster.n_peers), .check = check_address},
 };
 
 static const struct schema_section sections[] = {
     {"log", "Logging."},
     {"snapshot", "The replicated log of the cluster's state."},
-    {"disk", "Room for the state folder."},
-    {"cluster", "Several nodes, one service."},
+    {"disk", "Disk space of the state folder."},
+    {"cluster", "Cluster of several nodes."},
 };
 
 const struct schema node_schema = {
     .title = "dtd's configuration",
-    .intro = "`dtd --config FILE` reads one YAML file; every key has a default. This page is made from the table in\n"
-             "`common/conf/node.c` by `ninja manuals`; a test compares them.",
+    .intro =
+        "`dtd --config FILE` reads one YAML file; every key has a default. This page is generated from the table in\n"
+        "`common/conf/node.c` by `ninja manuals`.",
     .sections = sections,
     .n_sections = sizeof(sections) / sizeof(sections[0]),
     .rows = rows,
@@ -108,7 +122,7 @@ const struct schema node_schema = {
     .size = sizeof(struct node_conf),
 };
 
-/* The file as it is installed: nothing in it says anything yet. */
+/* The file as it is installed has only comments; YAML without content would be an error. */
 static bool only_comments(const char *text, size_t len)
 {
     for (const char *p = text, *end = text + len; p < end;) {

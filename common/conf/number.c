@@ -1,5 +1,5 @@
-/* Why not strtoll alone: it takes spaces, signs for unsigned values, prefixes and trailing junk, and a YAML library on
- * top of it read 1_000 as 1 and -5 as 2^64-5. The form is checked here first, then converted. */
+/* strtoll alone is too lenient: it accepts spaces, signs for unsigned values, prefixes and trailing characters. A YAML
+ * library based on it read 1_000 as 1 and -5 as 2^64-5. This file checks the form first and converts afterwards. */
 #include "common/conf/number.h"
 
 #include <errno.h>
@@ -62,7 +62,7 @@ static const char *explain_form(const char *text)
     if (*s >= '0' && *s <= '9' && strchr(s, '_'))
         return "write the digits without _";
     if (*s >= '0' && *s <= '9' && strchr(s, ','))
-        return "write the digits without a comma, and a fraction with a point";
+        return "write the digits without a comma, and a fraction with a decimal point";
     if (*s == '0' && s[1] && strchr("xXoObB", s[1]))
         return "write it in decimal";
     return "";
@@ -72,10 +72,10 @@ static const char *check_int(const char *text)
 {
     const char *s = skip_sign(text), *end = skip_digits(s);
     if (end == s || *end)
-        return is_float(text) ? "write an integer with all its digits, without a point or an exponent"
+        return is_float(text) ? "write an integer with all its digits, without a decimal point or an exponent"
                               : explain_form(text);
     if (*s == '0' && s[1])
-        return "leading zeros could mean octal: leave them out";
+        return "leading zeros could mean octal: remove them";
     return NULL;
 }
 

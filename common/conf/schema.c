@@ -1,5 +1,5 @@
-/* Reading: a walk over the tree with the path of keys in hand. A value is converted into a fresh place and swapped in
- * only when it is right, so the object is whole at every moment. Defaults are YAML too and take the same way in. */
+/* Reading a configuration: a walk over the YAML tree that carries the path of keys. A value is converted first and
+ * stored only if it is legal, so the object is valid at any time. Defaults are YAML and go through the same code. */
 #include "common/conf/schema.h"
 
 #include "common/conf/number.h"
@@ -10,8 +10,8 @@
 #include <string.h>
 
 #define MAX_PATH 256
-#define MAX_SHOWN 60 /* bytes of a wrong value in a message */
-#define MAX_SET 120  /* bytes of a --set */
+#define MAX_SHOWN 60 /* bytes of a wrong value in a message: the message must fit on a screen */
+#define MAX_SET 120  /* bytes of a --set in a message */
 
 /* ---- messages ---- */
 
@@ -52,7 +52,8 @@ bool schema_given(const struct schema_reader *r, const char *key)
     return i >= 0 && (r->origin[i].line || r->origin[i].set);
 }
 
-/* `"many"`, `a list`, `nothing`: what stood where a value was needed. Bytes that a terminal would act on are masked. */
+/* Describes the value that was found: `"many"`, `a list`, `nothing`. Control characters are replaced, because the
+ * message may be shown on a terminal. */
 static void describe(const struct tree_node *node, char *ret, size_t cap)
 {
     if (node->kind != TREE_SCALAR || tree_is_null(node)) {
@@ -60,8 +61,8 @@ static void describe(const struct tree_node *node, char *ret, size_t cap)
         return;
     }
     size_t len = strlen(node->text);
-    snprintf(ret, cap, "%s\"%.*s\"%s", node->plain ? "" : "the text ", MAX_SHOWN, node->text,
-             len > MAX_SHOWN ? " (cut short)" : "");
+    snprintf(ret, cap, "%s\"%.*s\"%s", node->plain ? "" : "the string ", MAX_SHOWN, node->text,
+             len > MAX_SHOWN ? " (truncated)" : "");
     for (char *c = ret; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             *c = '?';
@@ -83,7 +84,7 @@ static err_t complain_value(const struct schema_reader *r, struct schema_origin 
         }
         needed = (const char *)made.data;
     }
-    snprintf(text, sizeof(text), "found %s, %s is needed%s%s", found, needed, hint && hint[0] ? "; " : "",
+    snprintf(text, sizeof(text), "expected %s, found %s%s%s", needed, found, hint && hint[0] ? "; " : "",
              hint ? hint : "");
     buf_fini(&made);
     return complain_at(r, at, row->key, ERR_INVALID, why, text);
@@ -119,7 +120,8 @@ static const char *last_name(const char *key)
     return point ? point + 1 : key;
 }
 
-/* A key may be misspelt, or right and in the wrong section: both distances count. NULL when nothing is near. */
+/* A key may be misspelt, or be in the wrong section, so the distance of the whole path and that of the last name both
+ * count. NULL: no key is similar. */
 static const char *nearest_key(const struct schema *schema, const char *path)
 {
     const char *nearest = NULL;
@@ -143,7 +145,7 @@ static const char *nearest_key(const struct schema *schema, const char *path)
     return nearest;
 }
 
-/* The names that a section has (NULL: the sections and the keys outside of one), with commas. */
+/* Lists the names in a section (NULL: the sections and the keys outside sections), separated by commas. */
 static void list_names(const struct schema *schema, const char *section, char *ret, size_t cap)
 {
     size_t used = 0, len = section ? strlen(section) : 0;
@@ -195,20 +197,21 @@ static void texts_free(char **texts, int n)
     free(texts);
 }
 
-/* Why `node` cannot be a text: what is needed instead, or NULL. */
+/* NULL if `node` is a legal string, else what is expected instead. */
 static const char *check_text(const struct schema_row *row, const struct tree_node *node, const char *needed)
 {
     if (node->kind != TREE_SCALAR || tree_is_null(node))
         return needed;
     if (strlen(node->text) > SCHEMA_MAX_TEXT)
-        return "a shorter text";
+        return "a string of at most 65536 bytes";
     return row->check && row->type != SCHEMA_MAP ? row->check(node->text) : NULL;
 }
 
 static const char no_memory[] = "out of memory";
 
-/* The readers below return NULL, or a hint ("" without one) after which the value counts as refused. `ret_needed` may
- * be set to say what is needed where that is more than the row's own words. */
+/* The functions below return NULL if they stored the value. Otherwise the value is rejected, and they return a hint for
+ * the message, "" for none. They may set `ret_needed` to what is expected if that is more precise than the row's type.
+ */
 typedef const char *read_fn(const struct schema_row *row, const struct tree_node *node, void *object,
                             const char **ret_needed);
 
@@ -286,9 +289,9 @@ static const char *read_enum(const struct schema_row *row, const struct tree_nod
 static const char *read_text(const struct schema_row *row, const struct tree_node *node, void *object,
                              const char **ret_needed)
 {
-    *ret_needed = check_text(row, node, "a text");
+    *ret_needed = check_text(row, node, "a string");
     if (*ret_needed)
-        return tree_is_null(node) ? "write \"\" for an empty one" : "";
+        return tree_is_null(node) ? "write \"\" for an empty string" : "";
     char *text = strdup(node->text), **place = field(row, object);
     if (!text)
         return no_memory;
@@ -297,7 +300,7 @@ static const char *read_text(const struct schema_row *row, const struct tree_nod
     return NULL;
 }
 
-/* What one child becomes: the text itself, or KEY=VALUE. NULL without memory. */
+/* The string that is stored for a child: its text, or KEY=VALUE. NULL: out of memory. */
 static char *item_text(const struct tree_node *child)
 {
     char *text = NULL;
@@ -309,7 +312,7 @@ static char *item_text(const struct tree_node *child)
 static const char *check_item(const struct schema_row *row, const struct tree_node *child)
 {
     const char *needed = child->key && row->check ? row->check(child->key) : NULL;
-    return needed ? needed : check_text(row, child, child->key ? "a text for each key" : "a text in each place");
+    return needed ? needed : check_text(row, child, child->key ? "a string for each key" : "a string for each item");
 }
 
 static const char *read_items(const struct schema_row *row, const struct tree_node *node, void *object,
@@ -318,9 +321,9 @@ static const char *read_items(const struct schema_row *row, const struct tree_no
     int n = 0, wanted = 0;
     const char *wrong = NULL;
     if (node->kind != (row->type == SCHEMA_LIST ? TREE_LIST : TREE_MAP))
-        return row->type == SCHEMA_LIST ? "such as [a, b]" : "such as {KEY: value}";
+        return row->type == SCHEMA_LIST ? "write [a, b]" : "write {KEY: value}";
     for (const struct tree_node *c = node->first; c && !*ret_needed; c = c->next, wanted++)
-        *ret_needed = wanted < SCHEMA_MAX_ITEMS ? check_item(row, c) : "a list of at most 65536";
+        *ret_needed = wanted < SCHEMA_MAX_ITEMS ? check_item(row, c) : "at most 65536 items";
     if (*ret_needed)
         return "";
     char **texts = calloc((size_t)wanted + 1, sizeof(*texts));
@@ -344,7 +347,7 @@ static read_fn *const readers[] = {
     [SCHEMA_ENUM] = read_enum, [SCHEMA_TEXT] = read_text, [SCHEMA_LIST] = read_items,  [SCHEMA_MAP] = read_items,
 };
 
-/* What a refused item is shown as: its key where that is the wrong part. */
+/* The part of a rejected item that the message shows: its key if the key is wrong. */
 static struct tree_node shown_item(const struct schema_row *row, const struct tree_node *item)
 {
     struct tree_node shown = *item;
@@ -353,7 +356,7 @@ static struct tree_node shown_item(const struct schema_row *row, const struct tr
     return shown;
 }
 
-/* The child that a list or map was refused for, so that the message can point at it. */
+/* The child because of which a list or map was rejected; the message shows it and its line. */
 static struct tree_node wrong_item(const struct schema_row *row, const struct tree_node *node)
 {
     for (const struct tree_node *c = node->first; c; c = c->next)
@@ -385,7 +388,7 @@ static struct schema_origin origin_of(const struct tree_node *node, const char *
     return (struct schema_origin){.line = set ? 0 : node->line, .set = set};
 }
 
-/* run.env.NAME=value: one entry of a map is added, or replaces the one of that name. */
+/* run.env.NAME=value: adds one entry to a map, or replaces the entry of that name. */
 static err_t store_entry(struct schema_reader *r, int i, const char *name, const struct tree_node *node,
                          const char *set, struct why *why)
 {
@@ -402,7 +405,7 @@ static err_t store_entry(struct schema_reader *r, int i, const char *name, const
     while (k < *n && (strncmp((*texts)[k], name, len) != 0 || (*texts)[k][len] != '='))
         k++;
     if (k == SCHEMA_MAX_ITEMS)
-        return complain_at(r, at, row->key, ERR_LIMIT, why, "too many entries");
+        return complain_at(r, at, row->key, ERR_LIMIT, why, "more than 65536 entries");
     char *text = item_text(&entry), **grown = text ? realloc(*texts, ((size_t)*n + 1) * sizeof(*grown)) : NULL;
     if (!grown) {
         free(text);
@@ -418,7 +421,7 @@ static err_t store_entry(struct schema_reader *r, int i, const char *name, const
     return OK;
 }
 
-/* The map whose entry `path` is: the row, and where the entry's name starts. */
+/* Finds the map that `path` is an entry of: returns its row, and the entry's name in ret_name. -1: none. */
 static int entry_find(const struct schema *schema, const char *path, const char **ret_name)
 {
     for (int i = 0; i < schema->n_rows; i++) {
@@ -441,13 +444,13 @@ static err_t walk_section(struct schema_reader *r, const char *path, const struc
     if (node->kind != TREE_MAP) {
         list_names(r->schema, path[0] ? path : NULL, names, sizeof(names));
         describe(node, found, sizeof(found));
-        snprintf(text, sizeof(text), "found %s, a map with some of the keys %s is needed", found, names);
+        snprintf(text, sizeof(text), "expected a map with some of the keys %s, found %s", names, found);
         return complain_at(r, origin_of(node, set), path, ERR_INVALID, why, text);
     }
     for (const struct tree_node *c = node->first; c; c = c->next) {
         char child[MAX_PATH];
         if ((size_t)snprintf(child, sizeof(child), "%s%s%s", path, path[0] ? "." : "", c->key) >= sizeof(child))
-            return complain_at(r, origin_of(c, set), path, ERR_INVALID, why, "a key of this length is not known");
+            return complain_at(r, origin_of(c, set), path, ERR_INVALID, why, "unknown key: it is too long");
         err_t err = walk(r, child, c, set, why);
         if (err)
             return err;
@@ -532,8 +535,7 @@ err_t schema_finish(const struct schema_reader *r, struct why *why)
     for (int i = 0; i < r->schema->n_rows; i++) {
         const struct schema_row *row = &r->schema->rows[i];
         if (!row->def && !r->origin[i].line && !r->origin[i].set)
-            return why_set(why, ERR_INVALID, "%s: %s: the key is missing; it has no default (%s)", r->file, row->key,
-                           row->help);
+            return why_set(why, ERR_INVALID, "%s: %s: required key is missing (%s)", r->file, row->key, row->help);
     }
     return OK;
 }

@@ -1,5 +1,5 @@
-/* Writing: values as YAML that reads back to the same struct, and the texts for people. Texts are always in double
- * quotes, with everything escaped that libyaml's reader or a terminal could take for something else. */
+/* Writing: values as YAML that reads back to the same struct, and documentation. Strings are always in double quotes,
+ * and every character is escaped that libyaml's reader or a terminal could interpret. */
 #include "common/conf/schema.h"
 
 #include "common/base/utf8.h"
@@ -91,7 +91,7 @@ err_t schema_value_print(const struct schema_row *row, const void *object, struc
     return ERR_INTERNAL;
 }
 
-/* The section of a key, as length; 0 for a key outside of one. */
+/* Length of the section's name in a key; 0 for a key outside sections. */
 static size_t section_length(const char *key)
 {
     const char *point = strchr(key, '.');
@@ -144,11 +144,11 @@ err_t schema_needed_print(const struct schema_row *row, struct buf *ret)
     case SCHEMA_ENUM:
         return needed_names(row->names, ret);
     case SCHEMA_TEXT:
-        return buf_printf(ret, "a text");
+        return buf_printf(ret, "a string");
     case SCHEMA_LIST:
-        return buf_printf(ret, "a list of texts");
+        return buf_printf(ret, "a list of strings");
     case SCHEMA_MAP:
-        return buf_printf(ret, "a map of texts");
+        return buf_printf(ret, "a map of strings");
     }
     return ERR_INTERNAL;
 }
@@ -168,7 +168,7 @@ err_t schema_resume_check(const struct schema *schema, const void *before, const
         else if (old.len != new.len || memcmp(old.data, new.data, old.len) != 0)
             err = why_set(why, ERR_INVALID,
                           "%s: the checkpoint's job has %.*s, this one %.*s; a resumed job cannot change this key: "
-                          "leave it out, or start a new job",
+                          "leave the key out, or start a new job",
                           row->key, (int)old.len, (const char *)old.data, (int)new.len, (const char *)new.data);
         buf_fini(&old);
         buf_fini(&new);
@@ -183,7 +183,7 @@ static void help_row(const struct schema_row *row, FILE *out)
     struct buf needed = {0};
     if (!schema_needed_print(row, &needed))
         fprintf(out, "  %-26s %.*s; %s%s%s\n", row->key, (int)needed.len, (const char *)needed.data,
-                row->def ? "default " : "must be given", row->def ? row->def : "",
+                row->def ? "default " : "required", row->def ? row->def : "",
                 row->resume ? "; may change on resume" : "");
     fprintf(out, "  %-26s   %s\n", "", row->help);
     buf_fini(&needed);
@@ -204,7 +204,7 @@ void schema_help(const struct schema *schema, FILE *out)
     }
 }
 
-/* ---- the installed file ---- */
+/* ---- the installed configuration file, and the manual ---- */
 
 static err_t example_row(const struct schema_row *row, size_t section, struct buf *ret)
 {
@@ -221,8 +221,8 @@ err_t schema_example(const struct schema *schema, struct buf *ret)
 {
     const char *section = "";
     err_t err = buf_printf(ret,
-                           "# %s. Every key stands here with its default; take the # away to set it (and that of\n"
-                           "# its section).\n",
+                           "# %s. Every key is listed with its default. To set a key, remove the # before it and\n"
+                           "# before its section.\n",
                            schema->title);
     for (int i = 0; !err && i < schema->n_rows; i++) {
         const struct schema_row *row = &schema->rows[i];
@@ -237,7 +237,21 @@ err_t schema_example(const struct schema *schema, struct buf *ret)
     return err;
 }
 
-#define MANUAL_HEADER "| key | value | default | on resume | |\n|---|---|---|---|---|\n"
+/* Only jobs are resumed: a schema in which nothing may change on resume has no such column. */
+static bool has_resume_column(const struct schema *schema)
+{
+    for (int i = 0; i < schema->n_rows; i++)
+        if (schema->rows[i].resume)
+            return true;
+    return false;
+}
+
+static err_t manual_header(const struct schema *schema, struct buf *ret)
+{
+    return buf_printf(ret, has_resume_column(schema)
+                               ? "| key | value | default | on resume | description |\n|---|---|---|---|---|\n"
+                               : "| key | value | default | description |\n|---|---|---|---|\n");
+}
 
 static err_t manual_rows(const struct schema *schema, const char *section, struct buf *ret)
 {
@@ -253,20 +267,26 @@ static err_t manual_rows(const struct schema *schema, const char *section, struc
         if (!err && row->def)
             err = buf_printf(ret, " | `%s`", row->def);
         else if (!err)
-            err = buf_printf(ret, " | must be given");
+            err = buf_printf(ret, " | required");
+        if (!err && has_resume_column(schema))
+            err = buf_printf(ret, " | %s", row->resume ? "may change" : "fixed");
         if (!err)
-            err = buf_printf(ret, " | %s | %s |\n", row->resume ? "may change" : "fixed", row->help);
+            err = buf_printf(ret, " | %s |\n", row->help);
     }
     return err;
 }
 
 err_t schema_manual(const struct schema *schema, struct buf *ret)
 {
-    err_t err = buf_printf(ret, "# %s\n\n%s\n\n" MANUAL_HEADER, schema->title, schema->intro);
+    err_t err = buf_printf(ret, "# %s\n\n%s\n\n", schema->title, schema->intro);
+    if (!err)
+        err = manual_header(schema, ret);
     if (!err)
         err = manual_rows(schema, "", ret);
     for (int s = 0; !err && s < schema->n_sections; s++) {
-        err = buf_printf(ret, "\n## %s\n\n%s\n\n" MANUAL_HEADER, schema->sections[s].name, schema->sections[s].help);
+        err = buf_printf(ret, "\n## %s\n\n%s\n\n", schema->sections[s].name, schema->sections[s].help);
+        if (!err)
+            err = manual_header(schema, ret);
         if (!err)
             err = manual_rows(schema, schema->sections[s].name, ret);
     }

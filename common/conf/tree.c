@@ -1,7 +1,7 @@
-/* libyaml's events, not its documents: events arrive one by one, so that the bounds are checked before the next
- * allocation, and they carry the marks that messages need. The recursion is bounded by TREE_MAX_DEPTH.
+/* The reader uses libyaml's events and not its documents: events arrive one by one, so bounds are checked before the
+ * next allocation, and events carry the line numbers for messages. TREE_MAX_DEPTH bounds the recursion.
  *
- * The encoding is fixed to UTF-8: libyaml would guess UTF-16 from two bytes of junk. */
+ * The encoding is fixed to UTF-8, because libyaml would otherwise detect UTF-16 from any two matching bytes. */
 #include "common/conf/tree.h"
 
 #include <assert.h>
@@ -32,16 +32,16 @@ static err_t fail(struct yaml_reader *r, err_t err, size_t line, const char *fmt
 static err_t fail_syntax(struct yaml_reader *r)
 {
     const yaml_parser_t *y = &r->yaml;
-    const char *problem = y->problem ? y->problem : "it cannot be read";
+    const char *problem = y->problem ? y->problem : "it cannot be parsed";
     if (y->error == YAML_MEMORY_ERROR)
         return fail(r, ERR_NOMEM, 0, "out of memory");
     if (y->error == YAML_READER_ERROR)
         return fail(r, ERR_INVALID, y->mark.line + 1, "not YAML: %s (the file must be UTF-8 text)", problem);
     const char *hint = "";
     if (strstr(problem, "cannot start any token"))
-        hint = "; indent with spaces, not tabs, and put a text that begins with %, @ or ` in quotes";
+        hint = "; indent with spaces, not tabs, and put a string that begins with %, @ or ` in quotes";
     if (y->context && (strstr(y->context, "an alias") || strstr(y->context, "an anchor")))
-        hint = "; put a text that begins with * or & in quotes";
+        hint = "; put a string that begins with * or & in quotes";
     if (y->context)
         return fail(r, ERR_INVALID, y->problem_mark.line + 1, "not YAML: %s, %s%s", y->context, problem, hint);
     return fail(r, ERR_INVALID, y->problem_mark.line + 1, "not YAML: %s%s", problem, hint);
@@ -88,7 +88,7 @@ static err_t copy_text(struct yaml_reader *r, const yaml_event_t *event, char **
     const char *value = (const char *)event->data.scalar.value;
     size_t len = event->data.scalar.length;
     if (memchr(value, 0, len))
-        return fail(r, ERR_INVALID, event->start_mark.line + 1, "a text cannot hold a zero byte");
+        return fail(r, ERR_INVALID, event->start_mark.line + 1, "a string cannot contain a zero byte");
     *ret = strndup(value, len);
     return *ret ? OK : fail(r, ERR_NOMEM, 0, "out of memory");
 }
@@ -99,7 +99,7 @@ static err_t refuse_decoration(struct yaml_reader *r, const yaml_event_t *event)
     size_t line = event->start_mark.line + 1;
     if (event->type == YAML_ALIAS_EVENT)
         return fail(r, ERR_INVALID, line,
-                    "*%.64s is an alias in YAML, which is not taken here: put a text that begins with * in quotes",
+                    "*%.64s is a YAML alias; aliases are not supported: put a string that begins with * in quotes",
                     (const char *)event->data.alias.anchor);
     if (event->type == YAML_SCALAR_EVENT) {
         anchor = event->data.scalar.anchor;
@@ -112,7 +112,7 @@ static err_t refuse_decoration(struct yaml_reader *r, const yaml_event_t *event)
         tag = event->data.mapping_start.tag;
     }
     if (anchor || tag)
-        return fail(r, ERR_INVALID, line, "%s (%.64s) are not taken here: put a text that begins with %s in quotes",
+        return fail(r, ERR_INVALID, line, "%s (%.64s) are not supported: put a string that begins with %s in quotes",
                     anchor ? "anchors" : "tags", (const char *)(anchor ? anchor : tag), anchor ? "&" : "!");
     return OK;
 }
@@ -147,11 +147,11 @@ static err_t check_key(struct yaml_reader *r, const struct tree_node *map, const
 {
     int n = 0;
     if (key->kind != TREE_SCALAR || tree_is_null(key))
-        return fail(r, ERR_INVALID, (size_t)key->line, "a key must be a text");
+        return fail(r, ERR_INVALID, (size_t)key->line, "a key must be a string");
     for (const struct tree_node *other = map->first; other; other = other->next, n++)
         if (strcmp(other->key, key->text) == 0)
-            return fail(r, ERR_INVALID, (size_t)key->line, "%.128s: the key is there twice, first in line %d",
-                        key->text, other->line);
+            return fail(r, ERR_INVALID, (size_t)key->line, "%.128s: duplicate key, first given in line %d", key->text,
+                        other->line);
     return n < TREE_MAX_KEYS ? OK : fail(r, ERR_LIMIT, (size_t)key->line, "more than %d keys", TREE_MAX_KEYS);
 }
 
@@ -172,7 +172,7 @@ static err_t read_map(struct yaml_reader *r, int depth, struct tree_node *map)
             return err;
         }
         assert(value); /* a map's key is always followed by a value */
-        /* The line of the key: a block that follows it starts one line later. */
+        /* The value takes the line of its key, because a block value starts one line later. */
         value->line = key->line;
         value->key = key->text;
         key->text = NULL;
@@ -216,7 +216,7 @@ static err_t read_node(struct yaml_reader *r, const yaml_event_t *event, int dep
     return OK;
 }
 
-/* Takes the next event, which must be of this type. */
+/* Reads the next event, which must be of this type. */
 static err_t expect(struct yaml_reader *r, yaml_event_type_t type)
 {
     yaml_event_t event;
@@ -224,7 +224,7 @@ static err_t expect(struct yaml_reader *r, yaml_event_type_t type)
     if (err)
         return err;
     if (event.type != type)
-        err = fail(r, ERR_INVALID, event.start_mark.line + 1, "a second document; only one is taken");
+        err = fail(r, ERR_INVALID, event.start_mark.line + 1, "a second YAML document; the file may have only one");
     yaml_event_delete(&event);
     return err;
 }
@@ -273,7 +273,7 @@ err_t tree_parse(const char *text, size_t len, struct tree_node **ret, struct tr
 {
     struct yaml_reader r = {.error = ret_error};
     if (len > TREE_MAX_BYTES)
-        return fail(&r, ERR_LIMIT, 0, "%zu bytes, at most %u are taken", len, TREE_MAX_BYTES);
+        return fail(&r, ERR_LIMIT, 0, "the file has %zu bytes; at most %u are supported", len, TREE_MAX_BYTES);
     if (len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
         text += 3;
         len -= 3;

@@ -1,4 +1,4 @@
-/* The job file that the tests of common/conf start from, and how they read one. */
+/* The job file that the tests of common/conf use, and helpers that parse it. */
 #ifndef DTD_TESTS_COMMON_CONF_JOB_TEXT_H
 #define DTD_TESTS_COMMON_CONF_JOB_TEXT_H
 
@@ -18,7 +18,7 @@
     "{},\n"                                                                                                        \
     "      workdir: .}\n"
 
-/* JOB_TEXT with overrides, which must be right. `n` of them. */
+/* Parses JOB_TEXT with n overrides, which must be legal. */
 static inline void job_make(struct job_spec *ret, int n, const char *const *sets)
 {
     struct why why = {0};

@@ -1,5 +1,5 @@
-/* `manual job FILE` and `manual node FILE` write a manual page from its table, `manual example FILE` the configuration
- * that is installed. */
+/* `manual job FILE` and `manual node FILE` write a manual page from its table; `manual example FILE` writes the
+ * configuration file that is installed. */
 #include "common/base/file.h"
 #include "common/conf/job.h"
 #include "common/conf/node.h"

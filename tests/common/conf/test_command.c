@@ -1,4 +1,4 @@
-/* A job with a command: what stands in the log for it, read back, and what it refuses. */
+/* Command jobs: the form in the log reads back, and errors. */
 #include "common/conf/job.h"
 #include "tests/lib/test.h"
 
@@ -16,10 +16,10 @@ static void refused(const char *text, const char *sentence)
     struct why why = {""};
     assert_int_equal(ERR_INVALID, parse(text, &j, &why));
     if (!strstr(why.text, sentence))
-        fail_msg("\"%s\" does not say \"%s\"", why.text, sentence);
+        fail_msg("\"%s\" does not contain \"%s\"", why.text, sentence);
 }
 
-TEST(a_command_is_a_job_without_a_recipe)
+TEST(a_command_job_has_no_training_keys)
 {
     struct job_spec j;
     struct why why = {""};
@@ -36,7 +36,7 @@ TEST(a_command_is_a_job_without_a_recipe)
     job_fini(&j);
 }
 
-/* Newlines, quotes and other alphabets, as environments have them. */
+/* Newlines, quotes and non-ASCII characters, which environment variables may contain. */
 TEST(printing_reads_back)
 {
     char *command[] = {"sh", "-c", "echo \"a'b\"\n# c: [d] {e}", "\xc3\xa4"}, *env[] = {"A=1", "B=x: y\n\t- z", "C="};
@@ -60,18 +60,17 @@ TEST(printing_reads_back)
 
 TEST(what_is_refused)
 {
-    refused("{name: x, command: []}", "names no program");
-    refused("{name: x, command: ['']}", "names no program");
-    refused("{name: x, command: train.py}", "a list of texts");
+    refused("{name: x, command: []}", "no program is given");
+    refused("{name: x, command: ['']}", "no program is given");
+    refused("{name: x, command: train.py}", "a list of strings");
     refused("{name: x, command: [a], train: {steps: 3}}", "unknown key");
-    refused("{command: [a]}", "name: the key is missing");
-    refused("{name: x, command: [a], parallel: {workers: 3}, run: {nodes: 2}}", "not the same on each of 2 nodes");
+    refused("{command: [a]}", "name: required key is missing");
+    refused("{name: x, command: [a], parallel: {workers: 3}, run: {nodes: 2}}", "cannot be spread evenly over 2 nodes");
     refused("{name: x, command: [a], parallel: {workers: 6, min_workers: 3}, run: {nodes: 3}}", "write 4");
     refused("{name: x, command: [a], parallel: {workers: 2, min_workers: 3}}", "more than parallel.workers");
 }
 
-/* A resumed training job stays one. */
-TEST(no_checkpoint_leads_to_a_command)
+TEST(a_command_job_cannot_be_resumed)
 {
     struct job_spec j;
     struct why why = {""};

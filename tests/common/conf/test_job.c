@@ -1,4 +1,4 @@
-/* A right job file: values, defaults, overrides, printing, paths, the learning rate. */
+/* Correct job files: values, defaults, overrides, printing, paths, the learning rate. */
 #include "common/base/dtype.h"
 #include "common/base/file.h"
 #include "common/conf/schema.h"
@@ -121,7 +121,7 @@ static void print(const struct job_spec *j, struct buf *ret)
     assert_ok(job_print(j, ret));
 }
 
-/* Equal field by field as the schema sees them: both print alike. */
+/* Two specs are equal field by field if they print the same text. */
 static void assert_round_trip(const struct job_spec *j)
 {
     struct buf first = {0}, second = {0};
@@ -187,7 +187,7 @@ TEST(printing_reads_back_any_text)
     job_fini(&j);
 }
 
-TEST(printing_refuses_what_no_file_can_say)
+TEST(printing_rejects_strings_that_are_not_utf8)
 {
     static const char *const texts[] = {"\xff", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"};
     struct buf out = {0};
@@ -234,7 +234,7 @@ static void check_lr(const struct job_train *t, int64_t step, double expected)
 {
     double found = job_lr(t, step);
     if (!(fabs(found - expected) <= 1e-15))
-        fail_msg("update %d: %.17g, expected %.17g", (int)step, found, expected);
+        fail_msg("step %d: %.17g, expected %.17g", (int)step, found, expected);
 }
 
 TEST(learning_rate)
@@ -307,7 +307,7 @@ TEST(gpt2_tiny_parses)
     check_example("gpt2-tiny.yaml");
 }
 
-/* The keys, the struct and the table cannot drift apart: the path is the key. Order: sections stand together. */
+/* Rows of a section are adjacent, in the order of the sections. */
 TEST(rows_of_a_section_stand_together)
 {
     int section = -1;

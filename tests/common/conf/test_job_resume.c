@@ -1,4 +1,4 @@
-/* What a resumed job may change: each key once, against a list that was written by hand. */
+/* Keys that a resumed job may change: each key is compared with a list written by hand. */
 #include "common/conf/schema.h"
 #include "tests/common/conf/job_text.h"
 
@@ -87,8 +87,8 @@ TEST(each_key)
     }
 }
 
-/* Both keep float32 parameters, so a snapshot moves between a GPU's worker and a CPU's. */
-TEST(bfloat16_and_float32_go_on_from_each_other)
+/* Both types store float32 parameters, so a checkpoint can move between GPU and CPU workers. */
+TEST(bfloat16_and_float32_resume_from_each_other)
 {
     static const char *const sets[][2] = {{"run.device=cpu", "train.dtype=float32"},
                                           {"run.device=cuda", "train.dtype=bfloat16"}};
@@ -100,9 +100,9 @@ TEST(bfloat16_and_float32_go_on_from_each_other)
     assert_ok(job_resume_check(&jobs[0], &jobs[1], &why));
     assert_ok(job_resume_check(&jobs[1], &jobs[0], &why));
     assert_err(ERR_INVALID, job_resume_check(&jobs[1], &proof, &why));
-    assert_string_equal(why.text,
-                        "train.dtype: the checkpoint's job has bfloat16, this one float64; a checkpoint of "
-                        "float32 parameters cannot go on in the other: leave the key out, or start a new job");
+    assert_string_equal(
+        why.text, "train.dtype: the checkpoint's job has bfloat16, this one float64; a job cannot resume from float32 "
+                  "parameters in the other type: leave the key out, or start a new job");
     assert_err(ERR_INVALID, job_resume_check(&proof, &jobs[0], &why));
     for (int i = 0; i < 2; i++)
         job_fini(&jobs[i]);
@@ -118,7 +118,7 @@ TEST(the_message_has_both_values)
     assert_err(ERR_INVALID, job_resume_check(&before, &after, &why));
     assert_string_equal(why.text,
                         "train.seq: the checkpoint's job has 256, this one 128; a resumed job cannot change this "
-                        "key: leave it out, or start a new job");
+                        "key: leave the key out, or start a new job");
     job_fini(&before);
     job_fini(&after);
 }

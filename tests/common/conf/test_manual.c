@@ -1,4 +1,4 @@
-/* The manual pages are what their tables say today; `ninja manuals` makes them so. */
+/* The generated manual pages match their tables; `ninja manuals` regenerates them. */
 #include "common/base/file.h"
 #include "common/conf/job.h"
 #include "common/conf/node.h"
@@ -19,7 +19,7 @@ static void compare(const struct schema *schema, const char *name,
     assert_ok(file_read(path, 1 << 20, &there));
     assert_ok(write(schema, &made));
     if (made.len != there.len || memcmp(made.data, there.data, made.len) != 0)
-        fail_msg("%s is not what the table says; run `ninja manuals` in the build folder", name);
+        fail_msg("%s differs from its table; run `ninja manuals` in the build folder", name);
     buf_fini(&made);
     buf_fini(&there);
 }
@@ -34,7 +34,7 @@ TEST(node_page_is_current)
     compare(&node_schema, "docs/node.md", schema_manual);
 }
 
-/* What is installed says nothing yet, and with every # of it taken away it is still a configuration. */
+/* The installed file has only comments and parses. With every # before a key removed it still parses. */
 TEST(example_is_current_and_legal)
 {
     struct buf text = {0};
@@ -47,7 +47,7 @@ TEST(example_is_current_and_legal)
     for (size_t i = 0; i + 1 < text.len; i++) /* prose begins with "# " */
         if (text.data[i] == '#' && (text.data[i + 1] != ' ' || (text.data[i + 2] == ' ')))
             text.data[i] = ' ';
-    /* what was "#key" is " key" now, and "#  key" is "   key": two levels, as before */
+    /* "#key" has become " key", and "#  key" has become "   key": the two levels of indentation remain */
     assert_ok(node_conf_parse("dtd.yaml", (const char *)text.data, text.len, &conf, &why));
     assert_string_equal("auto", conf.gpus);
     node_conf_fini(&conf);

@@ -41,19 +41,18 @@ TEST(errors)
     static const struct {
         const char *text, *message;
     } cases[] = {
-        {"slots: -1", "dtd.yaml:1: slots: found \"-1\", an integer from 0 to 4096 is needed"},
+        {"slots: -1", "dtd.yaml:1: slots: expected an integer from 0 to 4096, found \"-1\""},
         {"slots: 1\nstatedir: /x",
          "dtd.yaml:2: statedir: unknown key; did you mean state_dir? (top level: name, state_dir, "
          "run_dir, user, slots, gpus, log, snapshot, disk, cluster)"},
         {"state_dir: x",
-         "dtd.yaml:1: state_dir: found \"x\", an absolute path of at most 4095 bytes, or \"\" is needed"},
-        {"gpus: 65", "dtd.yaml:1: gpus: found \"65\", auto, or a number from 0 to 64 is needed"},
-        {"gpus: some", "dtd.yaml:1: gpus: found \"some\", auto, or a number from 0 to 64 is needed"},
-        {"log: {level: loud}", "dtd.yaml:1: log.level: found \"loud\", one of error, warn, info, debug is needed"},
-        {"log: debug", "dtd.yaml:1: log: found \"debug\", a map with some of the keys level is needed"},
-        {"[slots]",
-         "dtd.yaml:1: found a list, a map with some of the keys name, state_dir, run_dir, user, slots, gpus, log, "
-         "snapshot, disk, cluster is needed"},
+         "dtd.yaml:1: state_dir: expected an absolute path of at most 4095 bytes, or \"\", found \"x\""},
+        {"gpus: 65", "dtd.yaml:1: gpus: expected auto, or a number from 0 to 64, found \"65\""},
+        {"gpus: some", "dtd.yaml:1: gpus: expected auto, or a number from 0 to 64, found \"some\""},
+        {"log: {level: loud}", "dtd.yaml:1: log.level: expected one of error, warn, info, debug, found \"loud\""},
+        {"log: debug", "dtd.yaml:1: log: expected a map with some of the keys level, found \"debug\""},
+        {"[slots]", "dtd.yaml:1: expected a map with some of the keys name, state_dir, run_dir, user, slots, gpus, "
+                    "log, snapshot, disk, cluster, found a list"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct node_conf conf;

@@ -1,4 +1,4 @@
-/* What counts as a number, and what a refused one is told. */
+/* Which strings are numbers, and the hints for those that are not. */
 #include "common/conf/number.h"
 #include "tests/lib/test.h"
 
@@ -21,7 +21,7 @@ TEST(integers)
                 {"-9223372036854775808", INT64_MIN}};
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         int64_t value = 99;
-        errno = ERANGE; /* of an earlier call: it says nothing about this one */
+        errno = ERANGE; /* left by an earlier call; it must not affect this one */
         const char *wrong = number_int_parse(good[i].text, &value);
         if (wrong || value != good[i].value)
             fail_msg("%s: read as %" PRId64 ", %s", good[i].text, value, wrong ? wrong : "");
@@ -56,7 +56,7 @@ TEST(refused_integers)
         int64_t value = 99;
         const char *wrong = number_int_parse(bad[i].text, &value);
         if (!wrong || !strstr(wrong, bad[i].hint) || value != 99)
-            fail_msg("\"%s\": read as %" PRId64 ", says \"%s\"", bad[i].text, value, wrong ? wrong : "(good)");
+            fail_msg("\"%s\": read as %" PRId64 ", message \"%s\"", bad[i].text, value, wrong ? wrong : "(good)");
     }
 }
 
@@ -100,7 +100,7 @@ TEST(refused_floats)
         double value = 99;
         const char *wrong = number_double_parse(bad[i].text, &value);
         if (!wrong || !strstr(wrong, bad[i].hint) || value != 99)
-            fail_msg("\"%s\": read as %g, says \"%s\"", bad[i].text, value, wrong ? wrong : "(good)");
+            fail_msg("\"%s\": read as %g, message \"%s\"", bad[i].text, value, wrong ? wrong : "(good)");
     }
 }
 

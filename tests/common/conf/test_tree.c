@@ -72,13 +72,13 @@ TEST(refused_parts)
         {"a: !!int 3\n", 1, "tags"},
         {"a: !x [1]\n", 1, "tags"},
         {"a: &x {b: 1}\n", 1, "anchors"},
-        {"a: 1\nb: 2\na: 3\n", 3, "first in line 1"},
-        {"a: 1\n---\nb: 2\n", 2, "second document"},
+        {"a: 1\nb: 2\na: 3\n", 3, "first given in line 1"},
+        {"a: 1\n---\nb: 2\n", 2, "second YAML document"},
         {"a: [1, 2\n", 2, "flow sequence"},
         {"a: 1\n\tb: 2\n", 2, "tab"},
         {"a: \"\\0\"\n", 1, "zero byte"},
-        {"{[a]: 1}\n", 1, "a key must be a text"},
-        {"? \n: 1\n", 1, "a key must be a text"},
+        {"{[a]: 1}\n", 1, "a key must be a string"},
+        {"? \n: 1\n", 1, "a key must be a string"},
         {"a: 1\nb\n", 3, "not YAML"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
