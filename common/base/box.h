@@ -1,4 +1,5 @@
-/* A box: a rectangular part of a tensor in its global coordinates. Checkpoints, shards and loads speak in boxes. */
+/* A box: a rectangular part of a tensor, in global coordinates. Checkpoints, shards and loads are described by boxes.
+ */
 #ifndef DTD_COMMON_BASE_BOX_H
 #define DTD_COMMON_BASE_BOX_H
 
@@ -8,7 +9,7 @@
 #define BOX_MAX_DIMS 8
 
 struct box {
-    int ndim; /* 0 for a scalar tensor, whose box always has one element */
+    int ndim; /* 0: a scalar tensor, whose box always has one element */
     int64_t offset[BOX_MAX_DIMS];
     int64_t size[BOX_MAX_DIMS];
 };
@@ -21,7 +22,7 @@ static inline int64_t box_elements(const struct box *b)
     return n;
 }
 
-/* The common part; false (and `ret` unwritten) when there is none. Both must have the same ndim. */
+/* Writes the intersection to `ret`. False, and `ret` is not written, if it is empty. Both must have the same ndim. */
 static inline bool box_intersect(const struct box *a, const struct box *b, struct box *ret)
 {
     struct box r = {.ndim = a->ndim};

@@ -1,4 +1,4 @@
-/* Doubling growth; a failed call leaves the buffer as it was. */
+/* The capacity doubles; a failed call leaves the buffer unchanged. */
 #include "common/base/buf.h"
 
 #include <stdarg.h>

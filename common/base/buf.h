@@ -12,7 +12,7 @@ struct buf {
     size_t len, cap;
 };
 
-void buf_fini(struct buf *b); /* legal on a zeroed one; leaves it zeroed */
+void buf_fini(struct buf *b); /* may be called on a zeroed struct; leaves it zeroed */
 NODISCARD err_t buf_reserve(struct buf *b, size_t more);
 NODISCARD err_t buf_append(struct buf *b, const void *data, size_t len);
 NODISCARD err_t buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -1,4 +1,4 @@
-/* The two clocks: monotonic for durations and deadlines, wall for people. */
+/* Two clocks: monotonic for durations and deadlines, wall-clock time for display. */
 #ifndef DTD_COMMON_BASE_CLOCK_H
 #define DTD_COMMON_BASE_CLOCK_H
 

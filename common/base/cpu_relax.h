@@ -1,4 +1,5 @@
-/* For a loop that looks at memory which another thread writes: a moment in which the core serves others. */
+/* A pause for loops that poll memory which another thread writes. It leaves the core's resources to its other hardware
+ * thread and saves power. */
 #ifndef DTD_COMMON_BASE_CPU_RELAX_H
 #define DTD_COMMON_BASE_CPU_RELAX_H
 

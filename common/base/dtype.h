@@ -1,4 +1,4 @@
-/* Element types of tensors, as they stand in memory, in programs and in checkpoints. */
+/* Element types of tensors, in memory, in programs and in checkpoints. */
 #ifndef DTD_COMMON_BASE_DTYPE_H
 #define DTD_COMMON_BASE_DTYPE_H
 
@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* X(name, value, torch name, bytes). Values are in our files: never renumber, only append. */
+/* X(name, value, torch name, bytes). Values are stored in files: append new ones, never renumber. */
 #define DTYPE_LIST(X)            \
     X(DT_F32, 1, "float32", 4)   \
     X(DT_F64, 2, "float64", 8)   \

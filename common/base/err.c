@@ -1,4 +1,4 @@
-/* The texts of err.h. */
+/* Names and texts of the codes, and sentences. */
 #include "common/base/err.h"
 
 #include <errno.h>
@@ -87,7 +87,7 @@ err_t why_prefix(struct why *why, err_t err, const char *fmt, ...)
         va_start(ap, fmt);
         int n = vsnprintf(why->text, sizeof(why->text), fmt, ap);
         va_end(ap);
-        /* What does not fit is cut off at the end: the prefix is what the reader has not seen yet. */
+        /* If the sentence does not fit, its end is cut off: the prefix is the new information. */
         if (n > 0 && (size_t)n + 3 < sizeof(why->text)) {
             strcpy(why->text + n, ": ");
             size_t room = sizeof(why->text) - (size_t)n - 3, len = strnlen(old.text, sizeof(old.text));

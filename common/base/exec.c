@@ -1,5 +1,6 @@
-/* See exec.h. Everything between fork and exec happens in the child, in an order that matters: descriptors and cores
- * while it is still ours, then the user, and only then what a user has named (environment, working folder). */
+/* See exec.h. The child prepares itself between fork and exec, and the order matters: descriptors and cores with the
+ * rights of this process, then the switch to the user, and then settings that the user chose (environment, working
+ * folder). */
 #include "common/base/exec.h"
 
 #include "common/base/log.h"
@@ -14,8 +15,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* Descriptors come to stand at 0 .. 2 and 3 ..; first above all targets, so that none overwrites another's source. */
-static int place_fds(const struct exec *x)
+/* Moves descriptors to 0 .. 2 and 3 ... They are first duplicated above all targets, so none overwrites another's
+ * source. */
+static int fds_place(const struct exec *x)
 {
     int high[EXEC_MAX_FDS], null = open("/dev/null", O_RDWR);
     for (int i = 0; i < x->n_fds; i++) {
@@ -32,7 +34,7 @@ static int place_fds(const struct exec *x)
     return (int)close_range(3u + (unsigned)x->n_fds, ~0u, 0);
 }
 
-static void bind_cores(const uint8_t *cpus)
+static void cores_bind(const uint8_t *cpus)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -40,10 +42,10 @@ static void bind_cores(const uint8_t *cpus)
         if (cpus[c / 8] >> (c % 8) & 1)
             CPU_SET(c, &set);
     if (CPU_COUNT(&set) && sched_setaffinity(0, sizeof(set), &set))
-        log_warn("not bound to its cores error=%s", strerror(errno));
+        log_warn("cannot bind to cores error=%s", strerror(errno));
 }
 
-static int take_environment(const struct exec *x)
+static int environment_apply(const struct exec *x)
 {
     const char *folder = NULL;
     for (const char *p = x->env; p && p < x->env + x->env_bytes; p += strlen(p) + 1) {
@@ -52,29 +54,29 @@ static int take_environment(const struct exec *x)
     }
     if (!folder || chdir(folder) == 0)
         return 0;
-    log_error("run.workdir cannot be entered path=%s error=%s", folder, strerror(errno));
+    log_error("cannot enter run.workdir path=%s error=%s", folder, strerror(errno));
     return -1;
 }
 
-_Noreturn static void become(const struct exec *x, pid_t parent)
+_Noreturn static void child_exec(const struct exec *x, pid_t parent)
 {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (x->group)
         setpgid(0, 0);
-    bool ours = place_fds(x) == 0;
-    if (ours)
-        bind_cores(x->cpus);
+    bool ready = fds_place(x) == 0;
+    if (ready)
+        cores_bind(x->cpus);
     for (int cap = 0; x->user && prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
-        (void)prctl(PR_CAPBSET_DROP, cap, 0, 0, 0); /* no program on disk gives back what the user has not */
-    ours = ours && (!x->user || user_become(x->user) == 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* becoming somebody else clears it */
-    if (getppid() != parent)          /* it died before the line above */
+        (void)prctl(PR_CAPBSET_DROP, cap, 0, 0, 0); /* so that file capabilities of a program cannot add rights */
+    ready = ready && (!x->user || user_become(x->user) == 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* after user_become, which clears it */
+    if (getppid() != parent)          /* the parent died before the call above */
         _exit(127);
-    if (ours && take_environment(x) == 0)
+    if (ready && environment_apply(x) == 0)
         execv(x->path, (char *const *)x->argv);
-    log_error("not started program=%s error=%s", x->path, strerror(errno));
+    log_error("cannot start program=%s error=%s", x->path, strerror(errno));
     _exit(127);
 }
 
@@ -86,8 +88,8 @@ pid_t exec_start(const struct exec *x)
     }
     pid_t self = getpid(), pid = fork();
     if (pid == 0)
-        become(x, self);
+        child_exec(x, self);
     if (pid > 0 && x->group)
-        setpgid(pid, pid); /* as the child does: whoever comes first */
+        setpgid(pid, pid); /* parent and child both set it, because either may run first */
     return pid;
 }

@@ -1,4 +1,4 @@
-/* Starting a program with exactly these descriptors, cores, environment and user, and with no other. */
+/* Starts a program with exactly the given descriptors, cores, environment and user. */
 #ifndef DTD_COMMON_BASE_EXEC_H
 #define DTD_COMMON_BASE_EXEC_H
 
@@ -9,24 +9,25 @@
 #include <stdint.h>
 
 #define EXEC_MAX_FDS 264
-#define EXEC_MAX_CPUS 1024
+#define EXEC_MAX_CPUS 1024 /* CPU_SETSIZE of glibc */
 
 struct exec {
     const char *path;
     const char *const *argv;
-    const char *env; /* "K=V\0" .., in place of what we have ourselves; a PWD is entered, as the user */
+    const char
+        *env; /* "K=V\0" .., added to this process's environment; PWD is the working folder, entered as the user */
     size_t env_bytes;
-    int log;        /* becomes 1 and 2; -1: stay ours */
-    int out;        /* becomes 1; 0: it is the log */
-    const int *fds; /* become 3, 4, .. */
+    int log;        /* becomes descriptors 1 and 2; -1: they stay as in this process */
+    int out;        /* becomes descriptor 1; 0: the log does */
+    const int *fds; /* become descriptors 3, 4, .. */
     int n_fds;
-    const uint8_t *cpus;     /* EXEC_MAX_CPUS bits, or NULL: unbound */
-    bool group;              /* a process group of its own */
-    const struct user *user; /* NULL: as ourselves */
+    const uint8_t *cpus;     /* EXEC_MAX_CPUS bits; NULL: not bound */
+    bool group;              /* start a new process group */
+    const struct user *user; /* NULL: the user of this process */
 };
 
-/* Returns the pid, or -1 with errno. The child dies with us. One that cannot become the program ends with 127 and says
- * why in its log. */
+/* Returns the pid, or -1 with errno. The kernel kills the child when this process dies. A child that cannot execute the
+ * program logs the reason and exits with status 127. */
 pid_t exec_start(const struct exec *x);
 
 #endif

@@ -1,4 +1,4 @@
-/* EINTR and short counts are dealt with here and nowhere else. */
+/* EINTR and partial reads and writes are handled only in this file. */
 #include "common/base/file.h"
 
 #include <errno.h>

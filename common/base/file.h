@@ -1,4 +1,4 @@
-/* Files done whole: reads and writes that finish, replacement that is atomic and durable. Blocking. */
+/* Operations on whole files: reads and writes that are complete, replacement that is atomic and durable. Blocking. */
 #ifndef DTD_COMMON_BASE_FILE_H
 #define DTD_COMMON_BASE_FILE_H
 
@@ -8,22 +8,22 @@
 
 NODISCARD err_t file_write_all(int fd, const void *data, size_t len);
 NODISCARD err_t file_pwrite_all(int fd, const void *data, size_t len, off_t offset);
-/* ERR_CORRUPT when the file ends before `len` bytes. */
+/* ERR_CORRUPT if the file ends before `len` bytes. */
 NODISCARD err_t file_pread_all(int fd, void *data, size_t len, off_t offset);
 /* Appends the whole file to `ret`; ERR_LIMIT above `max_bytes`. */
 NODISCARD err_t file_read(const char *path, size_t max_bytes, struct buf *ret);
-/* A plain file, to be read; -1 and errno. Links are followed, but a pipe or a device is refused (EINVAL) at once:
- * opening one may take for ever. For files whose folder others may write into. */
+/* Opens a regular file for reading. Returns -1 and sets errno on failure. Links are followed. A pipe or a device gives
+ * EINVAL at once, because opening one could block forever. For files in folders that other users may write to. */
 int file_open_plain(const char *path);
-/* file_read of a plain file. */
+/* file_read with file_open_plain. */
 NODISCARD err_t file_read_plain(const char *path, size_t max_bytes, struct buf *ret);
 /* Writes path.tmp, fsyncs it, renames it onto `path`, fsyncs the folder. */
 NODISCARD err_t file_replace(const char *path, const void *data, size_t len, mode_t mode);
 NODISCARD err_t file_sync_dir(const char *path);
-/* mkdir -p; an existing folder is no error. */
+/* Like mkdir -p: an existing folder is not an error. */
 NODISCARD err_t file_make_dirs(const char *path, mode_t mode);
-/* rm -rf: a link is removed, what it points to stays. What is not there is no error; the first that cannot be removed
- * ends it. */
+/* Like rm -rf: a link is removed, but not its target. A missing path is not an error. Stops at the first entry that
+ * cannot be removed. */
 NODISCARD err_t file_remove_tree(const char *path);
 
 #endif

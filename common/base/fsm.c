@@ -1,4 +1,4 @@
-/* See fsm.h. An illegal move is our own broken promise: the process ends there, before the state spreads. */
+/* See fsm.h. An illegal move is a programming error: the process aborts before the wrong state has further effects. */
 #include "common/base/fsm.h"
 
 #include "common/base/log.h"

@@ -1,5 +1,5 @@
-/* State machines as data: a table of states with their legal next states, and the one function that moves.
- * A machine lives embedded in its owner, on the owner's thread. */
+/* State machines as data: a table of states with their legal next states, and one function that changes the state.
+ * A machine is embedded in its owner and belongs to the owner's thread. */
 #ifndef DTD_COMMON_BASE_FSM_H
 #define DTD_COMMON_BASE_FSM_H
 
@@ -18,7 +18,8 @@ struct fsm {
     int state;
 };
 
-/* Asserts that the edge is in the table (also in release builds) and logs "<kind> id= from= to= why=". */
+/* Changes the state and logs "<kind> id= from= to= why=". Aborts, also in release builds, if the table does not allow
+ * it. */
 void fsm_move(struct fsm *m, int to, const char *why);
 static inline const char *fsm_name(const struct fsm *m)
 {

@@ -1,7 +1,7 @@
-/* A 64-bit hash of bytes, for telling whether memory is what it should be; not against anybody who wants two to be
- * alike. Four lanes of eight bytes, each turned by an odd factor and a rotation, so that a lane's value is a bijection
- * of each of its words: what differs in one word never hashes alike. The bytes may come in parts of multiples of 32,
- * the last of any length. Pure. */
+/* A 64-bit hash of bytes, to check that memory has the expected content. It is not safe against deliberate collisions.
+ * There are four lanes of eight bytes. Each word is mixed into its lane by an odd factor and a rotation, so a lane's
+ * value is a bijection of each of its words: inputs that differ in only one word never have the same hash. Bytes may be
+ * added in parts; all parts except the last must be multiples of 32 bytes. Pure. */
 #ifndef DTD_COMMON_BASE_HASH_H
 #define DTD_COMMON_BASE_HASH_H
 

@@ -1,6 +1,6 @@
-/* A name is made of pieces: text, and brackets with ranges. Expansion counts like an odometer over the brackets, the
- * last one fastest, which is the order in which Slurm prints them. Two passes over the same walk: the first measures,
- * so that nothing is allocated for a list that is too long. */
+/* A name consists of text and brackets with ranges. Expansion iterates over the brackets like an odometer, the last one
+ * fastest, as Slurm does. There are two passes over the list: the first measures, so nothing is allocated for a list
+ * that is too long. */
 #include "common/base/hostlist.h"
 
 #include <ctype.h>
@@ -10,23 +10,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_BRACKETS 4
-#define MAX_DIGITS 9
+#define MAX_BRACKETS 4 /* in one name; bounds the recursion */
+#define MAX_DIGITS 9   /* a number fits into unsigned */
 
 struct hostlist_out {
-    char **names; /* NULL: only measure */
+    char **names; /* NULL: measure only */
     char *bytes;
     size_t used;
     int n;
 };
 
 struct bracket {
-    const char *ranges; /* behind '[' */
-    size_t len;         /* up to ']' */
+    const char *ranges; /* after '[' */
+    size_t len;         /* without ']' */
 };
 
 struct name {
-    const char *text[MAX_BRACKETS + 1]; /* before, between and behind the brackets */
+    const char *text[MAX_BRACKETS + 1]; /* before, between and after the brackets */
     size_t len[MAX_BRACKETS + 1];
     struct bracket bracket[MAX_BRACKETS];
     int n;
@@ -39,7 +39,7 @@ struct host_range {
     int width;
 };
 
-static bool take_number(const char **at, unsigned *ret, int *ret_width)
+static bool number_parse(const char **at, unsigned *ret, int *ret_width)
 {
     const char *from = *at;
     unsigned n = 0;
@@ -51,15 +51,15 @@ static bool take_number(const char **at, unsigned *ret, int *ret_width)
 }
 
 /* "7", "1-3", "001-010"; then ',' or the end. */
-static bool take_range(const char **at, const char *end, struct host_range *ret)
+static bool range_parse(const char **at, const char *end, struct host_range *ret)
 {
     int width;
-    if (!take_number(at, &ret->lo, &ret->width))
+    if (!number_parse(at, &ret->lo, &ret->width))
         return false;
     ret->hi = ret->lo;
     if (*at < end && **at == '-') {
         ++*at;
-        if (!take_number(at, &ret->hi, &width))
+        if (!number_parse(at, &ret->hi, &width))
             return false;
     }
     if (*at > end || ret->hi < ret->lo || ret->hi - ret->lo >= HOSTLIST_MAX)
@@ -76,8 +76,8 @@ static bool is_name_byte(char c)
     return isalnum((unsigned char)c) || c == '-' || c == '.' || c == '_';
 }
 
-/* Cuts the name at *at into pieces; *at is then at ',' or the end. */
-static bool cut(const char **at, struct name *ret)
+/* Splits the name at *at into its parts and moves *at to the ',' after it, or to the end. */
+static bool name_split(const char **at, struct name *ret)
 {
     ret->n = 0;
     for (;;) {
@@ -110,7 +110,7 @@ static err_t emit(struct hostlist_out *o, const char *name, size_t len)
     return OK;
 }
 
-/* Everything behind piece `k` of the name, whose beginning is in `name`. */
+/* Expands parts k and later of the name; `name` contains the expansion of the parts before. */
 static err_t expand(struct hostlist_out *o, const struct name *p, int k, char *name, size_t len)
 {
     if (len + p->len[k] > HOSTLIST_NAME_MAX)
@@ -122,7 +122,7 @@ static err_t expand(struct hostlist_out *o, const struct name *p, int k, char *n
     const char *at = p->bracket[k].ranges, *end = at + p->bracket[k].len;
     do {
         struct host_range r;
-        if (!take_range(&at, end, &r))
+        if (!range_parse(&at, end, &r))
             return ERR_INVALID;
         for (unsigned i = r.lo; i <= r.hi; i++) {
             size_t room = HOSTLIST_NAME_MAX + 1 - len;
@@ -144,7 +144,7 @@ static err_t walk(const char *text, struct hostlist_out *o, const char **ret_at)
     for (;;) {
         struct name p;
         *ret_at = at;
-        if (!cut(&at, &p))
+        if (!name_split(&at, &p))
             return ERR_INVALID;
         err_t err = expand(o, &p, 0, name, 0);
         if (err || !*at)
@@ -159,10 +159,10 @@ err_t hostlist_expand(const char *text, char ***ret, int *ret_n, struct why *why
     const char *at;
     err_t err = walk(text, &o, &at);
     if (err == ERR_LIMIT)
-        return why_set(why, err, "the list of hosts has more than %d names, or one of more than %d bytes", HOSTLIST_MAX,
+        return why_set(why, err, "the host list has more than %d names, or a name of more than %d bytes", HOSTLIST_MAX,
                        HOSTLIST_NAME_MAX);
     if (err)
-        return why_set(why, err, "\"%.64s\" is no list of hosts; one is written n[1-3,07],login", at);
+        return why_set(why, err, "\"%.64s\" is not a host list; write, for example, n[1-3,07],login", at);
     size_t table = (size_t)o.n * sizeof(char *);
     char **names = malloc(table + o.used);
     if (!names)
@@ -171,7 +171,7 @@ err_t hostlist_expand(const char *text, char ***ret, int *ret_n, struct why *why
     err = walk(text, &o, &at);
     if (err) {
         free(names);
-        return why_set(why, err, "the list of hosts has changed"); /* cannot be: both walks are the same */
+        return why_set(why, err, "the host list has changed"); /* cannot happen: both passes read the same text */
     }
     *ret = names;
     *ret_n = o.n;

@@ -1,5 +1,5 @@
-/* Each line is built in one buffer and written by one write(2), so that lines of several processes sharing a file never
- * mix. Nothing is allocated: logging must work when memory is out. */
+/* Each line is built in one buffer and written by one write(2), so lines of processes that share a file do not mix.
+ * Nothing is allocated, because logging must work when memory is exhausted. */
 #include "common/base/log.h"
 
 #include <errno.h>
@@ -52,6 +52,6 @@ void log_at(enum log_level level, const char *fmt, ...)
         n = sizeof(line) - 2;
     line[n++] = '\n';
     ssize_t r = write(STDERR_FILENO, line, n);
-    (void)r; /* nobody is left to be told */
+    (void)r; /* there is no other place to report this error */
     errno = saved;
 }

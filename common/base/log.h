@@ -1,4 +1,4 @@
-/* One line per decision, to standard error: time, level, program, event first, then key=value. Any thread. */
+/* Log lines on standard error, one per event: time, level, program, event, then key=value pairs. Any thread. */
 #ifndef DTD_COMMON_BASE_LOG_H
 #define DTD_COMMON_BASE_LOG_H
 
@@ -7,7 +7,7 @@ enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 /* `program` must outlive the process ("dtd-control"). The level comes from DTD_LOG (error, warn, info, debug; default
  * info). */
 void log_init(const char *program);
-/* From here on; DTD_LOG in the environment wins. */
+/* Changes the level, unless DTD_LOG is set in the environment. */
 void log_level_set(enum log_level level);
 void log_at(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -1,5 +1,5 @@
-/* See notify.h. The address is checked once; a message is one datagram or none, and one that does not fit into the
- * manager's queue is dropped, because a daemon that waits for its watchdog's reader would hang by its own watchdog. */
+/* See notify.h. The address is checked once. A message is one datagram; if the manager's queue is full it is dropped,
+ * because a daemon that blocked on its watchdog's reader could be killed by that watchdog. */
 #include "common/base/notify.h"
 
 #include "common/base/log.h"
@@ -12,19 +12,19 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the manager says to this process only. */
+/* Variables that the manager sets for this process only. */
 static const char *const ours_alone[] = {
     "NOTIFY_SOCKET",    "WATCHDOG_USEC",         "WATCHDOG_PID",         "LISTEN_PID",    "LISTEN_FDS",
     "LISTEN_FDNAMES",   "STATE_DIRECTORY",       "RUNTIME_DIRECTORY",    "INVOCATION_ID", "JOURNAL_STREAM",
     "SYSTEMD_EXEC_PID", "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE"};
 
-static void take_address(struct notify *n, const char *name)
+static void address_parse(struct notify *n, const char *name)
 {
     size_t len = name ? strlen(name) : 0;
     if (!len)
         return;
     if ((name[0] != '/' && name[0] != '@') || len < 2 || len >= sizeof(n->to.sun_path)) {
-        log_warn("NOTIFY_SOCKET is no socket's name, the service manager is not told value=%s", name);
+        log_warn("NOTIFY_SOCKET is not a socket name; no notifications are sent value=%s", name);
         return;
     }
     n->to.sun_family = AF_UNIX;
@@ -34,7 +34,7 @@ static void take_address(struct notify *n, const char *name)
         n->to.sun_path[0] = '\0';
     n->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (n->fd < 0)
-        log_warn("the service manager is not told error=%s", strerror(errno));
+        log_warn("cannot create a socket; no notifications are sent error=%s", strerror(errno));
 }
 
 /* Digits only; 0 for anything else. */
@@ -48,7 +48,7 @@ void notify_init(struct notify *n)
 {
     const char *pid = getenv("WATCHDOG_PID");
     *n = (struct notify){.fd = -1};
-    take_address(n, getenv("NOTIFY_SOCKET"));
+    address_parse(n, getenv("NOTIFY_SOCKET"));
     if (!pid || number_of(pid) == getpid())
         n->watchdog_ms = number_of(getenv("WATCHDOG_USEC")) / 1000;
     for (size_t i = 0; i < sizeof(ours_alone) / sizeof(*ours_alone); i++)
@@ -73,7 +73,7 @@ void notify_say(const struct notify *n, const char *fmt, ...)
     va_end(ap);
     if (len > 0 && (size_t)len < sizeof(text) &&
         sendto(n->fd, text, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT, (const struct sockaddr *)&n->to, n->to_bytes) < 0)
-        log_debug("service manager not told error=%s", strerror(errno));
+        log_debug("notification not sent error=%s", strerror(errno));
 }
 
 void notify_status(const struct notify *n, const char *text, size_t len)

@@ -1,6 +1,6 @@
-/* What a service manager is told (the protocol of sd_notify(3), which needs no library): datagrams of KEY=VALUE lines
- * to the socket that NOTIFY_SOCKET names, a path or "@" and an abstract name. Without that variable, or when nobody
- * reads there, saying does nothing. One thread. */
+/* Notifications to the service manager (the protocol of sd_notify(3), implemented without a library): datagrams of
+ * KEY=VALUE lines to the socket in NOTIFY_SOCKET, which is a path, or "@" and an abstract name. Without that variable,
+ * or if no process reads the socket, notifications do nothing. One thread. */
 #ifndef DTD_COMMON_BASE_NOTIFY_H
 #define DTD_COMMON_BASE_NOTIFY_H
 
@@ -9,22 +9,23 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#define NOTIFY_STATUS_MAX 256
+#define NOTIFY_STATUS_MAX 256 /* bytes; one line of `systemctl status` */
 
 struct notify {
-    int fd; /* -1: nobody is to be told */
+    int fd; /* -1: there is no service manager */
     struct sockaddr_un to;
     socklen_t to_bytes;
-    int64_t watchdog_ms; /* how often WATCHDOG=1 is expected at least; 0: never */
+    int64_t watchdog_ms; /* maximum interval between WATCHDOG=1 messages; 0: no watchdog */
 };
 
-/* Reads the variables that the manager gave to this process, and removes them and what else it means for us alone from
- * the environment, so that no child speaks in our name. */
+/* Reads the variables that the manager set for this process. Removes them, and other variables that are meant only for
+ * this process, from the environment, so that child processes cannot send notifications in its name. */
 void notify_init(struct notify *n);
 void notify_fini(struct notify *n);
-/* One message, lines separated by '\n'. Never blocks, never fails: there is nobody else to tell. */
+/* Sends one message; lines are separated by '\n'. Never blocks. A message that cannot be sent is dropped. */
 void notify_say(const struct notify *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* STATUS=, cut to NOTIFY_STATUS_MAX - 1 bytes; control characters become spaces, so that a status cannot add lines. */
+/* Sends STATUS=, truncated to NOTIFY_STATUS_MAX - 1 bytes. Control characters become spaces, so a status cannot add
+ * lines. */
 void notify_status(const struct notify *n, const char *text, size_t len);
 
 #endif

@@ -1,5 +1,5 @@
-/* See ticket.h. Both ends are ours, yet the reader checks everything: a worker started by hand with some other file as
- * descriptor 3 must say so and not connect to a path made of garbage. */
+/* See ticket.h. dtd writes and reads tickets, but the reader checks everything: a worker that is started by hand with
+ * another file as descriptor 3 must report that, and must not connect to an arbitrary path. */
 #include "common/base/ticket.h"
 
 #include "common/base/file.h"
@@ -101,7 +101,7 @@ static const struct {
             {"slots", parse_slots}};
 #define N_KEYS (sizeof(keys) / sizeof(*keys))
 
-/* One line, NUL-terminated; marks its key in `seen`. */
+/* Parses one NUL-terminated line and marks its key in `seen`. */
 static err_t parse_line(const char *line, struct ticket *t, unsigned *seen, struct why *why)
 {
     for (size_t k = 0; k < N_KEYS; k++) {
@@ -109,9 +109,10 @@ static err_t parse_line(const char *line, struct ticket *t, unsigned *seen, stru
         if (strncmp(line, keys[k].key, n) != 0 || line[n] != '=')
             continue;
         if (*seen & (1u << k))
-            return why_set(why, ERR_CORRUPT, "ticket: %s is there twice", keys[k].key);
+            return why_set(why, ERR_CORRUPT, "ticket: duplicate key %s", keys[k].key);
         *seen |= 1u << k;
-        return keys[k].parse(t, line + n + 1) ? OK : why_set(why, ERR_CORRUPT, "ticket: bad %s", keys[k].key);
+        return keys[k].parse(t, line + n + 1) ? OK
+                                              : why_set(why, ERR_CORRUPT, "ticket: invalid value of %s", keys[k].key);
     }
     return why_set(why, ERR_CORRUPT, "ticket: unknown key");
 }
@@ -127,7 +128,7 @@ err_t ticket_parse(const char *text, size_t len, struct ticket *ret, struct why 
         const char *nl = memchr(text + at, '\n', len - at);
         size_t n = nl ? (size_t)(nl - text) - at : 0;
         if (!nl || n >= sizeof(line) || memchr(text + at, '\0', n))
-            return why_set(why, ERR_CORRUPT, "ticket: a line without end, too long or with a NUL");
+            return why_set(why, ERR_CORRUPT, "ticket: a line has no newline, is too long, or contains a NUL");
         memcpy(line, text + at, n);
         line[n] = '\0';
         err_t err = parse_line(line, &t, &seen, why);
@@ -147,10 +148,11 @@ err_t ticket_read(int fd, struct ticket *ret, struct why *why)
     struct stat st;
     if (fstat(fd, &st))
         return why_set(why, err_from_errno(errno),
-                       "descriptor %d is no ticket (%s): this program is started by dtd, not by hand", fd,
+                       "descriptor %d is not a ticket (%s): dtd starts this program; do not start it by hand", fd,
                        strerror(errno));
     if (!S_ISREG(st.st_mode) || st.st_size > TICKET_MAX_BYTES)
-        return why_set(why, ERR_CORRUPT, "descriptor %d is no ticket: this program is started by dtd, not by hand", fd);
+        return why_set(why, ERR_CORRUPT,
+                       "descriptor %d is not a ticket: dtd starts this program; do not start it by hand", fd);
     err_t err = file_pread_all(fd, text, (size_t)st.st_size, 0);
     return err ? why_set(why, err, "ticket: %s", err_text(err)) : ticket_parse(text, (size_t)st.st_size, ret, why);
 }

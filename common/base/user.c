@@ -10,7 +10,7 @@
 #include <sys/fsuid.h>
 #include <unistd.h>
 
-static err_t take(const struct passwd *pw, struct user *ret, struct why *why)
+static err_t user_copy(const struct passwd *pw, struct user *ret, struct why *why)
 {
     *ret = (struct user){.uid = pw->pw_uid, .gid = pw->pw_gid};
     int name = snprintf(ret->name, sizeof(ret->name), "%s", pw->pw_name);
@@ -27,7 +27,7 @@ err_t user_by_name(const char *name, struct user *ret, struct why *why)
     if (!pw)
         return why_set(why, ERR_NOTFOUND, "there is no user %.64s%s%s", name, errno ? ": " : "",
                        errno ? strerror(errno) : "");
-    return take(pw, ret, why);
+    return user_copy(pw, ret, why);
 }
 
 err_t user_by_uid(uid_t uid, struct user *ret, struct why *why)
@@ -37,7 +37,7 @@ err_t user_by_uid(uid_t uid, struct user *ret, struct why *why)
     if (!pw)
         return why_set(why, ERR_NOTFOUND, "there is no user with uid %u%s%s", (unsigned)uid, errno ? ": " : "",
                        errno ? strerror(errno) : "");
-    return take(pw, ret, why);
+    return user_copy(pw, ret, why);
 }
 
 int user_become(const struct user *u)
@@ -45,7 +45,7 @@ int user_become(const struct user *u)
     if (setenv("HOME", u->home, 1) || setenv("USER", u->name, 1) || setenv("LOGNAME", u->name, 1) ||
         initgroups(u->name, u->gid) || setresgid(u->gid, u->gid, u->gid) || setresuid(u->uid, u->uid, u->uid))
         return -1;
-    if (u->uid != 0 && setuid(0) == 0) { /* a kernel that lets us back has not let us go */
+    if (u->uid != 0 && setuid(0) == 0) { /* regaining root must be impossible */
         errno = EPERM;
         return -1;
     }

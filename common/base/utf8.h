@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Bytes of the sequence at s (which ends in a NUL somewhere) and its code point; 0 when it is none: a stray or missing
- * byte, an overlong form, a surrogate, beyond U+10FFFF. */
+/* Length of the sequence at s, whose string is NUL-terminated, and its code point. 0: not legal UTF-8 (a stray or
+ * missing byte, an overlong form, a surrogate, a code point beyond U+10FFFF). */
 static inline int utf8_decode(const char *s, uint32_t *ret)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

@@ -125,7 +125,7 @@ TEST(what_is_wrong_is_refused_by_name)
         {"SLURM_RESTART_COUNT", "99999999999", "SLURM_RESTART_COUNT"},
         {"SLURM_NODEID", NULL, "SLURM_NODEID is not set"},
         {"SLURM_NODEID", "3", "SLURM_NODEID is \"3\""},
-        {"SLURM_STEP_NODELIST", "n[", "no list of hosts"},
+        {"SLURM_STEP_NODELIST", "n[", "is not a host list"},
         {"SLURM_STEP_TASKS_PER_NODE", "2(x3)", "--ntasks-per-node=1"},
         {"SLURM_LOCALID", "1", "--ntasks-per-node=1"},
         {"DTD_SLURM_PORT", "80", "DTD_SLURM_PORT"},

@@ -1,4 +1,4 @@
-/* A started program has what it was given and nothing else. */
+/* A started program has exactly the descriptors, environment, folder and rights that exec_start gave it. */
 #include "common/base/exec.h"
 #include "tests/lib/test.h"
 
@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-/* Runs a shell line as the exec says; its output. */
+/* Runs a shell command as `x` describes and returns its output. */
 static const char *run(struct exec x, const char *line, int *ret_status)
 {
     static char text[4096];
@@ -58,7 +58,7 @@ TEST(a_folder_that_cannot_be_entered)
     assert_int_equal(127, WEXITSTATUS(status));
 }
 
-/* The folder is entered by the user who named it, after the supervisor's rights are gone. */
+/* The working folder is entered with the user's rights, after the process has dropped the supervisor's. */
 TEST(a_folder_is_entered_as_the_user)
 {
     struct user u;
@@ -83,7 +83,7 @@ TEST(cores)
     assert_string_equal("1\n", run((struct exec){.cpus = cpus}, "nproc", &status));
 }
 
-/* Also as another user, whom becoming makes the kernel forget the first request. */
+/* The same after a switch of users, which clears PR_SET_PDEATHSIG. */
 TEST(it_dies_with_its_parent)
 {
     struct user u;
@@ -106,6 +106,6 @@ TEST(it_dies_with_its_parent)
     close(fd[1]);
     assert_int_equal(parent, waitpid(parent, &status, 0));
     assert_int_equal(0, status);
-    assert_int_equal(0,
-                     read(fd[0], &byte, 1)); /* the child held the other end; the case's time limit is the deadline */
+    assert_int_equal(
+        0, read(fd[0], &byte, 1)); /* the child had the other end; the time limit of the test case is the deadline */
 }

@@ -1,4 +1,5 @@
-/* Lists of hosts, against names written out. With Slurm at hand tests/slurm compares them with scontrol's. */
+/* Host lists, compared with names written out. If Slurm is installed, tests/slurm compares them with scontrol's output.
+ */
 #include "common/base/hostlist.h"
 #include "tests/lib/test.h"
 
@@ -67,7 +68,7 @@ TEST(what_is_no_list_is_refused)
         struct why why = {""};
         if (hostlist_expand(texts[i], &names, &n, &why) != ERR_INVALID)
             fail_msg("\"%s\" is taken", texts[i]);
-        assert_non_null(strstr(why.text, "is no list of hosts"));
+        assert_non_null(strstr(why.text, "is not a host list"));
     }
 }
 

@@ -1,4 +1,4 @@
-/* What a service manager would hear, on a socket of the test's own. */
+/* The messages that a service manager would receive, on a socket of the test. */
 #include "common/base/notify.h"
 #include "tests/lib/test.h"
 
@@ -18,7 +18,7 @@ static int listen_at(const char *name)
     return fd;
 }
 
-static const char *hear(int fd)
+static const char *receive(int fd)
 {
     static char text[1024];
     ssize_t n = recv(fd, text, sizeof(text) - 1, 0);
@@ -26,16 +26,16 @@ static const char *hear(int fd)
     return text;
 }
 
-static void check_says(const char *name)
+static void check_messages(const char *name)
 {
     struct notify n;
     int fd = listen_at(name);
     notify_init(&n);
     notify_say(&n, "READY=%d", 1);
-    assert_string_equal("READY=1", hear(fd));
+    assert_string_equal("READY=1", receive(fd));
     notify_fini(&n);
     notify_say(&n, "READY=1");
-    assert_string_equal("", hear(fd));
+    assert_string_equal("", receive(fd));
     close(fd);
 }
 
@@ -43,14 +43,14 @@ TEST(path)
 {
     char path[256];
     snprintf(path, sizeof(path), "%s/notify", test_tmpdir());
-    check_says(path);
+    check_messages(path);
 }
 
 TEST(abstract)
 {
     char name[64];
     snprintf(name, sizeof(name), "@dtd-test-notify-%d", getpid());
-    check_says(name);
+    check_messages(name);
 }
 
 TEST(children_inherit_nothing)
@@ -66,7 +66,7 @@ TEST(children_inherit_nothing)
     assert_null(getenv("NOTIFY_SOCKET"));
     assert_null(getenv("WATCHDOG_USEC"));
     assert_null(getenv("WATCHDOG_PID"));
-    notify_say(&n, "READY=1"); /* nobody is there: no harm */
+    notify_say(&n, "READY=1"); /* no process reads the socket: no error */
     notify_fini(&n);
 }
 
@@ -103,10 +103,10 @@ TEST(status_adds_no_line)
     int fd = listen_at(name);
     notify_init(&n);
     notify_status(&n, "leader\nMAINPID=1\x1b[2J\0hidden", 27);
-    assert_string_equal("STATUS=leader MAINPID=1 [2J", hear(fd));
+    assert_string_equal("STATUS=leader MAINPID=1 [2J", receive(fd));
     memset(big, 'x', sizeof(big));
     notify_status(&n, big, sizeof(big));
-    assert_int_equal(7 + NOTIFY_STATUS_MAX - 1, strlen(hear(fd)));
+    assert_int_equal(7 + NOTIFY_STATUS_MAX - 1, strlen(receive(fd)));
     notify_fini(&n);
     close(fd);
 }
@@ -120,7 +120,7 @@ TEST(a_full_queue_blocks_nobody)
     notify_init(&n);
     for (int i = 0; i < 10000; i++)
         notify_say(&n, "WATCHDOG=1");
-    assert_string_equal("WATCHDOG=1", hear(fd));
+    assert_string_equal("WATCHDOG=1", receive(fd));
     notify_fini(&n);
     close(fd);
 }

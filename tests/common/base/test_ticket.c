@@ -1,4 +1,4 @@
-/* The ticket: what is made can be read, and nothing else can. */
+/* The ticket: a ticket that ticket_make created can be read, and nothing else is accepted. */
 #include "common/base/ticket.h"
 #include "tests/lib/test.h"
 
@@ -78,21 +78,27 @@ static err_t parse_changed(const char *from, const char *to, struct why *why)
 TEST(each_value_is_checked)
 {
     static const struct {
-        const char *from, *to, *says;
+        const char *from, *to, *part;
     } cases[] = {
-        {"slots=3", "slots=0", "slots"},          {"slots=3", "slots=4097", "slots"},
-        {"slots=3", "slots=3x", "slots"},         {"slots=3", "slots=", "slots"},
-        {"slots=3", "slots=3\nslots=3", "twice"}, {"slots=3\n", "", "missing"},
-        {"slots=3", "slits=3", "unknown"},        {"control=/", "control=", "control"},
-        {"\nio=/run", "\nio=run", "io"},          {"\nio_token=ff", "\nio_token=FF", "io_token"},
-        {"token=00", "token=0", "token"},         {"token=00", "token=0000", "token"},
+        {"slots=3", "slots=0", "slots"},
+        {"slots=3", "slots=4097", "slots"},
+        {"slots=3", "slots=3x", "slots"},
+        {"slots=3", "slots=", "slots"},
+        {"slots=3", "slots=3\nslots=3", "duplicate"},
+        {"slots=3\n", "", "missing"},
+        {"slots=3", "slits=3", "unknown"},
+        {"control=/", "control=", "control"},
+        {"\nio=/run", "\nio=run", "io"},
+        {"\nio_token=ff", "\nio_token=FF", "io_token"},
+        {"token=00", "token=0", "token"},
+        {"token=00", "token=0000", "token"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct why why = {""};
         print_message("%s\n", cases[i].to);
         assert_err(ERR_CORRUPT, parse_changed(cases[i].from, cases[i].to, &why));
-        if (!strstr(why.text, cases[i].says))
-            fail_msg("'%s' does not say '%s'", why.text, cases[i].says);
+        if (!strstr(why.text, cases[i].part))
+            fail_msg("'%s' does not contain '%s'", why.text, cases[i].part);
     }
 }
 
@@ -115,9 +121,9 @@ TEST(other_descriptors_are_no_tickets)
     int fds[2];
     assert_int_equal(pipe(fds), 0);
     assert_err(ERR_CORRUPT, ticket_read(fds[0], &back, &why));
-    assert_non_null(strstr(why.text, "started by dtd"));
+    assert_non_null(strstr(why.text, "dtd starts this program"));
     close(fds[0]);
     close(fds[1]);
     assert_true(ticket_read(fds[0], &back, &why) != OK);
-    assert_non_null(strstr(why.text, "started by dtd"));
+    assert_non_null(strstr(why.text, "dtd starts this program"));
 }

@@ -1,4 +1,4 @@
-/* Becoming a user needs root; the lookups do not. */
+/* Switching to a user needs root; lookups do not. */
 #include "common/base/user.h"
 #include "tests/lib/test.h"
 
