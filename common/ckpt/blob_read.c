@@ -1,5 +1,5 @@
-/* Nothing in data.pkl is believed before it is checked against the archive: dtype, sizes, strides and the storage's
- * length together decide that every element lies inside data/0. */
+/* data.pkl is checked against the archive before it is used: dtype, sizes, strides and the storage's length must put
+ * every element inside data/0. */
 #include "common/ckpt/blob.h"
 
 #include "common/ckpt/pickle.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_PKL (1u << 20)
+#define MAX_PKL (1u << 20) /* the pickle of one tensor has less than 1 KiB; this bounds memory */
 
 /* ---- the archive ---- */
 
@@ -35,7 +35,7 @@ static err_t envelope_check(const struct zip_source *src, const struct zip_index
 {
     char text[32];
     if (!x->entry[ZIP_DATA_PKL].there || !x->entry[ZIP_VERSION].there)
-        return why_set(why, ERR_CORRUPT, "the archive lacks %s: torch.save did not write it",
+        return why_set(why, ERR_CORRUPT, "the archive has no %s: torch.save did not write it",
                        x->entry[ZIP_DATA_PKL].there ? "version" : "data.pkl");
     err_t err = small_record(src, &x->entry[ZIP_VERSION], text, sizeof(text), why);
     if (err)
@@ -64,7 +64,7 @@ static err_t open_pkl(const struct zip_source *src, bool scan, struct zip_index 
 
 /* ---- a tensor ---- */
 
-/* The arguments of the innermost _rebuild_tensor*; wrappers that add nothing are opened, twice at most. */
+/* The arguments of the innermost _rebuild_tensor*. At most two wrappers (Parameter, subclasses) are unwrapped. */
 static const struct pickle_node *rebuild_args(const struct pickle *p, const struct pickle_node *n)
 {
     for (int depth = 0; depth < 3 && n && n->kind == PK_CALL; depth++) {
@@ -93,15 +93,15 @@ static err_t storage_parse(const struct pickle *p, const struct pickle_node *arg
     const struct pickle_node *class = pickle_item(p, id, 1), *numel = pickle_item(p, id, 4);
     const char *tag = pickle_text(pickle_item(p, id, 0)), *key = pickle_text(pickle_item(p, id, 2));
     if (!tag || strcmp(tag, "storage") != 0 || !key || !numel || numel->kind != PK_INT || numel->i < 0)
-        return why_set(why, ERR_CORRUPT, "data.pkl names no storage");
+        return why_set(why, ERR_CORRUPT, "data.pkl does not name a storage");
     if (strcmp(key, "0") != 0)
-        return why_set(why, ERR_UNSUPPORTED, "the tensor's storage is %.40s, not the only one", key);
+        return why_set(why, ERR_UNSUPPORTED, "the tensor uses storage %.40s; only storage 0 is supported", key);
     bool untyped = class && class->kind == PK_GLOBAL && class->global == PG_UNTYPED_STORAGE;
     const char *name =
         untyped ? pickle_global_name(p, pickle_item(p, args, 6), "torch") : pickle_global_name(p, class, "torch");
     t->dtype = !name ? DT_NONE : untyped ? dtype_parse(name) : storage_dtype(name);
     if (t->dtype == DT_NONE)
-        return why_set(why, ERR_UNSUPPORTED, "elements of type %.60s cannot be held", name ? name : "?");
+        return why_set(why, ERR_UNSUPPORTED, "elements of type %.60s are not supported", name ? name : "?");
     int64_t bytes;
     if (__builtin_mul_overflow(numel->i, untyped ? 1 : (int64_t)dtype_bytes(t->dtype), &bytes))
         return why_set(why, ERR_CORRUPT, "data.pkl: a storage of %lld elements", (long long)numel->i);
@@ -109,7 +109,7 @@ static err_t storage_parse(const struct pickle *p, const struct pickle_node *arg
     return OK;
 }
 
-/* The last element that the strides reach must lie in the storage. */
+/* The last element that the strides reach must lie inside the storage. */
 static bool extent_fits(const struct blob_tensor *t)
 {
     int64_t last = t->first, reach, end;
@@ -137,7 +137,7 @@ static err_t tensor_from(const struct pickle *p, struct blob_tensor *t, struct w
     if (!first || first->kind != PK_INT || first->i < 0 ||
         !pickle_dims(p, pickle_item(p, args, 2), BOX_MAX_DIMS, t->size, &t->ndim) ||
         !pickle_dims(p, pickle_item(p, args, 3), BOX_MAX_DIMS, t->stride, &n_strides) || n_strides != t->ndim)
-        return why_set(why, ERR_CORRUPT, "data.pkl: size, stride or offset of the tensor is no list of integers");
+        return why_set(why, ERR_CORRUPT, "data.pkl: size, stride or offset of the tensor is not a list of integers");
     t->first = first->i;
     return extent_fits(t) ? OK : why_set(why, ERR_CORRUPT, "data.pkl: the tensor reaches beyond its storage");
 }
@@ -208,7 +208,7 @@ err_t blob_scalar_parse(const void *pkl, size_t len, struct ckpt_scalar *ret, st
     struct pickle p;
     struct ckpt_scalar s = {0};
     err_t err = pickle_read(pkl, len, &p, why);
-    if (err == ERR_UNSUPPORTED) { /* a whole Python object: legal, only not for us */
+    if (err == ERR_UNSUPPORTED) { /* another Python object: legal, but not decoded */
         ret->kind = CKPT_OPAQUE;
         return OK;
     }

@@ -1,5 +1,5 @@
-/* data.pkl is the call that torch's own pickler writes for a plain CPU tensor (rebuild, storage by persistent id,
- * offset, size, stride), in protocol 2 and without the memo, which torch.load with weights_only takes. */
+/* data.pkl contains the same call that torch's pickler writes for a plain CPU tensor (rebuild, storage by persistent
+ * id, offset, size, stride). It uses protocol 2 and no memo; torch.load with weights_only accepts that. */
 #include "common/ckpt/blob.h"
 
 #include "common/ckpt/pickle.h"

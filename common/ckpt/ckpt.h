@@ -1,9 +1,9 @@
-/* Checkpoints: PyTorch DCP directories with a manifest of our own beside them.
+/* Checkpoints: PyTorch DCP (distributed checkpoint) folders with an additional manifest.
  *
- * A step folder `step-N/` holds `.metadata` (pickle), `__R_0.distcp` parts (concatenated torch.save archives), our
- * small files (`dtd.job.yaml`, `dtd.vocab`) and `dtd.manifest`, which covers every byte of every other file. Nothing is
- * overwritten in place; what is read is verified; no pickle is ever run. docs/manifest.md is the format.
- * Blocking file I/O, no sockets; a handle belongs to one thread at a time. */
+ * A step folder `step-N/` contains `.metadata` (pickle), parts `__R_0.distcp` (concatenated torch.save archives), small
+ * files of dtd (`dtd.job.yaml`, `dtd.vocab`), and `dtd.manifest`, which has checksums of every byte of all other files.
+ * No file is overwritten in place, all data is verified when it is read, and no pickle is ever executed.
+ * docs/manifest.md describes the format. Blocking file I/O, no sockets; a handle belongs to one thread at a time. */
 #ifndef DTD_COMMON_CKPT_CKPT_H
 #define DTD_COMMON_CKPT_CKPT_H
 
@@ -15,12 +15,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CKPT_EXTENT_BYTES (1 << 20)
+#define CKPT_EXTENT_BYTES (1 << 20) /* bytes per checksum in the manifest; part of the format */
 #define CKPT_MANIFEST "dtd.manifest"
 #define CKPT_JOB_FILE "dtd.job.yaml"
 #define CKPT_VOCAB_FILE "dtd.vocab"
 
-/* ---- names: torchtitan's state dict ---- */
+/* ---- names, as in the state dict of torchtitan ---- */
 
 enum ckpt_state { CKPT_PARAM, CKPT_EXP_AVG, CKPT_EXP_AVG_SQ, CKPT_STATE_COUNT };
 /* "w" -> "w", "optimizer.state.w.exp_avg", "optimizer.state.w.exp_avg_sq". */
@@ -37,50 +37,50 @@ struct ckpt_scalar {
     char *s;
 };
 
-/* ---- writing a part: what one rank contributes ---- */
+/* ---- writing a part: the data of one rank ---- */
 
 /* One box of one tensor, contiguous at `data`. */
 struct ckpt_piece {
     const char *fqn;
     enum dtype dtype;
     int ndim;
-    int64_t shape[BOX_MAX_DIMS]; /* of the whole tensor */
+    int64_t shape[BOX_MAX_DIMS]; /* shape of the whole tensor */
     struct box box;
     const void *data;
 };
 
 struct ckpt_writer_id;
-struct ckpt_part; /* what the committer must know of a written part: entries, extents; ckpt_part_free */
+struct ckpt_part; /* the index of a written part, for the committer: entries, checksums; ckpt_part_free */
 
-/* Writes and fsyncs `dir/__<rank>_0.distcp`. `scalars` (rank 0's only, else n_scalars 0) become BYTE_IO leaves.
- * ERR_NOSPACE leaves a short file in the .partial folder and nothing else. `progress` may be NULL. */
+/* Writes and fsyncs `dir/__<rank>_0.distcp`. `scalars` become BYTE_IO leaves; only rank 0 has them, other ranks pass
+ * n_scalars 0. After ERR_NOSPACE a short file is left in the .partial folder. */
 NODISCARD err_t ckpt_part_write(const char *dir, int rank, const struct ckpt_piece *pieces, int n_pieces,
                                 const struct ckpt_scalar *scalars, int n_scalars, struct ckpt_part **ret,
                                 struct why *why);
 void ckpt_part_free(struct ckpt_part *part);
-/* For the wire between nodes. Bounded, fuzzed. */
+/* The form in a marker file, for the committer on another node. Bounded, fuzzed. */
 NODISCARD err_t ckpt_part_encode(const struct ckpt_part *part, struct buf *ret);
 NODISCARD err_t ckpt_part_decode(const void *data, size_t len, struct ckpt_part **ret);
 
 /* ---- committing ---- */
 
 struct ckpt_commit {
-    const char *root; /* the checkpoint directory; parts lie in root/.step-N.e<epoch>.partial */
+    const char *root; /* checkpoint directory; the parts are in root/.step-N.e<epoch>.partial */
     int64_t step;
     uint64_t epoch;
-    const char *job_yaml; /* the job's spec, stored beside; NULL: none */
+    const char *job_yaml; /* the job's spec, stored in the step folder; NULL: none */
     const void *vocab;    /* the tokenizer's vocabulary, NULL: none */
     size_t vocab_bytes;
-    double loss;                   /* validation's, else the step's: for `ls` and retention; NAN when unknown */
-    const struct ckpt_writer_id *me; /* who has prepared the directory (shared.h); NULL: it is not asked */
+    double loss;                     /* validation loss, else training loss, for `ls` and retention; NAN: unknown */
+    const struct ckpt_writer_id *me; /* identity that prepared the directory (shared.h); NULL: no check */
 };
 
 /* root/.step-N.e<epoch>.partial */
 NODISCARD err_t ckpt_partial_dir(const char *root, int64_t step, uint64_t epoch, char *ret, size_t size);
 NODISCARD err_t ckpt_step_dir(const char *root, int64_t step, char *ret, size_t size);
 /* Checks that the parts' boxes are disjoint and cover every tensor, writes `.metadata`, the small files and the
- * manifest, fsyncs, renames to step-N, fsyncs root. ERR_EXISTS when step-N is there already (a late writer replaces
- * nothing; a valid one counts as committed); ERR_STALE when another has the directory now. */
+ * manifest, fsyncs, renames the folder to step-N and fsyncs root. ERR_EXISTS: step-N exists already and is not
+ * replaced; if it is valid, the step counts as committed. ERR_STALE: another process owns the directory now. */
 NODISCARD err_t ckpt_commit(const struct ckpt_commit *c, struct ckpt_part *const *parts, int n_parts, struct why *why);
 
 /* ---- reading ---- */
@@ -88,7 +88,7 @@ NODISCARD err_t ckpt_commit(const struct ckpt_commit *c, struct ckpt_part *const
 struct ckpt_chunk {
     struct box box;
     const char *file;
-    int64_t offset, length; /* of the blob in the file */
+    int64_t offset, length; /* position of the blob in the file */
 };
 struct ckpt_tensor {
     char *fqn;
@@ -101,26 +101,27 @@ struct ckpt_tensor {
 
 struct ckpt; /* an open step folder */
 
-/* Opens a step folder that dtd or PyTorch wrote. With a manifest: its own hash, the set of files and their sizes are
- * checked at once, every extent when it is read. Without (PyTorch's): the archives' CRC-32 when a blob is read whole.
- * Errors name file and extent. */
+/* Opens a step folder that dtd or PyTorch wrote. With a manifest, its own hash, the set of files and their sizes are
+ * checked at once, and every extent when it is read. Without a manifest (PyTorch), the archive's CRC-32 is checked when
+ * a blob is read completely. Errors name file and extent. */
 NODISCARD err_t ckpt_open(const char *dir, struct ckpt **ret, struct why *why);
 void ckpt_close(struct ckpt *c);
 int ckpt_tensors(const struct ckpt *c, const struct ckpt_tensor **ret); /* sorted by fqn */
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *fqn);
-/* Decoded scalar leaves; ERR_NOTFOUND. Strings live as long as the checkpoint is open. */
+/* Decodes a scalar leaf. ERR_NOTFOUND. Strings are valid until ckpt_close. */
 NODISCARD err_t ckpt_scalar(struct ckpt *c, const char *fqn, struct ckpt_scalar *ret, struct why *why);
 /* Names of the scalar leaves, sorted; NULL beyond the last. */
 const char *ckpt_scalar_name(const struct ckpt *c, int i);
-/* A small file of ours (CKPT_JOB_FILE, CKPT_VOCAB_FILE), verified; appended to ret; ERR_NOTFOUND. */
+/* Appends a verified small file (CKPT_JOB_FILE, CKPT_VOCAB_FILE) to ret. ERR_NOTFOUND. */
 NODISCARD err_t ckpt_small_file(struct ckpt *c, const char *name, struct buf *ret, struct why *why);
 bool ckpt_has_manifest(const struct ckpt *c);
-int64_t ckpt_step(const struct ckpt *c); /* from the manifest or train_state.step or the folder's name; -1 */
+int64_t
+ckpt_step(const struct ckpt *c); /* from the manifest, else train_state.step, else the folder's name; -1: unknown */
 uint64_t ckpt_epoch(const struct ckpt *c);
 double ckpt_loss(const struct ckpt *c);
 
-/* A box wanted, to be written contiguously (row-major) at dst in dtype (float32 <-> float64, bfloat16, float16
- * converted). */
+/* A box to read. It is written contiguously (row-major) at dst, as dtype; float32, float64, bfloat16 and float16 are
+ * converted into each other. */
 struct ckpt_want {
     const char *fqn;
     struct box box;
@@ -130,12 +131,13 @@ struct ckpt_want {
 struct ckpt_read_stats {
     int64_t bytes_needed, bytes_read;
 };
-/* Reads many boxes at once: runs sorted by file and offset and merged, each extent verified once. ERR_NOTFOUND names a
- * missing tensor, ERR_INVALID one of another shape, ERR_CORRUPT file and extent. */
+/* Reads many boxes at once: reads are sorted by file and offset and merged, and each extent is verified once. The
+ * sentence names the missing tensor (ERR_NOTFOUND), the tensor of another shape (ERR_INVALID), or file and extent
+ * (ERR_CORRUPT). */
 NODISCARD err_t ckpt_read(struct ckpt *c, const struct ckpt_want *wants, int n, struct ckpt_read_stats *ret_stats,
                           struct why *why);
 
-/* SHA-256, in hex, of the whole tensor's elements, row-major, in the type that is stored. */
+/* SHA-256, in hex, of all elements of a tensor, row-major, in the stored type. */
 NODISCARD err_t ckpt_tensor_hash(struct ckpt *c, const char *fqn, char ret[65], struct why *why);
 
 /* Reads and checks every byte. `progress(done, total, arg)` may be NULL. */
@@ -151,17 +153,17 @@ struct ckpt_info {
     int64_t committed_ms; /* wall clock, from the manifest; the folder's mtime without one */
     bool manifest;
 };
-/* What a scan would say of one step folder, by its manifest and the sizes of its files; ERR_NOTFOUND, ERR_CORRUPT. */
+/* Describes one step folder by its manifest and the sizes of its files. ERR_NOTFOUND, ERR_CORRUPT. */
 NODISCARD err_t ckpt_info(const char *dir, struct ckpt_info *ret, struct why *why);
-/* Valid step folders (manifest whole, or PyTorch's with .metadata), ascending by step. */
+/* Lists valid step folders (with a valid manifest, or of PyTorch with .metadata), ascending by step. */
 NODISCARD err_t ckpt_scan(const char *root, struct ckpt_info **ret, int *ret_n, struct why *why);
-/* Removes what saves of epochs before `epoch` left, and what a .trash rename has marked. */
+/* Removes uncommitted saves of epochs before `epoch`, and folders that were renamed to .trash-*. */
 NODISCARD err_t ckpt_collect(const char *root, uint64_t epoch, struct why *why);
-/* Removes one folder that no reader looks at (ckpt_partial_dir), if it is there. */
+/* Removes a folder that no reader opens (ckpt_partial_dir), if it exists. */
 NODISCARD err_t ckpt_partial_remove(const char *dir, struct why *why);
-/* Removes one step: rename to .trash-step-N first, so that no half step is ever seen. */
+/* Removes one step. It is renamed to .trash-step-N first, so no reader ever sees an incomplete step. */
 NODISCARD err_t ckpt_remove(const char *root, int64_t step, struct why *why);
-/* After a roll-back to `step`: newer folders of epochs before `epoch` become step-N.e<their epoch>. */
+/* After a roll-back to `step`: renames newer steps of epochs before `epoch` to step-N.e<their epoch>. */
 NODISCARD err_t ckpt_abandon_after(const char *root, int64_t step, uint64_t epoch, struct why *why);
 
 #endif

@@ -1,6 +1,6 @@
-/* The commit is one rename. Before it everything lies in a folder whose name no reader looks at, durable and covered by
- * the manifest; after it the folder is whole. A crash between any two calls leaves either the folder as it was before
- * or the committed step, and a second try may start over: it rewrites only files of the partial folder. */
+/* The commit is one rename. Before it, all files are durable, covered by the manifest, and in a folder whose name no
+ * reader opens; after it, the step folder is complete. A crash between any two calls leaves either the partial folder
+ * or the committed step. A second attempt may start over, because it rewrites only files of the partial folder. */
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/ckpt/manifest.h"
@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- the parts' entries become one table ---- */
+/* ---- the parts' entries are merged into one table ---- */
 
 struct ref {
     const struct part_entry *e;
@@ -56,14 +56,14 @@ static bool same_tensor(const struct part_entry *a, const struct part_entry *b)
            memcmp(a->shape, b->shape, (size_t)a->box.ndim * sizeof(a->shape[0])) == 0;
 }
 
-/* refs[0..n) are all of one name. Several ranks may hold the one empty box of a tensor without elements: it is kept
- * once. */
+/* Adds refs[0..n), which have the same name. For a tensor without elements several ranks may have the one empty box; it
+ * is stored once. */
 static err_t group_add(struct meta *m, const struct ref *refs, int n, struct why *why)
 {
     const struct part_entry *first = refs[0].e;
     if (first->dtype == DT_NONE) {
         if (n > 1)
-            return why_set(why, ERR_INVALID, "%.200s is in %s and %s", first->fqn, refs[0].file, refs[1].file);
+            return why_set(why, ERR_INVALID, "%.200s is both in %s and in %s", first->fqn, refs[0].file, refs[1].file);
         m->leaves[m->n_leaves++] = (struct meta_leaf){first->fqn, refs[0].file, first->offset, first->length};
         return OK;
     }
@@ -126,7 +126,7 @@ static err_t file_put(const char *dir, const char *name, const void *data, size_
         return why_set(why, ERR_LIMIT, "the path %.200s is too long", dir);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0 && errno == ELOOP)
-        return why_set(why, ERR_DENIED, "%s is a link: nothing is written through it", path);
+        return why_set(why, ERR_DENIED, "%s is a link; dtd does not write through links", path);
     if (fd < 0)
         return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
     err_t err = file_write_all(fd, data, len);
@@ -139,7 +139,7 @@ static err_t file_put(const char *dir, const char *name, const void *data, size_
     return err ? why_set(why, err, "%s: %s", path, err_text(err)) : OK;
 }
 
-/* Writes a small file and puts it into the manifest; data NULL: nothing to do. */
+/* Writes a small file and adds it to the manifest; data NULL: none. */
 static err_t small_put(const char *dir, const char *name, const void *data, size_t len, struct manifest *m,
                        struct why *why)
 {
@@ -161,7 +161,7 @@ static err_t part_put(const char *dir, const struct ckpt_part *part, struct mani
     if (stat(path, &st))
         return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
     if ((uint64_t)st.st_size != part->size)
-        return why_set(why, ERR_CORRUPT, "%s has %lld bytes, its writer says %llu", path, (long long)st.st_size,
+        return why_set(why, ERR_CORRUPT, "%s has %lld bytes, but its index says %llu", path, (long long)st.st_size,
                        (unsigned long long)part->size);
     uint32_t *crcs = malloc(((size_t)part->n_crcs + 1) * sizeof(*crcs));
     if (!crcs)
@@ -171,7 +171,7 @@ static err_t part_put(const char *dir, const struct ckpt_part *part, struct mani
     return manifest_add(m, part->file, part->size, crcs, part->n_crcs);
 }
 
-/* What an earlier try left and this one did not write would be covered by nothing. */
+/* Removes files that an earlier attempt left, because the manifest does not cover them. */
 static err_t strangers_remove(const char *dir, const struct manifest *m)
 {
     DIR *d = opendir(dir);
@@ -226,26 +226,29 @@ static err_t files_put(const struct ckpt_commit *c, const char *dir, const struc
 
 /* ---- the commit ---- */
 
-/* A folder that somebody made anew under the old name, after the one that was written here had been taken away. */
+/* The folder that this process wrote was moved away, and another process created a folder under its old name. `final`
+ * is that folder now; rename it to trash. */
 static err_t stranger_mark(const char *root, const char *final, struct why *why)
 {
     char trash[PATH_MAX];
     if ((size_t)snprintf(trash, sizeof(trash), "%s/.trash-%s", root, strrchr(final, '/') + 1) < sizeof(trash))
-        (void)!rename(final, trash); /* if it stays it is no valid checkpoint, and the next epoch puts it aside */
-    return why_set(why, ERR_STALE, "%s has been taken over by another epoch", root);
+        (void)!rename(final,
+                      trash); /* if this fails, the folder is no valid checkpoint, and the next epoch moves it aside */
+    return why_set(why, ERR_STALE, "another epoch has taken %s over", root);
 }
 
-/* `fd`: the folder, held open so that no other can have its inode. */
+/* `fd` keeps the folder open, so no other folder can get its inode number. */
 static err_t publish(const struct ckpt_commit *c, const char *dir, int fd, const char *final, struct why *why)
 {
     struct stat mine, there;
     if (fsync(fd) || fstat(fd, &mine))
         return why_set(why, err_from_errno(errno), "%s: %s", dir, strerror(errno));
-    err_t err = c->me ? ckpt_held(c->root, c->me, why) : OK; /* shared.c says what this keeps out, and what not */
+    err_t err =
+        c->me ? ckpt_held(c->root, c->me, why) : OK; /* the head of shared.c explains what this check prevents */
     if (err)
         return err;
     if (rename(dir, final))
-        return why_set(why, err_from_errno(errno), "%s cannot become %s: %s", dir, final, strerror(errno));
+        return why_set(why, err_from_errno(errno), "cannot rename %s to %s: %s", dir, final, strerror(errno));
     if (stat(final, &there) == 0 && (there.st_ino != mine.st_ino || there.st_dev != mine.st_dev))
         return stranger_mark(c->root, final, why);
     err = file_sync_dir(c->root);
@@ -275,7 +278,7 @@ err_t ckpt_commit(const struct ckpt_commit *c, struct ckpt_part *const *parts, i
         ckpt_step_dir(c->root, c->step, final, sizeof(final)))
         return why_set(why, ERR_LIMIT, "the path %.200s is too long", c->root);
     if (stat(final, &st) == 0 && rmdir(final))
-        return why_set(why, ERR_EXISTS, "%s is there already: nothing is replaced", final);
+        return why_set(why, ERR_EXISTS, "%s exists already and is not replaced", final);
     int n;
     struct ref *refs = refs_collect(parts, n_parts, &n);
     if (!refs)

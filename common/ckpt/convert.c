@@ -1,5 +1,5 @@
-/* Every conversion between floating types rounds once, to nearest, ties to even. Rows of one table; the element loops
- * are simple enough for the compiler to vectorise. */
+/* Every conversion between floating-point types rounds once, to nearest, ties to even. The element loops are simple
+ * enough for the compiler to vectorize. */
 #include "common/ckpt/ckpt_priv.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static uint16_t f32_to_bf16(float f)
     uint32_t bits;
     memcpy(&bits, &f, sizeof(bits));
     if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)((bits >> 16) | 0x40); /* a quiet NaN stays one */
+        return (uint16_t)((bits >> 16) | 0x40); /* keeps a quiet NaN quiet */
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
 }
 
@@ -59,7 +59,7 @@ static uint16_t f32_to_f16(float f)
     return (uint16_t)(sign | ((abs - 0x38000000u) >> 13));
 }
 
-/* One step from double to 16 bits must not round twice: to float towards odd, then to nearest. */
+/* A conversion from double to 16 bits must not round twice: it rounds to float towards odd, then to nearest. */
 static float f64_to_odd(double d)
 {
     float f = (float)d;

@@ -1,5 +1,6 @@
-/* Overlap by a sweep along the dimension that separates the boxes best: dim-0 shards and column shards both end up with
- * one active box at a time. Disjoint boxes inside the tensor cover it exactly when their volumes add up to its own. */
+/* Overlaps are found by a sweep along the dimension that separates the boxes best, so that there is one active box at a
+ * time both for dim-0 shards and for column shards. Disjoint boxes inside the tensor cover it if and only if their
+ * volumes add up to the tensor's. */
 #include "common/ckpt/metadata.h"
 
 #include <stdlib.h>
@@ -33,7 +34,7 @@ static err_t inside_check(const struct ckpt_tensor *t, struct why *why)
     return OK;
 }
 
-/* Fills spans along d with the boxes that have elements; the number of different starts. */
+/* Fills spans along d with the non-empty boxes. Returns the number of distinct starts. */
 static int spans_along(const struct ckpt_tensor *t, int d, struct box_span *spans, int *ret_n)
 {
     int n = 0, starts = 0;
@@ -52,7 +53,7 @@ static int spans_along(const struct ckpt_tensor *t, int d, struct box_span *span
 static err_t disjoint_check(const struct ckpt_tensor *t, struct box_span *spans, int n, struct why *why)
 {
     struct box common;
-    int active = 0; /* spans[0 .. active) may still reach the next one; order within does not matter */
+    int active = 0; /* spans[0 .. active) may overlap the next span; their order does not matter */
     for (int i = 0; i < n; i++) {
         struct box_span now = spans[i];
         int keep = 0;
@@ -103,7 +104,7 @@ err_t cover_check(const struct ckpt_tensor *t, bool whole, struct why *why)
     for (int i = 0; i < t->n_chunks; i++)
         have += box_elements(&t->chunks[i].box);
     if (have != box_elements(&all) || !t->n_chunks)
-        return why_set(why, ERR_INVALID, "the boxes of %.200s have %lld of its %lld elements", t->fqn, (long long)have,
+        return why_set(why, ERR_INVALID, "the boxes of %.200s cover %lld of its %lld elements", t->fqn, (long long)have,
                        (long long)box_elements(&all));
     return OK;
 }

@@ -1,10 +1,10 @@
-/* A checkpoint directory by its folders' names alone:
+/* A checkpoint directory. The names of its entries define their state:
  *
- *   step-N                 committed (or torch's)          .step-N.eE.partial   parts of epoch E, not committed
- *   step-N.eE              abandoned after a roll-back     .step-N.eE.index     what is known of them (shared.h)
- *   .dtd.epoch             who has the directory           .trash-*             being removed
+ *   step-N                 committed (or written by torch) .step-N.eE.partial   parts of epoch E, not committed
+ *   step-N.eE              abandoned after a roll-back     .step-N.eE.index     markers of those parts (shared.h)
+ *   .dtd.epoch             owner of the directory          .trash-*             being removed
  *
- * Whatever changes a committed folder is one rename first, so that nobody ever sees half of it. */
+ * Every change of a committed folder starts with a rename, so no reader ever sees an incomplete step. */
 #include "common/base/file.h"
 #include "common/ckpt/ckpt_priv.h"
 #include "common/ckpt/shared.h"
@@ -19,9 +19,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAX_DEPTH 8
+#define MAX_DEPTH 8 /* of folders to remove; a step folder has no folders in it */
 
-/* N of "step-N", and nothing after it; -1. */
+/* N of "step-N"; -1 for any other name. */
 static int64_t step_of(const char *name)
 {
     long long step;
@@ -33,7 +33,7 @@ static int64_t step_of(const char *name)
     return strcmp(again, name) == 0 ? step : -1;
 }
 
-/* Of a folder of a save that is not committed. */
+/* The epoch of an uncommitted save's folder; false for any other name. */
 static bool epoch_of(const char *name, uint64_t *ret)
 {
     long long step;
@@ -75,7 +75,7 @@ static err_t tree_remove(int parent, const char *name, int depth)
 
 typedef err_t (*entry_fn)(int dir, const char *root, const char *name, void *arg);
 
-/* Calls for every entry; a missing root has none. The names are collected first: entries may be renamed on the way. */
+/* Calls fn for every entry; a missing root has none. The names are collected first, because fn may rename entries. */
 static err_t each(const char *root, entry_fn fn, void *arg, struct why *why)
 {
     struct dirent **names = NULL;
@@ -135,7 +135,7 @@ static err_t info_by_manifest(const char *dir, const struct buf *b, struct ckpt_
     return err;
 }
 
-/* torch's: .metadata is there. A job file without a manifest is what is left of one of ours. */
+/* A checkpoint of torch has a .metadata. A folder with a job file but no manifest is a damaged checkpoint of dtd. */
 static err_t info_by_metadata(const char *dir, struct ckpt_info *ret)
 {
     char path[PATH_MAX];
@@ -191,7 +191,8 @@ err_t ckpt_info(const char *dir, struct ckpt_info *ret, struct why *why)
         return why_set(why, err_from_errno(errno), "%s: %s", dir, strerror(errno));
     err_t err = info_read(dir, &info);
     if (err)
-        return why_set(why, err, "%s is no whole checkpoint: its manifest, or a file's size, does not hold", dir);
+        return why_set(why, err,
+                       "%s is not a complete checkpoint: its manifest is invalid, or a file has the wrong size", dir);
     *ret = info;
     return OK;
 }
@@ -201,7 +202,7 @@ static err_t scan_one(int dir, const char *root, const char *name, void *arg)
     struct scan *s = arg;
     struct ckpt_info info = {.step = step_of(name), .loss = (double)NAN};
     if (info.step < 0 || info_of(root, name, &info) != OK)
-        return OK; /* not a checkpoint, or not a whole one: dtctl ckpt verify says why */
+        return OK; /* not a complete checkpoint; `dtctl ckpt verify` reports why */
     struct ckpt_info *infos = realloc(s->infos, ((size_t)s->n + 1) * sizeof(*infos));
     if (!infos)
         return ERR_NOMEM;
@@ -233,7 +234,7 @@ err_t ckpt_scan(const char *root, struct ckpt_info **ret, int *ret_n, struct why
 
 /* ---- collect, remove, abandon ---- */
 
-/* Renamed first: a committer of an older epoch that renames it at this moment gets all of it or nothing. */
+/* Renames first: a committer of an older epoch that renames the folder at the same time gets all of it or nothing. */
 static err_t trash(int dir, const char *name)
 {
     char to[NAME_MAX + 16];
@@ -244,8 +245,8 @@ static err_t trash(int dir, const char *name)
     return err ? err : tree_remove(dir, to, 0);
 }
 
-/* Of words that a killed dtd-io was writing aside. */
-static bool is_aside(const char *name)
+/* A temporary file of a marker that a killed dtd-io was writing. */
+static bool is_marker_temp(const char *name)
 {
     size_t len = strlen(name), prefix = sizeof(CKPT_EPOCH_FILE) - 1;
     return strncmp(name, CKPT_EPOCH_FILE ".", prefix + 1) == 0 && strcmp(name + len - 4, ".tmp") == 0;
@@ -257,7 +258,7 @@ static err_t collect_one(int dir, const char *root, const char *name, void *arg)
     uint64_t epoch;
     if (epoch_of(name, &epoch) && epoch < *before)
         return trash(dir, name);
-    return strncmp(name, ".trash-", 7) == 0 || is_aside(name) ? tree_remove(dir, name, 0) : OK;
+    return strncmp(name, ".trash-", 7) == 0 || is_marker_temp(name) ? tree_remove(dir, name, 0) : OK;
 }
 
 err_t ckpt_collect(const char *root, uint64_t epoch, struct why *why)
@@ -268,7 +269,7 @@ err_t ckpt_collect(const char *root, uint64_t epoch, struct why *why)
 err_t ckpt_partial_remove(const char *dir, struct why *why)
 {
     err_t err = tree_remove(AT_FDCWD, dir, 0);
-    return err ? why_set(why, err, "%s cannot be removed: %s", dir, err_text(err)) : OK;
+    return err ? why_set(why, err, "cannot remove %s: %s", dir, err_text(err)) : OK;
 }
 
 static err_t sync_root(const char *root, struct why *why)
@@ -285,13 +286,13 @@ err_t ckpt_remove(const char *root, int64_t step, struct why *why)
         return why_set(why, err_from_errno(errno), "%s: %s", root, strerror(errno));
     snprintf(from, sizeof(from), "step-%lld", (long long)step);
     snprintf(to, sizeof(to), ".trash-%s", from);
-    err_t err = tree_remove(dir, to, 0); /* of an earlier try that was cut short */
+    err_t err = tree_remove(dir, to, 0); /* left by an interrupted attempt */
     if (!err && renameat(dir, from, dir, to))
         err = err_from_errno(errno);
     if (!err)
         err = fsync(dir) ? err_from_errno(errno) : tree_remove(dir, to, 0);
     if (err)
-        why_set(why, err, "%s/%s cannot be removed: %s", root, from, err_text(err));
+        why_set(why, err, "cannot remove %s/%s: %s", root, from, err_text(err));
     close(dir);
     return err;
 }
@@ -309,7 +310,7 @@ static err_t abandon_one(int dir, const char *root, const char *name, void *arg)
     char to[96];
     if (info.step <= a->after)
         return OK;
-    (void)!info_of(root, name, &info); /* a damaged one is of epoch 0 to us, and moves all the same */
+    (void)!info_of(root, name, &info); /* a damaged step counts as epoch 0 and is renamed too */
     if (info.epoch >= a->before)
         return OK;
     for (int k = 0; k < 1000; k++) {

@@ -1,6 +1,5 @@
-/* Bytes leave this file only after their extent's CRC-32C was checked (or when there is no manifest to check against).
- * The window is loaded whole, verified whole, and then read from, so that an extent is never fetched twice by a reader
- * that asks in order. */
+/* The extent_reader returns bytes only after it has checked the CRC-32C of their extent, or if there is no manifest. It
+ * loads a complete window, verifies it, and reads from it, so reading in order never loads an extent twice. */
 #include "common/base/file.h"
 #include "common/ckpt/ckpt_priv.h"
 #include "common/ckpt/sums.h"
@@ -13,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WINDOW_BYTES ((uint64_t)8 << 20)
-#define BLOCK_BYTES 4096u
+#define WINDOW_BYTES ((uint64_t)8 << 20) /* 8 extents per read: fewer system calls */
+#define BLOCK_BYTES 4096u                /* a page, which the kernel reads in any case */
 
 void extent_reader_init(struct extent_reader *r, const char *dir)
 {
@@ -75,7 +74,8 @@ err_t extent_reader_load(struct extent_reader *r, uint64_t from, uint64_t to, st
         return OK;
     uint64_t grain = extent_reader_grain(r), start = from - from % grain, end = to > from ? to : from + 1;
     if (from >= r->file->size)
-        return why_set(why, ERR_CORRUPT, "%s/%s has no byte %llu", r->dir, r->file->name, (unsigned long long)from);
+        return why_set(why, ERR_CORRUPT, "%s/%s ends before byte %llu", r->dir, r->file->name,
+                       (unsigned long long)from);
     end = end > r->file->size ? r->file->size : end;
     end = (end + grain - 1) / grain * grain;
     end = end - start > WINDOW_BYTES ? start + WINDOW_BYTES : end;

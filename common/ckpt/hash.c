@@ -1,5 +1,5 @@
-/* SHA-256 of a tensor's elements, row-major, in the type that is stored: what hashlib gives for
- * tensor.contiguous().view(torch.uint8).numpy(). Read in slabs along dimension 0, so that memory stays bounded. */
+/* SHA-256 of a tensor's elements, row-major, in the stored type. It equals hashlib's result for
+ * tensor.contiguous().view(torch.uint8).numpy(). The tensor is read in slabs along dimension 0 to bound memory. */
 #include "common/ckpt/ckpt_priv.h"
 #include "common/ckpt/sums.h"
 
@@ -52,7 +52,7 @@ err_t ckpt_tensor_hash(struct ckpt *c, const char *fqn, char ret[65], struct why
     if (!t)
         return why_set(why, ERR_NOTFOUND, "%s has no tensor %.200s", c->dir, fqn);
     if (t->dtype == DT_NONE)
-        return why_set(why, ERR_UNSUPPORTED, "%.200s has elements of a type that cannot be held", fqn);
+        return why_set(why, ERR_UNSUPPORTED, "%.200s has elements of an unsupported type", fqn);
     uint8_t sha[SUMS_SHA256_BYTES];
     EVP_MD_CTX *ctx = EVP_MD_CTX_new();
     err_t err = ctx && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) ? OK : ERR_NOMEM;

@@ -1,4 +1,4 @@
-/* Bytes are put together one by one: no alignment and no byte order of the machine is assumed. */
+/* Values are assembled byte by byte, so the code depends on neither alignment nor byte order of the machine. */
 #include "common/ckpt/le_bytes.h"
 
 const uint8_t *le_bytes(struct le_reader *w, uint64_t len)

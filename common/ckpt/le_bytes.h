@@ -1,5 +1,6 @@
-/* Little-endian fields into a buffer and out of a bounded one: what manifest, part record and zip share. A reader that
- * was asked for more than there is turns `bad` and gives zeros from then on, so that callers check once. Pure. */
+/* Little-endian fields: appended to a buffer, or read from a bounded one. Manifest, part index, markers and zip use
+ * them. A reader that is asked for more bytes than are left becomes `bad` and returns zeros from then on, so callers
+ * need to check only once. Pure. */
 #ifndef DTD_COMMON_CKPT_LE_BYTES_H
 #define DTD_COMMON_CKPT_LE_BYTES_H
 
@@ -20,7 +21,7 @@ static inline size_t le_left(const struct le_reader *w)
 {
     return (size_t)(w->end - w->p);
 }
-/* NULL when fewer are left. */
+/* NULL if fewer are left. */
 const uint8_t *le_bytes(struct le_reader *w, uint64_t len);
 uint16_t le_u16(struct le_reader *w);
 uint32_t le_u32(struct le_reader *w);

@@ -1,5 +1,5 @@
-/* The hash is checked before a single field is read, so what follows can only be wrong if a writer was; it is bounded
- * all the same, because a hash is no secret. */
+/* The hash is checked before any field is read, so a later error means that the writer was wrong. All reads are bounded
+ * nevertheless, because anybody can compute the hash of a forged manifest. */
 #include "common/ckpt/manifest.h"
 
 #include "common/ckpt/sums.h"
@@ -10,7 +10,7 @@
 
 #define MAGIC "DTDMANIF"
 #define VERSION 1u
-#define FILE_MIN_BYTES 10 /* name length and size, of an empty name that is then refused */
+#define FILE_MIN_BYTES 10 /* name length and size, for an empty name, which is rejected later */
 
 static err_t put_header(const struct manifest *m, struct buf *b)
 {
@@ -100,7 +100,7 @@ static err_t parse(struct le_reader *w, struct manifest *m, struct why *why)
     uint32_t version = le_u32(w), extent = le_u32(w);
     if (version != VERSION || extent != CKPT_EXTENT_BYTES)
         return why_set(why, ERR_UNSUPPORTED,
-                       CKPT_MANIFEST " is of version %u with extents of %u bytes; this dtd reads "
+                       CKPT_MANIFEST " has version %u with extents of %u bytes; this dtd reads "
                                      "version %u with %u",
                        version, extent, VERSION, CKPT_EXTENT_BYTES);
     m->step = (int64_t)le_u64(w);
@@ -118,7 +118,7 @@ err_t manifest_read(const void *data, size_t len, struct manifest *ret, struct w
     uint8_t sha[SUMS_SHA256_BYTES];
     const uint8_t *p = data;
     if (len < 8 + SUMS_SHA256_BYTES || memcmp(p, MAGIC, 8) != 0)
-        return why_set(why, ERR_CORRUPT, CKPT_MANIFEST " is no manifest (%zu bytes)", len);
+        return why_set(why, ERR_CORRUPT, CKPT_MANIFEST " is not a manifest (%zu bytes)", len);
     err_t err = sums_sha256(p, len - SUMS_SHA256_BYTES, sha);
     if (err)
         return err;

@@ -1,5 +1,5 @@
-/* `dtd.manifest`: step, epoch, loss, time, and for every other file of the folder its size and the CRC-32C of each of
- * its 1 MiB extents; the last 32 bytes are the SHA-256 of all before. docs/manifest.md has the bytes. */
+/* `dtd.manifest`: step, epoch, loss and time, and for every other file of the folder its size and the CRC-32C of each
+ * of its 1 MiB extents. The last 32 bytes are the SHA-256 of all bytes before. docs/manifest.md describes the bytes. */
 #ifndef DTD_COMMON_CKPT_MANIFEST_H
 #define DTD_COMMON_CKPT_MANIFEST_H
 
@@ -8,7 +8,7 @@
 #define MANIFEST_MAX_BYTES ((size_t)1 << 30)
 
 struct manifest_file {
-    char *name; /* plain, relative to the folder */
+    char *name; /* without slashes, relative to the folder */
     uint64_t size;
     uint32_t *crcs; /* one per extent */
     uint32_t n_crcs;
@@ -19,7 +19,7 @@ struct manifest {
     uint64_t epoch;
     double loss; /* NAN: unknown */
     int64_t committed_ms;
-    struct manifest_file *files; /* sorted by name, no two alike */
+    struct manifest_file *files; /* sorted by name, unique */
     int n_files;
 };
 
@@ -28,7 +28,7 @@ NODISCARD err_t manifest_write(const struct manifest *m, struct buf *ret);
 NODISCARD err_t manifest_read(const void *data, size_t len, struct manifest *ret, struct why *why);
 void manifest_fini(struct manifest *m);
 const struct manifest_file *manifest_find(const struct manifest *m, const char *name);
-/* Takes over crcs, copies the name. */
+/* Takes ownership of crcs (frees them on failure); copies the name. */
 NODISCARD err_t manifest_add(struct manifest *m, const char *name, uint64_t size, uint32_t *crcs, uint32_t n_crcs);
 void manifest_sort(struct manifest *m);
 

@@ -1,6 +1,6 @@
-/* Little-endian, lengths checked against what is left, a CRC-32C of all before it at the end. A word appears under its
- * name whole and durable: written aside, fsynced, renamed, the folder fsynced. So a reader that finds anything else has
- * found damage, or somebody else's file, and refuses it. */
+/* A marker is little-endian and ends with a CRC-32C of all bytes before it; lengths are checked against the bytes that
+ * are left. The writer writes a temporary file, fsyncs it, renames it and fsyncs the folder, so a marker appears
+ * complete and durable. Anything else that a reader finds is damaged or a foreign file, and the reader rejects it. */
 #include "common/ckpt/marker.h"
 
 #include "common/base/file.h"
@@ -20,7 +20,7 @@
 #define VERSION 1u
 #define CRC_BYTES 4
 #define MAX_CODE 64 /* errors are -1 .. -MAX_CODE */
-#define MAX_WORLD (1 << 24)
+#define MAX_WORLD (1 << 24) /* above JOB_MAX_WORKERS (2^20): a larger value means damage */
 
 /* ---- bytes ---- */
 
@@ -122,8 +122,8 @@ int marker_folder_open(const char *root, const char *sub)
 
 static err_t file_error(const char *root, const char *sub, const char *name, err_t err, struct why *why)
 {
-    const char *text = err == ERR_CORRUPT       ? "not what a dtd-io wrote: it is damaged, or a link; remove it"
-                       : err == ERR_UNSUPPORTED ? "written by another version of dtd"
+    const char *text = err == ERR_CORRUPT ? "dtd-io did not write this file, or it is damaged or a link; remove it"
+                       : err == ERR_UNSUPPORTED ? "another version of dtd wrote this file"
                                                 : err_text(err);
     return why_set(why, err, "%s/%s%s%s: %s", root, sub ? sub : "", sub ? "/" : "", name, text);
 }
@@ -157,7 +157,7 @@ err_t marker_write(const char *root, const char *sub, const char *name, const st
     if (!err)
         err = dir < 0 ? err_from_errno(errno) : OK;
     if (!err) {
-        unlinkat(dir, aside, 0); /* of a try of this process that failed */
+        unlinkat(dir, aside, 0); /* left by a failed attempt of this process */
         err = file_write_in(dir, name, aside, &b);
     }
     if (dir >= 0)
@@ -176,7 +176,7 @@ static err_t read_all(int fd, size_t len, struct buf *ret)
     return err;
 }
 
-/* O_NONBLOCK: somebody may have put a pipe there. */
+/* O_NONBLOCK: opening a pipe would block. Other users may be able to create files here. */
 static err_t file_read_in(int dir, const char *name, struct buf *bytes, struct marker *ret)
 {
     struct stat st;

@@ -1,6 +1,6 @@
-/* The walk goes to a fixed depth: Metadata, its two dicts, their values, the values' attributes. Where a hostile file
- * shares one list between many tensors, the number of chunks is still bounded by the number of stored places, and those
- * are never more than the pickle's opcodes. */
+/* The walk has a fixed depth: Metadata, its two dicts, their values, the values' attributes. If a hostile file shares
+ * one list between many tensors, the number of chunks is still bounded by the number of stored places, and there are at
+ * most as many of those as opcodes in the pickle. */
 #include "common/ckpt/metadata.h"
 
 #include "common/ckpt/pickle.h"
@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One entry of storage_data. */
+/* One entry of storage_data: where a box or value is stored. */
 struct stored_place {
     const char *fqn, *file;
-    int ndim; /* -1: a value, which has no offset */
+    int ndim; /* -1: a scalar value, which has no offset */
     int64_t at[BOX_MAX_DIMS];
     int64_t offset, length;
 };
@@ -33,7 +33,7 @@ static int place_compare(const void *x, const void *y)
     return 0;
 }
 
-/* Readers join this to the folder: it must not lead out of it. */
+/* Readers append this path to the folder, so it must not lead outside. */
 static bool path_is_plain(const char *path)
 {
     if (!path || !*path || *path == '/' || strlen(path) > 512)
@@ -60,7 +60,9 @@ static err_t info_read(const struct pickle *p, const struct pickle_node *n, stru
         offset->i > INT64_MAX - length->i)
         return why_set(why, ERR_CORRUPT, "the place of %.200s has no offset and length", ret->fqn);
     if (transforms && transforms->kind == PK_LIST && transforms->len)
-        return why_set(why, ERR_UNSUPPORTED, "%.200s is stored through a transform (%.40s); save it without", ret->fqn,
+        return why_set(why, ERR_UNSUPPORTED,
+                       "%.200s is stored through a transform (%.40s), which is not supported; save it without one",
+                       ret->fqn,
                        pickle_text(pickle_item(p, transforms, 0)) ? pickle_text(pickle_item(p, transforms, 0)) : "?");
     ret->offset = offset->i;
     ret->length = length->i;
@@ -120,7 +122,7 @@ static enum dtype dtype_of(const struct pickle *p, const struct pickle_node *pro
     if (!pickle_is_call(p, properties, PG_PROPERTIES) && !pickle_is_call(p, properties, PG_PROPERTIES_OLD))
         return DT_NONE;
     const struct pickle_node *state = properties->c == PICKLE_NIL ? NULL : pickle_node(p, properties->c);
-    const struct pickle_node *dtype = pickle_item(p, state, 0); /* longer tuples come from newer releases */
+    const struct pickle_node *dtype = pickle_item(p, state, 0); /* newer releases of torch write longer tuples */
     const char *name = pickle_global_name(p, dtype ? dtype : pickle_get(p, properties, "dtype"), "torch");
     return name ? dtype_parse(name) : DT_NONE;
 }
@@ -138,7 +140,7 @@ static err_t chunk_read(struct metadata_reader *r, const struct ckpt_tensor *t, 
     memcpy(key.at, ret->box.offset, sizeof(key.at));
     const struct stored_place *place = place_find(&r->places, &key);
     if (!place)
-        return why_set(why, ERR_CORRUPT, "a chunk of %.200s is stored nowhere", t->fqn);
+        return why_set(why, ERR_CORRUPT, "a chunk of %.200s is not stored", t->fqn);
     ret->file = place->file;
     ret->offset = place->offset;
     ret->length = place->length;
@@ -155,7 +157,7 @@ static err_t tensor_read(struct metadata_reader *r, const char *fqn, const struc
         return why_set(why, ERR_CORRUPT, "%.200s has no size of at most %d dimensions, or no chunks", fqn,
                        BOX_MAX_DIMS);
     if (chunks->len > r->places.n - r->n_chunks)
-        return why_set(why, ERR_CORRUPT, "%.200s has more chunks than are stored", fqn);
+        return why_set(why, ERR_CORRUPT, "%.200s has more chunks than storage_data has places", fqn);
     t->dtype = dtype_of(r->p, pickle_get(r->p, n, "properties"));
     t->chunks = r->m.chunks + r->n_chunks;
     t->n_chunks = (int)chunks->len;
@@ -166,14 +168,14 @@ static err_t tensor_read(struct metadata_reader *r, const char *fqn, const struc
         err = chunk_read(r, t, pickle_item(r->p, chunks, (uint32_t)i), &t->chunks[i], why);
     if (!err)
         err = cover_check(t, false, why);
-    return err == ERR_INVALID ? ERR_CORRUPT : err; /* what a writer did wrong is damage to a reader */
+    return err == ERR_INVALID ? ERR_CORRUPT : err; /* an invalid layout in a file counts as damage */
 }
 
 static err_t leaf_read(struct metadata_reader *r, const char *fqn, struct why *why)
 {
     const struct stored_place key = {.fqn = fqn, .ndim = -1}, *place = place_find(&r->places, &key);
     if (!place)
-        return why_set(why, ERR_CORRUPT, "%.200s is stored nowhere", fqn);
+        return why_set(why, ERR_CORRUPT, "%.200s is not stored", fqn);
     r->m.leaves[r->m.n_leaves++] = (struct meta_leaf){fqn, place->file, place->offset, place->length};
     return OK;
 }
@@ -193,13 +195,13 @@ static err_t entries_read(struct metadata_reader *r, const struct pickle_node *d
         const struct pickle_node *v = pickle_node(r->p, kv[1]);
         err_t err;
         if (!fqn)
-            err = why_set(why, ERR_CORRUPT, "a key of state_dict_metadata is no text");
+            err = why_set(why, ERR_CORRUPT, "a key of state_dict_metadata is not a string");
         else if (pickle_is_call(r->p, v, PG_TENSOR_META))
             err = tensor_read(r, fqn, v, why);
         else if (pickle_is_call(r->p, v, PG_BYTES_META))
             err = leaf_read(r, fqn, why);
         else
-            err = why_set(why, ERR_UNSUPPORTED, "%.200s is neither a tensor nor a value", fqn);
+            err = why_set(why, ERR_UNSUPPORTED, "%.200s is neither a tensor nor a scalar value", fqn);
         if (err)
             return err;
     }
@@ -224,10 +226,10 @@ static err_t sort_unique(struct meta *m, struct why *why)
         qsort(m->leaves, (size_t)m->n_leaves, sizeof(*m->leaves), leaf_compare);
     for (int i = 1; i < m->n_tensors; i++)
         if (tensor_compare(&m->tensors[i - 1], &m->tensors[i]) == 0)
-            return why_set(why, ERR_CORRUPT, "%.200s is there twice", m->tensors[i].fqn);
+            return why_set(why, ERR_CORRUPT, "%.200s is listed twice", m->tensors[i].fqn);
     for (int i = 1; i < m->n_leaves; i++)
         if (leaf_compare(&m->leaves[i - 1], &m->leaves[i]) == 0)
-            return why_set(why, ERR_CORRUPT, "%.200s is there twice", m->leaves[i].fqn);
+            return why_set(why, ERR_CORRUPT, "%.200s is listed twice", m->leaves[i].fqn);
     return OK;
 }
 

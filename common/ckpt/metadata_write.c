@@ -1,7 +1,7 @@
-/* Modern class names, storage_meta None, version 1.0.0: what torch 2.3 and later load. `dtd_manifest` is an attribute
- * of our own, which torch sets and forgets: with it a checkpoint whose manifest was lost is not mistaken for one of
- * torch's. Classes, attribute names, tensor names and files repeat once per chunk, so they are written once and
- * recalled. */
+/* The file has current class names, storage_meta None and version 1.0.0, which torch 2.3 and later load. `dtd_manifest`
+ * is an additional attribute that torch ignores; it shows that a checkpoint without a manifest has lost it and was not
+ * written by torch. Classes, attribute names, tensor names and file names repeat once per chunk, so they are written
+ * once and recalled from the memo. */
 #include "common/ckpt/metadata.h"
 
 #include "common/ckpt/pickle.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Names by first appearance: id, text. */
+/* X(id, text): strings that are written once and recalled. */
 #define CONSTS(X)                                              \
     X(C_MODULE, "torch.distributed.checkpoint.metadata")       \
     X(C_FILESYSTEM, "torch.distributed.checkpoint.filesystem") \
@@ -56,7 +56,7 @@ struct metadata_writer {
     const struct meta *m;
     uint32_t classes[N_CONSTS]; /* memo slot + 1 of a class by the id of its name */
     uint32_t *tensor_names, *leaf_names;
-    const char *file; /* the last one, and its slot */
+    const char *file; /* the last file written, and its memo slot */
     uint32_t file_slot;
 };
 
@@ -155,7 +155,7 @@ static void put_state_dict(struct metadata_writer *w)
     pickle_put_op(&w->w, OP_SETITEMS);
 }
 
-/* How torchtitan nests: one level for what is not the model, and the rest of the name as one key. */
+/* Paths as in torchtitan: (top, rest of the name) for names under one of `tops`, and the name alone for the model's. */
 static void put_path(struct metadata_writer *w, const char *fqn, uint32_t slot)
 {
     static const char *const tops[] = {"optimizer", "lr_scheduler", "train_state", "dataloader"};
@@ -195,7 +195,7 @@ static void put_file(struct metadata_writer *w, const char *file)
     w->file_slot = pickle_memoize(&w->w);
 }
 
-/* box NULL: a value, whose key has no offset at all. */
+/* box NULL: a scalar value, whose key has no offset. */
 static void put_place(struct metadata_writer *w, uint32_t slot, const struct box *box, int index, const char *file,
                       int64_t offset, int64_t length)
 {

@@ -1,4 +1,4 @@
-/* torchtitan's flat optimizer names, and the folders of a checkpoint directory. */
+/* Flat optimizer names as in torchtitan, and the folder names of a checkpoint directory. */
 #include "common/ckpt/ckpt.h"
 
 #include <stdio.h>

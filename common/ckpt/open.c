@@ -1,6 +1,5 @@
-/* What is checked at once: the manifest against its own hash, every file's presence and size, .metadata byte for byte,
- * and that every box and value lies inside a file that is covered. What a tensor's bytes say is checked when they are
- * read. */
+/* Opening checks the manifest against its own hash, every file's presence and size, all bytes of .metadata, and that
+ * every box and value lies inside a file of the manifest. The bytes of tensors are checked when they are read. */
 #include "common/base/file.h"
 #include "common/ckpt/blob.h"
 #include "common/ckpt/ckpt_priv.h"
@@ -12,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define MAX_SMALL_FILE ((uint64_t)256 << 20)
+#define MAX_SMALL_FILE ((uint64_t)256 << 20) /* bounds memory; the vocabulary is the largest such file */
 
 static err_t path_of(const struct ckpt *c, const char *name, char ret[PATH_MAX], struct why *why)
 {
@@ -33,10 +32,10 @@ static err_t sizes_check(const struct ckpt *c, struct why *why)
         if (err)
             return err;
         if (stat(path, &st))
-            return why_set(why, ERR_CORRUPT, "%s: %s, though " CKPT_MANIFEST " lists it", path, strerror(errno));
+            return why_set(why, ERR_CORRUPT, "%s: %s, but " CKPT_MANIFEST " lists it", path, strerror(errno));
         if ((uint64_t)st.st_size != f->size)
             return why_set(
-                why, ERR_CORRUPT, "%s has %lld bytes where " CKPT_MANIFEST " says %llu: extent %llu is not whole", path,
+                why, ERR_CORRUPT, "%s has %lld bytes, but " CKPT_MANIFEST " says %llu: extent %llu is incomplete", path,
                 (long long)st.st_size, (unsigned long long)f->size,
                 (unsigned long long)((uint64_t)st.st_size < f->size ? st.st_size : (off_t)f->size) / CKPT_EXTENT_BYTES);
     }
@@ -67,7 +66,7 @@ static err_t manifest_open(struct ckpt *c, struct why *why)
 
 /* ---- whole files ---- */
 
-/* Appends a file that fits in memory, verified. */
+/* Appends a complete, verified file, which must fit in memory. */
 static err_t file_whole(const struct ckpt *c, const struct ckpt_file *f, struct buf *ret, struct why *why)
 {
     struct extent_reader r;
@@ -108,10 +107,10 @@ err_t ckpt_small_file(struct ckpt *c, const char *name, struct buf *ret, struct 
 {
     struct ckpt_file f;
     if (strchr(name, '/'))
-        return why_set(why, ERR_INVALID, "%s is no file of a checkpoint", name);
+        return why_set(why, ERR_INVALID, "%s is not a file name in a checkpoint", name);
     err_t err = file_lookup(c, name, &f, why);
     if (!err && f.size > MAX_SMALL_FILE)
-        err = why_set(why, ERR_LIMIT, "%s/%s is no small file", c->dir, name);
+        err = why_set(why, ERR_LIMIT, "%s/%s is too large for a small file", c->dir, name);
     return err ? err : file_whole(c, &f, ret, why);
 }
 
@@ -123,8 +122,8 @@ static err_t metadata_open(struct ckpt *c, struct why *why)
     struct buf b = {0};
     err_t err = file_lookup(c, METADATA_FILE, &f, why);
     if (err == ERR_NOTFOUND)
-        return why_set(why, c->has_manifest ? ERR_CORRUPT : ERR_NOTFOUND, "%s is no checkpoint: it has no %s", c->dir,
-                       METADATA_FILE);
+        return why_set(why, c->has_manifest ? ERR_CORRUPT : ERR_NOTFOUND, "%s is not a checkpoint: it has no %s",
+                       c->dir, METADATA_FILE);
     if (!err && f.size > METADATA_MAX_BYTES)
         err = why_set(why, ERR_LIMIT, "%s/%s has %llu bytes", c->dir, METADATA_FILE, (unsigned long long)f.size);
     if (!err)
@@ -136,7 +135,7 @@ static err_t metadata_open(struct ckpt *c, struct why *why)
     }
     buf_fini(&b);
     if (!err && c->meta.ours && !c->has_manifest)
-        err = why_set(why, ERR_CORRUPT, "%s lost its " CKPT_MANIFEST ": nothing in it can be verified", c->dir);
+        err = why_set(why, ERR_CORRUPT, "%s has lost its " CKPT_MANIFEST ": its data cannot be verified", c->dir);
     return err;
 }
 
@@ -147,7 +146,7 @@ static int name_compare(const void *x, const void *y)
     return strcmp(*(const char *const *)x, *(const char *const *)y);
 }
 
-/* Every name once, sorted; the caller frees the array. */
+/* All names, sorted and unique; the caller frees the array. */
 static const char **names_collect(const struct meta *m, int *ret_n)
 {
     size_t n = (size_t)m->n_leaves, k = 0;
@@ -185,7 +184,7 @@ static err_t files_open(struct ckpt *c, struct why *why)
     for (int i = 0; !err && i < n; i++) {
         err = file_lookup(c, names[i], &c->files[i], why);
         if (err == ERR_NOTFOUND)
-            err = why_set(why, ERR_CORRUPT, "%s: .metadata names %s, which is not there%s", c->dir, names[i],
+            err = why_set(why, ERR_CORRUPT, "%s: .metadata names %s, which does not exist%s", c->dir, names[i],
                           c->has_manifest ? " or not in " CKPT_MANIFEST : "");
         c->n_files++;
     }
@@ -336,7 +335,7 @@ err_t ckpt_scalar(struct ckpt *c, const char *fqn, struct ckpt_scalar *ret, stru
     const struct meta_leaf *l =
         bsearch(fqn, c->meta.leaves, (size_t)c->meta.n_leaves, sizeof(*c->meta.leaves), leaf_key_compare);
     if (!l)
-        return why_set(why, ERR_NOTFOUND, "%s has no value %.200s", c->dir, fqn);
+        return why_set(why, ERR_NOTFOUND, "%s has no scalar value %.200s", c->dir, fqn);
     struct ckpt_scalar s = {.fqn = (char *)(uintptr_t)l->fqn};
     struct extent_reader r;
     struct blob_source src;

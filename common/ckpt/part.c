@@ -1,6 +1,7 @@
-/* One pass over the tensors: CRC-32 of a payload first (its header comes before it), then the bytes, whose CRC-32C of
- * extents is taken as they go by. Blobs start so that payloads lie on 64 bytes of the file, large ones on 4096, which
- * is what direct and mapped readers want; the gaps are zeros and covered by the extents like everything else. */
+/* One pass over the tensors. For each, the CRC-32 of the payload is computed first, because the header before the
+ * payload contains it; the CRC-32C of extents is computed while bytes are written. Payloads are aligned to 64 bytes in
+ * the file, large ones to 4096, for readers that use direct I/O or mappings. The gaps are zeros, which extents cover
+ * too. */
 #include "common/ckpt/part.h"
 
 #include "common/base/file.h"
@@ -15,14 +16,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SMALL_BYTES 65536u /* below: gathered; above: written from where they lie */
-#define PENDING_BYTES (1u << 20)
-#define LARGE_ALIGN 4096u
+#define SMALL_BYTES 65536u       /* smaller pieces are copied to a buffer; larger ones are written directly */
+#define PENDING_BYTES (1u << 20) /* the buffer is written when it has 1 MiB */
+#define LARGE_ALIGN 4096u        /* a page, the block size of direct I/O */
 
 struct part_stream {
     int fd;
     struct buf pending;
-    struct sums_extents sums; /* sums.bytes is the position */
+    struct sums_extents sums; /* sums.bytes is the position in the file */
 };
 
 static err_t stream_flush(struct part_stream *s)
@@ -44,7 +45,7 @@ static err_t stream_put(struct part_stream *s, const void *data, size_t len)
     return err;
 }
 
-/* Zeros up to where a blob must start so that its payload, `ahead` bytes later, is aligned. */
+/* Writes zeros up to a position from which a payload that starts `ahead` bytes later is aligned. */
 static err_t stream_align(struct part_stream *s, size_t ahead, size_t align)
 {
     static const uint8_t zeros[LARGE_ALIGN];
@@ -55,7 +56,7 @@ static err_t piece_check(const struct ckpt_piece *p, struct why *why)
 {
     size_t len = p->fqn ? strlen(p->fqn) : 0;
     if (!len || len > PART_MAX_NAME)
-        return why_set(why, ERR_INVALID, "a tensor's name has %zu bytes; 1 to %d are legal", len, PART_MAX_NAME);
+        return why_set(why, ERR_INVALID, "a tensor's name has %zu bytes; it must have 1 to %d", len, PART_MAX_NAME);
     if (p->ndim < 0 || p->ndim > BOX_MAX_DIMS || p->box.ndim != p->ndim || !dtype_bytes(p->dtype))
         return why_set(why, ERR_INVALID, "%.200s has no legal type or number of dimensions", p->fqn);
     for (int d = 0; d < p->ndim; d++)
@@ -65,8 +66,8 @@ static err_t piece_check(const struct ckpt_piece *p, struct why *why)
     return OK;
 }
 
-/* A rank's empty share of a tensor that has elements is nothing to store. */
-static bool piece_is_empty_share(const struct ckpt_piece *p)
+/* An empty shard of a tensor that has elements is not stored. */
+static bool piece_is_empty_shard(const struct ckpt_piece *p)
 {
     struct box all = {.ndim = p->ndim};
     memcpy(all.size, p->shape, sizeof(all.size));
@@ -101,7 +102,7 @@ static err_t scalar_write(struct part_stream *s, struct ckpt_part *part, const s
     scratch->len = 0;
     size_t len = v->fqn ? strlen(v->fqn) : 0;
     if (!len || len > PART_MAX_NAME || (v->kind == CKPT_STR && !v->s))
-        return why_set(why, ERR_INVALID, "a value's name has %zu bytes, or its text is missing", len);
+        return why_set(why, ERR_INVALID, "a scalar value's name has %zu bytes, or its string is missing", len);
     err_t err = blob_scalar_write(v, scratch);
     if (!err)
         err = stream_align(s, 0, ZIP_PAYLOAD_ALIGN);
@@ -121,7 +122,7 @@ static err_t pieces_check(const struct ckpt_piece *pieces, int n, struct why *wh
     return err;
 }
 
-/* Says a full disk before hours of bytes are written to it. Where it cannot be asked, writing will tell. */
+/* Detects a full disk before the data is written. On file systems without fallocate, writing detects it. */
 static err_t reserve(int fd, const struct ckpt_piece *pieces, int n)
 {
     int64_t bytes = 0;
@@ -132,8 +133,8 @@ static err_t reserve(int fd, const struct ckpt_piece *pieces, int n)
     return OK;
 }
 
-/* By name: parameters lie together and the optimizer's state lies together, so a load that wants only one of them finds
- * its extents full of what it needs. */
+/* Pieces are sorted by name, so parameters are adjacent and optimizer state is adjacent; a load of only one of them
+ * reads few bytes that it does not need. */
 static int piece_compare(const void *x, const void *y)
 {
     const struct ckpt_piece *a = *(const struct ckpt_piece *const *)x, *b = *(const struct ckpt_piece *const *)y;
@@ -162,7 +163,7 @@ static err_t all_write(struct part_stream *s, struct ckpt_part *part, const stru
     for (int i = 0; i < n_scalars && !err; i++)
         err = scalar_write(s, part, &scalars[i], &scratch[0], why);
     for (int i = 0; i < n_pieces && !err; i++)
-        if (!piece_is_empty_share(sorted[i]))
+        if (!piece_is_empty_shard(sorted[i]))
             err = piece_write(s, part, sorted[i], scratch);
     if (!err)
         err = stream_flush(s);
@@ -184,12 +185,12 @@ static err_t part_finish(struct part_stream *s, struct ckpt_part *part)
     part->crcs = crcs;
     part->n_crcs = (uint32_t)(s->sums.crcs.len / sizeof(*crcs));
     part->size = s->sums.bytes;
-    /* Blocks that were reserved and not used go back. */
+    /* Frees blocks that were reserved but not used. */
     return ftruncate(s->fd, (off_t)part->size) || fsync(s->fd) ? err_from_errno(errno) : OK;
 }
 
-/* Neither the folder nor the file may be a link: where others may write into the checkpoint directory, it could lead to
- * any file of the user's. */
+/* Neither the folder nor the file may be a link: if other users may write to the checkpoint directory, a link could
+ * lead to any file of this user. */
 static err_t part_open(const char *dir, const char *file, int *ret, struct why *why)
 {
     int folder = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -202,7 +203,7 @@ static err_t part_open(const char *dir, const char *file, int *ret, struct why *
         return OK;
     }
     if (saved == ELOOP || saved == ENOTDIR)
-        return why_set(why, ERR_DENIED, "%s%s%s is a link, or no folder: nothing is written through it", dir,
+        return why_set(why, ERR_DENIED, "%s%s%s is a link, or not a folder; dtd does not write through links", dir,
                        folder < 0 ? "" : "/", folder < 0 ? "" : file);
     return err_from_errno(saved);
 }
@@ -243,6 +244,6 @@ err_t ckpt_part_write(const char *dir, int rank, const struct ckpt_piece *pieces
     }
     ckpt_part_free(part);
     if (err == ERR_LIMIT)
-        err = ERR_NOSPACE; /* EFBIG: a limit on file sizes leaves as little room as a full disk */
+        err = ERR_NOSPACE; /* EFBIG: the effect of a file size limit is that of a full disk */
     return why && why->text[0] ? err : why_set(why, err, "%s: %s", path, err_text(err));
 }

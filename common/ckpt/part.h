@@ -1,14 +1,15 @@
-/* What the committer knows of a written part: its file's size and extents, and where each box and value lies in it. */
+/* The index of a written part, for the committer: the file's size and checksums, and the offset of each box and value.
+ */
 #ifndef DTD_COMMON_CKPT_PART_H
 #define DTD_COMMON_CKPT_PART_H
 
 #include "common/ckpt/ckpt.h"
 
-#define PART_MAX_NAME 4096 /* of a tensor */
+#define PART_MAX_NAME 4096 /* bytes of a tensor's name; far above real ones, so that a part's index is bounded */
 
 struct part_entry {
     char *fqn;
-    enum dtype dtype; /* DT_NONE: a value, whose shape and box mean nothing */
+    enum dtype dtype; /* DT_NONE: a scalar value; shape and box are unused */
     int64_t shape[BOX_MAX_DIMS];
     struct box box;
     int64_t offset, length; /* of the blob */
@@ -24,7 +25,7 @@ struct ckpt_part {
     uint32_t n_crcs;
 };
 
-/* A new entry, zeroed but for its name; NULL: out of memory. */
+/* Adds an entry that is zero except for its name. NULL: out of memory. */
 struct part_entry *part_entry_add(struct ckpt_part *part, const char *fqn, size_t len);
 struct ckpt_part *part_new(int rank);
 

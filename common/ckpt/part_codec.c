@@ -1,5 +1,5 @@
-/* The record of a part as it travels between nodes: little-endian, counts checked against what is left before anything
- * is allocated, every entry held to the same rules as one that was written here. */
+/* The encoding of a part's index, which travels between nodes in marker files: little-endian. The decoder checks counts
+ * against the bytes left before it allocates, and checks every entry by the rules that the writer follows. */
 #include "common/ckpt/part.h"
 
 #include "common/ckpt/sums.h"
@@ -11,8 +11,8 @@
 
 #define MAGIC 0x54524150u /* "PART" */
 #define VERSION 1u
-#define ENTRY_MIN_BYTES 20
-#define MAX_RANK (1 << 24)
+#define ENTRY_MIN_BYTES 20 /* of a scalar entry with an empty name */
+#define MAX_RANK (1 << 24) /* above JOB_MAX_WORKERS (2^20): a larger value means damage */
 
 struct ckpt_part *part_new(int rank)
 {

@@ -1,9 +1,9 @@
-/* Pickle as data: a reader that turns a stream into a tree of nodes without ever running it, and a writer of the few
- * opcodes that we need.
+/* Pickle as data: a reader that converts a stream into a tree of nodes without executing it, and a writer for the few
+ * opcodes that dtd needs.
  *
- * The reader knows names only to tell them apart: a global from its list gets a number, any other is opaque, and what
- * would be called or built stays a node that says so. Nodes are never more than the opcodes of the input; nothing
- * recurses; a tree may share nodes or even contain itself, so whoever walks it does so to a fixed depth. */
+ * The reader uses names only for comparison: a global from its list gets a number, any other is opaque, and a call or
+ * build becomes a node of that kind. There are at most as many nodes as opcodes in the input, and the reader does not
+ * recurse. A tree may share nodes or even contain itself, so code that walks it must limit the depth. */
 #ifndef DTD_COMMON_CKPT_PICKLE_H
 #define DTD_COMMON_CKPT_PICKLE_H
 
@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* X(number, module, name): globals that mean something to us. */
+/* X(number, module, name): the globals that the reader recognizes. */
 #define PICKLE_GLOBALS(X)                                                                        \
     X(PG_METADATA, "torch.distributed.checkpoint.metadata", "Metadata")                          \
     X(PG_TENSOR_META, "torch.distributed.checkpoint.metadata", "TensorStorageMetadata")          \
@@ -45,7 +45,7 @@ enum pickle_kind {
     PK_NONE,
     PK_BOOL,   /* i */
     PK_INT,    /* i */
-    PK_BIG,    /* an integer beyond 64 bits: its value is not kept */
+    PK_BIG,    /* an integer beyond 64 bits; its value is not stored */
     PK_FLOAT,  /* f */
     PK_STR,    /* s, len; NUL-terminated, but may contain NULs */
     PK_BYTES,  /* s, len */
@@ -54,7 +54,7 @@ enum pickle_kind {
     PK_SET,    /* items[len] */
     PK_DICT,   /* items[2 len]: key, value, .. */
     PK_GLOBAL, /* global; a: module, b: name (nodes) */
-    PK_CALL,   /* REDUCE, NEWOBJ: a: what is called, b: its arguments; c: state of BUILD, or PICKLE_NIL */
+    PK_CALL,   /* REDUCE, NEWOBJ: a: the callee, b: its arguments; c: state of BUILD, or PICKLE_NIL */
     PK_PERSID, /* a: the persistent id */
 };
 
@@ -82,12 +82,12 @@ struct pickle {
     uint32_t n_nodes, cap_nodes;
     uint32_t *items;
     uint32_t n_items, cap_items;
-    char *strings; /* one block, never moved: its owner may take it over */
+    char *strings; /* one block that never moves; the caller may take ownership of it */
     size_t n_strings;
     uint32_t root;
 };
 
-/* Protocols 2 to 5. ERR_CORRUPT for what is no pickle, ERR_UNSUPPORTED names an opcode outside the subset. */
+/* Reads protocols 2 to 5. ERR_CORRUPT: not a pickle. ERR_UNSUPPORTED: the sentence names an unsupported opcode. */
 NODISCARD err_t pickle_read(const void *data, size_t len, struct pickle *ret, struct why *why);
 void pickle_fini(struct pickle *p);
 
@@ -95,29 +95,29 @@ static inline const struct pickle_node *pickle_node(const struct pickle *p, uint
 {
     return &p->nodes[at];
 }
-/* Item k of a tuple or list; NULL beyond its end or when it is neither. */
+/* Item k of a tuple or list; NULL after its end, or if n is neither. */
 const struct pickle_node *pickle_item(const struct pickle *p, const struct pickle_node *n, uint32_t k);
-/* The value of a text key in a small dict, or in the state dict of a built object; NULL. The last one wins, as in
- * Python. Dicts of more than PICKLE_MAX_ATTRS keys are no attributes of anything: NULL, so that a hostile file cannot
- * make us search a large one for ever. */
+/* The value of a string key in a small dict, or in the state dict of a built object; NULL: none. The last one wins, as
+ * in Python. NULL also for dicts of more than PICKLE_MAX_ATTRS keys: they are not attributes of an object, and the
+ * limit bounds the search in a hostile file. */
 #define PICKLE_MAX_ATTRS 256
 const struct pickle_node *pickle_get(const struct pickle *p, const struct pickle_node *n, const char *key);
 /* Whether n is a call of this global. */
 bool pickle_is_call(const struct pickle *p, const struct pickle_node *n, enum pickle_global global);
-/* The name of a global of this module; NULL. */
+/* The name of a global of this module; NULL if n is none. */
 const char *pickle_global_name(const struct pickle *p, const struct pickle_node *n, const char *module);
-/* A tuple, or torch.Size of one, of at most `max` integers >= 0. */
+/* Reads a tuple, or a torch.Size of one, of at most `max` integers >= 0. False if n is none. */
 bool pickle_dims(const struct pickle *p, const struct pickle_node *n, int max, int64_t *ret, int *ret_n);
-/* A string without NULs; NULL for anything else. */
+/* The text of a string without NULs; NULL for any other node. */
 const char *pickle_text(const struct pickle_node *n);
 
 /* ---- writing ---- */
 
 struct pickle_writer {
     struct buf *out;
-    err_t err;        /* the first failure; what follows does nothing */
+    err_t err;        /* the first error; later calls do nothing */
     int protocol;     /* 2 or 4 */
-    uint32_t n_memo;  /* MEMOIZE counted so far */
+    uint32_t n_memo;  /* number of MEMOIZE opcodes so far */
     uint32_t *consts; /* memo slot + 1 of each of n_consts names, 0: not written yet */
     int n_consts;
 };
@@ -128,12 +128,12 @@ void pickle_put_int(struct pickle_writer *w, int64_t v);
 void pickle_put_float(struct pickle_writer *w, double v);
 void pickle_put_bool(struct pickle_writer *w, bool v);
 void pickle_put_str(struct pickle_writer *w, const char *s);
-/* Protocol 4: remembers what was put last; the slot for pickle_put_memo. */
+/* Protocol 4: stores the last value in the memo. Returns the slot for pickle_put_memo. */
 uint32_t pickle_memoize(struct pickle_writer *w);
 void pickle_put_memo(struct pickle_writer *w, uint32_t slot);
 /* Protocol 2: module and name in one opcode. */
 void pickle_put_global(struct pickle_writer *w, const char *module, const char *name);
-/* Protocol 4: text `s`, which is name `id` of the caller's list: written once, recalled after. */
+/* Protocol 4: string `s`, which has number `id` in the caller's list. It is written once and recalled afterwards. */
 void pickle_put_const(struct pickle_writer *w, int id, const char *s);
 /* A tuple of integers. */
 void pickle_put_dims(struct pickle_writer *w, const int64_t *v, int n);

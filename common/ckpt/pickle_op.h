@@ -1,4 +1,4 @@
-/* The opcodes of Python's pickle that torch's files use, by their names in CPython's pickletools. */
+/* The opcodes of Python's pickle format that torch's files use, with their names in CPython's pickletools. */
 #ifndef DTD_COMMON_CKPT_PICKLE_OP_H
 #define DTD_COMMON_CKPT_PICKLE_OP_H
 

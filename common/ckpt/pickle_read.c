@@ -1,7 +1,9 @@
-/* One table of opcodes, one handler each, over a stack of node numbers. Invariants: a handler never takes below the
- * newest mark; every push costs at least one byte of input, so stack, memo, nodes and items are bounded by its length
- * (items by four times that, for growth by doubling); strings go into one block of the input's size, because an opcode
- * and its length or newlines always take at least the byte of the final NUL. */
+/* A table of opcodes with one handler each; the handlers work on a stack of node numbers.
+ *
+ * Invariants: a handler never pops below the newest mark. Every push consumes at least one byte of input, so the sizes
+ * of stack, memo and nodes are bounded by the input's length, and items by four times that, because containers grow by
+ * doubling. Strings go into one block of the input's size: an opcode and its length or newline take at least as much
+ * room as the terminating NUL. */
 #include "common/ckpt/pickle.h"
 
 #include "common/ckpt/pickle_op.h"
@@ -10,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_INPUT ((size_t)1 << 30)
+#define MAX_INPUT ((size_t)1 << 30) /* bytes; keeps node numbers well inside 32 bits */
 #define MAX_ITEMS (UINT32_MAX / 2)
 
 struct pickle_machine {
@@ -67,7 +69,7 @@ static bool top(const struct pickle_machine *m, uint32_t *ret)
     return true;
 }
 
-/* Takes everything above the newest mark off: it stays readable at stack[*ret_base] until the next push. */
+/* Pops everything above the newest mark. The values stay readable at stack[*ret_base] until the next push. */
 static bool pop_mark(struct pickle_machine *m, uint32_t *ret_base, uint32_t *ret_n)
 {
     uint32_t n = depth(&m->marks);
@@ -104,7 +106,7 @@ static err_t push_new(struct pickle_machine *m, struct pickle_node n)
     return err ? err : push(m, id);
 }
 
-/* Room for n more numbers in the pool; ret: where they start. */
+/* Reserves n more numbers in the pool; ret: index of the first. */
 static err_t items_take(struct pickle *p, uint32_t n, uint32_t *ret)
 {
     if (n > MAX_ITEMS - p->n_items)
@@ -124,7 +126,7 @@ static err_t items_take(struct pickle *p, uint32_t n, uint32_t *ret)
     return OK;
 }
 
-/* Numbers already in a container: a dict has two per entry. */
+/* Number of items in a container; a dict has two per entry. */
 static uint32_t used(const struct pickle_node *n)
 {
     return n->kind == PK_DICT ? 2 * n->len : n->len;
@@ -240,7 +242,7 @@ static err_t op_int(struct pickle_machine *m, uint8_t op)
     return push_new(m, (struct pickle_node){.kind = PK_INT, .i = v});
 }
 
-/* Two's complement of any length, the shortest form not required. */
+/* Two's complement of any length; the shortest form is not required. */
 static err_t op_long(struct pickle_machine *m, uint8_t op)
 {
     uint64_t len = 0;
@@ -268,7 +270,7 @@ static err_t op_long(struct pickle_machine *m, uint8_t op)
 
 static err_t op_float(struct pickle_machine *m, uint8_t op)
 {
-    uint64_t v = __builtin_bswap64(le_u64(&m->in)); /* the one big-endian field of the format */
+    uint64_t v = __builtin_bswap64(le_u64(&m->in)); /* the only big-endian field of the format */
     struct pickle_node n = {.kind = PK_FLOAT};
     memcpy(&n.f, &v, sizeof(v));
     return push_new(m, n);
@@ -324,7 +326,7 @@ static err_t op_from_mark(struct pickle_machine *m, uint8_t op)
     return push_items(m, kind, base, n);
 }
 
-/* Additions to an object that is no container of ours belong to a class that we do not know: dropped. */
+/* Items added to an object that is not a list, dict or set are ignored: its class is unknown. */
 static err_t add_to_top(struct pickle_machine *m, enum pickle_kind kind, uint32_t base, uint32_t n)
 {
     uint32_t id;
@@ -431,7 +433,7 @@ static err_t op_persid(struct pickle_machine *m, uint8_t op)
 static err_t memo_set(struct pickle_machine *m, uint64_t slot, uint32_t node)
 {
     if (slot >= m->len)
-        return ERR_LIMIT; /* more slots than opcodes can ever use */
+        return ERR_LIMIT; /* more slots than the opcodes of the input can use */
     if (slot >= m->cap_memo) {
         uint32_t cap = m->cap_memo ? m->cap_memo : 64;
         while (cap <= slot)
@@ -538,8 +540,8 @@ static err_t run(struct pickle_machine *m, struct why *why)
         if (!op)
             return why_set(why, ERR_CORRUPT, "pickle ends at byte %zu without a STOP", offset);
         if (!ops[*op])
-            return why_set(why, ERR_UNSUPPORTED, "pickle opcode 0x%02x at byte %zu is not one that a checkpoint uses",
-                           *op, offset);
+            return why_set(why, ERR_UNSUPPORTED,
+                           "pickle opcode 0x%02x at byte %zu is not supported; checkpoints do not use it", *op, offset);
         err_t err = ops[*op](m, *op);
         if (!err && m->in.bad)
             err = ERR_CORRUPT;

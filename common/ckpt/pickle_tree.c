@@ -1,5 +1,5 @@
-/* Looking into a tree of nodes. Every function takes what any other returned, NULL included, so that a chain of
- * look-ups is checked once, at its end. */
+/* Access to the tree of nodes. Every function accepts the result of any other, including NULL, so a chain of look-ups
+ * needs only one check at its end. */
 #include "common/ckpt/pickle.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* Numbers take the shortest opcode, as Python's own pickler does. Protocol 2 goes into archives (torch.load with
- * weights_only allows no other), protocol 4 into .metadata, where names repeat so often that recalling them from the
- * memo halves the file. */
+/* Numbers use the shortest opcode, like Python's pickler. Archives use protocol 2, because torch.load with weights_only
+ * accepts no other. `.metadata` uses protocol 4: names repeat so often that recalling them from the memo halves the
+ * file. */
 #include "common/ckpt/pickle.h"
 
 #include "common/ckpt/pickle_op.h"

@@ -1,11 +1,11 @@
-/* From boxes wanted to bytes read, in one pass over the files.
+/* Reads the requested boxes in one pass over the files.
  *
  *   wants x chunks -> jobs (one intersection each), sorted by file and offset
- *   jobs of one chunk -> its archive is opened, the runs of all jobs sorted by offset -> windows -> conversion -> dst
+ *   jobs of one chunk -> open its archive; sort the runs of all jobs by offset -> windows -> conversion -> dst
  *
- * Every element of a want must come from exactly one chunk: chunks are disjoint (checked at open), so it is enough that
- * the intersections' volumes add up. A chunk whose elements do not lie row-major in its storage (torch keeps the
- * strides of a transposed tensor) is read whole and gathered. */
+ * Every element of a want must come from exactly one chunk. Chunks are disjoint (checked at open), so it suffices that
+ * the volumes of the intersections add up. A chunk whose storage is not row-major is read completely and then gathered;
+ * torch keeps the strides of a transposed tensor. */
 #include "common/ckpt/blob.h"
 #include "common/ckpt/ckpt_priv.h"
 #include "common/ckpt/sums.h"
@@ -53,12 +53,13 @@ static err_t want_check(const struct ckpt *c, const struct ckpt_want *w, const s
     for (int d = 0; d < t->ndim; d++)
         if (w->box.offset[d] < 0 || w->box.size[d] < 0 || w->box.offset[d] > t->shape[d] ||
             w->box.size[d] > t->shape[d] - w->box.offset[d])
-            return why_set(why, ERR_INVALID, "%.200s has %lld rows along dimension %d in %s; %lld from %lld are wanted",
+            return why_set(why, ERR_INVALID,
+                           "%.200s has size %lld in dimension %d in %s; %lld elements from index %lld are requested",
                            w->fqn, (long long)t->shape[d], d, c->dir, (long long)w->box.size[d],
                            (long long)w->box.offset[d]);
     if (!convert_is_possible(t->dtype, w->dtype))
-        return why_set(why, ERR_INVALID, "%.200s is %s in %s and cannot become %s", w->fqn, dtype_name(t->dtype),
-                       c->dir, dtype_name(w->dtype));
+        return why_set(why, ERR_INVALID, "%.200s is %s in %s and cannot be converted to %s", w->fqn,
+                       dtype_name(t->dtype), c->dir, dtype_name(w->dtype));
     return OK;
 }
 
@@ -79,7 +80,7 @@ static err_t want_plan(const struct ckpt *c, const struct ckpt_want *w, struct r
     if (err)
         return err;
     if (missing)
-        return why_set(why, ERR_CORRUPT, "%s: %lld elements of a box of %.200s are stored nowhere", c->dir,
+        return why_set(why, ERR_CORRUPT, "%s: %lld elements of a box of %.200s are not stored", c->dir,
                        (long long)missing, w->fqn);
     *needed += box_elements(&w->box) * (int64_t)dtype_bytes(t->dtype);
     return OK;
@@ -100,7 +101,7 @@ struct run_stream {
     const struct copy_run *runs;
     size_t n, i; /* i: the run in progress */
     enum dtype from;
-    /* CRC-32 of the payload as it goes by, when every byte of it does. */
+    /* CRC-32 of the payload, computed while it is read, if all of it is read. */
     bool check;
     uint64_t crc_at, crc_end;
     uint32_t crc;
@@ -111,7 +112,7 @@ static uint64_t run_end(const struct run_stream *s, const struct copy_run *r)
     return r->at + r->elements * dtype_bytes(s->from);
 }
 
-/* How far a window that starts here may reach without fetching what nobody wants. */
+/* End of a window that starts at the current run and contains no extent without requested bytes. */
 static uint64_t reach(const struct run_stream *s)
 {
     uint64_t grain = extent_reader_grain(s->reader), end = run_end(s, &s->runs[s->i]);
@@ -134,7 +135,7 @@ static err_t stream_load(struct run_stream *s, uint64_t at, struct why *why)
     return OK;
 }
 
-/* An element may lie across two windows: its first bytes wait in `carry`. */
+/* An element may lie across two windows; `carry` then holds its first bytes. */
 static err_t run_copy(struct run_stream *s, struct why *why)
 {
     const struct copy_run *run = &s->runs[s->i];
@@ -172,7 +173,7 @@ static int run_compare(const void *x, const void *y)
     return a->at < b->at ? -1 : a->at > b->at;
 }
 
-/* Whether the runs touch every byte of the payload, so that its CRC-32 can be checked on the way. */
+/* Whether the runs cover every byte of the payload, so that its CRC-32 can be checked. */
 static bool covers(const struct run_stream *s, const struct blob_tensor *t, uint64_t start)
 {
     uint64_t end = start;
@@ -233,7 +234,7 @@ static err_t direct_read(struct extent_reader *r, const struct read_job *jobs, s
     return err;
 }
 
-/* Element by element along the last dimension of the part. */
+/* Copies element by element along the last dimension of the part. */
 static void row_gather(const struct read_job *job, const struct blob_tensor *t, const uint8_t *storage,
                        const int64_t *at)
 {
@@ -267,7 +268,7 @@ static void strided_gather(const struct read_job *job, const struct blob_tensor 
 static err_t strided_read(struct extent_reader *r, const struct read_job *jobs, size_t n, const struct blob_tensor *t,
                           uint64_t start, struct why *why)
 {
-    assert(dtype_bytes(t->dtype)); /* blob_read refuses others */
+    assert(dtype_bytes(t->dtype)); /* blob_read rejects other types */
     size_t size = dtype_bytes(t->dtype), elements = (size_t)t->payload_bytes / size;
     uint8_t *storage = malloc(elements * size + 1);
     if (!storage)
@@ -281,13 +282,13 @@ static err_t strided_read(struct extent_reader *r, const struct read_job *jobs, 
     return err;
 }
 
-/* The archive must say the same of the chunk as .metadata does. */
+/* The archive must agree with .metadata about the chunk. */
 static err_t blob_check(const struct read_job *job, const struct blob_tensor *t, struct why *why)
 {
     bool same = t->dtype == job->tensor->dtype && t->ndim == job->chunk->box.ndim;
     for (int d = 0; same && d < t->ndim; d++)
         same = t->size[d] == job->chunk->box.size[d];
-    return same ? OK : why_set(why, ERR_CORRUPT, "shape or type in the archive differ from those in .metadata");
+    return same ? OK : why_set(why, ERR_CORRUPT, "shape or type in the archive differs from .metadata");
 }
 
 static err_t chunk_read(const struct ckpt *c, struct extent_reader *r, const struct read_job *jobs, size_t n,

@@ -1,5 +1,5 @@
-/* Trailing dimensions that are whole in source and destination alike collapse into one run; what is left is counted
- * through like the wheels of a mileometer. */
+/* Trailing dimensions that are complete in both source and destination collapse into one run. The remaining dimensions
+ * are iterated like the digits of an odometer. */
 #include "common/ckpt/ckpt_priv.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static struct copy_run *run_new(struct copy_runs *r)
     return &r->v[r->n++];
 }
 
-/* Row-major number of the element at global coordinates `at` within a box. */
+/* Row-major index, within a box, of the element at global coordinates `at`. */
 static uint64_t index_in(const struct box *b, const int64_t *at)
 {
     uint64_t i = 0;
@@ -27,7 +27,7 @@ static uint64_t index_in(const struct box *b, const int64_t *at)
     return i;
 }
 
-/* Steps over dimensions [0, dims); false after the last. */
+/* Advances over dimensions [0, dims); false after the last element. */
 static bool next(int64_t *at, const struct box *part, int dims)
 {
     for (int d = dims - 1; d >= 0; d--) {
@@ -41,7 +41,7 @@ static bool next(int64_t *at, const struct box *part, int dims)
 err_t runs_add(struct copy_runs *r, const struct box *part, const struct box *src, uint64_t src_at, enum dtype from,
                const struct box *dst, uint8_t *dst_data, enum dtype to)
 {
-    int outer = part->ndim; /* dimensions that are counted through */
+    int outer = part->ndim; /* dimensions to iterate */
     uint64_t elements = 1;
     bool whole = true;
     while (outer > 0 && whole) {

@@ -1,5 +1,5 @@
-/* Tensors may stand in any order in the header; sorted by offset they must tile the data, so no byte belongs to two and
- * none to nobody. */
+/* The header may list tensors in any order. Sorted by offset they must tile the data: every byte belongs to exactly one
+ * tensor. */
 #include "common/ckpt/safetensors.h"
 
 #include "common/base/file.h"
@@ -55,7 +55,7 @@ static err_t corrupt(struct why *why, const char *name, const char *what)
     return why_set(why, ERR_CORRUPT, "tensor \"%.200s\": %s", name, what);
 }
 
-/* Bytes of the tensor by its type and shape; false when that is no number. */
+/* Size of the tensor in bytes, by its type and shape; false if it overflows. */
 static bool bytes_of(const struct safetensor *t, int element, uint64_t *ret)
 {
     uint64_t n = (uint64_t)element;
@@ -76,7 +76,7 @@ static err_t type_parse(const json_t *object, struct safetensor *t, int *ret_byt
             *ret_bytes = types[i].bytes;
             return OK;
         }
-    return why_set(why, ERR_CORRUPT, "tensor \"%.200s\": \"%.32s\" is no type", t->name, type ? type : "");
+    return why_set(why, ERR_CORRUPT, "tensor \"%.200s\": unknown type \"%.32s\"", t->name, type ? type : "");
 }
 
 static err_t shape_parse(const json_t *list, struct safetensor *t, struct why *why)
@@ -84,11 +84,11 @@ static err_t shape_parse(const json_t *list, struct safetensor *t, struct why *w
     size_t n = json_array_size(list), d;
     const json_t *item;
     if (!json_is_array(list) || n > BOX_MAX_DIMS)
-        return corrupt(why, t->name, "its shape is no list of at most 8 numbers");
+        return corrupt(why, t->name, "its shape is not a list of at most 8 numbers");
     json_array_foreach(list, d, item)
     {
         if (!json_is_integer(item) || json_integer_value(item) < 0)
-            return corrupt(why, t->name, "its shape is no list of at most 8 numbers");
+            return corrupt(why, t->name, "its shape is not a list of at most 8 numbers");
         t->shape[d] = json_integer_value(item);
     }
     t->ndim = (int)n;
@@ -102,7 +102,7 @@ static err_t tensor_parse(const json_t *object, uint64_t data_bytes, struct safe
     int element = 0;
     uint64_t bytes;
     if (!json_is_object(object))
-        return corrupt(why, t->name, "it is not described by an object");
+        return corrupt(why, t->name, "its description is not an object");
     err_t err = type_parse(object, t, &element, why);
     if (!err)
         err = shape_parse(json_object_get(object, "shape"), t, why);
@@ -110,13 +110,13 @@ static err_t tensor_parse(const json_t *object, uint64_t data_bytes, struct safe
         return err;
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
         json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
-        return corrupt(why, t->name, "its data_offsets are no two ascending numbers");
+        return corrupt(why, t->name, "its data_offsets are not two ascending numbers");
     t->begin = (uint64_t)json_integer_value(begin);
     t->end = (uint64_t)json_integer_value(end);
     if (t->end > data_bytes)
-        return corrupt(why, t->name, "it ends behind the file");
+        return corrupt(why, t->name, "it ends after the end of the file");
     if (!bytes_of(t, element, &bytes) || bytes != t->end - t->begin)
-        return corrupt(why, t->name, "its data_offsets do not fit its type and shape");
+        return corrupt(why, t->name, "its data_offsets do not match its type and shape");
     return OK;
 }
 
@@ -161,7 +161,8 @@ static err_t tiles_check(struct safetensors *s, uint64_t data_bytes, struct why 
     for (int i = 0; i < s->n; i++) {
         if (s->list[i].begin != at)
             return corrupt(why, s->list[i].name,
-                           s->list[i].begin < at ? "it overlaps another" : "bytes before it belong to no tensor");
+                           s->list[i].begin < at ? "it overlaps another tensor"
+                                                 : "bytes before it belong to no tensor");
         at = s->list[i].end;
     }
     if (at != data_bytes)
@@ -177,7 +178,7 @@ err_t safetensors_parse(const void *header, size_t len, uint64_t data_bytes, str
     json_t *root = json_loadb(header, len, JSON_REJECT_DUPLICATES, &error);
     err_t err = OK;
     if (!json_is_object(root) || json_object_size(root) > MAX_TENSORS) {
-        err = root ? why_set(why, ERR_CORRUPT, "its header is no object of at most %d tensors", MAX_TENSORS)
+        err = root ? why_set(why, ERR_CORRUPT, "its header is not an object of at most %d tensors", MAX_TENSORS)
                    : why_set(why, ERR_CORRUPT, "its header, line %d: %s", error.line, error.text);
         json_decref(root);
         return err;
@@ -202,10 +203,11 @@ static err_t header_read(int fd, uint64_t size, struct buf *ret, struct why *why
 {
     uint64_t n;
     if (size < sizeof(n) || file_pread_all(fd, &n, sizeof(n), 0))
-        return why_set(why, ERR_CORRUPT, "it is no safetensors file: it has %llu bytes", (unsigned long long)size);
+        return why_set(why, ERR_CORRUPT, "it is not a safetensors file: it has %llu bytes", (unsigned long long)size);
     n = le64toh(n);
     if (n > SAFETENSORS_MAX_HEADER || n > size - sizeof(n))
-        return why_set(why, ERR_CORRUPT, "it is no safetensors file: a header of %llu bytes", (unsigned long long)n);
+        return why_set(why, ERR_CORRUPT, "it is not a safetensors file: its header would have %llu bytes",
+                       (unsigned long long)n);
     err_t err = buf_reserve(ret, (size_t)n + 1);
     if (!err)
         err = file_pread_all(fd, ret->data, (size_t)n, sizeof(n));
@@ -255,10 +257,10 @@ err_t safetensors_read(const struct safetensors *s, const struct safetensor *t, 
 {
     size_t element = dtype_bytes(t->dtype), room = element ? WINDOW / element : 0;
     if (!element || !convert_is_possible(t->dtype, to))
-        return why_set(why, ERR_UNSUPPORTED, "tensor \"%.200s\": %s cannot become %s", t->name, t->type,
+        return why_set(why, ERR_UNSUPPORTED, "tensor \"%.200s\": %s cannot be converted to %s", t->name, t->type,
                        dtype_name(to));
     if (first < 0 || n < 0 || first + n > safetensor_elements(t))
-        return why_set(why, ERR_INVALID, "tensor \"%.200s\" has not so many elements", t->name);
+        return why_set(why, ERR_INVALID, "tensor \"%.200s\" has fewer elements than requested", t->name);
     uint8_t *window = malloc(WINDOW);
     err_t err = window ? OK : ERR_NOMEM;
     for (int64_t i = 0; !err && i < n;) {

@@ -1,17 +1,20 @@
-/* Taking a directory over is four steps, and their order is the fence against a committer of an older epoch that still
- * runs somewhere, cut off from everybody:
+/* Taking a directory over has four steps. Their order is the fence against a committer of an older epoch that still
+ * runs on a disconnected node:
  *
- *     word PREPARING -> partial folders of older epochs renamed away -> steps behind the roll-back put aside -> READY
+ *     marker PREPARING -> partial folders of older epochs renamed away -> steps after the roll-back moved aside ->
+ * READY
  *
- * A committer looks for its own word right before its rename (ckpt_commit). When it looked before PREPARING, its
- * partial folder was there before the others' listing: then either that renames the folder away first, and the old
- * rename finds nothing; or the old rename comes first, and the step that it makes is there when the steps are listed,
- * and is put aside if the new epoch goes back behind it. What remains is a folder made anew under the old name, by a
- * writer of the old epoch, between those two renames: ckpt_commit knows its own folder by its inode, and marks the
- * stranger as trash. Nobody takes that one for a checkpoint meanwhile, for it has no manifest.
+ * A committer checks the epoch marker right before its rename (ckpt_commit). If the old committer checked before
+ * PREPARING, its partial folder existed before the new committer listed the directory. Then there are two cases. The
+ * new committer renames the folder away first, and the old rename fails. Or the old rename comes first, and the new
+ * committer sees the step when it lists the steps; it moves the step aside if the new epoch resumes from before it.
  *
- * Other dtd-ios begin at READY, so that none of their parts is swept away and no step of a branch that was given up
- * answers their saves. */
+ * One case remains: between those two renames, a writer of the old epoch creates a new folder under the old name.
+ * ckpt_commit recognizes its own folder by the inode and renames any other folder to trash. Until then no reader takes
+ * that folder for a checkpoint, because it has no manifest.
+ *
+ * Other dtd-io processes start to write at READY. Therefore the sweep removes none of their parts, and no step of an
+ * abandoned branch counts as the commit of their saves. */
 #include "common/ckpt/shared.h"
 
 #include "common/base/file.h"
@@ -36,14 +39,14 @@ static bool same_job(const struct ckpt_writer_id *a, const struct ckpt_writer_id
     return a->submitted_ms == b->submitted_ms && strcmp(a->job, b->job) == 0;
 }
 
-/* ---- the epoch's word ---- */
+/* ---- the epoch marker ---- */
 
 static err_t epoch_marker_read(const char *root, struct marker *ret, struct why *why)
 {
     struct buf b = {0};
     err_t err = marker_read(root, NULL, CKPT_EPOCH_FILE, &b, ret, why);
     if (!err && ret->kind != MARKER_PREPARING && ret->kind != MARKER_READY)
-        err = why_set(why, ERR_CORRUPT, "%s/%s is not what a dtd-io wrote there; remove it", root, CKPT_EPOCH_FILE);
+        err = why_set(why, ERR_CORRUPT, "%s/%s: dtd-io did not write this file; remove it", root, CKPT_EPOCH_FILE);
     ret->body = NULL;
     buf_fini(&b);
     return err;
@@ -59,16 +62,17 @@ static err_t epoch_marker_write(const char *root, const struct ckpt_writer_id *m
 static err_t stale_error(const char *root, const struct ckpt_writer_id *me, const struct marker *w, struct why *why)
 {
     if (!same_job(&w->by, me))
-        return why_set(why, ERR_STALE, "%s belongs to job %s now, not to job %s; give each its own checkpoint.dir",
+        return why_set(why, ERR_STALE, "%s now belongs to job %s, not to job %s; give each job its own checkpoint.dir",
                        root, w->by.job, me->job);
     return why_set(why, ERR_STALE,
-                   "epoch %" PRIu64 " has ended: %s is of epoch %" PRIu64 " (if that is of a cluster that is no more, "
-                   "remove %s/%s)",
+                   "epoch %" PRIu64 " has ended: %s belongs to epoch %" PRIu64
+                   " (if the cluster of that epoch no longer "
+                   "exists, remove %s/%s)",
                    me->epoch, root, w->by.epoch, root, CKPT_EPOCH_FILE);
 }
 
-/* Whose the directory was decides what may be removed: partial folders of another job bear numbers that mean nothing
- * here. */
+/* The previous owner of the directory decides what may be removed: epoch numbers in the partial folders of another job
+ * cannot be compared with this job's. */
 enum owner_before { BEFORE_NOBODY, BEFORE_US, BEFORE_THIS_EPOCH, BEFORE_OTHERS };
 
 static err_t owner_before_read(const char *root, const struct ckpt_writer_id *me, enum owner_before *ret,
@@ -79,7 +83,7 @@ static err_t owner_before_read(const char *root, const struct ckpt_writer_id *me
     if (err == ERR_NOTFOUND)
         *ret = BEFORE_NOBODY;
     else if (err == ERR_CORRUPT || err == ERR_UNSUPPORTED || (!err && !same_job(&w.by, me)))
-        *ret = BEFORE_OTHERS; /* what cannot be read is replaced: it must not stop a job for ever */
+        *ret = BEFORE_OTHERS; /* replace an unreadable marker: it must not block the job */
     else if (err)
         return err;
     else if (w.by.epoch > me->epoch && me->submitted_ms)
@@ -94,9 +98,9 @@ err_t ckpt_prepare(const char *root, const struct ckpt_writer_id *me, int64_t re
     enum owner_before before = BEFORE_NOBODY;
     err_t err = file_make_dirs(root, 0777);
     if (err)
-        return why_set(why, err, "checkpoint.dir %s cannot be made: %s", root, err_text(err));
+        return why_set(why, err, "cannot create checkpoint.dir %s: %s", root, err_text(err));
     err = owner_before_read(root, me, &before, why);
-    if (!err && before != BEFORE_THIS_EPOCH) /* others work by it already: it is not taken back */
+    if (!err && before != BEFORE_THIS_EPOCH) /* others may already rely on READY */
         err = epoch_marker_write(root, me, MARKER_PREPARING, why);
     if (!err)
         err = ckpt_collect(root, before == BEFORE_OTHERS ? UINT64_MAX : me->epoch, why);
@@ -110,14 +114,14 @@ err_t ckpt_prepared(const char *root, const struct ckpt_writer_id *me, struct wh
     struct marker w;
     err_t err = epoch_marker_read(root, &w, why);
     if (err == ERR_NOTFOUND)
-        return why_set(why, ERR_AGAIN, "nobody has made %s ready yet", root);
+        return why_set(why, ERR_AGAIN, "%s is not prepared yet", root);
     if (err)
         return err;
     if (!same_job(&w.by, me) || w.by.epoch < me->epoch)
-        return why_set(why, ERR_AGAIN, "%s is of epoch %" PRIu64 " of job %s", root, w.by.epoch, w.by.job);
+        return why_set(why, ERR_AGAIN, "%s belongs to epoch %" PRIu64 " of job %s", root, w.by.epoch, w.by.job);
     if (w.by.epoch > me->epoch)
         return stale_error(root, me, &w, why);
-    return w.kind == MARKER_READY ? OK : why_set(why, ERR_AGAIN, "%s is being made ready", root);
+    return w.kind == MARKER_READY ? OK : why_set(why, ERR_AGAIN, "%s is being prepared", root);
 }
 
 err_t ckpt_held(const char *root, const struct ckpt_writer_id *me, struct why *why)
@@ -125,22 +129,22 @@ err_t ckpt_held(const char *root, const struct ckpt_writer_id *me, struct why *w
     struct marker w;
     err_t err = epoch_marker_read(root, &w, why);
     if (err == ERR_NOTFOUND)
-        return OK; /* a person removed it: whoever takes the directory over writes it anew */
+        return OK; /* a user removed it; a process that takes the directory over writes it again */
     if (err)
         return err;
     if (same_job(&w.by, me) && w.by.epoch == me->epoch && w.by.writer != me->writer)
-        return why_set(why, ERR_STALE, "another dtd-io commits the saves of epoch %" PRIu64 " now", me->epoch);
+        return why_set(why, ERR_STALE, "another dtd-io now commits the saves of epoch %" PRIu64, me->epoch);
     return same_job(&w.by, me) && w.by.epoch == me->epoch ? OK : stale_error(root, me, &w, why);
 }
 
 /* ---- names ---- */
 
 struct names {
-    char partial[NAME_BYTES], file[NAME_BYTES]; /* the partial folder, the rank's file in it */
-    char index[NAME_BYTES], part[NAME_BYTES];   /* the index folder, the word in it */
+    char partial[NAME_BYTES], file[NAME_BYTES]; /* partial folder, the rank's file in it */
+    char index[NAME_BYTES], part[NAME_BYTES];   /* index folder, marker in it */
 };
 
-/* rank -1: of the whole save. */
+/* rank -1: the marker of the whole save. */
 static void names_make(const struct ckpt_shared_save *s, int rank, struct names *ret)
 {
     snprintf(ret->partial, sizeof(ret->partial), ".step-%" PRId64 ".e%" PRIu64 ".partial", s->step, s->me.epoch);
@@ -168,7 +172,7 @@ static err_t save_marker_write(const struct ckpt_shared_save *s, const struct ma
     return err ? err : marker_write(s->root, n.index, n.part, w, why);
 }
 
-/* ERR_NOTFOUND also when it is there but of another start: the folder's name says epoch and step, not whose. */
+/* ERR_NOTFOUND also if the marker belongs to another job: the folder's name has the epoch and step, but not the job. */
 static err_t save_marker_read(const struct ckpt_shared_save *s, int rank, struct buf *b, struct marker *ret,
                               struct why *why)
 {
@@ -182,10 +186,10 @@ static err_t save_marker_read(const struct ckpt_shared_save *s, int rank, struct
     bool fits = ret->by.epoch == s->me.epoch && ret->step == s->step && ret->rank == rank &&
                 (ret->kind == MARKER_FAILED || (ret->kind == MARKER_PART && rank >= 0));
     if (!fits)
-        return why_set(why, ERR_CORRUPT, "%s/%s/%s is of another save; remove it", s->root, n.index, n.part);
+        return why_set(why, ERR_CORRUPT, "%s/%s/%s belongs to another save; remove it", s->root, n.index, n.part);
     if (ret->world != s->world)
-        return why_set(why, ERR_INVALID, "step-%" PRId64 " is saved by %d ranks here and by %d on another node",
-                       s->step, s->world, ret->world);
+        return why_set(why, ERR_INVALID, "step-%" PRId64 " has %d ranks on this node and %d on another node", s->step,
+                       s->world, ret->world);
     return OK;
 }
 
@@ -207,14 +211,13 @@ err_t ckpt_index_put(const struct ckpt_shared_save *s, const struct ckpt_part *p
                              .world = s->world,
                              .body = b.data,
                              .body_bytes = b.len};
-    err =
-        err ? why_set(why, err, "the index of rank %d: %s", part->rank, err_text(err)) : save_marker_write(s, &w, why);
+    err = err ? why_set(why, err, "index of rank %d: %s", part->rank, err_text(err)) : save_marker_write(s, &w, why);
     buf_fini(&b);
     return err;
 }
 
-/* The file that the index tells of: a plain one, of the size that its writer says. ERR_AGAIN: the folder has gone, so
- * the save is decided. */
+/* Checks that the part's file is a regular file of the size in its index. ERR_AGAIN: the partial folder is gone, so the
+ * save is decided. */
 static err_t file_check(const char *root, const struct names *n, const struct ckpt_part *part, struct why *why)
 {
     struct stat st;
@@ -226,10 +229,10 @@ static err_t file_check(const char *root, const struct names *n, const struct ck
     bool bad = fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode);
     err_t err = OK;
     if (bad)
-        err = why_set(why, ERR_CORRUPT, "%s/%s/%s is not there, or no plain file, but its index is", root, n->partial,
-                      n->file);
+        err = why_set(why, ERR_CORRUPT, "%s/%s/%s is missing or not a regular file, but its index exists", root,
+                      n->partial, n->file);
     else if ((uint64_t)st.st_size != part->size)
-        err = why_set(why, ERR_CORRUPT, "%s/%s/%s has %lld bytes, its writer says %llu", root, n->partial, n->file,
+        err = why_set(why, ERR_CORRUPT, "%s/%s/%s has %lld bytes, but its index says %llu", root, n->partial, n->file,
                       (long long)st.st_size, (unsigned long long)part->size);
     if (fd >= 0)
         close(fd);
@@ -245,8 +248,8 @@ static err_t part_of(const struct ckpt_shared_save *s, int rank, const struct ma
     names_make(s, rank, &n);
     err_t err = ckpt_part_decode(w->body, w->body_bytes, &part);
     if (err || part->rank != rank)
-        err =
-            why_set(why, ERR_CORRUPT, "%s/%s/%s holds no index of rank %d; remove it", s->root, n.index, n.part, rank);
+        err = why_set(why, ERR_CORRUPT, "%s/%s/%s does not contain the index of rank %d; remove it", s->root, n.index,
+                      n.part, rank);
     else
         err = file_check(s->root, &n, part, why);
     if (err)
@@ -262,7 +265,7 @@ err_t ckpt_index_get(const struct ckpt_shared_save *s, int rank, struct ckpt_par
     struct marker w;
     err_t err = save_marker_read(s, rank, &b, &w, why);
     if (err == ERR_NOTFOUND)
-        err = why_set(why, ERR_AGAIN, "nothing is known of rank %d", rank);
+        err = why_set(why, ERR_AGAIN, "rank %d has not reported yet", rank);
     else if (!err)
         err = w.kind == MARKER_FAILED ? failure_report(&w, why) : part_of(s, rank, &w, ret, why);
     buf_fini(&b);
@@ -278,7 +281,7 @@ err_t ckpt_index_remove(const struct ckpt_shared_save *s, struct why *why)
     return ckpt_partial_remove(path, why);
 }
 
-/* ---- what became of it ---- */
+/* ---- the outcome of a save ---- */
 
 err_t ckpt_failed_put(const struct ckpt_shared_save *s, int rank, err_t code, const char *text, struct why *why)
 {
@@ -310,7 +313,7 @@ err_t ckpt_failed_get(const struct ckpt_shared_save *s, struct why *why)
     return err;
 }
 
-static bool folder_is_there(const char *root, const char *sub)
+static bool folder_exists(const char *root, const char *sub)
 {
     int fd = marker_folder_open(root, sub);
     if (fd >= 0)
@@ -318,8 +321,8 @@ static bool folder_is_there(const char *root, const char *sub)
     return fd >= 0;
 }
 
-/* Retention may have taken the step away again before anybody here looked; it does so only when a newer one of the
- * same epoch is committed. */
+/* Retention may have removed the step before this process looked. It removes a step only after a newer one of the same
+ * epoch has been committed. */
 static bool newer_is_committed(const struct ckpt_shared_save *s)
 {
     struct ckpt_info *infos;
@@ -333,7 +336,7 @@ static bool newer_is_committed(const struct ckpt_shared_save *s)
     return found;
 }
 
-/* The partial folder is looked for first: once it has gone, step-N is there or never will be. */
+/* The partial folder is checked first: once it is gone, step-N either exists or will never exist. */
 err_t ckpt_outcome(const struct ckpt_shared_save *s, struct why *why)
 {
     struct names n;
@@ -342,17 +345,17 @@ err_t ckpt_outcome(const struct ckpt_shared_save *s, struct why *why)
     names_make(s, -1, &n);
     if (ckpt_step_dir(s->root, s->step, path, sizeof(path)))
         return why_set(why, ERR_LIMIT, "the path %.200s is too long", s->root);
-    bool open = folder_is_there(s->root, n.partial);
+    bool open = folder_exists(s->root, n.partial);
     if (ckpt_info(path, &info, NULL) == OK && info.epoch <= s->me.epoch)
         return OK;
     err_t err = ckpt_failed_get(s, why);
     if (!err)
         err = ckpt_prepared(s->root, &s->me, why);
     if (err == ERR_AGAIN)
-        return why_set(why, ERR_STALE, "%s has been taken over by another job", s->root);
+        return why_set(why, ERR_STALE, "another job has taken %s over", s->root);
     if (err || open)
-        return err ? err : why_set(why, ERR_AGAIN, "the save is open");
+        return err ? err : why_set(why, ERR_AGAIN, "the save is not decided yet");
     if (newer_is_committed(s))
         return OK;
-    return why_set(why, ERR_CANCELED, "%s/%s has gone without a commit", s->root, n.partial);
+    return why_set(why, ERR_CANCELED, "%s/%s was removed without a commit", s->root, n.partial);
 }

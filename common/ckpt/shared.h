@@ -1,12 +1,12 @@
-/* A checkpoint directory that several dtd-ios of one job share, one per node. One of them commits; they need no
- * connection to each other, since the directory carries what they must know:
+/* A checkpoint directory that several dtd-io processes of one job share, one per node. One of them, the committer,
+ * commits. They have no connection to each other; they communicate through marker files in the directory (marker.h):
  *
- *   .dtd.epoch              which epoch of which job the directory has been made ready for
+ *   .dtd.epoch              the job and epoch that the directory is prepared for
  *   .step-N.eE.index/       beside the partial folder, never in it:
- *     __R_0.part            rank R's part is durable, and this is its index; or why it is not
- *     failed                the committer has given the save up, and why
+ *     __R_0.part            the index of rank R's part, which is durable; or why the part failed
+ *     failed                the committer has abandoned the save, and why
  *
- * The committer's rename to step-N decides a save for all, `failed` decides it the other way; both are final.
+ * The committer's rename to step-N commits a save for all processes; `failed` abandons it for all. Both are final.
  * Blocking file I/O; any thread. */
 #ifndef DTD_COMMON_CKPT_SHARED_H
 #define DTD_COMMON_CKPT_SHARED_H
@@ -16,23 +16,24 @@
 #define CKPT_EPOCH_FILE ".dtd.epoch"
 #define CKPT_JOB_BYTES 32
 
-/* Who speaks. A job's number alone is not enough: another cluster counts from 1 as well. */
+/* Identity of a process that writes markers. The job id alone is not unique: job ids of every cluster start at 1. */
 struct ckpt_writer_id {
     char job[CKPT_JOB_BYTES];
-    int64_t submitted_ms; /* 0: not known; then an epoch's number is held against none of another start */
+    int64_t submitted_ms; /* 0: unknown; then epochs of different submissions are not compared */
     uint64_t epoch;
-    uint64_t writer; /* of this process, random */
+    uint64_t writer; /* random, one per process */
 };
 
-/* ---- the directory at the beginning of an epoch ---- */
+/* ---- the directory at the start of an epoch ---- */
 
-/* The committer's: makes the directory if need be, takes it over, removes what older epochs left half, puts steps
- * behind `resume_step` aside, and says that it is ready. May be repeated, by this or another process. ERR_STALE: a
- * newer epoch of the job has it. */
+/* For the committer: creates the directory if necessary, takes it over, removes uncommitted saves of older epochs,
+ * moves steps after `resume_step` aside, and writes READY. This or another process may repeat it. ERR_STALE: a newer
+ * epoch of the job owns the directory. */
 NODISCARD err_t ckpt_prepare(const char *root, const struct ckpt_writer_id *me, int64_t resume_step, struct why *why);
-/* The others': OK when it is ready for my epoch, ERR_AGAIN when not yet, ERR_STALE when a newer one has it. */
+/* For the other processes: OK if the directory is ready for this epoch, ERR_AGAIN if not yet, ERR_STALE if a newer
+ * epoch owns it. */
 NODISCARD err_t ckpt_prepared(const char *root, const struct ckpt_writer_id *me, struct why *why);
-/* The committer's: ERR_STALE when it has been taken over by anybody since ckpt_prepare. */
+/* For the committer: ERR_STALE if another process has taken the directory over since ckpt_prepare. */
 NODISCARD err_t ckpt_held(const char *root, const struct ckpt_writer_id *me, struct why *why);
 
 /* ---- a save ---- */
@@ -44,19 +45,20 @@ struct ckpt_shared_save {
     int world;
 };
 
-/* A durable part is made known. */
+/* Publishes the index of a durable part. */
 NODISCARD err_t ckpt_index_put(const struct ckpt_shared_save *s, const struct ckpt_part *part, struct why *why);
-/* What is known of a rank's part: ERR_AGAIN nothing yet, ERR_CORRUPT names the file, any other error is what its
- * writer said. The part's file is there and has its size. */
+/* Reads the index of a rank's part; OK implies that the part's file exists and has the right size. ERR_AGAIN: nothing
+ * is published yet. ERR_CORRUPT: the sentence names the file. Any other error is the one that the part's writer
+ * reported. */
 NODISCARD err_t ckpt_index_get(const struct ckpt_shared_save *s, int rank, struct ckpt_part **ret, struct why *why);
-/* A part that will not come (its own unfinished file is removed), or, with rank -1, the whole save given up. */
+/* Reports that a part failed (and removes its unfinished file), or, with rank -1, that the whole save is abandoned. */
 NODISCARD err_t ckpt_failed_put(const struct ckpt_shared_save *s, int rank, err_t code, const char *text,
                                 struct why *why);
-/* The code and sentence with which the committer gave the save up; OK when it has not. */
+/* The code and sentence with which the committer abandoned the save; OK if it has not. */
 NODISCARD err_t ckpt_failed_get(const struct ckpt_shared_save *s, struct why *why);
-/* What has become of the save: OK committed (or left behind by a newer one), ERR_AGAIN still open, else failed. */
+/* State of the save: OK committed, or superseded by a newer commit; ERR_AGAIN undecided; any other error: it failed. */
 NODISCARD err_t ckpt_outcome(const struct ckpt_shared_save *s, struct why *why);
-/* The committer's, when the save is decided and committed. */
+/* For the committer, after the commit. */
 NODISCARD err_t ckpt_index_remove(const struct ckpt_shared_save *s, struct why *why);
 
 #endif

@@ -1,4 +1,4 @@
-/* One table, both directions. */
+/* One table serves both directions. */
 #include "common/ckpt/storage.h"
 
 static const struct {

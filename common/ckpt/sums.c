@@ -1,4 +1,4 @@
-/* ISA-L's CRC functions take signed lengths or want the register inverted; both habits end here. */
+/* ISA-L's CRC functions use signed lengths or an inverted register; these wrappers hide both. */
 #include "common/ckpt/sums.h"
 
 #include "common/ckpt/ckpt.h"
@@ -6,11 +6,11 @@
 #include <isa-l/crc.h>
 #include <openssl/evp.h>
 
-#define PIECE (1u << 30) /* crc32_iscsi counts in int */
+#define PIECE (1u << 30) /* crc32_iscsi takes the length as int */
 
 uint32_t sums_crc32c(uint32_t crc, const void *data, size_t len)
 {
-    unsigned char *p = (unsigned char *)(uintptr_t)data; /* the library forgot a const */
+    unsigned char *p = (unsigned char *)(uintptr_t)data; /* the library's parameter lacks a const */
     while (len) {
         size_t n = len < PIECE ? len : PIECE;
         crc = ~crc32_iscsi(p, (int)n, ~crc);

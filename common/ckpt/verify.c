@@ -1,5 +1,5 @@
-/* Everything that can be wrong with a folder, looked for. With a manifest: every extent of every file, and no file that
- * it does not cover. Without one: the CRC-32 of every archive that .metadata names, which is all that torch leaves. */
+/* Full verification of a step folder. With a manifest: every extent of every file, and no file may be missing from the
+ * manifest. Without one: the CRC-32 of every archive that .metadata names; torch writes no other checksums. */
 #include "common/ckpt/blob.h"
 #include "common/ckpt/ckpt_priv.h"
 
@@ -65,11 +65,11 @@ static err_t manifest_verify(const struct ckpt *c, struct progress *p, struct wh
 
 /* ---- without ---- */
 
-/* Reading a chunk whole checks its CRC-32; the bytes themselves are dropped. */
+/* Reading a complete chunk checks its CRC-32; the data is discarded. */
 static err_t chunk_verify(struct ckpt *c, const struct ckpt_tensor *t, const struct ckpt_chunk *k, struct why *why)
 {
     if (t->dtype == DT_NONE)
-        return OK; /* elements of a type that we do not know */
+        return OK; /* elements of an unknown type */
     void *data = malloc((size_t)box_elements(&k->box) * dtype_bytes(t->dtype) + 1);
     if (!data)
         return why_set(why, ERR_NOMEM, "out of memory for a chunk of %.200s", t->fqn);

@@ -1,4 +1,4 @@
-/* Numbers of the zip format (APPNOTE 6.3) that reader and writer share. */
+/* Constants of the zip format (APPNOTE 6.3), for reader and writer. */
 #ifndef DTD_COMMON_CKPT_ZIP_FORMAT_H
 #define DTD_COMMON_CKPT_ZIP_FORMAT_H
 

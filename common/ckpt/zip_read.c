@@ -1,6 +1,6 @@
-/* Two ways to the same four records. The central directory is the archive's own word and is found from the end; the
- * local headers are read forward and only where they carry the sizes, which spares reading the far end of a large blob.
- * Invariant: a record is handed out only if header, name, extra field and payload lie inside the archive. */
+/* There are two ways to find the four records. The central directory is authoritative and is found from the end of the
+ * archive. The local headers can be scanned forward if they contain the sizes, which avoids reading the end of a large
+ * blob. Invariant: a record is returned only if its header, name, extra field and payload lie inside the archive. */
 #include "common/ckpt/zip.h"
 
 #include "common/ckpt/sums.h"
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_NAME 512
-#define MAX_DIRECTORY ((uint64_t)64 << 20)
-#define MAX_COMMENT 65535
-#define MAX_SCAN 64 /* records before data/0 */
+#define MAX_NAME 512                       /* bytes; names of torch.save are far shorter */
+#define MAX_DIRECTORY ((uint64_t)64 << 20) /* bounds memory */
+#define MAX_COMMENT 65535                  /* the format's limit: its length field has 16 bits */
+#define MAX_SCAN 64                        /* records before data/0, of which dtd writes three */
 
 static const char *const names[ZIP_NAMES] = {"data.pkl", "byteorder", "version", "data/0"};
 
@@ -25,7 +25,7 @@ struct header {
 
 struct zip_root {
     char text[MAX_NAME];
-    size_t len; /* with the slash; 0: not seen yet */
+    size_t len; /* including the slash; 0: not known yet */
 };
 
 /* The fields that local and central headers share, from "version needed" to the extra field's length. */
@@ -42,7 +42,7 @@ static void common_read(struct le_reader *w, struct header *h)
     h->extra_len = le_u16(w);
 }
 
-/* ZIP64 carries only those fields that are saturated, in this order. */
+/* The ZIP64 field contains only the values that are saturated in the header, in this order. */
 static bool extra_apply(const uint8_t *extra, size_t len, struct header *h)
 {
     struct le_reader w = le_reader_of(extra, len);
@@ -65,7 +65,7 @@ static bool extra_apply(const uint8_t *extra, size_t len, struct header *h)
     return !w.bad;
 }
 
-/* The name below the root, or NULL when it is not below it. The first entry names the root. */
+/* The name below the root, or NULL if it is not below the root. The first entry determines the root. */
 static const char *below_root(struct zip_root *root, const char *name)
 {
     if (!root->len) {
@@ -94,7 +94,7 @@ static err_t entry_keep(struct zip_index *index, const char *name, const struct 
         if (strcmp(name, names[i]) != 0)
             continue;
         if (index->entry[i].there)
-            return why_set(why, ERR_CORRUPT, "the archive has two records %s", name);
+            return why_set(why, ERR_CORRUPT, "the archive has two records named %s", name);
         if (h->method != 0 || h->csize != h->usize)
             return why_set(why, ERR_UNSUPPORTED, "record %s is compressed (method %u)", name, h->method);
         if (payload > src->length || h->usize > src->length - payload)
@@ -121,7 +121,7 @@ static err_t local_payload(const struct zip_source *src, struct zip_entry *e, st
     common_read(&w, &h);
     e->payload = e->header + ZIP_LOCAL_BYTES + h.name_len + h.extra_len;
     if (sig != ZIP_LOCAL_SIG)
-        return why_set(why, ERR_CORRUPT, "the archive's directory points at something that is no local header");
+        return why_set(why, ERR_CORRUPT, "the archive's directory does not point at a local header");
     if (e->payload > src->length || e->size > src->length - e->payload)
         return why_set(why, ERR_CORRUPT, "a record reaches beyond its archive");
     return OK;
@@ -170,7 +170,7 @@ static err_t end64_apply(const struct zip_source *src, uint64_t end, struct trai
         return err;
     struct le_reader w = le_reader_of(raw, ZIP_LOCATOR_BYTES);
     if (le_u32(&w) != ZIP_LOCATOR_SIG)
-        return OK; /* no ZIP64: what the 32-bit record says is all there is */
+        return OK; /* no ZIP64: the 32-bit record is complete */
     (void)le_u32(&w);
     uint64_t at = le_u64(&w);
     if (at > end - ZIP_LOCATOR_BYTES - ZIP_END64_BYTES)
@@ -218,7 +218,7 @@ static err_t trailer_try(const struct zip_source *src, size_t tail_len, struct t
     return err;
 }
 
-/* torch writes no comment, so the record is nearly always the last 22 bytes. */
+/* torch writes no comment, so the record is usually the last 22 bytes. */
 static err_t trailer_read(const struct zip_source *src, struct trailer *ret, struct why *why)
 {
     if (src->length < ZIP_END_BYTES)
@@ -228,7 +228,7 @@ static err_t trailer_read(const struct zip_source *src, struct trailer *ret, str
         uint64_t most = ZIP_END_BYTES + MAX_COMMENT;
         err = trailer_try(src, (size_t)(src->length < most ? src->length : most), ret, why);
     }
-    return err == ERR_NOTFOUND ? why_set(why, ERR_CORRUPT, "no archive: its end record is missing") : err;
+    return err == ERR_NOTFOUND ? why_set(why, ERR_CORRUPT, "not an archive: the end record is missing") : err;
 }
 
 err_t zip_index_read(const struct zip_source *src, struct zip_index *ret, struct why *why)

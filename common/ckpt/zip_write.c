@@ -1,5 +1,5 @@
-/* The lean layout: no data descriptors, and the ZIP64 trailer only where 32 bits do not do. Every payload starts at a
- * multiple of 64 bytes of the archive, by a padding field in its local header as torch itself pads. */
+/* A compact layout: no data descriptors, and ZIP64 records only for values above 32 bits. Every payload starts at a
+ * multiple of 64 bytes in the archive; a padding field in its local header ensures that, as in torch's archives. */
 #include "common/ckpt/zip.h"
 
 #include "common/ckpt/le_bytes.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* A record of bytes whose first failure sticks. */
+/* Output buffer that keeps its first error. */
 struct zip_out {
     struct buf *b;
     err_t err;
@@ -44,7 +44,7 @@ static bool is_big(const struct zip_record *r)
     return r->size >= ZIP_SATURATED;
 }
 
-/* Both sizes, which are equal: nothing is compressed. */
+/* Compressed and uncompressed size, which are equal because records are stored uncompressed. */
 static void put_extra64(struct zip_out *o, const struct zip_record *r)
 {
     put16(o, ZIP_EXTRA_64);

@@ -1,4 +1,4 @@
-/* The words that dtd-ios leave each other in a shared directory: what is accepted encodes to the same bytes. */
+/* Markers of dtd-io in a shared directory: a marker that decodes encodes to the same bytes. */
 #include "common/ckpt/marker.h"
 #include "common/ckpt/sums.h"
 
@@ -7,7 +7,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A fuzzer does not find a checksum: a second look with it made right goes behind it. */
+/* A fuzzer does not guess a checksum, so the input is tried a second time with a correct one. */
 static void try(const uint8_t *data, size_t size)
 {
     struct marker w;

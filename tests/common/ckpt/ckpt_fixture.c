@@ -42,7 +42,7 @@ static uint16_t top_half(float v)
     return (uint16_t)(bits >> 16);
 }
 
-/* Exact for the fixture's values only. */
+/* Exact only for the fixture's values. */
 static uint16_t to_f16(double v)
 {
     int exp;
@@ -124,7 +124,7 @@ struct box fixture_whole(const struct fixture_tensor *t)
     return b;
 }
 
-/* Calls back for every element of a box: its coordinates and its number within the box. */
+/* Calls the callback for every element of a box, with its coordinates and its index within the box. */
 static void each_element(const struct box *box, void (*fn)(const int64_t *at, int64_t i, void *arg), void *arg)
 {
     int64_t at[BOX_MAX_DIMS], n = box_elements(box);

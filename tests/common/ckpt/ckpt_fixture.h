@@ -1,5 +1,5 @@
 /* Checkpoints for tests: models of a few tensors with known values, cut into boxes and written by a few ranks. The
- * oracle is value_at(): what every element must be, whatever boxes it went through. */
+ * oracle is value_at(), which gives the value of every element, independent of the boxes. */
 #ifndef DTD_TESTS_COMMON_CKPT_FIXTURE_H
 #define DTD_TESTS_COMMON_CKPT_FIXTURE_H
 
@@ -38,9 +38,9 @@ int64_t fixture_index(int ndim, const int64_t *shape, const int64_t *at);
 
 /* Adds one box with its data. */
 void fixture_add(struct fixture *f, int t, int rank, const struct box *box);
-/* Cuts every tensor along dimension 0 into `ranks` shares (ceil), or leaves it whole on rank 0 (scalars). */
+/* Cuts every tensor along dimension 0 into `ranks` shards (ceil); scalars stay on rank 0. */
 void fixture_shard(struct fixture *f, int ranks);
-/* Cuts every tensor at random into boxes dealt out to `ranks`. */
+/* Cuts every tensor at random into boxes and distributes them over `ranks`. */
 void fixture_scatter(struct fixture *f, int ranks, unsigned seed);
 void fixture_free(struct fixture *f);
 

@@ -1,4 +1,4 @@
-/* Golden files: hex, 60 bytes a line, comments behind #. */
+/* Golden files: hex, 60 bytes per line, comments after #. */
 #ifndef DTD_TESTS_COMMON_CKPT_GOLDEN_H
 #define DTD_TESTS_COMMON_CKPT_GOLDEN_H
 

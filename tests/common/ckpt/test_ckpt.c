@@ -1,4 +1,5 @@
-/* Round trips: what some ranks wrote, any other number reads, box by box, against the oracle of the fixture. */
+/* Round trips: any number of ranks reads what another number of ranks wrote, box by box, against the fixture's oracle.
+ */
 #include "tests/common/ckpt/ckpt_fixture.h"
 
 #include <limits.h>
@@ -217,7 +218,7 @@ TEST(hash_does_not_depend_on_the_shards)
     fixture_free(&b);
 }
 
-/* 3 x 4 MiB tensors by two ranks: what is read is what is needed, up to the grain of extents. */
+/* 3 x 4 MiB tensors of two ranks: only the requested bytes are read, rounded to extents. */
 TEST(reads_little_more_than_needed)
 {
     static const struct fixture_tensor big[] = {
@@ -247,8 +248,8 @@ TEST(reads_little_more_than_needed)
     fixture_free(&f);
 }
 
-/* Parameters and moments come interleaved from the worker, 320 KiB each; who wants only the parameters reads only
- * those. */
+/* The worker passes parameters and moments interleaved, 320 KiB each; a load of only the parameters reads little more
+ * than those. */
 TEST(parameters_lie_together)
 {
     static struct fixture_tensor tensors[60];

@@ -1,5 +1,5 @@
-/* Conversions between element types: exact where they can be, and rounded once, to nearest even, where they cannot. The
- * oracle searches all 65,536 values for the nearest one. */
+/* Conversions between element types: exact if possible, else rounded once, to nearest even. The oracle searches all
+ * 65,536 values for the nearest one. */
 #include "common/ckpt/ckpt_priv.h"
 #include "tests/lib/test.h"
 
@@ -45,7 +45,7 @@ TEST(known_values)
     assert_true(isinf(value_of(DT_F16, 0x7c00)) && isinf(value_of(DT_BF16, 0x7f80)));
 }
 
-/* Non-negative finite values of a 16-bit type are ordered as their bits are: the neighbours by bisection. */
+/* Non-negative finite values of a 16-bit type have the order of their bits, so bisection finds the neighbours. */
 static uint16_t nearest(enum dtype t, double d)
 {
     uint16_t inf = t == DT_F16 ? 0x7c00 : 0x7f80, lo = 0, hi = inf, sign = signbit(d) ? 0x8000 : 0;

@@ -1,5 +1,5 @@
-/* A checkpoint cannot lie: whatever bit of whatever file is wrong, or whatever file is short or gone, the load refuses
- * and says which file and which extent. */
+/* Corruption is detected: if any bit of any file is wrong, or any file is short or missing, the load fails and the
+ * error names the file and the extent. */
 #include "tests/common/ckpt/ckpt_fixture.h"
 
 #include "common/base/file.h"
@@ -20,7 +20,7 @@ static void save(int ranks)
     assert_ok(ckpt_step_dir(test_tmpdir(), 100, dir, sizeof(dir)));
 }
 
-/* Reads all that a checkpoint has. */
+/* Reads everything in a checkpoint. */
 static err_t load_everything(struct why *why)
 {
     struct ckpt *c;
@@ -123,7 +123,7 @@ TEST(a_flipped_bit_anywhere)
     assert_ok(load_everything(&why));
 }
 
-/* Files of several extents: the one that is wrong is named, and reading the others goes on working. */
+/* Files of several extents: the error names the wrong one, and the others can still be read. */
 TEST(the_extent_is_named)
 {
     static const struct fixture_tensor big[] = {{"a", DT_F32, 2, {1024, 1024}}, {"b", DT_F32, 2, {512, 1024}}};

@@ -1,8 +1,8 @@
-/* Killed between any two system calls, or refused any one of them: the last whole checkpoint opens, the new one is
- * there whole or not at all, and the same commit goes through when it is tried again.
+/* A process is killed between any two system calls of a commit, or any one of them fails. Afterwards the last complete
+ * checkpoint opens, the new one is complete or absent, and the same commit succeeds when it is repeated.
  *
- * The linker sends the calls that change files through the wrappers below (--wrap), so nothing in the product knows of
- * this test. */
+ * The linker redirects the calls that change files to the wrappers below (--wrap), so the tested code needs no hooks.
+ */
 #include "common/ckpt/shared.h"
 #include "tests/common/ckpt/ckpt_fixture.h"
 
@@ -16,7 +16,7 @@
 
 static int calls, die_at, fail_at, fail_errno;
 
-/* True when this call is to be refused. `torn`: what half of the work is, before the process dies. */
+/* True if this call must fail. `torn`: does half of the work before the process dies. */
 static bool injected(void (*torn)(void *), void *arg)
 {
     calls++;
@@ -134,7 +134,7 @@ int __wrap_open(const char *path, int flags, ...)
 
 int __wrap_close(int fd)
 {
-    (void)injected(NULL, NULL); /* dying here matters, failing is another story */
+    (void)injected(NULL, NULL); /* only a crash is tested here, not a failure */
     return __real_close(fd);
 }
 
@@ -147,9 +147,9 @@ static struct fixture model(void)
     return f;
 }
 
-static bool shared; /* rank 1's part is another node's, known by its index */
+static bool shared; /* rank 1's part is on another node and known by its index */
 
-/* The directory is made ready, and rank 1's index goes through it. */
+/* Prepares the directory and passes rank 1's index through it. */
 static err_t index_go(const struct ckpt_shared_save *s, struct ckpt_part **part, struct why *why)
 {
     err_t err = ckpt_prepare(s->root, &s->me, 1, why);
@@ -160,7 +160,7 @@ static err_t index_go(const struct ckpt_shared_save *s, struct ckpt_part **part,
     return err ? err : ckpt_index_get(s, 1, part, why);
 }
 
-/* What io does for a save: both parts, then the commit. */
+/* The calls of dtd-io for a save: both parts, then the commit. */
 static err_t save_step(const struct fixture *f, int64_t step, struct why *why)
 {
     struct ckpt_part *parts[2] = {NULL, NULL};
@@ -202,7 +202,7 @@ static err_t verify_step(int64_t step, struct why *why)
     return err ? err : ckpt_verify(dir, NULL, NULL, why);
 }
 
-/* Step 1 is whole; step 2 is whole if a scan, or anybody, sees it. */
+/* Step 1 is complete, and so is step 2 if a scan or an open finds it. */
 static void check_after(const char *what, int k)
 {
     struct why why = {{0}};
@@ -268,7 +268,7 @@ TEST(shared_killed_at_every_call)
     kill_at_all();
 }
 
-/* Every call refused once: as on a full disk, and as on a broken one. */
+/* Each call fails once, as on a full disk and as on a broken disk. */
 static void refuse_all(int errnum, err_t expected)
 {
     struct fixture f = model();

@@ -1,4 +1,4 @@
-/* A checkpoint directory: what counts as a step, what is collected, removed, put aside. */
+/* A checkpoint directory: which folders are steps, and which are collected, removed or moved aside. */
 #include "tests/common/ckpt/ckpt_fixture.h"
 
 #include "common/base/file.h"
@@ -152,12 +152,12 @@ TEST(abandon_puts_newer_steps_of_older_epochs_aside)
     assert_true(there("step-20.e1"));
     assert_true(there("step-30.e2"));
     save(20, 1);
-    assert_ok(ckpt_abandon_after(test_tmpdir(), 10, 3, &why)); /* the name is taken: another one */
+    assert_ok(ckpt_abandon_after(test_tmpdir(), 10, 3, &why)); /* the name is in use, so another one is chosen */
     assert_true(there("step-20.e1.1"));
     assert_string_equal(steps(), "10 40 ");
 }
 
-/* Nothing is replaced: the second commit of a step fails, the first stays what it was. */
+/* Nothing is replaced: the second commit of a step fails, and the first stays unchanged. */
 TEST(a_late_writer_replaces_nothing)
 {
     struct fixture f = {.tensors = fixture_model, .n_tensors = fixture_n_model};

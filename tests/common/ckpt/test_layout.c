@@ -1,5 +1,5 @@
-/* Layouts that our writer does not make but the format allows, put together by hand, and what a commit does with what
- * an earlier try left. */
+/* Layouts that the format allows but dtd's writer does not produce, built by hand; and commits over files that an
+ * earlier attempt left. */
 #include "common/base/file.h"
 #include "common/ckpt/blob.h"
 #include "common/ckpt/manifest.h"
@@ -11,7 +11,7 @@
 
 static char dir[PATH_MAX];
 
-/* Writes a file and puts it into the manifest. */
+/* Writes a file and adds it to the manifest. */
 static void put(struct manifest *m, const char *name, const struct buf *b)
 {
     char path[PATH_MAX + 32];
@@ -103,7 +103,7 @@ TEST(gaps_are_not_read)
     fixture_free(&f);
 }
 
-/* Files of an earlier try go before the manifest is written: it covers all that there is. */
+/* The commit removes files of an earlier attempt before it writes the manifest, which covers all files. */
 TEST(leftovers_are_swept)
 {
     static const struct fixture_tensor t[] = {{"w", DT_F32, 2, {4, 4}}};
@@ -134,7 +134,7 @@ static err_t bytes_read(void *arg, uint64_t offset, void *dst, size_t len, struc
     return OK;
 }
 
-/* What other readers of our archives rely on and ours does not: the payloads' CRC-32, and where they lie. */
+/* Properties of dtd's archives that only other readers use: the payloads' CRC-32 and alignment. */
 TEST(crc_and_alignment_of_our_archives)
 {
     static const struct fixture_tensor t[] = {{"a", DT_F32, 2, {9, 5}}, {"b", DT_BF16, 2, {300, 700}}};

@@ -1,4 +1,4 @@
-/* The manifest and the record of a part: round trips, golden bytes, and every way of being wrong. */
+/* The manifest and the index of a part: round trips, golden bytes, and every kind of error. */
 #include "common/ckpt/manifest.h"
 #include "common/ckpt/part.h"
 #include "common/ckpt/sums.h"
@@ -50,7 +50,7 @@ TEST(written_and_read)
     buf_fini(&golden);
 }
 
-/* Signs what is in b without its last 32 bytes anew: a hash is no secret. */
+/* Recomputes the hash of b, as anybody could: the last 32 bytes are replaced. */
 static void sign(struct buf *b)
 {
     assert_ok(sums_sha256(b->data, b->len - 32, b->data + b->len - 32));
@@ -147,7 +147,7 @@ TEST(part_record)
     fixture_free(&f);
 }
 
-/* What a commit refuses: nothing is committed that could not be loaded. */
+/* A commit rejects parts that could not be loaded. */
 static void commit_refused(struct fixture *f, int ranks, const char *word)
 {
     static int64_t step = 50;

@@ -1,5 +1,5 @@
-/* .metadata: what CPython and torch write is understood, what is wrong with one is said, and nothing in one can make
- * the reader run, recurse or allocate beyond its size. */
+/* .metadata: files of CPython and torch are read, errors are reported, and no file can make the reader execute code,
+ * recurse, or allocate more than its size. */
 #include "common/ckpt/metadata.h"
 #include "common/ckpt/pickle.h"
 #include "tests/common/ckpt/golden.h"
@@ -48,7 +48,7 @@ TEST(every_prefix_is_refused)
     struct why why;
     golden_read("metadata_memo", &b);
     for (size_t n = 0; n < b.len; n++) {
-        uint8_t *exact = malloc(n + 1); /* so that the sanitizer sees a read beyond */
+        uint8_t *exact = malloc(n + 1); /* so that the sanitizer detects a read beyond the end */
         memcpy(exact, b.data, n);
         exact = realloc(exact, n ? n : 1);
         err_t err = metadata_read(exact, n, &m, &why);
@@ -102,7 +102,7 @@ TEST(written_and_read)
     metadata_fini(&out);
 }
 
-/* What a writer must not have written. */
+/* Layouts that a writer must not produce. */
 TEST(bad_boxes_are_named)
 {
     struct ckpt_tensor t[2];
@@ -218,7 +218,7 @@ TEST(what_is_no_pickle_is_said)
     }
 }
 
-/* os.system('...'): a node that says so, and nothing more. */
+/* os.system('...') becomes a node and is not executed. */
 TEST(nothing_is_ever_called)
 {
     struct pickle p;
@@ -236,7 +236,7 @@ TEST(nothing_is_ever_called)
     buf_fini(&b);
 }
 
-/* A list that contains itself, and one that contains the one before twice, forty deep. */
+/* A list that contains itself; and lists that contain the previous list twice, nested forty deep. */
 TEST(shared_and_circular_trees_are_harmless)
 {
     struct pickle p;

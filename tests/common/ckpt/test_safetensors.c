@@ -1,4 +1,4 @@
-/* safetensors: what is written is read again, and what a stranger may write is refused before it is believed. */
+/* safetensors: round trips, and untrusted files are rejected before their data is used. */
 #include "common/ckpt/safetensors.h"
 
 #include "common/base/file.h"
@@ -77,29 +77,30 @@ TEST(types_that_we_have_not)
     char *path = file_make("{\"q\":{\"dtype\":\"F8_E4M3\",\"shape\":[4],\"data_offsets\":[0,4]}}", 0, data, 4);
     assert_ok(safetensors_open(path, &s, &why));
     assert_err(ERR_UNSUPPORTED, safetensors_read(&s, &s.list[0], 0, 4, DT_F32, f, &why));
-    assert_non_null(strstr(why.text, "F8_E4M3 cannot become float32"));
+    assert_non_null(strstr(why.text, "F8_E4M3 cannot be converted to float32"));
     safetensors_close(&s);
 }
 
-TEST(files_that_are_refused)
+TEST(files_that_are_rejected)
 {
 #define T(fields) "{\"w\":{" fields "}}"
     static const struct {
         const char *header, *part;
     } cases[] = {
         {"{", "its header, line 1"},
-        {"[]", "no object"},
-        {"{\"w\":1}", "tensor \"w\": it is not described"},
-        {T("\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]"), "\"F31\" is no type"},
+        {"[]", "not an object"},
+        {"{\"w\":1}", "tensor \"w\": its description is not an object"},
+        {T("\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]"), "unknown type \"F31\""},
         {T("\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]"), "its shape"},
         {T("\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]"), "its shape"},
         {T("\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]"), "its shape"},
-        {T("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]"), "no two ascending"},
-        {T("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]"), "no two ascending"},
-        {T("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]"), "no two ascending"},
-        {T("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,9]"), "ends behind the file"},
-        {T("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]"), "do not fit its type and shape"},
-        {T("\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]"), "do not fit"},
+        {T("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]"), "not two ascending"},
+        {T("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]"), "not two ascending"},
+        {T("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]"), "not two ascending"},
+        {T("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,9]"), "ends after the end of the file"},
+        {T("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]"), "do not match its type and shape"},
+        {T("\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]"),
+         "do not match its type and shape"},
         {T("\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]"), "4 bytes at its end belong to no tensor"},
         {T("\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]"), "bytes before it belong to no tensor"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],"
@@ -117,7 +118,7 @@ TEST(files_that_are_refused)
     }
 }
 
-TEST(lengths_that_lie)
+TEST(wrong_header_lengths)
 {
     static const uint64_t lengths[] = {9, 1u << 20, (uint64_t)1 << 40, UINT64_MAX, UINT64_MAX - 7};
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
@@ -126,7 +127,7 @@ TEST(lengths_that_lie)
         uint64_t file[2] = {htole64(lengths[i]), 0};
         assert_ok(file_replace(path_of("y"), file, sizeof(file), 0644));
         assert_err(ERR_CORRUPT, safetensors_open(path_of("y"), &s, &why));
-        assert_non_null(strstr(why.text, "a header of"));
+        assert_non_null(strstr(why.text, "its header would have"));
     }
     struct safetensors s;
     struct why why = {0};

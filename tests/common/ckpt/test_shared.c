@@ -1,5 +1,5 @@
-/* The words in a shared checkpoint directory: their bytes, whose directory it is, what an index is worth, what became
- * of a save; and the fence against a committer of an older epoch, at the moment of its rename. */
+/* Markers in a shared checkpoint directory: their bytes, the owner of the directory, indexes of parts, the outcome of a
+ * save; and the fence against a committer of an older epoch, at the moment of its rename. */
 #include "tests/common/ckpt/ckpt_fixture.h"
 
 #include "common/base/file.h"
@@ -137,7 +137,7 @@ TEST(every_flipped_bit_and_every_cut_is_refused)
     buf_fini(&b);
 }
 
-/* The checksum is right, and what it covers is not. */
+/* The checksum is right, but the fields are illegal. */
 TEST(illegal_words)
 {
     static const struct {
@@ -150,13 +150,13 @@ TEST(illegal_words)
         {12, 5, ERR_CORRUPT},
         {12, MARKER_PART, ERR_CORRUPT},  /* with an error's code */
         {12, MARKER_READY, ERR_CORRUPT}, /* with a rank */
-        {16, 0, ERR_CORRUPT},            /* a failure that is none */
+        {16, 0, ERR_CORRUPT},            /* a failure with code 0 */
         {16, 65, ERR_CORRUPT},
         {20, 2, ERR_CORRUPT}, /* rank 2 of 2 */
         {20, UINT32_MAX - 1, ERR_CORRUPT},
         {24, 0, ERR_CORRUPT}, /* world */
         {24, UINT32_MAX, ERR_CORRUPT},
-        {28, 32, ERR_CORRUPT}, /* bytes of the job's number */
+        {28, 32, ERR_CORRUPT}, /* bytes of the job id */
         {28, UINT32_MAX, ERR_CORRUPT},
         {60, UINT32_MAX, ERR_CORRUPT}, /* step, high half */
         {64, UINT32_MAX, ERR_CORRUPT}, /* bytes of the body */
@@ -177,7 +177,7 @@ TEST(illegal_words)
     }
 }
 
-/* ---- whose directory it is ---- */
+/* ---- the owner of the directory ---- */
 
 TEST(prepare_and_the_others)
 {
@@ -185,20 +185,20 @@ TEST(prepare_and_the_others)
     struct why why;
     root_make();
     assert_err(ERR_AGAIN, ckpt_prepared(root, &b, &why)); /* no directory */
-    assert_ok(ckpt_held(root, &a, &why));                 /* nobody's */
+    assert_ok(ckpt_held(root, &a, &why));                 /* no owner */
     assert_ok(ckpt_prepare(root, &a, 0, &why));
     assert_ok(ckpt_prepared(root, &b, &why));
     assert_err(ERR_AGAIN, ckpt_prepared(root, &next, &why));
-    assert_non_null(strstr(why.text, "of epoch 2 of job 7"));
+    assert_non_null(strstr(why.text, "belongs to epoch 2 of job 7"));
     assert_ok(ckpt_held(root, &a, &why));
     assert_err(ERR_STALE, ckpt_held(root, &b, &why)); /* another process of the same epoch */
     assert_ok(ckpt_prepare(root, &a, 0, &why));       /* again */
-    assert_ok(ckpt_prepare(root, &b, 0, &why));       /* by another, who has it then */
+    assert_ok(ckpt_prepare(root, &b, 0, &why));       /* by another process, which then owns it */
     assert_err(ERR_STALE, ckpt_held(root, &a, &why));
     assert_ok(ckpt_prepare(root, &next, 0, &why));
     assert_err(ERR_STALE, ckpt_prepared(root, &b, &why));
     assert_err(ERR_STALE, ckpt_held(root, &b, &why));
-    assert_err(ERR_STALE, ckpt_prepare(root, &b, 0, &why)); /* the past does not come back */
+    assert_err(ERR_STALE, ckpt_prepare(root, &b, 0, &why)); /* an older epoch cannot take it back */
     assert_non_null(strstr(why.text, "remove"));
     assert_non_null(strstr(why.text, CKPT_EPOCH_FILE));
 }
@@ -216,7 +216,8 @@ TEST(prepare_while_it_is_being_prepared)
     assert_ok(ckpt_prepared(root, &b, &why));
 }
 
-/* Another job's folders bear numbers that mean nothing here: all go, whatever their epoch. Our own of this epoch stay.
+/* Epoch numbers of another job's folders cannot be compared, so all of them are removed; folders of this job's epoch
+ * stay.
  */
 TEST(prepare_takes_over)
 {
@@ -233,7 +234,7 @@ TEST(prepare_takes_over)
     assert_ok(ckpt_prepare(root, &me, 0, &why));
     assert_false(exists(".step-5.e9.partial") || exists(".step-5.e9.index"));
     assert_err(ERR_STALE, commit_as(&theirs, 5, parts, &why) == ERR_NOTFOUND ? ckpt_held(root, &theirs, &why) : OK);
-    assert_non_null(strstr(why.text, "belongs to job 7 now"));
+    assert_non_null(strstr(why.text, "now belongs to job 7"));
     parts_free(parts);
     fixture_write_parts(&f, root, 6, 1, 2, parts);
     assert_ok(ckpt_index_put(&mine, parts[1], &why));
@@ -243,7 +244,7 @@ TEST(prepare_takes_over)
     fixture_free(&f);
 }
 
-/* A word that cannot be read stops nobody for ever: who prepares replaces it, whatever it was. */
+/* An unreadable marker does not block a job: the preparing process replaces it. */
 TEST(damaged_epoch_word)
 {
     struct ckpt_writer_id a = writer_id(2, 1), b = writer_id(2, 2);
@@ -259,13 +260,13 @@ TEST(damaged_epoch_word)
     assert_ok(ckpt_prepared(root, &b, &why));
     snprintf(target, sizeof(target), "%s/precious", test_tmpdir());
     snprintf(link, sizeof(link), "%s/%s", root, CKPT_EPOCH_FILE);
-    assert_int_equal(rename(link, target), 0); /* a whole word, but elsewhere */
+    assert_int_equal(rename(link, target), 0); /* a complete marker, but elsewhere */
     assert_int_equal(stat(target, &before), 0);
     assert_int_equal(symlink(target, link), 0);
     assert_err(ERR_CORRUPT, ckpt_prepared(root, &b, &why));
     assert_err(ERR_CORRUPT, ckpt_held(root, &a, &why));
     assert_ok(ckpt_prepare(root, &a, 0, &why));
-    assert_int_equal(stat(target, &after), 0); /* the link is replaced, not what it points to */
+    assert_int_equal(stat(target, &after), 0); /* the link is replaced, not its target */
     assert_int_equal(before.st_ino, after.st_ino);
     assert_int_equal(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
     assert_ok(ckpt_prepared(root, &b, &why));
@@ -283,7 +284,7 @@ TEST(commit_of_an_old_epoch)
     root_make();
     assert_ok(ckpt_prepare(root, &old, 0, &why));
     fixture_write_parts(&f, root, 5, 1, 2, parts);
-    assert_ok(marker_write(root, NULL, CKPT_EPOCH_FILE, &newer, &why)); /* has begun, and swept nothing yet */
+    assert_ok(marker_write(root, NULL, CKPT_EPOCH_FILE, &newer, &why)); /* has started, but not swept yet */
     assert_err(ERR_STALE, commit_as(&old, 5, parts, &why));
     assert_false(exists("step-5"));
     parts_free(parts);
@@ -302,7 +303,7 @@ static void newer_prepares_before(const char *from)
     newer_prepares();
 }
 
-/* It looked for its word, and then stood still while the next epoch prepared the directory. */
+/* The old committer checked its marker and then paused while the next epoch prepared the directory. */
 TEST(prepared_between_look_and_rename)
 {
     struct ckpt_writer_id old = writer_id(1, 1);
@@ -331,7 +332,7 @@ TEST(prepared_right_after_the_rename)
     after_rename = newer_prepares;
     (void)!commit_as(&old, 5, parts, &why);
     assert_false(exists("step-5"));
-    assert_true(exists("step-5.e1")); /* it was whole, and of the branch that is given up */
+    assert_true(exists("step-5.e1")); /* it was complete, but on the abandoned branch */
     parts_free(parts);
     fixture_free(&f);
 }
@@ -345,7 +346,7 @@ static void swept_and_made_anew(const char *from)
     assert_ok(file_replace(path, "late", 4, 0666));
 }
 
-/* And a writer of the old epoch has made the folder anew, with nothing but its own part. */
+/* In addition, a writer of the old epoch has created the folder again, with only its own part. */
 TEST(folder_made_anew_between_look_and_rename)
 {
     struct ckpt_writer_id old = writer_id(1, 1);
@@ -390,7 +391,7 @@ TEST(index_comes_back)
     other = save_of(1, 5);
     other.world = 3;
     assert_err(ERR_INVALID, ckpt_index_get(&other, 1, &back, &why));
-    assert_non_null(strstr(why.text, "by 3 ranks here and by 2"));
+    assert_non_null(strstr(why.text, "has 3 ranks on this node and 2 on"));
     assert_ok(ckpt_index_remove(&s, &why));
     assert_err(ERR_AGAIN, ckpt_index_get(&s, 1, &back, &why));
     buf_fini(&a);
@@ -399,7 +400,7 @@ TEST(index_comes_back)
     fixture_free(&f);
 }
 
-/* A whole word under the wrong name, or with a body that is no index. */
+/* A complete marker under the wrong name, or with a body that is not an index. */
 TEST(index_that_does_not_fit)
 {
     struct fixture f = model();
@@ -436,7 +437,7 @@ TEST(index_that_does_not_fit)
     fixture_free(&f);
 }
 
-/* The folder of the indexes is a link to elsewhere: nothing is read or written through it. */
+/* The index folder is a link: nothing is read or written through it. */
 TEST(index_folder_is_a_link)
 {
     struct fixture f = model();
@@ -459,7 +460,7 @@ TEST(index_folder_is_a_link)
     fixture_free(&f);
 }
 
-/* ---- what became of a save ---- */
+/* ---- the outcome of a save ---- */
 
 TEST(outcomes)
 {
@@ -473,12 +474,12 @@ TEST(outcomes)
     fixture_write_parts(&f, root, 5, 1, 2, parts);
     assert_err(ERR_AGAIN, ckpt_outcome(&s, &why));
     assert_ok(ckpt_failed_get(&s, &why));
-    assert_ok(ckpt_failed_put(&s, 1, ERR_NOSPACE, "rank 1 has no room", &why)); /* and its part goes */
+    assert_ok(ckpt_failed_put(&s, 1, ERR_NOSPACE, "rank 1 has no room", &why)); /* and its part is removed */
     assert_false(exists(".step-5.e1.partial/__1_0.distcp"));
     assert_true(exists(".step-5.e1.partial/__0_0.distcp"));
     assert_err(ERR_NOSPACE, ckpt_index_get(&s, 1, &back, &why));
     assert_string_equal(why.text, "rank 1 has no room");
-    assert_err(ERR_AGAIN, ckpt_outcome(&s, &why)); /* it is not rank 1 who decides */
+    assert_err(ERR_AGAIN, ckpt_outcome(&s, &why)); /* rank 1 does not decide */
     assert_ok(ckpt_failed_put(&s, -1, ERR_TIMEOUT, "given up", &why));
     assert_err(ERR_TIMEOUT, ckpt_outcome(&s, &why));
     assert_string_equal(why.text, "given up");
@@ -490,7 +491,7 @@ TEST(outcomes)
     assert_ok(ckpt_outcome(&s, &why));
     parts_free(parts);
     s = save_of(1, 4);
-    assert_ok(ckpt_outcome(&s, &why)); /* committed, and removed again when step 6 was there */
+    assert_ok(ckpt_outcome(&s, &why)); /* committed, and removed again after step 6 was committed */
     s = save_of(1, 7);
     fixture_write_parts(&f, root, 7, 1, 2, parts);
     newer_prepares();
@@ -501,7 +502,7 @@ TEST(outcomes)
     s.me.writer = 2;
     assert_ok(commit_as(&s.me, 8, parts, &why));
     s.me.epoch = 1;
-    assert_err(ERR_STALE, ckpt_outcome(&s, &why)); /* step 8 is there, but of a later epoch than the asker's */
+    assert_err(ERR_STALE, ckpt_outcome(&s, &why)); /* step 8 exists, but of a later epoch */
     parts_free(parts);
     fixture_free(&f);
 }

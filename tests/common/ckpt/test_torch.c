@@ -1,8 +1,8 @@
-/* A checkpoint that torch 2.13 wrote, kept as golden bytes, so that reading torch's needs no torch:
+/* A checkpoint that torch 2.13 wrote, stored as golden bytes, so the test does not need torch:
  *
  *   w float32 (4, 6) = 0..23; t bfloat16 (4, 3), the transpose of 0..11 as (3, 4), its strides kept; empty float32 (0,
- * 4); e8 float8_e4m3fn (2), which we cannot hold; optimizer.state.w.step = 3.0; param_groups.w.lr = 0.001 and .betas =
- * (0.9, 0.95); train_state.step = 10 and .name = "abc". */
+ * 4); e8 float8_e4m3fn (2), which dtd does not support; optimizer.state.w.step = 3.0; param_groups.w.lr = 0.001 and
+ * .betas = (0.9, 0.95); train_state.step = 10 and .name = "abc". */
 #include "common/base/file.h"
 #include "common/ckpt/ckpt.h"
 #include "tests/common/ckpt/golden.h"
@@ -77,7 +77,7 @@ TEST(values)
     ckpt_close(c);
 }
 
-/* Without a manifest the archives' own CRC-32 is all there is; it is checked when a tensor is read whole. */
+/* Without a manifest only the archive's CRC-32 exists; it is checked when a tensor is read completely. */
 TEST(a_flipped_bit_is_found_by_the_crc)
 {
     const char *path = dir();
@@ -103,7 +103,7 @@ TEST(a_flipped_bit_is_found_by_the_crc)
     buf_fini(&b);
 }
 
-/* One of ours that lost its manifest is not taken for one of torch's. */
+/* A checkpoint of dtd that has lost its manifest is not mistaken for one of torch. */
 TEST(a_lost_manifest)
 {
     static const float v = 1;

@@ -1,10 +1,10 @@
-/* Archives: torch's layouts and ours are read, ZIP64 included, and damaged ones are refused. */
+/* Archives: the layouts of torch and dtd are read, including ZIP64, and damaged archives are rejected. */
 #include "common/ckpt/blob.h"
 #include "common/ckpt/sums.h"
 #include "tests/common/ckpt/golden.h"
 #include "tests/lib/test.h"
 
-/* An archive in up to three pieces, so that a payload of many gigabytes need not exist. */
+/* An archive in up to three pieces, so that a payload of many gigabytes does not need memory. */
 struct memory {
     const uint8_t *head, *tail;
     uint64_t head_len, hole, tail_len;
@@ -106,11 +106,11 @@ TEST(written_and_read)
     check_written(DT_BF16, 8, (const int64_t[]){1, 2, 1, 3, 1, 1, 2, 1}, 24);
     check_written(DT_F32, 2, (const int64_t[]){0, 4}, 0);
     check_written(DT_F32, 3, big, (uint64_t)20 << 30);                  /* sizes and directory need ZIP64 */
-    check_written(DT_U8, 1, (const int64_t[]){0xfffffffe}, 0xfffffffe); /* the directory's offset alone does */
+    check_written(DT_U8, 1, (const int64_t[]){0xfffffffe}, 0xfffffffe); /* only the directory's offset needs it */
     check_written(DT_U8, 1, (const int64_t[]){0xffffffff}, 0xffffffff);
 }
 
-/* 20 GiB again, by eye: the local header has the ZIP64 field, the trailer the ZIP64 record and its locator. */
+/* 20 GiB again, field by field: the local header has the ZIP64 field, the trailer the ZIP64 record and its locator. */
 TEST(zip64_fields_are_where_they_belong)
 {
     struct buf head = {0}, tail = {0};
@@ -126,7 +126,8 @@ TEST(zip64_fields_are_where_they_belong)
     assert_memory_equal(tail.data + 46 + 14 + 20 + 56, "PK\x06\x07", 4);
     assert_memory_equal(tail.data + tail.len - 22, "PK\x05\x06", 4);
     head.len = tail.len = 0;
-    const struct zip_record edge[] = {{"data/0", NULL, 0xffffffff, 0}}; /* the mark of a saturated size is no size */
+    const struct zip_record edge[] = {
+        {"data/0", NULL, 0xffffffff, 0}}; /* the saturated value is a mark and not a size */
     assert_ok(zip_write(edge, 1, &head, &tail));
     assert_int_equal(head.data[4], 45);
     buf_fini(&head);
