@@ -1,11 +1,11 @@
-/* The stream of text on its way to ids:
+/* From a stream of text to ids:
  *
  *   feed -> pending -> segments between special tokens -> runs of valid UTF-8 -> pieces of the pattern -> ids
  *
- * A cut of the stream must not be seen in the ids. So what ends the pending text is held back: as many bytes as a
- * special token might need, a character that is not whole, and the piece that the pattern would go on matching
- * (PCRE2's hard partial matching says so, its look-aheads included). What is held back is tried again when there is
- * twice as much of it, so a text without any cut costs no more than twice its length. */
+ * The ids must not depend on where the stream is cut. So the encoder holds back the end of the pending text: as many
+ * bytes as a special token might need, an incomplete character, and the piece that the pattern might continue to match,
+ * as reported by PCRE2's hard partial matching, which includes look-aheads. It tries again when there is twice as much
+ * text, so a text that the pattern never cuts costs at most twice its length. */
 #include "common/data/bpe_priv.h"
 
 #include "common/base/utf8.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Words repeat. A slot holds one word and its ids, in one line of the cache. */
+/* Words repeat, so recent results are cached. A slot holds one word and its ids, and fits in a cache line. */
 #define CACHE_SLOTS (1u << 15)
 #define CACHE_TEXT 30
 #define CACHE_IDS 8
@@ -28,16 +28,16 @@ struct cached {
 struct bpe_encoder {
     const struct bpe *bpe;
     struct buf pending;
-    size_t try_at; /* less pending text than this is not worth a look */
+    size_t try_at; /* do not try before so many bytes are pending */
     struct bpe_work work;
     struct cached *cache;
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
-    int32_t *out; /* the next id's place: there is one for each pending byte */
+    int32_t *out; /* place of the next id; there is one for each pending byte */
 };
 
-/* ---- life ---- */
+/* ---- create and free ---- */
 
 void bpe_free(struct bpe *b)
 {
@@ -145,7 +145,7 @@ static err_t emit(struct bpe_encoder *e, const uint8_t *p, size_t n)
     return err;
 }
 
-/* One match from `at` on: 1 when there is one, 0 when there is none, -1 when more text may change the answer. */
+/* Finds one match from `at` on. *ret: 1: found, 0: none, -1: more text may change the result. */
 static err_t match(struct bpe_encoder *e, const uint8_t *text, size_t n, size_t at, bool whole, int *ret)
 {
     uint32_t options = whole ? 0 : PCRE2_PARTIAL_HARD;
@@ -160,7 +160,7 @@ static err_t match(struct bpe_encoder *e, const uint8_t *text, size_t n, size_t 
     return rc == PCRE2_ERROR_NOMEMORY ? ERR_NOMEM : ERR_LIMIT;
 }
 
-/* A run of valid UTF-8; `whole`: nothing that comes later belongs to it. ret: bytes that are done. */
+/* Encodes a run of valid UTF-8. `whole`: later text does not belong to it. ret: number of encoded bytes. */
 static err_t split(struct bpe_encoder *e, const uint8_t *text, size_t n, bool whole, size_t *ret)
 {
     const PCRE2_SIZE *found = pcre2_get_ovector_pointer(e->match);
@@ -172,7 +172,7 @@ static err_t split(struct bpe_encoder *e, const uint8_t *text, size_t n, bool wh
         if (err || rc < 0 || (!rc && !whole))
             break;
         size_t start = rc ? found[0] : n, end = rc ? found[1] : n;
-        if (start > at) /* what the pattern leaves out is a piece of its own */
+        if (start > at) /* text that the pattern skips is a piece too */
             err = emit(e, text + at, start - at);
         if (!err && end > start)
             err = emit(e, text + start, end - start);
@@ -185,7 +185,7 @@ static err_t split(struct bpe_encoder *e, const uint8_t *text, size_t n, bool wh
 
 /* ---- runs of valid UTF-8 ---- */
 
-/* Valid bytes at the start of p[n], which a NUL follows somewhere. */
+/* Number of valid bytes at the start of p[n]. The caller ensures that a NUL follows. */
 static size_t utf8_run(const uint8_t *p, size_t n)
 {
     size_t i = 0;
@@ -204,7 +204,7 @@ static size_t utf8_run(const uint8_t *p, size_t n)
     return i;
 }
 
-/* p[n] is the beginning of a character and ends before it does. */
+/* Whether p[n] is an incomplete character. */
 static bool utf8_unfinished(const uint8_t *p, size_t n)
 {
     size_t len = p[0] >> 5 == 6 ? 2 : p[0] >> 4 == 14 ? 3 : p[0] >> 3 == 30 ? 4 : 0;
@@ -216,7 +216,7 @@ static bool utf8_unfinished(const uint8_t *p, size_t n)
     return true;
 }
 
-/* Text between special tokens; `whole`: it ends here. */
+/* Encodes text between special tokens. `whole`: it ends here. */
 static err_t segment(struct bpe_encoder *e, const uint8_t *text, size_t n, bool whole, size_t *ret)
 {
     size_t at = 0, done;
@@ -228,7 +228,7 @@ static err_t segment(struct bpe_encoder *e, const uint8_t *text, size_t n, bool 
         at += done;
         if (err || done < run || open)
             break;
-        if (at < n) /* a byte that is no character stands for itself */
+        if (at < n) /* a byte that is not UTF-8 becomes its byte token */
             *e->out++ = e->bpe->bytes[text[at++]];
     }
     *ret = at;
@@ -237,7 +237,7 @@ static err_t segment(struct bpe_encoder *e, const uint8_t *text, size_t n, bool 
 
 /* ---- special tokens ---- */
 
-/* The longest one that begins at p; -1: none. The list is sorted: each byte narrows it from both ends. */
+/* The longest special token that starts at p; -1: none. The list is sorted, so each byte narrows it from both ends. */
 static int32_t special_at(const struct bpe *b, const uint8_t *p, size_t n)
 {
     int low = 0, high = b->n_specials;
@@ -255,7 +255,7 @@ static int32_t special_at(const struct bpe *b, const uint8_t *p, size_t n)
     return best;
 }
 
-/* Where the first special token begins in p[from .. to), `to` when there is none; it may end behind `to`. */
+/* Start of the first special token in p[from .. to), which may end after `to`; `to`: none. */
 static size_t special_find(const struct bpe *b, const uint8_t *p, size_t from, size_t to, size_t n, int32_t *ret)
 {
     *ret = -1;

@@ -1,9 +1,9 @@
-/* Byte-pair encoding over bytes, as GPT-2 has it and Hugging Face writes it down. Inside common/data only.
+/* Byte-level byte-pair encoding as in GPT-2, with Hugging Face's file formats. For common/data only.
  *
- * Text is cut into pieces by a regular expression, never across a special token; a piece becomes the ids of its bytes,
- * and the adjacent pair of lowest rank is merged, the leftmost first, until no pair has a rank. A model is read-only
- * and shared by threads; an encoder belongs to one. Bytes that are no UTF-8 stand for themselves, so decoding gives
- * back what was encoded, whatever it was. */
+ * A regular expression cuts text into pieces, never across a special token. A piece becomes the ids of its bytes; then
+ * the adjacent pair of lowest rank is merged, the leftmost first, until no pair has a rank. A model is read-only and
+ * may be shared by threads; an encoder belongs to one thread. Bytes that are not UTF-8 become their byte tokens, so
+ * decoding returns exactly the encoded bytes. */
 #ifndef DTD_COMMON_DATA_BPE_H
 #define DTD_COMMON_DATA_BPE_H
 
@@ -13,13 +13,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define BPE_MAX_BYTES ((size_t)64 << 20) /* of a file */
-#define BPE_MAX_TOKENS (1 << 24)         /* ids are below */
-#define BPE_MAX_SPECIALS 4096            /* matched in the text as they stand */
-#define BPE_MAX_PIECE ((size_t)16 << 20) /* what the pattern does not cut */
+#define BPE_MAX_BYTES ((size_t)64 << 20) /* of a file; more than the tokenizer files of common models have */
+#define BPE_MAX_TOKENS (1 << 24)         /* ids are smaller */
+#define BPE_MAX_SPECIALS 4096            /* matched literally in the text */
+#define BPE_MAX_PIECE ((size_t)16 << 20) /* text that the pattern does not cut; bounds memory */
 #define BPE_MAX_PATTERN 4096
 
-/* A file and what messages call it. */
+/* The content of a file and its name for messages. */
 struct bpe_text {
     const char *name;
     const uint8_t *data;
@@ -27,21 +27,22 @@ struct bpe_text {
 };
 
 struct bpe;
-/* `merges` NULL: `vocab` is a tokenizer.json, which has everything; else they are vocab.json and merges.txt, and
- * entries that no byte and no merge makes are special tokens. ERR_INVALID names file, place and cause; ERR_UNSUPPORTED
- * a field that asks for what is not done here. */
+/* `merges` NULL: `vocab` is a complete tokenizer.json. Otherwise the two are vocab.json and merges.txt, and entries
+ * that are neither bytes nor results of merges are special tokens. ERR_INVALID: the sentence names file, place and
+ * cause. ERR_UNSUPPORTED: it names the field that requires an unsupported feature. */
 NODISCARD err_t bpe_new(const struct bpe_text *vocab, const struct bpe_text *merges, struct bpe **ret, struct why *why);
 void bpe_free(struct bpe *b);
 /* Largest id + 1. */
 int64_t bpe_vocab(const struct bpe *b);
-/* The bytes of a token; none for an id that no token has. */
+/* The bytes of a token; *ret_len 0: no token has this id. */
 const uint8_t *bpe_token(const struct bpe *b, int32_t id, size_t *ret_len);
 
 struct bpe_encoder;
 NODISCARD err_t bpe_encoder_new(const struct bpe *b, struct bpe_encoder **ret);
 void bpe_encoder_free(struct bpe_encoder *e);
-/* Text arrives in pieces cut anywhere, the last one with `last`; int32 ids are appended as far as they are certain.
- * ERR_LIMIT: more than BPE_MAX_PIECE bytes that the pattern does not cut, or cannot be matched within its bounds. */
+/* Encodes a stream of text in chunks of any size; `last` marks the last chunk. Appends int32 ids as soon as later text
+ * cannot change them. ERR_LIMIT: more than BPE_MAX_PIECE bytes that the pattern does not cut, or the match exceeds the
+ * limits of the pattern engine. */
 NODISCARD err_t bpe_encoder_feed(struct bpe_encoder *e, const uint8_t *text, size_t len, bool last, struct buf *ids);
 
 #endif

@@ -1,13 +1,14 @@
-/* Two ways to the same ids. A word is short: its pairs' ranks lie side by side and the least is looked for anew after
- * each merge, quadratic and quick. A long piece (a line of letters, a table's dashes) is a linked list with a heap of
- * (rank, place), or a text of one megabyte without a space would take hours. */
+/* Two algorithms with the same result. Words are short: the ranks of their pairs are in an array, and the minimum is
+ * searched again after each merge, which is quadratic but fast. Long pieces (a line of letters, the dashes of a table)
+ * use a linked list and a heap of (rank, place); with the quadratic algorithm 1 MB of text without a space would take
+ * hours. */
 #include "common/data/bpe_priv.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SHORT 96
+#define SHORT 96       /* bytes; longer pieces use the heap */
 #define NONE INT32_MAX /* the rank of a pair that does not merge */
 
 /* ---- the table ---- */
@@ -44,7 +45,7 @@ void bpe_merges_add(struct bpe *b, int32_t left, int32_t right, int32_t rank, in
     b->merges[slot_of(b, left, right)] = (struct bpe_merge){left, right, rank, id};
 }
 
-/* The pair's rank; `made` is written when it has one. */
+/* The pair's rank; sets `made` if it has one. */
 static inline int32_t rank_of(const struct bpe *b, int32_t left, int32_t right, int32_t *made)
 {
     const struct bpe_merge *m = &b->merges[slot_of(b, left, right)];
@@ -73,7 +74,7 @@ static size_t merge_short(const struct bpe *b, const uint8_t *text, size_t n, in
     for (size_t i = 0; i + 1 < n; i++)
         ranks[i] = rank_of(b, ids[i], ids[i + 1], &made[i]);
     while (n > 1) {
-        size_t i = least(ranks, n - 1), after = n - i - 2; /* ids behind the pair */
+        size_t i = least(ranks, n - 1), after = n - i - 2; /* number of ids after the pair */
         if (ranks[i] == NONE)
             break;
         ids[i] = made[i];
@@ -102,7 +103,7 @@ void bpe_work_fini(struct bpe_work *w)
     *w = (struct bpe_work){0};
 }
 
-/* Every place is pushed once at the start and at most twice for each merge. */
+/* The heap needs 3 n entries: every place is pushed once at the start, and each merge pushes at most two. */
 static err_t work_reserve(struct bpe_work *w, size_t n)
 {
     if (n <= w->cap)
@@ -145,7 +146,7 @@ static uint64_t heap_pop(struct bpe_work *w)
     return top;
 }
 
-/* What stands at i and behind it may have changed. */
+/* Updates the pair at i, whose ids may have changed. */
 static void pair_update(const struct bpe *b, struct bpe_work *w, int32_t i)
 {
     w->ranks[i] = w->next[i] < 0 ? NONE : rank_of(b, w->ids[i], w->ids[w->next[i]], &w->made[i]);
@@ -180,7 +181,7 @@ static size_t merge_long(const struct bpe *b, const uint8_t *text, size_t n, str
     while (w->n_heap) {
         uint64_t top = heap_pop(w);
         int32_t i = (int32_t)(uint32_t)top;
-        if (w->ranks[i] == (int32_t)(top >> 32)) /* else the pair is gone, or another one now */
+        if (w->ranks[i] == (int32_t)(top >> 32)) /* else the heap entry is out of date */
             merge_at(b, w, i);
     }
     for (int32_t i = 0; i >= 0; i = w->next[i])
@@ -188,7 +189,7 @@ static size_t merge_long(const struct bpe *b, const uint8_t *text, size_t n, str
     return count;
 }
 
-/* ---- either ---- */
+/* ---- either algorithm ---- */
 
 err_t bpe_merge_piece(const struct bpe *b, const uint8_t *text, size_t n, struct bpe_work *work, int32_t *ret_ids,
                       size_t *ret_n)

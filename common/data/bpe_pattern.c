@@ -1,7 +1,8 @@
-/* \s is spelled out: PCRE2's has U+180E in it, which is no white space since Unicode 6.3, and Python's has four control
- * characters more; Oniguruma's and Rust's, which tokenizers are trained with, are the property White_Space.
+/* \s is replaced by an explicit class. PCRE2's \s includes U+180E, which is not white space since Unicode 6.3, and
+ * Python's includes four more control characters. Tokenizers are trained with Oniguruma or Rust, whose \s is the
+ * property White_Space.
  *
- * Characters that are newer than Unicode 14 (PCRE2 10.42) are no letters here. */
+ * Characters newer than Unicode 14 (PCRE2 10.42) do not count as letters. */
 #include "common/data/bpe_priv.h"
 
 #include <ctype.h>
@@ -48,7 +49,7 @@ static err_t copy(struct translation *t, size_t n)
 static err_t escape_space(struct translation *t, bool negated)
 {
     if (t->in_class && negated)
-        return refuse(t, t->at, 2, "not inside of a class here");
+        return refuse(t, t->at, 2, "it is not supported inside a class");
     t->at += 2;
     if (t->in_class)
         return put(t, SPACES, strlen(SPACES));
@@ -67,7 +68,7 @@ static err_t escape(struct translation *t)
     if ((c == 'p' || c == 'P') && t->end - t->at > 2 && t->at[2] == '{' &&
         (stop = memchr(t->at, '}', (size_t)(t->end - t->at))))
         return copy(t, (size_t)(stop + 1 - t->at));
-    return refuse(t, t->at, c ? 2 : 1, "such an escape is not taken here");
+    return refuse(t, t->at, c ? 2 : 1, "this escape is not supported");
 }
 
 static err_t in_class(struct translation *t)
@@ -75,9 +76,9 @@ static err_t in_class(struct translation *t)
     if (*t->at == ']')
         t->in_class = false;
     else if (*t->at == '[')
-        return refuse(t, t->at, 1, "a class inside of a class is not taken here");
+        return refuse(t, t->at, 1, "a class inside a class is not supported");
     else if (begins(t, "&&"))
-        return refuse(t, t->at, 2, "the intersection of classes is not taken here");
+        return refuse(t, t->at, 2, "the intersection of classes is not supported");
     return copy(t, 1);
 }
 
@@ -85,7 +86,7 @@ static err_t open_class(struct translation *t)
 {
     err_t err = copy(t, begins(t, "[^") ? 2 : 1);
     if (!err && t->at < t->end && *t->at == ']')
-        return refuse(t, t->at, 1, "a class that begins with it is not taken here");
+        return refuse(t, t->at, 1, "a class that starts with it is not supported");
     t->in_class = true;
     return err;
 }
@@ -97,7 +98,7 @@ static err_t group(struct translation *t)
         if (begins(t, legal[i]))
             return copy(t, strlen(legal[i]));
     if (begins(t, "(?") || begins(t, "(*"))
-        return refuse(t, t->at, t->end - t->at < 4 ? (int)(t->end - t->at) : 4, "such a group is not taken here");
+        return refuse(t, t->at, t->end - t->at < 4 ? (int)(t->end - t->at) : 4, "this group is not supported");
     return copy(t, 1);
 }
 
@@ -112,9 +113,9 @@ static err_t next(struct translation *t)
     if (*t->at == '(')
         return group(t);
     if (*t->at == '^' || *t->at == '$')
-        return refuse(t, t->at, 1, "begins and ends of the text are not taken here");
+        return refuse(t, t->at, 1, "anchors are not supported");
     if (begins(t, "}+") || begins(t, "}?"))
-        return refuse(t, t->at, 2, "the two engines disagree on what it means");
+        return refuse(t, t->at, 2, "PCRE2 and Oniguruma differ in its meaning");
     return copy(t, 1);
 }
 
@@ -139,7 +140,8 @@ static err_t compile(struct bpe *b, const struct buf *text, struct why *why)
     pcre2_pattern_info(b->code, PCRE2_INFO_MATCHEMPTY, &empty);
     pcre2_pattern_info(b->code, PCRE2_INFO_MAXLOOKBEHIND, &behind);
     if (empty || behind)
-        return why_set(why, ERR_UNSUPPORTED, "the pattern %s", empty ? "can match nothing at all" : "looks behind");
+        return why_set(why, ERR_UNSUPPORTED, "the pattern %s, which is not supported",
+                       empty ? "can match the empty string" : "has a lookbehind");
     b->jit = pcre2_jit_compile(b->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
     return OK;
 }
@@ -149,7 +151,7 @@ err_t bpe_pattern_compile(struct bpe *b, const char *pattern, size_t len, struct
     struct translation t = {.at = pattern, .start = pattern, .end = pattern + len, .why = why};
     err_t err = OK;
     if (!len || len > BPE_MAX_PATTERN)
-        return why_set(why, ERR_INVALID, "the pattern has %zu bytes; 1 to %d are taken", len, BPE_MAX_PATTERN);
+        return why_set(why, ERR_INVALID, "the pattern has %zu bytes; it must have 1 to %d", len, BPE_MAX_PATTERN);
     while (!err && t.at < t.end)
         err = next(&t);
     if (!err)

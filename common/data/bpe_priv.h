@@ -1,4 +1,4 @@
-/* What the files of byte-pair encoding share. */
+/* Shared by the files of the byte-pair encoding. */
 #ifndef DTD_COMMON_DATA_BPE_PRIV_H
 #define DTD_COMMON_DATA_BPE_PRIV_H
 
@@ -9,7 +9,7 @@
 
 #include <pcre2.h>
 
-/* Open addressing by the pair of ids; id -1: free. */
+/* An entry of the hash table of merges, keyed by the pair of ids; id -1: free. */
 struct bpe_merge {
     int32_t left, right, rank, id;
 };
@@ -22,15 +22,15 @@ struct bpe {
     struct buf text;
     struct bpe_token *tokens;
     int32_t n_tokens;
-    int32_t bytes[256]; /* id of each byte */
+    int32_t bytes[256]; /* id of each byte value */
     struct bpe_merge *merges;
-    uint32_t mask;     /* slots of merges - 1 */
+    uint32_t mask;     /* number of slots of merges - 1 */
     int32_t *specials; /* ids, sorted by text */
     int n_specials;
-    size_t special_max; /* bytes of the longest */
-    bool first[256];    /* a special token begins with this byte */
-    bool whole;         /* a piece that is a token is that token (ignore_merges) */
-    struct vocab whole_tokens; /* then: the tokens' bytes */
+    size_t special_max;        /* length of the longest in bytes */
+    bool first[256];           /* whether a special token starts with this byte */
+    bool whole;                /* ignore_merges: a piece that is a token becomes that token, without merging */
+    struct vocab whole_tokens; /* if `whole`: the tokens' bytes, and below their ids */
     int32_t *whole_ids;
     pcre2_code *code;
     bool jit;
@@ -39,24 +39,24 @@ struct bpe {
 /* ---- bpe_merge.c ---- */
 
 NODISCARD err_t bpe_merges_init(struct bpe *b, size_t n);
-/* A pair that is there already takes the new rank. */
+/* If the pair exists already, the new rank replaces the old one. */
 void bpe_merges_add(struct bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
-/* Arrays of the piece under way, grown as needed. */
+/* Working memory for one piece, grown as needed. */
 struct bpe_work {
     int32_t *ids, *next, *prev, *ranks, *made;
     uint64_t *heap;
     size_t cap, n_heap;
 };
 void bpe_work_fini(struct bpe_work *w);
-/* Ids of one piece of n > 0 bytes, at most n. */
+/* Encodes one piece of n > 0 bytes; writes at most n ids. */
 NODISCARD err_t bpe_merge_piece(const struct bpe *b, const uint8_t *text, size_t n, struct bpe_work *work,
                                 int32_t *ret_ids, size_t *ret_n);
 
 /* ---- bpe_pattern.c ---- */
 
 extern const char bpe_gpt2_pattern[];
-/* Compiles a pattern of Hugging Face's (Oniguruma's syntax) for PCRE2. Only what means the same in both is taken, and
- * nothing that looks behind the place where it begins: ERR_UNSUPPORTED says what and where. */
+/* Compiles a pattern from a Hugging Face file (Oniguruma syntax) with PCRE2. Only syntax with the same meaning in both
+ * engines is accepted, and no lookbehind. ERR_UNSUPPORTED: the sentence names the construct and its position. */
 NODISCARD err_t bpe_pattern_compile(struct bpe *b, const char *pattern, size_t len, struct why *why);
 
 #endif

@@ -1,6 +1,6 @@
-/* From the files that people have to a model. A token is written in characters that stand for bytes: 33..126, 161..172
- * and 174..255 for themselves, the other 68 bytes, in order, as U+0100 and up; so no token has a space or a line's end
- * in it, and merges.txt can be cut at them. */
+/* Reads tokenizer files into a model. The files write each byte of a token as a character: bytes 33..126, 161..172 and
+ * 174..255 as the same code point, the other 68 bytes, in order, as U+0100 and up. So no token contains a space or a
+ * newline, and merges.txt can be split at those. */
 #include "common/data/bpe_priv.h"
 
 #include "common/base/utf8.h"
@@ -13,9 +13,9 @@
 struct bpe_reader {
     struct bpe *b;
     struct why *why;
-    const char *file;    /* what messages begin with */
+    const char *file;    /* name of the file, for messages */
     const json_t *vocab; /* token -> id */
-    bool *made;          /* by id: a byte or a merge makes it */
+    bool *made;          /* by id: whether a byte or a merge produces it */
     struct buf joined;
 };
 
@@ -29,7 +29,7 @@ static err_t no_memory(struct bpe_reader *r)
     return complain(r, ERR_NOMEM, "", err_text(ERR_NOMEM));
 }
 
-/* ---- characters that stand for bytes ---- */
+/* ---- characters that encode bytes ---- */
 
 static int byte_of(uint32_t c)
 {
@@ -41,7 +41,7 @@ static int byte_of(uint32_t c)
     return c < 33 ? (int)c : c < 67 ? (int)c - 33 + 127 : 173;
 }
 
-/* Appends the bytes of a token; false, and nothing appended, when a character of it stands for none. */
+/* Appends the bytes of a token. False, and nothing is appended, if a character does not encode a byte. */
 static bool bytes_of(const char *token, struct buf *ret, err_t *err)
 {
     size_t before = ret->len;
@@ -84,14 +84,14 @@ static err_t id_check(struct bpe_reader *r, const char *token, const json_t *val
     char place[120];
     snprintf(place, sizeof(place), "token \"%.80s\"", token);
     if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) >= BPE_MAX_TOKENS)
-        return complain(r, ERR_INVALID, place, "its id is no number from 0 to 16777215");
+        return complain(r, ERR_INVALID, place, "its id is not a number from 0 to 16777215");
     if (!token[0])
-        return complain(r, ERR_INVALID, place, "a token of no bytes");
+        return complain(r, ERR_INVALID, place, "the token is empty");
     *ret = json_integer_value(value);
     return OK;
 }
 
-/* Room for ids up to the largest. */
+/* Makes room for ids up to the largest. */
 static err_t tokens_reserve(struct bpe_reader *r, int64_t largest)
 {
     struct bpe *b = r->b;
@@ -130,7 +130,7 @@ static err_t byte_check(struct bpe_reader *r)
     char text[80];
     for (int i = 0; i < 256; i++)
         if (r->b->bytes[i] < 0) {
-            snprintf(text, sizeof(text), "it has no token for byte 0x%02x: it is no byte-level vocabulary", i);
+            snprintf(text, sizeof(text), "it has no token for byte 0x%02x, so it is not a byte-level vocabulary", i);
             return complain(r, ERR_INVALID, "", text);
         }
     return OK;
@@ -150,7 +150,7 @@ static err_t vocab_read(struct bpe_reader *r)
         int64_t id = json_integer_value(value);
         char text[200];
         if (!err && b->tokens[id].len) {
-            snprintf(text, sizeof(text), "its id %lld is another token's already", (long long)id);
+            snprintf(text, sizeof(text), "another token has its id %lld already", (long long)id);
             char place[120];
             snprintf(place, sizeof(place), "token \"%.80s\"", token);
             err = complain(r, ERR_INVALID, place, text);
@@ -187,7 +187,7 @@ static err_t merge_read(struct bpe_reader *r, const char *place, int32_t rank, c
     int32_t a = n_left ? vocab_id(r, left, n_left) : -1, b = n_right ? vocab_id(r, right, n_right) : -1;
     if (a < 0 || b < 0)
         return merge_complain(r, place, left, n_left, right, n_right,
-                              a < 0 ? "the vocabulary lacks the first" : "the vocabulary lacks the second");
+                              a < 0 ? "the vocabulary lacks the first token" : "the vocabulary lacks the second token");
     r->joined.len = 0;
     err_t err = buf_append(&r->joined, left, n_left);
     if (!err)
@@ -196,7 +196,7 @@ static err_t merge_read(struct bpe_reader *r, const char *place, int32_t rank, c
         return no_memory(r);
     int32_t id = vocab_id(r, (const char *)r->joined.data, r->joined.len);
     if (id < 0)
-        return merge_complain(r, place, left, n_left, right, n_right, "the vocabulary lacks what they make");
+        return merge_complain(r, place, left, n_left, right, n_right, "the vocabulary lacks the merged token");
     bpe_merges_add(r->b, a, b, rank, id);
     r->made[id] = true;
     return OK;
@@ -208,8 +208,8 @@ static err_t merge_line(struct bpe_reader *r, const char *place, int32_t rank, c
     const char *space = memchr(line, ' ', n);
     size_t left = space ? (size_t)(space - line) : 0, right = space ? n - left - 1 : 0;
     if (!left || !right || memchr(space + 1, ' ', right))
-        return why_set(r->why, ERR_INVALID, "%s, %s: \"%.*s\": two tokens with one space between are a merge", r->file,
-                       place, (int)(n < 80 ? n : 80), line);
+        return why_set(r->why, ERR_INVALID, "%s, %s: \"%.*s\": a merge must be two tokens with one space between them",
+                       r->file, place, (int)(n < 80 ? n : 80), line);
     return merge_read(r, place, rank, line, left, space + 1, right);
 }
 
@@ -221,7 +221,7 @@ static size_t count_lines(const struct bpe_text *t)
     return n;
 }
 
-/* merges.txt: "#version: .." and then a merge a line, by rank. */
+/* merges.txt: "#version: .." and then one merge per line, by rank. */
 static err_t merges_text(struct bpe_reader *r, const struct bpe_text *t)
 {
     const char *p = (const char *)t->data, *end = p + t->len;
@@ -229,7 +229,7 @@ static err_t merges_text(struct bpe_reader *r, const struct bpe_text *t)
     int32_t rank = 0;
     r->file = t->name;
     if (t->len && memchr(p, '\0', t->len))
-        return complain(r, ERR_INVALID, "", "it has a NUL in it: it is no text");
+        return complain(r, ERR_INVALID, "", "it contains a NUL byte, so it is not a text file");
     err_t err = bpe_merges_init(r->b, t->len ? count_lines(t) : 1);
     if (err)
         return complain(r, err, "", err_text(err));
@@ -246,14 +246,14 @@ static err_t merges_text(struct bpe_reader *r, const struct bpe_text *t)
     return err;
 }
 
-/* model.merges: of "a b", or, newer, of ["a", "b"]. */
+/* model.merges: a list of "a b" or, in newer files, of ["a", "b"]. */
 static err_t merges_json(struct bpe_reader *r, const json_t *list)
 {
     char place[48];
     size_t i;
     const json_t *item;
     if (!json_is_array(list))
-        return complain(r, ERR_INVALID, "model.merges", "it is missing, or no list");
+        return complain(r, ERR_INVALID, "model.merges", "it is missing or not a list");
     err_t err = bpe_merges_init(r->b, json_array_size(list));
     if (err)
         return complain(r, err, "model.merges", err_text(err));
@@ -267,7 +267,7 @@ static err_t merges_json(struct bpe_reader *r, const json_t *list)
             err = merge_read(r, place, (int32_t)i, json_string_value(left), json_string_length(left),
                              json_string_value(right), json_string_length(right));
         else
-            err = complain(r, ERR_INVALID, place, "two tokens are a merge");
+            err = complain(r, ERR_INVALID, place, "a merge must be two tokens");
         if (err)
             return err;
     }
@@ -281,7 +281,7 @@ static err_t special_add(struct bpe_reader *r, int32_t id)
     struct bpe *b = r->b;
     if (b->n_specials == BPE_MAX_SPECIALS)
         return complain(r, ERR_INVALID, "",
-                        "more than 4096 tokens that no merge makes: the merges are another vocabulary's");
+                        "more than 4096 tokens that no merge produces: the merges belong to another vocabulary");
     b->specials[b->n_specials++] = id;
     b->first[b->text.data[b->tokens[id].offset]] = true;
     if (b->tokens[id].len > b->special_max)
@@ -289,7 +289,7 @@ static err_t special_add(struct bpe_reader *r, int32_t id)
     return OK;
 }
 
-/* vocab.json does not say which tokens are special; those that text cannot become are. */
+/* vocab.json does not mark special tokens; those that encoding cannot produce count as special. */
 static err_t specials_of_vocab(struct bpe_reader *r)
 {
     const char *token;
@@ -300,7 +300,7 @@ static err_t specials_of_vocab(struct bpe_reader *r)
         int32_t id = (int32_t)json_integer_value(value);
         if (r->made[id])
             continue;
-        err_t err = token_add(r, token, id, true, &bytes); /* its text is as it stands */
+        err_t err = token_add(r, token, id, true, &bytes); /* special tokens are literal text */
         if (!err)
             err = special_add(r, id);
         if (err)
@@ -316,20 +316,20 @@ static err_t added_read(struct bpe_reader *r, const char *place, const json_t *i
     int64_t id;
     bool bytes;
     if (!content)
-        return complain(r, ERR_INVALID, place, "content is missing, or no text");
+        return complain(r, ERR_INVALID, place, "content is missing or not a string");
     err_t err = id_check(r, content, json_object_get(item, "id"), &id);
     if (err)
         return why_prefix(r->why, err, "%s", place);
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
         if (json_is_true(json_object_get(item, flags[i])))
-            return why_set(r->why, ERR_UNSUPPORTED, "%s, %s: \"%.80s\" with %s: true is not taken here", r->file, place,
+            return why_set(r->why, ERR_UNSUPPORTED, "%s, %s: \"%.80s\" with %s: true is not supported", r->file, place,
                            content, flags[i]);
     err = tokens_reserve(r, id);
     if (err)
         return err;
     const json_t *there = json_object_get(r->vocab, content);
     if (r->b->tokens[id].len && (!there || json_integer_value(there) != id))
-        return why_set(r->why, ERR_INVALID, "%s, %s: \"%.80s\": its id %lld is another token's already", r->file, place,
+        return why_set(r->why, ERR_INVALID, "%s, %s: \"%.80s\": another token has its id %lld already", r->file, place,
                        content, (long long)id);
     err = r->made[id] ? OK : token_add(r, content, id, true, &bytes);
     return err ? err : special_add(r, (int32_t)id);
@@ -341,7 +341,7 @@ static err_t specials_of_json(struct bpe_reader *r, const json_t *list)
     size_t i;
     const json_t *item;
     if (list && !json_is_array(list) && !json_is_null(list))
-        return complain(r, ERR_INVALID, "added_tokens", "it is no list");
+        return complain(r, ERR_INVALID, "added_tokens", "it is not a list");
     json_array_foreach(list, i, item)
     {
         snprintf(place, sizeof(place), "added_tokens[%zu]", i);
@@ -365,7 +365,7 @@ static int special_compare(const void *a, const void *b, void *arg)
 static err_t unsupported(struct bpe_reader *r, const char *field, const json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
-    err_t err = why_set(r->why, ERR_UNSUPPORTED, "%s, %s: %.100s is not taken here (docs/data.md lists what is)",
+    err_t err = why_set(r->why, ERR_UNSUPPORTED, "%s, %s: %.100s is not supported (docs/data.md lists what is)",
                         r->file, field, text ? text : "it");
     free(text);
     return err;
@@ -388,7 +388,7 @@ static err_t model_check(struct bpe_reader *r, const json_t *model)
 {
     static const char *const fields[] = {"byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout"};
     if (!json_is_object(model))
-        return complain(r, ERR_INVALID, "model", "it is missing, or no object");
+        return complain(r, ERR_INVALID, "model", "it is missing or not an object");
     const json_t *type = json_object_get(model, "type");
     if (type && !has_type(model, "BPE"))
         return unsupported(r, "model.type", type);
@@ -399,10 +399,11 @@ static err_t model_check(struct bpe_reader *r, const json_t *model)
             return unsupported(r, name, json_object_get(model, fields[i]));
     }
     r->vocab = json_object_get(model, "vocab");
-    return json_is_object(r->vocab) ? OK : complain(r, ERR_INVALID, "model.vocab", "it is missing, or no object");
+    return json_is_object(r->vocab) ? OK : complain(r, ERR_INVALID, "model.vocab", "it is missing or not an object");
 }
 
-/* One step of the pre-tokenizer. `pattern`: of a Split before, NULL. `ret_done`: this was the last step, ByteLevel. */
+/* Reads one step of the pre-tokenizer. `pattern`: that of a Split before, else NULL. `ret_done`: this was the last
+ * step, ByteLevel. */
 static err_t pre_step(struct bpe_reader *r, const json_t *step, const json_t **pattern, bool *ret_done)
 {
     const char *behavior = json_string_value(json_object_get(step, "behavior"));
@@ -486,7 +487,7 @@ static err_t pair_read(struct bpe_reader *r, const json_t *root, const struct bp
     const char *file = r->file;
     r->vocab = root;
     if (json_is_object(json_object_get(root, "model")))
-        return complain(r, ERR_INVALID, "", "it is a tokenizer.json, which needs no merges beside it");
+        return complain(r, ERR_INVALID, "", "it is a tokenizer.json, which needs no separate merges file");
     err_t err = vocab_read(r);
     err = err ? err : merges_text(r, merges);
     r->file = file;
@@ -500,7 +501,7 @@ static err_t read_all(struct bpe_reader *r, const struct bpe_text *vocab, const 
     json_t *root = json_loadb((const char *)vocab->data, vocab->len, JSON_REJECT_DUPLICATES, &error);
     if (!root)
         return why_set(r->why, ERR_INVALID, "%s, line %d: %s", vocab->name, error.line, error.text);
-    err_t err = json_is_object(root) ? OK : complain(r, ERR_INVALID, "", "it is no JSON object");
+    err_t err = json_is_object(root) ? OK : complain(r, ERR_INVALID, "", "it is not a JSON object");
     if (!err)
         err = merges ? pair_read(r, root, merges) : tokenizer_read(r, root);
     json_decref(root);

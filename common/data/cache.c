@@ -1,4 +1,4 @@
-/* A set appears by one rename of its folder, so a reader sees all of it or nothing. */
+/* A set appears by one rename of its folder, so a reader sees a complete set or none. */
 #include "common/data/cache.h"
 
 #include <dirent.h>
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define TEMP_PREFIX ".preparing-"
-#define STALE_SECONDS 86400
+#define STALE_SECONDS 86400 /* a day: a running process writes far more often */
 
 static const char *home(void)
 {
@@ -34,7 +34,7 @@ err_t cache_dir(const char *given, char *ret, size_t size, struct why *why)
     else if (base)
         n = snprintf(ret, size, "%s/.cache/dtd/data", base);
     else
-        return why_set(why, ERR_NOTFOUND, "no home folder for the cache of prepared data: set data.cache");
+        return why_set(why, ERR_NOTFOUND, "there is no home folder for the cache of prepared data: set data.cache");
     return (size_t)n < size ? OK : why_set(why, ERR_LIMIT, "the path of the cache of prepared data is too long");
 }
 

@@ -1,4 +1,4 @@
-/* Where prepared sets lie, and what happens to their folders as a whole. Inside common/data only. */
+/* The cache folder of prepared data sets, and operations on whole sets. For common/data only. */
 #ifndef DTD_COMMON_DATA_CACHE_H
 #define DTD_COMMON_DATA_CACHE_H
 
@@ -9,16 +9,17 @@
 
 #define CACHE_HASH 64 /* hex digits */
 
-/* `given` when it is not NULL or empty, else $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data. */
+/* `given` unless it is NULL or empty, else $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data. */
 NODISCARD err_t cache_dir(const char *given, char *ret, size_t size, struct why *why);
 bool cache_hash_valid(const char *hash);
-/* dir/name into ret; ERR_LIMIT when it does not fit. */
+/* Writes dir/name to ret. ERR_LIMIT if it does not fit. */
 NODISCARD err_t cache_join(const char *dir, const char *name, char *ret, size_t size, struct why *why);
-/* A fresh folder in the cache for a set under way; nobody takes it for a finished one. */
+/* Creates a folder in the cache for an unfinished set. Its name is not a hash, so readers do not open it. */
 NODISCARD err_t cache_temp_new(const char *cache, char *ret, size_t size, struct why *why);
-/* Removes a folder of plain files. What cannot be removed stays: a cache is nobody's last copy. */
+/* Removes a folder of regular files, as far as possible. Errors are ignored, because leftovers in a cache do no harm.
+ */
 void cache_remove(const char *dir);
-/* Removes the folders of preparers that were killed: those that nobody wrote to for a day. */
+/* Removes folders of killed processes: unfinished sets that have not changed for a day. */
 void cache_clean(const char *cache);
 
 #endif

@@ -1,8 +1,10 @@
-/* Training data: text becomes memory-mapped token shards with an index; a sample is a function of seed and position.
+/* Training data: text is converted to memory-mapped token shards with an index; a sample is a function of seed and
+ * position.
  *
- * A prepared set is a folder `<cache>/<hash>/` with `tokens-NNNNN.bin` shards (little-endian u16, or u32 above 65,535
- * tokens of vocabulary), `index.json` and, for words, `vocab`. The hash covers the files' contents and the tokenizer's
- * options, so preparing twice is free and two preparers agree. docs/data.md is the format. */
+ * A prepared set is a folder `<cache>/<hash>/` with shards `tokens-NNNNN.bin` (little-endian u16, or u32 if the
+ * vocabulary has more than 65,535 tokens), `index.json` and, for words and bpe, `vocab`. The hash covers the files'
+ * contents and the tokenizer's options, so a set is prepared once and all processes use the same name. docs/data.md
+ * describes the format. */
 #ifndef DTD_COMMON_DATA_DATA_H
 #define DTD_COMMON_DATA_DATA_H
 
@@ -13,38 +15,42 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* ---- tokenizers: bytes (ids 0..255), words (WikiText style: split at white space, one <eos> a line, <unk>), bpe
- * (GPT-2's byte-pair encoding, from files of Hugging Face's formats) ---- */
+/* ---- tokenizers: bytes (ids 0..255), words (WikiText style: split at white space, one <eos> per line, <unk>), bpe
+ * (GPT-2's byte-pair encoding, from files in Hugging Face's formats) ---- */
 
 struct tokenizer;
 NODISCARD err_t tokenizer_bytes_new(struct tokenizer **ret);
-/* A vocabulary as it stands in a `vocab` file: one word a line, the line number is the id. Bounded. */
+/* From the content of a `vocab` file: one word per line, the line number is the id. Bounded. */
 NODISCARD err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercase, struct tokenizer **ret,
                                     struct why *why);
-/* Of vocab.json and merges.txt, in any order, or of a tokenizer.json. Messages name file, line or field, and cause. */
+/* From vocab.json and merges.txt, in any order, or from a tokenizer.json. Errors name file, line or field, and cause.
+ */
 NODISCARD err_t tokenizer_bpe_files(char *const *files, int n, struct tokenizer **ret, struct why *why);
-/* As it stands in a `vocab` file: a tokenizer.json, or "dtd-bpe 1 N M\n", N bytes of vocab.json, M of merges.txt. */
+/* From the content of a `vocab` file: a tokenizer.json, or "dtd-bpe 1 N M\n", N bytes of vocab.json, M of merges.txt.
+ */
 NODISCARD err_t tokenizer_bpe_new(const void *vocab, size_t len, struct tokenizer **ret, struct why *why);
-/* True when such a `vocab` file is of two files: the first is ret_n[0] bytes at *ret_at, the second follows. */
+/* True if such a `vocab` file contains two files: the first has ret_n[0] bytes at *ret_at, and the second, of ret_n[1]
+ * bytes, follows. */
 bool tokenizer_bpe_parts(const void *vocab, size_t len, size_t *ret_at, size_t ret_n[2]);
-/* Any of them, from the `vocab` file. */
+/* A tokenizer of any kind, from the content of its `vocab` file. */
 NODISCARD err_t tokenizer_new_from(enum tokenizer_kind kind, const void *vocab, size_t len, bool lowercase,
                                    struct tokenizer **ret, struct why *why);
 void tokenizer_free(struct tokenizer *t);
 int64_t tokenizer_vocab(const struct tokenizer *t);
-/* The `vocab` file's bytes; empty for bytes. Lives as long as t. */
+/* The content of the `vocab` file; empty for the tokenizer bytes. Valid as long as t. */
 const void *tokenizer_vocab_file(const struct tokenizer *t, size_t *ret_len);
 /* Appends int32 ids. */
 NODISCARD err_t tokenizer_encode(const struct tokenizer *t, const void *text, size_t len, struct buf *ret_ids);
-/* Appends the text of one id (words: with a space after it, <eos> as a newline); ERR_INVALID out of range. */
+/* Appends the text of one id (words: followed by a space, <eos> as a newline). ERR_INVALID: the id is out of range. */
 NODISCARD err_t tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *ret);
 
 /* ---- preparing ---- */
 
-/* Turns patterns (glob(7); relative ones from `dir`, which is absolute) into absolute paths of regular files: sorted by
- * byte value, each once, folders skipped. Symbolic links are followed and keep their names. A pattern that names a file
- * as it stands is that file. ERR_NOTFOUND names the pattern that matches nothing; ERR_INVALID a name that is not UTF-8.
- * ret_paths[ret_n] and each text in it are malloced: swap them into a job_spec, or data_paths_free. */
+/* Expands patterns (glob(7); relative ones start at `dir`, which is absolute) to absolute paths of regular files,
+ * sorted by byte value and unique; folders are skipped. Symbolic links are followed and keep their names. A pattern
+ * that is the exact name of a file means that file. ERR_NOTFOUND: the sentence names a pattern without a match.
+ * ERR_INVALID: it names a file whose name is not UTF-8. The caller owns ret_paths and its strings: it moves them into a
+ * job_spec, or calls data_paths_free. */
 NODISCARD err_t data_resolve(const char *dir, char *const *patterns, int n, char ***ret_paths, int *ret_n,
                              struct why *why);
 void data_paths_free(char **paths, int n);
@@ -56,15 +62,15 @@ struct data_prepare {
     bool lowercase;
     char *const *tokenizer_files; /* bpe: as tokenizer_bpe_files takes them, unless vocab_from is given */
     int n_tokenizer_files;
-    const char *vocab_from; /* words, bpe: hash of the prepared set whose vocabulary to use (validation data); NULL:
-                               words make one */
+    const char *vocab_from; /* words, bpe: hash of the prepared set whose vocabulary is used (validation data); NULL:
+                               words builds one from the files */
     const char *cache;      /* folder; NULL or "": $XDG_CACHE_HOME/dtd/data, else ~/.cache/dtd/data */
     void (*progress)(int64_t done_bytes, int64_t total_bytes, void *arg); /* may be NULL */
     void *arg;
-    int64_t shard_tokens; /* tokens of a shard at most; 0: 2^30. No part of the hash: any cut is the same data */
+    int64_t shard_tokens; /* maximum tokens per shard; 0: 2^30. Not part of the hash, because the data is the same */
 };
-/* Makes the set unless it is there (another preparer's counts), atomically. ret_hash: 64 hex digits and a NUL.
- * ERR_NOTFOUND names a missing file, ERR_INVALID an empty set. */
+/* Creates the set atomically, unless it exists already, possibly by another process. ret_hash: 64 hex digits and a NUL.
+ * ERR_NOTFOUND: the sentence names a missing file. ERR_INVALID: the set would be empty. */
 NODISCARD err_t data_prepare(const struct data_prepare *p, char ret_hash[65], struct why *why);
 
 /* ---- reading ---- */
@@ -76,19 +82,21 @@ void data_close(struct data_set *d);
 int64_t data_tokens(const struct data_set *d);
 int64_t data_vocab(const struct data_set *d);
 const struct tokenizer *data_tokenizer(const struct data_set *d);
-/* Samples of seq inputs and seq targets: floor((tokens - 1) / seq). */
+/* Number of samples of seq inputs and seq targets: floor((tokens - 1) / seq). */
 int64_t data_samples(const struct data_set *d, int64_t seq);
-/* ids[seq], targets[seq] (the next tokens) of sample `index`. ERR_INVALID when there is no such sample; ERR_CORRUPT
- * when a token is outside of the vocabulary (a damaged shard), so that no kernel ever reads beyond its table. */
+/* Writes ids[seq] and targets[seq] (the next tokens) of sample `index`. ERR_INVALID: there is no such sample.
+ * ERR_CORRUPT: a token is outside the vocabulary (a damaged shard); the check keeps kernels from reading beyond the
+ * embedding table. */
 NODISCARD err_t data_sample(const struct data_set *d, int64_t seq, int64_t index, int32_t *ret_ids,
                             int32_t *ret_targets);
-/* Reads every byte and compares it with the index's SHA-256; ERR_CORRUPT names the file. */
+/* Reads every byte and compares the SHA-256 hashes with the index. ERR_CORRUPT: the sentence names the file. */
 NODISCARD err_t data_verify(const struct data_set *d, struct why *why);
 
-/* ---- the sampler: position -> sample, a bijection of [0, n) for every pass over the data ---- */
+/* ---- the sampler: position -> sample, a bijection of [0, n) in every pass over the data ---- */
 
-/* Where the sample at global `position` (0, 1, 2, .. over the whole training) lies: pass = position / n, and within a
- * pass a seeded permutation evaluated in O(1): a 6-round Feistel network over ceil(log2 n) bits with cycle walking. */
+/* Index of the sample at global `position` (0, 1, 2, .. over the whole training). The pass is position / n. Within a
+ * pass the order is a seeded permutation that is evaluated in O(1): a 6-round Feistel network over ceil(log2 n) bits
+ * with cycle walking. */
 int64_t data_sampler(uint64_t seed, int64_t n, int64_t position);
 
 #endif

@@ -1,6 +1,6 @@
-/* The seal is the SHA-256 of the same object without the seal, dumped compactly with sorted keys: jansson's form, so a
- * person may reformat the file and it still holds. Names of shards are not in the index: a reader makes them from
- * numbers, and so never follows a path that somebody wrote into a file. */
+/* The index contains the SHA-256 (the seal) of its own object without the seal, in jansson's compact form with sorted
+ * keys, so reformatting the file does not invalidate it. The index has no names of shards. Readers derive them from
+ * numbers, so a forged file cannot make a reader follow a path. */
 #include "common/data/index.h"
 
 #include "common/data/cache.h"
@@ -22,7 +22,7 @@ const char *index_tokenizer_name(enum tokenizer_kind kind)
     return tokenizer_names[kind];
 }
 
-/* N_TOKENIZERS: none of that name. */
+/* Returns N_TOKENIZERS if there is none of that name. */
 static int tokenizer_find(const char *name)
 {
     int i = 0;
@@ -127,7 +127,7 @@ static err_t parse_shards(const json_t *list, struct data_index *x, struct why *
         json_int_t tokens;
         const char *sha256;
         if (json_unpack((json_t *)item, "{s:I,s:s!}", "tokens", &tokens, "sha256", &sha256))
-            return corrupt(why, "a shard is not described as it should be");
+            return corrupt(why, "the description of a shard is invalid");
         if (tokens < 1 || tokens > INDEX_MAX_TOKENS || !cache_hash_valid(sha256))
             return corrupt(why, "the size or the hash of a shard is out of range");
         x->shards[i].tokens = tokens;
@@ -149,15 +149,16 @@ static err_t parse_fields(json_t *object, struct data_index *x, struct why *why)
     if (json_unpack(object, "{s:s,s:i}", "format", &format, "version", &version) || strcmp(format, FORMAT) != 0)
         return corrupt(why, "it is not the index of prepared data");
     if (version != VERSION)
-        return why_set(why, ERR_UNSUPPORTED, "version %d is not known here; version %d is", version, VERSION);
+        return why_set(why, ERR_UNSUPPORTED, "version %d is not supported; this dtd reads version %d", version,
+                       VERSION);
     if (json_unpack(object, "{s:s,s:s,s:b,s:s,s:I,s:s,s:I,s:I,s:o}", "hash", &hash, "tokenizer", &tokenizer,
                     "lowercase", &lowercase, "dtype", &dtype, "vocab", &vocab, "vocab_sha256", &vocab_sha256, "tokens",
                     &tokens, "source_bytes", &source_bytes, "shards", &shards))
-        return corrupt(why, "a field is missing or of a wrong type");
+        return corrupt(why, "a field is missing or has the wrong type");
     int kind = tokenizer_find(tokenizer);
     if (!cache_hash_valid(hash) || kind == N_TOKENIZERS ||
         (kind != TOKENIZER_BYTES ? !cache_hash_valid(vocab_sha256) : vocab_sha256[0] != '\0'))
-        return corrupt(why, "a name in it is not known");
+        return corrupt(why, "it has an invalid hash or an unknown tokenizer");
     if (vocab < 1 || vocab > INT32_MAX || tokens < 1 || tokens > INDEX_MAX_TOKENS || source_bytes < 0 ||
         strcmp(dtype, vocab > 65535 ? "uint32" : "uint16") != 0)
         return corrupt(why, "a number in it is out of range");

@@ -1,4 +1,4 @@
-/* index.json of a prepared set: what the folder holds, sealed with its own hash. Inside common/data only. */
+/* index.json of a prepared set: the content of the folder, protected by its own hash. For common/data only. */
 #ifndef DTD_COMMON_DATA_INDEX_H
 #define DTD_COMMON_DATA_INDEX_H
 
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define INDEX_MAX_SHARDS 16384 /* each is a mapping, and a process has 65,530 */
+#define INDEX_MAX_SHARDS 16384 /* each is a mapping; a process may have 65,530 (vm.max_map_count) */
 #define INDEX_MAX_TOKENS ((int64_t)1 << 60)
 #define INDEX_MAX_BYTES (16u << 20)
 #define INDEX_FILE "index.json"
@@ -21,7 +21,7 @@ struct index_shard {
 };
 
 struct data_index {
-    char hash[65]; /* the set's name */
+    char hash[65]; /* the name of the set */
     enum tokenizer_kind tokenizer;
     bool lowercase;
     bool wide; /* u32 tokens, else u16 */
@@ -36,10 +36,10 @@ static inline int64_t index_token_bytes(const struct data_index *x)
     return x->wide ? 4 : 2;
 }
 
-/* As the index and the text that names a set spell it. */
+/* The tokenizer's name in the index, and in the text whose hash names a set. */
 const char *index_tokenizer_name(enum tokenizer_kind kind);
 NODISCARD err_t index_print(const struct data_index *x, struct buf *ret);
-/* ERR_CORRUPT when it is no index, not sealed, or contradicts itself. */
+/* ERR_CORRUPT: it is not an index, its hash is wrong, or it contradicts itself. */
 NODISCARD err_t index_parse(const void *text, size_t len, struct data_index *ret, struct why *why);
 void index_fini(struct data_index *x);
 

@@ -1,9 +1,9 @@
-/* Files are read in pieces of a megabyte, so memory does not grow with them, and more than once: to hash them, which
- * names the set; to count words; to write tokens. Each reading hashes again: a file that changes meanwhile is caught,
- * because a set whose name does not fit its content would be found by somebody else later.
+/* Files are read in chunks of 1 MiB, so memory does not grow with them. They are read several times: to compute the
+ * hash that names the set, to count words, and to write tokens. Each pass hashes the file again and so detects a file
+ * that changes meanwhile; otherwise a set's name would not match its content, and later users would read wrong data.
  *
- * Everything is written into a fresh folder of its own and renamed when it is durable. Two preparers of one set both
- * write; the rename of the second fails, and the set of the first is as good. */
+ * The set is written to a new folder and renamed when it is durable. If two processes prepare the same set, both write
+ * it; the second rename fails, and both use the set of the first. */
 #include "common/base/file.h"
 #include "common/data/cache.h"
 #include "common/data/data.h"
@@ -28,7 +28,7 @@
 
 struct source {
     int64_t bytes;
-    char sha256[65]; /* "" before the first reading */
+    char sha256[65]; /* "": not read yet */
 };
 
 struct preparation {
@@ -38,8 +38,8 @@ struct preparation {
     struct source *sources; /* p->n_files */
     struct tokenizer *tokenizer;
     uint8_t *piece;
-    int64_t done, total;     /* bytes, all readings together */
-    struct data_index index; /* of what is being written; its shards are the writer's */
+    int64_t done, total;     /* bytes, over all passes */
+    struct data_index index; /* of the set that is written; the shard_writer owns its shards */
 };
 
 static err_t fail(struct preparation *x, err_t err)
@@ -54,19 +54,20 @@ static err_t fail_file(struct preparation *x, const char *path, int errnum)
 
 /* ---- reading the files ---- */
 
-/* Where the bytes of a reading go besides their hash. */
+/* Receives the bytes of a pass. */
 typedef err_t sink_fn(void *arg, const uint8_t *data, size_t len);
 
 static void report(struct preparation *x, int64_t bytes)
 {
     x->done += bytes;
     if (x->done > x->total)
-        x->done = x->total; /* a file that grows */
+        x->done = x->total; /* a file has grown */
     if (x->p->progress)
         x->p->progress(x->done, x->total, x->p->arg);
 }
 
-/* Hands fd's bytes on. A text that does not end in a newline gets one: files do not run into each other. */
+/* Passes the bytes of fd to the hash and the sink. Adds a newline if the text does not end with one, so that the last
+ * line of a file and the first line of the next stay separate. */
 static err_t read_pieces(struct preparation *x, int fd, const char *path, struct sha *sha, sink_fn *sink, void *arg)
 {
     uint8_t last = '\n';
@@ -93,7 +94,7 @@ static err_t read_pieces(struct preparation *x, int fd, const char *path, struct
 static err_t open_source(struct preparation *x, const char *path, int *ret)
 {
     struct stat st;
-    /* Without O_NONBLOCK a pipe would block before it can be refused. */
+    /* Without O_NONBLOCK, opening a pipe would block. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return fail_file(x, path, errno);
@@ -105,7 +106,7 @@ static err_t open_source(struct preparation *x, const char *path, int *ret)
     return why_set(x->why, ERR_INVALID, "%s: it is not a regular file", path);
 }
 
-/* Reads source i whole. The first reading writes down its hash; later ones compare. */
+/* Reads source i completely. The first pass stores its hash, and later passes compare it. */
 static err_t read_source(struct preparation *x, int i, sink_fn *sink, void *arg)
 {
     const char *path = x->p->files[i];
@@ -123,7 +124,7 @@ static err_t read_source(struct preparation *x, int i, sink_fn *sink, void *arg)
     if (!err && !s->sha256[0])
         memcpy(s->sha256, sha256, sizeof(sha256));
     if (!err && strcmp(s->sha256, sha256) != 0)
-        err = why_set(x->why, ERR_AGAIN, "%s: the file changed while it was read; prepare it again", path);
+        err = why_set(x->why, ERR_AGAIN, "%s: the file changed while it was read; run the command again", path);
     sha_fini(&sha);
     close(fd);
     return err;
@@ -188,8 +189,8 @@ static err_t borrow_vocab(struct preparation *x)
         err = why_set(x->why, ERR_INVALID, "the set %s has another tokenizer: %s", x->p->vocab_from,
                       index_tokenizer_name(tokenizer_kind(data_tokenizer(from))));
     else if (tokenizer_lowercase(data_tokenizer(from)) != x->p->lowercase)
-        err = why_set(x->why, ERR_INVALID, "the set %s %s text to lower case, this one is to do otherwise",
-                      x->p->vocab_from, x->p->lowercase ? "does not fold" : "folds");
+        err = why_set(x->why, ERR_INVALID, "the set %s %s text to lower case, but this set does the opposite",
+                      x->p->vocab_from, x->p->lowercase ? "does not convert" : "converts");
     else
         err = tokenizer_new_from(x->p->tokenizer, vocab, len, x->p->lowercase, &x->tokenizer, x->why);
     data_close(from);
@@ -269,9 +270,11 @@ static err_t fail_encode(struct preparation *x, err_t err)
 {
     if (err != ERR_LIMIT)
         return fail(x, err);
-    return why_set(x->why, err,
-                   "the tokenizer's pattern finds no cut in %zu MiB of text: is it text? The tokenizer bytes takes it",
-                   BPE_MAX_PIECE >> 20);
+    return why_set(
+        x->why, err,
+        "the tokenizer's pattern does not split %zu MiB of the text; if the files are not text, use the tokenizer "
+        "bytes",
+        BPE_MAX_PIECE >> 20);
 }
 
 static err_t write_piece(void *arg, const uint8_t *data, size_t len)
@@ -291,7 +294,7 @@ static err_t write_tokens(struct set_writer *w)
     if (!err)
         err = shard_writer_finish(&w->shards, w->x->why);
     if (!err && !w->shards.tokens)
-        err = why_set(w->x->why, ERR_INVALID, "the files hold no text at all: %s%s", w->x->p->files[0],
+        err = why_set(w->x->why, ERR_INVALID, "the files are empty: %s%s", w->x->p->files[0],
                       w->x->p->n_files > 1 ? ", .." : "");
     return err;
 }
@@ -319,7 +322,7 @@ static err_t write_index(struct preparation *x, const struct shard_writer *shard
     return err;
 }
 
-/* Everything of the set into x->temp. */
+/* Writes the set into x->temp. */
 static err_t write_set(struct preparation *x)
 {
     struct set_writer w = {.x = x};
@@ -342,9 +345,9 @@ static err_t write_set(struct preparation *x)
     return err;
 }
 
-/* ---- the whole ---- */
+/* ---- preparing a set ---- */
 
-/* OK: the set is there and whole. A damaged one is moved out of the way (its readers keep their mappings). */
+/* OK: the set exists and is complete. A damaged set is moved away; processes that read it keep their mappings. */
 static err_t find_set(struct preparation *x)
 {
     struct data_set *set;
@@ -426,9 +429,9 @@ static err_t check_request(const struct data_prepare *p, struct why *why)
     if (p->n_files < 1)
         return why_set(why, ERR_INVALID, "no files to prepare");
     if (p->tokenizer != TOKENIZER_WORDS && p->lowercase)
-        return why_set(why, ERR_INVALID, "only the tokenizer words folds text to lower case");
+        return why_set(why, ERR_INVALID, "only the tokenizer words supports lowercase");
     if (p->shard_tokens < 0 || p->shard_tokens > INDEX_MAX_TOKENS)
-        return why_set(why, ERR_INVALID, "%" PRId64 " tokens are no size of a shard", p->shard_tokens);
+        return why_set(why, ERR_INVALID, "%" PRId64 " is not a legal number of tokens per shard", p->shard_tokens);
     return OK;
 }
 

@@ -1,5 +1,5 @@
-/* Sorted by byte value and not as the locale sorts: the order of the files is part of the set's name, and must be the
- * same on every machine. */
+/* Files are sorted by byte value and not by locale: their order is part of the set's name and must be the same on every
+ * machine. */
 #include "common/data/data.h"
 
 #include "common/base/utf8.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define MAX_PATHS 65536 /* as many as a list of the job file may hold */
+#define MAX_PATHS 65536 /* the limit of a list in a job file (SCHEMA_MAX_ITEMS) */
 
 struct paths {
     char **list;
@@ -25,7 +25,7 @@ void data_paths_free(char **paths, int n)
     free(paths);
 }
 
-/* Drops "//" and "/./", so that one file has one name. "..": not without asking the file system. */
+/* Removes "//" and "/./", so that a file has one name. ".." stays: its meaning depends on symbolic links. */
 static void clean(char *path)
 {
     char *out = path;
@@ -40,10 +40,10 @@ static void clean(char *path)
 static err_t add(struct paths *p, const char *path, struct why *why)
 {
     if (!utf8_valid(path))
-        return why_set(why, ERR_INVALID, "%s: the name is not UTF-8, which a job file cannot say; rename the file",
+        return why_set(why, ERR_INVALID, "%s: the name is not UTF-8, so a job file cannot contain it; rename the file",
                        path);
     if (p->n == MAX_PATHS)
-        return why_set(why, ERR_LIMIT, "more than %d files; join some, or name fewer", MAX_PATHS);
+        return why_set(why, ERR_LIMIT, "more than %d files; concatenate some, or name fewer", MAX_PATHS);
     if (p->n == p->cap) {
         int cap = p->cap ? 2 * p->cap : 16;
         char **list = realloc(p->list, (size_t)cap * sizeof(*list));
@@ -60,7 +60,7 @@ static err_t add(struct paths *p, const char *path, struct why *why)
     return OK;
 }
 
-/* The folder as glob takes it literally, then the pattern. NULL without memory. */
+/* The folder, escaped for glob, and the pattern. NULL: out of memory. */
 static char *full_pattern(const char *dir, const char *pattern)
 {
     char *full = malloc(2 * strlen(dir) + strlen(pattern) + 2), *out = full;
@@ -99,7 +99,8 @@ static err_t add_pattern(struct paths *p, const char *dir, const char *pattern, 
     for (size_t i = 0; !err && !rc && i < found.gl_pathc; i++)
         err = add_match(p, found.gl_pathv[i], &folders, why);
     if (!err && p->n == before && folders)
-        err = why_set(why, ERR_NOTFOUND, "%s: only folders there; write %s/* for the files in one", pattern, pattern);
+        err = why_set(why, ERR_NOTFOUND, "%s: it matches only folders; write %s/* for the files in them", pattern,
+                      pattern);
     else if (!err && p->n == before)
         err = why_set(why, ERR_NOTFOUND, "%s: no such file (looked for in %s)", pattern, pattern[0] == '/' ? "/" : dir);
     globfree(&found);
@@ -107,7 +108,7 @@ static err_t add_pattern(struct paths *p, const char *dir, const char *pattern, 
     return err;
 }
 
-/* A pattern that is a file's name as it stands: a name may hold a bracket. */
+/* Adds a pattern that is the exact name of a file; file names may contain brackets. */
 static err_t add_literal(struct paths *p, const char *dir, const char *pattern, bool *ret_done, struct why *why)
 {
     struct stat st;
@@ -142,7 +143,7 @@ static void sort_unique(struct paths *p)
 err_t data_resolve(const char *dir, char *const *patterns, int n, char ***ret_paths, int *ret_n, struct why *why)
 {
     struct paths p = {0};
-    err_t err = dir[0] == '/' ? OK : why_set(why, ERR_INVALID, "%s: an absolute folder is needed", dir);
+    err_t err = dir[0] == '/' ? OK : why_set(why, ERR_INVALID, "%s: the folder must be an absolute path", dir);
     for (int i = 0; !err && i < n; i++) {
         bool done = false;
         err = add_literal(&p, dir, patterns[i], &done, why);

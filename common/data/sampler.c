@@ -1,12 +1,13 @@
-/* A Feistel network is a bijection whatever its round function is, so the permutation is right by construction; the
- * rounds only make it look random. The halves may differ by a bit, so the network covers [0, 2^ceil(log2 n)) exactly,
- * and walking the cycle until the value falls below n keeps the bijection on [0, n): fewer than two walks on average. A
- * well-known sampler pads to an even number of bits instead and repeats an index at n = 2^16 + 1. */
+/* A Feistel network is a bijection for any round function, so the permutation is correct by construction; the rounds
+ * only make it look random. The two halves may differ by one bit, so the network covers exactly [0, 2^ceil(log2 n)).
+ * Cycle walking, that is, applying the network until the value is below n, keeps the bijection on [0, n) and needs
+ * fewer than two steps on average. A well-known sampler pads to an even number of bits instead and repeats an index at
+ * n = 2^16 + 1. */
 #include "common/data/data.h"
 
 #include <assert.h>
 
-#define ROUNDS 6
+#define ROUNDS 6 /* the statistical tests of test_sampler.c pass; part of the data order, so never change it */
 
 static uint64_t mix(uint64_t x)
 {
@@ -17,7 +18,7 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* Rounds alternate: the low half changes by the high one, then the high half by the low one. */
+/* Rounds alternate: the high half changes the low half, then the low half changes the high half. */
 static uint64_t permute(uint64_t x, const uint64_t keys[ROUNDS], int low_bits, int high_bits)
 {
     uint64_t low_mask = ((uint64_t)1 << low_bits) - 1, high_mask = ((uint64_t)1 << high_bits) - 1;

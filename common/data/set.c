@@ -1,6 +1,6 @@
-/* Opening costs one small file and a mapping per shard, whatever the size. The tokens themselves are checked as they
- * are read: against the vocabulary here, against their hash by data_verify. A mapping is shared and read-only, so the
- * workers of a node have one copy of the data between them. */
+/* Opening reads one small file and maps the shards; the cost does not depend on their size. Tokens are checked against
+ * the vocabulary when they are read; data_verify checks them against their hash. Mappings are shared and read-only, so
+ * all workers of a node share one copy of the data in memory. */
 #include "common/data/data.h"
 
 #include "common/base/file.h"
@@ -23,7 +23,7 @@
 
 struct mapped {
     const void *data;
-    int64_t start; /* number of its first token in the set */
+    int64_t start; /* index of its first token in the set */
     size_t bytes;
 };
 
@@ -45,7 +45,7 @@ static err_t read_index(struct data_set *d, const char *hash, struct why *why)
         return err;
     err = file_read_plain(path, INDEX_MAX_BYTES, &text);
     if (err == ERR_NOTFOUND)
-        return why_set(why, err, "%s: no prepared data of that name here; `dtctl data prepare` makes it", d->dir);
+        return why_set(why, err, "%s: there is no prepared data of this name; `dtctl data prepare` creates it", d->dir);
     if (err) {
         why_set(why, err, "%s: %s", path, err_text(err));
     } else {
@@ -88,7 +88,7 @@ static err_t load_tokenizer(struct data_set *d, struct why *why)
     else if (!err && (err = tokenizer_bytes_new(&d->tokenizer)))
         why_set(why, err, "%s", err_text(err));
     if (!err && tokenizer_vocab(d->tokenizer) != d->index.vocab)
-        err = why_set(why, ERR_CORRUPT, "%s: %lld words, the index says %lld", path,
+        err = why_set(why, ERR_CORRUPT, "%s: %lld tokens, but the index says %lld", path,
                       (long long)tokenizer_vocab(d->tokenizer), (long long)d->index.vocab);
     return err;
 }
@@ -103,7 +103,8 @@ static err_t map_shard(struct mapped *m, const char *path, struct why *why)
     if (fstat(fd, &st)) {
         err = why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
     } else if ((uint64_t)st.st_size != m->bytes) {
-        err = why_set(why, ERR_CORRUPT, "%s: %lld bytes, the index says %zu", path, (long long)st.st_size, m->bytes);
+        err =
+            why_set(why, ERR_CORRUPT, "%s: %lld bytes, but the index says %zu", path, (long long)st.st_size, m->bytes);
     } else {
         void *data = mmap(NULL, m->bytes, PROT_READ, MAP_SHARED, fd, 0);
         if (data == MAP_FAILED)
@@ -147,7 +148,8 @@ err_t data_open(const char *cache, const char *hash, struct data_set **ret, stru
 {
     char dir[PATH_MAX];
     if (!cache_hash_valid(hash))
-        return why_set(why, ERR_INVALID, "\"%.80s\" is no name of prepared data: 64 hex digits are", hash);
+        return why_set(why, ERR_INVALID, "\"%.80s\" is not a name of prepared data; such a name has 64 hex digits",
+                       hash);
     err_t err = cache_dir(cache, dir, sizeof(dir), why);
     if (err)
         return err;
@@ -205,7 +207,7 @@ int64_t data_samples(const struct data_set *d, int64_t seq)
     return (d->index.tokens - 1) / seq;
 }
 
-/* The shard that holds token `at`. */
+/* The shard that contains token `at`. */
 static int shard_of(const struct data_set *d, int64_t at)
 {
     int low = 0, high = d->index.n_shards - 1;
@@ -219,7 +221,7 @@ static int shard_of(const struct data_set *d, int64_t at)
     return low;
 }
 
-/* Widens n tokens from element `first` of a shard; the largest of them. */
+/* Converts n tokens, from element `first` of a shard, to int32. Returns the largest. */
 static uint32_t widen(const struct data_set *d, const struct mapped *m, int64_t first, int64_t n, int32_t *ret)
 {
     uint32_t largest = 0;
@@ -241,7 +243,7 @@ static uint32_t widen(const struct data_set *d, const struct mapped *m, int64_t 
     return largest;
 }
 
-/* n tokens from token `at` of the set, over as many shards as they lie in. */
+/* Copies n tokens from token `at` of the set; they may lie in several shards. */
 static err_t copy_tokens(const struct data_set *d, int64_t at, int64_t n, int32_t *ret)
 {
     for (int i = shard_of(d, at); n; i++) {

@@ -1,4 +1,5 @@
-/* OpenSSL's EVP picks the CPU's SHA instructions; its errors here can only be memory or a broken installation. */
+/* OpenSSL's EVP uses the CPU's SHA instructions. Its only possible errors here are lack of memory and a broken
+ * installation. */
 #include "common/data/sha.h"
 
 #include <openssl/evp.h>

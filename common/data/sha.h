@@ -1,4 +1,4 @@
-/* SHA-256 as it goes along, in the caller's memory; the digest as 64 hex digits. One thread each. */
+/* Incremental SHA-256; the digest is 64 hex digits. Each struct belongs to one thread. */
 #ifndef DTD_COMMON_DATA_SHA_H
 #define DTD_COMMON_DATA_SHA_H
 
@@ -7,14 +7,14 @@
 #include <stddef.h>
 
 struct sha {
-    void *ctx; /* EVP_MD_CTX; NULL when there is none */
+    void *ctx; /* EVP_MD_CTX; NULL: not initialised */
 };
 
 NODISCARD err_t sha_init(struct sha *s);
 NODISCARD err_t sha_add(struct sha *s, const void *data, size_t len);
-/* Ends it; `s` must be initialised again before the next byte. */
+/* Finishes the hash; `s` must be initialised again before it is used again. */
 NODISCARD err_t sha_hex(struct sha *s, char ret[65]);
-/* Legal at any time, on a zeroed one too. */
+/* May be called at any time, also on a zeroed struct. */
 void sha_fini(struct sha *s);
 NODISCARD err_t sha_of(const void *data, size_t len, char ret[65]);
 

@@ -1,5 +1,5 @@
-/* A shard is nothing but tokens: a reader maps it and is done. Its hash is made on the way out, from the bytes that are
- * written, not from what a later read might return. */
+/* A shard contains only tokens, so a reader can map it and use it directly. The hash is computed from the bytes that
+ * are written, and not from a later read, which could return damaged data. */
 #include "common/data/shard.h"
 
 #include "common/base/file.h"
@@ -25,7 +25,7 @@ static err_t create(const char *dir, const char *name, int *ret, struct why *why
     return *ret >= 0 ? OK : why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
 }
 
-/* Durable and closed, whatever came before. */
+/* Fsyncs unless there was an error, and closes in any case. */
 static err_t finish_fd(int fd, err_t err)
 {
     if (!err && fsync(fd))
@@ -67,7 +67,7 @@ static err_t open_shard(struct shard_writer *w, struct why *why)
 {
     char name[32];
     if (w->n_shards == INDEX_MAX_SHARDS)
-        return why_set(why, ERR_LIMIT, "more than %d shards: make them larger than %" PRId64 " tokens",
+        return why_set(why, ERR_LIMIT, "more than %d shards of %" PRId64 " tokens: choose a larger shard size",
                        INDEX_MAX_SHARDS, w->cap);
     if (w->n_shards == w->cap_shards) {
         int cap = w->cap_shards ? 2 * w->cap_shards : 16;
@@ -116,7 +116,7 @@ static err_t pack(struct shard_writer *w, const int32_t *ids, int64_t n)
     return OK;
 }
 
-/* n tokens that fit into the shard under way. */
+/* Writes n tokens, which fit into the current shard. */
 static err_t write_part(struct shard_writer *w, const int32_t *ids, int64_t n, struct why *why)
 {
     char name[32];

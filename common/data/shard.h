@@ -1,4 +1,4 @@
-/* Writes a stream of tokens as shards of a bounded size into one folder. Inside common/data only; one thread. */
+/* Writes a stream of tokens to one folder, as shards of bounded size. For common/data only; one thread. */
 #ifndef DTD_COMMON_DATA_SHARD_H
 #define DTD_COMMON_DATA_SHARD_H
 
@@ -9,9 +9,9 @@
 struct shard_writer {
     const char *dir;
     bool wide;
-    int64_t cap;    /* tokens of a shard */
-    int fd;         /* of the shard under way; -1 between shards */
-    int64_t tokens; /* in all */
+    int64_t cap;    /* maximum tokens per shard */
+    int fd;         /* of the current shard; -1: none */
+    int64_t tokens; /* written so far, in all shards */
     struct sha sha;
     struct index_shard *shards;
     int n_shards, cap_shards;
@@ -20,10 +20,10 @@ struct shard_writer {
 
 void shard_writer_init(struct shard_writer *w, const char *dir, bool wide, int64_t cap);
 NODISCARD err_t shard_writer_put(struct shard_writer *w, const int32_t *ids, int64_t n, struct why *why);
-/* Makes the last shard durable. The shards stay in `w` until fini. */
+/* Makes the last shard durable. w->shards stays valid until fini. */
 NODISCARD err_t shard_writer_finish(struct shard_writer *w, struct why *why);
 void shard_writer_fini(struct shard_writer *w);
-/* Makes one whole file durable. */
+/* Writes one complete file durably. */
 NODISCARD err_t shard_file_write(const char *dir, const char *name, const void *data, size_t len, struct why *why);
 
 #endif

@@ -1,6 +1,6 @@
-/* Words are what the WikiText models of PyTorch's examples take: line.split() + ["<eos>"], so that perplexities
- * compare. White space is the six ASCII characters and nothing else: the cut does not depend on a locale or a Unicode
- * version, and text that is no UTF-8 at all is as good as any other. */
+/* The tokenizer words splits like PyTorch's WikiText examples, line.split() + ["<eos>"], so perplexities are
+ * comparable. White space is exactly the six ASCII characters. So the result does not depend on the locale or on a
+ * Unicode version, and the text need not be UTF-8. */
 #include "common/data/tokenizer.h"
 
 #include "common/base/file.h"
@@ -15,7 +15,7 @@ struct tokenizer {
     struct vocab words;
     int32_t unk, eos;
     struct bpe *bpe;
-    struct buf vocab; /* the file's bytes */
+    struct buf vocab; /* content of the vocab file */
 };
 
 static bool is_space(uint8_t c)
@@ -23,7 +23,7 @@ static bool is_space(uint8_t c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* ---- cutting ---- */
+/* ---- splitting ---- */
 
 static void lower(uint8_t *text, size_t len)
 {
@@ -175,7 +175,7 @@ err_t tokenizer_decode(const struct tokenizer *t, int32_t id, struct buf *ret)
     return err ? err : buf_append(ret, " ", 1);
 }
 
-/* ---- life ---- */
+/* ---- create ---- */
 
 static err_t tokenizer_new(enum tokenizer_kind kind, bool lowercase, struct tokenizer **ret)
 {
@@ -197,17 +197,16 @@ static err_t vocab_line_add(struct tokenizer *t, const uint8_t *word, size_t len
 {
     int32_t line = t->words.n, id;
     if (!len || len > VOCAB_WORD_MAX_BYTES)
-        return why_set(why, ERR_INVALID, "vocabulary, line %d: %zu bytes; a word has 1 to %d", line + 1, len,
-                       VOCAB_WORD_MAX_BYTES);
+        return why_set(why, ERR_INVALID, "vocabulary, line %d: the word has %zu bytes; it must have 1 to %d", line + 1,
+                       len, VOCAB_WORD_MAX_BYTES);
     for (size_t i = 0; i < len; i++)
         if (is_space(word[i]))
-            return why_set(why, ERR_INVALID, "vocabulary, line %d: white space inside of the word", line + 1);
+            return why_set(why, ERR_INVALID, "vocabulary, line %d: the word contains white space", line + 1);
     err_t err = vocab_add(&t->words, word, len, &id);
     if (err)
         return why_set(why, err, "vocabulary, line %d: %s", line + 1, err_text(err));
     if (id != line)
-        return why_set(why, ERR_INVALID, "vocabulary, line %d: the word is there already, in line %d", line + 1,
-                       id + 1);
+        return why_set(why, ERR_INVALID, "vocabulary, line %d: duplicate word, first in line %d", line + 1, id + 1);
     return OK;
 }
 
@@ -217,7 +216,7 @@ static err_t vocab_file_read(struct tokenizer *t, const uint8_t *vocab, size_t l
     while (vocab < end) {
         const uint8_t *stop = memchr(vocab, '\n', (size_t)(end - vocab));
         if (!stop)
-            return why_set(why, ERR_INVALID, "vocabulary: the last line does not end; the file was cut short");
+            return why_set(why, ERR_INVALID, "vocabulary: the last line has no newline; the file is truncated");
         err_t err = vocab_line_add(t, vocab, (size_t)(stop - vocab), why);
         if (err)
             return err;
@@ -234,7 +233,7 @@ err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercase, struct 
 {
     struct tokenizer *t;
     if (len > (size_t)VOCAB_MAX_BYTES + VOCAB_MAX_WORDS)
-        return why_set(why, ERR_LIMIT, "vocabulary: %zu bytes are too many", len);
+        return why_set(why, ERR_LIMIT, "vocabulary: the file is too large (%zu bytes)", len);
     err_t err = tokenizer_new(TOKENIZER_WORDS, lowercase, &t);
     if (err)
         return why_set(why, err, "vocabulary: %s", err_text(err));
@@ -254,7 +253,7 @@ err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercase, struct 
 
 /* ---- byte-pair encoding ---- */
 
-/* Two files in one: this line, then their bytes. A tokenizer.json stays as it is. */
+/* First line of a vocab file that contains two files; their bytes follow. A tokenizer.json is stored unchanged. */
 #define PAIR "dtd-bpe 1 %zu %zu\n"
 #define PAIR_LINE 64
 
@@ -281,7 +280,7 @@ static err_t bpe_make(const struct bpe_text *vocab, const struct bpe_text *merge
     return OK;
 }
 
-/* The sizes that the first line states, when it is that line and they are true. */
+/* Reads the sizes in the first line. False if the line is invalid or the sizes are wrong. */
 static bool pair_line(const uint8_t *data, size_t len, size_t *ret_line, size_t *ret_vocab, size_t *ret_merges)
 {
     char line[PAIR_LINE] = "", again[PAIR_LINE];
@@ -306,7 +305,8 @@ err_t tokenizer_bpe_new(const void *vocab, size_t len, struct tokenizer **ret, s
     if (len < 8 || memcmp(data, "dtd-bpe ", 8) != 0)
         return bpe_make(&whole, NULL, ret, why);
     if (!pair_line(data, len, &line, &n_vocab, &n_merges))
-        return why_set(why, ERR_INVALID, "vocabulary: its first line is not true; the file was cut short or changed");
+        return why_set(why, ERR_INVALID,
+                       "vocabulary: the sizes in its first line are wrong; the file is truncated or was changed");
     struct bpe_text first = {"vocab.json", data + line, n_vocab};
     struct bpe_text second = {"merges.txt", data + line + n_vocab, n_merges};
     return bpe_make(&first, &second, ret, why);
@@ -325,11 +325,11 @@ static err_t bpe_of_texts(const struct bpe_text *texts, int n, struct tokenizer 
     if (n == 1 && is_json(&texts[0]))
         return bpe_make(&texts[0], NULL, ret, why);
     if (n == 1)
-        return why_set(why, ERR_INVALID, "%s: it is no tokenizer.json; a merges.txt goes with its vocab.json",
+        return why_set(why, ERR_INVALID, "%s: it is not a tokenizer.json; a merges.txt needs its vocab.json too",
                        texts[0].name);
     bool swapped = is_json(&texts[1]);
     if (is_json(&texts[0]) == swapped)
-        return why_set(why, ERR_INVALID, "%s and %s: one JSON file (vocab.json) and one of merges are needed",
+        return why_set(why, ERR_INVALID, "%s and %s: write one JSON file (vocab.json) and one merges file",
                        texts[0].name, texts[1].name);
     return bpe_make(&texts[swapped], &texts[!swapped], ret, why);
 }
@@ -340,7 +340,7 @@ err_t tokenizer_bpe_files(char *const *files, int n, struct tokenizer **ret, str
     struct bpe_text texts[2];
     err_t err = OK;
     if (n < 1 || n > 2)
-        return why_set(why, ERR_INVALID, "%d files; a tokenizer.json, or vocab.json and merges.txt are needed", n);
+        return why_set(why, ERR_INVALID, "%d files; write [tokenizer.json], or [vocab.json, merges.txt]", n);
     for (int i = 0; !err && i < n; i++) {
         err = file_read(files[i], BPE_MAX_BYTES, &data[i]);
         if (err)
@@ -409,7 +409,7 @@ bool tokenizer_lowercase(const struct tokenizer *t)
     return t->lowercase;
 }
 
-/* ---- making a vocabulary ---- */
+/* ---- building a vocabulary ---- */
 
 static int compare_words(const void *a, const void *b, void *arg)
 {

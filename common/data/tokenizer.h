@@ -1,5 +1,5 @@
-/* The streaming side of tokenizers, for preparing files that do not fit into memory: text arrives in pieces cut
- * anywhere, words leave whole. Inside common/data only. */
+/* Streaming interface of tokenizers, for files that do not fit into memory: text arrives in chunks cut anywhere, and
+ * words are emitted complete. For common/data only. */
 #ifndef DTD_COMMON_DATA_TOKENIZER_H
 #define DTD_COMMON_DATA_TOKENIZER_H
 
@@ -10,24 +10,24 @@
 #define TOKENIZER_EOS "<eos>"
 #define TOKENIZER_UNK "<unk>"
 
-/* Cuts text at ASCII white space. `emit` gets each word, <eos> for each newline, and <unk> for a word of more than
- * VOCAB_WORD_MAX_BYTES; its error ends the feed. */
+/* Splits text at ASCII white space. `emit` is called with each word, with <eos> for each newline, and with <unk> for a
+ * word of more than VOCAB_WORD_MAX_BYTES; an error that it returns ends the feed. */
 struct splitter {
     bool lowercase; /* A-Z become a-z */
     err_t (*emit)(void *arg, const uint8_t *word, size_t len);
     void *arg;
-    size_t n; /* bytes of a word that the last piece ended in; VOCAB_WORD_MAX_BYTES + 1: too many */
+    size_t n; /* bytes of an incomplete word at the end of the last chunk; VOCAB_WORD_MAX_BYTES + 1: too long */
     uint8_t word[VOCAB_WORD_MAX_BYTES];
 };
 NODISCARD err_t splitter_feed(struct splitter *s, const uint8_t *text, size_t len);
-/* The text ends here: the word under way, if any, is one. */
+/* Ends the text: emits the incomplete word, if any. */
 NODISCARD err_t splitter_finish(struct splitter *s);
 
 struct encoder {
     const struct tokenizer *tokenizer;
     struct buf *ids; /* int32 ids are appended */
     struct splitter splitter;
-    struct bpe_encoder *bpe; /* made by the first text */
+    struct bpe_encoder *bpe; /* created by the first feed */
 };
 void encoder_init(struct encoder *e, const struct tokenizer *tokenizer, struct buf *ids);
 void encoder_fini(struct encoder *e);
@@ -36,8 +36,8 @@ NODISCARD err_t encoder_finish(struct encoder *e);
 
 enum tokenizer_kind tokenizer_kind(const struct tokenizer *t);
 bool tokenizer_lowercase(const struct tokenizer *t);
-/* A vocabulary file of counted words: by falling count, then by bytes; <unk> and <eos> are added when they are missing.
- */
+/* Writes the vocabulary file of counted words: by descending count, then by bytes. Adds <unk> and <eos> if they are
+ * missing. */
 NODISCARD err_t tokenizer_vocab_print(struct vocab *counted, struct buf *ret);
 
 #endif

@@ -1,5 +1,5 @@
-/* Linear probing with the hash kept beside the word: growing never touches the text, and a probe compares bytes only
- * when 64 bits agree. */
+/* Linear probing. Each entry stores its hash, so growing does not read the text, and a probe compares bytes only if all
+ * 64 bits of the hash agree. */
 #include "common/data/vocab.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static uint64_t hash_of(const uint8_t *p, size_t len)
     return h ^ h >> 32;
 }
 
-/* The slot that holds the word, or the free one where it belongs. */
+/* The slot that contains the word, or the free slot for it. */
 static int32_t slot_of(const struct vocab *w, uint64_t hash, const void *word, size_t len)
 {
     int32_t mask = w->n_slots - 1, slot = (int32_t)(hash & (uint64_t)mask);

@@ -1,4 +1,4 @@
-/* A vocabulary file, and its own bytes as text for it. */
+/* A vocabulary file; its bytes are also the text to encode. */
 #include "common/data/data.h"
 
 #include <stdlib.h>

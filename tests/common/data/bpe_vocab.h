@@ -1,5 +1,5 @@
-/* A small vocabulary of byte-pair encoding, trained here the slow way, and the slow way to cut and to encode with it:
- * the oracle of common/data/bpe*.c. Nothing of it is shared with the code that it judges. */
+/* A small byte-pair vocabulary, trained here, and slow implementations of splitting and encoding: the oracle for
+ * common/data/bpe*.c, with which it shares no code. */
 #ifndef DTD_TESTS_COMMON_DATA_BPE_VOCAB_H
 #define DTD_TESTS_COMMON_DATA_BPE_VOCAB_H
 
@@ -18,11 +18,11 @@ struct small {
     struct buf vocab, merges, json; /* vocab.json, merges.txt, tokenizer.json */
 };
 
-/* ---- cutting: GPT-2's pattern by hand, for the characters that tests use ---- */
+/* ---- splitting: GPT-2's pattern by hand, for the characters that the tests use ---- */
 
 enum small_class { SMALL_LETTER, SMALL_DIGIT, SMALL_SPACE, SMALL_OTHER };
 
-/* Class and bytes of the character at p. */
+/* Class and length of the character at p. */
 static inline enum small_class small_class(const char *p, size_t n, size_t *ret)
 {
     static const struct {
@@ -53,7 +53,7 @@ static inline size_t small_run(const char *p, size_t n, enum small_class class)
     return at;
 }
 
-/* Bytes of the piece that begins at p, of a text of n bytes that is valid UTF-8. */
+/* Length of the piece that starts at p in a text of n bytes, which is valid UTF-8. */
 static inline size_t small_piece(const char *p, size_t n)
 {
     static const char *const ends[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
@@ -69,7 +69,7 @@ static inline size_t small_piece(const char *p, size_t n)
         small_class(p + at, n - at, &len);
         last = at;
     }
-    return run < n && last ? last : run; /* the last of several spaces belongs to what follows */
+    return run < n && last ? last : run; /* the last of several spaces belongs to the next piece */
 }
 
 /* ---- training ---- */
@@ -87,7 +87,8 @@ static inline void small_join(struct small *s, int *ids, int *n, int left, int r
     *n = to;
 }
 
-/* ids[n], -1 between pieces: the most frequent pair, the smallest of equals. False: none that is there twice. */
+/* Finds the most frequent pair in ids[n] (-1 between pieces), the smallest if several are equally frequent. False: no
+ * pair occurs twice. */
 static inline bool small_best(const struct small *s, const int *ids, int n, int *left, int *right)
 {
     static int counts[256 + SMALL_MERGES][256 + SMALL_MERGES];
@@ -134,7 +135,7 @@ static inline void small_train(struct small *s, const char *text)
 
 /* ---- files ---- */
 
-/* The table of characters that stand for bytes, made as GPT-2's own code makes it. */
+/* The table of characters that encode bytes, built like in GPT-2's code. */
 static inline void small_char(uint8_t byte, bool json, struct buf *ret)
 {
     uint32_t c = byte, extra = 0;
@@ -167,7 +168,7 @@ static inline void small_vocab(const struct small *s, bool special, struct buf *
     assert_ok(buf_printf(ret, special ? ", \"%s\": %d}\n" : "}\n", SMALL_END, SMALL_END_ID));
 }
 
-/* In tokenizer.json merges are pairs, or with `old` texts. */
+/* Merges in tokenizer.json are pairs or, with `old`, strings. */
 static inline void small_merges(const struct small *s, bool json, bool old, struct buf *ret)
 {
     for (int i = 0; i < s->n; i++) {
@@ -182,7 +183,7 @@ static inline void small_merges(const struct small *s, bool json, bool old, stru
 
 #define SMALL_BYTE_LEVEL "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true}"
 
-/* tokenizer.json; `model` and `pre`: more fields of the model, and the pre-tokenizer. */
+/* Writes tokenizer.json. `model`: additional fields of the model; `pre`: the pre-tokenizer. */
 static inline void small_json(const struct small *s, const char *model, const char *pre, bool old, struct buf *ret)
 {
     ret->len = 0;
@@ -232,7 +233,7 @@ static inline void small_encode_piece(const struct small *s, const uint8_t *p, s
     assert_non_null(ids);
     for (size_t i = 0; i < n; i++)
         ids[i] = p[i];
-    for (;;) { /* the merge of lowest rank that applies anywhere, at its leftmost place */
+    for (;;) { /* the applicable merge of lowest rank, at its leftmost place */
         int rank = s->n, at = -1;
         for (int i = 0; i + 1 < count; i++)
             for (int m = 0; m < rank; m++)

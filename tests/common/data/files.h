@@ -1,4 +1,4 @@
-/* Files and prepared sets for the tests of common/data, all in the case's own folder. */
+/* Files and prepared sets for the tests of common/data, in the folder of the test case. */
 #ifndef DTD_TESTS_COMMON_DATA_FILES_H
 #define DTD_TESTS_COMMON_DATA_FILES_H
 
@@ -11,7 +11,7 @@
 #include <limits.h>
 #include <sys/stat.h>
 
-/* test_tmpdir()/name, in one of a few buffers that are used in turn. */
+/* test_tmpdir()/name, in one of a few static buffers that are used in turn. */
 static inline char *file_path(const char *name)
 {
     static char paths[64][PATH_MAX];
@@ -36,7 +36,7 @@ static inline char *file_make_text(const char *name, const char *text)
     return file_make(name, text, strlen(text));
 }
 
-/* Entries of a folder that begin with `prefix`. */
+/* Number of entries of a folder that start with `prefix`. */
 static inline int file_count(const char *dir, const char *prefix)
 {
     int n = 0;
@@ -62,7 +62,7 @@ static inline struct data_set *set_make(char *path, enum tokenizer_kind kind, in
     return set;
 }
 
-/* A small generator; the same numbers on every machine. */
+/* A small random generator with the same numbers on every machine. */
 static inline uint64_t random_next(uint64_t *state)
 {
     *state ^= *state << 13;

@@ -1,5 +1,5 @@
-/* Byte-pair encoding against cutting and merging the slow way, in whole texts and in streams cut anywhere; and the
- * files that it is made from, in all their forms and with all their faults. */
+/* Byte-pair encoding, compared with a slow implementation, for complete texts and for streams cut anywhere; and the
+ * tokenizer files in all their forms and with all kinds of errors. */
 #include "common/data/tokenizer.h"
 #include "tests/common/data/bpe_vocab.h"
 
@@ -69,7 +69,7 @@ TEST(a_trained_vocabulary)
     small_free(s);
 }
 
-/* ---- against the slow way ---- */
+/* ---- comparison with the slow implementation ---- */
 
 static const char *const parts[] = {"a",
                                     "the",
@@ -113,11 +113,11 @@ static void text_make(uint64_t *state, int n, struct buf *ret)
         const char *part = parts[random_next(state) % (sizeof(parts) / sizeof(parts[0]))];
         assert_ok(buf_append(ret, part, strlen(part)));
     }
-    assert_ok(buf_append(ret, "", 1)); /* utf8_len may look one byte too far */
+    assert_ok(buf_append(ret, "", 1)); /* utf8_len may read one byte beyond the end */
     ret->len--;
 }
 
-/* Bytes of the character at p; 0: none. */
+/* Length of the character at p; 0: invalid. */
 static size_t utf8_len(const uint8_t *p, size_t n)
 {
     size_t len = p[0] < 0x80                   ? 1
@@ -208,7 +208,7 @@ TEST(texts_are_encoded_like_the_slow_way)
     small_free(s);
 }
 
-/* A piece that is long takes another way to the same ids. */
+/* A long piece uses another algorithm, with the same result. */
 TEST(long_pieces)
 {
     static const char *const words[] = {"the", "re", "a", "theory", "z", "er", "ther"};
@@ -230,7 +230,7 @@ TEST(long_pieces)
     small_free(s);
 }
 
-/* A megabyte of letters that arrives in pieces: neither the merges nor the pattern may be quadratic in it. */
+/* 1 MB of letters in several chunks: neither merging nor matching may take quadratic time. */
 TEST(a_megabyte_without_a_cut)
 {
     struct small *s = small_new();
@@ -309,7 +309,7 @@ TEST(a_tokenizer_json_is_the_same)
     small_free(s);
 }
 
-/* Llama 3's pattern, and a piece that is a token though no merge makes it. */
+/* Llama 3's pattern, and a piece that is a token although no merge produces it. */
 TEST(a_pattern_of_its_own)
 {
     static const char llama3[] =
@@ -320,7 +320,7 @@ TEST(a_pattern_of_its_own)
         "\"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}";
     struct small *s = small_new();
     struct buf json = {0};
-    s->n = 0; /* no merges: pieces show in what is a token as a whole */
+    s->n = 0; /* without merges only whole pieces can be tokens, which shows the cuts */
     memcpy(s->text[255], "\xff", 1);
     small_json(s, "\"ignore_merges\": true, ", llama3, false, &json);
     char *vocab = strstr((char *)json.data, "\"vocab\": {");
@@ -354,7 +354,7 @@ TEST(the_vocab_file_makes_the_tokenizer_again)
     assert_int_equal(tokenizer_vocab(again), tokenizer_vocab(t));
     tokenizer_free(again);
     assert_err(ERR_INVALID, tokenizer_new_from(TOKENIZER_BPE, file, len - 1, false, &again, &why));
-    assert_non_null(strstr(why.text, "its first line is not true"));
+    assert_non_null(strstr(why.text, "the sizes in its first line are wrong"));
     tokenizer_free(t);
     small_free(s);
 }
@@ -378,20 +378,20 @@ TEST(broken_pairs)
     assert_ok(buf_append(&s->vocab, "", 1));
     const char *vocab = (char *)s->vocab.data;
     refuse_pair(vocab, "#version: 0.2\n\xc4\xa0 t\nq \xc4\xa0\n",
-                "/m, line 3: \"q\" and \"\xc4\xa0\": the vocabulary lacks what they make");
-    refuse_pair(vocab, "\xc4\xa0 t\nxyz a\n", "/m, line 2: \"xyz\" and \"a\": the vocabulary lacks the first");
-    refuse_pair(vocab, "\xc4\xa0 t\na b c\n", "/m, line 2: \"a b c\": two tokens with one space");
-    refuse_pair(vocab, "\xc4\xa0 t\n\n\xc4\xa0 t\n", "/m, line 2: \"\": two tokens");
+                "/m, line 3: \"q\" and \"\xc4\xa0\": the vocabulary lacks the merged token");
+    refuse_pair(vocab, "\xc4\xa0 t\nxyz a\n", "/m, line 2: \"xyz\" and \"a\": the vocabulary lacks the first token");
+    refuse_pair(vocab, "\xc4\xa0 t\na b c\n", "/m, line 2: \"a b c\": a merge must be two tokens with one space");
+    refuse_pair(vocab, "\xc4\xa0 t\n\n\xc4\xa0 t\n", "/m, line 2: \"\": a merge must be two tokens");
     refuse_pair("{\"a\": 1,\n \"b\": }", "\xc4\xa0 t\n", "/v, line 2: ");
     refuse_pair("{\"a\": 1, \"a\": 2}", "\xc4\xa0 t\n", "/v, line 1: duplicate");
-    refuse_pair("{\"a\": 1, \"b\": 1}", "\xc4\xa0 t\n", "token \"b\": its id 1 is another token's");
-    refuse_pair("{\"a\": -1}", "\xc4\xa0 t\n", "token \"a\": its id is no number from 0");
-    refuse_pair("{\"a\": \"x\"}", "\xc4\xa0 t\n", "token \"a\": its id is no number from 0");
+    refuse_pair("{\"a\": 1, \"b\": 1}", "\xc4\xa0 t\n", "token \"b\": another token has its id 1");
+    refuse_pair("{\"a\": -1}", "\xc4\xa0 t\n", "token \"a\": its id is not a number from 0");
+    refuse_pair("{\"a\": \"x\"}", "\xc4\xa0 t\n", "token \"a\": its id is not a number from 0");
     refuse_pair("{\"a\": 1}", "\xc4\xa0 t\n", "it has no token for byte 0x00");
-    refuse_pair("{\"\": 1}", "\xc4\xa0 t\n", "a token of no bytes");
+    refuse_pair("{\"\": 1}", "\xc4\xa0 t\n", "the token is empty");
     refuse_pair("{}", "{}", "one JSON file");
     refuse_pair((small_json(s, "", SMALL_BYTE_LEVEL, false, &v), assert_ok(buf_append(&v, "", 1)), (char *)v.data),
-                "\xc4\xa0 t\n", "needs no merges beside it");
+                "\xc4\xa0 t\n", "needs no separate merges file");
     buf_fini(&v);
     small_free(s);
 }
@@ -425,9 +425,9 @@ TEST(fields_that_are_refused)
     } patterns[] = {{"(?<=a)b", ERR_UNSUPPORTED, "byte 0 of the pattern, \"(?<=\""},
                     {"a|^b", ERR_UNSUPPORTED, "byte 2 of the pattern, \"^\""},
                     {"\\\\bword", ERR_UNSUPPORTED, "byte 0 of the pattern, \"\\b\""},
-                    {"[a[bc]]", ERR_UNSUPPORTED, "a class inside of a class"},
-                    {"a*", ERR_UNSUPPORTED, "can match nothing"},
-                    {"\\\\p{N}{1,3}+", ERR_UNSUPPORTED, "the two engines disagree"},
+                    {"[a[bc]]", ERR_UNSUPPORTED, "a class inside a class"},
+                    {"a*", ERR_UNSUPPORTED, "can match the empty string"},
+                    {"\\\\p{N}{1,3}+", ERR_UNSUPPORTED, "PCRE2 and Oniguruma differ"},
                     {"(*LIMIT_MATCH=1)a", ERR_UNSUPPORTED, "byte 0"},
                     {"(a", ERR_INVALID, "missing closing parenthesis"}};
     struct small *s = small_new();
@@ -492,7 +492,7 @@ TEST(a_prepared_set)
     assert_err(ERR_INVALID, data_prepare(&p, other, &why));
     assert_non_null(strstr(why.text, "another tokenizer: bpe"));
 
-    /* one merge less is another set */
+    /* one merge fewer gives another set */
     size_t shorter = s->merges.len - 1;
     while (s->merges.data[shorter - 1] != '\n')
         shorter--;

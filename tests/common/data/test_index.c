@@ -1,4 +1,4 @@
-/* index.json: it reads back, and every byte of it counts. */
+/* index.json: it reads back, and a change of any byte is detected. */
 #include "common/data/index.h"
 #include "tests/common/data/files.h"
 
@@ -39,7 +39,7 @@ TEST(reads_back)
     buf_fini(&text);
 }
 
-/* No flipped bit gives another index: it is refused, or (white space, an escape) it means the same. */
+/* No flipped bit gives a different index: it is rejected, or (white space, an escape) it has the same meaning. */
 TEST(every_flipped_bit)
 {
     struct buf text = {0};
@@ -77,7 +77,7 @@ TEST(every_truncation)
     buf_fini(&text);
 }
 
-/* Sealed, and still nonsense: a writer that is not ours. */
+/* A correct seal around illegal values. */
 TEST(sealed_contradictions)
 {
     struct data_index bad[7];

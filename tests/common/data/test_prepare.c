@@ -1,4 +1,4 @@
-/* Preparing: the tokens of every kind of text, the names of sets, and what happens when things go wrong or together. */
+/* Preparing sets: the tokens of all kinds of text, the names of sets, errors, and concurrent preparation. */
 #include "common/base/clock.h"
 #include "common/data/vocab.h"
 #include "tests/common/data/files.h"
@@ -111,7 +111,7 @@ TEST(the_name_is_the_content)
     assert_int_equal(file_count(file_path("cache"), ""), 5);
 }
 
-/* The name never changes: a job in the log knows its data by it. */
+/* The name never changes: jobs in the log refer to their data by it. */
 TEST(the_name_is_pinned)
 {
     char *files[] = {file_make_text("a", "hello\n")};
@@ -121,7 +121,7 @@ TEST(the_name_is_pinned)
     assert_string_equal(hash, "803165e31d391af3e1acfb57d8cde0281428ecc28a5d511bd474946843f70423");
 }
 
-/* Lines of words of every kind, against the slow way: split in memory, look up line by line. */
+/* Lines of words of all kinds, compared with a slow implementation that splits in memory and looks up line by line. */
 static int32_t look_up(const char *vocab, size_t len, const char *word, size_t n)
 {
     int32_t id = 0;
@@ -172,7 +172,7 @@ TEST(binary_junk_is_text_too)
     for (size_t i = 0; i < sizeof(junk); i++)
         junk[i] = (uint8_t)random_next(&state);
     junk[sizeof(junk) - 1] = '\n';
-    memset(junk + 1000000, 'x', 100000); /* one long word over the border of two pieces */
+    memset(junk + 1000000, 'x', 100000); /* one long word across the border of two chunks */
     char *files[] = {file_make("junk", junk, sizeof(junk))};
     struct data_set *set = prepare_open((struct data_prepare){.shard_tokens = 1000003}, 1, files, hash);
     static int32_t ids[1 << 20], targets[1 << 20];
@@ -200,7 +200,7 @@ TEST(large_vocabularies_take_four_bytes)
     struct data_set *set = prepare_open((struct data_prepare){.tokenizer = TOKENIZER_WORDS}, 1, files, hash);
     assert_int_equal(data_vocab(set), 70002);
     assert_ok(data_sample(set, 1, 2 * 69998, &id, &target));
-    assert_int_equal(id, 69999); /* <eos> is most frequent, then the words in order */
+    assert_int_equal(id, 69999); /* <eos> is the most frequent word, then the words in order */
     assert_int_equal(target, 0);
     data_close(set);
     buf_fini(&text);
@@ -215,7 +215,7 @@ TEST(missing_and_empty_files)
     assert_err(ERR_NOTFOUND, prepare((struct data_prepare){0}, 2, missing, hash, &why));
     assert_non_null(strstr(why.text, "gone.txt"));
     assert_err(ERR_INVALID, prepare((struct data_prepare){0}, 2, empty, hash, &why));
-    assert_non_null(strstr(why.text, "no text"));
+    assert_non_null(strstr(why.text, "the files are empty"));
     assert_err(ERR_INVALID, prepare((struct data_prepare){0}, 0, empty, hash, &why));
     assert_err(ERR_INVALID, prepare((struct data_prepare){.lowercase = true}, 1, missing, hash, &why));
     assert_err(ERR_INVALID, prepare((struct data_prepare){0}, 1, folder, hash, &why));

@@ -1,5 +1,5 @@
-/* The sampler is a bijection at every size, looks random, and never changes: the data's order is part of a checkpoint.
- */
+/* The sampler is a bijection for every size, looks random, and never changes: the order of the data is part of a
+ * checkpoint. */
 #include "common/base/clock.h"
 #include "common/data/data.h"
 #include "tests/lib/test.h"
@@ -49,7 +49,7 @@ TEST(inside_of_the_range_at_large_sizes)
         }
 }
 
-/* The square of normalised deviations of `cells` counts from their mean. */
+/* Chi-square statistic: sum of squared normalized deviations of `cells` counts from their mean. */
 static double chi_square(const int64_t *counts, int cells, double expected)
 {
     double sum = 0;
@@ -103,7 +103,7 @@ static int64_t same_places(uint64_t seed_a, int64_t from_a, uint64_t seed_b, int
 
 TEST(seeds_and_passes_have_orders_of_their_own)
 {
-    const int64_t n = 10000; /* one fixed point is expected of two unrelated orders; 10 have a chance of 1e-7 */
+    const int64_t n = 10000; /* two unrelated orders have one fixed point on average; 10 have a probability of 1e-7 */
     for (uint64_t k = 1; k <= 8; k++) {
         assert_true(same_places(0, 0, k, 0, n) < 10);
         assert_true(same_places(5, 0, 5, (int64_t)k * n, n) < 10);

@@ -1,4 +1,4 @@
-/* Reading a prepared set: every sample against the flat list of tokens, and damage of every kind. */
+/* Reading a prepared set: every sample is compared with the flat list of tokens; damage of all kinds is detected. */
 #include "tests/common/data/files.h"
 
 #include <pthread.h>
@@ -46,7 +46,7 @@ TEST(samples_cross_shards)
             check_samples(set, seq);
         assert_ok(data_verify(set, NULL));
         data_close(set);
-        /* Another cut is the same set: remove it, so that the next round makes it anew. */
+        /* The cut into shards is not part of the name: remove the set, so that the next round creates it again. */
         char command[PATH_MAX + 16];
         snprintf(command, sizeof(command), "rm -r %s", dir);
         assert_int_equal(system(command), 0);
@@ -75,7 +75,7 @@ TEST(a_set_shorter_than_a_sample_has_none)
     data_close(set);
 }
 
-/* Damages one file of a fresh set; what data_open then says. */
+/* Damages one file of a new set and returns the result of data_open. */
 static err_t open_damaged(const char *file, void (*damage)(const char *path), struct data_set **ret, struct why *why)
 {
     char hash[65], path[PATH_MAX];

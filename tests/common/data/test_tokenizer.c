@@ -1,4 +1,4 @@
-/* Tokenizers, and the streaming cut against cutting the whole text at once. */
+/* Tokenizers; streaming is compared with splitting the whole text at once. */
 #include "common/data/tokenizer.h"
 #include "tests/common/data/files.h"
 
@@ -84,16 +84,16 @@ TEST(too_long_words_are_unknown)
     tokenizer_free(t);
 }
 
-TEST(vocabularies_that_are_none)
+TEST(invalid_vocabularies)
 {
     static const struct {
         const char *vocab, *part;
     } cases[] = {{"", "lacks <unk>"},
                  {"a\n<unk>\n", "lacks <eos>"},
-                 {"<eos>\n<unk>\na", "does not end"},
-                 {"<eos>\n\n<unk>\n", "line 2: 0 bytes"},
-                 {"<eos>\n<unk>\na b\n", "line 3: white space"},
-                 {"<eos>\n<unk>\na\n<eos>\n", "line 4: the word is there already, in line 1"}};
+                 {"<eos>\n<unk>\na", "has no newline"},
+                 {"<eos>\n\n<unk>\n", "line 2: the word has 0 bytes"},
+                 {"<eos>\n<unk>\na b\n", "line 3: the word contains white space"},
+                 {"<eos>\n<unk>\na\n<eos>\n", "line 4: duplicate word, first in line 1"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tokenizer *t;
         struct why why = {0};
@@ -145,7 +145,7 @@ static void cut(const uint8_t *text, size_t len, uint64_t *state, size_t max_pie
     assert_ok(splitter_finish(&s));
 }
 
-/* The obvious way over the whole text. */
+/* The obvious implementation, over the whole text. */
 static void cut_slowly(const uint8_t *text, size_t len, bool lowercase, struct buf *ret)
 {
     size_t start = 0;
@@ -153,7 +153,7 @@ static void cut_slowly(const uint8_t *text, size_t len, bool lowercase, struct b
         if (i < len && !strchr(" \t\n\v\f\r", text[i]))
             continue;
         if (i < len && !text[i])
-            continue; /* strchr found the NUL that ends its list */
+            continue; /* strchr found the terminating NUL of its list */
         if (i - start > VOCAB_WORD_MAX_BYTES)
             assert_ok(buf_printf(ret, "<unk>|"));
         for (size_t k = start; k < i && i - start <= VOCAB_WORD_MAX_BYTES; k++) {

@@ -1,4 +1,4 @@
-/* The set of words against an array that is searched from end to end. */
+/* The set of words, compared with an array that is searched linearly. */
 #include "common/data/vocab.h"
 #include "tests/common/data/files.h"
 
