@@ -1,4 +1,4 @@
-"""The half of interop_bpe.py that runs where tokenizers is."""
+"""The part of interop_bpe.py that runs in the Python with tokenizers."""
 import glob
 import json
 import os
@@ -33,7 +33,7 @@ def corpus():
 
 
 def strange(rng):
-    """Characters of every plane that Unicode 14, PCRE2's of Debian 12, knows; white space and contractions often."""
+    """Random characters of all planes, as of Unicode 14 (PCRE2 of Debian 12), with much white space and many contractions."""
     known = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
     if unicodedata.unidata_version > "14":
         known = [c for c in known if ord(c) < 0x3000]
@@ -113,7 +113,7 @@ def main():
             other = train(texts, 5000, split, ignore)
             path = folder + "/llama3.json"
             other.save(path)
-            if ignore:  # a few tokens that no merge makes
+            if ignore:  # a few tokens that no merge produces
                 data = json.load(open(path))
                 for i, word in enumerate(("\u0120zebrafish", "ocelots", "'LLx", "the" * 20)):
                     data["model"]["vocab"][word] = 6000 + i

@@ -1,12 +1,12 @@
-/* bpe_tool FILE [FILE] <texts >ids: texts as u32 length and bytes, ids as u32 count and u32 each (of this machine's
- * order); decodes what it encoded, and fails when that is another text. */
+/* bpe_tool FILE [FILE] <texts >ids: reads texts as a u32 length and bytes; writes ids as a u32 count and a u32 each, in
+ * the machine's byte order. It decodes the ids and fails if the result differs from the text. */
 #include "common/data/data.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int say(const char *what)
+static int fail(const char *what)
 {
     fprintf(stderr, "bpe_tool: %s\n", what);
     return 1;
@@ -29,14 +29,14 @@ static int encode(const struct tokenizer *t)
     while (!rc && fread(&n, sizeof(n), 1, stdin) == 1) {
         text.len = ids.len = 0;
         if (buf_reserve(&text, n + 1) || fread(text.data, 1, n, stdin) != n)
-            rc = say("the input is cut short");
+            rc = fail("the input is cut short");
         else if (tokenizer_encode(t, text.data, n, &ids) || text_again(t, &ids, &again))
-            rc = say("cannot encode");
+            rc = fail("cannot encode");
         else if (again.len != n || (n && memcmp(again.data, text.data, n) != 0))
-            rc = say("decoding gives another text");
+            rc = fail("decoding gives another text");
         n_ids = (uint32_t)(ids.len / sizeof(int32_t));
         if (!rc && (fwrite(&n_ids, sizeof(n_ids), 1, stdout) != 1 || fwrite(ids.data, 4, n_ids, stdout) != n_ids))
-            rc = say("cannot write");
+            rc = fail("cannot write");
     }
     buf_fini(&text);
     buf_fini(&ids);
@@ -49,9 +49,9 @@ int main(int argc, char **argv)
     struct tokenizer *t;
     struct why why = {0};
     if (argc < 2)
-        return say("usage: bpe_tool FILE [FILE] <texts >ids");
+        return fail("usage: bpe_tool FILE [FILE] <texts >ids");
     if (tokenizer_bpe_files(argv + 1, argc - 1, &t, &why))
-        return say(why.text);
+        return fail(why.text);
     int rc = encode(t);
     tokenizer_free(t);
     return rc;

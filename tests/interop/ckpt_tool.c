@@ -1,5 +1,5 @@
-/* What the interop test asks of dtd's own code: write a checkpoint of known values, and say the hash of every tensor
- * and every value of any checkpoint, as JSON lines that the PyTorch side compares with its own.
+/* dtd's side of the interop test: writes a checkpoint of known values, and prints the hash of every tensor and every
+ * scalar value of any checkpoint, as JSON lines that the PyTorch side compares with its own.
  *
  *   ckpt_tool write ROOT RANKS      step-1 under ROOT, cut into random boxes
  *   ckpt_tool hash DIR              {"fqn": .., "sha256": ..} and {"fqn": .., "value": ..} lines */
@@ -23,7 +23,7 @@ static const struct fixture_tensor extra[] = {
     {"optimizer.state.layers.0.attention.wq.weight.step", DT_F32, 0, {0}},
 };
 
-/* The fixture reports by the test library, whose main() this program replaces. */
+/* The fixture reports errors through the test library, whose main() this program replaces. */
 void test_assert_err(err_t expected, err_t actual, const char *expression, const char *file, int line)
 {
     if (expected == actual)

@@ -1,5 +1,5 @@
-"""The half of interop_hf.py that runs where transformers is: tiny random models go here, give the same logits, and come
-back bit for bit; a file cut into shards too, and one in bfloat16."""
+"""The part of interop_hf.py that runs in the Python with transformers. It imports tiny random models into dtd, compares
+logits, and exports them again bit for bit; also a model cut into several files, and one in bfloat16."""
 import json
 import os
 import random
@@ -53,7 +53,7 @@ def same_tensors(name, a, b):
 
 
 def shaken(model):
-    """Norms that are not 1 and biases that are not 0."""
+    """Sets norms to values other than 1 and biases to values other than 0."""
     torch.manual_seed(11)
     with torch.no_grad():
         for p in model.parameters():

@@ -1,9 +1,9 @@
-"""Byte-pair encoding against Hugging Face's tokenizers and tiktoken, id by id. Exit status 77 (skipped) without them.
+"""Byte-pair encoding, compared id by id with Hugging Face's tokenizers and tiktoken. Exit status 77 (skipped) without them.
 
     interop_bpe.py BPE_TOOL
 
-DTD_TORCH_PYTHON names a python that has tokenizers, and perhaps tiktoken. Vocabularies are trained there, on this
-machine's own texts.
+DTD_TORCH_PYTHON names a python with tokenizers and, optionally, tiktoken. Vocabularies are trained there, on text files of
+this machine.
 """
 import os
 import subprocess

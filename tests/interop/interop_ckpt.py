@@ -1,4 +1,4 @@
-"""Checkpoints between dtd and PyTorch, both ways. Exit status 77 (skipped) without a PyTorch.
+"""Checkpoints of dtd in PyTorch, and of PyTorch in dtd. Exit status 77 (skipped) without PyTorch.
 
     interop_ckpt.py CKPT_TOOL TEST_IO_SHARED
 

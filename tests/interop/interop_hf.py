@@ -1,8 +1,8 @@
-"""Models of Hugging Face's here and ours there. Exit status 77 (skipped) without safetensors, torch and transformers.
+"""Import and export of Hugging Face models. Exit status 77 (skipped) without safetensors, torch and transformers.
 
     interop_hf.py DTCTL LOGITS_TOOL
 
-DTD_TORCH_PYTHON names a python that has them.
+DTD_TORCH_PYTHON names a python with them.
 """
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The c10d store under PyTorch's own clients. Exit status 77 (skipped) without them.
+"""The c10d store with PyTorch's clients. Exit status 77 (skipped) without PyTorch.
 
     interop_store.py STORE_SERVE CASE
 

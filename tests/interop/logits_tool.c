@@ -1,5 +1,5 @@
-/* logits_tool STEP_FOLDER <ids >logits: each line of token ids gives a line of the next token's logits, with the
- * parameters of a checkpoint and this project's kernels, in float32. */
+/* logits_tool STEP_FOLDER <ids >logits: for each line of token ids, prints a line with the logits of the next token. It
+ * uses the parameters of a checkpoint and dtd's kernels, in float32. */
 #include "common/ckpt/ckpt.h"
 #include "common/conf/job.h"
 #include "worker/generate.h"

@@ -1,5 +1,5 @@
-# run.sh: PyTorch's scripts as they are, started by dtctl run: DDP; FSDP2 with DCP; a rank that is killed, and the next attempt goes on
-# from what DCP has saved.
+# run.sh: unmodified PyTorch scripts under dtctl run: DDP; FSDP2 with DCP; a rank is killed, and the next attempt resumes from DCP's
+# checkpoint.
 . "$(dirname "$0")/../cluster/lib.sh"
 [ -n "${DTD_TORCH_PYTHON:-}" ] && "$DTD_TORCH_PYTHON" -c 'import torch' 2>/dev/null || skip "no PyTorch (DTD_TORCH_PYTHON)"
 up
@@ -24,10 +24,10 @@ open("%s-%d" % (sys.argv[1], rank), "w").write("%d %.17g" % (world, total.item()
 dist.barrier()
 dist.destroy_process_group()
 sys.stdout.flush()
-os._exit(0) # what still holds the group's threads would abort an interpreter that ends (pytorch/pytorch issue 190489)
+os._exit(0) # threads of the process group would abort the interpreter at exit (pytorch/pytorch issue 190489)
 X2
 cat >"$tmp/fsdp.py" <<'X2'
-"""fsdp.py FOLDER HOLD: twelve steps with a checkpoint after each fourth; behind the ninth step it stays while there is HOLD."""
+"""fsdp.py FOLDER HOLD: twelve steps, a checkpoint after every fourth; after the ninth step it waits while the file HOLD exists."""
 import os, sys, time
 import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict

@@ -1,4 +1,4 @@
-# run_nodes.sh: a script of PyTorch's over three nodes by dtctl run; one is lost, and the job goes on with the two that are left.
+# run_nodes.sh: a PyTorch script on three nodes under dtctl run; one node is lost, and the job continues on the other two.
 . "$(dirname "$0")/../cluster/lib.sh"
 . "$(dirname "$0")/../cluster/several.sh"
 [ -n "${DTD_TORCH_PYTHON:-}" ] && "$DTD_TORCH_PYTHON" -c 'import torch' 2>/dev/null || skip "no PyTorch (DTD_TORCH_PYTHON)"

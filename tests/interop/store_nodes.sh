@@ -1,5 +1,5 @@
-# store_nodes.sh: unmodified torchrun agents on two dtds of a cluster meet through `dtctl store open`, each by its own node; then the
-# second agent's node is lost with its agent, and the first goes on alone, as its range allows.
+# store_nodes.sh: unmodified torchrun agents on two nodes of a cluster rendezvous through `dtctl store open`, each through its own node.
+# Then the second node is lost with its agent, and the first agent continues alone, as its range of nodes allows.
 . "$(dirname "$0")/../cluster/lib.sh"
 . "$(dirname "$0")/../cluster/several.sh"
 [ -n "${DTD_TORCH_PYTHON:-}" ] && "$DTD_TORCH_PYTHON" -c 'import torch' 2>/dev/null || skip "no PyTorch (DTD_TORCH_PYTHON)"
@@ -13,7 +13,7 @@ agent() { # agent NODE
     --rdzv-conf=is_host=0,last_call_timeout=5,join_timeout=120 --rdzv-id=1 --nnodes=1:2 --nproc-per-node=1 --max-restarts=3 --local-addr=127.0.0.1 \
     "$(dirname "$0")/sums.py" "$tmp/out" "$tmp/hold" >"$tmp/agent-$1.log" 2>&1
 }
-on c store open --name meet >/dev/null # lives where no agent is
+on c store open --name meet >/dev/null # is on a node without an agent
 agent a & first=$!
 agent b & second=$!
 logs() { tail -n 20 "$tmp"/agent-?.log; }
@@ -26,7 +26,7 @@ rm "$tmp/hold"
 wait $first || { logs; fail "the agent that was left"; }
 [ -e "$tmp/out/end-0-of-1" ] || fail "no end"
 
-# With its node the store is gone: an agent that uses it ends, and the next store of that name is new.
+# The store is lost with its node: an agent that uses it exits, and the next store of that name is empty.
 touch "$tmp/hold"
 agent a & first=$!
 seen() { [ "$(find "$tmp/out/in-0-of-1" -newer "$tmp/hold" | wc -l)" = 1 ]; }

@@ -1,8 +1,8 @@
 """PyTorch's side of interop_store.py: store_side.py STORE_SERVE operations|ddp|torchrun.
 
-operations  every operation of the client's interface, against ours and against PyTorch's own server: the answers are compared
-ddp         two workers whom nobody serves a store but ours (TORCHELASTIC_USE_AGENT_STORE) train with DDP over gloo
-torchrun    two unmodified torchrun agents meet in ours (is_host=0); a worker fails, both start again and end well
+operations  every operation of the client's interface, with dtd's store and with PyTorch's server: the results are compared
+ddp         two workers train with DDP over gloo; dtd's store is their only store (TORCHELASTIC_USE_AGENT_STORE)
+torchrun    two unmodified torchrun agents rendezvous in dtd's store (is_host=0); a worker fails, and both restart and finish
 """
 import datetime
 import json
@@ -47,7 +47,7 @@ class Stock:
 
 
 def outcome(call, *args):
-    """What it returned, or the kind of its error."""
+    """The result of the call, or the kind of its error."""
     try:
         return call(*args)
     except Exception as error:  # noqa: BLE001
@@ -55,7 +55,7 @@ def outcome(call, *args):
 
 
 def meanwhile(call, *args):
-    """Runs it in a thread; returns a function that waits for its outcome."""
+    """Runs the call in a thread; returns a function that waits for its outcome."""
     found = []
     thread = threading.Thread(target=lambda: found.append(outcome(call, *args)), daemon=True)
     thread.start()
@@ -91,7 +91,7 @@ def sizes(server, s, note):
     other = server.client()
     note(outcome(other.get, "k" * 8192), outcome(other.get, "k"))
     other = server.client()
-    outcome(other.set, "too large", large + "x")  # it may be done before the connection is closed
+    outcome(other.set, "too large", large + "x")  # it may finish before the connection is closed
     note(outcome(other.get, "k"), s.check(["too large"]))
     other = server.client()
     note(other.set("word", "x"), outcome(other.add, "word", 1), outcome(other.get, "k"), s.get("word"))
@@ -108,7 +108,7 @@ def waits(server, s, note):
     late = meanwhile(other.get, "late/3")
     s.append("late/3", "x")
     note(late())
-    # A timeout and the key race; whoever wins, the connection goes on.
+    # The timeout and the key race; the connection stays usable in both cases.
     for i in range(60):
         late = meanwhile(other.wait, ["race/%d" % i], datetime.timedelta(milliseconds=5))
         threading.Event().wait(0.005)
@@ -221,7 +221,7 @@ def results(folder, what="rank"):
 
 
 def run_all(commands, folder):
-    """Starts all, ends all, whatever happens to one."""
+    """Starts all processes and ends all, even if one fails."""
     running = []
     try:
         for i, (command, env) in enumerate(commands):
@@ -267,7 +267,7 @@ def torchrun(serve):
         command = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:%d" % ours.port,
                    "--rdzv-conf=is_host=0", "--rdzv-id=job", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2",
                    "--local-addr=127.0.0.1", script, folder]
-        # A store of the agents' own for each attempt: in a shared one a new attempt finds the keys of the last.
+        # Each attempt uses a separate store of the agents: in a shared store it would find the keys of the last attempt.
         env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "FAIL": "1", "OMP_NUM_THREADS": "1"}
         run_all([(command, env), (command, env)], folder)
         found, restarts = results(folder), results(folder, "restarts")

@@ -1,4 +1,4 @@
-"""Sums what ranks bring for as long as there is HOLD; a sum that does not come is a failure, as a lost peer makes it."""
+"""Runs all-reduces while the file HOLD exists. An all-reduce that fails, as after the loss of a peer, fails the script."""
 import datetime, os, sys, time
 import torch, torch.distributed as dist
 folder, hold = sys.argv[1:]

@@ -1,7 +1,7 @@
-"""The PyTorch side of the interop test: torch.distributed.checkpoint against dtd's reader and writer.
+"""PyTorch's side of the interop test: torch.distributed.checkpoint with dtd's reader and writer.
 
-    torch_side.py reads DIR     load DIR with torch in three ways; print what every tensor and value is
-    torch_side.py writes DIR    dcp.save a state dict with our names into DIR; print the same
+    torch_side.py reads DIR     load DIR with torch in three ways; print every tensor's hash and every value
+    torch_side.py writes DIR    dcp.save a state dict with dtd's names into DIR; print the same
 """
 import hashlib
 import json
@@ -57,7 +57,7 @@ def rows(tree):
 
 
 def nested(path):
-    """A state dict of the checkpoint's own shape: empty tensors and None in the places of planner_data."""
+    """A state dict of the checkpoint's structure: empty tensors, and None for the entries of planner_data."""
     metadata = FileSystemReader(path).read_metadata()
     tree = {}
     for fqn, entry in metadata.state_dict_metadata.items():

@@ -1,5 +1,5 @@
-# A checkpoint that PyTorch wrote with the same names trains on: torch loads ours and saves what it has, and a job goes on from
-# that, on another number of workers, to the tensors of the run that never stopped.
+# A job resumes from a checkpoint that PyTorch wrote with the same names: torch loads a checkpoint of dtd and saves it, and a job resumes
+# from that with another number of workers and reaches the tensors of an uninterrupted run.
 . "$(dirname "$0")/../cluster/lib.sh"
 [ -n "${DTD_TORCH_PYTHON:-}" ] && "$DTD_TORCH_PYTHON" -c 'import torch' 2>/dev/null || skip "no PyTorch (DTD_TORCH_PYTHON)"
 write_job

@@ -1,12 +1,12 @@
-/* Worked examples of docs/ that are tests too: the hex digits of the block that begins with "```hex NAME" and ends with
- * "```". What follows a # in a line is a comment. */
+/* Worked examples in docs/ that are also tests: the hex digits of a block between "```hex NAME" and "```". Text after a
+ * # in a line is a comment. */
 #ifndef DTD_TESTS_LIB_EXAMPLE_H
 #define DTD_TESTS_LIB_EXAMPLE_H
 
 #include "common/base/file.h"
 #include "tests/lib/test.h"
 
-/* docs/FILE, with a 0 behind it; buf_fini it. */
+/* Reads docs/FILE and appends a NUL; the caller calls buf_fini. */
 static inline void example_read(const char *file, struct buf *ret)
 {
     char path[4096];

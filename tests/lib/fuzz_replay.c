@@ -1,5 +1,5 @@
-/* Runs a fuzzer's entry over every file of the folders and files given: how its corpus is replayed without libFuzzer.
- */
+/* Runs a fuzzer's entry point on every given file and on all files of the given folders. It replays a corpus without
+ * libFuzzer. */
 #include "common/base/file.h"
 
 #include <dirent.h>

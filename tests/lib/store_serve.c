@@ -1,8 +1,8 @@
-/* A c10d store alone, for tests and benchmarks that need one behind a port:
+/* A standalone c10d store, for tests and benchmarks that need one on a port:
  *
  *     store_serve [PORT [UID [MAX_BYTES]]]
  *
- * Prints {"port": P}, serves until its standard input ends, prints what it did. */
+ * Prints {"port": P}, serves until its standard input ends, and prints its statistics. */
 #include "common/base/log.h"
 #include "daemon/store/server.h"
 

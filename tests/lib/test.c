@@ -1,4 +1,4 @@
-/* The runner: `PROGRAM` runs all cases, `PROGRAM case` one. */
+/* The test runner: `PROGRAM` runs all cases, `PROGRAM case` one. */
 #include "tests/lib/test.h"
 
 #include <ftw.h>

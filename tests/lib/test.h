@@ -1,5 +1,5 @@
-/* Test cases over cmocka: TEST(name) { ... } registers a case; ctest runs each in a process of its own (testing.cmake
- * finds them by that line). TEST_SKIP says why and ends the case. */
+/* Test cases based on cmocka. TEST(name) { ... } registers a case; ctest runs each case in its own process
+ * (testing.cmake finds cases by that line). TEST_SKIP prints the reason and ends the case. */
 #ifndef DTD_TESTS_LIB_TEST_H
 #define DTD_TESTS_LIB_TEST_H
 
@@ -34,12 +34,12 @@ void test_register(const char *name, void (*fn)(void));
         _exit(77);                       \
     } while (0)
 
-/* Prints the code's name and the sentence when they differ. */
+/* On failure, prints the name of the code and the sentence. */
 #define assert_err(expected, expression) test_assert_err(expected, expression, #expression, __FILE__, __LINE__)
 #define assert_ok(expression) assert_err(OK, expression)
 void test_assert_err(err_t expected, err_t actual, const char *expression, const char *file, int line);
 
-/* A fresh folder under $TMPDIR or /tmp, removed when the process ends well. */
+/* A new folder under $TMPDIR or /tmp; it is removed if the process succeeds. */
 const char *test_tmpdir(void);
 
 #endif
