@@ -41,6 +41,32 @@ bool host_injected(const char *what)
     return injection.left && strcmp(injection.what, what) == 0 && --injection.left == 0;
 }
 
+#define PLANTS 16
+
+static struct {
+    char what[32];
+    double ms;
+} plants[PLANTS];
+
+void cuda_host_plant_ms(const char *what, double ms)
+{
+    int i = 0;
+    host_lock();
+    while (i < PLANTS - 1 && plants[i].what[0] && strcmp(plants[i].what, what) != 0)
+        i++;
+    snprintf(plants[i].what, sizeof(plants[i].what), "%s", what);
+    plants[i].ms = ms;
+    host_unlock();
+}
+
+double host_planted_ms(const char *what)
+{
+    for (int i = 0; i < PLANTS; i++)
+        if (strcmp(plants[i].what, what) == 0)
+            return plants[i].ms;
+    return 0;
+}
+
 __attribute__((constructor)) static void read_environment(void)
 {
     const char *text = getenv("DTD_CUDA_HOST_FAIL"), *colon = text ? strchr(text, ':') : NULL;

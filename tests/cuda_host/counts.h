@@ -45,6 +45,14 @@ void cuda_host_counts_print(const struct cuda_host_counts *c, FILE *to);
 
 /* From now on products have no fused forms: the kernels behind them must do. */
 void cuda_host_refuse_fused(bool refuse);
+/* From now on no algorithm takes an operand whose address or leading dimension, in bytes, is not a multiple of this; 1
+ * takes any. */
+void cuda_host_require_aligned(uint32_t bytes);
+/* From now on fused GELUs have a tanh that is good to eleven bits, as some GPUs have. */
+void cuda_host_rough_gelu(bool rough);
+/* From now on every run of `what` takes so much longer, as events measure it: "algorithm 102" (a product by it),
+ * "fused" (a product with an epilogue), "launch" (a kernel). */
+void cuda_host_plant_ms(const char *what, double ms);
 /* Another seed for the order of work, from now on. */
 void cuda_host_seed(uint64_t seed);
 /* The k-th next "malloc" (refused), "launch" (refused), or "kernel" (fails when it runs, and all that follows) fails;

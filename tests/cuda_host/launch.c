@@ -69,6 +69,7 @@ static bool run_launch(void *arg)
         return true;
     }
     cuda_host_run(arg);
+    host_pass_ms(host_planted_ms("launch"));
     return true;
 }
 

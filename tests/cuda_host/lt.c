@@ -1,17 +1,37 @@
-/* cuBLASLt's functions with the vendor's prototypes: products by plain loops with sums in float64, column-major, over
- * the queues. Descriptors are counted. What the documentation refuses is refused: an aux matrix whose rows or address
- * are not aligned, operands of different types, an epilogue without its pointer. The workspace is written over, so that
- * whoever keeps something there loses it. */
+/* cuBLASLt's functions with the vendor's prototypes: products by plain loops, column-major, over the queues. There are
+ * several algorithms, which add the terms of an element in different orders and with different roundings: the choice of
+ * one shows in the bits. The heuristics propose those that the preference allows, always in one order. Descriptors are
+ * counted. What the documentation refuses is refused: an aux matrix whose rows or address are not aligned, operands of
+ * different types, an epilogue without its pointer, an algorithm that is none of ours. The workspace is written over, so
+ * that whoever keeps something there loses it. */
 #include "tests/cuda_host/block.h"
 #include "tests/cuda_host/counts.h"
 #include "tests/cuda_host/queue.h"
 
 #include <cublasLt.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define WORKSPACE 4096 /* what the one algorithm wants */
+#define WORKSPACE 4096 /* what every algorithm wants */
+#define VERSION 130001
+#define MAGIC UINT64_C(0x6c745f686f737400) /* in an algorithm, with its number */
+
+/* `splits` parts of k are added up as `scheme` says; `single`: in float32 instead of float64. */
+static const struct algorithm {
+    int id, splits;
+    uint32_t scheme;
+    bool single, backwards;
+} algorithms[] = {
+    {101, 1, CUBLASLT_REDUCTION_SCHEME_NONE, false, false},
+    {102, 1, CUBLASLT_REDUCTION_SCHEME_NONE, true, false},
+    {103, 1, CUBLASLT_REDUCTION_SCHEME_NONE, true, true},
+    {104, 2, CUBLASLT_REDUCTION_SCHEME_INPLACE, true, false},
+    {105, 2, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE, true, false},
+    {106, 2, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, true, false},
+};
+#define ALGORITHMS (sizeof(algorithms) / sizeof(algorithms[0]))
 
 struct handle {
     int device;
@@ -34,13 +54,31 @@ struct layout {
 
 struct preference {
     size_t workspace;
+    uint32_t schemes;
+    uint32_t align[4]; /* of a, b, c, d */
 };
 
-static bool plain_only;
+static bool plain_only, rough;
+static uint32_t least_align = 1;
 
 void cuda_host_refuse_fused(bool refuse)
 {
     plain_only = refuse;
+}
+
+void cuda_host_require_aligned(uint32_t bytes)
+{
+    least_align = bytes;
+}
+
+void cuda_host_rough_gelu(bool yes)
+{
+    rough = yes;
+}
+
+size_t cublasLtGetVersion(void)
+{
+    return VERSION;
 }
 
 /* ---- handles and descriptors ---- */
@@ -148,8 +186,11 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l)
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *ret)
 {
     struct preference *p = new_counted(sizeof(*p));
+    if (!p)
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    *p = (struct preference){.schemes = CUBLASLT_REDUCTION_SCHEME_MASK, .align = {256, 256, 256, 256}};
     *ret = (cublasLtMatmulPreference_t)(void *)p;
-    return p ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_ALLOC_FAILED;
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
@@ -162,9 +203,24 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     size_t bytes)
 {
     struct preference *p = (struct preference *)(void *)preference;
-    if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && bytes == sizeof(p->workspace))
-        memcpy(&p->workspace, value, bytes);
-    return CUBLAS_STATUS_SUCCESS;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        void *to;
+        size_t bytes;
+    } rows[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &p->workspace, sizeof(p->workspace)},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &p->schemes, sizeof(p->schemes)},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &p->align[0], sizeof(p->align[0])},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &p->align[1], sizeof(p->align[1])},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &p->align[2], sizeof(p->align[2])},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &p->align[3], sizeof(p->align[3])},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].attribute == attribute && rows[i].bytes == bytes) {
+            memcpy(rows[i].to, value, bytes);
+            return CUBLAS_STATUS_SUCCESS;
+        }
+    cuda_host_fail("the stand-in does not know attribute %d of a preference, of %zu bytes", attribute, bytes);
 }
 
 /* ---- what can be done ---- */
@@ -226,6 +282,35 @@ static cublasStatus_t check(const struct desc *d, const struct layout *a, const 
     return CUBLAS_STATUS_SUCCESS;
 }
 
+static size_t elem_bytes(cudaDataType_t type)
+{
+    return type == CUDA_R_32F ? 4 : 2;
+}
+
+static bool rows_aligned(const struct layout *l)
+{
+    return (size_t)l->ld * elem_bytes(l->type) % least_align == 0;
+}
+
+/* ---- algorithms ---- */
+
+static cublasLtMatmulAlgo_t algo_of(const struct algorithm *a)
+{
+    cublasLtMatmulAlgo_t algo = {{MAGIC + (uint64_t)a->id, a->scheme, (uint64_t)a->splits}};
+    return algo;
+}
+
+/* NULL: it is none of ours. */
+static const struct algorithm *algorithm_of(const cublasLtMatmulAlgo_t *algo)
+{
+    for (size_t i = 0; i < ALGORITHMS; i++) {
+        cublasLtMatmulAlgo_t known = algo_of(&algorithms[i]);
+        if (memcmp(&known, algo, sizeof(known)) == 0)
+            return &algorithms[i];
+    }
+    return NULL;
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -233,20 +318,52 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t ret[], int *ret_n)
 {
     const struct preference *p = (const struct preference *)(void *)preference;
-    cublasStatus_t status = check((const struct desc *)(void *)desc, (const struct layout *)(void *)a,
-                                  (const struct layout *)(void *)b, (const struct layout *)(void *)c);
+    const struct layout *layouts[] = {(const struct layout *)(void *)a, (const struct layout *)(void *)b,
+                                      (const struct layout *)(void *)c, (const struct layout *)(void *)d};
+    cublasStatus_t status = check((const struct desc *)(void *)desc, layouts[0], layouts[1], layouts[2]);
     *ret_n = 0;
     if (status || wanted < 1 || p->workspace < WORKSPACE)
         return status ? status : CUBLAS_STATUS_NOT_SUPPORTED;
-    memset(&ret[0], 0, sizeof(ret[0]));
-    ret[0].workspaceSize = WORKSPACE;
-    *ret_n = 1;
+    for (int i = 0; i < 4; i++)
+        if (p->align[i] % least_align || !rows_aligned(layouts[i]))
+            return CUBLAS_STATUS_NOT_SUPPORTED;
+    for (size_t i = 0; i < ALGORITHMS && *ret_n < wanted; i++)
+        if ((algorithms[i].scheme & ~p->schemes) == 0) {
+            memset(&ret[*ret_n], 0, sizeof(ret[0]));
+            ret[*ret_n].algo = algo_of(&algorithms[i]);
+            ret[*ret_n].workspaceSize = WORKSPACE;
+            ++*ret_n;
+        }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *ret)
+{
+    cublasStatus_t status = check((const struct desc *)(void *)desc, (const struct layout *)(void *)a,
+                                  (const struct layout *)(void *)b, (const struct layout *)(void *)c);
+    ret->state = status ? status : algorithm_of(algo) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+    ret->workspaceSize = WORKSPACE;
+    return ret->state;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute, void *ret,
+                                                    size_t bytes, size_t *ret_written)
+{
+    const struct algorithm *a = algorithm_of(algo);
+    if (!a || attribute != CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME || bytes != sizeof(a->scheme))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(ret, &a->scheme, bytes);
+    *ret_written = bytes;
     return CUBLAS_STATUS_SUCCESS;
 }
 
 /* ---- doing it ---- */
 
 struct product {
+    const struct algorithm *algorithm;
     struct desc desc;
     struct layout a, b, d;
     const void *a_data, *b_data, *c_data;
@@ -280,7 +397,7 @@ static void put(void *p, cudaDataType_t type, int64_t i, double value)
 
 static size_t bytes_of(const struct layout *l)
 {
-    return ((size_t)l->ld * (l->cols - 1) + l->rows) * (l->type == CUDA_R_32F ? 4 : 2);
+    return ((size_t)l->ld * (l->cols - 1) + l->rows) * elem_bytes(l->type);
 }
 
 /* op(X) as float, column after column; `rows` of it. */
@@ -300,14 +417,22 @@ static float *unpack(const void *data, const struct layout *l, bool trans)
 #define GELU_A 0.7978845608028654 /* sqrt(2 / pi) */
 #define GELU_B 0.044715
 
+/* Of a rough one eleven bits are left. */
+static double gelu_tanh(double x)
+{
+    int exponent;
+    double t = tanh(GELU_A * (x + GELU_B * x * x * x)), part = frexp(t, &exponent);
+    return rough ? ldexp(nearbyint(part * 2048) / 2048, exponent) : t;
+}
+
 static double gelu(double x)
 {
-    return 0.5 * x * (1 + tanh(GELU_A * (x + GELU_B * x * x * x)));
+    return 0.5 * x * (1 + gelu_tanh(x));
 }
 
 static double gelu_slope(double x)
 {
-    double t = tanh(GELU_A * (x + GELU_B * x * x * x));
+    double t = gelu_tanh(x);
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * GELU_A * (1 + 3 * GELU_B * x * x);
 }
 
@@ -368,6 +493,53 @@ static void check_memory(const struct product *p)
             cuda_host_fail("operand %zu of a product at %p is not the device's memory", i, all[i].p);
 }
 
+/* The terms of a column of the result that have l in [begin, end), by the algorithm. */
+static void add_terms(const struct product *p, const float *a, const float *b, uint64_t m, uint64_t begin, uint64_t end,
+                      double *x)
+{
+    for (uint64_t step = begin; step < end; step++) {
+        uint64_t l = p->algorithm->backwards ? begin + end - 1 - step : step;
+        for (uint64_t i = 0; i < m; i++) {
+            x[i] += (double)a[l * m + i] * (double)b[l];
+            if (p->algorithm->single)
+                x[i] = (double)(float)x[i];
+        }
+    }
+}
+
+/* What a part of a sum becomes before it is added to another. */
+static double as_kept(const struct product *p, double x)
+{
+    uint32_t bits[1] = {0};
+    if (p->algorithm->scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
+        return (double)(float)x;
+    put(bits, p->d.type, 0, x);
+    return (double)get(bits, p->d.type, 0);
+}
+
+/* x[m] = a[m,k] b[k] */
+static void add_column(const struct product *p, const float *a, const float *b, uint64_t m, uint64_t k, double *x,
+                       double *part)
+{
+    uint64_t splits = (uint64_t)p->algorithm->splits;
+    memset(x, 0, m * sizeof(*x));
+    for (uint64_t split = 0; split < splits; split++) {
+        memset(part, 0, m * sizeof(*part));
+        add_terms(p, a, b, m, k * split / splits, k * (split + 1) / splits, part);
+        for (uint64_t i = 0; i < m; i++)
+            x[i] += splits > 1 ? as_kept(p, part[i]) : part[i];
+    }
+}
+
+static void take_time(const struct product *p)
+{
+    char what[32];
+    snprintf(what, sizeof(what), "algorithm %d", p->algorithm->id);
+    host_pass_ms(host_planted_ms(what));
+    if (p->desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+        host_pass_ms(host_planted_ms("fused"));
+}
+
 static bool run_product(void *arg)
 {
     const struct product *p = arg;
@@ -377,23 +549,26 @@ static bool run_product(void *arg)
     uint64_t m = p->d.rows, n = p->d.cols, k = p->desc.trans_a ? p->a.rows : p->a.cols;
     float *a = unpack(p->a_data, &p->a, p->desc.trans_a != CUBLAS_OP_N);
     float *b = unpack(p->b_data, &p->b, p->desc.trans_b != CUBLAS_OP_N);
-    double *x = malloc(m * sizeof(*x));
+    double *x = malloc(2 * m * sizeof(*x));
     if (!x)
         abort();
     memset(p->workspace, 0xff, WORKSPACE);
     for (uint64_t j = 0; j < n; j++) {
-        memset(x, 0, m * sizeof(*x));
-        for (uint64_t l = 0; l < k; l++)
-            for (uint64_t i = 0; i < m; i++)
-                x[i] += (double)a[l * m + i] * (double)b[j * k + l];
+        add_column(p, a, b + j * k, m, k, x, x + m);
         finish_column(p, x, j);
     }
     if (epilogue_of(&p->desc)->sum)
         sum_operand(p, a, b, k);
+    take_time(p);
     free(x);
     free(b);
     free(a);
     return true;
+}
+
+static bool is_aligned(const void *p)
+{
+    return (uintptr_t)p % least_align == 0;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
@@ -406,6 +581,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (!p)
         return CUBLAS_STATUS_ALLOC_FAILED;
     *p = (struct product){
+        .algorithm = algo ? algorithm_of(algo) : NULL,
         .desc = *(const struct desc *)(void *)desc,
         .a = *(const struct layout *)(void *)a_layout,
         .b = *(const struct layout *)(void *)b_layout,
@@ -419,7 +595,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         .beta = *(const float *)beta,
     };
     cublasStatus_t status = check(&p->desc, &p->a, &p->b, &p->d);
-    if (status || workspace_bytes < WORKSPACE || !algo) {
+    if (!status && (!is_aligned(a) || !is_aligned(b) || !is_aligned(c) || !is_aligned(d)))
+        status = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (status || workspace_bytes < WORKSPACE || !p->algorithm) {
         free(p);
         return status ? status : CUBLAS_STATUS_INVALID_VALUE;
     }

@@ -249,6 +249,13 @@ void host_run_some(void)
 
 /* ---- events ---- */
 
+static double passed_ms; /* by host_pass_ms */
+
+void host_pass_ms(double ms)
+{
+    passed_ms += ms;
+}
+
 struct event_mark {
     struct CUevent_st *event;
     uint64_t version;
@@ -290,7 +297,7 @@ static bool run_record(void *arg)
     struct event_mark *m = arg;
     if (host_event_known(m->event)) { /* destroying a recorded event is legal */
         m->event->done = m->version;
-        m->event->ms = now_ms();
+        m->event->ms = now_ms() + passed_ms;
     }
     return true;
 }

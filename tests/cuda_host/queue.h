@@ -66,8 +66,13 @@ bool host_event_known(const struct CUevent_st *e);
 void host_event_record(struct CUevent_st *e, struct CUstream_st *s);
 void host_event_wait(struct CUevent_st *e, struct CUstream_st *s);
 
+/* Time that the events of this work's stream measure as well, though it did not pass. */
+void host_pass_ms(double ms);
+
 /* The first failure of a kernel: from then on everything answers it. cudaSuccess: none. */
 extern cudaError_t host_sticky;
+/* What cuda_host_plant_ms planted for this, 0 without. */
+double host_planted_ms(const char *what);
 /* Whether the k-th of a kind is to fail now. */
 bool host_injected(const char *what);
 
