@@ -84,6 +84,11 @@ const struct kern_ops *dev_kernels(const struct dev *d, enum dtype dtype)
     return d->ops->kernels(dtype);
 }
 
+err_t dev_algorithms(struct dev *d, const char *path, struct why *why)
+{
+    return d->ops->algorithms ? d->ops->algorithms(d, path, why) : OK;
+}
+
 err_t dev_alloc(struct dev *d, size_t bytes, const char *what, void **ret, struct why *why)
 {
     if (bytes > 0)

@@ -56,6 +56,7 @@ struct dev_ops {
     void (*close)(struct dev *d);
     err_t (*facts)(struct dev *d, struct dev_facts *ret, struct why *why);
     const struct kern_ops *(*kernels)(enum dtype dtype);
+    err_t (*algorithms)(struct dev *d, const char *path, struct why *why); /* NULL: it has no choice of them */
 
     err_t (*alloc)(struct dev *d, size_t bytes, const char *what, void **ret, struct why *why);
     void (*free)(struct dev *d, void *p, size_t bytes);
@@ -91,6 +92,13 @@ void dev_close(struct dev *d); /* NULL is legal */
 NODISCARD err_t dev_facts(struct dev *d, struct dev_facts *ret, struct why *why);
 /* The fastest kernels of the device for a compute type, NULL when it has none. */
 const struct kern_ops *dev_kernels(const struct dev *d, enum dtype dtype);
+
+/* Products choose their algorithms by timing from now on, once for each, and what was chosen is kept in the algorithm
+ * file `path`, or in one in the folder `path` that is named after the GPU and its library (docs/kernels.md). NULL, as
+ * in the beginning: nothing is timed, and products do what the library proposes first. After a failure (ERR_STALE: the
+ * file is another GPU's or library's) it is as after NULL. Waits for nothing, but no product may run on another thread.
+ * A device without a choice (the processor) takes any path and opens none. */
+NODISCARD err_t dev_algorithms(struct dev *d, const char *path, struct why *why);
 
 /* `bytes` of zeroed device memory, 256-aligned; NULL for 0 bytes. `what` is for the sentence of ERR_NOMEM. */
 NODISCARD err_t dev_alloc(struct dev *d, size_t bytes, const char *what, void **ret, struct why *why);

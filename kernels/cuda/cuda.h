@@ -41,8 +41,9 @@ struct cuda_dev {
     int major, minor;
     size_t shared_optin; /* dynamic shared memory that one block may ask for, bytes */
     struct cublasLtContext *blaslt;
-    struct gemm_cache *gemms; /* decisions by shape, gemm_cache.h */
-    err_t err;                /* what broke the context, and its sentence: nothing works afterwards */
+    struct gemm_cache *gemms;     /* products by shape, gemm_cache.h */
+    struct gemm_file *algorithms; /* which algorithms they use, gemm_file.h; NULL: what cuBLASLt proposes first */
+    err_t err;                    /* what broke the context, and its sentence: nothing works afterwards */
     struct why why;
 };
 

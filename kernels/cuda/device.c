@@ -6,6 +6,9 @@
  * process uses the GPU (NCCL) and therefore never reset. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/gemm_cache.h"
+#include "kernels/cuda/gemm_file.h"
+
+#include "common/base/log.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -101,6 +104,7 @@ static void cuda_close(struct dev *base)
     struct cuda_dev *d = cuda_of(base);
     cudaSetDevice(base->index);
     gemm_cache_free(d->gemms);
+    gemm_file_close(d->algorithms);
     if (d->blaslt)
         cublasLtDestroy(d->blaslt);
     free(d);
@@ -108,6 +112,7 @@ static void cuda_close(struct dev *base)
 
 static err_t open_device(int index, struct dev **ret, struct why *why)
 {
+    log_init("dtd-cuda"); /* the module has a log of its own */
     err_t err = check_index(index, why);
     if (err != OK)
         return err;
@@ -182,6 +187,24 @@ static err_t facts(struct dev *base, struct dev_facts *ret, struct why *why)
     format_driver(facts.driver, sizeof(facts.driver));
     *ret = facts;
     return OK;
+}
+
+/* What is the same wherever one version of cuBLASLt gives the same bits. */
+static err_t algorithms(struct dev *base, const char *path, struct why *why)
+{
+    struct cuda_dev *d = cuda_of(base);
+    struct cudaDeviceProp p;
+    char gpu[192];
+    gemm_cache_clear(d->gemms);
+    gemm_file_close(d->algorithms);
+    d->algorithms = NULL;
+    err_t err = enter(d, why);
+    if (err == OK && path)
+        err = CUDA_WHY(d, cudaGetDeviceProperties(&p, base->index), why);
+    if (err != OK || !path)
+        return err;
+    snprintf(gpu, sizeof(gpu), "%.127s, %d processors", p.name, d->processors);
+    return gemm_file_open(path, gpu, cublasLtGetVersion(), &d->algorithms, why);
 }
 
 /* ---- memory ---- */
@@ -486,6 +509,7 @@ const struct dev_ops cuda_device_ops = {
     .close = cuda_close,
     .facts = facts,
     .kernels = kernels,
+    .algorithms = algorithms,
     .alloc = device_alloc,
     .free = device_free,
     .host_alloc = pinned_alloc,

@@ -1,20 +1,21 @@
-/* Products by cuBLASLt, float32 accumulation, never TF32.
+/* Products: x = op(A) op(B) with what a program wants done to it, by cuBLASLt with float32 accumulation, never TF32.
  *
  * A product is tried with its epilogue fused: bias, GELU with what its gradient needs, GELU's gradient, or the sum over
- * k of an operand (a bias' gradient). Where cuBLASLt has no algorithm for a fused form, or a pointer or leading
- * dimension is not aligned as that form asks, the plain product and kernels of our own do the same: the bias is written
- * into the result first and the product adds to it, so that x is rounded once in both ways. What was decided is kept by
- * shape (gemm_cache.h). In float32 GELU is always ours: how exactly the library computes it is written nowhere, and
- * bfloat16 alone forgives it.
+ * k of an operand (a bias' gradient). Where cuBLASLt is not to do a fused form (gemm_product.h: it cannot, it is slower
+ * that way, or not exact), or a pointer or leading dimension is not aligned as that form asks, the plain product and
+ * kernels of our own do the same: the bias is written into the result first and the product adds to it, so that x is
+ * rounded once in both ways. Where cuBLASLt has no algorithm for the plain product either, gemm_own.cu does it. In
+ * float32 GELU is always ours: how exactly the library computes it is written nowhere.
  *
- * A fused sum overwrites, so it goes to scratch and is added from there. A sum that cannot be fused is bias_grad's
- * where the operand lies as that reads it, else a product with a vector of ones.
+ * A fused sum overwrites, so it goes to scratch and is added from there.
  *
  * Matrices that span 2^31 elements and more are cut, because not every algorithm of the library counts in 64 bits. */
-#include "kernels/cuda/gemm_cache.h"
 #include "kernels/cuda/gemm_fill.h"
+#include "kernels/cuda/gemm_product.h"
+#include "kernels/cuda/reduce.h"
 
 #include <assert.h>
+#include <cublasLt.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,7 +25,6 @@
 #define GEMM_CUT_ALIGN 256 /* cuts fall on multiples, so that parts stay aligned */
 #define FUSED_ALIGN 16     /* bytes, of vectors and of aux */
 #define AUX_LD_ALIGN 8     /* elements */
-#define SCRATCH_ALIGN 256
 #define ELEM_BYTES ((int64_t)(KERN_CUDA_BITS / 8))
 #define WIDE_BYTES ((int64_t)sizeof(float))
 #define ELEM_TYPE (KERN_CUDA_BITS == 32 ? CUDA_R_32F : CUDA_R_16BF)
@@ -44,141 +44,51 @@ static int64_t c_bytes(const struct kern_gemm *g)
     return g->wide_c ? WIDE_BYTES : ELEM_BYTES;
 }
 
-static uint32_t alignment(const void *p)
+static struct gemm_product product_of(const struct kern_gemm *g, cublasLtEpilogue_t epilogue)
 {
-    uintptr_t low = (uintptr_t)p & -(uintptr_t)p;
-    return p == NULL ? 0 : low == 0 || low > 256 ? 256 : (uint32_t)low;
-}
-
-static err_t failed(struct kern_stream *s, const struct kern_gemm *g, err_t err, const char *cause, const char *call,
-                    int line)
-{
-    struct why why;
-    why_set(&why, OK, "%s: a %s product of %lld x %lld x %lld (lda %lld, ldb %lld, ldc %lld)", cause,
-            dtype_name(CUDA_DTYPE), (long long)g->m, (long long)g->n, (long long)g->k, (long long)g->lda,
-            (long long)g->ldb, (long long)g->ldc);
-    return cuda_fail(s, err, call, __FILE__, line, why.text);
-}
-
-static err_t blas_failed(struct kern_stream *s, const struct kern_gemm *g, cublasStatus_t status, const char *call,
-                         int line)
-{
-    return failed(s, g, ERR_INTERNAL, cublasLtGetStatusString(status), call, line);
-}
-
-/* ---- one product, one epilogue ---- */
-
-/* `vector` and `aux` as the epilogue takes them. */
-struct product {
-    const struct kern_gemm *g;
-    uint32_t epilogue;
-    const void *vector, *aux;
-    bool add; /* c is added to */
-};
-
-static struct gemm_key key_of(const struct product *p)
-{
-    const struct kern_gemm *g = p->g;
-    struct gemm_key key;
-    memset(&key, 0, sizeof(key));
-    key.m = g->m, key.n = g->n, key.k = g->k;
-    key.lda = g->lda, key.ldb = g->ldb, key.ldc = g->ldc;
-    key.epilogue = p->epilogue;
-    key.type = ELEM_TYPE;
-    key.c_type = g->wide_c ? CUDA_R_32F : ELEM_TYPE;
-    key.trans_a = g->trans_a, key.trans_b = g->trans_b, key.accumulate = p->add;
-    key.a_align = alignment(g->a), key.b_align = alignment(g->b), key.c_align = alignment(g->c);
-    key.vector_align = alignment(p->vector), key.aux_align = alignment(p->aux);
-    return key;
-}
-
-static err_t product_find(struct kern_stream *s, const struct product *p, struct gemm_entry **ret)
-{
-    struct gemm_key key = key_of(p);
-    cublasStatus_t status = gemm_cache_find(cuda_dev_of(s), &key, p->vector, p->aux, ret);
-    return status == CUBLAS_STATUS_SUCCESS ? OK
-                                           : blas_failed(s, p->g, status, "cublasLtMatmulAlgoGetHeuristic", __LINE__);
-}
-
-static cublasStatus_t set_pointers(const struct product *p, struct gemm_entry *e)
-{
-    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    if (p->vector)
-        status =
-            cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->vector, sizeof(p->vector));
-    if (p->aux && status == CUBLAS_STATUS_SUCCESS)
-        status =
-            cublasLtMatmulDescSetAttribute(e->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, sizeof(p->aux));
-    return status;
-}
-
-/* The heuristics promised what this GPU then refused. */
-static bool was_refused(cublasStatus_t status)
-{
-    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
-           status == CUBLAS_STATUS_ARCH_MISMATCH;
-}
-
-/* `workspace` has GEMM_WORKSPACE bytes. ERR_UNSUPPORTED, without a trace, for a fused form that is refused. */
-static err_t product_run(struct kern_stream *s, const struct product *p, struct gemm_entry *e, void *workspace)
-{
-    const struct kern_gemm *g = p->g;
-    const float alpha = 1, beta = p->add ? 1 : 0;
-    cublasStatus_t status = set_pointers(p, e);
-    if (status == CUBLAS_STATUS_SUCCESS)
-        status = cublasLtMatmul(cuda_dev_of(s)->blaslt, e->desc, &alpha, g->b, e->a, g->a, e->b, &beta, g->c, e->c,
-                                g->c, e->c, &e->algo, workspace, GEMM_WORKSPACE, cuda_stream_of(s)->handle);
-    if (was_refused(status) && p->epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
-        e->supported = false;
-        return ERR_UNSUPPORTED;
-    }
-    if (status != CUBLAS_STATUS_SUCCESS)
-        return blas_failed(s, g, status, "cublasLtMatmul", __LINE__);
-    return cuda_check(s, cudaSuccess, "cublasLtMatmul", __FILE__, __LINE__);
-}
-
-/* ERR_UNSUPPORTED, without a trace: no algorithm. */
-static err_t product_try(struct kern_stream *s, const struct product *p)
-{
-    struct gemm_entry *e;
-    err_t err = product_find(s, p, &e);
-    if (err != OK)
-        return err;
-    if (!e->supported)
-        return ERR_UNSUPPORTED;
-    void *workspace = cuda_scratch(s, GEMM_WORKSPACE);
-    return workspace ? product_run(s, p, e, workspace) : cuda_stream_of(s)->err;
+    return (struct gemm_product){.g = g,
+                                 .type = ELEM_TYPE,
+                                 .c_type = g->wide_c ? CUDA_R_32F : ELEM_TYPE,
+                                 .epilogue = epilogue,
+                                 .add = g->accumulate};
 }
 
 /* ---- fused, or in steps ---- */
 
 static bool vector_fits(const void *p)
 {
-    return alignment(p) >= FUSED_ALIGN;
+    return gemm_alignment(p) >= FUSED_ALIGN;
 }
 
 static bool aux_fits(const struct kern_gemm *g)
 {
-    return alignment(g->aux) >= FUSED_ALIGN && g->ldc % AUX_LD_ALIGN == 0;
+    return gemm_alignment(g->aux) >= FUSED_ALIGN && g->ldc % AUX_LD_ALIGN == 0;
+}
+
+/* x without act and sums, by a product that adds to the bias. */
+static err_t plain_apart(struct kern_stream *s, const struct kern_gemm *g)
+{
+    if (g->bias)
+        KERN_FN(gemm_fill)(s, g->m, g->n, g->ldc, g->bias, g->wide_c, g->c);
+    struct gemm_product p = product_of(g, CUBLASLT_EPILOGUE_DEFAULT);
+    p.add = g->accumulate || g->bias;
+    err_t err = gemm_product(s, &p);
+    if (err != ERR_UNSUPPORTED)
+        return err;
+    KERN_FN(gemm_own)(s, g, p.add);
+    return OK;
 }
 
 /* x without act and sums. */
 static err_t plain(struct kern_stream *s, const struct kern_gemm *g)
 {
-    struct product p = {.g = g, .epilogue = CUBLASLT_EPILOGUE_BIAS, .vector = g->bias};
+    struct gemm_product p = product_of(g, CUBLASLT_EPILOGUE_BIAS);
+    p.vector = offset(g->bias, 0, 1);
+    p.apart = plain_apart;
     /* cuBLASLt takes a bias of the result's type. */
-    if (g->bias && vector_fits(g->bias) && c_bytes(g) == ELEM_BYTES) {
-        err_t err = product_try(s, &p);
-        if (err != ERR_UNSUPPORTED)
-            return err;
-    }
-    if (g->bias)
-        KERN_FN(gemm_fill)(s, g->m, g->n, g->ldc, g->bias, g->wide_c, g->c);
-    p = (struct product){.g = g, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .add = g->accumulate || g->bias};
-    err_t err = product_try(s, &p);
-    return err == ERR_UNSUPPORTED
-               ? blas_failed(s, g, CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic", __LINE__)
-               : err;
+    bool fits = g->bias && vector_fits(g->bias) && c_bytes(g) == ELEM_BYTES;
+    err_t err = fits ? gemm_product(s, &p) : ERR_UNSUPPORTED;
+    return err == ERR_UNSUPPORTED ? plain_apart(s, g) : err;
 }
 
 typedef void act_fn(struct kern_stream *s, int64_t n, const void *aux, void *c);
@@ -226,102 +136,68 @@ static err_t in_steps(struct kern_stream *s, const struct kern_gemm *g)
 
 static err_t with_act(struct kern_stream *s, const struct kern_gemm *g)
 {
-    struct product p = {.g = g, .aux = g->aux};
+    struct gemm_product p = product_of(g, CUBLASLT_EPILOGUE_DGELU);
+    p.aux = g->aux;
+    p.apart = in_steps;
     if (g->act == KERN_ACT_GELU) {
         p.epilogue = g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-        p.vector = g->bias;
-    } else {
-        p.epilogue = CUBLASLT_EPILOGUE_DGELU;
+        p.vector = offset(g->bias, 0, 1);
     }
     bool fits = KERN_CUDA_BITS == 16 && g->k > 0 && aux_fits(g) && (p.vector ? vector_fits(p.vector) : !g->bias);
-    err_t err = fits ? product_try(s, &p) : ERR_UNSUPPORTED;
+    err_t err = fits ? gemm_product(s, &p) : ERR_UNSUPPORTED;
     return err == ERR_UNSUPPORTED ? in_steps(s, g) : err;
 }
 
 /* ---- sums over k ---- */
 
-static err_t sum_by_ones(struct kern_stream *s, const struct kern_gemm *sum, int64_t k)
+/* [m] += op(A) summed along k: down the columns of what is stored, or along its rows. */
+static void sum_of_a(struct kern_stream *s, const struct kern_gemm *g)
 {
-    struct kern_gemm g = *sum;
-    void *scratch = cuda_scratch(s, GEMM_WORKSPACE + (size_t)(k * ELEM_BYTES));
-    struct gemm_entry *e;
-    if (!scratch)
-        return cuda_stream_of(s)->err;
-    void *ones = offset(scratch, GEMM_WORKSPACE, 1);
-    KERN_FN(gemm_ones)(s, k, ones);
-    if (!g.a)
-        g.a = ones;
+    if (g->trans_a)
+        KERN_FN(columns_add)(s, g->k, g->m, g->lda, g->a, g->a_sum);
     else
-        g.b = ones;
-    struct product p = {.g = &g, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .add = true};
-    err_t err = product_find(s, &p, &e);
-    if (err != OK)
-        return err;
-    if (!e->supported)
-        return blas_failed(s, &g, CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic", __LINE__);
-    return product_run(s, &p, e, scratch);
+        KERN_FN(rows_add)(s, g->m, g->k, g->lda, g->a, g->a_sum);
 }
 
-/* [m,1] += op(A) ones, [1,n] += ones op(B) */
-static err_t sum_of_a(struct kern_stream *s, const struct kern_gemm *g)
+static void sum_of_b(struct kern_stream *s, const struct kern_gemm *g)
 {
-    if (g->trans_a && g->lda == g->m) {
-        KERN_FN(bias_grad)(s, g->k, g->m, g->a, g->a_sum);
-        return OK;
-    }
-    struct kern_gemm sum = {.trans_a = g->trans_a,
-                            .wide_c = true,
-                            .m = g->m,
-                            .n = 1,
-                            .k = g->k,
-                            .lda = g->lda,
-                            .ldb = 1,
-                            .ldc = 1,
-                            .a = g->a,
-                            .c = g->a_sum};
-    return sum_by_ones(s, &sum, g->k);
+    if (g->trans_b)
+        KERN_FN(rows_add)(s, g->n, g->k, g->ldb, g->b, g->b_sum);
+    else
+        KERN_FN(columns_add)(s, g->k, g->n, g->ldb, g->b, g->b_sum);
 }
 
-static err_t sum_of_b(struct kern_stream *s, const struct kern_gemm *g)
+static void sums(struct kern_stream *s, const struct kern_gemm *g)
 {
-    if (!g->trans_b && g->ldb == g->n) {
-        KERN_FN(bias_grad)(s, g->k, g->n, g->b, g->b_sum);
-        return OK;
-    }
-    struct kern_gemm sum = {.trans_b = g->trans_b,
-                            .wide_c = true,
-                            .m = 1,
-                            .n = g->n,
-                            .k = g->k,
-                            .lda = g->k,
-                            .ldb = g->ldb,
-                            .ldc = g->n,
-                            .b = g->b,
-                            .c = g->b_sum};
-    return sum_by_ones(s, &sum, g->k);
+    if (g->a_sum && g->m > 0 && g->k > 0)
+        sum_of_a(s, g);
+    if (g->b_sum && g->n > 0 && g->k > 0)
+        sum_of_b(s, g);
+}
+
+static err_t with_sum_apart(struct kern_stream *s, const struct kern_gemm *g)
+{
+    err_t err = in_steps(s, g);
+    if (err == OK)
+        sums(s, g);
+    return err;
 }
 
 /* One sum as the product's epilogue. The library writes it in the result's type, so that has to be the wide one. B is
  * cuBLASLt's first operand. */
 static err_t with_sum(struct kern_stream *s, const struct kern_gemm *g, bool of_b)
 {
+    struct kern_gemm one = *g; /* and no other sum */
     int64_t length = of_b ? g->n : g->m;
     void *to = of_b ? g->b_sum : g->a_sum;
     if (c_bytes(g) != WIDE_BYTES)
         return ERR_UNSUPPORTED;
-    char *scratch = cuda_scratch(s, GEMM_WORKSPACE + (size_t)(length * WIDE_BYTES));
-    if (!scratch)
-        return cuda_stream_of(s)->err;
-    struct product p = {.g = g,
-                        .epilogue = of_b ? CUBLASLT_EPILOGUE_BGRADA : CUBLASLT_EPILOGUE_BGRADB,
-                        .vector = scratch + GEMM_WORKSPACE,
-                        .add = g->accumulate};
-    struct gemm_entry *e;
-    err_t err = product_find(s, &p, &e);
-    if (err == OK && !e->supported)
-        return ERR_UNSUPPORTED;
-    if (err == OK)
-        err = product_run(s, &p, e, scratch);
+    one.a_sum = of_b ? NULL : to;
+    one.b_sum = of_b ? to : NULL;
+    struct gemm_product p = product_of(&one, of_b ? CUBLASLT_EPILOGUE_BGRADA : CUBLASLT_EPILOGUE_BGRADB);
+    p.vector_bytes = (size_t)(length * WIDE_BYTES);
+    p.apart = with_sum_apart;
+    err_t err = gemm_product(s, &p);
     if (err == OK)
         kern_cuda_f32_add(s, length, to, p.vector, to);
     return err;
@@ -329,8 +205,8 @@ static err_t with_sum(struct kern_stream *s, const struct kern_gemm *g, bool of_
 
 /* ---- the whole ---- */
 
-/* c, and at most one of the sums with it: then that is cleared in `sums`. */
-static err_t result(struct kern_stream *s, const struct kern_gemm *g, struct kern_gemm *sums)
+/* c, and at most one of the sums with it: then that is cleared in `left`. */
+static err_t result(struct kern_stream *s, const struct kern_gemm *g, struct kern_gemm *left)
 {
     if (g->m == 0 || g->n == 0)
         return OK;
@@ -340,7 +216,7 @@ static err_t result(struct kern_stream *s, const struct kern_gemm *g, struct ker
     if ((g->a_sum || g->b_sum) && g->k > 0 && !g->bias) {
         err_t err = with_sum(s, g, of_b);
         if (err == OK)
-            *(of_b ? &sums->b_sum : &sums->a_sum) = NULL;
+            *(of_b ? &left->b_sum : &left->a_sum) = NULL;
         if (err != ERR_UNSUPPORTED)
             return err;
     }
@@ -349,12 +225,10 @@ static err_t result(struct kern_stream *s, const struct kern_gemm *g, struct ker
 
 static err_t gemm_small(struct kern_stream *s, const struct kern_gemm *g)
 {
-    struct kern_gemm sums = *g;
-    err_t err = result(s, g, &sums);
-    if (err == OK && sums.a_sum && g->m > 0 && g->k > 0)
-        err = sum_of_a(s, &sums);
-    if (err == OK && sums.b_sum && g->n > 0 && g->k > 0)
-        err = sum_of_b(s, &sums);
+    struct kern_gemm left = *g;
+    err_t err = result(s, g, &left);
+    if (err == OK)
+        sums(s, &left);
     return err;
 }
 
@@ -412,7 +286,8 @@ static err_t gemm_cut(struct kern_stream *s, const struct kern_gemm *g, char cut
     int64_t half = whole / 2 >= GEMM_CUT_ALIGN ? whole / 2 / GEMM_CUT_ALIGN * GEMM_CUT_ALIGN : whole / 2;
     /* Parts of a sum would be rounded to the result's type, or go through the activation. */
     if (half == 0 || (cut == 'k' && (c_bytes(g) != WIDE_BYTES || g->act != KERN_ACT_NONE)))
-        return failed(s, g, ERR_UNSUPPORTED, "an operand spans 2^31 elements and cannot be cut", "gemm", __LINE__);
+        return gemm_failed(s, g, ERR_UNSUPPORTED, "an operand spans 2^31 elements and cannot be cut", "gemm", __FILE__,
+                           __LINE__);
     struct kern_gemm first = part_of(g, cut, 0, half), second = part_of(g, cut, half, whole - half);
     err_t err = gemm_any(s, &first);
     return err == OK ? gemm_any(s, &second) : err;

@@ -1,9 +1,7 @@
 /* See gemm_cache.h.
  *
  * What cuBLASLt promises: one version of it gives the same bits on every run on GPUs of the same kind with the same
- * number of multiprocessors, as long as the algorithm is the same; the algorithm is fixed here. Where a product is cut
- * along k, we allow only the scheme that keeps the parts in float32 in the workspace and adds them in a step of its
- * own: none that adds into the result, and none that rounds the parts to the result's type. */
+ * number of multiprocessors, as long as the algorithm and the workspace are the same; both are fixed here. */
 #include "kernels/cuda/gemm_cache.h"
 
 #include <stdlib.h>
@@ -11,7 +9,6 @@
 
 #define SLOTS 512 /* a power of two */
 #define FULL 384
-#define CANDIDATES 8
 
 struct gemm_cache {
     int used;
@@ -36,7 +33,7 @@ static void entry_clear(struct gemm_entry *e)
     memset(e, 0, sizeof(*e));
 }
 
-static void cache_clear(struct gemm_cache *c)
+void gemm_cache_clear(struct gemm_cache *c)
 {
     for (int i = 0; i < SLOTS; i++)
         entry_clear(&c->slots[i]);
@@ -46,7 +43,7 @@ static void cache_clear(struct gemm_cache *c)
 void gemm_cache_free(struct gemm_cache *c)
 {
     if (c)
-        cache_clear(c);
+        gemm_cache_clear(c);
     free(c);
 }
 
@@ -108,9 +105,22 @@ static cublasStatus_t make_layouts(struct gemm_entry *e)
     return status;
 }
 
+/* How the parts of a product that is cut along k may be added up.
+ *
+ * COMPUTE_TYPE writes the parts in float32 into the workspace and adds them in a step of its own. OUTPUT_TYPE does the
+ * same in the result's type: where that is float32 the arithmetic is the same, in bfloat16 every part would be rounded.
+ * INPLACE adds each part to the result, in the result's type, and the manual says that counters in the workspace
+ * "guarantee sequentiality": that no two parts meet, but not in which order they come. A user has reported split
+ * products that differ between runs (NVIDIA/CUDALibrarySamples#243), so INPLACE is not allowed. */
+static uint32_t schemes_of(const struct gemm_key *k)
+{
+    return CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
+           (k->c_type == CUDA_R_32F ? (uint32_t)CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE : 0);
+}
+
 static cublasStatus_t make_preference(const struct gemm_key *k, cublasLtMatmulPreference_t *ret)
 {
-    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint32_t schemes = schemes_of(k);
     const size_t workspace = GEMM_WORKSPACE;
     const struct {
         cublasLtMatmulPreferenceAttributes_t attr;
@@ -130,30 +140,44 @@ static cublasStatus_t make_preference(const struct gemm_key *k, cublasLtMatmulPr
     return status;
 }
 
-/* The library's best guess that fits the workspace. That there is none is an answer, not a failure. */
-static cublasStatus_t choose(struct cuda_dev *d, struct gemm_entry *e)
+/* Whether what GetHeuristic or AlgoCheck says of an algorithm is within our limits. */
+static bool fits(const cublasLtMatmulHeuristicResult_t *r)
 {
-    cublasLtMatmulHeuristicResult_t results[CANDIDATES];
+    return r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= GEMM_WORKSPACE;
+}
+
+cublasStatus_t gemm_cache_propose(struct cuda_dev *d, const struct gemm_entry *e, struct gemm_candidates *ret)
+{
+    cublasLtMatmulHeuristicResult_t results[GEMM_CANDIDATES];
     cublasLtMatmulPreference_t preference = NULL;
     int n = 0;
     cublasStatus_t status = make_preference(&e->key, &preference);
-    if (status == CUBLAS_STATUS_SUCCESS) {
-        status = cublasLtMatmulAlgoGetHeuristic(d->blaslt, e->desc, e->a, e->b, e->c, e->c, preference, CANDIDATES,
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = cublasLtMatmulAlgoGetHeuristic(d->blaslt, e->desc, e->a, e->b, e->c, e->c, preference, GEMM_CANDIDATES,
                                                 results, &n);
-        if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
-            status = CUBLAS_STATUS_SUCCESS;
-            n = 0;
-        }
-    }
     if (preference)
         cublasLtMatmulPreferenceDestroy(preference);
-    for (int i = 0; i < n && status == CUBLAS_STATUS_SUCCESS && !e->supported; i++) {
-        if (results[i].state != CUBLAS_STATUS_SUCCESS || results[i].workspaceSize > GEMM_WORKSPACE)
-            continue;
-        e->algo = results[i].algo;
-        e->supported = true;
-    }
+    ret->n = 0;
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
+        return CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; i < n && status == CUBLAS_STATUS_SUCCESS; i++)
+        if (fits(&results[i]))
+            ret->algo[ret->n++] = results[i].algo;
     return status;
+}
+
+bool gemm_cache_accepts(struct cuda_dev *d, const struct gemm_entry *e, const cublasLtMatmulAlgo_t *algo)
+{
+    cublasLtMatmulHeuristicResult_t r;
+    uint32_t scheme = 0;
+    size_t written = 0;
+    memset(&r, 0, sizeof(r));
+    if (cublasLtMatmulAlgoCheck(d->blaslt, e->desc, e->a, e->b, e->c, e->c, algo, &r) != CUBLAS_STATUS_SUCCESS ||
+        !fits(&r))
+        return false;
+    cublasStatus_t status = cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
+                                                                 sizeof(scheme), &written);
+    return status == CUBLAS_STATUS_SUCCESS && (scheme & ~schemes_of(&e->key)) == 0;
 }
 
 cublasStatus_t gemm_cache_find(struct cuda_dev *d, const struct gemm_key *key, const void *vector, const void *aux,
@@ -166,15 +190,13 @@ cublasStatus_t gemm_cache_find(struct cuda_dev *d, const struct gemm_key *key, c
         return CUBLAS_STATUS_SUCCESS;
     }
     if (c->used == FULL) {
-        cache_clear(c);
+        gemm_cache_clear(c);
         e = slot_of(c, key);
     }
     e->key = *key;
     cublasStatus_t status = make_desc(e, vector, aux);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = make_layouts(e);
-    if (status == CUBLAS_STATUS_SUCCESS)
-        status = choose(d, e);
     if (status != CUBLAS_STATUS_SUCCESS) {
         entry_clear(e);
         return status;

@@ -14,12 +14,6 @@ static __global__ void __launch_bounds__(FILL_THREADS)
             vec_narrow(bias ? vec_widen(bias[j]) : 0.0f, &c[i * ld + j]);
 }
 
-static __global__ void __launch_bounds__(FILL_THREADS) fill_ones(int64_t n, elem *x)
-{
-    for (int64_t i = grid_index(); i < n; i += grid_threads())
-        vec_narrow(1.0f, &x[i]);
-}
-
 void KERN_FN(gemm_fill)(struct kern_stream *s, int64_t rows, int64_t columns, int64_t ld, const void *bias, bool wide_c,
                         void *c)
 {
@@ -28,9 +22,4 @@ void KERN_FN(gemm_fill)(struct kern_stream *s, int64_t rows, int64_t columns, in
         CUDA_LAUNCH(s, fill_rows<wide>, grid, FILL_THREADS, 0, rows, columns, ld, (const elem *)bias, (wide *)c);
     else
         CUDA_LAUNCH(s, fill_rows<elem>, grid, FILL_THREADS, 0, rows, columns, ld, (const elem *)bias, (elem *)c);
-}
-
-void KERN_FN(gemm_ones)(struct kern_stream *s, int64_t n, void *x)
-{
-    CUDA_LAUNCH(s, fill_ones, grid_for(s, n, FILL_THREADS), FILL_THREADS, 0, n, (elem *)x);
 }

@@ -2,11 +2,13 @@
  *
  * A block of the first launch has a tile of 32 vectors of columns and walks down every `chunks`-th group of 8 rows, so
  * that each access of a warp is one piece of memory; its 8 rows of threads meet in shared memory. */
+#include "kernels/cuda/block.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vec.h"
 
 #define ROWS 8 /* rows of threads of a block, one warp each */
 #define TILE (CUDA_WARP * VEC)
+#define ROW_THREADS 256
 
 struct columns {
     int64_t t, n, ld;
@@ -84,6 +86,37 @@ void KERN_FN(columns_add)(struct kern_stream *s, int64_t t, int64_t n, int64_t l
     else
         CUDA_LAUNCH(s, columns_partial<false>, grid, ROWS * CUDA_WARP, 0, c);
     KERN_FN(partials_add)(s, chunks, n, n, partial, (float *)out);
+}
+
+/* A block a row; a thread's vectors are a block's width apart. */
+template <bool WHOLE>
+static __global__ void __launch_bounds__(ROW_THREADS)
+    sum_rows(int64_t t, int64_t n, int64_t ld, const elem *__restrict__ x, float *__restrict__ out)
+{
+    for (int64_t i = blockIdx.x; i < t; i += gridDim.x) {
+        float sum = 0;
+        for (int64_t j = (int64_t)threadIdx.x * VEC; j < n; j += (int64_t)blockDim.x * VEC) {
+            float v[VEC];
+            row_load<WHOLE>(x + i * ld, j, n, v);
+#pragma unroll
+            for (int k = 0; k < VEC; k++)
+                sum += v[k];
+        }
+        sum = block_sum(sum);
+        if (threadIdx.x == 0)
+            out[i] += sum;
+    }
+}
+
+/* Floor: the matrix once. */
+void KERN_FN(rows_add)(struct kern_stream *s, int64_t t, int64_t n, int64_t ld, const void *x, void *out)
+{
+    int threads = row_threads(n, ROW_THREADS);
+    unsigned grid = grid_blocks(s, t, threads);
+    if (vec_aligned(x) && n % VEC == 0 && ld % VEC == 0)
+        CUDA_LAUNCH(s, sum_rows<true>, grid, threads, 0, t, n, ld, (const elem *)x, (float *)out);
+    else
+        CUDA_LAUNCH(s, sum_rows<false>, grid, threads, 0, t, n, ld, (const elem *)x, (float *)out);
 }
 
 void KERN_FN(bias_grad)(struct kern_stream *s, int64_t t, int64_t n, const void *dy, void *db)

@@ -1,5 +1,5 @@
 /* Sums down columns, in two launches: blocks of rows into partial sums, and those onto the result. Which rows a partial
- * sum has follows from the sizes and the device alone, so the same inputs give the same bits. */
+ * sum has follows from the sizes and the device alone, so the same inputs give the same bits. And sums along rows. */
 #ifndef DTD_KERNELS_CUDA_REDUCE_H
 #define DTD_KERNELS_CUDA_REDUCE_H
 
@@ -11,6 +11,8 @@ extern "C" {
 
 /* out[n] += column sums of x[t, n], `ld` elements between its rows; out is wide. Uses the stream's scratch. */
 void KERN_FN(columns_add)(struct kern_stream *s, int64_t t, int64_t n, int64_t ld, const void *x, void *out);
+/* out[t] += row sums of x[t, n], `ld` elements between its rows; out is wide. */
+void KERN_FN(rows_add)(struct kern_stream *s, int64_t t, int64_t n, int64_t ld, const void *x, void *out);
 /* out[n] += column sums of partial[parts, n], both float32; `stride` floats between the rows of partial. */
 void KERN_FN(partials_add)(struct kern_stream *s, int64_t parts, int64_t n, int64_t stride, const float *partial,
                            float *out);
