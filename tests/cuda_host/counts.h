@@ -51,7 +51,7 @@ void cuda_host_require_aligned(uint32_t bytes);
 /* From now on fused GELUs have a tanh that is good to eleven bits, as some GPUs have. */
 void cuda_host_rough_gelu(bool rough);
 /* From now on every run of `what` takes so much longer, as events measure it: "algorithm 102" (a product by it),
- * "fused" (a product with an epilogue), "launch" (a kernel). */
+ * "adding 102" (one that also adds to c), "fused" (one with an epilogue), "launch" (a kernel). */
 void cuda_host_plant_ms(const char *what, double ms);
 /* Another seed for the order of work, from now on. */
 void cuda_host_seed(uint64_t seed);

@@ -2,8 +2,8 @@
  * several algorithms, which add the terms of an element in different orders and with different roundings: the choice of
  * one shows in the bits. The heuristics propose those that the preference allows, always in one order. Descriptors are
  * counted. What the documentation refuses is refused: an aux matrix whose rows or address are not aligned, operands of
- * different types, an epilogue without its pointer, an algorithm that is none of ours. The workspace is written over, so
- * that whoever keeps something there loses it. */
+ * different types, an epilogue without its pointer, an algorithm that is none of ours. The workspace is written over,
+ * so that whoever keeps something there loses it. */
 #include "tests/cuda_host/block.h"
 #include "tests/cuda_host/counts.h"
 #include "tests/cuda_host/queue.h"
@@ -536,6 +536,8 @@ static void take_time(const struct product *p)
     char what[32];
     snprintf(what, sizeof(what), "algorithm %d", p->algorithm->id);
     host_pass_ms(host_planted_ms(what));
+    snprintf(what, sizeof(what), "adding %d", p->algorithm->id);
+    host_pass_ms(p->beta != 0 ? host_planted_ms(what) : 0);
     if (p->desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
         host_pass_ms(host_planted_ms("fused"));
 }

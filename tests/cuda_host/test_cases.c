@@ -11,14 +11,15 @@
 #define TINY false
 #endif
 
-static void all_cases(enum dtype dtype, const char *op, bool plain)
+/* `algorithms`: an algorithm file, or NULL. */
+static void all_cases(enum dtype dtype, const char *op, const char *algorithms)
 {
     struct dev *d;
     struct why why = {""};
     struct cuda_host_counts before, after;
     if (dev_open("cuda", 0, &d, &why))
         fail_msg("%s", why.text);
-    cuda_host_refuse_fused(plain);
+    assert_ok(dev_algorithms(d, algorithms, &why));
     cuda_host_counts_read(&before);
     const struct cases_options o = {.op = op, .no_slow = true, .tiny = TINY, .twice = !TINY};
     assert_true(cases_run(d, dev_kernels(d, dtype), &o) > 0);
@@ -32,18 +33,44 @@ static void all_cases(enum dtype dtype, const char *op, bool plain)
 
 TEST(float32)
 {
-    all_cases(DT_F32, NULL, false);
+    all_cases(DT_F32, NULL, NULL);
 }
 
 TEST(bfloat16)
 {
-    all_cases(DT_BF16, NULL, false);
+    all_cases(DT_BF16, NULL, NULL);
+}
+
+static void all_products(const char *algorithms)
+{
+    if (TINY)
+        TEST_SKIP("the kernels behind it have been run by the other cases");
+    all_cases(DT_F32, "gemm", algorithms);
+    all_cases(DT_BF16, "gemm", algorithms);
 }
 
 TEST(products_without_fused_forms)
 {
-    if (TINY)
-        TEST_SKIP("the kernels behind it have been run by the other cases");
-    all_cases(DT_F32, "gemm", true);
-    all_cases(DT_BF16, "gemm", true);
+    cuda_host_refuse_fused(true);
+    all_products(NULL);
+}
+
+/* What cuBLASLt does not do is done all the same. */
+TEST(products_without_an_algorithm)
+{
+    cuda_host_require_aligned(16);
+    all_products(NULL);
+}
+
+/* Timing runs a product many times: what it adds to is added to once. */
+TEST(products_that_are_timed)
+{
+    all_products(test_tmpdir());
+}
+
+/* The separate form of everything that has one. */
+TEST(products_whose_fused_forms_are_slow)
+{
+    cuda_host_plant_ms("fused", 100);
+    all_products(test_tmpdir());
 }

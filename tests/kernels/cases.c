@@ -30,6 +30,7 @@ const struct kcase kcases[] = {
     {"gemm", .m = 21, .n = 18, .k = 75, .flags = TRANS_B | A_SUM | B_SUM},
     {"gemm", .m = 9, .n = 1100, .k = 35, .flags = TRANS_A | TRANS_B | ADD_TO | A_SUM | B_SUM, .pad = 2},
     {"gemm", .m = 5, .n = 7, .k = 0, .flags = ADD_TO | A_SUM | B_SUM},
+    {"gemm", .m = 3, .n = 5, .k = 2500, .flags = TRANS_B | A_SUM | B_SUM}, /* rows longer than a block is wide */
     {"bias_grad", .m = 1, .n = 1, .k = 1, .flags = BIAS},
     {"bias_grad", TINY, .m = 9, .n = 37, .k = 1, .flags = BIAS},
     {"bias_grad", .m = 67, .n = 2500, .k = 1, .flags = BIAS},

@@ -1,0 +1,580 @@
+/* Which algorithm a product uses (docs/kernels.md), on the stand-ins of tests/cuda_host: their algorithms give
+ * different bits in float32 and take as long as a test says. */
+#include "tests/lib/test.h"
+
+#include "kernels/cuda/gemm_file.h"
+#include "kernels/kernels.h"
+#include "tests/cuda_host/counts.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#define FIRST 101 /* what the stand-in proposes first */
+#define MAGIC UINT64_C(0x6c745f686f737400)
+#define GPU "processor in the place of a GPU, 4 processors"
+#define LIBRARY 130001
+#define SLOW_MS 500 /* more than a product here takes, however busy the machine is */
+
+static const int algorithms[] = {101, 102, 103, 104, 105, 106};
+
+static const char *path_of(const char *name)
+{
+    static char path[4][512];
+    static int next;
+    char *p = path[next++ % 4];
+    snprintf(p, sizeof(path[0]), "%s/%s", test_tmpdir(), name);
+    return p;
+}
+
+/* All algorithms but one are slow. */
+static void plant_fastest(int fastest)
+{
+    for (size_t i = 0; i < sizeof(algorithms) / sizeof(algorithms[0]); i++) {
+        char what[32];
+        snprintf(what, sizeof(what), "algorithm %d", algorithms[i]);
+        cuda_host_plant_ms(what, algorithms[i] == fastest ? 0 : SLOW_MS);
+    }
+}
+
+/* ---- a device, and products on it ---- */
+
+struct bench {
+    struct dev *dev;
+    struct kern_stream *s;
+};
+
+/* `path`: an algorithm file, or NULL. */
+static struct bench bench_open(const char *path)
+{
+    struct bench b;
+    struct why why = {""};
+    if (dev_open("cuda", 0, &b.dev, &why) || dev_stream_new(b.dev, 0, false, &b.s, &why) ||
+        dev_algorithms(b.dev, path, &why))
+        fail_msg("%s", why.text);
+    return b;
+}
+
+static void bench_close(struct bench *b)
+{
+    dev_stream_free(b->s);
+    dev_close(b->dev);
+}
+
+enum { A, B, BIAS, C, AUX, A_SUM, B_SUM, ARRAYS };
+
+struct form {
+    enum dtype dtype;
+    int64_t m, n, k;
+    bool trans_a, wide_c, accumulate, bias, sum;
+    enum kern_act act;
+};
+
+static size_t bytes_of(const struct form *f, int array)
+{
+    const size_t elem = f->dtype == DT_F32 ? 4 : 2;
+    const size_t n[] = {(size_t)(f->m * f->k), (size_t)(f->k * f->n), (size_t)f->n, (size_t)(f->m * f->n),
+                        (size_t)(f->m * f->n), (size_t)f->m,          (size_t)f->n};
+    return n[array] * (array >= A_SUM || (array == C && f->wide_c) ? 4 : elem);
+}
+
+static uint16_t narrow(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static float widen(uint16_t x)
+{
+    uint32_t bits = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &bits, sizeof(f));
+    return f;
+}
+
+/* Values whose products no float32 holds exactly, in the array's type. */
+static void fill(const struct form *f, int array, void *to)
+{
+    bool wide = f->dtype == DT_F32 || array >= A_SUM || (array == C && f->wide_c);
+    size_t n = bytes_of(f, array) / (wide ? 4 : 2);
+    for (size_t i = 0; i < n; i++) {
+        float x = (float)((i * 2654435761u + (size_t)array * 40503u) >> 5 & 0xffff) / 40000 - 0.7f;
+        if (wide)
+            ((float *)to)[i] = x;
+        else
+            ((uint16_t *)to)[i] = narrow(x);
+    }
+}
+
+/* One product on fresh operands; `values`, unless NULL, are its A. What it made of `array` into `ret`. */
+static void product(struct bench *b, const struct form *f, const void *values, int array, void *ret)
+{
+    void *p[ARRAYS], *host = malloc(1 << 22);
+    struct why why = {""};
+    for (int i = 0; i < ARRAYS; i++) {
+        assert_true(bytes_of(f, i) <= 1 << 22);
+        assert_ok(dev_alloc(b->dev, bytes_of(f, i), "a test", &p[i], &why));
+        fill(f, i, host);
+        assert_ok(dev_copy(b->s, p[i], i == A && values ? values : host, bytes_of(f, i)));
+        assert_ok(dev_stream_sync(b->s, &why));
+    }
+    const struct kern_gemm g = {.trans_a = f->trans_a,
+                                .accumulate = f->accumulate,
+                                .wide_c = f->wide_c,
+                                .act = f->act,
+                                .m = f->m,
+                                .n = f->n,
+                                .k = f->k,
+                                .lda = f->trans_a ? f->m : f->k,
+                                .ldb = f->n,
+                                .ldc = f->n,
+                                .a = p[A],
+                                .b = p[B],
+                                .bias = f->bias ? p[BIAS] : NULL,
+                                .c = p[C],
+                                .aux = f->act ? p[AUX] : NULL,
+                                .b_sum = f->sum ? p[B_SUM] : NULL};
+    assert_ok(dev_kernels(b->dev, f->dtype)->gemm(b->s, &g));
+    assert_ok(dev_copy(b->s, host, p[array], bytes_of(f, array)));
+    if (dev_stream_sync(b->s, &why))
+        fail_msg("%s", why.text);
+    memcpy(ret, host, bytes_of(f, array));
+    for (int i = 0; i < ARRAYS; i++)
+        dev_free(b->dev, p[i], bytes_of(f, i));
+    free(host);
+}
+
+/* Plain, biased, of a gradient, with a sum. */
+static const struct form forms[] = {{.dtype = DT_F32, .m = 24, .n = 16, .k = 40},
+                                    {.dtype = DT_F32, .m = 24, .n = 16, .k = 72, .bias = true},
+                                    {.dtype = DT_F32, .m = 32, .n = 16, .k = 80, .trans_a = true, .accumulate = true},
+                                    {.dtype = DT_F32, .m = 16, .n = 24, .k = 56, .accumulate = true, .sum = true}};
+#define FORMS (sizeof(forms) / sizeof(forms[0]))
+#define MOST (32 * 24)
+
+struct results {
+    float c[FORMS][MOST];
+};
+
+/* Of all forms, by a device that is opened for it. */
+static struct results results_of(const char *path)
+{
+    struct results r;
+    struct bench b = bench_open(path);
+    memset(&r, 0, sizeof(r));
+    for (size_t i = 0; i < FORMS; i++)
+        product(&b, &forms[i], NULL, C, r.c[i]);
+    bench_close(&b);
+    return r;
+}
+
+static bool same(const struct results *a, const struct results *b)
+{
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+/* ---- what stands in a file ---- */
+
+struct lines {
+    int n;
+    struct gemm_choice at[64];
+};
+
+static struct lines lines_of(const char *path)
+{
+    struct lines l = {0};
+    char text[1024];
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(text, sizeof(text), f)) {
+        text[strcspn(text, "\n")] = '\0';
+        if (l.n < 64 && gemm_choice_parse(text, &l.at[l.n]))
+            l.n++;
+    }
+    fclose(f);
+    return l;
+}
+
+static int algorithm_of(const struct gemm_choice *c)
+{
+    return (int)(c->algo[0] - MAGIC);
+}
+
+/* ---- without a file ---- */
+
+TEST(without_a_file_nothing_is_timed)
+{
+    plant_fastest(102);
+    struct results a = results_of(NULL);
+    plant_fastest(103);
+    struct results b = results_of(NULL);
+    assert_true(same(&a, &b));
+    struct cuda_host_counts before, after;
+    struct bench bench = bench_open(NULL);
+    float c[MOST];
+    cuda_host_counts_read(&before);
+    product(&bench, &forms[0], NULL, C, c);
+    cuda_host_counts_read(&after);
+    assert_int_equal(after.products, before.products + 1);
+    assert_int_equal(after.events, before.events);
+    bench_close(&bench);
+}
+
+/* What cuBLASLt proposes first, and 101 adds up in another way than 102 here, which the other tests rest on. */
+TEST(another_algorithm_gives_other_bits)
+{
+    struct results first = results_of(NULL);
+    plant_fastest(102);
+    struct results second = results_of(path_of("second"));
+    plant_fastest(101);
+    struct results again = results_of(path_of("first"));
+    assert_false(same(&first, &second));
+    assert_true(same(&first, &again));
+}
+
+/* ---- timing ---- */
+
+TEST(the_fastest_algorithm_is_chosen)
+{
+    const int all[] = {101, 102, 103, 105, 106};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "of-%d", all[i]);
+        plant_fastest(all[i]);
+        results_of(path_of(name));
+        struct lines l = lines_of(path_of(name));
+        assert_true(l.n >= (int)FORMS);
+        for (int j = 0; j < l.n; j++)
+            assert_true(l.at[j].apart || algorithm_of(&l.at[j]) == all[i]);
+    }
+}
+
+/* The reductions that round, or have no order, are not for us, however fast. */
+TEST(a_forbidden_reduction_is_never_chosen)
+{
+    const struct form narrow_c = {.dtype = DT_BF16, .m = 24, .n = 16, .k = 40};
+    uint16_t c[MOST];
+    float wide[MOST];
+    plant_fastest(104);
+    struct bench b = bench_open(path_of("in-place"));
+    product(&b, &forms[0], NULL, C, wide);
+    bench_close(&b);
+    assert_int_equal(algorithm_of(&lines_of(path_of("in-place")).at[0]), FIRST);
+    plant_fastest(105);
+    b = bench_open(path_of("output-type"));
+    product(&b, &narrow_c, NULL, C, c);
+    bench_close(&b);
+    assert_int_equal(algorithm_of(&lines_of(path_of("output-type")).at[0]), FIRST);
+}
+
+/* The fastest for c = x is the slowest for c += x: they are timed as they are used, and kept apart. */
+TEST(adding_is_timed_by_adding)
+{
+    struct form f = forms[0];
+    float c[MOST];
+    plant_fastest(102);
+    cuda_host_plant_ms("algorithm 103", SLOW_MS / 2);
+    cuda_host_plant_ms("adding 102", 2 * SLOW_MS);
+    struct bench b = bench_open(path_of("beta"));
+    product(&b, &f, NULL, C, c);
+    f.accumulate = true;
+    product(&b, &f, NULL, C, c);
+    bench_close(&b);
+    struct lines l = lines_of(path_of("beta"));
+    assert_int_equal(l.n, 2);
+    assert_true(l.at[0].key.accumulate == 0 && algorithm_of(&l.at[0]) == 102);
+    assert_true(l.at[1].key.accumulate == 1 && algorithm_of(&l.at[1]) == 103);
+}
+
+static double gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+static double gelu_slope(double x)
+{
+    double d = 1e-6;
+    return (gelu(x + d) - gelu(x - d)) / (2 * d);
+}
+
+static const struct form gelu_form = {.dtype = DT_BF16, .m = 32, .n = 16, .k = 8, .bias = true, .act = KERN_ACT_GELU};
+
+/* Of the fused form, which is the last to be kept. */
+static bool gelu_is_apart(const char *path)
+{
+    uint16_t c[MOST];
+    struct bench b = bench_open(path);
+    product(&b, &gelu_form, NULL, C, c);
+    bench_close(&b);
+    struct lines l = lines_of(path);
+    assert_true(l.n > 0);
+    return l.at[l.n - 1].apart;
+}
+
+TEST(an_epilogue_is_fused_where_that_is_faster)
+{
+    cuda_host_plant_ms("launch", SLOW_MS);
+    assert_false(gelu_is_apart(path_of("fused")));
+    cuda_host_plant_ms("launch", 0);
+    cuda_host_plant_ms("fused", SLOW_MS);
+    assert_true(gelu_is_apart(path_of("apart")));
+}
+
+/* A sum that is fused, or is not, is added once. */
+TEST(sums_are_not_disturbed)
+{
+    float fused[MOST], apart[MOST];
+    cuda_host_plant_ms("launch", SLOW_MS);
+    struct bench b = bench_open(path_of("fused"));
+    product(&b, &forms[3], NULL, B_SUM, fused);
+    product(&b, &forms[3], NULL, B_SUM, fused); /* the choice is made */
+    bench_close(&b);
+    cuda_host_plant_ms("launch", 0);
+    cuda_host_plant_ms("fused", SLOW_MS);
+    b = bench_open(path_of("apart"));
+    product(&b, &forms[3], NULL, B_SUM, apart);
+    bench_close(&b);
+    for (int i = 0; i < forms[3].n; i++)
+        assert_true(fabsf(fused[i] - apart[i]) < 1e-5f);
+    bool one = false, other = false;
+    struct lines l = lines_of(path_of("fused")), m = lines_of(path_of("apart"));
+    for (int i = 0; i < l.n; i++)
+        one |= !l.at[i].apart && l.at[i].key.vector_align > 0;
+    for (int i = 0; i < m.n; i++)
+        other |= m.at[i].apart && m.at[i].key.vector_align > 0;
+    assert_true(one && other);
+}
+
+/* As much memory as the product and its workspace need, and no more: the first proposal is kept, untimed. */
+TEST(without_memory_to_time_on_the_first_is_kept)
+{
+    const struct form f = {.dtype = DT_F32, .m = 512, .n = 512, .k = 8, .accumulate = true};
+    float *c = malloc((size_t)(f.m * f.n) * 4);
+    plant_fastest(102);
+    setenv("DTD_CUDA_HOST_MEMORY", "37000000", 1);
+    struct bench b = bench_open(path_of("short"));
+    product(&b, &f, NULL, C, c);
+    bench_close(&b);
+    struct lines l = lines_of(path_of("short"));
+    assert_int_equal(l.n, 1);
+    assert_int_equal(algorithm_of(&l.at[0]), FIRST);
+    assert_true(l.at[0].us == 0);
+    free(c);
+}
+
+TEST(timing_leaves_nothing_behind)
+{
+    struct cuda_host_counts c;
+    results_of(path_of("file"));
+    cuda_host_counts_read(&c);
+    assert_int_equal(c.live_allocations + c.live_streams + c.live_events + c.live_handles, 0);
+}
+
+/* ---- the file decides ---- */
+
+TEST(the_same_file_gives_the_same_bits)
+{
+    plant_fastest(102);
+    struct results chosen = results_of(path_of("file"));
+    plant_fastest(103);
+    struct results kept = results_of(path_of("file")), other = results_of(path_of("another"));
+    assert_true(same(&chosen, &kept));
+    assert_false(same(&chosen, &other));
+    struct cuda_host_counts before, after;
+    struct bench b = bench_open(path_of("file"));
+    float c[MOST];
+    cuda_host_counts_read(&before);
+    product(&b, &forms[0], NULL, C, c);
+    cuda_host_counts_read(&after);
+    assert_int_equal(after.products, before.products + 1); /* nothing was timed */
+    bench_close(&b);
+}
+
+/* Children with other times each, and the bits that they get. */
+static void race(int fastest, int to)
+{
+    plant_fastest(fastest);
+    struct results r = results_of(path_of("race"));
+    _exit(write(to, &r, sizeof(r)) != sizeof(r));
+}
+
+TEST(processes_that_time_at_once_compute_the_same)
+{
+    static struct results r[3];
+    int pipes[3][2];
+    test_tmpdir(); /* ours, not each child's own */
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pipe(pipes[i]), 0);
+        if (fork() == 0)
+            race(101 + i, pipes[i][1]);
+    }
+    for (int i = 0; i < 3; i++) {
+        int status;
+        assert_int_equal(read(pipes[i][0], &r[i], sizeof(r[i])), sizeof(r[i]));
+        assert_true(wait(&status) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    assert_true(same(&r[0], &r[1]) && same(&r[0], &r[2]));
+    plant_fastest(106);
+    struct results later = results_of(path_of("race"));
+    assert_true(same(&r[0], &later));
+    struct lines l = lines_of(path_of("race"));
+    for (int i = 0; i < l.n; i++)
+        for (int j = 0; j < i; j++)
+            assert_true(memcmp(&l.at[i].key, &l.at[j].key, sizeof(l.at[i].key)) != 0);
+}
+
+/* The file's choice for the first form, rewritten by `change`; then the line that is used. */
+static struct lines after_change(const char *name, void (*change)(struct gemm_choice *c))
+{
+    const char *path = path_of(name);
+    struct gemm_file *f;
+    struct why why;
+    float c[MOST];
+    plant_fastest(102);
+    struct bench b = bench_open(path_of("model"));
+    product(&b, &forms[0], NULL, C, c);
+    bench_close(&b);
+    struct gemm_choice choice = lines_of(path_of("model")).at[0];
+    change(&choice);
+    assert_ok(gemm_file_open(path, GPU, LIBRARY, &f, &why));
+    assert_true(gemm_file_add(f, &choice));
+    gemm_file_close(f);
+    plant_fastest(103);
+    b = bench_open(path);
+    product(&b, &forms[0], NULL, C, c);
+    bench_close(&b);
+    return lines_of(path);
+}
+
+static void to_another(struct gemm_choice *c)
+{
+    c->algo[0] = MAGIC + 106;
+    c->algo[1] = 2; /* as the stand-in has it: COMPUTE_TYPE, two parts */
+    c->algo[2] = 2;
+}
+
+static void to_forbidden(struct gemm_choice *c)
+{
+    c->algo[0] = MAGIC + 104;
+    c->algo[1] = 1;
+    c->algo[2] = 2;
+}
+
+static void to_unknown(struct gemm_choice *c)
+{
+    c->algo[3] = 1;
+}
+
+static void to_apart(struct gemm_choice *c)
+{
+    memset(c->algo, 0, sizeof(c->algo));
+    c->apart = true;
+}
+
+/* A line with a good checksum may still ask for what cannot be, or must not be. */
+TEST(what_the_file_asks_for_is_checked)
+{
+    struct lines l = after_change("another", to_another);
+    assert_true(l.n == 1 && algorithm_of(&l.at[0]) == 106);
+    l = after_change("forbidden", to_forbidden);
+    assert_true(l.n == 2 && algorithm_of(&l.at[1]) == 103);
+    l = after_change("unknown", to_unknown);
+    assert_true(l.n == 2 && algorithm_of(&l.at[1]) == 103);
+    l = after_change("apart", to_apart); /* of a product that has nothing to fuse */
+    assert_true(l.n == 2 && algorithm_of(&l.at[1]) == 103);
+}
+
+TEST(another_gpus_file_is_not_used)
+{
+    struct bench b = bench_open(NULL);
+    struct results first = results_of(NULL);
+    struct gemm_file *f;
+    struct why why = {""};
+    float c[MOST];
+    assert_ok(gemm_file_open(path_of("theirs"), "another GPU, 4 processors", LIBRARY, &f, &why));
+    gemm_file_close(f);
+    plant_fastest(102);
+    assert_err(ERR_STALE, dev_algorithms(b.dev, path_of("theirs"), &why));
+    product(&b, &forms[0], NULL, C, c);
+    assert_memory_equal(c, first.c[0], bytes_of(&forms[0], C));
+    assert_int_equal(lines_of(path_of("theirs")).n, 0);
+    bench_close(&b);
+}
+
+/* From one epoch to the next: a device forgets what it did by another file. */
+TEST(a_device_goes_from_file_to_file)
+{
+    float before[MOST], with[MOST], after[MOST];
+    struct why why = {""};
+    plant_fastest(102);
+    struct bench b = bench_open(NULL);
+    product(&b, &forms[0], NULL, C, before);
+    assert_ok(dev_algorithms(b.dev, path_of("file"), &why));
+    product(&b, &forms[0], NULL, C, with);
+    assert_ok(dev_algorithms(b.dev, NULL, &why));
+    product(&b, &forms[0], NULL, C, after);
+    bench_close(&b);
+    assert_memory_equal(before, after, bytes_of(&forms[0], C));
+    assert_true(memcmp(before, with, bytes_of(&forms[0], C)) != 0);
+}
+
+/* ---- GELU ---- */
+
+/* The worst error in units of what rounding to bfloat16 allows. x is one term, and so exact, and covers -6 to 2. */
+static double worst_gelu(const char *path, enum kern_act act)
+{
+    struct form f = {.dtype = DT_BF16, .m = 64, .n = 16, .k = 8, .act = act};
+    static const float from = -6;
+    uint16_t a[64 * 8] = {0}, c[64 * 16];
+    double worst = 0;
+    struct bench b = bench_open(path);
+    for (int64_t i = 0; i < f.m; i++)
+        a[i * f.k] = narrow(from + (float)i * 0.125f);
+    product(&b, &f, a, C, c);
+    bench_close(&b);
+    uint16_t bs[8 * 16], aux[64 * 16];
+    fill(&f, B, bs);
+    fill(&f, AUX, aux);
+    for (int64_t i = 0; i < f.m * f.n; i++) {
+        double x = (double)widen(a[i / f.n * f.k]) * (double)widen(bs[i % f.n]), got = (double)widen(c[i]);
+        /* What is stored in aux is x to bfloat16, and may be what GELU sees. */
+        double want = act == KERN_ACT_GELU ? gelu(x) : x * gelu_slope((double)widen(aux[i]));
+        double slack = act == KERN_ACT_GELU ? fabs(gelu_slope(x) * x) * 0x1p-8 : fabs(want) * 0x1p-8;
+        double off = fabs(got - want) / (fabs(want) * 0x1p-8 + slack + 0x1p-18);
+        worst = off > worst ? off : worst;
+    }
+    return worst;
+}
+
+/* With a file and without: a library whose tanh is rough is not asked for GELU. Where it is good, it is. */
+TEST(a_rough_gelu_is_not_used)
+{
+    struct cuda_host_counts before, after;
+    for (int with_file = 0; with_file < 2; with_file++) {
+        cuda_host_rough_gelu(true);
+        assert_true(worst_gelu(with_file ? path_of("rough") : NULL, KERN_ACT_GELU) <= 1.1);
+        assert_true(worst_gelu(with_file ? path_of("rough") : NULL, KERN_ACT_GELU_GRAD) <= 1.1);
+        cuda_host_rough_gelu(false);
+        cuda_host_counts_read(&before);
+        assert_true(worst_gelu(with_file ? path_of("good") : NULL, KERN_ACT_GELU) <= 1.1);
+        cuda_host_counts_read(&after);
+        assert_true(with_file || after.launches == before.launches);
+    }
+    struct lines l = lines_of(path_of("rough"));
+    for (int i = 0; i < l.n; i++)
+        assert_true(l.at[i].apart == (l.at[i].key.aux_align > 0));
+}
+
+/* The question costs the operands nothing. */
+TEST(asking_for_gelu_leaves_aux_alone)
+{
+    const struct form f = {.dtype = DT_BF16, .m = 32, .n = 16, .k = 8, .act = KERN_ACT_GELU_GRAD};
+    uint16_t before[MOST], after[MOST];
+    fill(&f, AUX, before);
+    struct bench b = bench_open(NULL);
+    product(&b, &f, NULL, AUX, after);
+    bench_close(&b);
+    assert_memory_equal(before, after, bytes_of(&f, AUX));
+}
