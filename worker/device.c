@@ -1,15 +1,49 @@
 /* See device.h. */
 #include "worker/device.h"
 
+#include "common/base/file.h"
 #include "common/base/log.h"
 
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
 static const char *const kinds[] = {[DEVICE_CPU] = "cpu", [DEVICE_CUDA] = "cuda"};
+
+/* "" : there is none. Numbers of canonical numerics depend on no time, nor on a file that others write. */
+static const char *algorithms_path(const struct job_spec *job, char ret[PATH_MAX])
+{
+    const char *path = job->run.algorithms;
+    if (job->train.numerics != NUMERICS_FAST || strcmp(path, JOB_NO_ALGORITHMS) == 0)
+        return "";
+    if (path[0] || !job->data.cache[0])
+        return path;
+    int n = snprintf(ret, PATH_MAX, "%s/algorithms", job->data.cache);
+    return n < PATH_MAX ? ret : "";
+}
+
+/* Without the file the job goes on with what the library proposes, which is the same at each start. */
+static void choose_algorithms(const struct worker_device *d, const struct job_spec *job)
+{
+    char room[PATH_MAX];
+    struct why why = {""};
+    const char *path = algorithms_path(job, room);
+    if (d->kind == DEVICE_CPU)
+        return;
+    err_t err = path == room ? file_make_dirs(path, 0755) : OK;
+    if (err)
+        why_set(&why, err, "%s cannot be made: %s", path, err_text(err));
+    if (dev_algorithms(d->dev, path[0] && !err ? path : NULL, &why) || err)
+        log_warn("algorithms none are kept and products are not timed why=\"%s\"", why.text);
+}
 
 err_t worker_device_need(struct worker_device *d, const struct job_spec *job, struct why *why)
 {
     struct dev_facts facts;
-    if (d->dev && d->kind == job->run.device)
+    if (d->dev && d->kind == job->run.device) {
+        choose_algorithms(d, job);
         return OK;
+    }
     worker_device_close(d);
     d->kind = job->run.device;
     err_t err = dev_open(kinds[d->kind], d->kind == DEVICE_CPU ? 0 : d->index, &d->dev, why);
@@ -22,6 +56,7 @@ err_t worker_device_need(struct worker_device *d, const struct job_spec *job, st
     }
     log_info("device kind=%s index=%d model=\"%s\" uuid=%s memory=%lld", kinds[d->kind], d->dev->index, facts.model,
              facts.uuid[0] ? facts.uuid : "-", (long long)facts.memory_bytes);
+    choose_algorithms(d, job);
     return OK;
 }
 

@@ -13,7 +13,8 @@ struct worker_device {
     int index; /* dt-worker --device */
 };
 
-/* Opens the job's device, unless it is open. One of another kind is closed: nothing of it may be in use. */
+/* Opens the job's device, unless it is open, with the job's algorithm file (run.algorithms). A device of another kind
+ * is closed: nothing of it may be in use. */
 NODISCARD err_t worker_device_need(struct worker_device *d, const struct job_spec *job, struct why *why);
 void worker_device_close(struct worker_device *d);
 /* Whether it can still be used. A GPU that has failed once refuses everything until the process ends. */

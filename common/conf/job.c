@@ -272,6 +272,10 @@ static const struct schema_row rows[] = {
           "Checkpoint step folder to resume from. dtctl resume sets it. \"\": start from the beginning.")},
 
     RUN_ROWS,
+    {TEXT(run.algorithms, check_path_or_none, "\"\"", FREE,
+          "The file that keeps which algorithm each product uses, or a folder of such files (cuda; docs/kernels.md). A "
+          "product that is not in it is timed once and added, so that every job with the file computes the same bits. "
+          "Empty: the folder algorithms in data.cache. none: nothing is timed.")},
 };
 
 static const char *check_argument(const char *text)
@@ -439,12 +443,15 @@ err_t job_resume_check(const struct job_spec *before, const struct job_spec *aft
 
 err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why)
 {
-    char **const paths[] = {&job->run.workdir, &job->checkpoint.dir, &job->checkpoint.resume_from, &job->data.cache};
+    char **const paths[] = {&job->run.workdir, &job->run.algorithms, &job->checkpoint.dir, &job->checkpoint.resume_from,
+                            &job->data.cache};
     if (folder[0] != '/')
         return why_set(why, ERR_INVALID, "%s: the folder must be an absolute path", folder);
     for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
         char *path = *paths[i];
         if (!path || !path[0] || path[0] == '/') /* NULL: command jobs have no such key */
+            continue;
+        if (paths[i] == &job->run.algorithms && strcmp(path, JOB_NO_ALGORITHMS) == 0)
             continue;
         if (strcmp(path, ".") == 0)
             path[0] = '\0'; /* leaves the folder and a slash, which is removed below */

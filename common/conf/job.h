@@ -12,6 +12,7 @@
 struct schema;
 
 #define JOB_MAX_WORKERS 1048576
+#define JOB_NO_ALGORITHMS "none"
 
 enum model_arch { ARCH_LLAMA, ARCH_GPT2, ARCH_TRANSFORMER };
 enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_WORDS, TOKENIZER_BPE };
@@ -92,6 +93,8 @@ struct job_run {
     char **env; /* "KEY=VALUE" */
     int n_env;
     char *workdir;
+    char *algorithms; /* algorithm file of products, or a folder of them; "" : in data.cache; JOB_NO_ALGORITHMS: none;
+                         NULL in a job with a command */
 };
 
 /* Either a training job (model to checkpoint) or a command job, whose command every worker runs. A command job uses
@@ -121,8 +124,9 @@ NODISCARD err_t job_print(const struct job_spec *job, struct buf *ret);
 /* ERR_INVALID if a resume would change a key that the schema does not mark as changeable, or the type in which
  * parameters are saved. The sentence names the key and both values. */
 NODISCARD err_t job_resume_check(const struct job_spec *before, const struct job_spec *after, struct why *why);
-/* Makes workdir, checkpoint.dir, checkpoint.resume_from and data.cache absolute, relative to `folder`, the job file's.
- * Absolute paths and "" stay as they are. No file is opened. data_resolve resolves the patterns in the data section. */
+/* Makes workdir, algorithms, checkpoint.dir, checkpoint.resume_from and data.cache absolute, relative to `folder`, the
+ * job file's. Absolute paths and "" stay as they are. No file is opened. data_resolve resolves the patterns in the data
+ * section. */
 NODISCARD err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why);
 bool job_is_command(const struct job_spec *job);
 /* The schema of a training job. schema_help(&job_schema, stdout) prints `dtctl submit --help-keys`. */

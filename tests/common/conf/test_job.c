@@ -226,6 +226,15 @@ TEST(paths_become_absolute)
     assert_string_equal(j.checkpoint.dir, "/home/me/jobs/./ckpt");
     assert_string_equal(j.data.cache, "/abs/cache");
     assert_string_equal(j.checkpoint.resume_from, "");
+    assert_string_equal(j.run.algorithms, "");
+    job_fini(&j);
+    JOB(&j, "run.algorithms=../algorithms");
+    assert_ok(job_paths_resolve(&j, "/home/me/jobs", &why));
+    assert_string_equal(j.run.algorithms, "/home/me/jobs/../algorithms");
+    job_fini(&j);
+    JOB(&j, "run.algorithms=none"); /* which is no path */
+    assert_ok(job_paths_resolve(&j, "/home/me/jobs", &why));
+    assert_string_equal(j.run.algorithms, JOB_NO_ALGORITHMS);
     assert_err(ERR_INVALID, job_paths_resolve(&j, "relative", &why));
     job_fini(&j);
 }
