@@ -2,15 +2,22 @@
  * to a device, in turn), runs a few steps and prints JSON lines.
  *
  *     bench_train [--model gpt2-124m|llama-1b] [--device cpu|cuda] [--dtype float32|bfloat16] [--workers N] [--batch B]
- *                 [--seq T] [--steps S] [--layers L] [--peak GFLOPS] [--peak-side N] [--set KEY=VALUE]... [--ops]
+ *                 [--seq T] [--steps S] [--layers L] [--peak GFLOPS] [--peak-side N] [--algorithms FILE]
+ *                 [--set KEY=VALUE]... [--ops]
  *
  * B samples of T tokens for each worker and step (weak scaling), in whatever layout --set asks for. Every worker
  * reports the median of its step times; the slowest counts. FLOP per token are 6 N + 12 L h s (PaLM appendix B; the
  * full attention square) and 6 N + 6 L h s (its causal half): both shares are printed, of what one worker's device was
  * measured to do in products, and on a GPU of its maker's figure too (MFU). Another JSON line has the time in which the
  * first parameters were filled. --ops adds a JSON line for every kind of op and of action of rank 0: time, and the time
- * that its operations and bytes must take at the measured rates (common/plan/cost.c). */
+ * that its operations and bytes must take at the measured rates (common/plan/cost.c).
+ *
+ * On GPUs products use the algorithms that FILE keeps. The first step times what is missing in FILE and adds it
+ * (docs/kernels.md); without the option the library's first proposals are used. The JSON line has the file's name, how
+ * many choices it has and a hash of its bytes: runs with the same hash used the same algorithms. */
 #include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
 #include "common/base/rng.h"
 #include "tests/bench/peak.h"
 #include "tests/bench/peak_dev.h"
@@ -42,7 +49,7 @@ static const struct model {
 
 struct options {
     const struct model *model;
-    const char *device, *dtype;
+    const char *device, *dtype, *algorithms; /* algorithms: a file, NULL: none */
     int workers, batch, seq, steps, layers, peak_side;
     double peak;
     bool ops;
@@ -219,7 +226,8 @@ static err_t open_device(const struct options *o, int rank, struct dev **ret, st
 {
     int n;
     err_t err = dev_count(o->device, &n, why);
-    return err ? err : dev_open(o->device, rank % (n > 0 ? n : 1), ret, why);
+    err = err ? err : dev_open(o->device, rank % (n > 0 ? n : 1), ret, why);
+    return err ? err : dev_algorithms(*ret, o->algorithms, why);
 }
 
 /* The process ends here, and with it what the engine holds. */
@@ -276,6 +284,25 @@ static void print_fill(const struct options *o, const struct graph *g, const str
            sh->peak.name, peak_commit());
 }
 
+/* The file as it is when the run is over. A line that is a choice begins with a digit, no other line does. */
+static void print_algorithms(const char *path)
+{
+    struct buf text = {0};
+    struct hash h;
+    int choices = 0;
+    if (!path || file_read(path, (size_t)16 << 20, &text)) {
+        printf("\"algorithms\": null, ");
+        return;
+    }
+    for (size_t i = 0; i < text.len; i++)
+        choices += text.data[i] >= '0' && text.data[i] <= '9' && (i == 0 || text.data[i - 1] == '\n');
+    hash_init(&h);
+    hash_add(&h, text.data, text.len);
+    printf("\"algorithms\": \"%s\", \"algorithm_choices\": %d, \"algorithm_hash\": \"%016llx\", ", path, choices,
+           (unsigned long long)hash_end(&h));
+    buf_fini(&text);
+}
+
 static void print_result(const struct options *o, const struct job_spec *job, const struct graph *g, struct shared *sh)
 {
     double step = 0, peak = o->peak > 0 ? o->peak : sh->peak.gflops, nominal = sh->peak.nominal_gflops;
@@ -294,6 +321,8 @@ static void print_result(const struct options *o, const struct job_spec *job, co
            sh->peak.gbs, full / peak / o->workers, half / peak / o->workers);
     for (int i = 0; i < o->n_sets; i++)
         printf("%s%s%s", i ? " " : "\"sets\": \"", o->sets[i], i + 1 < o->n_sets ? "" : "\", ");
+    if (job->run.device == DEVICE_CUDA)
+        print_algorithms(o->algorithms);
     if (nominal > 0)
         printf("\"mfu\": %.3f, \"mfu_causal_half\": %.3f, ", full / nominal / o->workers, half / nominal / o->workers);
     if (sh->gpu.sm_mhz > 0)
@@ -357,19 +386,13 @@ int main(int argc, char **argv)
                         .seq = 64,
                         .steps = 4,
                         .peak_side = 8192};
-    static const struct option longs[] = {{"workers", 1, NULL, 'w'},
-                                          {"batch", 1, NULL, 'b'},
-                                          {"seq", 1, NULL, 't'},
-                                          {"steps", 1, NULL, 's'},
-                                          {"layers", 1, NULL, 'l'},
-                                          {"peak", 1, NULL, 'p'},
-                                          {"ops", 0, NULL, 'o'},
-                                          {"model", 1, NULL, 'm'},
-                                          {"device", 1, NULL, 'd'},
-                                          {"dtype", 1, NULL, 'y'},
-                                          {"set", 1, NULL, 'e'},
-                                          {"peak-side", 1, NULL, 'k'},
-                                          {0}};
+    static const struct option longs[] = {{"workers", 1, NULL, 'w'},    {"batch", 1, NULL, 'b'},
+                                          {"seq", 1, NULL, 't'},        {"steps", 1, NULL, 's'},
+                                          {"layers", 1, NULL, 'l'},     {"peak", 1, NULL, 'p'},
+                                          {"ops", 0, NULL, 'o'},        {"model", 1, NULL, 'm'},
+                                          {"device", 1, NULL, 'd'},     {"dtype", 1, NULL, 'y'},
+                                          {"set", 1, NULL, 'e'},        {"peak-side", 1, NULL, 'k'},
+                                          {"algorithms", 1, NULL, 'a'}, {0}};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         int *number = c == 'w'   ? &o.workers
                       : c == 'b' ? &o.batch
@@ -385,6 +408,8 @@ int main(int argc, char **argv)
             o.model = model_find(optarg);
         else if (c == 'd')
             o.device = optarg;
+        else if (c == 'a')
+            o.algorithms = optarg;
         else if (c == 'y')
             o.dtype = optarg;
         else if (c == 'e' && o.n_sets < MAX_SETS)
