@@ -17,7 +17,6 @@
 #define ROUNDS 3      /* of which the fastest counts: others may have the GPU or its memory meanwhile */
 #define CALLS 4       /* of a round, so that a small product is not only its launch */
 #define FASTER 0.98   /* times between runs of one algorithm differ by about 1 % */
-#define ALIGN 256     /* bytes; a key tells no greater alignments apart */
 #define MEMORY_PART 2 /* at most this part of the free memory is taken to time on */
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == GEMM_ALGO_WORDS * sizeof(uint64_t), "as it stands in the file");
@@ -36,7 +35,7 @@ struct trial {
 /* A place of `bytes` in the trial's memory that is aligned as `like` is. Called without memory it only adds up. */
 static void *place(char *memory, size_t *used, const void *like, size_t bytes)
 {
-    size_t at = (*used + ALIGN - 1) / ALIGN * ALIGN + (uintptr_t)like % ALIGN;
+    size_t at = (*used + GEMM_ALIGN_MOST - 1) / GEMM_ALIGN_MOST * GEMM_ALIGN_MOST + (uintptr_t)like % GEMM_ALIGN_MOST;
     *used = at + bytes;
     return memory + at;
 }

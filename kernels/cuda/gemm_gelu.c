@@ -15,7 +15,6 @@
 static const float points[] = {-3, -2.5f, -4, -2, -3.5f, -1.5f, -5, -1, -0.5f, 0.5f, -0.25f, 1, 0.125f, 2, 3.5f, 6};
 #define POINTS ((int64_t)(sizeof(points) / sizeof(points[0])))
 #define TINY 0x1p-100f /* alpha: with it a term of 2^40 changes none of the points */
-#define ALIGN 256
 /* Rounding to bfloat16 is off by at most 2^-8 of a value, float32 arithmetic by some 2^-22 where 1 + tanh is almost
  * nothing, and a tanh of eleven bits by 2^-11 there. */
 #define RELATIVE 0x1p-8
@@ -114,11 +113,11 @@ err_t gemm_gelu_is_exact(struct kern_stream *s, const struct gemm_product *produ
     *ret = true;
     if (!p.aux)
         return OK;
-    size_t room = (size_t)p.g->n * sizeof(uint16_t) + 2 * (size_t)ALIGN;
+    size_t room = (size_t)p.g->n * sizeof(uint16_t) + (size_t)GEMM_ALIGN_MOST;
     char *scratch = cuda_scratch(s, GEMM_WORKSPACE + room);
     if (!scratch)
         return cuda_stream_of(s)->err;
-    char *vector = scratch + GEMM_WORKSPACE + (uintptr_t)p.vector % ALIGN; /* aligned as the bias is */
+    char *vector = scratch + GEMM_WORKSPACE + (uintptr_t)p.vector % GEMM_ALIGN_MOST; /* aligned as the bias is */
     for (int64_t i = 0; i < probe.n; i++) {
         probe.points[i] = narrow(points[i]);
         probe.ones[i] = narrow(1);

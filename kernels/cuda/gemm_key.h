@@ -11,7 +11,7 @@ struct gemm_key {
     int32_t type, c_type; /* cudaDataType_t */
     int32_t trans_a, trans_b, accumulate;
     uint32_t a_align, b_align, c_align, vector_align,
-        aux_align; /* bytes, powers of two up to 256; 0: no such pointer */
+        aux_align; /* bytes, powers of two, as gemm_alignment; 0: no such pointer */
     uint32_t zero;
 };
 

@@ -6,7 +6,7 @@
 uint32_t gemm_alignment(const void *p)
 {
     uintptr_t low = (uintptr_t)p & -(uintptr_t)p;
-    return p == NULL ? 0 : low == 0 || low > 256 ? 256 : (uint32_t)low;
+    return p == NULL ? 0 : low == 0 || low > GEMM_ALIGN_MOST ? GEMM_ALIGN_MOST : (uint32_t)low;
 }
 
 err_t gemm_failed(struct kern_stream *s, const struct kern_gemm *g, err_t err, const char *cause, const char *call,

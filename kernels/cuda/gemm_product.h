@@ -10,6 +10,10 @@
 
 #include <library_types.h>
 
+/* The alignment that every buffer of a plan has. Where one happens to be aligned better, the product is the same to us:
+ * else each layer would have choices of its own. Algorithms are not known to ask for more than 16 bytes. */
+#define GEMM_ALIGN_MOST 64
+
 /* What a product does by other means than this epilogue; may be called several times to be timed, with outputs that are
  * given up then. */
 typedef err_t gemm_apart_fn(struct kern_stream *s, const struct kern_gemm *g);
@@ -27,7 +31,7 @@ struct gemm_product {
 /* Queues the product. ERR_UNSUPPORTED, without a trace: cuBLASLt is not to do it in this form. */
 NODISCARD err_t gemm_product(struct kern_stream *s, struct gemm_product *p);
 
-/* Bytes, a power of two up to 256; 0 for NULL. */
+/* Bytes, a power of two up to GEMM_ALIGN_MOST; 0 for NULL. */
 uint32_t gemm_alignment(const void *p);
 /* `err` with a sentence that names the product and `cause`; the stream's failure. */
 err_t gemm_failed(struct kern_stream *s, const struct kern_gemm *g, err_t err, const char *cause, const char *call,
