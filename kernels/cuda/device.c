@@ -204,7 +204,10 @@ static err_t algorithms(struct dev *base, const char *path, struct why *why)
     if (err != OK || !path)
         return err;
     snprintf(gpu, sizeof(gpu), "%.127s, %d processors", p.name, d->processors);
-    return gemm_file_open(path, gpu, cublasLtGetVersion(), &d->algorithms, why);
+    err = gemm_file_open(path, gpu, cublasLtGetVersion(), &d->algorithms, why);
+    if (err == OK)
+        log_info("algorithms file=%s", gemm_file_path(d->algorithms));
+    return err;
 }
 
 /* ---- memory ---- */

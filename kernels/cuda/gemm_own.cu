@@ -1,6 +1,6 @@
-/* A product without cuBLASLt, for where that has no algorithm: operands as they lie, float32 arithmetic, the terms of
- * an element in the order of k. It is some ten times slower than the tensor cores, and runs where else the job would
- * end.
+/* A product without cuBLASLt, for where that has no algorithm and the job would end: operands as they lie, float32
+ * arithmetic, for which an H100 has a fifteenth of its tensor cores' rate, and the terms of an element in the order of
+ * k.
  *
  * A block of 16 x 16 threads has a tile of 64 x 64 elements, 4 x 4 of them a thread; 16 terms of its rows and columns
  * at a time lie in shared memory, transposed so that they are read along k. */

@@ -1,5 +1,6 @@
 /* The case table on the real GPU, both compute types, every case twice: same inputs, same bits. And the first
  * parameters, which have the processor's bits. */
+#include "tests/kernels/gelu.h"
 #include "tests/kernels/harness.h"
 #include "tests/kernels/normal.h"
 #include "tests/lib/test.h"
@@ -18,10 +19,12 @@ static struct dev *gpu(void)
     return d;
 }
 
-static void all_cases(enum dtype dtype)
+/* `algorithms`: whether products are timed, and their algorithms kept. */
+static void all_cases(enum dtype dtype, const char *op, bool algorithms)
 {
     struct dev *d = gpu();
-    const struct cases_options o = {.twice = true};
+    const struct cases_options o = {.op = op, .twice = true};
+    assert_ok(dev_algorithms(d, algorithms ? test_tmpdir() : NULL, NULL));
     int ran = cases_run(d, dev_kernels(d, dtype), &o);
     printf("%d cases in %s\n", ran, dtype_name(dtype));
     assert_true(ran > 0);
@@ -30,12 +33,32 @@ static void all_cases(enum dtype dtype)
 
 TEST(float32)
 {
-    all_cases(DT_F32);
+    all_cases(DT_F32, NULL, false);
 }
 
 TEST(bfloat16)
 {
-    all_cases(DT_BF16);
+    all_cases(DT_BF16, NULL, false);
+}
+
+TEST(products_that_are_timed)
+{
+    all_cases(DT_F32, "gemm", true);
+    all_cases(DT_BF16, "gemm", true);
+}
+
+/* The case table's bounds for GELU have room for a tanh of eleven bits, since they are on the scale of a whole matrix.
+ */
+TEST(gelu_near_zero)
+{
+    struct dev *d = gpu();
+    for (int act = KERN_ACT_GELU; act <= KERN_ACT_GELU_GRAD; act++) {
+        double worst = gelu_worst(d, (enum kern_act)act);
+        printf("%s: the worst error is %.3f of what rounding to bfloat16 allows\n",
+               act == KERN_ACT_GELU ? "GELU" : "its gradient", worst);
+        assert_true(worst <= 1.1);
+    }
+    dev_close(d);
 }
 
 TEST(first_parameters)

@@ -90,7 +90,9 @@ TEST(algorithms_are_kept_in_the_cache_unless_named)
     struct worker_device d = {0};
     struct stat st;
     set_up();
+    assert_int_equal(chdir(test_tmpdir()), 0);
     use(&d, (const char *[]){in_cache, "run.algorithms=none"}, 2);
+    assert_true(access("none", F_OK) != 0);
     assert_int_equal(bytes_in(folder), 0);
     use(&d, (const char *[]){in_cache}, 1); /* the next epoch, on the same device */
     int64_t bytes = bytes_in(folder);

@@ -5,6 +5,7 @@
 #include "kernels/cuda/gemm_file.h"
 #include "kernels/kernels.h"
 #include "tests/cuda_host/counts.h"
+#include "tests/kernels/gelu.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -86,14 +87,6 @@ static uint16_t narrow(float x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static float widen(uint16_t x)
-{
-    uint32_t bits = (uint32_t)x << 16;
-    float f;
-    memcpy(&f, &bits, sizeof(f));
-    return f;
-}
-
 /* Values whose products no float32 holds exactly, in the array's type. */
 static void fill(const struct form *f, int array, void *to)
 {
@@ -108,8 +101,8 @@ static void fill(const struct form *f, int array, void *to)
     }
 }
 
-/* One product on fresh operands; `values`, unless NULL, are its A. What it made of `array` into `ret`. */
-static void product(struct bench *b, const struct form *f, const void *values, int array, void *ret)
+/* One product on fresh operands. What it made of `array` into `ret`. */
+static void product(struct bench *b, const struct form *f, int array, void *ret)
 {
     void *p[ARRAYS], *host = malloc(1 << 22);
     struct why why = {""};
@@ -117,7 +110,7 @@ static void product(struct bench *b, const struct form *f, const void *values, i
         assert_true(bytes_of(f, i) <= 1 << 22);
         assert_ok(dev_alloc(b->dev, bytes_of(f, i), "a test", &p[i], &why));
         fill(f, i, host);
-        assert_ok(dev_copy(b->s, p[i], i == A && values ? values : host, bytes_of(f, i)));
+        assert_ok(dev_copy(b->s, p[i], host, bytes_of(f, i)));
         assert_ok(dev_stream_sync(b->s, &why));
     }
     const struct kern_gemm g = {.trans_a = f->trans_a,
@@ -165,7 +158,7 @@ static struct results results_of(const char *path)
     struct bench b = bench_open(path);
     memset(&r, 0, sizeof(r));
     for (size_t i = 0; i < FORMS; i++)
-        product(&b, &forms[i], NULL, C, r.c[i]);
+        product(&b, &forms[i], C, r.c[i]);
     bench_close(&b);
     return r;
 }
@@ -215,7 +208,7 @@ TEST(without_a_file_nothing_is_timed)
     struct bench bench = bench_open(NULL);
     float c[MOST];
     cuda_host_counts_read(&before);
-    product(&bench, &forms[0], NULL, C, c);
+    product(&bench, &forms[0], C, c);
     cuda_host_counts_read(&after);
     assert_int_equal(after.products, before.products + 1);
     assert_int_equal(after.events, before.events);
@@ -259,12 +252,12 @@ TEST(a_forbidden_reduction_is_never_chosen)
     float wide[MOST];
     plant_fastest(104);
     struct bench b = bench_open(path_of("in-place"));
-    product(&b, &forms[0], NULL, C, wide);
+    product(&b, &forms[0], C, wide);
     bench_close(&b);
     assert_int_equal(algorithm_of(&lines_of(path_of("in-place")).at[0]), FIRST);
     plant_fastest(105);
     b = bench_open(path_of("output-type"));
-    product(&b, &narrow_c, NULL, C, c);
+    product(&b, &narrow_c, C, c);
     bench_close(&b);
     assert_int_equal(algorithm_of(&lines_of(path_of("output-type")).at[0]), FIRST);
 }
@@ -278,25 +271,14 @@ TEST(adding_is_timed_by_adding)
     cuda_host_plant_ms("algorithm 103", SLOW_MS / 2);
     cuda_host_plant_ms("adding 102", 2 * SLOW_MS);
     struct bench b = bench_open(path_of("beta"));
-    product(&b, &f, NULL, C, c);
+    product(&b, &f, C, c);
     f.accumulate = true;
-    product(&b, &f, NULL, C, c);
+    product(&b, &f, C, c);
     bench_close(&b);
     struct lines l = lines_of(path_of("beta"));
     assert_int_equal(l.n, 2);
     assert_true(l.at[0].key.accumulate == 0 && algorithm_of(&l.at[0]) == 102);
     assert_true(l.at[1].key.accumulate == 1 && algorithm_of(&l.at[1]) == 103);
-}
-
-static double gelu(double x)
-{
-    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
-
-static double gelu_slope(double x)
-{
-    double d = 1e-6;
-    return (gelu(x + d) - gelu(x - d)) / (2 * d);
 }
 
 static const struct form gelu_form = {.dtype = DT_BF16, .m = 32, .n = 16, .k = 8, .bias = true, .act = KERN_ACT_GELU};
@@ -306,7 +288,7 @@ static bool gelu_is_apart(const char *path)
 {
     uint16_t c[MOST];
     struct bench b = bench_open(path);
-    product(&b, &gelu_form, NULL, C, c);
+    product(&b, &gelu_form, C, c);
     bench_close(&b);
     struct lines l = lines_of(path);
     assert_true(l.n > 0);
@@ -328,13 +310,13 @@ TEST(sums_are_not_disturbed)
     float fused[MOST], apart[MOST];
     cuda_host_plant_ms("launch", SLOW_MS);
     struct bench b = bench_open(path_of("fused"));
-    product(&b, &forms[3], NULL, B_SUM, fused);
-    product(&b, &forms[3], NULL, B_SUM, fused); /* the choice is made */
+    product(&b, &forms[3], B_SUM, fused);
+    product(&b, &forms[3], B_SUM, fused); /* the choice is made */
     bench_close(&b);
     cuda_host_plant_ms("launch", 0);
     cuda_host_plant_ms("fused", SLOW_MS);
     b = bench_open(path_of("apart"));
-    product(&b, &forms[3], NULL, B_SUM, apart);
+    product(&b, &forms[3], B_SUM, apart);
     bench_close(&b);
     for (int i = 0; i < forms[3].n; i++)
         assert_true(fabsf(fused[i] - apart[i]) < 1e-5f);
@@ -355,7 +337,7 @@ TEST(without_memory_to_time_on_the_first_is_kept)
     plant_fastest(102);
     setenv("DTD_CUDA_HOST_MEMORY", "37000000", 1);
     struct bench b = bench_open(path_of("short"));
-    product(&b, &f, NULL, C, c);
+    product(&b, &f, C, c);
     bench_close(&b);
     struct lines l = lines_of(path_of("short"));
     assert_int_equal(l.n, 1);
@@ -386,7 +368,7 @@ TEST(the_same_file_gives_the_same_bits)
     struct bench b = bench_open(path_of("file"));
     float c[MOST];
     cuda_host_counts_read(&before);
-    product(&b, &forms[0], NULL, C, c);
+    product(&b, &forms[0], C, c);
     cuda_host_counts_read(&after);
     assert_int_equal(after.products, before.products + 1); /* nothing was timed */
     bench_close(&b);
@@ -434,7 +416,7 @@ static struct lines after_change(const char *name, void (*change)(struct gemm_ch
     float c[MOST];
     plant_fastest(102);
     struct bench b = bench_open(path_of("model"));
-    product(&b, &forms[0], NULL, C, c);
+    product(&b, &forms[0], C, c);
     bench_close(&b);
     struct gemm_choice choice = lines_of(path_of("model")).at[0];
     change(&choice);
@@ -443,7 +425,7 @@ static struct lines after_change(const char *name, void (*change)(struct gemm_ch
     gemm_file_close(f);
     plant_fastest(103);
     b = bench_open(path);
-    product(&b, &forms[0], NULL, C, c);
+    product(&b, &forms[0], C, c);
     bench_close(&b);
     return lines_of(path);
 }
@@ -497,7 +479,7 @@ TEST(another_gpus_file_is_not_used)
     gemm_file_close(f);
     plant_fastest(102);
     assert_err(ERR_STALE, dev_algorithms(b.dev, path_of("theirs"), &why));
-    product(&b, &forms[0], NULL, C, c);
+    product(&b, &forms[0], C, c);
     assert_memory_equal(c, first.c[0], bytes_of(&forms[0], C));
     assert_int_equal(lines_of(path_of("theirs")).n, 0);
     bench_close(&b);
@@ -510,11 +492,11 @@ TEST(a_device_goes_from_file_to_file)
     struct why why = {""};
     plant_fastest(102);
     struct bench b = bench_open(NULL);
-    product(&b, &forms[0], NULL, C, before);
+    product(&b, &forms[0], C, before);
     assert_ok(dev_algorithms(b.dev, path_of("file"), &why));
-    product(&b, &forms[0], NULL, C, with);
+    product(&b, &forms[0], C, with);
     assert_ok(dev_algorithms(b.dev, NULL, &why));
-    product(&b, &forms[0], NULL, C, after);
+    product(&b, &forms[0], C, after);
     bench_close(&b);
     assert_memory_equal(before, after, bytes_of(&forms[0], C));
     assert_true(memcmp(before, with, bytes_of(&forms[0], C)) != 0);
@@ -522,29 +504,11 @@ TEST(a_device_goes_from_file_to_file)
 
 /* ---- GELU ---- */
 
-/* The worst error in units of what rounding to bfloat16 allows. x is one term, and so exact, and covers -6 to 2. */
 static double worst_gelu(const char *path, enum kern_act act)
 {
-    struct form f = {.dtype = DT_BF16, .m = 64, .n = 16, .k = 8, .act = act};
-    static const float from = -6;
-    uint16_t a[64 * 8] = {0}, c[64 * 16];
-    double worst = 0;
     struct bench b = bench_open(path);
-    for (int64_t i = 0; i < f.m; i++)
-        a[i * f.k] = narrow(from + (float)i * 0.125f);
-    product(&b, &f, a, C, c);
+    double worst = gelu_worst(b.dev, act);
     bench_close(&b);
-    uint16_t bs[8 * 16], aux[64 * 16];
-    fill(&f, B, bs);
-    fill(&f, AUX, aux);
-    for (int64_t i = 0; i < f.m * f.n; i++) {
-        double x = (double)widen(a[i / f.n * f.k]) * (double)widen(bs[i % f.n]), got = (double)widen(c[i]);
-        /* What is stored in aux is x to bfloat16, and may be what GELU sees. */
-        double want = act == KERN_ACT_GELU ? gelu(x) : x * gelu_slope((double)widen(aux[i]));
-        double slack = act == KERN_ACT_GELU ? fabs(gelu_slope(x) * x) * 0x1p-8 : fabs(want) * 0x1p-8;
-        double off = fabs(got - want) / (fabs(want) * 0x1p-8 + slack + 0x1p-18);
-        worst = off > worst ? off : worst;
-    }
     return worst;
 }
 
@@ -574,7 +538,7 @@ TEST(asking_for_gelu_leaves_aux_alone)
     uint16_t before[MOST], after[MOST];
     fill(&f, AUX, before);
     struct bench b = bench_open(NULL);
-    product(&b, &f, NULL, AUX, after);
+    product(&b, &f, AUX, after);
     bench_close(&b);
     assert_memory_equal(before, after, bytes_of(&f, AUX));
 }
