@@ -54,7 +54,8 @@ static size_t lay_out(const struct gemm_product *p, struct kern_gemm *g, char *m
     return used;
 }
 
-/* ERR_LIMIT, without a trace: there is no memory to spare. */
+/* In the stream's order: cudaFree would wait for the whole device, and so for messages that a peer sends only after it
+ * has received ours. ERR_LIMIT, without a trace: there is no memory to spare. */
 static err_t trial_memory(struct kern_stream *s, struct trial *t)
 {
     size_t bytes = lay_out(&t->p, &t->g, NULL), unused, total;
@@ -62,7 +63,7 @@ static err_t trial_memory(struct kern_stream *s, struct trial *t)
         return OK;
     if (CUDA_CHECK(s, cudaMemGetInfo(&unused, &total)) != OK)
         return cuda_stream_of(s)->err;
-    if (bytes > unused / MEMORY_PART || cudaMalloc(&t->memory, bytes) != cudaSuccess) {
+    if (bytes > unused / MEMORY_PART || cudaMallocAsync(&t->memory, bytes, cuda_stream_of(s)->handle) != cudaSuccess) {
         cudaGetLastError();
         t->memory = NULL;
         return ERR_LIMIT;
@@ -73,13 +74,12 @@ static err_t trial_memory(struct kern_stream *s, struct trial *t)
 
 static void trial_end(struct kern_stream *s, struct trial *t)
 {
-    cudaStreamSynchronize(cuda_stream_of(s)->handle);
     if (t->from)
         cudaEventDestroy(t->from);
     if (t->to)
         cudaEventDestroy(t->to);
     if (t->memory)
-        cudaFree(t->memory);
+        cudaFreeAsync(t->memory, cuda_stream_of(s)->handle);
 }
 
 static err_t trial_begin(struct kern_stream *s, const struct gemm_product *p, struct trial *t)

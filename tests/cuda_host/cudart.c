@@ -226,6 +226,26 @@ cudaError_t cudaFree(void *p)
     return memory_free(HOST_DEVICE, p);
 }
 
+static bool run_free(void *arg)
+{
+    if (!host_memory_free(HOST_DEVICE, arg))
+        cuda_host_fail("memory at %p is freed in a stream's order, and is none", arg);
+    return true;
+}
+
+/* Memory is there at once, whoever waits for what; it is given back when the stream comes to that. */
+cudaError_t cudaMallocAsync(void **ret, size_t bytes, cudaStream_t handle)
+{
+    return memory_new(HOST_DEVICE, ret, bytes);
+}
+
+cudaError_t cudaFreeAsync(void *p, cudaStream_t handle)
+{
+    host_lock();
+    host_submit(host_stream_of(handle, device), &(struct host_work){"a free", run_free, NULL, p});
+    return unlock(cudaSuccess);
+}
+
 cudaError_t cudaHostAlloc(void **ret, size_t bytes, unsigned flags)
 {
     return memory_new(HOST_PINNED, ret, bytes);
