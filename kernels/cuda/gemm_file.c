@@ -4,7 +4,7 @@
  *     gpu NVIDIA H200, 132 processors
  *     cublaslt 130101
  *     # what the columns are
- *     32768 3072 768 768 3072 3072 0 0 0 164 14 14 256 256 256 256 256 apart 412.250 0f3a8e91c5d2b746
+ *     32768 3072 768 768 3072 3072 0 0 0 164 14 14 64 64 64 64 64 apart 412.250 0f3a8e91c5d2b746
  *
  * Where this line has "apart", one with an algorithm has its 64 bytes as 128 hex digits.
  *
