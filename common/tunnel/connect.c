@@ -6,7 +6,7 @@
  *
  * Numbers are not resolved: that would wait for a thread of libuv's pool, which may be busy with files. A name's
  * resolving cannot be stopped once it runs; its own memory outlives the request. */
-#include "common/tunnel/tunnel_priv.h"
+#include "common/tunnel/internal.h"
 
 #include <errno.h>
 #include <netdb.h>

@@ -2,7 +2,7 @@
  *
  * Two ends with one key could be one: an attacker who sends a connection back to its sender. So the ends must have
  * different names. */
-#include "common/tunnel/tunnel_priv.h"
+#include "common/tunnel/internal.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* A host owns listeners, requests and tunnels; its memory goes when the last of them has gone. */
 #include "common/base/log.h"
-#include "common/tunnel/tunnel_priv.h"
+#include "common/tunnel/internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

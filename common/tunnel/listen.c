@@ -2,7 +2,7 @@
  * few such places, in the order of arrival: a newcomer takes the oldest's, of its own address if that has many. Who has
  * a key needs a place for two round trips only; who has none cannot keep one. */
 #include "common/base/log.h"
-#include "common/tunnel/tunnel_priv.h"
+#include "common/tunnel/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

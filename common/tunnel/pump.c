@@ -15,7 +15,7 @@
  * priority data that a Unix socket never has) takes nothing any more: the tunnel lingers, flushing what the owner wrote
  * and throwing away what comes, since closing a TCP socket with unread bytes would take the flushed ones back. */
 #include "common/base/log.h"
-#include "common/tunnel/tunnel_priv.h"
+#include "common/tunnel/internal.h"
 
 #include <errno.h>
 #include <poll.h>

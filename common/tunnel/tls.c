@@ -4,7 +4,7 @@
  *
  * A secret does not go into TLS itself: both sides derive a PSK from it by HKDF, for this use alone. An unknown
  * identity gets a random PSK, so that from outside it looks like a wrong key. */
-#include "common/tunnel/tunnel_priv.h"
+#include "common/tunnel/internal.h"
 
 #include <inttypes.h>
 #include <openssl/core_names.h>

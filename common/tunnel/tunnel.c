@@ -12,7 +12,7 @@
  *   CLOSING     handles are being closed; the last close callback frees
  * */
 #include "common/base/log.h"
-#include "common/tunnel/tunnel_priv.h"
+#include "common/tunnel/internal.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -5,7 +5,7 @@
  * unacknowledged. That timeout would also end a connection whose peer is well but takes nothing (the kernel counts from
  * the first probe of a closed window, answered or not): so while anything is unacknowledged the tunnel looks now and
  * then, and moves the timeout on as long as the peer answers probes. */
-#include "common/tunnel/tunnel_priv.h"
+#include "common/tunnel/internal.h"
 
 #include <errno.h>
 #include <linux/sockios.h>

@@ -8,7 +8,7 @@
  *
  * A client that fails while somebody else's request is served is closed at the turn's end. */
 #include "common/base/log.h"
-#include "daemon/store/server_in.h"
+#include "daemon/store/server_internal.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -6,7 +6,7 @@
 #include "daemon/store/relay.h"
 
 #include "common/base/log.h"
-#include "daemon/store/gate.h"
+#include "daemon/store/listener.h"
 
 #include <errno.h>
 #include <stdlib.h>

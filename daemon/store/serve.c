@@ -1,7 +1,7 @@
 /* What each operation answers. Lists are served key by key as they come, but for MULTI_GET: whoever sends many keys
  * reads the first answer after the last key, so that answers before would fill both directions and neither side could
  * go on. */
-#include "daemon/store/server_in.h"
+#include "daemon/store/server_internal.h"
 
 #include <endian.h>
 #include <string.h>

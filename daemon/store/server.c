@@ -3,7 +3,7 @@
 #include "daemon/store/server.h"
 
 #include "common/base/log.h"
-#include "daemon/store/server_in.h"
+#include "daemon/store/server_internal.h"
 
 #include <assert.h>
 #include <stdio.h>

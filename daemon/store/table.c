@@ -3,7 +3,7 @@
  * cannot be split for want of memory makes chains longer, nothing else.
  *
  * A small value's memory is used again when it is overwritten, so that counters and flags allocate once. */
-#include "daemon/store/table_in.h"
+#include "daemon/store/table_internal.h"
 
 #include "daemon/store/siphash.h"
 

@@ -6,7 +6,7 @@
  *
  * The wake of a queue's item is owed: the woken one is expected to take it. If it gives up or goes instead, the next
  * waiter is woken, else an item would lie there with somebody waiting for it. */
-#include "daemon/store/table_in.h"
+#include "daemon/store/table_internal.h"
 
 #include <assert.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * VALIDATE before; bits 2 and 3, whether the answers are read; the upper four and the second byte, in what pieces and
  * to whom. The connections are real; their ends are ours. */
 #include "common/base/log.h"
-#include "daemon/store/server_in.h"
+#include "daemon/store/server_internal.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

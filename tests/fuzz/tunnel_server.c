@@ -2,7 +2,7 @@
  * and must never lead to a tunnel. Odd: a true client shakes hands first, and they come as its greeting and what
  * follows. The second case needs fresh keys each time, so the same input need not do exactly the same twice. */
 #include "common/base/log.h"
-#include "common/tunnel/tunnel_priv.h"
+#include "common/tunnel/internal.h"
 
 #include <stdlib.h>
 #include <string.h>

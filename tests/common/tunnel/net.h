@@ -2,9 +2,9 @@
 #ifndef DTD_TESTS_COMMON_TUNNEL_NET_H
 #define DTD_TESTS_COMMON_TUNNEL_NET_H
 
+#include "common/tunnel/internal.h"
 #include "common/tunnel/key.h"
 #include "common/tunnel/token.h"
-#include "common/tunnel/tunnel_priv.h"
 #include "tests/lib/test.h"
 
 #define NET_ACCEPTED_MAX 2048

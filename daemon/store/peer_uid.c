@@ -3,7 +3,7 @@
  * What is not believed: a socket without an inode. It was closed by its process, and many kernels then say that its
  * owner is root: who sends a command and closes at once would be taken for root. Nor one that is found after our own
  * end was reset, for then somebody else may have its address by now; so our end is looked at last. */
-#include "daemon/store/caller.h"
+#include "daemon/store/peer_uid.h"
 
 #include "common/base/log.h"
 

@@ -3,8 +3,8 @@
  * Linux's accepted sockets have them. A caller is looked up before a byte of it is read. With no descriptor left, or no
  * place, listening rests: callers wait in the backlog, and try again by themselves. One loop's thread; embedded in its
  * owner, whose memory it must not outlive. */
-#ifndef DTD_DAEMON_STORE_GATE_H
-#define DTD_DAEMON_STORE_GATE_H
+#ifndef DTD_DAEMON_STORE_LISTENER_H
+#define DTD_DAEMON_STORE_LISTENER_H
 
 #include "common/base/err.h"
 

@@ -1,6 +1,6 @@
 /* What table.c and table_wait.c share: the inside of a table. */
-#ifndef DTD_DAEMON_STORE_TABLE_IN_H
-#define DTD_DAEMON_STORE_TABLE_IN_H
+#ifndef DTD_DAEMON_STORE_TABLE_INTERNAL_H
+#define DTD_DAEMON_STORE_TABLE_INTERNAL_H
 
 #include "daemon/store/table.h"
 

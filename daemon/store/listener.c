@@ -1,9 +1,9 @@
 /* See gate.h. All handles are counted, and the last one to be closed says so: whoever opens one counts it, so that an
  * opening that fails half way ends by the same path. */
-#include "daemon/store/gate.h"
+#include "daemon/store/listener.h"
 
 #include "common/base/log.h"
-#include "daemon/store/caller.h"
+#include "daemon/store/peer_uid.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* What the files of common/tunnel share: the inside of a host, a tunnel, a listener. Nobody else includes this but
  * tests and fuzzers. */
-#ifndef DTD_COMMON_TUNNEL_TUNNEL_PRIV_H
-#define DTD_COMMON_TUNNEL_TUNNEL_PRIV_H
+#ifndef DTD_COMMON_TUNNEL_INTERNAL_H
+#define DTD_COMMON_TUNNEL_INTERNAL_H
 
 #include "common/tunnel/address.h"
 #include "common/tunnel/greeting.h"

@@ -3,8 +3,8 @@
  *
  * A Unix socket's peer would say so itself; TCP has no such word. One netlink socket serves any number of questions,
  * one after another; it never blocks. One thread. */
-#ifndef DTD_DAEMON_STORE_CALLER_H
-#define DTD_DAEMON_STORE_CALLER_H
+#ifndef DTD_DAEMON_STORE_PEER_UID_H
+#define DTD_DAEMON_STORE_PEER_UID_H
 
 #include "common/base/err.h"
 

@@ -1,8 +1,8 @@
 /* What server.c, client.c and serve.c share: the inside of a store. */
-#ifndef DTD_DAEMON_STORE_SERVER_IN_H
-#define DTD_DAEMON_STORE_SERVER_IN_H
+#ifndef DTD_DAEMON_STORE_SERVER_INTERNAL_H
+#define DTD_DAEMON_STORE_SERVER_INTERNAL_H
 
-#include "daemon/store/gate.h"
+#include "daemon/store/listener.h"
 #include "daemon/store/server.h"
 #include "daemon/store/table.h"
 
