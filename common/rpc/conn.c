@@ -20,7 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-struct write {
+struct conn_write {
     uv_write_t req;
     uint8_t bytes[];
 };
@@ -249,7 +249,7 @@ static void pause_or_resume(struct rpc_conn *conn)
 static void write_done(uv_write_t *req, int status)
 {
     struct rpc_conn *conn = req->handle->data;
-    free((char *)req - offsetof(struct write, req));
+    free((char *)req - offsetof(struct conn_write, req));
     if (conn->state == CONN_CLOSING)
         return;
     if (status < 0) {
@@ -271,7 +271,7 @@ err_t rpc_conn_write(struct rpc_conn *conn, struct frame frame, const ProtobufCM
         return ERR_CLOSED;
     frame.version = conn->version;
     frame.length = body ? (uint32_t)protobuf_c_message_get_packed_size(body) : 0;
-    struct write *w = malloc(sizeof(*w) + RPC_HEADER_BYTES + frame.length);
+    struct conn_write *w = malloc(sizeof(*w) + RPC_HEADER_BYTES + frame.length);
     if (!w)
         return ERR_NOMEM;
     frame_encode(&frame, w->bytes);

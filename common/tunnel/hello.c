@@ -72,7 +72,7 @@ static err_t read_greeting(struct tunnel *t, struct greeting *ret, struct why *w
     }
 }
 
-static uint8_t judge(const struct tunnel *t, const struct greeting *g)
+static uint8_t verify_greeting(const struct tunnel *t, const struct greeting *g)
 {
     bool by_token = t->peer.key.kind == TUNNEL_KEY_JOIN;
     if (g->version != GREETING_VERSION)
@@ -98,7 +98,7 @@ static void refuse_greeting(struct tunnel *t, const struct greeting *g, uint8_t 
 static void greeting_came(struct tunnel *t, const struct greeting *g)
 {
     struct tunnel_listener *l = t->listener;
-    uint8_t status = judge(t, g);
+    uint8_t status = verify_greeting(t, g);
     int fd = -1;
     if (status == GREETING_OK && make_pair(t, &fd))
         status = GREETING_FULL;

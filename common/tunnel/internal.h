@@ -23,7 +23,7 @@ enum tunnel_role { ROLE_ACCEPT, ROLE_CONNECT };
 /* See tunnel.c for the drawing. */
 enum tunnel_state { T_CONNECTING, T_HANDSHAKE, T_GREETING, T_OPEN, T_LINGER, T_CLOSING };
 
-struct plain {
+struct plain_buffer {
     uint8_t bytes[PLAIN_BYTES];
     size_t at, len; /* what is left lies at bytes[at..len) */
 };
@@ -69,7 +69,7 @@ struct tunnel {
     uint64_t sent_bytes, rekey_bytes; /* plain bytes under the traffic key; when it is renewed */
 
     /* the owner's side */
-    struct plain up, down; /* to the peer, to the owner */
+    struct plain_buffer up, down; /* to the peer, to the owner */
     bool up_ended, close_sent, down_ended, down_shut, owner_gone;
 };
 

@@ -20,12 +20,12 @@
 #include <errno.h>
 #include <poll.h>
 
-static bool empty(const struct plain *p)
+static bool empty(const struct plain_buffer *p)
 {
     return p->at == p->len;
 }
 
-static void take(struct plain *p, size_t n)
+static void take(struct plain_buffer *p, size_t n)
 {
     p->at += n;
     if (empty(p))

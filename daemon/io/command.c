@@ -18,7 +18,7 @@
 #define METRICS_FILE "metrics.jsonl"
 #define HISTORY_BYTES (32u << 10)
 
-struct op {
+struct dir_command {
     struct io_work work;
     uint64_t epoch;
     int64_t step, at;
@@ -28,7 +28,7 @@ struct op {
     int n_infos;
 };
 
-static void op_free(struct op *op)
+static void op_free(struct dir_command *op)
 {
     free(op->root);
     free(op->text);
@@ -39,14 +39,14 @@ static void op_free(struct op *op)
 static bool op_start(struct io *io, const struct io_command *c, void (*run)(struct io_work *),
                      void (*done)(struct io_work *))
 {
-    struct op *op = io->spec.root ? calloc(1, sizeof(*op)) : NULL;
+    struct dir_command *op = io->spec.root ? calloc(1, sizeof(*op)) : NULL;
     if (op) {
-        *op = (struct op){.epoch = c->epoch,
-                          .step = c->step,
-                          .at = c->at,
-                          .root = strdup(io->spec.root),
-                          .text = strdup(c->text),
-                          .me = io->share.me};
+        *op = (struct dir_command){.epoch = c->epoch,
+                                   .step = c->step,
+                                   .at = c->at,
+                                   .root = strdup(io->spec.root),
+                                   .text = strdup(c->text),
+                                   .me = io->share.me};
         op->work.run = run;
         op->work.done = done;
     }
@@ -65,13 +65,13 @@ static bool op_start(struct io *io, const struct io_command *c, void (*run)(stru
 
 static void scan_run(struct io_work *w)
 {
-    struct op *op = (struct op *)w;
+    struct dir_command *op = (struct dir_command *)w;
     w->err = ckpt_scan(op->root, &op->infos, &op->n_infos, &w->why);
 }
 
 static void scan_done(struct io_work *w)
 {
-    struct op *op = (struct op *)w;
+    struct dir_command *op = (struct dir_command *)w;
     char path[PATH_MAX];
     for (int i = 0; i < op->n_infos; i++)
         if (ckpt_step_dir(op->root, op->infos[i].step, path, sizeof(path)) == OK)
@@ -124,13 +124,13 @@ static void epoch(struct io *io, const struct io_command *c)
 
 static void remove_run(struct io_work *w)
 {
-    struct op *op = (struct op *)w;
+    struct dir_command *op = (struct dir_command *)w;
     w->err = ckpt_remove(op->root, op->step, &w->why);
 }
 
 static void remove_done(struct io_work *w)
 {
-    struct op *op = (struct op *)w;
+    struct dir_command *op = (struct dir_command *)w;
     const struct ckpt_info gone = {.step = op->step};
     char path[PATH_MAX];
     if (w->err && w->err != ERR_NOTFOUND)
@@ -158,7 +158,7 @@ static err_t lines_append(int fd, const char *text)
 
 static void metrics_run(struct io_work *w)
 {
-    struct op *op = (struct op *)w;
+    struct dir_command *op = (struct dir_command *)w;
     char path[PATH_MAX];
     if ((size_t)snprintf(path, sizeof(path), "%s/%s", op->root, METRICS_FILE) >= sizeof(path)) {
         w->err = ERR_LIMIT;
@@ -175,7 +175,7 @@ static void metrics_run(struct io_work *w)
 
 static void metrics_done(struct io_work *w)
 {
-    struct op *op = (struct op *)w;
+    struct dir_command *op = (struct dir_command *)w;
     if (w->err)
         log_warn("metrics not appended file=%s/" METRICS_FILE " error=%s", op->root, err_name(w->err));
     op_free(op);
@@ -186,7 +186,7 @@ static void metrics_done(struct io_work *w)
 /* Whole lines; a file that cannot be read has none. */
 static void history_run(struct io_work *w)
 {
-    struct op *op = (struct op *)w;
+    struct dir_command *op = (struct dir_command *)w;
     char path[PATH_MAX], *block = calloc(1, HISTORY_BYTES + 1);
     struct stat st;
     bool fits = (size_t)snprintf(path, sizeof(path), "%s/%s", op->root, METRICS_FILE) < sizeof(path);
@@ -206,7 +206,7 @@ static void history_run(struct io_work *w)
 
 static void history_done(struct io_work *w)
 {
-    struct op *op = (struct op *)w;
+    struct dir_command *op = (struct dir_command *)w;
     io_report(w->io, IO_HISTORY, 0, NULL, NULL, op->text);
     op_free(op);
 }
@@ -216,7 +216,7 @@ static void history_done(struct io_work *w)
 /* Nobody will finish what is still partial. Another job may have the directory by now: then its folders stay. */
 static void tidy_run(struct io_work *w)
 {
-    struct op *op = (struct op *)w;
+    struct dir_command *op = (struct dir_command *)w;
     w->err = ckpt_held(op->root, &op->me, &w->why);
     if (!w->err)
         w->err = ckpt_collect(op->root, op->epoch + 1, &w->why);
@@ -224,7 +224,7 @@ static void tidy_run(struct io_work *w)
 
 static void tidy_done(struct io_work *w)
 {
-    op_free((struct op *)w);
+    op_free((struct dir_command *)w);
 }
 
 void io_command(struct io *io, const struct io_command *c)

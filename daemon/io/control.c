@@ -17,9 +17,9 @@
 
 /* ---- reports ---- */
 
-static void report_drop(struct io *io, struct io_report *r)
+static void report_drop(struct io *io, struct io_queued_report *r)
 {
-    for (struct io_report **at = &io->reports; *at; at = &(*at)->next)
+    for (struct io_queued_report **at = &io->reports; *at; at = &(*at)->next)
         if (*at == r) {
             *at = r->next;
             io->n_reports--;
@@ -34,7 +34,7 @@ static void reports_send(struct io *io);
 
 static void report_answered(void *arg, const struct rpc_result *result)
 {
-    struct io_report *r = arg;
+    struct io_queued_report *r = arg;
     struct io *io = r->io;
     r->sent = false;
     if (result->err == ERR_CLOSED)
@@ -50,7 +50,7 @@ static void report_answered(void *arg, const struct rpc_result *result)
 static void reports_send(struct io *io)
 {
     struct rpc_conn *conn = rpc_link_conn(io->control);
-    struct io_report *r = io->reports;
+    struct io_queued_report *r = io->reports;
     if (!conn || !io->control_ready || !r || r->sent)
         return;
     err_t err = rpc_control_report(io, conn, r, report_answered);
@@ -62,9 +62,9 @@ static void reports_send(struct io *io)
 void io_report(struct io *io, enum io_report_kind kind, uint64_t epoch, const struct ckpt_info *info, const char *path,
                const char *text)
 {
-    struct io_report *r = io->n_reports < MAX_REPORTS ? calloc(1, sizeof(*r)) : NULL, **last = &io->reports;
+    struct io_queued_report *r = io->n_reports < MAX_REPORTS ? calloc(1, sizeof(*r)) : NULL, **last = &io->reports;
     if (r) {
-        *r = (struct io_report){.kind = kind, .epoch = epoch, .io = io, .has_checkpoint = info && path};
+        *r = (struct io_queued_report){.kind = kind, .epoch = epoch, .io = io, .has_checkpoint = info && path};
         r->path = strdup(path ? path : "");
         r->text = strdup(text ? text : "");
     }

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct look {
+struct look_work {
     struct io_work work;
     struct io_save *save;
     struct ckpt_shared_save at;
@@ -21,7 +21,7 @@ struct look {
     int n_missing;
 };
 
-static void look_free(struct look *l)
+static void look_free(struct look_work *l)
 {
     for (int i = 0; i < l->n_missing && l->found; i++)
         ckpt_part_free(l->found[i]);
@@ -35,7 +35,7 @@ static void look_free(struct look *l)
 
 static void parts_run(struct io_work *w)
 {
-    struct look *l = (struct look *)w;
+    struct look_work *l = (struct look_work *)w;
     w->err = ckpt_held(l->root, &l->at.me, &w->why);
     for (int i = 0; i < l->n_missing && !w->err; i++) {
         w->err = ckpt_index_get(&l->at, l->missing[i], &l->found[i], &w->why);
@@ -46,14 +46,14 @@ static void parts_run(struct io_work *w)
 
 static void outcome_run(struct io_work *w)
 {
-    struct look *l = (struct look *)w;
+    struct look_work *l = (struct look_work *)w;
     w->err = ckpt_outcome(&l->at, &w->why);
 }
 
 /* ---- on the loop ---- */
 
 /* "2, 3, 8": as many as fit. */
-static void ranks_name(const struct look *l, char *ret, size_t size)
+static void ranks_name(const struct look_work *l, char *ret, size_t size)
 {
     size_t at = 0;
     ret[0] = '\0';
@@ -68,7 +68,7 @@ static void ranks_name(const struct look *l, char *ret, size_t size)
     }
 }
 
-static void parts_take(struct io_save *s, struct look *l)
+static void parts_take(struct io_save *s, struct look_work *l)
 {
     for (int i = 0; i < l->n_missing; i++) {
         struct io_part *p = &s->parts[l->missing[i]];
@@ -81,7 +81,7 @@ static void parts_take(struct io_save *s, struct look *l)
     }
 }
 
-static void too_late(struct io_save *s, const struct look *l)
+static void too_late(struct io_save *s, const struct look_work *l)
 {
     char ranks[256], text[512];
     if (s->committer) {
@@ -97,7 +97,7 @@ static void too_late(struct io_save *s, const struct look *l)
 
 static void look_done(struct io_work *w)
 {
-    struct look *l = (struct look *)w;
+    struct look_work *l = (struct look_work *)w;
     struct io_save *s = l->save;
     struct io *io = w->io;
     s->look.running = false;
@@ -117,9 +117,9 @@ static void look_done(struct io_work *w)
     io_save_sweep(io);
 }
 
-static struct look *look_new(struct io_save *s)
+static struct look_work *look_new(struct io_save *s)
 {
-    struct look *l = calloc(1, sizeof(*l));
+    struct look_work *l = calloc(1, sizeof(*l));
     if (!l)
         return NULL;
     l->save = s;
@@ -139,7 +139,7 @@ static struct look *look_new(struct io_save *s)
 
 void io_gather_look(struct io_save *s)
 {
-    struct look *l = look_new(s);
+    struct look_work *l = look_new(s);
     if (!l) {
         s->look.running = false;
         io_poll_again(s->io, &s->look);

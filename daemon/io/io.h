@@ -204,7 +204,7 @@ struct io_command {
 void io_command(struct io *io, const struct io_command *c);
 
 enum io_report_kind { IO_COMMITTED, IO_SAVE_FAILED, IO_SCANNED, IO_REMOVED, IO_HISTORY };
-struct io_report {
+struct io_queued_report {
     enum io_report_kind kind;
     uint64_t epoch;
     bool has_checkpoint;
@@ -212,7 +212,7 @@ struct io_report {
     char *path, *text;
     bool sent; /* and not answered yet */
     struct io *io;
-    struct io_report *next;
+    struct io_queued_report *next;
 };
 NODISCARD err_t io_control_start(struct io *io);
 void io_control_stop(struct io *io);
@@ -222,7 +222,8 @@ void io_report(struct io *io, enum io_report_kind kind, uint64_t epoch, const st
 /* The adapter's side: one message each. */
 NODISCARD err_t rpc_control_hello(struct io *io, struct rpc_conn *conn, rpc_callback cb);
 NODISCARD err_t rpc_control_attend(struct io *io, struct rpc_conn *conn, rpc_callback cb);
-NODISCARD err_t rpc_control_report(struct io *io, struct rpc_conn *conn, const struct io_report *r, rpc_callback cb);
+NODISCARD err_t rpc_control_report(struct io *io, struct rpc_conn *conn, const struct io_queued_report *r,
+                                   rpc_callback cb);
 /* False when the message is no command. */
 bool rpc_control_command(const ProtobufCMessage *m, struct io_command *ret);
 
@@ -254,7 +255,7 @@ struct io {
 
     struct rpc_link *control;
     bool control_ready;
-    struct io_report *reports;
+    struct io_queued_report *reports;
     int n_reports;
     uv_timer_t orphan, quit_timer;
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct load {
+struct load_work {
     struct io_work work;
     struct io_request *request;
     int arena;
@@ -34,7 +34,7 @@ static err_t shape_check(const struct ckpt *c, const struct io_request *r, const
                           p->fqn, r->path);
 }
 
-static err_t tensors_read(struct load *l, struct ckpt *c, struct why *why)
+static err_t tensors_read(struct load_work *l, struct ckpt *c, struct why *why)
 {
     const struct io_request *r = l->request;
     struct ckpt_want *wants = calloc((size_t)r->n_pieces + 1, sizeof(*wants));
@@ -61,7 +61,7 @@ static err_t scalar_copy(const struct ckpt_scalar *s, const char *name, struct c
 }
 
 /* What is not there, or is no plain value, is left out. */
-static err_t scalars_read(struct load *l, struct ckpt *c, struct why *why)
+static err_t scalars_read(struct load_work *l, struct ckpt *c, struct why *why)
 {
     const struct io_request *r = l->request;
     l->scalars = calloc((size_t)r->n_names + 1, sizeof(*l->scalars));
@@ -81,7 +81,7 @@ static err_t scalars_read(struct load *l, struct ckpt *c, struct why *why)
 
 static void load_run(struct io_work *w)
 {
-    struct load *l = (struct load *)w;
+    struct load_work *l = (struct load_work *)w;
     struct io_arena arena;
     struct ckpt *c;
     w->err = io_arena_map(l->arena, true, l->request, &arena, &w->why);
@@ -97,7 +97,7 @@ static void load_run(struct io_work *w)
     io_arena_unmap(&arena);
 }
 
-static void load_free(struct load *l)
+static void load_free(struct load_work *l)
 {
     for (int i = 0; i < l->n_scalars; i++) {
         free(l->scalars[i].fqn);
@@ -110,7 +110,7 @@ static void load_free(struct load *l)
 
 static void load_done(struct io_work *w)
 {
-    struct load *l = (struct load *)w;
+    struct load_work *l = (struct load_work *)w;
     struct io *io = w->io;
     struct rpc_call *call = l->request->call;
     io->loading[l->request->slot]--;
@@ -131,7 +131,7 @@ static void load_done(struct io_work *w)
 
 void io_load_take(struct io *io, struct io_request *r)
 {
-    struct load *l = calloc(1, sizeof(*l));
+    struct load_work *l = calloc(1, sizeof(*l));
     if (!l) {
         rpc_fail(r->call, ERR_NOMEM, "out of memory");
         r->call = NULL;

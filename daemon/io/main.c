@@ -120,7 +120,7 @@ static void io_fini(struct io *io)
     free(io->loading);
     free(io->writing);
     while (io->reports) {
-        struct io_report *r = io->reports;
+        struct io_queued_report *r = io->reports;
         io->reports = r->next;
         free(r->path);
         free(r->text);

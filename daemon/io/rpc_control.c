@@ -54,7 +54,7 @@ bool rpc_control_command(const ProtobufCMessage *message, struct io_command *ret
     return false;
 }
 
-err_t rpc_control_report(struct io *io, struct rpc_conn *conn, const struct io_report *r, rpc_callback cb)
+err_t rpc_control_report(struct io *io, struct rpc_conn *conn, const struct io_queued_report *r, rpc_callback cb)
 {
     static const Dtd__IoReport__Kind kinds[] = {
         [IO_COMMITTED] = DTD__IO_REPORT__KIND__COMMITTED, [IO_SAVE_FAILED] = DTD__IO_REPORT__KIND__SAVE_FAILED,

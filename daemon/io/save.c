@@ -134,7 +134,7 @@ void io_save_fini(struct io *io)
 
 /* ---- failing ---- */
 
-struct clear {
+struct clear_work {
     struct io_work work;
     struct io_save *save;
     struct ckpt_shared_save at; /* of several dtd-ios: what the others must hear */
@@ -146,7 +146,7 @@ struct clear {
 
 /* The committer's word is the end of the save for all; it is left behind, and goes with its epoch. On a full disk there
  * is room for it only when the folder has gone. */
-static void committer_clear(struct clear *c, struct why *why)
+static void committer_clear(struct clear_work *c, struct why *why)
 {
     bool tell = c->save->shared && c->code != ERR_STALE;
     err_t told = tell ? ckpt_failed_put(&c->at, -1, c->code, c->text.text, why) : OK;
@@ -157,14 +157,14 @@ static void committer_clear(struct clear *c, struct why *why)
 
 static void clear_run(struct io_work *w)
 {
-    struct clear *c = (struct clear *)w;
+    struct clear_work *c = (struct clear_work *)w;
     if (c->save->committer)
         committer_clear(c, &w->why);
     for (int i = 0; i < c->n_unwritten && !w->err; i++)
         w->err = ckpt_failed_put(&c->at, c->unwritten[i], c->code, c->text.text, &w->why);
 }
 
-static void clear_free(struct clear *c)
+static void clear_free(struct clear_work *c)
 {
     free(c->unwritten);
     free(c);
@@ -172,7 +172,7 @@ static void clear_free(struct clear *c)
 
 static void clear_done(struct io_work *w)
 {
-    struct clear *c = (struct clear *)w;
+    struct clear_work *c = (struct clear_work *)w;
     if (w->err)
         log_warn("failed save not cleared path=%s why=\"%s\"", c->path, w->why.text);
     c->save->removing = false;
@@ -181,7 +181,7 @@ static void clear_done(struct io_work *w)
 }
 
 /* The others': of their own ranks, those whose part will not come. */
-static bool unwritten_list(const struct io_save *s, struct clear *c)
+static bool unwritten_list(const struct io_save *s, struct clear_work *c)
 {
     c->unwritten = calloc((size_t)s->world, sizeof(*c->unwritten));
     for (int r = 0; c->unwritten && r < s->world; r++)
@@ -195,7 +195,7 @@ static void save_clear(struct io_save *s)
 {
     struct io *io = s->io;
     bool nothing = !s->committer && (s->told || s->err == ERR_STALE);
-    struct clear *c = nothing || s->removing || !io->spec.root ? NULL : calloc(1, sizeof(*c));
+    struct clear_work *c = nothing || s->removing || !io->spec.root ? NULL : calloc(1, sizeof(*c));
     if (!c)
         return;
     c->work.run = clear_run;
@@ -254,7 +254,7 @@ void io_save_succeed(struct io_save *s, const struct ckpt_info *info, const char
 
 /* ---- committing ---- */
 
-struct commit {
+struct commit_work {
     struct io_work work;
     struct io_save *save;
     struct io_spec spec; /* copies: the loop's may change meanwhile */
@@ -264,14 +264,14 @@ struct commit {
     struct ckpt_info info;
 };
 
-static err_t commit_info(struct commit *c, struct why *why)
+static err_t commit_info(struct commit_work *c, struct why *why)
 {
     if (ckpt_step_dir(c->spec.root, c->save->step, c->path, sizeof(c->path)))
         return why_set(why, ERR_LIMIT, "the path %.200s is too long", c->spec.root);
     return ckpt_info(c->path, &c->info, why);
 }
 
-static err_t superseded(const struct commit *c)
+static err_t superseded(const struct commit_work *c)
 {
     char dir[PATH_MAX];
     struct why why = {{0}};
@@ -282,7 +282,7 @@ static err_t superseded(const struct commit *c)
 }
 
 /* Not before the rename: a committer that comes after this one is killed finds all the parts by it. */
-static void index_remove(const struct commit *c)
+static void index_remove(const struct commit_work *c)
 {
     const struct ckpt_shared_save at = {.root = c->spec.root, .me = c->save->me, .step = c->save->step};
     struct why why;
@@ -291,7 +291,7 @@ static void index_remove(const struct commit *c)
 }
 
 /* Before the save that does not fit. */
-static void look_at_space(struct commit *c)
+static void look_at_space(struct commit_work *c)
 {
     struct statvfs st;
     int64_t free_bytes = statvfs(c->path, &st) ? INT64_MAX : (int64_t)(st.f_bavail * st.f_frsize);
@@ -303,7 +303,7 @@ static void look_at_space(struct commit *c)
 
 static void commit_run(struct io_work *w)
 {
-    struct commit *c = (struct commit *)w;
+    struct commit_work *c = (struct commit_work *)w;
     struct buf vocab = {0};
     struct why why = {{0}};
     if (io_spec_vocab(c->spec.cache, c->spec.data_hash, &vocab, &why)) /* a checkpoint without it is still one */
@@ -328,7 +328,7 @@ static void commit_run(struct io_work *w)
     buf_fini(&vocab);
 }
 
-static void commit_free(struct commit *c)
+static void commit_free(struct commit_work *c)
 {
     free(c->parts);
     io_spec_fini(&c->spec);
@@ -337,7 +337,7 @@ static void commit_free(struct commit *c)
 
 static void commit_done(struct io_work *w)
 {
-    struct commit *c = (struct commit *)w;
+    struct commit_work *c = (struct commit_work *)w;
     struct io_save *s = c->save;
     struct io *io = w->io;
     bool rolled_back = s->epoch < io->epoch && s->step > io->resume_step; /* abandoned next, by the EPOCH behind us */
@@ -353,10 +353,10 @@ static void commit_done(struct io_work *w)
     io_save_sweep(io);
 }
 
-static struct commit *commit_new(struct io_save *s)
+static struct commit_work *commit_new(struct io_save *s)
 {
     const struct io_spec *spec = &s->io->spec;
-    struct commit *c = calloc(1, sizeof(*c));
+    struct commit_work *c = calloc(1, sizeof(*c));
     if (!c)
         return NULL;
     c->work.run = commit_run;
@@ -375,7 +375,7 @@ static struct commit *commit_new(struct io_save *s)
 
 void io_save_commit(struct io_save *s)
 {
-    struct commit *c = commit_new(s);
+    struct commit_work *c = commit_new(s);
     if (!c) {
         io_save_fail(s, ERR_NOMEM, "out of memory", false);
         return;
@@ -387,7 +387,7 @@ void io_save_commit(struct io_save *s)
 
 /* ---- writing a part ---- */
 
-struct write {
+struct write_work {
     struct io_work work;
     struct io_request *request;
     struct io_part *part;
@@ -402,13 +402,13 @@ struct write {
     char path[PATH_MAX];
 };
 
-static bool committed_before(struct write *w)
+static bool committed_before(struct write_work *w)
 {
     return ckpt_step_dir(w->root, w->request->step, w->path, sizeof(w->path)) == OK &&
            ckpt_info(w->path, &w->info, NULL) == OK;
 }
 
-static err_t part_write(struct write *w, struct why *why)
+static err_t part_write(struct write_work *w, struct why *why)
 {
     struct io_request *r = w->request;
     struct io_arena arena;
@@ -425,7 +425,7 @@ static err_t part_write(struct write *w, struct why *why)
 }
 
 /* A part could not be written because its folder was taken away under it: then that is what its rank must hear. */
-static void decided_meanwhile(struct write *w)
+static void decided_meanwhile(struct write_work *w)
 {
     struct why why;
     err_t err = ckpt_failed_get(&w->at, &why);
@@ -442,7 +442,7 @@ static void decided_meanwhile(struct write *w)
  * index is looked for before the step, since it is removed after the step has appeared: neither means neither. */
 static void write_run(struct io_work *work)
 {
-    struct write *w = (struct write *)work;
+    struct write_work *w = (struct write_work *)work;
     struct why why;
     if (w->shared)
         work->err = ckpt_failed_get(&w->at, &work->why);
@@ -458,13 +458,13 @@ static void write_run(struct io_work *work)
 
 static void index_run(struct io_work *work)
 {
-    struct write *w = (struct write *)work;
+    struct write_work *w = (struct write_work *)work;
     work->err = ckpt_index_put(&w->at, w->written, &work->why);
     w->durable = !work->err;
 }
 
 /* The index goes out only when the loop knows that nobody took the arena while its bytes were read. */
-static bool needs_index(const struct write *w)
+static bool needs_index(const struct write_work *w)
 {
     return w->shared && !w->committer && !w->work.err && w->written && !w->durable && !w->part->spoilt &&
            w->part->save->state <= SAVE_WAITING;
@@ -484,7 +484,7 @@ static void part_written(struct io_save *s, struct io_part *p)
 
 static void write_done(struct io_work *work)
 {
-    struct write *w = (struct write *)work;
+    struct write_work *w = (struct write_work *)work;
     struct io_part *p = w->part;
     struct io_save *s = p->save;
     struct io *io = work->io;
@@ -517,7 +517,7 @@ static void write_done(struct io_work *work)
 
 static void write_start(struct io *io, struct io_part *p, struct io_request *r)
 {
-    struct write *w = calloc(1, sizeof(*w));
+    struct write_work *w = calloc(1, sizeof(*w));
     if (!w || strlen(io->spec.root) >= sizeof(w->root)) {
         free(w);
         io_request_free(r);

@@ -133,7 +133,7 @@ int io_share_count(const struct io_share *s, int world)
 
 /* ---- the directory of an epoch ---- */
 
-struct ready {
+struct ready_work {
     struct io_work work;
     struct ckpt_writer_id me;
     int64_t resume_step;
@@ -142,13 +142,13 @@ struct ready {
 
 static void prepare_run(struct io_work *w)
 {
-    struct ready *r = (struct ready *)w;
+    struct ready_work *r = (struct ready_work *)w;
     w->err = ckpt_prepare(r->root, &r->me, r->resume_step, &w->why);
 }
 
 static void prepared_run(struct io_work *w)
 {
-    struct ready *r = (struct ready *)w;
+    struct ready_work *r = (struct ready_work *)w;
     w->err = ckpt_prepared(r->root, &r->me, &w->why);
 }
 
@@ -181,7 +181,7 @@ static void not_ready(struct io *io)
 
 static void ready_done(struct io_work *w)
 {
-    struct ready *r = (struct ready *)w;
+    struct ready_work *r = (struct ready_work *)w;
     struct io *io = w->io;
     struct io_share *s = &io->share;
     if (r->me.epoch == io->epoch) {
@@ -205,7 +205,7 @@ static void ready_done(struct io_work *w)
 static void ready_look(struct io *io)
 {
     struct io_share *s = &io->share;
-    struct ready *r = calloc(1, sizeof(*r));
+    struct ready_work *r = calloc(1, sizeof(*r));
     char *root = strdup(io->spec.root);
     if (!r || !root) {
         free(r);
@@ -214,7 +214,7 @@ static void ready_look(struct io *io)
         io_poll_again(io, &s->ready);
         return;
     }
-    *r = (struct ready){.me = s->me, .resume_step = io->resume_step, .root = root};
+    *r = (struct ready_work){.me = s->me, .resume_step = io->resume_step, .root = root};
     r->work.run = s->committer ? prepare_run : prepared_run;
     r->work.done = ready_done;
     if (s->committer)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PILE_MIN 256
+#define BYTEBUF_MIN_BYTES 256
 
 err_t budget_take(struct budget *b, size_t bytes)
 {
@@ -57,19 +57,19 @@ void budget_free(struct budget *b, void *memory, size_t bytes)
     free(memory);
 }
 
-void pile_fini(struct pile *p)
+void bytebuf_fini(struct bytebuf *p)
 {
     budget_free(p->budget, p->data, p->cap);
-    *p = (struct pile){.budget = p->budget};
+    *p = (struct bytebuf){.budget = p->budget};
 }
 
-err_t pile_reserve(struct pile *p, size_t more)
+err_t bytebuf_reserve(struct bytebuf *p, size_t more)
 {
     if (more <= p->cap - p->len)
         return OK;
     if (more > SIZE_MAX / 4 - p->len)
         return ERR_LIMIT;
-    size_t cap = p->cap * 2 > PILE_MIN ? p->cap * 2 : PILE_MIN;
+    size_t cap = p->cap * 2 > BYTEBUF_MIN_BYTES ? p->cap * 2 : BYTEBUF_MIN_BYTES;
     if (cap < p->len + more)
         cap = p->len + more;
     void *data = p->data;
@@ -81,9 +81,9 @@ err_t pile_reserve(struct pile *p, size_t more)
     return OK;
 }
 
-err_t pile_add(struct pile *p, const void *data, size_t len)
+err_t bytebuf_add(struct bytebuf *p, const void *data, size_t len)
 {
-    err_t err = pile_reserve(p, len);
+    err_t err = bytebuf_reserve(p, len);
     if (err || !len)
         return err;
     memcpy(p->data + p->len, data, len);
@@ -91,9 +91,9 @@ err_t pile_add(struct pile *p, const void *data, size_t len)
     return OK;
 }
 
-void pile_clear(struct pile *p, size_t keep)
+void bytebuf_clear(struct bytebuf *p, size_t keep)
 {
     p->len = 0;
     if (p->cap > keep)
-        pile_fini(p);
+        bytebuf_fini(p);
 }

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct span {
+struct byte_view {
     const uint8_t *data; /* may be NULL when len is 0 */
     size_t len;
 };
@@ -31,17 +31,17 @@ NODISCARD err_t budget_realloc(struct budget *b, void **memory, size_t was, size
 void budget_free(struct budget *b, void *memory, size_t bytes);
 
 /* Zeroed but for `budget` is empty. */
-struct pile {
+struct bytebuf {
     struct budget *budget;
     uint8_t *data;
     size_t len, cap;
 };
 
-void pile_fini(struct pile *p); /* leaves it empty, and usable */
+void bytebuf_fini(struct bytebuf *p); /* leaves it empty, and usable */
 /* Room for `more` bytes after the last one; at least doubles. */
-NODISCARD err_t pile_reserve(struct pile *p, size_t more);
-NODISCARD err_t pile_add(struct pile *p, const void *data, size_t len);
+NODISCARD err_t bytebuf_reserve(struct bytebuf *p, size_t more);
+NODISCARD err_t bytebuf_add(struct bytebuf *p, const void *data, size_t len);
 /* Empty again; its memory is kept if it is no more than `keep` bytes. */
-void pile_clear(struct pile *p, size_t keep);
+void bytebuf_clear(struct bytebuf *p, size_t keep);
 
 #endif

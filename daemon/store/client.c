@@ -1,9 +1,9 @@
 /* One connection. Its socket is read once a turn, at most STORE_READ_BYTES, and what its requests answer is sent with
  * one write; what the socket does not take stays in `out`.
  *
- *   readable -> client_take -> (wire_next -> serve) .. -> send_out
+ *   readable -> store_client_feed -> (wire_next -> serve) .. -> send_out
  *                    \-> held back: enough to read, or a MULTI_GET half answered: the input's rest is kept, and the
- * socket is asked for room alone; writable -> send_out -> client_take of the rest woken (under another client's
+ * socket is asked for room alone; writable -> send_out -> store_client_feed of the rest woken (under another client's
  * request) -> the list of ready ones  -> send_ready, at the turn's end
  *
  * A client that fails while somebody else's request is served is closed at the turn's end. */
@@ -25,20 +25,20 @@
 
 static void freed(uv_handle_t *handle)
 {
-    struct client *c = handle->data;
+    struct store_client *c = handle->data;
     struct store_server *s = c->server;
     free(c);
     store_server_handle_gone(s);
 }
 
-static void leave_news(struct client *c)
+static void leave_news(struct store_client *c)
 {
     if (!c->greeted)
         TAILQ_REMOVE(&c->server->news, c, of_new);
     c->greeted = true;
 }
 
-void client_close(struct client *c)
+void store_client_close(struct store_client *c)
 {
     struct store_server *s = c->server;
     if (c->closing)
@@ -50,22 +50,22 @@ void client_close(struct client *c)
         TAILQ_REMOVE(&s->ready, c, of_ready);
     LIST_REMOVE(c, of_all);
     wire_fini(&c->wire);
-    pile_fini(&c->out);
-    pile_fini(&c->rest);
-    pile_fini(&c->asked);
+    bytebuf_fini(&c->out);
+    bytebuf_fini(&c->rest);
+    bytebuf_fini(&c->asked);
     uv_close((uv_handle_t *)&c->poll, freed);
     close(c->fd);
-    gate_left(&s->gate);
+    store_listener_connection_closed(&s->listener);
 }
 
-void client_break(struct client *c, const char *reason)
+void store_client_break(struct store_client *c, const char *reason)
 {
     if (c->closing)
         return;
-    log_warn("store connection closed store=%s pid=%u op=%s why=\"%s\"", c->server->gate.name, c->pid,
+    log_warn("store connection closed store=%s pid=%u op=%s why=\"%s\"", c->server->listener.name, c->pid,
              c->wire.started ? wire_op_name(c->wire.op) : "none", reason);
     c->server->stats.broken++;
-    client_close(c);
+    store_client_close(c);
 }
 
 static const char *reason_of(err_t err)
@@ -84,19 +84,19 @@ static const char *reason_of(err_t err)
 
 /* ---- output ---- */
 
-static size_t unsent(const struct client *c)
+static size_t unsent(const struct store_client *c)
 {
     return c->out.len - c->sent;
 }
 
 /* Not to be read and not to be served, until it has taken what it asked for. */
-static bool held_back(const struct client *c)
+static bool held_back(const struct store_client *c)
 {
     return c->answering || unsent(c) >= STORE_OUTPUT_HIGH_BYTES;
 }
 
 /* Moves what is left to the front, when at least as much has gone. */
-static void forget_sent(struct client *c)
+static void forget_sent(struct store_client *c)
 {
     if (c->sent < unsent(c))
         return;
@@ -106,7 +106,7 @@ static void forget_sent(struct client *c)
 }
 
 /* False: it is closed. */
-static bool send_out(struct client *c)
+static bool send_out(struct store_client *c)
 {
     while (unsent(c)) {
         ssize_t n = send(c->fd, c->out.data + c->sent, unsent(c), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -115,9 +115,9 @@ static bool send_out(struct client *c)
         if (n < 0 && errno == EAGAIN)
             return true;
         if (n < 0) {
-            log_debug("store connection lost store=%s pid=%u why=\"%s\"", c->server->gate.name, c->pid,
+            log_debug("store connection lost store=%s pid=%u why=\"%s\"", c->server->listener.name, c->pid,
                       strerror(errno));
-            client_close(c);
+            store_client_close(c);
             return false;
         }
         c->sent += (size_t)n;
@@ -127,13 +127,13 @@ static bool send_out(struct client *c)
         }
     }
     c->sent = 0;
-    pile_clear(&c->out, KEPT_BYTES);
+    bytebuf_clear(&c->out, KEPT_BYTES);
     return true;
 }
 
 static void polled(uv_poll_t *poll, int status, int events);
 
-static void watch(struct client *c)
+static void watch(struct store_client *c)
 {
     int events = (held_back(c) || c->rest.len ? 0 : UV_READABLE) | (unsent(c) || c->rest.len ? UV_WRITABLE : 0);
     if (events == c->events)
@@ -144,14 +144,14 @@ static void watch(struct client *c)
 
 /* ---- input ---- */
 
-static void greet(struct client *c)
+static void greet(struct store_client *c)
 {
     if (!c->greeted)
         leave_news(c);
 }
 
 /* Serves until the input ends or enough is said for now. False: it is closed. */
-static bool serve_all(struct client *c, struct span *in)
+static bool serve_all(struct store_client *c, struct byte_view *in)
 {
     struct wire_request r;
     err_t err = serve_asked(c);
@@ -160,80 +160,80 @@ static bool serve_all(struct client *c, struct span *in)
         if (result == WIRE_MORE)
             return true;
         if (result == WIRE_BROKEN) {
-            client_break(c, c->wire.reason);
+            store_client_break(c, c->wire.reason);
             return false;
         }
         greet(c);
         err = serve(c, &r);
     }
     if (err)
-        client_break(c, reason_of(err));
+        store_client_break(c, reason_of(err));
     return !err;
 }
 
 /* What has not been served is kept: it is in `rest` already, or comes there now. */
-static err_t keep(struct client *c, struct span in)
+static err_t keep(struct store_client *c, struct byte_view in)
 {
     if (c->rest.len) {
         c->rest_at = c->rest.len - in.len;
         if (!in.len) {
             c->rest_at = 0;
-            pile_clear(&c->rest, 0);
+            bytebuf_clear(&c->rest, 0);
         }
         return OK;
     }
-    return in.len ? pile_add(&c->rest, in.data, in.len) : OK;
+    return in.len ? bytebuf_add(&c->rest, in.data, in.len) : OK;
 }
 
-void client_take(struct client *c, struct span in)
+void store_client_feed(struct store_client *c, struct byte_view in)
 {
     if (!serve_all(c, &in))
         return;
     err_t err = keep(c, in);
     if (err) {
-        client_break(c, reason_of(err));
+        store_client_break(c, reason_of(err));
         return;
     }
     if (send_out(c))
         watch(c);
 }
 
-static void go_on(struct client *c)
+static void go_on(struct store_client *c)
 {
     if (!send_out(c))
         return;
     if (unsent(c) >= STORE_OUTPUT_HIGH_BYTES)
         watch(c);
     else if (c->rest.len)
-        client_take(c, (struct span){c->rest.data + c->rest_at, c->rest.len - c->rest_at});
+        store_client_feed(c, (struct byte_view){c->rest.data + c->rest_at, c->rest.len - c->rest_at});
     else
-        client_take(c, (struct span){NULL, 0});
+        store_client_feed(c, (struct byte_view){NULL, 0});
 }
 
 /* False: nothing was there, or it is closed. */
-static bool read_in(struct client *c)
+static bool read_in(struct store_client *c)
 {
     struct store_server *s = c->server;
     ssize_t n = recv(c->fd, s->scratch, sizeof(s->scratch), MSG_DONTWAIT);
     if (n > 0)
-        client_take(c, (struct span){s->scratch, (size_t)n});
+        store_client_feed(c, (struct byte_view){s->scratch, (size_t)n});
     else if (n == 0 || (errno != EAGAIN && errno != EINTR))
-        client_close(c);
+        store_client_close(c);
     return n > 0 && !c->closing;
 }
 
 /* The peer has reset the connection. What it had sent before counts: who SETs and ends need not read all answers. */
-static void read_last(struct client *c)
+static void read_last(struct store_client *c)
 {
     while (!held_back(c) && !c->rest.len)
         if (!read_in(c))
             break;
-    client_close(c);
+    store_client_close(c);
 }
 
 static void polled(uv_poll_t *poll, int status, int events)
 {
-    struct client *c = poll->data;
+    struct store_client *c = poll->data;
     if (status < 0)
         read_last(c);
     else if (events & UV_WRITABLE)
@@ -246,12 +246,12 @@ static void polled(uv_poll_t *poll, int status, int events)
 
 static void send_ready(struct store_server *s)
 {
-    struct client *c;
+    struct store_client *c;
     for (int i = 0; i < SENDS_PER_TURN && (c = TAILQ_FIRST(&s->ready)); i++) {
         TAILQ_REMOVE(&s->ready, c, of_ready);
         c->ready = false;
         if (c->failed)
-            client_break(c, c->failed);
+            store_client_break(c, c->failed);
         else if (send_out(c))
             watch(c);
     }
@@ -275,7 +275,7 @@ static void keep_awake(uv_idle_t *idle)
 
 static void woken(struct table_waiter *w)
 {
-    struct client *c = (struct client *)(void *)((char *)w - offsetof(struct client, waiter));
+    struct store_client *c = (struct store_client *)(void *)((char *)w - offsetof(struct store_client, waiter));
     struct store_server *s = c->server;
     if (serve_woken(c))
         c->failed = "the store is full";
@@ -295,14 +295,14 @@ static void woken(struct table_waiter *w)
 static void expire(uv_timer_t *timer)
 {
     struct store_server *s = timer->data;
-    struct client *c;
+    struct store_client *c;
     while ((c = TAILQ_FIRST(&s->news)) && c->due <= uv_now(s->loop))
-        client_break(c, "it did not say anything in time");
+        store_client_break(c, "it did not say anything in time");
     if (c)
         uv_timer_start(timer, expire, c->due - uv_now(s->loop), 0);
 }
 
-static void await_greeting(struct client *c)
+static void await_greeting(struct store_client *c)
 {
     struct store_server *s = c->server;
     c->due = uv_now(s->loop) + s->handshake_ms;
@@ -311,9 +311,9 @@ static void await_greeting(struct client *c)
     TAILQ_INSERT_TAIL(&s->news, c, of_new);
 }
 
-err_t client_open(struct store_server *s, int fd)
+err_t store_client_open(struct store_server *s, int fd)
 {
-    struct client *c = calloc(1, sizeof(*c));
+    struct store_client *c = calloc(1, sizeof(*c));
     int status = c ? uv_poll_init(s->loop, &c->poll, fd) : UV_ENOMEM; /* sets O_NONBLOCK */
     if (status < 0) {
         free(c);
@@ -328,7 +328,7 @@ err_t client_open(struct store_server *s, int fd)
     wire_init(&c->wire, &s->budget);
     LIST_INSERT_HEAD(&s->all, c, of_all);
     s->open_handles++;
-    s->gate.connections++;
+    s->listener.connections++;
     s->stats.accepted++;
     await_greeting(c);
     watch(c);

@@ -28,13 +28,13 @@ static void option(int fd, int level, int name, int value)
         log_debug("store socket option not set option=%d why=\"%s\"", name, strerror(errno));
 }
 
-void gate_socket_options(int fd)
+void store_socket_options(int fd)
 {
     option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     option(fd, IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_S);
     option(fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_S);
-    option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, GATE_STALL_MS);
+    option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, STORE_STALL_MS);
 }
 
 static void address_of(int family, uint16_t port, struct sockaddr_in6 *ret, socklen_t *ret_len)
@@ -57,7 +57,7 @@ static int open_listener(int family, uint16_t port)
     option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     if (family == AF_INET6)
         option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-    gate_socket_options(fd);
+    store_socket_options(fd);
     if (bind(fd, (struct sockaddr *)&addr, len) || listen(fd, SOMAXCONN)) {
         int errnum = errno;
         close(fd);
@@ -74,7 +74,7 @@ static uint16_t port_of(int fd)
 }
 
 /* Returns 0, or a negative errno: -EADDRINUSE also when the port is free for one family alone. */
-static int open_both(struct gate *g, uint16_t port)
+static int open_both(struct store_listener *g, uint16_t port)
 {
     int v4 = open_listener(AF_INET, port);
     if (v4 < 0)
@@ -90,7 +90,7 @@ static int open_both(struct gate *g, uint16_t port)
     return 0;
 }
 
-static err_t take_port(struct gate *g, uint16_t port, struct why *why)
+static err_t take_port(struct store_listener *g, uint16_t port, struct why *why)
 {
     int r = open_both(g, port);
     for (int i = 1; r == -EADDRINUSE && !port && i < PORT_TRIES; i++)
@@ -103,21 +103,21 @@ static err_t take_port(struct gate *g, uint16_t port, struct why *why)
 
 /* ---- callers ---- */
 
-static void resume(struct gate *g);
+static void resume(struct store_listener *g);
 
 static void rested(uv_timer_t *timer)
 {
     resume(timer->data);
 }
 
-static void pause_all(struct gate *g)
+static void pause_all(struct store_listener *g)
 {
-    for (int i = 0; i < GATE_LISTENERS; i++)
+    for (int i = 0; i < STORE_LISTENER_SOCKETS; i++)
         if (g->fds[i] >= 0)
             uv_poll_stop(&g->polls[i]);
 }
 
-static void accept_failed(struct gate *g, int errnum)
+static void accept_failed(struct store_listener *g, int errnum)
 {
     if (errnum == EAGAIN || errnum == EINTR || errnum == ECONNABORTED)
         return;
@@ -126,10 +126,10 @@ static void accept_failed(struct gate *g, int errnum)
     uv_timer_start(&g->rest, rested, REST_MS, 0);
 }
 
-static bool is_welcome(struct gate *g, int fd)
+static bool is_welcome(struct store_listener *g, int fd)
 {
     uid_t uid = (uid_t)-1;
-    err_t err = caller_uid(g->netlink, fd, &uid);
+    err_t err = peer_uid_get(g->netlink, fd, &uid);
     if (!err && (uid == g->uid || uid == 0))
         return true;
     g->refused++;
@@ -141,15 +141,15 @@ static bool is_welcome(struct gate *g, int fd)
     return false;
 }
 
-bool gate_is_full(const struct gate *g)
+bool store_listener_is_full(const struct store_listener *g)
 {
     return g->connections >= g->max_connections;
 }
 
 /* True: nobody more comes in until somebody leaves. */
-static bool is_shut(struct gate *g)
+static bool is_shut(struct store_listener *g)
 {
-    if (!gate_is_full(g))
+    if (!store_listener_is_full(g))
         return false;
     if (!g->full)
         log_warn("store accepts nobody until somebody leaves store=%s connections=%d", g->name, g->connections);
@@ -160,7 +160,7 @@ static bool is_shut(struct gate *g)
 
 static void called(uv_poll_t *poll, int status, int events)
 {
-    struct gate *g = poll->data;
+    struct store_listener *g = poll->data;
     (void)status, (void)events; /* accept4 says it better */
     for (int i = 0; i < ACCEPTS_PER_TURN && !g->closing && !is_shut(g); i++) {
         int fd = accept4(poll == &g->polls[0] ? g->fds[0] : g->fds[1], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -175,14 +175,14 @@ static void called(uv_poll_t *poll, int status, int events)
     }
 }
 
-static void resume(struct gate *g)
+static void resume(struct store_listener *g)
 {
-    for (int i = 0; i < GATE_LISTENERS; i++)
+    for (int i = 0; i < STORE_LISTENER_SOCKETS; i++)
         if (g->fds[i] >= 0)
             uv_poll_start(&g->polls[i], UV_READABLE, called);
 }
 
-void gate_left(struct gate *g)
+void store_listener_connection_closed(struct store_listener *g)
 {
     g->connections--;
     if (!g->full || g->closing)
@@ -200,13 +200,13 @@ static int connections_that_fit(int configured)
         return configured;
     if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur > (1u << 20))
         return 1 << 20;
-    return limit.rlim_cur > 2 * GATE_SPARE_DESCRIPTORS ? (int)limit.rlim_cur - GATE_SPARE_DESCRIPTORS
-                                                       : (int)limit.rlim_cur / 2;
+    return limit.rlim_cur > 2 * STORE_SPARE_DESCRIPTORS ? (int)limit.rlim_cur - STORE_SPARE_DESCRIPTORS
+                                                        : (int)limit.rlim_cur / 2;
 }
 
-static err_t listen_start(struct gate *g)
+static err_t listen_start(struct store_listener *g)
 {
-    for (int i = 0; i < GATE_LISTENERS; i++) {
+    for (int i = 0; i < STORE_LISTENER_SOCKETS; i++) {
         if (g->fds[i] < 0)
             continue;
         int status = uv_poll_init(g->loop, &g->polls[i], g->fds[i]);
@@ -219,21 +219,21 @@ static err_t listen_start(struct gate *g)
     return OK;
 }
 
-err_t gate_open(struct gate *g, const struct gate_config *config, struct why *why)
+err_t store_listener_open(struct store_listener *g, const struct store_listener_config *config, struct why *why)
 {
-    *g = (struct gate){.loop = config->loop,
-                       .uid = config->uid,
-                       .max_connections = connections_that_fit(config->max_connections),
-                       .netlink = -1,
-                       .fds = {-1, -1},
-                       .open_handles = 1,
-                       .admit = config->admit,
-                       .closed = config->closed,
-                       .owner = config->owner};
+    *g = (struct store_listener){.loop = config->loop,
+                                 .uid = config->uid,
+                                 .max_connections = connections_that_fit(config->max_connections),
+                                 .netlink = -1,
+                                 .fds = {-1, -1},
+                                 .open_handles = 1,
+                                 .admit = config->admit,
+                                 .closed = config->closed,
+                                 .owner = config->owner};
     snprintf(g->name, sizeof(g->name), "%s", config->name ? config->name : "");
     uv_timer_init(g->loop, &g->rest);
     g->rest.data = g;
-    err_t err = caller_open(&g->netlink, why);
+    err_t err = peer_uid_open(&g->netlink, why);
     if (!err)
         err = take_port(g, config->port, why);
     return err ? err : listen_start(g);
@@ -241,7 +241,7 @@ err_t gate_open(struct gate *g, const struct gate_config *config, struct why *wh
 
 static void handle_closed(uv_handle_t *handle)
 {
-    struct gate *g = handle->data;
+    struct store_listener *g = handle->data;
     if (--g->open_handles)
         return;
     if (g->netlink >= 0)
@@ -249,11 +249,11 @@ static void handle_closed(uv_handle_t *handle)
     g->closed(g->owner);
 }
 
-void gate_close(struct gate *g)
+void store_listener_close(struct store_listener *g)
 {
     assert(!g->closing);
     g->closing = true;
-    for (int i = 0; i < GATE_LISTENERS; i++) {
+    for (int i = 0; i < STORE_LISTENER_SOCKETS; i++) {
         if (g->fds[i] < 0)
             continue;
         if (g->polls[i].data)

@@ -12,14 +12,14 @@
 #include <sys/types.h>
 #include <uv.h>
 
-#define GATE_LISTENERS 2
-#define GATE_NAME_MAX 95
-#define GATE_STALL_MS 60000        /* a peer that acknowledges or takes nothing for so long is dropped by the kernel */
-#define GATE_SPARE_DESCRIPTORS 128 /* of the process, kept for others when no number of connections is configured */
+#define STORE_LISTENER_SOCKETS 2
+#define STORE_LISTENER_NAME_MAX 95
+#define STORE_STALL_MS 60000        /* a peer that acknowledges or takes nothing for so long is dropped by the kernel */
+#define STORE_SPARE_DESCRIPTORS 128 /* of the process, kept for others when no number of connections is configured */
 
-struct gate_config {
+struct store_listener_config {
     uv_loop_t *loop;
-    const char *name;                   /* in log lines; copied, at most GATE_NAME_MAX bytes */
+    const char *name;                   /* in log lines; copied, at most STORE_LISTENER_NAME_MAX bytes */
     uid_t uid;                          /* who may come in, beside root */
     uint16_t port;                      /* 0: any */
     int max_connections;                /* 0: what the limit of descriptors leaves */
@@ -28,16 +28,16 @@ struct gate_config {
     void *owner;
 };
 
-struct gate {
+struct store_listener {
     uv_loop_t *loop;
-    char name[GATE_NAME_MAX + 1];
+    char name[STORE_LISTENER_NAME_MAX + 1];
     uid_t uid;
     uint16_t port;
-    int connections, max_connections; /* counted by the owner: one less is gate_left */
+    int connections, max_connections; /* counted by the owner: one less is store_listener_connection_closed */
     uint64_t refused;                 /* another user's, or of nobody any more */
     int netlink;
-    int fds[GATE_LISTENERS]; /* -1: none */
-    uv_poll_t polls[GATE_LISTENERS];
+    int fds[STORE_LISTENER_SOCKETS]; /* -1: none */
+    uv_poll_t polls[STORE_LISTENER_SOCKETS];
     uv_timer_t rest; /* listening goes on */
     int open_handles;
     bool closing, full;
@@ -48,13 +48,14 @@ struct gate {
 
 /* Listens when it returns. ERR_UNSUPPORTED: the kernel cannot tell who calls. ERR_BUSY: the port is taken. On an error,
  * too, it is to be closed. */
-NODISCARD err_t gate_open(struct gate *g, const struct gate_config *config, struct why *why);
-bool gate_is_full(const struct gate *g);
+NODISCARD err_t store_listener_open(struct store_listener *g, const struct store_listener_config *config,
+                                    struct why *why);
+bool store_listener_is_full(const struct store_listener *g);
 /* A connection has gone: `connections` is one less. */
-void gate_left(struct gate *g);
+void store_listener_connection_closed(struct store_listener *g);
 /* `closed` is called later. */
-void gate_close(struct gate *g);
+void store_listener_close(struct store_listener *g);
 /* Of a stream socket that a caller or his relay has; what is not TCP has none of them, and needs none. */
-void gate_socket_options(int fd);
+void store_socket_options(int fd);
 
 #endif

@@ -109,7 +109,7 @@ static bool is_the_caller(const struct inet_diag_msg *found, const struct sockad
     return found->id.idiag_sport == source->sin6_port && found->id.idiag_dport == target->sin6_port;
 }
 
-err_t caller_uid(int netlink, int fd, uid_t *ret)
+err_t peer_uid_get(int netlink, int fd, uid_t *ret)
 {
     struct sockaddr_in6 source, target;
     struct inet_diag_msg found;
@@ -128,7 +128,7 @@ err_t caller_uid(int netlink, int fd, uid_t *ret)
 }
 
 /* A question about no connection: a kernel that can answer says that there is none. */
-err_t caller_open(int *ret_netlink, struct why *why)
+err_t peer_uid_open(int *ret_netlink, struct why *why)
 {
     const struct sockaddr_in6 nobody = {.sin6_family = AF_INET};
     struct inet_diag_msg found;

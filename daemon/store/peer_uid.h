@@ -11,11 +11,11 @@
 #include <sys/types.h>
 
 /* ERR_UNSUPPORTED: the kernel has no sock_diag for TCP; the sentence names the remedy. */
-NODISCARD err_t caller_open(int *ret_netlink, struct why *why);
+NODISCARD err_t peer_uid_open(int *ret_netlink, struct why *why);
 /* The user who owns the socket that the accepted connection `fd` is connected to. ERR_CLOSED: it has gone, or has been
  * left by its process, and belongs to nobody. ERR_DENIED: it is not a socket of this machine (or its network
  * namespace).
  */
-NODISCARD err_t caller_uid(int netlink, int fd, uid_t *ret);
+NODISCARD err_t peer_uid_get(int netlink, int fd, uid_t *ret);
 
 #endif

@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-struct end {
+struct relay_end {
     uv_poll_t poll;
     int fd, events;
     bool ended;     /* it says nothing more */
@@ -26,15 +26,15 @@ struct end {
 struct relay_call {
     struct relay *relay;
     LIST_ENTRY(relay_call) link;
-    struct end near, far; /* who came in; the store's side, whose fd is -1 until it is there */
+    struct relay_end near, far; /* who came in; the store's side, whose fd is -1 until it is there */
     int open_handles;
     bool closing, dialling;
 };
 
 struct relay {
-    struct gate gate;
+    struct store_listener listener;
     LIST_HEAD(, relay_call) calls;
-    bool gate_closed;
+    bool listener_closed;
     void (*dial)(void *owner, struct relay_call *call);
     void *owner;
 };
@@ -43,14 +43,14 @@ struct relay {
 
 static void free_relay(struct relay *r)
 {
-    if (r->gate_closed && LIST_EMPTY(&r->calls))
+    if (r->listener_closed && LIST_EMPTY(&r->calls))
         free(r);
 }
 
-static void gate_closed(void *owner)
+static void listener_closed(void *owner)
 {
     struct relay *r = owner;
-    r->gate_closed = true;
+    r->listener_closed = true;
     free_relay(r);
 }
 
@@ -71,7 +71,7 @@ static void handle_closed(uv_handle_t *handle)
     free_call(c);
 }
 
-static void close_end(struct end *e)
+static void close_end(struct relay_end *e)
 {
     if (e->fd < 0)
         return;
@@ -87,13 +87,13 @@ static void close_call(struct relay_call *c)
     c->closing = true;
     close_end(&c->near);
     close_end(&c->far);
-    gate_left(&c->relay->gate);
+    store_listener_connection_closed(&c->relay->listener);
 }
 
 /* ---- bytes ---- */
 
 /* False: nothing more can come of it. */
-static bool read_from(struct end *e)
+static bool read_from(struct relay_end *e)
 {
     ssize_t n = recv(e->fd, e->buffer, sizeof(e->buffer), MSG_DONTWAIT);
     if (n < 0)
@@ -104,7 +104,7 @@ static bool read_from(struct end *e)
     return true;
 }
 
-static bool write_to(struct end *to, struct end *from)
+static bool write_to(struct relay_end *to, struct relay_end *from)
 {
     while (from->at < from->len) {
         ssize_t n = send(to->fd, from->buffer + from->at, from->len - from->at, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -115,13 +115,13 @@ static bool write_to(struct end *to, struct end *from)
     return true;
 }
 
-static bool is_empty(const struct end *e)
+static bool is_empty(const struct relay_end *e)
 {
     return e->at == e->len;
 }
 
 /* From one end to the other, as much as both have ready. */
-static bool move(struct end *from, struct end *to, bool readable)
+static bool move(struct relay_end *from, struct relay_end *to, bool readable)
 {
     bool was_ended = from->ended;
     if (readable && !from->ended && is_empty(from) && !read_from(from))
@@ -135,7 +135,7 @@ static bool move(struct end *from, struct end *to, bool readable)
 
 static void polled(uv_poll_t *poll, int status, int events);
 
-static void watch(struct end *e, const struct end *other)
+static void watch(struct relay_end *e, const struct relay_end *other)
 {
     int events = (is_empty(e) && !e->ended ? UV_READABLE : 0) | (is_empty(other) ? 0 : UV_WRITABLE);
     if (events == e->events)
@@ -164,9 +164,9 @@ static void polled(uv_poll_t *poll, int status, int events)
 
 /* ---- coming in ---- */
 
-static bool open_end(struct relay_call *c, struct end *e, int fd)
+static bool open_end(struct relay_call *c, struct relay_end *e, int fd)
 {
-    if (uv_poll_init(c->relay->gate.loop, &e->poll, fd))
+    if (uv_poll_init(c->relay->listener.loop, &e->poll, fd))
         return false;
     e->poll.data = c;
     e->fd = fd;
@@ -184,7 +184,7 @@ static void admit(void *owner, int fd)
     }
     c->relay = r;
     c->near.fd = c->far.fd = -1;
-    r->gate.connections++;
+    r->listener.connections++;
     LIST_INSERT_HEAD(&r->calls, c, link);
     if (!open_end(c, &c->near, fd)) {
         close(fd);
@@ -221,40 +221,40 @@ err_t relay_open(const struct relay_config *config, struct relay **ret, struct w
     LIST_INIT(&r->calls);
     r->dial = config->dial;
     r->owner = config->owner;
-    const struct gate_config gate = {.loop = config->loop,
-                                     .name = config->name,
-                                     .uid = config->uid,
-                                     .max_connections = config->max_connections,
-                                     .admit = admit,
-                                     .closed = gate_closed,
-                                     .owner = r};
-    err_t err = gate_open(&r->gate, &gate, why);
+    const struct store_listener_config listen_config = {.loop = config->loop,
+                                                        .name = config->name,
+                                                        .uid = config->uid,
+                                                        .max_connections = config->max_connections,
+                                                        .admit = admit,
+                                                        .closed = listener_closed,
+                                                        .owner = r};
+    err_t err = store_listener_open(&r->listener, &listen_config, why);
     if (err) {
-        gate_close(&r->gate);
+        store_listener_close(&r->listener);
         return err;
     }
-    log_info("store relay opened store=%s port=%d uid=%d", r->gate.name, r->gate.port, (int)r->gate.uid);
+    log_info("store relay opened store=%s port=%d uid=%d", r->listener.name, r->listener.port, (int)r->listener.uid);
     *ret = r;
     return OK;
 }
 
 uint16_t relay_port(const struct relay *r)
 {
-    return r->gate.port;
+    return r->listener.port;
 }
 
 int relay_connections(const struct relay *r)
 {
-    return r->gate.connections;
+    return r->listener.connections;
 }
 
 void relay_close(struct relay *r)
 {
     struct relay_call *c, *next;
-    log_info("store relay closed store=%s", r->gate.name);
+    log_info("store relay closed store=%s", r->listener.name);
     for (c = LIST_FIRST(&r->calls); c; c = next) {
         next = LIST_NEXT(c, link);
         close_call(c);
     }
-    gate_close(&r->gate);
+    store_listener_close(&r->listener);
 }

@@ -8,25 +8,25 @@
 
 enum { READY = 0, NOT_READY = 1, STOP_WAITING = 0, WAIT_CANCELED = 1 };
 
-static err_t answer(struct client *c, const void *data, size_t len)
+static err_t answer(struct store_client *c, const void *data, size_t len)
 {
-    return pile_add(&c->out, data, len);
+    return bytebuf_add(&c->out, data, len);
 }
 
-static err_t answer_byte(struct client *c, uint8_t byte)
+static err_t answer_byte(struct store_client *c, uint8_t byte)
 {
     return answer(c, &byte, sizeof(byte));
 }
 
-static err_t answer_number(struct client *c, uint64_t number)
+static err_t answer_number(struct store_client *c, uint64_t number)
 {
     number = htole64(number);
     return answer(c, &number, sizeof(number));
 }
 
-static err_t answer_bytes(struct client *c, struct span bytes)
+static err_t answer_bytes(struct store_client *c, struct byte_view bytes)
 {
-    err_t err = pile_reserve(&c->out, sizeof(uint64_t) + bytes.len);
+    err_t err = bytebuf_reserve(&c->out, sizeof(uint64_t) + bytes.len);
     if (!err)
         err = answer_number(c, bytes.len);
     return err ? err : answer(c, bytes.data, bytes.len);
@@ -34,77 +34,77 @@ static err_t answer_bytes(struct client *c, struct span bytes)
 
 /* ---- values ---- */
 
-static err_t serve_validate(struct client *c, const struct wire_request *r)
+static err_t serve_validate(struct store_client *c, const struct wire_request *r)
 {
     (void)c, (void)r;
     return OK;
 }
 
-static err_t serve_ping(struct client *c, const struct wire_request *r)
+static err_t serve_ping(struct store_client *c, const struct wire_request *r)
 {
     uint32_t nonce = htole32(r->nonce);
     c->pid = r->nonce;
     return answer(c, &nonce, sizeof(nonce));
 }
 
-static err_t serve_set(struct client *c, const struct wire_request *r)
+static err_t serve_set(struct store_client *c, const struct wire_request *r)
 {
     return table_set(c->server->table, r->key, r->value);
 }
 
-static err_t serve_append(struct client *c, const struct wire_request *r)
+static err_t serve_append(struct store_client *c, const struct wire_request *r)
 {
     return table_append(c->server->table, r->key, r->value);
 }
 
-static err_t serve_multi_set(struct client *c, const struct wire_request *r)
+static err_t serve_multi_set(struct store_client *c, const struct wire_request *r)
 {
     return r->head ? OK : table_set(c->server->table, r->key, r->value);
 }
 
-static err_t serve_compare_set(struct client *c, const struct wire_request *r)
+static err_t serve_compare_set(struct store_client *c, const struct wire_request *r)
 {
-    struct span now;
+    struct byte_view now;
     err_t err = table_compare_set(c->server->table, r->key, r->value, r->desired, &now);
     return err ? err : answer_bytes(c, now);
 }
 
-static err_t serve_get(struct client *c, const struct wire_request *r)
+static err_t serve_get(struct store_client *c, const struct wire_request *r)
 {
-    struct span value = {NULL, 0};
+    struct byte_view value = {NULL, 0};
     table_get(c->server->table, r->key, &value);
     return answer_bytes(c, value);
 }
 
-static err_t serve_add(struct client *c, const struct wire_request *r)
+static err_t serve_add(struct store_client *c, const struct wire_request *r)
 {
     int64_t sum;
     err_t err = table_add(c->server->table, r->key, r->number, &sum);
     return err ? err : answer_number(c, (uint64_t)sum);
 }
 
-static err_t serve_delete(struct client *c, const struct wire_request *r)
+static err_t serve_delete(struct store_client *c, const struct wire_request *r)
 {
     return answer_number(c, table_delete(c->server->table, r->key));
 }
 
-static err_t serve_count(struct client *c, const struct wire_request *r)
+static err_t serve_count(struct store_client *c, const struct wire_request *r)
 {
     return answer_number(c, table_keys(c->server->table));
 }
 
 /* Room for all of it was made before. */
-static void list_key(void *arg, struct span key)
+static void list_key(void *arg, struct byte_view key)
 {
     err_t err = answer_bytes(arg, key);
     (void)err;
 }
 
-static err_t serve_list_keys(struct client *c, const struct wire_request *r)
+static err_t serve_list_keys(struct store_client *c, const struct wire_request *r)
 {
-    const struct table *t = c->server->table;
+    const struct store_table *t = c->server->table;
     size_t n = table_keys(t);
-    err_t err = pile_reserve(&c->out, (n + 1) * sizeof(uint64_t) + table_key_bytes(t));
+    err_t err = bytebuf_reserve(&c->out, (n + 1) * sizeof(uint64_t) + table_key_bytes(t));
     if (!err)
         err = answer_number(c, n);
     if (!err)
@@ -114,30 +114,30 @@ static err_t serve_list_keys(struct client *c, const struct wire_request *r)
 
 /* ---- many values ---- */
 
-static err_t serve_multi_get(struct client *c, const struct wire_request *r)
+static err_t serve_multi_get(struct store_client *c, const struct wire_request *r)
 {
     const uint64_t len = r->key.len;
-    err_t err = r->head ? OK : pile_add(&c->asked, &len, sizeof(len));
+    err_t err = r->head ? OK : bytebuf_add(&c->asked, &len, sizeof(len));
     if (!err && !r->head)
-        err = pile_add(&c->asked, r->key.data, r->key.len);
+        err = bytebuf_add(&c->asked, r->key.data, r->key.len);
     if (!err && !r->left)
         c->answering = true;
     return err ? err : serve_asked(c);
 }
 
-err_t serve_asked(struct client *c)
+err_t serve_asked(struct store_client *c)
 {
     while (c->answering && c->out.len - c->sent < STORE_OUTPUT_HIGH_BYTES) {
         if (c->asked_at == c->asked.len) {
             c->answering = false;
             c->asked_at = 0;
-            pile_clear(&c->asked, 1024);
+            bytebuf_clear(&c->asked, 1024);
             return OK;
         }
         uint64_t len;
-        struct span value = {NULL, 0};
+        struct byte_view value = {NULL, 0};
         memcpy(&len, c->asked.data + c->asked_at, sizeof(len));
-        const struct span key = {c->asked.data + c->asked_at + sizeof(len), len};
+        const struct byte_view key = {c->asked.data + c->asked_at + sizeof(len), len};
         table_get(c->server->table, key, &value);
         err_t err = answer_bytes(c, value);
         if (err)
@@ -149,7 +149,7 @@ err_t serve_asked(struct client *c)
 
 /* ---- waiting ---- */
 
-static err_t serve_check(struct client *c, const struct wire_request *r)
+static err_t serve_check(struct store_client *c, const struct wire_request *r)
 {
     if (r->head)
         c->all_there = true;
@@ -158,16 +158,16 @@ static err_t serve_check(struct client *c, const struct wire_request *r)
     return r->left ? OK : answer_byte(c, c->all_there ? READY : NOT_READY);
 }
 
-static err_t serve_wait(struct client *c, const struct wire_request *r)
+static err_t serve_wait(struct store_client *c, const struct wire_request *r)
 {
-    struct table *t = c->server->table;
+    struct store_table *t = c->server->table;
     err_t err = r->head ? table_wait_begin(t, &c->waiter) : table_wait_key(t, &c->waiter, r->key);
     if (err || r->left)
         return err;
     return table_wait_end(t, &c->waiter) ? answer_byte(c, STOP_WAITING) : OK;
 }
 
-static err_t serve_barrier(struct client *c, const struct wire_request *r)
+static err_t serve_barrier(struct store_client *c, const struct wire_request *r)
 {
     bool ready;
     err_t err = table_barrier(c->server->table, r->key, r->number, &c->waiter, &ready);
@@ -176,13 +176,13 @@ static err_t serve_barrier(struct client *c, const struct wire_request *r)
     return answer_byte(c, STOP_WAITING);
 }
 
-err_t serve_woken(struct client *c)
+err_t serve_woken(struct store_client *c)
 {
     return answer_byte(c, STOP_WAITING);
 }
 
 /* Always answered, also when the wake was first: the client then reads both. */
-static err_t serve_cancel(struct client *c, const struct wire_request *r)
+static err_t serve_cancel(struct store_client *c, const struct wire_request *r)
 {
     table_wait_cancel(c->server->table, &c->waiter);
     return answer_byte(c, WAIT_CANCELED);
@@ -190,31 +190,31 @@ static err_t serve_cancel(struct client *c, const struct wire_request *r)
 
 /* ---- queues ---- */
 
-static err_t serve_push(struct client *c, const struct wire_request *r)
+static err_t serve_push(struct store_client *c, const struct wire_request *r)
 {
     return table_queue_push(c->server->table, r->key, r->value);
 }
 
-static err_t serve_pop(struct client *c, const struct wire_request *r)
+static err_t serve_pop(struct store_client *c, const struct wire_request *r)
 {
-    struct table *t = c->server->table;
+    struct store_table *t = c->server->table;
     struct table_item *item;
     size_t n = table_queue_pop(t, r->key, &c->waiter, &item);
     err_t err = answer_number(c, n);
     if (!n)
         return err;
     if (!err)
-        err = answer_bytes(c, (struct span){item->bytes, item->len});
+        err = answer_bytes(c, (struct byte_view){item->bytes, item->len});
     table_item_free(t, item);
     return err;
 }
 
-static err_t serve_len(struct client *c, const struct wire_request *r)
+static err_t serve_len(struct store_client *c, const struct wire_request *r)
 {
     return answer_number(c, table_queue_len(c->server->table, r->key));
 }
 
-static err_t (*const serves[WIRE_OPS])(struct client *c, const struct wire_request *r) = {
+static err_t (*const serves[WIRE_OPS])(struct store_client *c, const struct wire_request *r) = {
     [WIRE_VALIDATE] = serve_validate,
     [WIRE_SET] = serve_set,
     [WIRE_COMPARE_SET] = serve_compare_set,
@@ -236,7 +236,7 @@ static err_t (*const serves[WIRE_OPS])(struct client *c, const struct wire_reque
     [WIRE_BARRIER] = serve_barrier,
 };
 
-err_t serve(struct client *c, const struct wire_request *r)
+err_t serve(struct store_client *c, const struct wire_request *r)
 {
     struct store_server_stats *stats = &c->server->stats;
     if (!r->left) {

@@ -45,8 +45,8 @@ void store_server_close(struct store_server *s, void (*cb)(void *arg), void *arg
     s->closed = cb;
     s->closed_arg = arg;
     while (!LIST_EMPTY(&s->all))
-        client_close(LIST_FIRST(&s->all));
-    gate_close(&s->gate);
+        store_client_close(LIST_FIRST(&s->all));
+    store_listener_close(&s->listener);
     uv_close((uv_handle_t *)&s->greet, store_server_handle_closed);
     uv_close((uv_handle_t *)&s->check, store_server_handle_closed);
     uv_close((uv_handle_t *)&s->idle, store_server_handle_closed);
@@ -88,12 +88,12 @@ static err_t make(uv_loop_t *loop, const struct store_server_config *config, str
 static void admit(void *owner, int fd)
 {
     struct store_server *s = owner;
-    err_t err = client_open(s, fd);
+    err_t err = store_client_open(s, fd);
     if (err)
-        log_error("store connection closed store=%s why=\"%s\"", s->gate.name, err_text(err));
+        log_error("store connection closed store=%s why=\"%s\"", s->listener.name, err_text(err));
 }
 
-static void gate_closed(void *owner)
+static void listener_closed(void *owner)
 {
     store_server_handle_gone(owner);
 }
@@ -106,22 +106,22 @@ err_t store_server_open(uv_loop_t *loop, const struct store_server_config *confi
     if (err)
         return why_set(why, err, "store: %s", err_text(err));
     start_handles(s);
-    const struct gate_config gate = {.loop = loop,
-                                     .name = config->name,
-                                     .uid = config->uid,
-                                     .port = config->port,
-                                     .max_connections = config->max_connections,
-                                     .admit = admit,
-                                     .closed = gate_closed,
-                                     .owner = s};
-    err = gate_open(&s->gate, &gate, why);
+    const struct store_listener_config listen_config = {.loop = loop,
+                                                        .name = config->name,
+                                                        .uid = config->uid,
+                                                        .port = config->port,
+                                                        .max_connections = config->max_connections,
+                                                        .admit = admit,
+                                                        .closed = listener_closed,
+                                                        .owner = s};
+    err = store_listener_open(&s->listener, &listen_config, why);
     if (err) {
         store_server_close(s, NULL, NULL);
         return err;
     }
-    log_info("store opened store=%s port=%d uid=%d ipv6=%s max_bytes=%zu max_connections=%d", s->gate.name,
-             s->gate.port, (int)s->gate.uid, s->gate.fds[1] >= 0 ? "yes" : "no", s->budget.max,
-             s->gate.max_connections);
+    log_info("store opened store=%s port=%d uid=%d ipv6=%s max_bytes=%zu max_connections=%d", s->listener.name,
+             s->listener.port, (int)s->listener.uid, s->listener.fds[1] >= 0 ? "yes" : "no", s->budget.max,
+             s->listener.max_connections);
     *ret = s;
     return OK;
 }
@@ -130,24 +130,24 @@ err_t store_server_open(uv_loop_t *loop, const struct store_server_config *confi
 
 uint16_t store_server_port(const struct store_server *s)
 {
-    return s->gate.port;
+    return s->listener.port;
 }
 
 err_t store_server_adopt(struct store_server *s, int fd)
 {
-    if (gate_is_full(&s->gate)) {
+    if (store_listener_is_full(&s->listener)) {
         close(fd);
         return ERR_LIMIT;
     }
-    gate_socket_options(fd);
-    return client_open(s, fd);
+    store_socket_options(fd);
+    return store_client_open(s, fd);
 }
 
 void store_server_stats(const struct store_server *s, struct store_server_stats *ret)
 {
     *ret = s->stats;
-    ret->connections = s->gate.connections;
-    ret->refused = s->gate.refused;
+    ret->connections = s->listener.connections;
+    ret->refused = s->listener.refused;
     ret->keys = table_keys(s->table);
     ret->bytes = s->budget.used;
 }

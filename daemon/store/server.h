@@ -19,7 +19,7 @@
 struct store_server;
 
 struct store_server_config {
-    const char *name;      /* in log lines; copied, at most GATE_NAME_MAX bytes */
+    const char *name;      /* in log lines; copied, at most STORE_LISTENER_NAME_MAX bytes */
     uid_t uid;             /* who is served, beside root */
     uint16_t port;         /* 0: any */
     size_t max_bytes;      /* all memory that clients may occupy; 0: STORE_MAX_BYTES */

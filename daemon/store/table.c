@@ -15,14 +15,14 @@
 #define SEGMENT 256 /* buckets; a power of two */
 #define VALUE_MIN 24
 
-static bool equal(struct span a, struct span b)
+static bool equal(struct byte_view a, struct byte_view b)
 {
     return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
 }
 
 /* ---- buckets ---- */
 
-static struct table_entry **bucket(const struct table *t, size_t i)
+static struct table_entry **bucket(const struct store_table *t, size_t i)
 {
     return &t->segments[i / SEGMENT][i % SEGMENT];
 }
@@ -36,13 +36,13 @@ static size_t mask_of(size_t n_buckets)
     return mask;
 }
 
-static size_t place_of(const struct table *t, uint64_t hash)
+static size_t place_of(const struct store_table *t, uint64_t hash)
 {
     size_t mask = mask_of(t->n_buckets), i = hash & mask;
     return i < t->n_buckets ? i : i & (mask >> 1);
 }
 
-static err_t add_segment(struct table *t)
+static err_t add_segment(struct store_table *t)
 {
     size_t i = t->n_buckets / SEGMENT;
     void *p = t->segments;
@@ -63,7 +63,7 @@ static err_t add_segment(struct table *t)
 }
 
 /* Adds one bucket, and moves to it what belongs there from the one that had it so far. */
-static void split(struct table *t)
+static void split(struct store_table *t)
 {
     size_t to = t->n_buckets, mask = mask_of(to + 1);
     if (to % SEGMENT == 0 && add_segment(t))
@@ -83,25 +83,25 @@ static void split(struct table *t)
 
 /* ---- entries ---- */
 
-static struct table_entry *find(const struct table *t, struct span key, uint64_t hash)
+static struct table_entry *find(const struct store_table *t, struct byte_view key, uint64_t hash)
 {
     for (struct table_entry *e = *bucket(t, place_of(t, hash)); e; e = e->next)
-        if (e->hash == hash && equal((struct span){e->key, e->key_len}, key))
+        if (e->hash == hash && equal((struct byte_view){e->key, e->key_len}, key))
             return e;
     return NULL;
 }
 
-static uint64_t hash_of(const struct table *t, struct span key)
+static uint64_t hash_of(const struct store_table *t, struct byte_view key)
 {
     return siphash(t->seed, key.data, key.len);
 }
 
-struct table_entry *table_find(const struct table *t, struct span key)
+struct table_entry *table_find(const struct store_table *t, struct byte_view key)
 {
     return find(t, key, hash_of(t, key));
 }
 
-static err_t make(struct table *t, struct span key, uint64_t hash, struct table_entry **ret)
+static err_t make(struct store_table *t, struct byte_view key, uint64_t hash, struct table_entry **ret)
 {
     void *p;
     err_t err = budget_alloc(t->budget, sizeof(struct table_entry) + key.len, &p);
@@ -124,7 +124,7 @@ static err_t make(struct table *t, struct span key, uint64_t hash, struct table_
     return OK;
 }
 
-err_t table_find_or_make(struct table *t, struct span key, struct table_entry **ret)
+err_t table_find_or_make(struct store_table *t, struct byte_view key, struct table_entry **ret)
 {
     uint64_t hash = hash_of(t, key);
     struct table_entry *e = find(t, key, hash);
@@ -134,13 +134,13 @@ err_t table_find_or_make(struct table *t, struct span key, struct table_entry **
     return OK;
 }
 
-static void free_entry(struct table *t, struct table_entry *e)
+static void free_entry(struct store_table *t, struct table_entry *e)
 {
     budget_free(t->budget, e->value, e->cap);
     budget_free(t->budget, e, sizeof(*e) + e->key_len);
 }
 
-void table_let_go(struct table *t, struct table_entry *e)
+void table_let_go(struct store_table *t, struct table_entry *e)
 {
     if (e->present || e->n_items || !TAILQ_EMPTY(&e->waits) || !TAILQ_EMPTY(&e->parked) || !LIST_EMPTY(&e->owed))
         return;
@@ -154,14 +154,14 @@ void table_let_go(struct table *t, struct table_entry *e)
 
 /* ---- the table ---- */
 
-err_t table_new(struct budget *budget, const uint64_t seed[2], struct table **ret)
+err_t table_new(struct budget *budget, const uint64_t seed[2], struct store_table **ret)
 {
     void *p;
-    err_t err = budget_alloc(budget, sizeof(struct table), &p);
+    err_t err = budget_alloc(budget, sizeof(struct store_table), &p);
     if (err)
         return err;
-    struct table *t = p;
-    *t = (struct table){.budget = budget, .seed = {seed[0], seed[1]}};
+    struct store_table *t = p;
+    *t = (struct store_table){.budget = budget, .seed = {seed[0], seed[1]}};
     err = add_segment(t);
     if (err) {
         budget_free(budget, t->segments, t->n_segments * sizeof(void *));
@@ -173,7 +173,7 @@ err_t table_new(struct budget *budget, const uint64_t seed[2], struct table **re
     return OK;
 }
 
-static void free_items(struct table *t, struct table_entry *e)
+static void free_items(struct store_table *t, struct table_entry *e)
 {
     struct table_item *item;
     while ((item = STAILQ_FIRST(&e->items))) {
@@ -182,7 +182,7 @@ static void free_items(struct table *t, struct table_entry *e)
     }
 }
 
-void table_free(struct table *t)
+void table_free(struct store_table *t)
 {
     if (!t)
         return;
@@ -199,27 +199,27 @@ void table_free(struct table *t)
     budget_free(t->budget, t, sizeof(*t));
 }
 
-size_t table_keys(const struct table *t)
+size_t table_keys(const struct store_table *t)
 {
     return t->n_keys;
 }
 
-size_t table_key_bytes(const struct table *t)
+size_t table_key_bytes(const struct store_table *t)
 {
     return t->key_bytes;
 }
 
-void table_each(const struct table *t, void (*cb)(void *arg, struct span key), void *arg)
+void table_each(const struct store_table *t, void (*cb)(void *arg, struct byte_view key), void *arg)
 {
     for (size_t i = 0; i < t->n_buckets; i++)
         for (const struct table_entry *e = *bucket(t, i); e; e = e->next)
             if (e->present)
-                cb(arg, (struct span){e->key, e->key_len});
+                cb(arg, (struct byte_view){e->key, e->key_len});
 }
 
 /* ---- values ---- */
 
-static err_t make_room(struct table *t, struct table_entry *e, size_t cap)
+static err_t make_room(struct store_table *t, struct table_entry *e, size_t cap)
 {
     void *p = e->value;
     err_t err = budget_realloc(t->budget, &p, e->cap, cap);
@@ -230,7 +230,7 @@ static err_t make_room(struct table *t, struct table_entry *e, size_t cap)
     return OK;
 }
 
-static void become_present(struct table *t, struct table_entry *e)
+static void become_present(struct store_table *t, struct table_entry *e)
 {
     if (e->present)
         return;
@@ -239,7 +239,7 @@ static void become_present(struct table *t, struct table_entry *e)
     t->key_bytes += e->key_len;
 }
 
-static err_t put(struct table *t, struct table_entry *e, struct span value)
+static err_t put(struct store_table *t, struct table_entry *e, struct byte_view value)
 {
     size_t want = value.len > VALUE_MIN ? value.len : VALUE_MIN;
     if (value.len > e->cap || e->cap > 4 * want) {
@@ -254,13 +254,13 @@ static err_t put(struct table *t, struct table_entry *e, struct span value)
     return OK;
 }
 
-static void changed(struct table *t, struct table_entry *e)
+static void changed(struct store_table *t, struct table_entry *e)
 {
     table_wake_present(t, e);
     table_wake_reached(t, e);
 }
 
-err_t table_set(struct table *t, struct span key, struct span value)
+err_t table_set(struct store_table *t, struct byte_view key, struct byte_view value)
 {
     struct table_entry *e;
     err_t err = table_find_or_make(t, key, &e);
@@ -274,7 +274,7 @@ err_t table_set(struct table *t, struct span key, struct span value)
     return err;
 }
 
-static err_t put_behind(struct table *t, struct table_entry *e, struct span tail)
+static err_t put_behind(struct store_table *t, struct table_entry *e, struct byte_view tail)
 {
     if (!e->present)
         return put(t, e, tail);
@@ -290,7 +290,7 @@ static err_t put_behind(struct table *t, struct table_entry *e, struct span tail
     return OK;
 }
 
-err_t table_append(struct table *t, struct span key, struct span tail)
+err_t table_append(struct store_table *t, struct byte_view key, struct byte_view tail)
 {
     struct table_entry *e;
     err_t err = table_find_or_make(t, key, &e);
@@ -304,9 +304,10 @@ err_t table_append(struct table *t, struct span key, struct span tail)
     return err;
 }
 
-err_t table_compare_set(struct table *t, struct span key, struct span expected, struct span desired, struct span *ret)
+err_t table_compare_set(struct store_table *t, struct byte_view key, struct byte_view expected,
+                        struct byte_view desired, struct byte_view *ret)
 {
-    struct span now = {NULL, 0};
+    struct byte_view now = {NULL, 0};
     bool there = table_get(t, key, &now);
     if (equal(now, expected)) {
         err_t err = table_set(t, key, desired);
@@ -318,22 +319,22 @@ err_t table_compare_set(struct table *t, struct span key, struct span expected, 
     return OK;
 }
 
-bool table_get(const struct table *t, struct span key, struct span *ret)
+bool table_get(const struct store_table *t, struct byte_view key, struct byte_view *ret)
 {
     const struct table_entry *e = table_find(t, key);
     if (!e || !e->present)
         return false;
-    *ret = (struct span){e->value, e->len};
+    *ret = (struct byte_view){e->value, e->len};
     return true;
 }
 
-bool table_has(const struct table *t, struct span key)
+bool table_has(const struct store_table *t, struct byte_view key)
 {
     const struct table_entry *e = table_find(t, key);
     return e && (e->present || e->n_items);
 }
 
-bool table_delete(struct table *t, struct span key)
+bool table_delete(struct store_table *t, struct byte_view key)
 {
     struct table_entry *e = table_find(t, key);
     if (!e || !e->present)
@@ -356,7 +357,7 @@ static bool blank(uint8_t c)
 }
 
 /* As strtoll reads it: blanks, a sign, digits, whatever follows. */
-static bool number_of(struct span text, int64_t *ret)
+static bool number_of(struct byte_view text, int64_t *ret)
 {
     if (!text.len) /* and perhaps no pointer */
         return false;
@@ -381,10 +382,10 @@ static bool number_of(struct span text, int64_t *ret)
 
 bool table_number(const struct table_entry *e, int64_t *ret)
 {
-    return number_of((struct span){e->value, e->len}, ret);
+    return number_of((struct byte_view){e->value, e->len}, ret);
 }
 
-static struct span text_of(int64_t number, uint8_t room[24])
+static struct byte_view text_of(int64_t number, uint8_t room[24])
 {
     uint8_t *p = room + 24;
     uint64_t n = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
@@ -393,10 +394,10 @@ static struct span text_of(int64_t number, uint8_t room[24])
     while (n /= 10);
     if (number < 0)
         *--p = '-';
-    return (struct span){p, (size_t)(room + 24 - p)};
+    return (struct byte_view){p, (size_t)(room + 24 - p)};
 }
 
-err_t table_add_to(struct table *t, struct table_entry *e, int64_t delta, int64_t *ret)
+err_t table_add_to(struct store_table *t, struct table_entry *e, int64_t delta, int64_t *ret)
 {
     int64_t was = 0;
     uint8_t room[24];
@@ -409,7 +410,7 @@ err_t table_add_to(struct table *t, struct table_entry *e, int64_t delta, int64_
     return err;
 }
 
-err_t table_add(struct table *t, struct span key, int64_t delta, int64_t *ret)
+err_t table_add(struct store_table *t, struct byte_view key, int64_t delta, int64_t *ret)
 {
     struct table_entry *e;
     err_t err = table_find_or_make(t, key, &e);

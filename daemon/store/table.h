@@ -11,7 +11,7 @@
 
 #include <sys/queue.h>
 
-struct table;
+struct store_table;
 struct table_entry;
 struct table_waiter;
 
@@ -45,44 +45,45 @@ struct table_item {
 };
 
 /* `seed` is secret and random: whoever knows it can make keys collide. */
-NODISCARD err_t table_new(struct budget *budget, const uint64_t seed[2], struct table **ret);
+NODISCARD err_t table_new(struct budget *budget, const uint64_t seed[2], struct store_table **ret);
 /* Every waiter has been cancelled. */
-void table_free(struct table *t);
+void table_free(struct store_table *t);
 
-size_t table_keys(const struct table *t);      /* with a value */
-size_t table_key_bytes(const struct table *t); /* the lengths of their names together */
-void table_each(const struct table *t, void (*cb)(void *arg, struct span key), void *arg); /* in no order */
+size_t table_keys(const struct store_table *t);      /* with a value */
+size_t table_key_bytes(const struct store_table *t); /* the lengths of their names together */
+void table_each(const struct store_table *t, void (*cb)(void *arg, struct byte_view key), void *arg); /* in no order */
 
 /* Views of values are valid until the table changes. */
-NODISCARD err_t table_set(struct table *t, struct span key, struct span value);
-NODISCARD err_t table_append(struct table *t, struct span key, struct span tail);
+NODISCARD err_t table_set(struct store_table *t, struct byte_view key, struct byte_view value);
+NODISCARD err_t table_append(struct store_table *t, struct byte_view key, struct byte_view tail);
 /* Missing and nothing expected, or equal to what is expected: becomes `desired`. `ret` is what is there afterwards; for
  * a missing key that does not become anything, what was expected. */
-NODISCARD err_t table_compare_set(struct table *t, struct span key, struct span expected, struct span desired,
-                                  struct span *ret);
+NODISCARD err_t table_compare_set(struct store_table *t, struct byte_view key, struct byte_view expected,
+                                  struct byte_view desired, struct byte_view *ret);
 /* The value is decimal text, nothing counts as 0, the sum wraps. ERR_INVALID: it is no number of 64 bits. */
-NODISCARD err_t table_add(struct table *t, struct span key, int64_t delta, int64_t *ret);
-bool table_get(const struct table *t, struct span key, struct span *ret);
-bool table_delete(struct table *t, struct span key);
-bool table_has(const struct table *t, struct span key); /* a value, or an item in its queue */
+NODISCARD err_t table_add(struct store_table *t, struct byte_view key, int64_t delta, int64_t *ret);
+bool table_get(const struct store_table *t, struct byte_view key, struct byte_view *ret);
+bool table_delete(struct store_table *t, struct byte_view key);
+bool table_has(const struct store_table *t, struct byte_view key); /* a value, or an item in its queue */
 
-NODISCARD err_t table_queue_push(struct table *t, struct span key, struct span item);
+NODISCARD err_t table_queue_push(struct store_table *t, struct byte_view key, struct byte_view item);
 /* Returns the length before; an item is handed out when it is not 0. `w`: who asks. */
-size_t table_queue_pop(struct table *t, struct span key, struct table_waiter *w, struct table_item **ret);
-size_t table_queue_len(const struct table *t, struct span key);
-void table_item_free(struct table *t, struct table_item *item);
+size_t table_queue_pop(struct store_table *t, struct byte_view key, struct table_waiter *w, struct table_item **ret);
+size_t table_queue_len(const struct store_table *t, struct byte_view key);
+void table_item_free(struct store_table *t, struct table_item *item);
 
 /* A wait: begin, a key at a time, end. What is there when it is named is not waited for. End says whether nothing is
  * missing; else `woken` will be called. ERR_PROTO: it waits already. After an error the waiter does not wait. */
-NODISCARD err_t table_wait_begin(struct table *t, struct table_waiter *w);
-NODISCARD err_t table_wait_key(struct table *t, struct table_waiter *w, struct span key);
-bool table_wait_end(struct table *t, struct table_waiter *w);
+NODISCARD err_t table_wait_begin(struct store_table *t, struct table_waiter *w);
+NODISCARD err_t table_wait_key(struct store_table *t, struct table_waiter *w, struct byte_view key);
+bool table_wait_end(struct store_table *t, struct table_waiter *w);
 /* One more has come to the barrier: adds 1 to the key. `*ret_ready`: `world` have come, everybody in it is woken; else
  * `woken` will be called when the number under the key reaches `world`. ERR_INVALID as table_add, ERR_PROTO as above.
  */
-NODISCARD err_t table_barrier(struct table *t, struct span key, int64_t world, struct table_waiter *w, bool *ret_ready);
+NODISCARD err_t table_barrier(struct store_table *t, struct byte_view key, int64_t world, struct table_waiter *w,
+                              bool *ret_ready);
 /* Whatever it waits for, or nothing. Takes as long as it misses keys. An item that it was woken for and has not taken
  * wakes the next one. */
-void table_wait_cancel(struct table *t, struct table_waiter *w);
+void table_wait_cancel(struct store_table *t, struct table_waiter *w);
 
 #endif

@@ -20,7 +20,7 @@ struct table_entry {
     uint8_t key[];
 };
 
-struct table {
+struct store_table {
     struct budget *budget;
     uint64_t seed[2];
     struct table_entry ***segments;
@@ -30,15 +30,15 @@ struct table {
 };
 
 /* table.c */
-struct table_entry *table_find(const struct table *t, struct span key);
+struct table_entry *table_find(const struct store_table *t, struct byte_view key);
 /* Makes one that has nothing yet: fill it, or let it go. */
-err_t table_find_or_make(struct table *t, struct span key, struct table_entry **ret);
-void table_let_go(struct table *t, struct table_entry *e); /* frees it if it has nothing */
-err_t table_add_to(struct table *t, struct table_entry *e, int64_t delta, int64_t *ret);
+err_t table_find_or_make(struct store_table *t, struct byte_view key, struct table_entry **ret);
+void table_let_go(struct store_table *t, struct table_entry *e); /* frees it if it has nothing */
+err_t table_add_to(struct store_table *t, struct table_entry *e, int64_t delta, int64_t *ret);
 bool table_number(const struct table_entry *e, int64_t *ret); /* false: not one of 64 bits */
 
 /* table_wait.c */
-void table_wake_present(struct table *t, struct table_entry *e);
-void table_wake_reached(struct table *t, struct table_entry *e);
+void table_wake_present(struct store_table *t, struct table_entry *e);
+void table_wake_reached(struct store_table *t, struct table_entry *e);
 
 #endif

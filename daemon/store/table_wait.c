@@ -18,7 +18,7 @@ static struct table_waits *list_of(struct table_wait *node)
     return node->parked ? &node->entry->parked : &node->entry->waits;
 }
 
-static err_t add_node(struct table *t, struct table_waiter *w, struct table_entry *e, bool parked, int64_t world)
+static err_t add_node(struct store_table *t, struct table_waiter *w, struct table_entry *e, bool parked, int64_t world)
 {
     struct table_wait *node = &w->first;
     if (node->entry) {
@@ -35,7 +35,7 @@ static err_t add_node(struct table *t, struct table_waiter *w, struct table_entr
     return OK;
 }
 
-static void drop_node(struct table *t, struct table_wait *node)
+static void drop_node(struct store_table *t, struct table_wait *node)
 {
     struct table_waiter *w = node->waiter;
     TAILQ_REMOVE(list_of(node), node, of_entry);
@@ -48,7 +48,7 @@ static void drop_node(struct table *t, struct table_wait *node)
 }
 
 /* A key that the waiter missed is there. True when nothing is missing any more: it was woken. */
-static bool satisfy(struct table *t, struct table_wait *node)
+static bool satisfy(struct store_table *t, struct table_wait *node)
 {
     struct table_waiter *w = node->waiter;
     drop_node(t, node);
@@ -59,7 +59,7 @@ static bool satisfy(struct table *t, struct table_wait *node)
     return true;
 }
 
-void table_wake_present(struct table *t, struct table_entry *e)
+void table_wake_present(struct store_table *t, struct table_entry *e)
 {
     struct table_wait *node;
     while ((node = TAILQ_FIRST(&e->waits)))
@@ -81,7 +81,7 @@ static void settle(struct table_waiter *w)
 }
 
 /* All that the node's waiter misses of this entry: a key may be named twice. */
-static bool satisfy_all(struct table *t, struct table_waiter *w, struct table_entry *e)
+static bool satisfy_all(struct store_table *t, struct table_waiter *w, struct table_entry *e)
 {
     bool woken = false;
     for (struct table_wait *node = LIST_FIRST(&w->waits), *next; node; node = next) {
@@ -93,7 +93,7 @@ static bool satisfy_all(struct table *t, struct table_waiter *w, struct table_en
 }
 
 /* Those who wait for other keys too have what they missed here, and are passed over. */
-static void wake_one(struct table *t, struct table_entry *e)
+static void wake_one(struct store_table *t, struct table_entry *e)
 {
     struct table_wait *node;
     while ((node = TAILQ_FIRST(&e->waits))) {
@@ -106,7 +106,7 @@ static void wake_one(struct table *t, struct table_entry *e)
 }
 
 /* The item that it was woken for wakes somebody else. */
-static void pass_on(struct table *t, struct table_waiter *w)
+static void pass_on(struct store_table *t, struct table_waiter *w)
 {
     struct table_entry *e = w->owes;
     if (!e)
@@ -119,7 +119,7 @@ static void pass_on(struct table *t, struct table_waiter *w)
 
 /* ---- waits ---- */
 
-err_t table_wait_begin(struct table *t, struct table_waiter *w)
+err_t table_wait_begin(struct store_table *t, struct table_waiter *w)
 {
     if (w->waiting)
         return ERR_PROTO;
@@ -128,7 +128,7 @@ err_t table_wait_begin(struct table *t, struct table_waiter *w)
     return OK;
 }
 
-err_t table_wait_key(struct table *t, struct table_waiter *w, struct span key)
+err_t table_wait_key(struct store_table *t, struct table_waiter *w, struct byte_view key)
 {
     struct table_entry *e;
     assert(w->collecting);
@@ -142,7 +142,7 @@ err_t table_wait_key(struct table *t, struct table_waiter *w, struct span key)
     return err;
 }
 
-bool table_wait_end(struct table *t, struct table_waiter *w)
+bool table_wait_end(struct store_table *t, struct table_waiter *w)
 {
     (void)t;
     assert(w->collecting);
@@ -151,7 +151,7 @@ bool table_wait_end(struct table *t, struct table_waiter *w)
     return !w->waiting;
 }
 
-void table_wait_cancel(struct table *t, struct table_waiter *w)
+void table_wait_cancel(struct store_table *t, struct table_waiter *w)
 {
     struct table_wait *node;
     while ((node = LIST_FIRST(&w->waits))) {
@@ -165,7 +165,7 @@ void table_wait_cancel(struct table *t, struct table_waiter *w)
 
 /* ---- queues ---- */
 
-err_t table_queue_push(struct table *t, struct span key, struct span bytes)
+err_t table_queue_push(struct store_table *t, struct byte_view key, struct byte_view bytes)
 {
     struct table_entry *e;
     void *p;
@@ -187,7 +187,7 @@ err_t table_queue_push(struct table *t, struct span key, struct span bytes)
     return OK;
 }
 
-size_t table_queue_pop(struct table *t, struct span key, struct table_waiter *w, struct table_item **ret)
+size_t table_queue_pop(struct store_table *t, struct byte_view key, struct table_waiter *w, struct table_item **ret)
 {
     struct table_entry *e = table_find(t, key);
     if (!e)
@@ -204,20 +204,20 @@ size_t table_queue_pop(struct table *t, struct span key, struct table_waiter *w,
     return n;
 }
 
-size_t table_queue_len(const struct table *t, struct span key)
+size_t table_queue_len(const struct store_table *t, struct byte_view key)
 {
     const struct table_entry *e = table_find(t, key);
     return e ? e->n_items : 0;
 }
 
-void table_item_free(struct table *t, struct table_item *item)
+void table_item_free(struct store_table *t, struct table_item *item)
 {
     budget_free(t->budget, item, sizeof(*item) + item->len);
 }
 
 /* ---- barriers ---- */
 
-void table_wake_reached(struct table *t, struct table_entry *e)
+void table_wake_reached(struct store_table *t, struct table_entry *e)
 {
     int64_t number;
     if (TAILQ_EMPTY(&e->parked) || !table_number(e, &number))
@@ -229,14 +229,14 @@ void table_wake_reached(struct table *t, struct table_entry *e)
     }
 }
 
-static err_t park(struct table *t, struct table_entry *e, int64_t world, struct table_waiter *w)
+static err_t park(struct store_table *t, struct table_entry *e, int64_t world, struct table_waiter *w)
 {
     err_t err = add_node(t, w, e, true, world);
     w->waiting = !err;
     return err;
 }
 
-err_t table_barrier(struct table *t, struct span key, int64_t world, struct table_waiter *w, bool *ret_ready)
+err_t table_barrier(struct store_table *t, struct byte_view key, int64_t world, struct table_waiter *w, bool *ret_ready)
 {
     struct table_entry *e;
     int64_t count;

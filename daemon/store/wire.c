@@ -44,28 +44,28 @@ const char *wire_op_name(enum wire_op op)
     return op >= 0 && op < WIRE_OPS ? shapes[op].name : "?";
 }
 
-void wire_init(struct wire *w, struct budget *budget)
+void wire_init(struct wire_parser *w, struct budget *budget)
 {
-    *w = (struct wire){.held = {.budget = budget}};
+    *w = (struct wire_parser){.held = {.budget = budget}};
 }
 
-void wire_fini(struct wire *w)
+void wire_fini(struct wire_parser *w)
 {
-    pile_fini(&w->held);
+    bytebuf_fini(&w->held);
 }
 
-static enum wire_result broken(struct wire *w, const char *reason)
+static enum wire_result broken(struct wire_parser *w, const char *reason)
 {
     w->reason = reason;
     return WIRE_BROKEN;
 }
 
 /* Puts the input, or what of it the part needs to have `n` bytes more, behind what is held. */
-static enum wire_result hold(struct wire *w, struct span *in, size_t n)
+static enum wire_result hold(struct wire_parser *w, struct byte_view *in, size_t n)
 {
     size_t lacks = w->held.len ? w->at + n - w->held.len : in->len;
     size_t take = lacks < in->len ? lacks : in->len;
-    err_t err = pile_add(&w->held, in->data, take);
+    err_t err = bytebuf_add(&w->held, in->data, take);
     if (err)
         return broken(w, err == ERR_LIMIT ? "the store is full" : "out of memory");
     in->data += take;
@@ -73,13 +73,13 @@ static enum wire_result hold(struct wire *w, struct span *in, size_t n)
     return WIRE_MORE;
 }
 
-static const uint8_t *base(const struct wire *w, const struct span *in)
+static const uint8_t *base(const struct wire_parser *w, const struct byte_view *in)
 {
     return w->held.len ? w->held.data : in->data;
 }
 
 /* The part's next `n` bytes, when they are there: WIRE_REQUEST. */
-static enum wire_result take(struct wire *w, struct span *in, size_t n, const uint8_t **ret)
+static enum wire_result take(struct wire_parser *w, struct byte_view *in, size_t n, const uint8_t **ret)
 {
     size_t have = (w->held.len ? w->held.len : in->len) - w->at;
     if (have < n) {
@@ -93,7 +93,7 @@ static enum wire_result take(struct wire *w, struct span *in, size_t n, const ui
     return WIRE_REQUEST;
 }
 
-static enum wire_result take_u32(struct wire *w, struct span *in, uint32_t *ret)
+static enum wire_result take_u32(struct wire_parser *w, struct byte_view *in, uint32_t *ret)
 {
     const uint8_t *p;
     enum wire_result r = take(w, in, sizeof(*ret), &p);
@@ -104,7 +104,7 @@ static enum wire_result take_u32(struct wire *w, struct span *in, uint32_t *ret)
     return r;
 }
 
-static enum wire_result take_u64(struct wire *w, struct span *in, uint64_t *ret)
+static enum wire_result take_u64(struct wire_parser *w, struct byte_view *in, uint64_t *ret)
 {
     const uint8_t *p;
     enum wire_result r = take(w, in, sizeof(*ret), &p);
@@ -118,7 +118,7 @@ static enum wire_result take_u64(struct wire *w, struct span *in, uint64_t *ret)
 /* ---- fields ---- */
 
 /* A length, which is checked as soon as it is known, and as many bytes. */
-static enum wire_result take_string(struct wire *w, struct span *in, bool is_key)
+static enum wire_result take_string(struct wire_parser *w, struct byte_view *in, bool is_key)
 {
     const uint8_t *p;
     enum wire_result r = WIRE_REQUEST;
@@ -145,7 +145,7 @@ static enum wire_result take_string(struct wire *w, struct span *in, bool is_key
     return WIRE_REQUEST;
 }
 
-static enum wire_result take_number(struct wire *w, struct span *in)
+static enum wire_result take_number(struct wire_parser *w, struct byte_view *in)
 {
     uint64_t number;
     enum wire_result r = take_u64(w, in, &number);
@@ -154,7 +154,7 @@ static enum wire_result take_number(struct wire *w, struct span *in)
     return r;
 }
 
-static enum wire_result take_count(struct wire *w, struct span *in)
+static enum wire_result take_count(struct wire_parser *w, struct byte_view *in)
 {
     uint64_t count;
     enum wire_result r = take_u64(w, in, &count);
@@ -168,7 +168,7 @@ static enum wire_result take_count(struct wire *w, struct span *in)
 }
 
 /* After a connection's first bytes this is a second VALIDATE. */
-static enum wire_result take_field(struct wire *w, struct span *in, enum field field)
+static enum wire_result take_field(struct wire_parser *w, struct byte_view *in, enum field field)
 {
     switch (field) {
     case FIELD_KEY:
@@ -189,13 +189,13 @@ static enum wire_result take_field(struct wire *w, struct span *in, enum field f
 
 /* ---- requests ---- */
 
-static struct span view(const uint8_t *from, size_t at, size_t len)
+static struct byte_view view(const uint8_t *from, size_t at, size_t len)
 {
-    return (struct span){from + at, len};
+    return (struct byte_view){from + at, len};
 }
 
 /* Hands out the part; the next one is a key of the same list, or a request. */
-static enum wire_result finish(struct wire *w, struct span *in, struct wire_request *ret)
+static enum wire_result finish(struct wire_parser *w, struct byte_view *in, struct wire_request *ret)
 {
     const uint8_t *from = base(w, in);
     bool of_list = shapes[w->op].fields[0] == FIELD_COUNT;
@@ -216,9 +216,9 @@ static enum wire_result finish(struct wire *w, struct span *in, struct wire_requ
 }
 
 /* Before a part's first byte. The bytes of the last part, which the caller has seen, go. */
-static void begin(struct wire *w)
+static void begin(struct wire_parser *w)
 {
-    pile_clear(&w->held, HELD_KEPT_BYTES);
+    bytebuf_clear(&w->held, HELD_KEPT_BYTES);
     w->in_part = true;
     w->head = false;
     w->n_values = 0;
@@ -231,7 +231,7 @@ static void begin(struct wire *w)
 
 /* The first byte of a connection: 0 is VALIDATE, or SET of version 2.1. A SET whose key had the magic for a length
  * would be refused anyway. */
-static enum wire_result take_first(struct wire *w, struct span *in)
+static enum wire_result take_first(struct wire_parser *w, struct byte_view *in)
 {
     const uint8_t *p;
     uint32_t magic;
@@ -260,7 +260,7 @@ static enum wire_result take_first(struct wire *w, struct span *in)
     return WIRE_REQUEST;
 }
 
-static enum wire_result take_op(struct wire *w, struct span *in)
+static enum wire_result take_op(struct wire_parser *w, struct byte_view *in)
 {
     const uint8_t *p;
     enum wire_result r = take(w, in, 1, &p);
@@ -273,7 +273,7 @@ static enum wire_result take_op(struct wire *w, struct span *in)
     return WIRE_REQUEST;
 }
 
-enum wire_result wire_next(struct wire *w, struct span *in, struct wire_request *ret)
+enum wire_result wire_next(struct wire_parser *w, struct byte_view *in, struct wire_request *ret)
 {
     enum wire_result r = WIRE_REQUEST;
     if (w->reason)

@@ -46,10 +46,10 @@ struct wire_request {
     enum wire_op op;
     bool head;     /* of a list: `left` keys follow as parts of their own, none when it is 0 */
     uint32_t left; /* keys of the list that are still to come: 0 ends the request */
-    struct span key, value;
-    struct span desired; /* COMPARE_SET: `value` is what is expected */
-    int64_t number;      /* ADD: what is added; BARRIER: how many come */
-    uint32_t nonce;      /* PING */
+    struct byte_view key, value;
+    struct byte_view desired; /* COMPARE_SET: `value` is what is expected */
+    int64_t number;           /* ADD: what is added; BARRIER: how many come */
+    uint32_t nonce;           /* PING */
 };
 
 enum wire_result {
@@ -59,7 +59,7 @@ enum wire_result {
 };
 
 /* Fields are the parser's own, but for `reason` and `legacy`. */
-struct wire {
+struct wire_parser {
     const char *reason;
     bool started, legacy; /* legacy: version 2.1 */
     bool in_part;         /* some of its bytes were understood */
@@ -69,18 +69,18 @@ struct wire {
     uint8_t n_values;
     uint32_t left;
     uint64_t length;
-    size_t at;        /* bytes of this part that were understood */
-    struct pile held; /* the part from its first byte, when the input ended inside it */
+    size_t at;           /* bytes of this part that were understood */
+    struct bytebuf held; /* the part from its first byte, when the input ended inside it */
     size_t key_at, key_len, value_at[2], value_len[2];
     int64_t number;
     uint32_t nonce;
 };
 
-void wire_init(struct wire *w, struct budget *budget);
-void wire_fini(struct wire *w);
+void wire_init(struct wire_parser *w, struct budget *budget);
+void wire_fini(struct wire_parser *w);
 /* The next request in `in`, which moves on by what was taken. The first one of versions 2.2 and later is VALIDATE, and
  * it is never given out again. */
-enum wire_result wire_next(struct wire *w, struct span *in, struct wire_request *ret);
+enum wire_result wire_next(struct wire_parser *w, struct byte_view *in, struct wire_request *ret);
 const char *wire_op_name(enum wire_op op);
 
 #endif

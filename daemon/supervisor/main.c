@@ -204,13 +204,13 @@ int sv_run(struct supervisor *s)
 
 /* ---- arguments ---- */
 
-struct arguments {
+struct dtd_arguments {
     const char *said[128]; /* by an option's letter; NULL: not said */
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
-    const char **said = ((struct arguments *)state->input)->said;
+    const char **said = ((struct dtd_arguments *)state->input)->said;
     if (key == ARGP_KEY_END && said['L'] && (said['c'] || said['s'] || said['S']))
         argp_error(state, "--slurm makes a configuration and a state directory of its own: no other option with it");
     if (key <= 0 || key >= 128)
@@ -255,7 +255,7 @@ static err_t start_system(struct supervisor *s, const char *run, const char *use
     return err == ERR_NOTFOUND ? why_prefix(why, ERR_INVALID, "user (make it by `systemd-sysusers`)") : err;
 }
 
-static err_t start(struct supervisor *s, const struct arguments *a, struct why *why)
+static err_t start(struct supervisor *s, const struct dtd_arguments *a, struct why *why)
 {
     static char places[4 * PATH_MAX];
     char *rest = places;
@@ -307,7 +307,7 @@ int main(int argc, char **argv)
     };
     static const struct argp argp = {options, parse_option, NULL, "Serves this node in the foreground.",
                                      NULL,    NULL,         NULL};
-    struct arguments a = {0};
+    struct dtd_arguments a = {0};
     struct why why = {""};
     argp_program_version = "dtd " DTD_VERSION;
     log_init("dtd");

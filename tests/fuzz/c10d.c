@@ -25,7 +25,7 @@ static void setup(void)
     loop.data = &loop;
 }
 
-static struct client *adopt(struct store_server *s, int *ret_peer)
+static struct store_client *adopt(struct store_server *s, int *ret_peer)
 {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
@@ -37,10 +37,10 @@ static struct client *adopt(struct store_server *s, int *ret_peer)
 }
 
 /* As if from its socket, which is not read either while it is held back. */
-static void give(struct client *c, const uint8_t *data, size_t len)
+static void give(struct store_client *c, const uint8_t *data, size_t len)
 {
     if (c && !c->closing && (c->events & UV_READABLE))
-        client_take(c, (struct span){data, len});
+        store_client_feed(c, (struct byte_view){data, len});
 }
 
 static void drain(int fd)
@@ -50,7 +50,7 @@ static void drain(int fd)
         ;
 }
 
-static void deal(struct client **clients, const int *peers, const uint8_t *data, size_t size)
+static void deal(struct store_client **clients, const int *peers, const uint8_t *data, size_t size)
 {
     size_t step = 1 + (data[0] >> 4) * 5u;
     unsigned order = data[1];
@@ -72,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const uint8_t hello[] = {0x00, 0xce, 0xf7, 0x85, 0x3c};
     const struct store_server_config config = {.name = "fuzz", .uid = getuid(), .max_bytes = 4u << 20};
     struct store_server *s;
-    struct client *clients[CLIENTS];
+    struct store_client *clients[CLIENTS];
     struct why why;
     int peers[CLIENTS], closed = 0;
     setup();
@@ -87,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     deal(clients, peers, data, size);
     uv_run(&loop, UV_RUN_NOWAIT); /* frees clients that were closed: they are not touched from here */
-    if (s->budget.used > s->budget.max || s->gate.connections < 0)
+    if (s->budget.used > s->budget.max || s->listener.connections < 0)
         abort();
     for (int i = 0; i < CLIENTS; i++)
         close(peers[i]);

@@ -254,10 +254,10 @@ void pair_pump_ms(struct pair *p, int ms)
 
 static bool is_last(void *arg)
 {
-    return ((struct answer *)arg)->last;
+    return ((struct pair_answer *)arg)->last;
 }
 
-void pair_pump_answer(struct pair *p, struct answer *a)
+void pair_pump_answer(struct pair *p, struct pair_answer *a)
 {
     if (!pair_pump(p, is_last, a))
         fail_msg("no last answer within 30 s");
@@ -276,7 +276,7 @@ void pair_pump_closed(struct pair *p)
 
 void answer_cb(void *arg, const struct rpc_result *result)
 {
-    struct answer *a = arg;
+    struct pair_answer *a = arg;
     assert_false(a->last); /* nothing comes after the last */
     a->calls++;
     a->err = result->err;
@@ -291,12 +291,12 @@ void answer_cb(void *arg, const struct rpc_result *result)
     }
 }
 
-err_t pair_call(struct pair *p, uint16_t method, const char *text, uint32_t deadline_ms, struct answer *a,
+err_t pair_call(struct pair *p, uint16_t method, const char *text, uint32_t deadline_ms, struct pair_answer *a,
                 uint64_t *ret_call)
 {
     Dtd__LogsRequest request = DTD__LOGS_REQUEST__INIT;
     request.job = (char *)text;
-    *a = (struct answer){0};
+    *a = (struct pair_answer){0};
     err_t err = rpc_send(p->client, method, &request.base, deadline_ms, answer_cb, a, ret_call);
     assert_int_equal(a->calls, 0); /* never inside the call that starts it */
     return err;

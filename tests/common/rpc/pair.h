@@ -32,7 +32,7 @@ struct pair {
 };
 
 /* What came back of a call. */
-struct answer {
+struct pair_answer {
     int calls, items;
     int64_t bytes;
     bool last;
@@ -48,12 +48,12 @@ void pair_open_forwarding(struct pair *p, uint32_t roles);
 void pair_fini(struct pair *p); /* closes what is open; asserts that each on_close came once */
 bool pair_pump(struct pair *p, bool (*done)(void *), void *arg); /* false after 30 s */
 void pair_pump_ms(struct pair *p, int ms);
-void pair_pump_answer(struct pair *p, struct answer *a); /* until `last` */
-void pair_pump_closed(struct pair *p);                   /* until the server's end has closed */
+void pair_pump_answer(struct pair *p, struct pair_answer *a); /* until `last` */
+void pair_pump_closed(struct pair *p);                        /* until the server's end has closed */
 
 void answer_cb(void *arg, const struct rpc_result *result);
 /* Sends job=text by the client. */
-err_t pair_call(struct pair *p, uint16_t method, const char *text, uint32_t deadline_ms, struct answer *a,
+err_t pair_call(struct pair *p, uint16_t method, const char *text, uint32_t deadline_ms, struct pair_answer *a,
                 uint64_t *ret_call);
 /* Reads what the server has sent on the raw end, at most `size` bytes, waiting for at least `least`. */
 size_t pair_raw_read(struct pair *p, uint8_t *data, size_t size, size_t least);

@@ -4,7 +4,7 @@
 TEST(reply_comes_back)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open(&p, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_ECHO, "hello", 1000, &a, NULL));
     pair_pump_answer(&p, &a);
@@ -17,7 +17,7 @@ TEST(reply_comes_back)
 TEST(both_sides_may_call)
 {
     struct pair p;
-    struct answer a, b = {0};
+    struct pair_answer a, b = {0};
     pair_open(&p, RPC_ROLE_CLIENT);
     rpc_conn_set_roles(p.client, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_ECHO, "there", 0, &a, NULL));
@@ -34,7 +34,7 @@ TEST(both_sides_may_call)
 TEST(large_bodies_pass_whole)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     size_t n = (8 << 20) + 13;
     char *text = malloc(n + 1);
     memset(text, 'x', n);
@@ -51,7 +51,7 @@ TEST(large_bodies_pass_whole)
 TEST(stream_ends_with_end)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open(&p, RPC_ROLE_CLIENT);
     p.stream_items = 5;
     p.item_bytes = 100;
@@ -66,7 +66,7 @@ TEST(stream_ends_with_end)
 TEST(stream_holds_back_and_goes_on)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open(&p, RPC_ROLE_CLIENT);
     p.stream_items = 2000;
     p.item_bytes = 10000;
@@ -84,7 +84,7 @@ TEST(stream_holds_back_and_goes_on)
 TEST(cancel_ends_a_stream)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     uint64_t call;
     pair_open(&p, RPC_ROLE_CLIENT);
     p.stream_items = -1;
@@ -102,7 +102,7 @@ TEST(cancel_ends_a_stream)
     pair_pump_ms(&p, 20);
     assert_int_equal(p.canceled, 1);
     /* What was on its way did no harm. */
-    struct answer b;
+    struct pair_answer b;
     assert_ok(pair_call(&p, M_ECHO, "alive", 0, &b, NULL));
     pair_pump_answer(&p, &b);
     assert_string_equal(b.text, "alive");
@@ -112,7 +112,7 @@ TEST(cancel_ends_a_stream)
 TEST(deadline_ends_both_sides)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open(&p, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_NEVER, "notify", 30, &a, NULL));
     pair_pump_answer(&p, &a);
@@ -125,7 +125,7 @@ TEST(deadline_ends_both_sides)
 TEST(late_answer_goes_nowhere)
 {
     struct pair p;
-    struct answer a, b;
+    struct pair_answer a, b;
     pair_open(&p, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_NEVER, "do not notify", 10, &a, NULL));
     pair_pump_answer(&p, &a);
@@ -142,7 +142,7 @@ TEST(late_answer_goes_nowhere)
 TEST(error_carries_code_and_text)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open(&p, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_NEVER, "", 0, &a, NULL));
     while (!p.n_pending)
@@ -157,7 +157,7 @@ TEST(error_carries_code_and_text)
 TEST(close_fails_what_is_outstanding)
 {
     struct pair p;
-    struct answer a, b;
+    struct pair_answer a, b;
     pair_open(&p, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_NEVER, "notify", 1000, &a, NULL));
     assert_ok(pair_call(&p, M_NEVER, "silent", 0, &b, NULL));
@@ -166,7 +166,7 @@ TEST(close_fails_what_is_outstanding)
     rpc_conn_close(p.client);
     rpc_conn_close(p.client);
     assert_int_equal(a.calls + b.calls, 0);
-    assert_err(ERR_CLOSED, pair_call(&p, M_ECHO, "", 0, &(struct answer){0}, NULL));
+    assert_err(ERR_CLOSED, pair_call(&p, M_ECHO, "", 0, &(struct pair_answer){0}, NULL));
     pair_pump_answer(&p, &a);
     pair_pump_answer(&p, &b);
     assert_err(ERR_CLOSED, a.err);
@@ -201,7 +201,7 @@ TEST(close_inside_a_callback)
 TEST(finish_sends_what_is_queued)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     size_t n = 4 << 20;
     char *text = malloc(n + 1);
     memset(text, 'y', n);
@@ -223,7 +223,7 @@ TEST(finish_sends_what_is_queued)
 TEST(role_is_checked_before_memory)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     char text[100001];
     memset(text, 'z', sizeof(text) - 1);
     text[sizeof(text) - 1] = '\0';
@@ -245,7 +245,7 @@ TEST(role_is_checked_before_memory)
 TEST(method_without_handler_is_unsupported)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open(&p, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_UNBOUND, "", 0, &a, NULL));
     pair_pump_answer(&p, &a);
@@ -257,7 +257,7 @@ TEST(method_without_handler_is_unsupported)
 TEST(sizes_are_held_by_the_sender_too)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open(&p, RPC_ROLE_CLIENT);
     assert_err(ERR_LIMIT, pair_call(&p, M_SMALL, "123456789012345678901234567890123", 0, &a, NULL));
     /* 30 bytes fit as a request with 2 of overhead; the answer has 2 more for its rank. */

@@ -5,7 +5,7 @@
 TEST(reply_comes_back)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open_forwarding(&p, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_ECHO, "hello", 1000, &a, NULL));
     pair_pump_answer(&p, &a);
@@ -20,7 +20,7 @@ TEST(reply_comes_back)
 TEST(largest_answer_passes)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     size_t n = (2 << 20) - 64; /* a request's limit is that of Peer.Forward */
     char *text = malloc(n + 1);
     memset(text, 'x', n);
@@ -37,7 +37,7 @@ TEST(largest_answer_passes)
 TEST(too_large_a_request_fails_alone)
 {
     struct pair p;
-    struct answer a, b;
+    struct pair_answer a, b;
     size_t n = 3 << 20;
     char *text = malloc(n + 1);
     memset(text, 'x', n);
@@ -56,7 +56,7 @@ TEST(too_large_a_request_fails_alone)
 TEST(inner_limit_counts)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     char text[M_SMALL_BYTES * 4];
     memset(text, 'x', sizeof(text) - 1);
     text[sizeof(text) - 1] = '\0';
@@ -78,7 +78,7 @@ TEST(inner_limit_counts)
 TEST(stream_passes_whole_and_holds_back)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open_forwarding(&p, RPC_ROLE_CLIENT);
     p.stream_items = 2000;
     p.item_bytes = 10000;
@@ -103,7 +103,7 @@ static bool has_sent(void *arg)
 TEST(slow_reader_holds_the_writer)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open_forwarding(&p, RPC_ROLE_CLIENT);
     p.stream_items = -1;
     p.item_bytes = 10000;
@@ -121,7 +121,7 @@ TEST(slow_reader_holds_the_writer)
 TEST(cancel_reaches_the_handler)
 {
     struct pair p;
-    struct answer a, b;
+    struct pair_answer a, b;
     uint64_t call;
     pair_open_forwarding(&p, RPC_ROLE_CLIENT);
     p.stream_items = -1;
@@ -143,7 +143,7 @@ TEST(cancel_reaches_the_handler)
 TEST(deadline_reaches_the_handler)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open_forwarding(&p, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_NEVER, "notify", 30, &a, NULL));
     pair_pump_answer(&p, &a);
@@ -156,7 +156,7 @@ TEST(deadline_reaches_the_handler)
 TEST(late_answer_goes_nowhere)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open_forwarding(&p, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_NEVER, "silent", 30, &a, NULL));
     pair_pump_answer(&p, &a);
@@ -170,7 +170,7 @@ TEST(late_answer_goes_nowhere)
 TEST(error_passes_with_its_sentence)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open_forwarding(&p, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_NEVER, "silent", 0, &a, NULL));
     pair_pump_ms(&p, 20);
@@ -186,7 +186,7 @@ TEST(error_passes_with_its_sentence)
 TEST(role_is_checked_where_the_call_arrives)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open_forwarding(&p, RPC_ROLE_WORKER);
     assert_ok(pair_call(&p, M_ECHO, "hello", 0, &a, NULL));
     pair_pump_answer(&p, &a);
@@ -198,7 +198,7 @@ TEST(role_is_checked_where_the_call_arrives)
 TEST(unbound_method_is_refused)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open_forwarding(&p, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_UNBOUND, "hello", 0, &a, NULL));
     pair_pump_answer(&p, &a);
@@ -209,7 +209,7 @@ TEST(unbound_method_is_refused)
 TEST(lost_way_fails_calls_with_again)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open_forwarding(&p, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_NEVER, "notify", 0, &a, NULL));
     pair_pump_ms(&p, 20);
@@ -223,7 +223,7 @@ TEST(lost_way_fails_calls_with_again)
 TEST(held_call_outlives_the_way)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open_forwarding(&p, RPC_ROLE_CLIENT);
     p.hold = true;
     assert_ok(pair_call(&p, M_NEVER, "notify", 0, &a, NULL));
@@ -241,7 +241,7 @@ TEST(held_call_outlives_the_way)
 TEST(caller_that_goes_cancels)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open_forwarding(&p, RPC_ROLE_CLIENT);
     assert_ok(pair_call(&p, M_NEVER, "notify", 0, &a, NULL));
     pair_pump_ms(&p, 20);
@@ -256,7 +256,7 @@ TEST(caller_that_goes_cancels)
 TEST(unreadable_body_fails_alone)
 {
     struct pair p;
-    struct answer a;
+    struct pair_answer a;
     pair_open_forwarding(&p, RPC_ROLE_CLIENT);
     struct rpc_method far[M_COUNT];
     memcpy(far, p.methods, sizeof(far));
@@ -273,7 +273,7 @@ TEST(unreadable_body_fails_alone)
 
 #define STREAMS 1000
 
-struct stream {
+struct forwarded_stream {
     struct crowd *crowd;
     struct rpc_call *call;
     int left;
@@ -281,8 +281,8 @@ struct stream {
 
 struct crowd {
     struct pair p;
-    struct stream streams[STREAMS];
-    struct answer answers[STREAMS];
+    struct forwarded_stream streams[STREAMS];
+    struct pair_answer answers[STREAMS];
     int n, begin_at; /* streams; they say nothing before there are so many */
     int items;       /* of each */
     int64_t said, taken_bytes;
@@ -290,7 +290,7 @@ struct crowd {
 
 static void feed(void *arg)
 {
-    struct stream *s = arg;
+    struct forwarded_stream *s = arg;
     Dtd__LogChunk chunk = DTD__LOG_CHUNK__INIT;
     static uint8_t text[4000];
     err_t err = OK;
@@ -314,8 +314,8 @@ static void handle_crowd(void *owner, struct rpc_call *call, const ProtobufCMess
 {
     struct crowd *c = owner;
     (void)request;
-    struct stream *s = &c->streams[c->n++];
-    *s = (struct stream){c, call, c->items};
+    struct forwarded_stream *s = &c->streams[c->n++];
+    *s = (struct forwarded_stream){c, call, c->items};
     rpc_call_on_cancel(call, stream_gone, s);
     for (int i = 0; c->n == c->begin_at && i < c->n; i++)
         feed(&c->streams[i]);

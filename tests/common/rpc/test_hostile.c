@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 
 /* A frame with an echo request's body (job = "abc") unless changed. */
-struct bytes {
+struct frame_data {
     uint8_t data[256];
     size_t len;
 };
@@ -19,9 +19,9 @@ static struct frame request(uint16_t method)
         .version = RPC_VERSION, .kind = RPC_REQUEST, .method = method, .call = 1, .length = sizeof(echo_body)};
 }
 
-static struct bytes frame_bytes(struct frame frame)
+static struct frame_data frame_bytes(struct frame frame)
 {
-    struct bytes b = {.len = RPC_HEADER_BYTES + sizeof(echo_body)};
+    struct frame_data b = {.len = RPC_HEADER_BYTES + sizeof(echo_body)};
     frame_encode(&frame, b.data);
     memcpy(b.data + RPC_HEADER_BYTES, echo_body, sizeof(echo_body));
     return b;
@@ -32,7 +32,7 @@ static void send_raw(struct pair *p, const void *data, size_t len)
     assert_int_equal(send(p->raw, data, len, MSG_NOSIGNAL), len);
 }
 
-static void expect_close(const char *what, struct bytes b)
+static void expect_close(const char *what, struct frame_data b)
 {
     struct pair p;
     print_message("%s\n", what);
@@ -46,7 +46,7 @@ static void expect_close(const char *what, struct bytes b)
 TEST(broken_headers_close)
 {
     struct frame f = request(M_ECHO);
-    struct bytes b = frame_bytes(f);
+    struct frame_data b = frame_bytes(f);
     b.data[0] ^= 1;
     expect_close("magic", b);
     f.version = RPC_VERSION_OLDEST - 1;
@@ -80,13 +80,13 @@ TEST(answers_nobody_asked_for_close)
     for (int kind = RPC_REPLY; kind <= RPC_ERROR; kind++) {
         f.kind = (uint8_t)kind;
         f.length = kind == RPC_END ? 0 : sizeof(echo_body);
-        struct bytes b = frame_bytes(f);
+        struct frame_data b = frame_bytes(f);
         b.len = RPC_HEADER_BYTES + f.length;
         expect_close("an answer to call 1", b);
     }
     f.kind = RPC_CANCEL;
     f.length = 0;
-    struct bytes b = frame_bytes(f);
+    struct frame_data b = frame_bytes(f);
     b.len = RPC_HEADER_BYTES;
     expect_close("a cancel of call 1", b);
 }
@@ -94,7 +94,7 @@ TEST(answers_nobody_asked_for_close)
 TEST(unreadable_bodies_close)
 {
     struct frame f = request(M_ECHO);
-    struct bytes b = frame_bytes(f);
+    struct frame_data b = frame_bytes(f);
     b.data[RPC_HEADER_BYTES + 1] = 0x7f; /* a string longer than the body */
     expect_close("string past the end", b);
     f.length = 0;
@@ -111,7 +111,7 @@ TEST(unreadable_bodies_close)
 TEST(calls_that_do_not_ascend_close)
 {
     struct pair p;
-    struct bytes b = frame_bytes(request(M_ECHO));
+    struct frame_data b = frame_bytes(request(M_ECHO));
     pair_open_raw(&p, RPC_ROLE_CLIENT);
     send_raw(&p, b.data, b.len);
     send_raw(&p, b.data, b.len);
@@ -122,7 +122,7 @@ TEST(calls_that_do_not_ascend_close)
 
 TEST(truncated_at_every_byte)
 {
-    struct bytes b = frame_bytes(request(M_ECHO));
+    struct frame_data b = frame_bytes(request(M_ECHO));
     for (size_t n = 0; n <= b.len; n++) {
         struct pair p;
         pair_open_raw(&p, RPC_ROLE_CLIENT);
@@ -139,7 +139,7 @@ TEST(one_byte_at_a_time)
 {
     struct pair p;
     uint8_t back[64];
-    struct bytes b = frame_bytes(request(M_ECHO));
+    struct frame_data b = frame_bytes(request(M_ECHO));
     pair_open_raw(&p, RPC_ROLE_CLIENT);
     for (size_t i = 0; i < b.len; i++) {
         send_raw(&p, b.data + i, 1);
@@ -184,7 +184,7 @@ TEST(refused_bodies_are_passed_over)
     }
     f = request(999); /* no such method */
     f.call = 2;
-    struct bytes b = frame_bytes(f);
+    struct frame_data b = frame_bytes(f);
     send_raw(&p, b.data, b.len);
     expect_error_frame(&p);
     struct rpc_conn_stats stats;
@@ -204,7 +204,7 @@ TEST(refused_bodies_are_passed_over)
 TEST(garbage_closes_and_nobody_else_notices)
 {
     struct pair good, bad;
-    struct answer a;
+    struct pair_answer a;
     uint32_t x = 99;
     pair_open(&good, RPC_ROLE_CLIENT);
     for (int i = 0; i < 100; i++) {
@@ -271,7 +271,7 @@ TEST(calls_above_the_limit_are_refused)
     struct frame f = request(M_NEVER);
     pair_open_raw(&p, RPC_ROLE_CLIENT);
     for (f.call = 1; f.call <= RPC_MAX_CALLS; f.call++) {
-        struct bytes b = frame_bytes(f);
+        struct frame_data b = frame_bytes(f);
         send_raw(&p, b.data, b.len);
     }
     assert_true(pair_pump(&p, everything_is_pending, &p));
@@ -279,7 +279,7 @@ TEST(calls_above_the_limit_are_refused)
     uint8_t header[RPC_HEADER_BYTES];
     frame_encode(&cancel, header);
     send_raw(&p, header, sizeof(header));
-    struct bytes b = frame_bytes(f);
+    struct frame_data b = frame_bytes(f);
     send_raw(&p, b.data, b.len);
     expect_error_frame(&p);
     assert_int_equal(p.n_pending, RPC_MAX_CALLS);
@@ -301,7 +301,7 @@ TEST(calls_above_the_limit_are_refused)
 static void stall(struct pair *p, uint32_t bytes)
 {
     struct frame f = request(M_STREAM);
-    struct bytes b = frame_bytes(f);
+    struct frame_data b = frame_bytes(f);
     pair_open_raw(p, RPC_ROLE_CLIENT);
     p->stream_items = 1000;
     p->item_bytes = bytes;

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-struct world {
+struct link_world {
     uv_loop_t loop;
     char path[108];
     int listen_fd;
@@ -20,7 +20,7 @@ struct world {
 
 static void server_closed(void *owner, struct rpc_conn *conn)
 {
-    struct world *w = owner;
+    struct link_world *w = owner;
     if (w->accepted == conn)
         w->accepted = NULL;
     w->closes++;
@@ -28,14 +28,14 @@ static void server_closed(void *owner, struct rpc_conn *conn)
 
 static void accepted(void *owner, int fd, const struct rpc_peer *peer)
 {
-    struct world *w = owner;
+    struct link_world *w = owner;
     const struct rpc_conn_config config = {.loop = &w->loop, .owner = w, .on_close = server_closed};
     w->accepts++;
     w->uid = peer->uid;
     assert_ok(rpc_conn_open(&config, fd, 0, &w->accepted));
 }
 
-static void start_listening(struct world *w)
+static void start_listening(struct link_world *w)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     unlink(w->path);
@@ -46,7 +46,7 @@ static void start_listening(struct world *w)
     assert_ok(rpc_listen(&w->loop, w->listen_fd, accepted, w, &w->listener));
 }
 
-static void stop_listening(struct world *w)
+static void stop_listening(struct link_world *w)
 {
     rpc_listener_close(w->listener);
     close(w->listen_fd);
@@ -55,7 +55,7 @@ static void stop_listening(struct world *w)
 
 static void on_up(void *owner, struct rpc_conn *conn)
 {
-    struct world *w = owner;
+    struct link_world *w = owner;
     assert_ptr_equal(conn, rpc_link_conn(w->link));
     w->ups++;
     rpc_link_healthy(w->link);
@@ -63,7 +63,7 @@ static void on_up(void *owner, struct rpc_conn *conn)
 
 static void on_down(void *owner, err_t err)
 {
-    struct world *w = owner;
+    struct link_world *w = owner;
     assert_true(err != OK);
     assert_null(rpc_link_conn(w->link));
     w->downs++;
@@ -71,17 +71,17 @@ static void on_down(void *owner, err_t err)
 
 static void on_closed(void *owner)
 {
-    ((struct world *)owner)->closed = true;
+    ((struct link_world *)owner)->closed = true;
 }
 
-static void world_init(struct world *w)
+static void world_init(struct link_world *w)
 {
     memset(w, 0, sizeof(*w));
     snprintf(w->path, sizeof(w->path), "%s/sock", test_tmpdir());
     assert_int_equal(uv_loop_init(&w->loop), 0);
 }
 
-static void open_link(struct world *w)
+static void open_link(struct link_world *w)
 {
     const struct rpc_link_config config = {
         .loop = &w->loop,
@@ -102,7 +102,7 @@ static void tick(uv_timer_t *timer)
 }
 
 /* Until *counter reaches `least`. */
-static void pump(struct world *w, const int *counter, int least)
+static void pump(struct link_world *w, const int *counter, int least)
 {
     uv_timer_t timer;
     uv_timer_init(&w->loop, &timer);
@@ -116,7 +116,7 @@ static void pump(struct world *w, const int *counter, int least)
         fail_msg("%d of %d after 30 s", *counter, least);
 }
 
-static void world_fini(struct world *w)
+static void world_fini(struct link_world *w)
 {
     rpc_link_close(w->link, on_closed, false);
     uv_run(&w->loop, UV_RUN_DEFAULT);
@@ -126,7 +126,7 @@ static void world_fini(struct world *w)
 
 TEST(link_comes_up_when_the_server_does)
 {
-    struct world w;
+    struct link_world w;
     world_init(&w);
     open_link(&w);
     pump(&w, &w.downs, 3); /* nobody is there */
@@ -141,7 +141,7 @@ TEST(link_comes_up_when_the_server_does)
 
 TEST(link_comes_back_after_every_loss)
 {
-    struct world w;
+    struct link_world w;
     world_init(&w);
     start_listening(&w);
     open_link(&w);
@@ -160,7 +160,7 @@ TEST(link_comes_back_after_every_loss)
 
 TEST(link_closes_while_down)
 {
-    struct world w;
+    struct link_world w;
     world_init(&w);
     open_link(&w);
     pump(&w, &w.downs, 1);
@@ -169,7 +169,7 @@ TEST(link_closes_while_down)
 
 TEST(link_closes_before_its_first_attempt)
 {
-    struct world w;
+    struct link_world w;
     world_init(&w);
     open_link(&w);
     world_fini(&w);

@@ -12,7 +12,7 @@ static size_t example(const char *name, uint8_t ret[256])
     return example_bytes("wire.md", name, ret, 256);
 }
 
-struct wire {
+struct wire_text {
     uv_loop_t loop;
     struct rpc_method methods[RPC_METHOD_COUNT];
     struct rpc_conn *conn;
@@ -45,7 +45,7 @@ static void handle_checkpoints(void *owner, struct rpc_call *call, const Protobu
     rpc_reply(call, &list.base);
 }
 
-static void wire_open(struct wire *w)
+static void wire_open(struct wire_text *w)
 {
     static const struct rpc_binding bindings[] = {{CLIENT_STATUS, handle_status},
                                                   {CLIENT_CHECKPOINTS, handle_checkpoints}};
@@ -61,7 +61,7 @@ static void wire_open(struct wire *w)
     assert_int_equal(fcntl(w->fd, F_SETFL, O_NONBLOCK), 0);
 }
 
-static void wire_fini(struct wire *w)
+static void wire_fini(struct wire_text *w)
 {
     rpc_conn_close(w->conn);
     uv_run(&w->loop, UV_RUN_DEFAULT);
@@ -69,7 +69,7 @@ static void wire_fini(struct wire *w)
     assert_int_equal(uv_loop_close(&w->loop), 0);
 }
 
-static void expect_bytes(struct wire *w, const char *name)
+static void expect_bytes(struct wire_text *w, const char *name)
 {
     uint8_t golden[256], got[256];
     size_t n = example(name, golden);
@@ -85,7 +85,7 @@ static void expect_bytes(struct wire *w, const char *name)
 
 static void on_answer(void *arg, const struct rpc_result *result)
 {
-    struct wire *w = arg;
+    struct wire_text *w = arg;
     w->answers++;
     w->err = result->err;
     snprintf(w->text, sizeof(w->text), "%s", result->text);
@@ -93,7 +93,7 @@ static void on_answer(void *arg, const struct rpc_result *result)
 
 TEST(request_and_error_as_documented)
 {
-    struct wire w;
+    struct wire_text w;
     uint8_t bytes[256];
     wire_open(&w);
     Dtd__JobRequest request = DTD__JOB_REQUEST__INIT;
@@ -111,7 +111,7 @@ TEST(request_and_error_as_documented)
 
 TEST(served_as_documented)
 {
-    struct wire w;
+    struct wire_text w;
     uint8_t bytes[256];
     wire_open(&w);
     size_t n = example("request", bytes);

@@ -23,7 +23,7 @@ static err_t find(void *owner, struct tunnel_key_id id, struct tunnel_secret *re
 
 static void accepted(void *owner, const struct tunnel_peer *peer, int fd)
 {
-    struct net *n = owner;
+    struct tunnel_net *n = owner;
     assert_true(n->n_accepted < NET_ACCEPTED_MAX);
     n->peers[n->n_accepted] = *peer;
     n->fds[n->n_accepted++] = fd;
@@ -34,7 +34,7 @@ static void tick(uv_timer_t *timer)
     (void)timer;
 }
 
-static struct tunnel_host *open_host(struct net *n, const char *name, struct knows *knows)
+static struct tunnel_host *open_host(struct tunnel_net *n, const char *name, struct knows *knows)
 {
     struct tunnel_host *host;
     struct why why = {""};
@@ -43,7 +43,7 @@ static struct tunnel_host *open_host(struct net *n, const char *name, struct kno
     return host;
 }
 
-void net_listen_on(struct net *n, const char *address)
+void net_listen_on(struct tunnel_net *n, const char *address)
 {
     struct sockaddr_storage at;
     socklen_t len = sizeof(at);
@@ -55,7 +55,7 @@ void net_listen_on(struct net *n, const char *address)
     assert_ok(tunnel_listen(n->b, n->listen_fd, accepted, n, &n->listener));
 }
 
-void net_open(struct net *n)
+void net_open(struct tunnel_net *n)
 {
     memset(n, 0, sizeof(*n));
     assert_int_equal(uv_loop_init(&n->loop), 0);
@@ -70,15 +70,15 @@ void net_open(struct net *n)
 
 static void host_closed(void *owner)
 {
-    ((struct net *)owner)->hosts_closed++;
+    ((struct tunnel_net *)owner)->hosts_closed++;
 }
 
 static bool both_closed(void *arg)
 {
-    return ((struct net *)arg)->hosts_closed == 2;
+    return ((struct tunnel_net *)arg)->hosts_closed == 2;
 }
 
-void net_close(struct net *n)
+void net_close(struct tunnel_net *n)
 {
     tunnel_host_close(n->a, host_closed, n);
     tunnel_host_close(n->b, host_closed, n);
@@ -92,7 +92,7 @@ void net_close(struct net *n)
     key_ring_wipe(&n->a_knows.ring);
 }
 
-bool net_pump(struct net *n, bool (*done)(void *), void *arg)
+bool net_pump(struct tunnel_net *n, bool (*done)(void *), void *arg)
 {
     int64_t end = clock_mono_ms() + LIMIT_MS;
     while (!done(arg)) {
@@ -103,7 +103,7 @@ bool net_pump(struct net *n, bool (*done)(void *), void *arg)
     return true;
 }
 
-int net_turns(struct net *n, int ms)
+int net_turns(struct tunnel_net *n, int ms)
 {
     int64_t end = clock_mono_ms() + ms;
     int turns = 0;
@@ -112,12 +112,12 @@ int net_turns(struct net *n, int ms)
     return turns;
 }
 
-void net_pump_ms(struct net *n, int ms)
+void net_pump_ms(struct tunnel_net *n, int ms)
 {
     net_turns(n, ms);
 }
 
-struct tunnel_connect_config net_config(struct net *n)
+struct tunnel_connect_config net_config(struct tunnel_net *n)
 {
     return (struct tunnel_connect_config){.address = n->address,
                                           .key = key_id(key_ring_newest(&n->a_knows.ring)),
@@ -128,7 +128,7 @@ struct tunnel_connect_config net_config(struct net *n)
 
 static void answered(void *owner, err_t err, const char *why, const struct tunnel_peer *peer, int fd)
 {
-    struct answer *a = owner;
+    struct net_answer *a = owner;
     a->calls++;
     a->err = err;
     a->fd = fd;
@@ -140,7 +140,8 @@ static void answered(void *owner, err_t err, const char *why, const struct tunne
         a->peer = *peer;
 }
 
-void net_connect(struct net *n, struct tunnel_host *from, const struct tunnel_connect_config *config, struct answer *a)
+void net_connect(struct tunnel_net *n, struct tunnel_host *from, const struct tunnel_connect_config *config,
+                 struct net_answer *a)
 {
     struct why why = {""};
     memset(a, 0, sizeof(*a));
@@ -151,10 +152,10 @@ void net_connect(struct net *n, struct tunnel_host *from, const struct tunnel_co
 
 static bool has_answer(void *arg)
 {
-    return ((struct answer *)arg)->calls > 0;
+    return ((struct net_answer *)arg)->calls > 0;
 }
 
-void net_wait(struct net *n, struct answer *a)
+void net_wait(struct tunnel_net *n, struct net_answer *a)
 {
     if (!net_pump(n, has_answer, a))
         fail_msg("no answer");
@@ -162,7 +163,7 @@ void net_wait(struct net *n, struct answer *a)
 }
 
 struct count {
-    struct net *n;
+    struct tunnel_net *n;
     struct tunnel_host *host;
     uint32_t want;
 };
@@ -173,7 +174,7 @@ static bool accepted_all(void *arg)
     return (uint32_t)c->n->n_accepted >= c->want;
 }
 
-void net_wait_accepted(struct net *n, int count)
+void net_wait_accepted(struct tunnel_net *n, int count)
 {
     struct count c = {n, NULL, (uint32_t)count};
     if (!net_pump(n, accepted_all, &c))
@@ -186,16 +187,16 @@ static bool has_tunnels(void *arg)
     return c->host->all == c->want;
 }
 
-void net_wait_tunnels(struct net *n, struct tunnel_host *host, uint32_t count)
+void net_wait_tunnels(struct tunnel_net *n, struct tunnel_host *host, uint32_t count)
 {
     struct count c = {n, host, count};
     if (!net_pump(n, has_tunnels, &c))
         fail_msg("%u tunnels, not %u", host->all, count);
 }
 
-void net_tunnel(struct net *n, int *ret_a, int *ret_b)
+void net_tunnel(struct tunnel_net *n, int *ret_a, int *ret_b)
 {
-    struct answer a;
+    struct net_answer a;
     int before = n->n_accepted;
     const struct tunnel_connect_config config = net_config(n);
     net_connect(n, n->a, &config, &a);
@@ -207,9 +208,9 @@ void net_tunnel(struct net *n, int *ret_a, int *ret_b)
     *ret_b = n->fds[before];
 }
 
-void net_expect(struct net *n, const struct tunnel_connect_config *config, err_t err, const char *part_of_why)
+void net_expect(struct tunnel_net *n, const struct tunnel_connect_config *config, err_t err, const char *part_of_why)
 {
-    struct answer a;
+    struct net_answer a;
     int before = n->n_accepted;
     uint32_t tunnels = n->a->all;
     net_connect(n, n->a, config, &a);
@@ -220,7 +221,7 @@ void net_expect(struct net *n, const struct tunnel_connect_config *config, err_t
     assert_int_equal(n->n_accepted, before);
 }
 
-int net_raw(struct net *n, const char *from)
+int net_raw(struct tunnel_net *n, const char *from)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(n->port)}, own = {.sin_family = AF_INET};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -234,7 +235,7 @@ int net_raw(struct net *n, const char *from)
     return fd;
 }
 
-size_t net_read_to_end(struct net *n, int fd)
+size_t net_read_to_end(struct tunnel_net *n, int fd)
 {
     int64_t end = clock_mono_ms() + LIMIT_MS;
     uint8_t bytes[65536];
@@ -251,7 +252,7 @@ size_t net_read_to_end(struct net *n, int fd)
     return 0;
 }
 
-uint64_t net_refused(struct net *n)
+uint64_t net_refused(struct tunnel_net *n)
 {
     return n->b->stats.refused;
 }

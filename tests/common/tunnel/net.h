@@ -16,7 +16,7 @@ struct knows {
     int asked;
 };
 
-struct net {
+struct tunnel_net {
     uv_loop_t loop;
     uv_timer_t tick; /* nothing waits for ever */
     struct tunnel_host *a, *b;
@@ -31,7 +31,7 @@ struct net {
 };
 
 /* What came of a tunnel_connect. */
-struct answer {
+struct net_answer {
     int calls;
     err_t err;
     char why[1024];
@@ -40,28 +40,30 @@ struct answer {
     struct tunnel_request *request;
 };
 
-void net_open(struct net *n);  /* both know k1 */
-void net_close(struct net *n); /* closes the hosts; asserts that each callback came once and the loop is empty */
-void net_listen_on(struct net *n, const char *address);
-bool net_pump(struct net *n, bool (*done)(void *), void *arg); /* false after 60 s */
-void net_pump_ms(struct net *n, int ms);
+void net_open(struct tunnel_net *n);  /* both know k1 */
+void net_close(struct tunnel_net *n); /* closes the hosts; asserts that each callback came once and the loop is empty */
+void net_listen_on(struct tunnel_net *n, const char *address);
+bool net_pump(struct tunnel_net *n, bool (*done)(void *), void *arg); /* false after 60 s */
+void net_pump_ms(struct tunnel_net *n, int ms);
 /* Turns of the loop within so many ms: a loop at rest has about one in 5 ms. */
-int net_turns(struct net *n, int ms);
+int net_turns(struct tunnel_net *n, int ms);
 
 /* As a, to b, by its newest key, for TUNNEL_RPC, unless changed. */
-struct tunnel_connect_config net_config(struct net *n);
-void net_connect(struct net *n, struct tunnel_host *from, const struct tunnel_connect_config *config, struct answer *a);
-void net_wait(struct net *n, struct answer *a);
-void net_wait_accepted(struct net *n, int count);
-void net_wait_tunnels(struct net *n, struct tunnel_host *host, uint32_t count);
+struct tunnel_connect_config net_config(struct tunnel_net *n);
+void net_connect(struct tunnel_net *n, struct tunnel_host *from, const struct tunnel_connect_config *config,
+                 struct net_answer *a);
+void net_wait(struct tunnel_net *n, struct net_answer *a);
+void net_wait_accepted(struct tunnel_net *n, int count);
+void net_wait_tunnels(struct tunnel_net *n, struct tunnel_host *host, uint32_t count);
 /* A tunnel of a to b: the ends' descriptors. */
-void net_tunnel(struct net *n, int *ret_a, int *ret_b);
+void net_tunnel(struct tunnel_net *n, int *ret_a, int *ret_b);
 /* Connects and expects this error. */
-void net_expect(struct net *n, const struct tunnel_connect_config *config, err_t err, const char *part_of_why);
+void net_expect(struct tunnel_net *n, const struct tunnel_connect_config *config, err_t err, const char *part_of_why);
 
-int net_raw(struct net *n, const char *from); /* a plain TCP connection to b, non-blocking; from: own address or NULL */
+int net_raw(struct tunnel_net *n,
+            const char *from); /* a plain TCP connection to b, non-blocking; from: own address or NULL */
 /* Until the descriptor says end of stream (or reset); returns what came before. */
-size_t net_read_to_end(struct net *n, int fd);
-uint64_t net_refused(struct net *n);
+size_t net_read_to_end(struct tunnel_net *n, int fd);
+uint64_t net_refused(struct tunnel_net *n);
 
 #endif

@@ -121,7 +121,7 @@ void raw_step(struct raw *r)
         r->ended = true;
 }
 
-bool raw_handshake(struct net *n, struct raw *r)
+bool raw_handshake(struct tunnel_net *n, struct raw *r)
 {
     for (int64_t end = clock_mono_ms() + 60000; clock_mono_ms() < end;) {
         ERR_clear_error();
@@ -139,7 +139,7 @@ bool raw_handshake(struct net *n, struct raw *r)
     return false;
 }
 
-void raw_write(struct net *n, struct raw *r, const void *data, size_t len)
+void raw_write(struct tunnel_net *n, struct raw *r, const void *data, size_t len)
 {
     size_t done;
     assert_int_equal(SSL_write_ex(r->ssl, data, len, &done), 1);
@@ -155,13 +155,13 @@ struct greeting raw_greeting(void)
     return (struct greeting){.version = GREETING_VERSION, .purpose = TUNNEL_RPC, .name = "a"};
 }
 
-void raw_greet(struct net *n, struct raw *r, const struct greeting *g)
+void raw_greet(struct tunnel_net *n, struct raw *r, const struct greeting *g)
 {
     uint8_t bytes[GREETING_MAX_BYTES];
     raw_write(n, r, bytes, greeting_encode(g, bytes));
 }
 
-size_t raw_read(struct net *n, struct raw *r, void *data, size_t size, size_t least)
+size_t raw_read(struct tunnel_net *n, struct raw *r, void *data, size_t size, size_t least)
 {
     size_t total = 0, got;
     for (int64_t end = clock_mono_ms() + 60000; total < least && clock_mono_ms() < end;) {

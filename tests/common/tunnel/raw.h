@@ -24,13 +24,13 @@ void raw_open(struct raw *r, int fd, bool server, const char *identity, const ui
 void raw_close(struct raw *r);
 void raw_step(struct raw *r); /* what can be sent and received */
 /* False when the other side refused. */
-bool raw_handshake(struct net *n, struct raw *r);
-void raw_write(struct net *n, struct raw *r, const void *data, size_t len);
+bool raw_handshake(struct tunnel_net *n, struct raw *r);
+void raw_write(struct tunnel_net *n, struct raw *r, const void *data, size_t len);
 /* A greeting as "a", for TUNNEL_RPC, unless changed. */
 struct greeting raw_greeting(void);
-void raw_greet(struct net *n, struct raw *r, const struct greeting *g);
+void raw_greet(struct tunnel_net *n, struct raw *r, const struct greeting *g);
 /* Reads `least` bytes; fewer when the stream ends. */
-size_t raw_read(struct net *n, struct raw *r, void *data, size_t size, size_t least);
+size_t raw_read(struct tunnel_net *n, struct raw *r, void *data, size_t size, size_t least);
 /* A certificate of its own making. */
 void raw_use_certificate(struct raw *r);
 

@@ -8,7 +8,7 @@
 #include <fcntl.h>
 
 /* An honest tunnel works after what has been done to the listener. */
-static void expect_alive(struct net *n)
+static void expect_alive(struct tunnel_net *n)
 {
     int a, b;
     net_tunnel(n, &a, &b);
@@ -22,18 +22,18 @@ static void expect_alive(struct net *n)
 
 static bool refused_one(void *arg)
 {
-    struct net *n = arg;
+    struct tunnel_net *n = arg;
     return net_refused(n) == 1 && n->b->all == 0;
 }
 
-static void expect_refused(struct net *n)
+static void expect_refused(struct tunnel_net *n)
 {
     if (!net_pump(n, refused_one, n))
         fail_msg("refused: %d", (int)net_refused(n));
     assert_int_equal(n->n_accepted, 0);
 }
 
-static void raw_open_a(struct net *n, struct raw *r)
+static void raw_open_a(struct tunnel_net *n, struct raw *r)
 {
     raw_open(r, net_raw(n, NULL), false, "k1:a", n->a_knows.ring.keys[0].secret, KEY_BYTES);
 }
@@ -42,7 +42,7 @@ static void raw_open_a(struct net *n, struct raw *r)
 
 static void expect_bytes_refused(const char *what, const void *data, size_t len)
 {
-    struct net n;
+    struct tunnel_net n;
     print_message("%s\n", what);
     net_open(&n);
     int fd = net_raw(&n, NULL);
@@ -89,7 +89,7 @@ TEST(hello_of_a_silly_size_is_closed_before_tls_sees_it)
 
 TEST(tls_1_2_is_refused)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     net_open(&n);
     raw_open_a(&n, &r);
@@ -103,7 +103,7 @@ TEST(tls_1_2_is_refused)
 
 TEST(tls_1_3_without_a_psk_is_refused)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     net_open(&n);
     raw_open(&r, net_raw(&n, NULL), false, NULL, NULL, 0);
@@ -116,7 +116,7 @@ TEST(tls_1_3_without_a_psk_is_refused)
 /* No forward secrecy, no tunnel. */
 TEST(psk_without_ecdhe_is_refused)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     net_open(&n);
     raw_open_a(&n, &r);
@@ -134,7 +134,7 @@ TEST(strange_identities_are_refused)
                                           "k1",  "a",    "join:123", "join:00000000000000zz", "k1:a\n",
                                           "K1:a"};
     for (size_t i = 0; i < sizeof(strange) / sizeof(*strange); i++) {
-        struct net n;
+        struct tunnel_net n;
         struct raw r;
         net_open(&n);
         raw_open(&r, net_raw(&n, NULL), false, strange[i], n.a_knows.ring.keys[0].secret, KEY_BYTES);
@@ -151,7 +151,7 @@ TEST(strange_identities_are_refused)
 /* Each byte of a true ClientHello, changed: never accepted, never anything worse. */
 TEST(changed_hellos)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     net_open(&n);
     raw_open_a(&n, &r);
@@ -180,7 +180,7 @@ TEST(changed_hellos)
 
 /* ---- the same bytes again ---- */
 
-static void send_again(struct net *n, const struct buf *bytes, size_t len)
+static void send_again(struct tunnel_net *n, const struct buf *bytes, size_t len)
 {
     int fd = net_raw(n, NULL);
     net_pump_ms(n, 20);
@@ -192,7 +192,7 @@ static void send_again(struct net *n, const struct buf *bytes, size_t len)
 
 TEST(replayed_bytes_get_nowhere)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     net_open(&n);
     raw_open_a(&n, &r);
@@ -218,7 +218,7 @@ TEST(replayed_bytes_get_nowhere)
 
 TEST(greeting_as_documented)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     uint8_t bytes[64], want[64];
     net_open(&n);
@@ -240,7 +240,7 @@ TEST(greeting_as_documented)
 
 static void expect_greeting_refused(const char *what, const void *data, size_t len, int status)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     uint8_t answer[64];
     print_message("%s\n", what);
@@ -292,7 +292,7 @@ TEST(bad_greetings_are_refused)
 
 TEST(torn_greeting_is_refused)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     struct greeting g = raw_greeting();
     uint8_t bytes[GREETING_MAX_BYTES];
@@ -311,7 +311,7 @@ TEST(torn_greeting_is_refused)
 /* A greeting in single bytes, and the owner's first bytes right behind it. */
 TEST(greeting_in_pieces_is_taken)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     struct greeting g = raw_greeting();
     uint8_t bytes[GREETING_MAX_BYTES + 3];
@@ -332,7 +332,7 @@ TEST(greeting_in_pieces_is_taken)
     net_close(&n);
 }
 
-static void open_and_greet(struct net *n, struct raw *r)
+static void open_and_greet(struct tunnel_net *n, struct raw *r)
 {
     const struct greeting g = raw_greeting();
     net_open(n);
@@ -344,7 +344,7 @@ static void open_and_greet(struct net *n, struct raw *r)
 
 TEST(garbage_in_an_open_tunnel_cuts_it)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     static const uint8_t garbage[1000] = {23, 3, 3, 0, 100, 1, 2, 3};
     open_and_greet(&n, &r);
@@ -362,7 +362,7 @@ TEST(garbage_in_an_open_tunnel_cuts_it)
 /* A FIN that nobody vouches for: an attacker's, or a crash. Both ways end. */
 TEST(end_without_close_notify_cuts_both_ways)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     open_and_greet(&n, &r);
     raw_write(&n, &r, "before", 6);
@@ -378,12 +378,12 @@ TEST(end_without_close_notify_cuts_both_ways)
 /* ---- servers that are none ---- */
 
 struct impostor {
-    struct net *n;
+    struct tunnel_net *n;
     int listen_fd;
     char address[64];
 };
 
-static void impostor_open(struct impostor *i, struct net *n)
+static void impostor_open(struct impostor *i, struct tunnel_net *n)
 {
     struct sockaddr_storage at;
     socklen_t len = sizeof(at);
@@ -407,10 +407,10 @@ static int impostor_accept(struct impostor *i)
 
 TEST(server_with_a_certificate_is_refused)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     struct impostor i;
-    struct answer a;
+    struct net_answer a;
     net_open(&n);
     impostor_open(&i, &n);
     struct tunnel_connect_config config = net_config(&n);
@@ -429,10 +429,10 @@ TEST(server_with_a_certificate_is_refused)
 
 TEST(server_with_another_key_is_refused)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     struct impostor i;
-    struct answer a;
+    struct net_answer a;
     const uint8_t guess[KEY_BYTES] = {1};
     net_open(&n);
     impostor_open(&i, &n);
@@ -450,9 +450,9 @@ TEST(server_with_another_key_is_refused)
 
 TEST(server_that_is_no_tls_is_refused)
 {
-    struct net n;
+    struct tunnel_net n;
     struct impostor i;
-    struct answer a;
+    struct net_answer a;
     static const char banner[] = "SSH-2.0-OpenSSH_9.2p1\r\n";
     net_open(&n);
     impostor_open(&i, &n);
@@ -483,10 +483,10 @@ TEST(wrong_answers_are_refused)
         {{.version = 1, .status = 77, .purpose = TUNNEL_RPC, .name = "b"}, "does not say why"},
     };
     for (size_t k = 0; k < sizeof(rows) / sizeof(*rows); k++) {
-        struct net n;
+        struct tunnel_net n;
         struct raw r;
         struct impostor i;
-        struct answer a;
+        struct net_answer a;
         net_open(&n);
         impostor_open(&i, &n);
         struct tunnel_connect_config config = net_config(&n);
@@ -509,7 +509,7 @@ TEST(wrong_answers_are_refused)
 
 TEST(two_hundred_that_never_speak_and_one_that_must_get_in)
 {
-    static struct net n;
+    static struct tunnel_net n;
     int fds[200];
     net_open(&n);
     for (int i = 0; i < 200; i++) {
@@ -532,7 +532,7 @@ TEST(two_hundred_that_never_speak_and_one_that_must_get_in)
 
 TEST(silent_ones_from_many_addresses_keep_to_their_places)
 {
-    static struct net n;
+    static struct tunnel_net n;
     int fds[200];
     char from[32];
     net_open(&n);
@@ -556,7 +556,7 @@ TEST(silent_ones_from_many_addresses_keep_to_their_places)
 /* A true ClientHello, a byte at a time: the deadline is for all of it. */
 TEST(slow_loris_is_closed)
 {
-    struct net n;
+    struct tunnel_net n;
     struct raw r;
     net_open(&n);
     raw_open_a(&n, &r);
@@ -589,7 +589,7 @@ static int count_lines(const char *path, const char *part)
 
 TEST(scan_does_not_fill_the_log)
 {
-    struct net n;
+    struct tunnel_net n;
     char path[4096];
     snprintf(path, sizeof(path), "%s/log", test_tmpdir());
     int log = open(path, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600), old = dup(STDERR_FILENO);

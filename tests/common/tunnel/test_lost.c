@@ -28,15 +28,15 @@ static void shell(const char *fmt, ...)
     }
 }
 
-struct peer {
+struct lost_peer {
     pid_t pid;
     int ready[2], down[2]; /* pipes: it listens; its link goes down */
 };
 
 /* The other host: accepts, and holds what it has accepted. Ends with its parent. */
-static void be_peer(struct peer *p, struct key_ring ring)
+static void be_peer(struct lost_peer *p, struct key_ring ring)
 {
-    static struct net n;
+    static struct tunnel_net n;
     char byte = 'x';
     int said = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -64,16 +64,16 @@ static void be_peer(struct peer *p, struct key_ring ring)
     }
 }
 
-static void wait_peer(struct peer *p)
+static void wait_peer(struct lost_peer *p)
 {
     char byte;
     assert_int_equal(read(p->ready[0], &byte, 1), 1);
 }
 
 /* A host "a" here that has a tunnel to the peer; skips without the right to make namespaces. */
-static int connect_peer(struct peer *p, struct net *n)
+static int connect_peer(struct lost_peer *p, struct tunnel_net *n)
 {
-    struct answer a;
+    struct net_answer a;
     if (geteuid() != 0 || unshare(CLONE_NEWNET))
         TEST_SKIP("network namespaces need root (%s)", strerror(errno));
     shell("ip link set lo up");
@@ -102,7 +102,7 @@ static int connect_peer(struct peer *p, struct net *n)
     return a.fd;
 }
 
-static void end_peer(struct peer *p, struct net *n)
+static void end_peer(struct lost_peer *p, struct tunnel_net *n)
 {
     kill(p->pid, SIGKILL);
     waitpid(p->pid, NULL, 0);
@@ -111,15 +111,15 @@ static void end_peer(struct peer *p, struct net *n)
     net_close(n);
 }
 
-static void link_down(struct peer *p)
+static void link_down(struct lost_peer *p)
 {
     assert_int_equal(write(p->down[1], "x", 1), 1);
 }
 
 TEST(vanished_host_is_seen_from_an_idle_tunnel)
 {
-    struct net n;
-    struct peer p;
+    struct tunnel_net n;
+    struct lost_peer p;
     int fd = connect_peer(&p, &n);
     net_pump_ms(&n, 500);
     int64_t start = clock_mono_ms();
@@ -133,8 +133,8 @@ TEST(vanished_host_is_seen_from_an_idle_tunnel)
 
 TEST(vanished_host_is_seen_while_bytes_are_under_way)
 {
-    struct net n;
-    struct peer p;
+    struct tunnel_net n;
+    struct lost_peer p;
     static const uint8_t bytes[1000];
     int fd = connect_peer(&p, &n);
     net_pump_ms(&n, 500);
@@ -152,9 +152,9 @@ TEST(vanished_host_is_seen_while_bytes_are_under_way)
 /* Of two tunnels to one host the one that is to be given up soon goes, and the other is still waited for. */
 TEST(impatient_tunnel_is_given_up_first)
 {
-    struct net n;
-    struct peer p;
-    struct answer soon;
+    struct tunnel_net n;
+    struct lost_peer p;
+    struct net_answer soon;
     int fd = connect_peer(&p, &n);
     struct tunnel_connect_config config = net_config(&n);
     config.address = "10.99.0.2:7000";
@@ -179,7 +179,7 @@ TEST(impatient_tunnel_is_given_up_first)
 }
 
 /* As much as goes without the other owner reading. */
-static size_t fill(struct net *n, int fd)
+static size_t fill(struct tunnel_net *n, int fd)
 {
     static const uint8_t bytes[65536];
     size_t total = 0;
@@ -194,8 +194,8 @@ static size_t fill(struct net *n, int fd)
 
 TEST(vanished_host_is_seen_from_a_full_tunnel)
 {
-    struct net n;
-    struct peer p;
+    struct tunnel_net n;
+    struct lost_peer p;
     int fd = connect_peer(&p, &n);
     fill(&n, fd);
     net_pump_ms(&n, 15000);
@@ -212,7 +212,7 @@ TEST(vanished_host_is_seen_from_a_full_tunnel)
 /* The kernel's own word, for comparison, would be: timed out, after 7 s of a closed window. */
 TEST(reader_that_rests_for_long_loses_nothing)
 {
-    struct net n;
+    struct tunnel_net n;
     int a, b;
     net_open(&n);
     net_tunnel(&n, &a, &b);
@@ -229,7 +229,7 @@ TEST(reader_that_rests_for_long_loses_nothing)
 /* The reader's window is closed by the last few bytes: nothing waits but in the kernel. */
 TEST(reader_that_rests_with_little_to_take_loses_nothing)
 {
-    struct net n;
+    struct tunnel_net n;
     int a, b, queued = 0;
     static const uint8_t bytes[4096];
     size_t there = 0;

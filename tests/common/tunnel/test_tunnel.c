@@ -17,8 +17,8 @@
 
 TEST(both_ends_know_each_other)
 {
-    struct net n;
-    struct answer a;
+    struct tunnel_net n;
+    struct net_answer a;
     net_open(&n);
     struct tunnel_connect_config config = net_config(&n);
     config.purpose = TUNNEL_STORE;
@@ -50,8 +50,8 @@ TEST(anybody_with_the_key_is_let_in_by_number_name_and_v6)
 {
     static const char *const at[] = {"127.0.0.1:0", "[::1]:0"};
     for (int i = 0; i < 2; i++) {
-        struct net n;
-        struct answer a;
+        struct tunnel_net n;
+        struct net_answer a;
         net_open(&n);
         tunnel_listener_close(n.listener, NULL);
         net_pump_ms(&n, 20);
@@ -76,7 +76,7 @@ TEST(anybody_with_the_key_is_let_in_by_number_name_and_v6)
 
 TEST(wrong_key_is_refused)
 {
-    struct net n;
+    struct tunnel_net n;
     net_open(&n);
     n.a_knows.ring.keys[0].secret[31] ^= 1;
     const struct tunnel_connect_config config = net_config(&n);
@@ -88,7 +88,7 @@ TEST(wrong_key_is_refused)
 
 TEST(unknown_version_is_refused)
 {
-    struct net n;
+    struct tunnel_net n;
     uint32_t version;
     net_open(&n);
     assert_ok(key_ring_add(&n.a_knows.ring, &version, NULL));
@@ -101,7 +101,7 @@ TEST(unknown_version_is_refused)
 
 TEST(key_that_we_do_not_have_is_said_to_be_ours)
 {
-    struct net n;
+    struct tunnel_net n;
     net_open(&n);
     struct tunnel_connect_config config = net_config(&n);
     config.key.number = 9;
@@ -112,7 +112,7 @@ TEST(key_that_we_do_not_have_is_said_to_be_ours)
 /* k2 is added everywhere, then k1 dropped everywhere; nobody is cut before it is asked for. */
 TEST(rotation)
 {
-    struct net n;
+    struct tunnel_net n;
     int a1, b1, a2, b2;
     uint32_t version;
     net_open(&n);
@@ -138,11 +138,11 @@ TEST(rotation)
 
 TEST(another_node_than_expected_is_refused)
 {
-    struct net n;
+    struct tunnel_net n;
     net_open(&n);
     struct tunnel_connect_config config = net_config(&n);
     config.expected = "c";
-    struct answer a;
+    struct net_answer a;
     net_connect(&n, n.a, &config, &a);
     net_wait(&n, &a);
     assert_int_equal(a.err, ERR_DENIED);
@@ -156,8 +156,8 @@ TEST(another_node_than_expected_is_refused)
 /* What an attacker makes who sends a connection back to where it came from. */
 TEST(own_reflection_is_refused)
 {
-    struct net n;
-    struct answer a;
+    struct tunnel_net n;
+    struct net_answer a;
     net_open(&n);
     n.a_knows.ring = n.b_knows.ring;
     struct tunnel_connect_config config = net_config(&n);
@@ -173,8 +173,8 @@ TEST(own_reflection_is_refused)
 
 TEST(join_token_opens_joining_and_nothing_else)
 {
-    struct net n;
-    struct answer a;
+    struct tunnel_net n;
+    struct net_answer a;
     net_open(&n);
     assert_ok(token_make(&n.b_knows.token, NULL));
     n.a_knows.token = n.b_knows.token;
@@ -203,8 +203,8 @@ TEST(join_token_opens_joining_and_nothing_else)
 /* A client of ours would not ask for it; another's is refused by the server. */
 TEST(join_token_for_another_purpose_is_refused_by_the_server)
 {
-    struct net n;
-    struct answer a;
+    struct tunnel_net n;
+    struct net_answer a;
     net_open(&n);
     assert_ok(token_make(&n.b_knows.token, NULL));
     n.a_knows.token = n.b_knows.token;
@@ -281,7 +281,7 @@ static bool flows_ended(void *arg)
     return f[0].ended && f[1].ended;
 }
 
-static void run_flows(struct net *n, int a, int b, size_t there, size_t back)
+static void run_flows(struct tunnel_net *n, int a, int b, size_t there, size_t back)
 {
     struct flow f[2] = {{.from = a, .to = b, .write_seed = 1, .read_seed = 1, .to_send = there, .random = 7},
                         {.from = b, .to = a, .write_seed = 2, .read_seed = 2, .to_send = back, .random = 8}};
@@ -292,7 +292,7 @@ static void run_flows(struct net *n, int a, int b, size_t there, size_t back)
 
 TEST(many_megabytes_both_ways_in_random_pieces)
 {
-    struct net n;
+    struct tunnel_net n;
     int a, b;
     net_open(&n);
     net_tunnel(&n, &a, &b);
@@ -325,7 +325,7 @@ static bool renewing_ended(void *arg)
 
 TEST(traffic_keys_are_renewed_under_way)
 {
-    struct net n;
+    struct tunnel_net n;
     struct tunnel *t;
     int a, b;
     net_open(&n);
@@ -347,7 +347,7 @@ TEST(traffic_keys_are_renewed_under_way)
 }
 
 /* As much as goes without anybody reading. */
-static size_t fill(struct net *n, int fd)
+static size_t fill(struct tunnel_net *n, int fd)
 {
     static const uint8_t bytes[65536];
     size_t total = 0;
@@ -360,7 +360,7 @@ static size_t fill(struct net *n, int fd)
     return total;
 }
 
-static size_t drain(struct net *n, int fd, size_t want)
+static size_t drain(struct tunnel_net *n, int fd, size_t want)
 {
     uint8_t bytes[65536];
     size_t total = 0;
@@ -375,7 +375,7 @@ static size_t drain(struct net *n, int fd, size_t want)
 
 TEST(reader_that_does_not_read_holds_the_writer_back)
 {
-    struct net n;
+    struct tunnel_net n;
     int a, b;
     net_open(&n);
     net_tunnel(&n, &a, &b);
@@ -396,7 +396,7 @@ TEST(reader_that_does_not_read_holds_the_writer_back)
 
 TEST(one_way_ends_the_other_goes_on)
 {
-    struct net n;
+    struct tunnel_net n;
     int a, b;
     net_open(&n);
     net_tunnel(&n, &a, &b);
@@ -427,7 +427,7 @@ TEST(one_way_ends_the_other_goes_on)
 /* An owner that has ended its way and closes later, with nothing flowing. */
 TEST(close_after_a_half_close_is_noticed)
 {
-    struct net n;
+    struct tunnel_net n;
     int a, b;
     net_open(&n);
     net_tunnel(&n, &a, &b);
@@ -444,8 +444,8 @@ TEST(close_after_a_half_close_is_noticed)
 /* Who only writes learns by writing that nobody takes it any more. */
 TEST(who_only_writes_is_told_of_the_end)
 {
-    struct net n;
-    struct answer a;
+    struct tunnel_net n;
+    struct net_answer a;
     net_open(&n);
     struct tunnel_connect_config config = net_config(&n);
     config.one_way = true;
@@ -466,7 +466,7 @@ TEST(who_only_writes_is_told_of_the_end)
 
 TEST(what_an_owner_wrote_before_it_closed_arrives)
 {
-    struct net n;
+    struct tunnel_net n;
     int a, b;
     net_open(&n);
     net_tunnel(&n, &a, &b);
@@ -484,7 +484,7 @@ TEST(what_an_owner_wrote_before_it_closed_arrives)
 
 TEST(owners_that_close_while_bytes_flow)
 {
-    struct net n;
+    struct tunnel_net n;
     net_open(&n);
     for (int i = 0; i < 40; i++) {
         static const uint8_t bytes[200000];
@@ -506,7 +506,7 @@ TEST(owners_that_close_while_bytes_flow)
 
 TEST(writer_to_an_owner_that_has_gone_is_told)
 {
-    struct net n;
+    struct tunnel_net n;
     int a, b;
     net_open(&n);
     net_tunnel(&n, &a, &b);
@@ -527,17 +527,17 @@ TEST(writer_to_an_owner_that_has_gone_is_told)
 
 static void listener_closed(void *owner)
 {
-    ((struct net *)owner)->listeners_closed++;
+    ((struct tunnel_net *)owner)->listeners_closed++;
 }
 
 static bool is_listener_closed(void *arg)
 {
-    return ((struct net *)arg)->listeners_closed > 0;
+    return ((struct tunnel_net *)arg)->listeners_closed > 0;
 }
 
 TEST(tunnels_outlive_their_listener)
 {
-    struct net n;
+    struct tunnel_net n;
     int a, b;
     net_open(&n);
     net_tunnel(&n, &a, &b);
@@ -556,8 +556,8 @@ TEST(tunnels_outlive_their_listener)
 
 TEST(host_closes_with_everything_under_way)
 {
-    struct net n;
-    struct answer dialing, greeted;
+    struct tunnel_net n;
+    struct net_answer dialing, greeted;
     int a, b;
     net_open(&n);
     net_tunnel(&n, &a, &b);
@@ -582,12 +582,12 @@ TEST(host_closes_with_everything_under_way)
 
 TEST(cancel_at_every_moment)
 {
-    struct net n;
+    struct tunnel_net n;
     net_open(&n);
     const struct tunnel_connect_config config = net_config(&n);
     int closed = 0;
     for (int turns = 0; turns < 25; turns++) {
-        struct answer a;
+        struct net_answer a;
         net_connect(&n, n.a, &config, &a);
         for (int i = 0; i < turns && !a.calls; i++)
             uv_run(&n.loop, UV_RUN_ONCE);
@@ -613,7 +613,7 @@ TEST(cancel_at_every_moment)
 
 TEST(nobody_there)
 {
-    struct net n;
+    struct tunnel_net n;
     net_open(&n);
     struct tunnel_connect_config config = net_config(&n);
     char address[64];
@@ -638,8 +638,8 @@ TEST(what_cannot_be_connected_is_said_at_once)
 {
     static const char *const bad[] = {"",       "x",     "x:",   "x:y", "x:65536", ":1",     "[::1]",
                                       "[::1:1", "a b:1", "x:1 ", "x:0", "[]:1",    "\x01:1", "::1:1"};
-    struct net n;
-    struct answer a;
+    struct tunnel_net n;
+    struct net_answer a;
     struct why why;
     net_open(&n);
     struct tunnel_connect_config config = net_config(&n);
@@ -665,8 +665,8 @@ TEST(what_cannot_be_connected_is_said_at_once)
 /* A name that has no address: however long the resolver takes, the answer comes in time. */
 TEST(name_without_an_address)
 {
-    struct net n;
-    struct answer a;
+    struct tunnel_net n;
+    struct net_answer a;
     net_open(&n);
     struct tunnel_connect_config config = net_config(&n);
     config.address = "nobody.invalid:1";
@@ -690,7 +690,7 @@ static int open_descriptors(void)
 
 TEST(thousand_tunnels_leave_no_descriptor)
 {
-    static struct net n;
+    static struct tunnel_net n;
     net_open(&n);
     int a, b, before = open_descriptors();
     for (int i = 0; i < 1000; i++) {

@@ -9,7 +9,7 @@
 #define WAITERS 16
 
 static struct budget budget = {0, 64u << 20};
-static struct table *t;
+static struct store_table *t;
 static struct table_waiter waiters[WAITERS];
 static int woken[256], n_woken;
 
@@ -36,12 +36,12 @@ static void teardown(void)
     assert_int_equal(0, budget.used);
 }
 
-static struct span text(const char *s)
+static struct byte_view text(const char *s)
 {
-    return (struct span){(const uint8_t *)s, strlen(s)};
+    return (struct byte_view){(const uint8_t *)s, strlen(s)};
 }
 
-static void expect_span(const char *expected, struct span found)
+static void expect_span(const char *expected, struct byte_view found)
 {
     assert_int_equal(strlen(expected), found.len);
     if (found.len)
@@ -50,7 +50,7 @@ static void expect_span(const char *expected, struct span found)
 
 static void expect_held(const char *key, const char *expected)
 {
-    struct span found;
+    struct byte_view found;
     assert_true(table_get(t, text(key), &found));
     expect_span(expected, found);
 }
@@ -102,7 +102,7 @@ TEST(hash_of_known_bytes)
 
 TEST(values)
 {
-    struct span found;
+    struct byte_view found;
     setup();
     assert_false(table_get(t, text("k"), &found));
     assert_false(table_has(t, text("k")));
@@ -131,14 +131,14 @@ TEST(values)
 
 static void compare_set(const char *key, const char *expected, const char *desired, const char *answer)
 {
-    struct span found;
+    struct byte_view found;
     assert_ok(table_compare_set(t, text(key), text(expected), text(desired), &found));
     expect_span(answer, found);
 }
 
 TEST(compare_and_set_in_every_branch)
 {
-    struct span found;
+    struct byte_view found;
     setup();
     compare_set("k", "old", "new", "old"); /* missing: what was expected, nothing stored */
     assert_false(table_get(t, text("k"), &found));
@@ -273,13 +273,13 @@ static void expect_pop(int who, const char *key, size_t before, const char *expe
     assert_int_equal(before, table_queue_pop(t, text(key), &waiters[who], &item));
     if (!before)
         return;
-    expect_span(expected, (struct span){item->bytes, item->len});
+    expect_span(expected, (struct byte_view){item->bytes, item->len});
     table_item_free(t, item);
 }
 
 TEST(queues)
 {
-    struct span found;
+    struct byte_view found;
     setup();
     expect_pop(0, "q", 0, NULL);
     push("q", "one");
@@ -417,7 +417,7 @@ TEST(barriers)
     teardown();
 }
 
-static void count_bytes(void *arg, struct span key)
+static void count_bytes(void *arg, struct byte_view key)
 {
     *(size_t *)arg += key.len;
 }
@@ -443,7 +443,7 @@ TEST(a_hundred_thousand_keys)
     assert_int_equal(N - N / 3, table_keys(t));
     assert_int_equal(bytes, table_key_bytes(t));
     for (int i = 0; i < N; i++) {
-        struct span found;
+        struct byte_view found;
         snprintf(key, sizeof(key), "key/%d", i);
         snprintf(value, sizeof(value), "%d", i * 7);
         bool deleted = i % 3 == 1 && i + 1 < N;
@@ -459,7 +459,7 @@ TEST(a_hundred_thousand_keys)
 /* Every operation with every amount of memory that is too little: refused, and nothing has changed. */
 static err_t one_operation(int i, int64_t *sum)
 {
-    struct span found;
+    struct byte_view found;
     bool ready;
     switch (i) {
     case 0:
@@ -548,7 +548,7 @@ static void compare_all(void)
 {
     size_t n = 0;
     for (int k = 0; k < ORACLE_KEYS; k++) {
-        struct span found;
+        struct byte_view found;
         assert_int_equal(o.present[k], table_get(t, text(key_of(k)), &found));
         if (o.present[k])
             expect_span(o.value[k], found);
@@ -591,7 +591,7 @@ static void random_barrier(int who, int k)
 
 static void random_compare_set(int k)
 {
-    struct span found;
+    struct byte_view found;
     const char *expected = some_text(), *desired = some_text();
     assert_ok(table_compare_set(t, text(key_of(k)), text(expected), text(desired), &found));
     expect_span(oracle_compare_set(&o, k, expected, desired), found);

@@ -3,7 +3,7 @@
 #include "tests/lib/test.h"
 
 static struct budget budget = {0, SIZE_MAX / 4};
-static struct wire w;
+static struct wire_parser w;
 
 static void fresh(void)
 {
@@ -12,7 +12,7 @@ static void fresh(void)
     wire_init(&w, &budget);
 }
 
-static void put_span(struct buf *b, const char *name, struct span s)
+static void put_span(struct buf *b, const char *name, struct byte_view s)
 {
     assert_ok(buf_printf(b, " %s[%zu]=", name, s.len));
     for (size_t i = 0; i < s.len && i < 64; i++)
@@ -37,7 +37,7 @@ static enum wire_result feed(const uint8_t *data, size_t len, struct buf *notes)
     struct wire_request r;
     enum wire_result result;
     memcpy(copy, data, len);
-    struct span in = {copy, len};
+    struct byte_view in = {copy, len};
     while ((result = wire_next(&w, &in, &r)) == WIRE_REQUEST)
         note(notes, &r);
     if (result == WIRE_MORE)
@@ -319,7 +319,7 @@ TEST(the_longest_of_all)
         struct wire_request r;
         size_t found = 0;
         for (size_t at = 0; at < said.len; at += step) {
-            struct span in = {said.data + at, said.len - at < step ? said.len - at : step};
+            struct byte_view in = {said.data + at, said.len - at < step ? said.len - at : step};
             for (; wire_next(&w, &in, &r) == WIRE_REQUEST; found++)
                 if (found == 1) {
                     assert_int_equal(sizeof(key), r.key.len);
@@ -347,12 +347,12 @@ TEST(lists_are_not_collected)
     fresh();
     say_hello(&said);
     say(&said, WIRE_MULTI_SET, "n", n);
-    for (struct span in = {said.data, said.len}; wire_next(&w, &in, &r) == WIRE_REQUEST;)
+    for (struct byte_view in = {said.data, said.len}; wire_next(&w, &in, &r) == WIRE_REQUEST;)
         ;
     said.len = 0;
     say(&said, 0, "ss", "some/key", "some value");
     for (uint64_t i = 0; i < n; i++) {
-        struct span a = {said.data + 1, 5}, b = {said.data + 6, said.len - 6};
+        struct byte_view a = {said.data + 1, 5}, b = {said.data + 6, said.len - 6};
         assert_int_equal(WIRE_MORE, wire_next(&w, &a, &r));
         assert_int_equal(WIRE_REQUEST, wire_next(&w, &b, &r));
         assert_int_equal(--left, r.left);
