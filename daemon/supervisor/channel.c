@@ -1,5 +1,6 @@
-/* The channel. What is to be said is a `due` mark on the thing itself, never a queue: a message that the socket does
- * not take now is made from the thing's state when it does, and a control that dies takes nothing with it. */
+/* The channel to control. There is no queue of messages: a `due` mark on a job or child means that its message must be
+ * sent. The message is built from the current state when the socket accepts it, and no message is lost when control
+ * exits. */
 #include "daemon/supervisor/supervisor.h"
 
 #include "common/base/clock.h"
@@ -12,12 +13,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static bool say(struct supervisor *s, const struct channel_msg *m)
+static bool msg_send(struct supervisor *s, const struct channel_msg *m)
 {
     return s->channel >= 0 && send(s->channel, m, channel_msg_bytes(m), MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 
-static bool say_child(struct supervisor *s, const struct sv_child *c)
+static bool child_send(struct supervisor *s, const struct sv_child *c)
 {
     const struct sv_job *j = sv_job_find(s, c->job);
     struct channel_msg m = {.kind = CHANNEL_CHILD,
@@ -34,27 +35,27 @@ static bool say_child(struct supervisor *s, const struct sv_child *c)
                             .when_ns = c->when_ns};
     memcpy(m.token, c->token, sizeof(m.token));
     memcpy(m.cpus, c->cpus, sizeof(m.cpus));
-    return say(s, &m);
+    return msg_send(s, &m);
 }
 
-static bool say_kind(struct supervisor *s, enum channel_kind kind, uint64_t job, int slots)
+static bool kind_send(struct supervisor *s, enum channel_kind kind, uint64_t job, int slots)
 {
     const struct channel_msg m = {.kind = kind, .job = job, .slots = slots};
-    return say(s, &m);
+    return msg_send(s, &m);
 }
 
-/* Jobs and children before LISTED: the list has ended when everything before it was said. */
+/* LISTED comes after all jobs and children, because it ends the list. */
 bool sv_channel_flush(struct supervisor *s)
 {
     for (struct sv_job *j = s->jobs; j < s->jobs + SV_MAX_JOBS; j++)
-        if (j->id && j->due && (j->due = !say_kind(s, CHANNEL_JOB, j->id, j->slots)))
+        if (j->id && j->due && (j->due = !kind_send(s, CHANNEL_JOB, j->id, j->slots)))
             return false;
     for (struct sv_child *c = s->children; c < s->children + SV_MAX_CHILDREN; c++)
-        if (c->job && c->due && (c->due = !say_child(s, c)))
+        if (c->job && c->due && (c->due = !child_send(s, c)))
             return false;
-    s->listed_due = s->listed_due && !say_kind(s, CHANNEL_LISTED, 0, 0);
-    s->shutdown_due = s->shutdown_due && !say_kind(s, CHANNEL_SHUTDOWN, 0, 0);
-    s->reload_due = s->reload_due && !say_kind(s, CHANNEL_RELOAD, s->reloads, 0);
+    s->listed_due = s->listed_due && !kind_send(s, CHANNEL_LISTED, 0, 0);
+    s->shutdown_due = s->shutdown_due && !kind_send(s, CHANNEL_SHUTDOWN, 0, 0);
+    s->reload_due = s->reload_due && !kind_send(s, CHANNEL_RELOAD, s->reloads, 0);
     return !s->listed_due && !s->shutdown_due && !s->reload_due;
 }
 
@@ -121,7 +122,7 @@ void sv_channel_read(struct supervisor *s)
         ssize_t n = recv(s->channel, &m, sizeof(m), MSG_DONTWAIT | MSG_TRUNC);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
-        if (n <= 0) { /* it closed its end and lives: of no use to anybody; its end starts the next one */
+        if (n <= 0) { /* control closed the channel but still runs, and is useless: its exit starts the next one */
             sv_channel_close(s);
             if (s->control > 0)
                 kill(s->control, SIGKILL);

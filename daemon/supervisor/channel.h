@@ -1,10 +1,11 @@
-/* What dtd (the supervisor) and dtd-control say to each other over descriptor 3 of control: one message per packet of a
- * SOCK_SEQPACKET pair, a fixed C struct, because both ends are built together and the supervisor parses nothing else.
+/* The messages between dtd (the supervisor) and dtd-control over descriptor 3 of control. Each packet of the
+ * SOCK_SEQPACKET pair is one message, a fixed C struct: both ends are built together, and the supervisor parses nothing
+ * else.
  *
- * A child is named by (job, slot) and told apart from its predecessors by the token that control made for its ticket.
- * The supervisor keeps what it knows of a child, the exit status included, until control acknowledges it; a control
- * process that has just started asks LIST and is told everything that has not been acknowledged. Nothing here blocks:
- * the supervisor marks what it has to say and says it when the socket takes it. */
+ * (job, slot) names a child process. The token that control made for the child's ticket distinguishes it from its
+ * predecessors. The supervisor keeps the record of a child, including its exit status, until control acknowledges it. A
+ * control process that has just started sends LIST and receives every record that has not been acknowledged. Nothing
+ * here blocks: the supervisor marks what it has to send and sends it when the socket accepts it. */
 #ifndef DTD_DAEMON_SUPERVISOR_CHANNEL_H
 #define DTD_DAEMON_SUPERVISOR_CHANNEL_H
 
@@ -16,7 +17,7 @@
 #define CHANNEL_TOKEN_BYTES 32
 #define CHANNEL_SLOT_IO (-1)         /* the slot of a job's dtd-io */
 #define CHANNEL_MAX_SLOTS 256        /* workers of one job on one node */
-#define CHANNEL_JOB_PROBE UINT64_MAX /* its children look at GPUs, and write what they see into files: */
+#define CHANNEL_JOB_PROBE UINT64_MAX /* not a job: its children examine the GPUs and write the result to files: */
 #define CHANNEL_SLOT_GPUS 0          /* `dt-worker --probe`, probe.json */
 #define CHANNEL_SLOT_HEALTH 1        /* `dt-worker --health`, health.json */
 #define CHANNEL_PROBE_SLOTS 2
@@ -26,25 +27,25 @@
 
 enum channel_kind {
     /* control to supervisor */
-    CHANNEL_SPAWN = 1, /* job, slot, slots, token, uid; a worker's gpu, cpus and env, whose PWD is entered; n_args */
-    CHANNEL_KILL,      /* job, slot, signal: to the child's process group */
-    CHANNEL_RELEASE,   /* job: its arenas, segment and socket go; refused while it has children */
-    CHANNEL_LIST,      /* answered by JOB and CHILD messages and LISTED */
-    CHANNEL_ACK,       /* job, slot, token: the exit is known, forget it */
-    CHANNEL_END,       /* stop every child and end */
-    CHANNEL_BEAT, /* control's loop turns: state 1 when it serves, job: the last RELOAD it has done, env: its status */
+    CHANNEL_SPAWN = 1, /* job, slot, slots, token, uid; for a worker gpu, cpus, env (PWD: its folder) and n_args */
+    CHANNEL_KILL,      /* job, slot, signal: sent to the child's process group */
+    CHANNEL_RELEASE,   /* job: close its arenas, segment and socket; ignored while the job has children */
+    CHANNEL_LIST,      /* answered by JOB and CHILD messages and then LISTED */
+    CHANNEL_ACK,       /* job, slot, token: control has recorded the exit; drop the record */
+    CHANNEL_END,       /* stop every child and exit */
+    CHANNEL_BEAT, /* heartbeat; state: 1 while control serves, job: number of the last RELOAD done, env: status text */
     /* supervisor to control */
-    CHANNEL_CHILD = 64, /* job, slot, token, pid, state and what belongs to it; also the answer to SPAWN */
-    CHANNEL_JOB,        /* job, slots: it has descriptors here */
+    CHANNEL_CHILD = 64, /* job, slot, token, pid, state and the fields of that state; also the answer to SPAWN */
+    CHANNEL_JOB,        /* job, slots: the supervisor holds descriptors of this job */
     CHANNEL_LISTED,
-    CHANNEL_SHUTDOWN, /* the supervisor was told to end: stop the jobs, then say END */
-    CHANNEL_RELOAD,   /* job, a number: read the configuration again, and say the number in a BEAT */
+    CHANNEL_SHUTDOWN, /* the supervisor received SIGTERM: stop the jobs, then send END */
+    CHANNEL_RELOAD,   /* job: a sequence number. Read the configuration again, then send the number in a BEAT */
 };
 
 enum channel_state {
     CHANNEL_RUNNING = 1,
     CHANNEL_EXITED,  /* exit_status, or exit_signal when that is not 0; when_ns */
-    CHANNEL_REFUSED, /* it was not started: error is an errno, when_ns */
+    CHANNEL_REFUSED, /* the child was not started: error (an errno), when_ns */
 };
 
 struct channel_msg {
@@ -57,31 +58,30 @@ struct channel_msg {
     int32_t pid;
     int32_t state;
     int32_t exit_status, exit_signal, error;
-    int32_t gpu;                        /* of a worker: 1 + its index; 0: none */
-    uint32_t uid;                       /* whose job it is; of no meaning to a private dtd */
-    int64_t when_ns;                    /* monotonic clock at the kernel's word */
+    int32_t gpu;                        /* of a worker: 1 + the GPU's index; 0: none */
+    uint32_t uid;                       /* owner of the job; a private dtd ignores it */
+    int64_t when_ns;                    /* monotonic time at which the supervisor received SIGCHLD */
     uint8_t cpus[CHANNEL_MAX_CPUS / 8]; /* bit c: core c; none set: unbound */
-    uint64_t epoch;                     /* that a command is started for; 0: no command */
-    int32_t n_args;                     /* the last ones of env: a command, the worker's program; 0: it is dt-worker */
+    uint64_t epoch;                     /* the epoch for which a command is started; 0: not a command */
+    int32_t n_args;                     /* number of strings at the end of env that are a command; 0: run dt-worker */
     uint32_t env_bytes;
     char env[CHANNEL_MAX_ENV]; /* "KEY=VALUE\0" .., "ARGUMENT\0" .. */
 };
 
-/* dt-worker's option for a child of CHANNEL_JOB_PROBE; behind its dashes it is the name of the file. NULL: no such
- * slot.
- */
+/* dt-worker's option for a child of CHANNEL_JOB_PROBE; NULL: no such slot. Without its dashes the option is also the
+ * name of the file. */
 static inline const char *channel_probe(int slot)
 {
     return slot == CHANNEL_SLOT_GPUS ? "--probe" : slot == CHANNEL_SLOT_HEALTH ? "--health" : NULL;
 }
 
-/* Only as much of `env` as is used goes over the socket. */
+/* The socket carries only the used part of `env`. */
 static inline size_t channel_msg_bytes(const struct channel_msg *m)
 {
     return offsetof(struct channel_msg, env) + m->env_bytes;
 }
 
-/* What a receiver checks before it looks at anything else. */
+/* A receiver checks this before it reads any other field. */
 static inline int channel_msg_valid(const struct channel_msg *m, size_t len)
 {
     return len >= offsetof(struct channel_msg, env) && m->env_bytes <= CHANNEL_MAX_ENV && len == channel_msg_bytes(m) &&

@@ -1,6 +1,6 @@
-/* What a job owns on the node by descriptor. The supervisor makes these once, before the first process of the job, and
- * gives the same ones to every successor, so that an arena survives the worker that filled it and the io that reads it.
- */
+/* The descriptors of a job on this node. The supervisor creates them once, before the first process of the job, and
+ * passes the same ones to every later process. Therefore an arena survives both the worker that filled it and the
+ * dtd-io that reads it. */
 #include "daemon/supervisor/supervisor.h"
 
 #include "common/base/file.h"
@@ -27,7 +27,7 @@ struct sv_job *sv_job_find(struct supervisor *s, uint64_t id)
     return NULL;
 }
 
-/* Also of a half-made entry: closing -1 does nothing. */
+/* Also works for an entry of which only a part was created: closing -1 does nothing. */
 static void job_close(struct sv_job *j)
 {
     for (int k = 0; k < j->slots; k++)
@@ -58,21 +58,22 @@ int sv_listen(const char *path, mode_t mode)
     return -1;
 }
 
-/* Whose processes these will be. Control says a uid; here it is checked, since here it is obeyed. */
+/* Looks up the user of the job's processes. Control sent the uid; the supervisor checks it, because the supervisor is
+ * the program that runs processes with it. */
 static int job_owner(const struct supervisor *s, uint32_t uid, struct user *ret)
 {
     struct why why = {""};
     if (!s->system)
         return 0;
     if (uid == 0)
-        why_set(&why, ERR_DENIED, "nothing of a job runs as root");
+        why_set(&why, ERR_DENIED, "processes of a job must not run as root");
     else if (user_by_uid(uid, ret, &why) == OK && ret->uid == uid)
         return 0;
     log_error("job refused uid=%u why=\"%s\"", uid, why.text);
     return EPERM;
 }
 
-/* Descriptors of a fresh entry; on failure the caller closes what is there. */
+/* Creates the descriptors of a new entry. On failure the caller closes those that exist. */
 static int job_make(const struct supervisor *s, struct sv_job *j)
 {
     char path[PATH_MAX];
@@ -129,7 +130,7 @@ void sv_job_release(struct supervisor *s, const struct channel_msg *m)
         return;
     for (int i = 0; i < SV_MAX_CHILDREN; i++)
         if (s->children[i].job == id && s->children[i].state == CHANNEL_RUNNING) {
-            log_warn("not released, it has children job=%" PRIu64, id);
+            log_warn("job not released job=%" PRIu64 " why=\"it has running processes\"", id);
             return;
         }
     char path[PATH_MAX];
@@ -154,7 +155,8 @@ int sv_ticket(const struct supervisor *s, const struct sv_job *j, const uint8_t 
     return fd;
 }
 
-/* A file that is there already is its owner's by now: it is opened as the owner opens it. */
+/* An existing file already belongs to `owner`, who may have replaced it by a link: it is opened with the owner's
+ * permissions. */
 static int open_owned(const struct supervisor *s, const char *path, const struct user *owner)
 {
     const int flags = O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC;

@@ -1,9 +1,10 @@
 /* dtd: arguments, the lock on the state directory, the loop.
  *
- *   serving --SIGTERM--> stopping --control says END, ends, or 20 s--> ending --3 s--> killing --all reaped--> ended
+ *   serving --SIGTERM--> stopping --END from control, its exit, or 20 s--> ending --3 s--> killing --all reaped-->
+ * ended
  *
- * stopping: control tells the jobs to save and end; ending: SIGTERM to what is left; killing: SIGKILL. A second SIGTERM
- * goes to killing at once. */
+ * stopping: control makes the jobs save and exit; ending: the remaining processes receive SIGTERM; killing: they
+ * receive SIGKILL. A second SIGTERM enters killing immediately. */
 #include "daemon/supervisor/supervisor.h"
 
 #include "common/base/clock.h"
@@ -26,9 +27,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define STOP_MS 20000
-#define END_MS 3000
-#define KILL_MS 5000
+/* The sum is below TimeoutStopSec of deploy/systemd/dtd.service, so that systemd does not kill the supervisor first. */
+#define STOP_MS 20000 /* for the jobs to finish their step and save */
+#define END_MS 3000   /* from SIGTERM to SIGKILL: what needs longer has had STOP_MS */
+#define KILL_MS 5000  /* for SIGKILL to take effect, also on a process that waits for a disk or a GPU */
 
 /* ---- init ---- */
 
@@ -67,7 +69,7 @@ static err_t take_signals(struct supervisor *s, struct why *why)
     return s->signals < 0 ? why_set(why, err_from_errno(errno), "signalfd: %s", strerror(errno)) : OK;
 }
 
-/* What control cannot make: it may write into its own folders, and nowhere else. */
+/* Creates the folders that control cannot create: control may write only inside its own folders. */
 static err_t make_folders(const struct supervisor *s, struct why *why)
 {
     static const char *const own[] = {"raft", "metrics", "cluster"};
@@ -101,7 +103,7 @@ err_t sv_init(struct supervisor *s, struct why *why)
     s->listener = sv_listen(path, s->system ? 0666 : 0600);
     if (s->listener < 0)
         return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
-    /* Every arena and socket of every job is a descriptor of ours. */
+    /* The supervisor holds a descriptor for every arena and socket of every job. */
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
@@ -120,7 +122,7 @@ static void move(struct supervisor *s, enum sv_phase to, int64_t ms)
     s->deadline_ms = clock_mono_ms() + ms;
 }
 
-static bool anybody(const struct supervisor *s)
+static bool any_process_runs(const struct supervisor *s)
 {
     bool any = s->control > 0;
     for (int i = 0; i < SV_MAX_CHILDREN && !any; i++)
@@ -128,7 +130,7 @@ static bool anybody(const struct supervisor *s)
     return any;
 }
 
-/* What time and the ends of children make of the phase. */
+/* Changes the phase after a deadline or the exit of the last process. */
 static void tick(struct supervisor *s)
 {
     int64_t now = clock_mono_ms();
@@ -143,7 +145,7 @@ static void tick(struct supervisor *s)
         move(s, SV_KILLING, KILL_MS);
         sv_children_signal(s, SIGKILL);
     }
-    if (s->phase >= SV_ENDING && (!anybody(s) || (s->phase == SV_KILLING && now >= s->deadline_ms)))
+    if (s->phase >= SV_ENDING && (!any_process_runs(s) || (s->phase == SV_KILLING && now >= s->deadline_ms)))
         move(s, SV_ENDED, 0);
 }
 
@@ -205,23 +207,24 @@ int sv_run(struct supervisor *s)
 /* ---- arguments ---- */
 
 struct dtd_arguments {
-    const char *said[128]; /* by an option's letter; NULL: not said */
+    const char *given[128]; /* value by option letter; NULL: the option was not given */
 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
-    const char **said = ((struct dtd_arguments *)state->input)->said;
-    if (key == ARGP_KEY_END && said['L'] && (said['c'] || said['s'] || said['S']))
-        argp_error(state, "--slurm makes a configuration and a state directory of its own: no other option with it");
+    const char **given = ((struct dtd_arguments *)state->input)->given;
+    if (key == ARGP_KEY_END && given['L'] && (given['c'] || given['s'] || given['S']))
+        argp_error(state, "--slurm creates its own configuration and state directory: give no other option with it");
     if (key <= 0 || key >= 128)
         return ARGP_ERR_UNKNOWN;
-    said[key] = arg ? arg : "";
+    given[key] = arg ? arg : "";
     return 0;
 }
 
-/* The configuration is read, and under Slurm made, by control alone; it says lines (state directory, socket's
- * directory, user, under Slurm the configuration), or on our standard error why not. */
-static err_t ask_control(const struct supervisor *s, const char *what, char *ret, size_t size, struct why *why)
+/* Only control reads the configuration and, under Slurm, creates it. This runs `dtd-control WHAT`, which prints lines:
+ * the state directory, the folder of the socket, the user and, under Slurm, the configuration file. If it fails, it
+ * prints the reason to standard error. */
+static err_t places_read(const struct supervisor *s, const char *what, char *ret, size_t size, struct why *why)
 {
     int fd[2], status = 0;
     if (pipe2(fd, O_CLOEXEC))
@@ -236,23 +239,23 @@ static err_t ask_control(const struct supervisor *s, const char *what, char *ret
     ret[len] = '\0';
     close(fd[0]);
     if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status))
-        return why_set(why, ERR_INVALID, "the configuration %s is refused", s->config ? s->config : "(defaults)");
+        return why_set(why, ERR_INVALID, "invalid configuration: %s", s->config ? s->config : "(defaults)");
     return OK;
 }
 
-/* Whom control is to be, and where it listens. */
+/* Determines the user of control and the folder of its socket. */
 static err_t start_system(struct supervisor *s, const char *run, const char *user, struct why *why)
 {
     if (geteuid() != 0)
         return why_set(why, ERR_INVALID,
-                       "dtd --system is started by root (systemctl start dtd). For yourself: dtctl up");
+                       "dtd --system must be started by root (systemctl start dtd). For a private dtd run: dtctl up");
     umask(022);
     err_t err = path_state_dir(run, s->run, sizeof(s->run), why);
     if (!err)
         err = user_by_name(user, &s->service, why);
     if (!err && s->service.uid == 0)
-        err = why_set(why, ERR_INVALID, "user: %s is root, and dtd-control must not be; name another one", user);
-    return err == ERR_NOTFOUND ? why_prefix(why, ERR_INVALID, "user (make it by `systemd-sysusers`)") : err;
+        err = why_set(why, ERR_INVALID, "user: %s is root, but dtd-control must not be; choose another user", user);
+    return err == ERR_NOTFOUND ? why_prefix(why, ERR_INVALID, "user (create it with `systemd-sysusers`)") : err;
 }
 
 static err_t start(struct supervisor *s, const struct dtd_arguments *a, struct why *why)
@@ -265,34 +268,34 @@ static err_t start(struct supervisor *s, const struct dtd_arguments *a, struct w
         return why_set(why, err_from_errno(errno), "/proc/self/exe: %s", strerror(errno));
     s->bin[n] = '\0';
     *strrchr(s->bin, '/') = '\0';
-    const char *config = a->said['c'], *slurm = a->said['L'];
+    const char *config = a->given['c'], *slurm = a->given['L'];
     s->config = config ? realpath(config, NULL) : NULL;
     if (config && !s->config)
         return why_set(why, ERR_INVALID, "%s: %s", config, strerror(errno));
     if (config || s->system || slurm) {
         const char *what = slurm ? "--print-slurm" : s->system ? "--print-system" : "--print-places";
-        err = ask_control(s, what, places, sizeof(places), why);
+        err = places_read(s, what, places, sizeof(places), why);
         if (err)
-            return slurm ? why_set(why, err, "not started; the line above says why") : err;
+            return slurm ? why_set(why, err, "not started; see the message above") : err;
     }
     const char *state = strsep(&rest, "\n"), *run = rest ? strsep(&rest, "\n") : "",
                *user = rest ? strsep(&rest, "\n") : "";
     if (slurm)
         s->config = rest ? strsep(&rest, "\n") : NULL;
-    err = path_state_dir(a->said['s'] ? a->said['s'] : state, s->dir, sizeof(s->dir), why);
+    err = path_state_dir(a->given['s'] ? a->given['s'] : state, s->dir, sizeof(s->dir), why);
     memcpy(s->run, s->dir, sizeof(s->run));
     if (!err && s->system)
         err = start_system(s, run, user, why);
     return err ? err : sv_init(s, why);
 }
 
-/* A dtd of a Slurm job is over when its step is, and nobody asks for its state any more. */
+/* The state of a dtd under Slurm is of no use after its Slurm step has ended. */
 static void leave_slurm(struct supervisor *s)
 {
     if (!getenv("DTD_SLURM_KEEP") && file_remove_tree(s->dir))
         log_warn("state not removed path=%s", s->dir);
     *strrchr(s->dir, '/') = '\0';
-    (void)rmdir(s->dir); /* ours or other nodes' may be in it */
+    (void)rmdir(s->dir); /* fails if the states of other nodes are still in it */
 }
 
 int main(int argc, char **argv)
@@ -300,9 +303,9 @@ int main(int argc, char **argv)
     static struct supervisor s = {.lock = -1, .listener = -1, .signals = -1, .channel = -1, .control = -1};
     static const struct argp_option options[] = {
         {"config", 'c', "FILE", 0, "Configuration of this node", 0},
-        {"state-dir", 's', "DIR", 0, "Where the state lies (default: the file's, $DTD_DIR, ~/.local/state/dtd)", 0},
-        {"system", 'S', 0, 0, "Serve all users of this machine, each job as its user (as root, by systemd)", 0},
-        {"slurm", 'L', 0, 0, "Be a node of the Slurm step that this is started in (srun --ntasks-per-node=1)", 0},
+        {"state-dir", 's', "DIR", 0, "State directory (default: from FILE, else $DTD_DIR, else ~/.local/state/dtd)", 0},
+        {"system", 'S', 0, 0, "Serve all users of this machine and run each job as its user (as root, by systemd)", 0},
+        {"slurm", 'L', 0, 0, "Join the nodes of the surrounding Slurm step (srun --ntasks-per-node=1)", 0},
         {0},
     };
     static const struct argp argp = {options, parse_option, NULL, "Serves this node in the foreground.",
@@ -312,7 +315,7 @@ int main(int argc, char **argv)
     argp_program_version = "dtd " DTD_VERSION;
     log_init("dtd");
     argp_parse(&argp, argc, argv, 0, NULL, &a);
-    s.system = a.said['S'];
+    s.system = a.given['S'];
     sv_service_start(&s);
     err_t err = start(&s, &a, &why);
     if (err) {
@@ -321,7 +324,7 @@ int main(int argc, char **argv)
     }
     log_info("serving version=%s pid=%d state_dir=%s", DTD_VERSION, getpid(), s.dir);
     int code = sv_run(&s);
-    if (a.said['L'])
+    if (a.given['L'])
         leave_slurm(&s);
     return code;
 }

@@ -1,11 +1,14 @@
-/* What the service manager hears, and the watchdogs. Control says every half second that its loop turns (BEAT); each is
- * passed on as WATCHDOG=1, so that the manager watches both of us. Who acts when:
+/* Notifications to the service manager, and the watchdogs. Control sends BEAT every half second while its loop runs.
+ * The supervisor forwards each one as WATCHDOG=1, so that the service manager watches both processes:
  *
- *   a third of WatchdogSec without a beat, at most HANG_MS   control hangs: it is killed and started again, jobs go on
- *   WatchdogSec                                              so do we, or no control lives: the manager ends everything
+ *   time without a heartbeat                  meaning                                 action
+ *   a third of WatchdogSec, at most HANG_MS   control hangs                           the supervisor restarts control;
+ *                                                                                     jobs continue
+ *   WatchdogSec                               the supervisor hangs too, or control    the service manager ends
+ *                                             cannot be started                       everything
  *
- * A fresh control has START_MS for its first beat: before that it reads its snapshot. A private dtd that no manager
- * watches never kills its control: somebody may be looking at it with a debugger. */
+ * A new control process has START_MS for its first heartbeat, because it first reads its snapshot. A private dtd
+ * without a watchdog never kills its control: a debugger may have stopped it. */
 #include "daemon/supervisor/supervisor.h"
 
 #include "common/base/clock.h"
@@ -14,8 +17,8 @@
 #include <inttypes.h>
 #include <signal.h>
 
-#define HANG_MS 10000
-#define START_MS 30000
+#define HANG_MS 10000  /* 20 heartbeats: a busy machine delays control by seconds */
+#define START_MS 30000 /* includes reading the snapshot and the log, with a wide margin */
 
 void sv_service_start(struct supervisor *s)
 {
@@ -43,12 +46,12 @@ void sv_service_beat(struct supervisor *s, const struct channel_msg *m)
     log_info("ready");
 }
 
-/* What was asked of a control that dies is not asked of the next: that one reads the configuration anyway. */
+/* A RELOAD is not repeated for the next control process, which reads the configuration at its start. */
 void sv_service_reload(struct supervisor *s)
 {
     if (s->phase != SV_SERVING)
         return;
-    log_info("reload asked");
+    log_info("reload requested");
     notify_say(&s->notify, "RELOADING=1\nMONOTONIC_USEC=%" PRId64, clock_mono_ns() / 1000);
     s->ready = false;
     s->reload_due = s->channel >= 0;
@@ -66,7 +69,7 @@ void sv_service_tick(struct supervisor *s)
     if (!s->hang_ms || s->control < 0 || s->phase != SV_SERVING || now < s->beat_deadline_ms)
         return;
     log_error("control hangs, killed pid=%d silent_ms=%" PRId64, s->control, s->hang_ms);
-    notify_status(&s->notify, "control hung and is started again", NOTIFY_STATUS_MAX);
+    notify_status(&s->notify, "control hung and is being restarted", NOTIFY_STATUS_MAX);
     kill(s->control, SIGKILL);
     s->beat_deadline_ms = now + START_MS;
 }

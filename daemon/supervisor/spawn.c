@@ -1,6 +1,9 @@
-/* Processes: start and reap. Invariants: every child of a job is the leader of a process group of its own, so that a
- * signal and the sweep at its end reach what it has started; every child dies with us, so that nobody trains behind the
- * back of a new supervisor; a child's end is recorded before anybody is told. */
+/* Starts and reaps processes. Invariants:
+ *
+ * - Every child of a job leads a process group of its own, so that signals, and the SIGKILL after its exit, also reach
+ *   the processes that it started.
+ * - Every child is killed when the supervisor exits, so that no worker trains unknown to the next supervisor.
+ * - The exit of a child is recorded before control is notified. */
 #include "daemon/supervisor/supervisor.h"
 
 #include "common/base/clock.h"
@@ -18,12 +21,13 @@
 #include <unistd.h>
 
 #define MAX_FDS EXEC_MAX_FDS
-_Static_assert(MAX_FDS >= CHANNEL_MAX_SLOTS + 2 && EXEC_MAX_CPUS == CHANNEL_MAX_CPUS, "io gets every arena");
+_Static_assert(MAX_FDS >= CHANNEL_MAX_SLOTS + 2 && EXEC_MAX_CPUS == CHANNEL_MAX_CPUS, "dtd-io gets every arena");
+/* The first restart of control is immediate. A control that exits within QUICK_EXIT_MS of its start would exit again,
+ * so the following restarts wait 100 ms, 200 ms, .. up to 2 s, which keeps the load and the log small. */
 #define BACKOFF_FIRST_MS 100
 #define BACKOFF_MAX_MS 2000
-#define QUICK_DEATH_MS 1000
+#define QUICK_EXIT_MS 1000
 
-/* Beside our own executable. */
 pid_t sv_exec(const struct supervisor *s, const struct exec *x)
 {
     char path[2 * PATH_MAX];
@@ -45,7 +49,8 @@ struct sv_child *sv_child_find(struct supervisor *s, uint64_t job, int slot)
     return NULL;
 }
 
-/* The command's words go to argv[2] ..; returns where they begin, the end of the environment. NULL: there are fewer. */
+/* Stores the strings of the command in argv[2] and following. Returns where they begin, which is the end of the
+ * environment; NULL: there are fewer than n_args strings. */
 static const char *take_command(const struct channel_msg *m, const char **argv)
 {
     const char *end = m->env + m->env_bytes, *p = end;
@@ -59,8 +64,8 @@ static const char *take_command(const struct channel_msg *m, const char **argv)
     return p;
 }
 
-/* io gets its listener and every arena, a worker the segment and its own arena (ARCHITECTURE.md). A command is its
- * user's own program: dt-worker becomes it, and it gets no descriptor of ours. */
+/* dtd-io inherits its listener and every arena; a worker inherits the segment and its own arena (ARCHITECTURE.md). A
+ * command is the user's own program: dt-worker executes it, and it inherits no descriptor of dtd. */
 static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ticket, const struct channel_msg *m)
 {
     bool io = m->slot == CHANNEL_SLOT_IO;
@@ -93,7 +98,7 @@ static pid_t child_exec_job(struct supervisor *s, const struct sv_job *j, int ti
     return pid;
 }
 
-/* No job, no descriptors: its words go into a file that control reads when it has ended. */
+/* A probe belongs to no job and inherits no descriptors. Control reads its output file after its exit. */
 static int child_exec_probe(struct supervisor *s, const char *option, pid_t *ret)
 {
     char path[PATH_MAX];
@@ -135,8 +140,8 @@ static int child_start(struct supervisor *s, const struct channel_msg *m, pid_t 
     return e;
 }
 
-/* What comes twice a minute is no news. */
-static enum log_level news(const struct sv_child *c)
+/* Health checks run twice a minute and would fill the log at level info. */
+static enum log_level child_log_level(const struct sv_child *c)
 {
     return c->job == CHANNEL_JOB_PROBE && c->slot == CHANNEL_SLOT_HEALTH ? LOG_DEBUG : LOG_INFO;
 }
@@ -166,7 +171,7 @@ void sv_child_spawn(struct supervisor *s, const struct channel_msg *m)
     if (e)
         log_error("not started job=%" PRIu64 " slot=%d error=%s", m->job, m->slot, strerror(e));
     else
-        log_at(news(c), "started job=%" PRIu64 " slot=%d pid=%d", m->job, m->slot, pid);
+        log_at(child_log_level(c), "started job=%" PRIu64 " slot=%d pid=%d", m->job, m->slot, pid);
 }
 
 void sv_children_signal(struct supervisor *s, int sig)
@@ -184,7 +189,7 @@ void sv_control_start(struct supervisor *s)
 {
     int pair[2];
     s->control_since_ms = clock_mono_ms();
-    s->control_retry_ms = s->control_since_ms + BACKOFF_MAX_MS; /* should anything below fail */
+    s->control_retry_ms = s->control_since_ms + BACKOFF_MAX_MS; /* in case anything below fails */
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) {
         log_error("control not started error=%s", strerror(errno));
         return;
@@ -217,16 +222,15 @@ void sv_control_start(struct supervisor *s)
     log_info("control started pid=%d", s->control);
 }
 
-/* The first quick death is answered at once; only a control that dies again and again is made to wait. */
 static void control_ended(struct supervisor *s, int status)
 {
     int64_t now = clock_mono_ms();
-    bool quick = now - s->control_since_ms < QUICK_DEATH_MS;
+    bool quick = now - s->control_since_ms < QUICK_EXIT_MS;
     log_warn("control ended pid=%d status=%d signal=%d after_ms=%" PRId64, s->control,
              WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
              now - s->control_since_ms);
     s->control = -1;
-    sv_channel_read(s); /* its last words may be END */
+    sv_channel_read(s); /* the last message may be END */
     sv_channel_close(s);
     if (!quick)
         s->control_backoff_ms = 0;
@@ -236,7 +240,7 @@ static void control_ended(struct supervisor *s, int status)
         s->control_backoff_ms = BACKOFF_MAX_MS;
 }
 
-/* ---- the end of a child ---- */
+/* ---- the exit of a child ---- */
 
 static void child_ended(struct supervisor *s, pid_t pid, int status, int64_t when_ns)
 {
@@ -249,7 +253,7 @@ static void child_ended(struct supervisor *s, pid_t pid, int status, int64_t whe
         c->exit_signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
         c->when_ns = when_ns;
         c->due = true;
-        log_at(news(c), "ended job=%" PRIu64 " slot=%d pid=%d status=%d signal=%d", c->job, c->slot, pid,
+        log_at(child_log_level(c), "ended job=%" PRIu64 " slot=%d pid=%d status=%d signal=%d", c->job, c->slot, pid,
                c->exit_status, c->exit_signal);
         return;
     }
@@ -265,7 +269,7 @@ void sv_reap(struct supervisor *s)
             return;
         pid_t pid = info.si_pid;
         if (pid != s->control)
-            kill(-pid, SIGKILL); /* what it left behind; before the pid is free for another */
+            kill(-pid, SIGKILL); /* the rest of its group; before waitpid frees the pid for reuse */
         if (waitpid(pid, &status, 0) != pid)
             return;
         if (pid == s->control)
