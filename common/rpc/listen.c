@@ -1,6 +1,7 @@
-/* Accepting on a socket that somebody else made and keeps. The kernel says who is calling before a byte is read. Out of
- * descriptors the backlog would wake the loop for ever: then listening rests for a moment. */
+/* The server's and the client's side of Unix sockets. The listener reads the credentials of each peer from the kernel
+ * before it reads a byte from the connection. */
 #include "common/base/log.h"
+#include "common/loop/acceptor.h"
 #include "common/rpc/conn.h"
 
 #include <errno.h>
@@ -11,63 +12,26 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define ACCEPTS_PER_TURN 16 /* the loop's other work waits no longer */
-#define REST_MS 100
+#define ACCEPTS_PER_TURN 16 /* more than ever connect at once in normal operation */
 
 struct rpc_listener {
-    uv_poll_t poll;
-    uv_timer_t rest;
-    int open_handles, fd;
-    bool closing;
+    struct acceptor acceptor;
     rpc_accept_cb cb;
     void *owner;
 };
 
-static void readable(uv_poll_t *poll, int status, int events);
-
-static void rested(uv_timer_t *timer)
+static void connection_accepted(void *owner, int fd, const struct sockaddr_storage *from)
 {
-    struct rpc_listener *l = timer->data;
-    uv_poll_start(&l->poll, UV_READABLE, readable);
-}
-
-static void accept_failed(struct rpc_listener *l, int errnum)
-{
-    if (errnum == EAGAIN || errnum == EINTR || errnum == ECONNABORTED)
-        return;
-    log_error("accept failed, listening rests why=\"%s\" ms=%d", strerror(errnum), REST_MS);
-    uv_poll_stop(&l->poll);
-    uv_timer_start(&l->rest, rested, REST_MS, 0);
-}
-
-static void readable(uv_poll_t *poll, int status, int events)
-{
-    (void)status, (void)events; /* accept4 says it better */
-    struct rpc_listener *l = poll->data;
-    for (int i = 0; i < ACCEPTS_PER_TURN && !l->closing; i++) {
-        int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0) {
-            accept_failed(l, errno);
-            return;
-        }
-        struct rpc_peer peer;
-        rpc_peer_of(fd, &peer);
-        l->cb(l->owner, fd, &peer);
-    }
-}
-
-static void handle_closed(uv_handle_t *handle)
-{
-    struct rpc_listener *l = handle->data;
-    if (!--l->open_handles)
-        free(l);
+    (void)from;
+    struct rpc_listener *l = owner;
+    struct rpc_peer peer;
+    rpc_peer_of(fd, &peer);
+    l->cb(l->owner, fd, &peer);
 }
 
 void rpc_listener_close(struct rpc_listener *listener)
 {
-    listener->closing = true;
-    uv_close((uv_handle_t *)&listener->poll, handle_closed);
-    uv_close((uv_handle_t *)&listener->rest, handle_closed);
+    acceptor_close(&listener->acceptor, free);
 }
 
 err_t rpc_listen(uv_loop_t *loop, int fd, rpc_accept_cb cb, void *owner, struct rpc_listener **ret)
@@ -75,20 +39,17 @@ err_t rpc_listen(uv_loop_t *loop, int fd, rpc_accept_cb cb, void *owner, struct 
     struct rpc_listener *l = calloc(1, sizeof(*l));
     if (!l)
         return ERR_NOMEM;
-    l->fd = fd;
     l->cb = cb;
     l->owner = owner;
-    l->open_handles = 2;
-    int status = uv_poll_init(loop, &l->poll, fd); /* sets O_NONBLOCK */
-    if (status < 0) {
-        log_error("cannot listen why=\"%s\"", uv_strerror(status));
-        free(l);
-        return rpc_err_from_uv(status);
+    const struct acceptor_config config = {
+        .loop = loop, .name = "rpc", .accepts_per_turn = ACCEPTS_PER_TURN, .accepted = connection_accepted, .owner = l};
+    acceptor_init(&l->acceptor, &config);
+    err_t err = acceptor_add(&l->acceptor, fd);
+    if (err) {
+        log_error("cannot listen server=rpc error=\"%s\"", err_text(err));
+        rpc_listener_close(l);
+        return err;
     }
-    uv_timer_init(loop, &l->rest);
-    l->poll.data = l;
-    l->rest.data = l;
-    uv_poll_start(&l->poll, UV_READABLE, readable);
     *ret = l;
     return OK;
 }

@@ -3,6 +3,7 @@
 #ifndef DTD_COMMON_TUNNEL_INTERNAL_H
 #define DTD_COMMON_TUNNEL_INTERNAL_H
 
+#include "common/loop/acceptor.h"
 #include "common/tunnel/address.h"
 #include "common/tunnel/greeting.h"
 #include "common/tunnel/tunnel.h"
@@ -76,9 +77,8 @@ struct tunnel {
 struct tunnel_listener {
     TAILQ_ENTRY(tunnel_listener) link;
     struct tunnel_host *host;
-    uv_poll_t poll;
-    uv_timer_t rest;
-    int fd, open_handles, n_pending;
+    struct acceptor acceptor;
+    int n_pending;
     bool closing;
     TAILQ_HEAD(tunnel_pending, tunnel) pending;
     tunnel_accept_cb cb;

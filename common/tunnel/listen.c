@@ -11,8 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ACCEPTS_PER_TURN 16 /* the loop's other work waits no longer */
-#define REST_MS 100
+#define ACCEPTS_PER_TURN 16 /* each one creates a TLS state */
 
 /* ---- places ---- */
 
@@ -87,52 +86,21 @@ struct tunnel *listener_take(struct tunnel_listener *l, int fd, const struct soc
 
 /* ---- the socket ---- */
 
-static void readable(uv_poll_t *poll, int status, int events);
-
-static void rested(uv_timer_t *timer)
+static void connection_accepted(void *owner, int fd, const struct sockaddr_storage *from)
 {
-    struct tunnel_listener *l = timer->data;
-    uv_poll_start(&l->poll, UV_READABLE, readable);
+    listener_take(owner, fd, from);
 }
 
-/* Out of descriptors the backlog would wake the loop for ever: then listening rests for a moment. */
-static void accept_failed(struct tunnel_listener *l, int errnum)
+static void acceptor_closed(void *owner)
 {
-    if (errnum == EAGAIN || errnum == EINTR || errnum == ECONNABORTED)
-        return;
-    log_error("tunnel accept failed, listening rests why=\"%s\" ms=%d", strerror(errnum), REST_MS);
-    uv_poll_stop(&l->poll);
-    uv_timer_start(&l->rest, rested, REST_MS, 0);
-}
-
-static void readable(uv_poll_t *poll, int status, int events)
-{
-    (void)status, (void)events; /* accept4 says it better */
-    struct tunnel_listener *l = poll->data;
-    for (int i = 0; i < ACCEPTS_PER_TURN && !l->closing; i++) {
-        struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
-        socklen_t len = sizeof(from);
-        int fd = accept4(l->fd, (struct sockaddr *)&from, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0) {
-            accept_failed(l, errno);
-            return;
-        }
-        listener_take(l, fd, &from);
-    }
-}
-
-static void handle_closed(uv_handle_t *handle)
-{
-    struct tunnel_listener *l = handle->data;
+    struct tunnel_listener *l = owner;
     struct tunnel_host *host = l->host;
-    if (--l->open_handles)
-        return;
     void (*closed)(void *) = l->closed;
-    void *owner = l->owner;
+    void *closed_owner = l->owner;
     TAILQ_REMOVE(&host->listeners, l, link);
     free(l);
     if (closed)
-        closed(owner);
+        closed(closed_owner);
     host_maybe_closed(host);
 }
 
@@ -144,8 +112,7 @@ void tunnel_listener_close(struct tunnel_listener *l, void (*cb)(void *owner))
     l->closed = cb;
     while (!TAILQ_EMPTY(&l->pending))
         tunnel_cut(TAILQ_FIRST(&l->pending));
-    uv_close((uv_handle_t *)&l->poll, handle_closed);
-    uv_close((uv_handle_t *)&l->rest, handle_closed);
+    acceptor_close(&l->acceptor, acceptor_closed);
 }
 
 err_t tunnel_listen(struct tunnel_host *host, int fd, tunnel_accept_cb cb, void *owner, struct tunnel_listener **ret)
@@ -153,18 +120,21 @@ err_t tunnel_listen(struct tunnel_host *host, int fd, tunnel_accept_cb cb, void 
     struct tunnel_listener *l = calloc(1, sizeof(*l));
     if (!l)
         return ERR_NOMEM;
-    *l = (struct tunnel_listener){.host = host, .fd = fd, .cb = cb, .owner = owner, .open_handles = 2};
+    *l = (struct tunnel_listener){.host = host, .cb = cb, .owner = owner};
     TAILQ_INIT(&l->pending);
-    int status = uv_poll_init(host->config.loop, &l->poll, fd); /* sets O_NONBLOCK */
-    if (status < 0) {
-        log_error("tunnels cannot listen why=\"%s\"", uv_strerror(status));
-        free(l);
-        return err_from_errno(-status);
-    }
-    uv_timer_init(host->config.loop, &l->rest);
-    l->poll.data = l->rest.data = l;
     TAILQ_INSERT_TAIL(&host->listeners, l, link);
-    uv_poll_start(&l->poll, UV_READABLE, readable);
+    const struct acceptor_config config = {.loop = host->config.loop,
+                                           .name = "tunnel",
+                                           .accepts_per_turn = ACCEPTS_PER_TURN,
+                                           .accepted = connection_accepted,
+                                           .owner = l};
+    acceptor_init(&l->acceptor, &config);
+    err_t err = acceptor_add(&l->acceptor, fd);
+    if (err) {
+        log_error("cannot listen server=tunnel error=\"%s\"", err_text(err));
+        tunnel_listener_close(l, NULL);
+        return err;
+    }
     *ret = l;
     return OK;
 }

@@ -1,5 +1,4 @@
-/* See gate.h. All handles are counted, and the last one to be closed says so: whoever opens one counts it, so that an
- * opening that fails half way ends by the same path. */
+/* See listener.h. An opening that fails half way is undone by store_listener_close, like a complete one. */
 #include "daemon/store/listener.h"
 
 #include "common/base/log.h"
@@ -15,10 +14,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define ACCEPTS_PER_TURN 64 /* the loop's other work waits no longer */
-#define REST_MS 100
-#define PORT_TRIES 16 /* for one that is free for both families */
-#define KEEPALIVE_S 30
+#define ACCEPTS_PER_TURN 64 /* all ranks of a job connect at once, and an accepted connection costs little */
+#define PORT_TRIES 16       /* a free port of IPv4 may be in use for IPv6; 16 such ports in a row are unlikely */
+#define KEEPALIVE_S 30 /* between probes of an idle connection; STORE_STALL_MS limits how long they go unanswered */
 
 /* ---- sockets ---- */
 
@@ -73,125 +71,88 @@ static uint16_t port_of(int fd)
     return getsockname(fd, (struct sockaddr *)&addr, &len) ? 0 : ntohs(addr.sin6_port);
 }
 
-/* Returns 0, or a negative errno: -EADDRINUSE also when the port is free for one family alone. */
-static int open_both(struct store_listener *g, uint16_t port)
+/* Returns 0 or a negative errno. -EADDRINUSE also means that the port is free for only one of the two families. */
+static int open_both(struct store_listener *l, uint16_t port)
 {
     int v4 = open_listener(AF_INET, port);
     if (v4 < 0)
         return v4;
-    g->port = port_of(v4);
-    int v6 = open_listener(AF_INET6, g->port);
+    l->port = port_of(v4);
+    int v6 = open_listener(AF_INET6, l->port);
     if (v6 == -EADDRINUSE) {
         close(v4);
         return v6;
     }
-    g->fds[0] = v4;
-    g->fds[1] = v6 < 0 ? -1 : v6; /* no IPv6 here */
+    l->fds[0] = v4;
+    l->fds[1] = v6 < 0 ? -1 : v6; /* -1: this machine has no IPv6 */
     return 0;
 }
 
-static err_t take_port(struct store_listener *g, uint16_t port, struct why *why)
+static err_t take_port(struct store_listener *l, uint16_t port, struct why *why)
 {
-    int r = open_both(g, port);
+    int r = open_both(l, port);
     for (int i = 1; r == -EADDRINUSE && !port && i < PORT_TRIES; i++)
-        r = open_both(g, port);
+        r = open_both(l, port);
     if (!r)
         return OK;
     return why_set(why, r == -EADDRINUSE ? ERR_BUSY : err_from_errno(-r), "store %s: port %u of 127.0.0.1 and ::1: %s",
-                   g->name, port, strerror(-r));
+                   l->name, port, strerror(-r));
 }
 
-/* ---- callers ---- */
+/* ---- connections ---- */
 
-static void resume(struct store_listener *g);
-
-static void rested(uv_timer_t *timer)
-{
-    resume(timer->data);
-}
-
-static void pause_all(struct store_listener *g)
-{
-    for (int i = 0; i < STORE_LISTENER_SOCKETS; i++)
-        if (g->fds[i] >= 0)
-            uv_poll_stop(&g->polls[i]);
-}
-
-static void accept_failed(struct store_listener *g, int errnum)
-{
-    if (errnum == EAGAIN || errnum == EINTR || errnum == ECONNABORTED)
-        return;
-    log_error("store accepts nobody for a moment store=%s why=\"%s\" ms=%d", g->name, strerror(errnum), REST_MS);
-    pause_all(g);
-    uv_timer_start(&g->rest, rested, REST_MS, 0);
-}
-
-static bool is_welcome(struct store_listener *g, int fd)
+static bool is_permitted(struct store_listener *l, int fd)
 {
     uid_t uid = (uid_t)-1;
-    err_t err = peer_uid_get(g->netlink, fd, &uid);
-    if (!err && (uid == g->uid || uid == 0))
+    err_t err = peer_uid_get(l->netlink, fd, &uid);
+    if (!err && (uid == l->uid || uid == 0))
         return true;
-    g->refused++;
+    l->refused++;
     if (err)
-        log_warn("store connection closed store=%s why=\"whose it is is not known: %s\"", g->name, err_text(err));
+        log_warn("store connection closed store=%s why=\"the user of the peer is unknown: %s\"", l->name,
+                 err_text(err));
     else
-        log_warn("store connection closed store=%s uid=%d why=\"of another user than %d\"", g->name, (int)uid,
-                 (int)g->uid);
+        log_warn("store connection closed store=%s uid=%d why=\"only uid %d and root may connect\"", l->name, (int)uid,
+                 (int)l->uid);
     return false;
 }
 
-bool store_listener_is_full(const struct store_listener *g)
+bool store_listener_is_full(const struct store_listener *l)
 {
-    return g->connections >= g->max_connections;
+    return l->connections >= l->max_connections;
 }
 
-/* True: nobody more comes in until somebody leaves. */
-static bool is_shut(struct store_listener *g)
+static bool may_accept(void *owner)
 {
-    if (!store_listener_is_full(g))
-        return false;
-    if (!g->full)
-        log_warn("store accepts nobody until somebody leaves store=%s connections=%d", g->name, g->connections);
-    g->full = true;
-    pause_all(g);
-    return true;
+    struct store_listener *l = owner;
+    if (!store_listener_is_full(l))
+        return true;
+    if (!l->full)
+        log_warn("store is full, new connections wait store=%s connections=%d", l->name, l->connections);
+    l->full = true;
+    return false;
 }
 
-static void called(uv_poll_t *poll, int status, int events)
+static void connection_accepted(void *owner, int fd, const struct sockaddr_storage *from)
 {
-    struct store_listener *g = poll->data;
-    (void)status, (void)events; /* accept4 says it better */
-    for (int i = 0; i < ACCEPTS_PER_TURN && !g->closing && !is_shut(g); i++) {
-        int fd = accept4(poll == &g->polls[0] ? g->fds[0] : g->fds[1], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0) {
-            accept_failed(g, errno);
-            return;
-        }
-        if (is_welcome(g, fd))
-            g->admit(g->owner, fd);
-        else
-            close(fd);
-    }
+    (void)from;
+    struct store_listener *l = owner;
+    if (is_permitted(l, fd))
+        l->admit(l->owner, fd);
+    else
+        close(fd);
 }
 
-static void resume(struct store_listener *g)
+void store_listener_connection_closed(struct store_listener *l)
 {
-    for (int i = 0; i < STORE_LISTENER_SOCKETS; i++)
-        if (g->fds[i] >= 0)
-            uv_poll_start(&g->polls[i], UV_READABLE, called);
-}
-
-void store_listener_connection_closed(struct store_listener *g)
-{
-    g->connections--;
-    if (!g->full || g->closing)
+    l->connections--;
+    if (!l->full || l->closing)
         return;
-    g->full = false;
-    resume(g);
+    l->full = false;
+    acceptor_resume(&l->acceptor);
 }
 
-/* ---- life ---- */
+/* ---- opening and closing ---- */
 
 static int connections_that_fit(int configured)
 {
@@ -204,61 +165,52 @@ static int connections_that_fit(int configured)
                                                         : (int)limit.rlim_cur / 2;
 }
 
-static err_t listen_start(struct store_listener *g)
+static err_t accept_start(struct store_listener *l)
 {
-    for (int i = 0; i < STORE_LISTENER_SOCKETS; i++) {
-        if (g->fds[i] < 0)
-            continue;
-        int status = uv_poll_init(g->loop, &g->polls[i], g->fds[i]);
-        if (status < 0)
-            return err_from_errno(-status);
-        g->polls[i].data = g;
-        g->open_handles++;
-    }
-    resume(g);
-    return OK;
+    err_t err = OK;
+    for (int i = 0; i < STORE_LISTENER_SOCKETS && !err; i++)
+        err = l->fds[i] >= 0 ? acceptor_add(&l->acceptor, l->fds[i]) : OK;
+    return err;
 }
 
-err_t store_listener_open(struct store_listener *g, const struct store_listener_config *config, struct why *why)
+err_t store_listener_open(struct store_listener *l, const struct store_listener_config *config, struct why *why)
 {
-    *g = (struct store_listener){.loop = config->loop,
+    *l = (struct store_listener){.loop = config->loop,
                                  .uid = config->uid,
                                  .max_connections = connections_that_fit(config->max_connections),
                                  .netlink = -1,
                                  .fds = {-1, -1},
-                                 .open_handles = 1,
                                  .admit = config->admit,
                                  .closed = config->closed,
                                  .owner = config->owner};
-    snprintf(g->name, sizeof(g->name), "%s", config->name ? config->name : "");
-    uv_timer_init(g->loop, &g->rest);
-    g->rest.data = g;
-    err_t err = peer_uid_open(&g->netlink, why);
+    snprintf(l->name, sizeof(l->name), "%s", config->name ? config->name : "");
+    const struct acceptor_config accepting = {.loop = l->loop,
+                                              .name = l->name,
+                                              .accepts_per_turn = ACCEPTS_PER_TURN,
+                                              .may_accept = may_accept,
+                                              .accepted = connection_accepted,
+                                              .owner = l};
+    acceptor_init(&l->acceptor, &accepting);
+    err_t err = peer_uid_open(&l->netlink, why);
     if (!err)
-        err = take_port(g, config->port, why);
-    return err ? err : listen_start(g);
+        err = take_port(l, config->port, why);
+    return err ? err : accept_start(l);
 }
 
-static void handle_closed(uv_handle_t *handle)
+static void acceptor_closed(void *owner)
 {
-    struct store_listener *g = handle->data;
-    if (--g->open_handles)
-        return;
-    if (g->netlink >= 0)
-        close(g->netlink);
-    g->closed(g->owner);
+    struct store_listener *l = owner;
+    if (l->netlink >= 0)
+        close(l->netlink);
+    l->closed(l->owner);
 }
 
-void store_listener_close(struct store_listener *g)
+void store_listener_close(struct store_listener *l)
 {
-    assert(!g->closing);
-    g->closing = true;
-    for (int i = 0; i < STORE_LISTENER_SOCKETS; i++) {
-        if (g->fds[i] < 0)
-            continue;
-        if (g->polls[i].data)
-            uv_close((uv_handle_t *)&g->polls[i], handle_closed);
-        close(g->fds[i]);
-    }
-    uv_close((uv_handle_t *)&g->rest, handle_closed);
+    assert(!l->closing);
+    l->closing = true;
+    acceptor_close(&l->acceptor, acceptor_closed);
+    for (int i = 0; i < STORE_LISTENER_SOCKETS; i++)
+        if (l->fds[i] >= 0)
+            close(l->fds[i]);
 }
