@@ -1,12 +1,12 @@
-/* The count is of what was asked of the allocator and a little for each piece: near enough to the truth, and the same
- * at taking and giving, which is what keeps it from drifting. */
+/* The budget counts the requested sizes and a fixed overhead per allocation. This is only close to the real memory use,
+ * but allocation and release count the same number, so that the count cannot drift. */
 #include "daemon/store/bytes.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define BYTEBUF_MIN_BYTES 256
+#define BYTEBUF_MIN_BYTES 256 /* most requests and answers fit, so that a buffer is allocated once */
 
 err_t budget_take(struct budget *b, size_t bytes)
 {

@@ -1,12 +1,13 @@
-/* One connection. Its socket is read once a turn, at most STORE_READ_BYTES, and what its requests answer is sent with
- * one write; what the socket does not take stays in `out`.
+/* One connection. Its socket is read once per turn of the loop, at most STORE_READ_BYTES, and the answers to these
+ * requests are sent with one write. What the socket does not accept stays in `out`.
  *
  *   readable -> store_client_feed -> (wire_next -> serve) .. -> send_out
- *                    \-> held back: enough to read, or a MULTI_GET half answered: the input's rest is kept, and the
- * socket is asked for room alone; writable -> send_out -> store_client_feed of the rest woken (under another client's
- * request) -> the list of ready ones  -> send_ready, at the turn's end
+ *                    \-> held back (`out` is full, or a MULTI_GET is half answered): the rest of the input is kept, and
+ *                        the socket is polled for writing only
+ *   writable -> send_out -> store_client_feed of the rest
+ *   woken by another client's request -> list of ready clients -> send_ready at the end of the turn
  *
- * A client that fails while somebody else's request is served is closed at the turn's end. */
+ * A client that fails while another client's request is served is closed at the end of the turn. */
 #include "common/base/log.h"
 #include "daemon/store/server_internal.h"
 
@@ -18,12 +19,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define KEPT_BYTES 4096     /* of a buffer that is empty again */
-#define SENDS_PER_TURN 1024 /* to those that others woke */
+#define KEPT_BYTES 4096     /* memory that an empty output buffer keeps for reuse */
+#define SENDS_PER_TURN 1024 /* to woken clients; bounds the length of a turn of the loop */
 
 /* ---- close ---- */
 
-static void freed(uv_handle_t *handle)
+static void poll_closed(uv_handle_t *handle)
 {
     struct store_client *c = handle->data;
     struct store_server *s = c->server;
@@ -53,7 +54,7 @@ void store_client_close(struct store_client *c)
     bytebuf_fini(&c->out);
     bytebuf_fini(&c->rest);
     bytebuf_fini(&c->asked);
-    uv_close((uv_handle_t *)&c->poll, freed);
+    uv_close((uv_handle_t *)&c->poll, poll_closed);
     close(c->fd);
     store_listener_connection_closed(&s->listener);
 }
@@ -74,9 +75,9 @@ static const char *reason_of(err_t err)
     case ERR_LIMIT:
         return "the store is full";
     case ERR_INVALID:
-        return "the value to add to is no number";
+        return "ADD to a value that is not a number";
     case ERR_PROTO:
-        return "it waits already";
+        return "a second wait before the end of the first";
     default:
         return err_text(err);
     }
@@ -89,13 +90,13 @@ static size_t unsent(const struct store_client *c)
     return c->out.len - c->sent;
 }
 
-/* Not to be read and not to be served, until it has taken what it asked for. */
+/* True: the client is not read or served until it has received its answers. */
 static bool held_back(const struct store_client *c)
 {
     return c->answering || unsent(c) >= STORE_OUTPUT_HIGH_BYTES;
 }
 
-/* Moves what is left to the front, when at least as much has gone. */
+/* Moves the unsent bytes to the front when at least as many have been sent, so that each byte is moved at most once. */
 static void forget_sent(struct store_client *c)
 {
     if (c->sent < unsent(c))
@@ -105,7 +106,7 @@ static void forget_sent(struct store_client *c)
     c->sent = 0;
 }
 
-/* False: it is closed. */
+/* False: the connection has been closed. */
 static bool send_out(struct store_client *c)
 {
     while (unsent(c)) {
@@ -150,7 +151,7 @@ static void greet(struct store_client *c)
         leave_news(c);
 }
 
-/* Serves until the input ends or enough is said for now. False: it is closed. */
+/* Serves until the input ends or the client is held back. False: the connection has been closed. */
 static bool serve_all(struct store_client *c, struct byte_view *in)
 {
     struct wire_request r;
@@ -171,7 +172,7 @@ static bool serve_all(struct store_client *c, struct byte_view *in)
     return !err;
 }
 
-/* What has not been served is kept: it is in `rest` already, or comes there now. */
+/* Keeps the input that has not been served. It is already in `rest`, or is copied there. */
 static err_t keep(struct store_client *c, struct byte_view in)
 {
     if (c->rest.len) {
@@ -198,7 +199,7 @@ void store_client_feed(struct store_client *c, struct byte_view in)
         watch(c);
 }
 
-static void go_on(struct store_client *c)
+static void client_continue(struct store_client *c)
 {
     if (!send_out(c))
         return;
@@ -210,7 +211,7 @@ static void go_on(struct store_client *c)
         store_client_feed(c, (struct byte_view){NULL, 0});
 }
 
-/* False: nothing was there, or it is closed. */
+/* False: there was no input, or the connection has been closed. */
 static bool read_in(struct store_client *c)
 {
     struct store_server *s = c->server;
@@ -222,7 +223,8 @@ static bool read_in(struct store_client *c)
     return n > 0 && !c->closing;
 }
 
-/* The peer has reset the connection. What it had sent before counts: who SETs and ends need not read all answers. */
+/* The peer has reset the connection. The requests that it sent before are still served: a client may SET a value and
+ * exit without reading all answers. */
 static void read_last(struct store_client *c)
 {
     while (!held_back(c) && !c->rest.len)
@@ -237,12 +239,12 @@ static void polled(uv_poll_t *poll, int status, int events)
     if (status < 0)
         read_last(c);
     else if (events & UV_WRITABLE)
-        go_on(c);
+        client_continue(c);
     else
         read_in(c);
 }
 
-/* ---- those that others woke ---- */
+/* ---- clients woken by requests of others ---- */
 
 static void send_ready(struct store_server *s)
 {
@@ -291,13 +293,13 @@ static void woken(struct table_waiter *w)
 
 /* ---- open ---- */
 
-/* All wait equally long, so that the list is in order of time. */
+/* All clients have the same time limit, so that the list is ordered by deadline. */
 static void expire(uv_timer_t *timer)
 {
     struct store_server *s = timer->data;
     struct store_client *c;
     while ((c = TAILQ_FIRST(&s->news)) && c->due <= uv_now(s->loop))
-        store_client_break(c, "it did not say anything in time");
+        store_client_break(c, "no request within the time limit");
     if (c)
         uv_timer_start(timer, expire, c->due - uv_now(s->loop), 0);
 }

@@ -1,8 +1,11 @@
-/* One question, one answer: the kernel answers inside sendmsg, so that the answer is there when it returns.
+/* Each query has one answer. The kernel answers inside sendmsg, so that the answer can be read when sendmsg returns.
  *
- * What is not believed: a socket without an inode. It was closed by its process, and many kernels then say that its
- * owner is root: who sends a command and closes at once would be taken for root. Nor one that is found after our own
- * end was reset, for then somebody else may have its address by now; so our end is looked at last. */
+ * Two answers are not trusted:
+ *
+ * - A socket without an inode. Its process has closed it, and many kernels then report root as its owner: a client that
+ *   sends a command and closes immediately would pass as root.
+ * - A socket that was found after our own end of the connection was reset. Another process may use the same address by
+ *   then. Therefore our own end is checked last. */
 #include "daemon/store/peer_uid.h"
 
 #include "common/base/log.h"
@@ -18,12 +21,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-struct question {
+struct query {
     struct nlmsghdr header;
     struct inet_diag_req_v2 body;
 };
 
-/* The connection's addresses as its other end has them. V6 sockets that speak v4 are kept by the kernel as v4. */
+/* The addresses of the connection as seen from the peer. The kernel keeps IPv6 sockets with IPv4 peers in its table for
+ * IPv4. */
 static err_t ends_of(int fd, struct sockaddr_in6 *source, struct sockaddr_in6 *target)
 {
     socklen_t len = sizeof(*source);
@@ -51,7 +55,7 @@ static void put_end(const struct sockaddr_in6 *end, __be16 *port, __be32 addr[4]
     }
 }
 
-static err_t ask(int netlink, struct question *q)
+static err_t query_send(int netlink, struct query *q)
 {
     q->header.nlmsg_len = sizeof(*q);
     q->header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
@@ -64,8 +68,8 @@ static err_t ask(int netlink, struct question *q)
     return n == (ssize_t)sizeof(*q) ? OK : err_from_errno(errno);
 }
 
-/* The kernel's answer or its error; anything left of an earlier question has another number. */
-static err_t hear(int netlink, uint32_t number, struct inet_diag_msg *ret)
+/* Reads the kernel's answer or error. The sequence number distinguishes it from answers to earlier queries. */
+static err_t answer_read(int netlink, uint32_t number, struct inet_diag_msg *ret)
 {
     union {
         struct nlmsghdr header;
@@ -91,20 +95,20 @@ static err_t look_up(int netlink, const struct sockaddr_in6 *source, const struc
                      struct inet_diag_msg *ret)
 {
     static uint32_t number;
-    struct question q;
+    struct query q;
     bool v4;
     memset(&q, 0, sizeof(q));
     put_end(source, &q.body.id.idiag_sport, q.body.id.idiag_src, &v4);
     put_end(target, &q.body.id.idiag_dport, q.body.id.idiag_dst, &v4);
     q.body.sdiag_family = v4 ? AF_INET : AF_INET6;
     q.header.nlmsg_seq = ++number;
-    err_t err = ask(netlink, &q);
-    return err ? err : hear(netlink, q.header.nlmsg_seq, ret);
+    err_t err = query_send(netlink, &q);
+    return err ? err : answer_read(netlink, q.header.nlmsg_seq, ret);
 }
 
-/* The kernel looks for a listener when it knows no connection with these addresses: who listens is not who calls. */
-static bool is_the_caller(const struct inet_diag_msg *found, const struct sockaddr_in6 *source,
-                          const struct sockaddr_in6 *target)
+/* When no connection has these addresses, the kernel returns a listening socket instead, which is not the peer. */
+static bool is_peer(const struct inet_diag_msg *found, const struct sockaddr_in6 *source,
+                    const struct sockaddr_in6 *target)
 {
     return found->id.idiag_sport == source->sin6_port && found->id.idiag_dport == target->sin6_port;
 }
@@ -117,7 +121,7 @@ err_t peer_uid_get(int netlink, int fd, uid_t *ret)
     if (err)
         return err;
     err = look_up(netlink, &source, &target, &found);
-    if (err == ERR_NOTFOUND || (!err && !is_the_caller(&found, &source, &target)))
+    if (err == ERR_NOTFOUND || (!err && !is_peer(&found, &source, &target)))
         return ERR_DENIED;
     if (err)
         return err;
@@ -127,7 +131,7 @@ err_t peer_uid_get(int netlink, int fd, uid_t *ret)
     return OK;
 }
 
-/* A question about no connection: a kernel that can answer says that there is none. */
+/* Tests the kernel with a query for a connection that does not exist: a kernel with sock_diag answers "not found". */
 err_t peer_uid_open(int *ret_netlink, struct why *why)
 {
     const struct sockaddr_in6 nobody = {.sin6_family = AF_INET};
@@ -141,7 +145,7 @@ err_t peer_uid_open(int *ret_netlink, struct why *why)
     if (fd >= 0)
         close(fd);
     return why_set(why, ERR_UNSUPPORTED,
-                   "the kernel cannot say who owns a TCP connection (sock_diag, %s), and the store serves its owner "
-                   "alone: load the modules tcp_diag and inet_diag",
+                   "the kernel does not report the owner of a TCP connection (sock_diag: %s), but the store must serve "
+                   "its owner only: load the modules tcp_diag and inet_diag",
                    err_text(err));
 }

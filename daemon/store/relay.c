@@ -1,8 +1,8 @@
-/* See relay.h. A connection is two ends; what is read from one lies in its buffer until the other has taken it, and an
- * end is asked for input only while its buffer is empty. When an end has said its last the other is told so, and the
- * connection goes when both have, or at the first error.
+/* See relay.h. A connection has two ends. Bytes read from one end stay in its buffer until the other end's socket has
+ * accepted them, and an end is read only while its buffer is empty. The end of one stream is forwarded by shutdown. The
+ * connection closes when both streams have ended, or at the first error.
  *
- * A relay is gone when its gate and its last connection are. */
+ * The relay is freed when its listener and its last connection have been closed. */
 #include "daemon/store/relay.h"
 
 #include "common/base/log.h"
@@ -18,15 +18,15 @@
 struct relay_end {
     uv_poll_t poll;
     int fd, events;
-    bool ended;     /* it says nothing more */
-    size_t at, len; /* what it said and the other has not taken: buffer[at .. len) */
+    bool ended;     /* its stream has ended */
+    size_t at, len; /* read from it and not yet written to the other end: buffer[at .. len) */
     uint8_t buffer[RELAY_BYTES];
 };
 
 struct relay_call {
     struct relay *relay;
     LIST_ENTRY(relay_call) link;
-    struct relay_end near, far; /* who came in; the store's side, whose fd is -1 until it is there */
+    struct relay_end near, far; /* the accepted connection; the stream to the store, fd -1 until it is connected */
     int open_handles;
     bool closing, dialling;
 };
@@ -39,7 +39,7 @@ struct relay {
     void *owner;
 };
 
-/* ---- the end ---- */
+/* ---- closing ---- */
 
 static void free_relay(struct relay *r)
 {
@@ -92,7 +92,7 @@ static void close_call(struct relay_call *c)
 
 /* ---- bytes ---- */
 
-/* False: nothing more can come of it. */
+/* False: the connection has failed. */
 static bool read_from(struct relay_end *e)
 {
     ssize_t n = recv(e->fd, e->buffer, sizeof(e->buffer), MSG_DONTWAIT);
@@ -120,7 +120,7 @@ static bool is_empty(const struct relay_end *e)
     return e->at == e->len;
 }
 
-/* From one end to the other, as much as both have ready. */
+/* Copies from one end to the other as much as both sockets allow. */
 static bool move(struct relay_end *from, struct relay_end *to, bool readable)
 {
     bool was_ended = from->ended;
@@ -162,7 +162,7 @@ static void polled(uv_poll_t *poll, int status, int events)
     watch(&c->far, &c->near);
 }
 
-/* ---- coming in ---- */
+/* ---- accepting ---- */
 
 static bool open_end(struct relay_call *c, struct relay_end *e, int fd)
 {
@@ -211,7 +211,7 @@ void relay_connected(struct relay_call *c, int fd)
     watch(&c->far, &c->near);
 }
 
-/* ---- life ---- */
+/* ---- the relay ---- */
 
 err_t relay_open(const struct relay_config *config, struct relay **ret, struct why *why)
 {

@@ -1,6 +1,6 @@
-/* What each operation answers. Lists are served key by key as they come, but for MULTI_GET: whoever sends many keys
- * reads the first answer after the last key, so that answers before would fill both directions and neither side could
- * go on. */
+/* The operations of a store. Lists of keys are served key by key as they arrive. MULTI_GET is the exception: its client
+ * reads no answer before it has sent the last key. Earlier answers could fill both directions of the connection, and
+ * neither side could continue. */
 #include "daemon/store/server_internal.h"
 
 #include <endian.h>
@@ -93,7 +93,7 @@ static err_t serve_count(struct store_client *c, const struct wire_request *r)
     return answer_number(c, table_keys(c->server->table));
 }
 
-/* Room for all of it was made before. */
+/* Cannot fail: the caller has reserved room for all keys. */
 static void list_key(void *arg, struct byte_view key)
 {
     err_t err = answer_bytes(arg, key);
@@ -181,7 +181,7 @@ err_t serve_woken(struct store_client *c)
     return answer_byte(c, STOP_WAITING);
 }
 
-/* Always answered, also when the wake was first: the client then reads both. */
+/* Always answered, also when the wait ended first: the client then reads both answers. */
 static err_t serve_cancel(struct store_client *c, const struct wire_request *r)
 {
     table_wait_cancel(c->server->table, &c->waiter);

@@ -1,5 +1,5 @@
-/* A store's beginning and end. All handles are counted, and the last one to be closed frees it: whoever opens one
- * counts it, so that an opening that fails half way ends by the same path. */
+/* Opening and closing a store. `open_handles` counts every open handle, and the close callback of the last one frees
+ * the store. Therefore an opening that fails half way is undone by store_server_close, like a complete one. */
 #include "daemon/store/server.h"
 
 #include "common/base/log.h"
@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ---- the end ---- */
+/* ---- closing ---- */
 
 static void free_server(struct store_server *s)
 {
@@ -52,7 +52,7 @@ void store_server_close(struct store_server *s, void (*cb)(void *arg), void *arg
     uv_close((uv_handle_t *)&s->idle, store_server_handle_closed);
 }
 
-/* ---- the beginning ---- */
+/* ---- opening ---- */
 
 static void start_handles(struct store_server *s)
 {
@@ -60,10 +60,10 @@ static void start_handles(struct store_server *s)
     uv_check_init(s->loop, &s->check);
     uv_idle_init(s->loop, &s->idle);
     s->greet.data = s->check.data = s->idle.data = s;
-    s->open_handles = 4; /* and the gate */
+    s->open_handles = 4; /* these three and the listener */
 }
 
-static err_t make(uv_loop_t *loop, const struct store_server_config *config, struct store_server **ret)
+static err_t server_new(uv_loop_t *loop, const struct store_server_config *config, struct store_server **ret)
 {
     uint64_t seed[2];
     struct store_server *s = calloc(1, sizeof(*s));
@@ -102,7 +102,7 @@ err_t store_server_open(uv_loop_t *loop, const struct store_server_config *confi
                         struct why *why)
 {
     struct store_server *s;
-    err_t err = make(loop, config, &s);
+    err_t err = server_new(loop, config, &s);
     if (err)
         return why_set(why, err, "store: %s", err_text(err));
     start_handles(s);
@@ -126,7 +126,7 @@ err_t store_server_open(uv_loop_t *loop, const struct store_server_config *confi
     return OK;
 }
 
-/* ---- while it lasts ---- */
+/* ---- other functions ---- */
 
 uint16_t store_server_port(const struct store_server *s)
 {

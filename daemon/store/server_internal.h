@@ -1,4 +1,4 @@
-/* What server.c, client.c and serve.c share: the inside of a store. */
+/* Internals of a store, shared by server.c, client.c and serve.c. */
 #ifndef DTD_DAEMON_STORE_SERVER_INTERNAL_H
 #define DTD_DAEMON_STORE_SERVER_INTERNAL_H
 
@@ -8,7 +8,7 @@
 
 #include <sys/queue.h>
 
-#define STORE_READ_BYTES (64u << 10) /* of a connection, a turn */
+#define STORE_READ_BYTES (64u << 10) /* the most that is read from a connection per turn of the loop */
 
 struct store_client {
     uv_poll_t poll;
@@ -17,22 +17,22 @@ struct store_client {
     TAILQ_ENTRY(store_client) of_new;   /* while !greeted */
     TAILQ_ENTRY(store_client) of_ready; /* while ready */
     int fd, events;
-    bool greeted; /* a whole request has come */
-    bool ready;   /* in the list of those with something to send */
+    bool greeted; /* a complete request has been received */
+    bool ready;   /* in server.ready: another client's request has produced output for this one */
     bool closing;
-    const char *failed; /* to be closed, when nobody is using it any more */
-    uint64_t due;       /* of the greeting, loop time in ms */
-    uint32_t pid;       /* as PING says it */
+    const char *failed; /* not NULL: close the connection at the end of the turn, for this reason */
+    uint64_t due;       /* deadline of the first request, loop time in ms */
+    uint32_t pid;       /* the nonce of PING, which PyTorch sets to the process id */
     struct wire_parser wire;
     struct table_waiter waiter;
-    bool all_there;     /* of a CHECK under way */
-    struct bytebuf out; /* answers; the first `sent` bytes have gone */
+    bool all_there;     /* of a CHECK in progress: all keys so far exist */
+    struct bytebuf out; /* answers; the first `sent` bytes have been sent */
     size_t sent;
-    struct bytebuf rest; /* input that was read and not looked at yet, from `rest_at` */
+    struct bytebuf rest; /* input that was read and not served yet, from `rest_at` */
     size_t rest_at;
     struct bytebuf asked; /* keys of a MULTI_GET: length, bytes, length, bytes ..; answered up to `asked_at` */
     size_t asked_at;
-    bool answering; /* all keys of a MULTI_GET are known, not all are answered */
+    bool answering; /* all keys of a MULTI_GET have been received, not all have been answered */
 };
 
 struct store_server {
@@ -41,9 +41,9 @@ struct store_server {
     uint64_t handshake_ms;
     struct budget budget;
     struct store_table *table;
-    uv_timer_t greet; /* the first of `news` is due */
-    uv_check_t check; /* after a turn's reading: answers of those that others woke */
-    uv_idle_t idle;   /* keeps the turn short while there are any */
+    uv_timer_t greet; /* deadline of the first of `news` */
+    uv_check_t check; /* active while `ready` is not empty: sends to these clients after the reads of a turn */
+    uv_idle_t idle;   /* active at the same time: keeps the loop from sleeping */
     int open_handles;
     bool closing;
     LIST_HEAD(, store_client) all;
@@ -59,20 +59,20 @@ struct store_server {
 void store_server_handle_closed(uv_handle_t *handle);
 void store_server_handle_gone(struct store_server *s);
 
-/* client.c: of the functions without a comment the header of client.c tells */
-err_t store_client_open(struct store_server *s, int fd); /* takes the descriptor, on an error too */
+/* client.c */
+err_t store_client_open(struct store_server *s, int fd); /* takes over the descriptor, also on an error */
 void store_client_close(struct store_client *c);
-/* Logs the one line and closes. */
+/* Logs one line with the reason and closes the connection. */
 void store_client_break(struct store_client *c, const char *reason);
-/* Input from anywhere; the fuzzer's way in. */
+/* Serves input of any origin; the fuzzer calls it directly. */
 void store_client_feed(struct store_client *c, struct byte_view in);
 
-/* serve.c: the answer to one request, or a part of one, goes behind c->out. ERR_PROTO, ERR_INVALID, ERR_LIMIT,
- * ERR_NOMEM: the connection is to be closed. */
+/* serve.c: appends the answer to one request, or to a part of one, to c->out. ERR_PROTO, ERR_INVALID, ERR_LIMIT,
+ * ERR_NOMEM: the connection must be closed. */
 err_t serve(struct store_client *c, const struct wire_request *r);
-/* What a client reads when its wait is over. */
+/* Appends the answer to a wait that has ended. */
 err_t serve_woken(struct store_client *c);
-/* Goes on with a MULTI_GET until it is answered or the client has enough to read. */
+/* Continues a MULTI_GET until it is answered or c->out is full. */
 err_t serve_asked(struct store_client *c);
 
 #endif

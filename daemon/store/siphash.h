@@ -1,5 +1,5 @@
-/* SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF"): who does not know the seed cannot choose
- * keys that collide. Pure. */
+/* SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF"). A client that does not know the seed cannot
+ * choose keys that collide. Pure. */
 #ifndef DTD_DAEMON_STORE_SIPHASH_H
 #define DTD_DAEMON_STORE_SIPHASH_H
 

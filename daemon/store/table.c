@@ -1,8 +1,8 @@
-/* Linear hashing: buckets are split one at a time, in order, as entries come, so that no single insert pays for a
- * larger table. Buckets lie in segments of a fixed size; only the short array of segments is ever moved. A bucket that
- * cannot be split for want of memory makes chains longer, nothing else.
+/* A hash table with linear hashing: buckets are split one at a time, in order, as entries are added, so that no single
+ * insertion has to rebuild the table. Buckets lie in segments of a fixed size; only the short array of segments is ever
+ * moved. If memory for a split is lacking, chains become longer; there is no other effect.
  *
- * A small value's memory is used again when it is overwritten, so that counters and flags allocate once. */
+ * The memory of a small value is reused when the value is overwritten, so that counters and flags allocate once. */
 #include "daemon/store/table_internal.h"
 
 #include "daemon/store/siphash.h"
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEGMENT 256 /* buckets; a power of two */
-#define VALUE_MIN 24
+#define SEGMENT 256        /* buckets; a power of two */
+#define VALUE_MIN_BYTES 24 /* fits every 64-bit number in decimal */
 
 static bool equal(struct byte_view a, struct byte_view b)
 {
@@ -62,7 +62,7 @@ static err_t add_segment(struct store_table *t)
     return OK;
 }
 
-/* Adds one bucket, and moves to it what belongs there from the one that had it so far. */
+/* Adds one bucket and moves to it the entries that belong there from the bucket that held them. */
 static void split(struct store_table *t)
 {
     size_t to = t->n_buckets, mask = mask_of(to + 1);
@@ -101,7 +101,7 @@ struct table_entry *table_find(const struct store_table *t, struct byte_view key
     return find(t, key, hash_of(t, key));
 }
 
-static err_t make(struct store_table *t, struct byte_view key, uint64_t hash, struct table_entry **ret)
+static err_t entry_new(struct store_table *t, struct byte_view key, uint64_t hash, struct table_entry **ret)
 {
     void *p;
     err_t err = budget_alloc(t->budget, sizeof(struct table_entry) + key.len, &p);
@@ -129,7 +129,7 @@ err_t table_find_or_make(struct store_table *t, struct byte_view key, struct tab
     uint64_t hash = hash_of(t, key);
     struct table_entry *e = find(t, key, hash);
     if (!e)
-        return make(t, key, hash, ret);
+        return entry_new(t, key, hash, ret);
     *ret = e;
     return OK;
 }
@@ -140,7 +140,7 @@ static void free_entry(struct store_table *t, struct table_entry *e)
     budget_free(t->budget, e, sizeof(*e) + e->key_len);
 }
 
-void table_let_go(struct store_table *t, struct table_entry *e)
+void table_free_if_empty(struct store_table *t, struct table_entry *e)
 {
     if (e->present || e->n_items || !TAILQ_EMPTY(&e->waits) || !TAILQ_EMPTY(&e->parked) || !LIST_EMPTY(&e->owed))
         return;
@@ -239,9 +239,9 @@ static void become_present(struct store_table *t, struct table_entry *e)
     t->key_bytes += e->key_len;
 }
 
-static err_t put(struct store_table *t, struct table_entry *e, struct byte_view value)
+static err_t value_set(struct store_table *t, struct table_entry *e, struct byte_view value)
 {
-    size_t want = value.len > VALUE_MIN ? value.len : VALUE_MIN;
+    size_t want = value.len > VALUE_MIN_BYTES ? value.len : VALUE_MIN_BYTES;
     if (value.len > e->cap || e->cap > 4 * want) {
         err_t err = make_room(t, e, want);
         if (err)
@@ -254,7 +254,7 @@ static err_t put(struct store_table *t, struct table_entry *e, struct byte_view 
     return OK;
 }
 
-static void changed(struct store_table *t, struct table_entry *e)
+static void wake_waiters(struct store_table *t, struct table_entry *e)
 {
     table_wake_present(t, e);
     table_wake_reached(t, e);
@@ -266,18 +266,18 @@ err_t table_set(struct store_table *t, struct byte_view key, struct byte_view va
     err_t err = table_find_or_make(t, key, &e);
     if (err)
         return err;
-    err = put(t, e, value);
+    err = value_set(t, e, value);
     if (err)
-        table_let_go(t, e);
+        table_free_if_empty(t, e);
     else
-        changed(t, e);
+        wake_waiters(t, e);
     return err;
 }
 
-static err_t put_behind(struct store_table *t, struct table_entry *e, struct byte_view tail)
+static err_t value_append(struct store_table *t, struct table_entry *e, struct byte_view tail)
 {
     if (!e->present)
-        return put(t, e, tail);
+        return value_set(t, e, tail);
     if (tail.len > e->cap - e->len) {
         size_t need = e->len + tail.len, twice = 2 * e->cap;
         err_t err = make_room(t, e, need > twice ? need : twice);
@@ -296,11 +296,11 @@ err_t table_append(struct store_table *t, struct byte_view key, struct byte_view
     err_t err = table_find_or_make(t, key, &e);
     if (err)
         return err;
-    err = put_behind(t, e, tail);
+    err = value_append(t, e, tail);
     if (err)
-        table_let_go(t, e);
+        table_free_if_empty(t, e);
     else
-        changed(t, e);
+        wake_waiters(t, e);
     return err;
 }
 
@@ -345,7 +345,7 @@ bool table_delete(struct store_table *t, struct byte_view key)
     budget_free(t->budget, e->value, e->cap);
     e->value = NULL;
     e->len = e->cap = 0;
-    table_let_go(t, e);
+    table_free_if_empty(t, e);
     return true;
 }
 
@@ -356,10 +356,10 @@ static bool blank(uint8_t c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* As strtoll reads it: blanks, a sign, digits, whatever follows. */
+/* Parses like strtoll: blanks, a sign, digits; anything may follow. */
 static bool number_of(struct byte_view text, int64_t *ret)
 {
-    if (!text.len) /* and perhaps no pointer */
+    if (!text.len) /* text.data may be NULL */
         return false;
     const uint8_t *p = text.data, *end = p + text.len;
     while (p < end && blank(*p))
@@ -404,7 +404,7 @@ err_t table_add_to(struct store_table *t, struct table_entry *e, int64_t delta, 
     if (e->present && !table_number(e, &was))
         return ERR_INVALID;
     int64_t sum = (int64_t)((uint64_t)was + (uint64_t)delta);
-    err_t err = put(t, e, text_of(sum, room));
+    err_t err = value_set(t, e, text_of(sum, room));
     if (!err)
         *ret = sum;
     return err;
@@ -418,8 +418,8 @@ err_t table_add(struct store_table *t, struct byte_view key, int64_t delta, int6
         return err;
     err = table_add_to(t, e, delta, ret);
     if (err)
-        table_let_go(t, e);
+        table_free_if_empty(t, e);
     else
-        changed(t, e);
+        wake_waiters(t, e);
     return err;
 }

@@ -1,11 +1,11 @@
-/* Who waits, and for what. A waiter counts the keys that it misses; each of them has a node in the key's list and in
- * the waiter's, so that a key wakes its waiters and a waiter leaves its keys without looking at anybody else's.
+/* Waits. A waiter counts its missing keys. Each missing key has a node in the key's list and in the waiter's list, so
+ * that neither waking the waiters of a key nor cancelling a waiter has to look at any other waiter or key.
  *
- *   wait_begin -> wait_key .. -> wait_end -> (a key comes: satisfy) .. -> woken
+ *   wait_begin -> wait_key .. -> wait_end -> (a key is set: satisfy) .. -> woken
  *                                        \-> wait_cancel
  *
- * The wake of a queue's item is owed: the woken one is expected to take it. If it gives up or goes instead, the next
- * waiter is woken, else an item would lie there with somebody waiting for it. */
+ * A waiter that is woken by a queue item owes a pop of that item. If it cancels or closes instead, the next waiter is
+ * woken; otherwise the item would stay in the queue while a client waits for it. */
 #include "daemon/store/table_internal.h"
 
 #include <assert.h>
@@ -47,7 +47,7 @@ static void drop_node(struct store_table *t, struct table_wait *node)
         budget_free(t->budget, node, sizeof(*node));
 }
 
-/* A key that the waiter missed is there. True when nothing is missing any more: it was woken. */
+/* A missing key exists now. Returns true if it was the last one and the waiter has been woken. */
 static bool satisfy(struct store_table *t, struct table_wait *node)
 {
     struct table_waiter *w = node->waiter;
@@ -66,7 +66,7 @@ void table_wake_present(struct store_table *t, struct table_entry *e)
         satisfy(t, node);
 }
 
-/* ---- debts to queues ---- */
+/* ---- owed pops ---- */
 
 static void owe(struct table_waiter *w, struct table_entry *e)
 {
@@ -80,7 +80,7 @@ static void settle(struct table_waiter *w)
     w->owes = NULL;
 }
 
-/* All that the node's waiter misses of this entry: a key may be named twice. */
+/* Satisfies all nodes of the waiter for this entry: a wait may name a key twice. */
 static bool satisfy_all(struct store_table *t, struct table_waiter *w, struct table_entry *e)
 {
     bool woken = false;
@@ -92,7 +92,7 @@ static bool satisfy_all(struct store_table *t, struct table_waiter *w, struct ta
     return woken;
 }
 
-/* Those who wait for other keys too have what they missed here, and are passed over. */
+/* Wakes one waiter. A waiter that also waits for other keys no longer waits for this one, and the next is tried. */
 static void wake_one(struct store_table *t, struct table_entry *e)
 {
     struct table_wait *node;
@@ -105,7 +105,7 @@ static void wake_one(struct store_table *t, struct table_entry *e)
     }
 }
 
-/* The item that it was woken for wakes somebody else. */
+/* The waiter does not pop the item that woke it: wakes the next waiter. */
 static void pass_on(struct store_table *t, struct table_waiter *w)
 {
     struct table_entry *e = w->owes;
@@ -114,7 +114,7 @@ static void pass_on(struct store_table *t, struct table_waiter *w)
     settle(w);
     if (e->n_items)
         wake_one(t, e);
-    table_let_go(t, e);
+    table_free_if_empty(t, e);
 }
 
 /* ---- waits ---- */
@@ -135,7 +135,7 @@ err_t table_wait_key(struct store_table *t, struct table_waiter *w, struct byte_
     err_t err = table_find_or_make(t, key, &e);
     if (!err && !e->present && !e->n_items) {
         err = add_node(t, w, e, false, 0);
-        table_let_go(t, e);
+        table_free_if_empty(t, e);
     }
     if (err)
         table_wait_cancel(t, w);
@@ -157,7 +157,7 @@ void table_wait_cancel(struct store_table *t, struct table_waiter *w)
     while ((node = LIST_FIRST(&w->waits))) {
         struct table_entry *e = node->entry;
         drop_node(t, node);
-        table_let_go(t, e);
+        table_free_if_empty(t, e);
     }
     w->waiting = w->collecting = false;
     pass_on(t, w);
@@ -174,7 +174,7 @@ err_t table_queue_push(struct store_table *t, struct byte_view key, struct byte_
         return err;
     err = budget_alloc(t->budget, sizeof(struct table_item) + bytes.len, &p);
     if (err) {
-        table_let_go(t, e);
+        table_free_if_empty(t, e);
         return err;
     }
     struct table_item *item = p;
@@ -200,7 +200,7 @@ size_t table_queue_pop(struct store_table *t, struct byte_view key, struct table
     }
     if (w->owes == e)
         settle(w);
-    table_let_go(t, e);
+    table_free_if_empty(t, e);
     return n;
 }
 
@@ -249,7 +249,7 @@ err_t table_barrier(struct store_table *t, struct byte_view key, int64_t world, 
         return err;
     err = table_add_to(t, e, 1, &count);
     if (err) {
-        table_let_go(t, e);
+        table_free_if_empty(t, e);
         return err;
     }
     table_wake_present(t, e);

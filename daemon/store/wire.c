@@ -1,22 +1,23 @@
-/* What each request consists of is a row of a table; the parser walks the fields of the row. `at` counts the bytes of
- * the current part, and is all it needs to know to go on: they lie together, in the caller's input as long as the part
- * has not been cut (held.len is 0), in `held` from then on. A cut part takes from the input exactly what the field at
- * hand lacks, so that it ends where the request ends, and what follows is parsed in place again.
+/* A table row lists the fields of each request, and the parser walks these fields. `at` counts the parsed bytes of the
+ * current part and is the only position that it needs. The bytes of a part are contiguous: they lie in the caller's
+ * input while the input has not ended inside the part (held.len is 0), and in `held` from then on. For a held part the
+ * parser copies exactly the bytes that the current field lacks, so that `held` ends where the part ends, and the next
+ * part is parsed in the caller's input again.
  *
- * A part is a request, or the head of a list (operation and count), or one key of it with its value. */
+ * A part is a request, or the head of a list (operation and count), or one key of a list with its value. */
 #include "daemon/store/wire.h"
 
 #include <endian.h>
 #include <string.h>
 
-#define HELD_KEPT_BYTES 1024 /* more is given back after each request */
-#define LEGACY_OPS 12
+#define HELD_KEPT_BYTES 1024 /* memory that `held` keeps between requests; usual keys fit */
+#define LEGACY_OPS 12        /* number of operations in PyTorch 2.1 */
 
 enum field { FIELD_END, FIELD_KEY, FIELD_VALUE, FIELD_NUMBER, FIELD_NONCE, FIELD_MAGIC, FIELD_COUNT };
 
 static const struct {
     const char *name;
-    uint8_t fields[4]; /* what follows a count repeats */
+    uint8_t fields[4]; /* the fields after a count repeat for each key */
 } shapes[WIRE_OPS] = {
     [WIRE_VALIDATE] = {"VALIDATE", {FIELD_MAGIC}},
     [WIRE_SET] = {"SET", {FIELD_KEY, FIELD_VALUE}},
@@ -60,7 +61,7 @@ static enum wire_result broken(struct wire_parser *w, const char *reason)
     return WIRE_BROKEN;
 }
 
-/* Puts the input, or what of it the part needs to have `n` bytes more, behind what is held. */
+/* Appends input to `held`: only as much as the part needs to have `n` more bytes after `at`, if it is held already. */
 static enum wire_result hold(struct wire_parser *w, struct byte_view *in, size_t n)
 {
     size_t lacks = w->held.len ? w->at + n - w->held.len : in->len;
@@ -78,7 +79,7 @@ static const uint8_t *base(const struct wire_parser *w, const struct byte_view *
     return w->held.len ? w->held.data : in->data;
 }
 
-/* The part's next `n` bytes, when they are there: WIRE_REQUEST. */
+/* Returns WIRE_REQUEST and the next `n` bytes of the part if they have arrived. */
 static enum wire_result take(struct wire_parser *w, struct byte_view *in, size_t n, const uint8_t **ret)
 {
     size_t have = (w->held.len ? w->held.len : in->len) - w->at;
@@ -117,7 +118,7 @@ static enum wire_result take_u64(struct wire_parser *w, struct byte_view *in, ui
 
 /* ---- fields ---- */
 
-/* A length, which is checked as soon as it is known, and as many bytes. */
+/* Parses a length, which is checked as soon as it is known, and that many bytes. */
 static enum wire_result take_string(struct wire_parser *w, struct byte_view *in, bool is_key)
 {
     const uint8_t *p;
@@ -167,7 +168,7 @@ static enum wire_result take_count(struct wire_parser *w, struct byte_view *in)
     return WIRE_REQUEST;
 }
 
-/* After a connection's first bytes this is a second VALIDATE. */
+/* FIELD_MAGIC comes here only for a VALIDATE that is not the first request. */
 static enum wire_result take_field(struct wire_parser *w, struct byte_view *in, enum field field)
 {
     switch (field) {
@@ -184,7 +185,7 @@ static enum wire_result take_field(struct wire_parser *w, struct byte_view *in, 
     case FIELD_END:
         break;
     }
-    return broken(w, "VALIDATE a second time");
+    return broken(w, "a second VALIDATE");
 }
 
 /* ---- requests ---- */
@@ -194,7 +195,7 @@ static struct byte_view view(const uint8_t *from, size_t at, size_t len)
     return (struct byte_view){from + at, len};
 }
 
-/* Hands out the part; the next one is a key of the same list, or a request. */
+/* Returns the part. The next part is a key of the same list or a new request. */
 static enum wire_result finish(struct wire_parser *w, struct byte_view *in, struct wire_request *ret)
 {
     const uint8_t *from = base(w, in);
@@ -215,7 +216,7 @@ static enum wire_result finish(struct wire_parser *w, struct byte_view *in, stru
     return WIRE_REQUEST;
 }
 
-/* Before a part's first byte. The bytes of the last part, which the caller has seen, go. */
+/* Called before the first byte of a part. Drops the bytes of the previous part, which the caller has processed. */
 static void begin(struct wire_parser *w)
 {
     bytebuf_clear(&w->held, HELD_KEPT_BYTES);
@@ -229,8 +230,8 @@ static void begin(struct wire_parser *w)
     w->nonce = 0;
 }
 
-/* The first byte of a connection: 0 is VALIDATE, or SET of version 2.1. A SET whose key had the magic for a length
- * would be refused anyway. */
+/* The first byte of a connection: 0 is VALIDATE, or SET of PyTorch 2.1. The magic number after it distinguishes the
+ * two: a SET with a key of that length would be refused anyway. */
 static enum wire_result take_first(struct wire_parser *w, struct byte_view *in)
 {
     const uint8_t *p;
@@ -241,7 +242,7 @@ static enum wire_result take_first(struct wire_parser *w, struct byte_view *in)
         if (r != WIRE_REQUEST)
             return r;
         if (*p >= LEGACY_OPS)
-            return broken(w, "not a client of this store");
+            return broken(w, "not a TCPStore client");
         if (*p) {
             w->started = w->legacy = true;
             w->op = *p + 1;

@@ -1,11 +1,12 @@
-/* Requests of PyTorch's TCPStore protocol (docs/store.md), from bytes as they come. Pure: no sockets, no clock.
+/* Incremental parser for requests of PyTorch's TCPStore protocol (docs/store.md). Pure: no sockets, no clock.
  *
- * A parser belongs to one connection. It is fed whatever has arrived, cut anywhere, and hands out requests one by one;
- * what is whole in the caller's bytes is handed out as views of them, what is not is collected here, and no byte is
- * looked at twice. Lengths and counts are checked before memory is taken, and memory grows with the bytes that have
- * come, never with those that were announced; it counts against the store's budget.
+ * Each connection has one parser. It receives the input in arbitrary pieces and returns requests one by one. A request
+ * that is complete in the caller's input is returned as views of that input; the bytes of an incomplete one are
+ * collected in the parser, and no byte is parsed twice. Lengths and counts are checked before memory is allocated.
+ * Memory grows with the bytes that have arrived, never with those that were announced, and counts against the store's
+ * budget.
  *
- * Requests with a list of keys come in parts, a head and then key after key, so that none of them has to be held. */
+ * A request with a list of keys is returned in parts, a head and then key by key, so that the list is never held. */
 #ifndef DTD_DAEMON_STORE_WIRE_H
 #define DTD_DAEMON_STORE_WIRE_H
 
@@ -16,8 +17,8 @@
 #define WIRE_KEYS_MAX 131072u
 #define WIRE_MAGIC 0x3c85f7ceu
 
-/* The numbers are those of versions 2.2 to 2.14. Version 2.1 has those from SET to CANCEL_WAIT, each one lower, and no
- * VALIDATE: the first bytes of a connection tell. */
+/* The numbers of PyTorch 2.2 to 2.14. PyTorch 2.1 has only SET to CANCEL_WAIT, each number lower by one, and no
+ * VALIDATE. The first bytes of a connection show which of the two it is. */
 enum wire_op {
     WIRE_VALIDATE,
     WIRE_SET,
@@ -41,36 +42,36 @@ enum wire_op {
     WIRE_OPS
 };
 
-/* A request, or a part of one. Its views are valid until the next wire_next. */
+/* A request or a part of one. The views are valid until the next wire_next. */
 struct wire_request {
     enum wire_op op;
-    bool head;     /* of a list: `left` keys follow as parts of their own, none when it is 0 */
-    uint32_t left; /* keys of the list that are still to come: 0 ends the request */
+    bool head;     /* the head of a list: `left` keys follow, each as a part of its own */
+    uint32_t left; /* keys of the list that follow; 0: the request is complete */
     struct byte_view key, value;
-    struct byte_view desired; /* COMPARE_SET: `value` is what is expected */
-    int64_t number;           /* ADD: what is added; BARRIER: how many come */
+    struct byte_view desired; /* COMPARE_SET; `value` is then the expected value */
+    int64_t number;           /* ADD: the summand; BARRIER: the number of clients */
     uint32_t nonce;           /* PING */
 };
 
 enum wire_result {
-    WIRE_MORE,    /* all input was taken */
-    WIRE_REQUEST, /* one was found, the input moved on */
-    WIRE_BROKEN,  /* close the connection; wire.reason says why */
+    WIRE_MORE,    /* all input has been consumed, and the request is not complete */
+    WIRE_REQUEST, /* a request was returned, and its input consumed */
+    WIRE_BROKEN,  /* the connection must be closed; `reason` is the reason */
 };
 
-/* Fields are the parser's own, but for `reason` and `legacy`. */
+/* Only `reason` and `legacy` are for the caller. */
 struct wire_parser {
     const char *reason;
     bool started, legacy; /* legacy: version 2.1 */
-    bool in_part;         /* some of its bytes were understood */
-    bool in_body;         /* of a key or value: its length is known */
-    bool head;            /* this part is a list's operation and count */
-    uint8_t op, field;    /* field: 0 before the operation, then 1 + the index of the one that comes next */
+    bool in_part;         /* a part has begun */
+    bool in_body;         /* inside a key or value whose length is known */
+    bool head;            /* this part is the operation and count of a list */
+    uint8_t op, field;    /* field: 0 before the operation, then 1 + the index of the next field */
     uint8_t n_values;
     uint32_t left;
     uint64_t length;
-    size_t at;           /* bytes of this part that were understood */
-    struct bytebuf held; /* the part from its first byte, when the input ended inside it */
+    size_t at;           /* bytes of this part that have been parsed */
+    struct bytebuf held; /* the part from its first byte, if the input ended inside it */
     size_t key_at, key_len, value_at[2], value_len[2];
     int64_t number;
     uint32_t nonce;
@@ -78,8 +79,8 @@ struct wire_parser {
 
 void wire_init(struct wire_parser *w, struct budget *budget);
 void wire_fini(struct wire_parser *w);
-/* The next request in `in`, which moves on by what was taken. The first one of versions 2.2 and later is VALIDATE, and
- * it is never given out again. */
+/* Returns the next request in `in` and advances `in` past it. PyTorch 2.2 and later sends VALIDATE as the first request
+ * of a connection; a second VALIDATE is an error. */
 enum wire_result wire_next(struct wire_parser *w, struct byte_view *in, struct wire_request *ret);
 const char *wire_op_name(enum wire_op op);
 
