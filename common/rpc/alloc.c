@@ -1,13 +1,13 @@
-/* A field of two bytes on the wire can cost 40 in protobuf-c's list of scanned members, and an empty submessage the
- * size of its struct: a body within its limit may still ask for far more memory than it has bytes. The budget counts
- * what is handed out over the life of the message and is not given back, so it needs no headers in front of the blocks.
- */
+/* A field of two bytes on the wire can need 40 bytes in protobuf-c's list of scanned members, and an empty submessage
+ * needs the size of its struct. A body within its limit may therefore need much more memory than it has bytes. The
+ * budget counts all allocations over the life of the message, and a free returns nothing to it, so that the blocks need
+ * no headers. */
 #include "common/rpc/alloc.h"
 
 #include <stdlib.h>
 
-#define PER_BYTE 40
-#define BASE_BYTES (64u << 10)
+#define PER_BYTE 40            /* see above; twice what a field of two bytes needs */
+#define BASE_BYTES (64u << 10) /* structs and lists that a message needs independently of its size */
 
 static void *budget_alloc(void *data, size_t size)
 {

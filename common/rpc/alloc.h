@@ -1,4 +1,4 @@
-/* A ProtobufCAllocator with a budget: what a peer's bytes may cost when they are unpacked. One message, one allocator.
+/* A ProtobufCAllocator with a budget: it bounds the memory for unpacking a peer's message. One allocator per message.
  */
 #ifndef DTD_COMMON_RPC_ALLOC_H
 #define DTD_COMMON_RPC_ALLOC_H
@@ -10,10 +10,10 @@
 struct rpc_alloc {
     ProtobufCAllocator base; /* give &base to protobuf_c_message_unpack and protobuf_c_message_free_unpacked */
     size_t left;
-    bool exhausted; /* an allocation was refused: the message, not the machine, was too big */
+    bool exhausted; /* an allocation exceeded the budget: unpacking failed because of the message, not of malloc */
 };
 
-/* The budget for a body of `wire_bytes`: the worst that a well-formed message of ours costs, and nothing beyond. */
+/* Sets the budget for a body of `wire_bytes` to the most that any well-formed message of this size needs. */
 void rpc_alloc_init(struct rpc_alloc *alloc, size_t wire_bytes);
 
 #endif

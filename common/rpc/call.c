@@ -1,7 +1,7 @@
-/* The calls that we make. A call ends exactly once, by the peer's last frame, its deadline, rpc_cancel or the end of
- * the connection, and always from the loop: rpc_cancel only moves the due time to now. It leaves the list before its
- * callback runs, so the callback may send, cancel and close. Answers that come after the end are skipped without memory
- * for them; only an answer to a number never used is a broken protocol. */
+/* Outgoing calls. A call ends exactly once: by the peer's last frame, its deadline, rpc_cancel or the loss of the
+ * connection. It always ends from the loop: rpc_cancel only moves the due time to now. The call leaves the list before
+ * its callback runs, so that the callback may send, cancel and close. Answers that arrive after the end are skipped
+ * without allocating memory; only an answer to a number that was never used is a protocol error. */
 #include "common/rpc/alloc.h"
 #include "common/rpc/conn.h"
 #include "proto/rpc.pb-c.h"
@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* It goes to the end of the list: streams that are fed in turn are then found at its beginning. */
+/* Moves the call to the end of the list: streams that receive items in turn are then found at its beginning. */
 static struct rpc_out *find(struct rpc_conn *conn, uint64_t id)
 {
     struct rpc_out *out;
@@ -93,10 +93,10 @@ void rpc_cancel(struct rpc_conn *conn, uint64_t call)
     rpc_conn_wake_at(conn, 0);
 }
 
-/* ---- time and end ---- */
+/* ---- deadlines and closing ---- */
 
-/* Ends what is due. Returns when the next is; each callback may change the list, so the search begins again after it.
- */
+/* Ends the calls that are due and returns the next due time. Each callback may change the list, so that the search
+ * starts again after it. */
 uint64_t rpc_client_expire(struct rpc_conn *conn, uint64_t now)
 {
     for (;;) {
@@ -111,7 +111,7 @@ uint64_t rpc_client_expire(struct rpc_conn *conn, uint64_t now)
         }
         if (!due || conn->state == CONN_CLOSING)
             return next;
-        /* The other side need not go on for nobody. If this cannot be queued the connection is ending anyway. */
+        /* Tells the other side to stop working on the call. If this cannot be queued, the connection is closing. */
         const struct frame cancel = {.kind = RPC_CANCEL, .method = due->method->id, .call = due->id};
         (void)!rpc_conn_write(conn, cancel, NULL);
         end(conn, due, due->ending, NULL, "");
@@ -122,7 +122,7 @@ void rpc_client_closed(struct rpc_conn *conn)
 {
     struct rpc_out *next;
     for (struct rpc_out *out = TAILQ_FIRST(&conn->outs); out; out = next) {
-        next = TAILQ_NEXT(out, link); /* callbacks can add nothing and remove nothing any more */
+        next = TAILQ_NEXT(out, link); /* on a closing connection callbacks can neither add nor remove calls */
         end(conn, out, ERR_CLOSED, NULL, "");
     }
 }
@@ -167,7 +167,7 @@ const char *rpc_client_take(struct rpc_conn *conn, const struct frame *frame, co
 {
     struct rpc_out *out = find(conn, frame->call);
     if (!out)
-        return NULL; /* ended while its answer was still coming in */
+        return NULL; /* the call ended while its answer was being received */
     if (frame->kind == RPC_ERROR)
         return take_error(conn, out, frame, body);
     if (frame->kind == RPC_END) {

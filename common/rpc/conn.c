@@ -1,13 +1,13 @@
-/* A connection is one socket, one timer and two lists of calls.
+/* A connection has one socket, one timer and two lists of calls.
  *
  *   conn_read -> rpc_conn_feed -> header_complete -> admit -> (body bytes kept or skipped) -> body_complete -> take
  *
- * Admission looks at the header alone; only a body that it wants gets memory, of exactly the admitted length. Writes
- * are one struct each, freed by their callback. All deadlines share one timer: it may fire early, never late.
+ * Admission looks only at the header. Memory is allocated only for a body that was admitted, with exactly its length.
+ * Each write is one struct, freed by its callback. All deadlines share one timer, which may fire early but never late.
  *
- * Closing: rpc_conn_close marks the state and closes both handles; the last close callback fails the calls, tells the
- * owner and frees. So a callback of ours may close the connection it runs under, and every loop here looks at the state
- * after it has called somebody. */
+ * Closing: rpc_conn_close sets the state and closes both handles. The last close callback fails the outstanding calls,
+ * calls on_close and frees the connection. Therefore a callback may close its own connection, and every loop in this
+ * file checks the state after each callback. */
 #include "common/rpc/conn.h"
 
 #include "common/base/log.h"
@@ -79,9 +79,9 @@ void rpc_conn_finish(struct rpc_conn *conn)
     rpc_conn_wake_at(conn, conn->stalled_since + RPC_FINISH_MS);
 }
 
-/* ---- time ---- */
+/* ---- deadlines ---- */
 
-/* A paused peer must take something every RPC_STALL_MS; a finishing connection has RPC_FINISH_MS in all. */
+/* A paused peer must read something every RPC_STALL_MS; a finishing connection has RPC_FINISH_MS in all. */
 static uint64_t stall_due(struct rpc_conn *conn, uint64_t now)
 {
     if (conn->state == CONN_FINISHING)
@@ -108,7 +108,7 @@ static void timer_fired(uv_timer_t *timer)
     conn->timer_due = UINT64_MAX;
     uint64_t due = stall_due(conn, now);
     if (due <= now) {
-        rpc_conn_break(conn, "the peer does not take its answers");
+        rpc_conn_break(conn, "the peer does not read its answers");
         return;
     }
     uint64_t client = rpc_client_expire(conn, now);
@@ -129,15 +129,15 @@ void rpc_conn_wake_at(struct rpc_conn *conn, uint64_t due)
 
 /* ---- reading ---- */
 
-/* Requests and cancels are the server half's, everything else is an answer to the client half. */
-static bool is_servers(const struct frame *frame)
+/* Requests and cancels go to server.c; all other kinds are answers and go to call.c. */
+static bool is_for_server(const struct frame *frame)
 {
     return frame->kind == RPC_REQUEST || frame->kind == RPC_CANCEL;
 }
 
 static void body_complete(struct rpc_conn *conn)
 {
-    /* The state is reset first: the take functions may close. */
+    /* The read state is reset first, because the take functions may close the connection. */
     struct frame frame = conn->frame;
     uint8_t *body = conn->body;
     conn->body = NULL;
@@ -145,7 +145,7 @@ static void body_complete(struct rpc_conn *conn)
     conn->body_len = 0;
     if (conn->fate == BODY_KEEP) {
         const char *reason =
-            is_servers(&frame) ? rpc_server_take(conn, &frame, body) : rpc_client_take(conn, &frame, body);
+            is_for_server(&frame) ? rpc_server_take(conn, &frame, body) : rpc_client_take(conn, &frame, body);
         if (reason)
             rpc_conn_break(conn, reason);
     }
@@ -163,7 +163,7 @@ static void header_complete(struct rpc_conn *conn)
     conn->stats.frames_in++;
     if (f->version < conn->version)
         conn->version = f->version;
-    reason = is_servers(f) ? rpc_server_admit(conn, f, &conn->fate) : rpc_client_admit(conn, f, &conn->fate);
+    reason = is_for_server(f) ? rpc_server_admit(conn, f, &conn->fate) : rpc_client_admit(conn, f, &conn->fate);
     if (!reason && conn->fate == BODY_KEEP && f->length) {
         conn->body = malloc(f->length);
         conn->stats.body_bytes += f->length;
@@ -186,7 +186,7 @@ void rpc_conn_feed(struct rpc_conn *conn, const uint8_t *data, size_t len)
             memcpy(conn->header + conn->header_len, data, n);
             conn->header_len += n;
         } else {
-            /* Large bodies are read in place (read_alloc): then source and target are the same. */
+            /* read_alloc lets libuv read large bodies in place: then source and target are the same. */
             if (conn->body && conn->body + conn->body_len != data)
                 memcpy(conn->body + conn->body_len, data, n);
             conn->body_len += n;
@@ -364,7 +364,7 @@ err_t rpc_conn_open(const struct rpc_conn_config *config, int fd, uint32_t roles
     return OK;
 }
 
-/* ---- small things ---- */
+/* ---- accessors ---- */
 
 int rpc_conn_max_calls(const struct rpc_conn *conn)
 {

@@ -1,4 +1,5 @@
-/* What conn.c, call.c and server.c share: the inside of a connection. Nobody else includes this but tests. */
+/* Internals of a connection, shared by conn.c, call.c, server.c, forward.c and link.c. Only these and tests include it.
+ */
 #ifndef DTD_COMMON_RPC_CONN_H
 #define DTD_COMMON_RPC_CONN_H
 
@@ -7,46 +8,46 @@
 
 #include <sys/queue.h>
 
-#define RPC_SCRATCH_BYTES (64u << 10)
-#define RPC_STREAM_HIGH_BYTES (256u << 10) /* rpc_item refuses from here */
-#define RPC_STREAM_LOW_BYTES (64u << 10)   /* on_drain below here */
-#define RPC_FORWARDED_BYTES (64u << 20)    /* of items on the way to all readers behind a connection, ... */
-#define RPC_FORWARDED_LEAST (16u << 10)    /* ... but each may have so many */
-#define RPC_PAUSE_BYTES (4u << 20)         /* the peer is not read while it has this much to take */
-#define RPC_QUEUE_MAX_BYTES (64u << 20)    /* rpc_send refuses from here */
-#define RPC_STALL_MS 30000
-#define RPC_FINISH_MS 5000
-#define RPC_ERROR_BODY_BYTES 4096
+#define RPC_SCRATCH_BYTES (64u << 10)      /* the usual size of one read from a socket; larger bodies bypass it */
+#define RPC_STREAM_HIGH_BYTES (256u << 10) /* rpc_item returns ERR_LIMIT from here on */
+#define RPC_STREAM_LOW_BYTES (64u << 10)   /* on_drain is called below this; the gap avoids a callback per item */
+#define RPC_FORWARDED_BYTES (64u << 20)    /* items in flight to all readers behind one connection, together, ... */
+#define RPC_FORWARDED_LEAST (16u << 10)    /* ... but each reader may always have this many */
+#define RPC_PAUSE_BYTES (4u << 20)         /* a peer with this much unread output is not read */
+#define RPC_QUEUE_MAX_BYTES (64u << 20)    /* rpc_send returns ERR_LIMIT from here on */
+#define RPC_STALL_MS 30000                 /* a paused peer that reads nothing for this long is disconnected */
+#define RPC_FINISH_MS 5000                 /* for rpc_conn_finish to send what is queued */
+#define RPC_ERROR_BODY_BYTES 4096          /* an error frame has a code and one message of at most 1023 bytes */
 
-/* A request that we sent and whose last answer has not come. */
+/* A request that was sent and whose last answer has not been received. */
 struct rpc_out {
     TAILQ_ENTRY(rpc_out) link;
-    uint64_t id, due; /* due: loop time in ms, UINT64_MAX for never */
-    err_t ending;     /* what to say when due: ERR_TIMEOUT, or ERR_CANCELED after rpc_cancel */
+    uint64_t id, due; /* due: loop time in ms, UINT64_MAX: never */
+    err_t ending;     /* the result when due: ERR_TIMEOUT, or ERR_CANCELED after rpc_cancel */
     const struct rpc_method *method;
     rpc_callback cb;
     void *arg;
 };
 
-/* A request that we received and have not answered to the end. */
+/* A request that was received and has not been answered completely. */
 struct rpc_call {
     TAILQ_ENTRY(rpc_call) link;
-    struct rpc_conn *conn; /* NULL: gone */
+    struct rpc_conn *conn; /* NULL: closed */
     uint64_t id, due;
     const struct rpc_method *method;
-    bool abandoned; /* nobody waits for the answer: no frame is sent for it */
+    bool abandoned; /* the caller no longer waits: no frames are sent for this call */
     void (*on_cancel)(void *arg), *cancel_arg;
     void (*on_drain)(void *arg), *drain_arg;
-    /* A call that was forwarded to us (forward.c): it is in no list, and answers through `outer`, which has it as
-     * `inner`. */
+    /* A call that was forwarded to this program (forward.c) is the `inner` call of its Peer.Forward, the `outer` call.
+     * It is in no list, and its answers are sent through `outer`. */
     bool is_inner;
     struct rpc_call *outer, *inner;
     void *data;
-    size_t on_the_way; /* bytes of items that its reader has not taken */
+    size_t in_flight; /* bytes of items that its reader has not consumed */
 };
 
-/* Bytes that a forwarded stream may have on the way: fewer where there are many streams, so that slow readers take a
- * bounded memory of the node between. */
+/* Bytes of items that one forwarded stream may have in flight. The window shrinks with the number of streams, so that
+ * slow readers occupy a bounded amount of memory in the forwarding node. */
 static inline size_t rpc_stream_window(int streams)
 {
     size_t share = RPC_FORWARDED_BYTES / (size_t)(streams > 0 ? streams : 1);
@@ -65,16 +66,16 @@ struct rpc_conn {
         uv_pipe_t pipe;
         uv_tcp_t tcp;
     };
-    uv_timer_t timer; /* the earliest of all deadlines */
+    uv_timer_t timer; /* due at the earliest of all deadlines */
     uint64_t timer_due;
     int open_handles;
     enum conn_state state;
     uint32_t roles;
     void *data;
     struct rpc_peer peer;
-    uint8_t version; /* the lower of ours and the peer's */
+    uint8_t version; /* the lower of RPC_VERSION and the peer's version */
 
-    /* reading: header bytes, then body bytes */
+    /* reading: first the header, then the body */
     uint8_t header[RPC_HEADER_BYTES];
     size_t header_len;
     struct frame frame;
@@ -82,7 +83,7 @@ struct rpc_conn {
     uint8_t *body;
     size_t body_len;
     bool paused;
-    uint64_t stalled_since; /* loop time of the last progress of a paused connection */
+    uint64_t stalled_since; /* loop time of the last progress while paused */
     size_t stalled_bytes;
 
     TAILQ_HEAD(, rpc_out) outs;
@@ -90,7 +91,7 @@ struct rpc_conn {
     int n_outs, n_calls;
     uint64_t last_out_id, last_call_id;
     struct rpc_conn_stats stats;
-    void (*link_closed)(void *link, struct rpc_conn *conn); /* link.c's, before config.on_close */
+    void (*link_closed)(void *link, struct rpc_conn *conn); /* set by link.c; called instead of config.on_close */
     void *link;
     uint8_t scratch[RPC_SCRATCH_BYTES];
 };
@@ -100,34 +101,33 @@ err_t rpc_err_from_uv(int status);
 void rpc_peer_of(int fd, struct rpc_peer *ret);
 const struct rpc_method *rpc_conn_method(const struct rpc_conn *conn, uint16_t id);
 int rpc_conn_max_calls(const struct rpc_conn *conn);
-/* Queues a frame; `body` may be NULL for one without. Its length is checked by the caller. */
+/* Queues a frame; `body` NULL: without a body. The caller has checked the length of the body. */
 err_t rpc_conn_write(struct rpc_conn *conn, struct frame frame, const ProtobufCMessage *body);
-/* Logs the one line and closes. */
+/* Logs one line with the reason and closes. */
 void rpc_conn_break(struct rpc_conn *conn, const char *reason);
-/* The timer will have run by `due`. */
+/* Makes the timer run at `due` or earlier. */
 void rpc_conn_wake_at(struct rpc_conn *conn, uint64_t due);
-/* Bytes as they come from the socket; the fuzzer's way in. Stops when the connection closes. */
+/* Processes bytes that were read from the socket; the fuzzer calls it directly. Stops when the connection closes. */
 void rpc_conn_feed(struct rpc_conn *conn, const uint8_t *data, size_t len);
 
-/* listen.c: a Unix socket connects at once or not at all; ERR_AGAIN when the backlog is full. */
+/* listen.c: connects without blocking; ERR_AGAIN: the listener's backlog is full. */
 err_t rpc_connect_unix_now(const char *path, int *ret_fd);
 
-/* server.c: requests and cancels. The admit functions see a header only, and either say what becomes of the body or
- * return a reason to close; the take functions get the body. */
+/* server.c: requests and cancels. The admit functions see only the header. They decide whether the body is kept, or
+ * return a reason to close the connection. The take functions receive the body. */
 const char *rpc_server_admit(struct rpc_conn *conn, const struct frame *frame, enum body_fate *ret);
 const char *rpc_server_take(struct rpc_conn *conn, const struct frame *frame, const uint8_t *body);
 void rpc_call_abandon(struct rpc_call *call);
 void rpc_call_free(struct rpc_call *call);
-/* rpc_item without its mark: for items of which only so many can come. */
+/* rpc_item without its limit on queued bytes: for callers that bound the number of items themselves. */
 err_t rpc_call_item(struct rpc_call *call, const ProtobufCMessage *item);
 uint64_t rpc_server_expire(struct rpc_conn *conn, uint64_t now); /* returns the next due time */
 void rpc_server_drained(struct rpc_conn *conn);
 void rpc_server_closed(struct rpc_conn *conn);
 
-/* forward.c: an answer of a call that was forwarded to us; `body` NULL where there is none. The last one ends `outer`.
- */
-err_t rpc_forwarded_say(struct rpc_call *inner, enum rpc_kind kind, const ProtobufCMessage *body, err_t err,
-                        const char *text);
+/* forward.c: sends an answer of a forwarded call; `body` may be NULL. The last answer ends `outer`. */
+err_t rpc_forwarded_send(struct rpc_call *inner, enum rpc_kind kind, const ProtobufCMessage *body, err_t err,
+                         const char *text);
 
 /* call.c: replies, items, ends, errors */
 const char *rpc_client_admit(struct rpc_conn *conn, const struct frame *frame, enum body_fate *ret);

@@ -1,11 +1,13 @@
-/* A call that goes on over another connection, and the same call where it arrives.
+/* Forwarded calls: the forwarding program and the answering program.
  *
  *   caller -- call --> rpc_forward -- Peer.Forward --> rpc_forwarded_start -- inner call --> handler
- *          <- frames -   answered   <--- events ------  rpc_forwarded_say  <--- answers ---
+ *          <- frames -   answered   <--- events ------  rpc_forwarded_send <--- answers ---
  *
- * The bytes of request and answers are packed and unpacked again at each end, so that each end checks them against its
- * own table. A stream's writer is held back by what its reader has not taken (on_the_way): the forwarder says Taken
- * when its caller's connection has drained, so that at most rpc_stream_window and one item are ever in between. */
+ * Both programs unpack and repack the request and the answers, so that each checks them against its own method table.
+ *
+ * Flow control of streams: `in_flight` counts the bytes of items that the reader has not consumed, and the writer stops
+ * at a limit. The forwarder sends Taken when the connection of its caller has drained. At most rpc_stream_window bytes
+ * and one item are ever in flight. */
 #include "common/rpc/alloc.h"
 #include "common/rpc/conn.h"
 #include "common/rpc/methods.h"
@@ -14,16 +16,16 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define OWN_CALLS 64 /* left for what the way itself has to say: Taken, beats, reports */
+#define OWN_CALLS 64 /* not available to forwarded calls: for Taken, heartbeats and reports of the node itself */
 
-/* ---- the forwarder's end ---- */
+/* ---- the forwarding program ---- */
 
 struct forward {
-    struct rpc_call *call; /* NULL: who asked has gone */
-    struct rpc_conn *conn; /* the way; NULL: lost */
+    struct rpc_call *call; /* NULL: the caller has gone */
+    struct rpc_conn *conn; /* to the answering program; NULL: lost */
     uint64_t id;
     bool hold;
-    size_t taken; /* bytes of items passed on and not yet said to be */
+    size_t taken; /* bytes of items passed on to the caller and not yet reported by Taken */
 };
 
 static void caller_gone(void *arg)
@@ -31,14 +33,14 @@ static void caller_gone(void *arg)
     struct forward *f = arg;
     f->call = NULL;
     if (f->conn)
-        rpc_cancel(f->conn, f->id); /* its last callback frees */
+        rpc_cancel(f->conn, f->id); /* the last callback of the call frees f */
     else
         free(f);
 }
 
 static void taken_answered(void *arg, const struct rpc_result *result)
 {
-    (void)arg, (void)result; /* a lost connection is seen by the Forward itself */
+    (void)arg, (void)result; /* the Forward call reports a lost connection */
 }
 
 static void caller_drained(void *arg)
@@ -48,7 +50,7 @@ static void caller_drained(void *arg)
     m.call = f->id;
     m.bytes = f->taken;
     f->taken = 0;
-    /* At worst (too many calls are outstanding) it is said with the next item. */
+    /* If this fails (too many calls are outstanding), the bytes are reported after the next item. */
     if (f->conn && rpc_send(f->conn, PEER_TAKEN, &m.base, 0, taken_answered, NULL, NULL))
         f->taken = m.bytes;
 }
@@ -70,12 +72,12 @@ static void pass_on(struct forward *f, const Dtd__ForwardEvent *e)
     if (!body) {
         f->call = NULL;
         rpc_call_on_cancel(call, NULL, NULL);
-        rpc_fail(call, ERR_PROTO, "the answer that was forwarded cannot be read");
+        rpc_fail(call, ERR_PROTO, "the answer of the forwarded call is malformed");
         rpc_cancel(f->conn, f->id);
         return;
     }
     if (is_item) {
-        (void)!rpc_call_item(call, body); /* when its connection has gone, caller_gone comes */
+        (void)!rpc_call_item(call, body); /* if the caller's connection is lost, caller_gone is called */
         f->taken += e->body.len;
         rpc_call_on_drain(call, caller_drained, f);
     } else {
@@ -97,7 +99,7 @@ static void finish(struct forward *f, err_t err, const char *text)
         rpc_end(call);
 }
 
-static void event_came(struct forward *f, const Dtd__ForwardEvent *e)
+static void event_received(struct forward *f, const Dtd__ForwardEvent *e)
 {
     switch (e->kind) {
     case DTD__FORWARD_EVENT__KIND__REPLY:
@@ -112,18 +114,18 @@ static void event_came(struct forward *f, const Dtd__ForwardEvent *e)
     }
 }
 
-/* The way is lost, or the other end has nothing more to say and has not said the last thing. */
-static void way_ended(struct forward *f, const struct rpc_result *result)
+/* The connection to the answering program was lost, or Peer.Forward ended; the call may still lack its last answer. */
+static void forward_ended(struct forward *f, const struct rpc_result *result)
 {
     f->conn = NULL;
     if (f->call && result->err == ERR_CLOSED && f->hold) {
         rpc_call_on_drain(f->call, NULL, NULL);
-        return; /* caller_gone frees */
+        return; /* caller_gone frees f */
     }
     if (f->call && result->err == ERR_CLOSED)
-        finish(f, ERR_AGAIN, "the connection to the node that answers was lost; ask again");
+        finish(f, ERR_AGAIN, "the connection to the answering node was lost; try again");
     else if (f->call)
-        finish(f, result->err ? result->err : ERR_PROTO, result->text[0] ? result->text : "no answer came");
+        finish(f, result->err ? result->err : ERR_PROTO, result->text[0] ? result->text : "no answer was received");
     free(f);
 }
 
@@ -131,9 +133,9 @@ static void answered(void *arg, const struct rpc_result *result)
 {
     struct forward *f = arg;
     if (f->call && result->reply)
-        event_came(f, (const Dtd__ForwardEvent *)result->reply);
+        event_received(f, (const Dtd__ForwardEvent *)result->reply);
     if (result->last)
-        way_ended(f, result);
+        forward_ended(f, result);
 }
 
 static err_t pack(const ProtobufCMessage *m, ProtobufCBinaryData *ret)
@@ -151,7 +153,8 @@ void rpc_forward(struct rpc_call *call, const ProtobufCMessage *request, struct 
 {
     Dtd__ForwardRequest m = DTD__FORWARD_REQUEST__INIT;
     if (conn->n_outs >= rpc_conn_max_calls(conn) - OWN_CALLS) {
-        rpc_fail(call, ERR_LIMIT, "too many calls are forwarded to the node that answers; ask again, or ask there");
+        rpc_fail(call, ERR_LIMIT,
+                 "too many calls are being forwarded to the answering node; try again, or call that node directly");
         return;
     }
     struct forward *f = calloc(1, sizeof(*f));
@@ -175,7 +178,7 @@ void rpc_forward(struct rpc_call *call, const ProtobufCMessage *request, struct 
     rpc_call_on_cancel(call, caller_gone, f);
 }
 
-/* ---- the other end ---- */
+/* ---- the answering program ---- */
 
 void rpc_forwarded_origin(const ProtobufCMessage *request, struct rpc_origin *ret)
 {
@@ -195,8 +198,8 @@ static void outer_gone(void *arg)
     rpc_call_abandon(inner);
 }
 
-/* Takes the two apart, so that each can end by itself. */
-static struct rpc_call *part(struct rpc_call *inner)
+/* Unlinks the inner from the outer call, so that each can end separately. */
+static struct rpc_call *unlink_outer(struct rpc_call *inner)
 {
     struct rpc_call *outer = inner->outer;
     rpc_call_on_cancel(outer, NULL, NULL);
@@ -205,8 +208,8 @@ static struct rpc_call *part(struct rpc_call *inner)
     return outer;
 }
 
-err_t rpc_forwarded_say(struct rpc_call *inner, enum rpc_kind kind, const ProtobufCMessage *body, err_t err,
-                        const char *text)
+err_t rpc_forwarded_send(struct rpc_call *inner, enum rpc_kind kind, const ProtobufCMessage *body, err_t err,
+                         const char *text)
 {
     static const Dtd__ForwardEvent__Kind kinds[] = {[RPC_REPLY] = DTD__FORWARD_EVENT__KIND__REPLY,
                                                     [RPC_ITEM] = DTD__FORWARD_EVENT__KIND__ITEM,
@@ -222,11 +225,11 @@ err_t rpc_forwarded_say(struct rpc_call *inner, enum rpc_kind kind, const Protob
     if (!failed)
         failed = rpc_call_item(inner->outer, &e.base);
     if (!failed && kind == RPC_ITEM)
-        inner->on_the_way += e.body.len;
+        inner->in_flight += e.body.len;
     free(e.body.data);
     if (kind == RPC_ITEM)
         return failed;
-    struct rpc_call *outer = part(inner);
+    struct rpc_call *outer = unlink_outer(inner);
     if (failed && failed != ERR_CANCELED)
         rpc_fail(outer, failed, "the answer cannot be forwarded");
     else
@@ -243,7 +246,7 @@ static struct rpc_call *inner_new(struct rpc_call *outer, const struct rpc_metho
     inner->outer = outer;
     inner->conn = outer->conn;
     inner->id = outer->id;
-    inner->due = UINT64_MAX; /* the outer call's deadline is both calls' */
+    inner->due = UINT64_MAX; /* the deadline of the outer call applies to both */
     inner->method = m;
     inner->data = data;
     outer->inner = inner;
@@ -269,7 +272,7 @@ void rpc_forwarded_start(struct rpc_call *outer, const ProtobufCMessage *request
         return;
     }
     if (!(config->roles & method->roles)) {
-        rpc_fail(outer, ERR_DENIED, "who asks has not the role that this method needs");
+        rpc_fail(outer, ERR_DENIED, "the caller does not have the role that this method requires");
         return;
     }
     ProtobufCMessage *body = unpack(method->request, &m->body, method->max_request_bytes, &alloc);
@@ -277,7 +280,7 @@ void rpc_forwarded_start(struct rpc_call *outer, const ProtobufCMessage *request
     if (inner)
         method->handler(config->owner, inner, body);
     else
-        rpc_fail(outer, body ? ERR_NOMEM : ERR_PROTO, "the request that was forwarded cannot be read");
+        rpc_fail(outer, body ? ERR_NOMEM : ERR_PROTO, "the forwarded request cannot be unpacked");
     if (body)
         protobuf_c_message_free_unpacked(body, &alloc.base);
 }
@@ -294,7 +297,7 @@ void rpc_forwarded_taken(struct rpc_call *call, const ProtobufCMessage *request)
             if (outer->id != m->call)
                 continue;
             if (outer->inner)
-                outer->inner->on_the_way -= m->bytes < outer->inner->on_the_way ? m->bytes : outer->inner->on_the_way;
+                outer->inner->in_flight -= m->bytes < outer->inner->in_flight ? m->bytes : outer->inner->in_flight;
             break;
         }
         rpc_conn_wake_at(conn, 0);

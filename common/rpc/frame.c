@@ -1,5 +1,5 @@
-/* Bytes are put together one by one, so that neither alignment nor the machine's byte order matters. What a peer sends
- * is never an assert: each broken rule has a sentence, which becomes the log line of the closed connection. */
+/* Numbers are encoded byte by byte, so that neither alignment nor the machine's byte order matters. Input from a peer
+ * never triggers an assert: each violated rule has an error message, which is logged when the connection is closed. */
 #include "common/rpc/frame.h"
 
 static void put(uint8_t *p, uint64_t v, int bytes)
@@ -30,7 +30,7 @@ void frame_encode(const struct frame *frame, uint8_t ret[RPC_HEADER_BYTES])
 static const char *check(const struct frame *f)
 {
     if (f->version < RPC_VERSION_OLDEST || f->version > RPC_VERSION)
-        return "a protocol version that is not served";
+        return "a protocol version that is not supported";
     if (f->kind < RPC_REQUEST || f->kind > RPC_CANCEL)
         return "an unknown kind of frame";
     if (!f->call)
@@ -38,7 +38,7 @@ static const char *check(const struct frame *f)
     if (f->deadline_ms && f->kind != RPC_REQUEST)
         return "a deadline outside a request";
     if (f->length && (f->kind == RPC_END || f->kind == RPC_CANCEL))
-        return "a body in a frame that has none";
+        return "a body in a kind of frame that has none";
     if (f->length > RPC_MAX_BODY_BYTES)
         return "a body above the limit of all methods";
     return NULL;
@@ -54,7 +54,7 @@ err_t frame_decode(const uint8_t bytes[RPC_HEADER_BYTES], struct frame *ret, con
         .deadline_ms = (uint32_t)get(bytes + 16, 4),
         .length = (uint32_t)get(bytes + 20, 4),
     };
-    const char *reason = get(bytes, 4) == RPC_MAGIC ? check(&f) : "no dtd frame (wrong magic)";
+    const char *reason = get(bytes, 4) == RPC_MAGIC ? check(&f) : "not a dtd frame (wrong magic)";
     if (reason) {
         *ret_reason = reason;
         return ERR_PROTO;

@@ -1,8 +1,8 @@
 /*   open -> (timer) attempt -> up -> lost -> (timer, longer) attempt -> ...          close: from anywhere, -> gone
  *
- * One timer and at most one connection. The backoff doubles from its minimum with each attempt and has a quarter of
- * jitter, so that the workers of a restarted control process do not come all at once. A connection proves nothing
- * before the owner's handshake: only rpc_link_healthy resets the backoff. */
+ * A link has one timer and at most one connection. The backoff doubles with each attempt and has up to 25 % of random
+ * jitter, so that the workers of a restarted control process do not all reconnect at once. Only rpc_link_healthy resets
+ * the backoff, because a connection may still fail in the owner's handshake. */
 #include "common/rpc/link.h"
 
 #include "common/base/log.h"
@@ -18,7 +18,7 @@ struct rpc_link {
     struct rpc_conn *conn;
     uint32_t backoff_ms;
     unsigned seed;
-    bool closing, said_down;
+    bool closing, logged_down;
     void (*closed)(void *owner);
 };
 
@@ -60,9 +60,9 @@ static void retry_later(struct rpc_link *link, err_t err)
     link->backoff_ms *= 2;
     if (link->backoff_ms > link->config.backoff_max_ms)
         link->backoff_ms = link->config.backoff_max_ms;
-    if (!link->said_down)
+    if (!link->logged_down)
         log_info("link down path=%s why=\"%s\"", link->path, err_text(err));
-    link->said_down = true; /* one line per loss, not one per attempt */
+    link->logged_down = true; /* one line per loss, not one per attempt */
     uv_timer_start(&link->timer, attempt, wait, 0);
     if (link->config.on_down)
         link->config.on_down(link->config.owner, err);
@@ -107,12 +107,12 @@ static void attempt(uv_timer_t *timer)
         retry_later(link, err);
         return;
     }
-    link->said_down = false;
+    link->logged_down = false;
     log_debug("link up path=%s", link->path);
     link->config.on_up(link->config.owner, link->conn);
 }
 
-/* ---- the owner's side ---- */
+/* ---- public functions ---- */
 
 err_t rpc_link_open(const struct rpc_link_config *config, struct rpc_link **ret)
 {

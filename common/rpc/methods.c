@@ -1,5 +1,5 @@
-/* Who may call what, and how large it may be, are columns. ANY is for the Hellos that turn a token into a role; what a
- * connection is without one is decided by its listener's owner (docs/wire.md). */
+/* Permitted roles and sizes are columns of the table. RPC_ROLE_ANY is for the Hello methods, which exchange a token for
+ * a role. The owner of a listener decides the roles of a connection without a token (docs/wire.md). */
 #include "common/rpc/methods.h"
 
 #include "common/base/log.h"
@@ -16,7 +16,7 @@
 #define KIB 1024u
 #define MIB (1024u * KIB)
 
-/* A spec is at most 1 MiB of YAML (submit), so that messages which carry one fit into 2. */
+/* A job's spec is at most 1 MiB of YAML (submit), so that messages that carry one fit into 2 MiB. */
 static struct rpc_method table[RPC_METHOD_COUNT] = {
     /* id, name, roles, request, reply, stream */
     {CLIENT_SUBMIT, "Client.Submit", RPC_ROLE_CLIENT, 2 * MIB, 1 * KIB, .stream = false},
@@ -114,7 +114,7 @@ static void build(void)
     }
     for (size_t s = 0; s < N_SERVICES; s++)
         generated += services[s]->n_methods;
-    /* Names are distinct and all found: equal counts mean that every method of proto/ has its row. */
+    /* All names are distinct and were found. If the counts are equal, every method of proto/ has its row. */
     require(generated == RPC_METHOD_COUNT, "a method of proto/ without a row", "?");
 }
 

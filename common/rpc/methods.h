@@ -1,8 +1,8 @@
-/* The one table of every method that dtd's programs serve and call: number, name, who may call it, how large. Messages
- * come from protobuf-c's generated service descriptors by name, and the table is checked against them when it is first
- * used, so that table and .proto files cannot drift apart.
+/* The table of all methods that dtd's programs serve and call: number, name, permitted roles, sizes. The message types
+ * are looked up by name in protobuf-c's generated service descriptors. At its first use the table is checked against
+ * them, so that table and .proto files always agree.
  *
- * A program makes its own copy with its handlers: rpc_methods_bind at start, then rpc_conn_config.methods. */
+ * A program makes its own copy with its handlers: rpc_methods_bind at its start, then rpc_conn_config.methods. */
 #ifndef DTD_COMMON_RPC_METHODS_H
 #define DTD_COMMON_RPC_METHODS_H
 
@@ -61,11 +61,11 @@ struct rpc_binding {
     rpc_handler handler;
 };
 
-/* The whole table, all handlers NULL: for a program that only calls. RPC_METHOD_COUNT rows, ascending by id. */
+/* The whole table with all handlers NULL, for a program that only calls. RPC_METHOD_COUNT rows, ascending by id. */
 const struct rpc_method *rpc_methods(void);
 
-/* A copy with the handlers of those that this program serves; the others answer ERR_UNSUPPORTED. An id that is not in
- * the table is a broken promise of our own and ends the process. */
+/* Copies the table and sets the handlers of the methods that this program serves; the others answer ERR_UNSUPPORTED. An
+ * id that is not in the table is a programming error and aborts the process. */
 void rpc_methods_bind(const struct rpc_binding *bindings, int n, struct rpc_method ret[RPC_METHOD_COUNT]);
 
 #endif

@@ -1,9 +1,10 @@
-/* The calls that we answer. What a request's header says decides whether it gets memory: number, method, role, size,
- * how many are outstanding. A refusal is an error frame at once; the body is then passed over as it comes.
+/* Incoming calls. The header of a request decides whether memory is allocated for its body: number, method, role, size,
+ * number of outstanding calls. A refused request is answered immediately by an error frame, and its body is skipped as
+ * it arrives.
  *
- * A call whose caller has gone (cancel, deadline, end of the connection) is `abandoned`: with on_cancel it ends there,
- * else it waits for its handler's answer and swallows it. It counts against the connection's limit until then, so that
- * calling and canceling in a loop does not pile up work. */
+ * A call is `abandoned` when its caller has gone (cancel, deadline, loss of the connection). With on_cancel it ends
+ * there; without, it waits for the handler's answer and discards it. Until then it counts against the connection's
+ * limit of calls, so that a peer cannot accumulate work by calling and canceling in a loop. */
 #include "common/rpc/alloc.h"
 #include "common/rpc/conn.h"
 #include "proto/rpc.pb-c.h"
@@ -46,19 +47,19 @@ static void write_error(struct rpc_conn *conn, uint16_t method, uint64_t call, e
         rpc_conn_break(conn, "out of memory");
 }
 
-/* One frame of an answer, or for a call that was forwarded to us one event of it. */
-static err_t say(struct rpc_call *call, enum rpc_kind kind, const ProtobufCMessage *body)
+/* Sends one frame of an answer, or one event of it for a forwarded call. */
+static err_t answer_send(struct rpc_call *call, enum rpc_kind kind, const ProtobufCMessage *body)
 {
     if (call->is_inner)
-        return rpc_forwarded_say(call, kind, body, OK, NULL);
+        return rpc_forwarded_send(call, kind, body, OK, NULL);
     const struct frame frame = {.kind = kind, .method = call->method->id, .call = call->id};
     return rpc_conn_write(call->conn, frame, body);
 }
 
-static void say_last(struct rpc_call *call, enum rpc_kind kind, const ProtobufCMessage *body)
+static void answer_send_last(struct rpc_call *call, enum rpc_kind kind, const ProtobufCMessage *body)
 {
     struct rpc_conn *conn = call->conn;
-    if (!call->abandoned && say(call, kind, body) == ERR_NOMEM)
+    if (!call->abandoned && answer_send(call, kind, body) == ERR_NOMEM)
         rpc_conn_break(conn, "out of memory");
     rpc_call_free(call);
 }
@@ -96,7 +97,7 @@ static const char *admit_request(struct rpc_conn *conn, const struct frame *fram
     if (frame->length > m->max_request_bytes)
         return "a request above its method's limit";
     if (!(conn->roles & m->roles))
-        return refuse(conn, frame, ret, ERR_DENIED, "the connection has not the role that this method needs");
+        return refuse(conn, frame, ret, ERR_DENIED, "the connection does not have the role that this method requires");
     if (conn->n_calls >= rpc_conn_max_calls(conn))
         return refuse(conn, frame, ret, ERR_LIMIT, "too many calls are outstanding on this connection");
     *ret = BODY_KEEP;
@@ -139,7 +140,7 @@ const char *rpc_server_take(struct rpc_conn *conn, const struct frame *frame, co
     const struct rpc_method *m = rpc_conn_method(conn, frame->method);
     ProtobufCMessage *request = protobuf_c_message_unpack(m->request, &alloc.base, frame->length, body);
     if (!request)
-        return "a request that cannot be read";
+        return "a request that cannot be unpacked";
     struct rpc_call *call = new_call(conn, frame);
     if (call)
         m->handler(conn->config.owner, call, request);
@@ -147,7 +148,7 @@ const char *rpc_server_take(struct rpc_conn *conn, const struct frame *frame, co
     return call ? NULL : "out of memory";
 }
 
-/* ---- time, drain, end: callbacks may change the list, so each search begins again after one ---- */
+/* ---- deadlines, drain, closing: a callback may change the list, so that each search starts again after it ---- */
 
 uint64_t rpc_server_expire(struct rpc_conn *conn, uint64_t now)
 {
@@ -170,10 +171,10 @@ uint64_t rpc_server_expire(struct rpc_conn *conn, uint64_t now)
 
 static bool is_low(const struct rpc_call *call)
 {
-    return call->on_the_way < rpc_stream_window(call->conn->n_calls) / 4;
+    return call->in_flight < rpc_stream_window(call->conn->n_calls) / 4;
 }
 
-/* The call that may go on: itself, or the one that it brought. */
+/* The call that may send items again: `call` itself, or the call that it carries. */
 static struct rpc_call *drained(struct rpc_call *call)
 {
     struct rpc_call *c = call->inner ? call->inner : call;
@@ -194,7 +195,7 @@ void rpc_server_drained(struct rpc_conn *conn)
             return;
         void (*cb)(void *) = c->on_drain;
         c->on_drain = NULL;
-        /* To the end of the list: one busy stream must not starve the others. */
+        /* Moves the call to the end of the list, so that one busy stream does not starve the others. */
         TAILQ_REMOVE(&conn->calls, call, link);
         TAILQ_INSERT_TAIL(&conn->calls, call, link);
         cb(c->drain_arg);
@@ -257,7 +258,7 @@ void rpc_fail(struct rpc_call *call, err_t err, const char *fmt, ...)
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
     if (!call->abandoned && call->is_inner)
-        (void)!rpc_forwarded_say(call, RPC_ERROR, NULL, err, text);
+        (void)!rpc_forwarded_send(call, RPC_ERROR, NULL, err, text);
     else if (!call->abandoned)
         write_error(call->conn, call->method->id, call->id, err, text);
     rpc_call_free(call);
@@ -268,11 +269,11 @@ void rpc_reply(struct rpc_call *call, const ProtobufCMessage *reply)
     assert(!call->method->stream && reply->descriptor == call->method->reply);
     size_t bytes = protobuf_c_message_get_packed_size(reply);
     if (bytes > call->method->max_reply_bytes) {
-        rpc_fail(call, ERR_LIMIT, "the answer of %s would have %zu bytes, its limit is %u", call->method->name, bytes,
+        rpc_fail(call, ERR_LIMIT, "the answer of %s has %zu bytes, its limit is %u", call->method->name, bytes,
                  call->method->max_reply_bytes);
         return;
     }
-    say_last(call, RPC_REPLY, reply);
+    answer_send_last(call, RPC_REPLY, reply);
 }
 
 err_t rpc_call_item(struct rpc_call *call, const ProtobufCMessage *item)
@@ -282,14 +283,14 @@ err_t rpc_call_item(struct rpc_call *call, const ProtobufCMessage *item)
         return ERR_CANCELED;
     if (protobuf_c_message_get_packed_size(item) > call->method->max_reply_bytes)
         return ERR_INVALID;
-    return say(call, RPC_ITEM, item);
+    return answer_send(call, RPC_ITEM, item);
 }
 
 err_t rpc_item(struct rpc_call *call, const ProtobufCMessage *item)
 {
     bool is_open = !call->abandoned && call->conn->state == CONN_OPEN;
     if (is_open && (rpc_conn_queued(call->conn) >= RPC_STREAM_HIGH_BYTES ||
-                    call->on_the_way >= rpc_stream_window(call->conn->n_calls)))
+                    call->in_flight >= rpc_stream_window(call->conn->n_calls)))
         return ERR_LIMIT;
     return rpc_call_item(call, item);
 }
@@ -297,5 +298,5 @@ err_t rpc_item(struct rpc_call *call, const ProtobufCMessage *item)
 void rpc_end(struct rpc_call *call)
 {
     assert(call->method->stream);
-    say_last(call, RPC_END, NULL);
+    answer_send_last(call, RPC_END, NULL);
 }
