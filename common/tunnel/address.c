@@ -1,4 +1,4 @@
-/* See address.h. A host is checked letter by letter here, so that nothing odd reaches the resolver or a log. */
+/* See address.h. Every character of a host is checked, so that no unusual byte reaches the resolver or a log. */
 #include "common/tunnel/address.h"
 
 #include <arpa/inet.h>
@@ -49,7 +49,7 @@ static bool parse_port(const char *text, uint16_t *ret)
     return true;
 }
 
-/* Where the host begins and ends, and what follows it. */
+/* Finds the host and the text after it. */
 static bool split(const char *text, const char **ret_host, size_t *ret_len, const char **ret_rest)
 {
     if (text[0] != '[') {
@@ -78,7 +78,7 @@ err_t address_parse(const char *text, struct address *ret, struct why *why)
         for (; text[n] && n + 1 < sizeof(shown); n++)
             shown[n] = text[n] >= ' ' && text[n] < 127 ? text[n] : '?';
         shown[n] = '\0';
-        return why_set(why, ERR_INVALID, "\"%s\" is no address: write host:port or [v6]:port", shown);
+        return why_set(why, ERR_INVALID, "\"%s\" is not an address: write host:port or [v6]:port", shown);
     }
     memcpy(a.host, host, len);
     *ret = a;

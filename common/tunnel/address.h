@@ -1,4 +1,5 @@
-/* "host:port" and "[v6]:port", as people and join tokens write them; and names of nodes. Pure. */
+/* Parser for the addresses "host:port" and "[v6]:port" in configurations, options and join tokens, and a check for
+ * names of nodes. Pure. */
 #ifndef DTD_COMMON_TUNNEL_ADDRESS_H
 #define DTD_COMMON_TUNNEL_ADDRESS_H
 
@@ -11,14 +12,14 @@
 #define ADDRESS_HOST_MAX 253
 
 struct address {
-    char host[ADDRESS_HOST_MAX + 1]; /* a name or a number, without brackets */
-    bool v6;                         /* it stood in brackets */
+    char host[ADDRESS_HOST_MAX + 1]; /* a name or a numeric address, without brackets */
+    bool v6;                         /* the host was in brackets */
     uint16_t port;
 };
 
-/* ERR_INVALID with a sentence that quotes nothing but the address's printable bytes. Port 0 is legal here. */
+/* ERR_INVALID: the message quotes only printable bytes of the address. Port 0 is legal here. */
 NODISCARD err_t address_parse(const char *text, struct address *ret, struct why *why);
-/* The socket address when the host is a number; ERR_NOTFOUND when it is a name. */
+/* The socket address of a numeric host. ERR_NOTFOUND: the host is a name. */
 NODISCARD err_t address_numeric(const struct address *a, struct sockaddr_storage *ret, socklen_t *ret_len);
 /* "1.2.3.4:5" or "[::1]:5"; "?" for other families. */
 void address_print(const struct sockaddr_storage *from, char *ret, size_t size);

@@ -4,8 +4,8 @@
  *                                                                    -> connected: handshake .. -> request_finish
  *   timer, cancel -> request_finish -> (timer closed) -> callback, freed
  *
- * Numbers are not resolved: that would wait for a thread of libuv's pool, which may be busy with files. A name's
- * resolving cannot be stopped once it runs; its own memory outlives the request. */
+ * Numeric addresses are not resolved: that would wait for a thread of libuv's pool, which may be busy with files. A
+ * resolution that already runs cannot be stopped; its memory is separate and outlives the request. */
 #include "common/tunnel/internal.h"
 
 #include <errno.h>
@@ -17,10 +17,10 @@
 
 struct resolve {
     uv_getaddrinfo_t req;
-    struct tunnel_request *request; /* NULL: it has gone */
+    struct tunnel_request *request; /* NULL: the request has ended */
 };
 
-/* ---- the end ---- */
+/* ---- ending a request ---- */
 
 static void timer_closed(uv_handle_t *handle)
 {
@@ -57,8 +57,8 @@ void request_finish(struct tunnel_request *r, err_t err, const char *why, const 
 
 void tunnel_connect_cancel(struct tunnel_request *r)
 {
-    static const char text[] = "given up";
-    if (r->finished && r->err == OK) { /* open, but its owner has not heard of it */
+    static const char text[] = "canceled";
+    if (r->finished && r->err == OK) { /* the tunnel is open, but the callback has not been called */
         close(r->fd);
         r->fd = -1;
         r->err = ERR_CANCELED;
@@ -80,8 +80,8 @@ static void timed_out(uv_timer_t *timer)
     bool hello = r->tunnel && r->tunnel->state > T_CONNECTING;
     finish_at(r, ERR_TIMEOUT,
               r->resolve ? "the name was not resolved in time"
-              : hello    ? "something listens there but does not say in time who it is"
-                         : "no answer in time: is the node up, the port open?");
+              : hello    ? "the peer accepted the connection but did not complete the handshake in time"
+                         : "no answer in time: is the node up, and is the port open?");
 }
 
 /* ---- dialing ---- */
@@ -109,7 +109,7 @@ static err_t dial(struct tunnel_request *r, const struct sockaddr_storage *to, u
     return OK;
 }
 
-/* Each address gets its share of the time that is left. */
+/* Each address gets an equal share of the remaining time. */
 static void dial_next(struct tunnel_request *r)
 {
     uint64_t now = uv_now(r->host->config.loop), left = r->due > now ? r->due - now : 0;
@@ -180,14 +180,14 @@ static void request_start(uv_timer_t *timer)
     if (err == ERR_NOTFOUND) {
         resolve(r);
     } else if (err) {
-        finish_at(r, ERR_INVALID, "what stands in brackets is no IPv6 address");
+        finish_at(r, ERR_INVALID, "the text in brackets is not an IPv6 address");
     } else {
         r->n_to = 1;
         dial_next(r);
     }
 }
 
-/* ---- the beginning ---- */
+/* ---- starting a request ---- */
 
 static err_t fill(struct tunnel_request *r, const struct tunnel_connect_config *c, struct why *why)
 {
@@ -196,14 +196,14 @@ static err_t fill(struct tunnel_request *r, const struct tunnel_connect_config *
     if (err)
         return err;
     if (!r->address.port)
-        return why_set(why, ERR_INVALID, "%s: port 0 is nobody's", c->address);
+        return why_set(why, ERR_INVALID, "%s: cannot connect to port 0", c->address);
     if (expected[0] && !node_name_valid(expected, strlen(expected)))
-        return why_set(why, ERR_INVALID, "the expected node's name is no node's name");
+        return why_set(why, ERR_INVALID, "the expected node name is not a valid node name");
     if (!greeting_argument_valid(argument, strlen(argument)))
-        return why_set(why, ERR_INVALID, "a tunnel's argument is at most %d visible characters", TUNNEL_ARGUMENT_MAX);
+        return why_set(why, ERR_INVALID, "a tunnel's argument has at most %d visible characters", TUNNEL_ARGUMENT_MAX);
     if (c->purpose < TUNNEL_RPC || c->purpose > TUNNEL_STORE ||
         (c->key.kind == TUNNEL_KEY_JOIN && c->purpose != TUNNEL_JOIN))
-        return why_set(why, ERR_INVALID, "a join token opens a tunnel for joining, and nothing else");
+        return why_set(why, ERR_INVALID, "a join token can only open a tunnel for joining");
     snprintf(r->address_text, sizeof(r->address_text), "%s", c->address);
     strcpy(r->expected, expected);
     strcpy(r->argument, argument);
@@ -218,7 +218,7 @@ err_t tunnel_connect(struct tunnel_host *host, const struct tunnel_connect_confi
     if (host->closing)
         return why_set(why, ERR_CLOSED, "this node's tunnels are being closed");
     if (host->all >= TUNNEL_TUNNELS_MAX)
-        return why_set(why, ERR_LIMIT, "%d tunnels are open already", TUNNEL_TUNNELS_MAX);
+        return why_set(why, ERR_LIMIT, "%d tunnels are already open", TUNNEL_TUNNELS_MAX);
     struct tunnel_request *r = calloc(1, sizeof(*r));
     if (!r)
         return why_set(why, ERR_NOMEM, "out of memory");

@@ -1,5 +1,5 @@
-/* See greeting.h. Strict: a byte that is not as written ends the tunnel, since only another program than ours, or an
- * attacker with a key, would send it. */
+/* See greeting.h. The decoder is strict: a single unexpected byte ends the tunnel, because only a different program or
+ * an attacker with a key would send it. */
 #include "common/tunnel/greeting.h"
 
 #include "common/tunnel/address.h"
@@ -45,12 +45,12 @@ bool greeting_argument_valid(const char *argument, size_t len)
 err_t greeting_decode(const uint8_t *data, size_t len, struct greeting *ret, struct why *why)
 {
     if (len < GREETING_HEADER_BYTES || greeting_length(data) != len)
-        return why_set(why, ERR_PROTO, "its greeting is none of dtd's");
+        return why_set(why, ERR_PROTO, "its greeting is not a greeting of dtd");
     size_t name_len = data[AT_NAME_LEN];
     const char *name = (const char *)data + GREETING_HEADER_BYTES;
     struct greeting g = {.version = data[AT_VERSION], .status = data[AT_STATUS]};
     if (!node_name_valid(name, name_len))
-        return why_set(why, ERR_PROTO, "the name in its greeting is no node's name");
+        return why_set(why, ERR_PROTO, "the name in its greeting is not a valid node name");
     if (!greeting_argument_valid(name + name_len, len - GREETING_HEADER_BYTES - name_len))
         return why_set(why, ERR_PROTO, "the argument in its greeting has a byte that is not visible ASCII");
     if (data[AT_PURPOSE] < TUNNEL_RPC || data[AT_PURPOSE] > TUNNEL_STORE)
@@ -69,5 +69,5 @@ const char *greeting_status_text(uint8_t status)
         GREETING_STATUS_LIST(X)
 #undef X
     };
-    return status < sizeof(texts) / sizeof(*texts) ? texts[status] : "it does not say why";
+    return status < sizeof(texts) / sizeof(*texts) ? texts[status] : "for an unknown reason";
 }

@@ -1,5 +1,6 @@
-/* The first bytes inside a tunnel, from each side once: who I am, what the stream is for. The connecting side speaks
- * first; the answer repeats the purpose and says whether the tunnel is open. Pure.
+/* The greeting: the first bytes inside a tunnel, once in each direction. It contains the sender's name and the purpose
+ * of the stream. The connecting side sends first; the answer repeats the purpose and has a status that is 0 if the
+ * tunnel is open. Pure.
  *
  *   magic "DTDT" | version u8 | status u8 | purpose u8 | name length u8 | argument length u16 LE | name | argument
  */
@@ -12,14 +13,14 @@
 #define GREETING_HEADER_BYTES 10
 #define GREETING_MAX_BYTES (GREETING_HEADER_BYTES + TUNNEL_NAME_MAX + TUNNEL_ARGUMENT_MAX)
 
-/* X(name, value, text). Values are on the wire: never renumber, only append. */
+/* X(name, value, text). Values are on the wire: never renumber them, only append. */
 #define GREETING_STATUS_LIST(X)                                                           \
     X(GREETING_OK, 0, "ok")                                                               \
-    X(GREETING_VERSION_UNKNOWN, 1, "it speaks another version of the tunnel's greeting")  \
+    X(GREETING_VERSION_UNKNOWN, 1, "it uses another version of the tunnel's greeting")    \
     X(GREETING_SELF, 2, "both ends have the same node name")                              \
     X(GREETING_NAME, 3, "the name in the greeting is not the name of the key's identity") \
     X(GREETING_PURPOSE, 4, "this key does not open a tunnel for this purpose")            \
-    X(GREETING_FULL, 5, "it has as many tunnels as it may have")
+    X(GREETING_FULL, 5, "it has reached its maximum number of tunnels")
 #define X(name, value, text) name = (value),
 enum greeting_status { GREETING_STATUS_LIST(X) };
 #undef X
@@ -32,12 +33,12 @@ struct greeting {
     char argument[TUNNEL_ARGUMENT_MAX + 1];
 };
 
-/* Returns the length. Name and argument have been checked by the caller. */
+/* Returns the length. The caller has checked name and argument. */
 size_t greeting_encode(const struct greeting *g, uint8_t ret[GREETING_MAX_BYTES]);
-/* How many bytes the greeting has whose header this is; 0 for a header that is none. Another version is not refused
- * here: its first eight bytes and the lengths stay where they are. */
+/* The length of the greeting with this header; 0: the header is invalid. Another version is not refused here, because
+ * the header has the same layout in every version. */
 size_t greeting_length(const uint8_t header[GREETING_HEADER_BYTES]);
-/* All of it: exactly greeting_length bytes. ERR_PROTO with a sentence. */
+/* Decodes a complete greeting of exactly greeting_length bytes. ERR_PROTO with a message. */
 NODISCARD err_t greeting_decode(const uint8_t *data, size_t len, struct greeting *ret, struct why *why);
 const char *greeting_status_text(uint8_t status);
 bool greeting_argument_valid(const char *argument, size_t len);

@@ -1,7 +1,7 @@
-/* Who the other end is: the handshake, the greetings, and the owner's descriptor when both agree.
+/* Authentication of the peer: the handshake, the greetings, and the owner's descriptor after both succeed.
  *
- * Two ends with one key could be one: an attacker who sends a connection back to its sender. So the ends must have
- * different names. */
+ * The two ends must have different names. Otherwise an attacker could reflect a connection to its sender, which would
+ * then authenticate itself to itself, because both ends have the same key. */
 #include "common/tunnel/internal.h"
 
 #include <errno.h>
@@ -49,14 +49,14 @@ static bool send_greeting(struct tunnel *t, uint8_t status, enum tunnel_purpose 
     return SSL_write_ex(t->ssl, bytes, greeting_encode(&g, bytes), &n) == 1;
 }
 
-/* ERR_AGAIN: more must come. Reads no byte behind it. */
+/* ERR_AGAIN: the greeting is not complete. Reads no byte after the greeting. */
 static err_t read_greeting(struct tunnel *t, struct greeting *ret, struct why *why)
 {
     for (;;) {
         bool has_header = t->greeting_len >= GREETING_HEADER_BYTES;
         size_t want = has_header ? greeting_length(t->greeting) : GREETING_HEADER_BYTES, n;
         if (has_header && !want)
-            return why_set(why, ERR_PROTO, "its greeting is none of dtd's");
+            return why_set(why, ERR_PROTO, "its greeting is not a greeting of dtd");
         if (t->greeting_len == want)
             return greeting_decode(t->greeting, want, ret, why);
         ERR_clear_error();
@@ -65,13 +65,14 @@ static err_t read_greeting(struct tunnel *t, struct greeting *ret, struct why *w
             if (error == SSL_ERROR_WANT_READ && !t->wire_ended)
                 return ERR_AGAIN;
             if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_ZERO_RETURN)
-                return why_set(why, ERR_CLOSED, "it closed the connection before it had said who it is");
+                return why_set(why, ERR_CLOSED, "it closed the connection before its greeting was complete");
             return why_set(why, ERR_PROTO, "TLS failed: %s", tls_reason(&alert));
         }
         t->greeting_len += n;
     }
 }
 
+/* Returns the status (enum greeting_status) for the answer. */
 static uint8_t verify_greeting(const struct tunnel *t, const struct greeting *g)
 {
     bool by_token = t->peer.key.kind == TUNNEL_KEY_JOIN;
@@ -88,14 +89,14 @@ static void refuse_greeting(struct tunnel *t, const struct greeting *g, uint8_t 
 {
     t->host->stats.refused++;
     host_log_refusal(t->host, t->peer.address, greeting_status_text(status));
-    t->up_ended = t->owner_gone = true; /* there has been none */
+    t->up_ended = t->owner_gone = true; /* the tunnel has no owner yet */
     if (send_greeting(t, status, g->purpose, ""))
         tunnel_linger(t);
     else
         tunnel_cut(t);
 }
 
-static void greeting_came(struct tunnel *t, const struct greeting *g)
+static void greeting_received(struct tunnel *t, const struct greeting *g)
 {
     struct tunnel_listener *l = t->listener;
     uint8_t status = verify_greeting(t, g);
@@ -111,38 +112,39 @@ static void greeting_came(struct tunnel *t, const struct greeting *g)
     t->peer.purpose = g->purpose;
     if (!send_greeting(t, GREETING_OK, g->purpose, "")) {
         close(fd);
-        tunnel_fail(t, ERR_INTERNAL, "the answer could not be sent");
+        tunnel_fail(t, ERR_INTERNAL, "the answer to the greeting could not be sent");
         return;
     }
     opened(t);
     l->cb(l->owner, &t->peer, fd);
 }
 
-/* NULL when it is who we wanted. */
-static const char *unfit(const struct tunnel *t, const struct greeting *g, struct why *why)
+/* Returns NULL if the answer is from the expected node, else the reason to fail. */
+static const char *answer_error(const struct tunnel *t, const struct greeting *g, struct why *why)
 {
     const struct tunnel_request *r = t->request;
     if (g->status != GREETING_OK || g->version != GREETING_VERSION)
         why_set(why, 0, "node %s at %s refuses: %s", g->name, r->address_text,
                 greeting_status_text(g->status ? g->status : GREETING_VERSION_UNKNOWN));
     else if (strcmp(g->name, t->host->name) == 0)
-        why_set(why, 0, "at %s answers a node with our own name, %s: names must differ", r->address_text, g->name);
+        why_set(why, 0, "the node at %s has the same name as this node, %s: names must differ", r->address_text,
+                g->name);
     else if (r->expected[0] && strcmp(g->name, r->expected) != 0)
-        why_set(why, 0, "at %s answers node %s, not %s: has the address changed hands?", r->address_text, g->name,
-                r->expected);
+        why_set(why, 0, "the node at %s is %s, not %s: does another node use the address now?", r->address_text,
+                g->name, r->expected);
     else if (g->purpose != r->purpose)
-        why_set(why, 0, "node %s at %s answers for another purpose", g->name, r->address_text);
+        why_set(why, 0, "node %s at %s answered for another purpose", g->name, r->address_text);
     else
         return NULL;
     return why->text;
 }
 
-static void answer_came(struct tunnel *t, const struct greeting *g)
+static void answer_received(struct tunnel *t, const struct greeting *g)
 {
     struct tunnel_request *r = t->request;
     struct why why;
     int fd = -1;
-    if (unfit(t, g, &why)) {
+    if (answer_error(t, g, &why)) {
         tunnel_fail(t, ERR_DENIED, "%s", why.text);
         return;
     }
@@ -169,14 +171,14 @@ static void run_greeting(struct tunnel *t)
     if (err)
         tunnel_fail(t, err, "%s", why.text);
     else if (t->role == ROLE_ACCEPT)
-        greeting_came(t, &g);
+        greeting_received(t, &g);
     else
-        answer_came(t, &g);
+        answer_received(t, &g);
 }
 
 /* ---- the handshake ---- */
 
-/* A TLS record with one whole ClientHello of a sane size. */
+/* Checks that the bytes so far begin a TLS record with one complete ClientHello of a plausible size. */
 static bool plausible(const struct tunnel *t)
 {
     static const uint8_t want[HELLO_FIRST_BYTES] = {22, 3, 0, 0, 0, 1, 0, 0, 0};
@@ -202,24 +204,26 @@ static void handshake_failed(struct tunnel *t, int error)
     else if (t->refusal)
         tunnel_fail(t, ERR_NOTFOUND, "%s", t->refusal);
     else if (closed)
-        tunnel_fail(t, ERR_CLOSED,
-                    "it closed the connection before TLS had agreed: no dtd, or one with too many callers");
+        tunnel_fail(
+            t, ERR_CLOSED,
+            "it closed the connection during the TLS handshake: it is not a dtd, or it has too many connections");
     else if (t->role == ROLE_ACCEPT)
         tunnel_fail(t, ERR_DENIED, "TLS failed: %s", reason);
     else if (alert >= 0)
         tunnel_fail(t, ERR_DENIED,
-                    "it does not accept our key: of another cluster, dropped, or a join token that was used or "
-                    "has been withdrawn (%s)",
+                    "it does not accept our key: the key is of another cluster or was dropped, or the join token was "
+                    "used up or withdrawn (%s)",
                     reason);
     else
-        tunnel_fail(t, ERR_PROTO, "what answers there is no dtd with our key (%s)", reason);
+        tunnel_fail(t, ERR_PROTO, "the program that answers there is not a dtd with our key (%s)", reason);
 }
 
 static void handshake_done(struct tunnel *t)
 {
-    /* A PSK is a session in OpenSSL's words; without it this is somebody with a certificate. */
+    /* OpenSSL calls the use of a PSK a reused session. Without it the peer has authenticated itself by a certificate.
+     */
     if (!SSL_session_reused(t->ssl)) {
-        tunnel_fail(t, ERR_DENIED, "it has not proved that it has the key");
+        tunnel_fail(t, ERR_DENIED, "it did not prove that it has the key");
         return;
     }
     tunnel_move(t, T_GREETING);
@@ -230,7 +234,7 @@ static void handshake_done(struct tunnel *t)
 static void run_handshake(struct tunnel *t)
 {
     if (t->role == ROLE_ACCEPT && !plausible(t)) {
-        tunnel_fail(t, ERR_PROTO, "its first bytes are no TLS ClientHello");
+        tunnel_fail(t, ERR_PROTO, "its first bytes are not a TLS ClientHello");
         return;
     }
     bool wait = t->role == ROLE_ACCEPT && t->hello_bytes < HELLO_FIRST_BYTES;

@@ -1,4 +1,4 @@
-/* A host owns listeners, requests and tunnels; its memory goes when the last of them has gone. */
+/* A host owns listeners, requests and tunnels. It is freed after the last of them has closed. */
 #include "common/base/log.h"
 #include "common/tunnel/internal.h"
 
@@ -6,14 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Refusals: LINES at once, then one every LINE_MS; a scan must not fill the disk. */
+/* Limits of log lines about refused connections, so that a port scan does not fill the disk: LINES at once, then one
+ * per LINE_MS. The number of the others is logged every UNLOGGED_MS. */
 #define LINES 20
 #define LINE_MS 1000
 #define UNLOGGED_MS 60000
 
 /* ---- refusals ---- */
 
-static void tell_unlogged(uv_timer_t *timer)
+static void log_unlogged(uv_timer_t *timer)
 {
     struct tunnel_host *host = timer->data;
     if (host->unlogged)
@@ -35,7 +36,7 @@ void host_log_refusal(struct tunnel_host *host, const char *address, const char 
     }
     host->unlogged++;
     if (!host->timer_closed && !uv_is_active((uv_handle_t *)&host->timer))
-        uv_timer_start(&host->timer, tell_unlogged, UNLOGGED_MS, 0);
+        uv_timer_start(&host->timer, log_unlogged, UNLOGGED_MS, 0);
 }
 
 /* ---- open and close ---- */
@@ -56,7 +57,7 @@ void host_maybe_closed(struct tunnel_host *host)
     bool gone = TAILQ_EMPTY(&host->tunnels) && TAILQ_EMPTY(&host->listeners) && TAILQ_EMPTY(&host->requests);
     if (!host->closing || !gone || host->timer_closed)
         return;
-    tell_unlogged(&host->timer);
+    log_unlogged(&host->timer);
     host->timer_closed = true;
     uv_close((uv_handle_t *)&host->timer, host_closed);
 }
@@ -92,7 +93,7 @@ void tunnel_host_recheck(struct tunnel_host *host)
         OPENSSL_cleanse(&secret, sizeof(secret));
         if (holds)
             continue;
-        log_info("tunnel cut peer=%s address=%s why=\"its key holds no more\"", t->peer.name, t->peer.address);
+        log_info("tunnel cut peer=%s address=%s why=\"its key is no longer valid\"", t->peer.name, t->peer.address);
         tunnel_cut(t);
     }
 }
@@ -105,7 +106,7 @@ void tunnel_host_stats(const struct tunnel_host *host, struct tunnel_stats *ret)
 err_t tunnel_host_open(const struct tunnel_host_config *config, struct tunnel_host **ret, struct why *why)
 {
     if (!node_name_valid(config->name, strlen(config->name)))
-        return why_set(why, ERR_INVALID, "a node's name is 1 to %d letters, digits, points, dashes and underscores",
+        return why_set(why, ERR_INVALID, "a node's name has 1 to %d letters, digits, points, dashes and underscores",
                        TUNNEL_NAME_MAX);
     struct tunnel_host *host = calloc(1, sizeof(*host));
     if (!host)

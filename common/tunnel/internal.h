@@ -1,5 +1,5 @@
-/* What the files of common/tunnel share: the inside of a host, a tunnel, a listener. Nobody else includes this but
- * tests and fuzzers. */
+/* Internals of hosts, tunnels and listeners, shared by the files of common/tunnel. Otherwise only tests and fuzzers
+ * include it. */
 #ifndef DTD_COMMON_TUNNEL_INTERNAL_H
 #define DTD_COMMON_TUNNEL_INTERNAL_H
 
@@ -12,65 +12,65 @@
 #include <openssl/ssl.h>
 #include <sys/queue.h>
 
-#define WIRE_BYTES 33280u        /* each way: two full TLS records */
-#define PLAIN_BYTES 16384u       /* each way: one record */
-#define REKEY_BYTES (1ull << 34) /* sent under one traffic key; the cipher's limit is some twenty times more */
+#define WIRE_BYTES 33280u        /* in each direction: two full TLS records */
+#define PLAIN_BYTES 16384u       /* in each direction: the payload of one TLS record */
+#define REKEY_BYTES (1ull << 34) /* sent under one traffic key; the cipher's limit is about twenty times as much */
 #define IDENTITY_MAX (TUNNEL_NAME_MAX + 16)
 #define PSK_BYTES 32
 #define HELLO_FIRST_BYTES 9 /* record header, type and length of the ClientHello */
 
 enum tunnel_role { ROLE_ACCEPT, ROLE_CONNECT };
 
-/* See tunnel.c for the drawing. */
+/* tunnel.c has a drawing of the states. */
 enum tunnel_state { T_CONNECTING, T_HANDSHAKE, T_GREETING, T_OPEN, T_LINGER, T_CLOSING };
 
 struct plain_buffer {
     uint8_t bytes[PLAIN_BYTES];
-    size_t at, len; /* what is left lies at bytes[at..len) */
+    size_t at, len; /* the remaining bytes: bytes[at..len) */
 };
 
 struct tunnel {
-    TAILQ_ENTRY(tunnel) link;         /* of the host's */
-    TAILQ_ENTRY(tunnel) pending_link; /* of the listener's, oldest first, until it is authenticated */
+    TAILQ_ENTRY(tunnel) link;         /* in the host's list */
+    TAILQ_ENTRY(tunnel) pending_link; /* in the listener's list, oldest first, until the peer is authenticated */
     struct tunnel_host *host;
-    struct tunnel_listener *listener; /* NULL once it is authenticated, and on the connecting side */
-    struct tunnel_request *request;   /* of the connecting side, until it has had its answer */
+    struct tunnel_listener *listener; /* accepting side, until the peer is authenticated; else NULL */
+    struct tunnel_request *request;   /* connecting side, until its callback has been called; else NULL */
     enum tunnel_role role;
     enum tunnel_state state;
     uv_poll_t wire_poll, pair_poll;
-    uv_timer_t timer; /* handshake, then a stalled wire, then lingering */
+    uv_timer_t timer; /* deadline of the handshake; while OPEN: checks for a lost host; deadline of LINGER */
     int open_handles, wire_fd, pair_fd;
-    int wire_armed, pair_armed; /* what is polled for; 0: stopped */
+    int wire_armed, pair_armed; /* polled events; 0: polling is stopped */
 
-    /* who */
+    /* the peer */
     struct sockaddr_storage from;
     struct tunnel_peer peer;
     char identity[IDENTITY_MAX + 1];
-    const char *refusal; /* what the key callback found */
-    int psk_asked;
-    bool counted; /* in stats.tunnels */
+    const char *refusal; /* set by the PSK callbacks: why the handshake must fail */
+    int psk_asked;       /* number of identities that the peer has offered */
+    bool counted;        /* in stats.tunnels */
 
     /* handshake and greeting */
-    size_t hello_bytes; /* that the peer has sent before it was authenticated */
+    size_t hello_bytes; /* received before the peer was authenticated */
     uint8_t first[HELLO_FIRST_BYTES];
     uint8_t greeting[GREETING_MAX_BYTES];
     size_t greeting_len;
 
-    /* the wire: TLS between `ssl` and `wire`, the two ends of a BIO pair of fixed size */
+    /* the TCP side: `ssl` and `wire` are the two ends of a BIO pair of fixed size */
     SSL *ssl;
     BIO *wire;
-    bool wire_ended;                /* no more bytes come */
-    bool wire_lost;                 /* no more can be sent */
-    bool wire_shut;                 /* FIN was sent */
-    uint64_t progress_at;           /* loop time when the socket took bytes last */
-    uint64_t wire_sent, wire_acked; /* bytes; acknowledged: as of the last look */
+    bool wire_ended;                /* nothing more can be received */
+    bool wire_lost;                 /* nothing more can be sent */
+    bool wire_shut;                 /* FIN has been sent */
+    uint64_t progress_at;           /* loop time at which the socket last accepted bytes */
+    uint64_t wire_sent, wire_acked; /* bytes sent; bytes acknowledged at the last check */
     uint32_t lost_ms;
     bool one_way;
-    uint64_t waits_since, looked_at;  /* loop times: no acknowledgement has come since; of the last look */
-    uint64_t sent_bytes, rekey_bytes; /* plain bytes under the traffic key; when it is renewed */
+    uint64_t waits_since, looked_at;  /* loop times: since when no acknowledgement has arrived; of the last check */
+    uint64_t sent_bytes, rekey_bytes; /* payload sent under the present traffic key; limit at which it is replaced */
 
     /* the owner's side */
-    struct plain_buffer up, down; /* to the peer, to the owner */
+    struct plain_buffer up, down; /* up: from the owner to the peer; down: from the peer to the owner */
     bool up_ended, close_sent, down_ended, down_shut, owner_gone;
 };
 
@@ -96,19 +96,19 @@ struct tunnel_request {
     struct address address;
     char address_text[TUNNEL_ADDRESS_MAX + 1];
     struct tunnel_key_id key;
-    char expected[TUNNEL_NAME_MAX + 1]; /* "": anybody */
+    char expected[TUNNEL_NAME_MAX + 1]; /* "": any node */
     enum tunnel_purpose purpose;
     char argument[TUNNEL_ARGUMENT_MAX + 1];
-    uv_timer_t timer; /* of all of it */
+    uv_timer_t timer; /* deadline of the whole request */
     uint64_t due;
     uint32_t lost_ms;
     bool one_way;
-    struct resolve *resolve; /* under way */
+    struct resolve *resolve; /* in progress; NULL: none */
     struct sockaddr_storage to[REQUEST_ADDRESSES_MAX];
     int n_to, at;
     struct tunnel *tunnel;
     bool finished;
-    /* what the callback will hear */
+    /* arguments of the callback */
     err_t err;
     struct why why;
     struct tunnel_peer peer;
@@ -119,12 +119,12 @@ struct tunnel_host {
     struct tunnel_host_config config;
     char name[TUNNEL_NAME_MAX + 1];
     SSL_CTX *accept_ctx, *connect_ctx;
-    uv_timer_t timer; /* tells of refusals that were not logged */
+    uv_timer_t timer; /* logs the number of refusals that were not logged individually */
     TAILQ_HEAD(, tunnel) tunnels;
     TAILQ_HEAD(, tunnel_listener) listeners;
     TAILQ_HEAD(, tunnel_request) requests;
     struct tunnel_stats stats;
-    uint32_t all; /* tunnels in every state, and addresses being tried */
+    uint32_t all; /* tunnels in any state, including CONNECTING */
     uint64_t log_credit_ms, log_at, unlogged;
     bool closing, timer_closed;
     void (*closed)(void *owner);
@@ -135,7 +135,7 @@ struct tunnel_host {
 
 NODISCARD err_t tls_contexts_make(struct tunnel_host *host, struct why *why);
 void tls_contexts_free(struct tunnel_host *host);
-/* t->ssl and t->wire; freeing the tunnel frees both. */
+/* Creates t->ssl and t->wire; tls_end frees both. */
 NODISCARD err_t tls_start(struct tunnel *t);
 void tls_end(struct tunnel *t);
 /* "k7:name" or "join:<16 hex digits>" */
@@ -143,26 +143,26 @@ void identity_print(struct tunnel_key_id key, const char *name, char ret[IDENTIT
 /* The name is "" in a join identity. */
 bool identity_parse(const uint8_t *data, size_t len, struct tunnel_key_id *ret_key, char ret_name[TUNNEL_NAME_MAX + 1]);
 void key_id_print(struct tunnel_key_id key, char *ret, size_t size);
-/* What the last SSL call failed by; an alert of the peer's sets `ret_alert`, else it is -1. */
+/* Why the last SSL call failed. *ret_alert is the number of an alert sent by the peer, or -1. */
 const char *tls_reason(int *ret_alert);
 
 /* ---- wire.c: between the socket and the BIO ---- */
 
 void wire_set_options(int fd, uint32_t lost_ms);
-/* One read into the BIO. Marks the end or the loss. */
+/* Reads once from the socket into the BIO. Sets wire_ended or wire_lost. */
 void wire_read(struct tunnel *t);
-/* Throws away what there is. */
+/* Reads once from the socket and drops the bytes. */
 void wire_discard(struct tunnel *t);
-/* Accounts for bytes that have come into the BIO. */
+/* Counts bytes that have been written into the BIO. */
 void wire_received(struct tunnel *t, const uint8_t *data, size_t len);
-/* As much of the BIO as the socket takes. True when it took anything. */
+/* Sends as much of the BIO as the socket accepts. Returns true if it accepted anything. */
 bool wire_flush(struct tunnel *t);
 size_t wire_pending(const struct tunnel *t); /* bytes to send */
 bool wire_has_room(const struct tunnel *t);  /* for bytes received */
 void wire_mark_lost(struct tunnel *t);
-/* Bytes wait for the socket, or were unacknowledged when last looked. */
+/* True if bytes wait for the socket, or were unacknowledged at the last check. */
 bool wire_is_busy(const struct tunnel *t);
-/* A look at the other host, to be repeated every wire_watch_ms while it is WIRE_WAITS. */
+/* Checks whether the peer's host is alive; to be repeated every wire_watch_ms while the result is WIRE_WAITS. */
 enum wire_health { WIRE_IDLE, WIRE_WAITS, WIRE_DEAD };
 enum wire_health wire_look(struct tunnel *t);
 uint32_t wire_watch_ms(const struct tunnel *t);
@@ -170,7 +170,7 @@ uint32_t wire_watch_ms(const struct tunnel *t);
 /* ---- pump.c: between the owner and TLS ---- */
 
 void pump_pair_ready(struct tunnel *t, int status, int events);
-/* Moves what can be moved; then the tunnel is closed, or armed for what it waits for. */
+/* Copies as many bytes as possible in both directions, then closes the tunnel or arms its polls. */
 void pump_run(struct tunnel *t);
 
 /* ---- tunnel.c ---- */
@@ -178,16 +178,16 @@ void pump_run(struct tunnel *t);
 /* Takes `fd` over, also on error. */
 NODISCARD err_t tunnel_new(struct tunnel_host *host, int fd, const struct sockaddr_storage *from, enum tunnel_role role,
                            struct tunnel **ret);
-/* The first events are waited for. */
+/* Sets the first state and its deadline, and starts to poll. */
 void tunnel_begin(struct tunnel *t, enum tunnel_state state, uint64_t deadline_ms);
 void tunnel_arm(struct tunnel *t);
 void tunnel_move(struct tunnel *t, enum tunnel_state to);
-/* At once; nothing is said to anybody. */
+/* Closes immediately, without a log line or a callback. */
 void tunnel_cut(struct tunnel *t);
-/* Tells the log or the request, then closes. */
+/* Reports the error to the log or to the request, then closes. */
 void tunnel_fail(struct tunnel *t, err_t err, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void tunnel_linger(struct tunnel *t);
-/* Bytes as they come from the socket: the fuzzer's way in. */
+/* Processes bytes as if they had been read from the socket; the fuzzer calls it. */
 void tunnel_feed(struct tunnel *t, const uint8_t *data, size_t len);
 
 /* ---- hello.c ---- */
@@ -197,22 +197,22 @@ void hello_run(struct tunnel *t);
 
 /* ---- listen.c ---- */
 
-/* A connection that was accepted; the fuzzer's way in. Takes `fd` over; NULL when it was refused. */
+/* Processes an accepted connection; the fuzzer calls it. Takes `fd` over; NULL: the connection was refused. */
 struct tunnel *listener_take(struct tunnel_listener *l, int fd, const struct sockaddr_storage *from);
-void listener_forget(struct tunnel *t); /* it is pending no more */
+void listener_forget(struct tunnel *t); /* removes the tunnel from the pending ones */
 
 /* ---- connect.c ---- */
 
-/* One address failed before it had a connection: the next is tried. */
+/* One address failed before a connection was established: tries the next one. */
 void request_dial_failed(struct tunnel_request *r, err_t err, const char *why);
-/* The end: takes `fd` over. */
+/* Ends the request. Takes `fd` over. */
 void request_finish(struct tunnel_request *r, err_t err, const char *why, const struct tunnel_peer *peer, int fd);
 
 /* ---- host.c ---- */
 
-/* One line for a refused connection, or none if there were too many. */
+/* Logs a refused connection, or only counts it if there were too many. */
 void host_log_refusal(struct tunnel_host *host, const char *address, const char *why);
-/* The last of its tunnels, listeners and requests may have gone. */
+/* Frees a closing host if its last tunnel, listener and request have closed. */
 void host_maybe_closed(struct tunnel_host *host);
 
 #endif

@@ -1,4 +1,5 @@
-/* See key.h. Secrets stay in memory of ours that is wiped: no growing buffers, whose old copies nobody can reach. */
+/* See key.h. Secrets are kept only in memory that is wiped here. Growing buffers are not used, because realloc leaves
+ * copies in freed memory. */
 #include "common/tunnel/key.h"
 
 #include "common/base/file.h"
@@ -24,7 +25,7 @@ static err_t fill_random(uint8_t *ret, size_t len, struct why *why)
     for (size_t at = 0; at < len;) {
         ssize_t n = getrandom(ret + at, len - at, 0);
         if (n < 0 && errno != EINTR)
-            return why_set(why, err_from_errno(errno), "the kernel gives no random bytes: %s", strerror(errno));
+            return why_set(why, err_from_errno(errno), "getrandom failed: %s", strerror(errno));
         at += n > 0 ? (size_t)n : 0;
     }
     return OK;
@@ -59,13 +60,13 @@ err_t key_ring_put(struct key_ring *ring, const struct key *key, struct why *why
     if (known)
         return key_equal(known, key) ? OK
                                      : why_set(why, ERR_EXISTS,
-                                               "key k%u is there with another secret: this node "
-                                               "has been in another cluster",
+                                               "key k%u exists with another secret: this node has been in another "
+                                               "cluster",
                                                key->version);
     if (!key->version)
-        return why_set(why, ERR_INVALID, "key versions begin with 1");
+        return why_set(why, ERR_INVALID, "key versions start at 1");
     if (ring->n == KEY_RING_MAX)
-        return why_set(why, ERR_LIMIT, "there are %d keys already: drop one that no node uses any more", KEY_RING_MAX);
+        return why_set(why, ERR_LIMIT, "there are already %d keys: drop one that no node uses any more", KEY_RING_MAX);
     int at = ring->n++;
     for (; at && ring->keys[at - 1].version > key->version; at--)
         ring->keys[at] = ring->keys[at - 1];
@@ -99,7 +100,7 @@ err_t key_ring_drop(struct key_ring *ring, uint32_t version, struct why *why)
     if (!key)
         return why_set(why, ERR_NOTFOUND, "there is no key k%u", version);
     if (ring->n == 1)
-        return why_set(why, ERR_INVALID, "k%u is the only key: add one before it is dropped", version);
+        return why_set(why, ERR_INVALID, "k%u is the only key: add another one before you drop it", version);
     int at = (int)(key - ring->keys);
     memmove(&ring->keys[at], &ring->keys[at + 1], (size_t)(ring->n - at - 1) * sizeof(*key));
     ring->n--;
@@ -143,7 +144,7 @@ static bool parse_secret(const char *hex, size_t len, uint8_t ret[KEY_BYTES])
     return true;
 }
 
-/* kN, N without leading zeros; returns the bytes it took, 0 for none. */
+/* Parses kN, N without leading zeros. Returns the number of bytes parsed, 0: invalid. */
 static size_t parse_version(const char *line, size_t len, uint32_t *ret)
 {
     uint64_t version = 0;
@@ -166,7 +167,7 @@ static err_t parse_line(const char *line, size_t len, struct key_ring *ring, str
     if (!at || at == len || line[at] != ' ' || !parse_secret(line + at + 1, len - at - 1, key.secret))
         err = why_set(why, ERR_CORRUPT, "expected kN, a space and %d hexadecimal digits", 2 * KEY_BYTES);
     else if (key_ring_find(ring, key.version))
-        err = why_set(why, ERR_CORRUPT, "k%u is there twice", key.version);
+        err = why_set(why, ERR_CORRUPT, "k%u occurs twice", key.version);
     else
         err = key_ring_put(ring, &key, why);
     OPENSSL_cleanse(&key, sizeof(key));
@@ -179,17 +180,17 @@ err_t key_file_parse(const char *path, const char *text, size_t len, struct key_
     int line = 1;
     err_t err = OK;
     if (len > KEY_FILE_MAX)
-        return why_set(why, ERR_LIMIT, "%s is longer than %d bytes: it is no key file", path, KEY_FILE_MAX);
+        return why_set(why, ERR_LIMIT, "%s is longer than %d bytes: it is not a key file", path, KEY_FILE_MAX);
     for (size_t at = 0; !err && at < len; line++) {
         const char *end = memchr(text + at, '\n', len - at);
         size_t n = end ? (size_t)(end - text) - at : 0;
-        err = end ? parse_line(text + at, n, &ring, why) : why_set(why, ERR_CORRUPT, "the line does not end");
+        err = end ? parse_line(text + at, n, &ring, why) : why_set(why, ERR_CORRUPT, "the line has no newline");
         at += n + 1;
     }
     if (err)
         err = why_prefix(why, err, "%s line %d", path, line - 1);
     else if (!ring.n)
-        err = why_set(why, ERR_CORRUPT, "%s has no key in it: put the cluster's key file back, or join again", path);
+        err = why_set(why, ERR_CORRUPT, "%s contains no key: restore the cluster's key file, or join again", path);
     else
         *ret = ring;
     key_ring_wipe(&ring);
@@ -220,17 +221,17 @@ static err_t check_file(const char *path, int fd, struct why *why)
     if (fstat(fd, &st))
         return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return why_set(why, ERR_DENIED, "%s is no regular file: a key file is written by dtctl cluster", path);
+        return why_set(why, ERR_DENIED, "%s is not a regular file: `dtctl cluster` writes the key file", path);
     if (st.st_uid != geteuid())
         return why_set(why, ERR_DENIED, "%s belongs to uid %d, this program runs as uid %d: chown %d %s", path,
                        (int)st.st_uid, (int)geteuid(), (int)geteuid(), path);
     if (st.st_mode & 077)
         return why_set(why, ERR_DENIED,
-                       "%s may be read or written by others (mode %04o): chmod 600 %s, and rotate the "
-                       "key if somebody may have read it",
+                       "other users may read or write %s (mode %04o): chmod 600 %s, and rotate the key if another user "
+                       "may have read it",
                        path, (unsigned)(st.st_mode & 07777), path);
     if (st.st_size > KEY_FILE_MAX)
-        return why_set(why, ERR_LIMIT, "%s is longer than %d bytes: it is no key file", path, KEY_FILE_MAX);
+        return why_set(why, ERR_LIMIT, "%s is longer than %d bytes: it is not a key file", path, KEY_FILE_MAX);
     return OK;
 }
 
@@ -258,7 +259,7 @@ err_t key_file_read(const char *path, struct key_ring *ret, struct why *why)
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return why_set(why, errno == ELOOP ? ERR_DENIED : err_from_errno(errno), "%s: %s", path,
-                       errno == ELOOP ? "is a symbolic link; a key file is none" : strerror(errno));
+                       errno == ELOOP ? "is a symbolic link, and a key file must not be one" : strerror(errno));
     err_t err = check_file(path, fd, why);
     if (!err)
         err = read_text(path, fd, text, &len, why);
@@ -269,7 +270,7 @@ err_t key_file_read(const char *path, struct key_ring *ret, struct why *why)
     return err;
 }
 
-/* What an earlier writer left is removed and a fresh file made: its mode and owner are then known. */
+/* Removes the file of an earlier, interrupted writer and creates a new one, so that mode and owner are known. */
 static err_t write_fresh(const char *path, const char *text, size_t len)
 {
     if (unlink(path) && errno != ENOENT)

@@ -1,6 +1,7 @@
-/* Accepting. Whoever connects costs a socket, a TLS state and a timer until it has proved to have a key, so there are
- * few such places, in the order of arrival: a newcomer takes the oldest's, of its own address if that has many. Who has
- * a key needs a place for two round trips only; who has none cannot keep one. */
+/* Accepts connections. Until a peer has proved that it has a key, its connection costs a socket, a TLS state and a
+ * timer. Therefore the number of pending connections is limited, in total and per remote address. At a limit a new
+ * connection replaces the oldest pending one (of its own address, if that limit is reached). A peer with a key is
+ * pending for only two round trips; a peer without one cannot block others for long. */
 #include "common/base/log.h"
 #include "common/tunnel/internal.h"
 
@@ -13,7 +14,7 @@
 
 #define ACCEPTS_PER_TURN 16 /* each one creates a TLS state */
 
-/* ---- places ---- */
+/* ---- pending connections ---- */
 
 void listener_forget(struct tunnel *t)
 {
@@ -46,7 +47,7 @@ static void drop(struct tunnel *t, const char *why)
     tunnel_cut(t);
 }
 
-/* A place for one more from this address. */
+/* Drops a pending connection if one more from this address would exceed a limit. */
 static void make_room(struct tunnel_listener *l, const struct sockaddr_storage *from)
 {
     struct tunnel *t, *oldest = NULL;
@@ -59,9 +60,9 @@ static void make_room(struct tunnel_listener *l, const struct sockaddr_storage *
         oldest = oldest ? oldest : t;
     }
     if (same >= TUNNEL_PENDING_ADDRESS_MAX)
-        drop(oldest, "dropped: too many from its address that have not said who they are");
+        drop(oldest, "dropped: too many unauthenticated connections from its address");
     else if (l->n_pending >= TUNNEL_PENDING_MAX)
-        drop(TAILQ_FIRST(&l->pending), "dropped: too many that have not said who they are");
+        drop(TAILQ_FIRST(&l->pending), "dropped: too many unauthenticated connections");
 }
 
 struct tunnel *listener_take(struct tunnel_listener *l, int fd, const struct sockaddr_storage *from)
@@ -150,11 +151,11 @@ err_t tunnel_bind(const char *address, int *ret_fd, struct why *why)
         return err;
     if (address_numeric(&a, &to, &len))
         return why_set(why, ERR_INVALID,
-                       "%s: to listen on, write an address of this machine as a number, as in 0.0.0.0:%d", address,
-                       a.port);
+                       "%s: a listening address must be a numeric address of this machine, for example 0.0.0.0:%d",
+                       address, a.port);
     int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
-        return why_set(why, err_from_errno(errno), "no socket: %s", strerror(errno));
+        return why_set(why, err_from_errno(errno), "cannot create a socket: %s", strerror(errno));
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) || bind(fd, (struct sockaddr *)&to, len) ||
         listen(fd, 128)) {
         err = why_set(why, errno == EADDRINUSE ? ERR_EXISTS : err_from_errno(errno), "cannot listen on %s: %s", address,

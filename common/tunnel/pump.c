@@ -1,19 +1,21 @@
-/* An open tunnel: bytes between the owner's socketpair and TLS.
+/* An open tunnel: copies bytes between the owner's socketpair and TLS.
  *
  *   owner -> pair -> up -> SSL_write -> BIO -> wire          wire -> BIO -> SSL_read -> down -> pair -> owner
  *
- * Each stage is a buffer of fixed size, and is filled only when it is empty (the BIO: when it has room), so that a slow
- * side holds its opposite back through both sockets. Each event reads once from the socket it is about, then moves what
- * can be moved; a descriptor is polled only for what would be acted upon at once, so that nothing spins.
+ * Each stage is a buffer of fixed size and is filled only when it is empty (the BIO: when it has room), so that a slow
+ * side holds the other side back through both sockets. Each event reads once from its socket and then moves as many
+ * bytes as possible. A descriptor is polled only for events that can be handled immediately, so that the loop never
+ * spins.
  *
- * Ends, each way by itself: the owner's end of stream becomes close_notify and FIN when all before it has gone out; the
- * peer's close_notify becomes the owner's end of stream when all before it has been taken. Both: the tunnel closes. A
- * FIN or reset without close_notify cuts both ways, after what came has been delivered; and so does close_notify on a
- * tunnel on which the peer has nothing to say.
+ * Each direction ends separately. The owner's end of stream becomes close_notify and FIN after all bytes before it have
+ * been sent. The peer's close_notify becomes the owner's end of stream after the owner has accepted all bytes before
+ * it. After both, the tunnel closes. A FIN or reset without close_notify ends both directions after the received bytes
+ * have been delivered. On a one-way tunnel close_notify does the same.
  *
- * An owner that has closed its descriptor (EPOLLHUP, which is told also while nothing else is polled for, by asking for
- * priority data that a Unix socket never has) takes nothing any more: the tunnel lingers, flushing what the owner wrote
- * and throwing away what comes, since closing a TCP socket with unread bytes would take the flushed ones back. */
+ * When the owner has closed its descriptor (EPOLLHUP), the tunnel lingers: it flushes what the owner wrote and discards
+ * what it receives, because closing a TCP socket with unread bytes would reset the connection and lose the flushed
+ * bytes. To receive EPOLLHUP while nothing else is polled for, the tunnel polls for priority data, which a Unix socket
+ * never has. */
 #include "common/base/log.h"
 #include "common/tunnel/internal.h"
 
@@ -34,7 +36,7 @@ static void take(struct plain_buffer *p, size_t n)
 
 /* ---- the owner ---- */
 
-static void owner_goes(struct tunnel *t)
+static void owner_closed(struct tunnel *t)
 {
     if (t->owner_gone)
         return;
@@ -47,7 +49,7 @@ static void look_for_hangup(struct tunnel *t)
 {
     struct pollfd p = {.fd = t->pair_fd};
     if (!t->owner_gone && poll(&p, 1, 0) == 1 && (p.revents & POLLHUP))
-        owner_goes(t);
+        owner_closed(t);
 }
 
 static void read_owner(struct tunnel *t)
@@ -75,7 +77,7 @@ void pump_pair_ready(struct tunnel *t, int status, int events)
 
 /* ---- to the peer ---- */
 
-/* Long before the cipher's limit on what one key may encrypt. */
+/* Replaces the traffic key long before the cipher's limit for one key. */
 static void rekey(struct tunnel *t)
 {
     if (t->sent_bytes < t->rekey_bytes)
@@ -139,11 +141,11 @@ static bool end_up(struct tunnel *t)
 
 /* ---- to the owner ---- */
 
-static void down_stops(struct tunnel *t, int error)
+static void read_stopped(struct tunnel *t, int error)
 {
     if (error == SSL_ERROR_ZERO_RETURN) {
         t->down_ended = true;
-    } else if (error == SSL_ERROR_WANT_READ && t->wire_ended) { /* no close_notify: cut */
+    } else if (error == SSL_ERROR_WANT_READ && t->wire_ended) { /* the connection ended without close_notify */
         log_info("tunnel lost peer=%s address=%s", t->peer.name, t->peer.address);
         wire_mark_lost(t);
         t->down_ended = true;
@@ -163,7 +165,7 @@ static bool fill_down(struct tunnel *t)
         return true;
     }
     t->down.len = 0;
-    down_stops(t, SSL_get_error(t->ssl, 0));
+    read_stopped(t, SSL_get_error(t->ssl, 0));
     return t->down_ended;
 }
 
@@ -185,11 +187,11 @@ static bool flush_down(struct tunnel *t)
     if (n >= 0)
         take(&t->down, (size_t)n);
     else if (errno != EAGAIN)
-        owner_goes(t);
+        owner_closed(t);
     return n > 0 || t->owner_gone;
 }
 
-/* ---- both ---- */
+/* ---- both directions ---- */
 
 static bool is_over(const struct tunnel *t)
 {

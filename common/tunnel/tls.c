@@ -1,9 +1,9 @@
-/* TLS as tunnels use it: version 1.3, one cipher suite, one group, an external PSK whose knowledge is the only proof of
- * either side. No certificates (a peer that shows one is refused), no tickets, no early data, no renegotiation: what is
- * not used is switched off, so that it cannot be attacked.
+/* TLS for tunnels: version 1.3, one cipher suite, one group. An external PSK is the only means of authentication for
+ * both sides. Certificates (a peer that sends one is refused), tickets, early data and renegotiation are switched off,
+ * so that unused features cannot be attacked.
  *
- * A secret does not go into TLS itself: both sides derive a PSK from it by HKDF, for this use alone. An unknown
- * identity gets a random PSK, so that from outside it looks like a wrong key. */
+ * A secret is not used in TLS directly: both sides derive a PSK from it by HKDF, with a label for this use. An unknown
+ * identity gets a random PSK, so that a peer cannot distinguish it from a wrong key. */
 #include "common/tunnel/internal.h"
 
 #include <inttypes.h>
@@ -92,7 +92,7 @@ static bool derive(const struct tunnel_secret *secret, enum tunnel_key_kind kind
     return ok;
 }
 
-/* False when the key is not there or cannot be used. */
+/* False: the key does not exist or cannot be used. */
 static bool psk_of(struct tunnel *t, struct tunnel_key_id key, uint8_t ret[PSK_BYTES])
 {
     struct tunnel_secret secret = {.len = 0};
@@ -114,7 +114,7 @@ static SSL_SESSION *session_with(SSL *ssl, const uint8_t psk[PSK_BYTES])
     return NULL;
 }
 
-/* The accepting side: a peer has named an identity. One a connection: who offers more is none of ours. */
+/* Accepting side: the peer has offered an identity. dtd offers one per connection; a peer with more is refused. */
 static int find_session(SSL *ssl, const unsigned char *identity, size_t len, SSL_SESSION **ret)
 {
     struct tunnel *t = SSL_get_app_data(ssl);
@@ -125,9 +125,9 @@ static int find_session(SSL *ssl, const unsigned char *identity, size_t len, SSL
         return 1;
     }
     if (!identity_parse(identity, len, &t->peer.key, t->peer.name))
-        t->refusal = "its identity is none of dtd's";
+        t->refusal = "its identity is not an identity of dtd";
     else if (!psk_of(t, t->peer.key, psk))
-        t->refusal = "no such key here, or no longer";
+        t->refusal = "this node does not have its key, or not any more";
     if (t->refusal && RAND_bytes(psk, sizeof(psk)) != 1)
         return 0;
     *ret = session_with(ssl, psk);
@@ -135,15 +135,15 @@ static int find_session(SSL *ssl, const unsigned char *identity, size_t len, SSL
     return *ret != NULL;
 }
 
-/* The connecting side: with which key. */
+/* Connecting side: chooses the key. */
 static int use_session(SSL *ssl, const EVP_MD *md, const unsigned char **ret_id, size_t *ret_len, SSL_SESSION **ret)
 {
-    (void)md; /* asked again after a hello retry; the suite's hash is the only one */
+    (void)md; /* not NULL after a HelloRetryRequest; it can only be the hash of the one suite */
     struct tunnel *t = SSL_get_app_data(ssl);
     uint8_t psk[PSK_BYTES];
     *ret = NULL;
     if (!psk_of(t, t->peer.key, psk)) {
-        t->refusal = "this node has no such key, or no longer";
+        t->refusal = "this node does not have this key, or not any more";
         return 0;
     }
     *ret = session_with(ssl, psk);
@@ -180,13 +180,14 @@ err_t tls_contexts_make(struct tunnel_host *host, struct why *why)
     host->connect_ctx = context(TLS_client_method());
     if (!host->accept_ctx || !host->connect_ctx) {
         int alert;
-        why_set(why, ERR_UNSUPPORTED, "OpenSSL offers no TLS 1.3 with AES-128-GCM and X25519: %s", tls_reason(&alert));
+        why_set(why, ERR_UNSUPPORTED, "OpenSSL does not support TLS 1.3 with AES-128-GCM and X25519: %s",
+                tls_reason(&alert));
         tls_contexts_free(host);
         return ERR_UNSUPPORTED;
     }
     SSL_CTX_set_psk_find_session_callback(host->accept_ctx, find_session);
     SSL_CTX_set_psk_use_session_callback(host->connect_ctx, use_session);
-    SSL_CTX_set_verify(host->connect_ctx, SSL_VERIFY_PEER, NULL); /* and nobody is known: certificates are refused */
+    SSL_CTX_set_verify(host->connect_ctx, SSL_VERIFY_PEER, NULL); /* without trusted CAs: refuses every certificate */
     return OK;
 }
 
@@ -196,7 +197,7 @@ void tls_contexts_free(struct tunnel_host *host)
     SSL_CTX_free(host->connect_ctx);
 }
 
-/* ---- one tunnel's ---- */
+/* ---- per tunnel ---- */
 
 err_t tls_start(struct tunnel *t)
 {
@@ -231,5 +232,5 @@ const char *tls_reason(int *ret_alert)
     const char *text = code ? ERR_reason_error_string(code) : NULL;
     *ret_alert = code && ERR_GET_LIB(code) == ERR_LIB_SSL && reason >= 1000 ? reason - 1000 : -1;
     ERR_clear_error();
-    return text ? text : "a failure that OpenSSL has no words for";
+    return text ? text : "OpenSSL reports no reason";
 }

@@ -1,4 +1,4 @@
-/* See token.h. There is one text for a token and one token for a text: unused bits must be zero. */
+/* See token.h. The encoding is unique in both directions: unused bits must be zero. */
 #include "common/tunnel/token.h"
 
 #include "common/tunnel/address.h"
@@ -46,8 +46,7 @@ static err_t to_bytes(const char *text, size_t len, uint8_t *ret, size_t *ret_le
         const char *at = text[i] ? strchr(letters, text[i]) : NULL;
         if (!at)
             return why_set(why, ERR_INVALID,
-                           "the join token has a character that no token has, at place %zu: copy the "
-                           "whole token again",
+                           "the join token has an invalid character at position %zu: copy the whole token again",
                            i + PREFIX_LEN + 1);
         bits = bits << 6 | (uint32_t)(at - letters);
         held += 6;
@@ -78,13 +77,13 @@ err_t token_make(struct token *ret, struct why *why)
     struct token t = {.n_addresses = 0};
     ssize_t id, secret;
     do
-        id = getrandom(&t.id, sizeof(t.id), 0); /* so few bytes come whole or not at all */
+        id = getrandom(&t.id, sizeof(t.id), 0); /* getrandom never returns only a part of so few bytes */
     while (id < 0 && errno == EINTR);
     do
         secret = getrandom(t.secret, sizeof(t.secret), 0);
     while (secret < 0 && errno == EINTR);
     if (id != sizeof(t.id) || secret != sizeof(t.secret))
-        return why_set(why, ERR_IO, "the kernel gives no random bytes");
+        return why_set(why, ERR_IO, "getrandom failed");
     *ret = t;
     token_wipe(&t);
     return OK;
@@ -95,7 +94,7 @@ static err_t check_address(const char *text, struct why *why)
     struct address a;
     err_t err = address_parse(text, &a, why);
     return err || a.port ? err
-                         : why_set(why, ERR_INVALID, "\"%s\" has port 0: a node listens on a port of its own", text);
+                         : why_set(why, ERR_INVALID, "\"%s\" has port 0: a node needs a fixed port to listen on", text);
 }
 
 static err_t pack(const struct token *t, uint8_t ret[TOKEN_BYTES_MAX], size_t *ret_len, struct why *why)
@@ -138,10 +137,10 @@ err_t token_encode(const struct token *t, char ret[TOKEN_TEXT_MAX], struct why *
 static err_t bad_content(struct why *why)
 {
     return why_set(why, ERR_INVALID,
-                   "the join token was made by another version of dtd: make one with the version here");
+                   "the join token was made by another version of dtd: make a token with the version of this node");
 }
 
-/* The checksum holds: what is wrong now was made wrong. */
+/* The checksum is correct: an error found here was made by the program that encoded the token. */
 static err_t unpack(const uint8_t *data, size_t len, struct token *t, struct why *why)
 {
     size_t at = 0;
@@ -173,8 +172,8 @@ static err_t decode_bytes(const uint8_t *bytes, size_t len, struct token *ret, s
     err_t err = checksum(bytes, len - SUM_BYTES, sum, why);
     if (!err && CRYPTO_memcmp(sum, bytes + len - SUM_BYTES, SUM_BYTES) != 0)
         err = why_set(why, ERR_INVALID,
-                      "the join token's checksum does not fit: a character is mistyped or missing; copy "
-                      "the whole token again");
+                      "the join token's checksum is wrong: a character is mistyped or missing; copy the whole token "
+                      "again");
     if (!err)
         err = unpack(bytes, len - SUM_BYTES, &t, why);
     if (!err)
@@ -188,9 +187,9 @@ err_t token_decode(const char *text, size_t len, struct token *ret, struct why *
     uint8_t bytes[TOKEN_TEXT_MAX];
     size_t n = 0;
     if (len < PREFIX_LEN || memcmp(text, prefix, PREFIX_LEN) != 0)
-        return why_set(why, ERR_INVALID, "this is no join token: a token begins with \"%s\"", prefix);
+        return why_set(why, ERR_INVALID, "this is not a join token: a token begins with \"%s\"", prefix);
     if (len >= TOKEN_TEXT_MAX)
-        return why_set(why, ERR_INVALID, "the join token is longer than any token is: copy the token alone");
+        return why_set(why, ERR_INVALID, "the join token is too long: copy only the token");
     err_t err = to_bytes(text + PREFIX_LEN, len - PREFIX_LEN, bytes, &n, why);
     if (!err)
         err = decode_bytes(bytes, n, ret, why);

@@ -1,15 +1,16 @@
-/* The life of one connection.
+/* The states of one connection.
  *
  *   listener --> HANDSHAKE --> GREETING --> OPEN --> LINGER --> CLOSING
  *   request --> CONNECTING --^                                     ^
  *                   any state ------------------------------------+
  *
- *   HANDSHAKE   TLS; of an accepted one, its first bytes must look like a ClientHello before OpenSSL sees them
- *   GREETING    the connecting side has sent its greeting and waits for the answer; the accepting side waits for a
- *               greeting, judges it and answers
- *   OPEN        the owner has its end: pump.c
- *   LINGER      the owner has gone, or a greeting was refused: what is to be sent is sent, what comes is thrown away
- *   CLOSING     handles are being closed; the last close callback frees
+ *   HANDSHAKE   TLS. On the accepting side the first bytes must look like a ClientHello before OpenSSL parses them
+ *   GREETING    the connecting side has sent its greeting and waits for the answer; the accepting side waits for the
+ *               greeting, verifies it and answers
+ *   OPEN        the owner has its descriptor; pump.c copies bytes
+ *   LINGER      the owner has closed its descriptor, or a greeting was refused: remaining output is sent, input is
+ *               discarded
+ *   CLOSING     handles are being closed; the last close callback frees the tunnel
  * */
 #include "common/base/log.h"
 #include "common/tunnel/internal.h"
@@ -21,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-_Static_assert(sizeof(struct tunnel) + 2 * WIRE_BYTES <= TUNNEL_BYTES, "as tunnel.h promises");
+_Static_assert(sizeof(struct tunnel) + 2 * WIRE_BYTES <= TUNNEL_BYTES, "the memory limit in tunnel.h");
 
 static const struct {
     const char *name;
@@ -77,7 +78,7 @@ void tunnel_cut(struct tunnel *t)
     }
 }
 
-static void tell(struct tunnel *t, err_t err, const char *text)
+static void report_failure(struct tunnel *t, err_t err, const char *text)
 {
     struct tunnel_request *request = t->request;
     bool dialing = t->state == T_CONNECTING;
@@ -101,8 +102,8 @@ void tunnel_fail(struct tunnel *t, err_t err, const char *fmt, ...)
     vsnprintf(why.text, sizeof(why.text), fmt, ap);
     va_end(ap);
     if (t->state != T_CONNECTING)
-        wire_flush(t); /* TLS's alert, if the socket takes it */
-    tell(t, err, why.text);
+        wire_flush(t); /* sends the TLS alert, if the socket accepts it */
+    report_failure(t, err, why.text);
 }
 
 void tunnel_linger(struct tunnel *t)
@@ -124,9 +125,9 @@ static void run_until_open(struct tunnel *t)
     if (t->state < T_OPEN) {
         wire_flush(t);
         if (t->wire_lost)
-            tunnel_fail(t, ERR_CLOSED, "the connection was lost before both had said who they are");
+            tunnel_fail(t, ERR_CLOSED, "the connection was lost before both sides were authenticated");
         else if (t->hello_bytes >= TUNNEL_HELLO_BYTES)
-            tunnel_fail(t, ERR_PROTO, "it sends more than a handshake and a greeting have");
+            tunnel_fail(t, ERR_PROTO, "it sent more bytes than a handshake and a greeting have");
         else
             tunnel_arm(t);
     }
@@ -145,7 +146,7 @@ static void connected(struct tunnel *t)
         return;
     }
     tunnel_move(t, T_HANDSHAKE);
-    uv_timer_stop(&t->timer); /* the request's own runs on */
+    uv_timer_stop(&t->timer); /* the timer of the request still runs */
     run_until_open(t);
 }
 
@@ -156,7 +157,7 @@ static void wire_ready(uv_poll_t *poll, int status, int events)
         connected(t);
         return;
     }
-    if (status < 0) { /* an error is pending: what came before it can still be read */
+    if (status < 0) { /* an error is pending; bytes received before it can still be read */
         t->wire_armed = 0;
         t->wire_lost = true;
     }
@@ -177,14 +178,15 @@ static void pair_ready(uv_poll_t *poll, int status, int events)
     pump_pair_ready(t, status, events);
 }
 
-/* Something has been sent and not acknowledged when this was looked at last. */
+/* Runs periodically while sent bytes are not acknowledged. */
 static void watch(struct tunnel *t)
 {
     enum wire_health health = wire_look(t);
     if (health == WIRE_WAITS) {
         uv_timer_start(&t->timer, timer_fired, wire_watch_ms(t), 0);
     } else if (health == WIRE_DEAD) {
-        log_info("tunnel lost peer=%s address=%s why=\"its host acknowledges nothing\"", t->peer.name, t->peer.address);
+        log_info("tunnel lost peer=%s address=%s why=\"its host does not acknowledge anything\"", t->peer.name,
+                 t->peer.address);
         wire_mark_lost(t);
         pump_run(t);
     }
@@ -195,7 +197,8 @@ static void timer_fired(uv_timer_t *timer)
     struct tunnel *t = timer->data;
     uint64_t now = uv_now(t->host->config.loop);
     if (t->state < T_OPEN) {
-        tunnel_fail(t, ERR_TIMEOUT, "%s", t->state == T_CONNECTING ? "no answer" : "it did not say in time who it is");
+        tunnel_fail(t, ERR_TIMEOUT, "%s",
+                    t->state == T_CONNECTING ? "no answer" : "it did not complete the handshake in time");
     } else if (t->state == T_LINGER) {
         uint64_t due = t->progress_at + TUNNEL_LINGER_MS;
         if (due <= now)
@@ -246,7 +249,7 @@ void tunnel_arm(struct tunnel *t)
     }
 }
 
-/* ---- beginning ---- */
+/* ---- opening ---- */
 
 err_t tunnel_new(struct tunnel_host *host, int fd, const struct sockaddr_storage *from, enum tunnel_role role,
                  struct tunnel **ret)

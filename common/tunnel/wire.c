@@ -1,10 +1,11 @@
-/* The TCP side. The BIO pair is a ring of fixed size each way; the socket reads into it and writes out of it, without a
- * copy between.
+/* The TCP side of a tunnel. The BIO pair is a ring of fixed size in each direction; bytes are received into it and sent
+ * from it without another copy.
  *
- * A vanished host: keep-alive probes find it when the connection is idle, TCP_USER_TIMEOUT when something is
- * unacknowledged. That timeout would also end a connection whose peer is well but takes nothing (the kernel counts from
- * the first probe of a closed window, answered or not): so while anything is unacknowledged the tunnel looks now and
- * then, and moves the timeout on as long as the peer answers probes. */
+ * Detection of a vanished host: keep-alive probes detect it while the connection is idle, TCP_USER_TIMEOUT while bytes
+ * are unacknowledged. TCP_USER_TIMEOUT alone would also end a connection whose peer is alive but does not read: the
+ * kernel counts from the first probe of the closed window, whether or not the probes are answered. Therefore the tunnel
+ * checks the connection periodically while bytes are unacknowledged, and extends the timeout as long as the peer
+ * answers probes. */
 #include "common/tunnel/internal.h"
 
 #include <errno.h>
@@ -14,18 +15,20 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
+/* An idle connection is lost after IDLE_S + PROBES * PROBE_S = 9 s, within TUNNEL_LOST_MS. */
 #define IDLE_S 3
 #define PROBE_S 2
+#define PROBES 3
 
 /* In tenths of lost_ms. */
 enum {
-    WATCH = 1, /* between two looks */
-    ALIVE = 3, /* acknowledged something so lately: may go on .. */
-    MORE = 6,  /* .. for so long; the kernel probes at least as often */
+    WATCH = 1, /* interval of the checks */
+    ALIVE = 3, /* a peer that has acknowledged something within this time is alive: its timeout is extended .. */
+    MORE = 6,  /* .. by this time; the kernel probes at least as often */
     USER_TIMEOUT = 7,
-    DEAD = 9,
+    DEAD = 9, /* a peer that has acknowledged nothing for this time is lost */
 };
-_Static_assert(DEAD + WATCH <= 10, "given up within lost_ms");
+_Static_assert(DEAD + WATCH <= 10, "a vanished host must be detected within lost_ms");
 
 static uint32_t tenths(uint32_t lost_ms, uint32_t n)
 {
@@ -39,7 +42,7 @@ uint32_t wire_watch_ms(const struct tunnel *t)
 
 static void set_option(int fd, int level, int option, int value)
 {
-    /* A Unix socket (in tests) has none of these; nothing depends on the answer. */
+    /* Fails for the Unix sockets of tests, which have none of these options. */
     int r = setsockopt(fd, level, option, &value, sizeof(value));
     (void)r;
 }
@@ -50,7 +53,7 @@ void wire_set_options(int fd, uint32_t lost_ms)
     set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, IDLE_S);
     set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, PROBE_S);
-    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, PROBES);
     set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)tenths(lost_ms, USER_TIMEOUT));
 }
 
@@ -71,7 +74,7 @@ enum wire_health wire_look(struct tunnel *t)
     struct tcp_info info;
     socklen_t len = sizeof(info);
     uint64_t now = uv_now(t->host->config.loop), acked = acknowledged(t);
-    if (acked != t->wire_acked) /* the window was open after the last look */
+    if (acked != t->wire_acked) /* the peer's window was open after the last check */
         t->waits_since = t->looked_at;
     t->wire_acked = acked;
     t->looked_at = now;
@@ -80,7 +83,7 @@ enum wire_health wire_look(struct tunnel *t)
         return WIRE_IDLE;
     }
     if (getsockopt(t->wire_fd, IPPROTO_TCP, TCP_INFO, &info, &len))
-        return WIRE_WAITS; /* no TCP */
+        return WIRE_WAITS; /* not a TCP socket (in tests) */
     if (info.tcpi_last_ack_recv < tenths(t->lost_ms, ALIVE))
         set_option(t->wire_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(now - t->waits_since + tenths(t->lost_ms, MORE)));
     return info.tcpi_last_ack_recv < tenths(t->lost_ms, DEAD) ? WIRE_WAITS : WIRE_DEAD;
@@ -102,7 +105,7 @@ bool wire_has_room(const struct tunnel *t)
     return BIO_ctrl_get_write_guarantee(t->wire) > 0;
 }
 
-/* Before authentication no more is read than a handshake and a greeting can have. */
+/* Before authentication, reads at most as many bytes as a handshake and a greeting can have. */
 static size_t may_read(const struct tunnel *t, size_t room)
 {
     bool known = t->state == T_OPEN;

@@ -10,7 +10,7 @@ for n in a b c; do on $n up >/dev/null; declare "port_$n=$(port)"; done
 
 says a '.node == [] and .note != null' >/dev/null || fail "a node alone is in a cluster"
 on a cluster init --name a --listen "127.0.0.1:$port_a" --advertise a 2>"$tmp/err" && fail "a node at no address"
-grep -q '"a" is no address: write host:port' "$tmp/err" || fail "no address: $(cat "$tmp/err")"
+grep -q '"a" is not an address: write host:port' "$tmp/err" || fail "no address: $(cat "$tmp/err")"
 token=$(on a cluster init $(where a) -o json | jq -er .token)
 on a cluster init $(where a) 2>"$tmp/err" && fail "two inits"
 grep -q "in a cluster already" "$tmp/err" || fail "a second init: $(cat "$tmp/err")"

@@ -421,7 +421,7 @@ TEST(server_with_a_certificate_is_refused)
     raw_handshake(&n, &r);
     net_wait(&n, &a);
     assert_int_equal(a.err, ERR_PROTO);
-    assert_non_null(strstr(a.why, "no dtd with our key"));
+    assert_non_null(strstr(a.why, "not a dtd with our key"));
     raw_close(&r);
     close(i.listen_fd);
     net_close(&n);
@@ -475,12 +475,12 @@ TEST(wrong_answers_are_refused)
         struct greeting answer;
         const char *why;
     } rows[] = {
-        {{.version = 1, .purpose = TUNNEL_RPC, .name = "c"}, "answers node c, not b"},
-        {{.version = 1, .purpose = TUNNEL_RPC, .name = "a"}, "our own name"},
+        {{.version = 1, .purpose = TUNNEL_RPC, .name = "c"}, "is c, not b"},
+        {{.version = 1, .purpose = TUNNEL_RPC, .name = "a"}, "the same name"},
         {{.version = 1, .purpose = TUNNEL_RAFT, .name = "b"}, "another purpose"},
         {{.version = 9, .purpose = TUNNEL_RPC, .name = "b"}, "another version"},
-        {{.version = 1, .status = GREETING_FULL, .purpose = TUNNEL_RPC, .name = "b"}, "as many tunnels"},
-        {{.version = 1, .status = 77, .purpose = TUNNEL_RPC, .name = "b"}, "does not say why"},
+        {{.version = 1, .status = GREETING_FULL, .purpose = TUNNEL_RPC, .name = "b"}, "maximum number of tunnels"},
+        {{.version = 1, .status = 77, .purpose = TUNNEL_RPC, .name = "b"}, "unknown reason"},
     };
     for (size_t k = 0; k < sizeof(rows) / sizeof(*rows); k++) {
         struct tunnel_net n;

@@ -173,10 +173,10 @@ TEST(what_is_no_file_is_refused)
     expect_refused(path, ERR_DENIED, "symbolic link");
     unlink(path);
     assert_int_equal(mkfifo(path, 0600), 0);
-    expect_refused(path, ERR_DENIED, "no regular file");
+    expect_refused(path, ERR_DENIED, "not a regular file");
     unlink(path);
     assert_int_equal(mkdir(path, 0700), 0);
-    expect_refused(path, ERR_DENIED, "no regular file");
+    expect_refused(path, ERR_DENIED, "not a regular file");
 }
 
 TEST(bad_text_is_refused_with_its_line)
@@ -184,9 +184,9 @@ TEST(bad_text_is_refused_with_its_line)
     static const struct {
         const char *text, *part;
     } rows[] = {
-        {"", "no key in it"},
-        {"k1 " HEX64, "line 1: the line does not end"},
-        {"k1 " HEX64 "\nk1 " HEX64 "\n", "line 2: k1 is there twice"},
+        {"", "contains no key"},
+        {"k1 " HEX64, "line 1: the line has no newline"},
+        {"k1 " HEX64 "\nk1 " HEX64 "\n", "line 2: k1 occurs twice"},
         {"k1 " HEX64 "\n\n", "line 2: expected"},
         {"k0 " HEX64 "\n", "line 1: expected"},
         {"k01 " HEX64 "\n", "line 1: expected"},

@@ -115,7 +115,7 @@ TEST(what_is_wrong_is_said)
     memset(text, 'A', sizeof(text));
     memcpy(text, "dtd1.", 5);
     assert_err(ERR_INVALID, token_decode(text, TOKEN_TEXT_MAX, &back, &why));
-    assert_non_null(strstr(why.text, "longer than"));
+    assert_non_null(strstr(why.text, "too long"));
 }
 
 TEST(bad_addresses_are_not_encoded)

@@ -105,7 +105,7 @@ TEST(key_that_we_do_not_have_is_said_to_be_ours)
     net_open(&n);
     struct tunnel_connect_config config = net_config(&n);
     config.key.number = 9;
-    net_expect(&n, &config, ERR_NOTFOUND, "this node has no such key");
+    net_expect(&n, &config, ERR_NOTFOUND, "this node does not have this key");
     net_close(&n);
 }
 
@@ -146,7 +146,7 @@ TEST(another_node_than_expected_is_refused)
     net_connect(&n, n.a, &config, &a);
     net_wait(&n, &a);
     assert_int_equal(a.err, ERR_DENIED);
-    assert_non_null(strstr(a.why, "answers node b, not c"));
+    assert_non_null(strstr(a.why, "is b, not c"));
     net_wait_accepted(&n, 1); /* who it is for is not said to the server: its owner sees the end at once */
     assert_int_equal(net_read_to_end(&n, n.fds[0]), 0);
     close(n.fds[0]);
@@ -196,7 +196,7 @@ TEST(join_token_opens_joining_and_nothing_else)
     assert_err(ERR_INVALID, tunnel_connect(n.a, &config, NULL, NULL, &a.request, &why));
     config.purpose = TUNNEL_JOIN;
     n.b_knows.token.id = 0; /* used up */
-    net_expect(&n, &config, ERR_DENIED, "a join token that was used");
+    net_expect(&n, &config, ERR_DENIED, "the join token was used up");
     net_close(&n);
 }
 
@@ -625,12 +625,12 @@ TEST(nobody_there)
     address_print(&at, address, sizeof(address));
     config.address = address;
     config.deadline_ms = 100;
-    net_expect(&n, &config, ERR_TIMEOUT, "does not say in time who it is");
+    net_expect(&n, &config, ERR_TIMEOUT, "did not complete the handshake in time");
     close(fd);
     config.deadline_ms = 10000;
     net_expect(&n, &config, ERR_CLOSED, "refused");
     config.address = "[not:v6]:1";
-    net_expect(&n, &config, ERR_INVALID, "no IPv6 address");
+    net_expect(&n, &config, ERR_INVALID, "not an IPv6 address");
     net_close(&n);
 }
 
