@@ -1,6 +1,6 @@
-/* An arena is the worker's memory: its size is what the worker has made it by now, so it is asked for every operation,
- * and every piece is held against it. The worker only ever lets it grow; where the descriptor allows sealing, it is
- * sealed against shrinking, so that a mapping cannot fault. */
+/* An arena is memory of the worker, which may extend it at any time. Therefore each operation reads the size again and
+ * checks every piece against it. A worker never shrinks its arena; where the descriptor allows it, the arena is sealed
+ * against shrinking, so that access to the mapping cannot fault. */
 #include "daemon/io/io.h"
 
 #include <errno.h>
@@ -13,12 +13,12 @@ static err_t piece_place(const struct io_arena *a, struct ckpt_piece *p, uint64_
 {
     uint64_t size = dtype_bytes(p->dtype), bytes = size;
     if (!size)
-        return why_set(why, ERR_INVALID, "%.200s has no element type that is known here", p->fqn);
+        return why_set(why, ERR_INVALID, "%.200s has an unknown element type", p->fqn);
     for (int d = 0; d < p->ndim; d++)
         if (p->box.size[d] < 0 || __builtin_mul_overflow(bytes, (uint64_t)p->box.size[d], &bytes))
             return why_set(why, ERR_INVALID, "a box of %.200s is too large", p->fqn);
     if (offset > a->bytes || bytes > a->bytes - offset || offset % size)
-        return why_set(why, ERR_INVALID, "%.200s needs %llu bytes at %llu of an arena of %zu", p->fqn,
+        return why_set(why, ERR_INVALID, "%.200s needs %llu bytes at offset %llu of an arena of %zu bytes", p->fqn,
                        (unsigned long long)bytes, (unsigned long long)offset, a->bytes);
     p->data = a->map + offset;
     return OK;
@@ -31,7 +31,7 @@ err_t io_arena_map(int fd, bool write, struct io_request *r, struct io_arena *re
     struct io_arena a = {.map = nothing};
     (void)fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK);
     if (fstat(fd, &st))
-        return why_set(why, ERR_IO, "the arena of slot %d is gone: %s", r->slot, strerror(errno));
+        return why_set(why, ERR_IO, "the arena of slot %d cannot be examined: %s", r->slot, strerror(errno));
     if (st.st_size > 0) {
         a.bytes = (size_t)st.st_size;
         a.map = mmap(NULL, a.bytes, write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);

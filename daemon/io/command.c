@@ -1,6 +1,5 @@
-/* What control asks for. Everything that touches the directory is one work item of dirwork, so the directory sees
- * commands and commits in the order in which they came; the epoch's number itself counts from the moment it is heard.
- */
+/* Commands from control. Each access to the directory is one work item of dirwork, so that commands and commits are
+ * applied in the order in which they arrived. Only the number of the epoch takes effect immediately. */
 #include "daemon/io/io.h"
 
 #include "common/base/file.h"
@@ -52,7 +51,7 @@ static bool op_start(struct io *io, const struct io_command *c, void (*run)(stru
     }
     if (!op || !op->root || !op->text) {
         log_error("command dropped kind=%d why=\"%s\"", (int)c->kind,
-                  io->spec.root ? "out of memory" : "no job is known yet");
+                  io->spec.root ? "out of memory" : "the job's spec has not been received");
         if (op)
             op_free(op);
         return false;
@@ -103,11 +102,11 @@ static void epoch(struct io *io, const struct io_command *c)
         return;
     }
     if (io->epoch_known && c->epoch <= io->epoch)
-        return; /* said again */
+        return; /* repeated */
     err_t err = io_share_take(io, c);
     if (err) {
         log_error("epoch not understood epoch=%" PRIu64 " ranks=%zu error=%s", c->epoch, c->n_ranks, err_name(err));
-        io_report(io, IO_SAVE_FAILED, c->epoch, NULL, NULL, "the epoch's ranks on this node cannot be held");
+        io_report(io, IO_SAVE_FAILED, c->epoch, NULL, NULL, "dtd-io cannot store the list of this node's ranks");
         return;
     }
     log_info("epoch epoch=%" PRIu64 " step=%" PRId64 " ios=%d ranks=%zu committer=%d", c->epoch, c->step, c->n_ios,
@@ -117,7 +116,7 @@ static void epoch(struct io *io, const struct io_command *c)
     io->resume_step = c->step;
     io_share_prepare(io);
     io_save_expire(io);
-    io_retry(io); /* refuses those of older epochs */
+    io_retry(io); /* refuses deferred requests of older epochs */
 }
 
 /* ---- REMOVE ---- */
@@ -142,7 +141,8 @@ static void remove_done(struct io_work *w)
 
 /* ---- METRICS ---- */
 
-/* Whole lines only: what a full disk left of a line is cut off again. Into a plain file only. */
+/* Appends whole lines only: if the disk is full, the incomplete line is cut off again. Writes only to a regular file.
+ */
 static err_t lines_append(int fd, const char *text)
 {
     struct stat st;
@@ -183,7 +183,7 @@ static void metrics_done(struct io_work *w)
 
 /* ---- HISTORY ---- */
 
-/* Whole lines; a file that cannot be read has none. */
+/* Returns whole lines. A file that cannot be read has none. */
 static void history_run(struct io_work *w)
 {
     struct dir_command *op = (struct dir_command *)w;
@@ -213,7 +213,8 @@ static void history_done(struct io_work *w)
 
 /* ---- QUIT ---- */
 
-/* Nobody will finish what is still partial. Another job may have the directory by now: then its folders stay. */
+/* Removes partial folders, which no process will complete. If another job has taken over the directory, its folders
+ * remain. */
 static void tidy_run(struct io_work *w)
 {
     struct dir_command *op = (struct dir_command *)w;
@@ -248,7 +249,7 @@ void io_command(struct io *io, const struct io_command *c)
             io_report(io, IO_HISTORY, 0, NULL, NULL, "");
         break;
     case IO_CMD_QUIT:
-        log_info("quit asked by=control");
+        log_info("quit requested by=control");
         if (io->epoch_known && io->share.committer && !io->quitting)
             op_start(io, &tidy, tidy_run, tidy_done);
         io_quit(io);

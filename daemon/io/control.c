@@ -1,7 +1,8 @@
-/* The link to control:   up -> Hello -> Attend (commands come as items) and reports, oldest first.
+/* The link to control:   up -> Hello -> Attend (control sends commands as its items) and reports, oldest first.
  *
- * A report stays in the list until control has answered it, so that one that dies loses nothing. Without a control for
- * run.orphan_seconds io ends: nobody would learn what it writes. */
+ * A report stays in the list until control has acknowledged it, so that no report is lost when control restarts. dtd-io
+ * exits when control has been unreachable for run.orphan_seconds, because no other program would learn of its
+ * checkpoints. */
 #include "daemon/io/io.h"
 
 #include "common/base/log.h"
@@ -13,7 +14,7 @@
 #include <string.h>
 
 #define ORPHAN_DEFAULT_MS 60000
-#define MAX_REPORTS 4096
+#define MAX_REPORTS 4096 /* a scan reports every checkpoint of the directory; no job keeps so many */
 
 /* ---- reports ---- */
 
@@ -38,7 +39,7 @@ static void report_answered(void *arg, const struct rpc_result *result)
     struct io *io = r->io;
     r->sent = false;
     if (result->err == ERR_CLOSED)
-        return; /* sent again when the link is up */
+        return; /* the report is sent again when the link is up */
     if (result->err)
         log_warn("report refused kind=%d error=%s text=\"%s\"", (int)r->kind, err_name(result->err), result->text);
     report_drop(io, r);
@@ -46,7 +47,7 @@ static void report_answered(void *arg, const struct rpc_result *result)
     io_check_quit(io);
 }
 
-/* One at a time: their order is kept, and a lost connection leaves nothing half said. */
+/* Sends one report at a time: this keeps their order, and after a lost connection at most one is sent twice. */
 static void reports_send(struct io *io)
 {
     struct rpc_conn *conn = rpc_link_conn(io->control);
@@ -88,7 +89,7 @@ void io_report(struct io *io, enum io_report_kind kind, uint64_t epoch, const st
 
 /* ---- the link ---- */
 
-static void command_came(void *arg, const struct rpc_result *result)
+static void command_received(void *arg, const struct rpc_result *result)
 {
     struct io *io = arg;
     struct io_command c;
@@ -117,7 +118,7 @@ static void hello_answered(void *arg, const struct rpc_result *result)
     uv_timer_stop(&io->orphan);
     io->control_ready = true;
     log_info("control attended");
-    if (rpc_control_attend(io, conn, command_came))
+    if (rpc_control_attend(io, conn, command_received))
         rpc_link_reset(io->control);
     reports_send(io);
 }
@@ -131,7 +132,7 @@ static void link_up(void *owner, struct rpc_conn *conn)
 static void orphaned(uv_timer_t *timer)
 {
     struct io *io = timer->data;
-    log_error("orphaned why=\"control has been away for %" PRId64 " s\"",
+    log_error("orphaned why=\"control has been unreachable for %" PRId64 " s\"",
               (io->spec.yaml ? io->spec.orphan_ms : ORPHAN_DEFAULT_MS) / 1000);
     io_quit(io);
 }

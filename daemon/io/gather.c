@@ -1,6 +1,6 @@
-/* A save whose parts are written on several nodes. The committer looks for the other nodes' indexes until it has all;
- * the others look for its commit, or for its word that there will be none. Which ranks there are the committer knows
- * from the Save requests of its own: each says how many save. */
+/* A save whose parts are written on several nodes. The committer looks for the indexes of the other nodes' parts until
+ * it has found all of them. The others look for its commit, or for the file by which it declares the save failed. The
+ * committer takes the number of ranks from the Save requests of its own workers. */
 #include "daemon/io/io.h"
 
 #include "common/base/clock.h"
@@ -16,8 +16,8 @@ struct look_work {
     struct io_save *save;
     struct ckpt_shared_save at;
     char *root;
-    int *missing; /* the committer's: ranks, and what was found of each */
-    struct ckpt_part **found;
+    int *missing;             /* of the committer: ranks whose part is missing */
+    struct ckpt_part **found; /* the part found for each of them, or NULL */
     int n_missing;
 };
 
@@ -52,7 +52,7 @@ static void outcome_run(struct io_work *w)
 
 /* ---- on the loop ---- */
 
-/* "2, 3, 8": as many as fit. */
+/* Prints the missing ranks as "2, 3, 8", as many as fit. */
 static void ranks_name(const struct look_work *l, char *ret, size_t size)
 {
     size_t at = 0;
@@ -81,15 +81,17 @@ static void parts_take(struct io_save *s, struct look_work *l)
     }
 }
 
-static void too_late(struct io_save *s, const struct look_work *l)
+static void fail_timeout(struct io_save *s, const struct look_work *l)
 {
     char ranks[256], text[512];
     if (s->committer) {
         ranks_name(l, ranks, sizeof(ranks));
-        snprintf(text, sizeof(text), "within %" PRId64 " ms nothing came of rank %s of %d: see io.log on their nodes",
+        snprintf(text, sizeof(text),
+                 "no part arrived within %" PRId64 " ms from rank %s of %d: see io.log on the nodes of these ranks",
                  s->io->save_wait_ms, ranks, s->world);
     } else {
-        snprintf(text, sizeof(text), "the committing node has not committed it within %" PRId64 " ms: see its io.log",
+        snprintf(text, sizeof(text),
+                 "the committing node did not commit it within %" PRId64 " ms: see io.log on that node",
                  2 * s->io->save_wait_ms);
     }
     io_save_fail(s, ERR_TIMEOUT, text, false);
@@ -104,13 +106,13 @@ static void look_done(struct io_work *w)
     if (s->state == SAVE_WAITING && s->committer && !w->err)
         parts_take(s, l);
     if (s->state != SAVE_WAITING)
-        ; /* decided meanwhile */
+        ; /* the save has been decided meanwhile */
     else if (s->committer ? s->n_written == s->world : !w->err)
         s->committer ? io_save_commit(s) : io_save_succeed(s, NULL, NULL);
     else if (w->err && w->err != ERR_AGAIN)
         io_save_fail(s, w->err, w->why.text, !s->committer);
     else if (clock_mono_ms() >= s->look.deadline_ms)
-        too_late(s, l);
+        fail_timeout(s, l);
     else
         io_poll_again(io, &s->look);
     look_free(l);

@@ -1,10 +1,10 @@
-/* dtd-io: the bytes of one job's checkpoints, as the job's user. Workers call it on its own socket; control tells it
- * what to do over a link that comes back by itself. It decides nothing.
+/* dtd-io: reads and writes the checkpoints of one job, as the job's user. Workers call it on its own socket; control
+ * sends it commands over a link that reconnects automatically. dtd-io makes no scheduling decisions.
  *
- * One uv loop owns every struct here. Files are touched only by work that runs in uv's threads, and such work sees
- * nothing but its own operation: what it needs was copied into it, what it found is taken over when it is back on the
- * loop. Work that changes the checkpoint directory (scan, epoch, commit, remove, metrics) goes one after another
- * through dirwork; writing parts, loading and looking for what other nodes have written run beside it. */
+ * One uv loop owns every struct here. Only work in uv's thread pool accesses files. Such work uses nothing but its own
+ * operation: its inputs were copied into the operation, and the loop takes over the results afterwards. Work that
+ * changes the checkpoint directory (scan, epoch, commit, remove, metrics) runs one after another in a queue, dirwork.
+ * Writing parts, loading, and looking for the files of other nodes run in parallel to it. */
 #ifndef DTD_DAEMON_IO_IO_H
 #define DTD_DAEMON_IO_IO_H
 
@@ -19,18 +19,18 @@
 
 struct io;
 
-/* ---- what the job says (spec.c) ---- */
+/* ---- the job's spec (spec.c) ---- */
 
 struct io_spec {
-    char *yaml;              /* NULL: control has not told yet */
+    char *yaml;              /* NULL: control has not sent it yet */
     char *root;              /* the checkpoint directory */
     char *cache, *data_hash; /* of the prepared training data */
-    int64_t orphan_ms;
+    int64_t orphan_ms;       /* dtd-io exits when control has been unreachable for this long */
 };
-/* Replaces *s; on error it stays as it was. */
+/* Replaces *s; on an error *s is unchanged. */
 NODISCARD err_t io_spec_parse(struct io_spec *s, const char *yaml, struct why *why);
 void io_spec_fini(struct io_spec *s);
-/* The tokenizer's vocabulary, appended; nothing for bytes. Blocking. */
+/* Appends the tokenizer's vocabulary; nothing for the byte tokenizer. Blocking. */
 NODISCARD err_t io_spec_vocab(const char *cache, const char *hash, struct buf *ret, struct why *why);
 
 /* ---- work in uv's threads (work.c) ---- */
@@ -39,20 +39,20 @@ struct io_work {
     uv_work_t uv;
     struct io *io;
     void (*run)(struct io_work *w);  /* in a thread */
-    void (*done)(struct io_work *w); /* on the loop; frees */
+    void (*done)(struct io_work *w); /* on the loop; frees the work */
     struct io_work *next;
     err_t err;
     struct why why;
 };
 void io_work_start(struct io *io, struct io_work *w);
-/* The same, one after another in this order. */
+/* The same through dirwork: one after another, in the order of the calls. */
 void io_work_start_dir(struct io *io, struct io_work *w);
 
-/* ---- requests of workers, in plain structs ---- */
+/* ---- requests of workers, as plain structs ---- */
 
 struct io_request {
     enum io_request_kind { IO_REQUEST_HELLO, IO_REQUEST_SAVE, IO_REQUEST_LOAD } kind;
-    struct rpc_call *call; /* NULL: the caller has gone */
+    struct rpc_call *call; /* NULL: the caller has disconnected or canceled */
     int slot;
     uint64_t epoch;
     int64_t step;
@@ -66,13 +66,13 @@ struct io_request {
     int n_scalars;
     char **names; /* of scalars to load */
     int n_names;
-    struct io_request *next; /* among the deferred */
+    struct io_request *next; /* in the list of deferred requests */
 };
 void io_request_free(struct io_request *r);
-/* Takes a request over: starts it, refuses it, or keeps it for io_retry. */
+/* Takes a request over: starts it, refuses it, or defers it until io_retry. */
 void io_take(struct io *io, struct io_request *r);
 void io_defer(struct io *io, struct io_request *r);
-/* Takes up what had to wait: something has changed. */
+/* Tries the deferred requests again, after a change of any condition for which they wait. */
 void io_retry(struct io *io);
 
 /* ---- arenas (arena.c) ---- */
@@ -81,14 +81,14 @@ struct io_arena {
     uint8_t *map;
     size_t bytes;
 };
-/* Maps what the worker has made of descriptor 5 + slot and gives every piece its address. ERR_INVALID: a piece outside.
- */
+/* Maps the worker's arena, descriptor 5 + slot, at its present size and sets the address of every piece. ERR_INVALID: a
+ * piece lies outside the arena. */
 NODISCARD err_t io_arena_map(int fd, bool write, struct io_request *r, struct io_arena *ret, struct why *why);
 void io_arena_unmap(struct io_arena *a);
 
 /* ---- the job's other dtd-ios (share.c) ---- */
 
-/* Something that is looked for again and again, with longer pauses each time. */
+/* A file that is looked for repeatedly, with increasing pauses. */
 struct io_poll {
     bool on, running;
     int pause_ms;
@@ -97,24 +97,24 @@ struct io_poll {
 void io_poll_begin(struct io *io, struct io_poll *p, int64_t wait_ms);
 void io_poll_again(struct io *io, struct io_poll *p);
 
-/* What EPOCH has said of this dtd-io among those of the job. */
+/* The role of this dtd-io among those of the job, as given by the EPOCH command. */
 struct io_share {
-    bool on;        /* there are others, and one checkpoint directory */
-    bool committer; /* the others write their parts and wait */
-    int *ranks;     /* whose workers are here, ascending; none: all */
+    bool on;        /* the job has several dtd-ios and one shared checkpoint directory */
+    bool committer; /* this one commits; the others (followers) write their parts and wait */
+    int *ranks;     /* ranks whose workers are on this node, ascending; none: all ranks */
     int n_ranks;
     struct ckpt_writer_id me;
     char node[64], committer_node[64];
-    struct io_poll ready; /* the directory, for this epoch */
-    err_t refusal;        /* why saves are not taken; OK: they are, or wait until the directory is ready */
+    struct io_poll ready; /* looks whether the directory is ready for this epoch */
+    err_t refusal;        /* why saves are refused; OK: they are accepted, or wait until the directory is ready */
     struct why why;
 };
 struct io_command;
 NODISCARD err_t io_share_take(struct io *io, const struct io_command *c);
-/* The committer makes the directory ready for the epoch, the others wait until it is; tried until it succeeds. */
+/* The committer prepares the directory for the epoch, the others wait until it is ready. Repeated until it succeeds. */
 void io_share_prepare(struct io *io);
 bool io_share_owns(const struct io_share *s, int rank);
-int io_share_count(const struct io_share *s, int world); /* of those that it owns among ranks below world */
+int io_share_count(const struct io_share *s, int world); /* number of ranks below `world` on this node */
 NODISCARD err_t io_share_start(struct io *io);
 void io_share_stop(struct io *io);
 void io_share_fini(struct io *io);
@@ -123,43 +123,44 @@ void io_share_fini(struct io *io);
 
 struct io_part {
     enum io_part_state { PART_NONE, PART_WRITING, PART_WRITTEN } state;
-    struct rpc_call *call; /* NULL: nobody waits */
+    struct rpc_call *call; /* NULL: no worker waits for it */
     struct ckpt_part *part;
-    bool spoilt; /* its arena was taken for something else while it was read */
-    bool lost;   /* the call's owner has gone */
+    bool spoilt; /* the worker used its arena for another request while the part was being written from it */
     struct io_save *save;
 };
 
 struct io_save {
     struct io *io;
-    char low[200]; /* committed, and there is hardly room for another one: says so; "": there is */
+    char low[200]; /* warning after a commit that leaves no room for another checkpoint; "": none */
     uint64_t epoch;
     int64_t step;
-    int world, n_own; /* n_own: ranks of this node */
+    int world, n_own; /* n_own: number of ranks on this node */
     double loss;
     enum io_save_state { SAVE_OPEN, SAVE_WAITING, SAVE_COMMITTING, SAVE_DONE } state;
     bool shared, committer;
-    bool told; /* failed by the committer's word */
+    bool told; /* the committer's dtd-io has failed the save, and reports it to control */
     struct ckpt_writer_id me;
-    struct io_poll look; /* of WAITING */
-    bool removing;       /* failed: what it left is being removed */
+    struct io_poll look; /* while WAITING */
+    bool removing;       /* the files of the failed save are being removed */
     err_t err;           /* of DONE */
-    struct why why;
+    struct why reason;   /* of an error, without the name of the step: passed on to the other dtd-ios */
+    struct why why;      /* of an error: the message for workers and control */
     int n_written, n_writing;
     struct io_part *parts; /* by rank */
     struct io_save *next;
 };
 void io_save_take(struct io *io, struct io_request *r);
-/* For gather.c: how a save goes on when it has waited. `told`: control hears of it from the committer. */
+/* For gather.c: the end of the wait. `reason` does not name the step. `told`: the committer's dtd-io has failed the
+ * save and reports it to control. */
 void io_save_commit(struct io_save *s);
 void io_save_succeed(struct io_save *s, const struct ckpt_info *info, const char *path);
-void io_save_fail(struct io_save *s, err_t err, const char *text, bool told);
+void io_save_fail(struct io_save *s, err_t err, const char *reason, bool told);
 void io_save_sweep(struct io *io);
-/* OPEN -> WAITING: the committer for the other nodes' parts, the others for its commit. */
+/* OPEN -> WAITING: the committer waits for the parts of the other nodes, the others wait for its commit. */
 void io_gather_begin(struct io_save *s);
-/* A look is due. */
+/* Looks for the files of the other dtd-ios. */
 void io_gather_look(struct io_save *s);
-/* Fails what belongs to older epochs. */
+/* Fails the open saves of older epochs. */
 void io_save_expire(struct io *io);
 void io_save_fini(struct io *io);
 
@@ -171,16 +172,16 @@ void io_load_take(struct io *io, struct io_request *r);
 
 struct io_conn {
     struct rpc_conn *conn;
-    int slot; /* -1: no Hello yet */
+    int slot; /* -1: no Hello has been received */
     struct io_conn *next;
 };
 NODISCARD err_t io_server_start(struct io *io, int listen_fd);
 void io_server_stop(struct io *io);
-void io_server_hello(struct io *io, struct io_request *r); /* of a checked token */
+void io_server_hello(struct io *io, struct io_request *r); /* the token has been checked */
 void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_worker_save(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_worker_load(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_worker_say(struct rpc_call *call, bool committed); /* an item of Save */
+void rpc_worker_event(struct rpc_call *call, bool committed); /* sends an item of Save: WRITTEN or COMMITTED */
 void rpc_worker_hello_done(struct rpc_call *call);
 void rpc_worker_load_done(struct rpc_call *call, const struct ckpt_read_stats *stats, const struct ckpt_scalar *scalars,
                           int n_scalars);
@@ -210,21 +211,21 @@ struct io_queued_report {
     bool has_checkpoint;
     struct ckpt_info checkpoint;
     char *path, *text;
-    bool sent; /* and not answered yet */
+    bool sent; /* sent and not acknowledged yet */
     struct io *io;
     struct io_queued_report *next;
 };
 NODISCARD err_t io_control_start(struct io *io);
 void io_control_stop(struct io *io);
-/* Copies path and text; kept until control has answered. info may be NULL. */
+/* Queues a report, which is kept until control acknowledges it. Copies path and text. info may be NULL. */
 void io_report(struct io *io, enum io_report_kind kind, uint64_t epoch, const struct ckpt_info *info, const char *path,
                const char *text);
-/* The adapter's side: one message each. */
+/* The adapter; each function sends one message. */
 NODISCARD err_t rpc_control_hello(struct io *io, struct rpc_conn *conn, rpc_callback cb);
 NODISCARD err_t rpc_control_attend(struct io *io, struct rpc_conn *conn, rpc_callback cb);
 NODISCARD err_t rpc_control_report(struct io *io, struct rpc_conn *conn, const struct io_queued_report *r,
                                    rpc_callback cb);
-/* False when the message is no command. */
+/* False: the message is not a known command. */
 bool rpc_control_command(const ProtobufCMessage *m, struct io_command *ret);
 
 /* ---- the program ---- */
@@ -236,16 +237,15 @@ struct io {
     struct io_spec spec;
     bool epoch_known;
     uint64_t epoch;
-    bool
-        prepared; /* the directory has been made ready for `epoch`: before, an older epoch's step may still lie there */
+    bool prepared; /* the directory is ready for `epoch`; before, it may still contain steps of an older epoch */
     int64_t resume_step;
     struct io_share share;
     uv_timer_t poll_timer;
-    int64_t word_wait_ms, save_wait_ms;
+    int64_t word_wait_ms, save_wait_ms; /* options, see main.c */
 
     int *arenas;              /* descriptor by slot */
-    int *loading;             /* loads in flight by slot */
-    struct io_part **writing; /* by slot: the part that is being written from its arena, or NULL */
+    int *loading;             /* number of loads in progress by slot */
+    struct io_part **writing; /* by slot: the part that is being written from the slot's arena, or NULL */
     struct io_request *deferred;
     struct io_save *saves;
 
@@ -259,7 +259,7 @@ struct io {
     int n_reports;
     uv_timer_t orphan, quit_timer;
 
-    int n_work; /* in uv's threads or waiting for one */
+    int n_work; /* work that runs in uv's thread pool or waits for it */
     struct io_work *dir_first, *dir_last;
     bool dir_busy;
 
@@ -267,7 +267,7 @@ struct io {
     bool quitting, stopped;
 };
 
-/* Finishes what is being written, then ends the loop. */
+/* Finishes the work in progress, then ends the loop. */
 void io_quit(struct io *io);
 void io_check_quit(struct io *io);
 

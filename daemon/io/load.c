@@ -1,5 +1,5 @@
-/* A load fills the caller's arena with the boxes that it named. While one is in flight nothing else is begun for its
- * slot: a worker that died in the middle must not find the next one's arena written into. */
+/* A load fills the caller's arena with the requested boxes. While a load is in progress, no other request of its slot
+ * is started: after the crash of a worker, its load must not write into the arena while the next worker uses it. */
 #include "daemon/io/io.h"
 
 #include "common/base/clock.h"
@@ -19,7 +19,7 @@ struct load_work {
     int64_t started_ms;
 };
 
-/* The box lies in a tensor of the shape that the worker's model has. */
+/* Checks that the checkpoint has the tensor, with the shape that the worker's model expects. */
 static err_t shape_check(const struct ckpt *c, const struct io_request *r, const struct ckpt_piece *p, struct why *why)
 {
     const struct ckpt_tensor *t = ckpt_find(c, p->fqn);
@@ -60,7 +60,7 @@ static err_t scalar_copy(const struct ckpt_scalar *s, const char *name, struct c
     return ret->fqn && (ret->s || !s->s) ? OK : ERR_NOMEM;
 }
 
-/* What is not there, or is no plain value, is left out. */
+/* Values that are missing or are not plain values are left out. */
 static err_t scalars_read(struct load_work *l, struct ckpt *c, struct why *why)
 {
     const struct io_request *r = l->request;

@@ -1,4 +1,4 @@
-/* dtd-io: what it inherits (ARCHITECTURE.md) and the loop. */
+/* dtd-io: options, inherited descriptors (ARCHITECTURE.md) and the loop. */
 #include "daemon/io/io.h"
 
 #include "common/base/log.h"
@@ -14,10 +14,10 @@
 #define TICKET_FD 3
 #define LISTEN_FD 4
 #define ARENA_FD 5
-#define QUIT_MS 5000 /* for control to take the last reports */
-#define WORD_WAIT_MS 10000
-#define SAVE_WAIT_MS 600000
-#define MAX_WAIT_MS 86400000
+#define QUIT_MS 5000         /* for control to acknowledge the last reports */
+#define WORD_WAIT_MS 10000   /* preparing a directory takes a fraction of a second, also on a network file system */
+#define SAVE_WAIT_MS 600000  /* writing a large part to a slow file system takes minutes */
+#define MAX_WAIT_MS 86400000 /* a day */
 
 /* ---- ending ---- */
 
@@ -50,18 +50,18 @@ void io_quit(struct io *io)
     if (io->quitting)
         return;
     io->quitting = true;
-    io_retry(io); /* refuses what still waits */
+    io_retry(io); /* refuses the deferred requests */
     uv_timer_start(&io->quit_timer, quit_timed_out, io->control_ready ? QUIT_MS : 0, 0);
     io_check_quit(io);
 }
 
 static void terminated(uv_signal_t *signal, int number)
 {
-    log_info("quit asked by=signal number=%d", number);
+    log_info("quit requested by=signal number=%d", number);
     io_quit(signal->data);
 }
 
-/* ---- beginning ---- */
+/* ---- starting ---- */
 
 static err_t inherit(struct io *io, struct why *why)
 {
@@ -77,12 +77,13 @@ static err_t inherit(struct io *io, struct why *why)
     for (int k = 0; k < io->ticket.slots; k++) {
         io->arenas[k] = ARENA_FD + k;
         if (fcntl(ARENA_FD + k, F_SETFD, FD_CLOEXEC) < 0)
-            return why_set(why, ERR_INVALID, "descriptor %d is no arena of slot %d", ARENA_FD + k, k);
+            return why_set(why, ERR_INVALID, "descriptor %d, the arena of slot %d, is not open", ARENA_FD + k, k);
     }
     return OK;
 }
 
-/* Every rank's part is written at the same time, and the directory has a thread besides. */
+/* The parts of all ranks are written at the same time, while dirwork uses another thread. libuv's default is 4 threads.
+ */
 static void size_thread_pool(int slots)
 {
     char n[16];
@@ -97,18 +98,18 @@ static err_t io_start(struct io *io, struct why *why)
         return err;
     size_thread_pool(io->ticket.slots);
     if (uv_loop_init(&io->loop))
-        return why_set(why, ERR_NOMEM, "no event loop");
+        return why_set(why, ERR_NOMEM, "the event loop cannot be created");
     uv_timer_init(&io->loop, &io->quit_timer);
     uv_signal_init(&io->loop, &io->term);
     io->quit_timer.data = io->term.data = io;
     uv_signal_start(&io->term, terminated, SIGTERM);
     if (io_share_start(io))
-        return why_set(why, ERR_IO, "no random number");
+        return why_set(why, ERR_IO, "getrandom failed");
     err = io_server_start(io, LISTEN_FD);
     if (err)
-        return why_set(why, err, "descriptor %d is no listening socket: %s", LISTEN_FD, err_text(err));
+        return why_set(why, err, "descriptor %d is not a listening socket: %s", LISTEN_FD, err_text(err));
     err = io_control_start(io);
-    return err ? why_set(why, err, "no link to control: %s", err_text(err)) : OK;
+    return err ? why_set(why, err, "the link to control cannot be created: %s", err_text(err)) : OK;
 }
 
 static void io_fini(struct io *io)
@@ -142,25 +143,25 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         return ARGP_ERR_UNKNOWN;
     *ms = strtoll(arg, &end, 10);
     if (end == arg || *end || *ms < 1 || *ms > MAX_WAIT_MS)
-        argp_error(state, "%s is no number of milliseconds from 1 to %d", arg, MAX_WAIT_MS);
+        argp_error(state, "%s is not a number of milliseconds from 1 to %d", arg, MAX_WAIT_MS);
     return 0;
 }
 
 int main(int argc, char **argv)
 {
     static const struct argp_option options[] = {
-        {"job", 'j', "ID", 0, "The job whose checkpoints these are", 0},
-        {"word-wait-ms", 'w', "MS", 0, "How long the committing node may take to make the directory ready (10000)", 0},
-        {"save-wait-ms", 's', "MS", 0, "How long a save waits for other nodes' parts (600000)", 0},
+        {"job", 'j', "ID", 0, "Number of the job", 0},
+        {"word-wait-ms", 'w', "MS", 0, "Time for the committing node to prepare the checkpoint directory (10000)", 0},
+        {"save-wait-ms", 's', "MS", 0, "How long a save waits for the parts of other nodes (600000)", 0},
         {0}};
     static const struct argp argp = {
-        options, parse_option, NULL, "Writes and reads one job's checkpoints. dtd starts it.", NULL, NULL, NULL};
-    static struct io io = {.word_wait_ms = WORD_WAIT_MS, .save_wait_ms = SAVE_WAIT_MS}; /* for the process's life */
+        options, parse_option, NULL, "Writes and reads the checkpoints of one job. Started by dtd.", NULL, NULL, NULL};
+    static struct io io = {.word_wait_ms = WORD_WAIT_MS, .save_wait_ms = SAVE_WAIT_MS};
     struct why why = {{0}};
     log_init("dtd-io");
     argp_parse(&argp, argc, argv, 0, NULL, &io);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error like a full disk */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit of file sizes then fails like one to a full disk */
     err_t err = io.job ? io_start(&io, &why) : why_set(&why, ERR_INVALID, "--job is missing");
     if (err) {
         log_error("not started why=\"%s\"", why.text);

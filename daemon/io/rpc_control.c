@@ -1,4 +1,4 @@
-/* Adapter: IoControl's messages. */
+/* Adapter: converts the messages of IoControl to and from plain structs. */
 #include "daemon/io/io.h"
 
 #include "proto/io.pb-c.h"

@@ -1,5 +1,5 @@
-/* Adapter: a worker's messages to plain structs and back. What a message may say is checked here: numbers of
- * dimensions, types, lengths that must agree. */
+/* Adapter: converts the messages of workers to and from plain structs. It checks the contents of each message: numbers
+ * of dimensions, types, and lengths that must agree. */
 #include "daemon/io/io.h"
 
 #include "proto/io.pb-c.h"
@@ -49,7 +49,7 @@ void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage
     bool token = h->token.len == TICKET_TOKEN_BYTES &&
                  CRYPTO_memcmp(h->token.data, io->ticket.io_token, TICKET_TOKEN_BYTES) == 0;
     if (!token || strcmp(h->job, io->job) != 0 || h->slot < 0 || h->slot >= io->ticket.slots) {
-        refuse(r, ERR_DENIED, "this is not the token of a worker of this job");
+        refuse(r, ERR_DENIED, "the token is not the token of a worker of this job");
         if (conn)
             rpc_conn_finish(conn);
         return;
@@ -135,20 +135,19 @@ void rpc_worker_save(void *owner, struct rpc_call *call, const ProtobufCMessage 
     r->world = m->world;
     r->loss = m->has_loss ? m->loss : (double)NAN;
     if (!pieces_take(r, m->piece, m->n_piece) || !scalars_take(r, m->scalar, m->n_scalar)) {
-        refuse(r, ERR_INVALID, "a piece of the save has no legal type, shape or box");
+        refuse(r, ERR_INVALID, "a piece of the save has an invalid type, shape or box");
         return;
     }
     io_take(owner, r);
 }
 
-void rpc_worker_say(struct rpc_call *call, bool committed)
+void rpc_worker_event(struct rpc_call *call, bool committed)
 {
     Dtd__SaveEvent e = DTD__SAVE_EVENT__INIT;
     e.kind = committed ? DTD__SAVE_EVENT__KIND__COMMITTED : DTD__SAVE_EVENT__KIND__WRITTEN;
     err_t err = rpc_item(call, &e.base);
     if (err && err != ERR_CANCELED)
-        rpc_conn_close(
-            rpc_call_conn(call)); /* an event must not get lost: the worker comes back and repeats its save */
+        rpc_conn_close(rpc_call_conn(call)); /* no event may get lost: the worker reconnects and repeats its save */
 }
 
 /* ---- Load ---- */
@@ -169,12 +168,12 @@ void rpc_worker_load(void *owner, struct rpc_call *call, const ProtobufCMessage 
     if (!r)
         return;
     if (m->path[0] != '/') {
-        refuse(r, ERR_INVALID, "a step folder is named by its whole path");
+        refuse(r, ERR_INVALID, "the path of a step folder must be absolute");
         return;
     }
     r->path = strdup(m->path);
     if (!r->path || !pieces_take(r, m->piece, m->n_piece) || !names_take(r, m->scalar, m->n_scalar)) {
-        refuse(r, ERR_INVALID, "a piece of the load has no legal type, shape or box");
+        refuse(r, ERR_INVALID, "a piece of the load has an invalid type, shape or box");
         return;
     }
     io_take(owner, r);

@@ -1,16 +1,16 @@
-/* A save is the parts of all ranks of one (epoch, step).
+/* A save consists of the parts of all ranks for one (epoch, step).
  *
  *   OPEN --- every part WRITTEN ---> COMMITTING ---> DONE (ok)
  *     \---- a part failed, a newer epoch --------------> DONE (err), its folder removed
  *
- * Of several dtd-ios the committer does so once its own parts are written and it has found the others'; the others have
- * no COMMITTING, and remove nothing but their own unfinished parts:
+ * If the job has several dtd-ios, only the committer commits, after its own parts are written and it has found those of
+ * the others. The others have no state COMMITTING and remove only their own unfinished parts:
  *
  *   OPEN --- own parts WRITTEN ---> WAITING ---> COMMITTING (the committer), DONE (the others)       gather.c
  *
- * A call may come again at any time (the worker lost its connection, io was started anew): the part's state answers it.
- * A save that is DONE stays in the list while its epoch lasts, so that a rank that comes late hears what became of it.
- * What a former io committed is found in the directory, by the first thing that writing a part does. */
+ * A worker may repeat a call at any time (after a lost connection or a restart of dtd-io); the state of the part
+ * determines the answer. A save that is DONE stays in the list until its epoch ends, so that a late rank receives the
+ * result. Writing a part first checks the directory for a step that an earlier dtd-io process has committed. */
 #include "daemon/io/io.h"
 
 #include "common/base/log.h"
@@ -22,7 +22,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-#define MAX_WORLD 65536
+#define MAX_WORLD 65536 /* bounds the memory that one malformed Save request can allocate */
 
 /* ---- answering ---- */
 
@@ -46,7 +46,7 @@ static void part_committed(struct io_part *p)
     p->call = NULL;
     if (!call)
         return;
-    rpc_worker_say(call, true);
+    rpc_worker_event(call, true);
     rpc_end(call);
 }
 
@@ -60,7 +60,7 @@ static void answer_all(struct io_save *s)
     }
 }
 
-/* ---- life ---- */
+/* ---- the list of saves ---- */
 
 static struct io_save *save_find(struct io *io, uint64_t epoch, int64_t step)
 {
@@ -104,7 +104,7 @@ static void save_free(struct io_save *s)
     free(s);
 }
 
-/* Nothing refers to it any more: no thread, no call that would be answered through it. */
+/* True: neither a thread nor an open call refers to the save. */
 static bool save_is_idle(const struct io_save *s)
 {
     return s->state == SAVE_DONE && !s->n_writing && !s->removing && !s->look.running;
@@ -137,22 +137,22 @@ void io_save_fini(struct io *io)
 struct clear_work {
     struct io_work work;
     struct io_save *save;
-    struct ckpt_shared_save at; /* of several dtd-ios: what the others must hear */
+    struct ckpt_shared_save at; /* with several dtd-ios: where to leave the result for the others */
     int *unwritten, n_unwritten;
     err_t code;
-    struct why text;
+    struct why reason;
     char root[PATH_MAX], path[PATH_MAX];
 };
 
-/* The committer's word is the end of the save for all; it is left behind, and goes with its epoch. On a full disk there
- * is room for it only when the folder has gone. */
+/* The committer writes the file `failed`, which ends the save for all dtd-ios. The file remains until its epoch ends.
+ * On a full disk there may be no room for it until the partial folder has been removed. */
 static void committer_clear(struct clear_work *c, struct why *why)
 {
-    bool tell = c->save->shared && c->code != ERR_STALE;
-    err_t told = tell ? ckpt_failed_put(&c->at, -1, c->code, c->text.text, why) : OK;
+    bool publish = c->save->shared && c->code != ERR_STALE;
+    err_t err = publish ? ckpt_failed_put(&c->at, -1, c->code, c->reason.text, why) : OK;
     c->work.err = ckpt_partial_remove(c->path, why);
-    if (told && ckpt_failed_put(&c->at, -1, c->code, c->text.text, why) && !c->work.err)
-        c->work.err = told;
+    if (err && ckpt_failed_put(&c->at, -1, c->code, c->reason.text, why) && !c->work.err)
+        c->work.err = err;
 }
 
 static void clear_run(struct io_work *w)
@@ -161,7 +161,7 @@ static void clear_run(struct io_work *w)
     if (c->save->committer)
         committer_clear(c, &w->why);
     for (int i = 0; i < c->n_unwritten && !w->err; i++)
-        w->err = ckpt_failed_put(&c->at, c->unwritten[i], c->code, c->text.text, &w->why);
+        w->err = ckpt_failed_put(&c->at, c->unwritten[i], c->code, c->reason.text, &w->why);
 }
 
 static void clear_free(struct clear_work *c)
@@ -180,7 +180,7 @@ static void clear_done(struct io_work *w)
     clear_free(c);
 }
 
-/* The others': of their own ranks, those whose part will not come. */
+/* On a dtd-io that does not commit: lists its own ranks whose part will not be written. */
 static bool unwritten_list(const struct io_save *s, struct clear_work *c)
 {
     c->unwritten = calloc((size_t)s->world, sizeof(*c->unwritten));
@@ -190,7 +190,7 @@ static bool unwritten_list(const struct io_save *s, struct clear_work *c)
     return c->unwritten;
 }
 
-/* The space of a save that failed goes back at once, so that the next one may have it. */
+/* Removes the files of a failed save immediately, so that the next save can use the space. */
 static void save_clear(struct io_save *s)
 {
     struct io *io = s->io;
@@ -202,7 +202,7 @@ static void save_clear(struct io_save *s)
     c->work.done = clear_done;
     c->save = s;
     c->code = s->err;
-    c->text = s->why;
+    c->reason = s->reason;
     c->at = (struct ckpt_shared_save){.root = c->root, .me = s->me, .step = s->step, .world = s->world};
     if (strlen(io->spec.root) >= sizeof(c->root) || !unwritten_list(s, c) ||
         ckpt_partial_dir(io->spec.root, s->step, s->epoch, c->path, sizeof(c->path))) {
@@ -214,7 +214,8 @@ static void save_clear(struct io_save *s)
     io_work_start_dir(io, &c->work);
 }
 
-void io_save_fail(struct io_save *s, err_t err, const char *text, bool told)
+/* Only `reason` is passed on to the other dtd-ios (save_clear), and each of them adds the name of the step itself. */
+void io_save_fail(struct io_save *s, err_t err, const char *reason, bool told)
 {
     struct io *io = s->io;
     if (s->state == SAVE_DONE)
@@ -223,12 +224,10 @@ void io_save_fail(struct io_save *s, err_t err, const char *text, bool told)
     s->look.on = false;
     s->told = told;
     s->err = err;
-    if (strncmp(text, "step-", 5) == 0) /* another dtd-io's sentence */
-        snprintf(s->why.text, sizeof(s->why.text), "%s", text);
-    else
-        snprintf(s->why.text, sizeof(s->why.text), "step-%" PRId64 " is not saved: %s", s->step, text);
+    snprintf(s->reason.text, sizeof(s->reason.text), "%s", reason);
+    why_set(&s->why, err, "step-%" PRId64 " was not saved: %s", s->step, reason);
     log_error("save failed step=%" PRId64 " epoch=%" PRIu64 " error=%s why=\"%s\"", s->step, s->epoch, err_name(err),
-              text);
+              reason);
     answer_all(s);
     if (err != ERR_STALE && !told)
         io_report(io, IO_SAVE_FAILED, s->epoch, NULL, NULL, s->why.text);
@@ -236,7 +235,7 @@ void io_save_fail(struct io_save *s, err_t err, const char *text, bool told)
         save_clear(s);
 }
 
-/* info NULL: another dtd-io has committed it, and tells control. */
+/* info NULL: another dtd-io has committed the save and reports it to control. */
 void io_save_succeed(struct io_save *s, const struct ckpt_info *info, const char *path)
 {
     s->state = SAVE_DONE;
@@ -246,7 +245,7 @@ void io_save_succeed(struct io_save *s, const struct ckpt_info *info, const char
     if (info && s->committer)
         io_report(s->io, IO_COMMITTED, s->epoch, info, path, s->low);
     answer_all(s);
-    for (int r = 0; r < s->world; r++) { /* large; what is left only answers repeats */
+    for (int r = 0; r < s->world; r++) { /* parts are large; repeated calls do not need them */
         ckpt_part_free(s->parts[r].part);
         s->parts[r].part = NULL;
     }
@@ -257,7 +256,7 @@ void io_save_succeed(struct io_save *s, const struct ckpt_info *info, const char
 struct commit_work {
     struct io_work work;
     struct io_save *save;
-    struct io_spec spec; /* copies: the loop's may change meanwhile */
+    struct io_spec spec; /* a copy: the loop may replace io->spec meanwhile */
     char path[PATH_MAX];
     struct ckpt_part **parts;
     char low[200];
@@ -281,7 +280,7 @@ static err_t superseded(const struct commit_work *c)
     return OK;
 }
 
-/* Not before the rename: a committer that comes after this one is killed finds all the parts by it. */
+/* Called only after the rename: if this committer is killed before, the next one finds all parts by the index. */
 static void index_remove(const struct commit_work *c)
 {
     const struct ckpt_shared_save at = {.root = c->spec.root, .me = c->save->me, .step = c->save->step};
@@ -290,14 +289,15 @@ static void index_remove(const struct commit_work *c)
         log_warn("index not removed why=\"%s\"", why.text);
 }
 
-/* Before the save that does not fit. */
-static void look_at_space(struct commit_work *c)
+/* Sets the warning `low` before a save fails for lack of space: less than two checkpoints fit. */
+static void check_space(struct commit_work *c)
 {
     struct statvfs st;
     int64_t free_bytes = statvfs(c->path, &st) ? INT64_MAX : (int64_t)(st.f_bavail * st.f_frsize);
     if (free_bytes < 2 * c->info.bytes)
         snprintf(c->low, sizeof(c->low),
-                 "the checkpoint folder is low: %" PRId64 " MiB are free, and a checkpoint takes %" PRId64,
+                 "the checkpoint folder is low on space: %" PRId64 " MiB are free, and a checkpoint needs %" PRId64
+                 " MiB",
                  free_bytes >> 20, (c->info.bytes >> 20) + 1);
 }
 
@@ -306,7 +306,7 @@ static void commit_run(struct io_work *w)
     struct commit_work *c = (struct commit_work *)w;
     struct buf vocab = {0};
     struct why why = {{0}};
-    if (io_spec_vocab(c->spec.cache, c->spec.data_hash, &vocab, &why)) /* a checkpoint without it is still one */
+    if (io_spec_vocab(c->spec.cache, c->spec.data_hash, &vocab, &why)) /* the checkpoint is usable without it */
         log_error("vocabulary not stored why=\"%s\"", why.text);
     const struct ckpt_commit commit = {.root = c->spec.root,
                                        .step = c->save->step,
@@ -320,11 +320,11 @@ static void commit_run(struct io_work *w)
     if (w->err == OK)
         w->err = commit_info(c, &w->why);
     else if (w->err == ERR_EXISTS && commit_info(c, &why) == OK)
-        w->err = superseded(c); /* whoever was first has committed this step */
+        w->err = superseded(c); /* this step has been committed before, by this or another process */
     if (!w->err && c->save->shared)
         index_remove(c);
     if (!w->err)
-        look_at_space(c);
+        check_space(c);
     buf_fini(&vocab);
 }
 
@@ -340,7 +340,7 @@ static void commit_done(struct io_work *w)
     struct commit_work *c = (struct commit_work *)w;
     struct io_save *s = c->save;
     struct io *io = w->io;
-    bool rolled_back = s->epoch < io->epoch && s->step > io->resume_step; /* abandoned next, by the EPOCH behind us */
+    bool rolled_back = s->epoch < io->epoch && s->step > io->resume_step; /* the queued EPOCH will set it aside */
     if (w->err)
         io_save_fail(s, w->err, w->why.text, false);
     else if (rolled_back)
@@ -393,11 +393,11 @@ struct write_work {
     struct io_part *part;
     int arena;
     bool shared, committer;
-    bool durable; /* another dtd-io's committer may count on it */
-    bool told;    /* the committer has given the save up before */
+    bool durable; /* the part has an index, and the committer may rely on it */
+    bool told;    /* the committer had already failed the save */
     struct ckpt_shared_save at;
     char root[PATH_MAX];
-    struct ckpt_part *written; /* NULL with OK: the step is committed already */
+    struct ckpt_part *written; /* NULL with OK: the step had already been committed */
     struct ckpt_info info;
     char path[PATH_MAX];
 };
@@ -424,8 +424,9 @@ static err_t part_write(struct write_work *w, struct why *why)
     return err;
 }
 
-/* A part could not be written because its folder was taken away under it: then that is what its rank must hear. */
-static void decided_meanwhile(struct write_work *w)
+/* If a part could not be written because the save was decided and its folder removed meanwhile, reports that decision
+ * instead of the error of the write. */
+static void use_earlier_decision(struct write_work *w)
 {
     struct why why;
     err_t err = ckpt_failed_get(&w->at, &why);
@@ -438,8 +439,9 @@ static void decided_meanwhile(struct write_work *w)
     w->work.why = why;
 }
 
-/* A part that has an index is never written again: the committer may be renaming its folder at this moment. And the
- * index is looked for before the step, since it is removed after the step has appeared: neither means neither. */
+/* A part with an index is never written again, because the committer may be renaming its folder at this moment. The
+ * index is looked for before the committed step: since it is removed after the step has appeared, finding neither in
+ * this order means that neither exists. */
 static void write_run(struct io_work *work)
 {
     struct write_work *w = (struct write_work *)work;
@@ -453,7 +455,7 @@ static void write_run(struct io_work *work)
         return;
     work->err = part_write(w, &work->why);
     if (work->err && w->shared && !w->committer)
-        decided_meanwhile(w);
+        use_earlier_decision(w);
 }
 
 static void index_run(struct io_work *work)
@@ -463,7 +465,7 @@ static void index_run(struct io_work *work)
     w->durable = !work->err;
 }
 
-/* The index goes out only when the loop knows that nobody took the arena while its bytes were read. */
+/* The index is published only after the loop has checked that the worker did not reuse its arena during the write. */
 static bool needs_index(const struct write_work *w)
 {
     return w->shared && !w->committer && !w->work.err && w->written && !w->durable && !w->part->spoilt &&
@@ -475,7 +477,7 @@ static void part_written(struct io_save *s, struct io_part *p)
     p->state = PART_WRITTEN;
     s->n_written++;
     if (p->call)
-        rpc_worker_say(p->call, false);
+        rpc_worker_event(p->call, false);
     if (s->committer && s->n_written == s->world)
         io_save_commit(s);
     else if (s->shared && s->state == SAVE_OPEN && (!s->committer || s->n_written == s->n_own))
@@ -501,9 +503,9 @@ static void write_done(struct io_work *work)
     if (s->state == SAVE_DONE && s->err && !s->n_writing)
         save_clear(s);
     else if (s->state > SAVE_WAITING)
-        ; /* decided by another rank */
+        ; /* the save has been decided because of another rank */
     else if (p->spoilt && !w->durable)
-        io_save_fail(s, ERR_CANCELED, "the worker took its arena back before it was written", false);
+        io_save_fail(s, ERR_CANCELED, "the worker reused its arena before the part was written", false);
     else if (work->err)
         io_save_fail(s, work->err, work->why.text, w->told);
     else if (!w->written)
@@ -533,7 +535,7 @@ static void write_start(struct io *io, struct io_part *p, struct io_request *r)
     w->shared = p->save->shared;
     w->committer = p->save->committer;
     w->at = (struct ckpt_shared_save){.root = w->root, .me = p->save->me, .step = r->step, .world = r->world};
-    r->call = NULL; /* the part has it */
+    r->call = NULL; /* moved to the part */
     p->state = PART_WRITING;
     p->spoilt = false;
     p->save->n_writing++;
@@ -546,11 +548,12 @@ static void write_start(struct io *io, struct io_part *p, struct io_request *r)
 static err_t request_check(const struct io *io, const struct io_request *r, const struct io_save *s)
 {
     if (r->world < 1 || r->world > MAX_WORLD || r->rank < 0 || r->rank >= r->world || r->step < 0)
-        rpc_fail(r->call, ERR_INVALID, "rank %d of %d at step %" PRId64 " cannot be", r->rank, r->world, r->step);
+        rpc_fail(r->call, ERR_INVALID, "invalid rank %d of %d or step %" PRId64, r->rank, r->world, r->step);
     else if (s && s->world != r->world)
-        rpc_fail(r->call, ERR_INVALID, "step-%" PRId64 " is saved by %d ranks, not %d", r->step, s->world, r->world);
+        rpc_fail(r->call, ERR_INVALID, "step-%" PRId64 " is being saved by %d ranks, not %d", r->step, s->world,
+                 r->world);
     else if (r->epoch < io->epoch)
-        rpc_fail(r->call, ERR_STALE, "epoch %" PRIu64 " has ended, this is %" PRIu64, r->epoch, io->epoch);
+        rpc_fail(r->call, ERR_STALE, "epoch %" PRIu64 " has ended, the current epoch is %" PRIu64, r->epoch, io->epoch);
     else if (!io_share_owns(&io->share, r->rank))
         rpc_fail(r->call, ERR_INVALID, "rank %d of epoch %" PRIu64 " has no worker on this node", r->rank, r->epoch);
     else
@@ -558,10 +561,10 @@ static err_t request_check(const struct io *io, const struct io_request *r, cons
     return ERR_INVALID;
 }
 
-/* The call joins the part; a former one of the same rank is told to go. */
+/* Attaches the call to the part. An earlier call of the same rank fails. */
 static void part_adopt(struct io_part *p, struct io_request *r)
 {
-    part_fail(p, ERR_CANCELED, "the save was asked for again");
+    part_fail(p, ERR_CANCELED, "the save was requested again");
     p->call = r->call;
     r->call = NULL;
     rpc_call_on_cancel(p->call, part_call_gone, p);
@@ -594,7 +597,7 @@ void io_save_take(struct io *io, struct io_request *r)
         write_start(io, p, r);
         return;
     } else if (p->state == PART_WRITTEN) {
-        rpc_worker_say(p->call, false);
+        rpc_worker_event(p->call, false);
     }
     io_request_free(r);
 }

@@ -1,6 +1,7 @@
-/* Workers' connections: the kernel's word for who is calling, then a Hello with the ticket's token, then requests. A
- * request that cannot be taken up yet (control has not named the epoch, or its roll-back is under way; the slot's arena
- * is still being filled for somebody before) waits in one list, which is gone through whenever something changes. */
+/* Connections of workers: a check of the peer's user (reported by the kernel), then a Hello with the ticket's token,
+ * then requests. A request is deferred while it cannot be started: control has not sent its epoch yet, or the roll-back
+ * of the epoch is in progress, or an earlier load still writes into the slot's arena. Deferred requests wait in one
+ * list and are all tried again after each change. */
 #include "daemon/io/io.h"
 
 #include "common/base/log.h"
@@ -51,7 +52,7 @@ static bool must_wait(const struct io *io, const struct io_request *r)
                                                                    (r->epoch == io->epoch && !io->prepared)));
 }
 
-/* The directory is not there for this epoch, and somebody has been told so. */
+/* True: the directory cannot be used for this epoch. This has been reported to control, and the request fails. */
 static bool is_refused(const struct io *io, struct io_request *r)
 {
     const struct io_share *s = &io->share;
@@ -65,7 +66,7 @@ static bool is_refused(const struct io *io, struct io_request *r)
 void io_take(struct io *io, struct io_request *r)
 {
     if (r->call && io->quitting) {
-        rpc_fail(r->call, ERR_CANCELED, "dtd-io is ending");
+        rpc_fail(r->call, ERR_CANCELED, "dtd-io is exiting");
         r->call = NULL;
     }
     if (!r->call) {

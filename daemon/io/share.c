@@ -1,7 +1,7 @@
-/* One of several dtd-ios of a job, each on its own node, that have nothing in common but the checkpoint directory. What
- * they must know of each other stands in it (common/ckpt/shared.h), so that checkpoints commit while control is away.
- * Nothing tells a dtd-io that a file has come: network file systems have no such word. So it looks, after 20 ms, then
- * after twice as long each time, at most after 500. One timer serves everything that is looked for. */
+/* Coordination of the dtd-ios of one job, one per node, which share only the checkpoint directory. They exchange state
+ * by files in it (common/ckpt/shared.h), so that checkpoints can be committed while control is unreachable. Network
+ * file systems do not notify other nodes of new files. Therefore a dtd-io polls: after 20 ms, then at intervals that
+ * double up to 500 ms. One timer serves all polls. */
 #include "daemon/io/io.h"
 
 #include "common/base/clock.h"
@@ -13,11 +13,11 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define FIRST_PAUSE_MS 20
-#define MAX_PAUSE_MS 500
-#define MAX_RANK 65536
+#define FIRST_PAUSE_MS 20 /* parts of one save are written at about the same time on all nodes */
+#define MAX_PAUSE_MS 500  /* keeps the load on the file server small while a save takes long */
+#define MAX_RANK 65536    /* bounds the memory that one malformed EPOCH command can allocate */
 
-/* ---- looking again ---- */
+/* ---- polling ---- */
 
 static void soonest(const struct io_poll *p, int64_t *ret)
 {
@@ -73,7 +73,7 @@ static void due(uv_timer_t *timer)
     arm(io);
 }
 
-/* ---- what EPOCH says ---- */
+/* ---- the EPOCH command ---- */
 
 static int rank_compare(const void *x, const void *y)
 {
@@ -152,7 +152,7 @@ static void prepared_run(struct io_work *w)
     w->err = ckpt_prepared(r->root, &r->me, &w->why);
 }
 
-/* Said once, not every time that it is looked for again. */
+/* Logs and reports a refusal once, not after every poll. */
 static void refuse(struct io *io, err_t err, const char *text)
 {
     struct io_share *s = &io->share;
@@ -164,7 +164,7 @@ static void refuse(struct io *io, err_t err, const char *text)
     io_report(io, IO_SAVE_FAILED, io->epoch, NULL, NULL, text);
 }
 
-/* The committer's word has not come: either it is not there, or this is not its directory. */
+/* The committer has not written that the directory is ready: it does not run, or it uses another directory. */
 static void not_ready(struct io *io)
 {
     struct io_share *s = &io->share;
@@ -173,7 +173,7 @@ static void not_ready(struct io *io)
         return;
     why_set(&why, ERR_INVALID,
             "checkpoint.dir %s on node %s is not the directory that %s%s sees: after %" PRId64
-            " ms nothing in it says that epoch %" PRIu64 " may begin; use a shared file system",
+            " ms it is not marked as ready for epoch %" PRIu64 "; use a shared file system",
             io->spec.root, s->node, s->committer_node[0] ? "node " : "the committing node", s->committer_node,
             io->word_wait_ms, io->epoch);
     refuse(io, ERR_INVALID, why.text);
@@ -223,7 +223,7 @@ static void ready_look(struct io *io)
         io_work_start(io, &r->work);
 }
 
-/* At once, not by the timer: commands that come behind this one must find the directory prepared. */
+/* Starts immediately and not by the timer, because commands after this one need the prepared directory. */
 void io_share_prepare(struct io *io)
 {
     io->prepared = false;

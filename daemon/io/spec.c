@@ -1,4 +1,4 @@
-/* Of the job's spec io needs four things; the text itself goes into every checkpoint. */
+/* The job's spec: dtd-io needs four values of it, and its text, which is stored in every checkpoint. */
 #include "daemon/io/io.h"
 
 #include "common/conf/job.h"

@@ -1,4 +1,5 @@
-/* uv's thread pool runs what it is given in any order; dirwork is a queue of one in front of it. */
+/* uv's thread pool runs work in any order and in parallel. dirwork is a queue in front of it that lets one item run at
+ * a time. */
 #include "daemon/io/io.h"
 
 #include "common/base/log.h"
@@ -13,7 +14,7 @@ static void run(uv_work_t *uv)
 
 static void finished(uv_work_t *uv, int status)
 {
-    (void)status; /* nothing is ever canceled */
+    (void)status; /* work is never canceled */
     struct io_work *w = uv->data;
     struct io *io = w->io;
     io->n_work--;
@@ -27,7 +28,7 @@ void io_work_start(struct io *io, struct io_work *w)
     w->uv.data = w;
     io->n_work++;
     int status = uv_queue_work(&io->loop, &w->uv, run, finished);
-    if (status < 0) { /* only for a missing callback */
+    if (status < 0) { /* uv_queue_work fails only without a callback */
         log_error("work not queued why=\"%s\"", uv_strerror(status));
         abort();
     }

@@ -563,7 +563,7 @@ TEST(missing_rank)
         if (r != 1 && r != 5)
             save(&c, 1, 5, r, &op[r]);
     wait_done(&c, &op[0], ERR_TIMEOUT);
-    assert_non_null(strstr(op[0].text, "nothing came of rank 1, 5 of 6"));
+    assert_non_null(strstr(op[0].text, "from rank 1, 5 of 6"));
     wait_done(&c, &op[3], ERR_TIMEOUT); /* by the committer's word */
     assert_string_equal(op[3].text, op[0].text);
     assert_string_equal(io_report_wait(&c.t[0], SAVE_FAILED, &seen, 10000)->text, op[0].text);
