@@ -6,8 +6,8 @@
  * Both programs unpack and repack the request and the answers, so that each checks them against its own method table.
  *
  * Flow control of streams: `in_flight` counts the bytes of items that the reader has not consumed, and the writer stops
- * at a limit. The forwarder sends Taken when the connection of its caller has drained. At most rpc_stream_window bytes
- * and one item are ever in flight. */
+ * at a limit. The forwarder sends WindowUpdate when the connection of its caller has drained. At most rpc_stream_window
+ * bytes and one item are ever in flight. */
 #include "common/rpc/alloc.h"
 #include "common/rpc/conn.h"
 #include "common/rpc/methods.h"
@@ -16,7 +16,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define OWN_CALLS 64 /* not available to forwarded calls: for Taken, heartbeats and reports of the node itself */
+#define OWN_CALLS 64 /* not available to forwarded calls: for WindowUpdate, heartbeats and reports of the node itself \
+                      */
 
 /* ---- the forwarding program ---- */
 
@@ -25,7 +26,7 @@ struct forward {
     struct rpc_conn *conn; /* to the answering program; NULL: lost */
     uint64_t id;
     bool hold;
-    size_t taken; /* bytes of items passed on to the caller and not yet reported by Taken */
+    size_t consumed; /* bytes of items passed on to the caller and not yet reported by WindowUpdate */
 };
 
 static void caller_gone(void *arg)
@@ -38,7 +39,7 @@ static void caller_gone(void *arg)
         free(f);
 }
 
-static void taken_answered(void *arg, const struct rpc_result *result)
+static void window_update_answered(void *arg, const struct rpc_result *result)
 {
     (void)arg, (void)result; /* the Forward call reports a lost connection */
 }
@@ -46,13 +47,13 @@ static void taken_answered(void *arg, const struct rpc_result *result)
 static void caller_drained(void *arg)
 {
     struct forward *f = arg;
-    Dtd__TakenRequest m = DTD__TAKEN_REQUEST__INIT;
+    Dtd__WindowUpdateRequest m = DTD__WINDOW_UPDATE_REQUEST__INIT;
     m.call = f->id;
-    m.bytes = f->taken;
-    f->taken = 0;
+    m.bytes = f->consumed;
+    f->consumed = 0;
     /* If this fails (too many calls are outstanding), the bytes are reported after the next item. */
-    if (f->conn && rpc_send(f->conn, PEER_TAKEN, &m.base, 0, taken_answered, NULL, NULL))
-        f->taken = m.bytes;
+    if (f->conn && rpc_send(f->conn, PEER_WINDOW_UPDATE, &m.base, 0, window_update_answered, NULL, NULL))
+        f->consumed = m.bytes;
 }
 
 static ProtobufCMessage *unpack(const ProtobufCMessageDescriptor *type, const ProtobufCBinaryData *body, uint32_t limit,
@@ -78,7 +79,7 @@ static void pass_on(struct forward *f, const Dtd__ForwardEvent *e)
     }
     if (is_item) {
         (void)!rpc_call_item(call, body); /* if the caller's connection is lost, caller_gone is called */
-        f->taken += e->body.len;
+        f->consumed += e->body.len;
         rpc_call_on_drain(call, caller_drained, f);
     } else {
         f->call = NULL;
@@ -285,9 +286,9 @@ void rpc_forwarded_start(struct rpc_call *outer, const ProtobufCMessage *request
         protobuf_c_message_free_unpacked(body, &alloc.base);
 }
 
-void rpc_forwarded_taken(struct rpc_call *call, const ProtobufCMessage *request)
+void rpc_forwarded_window_update(struct rpc_call *call, const ProtobufCMessage *request)
 {
-    const Dtd__TakenRequest *m = (const Dtd__TakenRequest *)request;
+    const Dtd__WindowUpdateRequest *m = (const Dtd__WindowUpdateRequest *)request;
     Dtd__PeerEmpty empty = DTD__PEER_EMPTY__INIT;
     struct rpc_conn *conn = rpc_call_conn(call);
     struct rpc_call *outer;

@@ -172,7 +172,7 @@ struct rpc_origin {
 void rpc_forward(struct rpc_call *call, const ProtobufCMessage *request, struct rpc_conn *conn,
                  const struct rpc_origin *origin, bool hold);
 
-/* For the handlers of PEER_FORWARD and PEER_TAKEN in the answering program. */
+/* For the handlers of PEER_FORWARD and PEER_WINDOW_UPDATE in the answering program. */
 void rpc_forwarded_origin(const ProtobufCMessage *request, struct rpc_origin *ret);
 struct rpc_forwarded {
     const struct rpc_method *methods; /* ascending by id */
@@ -183,6 +183,6 @@ struct rpc_forwarded {
 };
 /* Checks role and size like a direct call, unpacks the request and calls the handler. Answers `outer` in every case. */
 void rpc_forwarded_start(struct rpc_call *outer, const ProtobufCMessage *request, const struct rpc_forwarded *config);
-void rpc_forwarded_taken(struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_forwarded_window_update(struct rpc_call *call, const ProtobufCMessage *request);
 
 #endif

@@ -79,7 +79,7 @@ void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage
 void rpc_peer_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     (void)owner;
-    rpc_forwarded_taken(call, request);
+    rpc_forwarded_window_update(call, request);
 }
 
 /* ---- leading: what is said to a node ---- */
@@ -440,7 +440,7 @@ void rpc_agent_attend(struct node *n)
     fill_facts(n, &f);
     err_t err = fill_stores(n, &f);
     if (!err)
-        err = conn ? rpc_send(conn, PEER_ATTEND, &f.m.base, 0, command_came, n, NULL) : ERR_CLOSED;
+        err = conn ? rpc_send(conn, PEER_COMMANDS, &f.m.base, 0, command_came, n, NULL) : ERR_CLOSED;
     free(f.stores);
     free(f.store_refs);
     if (err)

@@ -1,4 +1,4 @@
-/* The link to control:   up -> Hello -> Attend (control sends commands as its items) and reports, oldest first.
+/* The link to control:   up -> Hello -> Commands (a stream; each item is a command) and reports, oldest first.
  *
  * A report stays in the list until control has acknowledged it, so that no report is lost when control restarts. dtd-io
  * exits when control has been unreachable for run.orphan_seconds, because no other program would learn of its
@@ -98,7 +98,7 @@ static void command_received(void *arg, const struct rpc_result *result)
     if (!result->last || io->stopped)
         return;
     if (result->err && result->err != ERR_CLOSED)
-        log_warn("attend ended error=%s text=\"%s\"", err_name(result->err), result->text);
+        log_warn("command stream ended error=%s text=\"%s\"", err_name(result->err), result->text);
     if (result->err != ERR_CLOSED)
         rpc_link_reset(io->control);
 }
@@ -117,8 +117,8 @@ static void hello_answered(void *arg, const struct rpc_result *result)
     rpc_link_healthy(io->control);
     uv_timer_stop(&io->orphan);
     io->control_ready = true;
-    log_info("control attended");
-    if (rpc_control_attend(io, conn, command_received))
+    log_info("connected to control");
+    if (rpc_control_commands(io, conn, command_received))
         rpc_link_reset(io->control);
     reports_send(io);
 }

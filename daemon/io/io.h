@@ -222,7 +222,7 @@ void io_report(struct io *io, enum io_report_kind kind, uint64_t epoch, const st
                const char *text);
 /* The adapter; each function sends one message. */
 NODISCARD err_t rpc_control_hello(struct io *io, struct rpc_conn *conn, rpc_callback cb);
-NODISCARD err_t rpc_control_attend(struct io *io, struct rpc_conn *conn, rpc_callback cb);
+NODISCARD err_t rpc_control_commands(struct io *io, struct rpc_conn *conn, rpc_callback cb);
 NODISCARD err_t rpc_control_report(struct io *io, struct rpc_conn *conn, const struct io_queued_report *r,
                                    rpc_callback cb);
 /* False: the message is not a known command. */

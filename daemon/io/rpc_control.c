@@ -17,10 +17,10 @@ err_t rpc_control_hello(struct io *io, struct rpc_conn *conn, rpc_callback cb)
     return rpc_send(conn, IO_CONTROL_HELLO, &m.base, HELLO_MS, cb, io, NULL);
 }
 
-err_t rpc_control_attend(struct io *io, struct rpc_conn *conn, rpc_callback cb)
+err_t rpc_control_commands(struct io *io, struct rpc_conn *conn, rpc_callback cb)
 {
     Dtd__Empty m = DTD__EMPTY__INIT;
-    return rpc_send(conn, IO_CONTROL_ATTEND, &m.base, 0, cb, io, NULL);
+    return rpc_send(conn, IO_CONTROL_COMMANDS, &m.base, 0, cb, io, NULL);
 }
 
 static const struct {

@@ -262,7 +262,7 @@ static void sockets_make(struct io_test *t)
 static void listen_start(struct io_test *t)
 {
     static const struct rpc_binding bindings[] = {
-        {IO_CONTROL_HELLO, control_hello}, {IO_CONTROL_ATTEND, control_attend}, {IO_CONTROL_REPORT, control_report}};
+        {IO_CONTROL_HELLO, control_hello}, {IO_CONTROL_COMMANDS, control_attend}, {IO_CONTROL_REPORT, control_report}};
     signal(SIGPIPE, SIG_IGN);
     uv_timer_init(t->on, &t->timer);
     t->timer.data = t;

@@ -375,7 +375,7 @@ static void hello_answered(void *arg, const struct rpc_result *result)
 {
     struct rpc_conn *conn = rpc_link_conn(w.link);
     Dtd__Empty empty = DTD__EMPTY__INIT;
-    if (result->err || !conn || rpc_send(conn, WORKER_ATTEND, &empty.base, 0, command_came, NULL, NULL)) {
+    if (result->err || !conn || rpc_send(conn, WORKER_COMMANDS, &empty.base, 0, command_came, NULL, NULL)) {
         rpc_link_reset(w.link);
         return;
     }

@@ -78,12 +78,12 @@ static void handle_forward(void *owner, struct rpc_call *call, const ProtobufCMe
 static void handle_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     (void)owner;
-    rpc_forwarded_taken(call, request);
+    rpc_forwarded_window_update(call, request);
 }
 
 static rpc_handler handler_of(uint16_t id)
 {
-    return id == PEER_FORWARD ? handle_forward : id == PEER_TAKEN ? handle_taken : handle;
+    return id == PEER_FORWARD ? handle_forward : id == PEER_WINDOW_UPDATE ? handle_taken : handle;
 }
 
 static void ignore(void *arg, const struct rpc_result *result)

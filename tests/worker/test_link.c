@@ -136,7 +136,7 @@ static void on_load(void *owner, struct rpc_call *call, const ProtobufCMessage *
     rpc_call_on_cancel(call, load_gone, f);
 }
 
-static const struct rpc_binding bindings[] = {{WORKER_HELLO, on_hello},   {WORKER_ATTEND, on_attend},
+static const struct rpc_binding bindings[] = {{WORKER_HELLO, on_hello},   {WORKER_COMMANDS, on_attend},
                                               {WORKER_REPORT, on_report}, {IO_HELLO, on_io_hello},
                                               {IO_SAVE, on_save},         {IO_LOAD, on_load}};
 

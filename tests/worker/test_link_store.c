@@ -141,7 +141,7 @@ static void on_get(void *owner, struct rpc_call *call, const ProtobufCMessage *r
 }
 
 static const struct rpc_binding bindings[] = {{WORKER_HELLO, on_hello},
-                                              {WORKER_ATTEND, on_attend},
+                                              {WORKER_COMMANDS, on_attend},
                                               {WORKER_REPORT, on_report},
                                               {WORKER_STORE_PUT, on_put},
                                               {WORKER_STORE_GET, on_get}};

@@ -288,7 +288,7 @@ static void hello_answered(void *arg, const struct rpc_result *result)
         rpc_link_reset(l->control);
         return;
     }
-    if (rpc_send(conn, WORKER_ATTEND, &empty.base, 0, command_came, l, NULL)) {
+    if (rpc_send(conn, WORKER_COMMANDS, &empty.base, 0, command_came, l, NULL)) {
         rpc_link_reset(l->control);
         return;
     }

@@ -145,7 +145,7 @@ static void handle_forward(void *owner, struct rpc_call *call, const ProtobufCMe
 static void handle_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     (void)owner;
-    rpc_forwarded_taken(call, request);
+    rpc_forwarded_window_update(call, request);
 }
 
 static void fill_methods(struct pair *p, uint32_t roles)
@@ -159,7 +159,7 @@ static void fill_methods(struct pair *p, uint32_t roles)
     for (int i = 0; i < RPC_METHOD_COUNT; i++) {
         if (all[i].id == PEER_FORWARD)
             p->server_methods[0] = all[i];
-        if (all[i].id == PEER_TAKEN)
+        if (all[i].id == PEER_WINDOW_UPDATE)
             p->server_methods[1] = all[i];
     }
     p->server_methods[0].handler = handle_forward;

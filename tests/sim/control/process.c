@@ -632,7 +632,7 @@ static void greeted(void *arg, const struct rpc_result *result)
         rpc_link_reset(p->control);
         return;
     }
-    if (rpc_send(conn, is_io(p) ? IO_CONTROL_ATTEND : WORKER_ATTEND, &empty.base, 0,
+    if (rpc_send(conn, is_io(p) ? IO_CONTROL_COMMANDS : WORKER_COMMANDS, &empty.base, 0,
                  is_io(p) ? io_command : worker_command, p, NULL)) {
         rpc_link_reset(p->control);
         return;
