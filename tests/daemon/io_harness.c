@@ -1,4 +1,4 @@
-/* See io_harness.h. Everything waits on the loop, nothing sleeps. */
+/* See io_harness.h. All waits run the loop; nothing sleeps. */
 #include "tests/daemon/io_harness.h"
 
 #include "common/base/file.h"
@@ -227,7 +227,7 @@ void io_kill(struct io_test *t)
     kill(t->pid, SIGKILL);
     assert_int_equal(waitpid(t->pid, NULL, 0), t->pid);
     t->pid = 0;
-    while (t->control) /* its end of the connection has gone; this one must have noticed before the next comes */
+    while (t->control) /* dtd-io has closed its end; this end must be closed before the next dtd-io connects */
         uv_run(t->on, UV_RUN_ONCE);
 }
 
@@ -368,7 +368,7 @@ void io_worker_close(struct io_worker *w)
     io_until(w->test, &w->closed, 5000, "close");
 }
 
-/* One rank's pieces as messages, placed one behind the other in the arena. */
+/* One rank's pieces as messages, laid out consecutively in the arena. */
 struct pieces {
     Dtd__Piece piece[FIXTURE_MAX_PIECES], *pointer[FIXTURE_MAX_PIECES];
     Dtd__BoxMsg box[FIXTURE_MAX_PIECES];

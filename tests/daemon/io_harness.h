@@ -1,5 +1,5 @@
-/* A real dtd-io between a control process and workers that the test plays itself, on one uv loop. Descriptors are
- * handed over as the supervisor does, so io can be killed and started again on the same socket and arenas. */
+/* A real dtd-io; the test acts as its control process and its workers, on one uv loop. Descriptors are passed as by the
+ * supervisor, so that dtd-io can be killed and restarted on the same socket and arenas. */
 #ifndef DTD_TESTS_DAEMON_IO_HARNESS_H
 #define DTD_TESTS_DAEMON_IO_HARNESS_H
 
@@ -14,7 +14,7 @@
 #define IO_MAX_SLOTS 4
 #define IO_MAX_REPORTS 64
 
-struct io_seen { /* a report that came */
+struct io_seen { /* a received report */
     int kind;
     uint64_t epoch;
     int64_t step, bytes;
@@ -22,7 +22,7 @@ struct io_seen { /* a report that came */
 };
 
 struct io_test {
-    uv_loop_t loop, *on; /* `on`: its own, or that of the test that it has joined */
+    uv_loop_t loop, *on; /* `on`: its own loop, or the loop of the test that it has joined */
     uv_timer_t timer;
     bool timed_out;
     char dir[200], root[300], yaml[2048];
@@ -49,19 +49,19 @@ void io_test_stop(struct io_test *t);
 /* One more node of the same job: sockets, arenas and a dtd-io of its own, the checkpoint directory and the loop of
  * `first`. It is stopped before `first` is. */
 void io_test_join(struct io_test *t, struct io_test *first, int number);
-/* Another dtd-io. fsize: its limit on file sizes, 0 for none. */
+/* Starts another dtd-io. fsize: its limit on file sizes, 0: none. */
 void io_spawn(struct io_test *t, uint64_t fsize);
-void io_kill(struct io_test *t);             /* kill -9, and waits for its end */
+void io_kill(struct io_test *t);             /* kill -9, and waits for the exit */
 int io_wait_exit(struct io_test *t, int ms); /* the wait status */
 
 /* Runs the loop until *flag; fails the test after ms. */
 void io_until(struct io_test *t, const bool *flag, int ms, const char *what);
 void io_run_ms(struct io_test *t, int ms);
 
-/* Waits until io attends, then says the command. */
+/* Waits until dtd-io has opened its command stream, then sends the command. */
 void io_say(struct io_test *t, Dtd__IoCommand__Kind kind, uint64_t epoch, int64_t step, const char *text);
 void io_say_epoch(struct io_test *t, uint64_t epoch, int64_t step); /* SCAN, then EPOCH */
-struct io_part_of {                                                 /* what EPOCH says to one of several */
+struct io_part_of {                                                 /* contents of EPOCH for one of several dtd-ios */
     bool committer;
     int n_ios, n_ranks;
     int32_t ranks[IO_MAX_SLOTS];
@@ -78,11 +78,11 @@ struct io_worker {
     bool hello, closed;
     err_t hello_err;
 };
-/* Connects and says Hello. */
+/* Connects and sends Hello. */
 void io_worker_open(struct io_worker *w, struct io_test *t, int slot);
 void io_worker_close(struct io_worker *w);
 
-struct io_op { /* a Save or Load under way */
+struct io_op { /* a Save or Load in progress */
     bool written, committed, done;
     err_t err;
     char text[512];
@@ -91,7 +91,7 @@ struct io_op { /* a Save or Load under way */
 /* Copies rank's pieces into the arena of the worker's slot and calls Save. */
 void io_save(struct io_worker *w, const struct fixture *f, uint64_t epoch, int64_t step, int rank, int world,
              struct io_op *ret);
-/* Calls Load for rank's pieces of `f`; io_check_loaded looks at what came. */
+/* Calls Load for the rank's pieces of `f`; io_check_loaded checks the result. */
 void io_load(struct io_worker *w, const struct fixture *f, const char *path, int rank, struct io_op *ret);
 void io_check_loaded(const struct io_worker *w, const struct fixture *f, int rank);
 

@@ -1,5 +1,5 @@
-/* dtd-io, the program: saves and loads over its socket, what it tells control, and what happens when it, control or a
- * worker goes in between, or the disk is full. */
+/* The program dtd-io: saves and loads over its socket, reports to control, crashes of dtd-io, control or a worker in
+ * between, and full disks. */
 #include "tests/daemon/io_harness.h"
 
 #include "common/base/file.h"
@@ -143,7 +143,7 @@ TEST(killed_between_parts)
         io_worker_open(&w[k], &t, k);
     for (int k = 0; k < 2; k++)
         io_save(&w[k], &f, 4, 5, k, 2, &op[k]);
-    io_run_ms(&t, 50); /* io knows no epoch yet: nothing may be answered */
+    io_run_ms(&t, 50); /* dtd-io has not received an epoch: it must not answer */
     assert_false(op[0].written || op[0].done);
     io_say_epoch(&t, 4, 0);
     for (int k = 0; k < 2; k++)
@@ -155,7 +155,7 @@ TEST(killed_between_parts)
     io_test_stop(&t);
 }
 
-/* Killed while bytes are being written, at several moments; the repeated save commits and is whole. */
+/* dtd-io is killed at several moments of a write; the repeated save commits and is complete. */
 TEST(killed_while_writing)
 {
     static const struct fixture_tensor big[] = {{"big", DT_F32, 2, {2048, 1024}}, {"w", DT_F32, 1, {1000}}};
@@ -185,7 +185,7 @@ TEST(killed_while_writing)
     io_test_stop(&t);
 }
 
-/* A call that was answered comes again: the same answer, nothing written twice. */
+/* A repeated call gets the same answer, and nothing is written twice. */
 TEST(repeat_after_commit)
 {
     struct io_test t;
@@ -202,7 +202,7 @@ TEST(repeat_after_commit)
     wait_done(&t, &op, OK);
     assert_true(op.committed);
     io_worker_close(&w);
-    io_kill(&t); /* the next one knows nothing but the folder */
+    io_kill(&t); /* the next dtd-io has only the folder */
     io_spawn(&t, 0);
     io_say_epoch(&t, 1, 0);
     io_worker_open(&w, &t, 0);
@@ -242,7 +242,7 @@ TEST(stale_epoch_is_refused)
     io_test_stop(&t);
 }
 
-/* A worker may hear of its epoch before io does: the save waits, and is not taken for the older epoch's step. */
+/* A worker may receive its epoch before dtd-io does: the save waits and is not taken for the older epoch's step. */
 TEST(save_ahead_of_its_epoch)
 {
     struct io_test t;
@@ -282,7 +282,7 @@ TEST(roll_back_abandons_newer_steps)
     snprintf(aside, sizeof(aside), "%s.e1", step_path(&t, 20));
     assert_true(exists(aside));
     assert_true(exists(step_path(&t, 10)));
-    io_say(&t, DTD__IO_COMMAND__KIND__EPOCH, 2, 10, t.yaml); /* said again: step 20 of this epoch stays */
+    io_say(&t, DTD__IO_COMMAND__KIND__EPOCH, 2, 10, t.yaml); /* repeated: step 20 of this epoch stays */
     io_say(&t, DTD__IO_COMMAND__KIND__METRICS, 0, 0, "{\"step\": 1}\n");
     io_run_ms(&t, 100);
     assert_true(exists(step_path(&t, 20)));
@@ -290,8 +290,8 @@ TEST(roll_back_abandons_newer_steps)
     io_test_stop(&t);
 }
 
-/* No space: the workers and control hear it, the space comes back, training's next save commits. The limit on file
- * sizes stands for the full disk, and can be lifted from outside. */
+/* A full disk: the workers and control receive the error; after space has been freed, the next save commits. A limit on
+ * file sizes simulates the full disk, because the test can lift it from outside. */
 TEST(full_disk)
 {
     static const struct fixture_tensor big[] = {{"big", DT_F32, 2, {512, 1024}}};
@@ -334,7 +334,7 @@ TEST(full_disk)
     io_test_stop(&t);
 }
 
-/* A rank that comes after its step has failed hears so, and does not wait for the others for ever. */
+/* A rank that calls after its step has failed receives the error and does not wait for the others. */
 TEST(late_rank_of_a_failed_save)
 {
     struct io_test t;
@@ -362,7 +362,7 @@ TEST(late_rank_of_a_failed_save)
     io_test_stop(&t);
 }
 
-/* Control dies: saves go on, and its successor hears of them. */
+/* Control exits: saves continue, and the next control receives the reports. */
 TEST(control_comes_back)
 {
     struct io_test t;
@@ -409,7 +409,7 @@ TEST(scan_and_remove)
     const struct io_seen *r = io_report_wait(&t, REMOVED, &seen, 10000);
     assert_int_equal(r->step, 1);
     assert_false(exists(step_path(&t, 1)));
-    io_say(&t, DTD__IO_COMMAND__KIND__REMOVE, 0, 1, NULL); /* gone already: as good as removed */
+    io_say(&t, DTD__IO_COMMAND__KIND__REMOVE, 0, 1, NULL); /* does not exist: reported as removed */
     io_report_wait(&t, REMOVED, &seen, 10000);
     io_say(&t, DTD__IO_COMMAND__KIND__SCAN, 0, 0, t.yaml);
     r = io_report_wait(&t, COMMITTED, &seen, 10000);
@@ -440,7 +440,7 @@ TEST(metrics_and_quit)
     io_test_stop(&t);
 }
 
-/* A control that leads anew reads what the one before it has said. */
+/* A new leader reads the metrics that the previous one has sent. */
 TEST(metrics_are_read_back)
 {
     static const struct {
@@ -450,7 +450,7 @@ TEST(metrics_are_read_back)
     struct io_test t;
     int seen = 0;
     io_test_start(&t, 1, 1 * MIB);
-    io_say(&t, DTD__IO_COMMAND__KIND__HISTORY, 0, 0, NULL); /* no job is known yet */
+    io_say(&t, DTD__IO_COMMAND__KIND__HISTORY, 0, 0, NULL); /* the job's spec has not been received */
     assert_string_equal("", io_report_wait(&t, DTD__IO_REPORT__KIND__HISTORY, &seen, 10000)->text);
     io_say_epoch(&t, 1, 0);
     io_say(&t, DTD__IO_COMMAND__KIND__HISTORY, 0, 0, NULL); /* no file yet */
@@ -570,7 +570,7 @@ TEST(pieces_outside_the_arena)
     io_say_epoch(&t, 1, 0);
     io_worker_open(&w, &t, 0);
     assert_int_equal(ftruncate(t.arenas[0], 4096), 0);
-    t.maps[0] = realloc(NULL, 4 * MIB); /* the worker's own view does not matter here */
+    t.maps[0] = realloc(NULL, 4 * MIB); /* the worker's own mapping is not used here */
     io_save(&w, &f, 1, 1, 0, 1, &op);
     wait_done(&t, &op, ERR_INVALID);
     assert_non_null(strstr(op.text, "arena"));

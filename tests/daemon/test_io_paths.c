@@ -1,6 +1,6 @@
-/* Paths that lead astray. dtd-io is a process of the job's user and opens what that user may open, by links and `..`
- * too, up to and with checkpoint.dir, resume_from and data.cache themselves. Beneath checkpoint.dir, where others may
- * be able to write, it writes through no link and waits for no pipe. */
+/* Links and pipes in paths. dtd-io runs as the job's user and opens whatever that user may open, also through links and
+ * `..`, up to and including checkpoint.dir, resume_from and data.cache. Inside checkpoint.dir, where other users may
+ * have write access, it follows no link and waits for no pipe. */
 #include "tests/daemon/io_harness.h"
 
 #include "common/base/file.h"
@@ -79,7 +79,7 @@ static void save_ok(struct alone *a, int64_t step)
     assert_ok(ckpt_verify(in_root(a, name), NULL, NULL, NULL));
 }
 
-/* The directory is there and made ready for epoch 1. */
+/* The directory exists and is ready for epoch 1. */
 static void begin(struct alone *a)
 {
     io_say_epoch(&a->t, 1, 0);
@@ -109,7 +109,7 @@ TEST(partial_folder_is_a_link)
     save(&a, 5, &op);
     assert_err(ERR_DENIED, op.err);
     assert_non_null(strstr(op.text, "/.step-5.e1.partial is a link"));
-    assert_int_equal(access(inside, F_OK), 0); /* nothing written there, and nothing tidied up there */
+    assert_int_equal(access(inside, F_OK), 0); /* nothing was written or removed there */
     snprintf(inside, sizeof(inside), "%s/__0_0.distcp", target);
     assert_int_equal(access(inside, F_OK), -1);
     save_ok(&a, 9);
@@ -149,7 +149,7 @@ TEST(metadata_is_a_link)
     file_is_a_link(".metadata");
 }
 
-/* The manifest is written last, when everything that is not in it has been removed: also the link. */
+/* The manifest is written last, after everything that it does not list has been removed, including the link. */
 TEST(manifest_is_a_link)
 {
     struct alone a;
@@ -168,7 +168,7 @@ static void metrics_at(struct alone *a)
     int seen = 0;
     io_say_epoch(&a->t, 1, 0);
     io_say(&a->t, DTD__IO_COMMAND__KIND__METRICS, 0, 0, "{\"step\": 1}\n");
-    io_say(&a->t, DTD__IO_COMMAND__KIND__REMOVE, 0, 77, NULL); /* comes behind it, and is answered */
+    io_say(&a->t, DTD__IO_COMMAND__KIND__REMOVE, 0, 77, NULL); /* queued after it, and answered */
     io_report_wait(&a->t, REMOVED, &seen, 10000);
     check_precious(a);
     save_ok(a, 9);
@@ -216,11 +216,11 @@ TEST(step_is_a_link)
     io_say(&a.t, DTD__IO_COMMAND__KIND__REMOVE, 0, 5, NULL);
     io_report_wait(&a.t, REMOVED, &seen, 10000);
     assert_false(is_link(in_root(&a, "step-5")));
-    assert_int_equal(access(inside, F_OK), 0); /* the link has gone, and nothing else */
+    assert_int_equal(access(inside, F_OK), 0); /* only the link has been removed */
     assert_int_equal(symlink(target, in_root(&a, ".trash-1")), 0);
     assert_int_equal(symlink(target, in_root(&a, ".step-3.e1.partial")), 0);
     io_say(&a.t, DTD__IO_COMMAND__KIND__EPOCH, 2, 9, a.t.yaml);
-    save_in(&a, 2, 10, &op); /* when that is over the directory has been made ready */
+    save_in(&a, 2, 10, &op); /* when it is answered, the directory is ready */
     assert_ok(op.err);
     assert_false(is_link(in_root(&a, ".trash-1")) || is_link(in_root(&a, ".step-3.e1.partial")));
     assert_int_equal(access(inside, F_OK), 0);
@@ -244,7 +244,7 @@ TEST(load_by_other_names)
     io_say_epoch(&a.t, 1, 0);
     save_ok(&a, 9);
     snprintf(path, sizeof(path), "%s/../ckpt/./step-9", a.t.root);
-    load(&a, path, &op); /* the user's own rights open it, whatever it is called */
+    load(&a, path, &op); /* opened with the user's own rights under any name */
     assert_ok(op.err);
     io_check_loaded(&a.w, &a.f, 0);
     load(&a, "ckpt/step-9", &op);
@@ -256,7 +256,7 @@ TEST(load_by_other_names)
     alone_stop(&a);
 }
 
-/* A pipe in the place of a file: an error, not a thread that waits for ever. */
+/* A pipe instead of a file is an error and does not block a thread. */
 static void pipe_as(const char *name)
 {
     struct alone a;
@@ -290,7 +290,8 @@ TEST(manifest_is_a_pipe)
     pipe_as("step-9/dtd.manifest");
 }
 
-/* The vocabulary is read from data.cache at every commit: a pipe there costs the vocabulary, not the checkpoint. */
+/* The vocabulary is read from data.cache at every commit: with a pipe there, the checkpoint only lacks the vocabulary.
+ */
 TEST(cache_has_a_pipe)
 {
     static const char hash[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -322,7 +323,7 @@ TEST(checkpoint_dir_is_a_link)
     alone_start(&a);
     snprintf(target, sizeof(target), "%s/scratch", a.t.dir);
     assert_int_equal(mkdir(target, 0700), 0);
-    assert_int_equal(symlink(target, a.t.root), 0); /* the user's own doing, and a common one */
+    assert_int_equal(symlink(target, a.t.root), 0); /* made by the user; a common setup */
     io_say_epoch(&a.t, 1, 0);
     save_ok(&a, 9);
     strcat(target, "/step-9");

@@ -1,6 +1,5 @@
-/* Several dtd-ios of one job, each the node of its ranks, with nothing in common but the checkpoint directory: what is
- * saved over them, what happens when any of them is killed, late, stale, or sees another directory, and what they make
- * of files that none of them wrote. */
+/* Several dtd-ios of one job, one per node, which share only the checkpoint directory: saves over all of them; any of
+ * them killed, late, stale, or with another directory; and foreign files in the directory. */
 #include "tests/daemon/io_harness.h"
 
 #include "common/ckpt/part.h"
@@ -181,7 +180,7 @@ static void saves_over(int n, int world)
     check_step(&c, 30, 1);
     io_report_wait(&c.t[0], COMMITTED, &seen, 10000);
     for (int k = 1; k < n; k++)
-        assert_int_equal(c.t[k].n_reports, 0); /* one tells control, not all */
+        assert_int_equal(c.t[k].n_reports, 0); /* only the committer reports to control */
     assert_int_equal(count_open(&c, ".partial") + count_open(&c, ".index") + count_open(&c, ".tmp"), 0);
     nodes_stop(&c);
 }
@@ -217,7 +216,7 @@ TEST(into_another_world)
     nodes_stop(&c);
 }
 
-/* What PyTorch's side of tests/interop reads: DTD_SHARED_OUT names the folder that gets step-1. */
+/* Writes step-1 for the PyTorch part of tests/interop into the folder named by DTD_SHARED_OUT. */
 TEST(for_torch)
 {
     struct nodes c;
@@ -234,7 +233,7 @@ TEST(for_torch)
     nodes_stop(&c);
 }
 
-/* One dtd-io that has all ranks: nobody is told anything by way of the directory. */
+/* One dtd-io with all ranks writes no files for other dtd-ios. */
 TEST(alone_writes_no_index)
 {
     struct io_test t;
@@ -313,7 +312,7 @@ TEST(others_wait_for_the_committer)
     nodes_stop(&c);
 }
 
-/* A step of the branch that is given up must not answer a save of the new epoch. */
+/* A step of the abandoned branch must not answer a save of the new epoch. */
 TEST(roll_back)
 {
     struct nodes c;
@@ -338,7 +337,7 @@ TEST(roll_back)
     nodes_stop(&c);
 }
 
-/* Killed when it had begun to make the directory ready: the others do not begin, its successor finishes. */
+/* The committer is killed while it prepares the directory: the others do not start, its successor completes it. */
 TEST(killed_while_preparing)
 {
     struct nodes c;
@@ -361,7 +360,7 @@ TEST(killed_while_preparing)
     nodes_stop(&c);
 }
 
-/* The directory bears the word of another job, of a higher epoch, and what it left. None of it counts. */
+/* The directory contains files of another job with a higher epoch. All of them are ignored. */
 TEST(marker_of_another_job)
 {
     static const struct ckpt_writer_id strangers[] = {
@@ -385,7 +384,7 @@ TEST(marker_of_another_job)
         assert_false(op[1].written || op[1].done);
         io_kill(&c.t[1]);
         say_node(&c, 0, 1, 0, 0);
-        assert_ok(ckpt_index_put(&theirs, parts[1], NULL)); /* a process of theirs that still runs */
+        assert_ok(ckpt_index_put(&theirs, parts[1], NULL)); /* a process of the other job that still runs */
         save(&c, 1, 5 + i, 0, &op[0]);
         io_until(&c.t[0], &op[0].written, 10000, "WRITTEN");
         io_run_ms(&c.t[0], 300);
@@ -406,7 +405,7 @@ TEST(marker_of_another_job)
     }
 }
 
-/* It finds the newer epoch's word, or its folder collected under it. */
+/* It finds the file of the newer epoch, or that its folder has been removed. */
 static void wait_fenced(struct nodes *c, const struct io_op *op)
 {
     io_until(&c->t[0], &op->done, 30000, "the end of the call");
@@ -414,7 +413,7 @@ static void wait_fenced(struct nodes *c, const struct io_op *op)
         fail_msg("%s: %s", err_name(op->err), op->text);
 }
 
-/* A committer that was cut off goes on in its old epoch: it commits nothing any more, and says why. */
+/* A committer that was cut off continues in its old epoch: it commits nothing and reports why. */
 TEST(old_committer_is_fenced)
 {
     struct nodes c;
@@ -438,7 +437,7 @@ TEST(old_committer_is_fenced)
     kill(c.t[0].pid, SIGCONT);
     wait_fenced(&c, &old[0]);
     assert_false(exists(step_path(&c, 5)));
-    save(&c, 1, 6, 0, &old[0]); /* and a save that it begins only now */
+    save(&c, 1, 6, 0, &old[0]); /* a save that starts only now */
     wait_fenced(&c, &old[0]);
     assert_false(exists(step_path(&c, 6)));
     struct fixture f = {.tensors = fixture_model, .n_tensors = fixture_n_model};
@@ -452,7 +451,7 @@ TEST(old_committer_is_fenced)
     nodes_stop(&c);
 }
 
-/* Two processes are told that they commit the same epoch: the later one does. */
+/* Two processes are committers of the same epoch: only the later one commits. */
 TEST(committer_on_another_node)
 {
     struct nodes c;
@@ -461,7 +460,7 @@ TEST(committer_on_another_node)
     say(&c, 1, 0, 0);
     save(&c, 1, 5, 0, &op[0]);
     io_until(&c.t[0], &op[0].written, 10000, "WRITTEN");
-    say_node(&c, 1, 1, 0, 1); /* said again, with another role: it knows the epoch already and stays as it is */
+    say_node(&c, 1, 1, 0, 1); /* repeated with another role: it already has the epoch and keeps its role */
     restart(&c, 1);
     say_node(&c, 1, 1, 0, 1);
     wait_done(&c, &op[0], ERR_STALE);
@@ -483,7 +482,7 @@ TEST(new_epoch_ends_the_wait)
     struct io_op op[2];
     nodes_start(&c, 2, 2);
     say(&c, 1, 0, 0);
-    for (int round = 0; round < 2; round++) { /* whoever has not come */
+    for (int round = 0; round < 2; round++) { /* each one that is missing */
         uint64_t epoch = (uint64_t)round * 2 + 1;
         save(&c, epoch, 5, round, &op[round]);
         io_until(&c.t[0], &op[round].written, 10000, "WRITTEN");
@@ -499,7 +498,7 @@ TEST(new_epoch_ends_the_wait)
     nodes_stop(&c);
 }
 
-/* Node b has a folder of that name, but its own. */
+/* Node b has a different folder at this path. */
 TEST(directory_is_not_shared)
 {
     static const char *const args[] = {"--word-wait-ms", "500", "--save-wait-ms", "1500", NULL};
@@ -520,11 +519,11 @@ TEST(directory_is_not_shared)
     assert_string_equal(op[1].text, r->text);
     wait_done(&c, &op[0], ERR_TIMEOUT);
     io_run_ms(&c.t[0], 700);
-    assert_int_equal(count_reports(&c.t[1], SAVE_FAILED), 1); /* once, not every time that it looks */
+    assert_int_equal(count_reports(&c.t[1], SAVE_FAILED), 1); /* once, not at every poll */
     nodes_stop(&c);
 }
 
-/* The committer takes longer than it may: the others say so, and go on when it is there after all. */
+/* The committer exceeds the time limit: the others report it, and continue when the committer is ready. */
 TEST(committer_is_very_late)
 {
     static const char *const args[] = {"--word-wait-ms", "300", NULL};
@@ -536,7 +535,7 @@ TEST(committer_is_very_late)
     say_node(&c, 0, 1, 0, 0);
     struct io_op op[2];
     save(&c, 1, 5, 0, &op[0]);
-    for (int i = 0; i < 100; i++) { /* until it has looked again */
+    for (int i = 0; i < 100; i++) { /* until it has polled again */
         save(&c, 1, 5, 1, &op[1]);
         io_until(&c.t[0], &op[1].done, 10000, "the end of the call");
         if (op[1].err != ERR_INVALID)
@@ -564,13 +563,13 @@ TEST(missing_rank)
             save(&c, 1, 5, r, &op[r]);
     wait_done(&c, &op[0], ERR_TIMEOUT);
     assert_non_null(strstr(op[0].text, "from rank 1, 5 of 6"));
-    wait_done(&c, &op[3], ERR_TIMEOUT); /* by the committer's word */
+    wait_done(&c, &op[3], ERR_TIMEOUT); /* failed by the committer */
     assert_string_equal(op[3].text, op[0].text);
     assert_string_equal(io_report_wait(&c.t[0], SAVE_FAILED, &seen, 10000)->text, op[0].text);
     assert_int_equal(count_reports(&c.t[1], SAVE_FAILED), 0);
     save(&c, 1, 5, 1, &late);
     wait_done(&c, &late, ERR_TIMEOUT);
-    restart(&c, 1); /* a successor hears it from the directory */
+    restart(&c, 1); /* its successor reads the result from the directory */
     say_node(&c, 1, 1, 0, 0);
     save(&c, 1, 5, 5, &late);
     wait_done(&c, &late, ERR_TIMEOUT);
@@ -582,7 +581,7 @@ TEST(missing_rank)
     nodes_stop(&c);
 }
 
-/* A worker takes its arena for the next snapshot while its part is being written: nobody may count on that part. */
+/* A worker reuses its arena for the next snapshot while its part is being written: this part must not be used. */
 TEST(arena_is_taken_back)
 {
     static const struct fixture_tensor big[] = {{"big", DT_F32, 2, {500, 1024}}};
@@ -614,7 +613,7 @@ TEST(arena_is_taken_back)
     nodes_stop(&c);
 }
 
-/* `node` has no room. All ranks hear so, long before any deadline, and the next save goes through. */
+/* The disk of `node` is full. All ranks receive the error long before any deadline, and the next save succeeds. */
 static void full_disk_of(int node)
 {
     struct nodes c;
@@ -699,7 +698,7 @@ static void a_folder(const char *path, const struct buf *good)
     assert_int_equal(mkdir(path, 0777), 0);
 }
 
-/* Rank 1's part is there, and instead of its index something else: the save fails and names the file. */
+/* Rank 1's part exists, but its index is another file: the save fails and names the file. */
 static void bad_index(void (*put)(const char *path, const struct buf *good))
 {
     struct nodes c;
@@ -769,7 +768,7 @@ TEST(index_is_a_folder)
     bad_index(a_folder);
 }
 
-/* The index is whole, but the part is not what it says. */
+/* The index is valid, but the part does not match it. */
 TEST(part_is_shorter_than_its_index)
 {
     struct nodes c;
@@ -790,7 +789,7 @@ TEST(part_is_shorter_than_its_index)
 
 /* ---- kill -9 ---- */
 
-/* The index is enough: its dtd-io need not be alive when the step is committed. */
+/* The index suffices: the dtd-io that wrote it need not run when the step is committed. */
 TEST(other_killed_after_its_part)
 {
     struct nodes c;
@@ -806,7 +805,7 @@ TEST(other_killed_after_its_part)
     snprintf(part, sizeof(part), "%s/.step-5.e1.partial/__1_0.distcp", c.t[0].root);
     assert_int_equal(stat(part, &before), 0);
     say_node(&c, 1, 1, 0, 0);
-    save(&c, 1, 5, 1, &op[1]); /* repeated: it is there already, and is not written into */
+    save(&c, 1, 5, 1, &op[1]); /* repeated: the part exists and is not written again */
     io_until(&c.t[0], &op[1].written, 10000, "WRITTEN");
     assert_int_equal(stat(part, &after), 0);
     assert_int_equal(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
@@ -850,7 +849,7 @@ TEST(committer_killed_while_it_waits)
     nodes_stop(&c);
 }
 
-/* Any of them, at any moment of a save; the workers repeat what was not answered. */
+/* Any of them is killed at any moment of a save; the workers repeat unanswered calls. */
 static void killed_at_moments(int node)
 {
     static const struct fixture_tensor big[] = {{"big", DT_F32, 2, {192, 1024}}, {"w", DT_F32, 1, {1000}}};
@@ -874,7 +873,7 @@ static void killed_at_moments(int node)
         io_spawn(&c.t[node], 0);
         workers_open(&c, node);
         say_node(&c, node, 1, 0, 0);
-        if (op[node].err) /* also when COMMITTED came, and not the end of the call */
+        if (op[node].err) /* also if COMMITTED was received, but not the end of the call */
             save(&c, 1, step, node, &op[node]);
         for (int r = 0; r < 3; r++)
             wait_done(&c, &op[r], OK);
@@ -896,7 +895,7 @@ TEST(other_killed_at_moments)
     killed_at_moments(2);
 }
 
-/* Killed and not started again: the next epoch sweeps up what it left, also where it was about to commit. */
+/* Killed and not restarted: the next epoch removes its files, also if it was about to commit. */
 TEST(next_epoch_collects)
 {
     struct nodes c;

@@ -1,4 +1,4 @@
-/* See pair.h. Nothing here waits for a number of loop turns: always for a condition, with a limit. */
+/* See pair.h. All waits are for a condition, with a time limit, and never for a number of loop turns. */
 #include "tests/common/rpc/pair.h"
 
 #include "common/base/clock.h"
@@ -153,7 +153,7 @@ static void fill_methods(struct pair *p, uint32_t roles)
     const struct rpc_method *all = rpc_methods();
     memcpy(p->middle_methods, p->methods, sizeof(p->methods));
     for (int i = 0; i < M_COUNT; i++) {
-        p->middle_methods[i].roles = RPC_ROLE_ANY; /* who is there decides at the far end */
+        p->middle_methods[i].roles = RPC_ROLE_ANY; /* the answering program checks the roles */
         p->middle_methods[i].handler = handle_middle;
     }
     for (int i = 0; i < RPC_METHOD_COUNT; i++) {
@@ -277,7 +277,7 @@ void pair_pump_closed(struct pair *p)
 void answer_cb(void *arg, const struct rpc_result *result)
 {
     struct pair_answer *a = arg;
-    assert_false(a->last); /* nothing comes after the last */
+    assert_false(a->last); /* no callback after the last one */
     a->calls++;
     a->err = result->err;
     a->last = result->last;

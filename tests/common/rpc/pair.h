@@ -1,4 +1,4 @@
-/* Two connections of one socketpair in one loop, and methods to call: what the rpc tests share. */
+/* Fixture of the rpc tests: two connections over one socketpair in one loop, and methods to call. */
 #ifndef DTD_TESTS_COMMON_RPC_PAIR_H
 #define DTD_TESTS_COMMON_RPC_PAIR_H
 
@@ -23,15 +23,15 @@ struct pair {
     struct rpc_method middle_methods[M_COUNT], server_methods[M_COUNT + 2];
     struct rpc_conn *middle, *way; /* NULL after on_close */
     struct rpc_forwarded forwarded;
-    struct rpc_origin origin; /* of the last call that came */
+    struct rpc_origin origin; /* of the last received call */
     bool hold;
     int handled;
-    int stream_items; /* that M_STREAM sends before its end; -1: as many as go, until canceled */
+    int stream_items; /* number of items that M_STREAM sends; -1: sends until it is canceled */
     size_t item_bytes;
     int64_t stream_sent;
 };
 
-/* What came back of a call. */
+/* Results of a call. */
 struct pair_answer {
     int calls, items;
     int64_t bytes;
@@ -41,9 +41,9 @@ struct pair_answer {
 };
 
 void pair_open(struct pair *p, uint32_t server_roles);
-/* The server's end is a connection, the other a plain descriptor. */
+/* The server's end is a connection, the client's end a plain descriptor. */
 void pair_open_raw(struct pair *p, uint32_t server_roles);
-/* A third program in between forwards what the client calls. The server's end serves Peer.Forward alone. */
+/* A third program forwards the client's calls. The server's end serves only Peer.Forward. */
 void pair_open_forwarding(struct pair *p, uint32_t roles);
 void pair_fini(struct pair *p); /* closes what is open; asserts that each on_close came once */
 bool pair_pump(struct pair *p, bool (*done)(void *), void *arg); /* false after 30 s */
@@ -52,10 +52,10 @@ void pair_pump_answer(struct pair *p, struct pair_answer *a); /* until `last` */
 void pair_pump_closed(struct pair *p);                        /* until the server's end has closed */
 
 void answer_cb(void *arg, const struct rpc_result *result);
-/* Sends job=text by the client. */
+/* The client calls the method with job=text. */
 err_t pair_call(struct pair *p, uint16_t method, const char *text, uint32_t deadline_ms, struct pair_answer *a,
                 uint64_t *ret_call);
-/* Reads what the server has sent on the raw end, at most `size` bytes, waiting for at least `least`. */
+/* Reads up to `size` bytes from the raw end and waits for at least `least`. */
 size_t pair_raw_read(struct pair *p, uint8_t *data, size_t size, size_t least);
 
 #endif

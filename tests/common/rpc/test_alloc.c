@@ -1,4 +1,4 @@
-/* What a peer's bytes may cost: the budget holds, our own largest messages fit, and hostile ones do not leak. */
+/* Memory for unpacking: the budget is enforced, dtd's own largest messages fit, and hostile messages do not leak. */
 #include "common/rpc/alloc.h"
 #include "proto/io.pb-c.h"
 #include "tests/lib/test.h"
@@ -12,7 +12,7 @@ TEST(budget_is_spent_once)
     assert_int_equal(a.left, BASE + 40 * 100);
     void *p = a.base.alloc(a.base.allocator_data, BASE);
     assert_non_null(p);
-    a.base.free(a.base.allocator_data, p); /* gives nothing back */
+    a.base.free(a.base.allocator_data, p); /* a free returns nothing to the budget */
     assert_null(a.base.alloc(a.base.allocator_data, 4001));
     assert_true(a.exhausted);
     p = a.base.alloc(a.base.allocator_data, 4000);
@@ -21,7 +21,7 @@ TEST(budget_is_spent_once)
     assert_null(a.base.alloc(a.base.allocator_data, 1));
 }
 
-/* The costliest that we send ourselves: many pieces with nothing in them. */
+/* The valid message that needs the most memory per byte: many empty pieces. */
 TEST(the_smallest_pieces_fit)
 {
     enum { N = 20000 };
@@ -50,7 +50,7 @@ TEST(the_smallest_pieces_fit)
     free(bytes);
 }
 
-/* A message that needs more than its budget is refused at whatever allocation that is, and leaves nothing behind. */
+/* A message that exceeds its budget is refused, whichever allocation fails, and nothing leaks. */
 TEST(too_little_is_refused_cleanly)
 {
     static const uint8_t bytes[] = {0x08, 0x01, 0x10, 0x0a, 0x18, 0x00, 0x20, 0x01, 0x2a, 0x09, 0x0a, 0x01, 'w', 0x10,
@@ -64,5 +64,5 @@ TEST(too_little_is_refused_cleanly)
         if (m)
             dtd__save_request__free_unpacked(m, &a.base);
     }
-    assert_false(a.exhausted); /* the last was enough */
+    assert_false(a.exhausted); /* the last budget was large enough */
 }

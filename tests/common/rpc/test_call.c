@@ -73,7 +73,7 @@ TEST(stream_holds_back_and_goes_on)
     assert_ok(pair_call(&p, M_STREAM, "", 0, &a, NULL));
     while (!p.handled)
         uv_run(&p.loop, UV_RUN_ONCE);
-    /* Far from all of it may be in memory: a mark of 256 KiB, and what the socket takes. */
+    /* Only a small part may be in memory: up to 256 KiB, and what the socket accepts. */
     assert_in_range(p.stream_sent, 1, 200);
     pair_pump_answer(&p, &a);
     assert_int_equal(a.items, 2000);
@@ -95,13 +95,13 @@ TEST(cancel_ends_a_stream)
     assert_false(a.last);
     int before = a.calls;
     rpc_cancel(p.client, call);
-    rpc_cancel(p.client, call); /* twice is once */
+    rpc_cancel(p.client, call); /* a second cancel has no effect */
     assert_int_equal(a.calls, before);
     pair_pump_answer(&p, &a);
     assert_err(ERR_CANCELED, a.err);
     pair_pump_ms(&p, 20);
     assert_int_equal(p.canceled, 1);
-    /* What was on its way did no harm. */
+    /* Answers that were in flight had no effect. */
     struct pair_answer b;
     assert_ok(pair_call(&p, M_ECHO, "alive", 0, &b, NULL));
     pair_pump_answer(&p, &b);

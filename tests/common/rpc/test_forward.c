@@ -1,4 +1,4 @@
-/* Calls that go on over another connection: the same ends as test_call.c's, with a third program in between. */
+/* Forwarded calls: the same outcomes as in test_call.c, with a third program between client and server. */
 #include "common/rpc/conn.h"
 #include "tests/common/rpc/pair.h"
 
@@ -21,7 +21,7 @@ TEST(largest_answer_passes)
 {
     struct pair p;
     struct pair_answer a;
-    size_t n = (2 << 20) - 64; /* a request's limit is that of Peer.Forward */
+    size_t n = (2 << 20) - 64; /* the limit of Peer.Forward applies to requests */
     char *text = malloc(n + 1);
     memset(text, 'x', n);
     text[n] = '\0';
@@ -85,7 +85,7 @@ TEST(stream_passes_whole_and_holds_back)
     assert_ok(pair_call(&p, M_STREAM, "", 0, &a, NULL));
     while (!p.handled)
         uv_run(&p.loop, UV_RUN_ONCE);
-    assert_in_range(p.stream_sent, 1, 60); /* 256 KiB on the way, no more */
+    assert_in_range(p.stream_sent, 1, 60); /* at most 256 KiB in flight */
     pair_pump_answer(&p, &a);
     assert_ok(a.err);
     assert_int_equal(a.items, 2000);
@@ -99,7 +99,7 @@ static bool has_sent(void *arg)
     return p->stream_sent > 0;
 }
 
-/* The client's end is a connection that nobody reads: not even a fraction may pile up in between. */
+/* The client never reads: only a small part of the stream may accumulate in the forwarding program. */
 TEST(slow_reader_holds_the_writer)
 {
     struct pair p;
@@ -252,7 +252,7 @@ TEST(caller_that_goes_cancels)
     pair_fini(&p);
 }
 
-/* Bytes that are no request of the method: the caller's mistake, not the connection's. */
+/* Bytes that are not a request of the method fail the call, not the connection. */
 TEST(unreadable_body_fails_alone)
 {
     struct pair p;
@@ -260,7 +260,7 @@ TEST(unreadable_body_fails_alone)
     pair_open_forwarding(&p, RPC_ROLE_CLIENT);
     struct rpc_method far[M_COUNT];
     memcpy(far, p.methods, sizeof(far));
-    far[M_ECHO - 1].request = &dtd__submit_request__descriptor; /* the far end's idea of it */
+    far[M_ECHO - 1].request = &dtd__submit_request__descriptor; /* the type that the answering program expects */
     p.forwarded.methods = far;
     assert_ok(pair_call(&p, M_ECHO, "x", 0, &a, NULL));
     pair_pump_answer(&p, &a);
@@ -283,7 +283,7 @@ struct crowd {
     struct pair p;
     struct forwarded_stream streams[STREAMS];
     struct pair_answer answers[STREAMS];
-    int n, begin_at; /* streams; they say nothing before there are so many */
+    int n, begin_at; /* streams; they send nothing before there are `begin_at` */
     int items;       /* of each */
     int64_t said, taken_bytes;
 };
@@ -369,7 +369,7 @@ static bool is_quiet(void *arg)
     return same;
 }
 
-/* Nobody reads: all of them together leave no more than their share in the middle. */
+/* No client reads: all streams together occupy no more than their share in the forwarding program. */
 TEST(slow_readers_together_take_bounded_memory)
 {
     struct crowd *c = crowd_open(STREAMS, 100, RPC_PEER_MAX_CALLS); /* 400 MB, if it were let through */
@@ -384,7 +384,7 @@ TEST(slow_readers_together_take_bounded_memory)
     crowd_fini(c);
 }
 
-/* Those that are there go on: what the way itself has to say is left room. */
+/* Existing streams continue: the node's own calls have reserved room. */
 TEST(a_full_way_refuses_and_goes_on)
 {
     struct crowd *c = crowd_open(36, 1000, 100);

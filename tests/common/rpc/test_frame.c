@@ -1,4 +1,4 @@
-/* The header alone: every field comes back, every rule is kept. */
+/* The header: every field survives encoding and decoding, and every rule is enforced. */
 #include "common/rpc/frame.h"
 #include "tests/lib/test.h"
 

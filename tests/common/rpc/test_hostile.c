@@ -1,5 +1,4 @@
-/* What a peer may send that it should not: each case must close that connection, or refuse that call, and nothing else.
- */
+/* Invalid input from a peer: each case must close this connection or refuse this call, and affect nothing else. */
 #include "common/rpc/conn.h"
 #include "tests/common/rpc/pair.h"
 
@@ -166,7 +165,7 @@ static void expect_error_frame(struct pair *p)
     assert_int_equal(frame.kind, RPC_ERROR);
 }
 
-/* Refusals are answered before the body has come, and its bytes then pass without being kept. */
+/* A refusal is sent before the body has arrived; the body is then skipped without being stored. */
 TEST(refused_bodies_are_passed_over)
 {
     struct pair p;
@@ -191,7 +190,7 @@ TEST(refused_bodies_are_passed_over)
     rpc_conn_stats(p.server, &stats);
     assert_int_equal(stats.refused, 2);
     assert_int_equal(stats.body_bytes, 0);
-    /* And the connection still serves. */
+    /* The connection still serves calls. */
     f = request(M_ECHO);
     f.call = 3;
     b = frame_bytes(f);
@@ -264,7 +263,7 @@ static bool everything_is_pending(void *arg)
     return p->n_pending == RPC_MAX_CALLS;
 }
 
-/* Also calls that were canceled and that their handlers have not given up count. */
+/* Canceled calls count until their handlers have ended them. */
 TEST(calls_above_the_limit_are_refused)
 {
     struct pair p;
@@ -297,7 +296,7 @@ TEST(calls_above_the_limit_are_refused)
     pair_fini(&p);
 }
 
-/* The server has a large answer under way that nobody reads. */
+/* The server sends a large answer that the client does not read. */
 static void stall(struct pair *p, uint32_t bytes)
 {
     struct frame f = request(M_STREAM);
@@ -316,7 +315,7 @@ TEST(stalled_connection_closes)
     struct pair p;
     struct frame f = request(M_ECHO);
     stall(&p, 1 << 19);
-    /* A stream alone is held back and may rest for as long as its reader likes. */
+    /* A stream is only held back; its reader may pause for any time. */
     assert_false(p.server->paused);
     static uint8_t echo[RPC_HEADER_BYTES + (5u << 20)];
     memset(echo, 'x', sizeof(echo));

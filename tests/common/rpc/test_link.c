@@ -1,4 +1,4 @@
-/* Listening, connecting, and links that come back. */
+/* Listening, connecting, and links that reconnect. */
 #include "common/base/clock.h"
 #include "common/rpc/link.h"
 #include "tests/common/rpc/pair.h"
@@ -129,7 +129,7 @@ TEST(link_comes_up_when_the_server_does)
     struct link_world w;
     world_init(&w);
     open_link(&w);
-    pump(&w, &w.downs, 3); /* nobody is there */
+    pump(&w, &w.downs, 3); /* no server listens */
     assert_int_equal(w.ups, 0);
     start_listening(&w);
     pump(&w, &w.accepts, 1);
@@ -152,7 +152,7 @@ TEST(link_comes_back_after_every_loss)
         pump(&w, &w.downs, i);
     }
     pump(&w, &w.ups, 6);
-    rpc_link_reset(w.link); /* from our side */
+    rpc_link_reset(w.link); /* closed by this side */
     pump(&w, &w.ups, 7);
     stop_listening(&w);
     world_fini(&w);

@@ -123,7 +123,7 @@ TEST(served_as_documented)
     wire_fini(&w);
 }
 
-/* Numbers are in every peer that was ever built. */
+/* The numbers are part of the wire format. */
 TEST(method_numbers_are_documented)
 {
     struct buf text = {0};

@@ -1,4 +1,4 @@
-/* Two hosts, "a" (connects) and "b" (listens on a loopback port), in one loop: what the tunnel tests share. */
+/* Fixture of the tunnel tests: two hosts, "a" (connects) and "b" (listens on a loopback port), in one loop. */
 #ifndef DTD_TESTS_COMMON_TUNNEL_NET_H
 #define DTD_TESTS_COMMON_TUNNEL_NET_H
 
@@ -9,7 +9,7 @@
 
 #define NET_ACCEPTED_MAX 2048
 
-/* What a host knows. */
+/* The keys of a host. */
 struct knows {
     struct key_ring ring;
     struct token token; /* id 0: none */
@@ -18,7 +18,7 @@ struct knows {
 
 struct tunnel_net {
     uv_loop_t loop;
-    uv_timer_t tick; /* nothing waits for ever */
+    uv_timer_t tick; /* limits every wait */
     struct tunnel_host *a, *b;
     struct knows a_knows, b_knows;
     struct tunnel_listener *listener;
@@ -30,7 +30,7 @@ struct tunnel_net {
     struct tunnel_peer peers[NET_ACCEPTED_MAX];
 };
 
-/* What came of a tunnel_connect. */
+/* Result of a tunnel_connect. */
 struct net_answer {
     int calls;
     err_t err;
@@ -45,24 +45,24 @@ void net_close(struct tunnel_net *n); /* closes the hosts; asserts that each cal
 void net_listen_on(struct tunnel_net *n, const char *address);
 bool net_pump(struct tunnel_net *n, bool (*done)(void *), void *arg); /* false after 60 s */
 void net_pump_ms(struct tunnel_net *n, int ms);
-/* Turns of the loop within so many ms: a loop at rest has about one in 5 ms. */
+/* Number of loop turns within `ms`; an idle loop has about one per 5 ms. */
 int net_turns(struct tunnel_net *n, int ms);
 
-/* As a, to b, by its newest key, for TUNNEL_RPC, unless changed. */
+/* Defaults: from a to b, with a's newest key, for TUNNEL_RPC. */
 struct tunnel_connect_config net_config(struct tunnel_net *n);
 void net_connect(struct tunnel_net *n, struct tunnel_host *from, const struct tunnel_connect_config *config,
                  struct net_answer *a);
 void net_wait(struct tunnel_net *n, struct net_answer *a);
 void net_wait_accepted(struct tunnel_net *n, int count);
 void net_wait_tunnels(struct tunnel_net *n, struct tunnel_host *host, uint32_t count);
-/* A tunnel of a to b: the ends' descriptors. */
+/* Opens a tunnel from a to b and returns the descriptors of both owners. */
 void net_tunnel(struct tunnel_net *n, int *ret_a, int *ret_b);
 /* Connects and expects this error. */
 void net_expect(struct tunnel_net *n, const struct tunnel_connect_config *config, err_t err, const char *part_of_why);
 
 int net_raw(struct tunnel_net *n,
             const char *from); /* a plain TCP connection to b, non-blocking; from: own address or NULL */
-/* Until the descriptor says end of stream (or reset); returns what came before. */
+/* Reads until the end of the stream or a reset; returns the number of bytes read. */
 size_t net_read_to_end(struct tunnel_net *n, int fd);
 uint64_t net_refused(struct tunnel_net *n);
 

@@ -19,19 +19,19 @@ struct raw {
 
 /* HKDF-SHA256(secret, no salt, "dtd tunnel cluster" or "dtd tunnel join") */
 void raw_derive(const uint8_t *secret, size_t len, const char *info, uint8_t ret[32]);
-/* Takes a connected (or connecting) descriptor over. */
+/* Takes over a connected or connecting descriptor. */
 void raw_open(struct raw *r, int fd, bool server, const char *identity, const uint8_t *secret, size_t len);
 void raw_close(struct raw *r);
-void raw_step(struct raw *r); /* what can be sent and received */
-/* False when the other side refused. */
+void raw_step(struct raw *r); /* sends and receives as much as possible */
+/* False: the other side refused. */
 bool raw_handshake(struct tunnel_net *n, struct raw *r);
 void raw_write(struct tunnel_net *n, struct raw *r, const void *data, size_t len);
-/* A greeting as "a", for TUNNEL_RPC, unless changed. */
+/* Defaults: a greeting of "a" for TUNNEL_RPC. */
 struct greeting raw_greeting(void);
 void raw_greet(struct tunnel_net *n, struct raw *r, const struct greeting *g);
-/* Reads `least` bytes; fewer when the stream ends. */
+/* Reads `least` bytes, or fewer if the stream ends. */
 size_t raw_read(struct tunnel_net *n, struct raw *r, void *data, size_t size, size_t least);
-/* A certificate of its own making. */
+/* Uses a self-signed certificate. */
 void raw_use_certificate(struct raw *r);
 
 #endif

@@ -1,4 +1,4 @@
-/* The greeting's bytes, and addresses. */
+/* The encoding of greetings, and the parser of addresses. */
 #include "common/tunnel/address.h"
 #include "common/tunnel/greeting.h"
 #include "tests/lib/test.h"

@@ -1,4 +1,5 @@
-/* What may come to the port that should not: each is closed, nothing is accepted, and who has the key still gets in. */
+/* Invalid input on the listening port: each connection is closed, none is accepted, and a peer with the key can still
+ * connect. */
 #include "tests/common/tunnel/raw.h"
 
 #include "common/base/clock.h"
@@ -7,7 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 
-/* An honest tunnel works after what has been done to the listener. */
+/* A correct tunnel still works after the attack on the listener. */
 static void expect_alive(struct tunnel_net *n)
 {
     int a, b;
@@ -56,7 +57,7 @@ static void expect_bytes_refused(const char *what, const void *data, size_t len)
     for (int ms = 0; ms < 50; ms++) {
         struct tunnel *t;
         TAILQ_FOREACH(t, &n.b->tunnels, link)
-        assert_true(SSL_in_before(t->ssl)); /* OpenSSL has been given nothing */
+        assert_true(SSL_in_before(t->ssl)); /* OpenSSL has received no input */
         net_pump_ms(&n, 1);
     }
     net_read_to_end(&n, fd);
@@ -113,7 +114,7 @@ TEST(tls_1_3_without_a_psk_is_refused)
     net_close(&n);
 }
 
-/* No forward secrecy, no tunnel. */
+/* A handshake without forward secrecy is refused. */
 TEST(psk_without_ecdhe_is_refused)
 {
     struct tunnel_net n;
@@ -121,7 +122,8 @@ TEST(psk_without_ecdhe_is_refused)
     net_open(&n);
     raw_open_a(&n, &r);
     SSL_set_options(r.ssl, SSL_OP_ALLOW_NO_DHE_KEX);
-    assert_int_equal(SSL_set1_groups_list(r.ssl, "P-256"), 1); /* not ours: PSK alone would be left */
+    assert_int_equal(SSL_set1_groups_list(r.ssl, "P-256"),
+                     1); /* dtd does not offer this group: PSK without ECDHE would remain */
     assert_false(raw_handshake(&n, &r));
     expect_refused(&n);
     raw_close(&r);
@@ -148,7 +150,7 @@ TEST(strange_identities_are_refused)
     }
 }
 
-/* Each byte of a true ClientHello, changed: never accepted, never anything worse. */
+/* A correct ClientHello with any one byte changed is never accepted and does no harm. */
 TEST(changed_hellos)
 {
     struct tunnel_net n;
@@ -308,7 +310,7 @@ TEST(torn_greeting_is_refused)
     net_close(&n);
 }
 
-/* A greeting in single bytes, and the owner's first bytes right behind it. */
+/* A greeting sent byte by byte, immediately followed by the owner's first bytes. */
 TEST(greeting_in_pieces_is_taken)
 {
     struct tunnel_net n;
@@ -350,7 +352,7 @@ TEST(garbage_in_an_open_tunnel_cuts_it)
     open_and_greet(&n, &r);
     raw_write(&n, &r, "before", 6);
     assert_int_equal(send(r.fd, garbage, sizeof(garbage), MSG_NOSIGNAL), sizeof(garbage));
-    assert_int_equal(net_read_to_end(&n, n.fds[0]), 6); /* what came before it, and nothing of it */
+    assert_int_equal(net_read_to_end(&n, n.fds[0]), 6); /* the bytes before it, and nothing of it */
     net_wait_tunnels(&n, n.b, 0);
     assert_int_equal(send(n.fds[0], "x", 1, MSG_NOSIGNAL), -1);
     raw_close(&r);
@@ -359,7 +361,7 @@ TEST(garbage_in_an_open_tunnel_cuts_it)
     net_close(&n);
 }
 
-/* A FIN that nobody vouches for: an attacker's, or a crash. Both ways end. */
+/* A FIN without close_notify, from an attacker or after a crash, ends both directions. */
 TEST(end_without_close_notify_cuts_both_ways)
 {
     struct tunnel_net n;
@@ -468,7 +470,7 @@ TEST(server_that_is_no_tls_is_refused)
     net_close(&n);
 }
 
-/* A server that has the key and answers with what the client did not ask for. */
+/* A server that has the key and sends a wrong answer. */
 TEST(wrong_answers_are_refused)
 {
     const struct {
@@ -553,7 +555,7 @@ TEST(silent_ones_from_many_addresses_keep_to_their_places)
     net_close(&n);
 }
 
-/* A true ClientHello, a byte at a time: the deadline is for all of it. */
+/* A correct ClientHello, byte by byte: the deadline applies to the whole handshake. */
 TEST(slow_loris_is_closed)
 {
     struct tunnel_net n;
@@ -613,7 +615,7 @@ TEST(scan_does_not_fill_the_log)
     close(log), close(old);
 }
 
-/* What a place costs who has none: memory, beside what tunnel.h promises. */
+/* Memory of a pending connection, compared with the limits in tunnel.h. */
 TEST(tunnel_is_as_large_as_it_says)
 {
     assert_true(sizeof(struct tunnel) + 2 * WIRE_BYTES <= TUNNEL_BYTES);

@@ -1,4 +1,4 @@
-/* Rings and their files. */
+/* Key rings and key files. */
 #include "common/base/file.h"
 #include "common/tunnel/key.h"
 #include "tests/lib/test.h"
@@ -50,7 +50,7 @@ TEST(ring_of_keys)
     assert_ok(key_ring_drop(&ring, 3, &why));
     assert_null(key_ring_find(&ring, 3));
     assert_int_equal(ring.n, KEY_RING_MAX - 1);
-    assert_ok(key_ring_put(&ring, &third, &why)); /* into its place */
+    assert_ok(key_ring_put(&ring, &third, &why)); /* inserted in order */
     assert_int_equal(ring.keys[2].version, 3);
     assert_ok(key_ring_put(&ring, &third, &why)); /* again */
     third.secret[31] ^= 1;
@@ -94,7 +94,7 @@ TEST(file_comes_back)
     assert_int_equal(st.st_mode & 07777, 0600);
 }
 
-/* What another program left in the way of the new file must not decide who may read it. */
+/* A file that another program left at the path of the new file must not determine its permissions. */
 TEST(left_over_file_does_not_leak)
 {
     struct key_ring ring;
@@ -127,7 +127,7 @@ TEST(write_that_fails_leaves_the_old_file)
     snprintf(fresh, sizeof(fresh), "%s.new", path);
     assert_ok(key_ring_make(&ring, &why));
     assert_ok(key_file_write(path, &ring, &why));
-    assert_int_equal(mkdir(fresh, 0700), 0); /* in the way, and no file */
+    assert_int_equal(mkdir(fresh, 0700), 0); /* a directory at the path of the new file */
     struct key_ring other;
     assert_ok(key_ring_make(&other, &why));
     assert_true(key_file_write(path, &other, &why) != OK);
@@ -212,7 +212,7 @@ TEST(bad_text_is_refused_with_its_line)
     assert_int_equal(ring.keys[0].version, 3);
     assert_int_equal(key_ring_newest(&ring)->version, 4294967295u);
     uint32_t version;
-    assert_err(ERR_INVALID, key_ring_add(&ring, &version, NULL)); /* none above */
+    assert_err(ERR_INVALID, key_ring_add(&ring, &version, NULL)); /* there is no higher version */
 }
 
 TEST(too_many_and_too_long)

@@ -30,10 +30,10 @@ static void shell(const char *fmt, ...)
 
 struct lost_peer {
     pid_t pid;
-    int ready[2], down[2]; /* pipes: it listens; its link goes down */
+    int ready[2], down[2]; /* pipes: the peer listens; take its link down */
 };
 
-/* The other host: accepts, and holds what it has accepted. Ends with its parent. */
+/* The other host: accepts connections and keeps them open. Exits with its parent. */
 static void be_peer(struct lost_peer *p, struct key_ring ring)
 {
     static struct tunnel_net n;
@@ -42,7 +42,7 @@ static void be_peer(struct lost_peer *p, struct key_ring ring)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (unshare(CLONE_NEWNET))
         _exit(1);
-    if (write(p->ready[1], &byte, 1) != 1 || read(p->down[0], &byte, 1) != 1) /* the link is made by the parent */
+    if (write(p->ready[1], &byte, 1) != 1 || read(p->down[0], &byte, 1) != 1) /* the parent creates the link */
         _exit(1);
     shell("ip link set lo up && ip addr add 10.99.0.2/24 dev v1 && ip link set v1 up");
     memset(&n, 0, sizeof(n));
@@ -86,7 +86,7 @@ static int connect_peer(struct lost_peer *p, struct tunnel_net *n)
     assert_true(p->pid >= 0);
     if (!p->pid)
         be_peer(p, n->a_knows.ring);
-    close(p->ready[1]); /* so that its end is heard */
+    close(p->ready[1]); /* so that the exit of the peer ends the stream */
     close(p->down[0]);
     wait_peer(p);
     shell("ip link set v1 netns %d && ip addr add 10.99.0.1/24 dev v0 && ip link set v0 up", (int)p->pid);
@@ -149,7 +149,7 @@ TEST(vanished_host_is_seen_while_bytes_are_under_way)
     end_peer(&p, &n);
 }
 
-/* Of two tunnels to one host the one that is to be given up soon goes, and the other is still waited for. */
+/* Two tunnels to one host: the one with the short timeout is closed first, the other stays open until its own. */
 TEST(impatient_tunnel_is_given_up_first)
 {
     struct tunnel_net n;
@@ -178,7 +178,7 @@ TEST(impatient_tunnel_is_given_up_first)
     end_peer(&p, &n);
 }
 
-/* As much as goes without the other owner reading. */
+/* Writes until the tunnel is full because the other owner does not read. */
 static size_t fill(struct tunnel_net *n, int fd)
 {
     static const uint8_t bytes[65536];
@@ -199,7 +199,7 @@ TEST(vanished_host_is_seen_from_a_full_tunnel)
     int fd = connect_peer(&p, &n);
     fill(&n, fd);
     net_pump_ms(&n, 15000);
-    assert_int_equal(n.a->stats.tunnels, 1); /* full for 15 s is no reason to end */
+    assert_int_equal(n.a->stats.tunnels, 1); /* being full for 15 s must not close the tunnel */
     int64_t start = clock_mono_ms();
     link_down(&p);
     net_read_to_end(&n, fd);
@@ -209,7 +209,7 @@ TEST(vanished_host_is_seen_from_a_full_tunnel)
     end_peer(&p, &n);
 }
 
-/* The kernel's own word, for comparison, would be: timed out, after 7 s of a closed window. */
+/* For comparison: the kernel's timeout alone would close the connection after 7 s of a closed window. */
 TEST(reader_that_rests_for_long_loses_nothing)
 {
     struct tunnel_net n;
@@ -226,7 +226,7 @@ TEST(reader_that_rests_for_long_loses_nothing)
     net_close(&n);
 }
 
-/* The reader's window is closed by the last few bytes: nothing waits but in the kernel. */
+/* The last few bytes close the reader's window: all unsent bytes are in the kernel. */
 TEST(reader_that_rests_with_little_to_take_loses_nothing)
 {
     struct tunnel_net n;

@@ -1,4 +1,4 @@
-/* Join tokens: what is encoded comes back, what is mistyped is told. */
+/* Join tokens: encoding and decoding are inverse, and typing errors are detected. */
 #include "common/tunnel/token.h"
 #include "tests/lib/example.h"
 
@@ -68,7 +68,7 @@ TEST(two_tokens_differ)
     assert_false(token_equal(&a, &b));
 }
 
-/* Each place, each other letter; each one left out; each pair swapped. */
+/* Every single substitution, every omission and every swap of neighbours. */
 TEST(every_typo_is_told)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_. \n";
@@ -111,7 +111,7 @@ TEST(what_is_wrong_is_said)
     text[10] = text[10] == 'A' ? 'B' : 'A';
     assert_err(ERR_INVALID, token_decode(text, strlen(text), &back, &why));
     assert_non_null(strstr(why.text, "mistyped"));
-    assert_null(strstr(why.text, text + 5)); /* a secret does not go into a sentence */
+    assert_null(strstr(why.text, text + 5)); /* an error message must not contain the secret */
     memset(text, 'A', sizeof(text));
     memcpy(text, "dtd1.", 5);
     assert_err(ERR_INVALID, token_decode(text, TOKEN_TEXT_MAX, &back, &why));

@@ -1,4 +1,4 @@
-/* Two honest ends: who they are, what flows, how it ends. */
+/* Two correct ends: authentication, data transfer, closing. */
 #include "tests/common/tunnel/net.h"
 
 #include "common/base/clock.h"
@@ -109,7 +109,7 @@ TEST(key_that_we_do_not_have_is_said_to_be_ours)
     net_close(&n);
 }
 
-/* k2 is added everywhere, then k1 dropped everywhere; nobody is cut before it is asked for. */
+/* k2 is added on both hosts, then k1 is dropped on both; no tunnel closes before tunnel_host_recheck. */
 TEST(rotation)
 {
     struct tunnel_net n;
@@ -147,13 +147,14 @@ TEST(another_node_than_expected_is_refused)
     net_wait(&n, &a);
     assert_int_equal(a.err, ERR_DENIED);
     assert_non_null(strstr(a.why, "is b, not c"));
-    net_wait_accepted(&n, 1); /* who it is for is not said to the server: its owner sees the end at once */
+    net_wait_accepted(
+        &n, 1); /* the server does not learn the expected name: it accepts, and its owner reads the end of the stream */
     assert_int_equal(net_read_to_end(&n, n.fds[0]), 0);
     close(n.fds[0]);
     net_close(&n);
 }
 
-/* What an attacker makes who sends a connection back to where it came from. */
+/* A reflected connection: an attacker connects a host to itself. */
 TEST(own_reflection_is_refused)
 {
     struct tunnel_net n;
@@ -200,7 +201,7 @@ TEST(join_token_opens_joining_and_nothing_else)
     net_close(&n);
 }
 
-/* A client of ours would not ask for it; another's is refused by the server. */
+/* tunnel_connect refuses this locally; the server refuses it from another program. */
 TEST(join_token_for_another_purpose_is_refused_by_the_server)
 {
     struct tunnel_net n;
@@ -222,9 +223,9 @@ TEST(join_token_for_another_purpose_is_refused_by_the_server)
     net_close(&n);
 }
 
-/* ---- what flows ---- */
+/* ---- data transfer ---- */
 
-/* One way: `to_send` bytes of a sequence that only the seed knows, in random pieces; the reader rests at times. */
+/* One direction: `to_send` bytes of a seeded random sequence, in random pieces; the reader pauses at times. */
 struct flow {
     int from, to;
     uint64_t write_seed, read_seed;
@@ -346,7 +347,7 @@ TEST(traffic_keys_are_renewed_under_way)
     net_close(&n);
 }
 
-/* As much as goes without anybody reading. */
+/* Writes until the tunnel is full. */
 static size_t fill(struct tunnel_net *n, int fd)
 {
     static const uint8_t bytes[65536];
@@ -392,7 +393,7 @@ TEST(reader_that_does_not_read_holds_the_writer_back)
     net_close(&n);
 }
 
-/* ---- ends ---- */
+/* ---- closing ---- */
 
 TEST(one_way_ends_the_other_goes_on)
 {
@@ -418,13 +419,14 @@ TEST(one_way_ends_the_other_goes_on)
     assert_int_equal(write(b, "end", 3), 3);
     assert_int_equal(shutdown(b, SHUT_WR), 0);
     assert_true(net_read_to_end(&n, a) >= 3);
-    net_wait_tunnels(&n, n.a, 0); /* both ways have ended: gone, though nobody closed */
+    net_wait_tunnels(&n, n.a,
+                     0); /* both directions have ended: the tunnel closes although no owner has closed its descriptor */
     net_wait_tunnels(&n, n.b, 0);
     close(a), close(b);
     net_close(&n);
 }
 
-/* An owner that has ended its way and closes later, with nothing flowing. */
+/* An owner shuts down writing and closes later, while no bytes flow. */
 TEST(close_after_a_half_close_is_noticed)
 {
     struct tunnel_net n;
@@ -435,13 +437,13 @@ TEST(close_after_a_half_close_is_noticed)
     assert_int_equal(net_read_to_end(&n, b), 0);
     assert_int_equal(n.a->all, 1);
     close(a);
-    net_wait_tunnels(&n, n.a, 0); /* though the other owner ends nothing */
+    net_wait_tunnels(&n, n.a, 0); /* although the other owner ends nothing */
     close(b);
     net_wait_tunnels(&n, n.b, 0);
     net_close(&n);
 }
 
-/* Who only writes learns by writing that nobody takes it any more. */
+/* One-way tunnel: the writer learns from a failed write that the reader has gone. */
 TEST(who_only_writes_is_told_of_the_end)
 {
     struct tunnel_net n;
@@ -470,9 +472,9 @@ TEST(what_an_owner_wrote_before_it_closed_arrives)
     int a, b;
     net_open(&n);
     net_tunnel(&n, &a, &b);
-    size_t back = fill(&n, b), there = fill(&n, a); /* and what comes back is in the way */
+    size_t back = fill(&n, b), there = fill(&n, a); /* the other direction is full, too */
     close(a);
-    net_pump_ms(&n, 500); /* what came for it is thrown away */
+    net_pump_ms(&n, 500); /* received bytes are discarded */
     assert_true(net_turns(&n, REST_MS) < REST_TURNS);
     assert_int_equal(net_read_to_end(&n, b), there);
     assert_true(back > 0);
@@ -601,7 +603,7 @@ TEST(cancel_at_every_moment)
             assert_int_equal(a.err, ERR_CANCELED);
         if (!a.err)
             close(a.fd);
-        while (closed < n.n_accepted) /* left open, the other end would be waited for as long as a tunnel lingers */
+        while (closed < n.n_accepted) /* an open descriptor would keep the tunnel open for TUNNEL_LINGER_MS */
             close(n.fds[closed++]);
         net_wait_tunnels(&n, n.a, 0);
     }
@@ -618,7 +620,7 @@ TEST(nobody_there)
     struct tunnel_connect_config config = net_config(&n);
     char address[64];
     int fd;
-    assert_ok(tunnel_bind("127.0.0.1:0", &fd, NULL)); /* listens, and never accepts */
+    assert_ok(tunnel_bind("127.0.0.1:0", &fd, NULL)); /* listens but never accepts */
     struct sockaddr_storage at;
     socklen_t len = sizeof(at);
     getsockname(fd, (struct sockaddr *)&at, &len);
@@ -662,7 +664,7 @@ TEST(what_cannot_be_connected_is_said_at_once)
     net_close(&n);
 }
 
-/* A name that has no address: however long the resolver takes, the answer comes in time. */
+/* A name without an address: the callback is called in time, however long the resolver takes. */
 TEST(name_without_an_address)
 {
     struct tunnel_net n;

@@ -1,4 +1,4 @@
-/* Who is woken is asked of everybody, in the order in which they began to wait. */
+/* To find the waiter to wake, the oracle looks at all waiters in the order in which they started to wait. */
 #include "tests/daemon/store/oracle.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@ bool oracle_has(const struct oracle *o, int key)
     return o->present[key] || o->n_items[key] > 0;
 }
 
-/* The waiter that began first after `since`. */
+/* The waiter with the earliest start after `since`. */
 static struct oracle_waiter *after(struct oracle *o, int64_t since)
 {
     struct oracle_waiter *first = NULL;
@@ -29,7 +29,7 @@ static void wake(struct oracle *o, struct oracle_waiter *w)
     o->woken[o->n_woken++] = (int)(w - o->waiters);
 }
 
-/* True: it was woken. */
+/* True: the waiter was woken. */
 static bool found(struct oracle *o, struct oracle_waiter *w, int key)
 {
     int n = 0, had = w->n_misses;

@@ -19,14 +19,14 @@ struct oracle {
     int n_items[ORACLE_KEYS];
     struct oracle_waiter {
         bool waiting;
-        int64_t since; /* a number that grows */
+        int64_t since; /* an increasing sequence number */
         int misses[ORACLE_MISSES], n_misses;
         bool at_barrier;
         int64_t world;
         int owes; /* key + 1 */
     } waiters[ORACLE_WAITERS];
     int64_t now;
-    int woken[64], n_woken; /* in order; emptied by whoever reads */
+    int woken[64], n_woken; /* in order; the reader empties it */
 };
 
 bool oracle_has(const struct oracle *o, int key);
@@ -36,9 +36,10 @@ const char *oracle_compare_set(struct oracle *o, int key, const char *expected, 
 bool oracle_add(struct oracle *o, int key, int64_t delta, int64_t *ret);
 bool oracle_delete(struct oracle *o, int key);
 void oracle_push(struct oracle *o, int key, const char *item);
-int oracle_pop(struct oracle *o, int key, int waiter, char *ret);       /* the length before */
-bool oracle_wait(struct oracle *o, int waiter, const int *keys, int n); /* whether there is nothing to wait for */
-bool oracle_barrier(struct oracle *o, int key, int64_t world, int waiter, bool *ret_ready); /* false: no number */
+int oracle_pop(struct oracle *o, int key, int waiter, char *ret);       /* returns the length before */
+bool oracle_wait(struct oracle *o, int waiter, const int *keys, int n); /* true: there is nothing to wait for */
+bool oracle_barrier(struct oracle *o, int key, int64_t world, int waiter,
+                    bool *ret_ready); /* false: the value is not a number */
 void oracle_cancel(struct oracle *o, int waiter);
 
 #endif

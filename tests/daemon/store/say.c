@@ -1,4 +1,4 @@
-/* The fields are put together here once more, and not by the code under test. */
+/* The fields are encoded here independently of the code under test. */
 #include "tests/daemon/store/say.h"
 
 #include <ctype.h>

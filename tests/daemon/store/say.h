@@ -1,4 +1,4 @@
-/* Requests of the c10d protocol, written byte by byte: what tests of daemon/store say to it. */
+/* Encoder for requests of the c10d protocol, for the tests of daemon/store. */
 #ifndef DTD_TESTS_DAEMON_STORE_SAY_H
 #define DTD_TESTS_DAEMON_STORE_SAY_H
 

@@ -1,4 +1,4 @@
-/* A relay before a real store, over socket pairs in place of a tunnel, its loop turned by the test. */
+/* A relay to a real store, over socket pairs instead of a tunnel. The test runs the loop. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "daemon/store/relay.h"
@@ -19,7 +19,7 @@ static struct store_server *server;
 static struct relay *relay;
 static enum { AT_ONCE, BY_HAND, NEVER, UNREACHABLE } answer;
 static struct relay_call *dialling;
-static int by_hand; /* the stream's other end, which the test holds */
+static int by_hand; /* the other end of the stream, held by the test */
 
 static void dial(void *owner, struct relay_call *call)
 {
@@ -75,7 +75,7 @@ static void turn(void)
     uv_run(&loop, UV_RUN_NOWAIT);
 }
 
-/* Says all of `b` and reads `want` bytes, as both come. */
+/* Sends all of `b` and reads `want` bytes at the same time. */
 static void talk(int fd, const struct buf *b, uint8_t *ret, size_t want)
 {
     size_t said = 0, got = 0;
@@ -90,7 +90,7 @@ static void talk(int fd, const struct buf *b, uint8_t *ret, size_t want)
     }
 }
 
-/* Turns until the other end says nothing more. */
+/* Runs the loop until the end of the stream. */
 static void until_ended(int fd)
 {
     uint8_t byte;
@@ -140,7 +140,7 @@ static uint8_t byte_at(size_t i)
     return (uint8_t)(i * 2654435761u >> 13);
 }
 
-/* Says until nothing more is taken for a while; how much was. */
+/* Sends until the relay accepts nothing more for a while; returns the number of bytes sent. */
 static size_t say_until_full(int fd)
 {
     uint8_t chunk[5000];
@@ -171,7 +171,7 @@ static void hear(int fd, size_t want)
     assert_int_equal(want, got);
 }
 
-/* Who does not take holds the other back, in both directions at once, and nothing is lost. */
+/* An end that does not read holds the other end back, in both directions at once, and no byte is lost. */
 TEST(who_does_not_take_holds_the_other_back)
 {
     open_both();
@@ -184,7 +184,7 @@ TEST(who_does_not_take_holds_the_other_back)
     assert_true(there > 100000 && back > 100000);
     hear(by_hand, there);
     hear(fd, back);
-    assert_int_equal(0, shutdown(fd, SHUT_WR)); /* an end that has said its last still hears */
+    assert_int_equal(0, shutdown(fd, SHUT_WR)); /* an end that has shut down writing still receives */
     until_ended(by_hand);
     assert_int_equal(3, send(by_hand, "end", 3, MSG_NOSIGNAL));
     close(by_hand);
@@ -196,7 +196,7 @@ TEST(who_does_not_take_holds_the_other_back)
     close_both();
 }
 
-/* Two who came by the relay and one who came to the store itself are in one store. */
+/* Two clients of the relay and one client of the store itself share one store. */
 TEST(who_comes_by_the_relay_is_in_the_store)
 {
     struct buf b = {0};
@@ -247,7 +247,7 @@ TEST(a_store_that_closes_closes_the_connection)
     buf_fini(&b);
 }
 
-/* The stream comes when nobody waits for it any more: it is closed, and the relay's memory goes with it. */
+/* The stream is provided after its connection has closed: it is closed, and the relay is freed. */
 TEST(a_relay_that_closes_while_it_dials)
 {
     int pair[2];

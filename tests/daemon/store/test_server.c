@@ -1,4 +1,4 @@
-/* The store behind real sockets, its loop turned by the test: conversations, those who misbehave, limits. */
+/* The store on real sockets: conversations, misbehaving clients, limits. The test runs the loop. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "daemon/store/server.h"
@@ -72,7 +72,7 @@ static int connect_to(uint16_t port)
     return fd;
 }
 
-/* Turns the loop until the store has done `what`; the deadline is for a test that would never end. */
+/* Runs the loop until the condition `what` holds, with a deadline. */
 static void until(bool (*what)(void))
 {
     for (int64_t end = clock_mono_ms() + PATIENCE_MS; !what(); turn())
@@ -118,7 +118,7 @@ static void expect_answer(int fd, const char *hex)
     buf_fini(&b);
 }
 
-/* The next answer has come, and is left for a later expect_answer. */
+/* Waits until the next answer has arrived, and leaves it for a later expect_answer. */
 static void until_answered(int fd)
 {
     uint8_t byte;
@@ -141,7 +141,7 @@ static void expect_number(int fd, int64_t expected)
     assert_true(number == expected);
 }
 
-/* Nothing comes, however often the loop turns. */
+/* Expects that no bytes arrive. */
 static void expect_silence(int fd)
 {
     char byte;
@@ -151,7 +151,7 @@ static void expect_silence(int fd)
     assert_int_equal(EAGAIN, errno);
 }
 
-/* Closes our end too. */
+/* Also closes the test's end. */
 static void expect_closed(int fd)
 {
     char byte;
@@ -166,7 +166,7 @@ static void expect_closed(int fd)
     close(fd);
 }
 
-/* Sends what was said. */
+/* Sends the requests in `said`. */
 static void talk(int fd)
 {
     send_to(fd, said.data, said.len);
@@ -359,14 +359,14 @@ TEST(cancel_is_answered_once_whatever_came_first)
     expect_answer(a, "01");
     say(&said, WIRE_SET, "ss", "k", "v");
     talk(b);
-    expect_silence(a); /* it waits no more */
+    expect_silence(a); /* the wait has ended */
     say(&said, WIRE_WAIT, "ns", (uint64_t)1, "l");
     talk(a);
     expect_silence(a);
     say(&said, WIRE_SET, "ss", "l", "v");
     talk(b);
     until_answered(a);
-    say(&said, WIRE_CANCEL_WAIT, ""); /* too late: the wake has gone out */
+    say(&said, WIRE_CANCEL_WAIT, ""); /* too late: the wake has already been sent */
     talk(a);
     expect_answer(a, "00 01");
     expect_silence(a);
@@ -462,7 +462,7 @@ TEST(one_key_wakes_everybody)
     close_store();
 }
 
-/* More than are sent to in one turn: the loop may not sleep before the last one knows. */
+/* More woken clients than are sent to in one turn: the loop must not sleep before the last one has its answer. */
 TEST(more_waiters_than_a_turn_serves)
 {
     enum { N = 1100 };
@@ -502,7 +502,7 @@ static bool one_is_left(void)
     return stats().connections == 1;
 }
 
-/* Who waits and goes leaves nothing behind; an item that it was woken for is the next one's. */
+/* A waiter that closes leaves nothing behind; the item that woke it wakes the next waiter. */
 TEST(waiters_that_go)
 {
     open_store((struct store_server_config){0});
@@ -546,13 +546,13 @@ TEST(waiters_that_go)
 
 /* ---- who may come in ---- */
 
-/* As another user: in a child when we are root, else it is the store that is somebody else's. */
+/* Runs as another user: in a child process as root, otherwise with a store of another user. */
 static uid_t stranger_of(void)
 {
     return getuid() == 0 ? 65534 : getuid() + 1;
 }
 
-/* Connects, says something, and closes at once or waits for the end. Returns the child. */
+/* Connects, sends a request, and closes immediately or waits for the end. Returns the child process. */
 static pid_t stranger(uint16_t port, bool stays)
 {
     pid_t pid = fork();
@@ -599,12 +599,12 @@ TEST(another_users_connection_is_refused)
     assert_int_equal(0, stats().accepted);
     assert_int_equal(0, stats().keys);
     if (getuid() == 0)
-        close(join()); /* root may */
+        close(join()); /* root is permitted */
     until(nobody_is_left);
     close_store();
 }
 
-/* A socket that its process has left belongs to root, as the kernel tells it. */
+/* The kernel reports root as the owner of a socket that its process has closed. */
 TEST(who_closes_at_once_is_not_taken_for_root)
 {
     open_store((struct store_server_config){.uid = getuid() == 0 ? 12345 : stranger_of()});
@@ -678,7 +678,8 @@ TEST(a_port_that_is_taken)
     close_store();
 }
 
-/* Free for one family alone is taken: who resolves a name to the other would meet somebody else. */
+/* A port that is free for one family only is not used: a client that uses the other family would reach another server.
+ */
 TEST(a_port_that_is_taken_for_ipv6)
 {
     struct sockaddr_in6 addr = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback};
@@ -727,12 +728,12 @@ TEST(who_says_nothing_in_time)
     open_store((struct store_server_config){.handshake_ms = 200});
     int good = join(), silent = connect_to(store_server_port(server)), slow = connect_to(store_server_port(server));
     say_hello(&said);
-    send_to(slow, said.data, said.len - 1); /* the last byte never comes */
+    send_to(slow, said.data, said.len - 1); /* the last byte is never sent */
     said.len = 0;
     expect_closed(silent);
     expect_closed(slow);
     assert_int_equal(2, stats().broken);
-    close(join()); /* who comes later has its own time */
+    close(join()); /* a later client has its own deadline */
     say(&said, WIRE_GETNUMKEYS, "");
     talk(good);
     expect_number(good, 0);
@@ -796,7 +797,7 @@ static void expect_large(int fd, const char *key)
     free(value);
 }
 
-/* 200 MB of answers for somebody who does not read: they are not made before it does. Others are served. */
+/* 200 MB of answers for a client that does not read: they are not produced before it reads. Others are served. */
 TEST(a_client_that_does_not_read)
 {
     open_store((struct store_server_config){0});
@@ -828,7 +829,8 @@ TEST(a_client_that_does_not_read)
     close_store();
 }
 
-/* One request for 150 MB in many values: made as they are read; who asks sends all keys before it reads. */
+/* One request for 150 MB in many values: they are produced as they are read. The client sends all keys before it reads.
+ */
 TEST(many_large_values_at_once)
 {
     enum { N = 150 };
@@ -895,7 +897,7 @@ TEST(a_store_that_is_full)
     expect_closed(bad);
     assert_in_range(stats().bytes, value_bytes, 5u << 20);
     say(&said, WIRE_GET, "s", "k");
-    talk(good); /* what it has is served, as long as there is room for the answer */
+    talk(good); /* existing keys are served as long as there is memory for the answer */
     expect_large(good, "k");
     close(good);
     until(nobody_is_left);
@@ -924,7 +926,7 @@ static bool two_keys_are_there(void)
     return stats().keys == 2;
 }
 
-/* A process that ends with answers unread resets its connection; what it had set counts. */
+/* A process that exits with unread answers resets its connection; its SETs are still applied. */
 TEST(what_was_sent_before_a_reset_counts)
 {
     const struct linger at_once = {1, 0};
@@ -941,7 +943,7 @@ TEST(what_was_sent_before_a_reset_counts)
     close_store();
 }
 
-/* With everybody in the middle of something. */
+/* Closes while every client is in the middle of an operation. */
 TEST(closing_ends_everything)
 {
     open_store((struct store_server_config){0});

@@ -1,4 +1,4 @@
-/* Keys, queues and those who wait, each rule by itself and all of them at random beside the oracle. */
+/* Keys, queues and waiters: each rule separately, and random operations compared with the oracle. */
 #include "daemon/store/siphash.h"
 #include "daemon/store/table.h"
 #include "tests/daemon/store/oracle.h"
@@ -86,7 +86,7 @@ static int64_t add(const char *key, int64_t delta)
     return sum;
 }
 
-/* What CPython 3.11 says: PYTHONHASHSEED=0 python3 -c 'print(hex(hash(b"a") & 2**64 - 1))'. */
+/* The result of CPython 3.11: PYTHONHASHSEED=0 python3 -c 'print(hex(hash(b"a") & 2**64 - 1))'. */
 TEST(hash_of_known_bytes)
 {
     const uint64_t seed[2] = {0, 0};
@@ -140,7 +140,7 @@ TEST(compare_and_set_in_every_branch)
 {
     struct byte_view found;
     setup();
-    compare_set("k", "old", "new", "old"); /* missing: what was expected, nothing stored */
+    compare_set("k", "old", "new", "old"); /* missing: returns the expected value, stores nothing */
     assert_false(table_get(t, text("k"), &found));
     compare_set("k", "", "first", "first");
     compare_set("k", "", "second", "first");
@@ -149,7 +149,7 @@ TEST(compare_and_set_in_every_branch)
     compare_set("k", "first", "second", "second");
     expect_held("k", "second");
     compare_set("k", "second", "", "");
-    compare_set("k", "", "again", "again"); /* there and empty */
+    compare_set("k", "", "again", "again"); /* exists and is empty */
     expect_held("k", "again");
     teardown();
 }
@@ -232,7 +232,7 @@ TEST(a_key_that_comes_while_keys_are_named)
     assert_ok(table_wait_begin(t, &waiters[0]));
     assert_ok(table_wait_key(t, &waiters[0], text("a")));
     assert_ok(table_set(t, text("a"), text("1")));
-    expect_woken(0); /* not before it has named them all */
+    expect_woken(0); /* not before the last key has been named */
     assert_ok(table_wait_key(t, &waiters[0], text("b")));
     assert_false(table_wait_end(t, &waiters[0]));
     assert_ok(table_set(t, text("b"), text("1")));
@@ -258,7 +258,7 @@ TEST(who_cancels_is_not_woken)
     assert_ok(table_set(t, text("b"), text("1")));
     expect_woken(1, 1);
     assert_true(table_delete(t, text("b")));
-    assert_int_equal(before, budget.used); /* names that nobody waits for are gone */
+    assert_int_equal(before, budget.used); /* entries without waiters have been freed */
     teardown();
 }
 
@@ -313,14 +313,14 @@ TEST(an_item_wakes_the_first_in_line)
     expect_woken(1, 1);
     expect_pop(0, "q", 2, "a");
     expect_pop(1, "q", 1, "b");
-    /* Who waits for more has seen the item, and does not keep it from the next. */
+    /* A waiter with further keys is satisfied for this key and does not block the next waiter. */
     assert_false(wait_for(2, two, 2));
     assert_false(wait_one(3, "q"));
     push("q", "c");
     expect_woken(1, 3);
     assert_ok(table_set(t, text("other"), text("")));
     expect_woken(1, 2);
-    /* A value wakes everybody. */
+    /* A value wakes all waiters. */
     expect_pop(3, "q", 1, "c");
     assert_false(wait_one(0, "q"));
     assert_false(wait_one(1, "q"));
@@ -336,16 +336,16 @@ TEST(an_item_that_is_not_taken_wakes_the_next)
         assert_false(wait_one(i, "q"));
     push("q", "a");
     expect_woken(1, 0);
-    table_wait_cancel(t, &waiters[0]); /* it gave up, or went */
+    table_wait_cancel(t, &waiters[0]); /* canceled, or closed */
     expect_woken(1, 1);
-    assert_false(wait_one(1, "elsewhere")); /* it wants something else now */
+    assert_false(wait_one(1, "elsewhere")); /* it starts another wait instead of a pop */
     expect_woken(1, 2);
     expect_pop(2, "q", 1, "a");
     table_wait_cancel(t, &waiters[2]);
-    expect_woken(0); /* it was taken */
+    expect_woken(0); /* the item has been popped */
     push("q", "b");
     expect_woken(1, 3);
-    expect_pop(5, "q", 1, "b"); /* somebody was faster */
+    expect_pop(5, "q", 1, "b"); /* another client has popped the first item */
     table_wait_cancel(t, &waiters[3]);
     expect_woken(0);
     teardown();
@@ -361,7 +361,7 @@ TEST(who_has_taken_its_item_owes_nothing)
     expect_woken(2, 0, 1);
     expect_pop(0, "q", 2, "a");
     table_wait_cancel(t, &waiters[0]);
-    expect_woken(0); /* what is left is the other's */
+    expect_woken(0); /* the remaining item is for the other waiter */
     table_wait_cancel(t, &waiters[1]);
     expect_woken(1, 2);
     teardown();
@@ -390,15 +390,15 @@ TEST(barriers)
     expect_woken(2, 0, 1);
     assert_true(barrier(0, "b", 3)); /* and from then on */
     expect_held("b", "4");
-    /* Who waits for the key itself has it with the first that comes. */
+    /* A waiter for the key itself is woken by the first client that enters. */
     assert_false(wait_one(0, "c"));
     assert_false(barrier(1, "c", 2));
     expect_woken(1, 0);
-    /* Who gives up has been counted. */
+    /* A client that cancels remains counted. */
     table_wait_cancel(t, &waiters[1]);
     assert_true(barrier(2, "c", 2));
     expect_woken(0);
-    /* Clients without the operation add, and wait by themselves. */
+    /* Clients without the operation BARRIER add to the key and wait for it. */
     assert_false(barrier(0, "d", 3));
     assert_false(barrier(1, "d", 4));
     assert_int_equal(3, add("d", 1));
@@ -409,7 +409,7 @@ TEST(barriers)
     expect_woken(1, 1);
     assert_ok(table_set(t, text("d"), text("no number")));
     assert_err(ERR_INVALID, table_barrier(t, text("d"), 1, &waiters[0], &ready));
-    /* A number below zero, and a world of none. */
+    /* A negative number, and a world of 0. */
     assert_ok(table_set(t, text("e"), text("-2")));
     assert_false(barrier(0, "e", 0));
     assert_true(barrier(1, "e", 0));
@@ -422,7 +422,7 @@ static void count_bytes(void *arg, struct byte_view key)
     *(size_t *)arg += key.len;
 }
 
-/* Splits of every bucket many times over, deletions in between, nothing lost. */
+/* Every bucket is split many times, with deletions in between; no key is lost. */
 TEST(a_hundred_thousand_keys)
 {
     enum { N = 100000 };
@@ -456,7 +456,7 @@ TEST(a_hundred_thousand_keys)
     teardown();
 }
 
-/* Every operation with every amount of memory that is too little: refused, and nothing has changed. */
+/* Every operation with every insufficient amount of memory fails and changes nothing. */
 static err_t one_operation(int i, int64_t *sum)
 {
     struct byte_view found;

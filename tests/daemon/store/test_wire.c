@@ -19,7 +19,7 @@ static void put_span(struct buf *b, const char *name, struct byte_view s)
         assert_ok(buf_printf(b, "%02x", s.data[i]));
 }
 
-/* One line for each part, with all that is in it. */
+/* One line per part, with all its fields. */
 static void note(struct buf *b, const struct wire_request *r)
 {
     assert_ok(buf_printf(b, "%s head=%d left=%u number=%lld nonce=%x", wire_op_name(r->op), r->head, r->left,
@@ -30,7 +30,7 @@ static void note(struct buf *b, const struct wire_request *r)
     assert_ok(buf_printf(b, "\n"));
 }
 
-/* The bytes come in a piece of memory of their own, so that a sanitizer sees a view that outlives them. */
+/* The input is in a separate allocation, so that a sanitizer detects a view that outlives it. */
 static enum wire_result feed(const uint8_t *data, size_t len, struct buf *notes)
 {
     uint8_t *copy = malloc(len ? len : 1);
@@ -46,7 +46,7 @@ static enum wire_result feed(const uint8_t *data, size_t len, struct buf *notes)
     return result;
 }
 
-/* The notes of a conversation that begins with VALIDATE; expects it to stay whole. */
+/* Parses a conversation that begins with VALIDATE and returns its notes; expects no error. */
 static void expect(const struct buf *said, const char *notes)
 {
     struct buf found = {0};
@@ -74,7 +74,7 @@ static void expect_broken(const struct buf *said, const char *reason)
     fresh();
     assert_int_equal(WIRE_BROKEN, feed(said->data, said->len, &found));
     assert_string_equal(reason, w.reason);
-    assert_int_equal(WIRE_BROKEN, feed((const uint8_t *)"\x07", 1, &found)); /* and for good */
+    assert_int_equal(WIRE_BROKEN, feed((const uint8_t *)"\x07", 1, &found)); /* permanently */
     buf_fini(&found);
 }
 
@@ -226,7 +226,7 @@ TEST(version_2_1_by_its_numbers)
         cut_everywhere(&said);
     }
     said.len = 0;
-    say(&said, WIRE_GETNUMKEYS, ""); /* one byte is all there is: it must not be waited for more */
+    say(&said, WIRE_GETNUMKEYS, ""); /* this request has only one byte: the parser must not wait for more */
     said.data[0] = 6;
     notes.len = 0;
     transcript(&said, &notes);
@@ -262,7 +262,8 @@ TEST(strangers_are_refused_by_their_first_bytes)
     wire_fini(&w);
 }
 
-/* What is announced too long is refused before it comes; what is just allowed is awaited, and costs nothing yet. */
+/* A length above the limit is refused before the bytes arrive; the largest permitted length is accepted and allocates
+ * nothing yet. */
 static void limit_of(const char *before, uint64_t most, const char *reason)
 {
     struct buf said = {0};
@@ -327,7 +328,7 @@ TEST(the_longest_of_all)
                     assert_int_equal(sizeof(value), r.value.len);
                     assert_memory_equal(value, r.value.data, sizeof(value));
                 }
-            /* No more than twice what has come. */
+            /* At most twice the bytes that have arrived. */
             assert_in_range(w.held.cap, 0, 2 * (at + step) + 256);
         }
         assert_int_equal(2, found);
@@ -337,7 +338,7 @@ TEST(the_longest_of_all)
     assert_int_equal(0, budget.used);
 }
 
-/* A list of 131072 keys is never held: each is given out as it comes. */
+/* A list of 131072 keys is never stored: each key is returned as it arrives. */
 TEST(lists_are_not_collected)
 {
     struct buf said = {0};
