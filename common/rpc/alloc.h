@@ -1,5 +1,4 @@
-/* A ProtobufCAllocator with a budget: it bounds the memory for unpacking a peer's message. One allocator per message.
- */
+/* A ProtobufCAllocator with a budget: it bounds the memory for unpacking a peer's message. One per message. */
 #ifndef DTD_COMMON_RPC_ALLOC_H
 #define DTD_COMMON_RPC_ALLOC_H
 

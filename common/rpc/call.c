@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 /* Moves the call to the end of the list: streams that receive items in turn are then found at its beginning. */
-static struct rpc_out *find(struct rpc_conn *conn, uint64_t id)
+static struct rpc_out *out_find(struct rpc_conn *conn, uint64_t id)
 {
     struct rpc_out *out;
     TAILQ_FOREACH(out, &conn->outs, link)
@@ -30,7 +30,8 @@ static void remove_out(struct rpc_conn *conn, struct rpc_out *out)
     conn->n_outs--;
 }
 
-static void end(struct rpc_conn *conn, struct rpc_out *out, err_t err, const ProtobufCMessage *reply, const char *text)
+static void out_end(struct rpc_conn *conn, struct rpc_out *out, err_t err, const ProtobufCMessage *reply,
+                    const char *text)
 {
     const struct rpc_result result = {.err = err, .last = true, .reply = reply, .text = text};
     remove_out(conn, out);
@@ -85,7 +86,7 @@ err_t rpc_send(struct rpc_conn *conn, uint16_t method, const ProtobufCMessage *r
 
 void rpc_cancel(struct rpc_conn *conn, uint64_t call)
 {
-    struct rpc_out *out = find(conn, call);
+    struct rpc_out *out = out_find(conn, call);
     if (!out || out->ending == ERR_CANCELED)
         return;
     out->ending = ERR_CANCELED;
@@ -111,10 +112,10 @@ uint64_t rpc_client_expire(struct rpc_conn *conn, uint64_t now)
         }
         if (!due || conn->state == CONN_CLOSING)
             return next;
-        /* Tells the other side to stop working on the call. If this cannot be queued, the connection is closing. */
+        /* The other side stops working on the call. If this cannot be queued, the connection is closing anyway. */
         const struct frame cancel = {.kind = RPC_CANCEL, .method = due->method->id, .call = due->id};
         (void)!rpc_conn_write(conn, cancel, NULL);
-        end(conn, due, due->ending, NULL, "");
+        out_end(conn, due, due->ending, NULL, "");
     }
 }
 
@@ -123,7 +124,7 @@ void rpc_client_closed(struct rpc_conn *conn)
     struct rpc_out *next;
     for (struct rpc_out *out = TAILQ_FIRST(&conn->outs); out; out = next) {
         next = TAILQ_NEXT(out, link); /* on a closing connection callbacks can neither add nor remove calls */
-        end(conn, out, ERR_CLOSED, NULL, "");
+        out_end(conn, out, ERR_CLOSED, NULL, "");
     }
 }
 
@@ -145,7 +146,7 @@ const char *rpc_client_admit(struct rpc_conn *conn, const struct frame *frame, e
 {
     if (frame->call > conn->last_out_id)
         return "an answer to a call that was never made";
-    const struct rpc_out *out = find(conn, frame->call);
+    const struct rpc_out *out = out_find(conn, frame->call);
     *ret = out ? BODY_KEEP : BODY_SKIP;
     return out ? check_kind(out, frame) : NULL;
 }
@@ -158,20 +159,20 @@ static const char *take_error(struct rpc_conn *conn, struct rpc_out *out, const 
     Dtd__RpcError *e = dtd__rpc_error__unpack(&alloc.base, frame->length, body);
     if (!e)
         return "an error frame that cannot be read";
-    end(conn, out, e->code < 0 ? e->code : ERR_PROTO, NULL, e->text ? e->text : "");
+    out_end(conn, out, e->code < 0 ? e->code : ERR_PROTO, NULL, e->text ? e->text : "");
     dtd__rpc_error__free_unpacked(e, &alloc.base);
     return NULL;
 }
 
 const char *rpc_client_take(struct rpc_conn *conn, const struct frame *frame, const uint8_t *body)
 {
-    struct rpc_out *out = find(conn, frame->call);
+    struct rpc_out *out = out_find(conn, frame->call);
     if (!out)
         return NULL; /* the call ended while its answer was being received */
     if (frame->kind == RPC_ERROR)
         return take_error(conn, out, frame, body);
     if (frame->kind == RPC_END) {
-        end(conn, out, OK, NULL, "");
+        out_end(conn, out, OK, NULL, "");
         return NULL;
     }
     struct rpc_alloc alloc;
@@ -180,7 +181,7 @@ const char *rpc_client_take(struct rpc_conn *conn, const struct frame *frame, co
     if (!reply)
         return "an answer that cannot be read";
     if (frame->kind == RPC_REPLY) {
-        end(conn, out, OK, reply, "");
+        out_end(conn, out, OK, reply, "");
     } else if (out->ending != ERR_CANCELED) {
         const struct rpc_result result = {.err = OK, .reply = reply, .text = ""};
         out->cb(out->arg, &result);

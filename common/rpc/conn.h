@@ -1,5 +1,4 @@
-/* Internals of a connection, shared by conn.c, call.c, server.c, forward.c and link.c. Only these and tests include it.
- */
+/* Internals of a connection, shared by conn.c, call.c, server.c, forward.c, link.c and the tests. */
 #ifndef DTD_COMMON_RPC_CONN_H
 #define DTD_COMMON_RPC_CONN_H
 

@@ -16,8 +16,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define OWN_CALLS 64 /* not available to forwarded calls: for WindowUpdate, heartbeats and reports of the node itself \
-                      */
+#define OWN_CALLS 64 /* reserved for the node's own calls: WindowUpdate, heartbeats, reports */
 
 /* ---- the forwarding program ---- */
 
@@ -89,7 +88,7 @@ static void pass_on(struct forward *f, const Dtd__ForwardEvent *e)
     protobuf_c_message_free_unpacked(body, &alloc.base);
 }
 
-static void finish(struct forward *f, err_t err, const char *text)
+static void forward_finish(struct forward *f, err_t err, const char *text)
 {
     struct rpc_call *call = f->call;
     f->call = NULL;
@@ -108,10 +107,10 @@ static void event_received(struct forward *f, const Dtd__ForwardEvent *e)
         pass_on(f, e);
         break;
     case DTD__FORWARD_EVENT__KIND__ERROR:
-        finish(f, e->has_code && e->code < 0 ? e->code : ERR_PROTO, e->text ? e->text : "");
+        forward_finish(f, e->has_code && e->code < 0 ? e->code : ERR_PROTO, e->text ? e->text : "");
         break;
     default:
-        finish(f, OK, "");
+        forward_finish(f, OK, "");
     }
 }
 
@@ -124,9 +123,10 @@ static void forward_ended(struct forward *f, const struct rpc_result *result)
         return; /* caller_gone frees f */
     }
     if (f->call && result->err == ERR_CLOSED)
-        finish(f, ERR_AGAIN, "the connection to the answering node was lost; try again");
+        forward_finish(f, ERR_AGAIN, "the connection to the answering node was lost; try again");
     else if (f->call)
-        finish(f, result->err ? result->err : ERR_PROTO, result->text[0] ? result->text : "no answer was received");
+        forward_finish(f, result->err ? result->err : ERR_PROTO,
+                       result->text[0] ? result->text : "no answer was received");
     free(f);
 }
 
@@ -139,7 +139,7 @@ static void answered(void *arg, const struct rpc_result *result)
         forward_ended(f, result);
 }
 
-static err_t pack(const ProtobufCMessage *m, ProtobufCBinaryData *ret)
+static err_t body_pack(const ProtobufCMessage *m, ProtobufCBinaryData *ret)
 {
     ret->len = protobuf_c_message_get_packed_size(m);
     ret->data = malloc(ret->len + 1);
@@ -159,7 +159,7 @@ void rpc_forward(struct rpc_call *call, const ProtobufCMessage *request, struct 
         return;
     }
     struct forward *f = calloc(1, sizeof(*f));
-    err_t err = f ? pack(request, &m.body) : ERR_NOMEM;
+    err_t err = f ? body_pack(request, &m.body) : ERR_NOMEM;
     if (!err) {
         *f = (struct forward){.call = call, .conn = conn, .hold = hold};
         m.method = call->method->id;
@@ -221,7 +221,7 @@ err_t rpc_forwarded_send(struct rpc_call *inner, enum rpc_kind kind, const Proto
     e.has_code = kind == RPC_ERROR;
     e.code = err;
     e.text = (char *)text;
-    err_t failed = body ? pack(body, &e.body) : OK;
+    err_t failed = body ? body_pack(body, &e.body) : OK;
     e.has_body = body != NULL;
     if (!failed)
         failed = rpc_call_item(inner->outer, &e.base);

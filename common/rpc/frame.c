@@ -2,13 +2,13 @@
  * never triggers an assert: each violated rule has an error message, which is logged when the connection is closed. */
 #include "common/rpc/frame.h"
 
-static void put(uint8_t *p, uint64_t v, int bytes)
+static void put_le(uint8_t *p, uint64_t v, int bytes)
 {
     for (int i = 0; i < bytes; i++)
         p[i] = (uint8_t)(v >> (8 * i));
 }
 
-static uint64_t get(const uint8_t *p, int bytes)
+static uint64_t get_le(const uint8_t *p, int bytes)
 {
     uint64_t v = 0;
     for (int i = 0; i < bytes; i++)
@@ -18,13 +18,13 @@ static uint64_t get(const uint8_t *p, int bytes)
 
 void frame_encode(const struct frame *frame, uint8_t ret[RPC_HEADER_BYTES])
 {
-    put(ret, RPC_MAGIC, 4);
-    put(ret + 4, frame->version, 1);
-    put(ret + 5, frame->kind, 1);
-    put(ret + 6, frame->method, 2);
-    put(ret + 8, frame->call, 8);
-    put(ret + 16, frame->deadline_ms, 4);
-    put(ret + 20, frame->length, 4);
+    put_le(ret, RPC_MAGIC, 4);
+    put_le(ret + 4, frame->version, 1);
+    put_le(ret + 5, frame->kind, 1);
+    put_le(ret + 6, frame->method, 2);
+    put_le(ret + 8, frame->call, 8);
+    put_le(ret + 16, frame->deadline_ms, 4);
+    put_le(ret + 20, frame->length, 4);
 }
 
 static const char *check(const struct frame *f)
@@ -49,12 +49,12 @@ err_t frame_decode(const uint8_t bytes[RPC_HEADER_BYTES], struct frame *ret, con
     const struct frame f = {
         .version = bytes[4],
         .kind = bytes[5],
-        .method = (uint16_t)get(bytes + 6, 2),
-        .call = get(bytes + 8, 8),
-        .deadline_ms = (uint32_t)get(bytes + 16, 4),
-        .length = (uint32_t)get(bytes + 20, 4),
+        .method = (uint16_t)get_le(bytes + 6, 2),
+        .call = get_le(bytes + 8, 8),
+        .deadline_ms = (uint32_t)get_le(bytes + 16, 4),
+        .length = (uint32_t)get_le(bytes + 20, 4),
     };
-    const char *reason = get(bytes, 4) == RPC_MAGIC ? check(&f) : "not a dtd frame (wrong magic)";
+    const char *reason = get_le(bytes, 4) == RPC_MAGIC ? check(&f) : "not a dtd frame (wrong magic)";
     if (reason) {
         *ret_reason = reason;
         return ERR_PROTO;

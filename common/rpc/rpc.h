@@ -135,8 +135,7 @@ size_t rpc_conn_queued(const struct rpc_conn *conn);
 
 /* The connection of the call, or of the Peer.Forward that carries it. NULL: it has closed. */
 struct rpc_conn *rpc_call_conn(struct rpc_call *call);
-/* The data of the connection, or for a forwarded call `data` of rpc_forwarded_start. NULL: the connection has closed.
- */
+/* The data of the connection, or for a forwarded call `data` of rpc_forwarded_start. NULL: the connection closed. */
 void *rpc_call_data(struct rpc_call *call);
 uint16_t rpc_call_method(const struct rpc_call *call);
 /* `cb` is called at most once: if the caller cancels, its deadline passes or the connection closes. No answer may be

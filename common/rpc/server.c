@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct rpc_call *find(struct rpc_conn *conn, uint64_t id)
+static struct rpc_call *call_find(struct rpc_conn *conn, uint64_t id)
 {
     struct rpc_call *call;
     TAILQ_FOREACH(call, &conn->calls, link)
@@ -77,8 +77,8 @@ void rpc_call_abandon(struct rpc_call *call)
 
 /* ---- requests ---- */
 
-static const char *refuse(struct rpc_conn *conn, const struct frame *frame, enum body_fate *ret, err_t err,
-                          const char *text)
+static const char *request_refuse(struct rpc_conn *conn, const struct frame *frame, enum body_fate *ret, err_t err,
+                                  const char *text)
 {
     conn->stats.refused++;
     write_error(conn, frame->method, frame->call, err, text);
@@ -93,13 +93,14 @@ static const char *admit_request(struct rpc_conn *conn, const struct frame *fram
     conn->last_call_id = frame->call;
     const struct rpc_method *m = rpc_conn_method(conn, frame->method);
     if (!m || !m->handler)
-        return refuse(conn, frame, ret, ERR_UNSUPPORTED, "this program does not serve that method");
+        return request_refuse(conn, frame, ret, ERR_UNSUPPORTED, "this program does not serve that method");
     if (frame->length > m->max_request_bytes)
         return "a request above its method's limit";
     if (!(conn->roles & m->roles))
-        return refuse(conn, frame, ret, ERR_DENIED, "the connection does not have the role that this method requires");
+        return request_refuse(conn, frame, ret, ERR_DENIED,
+                              "the connection does not have the role that this method requires");
     if (conn->n_calls >= rpc_conn_max_calls(conn))
-        return refuse(conn, frame, ret, ERR_LIMIT, "too many calls are outstanding on this connection");
+        return request_refuse(conn, frame, ret, ERR_LIMIT, "too many calls are outstanding on this connection");
     *ret = BODY_KEEP;
     return NULL;
 }
@@ -130,7 +131,7 @@ static struct rpc_call *new_call(struct rpc_conn *conn, const struct frame *fram
 const char *rpc_server_take(struct rpc_conn *conn, const struct frame *frame, const uint8_t *body)
 {
     if (frame->kind == RPC_CANCEL) {
-        struct rpc_call *canceled = find(conn, frame->call);
+        struct rpc_call *canceled = call_find(conn, frame->call);
         if (canceled)
             rpc_call_abandon(canceled);
         return NULL;

@@ -189,7 +189,7 @@ static void request_start(uv_timer_t *timer)
 
 /* ---- starting a request ---- */
 
-static err_t fill(struct tunnel_request *r, const struct tunnel_connect_config *c, struct why *why)
+static err_t request_fill(struct tunnel_request *r, const struct tunnel_connect_config *c, struct why *why)
 {
     const char *argument = c->argument ? c->argument : "", *expected = c->expected ? c->expected : "";
     err_t err = address_parse(c->address, &r->address, why);
@@ -222,7 +222,7 @@ err_t tunnel_connect(struct tunnel_host *host, const struct tunnel_connect_confi
     struct tunnel_request *r = calloc(1, sizeof(*r));
     if (!r)
         return why_set(why, ERR_NOMEM, "out of memory");
-    err_t err = fill(r, config, why);
+    err_t err = request_fill(r, config, why);
     if (err) {
         free(r);
         return err;

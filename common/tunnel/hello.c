@@ -220,8 +220,7 @@ static void handshake_failed(struct tunnel *t, int error)
 
 static void handshake_done(struct tunnel *t)
 {
-    /* OpenSSL calls the use of a PSK a reused session. Without it the peer has authenticated itself by a certificate.
-     */
+    /* OpenSSL calls the use of a PSK a reused session. Without it the peer has used a certificate. */
     if (!SSL_session_reused(t->ssl)) {
         tunnel_fail(t, ERR_DENIED, "it did not prove that it has the key");
         return;

@@ -22,15 +22,15 @@
 #include <errno.h>
 #include <poll.h>
 
-static bool empty(const struct plain_buffer *p)
+static bool buffer_empty(const struct plain_buffer *p)
 {
     return p->at == p->len;
 }
 
-static void take(struct plain_buffer *p, size_t n)
+static void buffer_consume(struct plain_buffer *p, size_t n)
 {
     p->at += n;
-    if (empty(p))
+    if (buffer_empty(p))
         p->at = p->len = 0;
 }
 
@@ -55,7 +55,7 @@ static void look_for_hangup(struct tunnel *t)
 static void read_owner(struct tunnel *t)
 {
     ssize_t n;
-    if (t->up_ended || !empty(&t->up))
+    if (t->up_ended || !buffer_empty(&t->up))
         return;
     do
         n = recv(t->pair_fd, t->up.bytes, PLAIN_BYTES, 0);
@@ -99,7 +99,7 @@ static void ssl_broke(struct tunnel *t)
 static bool push_up(struct tunnel *t)
 {
     size_t n;
-    if (empty(&t->up) || t->close_sent)
+    if (buffer_empty(&t->up) || t->close_sent)
         return false;
     rekey(t);
     if (t->wire_lost) {
@@ -109,7 +109,7 @@ static bool push_up(struct tunnel *t)
     }
     ERR_clear_error();
     if (SSL_write_ex(t->ssl, t->up.bytes + t->up.at, t->up.len - t->up.at, &n)) {
-        take(&t->up, n);
+        buffer_consume(&t->up, n);
         t->sent_bytes += n;
         t->host->stats.bytes_out += n;
         return true;
@@ -122,7 +122,7 @@ static bool push_up(struct tunnel *t)
 
 static bool end_up(struct tunnel *t)
 {
-    if (!t->up_ended || !empty(&t->up) || t->wire_lost)
+    if (!t->up_ended || !buffer_empty(&t->up) || t->wire_lost)
         return false;
     if (!t->close_sent) {
         ERR_clear_error();
@@ -157,7 +157,7 @@ static void read_stopped(struct tunnel *t, int error)
 
 static bool fill_down(struct tunnel *t)
 {
-    if (!empty(&t->down) || t->down_ended || t->owner_gone)
+    if (!buffer_empty(&t->down) || t->down_ended || t->owner_gone)
         return false;
     ERR_clear_error();
     if (SSL_read_ex(t->ssl, t->down.bytes, PLAIN_BYTES, &t->down.len)) {
@@ -174,7 +174,7 @@ static bool flush_down(struct tunnel *t)
     ssize_t n;
     if (t->owner_gone || t->down_shut)
         return false;
-    if (empty(&t->down)) {
+    if (buffer_empty(&t->down)) {
         if (!t->down_ended)
             return false;
         shutdown(t->pair_fd, SHUT_WR);
@@ -185,7 +185,7 @@ static bool flush_down(struct tunnel *t)
         n = send(t->pair_fd, t->down.bytes + t->down.at, t->down.len - t->down.at, MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
     if (n >= 0)
-        take(&t->down, (size_t)n);
+        buffer_consume(&t->down, (size_t)n);
     else if (errno != EAGAIN)
         owner_closed(t);
     return n > 0 || t->owner_gone;

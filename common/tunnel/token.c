@@ -97,7 +97,7 @@ static err_t check_address(const char *text, struct why *why)
                          : why_set(why, ERR_INVALID, "\"%s\" has port 0: a node needs a fixed port to listen on", text);
 }
 
-static err_t pack(const struct token *t, uint8_t ret[TOKEN_BYTES_MAX], size_t *ret_len, struct why *why)
+static err_t token_pack(const struct token *t, uint8_t ret[TOKEN_BYTES_MAX], size_t *ret_len, struct why *why)
 {
     size_t n = 0;
     if (t->n_addresses < 1 || t->n_addresses > TOKEN_ADDRESSES_MAX)
@@ -125,7 +125,7 @@ err_t token_encode(const struct token *t, char ret[TOKEN_TEXT_MAX], struct why *
 {
     uint8_t bytes[TOKEN_BYTES_MAX];
     size_t len = 0;
-    err_t err = pack(t, bytes, &len, why);
+    err_t err = token_pack(t, bytes, &len, why);
     if (!err) {
         memcpy(ret, prefix, PREFIX_LEN);
         to_text(bytes, len, ret + PREFIX_LEN);
@@ -141,7 +141,7 @@ static err_t bad_content(struct why *why)
 }
 
 /* The checksum is correct: an error found here was made by the program that encoded the token. */
-static err_t unpack(const uint8_t *data, size_t len, struct token *t, struct why *why)
+static err_t token_unpack(const uint8_t *data, size_t len, struct token *t, struct why *why)
 {
     size_t at = 0;
     for (; at < ID_BYTES; at++)
@@ -175,7 +175,7 @@ static err_t decode_bytes(const uint8_t *bytes, size_t len, struct token *ret, s
                       "the join token's checksum is wrong: a character is mistyped or missing; copy the whole token "
                       "again");
     if (!err)
-        err = unpack(bytes, len - SUM_BYTES, &t, why);
+        err = token_unpack(bytes, len - SUM_BYTES, &t, why);
     if (!err)
         *ret = t;
     token_wipe(&t);

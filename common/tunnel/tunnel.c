@@ -210,7 +210,7 @@ static void timer_fired(uv_timer_t *timer)
     }
 }
 
-static void arm(struct tunnel *t, uv_poll_t *poll, int *armed, int want, uv_poll_cb cb)
+static void poll_arm(struct tunnel *t, uv_poll_t *poll, int *armed, int want, uv_poll_cb cb)
 {
     if (*armed == want)
         return;
@@ -239,9 +239,9 @@ void tunnel_arm(struct tunnel *t)
 {
     if (t->state == T_CLOSING)
         return;
-    arm(t, &t->wire_poll, &t->wire_armed, wire_wants(t), wire_ready);
+    poll_arm(t, &t->wire_poll, &t->wire_armed, wire_wants(t), wire_ready);
     if (t->pair_fd >= 0)
-        arm(t, &t->pair_poll, &t->pair_armed, pair_wants(t), pair_ready);
+        poll_arm(t, &t->pair_poll, &t->pair_armed, pair_wants(t), pair_ready);
     if (t->state == T_OPEN && wire_is_busy(t) && !uv_is_active((uv_handle_t *)&t->timer)) {
         t->looked_at = uv_now(t->host->config.loop);
         t->waits_since = t->looked_at;

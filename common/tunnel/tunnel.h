@@ -126,8 +126,9 @@ struct tunnel_connect_config {
     enum tunnel_purpose purpose;
     const char *argument; /* NULL: "" */
     uint32_t deadline_ms; /* for resolving, connecting and greeting together; 0: TUNNEL_HANDSHAKE_MS */
-    /* A host that acknowledges nothing is declared lost within this time; 0: TUNNEL_LOST_MS. A peer host that is alive
-     * is not declared lost, even if its owner reads nothing for longer. */
+    /* A host that acknowledges nothing is declared lost within this time; 0: TUNNEL_LOST_MS. With
+     * TUNNEL_LOST_MS or more, a host that is alive is never declared lost, however long its owner reads nothing. With
+     * less, it is declared lost, too, when its owner reads nothing for this time or longer. */
     uint32_t lost_ms;
     /* The peer's owner never writes. When the peer ends its stream, it no longer reads either: the tunnel closes, and
      * the next write of our owner fails. So our owner learns of the end without reading. */

@@ -80,7 +80,7 @@ static void scan_done(struct io_work *w)
     op_free(op);
 }
 
-static void scan(struct io *io, const struct io_command *c)
+static void scan_start(struct io *io, const struct io_command *c)
 {
     struct why why = {{0}};
     if (io_spec_parse(&io->spec, c->text, &why)) {
@@ -93,7 +93,7 @@ static void scan(struct io *io, const struct io_command *c)
 
 /* ---- EPOCH ---- */
 
-static void epoch(struct io *io, const struct io_command *c)
+static void epoch_start(struct io *io, const struct io_command *c)
 {
     struct why why = {{0}};
     if (io_spec_parse(&io->spec, c->text, &why)) {
@@ -141,8 +141,7 @@ static void remove_done(struct io_work *w)
 
 /* ---- METRICS ---- */
 
-/* Appends whole lines only: if the disk is full, the incomplete line is cut off again. Writes only to a regular file.
- */
+/* Appends whole lines to a regular file. If the disk is full, an incomplete line is cut off again. */
 static err_t lines_append(int fd, const char *text)
 {
     struct stat st;
@@ -233,10 +232,10 @@ void io_command(struct io *io, const struct io_command *c)
     const struct io_command tidy = {.kind = IO_CMD_QUIT, .epoch = io->epoch, .text = ""};
     switch (c->kind) {
     case IO_CMD_SCAN:
-        scan(io, c);
+        scan_start(io, c);
         break;
     case IO_CMD_EPOCH:
-        epoch(io, c);
+        epoch_start(io, c);
         break;
     case IO_CMD_REMOVE:
         op_start(io, c, remove_run, remove_done);

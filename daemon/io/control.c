@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define ORPHAN_DEFAULT_MS 60000
-#define MAX_REPORTS 4096 /* a scan reports every checkpoint of the directory; no job keeps so many */
+#define MAX_REPORTS 4096 /* bounds memory while control is unreachable; a scan alone reports every checkpoint */
 
 /* ---- reports ---- */
 

@@ -138,7 +138,7 @@ struct io_save {
     double loss;
     enum io_save_state { SAVE_OPEN, SAVE_WAITING, SAVE_COMMITTING, SAVE_DONE } state;
     bool shared, committer;
-    bool told; /* the committer's dtd-io has failed the save, and reports it to control */
+    bool failed_by_committer; /* the committer's dtd-io has failed the save, and reports it to control */
     struct ckpt_writer_id me;
     struct io_poll look; /* while WAITING */
     bool removing;       /* the files of the failed save are being removed */
@@ -150,11 +150,11 @@ struct io_save {
     struct io_save *next;
 };
 void io_save_take(struct io *io, struct io_request *r);
-/* For gather.c: the end of the wait. `reason` does not name the step. `told`: the committer's dtd-io has failed the
- * save and reports it to control. */
+/* For gather.c: the end of the wait. `reason` does not name the step. `failed_by_committer`: the committer's dtd-io has
+ * failed the save and reports it to control. */
 void io_save_commit(struct io_save *s);
 void io_save_succeed(struct io_save *s, const struct ckpt_info *info, const char *path);
-void io_save_fail(struct io_save *s, err_t err, const char *reason, bool told);
+void io_save_fail(struct io_save *s, err_t err, const char *reason, bool failed_by_committer);
 void io_save_sweep(struct io *io);
 /* OPEN -> WAITING: the committer waits for the parts of the other nodes, the others wait for its commit. */
 void io_gather_begin(struct io_save *s);

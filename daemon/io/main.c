@@ -15,7 +15,7 @@
 #define LISTEN_FD 4
 #define ARENA_FD 5
 #define QUIT_MS 5000         /* for control to acknowledge the last reports */
-#define WORD_WAIT_MS 10000   /* preparing a directory takes a fraction of a second, also on a network file system */
+#define WORD_WAIT_MS 10000   /* far more than preparing a directory takes, also on a network file system */
 #define SAVE_WAIT_MS 600000  /* writing a large part to a slow file system takes minutes */
 #define MAX_WAIT_MS 86400000 /* a day */
 
@@ -82,8 +82,7 @@ static err_t inherit(struct io *io, struct why *why)
     return OK;
 }
 
-/* The parts of all ranks are written at the same time, while dirwork uses another thread. libuv's default is 4 threads.
- */
+/* The parts of all ranks are written at the same time, while dirwork uses another thread. libuv's default is 4. */
 static void size_thread_pool(int slots)
 {
     char n[16];

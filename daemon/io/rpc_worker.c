@@ -29,7 +29,7 @@ static struct io_request *request_new(struct rpc_call *call, enum io_request_kin
     return r;
 }
 
-static void refuse(struct io_request *r, err_t err, const char *text)
+static void request_refuse(struct io_request *r, err_t err, const char *text)
 {
     rpc_fail(r->call, err, "%s", text);
     r->call = NULL;
@@ -49,7 +49,7 @@ void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage
     bool token = h->token.len == TICKET_TOKEN_BYTES &&
                  CRYPTO_memcmp(h->token.data, io->ticket.io_token, TICKET_TOKEN_BYTES) == 0;
     if (!token || strcmp(h->job, io->job) != 0 || h->slot < 0 || h->slot >= io->ticket.slots) {
-        refuse(r, ERR_DENIED, "the token is not the token of a worker of this job");
+        request_refuse(r, ERR_DENIED, "the token is not the token of a worker of this job");
         if (conn)
             rpc_conn_finish(conn);
         return;
@@ -135,7 +135,7 @@ void rpc_worker_save(void *owner, struct rpc_call *call, const ProtobufCMessage 
     r->world = m->world;
     r->loss = m->has_loss ? m->loss : (double)NAN;
     if (!pieces_take(r, m->piece, m->n_piece) || !scalars_take(r, m->scalar, m->n_scalar)) {
-        refuse(r, ERR_INVALID, "a piece of the save has an invalid type, shape or box");
+        request_refuse(r, ERR_INVALID, "a piece of the save has an invalid type, shape or box");
         return;
     }
     io_take(owner, r);
@@ -168,12 +168,12 @@ void rpc_worker_load(void *owner, struct rpc_call *call, const ProtobufCMessage 
     if (!r)
         return;
     if (m->path[0] != '/') {
-        refuse(r, ERR_INVALID, "the path of a step folder must be absolute");
+        request_refuse(r, ERR_INVALID, "the path of a step folder must be absolute");
         return;
     }
     r->path = strdup(m->path);
     if (!r->path || !pieces_take(r, m->piece, m->n_piece) || !names_take(r, m->scalar, m->n_scalar)) {
-        refuse(r, ERR_INVALID, "a piece of the load has an invalid type, shape or box");
+        request_refuse(r, ERR_INVALID, "a piece of the load has an invalid type, shape or box");
         return;
     }
     io_take(owner, r);

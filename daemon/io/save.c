@@ -194,7 +194,7 @@ static bool unwritten_list(const struct io_save *s, struct clear_work *c)
 static void save_clear(struct io_save *s)
 {
     struct io *io = s->io;
-    bool nothing = !s->committer && (s->told || s->err == ERR_STALE);
+    bool nothing = !s->committer && (s->failed_by_committer || s->err == ERR_STALE);
     struct clear_work *c = nothing || s->removing || !io->spec.root ? NULL : calloc(1, sizeof(*c));
     if (!c)
         return;
@@ -215,21 +215,21 @@ static void save_clear(struct io_save *s)
 }
 
 /* Only `reason` is passed on to the other dtd-ios (save_clear), and each of them adds the name of the step itself. */
-void io_save_fail(struct io_save *s, err_t err, const char *reason, bool told)
+void io_save_fail(struct io_save *s, err_t err, const char *reason, bool failed_by_committer)
 {
     struct io *io = s->io;
     if (s->state == SAVE_DONE)
         return;
     s->state = SAVE_DONE;
     s->look.on = false;
-    s->told = told;
+    s->failed_by_committer = failed_by_committer;
     s->err = err;
     snprintf(s->reason.text, sizeof(s->reason.text), "%s", reason);
     why_set(&s->why, err, "step-%" PRId64 " was not saved: %s", s->step, reason);
     log_error("save failed step=%" PRId64 " epoch=%" PRIu64 " error=%s why=\"%s\"", s->step, s->epoch, err_name(err),
               reason);
     answer_all(s);
-    if (err != ERR_STALE && !told)
+    if (err != ERR_STALE && !failed_by_committer)
         io_report(io, IO_SAVE_FAILED, s->epoch, NULL, NULL, s->why.text);
     if (!s->n_writing)
         save_clear(s);
@@ -393,8 +393,8 @@ struct write_work {
     struct io_part *part;
     int arena;
     bool shared, committer;
-    bool durable; /* the part has an index, and the committer may rely on it */
-    bool told;    /* the committer had already failed the save */
+    bool durable;             /* the part has an index, and the committer may rely on it */
+    bool failed_by_committer; /* the committer had already failed the save */
     struct ckpt_shared_save at;
     char root[PATH_MAX];
     struct ckpt_part *written; /* NULL with OK: the step had already been committed */
@@ -434,7 +434,7 @@ static void use_earlier_decision(struct write_work *w)
         err = ERR_STALE;
     if (!err)
         return;
-    w->told = true;
+    w->failed_by_committer = true;
     w->work.err = err;
     w->work.why = why;
 }
@@ -448,7 +448,7 @@ static void write_run(struct io_work *work)
     struct why why;
     if (w->shared)
         work->err = ckpt_failed_get(&w->at, &work->why);
-    w->told = work->err && !w->committer;
+    w->failed_by_committer = work->err && !w->committer;
     w->durable =
         !work->err && w->shared && !w->committer && ckpt_index_get(&w->at, w->request->rank, &w->written, &why) == OK;
     if (work->err || w->durable || committed_before(w))
@@ -507,7 +507,7 @@ static void write_done(struct io_work *work)
     else if (p->spoilt && !w->durable)
         io_save_fail(s, ERR_CANCELED, "the worker reused its arena before the part was written", false);
     else if (work->err)
-        io_save_fail(s, work->err, work->why.text, w->told);
+        io_save_fail(s, work->err, work->why.text, w->failed_by_committer);
     else if (!w->written)
         io_save_succeed(s, &w->info, w->path);
     else

@@ -19,36 +19,36 @@
 
 /* ---- polling ---- */
 
-static void soonest(const struct io_poll *p, int64_t *ret)
+static void poll_soonest(const struct io_poll *p, int64_t *ret)
 {
     if (p->on && !p->running && p->next_ms < *ret)
         *ret = p->next_ms;
 }
 
-static void due(uv_timer_t *timer);
+static void poll_due(uv_timer_t *timer);
 
-static void arm(struct io *io)
+static void poll_timer_arm(struct io *io)
 {
     int64_t next = INT64_MAX, now = clock_mono_ms();
-    soonest(&io->share.ready, &next);
+    poll_soonest(&io->share.ready, &next);
     for (const struct io_save *s = io->saves; s; s = s->next)
-        soonest(&s->look, &next);
+        poll_soonest(&s->look, &next);
     if (next < INT64_MAX && !io->stopped)
-        uv_timer_start(&io->poll_timer, due, next > now ? (uint64_t)(next - now) : 0, 0);
+        uv_timer_start(&io->poll_timer, poll_due, next > now ? (uint64_t)(next - now) : 0, 0);
 }
 
 void io_poll_begin(struct io *io, struct io_poll *p, int64_t wait_ms)
 {
     int64_t now = clock_mono_ms();
     *p = (struct io_poll){.on = true, .pause_ms = FIRST_PAUSE_MS, .next_ms = now, .deadline_ms = now + wait_ms};
-    arm(io);
+    poll_timer_arm(io);
 }
 
 void io_poll_again(struct io *io, struct io_poll *p)
 {
     p->next_ms = clock_mono_ms() + p->pause_ms;
     p->pause_ms = p->pause_ms * 2 < MAX_PAUSE_MS ? p->pause_ms * 2 : MAX_PAUSE_MS;
-    arm(io);
+    poll_timer_arm(io);
 }
 
 static bool take_turn(struct io_poll *p)
@@ -60,7 +60,7 @@ static bool take_turn(struct io_poll *p)
 
 static void ready_look(struct io *io);
 
-static void due(uv_timer_t *timer)
+static void poll_due(uv_timer_t *timer)
 {
     struct io *io = timer->data;
     if (io->quitting)
@@ -70,7 +70,7 @@ static void due(uv_timer_t *timer)
     for (struct io_save *s = io->saves; s; s = s->next)
         if (take_turn(&s->look))
             io_gather_look(s);
-    arm(io);
+    poll_timer_arm(io);
 }
 
 /* ---- the EPOCH command ---- */
@@ -153,7 +153,7 @@ static void prepared_run(struct io_work *w)
 }
 
 /* Logs and reports a refusal once, not after every poll. */
-static void refuse(struct io *io, err_t err, const char *text)
+static void refusal_report(struct io *io, err_t err, const char *text)
 {
     struct io_share *s = &io->share;
     if (s->refusal == err && strcmp(s->why.text, text) == 0)
@@ -176,7 +176,7 @@ static void not_ready(struct io *io)
             " ms it is not marked as ready for epoch %" PRIu64 "; use a shared file system",
             io->spec.root, s->node, s->committer_node[0] ? "node " : "the committing node", s->committer_node,
             io->word_wait_ms, io->epoch);
-    refuse(io, ERR_INVALID, why.text);
+    refusal_report(io, ERR_INVALID, why.text);
 }
 
 static void ready_done(struct io_work *w)
@@ -193,7 +193,7 @@ static void ready_done(struct io_work *w)
         else if (w->err == ERR_AGAIN)
             not_ready(io);
         else
-            refuse(io, w->err, w->why.text);
+            refusal_report(io, w->err, w->why.text);
         if (s->ready.on)
             io_poll_again(io, &s->ready);
         io_retry(io);

@@ -16,7 +16,7 @@ void io_spec_fini(struct io_spec *s)
     *s = (struct io_spec){0};
 }
 
-static err_t take(const struct job_spec *job, const char *yaml, struct io_spec *ret)
+static err_t spec_copy(const struct job_spec *job, const char *yaml, struct io_spec *ret)
 {
     *ret = (struct io_spec){.yaml = strdup(yaml),
                             .root = strdup(job->checkpoint.dir ? job->checkpoint.dir : ""),
@@ -33,7 +33,7 @@ err_t io_spec_parse(struct io_spec *s, const char *yaml, struct why *why)
     err_t err = job_parse("job", yaml, strlen(yaml), NULL, 0, &job, why);
     if (err)
         return err;
-    err = take(&job, yaml, &next);
+    err = spec_copy(&job, yaml, &next);
     job_fini(&job);
     if (!err && next.root[0] != '/')
         err = why_set(why, ERR_INVALID, "checkpoint.dir is \"%s\": it must be an absolute path", next.root);

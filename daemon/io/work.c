@@ -6,13 +6,13 @@
 
 #include <stdlib.h>
 
-static void run(uv_work_t *uv)
+static void work_run(uv_work_t *uv)
 {
     struct io_work *w = uv->data;
     w->run(w);
 }
 
-static void finished(uv_work_t *uv, int status)
+static void work_finished(uv_work_t *uv, int status)
 {
     (void)status; /* work is never canceled */
     struct io_work *w = uv->data;
@@ -27,7 +27,7 @@ void io_work_start(struct io *io, struct io_work *w)
     w->io = io;
     w->uv.data = w;
     io->n_work++;
-    int status = uv_queue_work(&io->loop, &w->uv, run, finished);
+    int status = uv_queue_work(&io->loop, &w->uv, work_run, work_finished);
     if (status < 0) { /* uv_queue_work fails only without a callback */
         log_error("work not queued why=\"%s\"", uv_strerror(status));
         abort();
@@ -45,7 +45,7 @@ static void dir_next(struct io *io)
     if (!io->dir_first)
         io->dir_last = NULL;
     io->dir_busy = true;
-    int status = uv_queue_work(&io->loop, &w->uv, run, dir_finished);
+    int status = uv_queue_work(&io->loop, &w->uv, work_run, dir_finished);
     if (status < 0) {
         log_error("work not queued why=\"%s\"", uv_strerror(status));
         abort();

@@ -96,7 +96,8 @@ static bool held_back(const struct store_client *c)
     return c->answering || unsent(c) >= STORE_OUTPUT_HIGH_BYTES;
 }
 
-/* Moves the unsent bytes to the front when at least as many have been sent, so that each byte is moved at most once. */
+/* Moves the unsent bytes to the front when at least as many have been sent, so that no more bytes are moved than sent.
+ */
 static void forget_sent(struct store_client *c)
 {
     if (c->sent < unsent(c))
@@ -173,7 +174,7 @@ static bool serve_all(struct store_client *c, struct byte_view *in)
 }
 
 /* Keeps the input that has not been served. It is already in `rest`, or is copied there. */
-static err_t keep(struct store_client *c, struct byte_view in)
+static err_t rest_keep(struct store_client *c, struct byte_view in)
 {
     if (c->rest.len) {
         c->rest_at = c->rest.len - in.len;
@@ -190,7 +191,7 @@ void store_client_feed(struct store_client *c, struct byte_view in)
 {
     if (!serve_all(c, &in))
         return;
-    err_t err = keep(c, in);
+    err_t err = rest_keep(c, in);
     if (err) {
         store_client_break(c, reason_of(err));
         return;

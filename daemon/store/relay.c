@@ -121,7 +121,7 @@ static bool is_empty(const struct relay_end *e)
 }
 
 /* Copies from one end to the other as much as both sockets allow. */
-static bool move(struct relay_end *from, struct relay_end *to, bool readable)
+static bool relay_move(struct relay_end *from, struct relay_end *to, bool readable)
 {
     bool was_ended = from->ended;
     if (readable && !from->ended && is_empty(from) && !read_from(from))
@@ -153,7 +153,7 @@ static void polled(uv_poll_t *poll, int status, int events)
     bool near = poll == &c->near.poll, readable = status < 0 || (events & UV_READABLE);
     if (c->closing)
         return;
-    bool goes_on = move(&c->near, &c->far, near && readable) && move(&c->far, &c->near, !near && readable);
+    bool goes_on = relay_move(&c->near, &c->far, near && readable) && relay_move(&c->far, &c->near, !near && readable);
     if (!goes_on || (c->near.ended && c->far.ended)) {
         close_call(c);
         return;

@@ -8,20 +8,20 @@
 
 enum { READY = 0, NOT_READY = 1, STOP_WAITING = 0, WAIT_CANCELED = 1 };
 
-static err_t answer(struct store_client *c, const void *data, size_t len)
+static err_t answer_add(struct store_client *c, const void *data, size_t len)
 {
     return bytebuf_add(&c->out, data, len);
 }
 
 static err_t answer_byte(struct store_client *c, uint8_t byte)
 {
-    return answer(c, &byte, sizeof(byte));
+    return answer_add(c, &byte, sizeof(byte));
 }
 
 static err_t answer_number(struct store_client *c, uint64_t number)
 {
     number = htole64(number);
-    return answer(c, &number, sizeof(number));
+    return answer_add(c, &number, sizeof(number));
 }
 
 static err_t answer_bytes(struct store_client *c, struct byte_view bytes)
@@ -29,7 +29,7 @@ static err_t answer_bytes(struct store_client *c, struct byte_view bytes)
     err_t err = bytebuf_reserve(&c->out, sizeof(uint64_t) + bytes.len);
     if (!err)
         err = answer_number(c, bytes.len);
-    return err ? err : answer(c, bytes.data, bytes.len);
+    return err ? err : answer_add(c, bytes.data, bytes.len);
 }
 
 /* ---- values ---- */
@@ -44,7 +44,7 @@ static err_t serve_ping(struct store_client *c, const struct wire_request *r)
 {
     uint32_t nonce = htole32(r->nonce);
     c->pid = r->nonce;
-    return answer(c, &nonce, sizeof(nonce));
+    return answer_add(c, &nonce, sizeof(nonce));
 }
 
 static err_t serve_set(struct store_client *c, const struct wire_request *r)

@@ -39,8 +39,7 @@ struct store_server_stats {
     uint64_t by_op[WIRE_OPS];
 };
 
-/* Serves when it returns. ERR_UNSUPPORTED: the kernel cannot report the user of a peer. ERR_BUSY: the port is in use.
- */
+/* Serves when it returns. ERR_UNSUPPORTED: the kernel cannot report the user of a peer. ERR_BUSY: port in use. */
 NODISCARD err_t store_server_open(uv_loop_t *loop, const struct store_server_config *config, struct store_server **ret,
                                   struct why *why);
 uint16_t store_server_port(const struct store_server *server);

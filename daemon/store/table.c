@@ -83,7 +83,7 @@ static void split(struct store_table *t)
 
 /* ---- entries ---- */
 
-static struct table_entry *find(const struct store_table *t, struct byte_view key, uint64_t hash)
+static struct table_entry *entry_find(const struct store_table *t, struct byte_view key, uint64_t hash)
 {
     for (struct table_entry *e = *bucket(t, place_of(t, hash)); e; e = e->next)
         if (e->hash == hash && equal((struct byte_view){e->key, e->key_len}, key))
@@ -98,7 +98,7 @@ static uint64_t hash_of(const struct store_table *t, struct byte_view key)
 
 struct table_entry *table_find(const struct store_table *t, struct byte_view key)
 {
-    return find(t, key, hash_of(t, key));
+    return entry_find(t, key, hash_of(t, key));
 }
 
 static err_t entry_new(struct store_table *t, struct byte_view key, uint64_t hash, struct table_entry **ret)
@@ -127,7 +127,7 @@ static err_t entry_new(struct store_table *t, struct byte_view key, uint64_t has
 err_t table_find_or_make(struct store_table *t, struct byte_view key, struct table_entry **ret)
 {
     uint64_t hash = hash_of(t, key);
-    struct table_entry *e = find(t, key, hash);
+    struct table_entry *e = entry_find(t, key, hash);
     if (!e)
         return entry_new(t, key, hash, ret);
     *ret = e;

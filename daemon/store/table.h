@@ -60,16 +60,14 @@ NODISCARD err_t table_append(struct store_table *t, struct byte_view key, struct
  * the value afterwards; if the key is still missing, `ret` is `expected`. */
 NODISCARD err_t table_compare_set(struct store_table *t, struct byte_view key, struct byte_view expected,
                                   struct byte_view desired, struct byte_view *ret);
-/* The value is decimal text; a missing key counts as 0; the sum wraps. ERR_INVALID: the value is not a 64-bit number.
- */
+/* The value is decimal text; a missing key counts as 0; the sum wraps. ERR_INVALID: not a 64-bit number. */
 NODISCARD err_t table_add(struct store_table *t, struct byte_view key, int64_t delta, int64_t *ret);
 bool table_get(const struct store_table *t, struct byte_view key, struct byte_view *ret);
 bool table_delete(struct store_table *t, struct byte_view key);
 bool table_has(const struct store_table *t, struct byte_view key); /* the key has a value, or its queue an item */
 
 NODISCARD err_t table_queue_push(struct store_table *t, struct byte_view key, struct byte_view item);
-/* Returns the length of the queue before the call. If it is not 0, *ret is the popped item. `w` is the client's waiter.
- */
+/* Returns the length of the queue before the call; if it is not 0, *ret is the popped item. `w`: of the client. */
 size_t table_queue_pop(struct store_table *t, struct byte_view key, struct table_waiter *w, struct table_item **ret);
 size_t table_queue_len(const struct store_table *t, struct byte_view key);
 void table_item_free(struct store_table *t, struct table_item *item);

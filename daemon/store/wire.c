@@ -80,7 +80,7 @@ static const uint8_t *base(const struct wire_parser *w, const struct byte_view *
 }
 
 /* Returns WIRE_REQUEST and the next `n` bytes of the part if they have arrived. */
-static enum wire_result take(struct wire_parser *w, struct byte_view *in, size_t n, const uint8_t **ret)
+static enum wire_result take_bytes(struct wire_parser *w, struct byte_view *in, size_t n, const uint8_t **ret)
 {
     size_t have = (w->held.len ? w->held.len : in->len) - w->at;
     if (have < n) {
@@ -97,7 +97,7 @@ static enum wire_result take(struct wire_parser *w, struct byte_view *in, size_t
 static enum wire_result take_u32(struct wire_parser *w, struct byte_view *in, uint32_t *ret)
 {
     const uint8_t *p;
-    enum wire_result r = take(w, in, sizeof(*ret), &p);
+    enum wire_result r = take_bytes(w, in, sizeof(*ret), &p);
     if (r == WIRE_REQUEST) {
         memcpy(ret, p, sizeof(*ret));
         *ret = le32toh(*ret);
@@ -108,7 +108,7 @@ static enum wire_result take_u32(struct wire_parser *w, struct byte_view *in, ui
 static enum wire_result take_u64(struct wire_parser *w, struct byte_view *in, uint64_t *ret)
 {
     const uint8_t *p;
-    enum wire_result r = take(w, in, sizeof(*ret), &p);
+    enum wire_result r = take_bytes(w, in, sizeof(*ret), &p);
     if (r == WIRE_REQUEST) {
         memcpy(ret, p, sizeof(*ret));
         *ret = le64toh(*ret);
@@ -132,7 +132,7 @@ static enum wire_result take_string(struct wire_parser *w, struct byte_view *in,
         w->in_body = true;
     }
     size_t at = w->at;
-    r = take(w, in, w->length, &p);
+    r = take_bytes(w, in, w->length, &p);
     if (r != WIRE_REQUEST)
         return r;
     w->in_body = false;
@@ -196,7 +196,7 @@ static struct byte_view view(const uint8_t *from, size_t at, size_t len)
 }
 
 /* Returns the part. The next part is a key of the same list or a new request. */
-static enum wire_result finish(struct wire_parser *w, struct byte_view *in, struct wire_request *ret)
+static enum wire_result part_finish(struct wire_parser *w, struct byte_view *in, struct wire_request *ret)
 {
     const uint8_t *from = base(w, in);
     bool of_list = shapes[w->op].fields[0] == FIELD_COUNT;
@@ -217,7 +217,7 @@ static enum wire_result finish(struct wire_parser *w, struct byte_view *in, stru
 }
 
 /* Called before the first byte of a part. Drops the bytes of the previous part, which the caller has processed. */
-static void begin(struct wire_parser *w)
+static void part_begin(struct wire_parser *w)
 {
     bytebuf_clear(&w->held, HELD_KEPT_BYTES);
     w->in_part = true;
@@ -238,7 +238,7 @@ static enum wire_result take_first(struct wire_parser *w, struct byte_view *in)
     uint32_t magic;
     enum wire_result r;
     if (!w->at) {
-        r = take(w, in, 1, &p);
+        r = take_bytes(w, in, 1, &p);
         if (r != WIRE_REQUEST)
             return r;
         if (*p >= LEGACY_OPS)
@@ -264,7 +264,7 @@ static enum wire_result take_first(struct wire_parser *w, struct byte_view *in)
 static enum wire_result take_op(struct wire_parser *w, struct byte_view *in)
 {
     const uint8_t *p;
-    enum wire_result r = take(w, in, 1, &p);
+    enum wire_result r = take_bytes(w, in, 1, &p);
     if (r != WIRE_REQUEST)
         return r;
     if (*p >= (w->legacy ? LEGACY_OPS : WIRE_OPS))
@@ -280,13 +280,13 @@ enum wire_result wire_next(struct wire_parser *w, struct byte_view *in, struct w
     if (w->reason)
         return WIRE_BROKEN;
     if (!w->in_part)
-        begin(w);
+        part_begin(w);
     if (!w->field)
         r = w->started ? take_op(w, in) : take_first(w, in);
     while (r == WIRE_REQUEST) {
         enum field field = shapes[w->op].fields[w->field - 1];
         if (field == FIELD_END || w->head)
-            return finish(w, in, ret);
+            return part_finish(w, in, ret);
         r = take_field(w, in, field);
         if (r == WIRE_REQUEST)
             w->field++;

@@ -1,7 +1,6 @@
 /* dtd: arguments, the lock on the state directory, the loop.
  *
- *   serving --SIGTERM--> stopping --END from control, its exit, or 20 s--> ending --3 s--> killing --all reaped-->
- * ended
+ *   serving --SIGTERM--> stopping --END or exit of control, or 20 s--> ending --3 s--> killing --all reaped--> ended
  *
  * stopping: control makes the jobs save and exit; ending: the remaining processes receive SIGTERM; killing: they
  * receive SIGKILL. A second SIGTERM enters killing immediately. */
@@ -114,7 +113,7 @@ err_t sv_init(struct supervisor *s, struct why *why)
 
 /* ---- the loop ---- */
 
-static void move(struct supervisor *s, enum sv_phase to, int64_t ms)
+static void phase_move(struct supervisor *s, enum sv_phase to, int64_t ms)
 {
     static const char *const names[] = {"serving", "stopping", "ending", "killing", "ended"};
     log_info("supervisor from=%s to=%s", names[s->phase], names[to]);
@@ -138,15 +137,15 @@ static void tick(struct supervisor *s)
         sv_control_start(s);
     sv_service_tick(s);
     if (s->phase == SV_STOPPING && (s->control < 0 || now >= s->deadline_ms)) {
-        move(s, SV_ENDING, END_MS);
+        phase_move(s, SV_ENDING, END_MS);
         sv_children_signal(s, SIGTERM);
     }
     if (s->phase == SV_ENDING && now >= s->deadline_ms) {
-        move(s, SV_KILLING, KILL_MS);
+        phase_move(s, SV_KILLING, KILL_MS);
         sv_children_signal(s, SIGKILL);
     }
     if (s->phase >= SV_ENDING && (!any_process_runs(s) || (s->phase == SV_KILLING && now >= s->deadline_ms)))
-        move(s, SV_ENDED, 0);
+        phase_move(s, SV_ENDED, 0);
 }
 
 static int wait_ms(const struct supervisor *s)
@@ -164,11 +163,11 @@ static int wait_ms(const struct supervisor *s)
 static void on_stop(struct supervisor *s)
 {
     if (s->phase == SV_SERVING) {
-        move(s, SV_STOPPING, STOP_MS);
+        phase_move(s, SV_STOPPING, STOP_MS);
         sv_service_stop(s);
         s->shutdown_due = true;
     } else if (s->phase < SV_KILLING) {
-        move(s, SV_KILLING, KILL_MS);
+        phase_move(s, SV_KILLING, KILL_MS);
         sv_children_signal(s, SIGKILL);
     }
 }

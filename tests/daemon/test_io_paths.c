@@ -290,8 +290,7 @@ TEST(manifest_is_a_pipe)
     pipe_as("step-9/dtd.manifest");
 }
 
-/* The vocabulary is read from data.cache at every commit: with a pipe there, the checkpoint only lacks the vocabulary.
- */
+/* The vocabulary is read from data.cache at every commit: with a pipe there, only the vocabulary is missing. */
 TEST(cache_has_a_pipe)
 {
     static const char hash[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";

@@ -1,4 +1,4 @@
-/* dtd under a service manager that the test plays: what it is told, and who is watched by whom. */
+/* dtd under a service manager, which the test simulates: the notifications and both watchdogs. */
 #include "tests/daemon/harness.h"
 
 #include "common/base/clock.h"
@@ -10,7 +10,7 @@
 
 static struct dtd d;
 
-/* A manager's socket; dtd inherits its name. */
+/* The socket of the service manager; dtd inherits its name. */
 static int manager(const char *watchdog_us)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -25,7 +25,7 @@ static int manager(const char *watchdog_us)
     return fd;
 }
 
-/* Hears until a message begins with `what`; returns it. */
+/* Receives until a message begins with `what`; returns it. */
 static const char *hear(int fd, const char *what)
 {
     static char text[1024];
@@ -67,7 +67,7 @@ TEST(ready_status_beats_stopping)
     assert_int_equal(d.pid, waitpid(d.pid, NULL, 0));
 }
 
-/* The variables are the manager's word to dtd alone: a job that spoke in its name could end it. */
+/* The variables of the service manager are only for dtd: a job that used them could make the manager end dtd. */
 TEST(jobs_cannot_speak_to_the_manager)
 {
     char job[32], path[64];
@@ -89,7 +89,7 @@ TEST(jobs_cannot_speak_to_the_manager)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* A third of three seconds without a beat, and control is replaced; workers go on in their epoch. */
+/* After a third of WatchdogSec (3 s) without a heartbeat control is restarted; workers continue their epoch. */
 TEST(control_that_hangs_is_replaced)
 {
     char job[32];
@@ -112,7 +112,7 @@ TEST(control_that_hangs_is_replaced)
     assert_int_equal(0, dtd_down(&d));
 }
 
-/* Nobody watches a private dtd: a debugger may hold its control for as long as it likes. */
+/* A private dtd has no watchdog: a debugger may stop its control for any time. */
 TEST(control_of_a_private_dtd_may_be_held)
 {
     dtd_start(&d, "state");

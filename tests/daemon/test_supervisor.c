@@ -1,4 +1,4 @@
-/* The supervisor, seen from outside: one dtd a folder, control is started again, nobody outlives it. */
+/* The supervisor, tested from outside: one dtd per state directory, control is restarted, no process outlives it. */
 #include "tests/daemon/harness.h"
 
 #include "common/base/clock.h"
@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-/* Gone, or dead and not yet collected by whoever inherited it. */
+/* True: the process has exited, and its new parent may not have collected it yet. */
 static bool is_gone(pid_t pid)
 {
     char path[64];
@@ -33,7 +33,7 @@ static int control_pid(struct dtd *d)
     assert_ok(client_node_get(dtd_client(d), &node, &why));
     int pid = node.control_pid;
     client_node_fini(&node);
-    assert_true(pid > 1); /* before anybody kills it */
+    assert_true(pid > 1); /* never kill(0) or kill(1) */
     return pid;
 }
 
@@ -66,7 +66,7 @@ TEST(configuration_names_the_state_dir)
 {
     struct dtd d = {0};
     char path[512], text[4096];
-    dtd_start(&d, "state"); /* so that the second one says which folder it took */
+    dtd_start(&d, "state"); /* the error message of the second one must name this folder */
     snprintf(path, sizeof(path), "%s/dtd.yaml", test_tmpdir());
     FILE *f = fopen(path, "w");
     fprintf(f, "state_dir: %s\n", d.dir);

@@ -8,12 +8,11 @@
 #include <fcntl.h>
 #include <poll.h>
 
-/* Turns in 300 ms of a loop at rest: 60, and more on what a busy machine catches up with; a spinning one has 10,000s.
- */
+/* An idle loop has about 60 turns in 300 ms, and more after a delay on a busy machine; a spinning loop has 10,000s. */
 #define REST_MS 300
 #define REST_TURNS 400
 
-/* ---- who ---- */
+/* ---- authentication ---- */
 
 TEST(both_ends_know_each_other)
 {

@@ -1,5 +1,4 @@
-/* A c10d store as one would explain it: arrays, looked through from the beginning. The slow twin of daemon/store/table.
- */
+/* The oracle for daemon/store/table: a simple, slow c10d store of arrays that are searched from the beginning. */
 #ifndef DTD_TESTS_DAEMON_STORE_ORACLE_H
 #define DTD_TESTS_DAEMON_STORE_ORACLE_H
 

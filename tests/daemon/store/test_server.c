@@ -544,7 +544,7 @@ TEST(waiters_that_go)
     close_store();
 }
 
-/* ---- who may come in ---- */
+/* ---- permitted users ---- */
 
 /* Runs as another user: in a child process as root, otherwise with a store of another user. */
 static uid_t stranger_of(void)
@@ -678,8 +678,7 @@ TEST(a_port_that_is_taken)
     close_store();
 }
 
-/* A port that is free for one family only is not used: a client that uses the other family would reach another server.
- */
+/* A port that is free for one family only is not used: a client could reach another server. */
 TEST(a_port_that_is_taken_for_ipv6)
 {
     struct sockaddr_in6 addr = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback};
@@ -721,7 +720,7 @@ TEST(stores_know_nothing_of_each_other)
     close_store();
 }
 
-/* ---- those who misbehave ---- */
+/* ---- misbehaving clients ---- */
 
 TEST(who_says_nothing_in_time)
 {
@@ -829,8 +828,7 @@ TEST(a_client_that_does_not_read)
     close_store();
 }
 
-/* One request for 150 MB in many values: they are produced as they are read. The client sends all keys before it reads.
- */
+/* One request for 150 MB in many values: produced as they are read. The client sends all keys first. */
 TEST(many_large_values_at_once)
 {
     enum { N = 150 };
