@@ -2,7 +2,8 @@
  *
  * A backend fills one `struct kern_ops` per compute type: `ref` (float32 and float64, plain C, the oracle), `cpu`
  * (float32, fast), `cuda` (float32 and bfloat16). Rules that hold for all of them:
- *  - matrices are row-major and dense; T counts tokens of one microbatch, samples stand one after another in it;
+ *  - matrices are row-major, and dense where no row stride is given; what stands between rows is neither read nor
+ *    written. T counts tokens of one microbatch, samples stand one after another in it;
  *  - every call takes a stream and may return before the work is done (kernels/device.h);
  *  - "=" writes the output, "+=" adds to it; which one is said at each function. Gradients of parameters are always +=;
  *  - data pointers are of the table's `dtype` unless said otherwise; token ids are int32. What must not lose bits is of
@@ -199,20 +200,22 @@ struct kern_ops {
     /* y[i, j] = x[i, j], i < rows, j < n; ldx, ldy: elements between rows. Either may begin at any element. */
     void (*copy_cols)(struct kern_stream *s, int64_t rows, int64_t n, const void *x, int64_t ldx, void *y, int64_t ldy);
 
-    /* Softmax and cross-entropy over logits[T,v], targets int32, -1 is left out. *loss_sum += sum over t of
-     * (lse - logit[target]), in float64. With `grad`, logits become (softmax - onehot) * scale in place (zero rows
-     * where the target is -1). */
-    void (*cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad, double scale,
-                          void *logits, double *loss_sum);
+    /* Softmax and cross-entropy over logits[T,v], ld elements between rows, targets int32, -1 is left out. *loss_sum +=
+     * sum over t of (lse - logit[target]), in float64. With `grad`, logits become (softmax - onehot) * scale in place
+     * (zero rows where the target is -1). */
+    void (*cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets, bool grad,
+                          double scale, void *logits, double *loss_sum);
     /* The same where the vocabulary's columns are shared out (Megatron-LM, Shoeybi et al. 2019). Here are v >= 0
-     * columns, from `lo` of the vocabulary on, dense [T,v]: stats[3t ..] = the largest logit, the sum of exp(x - it),
-     * and the target's logit, -infinity where it is not among these columns. No columns: -infinity, 0, -infinity. */
-    void (*loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, const int32_t *targets,
+     * columns, from `lo` of the vocabulary on, [T,v] with ld elements between rows: stats[3t ..] = the largest logit,
+     * the sum of exp(x - it), and the target's logit, -infinity where it is not among these columns. No columns:
+     * -infinity, 0, -infinity. */
+    void (*loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, const int32_t *targets,
                       const void *logits, double *stats);
     /* stats[parts, T, 3] are all parts'. *loss_sum, when not NULL, gets what cross_entropy adds; with `grad` the v
      * columns here become their gradient as there. With one part the result is cross_entropy's. */
-    void (*loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, int64_t parts, const int32_t *targets,
-                      const double *stats, bool grad, double scale, void *logits, double *loss_sum);
+    void (*loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, int64_t parts,
+                      const int32_t *targets, const double *stats, bool grad, double scale, void *logits,
+                      double *loss_sum);
 
     void (*adamw)(struct kern_stream *s, const struct kern_adamw *a);
     /* blocks[i] = sum of squares of x[block i .. min(block (i+1), n)), each block in a fixed order, in float64; x is

@@ -42,12 +42,13 @@ void KERN_FN(add)(struct kern_stream *s, int64_t n, const void *a, const void *b
 void KERN_FN(dropout)(struct kern_stream *s, const struct kern_dropout *d);
 void KERN_FN(copy_cols)(struct kern_stream *s, int64_t rows, int64_t n, const void *x, int64_t ldx, void *y,
                         int64_t ldy);
-void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad,
+void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets, bool grad,
                             double scale, void *logits, double *loss_sum);
-void KERN_FN(loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, const int32_t *targets,
+void KERN_FN(loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, const int32_t *targets,
                         const void *logits, double *stats);
-void KERN_FN(loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, int64_t parts, const int32_t *targets,
-                        const double *stats, bool grad, double scale, void *logits, double *loss_sum);
+void KERN_FN(loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, int64_t parts,
+                        const int32_t *targets, const double *stats, bool grad, double scale, void *logits,
+                        double *loss_sum);
 void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *a);
 void KERN_FN(sumsq_blocks)(struct kern_stream *s, int64_t n, int64_t block, const void *x, double *blocks);
 void KERN_FN(clip)(struct kern_stream *s, const struct kern_clip *c);

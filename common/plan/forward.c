@@ -237,6 +237,7 @@ static struct op *loss_op(struct compiler *c, int i, enum op_kind kind)
     struct op *op = compile_op(c, kind, i);
     op->m = dim_tokens(1);
     op->n = dim_one(compile_cols(c, n->in[0]));
+    op->lda = compile_cols(c, n->in[0]);
     op_arg(op, 0, compile_value(c, n->in[0]));
     op_arg(op, 1, compile_value(c, n->in[1]));
     return op;

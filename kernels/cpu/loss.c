@@ -1,8 +1,8 @@
 /* Softmax and cross-entropy, of the whole vocabulary or of a part of its columns. A row of logits (200 KB for GPT-2)
  * stays in the second level cache between the passes over it, so memory sees one read and, with the gradient, one
- * write. Rows of an odd vocabulary start anywhere in a cache line: the first elements of a row are taken apart so that
- * vectors do not straddle lines. How many follows from the row's number, not from its address, so the order of a sum is
- * a function of the arguments. */
+ * write. Dense rows of an odd vocabulary start anywhere in a cache line: the first elements of a row are taken apart so
+ * that vectors do not straddle lines. How many follows from the row's number and the stride, not from its address, so
+ * the order of a sum is a function of the arguments. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vmath.h"
 
@@ -10,7 +10,7 @@
 #define SUM_RUN 1024 /* so many elements are summed in float32 before float64 takes over */
 
 struct loss_args {
-    int64_t v;
+    int64_t v, ld;
     const int32_t *targets;
     bool grad;
     float scale;
@@ -23,7 +23,7 @@ struct loss_args {
 /* How many elements of row i are taken apart. */
 static int64_t head_of(const struct loss_args *a, int64_t i)
 {
-    int64_t head = -(i * a->v) & (VF - 1);
+    int64_t head = -(i * a->ld) & (VF - 1);
     return head < a->v ? head : a->v;
 }
 
@@ -76,12 +76,13 @@ static ALWAYS_INLINE float exp_run(float *x, int64_t n, float max, bool keep, co
 }
 
 /* Meanwhile the next row comes nearer. */
-static double exp_sum(float *x, int64_t head, int64_t n, float max, bool keep)
+static double exp_sum(const struct loss_args *a, float *x, int64_t head, float max, bool keep)
 {
     double sum = 0;
-    for (int64_t j = 0, run = head; j < n; j += run, run = SUM_RUN) {
-        run = n - j < run ? n - j : run;
-        sum += (double)(keep ? exp_run(x + j, run, max, true, x + n + j) : exp_run(x + j, run, max, false, x + n + j));
+    const float *next = x + a->ld;
+    for (int64_t j = 0, run = head; j < a->v; j += run, run = SUM_RUN) {
+        run = a->v - j < run ? a->v - j : run;
+        sum += (double)(keep ? exp_run(x + j, run, max, true, next + j) : exp_run(x + j, run, max, false, next + j));
     }
     return sum;
 }
@@ -96,7 +97,7 @@ static void scale_row(float *x, int64_t head, int64_t n, float factor)
 
 static double loss_row(const struct loss_args *a, int64_t i)
 {
-    float *x = a->logits + i * a->v;
+    float *x = a->logits + i * a->ld;
     int32_t target = a->targets[i];
     if (target < 0) {
         if (a->grad)
@@ -105,7 +106,7 @@ static double loss_row(const struct loss_args *a, int64_t i)
     }
     int64_t head = head_of(a, i);
     float max = row_max(x, head, a->v), logit = x[target];
-    double sum = exp_sum(x, head, a->v, max, a->grad), loss = log(sum) + ((double)max - (double)logit);
+    double sum = exp_sum(a, x, head, max, a->grad), loss = log(sum) + ((double)max - (double)logit);
     if (!a->grad)
         return loss;
     scale_row(x, head, a->v, (float)((double)a->scale / sum));
@@ -129,7 +130,7 @@ static void run_rows(struct kern_stream *s, const struct loss_args *all, int64_t
         int64_t rows = t - i < ROWS ? t - i : ROWS;
         a.loss = loss;
         a.targets += i;
-        a.logits += i * a.v;
+        a.logits += i * a.ld;
         a.stats = a.stats ? a.stats + 3 * i : NULL;
         kern_stream_run(s, rows, 1, fn, &a);
         for (int64_t r = 0; loss_sum && r < rows; r++)
@@ -137,10 +138,10 @@ static void run_rows(struct kern_stream *s, const struct loss_args *all, int64_t
     }
 }
 
-void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad,
+void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets, bool grad,
                             double scale, void *logits, double *loss_sum)
 {
-    struct loss_args a = {.v = v, .targets = targets, .grad = grad, .scale = (float)scale, .logits = logits};
+    struct loss_args a = {.v = v, .ld = ld, .targets = targets, .grad = grad, .scale = (float)scale, .logits = logits};
     run_rows(s, &a, t, loss_rows, loss_sum);
 }
 
@@ -150,18 +151,18 @@ static void part_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct loss_args *a = arg;
     for (int64_t i = lo; i < hi; i++) {
-        float *x = a->logits + i * a->v, max = row_max(x, head_of(a, i), a->v);
+        float *x = a->logits + i * a->ld, max = row_max(x, head_of(a, i), a->v);
         bool here = a->targets[i] >= a->lo && a->targets[i] < a->lo + a->v;
         a->stats[3 * i] = (double)max;
-        a->stats[3 * i + 1] = exp_sum(x, head_of(a, i), a->v, max == -INFINITY ? 0 : max, false);
+        a->stats[3 * i + 1] = exp_sum(a, x, head_of(a, i), max == -INFINITY ? 0 : max, false);
         a->stats[3 * i + 2] = here ? (double)x[a->targets[i] - a->lo] : -INFINITY;
     }
 }
 
-void KERN_FN(loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, const int32_t *targets,
+void KERN_FN(loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, const int32_t *targets,
                         const void *logits, double *stats)
 {
-    struct loss_args a = {.v = v, .targets = targets, .logits = (float *)logits, .lo = lo, .stats = stats};
+    struct loss_args a = {.v = v, .ld = ld, .targets = targets, .logits = (float *)logits, .lo = lo, .stats = stats};
     run_rows(s, &a, t, part_rows, NULL);
 }
 
@@ -180,7 +181,7 @@ static void grad_run(float *x, int64_t n, float max, float factor)
 static double join_row(const struct loss_args *a, int64_t i)
 {
     double max = -INFINITY, logit = -INFINITY, sum = 0;
-    float *x = a->logits + i * a->v;
+    float *x = a->logits + i * a->ld;
     int64_t hot = a->targets[i] - a->lo;
     if (a->targets[i] < 0) {
         if (a->grad)
@@ -208,10 +209,12 @@ static void join_rows(void *arg, int part, int64_t lo, int64_t hi)
         a->loss[i] = join_row(a, i);
 }
 
-void KERN_FN(loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, int64_t parts, const int32_t *targets,
-                        const double *stats, bool grad, double scale, void *logits, double *loss_sum)
+void KERN_FN(loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, int64_t parts,
+                        const int32_t *targets, const double *stats, bool grad, double scale, void *logits,
+                        double *loss_sum)
 {
     struct loss_args a = {.v = v,
+                          .ld = ld,
                           .targets = targets,
                           .grad = grad,
                           .scale = (float)scale,

@@ -2,9 +2,9 @@
  * once for the largest logit and the sum of exp, kept in step by every thread as it goes, and with the gradient once
  * more, from cache where the row fits, to write over it.
  *
- * Rows of an odd vocabulary begin anywhere within 16 bytes. Runs of VEC elements are therefore counted from the last
- * boundary before the row, as it lies when the matrix is aligned: that follows from the row's number, so where the
- * matrix really lies changes how a run is read and never the order of a sum. */
+ * Dense rows of an odd vocabulary begin anywhere within 16 bytes. Runs of VEC elements are therefore counted from the
+ * last boundary before the row, as it lies when the matrix is aligned: that follows from the row's number and the
+ * stride, so where the matrix really lies changes how a run is read and never the order of a sum. */
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/vec.h"
 
@@ -14,7 +14,7 @@
 #define MOST_THREADS 1024
 
 struct loss {
-    int64_t t, v;
+    int64_t t, v, ld;
     const int32_t *targets;
     bool grad;
     float scale;
@@ -109,7 +109,7 @@ static __device__ __forceinline__ void row_grad(const struct loss_row &r, bool c
 template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) loss_rows(struct loss a)
 {
     for (int64_t i = blockIdx.x; i < a.t; i += gridDim.x) {
-        struct loss_row r = {a.logits + i * a.v, a.v, i * a.v % VEC};
+        struct loss_row r = {a.logits + i * a.ld, a.v, i * a.ld % VEC};
         int32_t target = a.targets[i];
         float max = 0, total = 1, own = target < 0 ? 0 : vec_widen(r.x[target]);
         if (target >= 0)
@@ -132,13 +132,13 @@ static __global__ void __launch_bounds__(MOST_THREADS) loss_total(int64_t t, con
 }
 
 /* Floor: the logits once, twice with the gradient (which is then written in a model's step, so 2 of 3 passes). */
-void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad,
+void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets, bool grad,
                             double scale, void *logits, double *loss_sum)
 {
     double *losses = (double *)cuda_scratch(s, (size_t)t * sizeof(double));
     if (!losses)
         return;
-    struct loss a = {t, v, targets, grad, (float)scale, (elem *)logits, losses};
+    struct loss a = {t, v, ld, targets, grad, (float)scale, (elem *)logits, losses};
     int threads = row_threads(v, MOST_THREADS);
     if (vec_aligned(logits))
         CUDA_LAUNCH(s, loss_rows<true>, grid_blocks(s, t, threads), threads, 0, a);
@@ -159,7 +159,7 @@ struct loss_part {
 template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) part_rows(struct loss_part a)
 {
     for (int64_t i = blockIdx.x; i < a.loss.t; i += gridDim.x) {
-        struct loss_row r = {a.loss.logits + i * a.loss.v, a.loss.v, i * a.loss.v % VEC};
+        struct loss_row r = {a.loss.logits + i * a.loss.ld, a.loss.v, i * a.loss.ld % VEC};
         int64_t hot = a.loss.targets[i] - a.lo;
         float max, total;
         row_softmax<ALIGNED>(r, &max, &total);
@@ -173,10 +173,10 @@ template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) p
 }
 
 /* Floor: the logits once. */
-void KERN_FN(loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, const int32_t *targets,
+void KERN_FN(loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, const int32_t *targets,
                         const void *logits, double *stats)
 {
-    struct loss_part a = {{t, v, targets, false, 0, (elem *)logits, NULL}, lo, 1, stats};
+    struct loss_part a = {{t, v, ld, targets, false, 0, (elem *)logits, NULL}, lo, 1, stats};
     int threads = row_threads(v > 0 ? v : 1, MOST_THREADS);
     if (vec_aligned(logits))
         CUDA_LAUNCH(s, part_rows<true>, grid_blocks(s, t, threads), threads, 0, a);
@@ -207,7 +207,7 @@ template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) j
 {
     __shared__ float whole[2];
     for (int64_t i = blockIdx.x; i < a.loss.t; i += gridDim.x) {
-        struct loss_row r = {a.loss.logits + i * a.loss.v, a.loss.v, i * a.loss.v % VEC};
+        struct loss_row r = {a.loss.logits + i * a.loss.ld, a.loss.v, i * a.loss.ld % VEC};
         int32_t target = a.loss.targets[i];
         if (threadIdx.x == 0) {
             double max = 0, total = 1, loss = target < 0 ? 0 : whole_row(a, i, &max, &total);
@@ -223,13 +223,14 @@ template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) j
 }
 
 /* Floor: with the gradient the logits read and written. */
-void KERN_FN(loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, int64_t parts, const int32_t *targets,
-                        const double *stats, bool grad, double scale, void *logits, double *loss_sum)
+void KERN_FN(loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, int64_t parts,
+                        const int32_t *targets, const double *stats, bool grad, double scale, void *logits,
+                        double *loss_sum)
 {
     double *losses = (double *)cuda_scratch(s, (size_t)t * sizeof(double));
     if (!losses)
         return;
-    struct loss_part a = {{t, v, targets, grad, (float)scale, (elem *)logits, losses}, lo, parts, (double *)stats};
+    struct loss_part a = {{t, v, ld, targets, grad, (float)scale, (elem *)logits, losses}, lo, parts, (double *)stats};
     int threads = row_threads(grad && v > 0 ? v : 1, MOST_THREADS);
     if (vec_aligned(logits))
         CUDA_LAUNCH(s, join_rows<true>, grid_blocks(s, t, threads), threads, 0, a);

@@ -36,18 +36,18 @@ static double loss_row(int64_t v, int32_t target, bool grad, double scale, real 
     return loss;
 }
 
-void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad,
+void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets, bool grad,
                             double scale, void *logits, double *loss_sum)
 {
     for (int64_t i = 0; i < t; i++)
-        *loss_sum += loss_row(v, targets[i], grad, scale, (real *)logits + i * v);
+        *loss_sum += loss_row(v, targets[i], grad, scale, (real *)logits + i * ld);
 }
 
-void KERN_FN(loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, const int32_t *targets,
+void KERN_FN(loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, const int32_t *targets,
                         const void *logits, double *stats)
 {
     for (int64_t i = 0; i < t; i++) {
-        const real *x = (const real *)logits + i * v;
+        const real *x = (const real *)logits + i * ld;
         bool here = targets[i] >= lo && targets[i] < lo + v;
         double max = v ? largest_of(v, x) : -INFINITY;
         stats[3 * i] = max;
@@ -70,8 +70,9 @@ static void whole_row(int64_t t, int64_t i, int64_t parts, const double *stats, 
         *sum += stats[3 * (p * t + i) + 1] * exp(stats[3 * (p * t + i)] - *max);
 }
 
-void KERN_FN(loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, int64_t parts, const int32_t *targets,
-                        const double *stats, bool grad, double scale, void *logits, double *loss_sum)
+void KERN_FN(loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, int64_t parts,
+                        const int32_t *targets, const double *stats, bool grad, double scale, void *logits,
+                        double *loss_sum)
 {
     for (int64_t i = 0; i < t; i++) {
         double max, sum, logit;
@@ -79,6 +80,6 @@ void KERN_FN(loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t lo,
         if (loss_sum && targets[i] >= 0)
             *loss_sum += log(sum) + (max - logit);
         if (grad)
-            grad_row(v, targets[i] >= 0, targets[i] - lo, scale, max, sum, (real *)logits + i * v);
+            grad_row(v, targets[i] >= 0, targets[i] - lo, scale, max, sum, (real *)logits + i * ld);
     }
 }

@@ -147,21 +147,22 @@ static err_t call_add(struct bench *x, const struct row *r)
 static err_t call_loss(struct bench *x, const struct row *r)
 {
     double loss = 0;
-    x->k->cross_entropy(x->s, x->t, VOCAB, x->ids, true, 1.0 / (double)x->t, x->c, &loss);
+    x->k->cross_entropy(x->s, x->t, VOCAB, VOCAB, x->ids, true, 1.0 / (double)x->t, x->c, &loss);
     return OK;
 }
 
 /* A fourth of the vocabulary, as a rank of four has it. */
 static err_t call_loss_part(struct bench *x, const struct row *r)
 {
-    x->k->loss_part(x->s, x->t, VOCAB / 4, 0, x->ids, x->c, (double *)x->d);
+    x->k->loss_part(x->s, x->t, VOCAB / 4, VOCAB / 4, 0, x->ids, x->c, (double *)x->d);
     return OK;
 }
 
 static err_t call_loss_join(struct bench *x, const struct row *r)
 {
     double loss = 0;
-    x->k->loss_join(x->s, x->t, VOCAB / 4, 0, 1, x->ids, (double *)x->d, true, 1.0 / (double)x->t, x->c, &loss);
+    x->k->loss_join(x->s, x->t, VOCAB / 4, VOCAB / 4, 0, 1, x->ids, (double *)x->d, true, 1.0 / (double)x->t, x->c,
+                    &loss);
     return OK;
 }
 

@@ -46,7 +46,7 @@ struct kcase {
     int64_t seq_kv;   /* 0: seq */
     int64_t lo, cols; /* with PART; dropout and normal: the first column, columns of the whole matrix */
     int64_t parts;    /* loss_join */
-    int64_t pad;      /* extra elements between rows, where the kernel takes strides */
+    int64_t pad;      /* elements between rows that no row has, where the kernel takes strides */
     double limit;     /* clip; normal: the deviation */
     unsigned flags;
     int alias; /* 1 + index into the op's aliases, 0: all operands apart */
@@ -74,7 +74,9 @@ struct operand {
     enum role role;
     enum content content;
     int64_t n;
-    bool wide; /* of the table's wide type, not its dtype */
+    int64_t cols, stride; /* of a matrix whose rows stand apart: holes are between them, before the call and behind it;
+                             0: dense */
+    bool wide;            /* of the table's wide type, not its dtype */
 };
 
 /* How a gradient's operands come from its forward's. */
@@ -147,6 +149,15 @@ static inline struct operand operand_acc(int64_t n)
 static inline struct operand operand_of(enum role role, enum content content, int64_t n)
 {
     return (struct operand){.role = role, .content = content, .n = n};
+}
+
+/* rows x cols elements, `stride` from one row to the next: the last row ends where its columns do. */
+static inline struct operand operand_rows(struct operand o, int64_t rows, int64_t cols, int64_t stride)
+{
+    o.n = rows ? (rows - 1) * stride + cols : 0;
+    o.cols = cols;
+    o.stride = stride;
+    return o;
 }
 
 static inline struct operand operand_wide(struct operand o)

@@ -97,13 +97,13 @@ static void swiglu_grad_link(const struct kcase *c, struct link *l)
 static void cross_entropy_shape(const struct kcase *c, struct operand *o)
 {
     o[0] = operand_of(IN, TARGETS, c->t);
-    o[1] = operand_acc(c->t * c->vocab);
+    o[1] = operand_rows(operand_acc(0), c->t, c->vocab, c->vocab + c->pad);
     o[2] = operand_of(ACC, DOUBLES, 1);
 }
 
 static err_t cross_entropy_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
 {
-    k->cross_entropy(s, c->t, c->vocab, p[0], c->flags & GRAD, LOSS_SCALE, p[1], p[2]);
+    k->cross_entropy(s, c->t, c->vocab, c->vocab + c->pad, p[0], c->flags & GRAD, LOSS_SCALE, p[1], p[2]);
     return OK;
 }
 

@@ -4,12 +4,6 @@
 
 #include <stddef.h>
 
-/* rows x cols elements with a row stride of `stride`: the last row ends where its columns do */
-static int64_t strided(int64_t rows, int64_t cols, int64_t stride)
-{
-    return rows ? (rows - 1) * stride + cols : 0;
-}
-
 /* ---- products ---- */
 
 static struct kern_gemm gemm_of(const struct kcase *c)
@@ -33,13 +27,13 @@ static struct kern_gemm gemm_of(const struct kcase *c)
 static void gemm_shape(const struct kcase *c, struct operand *o)
 {
     struct kern_gemm g = gemm_of(c);
-    int64_t elements = strided(g.m, g.n, g.ldc);
-    o[0] = operand_in(g.trans_a ? strided(g.k, g.m, g.lda) : strided(g.m, g.k, g.lda));
-    o[1] = operand_in(g.trans_b ? strided(g.n, g.k, g.ldb) : strided(g.k, g.n, g.ldb));
+    const struct operand in = operand_in(0), out = operand_out(0);
+    o[0] = g.trans_a ? operand_rows(in, g.k, g.m, g.lda) : operand_rows(in, g.m, g.k, g.lda);
+    o[1] = g.trans_b ? operand_rows(in, g.n, g.k, g.ldb) : operand_rows(in, g.k, g.n, g.ldb);
     o[2] = operand_when(c->flags & BIAS, operand_in(g.n));
-    o[3] = g.accumulate ? operand_acc(elements) : operand_out(elements);
+    o[3] = operand_rows(g.accumulate ? operand_acc(0) : out, g.m, g.n, g.ldc);
     o[3].wide = g.wide_c;
-    o[4] = operand_when(g.act, g.act == KERN_ACT_GELU ? operand_out(elements) : operand_in(elements));
+    o[4] = operand_when(g.act, operand_rows(g.act == KERN_ACT_GELU ? out : in, g.m, g.n, g.ldc));
     o[5] = operand_when(c->flags & A_SUM, operand_wide(operand_acc(g.m)));
     o[6] = operand_when(c->flags & B_SUM, operand_wide(operand_acc(g.n)));
 }
@@ -259,7 +253,7 @@ static int64_t norm_terms(const struct kcase *c)
 
 static void rope_shape(const struct kcase *c, struct operand *o)
 {
-    o[0] = operand_acc(strided(c->t, c->heads * c->head_dim, c->heads * c->head_dim + c->pad));
+    o[0] = operand_rows(operand_acc(0), c->t, c->heads * c->head_dim, c->heads * c->head_dim + c->pad);
 }
 
 static err_t rope_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
@@ -289,10 +283,10 @@ static void attention_shape(const struct kcase *c, struct operand *o)
 {
     struct kern_attention a = attention_of(c);
     int64_t keys = a.seq_kv ? a.batch * a.seq_kv : c->t;
-    o[0] = operand_in(strided(c->t, a.heads * a.head_dim, a.q_stride));
-    o[1] = operand_in(strided(keys, a.kv_heads * a.head_dim, a.k_stride));
-    o[2] = operand_in(strided(keys, a.kv_heads * a.head_dim, a.v_stride));
-    o[3] = operand_out(strided(c->t, a.heads * a.head_dim, a.o_stride));
+    o[0] = operand_rows(operand_in(0), c->t, a.heads * a.head_dim, a.q_stride);
+    o[1] = operand_rows(operand_in(0), keys, a.kv_heads * a.head_dim, a.k_stride);
+    o[2] = operand_rows(operand_in(0), keys, a.kv_heads * a.head_dim, a.v_stride);
+    o[3] = operand_rows(operand_out(0), c->t, a.heads * a.head_dim, a.o_stride);
     o[4] = operand_wide(operand_out(c->t * a.heads));
 }
 
@@ -312,9 +306,11 @@ static void attention_grad_shape(const struct kcase *c, struct operand *o)
     attention_shape(c, o);
     o[3].role = o[4].role = IN;
     o[4].content = c->flags & PART ? LOG_SUMS : REALS;
-    o[5] = operand_in(o[3].n);
-    for (int i = 0; i < 3; i++)
-        o[6 + i] = c->flags & (i ? ACC_KV : ACC_Q) ? operand_acc(o[i].n) : operand_out(o[i].n);
+    o[5] = o[3];
+    for (int i = 0; i < 3; i++) {
+        o[6 + i] = o[i];
+        o[6 + i].role = c->flags & (i ? ACC_KV : ACC_Q) ? ACC : OUT;
+    }
 }
 
 static err_t attention_grad_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)

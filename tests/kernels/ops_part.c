@@ -2,24 +2,18 @@
  * keys, of a matrix. */
 #include "tests/kernels/ops.h"
 
-/* rows x cols elements with a row stride of `stride`: the last row ends where its columns do */
-static int64_t strided(int64_t rows, int64_t cols, int64_t stride)
-{
-    return rows ? (rows - 1) * stride + cols : 0;
-}
-
 /* ---- the loss ---- */
 
 static void loss_part_shape(const struct kcase *c, struct operand *o)
 {
     o[0] = operand_of(IN, TARGETS, c->t);
-    o[1] = operand_in(c->t * vocab_cols(c));
+    o[1] = operand_rows(operand_in(0), c->t, vocab_cols(c), vocab_cols(c) + c->pad);
     o[2] = operand_of(OUT, DOUBLES, 3 * c->t);
 }
 
 static err_t loss_part_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
 {
-    k->loss_part(s, c->t, vocab_cols(c), vocab_lo(c), p[0], p[1], p[2]);
+    k->loss_part(s, c->t, vocab_cols(c), vocab_cols(c) + c->pad, vocab_lo(c), p[0], p[1], p[2]);
     return OK;
 }
 
@@ -27,13 +21,14 @@ static void loss_join_shape(const struct kcase *c, struct operand *o)
 {
     o[0] = operand_of(IN, TARGETS, c->t);
     o[1] = operand_of(IN, STATS, 3 * c->t * c->parts);
-    o[2] = operand_acc(c->t * vocab_cols(c));
+    o[2] = operand_rows(operand_acc(0), c->t, vocab_cols(c), vocab_cols(c) + c->pad);
     o[3] = operand_of(ACC, DOUBLES, 1);
 }
 
 static err_t loss_join_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
 {
-    k->loss_join(s, c->t, vocab_cols(c), vocab_lo(c), c->parts, p[0], p[1], c->flags & GRAD, LOSS_SCALE, p[2], p[3]);
+    k->loss_join(s, c->t, vocab_cols(c), vocab_cols(c) + c->pad, vocab_lo(c), c->parts, p[0], p[1], c->flags & GRAD,
+                 LOSS_SCALE, p[2], p[3]);
     return OK;
 }
 
@@ -59,9 +54,9 @@ static struct kern_attention_join join_of(const struct kcase *c)
 static void attention_join_shape(const struct kcase *c, struct operand *o)
 {
     struct kern_attention_join a = join_of(c);
-    o[0] = operand_acc(strided(c->t, a.heads * a.head_dim, a.o_stride));
+    o[0] = operand_rows(operand_acc(0), c->t, a.heads * a.head_dim, a.o_stride);
     o[1] = operand_wide(operand_acc(c->t * c->heads));
-    o[2] = operand_in(strided(c->t, a.heads * a.head_dim, a.o2_stride));
+    o[2] = operand_rows(operand_in(0), c->t, a.heads * a.head_dim, a.o2_stride);
     o[3] = operand_wide(operand_in(c->t * c->heads));
 }
 
@@ -117,8 +112,8 @@ static err_t positions_call(const struct kern_ops *k, struct kern_stream *s, con
 
 static void copy_cols_shape(const struct kcase *c, struct operand *o)
 {
-    o[0] = operand_in(strided(c->m, c->n, c->n + c->pad));
-    o[1] = operand_out(strided(c->m, c->n, c->n + 2 * c->pad));
+    o[0] = operand_rows(operand_in(0), c->m, c->n, c->n + c->pad);
+    o[1] = operand_rows(operand_out(0), c->m, c->n, c->n + 2 * c->pad);
 }
 
 static err_t copy_cols_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)

@@ -130,12 +130,12 @@ TEST(loss_gradient_agrees_with_finite_differences)
     double x[T * V], g[T * V], loss = 0;
     for (int i = 0; i < T * V; i++)
         g[i] = x[i] = rng_normal(3, 3, (uint64_t)i);
-    k->cross_entropy(s, T, V, targets, true, 0.5, g, &loss);
+    k->cross_entropy(s, T, V, V, targets, true, 0.5, g, &loss);
     for (int i = 0; i < T * V; i++) {
         double side[2] = {0, 0}, keep = x[i];
         for (int d = 0; d < 2; d++) {
             x[i] = keep + (d ? 1e-5 : -1e-5);
-            k->cross_entropy(s, T, V, targets, false, 1, x, &side[d]);
+            k->cross_entropy(s, T, V, V, targets, false, 1, x, &side[d]);
         }
         x[i] = keep;
         assert_true(fabs((side[1] - side[0]) / 2e-5 * 0.5 - g[i]) < 1e-9);
@@ -158,7 +158,7 @@ TEST(loss_survives_large_logits)
         double loss = 0;
         for (int i = 0; i < V; i++)
             x[i] = 3e30f;
-        k->cross_entropy(s, 1, V, &target, true, 1, x, &loss);
+        k->cross_entropy(s, 1, V, V, &target, true, 1, x, &loss);
         assert_true(fabs(loss - log(V)) < 1e-6);
         assert_true(fabs((double)x[0] - 1.0 / V) < 1e-8 && fabs((double)x[7] - 1.0 / V + 1) < 1e-7);
         dev_stream_free(s);
@@ -204,7 +204,7 @@ static void nan_case(const struct kern_ops *k, struct kern_stream *s, const char
         assert_ok(k->attention(s, &a));
         if (!isnan(y[N - 1]))
             fail_msg("%s %s: attention loses a NaN at key %d", k->name, isa, at);
-        k->cross_entropy(s, 1, N, &target, true, 1, x, &loss);
+        k->cross_entropy(s, 1, N, N, &target, true, 1, x, &loss);
         if (!isnan(loss))
             fail_msg("%s %s: the loss loses a NaN at %d", k->name, isa, at);
     }

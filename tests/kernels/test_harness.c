@@ -174,22 +174,26 @@ static void add_by_chance(struct kern_stream *s, int64_t n, const void *a, const
     ((float *)y)[n / 2] *= calls++ % 2 ? 1 : 1 + 0x1p-22f;
 }
 
-static bool run_add(void (*add)(struct kern_stream *, int64_t, const void *, const void *, void *))
+static bool run_case(const struct kern_ops *k, const struct kcase *c)
 {
-    struct kern_ops k = *kern_find("ref", DT_F32);
-    const struct kcase c = {"add", .n = 40};
     struct rig r;
     struct values got, want;
-    k.add = add;
-    rig_init(&r, cpu(), &k, 1);
-    values_init(&want, &c, &k);
+    rig_init(&r, cpu(), k, 1);
+    values_init(&want, c, k);
     values_copy(&got, &want);
-    oracle_run(&want, &c);
-    bool good = values_run(&got, &r, 0, &c, NULL) && values_near(&got, &want, &k, &c, NULL);
+    oracle_run(&want, c);
+    bool good = values_run(&got, &r, 0, c, NULL) && values_near(&got, &want, k, c, NULL);
     values_fini(&got);
     values_fini(&want);
     rig_fini(&r);
     return good;
+}
+
+static bool run_add(void (*add)(struct kern_stream *, int64_t, const void *, const void *, void *))
+{
+    struct kern_ops k = *kern_find("ref", DT_F32);
+    k.add = add;
+    return run_case(&k, &(struct kcase){"add", .n = 40});
 }
 
 TEST(what_is_outside_is_guarded)
@@ -199,6 +203,42 @@ TEST(what_is_outside_is_guarded)
     assert_false(run_add(add_one_before));
     assert_false(run_add(add_one_less));
     assert_false(run_add(add_what_is_behind));
+}
+
+static void loss_of_more_columns(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets,
+                                 bool grad, double scale, void *logits, double *loss)
+{
+    kern_find("ref", DT_F32)->cross_entropy(s, t, v + 1, ld, targets, grad, scale, logits, loss);
+}
+
+static void loss_of_dense_rows(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets,
+                               bool grad, double scale, void *logits, double *loss)
+{
+    kern_find("ref", DT_F32)->cross_entropy(s, t, v, v, targets, grad, scale, logits, loss);
+}
+
+static void loss_that_clears(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets, bool grad,
+                             double scale, void *logits, double *loss)
+{
+    kern_find("ref", DT_F32)->cross_entropy(s, t, v, ld, targets, grad, scale, logits, loss);
+    for (int64_t i = 0; i + 1 < t; i++)
+        ((float *)logits)[i * ld + v] = 0;
+}
+
+static bool run_loss(void (*loss)(struct kern_stream *, int64_t, int64_t, int64_t, const int32_t *, bool, double,
+                                  void *, double *))
+{
+    struct kern_ops k = *kern_find("ref", DT_F32);
+    k.cross_entropy = loss;
+    return run_case(&k, &(struct kcase){"cross_entropy", .t = 9, .vocab = 37, .pad = 27, .flags = GRAD});
+}
+
+TEST(what_is_between_rows_is_guarded)
+{
+    assert_true(run_loss(kern_find("ref", DT_F32)->cross_entropy));
+    assert_false(run_loss(loss_of_more_columns));
+    assert_false(run_loss(loss_of_dense_rows));
+    assert_false(run_loss(loss_that_clears));
 }
 
 TEST(other_bits_the_second_time_are_seen)

@@ -285,11 +285,11 @@ static double loss_in(const struct table *t, const void *logits, const int32_t *
         int64_t v = edges[p + 1] - edges[p];
         part[p] = array_new(t, TOKENS * v);
         t->k->copy_cols(t->s, TOKENS, v, at(t, logits, edges[p]), VOCAB, part[p], v);
-        t->k->loss_part(t->s, TOKENS, v, edges[p], targets, part[p], stats + p * TOKENS * 3);
+        t->k->loss_part(t->s, TOKENS, v, v, edges[p], targets, part[p], stats + p * TOKENS * 3);
     }
     for (int p = 0; p < parts; p++) {
         int64_t v = edges[p + 1] - edges[p];
-        t->k->loss_join(t->s, TOKENS, v, edges[p], parts, targets, stats, true, 0.5, part[p], p ? NULL : &loss);
+        t->k->loss_join(t->s, TOKENS, v, v, edges[p], parts, targets, stats, true, 0.5, part[p], p ? NULL : &loss);
         t->k->copy_cols(t->s, TOKENS, v, part[p], v, at(t, out, edges[p]), VOCAB);
         free(part[p]);
     }
@@ -306,7 +306,7 @@ static void check_loss(const struct table *t)
     void *logits = array_of(t, TOKENS * VOCAB, "logits"), *want = array_of(t, TOKENS * VOCAB, "logits");
     double whole = 7;
     targets_fill(targets);
-    t->k->cross_entropy(t->s, TOKENS, VOCAB, targets, true, 0.5, want, &whole);
+    t->k->cross_entropy(t->s, TOKENS, VOCAB, VOCAB, targets, true, 0.5, want, &whole);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         void *got = array_new(t, TOKENS * VOCAB);
         double loss = loss_in(t, logits, targets, parts[i], edges[i], got);

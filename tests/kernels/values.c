@@ -68,7 +68,9 @@ void element_put(enum dtype t, void *to, double x)
 {
     float narrow = (float)x;
     uint16_t half = bf16_of(narrow);
-    if (t == DT_F64)
+    if (hole_is(sizeof(x), &x))
+        hole_put(dtype_bytes(t), to);
+    else if (t == DT_F64)
         memcpy(to, &x, sizeof(x));
     else if (t == DT_F32)
         memcpy(to, &narrow, sizeof(narrow));
@@ -178,14 +180,22 @@ static int32_t random_id(enum content content, int64_t vocab, uint64_t stream, u
     return (int32_t)(u * (double)vocab);
 }
 
+static bool between_rows(const struct operand *o, int64_t j)
+{
+    return o->stride && j % o->stride >= o->cols;
+}
+
 static void fill(struct values *v, int i, const struct kcase *c)
 {
+    const struct operand *o = &v->o[i];
     uint64_t stream = rng_stream(c->op) + (uint64_t)i * 977;
-    for (int64_t j = 0; j < v->o[i].n; j++)
-        if (is_int(v->o[i].content))
-            ((int32_t *)v->p[i])[j] = random_id(v->o[i].content, c->vocab, stream, (uint64_t)j);
+    for (int64_t j = 0; j < o->n; j++)
+        if (is_int(o->content))
+            ((int32_t *)v->p[i])[j] = random_id(o->content, c->vocab, stream, (uint64_t)j);
+        else if (between_rows(o, j))
+            hole_put(sizeof(double), (double *)v->p[i] + j);
         else
-            ((double *)v->p[i])[j] = random_value(&v->o[i], stream, (uint64_t)j);
+            ((double *)v->p[i])[j] = random_value(o, stream, (uint64_t)j);
 }
 
 static void round_all(struct values *v, const struct kern_ops *k)

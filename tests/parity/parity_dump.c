@@ -61,30 +61,31 @@ static struct {
     int64_t rows, cols, first_col;
 } heard;
 
-static void hear(int64_t rows, int64_t cols, int64_t first_col, const void *logits)
+static void hear(int64_t rows, int64_t cols, int64_t ld, int64_t first_col, const void *logits)
 {
-    size_t bytes = (size_t)(rows * cols) * sizeof(*heard.x);
+    const double *x = logits;
     free(heard.x);
-    heard.x = malloc(bytes + 1);
+    heard.x = malloc((size_t)(rows * cols) * sizeof(*heard.x) + 1);
     assert_non_null(heard.x);
-    memcpy(heard.x, logits, bytes);
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(heard.x + i * cols, x + i * ld, (size_t)cols * sizeof(*x));
     heard.rows = rows;
     heard.cols = cols;
     heard.first_col = first_col;
 }
 
-static void hear_cross_entropy(struct kern_stream *s, int64_t t, int64_t v, const int32_t *targets, bool grad,
-                               double scale, void *logits, double *loss_sum)
+static void hear_cross_entropy(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets,
+                               bool grad, double scale, void *logits, double *loss_sum)
 {
-    hear(t, v, 0, logits);
-    heard.real->cross_entropy(s, t, v, targets, grad, scale, logits, loss_sum);
+    hear(t, v, ld, 0, logits);
+    heard.real->cross_entropy(s, t, v, ld, targets, grad, scale, logits, loss_sum);
 }
 
-static void hear_loss_part(struct kern_stream *s, int64_t t, int64_t v, int64_t lo, const int32_t *targets,
+static void hear_loss_part(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, const int32_t *targets,
                            const void *logits, double *stats)
 {
-    hear(t, v, lo, logits);
-    heard.real->loss_part(s, t, v, lo, targets, logits, stats);
+    hear(t, v, ld, lo, logits);
+    heard.real->loss_part(s, t, v, ld, lo, targets, logits, stats);
 }
 
 /* The evaluation's last microbatch of this rank. */

@@ -266,11 +266,11 @@ static void run_loss(struct machine *m, const struct op *op, int64_t t, int64_t 
     bool grad = (op->flags & OPF_GRAD) != 0;
     double scale = m->p->loss_scale;
     if (op->kind == OP_CROSS_ENTROPY)
-        m->k->cross_entropy(m->s, t, n, A(1), grad, scale, A(0), A(2));
+        m->k->cross_entropy(m->s, t, n, op->lda, A(1), grad, scale, A(0), A(2));
     else if (op->kind == OP_LOSS_PART)
-        m->k->loss_part(m->s, t, n, op->vocab_lo, A(1), A(0), A(2));
+        m->k->loss_part(m->s, t, n, op->lda, op->vocab_lo, A(1), A(0), A(2));
     else
-        m->k->loss_join(m->s, t, n, op->vocab_lo, op->k.factor, A(1), A(2), grad, scale, A(0), A(3));
+        m->k->loss_join(m->s, t, n, op->lda, op->vocab_lo, op->k.factor, A(1), A(2), grad, scale, A(0), A(3));
 }
 
 static void run_gemm(struct machine *m, const struct op *op)
