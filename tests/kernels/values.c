@@ -1,5 +1,6 @@
 /* See values.h. A hole is a NaN that no arithmetic makes, so that a kernel that reads where it should not is found as
- * well as one that writes there. */
+ * well as one that writes there; and a signalling one, which none leaves as it is, so that a kernel is found that writes
+ * back what it has made of a hole. */
 #include "tests/kernels/values.h"
 #include "common/base/rng.h"
 #include "tests/kernels/harness.h"
@@ -8,9 +9,9 @@
 #include <float.h>
 #include <math.h>
 
-#define HOLE16 0x7fe5u
-#define HOLE32 0x7fc0ab1du
-#define HOLE64 UINT64_C(0x7ff8abcd1234ef01)
+#define HOLE16 0x7fa5u
+#define HOLE32 0x7f80ab1du
+#define HOLE64 UINT64_C(0x7ff0abcd1234ef01)
 
 const char *case_text(const struct kcase *c)
 {
