@@ -178,7 +178,7 @@ static void linear_weight(struct compiler *c, int i, int dy)
     op->m = dim_one(n->trans_w ? in : out);
     op->n = dim_one(n->trans_w ? out : in);
     op->k = cut == LINEAR_WHOLE ? compile_rows(c, n->out[0]) : dim_tokens(1);
-    op->lda = n->trans_w ? in : out;
+    op->lda = n->trans_w ? in : MUTANT(DENSE_ROWS_SUMMED) ? out : compile_pitch(c, n->out[0]);
     op->ldb = op->ldc = n->trans_w ? out : in;
     op_arg(op, 0, n->trans_w ? x : dy);
     op_arg(op, 1, n->trans_w ? dy : x);
@@ -200,7 +200,7 @@ static void linear_dx(struct compiler *c, int i, int dy, int t, int dx, bool acc
     op->m = compile_linear_cut(c, i) == LINEAR_WHOLE ? compile_rows(c, n->out[0]) : dim_tokens(1);
     op->n = dim_one(in);
     op->k = dim_one(out);
-    op->lda = out;
+    op->lda = compile_pitch(c, n->out[0]);
     op->ldb = n->trans_w ? out : in;
     op->ldc = in;
     op_arg(op, 0, dy);
@@ -327,7 +327,7 @@ static void rope(struct compiler *c, int i, enum op_kind kind)
         op->flags = OPF_INVERSE;
         op->heads = compile_heads(c, x, n->heads);
         op->head_dim = n->head_dim;
-        op->lda = compile_cols(c, x);
+        op->lda = compile_pitch(c, x);
         op->theta = n->theta;
         op_arg(op, 0, c->grad[x]);
         op->arg[0].col = compile_col(c, x, n->in_col[0]);

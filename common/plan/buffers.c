@@ -8,6 +8,7 @@
  * a narrower type keep the elements' places, so there the alignment is as much wider as the type. Of what a rank's
  * stages do not use it has nothing. */
 #include "common/plan/compile.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -35,7 +36,8 @@ static int64_t buffer_bytes(struct compiler *c, const struct buffer *b)
 {
     int64_t bytes = (int64_t)dtype_bytes(b->dtype);
     for (int d = 0; d < b->ndim; d++) {
-        int64_t n = program_dim(c->p, b->dim[d], c->p->max_samples);
+        bool apart = d == 1 && b->pitch && !MUTANT(ROOM_OF_DENSE_ROWS);
+        int64_t n = apart ? b->pitch : program_dim(c->p, b->dim[d], c->p->max_samples);
         if (n < 0 || __builtin_mul_overflow(bytes, n, &bytes) || bytes > INT64_MAX / 64) {
             c->err = why_set(c->why, ERR_LIMIT, "%s needs more than 2^57 bytes; lower train.micro_batch or train.seq",
                              b->name);
@@ -87,6 +89,7 @@ static struct buffer of_tensor(const struct compiler *c, int t, const char *suff
 int compile_work(struct compiler *c, int tensor, const char *suffix)
 {
     struct buffer b = of_tensor(c, tensor, suffix, SPACE_WORK);
+    b.pitch = c->pitched[tensor] ? compile_pitch(c, tensor) : 0;
     int i = compile_buffer(c, &b);
     if (i >= 0 && c->p->buffers[i].bytes == 0) /* a rank without own tokens: a place by which ops are ordered */
         c->p->buffers[i].bytes = ALIGN;

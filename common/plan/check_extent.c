@@ -1,12 +1,12 @@
-/* How far every operand reaches, at the symbols' bounds: an op may not leave its buffers; and of which type its
- * elements are: what is computed with, wide, or what the host has. */
+/* How far every operand reaches, at the symbols' bounds: an op may not leave its buffers, nor the rows of a matrix
+ * whose rows stand apart; and of which type its elements are: what is computed with, wide, or what the host has. */
 #include "common/plan/check.h"
 
 #include <string.h>
 
 /* Elements of each operand: M m * n, t m, n n, k k, s one, o own tokens of m times n, 3 three a token, p the same of k
- * parts, g m of every member of the group, b a block per n of m, - not known from the op. The kinds with strides have a
- * function below. */
+ * parts, g m of every member of the group, b a block per n of m, - not known from the op; A and B m rows of n, lda or
+ * ldb apart. The other kinds with strides have a function below. */
 static const char *const shapes[OP_KIND_COUNT] = {
     [OP_ZERO] = "M",
     [OP_COPY] = "MM",
@@ -24,7 +24,7 @@ static const char *const shapes[OP_KIND_COUNT] = {
     [OP_RELU] = "MM",
     [OP_RELU_GRAD] = "MMM",
     [OP_ADD] = "MMM",
-    [OP_CROSS_ENTROPY] = "Mts",
+    [OP_CROSS_ENTROPY] = "Ats",
     [OP_ALL_REDUCE] = "t",
     [OP_TREE_LEAF] = "tt",
     [OP_TREE_REDUCE] = "tt",
@@ -35,8 +35,9 @@ static const char *const shapes[OP_KIND_COUNT] = {
     [OP_CAST] = "tt",
     [OP_POSITIONS] = "MtM",
     [OP_DROPOUT] = "MtM",
-    [OP_LOSS_PART] = "Mt3",
-    [OP_LOSS_JOIN] = "Mtps",
+    [OP_COPY_COLS] = "AB",
+    [OP_LOSS_PART] = "At3",
+    [OP_LOSS_JOIN] = "Atps",
     [OP_OWN_GATHER] = "oM",
     [OP_OWN_SCATTER] = "Mo",
     [OP_GATHER] = "tg",
@@ -118,48 +119,53 @@ static bool type_legal(const struct program *p, const struct op *op, int i, enum
     }
 }
 
-static int64_t rows(int64_t n, int64_t stride, int64_t width)
+/* An operand with a stride: n rows of `width` elements, which begin `stride` apart. Others are one row, stride -1. */
+struct rows {
+    int64_t n, width, stride;
+};
+
+static struct rows one_row(int64_t elements)
 {
-    return n > 0 ? (n - 1) * stride + width : 0;
+    return (struct rows){1, elements, -1};
 }
 
-static int64_t gemm_extent(const struct op *op, int i, int64_t m, int64_t n, int64_t k)
+static struct rows gemm_rows(const struct op *op, int i, int64_t m, int64_t n, int64_t k)
 {
     if (i == 0)
-        return op->flags & OPF_TRANS_A ? rows(k, op->lda, m) : rows(m, op->lda, k);
+        return op->flags & OPF_TRANS_A ? (struct rows){k, m, op->lda} : (struct rows){m, k, op->lda};
     if (i == 1)
-        return op->flags & OPF_TRANS_B ? rows(n, op->ldb, k) : rows(k, op->ldb, n);
+        return op->flags & OPF_TRANS_B ? (struct rows){n, k, op->ldb} : (struct rows){k, n, op->ldb};
     if (i == 3 || i == 4)
-        return rows(m, op->ldc, n);
-    return i == 5 ? m : n; /* a_sum; bias, b_sum */
+        return (struct rows){m, n, op->ldc};
+    return one_row(i == 5 ? m : n); /* a_sum; bias, b_sum */
 }
 
 /* q, k, v, o, lse, d_o, d_q, d_k, d_v: queries, o and lse are seq tokens of a sample, keys and values seq_kv. */
-static int64_t attention_extent(const struct program *p, const struct op *op, int i, int64_t samples)
+static struct rows attention_rows(const struct program *p, const struct op *op, int i, int64_t samples)
 {
     int64_t seq = op->seq ? op->seq : p->seq, seq_kv = op->seq_kv ? op->seq_kv : seq;
     int64_t q = op->heads * op->head_dim, kv = op->kv_heads * op->head_dim;
     switch (i) {
     case 0:
     case 6:
-        return rows(samples * seq, op->lda, q);
+        return (struct rows){samples * seq, q, op->lda};
     case 1:
     case 2:
     case 7:
     case 8:
-        return rows(samples * seq_kv, op->ldb, kv);
+        return (struct rows){samples * seq_kv, kv, op->ldb};
     case 4:
-        return samples * seq * op->heads;
+        return one_row(samples * seq * op->heads);
     default:
-        return rows(samples * seq, op->ldc, q);
+        return (struct rows){samples * seq, q, op->ldc};
     }
 }
 
 /* o, lse, o2, lse2 */
-static int64_t join_extent(const struct program *p, const struct op *op, int i, int64_t samples)
+static struct rows join_rows(const struct program *p, const struct op *op, int i, int64_t samples)
 {
     int64_t tokens = samples * (op->seq ? op->seq : p->seq), stride = i == 2 && op->ldb ? op->ldb : op->ldc;
-    return i % 2 ? tokens * op->heads : rows(tokens, stride, op->heads * op->head_dim);
+    return i % 2 ? one_row(tokens * op->heads) : (struct rows){tokens, op->heads * op->head_dim, stride};
 }
 
 static int64_t own_extent(const struct program *p, const struct op *op, int64_t m)
@@ -199,24 +205,52 @@ static int64_t shape_extent(const struct program *p, const struct op *op, char s
     }
 }
 
-int64_t check_extent(const struct program *p, const struct op *op, int i)
+static struct rows rows_of(const struct program *p, const struct op *op, int i)
 {
     int64_t m = program_dim(p, op->m, p->max_samples), n = program_dim(p, op->n, p->max_samples);
     switch (op->kind) {
     case OP_GEMM:
-        return gemm_extent(op, i, m, n, program_dim(p, op->k, p->max_samples));
+        return gemm_rows(op, i, m, n, program_dim(p, op->k, p->max_samples));
     case OP_ATTENTION:
     case OP_ATTENTION_GRAD:
-        return attention_extent(p, op, i, m);
+        return attention_rows(p, op, i, m);
     case OP_ATTENTION_JOIN:
-        return join_extent(p, op, i, m);
+        return join_rows(p, op, i, m);
     case OP_ROPE:
-        return rows(m, op->lda, op->heads * op->head_dim);
-    case OP_COPY_COLS:
-        return rows(m, i ? op->ldb : op->lda, n);
+        return (struct rows){m, op->heads * op->head_dim, op->lda};
     default:
-        return shape_extent(p, op, shapes[op->kind][i], m, n);
+        break;
     }
+    const char shape = shapes[op->kind][i];
+    if (shape == 'A' || shape == 'B')
+        return (struct rows){m, n, shape == 'A' ? op->lda : op->ldb};
+    return one_row(shape_extent(p, op, shape, m, n));
+}
+
+int64_t check_extent(const struct program *p, const struct op *op, int i)
+{
+    const struct rows r = rows_of(p, op, i);
+    return r.n > 0 ? (r.n - 1) * r.stride + r.width : 0;
+}
+
+/* An op with a stride takes rows as the matrix has them, and of each what is a column; one without takes dense ones. */
+static err_t check_rows(const struct check_at *at, const struct op *op, int i, struct why *why)
+{
+    const struct operand *a = &op->arg[i];
+    const struct buffer *b = &at->p->buffers[a->buffer];
+    const struct rows r = rows_of(at->p, op, i);
+    if (r.stride < 0 && b->pitch && r.width)
+        return check_fail(at, why, "takes %s as if it were dense: its rows are %lld elements apart", b->name,
+                          (long long)b->pitch);
+    if (r.stride < 0 || r.n == 0 || r.width == 0 || b->ndim != 2)
+        return OK;
+    const int64_t apart = b->pitch ? b->pitch : b->dim[1].factor, begins = apart ? a->offset.factor % apart : 0;
+    bool constant = a->offset.sym == SYM_ONE;
+    if (r.stride == apart && (constant || begins == 0) && begins + a->col + r.width <= b->dim[1].factor)
+        return OK;
+    return check_fail(at, why, "takes columns %lld to %lld of %s, rows %lld apart, which has %lld, rows %lld apart",
+                      (long long)(begins + a->col), (long long)(begins + a->col + r.width) - 1, b->name,
+                      (long long)r.stride, (long long)b->dim[1].factor, (long long)apart);
 }
 
 /* ---- products of parameters, and embeddings ---- */
@@ -330,7 +364,8 @@ static err_t check_operand(const struct check_at *at, const struct op *op, int i
     if (end > room && (extent || op->kind != OP_COPY_COLS)) /* of no rows no column is touched */
         return check_fail(at, why, "reaches element %lld of operand %s, which has %lld", (long long)end, b->name,
                           (long long)room);
-    return check_tokens(at, op, i, why);
+    err_t e = check_rows(at, op, i, why);
+    return e ? e : check_tokens(at, op, i, why);
 }
 
 err_t check_operand_shapes(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)

@@ -93,7 +93,7 @@ static err_t product_of_rows(struct rank_check *c, const struct op *op, int memb
     const char *x = p->buffers[op->arg[0].buffer].name, *y = p->buffers[op->arg[3].buffer].name;
     static const struct graph_dim none = {SYM_ONE, 0};
     if (in[0].zero || in[0].on[AXIS_TP] != ON_ROWS || op->m.factor != 1 || op->flags & ~(OPF_TRANS_B | OPF_GELU) ||
-        op->ldc != program_dim(p, op->n, 0) || !at(&op->arg[0], 0, none))
+        program_dim(p, op->n, 0) != p->buffers[op->arg[3].buffer].dim[1].factor || !at(&op->arg[0], 0, none))
         return check_fail(&c->at, c->why, "makes some rows of %s, which only a product of own tokens, %s, can", y, x);
     if (owner != member)
         return check_fail(&c->at, c->why, "makes rows of member %d from %s, which is of the tokens of member %d",

@@ -27,6 +27,15 @@ static int64_t buffer_end(const struct buffer *b)
     return b->offset + (b->slots - 1) * b->slot_bytes + b->bytes;
 }
 
+/* Rows that stand apart begin at multiples of PLAN_ROW_BYTES, and there is room for all. */
+static bool pitch_legal(const struct program *p, const struct buffer *b)
+{
+    const int64_t size = (int64_t)dtype_bytes(b->dtype), rows = program_dim(p, b->dim[0], p->max_samples);
+    return !b->pitch || (b->space == SPACE_WORK && b->ndim == 2 && b->pitch > b->dim[1].factor &&
+                         b->pitch * size % PLAN_ROW_BYTES == 0 && b->offset % PLAN_ROW_BYTES == 0 &&
+                         b->slot_bytes % PLAN_ROW_BYTES == 0 && b->bytes >= rows * b->pitch * size);
+}
+
 static err_t check_buffer(const struct program *p, int i, struct why *why)
 {
     const struct buffer *b = &p->buffers[i];
@@ -36,6 +45,12 @@ static err_t check_buffer(const struct program *p, int i, struct why *why)
     if (b->offset % ALIGN)
         return why_set(why, ERR_INVALID, "rank %d: buffer %s is at byte %lld of %s, not at a multiple of %d", p->rank,
                        b->name, (long long)b->offset, space_names[b->space], ALIGN);
+    if (!pitch_legal(p, b))
+        return why_set(
+            why, ERR_INVALID,
+            "rank %d: rows of buffer %s, %lld elements apart, are no matrix of SPACE_WORK with %lld columns, "
+            "all of whose rows begin at a multiple of %d bytes and have room",
+            p->rank, b->name, (long long)b->pitch, (long long)b->dim[1].factor, PLAN_ROW_BYTES);
     if (buffer_end(b) > p->space_bytes[b->space])
         return why_set(why, ERR_INVALID, "rank %d: buffer %s ends at byte %lld of %s, which has %lld", p->rank, b->name,
                        (long long)buffer_end(b), space_names[b->space], (long long)p->space_bytes[b->space]);

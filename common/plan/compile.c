@@ -240,13 +240,14 @@ static void compiler_init(struct compiler *c)
     c->grad_started = calloc((size_t)n + 1, sizeof(*c->grad_started));
     c->tp_shares = calloc((size_t)n + 1, sizeof(*c->tp_shares));
     c->given_up = calloc((size_t)n + 1, sizeof(*c->given_up));
+    c->pitched = calloc((size_t)n + 1, sizeof(*c->pitched));
     c->unit_waits = calloc((size_t)units + 1, sizeof(*c->unit_waits));
     c->unit_used = calloc((size_t)units + 1, sizeof(*c->unit_used));
     p->units = calloc((size_t)units + 1, sizeof(*p->units));
     c->own = p->mesh.size[AXIS_TP] > 1 && c->job->parallel.sp;
     c->async = c->own && c->job->parallel.async_tp;
-    if (!c->consumers || !c->grad_started || !c->tp_shares || !c->given_up || !c->unit_waits || !c->unit_used ||
-        !p->units)
+    if (!c->consumers || !c->grad_started || !c->tp_shares || !c->given_up || !c->pitched || !c->unit_waits ||
+        !c->unit_used || !p->units)
         c->err = ERR_NOMEM;
     p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
     p->rows_buffer = -1;
@@ -255,6 +256,7 @@ static void compiler_init(struct compiler *c)
     if (c->err)
         return;
     count_uses(c);
+    compile_pitches(c);
     held_new(c);
     micros_new(c);
     group_new(c);
@@ -272,6 +274,7 @@ static void compiler_fini(struct compiler *c)
     free(c->shares);
     free(c->tp_shares);
     free(c->given_up);
+    free(c->pitched);
     free(c->weight_dy);
     free(c->parts);
     free(c->consumers);

@@ -5,6 +5,7 @@
  *   forward.c     a node's forward as ops, with what          backward.c  the same backwards, whole or split
  *                 tensor and context parallelism need           ring.c      attention over a cut sequence
  *   overlap.c     products in parts, whose collectives travel meanwhile
+ *   pitch.c       matrices whose rows stand apart
  *   units.c       ZeRO: gathers into a list of ops, scatters  recompute.c what the backward computes again
  *   compile.c     the driver: every pass in its turn          pipeline.c  a schedule's slots as actions
  *   exchange.c    what goes over between two slots
@@ -70,6 +71,7 @@ struct compiler {
     int *weight_dy;      /* by node: what a split backward's second half multiplies with; -1 */
     enum pass_half half; /* of the backward under way */
     bool *given_up;      /* by graph tensor: not there in the backward under way until it is made again */
+    bool *pitched;       /* by graph tensor: rows of it, and of its gradient, stand apart */
 
     /* Pipelines. */
     struct pipeline *pipeline;
@@ -183,6 +185,13 @@ int compile_gather(struct compiler *c, int t, int own, const char *suffix);
 int compile_gathered(struct compiler *c, int t);
 /* A collective on the communication stream, over the rank's group on these axes. */
 struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, unsigned axes);
+
+/* ---- pitch.c ---- */
+
+/* Fills c->pitched, once the nodes' uses are counted. */
+void compile_pitches(struct compiler *c);
+/* Elements from a row of activation t, or of its gradient, to the next: the row length where rows are dense. */
+int64_t compile_pitch(const struct compiler *c, int t);
 
 /* ---- overlap.c ---- */
 

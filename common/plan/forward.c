@@ -78,7 +78,7 @@ struct op *compile_product(struct compiler *c, int i, int x, int y, int aux)
     op->k = dim_one(in);
     op->lda = in;
     op->ldb = n->trans_w ? out : in;
-    op->ldc = out;
+    op->ldc = compile_pitch(c, n->out[0]);
     op_arg(op, 0, x);
     op_arg(op, 1, compile_value(c, n->in[1]));
     op_arg(op, 2, cut == LINEAR_BY_IN && !MUTANT(BIAS_BY_ALL) ? by_first(c, bias) : bias);
@@ -158,7 +158,7 @@ static void rope(struct compiler *c, int i, enum op_kind kind)
         compile_at_segment(c, op, s);
         op->heads = compile_heads(c, n->in[0], n->heads);
         op->head_dim = n->head_dim;
-        op->lda = compile_cols(c, n->in[0]);
+        op->lda = compile_pitch(c, n->in[0]);
         op->theta = n->theta;
         op_arg(op, 0, compile_value(c, n->in[0]));
         op->arg[0].col = compile_col(c, n->in[0], n->in_col[0]);
@@ -236,8 +236,8 @@ static struct op *loss_op(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     struct op *op = compile_op(c, kind, i);
     op->m = dim_tokens(1);
-    op->n = dim_one(compile_cols(c, n->in[0]));
-    op->lda = compile_cols(c, n->in[0]);
+    op->lda = MUTANT(ROWS_TAKEN_FOR_DENSE) ? compile_cols(c, n->in[0]) : compile_pitch(c, n->in[0]);
+    op->n = dim_one(MUTANT(COLUMNS_BETWEEN_ROWS) ? op->lda : compile_cols(c, n->in[0]));
     op_arg(op, 0, compile_value(c, n->in[0]));
     op_arg(op, 1, compile_value(c, n->in[1]));
     return op;
@@ -268,13 +268,13 @@ static void loss_of_parts(struct compiler *c, int i)
     op_arg(op, 3, loss);
 }
 
-/* A generation reads the logits of one sample: the ranks of tp and cp put theirs together, [seq, vocabulary]. Adding
- * zeros is exact. */
+/* A generation reads the logits of one sample: the ranks of tp and cp put theirs together, dense [seq, vocabulary].
+ * Adding zeros is exact. */
 static void whole_logits(struct compiler *c, int i)
 {
     const unsigned axes = 1u << AXIS_TP | 1u << AXIS_CP;
     int t = c->g->nodes[i].in[0], x = compile_value(c, t);
-    int64_t vocab = c->g->tensors[t].dim[1].factor, cols = compile_cols(c, t);
+    int64_t vocab = c->g->tensors[t].dim[1].factor;
     struct buffer b = {.tensor = -1, .dtype = c->p->dtype, .ndim = 2, .space = SPACE_WORK, .run = -1, .slots = 1};
     struct op part = {0}, *op;
     compile_vocab(c, &part, t);
@@ -290,12 +290,12 @@ static void whole_logits(struct compiler *c, int i)
         const struct segment *seg = &c->p->segments[s];
         op = compile_op(c, OP_COPY_COLS, i);
         op->m = dim_one(seg->len);
-        op->n = dim_one(cols);
-        op->lda = cols;
+        op->n = dim_one(compile_cols(c, t));
+        op->lda = compile_pitch(c, t);
         op->ldb = vocab;
         op_arg(op, 0, x);
         op_arg(op, 1, y);
-        op->arg[0].offset = dim_one(seg->before * cols);
+        op->arg[0].offset = dim_one(seg->before * op->lda);
         op->arg[1].offset = dim_one(seg->pos0 * vocab + part.vocab_lo);
     }
     op = compile_collective(c, OP_ALL_REDUCE, i, axes);

@@ -61,7 +61,11 @@
     X(LANDING_SHARED, "two received values land in one place")                                      \
     X(SENT_OVER_A_SEND, "a value is sent from where the one before it still lies")                  \
     X(WAIT_LEFT_OUT, "an op does not wait for another stream")                                      \
-    X(LIFE_ONE_SHORT, "a buffer's bytes are given away one op early")
+    X(LIFE_ONE_SHORT, "a buffer's bytes are given away one op early")                               \
+    X(ROWS_TAKEN_FOR_DENSE, "the loss takes rows that stand apart for dense ones")                  \
+    X(DENSE_ROWS_SUMMED, "a weight's gradient takes rows that stand apart for dense ones")          \
+    X(ROOM_OF_DENSE_ROWS, "a matrix whose rows stand apart has the room of a dense one")            \
+    X(COLUMNS_BETWEEN_ROWS, "the loss counts what stands between rows")
 
 #define X(name, what) MUTANT_##name,
 enum mutant { MUTANT_LIST(X) MUTANT_COUNT };

@@ -50,7 +50,7 @@ struct family {
 
 struct life {
     int buffer, chunk; /* chunk: -1 where there is one instance */
-    int64_t bytes, offset;
+    int64_t bytes, offset, align;
     struct span *spans; /* ascending */
     int n_spans;
 };
@@ -72,6 +72,12 @@ struct pack {
     struct family *families;
     int n_families;
 };
+
+static int64_t align(int64_t bytes, int64_t to)
+{
+    assert(to > 0);
+    return (bytes + to - 1) / to * to;
+}
 
 static bool is_packed(const struct buffer *b)
 {
@@ -318,7 +324,7 @@ static int64_t lowest(const struct life *l, const struct life *placed, const int
         if (o->offset >= at + l->bytes)
             break;
         if (meet(l, o))
-            at = o->offset + o->bytes;
+            at = align(o->offset + o->bytes, l->align);
     }
     return at;
 }
@@ -370,7 +376,8 @@ static bool life_init(struct pack *k, int b, struct life *ret)
     const struct buffer *buffer = &k->p->buffers[b];
     *ret = (struct life){.buffer = b,
                          .chunk = buffer->slots > 1 ? chunk_of(k, b) : -1,
-                         .bytes = (buffer->bytes + ALIGN - 1) / ALIGN * ALIGN,
+                         .bytes = align(buffer->bytes, ALIGN),
+                         .align = buffer->pitch ? PLAN_ROW_BYTES : ALIGN,
                          .spans = whole,
                          .n_spans = n};
     if (n == 0)
@@ -392,15 +399,18 @@ static void place_chunk(struct pack *k, enum buffer_space space, int chunk, cons
                         struct life *some, int *order)
 {
     int n = 0, slots = 1;
+    int64_t most = ALIGN;
     for (int i = 0; i < n_all; i++)
-        if (all[i].chunk == chunk)
+        if (all[i].chunk == chunk) {
+            most = all[i].align > most ? all[i].align : most;
             some[n++] = all[i];
-    int64_t stripe = place(some, n, order), start = k->p->space_bytes[space];
+        }
+    int64_t end = place(some, n, order), stripe = align(end, most), start = align(k->p->space_bytes[space], most);
     for (int i = 0; i < n; i++) {
         slots = k->p->buffers[some[i].buffer].slots;
         set_place(k, some[i].buffer, start + some[i].offset, stripe);
     }
-    k->p->space_bytes[space] = start + slots * stripe;
+    k->p->space_bytes[space] = start + (slots - 1) * stripe + end;
 }
 
 static void pack_space(struct pack *k, enum buffer_space space)

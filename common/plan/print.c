@@ -102,6 +102,8 @@ static void print_buffer(const struct buffer *b, FILE *out)
         print_dim(out, b->dim[d]);
     }
     fprintf(out, "] %s", dtype_name(b->dtype));
+    if (b->pitch)
+        fprintf(out, " rows every %" PRId64, b->pitch);
     if (b->slots > 1)
         fprintf(out, " x%d every %" PRId64, b->slots, b->slot_bytes);
     fputc('\n', out);

@@ -44,19 +44,24 @@ enum slot_index {
     SLOT_TREE,   /* chosen by OP_TREE_*, see there */
 };
 
+/* Rows that stand apart begin at multiples of so many bytes (pitch.c has the reasons). */
+#define PLAN_ROW_BYTES 128
+
 struct buffer {
     int tensor;                     /* graph tensor, -1 for one that the compiler made */
     char name[GRAPH_NAME_MAX + 16]; /* "layers.0.attention.wq.weight.grad" */
     enum dtype dtype;
     int ndim;
     struct graph_dim dim[GRAPH_MAX_DIMS]; /* this rank's part */
-    bool is_share;                        /* of a sum over tp that nobody has made yet */
+    int64_t pitch; /* elements from one row of a matrix to the next, where these stand apart: nobody reads or writes
+                    * what is between them. 0: dense. Of SPACE_WORK only */
+    bool is_share; /* of a sum over tp that nobody has made yet */
     enum buffer_space space;
-    int run;            /* the buffer that contains this one (all gradients of a unit), -1: none */
-    bool planned;       /* has its place for as long as the program runs; others of SPACE_WORK and SPACE_GRAD get one
-                         * by life time (pack.c), those in such a run with it: until then they stand from its start */
-    int64_t bytes;      /* of one instance, at the symbols' bounds */
-    int64_t offset;     /* in its space, bytes; 64-aligned, the tree's elements included */
+    int run;        /* the buffer that contains this one (all gradients of a unit), -1: none */
+    bool planned;   /* has its place for as long as the program runs; others of SPACE_WORK and SPACE_GRAD get one
+                     * by life time (pack.c), those in such a run with it: until then they stand from its start */
+    int64_t bytes;  /* of one instance, at the symbols' bounds */
+    int64_t offset; /* in its space, bytes; 64-aligned, the tree's elements included; with a pitch aligned as rows */
     int64_t slot_bytes; /* distance between the instances; 0 where there is one */
     int slots;          /* instances, >= 1 */
     enum slot_index slot_index;
@@ -69,7 +74,8 @@ struct buffer {
  * One buffer may stand in two places where the kernel allows the alias.
  *
  * Which fields of struct op a kind uses (all others are 0, -1 or empty); dims are resolved with the samples of the
- * action's microbatch by program_dim; "elements" is m * n; a matrix without a stride below is dense, n columns:
+ * action's microbatch by program_dim; "elements" is m * n; a matrix without a stride below is dense, n columns;
+ * a stride is the pitch of the operand's buffer, where that has none its row length:
  *
  *   zero                  m * n elements of the buffer's own dtype
  *   copy, gelu*, relu*,
@@ -85,7 +91,8 @@ struct buffer {
  *   attention*            m samples, heads, kv_heads, head_dim, OPF_CAUSAL; lda: stride of q and d_q, ldb: of k, v,
  *                         d_k and d_v, ldc: of o and d_o; seq is program.seq. operand.col tells q, k and v of one
  *                         matrix apart
- *   cross_entropy         m tokens, n vocabulary, OPF_GRAD; scale is program.loss_scale; the loss is one f64
+ *   cross_entropy         m tokens, n vocabulary, lda (of the logits), OPF_GRAD; scale is program.loss_scale; the loss
+ *                         is one f64
  *   all_reduce            m elements of the buffer's own dtype, group, reduce
  *   own_gather            sequence parallelism: the tp group's own tokens (op.m is all tokens; counts are layout_split
  *                         of them) by n columns to all tokens
@@ -107,10 +114,10 @@ struct buffer {
  *                         row's, whatever part of the keys k and v are
  *   attention_join        m samples, heads, head_dim, op.seq, ldc: o and lse become those of both parts (online
  *                         softmax)
- *   loss_part             m tokens, n columns of the vocabulary from vocab_lo on: stats[3 t ..] = largest logit, sum of
- *                         exp(logit - it), the target's logit (-inf where it is not here)
- *   loss_join             m tokens, n columns, k parts of stats: the loss (absent: somebody else counts it), and with
- *                         OPF_GRAD logits become their gradient
+ *   loss_part             m tokens, n columns of the vocabulary from vocab_lo on, lda: stats[3 t ..] = largest logit,
+ *                         sum of exp(logit - it), the target's logit (-inf where it is not here)
+ *   loss_join             m tokens, n columns, lda, k parts of stats: the loss (absent: somebody else counts it), and
+ *                         with OPF_GRAD logits become their gradient
  *   dropout*              m tokens, n columns of op.k, from column col0 on; rate; site: which of the step's dropouts.
  *                         `rows` says which token of the global batch each is
  *   tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c = sumtree_merges(the same):
@@ -213,7 +220,7 @@ struct op {
     enum reduce_op reduce;
     struct operand arg[OP_MAX_OPERANDS];
     struct graph_dim m, n, k; /* gemm; other kernels: m = tokens or elements, n = columns */
-    int64_t lda, ldb, ldc;    /* row strides in elements: gemm; attention uses lda, ldb, ldc for q, kv, o */
+    int64_t lda, ldb, ldc;    /* row strides in elements: gemm; attention uses lda, ldb, ldc for q, kv, o; losses lda */
     int64_t heads, kv_heads, head_dim;
     int64_t seq, seq_kv, pos0; /* 0: program.seq, as seq, 0. embed's operand pos is the table of all positions: the
                                   kernel gets row pos0 of it */
@@ -383,6 +390,11 @@ struct op_cost {
 };
 void plan_op_cost(const struct program *p, const struct op *op, int64_t samples, struct op_cost *ret);
 
+/* Elements from one row of a matrix to the next. */
+static inline int64_t buffer_row(const struct buffer *b)
+{
+    return b->pitch ? b->pitch : b->dim[1].factor;
+}
 /* The extent of a dimension when the microbatch has `samples` samples. */
 int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples);
 /* The member of the tp group whose own tokens a symbol counts, or with *ret_first those in front of whose; -1: it is no

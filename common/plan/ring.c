@@ -81,8 +81,8 @@ struct op *compile_attention_op(struct compiler *c, enum op_kind kind, int node)
     op->heads = compile_heads(c, n->in[0], n->heads);
     op->kv_heads = compile_heads(c, n->in[1], n->kv_heads);
     op->head_dim = n->head_dim;
-    op->lda = compile_cols(c, n->in[0]);
-    op->ldb = compile_cols(c, n->in[1]);
+    op->lda = compile_pitch(c, n->in[0]);
+    op->ldb = compile_pitch(c, n->in[1]);
     op->ldc = compile_cols(c, n->out[0]);
     return op;
 }
@@ -150,7 +150,7 @@ static struct ring ring_begin(struct compiler *c, int node)
     r.kv[0] = travel_buffer(c, &r, ".kv.0");
     r.kv[1] = travel_buffer(c, &r, ".kv.1");
     for (int k = 1; k < 3; k++)
-        copy_cols(c, &r, compile_value(c, n->in[k]), compile_cols(c, n->in[k]), compile_col(c, n->in[k], n->in_col[k]),
+        copy_cols(c, &r, compile_value(c, n->in[k]), compile_pitch(c, n->in[k]), compile_col(c, n->in[k], n->in_col[k]),
                   r.kv[0], r.row, (k - 1) * r.kv_cols);
     return r;
 }
@@ -374,6 +374,6 @@ void compile_ring_grad(struct compiler *c, int node, int d_o, const int d_in[3])
     else
         shift(c, &r, r.n - 1, g.d_kv[(r.n - 1) % 2], g.arrived);
     for (int k = 1; k < 3; k++)
-        copy_cols(c, &r, g.arrived, r.row, (k - 1) * r.kv_cols, d_in[k], compile_cols(c, n->in[k]),
+        copy_cols(c, &r, g.arrived, r.row, (k - 1) * r.kv_cols, d_in[k], compile_pitch(c, n->in[k]),
                   compile_col(c, n->in[k], n->in_col[k]));
 }

@@ -413,6 +413,23 @@ TEST(logits_come_back_from_hidden_memory)
     rec_close(dev);
 }
 
+/* Rows of 301 logits stand apart, those of 304 do not: the first 301 words are the same, and so are their logits. */
+TEST(a_generator_finds_rows_that_stand_apart)
+{
+    static const char *const odd[] = {"train.numerics=fast", "model.vocab=301", NULL};
+    static const char *const even[] = {"train.numerics=fast", "model.vocab=304", NULL};
+    static float a[9 * 301], b[9 * 301], want[9 * 304];
+    const int32_t ids[9] = {5, 299, 0, 17, 17, 3, 300, 1, 44};
+    struct dev *dev = rec_open();
+    logits(test_cpu(), parity_gpt2, odd, ids, 9, a);
+    logits(dev, parity_gpt2, odd, ids, 9, b);
+    logits(test_cpu(), parity_gpt2, even, ids, 9, want);
+    assert_memory_equal(a, b, sizeof(a));
+    for (int i = 0; i < 9 * 301; i++)
+        assert_true(fabsf(a[i] - want[i / 301 * 304 + i % 301]) < 1e-5f);
+    rec_close(dev);
+}
+
 /* Where the same token stands again only its position is another, which this model reads from the batch's rows. */
 TEST(a_prompt_has_its_positions)
 {

@@ -221,9 +221,10 @@ static err_t find_row(struct engine *e, int64_t n, const void **ret, struct why 
     *ret = NULL;
     if (p->logits_buffer < 0)
         return OK;
-    const struct graph_tensor *logits = &e->config.graph->tensors[e->config.graph->logits];
-    size_t bytes = (size_t)logits->dim[1].factor * dtype_bytes(p->dtype);
-    const uint8_t *row = (const uint8_t *)engine_buffer(e, p, p->logits_buffer) + (size_t)(n - 1) * bytes;
+    const struct buffer *logits = &p->buffers[p->logits_buffer];
+    size_t size = dtype_bytes(p->dtype), bytes = (size_t)logits->dim[1].factor * size;
+    const uint8_t *row = engine_buffer(e, p, p->logits_buffer);
+    row += (size_t)((n - 1) * buffer_row(logits)) * size;
     *ret = e->host.row ? e->host.row : row;
     if (!e->host.row)
         return OK;

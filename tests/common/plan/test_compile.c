@@ -122,6 +122,26 @@ TEST(tiny_bfloat16_gpt2_prints_as_before)
     assert_bfloat16_golden(ARCH_GPT2, MODE_TRAIN, "gpt2_bfloat16");
 }
 
+/* A vocabulary and a feed-forward that nothing divides, cut in two: rows of logits stand apart on rank 0, not on rank
+ * 1, which has 80 columns of 161. */
+TEST(tiny_bfloat16_llama_of_odd_sizes_prints_as_before)
+{
+    struct job_spec job = job_small(ARCH_LLAMA, 2);
+    struct fixture f;
+    job.model.layers = 1;
+    job.model.ffn = 21;
+    job.model.vocab = 161;
+    job.parallel.tp = 2;
+    job.train.global_batch = 3;
+    job.train.dtype = DT_BF16;
+    job.run.device = DEVICE_CUDA;
+    fixture_init(&f, &job, MODE_TRAIN);
+    assert_golden(&f, 0, "llama_odd");
+    for (int i = 0; i < f.programs[1].n_buffers; i++)
+        assert_int_equal(f.programs[1].buffers[i].pitch, 0);
+    fixture_fini(&f);
+}
+
 TEST(tiny_bfloat16_gpt2_evaluation_prints_as_before)
 {
     assert_bfloat16_golden(ARCH_GPT2, MODE_EVAL, "gpt2_bfloat16_eval");

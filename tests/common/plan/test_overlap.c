@@ -331,7 +331,7 @@ static const struct mistake {
     {"a sum of fewer columns", is_sum, fewer_columns, false, "sums some of the columns"},
     {"columns of a sum left out", is_put, nothing, false, "are next"},
     {"columns of a sum in other places", is_put, columns_before, true, "where others belong"},
-    {"other columns of a sum", is_put, sum_before, true, "where others belong"},
+    {"other columns of a sum", is_put, sum_before, true, ""}, /* of another width or in another place */
     {"columns of a sum taken for all", is_put, copied_alone, false, "alone"},
     {"a norm of another rank's tokens", is_norm, norm_of_tokens, true, ""},
 };

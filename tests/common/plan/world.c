@@ -662,6 +662,13 @@ static void compare(const struct job_spec *one, const struct job_spec *other, do
     free(b);
 }
 
+/* Logit i of the matrix [seq, vocab], however far its rows are apart. */
+static double logit(const struct rank *r, int64_t i, int64_t vocab)
+{
+    int buffer = r->program.logits_buffer;
+    return machine_get(&r->machine, buffer, i / vocab * buffer_row(&r->program.buffers[buffer]) + i % vocab);
+}
+
 /* Logits of one sample, whole on every rank of the last stage. bound 0: bit for bit, rank by rank. */
 static void compare_logits(const struct world *one, const struct world *many, double bound)
 {
@@ -672,8 +679,7 @@ static void compare_logits(const struct world *one, const struct world *many, do
         if (place->coord[AXIS_PP] != place->mesh.size[AXIS_PP] - 1)
             continue;
         for (int64_t i = 0; i < one->job.train.seq * one->job.model.vocab; i++) {
-            double x = machine_get(&a->machine, a->program.logits_buffer, i);
-            double y = machine_get(&b->machine, b->program.logits_buffer, i);
+            double x = logit(a, i, one->job.model.vocab), y = logit(b, i, one->job.model.vocab);
             if (!(fabs(x - y) <= bound * fmax(1, fabs(x))))
                 fail_msg("rank %d: logit %lld: %.17g and %.17g", r, (long long)i, x, y);
         }
