@@ -36,6 +36,21 @@ static struct parity_model model(const char *yaml, const char *dtype, int worker
     return m;
 }
 
+/* A vocabulary and a feed-forward that nothing divides, on two ranks. */
+#define ODD "model.vocab=301", "model.ffn=51"
+
+static struct parity_model odd(const char *yaml, const char *dtype, int tp)
+{
+    struct parity_model m;
+    char t[40], parts[40];
+    snprintf(t, sizeof(t), "train.dtype=%s", dtype);
+    snprintf(parts, sizeof(parts), "parallel.tp=%d", tp);
+    parity_model_init(&m, yaml,
+                      (const char *[]){"train.numerics=fast", "run.device=cuda", "run.workers_per_gpu=4", BATCH,
+                                       "parallel.workers=2", ODD, t, parts, NULL});
+    return m;
+}
+
 static int over_nccl; /* ranks so far, of runs with NCCL */
 
 static struct train_result *train(const struct parity_model *m, const struct train_options *o, uint64_t seed)
@@ -180,6 +195,46 @@ static void whole(const char *yaml, const struct bounds *b, const char *comm)
     parity_result_free(truth);
     parity_model_fini(&proof);
     check_nothing_left();
+}
+
+/* Rows of logits stand apart, and new memory is full of what is no number. The gradients are rank 0's: whole without
+ * tp; with it only numbers that all ranks have are looked at. */
+static void odd_sizes(const struct bounds *b, int tp)
+{
+    struct parity_model proof, m = odd(parity_llama, b->dtype, tp);
+    const struct train_options o = {.comm = "nccl", .steps = STEPS};
+    parity_model_init(&proof, parity_llama, (const char *[]){BATCH, ODD, NULL});
+    struct parity_result *truth = parity_run(&proof, STEPS, NULL);
+    struct train_result *first = train(&m, &o, 0), *again = train(&m, &o, 1);
+    const double near = b->eps * sqrt((double)m.job.model.vocab);
+    for (int i = 0; i < STEPS; i++) {
+        assert_true(fabs(first->loss[i] - truth->loss[i]) <= b->loss * near * truth->loss[i]);
+        assert_true(fabs(first->norm[i] - truth->norm[i]) <= b->grad * near * truth->norm[i]);
+    }
+    if (tp == 1)
+        check_near(&m, truth, first, b);
+    assert_true(train_same_bits(first, again));
+    train_result_free(first);
+    train_result_free(again);
+    parity_result_free(truth);
+    parity_model_fini(&m);
+    parity_model_fini(&proof);
+    check_nothing_left();
+}
+
+TEST(odd_sizes_float32)
+{
+    odd_sizes(&f32, 1);
+}
+
+TEST(odd_sizes_bfloat16)
+{
+    odd_sizes(&bf16, 1);
+}
+
+TEST(odd_sizes_bfloat16_in_two_parts)
+{
+    odd_sizes(&bf16, 2);
 }
 
 TEST(llama_float32_over_nccl)
