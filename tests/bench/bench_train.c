@@ -14,7 +14,9 @@
  *
  * On GPUs products use the algorithms that FILE keeps. The first step times what is missing in FILE and adds it
  * (docs/kernels.md); without the option the library's first proposals are used. The JSON line has the file's name, how
- * many choices it has and a hash of its bytes: runs with the same hash used the same algorithms. */
+ * many choices it has and a hash of its bytes: runs with the same hash used the same algorithms. `logits_row` is the
+ * number of elements between the beginnings of two rows of logits; a rank has all columns of the vocabulary, or some.
+ */
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/hash.h"
@@ -59,6 +61,7 @@ struct options {
 
 struct shared {
     double step_s[MAX_WORKERS][MAX_STEPS], fill_s[MAX_WORKERS], loss;
+    int64_t logits_row[MAX_WORKERS]; /* 0: the rank has none */
     struct nvml_facts gpu; /* of rank 0, right behind the measured steps, while its clocks are those of the steps */
     struct peak_dev peak;  /* of rank 0's device */
 };
@@ -222,6 +225,11 @@ static err_t start(struct engine *e, const struct engine_config *config, struct 
     return err ? err : engine_start(e, *comm, why);
 }
 
+static int64_t logits_row(const struct program *p)
+{
+    return p->logits_buffer < 0 ? 0 : buffer_row(&p->buffers[p->logits_buffer]);
+}
+
 static err_t open_device(const struct options *o, int rank, struct dev **ret, struct why *why)
 {
     int n;
@@ -247,6 +255,8 @@ static int run_rank(const struct job_spec *job, const struct graph *g, const str
     err = err ? err : start(&e, &config, &comm, fd, &why);
     err = err ? err : fill(&e, &sh->fill_s[rank], &why);
     err = err ? err : feed_init(&f, job, &why);
+    if (!err)
+        sh->logits_row[rank] = logits_row(&e.train);
     int failed = err || train(&e, o, &f, sh, &why);
     if (!failed && rank == 0)
         read_clocks(dev, &sh->gpu);
@@ -306,19 +316,23 @@ static void print_algorithms(const char *path)
 static void print_result(const struct options *o, const struct job_spec *job, const struct graph *g, struct shared *sh)
 {
     double step = 0, peak = o->peak > 0 ? o->peak : sh->peak.gflops, nominal = sh->peak.nominal_gflops;
+    int64_t row = 0;
     for (int r = 0; r < o->workers; r++) {
         double m = median_step(o, sh, r);
         step = m > step ? m : step;
+        row = sh->logits_row[r] > row ? sh->logits_row[r] : row;
     }
     double tokens = (double)o->workers * o->batch * o->seq / step;
     double full = tokens * graph_flops_per_token(g, &job->model, o->seq, false) * 1e-9;
     double half = tokens * graph_flops_per_token(g, &job->model, o->seq, true) * 1e-9;
     printf("{\"bench\": \"train\", \"model\": \"%s\", \"device\": \"%s\", \"dtype\": \"%s\", \"workers\": %d, "
-           "\"batch\": %d, \"seq\": %d, \"step_s\": %.5f, \"tokens_per_s\": %.1f, \"gflops\": %.1f, "
+           "\"batch\": %d, \"seq\": %d, \"vocab\": %lld, \"logits_row\": %lld, \"step_s\": %.5f, \"tokens_per_s\": "
+           "%.1f, \"gflops\": %.1f, "
            "\"gflops_causal_half\": %.1f, \"peak_gflops\": %.1f, \"peak_gbs\": %.1f, \"share_of_peak\": %.3f, "
            "\"share_causal_half\": %.3f, ",
-           o->model->name, o->device, o->dtype, o->workers, o->batch, o->seq, step, tokens, full, half, peak,
-           sh->peak.gbs, full / peak / o->workers, half / peak / o->workers);
+           o->model->name, o->device, o->dtype, o->workers, o->batch, o->seq, (long long)job->model.vocab,
+           (long long)row, step, tokens, full, half, peak, sh->peak.gbs, full / peak / o->workers,
+           half / peak / o->workers);
     for (int i = 0; i < o->n_sets; i++)
         printf("%s%s%s", i ? " " : "\"sets\": \"", o->sets[i], i + 1 < o->n_sets ? "" : "\", ");
     if (job->run.device == DEVICE_CUDA)

@@ -12,6 +12,6 @@ map(select(type == "object")) as $rows
    else empty end),
   ($rows[] | select(.bench == "train_action") | "action \(.name | left(12)) \(.ms | right(10))"),
   ($rows[] | select(.bench == "train") | "dtd: \(.tokens_per_s) tokens/s, MFU \(.mfu // "unknown") (full attention), \(.mfu_causal_half // "unknown") (causal half), \(.share_causal_half) of the measured product rate"),
-  ($rows[] | select(.bench == "train_torch") | "PyTorch \(.torch) \(.mode): \(.tokens_per_s) tokens/s"),
+  ($rows[] | select(.bench == "train_torch") | "PyTorch \(.torch) \(.mode), \(.vocab) words: \(.tokens_per_s) tokens/s"),
   (([$rows[] | select(.bench == "train") | .tokens_per_s] | last) as $ours
    | if $ours then $rows[] | select(.bench == "train_torch") | "dtd is \($ours / .tokens_per_s | fixed(2)) times PyTorch \(.mode)" else empty end)

@@ -1,10 +1,11 @@
 """What PyTorch does with the shapes of bench_train: one JSON line each.
 
-gpu_torch.py kernels --model gpt2-124m|llama-1b --batch B --seq T [--dtype bfloat16|float32]
-gpu_torch.py train   --model gpt2-124m|llama-1b --batch B --seq T [--steps S] [--eager]
+gpu_torch.py kernels --model gpt2-124m|llama-1b --batch B --seq T [--vocab V] [--dtype bfloat16|float32]
+gpu_torch.py train   --model gpt2-124m|llama-1b --batch B --seq T [--vocab V] [--steps S] [--eager]
 
 Kernels carry the names of bench_train's ops, and how often a step calls them; where PyTorch has a fused kernel it is that one,
-else what torch.compile makes. Training is float32 parameters and AdamW (fused), autocast to bfloat16, torch.compile, clipping to 1. --device cpu and --layers 1 try the
+else what torch.compile makes. --vocab 50304 gives GPT-2 as many words as nanoGPT does, so that its rows of logits begin at
+multiples of 128 bytes, where dtd's plan puts those of 50257. Training is float32 parameters and AdamW (fused), autocast to bfloat16, torch.compile, clipping to 1. --device cpu and --layers 1 try the
 script on a machine without a GPU.
 """
 import argparse
@@ -183,7 +184,8 @@ def kernels(m, args):
         sums[name][0] += calls
         sums[name][1] += calls * clock(f)
     for name, (calls, seconds) in sums.items():
-        print(json.dumps({"bench": "kernel_torch", "model": args.model, "dtype": args.dtype, "name": name, "calls": calls,
+        print(json.dumps({"bench": "kernel_torch", "model": args.model, "dtype": args.dtype, "vocab": m["vocab"],
+                          "name": name, "calls": calls,
                           "ms": round(seconds * 1e3, 4)}), flush=True)
 
 
@@ -206,7 +208,7 @@ def train(m, args):
 
     step_s = Clock(args.device)(step, args.steps)
     print(json.dumps({"bench": "train_torch", "torch": torch.__version__, "mode": "eager" if args.eager else "compile",
-                      "model": args.model, "dtype": args.dtype, "batch": args.batch, "seq": args.seq,
+                      "model": args.model, "dtype": args.dtype, "batch": args.batch, "seq": args.seq, "vocab": m["vocab"],
                       "step_s": round(step_s, 5), "tokens_per_s": round(args.batch * args.seq / step_s, 1)}), flush=True)
 
 
@@ -214,7 +216,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("what", choices=("kernels", "train"))
     p.add_argument("--model", choices=MODELS, default="gpt2-124m")
-    for name, default in (("batch", 16), ("seq", 1024), ("steps", 10), ("layers", 0)):
+    for name, default in (("batch", 16), ("seq", 1024), ("steps", 10), ("layers", 0), ("vocab", 0)):
         p.add_argument("--" + name, type=int, default=default)
     p.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     p.add_argument("--device", default="cuda")
@@ -222,6 +224,7 @@ def main():
     args = p.parse_args()
     m = dict(MODELS[args.model])
     m["layers"] = args.layers or m["layers"]
+    m["vocab"] = args.vocab or m["vocab"]
     (kernels if args.what == "kernels" else train)(m, args)
 
 
