@@ -10,7 +10,7 @@
 #define DTD_CLIENT_CLIENT_H
 
 #include "common/base/err.h"
-#include "common/plan/layout.h"
+#include "common/mesh/mesh.h"
 
 #include <stdbool.h>
 #include <stddef.h>

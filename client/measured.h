@@ -2,7 +2,7 @@
 #ifndef DTD_CLIENT_MEASURED_H
 #define DTD_CLIENT_MEASURED_H
 
-#include "common/plan/measured.h"
+#include "common/plan/estimate/measured.h"
 
 struct measured_step {
     int64_t step;

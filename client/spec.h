@@ -7,7 +7,7 @@
 #include "common/base/buf.h"
 #include "common/ckpt/ckpt.h"
 #include "common/conf/job.h"
-#include "common/plan/forecast.h"
+#include "common/plan/estimate/forecast.h"
 #include "common/plan/program.h"
 
 #include <stdint.h>

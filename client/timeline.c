@@ -3,7 +3,7 @@
  * number of its microbatch if there is room, and all its details in its tooltip. */
 #include "client/timeline.h"
 
-#include "common/plan/measured.h" /* stream_name */
+#include "common/plan/estimate/measured.h" /* stream_name */
 
 #include <errno.h>
 #include <inttypes.h>

@@ -4,7 +4,7 @@
 #define DTD_CLIENT_TIMELINE_H
 
 #include "common/base/err.h"
-#include "common/plan/forecast.h"
+#include "common/plan/estimate/forecast.h"
 
 struct timeline_step {
     const struct forecast *did;

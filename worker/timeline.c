@@ -6,7 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/plan/measured.h"
+#include "common/plan/estimate/measured.h"
 
 #include <inttypes.h>
 #include <limits.h>

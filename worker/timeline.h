@@ -1,5 +1,5 @@
 /* The measured timeline of one step (run.timeline_step): what this rank's streams did when, from a moment that all
- * ranks agree on, into a file beside the checkpoints (common/plan/measured.h). Compute thread. */
+ * ranks agree on, into a file beside the checkpoints (common/plan/estimate/measured.h). Compute thread. */
 #ifndef DTD_WORKER_TIMELINE_H
 #define DTD_WORKER_TIMELINE_H
 

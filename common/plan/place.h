@@ -15,7 +15,7 @@
 
 #include "common/base/box.h"
 #include "common/plan/graph.h"
-#include "common/plan/layout.h"
+#include "common/mesh/mesh.h"
 
 /* The units [lo, hi) of one segment that index `i` of `parts` has. Groups are dealt whole while there are as many as
  * parts; else parts are dealt to groups, and a group's units are split among its parts, or, where it has one unit,

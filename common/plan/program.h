@@ -10,7 +10,7 @@
 #include "common/base/err.h"
 #include "common/conf/job.h"
 #include "common/plan/graph.h"
-#include "common/plan/layout.h"
+#include "common/mesh/mesh.h"
 #include "common/plan/place.h"
 #include "common/plan/sumtree.h"
 

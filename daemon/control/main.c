@@ -1,7 +1,7 @@
 /* dtd-control: arguments, configuration, the loop. */
-#include "daemon/control/confine.h"
-#include "daemon/control/node.h"
-#include "daemon/control/slurm.h"
+#include "daemon/control/local/confine.h"
+#include "daemon/control/control.h"
+#include "daemon/control/slurm/slurm.h"
 
 #include "common/base/log.h"
 

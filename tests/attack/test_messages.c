@@ -9,7 +9,7 @@
 #include "proto/peer.pb-c.h"
 #include "proto/worker.pb-c.h"
 #include "tests/attack/say.h"
-#include "tests/daemon/harness.h"
+#include "tests/daemon/programs/harness.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

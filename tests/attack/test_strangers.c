@@ -2,7 +2,7 @@
  * as often as he can. The owner's job, her connections and the node itself are as before. */
 #include "common/base/clock.h"
 #include "tests/attack/say.h"
-#include "tests/daemon/harness.h"
+#include "tests/daemon/programs/harness.h"
 
 #include <errno.h>
 #include <grp.h>

@@ -1,7 +1,7 @@
 /* A control process that somebody has taken over, against the supervisor, which in a system-wide dtd is root: whatever
  * it is told, it lives, ends when it is told to, and no process of its own is root. */
 #include "common/base/clock.h"
-#include "tests/daemon/harness.h"
+#include "tests/daemon/programs/harness.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* A save by real dtd-ios, from Io.Save to COMMITTED, beside write and fsync of the same bytes by a thread per rank. A
  * case of the test library, for the harness's sake; its figures are the lines that begin with a brace. tests/bench/save
  * runs it. */
-#include "tests/daemon/io_harness.h"
+#include "tests/daemon/io/io_harness.h"
 
 #include "common/base/clock.h"
 #include "common/base/file.h"

@@ -10,7 +10,7 @@
  * full attention square) and 6 N + 6 L h s (its causal half): both shares are printed, of what one worker's device was
  * measured to do in products, and on a GPU of its maker's figure too (MFU). Another JSON line has the time in which the
  * first parameters were filled. --ops adds a JSON line for every kind of op and of action of rank 0: time, and the time
- * that its operations and bytes must take at the measured rates (common/plan/cost.c).
+ * that its operations and bytes must take at the measured rates (common/plan/estimate/cost.c).
  *
  * On GPUs products use the algorithms that FILE keeps. The first step times what is missing in FILE and adds it
  * (docs/kernels.md); without the option the library's first proposals are used. The JSON line has the file's name, how

@@ -1,5 +1,5 @@
 /* STATE/cluster/self: what is read prints to what reads the same. */
-#include "daemon/control/cluster_file.h"
+#include "daemon/control/cluster/self_file.h"
 
 #include <stdlib.h>
 #include <string.h>

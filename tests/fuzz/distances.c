@@ -1,5 +1,5 @@
 /* Distances of NUMA nodes, which come from sysfs. The first byte is the number of nodes. */
-#include "daemon/control/topology.h"
+#include "daemon/control/local/topology.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Any bytes as the timeline of a step: refused with a sentence, or read; then text and back is the same. */
-#include "common/plan/measured.h"
+#include "common/plan/estimate/measured.h"
 
 #include <stdint.h>
 #include <stdlib.h>

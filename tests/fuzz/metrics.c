@@ -1,5 +1,5 @@
 /* A line of metrics.jsonl: what is taken can be written and comes back the same. */
-#include "daemon/control/metrics.h"
+#include "daemon/control/job/metrics.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* Any bytes as a record (first byte 0) or a snapshot (else) of the replicated log. What is read must apply, and what is
  * written must be read again as the same. */
-#include "daemon/control/state.h"
+#include "daemon/control/state/state.h"
 
 #include <stdlib.h>
 #include <string.h>

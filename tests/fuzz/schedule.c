@@ -1,6 +1,6 @@
 /* Any bytes as a schedule: refused with a sentence, or read; then text and back is the same, and what the check lets
  * through has times. */
-#include "common/plan/schedule.h"
+#include "common/plan/schedule/schedule.h"
 
 #include <stdint.h>
 #include <stdlib.h>

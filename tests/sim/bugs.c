@@ -2,9 +2,9 @@
 #include "tests/sim/bugs.h"
 
 #include "common/base/clock.h"
-#include "daemon/control/log.h"
-#include "daemon/control/log_mend.h"
-#include "daemon/control/state_in.h"
+#include "daemon/control/log/log.h"
+#include "daemon/control/log/libraft_fixes.h"
+#include "daemon/control/state/internal.h"
 #include "tests/sim/world.h"
 
 #include <assert.h>

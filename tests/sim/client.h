@@ -4,7 +4,7 @@
 #ifndef DTD_TESTS_SIM_CLIENT_H
 #define DTD_TESTS_SIM_CLIENT_H
 
-#include "daemon/control/state.h"
+#include "daemon/control/state/state.h"
 #include "tests/sim/world.h"
 
 void clients_start(int n);

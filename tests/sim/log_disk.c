@@ -1,5 +1,5 @@
-/* daemon/control/log_disk.h on the virtual disk of the host that asks. */
-#include "daemon/control/log_disk.h"
+/* daemon/control/log/disk.h on the virtual disk of the host that asks. */
+#include "daemon/control/log/disk.h"
 
 #include "tests/sim/disk.h"
 

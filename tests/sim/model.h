@@ -2,7 +2,7 @@
 #ifndef DTD_TESTS_SIM_MODEL_H
 #define DTD_TESTS_SIM_MODEL_H
 
-#include "daemon/control/state.h"
+#include "daemon/control/state/state.h"
 
 void model_init(void);
 /* The next record in the log's order and the answer that it got. */

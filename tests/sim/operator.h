@@ -2,7 +2,7 @@
 #ifndef DTD_TESTS_SIM_OPERATOR_H
 #define DTD_TESTS_SIM_OPERATOR_H
 
-#include "daemon/control/log.h"
+#include "daemon/control/log/log.h"
 #include "tests/sim/world.h"
 
 enum wanted { WANTED_GONE, WANTED_STANDBY, WANTED_VOTER };

@@ -3,8 +3,8 @@
 #ifndef DTD_TESTS_SIM_VOTER_H
 #define DTD_TESTS_SIM_VOTER_H
 
-#include "daemon/control/log_in.h"
-#include "daemon/control/state.h"
+#include "daemon/control/log/internal.h"
+#include "daemon/control/state/state.h"
 #include "tests/sim/world.h"
 
 struct voter {

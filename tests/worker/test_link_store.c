@@ -4,7 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/rpc/methods.h"
-#include "daemon/control/store.h"
+#include "daemon/control/job/rendezvous.h"
 #include "proto/worker.pb-c.h"
 #include "worker/link/link.h"
 

@@ -3,7 +3,7 @@
 #include "tests/lib/test.h"
 
 #include "common/base/file.h"
-#include "daemon/control/gpus.h"
+#include "daemon/control/local/gpus.h"
 
 #include <dlfcn.h>
 #include <jansson.h>

@@ -17,7 +17,7 @@
 
 #include "common/base/dtype.h"
 #include "common/base/err.h"
-#include "common/plan/layout.h" /* enum reduce_op */
+#include "common/mesh/mesh.h" /* enum reduce_op */
 #include "kernels/device.h"
 
 #include <stdbool.h>

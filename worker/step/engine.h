@@ -14,7 +14,7 @@
 #define DTD_WORKER_STEP_ENGINE_H
 
 #include "common/conf/job.h"
-#include "common/plan/forecast.h"
+#include "common/plan/estimate/forecast.h"
 #include "common/plan/program.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"

@@ -8,7 +8,7 @@
  *
  * With a communication thread the ops of its stream, and whatever else calls the comm, are queued to it. All that they
  * wait for has been done by the time they are queued, or is queued in front of them; what waits for their events waits
- * for tickets. Events cover all that a program's ops touch (common/plan/sync.c), and what is not an op comes when the
+ * for tickets. Events cover all that a program's ops touch (common/plan/compile/events.c), and what is not an op comes when the
  * run is over: the thread has nothing to do then. */
 #include "worker/step/run.h"
 

@@ -1,5 +1,5 @@
 /* Forecasts against sums that a pencil makes. */
-#include "common/plan/forecast.h"
+#include "common/plan/estimate/forecast.h"
 #include "tests/common/plan/plan_fixture.h"
 
 #include <math.h>

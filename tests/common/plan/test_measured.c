@@ -1,6 +1,6 @@
 /* Measured steps: what is written comes back, what is damaged is refused, and what is added up is what a pencil makes.
  */
-#include "common/plan/measured.h"
+#include "common/plan/estimate/measured.h"
 #include "tests/lib/test.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Asynchronous tensor parallelism: not a bit of difference, as many bytes on the wire, a shorter step where the wire is
  * slow, and nothing that the checker does not see. */
-#include "common/plan/forecast.h"
+#include "common/plan/estimate/forecast.h"
 #include "tests/common/plan/world.h"
 
 static struct job_spec job_of(enum model_arch arch, int cp, int tp)

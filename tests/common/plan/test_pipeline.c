@@ -1,5 +1,5 @@
 /* Pipelines: every schedule against one worker, in the numbers of all ranks together. */
-#include "common/plan/compile.h"
+#include "common/plan/compile/internal.h"
 #include "tests/common/plan/world.h"
 
 static struct job_spec pipeline(enum model_arch arch, int pp, enum pipe_schedule schedule, int chunks, int batch)

@@ -1,7 +1,7 @@
 /* Schedules: bubbles and live activations against the formulas, every small schedule checked, faults planted and
  * refused, text there and back. Closed formulas: GPipe 1811.06965, 1F1B and interleaved 2104.04473, ZB-H1 2401.10241.
  */
-#include "common/plan/schedule.h"
+#include "common/plan/schedule/schedule.h"
 #include "tests/lib/example.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* The canonical tree: a rank's stack against the definition of the tree, and sums against one worker's. */
 #include "common/base/rng.h"
-#include "common/plan/layout.h"
+#include "common/mesh/mesh.h"
 #include "tests/common/plan/plan_fixture.h"
 
 #define MAX_LEAVES 40

@@ -1,8 +1,8 @@
 /* Planted bugs of the whole control, between two of its functions by the linker's --wrap: what would be wrong if one of
  * them were not there, or did not look at something. */
-#include "daemon/control/cluster_in.h"
-#include "daemon/control/rpc_adapters.h"
-#include "daemon/control/rpc_server.h"
+#include "daemon/control/cluster/internal.h"
+#include "daemon/control/job/outbound.h"
+#include "daemon/control/rpc/server.h"
 #include "tests/sim/bugs.h"
 #include "tests/sim/world.h"
 

@@ -1,6 +1,6 @@
 #include "tests/sim/control/ledger.h"
 
-#include "daemon/control/rpc_adapters.h"
+#include "daemon/control/job/outbound.h"
 #include "tests/sim/bugs.h"
 #include "tests/sim/control/process.h"
 

@@ -3,8 +3,8 @@
 #ifndef DTD_TESTS_SIM_CONTROL_MACHINE_H
 #define DTD_TESTS_SIM_CONTROL_MACHINE_H
 
-#include "daemon/control/cluster.h"
-#include "daemon/control/node.h"
+#include "daemon/control/cluster/cluster.h"
+#include "daemon/control/control.h"
 #include "tests/sim/world.h"
 
 #define MACHINE_CHILDREN 128

@@ -1,0 +1,384 @@
+/* How far every operand reaches, at the symbols' bounds: an op may not leave its buffers, nor the rows of a matrix
+ * whose rows stand apart; and of which type its elements are: what is computed with, wide, or what the host has. */
+#include "common/plan/check/check.h"
+
+#include <string.h>
+
+/* Elements of each operand: M m * n, t m, n n, k k, s one, o own tokens of m times n, 3 three a token, p the same of k
+ * parts, g m of every member of the group, b a block per n of m, - not known from the op; A and B m rows of n, lda or
+ * ldb apart. The other kinds with strides have a function below. */
+static const char *const shapes[OP_KIND_COUNT] = {
+    [OP_ZERO] = "M",
+    [OP_COPY] = "MM",
+    [OP_EMBED] = "t--M",
+    [OP_EMBED_GRAD] = "tM--",
+    [OP_BIAS_GRAD] = "Mn",
+    [OP_RMSNORM] = "MMnMMt",
+    [OP_RMSNORM_GRAD] = "MntMMMn",
+    [OP_LAYERNORM] = "MMnnMMtt",
+    [OP_LAYERNORM_GRAD] = "MnttMMMnn",
+    [OP_SWIGLU] = "MMM",
+    [OP_SWIGLU_GRAD] = "MMMMM",
+    [OP_GELU] = "MM",
+    [OP_GELU_GRAD] = "MMM",
+    [OP_RELU] = "MM",
+    [OP_RELU_GRAD] = "MMM",
+    [OP_ADD] = "MMM",
+    [OP_CROSS_ENTROPY] = "Ats",
+    [OP_ALL_REDUCE] = "t",
+    [OP_TREE_LEAF] = "tt",
+    [OP_TREE_REDUCE] = "tt",
+    [OP_NORM] = "tb",
+    [OP_CLIP] = "tnss",
+    [OP_ADAMW] = "tttts",
+    [OP_SNAPSHOT] = "---",
+    [OP_CAST] = "tt",
+    [OP_POSITIONS] = "MtM",
+    [OP_DROPOUT] = "MtM",
+    [OP_COPY_COLS] = "AB",
+    [OP_LOSS_PART] = "At3",
+    [OP_LOSS_JOIN] = "Atps",
+    [OP_OWN_GATHER] = "oM",
+    [OP_OWN_SCATTER] = "Mo",
+    [OP_GATHER] = "tg",
+    [OP_UNIT_GATHER] = "--",
+    [OP_UNIT_SCATTER] = "--",
+    [OP_SEND] = "t",
+    [OP_RECV] = "t",
+    [OP_SHIFT] = "tk",
+    [OP_PUSH] = "",
+    [OP_WAIT] = "t",
+};
+
+/* Types of each operand: d program.dtype, w program.wide, e either, f float64, i int32, - any, = that of operand 0. */
+static const char *const types[OP_KIND_COUNT] = {
+    [OP_ZERO] = "-",
+    [OP_COPY] = "dd",
+    [OP_EMBED] = "iddd",
+    [OP_EMBED_GRAD] = "idww",
+    [OP_GEMM] = "dddedww",
+    [OP_CAST] = "wd",
+    [OP_BIAS_GRAD] = "dw",
+    [OP_RMSNORM] = "dddddw",
+    [OP_RMSNORM_GRAD] = "ddwdddw",
+    [OP_LAYERNORM] = "ddddddww",
+    [OP_LAYERNORM_GRAD] = "ddwwdddww",
+    [OP_ROPE] = "d",
+    [OP_ATTENTION] = "ddddw",
+    [OP_ATTENTION_GRAD] = "ddddwdddd",
+    [OP_SWIGLU] = "ddd",
+    [OP_SWIGLU_GRAD] = "ddddd",
+    [OP_GELU] = "dd",
+    [OP_GELU_GRAD] = "ddd",
+    [OP_RELU] = "dd",
+    [OP_RELU_GRAD] = "ddd",
+    [OP_ADD] = "ddd",
+    [OP_CROSS_ENTROPY] = "dif",
+    [OP_ALL_REDUCE] = "-",
+    [OP_TREE_LEAF] = "ww",
+    [OP_TREE_REDUCE] = "ww",
+    [OP_NORM] = "wf",
+    [OP_CLIP] = "ffff",
+    [OP_ADAMW] = "wwwwf",
+    [OP_SNAPSHOT] = "www",
+    [OP_POSITIONS] = "did",
+    [OP_DROPOUT] = "did",
+    [OP_COPY_COLS] = "-=",
+    [OP_ATTENTION_JOIN] = "dwdw",
+    [OP_LOSS_PART] = "dif",
+    [OP_LOSS_JOIN] = "diff",
+    [OP_OWN_GATHER] = "-=",
+    [OP_OWN_SCATTER] = "-=",
+    [OP_GATHER] = "-=",
+    [OP_UNIT_GATHER] = "-=",
+    [OP_UNIT_SCATTER] = "w=",
+    [OP_SEND] = "-",
+    [OP_RECV] = "-",
+    [OP_SHIFT] = "-=",
+    [OP_PUSH] = "",
+    [OP_WAIT] = "-",
+};
+
+static bool type_legal(const struct program *p, const struct op *op, int i, enum dtype dtype)
+{
+    switch (types[op->kind][i]) {
+    case 'd':
+        return dtype == p->dtype;
+    case 'w':
+        return dtype == p->wide;
+    case 'e': /* an activation's or a parameter's gradient */
+        return dtype == p->dtype || (dtype == p->wide && !(op->flags & (OPF_GELU | OPF_GELU_GRAD)));
+    case 'f':
+        return dtype == DT_F64;
+    case 'i':
+        return dtype == DT_I32;
+    case '=':
+        return dtype == p->buffers[op->arg[0].buffer].dtype;
+    default:
+        return true;
+    }
+}
+
+/* An operand with a stride: n rows of `width` elements, which begin `stride` apart. Others are one row, stride -1. */
+struct rows {
+    int64_t n, width, stride;
+};
+
+static struct rows one_row(int64_t elements)
+{
+    return (struct rows){1, elements, -1};
+}
+
+static struct rows gemm_rows(const struct op *op, int i, int64_t m, int64_t n, int64_t k)
+{
+    if (i == 0)
+        return op->flags & OPF_TRANS_A ? (struct rows){k, m, op->lda} : (struct rows){m, k, op->lda};
+    if (i == 1)
+        return op->flags & OPF_TRANS_B ? (struct rows){n, k, op->ldb} : (struct rows){k, n, op->ldb};
+    if (i == 3 || i == 4)
+        return (struct rows){m, n, op->ldc};
+    return one_row(i == 5 ? m : n); /* a_sum; bias, b_sum */
+}
+
+/* q, k, v, o, lse, d_o, d_q, d_k, d_v: queries, o and lse are seq tokens of a sample, keys and values seq_kv. */
+static struct rows attention_rows(const struct program *p, const struct op *op, int i, int64_t samples)
+{
+    int64_t seq = op->seq ? op->seq : p->seq, seq_kv = op->seq_kv ? op->seq_kv : seq;
+    int64_t q = op->heads * op->head_dim, kv = op->kv_heads * op->head_dim;
+    switch (i) {
+    case 0:
+    case 6:
+        return (struct rows){samples * seq, q, op->lda};
+    case 1:
+    case 2:
+    case 7:
+    case 8:
+        return (struct rows){samples * seq_kv, kv, op->ldb};
+    case 4:
+        return one_row(samples * seq * op->heads);
+    default:
+        return (struct rows){samples * seq, q, op->ldc};
+    }
+}
+
+/* o, lse, o2, lse2 */
+static struct rows join_rows(const struct program *p, const struct op *op, int i, int64_t samples)
+{
+    int64_t tokens = samples * (op->seq ? op->seq : p->seq), stride = i == 2 && op->ldb ? op->ldb : op->ldc;
+    return i % 2 ? one_row(tokens * op->heads) : (struct rows){tokens, op->heads * op->head_dim, stride};
+}
+
+static int64_t own_extent(const struct program *p, const struct op *op, int64_t m)
+{
+    int64_t lo, hi;
+    int tp = p->mesh.size[AXIS_TP];
+    layout_split(m, tp, p->rank % tp, &lo, &hi);
+    return (hi - lo) * program_dim(p, op->n, p->max_samples);
+}
+
+static int64_t shape_extent(const struct program *p, const struct op *op, char shape, int64_t m, int64_t n)
+{
+    int64_t k = program_dim(p, op->k, p->max_samples);
+    switch (shape) {
+    case 'M':
+        return m * n;
+    case 't':
+        return m;
+    case 'n':
+        return n;
+    case 'k':
+        return k;
+    case 's':
+        return 1;
+    case 'o':
+        return own_extent(p, op, m);
+    case '3':
+        return 3 * m;
+    case 'p':
+        return 3 * m * k;
+    case 'g':
+        return m * p->groups[op->group].n;
+    case 'b':
+        return n > 0 ? (m + n - 1) / n : 0;
+    default:
+        return 0;
+    }
+}
+
+static struct rows rows_of(const struct program *p, const struct op *op, int i)
+{
+    int64_t m = program_dim(p, op->m, p->max_samples), n = program_dim(p, op->n, p->max_samples);
+    switch (op->kind) {
+    case OP_GEMM:
+        return gemm_rows(op, i, m, n, program_dim(p, op->k, p->max_samples));
+    case OP_ATTENTION:
+    case OP_ATTENTION_GRAD:
+        return attention_rows(p, op, i, m);
+    case OP_ATTENTION_JOIN:
+        return join_rows(p, op, i, m);
+    case OP_ROPE:
+        return (struct rows){m, op->heads * op->head_dim, op->lda};
+    default:
+        break;
+    }
+    const char shape = shapes[op->kind][i];
+    if (shape == 'A' || shape == 'B')
+        return (struct rows){m, n, shape == 'A' ? op->lda : op->ldb};
+    return one_row(shape_extent(p, op, shape, m, n));
+}
+
+int64_t check_extent(const struct program *p, const struct op *op, int i)
+{
+    const struct rows r = rows_of(p, op, i);
+    return r.n > 0 ? (r.n - 1) * r.stride + r.width : 0;
+}
+
+/* An op with a stride takes rows as the matrix has them, and of each what is a column; one without takes dense ones. */
+static err_t check_rows(const struct check_at *at, const struct op *op, int i, struct why *why)
+{
+    const struct operand *a = &op->arg[i];
+    const struct buffer *b = &at->p->buffers[a->buffer];
+    const struct rows r = rows_of(at->p, op, i);
+    if (r.stride < 0 && b->pitch && r.width)
+        return check_fail(at, why, "takes %s as if it were dense: its rows are %lld elements apart", b->name,
+                          (long long)b->pitch);
+    if (r.stride < 0 || r.n == 0 || r.width == 0 || b->ndim != 2)
+        return OK;
+    const int64_t apart = b->pitch ? b->pitch : b->dim[1].factor, begins = apart ? a->offset.factor % apart : 0;
+    bool constant = a->offset.sym == SYM_ONE;
+    if (r.stride == apart && (constant || begins == 0) && begins + a->col + r.width <= b->dim[1].factor)
+        return OK;
+    return check_fail(at, why, "takes columns %lld to %lld of %s, rows %lld apart, which has %lld, rows %lld apart",
+                      (long long)(begins + a->col), (long long)(begins + a->col + r.width) - 1, b->name,
+                      (long long)r.stride, (long long)b->dim[1].factor, (long long)apart);
+}
+
+/* ---- products of parameters, and embeddings ---- */
+
+/* A product takes all of this rank's part of a parameter, or makes all of its gradient: nothing is left out. */
+static err_t check_matrix(const struct check_at *at, const struct graph *g, int buffer, int64_t m, int64_t n,
+                          int64_t stride, struct why *why)
+{
+    const struct buffer *b = &at->p->buffers[buffer];
+    const struct place_param *q = b->tensor >= 0 ? &at->p->place.param[b->tensor] : NULL;
+    if (!q || g->tensors[b->tensor].kind != GT_PARAM || (q->rows == m && q->cols == n && stride == n))
+        return OK;
+    return check_fail(at, why, "takes %lld x %lld of %s, rows every %lld, which has %lld x %lld here", (long long)m,
+                      (long long)n, b->name, (long long)stride, (long long)q->rows, (long long)q->cols);
+}
+
+static err_t check_product(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    bool ta = op->flags & OPF_TRANS_A, tb = op->flags & OPF_TRANS_B;
+    int64_t most = at->p->max_samples;
+    int64_t m = program_dim(at->p, op->m, most), n = program_dim(at->p, op->n, most);
+    int64_t k = program_dim(at->p, op->k, most);
+    int64_t lo, hi, width;
+    bool columns = parts_columns(at->p, g, op, &lo, &hi, &width); /* check_parts.c sees that all others are taken too */
+    err_t e = check_matrix(at, g, op->arg[0].buffer, ta ? k : m, ta ? m : k, op->lda, why);
+    if (!e && !columns)
+        e = check_matrix(at, g, op->arg[1].buffer, tb ? n : k, tb ? k : n, op->ldb, why);
+    return e ? e : check_matrix(at, g, op->arg[3].buffer, m, n, op->ldc, why);
+}
+
+/* The table has the rows that tp's cut of the vocabulary leaves here, and the op says so. */
+static err_t check_vocab(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    const struct buffer *b = &at->p->buffers[op->arg[op->kind == OP_EMBED ? 1 : 2].buffer];
+    const struct graph_cut *cut = b->tensor >= 0 ? &g->tensors[b->tensor].cut : NULL;
+    int64_t lo = 0, hi = cut ? g->tensors[b->tensor].dim[0].factor : 0;
+    bool said = op->vocab_lo || op->vocab_hi;
+    if (!cut)
+        return OK;
+    if (cut->segments && cut->dim == 0)
+        place_cut(cut, at->p->mesh.size[AXIS_TP], at->p->place.coord[AXIS_TP], &lo, &hi);
+    if ((said && op->vocab_lo == lo && op->vocab_hi == hi) || (!said && hi == g->tensors[b->tensor].dim[0].factor))
+        return OK;
+    return check_fail(at, why, "takes rows %lld to %lld of the vocabulary from %s, which has %lld to %lld here",
+                      (long long)op->vocab_lo, (long long)op->vocab_hi - 1, b->name, (long long)lo, (long long)hi - 1);
+}
+
+/* A random number belongs to its place in the batch: the rows of these tokens, the columns that are here, the node's
+ * own stream. */
+static err_t check_random(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    bool own = op->m.sym == SYM_OWN, rows = own == (op->arg[1].offset.sym == SYM_OWN0);
+    const struct graph_node *node = op->node >= 0 ? &g->nodes[op->node] : NULL;
+    const struct graph_tensor *x = node ? &g->tensors[node->in[0]] : NULL;
+    int64_t lo = 0, hi;
+    if (!rows || (!own && op->arg[1].offset.factor))
+        return check_fail(at, why, "takes the places of other tokens than those it is over");
+    if (op->kind != OP_DROPOUT)
+        return OK;
+    if (x && x->cut.segments)
+        place_cut(&x->cut, at->p->mesh.size[AXIS_TP], at->p->place.coord[AXIS_TP], &lo, &hi);
+    lo = x && x->cut.segments ? lo * (x->dim[1].factor / x->cut.units) : 0;
+    if (!node || !x || op->site != node->site || op->col0 != lo || op->k.factor != x->dim[1].factor)
+        return check_fail(at, why, "draws the numbers of site %d, columns %lld on of %lld, which are not those of %s",
+                          op->site, (long long)op->col0, (long long)op->k.factor, x ? x->name : "its value");
+    return OK;
+}
+
+static bool counts_tokens(enum graph_sym sym)
+{
+    return sym == SYM_OWN || sym == SYM_TOKENS || sym >= SYM_MEMBER;
+}
+
+/* An op on own tokens does not take buffers of all tokens, nor the other way round, nor those of another rank's; but a
+ * product may make some rows of all (check_parts.c). */
+static err_t check_tokens(const struct check_at *at, const struct op *op, int i, struct why *why)
+{
+    const struct buffer *b = &at->p->buffers[op->arg[i].buffer];
+    enum graph_sym rows = b->ndim ? b->dim[0].sym : SYM_ONE, is = op->m.sym;
+    bool own = op->kind == OP_OWN_GATHER || op->kind == OP_OWN_SCATTER;
+    bool inner = op->kind == OP_GEMM && op->flags & OPF_TRANS_A && i < 2;
+    bool some = op->kind == OP_GEMM && i > 2 && parts_rows(at->p, op) >= 0;
+    is = inner ? op->k.sym : op->kind == OP_GEMM && i != 0 && i != 3 && i != 4 ? SYM_ONE : is;
+    is = op->kind == OP_SHIFT && i == 1 ? op->k.sym : is;
+    if (own || some || b->space == SPACE_HOST || !counts_tokens(is) || !counts_tokens(rows) || is == rows)
+        return OK;
+    return check_fail(at, why, "is over %s tokens and takes %s, which has %s",
+                      is == SYM_OWN      ? "own"
+                      : is == SYM_TOKENS ? "all"
+                                         : "a member's",
+                      b->name,
+                      rows == SYM_OWN      ? "own ones"
+                      : rows == SYM_TOKENS ? "all"
+                                           : "a member's");
+}
+
+static err_t check_operand(const struct check_at *at, const struct op *op, int i, struct why *why)
+{
+    const struct program *p = at->p;
+    const struct buffer *b = &p->buffers[op->arg[i].buffer];
+    int64_t size = (int64_t)dtype_bytes(b->dtype);
+    if (size == 0)
+        return check_fail(at, why, "operand %s has no element type", b->name);
+    if (!type_legal(p, op, i, b->dtype))
+        return check_fail(at, why, "takes operand %d, %s, in another type than %s", i, b->name, dtype_name(b->dtype));
+    /* In an action without a microbatch: all instances, one behind the other. */
+    bool all = b->slot_index == SLOT_MICRO && p->actions[at->action].micro < 0;
+    int64_t room = (b->bytes + (all ? (b->slots - 1) * b->slot_bytes : 0)) / size;
+    int64_t extent = check_extent(p, op, i);
+    int64_t end = program_dim(p, op->arg[i].offset, p->max_samples) + op->arg[i].col + extent;
+    if (end > room && (extent || op->kind != OP_COPY_COLS)) /* of no rows no column is touched */
+        return check_fail(at, why, "reaches element %lld of operand %s, which has %lld", (long long)end, b->name,
+                          (long long)room);
+    err_t e = check_rows(at, op, i, why);
+    return e ? e : check_tokens(at, op, i, why);
+}
+
+err_t check_operand_shapes(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    err_t e = OK;
+    for (int i = 0; op_mode(op, i) && !e; i++)
+        if (op->arg[i].buffer >= 0)
+            e = check_operand(at, op, i, why);
+    if (!e && op->kind == OP_GEMM)
+        e = check_product(at, g, op, why);
+    if (!e && (op->kind == OP_EMBED || op->kind == OP_EMBED_GRAD))
+        e = check_vocab(at, g, op, why);
+    if (!e && (op->kind == OP_DROPOUT || op->kind == OP_POSITIONS))
+        e = check_random(at, g, op, why);
+    return e;
+}

@@ -1,0 +1,211 @@
+/* What a rank says that it holds, against place.h: buffers of parameters, tables of units, segments of the sequence. */
+#include "common/plan/check/check.h"
+
+#include <string.h>
+
+static int64_t elements_of(const struct buffer *b)
+{
+    int64_t size = (int64_t)dtype_bytes(b->dtype);
+    return size ? b->bytes / size : -1;
+}
+
+static err_t check_buffer(const struct graph *g, const struct program *p, int t, int buffer, int64_t elements,
+                          const char *what, struct why *why)
+{
+    const char *name = g->tensors[t].name;
+    if (buffer < 0 && elements == 0)
+        return OK;
+    if (buffer < 0 || buffer >= p->n_buffers || p->buffers[buffer].tensor != t)
+        return why_set(why, ERR_INVALID, "rank %d: %s has no buffer of its own for its %s", p->rank, name, what);
+    if (elements_of(&p->buffers[buffer]) != elements)
+        return why_set(
+            why, ERR_INVALID, "rank %d: %s has room for %lld elements of the %s of %s, of which are here %lld", p->rank,
+            p->buffers[buffer].name, (long long)elements_of(&p->buffers[buffer]), what, name, (long long)elements);
+    return OK;
+}
+
+static err_t check_param(const struct graph *g, const struct program *p, int t, struct why *why)
+{
+    const struct place_param *q = &p->place.param[t];
+    const struct {
+        const char *what;
+        const int *index;
+        bool local;
+    } rows[] = {{"value", p->param_buffer, false},
+                {"gradient", p->grad_buffer, true},
+                {"first moment", p->m_buffer, false},
+                {"second moment", p->v_buffer, false}};
+    for (int i = 0; i < (p->mode == MODE_TRAIN ? 4 : 1); i++) {
+        int64_t held = rows[i].local ? q->rows * q->cols : (q->hi - q->lo) * q->cols;
+        err_t e = check_buffer(g, p, t, rows[i].index[t], q->held ? held : 0, rows[i].what, why);
+        if (e)
+            return e;
+        if (!q->held && rows[i].index[t] >= 0)
+            return why_set(why, ERR_INVALID, "rank %d: holds the %s of %s, which none of its stages uses", p->rank,
+                           rows[i].what, g->tensors[t].name);
+    }
+    return OK;
+}
+
+/* Segments are in the order of the sequence and as long as they say. */
+static err_t check_segments(const struct program *p, struct why *why)
+{
+    int64_t before = 0, end = 0;
+    if (p->n_segments < 1 || p->n_segments > PLAN_MAX_SEGMENTS)
+        return why_set(why, ERR_INVALID, "rank %d: has %d segments of the sequence", p->rank, p->n_segments);
+    for (int i = 0; i < p->n_segments; i++) {
+        const struct segment *s = &p->segments[i];
+        if (s->len < 0 || s->pos0 < end || s->before != before || s->pos0 + s->len > p->seq)
+            return why_set(why, ERR_INVALID, "rank %d: segment %d of the sequence is not behind the one before it",
+                           p->rank, i);
+        before += s->len;
+        end = s->pos0 + s->len;
+    }
+    if (before != p->own_seq)
+        return why_set(why, ERR_INVALID, "rank %d: its segments have %lld tokens of a sample, and it says %lld",
+                       p->rank, (long long)before, (long long)p->own_seq);
+    return OK;
+}
+
+err_t check_holdings(const struct graph *g, const struct program *p, struct why *why)
+{
+    err_t e = check_segments(p, why);
+    for (int t = 0; t < g->n_tensors && !e; t++)
+        if (g->tensors[t].kind == GT_PARAM)
+            e = check_param(g, p, t, why);
+    return e;
+}
+
+/* ---- units ---- */
+
+/* The element of the operand at which the tensor's buffer begins; -1. */
+static int64_t starts_at(const struct program *p, int operand, int t)
+{
+    const struct buffer *run = &p->buffers[operand];
+    for (int i = 0; i < p->n_buffers; i++)
+        if (p->buffers[i].tensor == t && check_in_run(p, i, operand) && dtype_bytes(p->buffers[i].dtype))
+            return (p->buffers[i].offset - run->offset) / (int64_t)dtype_bytes(p->buffers[i].dtype);
+    return -1;
+}
+
+static err_t check_part(const struct check_at *at, const struct graph *g, const struct op *op,
+                        const struct unit_part *part, struct why *why)
+{
+    const struct program *p = at->p;
+    bool gather = op->kind == OP_UNIT_GATHER;
+    const char *name = g->tensors[part->tensor].name;
+    int pieces = op->arg[gather ? 0 : 1].buffer, locals = op->arg[gather ? 1 : 0].buffer;
+    const struct place_param *q = &p->place.param[part->tensor];
+    if (starts_at(p, locals, part->tensor) != part->local)
+        return check_fail(at, why, "takes the local tensor of %s to begin at element %lld of %s, where it does not",
+                          name, (long long)part->local, p->buffers[locals].name);
+    if (q->lo < q->hi && starts_at(p, pieces, part->tensor) != part->piece)
+        return check_fail(at, why, "takes the piece of %s to begin at element %lld of %s, where it does not", name,
+                          (long long)part->piece, p->buffers[pieces].name);
+    for (int i = 0; i < p->mesh.size[AXIS_FSDP]; i++) {
+        int64_t lo, hi;
+        place_piece(&p->place, part->tensor, i, &lo, &hi);
+        if (part->counts[i] != (hi - lo) * q->cols)
+            return check_fail(at, why, "counts %lld elements of %s for member %d, which has %lld",
+                              (long long)part->counts[i], name, i, (hi - lo) * (long long)q->cols);
+    }
+    return OK;
+}
+
+/* Every tensor of the unit that is held here stands in its table once. */
+static err_t check_complete(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    const struct unit *u = &at->p->units[op->unit];
+    for (int t = 0; t < g->n_tensors; t++) {
+        int times = 0;
+        bool due = g->tensors[t].kind == GT_PARAM && g->tensors[t].unit == op->unit && at->p->place.param[t].held;
+        for (int i = 0; i < u->n; i++)
+            times += u->parts[i].tensor == t;
+        if (times != due)
+            return check_fail(at, why, "has %s %d times in its table instead of %d times", g->tensors[t].name, times,
+                              (int)due);
+    }
+    return OK;
+}
+
+err_t check_unit(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
+{
+    if (op->unit < 0 || op->unit >= at->p->n_units)
+        return check_fail(at, why, "is of unit %d of %d", op->unit, at->p->n_units);
+    const struct unit *u = &at->p->units[op->unit];
+    for (int i = 0; i < u->n; i++)
+        if (u->parts[i].tensor < 0 || u->parts[i].tensor >= g->n_tensors)
+            return check_fail(at, why, "has tensor %d of %d in its table", u->parts[i].tensor, g->n_tensors);
+    err_t e = check_complete(at, g, op, why);
+    for (int i = 0; i < u->n && !e; i++)
+        e = check_part(at, g, op, &u->parts[i], why);
+    return e;
+}
+
+/* ---- all ranks ---- */
+
+static err_t check_groups_alike(const struct program *a, const struct program *b, struct why *why)
+{
+    bool same = a->n_groups == b->n_groups;
+    for (int i = 0; same && i < a->n_groups; i++)
+        same = a->groups[i].n == b->groups[i].n &&
+               !memcmp(a->groups[i].ranks, b->groups[i].ranks, (size_t)a->groups[i].n * sizeof(int));
+    return same ? OK : why_set(why, ERR_INVALID, "ranks %d and %d have other lists of groups", a->rank, b->rank);
+}
+
+/* The tables of two ranks of an fsdp group: equal tensors, pieces at equal places. */
+static err_t check_units_alike(const struct program *a, const struct program *b, struct why *why)
+{
+    for (int u = 0; u < a->n_units && u < b->n_units; u++) {
+        bool same = a->units[u].n == b->units[u].n;
+        for (int i = 0; same && i < a->units[u].n; i++)
+            same = a->units[u].parts[i].tensor == b->units[u].parts[i].tensor &&
+                   a->units[u].parts[i].piece == b->units[u].parts[i].piece;
+        if (!same)
+            return why_set(why, ERR_INVALID, "ranks %d and %d lay out the pieces of unit %d differently", a->rank,
+                           b->rank, u);
+    }
+    return OK;
+}
+
+/* The ranks of a cp group have the whole sequence between them, every token once. */
+static err_t check_sequence(const struct program *programs, int n, int r, struct why *why)
+{
+    int own[AXIS_COUNT];
+    int64_t tokens = 0;
+    mesh_coords(&programs->mesh, r, own);
+    for (int other = 0; other < n; other++) {
+        int coord[AXIS_COUNT];
+        mesh_coords(&programs->mesh, other, coord);
+        coord[AXIS_CP] = own[AXIS_CP];
+        if (memcmp(coord, own, sizeof(own)) != 0)
+            continue;
+        tokens += programs[other].own_seq;
+        for (int i = 0; other != r && i < programs[r].n_segments; i++)
+            for (int k = 0; k < programs[other].n_segments; k++) {
+                const struct segment *a = &programs[r].segments[i], *b = &programs[other].segments[k];
+                if (a->len && b->len && a->pos0 < b->pos0 + b->len && b->pos0 < a->pos0 + a->len)
+                    return why_set(why, ERR_INVALID, "ranks %d and %d both have position %lld of the sequence", r,
+                                   other, (long long)(a->pos0 > b->pos0 ? a->pos0 : b->pos0));
+            }
+    }
+    if (tokens != programs->seq)
+        return why_set(why, ERR_INVALID, "rank %d: its cp group has %lld tokens of a sample of %lld", r,
+                       (long long)tokens, (long long)programs->seq);
+    return OK;
+}
+
+err_t check_held_alike(const struct program *programs, int n, struct why *why)
+{
+    err_t e = OK;
+    for (int r = 0; r < n && !e; r++) {
+        int coord[AXIS_COUNT], stride = programs->mesh.size[AXIS_CP] * programs->mesh.size[AXIS_TP];
+        mesh_coords(&programs->mesh, r, coord);
+        e = check_groups_alike(programs, &programs[r], why);
+        if (!e)
+            e = check_units_alike(&programs[r - coord[AXIS_FSDP] * stride], &programs[r], why);
+        if (!e && programs->mode != MODE_GENERATE)
+            e = check_sequence(programs, n, r, why);
+    }
+    return e;
+}

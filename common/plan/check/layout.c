@@ -1,0 +1,529 @@
+/* What every op makes of its operands' layouts, axis by axis, without looking at how the compiler came to it.
+ *
+ * A value is, on each axis of the mesh, the same everywhere, cut by rows, cut by columns, a piece, or a share of a sum.
+ * Tokens are rows: on dp, fsdp and cp always, on tp under sequence parallelism. A product that sums over what is cut
+ * makes shares; so do gradients of what all tokens use. Nothing but sums and products with wholes may read a share.
+ * Parameters are cut as graph_cut says. From this everything follows that data, tensor, sequence and context
+ * parallelism have to reduce. */
+#include "common/plan/check/check.h"
+
+#include <string.h>
+
+#define BASE(on) ((on) & ~ON_SUM)
+
+/* Class of each operand: t tokens by features, s a number or some per token, v a vector over features, g the gradient
+ * of one, i tokens of which tp does not matter. Kinds without a row have a function below. */
+static const char *const classes[OP_KIND_COUNT] = {
+    [OP_COPY] = "tt",
+    [OP_ADD] = "ttt",
+    [OP_COPY_COLS] = "tt",
+    [OP_BIAS_GRAD] = "tg",
+    [OP_RMSNORM] = "ttvtts",
+    [OP_RMSNORM_GRAD] = "tvstttg",
+    [OP_LAYERNORM] = "ttvvttss",
+    [OP_LAYERNORM_GRAD] = "tvsstttgg",
+    [OP_ROPE] = "t",
+    [OP_ATTENTION] = "ttttt",
+    [OP_ATTENTION_GRAD] = "ttttttttt",
+    [OP_ATTENTION_JOIN] = "tttt",
+    [OP_SWIGLU] = "ttt",
+    [OP_SWIGLU_GRAD] = "ttttt",
+    [OP_GELU] = "tt",
+    [OP_GELU_GRAD] = "ttt",
+    [OP_RELU] = "tt",
+    [OP_RELU_GRAD] = "ttt",
+    [OP_POSITIONS] = "tit",
+    [OP_DROPOUT] = "tit",
+    [OP_LOSS_PART] = "tit",
+    [OP_SHIFT] = "tt",
+};
+
+/* ---- words ---- */
+
+static const char *name_of(const struct check_op *c, int i)
+{
+    return c->at->p->buffers[c->op->arg[i].buffer].name;
+}
+
+static const char *word(unsigned on)
+{
+    if (on & ON_SUM)
+        return "a share of a sum";
+    static const char *const words[] = {[ON_WHOLE] = "whole",
+                                        [ON_ROWS] = "cut by rows",
+                                        [ON_COLS] = "cut by columns",
+                                        [ON_PIECE] = "a piece of the local tensor"};
+    return words[on];
+}
+
+static err_t share_fail(const struct check_op *c, int i, int axis)
+{
+    return check_fail(c->at, c->why, "reads %s, which is this rank's share of a sum over %s: nothing has reduced it",
+                      name_of(c, i), mesh_axis_name((enum mesh_axis)axis));
+}
+
+static err_t pair_fail(const struct check_op *c, int axis, int i, unsigned is, int k, unsigned other)
+{
+    return check_fail(c->at, c->why, "takes %s, which is %s on %s, with %s, which is %s there", name_of(c, i), word(is),
+                      mesh_axis_name((enum mesh_axis)axis), name_of(c, k), word(other));
+}
+
+static err_t want_fail(const struct check_op *c, int axis, int i, unsigned is, const char *wants)
+{
+    return check_fail(c->at, c->why, "takes %s, which is %s on %s; it needs %s", name_of(c, i), word(is),
+                      mesh_axis_name((enum mesh_axis)axis), wants);
+}
+
+/* ---- what is given ---- */
+
+static bool is_data(int axis)
+{
+    return axis == AXIS_DP || axis == AXIS_FSDP || axis == AXIS_CP;
+}
+
+struct value_layout layout_of_param(const struct program *p, const struct graph *g, int t, bool piece)
+{
+    struct value_layout l = {{0}, false};
+    const struct graph_cut *cut = &g->tensors[t].cut;
+    if (cut->segments && p->mesh.size[AXIS_TP] > 1)
+        l.on[AXIS_TP] = cut->dim ? ON_COLS : ON_ROWS;
+    if (piece && p->place.zero && p->mesh.size[AXIS_FSDP] > 1)
+        l.on[AXIS_FSDP] = ON_PIECE;
+    return l;
+}
+
+struct value_layout layout_of_input(const struct program *p)
+{
+    struct value_layout l = {{0}, false};
+    for (int a = 0; a < AXIS_COUNT; a++)
+        if (is_data(a) && p->mesh.size[a] > 1)
+            l.on[a] = ON_ROWS;
+    return l;
+}
+
+int layout_partial(const struct value_layout *l)
+{
+    for (int a = 0; a < AXIS_COUNT && !l->zero; a++)
+        if (l->on[a] & ON_SUM)
+            return a;
+    return -1;
+}
+
+/* ---- operands of one value's shape ---- */
+
+static bool is_read(const struct check_op *c, int i)
+{
+    char mode = op_mode(c->op, i);
+    return c->op->arg[i].buffer >= 0 && (mode == 'r' || mode == 'a');
+}
+
+/* Where sums may pass: these do the same to a sum as to its parts. */
+static bool is_linear(const struct op *op)
+{
+    return op->kind == OP_COPY || op->kind == OP_ADD || op->kind == OP_COPY_COLS || op->kind == OP_ROPE ||
+           op->kind == OP_SHIFT;
+}
+
+/* The first operand that says what the tokens are; -1 where all is zero. */
+static int main_operand(const struct check_op *c, const struct value_layout *in, const char *class)
+{
+    for (int i = 0; class[i]; i++)
+        if (class[i] == 't' && is_read(c, i) && !in[i].zero)
+            return i;
+    return -1;
+}
+
+static unsigned of_vector(unsigned on)
+{
+    return on == ON_COLS ? ON_ROWS : ON_WHOLE;
+}
+
+static unsigned of_vector_grad(unsigned on)
+{
+    return on == ON_COLS ? ON_ROWS : on == ON_ROWS ? ON_SUM : ON_WHOLE;
+}
+
+/* What a kernel cannot compute from a part. */
+static err_t check_main(const struct check_op *c, int axis, int i, unsigned on)
+{
+    enum op_kind k = c->op->kind;
+    bool norm = k == OP_RMSNORM || k == OP_RMSNORM_GRAD || k == OP_LAYERNORM || k == OP_LAYERNORM_GRAD;
+    bool attention = k == OP_ATTENTION || k == OP_ATTENTION_GRAD;
+    if ((on & ON_SUM) && !is_linear(c->op))
+        return share_fail(c, i, axis);
+    if (BASE(on) == ON_PIECE)
+        return want_fail(c, axis, i, on, "the local tensor");
+    if (norm && on == ON_COLS)
+        return want_fail(c, axis, i, on, "all columns of a token");
+    if (attention && axis == AXIS_TP && on == ON_ROWS)
+        return want_fail(c, axis, i, on, "all tokens of a head");
+    return OK;
+}
+
+static err_t plain_read(const struct check_op *c, int axis, const struct value_layout *in, int m, int i, char class)
+{
+    unsigned main = in[m].on[axis], on = in[i].on[axis];
+    unsigned want = class == 'v' ? of_vector(BASE(main)) : class == 'i' && axis == AXIS_TP ? on : main;
+    if (on == want)
+        return OK;
+    if (on & ON_SUM)
+        return share_fail(c, i, axis);
+    return pair_fail(c, axis, i, on, m, main);
+}
+
+/* Key-value heads that several ranks hold get their gradient from each one's own query heads. Where there are fewer
+ * heads than ranks some may still have one to themselves. */
+static bool is_shared(const struct check_op *c, int t)
+{
+    const struct place *place = &c->at->p->place;
+    const struct graph_cut *cut = &c->g->tensors[t].cut;
+    int tp = place->mesh.size[AXIS_TP], boxes, holders = 0,
+        mine = place_cut_box(cut, tp, place->coord[AXIS_TP], &boxes);
+    for (int i = 0; i < tp && cut->segments && cut->shared; i++)
+        holders += place_cut_box(cut, tp, i, &boxes) == mine;
+    return holders > 1;
+}
+
+static bool makes_shares(const struct check_op *c, int i)
+{
+    int node = c->op->node;
+    return c->op->kind == OP_ATTENTION_GRAD && i >= 7 && node >= 0 && is_shared(c, c->g->nodes[node].in[i - 6]);
+}
+
+static err_t plain(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    const char *class = classes[c->op->kind];
+    int m = main_operand(c, in, class);
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        unsigned on = m < 0 ? ON_WHOLE : in[m].on[a];
+        err_t e = m < 0 ? OK : check_main(c, a, m, on);
+        for (int i = 0; class[i] && !e; i++) {
+            ret[i].zero = m < 0;
+            ret[i].on[a] = (unsigned char)(class[i] == 'g' ? of_vector_grad(on) : on);
+            if (a == AXIS_TP && on == ON_COLS && makes_shares(c, i))
+                ret[i].on[a] |= ON_SUM;
+            if (m >= 0 && i != m && is_read(c, i) && !in[i].zero && class[i] != 'g' && !makes_shares(c, i))
+                e = plain_read(c, a, in, m, i, class[i]);
+        }
+        if (e)
+            return e;
+    }
+    return OK;
+}
+
+/* ---- products ---- */
+
+enum part {
+    PART_NONE,
+    PART_OUTER,
+    PART_INNER
+}; /* what is cut: the result's dimension, or the one that is summed over */
+
+static enum part part_of(unsigned on, bool rows_are_outer)
+{
+    if (BASE(on) == ON_WHOLE)
+        return PART_NONE;
+    return (BASE(on) == ON_ROWS) == rows_are_outer ? PART_OUTER : PART_INNER;
+}
+
+static err_t product_on(const struct check_op *c, int axis, unsigned a, unsigned b, unsigned char *ret)
+{
+    enum part pa = part_of(a, !(c->op->flags & OPF_TRANS_A)), pb = part_of(b, c->op->flags & OPF_TRANS_B);
+    bool pieces = BASE(a) == ON_PIECE || BASE(b) == ON_PIECE;
+    unsigned sum = (a | b) & ON_SUM;
+    if (pieces || ((a & ON_SUM) && (b & ON_SUM)) || (pa == PART_OUTER && pb != PART_NONE) ||
+        (pb == PART_OUTER && pa != PART_NONE) || (pa == PART_INNER) != (pb == PART_INNER))
+        return pair_fail(c, axis, 0, a, 1, b);
+    if ((a == ON_SUM && pb != PART_NONE) || (b == ON_SUM && pa != PART_NONE))
+        return share_fail(c, a == ON_SUM ? 0 : 1, axis);
+    *ret = (unsigned char)(pa == PART_INNER   ? ON_SUM
+                           : pa == PART_OUTER ? ON_ROWS | sum
+                           : pb == PART_OUTER ? ON_COLS | sum
+                                              : ON_WHOLE | sum);
+    return OK;
+}
+
+/* What is added to a sum on every rank is in it many times: only the first rank of the axis may, and must. */
+static err_t added_once(const struct check_op *c, int axis, unsigned result, int i, int graph_input)
+{
+    const struct program *p = c->at->p;
+    int coord[AXIS_COUNT];
+    bool there = c->op->arg[i].buffer >= 0;
+    if (!(result & ON_SUM) || graph_input < 0)
+        return OK;
+    mesh_coords(&p->mesh, p->rank, coord);
+    if (there == (coord[axis] == 0))
+        return OK;
+    const char *name = c->g->tensors[graph_input].name;
+    return check_fail(c->at, c->why,
+                      there ? "adds %s to a share of a sum over %s, as every rank there would: only the first may"
+                            : "does not add %s to its share of a sum over %s, and it is the first rank there",
+                      name, mesh_axis_name((enum mesh_axis)axis));
+}
+
+/* Input `k` of the node, where the op is its forward; -1. */
+static int forward_input(const struct check_op *c, int k, enum graph_op kind)
+{
+    int node = c->op->node;
+    if (node < 0 || c->g->nodes[node].op != kind)
+        return -1;
+    int weight = c->g->nodes[node].in[1], buffer = c->op->arg[1].buffer, out = c->op->arg[3].buffer;
+    bool writes_grad = kind == GO_LINEAR && c->op->flags & OPF_TRANS_A;
+    bool backward = kind == GO_LINEAR && !writes_grad &&
+                    (c->op->flags & OPF_TRANS_B ? c->g->nodes[node].trans_w : !c->g->nodes[node].trans_w);
+    if (writes_grad || backward || c->at->p->buffers[buffer].tensor != weight || out < 0)
+        return -1;
+    return c->g->nodes[node].in[k];
+}
+
+static err_t bias(const struct check_op *c, int axis, const struct value_layout *in, unsigned result)
+{
+    err_t e = added_once(c, axis, result, 2, forward_input(c, 2, GO_LINEAR));
+    if (e || c->op->arg[2].buffer < 0)
+        return e;
+    unsigned want = of_vector(BASE(result)), is = in[2].on[axis];
+    return is == want ? OK : want_fail(c, axis, 2, is, want == ON_ROWS ? "the part of its columns" : "the whole");
+}
+
+/* The sum over the inner dimension of a (i 5) or b (i 6). */
+static unsigned char inner_sum(const struct check_op *c, int i, unsigned on)
+{
+    bool rows_are_outer = i == 5 ? !(c->op->flags & OPF_TRANS_A) : (c->op->flags & OPF_TRANS_B) != 0;
+    enum part part = part_of(on, rows_are_outer);
+    unsigned sum = on & ON_SUM;
+    return (unsigned char)(part == PART_INNER ? ON_SUM : part == PART_OUTER ? ON_ROWS | sum : sum);
+}
+
+static err_t product(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    bool zero = in[0].zero || in[1].zero;
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        err_t e = zero ? OK : product_on(c, a, in[0].on[a], in[1].on[a], &ret[3].on[a]);
+        unsigned on = ret[3].on[a];
+        if (!e && !zero)
+            e = bias(c, a, in, on);
+        if (!e && (c->op->flags & (OPF_GELU | OPF_GELU_GRAD)) && (on & ON_SUM))
+            e = check_fail(c->at, c->why, "takes the activation of a share of a sum over %s",
+                           mesh_axis_name((enum mesh_axis)a));
+        if (!e && (c->op->flags & OPF_GELU_GRAD) && !in[4].zero && in[4].on[a] != on)
+            e = want_fail(c, a, 4, in[4].on[a], "what the result is");
+        if (e)
+            return e;
+        ret[4].on[a] = (unsigned char)on;
+        ret[5].on[a] = inner_sum(c, 5, in[0].on[a]);
+        ret[6].on[a] = inner_sum(c, 6, in[1].on[a]);
+    }
+    ret[3].zero = ret[4].zero = zero;
+    ret[5].zero = in[0].zero;
+    ret[6].zero = in[1].zero;
+    return OK;
+}
+
+/* ---- embeddings ---- */
+
+/* Tokens on the data axes; a table that is cut by rows gives the tokens that are not in it zero. */
+static err_t embed(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        unsigned ids = in[0].on[a], table = in[1].on[a];
+        unsigned y = table == ON_ROWS ? ON_SUM : ids;
+        if (table == ON_SUM || (table != ON_WHOLE && (table != ON_ROWS || ids != ON_WHOLE)))
+            return want_fail(c, a, 1, table, "all of it, or the rows of tp's part");
+        err_t e = added_once(c, a, y, 2, forward_input(c, 2, GO_EMBED));
+        if (!e && c->op->arg[2].buffer >= 0 && in[2].on[a] != ON_WHOLE)
+            e = want_fail(c, a, 2, in[2].on[a], "the whole");
+        if (e)
+            return e;
+        ret[3].on[a] = (unsigned char)y;
+    }
+    return OK;
+}
+
+static err_t embed_grad(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    int table = c->at->p->buffers[c->op->arg[2].buffer].tensor;
+    bool cut = table >= 0 && c->g->tensors[table].cut.segments && c->at->p->mesh.size[AXIS_TP] > 1;
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        unsigned dy = in[1].on[a];
+        bool rows = a == AXIS_TP && cut;
+        if (dy & ON_SUM)
+            return share_fail(c, 1, a);
+        if (dy != ON_WHOLE && (dy != ON_ROWS || rows))
+            return want_fail(c, a, 1, dy, "all tokens' gradients");
+        ret[2].on[a] = (unsigned char)(rows ? ON_ROWS : dy == ON_ROWS ? ON_SUM : ON_WHOLE);
+        ret[3].on[a] = (unsigned char)(dy == ON_ROWS ? ON_SUM : ON_WHOLE);
+    }
+    ret[2].zero = ret[3].zero = in[1].zero;
+    return OK;
+}
+
+/* ---- losses ---- */
+
+/* One rank of those that have the same tokens adds the loss: over all ranks it is a sum on every axis. */
+static void loss_made(const struct check_op *c, struct value_layout *ret)
+{
+    for (int a = 0; a < AXIS_COUNT; a++)
+        ret->on[a] = c->at->p->mesh.size[a] > 1 ? ON_SUM : ON_WHOLE;
+}
+
+static err_t loss(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    bool join = c->op->kind == OP_LOSS_JOIN;
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        unsigned logits = in[0].on[a];
+        if (logits & ON_SUM)
+            return share_fail(c, 0, a);
+        if (!join && logits == ON_COLS)
+            return want_fail(c, a, 0, logits, "the whole vocabulary");
+        if (a == AXIS_TP && logits == ON_ROWS)
+            return want_fail(c, a, 0, logits, "all tokens");
+        if (join && in[2].on[a] != (is_data(a) ? logits : ON_WHOLE))
+            return want_fail(c, a, 2, in[2].on[a], "the parts of all ranks");
+    }
+    ret[0] = in[0];
+    loss_made(c, &ret[join ? 3 : 2]);
+    return OK;
+}
+
+/* ---- collectives of one value ---- */
+
+static err_t own_gather(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    ret[1] = in[0];
+    if (!in[0].zero && in[0].on[AXIS_TP] != ON_ROWS)
+        return in[0].on[AXIS_TP] & ON_SUM ? share_fail(c, 0, AXIS_TP)
+                                          : want_fail(c, AXIS_TP, 0, in[0].on[AXIS_TP], "own tokens");
+    ret[1].on[AXIS_TP] = ON_WHOLE;
+    return OK;
+}
+
+static err_t own_scatter(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    ret[1] = in[0];
+    if (!in[0].zero && in[0].on[AXIS_TP] != ON_SUM)
+        return check_fail(c->at, c->why, "reduces %s over tp, where it is %s and no share of a sum", name_of(c, 0),
+                          word(in[0].on[AXIS_TP]));
+    ret[1].on[AXIS_TP] = ON_ROWS;
+    return OK;
+}
+
+static err_t gather(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    unsigned axes = check_group_axes(c->at->p, c->op->group);
+    ret[1] = in[0];
+    for (int a = 0; a < AXIS_COUNT && !in[0].zero; a++) {
+        if (!(axes >> a & 1))
+            continue;
+        if (in[0].on[a] & ON_SUM)
+            return share_fail(c, 0, a);
+        if (in[0].on[a] == ON_WHOLE)
+            return want_fail(c, a, 0, in[0].on[a], "a part that the others lack");
+        ret[1].on[a] = ON_WHOLE;
+    }
+    return OK;
+}
+
+/* Sends have passed layout_of_message. */
+err_t layout_of_message(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
+{
+    const struct program *p = c->at->p;
+    const struct buffer *b = &p->buffers[c->op->arg[0].buffer];
+    struct value_layout l = layout_of_input(p);
+    if (p->mesh.size[AXIS_TP] > 1 && b->dim[0].sym == SYM_OWN)
+        l.on[AXIS_TP] = ON_ROWS;
+    else if (p->mesh.size[AXIS_TP] > 1 && b->tensor >= 0 && c->g->tensors[b->tensor].cut.segments)
+        l.on[AXIS_TP] = ON_COLS;
+    for (int a = 0; in && !in->zero && a < AXIS_COUNT; a++)
+        if (in->on[a] != l.on[a])
+            return in->on[a] & ON_SUM ? share_fail(c, 0, a) : want_fail(c, a, 0, in->on[a], word(l.on[a]));
+    *ret = l;
+    return OK;
+}
+
+err_t layout_of_op(const struct check_op *c, const struct value_layout in[OP_MAX_OPERANDS],
+                   struct value_layout ret[OP_MAX_OPERANDS])
+{
+    memset(ret, 0, OP_MAX_OPERANDS * sizeof(*ret));
+    switch (c->op->kind) {
+    case OP_GEMM:
+        return product(c, in, ret);
+    case OP_EMBED:
+        return embed(c, in, ret);
+    case OP_EMBED_GRAD:
+        return embed_grad(c, in, ret);
+    case OP_CROSS_ENTROPY:
+    case OP_LOSS_JOIN:
+        return loss(c, in, ret);
+    case OP_OWN_GATHER:
+        return own_gather(c, in, ret);
+    case OP_OWN_SCATTER:
+        return own_scatter(c, in, ret);
+    case OP_GATHER:
+        return gather(c, in, ret);
+    case OP_SEND:
+    case OP_RECV:
+        return layout_of_message(c, c->op->kind == OP_SEND ? in : NULL, ret);
+    default:
+        return classes[c->op->kind] ? plain(c, in, ret) : OK;
+    }
+}
+
+/* ---- sums ---- */
+
+err_t layout_add(const struct check_op *c, int buffer, struct value_layout *into, unsigned reduced,
+                 const struct value_layout *more)
+{
+    const char *name = c->at->p->buffers[buffer].name;
+    if (more->zero)
+        return OK;
+    for (int a = 0; a < AXIS_COUNT && !into->zero; a++) {
+        if (into->on[a] == more->on[a])
+            continue;
+        if (reduced >> a & 1 && more->on[a] & ON_SUM)
+            return check_fail(c->at, c->why, "adds to %s behind its reduce", name);
+        return check_fail(c->at, c->why, "adds what is %s on %s to %s, which is %s there", word(more->on[a]),
+                          mesh_axis_name((enum mesh_axis)a), name, word(into->on[a]));
+    }
+    *into = *more;
+    return OK;
+}
+
+err_t layout_reduce(const struct check_op *c, int buffer, unsigned axes, struct value_layout *l, unsigned *reduced)
+{
+    const char *name = c->at->p->buffers[buffer].name;
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        if (!(axes >> a & 1))
+            continue;
+        if (*reduced >> a & 1)
+            return check_fail(c->at, c->why, "reduces %s a second time in this step", name);
+        if (!l->zero && !(l->on[a] & ON_SUM))
+            return check_fail(c->at, c->why, "reduces %s over %s, where it is %s and no share of a sum", name,
+                              mesh_axis_name((enum mesh_axis)a), word(l->on[a]));
+        l->on[a] &= (unsigned char)~ON_SUM;
+        *reduced |= 1u << a;
+    }
+    return OK;
+}
+
+struct value_layout layout_among_zeros(const struct value_layout *l)
+{
+    struct value_layout ret = *l;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        ret.on[a] = (unsigned char)(l->on[a] == ON_WHOLE ? ON_WHOLE : ON_SUM);
+    return ret;
+}
+
+err_t layout_of_grad(const struct check_op *c, int buffer, struct value_layout *l)
+{
+    const struct program *p = c->at->p;
+    int t = p->buffers[buffer].tensor;
+    struct value_layout is = layout_of_param(p, c->g, t, false);
+    for (int a = 0; a < AXIS_COUNT && !l->zero; a++)
+        if (a != AXIS_PP && BASE(l->on[a]) != is.on[a])
+            return check_fail(c->at, c->why, "makes %s, which is %s on %s, of what is %s there",
+                              p->buffers[buffer].name, word(is.on[a]), mesh_axis_name((enum mesh_axis)a),
+                              word(l->on[a]));
+    if (p->place.param[t].stages > 1)
+        l->on[AXIS_PP] = ON_SUM;
+    return OK;
+}

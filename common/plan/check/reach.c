@@ -1,0 +1,310 @@
+/* Which places an operand means, whether it may touch them now, and what is worth what.
+ *
+ * Order between streams is kept with vector clocks: an op knows how far it is behind every stream, an event carries
+ * that knowledge to who waits. An access is right when the op knows of the last write, and for a write also of the last
+ * reads, of the place and of every place that shares bytes with it. */
+#include "common/plan/check/rank.h"
+
+#include <string.h>
+
+/* Pairs of operands that a kernel lets lie on one buffer: (written, read). */
+static const struct {
+    enum op_kind kind;
+    int written, read;
+} aliases[] = {
+    {OP_RMSNORM, 3, 0},   {OP_RMSNORM, 3, 1},        {OP_RMSNORM_GRAD, 5, 4}, {OP_LAYERNORM, 4, 0},
+    {OP_LAYERNORM, 4, 1}, {OP_LAYERNORM_GRAD, 6, 5}, {OP_SWIGLU_GRAD, 3, 0},  {OP_SWIGLU_GRAD, 4, 1},
+    {OP_GELU_GRAD, 2, 1}, {OP_RELU_GRAD, 2, 1},      {OP_ADD, 2, 0},          {OP_ADD, 2, 1},
+    {OP_POSITIONS, 2, 0}, {OP_DROPOUT, 2, 0},
+};
+
+static bool alias_allowed(const struct op *op, int written, int other)
+{
+    if (op->kind == OP_ATTENTION_GRAD && written >= 6 && other >= 6) /* column ranges of one matrix */
+        return op->arg[written].col != op->arg[other].col;
+    for (size_t i = 0; i < sizeof(aliases) / sizeof(aliases[0]); i++)
+        if (aliases[i].kind == op->kind && aliases[i].written == written && aliases[i].read == other)
+            return true;
+    return false;
+}
+
+/* ---- which places an operand means ---- */
+
+static void reach_add(struct rank_check *c, struct reach *r, int place)
+{
+    c->reached[c->n_reached++] = place; /* room for all places of every operand */
+    r->n++;
+}
+
+/* Of a unit's run the tensors of its table. */
+static bool in_unit(const struct rank_check *c, const struct op *op, int place)
+{
+    const struct unit *u = &c->p->units[op->unit];
+    for (int i = 0; i < u->n; i++)
+        if (u->parts[i].tensor == rank_buffer(c, place)->tensor)
+            return true;
+    return false;
+}
+
+/* Room for pieces of which this rank has none: a run without parts. */
+static bool is_empty(const struct buffer *b)
+{
+    bool state = b->space == SPACE_PARAM || b->space == SPACE_OPT || b->space == SPACE_GRAD;
+    return b->bytes == 0 || (state && b->tensor < 0 && b->slot_index != SLOT_TREE);
+}
+
+static void reach_run(struct rank_check *c, const struct op *op, int i, struct reach *r)
+{
+    int b = op->arg[i].buffer;
+    int64_t size = (int64_t)dtype_bytes(c->p->buffers[b].dtype), extent = check_extent(c->p, op, i);
+    int slot = c->p->actions[c->at.action].slot;
+    int64_t lo = c->p->buffers[b].offset + program_dim(c->p, op->arg[i].offset, c->p->max_samples) * size;
+    int64_t hi = extent ? lo + extent * size : INT64_MAX;
+    bool unit = op->kind == OP_UNIT_GATHER || op->kind == OP_UNIT_SCATTER;
+    if (c->p->buffers[b].slot_index == SLOT_ACTION) {
+        lo += slot * c->p->buffers[b].slot_bytes;
+        hi = extent ? lo + extent * size : hi;
+    }
+    for (int k = c->places.under_first[b]; k < c->places.under_first[b + 1]; k++) {
+        const struct spot *s = &c->places.place[c->places.under[k]];
+        bool other = c->p->buffers[s->buffer].slot_index == SLOT_ACTION && s->slot != slot;
+        if (s->lo < hi && lo < s->hi && !other && !is_empty(&c->p->buffers[s->buffer]) &&
+            (!unit || in_unit(c, op, c->places.under[k])))
+            reach_add(c, r, c->places.under[k]);
+    }
+}
+
+void rank_reach_buffer(struct rank_check *c, int b, struct reach *r)
+{
+    const struct action *action = &c->p->actions[c->at.action];
+    int first = c->places.first[b], slots = is_empty(&c->p->buffers[b]) ? 0 : c->p->buffers[b].slots, only = -1;
+    if (c->p->buffers[b].slot_index == SLOT_ACTION)
+        only = action->slot;
+    else if (c->p->buffers[b].slot_index == SLOT_MICRO)
+        only = action->micro;
+    for (int s = only < 0 ? 0 : only; s < (only < 0 ? slots : only + 1) && s < slots; s++)
+        reach_add(c, r, first + s);
+}
+
+void rank_reach(struct rank_check *c, const struct op *op)
+{
+    c->n_reached = 0;
+    memset(c->mode, 0, sizeof(c->mode));
+    for (int i = 0; i < OP_MAX_OPERANDS && (c->mode[i] = op_mode(op, i)); i++) {
+        c->reach[i] = (struct reach){c->n_reached, 0};
+        if (op->arg[i].buffer < 0)
+            continue;
+        if (c->places.first[op->arg[i].buffer] < 0)
+            reach_run(c, op, i, &c->reach[i]);
+        else
+            rank_reach_buffer(c, op->arg[i].buffer, &c->reach[i]);
+    }
+}
+
+/* ---- order between streams ---- */
+
+static err_t order_fail(const struct rank_check *c, int place, int other, const char *what)
+{
+    return check_fail(
+        &c->at, c->why, "%s %s while %s %s may still be running on another stream; it must wait for an event", what,
+        rank_name(c, place), other == place ? "an earlier op on" : "an op on the same bytes as", rank_name(c, other));
+}
+
+/* `writes`: the words for a write, NULL for a read. */
+err_t rank_order(const struct rank_check *c, const struct clock *now, int place, int other, const char *writes)
+{
+    const struct state *s = &c->state[other];
+    if (s->write_time > now->t[s->write_stream])
+        return order_fail(c, place, other, writes ? writes : "reads");
+    for (int k = 0; k < STREAM_COUNT && writes; k++)
+        if (s->read_time[k] > now->t[k])
+            return order_fail(c, place, other, writes);
+    return OK;
+}
+
+static err_t flying_check(const struct rank_check *c, int place, int other, bool write)
+{
+    const struct state *s = &c->state[other];
+    if (s->receiving)
+        return check_fail(&c->at, c->why, "uses %s while %s is being received: nothing has waited for it",
+                          rank_name(c, place), rank_name(c, other));
+    if (write && s->sending)
+        return check_fail(&c->at, c->why, "writes %s while %s is being sent: nothing has waited for it",
+                          rank_name(c, place), rank_name(c, other));
+    return OK;
+}
+
+static err_t order_operand(struct rank_check *c, const struct clock *now, int place, bool write)
+{
+    err_t e = rank_order(c, now, place, place, write ? "writes" : NULL);
+    if (!e)
+        e = flying_check(c, place, place, write);
+    for (int i = c->places.overlap_first[place]; write && !e && i < c->places.overlap_first[place + 1]; i++) {
+        e = rank_order(c, now, place, c->places.overlaps[i], "writes");
+        if (!e)
+            e = flying_check(c, place, c->places.overlaps[i], true);
+    }
+    return e;
+}
+
+void rank_touch(struct rank_check *c, const struct clock *now, enum op_stream stream, int place, char mode)
+{
+    struct state *s = &c->state[place];
+    if (mode != 'w')
+        s->read_time[stream] = now->t[stream];
+    if (mode != 'r') {
+        s->write_stream = (int)stream;
+        s->write_time = now->t[stream];
+    }
+}
+
+/* ---- reading ---- */
+
+static err_t micro_check(struct rank_check *c, int place)
+{
+    int micro = c->p->actions[c->at.action].micro, is = c->state[place].micro;
+    if (micro < 0 || is == NO_MICRO)
+        return OK;
+    if (is <= FIRST_MESSAGE) { /* what has been received for it */
+        int *of = &c->facts->messages[FIRST_MESSAGE - is];
+        is = *of = *of < 0 ? micro : *of;
+    }
+    if (micro == is)
+        return OK;
+    return check_fail(&c->at, c->why, "reads %s, which is of microbatch %d", rank_name(c, place), is);
+}
+
+err_t rank_readable(struct rank_check *c, int place)
+{
+    const struct state *s = &c->state[place];
+    const char *name = rank_name(c, place);
+    switch (s->value) {
+    case VALUE_NONE:
+        return check_fail(&c->at, c->why, "reads %s before anything has written it", name);
+    case VALUE_STALE:
+        return check_fail(&c->at, c->why, "reads %s, which still holds the value of the pass before", name);
+    case VALUE_LOST:
+        return check_fail(&c->at, c->why, "reads %s, whose bytes were overwritten as %s by op %d", name,
+                          c->p->buffers[s->lost_to].name, s->writer);
+    case VALUE_SET:
+        break;
+    }
+    if (s->part.due)
+        return check_fail(&c->at, c->why, "reads %s, of which parts are missing", name);
+    return micro_check(c, place);
+}
+
+static err_t operand_read(struct rank_check *c, const struct op *op, int place, char mode)
+{
+    const struct state *s = &c->state[place];
+    if (op->kind == OP_TREE_LEAF || op->kind == OP_TREE_REDUCE) /* their own rules, in tree_check */
+        return OK;
+    err_t e = rank_readable(c, place);
+    if (!e && mode == 'a' && s->spent && op->kind != OP_ADAMW)
+        e = check_fail(&c->at, c->why, "adds to %s behind its reduce", rank_name(c, place));
+    return e;
+}
+
+static err_t check_aliases(const struct rank_check *c, const struct op *op, int i)
+{
+    for (int k = 0; c->mode[k]; k++) {
+        if (k == i || op->arg[k].buffer < 0 || op->arg[i].buffer < 0)
+            continue;
+        const struct buffer *a = &c->p->buffers[op->arg[i].buffer], *b = &c->p->buffers[op->arg[k].buffer];
+        if (a->space != b->space || a->offset >= b->offset + b->bytes || b->offset >= a->offset + a->bytes)
+            continue;
+        if (op->arg[i].buffer != op->arg[k].buffer)
+            return check_fail(&c->at, c->why, "writes %s, which shares bytes with its operand %s", a->name, b->name);
+        if (!alias_allowed(op, i, k) && !alias_allowed(op, k, i))
+            return check_fail(&c->at, c->why, "writes %s over operand %d, which this kernel does not allow", a->name,
+                              k);
+    }
+    return OK;
+}
+
+err_t rank_operand(struct rank_check *c, const struct op *op, const struct clock *now, int i)
+{
+    char mode = c->mode[i];
+    err_t e = mode != 'r' && op->kind != OP_TREE_LEAF ? check_aliases(c, op, i) : OK;
+    for (int k = 0; k < c->reach[i].n && !e; k++) {
+        int place = rank_place(c, i, k);
+        e = order_operand(c, now, place, mode != 'r');
+        if (!e && mode != 'w')
+            e = operand_read(c, op, place, mode);
+    }
+    return e;
+}
+
+/* ---- writing ---- */
+
+err_t rank_overwrite(const struct rank_check *c, int place)
+{
+    const struct state *s = &c->state[place];
+    if (s->value != VALUE_SET || s->spent || rank_buffer(c, place)->space != SPACE_GRAD || s->layout.zero)
+        return OK;
+    if (s->reduced)
+        return check_fail(&c->at, c->why, "overwrites %s behind its reduce", rank_name(c, place));
+    return check_fail(&c->at, c->why, "overwrites %s, which earlier ops of this step have added to",
+                      rank_name(c, place));
+}
+
+/* A share of a gradient that nobody has taken yet. */
+static bool is_due(const struct rank_check *c, int place)
+{
+    const struct state *s = &c->state[place];
+    return s->value == VALUE_SET && !s->spent && rank_is_grad(c, place) && layout_partial(&s->layout) >= 0;
+}
+
+/* What lies on the same bytes is gone. */
+void rank_lose(struct rank_check *c, int place)
+{
+    for (int i = c->places.overlap_first[place]; i < c->places.overlap_first[place + 1]; i++) {
+        struct state *o = &c->state[c->places.overlaps[i]];
+        if (o->value == VALUE_NONE)
+            continue;
+        c->wasted = is_due(c, c->places.overlaps[i]) ? c->places.overlaps[i] : c->wasted;
+        o->value = VALUE_LOST;
+        o->lost_to = c->places.place[place].buffer;
+        o->writer = c->at.op;
+    }
+}
+
+/* A new value stands in `place`. */
+void rank_put(struct rank_check *c, int place, const struct value_layout *l, unsigned reduced)
+{
+    const struct buffer *b = rank_buffer(c, place);
+    struct state *s = &c->state[place];
+    bool of_micro =
+        !rank_is_param(c, b) && (b->space == SPACE_WORK || b->space == SPACE_SENT || b->space == SPACE_HOST);
+    s->value = VALUE_SET;
+    s->layout = *l;
+    s->reduced = reduced;
+    s->sum_lo = INT64_MIN;
+    s->sum_hi = INT64_MAX;
+    s->spent = false;
+    s->away = 0;
+    s->part = (struct value_part){0};
+    s->among_zeros = l->zero || (s->among_zeros && c->p->ops[c->at.op].kind == OP_COPY_COLS);
+    s->micro = of_micro ? c->p->actions[c->at.action].micro : NO_MICRO;
+    s->writer = c->at.op;
+    rank_lose(c, place);
+}
+
+/* mode 'w' or 'a', with what the op makes. */
+err_t rank_write(struct rank_check *c, int place, char mode, struct value_layout made)
+{
+    struct check_op op = rank_op(c);
+    struct state *s = &c->state[place];
+    int buffer = c->places.place[place].buffer;
+    err_t e = rank_is_grad(c, place) ? layout_of_grad(&op, buffer, &made) : OK;
+    if (!e && mode == 'w')
+        e = rank_overwrite(c, place);
+    if (!e && mode == 'a') {
+        struct value_layout sum = s->layout;
+        e = layout_add(&op, buffer, &sum, s->reduced, &made);
+        made = sum;
+    }
+    if (!e)
+        rank_put(c, place, &made, mode == 'a' ? s->reduced : 0);
+    return e;
+}

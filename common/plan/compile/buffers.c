@@ -1,0 +1,456 @@
+/* Buffers and where those lie that live as long as the job: parameters, optimizer state, gradients, host scalars.
+ *
+ * All that belongs to parameters is laid out alike: unit by unit, in each the graph's order, every tensor in a slot as
+ * large as any rank of the stage needs (place.h), at 64 bytes, so that one operation can take all of a unit and ranks
+ * agree on offsets without talking. There are two such lines: of pieces (parameters, moments, gradients that are
+ * summed) and of local tensors (what is computed with, and the gradients of that); without ZeRO they are one. The gaps
+ * between tensors are zero from the allocation and stay zero: no op writes there anything but sums of zeros. Copies in
+ * a narrower type keep the elements' places, so there the alignment is as much wider as the type. Of what a rank's
+ * stages do not use it has nothing. */
+#include "common/plan/compile/internal.h"
+#include "common/plan/compile/mutant.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIGN 64
+
+static int64_t align(int64_t bytes, int64_t to)
+{
+    assert(to > 0);
+    return (bytes + to - 1) / to * to;
+}
+
+/* The alignment of parameters and of all that is laid out like them, for elements of a type: as many elements in each.
+ */
+static int64_t param_align(const struct compiler *c, enum dtype dtype)
+{
+    const int64_t size = (int64_t)dtype_bytes(c->p->dtype);
+    assert(size > 0);
+    return ALIGN / size * (int64_t)dtype_bytes(dtype);
+}
+
+static int64_t buffer_bytes(struct compiler *c, const struct buffer *b)
+{
+    int64_t bytes = (int64_t)dtype_bytes(b->dtype);
+    for (int d = 0; d < b->ndim; d++) {
+        bool apart = d == 1 && b->pitch && !MUTANT(ROOM_OF_DENSE_ROWS);
+        int64_t n = apart ? b->pitch : program_dim(c->p, b->dim[d], c->p->max_samples);
+        if (n < 0 || __builtin_mul_overflow(bytes, n, &bytes) || bytes > INT64_MAX / 64) {
+            c->err = why_set(c->why, ERR_LIMIT, "%s needs more than 2^57 bytes; lower train.micro_batch or train.seq",
+                             b->name);
+            return 0;
+        }
+    }
+    return bytes;
+}
+
+int compile_buffer(struct compiler *c, const struct buffer *b)
+{
+    struct program *p = c->p;
+    if (c->err)
+        return -1;
+    if (p->n_buffers == c->cap_buffers) {
+        int cap = c->cap_buffers ? 2 * c->cap_buffers : 128;
+        struct buffer *grown = realloc(p->buffers, (size_t)cap * sizeof(*grown));
+        if (!grown) {
+            c->err = ERR_NOMEM;
+            return -1;
+        }
+        p->buffers = grown;
+        c->cap_buffers = cap;
+    }
+    p->buffers[p->n_buffers] = *b;
+    if (!b->bytes)
+        p->buffers[p->n_buffers].bytes = buffer_bytes(c, b);
+    return c->err ? -1 : p->n_buffers++;
+}
+
+static void set_name(struct buffer *b, const char *name, const char *suffix)
+{
+    snprintf(b->name, sizeof(b->name), "%s%s", name, suffix);
+}
+
+/* What is computed with is in SPACE_WORK; parameters, their gradients and moments, and statistics are wide. An
+ * activation's part follows from how the model cuts it. */
+static struct buffer of_tensor(const struct compiler *c, int t, const char *suffix, enum buffer_space space)
+{
+    const struct graph_tensor *g = &c->g->tensors[t];
+    struct buffer b = {.tensor = t, .ndim = g->ndim, .space = space, .run = -1, .slots = 1};
+    b.dtype = space == SPACE_WORK && g->kind != GT_STAT ? c->p->dtype : c->p->wide;
+    for (int d = 0; d < g->ndim; d++)
+        b.dim[d] = compile_local(c, t, d);
+    set_name(&b, g->name, suffix);
+    return b;
+}
+
+int compile_work(struct compiler *c, int tensor, const char *suffix)
+{
+    struct buffer b = of_tensor(c, tensor, suffix, SPACE_WORK);
+    b.pitch = c->pitched[tensor] ? compile_pitch(c, tensor) : 0;
+    int i = compile_buffer(c, &b);
+    if (i >= 0 && c->p->buffers[i].bytes == 0) /* a rank without own tokens: a place by which ops are ordered */
+        c->p->buffers[i].bytes = ALIGN;
+    return i;
+}
+
+int compile_sent(struct compiler *c, int b, int index)
+{
+    struct buffer sent = c->p->buffers[b];
+    sent.space = SPACE_SENT;
+    sent.run = -1;
+    sent.slots = 1;
+    sent.slot_bytes = 0;
+    sent.slot_index = SLOT_ONE;
+    sent.planned = true;
+    sent.offset = c->p->space_bytes[SPACE_SENT];
+    snprintf(sent.name, sizeof(sent.name), "sent.%d", index);
+    int i = compile_buffer(c, &sent);
+    if (i >= 0)
+        c->p->space_bytes[SPACE_SENT] = align(sent.offset + c->p->buffers[i].bytes, ALIGN);
+    return i;
+}
+
+/* ---- the two lines ---- */
+
+/* A buffer per parameter, and a run per unit and over all. */
+struct line {
+    enum buffer_space space;
+    enum dtype dtype;
+    bool pieces;
+    const char *suffix, *unit_name, *name; /* unit_name NULL: no runs of units; name NULL: none over all */
+    int *index, *unit_run;
+    bool by_life; /* each unit by itself, placed by pack.c */
+};
+
+static int run_new(struct compiler *c, const struct line *l, const char *name, int64_t offset, int64_t bytes)
+{
+    struct buffer b = {.tensor = -1, .ndim = 1, .space = l->space, .run = -1, .slots = 1, .dtype = l->dtype};
+    int64_t size = (int64_t)dtype_bytes(b.dtype);
+    assert(size > 0); /* plan_mesh has seen to it */
+    b.dim[0] = dim_one(bytes / size);
+    b.offset = offset;
+    b.planned = !l->by_life;
+    set_name(&b, name, "");
+    return compile_buffer(c, &b);
+}
+
+/* The part of tensor t; -1 where it is empty. */
+static int part_new(struct compiler *c, const struct line *l, int t, int64_t offset)
+{
+    const struct place_param *q = &c->p->place.param[t];
+    struct buffer b = of_tensor(c, t, l->suffix, l->space);
+    b.dtype = l->dtype;
+    b.offset = offset;
+    b.planned = !l->by_life;
+    if (l->pieces)
+        b.dim[0].factor = q->hi - q->lo;
+    if (b.dim[0].factor == 0)
+        return -1;
+    return compile_buffer(c, &b);
+}
+
+static void set_run(struct compiler *c, int first, int end, int run)
+{
+    for (int i = first; i < end && !c->err; i++)
+        if (c->p->buffers[i].run < 0 && i != run)
+            c->p->buffers[i].run = run;
+}
+
+/* Lays the unit out from `base` on; returns its end. */
+static int64_t lay_out_unit(struct compiler *c, const struct line *l, int unit, int64_t base)
+{
+    int64_t start = base;
+    int first = c->p->n_buffers;
+    char name[32];
+    for (int i = c->held_from[unit]; i < c->held_from[unit + 1] && !c->err; i++) {
+        const int t = c->held[i];
+        const struct place_param *q = &c->p->place.param[t];
+        l->index[t] = part_new(c, l, t, base);
+        base = align(base + (l->pieces ? q->slot : q->full_slot) * (int64_t)dtype_bytes(l->dtype),
+                     param_align(c, l->dtype));
+    }
+    if (!l->unit_name || base == start || c->err)
+        return base;
+    snprintf(name, sizeof(name), "unit.%d.%s", unit, l->unit_name);
+    int end = c->p->n_buffers;
+    l->unit_run[unit] = run_new(c, l, name, start, base - start);
+    set_run(c, first, end, l->unit_run[unit]);
+    return base;
+}
+
+/* Returns the end; *ret_run is the run over all. */
+static int64_t lay_out(struct compiler *c, const struct line *l, int64_t base, int *ret_run)
+{
+    int first = c->p->n_buffers;
+    int64_t end = base;
+    for (int unit = 0; unit < c->g->n_units && !c->err; unit++)
+        end = lay_out_unit(c, l, unit, end);
+    if (l->name && !c->err) {
+        int n = c->p->n_buffers;
+        *ret_run = run_new(c, l, l->name, base, end - base);
+        set_run(c, first, n, *ret_run);
+    }
+    return end;
+}
+
+void compile_values(struct compiler *c, int unit)
+{
+    const struct line l = {.space = SPACE_WORK,
+                           .dtype = c->p->dtype,
+                           .suffix = ".full",
+                           .unit_name = "full",
+                           .index = c->value,
+                           .unit_run = c->unit_values,
+                           .by_life = true};
+    lay_out_unit(c, &l, unit, 0);
+}
+
+/* What a rank has of each tensor of a unit, for gathers and scatters. */
+static void parts_new(struct compiler *c, int unit)
+{
+    struct program *p = c->p;
+    struct unit *u = &p->units[unit];
+    int n = p->mesh.size[AXIS_FSDP], first = c->held_from[unit], end = c->held_from[unit + 1];
+    int64_t local = 0, piece = 0, each = ALIGN / (int64_t)dtype_bytes(p->dtype);
+    u->parts = calloc((size_t)(end - first) + 1, sizeof(*u->parts));
+    for (int k = first; k < end && u->parts; k++) {
+        const int t = c->held[k];
+        const struct place_param *q = &p->place.param[t];
+        struct unit_part *x = &u->parts[u->n];
+        *x = (struct unit_part){t, local, piece, calloc((size_t)n, sizeof(*x->counts))};
+        if (!x->counts)
+            break;
+        u->n++;
+        for (int i = 0; i < n; i++) {
+            int64_t lo, hi;
+            place_piece(&p->place, t, i, &lo, &hi);
+            x->counts[i] = (hi - lo) * q->cols;
+        }
+        local = align(local + q->full_slot, each);
+        piece = align(piece + q->slot, each);
+    }
+    c->err = c->err ? c->err : u->parts ? OK : ERR_NOMEM;
+}
+
+/* ---- training ---- */
+
+/* The stack of the canonical tree: tree_depth copies of all gradients behind the first, each unit a buffer of its own.
+ */
+static void trees_new(struct compiler *c, const struct line *grads, int64_t size)
+{
+    for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
+        char name[32];
+        if (c->unit_run[unit] < 0)
+            continue;
+        const struct buffer run = c->p->buffers[c->unit_run[unit]];
+        snprintf(name, sizeof(name), "unit.%d.tree", unit);
+        c->unit_tree[unit] = run_new(c, grads, name, size + run.offset, run.bytes);
+        if (c->err)
+            return;
+        struct buffer *tree = &c->p->buffers[c->unit_tree[unit]];
+        tree->slots = c->p->tree_depth;
+        tree->slot_bytes = tree->slots > 1 ? size : 0;
+        tree->slot_index = SLOT_TREE;
+    }
+}
+
+/* Gradients that live as long as a step: those of pieces first, where they are not the local ones. */
+static void grads_new(struct compiler *c)
+{
+    struct program *p = c->p;
+    struct line pieces = {.space = SPACE_GRAD,
+                          .dtype = p->wide,
+                          .pieces = true,
+                          .suffix = ".grad.piece",
+                          .unit_name = "grad.piece",
+                          .name = "grad.piece",
+                          .index = c->piece_grad,
+                          .unit_run = c->unit_grads};
+    struct line local = {.space = SPACE_GRAD,
+                         .dtype = p->wide,
+                         .suffix = ".grad",
+                         .unit_name = "grad",
+                         .name = "grad",
+                         .index = p->grad_buffer,
+                         .unit_run = c->unit_run};
+    int64_t end = compile_zero(c) && !p->tree_depth ? lay_out(c, &pieces, 0, &c->all_grads) : 0;
+    p->space_bytes[SPACE_GRAD] = end;
+    if (compile_scatters(c)) {
+        local.by_life = true;
+        for (int unit = 0; unit < c->g->n_units && !c->err; unit++)
+            lay_out_unit(c, &local, unit, 0);
+        return;
+    }
+    int64_t size = lay_out(c, &local, end, &c->all_grads) - end;
+    p->space_bytes[SPACE_GRAD] = end + (1 + p->tree_depth) * size;
+    if (p->tree_depth)
+        trees_new(c, &local, size);
+}
+
+static void buffers_train(struct compiler *c)
+{
+    struct program *p = c->p;
+    struct line m = {.space = SPACE_OPT, .dtype = p->wide, .pieces = true, .suffix = ".exp_avg", .index = p->m_buffer};
+    struct line v = m;
+    v.suffix = ".exp_avg_sq";
+    v.index = p->v_buffer;
+    int first = p->n_buffers;
+    int64_t m_end = lay_out(c, &m, 0, NULL);
+    int second = p->n_buffers;
+    int64_t end = lay_out(c, &v, m_end, NULL);
+    int third = p->n_buffers;
+    c->all_m = run_new(c, &m, "exp_avg", 0, m_end);
+    c->all_v = run_new(c, &v, "exp_avg_sq", m_end, end - m_end);
+    set_run(c, first, second, c->all_m);
+    set_run(c, second, third, c->all_v);
+    p->space_bytes[SPACE_OPT] = end;
+    grads_new(c);
+}
+
+/* ---- the host ---- */
+
+static int host_new(struct compiler *c, const char *name, int tensor, enum dtype dtype, struct graph_dim n)
+{
+    struct buffer b = {.tensor = tensor, .dtype = dtype, .ndim = 1, .space = SPACE_HOST, .run = -1, .slots = 1};
+    b.dim[0] = n;
+    b.offset = c->p->space_bytes[SPACE_HOST];
+    b.planned = true;
+    set_name(&b, name, "");
+    int i = compile_buffer(c, &b);
+    if (i >= 0)
+        c->p->space_bytes[SPACE_HOST] = align(b.offset + c->p->buffers[i].bytes, ALIGN);
+    return i;
+}
+
+/* What the host brings with a microbatch: an instance for each in flight. */
+static int input_new(struct compiler *c, const char *name, int tensor)
+{
+    int i = host_new(c, name, tensor, DT_I32, dim_tokens(1));
+    if (i < 0 || c->input_slots < 2)
+        return i;
+    struct buffer *b = &c->p->buffers[i];
+    b->slots = c->input_slots;
+    b->slot_index = c->input_index;
+    b->slot_bytes = align(b->bytes, ALIGN);
+    c->p->space_bytes[SPACE_HOST] = b->offset + b->slots * b->slot_bytes;
+    return i;
+}
+
+static void loss_new(struct compiler *c)
+{
+    struct program *p = c->p;
+    p->loss_buffer = host_new(c, "loss", -1, DT_F64, dim_one(p->n_micros));
+    if (c->err)
+        return;
+    struct buffer *b = &p->buffers[p->loss_buffer];
+    b->dim[0] = dim_one(1);
+    b->bytes = b->slot_bytes = 8; /* an instance per microbatch; host_new has made room for all */
+    b->slots = p->n_micros;
+    b->slot_index = SLOT_MICRO;
+}
+
+static void blocks_new(struct compiler *c)
+{
+    c->blocks = host_new(c, "norm.blocks", -1, DT_F64, dim_one(c->p->place.n_blocks));
+    c->p->norm_buffer = host_new(c, "norm", -1, DT_F64, dim_one(1));
+    c->p->clip_buffer = host_new(c, "clip", -1, DT_F64, dim_one(1));
+}
+
+/* ---- what is computed with ---- */
+
+/* Without ZeRO the parameters or, at the start of SPACE_WORK, their copies; a rank without work has none. */
+static void values_whole(struct compiler *c)
+{
+    struct program *p = c->p;
+    const struct line copies = {
+        .space = SPACE_WORK, .dtype = p->dtype, .suffix = ".copy", .name = "params.copy", .index = c->value};
+    if (p->dtype != p->wide && p->first_micro < p->end_micro)
+        p->space_bytes[SPACE_WORK] = lay_out(c, &copies, 0, &c->all_copies);
+    else
+        memcpy(c->value, p->param_buffer, (size_t)c->g->n_tensors * sizeof(*c->value));
+}
+
+/* Local tensors, gathered from pieces or their copies, which stand behind the parameters. */
+static void values_sharded(struct compiler *c, int *piece_copies)
+{
+    struct program *p = c->p;
+    const struct line copies = {.space = SPACE_PARAM,
+                                .dtype = p->dtype,
+                                .pieces = true,
+                                .suffix = ".copy",
+                                .unit_name = "params.copy",
+                                .name = "params.copy",
+                                .index = piece_copies,
+                                .unit_run = c->unit_pieces};
+    const struct line values = {.space = SPACE_WORK,
+                                .dtype = p->dtype,
+                                .suffix = ".full",
+                                .unit_name = "full",
+                                .name = "params.full",
+                                .index = c->value,
+                                .unit_run = c->unit_values};
+    int all = -1;
+    if (p->dtype != p->wide)
+        p->space_bytes[SPACE_PARAM] = lay_out(c, &copies, p->space_bytes[SPACE_PARAM], &c->all_copies);
+    for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
+        parts_new(c, unit);
+        if (compile_zero(c) == 3 && compile_rounds(c) > 0) /* where nobody works nobody gathers */
+            compile_values(c, unit);
+    }
+    if (compile_zero(c) < 3)
+        p->space_bytes[SPACE_WORK] = lay_out(c, &values, 0, &all);
+}
+
+static void values_new(struct compiler *c)
+{
+    int *copies = malloc(((size_t)c->g->n_tensors + 1) * sizeof(*copies));
+    if (!copies)
+        c->err = ERR_NOMEM;
+    else if (compile_zero(c))
+        values_sharded(c, copies);
+    else
+        values_whole(c);
+    free(copies);
+}
+
+static bool asks_rows(const struct compiler *c)
+{
+    for (int i = 0; i < c->g->n_nodes; i++) {
+        enum graph_op op = c->g->nodes[i].op;
+        if (op == GO_POSITIONS || (op == GO_DROPOUT && compile_drops(c)))
+            return true;
+    }
+    return false;
+}
+
+void compile_buffers(struct compiler *c)
+{
+    struct program *p = c->p;
+    const bool zero = compile_zero(c) > 0;
+    compile_once_groups(c);
+    const struct line params = {.space = SPACE_PARAM,
+                                .dtype = p->wide,
+                                .pieces = true,
+                                .suffix = "",
+                                .unit_name = zero && p->dtype == p->wide ? "params" : NULL,
+                                .name = "params",
+                                .index = p->param_buffer,
+                                .unit_run = c->unit_pieces};
+    p->space_bytes[SPACE_PARAM] = lay_out(c, &params, 0, &c->all_params);
+    p->n_units = zero ? c->g->n_units : 0;
+    values_new(c);
+    p->ids_buffer = input_new(c, "ids", c->g->ids);
+    if (asks_rows(c))
+        p->rows_buffer = input_new(c, "rows", -1);
+    if (p->mode != MODE_GENERATE) {
+        p->targets_buffer = input_new(c, "targets", c->g->targets);
+        loss_new(c);
+    }
+    if (p->mode == MODE_TRAIN) {
+        blocks_new(c);
+        buffers_train(c);
+    }
+}

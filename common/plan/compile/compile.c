@@ -1,0 +1,467 @@
+/* From a job and a graph to one rank's program: what there is at all, then each pass in its turn.
+ *
+ * Microbatch i is samples [i b, (i+1) b) of the global batch, on whatever rank it runs, and data ranks (dp x fsdp) get
+ * contiguous ranges of microbatches. So the leaves of the gradient's sum are the same for every number of workers. In
+ * canonical numerics each leaf is computed by itself and joins a fixed tree; otherwise a rank adds its microbatches in
+ * place and the ranks' sums are reduced.
+ *
+ * The forward and backward of all microbatches share their ops: what differs is in the action (pipeline.c). */
+#include "common/plan/compile/internal.h"
+#include "common/plan/compile/mutant.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- growing ---- */
+
+static void op_clear(struct op *op, enum op_kind kind, int node)
+{
+    memset(op, 0, sizeof(*op));
+    op->kind = kind;
+    op->node = node;
+    op->layer = op->group = op->event = -1;
+    op->m = op->n = op->k = dim_one(1);
+    for (int i = 0; i < OP_MAX_OPERANDS; i++)
+        op->arg[i].buffer = -1;
+    for (int i = 0; i < OP_MAX_WAITS; i++)
+        op->wait[i] = -1;
+}
+
+struct op *compile_op(struct compiler *c, enum op_kind kind, int node)
+{
+    struct program *p = c->p;
+    if (!c->err && p->n_ops == c->cap_ops) {
+        int cap = c->cap_ops ? 2 * c->cap_ops : 256;
+        struct op *grown = realloc(p->ops, (size_t)cap * sizeof(*grown));
+        if (grown) {
+            p->ops = grown;
+            c->cap_ops = cap;
+        } else {
+            c->err = ERR_NOMEM;
+        }
+    }
+    struct op *op = c->err ? &c->sink : &p->ops[p->n_ops++];
+    op_clear(op, kind, node);
+    if (node >= 0)
+        op->layer = c->g->nodes[node].layer;
+    return op;
+}
+
+void compile_action(struct compiler *c, struct action a, struct op_range ops)
+{
+    struct program *p = c->p;
+    if (!c->err && p->n_actions == c->cap_actions) {
+        int cap = c->cap_actions ? 2 * c->cap_actions : 64;
+        struct action *grown = realloc(p->actions, (size_t)cap * sizeof(*grown));
+        if (grown) {
+            p->actions = grown;
+            c->cap_actions = cap;
+        } else {
+            c->err = ERR_NOMEM;
+        }
+    }
+    if (c->err)
+        return;
+    a.first_op = ops.first;
+    a.n_ops = ops.n;
+    p->actions[p->n_actions++] = a;
+}
+
+/* ---- what the rules ask ---- */
+
+int compile_value(const struct compiler *c, int t)
+{
+    if (t < 0)
+        return -1;
+    switch (c->g->tensors[t].kind) {
+    case GT_PARAM:
+        return c->value[t];
+    case GT_IDS:
+        return c->p->ids_buffer;
+    case GT_TARGETS:
+        return c->p->targets_buffer;
+    case GT_ACTIVATION:
+    case GT_STAT:
+        break;
+    }
+    return c->act[t];
+}
+
+bool compile_can_take(const struct compiler *c, int t)
+{
+    int producer = c->producer[t];
+    if (producer < 0 || c->consumers[t] != 1)
+        return false;
+    enum graph_op op = c->g->nodes[producer].op;
+    return op == GO_LINEAR || op == GO_EMBED || op == GO_ADD || op == GO_POSITIONS ||
+           op == GO_DROPOUT; /* their backward does not read what they made */
+}
+
+/* The tensor between nodes `from` and `to` is made by the one and read by the other alone. */
+static bool only_between(const struct compiler *c, int t, enum graph_op from, enum graph_op to)
+{
+    return t >= 0 && c->producer[t] >= 0 && c->g->nodes[c->producer[t]].op == from && c->consumers[t] == 1 &&
+           c->g->nodes[c->reader[t]].op == to;
+}
+
+int compile_gelu_behind(const struct compiler *c, int i)
+{
+    int y = c->g->nodes[i].out[0];
+    bool whole = compile_linear_cut(c, i) != LINEAR_BY_IN; /* else y is a share of a sum */
+    return whole && only_between(c, y, GO_LINEAR, GO_GELU) ? c->reader[y] : -1;
+}
+
+int compile_gelu_before(const struct compiler *c, int i)
+{
+    int x = c->g->nodes[i].in[0];
+    bool whole = compile_linear_cut(c, i) != LINEAR_BY_OUT; /* else x's gradient is a share of a sum */
+    return whole && only_between(c, x, GO_GELU, GO_LINEAR) ? c->producer[x] : -1;
+}
+
+static void count_uses(struct compiler *c)
+{
+    for (int i = 0; i < c->g->n_nodes; i++) {
+        const struct graph_node *n = &c->g->nodes[i];
+        for (int k = 0; k < GRAPH_MAX_IN && n->op != GO_ROPE; k++) {
+            if (n->in[k] < 0)
+                continue;
+            c->consumers[n->in[k]]++;
+            c->reader[n->in[k]] = i;
+        }
+        for (int k = 0; k < GRAPH_MAX_OUT; k++)
+            if (n->out[k] >= 0)
+                c->producer[n->out[k]] = i;
+    }
+}
+
+/* ---- set-up ---- */
+
+static int *index_new(struct compiler *c, int n)
+{
+    int *index = malloc((size_t)(n + 1) * sizeof(*index));
+    if (!index) {
+        c->err = ERR_NOMEM;
+        return NULL;
+    }
+    for (int i = 0; i < n; i++)
+        index[i] = -1;
+    return index;
+}
+
+static void micros_new(struct compiler *c)
+{
+    struct program *p = c->p;
+    const struct job_train *t = &c->job->train;
+    int64_t b = p->mode == MODE_GENERATE ? 1 : t->micro_batch, batch = p->mode == MODE_GENERATE ? 1 : t->global_batch;
+    int64_t lo, hi;
+    p->n_micros = (int)((batch + b - 1) / b);
+    p->micros = calloc((size_t)p->n_micros, sizeof(*p->micros));
+    if (!p->micros) {
+        c->err = ERR_NOMEM;
+        return;
+    }
+    for (int i = 0; i < p->n_micros; i++)
+        p->micros[i] = (struct micro){i * b, batch - i * b < b ? batch - i * b : b};
+    int coord[AXIS_COUNT], ranks = p->mesh.size[AXIS_DP] * p->mesh.size[AXIS_FSDP];
+    mesh_coords(&p->mesh, p->rank, coord);
+    int index = coord[AXIS_DP] * p->mesh.size[AXIS_FSDP] + coord[AXIS_FSDP];
+    layout_split(p->n_micros, p->mode == MODE_GENERATE ? 1 : ranks, p->mode == MODE_GENERATE ? 0 : index, &lo, &hi);
+    p->first_micro = (int)lo;
+    p->end_micro = (int)hi;
+    p->max_samples = p->micros[0].samples;
+    p->loss_scale = 1.0 / ((double)batch * (double)p->seq);
+    if (MUTANT(LOSS_SCALED_BY_SHARE))
+        p->loss_scale *= (double)p->n_micros / (double)(hi - lo > 0 ? hi - lo : 1);
+}
+
+static void group_new(struct compiler *c)
+{
+    struct program *p = c->p;
+    int n = mesh_workers(&p->mesh);
+    p->groups = calloc(1, sizeof(*p->groups));
+    if (!p->groups) {
+        c->err = ERR_NOMEM;
+        return;
+    }
+    p->n_groups = 1;
+    p->groups[0] = (struct group){.n = n, .ranks = index_new(c, n), .axes = AXES_ALL};
+    for (int i = 0; i < n && !c->err; i++)
+        p->groups[0].ranks[i] = i;
+}
+
+/* The most nodes that any rank keeps: replicas are laid out alike. */
+static int tree_depth_of_ranks(const struct program *p)
+{
+    int depth = 0, ranks = p->mesh.size[AXIS_DP] * p->mesh.size[AXIS_FSDP];
+    for (int r = 0; r < ranks; r++) {
+        int64_t lo, hi;
+        layout_split(p->n_micros, ranks, r, &lo, &hi);
+        int d = sumtree_depth(p->n_micros, lo, hi);
+        depth = d > depth ? d : depth;
+    }
+    return depth;
+}
+
+/* Sorted by counting: held_from is first the number of each unit, two places on, then where the next one goes. */
+static void held_new(struct compiler *c)
+{
+    c->held = calloc((size_t)c->g->n_tensors + 1, sizeof(*c->held));
+    c->held_from = calloc((size_t)c->g->n_units + 2, sizeof(*c->held_from));
+    if (!c->held || !c->held_from) {
+        c->err = ERR_NOMEM;
+        return;
+    }
+    for (int t = 0; t < c->g->n_tensors; t++)
+        if (c->p->place.param[t].held)
+            c->held_from[c->g->tensors[t].unit + 2]++;
+    for (int u = 0; u < c->g->n_units; u++)
+        c->held_from[u + 2] += c->held_from[u + 1];
+    for (int t = 0; t < c->g->n_tensors; t++)
+        if (c->p->place.param[t].held)
+            c->held[c->held_from[c->g->tensors[t].unit + 1]++] = t;
+}
+
+static void compiler_init(struct compiler *c)
+{
+    struct program *p = c->p;
+    int n = c->g->n_tensors, units = c->g->n_units;
+    int **const by_tensor[] = {&c->act,  &c->grad,   &c->producer,     &c->reader,      &c->value,    &c->piece_grad,
+                               &c->full, &c->shares, &p->param_buffer, &p->grad_buffer, &p->m_buffer, &p->v_buffer};
+    for (size_t i = 0; i < sizeof(by_tensor) / sizeof(by_tensor[0]); i++)
+        *by_tensor[i] = index_new(c, n);
+    c->weight_dy = index_new(c, c->g->n_nodes);
+    c->parts = index_new(c, p->mesh.size[AXIS_TP]);
+    c->unit_run = index_new(c, units);
+    c->unit_grads = index_new(c, units);
+    c->unit_pieces = index_new(c, units);
+    c->unit_values = index_new(c, units);
+    c->unit_tree = index_new(c, units);
+    c->consumers = calloc((size_t)n + 1, sizeof(*c->consumers));
+    c->grad_started = calloc((size_t)n + 1, sizeof(*c->grad_started));
+    c->tp_shares = calloc((size_t)n + 1, sizeof(*c->tp_shares));
+    c->given_up = calloc((size_t)n + 1, sizeof(*c->given_up));
+    c->pitched = calloc((size_t)n + 1, sizeof(*c->pitched));
+    c->unit_waits = calloc((size_t)units + 1, sizeof(*c->unit_waits));
+    c->unit_used = calloc((size_t)units + 1, sizeof(*c->unit_used));
+    p->units = calloc((size_t)units + 1, sizeof(*p->units));
+    c->own = p->mesh.size[AXIS_TP] > 1 && c->job->parallel.sp;
+    c->async = c->own && c->job->parallel.async_tp;
+    if (!c->consumers || !c->grad_started || !c->tp_shares || !c->given_up || !c->pitched || !c->unit_waits ||
+        !c->unit_used || !p->units)
+        c->err = ERR_NOMEM;
+    p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
+    p->rows_buffer = -1;
+    compile_segments(c);
+    c->all_grads = c->all_params = c->all_copies = c->all_m = c->all_v = c->blocks = -1;
+    if (c->err)
+        return;
+    count_uses(c);
+    compile_pitches(c);
+    held_new(c);
+    micros_new(c);
+    group_new(c);
+}
+
+static void compiler_fini(struct compiler *c)
+{
+    free(c->act);
+    free(c->grad);
+    free(c->producer);
+    free(c->reader);
+    free(c->value);
+    free(c->piece_grad);
+    free(c->full);
+    free(c->shares);
+    free(c->tp_shares);
+    free(c->given_up);
+    free(c->pitched);
+    free(c->weight_dy);
+    free(c->parts);
+    free(c->consumers);
+    free(c->grad_started);
+    free(c->held);
+    free(c->held_from);
+    free(c->unit_run);
+    free(c->unit_tree);
+    free(c->unit_grads);
+    free(c->unit_pieces);
+    free(c->unit_values);
+    free(c->unit_waits);
+    free(c->unit_used);
+    compile_pipeline_fini(c);
+}
+
+/* ---- passes ---- */
+
+static struct op_range pass_end(const struct compiler *c, int first)
+{
+    return (struct op_range){first, c->p->n_ops - first};
+}
+
+static void zero_losses(struct compiler *c)
+{
+    struct program *p = c->p;
+    struct op *op = compile_op(c, OP_ZERO, -1);
+    op->m = dim_one(p->n_micros);
+    op_arg(op, 0, p->loss_buffer);
+}
+
+/* The parameters have changed, by the update or a load, or the copies' bytes have served another program. */
+static void cast_params(struct compiler *c)
+{
+    struct op *op = compile_op(c, OP_CAST, -1);
+    op->m = c->err ? dim_one(0) : c->p->buffers[c->all_params].dim[0];
+    op_arg(op, 0, c->all_params);
+    op_arg(op, 1, c->all_copies);
+}
+
+static struct op_range pass_begin(struct compiler *c)
+{
+    int first = c->p->n_ops;
+    struct program *p = c->p;
+    struct op *op;
+    if (p->mode != MODE_GENERATE)
+        zero_losses(c);
+    if (c->all_copies >= 0)
+        cast_params(c);
+    bool idle = p->first_micro == p->end_micro && p->mode == MODE_TRAIN && !p->tree_depth && !compile_scatters(c);
+    for (int unit = c->g->n_units - 1; unit >= 0 && idle && !c->err; unit--) { /* a rank without work adds zero */
+        if (c->unit_run[unit] < 0)
+            continue;
+        op = compile_op(c, OP_ZERO, -1);
+        op->m = p->buffers[c->unit_run[unit]].dim[0];
+        op_arg(op, 0, c->unit_run[unit]);
+    }
+    return pass_end(c, first);
+}
+
+static void compile_program(struct compiler *c)
+{
+    struct program *p = c->p;
+    if (p->mode == MODE_TRAIN && c->job->train.numerics == NUMERICS_CANONICAL)
+        p->tree_depth = tree_depth_of_ranks(p);
+    compile_pipeline(c);
+    compile_buffers(c);
+    compile_group(c, 1u << AXIS_PP); /* all that only some ranks will ask for, in one order */
+    if (p->mode == MODE_GENERATE)    /* only the last stage has logits to bring together */
+        compile_group(c, 1u << AXIS_CP | 1u << AXIS_TP);
+    if (p->mode != MODE_GENERATE || c->all_copies >= 0)
+        compile_action(c, (struct action){.kind = ACT_BEGIN, .micro = -1, .unit = -1}, pass_begin(c));
+    compile_gathers(c);
+    compile_micros(c);
+    if (p->mode != MODE_GENERATE)
+        compile_reduce(c);
+    if (p->mode == MODE_TRAIN) {
+        compile_norm(c);
+        compile_update(c);
+        compile_snapshot(c);
+    }
+    compile_pack(c);
+    if (!c->sizes_only)
+        compile_sync(c);
+}
+
+static int chunks_of(const struct job_spec *job)
+{
+    return job->parallel.chunks > 1 ? (int)job->parallel.chunks : 1;
+}
+
+/* Nodes that the graph of the caller does not have. */
+static void forget_cut(struct compiler *c, const struct graph *g)
+{
+    for (int i = 0; i < c->p->n_ops; i++)
+        if (c->p->ops[i].node >= g->n_nodes)
+            c->p->ops[i].node = -1;
+}
+
+static err_t compile_rank(const struct job_spec *job, const struct graph *g, const struct order *order, int rank,
+                          bool sizes_only, struct program *ret, struct why *why)
+{
+    struct program p = {.mode = order->mode, .rank = rank, .seq = job->train.seq, .mesh = order->mesh};
+    if (rank < 0 || rank >= mesh_workers(&p.mesh))
+        return why_set(why, ERR_INVALID, "rank %d of a job with %d workers", rank, mesh_workers(&p.mesh));
+    p.dtype = job->train.numerics == NUMERICS_PROOF ? DT_F64 : (enum dtype)job->train.dtype;
+    p.wide = p.dtype == DT_BF16 ? DT_F32 : p.dtype;
+    struct compiler c = {.job = job, .g = g, .order = order, .p = &p, .why = why, .sizes_only = sizes_only};
+    if (why)
+        why->text[0] = 0;
+    struct graph cut = {0};
+    c.err = place_init(&p.place, g, &p.mesh, rank, (int)job->parallel.zero, chunks_of(job), why);
+    if (!c.err && p.place.n_stages > 1) {
+        c.err = compile_cut(g, &p.place, &cut, why);
+        c.g = &cut; /* nothing goes on after an error */
+    }
+    if (!c.err)
+        compiler_init(&c);
+    if (!c.err)
+        compile_program(&c);
+    forget_cut(&c, g);
+    if (!c.err && p.mode == MODE_TRAIN && !sizes_only)
+        c.err = plan_arena_bytes(&p, g, &p.arena_bytes);
+    compiler_fini(&c);
+    free(cut.nodes);
+    if (c.err) {
+        program_fini(&p);
+        return why && why->text[0] ? c.err : why_set(why, c.err, "no memory to compile the program of rank %d", rank);
+    }
+    *ret = p;
+    return OK;
+}
+
+/* Of ranks [first, first + n); none is left behind where one fails. */
+static err_t compile_ranks(const struct job_spec *job, const struct graph *g, enum program_mode mode, int first, int n,
+                           struct program *ret, struct why *why)
+{
+    struct order order;
+    int done = 0;
+    err_t e = compile_order(job, mode, &order, why);
+    if (e)
+        return e;
+    while (done < n && !(e = compile_rank(job, g, &order, first + done, false, &ret[done], why)))
+        done++;
+    while (e && done > 0)
+        program_fini(&ret[--done]);
+    compile_order_fini(&order);
+    return e;
+}
+
+err_t plan_compile(const struct job_spec *job, const struct graph *g, enum program_mode mode, int rank,
+                   struct program *ret, struct why *why)
+{
+    return compile_ranks(job, g, mode, rank, 1, ret, why);
+}
+
+err_t plan_compile_all(const struct job_spec *job, const struct graph *g, enum program_mode mode, int n,
+                       struct program *ret, struct why *why)
+{
+    return compile_ranks(job, g, mode, 0, n, ret, why);
+}
+
+err_t compile_sizes(const struct job_spec *job, const struct graph *g, const struct order *order, int rank,
+                    struct program *ret, struct why *why)
+{
+    return compile_rank(job, g, order, rank, true, ret, why);
+}
+
+void program_fini(struct program *p)
+{
+    for (int i = 0; i < p->n_groups; i++)
+        free(p->groups[i].ranks);
+    free(p->groups);
+    for (int u = 0; u < p->n_units; u++) {
+        for (int i = 0; i < p->units[u].n; i++)
+            free(p->units[u].parts[i].counts);
+        free(p->units[u].parts);
+    }
+    free(p->units);
+    place_fini(&p->place);
+    free(p->buffers);
+    free(p->ops);
+    free(p->actions);
+    free(p->micros);
+    free(p->param_buffer);
+    free(p->grad_buffer);
+    free(p->m_buffer);
+    free(p->v_buffer);
+    memset(p, 0, sizeof(*p));
+}

@@ -1,0 +1,373 @@
+/* Events, from who touches which bytes when: no rule of the compiler thinks of any.
+ *
+ * Two steps of the rank's actions are followed op by op, with saves and without (a run saves in some steps and not in
+ * others, so no order may hang on one). A clock per stream says how far it is behind every stream; an event carries all
+ * that its op's stream knew. Where an op is about to touch bytes that another stream wrote, or to write bytes that
+ * another read, and does not know of it yet, it gets a wait for that op. Actions share lists of ops, so an op's waits
+ * are the union of what its actions need; a wait means the latest record before it, so those of one action do no harm
+ * in another. Where an op would wait for more ops than there is room for, those of one stream record one event. Two
+ * steps are enough: bytes are touched in the second as in every later one.
+ *
+ * Bytes are cut where an instance of a buffer begins or ends, and what lies between two cuts, an atom, is followed as
+ * one. What send and recv have posted is theirs until its wait, which counts as a write. The host's batch is a write on
+ * the compute stream in front of a forward; nothing of another stream ever touches these buffers. */
+#include "common/plan/compile/internal.h"
+#include "common/plan/compile/mutant.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct clock {
+    int t[STREAM_COUNT];
+};
+
+struct atom {
+    int write_stream, write_time;
+    int read_time[STREAM_COUNT]; /* since the write */
+};
+
+/* Where an instance of a buffer lies. */
+struct range {
+    int lo, hi; /* atoms */
+};
+
+struct sync {
+    struct compiler *c;
+    const struct program *p;
+    int64_t *cuts[SPACE_COUNT]; /* ascending, without equal ones */
+    int n_cuts[SPACE_COUNT];
+    int base[SPACE_COUNT]; /* the space's first atom */
+    struct atom *atoms;
+    int n_atoms;
+    int *first;           /* by buffer: its first range; -1: nobody names it */
+    struct range *ranges; /* by buffer and instance */
+    struct clock stream[STREAM_COUNT];
+    struct clock *known;    /* by event: what its stream knew behind its latest record; zeros: there is none */
+    int *log[STREAM_COUNT]; /* by time: the op */
+    int cap_log;
+    bool *recorded; /* by op: somebody waits for it */
+    int *same;      /* by op: an op that records the same event; itself: the event is called so */
+    int *number;    /* by event */
+};
+
+/* ---- atoms ---- */
+
+/* Instances that are told apart. A microbatch's losses are a few bytes, and there are as many as microbatches. */
+static int instances(const struct buffer *b)
+{
+    return b->slot_index == SLOT_MICRO ? 1 : b->slots;
+}
+
+static int64_t instance_lo(const struct buffer *b, int i)
+{
+    return b->offset + i * b->slot_bytes;
+}
+
+static int64_t instance_hi(const struct buffer *b, int i)
+{
+    return b->slot_index == SLOT_MICRO ? b->offset + (b->slots - 1) * b->slot_bytes + b->bytes
+                                       : instance_lo(b, i) + b->bytes;
+}
+
+static int by_value(const void *x, const void *y)
+{
+    const int64_t *a = x, *b = y;
+    return (*a > *b) - (*a < *b);
+}
+
+static int find_cut(const struct sync *s, enum buffer_space space, int64_t at)
+{
+    int lo = 0, hi = s->n_cuts[space];
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (s->cuts[space][mid] < at)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static void make_cuts(struct sync *s, enum buffer_space space, size_t room)
+{
+    const struct program *p = s->p;
+    int64_t *cuts = malloc((2 * room + 1) * sizeof(*cuts));
+    int n = 0, kept = 0;
+    s->cuts[space] = cuts;
+    if (!cuts) {
+        s->c->err = ERR_NOMEM;
+        return;
+    }
+    for (int b = 0; b < p->n_buffers; b++)
+        for (int i = 0; s->first[b] >= 0 && p->buffers[b].space == space && i < instances(&p->buffers[b]); i++) {
+            cuts[n++] = instance_lo(&p->buffers[b], i);
+            cuts[n++] = instance_hi(&p->buffers[b], i);
+        }
+    qsort(cuts, (size_t)n, sizeof(*cuts), by_value);
+    for (int i = 0; i < n; i++)
+        if (!kept || cuts[kept - 1] != cuts[i])
+            cuts[kept++] = cuts[i];
+    s->n_cuts[space] = kept;
+    s->base[space] = s->n_atoms;
+    s->n_atoms += kept;
+}
+
+/* Numbers the instances of all buffers that ops name; returns how many there are. */
+static int number_instances(struct sync *s)
+{
+    const struct program *p = s->p;
+    int n = 0;
+    for (int b = 0; b < p->n_buffers; b++)
+        s->first[b] = -1;
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < OP_MAX_OPERANDS; k++)
+            if (p->ops[i].arg[k].buffer >= 0)
+                s->first[p->ops[i].arg[k].buffer] = 0;
+    for (int b = 0; b < p->n_buffers; b++) {
+        if (s->first[b] < 0)
+            continue;
+        s->first[b] = n;
+        n += instances(&p->buffers[b]);
+    }
+    return n;
+}
+
+static void make_atoms(struct sync *s)
+{
+    const struct program *p = s->p;
+    int n = number_instances(s);
+    s->ranges = malloc(((size_t)n + 1) * sizeof(*s->ranges));
+    if (!s->ranges)
+        s->c->err = ERR_NOMEM;
+    for (int space = 0; space < SPACE_COUNT && !s->c->err; space++)
+        make_cuts(s, (enum buffer_space)space, (size_t)n);
+    for (int b = 0; b < p->n_buffers && !s->c->err; b++) {
+        const struct buffer *buffer = &p->buffers[b];
+        for (int i = 0; s->first[b] >= 0 && i < instances(buffer); i++)
+            s->ranges[s->first[b] + i] = (struct range){
+                s->base[buffer->space] + find_cut(s, buffer->space, instance_lo(buffer, i)),
+                s->base[buffer->space] + find_cut(s, buffer->space, instance_hi(buffer, i)),
+            };
+    }
+}
+
+/* ---- waits ---- */
+
+static int event_of(const struct sync *s, int op)
+{
+    while (s->same[op] != op)
+        op = s->same[op];
+    return op;
+}
+
+static void learn(struct clock *now, const struct clock *of)
+{
+    for (int k = 0; k < STREAM_COUNT; k++)
+        now->t[k] = of->t[k] > now->t[k] ? of->t[k] : now->t[k];
+}
+
+/* Two ops of one stream record one event: its latest record is behind both. */
+static void join_events(struct sync *s, int x, int y)
+{
+    x = event_of(s, x);
+    y = event_of(s, y);
+    s->same[y] = x;
+    learn(&s->known[x], &s->known[y]);
+}
+
+/* The op's waits for a stream become one. */
+static void join_waits(struct sync *s, struct op *op, enum op_stream stream)
+{
+    int first = -1, n = 0;
+    for (int i = 0; i < OP_MAX_WAITS; i++) {
+        int y = op->wait[i];
+        if (y >= 0 && s->p->ops[y].stream == stream && first >= 0) {
+            join_events(s, first, y);
+            continue;
+        }
+        if (y >= 0 && s->p->ops[y].stream == stream)
+            first = y;
+        op->wait[n++] = y;
+    }
+    while (n < OP_MAX_WAITS)
+        op->wait[n++] = -1;
+}
+
+/* While waits are gathered they name ops, not events. */
+static void add_wait(struct sync *s, int x, int y)
+{
+    struct op *op = &s->p->ops[x];
+    int n = 0;
+    s->recorded[y] = true;
+    for (int k = 0; k < STREAM_COUNT && op->wait[OP_MAX_WAITS - 1] >= 0; k++)
+        join_waits(s, op, (enum op_stream)k);
+    while (op->wait[n] >= 0)
+        n++;
+    op->wait[n] = MUTANT(WAIT_LEFT_OUT) && op->stream == STREAM_COMM ? -1 : y;
+}
+
+/* ---- one op ---- */
+
+/* What the op must know of other streams: the latest op of each that it may not overtake. */
+static void find_needs(const struct sync *s, struct range r, bool writes, struct clock *need)
+{
+    for (int i = r.lo; i < r.hi; i++) {
+        const struct atom *a = &s->atoms[i];
+        if (a->write_time > need->t[a->write_stream])
+            need->t[a->write_stream] = a->write_time;
+        for (int k = 0; k < STREAM_COUNT && writes; k++)
+            if (a->read_time[k] > need->t[k])
+                need->t[k] = a->read_time[k];
+    }
+}
+
+static void touch(struct sync *s, struct range r, bool writes, int stream, int time)
+{
+    for (int i = r.lo; i < r.hi; i++) {
+        struct atom *a = &s->atoms[i];
+        if (writes)
+            *a = (struct atom){.write_stream = stream, .write_time = time};
+        else
+            a->read_time[stream] = time;
+    }
+}
+
+/* Calls find_needs or touch on every instance that an operand of `op` means in the action. */
+static void each_operand(struct sync *s, const struct op *op, const struct action *a, struct clock *need, int stream,
+                         int time)
+{
+    for (int i = 0; op_mode(op, i); i++) {
+        int b = op->arg[i].buffer;
+        if (b < 0)
+            continue;
+        const struct buffer *buffer = &s->p->buffers[b];
+        bool writes = op_mode(op, i) != 'r';
+        int lo = buffer->slot_index == SLOT_ACTION ? a->slot : 0;
+        int hi = buffer->slot_index == SLOT_ACTION ? a->slot + 1 : instances(buffer);
+        for (int k = lo; k < hi && k < instances(buffer); k++) {
+            if (need)
+                find_needs(s, s->ranges[s->first[b] + k], writes, need);
+            else
+                touch(s, s->ranges[s->first[b] + k], writes, stream, time);
+        }
+    }
+}
+
+static void follow(struct sync *s, int x, const struct action *a)
+{
+    const struct op *op = &s->p->ops[x];
+    struct clock *now = &s->stream[op->stream], need = {{0}};
+    for (int i = 0; i < OP_MAX_WAITS && op->wait[i] >= 0; i++)
+        learn(now, &s->known[event_of(s, op->wait[i])]);
+    each_operand(s, op, a, &need, (int)op->stream, 0);
+    for (int k = 0; k < STREAM_COUNT; k++) {
+        if (k == (int)op->stream || need.t[k] <= now->t[k])
+            continue;
+        int y = s->log[k][need.t[k]];
+        add_wait(s, x, y);
+        learn(now, &s->known[event_of(s, y)]);
+    }
+    int time = ++now->t[op->stream];
+    assert(time <= s->cap_log);
+    s->log[op->stream][time] = x;
+    each_operand(s, op, a, NULL, (int)op->stream, time);
+    s->known[event_of(s, x)] = *now;
+}
+
+static void follow_steps(struct sync *s, bool saves)
+{
+    const struct program *p = s->p;
+    memset(s->atoms, 0, (size_t)s->n_atoms * sizeof(*s->atoms));
+    memset(s->known, 0, (size_t)p->n_ops * sizeof(*s->known));
+    memset(s->stream, 0, sizeof(s->stream));
+    for (int step = 0; step < 2; step++)
+        for (int a = 0; a < p->n_actions; a++) {
+            const struct action *action = &p->actions[a];
+            for (int i = 0; i < action->n_ops && (saves || action->kind != ACT_SNAPSHOT) && !s->c->err; i++)
+                follow(s, action->first_op + i, action);
+        }
+}
+
+/* ---- events ---- */
+
+/* From names of ops to numbers of events, in the order of ops. */
+static void number_events(struct sync *s)
+{
+    struct program *p = s->c->p;
+    p->n_events = 0;
+    for (int i = 0; i < p->n_ops; i++)
+        s->number[i] = -1;
+    for (int i = 0; i < p->n_ops; i++) {
+        int *number = &s->number[event_of(s, i)];
+        if (s->recorded[i] && *number < 0)
+            *number = p->n_events++;
+        p->ops[i].event = s->recorded[i] ? *number : -1;
+    }
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < OP_MAX_WAITS; k++)
+            if (p->ops[i].wait[k] >= 0)
+                p->ops[i].wait[k] = p->ops[p->ops[i].wait[k]].event;
+}
+
+static void clear_events(struct program *p)
+{
+    for (int i = 0; i < p->n_ops; i++) {
+        p->ops[i].event = -1;
+        for (int k = 0; k < OP_MAX_WAITS; k++)
+            p->ops[i].wait[k] = -1;
+    }
+}
+
+static int unrolled(const struct program *p)
+{
+    int n = 0;
+    for (int a = 0; a < p->n_actions; a++)
+        n += p->actions[a].n_ops;
+    return 2 * n;
+}
+
+void compile_sync(struct compiler *c)
+{
+    struct program *p = c->p;
+    struct sync s = {.c = c, .p = p};
+    if (c->err)
+        return;
+    size_t ops = (size_t)p->n_ops + 1;
+    clear_events(p);
+    s.cap_log = unrolled(p);
+    s.first = malloc(((size_t)p->n_buffers + 1) * sizeof(*s.first));
+    s.known = malloc(ops * sizeof(*s.known));
+    s.recorded = calloc(ops, sizeof(*s.recorded));
+    s.same = malloc(ops * sizeof(*s.same));
+    s.number = malloc(ops * sizeof(*s.number));
+    bool room = s.first && s.known && s.recorded && s.same && s.number;
+    for (int i = 0; s.same && i < p->n_ops; i++)
+        s.same[i] = i;
+    for (int k = 0; k < STREAM_COUNT; k++) {
+        s.log[k] = malloc(((size_t)s.cap_log + 1) * sizeof(*s.log[k]));
+        room &= s.log[k] != NULL;
+    }
+    if (!room)
+        c->err = ERR_NOMEM;
+    else
+        make_atoms(&s);
+    s.atoms = calloc((size_t)s.n_atoms + 1, sizeof(*s.atoms));
+    if (!s.atoms)
+        c->err = c->err ? c->err : ERR_NOMEM;
+    for (int saves = 1; saves >= 0 && !c->err; saves--)
+        follow_steps(&s, saves);
+    if (!c->err)
+        number_events(&s);
+    for (int k = 0; k < STREAM_COUNT; k++)
+        free(s.log[k]);
+    for (int k = 0; k < SPACE_COUNT; k++)
+        free(s.cuts[k]);
+    free(s.first);
+    free(s.ranges);
+    free(s.known);
+    free(s.recorded);
+    free(s.same);
+    free(s.number);
+    free(s.atoms);
+}

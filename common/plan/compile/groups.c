@@ -1,0 +1,126 @@
+/* Groups of ranks. A set of axes makes a partition of all ranks; all its classes get a place in the list when a rank
+ * first asks for its own, so that lists are equal on all ranks as long as all ask in the same order for the same sets:
+ * rules ask by axes and tensors, which are the same everywhere, also where the answer is of no use to the rank. */
+#include "common/plan/compile/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool same_group(const struct group *a, const int *ranks, int n)
+{
+    return a->n == n && !memcmp(a->ranks, ranks, (size_t)n * sizeof(*ranks));
+}
+
+static int find(const struct program *p, const int *ranks, int n)
+{
+    for (int i = 0; i < p->n_groups; i++)
+        if (same_group(&p->groups[i], ranks, n))
+            return i;
+    return -1;
+}
+
+static void add(struct compiler *c, unsigned axes, const int *ranks, int n)
+{
+    struct program *p = c->p;
+    struct group *grown = realloc(p->groups, ((size_t)p->n_groups + 1) * sizeof(*grown));
+    int *copy = malloc(((size_t)n + 1) * sizeof(*copy));
+    if (grown)
+        p->groups = grown;
+    if (!grown || !copy) {
+        free(copy);
+        c->err = ERR_NOMEM;
+        return;
+    }
+    memcpy(copy, ranks, (size_t)n * sizeof(*ranks));
+    p->groups[p->n_groups++] = (struct group){.n = n, .ranks = copy, .axes = axes};
+}
+
+/* Which of a rank's peers over `axes` belong to its group: all, or those that `alike` says. */
+typedef bool (*alike_fn)(const struct compiler *c, const struct place *of, const int peer[AXIS_COUNT], int t);
+
+static int members(const struct compiler *c, const struct place *of, unsigned axes, alike_fn alike, int t, int *ret)
+{
+    int all = place_group(of, axes, ret), n = 0;
+    for (int i = 0; i < all; i++) {
+        int coord[AXIS_COUNT];
+        mesh_coords(&of->mesh, ret[i], coord);
+        if (!alike || alike(c, of, coord, t))
+            ret[n++] = ret[i];
+    }
+    return n;
+}
+
+/* A group is added by its first member. Sets of axes with more than one rank each make different groups, so only those
+ * by tensor may have been there before. */
+static void add_all(struct compiler *c, unsigned axes, alike_fn alike, int t, int *ranks)
+{
+    struct place of = c->p->place;
+    for (int r = 0; r < mesh_workers(&of.mesh) && !c->err; r++) {
+        of.rank = r;
+        mesh_coords(&of.mesh, r, of.coord);
+        bool first = !alike || alike(c, &of, of.coord, t); /* else it is in no such group */
+        for (int a = 0; a < AXIS_COUNT && !alike; a++)
+            first &= of.coord[a] == 0 || !(axes & (1u << a));
+        int n = first ? members(c, &of, axes, alike, t, ranks) : 0;
+        if (n > 1 && ranks[0] == r && (!alike || find(c->p, ranks, n) < 0))
+            add(c, axes, ranks, n);
+    }
+}
+
+static int find_or_add(struct compiler *c, unsigned axes, alike_fn alike, int t)
+{
+    int *ranks = malloc(((size_t)mesh_workers(&c->p->mesh) + 1) * sizeof(*ranks)), found = -1;
+    if (!ranks)
+        c->err = ERR_NOMEM;
+    else if (!c->sizes_only)
+        add_all(c, axes, alike, t, ranks);
+    if (!c->err) {
+        int n = members(c, &c->p->place, axes, alike, t, ranks);
+        found = n > 1 ? find(c->p, ranks, n) : -1;
+        if (n > 1 && found < 0) { /* others' groups have no size */
+            add(c, axes, ranks, n);
+            found = c->p->n_groups - 1;
+        }
+    }
+    free(ranks);
+    return found;
+}
+
+/* Axes with one rank add nothing; the group of all ranks is there from the start. */
+int compile_group(struct compiler *c, unsigned axes)
+{
+    unsigned all = 0;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        all |= c->p->mesh.size[a] > 1 ? 1u << a : 0;
+    axes &= all;
+    if (axes == all)
+        return all ? 0 : -1;
+    int *known = &c->group_of[axes];
+    if (!*known) {
+        int found = axes ? find_or_add(c, axes, NULL, -1) : -1;
+        *known = found < 0 ? -1 : found + 1;
+    }
+    return *known < 0 ? -1 : *known - 1;
+}
+
+static bool same_box(const struct compiler *c, const struct place *of, const int peer[AXIS_COUNT], int t)
+{
+    const struct graph_cut *cut = &c->g->tensors[t].cut;
+    int boxes, tp = of->mesh.size[AXIS_TP];
+    return place_cut_box(cut, tp, peer[AXIS_TP], &boxes) == place_cut_box(cut, tp, of->coord[AXIS_TP], &boxes);
+}
+
+int compile_group_tp_box(struct compiler *c, int t)
+{
+    return find_or_add(c, 1u << AXIS_TP, same_box, t);
+}
+
+static bool both_use(const struct compiler *c, const struct place *of, const int peer[AXIS_COUNT], int t)
+{
+    return place_uses(of, peer[AXIS_PP], t) && place_uses(of, of->coord[AXIS_PP], t);
+}
+
+int compile_group_stages(struct compiler *c, int t)
+{
+    return find_or_add(c, 1u << AXIS_PP, both_use, t);
+}

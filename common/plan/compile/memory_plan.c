@@ -1,0 +1,497 @@
+/* Places for buffers that are used over and over: two may share bytes when no op needs both.
+ *
+ * What has been planned at the start of a space stays there by itself. When any other is alive follows from the order
+ * of actions, backwards: a value lives from where it is written to where it is last read, across whatever actions lie
+ * between. Actions share lists of ops, so a place is a place in a list, and a buffer is alive at a place when it is in
+ * any of the actions that run the list. A part of a run lives for itself, and its run while one of its parts does.
+ *
+ * Largest first, each goes to the lowest place that is free throughout its life. This comes within a few per cent of
+ * the bound (the most bytes alive at one op) on transformers, whose large buffers nest. Quadratic in the number of
+ * buffers, some thousands.
+ *
+ * What exists once for each microbatch in flight is placed like this within a stripe, by the life of one microbatch;
+ * a chunk's stripes, one for each slot, lie one behind another. */
+#include "common/plan/compile/internal.h"
+#include "common/plan/compile/mutant.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ALIGN 64
+
+/* Places on the line of all lists: each list's entry, its ops, its exit. */
+struct span {
+    int lo, hi;
+};
+
+/* What a list does with a buffer. */
+struct use {
+    int buffer;
+    int first, last; /* ops in the list */
+    int named;       /* its index in pack.named */
+    bool reads;      /* the first of them needs a value from before */
+};
+
+/* Sets of named buffers: bit i is pack.named[i]. */
+struct list {
+    int first_op, n_ops, entry;
+    struct use *uses;
+    int n_uses;
+    uint64_t *used, *read;             /* those it uses; those that it needs from before */
+    uint64_t *met, *leaving, *passing; /* whose life is known: within the list; to its exit as well; all through it */
+};
+
+/* Buffers whose instances go together: those of a chunk's microbatches, and all that exist once. */
+struct family {
+    int chunk, slots;
+    uint64_t *members, *live; /* live: by slot */
+};
+
+struct life {
+    int buffer, chunk; /* chunk: -1 where there is one instance */
+    int64_t bytes, offset, align;
+    struct span *spans; /* ascending */
+    int n_spans;
+};
+
+struct pack {
+    struct compiler *c;
+    struct program *p;
+    struct list *lists;
+    int n_lists;
+    int *list_of;        /* by first op; -1 */
+    int *use_of;         /* by buffer: its use in the list that is being read; -1 */
+    struct use *uses;    /* of the list that is being read */
+    int *next;           /* by buffer: the next part of the same run, or -1 */
+    int *parts;          /* by buffer: its first part, -1 */
+    int *chunk;          /* by buffer: whose microbatches it is of, -1: nobody has named it */
+    struct span **alive; /* by list, then by buffer; hi < lo: never */
+    int *named;          /* buffers that an action has named */
+    int n_named, words;  /* words: of a set of them */
+    struct family *families;
+    int n_families;
+};
+
+static int64_t align(int64_t bytes, int64_t to)
+{
+    assert(to > 0);
+    return (bytes + to - 1) / to * to;
+}
+
+static bool is_packed(const struct buffer *b)
+{
+    return !b->planned && (b->space == SPACE_WORK || b->space == SPACE_GRAD);
+}
+
+static void *room(struct pack *k, size_t n, size_t size)
+{
+    void *p = calloc(n + 1, size);
+    if (!p)
+        k->c->err = ERR_NOMEM;
+    return p;
+}
+
+static void fill(int *index, int n)
+{
+    for (int i = 0; index && i < n; i++)
+        index[i] = -1;
+}
+
+/* ---- what lists do ---- */
+
+static void use_buffer(struct pack *k, struct list *l, int b, int at, char mode)
+{
+    for (int part = k->parts[b]; part >= 0; part = k->next[part])
+        use_buffer(k, l, part, at, mode);
+    if (k->parts[b] >= 0 || !is_packed(&k->p->buffers[b]))
+        return;
+    if (k->use_of[b] < 0) {
+        k->use_of[b] = l->n_uses;
+        k->uses[l->n_uses++] = (struct use){.buffer = b, .first = at, .reads = mode != 'w'};
+    }
+    struct use *u = &k->uses[k->use_of[b]];
+    /* One op that writes and reads needs what it reads. */
+    u->reads |= u->first == at && mode != 'w';
+    u->last = MUTANT(LIFE_ONE_SHORT) && at > u->first ? at - 1 : at;
+}
+
+static void read_op(struct pack *k, struct list *l, int at)
+{
+    const struct op *op = &k->p->ops[l->first_op + at];
+    for (int i = 0; op_mode(op, i); i++)
+        if (op->arg[i].buffer >= 0)
+            use_buffer(k, l, op->arg[i].buffer, at, op_mode(op, i));
+}
+
+static void read_list(struct pack *k, struct list *l)
+{
+    for (int i = 0; i < l->n_ops; i++)
+        read_op(k, l, i);
+    l->uses = room(k, (size_t)l->n_uses, sizeof(*l->uses));
+    for (int i = 0; i < l->n_uses; i++)
+        k->use_of[k->uses[i].buffer] = -1;
+    if (l->uses)
+        memcpy(l->uses, k->uses, (size_t)l->n_uses * sizeof(*l->uses));
+}
+
+static void read_lists(struct pack *k)
+{
+    const struct program *p = k->p;
+    int entry = 0;
+    k->lists = room(k, (size_t)p->n_actions, sizeof(*k->lists));
+    for (int a = 0; a < p->n_actions && !k->c->err; a++) {
+        const struct action *action = &p->actions[a];
+        if (!action->n_ops || k->list_of[action->first_op] >= 0)
+            continue;
+        k->list_of[action->first_op] = k->n_lists;
+        k->lists[k->n_lists] = (struct list){.first_op = action->first_op, .n_ops = action->n_ops, .entry = entry};
+        entry += action->n_ops + 2;
+        read_list(k, &k->lists[k->n_lists++]);
+    }
+}
+
+/* ---- what is alive where ---- */
+
+static void widen(struct span *s, int lo, int hi)
+{
+    bool empty = s->hi < s->lo;
+    s->lo = empty || lo < s->lo ? lo : s->lo;
+    s->hi = empty || hi > s->hi ? hi : s->hi;
+}
+
+static void put(uint64_t *set, int i)
+{
+    set[i / 64] |= (uint64_t)1 << i % 64;
+}
+
+/* Which instance of a family's buffers an action means; -1: none. */
+static int instance(const struct family *f, const struct action *a)
+{
+    if (f->slots == 1)
+        return 0;
+    return a->chunk == f->chunk && a->slot < f->slots ? a->slot : -1;
+}
+
+/* Buffers of word w that the list finds alive, or names, in a way that it has not met before. */
+static void meet_word(struct pack *k, struct list *l, int w, uint64_t names, uint64_t leaves, uint64_t passes)
+{
+    struct span *alive = k->alive[l - k->lists];
+    for (uint64_t left = passes; left; left &= left - 1)
+        widen(&alive[k->named[64 * w + __builtin_ctzll(left)]], l->entry, l->entry + l->n_ops + 1);
+    for (int i = 0; i < l->n_uses && (names | leaves); i++) {
+        const struct use *u = &l->uses[i];
+        int lo = u->reads ? l->entry : l->entry + 1 + u->first, bit = u->named - 64 * w;
+        if (bit < 0 || bit >= 64 || !((names | leaves) >> bit & 1))
+            continue;
+        widen(&alive[u->buffer], lo, leaves >> bit & 1 ? l->entry + l->n_ops + 1 : l->entry + 1 + u->last);
+    }
+    l->met[w] |= names;
+    l->leaving[w] |= leaves;
+    l->passing[w] |= passes;
+}
+
+/* From what is alive behind an action to what is alive before it. Schedules repeat themselves: nearly all of it has
+ * been met before. */
+static void step_back(struct pack *k, const struct action *a)
+{
+    struct list *l = &k->lists[k->list_of[a->first_op]];
+    for (int n = 0; n < k->n_families; n++) {
+        const struct family *f = &k->families[n];
+        const int slot = instance(f, a);
+        for (int w = 0; w < k->words && slot >= 0; w++) {
+            uint64_t *live = &f->live[slot * k->words + w], used = l->used[w] & f->members[w];
+            uint64_t names = used & ~l->met[w], leaves = used & *live & ~l->leaving[w];
+            uint64_t passes = *live & ~used & ~l->passing[w];
+            if (names | leaves | passes)
+                meet_word(k, l, w, names, leaves, passes);
+            *live = (*live & ~used) | (used & l->read[w]);
+        }
+    }
+}
+
+/* Buffers of several instances belong to the chunk whose microbatches first have one. */
+static void find_chunks(struct pack *k)
+{
+    for (int a = 0; a < k->p->n_actions; a++) {
+        const struct action *action = &k->p->actions[a];
+        const struct list *l = action->n_ops ? &k->lists[k->list_of[action->first_op]] : NULL;
+        for (int i = 0; l && i < l->n_uses; i++)
+            if (k->chunk[l->uses[i].buffer] < 0)
+                k->chunk[l->uses[i].buffer] = action->chunk;
+    }
+}
+
+static void name_buffers(struct pack *k)
+{
+    int *index = room(k, (size_t)k->p->n_buffers, sizeof(*index));
+    for (int b = 0; b < k->p->n_buffers && index; b++) {
+        index[b] = k->n_named;
+        if (k->chunk[b] >= 0)
+            k->named[k->n_named++] = b;
+    }
+    k->words = (k->n_named + 63) / 64;
+    for (int i = 0; i < k->n_lists && !k->c->err; i++) {
+        struct list *l = &k->lists[i];
+        uint64_t **const sets[] = {&l->used, &l->read, &l->met, &l->leaving, &l->passing};
+        for (int n = 0; n < 5; n++)
+            *sets[n] = room(k, (size_t)k->words, sizeof(uint64_t));
+        for (int n = 0; n < l->n_uses && !k->c->err; n++) {
+            struct use *u = &l->uses[n];
+            u->named = index[u->buffer];
+            put(l->used, u->named);
+            if (u->reads)
+                put(l->read, u->named);
+        }
+    }
+    free(index);
+}
+
+static struct family *family_of(struct pack *k, int chunk, int slots)
+{
+    for (int i = 0; i < k->n_families; i++)
+        if (k->families[i].slots == slots && (slots == 1 || k->families[i].chunk == chunk))
+            return &k->families[i];
+    struct family *f = &k->families[k->n_families++];
+    *f = (struct family){.chunk = chunk, .slots = slots};
+    f->members = room(k, (size_t)k->words, sizeof(uint64_t));
+    f->live = room(k, (size_t)slots * (size_t)k->words, sizeof(uint64_t));
+    return f;
+}
+
+static void find_families(struct pack *k)
+{
+    k->families = room(k, (size_t)k->n_named, sizeof(*k->families));
+    for (int i = 0; i < k->n_named && !k->c->err; i++) {
+        const int b = k->named[i];
+        struct family *f = family_of(k, k->chunk[b], k->p->buffers[b].slots);
+        if (f->members)
+            put(f->members, i);
+    }
+}
+
+static void find_lives(struct pack *k)
+{
+    const struct program *p = k->p;
+    name_buffers(k);
+    find_families(k);
+    k->alive = room(k, (size_t)k->n_lists, sizeof(*k->alive));
+    for (int l = 0; l < k->n_lists && !k->c->err; l++) {
+        k->alive[l] = room(k, (size_t)p->n_buffers, sizeof(**k->alive));
+        for (int b = 0; k->alive[l] && b < p->n_buffers; b++)
+            k->alive[l][b] = (struct span){0, -1};
+    }
+    for (int a = p->n_actions - 1; a >= 0 && !k->c->err; a--)
+        if (p->actions[a].n_ops)
+            step_back(k, &p->actions[a]);
+}
+
+/* ---- places ---- */
+
+static int by_size(const void *x, const void *y)
+{
+    const struct life *a = x, *b = y;
+    if (a->bytes != b->bytes)
+        return a->bytes > b->bytes ? -1 : 1;
+    if (a->spans[0].lo != b->spans[0].lo)
+        return a->spans[0].lo < b->spans[0].lo ? -1 : 1;
+    return a->buffer < b->buffer ? -1 : 1;
+}
+
+static bool meet(const struct life *a, const struct life *b)
+{
+    if (a->spans[0].lo > b->spans[b->n_spans - 1].hi || b->spans[0].lo > a->spans[a->n_spans - 1].hi)
+        return false;
+    for (int i = 0, j = 0; i < a->n_spans && j < b->n_spans;) {
+        if (a->spans[i].hi < b->spans[j].lo)
+            i++;
+        else if (b->spans[j].hi < a->spans[i].lo)
+            j++;
+        else
+            return true;
+    }
+    return false;
+}
+
+/* The lowest offset at which `l` meets none of the `n` placed before it, which stand in `order` by offset. */
+static int64_t lowest(const struct life *l, const struct life *placed, const int *order, int n)
+{
+    int64_t at = 0;
+    for (int i = 0; i < n; i++) {
+        const struct life *o = &placed[order[i]];
+        if (o->offset + o->bytes <= at)
+            continue;
+        if (o->offset >= at + l->bytes)
+            break;
+        if (meet(l, o))
+            at = align(o->offset + o->bytes, l->align);
+    }
+    return at;
+}
+
+/* Places lives[0 .. n-1] in a space of their own; `order` is room for n. Returns the end of the highest. */
+static int64_t place(struct life *lives, int n, int *order)
+{
+    int64_t end = 0;
+    qsort(lives, (size_t)n, sizeof(*lives), by_size);
+    for (int i = 0; i < n; i++) {
+        int k = i;
+        lives[i].offset = lowest(&lives[i], lives, order, i);
+        for (; k > 0 && lives[order[k - 1]].offset > lives[i].offset; k--)
+            order[k] = order[k - 1];
+        order[k] = i;
+        if (lives[i].offset + lives[i].bytes > end)
+            end = lives[i].offset + lives[i].bytes;
+    }
+    return end;
+}
+
+/* `whole` grows by where b or one of its parts is alive. */
+static void add_life(const struct pack *k, int b, struct span *whole)
+{
+    for (int part = k->parts[b]; part >= 0; part = k->next[part])
+        add_life(k, part, whole);
+    for (int l = 0; l < k->n_lists; l++)
+        if (k->alive[l][b].hi >= k->alive[l][b].lo)
+            widen(&whole[l], k->alive[l][b].lo, k->alive[l][b].hi);
+}
+
+static int chunk_of(const struct pack *k, int b)
+{
+    return k->parts[b] >= 0 ? chunk_of(k, k->parts[b]) : k->chunk[b];
+}
+
+/* False where nobody uses b. */
+static bool life_init(struct pack *k, int b, struct life *ret)
+{
+    struct span *whole = room(k, (size_t)k->n_lists, sizeof(*whole));
+    int n = 0;
+    for (int l = 0; whole && l < k->n_lists; l++)
+        whole[l] = (struct span){0, -1};
+    if (whole)
+        add_life(k, b, whole);
+    for (int l = 0; whole && l < k->n_lists; l++)
+        if (whole[l].hi >= whole[l].lo)
+            whole[n++] = whole[l];
+    const struct buffer *buffer = &k->p->buffers[b];
+    *ret = (struct life){.buffer = b,
+                         .chunk = buffer->slots > 1 ? chunk_of(k, b) : -1,
+                         .bytes = align(buffer->bytes, ALIGN),
+                         .align = buffer->pitch ? PLAN_ROW_BYTES : ALIGN,
+                         .spans = whole,
+                         .n_spans = n};
+    if (n == 0)
+        free(whole);
+    return n > 0;
+}
+
+static void set_place(struct pack *k, int b, int64_t offset, int64_t stripe)
+{
+    struct buffer *buffer = &k->p->buffers[b];
+    for (int part = k->parts[b]; part >= 0; part = k->next[part])
+        set_place(k, part, offset + k->p->buffers[part].offset - buffer->offset, stripe);
+    buffer->offset = offset;
+    buffer->slot_bytes = buffer->slots > 1 ? stripe : 0;
+}
+
+/* The lives of `chunk` go to the end of the space, in stripes; -1: all others, once. */
+static void place_chunk(struct pack *k, enum buffer_space space, int chunk, const struct life *all, int n_all,
+                        struct life *some, int *order)
+{
+    int n = 0, slots = 1;
+    int64_t most = ALIGN;
+    for (int i = 0; i < n_all; i++)
+        if (all[i].chunk == chunk) {
+            most = all[i].align > most ? all[i].align : most;
+            some[n++] = all[i];
+        }
+    int64_t end = place(some, n, order), stripe = align(end, most), start = align(k->p->space_bytes[space], most);
+    for (int i = 0; i < n; i++) {
+        slots = k->p->buffers[some[i].buffer].slots;
+        set_place(k, some[i].buffer, start + some[i].offset, stripe);
+    }
+    k->p->space_bytes[space] = start + (slots - 1) * stripe + end;
+}
+
+static void pack_space(struct pack *k, enum buffer_space space)
+{
+    const struct program *p = k->p;
+    struct life *all = room(k, (size_t)p->n_buffers, sizeof(*all));
+    struct life *some = room(k, (size_t)p->n_buffers, sizeof(*some));
+    int *order = room(k, (size_t)p->n_buffers, sizeof(*order)), n = 0;
+    for (int b = 0; b < p->n_buffers && !k->c->err; b++) {
+        const struct buffer *buffer = &p->buffers[b];
+        bool top = buffer->run < 0 || !is_packed(&p->buffers[buffer->run]);
+        if (buffer->space == space && is_packed(buffer) && top)
+            n += life_init(k, b, &all[n]);
+    }
+    for (int chunk = p->place.chunks - 1; chunk >= -1 && !k->c->err; chunk--)
+        place_chunk(k, space, chunk, all, n, some, order);
+    for (int i = 0; all && i < n; i++)
+        free(all[i].spans);
+    free(all);
+    free(some);
+    free(order);
+}
+
+static void find_parts(struct pack *k)
+{
+    for (int b = k->p->n_buffers - 1; b >= 0; b--) {
+        int run = k->p->buffers[b].run;
+        if (run < 0 || !is_packed(&k->p->buffers[b]) || !is_packed(&k->p->buffers[run]))
+            continue;
+        k->next[b] = k->parts[run];
+        k->parts[run] = b;
+    }
+}
+
+static void pack_fini(struct pack *k)
+{
+    for (int i = 0; i < k->n_lists; i++) {
+        struct list *l = &k->lists[i];
+        void *const all[] = {l->uses, l->used, l->read, l->met, l->leaving, l->passing, k->alive ? k->alive[i] : NULL};
+        for (size_t n = 0; n < sizeof(all) / sizeof(all[0]); n++)
+            free(all[n]);
+    }
+    for (int i = 0; i < k->n_families; i++) {
+        free(k->families[i].members);
+        free(k->families[i].live);
+    }
+    void *const all[] = {k->lists, k->uses,  k->list_of, k->use_of, k->next,
+                         k->parts, k->chunk, k->alive,   k->named,  k->families};
+    for (size_t n = 0; n < sizeof(all) / sizeof(all[0]); n++)
+        free(all[n]);
+}
+
+void compile_pack(struct compiler *c)
+{
+    struct program *p = c->p;
+    struct pack k = {.c = c, .p = p};
+    size_t buffers = (size_t)p->n_buffers;
+    if (c->err)
+        return;
+    k.uses = room(&k, buffers, sizeof(*k.uses));
+    k.list_of = room(&k, (size_t)p->n_ops, sizeof(int));
+    k.use_of = room(&k, buffers, sizeof(int));
+    k.next = room(&k, buffers, sizeof(int));
+    k.parts = room(&k, buffers, sizeof(int));
+    k.chunk = room(&k, buffers, sizeof(int));
+    k.named = room(&k, buffers, sizeof(int));
+    fill(k.list_of, p->n_ops);
+    int *const by_buffer[] = {k.use_of, k.next, k.parts, k.chunk};
+    for (int i = 0; i < 4; i++)
+        fill(by_buffer[i], p->n_buffers);
+    if (!c->err) {
+        find_parts(&k);
+        read_lists(&k);
+    }
+    if (!c->err) {
+        find_chunks(&k);
+        find_lives(&k);
+    }
+    if (!c->err) {
+        pack_space(&k, SPACE_WORK);
+        pack_space(&k, SPACE_GRAD);
+    }
+    pack_fini(&k);
+}

@@ -1,0 +1,396 @@
+/* Between two steps all that is sent and received is posted in one action (schedule_posts), which waits for as little
+ * as it can: for what the next slot takes, and, where it sends, for the message whose buffer it takes again. So a rank
+ * that is late holds up who needs it and nobody else.
+ *
+ * What is sent is copied out of the chunk, whose next microbatch may overwrite it. What is received right before its
+ * slot goes straight to its place; what comes earlier lands in a buffer of its own and is copied, so that an instance
+ * of a chunk's activations begins with its forward and not with the arrival of its input. Messages have the size of a
+ * full microbatch, whatever the last one has: those of an exchange are of different microbatches. */
+#include "common/plan/compile/pipeline_exchange.h"
+
+#include "common/plan/compile/mutant.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEP_SENDS 2 /* of one exchange at most */
+#define MAX_OUTBOXES 8
+#define MAX_MESSAGES 16
+/* Receives that nobody has waited for; of an exchange that would make them more all are waited for at once. */
+#define MAX_FLYING 32
+
+/* Where a received value waits for its slot. */
+struct landing {
+    int buffer;
+    bool taken;
+};
+
+/* Where a value lies that is sent. */
+struct outbox {
+    int buffer, since; /* since: the exchange that it was posted in, -1: it is free */
+};
+
+/* A value that comes: for which slot of the row, in which exchange, from whom; order: of the slot that makes it, in its
+ * rank's row. */
+struct arrival {
+    int slot, before, peer, order;
+};
+
+/* Buffers, and peers as indices in the pp group. All zero where there is none. */
+struct message {
+    int peer, buffer;
+};
+struct copy {
+    int from, to;
+};
+struct exchange {
+    int n_frees, n_sends, n_recvs, n_takes, n_lands;
+    int free[STEP_SENDS]; /* messages that must be over first: sends take their buffers */
+    struct copy leave[STEP_SENDS];
+    struct message send[STEP_SENDS], recv[MAX_MESSAGES];
+    int take[MAX_MESSAGES + 1]; /* messages that must be over at the end: receives; behind the last slot all sends */
+    struct copy land;
+};
+
+struct known_exchange {
+    struct exchange what;
+    struct op_range ops;
+    int next; /* the one that came behind it the last time */
+};
+
+struct exchanges {
+    const struct schedule *schedule;
+    const struct schedule_row *row;
+    const struct chunk *chunks;
+    int rank, micros;
+    struct arrival *arrivals; /* in the order of exchanges, in each in the order of posts */
+    int n_arrivals, next;     /* next: the first that is still to come */
+    const int *sent;          /* by slot of the row: before which slot its output is sent */
+    int *landed;              /* by slot of the row: the landing that its input is in; -1 */
+    bool *flies;              /* by slot of the row: its input has been posted and not been waited for */
+    int flying;
+    struct landing *landings;
+    int n_landings;
+    struct outbox outbox[MAX_OUTBOXES];
+    int n_outboxes, max_alike; /* max_alike: sends of one size that are under way at most */
+    struct known_exchange *known;
+    int n_known, last; /* last: the one before */
+};
+
+/* Whether this rank computes the slot: its microbatch is there. */
+static bool is_here(const struct exchanges *x, const struct slot *slot)
+{
+    return slot->micro < x->micros;
+}
+
+/* Where the slot wants what it takes from another rank. */
+static int input_of(const struct exchanges *x, const struct slot *slot)
+{
+    const struct chunk *chunk = &x->chunks[slot->chunk];
+    return slot->kind == SLOT_FORWARD ? chunk->input : chunk->output_grad;
+}
+
+static int output_of(const struct exchanges *x, const struct slot *slot)
+{
+    const struct chunk *chunk = &x->chunks[slot->chunk];
+    return slot->kind == SLOT_FORWARD ? chunk->output : chunk->input_grad;
+}
+
+/* ---- what comes when ---- */
+
+static int in_order(const void *x, const void *y)
+{
+    const struct arrival *a = x, *b = y;
+    if (a->before != b->before)
+        return a->before - b->before;
+    return a->peer != b->peer ? a->peer - b->peer : a->order - b->order;
+}
+
+static err_t find_arrivals(struct exchanges *x, const struct schedule_rank_posts *posts)
+{
+    x->arrivals = calloc((size_t)x->row->n + 1, sizeof(*x->arrivals));
+    if (!x->arrivals)
+        return ERR_NOMEM;
+    for (int i = 0; i < x->row->n; i++) {
+        struct schedule_work from;
+        const struct slot *slot = &x->row->slots[i];
+        if (posts->receive[i] >= 0 && is_here(x, slot) && schedule_source(x->schedule, x->rank, slot, &from))
+            x->arrivals[x->n_arrivals++] = (struct arrival){i, posts->receive[i], from.rank, posts->made[i]};
+    }
+    bool sorted = true; /* as most schedules have it */
+    for (int i = 1; i < x->n_arrivals; i++)
+        sorted &= in_order(&x->arrivals[i - 1], &x->arrivals[i]) <= 0;
+    if (!sorted)
+        qsort(x->arrivals, (size_t)x->n_arrivals, sizeof(*x->arrivals), in_order);
+    return OK;
+}
+
+struct exchanges *exchanges_new(struct compiler *c, const struct chunk *chunks, int micros)
+{
+    const int rank = c->p->place.coord[AXIS_PP];
+    const struct schedule *schedule = &c->order->schedule;
+    const struct schedule_rank_posts *posts = &c->order->posts.ranks[rank];
+    struct exchanges *x = calloc(1, sizeof(*x));
+    if (!x) {
+        c->err = ERR_NOMEM;
+        return NULL;
+    }
+    *x = (struct exchanges){.schedule = schedule,
+                            .row = &schedule->rows[rank],
+                            .sent = posts->send,
+                            .chunks = chunks,
+                            .rank = rank,
+                            .micros = micros};
+    /* Of two exchanges. With those of one a rank may be a step ahead of who takes its values, which is enough on paper;
+     * the others are for a receiver that looks only between two steps. */
+    x->max_alike = 2 * (schedule->chunks > 1 ? STEP_SENDS : 1);
+    x->landed = malloc(((size_t)x->row->n + 1) * sizeof(*x->landed));
+    x->flies = calloc((size_t)x->row->n + 1, sizeof(*x->flies));
+    for (int i = 0; x->landed && i < x->row->n; i++)
+        x->landed[i] = -1;
+    c->err = x->landed && x->flies ? find_arrivals(x, posts) : ERR_NOMEM;
+    if (!c->err)
+        return x;
+    exchanges_free(x);
+    return NULL;
+}
+
+void exchanges_free(struct exchanges *x)
+{
+    if (!x)
+        return;
+    free(x->arrivals);
+    free(x->landed);
+    free(x->flies);
+    free(x->landings);
+    free(x->known);
+    free(x);
+}
+
+/* ---- one exchange ---- */
+
+/* A buffer of the size of b that holds no received value. */
+static int landing_new(struct compiler *c, struct exchanges *x, int b)
+{
+    for (int i = 0; i < x->n_landings; i++)
+        if (!x->landings[i].taken && c->p->buffers[x->landings[i].buffer].bytes == c->p->buffers[b].bytes) {
+            x->landings[i].taken = true;
+            return i;
+        }
+    struct landing *grown = realloc(x->landings, ((size_t)x->n_landings + 1) * sizeof(*grown));
+    if (!grown) {
+        c->err = ERR_NOMEM;
+        return -1;
+    }
+    x->landings = grown;
+    struct buffer landing = c->p->buffers[b];
+    landing.slots = 1;
+    landing.slot_bytes = 0;
+    landing.slot_index = SLOT_ONE;
+    snprintf(landing.name, sizeof(landing.name), "received.%d", x->n_landings);
+    x->landings[x->n_landings] = (struct landing){compile_buffer(c, &landing), !MUTANT(LANDING_SHARED)};
+    return x->n_landings++;
+}
+
+static void receive(struct compiler *c, struct exchanges *x, struct exchange *e, const struct arrival *a)
+{
+    int to = input_of(x, &x->row->slots[a->slot]);
+    if (e->n_recvs == MAX_MESSAGES) {
+        c->err = why_set(c->why, ERR_LIMIT, "the schedule receives more than %d values at once", MAX_MESSAGES);
+        return;
+    }
+    if (a->slot != a->before) {
+        x->landed[a->slot] = landing_new(c, x, to);
+        to = c->err ? -1 : x->landings[x->landed[a->slot]].buffer;
+    }
+    e->recv[e->n_recvs++] = (struct message){a->peer, to};
+    if (x->flying == MAX_FLYING) {
+        e->take[e->n_takes++] = to;
+        return;
+    }
+    x->flies[a->slot] = true;
+    x->flying++;
+}
+
+/* Room for what b has, free or the one that has been under way for longest. */
+static struct outbox *outbox_for(struct compiler *c, struct exchanges *x, int b)
+{
+    struct outbox *oldest = NULL;
+    int alike = 0;
+    for (int i = 0; i < x->n_outboxes; i++) {
+        struct outbox *o = &x->outbox[i];
+        if (c->p->buffers[o->buffer].bytes != c->p->buffers[b].bytes)
+            continue;
+        oldest = oldest && oldest->since <= o->since ? oldest : o;
+        alike++;
+    }
+    if ((oldest && oldest->since < 0) || alike == x->max_alike)
+        return oldest;
+    if (x->n_outboxes == MAX_OUTBOXES) {
+        c->err = why_set(c->why, ERR_LIMIT, "the stages send values of too many sizes");
+        return NULL;
+    }
+    struct outbox *o = &x->outbox[x->n_outboxes];
+    *o = (struct outbox){compile_sent(c, b, x->n_outboxes), -1};
+    x->n_outboxes++;
+    return c->err ? NULL : o;
+}
+
+/* What the slot has made for another rank. */
+static void send(struct compiler *c, struct exchanges *x, struct exchange *e, const struct slot *slot, int i)
+{
+    struct schedule_work to;
+    if (!is_here(x, slot) || !schedule_target(x->schedule, x->rank, slot, &to) || to.rank == x->rank)
+        return;
+    int from = MUTANT(SENT_TO_ITSELF_LATER) && input_of(x, slot) >= 0 ? input_of(x, slot) : output_of(x, slot);
+    struct outbox *o = outbox_for(c, x, from);
+    if (!o)
+        return;
+    if (o->since >= 0 && !MUTANT(SENT_OVER_A_SEND))
+        e->free[e->n_frees++] = o->buffer;
+    o->since = i;
+    e->leave[e->n_sends] = (struct copy){from, o->buffer};
+    e->send[e->n_sends++] = (struct message){to.rank, o->buffer};
+}
+
+/* What slot i takes must be here. */
+static void take_input(struct exchanges *x, struct exchange *e, int i)
+{
+    const int input = input_of(x, &x->row->slots[i]);
+    struct landing *l = x->landed[i] < 0 ? NULL : &x->landings[x->landed[i]];
+    if (x->flies[i]) {
+        e->take[e->n_takes++] = l ? l->buffer : input;
+        x->flying--;
+    }
+    if (!l)
+        return;
+    l->taken = false;
+    e->n_lands = 1;
+    e->land = (struct copy){l->buffer, input};
+}
+
+static struct outbox *oldest_send(struct exchanges *x)
+{
+    struct outbox *oldest = NULL;
+    for (int i = 0; i < x->n_outboxes; i++)
+        if (x->outbox[i].since >= 0 && (!oldest || x->outbox[i].since < oldest->since))
+            oldest = &x->outbox[i];
+    return oldest;
+}
+
+/* Behind the last slot every send is waited for. */
+static void take_sends(struct exchanges *x, struct exchange *e)
+{
+    struct outbox *o;
+    while ((o = oldest_send(x))) {
+        e->take[e->n_takes++] = o->buffer;
+        o->since = -1;
+    }
+}
+
+/* ---- as ops ---- */
+
+/* Elements of one instance, all of it. */
+static struct graph_dim all_of(const struct compiler *c, int b)
+{
+    const struct buffer *buffer = &c->p->buffers[b];
+    int64_t size = (int64_t)dtype_bytes(buffer->dtype);
+    assert(size > 0);
+    return dim_one(buffer->bytes / size);
+}
+
+static struct op *emit_comm(struct compiler *c, enum op_kind kind, int buffer)
+{
+    struct op *op = compile_op(c, kind, -1);
+    op->stream = STREAM_COMM;
+    if (!c->err && buffer >= 0) {
+        op->m = all_of(c, buffer);
+        op_arg(op, 0, buffer);
+    }
+    return op;
+}
+
+static void emit_message(struct compiler *c, enum op_kind kind, const struct message *m, int group)
+{
+    struct op *op = emit_comm(c, kind, m->buffer);
+    op->group = group;
+    op->peer = m->peer;
+}
+
+static void emit_copy(struct compiler *c, const struct copy *copy)
+{
+    struct op *op = compile_op(c, OP_COPY, -1);
+    op->m = c->err ? dim_one(0) : all_of(c, copy->to);
+    op_arg(op, 0, copy->from);
+    op_arg(op, 1, copy->to);
+}
+
+static struct op_range emit(struct compiler *c, const struct exchange *e)
+{
+    int first = c->p->n_ops, group = compile_group(c, 1u << AXIS_PP);
+    for (int i = 0; i < e->n_frees; i++)
+        emit_comm(c, OP_WAIT, e->free[i]);
+    for (int i = 0; i < e->n_sends; i++) {
+        emit_copy(c, &e->leave[i]);
+        emit_message(c, OP_SEND, &e->send[i], group);
+    }
+    for (int i = 0; i < e->n_recvs; i++)
+        emit_message(c, OP_RECV, &e->recv[i], group);
+    if (e->n_sends + e->n_recvs)
+        emit_comm(c, OP_PUSH, -1);
+    for (int i = 0; i < e->n_takes; i++)
+        emit_comm(c, OP_WAIT, e->take[i]);
+    for (int i = 0; i < e->n_lands; i++)
+        emit_copy(c, &e->land);
+    return (struct op_range){first, c->p->n_ops - first};
+}
+
+/* Its place in `known`; n_known: it is new. Schedules repeat themselves: one look, or some, are enough mostly. */
+static int find_known(const struct exchanges *x, const struct exchange *e)
+{
+    int from = x->n_known ? x->known[x->last].next : 0;
+    for (int i = from; i < x->n_known; i++)
+        if (!memcmp(&x->known[i].what, e, sizeof(*e)))
+            return i;
+    for (int i = 0; i < from; i++)
+        if (!memcmp(&x->known[i].what, e, sizeof(*e)))
+            return i;
+    return x->n_known;
+}
+
+/* What has been exchanged before is the same list. */
+static struct op_range ops_of(struct compiler *c, struct exchanges *x, const struct exchange *e)
+{
+    const int i = find_known(x, e);
+    if (i == x->n_known) {
+        struct known_exchange *grown = realloc(x->known, ((size_t)x->n_known + 1) * sizeof(*grown));
+        if (!grown) {
+            c->err = ERR_NOMEM;
+            return (struct op_range){0};
+        }
+        x->known = grown;
+        x->known[x->n_known++] = (struct known_exchange){*e, emit(c, e), 0};
+    }
+    x->known[x->last].next = i;
+    x->last = i;
+    return x->known[i].ops;
+}
+
+struct op_range exchange_before(struct compiler *c, struct exchanges *x, int i)
+{
+    struct exchange e;
+    memset(&e, 0, sizeof(e)); /* compared as bytes */
+    for (int k = i < STEP_SENDS ? 0 : i - STEP_SENDS; k < i; k++)
+        if (x->sent[k] == i)
+            send(c, x, &e, &x->row->slots[k], i);
+    for (; x->next < x->n_arrivals && x->arrivals[x->next].before == i && !c->err; x->next++)
+        receive(c, x, &e, &x->arrivals[x->next]);
+    if (i < x->row->n)
+        take_input(x, &e, i);
+    else
+        take_sends(x, &e);
+    bool any = e.n_sends + e.n_recvs + e.n_takes + e.n_lands > 0;
+    return any && !c->err ? ops_of(c, x, &e) : (struct op_range){0};
+}

@@ -1,0 +1,123 @@
+/* What the forward gives up and the backward makes again. No rule of an operator knows the policy: a backward rule that
+ * wants a value asks whether it is given up, and then the nodes that lead to it are emitted once more, into buffers of
+ * their own, from values that are kept. A value that nothing of the backward names dies in the forward by itself,
+ * because places follow from who names a buffer when.
+ *
+ * full: everything made in a layer but what other layers read; of a residual sum that begins a layer the sum is kept
+ * and not its parts. So a layer keeps one tensor, and its first backward rule makes all of it again at once. pointwise:
+ * what norms and activation functions make, but sums. attention: its output and statistics. */
+#include "common/plan/compile/internal.h"
+
+#include <stdlib.h>
+
+static bool is_norm(enum graph_op op)
+{
+    return op == GO_RMSNORM || op == GO_LAYERNORM;
+}
+
+static int layer_of(const struct compiler *c, int t)
+{
+    return t >= 0 && c->producer[t] >= 0 ? c->g->nodes[c->producer[t]].layer : -1;
+}
+
+/* Node i is the norm of a sum whose parts both come from other layers. */
+static bool begins_layer(const struct compiler *c, int i)
+{
+    const struct graph_node *n = &c->g->nodes[i];
+    return is_norm(n->op) && n->in[1] >= 0 && layer_of(c, n->in[0]) != n->layer && layer_of(c, n->in[1]) != n->layer;
+}
+
+static int sum_of(const struct graph_node *n)
+{
+    return n->op == GO_LAYERNORM ? n->out[3] : n->op == GO_RMSNORM ? n->out[2] : -1;
+}
+
+/* Marks what other layers read, which is kept; parts of a sum that begins a layer are not. */
+static void mark_inputs(const struct compiler *c, bool *inputs)
+{
+    for (int i = 0; i < c->g->n_nodes; i++) {
+        const struct graph_node *n = &c->g->nodes[i];
+        bool begins = begins_layer(c, i);
+        for (int k = 0; k < GRAPH_MAX_IN; k++)
+            if (n->in[k] >= 0 && !begins && layer_of(c, n->in[k]) != n->layer)
+                inputs[n->in[k]] = true;
+        if (begins && sum_of(n) >= 0)
+            inputs[sum_of(n)] = true;
+    }
+}
+
+static bool gives_full(const struct compiler *c, int t)
+{
+    return layer_of(c, t) >= 0;
+}
+
+static bool gives_pointwise(const struct compiler *c, int t)
+{
+    const struct graph_node *n = &c->g->nodes[c->producer[t]];
+    if (is_norm(n->op))
+        return t != sum_of(n);
+    return n->op == GO_SWIGLU || n->op == GO_GELU || n->op == GO_RELU;
+}
+
+static bool gives_attention(const struct compiler *c, int t)
+{
+    return c->g->nodes[c->producer[t]].op == GO_ATTENTION;
+}
+
+static bool (*const policies[])(const struct compiler *c, int t) = {
+    [RECOMPUTE_FULL] = gives_full,
+    [RECOMPUTE_POINTWISE] = gives_pointwise,
+    [RECOMPUTE_ATTENTION] = gives_attention,
+};
+
+static bool gives(const struct compiler *c, int t)
+{
+    enum recompute policy = c->job->parallel.recompute;
+    return policy != RECOMPUTE_NONE && t != c->g->logits && policies[policy](c, t);
+}
+
+void compile_give_up(struct compiler *c, struct place_stage nodes)
+{
+    bool *inputs = calloc((size_t)c->g->n_tensors + 1, sizeof(*inputs));
+    if (!inputs) {
+        c->err = ERR_NOMEM;
+        return;
+    }
+    if (c->job->parallel.recompute == RECOMPUTE_FULL)
+        mark_inputs(c, inputs);
+    for (int t = 0; t < c->g->n_tensors; t++) {
+        enum graph_tensor_kind kind = c->g->tensors[t].kind;
+        bool made = (kind == GT_ACTIVATION || kind == GT_STAT) && c->producer[t] >= nodes.first_node &&
+                    c->producer[t] < nodes.end_node;
+        c->given_up[t] = made && !inputs[t] && gives(c, t);
+    }
+    free(inputs);
+}
+
+bool compile_given_up(const struct compiler *c, int t)
+{
+    return t >= 0 && c->given_up[t];
+}
+
+/* What has been emitted is there for the rest of the backward. */
+static void made_again(struct compiler *c, int node)
+{
+    const struct graph_node *n = &c->g->nodes[node];
+    int gelu = n->op == GO_LINEAR ? compile_gelu_behind(c, node) : -1;
+    for (int k = 0; k < GRAPH_MAX_OUT; k++)
+        if (n->out[k] >= 0)
+            c->given_up[n->out[k]] = false;
+    if (gelu >= 0)
+        c->given_up[c->g->nodes[gelu].out[0]] = false;
+}
+
+void compile_again(struct compiler *c, int node)
+{
+    const struct graph_node *n = &c->g->nodes[node];
+    bool from_sum = sum_of(n) >= 0 && !compile_given_up(c, sum_of(n));
+    for (int k = 0; k < GRAPH_MAX_IN && !from_sum; k++)
+        if (compile_given_up(c, n->in[k]))
+            compile_again(c, compile_maker(c, n->in[k]));
+    compile_forward_again(c, node);
+    made_again(c, node);
+}

@@ -1,0 +1,29 @@
+/* The lists of ops of a pipeline rank's chunks. Private to common/plan. */
+#ifndef DTD_COMMON_PLAN_STAGES_H
+#define DTD_COMMON_PLAN_STAGES_H
+
+#include "common/plan/compile/internal.h"
+
+enum chunk_list { LIST_FORWARD, LIST_BACKWARD, LIST_INPUT, LIST_WEIGHT, CHUNK_LISTS };
+
+struct chunk {
+    struct op_range lists[CHUNK_LISTS][2]; /* the first of a step, and later ones */
+    struct op_range joins[CHUNK_LISTS][2]; /* the same where the microbatch is not there */
+    int runs[CHUNK_LISTS];                 /* how often a list has been an action */
+    bool split;                            /* its backward is in halves */
+    /* Buffers of what comes from and goes to other stages; -1: there is none. */
+    int input, output, input_grad, output_grad;
+};
+
+struct chunk_want {
+    int chunk, slots, rounds;
+    bool split;
+};
+
+void chunk_compile(struct compiler *c, const struct chunk_want *want, struct chunk *ret);
+/* Its joins. */
+void chunk_join(struct compiler *c, struct chunk *chunk);
+/* Forgets all but the joins of n chunks: ops and buffers from these numbers on. */
+void chunks_forget(struct compiler *c, struct chunk *chunks, int n, int ops, int buffers);
+
+#endif

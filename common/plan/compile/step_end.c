@@ -1,0 +1,273 @@
+/* What a step does once, behind its microbatches: sum gradients and losses over the ranks, norm, clip, update,
+ * snapshot.
+ *
+ * A gradient is a sum of shares, and each of its sums is a fact of place.h: over ranks with other tokens (dp, fsdp, cp)
+ * in any case; over the tp ranks of its box where each has computed a part only; over the stages that use it. With ZeRO
+ * the first of these leaves each rank the sum of its piece. The canonical tree is over microbatches, so dp and fsdp
+ * come first there, whole, and cp's shares behind. What is read from then on is the own piece alone, wherever it lies.
+ *
+ * Reduces go to the communication stream in the order in which the last backward completes the units, so that an
+ * asynchronous device sums a unit while it still computes the one below. The norm's
+ * parts follow unit by unit; they are summed in the order of the graph, whatever came first: every block of squares has
+ * one rank that counts it, all others have zero there, and adding zeros is exact. */
+#include "common/plan/compile/internal.h"
+#include "common/plan/compile/mutant.h"
+
+#define AXIS(a) (1u << (a))
+
+/* Those whose ranks count different blocks of squares. */
+static unsigned norm_axes(const struct compiler *c)
+{
+    return (MUTANT(NORM_WITHOUT_STAGES) ? 0 : AXIS(AXIS_PP)) | AXIS(AXIS_TP) |
+           (compile_zero(c) && !MUTANT(NORM_WITHOUT_SHARDS) ? AXIS(AXIS_FSDP) : 0);
+}
+
+static bool many(const struct compiler *c)
+{
+    return mesh_workers(&c->p->mesh) > 1;
+}
+
+/* The gradient of the own piece of parameter t, as operand i. */
+static void arg_grad(struct compiler *c, struct op *op, int i, int t)
+{
+    const struct place_param *q = &c->p->place.param[t];
+    bool own = c->piece_grad[t] >= 0;
+    op_arg(op, i, own ? c->piece_grad[t] : c->p->grad_buffer[t]);
+    if (!own)
+        op->arg[i].offset = dim_one(MUTANT(GRADIENT_OF_THE_FIRST_PIECE) ? 0 : q->lo * q->cols);
+}
+
+/* Whether this rank has something of parameter t to reduce and update. */
+static bool has_piece(const struct compiler *c, int t)
+{
+    const struct place_param *q = &c->p->place.param[t];
+    return c->g->tensors[t].kind == GT_PARAM && q->held && q->lo < q->hi;
+}
+
+static int64_t piece_elements(const struct compiler *c, int t)
+{
+    const struct place_param *q = &c->p->place.param[t];
+    return (q->hi - q->lo) * q->cols;
+}
+
+static struct op *comm_op(struct compiler *c, enum op_kind kind, int group, int64_t elements)
+{
+    struct op *op = compile_op(c, kind, -1);
+    op->stream = STREAM_COMM;
+    op->group = group;
+    op->reduce = REDUCE_SUM;
+    op->m = dim_one(elements);
+    return op;
+}
+
+/* The ranks with other shares of parameter t's gradient of the own piece, on tp. */
+static int tp_group(struct compiler *c, int t)
+{
+    const struct place_param *q = &c->p->place.param[t];
+    if (q->tp_boxes == 1)
+        return compile_group(c, AXIS(AXIS_TP));
+    return q->tp_boxes < c->p->mesh.size[AXIS_TP] ? compile_group_tp_box(c, t) : -1;
+}
+
+void compile_once_groups(struct compiler *c)
+{
+    const unsigned logits = c->p->mode == MODE_GENERATE ? AXIS(AXIS_CP) : 0; /* a generation puts them together */
+    const unsigned sets[] = {AXES_ALL,
+                             AXES_DATA,
+                             AXES_DATA | AXIS(AXIS_CP),
+                             AXIS(AXIS_DP) | AXIS(AXIS_CP),
+                             AXIS(AXIS_FSDP),
+                             AXIS(AXIS_CP),
+                             AXIS(AXIS_TP),
+                             AXIS(AXIS_TP) | logits,
+                             norm_axes(c)};
+    for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]) && !c->err; i++)
+        compile_group(c, sets[i]);
+    for (int t = 0; t < c->g->n_tensors && !c->err; t++) {
+        if (c->g->tensors[t].kind != GT_PARAM)
+            continue;
+        tp_group(c, t);
+        if (c->p->place.param[t].stages > 1)
+            compile_group_stages(c, t);
+    }
+}
+
+static void reduce_losses(struct compiler *c)
+{
+    int first = c->p->n_ops;
+    if (!many(c))
+        return;
+    struct op *op =
+        comm_op(c, OP_ALL_REDUCE, compile_group(c, MUTANT(LOSSES_OF_REPLICAS) ? AXES_DATA : AXES_ALL), c->p->n_micros);
+    op_arg(op, 0, c->p->loss_buffer);
+    compile_action(c, (struct action){.kind = ACT_REDUCE, .micro = -1, .unit = -1}, (struct op_range){first, 1});
+}
+
+/* A unit's run over the ranks that differ on `axes`, if there are any. */
+static void reduce_run(struct compiler *c, int run, unsigned axes)
+{
+    int group = compile_group(c, axes);
+    if (group < 0 || c->err)
+        return;
+    struct op *op = comm_op(c, OP_ALL_REDUCE, group, c->p->buffers[run].dim[0].factor);
+    op_arg(op, 0, run);
+}
+
+static void reduce_tree(struct compiler *c, int unit)
+{
+    if (c->err)
+        return;
+    int run = c->unit_run[unit], group = many(c) ? compile_group(c, AXES_DATA) : 0;
+    struct op *op = comm_op(c, OP_TREE_REDUCE, group, c->p->buffers[run].dim[0].factor);
+    op_arg(op, 0, c->unit_tree[unit]);
+    op_arg(op, 1, run);
+    if (!MUTANT(TREE_WITHOUT_RING))
+        reduce_run(c, run, AXIS(AXIS_CP));
+}
+
+/* Shares of parameter t over tp and over stages. */
+static void reduce_param(struct compiler *c, int t, int group)
+{
+    if (group < 0 || c->err)
+        return;
+    struct op *op = comm_op(c, OP_ALL_REDUCE, group, piece_elements(c, t));
+    arg_grad(c, op, 0, t);
+}
+
+static void reduce_params(struct compiler *c, int unit)
+{
+    for (int i = c->held_from[unit]; i < c->held_from[unit + 1] && !c->err; i++) {
+        const int t = c->held[i];
+        if (!has_piece(c, t))
+            continue;
+        if (c->tp_shares[t] && !MUTANT(TP_SHARES_LEFT))
+            reduce_param(c, t, tp_group(c, t));
+        if (c->tp_shares[t] && MUTANT(TP_SHARES_TWICE))
+            reduce_param(c, t, tp_group(c, t));
+        if (MUTANT(WHOLE_SUMMED) && !c->tp_shares[t] && c->p->place.param[t].tp_boxes == 1)
+            reduce_param(c, t, compile_group(c, AXIS(AXIS_TP)));
+        if (c->p->place.param[t].stages > 1 && !MUTANT(TIED_LEFT))
+            reduce_param(c, t, compile_group_stages(c, t));
+    }
+}
+
+/* Where nobody of the fsdp group has had a microbatch nothing has been scattered: zeros are. */
+static void scatter_rest(struct compiler *c, int unit)
+{
+    if (compile_scatters(c) && compile_rounds(c) > 0)
+        return;
+    if (compile_scatters(c)) {
+        struct op *op = compile_op(c, OP_ZERO, -1);
+        op->m = c->err ? dim_one(0) : c->p->buffers[c->unit_run[unit]].dim[0];
+        op_arg(op, 0, c->unit_run[unit]);
+    }
+    compile_scatter(c, unit, false);
+}
+
+static void reduce_unit(struct compiler *c, int unit)
+{
+    int first = c->p->n_ops, zero = compile_zero(c);
+    if (c->p->tree_depth) {
+        reduce_tree(c, unit);
+    } else if (zero) {
+        scatter_rest(c, unit);
+        reduce_run(c, c->unit_grads[unit], (MUTANT(PIECES_WITHOUT_REPLICAS) ? 0 : AXIS(AXIS_DP)) | AXIS(AXIS_CP));
+    } else {
+        reduce_run(c, c->unit_run[unit], AXES_DATA | (MUTANT(RUN_WITHOUT_RING) ? 0 : AXIS(AXIS_CP)));
+    }
+    reduce_params(c, unit);
+    if (c->p->n_ops > first)
+        compile_action(c, (struct action){.kind = ACT_REDUCE, .micro = -1, .unit = unit},
+                       (struct op_range){first, c->p->n_ops - first});
+}
+
+void compile_reduce(struct compiler *c)
+{
+    reduce_losses(c);
+    for (int unit = c->g->n_units - 1; unit >= 0 && !c->err && c->p->mode == MODE_TRAIN; unit--)
+        if (c->unit_run[unit] >= 0)
+            reduce_unit(c, unit);
+}
+
+/* ---- norm ---- */
+
+static void norm_unit(struct compiler *c, int unit)
+{
+    for (int i = c->held_from[unit]; i < c->held_from[unit + 1]; i++) {
+        const int t = c->held[i];
+        const struct place_param *q = &c->p->place.param[t];
+        if (!has_piece(c, t) || !place_counts(&c->p->place, c->g, t))
+            continue;
+        struct op *op = compile_op(c, OP_NORM, -1);
+        op->m = dim_one(piece_elements(c, t));
+        op->n = dim_one(q->grain * q->cols);
+        arg_grad(c, op, 0, t);
+        op_arg(op, 1, c->blocks);
+        op->arg[1].offset = dim_one(q->block0 + q->lo / q->grain);
+    }
+}
+
+static void norm_blocks(struct compiler *c)
+{
+    int64_t n = c->p->place.n_blocks;
+    int group = compile_group(c, norm_axes(c)); /* -1: this rank counts all */
+    if (group >= 0) {
+        struct op *op = compile_op(c, OP_ZERO, -1);
+        op->m = dim_one(n);
+        op_arg(op, 0, c->blocks);
+    }
+    for (int unit = c->g->n_units - 1; unit >= 0; unit--)
+        norm_unit(c, unit);
+    if (group >= 0)
+        op_arg(comm_op(c, OP_ALL_REDUCE, group, n), 0, c->blocks);
+}
+
+void compile_norm(struct compiler *c)
+{
+    int first = c->p->n_ops;
+    norm_blocks(c);
+    struct op *op = compile_op(c, OP_CLIP, -1);
+    op->m = dim_one(c->p->place.n_blocks);
+    op->n = dim_one(c->p->n_micros);
+    op_arg(op, 0, c->blocks);
+    op_arg(op, 1, c->p->loss_buffer);
+    op_arg(op, 2, c->p->norm_buffer);
+    op_arg(op, 3, c->p->clip_buffer);
+    compile_action(c, (struct action){.kind = ACT_NORM, .micro = -1, .unit = -1},
+                   (struct op_range){first, c->p->n_ops - first});
+}
+
+/* ---- update ---- */
+
+void compile_update(struct compiler *c)
+{
+    struct program *p = c->p;
+    int first = p->n_ops;
+    for (int t = 0; t < c->g->n_tensors; t++) {
+        if (!has_piece(c, t))
+            continue;
+        struct op *op = compile_op(c, OP_ADAMW, -1);
+        op->flags = c->g->tensors[t].decay ? OPF_DECAY : 0;
+        op->m = dim_one(piece_elements(c, t));
+        op_arg(op, 0, p->param_buffer[t]);
+        op_arg(op, 1, p->m_buffer[t]);
+        op_arg(op, 2, p->v_buffer[t]);
+        arg_grad(c, op, 3, t);
+        op_arg(op, 4, p->clip_buffer);
+        if (MUTANT(UPDATED_TWICE) && p->n_ops == first + 1)
+            t--;
+    }
+    compile_action(c, (struct action){.kind = ACT_UPDATE, .micro = -1, .unit = -1},
+                   (struct op_range){first, p->n_ops - first});
+}
+
+void compile_snapshot(struct compiler *c)
+{
+    int first = c->p->n_ops;
+    struct op *op = compile_op(c, OP_SNAPSHOT, -1);
+    op->stream = STREAM_COPY;
+    op_arg(op, 0, c->all_params);
+    op_arg(op, 1, c->all_m);
+    op_arg(op, 2, c->all_v);
+    compile_action(c, (struct action){.kind = ACT_SNAPSHOT, .micro = -1, .unit = -1}, (struct op_range){first, 1});
+}

@@ -1,0 +1,319 @@
+/* ZeRO in lists of ops. A unit is what is gathered and scattered at once.
+ *
+ * Stages 1 and 2 gather all units behind the begin of a program, into buffers that live as long as it runs. Stage 3
+ * gathers a unit in front of its first use in a list, `prefetch` units ahead, and gives it up behind the last: the
+ * buffer is a transient one of that list, so giving up costs nothing. The rules of forward.c and backward.c name the
+ * buffers in c->value; the first list that uses a unit keeps them, in later ones new buffers take their places. With
+ * `reshard: false` what the forward has gathered lives until its backward.
+ *
+ * Stages 2 and 3 scatter a unit's gradient behind the op that touches it last. All ranks of an fsdp group must come by
+ * the same collectives in the same order, whatever their shares of the microbatches: a rank with fewer joins
+ * (compile_join). Canonical numerics keep whole gradients and scatter nothing. */
+#include "common/plan/compile/internal.h"
+#include "common/plan/compile/mutant.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+int compile_zero(const struct compiler *c)
+{
+    return c->p->mesh.size[AXIS_FSDP] > 1 ? c->p->place.zero : 0;
+}
+
+bool compile_scatters(const struct compiler *c)
+{
+    return compile_zero(c) >= 2 && !c->p->tree_depth;
+}
+
+static void gather(struct compiler *c, int unit, int values)
+{
+    int group = compile_group(c, 1u << AXIS_FSDP);
+    struct op *op = compile_op(c, OP_UNIT_GATHER, -1);
+    op->stream = STREAM_COMM;
+    op->group = group;
+    op->unit = unit;
+    op_arg(op, 0, c->unit_pieces[unit]);
+    op_arg(op, 1, values);
+}
+
+void compile_scatter(struct compiler *c, int unit, bool add)
+{
+    int group = compile_group(c, 1u << AXIS_FSDP);
+    struct op *op = compile_op(c, OP_UNIT_SCATTER, -1);
+    op->stream = STREAM_COMM;
+    op->group = group;
+    op->unit = unit;
+    op->reduce = REDUCE_SUM;
+    op->flags = (add && !MUTANT(SCATTER_NEVER_ADDS)) || MUTANT(SCATTER_ALWAYS_ADDS) ? OPF_ACC : 0;
+    op_arg(op, 0, c->unit_run[unit]);
+    op_arg(op, 1, c->unit_grads[unit]);
+}
+
+void compile_gathers(struct compiler *c)
+{
+    if (compile_zero(c) != 1 && compile_zero(c) != 2)
+        return;
+    for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
+        int first = c->p->n_ops;
+        if (c->unit_values[unit] < 0 || (MUTANT(GATHER_LEFT_OUT) && unit == 1))
+            continue;
+        gather(c, unit, c->unit_values[unit]);
+        compile_action(c, (struct action){.kind = ACT_GATHER, .micro = -1, .unit = unit}, (struct op_range){first, 1});
+    }
+}
+
+/* ---- rewriting a list ---- */
+
+struct rewrite {
+    struct op *ops;
+    int n, n_units;
+    int *order, n_order; /* units that are gathered, in the order of their first use */
+    int *first;          /* by unit: op that first reads its values, -1 */
+    int *last;           /* by unit: op that touches its gradients last, -1 */
+    int *fresh;          /* by buffer: what takes its place */
+    int n_fresh;
+};
+
+static err_t rewrite_init(struct rewrite *r, struct compiler *c, struct op_range list)
+{
+    size_t units = (size_t)c->g->n_units;
+    r->n_units = c->g->n_units;
+    r->n = list.n;
+    r->n_fresh = c->p->n_buffers;
+    r->ops = malloc(((size_t)list.n + 1) * sizeof(*r->ops));
+    r->order = malloc((units + 1) * sizeof(*r->order));
+    r->first = malloc((units + 1) * sizeof(*r->first));
+    r->last = malloc((units + 1) * sizeof(*r->last));
+    r->fresh = malloc(((size_t)r->n_fresh + 1) * sizeof(*r->fresh));
+    if (!r->ops || !r->order || !r->first || !r->last || !r->fresh)
+        return ERR_NOMEM;
+    if (list.n)
+        memcpy(r->ops, c->p->ops + list.first, (size_t)list.n * sizeof(*r->ops));
+    for (int u = 0; u < r->n_units; u++)
+        r->first[u] = r->last[u] = -1;
+    for (int b = 0; b < r->n_fresh; b++)
+        r->fresh[b] = b;
+    return OK;
+}
+
+static void rewrite_fini(struct rewrite *r)
+{
+    free(r->ops);
+    free(r->order);
+    free(r->first);
+    free(r->last);
+    free(r->fresh);
+}
+
+/* The unit that buffer b is a tensor's part of, if `run` of that unit contains it; -1. */
+static int unit_of(const struct compiler *c, int b, const int *run)
+{
+    int t = b < 0 ? -1 : c->p->buffers[b].tensor;
+    if (t < 0 || c->g->tensors[t].kind != GT_PARAM)
+        return -1;
+    int unit = c->g->tensors[t].unit;
+    return run[unit] >= 0 && c->p->buffers[b].run == run[unit] ? unit : -1;
+}
+
+static void find_uses(const struct compiler *c, struct rewrite *r)
+{
+    bool values = compile_zero(c) == 3, grads = compile_scatters(c);
+    for (int i = 0; i < r->n; i++)
+        for (int k = 0; k < OP_MAX_OPERANDS; k++) {
+            int b = r->ops[i].arg[k].buffer;
+            int read = values ? unit_of(c, b, c->unit_values) : -1, touched = grads ? unit_of(c, b, c->unit_run) : -1;
+            if (read >= 0 && r->first[read] < 0) {
+                r->first[read] = i;
+                r->order[r->n_order++] = read;
+            }
+            if (touched >= 0 && !(MUTANT(SCATTER_EARLY) && r->last[touched] >= 0))
+                r->last[touched] = i;
+        }
+}
+
+/* New buffers for the units of which another list has taken those that the rules have named. */
+static void find_buffers(struct compiler *c, struct rewrite *r)
+{
+    for (int k = 0; k < r->n_order && !c->err; k++) {
+        int unit = r->order[k];
+        if (!c->unit_used[unit]) {
+            c->unit_used[unit] = true;
+            continue;
+        }
+        if (!c->job->parallel.reshard)
+            continue;
+        int run = c->unit_values[unit];
+        compile_values(c, unit);
+        for (int b = 0; b < r->n_fresh && !c->err; b++)
+            if (c->p->buffers[b].run == run)
+                r->fresh[b] = c->value[c->p->buffers[b].tensor];
+    }
+}
+
+/* In front of which op the k-th gather stands. */
+static int gather_at(const struct compiler *c, const struct rewrite *r, int k)
+{
+    int64_t before = k - c->job->parallel.prefetch;
+    return before < 0 ? 0 : r->first[r->order[before]];
+}
+
+static void emit(struct compiler *c, const struct rewrite *r, const struct op *from)
+{
+    struct op *op = compile_op(c, from->kind, from->node);
+    *op = *from;
+    for (int k = 0; k < OP_MAX_OPERANDS; k++)
+        if (op->arg[k].buffer >= 0)
+            op->arg[k].buffer = r->fresh[op->arg[k].buffer];
+}
+
+static void scatter_waiting(struct compiler *c, const struct rewrite *r, int i, bool again)
+{
+    for (int k = 1; k <= r->n_units; k++) {
+        int unit = r->n_units - k;
+        if (r->last[unit] == i && c->unit_waits[unit]) {
+            compile_scatter(c, unit, again);
+            c->unit_waits[unit] = false;
+        }
+    }
+}
+
+static void rewrite_list(struct compiler *c, const struct rewrite *r, const bool *gathers, bool backward, bool again)
+{
+    int next = 0;
+    for (int i = 0; i < r->n && !c->err; i++) {
+        for (; next < r->n_order && gather_at(c, r, next) + MUTANT(GATHER_LATE) * 4 <= i; next++)
+            if (gathers[r->order[next]])
+                gather(c, r->order[next], c->unit_values[r->order[next]]);
+        emit(c, r, &r->ops[i]);
+        if (backward)
+            scatter_waiting(c, r, i, again);
+    }
+    if (backward) /* touched by an earlier half only */
+        scatter_waiting(c, r, -1, again);
+}
+
+/* Whether the list, a copy, has been through this; then only its scatters may have to change. */
+static bool rewritten(struct compiler *c, struct op_range list, bool again)
+{
+    bool found = false;
+    for (int i = list.first; i < list.first + list.n; i++) {
+        struct op *op = &c->p->ops[i];
+        found |= op->kind == OP_UNIT_GATHER || op->kind == OP_UNIT_SCATTER;
+        if (op->kind == OP_UNIT_SCATTER && again && !MUTANT(SCATTER_NEVER_ADDS))
+            op->flags |= OPF_ACC;
+    }
+    return found;
+}
+
+struct op_range compile_units(struct compiler *c, struct op_range list, bool backward, bool again)
+{
+    struct rewrite r = {0};
+    if (c->err || (compile_zero(c) < 3 && !compile_scatters(c)) || rewritten(c, list, again))
+        return list;
+    assert(list.first + list.n == c->p->n_ops);
+    bool *gathers = malloc((size_t)c->g->n_units + 1);
+    err_t e = rewrite_init(&r, c, list);
+    c->err = gathers ? e : ERR_NOMEM;
+    if (!c->err) {
+        find_uses(c, &r);
+        for (int u = 0; u < c->g->n_units; u++) {
+            gathers[u] = c->job->parallel.reshard || !c->unit_used[u];
+            c->unit_waits[u] |= r.last[u] >= 0;
+        }
+        find_buffers(c, &r);
+        c->p->n_ops = list.first;
+        rewrite_list(c, &r, gathers, backward, again);
+    }
+    rewrite_fini(&r);
+    free(gathers);
+    return (struct op_range){list.first, c->p->n_ops - list.first};
+}
+
+struct op_range compile_join(struct compiler *c, struct op_range list)
+{
+    int first = c->p->n_ops;
+    for (int i = list.first; i < list.first + list.n && !c->err; i++) {
+        const struct op from = c->p->ops[i];
+        if (from.kind == OP_UNIT_SCATTER) {
+            struct op *zero = compile_op(c, OP_ZERO, -1);
+            zero->m = c->p->buffers[from.arg[0].buffer].dim[0];
+            op_arg(zero, 0, from.arg[0].buffer);
+        }
+        if (from.kind == OP_UNIT_SCATTER || from.kind == OP_UNIT_GATHER)
+            *compile_op(c, from.kind, from.node) = from;
+    }
+    return (struct op_range){first, c->p->n_ops - first};
+}
+
+int compile_rounds(const struct compiler *c)
+{
+    const struct program *p = c->p;
+    int64_t lo, hi;
+    if (p->mode == MODE_GENERATE || (compile_zero(c) < 3 && (p->mode != MODE_TRAIN || !compile_scatters(c))))
+        return p->end_micro - p->first_micro;
+    int fsdp = p->mesh.size[AXIS_FSDP]; /* larger shares come first */
+    layout_split(p->n_micros, p->mesh.size[AXIS_DP] * fsdp, p->place.coord[AXIS_DP] * fsdp, &lo, &hi);
+    return (int)(hi - lo);
+}
+
+/* ---- forgetting ---- */
+
+/* They stand in this order; several may be one. */
+static void keep_ops(struct compiler *c, int at, struct op_range *const ranges[], int n)
+{
+    struct op_range last = {-1, 0};
+    int moved = at;
+    for (int i = 0; i < n; i++) {
+        const struct op_range from = *ranges[i];
+        const bool again = from.first == last.first && from.n == last.n;
+        if (again || from.n == 0) {
+            ranges[i]->first = again ? moved : at;
+            continue;
+        }
+        assert(from.first >= last.first + last.n && from.first >= at);
+        memmove(c->p->ops + at, c->p->ops + from.first, (size_t)from.n * sizeof(*c->p->ops));
+        ranges[i]->first = moved = at;
+        at += from.n;
+        last = from;
+    }
+    c->p->n_ops = at;
+}
+
+static void keep_buffers(struct compiler *c, int first_op, int first, int *moved)
+{
+    struct program *p = c->p;
+    int n = first;
+    for (int b = 0; b < p->n_buffers; b++)
+        moved[b] = b < first ? b : -1;
+    for (int i = first_op; i < p->n_ops; i++)
+        for (int k = 0; k < OP_MAX_OPERANDS; k++)
+            if (p->ops[i].arg[k].buffer >= first)
+                moved[p->ops[i].arg[k].buffer] = 0;
+    for (int b = first; b < p->n_buffers; b++) {
+        int run = p->buffers[b].run;
+        if (moved[b] < 0 && (run < first || moved[run] < 0))
+            continue;
+        moved[b] = n;
+        p->buffers[n++] = p->buffers[b];
+    }
+    for (int b = first; b < n; b++)
+        p->buffers[b].run = p->buffers[b].run < 0 ? -1 : moved[p->buffers[b].run];
+    p->n_buffers = n;
+    for (int i = first_op; i < p->n_ops; i++)
+        for (int k = 0; k < OP_MAX_OPERANDS; k++)
+            if (p->ops[i].arg[k].buffer >= first)
+                p->ops[i].arg[k].buffer = moved[p->ops[i].arg[k].buffer];
+}
+
+void compile_keep(struct compiler *c, int ops, int buffers, struct op_range *const ranges[], int n)
+{
+    int *moved = malloc(((size_t)c->p->n_buffers + 1) * sizeof(*moved));
+    if (!moved)
+        c->err = ERR_NOMEM;
+    if (!c->err) {
+        keep_ops(c, ops, ranges, n);
+        keep_buffers(c, ops, buffers, moved);
+    }
+    free(moved);
+}

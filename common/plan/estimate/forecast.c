@@ -1,0 +1,415 @@
+/* Every rank goes through its program as far as it can; what needs others stops it until they have come. Times are kept
+ * per stream, so the order in which ranks take turns changes nothing. */
+#include "common/plan/estimate/forecast.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A core of a few years ago per worker and its share of a node's memory; a GPU of the H100's kind, its links inside a
+ * node. */
+struct plan_rates plan_rates_of(const struct job_spec *job)
+{
+    const enum dtype dtype = (enum dtype)job->train.dtype;
+    if (job->run.device == DEVICE_CPU)
+        return (struct plan_rates){.flops = dtype == DT_F64 ? 30e9 : 60e9,
+                                   .memory = 10e9,
+                                   .link = 5e9,
+                                   .latency = 20e-6,
+                                   .one_thread = job->run.comm_thread != COMM_THREAD_ON};
+    return (struct plan_rates){.flops = dtype == DT_BF16 ? 500e12 : 40e12,
+                               .memory = 2.5e12,
+                               .link = 200e9,
+                               .latency = 10e-6,
+                               .one_call = true};
+}
+
+/* A message: when it was posted, and how long it takes. */
+struct message {
+    double posted, takes;
+};
+
+struct messages {
+    struct message *all; /* in the order of posts */
+    int n, cap;
+};
+
+/* A post that its rank has not waited for: the n-th from or to a peer. */
+struct pending {
+    int peer, nth, buffer;
+    bool send;
+};
+
+struct runner {
+    const struct program *p;
+    int action, op;
+    double stream[STREAM_COUNT], *event; /* event: when its last record was */
+    struct messages *sends, *recvs;      /* by peer */
+    struct pending *pending;
+    int n_pending, cap_pending;
+};
+
+struct clockwork {
+    struct runner *ranks;
+    int n;
+    const struct plan_rates *rates;
+    struct forecast *f;
+    err_t err;
+};
+
+static const struct op *next_op(struct runner *r)
+{
+    const struct program *p = r->p;
+    assert(p);
+    while (r->action < p->n_actions &&
+           (r->op >= p->actions[r->action].n_ops || p->actions[r->action].kind == ACT_SNAPSHOT)) {
+        r->action++;
+        r->op = 0;
+    }
+    return r->action < p->n_actions ? &p->ops[p->actions[r->action].first_op + r->op] : NULL;
+}
+
+static int64_t samples_of(const struct runner *r)
+{
+    int micro = r->p->actions[r->action].micro;
+    return micro >= 0 ? r->p->micros[micro].samples : r->p->max_samples;
+}
+
+static double starts_at(const struct runner *r, const struct op *op)
+{
+    double t = r->stream[op->stream];
+    for (int i = 0; i < OP_MAX_WAITS; i++)
+        if (op->wait[i] >= 0 && r->event[op->wait[i]] > t)
+            t = r->event[op->wait[i]];
+    return t;
+}
+
+/* ---- what is drawn ---- */
+
+static struct forecast_box *box_new(struct clockwork *k, struct forecast_rank *r)
+{
+    if (r->n == r->cap) {
+        int cap = r->cap ? 2 * r->cap : 64;
+        struct forecast_box *grown = realloc(r->boxes, (size_t)cap * sizeof(*grown));
+        if (!grown) {
+            k->err = ERR_NOMEM;
+            return NULL;
+        }
+        r->boxes = grown;
+        r->cap = cap;
+    }
+    return &r->boxes[r->n++];
+}
+
+/* Ops of one action that follow one another on a stream are one box; a wait between them parts it. */
+static void draw(struct clockwork *k, int rank, const struct op *op, double start, double end)
+{
+    const struct action *a = &k->ranks[rank].p->actions[k->ranks[rank].action];
+    struct forecast_rank *r = &k->f->ranks[rank];
+    if (end <= start)
+        return;
+    for (int i = r->n - 1; i >= 0 && i >= r->n - STREAM_COUNT; i--) {
+        struct forecast_box *b = &r->boxes[i];
+        if (b->stream == op->stream && b->kind == a->kind && b->micro == a->micro && b->chunk == a->chunk &&
+            start - b->end < 1e-12) {
+            b->end = end;
+            return;
+        }
+    }
+    struct forecast_box *b = box_new(k, r);
+    if (b)
+        *b = (struct forecast_box){k->ranks[rank].action, a->kind, op->stream, a->chunk, a->micro, start, end};
+}
+
+/* The op is over; the rank goes on. */
+static void finish(struct clockwork *k, int rank, const struct op *op, double start, double end)
+{
+    struct runner *r = &k->ranks[rank];
+    draw(k, rank, op, start, end);
+    for (int s = 0; s < STREAM_COUNT; s++)
+        if (s == (int)op->stream || k->rates->one_thread)
+            r->stream[s] = end;
+    if (op->event >= 0)
+        r->event[op->event] = end;
+    r->op++;
+}
+
+/* ---- ops ---- */
+
+/* A group is of the axes that it was made for, of which those count that there are. */
+static void count_bytes(struct clockwork *k, const struct runner *r, const struct op *op)
+{
+    unsigned axes = r->p->groups[op->group].axes, there = 0;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        there |= r->p->mesh.size[a] > 1 ? 1u << a : 0;
+    k->f->bytes[axes & there] += plan_op_wire(r->p, op, samples_of(r));
+}
+
+static double wire_seconds(const struct clockwork *k, const struct runner *r, const struct op *op)
+{
+    return k->rates->latency + (double)plan_op_wire(r->p, op, samples_of(r)) / k->rates->link;
+}
+
+static double compute_seconds(const struct clockwork *k, const struct runner *r, const struct op *op)
+{
+    struct op_cost cost;
+    plan_op_cost(r->p, op, samples_of(r), &cost);
+    double flops = cost.flops / k->rates->flops, bytes = cost.bytes / k->rates->memory;
+    return flops > bytes ? flops : bytes;
+}
+
+static bool meets(const struct op *op)
+{
+    return op->group >= 0 && op->kind != OP_SEND && op->kind != OP_RECV;
+}
+
+/* All members stand before a collective of this group: it goes when the last has come, as fast as the slowest. */
+static bool meet(struct clockwork *k, int rank)
+{
+    const struct op *op = next_op(&k->ranks[rank]);
+    const struct group *g = &k->ranks[rank].p->groups[op->group];
+    double start = 0, takes = 0;
+    for (int i = 0; i < g->n; i++) {
+        struct runner *r = &k->ranks[g->ranks[i]];
+        const struct op *other = next_op(r);
+        if (!other || !meets(other) || other->group != op->group)
+            return false;
+        double at = starts_at(r, other), wire = wire_seconds(k, r, other);
+        start = at > start ? at : start;
+        takes = wire > takes ? wire : takes;
+    }
+    for (int i = 0; i < g->n; i++) {
+        struct runner *r = &k->ranks[g->ranks[i]];
+        const struct op *other = next_op(r);
+        count_bytes(k, r, other);
+        finish(k, g->ranks[i], other, start, start + takes);
+    }
+    return true;
+}
+
+static void message_push(struct clockwork *k, struct messages *q, struct message m)
+{
+    if (q->n == q->cap) {
+        int cap = q->cap ? 2 * q->cap : 16;
+        struct message *grown = realloc(q->all, (size_t)cap * sizeof(*grown));
+        if (!grown) {
+            k->err = ERR_NOMEM;
+            return;
+        }
+        q->all = grown;
+        q->cap = cap;
+    }
+    q->all[q->n++] = m;
+}
+
+static void post(struct clockwork *k, int rank, const struct op *op)
+{
+    struct runner *r = &k->ranks[rank];
+    int peer = r->p->groups[op->group].ranks[op->peer];
+    bool send = op->kind == OP_SEND;
+    struct messages *q = send ? &r->sends[peer] : &r->recvs[peer];
+    double at = starts_at(r, op);
+    if (r->n_pending == r->cap_pending) {
+        int cap = r->cap_pending ? 2 * r->cap_pending : 16;
+        struct pending *grown = realloc(r->pending, (size_t)cap * sizeof(*grown));
+        if (!grown) {
+            k->err = ERR_NOMEM;
+            return;
+        }
+        r->pending = grown;
+        r->cap_pending = cap;
+    }
+    r->pending[r->n_pending++] = (struct pending){peer, q->n, op->arg[0].buffer, send};
+    message_push(k, q, (struct message){at, wire_seconds(k, r, op)});
+    count_bytes(k, r, op);
+    finish(k, rank, op, at, at);
+}
+
+/* When what the rank has posted on the buffer, or all where it is -1, is over; false while another has not posted its
+ * end. */
+static bool posts_end(const struct clockwork *k, int rank, int buffer, double *end)
+{
+    const struct runner *r = &k->ranks[rank];
+    for (int i = 0; i < r->n_pending; i++) {
+        const struct pending *x = &r->pending[i];
+        if (buffer >= 0 && x->buffer != buffer)
+            continue;
+        const struct messages *here = x->send ? &r->sends[x->peer] : &r->recvs[x->peer];
+        const struct messages *there = x->send ? &k->ranks[x->peer].recvs[rank] : &k->ranks[x->peer].sends[rank];
+        if (there->n <= x->nth)
+            return false;
+        const struct message *a = &here->all[x->nth], *b = &there->all[x->nth];
+        double both = (a->posted > b->posted ? a->posted : b->posted) + (a->takes > b->takes ? a->takes : b->takes);
+        *end = both > *end ? both : *end;
+    }
+    return true;
+}
+
+static bool wait_for(struct clockwork *k, int rank, const struct op *op)
+{
+    struct runner *r = &k->ranks[rank];
+    double start = starts_at(r, op), end = start;
+    int kept = 0;
+    if (!posts_end(k, rank, op->arg[0].buffer, &end))
+        return false;
+    for (int i = 0; i < r->n_pending; i++)
+        if (r->pending[i].buffer != op->arg[0].buffer)
+            r->pending[kept++] = r->pending[i];
+    r->n_pending = kept;
+    finish(k, rank, op, start, end);
+    return true;
+}
+
+static bool push(struct clockwork *k, int rank, const struct op *op)
+{
+    double start = starts_at(&k->ranks[rank], op), end = start;
+    if (k->rates->one_call && !posts_end(k, rank, -1, &end))
+        return false;
+    finish(k, rank, op, start, end);
+    return true;
+}
+
+/* Whether the rank's next op could go. */
+static bool step(struct clockwork *k, int rank, const struct op *op)
+{
+    struct runner *r = &k->ranks[rank];
+    if (meets(op))
+        return meet(k, rank);
+    if (op->kind == OP_WAIT)
+        return wait_for(k, rank, op);
+    if (op->kind == OP_PUSH)
+        return push(k, rank, op);
+    if (op->kind == OP_SEND || op->kind == OP_RECV) {
+        post(k, rank, op);
+        return true;
+    }
+    double start = starts_at(r, op);
+    finish(k, rank, op, start, start + compute_seconds(k, r, op));
+    return true;
+}
+
+static err_t run(struct clockwork *k, struct why *why)
+{
+    bool moved = true, left = false;
+    while (moved && !k->err) {
+        moved = left = false;
+        for (int r = 0; r < k->n && !k->err; r++) {
+            const struct op *op;
+            while (!k->err && (op = next_op(&k->ranks[r])) && step(k, r, op))
+                moved = true;
+            left |= next_op(&k->ranks[r]) != NULL;
+        }
+    }
+    if (k->err)
+        return why_set(why, k->err, "no memory for the forecast of %d ranks", k->n);
+    return left ? why_set(why, ERR_INVALID, "the ranks wait for each other") : OK;
+}
+
+/* ---- set-up ---- */
+
+static err_t runner_init(struct runner *r, const struct program *p, int n)
+{
+    r->p = p;
+    r->event = calloc((size_t)p->n_events + 1, sizeof(*r->event));
+    r->sends = calloc((size_t)n, sizeof(*r->sends));
+    r->recvs = calloc((size_t)n, sizeof(*r->recvs));
+    return r->event && r->sends && r->recvs ? OK : ERR_NOMEM;
+}
+
+static void runner_fini(struct runner *r, int n)
+{
+    for (int i = 0; i < n && r->sends && r->recvs; i++) {
+        free(r->sends[i].all);
+        free(r->recvs[i].all);
+    }
+    free(r->event);
+    free(r->sends);
+    free(r->recvs);
+    free(r->pending);
+}
+
+void forecast_fini(struct forecast *f)
+{
+    for (int r = 0; r < f->n && f->ranks; r++)
+        free(f->ranks[r].boxes);
+    free(f->ranks);
+    memset(f, 0, sizeof(*f));
+}
+
+/* ---- sums ---- */
+
+static int next_compute(const struct forecast_rank *r, int i)
+{
+    while (i < r->n && r->boxes[i].stream != STREAM_COMPUTE)
+        i++;
+    return i;
+}
+
+/* What of the comm stream's boxes lies beside no box of the compute stream. */
+static double exposed_of(const struct forecast_rank *r)
+{
+    double exposed = 0;
+    int c = next_compute(r, 0);
+    for (int i = 0; i < r->n; i++) {
+        const struct forecast_box *b = &r->boxes[i];
+        if (b->stream != STREAM_COMM)
+            continue;
+        double from = b->start;
+        for (; c < r->n && r->boxes[c].start < b->end; c = next_compute(r, c + 1)) {
+            const struct forecast_box *beside = &r->boxes[c];
+            if (beside->start > from)
+                exposed += beside->start - from;
+            from = beside->end > from ? beside->end : from;
+            if (beside->end > b->end)
+                break; /* it may cover the next one too */
+        }
+        exposed += b->end > from ? b->end - from : 0;
+    }
+    return exposed;
+}
+
+void forecast_sum(struct forecast *f)
+{
+    double busy = 0, exposed = 0;
+    f->seconds = 0;
+    for (int r = 0; r < f->n; r++) {
+        struct forecast_rank *k = &f->ranks[r];
+        k->busy = 0;
+        k->exposed = exposed_of(k);
+        for (int i = 0; i < k->n; i++) {
+            k->busy += k->boxes[i].stream == STREAM_COMPUTE ? k->boxes[i].end - k->boxes[i].start : 0;
+            f->seconds = k->boxes[i].end > f->seconds ? k->boxes[i].end : f->seconds;
+        }
+        busy += k->busy;
+        exposed += k->exposed;
+    }
+    f->bubble = f->seconds > 0 ? 1 - busy / (f->seconds * f->n) : 0;
+    f->exposed = f->seconds > 0 ? exposed / (f->seconds * f->n) : 0;
+}
+
+err_t plan_forecast(const struct program *programs, int n, const struct plan_rates *rates, struct forecast *ret,
+                    struct why *why)
+{
+    struct forecast f = {.n = n, .ranks = calloc((size_t)n, sizeof(*f.ranks))};
+    struct runner *ranks = calloc((size_t)n, sizeof(*ranks));
+    struct clockwork k = {ranks, n, rates, &f, OK};
+    err_t e = OK;
+    if (!f.ranks || !ranks) {
+        free(f.ranks);
+        free(ranks);
+        return why_set(why, ERR_NOMEM, "no memory for the forecast of %d ranks", n);
+    }
+    for (int r = 0; r < n && !e; r++)
+        e = runner_init(&ranks[r], &programs[r], n);
+    if (!e)
+        e = run(&k, why);
+    for (int r = 0; r < n; r++)
+        runner_fini(&ranks[r], n);
+    free(ranks);
+    forecast_sum(&f);
+    if (e)
+        forecast_fini(&f);
+    else
+        *ret = f;
+    return e;
+}

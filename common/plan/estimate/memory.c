@@ -1,0 +1,364 @@
+/* What a job needs, before anything is allocated. The plan is exact, so the forecast is the plan's own sum: every space
+ * and the arena of every worker on the node. In this version all workers of a job are on one node.
+ *
+ * On a GPU the spaces are the device's. The node then only holds what is saved and what the host fills or reads. How
+ * much a GPU has is known to who opens it, so a worker asks plan_fits_device when it does, before it allocates. */
+#include "common/plan/compile/internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+void plan_memory(const struct program *p, enum device device, struct plan_memory *ret)
+{
+    struct plan_memory m = {.arena_bytes = p->arena_bytes};
+    int64_t spaces = 0;
+    for (int s = 0; s < SPACE_COUNT; s++) {
+        m.bytes[s] = p->space_bytes[s];
+        spaces += p->space_bytes[s];
+    }
+    m.device_bytes = device == DEVICE_CPU ? 0 : spaces;
+    m.host_bytes = p->arena_bytes + (device == DEVICE_CPU ? spaces : p->space_bytes[SPACE_HOST]);
+    m.total_bytes = m.device_bytes + m.host_bytes;
+    *ret = m;
+}
+
+/* ---- a whole job ---- */
+
+/* Of all workers on the node together; of the one that needs most. */
+struct need {
+    int64_t host, largest[SPACE_COUNT], arena;
+};
+
+/* What makes two ranks' spaces differ: their stages, the sizes of their parts under tensor parallelism (and that the
+ * first of its ranks counts the loss), the lengths of their parts of the sequence, and how many microbatches they and
+ * their shard group have. Pieces lie in slots of one size for all, so shards do not. Of each kind one rank is compiled;
+ * only the arena, which follows from boxes, is each rank's own. */
+struct kinds {
+    struct order order;
+    struct mesh mesh; /* the order's */
+    const struct job_spec *job;
+    const struct graph *g;
+    struct why *why;
+    int *tp, *cp, *data;        /* by coordinate; data: by dp * fsdp size + fsdp. The first that is alike */
+    struct place *by_tp;        /* of the rank with this coordinate and zeros else, which holds nothing */
+    int *held, *held_from;      /* parameters of pipeline rank i: held[held_from[i] .. held_from[i + 1]) */
+    struct plan_memory *memory; /* by rank, of the first of a kind; total_bytes 0: not known yet */
+    enum dtype wide;
+};
+
+static int data_ranks(const struct mesh *m)
+{
+    return m->size[AXIS_DP] * m->size[AXIS_FSDP];
+}
+
+static int64_t part_len(const struct kinds *k, int part)
+{
+    int64_t lo, hi;
+    layout_split(k->job->train.seq, 2 * k->mesh.size[AXIS_CP], part, &lo, &hi);
+    return hi - lo;
+}
+
+static int64_t own_seq(const struct kinds *k, int cp)
+{
+    return part_len(k, cp) + part_len(k, 2 * k->mesh.size[AXIS_CP] - 1 - cp);
+}
+
+static bool tp_alike(const struct kinds *k, int a, int b)
+{
+    const int n = k->mesh.size[AXIS_TP];
+    if ((a == 0) != (b == 0))
+        return false;
+    for (int t = 0; t < k->g->n_tensors; t++) {
+        const struct graph_tensor *x = &k->g->tensors[t];
+        int64_t extent = x->cut.segments ? x->dim[x->cut.dim].factor : 0;
+        if (place_cut_extent(&x->cut, extent, n, a) != place_cut_extent(&x->cut, extent, n, b))
+            return false;
+    }
+    for (int64_t c = 0; c < k->mesh.size[AXIS_CP]; c++) { /* own tokens */
+        int64_t lo[2], hi[2], tokens = k->job->train.micro_batch * own_seq(k, (int)c);
+        layout_split(tokens, n, a, &lo[0], &hi[0]);
+        layout_split(tokens, n, b, &lo[1], &hi[1]);
+        if (hi[0] - lo[0] != hi[1] - lo[1])
+            return false;
+    }
+    return true;
+}
+
+static bool cp_alike(const struct kinds *k, int a, int b)
+{
+    const int last = 2 * k->mesh.size[AXIS_CP] - 1;
+    return part_len(k, a) == part_len(k, b) && part_len(k, last - a) == part_len(k, last - b);
+}
+
+static int64_t micros(const struct kinds *k, int data)
+{
+    const struct job_train *t = &k->job->train;
+    int64_t lo, hi;
+    layout_split((t->global_batch + t->micro_batch - 1) / t->micro_batch, data_ranks(&k->mesh), data, &lo, &hi);
+    return hi - lo;
+}
+
+static bool data_alike(const struct kinds *k, int a, int b)
+{
+    const int fsdp = k->mesh.size[AXIS_FSDP];
+    return micros(k, a) == micros(k, b) && micros(k, a / fsdp * fsdp) == micros(k, b / fsdp * fsdp);
+}
+
+typedef bool (*alike_fn)(const struct kinds *k, int a, int b);
+
+/* Few are of a kind of their own: compares with the first of each kind. */
+static int *kinds_of(const struct kinds *k, int n, alike_fn alike)
+{
+    int *kind = calloc((unsigned)n, sizeof(*kind));
+    for (int i = 0; i < n && kind; i++) {
+        int j = 0;
+        while (j < i && (kind[j] != j || !alike(k, j, i)))
+            j++;
+        kind[i] = j;
+    }
+    return kind;
+}
+
+static int rank_at(const struct mesh *m, const int coord[AXIS_COUNT])
+{
+    int rank = 0;
+    for (int a = 0; a < AXIS_COUNT; a++)
+        rank = rank * m->size[a] + coord[a];
+    return rank;
+}
+
+static err_t places_of(struct kinds *k)
+{
+    const int chunks = (int)(k->job->parallel.chunks > 1 ? k->job->parallel.chunks : 1);
+    err_t e = OK;
+    k->by_tp = calloc((unsigned)k->mesh.size[AXIS_TP], sizeof(*k->by_tp));
+    for (int i = 0; i < k->mesh.size[AXIS_TP] && k->by_tp && !e; i++) {
+        const int coord[AXIS_COUNT] = {[AXIS_TP] = i};
+        e = place_init(&k->by_tp[i], k->g, &k->mesh, rank_at(&k->mesh, coord), (int)k->job->parallel.zero, chunks,
+                       k->why);
+    }
+    return k->by_tp ? e : ERR_NOMEM;
+}
+
+/* What pipeline ranks hold, as lists; then by_tp is told for one rank after another what it holds. */
+static err_t held_of(struct kinds *k)
+{
+    const struct place *p = &k->by_tp[0];
+    const int pp = k->mesh.size[AXIS_PP];
+    k->held = calloc((size_t)p->n_uses + 1, sizeof(*k->held));
+    k->held_from = calloc((size_t)pp + 2, sizeof(*k->held_from));
+    if (!k->held || !k->held_from)
+        return ERR_NOMEM;
+    assert(p->use); /* place_init */
+    for (int u = 1; u <= p->n_uses; u++)
+        k->held_from[p->use[u].pp + 2]++;
+    for (int r = 0; r < pp; r++)
+        k->held_from[r + 2] += k->held_from[r + 1];
+    for (int t = 0; t < k->g->n_tensors; t++)
+        for (int u = p->param[t].use; u; u = p->use[u].next)
+            k->held[k->held_from[p->use[u].pp + 1]++] = t;
+    for (int i = 0; i < k->mesh.size[AXIS_TP]; i++)
+        for (int t = 0; t < k->g->n_tensors; t++)
+            k->by_tp[i].param[t].held = false;
+    return OK;
+}
+
+static err_t kinds_init(struct kinds *k, const struct job_spec *job, const struct graph *g, struct why *why)
+{
+    *k = (struct kinds){.job = job, .g = g, .why = why};
+    k->wide = job->train.numerics == NUMERICS_PROOF || job->train.dtype == DT_F64 ? DT_F64 : DT_F32;
+    err_t e = compile_order(job, MODE_TRAIN, &k->order, why);
+    k->mesh = k->order.mesh;
+    e = e ? e : places_of(k);
+    e = e ? e : held_of(k);
+    if (e)
+        return e;
+    k->tp = kinds_of(k, k->mesh.size[AXIS_TP], tp_alike);
+    k->cp = kinds_of(k, k->mesh.size[AXIS_CP], cp_alike);
+    k->data = kinds_of(k, data_ranks(&k->mesh), data_alike);
+    k->memory = calloc((size_t)mesh_workers(&k->mesh), sizeof(*k->memory));
+    return k->tp && k->cp && k->data && k->memory ? OK : ERR_NOMEM;
+}
+
+static void kinds_fini(struct kinds *k)
+{
+    for (int i = 0; i < k->mesh.size[AXIS_TP] && k->by_tp; i++)
+        place_fini(&k->by_tp[i]);
+    free(k->by_tp);
+    free(k->tp);
+    free(k->cp);
+    free(k->data);
+    free(k->held);
+    free(k->held_from);
+    free(k->memory);
+    compile_order_fini(&k->order);
+}
+
+/* The spaces of the rank that stands for this one. */
+static err_t spaces_of(const struct kinds *k, const int coord[AXIS_COUNT], struct plan_memory *ret)
+{
+    const int fsdp = k->mesh.size[AXIS_FSDP], data = k->data[coord[AXIS_DP] * fsdp + coord[AXIS_FSDP]];
+    const int first[AXIS_COUNT] = {[AXIS_PP] = coord[AXIS_PP],
+                                   [AXIS_DP] = data / fsdp,
+                                   [AXIS_FSDP] = data % fsdp,
+                                   [AXIS_CP] = k->cp[coord[AXIS_CP]],
+                                   [AXIS_TP] = k->tp[coord[AXIS_TP]]};
+    const int rank = rank_at(&k->mesh, first);
+    struct plan_memory *m = &k->memory[rank];
+    if (!m->total_bytes) {
+        struct program p;
+        err_t e = compile_sizes(k->job, k->g, &k->order, rank, &p, k->why);
+        if (e)
+            return e;
+        plan_memory(&p, k->job->run.device, m);
+        program_fini(&p);
+    }
+    *ret = *m;
+    return OK;
+}
+
+/* What the rank saves: a tensor's local part follows from its place in tp, whether it has one from its stages, and its
+ * piece from its place in fsdp. */
+static err_t arena_of(const struct kinds *k, int rank, const int coord[AXIS_COUNT], int64_t *ret)
+{
+    struct program p = {.mesh = k->mesh, .rank = rank, .wide = k->wide, .place = k->by_tp[coord[AXIS_TP]]};
+    struct place_param *param = p.place.param;
+    const int first = k->held_from[coord[AXIS_PP]], end = k->held_from[coord[AXIS_PP] + 1];
+    p.place.rank = rank;
+    memcpy(p.place.coord, coord, sizeof(p.place.coord));
+    for (int i = first; i < end; i++) {
+        const int t = k->held[i];
+        param[t].held = true;
+        place_piece(&p.place, t, coord[AXIS_FSDP], &param[t].lo, &param[t].hi);
+    }
+    err_t e = plan_arena_bytes(&p, k->g, ret);
+    for (int i = first; i < end; i++)
+        param[k->held[i]].held = false;
+    return e;
+}
+
+static err_t memory_of_rank(const struct kinds *k, int rank, struct plan_memory *ret)
+{
+    int coord[AXIS_COUNT];
+    int64_t arena = 0;
+    mesh_coords(&k->mesh, rank, coord);
+    err_t e = spaces_of(k, coord, ret);
+    e = e ? e : arena_of(k, rank, coord, &arena);
+    ret->arena_bytes = arena;
+    return e;
+}
+
+static err_t need_of_rank(const struct kinds *k, int rank, struct need *need)
+{
+    struct plan_memory m;
+    err_t e = memory_of_rank(k, rank, &m);
+    if (e)
+        return e;
+    const int64_t arena = m.arena_bytes;
+    need->arena = arena > need->arena ? arena : need->arena;
+    for (int s = 0; s < SPACE_COUNT; s++)
+        need->largest[s] = m.bytes[s] > need->largest[s] ? m.bytes[s] : need->largest[s];
+    if (__builtin_add_overflow(need->host, m.host_bytes + arena, &need->host))
+        return why_set(k->why, ERR_INVALID, "the job needs more than 2^63 bytes");
+    return OK;
+}
+
+/* ---- answers ---- */
+
+static double gib(int64_t bytes)
+{
+    return (double)bytes / 1073741824.0;
+}
+
+/* What to change is what the largest part depends on; or the batch, where half of the activations would be enough. */
+static const char *what_to_change(const struct job_spec *job, const int64_t bytes[SPACE_COUNT], int64_t arena,
+                                  int64_t excess)
+{
+    int64_t states = bytes[SPACE_PARAM] + bytes[SPACE_OPT] + bytes[SPACE_GRAD] + arena;
+    if (bytes[SPACE_WORK] > states || excess < bytes[SPACE_WORK] / 2)
+        return job->train.micro_batch > 1 ? "lower train.micro_batch or train.seq" : "lower train.seq";
+    if (job->train.numerics == NUMERICS_CANONICAL && bytes[SPACE_GRAD] > bytes[SPACE_OPT])
+        return "raise train.micro_batch, which makes the tree of gradients smaller, or set train.numerics to fast";
+    return NULL;
+}
+
+static err_t refuse(const struct job_spec *job, const struct need *n, int64_t node_bytes, struct why *why)
+{
+    long long workers = (long long)job->parallel.workers;
+    const char *fewer =
+        workers > 1 ? "lower parallel.workers, or model.dim or model.layers" : "lower model.dim or model.layers";
+    if (job->run.device != DEVICE_CPU)
+        return why_set(why, ERR_INVALID,
+                       "the job needs %.2f GiB of the node's memory, which has %.2f GiB: %lld workers with up to %.2f "
+                       "GiB to hold a save and %.2f for batches; %s",
+                       gib(n->host), gib(node_bytes), workers, gib(n->arena), gib(n->largest[SPACE_HOST]), fewer);
+    const char *change = what_to_change(job, n->largest, n->arena, INT64_MAX);
+    return why_set(
+        why, ERR_INVALID,
+        "the job needs %.2f GiB on the node, which has %.2f GiB: %lld workers with up to %.2f GiB parameters, "
+        "%.2f optimizer state, %.2f gradients, %.2f activations and %.2f to hold a save; %s",
+        gib(n->host), gib(node_bytes), workers, gib(n->largest[SPACE_PARAM]), gib(n->largest[SPACE_OPT]),
+        gib(n->largest[SPACE_GRAD]), gib(n->largest[SPACE_WORK]), gib(n->arena), change ? change : fewer);
+}
+
+static err_t need_of_job(const struct job_spec *job, const struct graph *g, struct need *need, struct why *why)
+{
+    struct kinds k;
+    err_t e = kinds_init(&k, job, g, why);
+    for (int r = 0; !e && r < mesh_workers(&k.mesh); r++)
+        e = need_of_rank(&k, r, need);
+    kinds_fini(&k);
+    return e;
+}
+
+err_t plan_memory_of_ranks(const struct job_spec *job, const struct graph *g, struct plan_memory *ret, struct why *why)
+{
+    struct kinds k;
+    err_t e = kinds_init(&k, job, g, why);
+    for (int r = 0; !e && r < mesh_workers(&k.mesh); r++) {
+        e = memory_of_rank(&k, r, &ret[r]);
+        ret[r].host_bytes += ret[r].arena_bytes;
+        ret[r].total_bytes += ret[r].arena_bytes;
+    }
+    kinds_fini(&k);
+    return e;
+}
+
+err_t plan_fits(const struct job_spec *job, int64_t node_bytes, struct why *why)
+{
+    struct graph g;
+    struct mesh mesh;
+    struct need need = {0};
+    err_t e = plan_mesh(job, &mesh, why);
+    e = e ? e : graph_build(&job->model, job->train.seq, &g, why);
+    if (e)
+        return e;
+    e = need_of_job(job, &g, &need, why);
+    graph_fini(&g);
+    if (!e && need.host > node_bytes)
+        e = refuse(job, &need, node_bytes, why);
+    return e;
+}
+
+err_t plan_fits_device(const struct job_spec *job, const struct program *p, int64_t gpu_bytes, struct why *why)
+{
+    struct plan_memory m;
+    int64_t workers = job->parallel.workers, sharing = job->run.workers_per_gpu, all;
+    char shared[64] = "";
+    sharing = sharing > workers ? workers : sharing < 1 ? 1 : sharing;
+    plan_memory(p, DEVICE_CUDA, &m);
+    if (!__builtin_mul_overflow(m.device_bytes, sharing, &all) && all <= gpu_bytes)
+        return OK;
+    if (sharing > 1)
+        snprintf(shared, sizeof(shared), " for the %lld workers that share it", (long long)sharing);
+    const char *change = what_to_change(job, m.bytes, 0, m.device_bytes - gpu_bytes / sharing);
+    if (!change)
+        change =
+            sharing > 1 ? "lower run.workers_per_gpu, or model.dim or model.layers" : "lower model.dim or model.layers";
+    return why_set(why, ERR_INVALID,
+                   "a worker needs %.2f GiB on the GPU, which has %.2f GiB%s: %.2f GiB parameters, %.2f optimizer "
+                   "state, %.2f gradients and %.2f activations; %s",
+                   gib(m.device_bytes), gib(gpu_bytes), shared, gib(m.bytes[SPACE_PARAM]), gib(m.bytes[SPACE_OPT]),
+                   gib(m.bytes[SPACE_GRAD]), gib(m.bytes[SPACE_WORK]), change);
+}

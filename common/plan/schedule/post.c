@@ -1,0 +1,448 @@
+/* In which exchange each value passes. Slots are put together to steps, which all take one tick of a clock; then a
+ * schedule has a tick for every step, or its ranks wait in a circle. A value is made at the end of a step, and at this
+ * moment its receiver too lies between two steps: there it receives. So all exchanges can happen at the moments of that
+ * one clock, whatever the slots take in truth, and no send needs a buffer: deadlock is left only where the order itself
+ * is a circle.
+ *
+ * A step is a slot. With several chunks it is a forward and the backward behind it, where that can be: neighbours there
+ * do a forward and a backward at the same time, and if they met behind each slot, each would wait for the slower of the
+ * two. If they meet once for both, nobody waits.
+ *
+ * Between two ranks values pass in the order of the sender's slots, so messages need no tags: an exchange that receives
+ * several from one rank posts them in this order.
+ *
+ * schedule_posts_check believes nothing of this and plays the exchanges. The moves of one rank never take those of
+ * another away, so every order of looking at ranks ends in the same place. */
+#include "common/plan/schedule/schedule.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* Which slot of its rank a work is: -1 where there is none. */
+struct slot_index {
+    const struct schedule *s;
+    int *slot;
+};
+
+static int *index_of(const struct slot_index *x, int rank, bool forward, int chunk, int micro)
+{
+    size_t stage = (size_t)schedule_stage(x->s, rank, chunk), micros = (size_t)x->s->micros;
+    return &x->slot[(stage * micros + (size_t)micro) * 2 + !forward];
+}
+
+static int index_work(const struct slot_index *x, const struct schedule_work *w)
+{
+    return *index_of(x, w->rank, w->kind == SLOT_FORWARD, w->chunk, w->micro);
+}
+
+static err_t index_init(struct slot_index *x, const struct schedule *s)
+{
+    size_t n = (size_t)s->ranks * (size_t)s->chunks * (size_t)s->micros * 2;
+    *x = (struct slot_index){s, malloc(n * sizeof(int))};
+    for (size_t i = 0; x->slot && i < n; i++)
+        x->slot[i] = -1;
+    for (int r = 0; x->slot && r < s->ranks; r++)
+        for (int i = 0; i < s->rows[r].n; i++) {
+            const struct slot *slot = &s->rows[r].slots[i];
+            if (slot->kind != SLOT_WEIGHT)
+                *index_of(x, r, slot->kind == SLOT_FORWARD, slot->chunk, slot->micro) = i;
+        }
+    return x->slot ? OK : ERR_NOMEM;
+}
+
+/* ---- the clock ---- */
+
+/* By rank and slot: the first slot of its step, and the tick at which that begins, -1: not known. */
+struct ticks {
+    const struct slot_index *index;
+    int **first, **begins;
+};
+
+static bool is_pair(const struct schedule_row *row, int i)
+{
+    return i + 1 < row->n && row->slots[i].kind == SLOT_FORWARD &&
+           (row->slots[i + 1].kind == SLOT_BACKWARD || row->slots[i + 1].kind == SLOT_INPUT);
+}
+
+static void make_steps(const struct schedule_row *row, bool pairs, int *first, int *begins)
+{
+    for (int i = 0; i < row->n; i++) {
+        first[i] = pairs && i && first[i - 1] == i - 1 && is_pair(row, i - 1) ? i - 1 : i;
+        begins[i] = -1;
+    }
+}
+
+/* The tick at which all is there that the step at slot i takes; -1: not all is made yet. */
+static int inputs_at(const struct ticks *t, int rank, int i)
+{
+    const struct schedule *s = t->index->s;
+    int at = 0;
+    for (int k = i; k < s->rows[rank].n && t->first[rank][k] == i; k++) {
+        struct schedule_work from;
+        if (!schedule_source(s, rank, &s->rows[rank].slots[k], &from))
+            continue;
+        int slot = index_work(t->index, &from), begins = slot < 0 ? -1 : t->begins[from.rank][slot];
+        if (begins < 0)
+            return -1;
+        at = begins + 1 > at ? begins + 1 : at;
+    }
+    return at;
+}
+
+/* As many of the rank's steps as can begin; *next: its first slot that has not. */
+static bool run_steps(const struct ticks *t, int rank, int *next)
+{
+    const int n = t->index->s->rows[rank].n, from = *next;
+    int at;
+    while (*next < n && (at = inputs_at(t, rank, *next)) >= 0) {
+        int first = *next, free_at = first ? t->begins[rank][first - 1] + 1 : 0;
+        for (; *next < n && t->first[rank][*next] == first; (*next)++)
+            t->begins[rank][*next] = at > free_at ? at : free_at;
+    }
+    return *next > from;
+}
+
+/* False where some steps wait for ever. `next`: zeroed, by rank. */
+static bool run_ticks(const struct ticks *t, int *next)
+{
+    const struct schedule *s = t->index->s;
+    bool moved = true, over = true;
+    while (moved) {
+        moved = false;
+        for (int r = 0; r < s->ranks; r++)
+            moved |= run_steps(t, r, &next[r]);
+        for (int r = s->ranks; r-- > 0;)
+            moved |= run_steps(t, r, &next[r]);
+    }
+    for (int r = 0; r < s->ranks; r++)
+        over &= next[r] == s->rows[r].n;
+    return over;
+}
+
+/* ---- where values are sent and received ---- */
+
+/* The first slot of the first step that begins at `when` or later; there is one. */
+static int first_from(const int *begins, int n, int when)
+{
+    int lo = 0, hi = n;
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if (begins[mid] < when)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static void place_rank(const struct schedule_posts *p, const struct ticks *t, int r)
+{
+    const struct schedule *s = t->index->s;
+    const struct schedule_row *row = &s->rows[r];
+    for (int i = 0, end; i < row->n; i = end) {
+        for (end = i; end < row->n && t->first[r][end] == i;)
+            end++;
+        for (int k = i; k < end; k++) {
+            struct schedule_work from;
+            p->ranks[r].send[k] = end;
+            p->ranks[r].receive[k] = p->ranks[r].made[k] = -1;
+            if (!schedule_source(s, r, &row->slots[k], &from) || from.rank == r)
+                continue;
+            p->ranks[r].made[k] = index_work(t->index, &from);
+            p->ranks[r].receive[k] = first_from(t->begins[r], row->n, t->begins[from.rank][p->ranks[r].made[k]] + 1);
+        }
+    }
+}
+
+/* `arrivals`: zeroed, one element per slot and one more; how many values come in the exchange before it. */
+static int count_held(const struct schedule_rank_posts *p, int n, int *arrivals)
+{
+    int now = 0, most = 0;
+    for (int i = 0; i < n; i++)
+        if (p->receive[i] >= 0)
+            arrivals[p->receive[i]]++;
+    for (int i = 0; i < n; i++) {
+        now += arrivals[i];
+        most = now > most ? now : most;
+        now -= p->receive[i] >= 0;
+    }
+    return most;
+}
+
+static err_t place_all(const struct schedule_posts *p, const struct ticks *t)
+{
+    const struct schedule *s = t->index->s;
+    for (int r = 0; r < s->ranks; r++) {
+        int *arrivals = calloc((size_t)s->rows[r].n + 1, sizeof(int));
+        if (!arrivals)
+            return ERR_NOMEM;
+        place_rank(p, t, r);
+        p->ranks[r].held = count_held(&p->ranks[r], s->rows[r].n, arrivals);
+        free(arrivals);
+    }
+    return OK;
+}
+
+static err_t ticks_init(struct ticks *t, const struct slot_index *index)
+{
+    const struct schedule *s = index->s;
+    *t = (struct ticks){index, calloc((size_t)s->ranks, sizeof(int *)), calloc((size_t)s->ranks, sizeof(int *))};
+    if (!t->first || !t->begins)
+        return ERR_NOMEM;
+    for (int r = 0; r < s->ranks; r++) {
+        t->first[r] = calloc((size_t)s->rows[r].n + 1, sizeof(int));
+        t->begins[r] = calloc((size_t)s->rows[r].n + 1, sizeof(int));
+        if (!t->first[r] || !t->begins[r])
+            return ERR_NOMEM;
+    }
+    return OK;
+}
+
+static void ticks_fini(struct ticks *t)
+{
+    for (int r = 0; r < t->index->s->ranks; r++) {
+        if (t->first)
+            free(t->first[r]);
+        if (t->begins)
+            free(t->begins[r]);
+    }
+    free(t->first);
+    free(t->begins);
+}
+
+/* ERR_INVALID where these steps do not come to their ends, or their exchanges do not. */
+static err_t place(const struct schedule_posts *p, struct ticks *t, bool pairs)
+{
+    const struct schedule *s = t->index->s;
+    int *next = calloc((size_t)s->ranks, sizeof(int));
+    if (!next)
+        return ERR_NOMEM;
+    for (int r = 0; r < s->ranks; r++)
+        make_steps(&s->rows[r], pairs, t->first[r], t->begins[r]);
+    err_t err = run_ticks(t, next) ? place_all(p, t) : ERR_INVALID;
+    if (!err && pairs)
+        err = schedule_posts_check(p, s, NULL);
+    free(next);
+    return err;
+}
+
+static err_t posts_new(struct schedule_posts *p, const struct schedule *s)
+{
+    *p = (struct schedule_posts){s->ranks, calloc((size_t)s->ranks, sizeof(*p->ranks))};
+    for (int r = 0; p->ranks && r < s->ranks; r++) {
+        p->ranks[r].receive = calloc((size_t)s->rows[r].n + 1, sizeof(int));
+        p->ranks[r].send = calloc((size_t)s->rows[r].n + 1, sizeof(int));
+        p->ranks[r].made = calloc((size_t)s->rows[r].n + 1, sizeof(int));
+        if (!p->ranks[r].receive || !p->ranks[r].send || !p->ranks[r].made)
+            return ERR_NOMEM;
+    }
+    return p->ranks ? OK : ERR_NOMEM;
+}
+
+/* Says who waits for whom. */
+static err_t refuse(const struct schedule *s, struct why *why)
+{
+    const struct schedule_cost tick = {.seconds = {1, 1, 1, 1}, .last_scale = 1};
+    struct schedule_times times = {0};
+    err_t err = schedule_simulate(s, &tick, &times, why);
+    schedule_times_fini(&times);
+    return err ? err : why_set(why, ERR_INVALID, "the ranks wait for each other");
+}
+
+err_t schedule_posts_init(struct schedule_posts *p, const struct schedule *s, struct why *why)
+{
+    struct slot_index index = {0};
+    struct ticks ticks = {.index = &index};
+    struct schedule_posts posts = {0};
+    err_t err = index_init(&index, s);
+    if (!err)
+        err = ticks_init(&ticks, &index);
+    if (!err)
+        err = posts_new(&posts, s);
+    if (!err) {
+        err = place(&posts, &ticks, s->chunks > 1);
+        if (err == ERR_INVALID && s->chunks > 1)
+            err = place(&posts, &ticks, false);
+    }
+    index.s = s;
+    ticks_fini(&ticks);
+    free(index.slot);
+    if (!err) {
+        *p = posts;
+        return OK;
+    }
+    schedule_posts_fini(&posts);
+    return err == ERR_INVALID ? refuse(s, why) : why_set(why, err, "no memory for the exchanges of %d ranks", s->ranks);
+}
+
+void schedule_posts_fini(struct schedule_posts *p)
+{
+    for (int r = 0; p->ranks && r < p->n_ranks; r++) {
+        free(p->ranks[r].receive);
+        free(p->ranks[r].send);
+        free(p->ranks[r].made);
+    }
+    free(p->ranks);
+    *p = (struct schedule_posts){0};
+}
+
+/* ---- playing them ---- */
+
+#define STEP_SLOTS 2 /* of a step at most */
+
+/* A rank in the exchange before slot `next`. */
+struct stand {
+    int next;
+    int gives, given;                      /* sends of this exchange, in the order of slots; of them over */
+    int takes;                             /* receives of this exchange that are not over */
+    struct schedule_work give[STEP_SLOTS]; /* who takes it */
+};
+
+struct game {
+    const struct schedule *s;
+    const struct schedule_posts *posts;
+    struct slot_index index;
+    struct stand *stands; /* by rank */
+    int **arrivals;       /* by rank and slot: receives of the exchange before it */
+    bool **has;           /* by rank and slot: its input is there */
+};
+
+static void enter_exchange(struct game *g, int rank)
+{
+    struct stand *x = &g->stands[rank];
+    const struct schedule_row *row = &g->s->rows[rank];
+    x->gives = x->given = 0;
+    x->takes = x->next < row->n ? g->arrivals[rank][x->next] : 0;
+    for (int i = x->next < STEP_SLOTS ? 0 : x->next - STEP_SLOTS; i < x->next; i++) {
+        struct schedule_work to;
+        if (g->posts->ranks[rank].send[i] != x->next || !schedule_target(g->s, rank, &row->slots[i], &to))
+            continue;
+        int slot = index_work(&g->index, &to);
+        if (slot >= 0 && to.rank == rank)
+            g->has[rank][slot] = true;
+        else
+            x->give[x->gives++] = to;
+    }
+}
+
+/* Passes what this rank gives next, if the one who takes it stands in the exchange that receives it. */
+static bool pass(struct game *g, int rank)
+{
+    struct stand *x = &g->stands[rank];
+    if (x->given == x->gives)
+        return false;
+    const struct schedule_work *give = &x->give[x->given];
+    int to = give->rank, slot = index_work(&g->index, give);
+    if (slot < 0 || g->posts->ranks[to].receive[slot] != g->stands[to].next)
+        return false;
+    x->given++;
+    g->stands[to].takes--;
+    g->has[to][slot] = true;
+    return true;
+}
+
+static bool can_run(const struct game *g, int rank)
+{
+    const struct stand *x = &g->stands[rank];
+    struct schedule_work from;
+    assert(g->has[rank]);
+    if (x->next == g->s->rows[rank].n || x->given < x->gives || x->takes)
+        return false;
+    return g->has[rank][x->next] || !schedule_source(g->s, rank, &g->s->rows[rank].slots[x->next], &from);
+}
+
+/* Until the rank has to wait; false if it could not move at all. */
+static bool advance(struct game *g, int rank)
+{
+    bool moved = false;
+    for (bool more = true; more;) {
+        more = pass(g, rank);
+        if (!more && can_run(g, rank)) {
+            g->stands[rank].next++;
+            enter_exchange(g, rank);
+            more = true;
+        }
+        moved |= more;
+    }
+    return moved;
+}
+
+/* Up the ranks and down again until nobody moves: a value runs through the whole pipeline in one of the two. */
+static void play(struct game *g)
+{
+    bool moved = true;
+    for (int r = 0; r < g->s->ranks; r++)
+        enter_exchange(g, r);
+    while (moved) {
+        moved = false;
+        for (int r = 0; r < g->s->ranks; r++)
+            moved |= advance(g, r);
+        for (int r = g->s->ranks - 1; r >= 0; r--)
+            moved |= advance(g, r);
+    }
+}
+
+static err_t verdict(const struct game *g, struct why *why)
+{
+    for (int r = 0; r < g->s->ranks; r++) {
+        const struct stand *x = &g->stands[r];
+        const struct schedule_row *row = &g->s->rows[r];
+        bool gives = x->given < x->gives;
+        if (x->next == row->n && !gives)
+            continue;
+        const struct slot *slot = &row->slots[gives ? x->next - 1 : x->next];
+        return why_set(why, ERR_INVALID, "rank %d, slot %d: %s of chunk %d on microbatch %d waits for ever %s", r,
+                       (int)(slot - row->slots), slot_name(slot->kind), slot->chunk, slot->micro,
+                       gives ? "for its output to be received" : "for what is received before it");
+    }
+    return OK;
+}
+
+static err_t game_init(struct game *g)
+{
+    size_t ranks = (size_t)g->s->ranks;
+    g->stands = calloc(ranks, sizeof(*g->stands));
+    g->arrivals = calloc(ranks, sizeof(*g->arrivals));
+    g->has = calloc(ranks, sizeof(*g->has));
+    if (!g->stands || !g->arrivals || !g->has || index_init(&g->index, g->s))
+        return ERR_NOMEM;
+    for (size_t r = 0; r < ranks; r++) {
+        size_t n = (size_t)g->s->rows[r].n + 1;
+        g->arrivals[r] = calloc(n, sizeof(int));
+        g->has[r] = calloc(n, sizeof(bool));
+        if (!g->arrivals[r] || !g->has[r])
+            return ERR_NOMEM;
+        for (size_t i = 0; i < n - 1; i++)
+            if (g->posts->ranks[r].receive[i] >= 0)
+                g->arrivals[r][g->posts->ranks[r].receive[i]]++;
+    }
+    return OK;
+}
+
+static void game_fini(struct game *g)
+{
+    for (int r = 0; r < g->s->ranks; r++) {
+        if (g->arrivals)
+            free(g->arrivals[r]);
+        if (g->has)
+            free(g->has[r]);
+    }
+    free(g->arrivals);
+    free(g->has);
+    free(g->stands);
+    free(g->index.slot);
+}
+
+err_t schedule_posts_check(const struct schedule_posts *p, const struct schedule *s, struct why *why)
+{
+    struct game g = {.s = s, .posts = p};
+    err_t err = game_init(&g);
+    if (err) {
+        (void)why_set(why, err, "no memory to check the exchanges of %d ranks", s->ranks);
+    } else {
+        play(&g);
+        err = verdict(&g, why);
+    }
+    game_fini(&g);
+    return err;
+}

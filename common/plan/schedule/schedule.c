@@ -1,0 +1,104 @@
+/* What a schedule is made of: its bounds, its memory, and the way of values between its stages.
+ *
+ * The placement of stages on ranks is known to schedule_stage and holder alone; both run round the ranks. */
+#include "common/plan/schedule/schedule.h"
+
+#include <stdlib.h>
+
+static const struct {
+    char letter;
+    const char *name;
+} slot_kinds[] = {
+#define X(kind, letter, name) {letter, name},
+    SLOT_LIST(X)
+#undef X
+};
+
+static const char *const schedule_kinds[] = {
+#define X(kind, name) name,
+    SCHEDULE_LIST(X)
+#undef X
+};
+
+const char *slot_name(enum slot_kind kind)
+{
+    return (unsigned)kind < SLOT_KIND_COUNT ? slot_kinds[kind].name : "?";
+}
+
+char slot_letter(enum slot_kind kind)
+{
+    return (unsigned)kind < SLOT_KIND_COUNT ? slot_kinds[kind].letter : '?';
+}
+
+const char *schedule_name(enum schedule_kind kind)
+{
+    return (unsigned)kind < SCHEDULE_KIND_COUNT ? schedule_kinds[kind] : "?";
+}
+
+err_t schedule_check_size(int ranks, int chunks, int micros, struct why *why)
+{
+    const struct {
+        const char *what;
+        int value, max;
+    } rows[] = {{"ranks", ranks, SCHEDULE_MAX_RANKS},
+                {"chunks per rank", chunks, SCHEDULE_MAX_CHUNKS},
+                {"microbatches", micros, SCHEDULE_MAX_MICROS}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].value < 1 || rows[i].value > rows[i].max)
+            return why_set(why, ERR_INVALID,
+                           "a pipeline of %d %s cannot be: there must be 1 to %d; the nearest legal number is %d",
+                           rows[i].value, rows[i].what, rows[i].max, rows[i].value < 1 ? 1 : rows[i].max);
+    int most = SCHEDULE_MAX_WORK / (ranks * chunks);
+    if (micros > most)
+        return why_set(why, ERR_INVALID,
+                       "%d ranks x %d chunks x %d microbatches are more than %d; the nearest legal number of "
+                       "microbatches is %d",
+                       ranks, chunks, micros, SCHEDULE_MAX_WORK, most);
+    return OK;
+}
+
+void schedule_fini(struct schedule *s)
+{
+    for (int r = 0; s->rows && r < s->ranks; r++)
+        free(s->rows[r].slots);
+    free(s->rows);
+    *s = (struct schedule){0};
+}
+
+int schedule_stage(const struct schedule *s, int rank, int chunk)
+{
+    return chunk * s->ranks + rank;
+}
+
+/* The work of a stage, on the rank and chunk that hold it. */
+static struct schedule_work holder(const struct schedule *s, int stage, enum slot_kind kind, int micro)
+{
+    return (struct schedule_work){stage % s->ranks, kind, stage / s->ranks, micro};
+}
+
+/* Forwards go up the stages, gradients of inputs down; gradients of weights go nowhere. `way` is -1 for the source. */
+static bool neighbour(const struct schedule *s, int rank, const struct slot *slot, int way, struct schedule_work *ret)
+{
+    bool forward = slot->kind == SLOT_FORWARD;
+    int stage = schedule_stage(s, rank, slot->chunk) + (forward ? way : -way);
+    if (slot->kind == SLOT_WEIGHT || stage < 0 || stage >= s->ranks * s->chunks)
+        return false;
+    *ret = holder(s, stage, forward ? SLOT_FORWARD : SLOT_INPUT, slot->micro);
+    return true;
+}
+
+bool schedule_source(const struct schedule *s, int rank, const struct slot *slot, struct schedule_work *ret)
+{
+    return neighbour(s, rank, slot, -1, ret);
+}
+
+bool schedule_target(const struct schedule *s, int rank, const struct slot *slot, struct schedule_work *ret)
+{
+    return neighbour(s, rank, slot, 1, ret);
+}
+
+bool schedule_is(const struct slot *slot, const struct schedule_work *work)
+{
+    enum slot_kind kind = slot->kind == SLOT_BACKWARD ? SLOT_INPUT : slot->kind;
+    return kind == work->kind && slot->chunk == work->chunk && slot->micro == work->micro;
+}

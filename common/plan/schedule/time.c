@@ -1,0 +1,221 @@
+/* When each slot runs, for given costs. Ranks go on as far as the values they need have been made; a rank that made
+ * something wakes the one that takes it. Every slot is looked at once or twice, so the time is linear in their number.
+ *
+ * `ready` holds, per (stage, microbatch), when the forward and the gradient of the input were made, -1 before. */
+#include "common/plan/schedule/schedule.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct clockwork {
+    const struct schedule *s;
+    const struct schedule_cost *cost;
+    struct schedule_times *times;
+    double *ready[2]; /* forward, gradient of the input */
+    int *next;        /* by rank */
+    int *awake;       /* a stack of ranks; each is on it at most once */
+    bool *is_awake;
+    int n_awake;
+};
+
+static double *ready_of(struct clockwork *k, const struct schedule_work *w)
+{
+    size_t stage = (size_t)schedule_stage(k->s, w->rank, w->chunk);
+    return &k->ready[w->kind != SLOT_FORWARD][stage * (size_t)k->s->micros + (size_t)w->micro];
+}
+
+static void wake(struct clockwork *k, int rank)
+{
+    if (!k->is_awake[rank])
+        k->awake[k->n_awake++] = rank;
+    k->is_awake[rank] = true;
+}
+
+/* When the values that the slot takes are on its rank; false while one is not made. Its own rank's forward, and for
+ * weights its own backward for inputs, are earlier in the order. */
+static bool values_at(struct clockwork *k, int rank, const struct slot *slot, double *ret)
+{
+    struct schedule_work from;
+    *ret = 0;
+    if (!schedule_source(k->s, rank, slot, &from))
+        return true;
+    double made = *ready_of(k, &from);
+    *ret = made + (from.rank == rank ? 0 : k->cost->latency);
+    return made >= 0;
+}
+
+static double seconds_of(const struct clockwork *k, const struct slot *slot)
+{
+    return k->cost->seconds[slot->kind] * (slot->micro == k->s->micros - 1 ? k->cost->last_scale : 1);
+}
+
+static void run_slot(struct clockwork *k, int rank, double values)
+{
+    struct schedule_rank_times *t = &k->times->ranks[rank];
+    int i = k->next[rank]++;
+    const struct slot *slot = &k->s->rows[rank].slots[i];
+    struct schedule_span *span = &t->spans[i];
+    double idle_since = i ? t->spans[i - 1].end : 0;
+    struct schedule_work self = {rank, slot->kind, slot->chunk, slot->micro}, to;
+    span->start = values > idle_since ? values : idle_since;
+    span->end = span->start + seconds_of(k, slot);
+    t->busy += seconds_of(k, slot);
+    if (span->end > k->times->makespan)
+        k->times->makespan = span->end;
+    if (slot->kind != SLOT_WEIGHT)
+        *ready_of(k, &self) = span->end;
+    if (schedule_target(k->s, rank, slot, &to))
+        wake(k, to.rank);
+}
+
+static void run_all(struct clockwork *k)
+{
+    double values;
+    for (int r = 0; r < k->s->ranks; r++)
+        wake(k, r);
+    while (k->n_awake) {
+        int r = k->awake[--k->n_awake];
+        k->is_awake[r] = false;
+        while (k->next[r] < k->s->rows[r].n && values_at(k, r, &k->s->rows[r].slots[k->next[r]], &values))
+            run_slot(k, r, values);
+    }
+}
+
+static const struct slot *slot_next(const struct clockwork *k, int rank)
+{
+    return k->next[rank] < k->s->rows[rank].n ? &k->s->rows[rank].slots[k->next[rank]] : NULL;
+}
+
+/* The rank that this one's next slot waits for; it does wait. */
+static int waits_for(const struct clockwork *k, int rank)
+{
+    struct schedule_work from = {.rank = rank};
+    (void)schedule_source(k->s, rank, slot_next(k, rank), &from);
+    return from.rank;
+}
+
+static void print_wait(const struct clockwork *k, int rank, char *ret, size_t size)
+{
+    const struct slot *slot = slot_next(k, rank);
+    size_t at = strlen(ret);
+    snprintf(ret + at, size - at,
+             "%srank %d, slot %d: %s of chunk %d on microbatch %d waits for its input from rank %d", at ? "; " : "",
+             rank, k->next[rank], slot_name(slot->kind), slot->chunk, slot->micro, waits_for(k, rank));
+}
+
+/* From a rank that stands still along its waits, until they close or end at a rank that has nothing left to do. What is
+ * too long to read is cut. */
+static err_t refuse_wait(const struct clockwork *k, int rank, struct why *why)
+{
+    char text[800] = "";
+    int first = rank, n = 0;
+    for (int i = 0; i < k->s->ranks && slot_next(k, first); i++)
+        first = waits_for(k, first);
+    if (!slot_next(k, first)) {
+        print_wait(k, rank, text, sizeof(text));
+        return why_set(why, ERR_INVALID, "%s, and does not get it", text);
+    }
+    rank = first;
+    do {
+        if (n++ < 4)
+            print_wait(k, rank, text, sizeof(text));
+        rank = waits_for(k, rank);
+    } while (rank != first);
+    return why_set(why, ERR_INVALID, "the ranks wait for each other: %s%s", text, n > 4 ? "; and so on" : "");
+}
+
+static err_t finish(const struct clockwork *k, struct why *why)
+{
+    for (int r = 0; r < k->s->ranks; r++) {
+        if (slot_next(k, r))
+            return refuse_wait(k, r, why);
+        k->times->ranks[r].bubble = k->times->makespan - k->times->ranks[r].busy;
+    }
+    return OK;
+}
+
+static err_t times_init(struct schedule_times *t, const struct schedule *s)
+{
+    t->ranks = calloc((unsigned)s->ranks, sizeof(*t->ranks));
+    if (!t->ranks)
+        return ERR_NOMEM;
+    t->n_ranks = s->ranks;
+    for (int r = 0; r < s->ranks; r++) {
+        t->ranks[r].spans = calloc((size_t)s->rows[r].n + 1, sizeof(struct schedule_span));
+        if (!t->ranks[r].spans)
+            return ERR_NOMEM;
+    }
+    return OK;
+}
+
+static err_t clockwork_init(struct clockwork *k)
+{
+    size_t ranks = (size_t)k->s->ranks, work = ranks * (size_t)k->s->chunks * (size_t)k->s->micros;
+    k->next = calloc(ranks, sizeof(int));
+    k->awake = calloc(ranks, sizeof(int));
+    k->is_awake = calloc(ranks, sizeof(bool));
+    for (int i = 0; i < 2; i++) {
+        k->ready[i] = malloc(work * sizeof(double));
+        for (size_t j = 0; k->ready[i] && j < work; j++)
+            k->ready[i][j] = -1;
+    }
+    return k->next && k->awake && k->is_awake && k->ready[0] && k->ready[1] ? OK : ERR_NOMEM;
+}
+
+static void clockwork_fini(struct clockwork *k)
+{
+    free(k->next);
+    free(k->awake);
+    free(k->is_awake);
+    free(k->ready[0]);
+    free(k->ready[1]);
+}
+
+/* The slots of a schedule that nobody checked may point anywhere. */
+static err_t check_ranges(const struct schedule *s, struct why *why)
+{
+    for (int r = 0; r < s->ranks; r++)
+        for (int i = 0; i < s->rows[r].n; i++) {
+            const struct slot *x = &s->rows[r].slots[i];
+            if ((unsigned)x->kind >= SLOT_KIND_COUNT || (unsigned)x->chunk >= (unsigned)s->chunks ||
+                (unsigned)x->micro >= (unsigned)s->micros)
+                return why_set(why, ERR_INVALID, "rank %d, slot %d: chunk %d on microbatch %d is outside the schedule",
+                               r, i, x->chunk, x->micro);
+        }
+    return OK;
+}
+
+err_t schedule_simulate(const struct schedule *s, const struct schedule_cost *cost, struct schedule_times *ret,
+                        struct why *why)
+{
+    struct schedule_times times = {0};
+    struct clockwork k = {.s = s, .cost = cost, .times = &times};
+    err_t err = schedule_check_size(s->ranks, s->chunks, s->micros, why);
+    if (!err)
+        err = check_ranges(s, why);
+    if (err)
+        return err;
+    err = times_init(&times, s);
+    if (!err)
+        err = clockwork_init(&k);
+    if (err)
+        (void)why_set(why, err, "no memory for the times of a schedule of %d ranks", s->ranks);
+    if (!err) {
+        run_all(&k);
+        err = finish(&k, why);
+    }
+    clockwork_fini(&k);
+    if (err)
+        schedule_times_fini(&times);
+    else
+        *ret = times;
+    return err;
+}
+
+void schedule_times_fini(struct schedule_times *t)
+{
+    for (int r = 0; r < t->n_ranks; r++)
+        free(t->ranks[r].spans);
+    free(t->ranks);
+    *t = (struct schedule_times){0};
+}

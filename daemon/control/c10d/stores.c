@@ -1,0 +1,230 @@
+/* See stores.h. A stream between nodes says "UID NAME" and is the store's connection from there on: the node that
+ * brings it has asked its kernel who calls, and is believed, as it is for every other call of its users. */
+#include "daemon/control/c10d/stores.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/cluster/cluster.h"
+#include "daemon/control/control.h"
+#include "daemon/store/relay.h"
+#include "daemon/store/server.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define PARKED_MS 10000
+#define PARKED_MAX 1024
+
+bool stores_name_is_legal(const char *name)
+{
+    size_t len = strlen(name);
+    size_t good = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
+    return len && len <= STORES_NAME_MAX && good == len;
+}
+
+struct stores_entry *stores_find(struct node *n, uint32_t uid, const char *name)
+{
+    struct stores_entry *e;
+    LIST_FOREACH(e, &n->stores.open, link)
+    if (e->uid == uid && strcmp(e->name, name) == 0)
+        return e;
+    return NULL;
+}
+
+/* ---- the way to another node ---- */
+
+static void dialled(void *arg, int fd)
+{
+    relay_connected(arg, fd);
+}
+
+static void dial(void *owner, struct relay_call *call)
+{
+    const struct stores_entry *e = owner;
+    char argument[STORES_NAME_MAX + 16];
+    snprintf(argument, sizeof(argument), "%u %s", (unsigned)e->uid, e->name);
+    err_t err = cluster_dial_store(e->node->cluster, e->holder, argument, dialled, call);
+    if (!err)
+        return;
+    log_warn("store connection closed store=%s node=%s why=\"%s\"", e->name, e->holder, err_text(err));
+    relay_connected(call, -1);
+}
+
+/* ---- streams from other nodes ---- */
+
+/* Of a job's epoch: the nodes begin it each for itself, and the store's may be the last. */
+static bool may_wait(const struct node *n, const char *name)
+{
+    return strchr(name, '/') && n->stores.n_parked < PARKED_MAX;
+}
+
+static err_t park(struct node *n, const char *argument, int fd)
+{
+    struct stores_parked *p = calloc(1, sizeof(*p));
+    if (!p)
+        return ERR_NOMEM;
+    snprintf(p->argument, sizeof(p->argument), "%s", argument);
+    p->fd = fd;
+    p->due_ms = clock_mono_ms() + PARKED_MS;
+    LIST_INSERT_HEAD(&n->stores.parked, p, link);
+    n->stores.n_parked++;
+    return OK;
+}
+
+static err_t hand_over(struct node *n, const char *argument, int fd, bool wait)
+{
+    unsigned uid;
+    char name[STORES_NAME_MAX + 1];
+    bool read = sscanf(argument, "%u %64s", &uid, name) == 2;
+    struct stores_entry *e = read ? stores_find(n, uid, name) : NULL;
+    if (e && e->server)
+        return store_server_adopt(e->server, fd);
+    if (read && wait && may_wait(n, name) && park(n, argument, fd) == OK)
+        return OK;
+    close(fd);
+    return ERR_NOTFOUND;
+}
+
+void stores_take(struct node *n, const char *argument, int fd)
+{
+    err_t err = hand_over(n, argument, fd, true);
+    if (err)
+        log_warn("store connection from another node closed store=\"%s\" why=\"%s\"", argument, err_text(err));
+}
+
+static void unpark(struct node *n, struct stores_parked *p)
+{
+    LIST_REMOVE(p, link);
+    n->stores.n_parked--;
+    err_t err = hand_over(n, p->argument, p->fd, false);
+    if (err)
+        log_warn("store connection from another node closed store=\"%s\" why=\"%s\"", p->argument, err_text(err));
+    free(p);
+}
+
+void stores_tick(struct node *n)
+{
+    struct stores_parked *p, *next;
+    for (p = LIST_FIRST(&n->stores.parked); p; p = next) {
+        unsigned uid;
+        char name[STORES_NAME_MAX + 1];
+        next = LIST_NEXT(p, link);
+        if (clock_mono_ms() >= p->due_ms ||
+            (sscanf(p->argument, "%u %64s", &uid, name) == 2 && stores_find(n, uid, name)))
+            unpark(n, p);
+    }
+}
+
+/* ---- life ---- */
+
+/* An eighth of the descriptors that there are: users share them. */
+static int connections_of_one(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur > (1u << 20))
+        return 1 << 17;
+    return (int)limit.rlim_cur / 8;
+}
+
+/* A private dtd's jobs run as its user, whatever number he has on the node that leads. */
+static uid_t caller_of(const struct stores_entry *e)
+{
+    return stores_name_is_legal(e->name) || e->node->system ? e->uid : getuid();
+}
+
+static err_t open_here(struct stores_entry *e, struct why *why)
+{
+    const struct store_server_config config = {
+        .name = e->name, .uid = caller_of(e), .max_bytes = STORES_MAX_BYTES, .max_connections = connections_of_one()};
+    return store_server_open(&e->node->loop, &config, &e->server, why);
+}
+
+static err_t open_relay(struct stores_entry *e, struct why *why)
+{
+    const struct relay_config config = {.loop = &e->node->loop,
+                                        .name = e->name,
+                                        .uid = caller_of(e),
+                                        .max_connections = connections_of_one(),
+                                        .dial = dial,
+                                        .owner = e};
+    return relay_open(&config, &e->relay, why);
+}
+
+/* A relay may still be dialling for connections that it has closed; it asks its owner for nothing more. */
+static void drop(struct stores_entry *e)
+{
+    LIST_REMOVE(e, link);
+    if (e->server)
+        store_server_close(e->server, NULL, NULL);
+    if (e->relay)
+        relay_close(e->relay);
+    free(e);
+}
+
+static int count_of(const struct node *n, uint32_t uid)
+{
+    int count = 0;
+    const struct stores_entry *e;
+    LIST_FOREACH(e, &n->stores.open, link)
+    count += e->uid == uid && stores_name_is_legal(e->name);
+    return count;
+}
+
+static err_t make(struct node *n, uint32_t uid, const char *name, const char *holder, struct why *why)
+{
+    if (stores_name_is_legal(name) && count_of(n, uid) >= STORES_PER_USER)
+        return why_set(why, ERR_LIMIT, "%d stores are open here already; close one (dtctl store ls)", STORES_PER_USER);
+    struct stores_entry *e = calloc(1, sizeof(*e));
+    if (!e)
+        return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    e->node = n;
+    e->uid = uid;
+    snprintf(e->name, sizeof(e->name), "%s", name);
+    snprintf(e->holder, sizeof(e->holder), "%s", holder);
+    err_t err = holder[0] ? open_relay(e, why) : open_here(e, why);
+    if (err)
+        free(e);
+    else
+        LIST_INSERT_HEAD(&n->stores.open, e, link);
+    return err;
+}
+
+err_t stores_open(struct node *n, uint32_t uid, const char *name, const char *holder, uint16_t *ret_port,
+                  struct why *why)
+{
+    const char *at = holder ? holder : "";
+    struct stores_entry *e = stores_find(n, uid, name);
+    if (e && strcmp(e->holder, at) != 0) {
+        drop(e);
+        e = NULL;
+    }
+    err_t err = e ? OK : make(n, uid, name, at, why);
+    if (err)
+        return err;
+    e = stores_find(n, uid, name);
+    *ret_port = e->server ? store_server_port(e->server) : relay_port(e->relay);
+    return OK;
+}
+
+void stores_close(struct node *n, uint32_t uid, const char *name)
+{
+    struct stores_entry *e = stores_find(n, uid, name);
+    if (e)
+        drop(e);
+}
+
+void stores_close_job(struct node *n, uint64_t job, const char *except)
+{
+    struct stores_entry *e, *next;
+    char prefix[32];
+    size_t len = (size_t)snprintf(prefix, sizeof(prefix), "%" PRIu64 "/", job);
+    for (e = LIST_FIRST(&n->stores.open); e; e = next) {
+        next = LIST_NEXT(e, link);
+        if (strncmp(e->name, prefix, len) == 0 && !(except && strcmp(e->name, except) == 0))
+            drop(e);
+    }
+}

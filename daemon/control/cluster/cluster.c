@@ -1,0 +1,493 @@
+/* See cluster.h. A node that is in no cluster has one voter, leads, and listens nowhere.
+ *
+ * What a node keeps of the cluster (the view: nodes, tokens, keys) is the cluster's part of the replicated state.
+ * Voters have that state anyway, but may be behind; so everybody but the leader goes by what the leader last told it,
+ * in answer to a Beat that carried the hash of what it had. */
+#include "daemon/control/cluster/internal.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
+#include "common/base/log.h"
+#include "daemon/control/rpc/server.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- what is known ---- */
+
+const struct state_cluster *cluster_known(const struct cluster *c)
+{
+    return state_cluster(c->leads ? c->node->state : c->view);
+}
+
+const struct state_node *cluster_node(const struct cluster *c, const char *name)
+{
+    return state_node_find(c->leads ? c->node->state : c->view, name);
+}
+
+const struct state_node *cluster_node_by_id(const struct cluster *c, uint64_t id)
+{
+    return state_node_by_id(c->leads ? c->node->state : c->view, id);
+}
+
+static uint64_t hash_of(const struct buf *bytes)
+{
+    struct hash h;
+    hash_init(&h);
+    hash_add(&h, bytes->data, bytes->len);
+    return hash_end(&h);
+}
+
+static void save_view(struct cluster *c)
+{
+    err_t err = file_replace(c->view_path, c->view_bytes.data, c->view_bytes.len, 0600);
+    if (err)
+        log_warn("the cluster's nodes are not kept path=%s error=%s", c->view_path, err_text(err));
+}
+
+void cluster_view_make(struct cluster *c)
+{
+    struct buf bytes = {0};
+    uint64_t changes = state_cluster(c->node->state)->changes;
+    if (changes == c->view_changes && c->view_bytes.len)
+        return;
+    if (state_cluster_snapshot(c->node->state, &bytes)) {
+        buf_fini(&bytes);
+        return;
+    }
+    c->view_changes = changes;
+    bool same = hash_of(&bytes) == c->view_hash;
+    buf_fini(&c->view_bytes);
+    c->view_bytes = bytes;
+    c->view_hash = hash_of(&bytes);
+    if (!same) {
+        save_view(c);
+        tunnel_host_recheck(c->host);
+    }
+}
+
+void cluster_view_set(struct cluster *c, const void *data, size_t len)
+{
+    struct buf bytes = {0};
+    err_t err = buf_append(&bytes, data, len);
+    if (!err)
+        err = state_restore(c->view, data, len);
+    if (err) {
+        log_warn("the cluster's nodes, as the leader says, cannot be read error=%s", err_text(err));
+        buf_fini(&bytes);
+        return;
+    }
+    buf_fini(&c->view_bytes);
+    c->view_bytes = bytes;
+    c->view_hash = hash_of(&bytes);
+    c->view_changes = 0;
+    save_view(c);
+    if (c->host)
+        tunnel_host_recheck(c->host);
+}
+
+static err_t read_view(struct cluster *c, struct why *why)
+{
+    struct buf bytes = {0};
+    err_t err = file_read(c->view_path, SAVE_MAX_BYTES, &bytes);
+    if (!err)
+        err = state_restore(c->view, bytes.data, bytes.len);
+    if (err && err != ERR_NOTFOUND) {
+        buf_fini(&bytes);
+        return why_set(why, err, "%s: %s; it comes back by itself when it is removed, if another node can be reached",
+                       c->view_path, err_text(err));
+    }
+    c->view_bytes = bytes;
+    c->view_hash = err ? 0 : hash_of(&bytes);
+    return OK;
+}
+
+/* ---- keys ---- */
+
+struct tunnel_key_id cluster_key(const struct cluster *c)
+{
+    uint32_t used = cluster_known(c)->key_used;
+    const struct key *newest = used ? NULL : key_ring_newest(&c->ring);
+    return (struct tunnel_key_id){TUNNEL_KEY_CLUSTER, used ? used : newest ? newest->version : 0};
+}
+
+static err_t find_cluster_key(const struct cluster *c, struct tunnel_key_id id, struct tunnel_secret *ret)
+{
+    const struct state_cluster *k = cluster_known(c);
+    for (int i = 0; i < k->n_keys; i++)
+        if (k->keys[i].version == id.number) {
+            memcpy(ret->bytes, k->keys[i].secret, KEY_SECRET_LENGTH);
+            ret->len = KEY_SECRET_LENGTH;
+            return OK;
+        }
+    return k->n_keys ? ERR_NOTFOUND : key_ring_secret(&c->ring, id, ret);
+}
+
+static err_t find_token(const struct cluster *c, struct tunnel_key_id id, struct tunnel_secret *ret)
+{
+    const struct state_cluster *k = cluster_known(c);
+    if (c->token.id && c->token.id == id.number) {
+        token_secret(&c->token, ret);
+        return OK;
+    }
+    for (int i = 0; i < k->n_tokens; i++)
+        if (k->tokens[i].id == id.number && k->tokens[i].expires_ms > clock_wall_ms()) {
+            memcpy(ret->bytes, k->tokens[i].secret, TOKEN_SECRET_LENGTH);
+            ret->len = TOKEN_SECRET_LENGTH;
+            return OK;
+        }
+    return ERR_NOTFOUND;
+}
+
+static err_t find_key(void *owner, struct tunnel_key_id id, struct tunnel_secret *ret)
+{
+    return id.kind == TUNNEL_KEY_JOIN ? find_token(owner, id, ret) : find_cluster_key(owner, id, ret);
+}
+
+/* ---- what comes in ---- */
+
+static void inbound_closed(void *owner, struct rpc_conn *conn)
+{
+    struct inbound *in = rpc_conn_data(conn);
+    (void)owner;
+    if (!in)
+        return;
+    LIST_REMOVE(in, link);
+    cluster_lead_gone(in->cluster, in);
+    free(in);
+}
+
+static void accept_rpc(struct cluster *c, const struct tunnel_peer *peer, int fd)
+{
+    struct node *n = c->node;
+    const struct rpc_conn_config config = {.loop = &n->loop,
+                                           .methods = n->methods,
+                                           .n_methods = RPC_METHOD_COUNT,
+                                           .max_calls = RPC_PEER_MAX_CALLS,
+                                           .owner = n,
+                                           .on_close = inbound_closed};
+    bool joins = peer->key.kind == TUNNEL_KEY_JOIN;
+    struct inbound *in = calloc(1, sizeof(*in));
+    if (!in) {
+        close(fd);
+        return;
+    }
+    in->cluster = c;
+    in->token = joins ? peer->key.number : 0;
+    snprintf(in->name, sizeof(in->name), "%s", peer->name);
+    err_t err = rpc_conn_open(&config, fd, joins ? RPC_ROLE_JOIN : RPC_ROLE_PEER, &in->conn);
+    if (err) {
+        log_warn("connection not opened node=%s error=%s", in->name, err_text(err));
+        free(in);
+        return;
+    }
+    rpc_conn_set_data(in->conn, in);
+    LIST_INSERT_HEAD(&c->inbound, in, link);
+}
+
+static void accept_raft(struct cluster *c, const struct tunnel_peer *peer, int fd)
+{
+    uint64_t from = 0, to = 0;
+    bool read = sscanf(peer->argument, "%" SCNu64 " %" SCNu64, &from, &to) == 2;
+    const struct state_node *x = cluster_node_by_id(c, from);
+    bool known = x && strcmp(x->name, peer->name) == 0;
+    /* A view that is behind does not know a node that has just joined; its key is word enough. */
+    if (!read || (x && !known) || log_accept(c->node->log, from, to, fd)) {
+        log_debug("stream of a voter refused node=%s argument=\"%s\"", peer->name, peer->argument);
+        close(fd);
+    }
+}
+
+static void accepted(void *owner, const struct tunnel_peer *peer, int fd)
+{
+    struct cluster *c = owner;
+    if (!c->closing && (peer->purpose == TUNNEL_RPC || peer->purpose == TUNNEL_JOIN))
+        accept_rpc(c, peer, fd);
+    else if (!c->closing && peer->purpose == TUNNEL_RAFT)
+        accept_raft(c, peer, fd);
+    else if (!c->closing && peer->purpose == TUNNEL_STORE)
+        stores_take(c->node, peer->argument, fd);
+    else
+        close(fd);
+}
+
+/* ---- streams to stores ---- */
+
+struct dial {
+    cluster_dial_cb cb;
+    void *arg;
+};
+
+static void store_dialled(void *owner, err_t err, const char *why, const struct tunnel_peer *peer, int fd)
+{
+    struct dial d = *(struct dial *)owner;
+    (void)peer;
+    free(owner);
+    if (err)
+        log_warn("no stream to a store why=\"%s\"", why);
+    d.cb(d.arg, err ? -1 : fd);
+}
+
+err_t cluster_dial_store(struct cluster *c, const char *node, const char *argument, cluster_dial_cb cb, void *arg)
+{
+    const struct state_node *x = cluster_node(c, node);
+    struct tunnel_request *ignored;
+    struct why why = {""};
+    struct dial *d = x && c->host && !c->closing ? malloc(sizeof(*d)) : NULL;
+    if (!d)
+        return ERR_NOTFOUND;
+    *d = (struct dial){cb, arg};
+    const struct tunnel_connect_config config = {.address = x->address,
+                                                 .key = cluster_key(c),
+                                                 .expected = x->name,
+                                                 .purpose = TUNNEL_STORE,
+                                                 .argument = argument};
+    err_t err = tunnel_connect(c->host, &config, store_dialled, d, &ignored, &why);
+    if (err)
+        free(d);
+    return err;
+}
+
+/* ---- voters' streams ---- */
+
+/* What was sent while a link was down TCP sends again after as long as it was down. A stream that is given up with its
+ * node and made anew carries votes at once, when the next node may be gone already. */
+
+static void raft_connected(void *owner, err_t err, const char *why, const struct tunnel_peer *peer, int fd)
+{
+    (void)peer;
+    if (err)
+        log_debug("no stream to a voter why=\"%s\"", why);
+    log_connected(owner, err ? -1 : fd);
+}
+
+static err_t connect_raft(void *arg, struct log_connect *request, uint64_t id)
+{
+    struct cluster *c = arg;
+    const struct state_node *x = cluster_node_by_id(c, id);
+    struct tunnel_request *ignored;
+    struct why why = {""};
+    char argument[64];
+    if (!x || !c->host || c->closing)
+        return ERR_NOTFOUND;
+    snprintf(argument, sizeof(argument), "%" PRIu64 " %" PRIu64, c->self.id, id);
+    const struct tunnel_connect_config config = {.address = x->address,
+                                                 .key = cluster_key(c),
+                                                 .expected = x->name,
+                                                 .purpose = TUNNEL_RAFT,
+                                                 .argument = argument,
+                                                 .deadline_ms = CALL_MS,
+                                                 .lost_ms = CLUSTER_LOST_MS,
+                                                 .one_way = true};
+    return tunnel_connect(c->host, &config, raft_connected, request, &ignored, &why);
+}
+
+/* ---- start ---- */
+
+err_t cluster_host_open(struct cluster *c, struct why *why)
+{
+    const struct tunnel_host_config config = {
+        .loop = &c->node->loop, .name = c->self.name, .keys = {.owner = c, .find = find_key}};
+    return tunnel_host_open(&config, &c->host, why);
+}
+
+static err_t listen_on(struct cluster *c, struct why *why)
+{
+    err_t err = cluster_host_open(c, why);
+    if (!err)
+        err = tunnel_bind(c->self.listen, &c->fd, why);
+    if (!err)
+        err = tunnel_listen(c->host, c->fd, accepted, c, &c->listener);
+    if (!err)
+        log_info("cluster node=%s id=%" PRIu64 " listens=%s address=%s", c->self.name, c->self.id, c->self.listen,
+                 c->self.address);
+    return err;
+}
+
+/* A node that joined had a log of its own, of the time when it was alone: it is kept beside, never mixed. */
+static err_t set_aside(struct cluster *c, struct why *why)
+{
+    char from[PATH_MAX], to[PATH_MAX];
+    snprintf(from, sizeof(from), "%s/raft/log", c->node->dir);
+    snprintf(to, sizeof(to), "%s/raft/log.before-%" PRId64, c->node->dir, clock_wall_ms() / 1000);
+    if (rename(from, to) && errno != ENOENT)
+        return why_set(why, err_from_errno(errno), "%s: %s", from, strerror(errno));
+    log_info("the log of before is set aside path=%s", to);
+    c->self.fresh = false;
+    return cluster_file_write(c->self_path, &c->self, why);
+}
+
+static err_t read_self(struct cluster *c, struct why *why)
+{
+    err_t err = cluster_file_read(c->self_path, &c->self, why);
+    if (err == ERR_NOTFOUND)
+        return OK;
+    if (!err)
+        err = read_view(c, why);
+    if (!err && c->self.fresh)
+        err = set_aside(c, why);
+    if (!err && c->node->conf.cluster.key_file[0])
+        err = key_file_read(c->node->conf.cluster.key_file, &c->ring, why);
+    c->is_member = !err;
+    return err;
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct cluster *c = timer->data;
+    int64_t now = clock_mono_ms();
+    /* A loop that stood still has heard nobody in that time; it is not they who were silent. */
+    int64_t gap = c->ticked_ms ? now - c->ticked_ms - TICK_MS : 0;
+    c->ticked_ms = now;
+    if (c->closing)
+        return;
+    if (c->is_member && c->leads)
+        cluster_lead_tick(c, now, gap > TICK_MS ? gap : 0);
+    else if (c->is_member)
+        cluster_follow_tick(c, now, gap > TICK_MS ? gap : 0);
+    cluster_join_tick(c, now);
+}
+
+err_t cluster_start(struct node *n, const struct cluster_events *events, struct cluster **ret, struct why *why)
+{
+    struct cluster *c = calloc(1, sizeof(*c));
+    if (!c)
+        return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    c->node = n;
+    c->events = events;
+    c->fd = -1;
+    snprintf(c->self_path, sizeof(c->self_path), "%s/cluster/self", n->dir);
+    snprintf(c->view_path, sizeof(c->view_path), "%s/cluster/view", n->dir);
+    *ret = c;
+    err_t err = state_new(&c->view);
+    if (!err)
+        err = read_self(c, why);
+    if (!err && !c->is_member && n->conf.cluster.key_file[0])
+        err = cluster_static(c, why);
+    if (!err && c->is_member)
+        err = listen_on(c, why);
+    if (err)
+        return err;
+    uv_timer_init(&n->loop, &c->timer);
+    c->timer.data = c;
+    uv_timer_start(&c->timer, on_tick, TICK_MS, TICK_MS);
+    return OK;
+}
+
+void cluster_log_config(struct cluster *c, struct log_config *ret)
+{
+    if (!c->is_member)
+        return;
+    ret->id = c->self.id;
+    ret->joins = c->self.joins;
+    ret->recovers = c->self.recover;
+    ret->peers = (struct log_peers){c, connect_raft};
+}
+
+void cluster_role(struct cluster *c)
+{
+    bool leads = log_leads(c->node->log);
+    struct why why = {""};
+    if (leads == c->leads)
+        return;
+    c->leads = leads;
+    if (leads && c->self.recover) {
+        c->self.recover = false;
+        if (cluster_file_write(c->self_path, &c->self, &why))
+            log_error("%s", why.text);
+    }
+    if (leads) {
+        cluster_follow_end(c);
+        cluster_lead_begin(c);
+    } else {
+        cluster_lead_end(c);
+    }
+}
+
+/* ---- end ---- */
+
+static void restarted(void *owner)
+{
+    (void)owner;
+    exit(0);
+}
+
+static void restart_now(uv_timer_t *timer)
+{
+    const struct cluster *c = timer->data;
+    log_close(c->node->log, restarted);
+}
+
+void cluster_restart(struct cluster *c)
+{
+    log_info("control ends to begin anew");
+    c->closing = true; /* what was answered is sent meanwhile */
+    uv_timer_start(&c->timer, restart_now, TICK_MS, 0);
+}
+
+static void host_closed(void *owner)
+{
+    struct cluster *c = owner;
+    void (*closed)(struct node * n) = c->closed;
+    if (closed)
+        closed(c->node);
+}
+
+void cluster_close(struct cluster *c, void (*cb)(struct node *n))
+{
+    c->closing = true;
+    c->closed = cb;
+    uv_timer_stop(&c->timer);
+    if (c->host)
+        tunnel_host_close(c->host, host_closed, c);
+    else
+        host_closed(c);
+}
+
+/* ---- questions ---- */
+
+bool cluster_named(const struct cluster *c)
+{
+    return c->is_member;
+}
+
+const char *cluster_self(const struct cluster *c)
+{
+    return c->is_member ? c->self.name : c->node->conf.name[0] ? c->node->conf.name : "node-1";
+}
+
+const char *cluster_leader(const struct cluster *c)
+{
+    return c->leads ? cluster_self(c) : c->leader_up ? c->leader_name : NULL;
+}
+
+int cluster_nodes(const struct cluster *c)
+{
+    return c->is_member && cluster_known(c)->n_nodes ? cluster_known(c)->n_nodes : 1;
+}
+
+bool cluster_leads(const struct cluster *c)
+{
+    return c->leads;
+}
+
+struct rpc_conn *cluster_leader_conn(struct cluster *c)
+{
+    return c->leader_up ? c->leader : NULL;
+}
+
+bool cluster_is_needed(const struct cluster *c)
+{
+    struct log_member in_log[LOG_MAX_MEMBERS];
+    int n = c->is_member && !c->leads ? log_members(c->node->log, in_log) : 0;
+    int64_t heard = c->leader_heard_ms > c->led_ms ? c->leader_heard_ms : c->led_ms;
+    bool votes = false;
+    for (int i = 0; i < n; i++)
+        votes |= in_log[i].role == LOG_VOTER && in_log[i].id == c->self.id;
+    return votes && !c->released && clock_mono_ms() - heard <= CLUSTER_LOST_MS;
+}

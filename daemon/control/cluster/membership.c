@@ -1,0 +1,413 @@
+/* Beginning a cluster, joining one, leaving it. Each is a file that says who this node is from now on, written whole,
+ * and a control that begins anew with it: nothing of the old life is carried over in memory. */
+#include "daemon/control/cluster/internal.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/tunnel/address.h"
+#include "daemon/control/cluster/rpc.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define JOIN_MS 20000 /* all addresses together */
+#define STEP_MS 5000
+
+struct join {
+    struct cluster_self self;
+    struct rpc_conn *conn;
+    struct tunnel_request *request;
+    int at; /* address */
+    int64_t due_ms, next_ms;
+    bool is_static, over;
+    struct why why;
+    cluster_done_cb done;
+    void *arg;
+};
+
+/* ---- who we are to be ---- */
+
+static void default_address(const char *listen, char *ret, size_t size)
+{
+    char host[256] = "localhost";
+    const char *port = strrchr(listen, ':');
+    (void)gethostname(host, sizeof(host) - 1);
+    snprintf(ret, size, "%s%s", host, port ? port : ":7811");
+}
+
+static const char *or_else(const char *a, const char *b)
+{
+    return a && a[0] ? a : b;
+}
+
+static err_t make_self(const struct cluster *c, const struct cluster_wish *w, struct cluster_self *ret, struct why *why)
+{
+    const struct node_conf *conf = &c->node->conf;
+    char host[NODE_NAME_MAX + 1] = "", address[NODE_TEXT_MAX + 1];
+    *ret = (struct cluster_self){.id = LOG_FIRST_ID};
+    (void)gethostname(host, sizeof(host) - 1);
+    snprintf(ret->name, sizeof(ret->name), "%s", or_else(w->name, or_else(conf->name, host)));
+    snprintf(ret->listen, sizeof(ret->listen), "%s", or_else(w->listen, conf->cluster.listen));
+    default_address(ret->listen, address, sizeof(address));
+    snprintf(ret->address, sizeof(ret->address), "%s",
+             or_else(w->advertise, or_else(conf->cluster.advertise, address)));
+    snprintf(ret->domain, sizeof(ret->domain), "%s", or_else(w->domain, conf->cluster.domain));
+    if (!ret->name[0] ||
+        strspn(ret->name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != strlen(ret->name))
+        return why_set(why, ERR_INVALID, "a node's name has letters, digits, points, dashes: --name NAME");
+    if (strpbrk(ret->listen, "\n=") || strpbrk(ret->address, "\n=") || strpbrk(ret->domain, "\n="))
+        return why_set(why, ERR_INVALID, "addresses are host:port: --listen, --advertise");
+    struct address legal;
+    err_t err = address_parse(ret->address, &legal, why); /* --listen is tried by binding it */
+    if (err)
+        return err;
+    if (getrandom(ret->instance, sizeof(ret->instance), 0) != sizeof(ret->instance))
+        return why_set(why, ERR_IO, "no random bytes: %s", strerror(errno));
+    return OK;
+}
+
+static err_t write_self(struct cluster *c, const struct cluster_self *self, struct why *why)
+{
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof(dir), "%s/cluster", c->node->dir);
+    err_t err = file_make_dirs(dir, 0700);
+    return err ? why_set(why, err, "%s: %s", dir, err_text(err)) : cluster_file_write(c->self_path, self, why);
+}
+
+static err_t refuse(const struct cluster *c, const char *what, bool keeps_jobs, struct why *why)
+{
+    if (c->is_member)
+        return why_set(why, ERR_EXISTS, "this node is in a cluster already, as %s: dtctl cluster status", c->self.name);
+    if (c->join)
+        return why_set(why, ERR_BUSY, "this node is joining a cluster");
+    for (const struct job *j = c->node->jobs; j && !keeps_jobs; j = j->next)
+        if (!job_over(j))
+            return why_set(why, ERR_BUSY,
+                           "job %" PRIu64 " lives on this node, and would be lost: cancel it or wait, "
+                           "then %s",
+                           j->id, what);
+    return OK;
+}
+
+/* ---- init ---- */
+
+err_t cluster_init(struct cluster *c, const struct cluster_wish *w, struct why *why)
+{
+    struct cluster_self self;
+    int fd;
+    err_t err = make_self(c, w, &self, why);
+    if (!err)
+        err = refuse(c, "dtctl cluster init", strcmp(self.name, cluster_self(c)) == 0, why);
+    if (!err)
+        err = tunnel_bind(self.listen, &fd, why); /* better to know now than after */
+    if (err)
+        return err;
+    close(fd);
+    err = write_self(c, &self, why);
+    if (!err)
+        cluster_restart(c);
+    return err;
+}
+
+/* ---- join ---- */
+
+static void finish(struct cluster *c, err_t err)
+{
+    struct join *j = c->join;
+    if (j->over)
+        return;
+    j->over = true;
+    if (j->conn) {
+        rpc_conn_set_data(j->conn, NULL);
+        rpc_conn_close(j->conn);
+    }
+    j->conn = NULL;
+    if (j->done)
+        j->done(j->arg, err, j->why.text);
+    token_wipe(&c->token);
+    c->join = NULL;
+    free(j);
+    if (!err)
+        cluster_restart(c);
+}
+
+static int n_addresses(const struct cluster *c)
+{
+    return c->join->is_static ? c->node->conf.cluster.n_peers : c->token.n_addresses;
+}
+
+/* This address did not do. */
+static void next_address(struct cluster *c, err_t err)
+{
+    struct join *j = c->join;
+    if (j->conn) {
+        rpc_conn_set_data(j->conn, NULL);
+        rpc_conn_close(j->conn);
+    }
+    j->conn = NULL;
+    j->at++;
+    j->next_ms = clock_mono_ms() + TICK_MS;
+    bool hopeless = err == ERR_EXISTS || err == ERR_STALE || err == ERR_LIMIT || err == ERR_INVALID;
+    if (hopeless || (!j->is_static && j->at >= n_addresses(c)))
+        finish(c, err);
+}
+
+static void joined(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len)
+{
+    struct cluster *c = arg;
+    struct join *j = c->join;
+    if (!j || j->over)
+        return;
+    if (err) {
+        why_set(&j->why, err, "%s", text);
+        next_address(c, err);
+        return;
+    }
+    j->self.id = id;
+    j->self.joins = j->self.fresh = true;
+    struct why why = {""};
+    char dir[PATH_MAX];
+    snprintf(dir, sizeof(dir), "%s/cluster", c->node->dir);
+    err = file_make_dirs(dir, 0700);
+    if (!err)
+        err = file_replace(c->view_path, view, len, 0600);
+    if (err)
+        why_set(&j->why, err, "%s: %s", c->view_path, err_text(err));
+    else
+        err = write_self(c, &j->self, &why);
+    if (err && why.text[0])
+        j->why = why;
+    finish(c, err);
+}
+
+static void join_conn_closed(void *owner, struct rpc_conn *conn)
+{
+    struct cluster *c = rpc_conn_data(conn);
+    (void)owner;
+    if (c && c->join && c->join->conn == conn)
+        c->join->conn = NULL; /* its call has been answered */
+}
+
+static void join_connected(void *owner, err_t err, const char *text, const struct tunnel_peer *peer, int fd)
+{
+    struct cluster *c = owner;
+    struct node *n = c->node;
+    struct join *j = c->join;
+    const struct rpc_conn_config config = {.loop = &n->loop,
+                                           .methods = n->methods,
+                                           .n_methods = RPC_METHOD_COUNT,
+                                           .owner = n,
+                                           .on_close = join_conn_closed};
+    (void)peer;
+    if (!j || j->over) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    j->request = NULL;
+    if (!err)
+        err = rpc_conn_open(&config, fd, 0, &j->conn);
+    if (!err) {
+        rpc_conn_set_data(j->conn, c);
+        err = rpc_cluster_join(j->conn, &j->self, j->is_static ? 0 : c->token.id, STEP_MS, joined, c);
+    }
+    if (!err)
+        return;
+    why_set(&j->why, err, "%s",
+            err == ERR_DENIED ? "the token is not known there: it was used up, has expired or was taken back; "
+                                "on a node of the cluster: dtctl cluster token"
+            : text && text[0] ? text
+                              : err_text(err));
+    next_address(c, err);
+}
+
+static void try_address(struct cluster *c)
+{
+    struct join *j = c->join;
+    struct why why = {""};
+    const char *address =
+        j->is_static ? c->node->conf.cluster.peers[j->at % n_addresses(c)] : c->token.addresses[j->at];
+    const struct tunnel_connect_config config = {.address = address,
+                                                 .key = j->is_static ? cluster_key(c) : token_key_id(&c->token),
+                                                 .purpose = TUNNEL_JOIN,
+                                                 .deadline_ms = STEP_MS};
+    if (tunnel_connect(c->host, &config, join_connected, c, &j->request, &why)) {
+        j->request = NULL;
+        j->why = why;
+        next_address(c, ERR_IO);
+    }
+}
+
+void cluster_join_tick(struct cluster *c, int64_t now)
+{
+    struct join *j = c->join;
+    if (!j || j->over)
+        return;
+    if (!j->is_static && now > j->due_ms) {
+        why_set(&j->why, ERR_TIMEOUT, "no node of the token's addresses answers; can they be reached from here?");
+        finish(c, ERR_TIMEOUT);
+    } else if (!j->conn && !j->request && now >= j->next_ms) {
+        try_address(c);
+    }
+}
+
+static err_t begin_join(struct cluster *c, const struct cluster_self *self, bool is_static, cluster_done_cb cb,
+                        void *arg, struct why *why)
+{
+    if (c->host)
+        return why_set(why, ERR_BUSY, "a former attempt is not over: try again");
+    struct join *j = calloc(1, sizeof(*j));
+    if (!j)
+        return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    j->self = *self;
+    j->is_static = is_static;
+    j->done = cb;
+    j->arg = arg;
+    j->due_ms = clock_mono_ms() + JOIN_MS;
+    snprintf(c->self.name, sizeof(c->self.name), "%s", self->name);
+    err_t err = cluster_host_open(c, why);
+    if (err)
+        free(j);
+    else
+        c->join = j;
+    return err;
+}
+
+err_t cluster_join(struct cluster *c, const char *text, const struct cluster_wish *w, cluster_done_cb cb, void *arg,
+                   struct why *why)
+{
+    struct cluster_self self;
+    int fd;
+    err_t err = refuse(c, "dtctl cluster join", false, why);
+    if (!err)
+        err = make_self(c, w, &self, why);
+    if (!err)
+        err = token_decode(text, strlen(text), &c->token, why);
+    if (!err)
+        err = tunnel_bind(self.listen, &fd, why);
+    if (err)
+        return err;
+    close(fd);
+    if (c->host && !c->join) { /* of an attempt that failed */
+        tunnel_host_close(c->host, NULL, NULL);
+        c->host = NULL;
+    }
+    return begin_join(c, &self, false, cb, arg, why);
+}
+
+/* ---- nodes that were given the key ---- */
+
+err_t cluster_static(struct cluster *c, struct why *why)
+{
+    const struct node_conf *conf = &c->node->conf;
+    struct cluster_wish wish = {0};
+    struct cluster_self self;
+    err_t err = key_file_read(conf->cluster.key_file, &c->ring, why);
+    if (!err)
+        err = make_self(c, &wish, &self, why);
+    if (!err && !conf->cluster.first && !conf->cluster.n_peers)
+        err = why_set(why, ERR_INVALID, "cluster.key_file: cluster.first or cluster.peers must be given, too");
+    if (err)
+        return err;
+    if (!conf->cluster.first)
+        return begin_join(c, &self, true, NULL, NULL, why);
+    err = write_self(c, &self, why);
+    c->self = self;
+    c->is_member = !err;
+    return err;
+}
+
+/* ---- leaving ---- */
+
+static void left(void *owner)
+{
+    const struct node *n = owner;
+    const struct cluster *c = n->cluster;
+    char from[PATH_MAX], to[PATH_MAX];
+    snprintf(from, sizeof(from), "%s/raft/log", n->dir);
+    snprintf(to, sizeof(to), "%s/raft/log.left-%" PRId64, n->dir, clock_wall_ms() / 1000);
+    if (rename(from, to) || unlink(c->self_path) || unlink(c->view_path))
+        log_error("the cluster is left, but not all of it is gone dir=%s why=\"%s\"", n->dir, strerror(errno));
+    exit(0);
+}
+
+static void leave_now(uv_timer_t *timer)
+{
+    struct cluster *c = timer->data;
+    if (cluster_is_needed(c))
+        uv_timer_start(timer, leave_now, TICK_MS, 0);
+    else
+        log_close(c->node->log, left);
+}
+
+struct leaving {
+    struct cluster *c;
+    cluster_done_cb done;
+    void *arg;
+};
+
+static void leave_said(void *arg, err_t err, const char *text)
+{
+    struct leaving *l = arg;
+    struct cluster *c = l->c;
+    if (err == ERR_NOTFOUND) /* it was removed already */
+        err = OK;
+    l->done(l->arg, err, text);
+    free(l);
+    if (err || c->closing)
+        return;
+    log_info("the cluster is left");
+    c->closing = true;
+    uv_timer_start(&c->timer, leave_now, TICK_MS, 0);
+}
+
+err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why *why)
+{
+    if (!c->is_member)
+        return why_set(why, ERR_NOTFOUND, "this node is in no cluster");
+    if (c->leads && cluster_known(c)->n_nodes < 2)
+        return why_set(why, ERR_INVALID, "this is the cluster's only node: there is nobody to leave it to");
+    if (c->leads && log_transfer(c->node->log, 0, NULL, NULL) == ERR_NOTFOUND)
+        return why_set(why, ERR_AGAIN,
+                       "this node holds the log alone; another must hold it first, which takes some "
+                       "seconds with 3 nodes; of 2 nodes the other one can leave");
+    if (c->leads || !c->leader_up)
+        return why_set(why, ERR_AGAIN, "who leads is changing: ask again");
+    struct leaving *l = calloc(1, sizeof(*l));
+    if (!l)
+        return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    *l = (struct leaving){c, cb, arg};
+    err_t err = rpc_cluster_leave(c->leader, &c->self, STEP_MS, leave_said, l);
+    if (err) {
+        free(l);
+        why_set(why, err, "%s", err_text(err));
+    }
+    return err;
+}
+
+/* ---- a majority is lost for ever ---- */
+
+err_t cluster_recover(struct cluster *c, struct why *why)
+{
+    struct cluster_self self = c->self;
+    if (!c->is_member)
+        return why_set(why, ERR_NOTFOUND, "this node is in no cluster");
+    if (cluster_leader(c))
+        return why_set(why, ERR_INVALID,
+                       "%s leads: a majority is there, nothing is to be recovered; a dead node: "
+                       "dtctl cluster remove",
+                       cluster_leader(c));
+    if (!log_index(c->node->log))
+        return why_set(why, ERR_INVALID, "this node has no copy of the log; recover on one that was a voter");
+    self.recover = true;
+    err_t err = write_self(c, &self, why);
+    if (!err)
+        cluster_restart(c);
+    return err;
+}

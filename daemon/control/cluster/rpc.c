@@ -1,0 +1,651 @@
+/* The cluster's messages: what other nodes say and are told, and what people ask. A record that somebody waits for is
+ * proposed with his call in hand; its verdict is a sentence from a table. */
+#include "daemon/control/cluster/rpc.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/tunnel/address.h"
+#include "daemon/control/cluster/internal.h"
+#include "daemon/control/rpc/server.h"
+#include "proto/client.pb-c.h"
+#include "proto/peer.pb-c.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_HOURS 24
+#define MAX_HOURS (24 * 365)
+
+/* ---- what we ask of other nodes ---- */
+
+struct asked {
+    rpc_hello_cb hello;
+    rpc_beat_cb beat;
+    rpc_join_cb join;
+    void (*leave)(void *arg, err_t err, const char *text);
+    void *arg;
+};
+
+static void answered(void *arg, const struct rpc_result *r)
+{
+    struct asked a = *(struct asked *)arg;
+    free(arg);
+    if (a.hello) {
+        const Dtd__PeerStatus *s = (const Dtd__PeerStatus *)r->reply;
+        a.hello(a.arg, r->err, r->text, s && s->leads, s ? s->raft_term : 0, s ? s->leader : NULL,
+                s ? s->leader_address : NULL);
+    } else if (a.beat) {
+        const Dtd__PeerBeatReply *b = (const Dtd__PeerBeatReply *)r->reply;
+        a.beat(a.arg, r->err, b && b->has_view ? b->view.data : NULL, b && b->has_view ? b->view.len : 0,
+               b && b->has_needed && b->needed);
+    } else if (a.join) {
+        const Dtd__JoinReply *j = (const Dtd__JoinReply *)r->reply;
+        a.join(a.arg, r->err, r->text, j ? j->id : 0, j ? j->view.data : NULL, j ? j->view.len : 0);
+    } else {
+        a.leave(a.arg, r->err, r->text);
+    }
+}
+
+static err_t ask(struct rpc_conn *conn, uint16_t method, const ProtobufCMessage *m, uint32_t ms, struct asked a)
+{
+    struct asked *copy = malloc(sizeof(*copy));
+    if (!copy)
+        return ERR_NOMEM;
+    *copy = a;
+    err_t err = rpc_send(conn, method, m, ms, answered, copy, NULL);
+    if (err)
+        free(copy);
+    return err;
+}
+
+static Dtd__PeerHello hello_of(const char *name, const uint8_t *instance)
+{
+    Dtd__PeerHello m = DTD__PEER_HELLO__INIT;
+    m.node = (char *)name;
+    m.version = (char *)DTD_VERSION;
+    m.has_instance = true;
+    m.instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)instance};
+    return m;
+}
+
+err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *instance, uint32_t ms, rpc_hello_cb cb,
+                        void *arg)
+{
+    const Dtd__PeerHello m = hello_of(name, instance);
+    return ask(conn, PEER_HELLO, &m.base, ms, (struct asked){.hello = cb, .arg = arg});
+}
+
+err_t rpc_cluster_beat(struct rpc_conn *conn, uint64_t view, uint64_t index, uint32_t ms, rpc_beat_cb cb, void *arg)
+{
+    Dtd__PeerBeat m = DTD__PEER_BEAT__INIT;
+    m.view = view;
+    m.has_raft_index = true;
+    m.raft_index = index;
+    return ask(conn, PEER_BEAT, &m.base, ms, (struct asked){.beat = cb, .arg = arg});
+}
+
+err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, uint64_t token, uint32_t ms,
+                       rpc_join_cb cb, void *arg)
+{
+    Dtd__JoinRequest m = DTD__JOIN_REQUEST__INIT;
+    m.name = (char *)self->name;
+    m.address = (char *)self->address;
+    m.domain = (char *)self->domain;
+    m.instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)self->instance};
+    m.has_token = token != 0;
+    m.token = token;
+    m.version = (char *)DTD_VERSION;
+    return ask(conn, PEER_JOIN, &m.base, ms, (struct asked){.join = cb, .arg = arg});
+}
+
+err_t rpc_cluster_leave(struct rpc_conn *conn, const struct cluster_self *self, uint32_t ms,
+                        void (*cb)(void *arg, err_t err, const char *text), void *arg)
+{
+    const Dtd__PeerHello m = hello_of(self->name, self->instance);
+    return ask(conn, PEER_LEAVE, &m.base, ms, (struct asked){.leave = cb, .arg = arg});
+}
+
+/* ---- records that somebody waits for ---- */
+
+static const char *verdict(enum record_kind kind, err_t err)
+{
+    static const struct {
+        enum record_kind kind;
+        err_t err;
+        const char *text;
+    } table[] = {
+        {RECORD_NODE, ERR_EXISTS,
+         "a node of that name is in the cluster: choose another (--name), or remove the old one "
+         "(dtctl cluster remove)"},
+        {RECORD_NODE, ERR_DENIED, "the token is not known, or has been used up: dtctl cluster token"},
+        {RECORD_NODE, ERR_STALE, "the token has expired: dtctl cluster token"},
+        {RECORD_NODE, ERR_LIMIT, "the cluster has as many nodes as it may have"},
+        {RECORD_NODE_LEFT, ERR_NOTFOUND, "no node of that name: dtctl cluster status"},
+        {RECORD_NODE_ADMIN, ERR_NOTFOUND, "no node of that name: dtctl cluster status"},
+        {RECORD_TOKEN, ERR_LIMIT, "there are as many tokens as there may be; the oldest will expire"},
+        {RECORD_KEY, ERR_LIMIT, "there are as many keys as there may be"},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (table[i].kind == kind && table[i].err == err)
+            return table[i].text;
+    return err_text(err);
+}
+
+struct waiting {
+    struct node *n;
+    struct rpc_call *call;
+    enum record_kind kind;
+    struct token token;
+    int64_t expires_ms;
+    uint32_t uses;
+};
+
+static void reply_token(struct waiting *w)
+{
+    char text[TOKEN_TEXT_MAX];
+    struct why why = {""};
+    Dtd__JoinToken m = DTD__JOIN_TOKEN__INIT;
+    err_t err = token_encode(&w->token, text, &why);
+    if (err) {
+        rpc_fail(w->call, err, "%s", why.text);
+        return;
+    }
+    m.token = text;
+    m.has_uses = m.has_expires_ms = true;
+    m.uses = w->uses;
+    m.expires_ms = w->expires_ms;
+    rpc_reply(w->call, &m.base);
+    explicit_bzero(text, sizeof(text));
+}
+
+static void reply_joined(struct waiting *w, const struct state_result *r)
+{
+    Dtd__JoinReply m = DTD__JOIN_REPLY__INIT;
+    struct cluster *c = w->n->cluster;
+    cluster_view_make(c);
+    m.id = r->node;
+    m.view = (ProtobufCBinaryData){c->view_bytes.len, c->view_bytes.data};
+    rpc_reply(w->call, &m.base);
+}
+
+static void recorded(void *arg, err_t err, uint64_t index, const void *result)
+{
+    struct waiting *w = arg;
+    const struct state_result *r = result;
+    (void)index;
+    if (err)
+        rpc_fail(w->call, ERR_AGAIN, "nobody can say whether it was done: who leads has changed. Ask again");
+    else if (r->err)
+        rpc_fail(w->call, r->err, "%s", verdict(w->kind, r->err));
+    else if (w->kind == RECORD_TOKEN)
+        reply_token(w);
+    else if (w->kind == RECORD_NODE)
+        reply_joined(w, r);
+    else {
+        Dtd__PeerEmpty for_peers = DTD__PEER_EMPTY__INIT;
+        Dtd__Empty for_people = DTD__EMPTY__INIT;
+        rpc_reply(w->call, rpc_call_method(w->call) == PEER_LEAVE ? &for_peers.base : &for_people.base);
+    }
+    token_wipe(&w->token);
+    free(w);
+}
+
+/* Answers the call, now or later. */
+static void record(struct node *n, struct rpc_call *call, struct record *r, const struct waiting *with)
+{
+    struct waiting *w = calloc(1, sizeof(*w));
+    err_t err = w ? OK : ERR_NOMEM;
+    if (w) {
+        if (with)
+            *w = *with;
+        w->n = n;
+        w->call = call;
+        w->kind = r->kind;
+        r->wall_ms = clock_wall_ms();
+        err = node_propose(n, r, recorded, w);
+    }
+    if (!err)
+        return;
+    free(w);
+    rpc_fail(call, err, "not recorded: %s", err == ERR_NOSPACE ? log_warning(n->log) : err_text(err));
+}
+
+/* ---- what other nodes ask of us ---- */
+
+static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    static const uint8_t none[NODE_INSTANCE_BYTES];
+    const Dtd__PeerHello *h = (const Dtd__PeerHello *)request;
+    struct node *n = owner;
+    struct cluster *c = n->cluster;
+    const char *why = "";
+    Dtd__PeerStatus s = DTD__PEER_STATUS__INIT;
+    bool whole = h->has_instance && h->instance.len == NODE_INSTANCE_BYTES;
+    err_t err = cluster_hello(c, rpc_call_conn(call), h->node, whole ? h->instance.data : none, h->version, &why);
+    if (err && err != ERR_AGAIN) {
+        log_warn("node refused node=%s why=\"%s\"", h->node, why);
+        rpc_fail(call, err, "%s", why);
+        return;
+    }
+    const struct state_node *leader = cluster_leader(c) ? cluster_node(c, cluster_leader(c)) : NULL;
+    s.node = (char *)cluster_self(c);
+    s.version = (char *)DTD_VERSION;
+    s.raft_state = (char *)log_state(n->log);
+    s.raft_term = log_term(n->log);
+    s.raft_index = log_index(n->log);
+    s.has_leads = true;
+    s.leads = !err;
+    s.leader = leader ? leader->name : NULL;
+    s.leader_address = leader ? leader->address : NULL;
+    rpc_reply(call, &s.base);
+}
+
+static void handle_beat(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__PeerBeat *b = (const Dtd__PeerBeat *)request;
+    struct node *n = owner;
+    const struct buf *view = NULL;
+    Dtd__PeerBeatReply m = DTD__PEER_BEAT_REPLY__INIT;
+    struct rpc_conn *conn = rpc_call_conn(call);
+    bool needed = false;
+    err_t err = conn ? cluster_beat(n->cluster, conn, b->view, b->raft_index, &view, &needed) : ERR_AGAIN;
+    if (err) {
+        rpc_fail(call, err, "not led from here");
+        return;
+    }
+    m.has_needed = true;
+    m.needed = needed;
+    m.has_view = view != NULL;
+    if (view)
+        m.view = (ProtobufCBinaryData){view->len, view->data};
+    rpc_reply(call, &m.base);
+}
+
+static void join_passed(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len)
+{
+    struct rpc_call *call = arg;
+    Dtd__JoinReply m = DTD__JOIN_REPLY__INIT;
+    m.id = id;
+    m.view = (ProtobufCBinaryData){len, (uint8_t *)view};
+    if (err)
+        rpc_fail(call, err == ERR_CLOSED || err == ERR_TIMEOUT ? ERR_AGAIN : err, "%s", text[0] ? text : err_text(err));
+    else
+        rpc_reply(call, &m.base);
+}
+
+/* Any node admits; the one that leads records it. */
+static void pass_join(struct node *n, struct rpc_call *call, const Dtd__JoinRequest *q)
+{
+    struct cluster_self self = {0};
+    struct rpc_conn *conn = cluster_leader_conn(n->cluster);
+    snprintf(self.name, sizeof(self.name), "%s", q->name);
+    snprintf(self.address, sizeof(self.address), "%s", q->address);
+    snprintf(self.domain, sizeof(self.domain), "%s", q->domain ? q->domain : "");
+    memcpy(self.instance, q->instance.data, NODE_INSTANCE_BYTES);
+    err_t err = conn ? rpc_cluster_join(conn, &self, q->has_token ? q->token : 0, 4000, join_passed, call) : ERR_AGAIN;
+    if (err)
+        rpc_fail(call, err, "no node leads now: try again");
+}
+
+static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__JoinRequest *q = (const Dtd__JoinRequest *)request;
+    struct node *n = owner;
+    struct rpc_conn *conn = rpc_call_conn(call);
+    const struct inbound *in = conn ? rpc_conn_data(conn) : NULL;
+    uint64_t token = q->has_token ? q->token : 0;
+    bool legal = q->instance.len == NODE_INSTANCE_BYTES && node_name_valid(q->name, strlen(q->name)) &&
+                 strlen(q->address) <= NODE_TEXT_MAX && (!q->domain || strlen(q->domain) <= NODE_TEXT_MAX);
+    struct address address;
+    struct why why = {""};
+    /* Who came by a token joins by that one and under the name that its tunnel says. */
+    if (!in || !legal || (in->token && (token != in->token || strcmp(in->name, q->name) != 0))) {
+        rpc_fail(call, ERR_DENIED, "not as the connection says");
+        return;
+    }
+    if (address_parse(q->address, &address, &why)) {
+        rpc_fail(call, ERR_INVALID, "%s", why.text);
+        return;
+    }
+    if (!cluster_leads(n->cluster)) {
+        pass_join(n, call, q);
+        return;
+    }
+    /* The first number is the first node's own: it is that voter already. */
+    if (!cluster_node(n->cluster, cluster_self(n->cluster))) {
+        rpc_fail(call, ERR_AGAIN, "the cluster is just beginning: try again");
+        return;
+    }
+    struct record r = {
+        .kind = RECORD_NODE,
+        .node = {.name = q->name, .address = q->address, .domain = q->domain ? q->domain : "", .token = token}};
+    memcpy(r.node.instance, q->instance.data, NODE_INSTANCE_BYTES);
+    log_info("node joins node=%s address=%s version=%s", q->name, q->address, q->version ? q->version : "?");
+    record(n, call, &r, NULL);
+}
+
+static void handle_leave(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__PeerHello *h = (const Dtd__PeerHello *)request;
+    struct node *n = owner;
+    struct rpc_conn *conn = rpc_call_conn(call);
+    const struct inbound *in = conn ? rpc_conn_data(conn) : NULL;
+    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = h->node}};
+    if (!in || strcmp(in->name, h->node) != 0)
+        rpc_fail(call, ERR_DENIED, "a node leaves by itself");
+    else if (!cluster_leads(n->cluster))
+        rpc_fail(call, ERR_AGAIN, "another leads: ask again");
+    else
+        record(n, call, &r, NULL);
+}
+
+/* ---- what people ask ---- */
+
+static struct cluster_wish wish_of(const Dtd__ClusterInitRequest *q)
+{
+    return (struct cluster_wish){q->name, q->listen, q->advertise, q->domain};
+}
+
+static void answer(struct rpc_call *call, err_t err, const char *why)
+{
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    if (err)
+        rpc_fail(call, err, "%s", why);
+    else
+        rpc_reply(call, &empty.base);
+}
+
+static void done(void *arg, err_t err, const char *why)
+{
+    answer(arg, err, why);
+}
+
+static void ask_init(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    struct why why = {""};
+    const struct cluster_wish w = wish_of((const Dtd__ClusterInitRequest *)request);
+    if (rpc_server_is_admin(call, "make a cluster of the dtd"))
+        answer(call, cluster_init(n->cluster, &w, &why), why.text);
+}
+
+static void ask_join(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__ClusterInitRequest *q = (const Dtd__ClusterInitRequest *)request;
+    struct node *n = owner;
+    struct why why = {""};
+    const struct cluster_wish w = wish_of(q);
+    if (!rpc_server_is_admin(call, "join a cluster with the dtd"))
+        return;
+    err_t err = cluster_join(n->cluster, q->token ? q->token : "", &w, done, call, &why);
+    if (err)
+        answer(call, err, why.text);
+}
+
+static void ask_leave(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    struct why why = {""};
+    (void)request;
+    if (!rpc_server_is_admin(call, "leave a cluster with the dtd"))
+        return;
+    err_t err = cluster_leave(n->cluster, done, call, &why);
+    if (err)
+        answer(call, err, why.text);
+}
+
+static void ask_recover(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    struct why why = {""};
+    (void)request;
+    if (rpc_server_is_admin(call, "recover the log of the dtd"))
+        answer(call, cluster_recover(n->cluster, &why), why.text);
+}
+
+/* At the leader: a cluster is there, and the caller may change it. */
+static bool may_change(struct node *n, struct rpc_call *call, const char *what)
+{
+    if (!rpc_server_is_admin(call, what))
+        return false;
+    if (n->cluster->is_member)
+        return true;
+    rpc_fail(call, ERR_NOTFOUND, "this node is in no cluster: dtctl cluster init");
+    return false;
+}
+
+static void add_address(struct token *t, const char *address)
+{
+    if (t->n_addresses < TOKEN_ADDRESSES_MAX && strlen(address) <= TOKEN_ADDRESS_MAX)
+        snprintf(t->addresses[t->n_addresses++], TOKEN_ADDRESS_MAX + 1, "%s", address);
+}
+
+static void ask_token(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__JoinToken *q = (const Dtd__JoinToken *)request;
+    struct node *n = owner;
+    const struct cluster *c = n->cluster;
+    struct why why = {""};
+    uint32_t hours = q->has_hours ? q->hours : DEFAULT_HOURS;
+    struct waiting w = {.uses = q->has_uses ? q->uses : 1};
+    if (!may_change(n, call, "make tokens for the cluster of the dtd"))
+        return;
+    if (!w.uses || w.uses > STATE_MAX_NODES || !hours || hours > MAX_HOURS) {
+        rpc_fail(call, ERR_INVALID, "--uses is 1 to %d, --hours 1 to %d", STATE_MAX_NODES, MAX_HOURS);
+        return;
+    }
+    err_t err = token_make(&w.token, &why);
+    if (err) {
+        rpc_fail(call, err, "%s", why.text);
+        return;
+    }
+    add_address(&w.token, c->self.address);
+    for (int i = 0; i < cluster_known(c)->n_nodes; i++)
+        if (cluster_known(c)->nodes[i].id != c->self.id)
+            add_address(&w.token, cluster_known(c)->nodes[i].address);
+    w.expires_ms = clock_wall_ms() + (int64_t)hours * 3600 * 1000;
+    struct record r = {.kind = RECORD_TOKEN, .token = {.id = w.token.id, .expires_ms = w.expires_ms, .uses = w.uses}};
+    memcpy(r.token.secret, w.token.secret, TOKEN_SECRET_LENGTH);
+    record(n, call, &r, &w);
+    explicit_bzero(&r, sizeof(r));
+    token_wipe(&w.token);
+}
+
+static void ask_remove(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__ClusterNodeRequest *q = (const Dtd__ClusterNodeRequest *)request;
+    struct node *n = owner;
+    struct cluster *c = n->cluster;
+    struct cluster_facts facts;
+    if (!may_change(n, call, "remove a node from the cluster of the dtd"))
+        return;
+    const struct state_node *x = cluster_node(c, q->name ? q->name : "");
+    if (!x) {
+        rpc_fail(call, ERR_NOTFOUND, "%s", verdict(RECORD_NODE_LEFT, ERR_NOTFOUND));
+        return;
+    }
+    cluster_lead_facts(c, x, &facts);
+    if (strcmp(facts.state, "up") == 0) {
+        rpc_fail(call, ERR_BUSY, "%s is there: run `dtctl cluster leave` on it; only a dead node is removed", x->name);
+        return;
+    }
+    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = q->name}};
+    log_info("node removed node=%s", q->name);
+    record(n, call, &r, NULL);
+}
+
+static void ask_drain(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__ClusterNodeRequest *q = (const Dtd__ClusterNodeRequest *)request;
+    struct node *n = owner;
+    if (!may_change(n, call, "drain a node of the dtd"))
+        return;
+    if (!q->name || (q->reason && strlen(q->reason) > NODE_REASON_MAX)) {
+        rpc_fail(call, ERR_INVALID, "a node's name, and a reason of at most %d bytes", NODE_REASON_MAX);
+        return;
+    }
+    struct record r = {.kind = RECORD_NODE_ADMIN, .node_admin = {.name = q->name, .drained = q->reason}};
+    record(n, call, &r, NULL);
+}
+
+static void ask_rotate(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    (void)request;
+    if (!may_change(n, call, "change the key of the dtd's cluster"))
+        return;
+    const struct state_cluster *k = cluster_known(n->cluster);
+    if (k->n_keys > 1) {
+        rpc_fail(call, ERR_BUSY,
+                 "a new key is on its way: the old one holds until every node has it; remove the nodes "
+                 "that are lost for ever");
+        return;
+    }
+    struct record r = {.kind = RECORD_KEY, .key = {.version = k->keys[0].version + 1, .step = KEY_ADDED}};
+    struct key_ring ring;
+    struct why why = {""};
+    err_t err = key_ring_make(&ring, &why);
+    if (err) {
+        rpc_fail(call, err, "%s", why.text);
+        return;
+    }
+    memcpy(r.key.secret, ring.keys[0].secret, KEY_SECRET_LENGTH);
+    key_ring_wipe(&ring);
+    record(n, call, &r, NULL);
+    explicit_bzero(&r, sizeof(r));
+}
+
+/* ---- status ---- */
+
+struct status {
+    Dtd__ClusterReport msg;
+    Dtd__ClusterNode *nodes, **refs;
+    char note[512];
+};
+
+static const char *role_of(const struct cluster *c, uint64_t id, const struct log_member *in_log, int n)
+{
+    static const char *const names[] = {[LOG_SPARE] = "spare", [LOG_STANDBY] = "standby", [LOG_VOTER] = "voter"};
+    const char *leader = cluster_leader(c);
+    const struct state_node *x = leader ? cluster_node(c, leader) : NULL;
+    if (x && x->id == id)
+        return "leader";
+    for (int i = 0; i < n; i++)
+        if (in_log[i].id == id)
+            return names[in_log[i].role];
+    return NULL;
+}
+
+static void fill_node(const struct cluster *c, const struct state_node *x, Dtd__ClusterNode *m)
+{
+    struct log_member in_log[LOG_MAX_MEMBERS];
+    struct cluster_facts f = {.state = x->id == c->self.id ? "up" : "unknown"};
+    int n_log = log_members(c->node->log, in_log);
+    if (c->leads)
+        cluster_lead_facts(c, x, &f);
+    dtd__cluster_node__init(m);
+    m->name = x->name;
+    m->id = x->id;
+    m->address = x->address;
+    m->domain = x->domain[0] ? x->domain : NULL;
+    m->drained = x->drained;
+    m->state = (char *)f.state;
+    m->version = (char *)f.version;
+    m->role = (char *)role_of(c, x->id, in_log, n_log);
+    m->has_silent_ms = f.silent_ms > 0;
+    m->silent_ms = f.silent_ms;
+    m->has_log_index = f.index > 0;
+    m->log_index = f.index;
+}
+
+static void write_note(const struct cluster *c, struct status *s)
+{
+    int n = cluster_known(c)->n_nodes, voters = 0, there = 0;
+    for (int i = 0; i < n; i++) {
+        bool votes =
+            s->nodes[i].role && (strcmp(s->nodes[i].role, "leader") == 0 || strcmp(s->nodes[i].role, "voter") == 0);
+        voters += votes;
+        there += votes && strcmp(s->nodes[i].state, "up") == 0;
+    }
+    const char *leader = cluster_leader(c);
+    if (!c->is_member)
+        snprintf(s->note, sizeof(s->note),
+                 "this node is in no cluster: dtctl cluster init, or dtctl cluster join TOKEN");
+    else if (!leader)
+        snprintf(s->note, sizeof(s->note),
+                 "nobody leads, as far as this node knows: running jobs go on, nothing new starts. A majority of the "
+                 "voters must be up; if it is lost for ever: dtctl cluster recover, on a node that was a voter");
+    else if (n == 1)
+        snprintf(s->note, sizeof(s->note), "one node; the next one: dtctl cluster token");
+    else if (n == 2)
+        snprintf(
+            s->note, sizeof(s->note),
+            "of 2 nodes %s holds the log: stopped in order it hands it over; while it is lost nothing new starts. A "
+            "third node changes that: dtctl cluster token",
+            leader);
+    else if (there < voters)
+        snprintf(s->note, sizeof(s->note),
+                 "%d of %d voters are there; a dead one is replaced within 10 s where a node "
+                 "is free, and taken out by: dtctl cluster remove NODE",
+                 there, voters);
+    s->msg.note = s->note[0] ? s->note : NULL;
+}
+
+static void ask_status(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    const struct cluster *c = n->cluster;
+    const struct state_cluster *k = cluster_known(c);
+    if (!n->leads && n->leader) {
+        rpc_server_pass_on(n, call, request);
+        return;
+    }
+    struct status s = {.msg = DTD__CLUSTER_REPORT__INIT};
+    size_t count = c->is_member ? (size_t)k->n_nodes : 0;
+    s.nodes = calloc(count + 1, sizeof(*s.nodes));
+    s.refs = calloc(count + 1, sizeof(void *));
+    for (size_t i = 0; i < count && s.nodes && s.refs; i++) {
+        fill_node(c, &k->nodes[i], &s.nodes[i]);
+        s.refs[i] = &s.nodes[i];
+    }
+    if (s.nodes && s.refs) {
+        s.msg.self = (char *)cluster_self(c);
+        s.msg.leader = (char *)(c->is_member ? cluster_leader(c) : NULL);
+        s.msg.n_node = count;
+        s.msg.node = s.refs;
+        s.msg.has_log_index = s.msg.has_log_term = s.msg.has_key = s.msg.has_keys = true;
+        s.msg.log_index = log_index(n->log);
+        s.msg.log_term = log_term(n->log);
+        s.msg.key = k->key_used;
+        s.msg.keys = (uint32_t)k->n_keys;
+        write_note(c, &s);
+        rpc_reply(call, &s.msg.base);
+    } else {
+        rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    }
+    free(s.nodes);
+    free(s.refs);
+}
+
+const struct rpc_server_row *rpc_cluster_rows(int *ret_n)
+{
+    static const struct rpc_server_row rows[] = {
+        {HERE, {CLIENT_CLUSTER_INIT, ask_init}},
+        {HERE, {CLIENT_CLUSTER_JOIN, ask_join}},
+        {HERE, {CLIENT_CLUSTER_STATUS, ask_status}},
+        {AT_LEADER, {CLIENT_CLUSTER_TOKEN, ask_token}},
+        {AT_LEADER, {CLIENT_CLUSTER_REMOVE, ask_remove}},
+        {HERE, {CLIENT_CLUSTER_LEAVE, ask_leave}},
+        {HERE, {CLIENT_CLUSTER_RECOVER, ask_recover}},
+        {AT_LEADER, {CLIENT_CLUSTER_ROTATE, ask_rotate}},
+        {AT_LEADER, {CLIENT_NODE_DRAIN, ask_drain}},
+        {HERE, {PEER_HELLO, handle_hello}},
+        {HERE, {PEER_BEAT, handle_beat}},
+        {HERE, {PEER_JOIN, handle_join}},
+        {HERE, {PEER_LEAVE, handle_leave}},
+    };
+    *ret_n = sizeof(rows) / sizeof(rows[0]);
+    return rows;
+}

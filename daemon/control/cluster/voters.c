@@ -1,0 +1,121 @@
+/* The order of the rules is the order of what hurts more: numbers of nodes that have left, too few good voters, too
+ * many voters, a leader that is drained. A good voter is there (or has not been away for long) and is not drained. One
+ * that is not good is taken out only when enough good ones are there: until then it still counts for a majority if it
+ * comes back. */
+#include "daemon/control/cluster/voters.h"
+
+#include <stddef.h>
+#include <string.h>
+
+int voters_wanted(int nodes)
+{
+    return nodes < 3 ? 1 : nodes < 17 ? 3 : 5;
+}
+
+static bool is_voter(const struct voters_node *x)
+{
+    return x->in_log && x->role == LOG_VOTER;
+}
+
+static bool is_alive(const struct voters_node *x)
+{
+    return x->self || x->up || x->away_ms < VOTERS_DEAD_MS;
+}
+
+static bool is_good(const struct voters_node *x)
+{
+    return x->listed && is_alive(x) && !x->drained;
+}
+
+static int in_domain(const struct voters_node *nodes, int n, const struct voters_node *x)
+{
+    int found = 0;
+    for (int i = 0; i < n; i++)
+        found += &nodes[i] != x && is_voter(&nodes[i]) && is_good(&nodes[i]) && x->domain[0] &&
+                 strcmp(nodes[i].domain, x->domain) == 0;
+    return found;
+}
+
+/* Somebody who is there now, is no voter and not drained: where fewest voters fail with it, then the oldest. */
+static const struct voters_node *candidate(const struct voters_node *nodes, int n)
+{
+    const struct voters_node *best = NULL;
+    for (int i = 0; i < n; i++) {
+        const struct voters_node *x = &nodes[i];
+        if (is_voter(x) || !x->up || !is_good(x))
+            continue;
+        int a = in_domain(nodes, n, x), b = best ? in_domain(nodes, n, best) : 0;
+        if (!best || a < b || (a == b && x->id < best->id))
+            best = x;
+    }
+    return best;
+}
+
+/* How much a voter is to be spared; the leader cannot take itself out. */
+static int worth(const struct voters_node *nodes, int n, const struct voters_node *x)
+{
+    return (is_alive(x) ? 4000 : 0) + (x->drained ? 0 : 2000) + (x->self ? 10000 : 0) - in_domain(nodes, n, x);
+}
+
+static const struct voters_node *surplus(const struct voters_node *nodes, int n)
+{
+    const struct voters_node *worst = NULL;
+    for (int i = 0; i < n; i++) {
+        const struct voters_node *x = &nodes[i];
+        if (!is_voter(x))
+            continue;
+        int a = worth(nodes, n, x), b = worst ? worth(nodes, n, worst) : 0;
+        if (!worst || a < b || (a == b && x->id > worst->id))
+            worst = x;
+    }
+    return worst;
+}
+
+static struct voters_change change(enum voters_step step, const struct voters_node *x)
+{
+    return (struct voters_change){step, x->id};
+}
+
+/* Somebody else who could lead. */
+static const struct voters_node *heir(const struct voters_node *nodes, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (is_voter(&nodes[i]) && is_good(&nodes[i]) && nodes[i].up && !nodes[i].self)
+            return &nodes[i];
+    return NULL;
+}
+
+bool voters_have_heir(const struct voters_node *nodes, int n)
+{
+    return heir(nodes, n) || candidate(nodes, n);
+}
+
+struct voters_change voters_next(const struct voters_node *nodes, int n)
+{
+    static const struct voters_change nothing = {VOTERS_NOTHING, 0};
+    int listed = 0, voters = 0, good = 0;
+    const struct voters_node *self = NULL;
+    for (int i = 0; i < n; i++) {
+        const struct voters_node *x = &nodes[i];
+        if (!x->listed && x->in_log && !x->self)
+            return change(VOTERS_REMOVE, x);
+        listed += x->listed;
+        voters += is_voter(x);
+        good += is_voter(x) && is_good(x);
+        self = x->self ? x : self;
+    }
+    const struct voters_node *next = candidate(nodes, n), *other = heir(nodes, n);
+    int wanted = voters_wanted(listed);
+    if (self && (!self->listed || self->drained) && other)
+        return change(VOTERS_HAND_OVER, other);
+    if (good < wanted && next)
+        return change(next->in_log ? VOTERS_PROMOTE : VOTERS_ADD, next);
+    if (voters > wanted) {
+        const struct voters_node *x = surplus(nodes, n);
+        return x->self ? nothing : change(VOTERS_REMOVE, x);
+    }
+    for (int i = 0; i < n; i++) /* added, and not wanted any more */
+        if (nodes[i].in_log && !is_voter(&nodes[i]))
+            return change(VOTERS_REMOVE, &nodes[i]);
+    return nothing;
+}

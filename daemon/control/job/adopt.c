@@ -1,0 +1,202 @@
+/* Who has just begun to decide knows the log and, from the nodes' lists, which processes live. A job whose workers all
+ * live, and are in its epoch, goes on in it; any other goes on in a new one, by the incident that had ended the last
+ * one, if one had; a job without an epoch goes on being started. */
+#include "daemon/control/job/job.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/job/node_view.h"
+#include "daemon/control/control.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- places ---- */
+
+/* A log that was written before the node had a name of its own says node-1. */
+static struct agent *agent_of(struct node *n, const char *name)
+{
+    bool unnamed = !agent_find(n, name) && !n->agents->next && strcmp(name, "node-1") == 0;
+    return unnamed ? &n->self : agent_need(n, name);
+}
+
+err_t job_adopt_begin(struct job *j)
+{
+    const struct state_job *s = state_job_find(j->node->state, j->id);
+    if (job_over(j) || !s)
+        return OK;
+    if (s->epoch.epoch && (s->epoch.n_members < 1 || s->epoch.n_members > j->max_workers))
+        return ERR_CORRUPT;
+    j->adopting = true;
+    if (j->node->agents->next) { /* another may have led, with metrics that are not here; ours come soon */
+        j->history = HISTORY_DUE;
+        j->known_epoch = j->metrics.has_last ? j->metrics.last.epoch : 0;
+        j->known_step = j->metrics.has_last ? j->metrics.last.step : 0;
+        metrics_hold(&j->metrics);
+    }
+    if (s->epoch.epoch == 0)
+        return OK;
+    j->state.state = JOB_RECOVERING;
+    j->n_workers = s->epoch.n_members;
+    for (int k = 0; k < j->n_workers; k++) {
+        struct job_process *p = &j->workers[k].p;
+        p->agent = agent_of(j->node, s->epoch.members[k].node);
+        p->slot = s->epoch.members[k].slot;
+        if (!p->agent)
+            return ERR_NOMEM;
+    }
+    return job_ios_settle(j);
+}
+
+struct job_process *job_adopt_process(struct job *j, struct agent *a, int slot)
+{
+    bool claim = j->adopting && j->epoch == 0 && slot < j->n_workers;
+    if (claim && slot >= 0 && !j->workers[slot].p.agent) {
+        j->workers[slot].p.agent = a;
+        j->workers[slot].p.slot = slot;
+    }
+    if (claim && slot < 0)
+        for (int k = 0; k < j->n_workers && !j->workers[0].p.agent; k++) /* its io is listed before its workers */
+            j->workers[k].p = (struct job_process){.agent = a, .slot = k};
+    if (claim && job_ios_settle(j))
+        return NULL;
+    return job_process_find(j, a, slot);
+}
+
+/* Without an epoch the log names no places: they are taken from what lives, where that is a job on one node. */
+static bool complete_places(struct job *j)
+{
+    struct agent *a = NULL;
+    for (int k = 0; k < j->n_workers; k++) {
+        struct agent *b = j->workers[k].p.agent;
+        if (a && b && a != b)
+            return false;
+        a = b ? b : a;
+    }
+    /* On one of its nodes a dtd-io alone may have been there so far. */
+    int per_node = job_want(&j->spec).per_node;
+    if (!a || a->state != AGENT_UP || j->n_workers > a->slots - a->used || (per_node && j->n_workers > per_node))
+        return false;
+    for (int k = 0; k < j->n_workers; k++) {
+        j->workers[k].p.agent = a;
+        j->workers[k].p.slot = k;
+    }
+    return job_ios_settle(j) == OK;
+}
+
+static void forget_places(struct job *j)
+{
+    for (int i = 0; i < j->n_ios; i++)
+        job_process_kill(j, &j->ios[i].p, SIGKILL);
+    for (int k = 0; k < j->n_workers; k++) {
+        job_process_kill(j, &j->workers[k].p, SIGKILL);
+        j->workers[k] = (struct job_worker){.device = -1};
+    }
+    j->n_ios = 0;
+}
+
+/* ---- going on ---- */
+
+static int count(const struct job *j, enum process_state state)
+{
+    int n = 0;
+    for (int k = 0; k < j->n_workers; k++)
+        n += j->workers[k].p.state == state;
+    return n;
+}
+
+/* Of those that it was on; NULL: all are there. */
+static const struct agent *lost_node(const struct job *j)
+{
+    for (int k = 0; k < j->n_workers; k++) {
+        const struct agent *a = j->workers[k].p.agent;
+        if (a && a->state != AGENT_UP)
+            return a;
+    }
+    return NULL;
+}
+
+/* The first worker whose end is known tells best what happened. */
+static void lost(struct job *j)
+{
+    const struct agent *a = lost_node(j);
+    char text[512];
+    for (int k = 0; k < j->n_workers; k++) {
+        const struct job_process *p = &j->workers[k].p;
+        if (p->state != PROCESS_ENDED)
+            continue;
+        job_process_obituary(j, p, text, sizeof(text));
+        job_epoch_lost(j, (double)(clock_mono_ns() - p->exit_ns) / 1e6, true, "%s", text);
+        return;
+    }
+    if (a)
+        job_epoch_lost(j, a->silent_ms, true, "node %s was lost when another node came to lead", a->name);
+    else
+        job_epoch_lost(j, 0, true, "not all workers were there when dtd-control was started again");
+}
+
+/* By what who led before had ended its newest epoch; NULL: it goes on. */
+static const struct state_incident *ended_by(const struct job *j)
+{
+    const struct state_job *s = state_job_find(j->node->state, j->id);
+    for (int i = s ? s->n_incidents - 1 : -1; i >= 0; i--)
+        if (s->incidents[i].epoch == j->epoch && s->incidents[i].restarts >= 0)
+            return &s->incidents[i];
+    return NULL;
+}
+
+static void begin_start_again(struct job *j)
+{
+    if (!complete_places(j)) {
+        forget_places(j);
+        return;
+    }
+    job_place(j);
+    if (!j->stopping) /* canceled: the first tick turns to that */
+        job_move(j, PHASE_GATHERING, "its start goes on");
+}
+
+static bool awaited(const struct job *j)
+{
+    for (int k = 0; k < j->n_workers; k++) {
+        const struct agent *a = j->workers[k].p.agent;
+        if (a ? !a->listed : j->epoch == 0 && !j->node->self.listed)
+            return true;
+    }
+    return false;
+}
+
+void job_adopt(struct job *j, bool late)
+{
+    if (!j->adopting || (!late && awaited(j)))
+        return;
+    int live = count(j, PROCESS_LIVE), ended = count(j, PROCESS_ENDED);
+    j->adopting = false;
+    log_info("adopted job=%" PRIu64 " epoch=%" PRIu64 " live=%d ended=%d", j->id, j->epoch, live, ended);
+    if (j->epoch == 0) {
+        begin_start_again(j);
+        return;
+    }
+    job_place(j);
+    if (j->stopping)
+        return;
+    job_epoch_find_resume(j);
+    const struct state_incident *by = ended_by(j);
+    if (by)
+        j->restarts = by->restarts;
+    j->state.state = !by && (live || ended) ? JOB_RUNNING : JOB_RECOVERING;
+    if (!live && !ended && !lost_node(j)) {
+        job_epoch_again(j, "dtd ended, and the job's processes with it"); /* stopped or killed as a whole */
+        return;
+    }
+    job_move(j, PHASE_REJOINING, "a new control");
+    if (by) {
+        job_epoch_ended(j, by);
+        return;
+    }
+    bool whole = job_is_command(&j->spec) ? job_command_adopted(j) : live == j->n_workers;
+    if (!whole)
+        lost(j);
+}

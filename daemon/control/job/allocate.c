@@ -1,0 +1,257 @@
+/* Room for a job: a place on some node for each of its workers, slots and GPUs. A job has all of it or nothing, and
+ * what it waits for stands in its reason. Cores are the node's own affair (children.c). */
+#include "daemon/control/job/job.h"
+
+#include "common/base/log.h"
+#include "daemon/control/job/node_view.h"
+#include "daemon/control/control.h"
+#include "daemon/control/job/placement.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int job_gpus(const struct job_spec *spec)
+{
+    bool cuda = spec->run.device == DEVICE_CUDA;
+    return cuda ? gpus_needed((int)spec->parallel.workers, (int)spec->run.workers_per_gpu) : 0;
+}
+
+/* ---- wishes ---- */
+
+/* The innermost axes of the mesh are the ones that say most to each other. */
+static void want_groups(const struct job_parallel *p, int workers, int ret[PLACEMENT_GROUPS])
+{
+    const int64_t sizes[PLACEMENT_GROUPS] = {p->ep > 1 ? p->fsdp * p->cp * p->tp : 0, p->cp * p->tp, p->tp};
+    for (int i = 0; i < PLACEMENT_GROUPS; i++)
+        ret[i] = sizes[i] > 1 && sizes[i] <= workers ? (int)sizes[i] : 0;
+}
+
+struct placement_want job_want(const struct job_spec *spec)
+{
+    const struct job_parallel *p = &spec->parallel;
+    int workers = (int)p->workers, nodes = (int)spec->run.nodes, replica = (int)job_replica_workers(spec);
+    bool ranged = p->min_workers && p->min_workers < p->workers;
+    if (ranged && nodes)
+        replica = workers / nodes % replica == 0 ? workers / nodes : workers;
+    struct placement_want w = {.max = workers,
+                               .min = ranged ? (int)p->min_workers : workers,
+                               .unit = ranged ? replica : workers,
+                               .per_gpu = spec->run.device == DEVICE_CUDA ? (int)spec->run.workers_per_gpu : 0,
+                               .per_node = nodes ? (workers + nodes - 1) / nodes : 0};
+    want_groups(p, workers, w.group);
+    return w;
+}
+
+int job_nodes(struct node *n, const struct job *j, struct placement_node **ret)
+{
+    int count = 0, i = 0;
+    for (const struct agent *a = n->agents; a; a = a->next)
+        count++;
+    *ret = calloc((size_t)count + 1, sizeof(**ret));
+    for (const struct agent *a = n->agents; a && *ret; a = a->next, i++) {
+        int mine = 0;
+        for (int k = 0; j && j->placed && k < j->n_workers; k++)
+            mine += j->workers[k].p.agent == a;
+        agent_room(a, j ? j->id : 0, mine, &(*ret)[i]);
+    }
+    return i;
+}
+
+/* ---- taking and giving ---- */
+
+static bool is_mine(const struct job_worker *w, const struct agent *a)
+{
+    return w->p.agent == a;
+}
+
+/* GPUs for the workers on one node that have none. */
+static bool take_gpus_on(struct job *j, struct agent *a)
+{
+    int device[CHANNEL_MAX_SLOTS], rank[CHANNEL_MAX_SLOTS], n = 0;
+    for (int k = 0; k < j->n_workers && n < CHANNEL_MAX_SLOTS; k++)
+        if (is_mine(&j->workers[k], a)) {
+            rank[n] = k;
+            device[n++] = j->workers[k].device;
+        }
+    if (n == 0)
+        return true;
+    if (!a->gpus.known || !gpus_take(&a->gpus, j->id, n, (int)j->spec.run.workers_per_gpu, device))
+        return false;
+    for (int i = 0; i < n; i++)
+        j->workers[rank[i]].device = device[i];
+    return true;
+}
+
+bool job_worker_is_sick(const struct job_worker *w)
+{
+    return w->p.agent && *gpus_sick(&w->p.agent->gpus, w->device);
+}
+
+bool job_take_gpus(struct job *j)
+{
+    bool all = true;
+    for (struct agent *a = j->node->agents; a && job_gpus(&j->spec); a = a->next)
+        all = take_gpus_on(j, a) && all;
+    return all;
+}
+
+void job_place(struct job *j)
+{
+    assert(!j->placed);
+    j->placed = true;
+    for (int k = 0; k < j->n_workers; k++) {
+        struct job_worker *w = &j->workers[k];
+        w->p.agent->used++;
+        if (w->device >= 0)
+            gpus_adopt(&w->p.agent->gpus, j->id, w->device);
+    }
+}
+
+static void unplace(struct job *j)
+{
+    if (!j->placed)
+        return;
+    j->placed = false;
+    for (struct agent *a = j->node->agents; a; a = a->next)
+        gpus_give(&a->gpus, j->id);
+    for (int k = 0; k < j->n_workers; k++) {
+        struct job_worker *w = &j->workers[k];
+        assert(w->p.agent->used > 0);
+        w->p.agent->used--;
+    }
+}
+
+void job_room_leave(struct job *j)
+{
+    unplace(j);
+    for (int k = 0; k < j->n_workers; k++) {
+        j->workers[k] = (struct job_worker){.p = j->workers[k].p, .device = -1};
+        j->workers[k].p.attend = NULL;
+    }
+    for (int i = 0; i < j->n_ios; i++)
+        if (agent_release(j->ios[i].p.agent, j->node, j->id))
+            log_warn("not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id,
+                     j->ios[i].p.agent->name);
+}
+
+/* ---- the answer ---- */
+
+static struct agent *agent_at(struct node *n, int i)
+{
+    struct agent *a = n->agents;
+    while (i--)
+        a = a->next;
+    return a;
+}
+
+/* A process that lives where rank `w` shall be goes on as that rank. */
+static void take_over(struct job_worker *w, struct job_worker *old, int n_old)
+{
+    for (int k = 0; k < n_old; k++)
+        if (old[k].p.agent == w->p.agent && old[k].p.slot == w->p.slot && old[k].p.agent) {
+            *w = old[k];
+            w->device = job_worker_is_sick(w) ? -1 : w->device;
+            old[k].p.agent = NULL;
+            return;
+        }
+}
+
+/* Those that have no place any more; their end is then that of a stray process. */
+static void let_go(struct job *j, const struct job_worker *old, int n_old)
+{
+    for (int k = 0; k < n_old; k++)
+        if (old[k].p.agent && job_process_running(&old[k].p) &&
+            agent_kill(old[k].p.agent, j->node, j->id, old[k].p.slot, SIGKILL))
+            log_info("a worker stays on a node that cannot be reached job=%" PRIu64 " node=%s", j->id,
+                     old[k].p.agent->name);
+}
+
+/* Ranks to nodes, slots from 0 on each, and a dtd-io on each node; the first of them commits. */
+static err_t settle(struct job *j, const int *node, int workers)
+{
+    int n_old = j->n_workers;
+    struct job_worker *old = j->workers, *w = calloc((size_t)j->max_workers, sizeof(*w));
+    if (!w)
+        return ERR_NOMEM;
+    for (int k = 0; k < workers; k++) {
+        w[k].device = -1;
+        w[k].p.agent = agent_at(j->node, node[k]);
+        w[k].p.slot = k && node[k] == node[k - 1] ? w[k - 1].p.slot + 1 : 0;
+        take_over(&w[k], old, n_old);
+    }
+    let_go(j, old, n_old);
+    free(old);
+    j->workers = w;
+    j->n_workers = workers;
+    return job_ios_settle(j);
+}
+
+static void say_wait(struct job *j, const struct placement_node *nodes, int n, const struct placement_want *w,
+                     enum placement_answer answer)
+{
+    char text[900];
+    const struct gpus *g = &j->node->self.gpus;
+    placement_lack(nodes, n, w, text, sizeof(text));
+    size_t at = strlen(text);
+    if (w->per_gpu && !j->node->agents->next && g->known && g->n == 0) /* it was submitted before that was known */
+        snprintf(text + at, sizeof(text) - at, ": %s", g->missing);
+    snprintf(j->reason, sizeof(j->reason), answer == PLACEMENT_NEVER ? "never has room: it needs %s" : "waits for %s",
+             text);
+}
+
+bool job_has_more_room(struct job *j)
+{
+    struct placement_node *nodes = NULL;
+    struct placement_want want = job_want(&j->spec);
+    char text[600];
+    int n = job_nodes(j->node, j, &nodes), workers = 0;
+    int *node = calloc((size_t)want.max, sizeof(*node));
+    if (nodes && node && placement_find(nodes, n, &want, node, &workers) != PLACEMENT_FITS)
+        workers = 0;
+    bool more = workers > j->n_workers;
+    want.min = want.max;
+    if (nodes && more)
+        snprintf(text, sizeof(text), "there is room for %d, from the next checkpoint on", workers);
+    else if (nodes)
+        placement_lack(nodes, n, &want, text, sizeof(text));
+    if (nodes)
+        snprintf(j->reason, sizeof(j->reason), "goes on with %d of %d workers; %s%s", j->n_workers, j->max_workers,
+                 more ? "" : "all of them wait for ", text);
+    free(nodes);
+    free(node);
+    return more;
+}
+
+bool job_take_room(struct job *j)
+{
+    struct placement_node *nodes = NULL;
+    const struct placement_want want = job_want(&j->spec);
+    int n = job_nodes(j->node, j, &nodes), workers = 0;
+    int *node = calloc((size_t)want.max, sizeof(*node));
+    enum placement_answer answer = PLACEMENT_WAITS;
+    bool memory = nodes && node;
+    if (memory && (!j->node->stopping || j->node->leaving))
+        answer = placement_find(nodes, n, &want, node, &workers);
+    j->never = answer == PLACEMENT_NEVER;
+    bool taken = answer == PLACEMENT_FITS;
+    if (taken) {
+        unplace(j);
+        taken = settle(j, node, workers) == OK;
+    }
+    if (taken)
+        job_place(j);
+    else if (memory)
+        say_wait(j, nodes, n, &want, answer);
+    if (taken && !job_take_gpus(j)) { /* the book of GPUs is what placement has counted */
+        log_error("GPUs not taken job=%" PRIu64, j->id);
+        unplace(j);
+        taken = false;
+    }
+    free(nodes);
+    free(node);
+    return taken;
+}

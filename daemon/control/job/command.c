@@ -1,0 +1,168 @@
+/* A job whose workers are a command of its user's: they know nothing of control, attend nothing and report nothing.
+ * What there is to say to them stands in their environment, as torchrun would have set it, and in signals; what they
+ * say is how they end. So an epoch begins in the log before its processes begin, its store with the first of them on
+ * each node, and neither goes on beyond it. */
+#include "daemon/control/job/job.h"
+
+#include "common/base/log.h"
+#include "daemon/control/job/node_view.h"
+#include "daemon/control/control.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- who is where ---- */
+
+struct place {
+    int group, n_groups; /* its node among the job's, in the order of ranks */
+    int local_rank, local_world;
+};
+
+static struct place place_of(const struct job *j, int rank)
+{
+    struct place p = {.n_groups = j->n_ios};
+    for (int k = 0; k < j->n_workers; k++)
+        if (j->workers[k].p.agent == j->workers[rank].p.agent) {
+            p.local_rank += k < rank;
+            p.local_world++;
+        }
+    while (p.group < j->n_ios && j->ios[p.group].p.agent != j->workers[rank].p.agent)
+        p.group++;
+    return p;
+}
+
+/* ---- the environment ---- */
+
+struct env {
+    char **words;
+    int n;
+    bool failed;
+};
+
+static void put(struct env *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void put(struct env *e, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    if (vasprintf(&e->words[e->n], fmt, ap) >= 0)
+        e->n++;
+    else
+        e->failed = true;
+    va_end(ap);
+}
+
+/* GPUs by local rank, as scripts count them. */
+static void put_gpus(struct env *e, const struct job *j, int rank)
+{
+    char list[CHANNEL_MAX_SLOTS * 8] = "";
+    size_t at = 0;
+    for (int k = 0; k < j->n_workers; k++)
+        if (j->workers[k].p.agent == j->workers[rank].p.agent && at < sizeof(list))
+            at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%d", at ? "," : "", j->workers[k].device);
+    put(e, "CUDA_VISIBLE_DEVICES=%s", list);
+}
+
+#define MORE_WORDS 32 /* than the user's */
+
+/* Defaults, then the user's own, then what is true of this worker: the later one counts. MASTER_PORT is its node's. */
+static void fill(struct env *e, const struct job *j, int rank)
+{
+    struct place p = place_of(j, rank);
+    put(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
+    if (p.local_world > 1)
+        put(e, "OMP_NUM_THREADS=1");
+    for (int i = 0; i < j->spec.run.n_env; i++)
+        put(e, "%s", j->spec.run.env[i]);
+    put(e, "MASTER_ADDR=127.0.0.1");
+    put(e, "RANK=%d", rank);
+    put(e, "WORLD_SIZE=%d", j->n_workers);
+    put(e, "LOCAL_RANK=%d", p.local_rank);
+    put(e, "LOCAL_WORLD_SIZE=%d", p.local_world);
+    put(e, "GROUP_RANK=%d", p.group);
+    put(e, "GROUP_WORLD_SIZE=%d", p.n_groups);
+    put(e, "ROLE_NAME=default");
+    put(e, "ROLE_RANK=%d", rank);
+    put(e, "ROLE_WORLD_SIZE=%d", j->n_workers);
+    put(e, "TORCHELASTIC_RESTART_COUNT=%d", j->restarts);
+    put(e, "TORCHELASTIC_MAX_RESTARTS=%" PRId64, j->spec.run.restarts);
+    put(e, "TORCHELASTIC_RUN_ID=%" PRIu64, j->id);
+    put(e, "TORCHELASTIC_USE_AGENT_STORE=True");
+    if (job_gpus(&j->spec))
+        put_gpus(e, j, rank);
+}
+
+void job_command_env_free(char **env, int n)
+{
+    for (int i = 0; i < n; i++)
+        free(env[i]);
+    free(env);
+}
+
+err_t job_command_env(const struct job *j, int rank, char ***ret, int *ret_n)
+{
+    struct env e = {.words = calloc((size_t)j->spec.run.n_env + MORE_WORDS, sizeof(*e.words))};
+    if (!e.words)
+        return ERR_NOMEM;
+    fill(&e, j, rank);
+    if (e.failed) {
+        job_command_env_free(e.words, e.n);
+        return ERR_NOMEM;
+    }
+    *ret = e.words;
+    *ret_n = e.n;
+    return OK;
+}
+
+/* ---- their ends ---- */
+
+void job_command_terminate(struct job *j)
+{
+    for (int k = 0; k < j->n_workers; k++)
+        if (!j->workers[k].p.killed)
+            job_process_kill(j, &j->workers[k].p, SIGTERM);
+}
+
+static bool ended_well(const struct job_process *p)
+{
+    return p->state == PROCESS_ENDED && p->has_exit && !p->exit_signal && p->exit_status == 0;
+}
+
+void job_command_note(struct job *j, struct job_worker *w)
+{
+    w->done = w->epoch == j->epoch && ended_well(&w->p);
+    w->ready = w->done || (w->epoch == j->epoch && w->p.state == PROCESS_LIVE);
+}
+
+void job_command_stranded(struct job *j, const struct job_process *p)
+{
+    char seen[400];
+    if (!job_in_epoch(j) || j->stopping)
+        return;
+    snprintf(seen, sizeof(seen),
+             "dtd-control of %s began anew, and the store of epoch %" PRIu64 " went with the last one", p->agent->name,
+             j->epoch);
+    job_epoch_again(j, seen);
+}
+
+bool job_command_adopted(struct job *j)
+{
+    bool all = true;
+    const struct job_process *stranded = NULL;
+    for (int k = 0; k < j->n_workers; k++) {
+        struct job_worker *w = &j->workers[k];
+        w->epoch = w->epoch ? w->epoch : j->epoch; /* nodes of before do not say it */
+        job_command_note(j, w);
+        all = all && w->ready;
+        if (job_process_running(&w->p) && w->p.stranded)
+            stranded = &w->p;
+    }
+    if (stranded)
+        job_command_stranded(j, stranded);
+    else if (all)
+        job_move(j, PHASE_STEPPING, "all are there");
+    return stranded || all;
+}

@@ -1,0 +1,417 @@
+/* Between two epochs: what ended the first, whether there is a second, and what that begins from. The folder is the
+ * truth about checkpoints and the log its index, so every epoch begins with a look at the folder. The record of an
+ * epoch is in the log before any worker hears of it: a control that dies in between finds it there and goes on with it,
+ * and nobody starts the same epoch twice. */
+#include "daemon/control/job/job.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/job/node_view.h"
+#include "daemon/control/control.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* ---- incidents ---- */
+
+static void log_incident(struct job *j, double recover_ms)
+{
+    const struct job_incident *i = &j->incident;
+    const struct record r = {.kind = RECORD_INCIDENT,
+                             .wall_ms = i->wall_ms,
+                             .job = j->id,
+                             .incident = {.epoch = i->epoch,
+                                          .wall_ms = i->wall_ms,
+                                          .seen = i->seen,
+                                          .decided = i->decided,
+                                          .detect_ms = i->detect_ms,
+                                          .recover_ms = recover_ms,
+                                          .restart_ms = i->restart_ms,
+                                          .load_ms = i->load_ms,
+                                          .step_ms = i->step_ms,
+                                          .lost_steps = i->lost_steps,
+                                          .log = i->log,
+                                          .restarts = i->ends ? j->restarts : -1}};
+    if (outbox_add(&j->node->outbox, &r, NULL))
+        log_error("incident not logged job=%" PRIu64 " seen=%s", j->id, i->seen);
+    j->dirty = true;
+}
+
+void job_incident_open(struct job *j, const char *seen, double detect_ms, bool by_exit)
+{
+    struct job_incident *i = &j->incident;
+    const int64_t now = clock_mono_ns();
+    free(i->log);
+    *i = (struct job_incident){.open = true,
+                               .by_exit = by_exit,
+                               .epoch = j->epoch,
+                               .wall_ms = clock_wall_ms(),
+                               .decided_ns = now,
+                               .detect_ms = detect_ms,
+                               .restart_ms = NAN,
+                               .load_ms = NAN,
+                               .step_ms = NAN,
+                               .part_ns = now,
+                               .step = j->metrics.has_last && j->metrics.last.epoch == j->epoch ? job_step(j) : -1,
+                               .lost_steps = -1};
+    snprintf(i->seen, sizeof(i->seen), "%s", seen);
+    log_warn("incident job=%" PRIu64 " epoch=%" PRIu64 " detect_ms=%.1f seen=%s", j->id, j->epoch, detect_ms, seen);
+}
+
+void job_incident_decided(struct job *j, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(j->incident.decided, sizeof(j->incident.decided), fmt, ap);
+    va_end(ap);
+    log_incident(j, NAN);
+}
+
+void job_incident_words(struct job *j, const char *log, bool by_exit)
+{
+    struct job_incident *i = &j->incident;
+    if (!i->open || !log || (i->log && (i->log_by_exit || !by_exit)))
+        return;
+    free(i->log);
+    i->log = strdup(log);
+    i->log_by_exit = by_exit;
+    log_incident(j, NAN);
+}
+
+void job_note(struct job *j, double detect_ms, const char *seen, const char *decided)
+{
+    if (j->incident.open)
+        return;
+    job_incident_open(j, seen, detect_ms, true);
+    job_incident_decided(j, "%s", decided);
+    j->incident.open = false;
+}
+
+/* Milliseconds of the part that ends now. */
+static double end_part(struct job_incident *i)
+{
+    int64_t now = clock_mono_ns();
+    double ms = (double)(now - i->part_ns) / 1e6;
+    i->part_ns = now;
+    return ms;
+}
+
+void job_incident_phase(struct job *j, enum job_phase to)
+{
+    struct job_incident *i = &j->incident;
+    if (i->open && to == PHASE_LOADING)
+        i->restart_ms = end_part(i);
+    else if (i->open && to == PHASE_STEPPING)
+        i->load_ms = end_part(i);
+}
+
+/* The first step's word may come before the last rank's that it has loaded: it has. The parts add up to the whole. */
+void job_incident_recovered(struct job *j)
+{
+    struct job_incident *i = &j->incident;
+    if (!i->open || !job_in_epoch(j)) /* a late word of the epoch that was lost */
+        return;
+    i->open = false;
+    if (!isnan(i->restart_ms) && isnan(i->load_ms))
+        i->load_ms = end_part(i);
+    double step_ms = end_part(i);
+    if (!isnan(i->load_ms))
+        i->step_ms = step_ms;
+    log_incident(j, (double)(i->part_ns - i->decided_ns) / 1e6);
+}
+
+/* ---- losing an epoch ---- */
+
+/* What the peers of a dead worker say often comes before the word of its death, and names it less well. */
+static void better_cause(struct job *j, const char *seen)
+{
+    if (!j->incident.open || j->incident.by_exit)
+        return;
+    snprintf(j->incident.seen, sizeof(j->incident.seen), "%s", seen);
+    j->incident.by_exit = true;
+    log_incident(j, NAN);
+}
+
+/* A proposal cannot be taken back: its epoch will be in the log with these members, though nobody was in it. */
+static void epoch_given_up(struct job *j)
+{
+    if (j->phase.state == PHASE_COMMITTING && !j->epoch_committed)
+        j->epoch = j->next_epoch;
+}
+
+static void end_epoch(struct job *j, const char *seen)
+{
+    j->incident.ends = true;
+    job_incident_decided(j, "new epoch %" PRIu64, j->epoch + 1);
+    job_move(j, PHASE_ENDING, seen);
+}
+
+void job_epoch_lost(struct job *j, double detect_ms, bool by_exit, const char *fmt, ...)
+{
+    char seen[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(seen, sizeof(seen), fmt, ap);
+    va_end(ap);
+    if (j->phase.state == PHASE_ENDING && by_exit)
+        better_cause(j, seen);
+    if (j->phase.state == PHASE_ENDING || j->phase.state >= PHASE_DRAINING || j->stopping)
+        return;
+    if (j->adopting) /* it is decided when all has been heard; who failed is ended, which job_adopt sees */
+        return;
+    epoch_given_up(j);
+    job_incident_open(j, seen, detect_ms, by_exit);
+    if (j->restarts >= j->spec.run.restarts) {
+        job_incident_decided(j, "the job fails: run.restarts (%" PRId64 ") used up", j->spec.run.restarts);
+        char resume[64] = "";
+        if (!job_is_command(&j->spec))
+            snprintf(resume, sizeof(resume), "; go on with `dtctl resume %" PRIu64 "`", j->id);
+        job_stop(j, END_FAILED, false, "%s; run.restarts (%" PRId64 ") used up. See `dtctl logs %" PRIu64 "`%s", seen,
+                 j->spec.run.restarts, j->id, resume);
+        job_move(j, PHASE_QUITTING, "restarts used up");
+        return;
+    }
+    j->restarts++;
+    end_epoch(j, seen);
+}
+
+void job_epoch_again(struct job *j, const char *seen)
+{
+    epoch_given_up(j);
+    job_incident_open(j, seen, 0, true);
+    end_epoch(j, seen);
+}
+
+void job_epoch_ended(struct job *j, const struct state_incident *by)
+{
+    struct job_incident *i = &j->incident;
+    job_incident_open(j, by->seen, by->detect_ms, true);
+    i->log = by->log ? strdup(by->log) : NULL;
+    i->log_by_exit = true;
+    i->wall_ms = by->wall_ms;
+    int64_t ms = clock_wall_ms() - by->wall_ms;
+    i->decided_ns -= (ms > 0 ? ms : 0) * 1000000;
+    i->part_ns = i->decided_ns;
+    end_epoch(j, i->seen); /* `by` goes with the new record */
+}
+
+void job_epoch_resize(struct job *j, const char *seen)
+{
+    if (j->phase.state != PHASE_STEPPING || j->stopping)
+        return;
+    j->resize = true;
+    j->may_grow = false;
+    job_epoch_again(j, seen);
+}
+
+void job_epoch_fatal(struct job *j, const char *fmt, ...)
+{
+    char text[900];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (j->stopping || job_over(j))
+        return;
+    job_stop(j, END_FAILED, false, "%s", text);
+    if (j->phase.state < PHASE_DRAINING)
+        job_move(j, PHASE_QUITTING, "it cannot go on");
+}
+
+/* ---- folders and the catalog ---- */
+
+void job_scan_forget(struct job *j)
+{
+    for (int i = 0; i < j->n_folders; i++)
+        free((char *)j->folders[i].c.path);
+    free(j->folders);
+    j->folders = NULL;
+    j->n_folders = 0;
+}
+
+static bool in_catalog(const struct state_job *s, int64_t step)
+{
+    for (int i = 0; s && i < s->n_checkpoints; i++)
+        if (s->checkpoints[i].step == step)
+            return true;
+    return false;
+}
+
+static bool in_folders(const struct job *j, int64_t step)
+{
+    for (int i = 0; i < j->n_folders; i++)
+        if (j->folders[i].c.step == step)
+            return true;
+    return false;
+}
+
+/* A folder without a record is this job's if it was committed in its life time: before its first epoch the job has
+ * written nothing, and at that epoch io moves away what others left at later steps. */
+static void adopt_folders(struct job *j, const struct state_job *s)
+{
+    for (int i = 0; i < j->n_folders; i++) {
+        struct job_folder *f = &j->folders[i];
+        bool known = in_catalog(s, f->c.step);
+        f->own = known || (j->epoch > 0 && f->c.committed_ms >= j->submitted_ms);
+        if (known || !f->own)
+            continue;
+        log_info("checkpoint adopted job=%" PRIu64 " step=%" PRId64 " path=%s", j->id, f->c.step, f->c.path);
+        const struct record r = {
+            .kind = RECORD_CHECKPOINT, .wall_ms = clock_wall_ms(), .job = j->id, .checkpoint = f->c};
+        if (outbox_add(&j->node->outbox, &r, NULL))
+            log_error("checkpoint not logged job=%" PRIu64 " step=%" PRId64, j->id, f->c.step);
+    }
+}
+
+static void drop_records(struct job *j, const struct state_job *s)
+{
+    for (int i = 0; s && i < s->n_checkpoints; i++) {
+        int64_t step = s->checkpoints[i].step;
+        if (in_folders(j, step))
+            continue;
+        log_warn("checkpoint has gone job=%" PRIu64 " step=%" PRId64, j->id, step);
+        const struct record r = {
+            .kind = RECORD_CHECKPOINT_REMOVED, .wall_ms = clock_wall_ms(), .job = j->id, .removed = {.step = step}};
+        if (outbox_add(&j->node->outbox, &r, NULL))
+            log_error("removal not logged job=%" PRIu64 " step=%" PRId64, j->id, step);
+    }
+}
+
+void job_catalog_scanned(struct job *j)
+{
+    const struct state_job *s = state_job_find(j->node->state, j->id);
+    adopt_folders(j, s);
+    drop_records(j, s);
+}
+
+int64_t job_io_step(const struct job *j)
+{
+    int64_t step = j->resume_step;
+    for (int i = 0; i < j->n_folders; i++)
+        if (j->folders[i].own && j->folders[i].c.epoch == j->epoch && j->folders[i].c.step > step)
+            step = j->folders[i].c.step;
+    return step;
+}
+
+/* ---- the next epoch ---- */
+
+/* "…/step-N": N, else 0; the worker then takes the step from what it loads. */
+static int64_t step_of_path(const char *path)
+{
+    const char *name = strrchr(path, '/');
+    int64_t step = 0;
+    int used = 0;
+    if (sscanf(name ? name + 1 : path, "step-%" SCNd64 "%n", &step, &used) != 1 || step < 0)
+        return 0;
+    return step;
+}
+
+static err_t set_resume(struct job *j, const char *path, int64_t step)
+{
+    char *copy = path ? strdup(path) : NULL;
+    if (path && !copy)
+        return ERR_NOMEM;
+    free(j->resume_path);
+    j->resume_path = copy;
+    j->resume_step = step;
+    return OK;
+}
+
+static err_t choose(struct job *j)
+{
+    const struct state_checkpoint *best = NULL;
+    for (int i = 0; i < j->n_folders; i++)
+        if (j->folders[i].own && (!best || j->folders[i].c.step > best->step))
+            best = &j->folders[i].c;
+    const char *from = j->spec.checkpoint.resume_from;
+    if (best)
+        return set_resume(j, best->path, best->step);
+    if (from && *from)
+        return set_resume(j, from, step_of_path(from));
+    return set_resume(j, NULL, 0);
+}
+
+void job_epoch_find_resume(struct job *j)
+{
+    const struct state_job *s = state_job_find(j->node->state, j->id);
+    const char *from = j->spec.checkpoint.resume_from;
+    err_t err = OK;
+    for (int i = 0; s && i < s->n_checkpoints; i++)
+        if (s->checkpoints[i].step == j->resume_step) {
+            err = set_resume(j, s->checkpoints[i].path, j->resume_step);
+            from = NULL;
+        }
+    if (from && *from && step_of_path(from) == j->resume_step)
+        err = set_resume(j, from, j->resume_step);
+    if (err)
+        log_error("resume path job=%" PRIu64 " error=%s", j->id, err_text(err));
+}
+
+static void epoch_recorded(struct node *n, uint64_t job, const struct state_result *result)
+{
+    struct job *j = node_job(n, job);
+    const struct state_job *s = state_job_find(n->state, job);
+    if (!j || j->phase.state != PHASE_COMMITTING)
+        return;
+    if (s && s->end == END_NONE && s->epoch.epoch < j->next_epoch)
+        return; /* one before it, given up on its way */
+    /* Proposed twice (the log was reopened in between) the second is stale, and the epoch is ours all the same. */
+    if (!s || s->epoch.epoch != j->next_epoch) {
+        job_epoch_fatal(j, "epoch %" PRIu64 " was not taken: %s", j->next_epoch, err_text(result->err));
+    } else {
+        j->epoch = j->next_epoch;
+        j->epoch_committed = true;
+        for (int k = 0; k < j->n_workers; k++) /* one may still be in the epoch before, and done there */
+            j->workers[k].ready = j->workers[k].done = false;
+        log_info("epoch job=%" PRIu64 " epoch=%" PRIu64 " workers=%d resume_step=%" PRId64 " path=%s", j->id, j->epoch,
+                 j->n_workers, j->resume_step, j->resume_path ? j->resume_path : "");
+    }
+    node_tick(n);
+}
+
+/* Said where it may differ. */
+static const char *workers_now(const struct job *j, char *ret, size_t size)
+{
+    bool ranged = j->spec.parallel.min_workers && j->spec.parallel.min_workers < j->max_workers;
+    ret[0] = '\0';
+    if (ranged)
+        snprintf(ret, size, " with %d of %d workers", j->n_workers, j->max_workers);
+    return ret;
+}
+
+void job_epoch_propose(struct job *j)
+{
+    char text[64];
+    struct state_member *members = calloc((size_t)j->n_workers, sizeof(*members));
+    err_t err = members ? choose(j) : ERR_NOMEM;
+    if (!err && getrandom(j->secret, sizeof(j->secret), 0) != sizeof(j->secret))
+        err = ERR_IO;
+    if (!err) {
+        for (int k = 0; k < j->n_workers; k++)
+            members[k] = (struct state_member){.node = j->workers[k].p.agent->name, .slot = j->workers[k].p.slot};
+        j->next_epoch = j->epoch + 1;
+        j->epoch_committed = false;
+        const struct record r = {.kind = RECORD_EPOCH,
+                                 .wall_ms = clock_wall_ms(),
+                                 .job = j->id,
+                                 .epoch = {.epoch = j->next_epoch,
+                                           .members = members,
+                                           .n_members = j->n_workers,
+                                           .resume_step = j->resume_step,
+                                           .restarts = j->restarts}};
+        err = outbox_add(&j->node->outbox, &r, epoch_recorded);
+    }
+    free(members);
+    if (err)
+        job_stop(j, END_FAILED, false, "no new epoch: %s", err_text(err));
+    if (!err && j->incident.open && j->incident.step >= 0)
+        j->incident.lost_steps = j->incident.step > j->resume_step ? j->incident.step - j->resume_step : 0;
+    if (!err && j->incident.open)
+        job_incident_decided(j, "new epoch %" PRIu64 " from step %" PRId64 "%s", j->next_epoch, j->resume_step,
+                             workers_now(j, text, sizeof(text)));
+}

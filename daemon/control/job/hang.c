@@ -1,0 +1,170 @@
+/* Whether the job gets on. What a step takes is learned from the reports of the steps themselves: a silence is a hang
+ * when it is longer than run.hang_seconds, and than ten times the usual step, and than three times the longest one yet,
+ * which had an evaluation or a save in it. Then the nodes are asked what their processes do, so that the incident can
+ * name the one that stands; it is killed, and the others leave the epoch as after any loss. */
+#include "daemon/control/job/job.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/job/node_view.h"
+#include "daemon/control/control.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define USUAL_TIMES 10
+#define LONGEST_TIMES 3
+#define UNKNOWN_MS                                                                                               \
+    300000           /* more for the first step, the first with an evaluation or a save, what is behind the last \
+                      */
+#define LOOK_MS 1000 /* for the nodes' answers */
+
+/* ---- learning ---- */
+
+static int by_value(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int64_t usual_ms(const struct job_health *h)
+{
+    int64_t sorted[JOB_HEALTH_STEPS];
+    int n = h->n < JOB_HEALTH_STEPS ? h->n : JOB_HEALTH_STEPS;
+    if (n == 0)
+        return 0;
+    memcpy(sorted, h->took_ms, (size_t)n * sizeof(sorted[0]));
+    qsort(sorted, (size_t)n, sizeof(sorted[0]), by_value);
+    return sorted[n / 2];
+}
+
+void job_health_begin(struct job *j)
+{
+    j->health = (struct job_health){.since_ms = clock_mono_ms()};
+}
+
+/* Whether this step, which is waited for, has an evaluation in it or comes behind a save. */
+static bool is_slow(const struct job *j, int64_t step)
+{
+    int64_t eval = j->spec.train.eval_every, save = j->spec.checkpoint.every;
+    return (eval > 0 && step % eval == 0) || (save > 0 && (step - 1) % save == 0);
+}
+
+void job_health_step(struct job *j)
+{
+    struct job_health *h = &j->health;
+    int64_t now = clock_mono_ms(), took = now - h->since_ms;
+    h->slow = h->slow || (h->stepped && is_slow(j, j->metrics.last.step));
+    if (h->stepped) { /* from one step to the next */
+        h->took_ms[h->n % JOB_HEALTH_STEPS] = took;
+        h->n++;
+        h->longest_ms = took > h->longest_ms ? took : h->longest_ms;
+    }
+    h->stepped = true;
+    h->since_ms = now;
+    h->asked_ms = 0;
+}
+
+/* The test split is read once, and nothing tells how long that takes. */
+static bool is_test(const struct job *j, int64_t step)
+{
+    return j->spec.data.n_test > 0 && step == j->spec.train.steps;
+}
+
+/* 0: never. */
+static int64_t limit_ms(const struct job *j)
+{
+    const struct job_health *h = &j->health;
+    int64_t limit = j->spec.run.hang_seconds * 1000;
+    bool last = j->metrics.has_last && j->metrics.last.epoch == j->epoch && j->metrics.last.step >= j->spec.train.steps;
+    if (!limit)
+        return 0;
+    if (USUAL_TIMES * usual_ms(h) > limit)
+        limit = USUAL_TIMES * usual_ms(h);
+    if (LONGEST_TIMES * h->longest_ms > limit)
+        limit = LONGEST_TIMES * h->longest_ms;
+    bool unknown = h->n == 0 || last || is_test(j, job_step(j) + 1) || (!h->slow && is_slow(j, job_step(j) + 1));
+    return unknown ? limit + UNKNOWN_MS : limit;
+}
+
+/* ---- the verdict ---- */
+
+/* Stopped, or in the kernel for good; the rest wait for it. */
+static bool stands(const struct job_worker *w)
+{
+    return w->p.proc == 'T' || w->p.proc == 't' || w->p.proc == 'D';
+}
+
+static const char *what_it_does(char proc)
+{
+    switch (proc) {
+    case 'T':
+    case 't':
+        return "is stopped (T)";
+    case 'D':
+        return "waits in the kernel (D)";
+    case 'R':
+        return "runs (R)";
+    case 'S':
+        return "sleeps (S)";
+    default:
+        return "is not known";
+    }
+}
+
+static void say_ranks(const struct job *j, char *ret, size_t size)
+{
+    size_t at = 0;
+    bool any = false;
+    for (int k = 0; k < j->n_workers; k++)
+        any = any || stands(&j->workers[k]);
+    for (int k = 0; k < j->n_workers && at < size; k++) {
+        const struct job_process *p = &j->workers[k].p;
+        if (any && !stands(&j->workers[k]))
+            continue;
+        at += (size_t)snprintf(ret + at, size - at, "%s rank %d (pid %d, %s) %s", at ? "," : "", k, p->pid,
+                               p->agent->name, what_it_does(p->proc));
+    }
+}
+
+static void declare(struct job *j, int64_t silent_ms)
+{
+    char ranks[300];
+    say_ranks(j, ranks, sizeof(ranks));
+    for (int k = 0; k < j->n_workers; k++)
+        if (stands(&j->workers[k]))
+            job_process_kill(j, &j->workers[k].p, SIGKILL);
+    job_epoch_lost(j, (double)silent_ms, true, "no step for %.1f s behind step %" PRId64 " (usually %.2f s):%s",
+                   (double)silent_ms / 1e3, job_step(j), (double)usual_ms(&j->health) / 1e3, ranks);
+}
+
+static void ask(struct job *j)
+{
+    for (int k = 0; k < j->n_workers; k++)
+        j->workers[k].p.proc = '\0';
+    for (int i = 0; i < j->n_ios; i++)
+        if (agent_look(j->ios[i].p.agent, j->node))
+            log_warn("not asked what its processes do node=%s", j->ios[i].p.agent->name);
+}
+
+void job_health_tick(struct job *j)
+{
+    struct job_health *h = &j->health;
+    int64_t now = clock_mono_ms(), limit = limit_ms(j);
+    bool is_heard = j->workers[0].p.attend || j->workers[0].done;
+    if (!limit || !is_heard) { /* who reports the steps, and may be making them */
+        h->since_ms = limit ? now : h->since_ms;
+        return;
+    }
+    if (now - h->since_ms < limit)
+        return;
+    if (!h->asked_ms) {
+        h->asked_ms = now;
+        ask(j);
+    } else if (now - h->asked_ms >= LOOK_MS) {
+        declare(j, now - h->since_ms);
+    }
+}

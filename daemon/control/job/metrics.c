@@ -1,0 +1,334 @@
+/* See metrics.h. A line is written by one append as soon as it comes, so that killing control loses none that a worker
+ * has been told is taken. After a short write the file is cut back to its last whole line. */
+#include "daemon/control/job/metrics.h"
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_PENDING_BYTES (4u << 20)
+#define MAX_LINE_BYTES 1024
+#define MAX_FILE_BYTES ((size_t)1 << 31)
+
+/* ---- lines ---- */
+
+static err_t put_double(struct buf *b, const char *key, double v)
+{
+    return isfinite(v) ? buf_printf(b, ", \"%s\": %.17g", key, v) : buf_printf(b, ", \"%s\": null", key);
+}
+
+/* , "bytes": {"dp": 123, "tp": 456} */
+static err_t put_traffic(struct buf *b, const struct traffic *t)
+{
+    char axes[MESH_AXES_NAME];
+    err_t err = t->n ? buf_printf(b, ", \"bytes\": {") : OK;
+    for (int i = 0; !err && i < t->n; i++)
+        err = buf_printf(b, "%s\"%s\": %" PRId64, i ? ", " : "", mesh_axes_name(t->axes[i], axes), t->bytes[i]);
+    return !err && t->n ? buf_printf(b, "}") : err;
+}
+
+err_t metrics_format(const struct metric_row *r, struct buf *ret)
+{
+    const struct {
+        const char *key;
+        double value;
+        bool absent;
+    } d[] = {{"loss", r->loss, false},
+             {"grad_norm", r->grad_norm, false},
+             {"lr", r->lr, false},
+             {"tokens_per_s", r->tokens_per_s, false},
+             {"step_s", r->step_s, false},
+             {"valid_loss", r->valid_loss, !r->has_valid},
+             {"test_loss", r->test_loss, !r->has_test}};
+    size_t start = ret->len;
+    err_t err = buf_printf(ret, "{\"step\": %" PRId64, r->step);
+    for (size_t i = 0; !err && i < sizeof(d) / sizeof(*d); i++)
+        err = d[i].absent ? OK : put_double(ret, d[i].key, d[i].value);
+    if (!err && r->skipped)
+        err = buf_printf(ret, ", \"skipped\": true");
+    if (!err)
+        err = put_traffic(ret, &r->traffic);
+    if (!err)
+        err = buf_printf(ret, ", \"workers\": %d, \"epoch\": %" PRIu64 ", \"wall_ms\": %" PRId64 "}\n", r->workers,
+                         r->epoch, r->wall_ms);
+    if (err)
+        ret->len = start;
+    return err;
+}
+
+static double get_double(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+static int64_t get_int(const json_t *o, const char *key)
+{
+    return json_integer_value(json_object_get(o, key));
+}
+
+static void get_traffic(const json_t *o, struct traffic *ret)
+{
+    const json_t *bytes = json_object_get(o, "bytes");
+    char name[MESH_AXES_NAME];
+    for (unsigned axes = 1; axes < 1u << AXIS_COUNT; axes++)
+        traffic_add(ret, axes, get_int(bytes, mesh_axes_name(axes, name)));
+}
+
+err_t metrics_parse(const char *line, size_t len, struct metric_row *ret)
+{
+    if (len > MAX_LINE_BYTES)
+        return ERR_LIMIT;
+    json_t *o = json_loadb(line, len, 0, NULL);
+    int64_t workers = get_int(o, "workers"), epoch = get_int(o, "epoch");
+    if (!json_is_object(o) || !json_is_integer(json_object_get(o, "step")) || epoch < 0 || workers < 0 ||
+        workers > INT_MAX) {
+        json_decref(o);
+        return ERR_CORRUPT;
+    }
+    *ret = (struct metric_row){.step = get_int(o, "step"),
+                               .loss = get_double(o, "loss"),
+                               .grad_norm = get_double(o, "grad_norm"),
+                               .lr = get_double(o, "lr"),
+                               .tokens_per_s = get_double(o, "tokens_per_s"),
+                               .step_s = get_double(o, "step_s"),
+                               .workers = (int)workers,
+                               .epoch = (uint64_t)epoch,
+                               .has_valid = json_object_get(o, "valid_loss") != NULL,
+                               .valid_loss = get_double(o, "valid_loss"),
+                               .has_test = json_object_get(o, "test_loss") != NULL,
+                               .test_loss = get_double(o, "test_loss"),
+                               .wall_ms = get_int(o, "wall_ms"),
+                               .skipped = json_is_true(json_object_get(o, "skipped"))};
+    get_traffic(o, &ret->traffic);
+    json_decref(o);
+    return OK;
+}
+
+/* ---- the file being written ---- */
+
+static void read_last(struct metrics *m)
+{
+    char tail[2 * MAX_LINE_BYTES];
+    struct stat st;
+    int fd = open(m->path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (fstat(fd, &st) == 0 && st.st_size > 0) {
+        off_t at = st.st_size > (off_t)sizeof(tail) ? st.st_size - (off_t)sizeof(tail) : 0;
+        size_t n = (size_t)(st.st_size - at);
+        if (file_pread_all(fd, tail, n, at) == OK) {
+            const char *end = memrchr(tail, '\n', n);
+            size_t whole = end ? (size_t)(end - tail) + 1 : 0;
+            if (whole < n && ftruncate(fd, at + (off_t)whole))
+                log_warn("torn line not cut off path=%s error=%s", m->path, strerror(errno));
+            const char *begin = whole > 1 ? memrchr(tail, '\n', whole - 1) : NULL;
+            size_t from = begin ? (size_t)(begin - tail) + 1 : 0;
+            m->has_last = whole > from && metrics_parse(tail + from, whole - from, &m->last) == OK;
+        }
+    }
+    close(fd);
+}
+
+err_t metrics_init(struct metrics *m, const char *path)
+{
+    *m = (struct metrics){.fd = -1, .path = strdup(path)};
+    if (!m->path)
+        return ERR_NOMEM;
+    read_last(m);
+    return OK;
+}
+
+void metrics_fini(struct metrics *m)
+{
+    if (m->path && m->fd >= 0)
+        close(m->fd);
+    buf_fini(&m->pending);
+    free(m->path);
+    *m = (struct metrics){.fd = -1};
+}
+
+static size_t writable(const struct metrics *m)
+{
+    return m->held ? m->older : m->pending.len;
+}
+
+static err_t open_file(struct metrics *m)
+{
+    char folder[PATH_MAX];
+    if (m->fd >= 0)
+        return OK;
+    snprintf(folder, sizeof(folder), "%s", m->path);
+    *strrchr(folder, '/') = '\0';
+    if (mkdir(folder, 0700) && errno != EEXIST)
+        return err_from_errno(errno);
+    m->fd = open(m->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    return m->fd < 0 ? err_from_errno(errno) : OK;
+}
+
+/* The file ends with a whole line before and after, whatever happens in between. */
+static err_t write_whole(struct metrics *m)
+{
+    struct stat st;
+    err_t err = open_file(m);
+    if (err)
+        return err;
+    if (fstat(m->fd, &st))
+        return err_from_errno(errno);
+    err = file_write_all(m->fd, m->pending.data, writable(m));
+    if (err && ftruncate(m->fd, st.st_size))
+        log_error("torn line not cut off path=%s error=%s", m->path, strerror(errno));
+    return err;
+}
+
+void metrics_flush(struct metrics *m)
+{
+    size_t len = writable(m);
+    if (len == 0)
+        return;
+    err_t err = write_whole(m);
+    if (err) {
+        m->failed++;
+        if (!m->err)
+            log_warn("metrics wait in memory path=%s error=%s", m->path, err_text(err));
+    } else {
+        if (m->err)
+            log_info("metrics are written again path=%s dropped=%" PRIu64, m->path, m->dropped);
+        memmove(m->pending.data, m->pending.data + len, m->pending.len - len);
+        m->pending.len -= len;
+        m->older = 0;
+    }
+    m->err = err;
+}
+
+static void drop_oldest(struct metrics *m)
+{
+    while (m->pending.len > MAX_PENDING_BYTES) {
+        const uint8_t *nl = memchr(m->pending.data, '\n', m->pending.len);
+        size_t n = (size_t)(nl - m->pending.data) + 1;
+        memmove(m->pending.data, m->pending.data + n, m->pending.len - n);
+        m->pending.len -= n;
+        m->older -= m->older < n ? m->older : n;
+        m->dropped++;
+    }
+}
+
+void metrics_append(struct metrics *m, const struct metric_row *row)
+{
+    m->last = *row;
+    m->has_last = true;
+    if (metrics_format(row, &m->pending))
+        m->dropped++;
+    drop_oldest(m);
+    if (!m->err) /* else the timer tries again: a full disk is not asked at every step */
+        metrics_flush(m);
+}
+
+/* ---- lines of before ---- */
+
+void metrics_hold(struct metrics *m)
+{
+    m->held = true;
+}
+
+void metrics_before(struct metrics *m, const struct metric_row *row)
+{
+    struct buf line = {0};
+    if (metrics_format(row, &line) || buf_append(&m->pending, line.data, line.len)) {
+        m->dropped++;
+    } else {
+        memmove(m->pending.data + m->older + line.len, m->pending.data + m->older,
+                m->pending.len - line.len - m->older);
+        memcpy(m->pending.data + m->older, line.data, line.len);
+        m->older += line.len;
+        drop_oldest(m);
+    }
+    buf_fini(&line);
+}
+
+void metrics_release(struct metrics *m)
+{
+    m->held = false;
+    m->older = 0;
+    metrics_flush(m);
+}
+
+/* ---- the file being read ---- */
+
+err_t metric_rows_add(struct metric_rows *rows, const struct metric_row *row)
+{
+    if (rows->n == rows->cap) {
+        size_t cap = rows->cap ? 2 * rows->cap : 64;
+        struct metric_row *p = realloc(rows->row, cap * sizeof(*p));
+        if (!p)
+            return ERR_NOMEM;
+        rows->row = p;
+        rows->cap = cap;
+    }
+    rows->row[rows->n++] = *row;
+    return OK;
+}
+
+static err_t parse_all(const struct buf *text, struct metric_rows *ret)
+{
+    const char *p = (const char *)text->data, *end = p + text->len;
+    err_t err = OK;
+    while (!err && text->len && p < end) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p));
+        struct metric_row row;
+        if (!nl)
+            break;
+        if (metrics_parse(p, (size_t)(nl - p), &row) == OK)
+            err = metric_rows_add(ret, &row);
+        p = nl + 1;
+    }
+    return err;
+}
+
+/* From the newest line back: a line stays if no later one is of its step or an earlier one. */
+static void keep_newest(struct metric_rows *rows, int64_t from_step)
+{
+    size_t at = rows->n;
+    int64_t before = INT64_MAX;
+    for (size_t i = rows->n; i-- > 0;) {
+        if (rows->row[i].step >= before || rows->row[i].step < from_step)
+            continue;
+        before = rows->row[i].step;
+        rows->row[--at] = rows->row[i];
+    }
+    if (rows->n > at)
+        memmove(rows->row, rows->row + at, (rows->n - at) * sizeof(*rows->row));
+    rows->n -= at;
+}
+
+err_t metrics_load(const char *path, const struct buf *more, int64_t from_step, struct metric_rows *ret)
+{
+    struct buf text = {0};
+    struct metric_rows rows = {0};
+    err_t err = file_read(path, MAX_FILE_BYTES, &text);
+    if (err == ERR_NOTFOUND)
+        err = OK;
+    if (!err)
+        err = parse_all(&text, &rows);
+    if (!err)
+        err = parse_all(more, &rows);
+    buf_fini(&text);
+    if (err) {
+        free(rows.row);
+        return err;
+    }
+    keep_newest(&rows, from_step);
+    *ret = rows;
+    return OK;
+}

@@ -1,0 +1,689 @@
+/* A job's processes: what is asked of their nodes, what those say of their ends, who attends, and what each is told.
+ * Commands are chosen from the phase and from what the process is known to have heard on its present connection, so
+ * that a reconnect, of theirs or of a new control, needs no path of its own. */
+#include "daemon/control/job/job.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/job/node_view.h"
+#include "daemon/control/control.h"
+#include "daemon/control/job/outbound.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define IO_RETRY_MS 200
+#define IO_MAX_FAILURES 5
+#define IO_LINES_MS 1000
+#define IO_LINES_KEEP (64u << 10)
+#define IO_LINES_MAX (1u << 20)
+
+/* ---- who is who ---- */
+
+struct job_process *job_process_find(struct job *j, const struct agent *a, int slot)
+{
+    for (int i = 0; slot == CHANNEL_SLOT_IO && i < j->n_ios; i++)
+        if (j->ios[i].p.agent == a)
+            return &j->ios[i].p;
+    for (int k = 0; slot >= 0 && k < j->n_workers; k++)
+        if (j->workers[k].p.agent == a && j->workers[k].p.slot == slot)
+            return &j->workers[k].p;
+    return NULL;
+}
+
+static bool is_io(const struct job_process *p)
+{
+    return p->slot == CHANNEL_SLOT_IO;
+}
+
+int job_process_rank(const struct job *j, const struct job_process *p)
+{
+    return is_io(p) ? -1 : (int)((const struct job_worker *)p - j->workers);
+}
+
+struct job_io *job_committer(const struct job *j)
+{
+    return j->n_ios ? &j->ios[0] : NULL;
+}
+
+static struct job_io *io_on(struct job_io *ios, int n, const struct agent *a)
+{
+    for (int i = 0; i < n; i++)
+        if (ios[i].p.agent == a)
+            return &ios[i];
+    return NULL;
+}
+
+/* The end of a dtd-io has its node forget the job; a command's has none. */
+static void let_go(struct job *j, struct job_io *io)
+{
+    job_process_kill(j, &io->p, SIGKILL);
+    if (job_is_command(&j->spec) && agent_release(io->p.agent, j->node, j->id))
+        log_info("not released, the node cannot be reached job=%" PRIu64 " node=%s", j->id, io->p.agent->name);
+}
+
+err_t job_ios_settle(struct job *j)
+{
+    struct job_io *ios = calloc((size_t)j->n_workers, sizeof(*ios));
+    int n = 0;
+    if (!ios)
+        return ERR_NOMEM;
+    for (int k = 0; k < j->n_workers; k++) {
+        struct agent *a = j->workers[k].p.agent;
+        if (!a || io_on(ios, n, a))
+            continue;
+        const struct job_io *old = io_on(j->ios, j->n_ios, a);
+        ios[n] = old ? *old : (struct job_io){.p = {.agent = a, .slot = CHANNEL_SLOT_IO}};
+        ios[n++].scan = SCAN_DUE;
+    }
+    for (int i = 0; i < j->n_ios; i++)
+        if (!io_on(ios, n, j->ios[i].p.agent))
+            let_go(j, &j->ios[i]);
+    free(j->ios);
+    j->ios = ios;
+    j->n_ios = n;
+    return OK;
+}
+
+bool job_process_running(const struct job_process *p)
+{
+    return p->state == PROCESS_ASKED || p->state == PROCESS_LIVE;
+}
+
+bool job_workers_gone(const struct job *j)
+{
+    for (int k = 0; k < j->n_workers; k++)
+        if (job_process_running(&j->workers[k].p))
+            return false;
+    return true;
+}
+
+bool job_ios_gone(const struct job *j)
+{
+    for (int i = 0; i < j->n_ios; i++)
+        if (job_process_running(&j->ios[i].p))
+            return false;
+    return true;
+}
+
+int job_workers_name(const struct job *j, bool (*pick)(const struct job_worker *w), char *ret, size_t size)
+{
+    int n = 0;
+    size_t at = 0;
+    ret[0] = '\0';
+    for (int k = 0; k < j->n_workers; k++) {
+        if (!pick(&j->workers[k]))
+            continue;
+        int w = at < size ? snprintf(ret + at, size - at, n++ ? ", %d" : "worker rank %d", k) : 0;
+        at += (size_t)w;
+    }
+    return n;
+}
+
+static void signal_slot(const struct job *j, const struct job_process *p, int sig)
+{
+    if (agent_kill(p->agent, j->node, j->id, p->slot, sig))
+        log_error("not killed job=%" PRIu64 " node=%s slot=%d", j->id, p->agent->name, p->slot);
+}
+
+void job_process_kill(struct job *j, struct job_process *p, int sig)
+{
+    if (!job_process_running(p))
+        return;
+    p->killed = true;
+    signal_slot(j, p, sig);
+}
+
+/* ---- starting ---- */
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Arenas on a node: for as many workers as the job could ever have there, since they outlive every epoch. */
+static int slots_on(const struct job *j, const struct agent *a)
+{
+    return least(least(j->max_workers, a->slots), CHANNEL_MAX_SLOTS);
+}
+
+static int workers_on(const struct job *j, const struct agent *a)
+{
+    int n = 0;
+    for (int k = 0; k < j->n_workers; k++)
+        n += j->workers[k].p.agent == a;
+    return n;
+}
+
+/* A command's environment is its worker's own; the caller frees it. */
+static err_t complete_spawn(struct job *j, const struct job_process *p, struct agent_spawn *x, char ***ret_env)
+{
+    *ret_env = NULL;
+    if (!job_is_command(&j->spec))
+        return OK;
+    x->command = j->spec.command;
+    x->n_command = j->spec.n_command;
+    x->epoch = j->epoch;
+    x->store_node = job_committer(j)->p.agent->name;
+    err_t err = job_command_env(j, job_process_rank(j, p), ret_env, &x->n_env);
+    x->env = *ret_env;
+    return err;
+}
+
+static void start(struct job *j, struct job_process *p)
+{
+    bool io = is_io(p);
+    char **env;
+    *p = (struct job_process){.agent = p->agent,
+                              .slot = p->slot,
+                              .life = p->agent->life,
+                              .state = PROCESS_ASKED,
+                              .silent_since_ms = clock_mono_ms()};
+    struct agent_spawn x = {.job = j->id,
+                            .slot = p->slot,
+                            .slots = slots_on(j, p->agent),
+                            .workers = workers_on(j, p->agent),
+                            .device = io ? -1 : ((struct job_worker *)p)->device,
+                            .threads = (int)j->spec.run.threads,
+                            .uid = j->uid,
+                            .token = p->token,
+                            .env = j->spec.run.env,
+                            .n_env = io ? 0 : j->spec.run.n_env,
+                            .workdir = io ? NULL : j->spec.run.workdir};
+    err_t err = getrandom(p->token, sizeof(p->token), 0) == sizeof(p->token) ? OK : ERR_IO;
+    if (!err)
+        err = complete_spawn(j, p, &x, &env);
+    if (!err) {
+        err = agent_spawn(p->agent, j->node, &x);
+        job_command_env_free(env, env ? x.n_env : 0);
+    }
+    if (err)
+        p->state = PROCESS_ABSENT;
+    if (err && err != ERR_CLOSED) /* a node that cannot be reached now is asked again, until it is lost */
+        job_stop(j, END_FAILED, false, "its processes cannot be asked for: %s", err_text(err));
+    j->dirty = true;
+}
+
+static bool to_be_started(const struct job_process *p)
+{
+    return p->state == PROCESS_ABSENT || p->state == PROCESS_ENDED;
+}
+
+/* Alive for the supervisor, silent for us: workers give up by themselves after run.orphan_seconds, so one that is
+ * silent for longer is stuck. */
+static void watch_silence(struct job *j, struct job_process *p)
+{
+    int64_t limit = (j->spec.run.orphan_seconds + 10) * 1000;
+    if (p->state != PROCESS_LIVE || p->attend || clock_mono_ms() - p->silent_since_ms < limit)
+        return;
+    log_warn("killed, it is silent job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->agent->name, p->slot, p->pid);
+    p->silent_since_ms = clock_mono_ms();
+    job_process_kill(j, p, SIGKILL);
+}
+
+/* A job that a new control has found may have lost workers whose GPUs nobody knows any more, or are sick by now. */
+static bool have_gpu(struct job *j, const struct job_worker *w)
+{
+    const struct agent *a = w->p.agent;
+    if (job_take_gpus(j) && !job_worker_is_sick(w))
+        return true;
+    if (a->gpus.known && a->gpus.sick[0]) { /* to other places, or into the queue, whose reason names the sick ones */
+        j->resize = true;
+        job_move(j, PHASE_ENDING, "a GPU that it was to have is sick");
+    } else if (a->gpus.known) {
+        job_epoch_fatal(j, "needs %d GPUs, and of the %d of %s %d are free%s%s", job_gpus(&j->spec),
+                        gpus_count(&a->gpus), a->name, gpus_free(&a->gpus), gpus_count(&a->gpus) ? "" : ": ",
+                        a->gpus.missing);
+    }
+    return false;
+}
+
+static void need_io(struct job *j, struct job_io *io)
+{
+    if (to_be_started(&io->p) && clock_mono_ms() >= io->retry_ms) {
+        io->scan = SCAN_DUE;
+        io->epoch = 0;
+        io->told_quit = false;
+        start(j, &io->p);
+    }
+    watch_silence(j, &io->p);
+}
+
+void job_processes_need(struct job *j, bool workers)
+{
+    bool command = job_is_command(&j->spec); /* has no dtd-io; is silent; ends once in an epoch */
+    for (int i = 0; i < j->n_ios && !command; i++)
+        need_io(j, &j->ios[i]);
+    for (int k = 0; k < j->n_workers && !j->stopping; k++) {
+        struct job_worker *w = &j->workers[k];
+        if (command && w->epoch == j->epoch)
+            continue;
+        if (workers && to_be_started(&w->p)) {
+            if (!have_gpu(j, w))
+                return;
+            w->epoch = 0;
+            w->ready = w->done = false;
+            w->idle = true;
+            w->told = TOLD_NOTHING;
+            start(j, &w->p);
+            if (command && w->p.state == PROCESS_ASKED)
+                w->epoch = j->epoch;
+        } else if (!workers && !command) {
+            watch_silence(j, &w->p);
+        }
+    }
+}
+
+/* ---- the nodes' word ---- */
+
+static void name_process(const struct job *j, const struct job_process *p, char *ret, size_t size)
+{
+    bool one = !j->node->agents->next;
+    char where[300];
+    snprintf(where, sizeof(where), "%s%s", one ? "" : " on ", one ? "" : p->agent->name);
+    if (is_io(p))
+        snprintf(ret, size, "dtd-io%s", where);
+    else
+        snprintf(ret, size, "worker rank %d%s", job_process_rank(j, p), where);
+}
+
+void job_process_obituary(const struct job *j, const struct job_process *p, char *ret, size_t size)
+{
+    char who[320];
+    name_process(j, p, who, sizeof(who));
+    const char *cause = p->cause, *colon = *cause ? ": " : "";
+    if (p->spawn_error)
+        snprintf(ret, size, "%s could not be started: %s", who, *cause ? cause : strerror(p->spawn_error));
+    else if (!p->has_exit)
+        snprintf(ret, size, "%s (pid %d) has gone%s", who, p->pid, p->lost ? " with its node" : "");
+    else if (p->exit_signal)
+        snprintf(ret, size, "%s (pid %d) was killed by %ssignal %d (%s)%s%s", who, p->pid, p->killed ? "dtd with " : "",
+                 p->exit_signal, strsignal(p->exit_signal), colon, cause);
+    else
+        snprintf(ret, size, "%s (pid %d) ended with exit status %d%s%s", who, p->pid, p->exit_status, colon, cause);
+}
+
+static double detect_ms(const struct job_process *p)
+{
+    return (double)(clock_mono_ns() - p->exit_ns) / 1e6;
+}
+
+static void worker_ended(struct job *j, struct job_worker *w)
+{
+    char text[512];
+    bool in_epoch = j->phase.state == PHASE_LOADING || j->phase.state == PHASE_STEPPING;
+    job_process_obituary(j, &w->p, text, sizeof(text));
+    if (job_is_command(&j->spec))
+        job_command_note(j, w);
+    if (j->phase.state == PHASE_WAITING || (w->done && in_epoch) || j->phase.state >= PHASE_QUITTING)
+        return; /* job_adopt looks at it; or nobody needs it any more */
+    if (j->phase.state == PHASE_DRAINING)
+        job_move(j, PHASE_QUITTING, text);
+    else
+        job_epoch_lost(j, detect_ms(&w->p), !w->p.killed || w->p.cause[0], "%s", text);
+}
+
+/* No epoch ends: workers connect to the next io and repeat what they had not seen committed. */
+static void io_ended(struct job *j, struct job_io *io)
+{
+    char text[512];
+    io->scan = SCAN_DUE;
+    io->epoch = 0;
+    io->failures = io->p.attended ? 0 : io->failures + 1;
+    io->retry_ms = clock_mono_ms() + io->failures * IO_RETRY_MS;
+    if (j->phase.state == PHASE_WAITING || j->phase.state >= PHASE_QUITTING || j->clearing)
+        return;
+    job_process_obituary(j, &io->p, text, sizeof(text));
+    log_warn("io ended job=%" PRIu64 " failures=%d: %s", j->id, io->failures, text);
+    if (io->failures >= IO_MAX_FAILURES) {
+        job_epoch_fatal(j,
+                        "%s, %d times before it could be asked anything; see jobs/%" PRIu64
+                        "/io.log in the state directory of %s",
+                        text, io->failures, j->id, io->p.agent->name);
+    } else {
+        char decided[96];
+        snprintf(decided, sizeof(decided), "dtd-io is started again, epoch %" PRIu64 " goes on", j->epoch);
+        job_note(j, detect_ms(&io->p), text, decided);
+    }
+}
+
+static void child_ended(struct job *j, struct job_process *p, const struct child *c)
+{
+    p->state = PROCESS_ENDED;
+    p->has_exit = c->state != CHANNEL_REFUSED;
+    p->exit_status = c->exit_status;
+    p->exit_signal = c->exit_signal;
+    /* A kill of ours is not the kernel's, whatever that killed meanwhile. */
+    bool unknown = p->killed && strcmp(c->cause, CHILD_OUT_OF_MEMORY) == 0;
+    snprintf(p->cause, sizeof(p->cause), "%s", unknown ? "" : c->cause);
+    p->spawn_error = c->state == CHANNEL_REFUSED ? c->error : 0;
+    p->exit_ns = c->when_ns;
+    p->attend = NULL;
+    j->dirty = true;
+    if (p->spawn_error == EEXIST) /* an earlier child lives there: the word to end it got lost */
+        signal_slot(j, p, SIGKILL);
+    if (is_io(p))
+        io_ended(j, (struct job_io *)p);
+    else
+        worker_ended(j, (struct job_worker *)p);
+    if (!p->killed || p->failed)
+        job_incident_words(j, c->log, !p->killed);
+}
+
+static void adopt_worker(struct job_worker *w, const struct child *c)
+{
+    w->device = c->device;
+    if (c->epoch) /* else it is no command, and says it with its Hello */
+        w->epoch = c->epoch;
+}
+
+void job_process_child(struct job *j, struct job_process *p, const struct child *c)
+{
+    bool ours = memcmp(p->token, c->token, sizeof(p->token)) == 0;
+    /* The list of a node that knows more than we do; a running child wins over the end of its predecessor. */
+    bool adopt = p->state == PROCESS_ABSENT || (p->state == PROCESS_ENDED && child_runs(c));
+    if (c->epoch && c->epoch != j->epoch && !child_runs(c)) /* how a command ended that this epoch has not begun */
+        adopt = false;
+    if (!ours && !adopt) {
+        log_info("word of an earlier child job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->agent->name, c->slot,
+                 c->pid);
+        return;
+    }
+    if (!ours)
+        *p = (struct job_process){
+            .agent = p->agent, .slot = p->slot, .life = p->life, .silent_since_ms = clock_mono_ms()};
+    if (!ours && !is_io(p))
+        adopt_worker((struct job_worker *)p, c);
+    memcpy(p->token, c->token, sizeof(p->token));
+    p->pid = c->pid;
+    p->proc = c->proc;
+    p->stranded = c->stranded;
+    if (child_runs(c)) {
+        p->state = c->state == CHANNEL_RUNNING ? PROCESS_LIVE : PROCESS_ASKED;
+        j->dirty = true;
+        if (job_is_command(&j->spec))
+            job_command_note(j, (struct job_worker *)p);
+        if (!j->placed && !j->adopting) /* its node was lost when the job left it, and is back */
+            job_process_kill(j, p, SIGKILL);
+        else if (p->killed && !job_is_command(&j->spec))
+            signal_slot(j, p, SIGKILL); /* the first went with the connection */
+        if (p->stranded && !j->adopting)
+            job_command_stranded(j, p);
+    } else if (p->state != PROCESS_ENDED || !ours) {
+        child_ended(j, p, c);
+    }
+}
+
+/* ---- nodes that come back, or do not ---- */
+
+/* Nobody will say how it ended. */
+static void gone(struct job *j, struct job_process *p)
+{
+    p->state = PROCESS_ENDED;
+    p->has_exit = false;
+    p->exit_ns = clock_mono_ns();
+    p->attend = NULL;
+    j->dirty = true;
+}
+
+static struct job_process *next_on(struct job *j, const struct agent *a, int *at)
+{
+    for (; *at < j->n_ios + j->n_workers; ++*at) {
+        struct job_process *p = *at < j->n_ios ? &j->ios[*at].p : &j->workers[*at - j->n_ios].p;
+        if (p->agent == a && job_process_running(p)) {
+            ++*at;
+            return p;
+        }
+    }
+    return NULL;
+}
+
+void job_node_listed(struct job *j, const struct agent *a)
+{
+    struct job_process *p;
+    for (int at = 0; (p = next_on(j, a, &at));) {
+        if (p->life == a->life)
+            continue;
+        gone(j, p);
+        if (!j->adopting && is_io(p))
+            io_ended(j, (struct job_io *)p);
+        else if (!j->adopting)
+            worker_ended(j, (struct job_worker *)p);
+    }
+}
+
+void job_node_lost(struct job *j, const struct agent *a, double silent_ms, const char *seen)
+{
+    struct job_process *p;
+    bool any = false;
+    for (int at = 0; (p = next_on(j, a, &at)); any = true) {
+        gone(j, p);
+        p->killed = true;
+        p->lost = true;
+    }
+    if (!any || j->phase.state == PHASE_WAITING || j->phase.state >= PHASE_QUITTING)
+        return;
+    if (j->phase.state == PHASE_DRAINING)
+        job_move(j, PHASE_QUITTING, seen);
+    else
+        job_epoch_lost(j, silent_ms, true, "%s", seen);
+}
+
+/* ---- connections ---- */
+
+err_t job_process_hello(struct job *j, struct job_process *p, uint64_t epoch)
+{
+    if (!job_process_running(p))
+        return ERR_DENIED;
+    if (p->attend) /* of the connection before this one */
+        job_process_lost(j, p);
+    if (!is_io(p))
+        ((struct job_worker *)p)->epoch = epoch;
+    return OK;
+}
+
+void job_process_attended(struct job *j, struct job_process *p, struct rpc_call *call)
+{
+    p->attend = call;
+    p->attended = true;
+    j->dirty = true;
+    log_info("attends job=%" PRIu64 " node=%s slot=%d pid=%d", j->id, p->agent->name, p->slot, p->pid);
+    if (is_io(p)) {
+        struct job_io *io = (struct job_io *)p;
+        io->failures = 0;
+        io->scan = SCAN_DUE;
+        io->epoch = 0;
+        if (io == job_committer(j)) {
+            j->io_said = 0;
+            j->history = j->history == HISTORY_ASKED ? HISTORY_DUE : j->history;
+        }
+        j->keep_due = true;
+        return;
+    }
+    struct job_worker *w = (struct job_worker *)p;
+    w->told = TOLD_NOTHING;
+    w->idle = w->epoch == 0;
+    w->ready = w->epoch && w->epoch == j->epoch;
+}
+
+void job_process_lost(struct job *j, struct job_process *p)
+{
+    p->attend = NULL;
+    p->silent_since_ms = clock_mono_ms();
+    j->dirty = true;
+}
+
+/* ---- commands ---- */
+
+/* A full log keeps no processes: then the end is recorded when there is space again. */
+static bool may_quit(const struct job *j)
+{
+    return j->end_logged || j->leaving || j->node->outbox.err;
+}
+
+static enum worker_told wanted(const struct job *j, const struct job_worker *w)
+{
+    switch ((enum job_phase)j->phase.state) {
+    case PHASE_LOADING:
+        return w->epoch != j->epoch ? TOLD_START : TOLD_NOTHING;
+    case PHASE_STEPPING:
+        return j->moving && !w->done && w->told != TOLD_STOP ? TOLD_STOP : TOLD_NOTHING;
+    case PHASE_ENDING:
+        return w->idle || w->told == TOLD_END ? TOLD_NOTHING : TOLD_END;
+    case PHASE_DRAINING:
+        return w->done || w->told == TOLD_STOP ? TOLD_NOTHING : TOLD_STOP;
+    case PHASE_QUITTING:
+        return w->told == TOLD_QUIT || !may_quit(j) ? TOLD_NOTHING : TOLD_QUIT;
+    default:
+        return TOLD_NOTHING;
+    }
+}
+
+/* Nodes are counted in the order of ranks, as the dtd-ios are. */
+static int *nodes_of(const struct job *j)
+{
+    int *ret = calloc((size_t)j->n_workers, sizeof(*ret));
+    for (int k = 0; ret && k < j->n_workers; k++)
+        ret[k] = (int)(io_on(j->ios, j->n_ios, j->workers[k].p.agent) - j->ios);
+    return ret;
+}
+
+static err_t say_start(struct job *j, int rank)
+{
+    struct job_worker *w = &j->workers[rank];
+    bool many = j->n_ios > 1;
+    int *node_of = many ? nodes_of(j) : NULL;
+    if (many && !node_of)
+        return ERR_NOMEM;
+    const struct worker_start s = {.epoch = j->epoch,
+                                   .rank = rank,
+                                   .world = j->n_workers,
+                                   .yaml = j->yaml,
+                                   .resume_path = j->resume_path,
+                                   .resume_step = j->resume_step,
+                                   .node_of = node_of,
+                                   .secret = many ? j->secret : NULL,
+                                   .address = w->p.agent->address[0] ? w->p.agent->address : NULL};
+    err_t err = rpc_worker_start(w->p.attend, &s);
+    free(node_of);
+    if (!err) {
+        w->epoch = j->epoch;
+        w->ready = w->done = w->idle = false;
+    }
+    return err;
+}
+
+static void command_worker(struct job *j, int rank)
+{
+    struct job_worker *w = &j->workers[rank];
+    enum worker_told want = wanted(j, w);
+    err_t err = OK;
+    switch (want) {
+    case TOLD_NOTHING:
+        return;
+    case TOLD_START:
+        err = say_start(j, rank);
+        break;
+    case TOLD_END:
+        err = rpc_worker_end(w->p.attend, w->epoch);
+        break;
+    case TOLD_STOP:
+        err = rpc_worker_stop(w->p.attend, w->epoch, j->save_at_stop || j->moving);
+        break;
+    case TOLD_QUIT:
+        err = rpc_worker_quit(w->p.attend);
+        break;
+    }
+    if (!err)
+        w->told = want;
+}
+
+/* The last 64 KiB that were said are kept for an io that comes after this one. */
+static void say_io_lines(struct job *j)
+{
+    struct buf *b = &j->io_lines;
+    bool all = j->phase.state >= PHASE_QUITTING || j->node->agents->next; /* the next one that leads reads them there */
+    if (b->len == j->io_said || (!all && clock_mono_ms() < j->io_lines_ms))
+        return;
+    if (rpc_io_metrics(job_committer(j)->p.attend, (const char *)b->data + j->io_said, b->len - j->io_said))
+        return;
+    j->io_lines_ms = clock_mono_ms() + IO_LINES_MS;
+    j->io_said = b->len;
+    if (b->len > 2 * IO_LINES_KEEP) {
+        const uint8_t *from = memchr(b->data + b->len - IO_LINES_KEEP, '\n', IO_LINES_KEEP);
+        size_t cut = (size_t)(from - b->data) + 1;
+        memmove(b->data, b->data + cut, b->len - cut);
+        b->len -= cut;
+        j->io_said -= cut;
+    }
+}
+
+static void say_epoch(struct job *j, struct job_io *io)
+{
+    const struct job_io *committer = job_committer(j);
+    struct io_epoch e = {.epoch = j->epoch,
+                         .resume_step = job_io_step(j),
+                         .submitted_ms = j->submitted_ms,
+                         .yaml = j->yaml,
+                         .committer = io == committer,
+                         .n_ios = j->n_ios,
+                         .node = io->p.agent->name,
+                         .committer_node = committer->p.agent->name};
+    e.ranks = calloc((size_t)j->n_workers + 1, sizeof(*e.ranks));
+    for (int k = 0; e.ranks && j->n_ios > 1 && k < j->n_workers; k++)
+        if (j->workers[k].p.agent == io->p.agent)
+            e.ranks[e.n_ranks++] = k;
+    if (e.ranks && rpc_io_epoch(io->p.attend, &e) == OK)
+        io->epoch = j->epoch;
+    free(e.ranks);
+}
+
+static void command_committer(struct job *j, struct job_io *io)
+{
+    struct rpc_call *call = io->p.attend;
+    bool in_epoch = job_in_epoch(j);
+    if (io->scan == SCAN_DUE && (j->phase.state == PHASE_SCANNING || in_epoch) && rpc_io_scan(call, j->yaml) == OK) {
+        io->scan = SCAN_ASKED;
+        job_scan_forget(j);
+    }
+    if (io->scan == SCAN_DONE && in_epoch && io->epoch != j->epoch)
+        say_epoch(j, io);
+    if (io->epoch && io->epoch == j->epoch)
+        say_io_lines(j);
+    if (j->history == HISTORY_DUE && io->epoch && rpc_io_history(call, j->history_at) == OK)
+        j->history = HISTORY_ASKED;
+}
+
+/* Those of the other nodes write their workers' parts, and leave folders alone. */
+static void command_io(struct job *j, struct job_io *io)
+{
+    struct rpc_call *call = io->p.attend;
+    if (!call)
+        return;
+    if (io == job_committer(j))
+        command_committer(j, io);
+    else if (job_in_epoch(j) && io->epoch != j->epoch)
+        say_epoch(j, io);
+    if (j->phase.state == PHASE_QUITTING && job_workers_gone(j) && may_quit(j) && !io->told_quit &&
+        rpc_io_quit(call) == OK)
+        io->told_quit = true;
+}
+
+void job_commands(struct job *j)
+{
+    if (job_is_command(&j->spec)) { /* hears signals alone */
+        if (j->phase.state == PHASE_ENDING || (j->phase.state == PHASE_QUITTING && may_quit(j)))
+            job_command_terminate(j);
+        return;
+    }
+    for (int i = 0; i < j->n_ios; i++)
+        command_io(j, &j->ios[i]);
+    for (int k = 0; k < j->n_workers; k++)
+        if (j->workers[k].p.attend)
+            command_worker(j, k);
+}

@@ -1,0 +1,240 @@
+/* What workers and io report. A report of an epoch that has ended changes nothing; a report that comes twice (its
+ * sender lost the connection before our answer) changes nothing the second time. */
+#include "daemon/control/job/job.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/control.h"
+#include "daemon/control/job/outbound.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_FOLDERS 4096
+#define IO_LINES_MAX (1u << 20)
+
+/* ---- workers ---- */
+
+static void keep_io_line(struct job *j, const struct metric_row *row)
+{
+    struct buf *b = &j->io_lines;
+    if (metrics_format(row, b))
+        return;
+    while (b->len > IO_LINES_MAX) { /* io has been away for long */
+        size_t n = (size_t)((uint8_t *)memchr(b->data, '\n', b->len) - b->data) + 1;
+        memmove(b->data, b->data + n, b->len - n);
+        b->len -= n;
+        j->io_said -= j->io_said < n ? j->io_said : n;
+    }
+}
+
+static void on_metric(struct job *j, struct job_worker *w, const struct worker_report *r)
+{
+    bool repeated = j->metrics.has_last && j->metrics.last.epoch == r->epoch && j->metrics.last.step >= r->metric->step;
+    w->ready = true;
+    if (repeated || r->epoch != j->epoch)
+        return;
+    metrics_append(&j->metrics, r->metric);
+    job_health_step(j);
+    keep_io_line(j, r->metric);
+    job_incident_recovered(j);
+    rpc_watch_metric(j, r->metric);
+}
+
+static void on_failed(struct job *j, int rank, const struct worker_report *r)
+{
+    log_warn("worker failed job=%" PRIu64 " rank=%d epoch=%" PRIu64 " fatal=%d text=%s", j->id, rank, r->epoch,
+             r->fatal, r->text);
+    if (j->phase.state >= PHASE_DRAINING) {
+        j->workers[rank].done = true;
+        return;
+    }
+    if (r->fatal) {
+        job_epoch_fatal(j, "worker rank %d: %s", rank, r->text);
+        return;
+    }
+    if (r->epoch == j->epoch)
+        job_epoch_lost(j, 0, false, "worker rank %d failed: %s", rank, r->text);
+    j->workers[rank].p.failed = true;
+    job_process_kill(j, &j->workers[rank].p, SIGKILL); /* it said that it cannot go on: a new process takes its place */
+}
+
+/* Nobody of this control told it to leave the present epoch: one before it did. */
+static void on_idle(struct job *j, int rank, uint64_t epoch)
+{
+    struct job_worker *w = &j->workers[rank];
+    bool left = w->epoch && w->epoch == j->epoch && j->phase.state == PHASE_LOADING && !j->stopping;
+    if (epoch < w->epoch)
+        return;
+    w->idle = true;
+    w->epoch = 0;
+    w->ready = false;
+    if (left)
+        job_epoch_again(j, "a worker had been told to leave the epoch by who led before");
+}
+
+static void on_save_failed(struct job *j, const char *text)
+{
+    if (!j->checkpoint_error[0]) /* the first of a row */
+        job_note(j, 0, text, "training goes on, and saves as before");
+    snprintf(j->checkpoint_error, sizeof(j->checkpoint_error), "%s", text);
+    log_warn("save failed job=%" PRIu64 " text=%s", j->id, text);
+    j->dirty = true;
+}
+
+void job_worker_report(struct job *j, int rank, const struct worker_report *r)
+{
+    struct job_worker *w = &j->workers[rank];
+    switch (r->kind) {
+    case REPORT_IDLE:
+        on_idle(j, rank, r->epoch);
+        break;
+    case REPORT_READY:
+        w->ready = w->ready || r->epoch == j->epoch;
+        break;
+    case REPORT_METRIC:
+        if (r->metric)
+            on_metric(j, w, r);
+        break;
+    case REPORT_DONE:
+        if (r->epoch == j->epoch) {
+            w->ready = w->done = true;
+            w->done_step = r->step;
+            job_incident_recovered(j);
+        }
+        break;
+    case REPORT_FAILED:
+        on_failed(j, rank, r);
+        break;
+    case REPORT_SAVE_FAILED:
+        if (r->epoch == j->epoch)
+            on_save_failed(j, r->text);
+        break;
+    }
+    node_tick(j->node);
+}
+
+/* ---- io ---- */
+
+static void checkpoint_recorded(struct node *n, uint64_t job, const struct state_result *result)
+{
+    struct job *j = node_job(n, job);
+    if (j)
+        j->keep_due = j->dirty = true;
+}
+
+static err_t add_folder(struct job *j, const struct state_checkpoint *c)
+{
+    if (j->n_folders == MAX_FOLDERS)
+        return ERR_LIMIT;
+    struct job_folder *p = realloc(j->folders, (size_t)(j->n_folders + 1) * sizeof(*p));
+    if (!p)
+        return ERR_NOMEM;
+    j->folders = p;
+    p[j->n_folders] = (struct job_folder){.c = *c};
+    p[j->n_folders].c.path = strdup(c->path);
+    if (!p[j->n_folders].c.path)
+        return ERR_NOMEM;
+    j->n_folders++;
+    return OK;
+}
+
+static void grow(struct job *j)
+{
+    char seen[128];
+    snprintf(seen, sizeof(seen), "there is room for more than the %d workers of epoch %" PRIu64, j->n_workers,
+             j->epoch);
+    job_epoch_resize(j, seen);
+}
+
+/* While a scan is asked for, a folder that is found and one that has just been committed need not be told apart: both
+ * are there, and the end of the scan brings the catalog up to date. */
+static void on_committed(struct job *j, const struct job_io *io, uint64_t epoch, const struct state_checkpoint *c,
+                         const char *low)
+{
+    if (io->scan == SCAN_ASKED && add_folder(j, c))
+        log_error("folder not taken up job=%" PRIu64 " path=%s", j->id, c->path);
+    if (epoch == 0)
+        return;
+    log_info("checkpoint committed job=%" PRIu64 " step=%" PRId64 " epoch=%" PRIu64 " bytes=%" PRId64, j->id, c->step,
+             c->epoch, c->bytes);
+    const struct record r = {.kind = RECORD_CHECKPOINT, .wall_ms = clock_wall_ms(), .job = j->id, .checkpoint = *c};
+    if (outbox_add(&j->node->outbox, &r, checkpoint_recorded))
+        log_error("checkpoint not logged job=%" PRIu64 " step=%" PRId64, j->id, c->step);
+    j->checkpoint_error[0] = '\0';
+    if (*low && !j->disk_low)
+        job_note(j, 0, low, "training goes on; checkpoint.keep_last says how many are kept");
+    j->disk_low = *low;
+    j->dirty = true;
+    if (j->may_grow && epoch == j->epoch && !j->moving)
+        grow(j);
+}
+
+static void on_scanned(struct job *j, struct job_io *io, const char *text)
+{
+    if (io->scan != SCAN_ASKED)
+        return;
+    io->scan = SCAN_DONE;
+    if (*text)
+        job_epoch_fatal(j, "%s", text);
+    else
+        job_catalog_scanned(j);
+}
+
+/* A line that is news here: of this job (its directory may have been another's before), and behind our own last one. */
+static bool is_news(const struct job *j, const struct metric_row *row)
+{
+    bool known = row->epoch < j->known_epoch || (row->epoch == j->known_epoch && row->step <= j->known_step);
+    return row->wall_ms >= j->submitted_ms && !known;
+}
+
+static void on_history(struct job *j, const char *text)
+{
+    struct metric_row row;
+    if (j->history != HISTORY_ASKED)
+        return;
+    j->history_at += (int64_t)strlen(text);
+    j->history = *text ? HISTORY_DUE : HISTORY_KNOWN;
+    for (const char *end; (end = strchr(text, '\n')); text = end + 1)
+        if (metrics_parse(text, (size_t)(end - text), &row) == OK && is_news(j, &row))
+            metrics_before(&j->metrics, &row);
+    if (j->history == HISTORY_KNOWN)
+        metrics_release(&j->metrics);
+    else
+        metrics_flush(&j->metrics);
+}
+
+static void on_removed(struct job *j, const struct state_checkpoint *c)
+{
+    const struct record r = {
+        .kind = RECORD_CHECKPOINT_REMOVED, .wall_ms = clock_wall_ms(), .job = j->id, .removed = {.step = c->step}};
+    if (outbox_add(&j->node->outbox, &r, NULL))
+        log_error("removal not logged job=%" PRIu64 " step=%" PRId64, j->id, c->step);
+}
+
+void job_io_report(struct job *j, struct job_io *io, const struct io_report *r)
+{
+    switch (r->kind) {
+    case IO_COMMITTED:
+        if (r->checkpoint)
+            on_committed(j, io, r->epoch, r->checkpoint, r->text);
+        break;
+    case IO_SAVE_FAILED:
+        on_save_failed(j, r->text);
+        break;
+    case IO_SCANNED:
+        on_scanned(j, io, r->text);
+        break;
+    case IO_HISTORY:
+        on_history(j, r->text);
+        break;
+    case IO_REMOVED:
+        if (r->checkpoint)
+            on_removed(j, r->checkpoint);
+        break;
+    }
+    node_tick(j->node);
+}

@@ -1,0 +1,50 @@
+/* Retention: the newest keep_last checkpoints and the keep_best with the lowest loss stay, the rest is removed by io.
+ * The newest is always among them, so the last good one is never removed. The catalog forgets a step when io says that
+ * its folder has gone, so asking twice is harmless and a lost request is repeated. */
+#include "daemon/control/job/job.h"
+
+#include "common/base/log.h"
+#include "daemon/control/control.h"
+#include "daemon/control/job/outbound.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+/* How many checkpoints have a lower loss than `c`; of equal ones the newer counts as better. */
+static int better_than(const struct state_job *s, const struct state_checkpoint *c)
+{
+    int n = 0;
+    for (int i = 0; i < s->n_checkpoints; i++) {
+        const struct state_checkpoint *o = &s->checkpoints[i];
+        if (!isnan(o->loss) && (isnan(c->loss) || o->loss < c->loss || (o->loss == c->loss && o->step > c->step)))
+            n++;
+    }
+    return n;
+}
+
+static bool kept(const struct job *j, const struct state_job *s, int i)
+{
+    const struct job_checkpoint *rule = &j->spec.checkpoint;
+    int newer = s->n_checkpoints - 1 - i;
+    bool last = newer == 0 || newer < rule->keep_last;
+    bool best = !isnan(s->checkpoints[i].loss) && better_than(s, &s->checkpoints[i]) < rule->keep_best;
+    return last || best || s->checkpoints[i].step == j->resume_step;
+}
+
+void job_keep(struct job *j)
+{
+    const struct state_job *s = state_job_find(j->node->state, j->id);
+    const struct job_io *io = job_committer(j);
+    if (!s || !io || !io->p.attend || io->epoch != j->epoch || !j->epoch)
+        return;
+    j->keep_due = false;
+    for (int i = 0; i < s->n_checkpoints; i++) {
+        if (kept(j, s, i))
+            continue;
+        log_info("checkpoint to be removed job=%" PRIu64 " step=%" PRId64, j->id, s->checkpoints[i].step);
+        if (rpc_io_remove(io->p.attend, s->checkpoints[i].step)) {
+            j->keep_due = true;
+            return;
+        }
+    }
+}

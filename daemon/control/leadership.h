@@ -1,0 +1,33 @@
+/* What a node does that begins to decide, while it decides and when it does so no more, and what one does that follows:
+ * the events of cluster.h, turned into jobs and agents.
+ *
+ *   follow -> LEAD: jobs from the log, adopting; every node says what lives there -> jobs go on
+ *   LEAD -> follow: jobs and agents are forgotten, no process is touched
+ *
+ * A node that follows is a pipe: who is connected to it speaks, through it, to the one that leads (rpc_server.c). When
+ * another one leads, processes are made to come back by themselves, since it does not know yet in which epoch they are.
+ * Loop thread. */
+#ifndef DTD_DAEMON_CONTROL_LEAD_H
+#define DTD_DAEMON_CONTROL_LEAD_H
+
+#include "common/base/err.h"
+#include "daemon/control/cluster/cluster.h"
+
+extern const struct cluster_events lead_events;
+
+/* The supervisor has said all that lives on this node. */
+void lead_listed(struct node *n);
+/* What the supervisor says of one of this node's processes. */
+struct child;
+void lead_child(struct node *n, const struct child *c);
+/* The facts of this node have changed: its GPUs are known, or it goes down. */
+void lead_facts(struct node *n);
+/* This node goes down, and others stay. */
+void lead_leave(struct node *n);
+/* Leading: what the log says, where it has grown: which nodes there are, where workers are reached there, which take
+ * nothing new; which jobs there are. Before jobs look at nodes. */
+void lead_state(struct node *n);
+/* Now and then: deadlines of what the nodes have not said yet. */
+void lead_tick(struct node *n);
+
+#endif

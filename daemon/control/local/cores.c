@@ -1,0 +1,205 @@
+/* See slots.h. CPUs are dealt out in turns. A turn looks at the CPUs that the fewest workers use, compares them by
+ * `misfit`, and takes the best: one, or as many threads of its physical core as are still wanted. That the number of
+ * users goes before everything else keeps what holds on one node: no CPU is shared while another one is free. */
+#include "daemon/control/local/cores.h"
+
+#include "common/base/cpus.h"
+#include "common/base/log.h"
+
+#include <limits.h>
+#include <string.h>
+
+#define DEFAULT_SLOTS 16
+#define DISTANCES 256                  /* of nodes: 0 .. 255 */
+#define THREADS (2 * CHANNEL_MAX_CPUS) /* above what a physical core may count, twice */
+
+enum way {
+    BY_NUMBER, /* nothing is known of where CPUs lie, or there is nothing to know */
+    APART,     /* each on a physical core of its own */
+    WHOLE,     /* all threads of a physical core */
+};
+
+struct deal {
+    const struct slots *s;
+    enum way way;
+    bool stays;                  /* `home` goes before a physical core of its own */
+    int home, left;              /* CPUs that are still wanted */
+    uint8_t *taken;              /* CPUs that this worker has, by index: CHANNEL_MAX_CPUS / 8 bytes */
+    int far, shared;             /* of these: not in `home`; on a physical core that another worker uses */
+    int users;                   /* of the CPUs that this turn looks at */
+    int free[CHANNEL_MAX_CPUS];  /* by physical core: threads that this turn looks at */
+    int used[CHANNEL_MAX_CPUS];  /* ...: threads that any worker uses, this one included */
+    int other[CHANNEL_MAX_CPUS]; /* ...: threads that other workers use */
+};
+
+/* The first one where the kernel tells none that we can bind to. */
+static int find_cpus(uint8_t ret[CHANNEL_MAX_CPUS / 8])
+{
+    static const uint8_t none[CHANNEL_MAX_CPUS / 8];
+    memset(ret, 0, sizeof(none));
+    int n = cpus_usable(ret, CHANNEL_MAX_CPUS);
+    if (memcmp(ret, none, sizeof(none)) == 0)
+        cpus_add(ret, 0);
+    return n;
+}
+
+void slots_init(struct slots *s, const char *sysfs)
+{
+    uint8_t cpus[CHANNEL_MAX_CPUS / 8];
+    struct why why = {""};
+    *s = (struct slots){0};
+    int n = find_cpus(cpus);
+    topology_init(&s->at, cpus);
+    if (n > s->at.n_cpus)
+        log_warn("CPUs from %d on are not used: workers cannot be bound to them n=%d", CHANNEL_MAX_CPUS,
+                 n - s->at.n_cpus);
+    err_t err = topology_read(&s->at, sysfs, &why);
+    if (err && err != ERR_NOTFOUND)
+        log_warn("NUMA nodes are not taken into account why=\"%s\"", why.text);
+}
+
+int slots_default(const struct slots *s)
+{
+    return s->at.n_cpus > DEFAULT_SLOTS ? s->at.n_cpus : DEFAULT_SLOTS;
+}
+
+int slots_home(const struct slots *s, int number)
+{
+    int home = number < 0 ? -1 : topology_find(&s->at, number);
+    return home < 0 || s->at.n_cpu_nodes < 2 ? SLOTS_UNKNOWN : home;
+}
+
+/* ---- one worker ---- */
+
+static bool is_free(const struct deal *d, int i)
+{
+    return d->s->users[i] == d->users && !cpus_has(d->taken, i);
+}
+
+static void begin_turn(struct deal *d)
+{
+    const struct slots *s = d->s;
+    const size_t bytes = (size_t)s->at.n_cpus * sizeof(int);
+    memset(d->free, 0, bytes);
+    memset(d->used, 0, bytes);
+    memset(d->other, 0, bytes);
+    d->users = INT_MAX;
+    for (int i = 0; i < s->at.n_cpus; i++)
+        if (!cpus_has(d->taken, i) && s->users[i] < d->users)
+            d->users = s->users[i];
+    for (int i = 0; i < s->at.n_cpus; i++) {
+        int core = s->at.cpu[i].core;
+        d->free[core] += is_free(d, i);
+        d->other[core] += s->users[i] > 0;
+        d->used[core] += s->users[i] > 0 || cpus_has(d->taken, i);
+    }
+}
+
+/* How little CPU i is what is wanted. Of whole cores the best has the most free threads of those that have no more than
+ * are wanted: an odd last thread goes to a core that is split already. */
+static int misfit(const struct deal *d, int i)
+{
+    const struct topology_cpu *cpu = &d->s->at.cpu[i];
+    int free = d->free[cpu->core], used = d->used[cpu->core];
+    if (d->way == BY_NUMBER)
+        return 0;
+    int distance = d->s->at.distance[d->home][cpu->node];
+    if (d->way == WHOLE)
+        return distance * THREADS + (free <= d->left ? THREADS / 2 - free : THREADS / 2 + free);
+    return d->stays ? distance * THREADS + used : used * DISTANCES + distance;
+}
+
+static void take(struct deal *d, int i)
+{
+    const struct topology_cpu *cpu = &d->s->at.cpu[i];
+    cpus_add(d->taken, i);
+    d->left--;
+    d->far += d->way != BY_NUMBER && cpu->node != d->home;
+    d->shared += d->other[cpu->core] > 0;
+}
+
+static void take_turn(struct deal *d)
+{
+    const struct topology *t = &d->s->at;
+    int best = -1;
+    begin_turn(d);
+    for (int i = 0; i < t->n_cpus; i++)
+        if (is_free(d, i) && (best < 0 || misfit(d, i) < misfit(d, best)))
+            best = i;
+    take(d, best);
+    for (int i = best + 1; i < t->n_cpus && d->way == WHOLE && d->left > 0; i++)
+        if (is_free(d, i) && t->cpu[i].core == t->cpu[best].core)
+            take(d, i);
+}
+
+/* ---- all homes ---- */
+
+static enum way choose_way(const struct slots *s, int wanted, int home)
+{
+    int cores = 0;
+    for (int i = 0; i < s->at.n_cpus; i++)
+        cores += s->at.cpu[i].core == i;
+    if (home == SLOTS_UNKNOWN || s->at.n_cpu_nodes < 2)
+        return BY_NUMBER;
+    return wanted <= cores ? APART : WHOLE;
+}
+
+static void deal_out(struct deal *d, int home, int width, uint8_t taken[CHANNEL_MAX_CPUS / 8])
+{
+    memset(taken, 0, CHANNEL_MAX_CPUS / 8);
+    d->taken = taken;
+    d->home = home;
+    d->left = width;
+    d->far = d->shared = 0;
+    while (d->left > 0)
+        take_turn(d);
+}
+
+static int choose_home(struct deal *d, int width)
+{
+    uint8_t taken[CHANNEL_MAX_CPUS / 8];
+    int best = 0, far = CHANNEL_MAX_CPUS, shared = CHANNEL_MAX_CPUS; /* worse than any */
+    for (int home = 0; home < d->s->at.n_nodes && far + shared > 0; home++) {
+        deal_out(d, home, width, taken);
+        if (d->far > far || (d->far == far && d->shared >= shared))
+            continue;
+        best = home;
+        far = d->far;
+        shared = d->shared;
+    }
+    return best;
+}
+
+int slots_bind(struct slots *s, int workers, int threads, int home, uint8_t ret_cpus[CHANNEL_MAX_CPUS / 8])
+{
+    int n = s->at.n_cpus, width = threads ? threads : n / workers;
+    uint8_t taken[CHANNEL_MAX_CPUS / 8];
+    memset(ret_cpus, 0, CHANNEL_MAX_CPUS / 8);
+    if (workers > n || width > n)
+        return 0;
+    struct deal d = {.s = s, .way = choose_way(s, workers * width, home), .stays = home >= 0};
+    deal_out(&d, d.way != BY_NUMBER && home == SLOTS_ANY ? choose_home(&d, width) : home, width, taken);
+    for (int i = 0; i < n; i++)
+        if (cpus_has(taken, i)) {
+            s->users[i]++;
+            cpus_add(ret_cpus, s->at.cpu[i].number);
+        }
+    return d.far;
+}
+
+static void add(struct slots *s, const uint8_t *cpus, int users)
+{
+    for (int i = 0; i < s->at.n_cpus; i++)
+        if (cpus_has(cpus, s->at.cpu[i].number))
+            s->users[i] += users;
+}
+
+void slots_use(struct slots *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8])
+{
+    add(s, cpus, 1);
+}
+
+void slots_unbind(struct slots *s, const uint8_t cpus[CHANNEL_MAX_CPUS / 8])
+{
+    add(s, cpus, -1);
+}

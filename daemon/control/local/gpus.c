@@ -1,0 +1,330 @@
+/* See gpus.h. The probe is a process of our own, but what stands behind it is a driver: its words are checked like a
+ * stranger's. */
+#include "daemon/control/local/gpus.h"
+
+#include <jansson.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- how many ---- */
+
+void gpus_set(struct gpus *g, int n)
+{
+    g->known = true;
+    g->watched = false;
+    g->n = n;
+    g->model[0] = g->sick[0] = '\0';
+    for (int i = 0; i < GPUS_MAX; i++) {
+        g->gpu[i].broken = g->gpu[i].seen = false;
+        g->gpu[i].numa_node = -1;
+        g->gpu[i].uuid[0] = g->gpu[i].sick[0] = '\0';
+    }
+    snprintf(g->missing, sizeof(g->missing), "%s", n ? "" : "dtd's configuration says gpus: 0");
+}
+
+void gpus_fail(struct gpus *g, const char *why)
+{
+    gpus_set(g, 0);
+    snprintf(g->missing, sizeof(g->missing), "%s", why);
+}
+
+static void take_text(const json_t *object, const char *key, char *ret, size_t size)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    snprintf(ret, size, "%s", text ? text : "");
+    for (char *c = ret; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
+}
+
+/* ---- health ---- */
+
+/* Signs of a GPU whose results cannot be trusted, by what the driver's library says; below the number all is well. More
+ * than 64 pages cannot be retired. Heat and power only slow it down, and are no such sign. */
+static const struct {
+    const char *group, *key; /* group NULL: of "health" itself */
+    int64_t least;
+    const char *what;
+} signs[] = {
+    {NULL, "lost", 1, "is lost: the driver does not reach it any more"},
+    {NULL, "ecc_uncorrected_volatile", 1, "has uncorrectable memory errors"},
+    {NULL, "retired_pages", 64, "has retired pages of memory"},
+    {"remapped_rows", "pending", 1, "has rows of memory that wait for a reset"},
+    {"remapped_rows", "failed", 1, "has rows of memory that could not be replaced"},
+};
+
+/* "" when there is no sign. */
+static void read_signs(const json_t *health, char *ret, size_t size)
+{
+    size_t at = 0;
+    ret[0] = '\0';
+    for (size_t k = 0; k < sizeof(signs) / sizeof(signs[0]) && at < size; k++) {
+        const json_t *group = signs[k].group ? json_object_get(health, signs[k].group) : health;
+        const json_t *value = json_object_get(group, signs[k].key);
+        json_int_t n = json_is_true(value) ? 1 : json_integer_value(value);
+        if (n < signs[k].least)
+            continue;
+        at += (size_t)snprintf(ret + at, size - at, "%s%s", at ? " and " : "", signs[k].what);
+        if (json_is_integer(value) && at < size)
+            at += (size_t)snprintf(ret + at, size - at, " (%lld)", (long long)n);
+    }
+}
+
+static void say_sick(struct gpus *g)
+{
+    size_t at = 0;
+    g->sick[0] = '\0';
+    for (int i = 0; i < g->n && at < sizeof(g->sick); i++)
+        if (g->gpu[i].sick[0])
+            at += (size_t)snprintf(g->sick + at, sizeof(g->sick) - at, "%sGPU %d is not used: it %s", at ? "; " : "", i,
+                                   g->gpu[i].sick);
+    if (g->sick[0] && gpus_count(g) == 0)
+        snprintf(g->missing, sizeof(g->missing), "%s", g->sick);
+}
+
+void gpus_mark_sick(struct gpus *g, int i, const char *what)
+{
+    if (i < 0 || i >= g->n || !*what)
+        return;
+    snprintf(g->gpu[i].sick, sizeof(g->gpu[i].sick), "%s", what);
+    say_sick(g);
+}
+
+void gpus_mark_broken(struct gpus *g, int i)
+{
+    if (i >= 0 && i < g->n && g->gpu[i].job == 0)
+        g->gpu[i].broken = true;
+}
+
+const char *gpus_sick(const struct gpus *g, int i)
+{
+    return i >= 0 && i < g->n ? g->gpu[i].sick : "";
+}
+
+int gpus_numa_node(const struct gpus *g, int i)
+{
+    return i >= 0 && i < g->n ? g->gpu[i].numa_node : -1;
+}
+
+bool gpus_is_usable(const struct gpus *g, int i)
+{
+    return !g->gpu[i].broken && !g->gpu[i].sick[0];
+}
+
+static int find_uuid(const struct gpus *g, const json_t *gpu)
+{
+    const char *uuid = json_string_value(json_object_get(gpu, "uuid"));
+    for (int i = 0; uuid && *uuid && i < g->n; i++)
+        if (strcmp(g->gpu[i].uuid, uuid) == 0)
+            return i;
+    return -1;
+}
+
+/* What cannot be asked for its uuid any more is not named; if it is lost, it is one of those that are missed. */
+static bool is_riddle(const json_t *gpu)
+{
+    return !json_is_string(json_object_get(gpu, "uuid")) && !json_is_true(json_object_get(gpu, "lost"));
+}
+
+static void take_health(struct gpus *g, const json_t *list, uint64_t *ret)
+{
+    uint64_t named = 0, sick = 0;
+    bool riddles = false;
+    for (size_t k = 0; k < json_array_size(list); k++) {
+        const json_t *gpu = json_array_get(list, k);
+        char what[GPUS_SICK_BYTES];
+        int i = find_uuid(g, gpu);
+        riddles = riddles || is_riddle(gpu);
+        if (i < 0)
+            continue;
+        named |= UINT64_C(1) << i;
+        g->gpu[i].seen = true;
+        read_signs(json_object_get(gpu, "health"), what, sizeof(what));
+        if (!*what || g->gpu[i].sick[0])
+            continue;
+        gpus_mark_sick(g, i, what);
+        sick |= UINT64_C(1) << i;
+    }
+    for (int i = 0; i < g->n && !riddles; i++)
+        if (g->gpu[i].seen && !g->gpu[i].sick[0] && !(named >> i & 1)) {
+            gpus_mark_sick(g, i, signs[0].what);
+            sick |= UINT64_C(1) << i;
+        }
+    *ret = sick;
+}
+
+/* ---- words ---- */
+
+static int numa_number(json_int_t n)
+{
+    return n >= 0 && n <= INT_MAX ? (int)n : -1;
+}
+
+/* One that cannot be opened is nobody's, and its words are the reason when it is the only one. */
+static void take_one(struct gpus *g, const json_t *gpu, int i)
+{
+    char what[GPUS_SICK_BYTES];
+    const json_t *node = json_object_get(gpu, "numa_node");
+    take_text(gpu, "uuid", g->gpu[i].uuid, sizeof(g->gpu[i].uuid));
+    g->gpu[i].numa_node = json_is_integer(node) ? numa_number(json_integer_value(node)) : -1;
+    g->watched = g->watched || json_object_get(gpu, "health");
+    if (!json_object_get(gpu, "error")) {
+        take_text(gpu, "model", g->model, sizeof(g->model));
+        read_signs(json_object_get(gpu, "health"), what, sizeof(what));
+        gpus_mark_sick(g, i, what);
+    } else {
+        take_text(gpu, "error", g->missing, sizeof(g->missing));
+        gpus_mark_broken(g, i);
+    }
+}
+
+static err_t take_list(struct gpus *g, const json_t *root, struct why *why)
+{
+    const json_t *list = json_object_get(root, "gpus");
+    if (!json_is_array(list))
+        return why_set(why, ERR_CORRUPT, "the probe's words have no list \"gpus\"");
+    size_t n = json_array_size(list);
+    if (n > GPUS_MAX)
+        return why_set(why, ERR_CORRUPT, "the probe speaks of %zu GPUs, at most %d are used", n, GPUS_MAX);
+    for (size_t i = 0; i < n; i++)
+        if (json_integer_value(json_object_get(json_array_get(list, i), "index")) != (json_int_t)i)
+            return why_set(why, ERR_CORRUPT, "the probe's GPU %zu does not have the index %zu", i, i);
+    gpus_set(g, (int)n);
+    take_text(root, "gpu_missing", g->missing, sizeof(g->missing));
+    for (size_t i = n; i-- > 0;)
+        take_one(g, json_array_get(list, i), (int)i);
+    return OK;
+}
+
+static json_t *parse(const char *text, size_t len, struct why *why)
+{
+    json_error_t e;
+    json_t *root = len <= GPUS_PROBE_MAX ? json_loadb(text, len, JSON_REJECT_DUPLICATES, &e) : NULL;
+    if (!root)
+        why_set(why, ERR_CORRUPT, "the probe's words are no JSON: %s",
+                len <= GPUS_PROBE_MAX ? e.text : "they are too long");
+    return root;
+}
+
+err_t gpus_read(struct gpus *g, const char *text, size_t len, struct why *why)
+{
+    json_t *root = parse(text, len, why);
+    err_t err = root ? take_list(g, root, why) : ERR_CORRUPT;
+    json_decref(root);
+    return err;
+}
+
+static err_t take_health_list(struct gpus *g, const json_t *root, uint64_t *ret, struct why *why)
+{
+    const json_t *list = json_object_get(root, "gpus");
+    char missing[sizeof(g->missing)];
+    if (!json_is_array(list))
+        return why_set(why, ERR_CORRUPT, "the probe's words have no list \"gpus\"");
+    for (size_t k = 0; k < json_array_size(list); k++)
+        if (!json_is_object(json_array_get(list, k)))
+            return why_set(why, ERR_CORRUPT, "the probe's GPU %zu is no object", k);
+    take_text(root, "gpu_missing", missing, sizeof(missing));
+    if (json_array_size(list) == 0)
+        return why_set(why, ERR_NOTFOUND, "%s", *missing ? missing : "the driver's library names no GPU");
+    take_health(g, list, ret);
+    return OK;
+}
+
+err_t gpus_health_read(struct gpus *g, const char *text, size_t len, uint64_t *ret, struct why *why)
+{
+    json_t *root = parse(text, len, why);
+    err_t err = root ? take_health_list(g, root, ret, why) : ERR_CORRUPT;
+    json_decref(root);
+    return err;
+}
+
+/* ---- which job has which ---- */
+
+int gpus_needed(int workers, int per_gpu)
+{
+    return (workers + per_gpu - 1) / per_gpu;
+}
+
+int gpus_count(const struct gpus *g)
+{
+    int n = 0;
+    for (int i = 0; i < g->n; i++)
+        n += gpus_is_usable(g, i);
+    return n;
+}
+
+int gpus_free(const struct gpus *g)
+{
+    int n = 0;
+    for (int i = 0; i < g->n; i++)
+        n += g->gpu[i].job == 0 && gpus_is_usable(g, i);
+    return n;
+}
+
+int gpus_busy(const struct gpus *g, uint64_t job)
+{
+    int n = 0;
+    for (int i = 0; i < g->n; i++)
+        n += g->gpu[i].job != 0 && g->gpu[i].job != job && gpus_is_usable(g, i);
+    return n;
+}
+
+static int find(const struct gpus *g, uint64_t job, int per_gpu)
+{
+    for (int i = 0; i < g->n; i++)
+        if (g->gpu[i].job == job && g->gpu[i].workers < per_gpu && gpus_is_usable(g, i))
+            return i;
+    for (int i = 0; i < g->n; i++)
+        if (g->gpu[i].job == 0 && gpus_is_usable(g, i))
+            return i;
+    return -1;
+}
+
+bool gpus_take(struct gpus *g, uint64_t job, int workers, int per_gpu, int *device)
+{
+    struct gpus after = *g;
+    int given[GPUS_MAX * 64];
+    int n = 0;
+    for (int k = 0; k < workers; k++) {
+        if (device[k] >= 0)
+            continue;
+        int i = find(&after, job, per_gpu);
+        if (i < 0)
+            return false;
+        after.gpu[i].job = job;
+        after.gpu[i].workers++;
+        given[n++] = i;
+    }
+    *g = after;
+    for (int k = 0, at = 0; k < workers; k++)
+        if (device[k] < 0)
+            device[k] = given[at++];
+    return true;
+}
+
+void gpus_adopt(struct gpus *g, uint64_t job, int device)
+{
+    if (device < 0 || device >= GPUS_MAX)
+        return;
+    g->gpu[device].job = job;
+    g->gpu[device].workers++;
+    g->gpu[device].broken = false; /* it has opened it */
+}
+
+void gpus_give(struct gpus *g, uint64_t job)
+{
+    for (int i = 0; i < GPUS_MAX; i++)
+        if (g->gpu[i].job == job) {
+            g->gpu[i].job = 0;
+            g->gpu[i].workers = 0;
+        }
+}
+
+void gpus_forget(struct gpus *g)
+{
+    for (int i = 0; i < GPUS_MAX; i++) {
+        g->gpu[i].job = 0;
+        g->gpu[i].workers = 0;
+    }
+}

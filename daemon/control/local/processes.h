@@ -1,0 +1,78 @@
+/* Every process of a job on this node, whoever decides about it: what the supervisor has said of it, its cores, and the
+ * connection that has shown its token. A node that does not lead needs it as much as one that does: Hello is checked
+ * here and nowhere else, and a new leader is told from here what lives.
+ *
+ * An entry is there from the moment the process is asked for until its job is released or its slot starts another one,
+ * its end included. Loop thread; owned by the node. */
+#ifndef DTD_DAEMON_CONTROL_CHILDREN_H
+#define DTD_DAEMON_CONTROL_CHILDREN_H
+
+#include "common/base/err.h"
+#include "daemon/control/local/cores.h"
+#include "daemon/supervisor/channel.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define CHILD_LOG_BYTES (4u << 10)
+#define CHILD_CAUSE_BYTES 256
+#define CHILD_OUT_OF_MEMORY "the kernel killed it for want of memory" /* a cause */
+
+struct agent_spawn;
+struct node;
+struct peer;
+
+struct child {
+    struct child *next; /* in no order */
+    uint64_t job;
+    int slot;
+    uint8_t token[CHANNEL_TOKEN_BYTES];
+    enum channel_state state; /* 0: the supervisor has been asked and has not answered */
+    pid_t pid;
+    int exit_status, exit_signal, error; /* as in channel.h */
+    int64_t when_ns;                     /* monotonic, this node's: the kernel's word of its end */
+    int device;                          /* a worker's GPU; -1: none */
+    uint32_t uid;                        /* whose it is; of no meaning to a private dtd */
+    char proc;                           /* what it does, where somebody has looked: R, S, D, T; else 0 */
+    const char *log;                     /* while agent_child is told of a failed worker's end: the end of its log */
+    uint64_t epoch;                      /* that a command was started for; 0: not known, or no command */
+    bool stranded; /* a command of before this control began, whose store went with the control before it */
+    bool said;     /* lead.c's, while it says them all */
+    char cause[CHILD_CAUSE_BYTES]; /* of its end, where it is known better than by status and signal; "": it is not */
+    bool bound;
+    uint8_t cpus[CHANNEL_MAX_CPUS / 8];
+    struct peer *peer; /* its connection; NULL: none */
+};
+
+struct children {
+    struct child *head;
+    struct slots cores;
+};
+
+void children_init(struct children *c);
+
+/* Asks the supervisor. A worker is bound to cores here (slots.h): to those of the process that had its slot, unless its
+ * GPU now lies in another NUMA node. */
+NODISCARD err_t children_spawn(struct node *n, const struct agent_spawn *x);
+/* What the supervisor says of a child: noted, and the entry is returned; NULL: word of an earlier one in this slot, or
+ * there is no memory. The end of a process takes its connection from it. */
+struct child *children_word(struct node *n, const struct channel_msg *m);
+/* The job has nothing more to do here: its entries and descriptors go. While it has processes it stays. */
+NODISCARD err_t children_release(struct node *n, uint64_t job);
+/* ERR_DENIED: not the token of a process that lives, or shown by another user. An older connection of the process is
+ * dropped. */
+NODISCARD err_t children_hello(struct node *n, uint64_t job, int slot, const void *token, size_t token_bytes,
+                               struct peer *peer);
+/* A connection has gone. */
+void children_bye(struct node *n, struct peer *peer);
+bool child_runs(const struct child *c);
+/* Why a worker of this node ends that has GPU `device`: "GPU 0 of n1 has uncorrectable memory errors (1)". False: that
+ * GPU is well. */
+bool children_gpu_cause(const struct node *n, int device, char ret[CHILD_CAUSE_BYTES]);
+/* A worker that ended, and not well. */
+bool child_failed(const struct child *c);
+/* Looks at all of them in /proc. */
+void children_look(struct node *n);
+
+#endif

@@ -1,0 +1,192 @@
+/* See sup.h. Every message is small and the supervisor reads at once, so the queue is nearly always empty; it exists
+ * because a blocking send to a stopped supervisor would stop the loop. */
+#include "daemon/control/local/supervisor_link.h"
+
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+struct sup_out {
+    struct sup_out *next;
+    size_t bytes;
+    uint8_t m[]; /* a channel_msg, cut after its env */
+};
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+
+static void arm(struct sup *s)
+{
+    (void)uv_poll_start(&s->poll, UV_READABLE | (s->head ? UV_WRITABLE : 0), on_poll);
+}
+
+err_t sup_start(struct sup *s, uv_loop_t *loop, int fd, const struct sup_events *events, void *owner)
+{
+    *s = (struct sup){.fd = fd, .events = events, .owner = owner};
+    s->tail = &s->head;
+    int rc = uv_poll_init(loop, &s->poll, fd);
+    if (rc) {
+        log_error("channel to the supervisor error=%s", uv_strerror(rc));
+        return err_from_errno(-rc);
+    }
+    arm(s);
+    return OK;
+}
+
+/* ---- saying ---- */
+
+/* True when the message is out of our hands. */
+static bool take(struct sup *s, const void *m, size_t bytes)
+{
+    return send(s->fd, m, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
+}
+
+static err_t say(struct sup *s, const struct channel_msg *m)
+{
+    size_t bytes = channel_msg_bytes(m);
+    if (!s->head && take(s, m, bytes))
+        return OK;
+    struct sup_out *o = malloc(sizeof(*o) + bytes);
+    if (!o)
+        return ERR_NOMEM;
+    o->next = NULL;
+    o->bytes = bytes;
+    memcpy(o->m, m, bytes);
+    *s->tail = o;
+    s->tail = &o->next;
+    arm(s);
+    return OK;
+}
+
+static void flush(struct sup *s)
+{
+    while (s->head && take(s, s->head->m, s->head->bytes)) {
+        struct sup_out *o = s->head;
+        s->head = o->next;
+        if (!s->head)
+            s->tail = &s->head;
+        free(o);
+    }
+    arm(s);
+}
+
+/* False when there is no room for it. */
+static bool put_env(struct channel_msg *m, const char *key, const char *text)
+{
+    size_t n = strlen(key) + strlen(text) + 1;
+    if (n > sizeof(m->env) - m->env_bytes)
+        return false;
+    snprintf(m->env + m->env_bytes, n, "%s%s", key, text);
+    m->env_bytes += (uint32_t)n;
+    return true;
+}
+
+err_t sup_spawn(struct sup *s, const struct sup_spawn *x)
+{
+    struct channel_msg m = {.kind = CHANNEL_SPAWN,
+                            .job = x->job,
+                            .slot = x->slot,
+                            .slots = x->slots,
+                            .gpu = x->device + 1,
+                            .uid = x->uid,
+                            .epoch = x->epoch};
+    memcpy(m.token, x->token, sizeof(m.token));
+    if (x->cpus)
+        memcpy(m.cpus, x->cpus, sizeof(m.cpus));
+    for (int i = 0; i < x->n_env; i++)
+        if (!put_env(&m, "", x->env[i]))
+            return ERR_LIMIT;
+    if (x->workdir && x->workdir[0] == '/' && !put_env(&m, "PWD=", x->workdir))
+        return ERR_LIMIT;
+    for (m.n_args = 0; m.n_args < x->n_command; m.n_args++)
+        if (m.n_args == CHANNEL_MAX_ARGS || !put_env(&m, "", x->command[m.n_args]))
+            return ERR_LIMIT;
+    return say(s, &m);
+}
+
+err_t sup_kill(struct sup *s, uint64_t job, int slot, int sig)
+{
+    const struct channel_msg m = {.kind = CHANNEL_KILL, .job = job, .slot = slot, .signal = sig};
+    return say(s, &m);
+}
+
+err_t sup_ack(struct sup *s, const struct channel_msg *child)
+{
+    struct channel_msg m = {.kind = CHANNEL_ACK, .job = child->job, .slot = child->slot};
+    memcpy(m.token, child->token, sizeof(m.token));
+    return say(s, &m);
+}
+
+err_t sup_release(struct sup *s, uint64_t job)
+{
+    const struct channel_msg m = {.kind = CHANNEL_RELEASE, .job = job};
+    return say(s, &m);
+}
+
+err_t sup_list(struct sup *s)
+{
+    const struct channel_msg m = {.kind = CHANNEL_LIST};
+    return say(s, &m);
+}
+
+err_t sup_beat(struct sup *s, bool serves, uint64_t reloads, const char *status)
+{
+    struct channel_msg m = {.kind = CHANNEL_BEAT, .state = serves, .job = reloads};
+    return put_env(&m, "", status) ? say(s, &m) : ERR_LIMIT;
+}
+
+err_t sup_end(struct sup *s)
+{
+    const struct channel_msg m = {.kind = CHANNEL_END};
+    return say(s, &m);
+}
+
+/* ---- hearing ---- */
+
+static void dispatch(struct sup *s, const struct channel_msg *m)
+{
+    switch (m->kind) {
+    case CHANNEL_CHILD:
+        s->events->child(s->owner, m);
+        break;
+    case CHANNEL_JOB:
+        s->events->job(s->owner, m);
+        break;
+    case CHANNEL_LISTED:
+        s->events->listed(s->owner);
+        break;
+    case CHANNEL_SHUTDOWN:
+        s->events->shutdown(s->owner);
+        break;
+    case CHANNEL_RELOAD:
+        s->events->reload(s->owner, m->job);
+        break;
+    default:
+        log_error("unknown message of the supervisor ignored kind=%u", m->kind);
+    }
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    struct sup *s = (struct sup *)((char *)poll - offsetof(struct sup, poll));
+    if (events & UV_WRITABLE)
+        flush(s);
+    for (;;) {
+        struct channel_msg m = {0};
+        ssize_t n = recv(s->fd, &m, sizeof(m), MSG_DONTWAIT | MSG_TRUNC);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (n <= 0) {
+            (void)uv_poll_stop(poll);
+            s->events->lost(s->owner);
+            return;
+        }
+        if (channel_msg_valid(&m, (size_t)n))
+            dispatch(s, &m);
+        else
+            log_error("malformed message of the supervisor ignored bytes=%zd", n);
+    }
+}

@@ -1,0 +1,126 @@
+/* libraft keeps two empty segments ready beside the one it writes, each preallocated: in steady state an append needs
+ * no new space. What needs space is the next segment, a snapshot, and starting. The marks follow from that: closing
+ * gives back at most 3 segments and the reserve, and may begin with almost 1 segment free: 4 and the reserve in all.
+ * Opening takes 3 and the reserve. So 6 and the reserve are enough, and more than what closing alone can bring about.
+ */
+#include "daemon/control/log/disk.h"
+
+#include "common/base/file.h"
+#include "common/base/log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define LEAST_SEGMENTS 1
+#define ENOUGH_SEGMENTS 6
+
+static void path_of(const struct log_disk *disk, const char *name, char ret[PATH_MAX])
+{
+    snprintf(ret, PATH_MAX, "%s/%s", disk->dir, name);
+}
+
+uint64_t log_disk_free(const struct log_disk *disk)
+{
+    struct statvfs st;
+    return statvfs(disk->dir, &st) ? 0 : (uint64_t)st.f_bavail * st.f_frsize;
+}
+
+uint64_t log_disk_least(const struct log_disk *disk)
+{
+    return LEAST_SEGMENTS * disk->segment_bytes;
+}
+
+uint64_t log_disk_enough(const struct log_disk *disk)
+{
+    return ENOUGH_SEGMENTS * disk->segment_bytes + disk->reserve_bytes;
+}
+
+bool log_disk_reserve(const struct log_disk *disk)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    off_t bytes = (off_t)disk->reserve_bytes;
+    path_of(disk, "reserve", path);
+    if (stat(path, &st) == 0 && st.st_size == bytes && st.st_blocks * 512 >= bytes)
+        return true;
+    if (log_disk_free(disk) < log_disk_enough(disk))
+        return false;
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int errnum = fd < 0 ? errno : posix_fallocate(fd, 0, bytes);
+    if (fd >= 0)
+        close(fd);
+    if (errnum) {
+        log_warn("no reserve path=%s why=\"%s\"", path, strerror(errnum));
+        unlink(path);
+    }
+    return !errnum;
+}
+
+void log_disk_release(const struct log_disk *disk)
+{
+    char path[PATH_MAX];
+    path_of(disk, "reserve", path);
+    unlink(path);
+}
+
+/* snapshot-TERM-INDEX-TIME, beside snapshot-...meta: the highest index is the newest. */
+uint64_t log_disk_snapshot(const struct log_disk *disk)
+{
+    char path[PATH_MAX];
+    uint64_t term, index, best = 0;
+    path_of(disk, "log", path);
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (sscanf(e->d_name, "snapshot-%" SCNu64 "-%" SCNu64, &term, &index) == 2 && index > best)
+            best = index;
+    if (dir)
+        closedir(dir);
+    return best;
+}
+
+bool log_disk_is_new(const struct log_disk *disk)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    path_of(disk, "log", path);
+    return stat(path, &st) != 0 && errno == ENOENT;
+}
+
+/* What an earlier first start, ended in its middle, has left: plain files only. */
+static void empty_dir(const char *path)
+{
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        unlinkat(dirfd(dir), e->d_name, 0);
+    if (dir)
+        closedir(dir);
+}
+
+err_t log_disk_make_new(const struct log_disk *disk)
+{
+    char path[PATH_MAX];
+    path_of(disk, "log.new", path);
+    empty_dir(path);
+    return file_make_dirs(path, 0700);
+}
+
+err_t log_disk_commit_new(const struct log_disk *disk)
+{
+    char from[PATH_MAX], to[PATH_MAX];
+    path_of(disk, "log.new", from);
+    path_of(disk, "log", to);
+    err_t err = file_sync_dir(from);
+    if (!err && rename(from, to))
+        err = err_from_errno(errno);
+    if (!err)
+        err = file_sync_dir(disk->dir);
+    return err;
+}

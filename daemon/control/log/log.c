@@ -1,0 +1,628 @@
+/* The log over libraft (>= 0.22). What is ours here is the life around it:
+ *
+ *   starting -> bootstrapping -> opening -> ready -> draining -> stopping -> full -> opening ...
+ *       \____________________________/|        (out of space)            (polls for space)
+ *                                      \-> dead          log_close, from anywhere -> ending
+ *
+ * - bootstrapping: the first files are made in a folder of their own and renamed when whole, since a kill in the middle
+ * of raft_bootstrap would leave a log that can neither be bootstrapped nor elect a leader.
+ * - opening: libraft has loaded its files. The only voter leads at once; a barrier of the new term commits what older
+ * terms left, then it is ready. One among others is ready now, and follows until it leads.
+ * - draining: the disk is full. Nothing is taken; what is under way has DRAIN_MS to end by the segments that exist
+ * already. Then libraft is closed: after an ENOSPC, 0.22.1 refuses appends for ever. What had not ended is canceled.
+ * - full: libraft is closed and its reserve given back. The machine keeps its state in memory, so the node goes on
+ * answering; what was applied already is not applied again when the log is read once more (`applied`).
+ * Who leads changes under us at any time; log_look compares after each turn of the loop and says so. A voter that is
+ * alone goes on leading while its disk is full: nobody else can. One among others does not, and hands over before it
+ * closes. What libraft calls, and how it is set up, is log_raft.c; who votes is log_members.c. */
+#include "daemon/control/log/internal.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "daemon/control/state/record.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define DEFAULT_SEGMENT_BYTES (4u << 20) /* more than the largest record */
+#define DEFAULT_RESERVE_BYTES (8u << 20)
+#define SNAPSHOT_THRESHOLD 1024
+#define SNAPSHOT_TRAILING 128
+#define TICK_MS 1000
+#define FULL_TICK_MS 100 /* until then the others are one voter fewer */
+#define OPENING_TICK_MS 5
+#define OPENING_SLOW_MS 10000
+#define DRAIN_MS 2000
+#define REFUSED_MS 3000
+#define SILENT_MS 5000
+
+enum { L_STARTING, L_BOOTSTRAPPING, L_OPENING, L_READY, L_DRAINING, L_STOPPING, L_FULL, L_DEAD, L_ENDING };
+static const struct fsm_state states[] = {
+    [L_STARTING] = {"starting",
+                    FSM_TO(L_BOOTSTRAPPING) | FSM_TO(L_OPENING) | FSM_TO(L_FULL) | FSM_TO(L_DEAD) | FSM_TO(L_ENDING)},
+    [L_BOOTSTRAPPING] = {"bootstrapping", FSM_TO(L_OPENING) | FSM_TO(L_FULL) | FSM_TO(L_DEAD) | FSM_TO(L_ENDING)},
+    [L_OPENING] = {"opening",
+                   FSM_TO(L_READY) | FSM_TO(L_STOPPING) | FSM_TO(L_FULL) | FSM_TO(L_DEAD) | FSM_TO(L_ENDING)},
+    [L_READY] = {"ready", FSM_TO(L_DRAINING) | FSM_TO(L_ENDING)},
+    [L_DRAINING] = {"draining", FSM_TO(L_STOPPING) | FSM_TO(L_ENDING)},
+    [L_STOPPING] = {"stopping", FSM_TO(L_FULL) | FSM_TO(L_ENDING)},
+    [L_FULL] = {"full", FSM_TO(L_STARTING) | FSM_TO(L_ENDING)},
+    [L_DEAD] = {"dead", FSM_TO(L_ENDING)},
+    [L_ENDING] = {"ending", 0},
+};
+
+static void tick(uv_timer_t *timer);
+
+/* ---- states, warnings ---- */
+
+static void move(struct log *log, int to, const char *why)
+{
+    fsm_move(&log->fsm, to, why);
+    log->state_since_ms = clock_mono_ms();
+}
+
+static void wake(struct log *log, uint64_t ms)
+{
+    uv_timer_start(&log->timer, tick, ms, 0);
+}
+
+static void warn(struct log *log, const char *text)
+{
+    if (strcmp(log->warning, text) == 0)
+        return;
+    snprintf(log->warning, sizeof(log->warning), "%.*s", (int)sizeof(log->warning) - 1, text);
+    if (text[0])
+        log_warn("replicated log dir=%s warning=\"%s\"", log->dir, text);
+    if (log->config.on_warning)
+        log->config.on_warning(log->config.owner, log_warning(log));
+}
+
+static void warn_full(struct log *log)
+{
+    char text[sizeof(log->warning)], since[32];
+    time_t now = time(NULL);
+    struct tm tm;
+    strftime(since, sizeof(since), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
+    snprintf(text, sizeof(text),
+             "state directory full since %s: nothing new is recorded until %" PRIu64
+             " MiB are free; running jobs go on",
+             since, log_disk_enough(&log->disk) >> 20);
+    warn(log, text);
+}
+
+static void say_ready(struct log *log, err_t err, const char *why)
+{
+    if (log->was_ready)
+        return;
+    log->was_ready = true;
+    log->config.on_ready(log->config.owner, err, why);
+}
+
+/* ---- libraft has closed ---- */
+
+static void ended(uv_handle_t *handle)
+{
+    struct log *log = handle->data;
+    void (*closed)(void *) = log->closed;
+    void *owner = log->config.owner;
+    assert(TAILQ_EMPTY(&log->proposals));
+    if (--log->handles)
+        return;
+    free(log->dir);
+    free(log->raft_dir);
+    free(log);
+    if (closed)
+        closed(owner);
+}
+
+static void close_handles(struct log *log)
+{
+    log->handles = 2;
+    uv_close((uv_handle_t *)&log->timer, ended);
+    uv_close((uv_handle_t *)&log->look, ended);
+}
+
+/* Out of space, or a log that was open in this life: it is tried again. A first start that fails otherwise will not do
+ * better the next time. */
+static void open_failed(struct log *log, err_t err, const char *text)
+{
+    char why[512];
+    snprintf(why, sizeof(why), "the replicated log in %s cannot be opened: %s (%s)", log->dir, text, err_text(err));
+    bool is_full = log_disk_free(&log->disk) < log_disk_enough(&log->disk);
+    if (!is_full && !log->applied) {
+        move(log, L_DEAD, text);
+        say_ready(log, err, why);
+        return;
+    }
+    if (is_full)
+        warn_full(log);
+    else
+        warn(log, why);
+    move(log, L_FULL, text);
+    wake(log, TICK_MS);
+}
+
+static void bootstrapped(struct log *log)
+{
+    err_t err = log_disk_commit_new(&log->disk);
+    if (err)
+        open_failed(log, err, "the new folder cannot be renamed");
+    else
+        tick(&log->timer);
+}
+
+void log_raft_closed(struct log *log)
+{
+    switch (log->fsm.state) {
+    case L_BOOTSTRAPPING:
+        bootstrapped(log);
+        break;
+    case L_STOPPING:
+        log_disk_release(&log->disk);
+        move(log, L_FULL, "libraft is closed");
+        wake(log, TICK_MS);
+        break;
+    case L_FULL:
+    case L_DEAD:
+        break;
+    default:
+        assert(log->fsm.state == L_ENDING);
+        close_handles(log);
+    }
+}
+
+/* ---- starting ---- */
+
+/* The first files of a log that has one voter, us; libraft closes it when they are there. */
+static void bootstrap(struct log *log)
+{
+    struct raft_configuration conf;
+    char address[LOG_ADDRESS_MAX];
+    int status = log_raft_open(log, "log.new");
+    if (status) {
+        open_failed(log, log_err_from_raft(status), log->raft.errmsg);
+        return;
+    }
+    raft_configuration_init(&conf);
+    status = raft_configuration_add(&conf, log->config.id, log_address(log, log->config.id, address), RAFT_VOTER);
+    if (!status)
+        status = raft_bootstrap(&log->raft, &conf);
+    raft_configuration_close(&conf);
+    if (status)
+        open_failed(log, log_err_from_raft(status), log->io.errmsg);
+    else
+        move(log, L_BOOTSTRAPPING, "a new log");
+    log_raft_close(log);
+}
+
+/* The new configuration goes behind everything that our disk has. */
+static int recover(struct log *log)
+{
+    struct raft_configuration conf;
+    char address[LOG_ADDRESS_MAX];
+    raft_configuration_init(&conf);
+    int status = raft_configuration_add(&conf, log->config.id, log_address(log, log->config.id, address), RAFT_VOTER);
+    if (!status)
+        status = raft_recover(&log->raft, &conf);
+    raft_configuration_close(&conf);
+    log_warn("voters: a new configuration of this node alone id=%" PRIu64 " status=%d", log->config.id, status);
+    return status;
+}
+
+static void make_log(struct log *log)
+{
+    err_t err = log_disk_make_new(&log->disk);
+    if (!err && !log->config.joins) {
+        bootstrap(log);
+        return;
+    }
+    if (!err)
+        err = log_disk_commit_new(&log->disk);
+    if (err)
+        open_failed(log, err, "its folder cannot be made");
+    else
+        wake(log, 0);
+}
+
+static void open_log(struct log *log)
+{
+    log_disk_reserve(&log->disk);
+    if (log_disk_free(&log->disk) < 3 * log->disk.segment_bytes)
+        log_disk_release(&log->disk); /* better to come up without than not at all */
+    int status = log_raft_open(log, "log");
+    if (status) {
+        open_failed(log, log_err_from_raft(status), log->raft.errmsg);
+        return;
+    }
+    if (log->config.recovers) {
+        status = recover(log);
+        log->config.recovers = false;
+        if (status) {
+            open_failed(log, log_err_from_raft(status), log->io.errmsg);
+            log_raft_close(log);
+            return;
+        }
+    }
+    log->raft_is_loading = true;
+    status = raft_start(&log->raft);
+    log->raft_is_loading = false;
+    if (status) {
+        char text[RAFT_ERRMSG_BUF_SIZE];
+        snprintf(text, sizeof(text), "%s", log->raft.errmsg);
+        open_failed(log, log_err_from_raft(status), text[0] ? text : raft_strerror(status));
+        log_raft_close(log);
+        return;
+    }
+    log->warned_slow = false;
+    move(log, L_OPENING, "loaded");
+    wake(log, OPENING_TICK_MS);
+}
+
+/* ---- who leads ---- */
+
+bool log_has_raft(const struct log *log)
+{
+    return log->raft_is_open && !log->raft_is_closing &&
+           FSM_TO(log->fsm.state) & (FSM_TO(L_OPENING) | FSM_TO(L_READY) | FSM_TO(L_DRAINING));
+}
+
+static void opened(struct log *log, const char *why)
+{
+    move(log, L_READY, why);
+    wake(log, TICK_MS);
+    warn(log, "");
+    say_ready(log, OK, "");
+}
+
+static void barrier_passed(struct raft_barrier *req, int status)
+{
+    struct log *log = req->data;
+    log->barrier_waits = false;
+    if (!status && log_has_raft(log) && log->barrier_term == log->raft.current_term)
+        log->led_term = log->barrier_term;
+}
+
+static bool is_leader(struct log *log)
+{
+    return raft_state(&log->raft) == RAFT_LEADER;
+}
+
+/* A barrier of our own term behind everything that older terms left: when it is committed, that is applied. */
+static void lead(struct log *log)
+{
+    log_mend_leads(&log->raft);
+    if (log->led_term == log->raft.current_term || log->barrier_waits || log->fsm.state == L_DRAINING)
+        return;
+    log->barrier.data = log;
+    log->barrier_term = log->raft.current_term;
+    log->barrier_waits = raft_barrier(&log->raft, &log->barrier, barrier_passed) == 0;
+}
+
+static bool only_voter(const struct log *log)
+{
+    const struct raft_configuration *conf = &log->raft.configuration;
+    unsigned others = 0, own = 0;
+    for (unsigned i = 0; i < conf->n; i++)
+        if (conf->servers[i].role == RAFT_VOTER)
+            *(conf->servers[i].id == log->config.id ? &own : &others) += 1;
+    return own && !others;
+}
+
+/* What the owner is to know; a voter that is alone stays the leader while its log is closed for want of space. */
+static void say_role(struct log *log)
+{
+    bool has_raft = log_has_raft(log), leads = log->leads && log->is_alone;
+    uint64_t leader = leads ? log->config.id : 0;
+    if (has_raft && (log->fsm.state != L_OPENING || !log->is_alone)) {
+        const char *address;
+        raft_id id = 0;
+        leads = is_leader(log) && log->led_term == log->raft.current_term;
+        raft_leader(&log->raft, &id, &address);
+        leader = is_leader(log) && !leads ? 0 : id;
+    }
+    if ((leads == log->leads && leader == log->leader) || (log->leads && !leads && log->n_proposals))
+        return;
+    if (leads != log->leads) {
+        log_info("replicated log %s id=%" PRIu64 " term=%" PRIu64, leads ? "led by us" : "not led by us",
+                 log->config.id, log_term(log));
+        log->refused_since_ms = 0; /* nobody has asked since */
+    }
+    log->leads = leads;
+    log->leader = leader;
+    if (log->config.on_role && log->was_ready)
+        log->config.on_role(log->config.owner);
+}
+
+static void look(struct log *log)
+{
+    if (log->fsm.state == L_ENDING)
+        return;
+    if (log_has_raft(log)) {
+        if (log->applied < raft_last_applied(&log->raft))
+            log->applied = raft_last_applied(&log->raft); /* barriers and configurations count too */
+        log->is_alone = only_voter(log);
+        if (is_leader(log))
+            lead(log);
+        if (log->fsm.state == L_OPENING && (!log->is_alone || log->led_term == log->raft.current_term))
+            opened(log, log->is_alone ? "leader" : "one of several");
+    }
+    say_role(log);
+}
+
+static void on_look(uv_check_t *check)
+{
+    look(check->data);
+}
+
+/* ---- the life of an open log ---- */
+
+static void tick_opening(struct log *log)
+{
+    int64_t age = clock_mono_ms() - log->state_since_ms;
+    if (age > DRAIN_MS && log_disk_free(&log->disk) < log_disk_least(&log->disk)) {
+        warn_full(log);
+        move(log, L_STOPPING, "no space to open");
+        log_raft_close(log);
+        return;
+    }
+    if (age > OPENING_SLOW_MS && !log->warned_slow) {
+        log->warned_slow = true;
+        warn(log, "the replicated log has no leader yet");
+    }
+    wake(log, OPENING_TICK_MS); /* each turn of the loop looks */
+}
+
+static void drain(struct log *log, const char *why)
+{
+    warn_full(log);
+    log->refused_since_ms = 0;
+    log_disk_release(&log->disk); /* what is under way may need a segment */
+    move(log, L_DRAINING, why);
+    if (!log->is_alone && log->leads && log_transfer(log, 0, NULL, NULL))
+        log_warn("the lead is not handed over, and will be taken");
+    wake(log, 0);
+}
+
+static void tick_ready(struct log *log)
+{
+    const struct proposal *oldest = TAILQ_FIRST(&log->proposals);
+    int64_t now = clock_mono_ms();
+    bool is_low = log_disk_free(&log->disk) < log_disk_least(&log->disk);
+    if (log->refused_since_ms && now - log->refused_since_ms > REFUSED_MS)
+        drain(log, "libraft refuses appends");
+    else if (is_low && oldest && now - oldest->since_ms > REFUSED_MS)
+        drain(log, "an append waits for space");
+    else if (is_low && !log->is_alone)
+        drain(log, "the disk is full, others have room");
+    else
+        wake(log, TICK_MS);
+}
+
+static void tick_draining(struct log *log)
+{
+    if ((log->n_proposals || log->change.is_under_way) && clock_mono_ms() - log->state_since_ms < DRAIN_MS) {
+        wake(log, OPENING_TICK_MS);
+        return;
+    }
+    move(log, L_STOPPING, log->n_proposals ? "canceling what is left" : "drained");
+    log_raft_close(log);
+}
+
+static void tick_full(struct log *log)
+{
+    if (log->raft_is_open || log_disk_free(&log->disk) < log_disk_enough(&log->disk)) {
+        wake(log, FULL_TICK_MS);
+        return;
+    }
+    move(log, L_STARTING, "there is space again");
+    wake(log, 0);
+}
+
+static void tick_starting(struct log *log)
+{
+    err_t err = file_make_dirs(log->dir, 0700);
+    if (err)
+        open_failed(log, err, "its folder cannot be made");
+    else if (log_disk_is_new(&log->disk))
+        make_log(log);
+    else
+        open_log(log);
+}
+
+static void nothing(struct log *log)
+{
+    (void)log;
+}
+
+static void tick(uv_timer_t *timer)
+{
+    static void (*const ticks[])(struct log * log) = {
+        [L_STARTING] = tick_starting, [L_BOOTSTRAPPING] = open_log, [L_OPENING] = tick_opening,
+        [L_READY] = tick_ready,       [L_DRAINING] = tick_draining, [L_STOPPING] = nothing,
+        [L_FULL] = tick_full,         [L_DEAD] = nothing,           [L_ENDING] = nothing,
+    };
+    struct log *log = timer->data;
+    log->ticked_ms = clock_mono_ms();
+    ticks[log->fsm.state](log);
+}
+
+/* ---- proposing ---- */
+
+static void proposal_done(struct raft_apply *req, int status, void *result)
+{
+    (void)result;
+    struct proposal *p = req->data;
+    struct log *log = p->log;
+    TAILQ_REMOVE(&log->proposals, p, link);
+    log->n_proposals--;
+    p->cb(p->arg, status ? ERR_CANCELED : OK, req->index, p->result);
+    free(p);
+    if (!log->n_proposals)
+        say_role(log); /* it may have waited for this */
+}
+
+/* libraft refused. A count of its own segments may say "no space" for a moment while the next one is being made. */
+static err_t refused(struct log *log, int status)
+{
+    if (status != RAFT_NOSPACE)
+        return log_err_from_raft(status);
+    if (!log->refused_since_ms)
+        log->refused_since_ms = clock_mono_ms();
+    return ERR_AGAIN;
+}
+
+static err_t check(struct log *log, size_t len)
+{
+    if (len > RECORD_MAX_BYTES || log->n_proposals >= LOG_MAX_PENDING)
+        return ERR_LIMIT;
+    if (log->fsm.state == L_READY && log_disk_free(&log->disk) < log_disk_least(&log->disk))
+        drain(log, "the disk is full");
+    if (log->fsm.state != L_STARTING && !log->is_alone && !log->leads)
+        return ERR_AGAIN;
+    switch (log->fsm.state) {
+    case L_READY:
+        return OK;
+    case L_DRAINING:
+    case L_STOPPING:
+    case L_FULL:
+        return ERR_NOSPACE;
+    default:
+        return log->warning[0] ? ERR_NOSPACE : ERR_AGAIN;
+    }
+}
+
+err_t log_propose(struct log *log, const void *record, size_t len, log_callback cb, void *arg)
+{
+    struct raft_buffer buf;
+    err_t err = check(log, len);
+    if (err)
+        return err;
+    struct proposal *p = calloc(1, sizeof(*p));
+    if (!p)
+        return ERR_NOMEM;
+    p->log = log;
+    p->cb = cb;
+    p->arg = arg;
+    p->since_ms = clock_mono_ms();
+    p->req.data = p;
+    err = log_wrap(record, len, &buf);
+    if (err) {
+        free(p);
+        return err;
+    }
+    TAILQ_INSERT_TAIL(&log->proposals, p, link);
+    int status = raft_apply(&log->raft, &p->req, &buf, 1, proposal_done);
+    if (status) {
+        TAILQ_REMOVE(&log->proposals, p, link);
+        free(p);
+        /* These refuse before the buffer is taken over. After the others nobody can say who has it: better lost than
+         * freed twice. */
+        if (status == RAFT_NOSPACE || status == RAFT_NOTLEADER)
+            raft_free(buf.base);
+        return refused(log, status);
+    }
+    log->refused_since_ms = 0;
+    log->n_proposals++;
+    return OK;
+}
+
+/* ---- start, close, questions ---- */
+
+err_t log_start(const struct log_config *config, struct log **ret)
+{
+    if (strlen(config->dir) > LOG_DIR_MAX)
+        return ERR_LIMIT;
+    struct log *log = calloc(1, sizeof(*log));
+    if (!log)
+        return ERR_NOMEM;
+    log->config = *config;
+    log->dir = strdup(config->dir);
+    log->raft_dir = malloc(PATH_MAX);
+    if (!log->dir || !log->raft_dir) {
+        free(log->dir);
+        free(log->raft_dir);
+        free(log);
+        return ERR_NOMEM;
+    }
+    if (!config->id)
+        log->config.id = LOG_FIRST_ID;
+    if (!config->election_ms)
+        log->config.election_ms = LOG_ELECTION_MS;
+    log->is_alone = !config->joins; /* until libraft says otherwise */
+    log->fsm = (struct fsm){.kind = "log", .id = log->config.id, .states = states, .state = L_STARTING};
+    log->disk.dir = log->dir;
+    log->disk.segment_bytes = config->segment_bytes ? config->segment_bytes : DEFAULT_SEGMENT_BYTES;
+    log->disk.reserve_bytes = config->reserve_bytes ? config->reserve_bytes : DEFAULT_RESERVE_BYTES;
+    if (!log->config.snapshot_threshold)
+        log->config.snapshot_threshold = SNAPSHOT_THRESHOLD;
+    if (!log->config.snapshot_trailing)
+        log->config.snapshot_trailing = SNAPSHOT_TRAILING;
+    TAILQ_INIT(&log->proposals);
+    uv_timer_init(config->loop, &log->timer);
+    log->timer.data = log;
+    uv_check_init(config->loop, &log->look);
+    log->look.data = log;
+    uv_check_start(&log->look, on_look);
+    uv_unref((uv_handle_t *)&log->look);
+    wake(log, 0);
+    *ret = log;
+    return OK;
+}
+
+void log_close(struct log *log, void (*cb)(void *owner))
+{
+    log->closed = cb;
+    move(log, L_ENDING, "asked to");
+    uv_timer_stop(&log->timer);
+    if (log->raft_is_open)
+        log_raft_close(log);
+    else
+        close_handles(log);
+}
+
+const char *log_state(const struct log *log)
+{
+    static const char *const names[] = {
+        [RAFT_UNAVAILABLE] = "unavailable",
+        [RAFT_FOLLOWER] = "follower",
+        [RAFT_CANDIDATE] = "candidate",
+        [RAFT_LEADER] = "leader",
+    };
+    return log->raft_is_open && !log->raft_is_closing ? names[raft_state((struct raft *)&log->raft)] : "unavailable";
+}
+
+uint64_t log_term(const struct log *log)
+{
+    return log->raft.current_term;
+}
+
+uint64_t log_index(const struct log *log)
+{
+    return log->applied;
+}
+
+bool log_ticks(const struct log *log)
+{
+    bool due = uv_is_active((const uv_handle_t *)&log->timer) && log->ticked_ms;
+    return !due || clock_mono_ms() - log->ticked_ms < SILENT_MS;
+}
+
+bool log_leads(const struct log *log)
+{
+    return log->leads;
+}
+
+uint64_t log_leader(const struct log *log)
+{
+    return log->leader;
+}
+
+const char *log_warning(const struct log *log)
+{
+    return log->warning[0] ? log->warning : NULL;
+}

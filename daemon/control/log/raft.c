@@ -1,0 +1,217 @@
+/* libraft's side of the log: its machine (apply, snapshot, restore) over ours, its setup, its errors.
+ *
+ * An entry is {u64 length, record, zeros to a multiple of 8}, since libraft writes multiples of 8 and keeps no length.
+ * libraft does not say which index it applies; entries come in order, so it is the one after the last. What it does
+ * wrong between it and its io, log_mend.c mends. */
+#include "daemon/control/log/internal.h"
+
+#include "common/base/log.h"
+
+#include <endian.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DISK_RETRY_MS 200
+#define CONNECT_RETRY_MS 100
+#define BEATS_PER_ELECTION 6
+#define SNAPSHOT_MS 3000 /* of sending one, until it is sent again */
+
+err_t log_err_from_raft(int status)
+{
+    static const struct {
+        int status;
+        err_t err;
+    } table[] = {
+        {0, OK},
+        {RAFT_NOMEM, ERR_NOMEM},
+        {RAFT_NOSPACE, ERR_NOSPACE},
+        {RAFT_CORRUPT, ERR_CORRUPT},
+        {RAFT_MALFORMED, ERR_CORRUPT},
+        {RAFT_NOTLEADER, ERR_AGAIN},
+        {RAFT_BUSY, ERR_AGAIN},
+        {RAFT_TOOBIG, ERR_LIMIT},
+        {RAFT_CANTCHANGE, ERR_BUSY},
+        {RAFT_DUPLICATEID, ERR_EXISTS},
+        {RAFT_DUPLICATEADDRESS, ERR_EXISTS},
+        {RAFT_BADID, ERR_NOTFOUND},
+        {RAFT_NOTFOUND, ERR_NOTFOUND},
+        {RAFT_BADROLE, ERR_INVALID},
+        {RAFT_NOCONNECTION, ERR_TIMEOUT}, /* of a voter-to-be that did not catch up */
+        {RAFT_LEADERSHIPLOST, ERR_CANCELED},
+        {RAFT_SHUTDOWN, ERR_CANCELED},
+        {RAFT_CANCELED, ERR_CANCELED},
+    };
+    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+        if (table[i].status == status)
+            return table[i].err;
+    return ERR_IO;
+}
+
+/* ---- what libraft calls: the machine ---- */
+
+err_t log_wrap(const void *data, size_t len, struct raft_buffer *ret)
+{
+    ret->len = (sizeof(uint64_t) + len + 7) / 8 * 8;
+    ret->base = raft_calloc(1, ret->len);
+    if (!ret->base)
+        return ERR_NOMEM;
+    uint64_t n = htole64(len);
+    memcpy(ret->base, &n, sizeof(n));
+    memcpy((char *)ret->base + sizeof(n), data, len);
+    return OK;
+}
+
+static err_t unwrap(const struct raft_buffer *buf, const void **ret, size_t *ret_len)
+{
+    uint64_t n;
+    if (buf->len < sizeof(n))
+        return ERR_CORRUPT;
+    memcpy(&n, buf->base, sizeof(n));
+    n = le64toh(n);
+    if (n > buf->len - sizeof(n))
+        return ERR_CORRUPT;
+    *ret = (char *)buf->base + sizeof(n);
+    *ret_len = n;
+    return OK;
+}
+
+static struct proposal *proposal_at(struct log *log, uint64_t index)
+{
+    struct proposal *p;
+    TAILQ_FOREACH(p, &log->proposals, link)
+    {
+        if (p->req.index >= index)
+            break;
+    }
+    return p && p->req.index == index ? p : NULL;
+}
+
+static int machine_apply(struct raft_fsm *fsm, const struct raft_buffer *buf, void **result)
+{
+    struct log *log = fsm->data;
+    uint64_t index = raft_last_applied(&log->raft) + 1;
+    char nobody[LOG_RESULT_BYTES] __attribute__((aligned(16))) = {0};
+    const void *record;
+    size_t len;
+    *result = NULL;
+    if (index <= log->applied)
+        return 0; /* from before the log was reopened */
+    struct proposal *p = proposal_at(log, index);
+    err_t err = unwrap(buf, &record, &len);
+    if (!err)
+        err = log->config.machine.apply(log->config.machine.arg, record, len, index, p ? p->result : nobody);
+    if (err) {
+        log_error("a committed record cannot be applied index=%" PRIu64 " why=\"%s\" dir=%s%s", index, err_text(err),
+                  log->dir, err == ERR_UNSUPPORTED ? " remedy=\"a newer dtd wrote it: install that one\"" : "");
+        abort();
+    }
+    log->applied = index;
+    return 0;
+}
+
+static int machine_snapshot(struct raft_fsm *fsm, struct raft_buffer *bufs[], unsigned *n_bufs)
+{
+    struct log *log = fsm->data;
+    struct buf bytes = {0};
+    /* Reopened: libraft comes after our state, which is of a later index than the snapshot would say. */
+    if (raft_last_applied(&log->raft) < log->applied || !log_mend_may_snapshot(&log->raft))
+        return RAFT_BUSY;
+    *bufs = raft_malloc(sizeof(**bufs));
+    err_t err = *bufs ? log->config.machine.snapshot(log->config.machine.arg, &bytes) : ERR_NOMEM;
+    if (!err)
+        err = log_wrap(bytes.data ? bytes.data : (const uint8_t *)"", bytes.len, *bufs);
+    buf_fini(&bytes);
+    if (err) {
+        log_warn("no snapshot of the log why=\"%s\"", err_text(err));
+        raft_free(*bufs);
+        return RAFT_NOMEM;
+    }
+    *n_bufs = 1;
+    return 0;
+}
+
+static int machine_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
+{
+    struct log *log = fsm->data;
+    const void *data;
+    size_t len;
+    /* Reopened: what our own folder holds has been applied, unless it came from the leader in the last moment; and the
+     * leader may send a snapshot of before what we had applied, since not all of that was on our disk yet. To go back
+     * would lose what is in between: machine_apply leaves it out. */
+    uint64_t index = log->raft_is_loading ? log->snapshot : raft_commit_index(&log->raft);
+    bool is_old = index <= log->applied;
+    err_t err = unwrap(buf, &data, &len);
+    if (!err && !is_old)
+        err = log->config.machine.restore(log->config.machine.arg, data, len);
+    if (err) {
+        log_error("a snapshot cannot be restored why=\"%s\" dir=%s", err_text(err), log->dir);
+        return err == ERR_NOMEM ? RAFT_NOMEM : RAFT_CORRUPT;
+    }
+    raft_free(buf->base);
+    return 0;
+}
+
+/* ---- opening and closing ---- */
+
+int log_raft_open(struct log *log, const char *name)
+{
+    snprintf(log->raft_dir, PATH_MAX, "%s/%s", log->dir, name);
+    log->snapshot = log_disk_snapshot(&log->disk);
+    log_transport_init(&log->transport, log->config.loop, &log->config.peers);
+    memset(&log->raft, 0, sizeof(log->raft));
+    memset(&log->io, 0, sizeof(log->io));
+    int status = raft_uv_init(&log->io, log->config.loop, log->raft_dir, &log->transport.raft);
+    if (status)
+        return status;
+    log_mend(&log->io);
+    raft_uv_set_auto_recovery(&log->io, false);
+    raft_uv_set_segment_size(&log->io, log->disk.segment_bytes);
+    raft_uv_set_disk_retry(&log->io, DISK_RETRY_MS);
+    raft_uv_set_connect_retry_delay(&log->io, CONNECT_RETRY_MS);
+    log->raft_fsm = (struct raft_fsm){
+        .version = 1,
+        .data = log,
+        .apply = machine_apply,
+        .snapshot = machine_snapshot,
+        .restore = machine_restore,
+    };
+    char address[LOG_ADDRESS_MAX];
+    status = raft_init(&log->raft, &log->io, &log->raft_fsm, log->config.id, log_address(log, log->config.id, address));
+    if (status) {
+        log_warn("libraft does not open dir=%s why=\"%s\"", log->raft_dir, log->raft.errmsg);
+        raft_uv_close(&log->io);
+        return status;
+    }
+    log->raft.data = log;
+    log->raft_is_open = true;
+    /* Its own idea of a full disk is a count of 16 bits; ours is asked before each append. */
+    raft_set_capacity_threshold(&log->raft, 1);
+    raft_set_election_timeout(&log->raft, log->config.election_ms);
+    raft_set_heartbeat_timeout(&log->raft, log->config.election_ms / BEATS_PER_ELECTION);
+    raft_set_install_snapshot_timeout(&log->raft, SNAPSHOT_MS);
+    raft_set_pre_vote(&log->raft, true); /* who comes back from a partition disturbs nobody */
+    raft_set_snapshot_threshold(&log->raft, log->config.snapshot_threshold);
+    raft_set_snapshot_trailing(&log->raft, log->config.snapshot_trailing);
+    return 0;
+}
+
+static void raft_gone(struct raft *raft)
+{
+    struct log *log = raft->data;
+    raft_uv_close(&log->io);
+    log->raft_is_open = log->raft_is_closing = log->barrier_waits = false;
+    log_raft_closed(log);
+}
+
+void log_raft_close(struct log *log)
+{
+    if (log->raft_is_closing)
+        return;
+    log->raft_is_closing = true;
+    log->led_term = 0;
+    raft_close(&log->raft, raft_gone);
+    log_change_end(log, ERR_CANCELED);
+}

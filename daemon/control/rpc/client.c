@@ -1,0 +1,564 @@
+/* Adapter: what clients ask, except streams (rpc_metrics.c, rpc_logs.c). A submit is checked here as the client checked
+ * it, because a client is not to be believed; a repeat of a request id gets the first answer before anything else is
+ * looked at. */
+#include "daemon/control/cluster/cluster.h"
+#include "daemon/control/control.h"
+#include "daemon/control/rpc/server.h"
+#include "daemon/control/rpc/status.h"
+
+#include "common/base/clock.h"
+#include "common/base/cpus.h"
+#include "common/base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+bool rpc_client_owns(const struct node *n, struct rpc_call *call, const struct job *j)
+{
+    uid_t uid = rpc_server_uid(call);
+    return !n->system || uid == 0 || uid == j->uid;
+}
+
+static bool own_or_fail(const struct node *n, struct rpc_call *call, const struct job *j)
+{
+    char owner[80];
+    if (rpc_client_owns(n, call, j))
+        return true;
+    rpc_fail(call, ERR_DENIED,
+             "job %" PRIu64 " belongs to %s; only its owner and root may do that. `dtctl status` lists it", j->id,
+             rpc_server_user(j->uid, owner, sizeof(owner)));
+    return false;
+}
+
+struct job *rpc_client_job(struct node *n, struct rpc_call *call, const char *id)
+{
+    char *end;
+    errno = 0;
+    uint64_t number = strtoull(id, &end, 10);
+    struct job *j = id[0] >= '0' && id[0] <= '9' && !*end && !errno ? node_job(n, number) : NULL;
+    if (!j)
+        rpc_fail(call, ERR_NOTFOUND, "no job %.64s; `dtctl status` lists the jobs", id);
+    return j && own_or_fail(n, call, j) ? j : NULL;
+}
+
+static void reply_status(struct rpc_call *call, struct job *j)
+{
+    struct job_status s;
+    err_t err = job_status_fill(&s, j, true);
+    if (err) {
+        rpc_fail(call, err, "%s", err_text(err));
+        return;
+    }
+    rpc_reply(call, &s.msg.base);
+    job_status_fini(&s);
+}
+
+void rpc_client_status(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct job *j = rpc_client_job(owner, call, ((const Dtd__JobRequest *)request)->job);
+    if (j)
+        reply_status(call, j);
+}
+
+/* ---- submit ---- */
+
+/* One proposal that a client waits for. */
+struct pending {
+    struct node *node;
+    struct rpc_call *call;
+    uint64_t job; /* of a cancel, as the next */
+    enum state_desired desired;
+};
+
+static void reply_submitted(struct rpc_call *call, uint64_t job)
+{
+    char id[24];
+    Dtd__SubmitReply reply = DTD__SUBMIT_REPLY__INIT;
+    snprintf(id, sizeof(id), "%" PRIu64, job);
+    reply.job = id;
+    rpc_reply(call, &reply.base);
+}
+
+static const char *when_not_logged(err_t err)
+{
+    return err == ERR_NOSPACE ? "the state directory is full; free some space and submit again"
+                              : "the log did not take it; ask again with the same request id";
+}
+
+static void submitted(void *arg, err_t err, uint64_t index, const void *result)
+{
+    struct pending *p = arg;
+    const struct state_result *r = result;
+    struct node *n = p->node;
+    struct rpc_call *call = p->call;
+    free(p);
+    if (err || r->err) {
+        err_t e = err ? err : r->err;
+        rpc_fail(call, e, "not submitted: %s", err ? when_not_logged(err) : err_text(e));
+        return;
+    }
+    reply_submitted(call, r->job);
+    node_tick(n);
+}
+
+#define OWN_ENV 4096 /* what we add to a command's environment */
+
+static err_t check_env(const struct job_spec *spec, struct why *why)
+{
+    size_t bytes = sizeof("PWD=") + strlen(spec->run.workdir);
+    for (int i = 0; i < spec->run.n_env; i++)
+        bytes += strlen(spec->run.env[i]) + 1;
+    for (int i = 0; i < spec->n_command; i++)
+        bytes += strlen(spec->command[i]) + 1;
+    if (spec->n_command > CHANNEL_MAX_ARGS)
+        return why_set(why, ERR_INVALID, "command has %d words, allowed are %d", spec->n_command, CHANNEL_MAX_ARGS);
+    if (bytes + OWN_ENV > CHANNEL_MAX_ENV)
+        return why_set(
+            why, ERR_INVALID,
+            "environment, working folder and command have %zu bytes, allowed are %d; with `dtctl run`: unset "
+            "what the command does not need",
+            bytes, CHANNEL_MAX_ENV - OWN_ENV);
+    return OK;
+}
+
+/* Refused at once is only what could not be on all the nodes there are, were they empty. */
+static err_t check_room(struct node *n, const struct job_spec *spec, struct why *why)
+{
+    struct placement_node *nodes;
+    const struct placement_want want = job_want(spec);
+    char lack[600];
+    int count = job_nodes(n, NULL, &nodes);
+    if (!nodes)
+        return ERR_NOMEM;
+    int most = placement_most(nodes, count, &want);
+    placement_all(nodes, count, &want, lack, sizeof(lack));
+    free(nodes);
+    if (most >= want.min)
+        return OK;
+    return why_set(why, ERR_INVALID, "parallel.workers: %" PRId64 " %s; ask for fewer workers%s%s",
+                   spec->parallel.workers, lack, want.per_node ? ", or for more nodes (run.nodes)" : "",
+                   want.per_gpu ? ", or let more of them share a GPU (run.workers_per_gpu)"
+                                : ", or set `slots` in dtd's configuration");
+}
+
+/* What the spec asks of the nodes and of the jobs there are; the spec itself has been parsed. */
+static err_t check_node(struct node *n, const struct job_spec *spec, struct why *why)
+{
+    const struct gpus *g = &n->self.gpus;
+    if (job_gpus(spec) && !n->agents->next && g->known && gpus_count(g) == 0)
+        return why_set(why, ERR_INVALID,
+                       "run.device: cuda, and this node has no GPU: %s; set run.device: cpu, or mend it (`dt-worker "
+                       "--probe` tells) and start dtd anew",
+                       g->missing);
+    err_t err = check_room(n, spec, why);
+    if (err)
+        return err;
+    for (const struct job *j = n->jobs; j; j = j->next)
+        if (!job_over(j) && !job_is_command(&j->spec) && !job_is_command(spec) &&
+            strcmp(j->spec.checkpoint.dir, spec->checkpoint.dir) == 0)
+            return why_set(why, ERR_INVALID,
+                           "checkpoint.dir: %s is in use by job %" PRIu64
+                           "; wait for it, cancel it, or set another one",
+                           spec->checkpoint.dir, j->id);
+    return check_env(spec, why);
+}
+
+static err_t check_parent(const struct node *n, struct rpc_call *call, const char *parent, const struct job_spec *spec,
+                          uint64_t *ret, struct why *why)
+{
+    char owner[80];
+    *ret = parent ? strtoull(parent, NULL, 10) : 0;
+    const struct job *j = *ret ? node_job((struct node *)n, *ret) : NULL;
+    if (!parent)
+        return OK;
+    if (!j)
+        return why_set(why, ERR_NOTFOUND, "no job %.64s to resume", parent);
+    if (!rpc_client_owns(n, call, j))
+        return why_set(why, ERR_DENIED, "job %" PRIu64 " belongs to %s; only its owner and root may resume it", j->id,
+                       rpc_server_user(j->uid, owner, sizeof(owner)));
+    return job_resume_check(&j->spec, spec, why);
+}
+
+static err_t propose_submit(struct node *n, struct rpc_call *call, const Dtd__SubmitRequest *m, uint64_t parent)
+{
+    struct pending *p = calloc(1, sizeof(*p));
+    if (!p)
+        return ERR_NOMEM;
+    *p = (struct pending){.node = n, .call = call};
+    struct record r = {
+        .kind = RECORD_SUBMITTED,
+        .wall_ms = clock_wall_ms(),
+        .has_request = true,
+        .submitted = {.spec = m->spec_yaml, .parent = parent, .uid = n->system ? rpc_server_uid(call) : getuid()}};
+    memcpy(r.request_id, m->request_id.data, REQUEST_ID_BYTES);
+    err_t err = node_propose(n, &r, submitted, p);
+    if (err)
+        free(p);
+    return err;
+}
+
+/* Jobs for GPUs that are submitted before it is known what the node has wait for that with their answer: nearly always
+ * they can be refused at once where there is no GPU. A probe that takes longer is not waited for. The job is taken
+ * then, and starts when the GPUs are known. 20 s: clients give a call up after 30. */
+#define HELD_MS 20000
+
+struct held_submit {
+    struct held_submit *next; /* in the order of their coming */
+    struct node *node;
+    int64_t until_ms;
+    struct rpc_call *call;
+    Dtd__SubmitRequest *m;
+};
+
+static void held_free(struct held_submit *h)
+{
+    for (struct held_submit **at = &h->node->held_submits; *at; at = &(*at)->next)
+        if (*at == h) {
+            *at = h->next;
+            break;
+        }
+    dtd__submit_request__free_unpacked(h->m, NULL);
+    free(h);
+}
+
+static void held_gone(void *arg)
+{
+    held_free(arg);
+}
+
+static Dtd__SubmitRequest *copy_of(const Dtd__SubmitRequest *m)
+{
+    size_t bytes = dtd__submit_request__get_packed_size(m);
+    uint8_t *packed = malloc(bytes);
+    Dtd__SubmitRequest *copy = NULL;
+    if (packed)
+        copy = dtd__submit_request__unpack(NULL, dtd__submit_request__pack(m, packed), packed);
+    free(packed);
+    return copy;
+}
+
+static err_t hold(struct node *n, struct rpc_call *call, const Dtd__SubmitRequest *m)
+{
+    struct held_submit *h = calloc(1, sizeof(*h)), **at = &n->held_submits;
+    if (!h)
+        return ERR_NOMEM;
+    *h = (struct held_submit){.node = n, .until_ms = clock_mono_ms() + HELD_MS, .call = call, .m = copy_of(m)};
+    if (!h->m) {
+        free(h);
+        return ERR_NOMEM;
+    }
+    while (*at)
+        at = &(*at)->next;
+    *at = h;
+    rpc_call_on_cancel(call, held_gone, h);
+    return OK;
+}
+
+static void submit(struct node *n, struct rpc_call *call, const Dtd__SubmitRequest *m, bool may_wait);
+
+static void take_up(struct held_submit *h)
+{
+    h->node->held_submits = h->next;
+    rpc_call_on_cancel(h->call, NULL, NULL);
+    submit(h->node, h->call, h->m, false);
+    held_free(h);
+}
+
+void rpc_client_gpus_known(struct node *n)
+{
+    while (n->held_submits)
+        take_up(n->held_submits);
+}
+
+void rpc_client_tick(struct node *n)
+{
+    while (n->held_submits && clock_mono_ms() >= n->held_submits->until_ms)
+        take_up(n->held_submits);
+}
+
+void rpc_client_forget(struct node *n)
+{
+    for (struct held_submit *h; (h = n->held_submits);) {
+        n->held_submits = h->next;
+        rpc_call_on_cancel(h->call, NULL, NULL);
+        rpc_fail(h->call, ERR_AGAIN, "another node leads now; ask again");
+        held_free(h);
+    }
+}
+
+static void submit(struct node *n, struct rpc_call *call, const Dtd__SubmitRequest *m, bool may_wait)
+{
+    struct job_spec spec;
+    struct state_result first;
+    struct why why = {""};
+    uint64_t parent = 0;
+    if (m->request_id.len != REQUEST_ID_BYTES) {
+        rpc_fail(call, ERR_INVALID, "a request id has %d bytes, this one %zu", REQUEST_ID_BYTES, m->request_id.len);
+        return;
+    }
+    if (state_request_find(n->state, m->request_id.data, &first)) {
+        reply_submitted(call, first.job);
+        return;
+    }
+    if (n->stopping) {
+        rpc_fail(call, ERR_AGAIN, "dtd is stopping");
+        return;
+    }
+    if (n->system && (rpc_server_uid(call) == 0 || rpc_server_uid(call) == (uid_t)-1)) {
+        rpc_fail(call, ERR_DENIED, "a system-wide dtd runs nothing as root; submit as the user whose job it is");
+        return;
+    }
+    err_t err = job_parse("job", m->spec_yaml, strlen(m->spec_yaml), NULL, 0, &spec, &why);
+    if (err) {
+        rpc_fail(call, err, "%s", why.text);
+        return;
+    }
+    err = check_parent(n, call, m->parent, &spec, &parent, &why);
+    bool wait = may_wait && !err && job_gpus(&spec) && !n->self.gpus.known && !n->agents->next;
+    if (wait)
+        err = hold(n, call, m);
+    else if (!err)
+        err = check_node(n, &spec, &why);
+    if (!err && !wait) {
+        err = propose_submit(n, call, m, parent);
+        if (err)
+            why_set(&why, err, "not submitted: %s", when_not_logged(err));
+    }
+    job_fini(&spec);
+    if (err)
+        rpc_fail(call, err, "%s", why.text);
+}
+
+void rpc_client_submit(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    submit(owner, call, (const Dtd__SubmitRequest *)request, true);
+}
+
+/* ---- cancel ---- */
+
+static void canceled(void *arg, err_t err, uint64_t index, const void *result)
+{
+    struct pending p = *(struct pending *)arg;
+    const struct state_result *r = result;
+    struct job *j = node_job(p.node, p.job);
+    free(arg);
+    if (err || !j) {
+        rpc_fail(p.call, err ? err : ERR_NOTFOUND, "not canceled: %s", when_not_logged(err));
+        return;
+    }
+    if (!r->err)
+        job_cancel(j, p.desired);
+    node_tick(p.node);
+    reply_status(p.call, j); /* of a job that had ended already: what it is */
+}
+
+void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    const Dtd__CancelRequest *m = (const Dtd__CancelRequest *)request;
+    struct job *j = rpc_client_job(n, call, m->job);
+    if (!j)
+        return;
+    if (m->request_id.len != REQUEST_ID_BYTES) {
+        rpc_fail(call, ERR_INVALID, "a request id has %d bytes, this one %zu", REQUEST_ID_BYTES, m->request_id.len);
+        return;
+    }
+    struct pending *p = calloc(1, sizeof(*p));
+    err_t err = ERR_NOMEM;
+    if (p) {
+        enum state_desired desired = m->save ? DESIRED_SAVED : DESIRED_CANCELED;
+        *p = (struct pending){.node = n, .call = call, .job = j->id, .desired = desired};
+        struct record r = {.kind = RECORD_DESIRED,
+                           .wall_ms = clock_wall_ms(),
+                           .has_request = true,
+                           .job = j->id,
+                           .desired = {.desired = desired}};
+        memcpy(r.request_id, m->request_id.data, REQUEST_ID_BYTES);
+        err = node_propose(n, &r, canceled, p);
+    }
+    if (err) {
+        free(p);
+        rpc_fail(call, err, "not canceled: %s", when_not_logged(err));
+    }
+}
+
+/* ---- lists ---- */
+
+void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    Dtd__JobList list = DTD__JOB_LIST__INIT;
+    size_t count = 0, filled = 0;
+    for (struct job *j = n->jobs; j; j = j->next)
+        count++;
+    struct job_status *all = calloc(count + 1, sizeof(*all));
+    Dtd__JobStatus **refs = calloc(count + 1, sizeof(void *));
+    for (struct job *j = n->jobs; j && all && refs; j = j->next) {
+        if (job_status_fill(&all[filled], j, false))
+            break;
+        if (!rpc_client_owns(n, call, j))
+            job_status_hide(&all[filled]);
+        refs[filled] = &all[filled].msg;
+        filled++;
+    }
+    list.n_job = filled;
+    list.job = refs;
+    if (filled == count && all && refs)
+        rpc_reply(call, &list.base);
+    else
+        rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    free(all);
+    free(refs);
+}
+
+static void fill_checkpoint(Dtd__Checkpoint *m, const char *job, const struct state_checkpoint *c)
+{
+    dtd__checkpoint__init(m);
+    m->job = (char *)job;
+    m->step = c->step;
+    m->epoch = c->epoch;
+    m->path = (char *)c->path;
+    m->bytes = c->bytes;
+    m->committed_ms = c->committed_ms;
+    m->has_loss = c->loss == c->loss;
+    m->loss = c->loss;
+}
+
+void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    char *id = ((const Dtd__JobRequest *)request)->job;
+    const struct job *j = rpc_client_job(n, call, id);
+    if (!j)
+        return;
+    const struct state_job *s = state_job_find(n->state, j->id);
+    size_t count = s ? (size_t)s->n_checkpoints : 0;
+    Dtd__CheckpointList list = DTD__CHECKPOINT_LIST__INIT;
+    Dtd__Checkpoint *all = calloc(count + 1, sizeof(*all));
+    Dtd__Checkpoint **refs = calloc(count + 1, sizeof(void *));
+    for (size_t i = 0; i < count && all && refs; i++) {
+        fill_checkpoint(&all[i], id, &s->checkpoints[i]);
+        refs[i] = &all[i];
+    }
+    list.n_checkpoint = count;
+    list.checkpoint = refs;
+    if (all && refs)
+        rpc_reply(call, &list.base);
+    else
+        rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    free(all);
+    free(refs);
+}
+
+/* ---- the node ---- */
+
+static void write_warning(const struct node *n, char *ret, size_t size)
+{
+    const char *log = log_warning(n->log) ? log_warning(n->log) : n->health.warning;
+    uint64_t failing = 0;
+    for (const struct job *j = n->jobs; j; j = j->next)
+        failing += j->metrics.err != OK;
+    const char *sick = n->self.gpus.sick, *unknown = n->probe.warning;
+    int at = snprintf(ret, size, "%s%s%s", log, *log && *sick ? "; " : "", sick);
+    at += snprintf(ret + at, size - (size_t)at, "%s%s", at && *unknown ? "; " : "", unknown);
+    if (failing)
+        snprintf(ret + at, size - (size_t)at, "%smetrics of %" PRIu64 " jobs wait in memory, they cannot be written",
+                 at ? "; " : "", failing);
+}
+
+static bool is_io(const struct child *c)
+{
+    return c->slot == CHANNEL_SLOT_IO && c->state == CHANNEL_RUNNING;
+}
+
+/* Of one of our nodes: the message and what it points to. */
+struct numa_reply {
+    Dtd__NumaNode m;
+    char cores[5 * CHANNEL_MAX_CPUS]; /* "1023," a CPU */
+    int32_t gpu[GPUS_MAX];
+};
+
+static void fill_numa_node(const struct node *n, int node, struct numa_reply *ret)
+{
+    const struct topology *t = &n->children.cores.at;
+    uint8_t cpus[CHANNEL_MAX_CPUS / 8];
+    topology_node_cpus(t, node, cpus);
+    cpus_print(cpus, CHANNEL_MAX_CPUS, ret->cores, sizeof(ret->cores));
+    dtd__numa_node__init(&ret->m);
+    ret->m.number = t->node[node];
+    ret->m.cores = ret->cores;
+    ret->m.gpu = ret->gpu;
+    for (int i = 0; i < n->self.gpus.n; i++)
+        if (gpus_numa_node(&n->self.gpus, i) == ret->m.number)
+            ret->gpu[ret->m.n_gpu++] = i;
+}
+
+/* Those that have a CPU of ours or a GPU, where CPUs are in several. The caller frees both; without memory there are
+ * none. */
+static void fill_numa_nodes(const struct node *n, Dtd__NodeReply *m, struct numa_reply **ret)
+{
+    const struct topology *t = &n->children.cores.at;
+    bool several = t->n_cpu_nodes > 1;
+    *ret = several ? calloc((size_t)t->n_nodes, sizeof(**ret)) : NULL;
+    m->numa_node = several ? calloc((size_t)t->n_nodes, sizeof(*m->numa_node)) : NULL;
+    for (int i = 0; i < t->n_nodes && *ret && m->numa_node; i++) {
+        fill_numa_node(n, i, &(*ret)[i]);
+        if ((*ret)[i].cores[0] || (*ret)[i].m.n_gpu)
+            m->numa_node[m->n_numa_node++] = &(*ret)[i].m;
+    }
+}
+
+void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    Dtd__NodeReply m = DTD__NODE_REPLY__INIT;
+    char host[256] = "", warning[1500];
+    struct numa_reply *numa;
+    size_t count = 0;
+    for (const struct child *c = n->children.head; c; c = c->next)
+        count += is_io(c);
+    int32_t *io = calloc(count + 1, sizeof(*io));
+    for (const struct child *c = n->children.head; c && io; c = c->next)
+        if (is_io(c))
+            io[m.n_io_pid++] = c->pid;
+    (void)gethostname(host, sizeof(host) - 1);
+    write_warning(n, warning, sizeof(warning));
+    m.version = (char *)DTD_VERSION;
+    m.node = cluster_named(n->cluster) ? (char *)cluster_self(n->cluster) : n->conf.name[0] ? n->conf.name : host;
+    m.supervisor_pid = getppid();
+    m.control_pid = getpid();
+    m.io_pid = io;
+    m.state_dir = n->dir;
+    m.slots = n->self.slots;
+    m.raft_state = (char *)log_state(n->log);
+    m.raft_term = log_term(n->log);
+    m.raft_index = log_index(n->log);
+    m.warning = warning[0] ? warning : NULL;
+    m.has_gpus = m.has_gpus_free = n->self.gpus.known;
+    m.gpus = gpus_count(&n->self.gpus);
+    m.gpus_free = gpus_free(&n->self.gpus);
+    m.gpu_model = n->self.gpus.model;
+    m.gpu_missing = n->self.gpus.missing;
+    m.has_gpu_probe_ms = true;
+    m.gpu_probe_ms = probe_gpus_ms(n);
+    fill_numa_nodes(n, &m, &numa);
+    rpc_reply(call, &m.base);
+    free(numa);
+    free(m.numa_node);
+    free(io);
+}
+
+void rpc_client_shutdown(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    if (!rpc_server_is_admin(call, "stop a dtd"))
+        return;
+    log_info("shutdown asked pid=%d uid=%u", (int)rpc_conn_peer_pid(rpc_call_conn(call)),
+             (unsigned)rpc_server_uid(call));
+    rpc_reply(call, &empty.base);
+    node_stop(owner);
+}

@@ -1,0 +1,130 @@
+/* Adapter: dtd-io's messages to plain structs and back. */
+#include "daemon/control/control.h"
+#include "daemon/control/job/outbound.h"
+#include "daemon/control/rpc/server.h"
+#include "proto/io.pb-c.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- commands ---- */
+
+static err_t say(struct rpc_call *attend, Dtd__IoCommand__Kind kind, int64_t step, const char *text)
+{
+    Dtd__IoCommand c = DTD__IO_COMMAND__INIT;
+    c.kind = kind;
+    c.has_step = step >= 0;
+    c.step = step;
+    c.text = (char *)text;
+    return rpc_item(attend, &c.base);
+}
+
+err_t rpc_io_scan(struct rpc_call *attend, const char *yaml)
+{
+    return say(attend, DTD__IO_COMMAND__KIND__SCAN, -1, yaml);
+}
+
+err_t rpc_io_epoch(struct rpc_call *attend, const struct io_epoch *e)
+{
+    Dtd__IoCommand c = DTD__IO_COMMAND__INIT;
+    c.kind = DTD__IO_COMMAND__KIND__EPOCH;
+    c.has_epoch = c.has_committer = c.has_n_ios = c.has_submitted_ms = true;
+    c.epoch = e->epoch;
+    c.has_step = e->resume_step >= 0;
+    c.step = e->resume_step;
+    c.text = (char *)(uintptr_t)e->yaml;
+    c.committer = e->committer;
+    c.rank = e->ranks;
+    c.n_rank = (size_t)e->n_ranks;
+    c.n_ios = e->n_ios;
+    c.submitted_ms = e->submitted_ms;
+    c.node = (char *)(uintptr_t)e->node;
+    c.committer_node = (char *)(uintptr_t)e->committer_node;
+    return rpc_item(attend, &c.base);
+}
+
+err_t rpc_io_remove(struct rpc_call *attend, int64_t step)
+{
+    return say(attend, DTD__IO_COMMAND__KIND__REMOVE, step, NULL);
+}
+
+err_t rpc_io_metrics(struct rpc_call *attend, const char *lines, size_t len)
+{
+    char *text = strndup(lines, len);
+    if (!text)
+        return ERR_NOMEM;
+    err_t err = say(attend, DTD__IO_COMMAND__KIND__METRICS, -1, text);
+    free(text);
+    return err;
+}
+
+err_t rpc_io_history(struct rpc_call *attend, int64_t at)
+{
+    Dtd__IoCommand c = DTD__IO_COMMAND__INIT;
+    c.kind = DTD__IO_COMMAND__KIND__HISTORY;
+    c.has_at = true;
+    c.at = at;
+    return rpc_item(attend, &c.base);
+}
+
+err_t rpc_io_quit(struct rpc_call *attend)
+{
+    return say(attend, DTD__IO_COMMAND__KIND__QUIT, -1, NULL);
+}
+
+/* ---- what io says; its Attend is in rpc_worker.c, beside the workers' ---- */
+
+void rpc_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__IoControlHello *m = (const Dtd__IoControlHello *)request;
+    const struct hello h = {.job = m->job,
+                            .slot = CHANNEL_SLOT_IO,
+                            .token = m->token.data,
+                            .token_bytes = m->token.len,
+                            .role = RPC_ROLE_ANY | RPC_ROLE_IO};
+    rpc_server_hello(owner, call, request, &h);
+}
+
+static const struct {
+    Dtd__IoReport__Kind wire;
+    enum io_report_kind kind;
+} kinds[] = {
+    {DTD__IO_REPORT__KIND__COMMITTED, IO_COMMITTED}, {DTD__IO_REPORT__KIND__SAVE_FAILED, IO_SAVE_FAILED},
+    {DTD__IO_REPORT__KIND__SCANNED, IO_SCANNED},     {DTD__IO_REPORT__KIND__REMOVED, IO_REMOVED},
+    {DTD__IO_REPORT__KIND__HISTORY, IO_HISTORY},
+};
+
+static struct state_checkpoint checkpoint_of(const Dtd__Checkpoint *c)
+{
+    return (struct state_checkpoint){.step = c->step,
+                                     .epoch = c->epoch,
+                                     .path = c->path,
+                                     .bytes = c->bytes,
+                                     .committed_ms = c->committed_ms,
+                                     .loss = c->has_loss ? c->loss : NAN};
+}
+
+/* The answer comes at once, also while the log's disk is full: the checkpoint is in its folder, the record follows. */
+void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__IoReport *m = (const Dtd__IoReport *)request;
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    struct job_process *p;
+    struct job *j = rpc_server_job(call, &p);
+    if (!j)
+        return;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        if (kinds[i].wire != m->kind)
+            continue;
+        struct state_checkpoint c = m->checkpoint ? checkpoint_of(m->checkpoint) : (struct state_checkpoint){0};
+        const struct io_report r = {.kind = kinds[i].kind,
+                                    .epoch = m->epoch,
+                                    .checkpoint = m->checkpoint ? &c : NULL,
+                                    .text = m->text ? m->text : ""};
+        job_io_report(j, (struct job_io *)p, &r);
+        rpc_reply(call, &empty.base); /* not before it is noted: an answered report is not said again */
+        return;
+    }
+    rpc_fail(call, ERR_INVALID, "report of kind %d", (int)m->kind);
+}

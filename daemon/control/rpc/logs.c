@@ -1,0 +1,402 @@
+/* Adapter: the stream Logs, and reads of a log by the node that leads. The files are those that the supervisor gave to
+ * the workers, on the nodes where they run.
+ *
+ *   look -> of every file a block: read here, or asked of its node (Peer.ReadLog) -> said -> .. -> look again | end
+ *
+ * A read names a place in the file and nothing is kept for it, so that a node that was away is simply asked again.
+ * Control only reads, a block at a time, as fast as the connection takes it, and looks again every 100 ms while it
+ * follows; then also whether the rank has moved to another place, from where it goes on once nothing more comes from
+ * the old one. Blocks are whole lines, except where a line is longer than a block or is the last one. */
+#include "common/base/log.h"
+#include "daemon/control/job/node_view.h"
+#include "daemon/control/control.h"
+#include "daemon/control/job/outbound.h"
+#include "daemon/control/rpc/server.h"
+#include "proto/client.pb-c.h"
+#include "proto/peer.pb-c.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define BLOCK_BYTES (32u << 10)
+#define LOOK_MS 100
+#define ASK_MS 5000
+#define MOVED_LINES 50
+
+/* ---- files ---- */
+
+struct place {
+    uint64_t job;
+    int slot;
+    int64_t at, lines; /* lines: from where so many lines at the end begin; -1: from `at` */
+    bool last;         /* a last line without its end, too */
+};
+
+/* Where the last `lines` lines begin. */
+static off_t start_of_lines(int fd, off_t size, int64_t lines)
+{
+    char block[BLOCK_BYTES];
+    off_t at = size;
+    int64_t seen = 0;
+    while (at > 0 && lines > 0) {
+        size_t n = at > (off_t)sizeof(block) ? sizeof(block) : (size_t)at;
+        if (pread(fd, block, n, at - (off_t)n) != (ssize_t)n)
+            return at;
+        for (size_t i = n; i-- > 0;)
+            if (block[i] == '\n' && at - (off_t)(n - i) != size - 1 && ++seen == lines)
+                return at - (off_t)(n - i) + 1;
+        at -= (off_t)n;
+    }
+    return at;
+}
+
+static int open_log(const struct node *n, uint64_t job, int slot)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/jobs/%" PRIu64 "/rank-%d.log", n->dir, job, slot);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+/* How many bytes of whole lines; `p->at` and `p->lines` are then where they begin and -1. */
+static size_t read_block(const struct node *n, struct place *p, uint8_t block[BLOCK_BYTES])
+{
+    struct stat st;
+    int fd = open_log(n, p->job, p->slot);
+    if (fd < 0)
+        return 0;
+    if (p->lines >= 0 && fstat(fd, &st) == 0)
+        p->at = start_of_lines(fd, st.st_size, p->lines);
+    p->lines = -1;
+    ssize_t got = pread(fd, block, BLOCK_BYTES, p->at);
+    close(fd);
+    if (got <= 0)
+        return 0;
+    const uint8_t *nl = memrchr(block, '\n', (size_t)got);
+    return nl ? (size_t)(nl - block) + 1 : got == BLOCK_BYTES || p->last ? (size_t)got : 0;
+}
+
+size_t rpc_log_tail(const struct node *n, uint64_t job, int slot, char *ret, size_t size)
+{
+    struct stat st;
+    int fd = open_log(n, job, slot);
+    ssize_t got = -1;
+    off_t at = 0;
+    ret[0] = '\0';
+    if (fd >= 0 && fstat(fd, &st) == 0) {
+        at = st.st_size > (off_t)size - 1 ? st.st_size - (off_t)size + 1 : 0;
+        got = pread(fd, ret, size - 1, at);
+    }
+    if (fd >= 0)
+        close(fd);
+    size_t len = got > 0 ? (size_t)got : 0;
+    const char *nl = at > 0 ? memchr(ret, '\n', len) : NULL; /* the first line is cut */
+    size_t cut = nl && nl + 1 < ret + len ? (size_t)(nl - ret) + 1 : 0;
+    memmove(ret, ret + cut, len - cut);
+    len -= cut;
+    for (size_t i = 0; i < len; i++)
+        ret[i] = ret[i] ? ret[i] : ' ';
+    ret[len] = '\0';
+    return len;
+}
+
+/* ---- for the node that leads ---- */
+
+void rpc_peer_read_log(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    uint8_t block[BLOCK_BYTES];
+    const Dtd__LogRead *m = (const Dtd__LogRead *)request;
+    Dtd__LogBlock b = DTD__LOG_BLOCK__INIT;
+    struct place p = {.job = m->job,
+                      .slot = m->slot,
+                      .at = m->at,
+                      .lines = m->has_lines ? m->lines : -1,
+                      .last = m->has_last && m->last};
+    if (m->slot < 0 || m->slot >= CHANNEL_MAX_SLOTS || m->at < 0) {
+        rpc_fail(call, ERR_INVALID, "no place in a log: slot %d at %" PRId64, m->slot, m->at);
+        return;
+    }
+    b.text = (ProtobufCBinaryData){read_block(owner, &p, block), block};
+    b.at = p.at;
+    rpc_reply(call, &b.base);
+}
+
+/* ---- a client's stream ---- */
+
+enum file_state { FILE_OPEN, FILE_ASKED, FILE_QUIET, FILE_ENDED };
+
+struct tail_file {
+    struct tail *tail;
+    enum file_state state; /* QUIET: nothing more for this look */
+    char *node;            /* where it is; NULL: here */
+    struct place place;
+    bool noted;     /* it was said that its node cannot be reached */
+    uint8_t *block; /* came from there and is not said; NULL: none */
+    size_t len;
+};
+
+struct tail {
+    struct node *node;
+    uint64_t job;
+    struct rpc_call *call; /* NULL: it has ended */
+    uv_timer_t timer;
+    int holds; /* the timer, and every question to a node */
+    bool follow;
+    int first, n; /* ranks */
+    struct tail_file files[];
+};
+
+static void tail_let_go(struct tail *t)
+{
+    if (--t->holds > 0)
+        return;
+    for (int k = 0; k < t->n; k++) {
+        free(t->files[k].node);
+        free(t->files[k].block);
+    }
+    free(t);
+}
+
+static void tail_closed(uv_handle_t *timer)
+{
+    tail_let_go(timer->data);
+}
+
+static void tail_gone(void *arg)
+{
+    struct tail *t = arg;
+    t->call = NULL;
+    uv_close((uv_handle_t *)&t->timer, tail_closed);
+}
+
+static void tail_end(struct tail *t)
+{
+    struct rpc_call *call = t->call;
+    tail_gone(t);
+    rpc_end(call);
+}
+
+/* ---- files of other nodes ---- */
+
+static void pump(void *arg);
+
+static void block_came(void *arg, const struct rpc_result *result)
+{
+    struct tail_file *f = arg;
+    struct tail *t = f->tail;
+    const Dtd__LogBlock *b = (const Dtd__LogBlock *)(const void *)result->reply;
+    size_t len = b ? b->text.len : 0;
+    f->state = FILE_QUIET;
+    if (b) {
+        f->noted = false;
+        f->place.at = b->at;
+        f->place.lines = -1;
+        f->block = len ? malloc(len) : NULL;
+        f->len = f->block ? len : 0;
+        if (f->block)
+            memcpy(f->block, b->text.data, len);
+        if (len == 0 && f->place.last)
+            f->state = FILE_ENDED;
+    }
+    if (t->call)
+        pump(t);
+    tail_let_go(t);
+}
+
+static err_t ask(struct tail *t, struct tail_file *f, bool last)
+{
+    const struct agent *a = agent_find(t->node, f->node);
+    Dtd__LogRead m = DTD__LOG_READ__INIT;
+    f->place.last = last;
+    m.job = f->place.job;
+    m.slot = f->place.slot;
+    m.at = f->place.at;
+    m.has_lines = f->place.lines >= 0;
+    m.lines = f->place.lines;
+    m.has_last = m.last = last;
+    err_t err = a && a->conn ? rpc_send(a->conn, PEER_READ_LOG, &m.base, ASK_MS, block_came, f, NULL) : ERR_CLOSED;
+    t->holds += !err;
+    f->state = err ? FILE_QUIET : FILE_ASKED;
+    return err;
+}
+
+static err_t say(struct tail *t, int k, const uint8_t *text, size_t len)
+{
+    Dtd__LogChunk chunk = DTD__LOG_CHUNK__INIT;
+    chunk.rank = t->first + k;
+    chunk.text = (ProtobufCBinaryData){len, (uint8_t *)text};
+    return rpc_item(t->call, &chunk.base);
+}
+
+/* While the client follows it may come back; else this is all. */
+static err_t say_unreachable(struct tail *t, int k, bool last)
+{
+    struct tail_file *f = &t->files[k];
+    char text[512];
+    int len = snprintf(text, sizeof(text),
+                       "(on node %s, which cannot be reached: jobs/%" PRIu64 "/rank-%d.log in its state directory)\n",
+                       f->node, f->place.job, f->place.slot);
+    err_t err = f->noted ? OK : say(t, k, (const uint8_t *)text, (size_t)len);
+    f->noted = f->noted || !err;
+    if (!err && last)
+        f->state = FILE_ENDED;
+    return err;
+}
+
+static err_t say_elsewhere(struct tail *t, int k, bool last, size_t *ret_n)
+{
+    struct tail_file *f = &t->files[k];
+    if (f->block) {
+        err_t err = say(t, k, f->block, f->len);
+        if (err)
+            return err;
+        *ret_n = f->len;
+        f->place.at += (int64_t)f->len;
+        free(f->block);
+        f->block = NULL;
+        f->state = FILE_OPEN;
+    }
+    if (f->state != FILE_OPEN)
+        return OK;
+    return ask(t, f, last) == ERR_CLOSED ? say_unreachable(t, k, last) : OK;
+}
+
+/* ---- the pump ---- */
+
+/* OK and *ret_n bytes said (0: nothing there), or what rpc_item says. */
+static err_t say_block(struct tail *t, int k, bool last, size_t *ret_n)
+{
+    uint8_t block[BLOCK_BYTES];
+    struct tail_file *f = &t->files[k];
+    *ret_n = 0;
+    if (f->state == FILE_ENDED)
+        return OK;
+    if (f->node)
+        return say_elsewhere(t, k, last, ret_n);
+    f->place.last = last;
+    size_t len = read_block(t->node, &f->place, block);
+    err_t err = len ? say(t, k, block, len) : OK;
+    if (err)
+        return err;
+    f->place.at += (int64_t)len;
+    f->state = !len && last ? FILE_ENDED : FILE_OPEN;
+    *ret_n = len;
+    return OK;
+}
+
+static bool all_ended(const struct tail *t)
+{
+    for (int k = 0; k < t->n; k++)
+        if (t->files[k].state != FILE_ENDED)
+            return false;
+    return true;
+}
+
+static void find_file(struct tail *t, const struct job *j, int rank, int64_t lines, struct tail_file *f);
+
+/* Epochs of before may have left lines at the new place, too: of those only some come again. */
+static void follow_rank(struct tail *t, int k)
+{
+    const struct job *j = node_job(t->node, t->job);
+    struct tail_file *f = &t->files[k], now;
+    char text[200];
+    if (!j || t->first + k >= j->n_workers || f->block || f->state == FILE_ASKED || f->state == FILE_ENDED)
+        return;
+    find_file(t, j, t->first + k, MOVED_LINES, &now);
+    const char *was = f->node ? f->node : t->node->self.name, *is = now.node ? now.node : t->node->self.name;
+    int len = snprintf(text, sizeof(text), "(rank %d is on node %s now; the last %d lines there:)\n", t->first + k, is,
+                       MOVED_LINES);
+    if ((now.place.slot == f->place.slot && strcmp(was, is) == 0) || say(t, k, (const uint8_t *)text, (size_t)len)) {
+        free(now.node);
+        return;
+    }
+    free(f->node);
+    *f = now;
+}
+
+static void look_again(uv_timer_t *timer)
+{
+    struct tail *t = timer->data;
+    for (int k = 0; k < t->n; k++) {
+        if (t->files[k].state == FILE_QUIET)
+            t->files[k].state = FILE_OPEN;
+        follow_rank(t, k);
+    }
+    pump(t);
+}
+
+static void pump(void *arg)
+{
+    struct tail *t = arg;
+    const struct job *j = node_job(t->node, t->job);
+    bool live = t->follow && j && !job_over(j);
+    for (bool more = true; more;) {
+        more = false;
+        for (int k = 0; k < t->n; k++) {
+            size_t n;
+            err_t err = say_block(t, k, !live, &n);
+            if (err == ERR_LIMIT) {
+                rpc_call_on_drain(t->call, pump, t);
+                return;
+            }
+            more = more || (n && !err);
+        }
+    }
+    if (live || !all_ended(t))
+        (void)uv_timer_start(&t->timer, look_again, LOOK_MS, 0);
+    else
+        tail_end(t);
+}
+
+/* Where the newest epoch in the log has the rank; before the first one, where it has its place. */
+static void find_file(struct tail *t, const struct job *j, int rank, int64_t lines, struct tail_file *f)
+{
+    const struct node *n = t->node;
+    const struct state_job *s = state_job_find(n->state, j->id);
+    bool recorded = s && rank < s->epoch.n_members;
+    const struct job_process *p = rank < j->n_workers ? &j->workers[rank].p : NULL;
+    const char *name = recorded ? s->epoch.members[rank].node : p && p->agent ? p->agent->name : n->self.name;
+    int slot = recorded ? s->epoch.members[rank].slot : p && p->agent ? p->slot : rank;
+    bool here = strcmp(name, n->self.name) == 0 || (!n->agents->next && strcmp(name, "node-1") == 0);
+    *f = (struct tail_file){
+        .tail = t, .place = {.job = j->id, .slot = slot, .lines = lines}, .node = here ? NULL : strdup(name)};
+    if (!here && !f->node)
+        f->state = FILE_ENDED;
+}
+
+void rpc_client_logs(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    const Dtd__LogsRequest *m = (const Dtd__LogsRequest *)request;
+    const struct job *j = rpc_client_job(n, call, m->job);
+    if (!j)
+        return;
+    if (m->rank < -1 || m->rank >= j->n_workers) {
+        rpc_fail(call, ERR_NOTFOUND, "job %s has ranks 0 to %d", m->job, j->n_workers - 1);
+        return;
+    }
+    int count = m->rank < 0 ? j->n_workers : 1;
+    struct tail *t = calloc(1, sizeof(*t) + (size_t)count * sizeof(t->files[0]));
+    if (!t || uv_timer_init(&n->loop, &t->timer)) {
+        free(t);
+        rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+        return;
+    }
+    t->node = n;
+    t->job = j->id;
+    t->call = call;
+    t->holds = 1;
+    t->timer.data = t;
+    t->follow = m->has_follow && m->follow;
+    t->first = m->rank < 0 ? 0 : m->rank;
+    t->n = count;
+    for (int k = 0; k < count; k++)
+        find_file(t, j, t->first + k, m->tail_lines, &t->files[k]);
+    rpc_call_on_cancel(call, tail_gone, t);
+    pump(t);
+}

@@ -1,0 +1,523 @@
+/* Adapter: what daemons say to each other about jobs.
+ *
+ *   node that follows                          node that leads
+ *   a call of a client or a process -- Forward --> the same handler, on behalf of who asked
+ *   Attend (what this node has)     ------------>  an agent that is UP
+ *   children_spawn, kill, release   <-- items ---  agent_spawn, kill, release
+ *   Report (a process started, ended; all that live) ->  agent_child, agent_listed
+ *
+ * A Report that is not answered (the connection was lost) needs no second try: with the next connection comes the whole
+ * list. Where too many are under way the list is said instead, when there is room again. */
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/job/node_view.h"
+#include "daemon/control/control.h"
+#include "daemon/control/job/outbound.h"
+#include "daemon/control/rpc/server.h"
+#include "proto/peer.pb-c.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AGENT_MAX_PEERS 8192
+#define ATTEND_MS 200
+
+/* ---- calls on behalf of somebody at another node ---- */
+
+/* One for each process and each user there, as long as we lead. */
+static struct peer *peer_of(struct node *n, struct agent *a, const struct rpc_origin *o)
+{
+    struct peer *p;
+    int count = 0;
+    uint64_t job = o->is_process ? o->job : 0;
+    LIST_FOREACH(p, &a->peers, link)
+    {
+        if (p->job == job && p->slot == o->slot && p->uid == (uint32_t)o->uid)
+            return p;
+        count++;
+    }
+    p = count < AGENT_MAX_PEERS ? calloc(1, sizeof(*p)) : NULL;
+    if (!p)
+        return NULL;
+    *p = (struct peer){.node = n, .from = a->name, .job = job, .slot = o->slot, .uid = (uint32_t)o->uid};
+    LIST_INSERT_HEAD(&a->peers, p, link);
+    return p;
+}
+
+static uint32_t roles_of(const struct rpc_origin *o)
+{
+    uint32_t process = o->slot == CHANNEL_SLOT_IO ? RPC_ROLE_IO : RPC_ROLE_WORKER;
+    return RPC_ROLE_ANY | (o->is_process ? process : RPC_ROLE_CLIENT);
+}
+
+void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    struct agent *a = agent_by_conn(n, rpc_call_conn(call));
+    struct rpc_origin o;
+    rpc_forwarded_origin(request, &o);
+    if (!n->leads || !a) {
+        if (o.is_process)
+            rpc_server_park(call);
+        else
+            rpc_fail(call, ERR_AGAIN, "this node does not lead any more; ask again");
+        return;
+    }
+    struct peer *p = peer_of(n, a, &o);
+    if (!p) {
+        rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+        return;
+    }
+    const struct rpc_forwarded config = {
+        .methods = n->served, .n_methods = RPC_METHOD_COUNT, .owner = n, .roles = roles_of(&o), .data = p};
+    rpc_forwarded_start(call, request, &config);
+}
+
+void rpc_peer_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    (void)owner;
+    rpc_forwarded_window_update(call, request);
+}
+
+/* ---- leading: what is said to a node ---- */
+
+static err_t say(struct rpc_call *attend, Dtd__AgentCommand *c, uint64_t job, int slot)
+{
+    c->job = job;
+    c->has_slot = true;
+    c->slot = slot;
+    return rpc_item(attend, &c->base);
+}
+
+err_t rpc_agent_spawn(struct rpc_call *attend, const struct agent_spawn *x)
+{
+    Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
+    c.kind = DTD__AGENT_COMMAND__KIND__SPAWN;
+    c.has_slots = c.has_workers = c.has_device = c.has_threads = c.has_uid = c.has_token = true;
+    c.slots = x->slots;
+    c.workers = x->workers;
+    c.device = x->device;
+    c.threads = x->threads;
+    c.uid = x->uid;
+    c.token = (ProtobufCBinaryData){CHANNEL_TOKEN_BYTES, (uint8_t *)x->token};
+    c.env = (char **)x->env;
+    c.n_env = (size_t)x->n_env;
+    c.workdir = (char *)x->workdir;
+    c.command = (char **)x->command;
+    c.n_command = (size_t)x->n_command;
+    c.has_epoch = x->n_command > 0;
+    c.epoch = x->epoch;
+    c.store_node = (char *)x->store_node;
+    return say(attend, &c, x->job, x->slot);
+}
+
+err_t rpc_agent_kill(struct rpc_call *attend, uint64_t job, int slot, int sig)
+{
+    Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
+    c.kind = DTD__AGENT_COMMAND__KIND__KILL;
+    c.has_signal = true;
+    c.signal = sig;
+    return say(attend, &c, job, slot);
+}
+
+err_t rpc_agent_release(struct rpc_call *attend, uint64_t job)
+{
+    Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
+    c.kind = DTD__AGENT_COMMAND__KIND__RELEASE;
+    return say(attend, &c, job, 0);
+}
+
+err_t rpc_agent_look(struct rpc_call *attend)
+{
+    Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
+    c.kind = DTD__AGENT_COMMAND__KIND__LOOK;
+    return say(attend, &c, 0, 0);
+}
+
+err_t rpc_agent_store_close(struct rpc_call *attend, uint32_t uid, const char *name)
+{
+    Dtd__AgentCommand c = DTD__AGENT_COMMAND__INIT;
+    c.kind = DTD__AGENT_COMMAND__KIND__STORE_CLOSE;
+    c.has_uid = true;
+    c.uid = uid;
+    c.store = (char *)name;
+    return say(attend, &c, 0, 0);
+}
+
+/* ---- leading: what a node says ---- */
+
+static void take_facts(struct agent *a, const Dtd__AgentFacts *f)
+{
+    struct agent_sick sick[GPUS_MAX];
+    int n_sick = 0;
+    for (size_t i = 0; i < f->n_gpu_sick && n_sick < GPUS_MAX; i++)
+        sick[n_sick++] = (struct agent_sick){f->gpu_sick[i]->gpu, f->gpu_sick[i]->what};
+    const struct agent_facts facts = {.slots = f->slots < 0 ? 0 : f->slots,
+                                      .gpus = f->has_gpus ? f->gpus : -1,
+                                      .broken = f->gpu_broken,
+                                      .n_broken = (int)f->n_gpu_broken,
+                                      .sick = sick,
+                                      .n_sick = n_sick,
+                                      .model = f->gpu_model ? f->gpu_model : "",
+                                      .missing = f->gpu_missing ? f->gpu_missing : "",
+                                      .leaving = f->has_leaving && f->leaving};
+    agent_set_facts(a, &facts);
+}
+
+static void take_stores(struct node *n, struct agent *a, const Dtd__AgentFacts *f)
+{
+    struct store_said *said = calloc(f->n_store + 1, sizeof(*said));
+    int count = 0;
+    for (size_t i = 0; said && i < f->n_store; i++)
+        if (stores_name_is_legal(f->store[i]->name))
+            said[count++] = (struct store_said){f->store[i]->uid, f->store[i]->name};
+    if (said)
+        store_names_said(n, a, said, count);
+    else
+        log_error("no memory for a node's stores name=%s", a->name);
+    free(said);
+}
+
+struct attendance {
+    struct node *node;
+    struct rpc_call *call;
+};
+
+static void attend_gone(void *arg)
+{
+    struct attendance *t = arg;
+    for (struct agent *a = t->node->agents; a; a = a->next)
+        if (a->attend == t->call)
+            agent_away(a);
+    free(t);
+}
+
+void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    struct agent *a = agent_by_conn(n, rpc_call_conn(call));
+    struct attendance *t = n->leads && a ? calloc(1, sizeof(*t)) : NULL;
+    if (!t) {
+        rpc_fail(call, ERR_AGAIN, "this node does not lead, or does not know who attends");
+        return;
+    }
+    *t = (struct attendance){n, call};
+    rpc_call_on_cancel(call, attend_gone, t);
+    take_facts(a, (const Dtd__AgentFacts *)request);
+    agent_up(a, call);
+    take_stores(n, a, (const Dtd__AgentFacts *)request);
+    node_tick(n);
+}
+
+/* Nodes of before `cause` say only whether memory was it. */
+static const char *cause_of(const Dtd__AgentChild *m)
+{
+    return m->cause ? m->cause : m->has_oom && m->oom ? CHILD_OUT_OF_MEMORY : "";
+}
+
+/* False: no process's words. */
+static bool child_of(const Dtd__AgentChild *m, struct child *ret)
+{
+    if (m->token.len != CHANNEL_TOKEN_BYTES || m->slot < CHANNEL_SLOT_IO || m->slot >= CHANNEL_MAX_SLOTS ||
+        m->job == 0 || m->job == CHANNEL_JOB_PROBE || m->device >= GPUS_MAX)
+        return false;
+    *ret = (struct child){.job = m->job,
+                          .slot = m->slot,
+                          .state = (enum channel_state)m->state,
+                          .pid = m->pid,
+                          .exit_status = m->exit_status,
+                          .exit_signal = m->exit_signal,
+                          .error = m->error,
+                          .when_ns = clock_mono_ns() - (m->has_ago_ns && m->ago_ns > 0 ? m->ago_ns : 0),
+                          .device = m->device,
+                          .epoch = m->epoch,
+                          .stranded = m->stranded,
+                          .proc = m->proc && m->proc[0] ? m->proc[0] : '\0',
+                          .log = m->log && strlen(m->log) <= CHILD_LOG_BYTES ? m->log : NULL};
+    memcpy(ret->token, m->token.data, sizeof(ret->token));
+    snprintf(ret->cause, sizeof(ret->cause), "%s", cause_of(m));
+    return true;
+}
+
+void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    struct node *n = owner;
+    const Dtd__AgentReport *m = (const Dtd__AgentReport *)request;
+    struct agent *a = agent_by_conn(n, rpc_call_conn(call));
+    Dtd__PeerEmpty empty = DTD__PEER_EMPTY__INIT;
+    struct child c;
+    if (!n->leads || !a || a->state != AGENT_UP) {
+        rpc_fail(call, ERR_AGAIN, "this node does not lead, or who reports does not attend");
+        return;
+    }
+    if (m->facts)
+        take_facts(a, m->facts);
+    for (size_t i = 0; i < m->n_child; i++)
+        if (child_of(m->child[i], &c))
+            agent_child(n, a, &c);
+        else
+            log_warn("no words of a process ignored node=%s", a->name);
+    if (m->listed)
+        agent_listed(n, a);
+    rpc_reply(call, &empty.base);
+    node_tick(n);
+}
+
+/* ---- following: what the node that leads wants ---- */
+
+static err_t spawn_asked(struct node *n, const Dtd__AgentCommand *c)
+{
+    const struct agent_spawn x = {.job = c->job,
+                                  .slot = c->slot,
+                                  .slots = c->slots,
+                                  .workers = c->workers,
+                                  .device = c->device,
+                                  .threads = c->threads,
+                                  .uid = c->uid,
+                                  .token = c->token.data,
+                                  .env = c->env,
+                                  .n_env = (int)c->n_env,
+                                  .workdir = c->workdir,
+                                  .command = c->command,
+                                  .n_command = (int)c->n_command,
+                                  .epoch = c->epoch,
+                                  .store_node = c->store_node};
+    bool sound = (c->n_command == 0 || c->store_node) && c->token.len == CHANNEL_TOKEN_BYTES &&
+                 c->slot >= CHANNEL_SLOT_IO && c->slot < c->slots && c->slots <= CHANNEL_MAX_SLOTS && c->workers > 0 &&
+                 c->job && c->job != CHANNEL_JOB_PROBE;
+    char cause[CHILD_CAUSE_BYTES];
+    if (sound && children_gpu_cause(n, x.device, cause))
+        return ERR_UNSUPPORTED; /* who asks has not heard of it yet */
+    return sound ? children_spawn(n, &x) : ERR_INVALID;
+}
+
+/* What the supervisor would say, had it been asked. */
+static void refuse(struct node *n, const Dtd__AgentCommand *c, err_t err)
+{
+    struct child child = {.job = c->job,
+                          .slot = c->slot,
+                          .state = CHANNEL_REFUSED,
+                          .error = err == ERR_NOMEM ? ENOMEM : EINVAL,
+                          .when_ns = clock_mono_ns(),
+                          .device = -1};
+    log_error("not started job=%" PRIu64 " slot=%d error=%s", c->job, c->slot, err_text(err));
+    if (c->token.len != CHANNEL_TOKEN_BYTES)
+        return;
+    memcpy(child.token, c->token.data, sizeof(child.token));
+    if (c->has_device)
+        (void)children_gpu_cause(n, c->device, child.cause);
+    rpc_agent_child(n, &child);
+}
+
+static void command_came(void *arg, const struct rpc_result *result)
+{
+    struct node *n = arg;
+    const Dtd__AgentCommand *c = (const Dtd__AgentCommand *)(const void *)result->reply;
+    err_t err = OK;
+    if (!c) {
+        if (result->last && n->leader && result->err != ERR_CLOSED)
+            n->attend_ms = clock_mono_ms() + ATTEND_MS; /* it has not heard yet that it leads */
+        if (result->err && result->err != ERR_CLOSED)
+            log_warn("this node is not attended error=%s text=%s", err_text(result->err), result->text);
+        return;
+    }
+    switch (c->kind) {
+    case DTD__AGENT_COMMAND__KIND__SPAWN:
+        err = spawn_asked(n, c);
+        if (err)
+            refuse(n, c, err);
+        return;
+    case DTD__AGENT_COMMAND__KIND__KILL:
+        err = sup_kill(&n->sup, c->job, c->slot, c->signal);
+        break;
+    case DTD__AGENT_COMMAND__KIND__LOOK:
+        children_look(n);
+        rpc_agent_list(n);
+        return;
+    case DTD__AGENT_COMMAND__KIND__STORE_CLOSE:
+        stores_close(n, c->uid, c->store ? c->store : "");
+        return;
+    case DTD__AGENT_COMMAND__KIND__RELEASE:
+        err = children_release(n, c->job);
+        break;
+    default:
+        err = ERR_UNSUPPORTED;
+    }
+    if (err)
+        log_error("command failed kind=%d job=%" PRIu64 " error=%s", (int)c->kind, c->job, err_text(err));
+}
+
+/* ---- following: what is said to it ---- */
+
+struct facts {
+    Dtd__AgentFacts m;
+    int32_t broken[GPUS_MAX];
+    Dtd__AgentSickGpu sick[GPUS_MAX], *sick_refs[GPUS_MAX];
+    Dtd__AgentStore *stores, **store_refs; /* of an Attend */
+};
+
+static void fill_sick(const struct gpus *g, int i, struct facts *f)
+{
+    Dtd__AgentSickGpu *m = &f->sick[f->m.n_gpu_sick];
+    dtd__agent_sick_gpu__init(m);
+    m->gpu = i;
+    m->what = (char *)gpus_sick(g, i);
+    f->sick_refs[f->m.n_gpu_sick++] = m;
+}
+
+static void fill_facts(struct node *n, struct facts *f)
+{
+    const struct gpus *g = &n->self.gpus;
+    dtd__agent_facts__init(&f->m);
+    f->m.slots = n->self.slots;
+    f->m.has_gpus = g->known;
+    f->m.gpus = g->n;
+    f->m.gpu_broken = f->broken;
+    f->m.gpu_sick = f->sick_refs;
+    for (int i = 0; i < g->n; i++) {
+        if (!gpus_is_usable(g, i))
+            f->broken[f->m.n_gpu_broken++] = i;
+        if (*gpus_sick(g, i))
+            fill_sick(g, i, f);
+    }
+    f->m.gpu_model = (char *)g->model;
+    f->m.gpu_missing = (char *)g->missing;
+    f->m.has_leaving = f->m.leaving = n->leaving;
+}
+
+static void report_answered(void *arg, const struct rpc_result *result)
+{
+    struct node *n = arg;
+    n->reports--;
+    if (result->err && result->err != ERR_CLOSED)
+        log_warn("a report was refused error=%s text=%s", err_text(result->err), result->text);
+    if (result->err != ERR_CLOSED && n->list_due && n->reports == 0)
+        rpc_agent_list(n);
+}
+
+static void report(struct node *n, const Dtd__AgentReport *m)
+{
+    struct rpc_conn *conn = n->leader;
+    if (!conn || n->leads)
+        return; /* the next one is told everything */
+    err_t err = rpc_send(conn, PEER_REPORT, &m->base, 0, report_answered, n, NULL);
+    n->reports += !err;
+    if (err)
+        n->list_due = true;
+}
+
+/* Those that live here. */
+static err_t fill_stores(struct node *n, struct facts *f)
+{
+    struct stores_entry *e;
+    size_t count = 0;
+    LIST_FOREACH(e, &n->stores.open, link)
+    count++;
+    f->stores = calloc(count + 1, sizeof(*f->stores));
+    f->store_refs = calloc(count + 1, sizeof(*f->store_refs));
+    if (!f->stores || !f->store_refs)
+        return ERR_NOMEM;
+    f->m.store = f->store_refs;
+    LIST_FOREACH(e, &n->stores.open, link)
+    if (e->server && stores_name_is_legal(e->name)) {
+        Dtd__AgentStore *s = &f->stores[f->m.n_store];
+        dtd__agent_store__init(s);
+        s->uid = e->uid;
+        s->name = e->name;
+        f->store_refs[f->m.n_store++] = s;
+    }
+    return OK;
+}
+
+void rpc_agent_attend(struct node *n)
+{
+    struct facts f;
+    struct rpc_conn *conn = n->leader;
+    n->list_due = false;
+    fill_facts(n, &f);
+    err_t err = fill_stores(n, &f);
+    if (!err)
+        err = conn ? rpc_send(conn, PEER_COMMANDS, &f.m.base, 0, command_came, n, NULL) : ERR_CLOSED;
+    free(f.stores);
+    free(f.store_refs);
+    if (err)
+        log_error("the node that leads is not attended error=%s", err_text(err));
+}
+
+void rpc_agent_facts(struct node *n)
+{
+    struct facts f;
+    Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
+    fill_facts(n, &f);
+    m.facts = &f.m;
+    report(n, &m);
+}
+
+static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
+{
+    dtd__agent_child__init(m);
+    proc[0] = c->proc;
+    proc[1] = '\0';
+    m->proc = proc[0] ? proc : NULL;
+    m->log = (char *)c->log;
+    m->has_oom = m->oom = strcmp(c->cause, CHILD_OUT_OF_MEMORY) == 0;
+    m->cause = c->cause[0] ? (char *)c->cause : NULL;
+    m->job = c->job;
+    m->slot = c->slot;
+    m->token = (ProtobufCBinaryData){CHANNEL_TOKEN_BYTES, (uint8_t *)c->token};
+    m->state = (int32_t)c->state;
+    m->pid = c->pid;
+    m->device = c->device;
+    m->has_exit_status = m->has_exit_signal = m->has_error = m->has_ago_ns = !child_runs(c);
+    m->exit_status = c->exit_status;
+    m->exit_signal = c->exit_signal;
+    m->error = c->error;
+    m->ago_ns = clock_mono_ns() - c->when_ns;
+    m->has_epoch = c->epoch != 0;
+    m->epoch = c->epoch;
+    m->has_stranded = c->stranded;
+    m->stranded = c->stranded;
+}
+
+void rpc_agent_child(struct node *n, const struct child *c)
+{
+    Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
+    Dtd__AgentChild child, *ref = &child;
+    char proc[2];
+    fill_child(&child, c, proc);
+    m.n_child = 1;
+    m.child = &ref;
+    report(n, &m);
+}
+
+void rpc_agent_list(struct node *n)
+{
+    Dtd__AgentReport m = DTD__AGENT_REPORT__INIT;
+    struct facts f;
+    size_t count = 0;
+    fill_facts(n, &f); /* a report of them alone may have been lost */
+    m.facts = &f.m;
+    for (const struct child *c = n->children.head; c; c = c->next)
+        count++;
+    Dtd__AgentChild *all = calloc(count + 1, sizeof(*all)), **refs = calloc(count + 1, sizeof(void *));
+    char(*proc)[2] = calloc(count + 1, sizeof(*proc));
+    if (all && refs && proc) {
+        for (const struct child *c = n->children.head; c; c = c->next, m.n_child++) {
+            fill_child(&all[m.n_child], c, proc[m.n_child]);
+            refs[m.n_child] = &all[m.n_child];
+        }
+        m.child = refs;
+        m.has_listed = m.listed = true;
+        n->list_due = false;
+        report(n, &m);
+    } else {
+        log_error("no memory to say what lives here");
+        n->list_due = true;
+    }
+    free(all);
+    free(refs);
+    free(proc);
+}

@@ -1,0 +1,343 @@
+/* Adapter: workers' messages to plain structs and back. */
+#include "common/base/clock.h"
+#include "daemon/control/job/node_view.h"
+#include "daemon/control/control.h"
+#include "daemon/control/job/outbound.h"
+#include "daemon/control/rpc/server.h"
+#include "proto/worker.pb-c.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- commands ---- */
+
+static err_t say(struct rpc_call *attend, const Dtd__WorkerCommand *c)
+{
+    return rpc_item(attend, &c->base);
+}
+
+err_t rpc_worker_start(struct rpc_call *attend, const struct worker_start *s)
+{
+    Dtd__WorkerCommand c = DTD__WORKER_COMMAND__INIT;
+    c.kind = DTD__WORKER_COMMAND__KIND__START;
+    c.has_epoch = c.has_rank = c.has_world = c.has_resume_step = 1;
+    c.epoch = s->epoch;
+    c.rank = s->rank;
+    c.world = s->world;
+    c.spec_yaml = (char *)s->yaml;
+    c.resume_path = (char *)s->resume_path;
+    c.resume_step = s->resume_step;
+    c.node_of = (int32_t *)s->node_of;
+    c.n_node_of = s->node_of ? (size_t)s->world : 0;
+    c.has_secret = s->secret != NULL;
+    c.secret = (ProtobufCBinaryData){s->secret ? EPOCH_SECRET_BYTES : 0, (uint8_t *)s->secret};
+    c.address = (char *)s->address;
+    return say(attend, &c);
+}
+
+err_t rpc_worker_end(struct rpc_call *attend, uint64_t epoch)
+{
+    Dtd__WorkerCommand c = DTD__WORKER_COMMAND__INIT;
+    c.kind = DTD__WORKER_COMMAND__KIND__END;
+    c.has_epoch = 1;
+    c.epoch = epoch;
+    return say(attend, &c);
+}
+
+err_t rpc_worker_stop(struct rpc_call *attend, uint64_t epoch, bool save)
+{
+    Dtd__WorkerCommand c = DTD__WORKER_COMMAND__INIT;
+    c.kind = DTD__WORKER_COMMAND__KIND__STOP;
+    c.has_epoch = c.has_save = 1;
+    c.epoch = epoch;
+    c.save = save;
+    return say(attend, &c);
+}
+
+err_t rpc_worker_quit(struct rpc_call *attend)
+{
+    Dtd__WorkerCommand c = DTD__WORKER_COMMAND__INIT;
+    c.kind = DTD__WORKER_COMMAND__KIND__QUIT;
+    return say(attend, &c);
+}
+
+/* ---- what workers say ---- */
+
+void rpc_worker_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__WorkerHello *m = (const Dtd__WorkerHello *)request;
+    const struct hello h = {.job = m->job,
+                            .slot = m->slot,
+                            .token = m->token.data,
+                            .token_bytes = m->token.len,
+                            .epoch = m->has_epoch ? m->epoch : 0,
+                            .role = RPC_ROLE_ANY | RPC_ROLE_WORKER};
+    if (m->slot < 0)
+        rpc_fail(call, ERR_INVALID, "slot %d", m->slot);
+    else
+        rpc_server_hello(owner, call, request, &h);
+}
+
+/* An Attend has no end of its own: it lives as long as its connection. By then the process may have another one. */
+struct attendance {
+    struct node *node;
+    const struct agent *agent;
+    uint64_t job;
+    int slot;
+    struct rpc_call *call;
+};
+
+static void attend_gone(void *arg)
+{
+    struct attendance *a = arg;
+    struct job *j = node_job(a->node, a->job);
+    struct job_process *p = j ? job_process_find(j, a->agent, a->slot) : NULL;
+    if (p && p->attend == a->call)
+        job_process_lost(j, p);
+    free(a);
+}
+
+static void attend(void *owner, struct rpc_call *call, bool io)
+{
+    struct job_process *p;
+    struct job *j = rpc_server_job(call, &p);
+    if (!j)
+        return;
+    if (p->attend) {
+        rpc_fail(call, ERR_EXISTS, "it attends already");
+        return;
+    }
+    if ((p->slot == CHANNEL_SLOT_IO) != io) {
+        rpc_fail(call, ERR_DENIED, "not this process's method");
+        return;
+    }
+    struct attendance *a = calloc(1, sizeof(*a));
+    if (!a) {
+        rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+        return;
+    }
+    *a = (struct attendance){owner, p->agent, j->id, p->slot, call};
+    rpc_call_on_cancel(call, attend_gone, a);
+    job_process_attended(j, p, call);
+    node_tick(owner);
+}
+
+void rpc_worker_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    attend(owner, call, false);
+}
+
+void rpc_io_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    attend(owner, call, true);
+}
+
+static struct traffic traffic_of(const Dtd__Metric *m)
+{
+    struct traffic t = {0};
+    for (size_t i = 0; i < m->n_traffic_axes && i < m->n_traffic_bytes; i++)
+        if (m->traffic_axes[i] && m->traffic_axes[i] < 1u << AXIS_COUNT)
+            traffic_add(&t, m->traffic_axes[i], m->traffic_bytes[i]);
+    return t;
+}
+
+static struct metric_row row_of(const Dtd__Metric *m)
+{
+    return (struct metric_row){.step = m->step,
+                               .loss = m->loss,
+                               .grad_norm = m->grad_norm,
+                               .lr = m->lr,
+                               .tokens_per_s = m->tokens_per_s,
+                               .step_s = m->step_s,
+                               .workers = m->workers,
+                               .epoch = m->epoch,
+                               .has_valid = m->has_valid_loss,
+                               .valid_loss = m->has_valid_loss ? m->valid_loss : NAN,
+                               .has_test = m->has_test_loss,
+                               .test_loss = m->has_test_loss ? m->test_loss : NAN,
+                               .wall_ms = m->wall_ms,
+                               .skipped = m->has_skipped && m->skipped,
+                               .traffic = traffic_of(m)};
+}
+
+static const struct {
+    Dtd__WorkerReport__Kind wire;
+    enum worker_report_kind kind;
+} kinds[] = {
+    {DTD__WORKER_REPORT__KIND__IDLE, REPORT_IDLE},     {DTD__WORKER_REPORT__KIND__READY, REPORT_READY},
+    {DTD__WORKER_REPORT__KIND__METRIC, REPORT_METRIC}, {DTD__WORKER_REPORT__KIND__DONE, REPORT_DONE},
+    {DTD__WORKER_REPORT__KIND__FAILED, REPORT_FAILED}, {DTD__WORKER_REPORT__KIND__SAVE_FAILED, REPORT_SAVE_FAILED},
+};
+
+void rpc_worker_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__WorkerReport *m = (const Dtd__WorkerReport *)request;
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    struct job_process *p;
+    struct job *j = rpc_server_job(call, &p);
+    if (!j)
+        return;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        if (kinds[i].wire != m->kind)
+            continue;
+        struct metric_row row = m->metric ? row_of(m->metric) : (struct metric_row){0};
+        const struct worker_report r = {.kind = kinds[i].kind,
+                                        .epoch = m->epoch,
+                                        .rank = m->rank,
+                                        .metric = m->metric ? &row : NULL,
+                                        .text = m->text ? m->text : "",
+                                        .step = m->has_step ? m->step : -1,
+                                        .fatal = m->has_fatal && m->fatal};
+        job_worker_report(j, job_process_rank(j, p), &r);
+        if (r.kind == REPORT_METRIC &&
+            j->node->leaving) { /* said again to the next one that leads, who knows it then */
+            rpc_server_park(call);
+            return;
+        }
+        rpc_reply(call, &empty.base); /* not before it is noted: an answered report is not said again */
+        return;
+    }
+    rpc_fail(call, ERR_INVALID, "report of kind %d", (int)m->kind);
+}
+
+/* ---- the store of the epoch ---- */
+
+/* One StoreGet that waits. */
+struct get {
+    struct store_wait wait; /* first */
+    struct job *job;
+    struct rpc_call *call;
+};
+
+static bool visible(const char *key)
+{
+    for (const char *c = key; *c; c++)
+        if (*c <= ' ' || *c > '~')
+            return false;
+    return *key && strlen(key) <= STORE_KEY_MAX;
+}
+
+/* The job whose present epoch is `epoch` and whose worker calls; answers the call and returns NULL when it is not so. A
+ * control that has just begun to lead does not know yet whether the epoch goes on: until then it does. */
+static struct job *store_job(struct rpc_call *call, uint64_t epoch, const char *key, int *ret_rank)
+{
+    struct job_process *p;
+    struct job *j = rpc_server_job(call, &p);
+    if (!j)
+        return NULL;
+    if (!visible(key)) {
+        rpc_fail(call, ERR_INVALID, "a key is 1 to %d visible ASCII characters", STORE_KEY_MAX);
+        return NULL;
+    }
+    if (epoch != j->epoch || !(job_in_epoch(j) || j->adopting)) {
+        rpc_fail(call, ERR_STALE, "epoch %" PRIu64 " of job %" PRIu64 " has ended", epoch, j->id);
+        return NULL;
+    }
+    *ret_rank = job_process_rank(j, p);
+    j->workers[*ret_rank].store_epoch = epoch;
+    return j;
+}
+
+static void store_refused(struct rpc_call *call, err_t err, const char *key)
+{
+    static const struct {
+        err_t err;
+        const char *why;
+    } reasons[] = {{ERR_EXISTS, "another value has been put"},
+                   {ERR_INVALID, "a value is at most 4096 bytes"},
+                   {ERR_LIMIT, "an epoch has at most 1024 keys, a worker at most 64 waiting gets"}};
+    _Static_assert(STORE_VALUE_MAX == 4096 && STORE_KEYS_MAX == 1024 && STORE_WAITS_MAX == 64, "as said above");
+    const char *why = err_text(err);
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
+        if (reasons[i].err == err)
+            why = reasons[i].why;
+    rpc_fail(call, err, "store key %s: %s", key, why);
+}
+
+void rpc_worker_store_put(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    (void)owner;
+    const Dtd__StorePutRequest *m = (const Dtd__StorePutRequest *)request;
+    Dtd__Empty empty = DTD__EMPTY__INIT;
+    int rank;
+    struct job *j = store_job(call, m->epoch, m->key, &rank);
+    if (!j)
+        return;
+    err_t err = store_put(&j->store, (struct store_bytes){m->key, strlen(m->key)},
+                          (struct store_bytes){m->value.data, m->value.len});
+    if (err)
+        store_refused(call, err, m->key);
+    else
+        rpc_reply(call, &empty.base);
+}
+
+static void reply_value(struct rpc_call *call, struct store_bytes value)
+{
+    Dtd__StoreValue v = DTD__STORE_VALUE__INIT;
+    v.value = (ProtobufCBinaryData){value.len, (uint8_t *)value.data};
+    rpc_reply(call, &v.base);
+}
+
+static bool is_silent(const struct job_worker *w)
+{
+    return w->store_epoch != w->epoch || !w->epoch || !w->p.attend;
+}
+
+static void get_done(struct store_wait *w, err_t err, struct store_bytes value)
+{
+    struct get *g = (struct get *)w;
+    char who[256];
+    if (!err) {
+        reply_value(g->call, value);
+    } else if (err == ERR_TIMEOUT) {
+        int n = job_workers_name(g->job, is_silent, who, sizeof(who));
+        rpc_fail(g->call, err, "nobody has put %.*s in time; %s%s", (int)w->key_len, (const char *)w->key,
+                 n ? who : "all ranks", n ? " did not come" : " have come, so one of them is stuck before it");
+    } else {
+        rpc_fail(g->call, err, "the epoch ended before somebody put %.*s", (int)w->key_len, (const char *)w->key);
+    }
+    free(g);
+}
+
+static void get_gone(void *arg)
+{
+    struct get *g = arg;
+    store_wait_drop(&g->job->store, &g->wait);
+    free(g);
+}
+
+static void wait_for(struct job *j, int rank, struct rpc_call *call, const Dtd__StoreGetRequest *m)
+{
+    struct get *g = calloc(1, sizeof(*g));
+    if (!g) {
+        store_refused(call, ERR_NOMEM, m->key);
+        return;
+    }
+    *g = (struct get){.wait = {.owner = rank, .deadline_ms = clock_mono_ms() + m->timeout_ms, .done = get_done},
+                      .job = j,
+                      .call = call};
+    err_t err = store_wait(&j->store, (struct store_bytes){m->key, strlen(m->key)}, &g->wait);
+    if (err) {
+        store_refused(call, err, m->key);
+        free(g);
+        return;
+    }
+    rpc_call_on_cancel(call, get_gone, g);
+}
+
+void rpc_worker_store_get(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    (void)owner;
+    const Dtd__StoreGetRequest *m = (const Dtd__StoreGetRequest *)request;
+    struct store_bytes value;
+    int rank;
+    struct job *j = store_job(call, m->epoch, m->key, &rank);
+    if (!j)
+        return;
+    if (store_get(&j->store, (struct store_bytes){m->key, strlen(m->key)}, &value) == OK)
+        reply_value(call, value);
+    else
+        wait_for(j, rank, call, m);
+}

@@ -1,0 +1,36 @@
+/* The inside of the replicated state, for state.c, state_nodes.c and the codec state_snapshot.c. */
+#ifndef DTD_DAEMON_CONTROL_STATE_IN_H
+#define DTD_DAEMON_CONTROL_STATE_IN_H
+
+#include "daemon/control/state/state.h"
+
+struct state_request {
+    uint8_t id[REQUEST_ID_BYTES];
+    int64_t wall_ms;
+    uint64_t job;
+    err_t err;
+};
+
+struct state {
+    uint64_t next_job;
+    struct state_job *jobs[STATE_MAX_JOBS]; /* ascending by id */
+    int n_jobs;
+    struct state_request *requests; /* in the log's order */
+    int n_requests, cap_requests;
+    struct state_cluster cluster;
+};
+
+/* The records of the cluster. */
+err_t state_nodes_apply(struct state *s, const struct record *r, struct state_result *ret);
+void state_nodes_clear(struct state_cluster *c);
+err_t state_node_reserve(struct state_cluster *c);
+
+void state_clear(struct state *s);
+void state_job_free(struct state_job *job);
+/* Room for one more; what is there may move. */
+err_t state_request_reserve(struct state *s);
+err_t state_checkpoint_reserve(struct state_job *job);
+err_t state_incident_reserve(struct state_job *job);
+err_t state_epoch_copy(const struct record *r, struct state_epoch *ret);
+
+#endif

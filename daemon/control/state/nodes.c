@@ -1,0 +1,280 @@
+/* The cluster's part of the state: nodes, join tokens, keys. As in state.c each function does what can fail first, and
+ * a verdict depends on state and record only: whether a token has expired, too, is asked of the record's clock. */
+#include "daemon/control/state/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory, looking ---- */
+
+static void node_fini(struct state_node *n)
+{
+    free(n->name);
+    free(n->address);
+    free(n->domain);
+    free(n->drained);
+}
+
+void state_nodes_clear(struct state_cluster *c)
+{
+    for (int i = 0; i < c->n_nodes; i++)
+        node_fini(&c->nodes[i]);
+    free(c->nodes);
+    explicit_bzero(c, sizeof(*c));
+}
+
+/* Room for one more; as many as the next power of two, at least 4. */
+err_t state_node_reserve(struct state_cluster *c)
+{
+    int n = c->n_nodes;
+    if (n < 4 ? n != 0 : (n & (n - 1)) != 0)
+        return OK;
+    struct state_node *more = realloc(c->nodes, (size_t)(n ? n * 2 : 4) * sizeof(*more));
+    if (!more)
+        return ERR_NOMEM;
+    c->nodes = more;
+    return OK;
+}
+
+const struct state_cluster *state_cluster(const struct state *s)
+{
+    return &s->cluster;
+}
+
+/* Where `name` is, or would be. */
+static int node_position(const struct state_cluster *c, const char *name)
+{
+    int at = 0;
+    while (at < c->n_nodes && strcmp(c->nodes[at].name, name) < 0)
+        at++;
+    return at;
+}
+
+static struct state_node *find_node(struct state_cluster *c, const char *name)
+{
+    int at = node_position(c, name);
+    return at < c->n_nodes && strcmp(c->nodes[at].name, name) == 0 ? &c->nodes[at] : NULL;
+}
+
+const struct state_node *state_node_find(const struct state *s, const char *name)
+{
+    return find_node((struct state_cluster *)&s->cluster, name);
+}
+
+const struct state_node *state_node_by_id(const struct state *s, uint64_t id)
+{
+    for (int i = 0; i < s->cluster.n_nodes; i++)
+        if (s->cluster.nodes[i].id == id)
+            return &s->cluster.nodes[i];
+    return NULL;
+}
+
+/* ---- tokens ---- */
+
+static struct state_token *find_token(struct state_cluster *c, uint64_t id)
+{
+    for (int i = 0; i < c->n_tokens; i++)
+        if (c->tokens[i].id == id)
+            return &c->tokens[i];
+    return NULL;
+}
+
+static void drop_token(struct state_cluster *c, int at)
+{
+    c->n_tokens--;
+    memmove(&c->tokens[at], &c->tokens[at + 1], (size_t)(c->n_tokens - at) * sizeof(c->tokens[0]));
+    explicit_bzero(&c->tokens[c->n_tokens], sizeof(c->tokens[0]));
+}
+
+/* One that is used up stays while there is room: the last node that joined by it may not have heard that it did, and
+ * ask again. */
+static void forget_tokens(struct state_cluster *c, int64_t wall_ms)
+{
+    bool is_full = c->n_tokens == STATE_MAX_TOKENS;
+    for (int i = c->n_tokens - 1; i >= 0; i--)
+        if (c->tokens[i].expires_ms <= wall_ms || (is_full && !c->tokens[i].uses))
+            drop_token(c, i);
+}
+
+static err_t apply_token(struct state_cluster *c, const struct record *r, struct state_result *ret)
+{
+    struct state_token *same = find_token(c, r->token.id);
+    if (!r->token.uses) {
+        if (same)
+            drop_token(c, (int)(same - c->tokens));
+        else
+            ret->err = ERR_NOTFOUND;
+        return OK;
+    }
+    forget_tokens(c, r->wall_ms);
+    if (find_token(c, r->token.id))
+        ret->err = ERR_EXISTS;
+    else if (c->n_tokens == STATE_MAX_TOKENS)
+        ret->err = ERR_LIMIT;
+    else {
+        struct state_token *t = &c->tokens[c->n_tokens++];
+        *t = (struct state_token){.id = r->token.id, .expires_ms = r->token.expires_ms, .uses = r->token.uses};
+        memcpy(t->secret, r->token.secret, sizeof(t->secret));
+    }
+    return OK;
+}
+
+/* ---- nodes ---- */
+
+static err_t token_verdict(struct state_cluster *c, const struct record *r)
+{
+    const struct state_token *t = r->node.token ? find_token(c, r->node.token) : NULL;
+    if (!r->node.token)
+        return OK;
+    if (!t || !t->uses)
+        return ERR_DENIED;
+    return t->expires_ms <= r->wall_ms ? ERR_STALE : OK;
+}
+
+static err_t replace(char **at, const char *text)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        return ERR_NOMEM;
+    free(*at);
+    *at = copy;
+    return OK;
+}
+
+static err_t known_node(struct state_node *n, const struct record *r, struct state_result *ret)
+{
+    ret->node = n->id;
+    if (memcmp(n->instance, r->node.instance, NODE_INSTANCE_BYTES) != 0) {
+        ret->err = ERR_EXISTS;
+        return OK;
+    }
+    err_t err = replace(&n->address, r->node.address);
+    return err ? err : replace(&n->domain, r->node.domain);
+}
+
+static err_t new_node(struct state_cluster *c, const struct record *r, struct state_result *ret)
+{
+    struct state_node n = {.id = c->next_node, .joined_ms = r->wall_ms};
+    n.name = strdup(r->node.name);
+    n.address = strdup(r->node.address);
+    n.domain = strdup(r->node.domain);
+    memcpy(n.instance, r->node.instance, NODE_INSTANCE_BYTES);
+    if (!n.name || !n.address || !n.domain || state_node_reserve(c)) {
+        node_fini(&n);
+        return ERR_NOMEM;
+    }
+    int at = node_position(c, n.name);
+    memmove(&c->nodes[at + 1], &c->nodes[at], (size_t)(c->n_nodes - at) * sizeof(n));
+    c->nodes[at] = n;
+    c->n_nodes++;
+    ret->node = c->next_node++;
+    if (r->node.token)
+        find_token(c, r->node.token)->uses--;
+    return OK;
+}
+
+static err_t apply_node(struct state_cluster *c, const struct record *r, struct state_result *ret)
+{
+    struct state_node *same = find_node(c, r->node.name);
+    if (same)
+        return known_node(same, r, ret);
+    ret->err = token_verdict(c, r);
+    if (!ret->err && c->n_nodes == STATE_MAX_NODES)
+        ret->err = ERR_LIMIT;
+    return ret->err ? OK : new_node(c, r, ret);
+}
+
+static err_t apply_left(struct state_cluster *c, const struct record *r, struct state_result *ret)
+{
+    struct state_node *n = find_node(c, r->node_left.name);
+    if (!n) {
+        ret->err = ERR_NOTFOUND;
+        return OK;
+    }
+    ret->node = n->id;
+    node_fini(n);
+    c->n_nodes--;
+    memmove(n, n + 1, (size_t)(c->n_nodes - (n - c->nodes)) * sizeof(*n));
+    return OK;
+}
+
+static err_t apply_admin(struct state_cluster *c, const struct record *r, struct state_result *ret)
+{
+    struct state_node *n = find_node(c, r->node_admin.name);
+    if (!n) {
+        ret->err = ERR_NOTFOUND;
+        return OK;
+    }
+    char *reason = r->node_admin.drained ? strdup(r->node_admin.drained) : NULL;
+    if (r->node_admin.drained && !reason)
+        return ERR_NOMEM;
+    free(n->drained);
+    n->drained = reason;
+    n->drained_ms = reason ? r->wall_ms : 0;
+    ret->node = n->id;
+    return OK;
+}
+
+/* ---- keys ---- */
+
+static int key_position(const struct state_cluster *c, uint32_t version)
+{
+    int at = 0;
+    while (at < c->n_keys && c->keys[at].version < version)
+        at++;
+    return at;
+}
+
+static void add_key(struct state_cluster *c, int at, const struct record *r)
+{
+    memmove(&c->keys[at + 1], &c->keys[at], (size_t)(c->n_keys - at) * sizeof(c->keys[0]));
+    c->keys[at].version = r->key.version;
+    memcpy(c->keys[at].secret, r->key.secret, KEY_SECRET_LENGTH);
+    c->n_keys++;
+    if (!c->key_used)
+        c->key_used = r->key.version;
+}
+
+static void drop_key(struct state_cluster *c, int at)
+{
+    c->n_keys--;
+    memmove(&c->keys[at], &c->keys[at + 1], (size_t)(c->n_keys - at) * sizeof(c->keys[0]));
+    explicit_bzero(&c->keys[c->n_keys], sizeof(c->keys[0]));
+}
+
+static err_t apply_key(struct state_cluster *c, const struct record *r, struct state_result *ret)
+{
+    int at = key_position(c, r->key.version);
+    bool is_there = at < c->n_keys && c->keys[at].version == r->key.version;
+    switch (r->key.step) {
+    case KEY_ADDED:
+        if (is_there)
+            ret->err = memcmp(c->keys[at].secret, r->key.secret, KEY_SECRET_LENGTH) == 0 ? OK : ERR_EXISTS;
+        else if (c->n_keys == STATE_MAX_KEYS)
+            ret->err = ERR_LIMIT;
+        else
+            add_key(c, at, r);
+        break;
+    case KEY_USED:
+        ret->err = is_there ? OK : ERR_NOTFOUND;
+        c->key_used = is_there ? r->key.version : c->key_used;
+        break;
+    case KEY_DROPPED:
+        if (!is_there)
+            ret->err = ERR_NOTFOUND;
+        else if (c->key_used == r->key.version)
+            ret->err = ERR_INVALID; /* the one that all connect with */
+        else
+            drop_key(c, at);
+        break;
+    }
+    return OK;
+}
+
+err_t state_nodes_apply(struct state *s, const struct record *r, struct state_result *ret)
+{
+    static err_t (*const appliers[])(struct state_cluster * c, const struct record *r, struct state_result *ret) = {
+        apply_node, apply_left, apply_admin, apply_token, apply_key};
+    s->cluster.changes++;
+    return appliers[r->kind - RECORD_NODE](&s->cluster, r, ret);
+}

@@ -1,0 +1,92 @@
+/* See outbox.h. One record is in flight at a time, so that the log's order is ours. A proposal that ended with
+ * ERR_CANCELED may have been applied: it is proposed again, because every record is harmless when it comes twice. */
+#include "daemon/control/state/outbox.h"
+
+#include "common/base/log.h"
+#include "daemon/control/log/log.h"
+#include "daemon/control/control.h"
+
+#include <stdlib.h>
+
+#define MAX_ITEMS 65536
+
+struct outbox_item {
+    struct outbox_item *next;
+    struct buf bytes;
+    uint64_t job;
+    outbox_cb cb;
+};
+
+void outbox_init(struct outbox *o, struct node *node)
+{
+    *o = (struct outbox){.node = node};
+    o->tail = &o->head;
+}
+
+static void drop_head(struct outbox *o)
+{
+    struct outbox_item *item = o->head;
+    o->head = item->next;
+    if (!o->head)
+        o->tail = &o->head;
+    o->n--;
+    buf_fini(&item->bytes);
+    free(item);
+}
+
+void outbox_fini(struct outbox *o)
+{
+    while (o->head)
+        drop_head(o);
+}
+
+static void proposed(void *arg, err_t err, uint64_t index, const void *result);
+
+void outbox_retry(struct outbox *o)
+{
+    if (!o->head || o->in_flight || !o->node->log)
+        return;
+    err_t err = log_propose(o->node->log, o->head->bytes.data, o->head->bytes.len, proposed, o);
+    if (err && err != o->err)
+        log_warn("records wait for the log n=%d error=%s", o->n, err_text(err));
+    o->err = err;
+    o->in_flight = !err;
+}
+
+static void proposed(void *arg, err_t err, uint64_t index, const void *result)
+{
+    struct outbox *o = arg;
+    o->in_flight = false;
+    o->err = err;
+    if (err)
+        return; /* the node's timer tries again */
+    outbox_cb cb = o->head->cb;
+    uint64_t job = o->head->job;
+    const struct state_result answer = *(const struct state_result *)result;
+    drop_head(o);
+    if (cb)
+        cb(o->node, job, &answer);
+    outbox_retry(o);
+}
+
+err_t outbox_add(struct outbox *o, const struct record *record, outbox_cb cb)
+{
+    if (o->n == MAX_ITEMS)
+        return ERR_LIMIT;
+    struct outbox_item *item = calloc(1, sizeof(*item));
+    if (!item)
+        return ERR_NOMEM;
+    item->job = record->job;
+    item->cb = cb;
+    err_t err = record_encode(record, &item->bytes);
+    if (err) {
+        buf_fini(&item->bytes);
+        free(item);
+        return err;
+    }
+    *o->tail = item;
+    o->tail = &item->next;
+    o->n++;
+    outbox_retry(o);
+    return OK;
+}

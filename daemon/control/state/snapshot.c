@@ -1,0 +1,544 @@
+/* The replicated state as bytes, and back. A snapshot is a row of Snapshot messages, one per job and one for the
+ * request ids: concatenated protobuf messages read as one whose lists are joined, so no tree of everything is ever
+ * built. Each repeats version and next_job (required fields; equal in all). Restoring builds a second state and swaps
+ * it in at the end; what is read is checked like a stranger's bytes, so that a damaged snapshot stops the start instead
+ * of the cluster's reasoning. */
+#include "daemon/control/state/internal.h"
+
+#include "common/rpc/alloc.h"
+#include "proto/log.pb-c.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SNAPSHOT_VERSION 1
+
+/* ---- writing ---- */
+
+static err_t pack(Dtd__Snapshot *m, const struct state *s, struct buf *ret)
+{
+    m->version = SNAPSHOT_VERSION;
+    m->next_job = s->next_job;
+    size_t bytes = protobuf_c_message_get_packed_size(&m->base);
+    err_t err = buf_reserve(ret, bytes);
+    if (!err)
+        ret->len += protobuf_c_message_pack(&m->base, ret->data + ret->len);
+    return err;
+}
+
+/* The messages of one job's lists: one block, freed whole. */
+struct lists {
+    Dtd__LogMember *members;
+    Dtd__RecordCheckpoint *checkpoints;
+    Dtd__RecordIncident *incidents;
+    void **pointers;
+};
+
+static void lists_fini(struct lists *l)
+{
+    free(l->members);
+    free(l->checkpoints);
+    free(l->incidents);
+    free(l->pointers);
+}
+
+static err_t lists_init(struct lists *l, const struct state_job *job)
+{
+    size_t n = (size_t)job->epoch.n_members + (size_t)job->n_checkpoints + (size_t)job->n_incidents;
+    l->members = calloc((size_t)job->epoch.n_members + 1, sizeof(*l->members));
+    l->checkpoints = calloc((size_t)job->n_checkpoints + 1, sizeof(*l->checkpoints));
+    l->incidents = calloc((size_t)job->n_incidents + 1, sizeof(*l->incidents));
+    l->pointers = calloc(n + 1, sizeof(*l->pointers));
+    return l->members && l->checkpoints && l->incidents && l->pointers ? OK : ERR_NOMEM;
+}
+
+static void put_epoch(const struct state_job *job, struct lists *l, void **pointers, Dtd__RecordEpoch *m)
+{
+    m->job = job->id;
+    m->epoch = job->epoch.epoch;
+    m->resume_step = job->epoch.resume_step;
+    m->restarts = job->epoch.restarts;
+    m->n_member = (size_t)job->epoch.n_members;
+    m->member = (Dtd__LogMember **)pointers;
+    for (int i = 0; i < job->epoch.n_members; i++) {
+        dtd__log_member__init(&l->members[i]);
+        l->members[i].node = (char *)job->epoch.members[i].node;
+        l->members[i].slot = job->epoch.members[i].slot;
+        pointers[i] = &l->members[i];
+    }
+}
+
+static void put_checkpoints(const struct state_job *job, struct lists *l, void **pointers, Dtd__SnapshotJob *m)
+{
+    m->n_checkpoint = (size_t)job->n_checkpoints;
+    m->checkpoint = (Dtd__RecordCheckpoint **)pointers;
+    for (int i = 0; i < job->n_checkpoints; i++) {
+        const struct state_checkpoint *c = &job->checkpoints[i];
+        Dtd__RecordCheckpoint *p = &l->checkpoints[i];
+        dtd__record_checkpoint__init(p);
+        p->job = job->id;
+        p->step = c->step;
+        p->epoch = c->epoch;
+        p->path = (char *)c->path;
+        p->bytes = c->bytes;
+        p->committed_ms = c->committed_ms;
+        p->has_loss = !isnan(c->loss);
+        p->loss = c->loss;
+        pointers[i] = p;
+    }
+}
+
+static void put_incidents(const struct state_job *job, struct lists *l, void **pointers, Dtd__SnapshotJob *m)
+{
+    m->n_incident = (size_t)job->n_incidents;
+    m->incident = (Dtd__RecordIncident **)pointers;
+    for (int i = 0; i < job->n_incidents; i++) {
+        const struct state_incident *in = &job->incidents[i];
+        Dtd__RecordIncident *p = &l->incidents[i];
+        dtd__record_incident__init(p);
+        p->job = job->id;
+        p->epoch = in->epoch;
+        p->wall_ms = in->wall_ms;
+        p->seen = (char *)in->seen;
+        p->decided = (char *)in->decided;
+        p->has_detect_ms = !isnan(in->detect_ms);
+        p->detect_ms = in->detect_ms;
+        p->has_recover_ms = !isnan(in->recover_ms);
+        p->recover_ms = in->recover_ms;
+        p->has_restart_ms = !isnan(in->restart_ms);
+        p->restart_ms = in->restart_ms;
+        p->has_load_ms = !isnan(in->load_ms);
+        p->load_ms = in->load_ms;
+        p->has_step_ms = !isnan(in->step_ms);
+        p->step_ms = in->step_ms;
+        p->log = (char *)in->log;
+        p->has_lost_steps = in->lost_steps >= 0;
+        p->lost_steps = in->lost_steps;
+        p->has_restarts = in->restarts >= 0;
+        p->restarts = (uint32_t)in->restarts;
+        pointers[i] = p;
+    }
+}
+
+static void put_scalars(const struct state_job *job, Dtd__SnapshotJob *m)
+{
+    m->id = job->id;
+    m->submitted->spec_yaml = job->spec;
+    m->submitted->has_parent = job->parent != 0;
+    m->submitted->parent = job->parent;
+    m->submitted->uid = job->uid;
+    m->submitted_ms = job->submitted_ms;
+    m->desired = job->desired;
+    m->end = job->end;
+    m->reason = job->reason;
+    m->has_ended_ms = job->ended_ms != 0;
+    m->ended_ms = job->ended_ms;
+    m->has_started_ms = job->started_ms != 0;
+    m->started_ms = job->started_ms;
+}
+
+static err_t write_job(const struct state *s, const struct state_job *job, struct buf *ret)
+{
+    Dtd__RecordSubmitted submitted = DTD__RECORD_SUBMITTED__INIT;
+    Dtd__RecordEpoch epoch = DTD__RECORD_EPOCH__INIT;
+    Dtd__SnapshotJob m = DTD__SNAPSHOT_JOB__INIT, *list = &m;
+    Dtd__Snapshot snapshot = DTD__SNAPSHOT__INIT;
+    struct lists l = {0};
+    err_t err = lists_init(&l, job);
+    if (!err) {
+        m.submitted = &submitted;
+        put_scalars(job, &m);
+        void **pointers = l.pointers;
+        if (job->epoch.epoch) {
+            put_epoch(job, &l, pointers, &epoch);
+            m.epoch = &epoch;
+            m.has_epoch_ms = true;
+            m.epoch_ms = job->epoch.wall_ms;
+        }
+        pointers += job->epoch.n_members;
+        put_checkpoints(job, &l, pointers, &m);
+        put_incidents(job, &l, pointers + job->n_checkpoints, &m);
+        snapshot.n_job = 1;
+        snapshot.job = &list;
+        err = pack(&snapshot, s, ret);
+    }
+    lists_fini(&l);
+    return err;
+}
+
+static err_t write_requests(const struct state *s, struct buf *ret)
+{
+    size_t n = (size_t)s->n_requests;
+    Dtd__Snapshot snapshot = DTD__SNAPSHOT__INIT;
+    Dtd__SnapshotRequest *requests = calloc(n + 1, sizeof(*requests));
+    Dtd__SnapshotRequest **list = calloc(n + 1, sizeof(Dtd__SnapshotRequest *));
+    err_t err = requests && list ? OK : ERR_NOMEM;
+    for (size_t i = 0; !err && i < n; i++) {
+        dtd__snapshot_request__init(&requests[i]);
+        requests[i].id.data = s->requests[i].id;
+        requests[i].id.len = REQUEST_ID_BYTES;
+        requests[i].wall_ms = s->requests[i].wall_ms;
+        requests[i].job = s->requests[i].job;
+        requests[i].err = s->requests[i].err;
+        list[i] = &requests[i];
+    }
+    if (!err) {
+        snapshot.n_request = n;
+        snapshot.request = list;
+        err = pack(&snapshot, s, ret);
+    }
+    free(list);
+    free(requests);
+    return err;
+}
+
+/* The messages of the cluster's lists: blocks of their own, freed whole. */
+struct cluster_lists {
+    Dtd__SnapshotNode *nodes, **node;
+    Dtd__RecordNode *inner;
+    Dtd__RecordToken tokens[STATE_MAX_TOKENS], *token[STATE_MAX_TOKENS];
+    Dtd__RecordKey keys[STATE_MAX_KEYS], *key[STATE_MAX_KEYS];
+};
+
+static void put_nodes(const struct state_cluster *c, struct cluster_lists *l)
+{
+    for (int i = 0; i < c->n_nodes; i++) {
+        const struct state_node *n = &c->nodes[i];
+        Dtd__SnapshotNode *m = l->node[i] = &l->nodes[i];
+        Dtd__RecordNode *in = &l->inner[i];
+        dtd__snapshot_node__init(m);
+        dtd__record_node__init(in);
+        in->name = n->name;
+        in->address = n->address;
+        in->domain = n->domain[0] ? n->domain : NULL;
+        in->instance = (ProtobufCBinaryData){NODE_INSTANCE_BYTES, (uint8_t *)n->instance};
+        m->node = in;
+        m->id = n->id;
+        m->joined_ms = n->joined_ms;
+        m->drained = n->drained;
+        m->has_drained_ms = n->drained != NULL;
+        m->drained_ms = n->drained_ms;
+    }
+}
+
+static void put_secrets(const struct state_cluster *c, struct cluster_lists *l)
+{
+    for (int i = 0; i < c->n_tokens; i++) {
+        Dtd__RecordToken *m = l->token[i] = &l->tokens[i];
+        dtd__record_token__init(m);
+        m->id = c->tokens[i].id;
+        m->has_secret = m->has_expires_ms = m->has_uses = true;
+        m->secret = (ProtobufCBinaryData){TOKEN_SECRET_LENGTH, (uint8_t *)c->tokens[i].secret};
+        m->expires_ms = c->tokens[i].expires_ms;
+        m->uses = c->tokens[i].uses;
+    }
+    for (int i = 0; i < c->n_keys; i++) {
+        Dtd__RecordKey *m = l->key[i] = &l->keys[i];
+        dtd__record_key__init(m);
+        m->version = c->keys[i].version;
+        m->step = KEY_ADDED;
+        m->has_secret = true;
+        m->secret = (ProtobufCBinaryData){KEY_SECRET_LENGTH, (uint8_t *)c->keys[i].secret};
+    }
+}
+
+static err_t write_cluster(const struct state *s, struct buf *ret)
+{
+    const struct state_cluster *c = &s->cluster;
+    size_t n = (size_t)c->n_nodes + 1;
+    Dtd__Snapshot snapshot = DTD__SNAPSHOT__INIT;
+    Dtd__SnapshotCluster m = DTD__SNAPSHOT_CLUSTER__INIT;
+    struct cluster_lists *l = calloc(1, sizeof(*l));
+    err_t err = l ? OK : ERR_NOMEM;
+    if (l) {
+        l->nodes = calloc(n, sizeof(*l->nodes));
+        l->node = calloc(n, sizeof(*l->node));
+        l->inner = calloc(n, sizeof(*l->inner));
+        err = l->nodes && l->node && l->inner ? OK : ERR_NOMEM;
+    }
+    if (!err) {
+        put_nodes(c, l);
+        put_secrets(c, l);
+        m = (Dtd__SnapshotCluster){.base = m.base,
+                                   .next_node = c->next_node,
+                                   .n_node = (size_t)c->n_nodes,
+                                   .node = l->node,
+                                   .n_token = (size_t)c->n_tokens,
+                                   .token = l->token,
+                                   .n_key = (size_t)c->n_keys,
+                                   .key = l->key,
+                                   .key_used = c->key_used};
+        snapshot.cluster = &m;
+        err = pack(&snapshot, s, ret);
+    }
+    if (l) {
+        free(l->nodes);
+        free(l->node);
+        free(l->inner);
+        free(l);
+    }
+    return err;
+}
+
+err_t state_cluster_snapshot(const struct state *s, struct buf *ret)
+{
+    return write_cluster(s, ret);
+}
+
+err_t state_snapshot(const struct state *s, struct buf *ret)
+{
+    size_t start = ret->len;
+    err_t err = write_requests(s, ret);
+    if (!err && s->cluster.next_node > 1)
+        err = write_cluster(s, ret);
+    for (int i = 0; !err && i < s->n_jobs; i++)
+        err = write_job(s, s->jobs[i], ret);
+    if (err)
+        ret->len = start;
+    return err;
+}
+
+/* ---- reading ---- */
+
+static err_t copy(const char *text, char **ret)
+{
+    *ret = text ? strdup(text) : NULL;
+    return text && !*ret ? ERR_NOMEM : OK;
+}
+
+static err_t read_epoch(const Dtd__SnapshotJob *m, struct state_job *job)
+{
+    const Dtd__RecordEpoch *e = m->epoch;
+    if (!e)
+        return OK;
+    if (!e->epoch || e->n_member > RECORD_MAX_MEMBERS)
+        return ERR_CORRUPT;
+    struct state_member *members = calloc(e->n_member + 1, sizeof(*members));
+    if (!members)
+        return ERR_NOMEM;
+    struct record r = {.kind = RECORD_EPOCH, .wall_ms = m->epoch_ms};
+    for (size_t i = 0; i < e->n_member; i++)
+        members[i] = (struct state_member){.node = e->member[i]->node, .slot = e->member[i]->slot};
+    r.epoch.epoch = e->epoch;
+    r.epoch.members = members;
+    r.epoch.n_members = (int)e->n_member;
+    r.epoch.resume_step = e->resume_step;
+    r.epoch.restarts = e->restarts;
+    err_t err = state_epoch_copy(&r, &job->epoch);
+    free(members);
+    return err;
+}
+
+static err_t read_checkpoints(const Dtd__SnapshotJob *m, struct state_job *job)
+{
+    if (m->n_checkpoint > STATE_MAX_CHECKPOINTS)
+        return ERR_CORRUPT;
+    err_t err = OK;
+    for (size_t i = 0; !err && i < m->n_checkpoint; i++) {
+        const Dtd__RecordCheckpoint *c = m->checkpoint[i];
+        char *path = NULL;
+        if (i && c->step <= m->checkpoint[i - 1]->step)
+            return ERR_CORRUPT;
+        err = state_checkpoint_reserve(job);
+        if (!err)
+            err = copy(c->path, &path);
+        if (!err)
+            job->checkpoints[job->n_checkpoints++] = (struct state_checkpoint){
+                .step = c->step,
+                .epoch = c->epoch,
+                .path = path,
+                .bytes = c->bytes,
+                .committed_ms = c->committed_ms,
+                .loss = c->has_loss ? c->loss : NAN,
+            };
+    }
+    return err;
+}
+
+static err_t read_incidents(const Dtd__SnapshotJob *m, struct state_job *job)
+{
+    if (m->n_incident > STATE_MAX_INCIDENTS)
+        return ERR_CORRUPT;
+    err_t err = OK;
+    for (size_t k = 0; !err && k < m->n_incident; k++) {
+        const Dtd__RecordIncident *i = m->incident[k];
+        struct state_incident in = {
+            .epoch = i->epoch,
+            .wall_ms = i->wall_ms,
+            .detect_ms = i->has_detect_ms ? i->detect_ms : NAN,
+            .recover_ms = i->has_recover_ms ? i->recover_ms : NAN,
+            .restart_ms = i->has_restart_ms ? i->restart_ms : NAN,
+            .load_ms = i->has_load_ms ? i->load_ms : NAN,
+            .step_ms = i->has_step_ms ? i->step_ms : NAN,
+            .lost_steps = i->has_lost_steps ? i->lost_steps : -1,
+            .restarts = i->has_restarts && i->restarts <= INT32_MAX ? (int32_t)i->restarts : -1,
+        };
+        err = state_incident_reserve(job);
+        if (err)
+            return err;
+        err = copy(i->seen, (char **)&in.seen);
+        if (!err)
+            err = copy(i->decided, (char **)&in.decided);
+        if (!err && i->log)
+            err = copy(i->log, (char **)&in.log);
+        job->incidents[job->n_incidents++] = in; /* also half a copy: it is freed with the job */
+    }
+    return err;
+}
+
+static err_t read_job(const Dtd__SnapshotJob *m, struct state_job *job)
+{
+    if (m->end < END_NONE || m->end > END_CANCELED || m->desired < DESIRED_RUN || m->desired > DESIRED_SAVED)
+        return ERR_CORRUPT;
+    job->id = m->id;
+    job->parent = m->submitted->parent;
+    job->uid = m->submitted->uid;
+    job->submitted_ms = m->submitted_ms;
+    job->started_ms = m->started_ms;
+    job->ended_ms = m->ended_ms;
+    job->desired = (enum state_desired)m->desired;
+    job->end = (enum state_end)m->end;
+    err_t err = copy(m->submitted->spec_yaml, &job->spec);
+    if (!err)
+        err = copy(m->reason, &job->reason);
+    if (!err)
+        err = read_epoch(m, job);
+    if (!err)
+        err = read_checkpoints(m, job);
+    if (!err)
+        err = read_incidents(m, job);
+    return err;
+}
+
+static err_t read_jobs(const Dtd__Snapshot *m, struct state *s)
+{
+    if (m->n_job > STATE_MAX_JOBS)
+        return ERR_CORRUPT;
+    err_t err = OK;
+    for (size_t i = 0; !err && i < m->n_job; i++) {
+        if (m->job[i]->id >= s->next_job || !m->job[i]->id || (i && m->job[i]->id <= m->job[i - 1]->id))
+            return ERR_CORRUPT;
+        struct state_job *job = calloc(1, sizeof(*job));
+        if (!job)
+            return ERR_NOMEM;
+        s->jobs[s->n_jobs++] = job;
+        err = read_job(m->job[i], job);
+    }
+    return err;
+}
+
+static err_t read_requests(const Dtd__Snapshot *m, struct state *s)
+{
+    if (m->n_request > STATE_MAX_REQUESTS)
+        return ERR_CORRUPT;
+    for (size_t i = 0; i < m->n_request; i++) {
+        const Dtd__SnapshotRequest *q = m->request[i];
+        if (q->id.len != REQUEST_ID_BYTES)
+            return ERR_CORRUPT;
+        err_t err = state_request_reserve(s);
+        if (err)
+            return err;
+        struct state_request *to = &s->requests[s->n_requests++];
+        *to = (struct state_request){.wall_ms = q->wall_ms, .job = q->job, .err = q->err};
+        memcpy(to->id, q->id.data, REQUEST_ID_BYTES);
+    }
+    return OK;
+}
+
+static err_t read_node(const Dtd__SnapshotNode *m, const struct state_node *before, struct state_node *ret)
+{
+    const Dtd__RecordNode *in = m->node;
+    *ret = (struct state_node){.id = m->id, .joined_ms = m->joined_ms, .drained_ms = m->drained_ms};
+    if (!m->id || !in->name[0] || in->instance.len != NODE_INSTANCE_BYTES || strlen(in->name) > NODE_NAME_MAX ||
+        (before && strcmp(before->name, in->name) >= 0))
+        return ERR_CORRUPT;
+    memcpy(ret->instance, in->instance.data, NODE_INSTANCE_BYTES);
+    err_t err = copy(in->name, &ret->name);
+    if (!err)
+        err = copy(in->address, &ret->address);
+    if (!err)
+        err = copy(in->domain ? in->domain : "", &ret->domain);
+    if (!err)
+        err = copy(m->drained, &ret->drained);
+    return err;
+}
+
+static err_t read_secrets(const Dtd__SnapshotCluster *m, struct state_cluster *c)
+{
+    if (m->n_token > STATE_MAX_TOKENS || m->n_key > STATE_MAX_KEYS)
+        return ERR_CORRUPT;
+    for (size_t i = 0; i < m->n_token; i++) {
+        const Dtd__RecordToken *t = m->token[i];
+        if (!t->id || t->secret.len != TOKEN_SECRET_LENGTH)
+            return ERR_CORRUPT;
+        c->tokens[i] = (struct state_token){.id = t->id, .expires_ms = t->expires_ms, .uses = t->uses};
+        memcpy(c->tokens[i].secret, t->secret.data, TOKEN_SECRET_LENGTH);
+        c->n_tokens++;
+    }
+    for (size_t i = 0; i < m->n_key; i++) {
+        const Dtd__RecordKey *k = m->key[i];
+        if (!k->version || k->secret.len != KEY_SECRET_LENGTH || (i && k->version <= m->key[i - 1]->version))
+            return ERR_CORRUPT;
+        c->keys[i].version = k->version;
+        memcpy(c->keys[i].secret, k->secret.data, KEY_SECRET_LENGTH);
+        c->n_keys++;
+    }
+    c->key_used = m->key_used;
+    return OK;
+}
+
+static err_t read_cluster(const Dtd__Snapshot *m, struct state *s)
+{
+    const Dtd__SnapshotCluster *from = m->cluster;
+    struct state_cluster *c = &s->cluster;
+    err_t err = OK;
+    if (!from)
+        return OK;
+    if (!from->next_node || from->n_node > STATE_MAX_NODES)
+        return ERR_CORRUPT;
+    c->next_node = from->next_node;
+    for (size_t i = 0; !err && i < from->n_node; i++) {
+        err = from->node[i]->id < c->next_node ? state_node_reserve(c) : ERR_CORRUPT;
+        if (!err)
+            err = read_node(from->node[i], i ? &c->nodes[i - 1] : NULL, &c->nodes[c->n_nodes++]);
+    }
+    return err ? err : read_secrets(from, c);
+}
+
+static err_t read_all(const Dtd__Snapshot *m, struct state *s)
+{
+    if (m->version > SNAPSHOT_VERSION)
+        return ERR_UNSUPPORTED;
+    if (!m->version || !m->next_job)
+        return ERR_CORRUPT;
+    s->next_job = m->next_job;
+    err_t err = read_jobs(m, s);
+    if (!err)
+        err = read_requests(m, s);
+    if (!err)
+        err = read_cluster(m, s);
+    return err;
+}
+
+err_t state_restore(struct state *s, const void *data, size_t len)
+{
+    struct rpc_alloc alloc;
+    struct state *fresh;
+    err_t err = state_new(&fresh);
+    if (err)
+        return err;
+    rpc_alloc_init(&alloc, len);
+    Dtd__Snapshot *m = dtd__snapshot__unpack(&alloc.base, len, data);
+    err = m ? read_all(m, fresh) : ERR_CORRUPT;
+    if (!err) {
+        fresh->cluster.changes = s->cluster.changes + 1;
+        state_clear(s);
+        *s = *fresh;
+        *fresh = (struct state){0};
+    }
+    if (m)
+        dtd__snapshot__free_unpacked(m, &alloc.base);
+    state_free(fresh);
+    return err;
+}

@@ -1,0 +1,447 @@
+/* Apply is one function per kind of record, found by a table. Each does what can fail first (copies), then changes the
+ * state in statements that cannot, so that ERR_NOMEM means "nothing changed". Verdicts (ERR_STALE ...) are part of the
+ * state machine: they depend on the state and the record only, and are kept with the request id. */
+#include "daemon/control/state/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory ---- */
+
+static void free_checkpoint(struct state_checkpoint *c)
+{
+    free((char *)c->path);
+}
+
+static void free_incident(struct state_incident *i)
+{
+    free((char *)i->seen);
+    free((char *)i->decided);
+    free((char *)i->log);
+}
+
+static void epoch_fini(struct state_epoch *e)
+{
+    for (int i = 0; i < e->n_members; i++)
+        free((char *)e->members[i].node);
+    free(e->members);
+}
+
+void state_job_free(struct state_job *job)
+{
+    if (!job)
+        return;
+    for (int i = 0; i < job->n_checkpoints; i++)
+        free_checkpoint(&job->checkpoints[i]);
+    for (int i = 0; i < job->n_incidents; i++)
+        free_incident(&job->incidents[i]);
+    epoch_fini(&job->epoch);
+    free(job->checkpoints);
+    free(job->incidents);
+    free(job->spec);
+    free(job->reason);
+    free(job);
+}
+
+void state_clear(struct state *s)
+{
+    for (int i = 0; i < s->n_jobs; i++)
+        state_job_free(s->jobs[i]);
+    free(s->requests);
+    state_nodes_clear(&s->cluster);
+    *s = (struct state){.next_job = 1, .cluster = {.next_node = 1}};
+}
+
+err_t state_new(struct state **ret)
+{
+    struct state *s = malloc(sizeof(*s));
+    if (!s)
+        return ERR_NOMEM;
+    *s = (struct state){.next_job = 1, .cluster = {.next_node = 1}};
+    *ret = s;
+    return OK;
+}
+
+void state_free(struct state *s)
+{
+    if (s)
+        state_clear(s);
+    free(s);
+}
+
+/* Room for one more behind `n`; the capacity is the next power of two, at least 4. */
+static err_t grow(void **array, int n, size_t size)
+{
+    bool is_full = n < 4 ? n == 0 : (n & (n - 1)) == 0;
+    if (!is_full)
+        return OK;
+    void *more = realloc(*array, (n ? (size_t)n * 2 : 4) * size);
+    if (!more)
+        return ERR_NOMEM;
+    *array = more;
+    return OK;
+}
+
+err_t state_checkpoint_reserve(struct state_job *job)
+{
+    return grow((void **)&job->checkpoints, job->n_checkpoints, sizeof(job->checkpoints[0]));
+}
+
+err_t state_incident_reserve(struct state_job *job)
+{
+    return grow((void **)&job->incidents, job->n_incidents, sizeof(job->incidents[0]));
+}
+
+/* ---- looking ---- */
+
+/* Where `id` is, or would be. */
+static int job_position(const struct state *s, uint64_t id)
+{
+    int lo = 0, hi = s->n_jobs;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (s->jobs[mid]->id < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static struct state_job *find_job(const struct state *s, uint64_t id)
+{
+    int at = job_position(s, id);
+    return at < s->n_jobs && s->jobs[at]->id == id ? s->jobs[at] : NULL;
+}
+
+const struct state_job *state_job_find(const struct state *s, uint64_t id)
+{
+    return find_job(s, id);
+}
+
+int state_jobs(const struct state *s, const struct state_job *const **ret)
+{
+    *ret = (const struct state_job *const *)s->jobs;
+    return s->n_jobs;
+}
+
+const struct state_checkpoint *state_newest_checkpoint(const struct state_job *job)
+{
+    return job->n_checkpoints ? &job->checkpoints[job->n_checkpoints - 1] : NULL;
+}
+
+/* ---- request ids ---- */
+
+bool state_request_find(const struct state *s, const uint8_t id[REQUEST_ID_BYTES], struct state_result *ret)
+{
+    for (int i = s->n_requests - 1; i >= 0; i--) {
+        const struct state_request *r = &s->requests[i];
+        if (memcmp(r->id, id, REQUEST_ID_BYTES) != 0)
+            continue;
+        *ret = (struct state_result){.err = r->err, .job = r->job, .repeated = true};
+        return true;
+    }
+    return false;
+}
+
+/* Those older than a day by the record's clock, and the oldest where there are too many. They are in the order of the
+ * log, which is the order of time but for clocks that were set back: the first young one ends the search. */
+static void forget_requests(struct state *s, int64_t wall_ms)
+{
+    int n = s->n_requests >= STATE_MAX_REQUESTS ? s->n_requests - STATE_MAX_REQUESTS + 1 : 0;
+    while (n < s->n_requests && s->requests[n].wall_ms < wall_ms - STATE_REQUEST_MS)
+        n++;
+    s->n_requests -= n;
+    memmove(s->requests, s->requests + n, (size_t)s->n_requests * sizeof(*s->requests));
+}
+
+err_t state_request_reserve(struct state *s)
+{
+    if (s->n_requests < s->cap_requests)
+        return OK;
+    int cap = s->cap_requests ? s->cap_requests * 2 : 16;
+    struct state_request *more = realloc(s->requests, (size_t)cap * sizeof(*more));
+    if (!more)
+        return ERR_NOMEM;
+    s->requests = more;
+    s->cap_requests = cap;
+    return OK;
+}
+
+static void keep_request(struct state *s, const struct record *r, const struct state_result *result)
+{
+    struct state_request *q = &s->requests[s->n_requests++];
+    *q = (struct state_request){.wall_ms = r->wall_ms, .job = result->job, .err = result->err};
+    memcpy(q->id, r->request_id, REQUEST_ID_BYTES);
+}
+
+/* ---- submitted ---- */
+
+/* Forgets the oldest ended job; false when all live. */
+static bool forget_one_job(struct state *s)
+{
+    for (int i = 0; i < s->n_jobs; i++) {
+        if (s->jobs[i]->end == END_NONE)
+            continue;
+        state_job_free(s->jobs[i]);
+        s->n_jobs--;
+        memmove(&s->jobs[i], &s->jobs[i + 1], (size_t)(s->n_jobs - i) * sizeof(struct state_job *));
+        return true;
+    }
+    return false;
+}
+
+static err_t apply_submitted(struct state *s, const struct record *r, struct state_result *ret)
+{
+    struct state_job *job = calloc(1, sizeof(*job));
+    char *spec = strdup(r->submitted.spec);
+    if (!job || !spec) {
+        free(job);
+        free(spec);
+        return ERR_NOMEM;
+    }
+    if (s->n_jobs >= STATE_MAX_JOBS && !forget_one_job(s)) {
+        free(job);
+        free(spec);
+        ret->err = ERR_LIMIT;
+        return OK;
+    }
+    job->id = s->next_job++;
+    job->spec = spec;
+    job->parent = r->submitted.parent;
+    job->uid = r->submitted.uid;
+    job->submitted_ms = r->wall_ms;
+    job->desired = DESIRED_RUN;
+    s->jobs[s->n_jobs++] = job;
+    ret->job = job->id;
+    return OK;
+}
+
+/* ---- the life of a job ---- */
+
+static err_t apply_desired(struct state_job *job, const struct record *r, struct state_result *ret)
+{
+    if (job->end != END_NONE)
+        ret->err = ERR_STALE;
+    else if (job->desired == DESIRED_RUN) /* a canceled job is not taken back */
+        job->desired = r->desired.desired;
+    return OK;
+}
+
+static err_t apply_ended(struct state_job *job, const struct record *r, struct state_result *ret)
+{
+    if (job->end != END_NONE) {
+        ret->err = ERR_STALE;
+        return OK;
+    }
+    if (r->ended.reason) {
+        char *reason = strdup(r->ended.reason);
+        if (!reason)
+            return ERR_NOMEM;
+        job->reason = reason;
+    }
+    job->end = r->ended.end;
+    job->ended_ms = r->wall_ms;
+    return OK;
+}
+
+err_t state_epoch_copy(const struct record *r, struct state_epoch *ret)
+{
+    struct state_epoch e = {
+        .epoch = r->epoch.epoch,
+        .resume_step = r->epoch.resume_step,
+        .restarts = r->epoch.restarts,
+        .wall_ms = r->wall_ms,
+    };
+    e.members = calloc((size_t)r->epoch.n_members + 1, sizeof(*e.members));
+    if (!e.members)
+        return ERR_NOMEM;
+    for (int i = 0; i < r->epoch.n_members; i++) {
+        e.members[i] =
+            (struct state_member){.node = strdup(r->epoch.members[i].node), .slot = r->epoch.members[i].slot};
+        e.n_members++;
+        if (!e.members[i].node) {
+            epoch_fini(&e);
+            return ERR_NOMEM;
+        }
+    }
+    *ret = e;
+    return OK;
+}
+
+static err_t apply_epoch(struct state_job *job, const struct record *r, struct state_result *ret)
+{
+    if (job->end != END_NONE || r->epoch.epoch <= job->epoch.epoch) {
+        ret->err = ERR_STALE;
+        return OK;
+    }
+    struct state_epoch e;
+    err_t err = state_epoch_copy(r, &e);
+    if (err)
+        return err;
+    epoch_fini(&job->epoch);
+    job->epoch = e;
+    if (!job->started_ms)
+        job->started_ms = r->wall_ms;
+    return OK;
+}
+
+/* ---- the catalog ---- */
+
+static int checkpoint_position(const struct state_job *job, int64_t step)
+{
+    int i = job->n_checkpoints; /* the newest is the likely one */
+    while (i > 0 && job->checkpoints[i - 1].step >= step)
+        i--;
+    return i;
+}
+
+static void remove_checkpoint(struct state_job *job, int at)
+{
+    free_checkpoint(&job->checkpoints[at]);
+    job->n_checkpoints--;
+    memmove(&job->checkpoints[at], &job->checkpoints[at + 1],
+            (size_t)(job->n_checkpoints - at) * sizeof(job->checkpoints[0]));
+}
+
+/* The directory is the truth, the catalog its index: a record is taken whatever the job's state, and a second one of a
+ * step replaces the first (the folder was abandoned and written again by a later epoch, or adopted by a scan). */
+static err_t apply_checkpoint(struct state_job *job, const struct record *r, struct state_result *ret)
+{
+    (void)ret;
+    struct state_checkpoint c = r->checkpoint;
+    c.path = strdup(r->checkpoint.path);
+    if (!c.path)
+        return ERR_NOMEM;
+    int at = checkpoint_position(job, c.step);
+    if (at < job->n_checkpoints && job->checkpoints[at].step == c.step) {
+        free_checkpoint(&job->checkpoints[at]);
+        job->checkpoints[at] = c;
+        return OK;
+    }
+    err_t err = state_checkpoint_reserve(job);
+    if (err) {
+        free_checkpoint(&c);
+        return err;
+    }
+    memmove(&job->checkpoints[at + 1], &job->checkpoints[at],
+            (size_t)(job->n_checkpoints - at) * sizeof(job->checkpoints[0]));
+    job->checkpoints[at] = c;
+    if (++job->n_checkpoints > STATE_MAX_CHECKPOINTS)
+        remove_checkpoint(job, 0);
+    return OK;
+}
+
+static err_t apply_removed(struct state_job *job, const struct record *r, struct state_result *ret)
+{
+    int at = checkpoint_position(job, r->removed.step);
+    if (at < job->n_checkpoints && job->checkpoints[at].step == r->removed.step)
+        remove_checkpoint(job, at);
+    else
+        ret->err = ERR_NOTFOUND;
+    return OK;
+}
+
+/* ---- incidents ---- */
+
+static struct state_incident *same_incident(struct state_job *job, const struct state_incident *i)
+{
+    for (int k = job->n_incidents - 1; k >= 0; k--)
+        if (job->incidents[k].epoch == i->epoch && job->incidents[k].wall_ms == i->wall_ms)
+            return &job->incidents[k];
+    return NULL;
+}
+
+static void forget_incident(struct state_job *job)
+{
+    free_incident(&job->incidents[0]);
+    job->n_incidents--;
+    memmove(&job->incidents[0], &job->incidents[1], (size_t)job->n_incidents * sizeof(job->incidents[0]));
+}
+
+static void forget_logs(struct state_job *job)
+{
+    int kept = 0;
+    for (int k = job->n_incidents - 1; k >= 0; k--) {
+        struct state_incident *i = &job->incidents[k];
+        if (!i->log || ++kept <= STATE_MAX_INCIDENT_LOGS)
+            continue;
+        free((char *)i->log);
+        i->log = NULL;
+    }
+}
+
+static err_t apply_incident(struct state_job *job, const struct record *r, struct state_result *ret)
+{
+    (void)ret;
+    struct state_incident i = r->incident;
+    i.seen = strdup(r->incident.seen);
+    i.decided = strdup(r->incident.decided);
+    i.log = r->incident.log ? strdup(r->incident.log) : NULL;
+    struct state_incident *same = same_incident(job, &i);
+    err_t err = i.seen && i.decided && !i.log == !r->incident.log ? OK : ERR_NOMEM;
+    if (!err && !same)
+        err = state_incident_reserve(job);
+    if (err) {
+        free_incident(&i);
+        return err;
+    }
+    if (same) {
+        free_incident(same);
+        *same = i;
+        forget_logs(job);
+        return OK;
+    }
+    job->incidents[job->n_incidents++] = i;
+    if (job->n_incidents > STATE_MAX_INCIDENTS)
+        forget_incident(job);
+    forget_logs(job);
+    return OK;
+}
+
+/* ---- apply ---- */
+
+static err_t (*const appliers[])(struct state_job *job, const struct record *r, struct state_result *ret) = {
+    [RECORD_DESIRED] = apply_desired,
+    [RECORD_ENDED] = apply_ended,
+    [RECORD_EPOCH] = apply_epoch,
+    [RECORD_CHECKPOINT] = apply_checkpoint,
+    [RECORD_CHECKPOINT_REMOVED] = apply_removed,
+    [RECORD_INCIDENT] = apply_incident,
+};
+
+static err_t apply_kind(struct state *s, const struct record *r, struct state_result *ret)
+{
+    if (r->kind == RECORD_SUBMITTED)
+        return apply_submitted(s, r, ret);
+    if (r->kind >= RECORD_NODE)
+        return state_nodes_apply(s, r, ret);
+    struct state_job *job = find_job(s, r->job);
+    ret->job = r->job;
+    if (!job) {
+        ret->err = ERR_NOTFOUND;
+        return OK;
+    }
+    return appliers[r->kind](job, r, ret);
+}
+
+err_t state_apply(struct state *s, const struct record *record, struct state_result *ret)
+{
+    struct state_result result = {0};
+    err_t err = OK;
+    if (record->has_request) {
+        if (state_request_find(s, record->request_id, ret))
+            return OK;
+        err = state_request_reserve(s);
+    }
+    if (!err)
+        err = apply_kind(s, record, &result);
+    if (err)
+        return err;
+    if (record->has_request) {
+        forget_requests(s, record->wall_ms);
+        keep_request(s, record, &result);
+    }
+    *ret = result;
+    return OK;
+}

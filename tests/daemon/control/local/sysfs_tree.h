@@ -1,0 +1,34 @@
+/* Folders that look like /sys of other machines: as much of it as daemon/control/local/topology.c reads. */
+#ifndef DTD_TESTS_DAEMON_SYSFS_TREE_H
+#define DTD_TESTS_DAEMON_SYSFS_TREE_H
+
+#include "daemon/control/local/topology.h"
+
+#define SYSFS_TREE_NODES 40
+
+struct sysfs_tree {
+    int threads; /* of a physical core */
+    int apart;   /* between the numbers of its threads: 1: 0,1 2,3 ..; else c, c + apart, .. */
+    struct sysfs_tree_node {
+        int number;
+        const char *cpus, *distance; /* as the files, without the newline; distance NULL: no such file */
+    } node[SYSFS_TREE_NODES];        /* up to the first one whose `cpus` is NULL */
+};
+
+/* Machines as `lscpu` and `numactl -H` show them. */
+extern const struct sysfs_tree sysfs_one;         /* 8 cores, no SMT */
+extern const struct sysfs_tree sysfs_one_smt;     /* 4 cores of 2 threads, a desktop's */
+extern const struct sysfs_tree sysfs_two_sockets; /* 0-15,32-47 and 16-31,48-63 */
+extern const struct sysfs_tree sysfs_four_nodes;  /* ... a socket: 2 EPYC of 64 cores, NPS4 */
+extern const struct sysfs_tree sysfs_memory_only; /* GH200: 72 cores, the GPU's memory as nodes 1 to 8 */
+extern const struct sysfs_tree sysfs_gaps;        /* POWER9: nodes 0, 8, 252 to 255, 4 threads a core side by side */
+extern const struct sysfs_tree sysfs_offline;     /* sysfs_two_sockets without 8-15,40-47, and 24 whose sibling runs */
+extern const struct sysfs_tree sysfs_large;       /* 1,152 CPUs in 8 nodes */
+
+/* Writes the tree into test_tmpdir()/name and returns that path, which the next call overwrites. */
+const char *sysfs_tree_write(const struct sysfs_tree *t, const char *name);
+/* The topology of the CPUs of a list ("" for all of the tree's) on such a machine; fails the test if it is of no use.
+ */
+void sysfs_tree_read(const struct sysfs_tree *t, const char *mine, struct topology *ret);
+
+#endif

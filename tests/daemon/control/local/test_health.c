@@ -1,0 +1,31 @@
+#include "daemon/control/local/health.h"
+#include "tests/lib/test.h"
+
+#define GIB ((int64_t)1 << 30)
+
+TEST(numbers_are_found_by_their_whole_key)
+{
+    const char *meminfo = "MemTotal:       24000 kB\nMemFree:         100 kB\nMemAvailable:   1200 kB\n";
+    assert_int_equal(24000, health_number(meminfo, "MemTotal"));
+    assert_int_equal(1200, health_number(meminfo, "MemAvailable"));
+    assert_int_equal(-1, health_number(meminfo, "Mem"));
+    assert_int_equal(-1, health_number("", "MemTotal"));
+    assert_int_equal(3, health_number("oom_kill_other 9\noom_kill 3\n", "oom_kill"));
+}
+
+TEST(what_is_low_is_said)
+{
+    char text[200];
+    health_warn(50 * GIB, 100 * GIB, 8 * GIB, 24 * GIB, text, sizeof(text));
+    assert_string_equal("", text);
+    health_warn(2 * GIB, 100 * GIB, 8 * GIB, 24 * GIB, text, sizeof(text)); /* 2 %, and enough */
+    assert_string_equal("", text);
+    health_warn(GIB / 2, 100 * GIB, 8 * GIB, 24 * GIB, text, sizeof(text));
+    assert_string_equal("the state directory's disk is low: 512 MiB free of 102400", text);
+    health_warn(GIB / 2, 100 * GIB, GIB, 24 * GIB, text, sizeof(text));
+    assert_string_equal("the state directory's disk is low: 512 MiB free of 102400; memory is low: 1024 MiB available "
+                        "of 24576",
+                        text);
+    health_warn(-1, -1, -1024, -1024, text, sizeof(text)); /* nobody says */
+    assert_string_equal("", text);
+}

@@ -1,0 +1,283 @@
+/* The log's promises: order, one answer per proposal, what was acknowledged is there after every end, and damage is
+ * said. */
+#include "common/base/clock.h"
+#include "tests/daemon/control/log/log_fixture.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static int wanted;
+
+static bool all_answered(struct fixture *f)
+{
+    return f->done + f->canceled >= wanted;
+}
+
+/* Proposes first..last, at most 64 at a time. */
+static void propose_range(struct fixture *f, uint64_t first, uint64_t last)
+{
+    int base = f->done + f->canceled;
+    for (uint64_t i = first; i <= last; i++) {
+        assert_ok(fixture_propose(f, i, 100));
+        wanted = base + (int)(i - first + 1) - (i < last ? 64 : 0);
+        if (!fixture_pump(f, all_answered, 30000))
+            fail_msg("proposal %d has no answer after 30 s", (int)i);
+    }
+}
+
+TEST(records_come_back_in_order)
+{
+    struct fixture f = {0}, g = {0};
+    fixture_open(&f, test_tmpdir());
+    assert_ok(f.ready_err);
+    assert_string_equal(log_state(f.log), "leader");
+    propose_range(&f, 1, 500);
+    assert_int_equal(f.done, 500);
+    assert_int_equal(f.last_result, 500);
+    assert_int_equal(f.machine.hash, machine_hash_of(1, 500));
+    assert_true(log_index(f.log) >= 500 && log_term(f.log) >= 1);
+    fixture_close(&f);
+    fixture_open(&g, test_tmpdir());
+    assert_memory_equal(&g.machine, &f.machine, sizeof(f.machine));
+    propose_range(&g, 501, 510);
+    assert_int_equal(g.machine.hash, machine_hash_of(1, 510));
+    fixture_close(&g);
+}
+
+static bool has_snapshots(struct fixture *f)
+{
+    return f->snapshots >= 3;
+}
+
+TEST(snapshots_replace_the_prefix)
+{
+    struct fixture f = {.threshold = 64}, g = {.threshold = 64};
+    fixture_open(&f, test_tmpdir());
+    for (uint64_t i = 0; i < 10; i++)
+        propose_range(&f, 1 + 64 * i, 64 * (i + 1));
+    assert_true(fixture_pump(&f, has_snapshots, 30000));
+    fixture_close(&f);
+    fixture_open(&g, test_tmpdir());
+    assert_int_equal(g.restores, 1);
+    assert_int_equal(g.machine.count, 640);
+    assert_int_equal(g.machine.hash, machine_hash_of(1, 640));
+    fixture_close(&g);
+}
+
+TEST(sizes_and_states_are_refused_at_once)
+{
+    struct fixture f = {0};
+    static char big[4 << 20];
+    fixture_start(&f, test_tmpdir());
+    assert_err(ERR_AGAIN, fixture_propose(&f, 1, 0));
+    assert_true(fixture_pump(&f, fixture_is_ready, 30000));
+    assert_err(ERR_LIMIT, log_propose(f.log, big, sizeof(big), NULL, NULL));
+    int err = OK;
+    int taken = 0;
+    for (int i = 0; i <= LOG_MAX_PENDING && !err; i++) {
+        err = fixture_propose(&f, (uint64_t)i, 0);
+        taken += !err;
+    }
+    assert_err(ERR_LIMIT, err);
+    assert_int_equal(taken, LOG_MAX_PENDING);
+    fixture_close(&f);
+    assert_int_equal(f.done + f.canceled, LOG_MAX_PENDING);
+}
+
+TEST(closing_at_any_time_answers_once)
+{
+    for (int ms = 0; ms < 12; ms++) {
+        struct fixture f = {0};
+        char dir[300];
+        snprintf(dir, sizeof(dir), "%s/%d", test_tmpdir(), ms % 3); /* some are new, some are not */
+        fixture_start(&f, dir);
+        fixture_pump_ms(&f, ms * 2);
+        int taken = 0;
+        for (uint64_t i = 0; i < 20; i++)
+            taken += fixture_propose(&f, i, 0) == OK;
+        fixture_close(&f);
+        assert_int_equal(f.done + f.canceled, taken);
+    }
+}
+
+/* ---- kill -9 ---- */
+
+struct shared {
+    volatile uint64_t acknowledged; /* all numbers up to it */
+    volatile int failed;
+    volatile int starts;
+};
+
+static struct shared *shared;
+
+static void serve_forever(const char *dir)
+{
+    struct fixture f = {.threshold = 200};
+    fixture_open(&f, dir);
+    shared->starts++;
+    /* The machine may be ahead of what was acknowledged, by what was under way at the kill; never behind. */
+    if (f.machine.last < shared->acknowledged || f.machine.count != f.machine.last ||
+        f.machine.hash != machine_hash_of(1, f.machine.last)) {
+        shared->failed = 1;
+        _exit(1);
+    }
+    for (uint64_t next = f.machine.last + 1;; next++) {
+        while (fixture_propose(&f, next, next % 3000))
+            fixture_pump_ms(&f, 1);
+        uv_run(&f.loop, next % 16 ? UV_RUN_NOWAIT : UV_RUN_ONCE);
+        shared->acknowledged = f.last_result > shared->acknowledged ? f.last_result : shared->acknowledged;
+    }
+}
+
+static pid_t spawn_server(const char *dir)
+{
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        serve_forever(dir);
+        _exit(0);
+    }
+    return pid;
+}
+
+static void kill_server(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    if (shared->failed)
+        fail_msg("a restarted log had lost acknowledged records (%d acknowledged)", (int)shared->acknowledged);
+}
+
+static void share(void)
+{
+    shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(shared != MAP_FAILED);
+    *shared = (struct shared){0};
+}
+
+static void verify_all(const char *dir)
+{
+    struct fixture f = {.threshold = 200};
+    fixture_open(&f, dir);
+    assert_ok(f.ready_err);
+    if (f.machine.last < shared->acknowledged)
+        fail_msg("%d acknowledged, %d there", (int)shared->acknowledged, (int)f.machine.last);
+    assert_int_equal(f.machine.hash, machine_hash_of(1, f.machine.last));
+    fixture_close(&f);
+}
+
+TEST(kill_9_loses_nothing_acknowledged)
+{
+    const char *dir = test_tmpdir();
+    share();
+    for (int i = 0; i < 20; i++) {
+        uint64_t before = shared->acknowledged;
+        pid_t pid = spawn_server(dir);
+        int64_t end = clock_mono_ms() + 30000;
+        while (shared->acknowledged == before && !shared->failed && clock_mono_ms() < end)
+            usleep(500);
+        usleep((useconds_t)(i * 1700 % 20000));
+        kill_server(pid);
+        assert_true(shared->acknowledged > before);
+    }
+    assert_int_equal(shared->starts, 20);
+    verify_all(dir);
+}
+
+TEST(kill_9_while_the_log_is_made)
+{
+    share();
+    for (int i = 0; i < 12; i++) {
+        char dir[300];
+        snprintf(dir, sizeof(dir), "%s/%d", test_tmpdir(), i % 6); /* each folder twice */
+        pid_t pid = spawn_server(dir);
+        usleep((useconds_t)(500 + i * 900));
+        kill_server(pid);
+    }
+    for (int i = 0; i < 6; i++) {
+        char dir[300];
+        struct fixture f = {.threshold = 200};
+        snprintf(dir, sizeof(dir), "%s/%d", test_tmpdir(), i);
+        fixture_open(&f, dir);
+        assert_ok(f.ready_err);
+        fixture_close(&f);
+    }
+}
+
+/* ---- damaged files ---- */
+
+/* The first (or last, by name) file of the raft folder with this prefix. */
+static void find_file(const char *dir, const char *prefix, char ret[600])
+{
+    char folder[300], best[256] = "";
+    snprintf(folder, sizeof(folder), "%s/log", dir);
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));)
+        if (strncmp(e->d_name, prefix, strlen(prefix)) == 0 && (!best[0] || strcmp(e->d_name, best) < 0))
+            snprintf(best, sizeof(best), "%s", e->d_name);
+    closedir(d);
+    if (!best[0])
+        fail_msg("no file %s* in %s", prefix, folder);
+    snprintf(ret, 600, "%s/%s", folder, best);
+}
+
+static off_t last_used_byte(int fd)
+{
+    struct stat st;
+    assert_int_equal(fstat(fd, &st), 0);
+    for (off_t at = st.st_size - 1; at >= 0; at--) {
+        char c;
+        assert_int_equal(pread(fd, &c, 1, at), 1);
+        if (c)
+            return at;
+    }
+    return -1;
+}
+
+TEST(torn_tail_is_cut_off)
+{
+    const char *dir = test_tmpdir();
+    char path[600];
+    share();
+    pid_t pid = spawn_server(dir);
+    int64_t end = clock_mono_ms() + 30000;
+    while (shared->acknowledged < 20 && clock_mono_ms() < end)
+        usleep(500);
+    kill_server(pid);
+    find_file(dir, "open-", path);
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    char garbage[300];
+    memset(garbage, 0xa5, sizeof(garbage));
+    assert_int_equal(pwrite(fd, garbage, sizeof(garbage), last_used_byte(fd) + 9), sizeof(garbage));
+    close(fd);
+    verify_all(dir);
+    verify_all(dir);
+}
+
+TEST(flipped_bit_stops_the_start)
+{
+    struct fixture f = {0}, g = {0};
+    char path[600];
+    fixture_open(&f, test_tmpdir());
+    propose_range(&f, 1, 100);
+    fixture_close(&f);
+    find_file(test_tmpdir(), "0000000000000002-", path);
+    int fd = open(path, O_RDWR);
+    char c;
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &c, 1, 2000), 1);
+    c ^= 4;
+    assert_int_equal(pwrite(fd, &c, 1, 2000), 1);
+    close(fd);
+    fixture_open(&g, test_tmpdir());
+    assert_err(ERR_CORRUPT, g.ready_err);
+    assert_non_null(strstr(g.why, test_tmpdir()));
+    assert_err(ERR_AGAIN, fixture_propose(&g, 1, 0));
+    fixture_close(&g);
+}

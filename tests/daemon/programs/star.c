@@ -1,0 +1,302 @@
+/* A cluster for tests of jobs over nodes, in place of daemon/control/cluster/cluster.c: the node that is named in
+ * DTD_TEST_LEADER leads for ever, the others reach it by a Unix socket in DTD_TEST_STAR. What it has in common with the
+ * real one is what its events say to the rest of control; there is no key and no vote. A node says its name first; it
+ * is lost when its connection has been gone, or it has said nothing, for CLUSTER_LOST_MS. */
+#include "daemon/control/cluster/cluster.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "daemon/control/control.h"
+#include "daemon/control/rpc/server.h"
+#include "proto/peer.pb-c.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Linked with --wrap: what an older daemon would not say or hear is taken out of reports; and the kernel's kills. */
+err_t __real_rpc_send(struct rpc_conn *conn, uint16_t method, const ProtobufCMessage *request, uint32_t deadline_ms,
+                      rpc_callback cb, void *arg, uint64_t *ret_call);
+err_t __wrap_rpc_send(struct rpc_conn *conn, uint16_t method, const ProtobufCMessage *request, uint32_t deadline_ms,
+                      rpc_callback cb, void *arg, uint64_t *ret_call);
+bool __wrap_health_oom(struct health *h);
+
+static bool strips(const char *what)
+{
+    const char *strip = getenv("DTD_TEST_STRIP");
+    return strip && strcmp(strip, what) == 0;
+}
+
+err_t __wrap_rpc_send(struct rpc_conn *conn, uint16_t method, const ProtobufCMessage *request, uint32_t deadline_ms,
+                      rpc_callback cb, void *arg, uint64_t *ret_call)
+{
+    Dtd__AgentReport *m = (Dtd__AgentReport *)request;
+    if (method == PEER_REPORT && strips("sick") && m->facts)
+        m->facts->n_gpu_sick = 0;
+    for (size_t i = 0; method == PEER_REPORT && strips("cause") && i < m->n_child; i++)
+        m->child[i]->cause = NULL;
+    return __real_rpc_send(conn, method, request, deadline_ms, cb, arg, ret_call);
+}
+
+bool __wrap_health_oom(struct health *h)
+{
+    (void)h;
+    return getenv("DTD_TEST_OOM") != NULL;
+}
+
+#define MEMBERS 8
+
+struct member {
+    char name[64];
+    struct rpc_conn *conn; /* NULL: gone */
+    int64_t heard_ms;
+    bool lost;
+    uint64_t frames;
+};
+
+struct cluster {
+    struct node *node;
+    const struct cluster_events *events;
+    uv_timer_t timer;
+    bool leads, told, ready; /* ready: our own log, of one voter, is led */
+    struct rpc_listener *listener;
+    struct rpc_conn *leader;
+    bool up;
+    struct member members[MEMBERS];
+    int n_members;
+};
+
+static struct cluster star;
+static struct rpc_method methods[RPC_METHOD_COUNT];
+
+static void socket_path(char *ret, size_t size)
+{
+    snprintf(ret, size, "%s/star.sock", getenv("DTD_TEST_STAR"));
+}
+
+/* ---- the one that leads ---- */
+
+static void member_closed(void *owner, struct rpc_conn *conn)
+{
+    for (int i = 0; i < star.n_members; i++)
+        if (star.members[i].conn == conn) {
+            star.members[i].conn = NULL;
+            star.events->member_down(star.node, star.members[i].name);
+        }
+}
+
+static void member_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__PeerHello *h = (const Dtd__PeerHello *)(const void *)request;
+    Dtd__PeerStatus s = DTD__PEER_STATUS__INIT;
+    struct member *m = NULL;
+    for (int i = 0; i < star.n_members; i++)
+        if (strcmp(star.members[i].name, h->node) == 0)
+            m = &star.members[i];
+    if (!m)
+        m = &star.members[star.n_members++];
+    snprintf(m->name, sizeof(m->name), "%s", h->node);
+    bool fresh = m->conn != rpc_call_conn(call);
+    m->conn = rpc_call_conn(call);
+    m->lost = false;
+    m->heard_ms = clock_mono_ms();
+    s.node = (char *)star.node->self.name;
+    s.version = s.raft_state = (char *)"";
+    rpc_reply(call, &s.base);
+    if (fresh)
+        star.events->member_up(star.node, m->name, m->conn);
+}
+
+static void accepted(void *owner, int fd, const struct rpc_peer *who)
+{
+    const struct rpc_conn_config config = {.loop = &star.node->loop,
+                                           .methods = methods,
+                                           .n_methods = RPC_METHOD_COUNT,
+                                           .owner = star.node,
+                                           .on_close = member_closed};
+    struct rpc_conn *conn;
+    if (rpc_conn_open(&config, fd, RPC_ROLE_ANY | RPC_ROLE_PEER, &conn))
+        log_error("no connection");
+}
+
+static void listen_star(void)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    socket_path(a.sun_path, sizeof(a.sun_path));
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    unlink(a.sun_path);
+    if (fd < 0 || bind(fd, (const struct sockaddr *)&a, sizeof(a)) || listen(fd, 16) ||
+        rpc_listen(&star.node->loop, fd, accepted, star.node, &star.listener))
+        abort();
+}
+
+static void watch_members(void)
+{
+    int64_t now = clock_mono_ms();
+    for (int i = 0; i < star.n_members; i++) {
+        struct member *m = &star.members[i];
+        if (m->lost || now - m->heard_ms < CLUSTER_LOST_MS)
+            continue;
+        m->lost = true;
+        struct rpc_conn *conn = m->conn;
+        m->conn = NULL;
+        if (conn)
+            rpc_conn_close(conn);
+        star.events->member_lost(star.node, m->name, now - m->heard_ms, conn ? "silent" : "its connection has gone");
+    }
+}
+
+/* ---- the others ---- */
+
+static void hello_answered(void *arg, const struct rpc_result *result)
+{
+    if (result->err || star.up || !star.leader)
+        return;
+    star.up = true;
+    star.events->leader_up(star.node, star.leader);
+}
+
+static void leader_closed(void *owner, struct rpc_conn *conn)
+{
+    star.leader = NULL;
+    if (star.up)
+        star.events->leader_down(star.node);
+    star.up = false;
+}
+
+/* Cut off while the file is there: as if somebody had pulled the cable, both ends alive. */
+static bool is_cut(void)
+{
+    char path[300];
+    snprintf(path, sizeof(path), "%s/cut-%s", getenv("DTD_TEST_STAR"), star.node->self.name);
+    return access(path, F_OK) == 0;
+}
+
+static void beat(void)
+{
+    Dtd__PeerHello h = DTD__PEER_HELLO__INIT;
+    h.node = (char *)star.node->self.name;
+    h.version = (char *)"";
+    if (!is_cut() && rpc_send(star.leader, PEER_HELLO, &h.base, 0, hello_answered, NULL, NULL))
+        log_error("no beat");
+}
+
+static void reach_leader(void)
+{
+    char path[108];
+    int fd;
+    const struct rpc_conn_config config = {.loop = &star.node->loop,
+                                           .methods = methods,
+                                           .n_methods = RPC_METHOD_COUNT,
+                                           .owner = star.node,
+                                           .on_close = leader_closed};
+    socket_path(path, sizeof(path));
+    if (!star.leader && !is_cut() && rpc_connect_unix(path, &fd) == OK &&
+        rpc_conn_open(&config, fd, RPC_ROLE_ANY | RPC_ROLE_PEER, &star.leader))
+        star.leader = NULL;
+    if (star.leader)
+        beat();
+}
+
+/* ---- cluster.h ---- */
+
+static void on_timer(uv_timer_t *timer)
+{
+    if (!star.ready)
+        return;
+    if (!star.leads) {
+        reach_leader();
+        return;
+    }
+    if (!star.told)
+        star.events->lead(star.node);
+    star.told = true;
+    watch_members();
+}
+
+err_t cluster_start(struct node *n, const struct cluster_events *events, struct cluster **ret, struct why *why)
+{
+    star = (struct cluster){.node = n, .events = events};
+    star.leads = strcmp(n->self.name, getenv("DTD_TEST_LEADER")) == 0;
+    memcpy(methods, n->methods, sizeof(methods));
+    for (int i = 0; i < RPC_METHOD_COUNT; i++)
+        if (methods[i].id == PEER_HELLO)
+            methods[i].handler = member_hello;
+    if (star.leads)
+        listen_star();
+    (void)uv_timer_init(&n->loop, &star.timer);
+    (void)uv_timer_start(&star.timer, on_timer, 0, CLUSTER_BEAT_MS);
+    *ret = &star;
+    return OK;
+}
+
+void cluster_close(struct cluster *c, void (*cb)(struct node *n))
+{
+    (void)uv_timer_stop(&c->timer);
+    cb(c->node);
+}
+
+void cluster_log_config(struct cluster *c, struct log_config *ret)
+{
+    (void)c, (void)ret;
+}
+
+void cluster_role(struct cluster *c)
+{
+    c->ready = true;
+    (void)uv_timer_start(&c->timer, on_timer, 0, CLUSTER_BEAT_MS);
+}
+
+bool cluster_named(const struct cluster *c)
+{
+    return false;
+}
+
+err_t cluster_dial_store(struct cluster *c, const char *node, const char *argument, cluster_dial_cb cb, void *arg)
+{
+    return ERR_UNSUPPORTED; /* no streams in a star */
+}
+
+const struct rpc_server_row *rpc_cluster_rows(int *ret_n)
+{
+    *ret_n = 0;
+    return NULL;
+}
+
+const char *cluster_self(const struct cluster *c)
+{
+    return c->node->self.name;
+}
+
+const char *cluster_leader(const struct cluster *c)
+{
+    return getenv("DTD_TEST_LEADER");
+}
+
+bool cluster_has_heir(const struct cluster *c)
+{
+    return false;
+}
+
+bool cluster_is_needed(const struct cluster *c)
+{
+    return false;
+}
+
+int cluster_nodes(const struct cluster *c)
+{
+    return 1 + c->n_members;
+}
+
+bool cluster_leads(const struct cluster *c)
+{
+    return c->leads;
+}
+
+struct rpc_conn *cluster_leader_conn(struct cluster *c)
+{
+    return c->up ? c->leader : NULL;
+}

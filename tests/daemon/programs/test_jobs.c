@@ -1,0 +1,258 @@
+/* Jobs that go well, and those that their owners or their workers end. */
+#include "tests/daemon/programs/harness.h"
+
+#include "common/base/clock.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+static struct dtd d;
+
+TEST(job_runs_to_its_end)
+{
+    char job[32], path[512];
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 3, 10, "", ""), job);
+    job_wait(&d, job, "done", 20000);
+    const struct client_job *s = job_status(&d, job);
+    assert_int_equal(10, s->step);
+    assert_int_equal(1, s->epoch);
+    assert_int_equal(0, s->restarts);
+    assert_int_equal(3, s->n_worker);
+    for (int k = 0; k < 3; k++)
+        assert_int_equal(0, s->worker[k].exit_status);
+    snprintf(path, sizeof(path), "%s/metrics/%s.jsonl", d.dir, job);
+    char *text = read_text(path);
+    assert_int_equal(10, count_text(text, "\"step\""));
+    assert_int_equal(10, count_text(text, "\"grad_norm\": null"));
+    free(text);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(submit_repeated_is_one_job)
+{
+    uint8_t id[16];
+    char first[32], second[32];
+    struct why why = {""};
+    struct client_job *jobs;
+    int n;
+    dtd_start(&d, "state");
+    const char *spec = spec_text("a", 1, 100000, "", "");
+    assert_ok(client_request_id(id));
+    assert_ok(client_submit(dtd_client(&d), id, spec, NULL, first, &why));
+    job_wait(&d, first, "running", 20000);
+    assert_ok(client_submit(dtd_client(&d), id, spec, NULL, second, &why));
+    assert_string_equal(first, second);
+    assert_ok(client_list(dtd_client(&d), &jobs, &n, &why));
+    assert_int_equal(1, n);
+    client_jobs_free(jobs, n);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+static void expect_refused(const char *spec, const char *what)
+{
+    uint8_t id[16];
+    char job[32];
+    struct why why = {""};
+    assert_ok(client_request_id(id));
+    assert_err(ERR_INVALID, client_submit(dtd_client(&d), id, spec, NULL, job, &why));
+    if (!strstr(why.text, what))
+        fail_msg("the refusal does not say \"%s\": %s", what, why.text);
+}
+
+TEST(submit_refuses)
+{
+    char job[32];
+    struct client_job *jobs;
+    struct why why = {""};
+    int n;
+    dtd_start(&d, "state");
+    expect_refused("name: a\nmodell: {}\n", "modell");
+    expect_refused(spec_text("a", 200, 10, "", ""), "slots");
+    job_submit(&d, spec_text("a", 1, 100000, "", ""), job);
+    expect_refused(spec_text("a", 1, 10, "", ""), "in use by job");
+    assert_ok(client_list(dtd_client(&d), &jobs, &n, &why));
+    assert_int_equal(1, n);
+    client_jobs_free(jobs, n);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(cancel_stops_a_job)
+{
+    uint8_t id[16];
+    char job[32];
+    struct why why = {""};
+    struct client_job s;
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 100000, "", ""), job);
+    job_wait_step(&d, job, 1, 3, 20000);
+    assert_ok(client_request_id(id));
+    assert_ok(client_cancel(dtd_client(&d), id, job, false, &s, &why));
+    client_job_fini(&s);
+    job_wait(&d, job, "canceled", 10000);
+    assert_int_equal(0, job_status(&d, job)->worker[1].exit_status);
+    assert_err(ERR_NOTFOUND, client_cancel(dtd_client(&d), id, "77", false, &s, &why));
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(fatal_failure_ends_a_job)
+{
+    char job[32];
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 100000, "DOUBLE_FATAL: \"1\"", ""), job);
+    job_wait(&d, job, "failed", 20000);
+    const struct client_job *s = job_status(&d, job);
+    assert_int_equal(0, s->restarts);
+    assert_non_null(strstr(s->reason, "worker rank 1"));
+    assert_int_equal(0, dtd_down(&d));
+}
+
+TEST(time_limit_ends_a_job)
+{
+    char job[32];
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 1, 100000, "", "max_seconds: 1"), job);
+    job_wait(&d, job, "failed", 20000);
+    assert_non_null(strstr(job_status(&d, job)->reason, "run.max_seconds (1) reached"));
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* 16 slots are the least there are: 15 of them are taken, so a job of 2 waits and one of 1 behind it waits with it. */
+TEST(jobs_wait_their_turn)
+{
+    uint8_t id[16];
+    char big[32], two[32], one[32];
+    struct client_job s;
+    struct client_node node;
+    struct why why = {""};
+    dtd_start(&d, "state");
+    assert_ok(client_node_get(dtd_client(&d), &node, &why));
+    int slots = node.slots;
+    client_node_fini(&node);
+    job_submit(&d, spec_text("big", slots - 1, 100000, "", ""), big);
+    job_submit(&d, spec_text("two", 2, 3, "", ""), two);
+    job_submit(&d, spec_text("one", 1, 3, "", ""), one);
+    job_wait(&d, big, "running", 30000);
+    assert_string_equal("pending", job_status(&d, two)->state);
+    assert_non_null(strstr(job_status(&d, two)->reason, "slots"));
+    assert_string_equal("pending", job_status(&d, one)->state);
+    assert_ok(client_request_id(id));
+    assert_ok(client_cancel(dtd_client(&d), id, big, false, &s, &why));
+    client_job_fini(&s);
+    job_wait(&d, two, "done", 20000);
+    job_wait(&d, one, "done", 20000);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* Behind a job that holds all but one slot: the higher priority first, though it came last; and who is passed is told
+ * whom it waits for. */
+TEST(priority_goes_before_time)
+{
+    uint8_t id[16];
+    char big[32], low[32], high[32], path[512];
+    struct client_job s;
+    struct why why = {""};
+    dtd_start(&d, "state");
+    snprintf(path, sizeof(path), "DOUBLE_BEGIN: %s/begin", test_tmpdir());
+    job_submit(&d, spec_text("big", 16, 100000, "", ""), big);
+    job_wait(&d, big, "running", 30000);
+    job_submit(&d, spec_text("low", 16, 3, path, ""), low);
+    job_submit(&d, spec_text("high", 16, 3, path, "priority: 1"), high);
+    sleep_ms(200);
+    assert_non_null(strstr(job_status(&d, low)->reason, "waits behind job 3 (high), which waits for 16 slots:"));
+    assert_ok(client_request_id(id));
+    assert_ok(client_cancel(dtd_client(&d), id, big, false, &s, &why));
+    client_job_fini(&s);
+    job_wait(&d, low, "done", 60000);
+    job_wait(&d, high, "done", 60000);
+    assert_true(job_status(&d, high)->started_ms > 0);
+    int64_t started = job_status(&d, high)->started_ms;
+    assert_true(started < job_status(&d, low)->started_ms);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* ---- streams ---- */
+
+struct seen {
+    int64_t steps[64];
+    int n, logs, bytes;
+    char state[32];
+};
+
+static bool see_metric(void *arg, const struct client_metric *m)
+{
+    struct seen *s = arg;
+    if (s->n < 64)
+        s->steps[s->n++] = m->step;
+    return true;
+}
+
+static bool see_status(void *arg, const struct client_job *job)
+{
+    snprintf(((struct seen *)arg)->state, sizeof(((struct seen *)arg)->state), "%s", job->state);
+    return true;
+}
+
+static bool see_log(void *arg, int rank, const void *text, size_t len)
+{
+    ((struct seen *)arg)->logs |= 1 << rank;
+    ((struct seen *)arg)->bytes += (int)len;
+    return true;
+}
+
+TEST(streams_follow_to_the_end)
+{
+    char job[32];
+    struct why why = {""};
+    struct seen watch = {0}, metrics = {0}, logs = {0};
+    dtd_start(&d, "state");
+    job_submit(&d, spec_text("a", 2, 30, "", ""), job);
+    assert_ok(client_watch(dtd_client(&d), job,
+                           &(struct client_stream){.metric = see_metric, .status = see_status, .arg = &watch}, &why));
+    assert_string_equal("done", watch.state);
+    assert_int_equal(30, watch.n);
+    assert_ok(client_metrics(dtd_client(&d), job, true, 11,
+                             &(struct client_stream){.metric = see_metric, .arg = &metrics}, &why));
+    assert_int_equal(20, metrics.n);
+    assert_int_equal(11, metrics.steps[0]);
+    assert_int_equal(30, metrics.steps[19]);
+    assert_ok(
+        client_logs(dtd_client(&d), job, -1, true, -1, &(struct client_stream){.log = see_log, .arg = &logs}, &why));
+    assert_int_equal(3, logs.logs);
+    assert_int_equal(2 * (int)strlen("rank 0 begins epoch 1\n"), logs.bytes);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+/* A full disk is played by a link into a folder that is not there: what cannot be written waits, is shown all the same,
+ * and is written when it can be. */
+TEST(metrics_wait_for_space)
+{
+    char job[32], path[512], text[1200];
+    struct why why = {""};
+    struct client_node node;
+    struct seen metrics = {0};
+    dtd_start(&d, "state");
+    snprintf(path, sizeof(path), "%s/missing/metrics.jsonl", test_tmpdir());
+    snprintf(text, sizeof(text), "mkdir -p '%s/metrics' && ln -s '%s' '%s/metrics/1.jsonl'", d.dir, path, d.dir);
+    assert_int_equal(0, system(text));
+    job_submit(&d, spec_text("a", 1, 100000, "", ""), job);
+    job_wait_step(&d, job, 1, 5, 20000);
+    assert_ok(client_node_get(dtd_client(&d), &node, &why));
+    assert_non_null(strstr(node.warning, "metrics"));
+    client_node_fini(&node);
+    assert_ok(client_metrics(dtd_client(&d), job, false, 0,
+                             &(struct client_stream){.metric = see_metric, .arg = &metrics}, &why));
+    assert_true(metrics.n >= 5);
+    *strrchr(path, '/') = '\0';
+    assert_int_equal(0, mkdir(path, 0700));
+    strcat(path, "/metrics.jsonl");
+    struct stat st = {0};
+    for (int64_t until = clock_mono_ms() + 5000; clock_mono_ms() < until && (stat(path, &st) || !st.st_size);
+         sleep_ms(20))
+        ;
+    char *lines = read_text(path);
+    assert_int_equal(0, strncmp(lines, "{\"step\": 1,", 11));
+    free(lines);
+    assert_int_equal(0, dtd_down(&d));
+}
