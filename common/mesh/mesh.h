@@ -1,6 +1,6 @@
 /* The mesh of workers, and how units are shared out. Who holds what of a tensor is place.h's. Pure. */
-#ifndef DTD_COMMON_PLAN_LAYOUT_H
-#define DTD_COMMON_PLAN_LAYOUT_H
+#ifndef DTD_COMMON_MESH_MESH_H
+#define DTD_COMMON_MESH_MESH_H
 
 #include "common/base/err.h"
 

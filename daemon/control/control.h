@@ -4,8 +4,8 @@
  *
  * Nothing is served before the jobs are adopted, so that no answer is made from half a state; who connects earlier
  * waits in the listener's backlog. One loop, one thread. */
-#ifndef DTD_DAEMON_CONTROL_NODE_H
-#define DTD_DAEMON_CONTROL_NODE_H
+#ifndef DTD_DAEMON_CONTROL_CONTROL_H
+#define DTD_DAEMON_CONTROL_CONTROL_H
 
 #include "common/base/paths.h"
 #include "common/conf/node.h"

@@ -7,8 +7,8 @@
  * A node that follows is a pipe: who is connected to it speaks, through it, to the one that leads (rpc_server.c). When
  * another one leads, processes are made to come back by themselves, since it does not know yet in which epoch they are.
  * Loop thread. */
-#ifndef DTD_DAEMON_CONTROL_LEAD_H
-#define DTD_DAEMON_CONTROL_LEAD_H
+#ifndef DTD_DAEMON_CONTROL_LEADERSHIP_H
+#define DTD_DAEMON_CONTROL_LEADERSHIP_H
 
 #include "common/base/err.h"
 #include "daemon/control/cluster/cluster.h"

@@ -9,8 +9,8 @@
  *   check_parts.c   values that are made, or travel, in parts
  *
  * Private to common/plan. */
-#ifndef DTD_COMMON_PLAN_CHECK_H
-#define DTD_COMMON_PLAN_CHECK_H
+#ifndef DTD_COMMON_PLAN_CHECK_CHECK_H
+#define DTD_COMMON_PLAN_CHECK_CHECK_H
 
 #include "common/plan/program.h"
 

@@ -15,8 +15,8 @@
  * The order: place_init, groups, compile_buffers; for every chunk compile_forward and compile_backward, each a list of
  * ops, which compile_units rewrites; actions name lists; compile_pack gives places; compile_sync gives events, so that
  * no rule thinks of any. */
-#ifndef DTD_COMMON_PLAN_COMPILE_H
-#define DTD_COMMON_PLAN_COMPILE_H
+#ifndef DTD_COMMON_PLAN_COMPILE_INTERNAL_H
+#define DTD_COMMON_PLAN_COMPILE_INTERNAL_H
 
 #include "common/plan/program.h"
 #include "common/plan/schedule/schedule.h"

@@ -1,7 +1,7 @@
 /* What goes over between two slots of a pipeline's schedule: sends, receives, and what is waited for. Private to
  * pipeline.c, which makes an action of each. */
-#ifndef DTD_COMMON_PLAN_EXCHANGE_H
-#define DTD_COMMON_PLAN_EXCHANGE_H
+#ifndef DTD_COMMON_PLAN_COMPILE_PIPELINE_EXCHANGE_H
+#define DTD_COMMON_PLAN_COMPILE_PIPELINE_EXCHANGE_H
 
 #include "common/plan/compile/internal.h"
 #include "common/plan/compile/stages.h"

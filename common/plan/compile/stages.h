@@ -1,6 +1,6 @@
 /* The lists of ops of a pipeline rank's chunks. Private to common/plan. */
-#ifndef DTD_COMMON_PLAN_STAGES_H
-#define DTD_COMMON_PLAN_STAGES_H
+#ifndef DTD_COMMON_PLAN_COMPILE_STAGES_H
+#define DTD_COMMON_PLAN_COMPILE_STAGES_H
 
 #include "common/plan/compile/internal.h"
 

@@ -3,8 +3,8 @@
  * Bytes are exact: what worker/comm counts per group. Times are those of a device with given rates, on which a stream
  * does one op after another and streams do not slow each other down (on a processor they are one thread): good for
  * comparing layouts and schedules, and for seeing where ranks wait. Pure. */
-#ifndef DTD_COMMON_PLAN_FORECAST_H
-#define DTD_COMMON_PLAN_FORECAST_H
+#ifndef DTD_COMMON_PLAN_ESTIMATE_FORECAST_H
+#define DTD_COMMON_PLAN_ESTIMATE_FORECAST_H
 
 #include "common/plan/program.h"
 

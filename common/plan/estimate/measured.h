@@ -7,8 +7,8 @@
  *     ..
  *
  * Times are nanoseconds from one moment that all ranks agree on, the step's begin on rank 0. Pure, but for the FILE. */
-#ifndef DTD_COMMON_PLAN_MEASURED_H
-#define DTD_COMMON_PLAN_MEASURED_H
+#ifndef DTD_COMMON_PLAN_ESTIMATE_MEASURED_H
+#define DTD_COMMON_PLAN_ESTIMATE_MEASURED_H
 
 #include "common/plan/estimate/forecast.h"
 

@@ -10,8 +10,8 @@
  * Sends and receives follow from the order (struct schedule_posts). Between two slots of a rank lies one exchange: what
  * is sent and received there is posted together, and the rank goes on when all of it is over. No send is buffered: it
  * is over when the other rank receives. So much holds on any network; a program waits for less (exchange.c). */
-#ifndef DTD_COMMON_PLAN_SCHEDULE_H
-#define DTD_COMMON_PLAN_SCHEDULE_H
+#ifndef DTD_COMMON_PLAN_SCHEDULE_SCHEDULE_H
+#define DTD_COMMON_PLAN_SCHEDULE_SCHEDULE_H
 
 #include "common/base/err.h"
 

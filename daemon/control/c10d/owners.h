@@ -2,8 +2,8 @@
  * cluster. In memory alone, as the stores are: a new leader hears from every node, when it attends, what it has, and
  * gives no name away before all have been heard or are lost. A lost node's stores are gone; the others are told to
  * close their ports to them. Loop thread; owned by the node. */
-#ifndef DTD_DAEMON_CONTROL_STORE_NAMES_H
-#define DTD_DAEMON_CONTROL_STORE_NAMES_H
+#ifndef DTD_DAEMON_CONTROL_C10D_OWNERS_H
+#define DTD_DAEMON_CONTROL_C10D_OWNERS_H
 
 #include "common/base/err.h"
 #include "daemon/control/c10d/stores.h"

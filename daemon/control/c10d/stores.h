@@ -5,8 +5,8 @@
  *
  * Which node has the store of a name is decided by the node that leads (store_names.h). Loop thread; owned by the node.
  */
-#ifndef DTD_DAEMON_CONTROL_STORES_H
-#define DTD_DAEMON_CONTROL_STORES_H
+#ifndef DTD_DAEMON_CONTROL_C10D_STORES_H
+#define DTD_DAEMON_CONTROL_C10D_STORES_H
 
 #include "common/base/err.h"
 #include "daemon/control/state/record.h"

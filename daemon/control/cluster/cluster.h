@@ -11,8 +11,8 @@
  * is well above what a loaded machine's loop may stand still, and below the 2 s in which a node's death is to be known.
  *
  * One loop thread; owned by the node. Events come from the loop, never from inside a call of this file. */
-#ifndef DTD_DAEMON_CONTROL_CLUSTER_H
-#define DTD_DAEMON_CONTROL_CLUSTER_H
+#ifndef DTD_DAEMON_CONTROL_CLUSTER_CLUSTER_H
+#define DTD_DAEMON_CONTROL_CLUSTER_CLUSTER_H
 
 #include "common/base/buf.h"
 #include "common/base/err.h"

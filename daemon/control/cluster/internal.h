@@ -1,7 +1,7 @@
 /* The inside of the cluster: cluster.c (life, keys, what comes in), cluster_lead.c (members, voters, keys in rotation),
  * cluster_follow.c (finding who leads, beats), cluster_join.c (init, join, leave). */
-#ifndef DTD_DAEMON_CONTROL_CLUSTER_IN_H
-#define DTD_DAEMON_CONTROL_CLUSTER_IN_H
+#ifndef DTD_DAEMON_CONTROL_CLUSTER_INTERNAL_H
+#define DTD_DAEMON_CONTROL_CLUSTER_INTERNAL_H
 
 #include "common/tunnel/key.h"
 #include "common/tunnel/token.h"

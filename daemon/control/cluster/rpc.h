@@ -1,7 +1,7 @@
 /* What the cluster says to other nodes, in plain structs: protobuf stops in rpc_cluster.c. Callbacks come once and
  * later, also when the connection goes. Loop thread. */
-#ifndef DTD_DAEMON_CONTROL_RPC_CLUSTER_H
-#define DTD_DAEMON_CONTROL_RPC_CLUSTER_H
+#ifndef DTD_DAEMON_CONTROL_CLUSTER_RPC_H
+#define DTD_DAEMON_CONTROL_CLUSTER_RPC_H
 
 #include "common/rpc/rpc.h"
 #include "daemon/control/cluster/self_file.h"

@@ -1,8 +1,8 @@
 /* Who this node is in its cluster: STATE/cluster/self, lines of key=value, mode 0600. Absent: it is in none. Beside it
  * lies `view`, the last word of the cluster's nodes, tokens and keys (state.h), by which a restarted node finds the
  * others. Blocking, a few hundred bytes. */
-#ifndef DTD_DAEMON_CONTROL_CLUSTER_FILE_H
-#define DTD_DAEMON_CONTROL_CLUSTER_FILE_H
+#ifndef DTD_DAEMON_CONTROL_CLUSTER_SELF_FILE_H
+#define DTD_DAEMON_CONTROL_CLUSTER_SELF_FILE_H
 
 #include "daemon/control/state/record.h"
 

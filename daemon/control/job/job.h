@@ -29,8 +29,8 @@
  *      +------------------------------- (no room for what is left)  |
  *                                        |                          +--> DRAINING --> QUITTING
  *                                        +--> QUITTING (restarts used up, canceled) */
-#ifndef DTD_DAEMON_CONTROL_JOB_H
-#define DTD_DAEMON_CONTROL_JOB_H
+#ifndef DTD_DAEMON_CONTROL_JOB_JOB_H
+#define DTD_DAEMON_CONTROL_JOB_JOB_H
 
 #include "common/base/fsm.h"
 #include "common/conf/job.h"

@@ -1,8 +1,8 @@
 /* A job's metrics: one JSON line per step in metrics/ID.jsonl. A state directory that is full stops nobody: lines
  * wait in memory (bounded, the oldest go first) and are written when there is space again. Loop thread, except
  * metrics_load. */
-#ifndef DTD_DAEMON_CONTROL_METRICS_H
-#define DTD_DAEMON_CONTROL_METRICS_H
+#ifndef DTD_DAEMON_CONTROL_JOB_METRICS_H
+#define DTD_DAEMON_CONTROL_JOB_METRICS_H
 
 #include "common/base/buf.h"
 #include "common/mesh/mesh.h"

@@ -5,8 +5,8 @@
  *
  * For our own node an agent speaks to children.c; for another it speaks by that node's Attend (proto/peer.proto), where
  * the same calls meet the same code. What happens to processes comes back as agent_child. Loop thread. */
-#ifndef DTD_DAEMON_CONTROL_AGENT_H
-#define DTD_DAEMON_CONTROL_AGENT_H
+#ifndef DTD_DAEMON_CONTROL_JOB_NODE_VIEW_H
+#define DTD_DAEMON_CONTROL_JOB_NODE_VIEW_H
 
 #include "daemon/control/local/processes.h"
 #include "daemon/control/local/gpus.h"

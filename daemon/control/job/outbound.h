@@ -1,6 +1,6 @@
 /* What the core of control says through the rpc adapters, in plain structs: protobuf stops in rpc_*.c. Loop thread. */
-#ifndef DTD_DAEMON_CONTROL_RPC_ADAPTERS_H
-#define DTD_DAEMON_CONTROL_RPC_ADAPTERS_H
+#ifndef DTD_DAEMON_CONTROL_JOB_OUTBOUND_H
+#define DTD_DAEMON_CONTROL_JOB_OUTBOUND_H
 
 #include "common/base/err.h"
 #include "daemon/control/job/metrics.h"

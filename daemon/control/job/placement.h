@@ -4,8 +4,8 @@
  * that neighbours in the mesh (tensor, then context, then expert parallelism: the innermost axes) are neighbours on the
  * machine: the largest of their groups that can stay whole inside nodes does. One node before many, the fullest that
  * has room before emptier ones, and a node that the job is on already before any other. */
-#ifndef DTD_DAEMON_CONTROL_PLACEMENT_H
-#define DTD_DAEMON_CONTROL_PLACEMENT_H
+#ifndef DTD_DAEMON_CONTROL_JOB_PLACEMENT_H
+#define DTD_DAEMON_CONTROL_JOB_PLACEMENT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* Words that processes leave for each other: keys are written once, and who asks for one that is not there yet waits.
  * A pure structure: it knows no clock, no connection and no job; keys and values are bytes. One belongs to the epoch of
  * a job and is emptied with it. Everything is bounded, so that no process can make control grow without end. */
-#ifndef DTD_DAEMON_CONTROL_STORE_H
-#define DTD_DAEMON_CONTROL_STORE_H
+#ifndef DTD_DAEMON_CONTROL_JOB_RENDEZVOUS_H
+#define DTD_DAEMON_CONTROL_JOB_RENDEZVOUS_H
 
 #include "common/base/err.h"
 

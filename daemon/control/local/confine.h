@@ -1,8 +1,8 @@
 /* What control of a system-wide dtd gives up for good before it serves anybody: files that it does not need (Landlock),
  * system calls that it does not make (seccomp), and every way to rights that it does not have. Called by the only
  * thread, once; threads that come later inherit it. tests/systemd/exposure.sh says what it amounts to. */
-#ifndef DTD_DAEMON_CONTROL_CONFINE_H
-#define DTD_DAEMON_CONTROL_CONFINE_H
+#ifndef DTD_DAEMON_CONTROL_LOCAL_CONFINE_H
+#define DTD_DAEMON_CONTROL_LOCAL_CONFINE_H
 
 #include "common/base/err.h"
 

@@ -1,7 +1,7 @@
 /* Which CPUs a worker is bound to ("cores", as jobs and documents call them). Pure book-keeping over the machine's
  * topology. */
-#ifndef DTD_DAEMON_CONTROL_SLOTS_H
-#define DTD_DAEMON_CONTROL_SLOTS_H
+#ifndef DTD_DAEMON_CONTROL_LOCAL_CORES_H
+#define DTD_DAEMON_CONTROL_LOCAL_CORES_H
 
 #include "daemon/control/local/topology.h"
 #include "daemon/supervisor/channel.h"

@@ -2,8 +2,8 @@
  * reading of the words of `dt-worker --probe` and `--health`. A GPU belongs to one job at a time;
  * run.workers_per_gpu of its workers share it. One that is sick is given to nobody any more; a job that has it keeps it
  * until it gives its GPUs back. */
-#ifndef DTD_DAEMON_CONTROL_GPUS_H
-#define DTD_DAEMON_CONTROL_GPUS_H
+#ifndef DTD_DAEMON_CONTROL_LOCAL_GPUS_H
+#define DTD_DAEMON_CONTROL_LOCAL_GPUS_H
 
 #include "common/base/err.h"
 

@@ -1,8 +1,8 @@
 /* What may fail on this node besides processes: space for the state, memory. What is low is warned of (`dtctl node`,
  * the service's status) before it is used up; and a worker that the kernel killed for want of memory is told apart from
  * one that somebody killed. Loop thread; blocking for some files of /proc only. */
-#ifndef DTD_DAEMON_CONTROL_HEALTH_H
-#define DTD_DAEMON_CONTROL_HEALTH_H
+#ifndef DTD_DAEMON_CONTROL_LOCAL_HEALTH_H
+#define DTD_DAEMON_CONTROL_LOCAL_HEALTH_H
 
 #include <stdbool.h>
 #include <stddef.h>

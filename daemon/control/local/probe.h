@@ -11,8 +11,8 @@
  * What each kind means is a row in probe.c. Without words of the probe there are no GPUs. Without words on health
  * nobody's GPU is touched: a warning stands, and it is asked for less often. It is not asked for at all where the
  * configuration says what GPUs there are, or the probe could say nothing of it. */
-#ifndef DTD_DAEMON_CONTROL_PROBE_H
-#define DTD_DAEMON_CONTROL_PROBE_H
+#ifndef DTD_DAEMON_CONTROL_LOCAL_PROBE_H
+#define DTD_DAEMON_CONTROL_LOCAL_PROBE_H
 
 #include "daemon/supervisor/channel.h"
 

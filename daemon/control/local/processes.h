@@ -4,8 +4,8 @@
  *
  * An entry is there from the moment the process is asked for until its job is released or its slot starts another one,
  * its end included. Loop thread; owned by the node. */
-#ifndef DTD_DAEMON_CONTROL_CHILDREN_H
-#define DTD_DAEMON_CONTROL_CHILDREN_H
+#ifndef DTD_DAEMON_CONTROL_LOCAL_PROCESSES_H
+#define DTD_DAEMON_CONTROL_LOCAL_PROCESSES_H
 
 #include "common/base/err.h"
 #include "daemon/control/local/cores.h"

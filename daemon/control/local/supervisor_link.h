@@ -1,7 +1,7 @@
 /* Control's end of the channel to the supervisor (daemon/supervisor/channel.h). Lives on the loop's thread; messages
  * that the socket does not take wait in order. */
-#ifndef DTD_DAEMON_CONTROL_SUP_H
-#define DTD_DAEMON_CONTROL_SUP_H
+#ifndef DTD_DAEMON_CONTROL_LOCAL_SUPERVISOR_LINK_H
+#define DTD_DAEMON_CONTROL_LOCAL_SUPERVISOR_LINK_H
 
 #include "common/base/err.h"
 #include "daemon/supervisor/channel.h"

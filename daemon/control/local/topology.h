@@ -1,7 +1,7 @@
 /* Where the CPUs that this process may use lie: in which NUMA node, and which of them are threads of one physical core
  * (SMT siblings). Read from sysfs once, before the loop runs; a constant from then on. Owned by whoever embeds it. */
-#ifndef DTD_DAEMON_CONTROL_TOPOLOGY_H
-#define DTD_DAEMON_CONTROL_TOPOLOGY_H
+#ifndef DTD_DAEMON_CONTROL_LOCAL_TOPOLOGY_H
+#define DTD_DAEMON_CONTROL_LOCAL_TOPOLOGY_H
 
 #include "common/base/err.h"
 #include "daemon/supervisor/channel.h"

@@ -1,6 +1,6 @@
 /* The inside of the log, for log.c (its life), log_raft.c (libraft's side) and log_members.c (who votes). */
-#ifndef DTD_DAEMON_CONTROL_LOG_IN_H
-#define DTD_DAEMON_CONTROL_LOG_IN_H
+#ifndef DTD_DAEMON_CONTROL_LOG_INTERNAL_H
+#define DTD_DAEMON_CONTROL_LOG_INTERNAL_H
 
 #include "common/base/fsm.h"
 #include "daemon/control/log/log.h"

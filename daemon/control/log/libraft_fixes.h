@@ -1,6 +1,6 @@
 /* What libraft 0.22.1 does wrong with several voters, mended at its raft_io, for the log alone. One loop thread. */
-#ifndef DTD_DAEMON_CONTROL_LOG_MEND_H
-#define DTD_DAEMON_CONTROL_LOG_MEND_H
+#ifndef DTD_DAEMON_CONTROL_LOG_LIBRAFT_FIXES_H
+#define DTD_DAEMON_CONTROL_LOG_LIBRAFT_FIXES_H
 
 #include <raft.h>
 #include <stdbool.h>

@@ -7,8 +7,8 @@
  * While the disk is full proposals fail with ERR_NOSPACE, log_warning says so, and the log takes up again by itself
  * when there is space. Everything here lives on the loop's thread; callbacks never run inside the call that starts
  * them. docs/log.md. */
-#ifndef DTD_DAEMON_CONTROL_LOG_H
-#define DTD_DAEMON_CONTROL_LOG_H
+#ifndef DTD_DAEMON_CONTROL_LOG_LOG_H
+#define DTD_DAEMON_CONTROL_LOG_LOG_H
 
 #include "common/base/buf.h"
 #include "common/base/err.h"

@@ -2,8 +2,8 @@
  * one dtd on each node of the step; together they are a cluster that lives as long as the step: node 0 makes it, the
  * others are admitted by its key. State is keyed by the Slurm job and its restart count, so that a requeued job never
  * meets what an earlier life has left. Pure, except slurm_key and slurm_make. */
-#ifndef DTD_DAEMON_CONTROL_SLURM_H
-#define DTD_DAEMON_CONTROL_SLURM_H
+#ifndef DTD_DAEMON_CONTROL_SLURM_SLURM_H
+#define DTD_DAEMON_CONTROL_SLURM_SLURM_H
 
 #include "common/base/buf.h"
 #include "common/base/err.h"

@@ -1,6 +1,6 @@
 /* The inside of the replicated state, for state.c, state_nodes.c and the codec state_snapshot.c. */
-#ifndef DTD_DAEMON_CONTROL_STATE_IN_H
-#define DTD_DAEMON_CONTROL_STATE_IN_H
+#ifndef DTD_DAEMON_CONTROL_STATE_INTERNAL_H
+#define DTD_DAEMON_CONTROL_STATE_INTERNAL_H
 
 #include "daemon/control/state/state.h"
 

@@ -1,8 +1,8 @@
 /* Records on their way into the log, in order, each until it is there: a full disk, a log that is not ready or one that
  * was reopened only delays them. What must be answered at once (submit, cancel) goes to node_propose instead. Loop
  * thread. */
-#ifndef DTD_DAEMON_CONTROL_OUTBOX_H
-#define DTD_DAEMON_CONTROL_OUTBOX_H
+#ifndef DTD_DAEMON_CONTROL_STATE_OUTBOX_H
+#define DTD_DAEMON_CONTROL_STATE_OUTBOX_H
 
 #include "daemon/control/state/record.h"
 

@@ -6,8 +6,8 @@
  * Bounds, so that memory and snapshots stay finite: at most STATE_MAX_JOBS jobs (a submit makes room by forgetting the
  * oldest ended one), STATE_MAX_INCIDENTS newest incidents and STATE_MAX_CHECKPOINTS checkpoints a job,
  * STATE_MAX_REQUESTS ids. */
-#ifndef DTD_DAEMON_CONTROL_STATE_H
-#define DTD_DAEMON_CONTROL_STATE_H
+#ifndef DTD_DAEMON_CONTROL_STATE_STATE_H
+#define DTD_DAEMON_CONTROL_STATE_STATE_H
 
 #include "daemon/control/state/record.h"
 

@@ -1,7 +1,7 @@
 /* A real dtd-io; the test acts as its control process and its workers, on one uv loop. Descriptors are passed as by the
  * supervisor, so that dtd-io can be killed and restarted on the same socket and arenas. */
-#ifndef DTD_TESTS_DAEMON_IO_HARNESS_H
-#define DTD_TESTS_DAEMON_IO_HARNESS_H
+#ifndef DTD_TESTS_DAEMON_IO_IO_HARNESS_H
+#define DTD_TESTS_DAEMON_IO_IO_HARNESS_H
 
 #include "common/base/ticket.h"
 #include "common/rpc/methods.h"

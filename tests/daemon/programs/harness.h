@@ -1,8 +1,8 @@
 /* A dtd of its own for a test case: real programs, copied into tests/bin beside the worker double, state in a folder of
  * the test. Everything that a test starts is killed with it: dtd dies with the test (PR_SET_PDEATHSIG), its children
  * with dtd. */
-#ifndef DTD_TESTS_DAEMON_HARNESS_H
-#define DTD_TESTS_DAEMON_HARNESS_H
+#ifndef DTD_TESTS_DAEMON_PROGRAMS_HARNESS_H
+#define DTD_TESTS_DAEMON_PROGRAMS_HARNESS_H
 
 #include "client/client.h"
 #include "tests/lib/test.h"

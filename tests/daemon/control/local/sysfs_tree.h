@@ -1,6 +1,6 @@
 /* Folders that look like /sys of other machines: as much of it as daemon/control/local/topology.c reads. */
-#ifndef DTD_TESTS_DAEMON_SYSFS_TREE_H
-#define DTD_TESTS_DAEMON_SYSFS_TREE_H
+#ifndef DTD_TESTS_DAEMON_CONTROL_LOCAL_SYSFS_TREE_H
+#define DTD_TESTS_DAEMON_CONTROL_LOCAL_SYSFS_TREE_H
 
 #include "daemon/control/local/topology.h"
 

@@ -1,6 +1,6 @@
 /* A log with a small machine that can tell what it was given, and helpers that wait. */
-#ifndef DTD_TESTS_DAEMON_LOG_FIXTURE_H
-#define DTD_TESTS_DAEMON_LOG_FIXTURE_H
+#ifndef DTD_TESTS_DAEMON_CONTROL_LOG_LOG_FIXTURE_H
+#define DTD_TESTS_DAEMON_CONTROL_LOG_LOG_FIXTURE_H
 
 #include "daemon/control/log/log.h"
 #include "tests/lib/test.h"

@@ -1,8 +1,8 @@
 /* Several logs in one process and one loop, joined by socketpairs that can be cut: crashes, partitions, restarts from
  * disk. A model watches all of it: at most one voter leads a term, every machine's history is a prefix of the longest,
  * what was acknowledged is in all of them in the end, each proposal is answered once. */
-#ifndef DTD_TESTS_DAEMON_VOTERS_FIXTURE_H
-#define DTD_TESTS_DAEMON_VOTERS_FIXTURE_H
+#ifndef DTD_TESTS_DAEMON_CONTROL_LOG_VOTERS_FIXTURE_H
+#define DTD_TESTS_DAEMON_CONTROL_LOG_VOTERS_FIXTURE_H
 
 #include "daemon/control/log/log.h"
 #include "tests/lib/test.h"
