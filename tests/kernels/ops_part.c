@@ -125,7 +125,7 @@ static err_t copy_cols_call(const struct kern_ops *k, struct kern_stream *s, con
 /* m rows from row k on, n columns from column lo on, of a matrix with `cols` columns. */
 static void normal_shape(const struct kcase *c, struct operand *o)
 {
-    o[0] = operand_wide(operand_out(strided(c->m, c->n, c->n + c->pad)));
+    o[0] = operand_rows(operand_wide(operand_out(0)), c->m, c->n, c->n + c->pad);
 }
 
 static err_t normal_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
