@@ -1,4 +1,4 @@
-/* dtctl run: runs a command as every worker of a job (docs/pytorch.md), in the caller's folder and environment. It
+/* dtctl run: runs a command as every worker of a job (docs/use/pytorch.md), in the caller's folder and environment. It
  * makes an ordinary job spec and submits it. */
 #include "client/commands.h"
 #include "client/follow.h"

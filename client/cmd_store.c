@@ -1,4 +1,4 @@
-/* dtctl store: c10d stores for PyTorch processes that dtd does not start (docs/store.md). */
+/* dtctl store: c10d stores for PyTorch processes that dtd does not start (docs/use/c10d-store.md). */
 #include "client/client.h"
 #include "client/commands.h"
 #include "client/follow.h"

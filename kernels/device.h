@@ -94,7 +94,7 @@ NODISCARD err_t dev_facts(struct dev *d, struct dev_facts *ret, struct why *why)
 const struct kern_ops *dev_kernels(const struct dev *d, enum dtype dtype);
 
 /* Products choose their algorithms by timing from now on, once for each, and what was chosen is kept in the algorithm
- * file `path`, or in one in the folder `path` that is named after the GPU and its library (docs/kernels.md). NULL, as
+ * file `path`, or in one in the folder `path` that is named after the GPU and its library (docs/internals/kernels.md). NULL, as
  * in the beginning: nothing is timed, and products do what the library proposes first. After a failure (ERR_STALE: the
  * file is another GPU's or library's) it is as after NULL. Waits for nothing, but no product may run on another thread.
  * A device without a choice (the processor) takes any path and opens none. */

@@ -1,4 +1,4 @@
-/* A job's worker that is a command of its user's: this process becomes it (docs/pytorch.md). */
+/* A job's worker that is a command of its user's: this process becomes it (docs/use/pytorch.md). */
 #ifndef DTD_WORKER_COMMAND_H
 #define DTD_WORKER_COMMAND_H
 

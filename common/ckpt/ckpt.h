@@ -3,7 +3,7 @@
  * A step folder `step-N/` contains `.metadata` (pickle), parts `__R_0.distcp` (concatenated torch.save archives), small
  * files of dtd (`dtd.job.yaml`, `dtd.vocab`), and `dtd.manifest`, which has checksums of every byte of all other files.
  * No file is overwritten in place, all data is verified when it is read, and no pickle is ever executed.
- * docs/manifest.md describes the format. Blocking file I/O, no sockets; a handle belongs to one thread at a time. */
+ * docs/formats/checkpoint.md describes the format. Blocking file I/O, no sockets; a handle belongs to one thread at a time. */
 #ifndef DTD_COMMON_CKPT_CKPT_H
 #define DTD_COMMON_CKPT_CKPT_H
 

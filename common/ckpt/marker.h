@@ -1,6 +1,6 @@
 /* A marker: a small file through which the dtd-io processes of one job, one per node, communicate in their shared
  * checkpoint directory. It contains the identity of its writer, so a marker that an earlier job left behind is not
- * mistaken for a current one. docs/manifest.md describes the bytes. Blocking; any thread. */
+ * mistaken for a current one. docs/formats/checkpoint.md describes the bytes. Blocking; any thread. */
 #ifndef DTD_COMMON_CKPT_MARKER_H
 #define DTD_COMMON_CKPT_MARKER_H
 

@@ -243,7 +243,7 @@ static const struct schema_row rows[] = {
     {ENUM(parallel.schedule, pipe_names, "1f1b", FREE,
           "Pipeline schedule. file: take the schedule from parallel.schedule_csv.")},
     {TEXT(parallel.schedule_csv, NULL, "\"\"", FREE,
-          "Pipeline schedule as CSV text, one line per pipeline rank (schedule file; format: docs/schedule.md).")},
+          "Pipeline schedule as CSV text, one line per pipeline rank (schedule file; format: docs/internals/schedules.md).")},
     {INT(parallel.chunks, 1, 64, "1", FREE, "Model stages per pipeline rank (interleaved, file).")},
     {INT(parallel.prefetch, 0, 64, "1", FREE,
          "Number of layers whose parameters are all-gathered ahead of their use (ZeRO 3).")},
@@ -273,7 +273,7 @@ static const struct schema_row rows[] = {
 
     RUN_ROWS,
     {TEXT(run.algorithms, check_path_or_none, "\"\"", FREE,
-          "The file that keeps which algorithm each product uses, or a folder of such files (cuda; docs/kernels.md). A "
+          "The file that keeps which algorithm each product uses, or a folder of such files (cuda; docs/internals/kernels.md). A "
           "product that is not in it is timed once and added, so that every job with the file computes the same bits. "
           "Empty: the folder algorithms in data.cache. none: nothing is timed.")},
 };

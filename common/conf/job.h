@@ -1,5 +1,5 @@
 /* The job file as a plain struct. Every key is a row of the schema table in job.c (type, range, default, help,
- * changeable on resume); --set, --help-keys and the manual docs/job.md are derived from that table. */
+ * changeable on resume); --set, --help-keys and the manual docs/use/job-file.md are derived from that table. */
 #ifndef DTD_COMMON_CONF_JOB_H
 #define DTD_COMMON_CONF_JOB_H
 
@@ -74,7 +74,7 @@ struct job_parallel {
     bool sp, async_tp;   /* async_tp (needs tp > 1 and sp): matmuls overlap the collectives before and after them */
     bool reshard;        /* zero 3: free gathered parameters between forward and backward */
     enum pipe_schedule schedule;
-    char *schedule_csv; /* for PIPE_FILE: the text of the schedule (docs/schedule.md); "": none */
+    char *schedule_csv; /* for PIPE_FILE: the text of the schedule (docs/internals/schedules.md); "": none */
     enum recompute recompute;
 };
 

@@ -365,7 +365,7 @@ static int special_compare(const void *a, const void *b, void *arg)
 static err_t unsupported(struct bpe_reader *r, const char *field, const json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
-    err_t err = why_set(r->why, ERR_UNSUPPORTED, "%s, %s: %.100s is not supported (docs/data.md lists what is)",
+    err_t err = why_set(r->why, ERR_UNSUPPORTED, "%s, %s: %.100s is not supported (docs/formats/prepared-data.md lists what is)",
                         r->file, field, text ? text : "it");
     free(text);
     return err;

@@ -3,7 +3,7 @@
  *
  * A prepared set is a folder `<cache>/<hash>/` with shards `tokens-NNNNN.bin` (little-endian u16, or u32 if the
  * vocabulary has more than 65,535 tokens), `index.json` and, for words and bpe, `vocab`. The hash covers the files'
- * contents and the tokenizer's options, so a set is prepared once and all processes use the same name. docs/data.md
+ * contents and the tokenizer's options, so a set is prepared once and all processes use the same name. docs/formats/prepared-data.md
  * describes the format. */
 #ifndef DTD_COMMON_DATA_DATA_H
 #define DTD_COMMON_DATA_DATA_H

@@ -126,7 +126,7 @@ void graph_fini(struct graph *g);
 const char *graph_op_name(enum graph_op op);
 
 /* FLOPs of one training token, forward and backward: 6 N + {12 | 6} L h s (the attention's full square, or its causal
- * half); N = n_params_matmul. PaLM appendix B; parallel-training formulas in docs/program.md. */
+ * half); N = n_params_matmul. PaLM appendix B; parallel-training formulas in docs/internals/program.md. */
 double graph_flops_per_token(const struct graph *g, const struct job_model *model, int64_t seq, bool causal_half);
 
 #endif

@@ -1,5 +1,5 @@
 /* Names, and programs as text. One line per buffer, op and action; a range of ops that several actions share is printed
- * once. The form is fixed by a golden test and read by people: docs/program.md explains it. */
+ * once. The form is fixed by a golden test and read by people: docs/internals/program.md explains it. */
 #include "common/plan/program.h"
 
 #include <inttypes.h>

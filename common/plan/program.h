@@ -1,7 +1,7 @@
 /* A step as a program: per rank, actions in order, each expanded into ops over planned buffers.
  *
  * Compiled by plan_compile (pure) from a job and a graph; checked by plan_check; run by worker/step; drawn and forecast
- * by dtctl. After compilation it never changes and may be read by any thread. docs/program.md explains the shape and
+ * by dtctl. After compilation it never changes and may be read by any thread. docs/internals/program.md explains the shape and
  * tries it on paper against overlapped tensor parallelism, a ring step, an all-to-all and a split backward. */
 #ifndef DTD_COMMON_PLAN_PROGRAM_H
 #define DTD_COMMON_PLAN_PROGRAM_H

@@ -1,5 +1,5 @@
 /* Permitted roles and sizes are columns of the table. RPC_ROLE_ANY is for the Hello methods, which exchange a token for
- * a role. The owner of a listener decides the roles of a connection without a token (docs/wire.md). */
+ * a role. The owner of a listener decides the roles of a connection without a token (docs/formats/wire.md). */
 #include "common/rpc/methods.h"
 
 #include "common/base/log.h"

@@ -1,5 +1,5 @@
 /* Remote procedure calls over a stream socket: framing, dispatch by a method table over protobuf-c's generated
- * descriptors, streamed replies, deadlines. docs/wire.md specifies every byte of the format.
+ * descriptors, streamed replies, deadlines. docs/formats/wire.md specifies every byte of the format.
  *
  * Frame: 24-byte little-endian header {magic u32, version u8, kind u8, method u16, call u64, deadline_ms u32, length
  * u32}, then a protobuf message. The method table has the permitted roles and sizes, which are checked before any

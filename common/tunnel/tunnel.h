@@ -1,5 +1,5 @@
 /* Authenticated, encrypted byte streams between daemons: TLS 1.3 with an external key (PSK) and ECDHE over TCP, without
- * certificates and without clocks. docs/wire.md, "Between nodes", specifies every byte of the format.
+ * certificates and without clocks. docs/formats/wire.md, "Between nodes", specifies every byte of the format.
  *
  * A tunnel gives its owner one end of a Unix socketpair (SOCK_STREAM, non-blocking, close-on-exec): an ordinary
  * descriptor for rpc_conn_open, uv_pipe_open or read and write. In the same loop the tunnel copies bytes between the

@@ -1,4 +1,4 @@
-/* Incremental parser for requests of PyTorch's TCPStore protocol (docs/store.md). Pure: no sockets, no clock.
+/* Incremental parser for requests of PyTorch's TCPStore protocol (docs/use/c10d-store.md). Pure: no sockets, no clock.
  *
  * Each connection has one parser. It receives the input in arbitrary pieces and returns requests one by one. A request
  * that is complete in the caller's input is returned as views of that input; the bytes of an incomplete one are

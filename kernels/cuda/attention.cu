@@ -186,7 +186,7 @@ static const struct attn_variant<struct forward_args> forwards[] = {
     FORWARD(32), FORWARD(64), FORWARD(96), FORWARD(128), FORWARD(192), FORWARD(256)
 };
 
-/* Dynamic shared memory of a block, bytes; tests/kernels/cuda/resources records these lines in docs/kernels.md. */
+/* Dynamic shared memory of a block, bytes; tests/kernels/cuda/resources records these lines in docs/internals/kernels.md. */
 #define SHARED(D, bytes) static_assert(forward_shape<D>::shared == (bytes) && (bytes) <= ATTN_SHARED_MAX)
 #if KERN_CUDA_BITS == 16
 SHARED(32, 25600);

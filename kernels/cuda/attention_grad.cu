@@ -322,7 +322,7 @@ static uint64_t backward_allowed[2][9];
 static const struct attn_variant<struct grad_args> backwards[2][6] = {BACKWARDS(false), BACKWARDS(true)};
 
 /* Dynamic shared memory of a block, bytes, of dq and of dk and dv; tests/kernels/cuda/resources records these lines in
- * docs/kernels.md. */
+ * docs/internals/kernels.md. */
 #define SHARED(D, dq, dkv)                                                                        \
     static_assert(grad_shape<D, false>::shared == (dq) && grad_shape<D, true>::shared == (dkv) && \
                   (dkv) <= ATTN_SHARED_MAX)

@@ -1,5 +1,5 @@
 /* The algorithm file: which algorithm each product uses, kept as text over processes, so that whoever computes the same
- * products on the same model of GPU gets the same bits (docs/kernels.md, "Which algorithm a product uses").
+ * products on the same model of GPU gets the same bits (docs/internals/kernels.md, "Which algorithm a product uses").
  *
  * Several processes may have the file open. A choice is appended under a lock and only if the file has none for its key
  * yet, so the first writer's choice is everybody's. A line counts only when its checksum holds; the caller checks with

@@ -2,7 +2,7 @@
  *
  * The choice is made when a key first comes up and kept in the device's cache. Without an algorithm file it is the
  * first that cuBLASLt proposes. With one it is what the file says; what is not in it is timed here, on the caller's
- * stream and with its operands, and added to the file. See docs/kernels.md, "Which algorithm a product uses". */
+ * stream and with its operands, and added to the file. See docs/internals/kernels.md, "Which algorithm a product uses". */
 #ifndef DTD_KERNELS_CUDA_GEMM_PRODUCT_H
 #define DTD_KERNELS_CUDA_GEMM_PRODUCT_H
 

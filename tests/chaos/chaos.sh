@@ -3,7 +3,7 @@
 # a hang takes as long as `limit`. In the end the parameters are those of an undisturbed run on one node, bit for bit. Where
 # DTD_TORCH_PYTHON has PyTorch, a script of its DistributedDataParallel runs on all three beside it, and has to come to its end.
 #
-# Prints a line per fault and a table with a line per kind, which `tests/chaos/table FILE` puts into docs/cluster.md.
+# Prints a line per fault and a table with a line per kind, which `tests/chaos/table FILE` puts into docs/operate/cluster.md.
 # CHAOS_KINDS="kill_node ..." draws from these only; CHAOS_LIMIT is in seconds.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/network.sh"

@@ -1,5 +1,5 @@
 # stores.sh: a c10d store of one name is one store on all nodes of a cluster, closed everywhere when it is closed, and gone with
-# the node that had it. Spoken to in the bytes of docs/store.md.
+# the node that had it. Spoken to in the bytes of docs/use/c10d-store.md.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"
 begin_nodes a b c

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A dress rehearsal of the first half hour on a GPU machine, on a machine without one: deploy/gpu-bundle packs the programs with
 # the stand-ins of cudart, cuBLASLt and NCCL; a chroot that has a C library, bash and the usual small tools and nothing else
-# unpacks it; every stage runs there by the commands that docs/gpu.md tells a person to type. What a stage needs and the bundle
+# unpacks it; every stage runs there by the commands that docs/operate/gpu.md tells a person to type. What a stage needs and the bundle
 # lacks shows here. Figures of stand-ins are marked and must not enter the report of a GPU.
 set -euo pipefail
 : "${DTD_BUILD:?}" "${DTD_SOURCE:?}"
@@ -44,10 +44,10 @@ bare() {
 
 deploy/gpu-bundle --stand-ins --out "$root/gpu" "$DTD_BUILD"
 
-# ---- all stages, as docs/gpu.md tells ----
-grep -oE '^    (\. \.gpu/enter|tests/run -L gpu --stage [a-z]+)' docs/gpu.md | sed 's/^ *//' >"$tmp/typed"
+# ---- all stages, as docs/operate/gpu.md tells ----
+grep -oE '^    (\. \.gpu/enter|tests/run -L gpu --stage [a-z]+)' docs/operate/gpu.md | sed 's/^ *//' >"$tmp/typed"
 stages=$(sed -n 's/.*--stage //p' "$tmp/typed" | sort -u | wc -l)
-[ "$stages" = 6 ] || fail "docs/gpu.md names $stages stages, not 6"
+[ "$stages" = 6 ] || fail "docs/operate/gpu.md names $stages stages, not 6"
 bare <<X >"$tmp/out" 2>&1 || { cat "$tmp/out"; fail "a stage failed on the bare machine"; }
 cd /
 $(sed 's#^\. \.gpu/enter#. gpu/enter || exit#; s#^tests/run#/tmp/dtd-gpu/tree/tests/run#' "$tmp/typed" | awk '/tests.run/ { $0 = $0 " || exit" } { print }')

@@ -1,5 +1,5 @@
 /* What must hold after every event, whoever does what: the checks know all hosts at once and keep a ledger of what was
- * committed, in the order of the log. docs/sim.md lists them. */
+ * committed, in the order of the log. docs/internals/simulation.md lists them. */
 #ifndef DTD_TESTS_SIM_CHECK_H
 #define DTD_TESTS_SIM_CHECK_H
 

@@ -1,4 +1,4 @@
-# What docs/three-nodes.md shows under Slurm, on three nodes: the example over all of them, as many workers on each as it has cores; then a
+# What docs/operate/first-cluster.md shows under Slurm, on three nodes: the example over all of them, as many workers on each as it has cores; then a
 # node is lost, the one that leads, and the job goes on with the workers of the others. Nothing is left behind.
 nodes=(n1 n2 n3)
 . "$(dirname "$0")/lib.sh"

@@ -1,4 +1,4 @@
-# From one node to three, as docs/three-nodes.md has it: three machines under a real systemd, one service, a job of an ordinary user
+# From one node to three, as docs/operate/first-cluster.md has it: three machines under a real systemd, one service, a job of an ordinary user
 # over all of them, a node that loses power, one that is stopped in order, one that leaves.
 if [ -z "${DTD_NODES_INSIDE:-}" ]; then
   unshare -n ip link add v1 type veth peer name v2 2>/dev/null || { echo "skipped: no networks can be made here"; exit 77; }

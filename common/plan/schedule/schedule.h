@@ -1,6 +1,6 @@
 /* The order in which the ranks of a pipeline do their work: which chunk of the model on which microbatch, forward or
  * backward. A schedule knows nothing of models; a program is made from one later. It is built by a rule
- * (schedule_build) or read from text (schedule_read_csv, docs/schedule.md), checked before anything is made from it,
+ * (schedule_build) or read from text (schedule_read_csv, docs/internals/schedules.md), checked before anything is made from it,
  * and timed with given costs. Pure; the caller owns what is returned.
  *
  * The model is cut into ranks x chunks stages. Rank r holds the stages r, ranks + r, 2 ranks + r, ...: its chunks 0, 1,
@@ -165,7 +165,7 @@ NODISCARD err_t schedule_posts_check(const struct schedule_posts *p, const struc
 
 /* ---- text ---- */
 
-/* One line per rank (docs/schedule.md). `name` goes before errors, as in "NAME:LINE:COLUMN: ...". The counts of ranks,
+/* One line per rank (docs/internals/schedules.md). `name` goes before errors, as in "NAME:LINE:COLUMN: ...". The counts of ranks,
  * chunks and microbatches are those of the lines and the largest numbers in them. What is read is within the limits but
  * not checked. ERR_INVALID, ERR_LIMIT. */
 NODISCARD err_t schedule_read_csv(const char *text, size_t len, const char *name, struct schedule *ret,

@@ -2,11 +2,11 @@
  * the machine's apply at all of them. One voter alone is the same thing. The interface is narrow on purpose: libraft
  * behind it can be replaced, and nobody else includes it.
  *
- * A voter is a number, for ever: one that forgets its log must come back under another (docs/log.md). How a number is
+ * A voter is a number, for ever: one that forgets its log must come back under another (docs/formats/replicated-log.md). How a number is
  * reached is the business of log_peers. A record that was acknowledged survives kill -9, at a majority of the voters.
  * While the disk is full proposals fail with ERR_NOSPACE, log_warning says so, and the log takes up again by itself
  * when there is space. Everything here lives on the loop's thread; callbacks never run inside the call that starts
- * them. docs/log.md. */
+ * them. docs/formats/replicated-log.md. */
 #ifndef DTD_DAEMON_CONTROL_LOG_LOG_H
 #define DTD_DAEMON_CONTROL_LOG_LOG_H
 

@@ -1,6 +1,6 @@
 /* A record of the replicated log as a plain struct, and its bytes. Who proposes fills one and encodes it; apply gets
  * one that was decoded. Strings are borrowed: from the proposer, or from the decoded record's memory (record_fini).
- * Pure. proto/log.proto and docs/log.md are the format. */
+ * Pure. proto/log.proto and docs/formats/replicated-log.md are the format. */
 #ifndef DTD_DAEMON_CONTROL_STATE_RECORD_H
 #define DTD_DAEMON_CONTROL_STATE_RECORD_H
 

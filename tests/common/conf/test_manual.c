@@ -26,12 +26,12 @@ static void compare(const struct schema *schema, const char *name,
 
 TEST(job_page_is_current)
 {
-    compare(&job_schema, "docs/job.md", schema_manual);
+    compare(&job_schema, "docs/use/job-file.md", schema_manual);
 }
 
 TEST(node_page_is_current)
 {
-    compare(&node_schema, "docs/node.md", schema_manual);
+    compare(&node_schema, "docs/operate/configuration.md", schema_manual);
 }
 
 /* The installed file has only comments and parses. With every # before a key removed it still parses. */

@@ -661,7 +661,7 @@ TEST(too_many_lines)
     assert_non_null(strstr(why.text, "bytes are more than a schedule's"));
 }
 
-/* Each "```csv KIND P V M" block of docs/schedule.md is what the rule makes. */
+/* Each "```csv KIND P V M" block of docs/internals/schedules.md is what the rule makes. */
 TEST(examples_of_the_manual)
 {
     struct buf doc = {0};

@@ -1,4 +1,4 @@
-/* docs/wire.md's example, byte for byte, through the real method table. */
+/* docs/formats/wire.md's example, byte for byte, through the real method table. */
 #include "common/rpc/methods.h"
 #include "proto/client.pb-c.h"
 #include "tests/lib/example.h"
@@ -79,7 +79,7 @@ static void expect_bytes(struct wire_text *w, const char *name)
     if (m != (ssize_t)n || memcmp(got, golden, n) != 0) {
         for (ssize_t i = 0; i < m; i++)
             print_error("%02x ", got[i]);
-        fail_msg("the bytes of '%s' differ from docs/wire.md", name);
+        fail_msg("the bytes of '%s' differ from docs/formats/wire.md", name);
     }
 }
 
@@ -133,7 +133,7 @@ TEST(method_numbers_are_documented)
         char row[128];
         snprintf(row, sizeof(row), "| 0x%04x | %s |", m[i].id, m[i].name);
         if (!strstr((char *)text.data, row))
-            fail_msg("docs/wire.md lacks the row '%s'", row);
+            fail_msg("docs/formats/wire.md lacks the row '%s'", row);
     }
     buf_fini(&text);
 }

@@ -36,7 +36,7 @@ TEST(token_as_documented)
     assert_ok(token_encode(&t, text, NULL));
     size_t n = example_bytes("wire.md", "join token", want, sizeof(want));
     if (n != strlen(text) || memcmp(want, text, n) != 0)
-        fail_msg("docs/wire.md does not have %s", text);
+        fail_msg("docs/formats/wire.md does not have %s", text);
 }
 
 TEST(random_tokens_of_every_length_come_back)

@@ -1,4 +1,4 @@
-/* Which algorithm a product uses (docs/kernels.md), on the stand-ins of tests/cuda_host: their algorithms give
+/* Which algorithm a product uses (docs/internals/kernels.md), on the stand-ins of tests/cuda_host: their algorithms give
  * different bits in float32 and take as long as a test says. */
 #include "tests/lib/test.h"
 

@@ -1,5 +1,5 @@
 /* What happened to jobs, by what was committed, by what processes were told, and by what people were told: kept apart
- * from control's own state, and compared with what control does. docs/sim.md lists the promises. */
+ * from control's own state, and compared with what control does. docs/internals/simulation.md lists the promises. */
 #ifndef DTD_TESTS_SIM_CONTROL_LEDGER_H
 #define DTD_TESTS_SIM_CONTROL_LEDGER_H
 

@@ -1,4 +1,4 @@
-/* A worker or a dtd-io as control knows it by docs/wire.md and proto/: it connects to its computer's control.sock by
+/* A worker or a dtd-io as control knows it by docs/formats/wire.md and proto/: it connects to its computer's control.sock by
  * the real common/rpc, says Hello with its token, attends, does what it is told after a while and reports it; where
  * ranks meet in the epoch's store, it is ready after that. What it would compute is a number of steps, at which the
  * ranks of an epoch wait for each other; what it would save is the number of a step in a folder that all computers

@@ -16,7 +16,7 @@ static void assert_bytes(const struct record *r, const uint8_t *golden, size_t l
     buf_fini(&bytes);
 }
 
-/* docs/log.md's example: 39 bytes. */
+/* docs/formats/replicated-log.md's example: 39 bytes. */
 static uint8_t golden_submitted[39];
 
 static void read_golden(void)
