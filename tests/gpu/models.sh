@@ -3,7 +3,7 @@
 . "$(dirname "$0")/lib.sh"
 write_job
 up
-cat "$DTD_SOURCE"/README.md "$DTD_SOURCE"/docs/*.md >"$tmp/text.txt"
+cat "$DTD_SOURCE"/README.md "$DTD_SOURCE"/docs/*/*.md >"$tmp/text.txt"
 compared=0
 run() { # NAME LAYERS STEPS MODEL KEY-VALUE-HEADS-OF-A-REHEARSAL
   local name=$1 layers=${DTD_GPU_LAYERS:-$2} common missing

@@ -666,7 +666,7 @@ TEST(examples_of_the_manual)
 {
     struct buf doc = {0};
     int found = 0;
-    example_read("schedule.md", &doc);
+    example_read("internals/schedules.md", &doc);
     for (const char *at = (char *)doc.data; (at = strstr(at, "```csv ")); found++) {
         char kind[32];
         int p, v, m, k = 0;

@@ -9,7 +9,7 @@
 
 static size_t example(const char *name, uint8_t ret[256])
 {
-    return example_bytes("wire.md", name, ret, 256);
+    return example_bytes("formats/wire.md", name, ret, 256);
 }
 
 struct wire_text {
@@ -127,7 +127,7 @@ TEST(served_as_documented)
 TEST(method_numbers_are_documented)
 {
     struct buf text = {0};
-    example_read("wire.md", &text);
+    example_read("formats/wire.md", &text);
     const struct rpc_method *m = rpc_methods();
     for (int i = 0; i < RPC_METHOD_COUNT; i++) {
         char row[128];

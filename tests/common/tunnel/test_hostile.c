@@ -226,13 +226,13 @@ TEST(greeting_as_documented)
     net_open(&n);
     raw_open_a(&n, &r);
     assert_true(raw_handshake(&n, &r));
-    size_t len = example_bytes("wire.md", "tunnel greeting", bytes, sizeof(bytes));
+    size_t len = example_bytes("formats/wire.md", "tunnel greeting", bytes, sizeof(bytes));
     raw_write(&n, &r, bytes, len);
     net_wait_accepted(&n, 1);
     assert_string_equal(n.peers[0].name, "a");
     assert_string_equal(n.peers[0].argument, "7");
     assert_int_equal(n.peers[0].purpose, TUNNEL_STORE);
-    size_t want_len = example_bytes("wire.md", "tunnel answer", want, sizeof(want));
+    size_t want_len = example_bytes("formats/wire.md", "tunnel answer", want, sizeof(want));
     assert_int_equal(raw_read(&n, &r, bytes, sizeof(bytes), want_len), want_len);
     assert_memory_equal(bytes, want, want_len);
     raw_close(&r);

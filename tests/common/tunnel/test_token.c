@@ -34,7 +34,7 @@ TEST(token_as_documented)
     for (int i = 0; i < TOKEN_SECRET_BYTES; i++)
         t.secret[i] = (uint8_t)(0x10 + i);
     assert_ok(token_encode(&t, text, NULL));
-    size_t n = example_bytes("wire.md", "join token", want, sizeof(want));
+    size_t n = example_bytes("formats/wire.md", "join token", want, sizeof(want));
     if (n != strlen(text) || memcmp(want, text, n) != 0)
         fail_msg("docs/formats/wire.md does not have %s", text);
 }

@@ -426,7 +426,7 @@ TEST(workdir_is_entered_as_the_user)
     job_wait(&d, job, "failed", 30000);
     snprintf(path, sizeof(path), "%s/state/jobs/%s/rank-0.log", test_tmpdir(), job);
     char *text = read_text(path);
-    assert_non_null(strstr(text, "run.workdir cannot be entered"));
+    assert_non_null(strstr(text, "cannot enter run.workdir"));
     free(text);
     assert_int_equal(0, dtd_down(&d));
 }
