@@ -1,6 +1,6 @@
 /* What ranks of different nodes say to each other before they trust each other, and the headers between messages. What
  * is taken is printed again: an identity as it was, an address as one that means the same. */
-#include "worker/comm/wire/words.h"
+#include "worker/comm/wire/codec.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* The messages of a connection that has authenticated itself: whatever it says, the wire takes it or dies, and writes
  * nowhere but where a receive is posted. The bytes come through TLS over a socket pair, as they would. */
-#include "worker/comm/wire/stream/stream.h"
+#include "worker/comm/wire/stream/internal.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 
 #include "tests/lib/test.h"
 #include "tests/parity/store.h"
-#include "tests/worker/word_store.h"
+#include "tests/worker/memory_store.h"
 #include "worker/step/engine.h"
 
 /* The small models of the matrix; `sets` are overrides as in dtctl --set, ended by NULL. */

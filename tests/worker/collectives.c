@@ -2,7 +2,7 @@
 #include "tests/worker/collectives.h"
 
 #include "tests/lib/test.h"
-#include "tests/worker/word_store.h"
+#include "tests/worker/memory_store.h"
 
 #include "common/base/clock.h"
 

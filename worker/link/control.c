@@ -3,7 +3,7 @@
  * A report stays in the list until it was answered; a lost connection makes it unsent again, so control may hear one
  * twice and never misses one. The last state of the epoch is said again to every control that comes: the one before may
  * have died between hearing it and writing it down. */
-#include "worker/link/inner.h"
+#include "worker/link/internal.h"
 
 #include "common/base/log.h"
 #include "common/rpc/methods.h"

@@ -2,7 +2,7 @@
  *
  * A save is repeated after a lost connection as long as the arena still holds its bytes. Once a newer snapshot has
  * taken the arena, repeating would put the new bytes under the old step: then the old save is given up instead. */
-#include "worker/link/inner.h"
+#include "worker/link/internal.h"
 
 #include "common/base/log.h"
 #include "common/rpc/methods.h"

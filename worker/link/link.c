@@ -1,5 +1,5 @@
 /* The thread, and what the compute thread asks of it. */
-#include "worker/link/inner.h"
+#include "worker/link/internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"

@@ -1,6 +1,6 @@
 /* Building the two large messages. Pieces, boxes and their numbers lie in one array each: a message is a handful of
  * allocations, not one per piece. */
-#include "worker/link/inner.h"
+#include "worker/link/internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * A put stays in the list until the next epoch and is said to every control that comes, because a control that was
  * started anew has an empty store; a get is there while its caller waits. An operation whose caller has gone is
  * `dropped`: out of the list, and freed by its answer. Fields are under link.mu but for `said`, the loop thread's. */
-#include "worker/link/inner.h"
+#include "worker/link/internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"

@@ -4,7 +4,7 @@
  * every node, by the rank that channel p falls on: it reads the members' elements, and writes the result where they
  * were. So between two barriers the ranks of a node touch different elements, and a private buffer is copied into the
  * stage before the first and out of it behind the second. */
-#include "worker/comm/hier/hier.h"
+#include "worker/comm/hier/internal.h"
 
 #include <string.h>
 

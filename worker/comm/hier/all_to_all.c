@@ -1,7 +1,7 @@
 /* All-to-all: what goes to other nodes goes straight to its receiver, a message each, empty ones too, since they tell
  * whether the counts agree; what stays in the node goes over shm meanwhile. shm wants packed parts of neighbours: the
  * members of a run, from those of a run; where a node's ranks are neighbours that is all of them at once. */
-#include "worker/comm/hier/hier.h"
+#include "worker/comm/hier/internal.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* The rows of the hierarchical backend, and its life: first the ranks of this node meet, then the nodes. */
-#include "worker/comm/hier/hier.h"
+#include "worker/comm/hier/internal.h"
 
 #include <assert.h>
 #include <stdio.h>

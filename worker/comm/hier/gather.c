@@ -5,7 +5,7 @@
  *   post round 0 | gather in the node | wait for 0 | barrier | post round 1 | copy 0 out | wait for 1 | barrier | ...
  *
  * A half is filled again behind the barrier that all have reached after copying it out. */
-#include "worker/comm/hier/hier.h"
+#include "worker/comm/hier/internal.h"
 
 #include <assert.h>
 #include <string.h>

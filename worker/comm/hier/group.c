@@ -3,7 +3,7 @@
  *
  * A piece's sum visits the runs in order. From the node of the last run the result goes to the other nodes one after
  * another, those last that were first in the sum (all-reduce), or to the one that wants it (reduce-scatter). */
-#include "worker/comm/hier/hier.h"
+#include "worker/comm/hier/internal.h"
 
 #include <stdlib.h>
 #include <string.h>

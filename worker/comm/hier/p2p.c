@@ -1,6 +1,6 @@
 /* Messages: to ranks of this node over shm, to others on a lane of their own of the wire, so that a message that nobody
  * has asked for yet holds up no collective. Whoever waits for one moves all that its rank has posted, of both kinds. */
-#include "worker/comm/hier/hier.h"
+#include "worker/comm/hier/internal.h"
 
 #include <sched.h>
 #include <time.h>

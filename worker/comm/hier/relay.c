@@ -5,7 +5,7 @@
  * in one order, and the first piece that is not through can always go on. That holds as long as a route crosses a lane
  * in one direction once. Where a node comes twice in the order of the ranks (its ranks are no neighbours), one piece is
  * under way at a time. */
-#include "worker/comm/hier/hier.h"
+#include "worker/comm/hier/internal.h"
 
 #include <limits.h>
 

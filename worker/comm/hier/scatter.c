@@ -4,7 +4,7 @@
  *
  * A member whose tensors are private puts a block of every other member's stream into its stage, for its node to read,
  * round by round. The ranks of other nodes need not know of rounds: pieces are the same everywhere. */
-#include "worker/comm/hier/hier.h"
+#include "worker/comm/hier/internal.h"
 
 #include <assert.h>
 #include <string.h>

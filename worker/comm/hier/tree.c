@@ -9,7 +9,7 @@
  * Each addition is one of the tree, whoever makes it. Results go into the stage's halves in turn where `out` is
  * private, so that a round's end needs one barrier. */
 #include "worker/comm/shm/tree.h"
-#include "worker/comm/hier/hier.h"
+#include "worker/comm/hier/internal.h"
 
 #include <assert.h>
 #include <stdlib.h>

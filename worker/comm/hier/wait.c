@@ -1,7 +1,7 @@
 /* Moving the wire, and how an epoch ends: whoever learns of the end, of this node's segment or of a wire, ends the
  * other. Who waits for messages looks at the segment every now and then; who waits in the segment is made to look at
  * the wire (hier_watch). */
-#include "worker/comm/hier/hier.h"
+#include "worker/comm/hier/internal.h"
 
 #include <sched.h>
 

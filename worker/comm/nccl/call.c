@@ -1,5 +1,5 @@
 /* What every call on a stream has in common: types, the communicator, and waiting until NCCL has queued it. */
-#include "worker/comm/nccl/nccl.h"
+#include "worker/comm/nccl/internal.h"
 
 #include <assert.h>
 

@@ -1,5 +1,5 @@
 /* The collectives of one buffer, and what the host waits for. */
-#include "worker/comm/nccl/nccl.h"
+#include "worker/comm/nccl/internal.h"
 
 err_t nccl_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,
                       enum reduce_op op)

@@ -1,7 +1,7 @@
 /* Groups: the root communicator serves the group of all ranks, a group of one needs none, every other is split from the
  * root. A split is collective over all ranks, members or not, and it is part of the root while it lasts: one that fails
  * takes the whole comm with it, which an epoch without the group could not use anyway. */
-#include "worker/comm/nccl/nccl.h"
+#include "worker/comm/nccl/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

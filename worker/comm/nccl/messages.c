@@ -6,7 +6,7 @@
  * step, or an exchange between two slots of a pipeline, is one launch on every rank, and no send holds up the receive
  * behind it, although no send is buffered. A wait does not hold up the host: what is queued on the stream later is
  * behind the messages. What has no bytes is no call: both ends know the length. */
-#include "worker/comm/nccl/nccl.h"
+#include "worker/comm/nccl/internal.h"
 
 static err_t post(struct comm_group *g, struct nccl_post p, int slot)
 {

@@ -7,7 +7,7 @@
  *               part of it
  *
  * A comm whose finalising does not end (a peer has died meanwhile) is aborted. */
-#include "worker/comm/nccl/nccl.h"
+#include "worker/comm/nccl/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

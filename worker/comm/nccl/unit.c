@@ -4,7 +4,7 @@
  *
  * NCCL writes sums, it does not add them to what is there. A scatter that adds goes to scratch memory, and a kernel
  * adds that to the pieces on the same stream. The scratch grows to what the largest unit needs and stays. */
-#include "worker/comm/nccl/nccl.h"
+#include "worker/comm/nccl/internal.h"
 
 #include "kernels/kernels.h"
 

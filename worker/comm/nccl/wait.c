@@ -2,7 +2,7 @@
  *
  * A poll looks often at first (a collective on an idle device is through in microseconds) and then seldom (a rank may
  * take seconds to come). */
-#include "worker/comm/nccl/nccl.h"
+#include "worker/comm/nccl/internal.h"
 
 #include "common/base/clock.h"
 

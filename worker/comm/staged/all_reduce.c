@@ -1,5 +1,5 @@
 /* All-reduce and broadcast: one buffer, cut into what a half holds. */
-#include "worker/comm/staged/staged.h"
+#include "worker/comm/staged/internal.h"
 
 static uint8_t *place(const struct staged_call *c, int64_t i)
 {

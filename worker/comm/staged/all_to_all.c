@@ -1,6 +1,6 @@
 /* All-to-all: the lower half of a half holds what goes out, a cell for each member, the upper what comes in. Nobody
  * knows the counts of others, so the number of rounds is agreed on first. */
-#include "worker/comm/staged/staged.h"
+#include "worker/comm/staged/internal.h"
 
 #include <assert.h>
 

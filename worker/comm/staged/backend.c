@@ -1,6 +1,6 @@
 /* Life of the staged backend, and what needs no device: groups, barriers and single numbers are those of the inner
  * comm. Halves and cells are pinned; the rest of the segment is never seen by the device. */
-#include "worker/comm/staged/staged.h"
+#include "worker/comm/staged/internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * As in the inner comm there is no thread: whoever waits moves on all that its rank has posted; of two messages of one
  * direction to one peer the second begins when the first one's last chunk is with the inner comm, which keeps the
  * order. */
-#include "worker/comm/staged/staged.h"
+#include "worker/comm/staged/internal.h"
 
 #include "common/base/log.h"
 

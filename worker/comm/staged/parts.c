@@ -1,7 +1,7 @@
 /* All-gather and reduce-scatter, of one tensor or of all of a unit: a half holds one cell, and behind it a cell of
  * every member. What a member owns is a stream, its parts one behind another, and in a round each stream moves on by a
  * cell; streams differ in length, so that some members have nothing left in the last rounds. */
-#include "worker/comm/staged/staged.h"
+#include "worker/comm/staged/internal.h"
 
 #include <assert.h>
 

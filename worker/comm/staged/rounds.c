@@ -6,7 +6,7 @@
  * A half is written by a fetch only behind the put before it on the same stream, and by the host only when the fetch
  * has arrived, so behind that put too; peers touch it only inside a combine, which begins and ends with a barrier. The
  * next collective may come on another stream: it waits for this one's last put. */
-#include "worker/comm/staged/staged.h"
+#include "worker/comm/staged/internal.h"
 
 #include "common/base/log.h"
 

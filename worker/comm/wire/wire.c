@@ -2,7 +2,7 @@
 #include "worker/comm/wire/wire.h"
 
 #include "common/base/clock.h"
-#include "worker/comm/wire/words.h"
+#include "worker/comm/wire/codec.h"
 
 #include <inttypes.h>
 #include <openssl/core_names.h>

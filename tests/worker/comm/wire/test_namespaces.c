@@ -1,7 +1,7 @@
 /* Two ranks in network namespaces of their own, joined by a pair of virtual links: the collectives pass, and a link
  * that goes down under them hangs nobody once the epoch is aborted. Needs root and `ip`; skips without. */
 #include "tests/lib/test.h"
-#include "tests/worker/word_store.h"
+#include "tests/worker/memory_store.h"
 #include "worker/comm/comm.h"
 
 #include "common/base/clock.h"

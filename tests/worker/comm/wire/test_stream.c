@@ -1,8 +1,8 @@
 /* The stream wire against those who should not get in, those who come and misbehave, and peers that end. Two ranks, as
  * threads, are two nodes; between them the test plays the stranger. */
 #include "tests/lib/test.h"
-#include "tests/worker/word_store.h"
-#include "worker/comm/wire/stream/stream.h"
+#include "tests/worker/memory_store.h"
+#include "worker/comm/wire/stream/internal.h"
 
 #include "common/base/clock.h"
 

@@ -1,7 +1,7 @@
 /* A connection's messages. What is small goes out with its header as one record; what is large goes straight from the
  * caller's buffer, and comes straight into it. A header is read as soon as it is there, whether somebody waits or not:
  * so the end of a peer is seen too. */
-#include "worker/comm/wire/stream/stream.h"
+#include "worker/comm/wire/stream/internal.h"
 
 #include <errno.h>
 #include <openssl/err.h>

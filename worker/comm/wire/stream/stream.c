@@ -3,7 +3,7 @@
  * The kernel says once that a connection can be read or written again (edges); until it refuses, it is tried. abort
  * only touches descriptors: it cuts the connections, so that the peers hear of it whatever this rank's thread does, and
  * rings the bell that the thread waits on. */
-#include "worker/comm/wire/stream/stream.h"
+#include "worker/comm/wire/stream/internal.h"
 
 #include <errno.h>
 #include <stdio.h>

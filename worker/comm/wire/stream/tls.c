@@ -1,6 +1,6 @@
 /* Keys and TLS. OpenSSL gets its own way to the socket, since its socket BIO writes without MSG_NOSIGNAL: a peer that
  * dies must not send us a signal. */
-#include "worker/comm/wire/stream/stream.h"
+#include "worker/comm/wire/stream/internal.h"
 
 #include <errno.h>
 #include <openssl/err.h>

@@ -1,6 +1,6 @@
 /* Messages and waiting. A message under way is in a list, with UCX's request, so that it can be ended: UCX writes into
  * a buffer until it says that it is done with it, be it with an error. */
-#include "worker/comm/wire/ucx/ucx.h"
+#include "worker/comm/wire/ucx/internal.h"
 
 #include "common/base/clock.h"
 

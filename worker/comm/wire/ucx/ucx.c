@@ -1,5 +1,5 @@
 /* The module's row: life of the wire over UCX. */
-#include "worker/comm/wire/ucx/ucx.h"
+#include "worker/comm/wire/ucx/internal.h"
 
 #include "common/base/clock.h"
 

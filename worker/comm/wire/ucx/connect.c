@@ -4,7 +4,7 @@
  *
  * A connection says in its request which rank of which epoch it is from (UCX's client id), and is rejected at once when
  * that cannot be; its hello has to prove the secret. Both sides have to call progress all the while. */
-#include "worker/comm/wire/ucx/ucx.h"
+#include "worker/comm/wire/ucx/internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"

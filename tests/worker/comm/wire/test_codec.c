@@ -1,5 +1,5 @@
 /* Addresses, identities and headers as they stand on the wire. */
-#include "worker/comm/wire/words.h"
+#include "worker/comm/wire/codec.h"
 
 #include "tests/lib/test.h"
 

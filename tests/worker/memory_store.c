@@ -1,5 +1,5 @@
-/* See word_store.h. Words are never changed or removed, so that a reader needs nothing but the flag of a row. */
-#include "tests/worker/word_store.h"
+/* See memory_store.h. Words are never changed or removed, so that a reader needs nothing but the flag of a row. */
+#include "tests/worker/memory_store.h"
 
 #include "common/base/clock.h"
 

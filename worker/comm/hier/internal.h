@@ -11,8 +11,8 @@
  * Every rank has a stage in the node's segment, behind its shared bytes: for buffers that are private, and for what
  * comes from other nodes. A rank enters a barrier of its node only when all that it had to send and receive is through,
  * so that no barrier waits for a wire of somebody who waits in it. */
-#ifndef DTD_WORKER_COMM_HIER_HIER_H
-#define DTD_WORKER_COMM_HIER_HIER_H
+#ifndef DTD_WORKER_COMM_HIER_INTERNAL_H
+#define DTD_WORKER_COMM_HIER_INTERNAL_H
 
 #include "worker/comm/shm/shm.h"
 #include "worker/comm/wire/wire.h"

@@ -1,6 +1,6 @@
 /* An identity is taken only in the one form in which it is printed: what is parsed is printed again and compared, so
  * that no second spelling of anything gets through. */
-#include "worker/comm/wire/words.h"
+#include "worker/comm/wire/codec.h"
 
 #include <arpa/inet.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* A comm_store for ranks that are processes of one test: a table in memory that they inherit. */
-#ifndef DTD_TESTS_WORKER_WORD_STORE_H
-#define DTD_TESTS_WORKER_WORD_STORE_H
+#ifndef DTD_TESTS_WORKER_MEMORY_STORE_H
+#define DTD_TESTS_WORKER_MEMORY_STORE_H
 
 #include "worker/comm/comm.h"
 

@@ -4,8 +4,8 @@
  *   identity  "dtd-comm/1 epoch=E from=R to=R lane=L world=W", whom a connection comes from and what it is for; in TLS
  *             the identity of the key, so that its proof covers it
  *   header    16 bytes before each message: magic u32, its number on the lane u32, its bytes u64; little-endian */
-#ifndef DTD_WORKER_COMM_WIRE_WORDS_H
-#define DTD_WORKER_COMM_WIRE_WORDS_H
+#ifndef DTD_WORKER_COMM_WIRE_CODEC_H
+#define DTD_WORKER_COMM_WIRE_CODEC_H
 
 #include "common/base/err.h"
 

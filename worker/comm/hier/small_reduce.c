@@ -3,7 +3,7 @@
  *
  *   everybody's x into its window | barrier | the first rank of each node exchanges its node's x's with the others |
  *   barrier | everybody reduces all of them, in the order of the ranks | barrier */
-#include "worker/comm/hier/hier.h"
+#include "worker/comm/hier/internal.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * that NCCL sees as many hosts as ranks and joins them by sockets; on one machine these are the loopback's. NCCL reads
  * both variables once in a process, with its first call, so they are set before that and stay; what the user has set
  * stays too. */
-#include "worker/comm/nccl/nccl.h"
+#include "worker/comm/nccl/internal.h"
 
 #include "common/base/clock.h"
 

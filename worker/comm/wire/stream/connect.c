@@ -6,7 +6,7 @@
  * Outgoing connections that fail below TLS are tried again until the deadline, since their rank is known to listen;
  * TLS may refuse a few times (a full table there), not for ever. An incoming one takes its place only when its proof is
  * complete, so that a replayed beginning takes nobody's. */
-#include "worker/comm/wire/stream/stream.h"
+#include "worker/comm/wire/stream/internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"

@@ -4,8 +4,8 @@
  * inside NCCL while a peer is missing. Every call on a communicator is made under `mu` and looks at `dead` first:
  * nccl_abort, from any thread, sets it, takes the mutex between two polls of whoever waits, and aborts all
  * communicators at once. The module never logs. */
-#ifndef DTD_WORKER_COMM_NCCL_NCCL_H
-#define DTD_WORKER_COMM_NCCL_NCCL_H
+#ifndef DTD_WORKER_COMM_NCCL_INTERNAL_H
+#define DTD_WORKER_COMM_NCCL_INTERNAL_H
 
 #include "worker/comm/backend.h"
 
@@ -60,7 +60,7 @@ static inline struct nccl_comm *nccl_of(const struct comm_group *g)
     return (struct nccl_comm *)g->comm;
 }
 
-/* ---- meet.c: how ranks find each other, before and while the first communicator is made ---- */
+/* ---- connect.c: how ranks find each other, before and while the first communicator is made ---- */
 
 /* All ranks say that they are here, and on which GPU; where two share one, NCCL is told to take every process for a
  * host of its own and to use the loopback, and the comm's note says so. Then everybody has rank 0's id. */

@@ -4,8 +4,8 @@
  * Each rank has two halves of pinned memory in the segment of an inner shm comm. A collective runs in rounds that take
  * turns with the halves: while the ranks combine one on the host, the next is copied from the device into the other.
  * The calling thread waits for a round's data; the copies back are left to the stream. */
-#ifndef DTD_WORKER_COMM_STAGED_STAGED_H
-#define DTD_WORKER_COMM_STAGED_STAGED_H
+#ifndef DTD_WORKER_COMM_STAGED_INTERNAL_H
+#define DTD_WORKER_COMM_STAGED_INTERNAL_H
 
 #include "worker/comm/backend.h"
 

@@ -5,11 +5,11 @@
  * The listening socket exists only while the wire is opened. Whoever comes to it without the key, with another epoch's,
  * or not at all to the end, is refused with one line in the log and costs a bounded table one place for a few seconds.
  */
-#ifndef DTD_WORKER_COMM_WIRE_STREAM_STREAM_H
-#define DTD_WORKER_COMM_WIRE_STREAM_STREAM_H
+#ifndef DTD_WORKER_COMM_WIRE_STREAM_INTERNAL_H
+#define DTD_WORKER_COMM_WIRE_STREAM_INTERNAL_H
 
+#include "worker/comm/wire/codec.h"
 #include "worker/comm/wire/wire.h"
-#include "worker/comm/wire/words.h"
 
 #include <openssl/ssl.h>
 
@@ -76,7 +76,7 @@ SSL *stream_tls_new(struct stream *s, struct handshake *h);
 /* What the last failed call of this thread says, for a sentence. */
 const char *stream_tls_error(char *ret, size_t room);
 
-/* ---- meet.c ---- */
+/* ---- connect.c ---- */
 
 /* All connections, or the reason why not. */
 NODISCARD err_t stream_meet(struct stream *s, const struct wire_config *config, struct why *why);

@@ -1,6 +1,6 @@
 /* What the files of worker/link share. Fields under `mu` belong to both threads, the others to the loop thread. */
-#ifndef DTD_WORKER_LINK_INNER_H
-#define DTD_WORKER_LINK_INNER_H
+#ifndef DTD_WORKER_LINK_INTERNAL_H
+#define DTD_WORKER_LINK_INTERNAL_H
 
 #include "common/rpc/link.h"
 #include "proto/io.pb-c.h"

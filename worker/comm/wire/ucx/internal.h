@@ -6,11 +6,11 @@
  * UCX's own shared memory is never used (a killed sender wedges it), nor its idea of who is alive: a silent peer is
  * control's business, which aborts the epoch. What is under way when the wire dies is ended before progress says so,
  * since its buffers are the caller's. */
-#ifndef DTD_WORKER_COMM_WIRE_UCX_UCX_H
-#define DTD_WORKER_COMM_WIRE_UCX_UCX_H
+#ifndef DTD_WORKER_COMM_WIRE_UCX_INTERNAL_H
+#define DTD_WORKER_COMM_WIRE_UCX_INTERNAL_H
 
+#include "worker/comm/wire/codec.h"
 #include "worker/comm/wire/wire.h"
-#include "worker/comm/wire/words.h"
 
 #include <ucp/api/ucp.h>
 
@@ -76,7 +76,7 @@ bool ucx_flushed(struct wire *w);
 void ucx_close_ep(struct ucx *u, struct peer *p, bool force);
 void ucx_close_all(struct ucx *u, bool force);
 
-/* ---- meet.c ---- */
+/* ---- connect.c ---- */
 
 NODISCARD err_t ucx_meet(struct ucx *u, const struct wire_config *config, struct why *why);
 
