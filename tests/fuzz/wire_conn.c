@@ -13,18 +13,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static const int nodes[] = {0, 1};
 
 /* Both ends, by hand: no listener, no store. */
-static void make_end(struct stream *s, int rank, int fd, struct handshake *h, struct conn *c)
+static void make_end(struct stream_wire *s, int rank, int fd, struct stream_handshake *h, struct stream_connection *c)
 {
     static const uint8_t secret[32] = "a secret";
     const struct wire_config config = {
         .rank = rank, .world = 2, .epoch = 1, .secret = secret, .secret_bytes = sizeof(secret)};
-    *s = (struct stream){.rank = rank, .world = 2, .node = rank, .epoch = 1, .rekey = STREAM_REKEY};
+    *s = (struct stream_wire){.rank = rank, .world = 2, .node = rank, .epoch = 1, .rekey = STREAM_REKEY};
     s->node_of = (int *)nodes;
-    s->conns = calloc(2 * WIRE_LANES, sizeof(struct conn *));
+    s->conns = calloc(2 * WIRE_LANES, sizeof(struct stream_connection *));
     if (!s->conns || stream_tls_init(s, &config, NULL))
         abort();
-    *h = (struct handshake){.fd = fd, .incoming = rank == 0, .rank = 1 - rank};
-    *c = (struct conn){.rank = 1 - rank, .fd = fd, .readable = true, .writable = true};
+    *h = (struct stream_handshake){.fd = fd, .incoming = rank == 0, .rank = 1 - rank};
+    *c = (struct stream_connection){.rank = 1 - rank, .fd = fd, .readable = true, .writable = true};
     c->out_end = &c->out;
     c->in_end = &c->in;
     c->ssl = stream_tls_new(s, h);
@@ -32,7 +32,7 @@ static void make_end(struct stream *s, int rank, int fd, struct handshake *h, st
         abort();
 }
 
-static void drop_end(struct stream *s, struct conn *c)
+static void drop_end(struct stream_wire *s, struct stream_connection *c)
 {
     SSL_free(c->ssl);
     SSL_CTX_free(s->ctx);
@@ -42,9 +42,9 @@ static void drop_end(struct stream *s, struct conn *c)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct stream s[2];
-    struct handshake h[2];
-    struct conn c[2];
+    struct stream_wire s[2];
+    struct stream_handshake h[2];
+    struct stream_connection c[2];
     uint8_t buffer[2][64];
     struct wire_op ops[2] = {{.buffer = buffer[0], .bytes = 20}, {.buffer = buffer[1], .bytes = 0}};
     int fds[2];

@@ -333,7 +333,7 @@ TEST(who_does_not_come_is_named)
     struct comm *c;
     struct why why;
     assert_err(ERR_TIMEOUT, open_one(fd, 1, 1, 3, 50, NULL, &c, &why));
-    assert_non_null(strstr(why.text, "rank 0 2 did not come"));
+    assert_non_null(strstr(why.text, "rank 0 2 did not join"));
     close(fd);
 }
 
@@ -363,7 +363,7 @@ TEST(shared_memory_does_not_reach_other_nodes)
     struct comm *c;
     struct why why;
     assert_err(ERR_UNSUPPORTED, comm_open(&config, &c, &why));
-    assert_non_null(strstr(why.text, "write stream or auto"));
+    assert_non_null(strstr(why.text, "use stream or auto"));
 }
 
 TEST(an_unknown_backend_is_refused)

@@ -1,5 +1,6 @@
-/* The way from the interface to a backend. Arguments are promises of the plan, so what is wrong with them is an assert;
- * a group of which the caller is no member may be created (all ranks number groups alike) but not used. */
+/* Calls from the interface to a backend. The plan guarantees valid arguments, so they are checked by assertions. A rank
+ * must also create groups of which it is not a member, because all ranks number groups in the same order, but it must
+ * not use them. */
 #include "worker/comm/comm.h"
 
 #include "worker/comm/backend.h"
@@ -7,7 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* What is linked in, and what a module brings when somebody asks for it. */
+/* Backends that are linked in, and those that a module provides. A module is loaded when a job asks for it. */
 static const struct {
     const char *name;
     const struct comm_backend *backend;
@@ -62,7 +63,7 @@ err_t comm_open(const struct comm_config *config, struct comm **ret, struct why 
     assert(err || backend);
     if (!err && backend == &comm_backend_shm && !is_one_node(config))
         return why_set(why, ERR_UNSUPPORTED,
-                       "run.comm shm joins the workers of one node, and these are on several: write stream or auto");
+                       "run.comm shm works within one node, but the workers are on several: use stream or auto");
     return err ? err : backend->open(config, ret, why);
 }
 
@@ -114,14 +115,14 @@ void comm_group_free(struct comm_group *g)
         g->comm->backend->group_free(g);
 }
 
-/* ---- what is counted ---- */
+/* ---- byte counters ---- */
 
 int64_t comm_group_bytes(const struct comm_group *g)
 {
     return g->bytes;
 }
 
-/* After the call; gives back how it went. */
+/* Called after a collective; returns its error `err`. */
 static err_t count(struct comm_group *g, err_t err, int64_t elements, enum dtype dtype)
 {
     int64_t bytes = err ? 0 : elements * (int64_t)dtype_bytes(dtype);
@@ -135,7 +136,7 @@ static int64_t slice(const struct comm_group *g, int64_t n)
     return n * (g->me + 1) / g->n - n * g->me / g->n;
 }
 
-static int64_t of_others(const struct comm_group *g, const int64_t *counts)
+static int64_t sum_of_others(const struct comm_group *g, const int64_t *counts)
 {
     int64_t sum = 0;
     for (int i = 0; i < g->n; i++)
@@ -156,7 +157,7 @@ static err_t unsupported(struct comm_group *g, const char *what, const char *ins
                    instead);
 }
 
-/* Of the types that can be summed at all. */
+/* Whether the backend can sum the dtype. */
 static err_t check_sum(struct comm_group *g, enum dtype dtype)
 {
     assert(g->me >= 0);
@@ -179,7 +180,7 @@ err_t comm_all_gather(struct comm_group *g, struct kern_stream *s, const void *s
                       enum dtype dtype)
 {
     assert(g->me >= 0 && dtype_bytes(dtype));
-    return count(g, g->comm->backend->all_gather(g, s, src, dst, counts, dtype), of_others(g, counts), dtype);
+    return count(g, g->comm->backend->all_gather(g, s, src, dst, counts, dtype), sum_of_others(g, counts), dtype);
 }
 
 err_t comm_reduce_scatter(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
@@ -218,7 +219,7 @@ err_t comm_unit_gather(struct comm_group *g, struct kern_stream *s, const void *
     if (!g->comm->backend->unit_gather)
         return unsupported(g, "gathers of units", "use parallel.zero 0");
     for (int k = 0; k < n; k++)
-        others += of_others(g, parts[k].counts);
+        others += sum_of_others(g, parts[k].counts);
     return count(g, g->comm->backend->unit_gather(g, s, pieces, local, parts, n, dtype), others, dtype);
 }
 
@@ -269,7 +270,7 @@ err_t comm_all_to_all(struct comm_group *g, struct kern_stream *s, const void *s
     if (!g->comm->backend->all_to_all)
         return unsupported(g, "all-to-all", NO_MESSAGES);
     err_t err = g->comm->backend->all_to_all(g, s, src, send_counts, dst, recv_counts, dtype);
-    return count(g, err, of_others(g, recv_counts), dtype);
+    return count(g, err, sum_of_others(g, recv_counts), dtype);
 }
 
 static bool is_peer(const struct comm_group *g, int index)
@@ -277,7 +278,7 @@ static bool is_peer(const struct comm_group *g, int index)
     return g->me >= 0 && index >= 0 && index < g->n && index != g->me;
 }
 
-/* A slot of the table, of which `most` may be taken. */
+/* Reserves a slot; ERR_LIMIT when `most` slots are in use. */
 static err_t take_slot(struct comm *c, int most, struct comm_post *ret)
 {
     struct comm_slots *t = &c->slots;
@@ -310,7 +311,7 @@ static err_t post_send(struct comm_group *g, struct kern_stream *s, const void *
     err_t err = take_slot(c, most, &post);
     if (err)
         return err;
-    c->slots.brings[post.slot] = 0;
+    c->slots.received[post.slot] = 0;
     err = c->backend->send_post(g, s, src, bytes, to, post.slot);
     if (err)
         leave_slot(c, post);
@@ -330,7 +331,7 @@ static err_t post_recv(struct comm_group *g, struct kern_stream *s, void *dst, i
     err_t err = take_slot(c, most, &post);
     if (err)
         return err;
-    c->slots.brings[post.slot] = bytes;
+    c->slots.received[post.slot] = bytes;
     err = c->backend->recv_post(g, s, dst, bytes, from, post.slot);
     if (err)
         leave_slot(c, post);
@@ -356,14 +357,14 @@ err_t comm_push(struct comm *c)
     return c->backend->push ? c->backend->push(c) : OK;
 }
 
-/* A post is over after its wait, also when that fails: then the comm is dead. */
+/* The slot is free after the wait even if that fails: the comm is dead then. */
 err_t comm_wait(struct comm_group *g, struct comm_post post)
 {
     struct comm *c = g->comm;
     assert(post.slot >= 0 && post.slot < COMM_SLOTS && post.serial && c->slots.serial[post.slot] == post.serial);
     err_t err = c->backend->wait(g, post.slot);
     leave_slot(c, post);
-    return count(g, err, c->slots.brings[post.slot], DT_U8);
+    return count(g, err, c->slots.received[post.slot], DT_U8);
 }
 
 err_t comm_send(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to)

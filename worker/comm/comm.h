@@ -1,17 +1,23 @@
-/* Collectives over groups of ranks: one interface, one folder of algorithms per transport: shm (the memory of one
- * node), hier (several nodes: shm within each, between them "stream", TCP under TLS, or "ucx", a module for trusted
- * fabrics), nccl (GPUs, a module), staged (device memory through a transport of the host).
+/* Collectives and messages over groups of ranks: one interface, and one folder of algorithms per transport:
  *
- * A comm is all ranks of one epoch. Every rank calls the same collectives on a group in the same order. A collective is
- * queued on the stream that it is given and may return before it is done; on host memory it is done when it returns,
- * and the stream may be NULL. It either completes on all ranks or ends after comm_abort: a killed rank hangs nobody. On
- * the host this call then fails; on a device it or the next dev_stream_sync fails, or what was queued ends without its
- * result (NCCL), so whoever waits for a stream looks afterwards at the flag that is set before comm_abort
- * (link_cancel). Every later call is ERR_CANCELED.
+ *   shm     shared memory within one node
+ *   hier    several nodes: shm within each node; between nodes "stream" (TCP with TLS) or "ucx" (a module, for trusted
+ *           fabrics)
+ *   nccl    GPUs; a module
+ *   staged  device memory, copied through a host transport
  *
- * Calls of a rank come one at a time, of whatever thread: what one has done happens before the next, and that is the
- * callers' business (worker/step/comm_thread.h). On host memory no backend keeps anything of the thread that calls.
- * Only comm_abort may come at any time. */
+ * A comm consists of all ranks of one epoch. Every rank calls the same collectives on a group in the same order. A
+ * collective is queued on the given stream and may return before it is done. On host memory it is done when it returns,
+ * and the stream may be NULL.
+ *
+ * A collective either completes on all ranks or ends after comm_abort, so a killed rank blocks no other rank for ever.
+ * After comm_abort a call on host memory fails. On a device the call or the next dev_stream_sync fails, or the queued
+ * work ends without its result (NCCL); so after waiting for a stream, the caller must check the flag that is set before
+ * comm_abort (link_cancel). Every later call returns ERR_CANCELED.
+ *
+ * A rank makes one call at a time, from any thread. The callers guarantee that each call happens before the next
+ * (worker/step/comm_thread.h). On host memory no backend keeps state in the calling thread. Only comm_abort may be
+ * called at any time. */
 #ifndef DTD_WORKER_COMM_COMM_H
 #define DTD_WORKER_COMM_COMM_H
 
@@ -27,41 +33,42 @@
 struct comm;
 struct comm_group;
 
-/* A place where the ranks of an epoch leave words for each other: dtd's store (worker/link), or a test's. */
+/* The rendezvous: a key-value store through which the ranks of an epoch find each other. worker/link implements it over
+ * dtd-control; tests bring their own. */
 struct comm_store {
     void *arg;
-    /* Keys are 1 to 128 bytes of text, written once; values at most 4096 bytes. */
+    /* Writes a value. A key is 1 to 128 bytes of text and is written once; a value has at most 4096 bytes. */
     err_t (*put)(void *arg, const char *key, const void *value, size_t bytes, struct why *why);
-    /* Waits until somebody has put it, at most timeout_ms (ERR_TIMEOUT); `ret` has room for *ret_bytes, which becomes
-     * the value's size. ERR_CANCELED when the epoch has ended. */
+    /* Waits until a rank has put the key, at most timeout_ms (ERR_TIMEOUT). `ret` has room for *ret_bytes bytes, which
+     * is set to the value's size. ERR_CANCELED when the epoch has ended. */
     err_t (*get)(void *arg, const char *key, int64_t timeout_ms, void *ret, size_t *ret_bytes, struct why *why);
 };
 
 struct comm_config {
-    const char *backend; /* "shm", "stream", "ucx", "nccl", "staged"; stream and ucx are shm where there is one node */
+    const char *backend; /* "shm", "stream", "ucx", "nccl", "staged"; on one node, stream and ucx use shm alone */
     int fd;              /* all but nccl: the memfd that all ranks of the node inherited; not closed */
-    struct dev *dev;     /* nccl, staged: whose memory the collectives work on; used until comm_close */
-    /* nccl, stream, ucx: how ranks find each other; used during comm_open and comm_group_new. */
+    struct dev *dev;     /* nccl, staged: the device whose memory the collectives work on; used until comm_close */
+    /* nccl, stream, ucx: the rendezvous; used during comm_open and comm_group_new. */
     const struct comm_store *store;
     int rank, world;
     uint64_t epoch;            /* ranks of another epoch are refused: ERR_STALE */
-    size_t shared_bytes;       /* shm: bytes that every rank wants in the segment for itself: gradients */
-    int64_t timeout_ms;        /* for all ranks to arrive */
-    const _Atomic int *cancel; /* comm_open gives up with ERR_CANCELED once it is not 0; NULL: never */
+    size_t shared_bytes;       /* shm: bytes that this rank needs in the segment, for gradients */
+    int64_t timeout_ms;        /* limit for all ranks to join */
+    const _Atomic int *cancel; /* comm_open fails with ERR_CANCELED once it is not 0; NULL: never */
     /* stream, ucx; used during comm_open: */
-    const int *node_of; /* the node of every rank, numbered alike everywhere; NULL: all are on one */
-    const void *secret; /* of the epoch, at least 16 bytes: who does not have it is refused */
+    const int *node_of; /* node number of every rank, the same numbers on all ranks; NULL: all ranks are on one node */
+    const void *secret; /* the epoch's secret, at least 16 bytes; a peer without it is refused */
     size_t secret_bytes;
-    const char *address; /* of this node, a number or a name: where other nodes' ranks connect to */
+    const char *address; /* of this node, an IP address or a name: ranks of other nodes connect to it */
 };
 
-/* Collective: all ranks of the epoch must come. */
+/* Collective: returns when all ranks of the epoch have called it. */
 NODISCARD err_t comm_open(const struct comm_config *config, struct comm **ret, struct why *why);
 void comm_close(struct comm *c); /* NULL is legal */
-/* Marks the epoch dead for all ranks: whoever waits returns ERR_CANCELED. Any thread, idempotent. */
+/* Marks the epoch dead for all ranks: calls that wait return ERR_CANCELED. Any thread, idempotent. */
 void comm_abort(struct comm *c);
 /* This rank's shared_bytes, 4096-aligned, zero at open; collectives on buffers inside need no copy. NULL for a backend
- * that works on device memory: any of it will do. */
+ * that works on device memory, where all memory is equally suitable. */
 void *comm_shared(struct comm *c);
 
 /* Collective over the whole comm: all ranks create the same groups in the same order. */
@@ -70,83 +77,86 @@ void comm_group_free(struct comm_group *g);
 
 /* `root` of broadcast and the order of `counts` are indices into the group's ranks.
  *
- * Sums run in a fixed order (rank 0, 1, ..) on the host, so that every rank gets the same bits, and whatever the call,
- * an element's sum has the bits that comm_all_reduce gives it. The order does not know of nodes: the same ranks get the
- * same bits on any number of them. They take F32, F64, I32 and I64, and BF16 where the
- * backend can (nccl; else ERR_UNSUPPORTED); what only moves takes any dtype.
+ * On the host, sums run in a fixed order (rank 0, 1, ..), so every rank gets the same bits, and an element's sum has
+ * the bits of comm_all_reduce whichever collective computes it. The order is independent of nodes: the same ranks get
+ * the same bits on any number of nodes. Sums take F32, F64, I32 and I64, and BF16 if the backend supports it (nccl;
+ * else ERR_UNSUPPORTED). Collectives that only move data take any dtype.
  *
- * Buffers lie anywhere, each rank's where it likes: in comm_shared (members read them there, no copy) or in private
- * memory (copied through the segment in blocks). Members may mix the two. */
+ * A buffer may lie in comm_shared (members read it in place, without a copy) or in private memory (copied through the
+ * segment in blocks). The members of a group may mix the two. */
 NODISCARD err_t comm_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,
                                 enum reduce_op op);
-/* dst[i's part] = src of rank i; `counts` elements per rank (uneven is normal), dst packed. */
+/* dst[part i] = src of member i; `counts` elements per member (uneven counts are normal), dst packed. */
 NODISCARD err_t comm_all_gather(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
                                 const int64_t *counts, enum dtype dtype);
-/* dst = rank's part of the reduction of all src; counts as above. */
+/* dst = this rank's part of the reduction of all src; counts as above. */
 NODISCARD err_t comm_reduce_scatter(struct comm_group *g, struct kern_stream *s, const void *src, void *dst,
                                     const int64_t *counts, enum dtype dtype, enum reduce_op op);
 NODISCARD err_t comm_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64_t bytes, int root);
 
-/* A tensor of which every member owns a part (its piece), and computes with the whole (local). `counts`: the elements
- * of each member's part, all known to all; zeros are normal. Member i's part of the local tensor begins at element
- * local + counts[0] + .. + counts[i-1], and in member i's pieces at element `piece` of its own list of parts. */
+/* A tensor of which every member owns a part (its piece) and which every member computes with as a whole (local).
+ * `counts`: the number of elements of each member's part, the same array on all members; zeros are normal. Member i's
+ * part of the local tensor begins at element local + counts[0] + .. + counts[i-1]; in member i's pieces it begins at
+ * element `piece` of member i's own list of parts. */
 struct comm_part {
     int64_t local, piece;
     const int64_t *counts;
 };
-/* All parts of a unit in one collective. Lists are alike on all members in length and counts; `local` and `piece` are
- * each member's own. Parts overlap neither in the pieces nor in the local tensors. */
-/* Every member's pieces into everybody's local tensors, the own ones too; a piece that lies at its place in them
- * already is not copied. Else pieces and local do not overlap. */
+/* The next two calls move all parts of a unit in one collective. The lists have the same length and counts on all
+ * members; `local` and `piece` may differ. Parts overlap neither in the pieces nor in the local tensors. */
+/* Copies every member's pieces into the local tensors of all members, its own included. A piece that already lies at
+ * its place in the rank's local tensor is not copied; otherwise pieces and local must not overlap. */
 NODISCARD err_t comm_unit_gather(struct comm_group *g, struct kern_stream *s, const void *pieces, void *local,
                                  const struct comm_part *parts, int n, enum dtype dtype);
-/* The sum of all members' local tensors, each member's own part of it into its pieces; with `add` added to what is
- * there (piece + sum). `local` is left as it is. */
+/* Sums the local tensors of all members and writes each member's part of the sum into its pieces; with `add` the sum is
+ * added to the pieces (piece + sum). `local` is not changed. */
 NODISCARD err_t comm_unit_scatter(struct comm_group *g, struct kern_stream *s, const void *local, void *pieces,
                                   const struct comm_part *parts, int n, enum dtype dtype, bool add);
 
-/* src: what this rank has for each member, send_counts[i] elements for member i, packed in the order of the members.
- * dst: what the members have for this rank, recv_counts[i] elements from member i, packed alike. Uneven counts and
- * zeros are normal; recv_counts[i] is member i's send count for this rank: if not, ERR_INVALID there, and the comm is
- * dead for all. Any dtype. src and dst do not overlap. A src that lies as a whole in comm_shared, at any offset, is
- * read by its receivers without a copy in between. */
+/* src: this rank's data for each member, send_counts[i] elements for member i, packed in member order. dst: the
+ * members' data for this rank, recv_counts[i] elements from member i, packed in member order. Uneven counts and zeros
+ * are normal. recv_counts[i] must equal member i's send count for this rank; if not, this rank returns ERR_INVALID and
+ * the comm is aborted for all ranks. Any dtype. src and dst do not overlap. If src lies entirely in comm_shared, at any
+ * offset, its receivers read it without an intermediate copy. */
 NODISCARD err_t comm_all_to_all(struct comm_group *g, struct kern_stream *s, const void *src,
                                 const int64_t *send_counts, void *dst, const int64_t *recv_counts, enum dtype dtype);
-/* Returns when all ranks of the group have come, whatever the backend. */
+/* Returns when all ranks of the group have called it, with every backend. */
 NODISCARD err_t comm_barrier(struct comm_group *g);
-/* One number of the host, reduced over the group (SUM, MIN, MAX) when the call returns, whatever the backend. */
+/* Reduces one number in host memory over the group (SUM, MIN, MAX); done on return, with every backend. */
 NODISCARD err_t comm_agree(struct comm_group *g, int64_t *x, enum reduce_op op);
 
-/* Messages from one member to another: no tags, in order for each pair and direction. What a rank sends to another, and
- * what that one receives from it, come in the same order and sizes on both, over all groups that have the two; if a
- * size differs, ERR_INVALID at the receiver, and the comm is dead for all. No bytes are a message too.
+/* Messages from one member to another. They have no tags and stay in order for each pair and direction. The sends of
+ * one rank to another and the receives of that rank must match in order and size, over all groups that contain the two.
+ * If a size differs, the receiver returns ERR_INVALID and the comm is aborted for all ranks. A message may be empty.
  *
- * A send is done when src may be written again. That may be before the receiver has come, or only when it has all:
- * nothing may count on either. A receive is done when dst holds the message. A src in comm_shared is read by the
- * receiver without a copy in between, and needs its sender no more. Buffers of messages under way do not overlap. */
+ * A send is done when src may be written again. That may be before the receiver has posted its receive, or only after
+ * it has received everything; callers must rely on neither. A receive is done when dst holds the message. The receiver
+ * reads a src in comm_shared without an intermediate copy and without further calls by the sender. Buffers of messages
+ * in flight do not overlap. */
 NODISCARD err_t comm_send(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to);
 NODISCARD err_t comm_recv(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from);
-/* Both at once, for the step of a ring: all members may be in it together, even if nothing buffers. `to` and `from` may
- * be one member; both may be this rank itself: a copy of send_bytes = recv_bytes. */
+/* Send and receive at once, for a step of a ring: all members may call it together, even if no backend buffers
+ * anything. `to` and `from` may be the same member. Both may be this rank itself: then the call copies send_bytes =
+ * recv_bytes bytes. */
 NODISCARD err_t comm_sendrecv(struct comm_group *g, struct kern_stream *s, const void *src, int64_t send_bytes, int to,
                               void *dst, int64_t recv_bytes, int from);
 
-/* The same in two halves: a schedule posts a receive early, or a send and goes on, and waits later. At most COMM_POSTS
- * of a comm are under way at once (ERR_LIMIT: wait for some). Each is waited for exactly once, in any order, in the
- * group that it was posted in; its buffer is the comm's until then. After comm_wait the message is done in the sense
- * above, for what is queued on the post's stream later.
+/* The same in two halves: a schedule posts a receive early, or posts a send and continues, and waits later. At most
+ * COMM_POSTS posts of a comm are in flight at once (ERR_LIMIT: wait for some first). Each post is waited for exactly
+ * once, in any order, in the group in which it was posted; until then the comm owns its buffer. After comm_wait the
+ * message is done in the sense above, for work that is queued later on the post's stream.
  *
- * A backend may move messages all the time, on a thread or a device; it is only certain to while their rank is inside
- * one of the calls of this section. So between post and wait a rank must not enter a collective whose other members
- * still wait for the message.
+ * A backend may move messages at any time, on a thread or a device, but it is certain to move them only while their
+ * rank is inside one of the calls of this section. So between post and wait a rank must not enter a collective whose
+ * other members still wait for the message.
  *
- * comm_push gives away what was posted: afterwards no send needs its rank to go on, while receives still do. A send
- * out of comm_shared to a rank of the node is pushed at once; of others a push may last until their receivers, too, are
- * in a call of this section and have posted the receive.
+ * After comm_push, no send needs further calls by its rank; receives still do. A send from comm_shared to a rank of the
+ * same node is pushed at once. For other sends, a push may last until their receivers have posted the receive and are
+ * also in a call of this section.
  *
- * On nccl a push, or a wait, gives the device all that its rank has posted and not given yet, as one, and what is
- * queued on the stream later is behind all of it: a receive whose sender needs what this rank does only later is posted
- * behind that. nccl does not compare lengths. */
+ * On nccl, a push or a wait submits everything that its rank has posted since the last one to the device, as one
+ * operation; work queued on the stream later runs after all of it. Therefore a receive whose sender depends on work
+ * that this rank does later must be posted after that work. nccl does not compare sizes. */
 #define COMM_POSTS 64
 struct comm_post {
     int slot;
@@ -160,40 +170,41 @@ NODISCARD err_t comm_push(struct comm *c);
 NODISCARD err_t comm_wait(struct comm_group *g, struct comm_post post);
 
 /* Canonical sums. The leaves 0 .. n_leaves-1 are combined along one fixed binary tree: node [lo, hi) = [lo, mid) +
- * [mid, hi), mid = lo + the largest power of two below hi - lo. Each rank holds finished nodes of it (disjoint,
- * together all leaves); after the call `out` holds the root on every rank, the same bits for every way of dealing the
- * leaves and of placing the ranks on nodes. shm, stream and ucx have it. Node buffers lie anywhere in their holder's
- * comm_shared, `out` anywhere at all; `out` may be one of them, but must not overlap one otherwise. ERR_INVALID on all
- * ranks when the nodes do not make up the tree. */
+ * [mid, hi), mid = lo + the largest power of two below hi - lo. Each rank holds finished nodes of the tree; the nodes
+ * of all ranks are disjoint and together cover all leaves. After the call `out` holds the root on every rank, with the
+ * same bits for every distribution of the leaves over ranks and of the ranks over nodes of the cluster. Supported by
+ * shm, stream and ucx. The elements of a tree node lie anywhere in their holder's comm_shared, `out` in any memory;
+ * `out` may be the buffer of a tree node, but must not overlap one otherwise. ERR_INVALID on all ranks when the nodes
+ * do not make up the tree. */
 struct comm_tree_node {
     int64_t lo, hi;
-    size_t offset; /* of its n elements in the holder's comm_shared */
+    size_t offset; /* of the node's n elements in the holder's comm_shared */
 };
 NODISCARD err_t comm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, int n_mine, int64_t n_leaves,
                                  void *out, int64_t n, enum dtype dtype);
 
-/* The sentence of the first call that failed; "" when none did, or when its code says all. */
+/* The error message of the first call that failed; "" when none failed, or when the error code is the whole message. */
 const char *comm_why(const struct comm *c);
-/* What a person may want to know of how the comm was made, for the log; "" for nothing. */
+/* Details of how the comm was set up, for the log; "" when there are none. */
 const char *comm_note(const struct comm *c);
 
-/* Payload bytes that the collectives and messages of this group have brought to this rank from its peers, whatever the
- * backend and its algorithm. With N members, n bytes and this rank's slice of them (bytes [n i/N, n (i+1)/N) in whole
- * elements for member i):
+/* Payload bytes that this rank has received from its peers in collectives and messages of this group. The count does
+ * not depend on the backend or its algorithm. With N members, n bytes, and this rank's slice of them (bytes [n i/N,
+ * n (i+1)/N) in whole elements for member i):
  *
- *   all_reduce        (N-1) slice, to sum it, and n - slice, the sums of others: 2 n (N-1)/N where N divides n
+ *   all_reduce        (N-1) slice, to sum it, and n - slice, the sums of others: 2 n (N-1)/N if N divides n
  *   all_gather,
- *   unit_gather       all parts of others: n (N-1)/N where the parts are even
+ *   unit_gather       the parts of all other members: n (N-1)/N if the parts are even
  *   reduce_scatter,
- *   unit_scatter      (N-1) times the own part: n (N-1)/N where the parts are even
- *   broadcast         n, and nothing at the root
- *   all_to_all        what comes from others
- *   messages          n at the receiver, when it has waited for them; nothing at the sender, and for one to oneself
- *   tree_reduce       n - slice for each node that this rank holds (others have it from here), and n - slice
+ *   unit_scatter      (N-1) times this rank's part: n (N-1)/N if the parts are even
+ *   broadcast         n; 0 at the root
+ *   all_to_all        the bytes from other members
+ *   messages          n at the receiver, counted by its comm_wait; 0 at the sender, and for a message to itself
+ *   tree_reduce       n - slice for each tree node that this rank holds (others read it from here), and n - slice
  *
- * Barriers and agreed numbers count nothing, nor does a call that fails. */
+ * Barriers, comm_agree and calls that fail count nothing. */
 int64_t comm_group_bytes(const struct comm_group *g);
-/* Of all groups, those that are gone too. */
+/* The same over all groups of the comm, including freed ones. */
 int64_t comm_bytes_moved(const struct comm *c);
 
 #endif

@@ -1,11 +1,12 @@
-/* All-to-all: what goes to other nodes goes straight to its receiver, a message each, empty ones too, since they tell
- * whether the counts agree; what stays in the node goes over shm meanwhile. shm wants packed parts of neighbours: the
- * members of a run, from those of a run; where a node's ranks are neighbours that is all of them at once. */
+/* All-to-all: each rank sends one message to each rank of other nodes. Empty parts are sent too, because a message also
+ * verifies the counts. Meanwhile the ranks of a node exchange their parts over shm. shm needs parts that are packed one
+ * after another, so each call exchanges the parts between two runs; if the ranks of a node are consecutive, one call
+ * exchanges all. */
 #include "worker/comm/hier/internal.h"
 
 #include <string.h>
 
-struct call {
+struct hier_all_to_all_call {
     struct hier_group *g;
     const uint8_t *src;
     uint8_t *dst;
@@ -13,7 +14,7 @@ struct call {
     enum dtype dtype;
 };
 
-static int64_t sum(const int64_t *counts, int n)
+static int64_t sum_counts(const int64_t *counts, int n)
 {
     int64_t total = 0;
     for (int i = 0; i < n; i++)
@@ -21,8 +22,8 @@ static int64_t sum(const int64_t *counts, int n)
     return total;
 }
 
-/* From the members of one run to those of another, both here. */
-static err_t exchange_runs(const struct call *c, struct kern_stream *s, const struct hier_run *from,
+/* Exchanges the parts from the members of one run for those of another, both on this node. */
+static err_t exchange_runs(const struct hier_all_to_all_call *c, struct kern_stream *s, const struct hier_run *from,
                            const struct hier_run *to)
 {
     const struct hier_group *g = c->g;
@@ -35,11 +36,11 @@ static err_t exchange_runs(const struct call *c, struct kern_stream *s, const st
         out[g->local_at[i]] = c->send_counts[i];
     for (int i = from->first; i < from->first + from->n && receives; i++)
         in[g->local_at[i]] = c->recv_counts[i];
-    return shm_all_to_all(g->inner, s, c->src + sum(c->send_counts, to->first) * size, out,
-                          c->dst + sum(c->recv_counts, from->first) * size, in, c->dtype);
+    return shm_all_to_all(g->inner, s, c->src + sum_counts(c->send_counts, to->first) * size, out,
+                          c->dst + sum_counts(c->recv_counts, from->first) * size, in, c->dtype);
 }
 
-static err_t exchange_here(const struct call *c, struct kern_stream *s)
+static err_t exchange_here(const struct hier_all_to_all_call *c, struct kern_stream *s)
 {
     const struct hier_group *g = c->g;
     err_t err = OK;
@@ -50,7 +51,7 @@ static err_t exchange_here(const struct call *c, struct kern_stream *s)
     return err;
 }
 
-static int post(const struct call *c)
+static int post_messages(const struct hier_all_to_all_call *c)
 {
     const struct hier_group *g = c->g;
     const int64_t size = (int64_t)dtype_bytes(c->dtype);
@@ -73,11 +74,11 @@ err_t hier_all_to_all(struct comm_group *group, struct kern_stream *s, const voi
                       void *dst, const int64_t *recv_counts, enum dtype dtype)
 {
     struct hier_group *g = hier_group_of(group);
-    const struct call c = {g, src, dst, send_counts, recv_counts, dtype};
+    const struct hier_all_to_all_call c = {g, src, dst, send_counts, recv_counts, dtype};
     int turn = 0;
     if (g->one_node)
         return hier_result(group, shm_all_to_all(g->inner, s, src, send_counts, dst, recv_counts, dtype));
-    const int n = post(&c);
+    const int n = post_messages(&c);
     err_t err = hier_turn(hier_of(group), true, &turn);
     err = err ? err : exchange_here(&c, s);
     err = err ? err : hier_wait_ops(hier_of(group), g->ops, n);

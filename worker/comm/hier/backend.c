@@ -1,4 +1,5 @@
-/* The rows of the hierarchical backend, and its life: first the ranks of this node meet, then the nodes. */
+/* The function tables of the hierarchical backend, open and close. The ranks of each node join over shm first; then
+ * ranks of different nodes connect. */
 #include "worker/comm/hier/internal.h"
 
 #include <assert.h>
@@ -41,7 +42,7 @@ static err_t allocate(struct hier_comm *h, const struct comm_config *config, str
     return OK;
 }
 
-/* How many ranks the node has; their places in it. */
+/* Returns the number of ranks on this node; sets the place of every rank in its node. */
 static int count_local(struct hier_comm *h, int world)
 {
     int n = 0;
@@ -54,7 +55,7 @@ static int count_local(struct hier_comm *h, int world)
     return n;
 }
 
-static err_t meet_node(struct hier_comm *h, const struct comm_config *config, struct why *why)
+static err_t join_node(struct hier_comm *h, const struct comm_config *config, struct why *why)
 {
     struct comm_config inner = *config;
     struct comm *c;
@@ -66,20 +67,20 @@ static err_t meet_node(struct hier_comm *h, const struct comm_config *config, st
     err_t err = comm_backend_shm.open(&inner, &c, why);
     if (!err)
         h->shm = (struct shm_comm *)c;
-    return err ? why_prefix(why, err, "the ranks of this node, counted among themselves") : OK;
+    return err ? why_prefix(why, err, "within this node (ranks are numbered within the node)") : OK;
 }
 
-/* The library reads its environment, and takes signals, when it is loaded; a word that is there already is ours too:
- * what a person sets for other programs is not to steer this one. */
+/* UCX reads its environment and installs signal handlers when it is loaded. Variables that are already set are
+ * overwritten: settings that a user made for other programs must not affect this one. */
 static void prepare_ucx(void)
 {
-    static const char *const words[][2] = {{"UCX_HANDLE_ERRORS", "none"},
-                                           {"UCX_DEBUG_SIGNO", "0"},
-                                           {"UCX_WARN_UNUSED_ENV_VARS", "n"},
-                                           {"UCX_TCP_CM_REUSEADDR", "y"},
-                                           {"UCX_LOG_LEVEL", "fatal"}};
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-        setenv(words[i][0], words[i][1], 1);
+    static const char *const settings[][2] = {{"UCX_HANDLE_ERRORS", "none"},
+                                              {"UCX_DEBUG_SIGNO", "0"},
+                                              {"UCX_WARN_UNUSED_ENV_VARS", "n"},
+                                              {"UCX_TCP_CM_REUSEADDR", "y"},
+                                              {"UCX_LOG_LEVEL", "fatal"}};
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
+        setenv(settings[i][0], settings[i][1], 1);
 }
 
 static err_t find_wire(const char *name, const struct wire_ops **ret, struct why *why)
@@ -104,7 +105,7 @@ static err_t find_wire(const char *name, const struct wire_ops **ret, struct why
     return OK;
 }
 
-static err_t meet_nodes(struct hier_comm *h, const struct comm_config *config, struct why *why)
+static err_t connect_nodes(struct hier_comm *h, const struct comm_config *config, struct why *why)
 {
     const struct wire_config wire = {.rank = config->rank,
                                      .world = config->world,
@@ -118,7 +119,7 @@ static err_t meet_nodes(struct hier_comm *h, const struct comm_config *config, s
                                      .cancel = config->cancel};
     const struct wire_ops *ops = NULL;
     if (!config->store)
-        return why_set(why, ERR_INVALID, "ranks of several nodes need a store to find each other in");
+        return why_set(why, ERR_INVALID, "ranks on several nodes need a rendezvous store");
     err_t err = find_wire(config->backend, &ops, why);
     if (err)
         return err;
@@ -152,11 +153,11 @@ static err_t hier_open(const struct comm_config *config, struct comm **ret, stru
                             .rank = config->rank,
                             .world = config->world};
     err_t err = allocate(h, config, why);
-    err = err ? err : meet_node(h, config, why);
-    err = err ? err : meet_nodes(h, config, why);
+    err = err ? err : join_node(h, config, why);
+    err = err ? err : connect_nodes(h, config, why);
     if (err) {
         if (h->shm)
-            shm_abort(&h->shm->base); /* this rank had joined: the others must not wait for it */
+            shm_abort(&h->shm->base); /* this rank has joined: the others must not wait for it */
         hier_close(&h->base);
         return err;
     }

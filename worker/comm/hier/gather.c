@@ -1,24 +1,24 @@
-/* All-gather, of one tensor or of all of a unit. Members of this node give each other theirs over shm. What a member
- * owns is besides a stream, its pieces one behind another, and goes cell by cell to one rank of each other node, into a
- * half of that one's stage, where the whole node copies it from.
+/* All-gather of one tensor or of all tensors of a unit. The members on one node gather their pieces over shm. In
+ * addition each member sends its stream (its pieces, one after another) to one rank of each other node, cell by cell.
+ * The cell arrives in one half of that rank's stage, and all ranks of the node copy it from there.
  *
  *   post round 0 | gather in the node | wait for 0 | barrier | post round 1 | copy 0 out | wait for 1 | barrier | ...
  *
- * A half is filled again behind the barrier that all have reached after copying it out. */
+ * A half is filled again only after the barrier that all ranks reached after copying it out. */
 #include "worker/comm/hier/internal.h"
 
 #include <assert.h>
 #include <string.h>
 
-struct call {
+struct hier_gather_call {
     struct hier_group *g;
     const uint8_t *pieces;
     uint8_t *local;
     const struct comm_part *parts;
     int n;
     enum dtype dtype;
-    int64_t size, cell, rounds; /* cell: elements */
-    int64_t *totals;            /* of the members' streams */
+    int64_t size, cell, rounds; /* bytes of an element; elements of a cell; number of rounds */
+    int64_t *totals;            /* elements of each member's stream */
 };
 
 static int64_t before(const struct comm_part *p, int member)
@@ -31,8 +31,8 @@ static int64_t before(const struct comm_part *p, int member)
 
 /* ---- in the node ---- */
 
-/* The members of a run have neighbouring parts, as shm wants them. */
-static err_t gather_run(const struct call *c, struct kern_stream *s, const struct hier_run *run)
+/* The members of a run have adjacent parts in the local tensor, as shm requires. */
+static err_t gather_run(const struct hier_gather_call *c, struct kern_stream *s, const struct hier_run *run)
 {
     enum { AT_ONCE = 64 };
     struct comm_part parts[AT_ONCE];
@@ -53,7 +53,7 @@ static err_t gather_run(const struct call *c, struct kern_stream *s, const struc
     return err;
 }
 
-static err_t gather_here(const struct call *c, struct kern_stream *s)
+static err_t gather_here(const struct hier_gather_call *c, struct kern_stream *s)
 {
     err_t err = OK;
     for (int k = 0; !err && k < c->g->n_runs; k++)
@@ -64,13 +64,13 @@ static err_t gather_here(const struct call *c, struct kern_stream *s)
 
 /* ---- between the nodes ---- */
 
-static int64_t in_round(const struct call *c, int member, int64_t round)
+static int64_t in_round(const struct hier_gather_call *c, int member, int64_t round)
 {
     return hier_max(0, hier_min(c->totals[member] - round * c->cell, c->cell));
 }
 
-/* Elements [begin, begin + m) of the own stream: where they lie, or copied together. */
-static uint8_t *own_part(const struct call *c, int64_t begin, int64_t m, uint8_t *room)
+/* Returns elements [begin, begin + m) of this rank's stream: in place if they are contiguous, else copied to `room`. */
+static uint8_t *own_part(const struct hier_gather_call *c, int64_t begin, int64_t m, uint8_t *room)
 {
     int64_t at = 0, end = begin + m;
     for (int k = 0; k < c->n && at < end; k++) {
@@ -86,14 +86,14 @@ static uint8_t *own_part(const struct call *c, int64_t begin, int64_t m, uint8_t
     return room;
 }
 
-static uint8_t *cell_of(const struct call *c, int member, int64_t round)
+static uint8_t *cell_of(const struct hier_gather_call *c, int member, int64_t round)
 {
     const int receiver = c->g->local_at[member] % c->g->inner->n;
     return hier_stage(c->g, receiver) + (round & 1) * (HIER_STAGE / 2) + c->g->cell_at[member] * c->cell * c->size;
 }
 
-/* The round's messages, into its half of `ops`; their number. */
-static int post(const struct call *c, int64_t round)
+/* Posts the round's messages, in its half of g->ops; returns their number. */
+static int post_round(const struct hier_gather_call *c, int64_t round)
 {
     struct hier_group *g = c->g;
     struct wire_op *ops = g->ops + (round & 1) * (2 * g->base.n);
@@ -110,7 +110,7 @@ static int post(const struct call *c, int64_t round)
     return n;
 }
 
-static void copy_out(const struct call *c, int member, int64_t round)
+static void copy_cell(const struct hier_gather_call *c, int member, int64_t round)
 {
     const int64_t begin = round * c->cell, end = begin + in_round(c, member, round);
     const uint8_t *cell = cell_of(c, member, round);
@@ -124,34 +124,34 @@ static void copy_out(const struct call *c, int member, int64_t round)
     }
 }
 
-static void copy_all_out(const struct call *c, int64_t round)
+static void copy_cells(const struct hier_gather_call *c, int64_t round)
 {
     for (int i = 0; i < c->g->base.n; i++)
         if (c->g->node_at[i] != c->g->here && in_round(c, i, round) > 0)
-            copy_out(c, i, round);
+            copy_cell(c, i, round);
 }
 
-static err_t gather(const struct call *c, struct kern_stream *s)
+static err_t gather_parts(const struct hier_gather_call *c, struct kern_stream *s)
 {
     struct hier_group *g = c->g;
     struct hier_comm *h = hier_of(&g->base);
-    int turn = 0, posted = post(c, 0);
+    int turn = 0, posted = post_round(c, 0);
     err_t err = hier_turn(h, true, &turn);
     err = err ? err : gather_here(c, s);
     for (int64_t round = 0; !err && round < c->rounds; round++) {
         err = hier_wait_ops(h, g->ops + (round & 1) * (2 * g->base.n), posted);
         err = err ? err : shm_barrier(g->inner);
         if (!err && round + 1 < c->rounds) {
-            posted = post(c, round + 1);
+            posted = post_round(c, round + 1);
             err = hier_turn(h, true, &turn);
         }
         if (!err)
-            copy_all_out(c, round);
+            copy_cells(c, round);
     }
     return err ? err : shm_barrier(g->inner);
 }
 
-static void set_up(struct call *c)
+static void set_up(struct hier_gather_call *c)
 {
     int64_t most = 0;
     assert(c->size > 0);
@@ -170,14 +170,14 @@ err_t hier_unit_gather(struct comm_group *group, struct kern_stream *s, const vo
                        const struct comm_part *parts, int n, enum dtype dtype)
 {
     struct hier_group *g = hier_group_of(group);
-    struct call c = {.g = g, .pieces = pieces, .local = local, .parts = parts, .n = n, .dtype = dtype};
+    struct hier_gather_call c = {.g = g, .pieces = pieces, .local = local, .parts = parts, .n = n, .dtype = dtype};
     c.size = (int64_t)dtype_bytes(dtype);
     if (g->one_node)
         return hier_result(group, shm_unit_gather(g->inner, s, pieces, local, parts, n, dtype));
     if (n == 0)
         return hier_barrier(group);
     set_up(&c);
-    return hier_result(group, gather(&c, s));
+    return hier_result(group, gather_parts(&c, s));
 }
 
 err_t hier_all_gather(struct comm_group *g, struct kern_stream *s, const void *src, void *dst, const int64_t *counts,

@@ -1,23 +1,24 @@
-/* Groups: which members are on which node, the runs of neighbours, and the route of a piece through them as this rank
- * sees it. All of it is made with the group: a collective only reads it.
+/* Groups: which members are on which node, the runs (consecutive members on one node), and the steps that this rank
+ * takes for a piece. All of it is computed when the group is created; collectives only read it.
  *
- * A piece's sum visits the runs in order. From the node of the last run the result goes to the other nodes one after
- * another, those last that were first in the sum (all-reduce), or to the one that wants it (reduce-scatter). */
+ * A piece's sum visits the runs in order. All-reduce: from the node of the last run the result passes through the other
+ * nodes one after another, in the reverse order of their last runs. Reduce-scatter: it goes directly to the owner's
+ * node. */
 #include "worker/comm/hier/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct plan {
+struct hier_plan {
     struct hier_group *g;
-    int *ids;   /* of the nodes, by index */
-    int *order; /* nodes in the order in which results reach them */
+    int *ids;   /* number of each node in the comm, by index */
+    int *order; /* indices of the nodes in the order in which results reach them */
     int n_routes, steps_each;
 };
 
 /* ---- nodes and runs ---- */
 
-static int node_index(struct plan *p, int id)
+static int node_index(struct hier_plan *p, int id)
 {
     for (int y = 0; y < p->g->n_nodes; y++)
         if (p->ids[y] == id)
@@ -26,7 +27,7 @@ static int node_index(struct plan *p, int id)
     return p->g->n_nodes++;
 }
 
-static void find_nodes(struct plan *p, const struct hier_comm *h)
+static void find_nodes(struct hier_plan *p, const struct hier_comm *h)
 {
     struct hier_group *g = p->g;
     g->here = -1;
@@ -51,8 +52,8 @@ static void find_nodes(struct plan *p, const struct hier_comm *h)
     g->one_node = g->n_nodes == 1 && g->here == 0;
 }
 
-/* The node of the last run, then the others by their own last run, backwards. */
-static void find_order(struct plan *p)
+/* The node of the last run first, then the others in the reverse order of their last runs. */
+static void find_order(struct hier_plan *p)
 {
     const struct hier_group *g = p->g;
     int n = 0;
@@ -67,7 +68,7 @@ static void find_order(struct plan *p)
 
 /* ---- routes ---- */
 
-static void step(struct hier_route *r, enum hier_step_kind kind, int with)
+static void add_step(struct hier_route *r, enum hier_step_kind kind, int with)
 {
     r->step[r->n++] = (struct hier_step){kind, with};
 }
@@ -78,16 +79,16 @@ static void route_sum(const struct hier_group *g, struct hier_route *r)
         if (g->runs[k].node != g->here)
             continue;
         if (k > 0)
-            step(r, STEP_RECV_SUM, g->runs[k - 1].node);
-        step(r, STEP_SUM, k);
+            add_step(r, STEP_RECV_SUM, g->runs[k - 1].node);
+        add_step(r, STEP_SUM, k);
         if (k < g->n_runs - 1)
-            step(r, STEP_SEND_SUM, g->runs[k + 1].node);
+            add_step(r, STEP_SEND_SUM, g->runs[k + 1].node);
         else
-            step(r, STEP_FINISH, 0);
+            add_step(r, STEP_FINISH, 0);
     }
 }
 
-/* order[0] has it. */
+/* order[first] has the result; the nodes pass it on in that order. */
 static void route_spread(const struct hier_group *g, struct hier_route *r, const int *order, int first)
 {
     const int n = g->n_nodes;
@@ -95,24 +96,24 @@ static void route_spread(const struct hier_group *g, struct hier_route *r, const
         if (order[(first + k) % n] != g->here)
             continue;
         if (k > 0)
-            step(r, STEP_RECV, order[(first + k - 1) % n]);
+            add_step(r, STEP_RECV, order[(first + k - 1) % n]);
         if (k < n - 1)
-            step(r, STEP_SEND, order[(first + k + 1) % n]);
-        step(r, STEP_GIVE, 0);
+            add_step(r, STEP_SEND, order[(first + k + 1) % n]);
+        add_step(r, STEP_DELIVER, 0);
     }
 }
 
 static void route_to(const struct hier_group *g, struct hier_route *r, int from, int to)
 {
     if (g->here == from && from != to)
-        step(r, STEP_SEND, to);
+        add_step(r, STEP_SEND, to);
     if (g->here == to && from != to)
-        step(r, STEP_RECV, from);
+        add_step(r, STEP_RECV, from);
     if (g->here == to)
-        step(r, STEP_GIVE, 0);
+        add_step(r, STEP_DELIVER, 0);
 }
 
-static void make_routes(struct plan *p)
+static void make_routes(struct hier_plan *p)
 {
     struct hier_group *g = p->g;
     struct hier_step *at = g->steps;
@@ -123,7 +124,7 @@ static void make_routes(struct plan *p)
         g->scatter[y].step = at += p->steps_each;
         route_sum(g, &g->scatter[y]);
         route_to(g, &g->scatter[y], p->order[0], y);
-        p->ids[y] = y; /* from here on: the nodes in their order */
+        p->ids[y] = y; /* reused below as the order of the nodes by index */
     }
     for (int y = 0; y < g->n_nodes; y++) {
         g->broadcast[y].step = at += p->steps_each;
@@ -133,7 +134,8 @@ static void make_routes(struct plan *p)
 
 /* ---- cells of a gather ---- */
 
-/* Member i's parts reach a node through the one of its ranks that i's own place falls on. */
+/* Member i sends its parts to one rank of each other node: the rank with number (i's place in its node) modulo (the
+ * number of ranks there). */
 static void find_cells(struct hier_group *g, int *used)
 {
     for (int y = 0; y < g->n_nodes; y++) {
@@ -150,9 +152,9 @@ static void find_cells(struct hier_group *g, int *used)
     }
 }
 
-/* ---- all of it ---- */
+/* ---- creation ---- */
 
-static err_t allocate(struct plan *p, int n)
+static err_t allocate(struct hier_plan *p, int n)
 {
     struct hier_group *g = p->g;
     const size_t count = (size_t)n;
@@ -174,7 +176,7 @@ static err_t allocate(struct plan *p, int n)
     return OK;
 }
 
-static err_t make_steps(struct plan *p)
+static err_t make_steps(struct hier_plan *p)
 {
     struct hier_group *g = p->g;
     int runs_here = 0;
@@ -206,7 +208,7 @@ err_t hier_group_new(struct comm *c, const int *ranks, int n, int me, struct com
 {
     struct hier_comm *h = (struct hier_comm *)c;
     struct hier_group *g = calloc(1, sizeof(*g));
-    struct plan p = {.g = g};
+    struct hier_plan p = {.g = g};
     if (!g)
         return ERR_NOMEM;
     g->base = (struct comm_group){.comm = c, .n = n, .me = me};

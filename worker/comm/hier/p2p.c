@@ -1,12 +1,13 @@
-/* Messages: to ranks of this node over shm, to others on a lane of their own of the wire, so that a message that nobody
- * has asked for yet holds up no collective. Whoever waits for one moves all that its rank has posted, of both kinds. */
+/* Messages to ranks of this node go over shm. Messages to other ranks have their own lane of the wire, so a message
+ * whose receive is not posted yet delays no collective. A rank that waits for one message moves all messages that it
+ * has posted, of both kinds. */
 #include "worker/comm/hier/internal.h"
 
 #include <sched.h>
 #include <time.h>
 
 #define YIELDS 100
-#define NAP_NS 20000
+#define NAP_NS 20000 /* the rank can sleep neither on shm nor on the wire alone, so it polls both in this interval */
 
 static bool is_remote(const struct comm_group *g, int member)
 {
@@ -14,7 +15,7 @@ static bool is_remote(const struct comm_group *g, int member)
     return h->node_at[member] != h->here;
 }
 
-static err_t is_alive(struct hier_comm *h)
+static err_t check_alive(struct hier_comm *h)
 {
     if (!shm_is_dead(h->shm) && !atomic_load(&h->wire->aborted))
         return OK;
@@ -22,7 +23,7 @@ static err_t is_alive(struct hier_comm *h)
     return ERR_CANCELED;
 }
 
-/* A first push: what the kernel takes at once needs this rank no more. */
+/* A send makes one turn of progress: data that the operating system accepts now needs no later call of this rank. */
 static err_t post_remote(struct hier_comm *h, int rank, void *buffer, int64_t bytes, bool send, int slot)
 {
     struct hier_post *p = &h->posts[slot];
@@ -48,7 +49,7 @@ static int local_index(const struct comm_group *g, int member)
 err_t hier_send_post(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int slot)
 {
     struct hier_comm *h = hier_of(g);
-    err_t err = is_alive(h);
+    err_t err = check_alive(h);
     if (err)
         return err;
     if (is_remote(g, to))
@@ -62,7 +63,7 @@ err_t hier_send_post(struct comm_group *g, struct kern_stream *s, const void *sr
 err_t hier_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int slot)
 {
     struct hier_comm *h = hier_of(g);
-    err_t err = is_alive(h);
+    err_t err = check_alive(h);
     if (err)
         return err;
     if (is_remote(g, from))
@@ -73,7 +74,7 @@ err_t hier_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int
     return hier_result(g, err);
 }
 
-/* Any message of this node that is under way: shm moves all when it is asked for one. */
+/* The slot of any message within the node that is in flight: shm_move moves all of them, whichever it is called for. */
 static int any_local(const struct hier_comm *h)
 {
     for (int slot = 0; slot < COMM_SLOTS; slot++)
@@ -90,7 +91,7 @@ static void nap(int turn)
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }
 
-/* Both kinds are under way: neither may be slept on alone. */
+/* Messages of both kinds are in flight, so the rank must not sleep on one kind alone. */
 static err_t wait_both(struct hier_comm *h, int slot)
 {
     const struct hier_post *p = &h->posts[slot];
@@ -107,7 +108,7 @@ static err_t wait_both(struct hier_comm *h, int slot)
     return err;
 }
 
-static void leave(struct hier_comm *h, struct hier_post *p)
+static void release_post(struct hier_comm *h, struct hier_post *p)
 {
     h->n_remote -= p->remote;
     h->n_local -= !p->remote;
@@ -125,7 +126,7 @@ err_t hier_wait(struct comm_group *g, int slot)
         err = shm_wait(h->shm->all, slot);
     else
         err = wait_both(h, slot);
-    leave(h, p);
+    release_post(h, p);
     return hier_result(g, err);
 }
 
@@ -142,7 +143,7 @@ err_t hier_push(struct comm *c)
     struct hier_comm *h = (struct hier_comm *)c;
     int one = 0;
     bool done;
-    err_t err = is_alive(h);
+    err_t err = check_alive(h);
     if (!err && h->n_remote > 0)
         err = hier_turn(h, true, &one);
     if (!err && h->n_local > 0)
@@ -163,14 +164,14 @@ err_t hier_move(struct comm_group *g, int slot, bool *ret_done)
     struct hier_post *p = slot < 0 ? NULL : &h->posts[slot];
     bool done = false;
     int turn = 0;
-    err_t err = is_alive(h);
+    err_t err = check_alive(h);
     if (!err && p)
         err = hier_turn(h, true, &turn);
     if (!err && p && h->n_local > 0)
         err = shm_move(h->shm->all, p->remote ? any_local(h) : slot, &done);
     *ret_done = !err && p && (p->remote ? p->op.done : done);
     if (*ret_done)
-        leave(h, p);
+        release_post(h, p);
     return hier_result(g, err);
 }
 

@@ -1,13 +1,14 @@
-/* What is small, numbers that are agreed on, and barriers, which are a reduction of nothing: one exchange between the
- * nodes instead of a way there and back.
+/* Reductions of small buffers, comm_agree, and barriers, which are reductions of no elements. They need one exchange
+ * between the nodes; the relay would need a way there and back.
  *
- *   everybody's x into its window | barrier | the first rank of each node exchanges its node's x's with the others |
- *   barrier | everybody reduces all of them, in the order of the ranks | barrier */
+ *   each rank writes x to its window | barrier | the first rank of each node exchanges its node's values with the other
+ *   nodes' first ranks | barrier | each rank reduces all values, in rank order | barrier */
 #include "worker/comm/hier/internal.h"
 
 #include <string.h>
 
-/* Between the first ranks of the nodes. What they have for each other is packed in scratch, a node behind another. */
+/* The exchange between the first ranks of the nodes. Scratch memory holds the values of this node, then those of each
+ * other node. */
 static err_t exchange(struct hier_group *g, int64_t bytes)
 {
     struct hier_comm *h = hier_of(&g->base);
@@ -25,19 +26,19 @@ static err_t exchange(struct hier_group *g, int64_t bytes)
     return hier_wait_ops(h, g->ops, n);
 }
 
-/* Into the stage, in the order of the members. */
+/* Copies the values to the stage, in the order of the members. */
 static void publish(const struct hier_group *g, int64_t bytes)
 {
     const uint8_t *at = hier_of(&g->base)->scratch;
     uint8_t *stage = hier_stage(g, 0);
-    for (int turn = -1; turn < g->n_nodes; turn++) { /* the own node comes first */
+    for (int turn = -1; turn < g->n_nodes; turn++) { /* this node comes first */
         const int y = turn < 0 ? g->here : turn;
         for (int j = 0; j < g->nodes[y].n && turn != g->here; j++, at += bytes)
             memcpy(stage + g->nodes[y].members[j] * bytes, at, (size_t)bytes);
     }
 }
 
-err_t hier_reduce_tiny(struct hier_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op)
+err_t hier_reduce_small(struct hier_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op)
 {
     const int64_t bytes = n * (int64_t)dtype_bytes(dtype);
     if (bytes > 0)
@@ -60,11 +61,11 @@ err_t hier_reduce_tiny(struct hier_group *g, void *x, int64_t n, enum dtype dtyp
 err_t hier_barrier(struct comm_group *group)
 {
     struct hier_group *g = hier_group_of(group);
-    return hier_result(group, g->one_node ? shm_barrier(g->inner) : hier_reduce_tiny(g, NULL, 0, DT_I64, REDUCE_SUM));
+    return hier_result(group, g->one_node ? shm_barrier(g->inner) : hier_reduce_small(g, NULL, 0, DT_I64, REDUCE_SUM));
 }
 
 err_t hier_agree(struct comm_group *group, int64_t *x, enum reduce_op op)
 {
     struct hier_group *g = hier_group_of(group);
-    return hier_result(group, g->one_node ? shm_agree(g->inner, x, op) : hier_reduce_tiny(g, x, 1, DT_I64, op));
+    return hier_result(group, g->one_node ? shm_agree(g->inner, x, op) : hier_reduce_small(g, x, 1, DT_I64, op));
 }

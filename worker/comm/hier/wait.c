@@ -1,13 +1,13 @@
-/* Moving the wire, and how an epoch ends: whoever learns of the end, of this node's segment or of a wire, ends the
- * other. Who waits for messages looks at the segment every now and then; who waits in the segment is made to look at
- * the wire (hier_watch). */
+/* Progress of the wire, and the end of an epoch. A rank that detects that the shared segment or the wire is dead aborts
+ * the other. A rank that waits for the wire checks the segment in every turn; a rank that waits in the segment calls
+ * hier_watch, which checks the wire. */
 #include "worker/comm/hier/internal.h"
 
 #include <sched.h>
 
 #define SPINS 200
-#define SPINS_CROWDED 20 /* where the node's ranks outnumber its processors */
-#define NAP_MS 20
+#define SPINS_CROWDED 20 /* if the node has more ranks than processors */
+#define NAP_MS 20        /* longest wait in the wire before the segment is checked again */
 
 static struct why *free_why(struct comm *c)
 {
@@ -28,7 +28,7 @@ err_t hier_end(struct hier_comm *h)
     return err ? err : ERR_CANCELED;
 }
 
-/* The wire has died, or this rank has aborted. */
+/* Called when the wire is dead or this rank has aborted. */
 static err_t wire_ended(struct hier_comm *h, err_t err)
 {
     if (err != ERR_CANCELED)
@@ -46,11 +46,11 @@ err_t hier_outcome(struct hier_comm *h, err_t err)
     if (!shm_is_dead(h->shm))
         return err;
     (void)hier_end(h);
-    /* Woken in the segment by what this rank's own look at the wire had found: that says more than "canceled". */
+    /* The rank's own hier_watch found the wire dead and aborted the segment: return the reason, not "canceled". */
     if (err == ERR_CANCELED && h->wire->dead)
         err = h->wire->dead;
-    err = h->told ? ERR_CANCELED : err;
-    h->told = true;
+    err = h->reported ? ERR_CANCELED : err;
+    h->reported = true;
     return err;
 }
 
@@ -95,14 +95,14 @@ err_t hier_wait_ops(struct hier_comm *h, const struct wire_op *ops, int n)
 
 void hier_send(const struct hier_group *g, int member, void *data, int64_t bytes, struct wire_op *op)
 {
-    struct wire *w = hier_of(&g->base)->wire;
+    struct comm_wire *w = hier_of(&g->base)->wire;
     *op = (struct wire_op){.buffer = data, .bytes = (size_t)bytes};
     w->ops->send(w, g->base.ranks[member], WIRE_COLLECTIVES, op);
 }
 
 void hier_recv(const struct hier_group *g, int member, void *data, int64_t bytes, struct wire_op *op)
 {
-    struct wire *w = hier_of(&g->base)->wire;
+    struct comm_wire *w = hier_of(&g->base)->wire;
     *op = (struct wire_op){.buffer = data, .bytes = (size_t)bytes};
     w->ops->recv(w, g->base.ranks[member], WIRE_COLLECTIVES, op);
 }

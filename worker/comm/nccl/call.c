@@ -1,4 +1,4 @@
-/* What every call on a stream has in common: types, the communicator, and waiting until NCCL has queued it. */
+/* Common parts of calls on streams: types, the choice of communicator, and waiting until NCCL has queued the call. */
 #include "worker/comm/nccl/internal.h"
 
 #include <assert.h>
@@ -51,7 +51,7 @@ err_t nccl_queued(struct comm_group *g, struct kern_stream *s, ncclResult_t code
     return nccl_queued_on(nccl_of(g), nccl_comm_of(g), s, code, call, line);
 }
 
-bool nccl_going(ncclResult_t code)
+bool nccl_in_order(ncclResult_t code)
 {
     return code == ncclSuccess || code == ncclInProgress;
 }
@@ -59,10 +59,10 @@ bool nccl_going(ncclResult_t code)
 ncclResult_t nccl_group_end(ncclResult_t code)
 {
     ncclResult_t end = ncclGroupEnd();
-    return nccl_going(code) ? end : code;
+    return nccl_in_order(code) ? end : code;
 }
 
-err_t nccl_alone(struct kern_stream *s, void *dst, const void *src, int64_t bytes)
+err_t nccl_copy_alone(struct kern_stream *s, void *dst, const void *src, int64_t bytes)
 {
     return dst == src || bytes == 0 ? OK : s->dev->ops->copy(s, dst, src, (size_t)bytes);
 }

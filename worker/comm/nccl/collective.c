@@ -1,4 +1,4 @@
-/* The collectives of one buffer, and what the host waits for. */
+/* Collectives on one buffer, and reductions of a number that the host waits for. */
 #include "worker/comm/nccl/internal.h"
 
 err_t nccl_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,
@@ -24,22 +24,23 @@ err_t nccl_broadcast(struct comm_group *g, struct kern_stream *s, void *x, int64
     return nccl_queued(g, s, code, "ncclBroadcast", __LINE__);
 }
 
-/* ---- what the host waits for ---- */
+/* ---- numbers that the host waits for ---- */
 
-/* On the comm's own stream, behind the collectives that were queued before: on every rank the device sees one order. */
-static err_t reduce_word(struct comm_group *g, enum reduce_op op)
+/* Runs on the comm's own stream, after the collectives that were queued before, so that every rank's device runs its
+ * collectives in the same order. */
+static err_t reduce_number(struct comm_group *g, enum reduce_op op)
 {
     struct nccl_comm *n = nccl_of(g);
     const struct dev_ops *ops = n->dev->ops;
     err_t err = ops->event_wait(n->queued, n->stream);
     if (!err)
-        err = ops->copy(n->stream, n->device_word, n->host_word, sizeof(int64_t));
+        err = ops->copy(n->stream, n->device_number, n->host_number, sizeof(int64_t));
     if (!err)
-        err = nccl_all_reduce(g, n->stream, n->device_word, 1, DT_I64, op);
+        err = nccl_all_reduce(g, n->stream, n->device_number, 1, DT_I64, op);
     if (!err)
-        err = ops->copy(n->stream, n->host_word, n->device_word, sizeof(int64_t));
+        err = ops->copy(n->stream, n->host_number, n->device_number, sizeof(int64_t));
     err_t sync = ops->stream_sync(n->stream, n->base.why.text[0] ? NULL : &n->base.why);
-    if (atomic_load(&n->dead)) /* what was under way has ended without a result */
+    if (atomic_load(&n->dead)) /* the queued work has ended without a result */
         return nccl_canceled(n);
     return err ? err : sync;
 }
@@ -51,10 +52,10 @@ err_t nccl_agree(struct comm_group *g, int64_t *x, enum reduce_op op)
         return nccl_canceled(n);
     if (g->n == 1)
         return OK;
-    *n->host_word = *x;
-    err_t err = reduce_word(g, op);
+    *n->host_number = *x;
+    err_t err = reduce_number(g, op);
     if (!err)
-        *x = *n->host_word;
+        *x = *n->host_number;
     return err;
 }
 
@@ -70,5 +71,5 @@ err_t nccl_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, 
     struct nccl_comm *nc = nccl_of(g);
     (void)mine, (void)n_mine, (void)n_leaves, (void)out, (void)n, (void)dtype;
     return why_set(nc->base.why.text[0] ? NULL : &nc->base.why, ERR_UNSUPPORTED,
-                   "canonical sums are made in the memory of one host: train.numerics canonical needs run.device cpu");
+                   "canonical sums need host memory: train.numerics canonical needs run.device cpu");
 }

@@ -1,8 +1,8 @@
-/* Plumbing of the NCCL backend: what its files share. Private to worker/comm/nccl.
+/* Declarations that the files of the NCCL backend share.
  *
- * All communicators are non-blocking: a call that NCCL answers with ncclInProgress is polled, so that no thread sits
- * inside NCCL while a peer is missing. Every call on a communicator is made under `mu` and looks at `dead` first:
- * nccl_abort, from any thread, sets it, takes the mutex between two polls of whoever waits, and aborts all
+ * All communicators are non-blocking: when NCCL returns ncclInProgress the backend polls, so no thread blocks inside
+ * NCCL while a peer is missing. Every call on a communicator is made with `mu` held and checks `dead` first.
+ * nccl_abort, called from any thread, sets `dead`, takes the mutex between two polls of a waiting call, and aborts all
  * communicators at once. The module never logs. */
 #ifndef DTD_WORKER_COMM_NCCL_INTERNAL_H
 #define DTD_WORKER_COMM_NCCL_INTERNAL_H
@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* A message that is posted; `pending`: the device does not have it yet. */
+/* A posted message; `pending`: it has not been submitted to the device. */
 struct nccl_post {
     uint8_t *buffer;
     int64_t bytes;
@@ -30,16 +30,17 @@ struct nccl_comm {
     const struct comm_store *store;
     int64_t timeout_ms;
     pthread_mutex_t mu;
-    atomic_bool dead;          /* aborted: every call is ERR_CANCELED from now on */
-    ncclComm_t root;           /* all ranks; NULL once it is destroyed or aborted */
-    struct nccl_group *groups; /* those with a communicator of their own */
+    atomic_bool dead;          /* aborted: every call returns ERR_CANCELED from now on */
+    ncclComm_t root;           /* communicator of all ranks; NULL once it is destroyed or aborted */
+    struct nccl_group *groups; /* groups with their own communicator */
 
-    /* For what the host waits for: its own stream, behind the collectives that were queued before (`queued`). */
+    /* For reductions of a number that the host waits for. They run on their own stream, after the collectives that were
+     * queued before them (`queued`). */
     struct kern_stream *stream;
     struct dev_event *queued;
-    int64_t *device_word, *host_word; /* 8 bytes each; host_word is pinned */
+    int64_t *device_number, *host_number; /* 8 bytes each; host_number is pinned */
 
-    /* Of scatters that add (unit.c); on the device. */
+    /* Device memory for scatters that add (unit.c). `scratch_free`: its last use is done. */
     void *scratch;
     size_t scratch_bytes;
     struct dev_event *scratch_free;
@@ -51,8 +52,8 @@ struct nccl_comm {
 struct nccl_group {
     struct comm_group base; /* first */
     struct nccl_group *next;
-    bool own;        /* split; else the root serves */
-    ncclComm_t comm; /* of the split; NULL when this rank is no member, and after an abort */
+    bool own;        /* the group has a split communicator; otherwise it uses the root */
+    ncclComm_t comm; /* the split communicator; NULL if this rank is not a member, and after an abort */
 };
 
 static inline struct nccl_comm *nccl_of(const struct comm_group *g)
@@ -60,58 +61,60 @@ static inline struct nccl_comm *nccl_of(const struct comm_group *g)
     return (struct nccl_comm *)g->comm;
 }
 
-/* ---- connect.c: how ranks find each other, before and while the first communicator is made ---- */
+/* ---- connect.c: the rendezvous before the first communicator is created ---- */
 
-/* All ranks say that they are here, and on which GPU; where two share one, NCCL is told to take every process for a
- * host of its own and to use the loopback, and the comm's note says so. Then everybody has rank 0's id. */
-err_t nccl_meet(struct nccl_comm *n, ncclUniqueId *ret, struct why *why);
+/* Every rank publishes its GPU and host. If two ranks share a GPU, NCCL is configured to treat every process as a
+ * separate host, and to use the loopback interface if all ranks are on one host; the comm's note describes this. Then
+ * every rank gets the unique id from rank 0. */
+err_t nccl_rendezvous(struct nccl_comm *n, ncclUniqueId *ret, struct why *why);
 
-/* ---- wait.c: calls and their ends ---- */
+/* ---- wait.c: errors, and waiting for calls ---- */
 
-/* Converts NCCL's code; the sentence has the call, its place and NCCL's own words. `comm` may be NULL. */
+/* Converts NCCL's error code; the message has the call, its source line and NCCL's message. `comm` may be NULL. */
 err_t nccl_why(struct why *why, ncclResult_t code, ncclComm_t comm, const char *call, const char *file, int line);
-/* The same into the comm, for calls that have no sentence of their own: the first one stays. */
+/* The same, with the message stored in the comm, which keeps the first one. */
 err_t nccl_failed(struct nccl_comm *n, ncclResult_t code, ncclComm_t comm, const char *call, const char *file,
                   int line);
 err_t nccl_canceled(struct nccl_comm *n);
-/* Locks and checks for the abort: on ERR_CANCELED the mutex is not held. */
+/* Takes the mutex and checks for an abort; on ERR_CANCELED the mutex is not held. */
 err_t nccl_enter(struct nccl_comm *n);
 void nccl_leave(struct nccl_comm *n);
-/* Under mu: polls until *comm is no longer in progress, with the mutex released in between. ERR_CANCELED when it was
- * aborted meanwhile, or when *cancel (may be NULL) is set; ERR_TIMEOUT after timeout_ms (0: never). */
+/* Called with mu held: polls until *comm is no longer in progress, and releases the mutex between polls. ERR_CANCELED
+ * when the comm was aborted meanwhile or *cancel (may be NULL) is set; ERR_TIMEOUT after timeout_ms (0: never). */
 struct nccl_wait {
     ncclComm_t *comm;
     const _Atomic int *cancel;
     int64_t timeout_ms;
-    const char *what; /* "NCCL's communicator of 4 ranks" */
+    const char *what; /* for messages: "creating NCCL's communicator of 4 ranks" */
 };
 err_t nccl_wait(struct nccl_comm *n, const struct nccl_wait *w, struct why *why);
 
-/* Lets a communicator end well, if all others let theirs too, else aborts it; NULL afterwards. */
+/* Finalizes and destroys a communicator; aborts it if other ranks do not finalize theirs in time. *comm becomes NULL.
+ */
 void nccl_comm_end(struct nccl_comm *n, ncclComm_t *comm);
 
-/* ---- call.c: what calls on streams have in common ---- */
+/* ---- call.c: common parts of calls on streams ---- */
 
 ncclDataType_t nccl_type(enum dtype dtype);
 ncclRedOp_t nccl_op(enum reduce_op op);
 ncclComm_t *nccl_comm_of(struct comm_group *g);
 cudaStream_t nccl_native(struct kern_stream *s);
-/* After the call, under mu, which it releases: waits until all of it is queued and marks the place for those that wait
- * on the host. */
+/* Ends a call. Called with mu held, which it releases. Waits until NCCL has queued the call and records n->queued, for
+ * calls that wait on the host. */
 err_t nccl_queued_on(struct nccl_comm *n, ncclComm_t *comm, struct kern_stream *s, ncclResult_t code, const char *call,
                      int line);
 err_t nccl_queued(struct comm_group *g, struct kern_stream *s, ncclResult_t code, const char *call, int line);
-/* Whether the next call of a group may be made. */
-bool nccl_going(ncclResult_t code);
-/* Ends the group in any case; the first failure of its calls, else of its end. */
+/* Whether the next call of an NCCL group may be made: `code` is success or in progress. */
+bool nccl_in_order(ncclResult_t code);
+/* Ends the NCCL group in any case; returns the first failed code: `code`, else that of the end. */
 ncclResult_t nccl_group_end(ncclResult_t code);
-/* A group of one: what others have to do with NCCL is a copy at most. */
-err_t nccl_alone(struct kern_stream *s, void *dst, const void *src, int64_t bytes);
+/* A copy on the stream, in place of a collective in a group of one member. */
+err_t nccl_copy_alone(struct kern_stream *s, void *dst, const void *src, int64_t bytes);
 
-/* Waits until nothing uses it. */
-void nccl_drop_scratch(struct nccl_comm *n);
+/* Frees the scratch memory after its last use. */
+void nccl_free_scratch(struct nccl_comm *n);
 
-/* ---- the rows of the table ---- */
+/* ---- the function table ---- */
 
 err_t nccl_open(const struct comm_config *config, struct comm **ret, struct why *why);
 void nccl_close(struct comm *c);

@@ -1,28 +1,28 @@
 /* Opening, closing and aborting.
  *
- *   nccl_open: meet -> the root communicator, non-blocking, polled -> a stream and a word for what the host waits for
- *   nccl_close: the root is finalised, which lets what is queued finish, and destroyed
- *   nccl_abort: every communicator of the comm is aborted in one NCCL group, so that none waits on the device for the
- *               kernels of another that is still to be aborted; the root comes first, because a split under way is
- *               part of it
+ *   nccl_open: allocates a stream and a number for reductions that the host waits for; rendezvous; creates the root
+ *              communicator, non-blocking and polled
+ *   nccl_close: finalizes the root, which waits for queued work, and destroys it
+ *   nccl_abort: aborts every communicator of the comm in one NCCL group, so that none waits on the device for kernels
+ *               of another that is not aborted yet; the root is first, because an unfinished split is part of it
  *
- * A comm whose finalising does not end (a peer has died meanwhile) is aborted. */
+ * If finalizing takes longer than FINALIZE_MS (a peer may have exited meanwhile), the communicator is aborted. */
 #include "worker/comm/nccl/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #define FINALIZE_MS 10000
-#define WORD_BYTES 256
+#define NUMBER_BYTES 256
 
 /* ---- opening ---- */
 
-static err_t check(const struct comm_config *config, struct why *why)
+static err_t check_config(const struct comm_config *config, struct why *why)
 {
     if (!config->dev || config->dev->ops->host_memory)
-        return why_set(why, ERR_INVALID, "backend nccl moves GPUs' memory: it needs a job with run.device: cuda");
+        return why_set(why, ERR_INVALID, "backend nccl works on GPU memory: it needs a job with run.device: cuda");
     if (!config->store)
-        return why_set(why, ERR_INVALID, "backend nccl needs a store in which the ranks find each other");
+        return why_set(why, ERR_INVALID, "backend nccl needs a rendezvous store");
     return OK;
 }
 
@@ -31,7 +31,7 @@ static err_t open_root(struct nccl_comm *n, const struct comm_config *config, co
     char what[64];
     ncclConfig_t c = NCCL_CONFIG_INITIALIZER;
     c.blocking = 0;
-    snprintf(what, sizeof(what), "making NCCL's communicator of %d ranks", n->base.world);
+    snprintf(what, sizeof(what), "creating NCCL's communicator of %d ranks", n->base.world);
     const struct nccl_wait wait = {&n->root, config->cancel, config->timeout_ms, what};
     pthread_mutex_lock(&n->mu);
     ncclResult_t code = ncclCommInitRankConfig(&n->root, n->base.world, *id, n->base.rank, &c);
@@ -42,7 +42,7 @@ static err_t open_root(struct nccl_comm *n, const struct comm_config *config, co
     return err;
 }
 
-static err_t open_host_word(struct nccl_comm *n, struct why *why)
+static err_t open_host_number(struct nccl_comm *n, struct why *why)
 {
     const struct dev_ops *ops = n->dev->ops;
     void *device = NULL, *host = NULL;
@@ -52,24 +52,24 @@ static err_t open_host_word(struct nccl_comm *n, struct why *why)
     if (!err)
         err = ops->event_new(n->dev, false, &n->scratch_free);
     if (!err)
-        err = ops->alloc(n->dev, WORD_BYTES, "a number that ranks agree on", &device, why);
-    n->device_word = device;
+        err = ops->alloc(n->dev, NUMBER_BYTES, "a number that ranks agree on", &device, why);
+    n->device_number = device;
     if (!err)
-        err = ops->host_alloc(n->dev, WORD_BYTES, "a number that ranks agree on", &host, why);
-    n->host_word = host;
+        err = ops->host_alloc(n->dev, NUMBER_BYTES, "a number that ranks agree on", &host, why);
+    n->host_number = host;
     return err;
 }
 
-static void close_host_word(struct nccl_comm *n)
+static void close_host_number(struct nccl_comm *n)
 {
     const struct dev_ops *ops = n->dev->ops;
     if (n->stream)
-        (void)ops->stream_sync(n->stream, NULL); /* nothing uses the word any more */
-    if (n->host_word)
-        ops->host_free(n->dev, n->host_word, WORD_BYTES);
-    if (n->device_word)
-        ops->free(n->dev, n->device_word, WORD_BYTES);
-    nccl_drop_scratch(n);
+        (void)ops->stream_sync(n->stream, NULL); /* after this nothing uses the two numbers */
+    if (n->host_number)
+        ops->host_free(n->dev, n->host_number, NUMBER_BYTES);
+    if (n->device_number)
+        ops->free(n->dev, n->device_number, NUMBER_BYTES);
+    nccl_free_scratch(n);
     if (n->scratch_free)
         ops->event_free(n->scratch_free);
     if (n->queued)
@@ -83,7 +83,7 @@ static const struct comm_backend backend;
 err_t nccl_open(const struct comm_config *config, struct comm **ret, struct why *why)
 {
     ncclUniqueId id;
-    err_t err = check(config, why);
+    err_t err = check_config(config, why);
     if (err)
         return err;
     struct nccl_comm *n = calloc(1, sizeof(*n));
@@ -94,10 +94,10 @@ err_t nccl_open(const struct comm_config *config, struct comm **ret, struct why 
     n->store = config->store;
     n->timeout_ms = config->timeout_ms;
     pthread_mutex_init(&n->mu, NULL);
-    /* NCCL takes the thread's current device; opening a stream makes ours that. */
-    err = open_host_word(n, why);
+    /* NCCL uses the thread's current device; creating a stream makes n->dev the current device. */
+    err = open_host_number(n, why);
     if (!err)
-        err = nccl_meet(n, &id, why);
+        err = nccl_rendezvous(n, &id, why);
     if (!err)
         err = open_root(n, config, &id, why);
     n->store = NULL;
@@ -110,9 +110,9 @@ err_t nccl_open(const struct comm_config *config, struct comm **ret, struct why 
     return OK;
 }
 
-/* ---- the end ---- */
+/* ---- abort and close ---- */
 
-/* Results are of no use: there is nothing left to do about them. */
+/* Error codes are ignored, because nothing can be done about them. */
 static void abort_all(struct nccl_comm *n)
 {
     (void)ncclGroupStart();
@@ -132,7 +132,7 @@ void nccl_abort(struct comm *c)
     if (atomic_exchange(&n->dead, true))
         return;
     pthread_mutex_lock(&n->mu);
-    if (n->root) /* it is made first and ends last */
+    if (n->root) /* created before all other communicators and destroyed after them */
         abort_all(n);
     pthread_mutex_unlock(&n->mu);
 }
@@ -148,7 +148,7 @@ void nccl_comm_end(struct nccl_comm *n, ncclComm_t *comm)
         err_t err = nccl_why(&why, code, *comm, "ncclCommFinalize", __FILE__, __LINE__);
         if (!err)
             err = nccl_wait(n, &wait, &why);
-        if (*comm) /* else the abort came while it was polled */
+        if (*comm) /* NULL if nccl_abort ran during the poll */
             (void)(err ? ncclCommAbort(*comm) : ncclCommDestroy(*comm));
         *comm = NULL;
     }
@@ -159,7 +159,7 @@ void nccl_close(struct comm *c)
 {
     struct nccl_comm *n = (struct nccl_comm *)c;
     nccl_comm_end(n, &n->root);
-    close_host_word(n);
+    close_host_number(n);
     pthread_mutex_destroy(&n->mu);
     free(n);
 }
@@ -168,7 +168,7 @@ void nccl_close(struct comm *c)
 
 static void *no_shared(struct comm *c)
 {
-    return NULL; /* any memory of the device will do */
+    return NULL; /* all device memory is equally suitable */
 }
 
 static const struct comm_backend backend = {

@@ -1,7 +1,7 @@
-/* NCCL's codes, and waiting for calls that NCCL has not finished when they return.
+/* Conversion of NCCL's error codes, and waiting for calls that return while they are in progress.
  *
- * A poll looks often at first (a collective on an idle device is through in microseconds) and then seldom (a rank may
- * take seconds to come). */
+ * Polling is frequent at first (a collective on an idle device is queued within microseconds) and then slows down to
+ * one poll per millisecond (a rank may join seconds later). */
 #include "worker/comm/nccl/internal.h"
 
 #include "common/base/clock.h"
@@ -84,7 +84,7 @@ err_t nccl_wait(struct nccl_comm *n, const struct nccl_wait *w, struct why *why)
         if (code != ncclInProgress)
             return nccl_why(why, code, *w->comm, w->what, __FILE__, __LINE__);
         if (w->timeout_ms && clock_mono_ms() - begin >= w->timeout_ms)
-            return why_set(why, ERR_TIMEOUT, "%s: not done within %lld ms, though all ranks have come", w->what,
+            return why_set(why, ERR_TIMEOUT, "%s: not done within %lld ms, although all ranks have joined", w->what,
                            (long long)w->timeout_ms);
         pthread_mutex_unlock(&n->mu);
         nap(turn);

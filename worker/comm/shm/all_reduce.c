@@ -1,46 +1,48 @@
-/* All-reduce: every rank reduces its slice of everybody's buffer and gives it to everybody, so that each byte crosses
- * between cores once in and once out. Members whose buffers are shared are read and written where these lie. For the
- * others all go block by block: who has a private buffer puts the block into its window, and takes the others' slices
- * of the result out of theirs. Where no buffer is private the whole is one block.
+/* All-reduce: every rank reduces its slice of all members' buffers and writes the result to all members, so each byte
+ * moves between cores once in each direction. Shared buffers are read and written in place. If any buffer is private,
+ * the collective runs block by block: a rank with a private buffer copies each block into its window, and reads the
+ * slices that other ranks reduced from their windows. If no buffer is private, the whole buffer is one block.
  *
- *     reduce slice of block b | put block b+1 in | barrier | take the others' slices of b | reduce ...
+ *     reduce slice of block b | write block b+1 | barrier | read the others' slices of b | reduce ...
  *
- * A window has two halves for each direction: a half is written again behind a barrier that everybody reached after
- * reading it. What is tiny is published by everybody and reduced by everybody as a whole, which saves a barrier. All
- * add in the order of the ranks, element by element, so that all give the same bits. */
+ * A window has two halves for each direction. A rank writes a half again only after a barrier that every rank reached
+ * after it had read the half. Small buffers are published as a whole and reduced by every rank, which saves a barrier.
+ * All ranks add in rank order, element by element, so all get the same bits. */
 #include "worker/comm/shm/shm.h"
 
 #include <assert.h>
 #include <string.h>
 
-#define TINY_BYTES 4096
-#define PIECE_BYTES ((int64_t)32 << 10) /* the piece is still in the first cache when it is copied to the others */
+#define SMALL_BYTES 4096
+#define PIECE_BYTES                                                                                  \
+    ((int64_t)32 << 10) /* a piece is still in the first-level cache when it is copied to the others \
+                         */
 
-struct call {
+struct shm_all_reduce_call {
     struct comm_group *g;
     uint8_t *x;
     int64_t n, size;
     enum dtype dtype;
     enum reduce_op op;
-    bool shared;   /* the own buffer is */
-    int n_private; /* of all members */
+    bool shared;   /* whether this rank's buffer is */
+    int n_private; /* number of members with a private buffer */
     int64_t block; /* elements */
 };
 
-/* A block under way: elements [at, at + m) of the whole, in the windows' half `turn`. */
-struct block {
+/* A block: elements [at, at + m) of the buffer, in half `turn` of the windows. */
+struct shm_all_reduce_block {
     int64_t at, m;
     int turn;
 };
 
-static struct block block_at(const struct call *c, int64_t at)
+static struct shm_all_reduce_block block_at(const struct shm_all_reduce_call *c, int64_t at)
 {
     int64_t left = c->n - at;
-    return (struct block){at, left < c->block ? left : c->block, (int)(at / c->block & 1)};
+    return (struct shm_all_reduce_block){at, left < c->block ? left : c->block, (int)(at / c->block & 1)};
 }
 
-/* All but the own slice, which nobody else reads. */
-static void put_in(const struct call *c, struct block b)
+/* Copies the block into the window, except the rank's own slice, which no other rank reads. */
+static void write_block(const struct shm_all_reduce_call *c, struct shm_all_reduce_block b)
 {
     uint8_t *window = shm_window(c->g, c->g->me)->in[b.turn];
     const uint8_t *x = c->x + b.at * c->size;
@@ -52,28 +54,29 @@ static void put_in(const struct call *c, struct block b)
     memcpy(window + hi * c->size, x + hi * c->size, (size_t)((b.m - hi) * c->size));
 }
 
-/* Where member i's block begins. */
-static const uint8_t *summand(const struct call *c, struct block b, int i)
+/* Address of member i's block. */
+static const uint8_t *summand(const struct shm_all_reduce_call *c, struct shm_all_reduce_block b, int i)
 {
-    const uint8_t *said = shm_said(c->g, i, 0);
+    const uint8_t *peer = shm_peer_range(c->g, i, 0);
     if (i == c->g->me)
         return c->x + b.at * c->size;
-    return said ? said + b.at * c->size : shm_window(c->g, i)->in[b.turn];
+    return peer ? peer + b.at * c->size : shm_window(c->g, i)->in[b.turn];
 }
 
-static void give(const struct call *c, struct block b, int64_t at, const uint8_t *sum, int64_t m)
+static void write_results(const struct shm_all_reduce_call *c, struct shm_all_reduce_block b, int64_t at,
+                          const uint8_t *sum, int64_t m)
 {
     size_t bytes = (size_t)(m * c->size);
     for (int step = 1; step < c->g->n; step++) {
-        uint8_t *said = shm_said(c->g, (c->g->me + step) % c->g->n, 0);
-        if (said)
-            memcpy(said + (b.at + at) * c->size, sum, bytes);
+        uint8_t *peer = shm_peer_range(c->g, (c->g->me + step) % c->g->n, 0);
+        if (peer)
+            memcpy(peer + (b.at + at) * c->size, sum, bytes);
     }
     if (c->n_private > !c->shared)
         memcpy(shm_window(c->g, c->g->me)->out[b.turn] + at * c->size, sum, bytes);
 }
 
-static void reduce_slice(const struct call *c, struct block b)
+static void reduce_slice(const struct shm_all_reduce_call *c, struct shm_all_reduce_block b)
 {
     const int64_t piece = PIECE_BYTES / c->size;
     const uint8_t *base[SHM_MAX_WORLD];
@@ -88,11 +91,11 @@ static void reduce_slice(const struct call *c, struct block b)
         for (int i = 0; i < c->g->n; i++)
             src[i] = base[i] + at * c->size;
         shm_reduce(mine, src, c->g->n, m, c->dtype, c->op, false);
-        give(c, b, at, mine, m);
+        write_results(c, b, at, mine, m);
     }
 }
 
-static void take_out(const struct call *c, struct block b)
+static void read_results(const struct shm_all_reduce_call *c, struct shm_all_reduce_block b)
 {
     for (int step = 1; step < c->g->n && !c->shared; step++) {
         int i = (c->g->me + step) % c->g->n;
@@ -103,30 +106,30 @@ static void take_out(const struct call *c, struct block b)
     }
 }
 
-static err_t reduce_blocks(struct call *c)
+static err_t reduce_blocks(struct shm_all_reduce_call *c)
 {
-    c->shared = shm_say(c->g, &(struct shm_range){c->x, (size_t)(c->n * c->size)}, 1);
+    c->shared = shm_publish_ranges(c->g, &(struct shm_range){c->x, (size_t)(c->n * c->size)}, 1);
     c->block = (int64_t)SHM_BLOCK / c->size;
-    put_in(c, block_at(c, 0));
+    write_block(c, block_at(c, 0));
     err_t err = shm_barrier(c->g);
     for (int i = 0; !err && i < c->g->n; i++)
-        c->n_private += !shm_said(c->g, i, 0);
+        c->n_private += !shm_peer_range(c->g, i, 0);
     if (c->n_private == 0)
         c->block = c->n;
     for (int64_t at = 0; !err && at < c->n; at += c->block) {
-        const struct block b = block_at(c, at);
+        const struct shm_all_reduce_block b = block_at(c, at);
         reduce_slice(c, b);
-        put_in(c, block_at(c, at + c->block));
+        write_block(c, block_at(c, at + c->block));
         err = shm_barrier(c->g);
         if (!err)
-            take_out(c, b);
+            read_results(c, b);
     }
     if (err || c->n_private == 0)
         return err;
-    return shm_barrier(c->g); /* the windows are free for the next collective, of whichever group */
+    return shm_barrier(c->g); /* the next collective, of any group, may now write the windows */
 }
 
-static err_t reduce_tiny(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op)
+static err_t reduce_small(struct comm_group *g, void *x, int64_t n, enum dtype dtype, enum reduce_op op)
 {
     const void *src[SHM_MAX_WORLD];
     for (int i = 0; i < g->n; i++)
@@ -142,12 +145,13 @@ static err_t reduce_tiny(struct comm_group *g, void *x, int64_t n, enum dtype dt
 err_t shm_all_reduce(struct comm_group *g, struct kern_stream *stream, void *x, int64_t n, enum dtype dtype,
                      enum reduce_op op)
 {
-    struct call c = {.g = g, .x = x, .n = n, .size = (int64_t)dtype_bytes(dtype), .dtype = dtype, .op = op};
+    struct shm_all_reduce_call c = {
+        .g = g, .x = x, .n = n, .size = (int64_t)dtype_bytes(dtype), .dtype = dtype, .op = op};
     (void)stream;
     assert(c.size > 0);
     if (g->n == 1 || n == 0)
         return shm_barrier(g);
-    return n * c.size <= TINY_BYTES ? reduce_tiny(g, x, n, dtype, op) : reduce_blocks(&c);
+    return n * c.size <= SMALL_BYTES ? reduce_small(g, x, n, dtype, op) : reduce_blocks(&c);
 }
 
 err_t shm_agree(struct comm_group *g, int64_t *x, enum reduce_op op)

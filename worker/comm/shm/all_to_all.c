@@ -1,38 +1,39 @@
-/* All-to-all. Every rank publishes where its part for each member lies: in its shared bytes, where the members read it,
- * or in its stream, which is all its parts for others one behind another and goes through its window block by block, so
- * that counts may be as uneven as they like and no block is filled by half but the last. The stream of member i begins
- * with the part for i+1: in a round of even counts each member then takes from another one.
+/* All-to-all. Every rank publishes where its part for each member lies. A source in shared bytes is read in place.
+ * Otherwise the rank's parts for the other members form one stream, one part after another, which the rank copies
+ * through its window block by block. Every block but the last is therefore full, however uneven the counts are. The
+ * stream of member i begins with the part for member i+1, so with even counts the members read from different windows
+ * in each round.
  *
- * The first block is written before the list is published, the next while the others still copy the one before: one
- * barrier a round, and two for a small exchange. */
+ * A rank writes its first block before the barrier that publishes the list, and each next block while the others still
+ * read the previous one. A round thus needs one barrier, and a small exchange two. */
 #include "worker/comm/shm/shm.h"
 
 #include <assert.h>
 #include <string.h>
 
-struct part {
+struct shm_send_part {
     int64_t at, bytes; /* in the stream, or from `base` */
 };
 
-struct list {
+struct shm_send_list {
     uint64_t base; /* of the packed source in the segment; SHM_PRIVATE: a stream */
     int64_t stream_bytes;
-    struct part part[SHM_MAX_WORLD]; /* for each member */
+    struct shm_send_part part[SHM_MAX_WORLD]; /* for each member */
 };
-static_assert(sizeof(struct list) <= SHM_BLOCK, "the list lies in half a window");
+static_assert(sizeof(struct shm_send_list) <= SHM_BLOCK, "the list lies in half a window");
 
-/* Clear of the blocks, which lie in `in`. */
-static struct list *list_of(const struct comm_group *g, int index)
+/* The list lies in `out`, because the blocks use `in`. */
+static struct shm_send_list *list_of(const struct comm_group *g, int index)
 {
-    return (struct list *)shm_window(g, index)->out[0];
+    return (struct shm_send_list *)shm_window(g, index)->out[0];
 }
 
 static void publish(struct comm_group *g, const uint8_t *src, const int64_t *counts, int64_t size)
 {
-    struct list *l = list_of(g, g->me);
+    struct shm_send_list *l = list_of(g, g->me);
     int64_t total = 0;
     for (int i = 0; i < g->n; i++) {
-        l->part[i] = (struct part){total, counts[i] * size};
+        l->part[i] = (struct shm_send_part){total, counts[i] * size};
         total += counts[i] * size;
     }
     l->base = SHM_PRIVATE;
@@ -42,14 +43,15 @@ static void publish(struct comm_group *g, const uint8_t *src, const int64_t *cou
         return;
     }
     for (int k = 1; k < g->n; k++) {
-        struct part *p = &l->part[(g->me + k) % g->n];
+        struct shm_send_part *p = &l->part[(g->me + k) % g->n];
         p->at = l->stream_bytes;
         l->stream_bytes += p->bytes;
     }
 }
 
-/* Copies what of the part falls into the stream's block from `begin` on, between the block and the packed part. */
-static void copy_piece(const struct part *p, int64_t begin, uint8_t *block, uint8_t *packed, bool in)
+/* Copies the intersection of the part and the block that begins at `begin` of the stream: with `in` from the packed
+ * part to the block, else from the block to the packed part. */
+static void copy_piece(const struct shm_send_part *p, int64_t begin, uint8_t *block, uint8_t *packed, bool in)
 {
     int64_t lo = p->at > begin ? p->at : begin, end = begin + (int64_t)SHM_BLOCK;
     int64_t hi = p->at + p->bytes < end ? p->at + p->bytes : end;
@@ -61,9 +63,9 @@ static void copy_piece(const struct part *p, int64_t begin, uint8_t *block, uint
         memcpy(packed + (lo - p->at), block + (lo - begin), (size_t)(hi - lo));
 }
 
-static void fill(struct comm_group *g, const uint8_t *src, int64_t round)
+static void write_block(struct comm_group *g, const uint8_t *src, int64_t round)
 {
-    const struct list *l = list_of(g, g->me);
+    const struct shm_send_list *l = list_of(g, g->me);
     uint8_t *block = shm_window(g, g->me)->in[round & 1];
     for (int i = 0; i < g->n && l->base == SHM_PRIVATE; i++) {
         if (i != g->me)
@@ -72,12 +74,12 @@ static void fill(struct comm_group *g, const uint8_t *src, int64_t round)
     }
 }
 
-/* Streams' pieces of the round; in the first one also what lies in shared bytes. */
-static void take(struct comm_group *g, uint8_t *dst, int64_t round)
+/* Reads the pieces of streams in this round; in the first round also the parts that lie in shared bytes. */
+static void read_round(struct comm_group *g, uint8_t *dst, int64_t round)
 {
     for (int i = 0; i < g->n; i++) {
-        const struct list *l = list_of(g, i);
-        const struct part *p = &l->part[g->me];
+        const struct shm_send_list *l = list_of(g, i);
+        const struct shm_send_part *p = &l->part[g->me];
         if (l->base == SHM_PRIVATE && i != g->me) {
             copy_piece(p, round * (int64_t)SHM_BLOCK, shm_window(g, i)->in[round & 1], dst, false);
         } else if (l->base != SHM_PRIVATE && round == 0 && p->bytes > 0) {
@@ -87,7 +89,7 @@ static void take(struct comm_group *g, uint8_t *dst, int64_t round)
     }
 }
 
-static err_t check(struct comm_group *g, const int64_t *counts, int64_t size)
+static err_t check_counts(struct comm_group *g, const int64_t *counts, int64_t size)
 {
     for (int i = 0; i < g->n; i++) {
         int64_t bytes = list_of(g, i)->part[g->me].bytes, wanted = counts[i] * size;
@@ -127,21 +129,21 @@ err_t shm_all_to_all(struct comm_group *g, struct kern_stream *stream, const voi
     (void)stream;
     const int64_t size = (int64_t)dtype_bytes(dtype);
     publish(g, src, send_counts, size);
-    fill(g, src, 0);
+    write_block(g, src, 0);
     err_t err = shm_barrier(g);
     if (!err)
-        err = check(g, recv_counts, size);
+        err = check_counts(g, recv_counts, size);
     if (err)
         return err;
     if (list_of(g, g->me)->base == SHM_PRIVATE)
         copy_own(g, src, dst, send_counts, recv_counts, size);
     const int64_t rounds = rounds_of(g);
-    take(g, dst, 0);
+    read_round(g, dst, 0);
     for (int64_t round = 1; !err && round < rounds; round++) {
-        fill(g, src, round);
+        write_block(g, src, round);
         err = shm_barrier(g);
         if (!err)
-            take(g, dst, round);
+            read_round(g, dst, round);
     }
     return err ? err : shm_barrier(g);
 }

@@ -1,5 +1,5 @@
-/* The shm row of the backend table, and groups: a group is a row of the epoch's barriers, numbered alike on all ranks.
- */
+/* The function table of the shm backend, and its groups: a group is a barrier of the epoch's control block. All ranks
+ * create the same groups in the same order, so they give a group the same number. */
 #include "worker/comm/shm/shm.h"
 
 #include <stdlib.h>

@@ -1,10 +1,10 @@
-/* Barriers that a killed rank cannot hang.
+/* Barriers that return with an error when a rank is killed.
  *
- * One counter and one generation word per group. The last to arrive resets the counter and moves the generation on by
- * two; the others wait for it to change: a short spin (the usual case: equal work), some yields, then a futex, since
- * ranks may outnumber cores. Bit 0 of the generation says that the epoch is dead. It lies in the word that waiters
- * sleep on, so that no waiter can miss it between looking and sleeping. Once set it stays: the control block is never
- * used again. */
+ * Each group has a counter and a generation word. The last rank to arrive resets the counter and advances the
+ * generation by two. The others wait until the generation changes: they spin briefly (enough when ranks have equal
+ * work), then yield, then sleep on a futex, because there may be more ranks than cores. Bit 0 of the generation is set
+ * when the epoch is dead. The bit lies in the word on which waiters sleep, so a waiter cannot miss it between its check
+ * and its sleep. Once set it stays set: the control block is not used again. */
 #include "worker/comm/shm/shm.h"
 
 #include "common/base/cpu_relax.h"
@@ -17,7 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define YIELDS 100 /* where ranks outnumber cores: cheaper than a sleep and a waking, if the others are at work */
+/* With more ranks than cores, yielding is cheaper than sleeping and waking while the other ranks make progress. */
+#define YIELDS 100
 
 void shm_futex_wait(_Atomic uint32_t *word, uint32_t seen, int timeout_ms)
 {
@@ -75,7 +76,7 @@ err_t shm_barrier(struct comm_group *g)
         return ERR_CANCELED;
     if (atomic_fetch_add(&b->arrived, 1) + 1 == (uint32_t)g->n) {
         atomic_store(&b->arrived, 0);
-        atomic_fetch_add(&b->gen, 2); /* keeps a dead bit that came meanwhile */
+        atomic_fetch_add(&b->gen, 2); /* keeps bit 0, which another rank may have set meanwhile */
         if (atomic_load(&b->sleepers) > 0)
             shm_futex_wake(&b->gen);
         return atomic_load(&b->gen) & 1 ? ERR_CANCELED : OK;

@@ -1,12 +1,11 @@
-/* Messages: each ordered pair of ranks has a lane, a ring of chunks that one writes and the other reads, so that the
- * copies in and out of a private buffer overlap; a message in the sender's shared bytes is one chunk that is read where
- * it lies.
+/* Messages: each ordered pair of ranks has a lane, a ring of chunks that the sender writes and the receiver reads, so
+ * the copies into and out of the lane overlap. A message in the sender's shared bytes is one chunk, which the receiver
+ * reads in place.
  *
- * There is no thread of its own: whoever waits for one message moves on all that its rank has posted, in the order of
- * posting for each lane, so that two ranks that wait for different messages of each other do not wait for ever. A lane
- * that is full or empty holds up nothing but itself. Who finds nothing to do sleeps on its own bell. It says so
- * (`asleep`) before it looks for the last time, and who fills or takes a chunk looks for sleepers afterwards: one of
- * the two sees the other. */
+ * There is no background thread. A rank that waits for one message moves all messages that it has posted, in the order
+ * of posting within each lane; two ranks that wait for different messages of each other therefore do not deadlock. A
+ * full or empty lane blocks only itself. A rank that can move nothing sleeps on its own bell. It sets `asleep` before
+ * its last check, and its peer tests `asleep` after it has written or read a chunk, so a wake-up is never lost. */
 #include "worker/comm/shm/shm.h"
 
 #include <string.h>
@@ -17,7 +16,7 @@ static struct shm_lane *lane_of(const struct shm_comm *s, const struct shm_post 
     return &s->lanes[from * (size_t)s->base.world + to];
 }
 
-static void ring(struct shm_comm *s, int rank)
+static void wake_peer(struct shm_comm *s, int rank)
 {
     struct shm_bell *bell = &s->ctl->bell[rank];
     if (!atomic_load(&bell->asleep))
@@ -26,7 +25,7 @@ static void ring(struct shm_comm *s, int rank)
     shm_futex_wake(&bell->rung);
 }
 
-/* What is not in shared bytes goes through the slot's box. */
+/* Copies the next part of the message into the slot's box; a message in shared bytes needs no copy. */
 static struct shm_chunk make_chunk(struct shm_comm *s, const struct shm_post *p, const struct shm_lane *lane,
                                    uint32_t slot)
 {
@@ -40,7 +39,7 @@ static struct shm_chunk make_chunk(struct shm_comm *s, const struct shm_post *p,
     return (struct shm_chunk){(uint64_t)(box - base), bytes, p->bytes};
 }
 
-/* Fills what slots there are. True when something moved. */
+/* Fills the free slots. Returns true when something moved. */
 static bool send_some(struct shm_comm *s, struct shm_post *p)
 {
     struct shm_lane *lane = lane_of(s, p);
@@ -53,7 +52,7 @@ static bool send_some(struct shm_comm *s, struct shm_post *p)
         p->through = p->at == p->bytes;
         p->last = ++filled;
         atomic_store(&lane->filled, filled);
-        ring(s, p->peer);
+        wake_peer(s, p->peer);
         moved = true;
     }
     return moved;
@@ -82,7 +81,7 @@ static err_t receive_some(struct shm_comm *s, struct shm_post *p, bool *moved)
         p->at += bytes;
         p->through = p->at == p->bytes;
         atomic_store(&lane->taken, ++taken);
-        ring(s, p->peer);
+        wake_peer(s, p->peer);
         *moved = true;
     }
     return OK;
@@ -95,8 +94,9 @@ static bool is_done(const struct shm_comm *s, const struct shm_post *p)
     return (int32_t)(atomic_load(&lane_of(s, p)->taken) - p->last) >= 0;
 }
 
-/* One look at all messages under way; each lane's first that is not through yet may move. A post moves sends only: who
- * received there would keep back what it is about to send, and the two of a pair would take turns instead. */
+/* Makes one pass over all messages in flight; only the first unfinished message of each lane may move. When called by
+ * a post it moves sends only: receiving there would delay the rank's own sends, and two peers would take turns instead
+ * of exchanging data at the same time. */
 static err_t progress(struct shm_comm *s, bool sends_only, bool *ret_moved)
 {
     struct shm_posts *t = &s->posts;
@@ -123,7 +123,7 @@ static err_t progress(struct shm_comm *s, bool sends_only, bool *ret_moved)
     return err;
 }
 
-static err_t post(struct comm_group *g, const struct shm_post *p, int slot)
+static err_t post_message(struct comm_group *g, const struct shm_post *p, int slot)
 {
     struct shm_comm *s = shm_of(g);
     bool moved;
@@ -142,14 +142,14 @@ err_t shm_send_post(struct comm_group *g, struct kern_stream *stream, const void
                                .peer = g->ranks[to],
                                .send = true,
                                .shared = bytes > 0 && shm_is_shared(g, src, (size_t)bytes)};
-    return post(g, &p, slot);
+    return post_message(g, &p, slot);
 }
 
 err_t shm_recv_post(struct comm_group *g, struct kern_stream *stream, void *dst, int64_t bytes, int from, int slot)
 {
     (void)stream;
     const struct shm_post p = {.buffer = dst, .bytes = (size_t)bytes, .peer = g->ranks[from]};
-    return post(g, &p, slot);
+    return post_message(g, &p, slot);
 }
 
 bool shm_pushed(const struct shm_comm *s)
@@ -162,20 +162,20 @@ bool shm_pushed(const struct shm_comm *s)
     return true;
 }
 
-/* Until the slot's message is done; -1: until all sends are pushed. */
+/* Moves messages until the slot's message is done; slot -1: until all sends are pushed. */
 static err_t move_until(struct shm_comm *s, int slot)
 {
     struct shm_bell *bell = &s->ctl->bell[s->base.rank];
     err_t err = OK;
     for (int turn = 0; !err && !(slot < 0 ? shm_pushed(s) : s->posts.post[slot].done); turn++) {
-        bool tired = turn > 0 && !shm_idle(s, turn - 1), moved = false;
-        if (tired)
+        bool sleepy = turn > 0 && !shm_idle(s, turn - 1), moved = false;
+        if (sleepy)
             atomic_store(&bell->asleep, 1);
         uint32_t seen = atomic_load(&bell->rung);
         err = shm_is_dead(s) ? ERR_CANCELED : progress(s, false, &moved);
-        if (tired && !err && !moved)
+        if (sleepy && !err && !moved)
             shm_sleep(s, &bell->rung, seen);
-        if (tired)
+        if (sleepy)
             atomic_store(&bell->asleep, 0);
         turn = moved ? -1 : turn;
     }
@@ -187,7 +187,7 @@ err_t shm_wait(struct comm_group *g, int slot)
     return move_until(shm_of(g), slot);
 }
 
-/* Takes what has come, too: who sent it waits for that. */
+/* Also receives what has arrived, because its sender may wait for that in its own comm_push. */
 err_t shm_push(struct comm *c)
 {
     struct shm_comm *s = (struct shm_comm *)c;

@@ -1,5 +1,6 @@
-/* What members say of their buffers before the others read: where each part lies in the segment, or that all of it is
- * private. Said before a barrier and read after it; the collective's last barrier comes before the next word. */
+/* Before a collective, each rank publishes where its buffers lie in the shared segment, or that they are private
+ * memory. Ranges are written before a barrier and read after it; the barrier at the end of the collective protects them
+ * from the next write. */
 #include "worker/comm/shm/shm.h"
 
 bool shm_is_shared(const struct comm_group *g, const void *x, size_t bytes)
@@ -9,27 +10,27 @@ bool shm_is_shared(const struct comm_group *g, const void *x, size_t bytes)
     return bytes == 0 || (at >= base && bytes <= s->shared_bytes && at - base <= s->shared_bytes - bytes);
 }
 
-bool shm_say(const struct comm_group *g, const struct shm_range *ranges, int n)
+bool shm_publish_ranges(const struct comm_group *g, const struct shm_range *ranges, int n)
 {
-    uint64_t *said = shm_window(g, g->me)->said;
+    uint64_t *published = shm_window(g, g->me)->ranges;
     bool shared = true;
     for (int k = 0; k < n && shared; k++)
         shared = shm_is_shared(g, ranges[k].x, ranges[k].bytes);
     for (int k = 0; k < n; k++)
-        said[k] = shared ? (uint64_t)((uintptr_t)ranges[k].x - (uintptr_t)shm_of(g)->head) : SHM_PRIVATE;
+        published[k] = shared ? (uint64_t)((uintptr_t)ranges[k].x - (uintptr_t)shm_of(g)->head) : SHM_PRIVATE;
     return shared;
 }
 
-uint8_t *shm_said(const struct comm_group *g, int index, int k)
+uint8_t *shm_peer_range(const struct comm_group *g, int index, int k)
 {
-    uint64_t at = shm_window(g, index)->said[k];
+    uint64_t at = shm_window(g, index)->ranges[k];
     return at == SHM_PRIVATE ? NULL : (uint8_t *)shm_of(g)->head + at;
 }
 
 bool shm_all_shared(const struct comm_group *g)
 {
     for (int i = 0; i < g->n; i++)
-        if (!shm_said(g, i, 0))
+        if (!shm_peer_range(g, i, 0))
             return false;
     return true;
 }

@@ -1,25 +1,25 @@
-/* Reduce-scatter, of one tensor or of all of a unit: each rank reduces its own parts, straight from the members'
- * buffers where these lie in the segment.
+/* Reduce-scatter of one tensor or of all tensors of a unit: each rank reduces its own parts, and reads them directly
+ * from members' buffers that lie in the segment.
  *
- * A member whose buffer is private gives in rounds: its window then holds one cell for each member, with the next
- * elements of what it has for that one (its stream: that one's parts, one behind another). In a round every rank
- * reduces one cell's elements of its own stream, whatever kind of buffer each summand lies in. Where no buffer is
- * private there are no rounds. The destination may be the rank's own part of the source: nobody else reads that. */
+ * A member with a private buffer provides its data in rounds. In a round its window holds one cell for each member,
+ * with the next elements of that member's stream (that member's parts, one after another). Every rank then reduces one
+ * cell's worth of its own stream, from shared and private buffers alike. If no buffer is private there is a single
+ * round over everything. The destination may be the rank's own part of the source, because no other rank reads it. */
 #include "worker/comm/shm/shm.h"
 
 #include <assert.h>
 #include <string.h>
 
-struct call {
+struct shm_scatter_call {
     struct comm_group *g;
     const uint8_t *local;
     uint8_t *pieces;
     const struct comm_part *parts;
     int n;
-    int64_t size, cell; /* cell: elements */
+    int64_t size, cell; /* bytes of an element; elements of a cell */
     enum dtype dtype;
     enum reduce_op op;
-    bool add, shared; /* shared: the own tensors are */
+    bool add, shared; /* shared: whether this rank's tensors are */
 };
 
 static int64_t min_of(int64_t a, int64_t b)
@@ -32,8 +32,8 @@ static int64_t max_of(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Elements before member i's part; for i = the members' number all. */
-static int64_t before(const struct call *c, int k, int i)
+/* Number of elements before member i's part; for i == g->n, of all parts. */
+static int64_t before(const struct shm_scatter_call *c, int k, int i)
 {
     int64_t at = 0;
     for (int j = 0; j < i; j++)
@@ -41,19 +41,19 @@ static int64_t before(const struct call *c, int k, int i)
     return at;
 }
 
-static void say(struct call *c)
+static void publish(struct shm_scatter_call *c)
 {
     struct shm_range ranges[SHM_PARTS];
     for (int k = 0; k < c->n; k++)
         ranges[k] =
             (struct shm_range){c->local + c->parts[k].local * c->size, (size_t)(before(c, k, c->g->n) * c->size)};
-    c->shared = shm_say(c->g, ranges, c->n);
+    c->shared = shm_publish_ranges(c->g, ranges, c->n);
 }
 
-/* What of [begin, begin + cell) of member j's stream this rank has, into its cell. */
-static void fill_cell(const struct call *c, int j, int64_t begin, uint8_t *cell)
+/* Copies elements [begin, begin + c->cell) of member j's stream into the cell of that member. */
+static void write_cell(const struct shm_scatter_call *c, int j, int64_t begin, uint8_t *cell)
 {
-    int64_t at = 0; /* of the part, in the stream */
+    int64_t at = 0; /* offset of the part in the stream */
     for (int k = 0; k < c->n && at < begin + c->cell; k++) {
         int64_t count = c->parts[k].counts[j], lo = max_of(at, begin), hi = min_of(at + count, begin + c->cell);
         const uint8_t *part = c->local + (c->parts[k].local + before(c, k, j)) * c->size;
@@ -63,29 +63,30 @@ static void fill_cell(const struct call *c, int j, int64_t begin, uint8_t *cell)
     }
 }
 
-static void fill(const struct call *c, int64_t round)
+static void write_cells(const struct shm_scatter_call *c, int64_t round)
 {
     uint8_t *window = shm_window(c->g, c->g->me)->in[round & 1];
     for (int j = 0; j < c->g->n && !c->shared; j++)
         if (j != c->g->me)
-            fill_cell(c, j, round * c->cell, window + j * c->cell * c->size);
+            write_cell(c, j, round * c->cell, window + j * c->cell * c->size);
 }
 
-/* Where member i has this rank's elements of part k from `skip` on; `done` of the round's cell are through. */
-static const uint8_t *summand(const struct call *c, int i, int k, int64_t skip, int64_t round, int64_t done)
+/* Address of member i's summands for this rank's part k, from element `skip` on; `done` elements of the round's cell
+ * lie before them. */
+static const uint8_t *summand(const struct shm_scatter_call *c, int i, int k, int64_t skip, int64_t round, int64_t done)
 {
     const struct comm_group *g = c->g;
     int64_t from = before(c, k, g->me) + skip;
     if (i == g->me)
         return c->local + (c->parts[k].local + from) * c->size;
-    const uint8_t *said = shm_said(g, i, k);
-    if (said)
-        return said + from * c->size;
+    const uint8_t *peer = shm_peer_range(g, i, k);
+    if (peer)
+        return peer + from * c->size;
     return shm_window(g, i)->in[round & 1] + (g->me * c->cell + done) * c->size;
 }
 
-/* Elements [begin, end) of the own stream. */
-static void reduce_range(const struct call *c, int64_t begin, int64_t end, int64_t round)
+/* Reduces elements [begin, end) of this rank's stream. */
+static void reduce_range(const struct shm_scatter_call *c, int64_t begin, int64_t end, int64_t round)
 {
     const void *src[SHM_MAX_WORLD];
     int64_t at = 0;
@@ -100,7 +101,7 @@ static void reduce_range(const struct call *c, int64_t begin, int64_t end, int64
     }
 }
 
-static int64_t longest_stream(const struct call *c)
+static int64_t longest_stream(const struct shm_scatter_call *c)
 {
     int64_t most = 0;
     for (int i = 0; i < c->g->n; i++) {
@@ -112,10 +113,10 @@ static int64_t longest_stream(const struct call *c)
     return most;
 }
 
-static err_t scatter(struct call *c)
+static err_t scatter_parts(struct shm_scatter_call *c)
 {
-    say(c);
-    fill(c, 0);
+    publish(c);
+    write_cells(c, 0);
     err_t err = shm_barrier(c->g);
     if (err)
         return err;
@@ -126,7 +127,7 @@ static err_t scatter(struct call *c)
     }
     reduce_range(c, 0, c->cell, 0);
     for (int64_t round = 1; !err && round * c->cell < longest; round++) {
-        fill(c, round);
+        write_cells(c, round);
         err = shm_barrier(c->g);
         if (!err)
             reduce_range(c, round * c->cell, (round + 1) * c->cell, round);
@@ -134,7 +135,7 @@ static err_t scatter(struct call *c)
     return err ? err : shm_barrier(c->g);
 }
 
-static err_t scatter_all(struct call c, int n)
+static err_t scatter_all(struct shm_scatter_call c, int n)
 {
     const struct comm_part *parts = c.parts;
     err_t err = n ? OK : shm_barrier(c.g);
@@ -144,7 +145,7 @@ static err_t scatter_all(struct call c, int n)
     for (int at = 0; !err && at < n; at += SHM_PARTS) {
         c.parts = parts + at;
         c.n = (int)min_of(n - at, SHM_PARTS);
-        err = scatter(&c);
+        err = scatter_parts(&c);
     }
     return err;
 }
@@ -154,7 +155,7 @@ err_t shm_unit_scatter(struct comm_group *g, struct kern_stream *stream, const v
 {
     (void)stream;
     return scatter_all(
-        (struct call){
+        (struct shm_scatter_call){
             .g = g, .local = local, .pieces = pieces, .parts = parts, .dtype = dtype, .op = REDUCE_SUM, .add = add},
         n);
 }
@@ -164,5 +165,6 @@ err_t shm_reduce_scatter(struct comm_group *g, struct kern_stream *stream, const
 {
     const struct comm_part part = {0, 0, counts};
     (void)stream;
-    return scatter_all((struct call){.g = g, .local = src, .pieces = dst, .parts = &part, .dtype = dtype, .op = op}, 1);
+    return scatter_all(
+        (struct shm_scatter_call){.g = g, .local = src, .pieces = dst, .parts = &part, .dtype = dtype, .op = op}, 1);
 }

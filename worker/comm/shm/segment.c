@@ -1,10 +1,10 @@
-/* How the ranks of an epoch meet in the segment.
+/* How the ranks of an epoch join the shared segment.
  *
- * Joining runs under a lock on the file, which the kernel drops when its holder dies, so that a rank killed on the way
- * in leaves nothing locked. The first rank of a new epoch clears that epoch's control block and kills the older ones;
- * whoever comes with an older number is refused. The last to join knows everybody's wishes and gives the file its size;
- * files only grow, since a straggler may still have the old pages mapped. Locks of the process kind do not exclude
- * threads, hence the mutex: tests run ranks as threads. */
+ * A rank joins under a lock on the file. The kernel releases the lock when its holder exits, so a rank that is killed
+ * while it joins leaves nothing locked. The first rank of a new epoch clears that epoch's control block and kills the
+ * older ones; a rank with an older epoch number is refused. The last rank to join has the requested sizes of all ranks
+ * and sets the size of the file. Files only grow, because a late rank of an old epoch may still have the old pages
+ * mapped. File locks of fcntl exclude processes but not threads, hence the mutex: tests run ranks as threads. */
 #include "worker/comm/shm/shm.h"
 
 #include "common/base/clock.h"
@@ -59,7 +59,7 @@ static err_t grow_file(int fd, size_t bytes, struct why *why)
     return OK;
 }
 
-/* Chunks of messages: 64 KB, less where so many ranks have lanes that their boxes would pass a gigabyte. */
+/* Size of a message chunk: 64 KiB, halved until the boxes of all lanes together take at most 1 GiB. */
 static size_t box_bytes(size_t world)
 {
     size_t bytes = (size_t)64 << 10;
@@ -83,7 +83,7 @@ static size_t boxes_offset(size_t world)
     return lanes_offset(world) + round_up(world * world * sizeof(struct shm_lane), SHM_PAGE);
 }
 
-/* Offset of `rank`'s shared bytes; for rank == world the size of the whole segment. */
+/* Offset of `rank`'s shared bytes; for rank == world, the size of the whole segment. */
 static size_t shared_offset(const struct shm_ctl *ctl, int rank)
 {
     size_t world = ctl->world, at = boxes_offset(world) + world * world * SHM_SLOTS * box_bytes(world);
@@ -92,7 +92,8 @@ static size_t shared_offset(const struct shm_ctl *ctl, int rank)
     return at;
 }
 
-/* The control block of config->epoch, cleared if this is its first rank. Under the lock. */
+/* Returns the control block of config->epoch and clears it if this is the epoch's first rank. The caller holds the file
+ * lock. */
 static err_t claim_ctl(struct shm_head *head, const struct comm_config *config, struct shm_ctl **ret, struct why *why)
 {
     struct shm_ctl *ctl = &head->ctl[config->epoch % SHM_EPOCHS];
@@ -109,20 +110,20 @@ static err_t claim_ctl(struct shm_head *head, const struct comm_config *config, 
         head->magic = SHM_MAGIC;
     }
     if (ctl->epoch != config->epoch || ctl->world != (uint32_t)config->world)
-        return why_set(why, ERR_INVALID, "rank %d was told a world of %d, others of %u, in epoch %" PRIu64,
+        return why_set(why, ERR_INVALID, "rank %d was started with %d ranks and others with %u, in epoch %" PRIu64,
                        config->rank, config->world, ctl->world, config->epoch);
     *ret = ctl;
     return OK;
 }
 
-static err_t join(struct shm_comm *s, const struct comm_config *config, struct why *why)
+static err_t join_epoch(struct shm_comm *s, const struct comm_config *config, struct why *why)
 {
     err_t err = claim_ctl(s->head, config, &s->ctl, why);
     if (err)
         return err;
     struct shm_member *me = &s->ctl->member[config->rank];
     if (me->joined)
-        return why_set(why, ERR_EXISTS, "rank %d of epoch %" PRIu64 " is there already", config->rank, config->epoch);
+        return why_set(why, ERR_EXISTS, "rank %d of epoch %" PRIu64 " has joined already", config->rank, config->epoch);
     me->shared_bytes = config->shared_bytes;
     if ((atomic_load(&s->ctl->joined) & ~SHM_DEAD) + 1 == s->ctl->world) {
         err = grow_file(s->fd, shared_offset(s->ctl, config->world), why);
@@ -142,8 +143,8 @@ static err_t name_missing(const struct shm_comm *s, const struct comm_config *co
     for (int r = 0; r < config->world && at < sizeof(text) - 16; r++)
         if (!s->ctl->member[r].joined)
             at += (size_t)snprintf(text + at, sizeof(text) - at, " %d", r);
-    return why_set(why, ERR_TIMEOUT, "rank%s did not come to epoch %" PRIu64 " within %" PRId64 " ms", text,
-                   config->epoch, config->timeout_ms);
+    return why_set(why, ERR_TIMEOUT, "rank%s did not join epoch %" PRIu64 " within %" PRId64 " ms", text, config->epoch,
+                   config->timeout_ms);
 }
 
 static err_t wait_for_all(struct shm_comm *s, const struct comm_config *config, struct why *why)
@@ -152,7 +153,7 @@ static err_t wait_for_all(struct shm_comm *s, const struct comm_config *config, 
     for (;;) {
         uint32_t n = atomic_load(&s->ctl->joined);
         if (n & SHM_DEAD || (config->cancel && atomic_load(config->cancel)))
-            return why_set(why, ERR_CANCELED, "epoch %" PRIu64 " ended before all ranks had come", config->epoch);
+            return why_set(why, ERR_CANCELED, "epoch %" PRIu64 " ended before all ranks had joined", config->epoch);
         if (n == s->ctl->world)
             return OK;
         if (clock_mono_ms() >= deadline)
@@ -161,7 +162,8 @@ static err_t wait_for_all(struct shm_comm *s, const struct comm_config *config, 
     }
 }
 
-/* A rank's own lanes may hold what an earlier epoch left. */
+/* Sets the addresses of the segment's parts. A rank clears its outgoing lanes, which may hold data of an earlier epoch.
+ */
 static void place_parts(struct shm_comm *s, uint8_t *map)
 {
     const size_t world = (size_t)s->base.world;
@@ -174,7 +176,7 @@ static void place_parts(struct shm_comm *s, uint8_t *map)
     memset(s->lanes + (size_t)s->base.rank * world, 0, world * sizeof(struct shm_lane));
 }
 
-/* Maps the whole segment in place of the head, and makes this rank's bytes present and zero. */
+/* Maps the whole segment in place of the head, and allocates and clears this rank's shared bytes. */
 static err_t map_all(struct shm_comm *s, struct why *why)
 {
     const struct comm *c = &s->base;
@@ -194,12 +196,12 @@ static err_t map_all(struct shm_comm *s, struct why *why)
     s->map_bytes = bytes;
     s->ctl = &s->head->ctl[slot];
     place_parts(s, map);
-    madvise(s->shared[c->rank], s->shared_bytes, MADV_HUGEPAGE); /* a wish; without it pages are small */
+    madvise(s->shared[c->rank], s->shared_bytes, MADV_HUGEPAGE); /* a hint; if it fails, small pages are used */
     memset(s->shared[c->rank], 0, s->shared_bytes);
     return OK;
 }
 
-static err_t enter(struct shm_comm *s, const struct comm_config *config, struct why *why)
+static err_t join_segment(struct shm_comm *s, const struct comm_config *config, struct why *why)
 {
     s->map_bytes = windows_offset();
     err_t err = lock_file(s->fd, why);
@@ -214,7 +216,7 @@ static err_t enter(struct shm_comm *s, const struct comm_config *config, struct 
             s->head = map;
     }
     if (!err)
-        err = join(s, config, why);
+        err = join_epoch(s, config, why);
     unlock_file(s->fd);
     return err;
 }
@@ -229,7 +231,7 @@ err_t shm_open_comm(const struct comm_config *config, struct comm **ret, struct 
     s->base = (struct comm){.backend = &comm_backend_shm, .rank = config->rank, .world = config->world};
     s->fd = config->fd;
     s->spins = sysconf(_SC_NPROCESSORS_ONLN) >= config->world ? 2000 : 0;
-    err_t err = enter(s, config, why);
+    err_t err = join_segment(s, config, why);
     if (err)
         goto fail_unmap;
     err = wait_for_all(s, config, why);
@@ -241,13 +243,13 @@ err_t shm_open_comm(const struct comm_config *config, struct comm **ret, struct 
     if (!err)
         err = shm_group_new(&s->base, ranks, config->world, config->rank, &s->all);
     if (!err && (err = shm_barrier(s->all)))
-        why_set(why, err, "epoch %" PRIu64 " ended while it began", config->epoch);
+        why_set(why, err, "epoch %" PRIu64 " ended while its ranks were joining", config->epoch);
     if (err)
         goto fail_kill;
     *ret = &s->base;
     return OK;
 
-fail_kill: /* this rank had joined: the others must not wait for it */
+fail_kill: /* this rank has joined: the others must not wait for it */
     shm_ctl_kill(s->ctl);
 fail_unmap:
     shm_close_comm(&s->base);

@@ -1,21 +1,21 @@
-/* The canonical sum: one binary tree over the leaves, whoever holds them.
+/* The canonical sum: one binary tree over the leaves, independent of which rank holds which node.
  *
- * Every rank publishes which finished nodes it holds; all then know where every node lies. Each rank evaluates the tree
- * for its slice of the elements, block by block: a node that somebody holds is read there, any other is the sum of its
- * two children. So each addition happens in the order of the tree and of nothing else, and the bits do not depend on
- * who held what. The result goes into everybody's `out` where that is shared; for members whose `out` is private it
- * goes through the windows, a part of the elements after another. A list that does not make up the tree is seen alike
- * by all ranks, before anything is written. */
+ * Every rank publishes the finished nodes that it holds, so every rank has the addresses of all nodes. Each rank
+ * evaluates the tree for its slice of the elements, block by block: a held node is read from its holder, any other node
+ * is the sum of its two children. The tree alone determines the order of additions, so the bits do not depend on the
+ * distribution of the nodes. A rank writes its result into the `out` of every member if that is shared; members with a
+ * private `out` read it from the windows, one block of elements after another. If the published nodes do not make up
+ * the tree, all ranks detect this before anything is written. */
 #include "worker/comm/shm/tree.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct list {
+struct shm_node_list {
     int64_t n;
     struct comm_tree_node node[];
 };
-#define MAX_NODES ((int)((SHM_BLOCK - sizeof(struct list)) / sizeof(struct comm_tree_node)))
+#define MAX_NODES ((int)((SHM_BLOCK - sizeof(struct shm_node_list)) / sizeof(struct comm_tree_node)))
 
 int64_t shm_tree_middle(int64_t lo, int64_t hi)
 {
@@ -36,7 +36,7 @@ void shm_tree_sort(struct shm_tree *t)
     qsort(t->nodes, (size_t)t->n_nodes, sizeof(*t->nodes), by_lo);
 }
 
-static const struct shm_held *find(const struct shm_tree *t, int64_t lo)
+static const struct shm_held *find_node(const struct shm_tree *t, int64_t lo)
 {
     const struct shm_held key = {.lo = lo};
     return bsearch(&key, t->nodes, (size_t)t->n_nodes, sizeof(key), by_lo);
@@ -44,7 +44,7 @@ static const struct shm_held *find(const struct shm_tree *t, int64_t lo)
 
 bool shm_tree_covered(const struct shm_tree *t, int64_t lo, int64_t hi, int *used)
 {
-    const struct shm_held *h = find(t, lo);
+    const struct shm_held *h = find_node(t, lo);
     if (h && h->hi == hi) {
         (*used)++;
         return true;
@@ -61,7 +61,7 @@ static void add(void *dst, const void *a, const void *b, int64_t m, enum dtype d
 
 const uint8_t *shm_tree_evaluate(const struct shm_tree *t, int64_t lo, int64_t hi, int depth)
 {
-    const struct shm_held *h = find(t, lo);
+    const struct shm_held *h = find_node(t, lo);
     size_t size = dtype_bytes(t->dtype);
     if (h && h->hi == hi)
         return h->data + (size_t)t->at * size;
@@ -74,14 +74,14 @@ const uint8_t *shm_tree_evaluate(const struct shm_tree *t, int64_t lo, int64_t h
 
 static void publish(struct comm_group *g, const struct comm_tree_node *mine, int n_mine)
 {
-    struct list *l = (struct list *)shm_window(g, g->me)->in[0];
+    struct shm_node_list *l = (struct shm_node_list *)shm_window(g, g->me)->in[0];
     l->n = n_mine;
     if (n_mine <= MAX_NODES && n_mine > 0)
         memcpy(l->node, mine, (size_t)n_mine * sizeof(*mine));
 }
 
-/* Kept for the next sum: a step allocates nothing. */
-static err_t scratch(struct shm_comm *s, struct shm_tree *t, size_t n)
+/* The memory is kept for the next sum, so that a training step allocates nothing. */
+static err_t scratch_reserve(struct shm_comm *s, struct shm_tree *t, size_t n)
 {
     if (!s->tree_stack)
         s->tree_stack = malloc((size_t)SHM_TREE_DEPTH * SHM_TREE_BLOCK * 8);
@@ -95,20 +95,20 @@ static err_t scratch(struct shm_comm *s, struct shm_tree *t, size_t n)
     return t->stack && t->nodes ? OK : ERR_NOMEM;
 }
 
-static err_t collect(struct comm_group *g, int64_t n_leaves, struct shm_tree *t)
+static err_t collect_nodes(struct comm_group *g, int64_t n_leaves, struct shm_tree *t)
 {
     int64_t total = 0;
     for (int i = 0; i < g->n; i++) {
-        const struct list *l = (const struct list *)shm_window(g, i)->in[0];
+        const struct shm_node_list *l = (const struct shm_node_list *)shm_window(g, i)->in[0];
         if (l->n > MAX_NODES)
             return ERR_LIMIT;
         total += l->n;
     }
-    err_t err = scratch(shm_of(g), t, (size_t)total);
+    err_t err = scratch_reserve(shm_of(g), t, (size_t)total);
     if (err)
         return err;
     for (int i = 0; i < g->n; i++) {
-        const struct list *l = (const struct list *)shm_window(g, i)->in[0];
+        const struct shm_node_list *l = (const struct shm_node_list *)shm_window(g, i)->in[0];
         for (int64_t k = 0; k < l->n; k++)
             t->nodes[t->n_nodes++] = (struct shm_held){
                 .lo = l->node[k].lo, .hi = l->node[k].hi, .data = shm_of(g)->shared[g->ranks[i]] + l->node[k].offset};
@@ -118,20 +118,21 @@ static err_t collect(struct comm_group *g, int64_t n_leaves, struct shm_tree *t)
     return shm_tree_covered(t, 0, n_leaves, &used) && used == t->n_nodes ? OK : ERR_INVALID;
 }
 
-/* To all who have `out` in the segment, and into the window for those who have not. */
-static void give(struct comm_group *g, const struct shm_tree *t, const uint8_t *root, uint8_t *out, uint8_t *window)
+/* Writes the block to every member whose `out` lies in the segment, and to the window for the other members. */
+static void write_results(struct comm_group *g, const struct shm_tree *t, const uint8_t *root, uint8_t *out,
+                          uint8_t *window)
 {
     const size_t size = dtype_bytes(t->dtype), bytes = (size_t)t->m * size;
     for (int i = 0; i < g->n; i++) {
-        uint8_t *said = i == g->me ? out : shm_said(g, i, 0);
-        if (said)
-            memmove(said + (size_t)t->at * size, root, bytes);
+        uint8_t *peer = i == g->me ? out : shm_peer_range(g, i, 0);
+        if (peer)
+            memmove(peer + (size_t)t->at * size, root, bytes);
     }
     if (window)
         memcpy(window, root, bytes);
 }
 
-/* Elements [begin, begin + n), each rank its slice of them. */
+/* Sums this rank's slice of elements [begin, begin + n). */
 static void sum_slice(struct comm_group *g, struct shm_tree *t, int64_t n_leaves, uint8_t *out, int64_t begin,
                       int64_t n, uint8_t *window)
 {
@@ -141,11 +142,11 @@ static void sum_slice(struct comm_group *g, struct shm_tree *t, int64_t n_leaves
     for (int64_t at = lo; at < hi; at += SHM_TREE_BLOCK) {
         t->at = begin + at;
         t->m = hi - at < SHM_TREE_BLOCK ? hi - at : SHM_TREE_BLOCK;
-        give(g, t, shm_tree_evaluate(t, 0, n_leaves, 0), out, window ? window + at * size : NULL);
+        write_results(g, t, shm_tree_evaluate(t, 0, n_leaves, 0), out, window ? window + at * size : NULL);
     }
 }
 
-static void take_slices(struct comm_group *g, uint8_t *out, int64_t n, int64_t size, int turn)
+static void read_slices(struct comm_group *g, uint8_t *out, int64_t n, int64_t size, int turn)
 {
     for (int i = 0; i < g->n; i++) {
         int64_t lo, hi;
@@ -155,7 +156,8 @@ static void take_slices(struct comm_group *g, uint8_t *out, int64_t n, int64_t s
     }
 }
 
-/* Some member's `out` is private. A half of a window is written again behind the barrier after its readers' one. */
+/* For groups in which some `out` is private. A rank writes a half of its window in every second round; the barrier of
+ * the round between them separates the readers from the next write. */
 static err_t sum_in_rounds(struct comm_group *g, struct shm_tree *t, int64_t n_leaves, uint8_t *out, int64_t n)
 {
     const int64_t size = (int64_t)dtype_bytes(t->dtype), block = (int64_t)SHM_BLOCK / size;
@@ -165,8 +167,8 @@ static err_t sum_in_rounds(struct comm_group *g, struct shm_tree *t, int64_t n_l
         int64_t m = n - at < block ? n - at : block;
         sum_slice(g, t, n_leaves, out, at, m, shm_window(g, g->me)->out[turn]);
         err = shm_barrier(g);
-        if (!err && !shm_said(g, g->me, 0))
-            take_slices(g, out + at * size, m, size, turn);
+        if (!err && !shm_peer_range(g, g->me, 0))
+            read_slices(g, out + at * size, m, size, turn);
     }
     return err;
 }
@@ -176,13 +178,13 @@ err_t shm_tree_reduce(struct comm_group *g, const struct comm_tree_node *mine, i
 {
     struct shm_tree t = {.dtype = dtype};
     publish(g, mine, n_mine);
-    shm_say(g, &(struct shm_range){out, (size_t)n * dtype_bytes(dtype)}, 1);
+    shm_publish_ranges(g, &(struct shm_range){out, (size_t)n * dtype_bytes(dtype)}, 1);
     err_t err = shm_barrier(g);
     if (err)
         return err;
-    err = collect(g, n_leaves, &t);
+    err = collect_nodes(g, n_leaves, &t);
     if (err == ERR_NOMEM)
-        shm_abort(g->comm); /* the others go on to a sum that this rank cannot contribute to */
+        shm_abort(g->comm); /* the others enter a sum to which this rank cannot contribute */
     else if (!err && shm_all_shared(g))
         sum_slice(g, &t, n_leaves, out, 0, n, NULL);
     else if (!err)

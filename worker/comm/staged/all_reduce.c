@@ -1,4 +1,4 @@
-/* All-reduce and broadcast: one buffer, cut into what a half holds. */
+/* All-reduce and broadcast: one buffer, in rounds of the size of a half. */
 #include "worker/comm/staged/internal.h"
 
 static uint8_t *place(const struct staged_call *c, int64_t i)
@@ -36,7 +36,7 @@ err_t staged_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, in
     c.cell = STAGED_HALF / c.size;
     c.op = op;
     if (g->n == 1)
-        return OK; /* alone, also the mean is what it was */
+        return OK; /* for one member every operation, also the mean, returns its input */
     return staged_run(&c, &steps, staged_rounds(&c));
 }
 

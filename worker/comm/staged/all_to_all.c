@@ -1,5 +1,5 @@
-/* All-to-all: the lower half of a half holds what goes out, a cell for each member, the upper what comes in. Nobody
- * knows the counts of others, so the number of rounds is agreed on first. */
+/* All-to-all: the lower side of a half holds the outgoing data, a cell for each member, and the upper side the incoming
+ * data. A rank does not have the counts of other ranks, so the ranks first agree on the number of rounds. */
 #include "worker/comm/staged/internal.h"
 
 #include <assert.h>
@@ -7,7 +7,7 @@
 #define MAX_MEMBERS 256
 #define SIDE (STAGED_HALF / 2)
 
-/* Copies round `i` between the packed parts on the device and the cells, one behind another. */
+/* Copies round `i` between the packed parts on the device and the cells, which lie one after another. */
 static err_t copy_cells(const struct staged_call *c, const int64_t *counts, int64_t i, const uint8_t *packed,
                         uint8_t *cells, bool to_device)
 {

@@ -1,5 +1,5 @@
-/* Life of the staged backend, and what needs no device: groups, barriers and single numbers are those of the inner
- * comm. Halves and cells are pinned; the rest of the segment is never seen by the device. */
+/* Open and close of the staged backend, and its calls that need no device: groups, barriers and comm_agree use the
+ * inner comm. Halves and cells are pinned; the device does not access the rest of the segment. */
 #include "worker/comm/staged/internal.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static err_t make_stage(struct staged_comm *s, struct why *why)
         err = dev_event_new(s->dev, false, &s->arrived[i]);
     err = err ? err : dev_event_new(s->dev, false, &s->left);
     err = err ? err : dev_event_new(s->dev, false, &s->copied);
-    return err ? why_set(why, err, "cannot make the events of staged collectives: %s", err_text(err)) : OK;
+    return err ? why_set(why, err, "cannot create the events of staged collectives: %s", err_text(err)) : OK;
 }
 
 static err_t staged_open(const struct comm_config *config, struct comm **ret, struct why *why)
@@ -49,7 +49,7 @@ static err_t staged_open(const struct comm_config *config, struct comm **ret, st
         return why_set(why, ERR_NOMEM, "out of memory");
     s->base = (struct comm){.backend = &comm_backend_staged, .rank = config->rank, .world = config->world};
     s->dev = config->dev;
-    inner.backend = comm_backend_stream.name; /* shm, where all are on one node */
+    inner.backend = comm_backend_stream.name; /* which is shm if all ranks are on one node */
     inner.shared_bytes = STAGE_BYTES;
     err_t err = comm_open(&inner, &s->inner, why);
     if (err)

@@ -1,9 +1,10 @@
-/* The staged backend: collectives on a device's memory through the shared segment of the node's host. It needs nothing
- * but copies, so it serves any device, any number of workers on one of them, and as the second opinion on NCCL.
+/* The staged backend: collectives on device memory, run on the host in the shared segment. It needs only copies between
+ * device and host, so it works on any device and with any number of workers per device. Its results can also be
+ * compared with NCCL's.
  *
- * Each rank has two halves of pinned memory in the segment of an inner shm comm. A collective runs in rounds that take
- * turns with the halves: while the ranks combine one on the host, the next is copied from the device into the other.
- * The calling thread waits for a round's data; the copies back are left to the stream. */
+ * Each rank has two halves of pinned memory in the segment of an inner comm. A collective runs in rounds that alternate
+ * between the halves: while the ranks combine one half on the host, the next round is copied from the device into the
+ * other. The calling thread waits for a round's data, but not for the copies back, which are queued on the stream. */
 #ifndef DTD_WORKER_COMM_STAGED_INTERNAL_H
 #define DTD_WORKER_COMM_STAGED_INTERNAL_H
 
@@ -11,12 +12,13 @@
 
 #include <assert.h>
 
-#define STAGED_HALF ((int64_t)2 << 20) /* large enough for a bus's full rate, small enough to overlap */
+/* Bytes of a half: large enough for the full bandwidth of the bus, small enough that rounds overlap. */
+#define STAGED_HALF ((int64_t)2 << 20)
 
-#define STAGED_CELL ((int64_t)128 << 10) /* of a message under way */
+#define STAGED_CELL ((int64_t)128 << 10) /* bytes of the buffer of a message in flight */
 #define STAGED_MAX_WORLD 256
 
-/* A message under way; `moving`: the chunk at `at` is with the inner comm, in the slot of the same number. */
+/* A message in flight; `moving`: the chunk at `at` is posted in the inner comm, in the slot with the same number. */
 struct staged_post {
     uint8_t *buffer; /* on the device */
     int64_t bytes, at, chunk;
@@ -28,8 +30,8 @@ struct staged_post {
 
 struct staged_posts {
     struct staged_post post[COMM_SLOTS];
-    int active[COMM_SLOTS], n_active;         /* not done, in the order of posting */
-    uint32_t pass, busy[2][STAGED_MAX_WORLD]; /* [send][rank] == pass: an earlier message has more to give there */
+    int active[COMM_SLOTS], n_active;         /* slots that are not done, in the order of posting */
+    uint32_t pass, busy[2][STAGED_MAX_WORLD]; /* [send][rank] == pass: an earlier message has more chunks to post */
 };
 
 struct staged_comm {
@@ -38,9 +40,9 @@ struct staged_comm {
     struct dev *dev;
     uint8_t *half[2];
     bool pinned;
-    struct dev_event *arrived[2]; /* the round's bytes are in its half */
-    struct dev_event *left;       /* the last collective's have left both */
-    struct dev_event *copied;     /* of messages */
+    struct dev_event *arrived[2]; /* the data of the round is in the half */
+    struct dev_event *left;       /* the last collective's copies out of both halves are done */
+    struct dev_event *copied;     /* the copy of a message's chunk is done */
     uint8_t *cells;               /* STAGED_CELL for each slot */
     struct staged_posts posts;
 };
@@ -52,24 +54,24 @@ struct staged_group {
 
 struct staged_unit;
 
-/* A collective in rounds. `cell`: elements of one member (or of all, where there is one buffer) in a round. */
+/* A collective in rounds. `cell`: elements of each member in a round (or of the buffer, if there is only one). */
 struct staged_call {
     struct staged_comm *comm;
     struct comm_group *group, *inner;
     struct kern_stream *stream;
     const uint8_t *src;
     uint8_t *dst;
-    const int64_t *recv_counts;     /* all-to-all: what comes in, `counts` is what goes out */
+    const int64_t *recv_counts;     /* all-to-all: elements received; `counts` are those sent */
     const int64_t *counts;          /* elements of each member; NULL: `n` elements in one buffer */
     int64_t n, cell, size;          /* size: bytes of an element */
-    const struct staged_unit *unit; /* parts.c: where the members' elements lie */
+    const struct staged_unit *unit; /* parts.c: addresses of the members' elements */
     enum dtype dtype;
     enum reduce_op op;
-    bool add; /* to what the own pieces hold */
+    bool add; /* add the result to this rank's pieces */
     int root;
 };
 
-/* What all calls fill alike; buffers, counts and the cell are each collective's. */
+/* Sets the members that all collectives have in common; each collective sets buffers, counts and cell. */
 static inline struct staged_call staged_call_of(struct comm_group *g, struct kern_stream *s, enum dtype dtype)
 {
     const int64_t size = (int64_t)dtype_bytes(dtype);
@@ -82,7 +84,8 @@ static inline struct staged_call staged_call_of(struct comm_group *g, struct ker
                                 .dtype = dtype};
 }
 
-/* What a collective does in round `i` with its half: queue the copies in, combine on the host, queue the copies out. */
+/* The steps of a collective in round `i` on its half: queue the copies in, combine on the host, queue the copies out.
+ */
 struct staged_steps {
     err_t (*fetch)(const struct staged_call *c, int64_t i, uint8_t *half);
     err_t (*combine)(const struct staged_call *c, int64_t i, uint8_t *half);
@@ -98,13 +101,13 @@ static inline struct comm_group *staged_inner(const struct comm_group *g)
 {
     return ((const struct staged_group *)g)->inner;
 }
-/* How many of `count` elements fall into round `i`. */
+/* Number of elements in round `i`, of `count`. */
 static inline int64_t staged_part(const struct staged_call *c, int64_t count, int64_t i)
 {
     int64_t left = count - i * c->cell;
     return left < 0 ? 0 : left < c->cell ? left : c->cell;
 }
-/* Rounds until the largest count is done. */
+/* Number of rounds for the largest count. */
 int64_t staged_rounds(const struct staged_call *c);
 
 err_t staged_all_reduce(struct comm_group *g, struct kern_stream *s, void *x, int64_t n, enum dtype dtype,

@@ -1,9 +1,10 @@
-/* Messages: each has a cell of pinned memory in the inner comm's shared bytes while it is under way, and goes through
- * it chunk by chunk: out of the device, to the peer's cell as a message of the inner comm, into the peer's device.
+/* Messages: while a message is in flight it has a cell of pinned memory in the inner comm's shared bytes. It moves
+ * chunk by chunk: from the device to the cell, to the peer's cell as a message of the inner comm, and to the peer's
+ * device.
  *
- * As in the inner comm there is no thread: whoever waits moves on all that its rank has posted; of two messages of one
- * direction to one peer the second begins when the first one's last chunk is with the inner comm, which keeps the
- * order. */
+ * As in the inner comm there is no background thread: a rank that waits moves all messages that it has posted. Of two
+ * messages in the same direction with the same peer, the second begins when the last chunk of the first has been posted
+ * in the inner comm, which keeps the order. */
 #include "worker/comm/staged/internal.h"
 
 #include "common/base/log.h"
@@ -20,7 +21,7 @@ static uint8_t *cell_of(struct staged_comm *s, const struct staged_post *p)
     return s->cells + (p - s->posts.post) * STAGED_CELL;
 }
 
-/* On return the copy is over: the cell is the host's, or free for the next chunk. */
+/* The copy is complete on return: the host may read the cell, or reuse it for the next chunk. */
 static err_t copy_and_wait(struct staged_comm *s, const struct staged_post *p, void *dst, const void *src, size_t bytes)
 {
     struct why why = {""};
@@ -34,7 +35,7 @@ static err_t copy_and_wait(struct staged_comm *s, const struct staged_post *p, v
     return err;
 }
 
-/* Gives the next chunk to the inner comm. */
+/* Posts the next chunk in the inner comm. */
 static err_t begin_chunk(struct staged_comm *s, struct staged_post *p)
 {
     const struct comm_backend *inner = s->inner->backend;
@@ -57,7 +58,7 @@ static err_t end_chunk(struct staged_comm *s, struct staged_post *p)
     return err;
 }
 
-static err_t move_on(struct staged_comm *s, struct staged_post *p, bool *moved)
+static err_t advance_chunk(struct staged_comm *s, struct staged_post *p, bool *moved)
 {
     bool over = false;
     err_t err = OK;
@@ -88,7 +89,7 @@ static err_t progress(struct staged_comm *s, bool *ret_moved)
         struct staged_post *p = &t->post[t->active[i]];
         uint32_t *busy = &t->busy[p->send][p->group->ranks[p->peer]];
         if (!err && *busy != t->pass)
-            err = move_on(s, p, ret_moved);
+            err = advance_chunk(s, p, ret_moved);
         if (!p->done && !is_last_chunk(p))
             *busy = t->pass;
         if (!p->done)
@@ -98,14 +99,14 @@ static err_t progress(struct staged_comm *s, bool *ret_moved)
     return err;
 }
 
-static err_t post(struct comm_group *g, const struct staged_post *p, int slot)
+static err_t post_message(struct comm_group *g, const struct staged_post *p, int slot)
 {
     struct staged_comm *s = staged_of(g);
     bool over;
     s->posts.post[slot] = *p;
     s->posts.post[slot].group = staged_inner(g);
     s->posts.active[s->posts.n_active++] = slot;
-    /* An ended comm is told at once; nothing is moved yet, since the caller's stream may be far behind. */
+    /* Fails at once if the comm is dead. Nothing is moved yet, because that would wait for the caller's stream. */
     err_t err = s->inner->backend->move(staged_inner(g), -1, &over);
     if (err)
         s->posts.n_active--;
@@ -114,17 +115,17 @@ static err_t post(struct comm_group *g, const struct staged_post *p, int slot)
 
 err_t staged_send_post(struct comm_group *g, struct kern_stream *s, const void *src, int64_t bytes, int to, int slot)
 {
-    return post(g,
-                &(struct staged_post){.buffer = (uint8_t *)src, .bytes = bytes, .peer = to, .send = true, .stream = s},
-                slot);
+    return post_message(
+        g, &(struct staged_post){.buffer = (uint8_t *)src, .bytes = bytes, .peer = to, .send = true, .stream = s},
+        slot);
 }
 
 err_t staged_recv_post(struct comm_group *g, struct kern_stream *s, void *dst, int64_t bytes, int from, int slot)
 {
-    return post(g, &(struct staged_post){.buffer = dst, .bytes = bytes, .peer = from, .stream = s}, slot);
+    return post_message(g, &(struct staged_post){.buffer = dst, .bytes = bytes, .peer = from, .stream = s}, slot);
 }
 
-/* A send goes chunk by chunk through its cell, so it is pushed when it is done. */
+/* A send is pushed only when it is done, because it goes through its cell chunk by chunk. */
 static bool is_pushed(const struct staged_comm *s)
 {
     for (int i = 0; i < s->posts.n_active; i++)
@@ -133,7 +134,7 @@ static bool is_pushed(const struct staged_comm *s)
     return true;
 }
 
-/* Until the slot's message is done; -1: until all sends are pushed. */
+/* Moves messages until the slot's message is done; slot -1: until all sends are pushed. */
 static err_t move_until(struct staged_comm *s, int slot)
 {
     err_t err = OK;
@@ -150,7 +151,7 @@ static err_t move_until(struct staged_comm *s, int slot)
     if (err == ERR_INVALID)
         why_set(s->base.why.text[0] ? NULL : &s->base.why, err, "%s", comm_why(s->inner));
     if (err && err != ERR_CANCELED)
-        comm_abort(s->inner); /* what is half under way cannot go on */
+        comm_abort(s->inner); /* partly sent messages cannot continue */
     return err;
 }
 

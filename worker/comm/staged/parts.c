@@ -1,6 +1,6 @@
-/* All-gather and reduce-scatter, of one tensor or of all of a unit: a half holds one cell, and behind it a cell of
- * every member. What a member owns is a stream, its parts one behind another, and in a round each stream moves on by a
- * cell; streams differ in length, so that some members have nothing left in the last rounds. */
+/* All-gather and reduce-scatter of one tensor or of all tensors of a unit: a half holds one cell for this rank's data,
+ * and after it a cell for every member. A member's parts, one after another, form its stream. Each round processes one
+ * cell of each stream. Streams differ in length, so some members may have no data in the last rounds. */
 #include "worker/comm/staged/internal.h"
 
 #include <assert.h>
@@ -8,12 +8,12 @@
 #define MAX_MEMBERS 256
 #define CELL_ALIGN 64
 
-/* Where the streams lie on the device: the own one in `pieces`, everybody's in `local`. */
+/* The streams in device memory: this rank's stream lies in `pieces`, the streams of all members in `local`. */
 struct staged_unit {
     const uint8_t *pieces, *local;
     const struct comm_part *parts;
     int n;
-    int64_t totals[MAX_MEMBERS]; /* of each stream */
+    int64_t totals[MAX_MEMBERS]; /* elements of each stream */
 };
 
 static void make_unit(const struct comm_group *g, struct staged_unit *u, const void *pieces, const void *local,
@@ -26,7 +26,7 @@ static void make_unit(const struct comm_group *g, struct staged_unit *u, const v
             u->totals[i] += parts[k].counts[i];
 }
 
-/* A cell is as large as lets the members' number + 1 of them fit. */
+/* The cells have the largest size at which (number of members + 1) of them fit into a half. */
 static struct staged_call call_of(struct comm_group *g, struct kern_stream *s, const struct staged_unit *u,
                                   enum dtype dtype)
 {
@@ -72,7 +72,7 @@ static err_t copy_stream(const struct staged_call *c, int64_t i, enum side side,
                          enum direction direction)
 {
     const int64_t begin = i * c->cell, end = begin + c->cell;
-    int64_t at = 0; /* of the part, in the stream */
+    int64_t at = 0; /* offset of the part in the stream */
     err_t err = OK;
     for (int k = 0; !err && k < c->unit->n && at < end; k++) {
         int64_t count = c->unit->parts[k].counts[member];
@@ -89,7 +89,7 @@ static err_t copy_stream(const struct staged_call *c, int64_t i, enum side side,
     return err;
 }
 
-/* Everybody's, the cells one behind another. */
+/* The same for all members; their cells lie one after another. */
 static err_t copy_streams(const struct staged_call *c, int64_t i, uint8_t *cells, enum direction direction)
 {
     err_t err = OK;
@@ -119,7 +119,7 @@ static err_t put_parts(const struct staged_call *c, int64_t i, uint8_t *half)
     return copy_streams(c, i, half + cell_bytes(c), TO_DEVICE);
 }
 
-/* Between the own pieces and their places, in a group of one. */
+/* Copies between the pieces and the local tensor in a group of one. */
 static err_t copy_alone(const struct staged_call *c, enum side from)
 {
     err_t err = OK;

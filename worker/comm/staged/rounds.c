@@ -3,9 +3,9 @@
  *     stream   fetch 0 | fetch 1 | ......... | put 0 | fetch 2 | ......... | put 1 | ...
  *     host               wait 0  | combine 0 |         wait 1  | combine 1 |
  *
- * A half is written by a fetch only behind the put before it on the same stream, and by the host only when the fetch
- * has arrived, so behind that put too; peers touch it only inside a combine, which begins and ends with a barrier. The
- * next collective may come on another stream: it waits for this one's last put. */
+ * On the stream, a fetch into a half follows the last put from that half. The host writes a half only after the fetch
+ * has arrived, and therefore after that put too. Peers access the half only inside a combine, which begins and ends
+ * with a barrier. The next collective may use another stream: that stream first waits for the last put of this one. */
 #include "worker/comm/staged/internal.h"
 
 #include "common/base/log.h"

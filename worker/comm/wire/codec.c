@@ -1,5 +1,5 @@
-/* An identity is taken only in the one form in which it is printed: what is parsed is printed again and compared, so
- * that no second spelling of anything gets through. */
+/* An identity is accepted only in the form in which it is printed. The parser prints the parsed values again and
+ * compares the texts, so every identity has exactly one spelling. */
 #include "worker/comm/wire/codec.h"
 
 #include <arpa/inet.h>
@@ -40,12 +40,12 @@ err_t wire_address_find(const char *text, uint16_t port, union wire_address *ret
     return err;
 }
 
-err_t wire_address_parse(const char *word, size_t bytes, union wire_address *ret)
+err_t wire_address_parse(const char *value, size_t bytes, union wire_address *ret)
 {
     char text[WIRE_ADDRESS_MAX], *end;
     if (bytes == 0 || bytes >= sizeof(text))
         return ERR_PROTO;
-    memcpy(text, word, bytes);
+    memcpy(text, value, bytes);
     text[bytes] = '\0';
     char *space = strchr(text, ' ');
     if (!space || strlen(text) != bytes || space[1] < '0' || space[1] > '9')
@@ -77,30 +77,30 @@ size_t wire_identity_print(const struct wire_identity *id, char *ret)
                             id->epoch, id->from, id->to, id->lane, id->world);
 }
 
-err_t wire_identity_parse(const void *word, size_t bytes, struct wire_identity *ret)
+err_t wire_identity_parse(const void *value, size_t bytes, struct wire_identity *ret)
 {
     char text[WIRE_IDENTITY_MAX], again[WIRE_IDENTITY_MAX];
     struct wire_identity id;
     if (bytes == 0 || bytes >= sizeof(text))
         return ERR_PROTO;
-    memcpy(text, word, bytes);
+    memcpy(text, value, bytes);
     text[bytes] = '\0';
     if (sscanf(text, "dtd-comm/1 epoch=%20" SCNu64 " from=%9d to=%9d lane=%9d world=%9d", &id.epoch, &id.from, &id.to,
                &id.lane, &id.world) != 5)
         return ERR_PROTO;
-    if (wire_identity_print(&id, again) != bytes || memcmp(again, word, bytes) != 0)
+    if (wire_identity_print(&id, again) != bytes || memcmp(again, value, bytes) != 0)
         return ERR_PROTO;
     *ret = id;
     return OK;
 }
 
-static void put(uint8_t *to, uint64_t x, int bytes)
+static void store_le(uint8_t *to, uint64_t x, int bytes)
 {
     for (int i = 0; i < bytes; i++)
         to[i] = (uint8_t)(x >> 8 * i);
 }
 
-static uint64_t get(const uint8_t *from, int bytes)
+static uint64_t load_le(const uint8_t *from, int bytes)
 {
     uint64_t x = 0;
     for (int i = 0; i < bytes; i++)
@@ -110,15 +110,15 @@ static uint64_t get(const uint8_t *from, int bytes)
 
 void wire_header_put(const struct wire_header *h, uint8_t *ret)
 {
-    put(ret, MAGIC, 4);
-    put(ret + 4, h->number, 4);
-    put(ret + 8, h->bytes, 8);
+    store_le(ret, MAGIC, 4);
+    store_le(ret + 4, h->number, 4);
+    store_le(ret + 8, h->bytes, 8);
 }
 
 err_t wire_header_get(const uint8_t *data, struct wire_header *ret)
 {
-    if (get(data, 4) != MAGIC || get(data + 8, 8) > WIRE_MESSAGE_MAX)
+    if (load_le(data, 4) != MAGIC || load_le(data + 8, 8) > WIRE_MESSAGE_MAX)
         return ERR_PROTO;
-    *ret = (struct wire_header){(uint32_t)get(data + 4, 4), get(data + 8, 8)};
+    *ret = (struct wire_header){(uint32_t)load_le(data + 4, 4), load_le(data + 8, 8)};
     return OK;
 }

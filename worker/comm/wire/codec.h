@@ -1,9 +1,11 @@
-/* What ranks say to each other before and between messages, and its parsers: pure, and fuzzed.
+/* Encoders and parsers of the data that wires exchange in addition to messages. The functions have no state; fuzzers
+ * cover the parsers.
  *
- *   address   "ADDRESS PORT", what a rank leaves in the epoch's store
- *   identity  "dtd-comm/1 epoch=E from=R to=R lane=L world=W", whom a connection comes from and what it is for; in TLS
- *             the identity of the key, so that its proof covers it
- *   header    16 bytes before each message: magic u32, its number on the lane u32, its bytes u64; little-endian */
+ *   address   "ADDRESS PORT", which a rank publishes in the epoch's store
+ *   identity  "dtd-comm/1 epoch=E from=R to=R lane=L world=W": the sender and the purpose of a connection. In TLS it is
+ *             the identity of the pre-shared key, so the handshake authenticates it
+ *   header    16 bytes before each message: magic u32, number on the lane u32, bytes of the message u64; little-endian
+ */
 #ifndef DTD_WORKER_COMM_WIRE_CODEC_H
 #define DTD_WORKER_COMM_WIRE_CODEC_H
 
@@ -28,10 +30,10 @@ union wire_address {
 
 /* `text` is a numeric IPv4 or IPv6 address. */
 NODISCARD err_t wire_address_make(const char *text, uint16_t port, union wire_address *ret);
-/* A name too: its first address. May take as long as the resolver does. */
+/* The same, and also accepts a host name: uses its first address. May block as long as the resolver does. */
 NODISCARD err_t wire_address_find(const char *text, uint16_t port, union wire_address *ret);
-NODISCARD err_t wire_address_parse(const char *word, size_t bytes, union wire_address *ret);
-/* "ADDRESS PORT" into ret[WIRE_ADDRESS_MAX]. */
+NODISCARD err_t wire_address_parse(const char *value, size_t bytes, union wire_address *ret);
+/* Writes "ADDRESS PORT" to ret[WIRE_ADDRESS_MAX]. */
 void wire_address_print(const union wire_address *a, char *ret);
 socklen_t wire_address_bytes(const union wire_address *a);
 
@@ -39,17 +41,16 @@ struct wire_identity {
     uint64_t epoch;
     int from, to, lane, world;
 };
-/* Into ret[WIRE_IDENTITY_MAX]; its length. */
+/* Writes the identity to ret[WIRE_IDENTITY_MAX]; returns its length. */
 size_t wire_identity_print(const struct wire_identity *id, char *ret);
-NODISCARD err_t wire_identity_parse(const void *word, size_t bytes, struct wire_identity *ret);
+NODISCARD err_t wire_identity_parse(const void *value, size_t bytes, struct wire_identity *ret);
 
-/* What a header says. */
 struct wire_header {
     uint32_t number;
     uint64_t bytes;
 };
 void wire_header_put(const struct wire_header *h, uint8_t *ret);
-/* ERR_PROTO for what is none. */
+/* ERR_PROTO when the magic is wrong or the size exceeds WIRE_MESSAGE_MAX. */
 NODISCARD err_t wire_header_get(const uint8_t *data, struct wire_header *ret);
 
 #endif

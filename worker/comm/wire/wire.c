@@ -1,4 +1,4 @@
-/* What all wires share: how they die, the epoch's key, and where ranks find each other's addresses. */
+/* Functions that all wires share: failure, the key of the epoch, and the exchange of addresses through the store. */
 #include "worker/comm/wire/wire.h"
 
 #include "common/base/clock.h"
@@ -13,9 +13,9 @@
 #include <string.h>
 
 #define SECRET_MIN 16
-#define ASK_MS 1000 /* as long as one question to the store may take before the deadline is looked at */
+#define GET_MS 1000 /* longest wait in the store before the deadline and cancellation are checked again */
 
-err_t wire_die(struct wire *w, err_t err, const char *fmt, ...)
+err_t wire_fail(struct comm_wire *w, err_t err, const char *fmt, ...)
 {
     va_list args;
     if (w->dead)
@@ -27,10 +27,10 @@ err_t wire_die(struct wire *w, err_t err, const char *fmt, ...)
     return err;
 }
 
-err_t wire_sizes_differ(struct wire *w, int from, uint64_t sent, int to, size_t wanted)
+err_t wire_sizes_differ(struct comm_wire *w, int from, uint64_t sent, int to, size_t wanted)
 {
-    return wire_die(w, ERR_INVALID, "rank %d sends a message of %llu bytes where rank %d receives %zu", from,
-                    (unsigned long long)sent, to, wanted);
+    return wire_fail(w, ERR_INVALID, "rank %d sends a message of %llu bytes where rank %d receives %zu", from,
+                     (unsigned long long)sent, to, wanted);
 }
 
 err_t wire_key(const struct wire_config *config, uint8_t *ret, struct why *why)
@@ -59,40 +59,40 @@ static void name_key(char *ret, size_t room, const char *kind, int rank)
     snprintf(ret, room, "comm/%s/%d", kind, rank);
 }
 
-err_t wire_leave_address(const struct wire_config *config, const char *kind, const union wire_address *at,
-                         struct why *why)
+err_t wire_publish_address(const struct wire_config *config, const char *kind, const union wire_address *at,
+                           struct why *why)
 {
-    char key[32], word[WIRE_ADDRESS_MAX];
+    char key[32], value[WIRE_ADDRESS_MAX];
     name_key(key, sizeof(key), kind, config->rank);
-    wire_address_print(at, word);
-    return config->store->put(config->store->arg, key, word, strlen(word), why);
+    wire_address_print(at, value);
+    return config->store->put(config->store->arg, key, value, strlen(value), why);
 }
 
-err_t wire_is_over(const struct wire_config *config, struct why *why)
+err_t wire_check_canceled(const struct wire_config *config, struct why *why)
 {
     if (config->cancel && atomic_load(config->cancel))
-        return why_set(why, ERR_CANCELED, "epoch %" PRIu64 " ended before all ranks had come", config->epoch);
+        return why_set(why, ERR_CANCELED, "epoch %" PRIu64 " ended before all ranks had joined", config->epoch);
     return OK;
 }
 
-err_t wire_ask_address(const struct wire_config *config, const char *kind, int rank, int64_t deadline_ms,
-                       union wire_address *ret, struct why *why)
+err_t wire_lookup_address(const struct wire_config *config, const char *kind, int rank, int64_t deadline_ms,
+                          union wire_address *ret, struct why *why)
 {
     const struct comm_store *store = config->store;
-    char key[32], word[WIRE_ADDRESS_MAX];
+    char key[32], value[WIRE_ADDRESS_MAX];
     size_t bytes = 0;
     err_t err = ERR_TIMEOUT;
     name_key(key, sizeof(key), kind, rank);
     while (err == ERR_TIMEOUT) {
         int64_t left = deadline_ms - clock_mono_ms();
         if (left <= 0)
-            return why_set(why, ERR_TIMEOUT, "rank %d did not come to epoch %" PRIu64 " within %" PRId64 " ms", rank,
+            return why_set(why, ERR_TIMEOUT, "rank %d did not join epoch %" PRIu64 " within %" PRId64 " ms", rank,
                            config->epoch, config->timeout_ms);
-        err = wire_is_over(config, why);
-        bytes = sizeof(word);
-        err = err ? err : store->get(store->arg, key, left < ASK_MS ? left : ASK_MS, word, &bytes, why);
+        err = wire_check_canceled(config, why);
+        bytes = sizeof(value);
+        err = err ? err : store->get(store->arg, key, left < GET_MS ? left : GET_MS, value, &bytes, why);
     }
-    if (!err && wire_address_parse(word, bytes, ret))
-        err = why_set(why, ERR_PROTO, "what rank %d has left in the store is no address", rank);
+    if (!err && wire_address_parse(value, bytes, ret))
+        err = why_set(why, ERR_PROTO, "rank %d published an invalid address", rank);
     return err;
 }

@@ -16,7 +16,7 @@ static const uint8_t secret[32] = "an epoch's secret, for a test's", other_secre
 struct side {
     struct wire_config config;
     struct word_view view;
-    struct wire *wire;
+    struct comm_wire *wire;
     struct why why;
     err_t err;
     pthread_t thread;
@@ -97,7 +97,7 @@ static void close_both(struct side *s)
 static void where_is_0(struct side *s, union wire_address *ret)
 {
     struct why why;
-    assert_ok(wire_ask_address(&s->config, "stream", 0, clock_mono_ms() + 10000, ret, &why));
+    assert_ok(wire_lookup_address(&s->config, "stream", 0, clock_mono_ms() + 10000, ret, &why));
 }
 
 static int reach(const union wire_address *at)
@@ -217,7 +217,7 @@ static void come_with(struct word_store *words, const uint8_t *key, uint64_t epo
     side_go(&one);
     side_join(&one);
     assert_err(ERR_DENIED, one.err);
-    assert_non_null(strstr(one.why.text, "rank 0 on node 0 refuses"));
+    assert_non_null(strstr(one.why.text, "rank 0 on node 0 refused"));
     assert_true(lines_with(text) >= 3); /* one lane was refused so often; the other may have been dropped on its way */
     assert_true(lines_with("comm_connection_refused") <= 6);
 }
@@ -250,7 +250,7 @@ static void be_of_another_world(struct side *zero, const union wire_address *at,
 {
     (void)zero;
     (void)at;
-    come_with(words, secret, 1, 3, "another rank or world");
+    come_with(words, secret, 1, 3, "another rank or another number");
 }
 
 TEST(another_world_is_refused)
@@ -273,7 +273,7 @@ static void replay(struct side *zero, const union wire_address *at, struct word_
     assert_true(bind(listener, &trap.any, sizeof(trap.v4)) == 0 && listen(listener, 5) == 0);
     assert_int_equal(getsockname(listener, &trap.any, &room), 0);
     side_start(&here, mine, 1, 0);
-    assert_ok(wire_leave_address(&here.config, "stream", &trap, NULL));
+    assert_ok(wire_publish_address(&here.config, "stream", &trap, NULL));
     side_start(&victim, mine, 1, 1);
     side_go(&victim);
     int caught = accept(listener, NULL, NULL);
@@ -338,9 +338,9 @@ static err_t progress_until_error(struct side *s, int64_t limit_ms)
     return err;
 }
 
-static struct conn *conn_to(struct side *s, int rank, int lane)
+static struct stream_connection *conn_to(struct side *s, int rank, int lane)
 {
-    return stream_conn((struct stream *)s->wire, rank, lane);
+    return stream_conn((struct stream_wire *)s->wire, rank, lane);
 }
 
 TEST(a_peer_that_sends_no_message_ends_the_wire)
@@ -350,7 +350,7 @@ TEST(a_peer_that_sends_no_message_ends_the_wire)
     open_both(s, word_store_new());
     assert_int_equal(SSL_write_ex(conn_to(&s[1], 0, 0)->ssl, "sixteen bytes, and none of ours", 31, &n), 1);
     assert_err(ERR_PROTO, progress_until_error(&s[0], 5000));
-    assert_non_null(strstr(s[0].wire->why.text, "rank 1 on node 1 sends what is no message"));
+    assert_non_null(strstr(s[0].wire->why.text, "rank 1 on node 1 sent an invalid message header"));
     close_both(s);
 }
 
@@ -443,7 +443,7 @@ TEST(keys_are_renewed)
     uint8_t *out = malloc(BYTES), *in = malloc(BYTES);
     assert_true(out && in);
     open_both(s, word_store_new());
-    ((struct stream *)s[1].wire)->rekey = 1 << 20;
+    ((struct stream_wire *)s[1].wire)->rekey = 1 << 20;
     for (int k = 0; k < N; k++) {
         struct wire_op a = {.buffer = out, .bytes = BYTES}, b = {.buffer = in, .bytes = BYTES};
         memset(out, k, BYTES);

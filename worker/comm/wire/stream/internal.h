@@ -1,10 +1,11 @@
-/* The stream wire: a TCP connection under TLS 1.3 for each lane of each pair of ranks on different nodes. There are no
- * certificates: both sides prove that they have the epoch's secret (an external pre-shared key, with an ephemeral
- * exchange, so that what is recorded stays closed when the secret gets out). The higher rank connects.
+/* The stream wire: a TCP connection with TLS 1.3 for each lane of each pair of ranks on different nodes. There are no
+ * certificates: both sides prove that they have the epoch's secret. TLS uses it as an external pre-shared key together
+ * with an ephemeral key exchange, so recorded traffic stays secret if the epoch's secret leaks. The higher rank
+ * connects.
  *
- * The listening socket exists only while the wire is opened. Whoever comes to it without the key, with another epoch's,
- * or not at all to the end, is refused with one line in the log and costs a bounded table one place for a few seconds.
- */
+ * The listening socket exists only while the wire is being opened. A connection without the key, with another epoch's
+ * key, or with an unfinished handshake is refused with one line in the log. It occupies one place of a bounded table
+ * for a few seconds. */
 #ifndef DTD_WORKER_COMM_WIRE_STREAM_INTERNAL_H
 #define DTD_WORKER_COMM_WIRE_STREAM_INTERNAL_H
 
@@ -13,78 +14,80 @@
 
 #include <openssl/ssl.h>
 
-#define STREAM_FIRST 4096              /* a header and the message's first bytes go into one record */
-#define STREAM_WRITE ((size_t)1 << 20) /* given to TLS at once */
-#define STREAM_TURN ((size_t)4 << 20)  /* read from one connection before the others have their turn */
-/* The cipher may seal 2^24.5 records with one key (RFC 8446, 5.5); a new key comes long before. */
+#define STREAM_FIRST 4096              /* bytes of the record with the header and the beginning of a message */
+#define STREAM_WRITE ((size_t)1 << 20) /* most bytes in one call of TLS */
+#define STREAM_TURN ((size_t)4 << 20)  /* most bytes moved on one connection before the others have their turn */
+/* Bytes after which the key is renewed. The cipher may encrypt 2^24.5 records of 16 KiB with one key (RFC 8446, 5.5);
+ * this is well below. */
 #define STREAM_REKEY ((uint64_t)64 << 30)
 
-struct conn {
+struct stream_connection {
     int rank, lane, fd;
     SSL *ssl;
-    bool readable, writable; /* as far as is known: false after the kernel has said so */
-    bool left;               /* the peer has closed in order */
+    bool readable, writable; /* set by epoll, cleared when a read or write would block */
+    bool left;               /* the peer has closed the connection in order */
     struct wire_op *out, **out_end, *in, **in_end;
-    uint32_t sent, received; /* messages */
-    uint64_t sealed;         /* bytes since the last key */
+    uint32_t sent, received; /* number of messages */
+    uint64_t sealed;         /* bytes encrypted with the current key */
     uint8_t head[STREAM_FIRST];
-    size_t head_at, head_bytes; /* head_bytes 0: the message in front has not begun */
+    size_t head_at, head_bytes; /* head_bytes 0: the first message in `out` has not begun */
     uint8_t header[WIRE_HEADER_BYTES];
     size_t header_at;
-    uint64_t coming; /* bytes of the message whose header is there */
+    uint64_t coming; /* bytes of the message whose header has arrived */
 };
 
-/* A connection that is not one yet. */
-struct handshake {
+/* A connection whose handshake is not finished. */
+struct stream_handshake {
     int fd;
     SSL *ssl; /* NULL while TCP connects */
     bool incoming;
-    int rank, lane;        /* outgoing: whom to */
-    int64_t begun_ms;      /* outgoing with fd < 0: when to try again */
-    int refusals;          /* outgoing: by TLS */
-    union wire_address at; /* of the other side */
+    int rank, lane;        /* outgoing: destination */
+    int64_t begun_ms;      /* outgoing with fd < 0: time of the next attempt */
+    int refusals;          /* outgoing: attempts that failed in TLS */
+    union wire_address at; /* address of the peer */
     struct wire_identity id;
-    bool known;      /* incoming: `id` is what it says, and has been found good */
-    char wrong[128]; /* why not */
+    bool known;      /* incoming: `id` is the peer's identity and is valid */
+    char wrong[128]; /* incoming: why the identity was refused */
 };
 
-struct stream {
-    struct wire base;
-    int rank, world, node, n_conns, epoll, bell; /* bell: an eventfd that abort rings */
+struct stream_wire {
+    struct comm_wire base;
+    int rank, world, node, n_conns, epoll, bell; /* bell: an eventfd to which abort writes */
     uint64_t epoch, rekey;
     int *node_of;
     SSL_CTX *ctx;
     uint8_t key[WIRE_KEY_BYTES];
-    struct conn **conns; /* [lane * world + rank]; NULL where there is none */
-    struct conn *list;   /* all of them */
+    struct stream_connection **conns; /* [lane * world + rank]; NULL if there is no connection */
+    struct stream_connection *list;   /* all of them */
 };
 
-static inline struct conn *stream_conn(const struct stream *s, int rank, int lane)
+static inline struct stream_connection *stream_conn(const struct stream_wire *s, int rank, int lane)
 {
     return s->conns[(size_t)lane * (size_t)s->world + (size_t)rank];
 }
-static inline bool stream_is_remote(const struct stream *s, int rank)
+static inline bool stream_is_remote(const struct stream_wire *s, int rank)
 {
     return s->node_of[rank] != s->node;
 }
 
 /* ---- tls.c ---- */
 
-NODISCARD err_t stream_tls_init(struct stream *s, const struct wire_config *config, struct why *why);
-/* An SSL over the descriptor; `h` answers and asks for identities, as long as the handshake lasts. NULL: no memory. */
-SSL *stream_tls_new(struct stream *s, struct handshake *h);
-/* What the last failed call of this thread says, for a sentence. */
+NODISCARD err_t stream_tls_init(struct stream_wire *s, const struct wire_config *config, struct why *why);
+/* Creates an SSL object over h->fd. The callbacks for keys and identities use `h` during the handshake. NULL: out of
+ * memory. */
+SSL *stream_tls_new(struct stream_wire *s, struct stream_handshake *h);
+/* The reason of this thread's last failed call, for an error message. */
 const char *stream_tls_error(char *ret, size_t room);
 
 /* ---- connect.c ---- */
 
-/* All connections, or the reason why not. */
-NODISCARD err_t stream_meet(struct stream *s, const struct wire_config *config, struct why *why);
+/* Establishes all connections, or fails. */
+NODISCARD err_t stream_connect_all(struct stream_wire *s, const struct wire_config *config, struct why *why);
 
 /* ---- conn.c ---- */
 
 void conn_queue(struct wire_op ***end, struct wire_op *op);
 /* Moves what can be moved; *moved is set when anything was. Not OK: the wire is dead. */
-err_t conn_move(struct stream *s, struct conn *c, bool *moved);
+err_t conn_move(struct stream_wire *s, struct stream_connection *c, bool *moved);
 
 #endif

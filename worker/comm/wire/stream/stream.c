@@ -1,8 +1,9 @@
-/* The stream row of the wires: life, and the turn that moves all connections.
+/* The function table of the stream wire: open, close, abort, and progress on all connections.
  *
- * The kernel says once that a connection can be read or written again (edges); until it refuses, it is tried. abort
- * only touches descriptors: it cuts the connections, so that the peers hear of it whatever this rank's thread does, and
- * rings the bell that the thread waits on. */
+ * epoll is edge-triggered: it reports once that a connection is readable or writable, and the rank then uses the
+ * connection until a call would block. abort only touches descriptors, so any thread may call it. It shuts the
+ * connections down, so the peers detect the abort even if this rank's thread is busy, and wakes that thread through the
+ * bell. */
 #include "worker/comm/wire/stream/internal.h"
 
 #include <errno.h>
@@ -15,22 +16,24 @@
 #include <unistd.h>
 
 #define EVENTS 64
-#define CLOSE_DRAIN 64 /* reads; what is unread when a socket is closed would cut the peer's reading short */
+/* Reads before a socket is closed: with unread data in its buffer, close would reset the connection and the peer could
+ * lose data that it has not read yet. */
+#define CLOSE_DRAIN 64
 
-static void close_conn(struct conn *c, bool in_order)
+static void close_conn(struct stream_connection *c, bool in_order)
 {
     uint8_t rest[16384];
     if (in_order && !c->left)
-        (void)SSL_shutdown(c->ssl); /* says good-bye if the socket takes it; the peer need not hear it */
+        (void)SSL_shutdown(c->ssl); /* sends close_notify if the socket accepts it now; the peer can do without */
     SSL_free(c->ssl);
     for (int i = 0; in_order && i < CLOSE_DRAIN && recv(c->fd, rest, sizeof(rest), 0) > 0; i++)
         ;
     close(c->fd);
 }
 
-static void stream_close(struct wire *w)
+static void stream_close(struct comm_wire *w)
 {
-    struct stream *s = (struct stream *)w;
+    struct stream_wire *s = (struct stream_wire *)w;
     const bool in_order = !w->dead && !atomic_load(&w->aborted);
     for (int i = 0; i < s->n_conns; i++)
         close_conn(&s->list[i], in_order);
@@ -46,21 +49,21 @@ static void stream_close(struct wire *w)
     free(s);
 }
 
-/* Two sockets for each remote rank may be more than the usual soft limit. */
+/* Raises the soft limit of descriptors: two sockets for each remote rank may exceed the usual value. */
 static void raise_limit(void)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
         limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit); /* then a socket is refused, with a sentence */
+        (void)setrlimit(RLIMIT_NOFILE, &limit); /* if this fails, creating a socket fails with a message */
     }
 }
 
-static err_t make(struct stream *s, const struct wire_config *config, struct why *why)
+static err_t allocate(struct stream_wire *s, const struct wire_config *config, struct why *why)
 {
     const size_t world = (size_t)config->world;
     s->node_of = malloc(world * sizeof(*s->node_of));
-    s->conns = calloc(world * WIRE_LANES, sizeof(struct conn *));
+    s->conns = calloc(world * WIRE_LANES, sizeof(struct stream_connection *));
     s->list = calloc(world * WIRE_LANES, sizeof(*s->list));
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
     s->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -74,20 +77,20 @@ static err_t make(struct stream *s, const struct wire_config *config, struct why
     return stream_tls_init(s, config, why);
 }
 
-static err_t stream_open(const struct wire_config *config, struct wire **ret, struct why *why)
+static err_t stream_open(const struct wire_config *config, struct comm_wire **ret, struct why *why)
 {
-    struct stream *s = calloc(1, sizeof(*s));
+    struct stream_wire *s = calloc(1, sizeof(*s));
     if (!s)
         return why_set(why, ERR_NOMEM, "out of memory");
-    *s = (struct stream){
+    *s = (struct stream_wire){
         .base.ops = &wire_stream, .rank = config->rank, .world = config->world, .epoll = -1, .bell = -1};
     s->epoch = config->epoch;
     s->rekey = STREAM_REKEY;
     raise_limit();
-    err_t err = make(s, config, why);
-    err = err ? err : stream_meet(s, config, why);
+    err_t err = allocate(s, config, why);
+    err = err ? err : stream_connect_all(s, config, why);
     if (err) {
-        s->base.dead = err; /* no good-byes */
+        s->base.dead = err; /* close without notifying the peers */
         stream_close(&s->base);
         return err;
     }
@@ -96,74 +99,74 @@ static err_t stream_open(const struct wire_config *config, struct wire **ret, st
     return OK;
 }
 
-static void stream_abort(struct wire *w)
+static void stream_abort(struct comm_wire *w)
 {
-    struct stream *s = (struct stream *)w;
+    struct stream_wire *s = (struct stream_wire *)w;
     const uint64_t one = 1;
     if (atomic_exchange(&w->aborted, 1))
         return;
     for (int i = 0; i < s->n_conns; i++)
         shutdown(s->list[i].fd, SHUT_RDWR);
     if (write(s->bell, &one, sizeof(one)) < 0)
-        return; /* full is rung too */
+        return; /* the eventfd is full, so the thread wakes up anyway */
 }
 
-static void stream_send(struct wire *w, int rank, enum wire_lane lane, struct wire_op *op)
+static void stream_send(struct comm_wire *w, int rank, enum wire_lane lane, struct wire_op *op)
 {
-    struct conn *c = stream_conn((struct stream *)w, rank, lane);
+    struct stream_connection *c = stream_conn((struct stream_wire *)w, rank, lane);
     conn_queue(&c->out_end, op);
 }
 
-static void stream_recv(struct wire *w, int rank, enum wire_lane lane, struct wire_op *op)
+static void stream_recv(struct comm_wire *w, int rank, enum wire_lane lane, struct wire_op *op)
 {
-    struct conn *c = stream_conn((struct stream *)w, rank, lane);
+    struct stream_connection *c = stream_conn((struct stream_wire *)w, rank, lane);
     conn_queue(&c->in_end, op);
 }
 
-static err_t move_all(struct stream *s, bool *moved)
+static err_t move_all(struct stream_wire *s, bool *moved)
 {
     err_t err = OK;
     for (int i = 0; !err && i < s->n_conns; i++) {
-        struct conn *c = &s->list[i];
+        struct stream_connection *c = &s->list[i];
         if (c->readable || c->left || (c->out && c->writable))
             err = conn_move(s, c, moved);
     }
     return err;
 }
 
-static err_t listen_to_kernel(struct stream *s, int wait_ms)
+static err_t wait_events(struct stream_wire *s, int wait_ms)
 {
     struct epoll_event events[EVENTS];
     int n = epoll_wait(s->epoll, events, EVENTS, wait_ms);
     for (int i = 0; i < n; i++) {
-        struct conn *c = events[i].data.ptr;
+        struct stream_connection *c = events[i].data.ptr;
         if (!c)
             continue;
         c->readable |= (events[i].events & ~(uint32_t)EPOLLOUT) != 0;
         c->writable |= (events[i].events & ~(uint32_t)(EPOLLIN | EPOLLRDHUP)) != 0;
     }
     if (n < 0 && errno != EINTR)
-        return wire_die(&s->base, ERR_IO, "cannot wait for other nodes: %s", strerror(errno));
+        return wire_fail(&s->base, ERR_IO, "cannot wait for other nodes: %s", strerror(errno));
     return OK;
 }
 
-static err_t stream_progress(struct wire *w, int wait_ms)
+static err_t stream_progress(struct comm_wire *w, int wait_ms)
 {
-    struct stream *s = (struct stream *)w;
+    struct stream_wire *s = (struct stream_wire *)w;
     bool moved = false;
     if (atomic_load(&w->aborted))
         return ERR_CANCELED;
     err_t err = w->dead ? w->dead : move_all(s, &moved);
-    err = err ? err : listen_to_kernel(s, moved ? 0 : wait_ms);
+    err = err ? err : wait_events(s, moved ? 0 : wait_ms);
     if (!err && !moved)
         err = move_all(s, &moved);
     return atomic_load(&w->aborted) ? ERR_CANCELED : err;
 }
 
-static bool stream_flushed(struct wire *w)
+static bool stream_flushed(struct comm_wire *w)
 {
     (void)w;
-    return true; /* what is done is the kernel's */
+    return true; /* the socket buffers hold the data of every send that is done */
 }
 
 const struct wire_ops wire_stream = {.name = "stream",

@@ -1,5 +1,5 @@
-/* Keys and TLS. OpenSSL gets its own way to the socket, since its socket BIO writes without MSG_NOSIGNAL: a peer that
- * dies must not send us a signal. */
+/* Keys and TLS. OpenSSL accesses the socket through a BIO of ours, because its own socket BIO writes without
+ * MSG_NOSIGNAL: writing to a peer that has exited must not raise SIGPIPE. */
 #include "worker/comm/wire/stream/internal.h"
 
 #include <errno.h>
@@ -9,9 +9,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define READ_AHEAD ((size_t)128 << 10) /* several records with one call */
+#define READ_AHEAD ((size_t)128 << 10) /* one system call reads several records of 16 KiB */
 
-/* ---- the way to the socket ---- */
+/* ---- the BIO ---- */
 
 static BIO_METHOD *method;
 static pthread_once_t method_once = PTHREAD_ONCE_INIT;
@@ -50,7 +50,7 @@ static void make_method(void)
         method = m;
 }
 
-SSL *stream_tls_new(struct stream *s, struct handshake *h)
+SSL *stream_tls_new(struct stream_wire *s, struct stream_handshake *h)
 {
     SSL *ssl = SSL_new(s->ctx);
     BIO *bio = method ? BIO_new(method) : NULL;
@@ -72,7 +72,7 @@ SSL *stream_tls_new(struct stream *s, struct handshake *h)
 
 /* ---- the key ---- */
 
-static SSL_SESSION *session_of_key(SSL *ssl, const struct stream *s)
+static SSL_SESSION *session_of_key(SSL *ssl, const struct stream_wire *s)
 {
     static const unsigned char aes_128_gcm[2] = {0x13, 0x01};
     const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, aes_128_gcm);
@@ -84,17 +84,17 @@ static SSL_SESSION *session_of_key(SSL *ssl, const struct stream *s)
     return NULL;
 }
 
-static struct stream *stream_of(SSL *ssl)
+static struct stream_wire *stream_of(SSL *ssl)
 {
     return SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
 }
 
-/* Outgoing: who we are and what this connection is for. */
-static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *id_bytes, SSL_SESSION **session)
+/* Callback of an outgoing connection: sets the identity (sender and purpose of the connection) and the key. */
+static int select_key(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *id_bytes, SSL_SESSION **session)
 {
     static _Thread_local char text[WIRE_IDENTITY_MAX];
-    const struct stream *s = stream_of(ssl);
-    const struct handshake *h = SSL_get_app_data(ssl);
+    const struct stream_wire *s = stream_of(ssl);
+    const struct stream_handshake *h = SSL_get_app_data(ssl);
     const struct wire_identity me = {s->epoch, s->rank, h->rank, h->lane, s->world};
     (void)md;
     *id_bytes = wire_identity_print(&me, text);
@@ -103,30 +103,30 @@ static int use_key(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t 
     return *session != NULL;
 }
 
-static const char *what_is_wrong(const struct stream *s, const struct wire_identity *id)
+static const char *identity_error(const struct stream_wire *s, const struct wire_identity *id)
 {
     if (id->epoch != s->epoch)
-        return "it is of another epoch";
+        return "it belongs to another epoch";
     if (id->world != s->world || id->to != s->rank)
-        return "it is meant for another rank or world";
+        return "it is for another rank or another number of ranks";
     if (id->from <= s->rank || id->from >= s->world || !stream_is_remote(s, id->from))
-        return "no such rank connects here";
+        return "its rank must not connect to this rank";
     if (id->lane < 0 || id->lane >= WIRE_LANES)
-        return "no such lane";
-    return stream_conn(s, id->from, id->lane) ? "this rank is here already" : NULL;
+        return "its lane does not exist";
+    return stream_conn(s, id->from, id->lane) ? "this rank is connected already" : NULL;
 }
 
-/* Incoming: only who says what can be true gets as far as proving the key. */
-static int find_key(SSL *ssl, const unsigned char *word, size_t bytes, SSL_SESSION **session)
+/* Callback of an incoming connection: checks the identity before the peer has to prove the key. */
+static int find_key(SSL *ssl, const unsigned char *identity, size_t bytes, SSL_SESSION **session)
 {
-    const struct stream *s = stream_of(ssl);
-    struct handshake *h = SSL_get_app_data(ssl);
+    const struct stream_wire *s = stream_of(ssl);
+    struct stream_handshake *h = SSL_get_app_data(ssl);
     const char *wrong =
-        wire_identity_parse(word, bytes, &h->id) ? "its identity is not one of ours" : what_is_wrong(s, &h->id);
+        wire_identity_parse(identity, bytes, &h->id) ? "its identity is malformed" : identity_error(s, &h->id);
     *session = NULL;
     if (wrong) {
         snprintf(h->wrong, sizeof(h->wrong), "%s", wrong);
-        return 1; /* without a session there is nothing to go on with: the handshake fails */
+        return 1; /* without a session the handshake fails */
     }
     h->known = true;
     *session = session_of_key(ssl, s);
@@ -135,7 +135,7 @@ static int find_key(SSL *ssl, const unsigned char *word, size_t bytes, SSL_SESSI
 
 /* ---- the context ---- */
 
-err_t stream_tls_init(struct stream *s, const struct wire_config *config, struct why *why)
+err_t stream_tls_init(struct stream_wire *s, const struct wire_config *config, struct why *why)
 {
     pthread_once(&method_once, make_method);
     s->ctx = SSL_CTX_new(TLS_method());
@@ -154,7 +154,7 @@ err_t stream_tls_init(struct stream *s, const struct wire_config *config, struct
                                  SSL_MODE_RELEASE_BUFFERS | SSL_MODE_AUTO_RETRY);
     SSL_CTX_set_read_ahead(s->ctx, 1);
     SSL_CTX_set_default_read_buffer_len(s->ctx, READ_AHEAD);
-    SSL_CTX_set_psk_use_session_callback(s->ctx, use_key);
+    SSL_CTX_set_psk_use_session_callback(s->ctx, select_key);
     SSL_CTX_set_psk_find_session_callback(s->ctx, find_key);
     return OK;
 }

@@ -1,9 +1,10 @@
 /* How the ranks of an epoch connect over UCX.
  *
- *   listen | put "ADDRESS PORT" into the store | get those of all lower ranks of other nodes, connect | hello both ways
+ *   listen | put "ADDRESS PORT" into the store | get the addresses of all lower ranks of other nodes, connect | both
+ *   sides send a hello
  *
- * A connection says in its request which rank of which epoch it is from (UCX's client id), and is rejected at once when
- * that cannot be; its hello has to prove the secret. Both sides have to call progress all the while. */
+ * A connection request contains the rank and epoch of its sender (UCX's client id) and is rejected at once if they are
+ * not acceptable. The hello then proves the secret. Both sides must call progress until all connections are made. */
 #include "worker/comm/wire/ucx/internal.h"
 
 #include "common/base/clock.h"
@@ -16,8 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 
-struct meeting {
-    struct ucx *u;
+struct ucx_connecting {
+    struct ucx_wire *u;
     const struct wire_config *config;
     int64_t deadline;
     struct why *why;
@@ -30,42 +31,42 @@ static uint64_t client_id(uint64_t epoch, int rank)
 
 /* ---- hello ---- */
 
-static void prove(const struct ucx *u, struct hello *h, uint8_t *ret)
+static void compute_proof(const struct ucx_wire *u, struct ucx_hello *h, uint8_t *ret)
 {
     unsigned bytes = 0;
     if (!HMAC(EVP_sha256(), u->key, sizeof(u->key), (const uint8_t *)h->identity, sizeof(h->identity), ret, &bytes))
         memset(ret, 0, sizeof(h->proof));
 }
 
-static void say_hello(struct peer *p)
+static void send_hello(struct ucx_peer *p)
 {
-    const struct ucx *u = p->u;
+    const struct ucx_wire *u = p->u;
     const struct wire_identity id = {u->epoch, u->rank, p->rank, 0, u->world};
     memset(&p->mine, 0, sizeof(p->mine));
     wire_identity_print(&id, p->mine.identity);
-    prove(u, &p->mine, p->mine.proof);
+    compute_proof(u, &p->mine, p->mine.proof);
     p->hello_out = (struct wire_op){.buffer = (uint8_t *)&p->mine, .bytes = sizeof(p->mine)};
     ucx_post_send(p->u, p, UCX_LANE_HELLO, &p->hello_out);
 }
 
-static void await_hello(struct peer *p)
+static void receive_hello(struct ucx_peer *p)
 {
     p->hello_in = (struct wire_op){.buffer = (uint8_t *)&p->theirs, .bytes = sizeof(p->theirs)};
     ucx_post_recv(p->u, p, UCX_LANE_HELLO, &p->hello_in);
 }
 
-static const char *what_is_wrong(struct peer *p)
+static const char *hello_error(struct ucx_peer *p)
 {
     struct wire_identity id;
     uint8_t proof[sizeof(p->theirs.proof)];
     p->theirs.identity[sizeof(p->theirs.identity) - 1] = '\0';
-    prove(p->u, &p->theirs, proof);
+    compute_proof(p->u, &p->theirs, proof);
     if (CRYPTO_memcmp(proof, p->theirs.proof, sizeof(proof)) != 0)
         return "it does not have the epoch's secret";
     if (wire_identity_parse(p->theirs.identity, strlen(p->theirs.identity), &id))
-        return "its identity is not one of ours";
+        return "its identity is malformed";
     if (id.epoch != p->u->epoch || id.from != p->rank || id.to != p->u->rank || id.world != p->u->world)
-        return "it is of another epoch, rank or world";
+        return "it belongs to another epoch, rank or number of ranks";
     return NULL;
 }
 
@@ -73,14 +74,14 @@ static const char *what_is_wrong(struct peer *p)
 
 static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
 {
-    struct peer *p = arg;
+    struct ucx_peer *p = arg;
     if (p->ep != ep && p->ep)
         return;
     p->failed = true;
     p->why_failed = status;
 }
 
-static ucs_status_t make_ep(struct peer *p, ucp_ep_params_t *params)
+static ucs_status_t make_ep(struct ucx_peer *p, ucp_ep_params_t *params)
 {
     params->field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
     params->err_mode = UCP_ERR_HANDLING_MODE_PEER;
@@ -89,11 +90,11 @@ static ucs_status_t make_ep(struct peer *p, ucp_ep_params_t *params)
     return ucp_ep_create(p->u->worker, params, &p->ep);
 }
 
-static err_t connect_to(struct meeting *m, int rank)
+static err_t connect_to(struct ucx_connecting *m, int rank)
 {
-    struct peer *p = &m->u->peers[rank];
+    struct ucx_peer *p = &m->u->peers[rank];
     union wire_address at;
-    err_t err = wire_ask_address(m->config, "ucx", rank, m->deadline, &at, m->why);
+    err_t err = wire_lookup_address(m->config, "ucx", rank, m->deadline, &at, m->why);
     if (err)
         return err;
     ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR,
@@ -104,7 +105,7 @@ static err_t connect_to(struct meeting *m, int rank)
     if (status != UCS_OK)
         return why_set(m->why, ERR_IO, "cannot connect to rank %d on node %d: %s", rank, m->u->node_of[rank],
                        ucs_status_string(status));
-    say_hello(p);
+    send_hello(p);
     return OK;
 }
 
@@ -118,8 +119,8 @@ static void refuse(const struct sockaddr_storage *at, const char *text)
     log_warn("comm_connection_refused from=\"%s\" why=\"%s\"", from, text);
 }
 
-/* A rank that may connect here and does not yet; NULL. */
-static struct peer *who_comes(struct ucx *u, uint64_t id)
+/* The peer with this client id; NULL if it must not connect to this rank or is connected already. */
+static struct ucx_peer *find_peer(struct ucx_wire *u, uint64_t id)
 {
     const int rank = (int)(id & 0xffff);
     if (id != client_id(u->epoch, rank) || rank <= u->rank || rank >= u->world || !ucx_is_remote(u, rank))
@@ -129,14 +130,14 @@ static struct peer *who_comes(struct ucx *u, uint64_t id)
 
 static void on_request(ucp_conn_request_h request, void *arg)
 {
-    struct ucx *u = arg;
+    struct ucx_wire *u = arg;
     ucp_conn_request_attr_t attr = {.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR |
                                                   UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ID};
     ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST, .conn_request = request};
     const bool known = ucp_conn_request_query(request, &attr) == UCS_OK;
-    struct peer *p = known ? who_comes(u, attr.client_id) : NULL;
+    struct ucx_peer *p = known ? find_peer(u, attr.client_id) : NULL;
     if (!p) {
-        refuse(&attr.client_address, "no such rank of this epoch connects here");
+        refuse(&attr.client_address, "its rank or epoch must not connect to this rank");
         ucp_listener_reject(u->listener, request);
         return;
     }
@@ -144,16 +145,16 @@ static void on_request(ucp_conn_request_h request, void *arg)
         p->ep = NULL;
         return;
     }
-    say_hello(p);
+    send_hello(p);
 }
 
-static err_t listen_here(struct meeting *m)
+static err_t listen_here(struct ucx_connecting *m)
 {
-    struct ucx *u = m->u;
+    struct ucx_wire *u = m->u;
     union wire_address at;
     const char *text = m->config->address;
     if (!text || wire_address_find(text, 0, &at))
-        return why_set(m->why, ERR_INVALID, "\"%s\" is no address that other nodes could reach this one at",
+        return why_set(m->why, ERR_INVALID, "\"%s\" is not an address at which other nodes can reach this node",
                        text ? text : "");
     const ucp_listener_params_t params = {.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR |
                                                         UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
@@ -166,20 +167,20 @@ static err_t listen_here(struct meeting *m)
     if (status != UCS_OK)
         return why_set(m->why, ERR_IO, "UCX cannot listen on %s: %s", text, ucs_status_string(status));
     memcpy(&at, &attr.sockaddr, sizeof(at));
-    return wire_leave_address(m->config, "ucx", &at, m->why);
+    return wire_publish_address(m->config, "ucx", &at, m->why);
 }
 
-/* ---- all of it ---- */
+/* ---- opening ---- */
 
-/* Whether the peer is here; one that came without the secret has to come again, one that was here and is lost is for
- * progress to find. */
-static err_t look_at(struct meeting *m, struct peer *p)
+/* Checks the peer's hello and sets p->connected. An incoming peer without the secret is disconnected and may connect
+ * again. A peer that was connected and is lost is detected by progress later. */
+static err_t check_peer(struct ucx_connecting *m, struct ucx_peer *p)
 {
-    if (p->here)
+    if (p->connected)
         return OK;
-    const char *wrong = p->hello_in.done ? what_is_wrong(p) : NULL;
-    p->here = p->hello_in.done && !wrong;
-    if (p->here || (!wrong && !p->failed))
+    const char *wrong = p->hello_in.done ? hello_error(p) : NULL;
+    p->connected = p->hello_in.done && !wrong;
+    if (p->connected || (!wrong && !p->failed))
         return OK;
     if (p->outgoing)
         return why_set(m->why, wrong ? ERR_DENIED : ERR_IO, "cannot connect to rank %d on node %d: %s", p->rank,
@@ -188,51 +189,51 @@ static err_t look_at(struct meeting *m, struct peer *p)
     ucx_close_ep(m->u, p, true);
     p->failed = false;
     if (wrong)
-        await_hello(p);
+        receive_hello(p);
     return OK;
 }
 
-static err_t name_missing(const struct meeting *m)
+static err_t name_missing(const struct ucx_connecting *m)
 {
     char text[128] = "";
     size_t at = 0;
     for (int r = 0; r < m->u->world && at < sizeof(text) - 16; r++)
-        if (ucx_is_remote(m->u, r) && !m->u->peers[r].here)
+        if (ucx_is_remote(m->u, r) && !m->u->peers[r].connected)
             at += (size_t)snprintf(text + at, sizeof(text) - at, " %d", r);
     return why_set(m->why, ERR_TIMEOUT, "no connection with rank%s of other nodes within %" PRId64 " ms", text,
                    m->config->timeout_ms);
 }
 
-static err_t wait_for_all(struct meeting *m)
+static err_t wait_for_all(struct ucx_connecting *m)
 {
     bool all = false;
     err_t err = OK;
     while (!err && !all) {
         all = true;
         for (int r = 0; !err && r < m->u->world; r++) {
-            struct peer *p = &m->u->peers[r];
+            struct ucx_peer *p = &m->u->peers[r];
             if (!ucx_is_remote(m->u, r))
                 continue;
-            err = look_at(m, p);
-            all &= p->here && (p->hello_out.done || p->failed);
+            err = check_peer(m, p);
+            all &= p->connected && (p->hello_out.done || p->failed);
         }
         if (!err && !all && clock_mono_ms() >= m->deadline)
             err = name_missing(m);
-        err = err ? err : wire_is_over(m->config, m->why);
+        err = err ? err : wire_check_canceled(m->config, m->why);
         if (!err && !all && !ucp_worker_progress(m->u->worker) && ucp_worker_arm(m->u->worker) == UCS_OK) {
             struct timespec nap = {.tv_nsec = 1000000};
-            nanosleep(&nap, NULL); /* the descriptor would do; connecting is no time to be exact */
+            nanosleep(&nap, NULL); /* simpler than to poll the descriptor; connecting may take a millisecond more */
         }
     }
     return err;
 }
 
-err_t ucx_meet(struct ucx *u, const struct wire_config *config, struct why *why)
+err_t ucx_connect_all(struct ucx_wire *u, const struct wire_config *config, struct why *why)
 {
-    struct meeting m = {.u = u, .config = config, .deadline = clock_mono_ms() + config->timeout_ms, .why = why};
+    struct ucx_connecting m = {.u = u, .config = config, .deadline = clock_mono_ms() + config->timeout_ms, .why = why};
     for (int r = 0; r < u->world; r++)
         if (ucx_is_remote(u, r))
-            await_hello(&u->peers[r]);
+            receive_hello(&u->peers[r]);
     err_t err = listen_here(&m);
     for (int r = 0; !err && r < u->rank; r++)
         if (ucx_is_remote(u, r))

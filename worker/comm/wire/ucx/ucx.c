@@ -1,4 +1,4 @@
-/* The module's row: life of the wire over UCX. */
+/* The function table of the ucx wire: settings of UCX, open, close and abort. */
 #include "worker/comm/wire/ucx/internal.h"
 
 #include "common/base/clock.h"
@@ -15,7 +15,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define BYE_MS 1000
+#define BYE_MS 1000 /* limit for the farewell messages to leave this process */
 
 /* ---- the library's settings ---- */
 
@@ -39,8 +39,8 @@ static bool has_address(const struct ifaddrs *i, const union wire_address *at)
     return memcmp(&((const struct sockaddr_in6 *)(const void *)i->ifa_addr)->sin6_addr, &at->v6.sin6_addr, 16) == 0;
 }
 
-/* The interface that has the address, so that UCX takes no other; "all" where it is on none, or RDMA has its own names.
- */
+/* Returns the network interface that has the address, so that UCX uses no other. Returns "all" if no interface has it,
+ * or if there are RDMA devices, whose names differ from those of the interfaces. */
 static void find_device(const char *address, char *ret, size_t room)
 {
     union wire_address at;
@@ -54,9 +54,9 @@ static void find_device(const char *address, char *ret, size_t room)
     freeifaddrs(list);
 }
 
-/* No rendezvous: in UCX 1.13 its messages are overtaken by smaller ones that are sent later, and an endpoint that is
- * closed by force under one ends the process. */
-static ucs_status_t settle(ucp_config_t *settings, const struct wire_config *config)
+/* Rendezvous transfers are disabled. In UCX 1.13, smaller messages that are sent later overtake them, and the process
+ * terminates when an endpoint is closed by force during one. */
+static ucs_status_t configure(ucp_config_t *settings, const struct wire_config *config)
 {
     const char *tls = getenv("DTD_UCX_TLS");
     char device[IF_NAMESIZE + 1];
@@ -67,7 +67,7 @@ static ucs_status_t settle(ucp_config_t *settings, const struct wire_config *con
     return status == UCS_OK ? ucp_config_modify(settings, "RNDV_THRESH", "inf") : status;
 }
 
-static ucs_status_t make_context(struct ucx *u, const struct wire_config *config, int remote)
+static ucs_status_t make_context(struct ucx_wire *u, const struct wire_config *config, int remote)
 {
     ucp_config_t *settings;
     const ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
@@ -76,14 +76,14 @@ static ucs_status_t make_context(struct ucx *u, const struct wire_config *config
     ucs_status_t status = ucp_config_read(NULL, NULL, &settings);
     if (status != UCS_OK)
         return status;
-    status = settle(settings, config);
+    status = configure(settings, config);
     if (status == UCS_OK)
         status = ucp_init(&params, settings, &u->context);
     ucp_config_release(settings);
     return status;
 }
 
-static ucs_status_t make_worker(struct ucx *u)
+static ucs_status_t make_worker(struct ucx_wire *u)
 {
     const ucp_worker_params_t params = {.field_mask =
                                             UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_CLIENT_ID,
@@ -93,14 +93,14 @@ static ucs_status_t make_worker(struct ucx *u)
     return status == UCS_OK ? ucp_worker_get_efd(u->worker, &u->efd) : status;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
-/* Good-byes, and until they have left; a peer that does not listen is not waited for long. */
-static void leave(struct ucx *u)
+/* Notifies all peers and waits at most BYE_MS until the messages have left; then closes the endpoints. */
+static void send_goodbyes(struct ucx_wire *u)
 {
     const int64_t deadline = clock_mono_ms() + BYE_MS;
     for (int r = 0; r < u->world; r++) {
-        struct peer *p = &u->peers[r];
+        struct ucx_peer *p = &u->peers[r];
         if (p->ep && !p->failed)
             ucx_post_send(u, p, UCX_LANE_BYE, &p->bye_out);
     }
@@ -109,11 +109,11 @@ static void leave(struct ucx *u)
     ucx_close_all(u, false);
 }
 
-static void ucx_close(struct wire *w)
+static void ucx_close(struct comm_wire *w)
 {
-    struct ucx *u = (struct ucx *)w;
+    struct ucx_wire *u = (struct ucx_wire *)w;
     if (u->worker && !w->dead && !atomic_load(&w->aborted))
-        leave(u);
+        send_goodbyes(u);
     if (u->worker)
         ucx_end(u);
     if (u->flush)
@@ -130,7 +130,7 @@ static void ucx_close(struct wire *w)
     free(u);
 }
 
-static err_t make(struct ucx *u, const struct wire_config *config, struct why *why)
+static err_t allocate(struct ucx_wire *u, const struct wire_config *config, struct why *why)
 {
     const size_t world = (size_t)config->world;
     int remote = 0;
@@ -140,7 +140,7 @@ static err_t make(struct ucx *u, const struct wire_config *config, struct why *w
     if (!u->node_of || !u->peers)
         return why_set(why, ERR_NOMEM, "out of memory");
     if (u->bell < 0)
-        return why_set(why, ERR_LIMIT, "cannot make a descriptor: %s", strerror(errno));
+        return why_set(why, ERR_LIMIT, "cannot create an eventfd: %s", strerror(errno));
     memcpy(u->node_of, config->node_of, world * sizeof(*u->node_of));
     u->node = u->node_of[config->rank];
     for (int r = 0; r < config->world; r++) {
@@ -156,17 +156,17 @@ static err_t make(struct ucx *u, const struct wire_config *config, struct why *w
     return wire_key(config, u->key, why);
 }
 
-static err_t ucx_open(const struct wire_config *config, struct wire **ret, struct why *why)
+static err_t ucx_open(const struct wire_config *config, struct comm_wire **ret, struct why *why)
 {
-    struct ucx *u = calloc(1, sizeof(*u));
+    struct ucx_wire *u = calloc(1, sizeof(*u));
     if (!u)
         return why_set(why, ERR_NOMEM, "out of memory");
-    *u = (struct ucx){.rank = config->rank, .world = config->world, .epoch = config->epoch, .efd = -1, .bell = -1};
+    *u = (struct ucx_wire){.rank = config->rank, .world = config->world, .epoch = config->epoch, .efd = -1, .bell = -1};
     u->base.ops = dtd_ucx_module.ops;
-    err_t err = make(u, config, why);
-    err = err ? err : ucx_meet(u, config, why);
+    err_t err = allocate(u, config, why);
+    err = err ? err : ucx_connect_all(u, config, why);
     if (err) {
-        u->base.dead = err; /* no good-byes */
+        u->base.dead = err; /* close without notifying the peers */
         ucx_close(&u->base);
         return err;
     }
@@ -178,23 +178,23 @@ static err_t ucx_open(const struct wire_config *config, struct wire **ret, struc
     return OK;
 }
 
-static void ucx_abort(struct wire *w)
+static void ucx_abort(struct comm_wire *w)
 {
-    struct ucx *u = (struct ucx *)w;
+    struct ucx_wire *u = (struct ucx_wire *)w;
     const uint64_t one = 1;
     if (!atomic_exchange(&w->aborted, 1) && write(u->bell, &one, sizeof(one)) < 0)
-        return; /* full is rung too */
+        return; /* the eventfd is full, so the thread wakes up anyway */
 }
 
-static void ucx_send(struct wire *w, int rank, enum wire_lane lane, struct wire_op *op)
+static void ucx_send(struct comm_wire *w, int rank, enum wire_lane lane, struct wire_op *op)
 {
-    struct ucx *u = (struct ucx *)w;
+    struct ucx_wire *u = (struct ucx_wire *)w;
     ucx_post_send(u, &u->peers[rank], (int)lane, op);
 }
 
-static void ucx_recv(struct wire *w, int rank, enum wire_lane lane, struct wire_op *op)
+static void ucx_recv(struct comm_wire *w, int rank, enum wire_lane lane, struct wire_op *op)
 {
-    struct ucx *u = (struct ucx *)w;
+    struct ucx_wire *u = (struct ucx_wire *)w;
     ucx_post_recv(u, &u->peers[rank], (int)lane, op);
 }
 
