@@ -1,8 +1,9 @@
-/* The connection to control:   up -> Hello -> Attend (commands come as its items), Reports beside it.
+/* The connection to control. After connecting, the worker sends Hello, then opens the command stream (each command is
+ * an item of one long call), and sends reports in parallel.
  *
- * A report stays in the list until it was answered; a lost connection makes it unsent again, so control may hear one
- * twice and never misses one. The last state of the epoch is said again to every control that comes: the one before may
- * have died between hearing it and writing it down. */
+ * A report stays in the list until control has answered it. After a lost connection it is sent again, so control may
+ * receive a report twice but never misses one. The last state of the epoch (READY, DONE or FAILED) is sent again after
+ * every Hello, because the previous control may have crashed after it received the report and before it recorded it. */
 #include "worker/link/internal.h"
 
 #include "common/base/log.h"
@@ -37,7 +38,7 @@ void report_free(struct report *r)
     free(r);
 }
 
-static struct report *take_out(struct report_list *list, struct report *r)
+static struct report *report_unlink(struct report_list *list, struct report *r)
 {
     for (struct report **at = &list->first; *at; at = &(*at)->next)
         if (*at == r) {
@@ -54,7 +55,7 @@ static void drop_oldest_metric(struct report_list *list)
 {
     for (struct report *r = list->first; r; r = r->next)
         if (!r->sent && r->msg.kind == DTD__WORKER_REPORT__KIND__METRIC) {
-            report_free(take_out(list, r));
+            report_free(report_unlink(list, r));
             return;
         }
 }
@@ -65,7 +66,7 @@ static bool is_state(Dtd__WorkerReport__Kind kind)
            kind == DTD__WORKER_REPORT__KIND__FAILED;
 }
 
-static void append(struct report_list *list, struct report *r)
+static void report_append(struct report_list *list, struct report *r)
 {
     if (!list->last)
         list->last = &list->first;
@@ -74,7 +75,7 @@ static void append(struct report_list *list, struct report *r)
     list->n++;
 }
 
-static struct report *copy_of(struct link *l, const struct report *r)
+static struct report *report_copy(struct link *l, const struct report *r)
 {
     struct report *c = report_new(l, r->msg.kind, r->msg.epoch, r->msg.text);
     if (!c)
@@ -95,19 +96,19 @@ void control_push(struct link *l, struct report *r)
     }
     if (is_state(r->msg.kind)) {
         report_free(l->state_report);
-        l->state_report = copy_of(l, r);
+        l->state_report = report_copy(l, r);
     } else if (r->msg.kind == DTD__WORKER_REPORT__KIND__IDLE) {
         report_free(l->state_report);
         l->state_report = NULL;
     }
     if (l->reports.n >= REPORTS_MAX)
         drop_oldest_metric(&l->reports);
-    append(&l->reports, r);
+    report_append(&l->reports, r);
     if (!l->closing)
         uv_async_send(&l->wake);
 }
 
-static void report_answered(void *arg, const struct rpc_result *result)
+static void on_report_reply(void *arg, const struct rpc_result *result)
 {
     struct report *r = arg;
     struct link *l = r->link;
@@ -119,7 +120,7 @@ static void report_answered(void *arg, const struct rpc_result *result)
         if (result->err)
             log_warn("report_refused kind=%d error=%s text=\"%s\"", (int)r->msg.kind, err_name(result->err),
                      result->text);
-        report_free(take_out(&l->reports, r));
+        report_free(report_unlink(&l->reports, r));
     }
     pthread_mutex_unlock(&l->mu);
     if (result->err != ERR_CLOSED)
@@ -135,8 +136,8 @@ void control_flush(struct link *l)
     for (struct report *r = l->reports.first; r && l->reports_in_flight < REPORTS_IN_FLIGHT; r = r->next) {
         if (r->sent)
             continue;
-        if (rpc_send(conn, WORKER_REPORT, &r->msg.base, 0, report_answered, r, NULL))
-            break; /* goes again when something is answered or the connection is made anew */
+        if (rpc_send(conn, WORKER_REPORT, &r->msg.base, 0, on_report_reply, r, NULL))
+            break; /* retried after the next reply or the next Hello */
         r->sent = true;
         l->reports_in_flight++;
     }
@@ -153,7 +154,7 @@ void control_cancel(struct link *l)
     pthread_cond_broadcast(&l->changed);
 }
 
-static void end_epoch(struct link *l)
+static void epoch_end(struct link *l)
 {
     l->ended = true;
     control_cancel(l);
@@ -168,7 +169,7 @@ static char *copy_text(const char *s)
     return strdup(s ? s : "");
 }
 
-/* Ranks to nodes; without a word all are on one. */
+/* Copies the node number of each rank; a command without them means that all ranks are on one node. */
 static void copy_nodes(struct link_epoch *e, const Dtd__WorkerCommand *c)
 {
     e->n_nodes = 1;
@@ -180,22 +181,21 @@ static void copy_nodes(struct link_epoch *e, const Dtd__WorkerCommand *c)
     }
 }
 
-static bool start_is_sound(const Dtd__WorkerCommand *c)
+static bool start_is_valid(const Dtd__WorkerCommand *c)
 {
-    bool sound = (c->n_node_of == 0 || (int64_t)c->n_node_of == c->world) &&
+    bool valid = (c->n_node_of == 0 || (int64_t)c->n_node_of == c->world) &&
                  (!c->has_secret || c->secret.len == LINK_SECRET_BYTES) && c->rank >= 0 && c->rank < c->world;
     for (size_t k = 0; k < c->n_node_of; k++)
-        sound = sound && c->node_of[k] >= 0 && c->node_of[k] < c->world;
-    return sound;
+        valid = valid && c->node_of[k] >= 0 && c->node_of[k] < c->world;
+    return valid;
 }
 
 static void command_start(struct link *l, const Dtd__WorkerCommand *c)
 {
     if (c->epoch <= l->epoch || c->epoch <= l->next.epoch)
-        return; /* said again by a new control */
-    if (!start_is_sound(c)) {
-        log_error("a START that contradicts itself is ignored epoch=%" PRIu64 " rank=%d world=%d", c->epoch, c->rank,
-                  c->world);
+        return; /* repeated by a new control */
+    if (!start_is_valid(c)) {
+        log_error("invalid START command ignored epoch=%" PRIu64 " rank=%d world=%d", c->epoch, c->rank, c->world);
         return;
     }
     link_epoch_fini(&l->next);
@@ -210,14 +210,14 @@ static void command_start(struct link *l, const Dtd__WorkerCommand *c)
     if (c->has_secret)
         memcpy(l->next.secret, c->secret.data, sizeof(l->next.secret));
     if (l->running)
-        end_epoch(l);
+        epoch_end(l);
     pthread_cond_broadcast(&l->changed);
 }
 
 static void command_end(struct link *l, const Dtd__WorkerCommand *c)
 {
     if (l->epoch && c->epoch >= l->epoch)
-        end_epoch(l);
+        epoch_end(l);
     else if (!l->epoch)
         control_push(l, report_new(l, DTD__WORKER_REPORT__KIND__IDLE, c->epoch, NULL));
     if (l->next.epoch && c->epoch >= l->next.epoch)
@@ -244,12 +244,12 @@ static void (*const commands[])(struct link *l, const Dtd__WorkerCommand *c) = {
     [DTD__WORKER_COMMAND__KIND__STOP] = command_stop,
 };
 
-static void command_came(void *arg, const struct rpc_result *result)
+static void on_command(void *arg, const struct rpc_result *result)
 {
     struct link *l = arg;
     if (result->err || !result->reply) {
         if (result->last && result->err != ERR_CLOSED)
-            rpc_link_reset(l->control); /* without commands the connection is of no use */
+            rpc_link_reset(l->control); /* without the command stream the connection is useless */
         return;
     }
     const Dtd__WorkerCommand *c = (const Dtd__WorkerCommand *)(const void *)result->reply;
@@ -262,19 +262,19 @@ static void command_came(void *arg, const struct rpc_result *result)
     pthread_mutex_unlock(&l->mu);
 }
 
-/* ---- up and down ---- */
+/* ---- connected and disconnected ---- */
 
-static void orphaned(uv_timer_t *timer)
+static void on_orphan_timeout(uv_timer_t *timer)
 {
     struct link *l = timer->data;
     pthread_mutex_lock(&l->mu);
-    log_error("orphaned why=\"control has been away for %" PRId64 " s\"", l->orphan_ms / 1000);
+    log_error("orphaned why=\"not connected to control for %" PRId64 " s\"", l->orphan_ms / 1000);
     l->quit = true;
     control_cancel(l);
     pthread_mutex_unlock(&l->mu);
 }
 
-static void hello_answered(void *arg, const struct rpc_result *result)
+static void on_hello_reply(void *arg, const struct rpc_result *result)
 {
     struct link *l = arg;
     struct rpc_conn *conn = rpc_link_conn(l->control);
@@ -288,7 +288,7 @@ static void hello_answered(void *arg, const struct rpc_result *result)
         rpc_link_reset(l->control);
         return;
     }
-    if (rpc_send(conn, WORKER_COMMANDS, &empty.base, 0, command_came, l, NULL)) {
+    if (rpc_send(conn, WORKER_COMMANDS, &empty.base, 0, on_command, l, NULL)) {
         rpc_link_reset(l->control);
         return;
     }
@@ -298,7 +298,7 @@ static void hello_answered(void *arg, const struct rpc_result *result)
     l->control_refused = false;
     pthread_mutex_lock(&l->mu);
     if (l->state_report)
-        append(&l->reports, copy_of(l, l->state_report));
+        report_append(&l->reports, report_copy(l, l->state_report));
     pthread_mutex_unlock(&l->mu);
     control_flush(l);
     link_store_up(l);
@@ -316,7 +316,7 @@ void control_up(void *owner, struct rpc_conn *conn)
     hello.has_epoch = l->epoch != 0;
     hello.epoch = l->epoch;
     pthread_mutex_unlock(&l->mu);
-    if (rpc_send(conn, WORKER_HELLO, &hello.base, 10000, hello_answered, l, NULL))
+    if (rpc_send(conn, WORKER_HELLO, &hello.base, 10000, on_hello_reply, l, NULL))
         rpc_link_reset(l->control);
 }
 
@@ -329,5 +329,5 @@ void control_down(void *owner, err_t err)
     int64_t wait_ms = l->orphan_ms;
     pthread_mutex_unlock(&l->mu);
     if (!uv_is_active((uv_handle_t *)&l->orphan))
-        uv_timer_start(&l->orphan, orphaned, (uint64_t)wait_ms, 0);
+        uv_timer_start(&l->orphan, on_orphan_timeout, (uint64_t)wait_ms, 0);
 }

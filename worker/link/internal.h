@@ -1,4 +1,5 @@
-/* What the files of worker/link share. Fields under `mu` belong to both threads, the others to the loop thread. */
+/* Declarations that the files of worker/link share. Both threads access the fields below `mu`, and only with it held;
+ * the other fields belong to the loop thread. */
 #ifndef DTD_WORKER_LINK_INTERNAL_H
 #define DTD_WORKER_LINK_INTERNAL_H
 
@@ -12,14 +13,14 @@
 #include <uv.h>
 
 #define REPORTS_IN_FLIGHT 32
-#define REPORTS_MAX 100000 /* waiting: beyond, the oldest metric goes */
+#define REPORTS_MAX 100000 /* with so many reports queued, the oldest metric is dropped for each new one */
 
 struct report {
     struct report *next;
     struct link *link;
     Dtd__WorkerReport msg;
     Dtd__Metric metric;
-    struct traffic traffic; /* the metric's */
+    struct traffic traffic; /* referenced by `metric` */
     bool sent;
 };
 
@@ -30,18 +31,18 @@ struct report_list {
 
 enum save_state { SAVE_QUEUED, SAVE_SENT, SAVE_WRITTEN, SAVE_COMMITTED, SAVE_FAILED };
 
-/* One Save call and its repetitions. */
+/* A Save call, which may be repeated. */
 struct save {
     struct save *next;
     struct link *link;
     Dtd__SaveRequest *msg;
     enum save_state state;
-    bool sent, holds_arena; /* only the newest holds it: what an older one would repeat is gone */
+    bool sent, holds_arena; /* holds_arena: the arena still has the bytes of this save; true only for the newest */
     err_t err;
     struct why why;
 };
 
-struct load {
+struct pending_load {
     Dtd__LoadRequest *msg;
     struct link_load *job;
     bool sent, done;
@@ -59,26 +60,26 @@ struct link {
     uv_timer_t orphan;
     struct rpc_link *control, *io;
     bool control_ready, io_ready, closing;
-    bool control_refused, io_refused; /* said already: one line per refusal, not one per attempt */
+    bool control_refused, io_refused; /* a refusal has been logged; repeated ones are logged at debug level */
     int reports_in_flight;
 
     pthread_mutex_t mu;
     pthread_cond_t changed;
     _Atomic int cancel;
     bool quit, stop_thread, running, ended;
-    uint64_t epoch; /* the one that was joined and not yet left with an IDLE; 0: none */
+    uint64_t epoch; /* epoch that was joined and not yet left with an IDLE report; 0: none */
     int rank;
     struct link_epoch next; /* epoch 0: none */
     enum link_stop_kind stop;
-    uint64_t stop_epoch; /* the epoch that `stop` is for */
+    uint64_t stop_epoch; /* epoch to which `stop` applies */
     int64_t orphan_ms;
     struct comm *comm;
     struct report_list reports;
-    struct report
-        *state_report;  /* a copy of the last READY, DONE or FAILED of this epoch: said again to a new control */
+    /* A copy of the last READY, DONE or FAILED report of this epoch, which is sent again after each Hello. */
+    struct report *state_report;
     struct save *saves; /* newest first */
-    struct load *load;
-    struct store_op *store_ops; /* in the order in which they were made */
+    struct pending_load *load;
+    struct store_op *store_ops; /* in order of creation */
     int puts_in_flight;
     struct comm_store store;
 };
@@ -97,14 +98,14 @@ void control_cancel(struct link *l);
 void io_up(void *owner, struct rpc_conn *conn);
 void io_down(void *owner, err_t err);
 void io_flush(struct link *l);
-void io_abandon(struct link *l); /* under mu: the arena belongs to a new epoch */
+void io_abandon(struct link *l); /* under mu: no save may be repeated, the arena belongs to a new epoch */
 void io_forget(struct link *l);  /* frees all saves */
 
 /* store.c */
 void link_store_init(struct link *l);
-void link_store_up(struct link *l); /* loop thread: control is there, and may be a new one */
+void link_store_up(struct link *l); /* loop thread: connected to control, which may have restarted */
 void link_store_flush(struct link *l);
-void link_store_forget(struct link *l); /* under mu: a new epoch begins */
+void link_store_forget(struct link *l); /* under mu: drops all operations, because a new epoch begins */
 
 /* message.c */
 Dtd__SaveRequest *message_save_new(const struct link *l, const struct link_save *s);

@@ -1,7 +1,8 @@
-/* The connection to dtd-io:   up -> Hello -> unfinished saves and the load, as often as it takes.
+/* The connection to dtd-io. After connecting, the worker sends Hello, then the unfinished saves and the load; it
+ * repeats this after every lost connection.
  *
- * A save is repeated after a lost connection as long as the arena still holds its bytes. Once a newer snapshot has
- * taken the arena, repeating would put the new bytes under the old step: then the old save is given up instead. */
+ * A save is repeated as long as the arena still holds its bytes. When a newer snapshot is in the arena, a repeated save
+ * would write the new bytes under the old step, so the old save fails instead. */
 #include "worker/link/internal.h"
 
 #include "common/base/log.h"
@@ -40,8 +41,8 @@ void io_abandon(struct link *l)
     }
 }
 
-/* Of the finished ones only the newest is still asked about. */
-static void sweep(struct link *l)
+/* Frees finished saves, except the newest, which link_save_wait may still read. */
+static void free_finished_saves(struct link *l)
 {
     for (struct save **at = l->saves ? &l->saves->next : NULL; at && *at;) {
         struct save *s = *at;
@@ -77,10 +78,10 @@ static void save_lost(struct save *s)
     if (s->holds_arena)
         s->state = SAVE_QUEUED;
     else
-        save_failed(s, ERR_CLOSED, "dtd-io ended before the checkpoint was whole; the next save replaces it");
+        save_failed(s, ERR_CLOSED, "dtd-io ended before the checkpoint was complete; the next save replaces it");
 }
 
-static void save_event(struct save *s, const Dtd__SaveEvent *e)
+static void save_apply_event(struct save *s, const Dtd__SaveEvent *e)
 {
     if (e->kind == DTD__SAVE_EVENT__KIND__WRITTEN && s->state == SAVE_SENT)
         s->state = SAVE_WRITTEN;
@@ -88,13 +89,13 @@ static void save_event(struct save *s, const Dtd__SaveEvent *e)
         s->state = SAVE_COMMITTED;
 }
 
-static void save_came(void *arg, const struct rpc_result *result)
+static void on_save_event(void *arg, const struct rpc_result *result)
 {
     struct save *s = arg;
     struct link *l = s->link;
     pthread_mutex_lock(&l->mu);
     if (result->reply)
-        save_event(s, (const Dtd__SaveEvent *)(const void *)result->reply);
+        save_apply_event(s, (const Dtd__SaveEvent *)(const void *)result->reply);
     if (result->last) {
         s->sent = false;
         if (s->state == SAVE_COMMITTED)
@@ -103,8 +104,8 @@ static void save_came(void *arg, const struct rpc_result *result)
             save_lost(s);
         else
             save_failed(s, result->err ? result->err : ERR_PROTO,
-                        result->err ? result->text : "dtd-io ended the save without a word");
-        sweep(l);
+                        result->err ? result->text : "dtd-io ended the save without a result");
+        free_finished_saves(l);
     }
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->mu);
@@ -115,7 +116,7 @@ static void send_saves(struct link *l, struct rpc_conn *conn)
     for (struct save *s = l->saves; s; s = s->next) {
         if (s->sent || s->state != SAVE_QUEUED)
             continue;
-        err_t err = rpc_send(conn, IO_SAVE, &s->msg->base, 0, save_came, s, NULL);
+        err_t err = rpc_send(conn, IO_SAVE, &s->msg->base, 0, on_save_event, s, NULL);
         if (err) {
             save_failed(s, err, "the save could not be sent to dtd-io");
             pthread_cond_broadcast(&l->changed);
@@ -128,7 +129,7 @@ static void send_saves(struct link *l, struct rpc_conn *conn)
 
 /* ---- the load ---- */
 
-static void take_scalars(struct link_load *job, const Dtd__LoadReply *reply)
+static void copy_scalars(struct link_load *job, const Dtd__LoadReply *reply)
 {
     for (int i = 0; i < job->n_names; i++)
         for (size_t k = 0; k < reply->n_scalar; k++)
@@ -140,11 +141,11 @@ static void take_scalars(struct link_load *job, const Dtd__LoadReply *reply)
     job->bytes_read = reply->bytes_read;
 }
 
-static void load_came(void *arg, const struct rpc_result *result)
+static void on_load_reply(void *arg, const struct rpc_result *result)
 {
     struct link *l = arg;
     pthread_mutex_lock(&l->mu);
-    struct load *load = l->load;
+    struct pending_load *load = l->load;
     if (load && load->sent) {
         load->sent = false;
         if (result->err != ERR_CLOSED) {
@@ -152,7 +153,7 @@ static void load_came(void *arg, const struct rpc_result *result)
             load->err = result->err ? why_set(load->why, result->err, "%s", result->text) : OK;
         }
         if (load->done && !load->err && result->reply)
-            take_scalars(load->job, (const Dtd__LoadReply *)(const void *)result->reply);
+            copy_scalars(load->job, (const Dtd__LoadReply *)(const void *)result->reply);
     }
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->mu);
@@ -160,10 +161,10 @@ static void load_came(void *arg, const struct rpc_result *result)
 
 static void send_load(struct link *l, struct rpc_conn *conn)
 {
-    struct load *load = l->load;
+    struct pending_load *load = l->load;
     if (!load || load->sent || load->done)
         return;
-    err_t err = rpc_send(conn, IO_LOAD, &load->msg->base, 0, load_came, l, NULL);
+    err_t err = rpc_send(conn, IO_LOAD, &load->msg->base, 0, on_load_reply, l, NULL);
     load->sent = !err;
     if (err) {
         load->done = true;
@@ -172,7 +173,7 @@ static void send_load(struct link *l, struct rpc_conn *conn)
     }
 }
 
-/* ---- up and down ---- */
+/* ---- connected and disconnected ---- */
 
 void io_flush(struct link *l)
 {
@@ -185,7 +186,7 @@ void io_flush(struct link *l)
     pthread_mutex_unlock(&l->mu);
 }
 
-static void hello_answered(void *arg, const struct rpc_result *result)
+static void on_hello_reply(void *arg, const struct rpc_result *result)
 {
     struct link *l = arg;
     if (result->err) {
@@ -210,7 +211,7 @@ void io_up(void *owner, struct rpc_conn *conn)
     hello.job = l->job;
     hello.slot = l->slot;
     hello.token = (ProtobufCBinaryData){TICKET_TOKEN_BYTES, l->ticket.io_token};
-    if (rpc_send(conn, IO_HELLO, &hello.base, 10000, hello_answered, l, NULL))
+    if (rpc_send(conn, IO_HELLO, &hello.base, 10000, on_hello_reply, l, NULL))
         rpc_link_reset(l->io);
 }
 
@@ -221,7 +222,7 @@ void io_down(void *owner, err_t err)
     l->io_ready = false;
 }
 
-/* ---- the compute thread's side ---- */
+/* ---- called by the compute thread ---- */
 
 err_t link_save(struct link *l, const struct link_save *s)
 {
@@ -241,7 +242,7 @@ err_t link_save(struct link *l, const struct link_save *s)
         old->holds_arena = false;
     n->next = l->saves;
     l->saves = n;
-    sweep(l);
+    free_finished_saves(l);
     uv_async_send(&l->wake);
     pthread_mutex_unlock(&l->mu);
     return OK;
@@ -264,7 +265,7 @@ err_t link_save_wait(struct link *l, bool committed, struct why *why)
 
 err_t link_load(struct link *l, struct link_load *job, struct why *why)
 {
-    struct load load = {.job = job, .why = why, .msg = message_load_new(job)};
+    struct pending_load load = {.job = job, .why = why, .msg = message_load_new(job)};
     if (!load.msg)
         return why_set(why, ERR_NOMEM, "out of memory");
     pthread_mutex_lock(&l->mu);

@@ -1,4 +1,4 @@
-/* The thread, and what the compute thread asks of it. */
+/* The link's thread, and the functions that the compute thread calls for epochs and reports. */
 #include "worker/link/internal.h"
 
 #include "common/base/clock.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ORPHAN_DEFAULT_MS 60000
+#define ORPHAN_DEFAULT_MS 60000 /* until the worker has read run.orphan_seconds in its job's spec */
 
 /* ---- the thread ---- */
 
@@ -27,7 +27,7 @@ static void close_all(struct link *l)
     uv_close((uv_handle_t *)&l->wake, NULL);
 }
 
-static void woken(uv_async_t *wake)
+static void on_wake(uv_async_t *wake)
 {
     struct link *l = wake->data;
     pthread_mutex_lock(&l->mu);
@@ -91,7 +91,7 @@ err_t link_start(const struct link_config *config, struct link **ret)
         free(l);
         return ERR_NOMEM;
     }
-    uv_async_init(&l->loop, &l->wake, woken);
+    uv_async_init(&l->loop, &l->wake, on_wake);
     uv_timer_init(&l->loop, &l->orphan);
     l->wake.data = l->orphan.data = l;
     err_t err = open_links(l);
@@ -100,7 +100,7 @@ err_t link_start(const struct link_config *config, struct link **ret)
         return OK;
     }
     log_error("link_not_started error=%s", err_name(err));
-    return err ? err : ERR_NOMEM; /* the process ends on this: what was made goes with it */
+    return err ? err : ERR_NOMEM; /* nothing is freed, because the caller exits */
 }
 
 void link_stop(struct link *l)

@@ -1,10 +1,11 @@
-/* The worker's link to its node's control process and to its job's dtd-io: a thread with a uv loop of its own, so that
- * the compute thread never waits for a socket and a socket never waits for a kernel.
+/* The worker's link to its node's dtd-control and to its job's dtd-io. It has its own thread with a uv loop, so the
+ * compute thread never waits for a socket and a socket never waits for a compute kernel.
  *
- * Everything here is called by the compute thread unless said otherwise; between the threads lie one mutex and one
- * condition. Connections come back by themselves: reports wait until somebody takes them, unfinished saves and loads
- * are repeated. When control stays away for longer than the job's orphan_seconds, the epoch is canceled and link_next
- * says ERR_CLOSED. Plain structs only: protobuf ends in this folder. */
+ * The compute thread calls all functions, except where noted. The two threads share one mutex and one condition
+ * variable. Lost connections are re-established automatically: reports are queued until control acknowledges them, and
+ * unfinished saves and loads are repeated. If control is disconnected for longer than the job's orphan_seconds, the
+ * epoch is canceled and link_next returns ERR_CLOSED. The interface has plain structs only: protobuf types are not used
+ * outside this folder. */
 #ifndef DTD_WORKER_LINK_LINK_H
 #define DTD_WORKER_LINK_LINK_H
 
@@ -27,7 +28,7 @@ struct link_config {
 };
 
 NODISCARD err_t link_start(const struct link_config *config, struct link **ret);
-/* Sends what is queued (for at most 5 s) and ends the thread. */
+/* Sends the queued messages (for at most 5 s) and ends the thread. */
 void link_stop(struct link *l);
 
 /* ---- epochs ---- */
@@ -36,27 +37,28 @@ struct link_epoch {
     uint64_t epoch;
     int rank, world;
     int64_t resume_step;
-    char *spec_yaml, *resume_path; /* freed by link_epoch_fini, as all below; resume_path "" when there is none */
+    char *spec_yaml, *resume_path; /* link_epoch_fini frees these and the pointers below; resume_path "": none */
     int n_nodes;
-    int *node_of;                      /* of each rank, 0 .. n_nodes - 1 */
-    uint8_t secret[LINK_SECRET_BYTES]; /* of this epoch's workers alone; zero where they are on one node */
-    char *address;                     /* host on which other nodes reach this worker; "": none */
+    int *node_of;                      /* node number of each rank, 0 .. n_nodes - 1 */
+    uint8_t secret[LINK_SECRET_BYTES]; /* shared by this epoch's workers only; zero if they are on one node */
+    char *address;                     /* host at which other nodes reach this worker; "": none */
 };
 void link_epoch_fini(struct link_epoch *e);
-/* Waits for the next epoch to join. ERR_CLOSED: the process is to end. */
+/* Waits for the next epoch to join. ERR_CLOSED: the process must exit. */
 NODISCARD err_t link_next(struct link *l, struct link_epoch *ret);
-/* This thread has left the epoch: comm closed, nothing of it is touched any more. */
+/* Called when this thread has left the epoch: the comm is closed and nothing of the epoch is used any more. */
 void link_leave(struct link *l);
-/* Not 0 once the epoch is over or the process is to end. Any thread. */
+/* Not 0 once the epoch has ended or the process must exit. Any thread. */
 const _Atomic int *link_cancel(const struct link *l);
-/* The comm that the end of the epoch must abort; NULL before it is closed. */
+/* Sets the comm that is aborted at the end of the epoch; set NULL before closing it. */
 void link_set_comm(struct link *l, struct comm *comm);
-/* The store of the present epoch; as long as `l`. Calls block the compute thread; they end with ERR_CANCELED when the
- * epoch does. */
+/* The rendezvous store of the current epoch; valid as long as `l`. Its calls block the compute thread and return
+ * ERR_CANCELED when the epoch ends. */
 const struct comm_store *link_store(struct link *l);
 void link_set_orphan_seconds(struct link *l, int64_t seconds);
 
-/* What control has asked for: 0 nothing, 1 stop after this step, 2 and save before. */
+/* The request of control: continue, stop after this step, or save and stop after this step. The values are ordered:
+ * ranks agree on the maximum. */
 enum link_stop_kind { LINK_GO_ON, LINK_STOP, LINK_STOP_AND_SAVE };
 enum link_stop_kind link_stop_asked(struct link *l);
 
@@ -65,7 +67,7 @@ enum link_stop_kind link_stop_asked(struct link *l);
 struct link_metric {
     int64_t step;
     double loss, grad_norm, lr, tokens_per_s, step_s;
-    double valid_loss, test_loss; /* NAN when it was not measured */
+    double valid_loss, test_loss; /* NAN: not measured */
     int workers;
     bool skipped;
     struct traffic traffic;
@@ -86,13 +88,15 @@ struct link_save {
     const struct ckpt_scalar *scalars;
     int n_scalars;
 };
-/* Hands the arena's contents over; returns at once. The arena must be free: link_save_wait. */
+/* Starts a save of the arena's contents; returns at once. No earlier save may be using the arena: see link_save_wait.
+ */
 NODISCARD err_t link_save(struct link *l, const struct link_save *s);
-/* Waits until the last save has let go of the arena or, with `committed`, until it is a checkpoint. OK when there was
- * none. ERR_CANCELED when the epoch ends; else the save's own error, with its sentence. */
+/* Waits until the last save no longer uses the arena or, with `committed`, until its checkpoint is committed. OK when
+ * there was no save. ERR_CANCELED when the epoch ends; otherwise the error and message of the save. */
 NODISCARD err_t link_save_wait(struct link *l, bool committed, struct why *why);
 
-/* Reads pieces first .. end-1 of `s` into the arena. values[i] and found[i] for each of the names; n_names may be 0. */
+/* Reads pieces first .. end-1 of `snapshot` into the arena, and sets values[i] and found[i] for each scalar in `names`;
+ * n_names may be 0. */
 struct link_load {
     const char *path;
     const struct snapshot *snapshot;

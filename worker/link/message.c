@@ -1,5 +1,5 @@
-/* Building the two large messages. Pieces, boxes and their numbers lie in one array each: a message is a handful of
- * allocations, not one per piece. */
+/* Builds the two large messages. All pieces of a message, with their boxes and numbers, lie in one allocation, so a
+ * message needs a few allocations and not several per piece. */
 #include "worker/link/internal.h"
 
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static void fill_piece(struct piece_mem *m, const struct snapshot_piece *s)
     m->piece.arena_offset = (int64_t)s->arena_offset;
 }
 
-/* The array of pointers and, behind it, the pieces; freed as one. */
+/* One allocation holds the array of pointers and after it the pieces. */
 static Dtd__Piece **pieces_new(const struct snapshot_piece *s, int n)
 {
     size_t pointers = ((size_t)n * sizeof(Dtd__Piece *) + 63) / 64 * 64;
@@ -69,7 +69,7 @@ static void fill_scalar(struct scalar_mem *m, const struct ckpt_scalar *s, char 
     m->scalar.n_pair = s->kind == CKPT_FLOAT_PAIR ? 2 : 0;
 }
 
-/* Pointers, scalars, then their names. */
+/* One allocation holds the pointers, the scalars and their names. */
 static Dtd__Scalar **scalars_new(const struct ckpt_scalar *s, int n)
 {
     size_t pointers = ((size_t)n * sizeof(Dtd__Scalar *) + 63) / 64 * 64, names = 0;

@@ -1,8 +1,9 @@
-/* The words that this rank leaves for the others of its epoch, and asks for: worker/comm's comm_store over control.
+/* The rendezvous store: implements comm_store (worker/comm) by calls to control.
  *
- * A put stays in the list until the next epoch and is said to every control that comes, because a control that was
- * started anew has an empty store; a get is there while its caller waits. An operation whose caller has gone is
- * `dropped`: out of the list, and freed by its answer. Fields are under link.mu but for `said`, the loop thread's. */
+ * A put stays in the list until the next epoch and is sent again after every Hello, because a control that has
+ * restarted has an empty store. A get stays in the list while its caller waits. An operation whose caller has returned
+ * is `dropped`: it is no longer in the list, and its reply frees it. link.mu protects all fields except `sent`, which
+ * belongs to the loop thread. */
 #include "worker/link/internal.h"
 
 #include "common/base/clock.h"
@@ -18,25 +19,26 @@
 #define KEY_MAX 128
 #define VALUE_MAX 4096
 #define PUTS_IN_FLIGHT 64
-#define PUT_TIMEOUT_MS 30000 /* of a control that is there and does not answer */
-#define GRACE_MS 2000        /* control's own word on a get's deadline says more than ours */
+#define PUT_TIMEOUT_MS 30000 /* for a control that is connected and does not answer */
+/* A get waits this much longer than its deadline for control's reply, whose timeout message names more details. */
+#define GRACE_MS 2000
 
 struct store_op {
     struct store_op *next;
     struct link *link;
-    bool put, said, in_flight, done, dropped;
+    bool put, sent, in_flight, done, dropped;
     char key[KEY_MAX + 1];
     uint8_t value[VALUE_MAX];
     size_t bytes;
     uint64_t epoch;
-    int64_t deadline_ms; /* a get's */
+    int64_t deadline_ms; /* only for a get */
     err_t err;
     struct why why;
 };
 
-/* ---- the loop thread: sending, answers ---- */
+/* ---- loop thread: requests and replies ---- */
 
-static void take_value(struct store_op *op, const Dtd__StoreValue *v)
+static void op_set_value(struct store_op *op, const Dtd__StoreValue *v)
 {
     if (v->value.len > VALUE_MAX) {
         op->err = why_set(&op->why, ERR_PROTO, "control's value for %s has %zu bytes", op->key, v->value.len);
@@ -46,9 +48,9 @@ static void take_value(struct store_op *op, const Dtd__StoreValue *v)
     op->bytes = v->value.len;
 }
 
-static void take_answer(struct store_op *op, const struct rpc_result *result)
+static void op_complete(struct store_op *op, const struct rpc_result *result)
 {
-    if (op->done) { /* a put that was repeated */
+    if (op->done) { /* the reply to a repeated put */
         if (result->err)
             log_warn("store_put_not_repeated key=%s error=%s text=\"%s\"", op->key, err_name(result->err),
                      result->text);
@@ -60,10 +62,10 @@ static void take_answer(struct store_op *op, const struct rpc_result *result)
         why_set(&op->why, op->err, "%s",
                 *result->text ? result->text : "control did not answer; see its log, control.log");
     else if (!op->put)
-        take_value(op, (const Dtd__StoreValue *)(const void *)result->reply);
+        op_set_value(op, (const Dtd__StoreValue *)(const void *)result->reply);
 }
 
-static void answered(void *arg, const struct rpc_result *result)
+static void on_store_reply(void *arg, const struct rpc_result *result)
 {
     struct store_op *op = arg;
     struct link *l = op->link;
@@ -72,8 +74,8 @@ static void answered(void *arg, const struct rpc_result *result)
     l->puts_in_flight -= op->put;
     if (op->dropped)
         free(op);
-    else if (result->err != ERR_CLOSED) /* else it is said again after the next Hello */
-        take_answer(op, result);
+    else if (result->err != ERR_CLOSED) /* otherwise it is sent again after the next Hello */
+        op_complete(op, result);
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->mu);
     if (result->err != ERR_CLOSED)
@@ -86,7 +88,7 @@ static err_t send_put(struct rpc_conn *conn, struct store_op *op)
     m.epoch = op->epoch;
     m.key = op->key;
     m.value = (ProtobufCBinaryData){op->bytes, op->value};
-    return rpc_send(conn, WORKER_STORE_PUT, &m.base, PUT_TIMEOUT_MS, answered, op, NULL);
+    return rpc_send(conn, WORKER_STORE_PUT, &m.base, PUT_TIMEOUT_MS, on_store_reply, op, NULL);
 }
 
 static err_t send_get(struct rpc_conn *conn, struct store_op *op)
@@ -96,7 +98,7 @@ static err_t send_get(struct rpc_conn *conn, struct store_op *op)
     m.epoch = op->epoch;
     m.key = op->key;
     m.timeout_ms = left <= 0 ? 0 : left > INT32_MAX ? INT32_MAX : (uint32_t)left;
-    return rpc_send(conn, WORKER_STORE_GET, &m.base, 0, answered, op, NULL);
+    return rpc_send(conn, WORKER_STORE_GET, &m.base, 0, on_store_reply, op, NULL);
 }
 
 void link_store_flush(struct link *l)
@@ -106,11 +108,11 @@ void link_store_flush(struct link *l)
         return;
     pthread_mutex_lock(&l->mu);
     for (struct store_op *op = l->store_ops; op; op = op->next) {
-        if (op->said || (op->put && l->puts_in_flight >= PUTS_IN_FLIGHT))
+        if (op->sent || (op->put && l->puts_in_flight >= PUTS_IN_FLIGHT))
             continue;
         if (op->put ? send_put(conn, op) : send_get(conn, op))
-            break; /* goes with the next answer, or the next connection */
-        op->said = op->in_flight = true;
+            break; /* retried after the next reply or the next Hello */
+        op->sent = op->in_flight = true;
         l->puts_in_flight += op->put;
     }
     pthread_mutex_unlock(&l->mu);
@@ -120,14 +122,14 @@ void link_store_up(struct link *l)
 {
     pthread_mutex_lock(&l->mu);
     for (struct store_op *op = l->store_ops; op; op = op->next)
-        op->said = op->in_flight || (op->done && !op->put);
+        op->sent = op->in_flight || (op->done && !op->put);
     pthread_mutex_unlock(&l->mu);
     link_store_flush(l);
 }
 
-/* ---- the compute thread ---- */
+/* ---- compute thread ---- */
 
-static void drop(struct link *l, struct store_op *op)
+static void op_drop(struct link *l, struct store_op *op)
 {
     struct store_op **at = &l->store_ops;
     while (*at != op)
@@ -141,10 +143,10 @@ static void drop(struct link *l, struct store_op *op)
 void link_store_forget(struct link *l)
 {
     while (l->store_ops)
-        drop(l, l->store_ops);
+        op_drop(l, l->store_ops);
 }
 
-static bool visible(const char *key)
+static bool is_valid_key(const char *key)
 {
     for (const char *c = key; *c; c++)
         if (*c <= ' ' || *c > '~')
@@ -154,8 +156,8 @@ static bool visible(const char *key)
 
 static err_t op_new(struct link *l, const char *key, bool put, struct store_op **ret, struct why *why)
 {
-    if (!visible(key))
-        return why_set(why, ERR_INVALID, "the store's keys are 1 to %d visible ASCII characters", KEY_MAX);
+    if (!is_valid_key(key))
+        return why_set(why, ERR_INVALID, "a key in the rendezvous store has 1 to %d visible ASCII characters", KEY_MAX);
     struct store_op *op = calloc(1, sizeof(*op));
     if (!op)
         return why_set(why, ERR_NOMEM, "out of memory");
@@ -166,8 +168,9 @@ static err_t op_new(struct link *l, const char *key, bool put, struct store_op *
     return OK;
 }
 
-/* Puts it into the list of the present epoch and waits for its answer. Under mu. */
-static err_t do_op(struct link *l, struct store_op *op, int64_t until_ms, struct why *why)
+/* Adds the operation to the current epoch's list and waits for its reply, until until_ms if that is not 0. Called with
+ * mu held. */
+static err_t op_run(struct link *l, struct store_op *op, int64_t until_ms, struct why *why)
 {
     const struct timespec until = {until_ms / 1000, until_ms % 1000 * 1000000};
     struct store_op **at = &l->store_ops;
@@ -182,17 +185,18 @@ static err_t do_op(struct link *l, struct store_op *op, int64_t until_ms, struct
     if (op->done)
         return op->err ? why_set(why, op->err, "%s", op->why.text) : OK;
     if (atomic_load(&l->cancel))
-        return why_set(why, ERR_CANCELED, "the epoch ended while %s was %s the store", op->key,
-                       op->put ? "put into" : "asked of");
-    return why_set(why, ERR_TIMEOUT, "nobody has put %s in time, and control is away", op->key);
+        return why_set(why, ERR_CANCELED, "the epoch ended during the %s of %s in the rendezvous store",
+                       op->put ? "put" : "get", op->key);
+    return why_set(why, ERR_TIMEOUT, "no rank has put %s in time, and control does not answer", op->key);
 }
 
-static err_t put(void *arg, const char *key, const void *value, size_t bytes, struct why *why)
+static err_t store_put(void *arg, const char *key, const void *value, size_t bytes, struct why *why)
 {
     struct link *l = arg;
     struct store_op *op = NULL;
     if (bytes > VALUE_MAX)
-        return why_set(why, ERR_INVALID, "the store's values have at most %d bytes, %s has %zu", VALUE_MAX, key, bytes);
+        return why_set(why, ERR_INVALID, "a value in the rendezvous store has at most %d bytes, but %s has %zu",
+                       VALUE_MAX, key, bytes);
     err_t err = op_new(l, key, true, &op, why);
     if (err)
         return err;
@@ -201,14 +205,14 @@ static err_t put(void *arg, const char *key, const void *value, size_t bytes, st
     if (bytes)
         memcpy(op->value, value, bytes);
     pthread_mutex_lock(&l->mu);
-    err = do_op(l, op, 0, why); /* without control: until it comes back, or the orphan's time is over */
+    err = op_run(l, op, 0, why); /* if control is disconnected: waits until it returns or the orphan timer cancels */
     if (err)
-        drop(l, op);
+        op_drop(l, op);
     pthread_mutex_unlock(&l->mu);
     return err;
 }
 
-static err_t get(void *arg, const char *key, int64_t timeout_ms, void *ret, size_t *ret_bytes, struct why *why)
+static err_t store_get(void *arg, const char *key, int64_t timeout_ms, void *ret, size_t *ret_bytes, struct why *why)
 {
     struct link *l = arg;
     struct store_op *op = NULL;
@@ -218,15 +222,15 @@ static err_t get(void *arg, const char *key, int64_t timeout_ms, void *ret, size
     assert(op);
     op->deadline_ms = clock_mono_ms() + timeout_ms;
     pthread_mutex_lock(&l->mu);
-    err = do_op(l, op, op->deadline_ms + GRACE_MS, why);
+    err = op_run(l, op, op->deadline_ms + GRACE_MS, why);
     if (!err && op->bytes > *ret_bytes)
-        err =
-            why_set(why, ERR_LIMIT, "the value of %s has %zu bytes, there is room for %zu", key, op->bytes, *ret_bytes);
+        err = why_set(why, ERR_LIMIT, "the value of %s has %zu bytes, but the buffer has %zu", key, op->bytes,
+                      *ret_bytes);
     if (!err) {
         memcpy(ret, op->value, op->bytes);
         *ret_bytes = op->bytes;
     }
-    drop(l, op);
+    op_drop(l, op);
     pthread_mutex_unlock(&l->mu);
     return err;
 }
@@ -238,5 +242,5 @@ const struct comm_store *link_store(struct link *l)
 
 void link_store_init(struct link *l)
 {
-    l->store = (struct comm_store){l, put, get};
+    l->store = (struct comm_store){l, store_put, store_get};
 }
