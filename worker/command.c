@@ -1,5 +1,6 @@
-/* See command.h. The supervisor starts programs of dtd's alone, since it may be root; it is here, as the user, in his
- * folder and with his PATH, that a name becomes a file. What follows dies with the supervisor, as this process does. */
+/* See command.h. The supervisor may run as root and therefore starts only programs of dtd. This process runs as the
+ * user, in the user's folder and with the user's PATH, so it looks up the program. The program is killed with the
+ * supervisor, as this process is. */
 #include "worker/command.h"
 
 #include <errno.h>

@@ -1,9 +1,9 @@
-/* A job's worker that is a command of its user's: this process becomes it (docs/use/pytorch.md). */
+/* For a job whose worker is a program of the user: this process executes it (docs/use/pytorch.md). */
 #ifndef DTD_WORKER_COMMAND_H
 #define DTD_WORKER_COMMAND_H
 
-/* `argv`, ended by NULL: the program, looked for in PATH, and its arguments. Returns only when it cannot be started,
- * after saying why: the exit status, 127 where there is no such program, else 126. */
+/* argv: the program, which is looked up in PATH, and its arguments, terminated by NULL. Returns only if the program
+ * cannot be executed, after printing the reason: the exit status, 127 if the program was not found, else 126. */
 int command_become(char *const *argv);
 
 #endif

@@ -80,12 +80,12 @@ err_t worker_device_fits(const struct worker_device *d, const struct engine *e, 
 {
     struct dev_facts facts;
     if (d->dev->ops->host_memory)
-        return OK; /* the node's memory was looked at when the job was submitted */
+        return OK; /* the node's memory was checked when the job was submitted */
     err_t err = dev_facts(d->dev, &facts, why);
     return err ? err : plan_fits_device(e->config.job, &e->train, facts.memory_bytes, why);
 }
 
-/* NCCL refuses two ranks on one GPU, and one rank alone needs nothing of it. */
+/* NCCL refuses two ranks on one GPU, and a single rank does not need it. */
 const char *worker_device_comm(const struct job_spec *job)
 {
     static const char *const names[] = {[COMM_SHM] = "shm",

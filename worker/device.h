@@ -1,5 +1,5 @@
-/* What a worker computes on: the device that its job names, kept over epochs (opening a GPU takes seconds), and the way
- * in which its collectives travel. Compute thread. */
+/* The worker's device, which stays open between epochs because opening a GPU takes seconds, and the choice of the comm
+ * backend. Compute thread. */
 #ifndef DTD_WORKER_DEVICE_H
 #define DTD_WORKER_DEVICE_H
 
@@ -17,9 +17,9 @@ struct worker_device {
  * is closed: nothing of it may be in use. */
 NODISCARD err_t worker_device_need(struct worker_device *d, const struct job_spec *job, struct why *why);
 void worker_device_close(struct worker_device *d);
-/* Whether it can still be used. A GPU that has failed once refuses everything until the process ends. */
+/* Whether the device has failed. A GPU that has failed once rejects all calls until the process exits. */
 bool worker_device_lost(const struct worker_device *d);
-/* Refuses an engine that does not fit into the device's memory. */
+/* Fails if the engine does not fit into the device's memory. */
 NODISCARD err_t worker_device_fits(const struct worker_device *d, const struct engine *e, struct why *why);
 /* The comm backend for run.comm. */
 const char *worker_device_comm(const struct job_spec *job);

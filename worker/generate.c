@@ -1,12 +1,14 @@
 /* checkpoint -> spec, tokenizer, graph -> generation program -> parameters -> one token at a time
  *
- * A model in parts (--tp, --pp) is a thread for each part, over the same transport as a job's workers on one node:
- * each opens the checkpoint, loads its boxes and follows the same words. Who has logits chooses, the others hear what;
- * the first speaks. A rank that fails ends it for all, and the cause is said once.
+ * A model in parts (--tp, --pp) has one thread (rank) per part; they use the same transport as a job's workers on one
+ * node. Each rank opens the checkpoint, loads its boxes and processes the same tokens. A rank with logits chooses the
+ * next token, all ranks agree on it, and rank 0 writes the text. If a rank fails, all ranks end, and the cause is
+ * printed once.
  *
- * Each token runs the whole window through the model: there is no cache of keys and values, and a position's result
- * does not depend on what stands behind it. Where positions are not learned the window is only as long as prompt and
- * answer need. Choosing is counter-based: the same seed gives the same text on every machine that rounds alike. */
+ * Each token runs the whole window through the model: there is no cache of keys and values, and the result of a
+ * position does not depend on later positions. If positions are not learned, the window is only as long as prompt and
+ * continuation. Random numbers are counter-based: the same seed gives the same text on every machine that rounds in the
+ * same way. */
 #include "worker/generate.h"
 
 #include "common/base/cpus.h"
@@ -26,19 +28,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define ARRIVE_MS 600000         /* all ranks begin together, but some machines read slowly */
-#define ARENA ((size_t)64 << 20) /* what passes from the checkpoint to the engine at a time */
+#define ARRIVE_MS 600000         /* all ranks start together, but reading a checkpoint may be slow */
+#define ARENA ((size_t)64 << 20) /* bytes that are copied from the checkpoint to the engine at a time */
 
-/* What the ranks have in common. */
-struct party {
+/* Data that the ranks share. */
+struct generate_group {
     const struct generate *ask;
-    int world, fd; /* fd: their segment; -1 for a rank alone */
+    int world, fd; /* fd: the shared segment; -1 for a single rank */
     _Atomic int over;
 };
 
-/* A rank. */
 struct generator {
-    struct party *party;
+    struct generate_group *group;
     const struct generate *ask;
     int rank;
     struct comm *comm;
@@ -109,7 +110,7 @@ static err_t read_spec(struct generator *g, struct why *why)
     struct buf yaml = {0};
     err_t err = ckpt_small_file(g->ckpt, CKPT_JOB_FILE, &yaml, why);
     if (err == ERR_NOTFOUND)
-        err = why_set(why, err, "%s has no %s: only checkpoints that dtd wrote say which model they are",
+        err = why_set(why, err, "%s has no %s: only checkpoints written by dtd describe their model",
                       g->ask->checkpoint, CKPT_JOB_FILE);
     if (!err)
         err = job_parse(CKPT_JOB_FILE, (const char *)yaml.data, yaml.len, NULL, 0, &g->job, why);
@@ -130,7 +131,7 @@ static err_t read_tokenizer(struct generator *g, struct why *why)
     return err;
 }
 
-/* An empty prompt begins behind the end of a line. */
+/* An empty prompt is encoded as the end of a line. */
 static err_t read_prompt(struct generator *g, struct why *why)
 {
     const char *prompt = g->ask->prompt;
@@ -140,13 +141,13 @@ static err_t read_prompt(struct generator *g, struct why *why)
     return err ? why_set(why, err, "cannot encode the prompt: %s", err_text(err)) : OK;
 }
 
-/* The spec as these ranks need it, however the job was laid out. */
+/* Changes the spec to the layout of these ranks, which is independent of the job's layout. */
 static void adapt_spec(struct generator *g)
 {
     struct job_train *t = &g->job.train;
     int64_t need = (int64_t)(g->ids.len / sizeof(int32_t)) + g->ask->tokens;
     struct job_parallel *p = &g->job.parallel;
-    p->workers = g->party->world;
+    p->workers = g->group->world;
     p->tp = g->ask->tp;
     p->pp = g->ask->pp;
     p->fsdp = p->cp = p->ep = p->chunks = 1;
@@ -162,8 +163,8 @@ static void adapt_spec(struct generator *g)
         t->seq = need;
 }
 
-/* Pieces first .. end-1 through the arena: a box of the checkpoint is dense, in the engine its rows may stand apart (q,
- * k and v of one matrix). */
+/* Loads pieces first .. end-1 through the arena: a box of the checkpoint is dense, but its rows may not be adjacent in
+ * the engine (q, k and v in one matrix). */
 static err_t load_round(struct snapshot *plan, int first, int end, struct engine *e, struct ckpt *ckpt, uint8_t *arena,
                         struct why *why)
 {
@@ -207,7 +208,7 @@ static int count_cores(void)
 
 static err_t make_engine(struct generator *g, struct why *why)
 {
-    const int world = g->party->world, cores = count_cores();
+    const int world = g->group->world, cores = count_cores();
     const struct engine_config config = {.dev = g->dev,
                                          .job = &g->job,
                                          .graph = &g->graph,
@@ -215,21 +216,21 @@ static err_t make_engine(struct generator *g, struct why *why)
                                          .world = world,
                                          .generate = true,
                                          .threads = cores > world ? cores / world : 1,
-                                         .cancel = &g->party->over};
+                                         .cancel = &g->group->over};
     return engine_init(&g->engine, &config, why);
 }
 
-static err_t meet_others(struct generator *g, struct why *why)
+static err_t open_comm(struct generator *g, struct why *why)
 {
-    const int world = g->party->world;
+    const int world = g->group->world;
     const struct comm_config config = {.backend = "shm",
-                                       .fd = g->party->fd,
+                                       .fd = g->group->fd,
                                        .rank = g->rank,
                                        .world = world,
                                        .epoch = 1,
                                        .shared_bytes = engine_shared_bytes(&g->engine),
                                        .timeout_ms = ARRIVE_MS,
-                                       .cancel = &g->party->over};
+                                       .cancel = &g->group->over};
     if (world == 1)
         return OK;
     int *ranks = calloc((size_t)world, sizeof(*ranks));
@@ -237,7 +238,7 @@ static err_t meet_others(struct generator *g, struct why *why)
         ranks[r] = r;
     err_t err = ranks ? comm_open(&config, &g->comm, why) : why_set(why, ERR_NOMEM, "out of memory");
     if (!err && comm_group_new(g->comm, ranks, world, &g->all))
-        err = why_set(why, ERR_NOMEM, "cannot make the group of all ranks: %s", comm_why(g->comm));
+        err = why_set(why, ERR_NOMEM, "cannot create the group of all ranks: %s", comm_why(g->comm));
     free(ranks);
     return err;
 }
@@ -254,7 +255,7 @@ static err_t open_model(struct generator *g, struct why *why)
     err = graph_build(&g->job.model, g->job.train.seq, &g->graph, why);
     err = err ? err : dev_open("cpu", 0, &g->dev, why);
     err = err ? err : make_engine(g, why);
-    err = err ? err : meet_others(g, why);
+    err = err ? err : open_comm(g, why);
     err = err ? err : engine_start(&g->engine, g->comm, why);
     err = err ? err : generate_load(&g->engine, g->ckpt, why);
     if (err)
@@ -263,24 +264,24 @@ static err_t open_model(struct generator *g, struct why *why)
     return g->order ? OK : why_set(why, ERR_NOMEM, "out of memory");
 }
 
-/* ---- talking ---- */
+/* ---- generation ---- */
 
-static err_t say(struct generator *g, struct why *why)
+static err_t write_text(struct generator *g, struct why *why)
 {
     err_t err = g->rank == 0 ? file_write_all(STDOUT_FILENO, g->text.data, g->text.len) : OK;
     g->text.len = 0;
     return err ? why_set(why, err, "cannot write the text: %s", err_text(err)) : OK;
 }
 
-/* Token i behind what there is, the same on all ranks: only the last stage has logits. */
-static err_t choose(struct generator *g, int64_t i, int64_t *ret, struct why *why)
+/* Chooses token i of the continuation, the same on all ranks; only the last stage has logits. */
+static err_t choose_token(struct generator *g, int64_t i, int64_t *ret, struct why *why)
 {
     const void *logits;
     int64_t n = (int64_t)(g->ids.len / sizeof(int32_t)), seq = g->job.train.seq, skip = n > seq ? n - seq : 0;
     err_t err = engine_logits(&g->engine, (const int32_t *)(const void *)g->ids.data + skip, n - skip, &logits, why);
     if (err)
         return err;
-    /* Rows of the embedding beyond the vocabulary are padding: they stand for no token. */
+    /* Rows of the embedding beyond the vocabulary are padding and represent no token. */
     int64_t choices =
         tokenizer_vocab(g->tokenizer) < g->job.model.vocab ? tokenizer_vocab(g->tokenizer) : g->job.model.vocab;
     *ret = logits ? generate_choose(logits, choices, g->ask, i, g->order) : -1;
@@ -291,24 +292,24 @@ static err_t choose(struct generator *g, int64_t i, int64_t *ret, struct why *wh
 static err_t next_token(struct generator *g, int64_t i, struct why *why)
 {
     int64_t chosen;
-    err_t err = choose(g, i, &chosen, why);
+    err_t err = choose_token(g, i, &chosen, why);
     if (err)
         return err;
     int32_t id = (int32_t)chosen;
     err = buf_append(&g->ids, &id, sizeof(id));
     err = err ? err : tokenizer_decode(g->tokenizer, id, &g->text);
-    return err ? why_set(why, err, "cannot decode token %d: %s", (int)id, err_text(err)) : say(g, why);
+    return err ? why_set(why, err, "cannot decode token %d: %s", (int)id, err_text(err)) : write_text(g, why);
 }
 
-static err_t talk(struct generator *g, struct why *why)
+static err_t generate_text(struct generator *g, struct why *why)
 {
     err_t err = buf_printf(&g->text, "%s%s", g->ask->prompt,
                            g->job.data.tokenizer == TOKENIZER_WORDS && g->ask->prompt[0] ? " " : "");
-    err = err ? why_set(why, err, "out of memory") : say(g, why);
+    err = err ? why_set(why, err, "out of memory") : write_text(g, why);
     for (int64_t i = 0; !err && i < g->ask->tokens; i++)
         err = next_token(g, i, why);
     if (!err)
-        err = buf_append(&g->text, "\n", 1) ? ERR_NOMEM : say(g, why);
+        err = buf_append(&g->text, "\n", 1) ? ERR_NOMEM : write_text(g, why);
     return err;
 }
 
@@ -319,9 +320,9 @@ static void *rank_main(void *arg)
     struct generator *g = arg;
     g->err = open_model(g, &g->why);
     if (!g->err)
-        g->err = talk(g, &g->why);
+        g->err = generate_text(g, &g->why);
     if (g->err) {
-        atomic_store(&g->party->over, 1);
+        atomic_store(&g->group->over, 1);
         if (g->comm)
             comm_abort(g->comm);
     }
@@ -345,16 +346,16 @@ static void generator_fini(struct generator *g)
 }
 
 /* The calling thread is rank 0. */
-static void run_ranks(struct party *party, struct generator *ranks)
+static void run_ranks(struct generate_group *group, struct generator *ranks)
 {
     int n = 1;
-    for (int r = 0; r == 0 || r < party->world; r++)
-        ranks[r] = (struct generator){.party = party, .ask = party->ask, .rank = r};
-    for (; n < party->world; n++)
+    for (int r = 0; r == 0 || r < group->world; r++)
+        ranks[r] = (struct generator){.group = group, .ask = group->ask, .rank = r};
+    for (; n < group->world; n++)
         if (pthread_create(&ranks[n].thread, NULL, rank_main, &ranks[n])) {
-            atomic_store(&party->over, 1);
+            atomic_store(&group->over, 1);
             ranks[n].err =
-                why_set(&ranks[n].why, ERR_NOMEM, "cannot start a thread for each of %d ranks", party->world);
+                why_set(&ranks[n].why, ERR_NOMEM, "cannot start a thread for each of %d ranks", group->world);
             break;
         }
     rank_main(&ranks[0]);
@@ -362,7 +363,7 @@ static void run_ranks(struct party *party, struct generator *ranks)
         pthread_join(ranks[r].thread, NULL);
 }
 
-/* A rank that only heard of another's end has nothing to say. */
+/* Returns the first error, and prefers errors other than ERR_CANCELED, which only follow from another rank's error. */
 static err_t first_cause(const struct generator *ranks, int n, struct why *why)
 {
     const struct generator *first = NULL;
@@ -376,23 +377,23 @@ static err_t first_cause(const struct generator *ranks, int n, struct why *why)
 
 err_t generate_run(const struct generate *ask, struct why *why)
 {
-    struct party party = {.ask = ask, .world = (int)(ask->tp * ask->pp), .fd = -1};
-    struct generator *ranks = calloc((size_t)party.world, sizeof(*ranks));
+    struct generate_group group = {.ask = ask, .world = (int)(ask->tp * ask->pp), .fd = -1};
+    struct generator *ranks = calloc((size_t)group.world, sizeof(*ranks));
     if (!ranks)
         return why_set(why, ERR_NOMEM, "out of memory");
-    if (party.world > 1)
-        party.fd = memfd_create("dtd-generate", MFD_CLOEXEC);
-    if (party.world > 1 && party.fd < 0) {
+    if (group.world > 1)
+        group.fd = memfd_create("dtd-generate", MFD_CLOEXEC);
+    if (group.world > 1 && group.fd < 0) {
         free(ranks);
-        return why_set(why, err_from_errno(errno), "cannot make memory that %d ranks share: %s", party.world,
+        return why_set(why, err_from_errno(errno), "cannot create memory that %d ranks share: %s", group.world,
                        strerror(errno));
     }
-    run_ranks(&party, ranks);
-    err_t err = first_cause(ranks, party.world, why);
-    for (int r = 0; r < party.world; r++)
+    run_ranks(&group, ranks);
+    err_t err = first_cause(ranks, group.world, why);
+    for (int r = 0; r < group.world; r++)
         generator_fini(&ranks[r]);
-    if (party.fd >= 0)
-        close(party.fd);
+    if (group.fd >= 0)
+        close(group.fd);
     free(ranks);
     return err;
 }

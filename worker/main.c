@@ -1,6 +1,6 @@
-/* dt-worker: computes. As a job's worker it is started by the supervisor with its descriptors in place
- * (ARCHITECTURE.md) and does what control commands; by hand it generates text from a checkpoint or tells what the
- * machine has. */
+/* dt-worker: runs the computations of a job. The supervisor starts it as a job's worker with open descriptors
+ * (ARCHITECTURE.md), and it executes the commands of control. A user can run it to generate text from a checkpoint or
+ * to print the machine's processors and GPUs. */
 #include "common/base/log.h"
 #include "worker/command.h"
 #include "worker/generate.h"
@@ -36,21 +36,21 @@ const char *argp_program_version = "dt-worker " DTD_VERSION;
 static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "As a job's worker (started by dtd):", 1},
     {"job", KEY_JOB, "ID", 0, "The job", 0},
-    {"slot", KEY_SLOT, "K", 0, "Which of the job's workers on this node", 0},
-    {"device", KEY_DEVICE, "K", 0, "Which GPU, for a job with run.device cuda (default 0)", 0},
-    {"command", KEY_COMMAND, "PROGRAM", 0, "Alone and first: become the program that follows, with its arguments", 0},
-    {NULL, 0, NULL, 0, "Text from a checkpoint:", 2},
-    {"generate", KEY_GENERATE, "CHECKPOINT", 0, "A step folder", 0},
-    {"prompt", KEY_PROMPT, "TEXT", 0, "What to continue (default: nothing)", 0},
-    {"tokens", KEY_TOKENS, "N", 0, "How many tokens to make (default 100)", 0},
-    {"temperature", KEY_TEMPERATURE, "T", 0, "0: always the likeliest (default 1)", 0},
-    {"top-k", KEY_TOP_K, "K", 0, "Choose among the K likeliest (default 0: all)", 0},
-    {"seed", KEY_SEED, "S", 0, "The same seed makes the same text (default 1)", 0},
-    {"tp", KEY_TP, "N", 0, "Cut every layer in N parts (default 1)", 0},
-    {"pp", KEY_PP, "N", 0, "Cut the layers in N stages (default 1)", 0},
-    {NULL, 0, NULL, 0, "Facts:", 3},
-    {"probe", KEY_PROBE, NULL, 0, "Print what this machine can compute with, as JSON", 0},
-    {"health", KEY_HEALTH, NULL, 0, "Print how its GPUs are, without touching them, as JSON", 0},
+    {"slot", KEY_SLOT, "K", 0, "Number of the worker among the job's workers on this node", 0},
+    {"device", KEY_DEVICE, "K", 0, "Index of the GPU, for a job with run.device cuda (default 0)", 0},
+    {"command", KEY_COMMAND, "PROGRAM", 0, "Execute the program with its arguments; must be the first option", 0},
+    {NULL, 0, NULL, 0, "Generate text from a checkpoint:", 2},
+    {"generate", KEY_GENERATE, "CHECKPOINT", 0, "Step folder of the checkpoint", 0},
+    {"prompt", KEY_PROMPT, "TEXT", 0, "Text to continue (default: empty)", 0},
+    {"tokens", KEY_TOKENS, "N", 0, "Number of tokens to generate (default 100)", 0},
+    {"temperature", KEY_TEMPERATURE, "T", 0, "0: always choose the most likely token (default 1)", 0},
+    {"top-k", KEY_TOP_K, "K", 0, "Choose among the K most likely tokens (default 0: all)", 0},
+    {"seed", KEY_SEED, "S", 0, "Seed of the random numbers; the same seed gives the same text (default 1)", 0},
+    {"tp", KEY_TP, "N", 0, "Degree of tensor parallelism (default 1)", 0},
+    {"pp", KEY_PP, "N", 0, "Number of pipeline stages (default 1)", 0},
+    {NULL, 0, NULL, 0, "Inspect this machine:", 3},
+    {"probe", KEY_PROBE, NULL, 0, "Print processors, memory and GPUs as JSON", 0},
+    {"health", KEY_HEALTH, NULL, 0, "Print the health of the GPUs as JSON, without using them", 0},
     {0},
 };
 
@@ -67,16 +67,16 @@ static int64_t whole(struct argp_state *state, const char *option, const char *a
     errno = 0;
     long long v = strtoll(arg, &end, 10);
     if (errno || end == arg || *end || v < 0 || v > max)
-        argp_error(state, "--%s %s: a number from 0 to %lld", option, arg, (long long)max);
+        argp_error(state, "--%s %s: expected a number from 0 to %lld", option, arg, (long long)max);
     return v;
 }
 
-/* Parts of a model. */
+/* Parses a number of parts of the model. */
 static int64_t ways(struct argp_state *state, const char *option, const char *arg)
 {
     int64_t v = whole(state, option, arg, GENERATE_MAX_WAYS);
     if (v < 1)
-        argp_error(state, "--%s %s: a number from 1 to %d", option, arg, GENERATE_MAX_WAYS);
+        argp_error(state, "--%s %s: expected a number from 1 to %d", option, arg, GENERATE_MAX_WAYS);
     return v;
 }
 
@@ -85,7 +85,7 @@ static double real(struct argp_state *state, const char *option, const char *arg
     char *end;
     double v = strtod(arg, &end);
     if (end == arg || *end || !(v >= 0.0 && v <= 1000.0))
-        argp_error(state, "--%s %s: a number from 0 to 1000", option, arg);
+        argp_error(state, "--%s %s: expected a number from 0 to 1000", option, arg);
     return v;
 }
 
@@ -93,7 +93,7 @@ static void check(const struct args *a, struct argp_state *state)
 {
     int modes = (a->job != NULL) + (a->generate.checkpoint != NULL) + a->probe + a->health;
     if (modes != 1)
-        argp_error(state, "one of --job, --generate, --probe and --health is needed");
+        argp_error(state, "use exactly one of --job, --generate, --probe and --health");
     if (a->job && a->slot < 0)
         argp_error(state, "--job needs --slot");
 }
@@ -142,7 +142,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         a->health = true;
         break;
     case KEY_COMMAND:
-        argp_error(state, "--command stands first");
+        argp_error(state, "--command must be the first option");
         break;
     case ARGP_KEY_END:
         check(a, state);
@@ -174,7 +174,7 @@ static int serve(const struct args *a)
     return err ? 1 : 0;
 }
 
-/* As dtctl: 2 what was asked cannot be done as written, 3 not found, 1 anything else. */
+/* Prints the error and returns the exit status, as dtctl does: 2 invalid request, 3 not found, 1 any other error. */
 static int complain(err_t err, const struct why *why)
 {
     fprintf(stderr, "dt-worker: %s\n", why->text[0] ? why->text : err_text(err));
@@ -183,12 +183,12 @@ static int complain(err_t err, const struct why *why)
 
 int main(int argc, char **argv)
 {
-    static const struct argp argp = {
-        options, parse, NULL, "Computes for dtd: trains as a job's worker, or continues a prompt.", NULL, NULL, NULL};
+    static const struct argp argp = {options, parse, NULL, "Trains as the worker of a dtd job, or continues a prompt.",
+                                     NULL,    NULL,  NULL};
     struct args a = {.slot = -1,
                      .generate = {.prompt = "", .tokens = 100, .temperature = 1.0, .seed = 1, .tp = 1, .pp = 1}};
     struct why why = {""};
-    if (argc > 1 && strcmp(argv[1], "--command") == 0) /* what follows is the command's own */
+    if (argc > 1 && strcmp(argv[1], "--command") == 0) /* the remaining arguments belong to the program */
         return command_become(argv + 2);
     argp_err_exit_status = 2;
     argp_parse(&argp, argc, argv, 0, NULL, &a);

@@ -1,5 +1,5 @@
-/* See nvml.h. Prototypes follow the vendor's reference of the library; functions are looked for by the names that
- * drivers since 450 have, and one that is missing leaves its facts unknown. */
+/* See nvml.h. Prototypes follow the vendor's reference of the library. Functions are looked up by the names that exist
+ * since driver 450; the facts of a missing function are unknown. */
 #include "worker/nvml.h"
 
 #include <ctype.h>
@@ -11,7 +11,7 @@
 
 #define LIBRARY "libnvidia-ml.so.1"
 #define MAX_LINKS 18
-#define IS_LOST 15 /* the answer of any function on a GPU that has fallen off the bus, or hangs */
+#define IS_LOST 15 /* code of every function for a GPU that is no longer on the bus or hangs */
 
 typedef void *device;
 struct pci_info {
@@ -88,15 +88,15 @@ static void find_functions(struct nvml *n)
     }
 }
 
-static err_t begin(struct nvml *n, struct why *why)
+static err_t nvml_load(struct nvml *n, struct why *why)
 {
     find_functions(n);
     if (!n->init || !n->shutdown || !n->device_count || !n->by_uuid)
-        return why_set(why, ERR_UNSUPPORTED, LIBRARY " is of a driver before 450");
+        return why_set(why, ERR_UNSUPPORTED, LIBRARY " belongs to a driver older than 450");
     int code = n->init();
     if (code)
-        return why_set(why, ERR_UNSUPPORTED, LIBRARY ": %s (code %d)", n->error ? n->error(code) : "it does not start",
-                       code);
+        return why_set(why, ERR_UNSUPPORTED, LIBRARY ": %s (code %d)",
+                       n->error ? n->error(code) : "cannot be initialized", code);
     if (!n->driver_version || n->driver_version(n->driver, sizeof(n->driver)))
         n->driver[0] = '\0';
     if (n->device_count(&n->count))
@@ -110,7 +110,7 @@ err_t nvml_open(struct nvml **ret, struct why *why)
     if (!n)
         return why_set(why, ERR_NOMEM, "out of memory");
     n->library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    err_t err = n->library ? begin(n, why) : why_set(why, ERR_NOTFOUND, LIBRARY " was not found");
+    err_t err = n->library ? nvml_load(n, why) : why_set(why, ERR_NOTFOUND, LIBRARY " was not found");
     if (err) {
         if (n->library)
             dlclose(n->library);
@@ -140,31 +140,31 @@ int nvml_count(const struct nvml *n)
     return (int)n->count;
 }
 
-static err_t fail(const struct nvml *n, int code, const char *of, struct why *why)
+static err_t convert_error(const struct nvml *n, int code, const char *of, struct why *why)
 {
     return why_set(why, code == IS_LOST ? ERR_CLOSED : ERR_UNSUPPORTED, "%s: %s (code %d)", of,
-                   n->error ? n->error(code) : "it fails", code);
+                   n->error ? n->error(code) : "failed", code);
 }
 
 err_t nvml_uuid(const struct nvml *n, int index, char ret[NVML_UUID_BYTES], struct why *why)
 {
     device d;
     if (!n->by_index || !n->uuid)
-        return why_set(why, ERR_UNSUPPORTED, LIBRARY " does not say which GPUs there are");
+        return why_set(why, ERR_UNSUPPORTED, LIBRARY " cannot list the GPUs");
     int code = n->by_index((unsigned)index, &d);
     if (code)
-        return fail(n, code, "nvmlDeviceGetHandleByIndex", why);
+        return convert_error(n, code, "nvmlDeviceGetHandleByIndex", why);
     code = n->uuid(d, ret, NVML_UUID_BYTES);
     if (code)
-        return fail(n, code, "nvmlDeviceGetUUID", why);
+        return convert_error(n, code, "nvmlDeviceGetUUID", why);
     ret[NVML_UUID_BYTES - 1] = '\0';
     return OK;
 }
 
 /* ---- facts ---- */
 
-/* Takes down whether it is lost; true: there is an answer. */
-static bool answered(struct nvml_facts *f, int code)
+/* Records whether the GPU is lost; returns whether the function succeeded. */
+static bool has_answer(struct nvml_facts *f, int code)
 {
     f->lost = f->lost || code == IS_LOST;
     return code == 0;
@@ -173,20 +173,20 @@ static bool answered(struct nvml_facts *f, int code)
 static int64_t read_unsigned(struct nvml_facts *f, int (*get)(device d, unsigned *ret), device d)
 {
     unsigned x;
-    return get && answered(f, get(d, &x)) ? (int64_t)x : NVML_UNKNOWN;
+    return get && has_answer(f, get(d, &x)) ? (int64_t)x : NVML_UNKNOWN;
 }
 
 /* `domain` is an nvmlClockType_t: 1 the multiprocessors, 2 the memory. */
 static int64_t read_clock(const struct nvml *n, struct nvml_facts *f, device d, int domain)
 {
     unsigned mhz;
-    return n->clock && answered(f, n->clock(d, domain, &mhz)) ? (int64_t)mhz : NVML_UNKNOWN;
+    return n->clock && has_answer(f, n->clock(d, domain, &mhz)) ? (int64_t)mhz : NVML_UNKNOWN;
 }
 
 static int64_t read_ecc(const struct nvml *n, struct nvml_facts *f, device d, int aggregate)
 {
     unsigned long long x;
-    return n->ecc_total && answered(f, n->ecc_total(d, 1, aggregate, &x)) ? (int64_t)x : NVML_UNKNOWN;
+    return n->ecc_total && has_answer(f, n->ecc_total(d, 1, aggregate, &x)) ? (int64_t)x : NVML_UNKNOWN;
 }
 
 static int64_t count_links(const struct nvml *n, struct nvml_facts *f, device d)
@@ -195,7 +195,7 @@ static int64_t count_links(const struct nvml *n, struct nvml_facts *f, device d)
     bool any = false;
     for (unsigned link = 0; n->link_state && link < MAX_LINKS; link++) {
         unsigned state;
-        if (!answered(f, n->link_state(d, link, &state)))
+        if (!has_answer(f, n->link_state(d, link, &state)))
             continue;
         any = true;
         up += state == 1;
@@ -203,12 +203,12 @@ static int64_t count_links(const struct nvml *n, struct nvml_facts *f, device d)
     return any ? up : NVML_UNKNOWN;
 }
 
-/* "00000000:18:00.0" there, "0000:18:00.0" in sysfs. */
+/* The library reports "00000000:18:00.0", sysfs has "0000:18:00.0". */
 static void read_pci(const struct nvml *n, struct nvml_facts *f, device d)
 {
     struct pci_info info = {0};
     char *ret = f->pci;
-    if (!n->pci || !answered(f, n->pci(d, &info)))
+    if (!n->pci || !has_answer(f, n->pci(d, &info)))
         return;
     info.address[sizeof(info.address) - 1] = '\0';
     bool long_domain = strlen(info.address) == 16 && strncmp(info.address, "0000", 4) == 0;
@@ -217,14 +217,14 @@ static void read_pci(const struct nvml *n, struct nvml_facts *f, device d)
         *c = (char)tolower((unsigned char)*c);
 }
 
-/* Both causes; a question with room for none is answered with how many there are. */
+/* Sums over both causes of retirement. A call with a buffer for no page returns the number of pages. */
 static int64_t count_retired(const struct nvml *n, struct nvml_facts *f, device d)
 {
     int64_t sum = 0;
     for (int cause = 0; cause < 2; cause++) {
         unsigned count = 0;
         int code = n->retired ? n->retired(d, cause, &count, NULL) : 3;
-        if (!answered(f, code) && code != 7) /* 7: there is more than room for */
+        if (!has_answer(f, code) && code != 7) /* 7: the buffer is too small; count is set */
             return NVML_UNKNOWN;
         sum += count;
     }
@@ -234,7 +234,7 @@ static int64_t count_retired(const struct nvml *n, struct nvml_facts *f, device 
 static void read_remapped(const struct nvml *n, struct nvml_facts *f, device d)
 {
     unsigned correctable, uncorrectable, pending, failed;
-    if (!n->remapped || !answered(f, n->remapped(d, &correctable, &uncorrectable, &pending, &failed)))
+    if (!n->remapped || !has_answer(f, n->remapped(d, &correctable, &uncorrectable, &pending, &failed)))
         return;
     f->remapped_correctable = correctable;
     f->remapped_uncorrectable = uncorrectable;
@@ -266,7 +266,7 @@ bool nvml_read(const struct nvml *n, const char *uuid, struct nvml_facts *ret)
     unsigned long long bits;
     int code = n->by_uuid(uuid, &d);
     *ret = nothing;
-    if (!answered(ret, code))
+    if (!has_answer(ret, code))
         return ret->lost;
     ret->nvlinks = count_links(n, ret, d);
     ret->sm_mhz = read_clock(n, ret, d, 1);
@@ -276,9 +276,9 @@ bool nvml_read(const struct nvml *n, const char *uuid, struct nvml_facts *ret)
     ret->ecc_uncorrected_volatile = read_ecc(n, ret, d, 0);
     ret->ecc_uncorrected_aggregate = read_ecc(n, ret, d, 1);
     ret->retired_pages = count_retired(n, ret, d);
-    if (n->temperature && answered(ret, n->temperature(d, 0, &x)))
+    if (n->temperature && has_answer(ret, n->temperature(d, 0, &x)))
         ret->temperature_c = x;
-    if (n->throttle && answered(ret, n->throttle(d, &bits)))
+    if (n->throttle && has_answer(ret, n->throttle(d, &bits)))
         ret->throttle = (int64_t)(bits & INT64_MAX);
     read_pci(n, ret, d);
     read_remapped(n, ret, d);

@@ -1,5 +1,5 @@
-/* Facts come from /proc/cpuinfo (the first processor's block stands for all), sysconf and the process's own affinity.
- */
+/* The facts come from /proc/cpuinfo (the entry of the first processor represents all), sysconf and the CPU affinity of
+ * this process. */
 #include "worker/probe.h"
 
 #include "common/base/buf.h"
@@ -15,7 +15,7 @@
 
 #define CPUINFO_MAX (16 << 20)
 
-/* The instruction sets that make a difference to our kernels. */
+/* The instruction sets that dtd's compute kernels can use. */
 static const char *const interesting[] = {"avx2",        "fma",      "avx512f",  "avx512bw", "avx512_vnni",
                                           "avx512_bf16", "amx_tile", "amx_bf16", "asimd",    "sve"};
 
@@ -70,7 +70,7 @@ static json_t *facts(const char *cpuinfo)
                      fast ? fast->name : "ref");
 }
 
-/* `root` may be NULL and is ours. */
+/* Takes ownership of `root`, which may be NULL. */
 static err_t complete_and_print(json_t *root, err_t (*complete)(json_t *root), struct why *why)
 {
     err_t err = root ? complete(root) : ERR_NOMEM;

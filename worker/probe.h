@@ -1,13 +1,13 @@
-/* `dt-worker --probe`: what this node can compute with, as one JSON object on standard output. Its own process, so that
- * a driver that hangs hangs nobody. */
+/* `dt-worker --probe`: prints the node's processors, memory and GPUs as one JSON object on standard output. It is a
+ * process of its own, so a driver that hangs blocks no daemon. */
 #ifndef DTD_WORKER_PROBE_H
 #define DTD_WORKER_PROBE_H
 
 #include "common/base/err.h"
 
 NODISCARD err_t probe_print(struct why *why);
-/* `dt-worker --health`: what the driver's library says of the health of all GPUs, in the same manner. Jobs may use them
- * meanwhile. */
+/* `dt-worker --health`: prints the health of all GPUs as the driver's management library reports it, in the same
+ * format. Jobs may use the GPUs meanwhile. */
 NODISCARD err_t probe_health_print(struct why *why);
 
 #endif

@@ -1,6 +1,6 @@
-/* The GPUs' part of the probe: what the CUDA module can open is a GPU to train on; the driver's own library and sysfs
- * add what is known of its place and health, which that library is also asked for alone, beside jobs. Where there is
- * none, the sentence says which of the three is missing: a driver, a device, or our module. */
+/* The GPU part of the probe. A GPU that the CUDA module can open can be used for training. The driver's management
+ * library (NVML) and sysfs add its location and health; --health uses that library alone, while jobs run. If there is
+ * no GPU, the message names what is missing: a driver, a device, or dtd's module. */
 #include "worker/probe_gpu.h"
 
 #include "common/base/buf.h"

@@ -1,4 +1,4 @@
-/* The GPUs' part of `dt-worker --probe`, and `dt-worker --health`. */
+/* The GPU part of `dt-worker --probe`, and `dt-worker --health`. */
 #ifndef DTD_WORKER_PROBE_GPU_H
 #define DTD_WORKER_PROBE_GPU_H
 
@@ -6,12 +6,12 @@
 
 #include <jansson.h>
 
-/* Adds "driver", "gpus", and "gpu_missing" or what is known of their health. A GPU that cannot be opened has an
- * "error". ERR_NOMEM alone. */
+/* Adds "driver", "gpus", and "gpu_missing" or the known facts about their health. A GPU that cannot be opened has an
+ * "error". The only error is ERR_NOMEM. */
 NODISCARD err_t probe_gpus(json_t *root);
-/* Adds "driver" and "gpus", with the health that the driver's library tells, or "gpu_missing". CUDA is not touched: it
- * takes nothing of the GPUs, and disturbs nobody. One that cannot be named has an "error", and "lost" where it is lost.
- * ERR_NOMEM alone. */
+/* Adds "driver" and "gpus", with the health that the driver's management library reports, or "gpu_missing". CUDA is not
+ * used, so this takes no GPU memory and does not disturb running jobs. A GPU that cannot be identified has an "error",
+ * and "lost" if the driver has lost it. The only error is ERR_NOMEM. */
 NODISCARD err_t probe_health(json_t *root);
 
 #endif

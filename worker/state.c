@@ -1,10 +1,10 @@
-/* The arena holds the last snapshot until the next is taken, so that a save can be repeated without stopping the
- * training, and is the landing place of a load, in as many rounds as that takes.
+/* The arena holds the last snapshot until the next one is taken, so a save can be repeated without stopping the
+ * training. A load also reads into the arena, in several rounds if necessary.
  *
- *     state_save: arena free -> copies queued -> (steps go on) -> copies over -> handed over -> written -> committed
+ *     state_save: arena free -> copies queued -> (steps go on) -> copies done -> handed over -> written -> committed
  *
- * What a save says about itself (step, scalars) is fixed when its copies are queued: by the hand-over the engine may be
- * steps ahead. */
+ * The step and scalars of a save are recorded when its copies are queued, because the engine may be several steps ahead
+ * when the save is handed over. */
 #include "worker/state.h"
 
 #include "common/base/clock.h"
@@ -42,7 +42,7 @@ err_t arena_need(struct arena *a, struct dev *dev, size_t bytes, struct why *why
     if (fstat(a->fd, &st) < 0)
         return why_set(why, ERR_IO, "the arena (descriptor %d) is gone: %s", a->fd, strerror(errno));
     if ((size_t)st.st_size > bytes)
-        bytes = (size_t)st.st_size; /* of an epoch that this process has not seen: io may still have it mapped */
+        bytes = (size_t)st.st_size; /* from an earlier process: dtd-io may still have the larger size mapped */
     else if (ftruncate(a->fd, (off_t)bytes) < 0)
         return why_set(why, ERR_NOMEM, "cannot make the arena %zu bytes large: %s", bytes, strerror(errno));
     if (fallocate(a->fd, 0, 0, (off_t)bytes) < 0 && errno != EOPNOTSUPP)
@@ -67,11 +67,11 @@ void arena_fini(struct arena *a)
     a->bytes = 0;
 }
 
-/* ---- life ---- */
+/* ---- init and fini ---- */
 
-err_t state_init(struct state *s, struct link *link, struct engine *e, struct arena *arena, struct why *why)
+err_t state_init(struct train_state *s, struct link *link, struct engine *e, struct arena *arena, struct why *why)
 {
-    *s = (struct state){.link = link, .engine = e, .arena = arena};
+    *s = (struct train_state){.link = link, .engine = e, .arena = arena};
     err_t err = snapshot_plan_save(e, &s->save);
     if (err)
         return why_set(why, err, "cannot plan the saves: %s", err_text(err));
@@ -82,11 +82,11 @@ err_t state_init(struct state *s, struct link *link, struct engine *e, struct ar
     return err;
 }
 
-void state_fini(struct state *s)
+void state_fini(struct train_state *s)
 {
     snapshot_scalars_free(s->scalars, s->last.n_scalars);
     snapshot_fini(&s->save);
-    *s = (struct state){0};
+    *s = (struct train_state){0};
 }
 
 /* ---- loading ---- */
@@ -94,7 +94,7 @@ void state_fini(struct state *s)
 static const char *const names[] = {SNAPSHOT_STEP, SNAPSHOT_POSITION};
 enum { NAME_STEP, NAME_POSITION, NAME_COUNT };
 
-static err_t load_round(struct state *s, struct link_load *load, struct why *why)
+static err_t load_round(struct train_state *s, struct link_load *load, struct why *why)
 {
     err_t err = link_load(s->link, load, why);
     if (err)
@@ -107,8 +107,8 @@ static err_t load_round(struct state *s, struct link_load *load, struct why *why
     return OK;
 }
 
-/* All pieces of one kind, in rounds; the first also asks for the scalars. */
-static err_t load_pieces(struct state *s, const char *path, bool optimizer, int64_t values[NAME_COUNT],
+/* Loads all parameters, or all optimizer state, in rounds. The first round of the parameters also loads the scalars. */
+static err_t load_pieces(struct train_state *s, const char *path, bool optimizer, int64_t values[NAME_COUNT],
                          bool found[NAME_COUNT], float *ret_updates, struct why *why)
 {
     struct snapshot plan;
@@ -117,7 +117,7 @@ static err_t load_pieces(struct state *s, const char *path, bool optimizer, int6
         err = snapshot_fit(&plan, s->arena->bytes);
     if (err)
         return why_set(why, err, "cannot plan the load: %s", err_text(err));
-    /* A rank may have no piece of anything; it asks for the scalars all the same. */
+    /* A rank without any piece still runs one round, to load the scalars. */
     int first = 0;
     do {
         int end = snapshot_place(&plan, first, s->arena->bytes);
@@ -138,7 +138,7 @@ static err_t load_pieces(struct state *s, const char *path, bool optimizer, int6
     return err;
 }
 
-err_t state_load(struct state *s, const char *path, int64_t step, struct why *why)
+err_t state_load(struct train_state *s, const char *path, int64_t step, struct why *why)
 {
     struct engine *e = s->engine;
     int64_t values[NAME_COUNT] = {0};
@@ -164,16 +164,16 @@ err_t state_load(struct state *s, const char *path, int64_t step, struct why *wh
 
 /* ---- saving ---- */
 
-/* Hands over what lies in the arena. */
-static err_t hand_over(struct state *s, struct why *why)
+/* Hands the arena's contents over to dtd-io. */
+static err_t hand_over(struct train_state *s, struct why *why)
 {
     err_t err = link_save(s->link, &s->last);
     s->copying = false;
     return err ? why_set(why, err, "cannot save step %" PRId64 ": %s", s->last.step, err_text(err)) : OK;
 }
 
-/* What this save will say about itself. */
-static err_t describe(struct state *s, double loss, struct why *why)
+/* Records the step, loss and scalars of the save. */
+static err_t describe(struct train_state *s, double loss, struct why *why)
 {
     const struct engine *e = s->engine;
     snapshot_scalars_free(s->scalars, s->last.n_scalars);
@@ -184,7 +184,7 @@ static err_t describe(struct state *s, double loss, struct why *why)
     return err ? why_set(why, err, "cannot save step %" PRId64 ": %s", e->step, err_text(err)) : OK;
 }
 
-static err_t finish_copying(struct state *s, struct why *why)
+static err_t finish_copying(struct train_state *s, struct why *why)
 {
     if (!s->copying)
         return OK;
@@ -192,12 +192,12 @@ static err_t finish_copying(struct state *s, struct why *why)
     return err ? why_prefix(why, err, "cannot copy the state of step %" PRId64, s->last.step) : hand_over(s, why);
 }
 
-err_t state_poll(struct state *s, struct why *why)
+err_t state_poll(struct train_state *s, struct why *why)
 {
     return s->copying && snapshot_over(s->engine) ? finish_copying(s, why) : OK;
 }
 
-err_t state_save(struct state *s, double loss, struct why *why)
+err_t state_save(struct train_state *s, double loss, struct why *why)
 {
     err_t err = finish_copying(s, why);
     if (err)
@@ -225,7 +225,7 @@ static bool pause_unless(const _Atomic int *cancel)
     return true;
 }
 
-err_t state_save_finish(struct state *s, int64_t patience_ms, struct why *why)
+err_t state_save_finish(struct train_state *s, int64_t patience_ms, struct why *why)
 {
     int64_t deadline = clock_mono_ms() + patience_ms;
     err_t err = finish_copying(s, why);

@@ -1,45 +1,49 @@
-/* The engine's state on its way to and from checkpoints: the arena, saves, loads. Compute thread. */
+/* Saves the engine's state to checkpoints and loads it, through the arena that is shared with dtd-io. Compute thread.
+ */
 #ifndef DTD_WORKER_STATE_H
 #define DTD_WORKER_STATE_H
 
 #include "worker/link/link.h"
 
-/* The memory that dtd-io reads and writes too. It outlives epochs and only grows. */
+/* The shared memory that dtd-io reads and writes as well. It outlives epochs and only grows. */
 struct arena {
     int fd;
     void *map;
     size_t bytes;
-    struct dev *pinned; /* the device that it is pinned for; NULL: for none */
+    struct dev *pinned; /* device for which it is pinned; NULL: not pinned */
 };
-/* Makes it at least `bytes` large, present in memory, and pinned for a device that does not see the host's memory. */
+/* Makes the arena at least `bytes` large, allocates its pages, and pins it for a device with memory of its own. */
 NODISCARD err_t arena_need(struct arena *a, struct dev *dev, size_t bytes, struct why *why);
-void arena_fini(struct arena *a); /* before its device is closed; the descriptor stays the caller's */
+void arena_fini(struct arena *a); /* call before the device is closed; the descriptor still belongs to the caller */
 
-struct state {
+struct train_state {
     struct link *link;
     struct engine *engine;
     struct arena *arena;
     struct snapshot save;  /* this rank's pieces, planned once an epoch */
-    struct link_save last; /* what lies in the arena, or is on the way there */
+    struct link_save last; /* the save whose data is in the arena or being copied there */
     struct ckpt_scalar *scalars;
-    bool copying; /* not handed over yet */
+    bool copying; /* the copy is not finished, or not handed over to dtd-io */
 };
 
-/* Plans the saves and makes the arena fit them. */
-NODISCARD err_t state_init(struct state *s, struct link *link, struct engine *e, struct arena *arena, struct why *why);
-void state_fini(struct state *s);
+/* Plans the saves and makes the arena large enough. */
+NODISCARD err_t state_init(struct train_state *s, struct link *link, struct engine *e, struct arena *arena,
+                           struct why *why);
+void state_fini(struct train_state *s);
 
-/* Parameters, optimizer, step and data position from the step folder at `path`. A checkpoint without optimizer state
- * gives parameters alone. `step` is what control knows; the checkpoint's own number wins. */
-NODISCARD err_t state_load(struct state *s, const char *path, int64_t step, struct why *why);
+/* Loads parameters, optimizer state, step and data position from the step folder at `path`. From a checkpoint without
+ * optimizer state only the parameters are loaded. `step` is control's value, used if the checkpoint does not contain
+ * its step. */
+NODISCARD err_t state_load(struct train_state *s, const char *path, int64_t step, struct why *why);
 
-/* Begins to copy the state into the arena, as soon as the last save has left it. It is handed over to dtd-io once the
- * copy is over: at once on a CPU, else by state_poll. By `loss` checkpoints are compared (NAN: unknown). Failing to
- * save is reported by the link and no reason to stop: only ERR_CANCELED, ERR_NOMEM and a failed device come back. */
-NODISCARD err_t state_save(struct state *s, double loss, struct why *why);
-/* Hands over what has arrived. Called after every step. */
-NODISCARD err_t state_poll(struct state *s, struct why *why);
-/* Waits until the last save is a checkpoint; one that fails is tried again every second, for at most `patience_ms`. */
-NODISCARD err_t state_save_finish(struct state *s, int64_t patience_ms, struct why *why);
+/* Waits until the last save no longer uses the arena, and starts to copy the state into it. When the copy is done, the
+ * save is handed over to dtd-io: at once on a CPU, else by state_poll. `loss` is used to compare checkpoints (NAN:
+ * unknown). The link reports a failed save and training continues; this function fails only with ERR_CANCELED,
+ * ERR_NOMEM or when the device has failed. */
+NODISCARD err_t state_save(struct train_state *s, double loss, struct why *why);
+/* Hands the save over to dtd-io if its copy is done. Called after every step. */
+NODISCARD err_t state_poll(struct train_state *s, struct why *why);
+/* Waits until the last save is committed; a save that fails is retried every second, for at most `patience_ms`. */
+NODISCARD err_t state_save_finish(struct train_state *s, int64_t patience_ms, struct why *why);
 
 #endif

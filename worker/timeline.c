@@ -1,6 +1,6 @@
-/* Clocks: the ranks of a node have one. What another node's shows when rank 0's shows x is found by barriers: whoever
- * leaves one looks at his clock, rank 0's reading is said to all, and the median of the differences is as good as the
- * time in which a barrier is left. */
+/* Ranks of one node have the same clock. The offset of another node's clock is measured with barriers: every rank reads
+ * its clock when it leaves a barrier, and rank 0 sends its reading to all. The median of the differences over ROUNDS
+ * barriers is as precise as the ranks leave a barrier at the same time. */
 #include "worker/timeline.h"
 
 #include "common/base/clock.h"
@@ -20,14 +20,14 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What rank 0 reads on its clock about now, for all. */
+/* Sends rank 0's reading `mine` to all ranks. */
 static err_t clock_of_first(struct comm_group *all, int rank, int64_t mine, int64_t *ret)
 {
     *ret = rank == 0 ? mine : INT64_MIN;
     return comm_agree(all, ret, REDUCE_MAX);
 }
 
-/* The same moment on every rank, each by its own clock. */
+/* Returns one moment that all ranks agree on, expressed in this rank's clock. */
 static err_t agree_on_origin(struct comm_group *all, int rank, const int *node_of, int64_t *ret)
 {
     int64_t ahead[ROUNDS] = {0}, first = 0;
@@ -55,7 +55,7 @@ err_t timeline_begin(struct timeline *t, struct engine *e, struct comm_group *al
         log_warn("timeline none step=%" PRId64 " why=\"no memory for %d boxes and their events\"", e->step + 1,
                  t->trace.cap);
     err_t err = agree_on_origin(all, rank, node_of, &t->trace.origin_ns);
-    return err ? why_set(why, err, "the ranks cannot agree on a moment for the timeline: %s", err_text(err)) : OK;
+    return err ? why_set(why, err, "the ranks cannot agree on a start time for the timeline: %s", err_text(err)) : OK;
 }
 
 static err_t print(const struct measured *m, struct buf *ret)

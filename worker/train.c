@@ -1,13 +1,14 @@
-/* One epoch:   spec -> graph -> data -> engine -> comm -> state (load or first values) -> READY -> steps -> DONE
+/* One epoch:   spec -> data -> device -> engine -> comm -> state (load or initial values) -> READY -> steps -> DONE
  *
- * Whatever goes wrong ends the epoch for this rank: the comm is aborted so that nobody waits for it, control hears why,
- * and the process stays for the next epoch. What a restart cannot mend (the spec, the data, the checkpoint, a loss that
- * is not a number) is fatal; the rest (a peer that did not come, memory) is not.
+ * Any error ends the epoch for this rank: it aborts the comm, so that no other rank waits for it, reports the error to
+ * control, and waits for the next epoch. Errors that a restart cannot fix (in the spec, the data or the checkpoint, or
+ * a loss that is not a number) are fatal; others (a peer that did not join, out of memory) are not.
  *
- * The device is the process's: it stays open between epochs, while everything on it is made anew. A device that has
- * failed is of no use to a later epoch either; then the process ends, and control has another one started.
+ * The device belongs to the process: it stays open between epochs, but everything on it is created anew. After a device
+ * has failed, later epochs cannot use it either; then the process exits and control starts another one.
  *
- * STOP reaches the ranks between different steps; they agree on the step by a maximum over all of them after each. */
+ * The ranks receive STOP during different steps. After each step they agree on the maximum of their requests, so that
+ * all stop after the same step. */
 #include "worker/train.h"
 
 #include "common/base/clock.h"
@@ -25,9 +26,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ARRIVE_MS 120000
+#define ARRIVE_MS 120000 /* limit for all ranks to join; their nodes may open GPUs and read data at different speeds \
+                          */
 
-/* A prepared set, cut into samples; set NULL: the job has none. */
+/* A prepared data set, cut into samples; set NULL: the job has none. */
 struct split {
     struct data_set *set;
     int64_t n;
@@ -43,11 +45,11 @@ struct train {
     struct engine engine;
     struct comm *comm;
     struct comm_group *all;
-    int64_t own_bytes[ENGINE_AXIS_SETS]; /* of the step that `traffic` was counted in; -1 before */
-    struct traffic traffic;              /* of a step, all ranks together */
-    struct state state;
+    int64_t own_bytes[ENGINE_AXIS_SETS]; /* this rank's bytes in the step in which `traffic` was summed; -1: none yet */
+    struct traffic traffic;              /* bytes of a step, summed over all ranks */
+    struct train_state state;
     struct split data, valid, test;
-    bool fatal; /* the stage that runs fails alike when it is run again */
+    bool fatal; /* an error of the current stage is fatal: it would happen again after a restart */
 };
 
 /* ---- data ---- */
@@ -87,15 +89,15 @@ static err_t open_data(struct train *t, struct why *why)
         t->job.model.vocab = data_vocab(t->data.set);
     if (t->job.model.vocab < data_vocab(t->data.set))
         return why_set(why, ERR_INVALID,
-                       "model.vocab is %" PRId64 ", the data has %" PRId64 " different tokens; write 0",
+                       "model.vocab is %" PRId64 ", but the data has %" PRId64 " different tokens; use 0",
                        t->job.model.vocab, data_vocab(t->data.set));
     return OK;
 }
 
-/* ---- beginning ---- */
+/* ---- setup ---- */
 
-/* `mine`: those that this worker may run on; `share`: what of them is left when the job's other workers here have as
- * many. */
+/* `mine`: number of cores on which this worker may run; `share`: this worker's share when the job's workers on this
+ * node divide the node's cores, at most `mine`. */
 struct cores {
     long mine, share;
 };
@@ -117,8 +119,8 @@ static struct cores count_cores(const struct train *t)
     return c;
 }
 
-/* Its share of the cores. More workers than cores are not bound and get one each; so does canonical numerics, since a
- * product that is cut differently may round differently. */
+/* The worker's share of the cores. If there are more workers than cores, they are not bound and get one thread each.
+ * Canonical numerics also get one thread, because a matmul that is split differently may round differently. */
 static int choose_threads(const struct train *t)
 {
     if (t->job.run.threads > 0)
@@ -127,8 +129,8 @@ static int choose_threads(const struct train *t)
     return t->job.train.numerics != NUMERICS_CANONICAL && c.share == c.mine ? (int)c.mine : 1;
 }
 
-/* A core for it is one that the worker may run on and its threads leave: with run.threads, to which workers are bound,
- * there is none. */
+/* The comm thread gets a core if the worker may run on one that its compute threads do not use. With run.threads there
+ * is none, because workers are then bound to that number of cores. */
 static bool choose_comm_thread(const struct train *t, int threads)
 {
     const enum comm_thread_kind kind = t->job.run.comm_thread;
@@ -147,13 +149,13 @@ static err_t read_spec(struct train *t, struct why *why)
     struct job_parallel *p = &t->job.parallel;
     int64_t least = p->min_workers ? p->min_workers : p->workers;
     if (ep->world < least || ep->world > p->workers || ep->world % job_replica_workers(&t->job))
-        return why_set(why, ERR_INVALID, "an epoch of %d workers for a plan of %" PRId64 " to %" PRId64, ep->world,
-                       least, p->workers);
-    p->workers = ep->world; /* what there is room for now */
+        return why_set(why, ERR_INVALID, "the epoch has %d workers, but the job's layout needs %" PRId64 " to %" PRId64,
+                       ep->world, least, p->workers);
+    p->workers = ep->world; /* the number for which there are slots now */
     return OK;
 }
 
-/* The arena is pinned for the device that it was used with. */
+/* The arena is pinned for the device with which it was last used, so it is freed before that device is closed. */
 static err_t open_device(struct train *t, struct why *why)
 {
     if (t->device->dev && t->device->kind != t->job.run.device)
@@ -180,7 +182,7 @@ static err_t make_engine(struct train *t, struct why *why)
     return err ? err : worker_device_fits(t->device, &t->engine, why);
 }
 
-static err_t meet_others(struct train *t, struct why *why)
+static err_t open_comm(struct train *t, struct why *why)
 {
     const struct link_epoch *ep = t->epoch;
     const struct comm_config config = {.backend = worker_device_comm(&t->job),
@@ -211,7 +213,7 @@ static err_t meet_others(struct train *t, struct why *why)
     err = ranks ? comm_group_new(t->comm, ranks, ep->world, &t->all) : ERR_NOMEM;
     free(ranks);
     if (err)
-        return why_set(why, err, "cannot make the group of all ranks: %s",
+        return why_set(why, err, "cannot create the group of all ranks: %s",
                        comm_why(t->comm)[0] ? comm_why(t->comm) : err_text(err));
     return engine_start(&t->engine, t->comm, why);
 }
@@ -228,14 +230,14 @@ static err_t make_state(struct train *t, struct why *why)
     return engine_fill_state(&t->engine, why);
 }
 
-static err_t begin(struct train *t, struct why *why)
+static err_t epoch_begin(struct train *t, struct why *why)
 {
     t->fatal = true;
     err_t err = read_spec(t, why);
     err = err ? err : open_data(t, why);
     err = err ? err : open_device(t, why);
     err = err ? err : make_engine(t, why);
-    err = err ? err : meet_others(t, why);
+    err = err ? err : open_comm(t, why);
     return err ? err : make_state(t, why);
 }
 
@@ -246,7 +248,7 @@ static bool due(int64_t step, int64_t every, int64_t last)
     return every > 0 && (step % every == 0 || step == last);
 }
 
-/* What a split is read by, one sample behind another. */
+/* Argument of split_sample, which reads a split in order. */
 struct reading {
     const struct split *split;
     int64_t seq;
@@ -258,7 +260,7 @@ static err_t split_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *r
     return data_sample(r->split->set, r->seq, index, ret_ids, ret_targets);
 }
 
-/* `batches`: at most so many global batches of the split; 0: all of it. */
+/* Evaluates at most `batches` global batches of the split; 0: all of it. */
 static err_t evaluate(struct train *t, const struct split *split, int64_t batches, double *ret, struct why *why)
 {
     const struct job_train *j = &t->job.train;
@@ -270,7 +272,7 @@ static err_t evaluate(struct train *t, const struct split *split, int64_t batche
     return engine_eval(&t->engine, &feed, 0, end, ret, why);
 }
 
-/* NAN where the step is not one that evaluates. The test split waits for the end: nothing is chosen by it. */
+/* NAN: not evaluated at this step. The test split is evaluated only after the last step, so nothing is chosen by it. */
 struct losses {
     double valid, test;
 };
@@ -313,7 +315,7 @@ static err_t agree(struct train *t, int64_t *x, enum reduce_op op, struct why *w
                : OK;
 }
 
-/* Adds up what all ranks have counted. */
+/* Sums the bytes that all ranks have counted. */
 static err_t count_traffic(struct train *t, const struct engine_result *r, struct why *why)
 {
     unsigned there = 0;
@@ -332,24 +334,24 @@ static err_t count_traffic(struct train *t, const struct engine_result *r, struc
     return err;
 }
 
-/* What all ranks do after this step: the most that any of them was asked for. A rank that has moved other bytes than in
- * the step in which they were added up (the first of the epoch) says so in the same number, and they are added up
- * again. */
+/* All ranks do after this step what the maximum of their requests demands. A rank whose byte counts differ from those
+ * in the step in which they were last summed (at first: the first step of the epoch) sends `recount` instead; then all
+ * ranks sum the counts again and exchange their requests once more. */
 static err_t agree_to_stop(struct train *t, const struct engine_result *r, enum link_stop_kind *ret, struct why *why)
 {
-    const int64_t news = LINK_STOP_AND_SAVE + 1, asked = link_stop_asked(t->config->link);
-    int64_t wish = memcmp(t->own_bytes, r->axis_bytes, sizeof(t->own_bytes)) != 0 ? news : asked;
-    err_t err = agree(t, &wish, REDUCE_MAX, why);
-    if (!err && wish == news) {
-        wish = asked;
+    const int64_t recount = LINK_STOP_AND_SAVE + 1, asked = link_stop_asked(t->config->link);
+    int64_t request = memcmp(t->own_bytes, r->axis_bytes, sizeof(t->own_bytes)) != 0 ? recount : asked;
+    err_t err = agree(t, &request, REDUCE_MAX, why);
+    if (!err && request == recount) {
+        request = asked;
         err = count_traffic(t, r, why);
-        err = err ? err : agree(t, &wish, REDUCE_MAX, why);
+        err = err ? err : agree(t, &request, REDUCE_MAX, why);
     }
-    *ret = err ? LINK_GO_ON : (enum link_stop_kind)wish;
+    *ret = err ? LINK_GO_ON : (enum link_stop_kind)request;
     return err;
 }
 
-/* The step of which a timeline is asked for. */
+/* Runs the step run.timeline_step, with a timeline. */
 static err_t timed_step(struct train *t, const struct engine_feed *feed, struct engine_result *ret, struct why *why)
 {
     const struct link_epoch *ep = t->epoch;
@@ -395,8 +397,9 @@ static err_t finish(struct train *t, bool saved, struct why *why)
         return err;
     t->fatal = true;
     return why_prefix(why, err,
-                      "all steps are done, but step %" PRId64 " could not be saved in %s; make room and go on with "
-                      "`dtctl resume %s`",
+                      "all steps are done, but step %" PRId64
+                      " could not be saved in %s; free space there and continue "
+                      "with `dtctl resume %s`",
                       t->engine.step, t->job.checkpoint.dir, t->config->job);
 }
 
@@ -420,8 +423,8 @@ static err_t run_steps(struct train *t, struct why *why)
 
 /* ---- an epoch ---- */
 
-/* Once the epoch is over, whatever fails fails because of it: collectives are aborted under whoever waits. */
-static void end(struct train *t, err_t err, const struct why *why)
+/* Errors after the end of an epoch are not reported: they follow from the end, which aborts running collectives. */
+static void epoch_end(struct train *t, err_t err, const struct why *why)
 {
     struct link *l = t->config->link;
     bool over = err == ERR_CANCELED || err == ERR_STALE || atomic_load(link_cancel(l));
@@ -446,7 +449,7 @@ static void end(struct train *t, err_t err, const struct why *why)
     job_fini(&t->job);
 }
 
-/* False when the process is of no more use. */
+/* Returns false when the device has failed and the process must exit. */
 static bool run_epoch(const struct train_config *config, const struct link_epoch *epoch, struct worker_device *device,
                       struct arena *arena)
 {
@@ -462,10 +465,10 @@ static bool run_epoch(const struct train_config *config, const struct link_epoch
     t->arena = arena;
     log_info("epoch begins epoch=%" PRIu64 " rank=%d world=%d resume_step=%" PRId64, epoch->epoch, epoch->rank,
              epoch->world, epoch->resume_step);
-    err_t err = begin(t, &why);
+    err_t err = epoch_begin(t, &why);
     if (!err)
         err = run_steps(t, &why);
-    end(t, err, &why);
+    epoch_end(t, err, &why);
     free(t);
     return !err || !worker_device_lost(device);
 }
@@ -483,7 +486,7 @@ err_t train_serve(const struct train_config *config)
     }
     if (err == ERR_CLOSED)
         err = OK;
-    log_info("ends why=\"%s\"", !err ? "told to" : err == ERR_INTERNAL ? "its device failed" : err_text(err));
+    log_info("exits why=\"%s\"", !err ? "ended by control" : err == ERR_INTERNAL ? "device failed" : err_text(err));
     arena_fini(&arena);
     worker_device_close(&device);
     return err;

@@ -1,4 +1,4 @@
-/* A job's training on this worker: epoch after epoch, as control commands, on the calling (compute) thread. */
+/* Training on this worker: runs the epochs that control starts, one after another, on the calling (compute) thread. */
 #ifndef DTD_WORKER_TRAIN_H
 #define DTD_WORKER_TRAIN_H
 
@@ -8,10 +8,10 @@ struct train_config {
     struct link *link;
     const char *job;
     int segment_fd, arena_fd;
-    int device; /* index of the GPU, where the job wants one */
+    int device; /* index of the GPU, if the job uses GPUs */
 };
 
-/* Returns when the process is to end: OK when it was told to. */
+/* Returns when the process must exit: OK when control has ended it. */
 NODISCARD err_t train_serve(const struct train_config *config);
 
 #endif

@@ -71,7 +71,7 @@ struct bench {
     struct engine e;
     struct comm *comm;
     struct arena arena;
-    struct state state;
+    struct train_state state;
     struct parity_feed data;
 };
 
