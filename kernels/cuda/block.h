@@ -16,7 +16,7 @@ template <typename T> static __device__ __forceinline__ T warp_sum(T x)
 
 template <typename T> static __device__ __forceinline__ T block_sum(T x)
 {
-    __shared__ T part[CUDA_WARP];
+    CUDA_SHARED(T[CUDA_WARP], part);
     unsigned lane = threadIdx.x % CUDA_WARP, warps = blockDim.x / CUDA_WARP;
     x = warp_sum(x);
     if (lane == 0)
@@ -38,7 +38,7 @@ static __device__ __forceinline__ float warp_max(float x)
 /* A NaN is passed over. */
 static __device__ __forceinline__ float block_max(float x)
 {
-    __shared__ float part[CUDA_WARP];
+    CUDA_SHARED(float[CUDA_WARP], part);
     unsigned lane = threadIdx.x % CUDA_WARP, warps = blockDim.x / CUDA_WARP;
     x = warp_max(x);
     if (lane == 0)
@@ -49,10 +49,12 @@ static __device__ __forceinline__ float block_max(float x)
     return x;
 }
 
-/* Two at once, for the price of one wait. */
+/* Two at once, for the price of one wait. It takes BLOCK_SUM2_SHARED bytes of static shared memory, once per kernel. */
+#define BLOCK_SUM2_SHARED (CUDA_WARP * 2 * (int)sizeof(float))
 static __device__ __forceinline__ float2 block_sum2(float2 x)
 {
-    __shared__ float2 part[CUDA_WARP];
+    CUDA_SHARED(float2[CUDA_WARP], part);
+    static_assert(sizeof(part) == BLOCK_SUM2_SHARED);
     unsigned lane = threadIdx.x % CUDA_WARP, warps = blockDim.x / CUDA_WARP;
     x = make_float2(warp_sum(x.x), warp_sum(x.y));
     if (lane == 0)

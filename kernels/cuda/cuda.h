@@ -5,7 +5,7 @@
  * `wide` is float in both: parameters' gradients, optimizer, statistics. All arithmetic is float, sums that the
  * interface promises in float64 are double.
  *
- * Kernels are launched with CUDA_LAUNCH alone, shared memory is either static `__shared__` or cuda_shared(), PTX stands
+ * Kernels are launched with CUDA_LAUNCH alone, shared memory is either CUDA_SHARED or cuda_shared(), PTX stands
  * in ptx.h and nowhere else, and warps are whole where they vote or shuffle: so that the same source also compiles for
  * the host, where threads are fibres (tests/cuda_host). No atomics on values: the same inputs give the same bits. */
 #ifndef DTD_KERNELS_CUDA_CUDA_H
@@ -117,6 +117,11 @@ typedef float wide;
         }                                                                                  \
     } while (0)
 
+/* CUDA_SHARED(type[n], name): static shared memory of the block, 16-aligned, with nothing in it when the block begins.
+ * It and the dynamic shared memory of a launch share CUDA_SHARED_PLAIN bytes unless the kernel was given more. */
+template <class T> using cuda_shared_type = T;
+#define CUDA_SHARED(type, name) __shared__ __align__(16) cuda_shared_type<type> name
+
 /* The block's dynamic shared memory, 128-aligned. */
 static __device__ __forceinline__ unsigned char *cuda_shared(void)
 {
@@ -125,6 +130,7 @@ static __device__ __forceinline__ unsigned char *cuda_shared(void)
 }
 #endif
 
+#define CUDA_SHARED_PLAIN (48 << 10) /* what every device gives a block that did not ask for more, bytes */
 #define CUDA_WARP 32
 #define CUDA_WARP_ALL 0xffffffffu
 #endif

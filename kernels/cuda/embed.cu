@@ -81,7 +81,7 @@ static __device__ __forceinline__ int64_t key_token(uint64_t key)
 static __global__ void __launch_bounds__(RUN)
     sort_runs(int64_t t, int64_t lo, int64_t hi, const int32_t *__restrict__ ids, uint64_t *__restrict__ keys)
 {
-    __shared__ uint64_t run[RUN];
+    CUDA_SHARED(uint64_t[RUN], run);
     int64_t first = (int64_t)blockIdx.x * RUN, i = first + threadIdx.x;
     int64_t id = i < t ? ids[i] : 0;
     uint64_t key = i < t ? key_of(id >= lo && id < hi ? id - lo : NOWHERE, i) : UINT64_MAX;

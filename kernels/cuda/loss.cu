@@ -205,7 +205,7 @@ static __device__ double whole_row(const struct loss_part &a, int64_t i, double 
 /* One thread puts the row's numbers together, for all. */
 template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) join_rows(struct loss_part a)
 {
-    __shared__ float whole[2];
+    CUDA_SHARED(float[2], whole);
     for (int64_t i = blockIdx.x; i < a.loss.t; i += gridDim.x) {
         struct loss_row r = {a.loss.logits + i * a.loss.ld, a.loss.v, i * a.loss.ld % VEC};
         int32_t target = a.loss.targets[i];

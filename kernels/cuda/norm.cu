@@ -12,7 +12,7 @@
 #include "kernels/cuda/vec.h"
 
 #define MOST_THREADS 512
-#define SHARED_BYTES (48 << 10) /* what every block may have */
+#define SHARED_BYTES (CUDA_SHARED_PLAIN - BLOCK_SUM2_SHARED) /* the gradients ask for no more than is left */
 
 /* All of one row's loops: j is the thread's next run of VEC columns. */
 #define FOR_COLUMNS(j, d) for (int64_t j = (int64_t)threadIdx.x * VEC; j < (d); j += (int64_t)blockDim.x * VEC)

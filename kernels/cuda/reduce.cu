@@ -18,7 +18,7 @@ struct columns {
 
 template <bool WHOLE> static __global__ void __launch_bounds__(ROWS *CUDA_WARP) columns_partial(struct columns c)
 {
-    __shared__ float part[ROWS][TILE];
+    CUDA_SHARED(float[ROWS][TILE], part);
     int lane = threadIdx.x % CUDA_WARP, row = threadIdx.x / CUDA_WARP;
     int64_t j = (int64_t)blockIdx.x * TILE + lane * VEC;
     float sum[VEC] = {};
@@ -47,7 +47,7 @@ template <bool WHOLE> static __global__ void __launch_bounds__(ROWS *CUDA_WARP) 
 static __global__ void __launch_bounds__(CUDA_WARP *CUDA_WARP)
     columns_finish(int64_t parts, int64_t n, int64_t stride, const float *__restrict__ partial, float *__restrict__ out)
 {
-    __shared__ float part[CUDA_WARP][CUDA_WARP];
+    CUDA_SHARED(float[CUDA_WARP][CUDA_WARP], part);
     int lane = threadIdx.x % CUDA_WARP, row = threadIdx.x / CUDA_WARP;
     int64_t j = (int64_t)blockIdx.x * CUDA_WARP + lane;
     float sum = 0;

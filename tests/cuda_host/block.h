@@ -48,11 +48,13 @@ extern __thread struct cuda_host_thread *cuda_host_self;
 extern struct cuda_host_thread *cuda_host_self;
 #endif
 
-/* Runs the whole grid and returns when it is done. Any thread; launches wait for each other. */
-void cuda_host_run(const struct cuda_host_launch *l);
+/* Runs the whole grid and returns when it is done: the bytes of static shared memory that its threads came upon. Any
+ * thread; launches wait for each other. */
+size_t cuda_host_run(const struct cuda_host_launch *l);
 
-/* Queues it on the stream; false when that was made to fail. (launch.c) */
-bool cuda_host_submit(cudaStream_t s, const struct cuda_host_launch *l);
+/* Queues it on the stream. cudaErrorInvalidValue: its shared memory, static and dynamic, is more than a device gives
+ * it; cudaErrorLaunchOutOfResources: it was made to fail. (launch.c) */
+cudaError_t cuda_host_submit(cudaStream_t s, const struct cuda_host_launch *l);
 /* Ends the process when a kernel is given the address of something that is not the device's. */
 void cuda_host_check_pointer(const char *kernel, int argument, const void *p);
 
@@ -60,6 +62,8 @@ void cuda_host_check_pointer(const char *kernel, int argument, const void *p);
 
 enum cuda_host_op { HOST_SYNCWARP, HOST_SHUFFLE, HOST_VOTE, HOST_MMA, HOST_OTHER };
 
+/* A thread comes upon a piece of static shared memory. */
+void cuda_host_static_shared(void *at, size_t bytes);
 /* All threads of the block. */
 void cuda_host_barrier(void);
 /* All 32 lanes of a warp bring `bytes` (at most CUDA_HOST_EXCHANGE_BYTES, a multiple of 4) and get what all lanes

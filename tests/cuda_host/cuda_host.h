@@ -31,7 +31,6 @@
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static
 #define __constant__ static
 #define __launch_bounds__(...)
 #define __forceinline__ inline /* forced, attention takes minutes to compile under a sanitizer */
@@ -94,7 +93,7 @@ static inline cudaError_t cuda_host_launch_kernel(cudaStream_t s, const char *na
     l.args = call;
     l.body = cuda_host_call<P...>::run;
     l.drop = cuda_host_call<P...>::drop;
-    return cuda_host_submit(s, &l) ? cudaSuccess : cudaErrorLaunchOutOfResources;
+    return cuda_host_submit(s, &l);
 }
 
 #define CUDA_LAUNCH(s, kernel, grid, block, shared, ...)                                                              \
@@ -105,6 +104,12 @@ static inline cudaError_t cuda_host_launch_kernel(cudaStream_t s, const char *na
                                                ##__VA_ARGS__),                                                        \
                        #kernel, __FILE__, __LINE__);                                                                  \
     } while (0)
+
+/* One block runs at a time. `__shared__` itself has no meaning here: its bytes would not be counted. */
+template <class T> using cuda_shared_type = T;
+#define CUDA_SHARED(type, name)                     \
+    alignas(16) static cuda_shared_type<type> name; \
+    cuda_host_static_shared(&name, sizeof(name))
 
 static inline unsigned char *cuda_shared(void)
 {

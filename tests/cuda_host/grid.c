@@ -1,6 +1,8 @@
 /* The blocks of a launch, one after another: forwards, backwards, or from the middle, as the dice say, so that a kernel
  * whose blocks depend on each other gives wrong numbers. Dynamic shared memory is a piece of the heap of exactly the
- * size that was asked for, whose bytes are all ones (not a number in every type) when a block begins. */
+ * size that was asked for. Static shared memory is the kernel's own static memory; the pieces that a launch uses are
+ * known when its threads come upon them. The bytes of both are all ones (not a number in every type) when a block
+ * begins, those of a static piece from the launch's second block on. */
 #include "tests/cuda_host/counts.h"
 #include "tests/cuda_host/inner.h"
 
@@ -66,6 +68,46 @@ struct cuda_host_thread host_thread_of(const struct cuda_host_launch *l, uint3 b
     };
 }
 
+/* ---- static shared memory ---- */
+
+#define MAX_PIECES 32
+
+/* The pieces of the launch that runs, in the order in which they were met; the first NULL ends them. Threads of the
+ * system may meet them at once, and nothing here may order these in the sanitizer's eyes. */
+static struct {
+    _Atomic(void *) at;
+    _Atomic size_t bytes;
+} pieces[MAX_PIECES];
+
+void cuda_host_static_shared(void *at, size_t bytes)
+{
+    for (int i = 0; i < MAX_PIECES; i++) {
+        void *there = NULL;
+        if (atomic_compare_exchange_strong_explicit(&pieces[i].at, &there, at, memory_order_relaxed,
+                                                    memory_order_relaxed))
+            atomic_store_explicit(&pieces[i].bytes, bytes, memory_order_relaxed);
+        if (!there || there == at)
+            return;
+    }
+    cuda_host_fail("more than %d pieces of static shared memory", MAX_PIECES);
+}
+
+static void pieces_spoil(void)
+{
+    for (int i = 0; i < MAX_PIECES && pieces[i].at; i++)
+        memset(pieces[i].at, 0xff, pieces[i].bytes);
+}
+
+static size_t pieces_forget(void)
+{
+    size_t sum = 0;
+    for (int i = 0; i < MAX_PIECES && pieces[i].at; i++) {
+        sum += pieces[i].bytes;
+        pieces[i].at = NULL;
+    }
+    return sum;
+}
+
 static void run_blocks(const struct cuda_host_launch *l, void *shared)
 {
     uint64_t n = (uint64_t)l->grid.x * l->grid.y * l->grid.z, d = cuda_host_random();
@@ -77,11 +119,12 @@ static void run_blocks(const struct cuda_host_launch *l, void *shared)
                              (unsigned)(i / l->grid.x / l->grid.y)};
         if (l->shared)
             memset(shared, 0xff, l->shared);
+        pieces_spoil();
         host_block_run(l, block, shared, d & 4);
     }
 }
 
-void cuda_host_run(const struct cuda_host_launch *l)
+size_t cuda_host_run(const struct cuda_host_launch *l)
 {
     void *shared = l->shared ? memalign(128, l->shared) : NULL;
     if (l->shared && !shared)
@@ -90,6 +133,8 @@ void cuda_host_run(const struct cuda_host_launch *l)
     kernel = l->name;
     run_blocks(l, shared);
     kernel = NULL;
+    size_t fixed = pieces_forget();
     pthread_mutex_unlock(&running);
     free(shared);
+    return fixed;
 }

@@ -1,5 +1,10 @@
-/* Launches: what the driver would refuse ends the process here, since no launch of ours may ever be refused; then the
- * grid waits in its stream like any other work. */
+/* Launches: a grid or block that the driver would refuse ends the process here, since no launch of ours may ever have
+ * one; then the grid waits in its stream like any other work.
+ *
+ * A device gives a block 48 KiB of shared memory, static and dynamic together, or as much dynamic shared memory as
+ * cudaFuncSetAttribute allowed while both fit the device; a launch beyond that is refused. How much of it is static is
+ * known here from running the kernel, so the first launch of each kernel with dynamic shared memory runs at once. When
+ * that one is refused, it has run all the same: its caller learns of the refusal as on a device, and of no results. */
 #include "tests/cuda_host/block.h"
 #include "tests/cuda_host/queue.h"
 
@@ -7,39 +12,49 @@
 
 #define MAX_FUNCTIONS 1024
 
-/* What cudaFuncSetAttribute allowed. */
-static struct {
+/* What is known of a kernel. */
+struct function {
     const void *function;
-    int shared;
-} allowed[MAX_FUNCTIONS];
-static int n_allowed;
+    size_t allowed; /* dynamic shared memory, by cudaFuncSetAttribute */
+    size_t fixed;   /* static shared memory, the most that a run came upon */
+    bool seen;      /* it ran */
+};
 
-static size_t shared_limit(const void *function)
+static struct function functions[MAX_FUNCTIONS];
+static int n_functions;
+
+/* The lock is held. */
+static struct function *function_of(const void *function)
 {
-    for (int i = 0; i < n_allowed; i++)
-        if (allowed[i].function == function)
-            return (size_t)allowed[i].shared > CUDA_HOST_SHARED_PLAIN ? (size_t)allowed[i].shared
-                                                                      : CUDA_HOST_SHARED_PLAIN;
-    return CUDA_HOST_SHARED_PLAIN;
+    int i = 0;
+    while (i < n_functions && functions[i].function != function)
+        i++;
+    if (i == MAX_FUNCTIONS)
+        cuda_host_fail("more than %d kernels", MAX_FUNCTIONS);
+    if (i == n_functions)
+        functions[n_functions++].function = function;
+    return &functions[i];
+}
+
+static bool fits(const struct function *f, size_t dynamic)
+{
+    return f->fixed + dynamic <= CUDA_HOST_SHARED_PLAIN ||
+           (dynamic <= f->allowed && f->fixed + dynamic <= CUDA_HOST_SHARED_OPTIN);
 }
 
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value)
 {
-    int i = 0;
     if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout)
         return cudaSuccess;
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > (int)CUDA_HOST_SHARED_OPTIN)
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0)
         return cudaErrorInvalidValue;
     host_lock();
-    while (i < n_allowed && allowed[i].function != function)
-        i++;
-    if (i == MAX_FUNCTIONS)
-        cuda_host_fail("more than %d kernels", MAX_FUNCTIONS);
-    allowed[i].function = function;
-    allowed[i].shared = value;
-    n_allowed += i == n_allowed;
+    struct function *f = function_of(function);
+    bool good = f->fixed + (size_t)value <= CUDA_HOST_SHARED_OPTIN;
+    if (good)
+        f->allowed = (size_t)value;
     host_unlock();
-    return cudaSuccess;
+    return good ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *ret, const void *function, int block, size_t shared)
@@ -55,20 +70,24 @@ static void check(const struct cuda_host_launch *l)
         cuda_host_fail("%s: a block of %u x %u x %u threads", l->name, l->block.x, l->block.y, l->block.z);
     if (!l->grid.x || !l->grid.y || !l->grid.z || l->grid.x > 0x7fffffffu || l->grid.y > 65535 || l->grid.z > 65535)
         cuda_host_fail("%s: a grid of %u x %u x %u blocks", l->name, l->grid.x, l->grid.y, l->grid.z);
-    if (l->shared > shared_limit(l->function))
-        cuda_host_fail("%s: %zu bytes of shared memory, and %zu were allowed", l->name, l->shared,
-                       shared_limit(l->function));
 }
 
+/* Static shared memory that an earlier run did not come upon is too late for an answer to the launch. */
 static bool run_launch(void *arg)
 {
+    const struct cuda_host_launch *l = arg;
     if (host_sticky)
         return true;
     if (host_injected("kernel")) {
         host_sticky = cudaErrorIllegalAddress;
         return true;
     }
-    cuda_host_run(arg);
+    size_t fixed = cuda_host_run(l);
+    struct function *f = function_of(l->function);
+    f->fixed = fixed > f->fixed ? fixed : f->fixed;
+    if (f->seen && !fits(f, l->shared))
+        cuda_host_fail("%s: %zu bytes of static and %zu of dynamic shared memory", l->name, f->fixed, l->shared);
+    f->seen = true;
     host_pass_ms(host_planted_ms("launch"));
     return true;
 }
@@ -80,24 +99,35 @@ static void drop_launch(void *arg)
     free(l);
 }
 
-bool cuda_host_submit(cudaStream_t handle, const struct cuda_host_launch *l)
+static cudaError_t queue_launch(cudaStream_t handle, struct cuda_host_launch *l)
+{
+    int device = 0;
+    struct function *f = function_of(l->function);
+    size_t dynamic = l->shared;
+    if (host_injected("launch") || !fits(f, dynamic)) {
+        drop_launch(l);
+        return fits(f, dynamic) ? cudaErrorLaunchOutOfResources : cudaErrorInvalidValue;
+    }
+    cudaGetDevice(&device);
+    struct CUstream_st *s = host_stream_of(handle, device);
+    host_submit(s, &(struct host_work){l->name, run_launch, drop_launch, l});
+    if (dynamic && !f->seen)
+        host_run_stream(s);
+    return fits(f, dynamic) ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cuda_host_submit(cudaStream_t handle, const struct cuda_host_launch *l)
 {
     struct cuda_host_launch *copy = malloc(sizeof(*copy));
-    int device = 0;
     if (!copy)
         abort();
     *copy = *l;
-    cudaGetDevice(&device);
     host_lock();
     check(l);
     host_counts.launches++;
-    bool refused = host_injected("launch");
-    if (refused)
-        drop_launch(copy);
-    else
-        host_submit(host_stream_of(handle, device), &(struct host_work){l->name, run_launch, drop_launch, copy});
+    cudaError_t code = queue_launch(handle, copy);
     host_unlock();
-    return !refused;
+    return code;
 }
 
 void cuda_host_check_pointer(const char *kernel, int argument, const void *p)

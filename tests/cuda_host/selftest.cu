@@ -8,7 +8,7 @@ static __global__ void kernel_index(int *x)
 
 static __global__ void kernel_reverse(int *x)
 {
-    __shared__ int s[1024];
+    CUDA_SHARED(int[1024], s);
     s[threadIdx.x] = x[threadIdx.x];
     __syncthreads();
     x[threadIdx.x] = s[blockDim.x - 1 - threadIdx.x];
@@ -16,7 +16,7 @@ static __global__ void kernel_reverse(int *x)
 
 static __global__ void kernel_no_barrier(int *x)
 {
-    __shared__ int s[1024];
+    CUDA_SHARED(int[1024], s);
     s[threadIdx.x] = x[threadIdx.x];
     x[threadIdx.x] = s[blockDim.x - 1 - threadIdx.x];
     s[threadIdx.x] = -7;
@@ -57,6 +57,13 @@ static __global__ void kernel_unwritten(int *x)
     x[threadIdx.x] = ((int *)(void *)cuda_shared())[threadIdx.x];
 }
 
+static __global__ void kernel_left_over(int *x)
+{
+    CUDA_SHARED(int[1024], s);
+    x[blockIdx.x * blockDim.x + threadIdx.x] = s[threadIdx.x];
+    s[threadIdx.x] = 7;
+}
+
 static __global__ void kernel_half_barrier(int *x)
 {
     if (threadIdx.x < blockDim.x / 2)
@@ -95,11 +102,17 @@ static __global__ void kernel_order(int *x)
 }
 
 static void (*const kernels[])(int *) = {
-    kernel_index,     kernel_reverse,      kernel_no_barrier,   kernel_shuffles,   kernel_dynamic, kernel_overrun,
-    kernel_unwritten, kernel_half_barrier, kernel_half_shuffle, kernel_mixed_warp, kernel_crossed, kernel_order,
+    kernel_index,      kernel_reverse,   kernel_no_barrier, kernel_shuffles,     kernel_dynamic,
+    kernel_overrun,    kernel_unwritten, kernel_left_over,  kernel_half_barrier, kernel_half_shuffle,
+    kernel_mixed_warp, kernel_crossed,   kernel_order,
 };
 
 cudaError_t selftest_launch(cudaStream_t s, enum selftest what, unsigned grid, unsigned block, size_t shared, int *x)
 {
     return cuda_host_launch_kernel(s, "selftest", kernels[what], grid, block, shared, x);
+}
+
+cudaError_t selftest_allow(enum selftest what, int bytes)
+{
+    return cudaFuncSetAttribute(kernels[what], cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }

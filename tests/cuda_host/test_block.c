@@ -176,7 +176,49 @@ TEST(a_launch_that_no_device_takes)
 {
     dies("a block of 1025", SELF_INDEX, 1, 1025, 0);
     dies("a grid of 0", SELF_INDEX, 0, 32, 0);
-    dies("49153 bytes of shared memory", SELF_INDEX, 1, 32, 49153);
+}
+
+static cudaError_t answer(enum selftest what, size_t shared)
+{
+    int x[N];
+    start();
+    cudaError_t code = selftest_launch(stream, what, 1, N, shared, device_x);
+    finish(x);
+    for (int i = 0; i < N && code == cudaSuccess && what == SELF_REVERSE; i++)
+        assert_int_equal(x[i], (N - 1 - i) * 3);
+    return code;
+}
+
+/* 4096 bytes of SELF_REVERSE are static, none of SELF_DYNAMIC. The first launch of a kernel is answered like others. */
+TEST(a_block_has_48_kib_of_static_and_dynamic_shared_memory)
+{
+    const size_t all = 48 << 10, rest = all - 4096;
+    assert_int_equal(answer(SELF_REVERSE, rest + 1), cudaErrorInvalidValue);
+    assert_int_equal(answer(SELF_REVERSE, rest + 1), cudaErrorInvalidValue);
+    assert_int_equal(answer(SELF_REVERSE, rest), cudaSuccess);
+    assert_int_equal(answer(SELF_DYNAMIC, all), cudaSuccess);
+    assert_int_equal(answer(SELF_DYNAMIC, all + 1), cudaErrorInvalidValue);
+}
+
+TEST(a_kernel_may_be_given_what_a_device_has)
+{
+    const size_t all = 227 << 10, rest = all - 4096;
+    assert_int_equal(selftest_allow(SELF_REVERSE, (int)all), cudaSuccess); /* it has not run: nobody counted */
+    assert_int_equal(answer(SELF_REVERSE, rest + 1), cudaErrorInvalidValue);
+    assert_int_equal(answer(SELF_REVERSE, rest), cudaSuccess);
+    assert_int_equal(selftest_allow(SELF_REVERSE, (int)all), cudaErrorInvalidValue);
+    assert_int_equal(selftest_allow(SELF_REVERSE, 60000), cudaSuccess);
+    assert_int_equal(answer(SELF_REVERSE, 60000), cudaSuccess);
+    assert_int_equal(answer(SELF_REVERSE, 60001), cudaErrorInvalidValue);
+}
+
+TEST(static_shared_memory_is_nothing_when_a_block_begins)
+{
+    int x[N], old = 0;
+    run(SELF_LEFT_OVER, 4, N / 4, 0, x);
+    for (int i = 0; i < N; i++)
+        old += x[i] == 7;
+    assert_int_equal(old, 0);
 }
 
 TEST(an_overrun_of_shared_memory_is_found)

@@ -1,12 +1,13 @@
 /* One warp per case; what goes in and comes out stands in ptx_cases.h. */
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
 #include "tests/gpu/ptx_cases.h"
 
 static __device__ void load_matrices(const uint32_t *x, uint32_t *r, bool trans)
 {
-    __shared__ __align__(16) uint32_t rows[32][4];
+    CUDA_SHARED(uint32_t[32][4], rows);
     uint32_t got[4];
     for (int i = 0; i < 4; i++)
         rows[threadIdx.x][i] = x[i];
@@ -35,7 +36,7 @@ static __device__ void multiply(const uint32_t *x, uint32_t *r, bool tf32)
 
 static __device__ void copy(const uint32_t *x, uint32_t *r)
 {
-    __shared__ __align__(16) uint32_t tile[32][4];
+    CUDA_SHARED(uint32_t[32][4], tile);
     for (int i = 0; i < 4; i++)
         tile[threadIdx.x][i] = 0xdeadbeefu;
     ptx_async_copy16(tile[threadIdx.x], x, threadIdx.x % 2 ? 0 : 16);
