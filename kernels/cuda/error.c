@@ -9,7 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a code means to the caller; `breaks`: the context is of no use afterwards. Any other is ERR_INTERNAL. */
+/* Codes that headers before CUDA 12.8 do not name; a newer driver may still report them. */
+#define CONTAINED ((cudaError_t)226)
+#define TENSOR_MEMORY_LEAK ((cudaError_t)721)
+
+/* What a code means to the caller; `breaks`: the context is of no use afterwards. Any other is ERR_INTERNAL. Those that
+ * break are the codes after which, by the vendor's driver_types.h, the process must be terminated, the errors of
+ * hardware, that of a context that is gone, and that without a name. */
 static const struct {
     cudaError_t code;
     err_t err;
@@ -34,9 +40,12 @@ static const struct {
     {cudaErrorHardwareStackError, ERR_INTERNAL, true},
     {cudaErrorAssert, ERR_INTERNAL, true},
     {cudaErrorLaunchFailure, ERR_INTERNAL, true},
+    {TENSOR_MEMORY_LEAK, ERR_INTERNAL, true},
     {cudaErrorLaunchTimeout, ERR_TIMEOUT, true},
     {cudaErrorECCUncorrectable, ERR_IO, true},
     {cudaErrorNvlinkUncorrectable, ERR_IO, true},
+    {CONTAINED, ERR_IO, true},
+    {cudaErrorMpsClientTerminated, ERR_IO, true},
     {cudaErrorExternalDevice, ERR_IO, true},
     {cudaErrorContextIsDestroyed, ERR_INTERNAL, true},
     {cudaErrorUnknown, ERR_INTERNAL, true},

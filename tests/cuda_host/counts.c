@@ -36,6 +36,13 @@ void cuda_host_inject(const char *what, int64_t k)
     host_unlock();
 }
 
+void cuda_host_break(int code)
+{
+    host_lock();
+    host_sticky = (cudaError_t)code;
+    host_unlock();
+}
+
 bool host_injected(const char *what)
 {
     return injection.left && strcmp(injection.what, what) == 0 && --injection.left == 0;

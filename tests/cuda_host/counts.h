@@ -55,6 +55,8 @@ void cuda_host_rough_gelu(bool rough);
 void cuda_host_plant_ms(const char *what, double ms);
 /* Another seed for the order of work, from now on. */
 void cuda_host_seed(uint64_t seed);
+/* The context of every device is lost: from now on all functions answer `code`, a cudaError_t; 0: no longer. */
+void cuda_host_break(int code);
 /* The k-th next "malloc" (refused), "launch" (refused), or "kernel" (fails when it runs, and all that follows) fails;
  * 0: none. As DTD_CUDA_HOST_FAIL=kernel:7. */
 void cuda_host_inject(const char *what, int64_t k);

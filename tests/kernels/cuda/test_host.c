@@ -269,6 +269,68 @@ TEST(a_broken_context_repeats_its_first_failure)
     fixture_close(&f);
 }
 
+/* Whether the device is of no use once a call has answered `code`, although later calls would be good again. */
+static bool breaks(int code, err_t *ret_err)
+{
+    struct fixture f = fixture_open("DTD_MODULE_HOST");
+    struct why why = {""};
+    void *p = NULL;
+    cuda_host_break(code);
+    *ret_err = dev_alloc(f.dev, 64, "a test", &p, &why);
+    assert_true(*ret_err != OK);
+    cuda_host_break(0);
+    err_t later = dev_alloc(f.dev, 64, "a test", &p, &why);
+    if (later != OK)
+        assert_err(*ret_err, later);
+    else
+        dev_free(f.dev, p, 64);
+    fixture_close(&f);
+    return later != OK;
+}
+
+TEST(codes_after_which_a_context_is_lost)
+{
+    /* By number: headers of CUDA 12 do not name all of them. */
+    const struct {
+        int code;
+        err_t err;
+    } lost[] = {{214, ERR_IO},       {220, ERR_IO},       {226, ERR_IO}, {702, ERR_TIMEOUT}, {709, ERR_INTERNAL},
+                {719, ERR_INTERNAL}, {721, ERR_INTERNAL}, {810, ERR_IO}, {911, ERR_IO},      {999, ERR_INTERNAL}};
+    const int kept[] = {1, 2, 46, 101, 400, 701, 712, 720, 801, 900};
+    err_t err;
+    for (size_t i = 0; i < sizeof(lost) / sizeof(lost[0]); i++) {
+        if (!breaks(lost[i].code, &err))
+            fail_msg("code %d leaves the context usable", lost[i].code);
+        assert_err(lost[i].err, err);
+    }
+    for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++)
+        if (breaks(kept[i], &err))
+            fail_msg("code %d leaves the context broken", kept[i]);
+}
+
+/* The vendor documents each code in front of it, in driver_types.h: those of processes that cannot go on. */
+TEST(codes_after_which_the_vendor_ends_the_process)
+{
+    FILE *file = fopen(getenv("DTD_DRIVER_TYPES"), "r");
+    char line[1024], name[128];
+    bool ends = false;
+    int code, n = 0;
+    err_t err;
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file)) {
+        ends = strstr(line, "/**") ? false : ends;
+        ends = ends || strstr(line, "be terminated");
+        if (sscanf(line, " cudaError%127[A-Za-z] = %d", name, &code) != 2)
+            continue;
+        if (ends && !breaks(code, &err))
+            fail_msg("cudaError%s leaves the context usable", name);
+        n += ends;
+        ends = false;
+    }
+    fclose(file);
+    assert_true(n >= 10);
+}
+
 TEST(a_refused_launch_stays_with_its_stream)
 {
     struct fixture f = fixture_open("DTD_MODULE_HOST");
