@@ -36,7 +36,8 @@ template <class T>
 static __global__ void __launch_bounds__(THREADS)
     own_product(struct side a, struct side b, int64_t k, int64_t ldc, bool add, T *c)
 {
-    __shared__ float rows[STEP][PITCH], columns[STEP][PITCH];
+    CUDA_SHARED(float[STEP][PITCH], rows);
+    CUDA_SHARED(float[STEP][PITCH], columns);
     int64_t across = (b.n + TILE - 1) / TILE, tiles = (a.n + TILE - 1) / TILE * across;
     int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
     for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
