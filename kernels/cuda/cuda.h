@@ -117,10 +117,10 @@ typedef float wide;
         }                                                                                  \
     } while (0)
 
-/* CUDA_SHARED(type[n], name): static shared memory of the block, 16-aligned, with nothing in it when the block begins.
+/* CUDA_SHARED(type[n], name): static shared memory of the block, with nothing in it when the block begins.
  * It and the dynamic shared memory of a launch share CUDA_SHARED_PLAIN bytes unless the kernel was given more. */
 template <class T> using cuda_shared_type = T;
-#define CUDA_SHARED(type, name) __shared__ __align__(16) cuda_shared_type<type> name
+#define CUDA_SHARED(type, name) __shared__ cuda_shared_type<type> name
 
 /* The block's dynamic shared memory, 128-aligned. */
 static __device__ __forceinline__ unsigned char *cuda_shared(void)

@@ -107,8 +107,8 @@ static inline cudaError_t cuda_host_launch_kernel(cudaStream_t s, const char *na
 
 /* One block runs at a time. `__shared__` itself has no meaning here: its bytes would not be counted. */
 template <class T> using cuda_shared_type = T;
-#define CUDA_SHARED(type, name)                     \
-    alignas(16) static cuda_shared_type<type> name; \
+#define CUDA_SHARED(type, name)         \
+    static cuda_shared_type<type> name; \
     cuda_host_static_shared(&name, sizeof(name))
 
 static inline unsigned char *cuda_shared(void)

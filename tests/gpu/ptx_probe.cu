@@ -7,7 +7,8 @@
 
 static __device__ void load_matrices(const uint32_t *x, uint32_t *r, bool trans)
 {
-    CUDA_SHARED(uint32_t[32][4], rows);
+    CUDA_SHARED(uint4[32], shared);
+    uint32_t(*rows)[4] = (uint32_t(*)[4])shared;
     uint32_t got[4];
     for (int i = 0; i < 4; i++)
         rows[threadIdx.x][i] = x[i];
@@ -36,7 +37,8 @@ static __device__ void multiply(const uint32_t *x, uint32_t *r, bool tf32)
 
 static __device__ void copy(const uint32_t *x, uint32_t *r)
 {
-    CUDA_SHARED(uint32_t[32][4], tile);
+    CUDA_SHARED(uint4[32], shared);
+    uint32_t(*tile)[4] = (uint32_t(*)[4])shared;
     for (int i = 0; i < 4; i++)
         tile[threadIdx.x][i] = 0xdeadbeefu;
     ptx_async_copy16(tile[threadIdx.x], x, threadIdx.x % 2 ? 0 : 16);
