@@ -10,7 +10,6 @@
  * The order of every sum is given by the shapes. A key that is not a number makes its weight, and so the sum, none. */
 #include "kernels/cuda/attention.h"
 
-#include <assert.h>
 #include <limits.h>
 #include <math.h>
 
@@ -19,20 +18,25 @@ namespace
 
 struct forward_args {
     struct kern_attention a;
-    int64_t keys;   /* of a sample */
-    int64_t blocks; /* of queries, per head */
-    float scale;    /* log2(e) / sqrt(head_dim) */
+    int heads, group; /* group: heads that share keys */
+    int keys;         /* of a sample */
+    unsigned blocks;  /* of queries, per head */
+    float scale;      /* log2(e) / sqrt(head_dim) */
     bool q_chunks, k_chunks, v_chunks, o_chunks;
 };
 
 /* Rows per block and keys per tile by the bytes of a row: what fits into ATTN_SHARED_MAX, and the smaller tiles where
- * that lets more blocks run at once. */
+ * that lets more blocks run at once. `held`: float32 splits the rows of q at each use, beside which reading them costs
+ * nothing. `blocks`: how many run at once on a multiprocessor, by which the compiler limits registers. 0: its own
+ * choice is the same, or the limit makes it spill; docs/kernels.md has what came of it. */
 template <int D> struct forward_shape {
     static constexpr int bytes = D * (int)sizeof(elem);
     static constexpr int rows = bytes <= 768 ? 64 : 32;
     static constexpr int cols = bytes <= 128 ? 64 : bytes <= 512 ? 32 : 16;
-    static constexpr bool held = bytes <= 256;
+    static constexpr bool held = sizeof(elem) == 2 && bytes <= 256;
+    static constexpr bool hide = D != 96 && bytes <= 512; /* attn_fetch */
     static constexpr int threads = rows / 16 * CUDA_WARP;
+    static constexpr int blocks = sizeof(elem) == 2 && D == 64 ? 4 : 0;
     static constexpr int shared = (rows + 4 * cols) * attn_pitch(D) * (int)sizeof(elem);
 };
 
@@ -56,14 +60,14 @@ static __device__ __forceinline__ float quad_sum(float x)
 /* Scores of keys that row `query` (and query + 8) must not see become -inf; `key` is the tile's first, `keys` how many
  * there are. */
 template <int C>
-static __device__ __forceinline__ void mask(float (&s)[C / 8][4], int64_t query, int64_t key, int64_t keys, bool causal)
+static __device__ __forceinline__ void mask(float (&s)[C / 8][4], int query, int key, int keys, bool causal)
 {
-    key += (int)threadIdx.x % 4 * 2;
+    key += attn_lane() % 4 * 2;
 #pragma unroll
     for (int n = 0; n < C / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            int64_t k = key + n * 8 + e % 2;
+            int k = key + n * 8 + e % 2;
             if (k >= keys || (causal && k > query + e / 2 * 8))
                 s[n][e] = -INFINITY;
         }
@@ -103,77 +107,96 @@ static __device__ __forceinline__ void softmax(float (&s)[C / 8][4], float scale
             out[n][e] *= down[e / 2];
 }
 
-/* What one block reads and writes. */
-struct forward_head {
-    struct attn_rows q, k, v, o;
-    float *lse;
-    int64_t query; /* its first */
+/* Where a block is. It works that out again at its end: that takes less than registers to remember it in. */
+struct forward_place {
+    int sample, head;
+    int query; /* its first */
 };
 
-static __device__ __forceinline__ struct forward_head head_of(const struct forward_args &f, int rows)
+static __device__ __forceinline__ struct forward_place place_of(const struct forward_args &f, int rows)
+{
+    int at = (int)(blockIdx.x / f.blocks);
+    return {at / f.heads, at % f.heads, (int)(f.blocks - 1 - blockIdx.x % f.blocks) * rows};
+}
+
+/* What one block reads. */
+struct forward_head {
+    struct attn_rows q, k, v;
+};
+
+static __device__ __forceinline__ struct forward_head head_of(const struct forward_args &f, struct forward_place p)
 {
     const struct kern_attention &a = f.a;
-    int64_t at = blockIdx.x / f.blocks, sample = at / a.heads, head = at % a.heads;
-    int64_t kv = head / (a.heads / a.kv_heads), first = sample * a.seq, first_kv = sample * f.keys;
     int width = (int)a.head_dim;
+    int64_t kv = p.head / f.group, first = p.sample * a.seq, first_kv = (int64_t)p.sample * f.keys;
     struct forward_head h;
-    h.query = (f.blocks - 1 - blockIdx.x % f.blocks) * rows;
-    h.q = {(elem *)a.q + first * a.q_stride + head * width, a.q_stride, a.seq, width, f.q_chunks};
+    h.q = {(elem *)a.q + first * a.q_stride + p.head * width, a.q_stride, (int)a.seq, width, f.q_chunks};
     h.k = {(elem *)a.k + first_kv * a.k_stride + kv * width, a.k_stride, f.keys, width, f.k_chunks};
     h.v = {(elem *)a.v + first_kv * a.v_stride + kv * width, a.v_stride, f.keys, width, f.v_chunks};
-    h.o = {(elem *)a.o + first * a.o_stride + head * width, a.o_stride, a.seq, width, f.o_chunks};
-    h.lse = (float *)a.lse + at * a.seq;
     return h;
 }
 
-/* out / sum and the log of the sum, of the warp's 16 rows from `row` on. */
+/* out / sum and the log of the sum, of the warp's 16 rows. */
 template <int D>
-static __device__ __forceinline__ void finish(const struct forward_head &h, int64_t row, float scale,
-                                              const struct running &run, const float (&out)[D / 8][4], elem *tile)
+static __device__ __forceinline__ void finish(const struct forward_args &f, const struct running &run,
+                                              const float (&out)[D / 8][4], elem *tile)
 {
+    const struct kern_attention &a = f.a;
+    const struct forward_place p = place_of(f, forward_shape<D>::rows);
+    int row = p.query + attn_warp() * 16;
+    int64_t first = p.sample * a.seq;
+    const struct attn_rows o = {(elem *)a.o + first * a.o_stride + p.head * a.head_dim, a.o_stride, (int)a.seq,
+                                (int)a.head_dim, f.o_chunks};
+    float *lse = (float *)a.lse + first * a.heads + p.head * a.seq;
     float sum[2] = {quad_sum(run.sum[0]), quad_sum(run.sum[1])}, factor[2] = {1 / sum[0], 1 / sum[1]};
-    int lane = (int)threadIdx.x % CUDA_WARP;
+    int lane = attn_lane();
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        int64_t i = row + lane / 4 + r * 8;
-        if (lane % 4 == 0 && i < h.q.n)
-            h.lse[i] = (run.max[r] * scale + log2f(sum[r])) * ATTN_LN2;
+        int i = row + lane / 4 + r * 8;
+        if (lane % 4 == 0 && i < o.n)
+            lse[i] = (run.max[r] * f.scale + log2f(sum[r])) * ATTN_LN2;
     }
-    attn_give<D, D>(tile, out, factor, attn_from(h.o, row), false);
+    attn_give<D, D>(tile, out, factor, attn_from(o, row), false);
 }
 
-template <int D> __global__ void __launch_bounds__(forward_shape<D>::threads) attention_forward(struct forward_args f)
+template <int D>
+__global__ void __launch_bounds__(forward_shape<D>::threads, forward_shape<D>::blocks)
+    attention_forward(struct forward_args f)
 {
     using S = forward_shape<D>;
     constexpr int tile = S::cols * attn_pitch(D);
     elem *own = (elem *)cuda_shared(), *pair = own + S::rows * attn_pitch(D);
-    const struct forward_head h = head_of(f, S::rows);
-    elem *mine = own + (int)threadIdx.x / CUDA_WARP * 16 * attn_pitch(D);
-    int64_t row = h.query + (int)threadIdx.x / CUDA_WARP * 16;
-    int64_t keys = f.a.causal && h.query + S::rows < f.keys ? h.query + S::rows : f.keys;
+    const struct forward_place p = place_of(f, S::rows);
+    const struct forward_head h = head_of(f, p);
+    elem *mine = own + attn_warp() * 16 * attn_pitch(D);
+    int row = p.query + attn_warp() * 16;
+    int keys = f.a.causal && p.query + S::rows < f.keys ? p.query + S::rows : f.keys;
     struct attn_own<D, S::held> q;
     struct running run = {{-INFINITY, -INFINITY}, {0, 0}};
     float s[S::cols / 8][4], out[D / 8][4] = {};
-    attn_fetch<D, S::rows, S::threads>(own, attn_from(h.q, h.query));
-    attn_fetch<D, S::cols, S::threads>(pair, h.k);
-    attn_fetch<D, S::cols, S::threads>(pair + tile, h.v);
-    for (int64_t key = 0; key < keys; key += S::cols) {
-        elem *now = pair + key / S::cols % 2 * 2 * tile, *next = pair + (key / S::cols + 1) % 2 * 2 * tile;
+    const elem *k_at = attn_mine<D, S::threads>(h.k), *v_at = attn_mine<D, S::threads>(h.v);
+    attn_fetch_once<D, S::rows, S::threads>(own, h.q, p.query);
+    attn_fetch<D, S::cols, S::threads, S::hide>(pair, h.k, 0, k_at);
+    attn_fetch<D, S::cols, S::threads, S::hide>(pair + tile, h.v, 0, v_at);
+    ptx_async_wait();
+    __syncthreads(); /* the rows of q are there */
+    q.load(mine);
+    int here = 0; /* which pair is used: its distance from the first */
+    for (int key = 0; key < keys; key += S::cols, here = 2 * tile - here) {
+        elem *now = pair + here, *next = pair + 2 * tile - here;
         ptx_async_wait();
         __syncthreads(); /* `now` is there, and nobody uses `next` any more */
-        if (key == 0)
-            q.load(mine);
         if (key + S::cols < keys) {
-            attn_fetch<D, S::cols, S::threads>(next, attn_from(h.k, key + S::cols));
-            attn_fetch<D, S::cols, S::threads>(next + tile, attn_from(h.v, key + S::cols));
+            attn_fetch<D, S::cols, S::threads, S::hide>(next, h.k, key + S::cols, k_at);
+            attn_fetch<D, S::cols, S::threads, S::hide>(next + tile, h.v, key + S::cols, v_at);
         }
-        attn_scores<D, S::cols>(q, now, s);
+        attn_scores<D, S::cols, attn_unroll(D)>(q, now, s);
         if (key + S::cols > f.keys || (f.a.causal && key + S::cols - 1 > row))
-            mask<S::cols>(s, row + (int)threadIdx.x % CUDA_WARP / 4, key, f.keys, f.a.causal);
+            mask<S::cols>(s, row + attn_lane() / 4, key, f.keys, f.a.causal);
         softmax<D, S::cols>(s, f.scale, &run, out);
         attn_weighted<D, S::cols, D>(s, now + tile, out);
     }
-    finish<D>(h, row, f.scale, run, out, mine);
+    finish<D>(f, run, out, mine);
 }
 
 #define FORWARD(D)                                                                                             \
@@ -209,16 +232,17 @@ SHARED(256, 99840);
 err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a)
 {
     const struct attn_variant<struct forward_args> *v = forwards;
-    assert(a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->head_dim > 0 && a->head_dim <= 256);
-    assert(!a->causal || attn_keys(a) == a->seq);
+    attn_check(a);
     while (v->head_dim < a->head_dim)
         v++;
     err_t err = attn_allow(s, v);
     if (err != OK)
         return err;
     const struct forward_args f = {.a = *a,
-                                   .keys = attn_keys(a),
-                                   .blocks = attn_blocks(a->seq, v->rows),
+                                   .heads = (int)a->heads,
+                                   .group = (int)(a->heads / a->kv_heads),
+                                   .keys = (int)attn_keys(a),
+                                   .blocks = (unsigned)attn_blocks(a->seq, v->rows),
                                    .scale = ATTN_LOG2E / sqrtf((float)a->head_dim),
                                    .q_chunks = attn_in_chunks(a->q, a->q_stride, a->head_dim),
                                    .k_chunks = attn_in_chunks(a->k, a->k_stride, a->head_dim),

@@ -17,10 +17,13 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/ptx.h"
 
+#include <assert.h>
+
 #define ATTN_STEP (32 / (int)sizeof(elem))  /* contraction of one product of fragments */
 #define ATTN_CHUNK (16 / (int)sizeof(elem)) /* elements that are copied at once */
 #define ATTN_LOG2E 1.4426950408889634f
 #define ATTN_LN2 0.6931471805599453f
+#define ATTN_SEQ_MAX (1 << 30)      /* rows of a sample are counted in 32 bits, and one tile beyond */
 #define ATTN_SHARED_MAX (99 * 1024) /* what a block gets on the smallest of the targets' devices */
 
 /* Compiled for two types, nothing here may be one symbol in both: the linker would keep one. */
@@ -31,6 +34,17 @@ namespace
 __host__ __device__ constexpr int attn_pitch(int d)
 {
     return d + ATTN_CHUNK;
+}
+
+/* Of the calling thread. Unsigned division by a power of two is one instruction, signed division five. */
+static __device__ __forceinline__ int attn_lane(void)
+{
+    return (int)(threadIdx.x % CUDA_WARP);
+}
+
+static __device__ __forceinline__ int attn_warp(void)
+{
+    return (int)(threadIdx.x / CUDA_WARP);
 }
 
 static inline int64_t attn_blocks(int64_t n, int64_t block)
@@ -44,12 +58,19 @@ static inline int64_t attn_keys(const struct kern_attention *a)
     return a->seq_kv ? a->seq_kv : a->seq;
 }
 
+static inline void attn_check(const struct kern_attention *a)
+{
+    assert(a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->head_dim > 0 && a->head_dim <= 256);
+    assert(a->seq <= ATTN_SEQ_MAX && attn_keys(a) <= ATTN_SEQ_MAX);
+    assert(!a->causal || attn_keys(a) == a->seq);
+}
+
 /* Rows of one head in device memory. Chunks of 16 bytes may be moved whole where `chunks`: address, stride and head are
  * then multiples of 16 bytes. */
 struct attn_rows {
     elem *at;
-    int64_t stride, n; /* n: rows there are */
-    int width;         /* the head's size */
+    int64_t stride;
+    int n, width; /* rows there are; the head's size */
     bool chunks;
 };
 
@@ -59,7 +80,7 @@ static inline bool attn_in_chunks(const void *p, int64_t stride, int64_t head_di
 }
 
 /* From row `row` on. */
-static __device__ __forceinline__ struct attn_rows attn_from(struct attn_rows r, int64_t row)
+static __device__ __forceinline__ struct attn_rows attn_from(struct attn_rows r, int row)
 {
     r.at += row * r.stride;
     r.n -= row;
@@ -86,25 +107,71 @@ static __device__ __forceinline__ float attn_float(elem x)
 
 /* ---- tiles ---- */
 
-/* Begins to copy the first ROWS of `from` into a tile, zeros where there is nothing. THREADS take part, all of the
- * block; the tile is there after ptx_async_wait and a barrier. */
-template <int D, int ROWS, int THREADS>
-static __device__ __forceinline__ void attn_fetch(elem *tile, struct attn_rows from)
-{
-    constexpr int chunks = D / ATTN_CHUNK;
-    for (int i = (int)threadIdx.x; i < ROWS * chunks; i += THREADS) {
-        int r = i / chunks, c = i % chunks * ATTN_CHUNK;
-        const elem *p = from.at + r * from.stride + c;
-        elem *to = tile + r * attn_pitch(D) + c;
-        bool there = r < from.n;
-        if (from.chunks) {
-            there = there && c < from.width;
-            ptx_async_copy16(to, there ? p : from.at, there ? 16 : 0);
-        } else {
-            for (int e = 0; e < ATTN_CHUNK; e++)
-                to[e] = there && c + e < from.width ? p[e] : attn_elem(0);
-        }
+/* How the THREADS of a block share the chunks of a tile: `across` threads side by side copy a row, in turns when it has
+ * more chunks, and `rows` rows are copied at once. Both are powers of two, so that no thread divides by anything else.
+ */
+template <int D, int THREADS> struct attn_share {
+    static constexpr int chunks = D / ATTN_CHUNK;
+    static constexpr int factor = chunks & -chunks; /* the largest power of two in it */
+    static constexpr int across = factor < CUDA_WARP ? factor : CUDA_WARP;
+    static constexpr int rows = THREADS / across;
+
+    static __device__ __forceinline__ int row()
+    {
+        return (int)(threadIdx.x / (unsigned)across);
     }
+
+    static __device__ __forceinline__ int col()
+    {
+        return (int)(threadIdx.x % (unsigned)across) * ATTN_CHUNK;
+    }
+};
+
+/* The calling thread's first chunk of a tile that begins with the first of `from`. */
+template <int D, int THREADS> static __device__ __forceinline__ const elem *attn_mine(const struct attn_rows &from)
+{
+    using S = attn_share<D, THREADS>;
+    return from.at + S::row() * from.stride + S::col();
+}
+
+/* Begins to copy ROWS rows of `from`, from row `first` on, into a tile, zeros where there is nothing. All threads of
+ * the block take part; the tile is there after ptx_async_wait and a barrier. `at` is the thread's own first chunk of
+ * these rows and afterwards that of the rows behind them: tiles that follow each other need no address but this one,
+ * and the distance between two rows of a thread. HIDE: the compiler is kept from carrying one pointer for each of the
+ * two loops, which it does at times for its own reasons; a kernel chooses what takes fewer registers. */
+template <int D, int ROWS, int THREADS, bool HIDE>
+static __device__ __forceinline__ void attn_fetch(elem *tile, const struct attn_rows &from, int first, const elem *&at)
+{
+    using S = attn_share<D, THREADS>;
+    static_assert(ROWS % S::rows == 0 && S::rows * S::across == THREADS);
+    constexpr int turn = S::across * ATTN_CHUNK;
+    const int64_t hop = S::rows * from.stride;
+    int left = from.n - first - S::row(), width = from.width - S::col();
+    elem *to = tile + S::row() * attn_pitch(D) + S::col();
+    at = HIDE ? ptx_opaque(at) : at;
+    if (from.chunks) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r += S::rows, at += hop)
+#pragma unroll
+            for (int c = 0; c < D; c += turn)
+                ptx_async_copy16(to + r * attn_pitch(D) + c, at + c, r < left && c < width ? 16 : 0);
+        return;
+    }
+#pragma unroll 1
+    for (int r = 0; r < ROWS; r += S::rows, at += hop)
+#pragma unroll 1
+        for (int c = 0; c < D; c += turn)
+#pragma unroll
+            for (int e = 0; e < ATTN_CHUNK; e++)
+                to[r * attn_pitch(D) + c + e] = r < left && c + e < width ? at[c + e] : attn_elem(0);
+}
+
+/* The same for one tile alone: rows [first, first + ROWS). */
+template <int D, int ROWS, int THREADS>
+static __device__ __forceinline__ void attn_fetch_once(elem *tile, const struct attn_rows &from, int first)
+{
+    const elem *at = attn_mine<D, THREADS>(attn_from(from, first));
+    attn_fetch<D, ROWS, THREADS, false>(tile, from, first, at);
 }
 
 /* Writes a warp's 16 rows of results, N columns of them, times factor[0] in the upper and factor[1] in the lower eight,
@@ -114,7 +181,7 @@ template <int D, int N>
 static __device__ __forceinline__ void attn_give(elem *tile, const float (&x)[N / 8][4], const float (&factor)[2],
                                                  struct attn_rows to, bool add)
 {
-    int lane = (int)threadIdx.x % CUDA_WARP, g = lane / 4, t = lane % 4;
+    int lane = attn_lane(), g = lane / 4, t = lane % 4;
     __syncwarp(); /* other lanes may still read it */
 #pragma unroll
     for (int n = 0; n < N / 8; n++)
@@ -152,7 +219,7 @@ struct attn_b {
 /* 16 rows of a tile, STEP columns from `tile` on. */
 static __device__ __forceinline__ struct attn_a attn_load_a(const elem *tile, int pitch)
 {
-    int lane = (int)threadIdx.x % CUDA_WARP;
+    int lane = attn_lane();
     struct attn_a a;
     ptx_ldmatrix_x4(a.x, tile + lane % 16 * pitch + lane / 16 * ATTN_CHUNK);
     return a;
@@ -161,7 +228,7 @@ static __device__ __forceinline__ struct attn_a attn_load_a(const elem *tile, in
 /* The same piece transposed: a right factor whose columns are the tile's rows. */
 static __device__ __forceinline__ struct attn_b attn_load_b(const elem *tile, int pitch)
 {
-    int lane = (int)threadIdx.x % CUDA_WARP;
+    int lane = attn_lane();
     struct attn_b b;
     uint32_t r[4];
     ptx_ldmatrix_x4(r, tile + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * ATTN_CHUNK);
@@ -174,7 +241,7 @@ static __device__ __forceinline__ struct attn_b attn_load_b(const elem *tile, in
 /* STEP rows of a tile as they are, 16 columns from `tile` on: a right factor whose rows are the tile's. */
 static __device__ __forceinline__ struct attn_b attn_load_rows(const elem *tile, int pitch)
 {
-    int lane = (int)threadIdx.x % CUDA_WARP;
+    int lane = attn_lane();
     struct attn_b b;
     uint32_t r[4];
     ptx_ldmatrix_x4_trans(r, tile + lane % 16 * pitch + lane / 16 * ATTN_CHUNK);
@@ -201,7 +268,7 @@ static __device__ __forceinline__ void attn_mma(float (&c)[4], const struct attn
  * the tile are numbered so here that its columns 2t, 2t+1 stand for t, t+4, and attn_of_result has it so too. */
 static __device__ __forceinline__ struct attn_b attn_load_rows(const elem *tile, int pitch)
 {
-    int lane = (int)threadIdx.x % CUDA_WARP;
+    int lane = attn_lane();
     const elem *p = tile + lane % 4 * 2 * pitch + lane / 4;
     return {
         {{__float_as_uint(p[0]), __float_as_uint(p[pitch])}, {__float_as_uint(p[8]), __float_as_uint(p[pitch + 8])}}};
@@ -260,15 +327,15 @@ template <int D, bool HELD> struct attn_own {
     }
 };
 
-/* Steps of a product that are written out: all where a factor is in registers. In float32 all of them would gain
- * nothing but time to compile. */
-__host__ __device__ constexpr int attn_unroll(int d, bool held)
+/* Steps of a product that are written out: in bfloat16 all. A step of float32 is six products and the splitting of
+ * their factors; with more than a few, loads for later steps take the registers. */
+__host__ __device__ constexpr int attn_unroll(int d)
 {
-    return held || sizeof(elem) == 2 ? d / ATTN_STEP : 4;
+    return sizeof(elem) == 2 ? d / ATTN_STEP : d == 256 ? 1 : 4;
 }
 
-/* s[16, C] = own[16, D] tile[C, D]^T */
-template <int D, int C, bool HELD>
+/* s[16, C] = own[16, D] tile[C, D]^T, UNROLL steps written out */
+template <int D, int C, int UNROLL, bool HELD>
 static __device__ __forceinline__ void attn_scores(const struct attn_own<D, HELD> &own, const elem *tile,
                                                    float (&s)[C / 8][4])
 {
@@ -277,7 +344,7 @@ static __device__ __forceinline__ void attn_scores(const struct attn_own<D, HELD
 #pragma unroll
         for (int e = 0; e < 4; e++)
             s[n][e] = 0;
-#pragma unroll(attn_unroll(D, HELD))
+#pragma unroll(UNROLL)
     for (int k = 0; k < D; k += ATTN_STEP) {
         struct attn_a a = own.at(k);
 #pragma unroll
@@ -318,11 +385,11 @@ template <class Args> struct attn_variant {
     uint64_t *allowed; /* devices on which the kernel has its shared memory */
 };
 
-/* More than 48 KB must be asked for, once per kernel and device. */
+/* What is beyond CUDA_SHARED_PLAIN must be asked for, once per kernel and device. */
 template <class Args> static err_t attn_allow(struct kern_stream *s, const struct attn_variant<Args> *v)
 {
     uint64_t bit = s->dev->index < 64 ? UINT64_C(1) << s->dev->index : 0;
-    if (v->shared <= 48 * 1024 || (__atomic_load_n(v->allowed, __ATOMIC_RELAXED) & bit))
+    if (v->shared <= CUDA_SHARED_PLAIN || (__atomic_load_n(v->allowed, __ATOMIC_RELAXED) & bit))
         return OK;
     if (!cuda_enter(s))
         return cuda_stream_of(s)->err;

@@ -13,7 +13,6 @@
  * scores for it anew. */
 #include "kernels/cuda/attention.h"
 
-#include <assert.h>
 #include <limits.h>
 #include <math.h>
 
@@ -26,20 +25,34 @@ struct grad_args {
     void *d_0, *d_1; /* d_q; or d_k, d_v */
     bool add;        /* to d_0, d_1 */
     const float *dot;
-    int64_t keys;   /* of a sample */
-    int64_t blocks; /* of owned rows, per head */
-    float scale;    /* 1 / sqrt(head_dim) */
+    int owners, group; /* heads of owned rows; heads that share keys */
+    int keys;          /* of a sample */
+    unsigned blocks;   /* of owned rows, per head */
+    float scale;       /* 1 / sqrt(head_dim) */
     bool q_chunks, k_chunks, v_chunks, o_chunks, d_0_chunks, d_1_chunks;
 };
+
+/* As forward_shape in attention.cu; the most blocks that spill nothing. */
+constexpr int grad_blocks(int d, bool keys)
+{
+    if (sizeof(elem) == 4)
+        return !keys && d == 192 ? 2 : 0;
+    if (keys)
+        return d <= 96 || d == 192 ? 3 : 0;
+    return d == 64 ? 4 : d == 96 || d == 256 ? 0 : 3;
+}
 
 template <int D, bool KEYS> struct grad_shape {
     static constexpr int bytes = D * (int)sizeof(elem);
     static constexpr int rows = bytes <= 384 ? 64 : bytes <= 768 ? 32 : 16;
     static constexpr int cols = bytes <= 64 ? 64 : bytes <= 256 ? 32 : 16;
-    static constexpr bool held = bytes <= 128;
+    static constexpr bool held = sizeof(elem) == 2 && bytes <= 128;
     static constexpr int parts = bytes <= 256 ? 1 : (KEYS ? 2 : 1) * (bytes <= 512 ? 1 : 2);
     static constexpr int threads = rows / 16 * CUDA_WARP;
-    static constexpr int width = D / parts; /* columns of results */
+    static constexpr int blocks = grad_blocks(D, KEYS);
+    static constexpr int unroll =
+        !KEYS && bytes == 512 && sizeof(elem) == 2 ? 8 : attn_unroll(D); /* or dq 256 spills */
+    static constexpr int width = D / parts;                              /* columns of results */
     static constexpr int shared =
         (2 * rows + 4 * cols) * attn_pitch(D) * (int)sizeof(elem) + (KEYS ? 4 * cols * (int)sizeof(float) : 0);
 };
@@ -87,101 +100,134 @@ static __global__ void attention_dot(struct dot_args d)
 
 /* ---- blocks ---- */
 
-/* What one block works on. `by` is of the first head; others of the group are `by_head` elements apart. */
-struct grad_head {
-    struct attn_rows own[2], by[2], out[2];
-    int64_t first; /* owned row */
-    int64_t by_head[2];
-    const float *lse, *dot; /* of the first head; others are seq apart */
+/* Where a block is. It works that out again at its end: that takes less than registers to remember it in. */
+struct grad_place {
+    int sample, head; /* head: of the owned rows */
+    int first;        /* owned row */
     int part;
 };
 
 template <bool KEYS>
-static __device__ __forceinline__ struct grad_head head_of(const struct grad_args &f, int rows, int parts)
+static __device__ __forceinline__ struct grad_place place_of(const struct grad_args &f, int rows, int parts)
+{
+    unsigned all = blockIdx.x / (unsigned)parts;
+    int at = (int)(all / f.blocks), block = (int)(all % f.blocks);
+    return {at / f.owners, at % f.owners, (KEYS ? block : (int)f.blocks - 1 - block) * rows, /* the longest first */
+            (int)(blockIdx.x % (unsigned)parts)};
+}
+
+/* What one block reads. `by` is of the first head; others of the group are `by_head` elements apart. */
+struct grad_head {
+    struct attn_rows own[2], by[2];
+    int by_head[2];
+    int64_t stats; /* where the first head's are in lse and dot; others are seq apart */
+};
+
+template <bool KEYS>
+static __device__ __forceinline__ struct grad_head head_of(const struct grad_args &f, struct grad_place p)
 {
     const struct kern_attention &a = f.a;
-    int64_t group = a.heads / a.kv_heads, all = KEYS ? a.kv_heads : a.heads;
-    int64_t at = blockIdx.x / parts / f.blocks, block = blockIdx.x / parts % f.blocks;
-    int64_t sample = at / all, first = sample * a.seq, first_kv = sample * f.keys,
-            head = KEYS ? at % all * group : at % all, kv = head / group;
-    int width = (int)a.head_dim;
-    struct attn_rows q = {(elem *)a.q + first * a.q_stride + head * width, a.q_stride, a.seq, width, f.q_chunks};
+    int width = (int)a.head_dim, seq = (int)a.seq;
+    int64_t head = KEYS ? p.head * f.group : p.head, kv = KEYS ? p.head : p.head / f.group;
+    int64_t first = p.sample * a.seq, first_kv = (int64_t)p.sample * f.keys;
+    struct attn_rows q = {(elem *)a.q + first * a.q_stride + head * width, a.q_stride, seq, width, f.q_chunks};
     struct attn_rows k = {(elem *)a.k + first_kv * a.k_stride + kv * width, a.k_stride, f.keys, width, f.k_chunks};
     struct attn_rows v = {(elem *)a.v + first_kv * a.v_stride + kv * width, a.v_stride, f.keys, width, f.v_chunks};
-    struct attn_rows o = {(elem *)f.d_o + first * a.o_stride + head * width, a.o_stride, a.seq, width, f.o_chunks};
+    struct attn_rows o = {(elem *)f.d_o + first * a.o_stride + head * width, a.o_stride, seq, width, f.o_chunks};
     struct grad_head h;
-    h.own[0] = h.out[0] = KEYS ? k : q;
-    h.own[1] = h.out[1] = KEYS ? v : o;
+    h.own[0] = KEYS ? k : q;
+    h.own[1] = KEYS ? v : o;
     h.by[0] = KEYS ? q : k;
     h.by[1] = KEYS ? o : v;
-    h.out[0].at = (elem *)f.d_0 + (h.own[0].at - (elem *)(KEYS ? a.k : a.q));
-    h.out[1].at = KEYS ? (elem *)f.d_1 + (v.at - (elem *)a.v) : nullptr;
-    h.out[0].chunks = f.d_0_chunks;
-    h.out[1].chunks = f.d_1_chunks;
     h.by_head[0] = h.by_head[1] = KEYS ? width : 0;
-    h.first = (KEYS ? block : f.blocks - 1 - block) * rows; /* the longest first */
-    h.lse = (const float *)a.lse + (sample * a.heads + head) * a.seq;
-    h.dot = f.dot + (h.lse - (const float *)a.lse);
-    h.part = (int)(blockIdx.x % parts);
+    h.stats = first * a.heads + head * seq;
     return h;
 }
 
-/* The tiles that go by, C rows each: of each head those from row `first` up to `end`. */
+/* The rows of result i: of d_q, or of d_k and d_v. They lie as q, k and v do. */
+template <bool KEYS>
+static __device__ __forceinline__ struct attn_rows rows_out(const struct grad_args &f, struct grad_place p, int i)
+{
+    const struct kern_attention &a = f.a;
+    int64_t stride = !KEYS ? a.q_stride : i ? a.v_stride : a.k_stride;
+    int n = KEYS ? f.keys : (int)a.seq;
+    elem *at = (elem *)(i ? f.d_1 : f.d_0) + (int64_t)p.sample * n * stride + p.head * a.head_dim;
+    return {at, stride, n, (int)a.head_dim, i ? f.d_1_chunks : f.d_0_chunks};
+}
+
+/* The pairs of tiles that go by, C rows each: of each head those from row `first` up to `end`. What a thread brings of
+ * the next pair begins at `at`, and its statistics at `stats`. */
 struct walk {
-    int64_t first, end;
-    int64_t head, row; /* of the tile at hand */
+    int first, end;
+    int row, left; /* of the pair at hand; pairs from this one on */
+    const elem *at[2];
+    int64_t stats;
 };
 
 /* The tiles that any of the owned rows sees, or is seen by. */
-template <int C, bool KEYS>
-static __device__ __forceinline__ struct walk walk_begin(const struct grad_args &f, int64_t owned, int rows)
+template <int D, bool KEYS>
+static __device__ __forceinline__ struct walk walk_begin(const struct grad_args &f, const struct grad_head &h,
+                                                         int owned)
 {
-    struct walk w = {0, KEYS ? f.a.seq : f.keys, 0, 0};
+    using S = grad_shape<D, KEYS>;
+    struct walk w;
+    w.first = 0;
+    w.end = KEYS ? (int)f.a.seq : f.keys;
     if (f.a.causal && KEYS)
-        w.row = w.first = owned / C * C;
-    if (f.a.causal && !KEYS && owned + rows < f.keys)
-        w.end = owned + rows;
+        w.first = owned / S::cols * S::cols;
+    if (f.a.causal && !KEYS && owned + S::rows < f.keys)
+        w.end = owned + S::rows;
+    w.row = w.first;
+    w.left = (w.end - w.first + S::cols - 1) / S::cols * (KEYS ? f.group : 1);
+    w.stats = h.stats + w.first;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        w.at[i] = attn_mine<D, S::threads>(attn_from(h.by[i], w.first));
     return w;
 }
 
-template <int C> static __device__ __forceinline__ struct walk walk_next(struct walk w)
+/* The pair behind the one at hand, of which `at` and `stats` are already. Another head's first lies elsewhere. */
+template <int C>
+static __device__ __forceinline__ void walk_next(struct walk &w, const struct grad_head &h, int64_t seq)
 {
     w.row += C;
+    w.left--;
     if (w.row >= w.end) {
+        int back = w.row - w.first;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            w.at[i] += h.by_head[i] - back * h.by[i].stride;
+        w.stats += seq - back;
         w.row = w.first;
-        w.head++;
     }
-    return w;
 }
 
-/* The lse of a row in base 2, and dot. Rows that are not there get weights of zero. */
-static __device__ __forceinline__ void statistics(const struct grad_head &h, int64_t head, int64_t row, int64_t seq,
-                                                  float *lse, float *dot)
+/* The lse of a row in base 2, and dot, which stand at `at`. Rows that are not there get weights of zero. */
+static __device__ __forceinline__ void statistics(const struct grad_args &f, bool there, int64_t at, float *lse,
+                                                  float *dot)
 {
-    *lse = row < seq ? h.lse[head * seq + row] * ATTN_LOG2E : INFINITY;
-    *dot = row < seq ? h.dot[head * seq + row] : 0.0f;
+    *lse = there ? ((const float *)f.a.lse)[at] * ATTN_LOG2E : INFINITY;
+    *dot = there ? f.dot[at] : 0.0f;
 }
 
-/* Begins to bring a pair of tiles, and the statistics of their rows when they are queries. */
+/* Begins to bring the pair of tiles, and the statistics of their rows when they are queries. */
 template <int D, bool KEYS>
-static __device__ __forceinline__ void bring(const struct grad_head &h, const struct walk &w, int64_t seq, elem *pair,
-                                             float *stats)
+static __device__ __forceinline__ void bring(const struct grad_args &f, const struct grad_head &h, struct walk &w,
+                                             elem *pair, float *stats)
 {
     using S = grad_shape<D, KEYS>;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        struct attn_rows from = attn_from(h.by[i], w.row);
-        from.at += w.head * h.by_head[i];
-        attn_fetch<D, S::cols, S::threads>(pair + i * S::cols * attn_pitch(D), from);
-    }
+    for (int i = 0; i < 2; i++)
+        attn_fetch<D, S::cols, S::threads, true>(pair + i * S::cols * attn_pitch(D), h.by[i], w.row, w.at[i]);
     for (int i = (int)threadIdx.x; KEYS && i < S::cols; i += S::threads)
-        statistics(h, w.head, w.row + i, seq, &stats[i], &stats[S::cols + i]);
+        statistics(f, w.row + i < (int)f.a.seq, w.stats + i, &stats[i], &stats[S::cols + i]);
+    w.stats += S::cols;
 }
 
 /* Whether owned row `r` and the row `c` that goes by do not see each other. */
-template <bool KEYS> static __device__ __forceinline__ bool hidden(const struct grad_args &f, int64_t r, int64_t c)
+template <bool KEYS> static __device__ __forceinline__ bool hidden(const struct grad_args &f, int r, int c)
 {
-    int64_t query = KEYS ? c : r, key = KEYS ? r : c;
+    int query = KEYS ? c : r, key = KEYS ? r : c;
     return key >= f.keys || (f.a.causal && key > query);
 }
 
@@ -190,7 +236,7 @@ template <int C, bool KEYS>
 static __device__ __forceinline__ void weigh(float (&s)[C / 8][4], float (&dp)[C / 8][4], float scale,
                                              const float (&lse)[2], const float (&dot)[2], const float *stats)
 {
-    int t = (int)threadIdx.x % 4;
+    int t = attn_lane() % 4;
 #pragma unroll
     for (int n = 0; n < C / 8; n++)
 #pragma unroll
@@ -203,9 +249,9 @@ static __device__ __forceinline__ void weigh(float (&s)[C / 8][4], float (&dp)[C
 
 /* Weights of what is hidden are nothing, whatever 2^x gave. */
 template <int C, bool KEYS>
-static __device__ __forceinline__ void mask(float (&p)[C / 8][4], const struct grad_args &f, int64_t row, int64_t col)
+static __device__ __forceinline__ void mask(float (&p)[C / 8][4], const struct grad_args &f, int row, int col)
 {
-    int lane = (int)threadIdx.x % CUDA_WARP;
+    int lane = attn_lane();
 #pragma unroll
     for (int n = 0; n < C / 8; n++)
 #pragma unroll
@@ -215,10 +261,9 @@ static __device__ __forceinline__ void mask(float (&p)[C / 8][4], const struct g
 }
 
 /* Whether a warp's 16 rows from `row` on and a tile's rows from `col` on all see each other. */
-template <int C, bool KEYS>
-static __device__ __forceinline__ bool all_seen(const struct grad_args &f, int64_t row, int64_t col)
+template <int C, bool KEYS> static __device__ __forceinline__ bool all_seen(const struct grad_args &f, int row, int col)
 {
-    int64_t last = KEYS ? row + 15 : col + C - 1, query = KEYS ? col : row;
+    int last = KEYS ? row + 15 : col + C - 1, query = KEYS ? col : row;
     return last < f.keys && !(f.a.causal && last > query);
 }
 
@@ -226,21 +271,21 @@ static __device__ __forceinline__ bool all_seen(const struct grad_args &f, int64
 template <int D, bool KEYS> struct grad_warp {
     using S = grad_shape<D, KEYS>;
     struct attn_own<D, S::held> own[2];
-    int64_t row;          /* its first */
+    int row;              /* its first */
     float lse[2], dot[2]; /* of rows g and g + 8, when they are queries */
     float out0[S::width / 8][4], out1[KEYS ? S::width / 8 : 1][4];
 };
 
 /* Adds what one pair of tiles, rows from `col` on, gives. */
 template <int D, bool KEYS>
-static __device__ __forceinline__ void take(struct grad_warp<D, KEYS> &w, const struct grad_args &f, int part,
-                                            int64_t col, const elem *pair, const float *stats)
+static __device__ __forceinline__ void take(struct grad_warp<D, KEYS> &w, const struct grad_args &f, int part, int col,
+                                            const elem *pair, const float *stats)
 {
     using S = grad_shape<D, KEYS>;
     constexpr int C = S::cols, W = S::width, tile = C * attn_pitch(D);
     float s[C / 8][4], dp[C / 8][4];
-    attn_scores<D, C>(w.own[0], pair, s);
-    attn_scores<D, C>(w.own[1], pair + tile, dp);
+    attn_scores<D, C, S::unroll>(w.own[0], pair, s);
+    attn_scores<D, C, S::unroll>(w.own[1], pair + tile, dp);
     weigh<C, KEYS>(s, dp, f.scale * ATTN_LOG2E, w.lse, w.dot, stats);
     if (!all_seen<C, KEYS>(f, w.row, col))
         mask<C, KEYS>(s, f, w.row, col);
@@ -256,55 +301,62 @@ static __device__ __forceinline__ void take(struct grad_warp<D, KEYS> &w, const 
 
 /* The warp's results, through its own rows of the owned tiles. */
 template <int D, bool KEYS>
-static __device__ __forceinline__ void give(const struct grad_warp<D, KEYS> &w, const struct grad_head &h, float scale,
-                                            bool add, elem *const (&mine)[2])
+static __device__ __forceinline__ void give(const struct grad_warp<D, KEYS> &w, const struct grad_args &f,
+                                            elem *const (&mine)[2])
 {
-    constexpr int W = grad_shape<D, KEYS>::width;
-    const float scaled[2] = {scale, scale}, plain[2] = {1, 1};
-    struct attn_rows to[2] = {attn_from(h.out[0], w.row), attn_from(h.out[1], KEYS ? w.row : 0)};
+    using S = grad_shape<D, KEYS>;
+    constexpr int W = S::width;
+    const struct grad_place p = place_of<KEYS>(f, S::rows, S::parts);
+    const float scaled[2] = {f.scale, f.scale}, plain[2] = {1, 1};
+    struct attn_rows to[2];
 #pragma unroll
     for (int i = 0; i < (KEYS ? 2 : 1); i++) {
-        to[i].at += h.part * W;
-        to[i].width -= h.part * W;
+        to[i] = attn_from(rows_out<KEYS>(f, p, i), p.first + attn_warp() * 16);
+        to[i].at += p.part * W;
+        to[i].width -= p.part * W;
     }
-    attn_give<D, W>(mine[0], w.out0, scaled, to[0], add);
+    attn_give<D, W>(mine[0], w.out0, scaled, to[0], f.add);
     if constexpr (KEYS)
-        attn_give<D, W>(mine[1], w.out1, plain, to[1], add);
+        attn_give<D, W>(mine[1], w.out1, plain, to[1], f.add);
 }
 
 template <int D, bool KEYS>
-__global__ void __launch_bounds__(grad_shape<D, KEYS>::threads) attention_backward(struct grad_args f)
+__global__ void __launch_bounds__(grad_shape<D, KEYS>::threads, grad_shape<D, KEYS>::blocks)
+    attention_backward(struct grad_args f)
 {
     using S = grad_shape<D, KEYS>;
     constexpr int pitch = attn_pitch(D), C = S::cols, tile = C * pitch;
     elem *own = (elem *)cuda_shared(), *pairs = own + 2 * S::rows * pitch;
     float *stats = (float *)(pairs + 4 * tile);
-    const struct grad_head h = head_of<KEYS>(f, S::rows, S::parts);
-    int warp = (int)threadIdx.x / CUDA_WARP;
+    const struct grad_place p = place_of<KEYS>(f, S::rows, S::parts);
+    const struct grad_head h = head_of<KEYS>(f, p);
+    int warp = attn_warp();
     elem *const mine[2] = {own + warp * 16 * pitch, own + (S::rows + warp * 16) * pitch};
-    int64_t seq = f.a.seq, heads = KEYS ? f.a.heads / f.a.kv_heads : 1;
-    struct walk now = walk_begin<C, KEYS>(f, h.first, S::rows);
     struct grad_warp<D, KEYS> w = {
     };
-    w.row = h.first + warp * 16;
-    for (int r = 0; r < 2 && !KEYS; r++)
-        statistics(h, 0, w.row + (int)threadIdx.x % CUDA_WARP / 4 + r * 8, seq, &w.lse[r], &w.dot[r]);
-    attn_fetch<D, S::rows, S::threads>(own, attn_from(h.own[0], h.first));
-    attn_fetch<D, S::rows, S::threads>(own + S::rows * pitch, attn_from(h.own[1], h.first));
-    bring<D, KEYS>(h, now, seq, pairs, stats);
-    for (int64_t i = 0; now.head < heads; i++) {
-        int here = (int)(i % 2), there = 1 - here;
-        struct walk next = walk_next<C>(now);
+    w.row = p.first + warp * 16;
+    for (int r = 0; r < 2 && !KEYS; r++) {
+        int row = w.row + attn_lane() / 4 + r * 8;
+        statistics(f, row < (int)f.a.seq, h.stats + row, &w.lse[r], &w.dot[r]);
+    }
+    for (int i = 0; i < 2; i++)
+        attn_fetch_once<D, S::rows, S::threads>(own + i * S::rows * pitch, h.own[i], p.first);
+    struct walk walk = walk_begin<D, KEYS>(f, h, p.first);
+    bring<D, KEYS>(f, h, walk, pairs, stats);
+    ptx_async_wait();
+    __syncthreads(); /* the owned rows are there */
+    for (int i = 0; i < 2; i++)
+        w.own[i].load(mine[i]);
+    for (int here = 0; walk.left > 0; here = 1 - here) {
+        int there = 1 - here, row = walk.row;
         ptx_async_wait();
         __syncthreads(); /* the pair `here` is there, and nobody uses the other any more */
-        for (int j = 0; i == 0 && j < 2; j++)
-            w.own[j].load(mine[j]);
-        if (next.head < heads)
-            bring<D, KEYS>(h, next, seq, pairs + there * 2 * tile, stats + there * 2 * C);
-        take<D, KEYS>(w, f, h.part, now.row, pairs + here * 2 * tile, stats + here * 2 * C);
-        now = next;
+        walk_next<C>(walk, h, f.a.seq);
+        if (walk.left > 0)
+            bring<D, KEYS>(f, h, walk, pairs + there * 2 * tile, stats + there * 2 * C);
+        take<D, KEYS>(w, f, p.part, row, pairs + here * 2 * tile, stats + here * 2 * C);
     }
-    give<D, KEYS>(w, h, f.scale, f.add, mine);
+    give<D, KEYS>(w, f, mine);
 }
 
 #define BACKWARD(D, KEYS)                                                                      \
@@ -373,10 +425,11 @@ static err_t launch_half(struct kern_stream *s, struct grad_args f, bool keys)
     err_t err = attn_allow(s, v);
     if (err != OK)
         return err;
-    f.blocks = attn_blocks(keys ? f.keys : a->seq, v->rows);
+    f.owners = (int)(keys ? a->kv_heads : a->heads);
+    f.blocks = (unsigned)attn_blocks(keys ? f.keys : a->seq, v->rows);
     f.d_0_chunks = attn_in_chunks(f.d_0, keys ? a->k_stride : a->q_stride, a->head_dim);
     f.d_1_chunks = attn_in_chunks(f.d_1, a->v_stride, a->head_dim);
-    int64_t blocks = a->batch * (keys ? a->kv_heads : a->heads) * f.blocks * v->parts;
+    int64_t blocks = a->batch * f.owners * f.blocks * v->parts;
     assert(blocks > 0 && blocks <= INT_MAX);
     CUDA_LAUNCH(s, v->kernel, (unsigned)blocks, v->rows * 2, v->shared, f);
     return cuda_stream_of(s)->err;
@@ -387,8 +440,7 @@ static err_t launch_half(struct kern_stream *s, struct grad_args f, bool keys)
 err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention_grad *g)
 {
     const struct kern_attention *a = &g->fwd;
-    assert(a->kv_heads > 0 && a->heads % a->kv_heads == 0 && a->head_dim > 0 && a->head_dim <= 256);
-    assert(!a->causal || attn_keys(a) == a->seq);
+    attn_check(a);
     float *dot = (float *)cuda_scratch(s, (size_t)(a->batch * a->heads * a->seq) * sizeof(float));
     if (!dot)
         return cuda_stream_of(s)->err;
@@ -399,7 +451,8 @@ err_t KERN_FN(attention_grad)(struct kern_stream *s, const struct kern_attention
     f.d_0 = g->d_q;
     f.dot = dot;
     f.add = g->acc_q;
-    f.keys = attn_keys(a);
+    f.group = (int)(a->heads / a->kv_heads);
+    f.keys = (int)attn_keys(a);
     f.scale = 1 / sqrtf((float)a->head_dim);
     f.q_chunks = attn_in_chunks(a->q, a->q_stride, a->head_dim);
     f.k_chunks = attn_in_chunks(a->k, a->k_stride, a->head_dim);

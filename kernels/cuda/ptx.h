@@ -13,6 +13,14 @@
 #include <ptx_host.h> /* of tests/cuda_host */
 #else
 
+/* p, of which the compiler forgets how it was computed, so that it holds this one pointer and no other way to the same
+ * address beside it. No instruction. */
+template <class T> static __device__ __forceinline__ T *ptx_opaque(T *p)
+{
+    asm volatile("" : "+l"(p));
+    return p;
+}
+
 /* Warp. Four 8x8 matrices of 16-bit elements (or 8x4 of 32-bit ones) from shared memory: lane l gives the address of
  * row l % 8, 16 bytes and 16-aligned, of matrix l / 8. r[j] of lane l is bytes 4 (l % 4) .. +4 of row l / 4 of matrix
  * j: its elements 2 (l % 4) and 2 (l % 4) + 1, the lower one in the lower half. */

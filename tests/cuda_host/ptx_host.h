@@ -18,6 +18,11 @@ static inline void ptx_host_aligned(const void *p, const char *what)
         cuda_host_fail("%s at %p, which is no multiple of 16", what, p);
 }
 
+template <class T> static inline T *ptx_opaque(T *p)
+{
+    return p;
+}
+
 /* ---- ldmatrix ---- */
 
 /* Addresses of the rows of the four matrices, those of matrix j at 8j .. 8j+7. */
