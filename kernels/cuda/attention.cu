@@ -28,7 +28,7 @@ struct forward_args {
 /* Rows per block and keys per tile by the bytes of a row: what fits into ATTN_SHARED_MAX, and the smaller tiles where
  * that lets more blocks run at once. `held`: float32 splits the rows of q at each use, beside which reading them costs
  * nothing. `blocks`: how many run at once on a multiprocessor, by which the compiler limits registers. 0: its own
- * choice is the same, or the limit makes it spill; docs/kernels.md has what came of it. */
+ * choice is the same, or the limit makes it spill; docs/internals/kernels.md has what came of it. */
 template <int D> struct forward_shape {
     static constexpr int bytes = D * (int)sizeof(elem);
     static constexpr int rows = bytes <= 768 ? 64 : 32;
