@@ -127,7 +127,7 @@ static void crew_start(struct crew *w, struct sheet *s, int world)
     for (int i = 0; i < world; i++)
         at.nodes.node_of[i] = i * at.n_nodes / world;
     if (w->spread)
-        at.nodes.words = word_store_new(); /* small, and the process's: there is a crew for each world size */
+        at.nodes.store = memory_store_new(); /* small, and the process's: there is a crew for each world size */
     w->world = world;
     for (int i = 0; i < world; i++)
         start_one(w, s, &at, i);

@@ -252,7 +252,7 @@ int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int ra
     }
     const struct parity_nodes *nodes = o ? o->nodes : NULL;
     static const uint8_t secret[32] = "an epoch's secret";
-    struct word_view view;
+    struct memory_store_view view;
     const struct comm_config cc = {.backend = o && o->comm ? o->comm : "shm",
                                    .dev = dev,
                                    .fd = fd,
@@ -261,7 +261,7 @@ int parity_run_rank(const struct parity_model *m, int fd, uint64_t epoch, int ra
                                    .epoch = epoch,
                                    .shared_bytes = engine_shared_bytes(&e),
                                    .timeout_ms = 30000,
-                                   .store = nodes ? word_view_init(&view, nodes->words, epoch) : NULL,
+                                   .store = nodes ? memory_store_view_init(&view, nodes->store, epoch) : NULL,
                                    .node_of = nodes ? nodes->node_of : NULL,
                                    .secret = secret,
                                    .secret_bytes = sizeof(secret),

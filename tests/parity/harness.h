@@ -50,7 +50,7 @@ void parity_result_free(struct parity_result *r);
 struct parity_nodes {
     int node_of[PARITY_MAX_WORKERS];
     const char *address; /* of this rank's */
-    struct word_store *words;
+    struct memory_store *store;
 };
 
 struct parity_options {

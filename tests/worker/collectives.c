@@ -20,10 +20,10 @@
 const char *ranks_backend = "shm";
 struct kern_stream *ranks_stream;
 
-/* Where the ranks of a case are; NULL: on one node. Made before the ranks are forked. */
+/* The nodes of a case's ranks; NULL: all are on one node. Set before the ranks are forked. */
 static const int *node_of;
 static int node_segments[MAX_NODES];
-static struct word_store *words;
+static struct memory_store *store;
 static const uint8_t secret[32] = "an epoch's secret, for a test's";
 
 int ranks_segment(void)
@@ -33,11 +33,11 @@ int ranks_segment(void)
     return fd;
 }
 
-static void find_each_other(struct comm_config *config, struct word_view *view)
+static void find_each_other(struct comm_config *config, struct memory_store_view *view)
 {
     if (!node_of)
         return;
-    config->store = word_view_init(view, words, config->epoch);
+    config->store = memory_store_view_init(view, store, config->epoch);
     config->fd = node_segments[node_of[config->rank]];
     config->node_of = node_of;
     config->secret = secret;
@@ -62,7 +62,7 @@ int ranks_run_one(int fd, uint64_t epoch, int rank, int world, rank_fn fn)
     struct comm *c = NULL;
     struct comm_group *all = NULL;
     struct why why = {""};
-    struct word_view view;
+    struct memory_store_view view;
     int ranks[16];
     find_each_other(&config, &view);
     for (int i = 0; i < world; i++)
@@ -122,7 +122,7 @@ bool ranks_ended(err_t err)
 
 /* ---- nodes ---- */
 
-/* Only whether it is there: loading it here would start it in the parent of all ranks. */
+/* Checks only whether the module exists: loading it here would initialize UCX in the parent of all ranks. */
 void ranks_need_ucx(void)
 {
     char path[4096];
@@ -142,7 +142,7 @@ static void set_nodes(const char *backend, const int *nodes)
         ranks_need_ucx();
     ranks_backend = backend;
     node_of = nodes;
-    words = word_store_new();
+    store = memory_store_new();
     for (int i = 0; i < MAX_NODES; i++)
         node_segments[i] = ranks_segment();
 }
@@ -215,7 +215,7 @@ double ranks_get(const void *x, int64_t i, enum dtype dtype)
     }
 }
 
-/* In the order of the ranks, rounded to the type after each step. */
+/* Reduces in rank order and rounds to the type after each step. */
 double ranks_oracle(const int *ranks, int n, int64_t i, enum dtype dtype, enum reduce_op op)
 {
     double acc = ranks_value(ranks[0], i, dtype);
@@ -237,7 +237,7 @@ void ranks_fill(void *x, int64_t n, enum dtype dtype, int rank)
 
 static const enum dtype dtypes[] = {DT_F32, DT_F64, DT_I32, DT_I64};
 static const enum reduce_op ops[] = {REDUCE_SUM, REDUCE_MIN, REDUCE_MAX, REDUCE_AVG};
-static const int64_t sizes[] = {0, 1, 3, 511, 1025, 33000, 100003}; /* tiny, slices with nothing, several blocks */
+static const int64_t sizes[] = {0, 1, 3, 511, 1025, 33000, 100003}; /* small, with empty slices, several blocks */
 const int ranks_everybody[] = {0, 1, 2, 3, 4, 5};
 
 /* ---- all-reduce ---- */
@@ -251,7 +251,7 @@ int case_all_reduce(struct comm_group *g, void *x, int64_t n, enum dtype dtype, 
     return 0;
 }
 
-/* Over nodes, where a call takes longer, one operation of each type and size. */
+/* Over several nodes, where a call takes longer, only one operation of each type and size. */
 int case_all_reduce_everything(struct comm *c, struct comm_group *all, int rank, int world)
 {
     void *private = malloc(100003 * 8);
@@ -372,7 +372,8 @@ int case_broadcast_everything(struct comm *c, struct comm_group *all, int rank, 
     return 0;
 }
 
-/* Every group of two or more of five ranks; a rank uses those that it belongs to, between collectives of all. */
+/* Every group of two or more of five ranks. A rank uses the groups of which it is a member, between collectives of all
+ * ranks. */
 int case_groups(struct comm *c, struct comm_group *all, int rank, int world)
 {
     for (int mask = 1; mask < 1 << world; mask++) {
@@ -411,7 +412,7 @@ int case_agree(struct comm *c, struct comm_group *all, int rank, int world)
 
 #define PLACES_N 70001 /* more than a block of every type */
 
-/* `shared`: at a place of its own. */
+/* `shared`: the buffer lies in comm_shared, at a different offset on each rank. */
 static void *place(struct comm *c, void *private, bool shared, int rank)
 {
     return shared ? (uint8_t *)comm_shared(c) + 4096 * rank + 8 * (rank + 1) : private;
@@ -465,7 +466,7 @@ int case_places(struct comm *c, struct comm_group *all, int rank, int world)
 
 /* ---- bytes ---- */
 
-/* The bytes that one more call has brought. */
+/* The bytes that a call has received. */
 static int64_t brought(struct comm_group *g, int64_t *seen)
 {
     int64_t before = *seen;
@@ -518,7 +519,7 @@ static void *abort_later(void *c)
     return NULL;
 }
 
-/* The last rank is killed; the others wait for it in a collective until another thread aborts. */
+/* The last rank is killed; the others wait for it in a collective until another thread aborts the comm. */
 int case_killed(struct comm *c, struct comm_group *all, int rank, int world)
 {
     pthread_t thread;

@@ -1,6 +1,5 @@
-/* Collectives against an oracle that every rank computes for itself: the inputs of all ranks are functions of rank and
- * index, so no second channel is needed. The backends take the same cases; "staged" runs over the processor as a
- * device. */
+/* Collectives against an oracle that every rank computes itself: the inputs of all ranks are functions of rank and
+ * index, so no second channel is needed. All backends run the same cases; "staged" uses the CPU device. */
 #ifndef DTD_TESTS_WORKER_COLLECTIVES_H
 #define DTD_TESTS_WORKER_COLLECTIVES_H
 
@@ -9,7 +8,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* What a rank does; 0 when all was right. */
+/* The body of a rank; returns 0 when all checks passed. */
 typedef int (*rank_fn)(struct comm *c, struct comm_group *all, int rank, int world);
 
 #define CHECK(condition)                                                                                \
@@ -30,12 +29,12 @@ int ranks_segment(void);
 int ranks_run_one(int fd, uint64_t epoch, int rank, int world, rank_fn fn);
 void ranks_run_forked(int fd, uint64_t epoch, int world, rank_fn fn);
 void ranks_run_worlds(rank_fn fn); /* of 1 to 5 ranks */
-/* Nodes of 2 and 2 ranks, of 2, 1 and 3, four of 1, and two whose ranks are no neighbours; each node is a segment of
- * its own. Skips where the backend's module is not built. */
+/* Nodes with 2 and 2 ranks, with 2, 1 and 3, four with 1, and two nodes whose ranks are not consecutive; each node has
+ * its own segment. Skips if the backend's module is not built. */
 void ranks_run_nodes(const char *backend, rank_fn fn);
-void ranks_need_ucx(void); /* skips where its module is not built */
-bool ranks_on_nodes(void); /* the case runs over several, where a call takes longer */
-/* What a call says when the epoch has ended under it; over nodes also that a peer is lost. */
+void ranks_need_ucx(void); /* skips if its module is not built */
+bool ranks_on_nodes(void); /* the case runs over several nodes, where a call takes longer */
+/* Whether `err` is an error of a call that is running when the epoch ends; over nodes it may also be a lost peer. */
 bool ranks_ended(err_t err);
 
 double ranks_value(int rank, int64_t i, enum dtype dtype);
@@ -50,17 +49,18 @@ int case_nan(struct comm *c, struct comm_group *all, int rank, int world);
 int case_gather_everything(struct comm *c, struct comm_group *all, int rank, int world);
 int case_scatter_everything(struct comm *c, struct comm_group *all, int rank, int world);
 int case_broadcast_everything(struct comm *c, struct comm_group *all, int rank, int world);
-/* Every group of two or more of five ranks; a rank uses those that it belongs to, between collectives of all. */
+/* Every group of two or more of five ranks. A rank uses the groups of which it is a member, between collectives of all
+ * ranks. */
 int case_groups(struct comm *c, struct comm_group *all, int rank, int world);
 int case_agree(struct comm *c, struct comm_group *all, int rank, int world);
-/* Buffers of every rank in private or in shared memory, at other places on each, in all mixtures. */
+/* All combinations of private and shared buffers, at different offsets on each rank. */
 int case_places(struct comm *c, struct comm_group *all, int rank, int world);
-/* What comm_group_bytes says. */
+/* Checks comm_group_bytes. */
 int case_bytes(struct comm *c, struct comm_group *all, int rank, int world);
 /* On two nodes; see ranks_killed. */
 void ranks_killed_on_nodes(const char *backend, rank_fn fn);
-/* Four ranks run `fn`, in which the last is killed and another aborts: nobody hangs, and the segment serves the next
- * epoch. */
+/* Four ranks run `fn`, in which the last rank is killed and another aborts: no rank hangs, and the next epoch can use
+ * the segment. */
 void ranks_killed(rank_fn fn);
 int case_killed(struct comm *c, struct comm_group *all, int rank, int world); /* in an all-reduce */
 

@@ -1,8 +1,8 @@
-/* Stands in for the driver's libnvidia-ml.so.1: one kind of GPU, as many as FAKE_NVML_GPUS says (2). FAKE_NVML_INIT is
- * what it answers to its start (0); with FAKE_NVML_OLD it knows little of its GPUs. FAKE_NVML_LOST is the index of one
- * that is lost; FAKE_NVML_FALLS of one that is lost behind its first words; FAKE_NVML_RIDDLE of one that is refused.
- * Prototypes are those of the
- * vendor's reference, written anew: a mistake in worker/nvml.c must not be repeated here. */
+/* A stand-in for the driver's libnvidia-ml.so.1, with FAKE_NVML_GPUS (default 2) GPUs of one kind. FAKE_NVML_INIT is
+ * the code that nvmlInit returns (default 0); with FAKE_NVML_OLD only few facts of the GPUs are supported.
+ * FAKE_NVML_LOST is the index of a lost GPU, FAKE_NVML_FALLS of a GPU that is lost after its first calls,
+ * FAKE_NVML_RIDDLE of a GPU whose calls are refused. The prototypes follow the vendor's reference and are written
+ * independently of worker/nvml.c, so that they do not repeat its mistakes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -169,7 +169,7 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *
     return answer(handle);
 }
 
-/* As the real one: a question without room is answered with the number and an error, unless there is nothing. */
+/* Like the real library: a call without a buffer returns the number and an error, unless the number is 0. */
 int nvmlDeviceGetRetiredPages(void *handle, int cause, unsigned int *count, unsigned long long *addresses)
 {
     unsigned int n = cause == 1 ? 2 : 0;

@@ -1,7 +1,7 @@
-# The real programs with run.device cuda, on a processor: dtd-cuda.so and dtd-nccl.so of the build's cuda-host folder, where
-# stand-ins take the place of the vendor's libraries. One worker and two, over host staging and over NCCL, are the CPU's job
-# to rounding; a killed worker costs an epoch but not the process of the other, and the end is the undisturbed one, bit for
-# bit; a checkpoint goes from GPU to CPU workers and back.
+# The real programs with run.device cuda, on a processor: the modules dtd-cuda.so and dtd-nccl.so of the build's cuda-host
+# folder use stand-ins of the vendor's libraries. Jobs of one worker and of two, over host staging and over NCCL, agree with
+# a CPU job except for rounding. A killed worker ends the epoch but not the process of the other worker, and the result is
+# bit-identical to that of an undisturbed job. A checkpoint moves from GPU to CPU workers and back.
 . "$DTD_SOURCE/tests/cluster/lib.sh"
 modules=${DTD_CUDA_HOST:?}
 [ -e "$modules/dtd-cuda.so" ] && [ -e "$modules/dtd-nccl.so" ] || skip "this build has no $modules/dtd-cuda.so (ninja cuda-host)"

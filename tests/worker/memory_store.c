@@ -1,4 +1,4 @@
-/* See memory_store.h. Words are never changed or removed, so that a reader needs nothing but the flag of a row. */
+/* See memory_store.h. Values are never changed or removed, so a reader only checks the flag of a row. */
 #include "tests/worker/memory_store.h"
 
 #include "common/base/clock.h"
@@ -18,32 +18,32 @@ struct row {
     size_t bytes;
     char value[192];
 };
-struct word_store {
+struct memory_store {
     _Atomic int n;
     struct row row[ROWS];
 };
 
-struct word_store *word_store_new(void)
+struct memory_store *memory_store_new(void)
 {
-    struct word_store *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct memory_store *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
         abort();
     return s;
 }
 
-static void name(const struct word_view *v, const char *key, char *ret, size_t room)
+static void name(const struct memory_store_view *v, const char *key, char *ret, size_t room)
 {
     snprintf(ret, room, "%llu %s", (unsigned long long)v->epoch, key);
 }
 
 static err_t put(void *arg, const char *key, const void *value, size_t bytes, struct why *why)
 {
-    struct word_view *v = arg;
-    int i = atomic_fetch_add(&v->words->n, 1);
+    struct memory_store_view *v = arg;
+    int i = atomic_fetch_add(&v->table->n, 1);
     (void)why;
-    if (i >= ROWS || bytes > sizeof(v->words->row[0].value))
+    if (i >= ROWS || bytes > sizeof(v->table->row[0].value))
         return ERR_LIMIT;
-    struct row *r = &v->words->row[i];
+    struct row *r = &v->table->row[i];
     name(v, key, r->key, sizeof(r->key));
     memcpy(r->value, value, bytes);
     r->bytes = bytes;
@@ -51,10 +51,10 @@ static err_t put(void *arg, const char *key, const void *value, size_t bytes, st
     return OK;
 }
 
-static const struct row *find(const struct word_view *v, const char *wanted)
+static const struct row *find(const struct memory_store_view *v, const char *wanted)
 {
-    for (int i = 0; i < ROWS && i < atomic_load(&v->words->n); i++) {
-        const struct row *r = &v->words->row[i];
+    for (int i = 0; i < ROWS && i < atomic_load(&v->table->n); i++) {
+        const struct row *r = &v->table->row[i];
         if (atomic_load(&r->ready) && strcmp(r->key, wanted) == 0)
             return r;
     }
@@ -63,7 +63,7 @@ static const struct row *find(const struct word_view *v, const char *wanted)
 
 static err_t get(void *arg, const char *key, int64_t timeout_ms, void *ret, size_t *ret_bytes, struct why *why)
 {
-    const struct word_view *v = arg;
+    const struct memory_store_view *v = arg;
     const int64_t deadline = clock_mono_ms() + timeout_ms;
     char wanted[64];
     const struct row *r;
@@ -80,8 +80,8 @@ static err_t get(void *arg, const char *key, int64_t timeout_ms, void *ret, size
     return OK;
 }
 
-const struct comm_store *word_view_init(struct word_view *v, struct word_store *words, uint64_t epoch)
+const struct comm_store *memory_store_view_init(struct memory_store_view *v, struct memory_store *store, uint64_t epoch)
 {
-    *v = (struct word_view){.store = {.arg = v, .put = put, .get = get}, .words = words, .epoch = epoch};
+    *v = (struct memory_store_view){.store = {.arg = v, .put = put, .get = get}, .table = store, .epoch = epoch};
     return &v->store;
 }

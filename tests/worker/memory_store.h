@@ -4,16 +4,17 @@
 
 #include "worker/comm/comm.h"
 
-struct word_store;
+struct memory_store;
 
 /* Before the fork. Freed with the process. */
-struct word_store *word_store_new(void);
-/* As the ranks of an epoch see it. */
-struct word_view {
+struct memory_store *memory_store_new(void);
+/* The store of one epoch. */
+struct memory_store_view {
     struct comm_store store;
-    struct word_store *words;
+    struct memory_store *table;
     uint64_t epoch;
 };
-const struct comm_store *word_view_init(struct word_view *v, struct word_store *words, uint64_t epoch);
+const struct comm_store *memory_store_view_init(struct memory_store_view *v, struct memory_store *store,
+                                                uint64_t epoch);
 
 #endif

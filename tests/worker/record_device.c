@@ -1,4 +1,4 @@
-/* Streams are the processor's own, told apart by a table; their `dev` is this device, so that calls come here. */
+/* The streams are those of the CPU device, identified by a table; their `dev` is this device, so calls arrive here. */
 #include "tests/worker/record_device.h"
 
 #include "tests/lib/test.h"
@@ -8,7 +8,7 @@
 #define MAX_TASKS 4096
 #define LAZY 2
 
-/* What waits on the copy stream: a copy, or the record of an event (dst NULL). */
+/* A task that waits on the copy stream: a copy, or the record of an event (dst NULL). */
 struct task {
     void *dst;
     const void *src;
@@ -58,7 +58,7 @@ static void put_task(struct task t)
     rec.tasks[rec.n_tasks++] = t;
 }
 
-/* Does the first n tasks. */
+/* Runs the first n tasks. */
 static void do_tasks(int n)
 {
     for (int i = 0; i < n; i++)
@@ -68,7 +68,7 @@ static void do_tasks(int n)
     rec.n_tasks -= n;
 }
 
-/* How many tasks lie before the last record of the event, that included; 0: it is over. */
+/* Number of tasks up to and including the last record of the event; 0: the event is complete. */
 static int tasks_before(const struct dev_event *e)
 {
     for (int i = rec.n_tasks; i > 0; i--)
@@ -148,7 +148,7 @@ static void rec_stream_free(struct kern_stream *s)
     s->dev = rec.cpu;
     dev_stream_free(s);
     if (rec.live[REC_STREAM_FREE] == rec.live[REC_STREAM_NEW])
-        rec.n_streams = 0; /* the next engine counts anew */
+        rec.n_streams = 0; /* the streams of the next engine are counted from 0 */
 }
 
 static err_t rec_stream_sync(struct kern_stream *s, struct why *why)

@@ -1,7 +1,7 @@
-/* A device that writes down what is asked of it, and hides its memory: the processor's memory, streams and kernels, but
- * `host_memory` is false, so that whoever uses it must behave as with a GPU. What the copy stream is given waits until
- * somebody must have it (a wait or a sync of an event behind it, or the end of its stream): as late as a device may be.
- * All other work is done at once. One device at a time, one thread. */
+/* A device that records its calls. It uses the memory, streams and kernels of the CPU device, but `host_memory` is
+ * false, so its users must behave as with a GPU. Work on the copy stream is delayed until it is needed (by a wait or a
+ * sync for an event recorded after it, or by the end of its stream), as late as a device may run it. All other work is
+ * done at once. One device at a time, one thread. */
 #ifndef DTD_TESTS_WORKER_RECORD_DEVICE_H
 #define DTD_TESTS_WORKER_RECORD_DEVICE_H
 
@@ -30,23 +30,23 @@ enum rec_kind {
 
 struct rec_entry {
     enum rec_kind kind;
-    const void *event; /* as the user knows it */
-    int stream;        /* in the order of their making: 0 compute, 1 comm, 2 copy */
+    const void *event; /* the user's handle */
+    int stream;        /* number in order of creation: 0 compute, 1 comm, 2 copy */
     size_t bytes;
     char text[32]; /* of a range */
 };
 
 struct dev *rec_open(void);
-void rec_close(struct dev *d); /* fails the test when something was not given back */
+void rec_close(struct dev *d); /* fails the test when something was not freed */
 
-/* Since rec_forget. */
+/* The calls since rec_forget. */
 int rec_count(enum rec_kind kind);
 const struct rec_entry *rec_log(int *ret_n);
 void rec_forget(void);
 /* Copies that wait on the copy stream. */
 int rec_waiting(void);
 
-/* Called in the next stream_sync, whose answer it is; once. */
+/* Called once, by the next stream_sync, which returns its result. */
 void rec_at_sync(err_t (*fn)(struct why *why));
 
 #endif

@@ -1,5 +1,5 @@
-/* The interface and its backend over the memory of a node: the cases of collectives.h, in place and in private memory,
- * canonical sums, and how epochs begin and end. A few cases run ranks as threads. */
+/* The comm interface and the shm backend: the cases of collectives.h, in place and in private memory, canonical sums,
+ * and the beginning and end of epochs. A few cases run ranks as threads. */
 #include "tests/lib/test.h"
 #include "tests/worker/collectives.h"
 
@@ -100,7 +100,7 @@ static float tree_node(int64_t lo, int64_t hi, int64_t i)
     return tree_node(lo, mid, i) + tree_node(mid, hi, i);
 }
 
-/* Deals the tree: a node is either one rank's as a whole, or cut. `salt` chooses. */
+/* Distributes the tree: a node is either held by one rank or divided further. `salt` selects the distribution. */
 static int deal(int64_t lo, int64_t hi, int salt, int world, int rank, struct comm_tree_node *mine, int n)
 {
     uint64_t h = ((uint64_t)lo * 131 + (uint64_t)hi * 31 + (uint64_t)salt) * 0x9e3779b97f4a7c15u >> 33;
@@ -151,7 +151,7 @@ static int bad_tree_case(struct comm *c, struct comm_group *all, int rank, int w
 {
     float *out = comm_shared(c);
     struct comm_tree_node node = {
-        0, 2, 4096}; /* ranks_everybody holds leaves 0 and 1, nobody the rest; and 1..3 is no node */
+        0, 2, 4096}; /* every rank holds leaves 0 and 1, no rank the others; and 1..3 is not a node */
     CHECK(comm_tree_reduce(all, &node, 1, 4, out, 100, DT_F32) == ERR_INVALID);
     node = (struct comm_tree_node){1, 3, 4096};
     CHECK(comm_tree_reduce(all, &node, rank == 0, 4, out, 100, DT_F32) == ERR_INVALID);
@@ -180,7 +180,7 @@ TEST(a_killed_rank_hangs_nobody)
     ranks_killed(case_killed);
 }
 
-/* ---- nodes: the same cases, and the same bits, whatever is between the ranks ---- */
+/* ---- several nodes: the same cases, with the same bits over every wire ---- */
 
 static int all_reduces(struct comm *c, struct comm_group *all, int rank, int world)
 {

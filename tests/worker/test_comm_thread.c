@@ -1,6 +1,8 @@
-/* The communication thread: its queue, alone; then engines that have one, of which an op fails, whose epoch ends while
- * one of the two threads waits, and whose ranks are on several nodes. That it changes no number is in
- * tests/parity/test_switches.c. Nothing here depends on how long something takes: who is to wait is seen to sleep. */
+/* The communication thread: first its queue alone; then engines with a communication thread in which an op fails, whose
+ * epoch ends while one of the two threads waits, or whose ranks are on several nodes. tests/parity/test_switches.c
+ * checks that the thread changes no result. No case depends on timing: the test checks that a thread sleeps before it
+ * goes on.
+ */
 #include "tests/parity/compare.h"
 #include "tests/parity/rig.h"
 #include "tests/worker/collectives.h"
@@ -14,7 +16,7 @@
 
 /* ---- the queue ---- */
 
-/* Ops whose `unit` says who they are. */
+/* Ops identified by their `unit`. */
 #define MANY (3 * COMM_QUEUE)
 static int ran[MANY + 1], n_ran;
 static sem_t gate;
@@ -154,7 +156,7 @@ TEST(behind_what_fails_nothing_runs)
     assert_ptr_equal(f.op, &queue.op[1]);
     assert_int_equal(f.run.update, 1);
     assert_int_equal(n_ran, 2);
-    /* And afresh. */
+    /* After a failure the queue can be used again. */
     assert_true(comm_thread_wait(queue.t, queue_op(&queue, note)));
     assert_int_equal(comm_thread_finish(queue.t, false).err, OK);
     assert_int_equal(n_ran, 3);
@@ -196,7 +198,7 @@ static void fork_ranks(const char *yaml, const char *const *sets, rig_fn fn)
     parity_model_fini(&m);
 }
 
-/* All have come out of it when it returns: nobody ends the epoch under another that opens. */
+/* Returns when all ranks have opened their comm, so that no rank ends the epoch while another still opens. */
 static err_t open_rank(struct rig *r, const struct parity_model *m, int fd, int rank, struct why *why)
 {
     *r = (struct rig){0};
@@ -238,7 +240,7 @@ TEST(who_is_alone_or_does_not_ask_has_none)
 static int sums;
 static const struct comm_backend *sound;
 
-/* A copy of the comm's functions in their place, to be changed. */
+/* Replaces the comm's function table with a copy that the test may change. */
 static struct comm_backend *spy_on(struct rig *r)
 {
     static struct comm_backend spy;
@@ -257,7 +259,7 @@ static err_t third_sum_fails(struct comm_group *g, struct kern_stream *s, void *
     return why_set(&g->comm->why, ERR_IO, "the wire has burnt");
 }
 
-/* Rank 1 fails and aborts, as train.c does; the others hear of the end. */
+/* Rank 1 fails and aborts, as train.c does; the calls of the other ranks end. */
 static int one_fails(void *arg, int fd, int rank)
 {
     struct rig r;
@@ -288,7 +290,7 @@ TEST(a_queued_op_that_fails_is_named_as_ever)
 
 static _Atomic int cancel;
 
-/* As the link's thread does it. */
+/* Ends the epoch as the link's thread does. */
 static void end_epoch(struct rig *r)
 {
     atomic_store(&cancel, 1);
@@ -312,7 +314,7 @@ static int says_canceled(struct rig *r, int rank, err_t err, const struct why *w
     return bad ? SAY("rank %d: %s %s %s\n", rank, err_name(err), why->text, again.text) : 0;
 }
 
-/* Rank 1 never comes to the step: rank 0's threads wait, one for the other, which waits for rank 1. */
+/* Rank 1 never runs the step: rank 0's compute thread waits for its communication thread, which waits for rank 1. */
 static int one_does_not_come(void *arg, int fd, int rank)
 {
     struct rig r;
@@ -371,7 +373,7 @@ TEST(an_epoch_ends_while_the_communication_thread_waits)
     fork_ranks(parity_llama, SETS("parallel.workers=2", "run.comm_thread=on"), ends_in_sample);
 }
 
-/* Rank 1, the second stage, waits for what rank 0 does not send, and cannot read its sample. */
+/* Rank 1, the second stage, cannot read its sample while it waits for a message that rank 0 does not send. */
 static _Atomic int in_wait;
 
 static err_t wait_seen(struct comm_group *g, int slot)
@@ -432,7 +434,7 @@ static int spread_rank(void *arg, int fd, int rank)
 
 static struct parity_result *run_spread(const char *backend, const char *thread)
 {
-    struct spread s = {.nodes = {.node_of = {0, 0, 1, 1}, .address = "127.0.0.1", .words = word_store_new()}};
+    struct spread s = {.nodes = {.node_of = {0, 0, 1, 1}, .address = "127.0.0.1", .store = memory_store_new()}};
     s.options = (struct parity_options){.comm = backend, .nodes = &s.nodes};
     parity_model_init(&s.m, parity_llama,
                       SETS("parallel.workers=4", "parallel.fsdp=2", "parallel.pp=2", "parallel.zero=3", thread));

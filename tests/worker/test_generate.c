@@ -1,4 +1,4 @@
-/* Choosing tokens against a plain count, and dt-worker --generate on a checkpoint made here. */
+/* The choice of tokens against counted frequencies, and dt-worker --generate on a checkpoint that the test writes. */
 #include "tests/lib/test.h"
 
 #include "common/base/file.h"
@@ -82,11 +82,11 @@ TEST(top_one_is_the_likeliest)
     "data: {train: [/nothing], tokenizer: bytes}\n"                                             \
     "train: {steps: 1, seq: 24, global_batch: 1, micro_batch: 1}\ncheckpoint: {dir: /nowhere}\n"
 static const char yaml[] = MODEL;
-/* As it was trained: nothing of this is generating's. */
+/* The spec of the training job, which has nothing to do with generation. */
 static const char laid_out[] = MODEL "parallel: {workers: 8, fsdp: 2, zero: 3, tp: 2, pp: 2, async_tp: true, "
                                      "schedule: zb-h1, recompute: full, min_workers: 8}\n";
 
-/* The first parameters of the model, as a committed checkpoint. */
+/* Writes the model's initial parameters as a committed checkpoint. */
 static void make_checkpoint(char *ret, size_t size)
 {
     struct job_spec job;
@@ -131,7 +131,7 @@ static void make_checkpoint(char *ret, size_t size)
     job_fini(&job);
 }
 
-/* gpt2's q, k and v are one matrix, of which a load takes three boxes; what stands in the checkpoint must come out. */
+/* q, k and v of gpt2 are one matrix, which is loaded as three boxes; the loaded values must equal the checkpoint's. */
 static void start_gpt2(struct engine *e, struct job_spec *job, struct graph *graph, struct dev **dev)
 {
     static const char text[] = "name: tiny\nmodel: {arch: gpt2, dim: 32, layers: 2, heads: 2, vocab: 256}\n"
@@ -221,7 +221,7 @@ TEST(the_same_seed_makes_the_same_text)
     assert_string_not_equal(a, c);
 }
 
-/* What comes first does not depend on how much is asked for, though the window's length does. */
+/* The first tokens do not depend on the number of requested tokens, although the length of the window does. */
 TEST(a_longer_text_begins_as_the_shorter)
 {
     char dir[512], arguments[800], a[4096], b[4096];
@@ -233,7 +233,7 @@ TEST(a_longer_text_begins_as_the_shorter)
     assert_memory_equal(a, b, 5);
 }
 
-/* Parts of the model, each with its own boxes, say what the whole says; stages and heads are uneven. */
+/* A model in parts, each with its own boxes, writes the same text as the whole model; stages and heads are uneven. */
 TEST(a_model_in_parts_makes_the_same_text)
 {
     static const char *const cuts[] = {"--pp 2", "--pp 3", "--tp 2", "--tp 3", "--tp 2 --pp 3"};
@@ -249,13 +249,13 @@ TEST(a_model_in_parts_makes_the_same_text)
     }
 }
 
-/* One rank cannot speak: it ends for all, and is said once. */
+/* When one rank cannot write, all ranks end, and the error is printed once. */
 TEST(a_part_that_fails_ends_all)
 {
     char dir[512], arguments[800], text[4096];
     make_checkpoint(dir, sizeof(dir));
     snprintf(arguments, sizeof(arguments), "--generate %s --tokens 40 --pp 2 --tp 2 2>&1 >/dev/full | cat", dir);
-    assert_int_equal(run(arguments, text, sizeof(text)), 0); /* cat's */
+    assert_int_equal(run(arguments, text, sizeof(text)), 0); /* the exit status of cat */
     assert_string_equal("dt-worker: cannot write the text: no space left\n", text);
     snprintf(arguments, sizeof(arguments), "--generate %s --pp 4", dir);
     assert_int_equal(run(arguments, text, sizeof(text)), 2);

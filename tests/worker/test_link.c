@@ -1,5 +1,5 @@
-/* The worker's link against a control and an io of our own: what it says, and what it does when they go away. The fakes
- * live on a loop in a second thread; a test hands them small functions to run there. */
+/* The worker's link against a fake control and a fake io: the messages it sends, and its behaviour when they
+ * disconnect. The fakes run on a loop in a second thread; a test passes small functions to be run there. */
 #include "tests/lib/test.h"
 
 #include "common/base/clock.h"
@@ -169,7 +169,7 @@ static void drop_conns(struct fake *f, int64_t arg)
         rpc_conn_close(f->conns[i]);
 }
 
-/* Nobody listens any more. */
+/* Stops listening and closes all connections. */
 static void go_away(struct fake *f, int64_t arg)
 {
     for (int i = 0; i < 2; i++) {
@@ -439,7 +439,7 @@ TEST(a_start_that_is_said_again_is_the_same_epoch)
     fake_do(f, say_start, 2);
     usleep(50000);
     assert_int_equal(atomic_load(link_cancel(f->link)), 0);
-    fake_do(f, say_start, 5); /* a newer one ends it */
+    fake_do(f, say_start, 5); /* a START of a newer epoch ends this one */
     wait_cancel(f);
     link_leave(f->link);
     wait_until(f, look_reports, IDLE, 1);
@@ -469,7 +469,7 @@ TEST(reports_wait_for_a_control_that_is_away)
             seen[f->reports[i].step] = true;
     for (int i = 1; i <= 500; i++)
         assert_true(seen[i]);
-    fake_do(f, drop_conns, 0); /* a new control hears of the epoch and of its state again */
+    fake_do(f, drop_conns, 0); /* the Hello to a new control has the epoch, and the last state is sent again */
     wait_until(f, look_reports, DONE, 2);
     assert_int_equal(f->hello_epoch, 3);
     link_leave(f->link);
@@ -486,7 +486,7 @@ TEST(failed_is_said_with_its_text)
     assert_int_equal(f->reports[0].step, 17);
     assert_true(f->reports[0].fatal);
     assert_string_equal(f->reports[0].text, "the loss is nan");
-    fake_do(f, say_end, 3); /* left already: answered at once */
+    fake_do(f, say_end, 3); /* the epoch has been left already: answered at once */
     wait_until(f, look_reports, IDLE, 1);
     fake_stop(f);
 }
@@ -557,7 +557,7 @@ TEST(the_end_of_an_epoch_aborts_its_collectives)
     if (comm_open(&config, &comm[0], NULL))
         _exit(1);
     if (child == 0)
-        _exit(0); /* it joins, and never comes to the barrier */
+        _exit(0); /* it joins, but never enters the barrier */
     assert_int_equal(pipe(pipe_fd), 0);
     assert_ok(comm_group_new(comm[0], ranks, 2, &group));
     link_set_comm(f->link, comm[0]);
@@ -594,7 +594,7 @@ TEST(a_save_is_written_then_committed)
 {
     struct fake *f = fake_start();
     begin(f, 3);
-    assert_ok(link_save_wait(f->link, true, NULL)); /* there was none */
+    assert_ok(link_save_wait(f->link, true, NULL)); /* there was no save */
     save(f, 10);
     wait_until(f, look_saves, 1, 1);
     fake_do(f, save_written, 0);
@@ -675,7 +675,7 @@ TEST(the_end_of_an_epoch_ends_the_wait_for_a_commit)
     assert_err(ERR_CANCELED, link_save_wait(f->link, true, NULL));
     link_leave(f->link);
     begin(f, 4);
-    assert_ok(link_save_wait(f->link, false, NULL)); /* what the last epoch left does not count */
+    assert_ok(link_save_wait(f->link, false, NULL)); /* a save of the last epoch is ignored */
     link_leave(f->link);
     fake_stop(f);
 }

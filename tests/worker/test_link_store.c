@@ -1,5 +1,5 @@
-/* The ranks' store over a control of our own that dies and comes back empty. Two links in one process are two ranks;
- * the fake lives on a loop in a thread, and a test hands it small functions to run there. */
+/* The rendezvous store over a fake control that exits and restarts empty. Two links in one process are two ranks. The
+ * fake runs on a loop in a thread; a test passes small functions to be run there. */
 #include "tests/lib/test.h"
 
 #include "common/base/clock.h"
@@ -174,7 +174,7 @@ static void drop_conns(struct fake *f, int64_t arg)
         rpc_conn_close(f->conns[i]);
 }
 
-/* A new control: it knows nothing of what the last one was told. */
+/* Starts a new control, with none of the state of the last one. */
 static void start_anew(struct fake *f, int64_t arg)
 {
     drop_conns(f, arg);
@@ -209,7 +209,7 @@ static void say_start(struct fake *f, int64_t epoch)
     say(f, DTD__WORKER_COMMAND__KIND__START, (uint64_t)epoch);
 }
 
-/* As control does: who waits hears of it too. */
+/* Ends the epoch as control does: waiting gets receive an error. */
 static void say_end(struct fake *f, int64_t epoch)
 {
     say(f, DTD__WORKER_COMMAND__KIND__END, (uint64_t)epoch);
@@ -365,7 +365,7 @@ static err_t get(struct fake *f, int rank, const char *key, int64_t timeout_ms, 
     return err;
 }
 
-/* A get in a thread of its own: what a rank's compute thread does while the test does something else. */
+/* A get in its own thread, in place of a rank's compute thread. */
 struct asker {
     struct fake *fake;
     int rank;
@@ -427,7 +427,7 @@ TEST(a_control_that_comes_back_empty_is_told_again)
     wait_until(f, look_gets, 1);
     fake_do(f, start_anew, 0);
     wait_until(f, look_keys, 200);
-    wait_until(f, look_gets, 2); /* the question too */
+    wait_until(f, look_gets, 2); /* the get is repeated too */
     assert_ok(put(f, 0, "key", "after", &why));
     pthread_join(a.thread, NULL);
     assert_ok(a.err);
@@ -435,7 +435,7 @@ TEST(a_control_that_comes_back_empty_is_told_again)
     assert_ok(get(f, 1, "key/7", 1000, value, &why));
     assert_string_equal("key/7", value);
     fake_do(f, start_anew, 0);
-    assert_ok(get(f, 1, "key/7", 10000, value, &why)); /* whether the put or the get comes first */
+    assert_ok(get(f, 1, "key/7", 10000, value, &why)); /* the order of put and get does not matter */
     fake_stop(f);
 }
 
@@ -478,7 +478,7 @@ TEST(the_end_of_the_epoch_ends_the_waiting)
         link_leave(f->link[r]);
     fake_do(f, be_deaf, 0);
     begin(f, 4);
-    fake_do(f, start_anew, 0); /* what epoch 3 has put is not said in epoch 4 */
+    fake_do(f, start_anew, 0); /* puts of epoch 3 are not sent in epoch 4 */
     wait_until(f, look_attended, RANKS);
     assert_ok(put(f, 0, "new", "of epoch 4", &why));
     fake_do(f, look_keys, 0);
@@ -487,7 +487,7 @@ TEST(the_end_of_the_epoch_ends_the_waiting)
     fake_stop(f);
 }
 
-/* Control may say that the epoch is over before END comes. */
+/* Control's reply that the epoch has ended may arrive before END. */
 TEST(a_stale_epoch_is_a_canceled_one)
 {
     struct fake *f = fake_start();
@@ -515,7 +515,7 @@ TEST(a_get_waits_for_its_time)
     assert_err(ERR_TIMEOUT, a.err);
     assert_string_equal("nobody came", a.why.text);
     int64_t start = clock_mono_ms();
-    assert_err(ERR_TIMEOUT, get(f, 0, "never", 100, value, &why)); /* nobody lets the fake's deadlines pass */
+    assert_err(ERR_TIMEOUT, get(f, 0, "never", 100, value, &why)); /* the fake's own deadlines never expire */
     assert_in_range(clock_mono_ms() - start, 100, 6000);
     assert_non_null(strstr(why.text, "never"));
     fake_stop(f);

@@ -1,5 +1,5 @@
-/* All-to-all and messages against an oracle that every rank computes for itself: what one rank sends another is a
- * function of the two, a number and the index. */
+/* All-to-all and messages against an oracle that every rank computes itself: the data that one rank sends to another is
+ * a function of the two ranks, a number and the index. */
 #include "tests/lib/test.h"
 #include "tests/worker/collectives.h"
 
@@ -77,7 +77,7 @@ static int exchange(struct comm_group *g, const int *ranks, int me, int pattern,
     return 0;
 }
 
-/* Over shm some ranks send from shared bytes, at different places, the others from private ones, in all mixtures. */
+/* Over shm: all combinations of ranks that send from shared bytes, at different offsets, and from private memory. */
 static int all_to_all_case(struct comm *c, struct comm_group *all, int rank, int world)
 {
     uint8_t *private = malloc((size_t)8 << 20);
@@ -130,11 +130,11 @@ TEST(all_to_all_and_rings_of_any_group)
     ranks_run_worlds(groups_case);
 }
 
-/* All ranks have left comm_open: what a case breaks is not theirs. */
+/* Returns when all ranks have left comm_open, so that a case that aborts does not make it fail. */
 static void all_opened(struct comm_group *all)
 {
     if (comm_barrier(all))
-        fprintf(stderr, "the first barrier saw what came after it\n"); /* legal: it ended meanwhile */
+        fprintf(stderr, "the first barrier saw what came after it\n"); /* legal: the epoch ended meanwhile */
 }
 
 static int counts_differ(struct comm *c, struct comm_group *all, int rank, int world)
@@ -162,7 +162,7 @@ TEST(counts_that_differ_end_the_comm)
 static const int64_t sizes[] = {0, 1, 63, 4096, 65535, 65536, 65537, 262144, 262145, 700001};
 #define LONGEST 700001
 
-/* Around the ring, everybody sends first. In shared bytes at odd places too. */
+/* Around a ring, in which all ranks send first; also in shared bytes at odd offsets. */
 static int ring_case(struct comm *c, struct comm_group *all, int rank, int world)
 {
     uint8_t *x = malloc(LONGEST), *y = malloc(LONGEST);
@@ -176,7 +176,7 @@ static int ring_case(struct comm *c, struct comm_group *all, int rank, int world
             memset(dst, 0xee, LONGEST);
             CHECK(comm_sendrecv(all, ranks_stream, src, sizes[s], next, dst, sizes[s], last) == OK);
             CHECK(is_from(dst, sizes[s], last, rank, (int64_t)s));
-            memset(src, 0, LONGEST); /* it is ours again */
+            memset(src, 0, LONGEST); /* the buffer may be written again */
         }
     free(x);
     free(y);
@@ -188,7 +188,7 @@ TEST(a_ring_step_of_any_length)
     ranks_run_worlds(ring_case);
 }
 
-/* Lengths on both sides of a pair differ, and what comes back is longer than what a lane holds. */
+/* The two directions of a pair have different sizes, and the message back is longer than a lane holds. */
 static int uneven_ring_case(struct comm *c, struct comm_group *all, int rank, int world)
 {
     static uint8_t x[1100000], y[1100000];
@@ -216,7 +216,7 @@ static int64_t length_of(int from, int to, int number)
     return part * (number % 50 == 0 ? 300 : 1);
 }
 
-/* Rank by rank of the chain, there and back, far more messages than slots. */
+/* Along the chain of ranks and back, with many more messages than slots. */
 static int chain_case(struct comm *c, struct comm_group *all, int rank, int world)
 {
     static uint8_t x[400000];
@@ -242,11 +242,11 @@ TEST(messages_come_in_order)
 
 #define DEPTH 5
 
-/* Everybody exchanges with everybody, DEPTH messages under way each way, posted and waited for in another order on
- * every rank. */
+/* All pairs of ranks exchange messages, with DEPTH in flight in each direction; every rank posts them and waits for
+ * them in a different order. */
 static int phases_case(struct comm *c, struct comm_group *all, int rank, int world)
 {
-    enum { LENGTH = 290001 }; /* several chunks of every backend; the shorter ones are one */
+    enum { LENGTH = 290001 }; /* several chunks in every backend; the shorter messages are one chunk */
     const size_t all_bytes = (size_t)world * DEPTH * LENGTH;
     uint8_t *x = malloc(all_bytes), *y = malloc(all_bytes);
     struct comm_post out[6][DEPTH], in[6][DEPTH];
@@ -289,8 +289,9 @@ TEST(posts_out_of_phase)
     ranks_run_worlds(phases_case);
 }
 
-/* Each waits first for what only a later post of its peer brings: rank 0 sends 1 much and posts what 2 needs behind
- * it; 1 takes from 0 only when it has heard from 2, and 2 speaks only when it has heard from 0. */
+/* Each rank first waits for a message that depends on a later post of its peer: rank 0 sends a large message to 1, and
+ * after it the message that 2 needs; 1 receives from 0 only after a message from 2, which sends only after the message
+ * from 0. */
 static int crossing_case(struct comm *c, struct comm_group *all, int rank, int world)
 {
     static uint8_t x[600000];
@@ -319,8 +320,9 @@ TEST(a_full_lane_holds_up_no_other)
     ranks_run_worlds(crossing_case);
 }
 
-/* Each sends to the next, who comes late, and goes into a barrier when it has what the last one sent, without having
- * waited for its send; the next is there only when it has the message. Long ones go in many pieces. */
+/* Each rank sends to the next, which posts its receive late. A rank enters a barrier when it has received its message,
+ * without having waited for its send; the next rank enters the barrier only when it has that message. Long messages are
+ * sent in many pieces. */
 static int pushed_case(struct comm *c, struct comm_group *all, int rank, int world)
 {
     static const int64_t lengths[] = {0, 1, 5000, 4000037};
@@ -396,7 +398,7 @@ TEST(lengths_that_differ_end_the_comm)
     ranks_run_worlds(lengths_differ);
 }
 
-/* The segment's lanes start empty in the next epoch, whatever the last one left. */
+/* The segment's lanes are empty at the start of the next epoch, even if the last one left messages. */
 static int leave_some(struct comm *c, struct comm_group *all, int rank, int world)
 {
     uint8_t x = 1;
@@ -417,7 +419,7 @@ TEST(an_epoch_starts_with_empty_lanes)
     close(fd);
 }
 
-/* What the accounts say: bytes are counted where they are read. */
+/* Byte counters: messages are counted at the receiver. */
 static int bytes_case(struct comm *c, struct comm_group *all, int rank, int world)
 {
     static uint8_t x[100000], y[100000];
@@ -446,9 +448,9 @@ static void *abort_later(void *c)
     return NULL;
 }
 
-/* The last rank is killed with messages under way: one waits to receive, one to send more than a lane holds, one in
- * an all-to-all. What the killed one sent may have arrived as a whole if its receiver was there in time; then the next
- * message never comes. */
+/* The last rank is killed while messages are in flight: one rank waits to receive, one to send more than a lane holds,
+ * one in an all-to-all. A message of the killed rank may have arrived completely if its receiver was early; then the
+ * next message does not arrive. */
 static int killed_case(struct comm *c, struct comm_group *all, int rank, int world)
 {
     static uint8_t x[4 << 20];
@@ -458,7 +460,7 @@ static int killed_case(struct comm *c, struct comm_group *all, int rank, int wor
     int victim = world - 1;
     if (rank == victim) {
         err_t sent = comm_send_post(all, ranks_stream, x, 1 << 20, 0, &post);
-        CHECK(sent == OK || ranks_ended(sent)); /* where this rank runs late rank 0 has aborted */
+        CHECK(sent == OK || ranks_ended(sent)); /* if this rank is late, rank 0 has aborted already */
         kill(getpid(), SIGKILL);
     }
     if (rank == 0)
@@ -466,7 +468,7 @@ static int killed_case(struct comm *c, struct comm_group *all, int rank, int wor
     err_t err = rank == 0   ? comm_recv(all, ranks_stream, x, 1 << 20, victim)
                 : rank == 1 ? comm_send(all, ranks_stream, x, 1 << 20, victim)
                             : comm_all_to_all(all, ranks_stream, x, counts, x + 8000, counts, DT_F32);
-    if (rank < 2 && !err) /* a transport may have room for all of it */
+    if (rank < 2 && !err) /* a transport may buffer all of it */
         err = comm_recv(all, ranks_stream, x, 1 << 20, victim);
     CHECK(ranks_ended(err));
     CHECK(comm_recv_post(all, ranks_stream, x, 1, victim, &post) == ERR_CANCELED);
@@ -491,7 +493,7 @@ static void killed(void)
         assert_true(r == 3 ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
     assert_true(clock_mono_ms() - start < (ranks_on_nodes() ? 30000 : 5000));
-    ranks_run_forked(fd, 2, 4, phases_case); /* the segment serves the next epoch */
+    ranks_run_forked(fd, 2, 4, phases_case); /* the next epoch can use the segment */
     close(fd);
 }
 

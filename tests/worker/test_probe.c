@@ -1,5 +1,5 @@
-/* `dt-worker --probe` and `--health`: facts of GPUs, and what is missing where there are none. The driver's library is
- * a fake (fake_nvml.c), the CUDA module the one over the stand-ins, where they were built. */
+/* `dt-worker --probe` and `--health`: facts about GPUs, and the message if there are none. The driver's library is a
+ * fake (fake_nvml.c); the CUDA module is built over the stand-ins, if these were built. */
 #include "tests/lib/test.h"
 
 #include "common/base/file.h"
@@ -50,7 +50,7 @@ static void expect_missing(const char *environment, const char *const *parts)
     assert_int_equal(0, json_array_size(json_object_get(root, "gpus")));
     assert_ok(gpus_read(&g, words, strlen(words), &why)); /* as control reads it */
     assert_int_equal(0, gpus_count(&g));
-    assert_int_equal(0, strncmp(g.missing, missing, 100)); /* it may be cut there */
+    assert_int_equal(0, strncmp(g.missing, missing, 100)); /* the message may be truncated here */
     json_decref(root);
 }
 #define EXPECT_MISSING(environment, ...) expect_missing(environment, (const char *const[]){__VA_ARGS__, NULL})
@@ -159,7 +159,7 @@ TEST(facts_and_health)
     struct gpus g = {0};
     struct why why = {""};
     assert_ok(gpus_read(&g, words, strlen(words), &why));
-    assert_int_equal(0, gpus_count(&g)); /* none of them is well */
+    assert_int_equal(0, gpus_count(&g)); /* no GPU is healthy */
     assert_non_null(strstr(g.sick, "GPU 0 is not used: it has"));
     json_decref(root);
 }
@@ -244,7 +244,7 @@ TEST(health_without_a_device)
     json_decref(root);
 }
 
-/* As control reads it, with three GPUs of which the probe has said these uuids. */
+/* Parses the output as control does, with three GPUs whose uuids the probe has reported. */
 static uint64_t sick_of(struct gpus *g)
 {
     uint64_t sick = 0;
@@ -263,7 +263,7 @@ static void know_gpus(struct gpus *g)
     assert_ok(gpus_read(g, text, strlen(text), &why));
 }
 
-/* No module of ours is loaded, and no CUDA is there. */
+/* Without dtd's CUDA module and without CUDA. */
 TEST(health_of_all_gpus)
 {
     struct gpus g;
@@ -290,7 +290,7 @@ TEST(health_of_all_gpus)
                         gpus_sick(&g, 0));
     json_decref(say("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1"));
     know_gpus(&g);
-    assert_int_equal(0, sick_of(&g)); /* what is not told is no sign */
+    assert_int_equal(0, sick_of(&g)); /* an unknown fact is not a defect */
 }
 
 TEST(health_of_a_lost_gpu)
@@ -311,7 +311,7 @@ TEST(health_of_a_lost_gpu)
     assert_true(json_is_true(json_object_get(gpu, "lost")));
     assert_string_equal("nvmlDeviceGetHandleByIndex: GPU is lost (code 15)",
                         json_string_value(json_object_get(gpu, "error")));
-    assert_int_equal(4, sick_of(&g)); /* its index is the library's, ours is 2 */
+    assert_int_equal(4, sick_of(&g)); /* FAKE_NVML_* takes the library's index; dtd's index is 2 */
     json_decref(root);
     root = say("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1 FAKE_NVML_GPUS=3 FAKE_NVML_FALLS=2");
     gpu = json_array_get(json_object_get(root, "gpus"), 2);

@@ -1,9 +1,9 @@
-/* Collectives staged through the host, over the processor as a device: the cases that shm takes, several rounds, in
- * place; and what a backend says that cannot be opened. */
+/* Collectives of the staged backend on the CPU device: the cases of shm, several rounds, in place; and the errors of a
+ * backend that cannot be opened. */
 #include "tests/lib/test.h"
 #include "tests/worker/collectives.h"
 
-/* More than a half of the stage holds, so that rounds overlap; parts of very different length. */
+/* More data than a half holds, so that rounds overlap; parts of very different sizes. */
 static int staged_large(struct comm *c, struct comm_group *all, int rank, int world)
 {
     const int64_t n = 1400003;
@@ -144,7 +144,7 @@ TEST(staged_needs_a_device)
     assert_non_null(strstr(why.text, "device"));
 }
 
-/* The module's absence is told with the places that were looked at. */
+/* The error for a missing module names the paths that were tried. */
 TEST(nccl_without_its_module_says_where_it_was_sought)
 {
     struct comm_config config = {.backend = "nccl", .rank = 0, .world = 1};
@@ -157,5 +157,5 @@ TEST(nccl_without_its_module_says_where_it_was_sought)
     else if (err == ERR_UNSUPPORTED)
         assert_non_null(strstr(why.text, "dtd-nccl.so"));
     else
-        assert_true(why.text[0]); /* found; it wants a device */
+        assert_true(why.text[0]); /* found; it needs a device */
 }

@@ -1,5 +1,5 @@
-/* How a snapshot reaches dtd-io: when it is handed over, and what it says about itself, on a device that copies behind
- * the steps and on one that has copied at once. The link is a list of what it was asked. */
+/* The handover of a snapshot to dtd-io: its time, and the step and scalars that it has, on a device that copies while
+ * steps run and on one that copies at once. The link is replaced by a list of its calls. */
 #include "tests/parity/harness.h"
 #include "tests/worker/record_device.h"
 
@@ -14,10 +14,10 @@
 static struct {
     char log[512];
     int64_t said_step; /* in the scalars of the last save */
-    uint8_t *arena;    /* as it was at the last hand-over */
+    uint8_t *arena;    /* contents at the last handover */
     const struct arena *is;
     size_t bytes;
-    int fails; /* so many commits fail */
+    int fails; /* number of commits that fail */
 } fake;
 
 static void say(const char *format, ...)
@@ -115,7 +115,7 @@ static void step(struct bench *b)
     assert_ok(state_poll(&b->state, &why));
 }
 
-/* What a device that copies at once hands over at step `n`. */
+/* The snapshot that a device that copies at once hands over at step `n`. */
 static uint8_t *expected(int n)
 {
     struct bench b;
@@ -143,7 +143,8 @@ TEST(a_save_is_handed_over_at_once_where_copies_are)
     end(&b);
 }
 
-/* The steps go on; what is handed over is, and says that it is, of the step that asked. */
+/* Steps continue during the copy; the snapshot that is handed over has the data and the number of the step that
+ * requested it. */
 TEST(a_save_is_handed_over_when_its_copies_are_over)
 {
     struct bench b;
@@ -179,7 +180,7 @@ TEST(the_next_save_waits_for_the_copies_of_the_last)
     assert_string_equal(fake.log, "free; save 1; free; ");
     assert_memory_equal(fake.arena, want, fake.bytes);
     memset(fake.arena, 0, fake.bytes);
-    fake.fails = 1; /* and a save that failed is said again as it was */
+    fake.fails = 1; /* and a failed save is repeated unchanged */
     assert_ok(state_save_finish(&b.state, 5000, NULL));
     assert_string_equal(fake.log, "free; save 1; free; save 1; committed; save 1; committed; ");
     assert_memory_equal(fake.arena, want, fake.bytes);

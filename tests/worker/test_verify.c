@@ -1,5 +1,5 @@
-/* Replicas that differ are found, whoever holds them, and said alike on every rank; and what a job does with steps that
- * are not numbers. Ranks are forked; each flips a bit of its own memory or does not. */
+/* Differing replicas are detected, whichever ranks hold them, with the same message on every rank; and the behaviour of
+ * a job after steps with NaN results. Ranks are forked; each may flip a bit of its own memory. */
 #include "tests/parity/rig.h"
 
 #include "common/base/hash.h"
@@ -56,7 +56,7 @@ static int find_tensor(const struct graph *g, const char *name)
     return -1;
 }
 
-/* One bit of the first element, a low one that outlives an update: no number changes that anybody would see. */
+/* Flips a low bit of the first element that survives an update: no visible result changes. */
 static void flip(struct rig *r, const char *name)
 {
     const struct program *p = &r->e.train;
@@ -67,13 +67,13 @@ static void flip(struct rig *r, const char *name)
 }
 
 struct flipping {
-    int rank;         /* that flips */
-    const char *name; /* NULL: nobody does */
-    const char *said; /* of the sentence; NULL: nobody minds */
+    int rank;         /* rank that flips a bit */
+    const char *name; /* NULL: no rank flips */
+    const char *said; /* part of the message; NULL: no rank reports an error */
     struct parity_model m;
 };
 
-/* 0 when the rank says what it ought to. */
+/* 0 when the rank reports the expected message. */
 static int rank_flips(void *arg, int fd, int rank)
 {
     const struct flipping *f = arg;
@@ -116,14 +116,14 @@ TEST(a_flipped_bit_is_named_with_its_tensor_and_ranks)
     flipped(three, 0, "tok_embeddings.weight", "on rank 1 2");
 }
 
-/* Who is right nobody can say. */
+/* With two replicas it is unknown which one is correct. */
 TEST(of_two_ranks_both_are_named)
 {
     static const char *const two[] = {"parallel.workers=2", "train.verify_every=1", NULL};
     flipped(two, 1, "layers.1.feed_forward.w2.weight", "on rank 1");
 }
 
-/* Copies that other axes make: a norm on every rank of tp, everything on every rank of cp, a piece on every replica. */
+/* Copies along other axes: a norm on every rank of tp, everything on every rank of cp, a piece on every replica. */
 TEST(replicas_of_every_axis_are_compared)
 {
     static const char *const tp[] = {"parallel.workers=2", "parallel.tp=2", "train.verify_every=1", NULL};
@@ -136,7 +136,7 @@ TEST(replicas_of_every_axis_are_compared)
     flipped(shards, 2, "layers.1.feed_forward.w1.weight", "on rank 2");
 }
 
-/* What only one rank has is not compared: a column of tp, a layer of pp. */
+/* Parameters that only one rank has are not compared: a column of tp, a layer of pp. */
 TEST(what_has_no_replica_is_nobodys_business)
 {
     static const char *const tp[] = {"parallel.workers=2", "parallel.tp=2", "train.verify_every=1", NULL};

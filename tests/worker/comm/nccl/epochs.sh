@@ -1,5 +1,5 @@
-# A job on GPUs over NCCL with the real programs: two workers share a GPU, meet in control's store, lose one of them, and
-# the survivor goes on in its own process, over communicators made anew; control dies in between, too.
+# A job on GPUs over NCCL with the real programs: two workers share a GPU and find each other in control's store. One of
+# them is killed, and the survivor continues in its own process with new communicators; control is killed meanwhile, too.
 . "$DTD_SOURCE/tests/cluster/lib.sh"
 [ -e "${DTD_MODULE_DIR:-$DTD_BIN}/dtd-nccl.so" ] || skip "no module dtd-nccl.so"
 write_job
@@ -15,7 +15,7 @@ dtctl node -o json | jq -e '.gpus_free == .gpus - 1' >/dev/null || fail "the job
 survivor=$(worker_pid "$job" 0)
 control=$(dtctl node -o json | jq .control_pid)
 kill -9 "$(worker_pid "$job" 1)"
-# The one that has left the epoch and the one that is new to it both attend a control that knows it as the present one.
+# The worker that has left the epoch and the new worker both connect to a control whose current epoch it is.
 starts_again() { [ "$(grep -c "started job=$job slot=1 " "$DTD_DIR/dtd.log")" = 2 ]; }
 wait_for 20 "the new rank 1" starts_again
 kill -9 "$control"

@@ -152,7 +152,7 @@ static int devices(void)
     return dev_count("cuda", &n, &why) ? 0 : n;
 }
 
-/* In a child, because a process that has asked CUDA anything must not fork. */
+/* In a child process, because a process that has called CUDA must not fork. */
 void ranks_need_device(void)
 {
     int status;

@@ -1,5 +1,5 @@
-/* Ranks of an epoch over NCCL for tests: processes, or threads of this one, that find each other in a store of shared
- * memory. The same program runs over the stand-ins (tests/cuda_host) and on GPUs: DTD_MODULE_DIR decides. */
+/* Ranks of an epoch over NCCL for tests: processes, or threads of this process, with a store in shared memory. The same
+ * program runs over the stand-ins (tests/cuda_host) and on GPUs, depending on DTD_MODULE_DIR. */
 #ifndef DTD_TESTS_WORKER_COMM_NCCL_RANKS_H
 #define DTD_TESTS_WORKER_COMM_NCCL_RANKS_H
 
@@ -15,7 +15,7 @@
 #define RANKS_MAX 8
 #define WORDS_MAX 256
 
-/* What lies in the memory that all ranks share. */
+/* The memory that all ranks share. */
 struct shared {
     pthread_mutex_t mu;
     int n;
@@ -24,7 +24,7 @@ struct shared {
         uint8_t value[512];
         size_t bytes;
     } word[WORDS_MAX];
-    _Atomic int64_t counter[16]; /* a test's own */
+    _Atomic int64_t counter[16]; /* free for use by a test */
 };
 
 struct rank {
@@ -40,7 +40,7 @@ struct rank {
     struct why why;
 };
 
-/* 0: all is well. */
+/* Returns 0 on success. */
 typedef int rank_fn(struct rank *r);
 
 #define CHECK(condition)                                                                                          \
@@ -52,16 +52,16 @@ typedef int rank_fn(struct rank *r);
         }                                                                                                         \
     } while (0)
 
-/* Skips the case where there is no device. */
+/* Skips the case if there is no device. */
 void ranks_need_device(void);
-/* Device of every rank, its stream, and fn; the first without a comm, the second with comm and `all`, which are closed
- * afterwards. Fails the test when one of the processes does. */
+/* Opens every rank's device and stream and calls fn; the second function also opens the comm and the group `all`, and
+ * closes them afterwards. The test fails when one of the processes fails. */
 void ranks_run(int world, rank_fn *fn);
 void ranks_run_open(int world, rank_fn *fn);
-/* With ranks as threads; each has a device of its own, so it skips where there are too few. */
+/* The same with ranks as threads. Each needs its own device, so the case is skipped if there are too few. */
 void ranks_run_threads(int world, rank_fn *fn);
 
-/* Epochs: store keys of one do not meet those of another. */
+/* Store keys of different epochs are separate. */
 err_t rank_open(struct rank *r, uint64_t epoch, int64_t timeout_ms);
 void rank_close(struct rank *r);
 /* Waits in real time until counter[i] is at least n; false after 20 s. */
@@ -72,7 +72,7 @@ void *rank_upload(struct rank *r, const void *from, size_t bytes);
 /* Waits for the stream. */
 err_t rank_download(struct rank *r, void *to, const void *from, size_t bytes);
 
-/* What the stand-ins have counted; false on a GPU. */
+/* The counters of the stand-ins; false on a GPU. */
 bool ranks_count_live(int64_t *ret_comms, int64_t *ret_allocations);
 
 #endif

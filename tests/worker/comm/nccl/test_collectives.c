@@ -1,6 +1,5 @@
-/* Every collective of the NCCL backend on every kind of group against an oracle that each rank computes for itself: the
- * inputs are functions of rank and index. Values are small whole numbers, so that sums are exact in any order and in
- * every type. */
+/* Every collective of the NCCL backend on every kind of group against an oracle that each rank computes itself: the
+ * inputs are functions of rank and index. Values are small integers, so sums are exact in any order and every type. */
 #include "tests/worker/comm/nccl/ranks.h"
 
 #include <math.h>
@@ -86,7 +85,7 @@ static double oracle(const struct comm_group *g, int64_t i, enum dtype dtype, en
     return acc;
 }
 
-/* Means are rounded: how, is NCCL's affair, but all ranks have the same. */
+/* NCCL may round means in any way, but all ranks must have the same result. */
 static bool near(double a, double b, enum dtype dtype, enum reduce_op op)
 {
     double slack = dtype == DT_BF16 ? 0x1p-6 : dtype == DT_F64 ? 1e-14 : 1e-6;
@@ -129,7 +128,7 @@ TEST(all_reduce_matches_the_oracle)
 
 /* ---- gather and scatter ---- */
 
-/* Equal ones, uneven ones, some empty, one for all. */
+/* Equal counts, uneven counts, some empty, one member with everything. */
 static void counts_of(int kind, int n, int64_t *ret)
 {
     for (int i = 0; i < n; i++)
@@ -288,7 +287,7 @@ TEST(ranks_agree_on_a_number)
         ranks_run_open(world, agreements);
 }
 
-/* Numbers of the host between collectives that nobody has waited for: the device sees one order. */
+/* comm_agree between collectives that no rank has waited for: the device runs all in one order. */
 static int mixed(struct rank *r)
 {
     int64_t n = 5000;

@@ -1,5 +1,5 @@
-/* Beginnings that do not come to pass, and ends: who is missing is named, whoever waits is freed by an abort, and
- * nothing is left behind for the next epoch of the same process. */
+/* Failed openings and the end of epochs: errors name the missing ranks, an abort ends every waiting call, and nothing
+ * is left over for the next epoch of the same process. */
 #include "tests/worker/comm/nccl/ranks.h"
 
 #include "common/base/clock.h"
@@ -82,7 +82,7 @@ TEST(waiting_for_ranks_can_be_canceled)
     ranks_run(2, canceled);
 }
 
-/* Rank 1 says that it is here, takes the id, and is never seen in NCCL. */
+/* Rank 1 publishes its GPU and host, reads the id, and never calls NCCL. */
 static int comes_halfway(struct rank *r, bool cancel)
 {
     pthread_t id;
@@ -90,7 +90,7 @@ static int comes_halfway(struct rank *r, bool cancel)
     if (r->rank == 1) {
         const struct comm_store *s = &r->store;
         r->epoch = 1;
-        (void)rank_open(r, 99, 1); /* for its store */
+        (void)rank_open(r, 99, 1); /* only to get its store */
         r->epoch = 1;
         CHECK(s->put(s->arg, "nccl/here/1", "GPU-x host", 10, &r->why) == OK);
         return 0;
@@ -128,7 +128,7 @@ TEST(joining_can_be_canceled)
     ranks_run(2, halfway_and_canceled);
 }
 
-/* The first two processes of this machine share its only GPU; with one each nothing is said or set. */
+/* Two ranks share the machine's only GPU; with one GPU each, there is no note and no variable is set. */
 static int sharing(struct rank *r)
 {
     const char *devices = getenv("DTD_CUDA_HOST_DEVICES");
@@ -164,7 +164,7 @@ static int abort_in_collective(struct rank *r)
     if (r->rank == 0) {
         abort_start(&a, r->comm, 100);
         int64_t start = clock_mono_ms();
-        (void)sum(r, r->all); /* nobody else comes */
+        (void)sum(r, r->all); /* no other rank calls it */
         CHECK(clock_mono_ms() - start < 10000);
         pthread_join(a.id, NULL);
         CHECK(sum(r, r->all) == ERR_CANCELED);
@@ -172,7 +172,7 @@ static int abort_in_collective(struct rank *r)
         CHECK(strstr(comm_why(r->comm), "aborted"));
         atomic_fetch_add(&r->shared->counter[0], 1);
     }
-    CHECK(rank_wait(r, 0, 1)); /* a rank that closes before would be waited for by nobody */
+    CHECK(rank_wait(r, 0, 1)); /* no rank closes before the abort */
     comm_abort(r->comm);
     return 0;
 }
@@ -228,7 +228,7 @@ TEST(an_abort_frees_who_waits_for_a_split)
     ranks_run_open(3, abort_in_split);
 }
 
-/* A rank dies instead of closing: the others' close is not for ever. */
+/* A rank exits without closing: close on the other ranks still returns. */
 static int dies(struct rank *r)
 {
     CHECK(sum(r, r->all) == OK);
@@ -252,7 +252,7 @@ TEST(a_killed_rank_hangs_nobody)
     ranks_run_open(2, dies);
 }
 
-/* Aborts at any moment of a row of collectives, groups and numbers: every call ends, and says so. */
+/* Aborts at random times during collectives, new groups and comm_agree: every call ends with an error. */
 static int hammer(struct rank *r)
 {
     static const int two[] = {0, 1};
@@ -275,7 +275,7 @@ static int hammer(struct rank *r)
         pthread_join(a.id, NULL);
         comm_group_free(g);
         rank_close(r);
-        dev_stream_free(r->stream); /* what an abort left in it is of the old epoch */
+        dev_stream_free(r->stream); /* its queue still has work of the aborted epoch */
         CHECK(dev_stream_new(r->dev, 0, false, &r->stream, &r->why) == OK);
     }
     return 0;

@@ -1,4 +1,4 @@
-/* Messages and all-to-all over NCCL: rings, exchanges between stages, what is posted early and waited for late. */
+/* Messages and all-to-all over NCCL: rings, exchanges between stages, early posts and late waits. */
 #include "tests/worker/comm/nccl/ranks.h"
 
 #include "common/base/clock.h"
@@ -30,7 +30,7 @@ static int is_from(struct rank *r, const void *p, int64_t bytes, int from, int t
     return 0;
 }
 
-/* All send first, nothing buffers. */
+/* All ranks send first, and no send is buffered. */
 static int ring(struct rank *r)
 {
     static const int64_t lengths[] = {0, 1, 4096, 4097, 100003};
@@ -58,7 +58,7 @@ TEST(a_ring_step_of_any_length)
 #define DEPTH 3
 #define LENGTH 9001
 
-/* Everybody with everybody, several each way, posted and waited for in another order on every rank. */
+/* All pairs of ranks, several messages in each direction, in a different order of posts and waits on every rank. */
 static int exchange(struct rank *r, int round)
 {
     void *x[4][DEPTH] = {{NULL}}, *y[4][DEPTH] = {{NULL}};
@@ -112,8 +112,8 @@ TEST(posts_out_of_phase)
         ranks_run_open(world, exchanges);
 }
 
-/* Four messages from 0 to 1, all of other lengths; of the last two, the later one has the earlier place in the table:
- * each of them is posted when the place of one that the device has already is free. */
+/* Four messages of different sizes from 0 to 1. Of the last two, the later one has the earlier slot, because each is
+ * posted when the slot of a finished message is free. */
 static int send_four(struct rank *r, void *const x[4])
 {
     struct comm_post post[4];
@@ -151,7 +151,7 @@ TEST(messages_keep_the_order_of_their_posts)
     ranks_run_open(2, order);
 }
 
-/* A circle in groups of two, in which all wait for what they send first. */
+/* A ring made of groups of two, in which all ranks wait for their sends first. */
 static int circle(struct rank *r)
 {
     static const int pairs[3][2] = {{0, 1}, {1, 2}, {0, 2}};
@@ -181,8 +181,8 @@ TEST(a_circle_of_groups)
     ranks_run_open(3, circle);
 }
 
-/* Two microbatches down a pipeline and their gradients back, a collective of each stage's replicas in between: groups
- * of neighbours, everything on one stream, nobody waits on the host. */
+/* Two microbatches pass through a pipeline and their gradients back, with a collective of each stage's replicas in
+ * between: groups of neighbours, everything on one stream, no wait on the host. */
 static int pipeline(struct rank *r)
 {
     static const int down[] = {0, 2}, down2[] = {1, 3}, up[] = {0, 1}, up2[] = {2, 3};
@@ -304,7 +304,7 @@ static int nobody_sends(struct rank *r)
         int64_t start = clock_mono_ms();
         err_t err = comm_recv(r->all, r->stream, y, 100, 1);
         err_t sync = dev_stream_sync(r->stream, &r->why);
-        CHECK(clock_mono_ms() - start < 10000); /* whatever the two say */
+        CHECK(clock_mono_ms() - start < 10000); /* whatever the two calls return */
         (void)err, (void)sync;
         pthread_join(id, NULL);
         CHECK(comm_recv_post(r->all, r->stream, y, 100, 1, &post) == ERR_CANCELED);

@@ -1,11 +1,11 @@
-/* Gathers and scatters of units over NCCL, parts of every shape; sums of small whole numbers, which are exact in any
- * order and every type. */
+/* Gathers and scatters of units over NCCL, with parts of every shape. The values are small integers, so sums are exact
+ * in any order and every type. */
 #include "tests/worker/comm/nccl/ranks.h"
 
 #define PARTS 5
 enum { EVEN, UNEVEN, NOTHING, MIXED, PATTERNS };
 
-/* Gaps and the order of the pieces are the rank's own. */
+/* Each rank has different gaps and a different order of pieces. */
 struct unit {
     struct comm_group *g;
     enum dtype dtype;
@@ -155,7 +155,7 @@ static int check_pieces(struct rank *r, const struct unit *u, const uint8_t *pie
     return 0;
 }
 
-/* Twice with `add`, so that scratch memory is used again while the first may still be under way. */
+/* Twice with `add`, so that scratch memory is reused while the first call may still be running. */
 static int check_scatter(struct rank *r, struct comm_group *g, int pattern, enum dtype dtype, bool add)
 {
     struct unit u = make_unit(g, pattern, dtype);
@@ -199,7 +199,7 @@ TEST(gathers_of_units_match_the_oracle)
         ranks_run_open(world, gathers);
 }
 
-/* No kernels in float64: there a scatter cannot add. */
+/* There are no kernels for float64, so a scatter cannot add. */
 static int scatters(struct rank *r)
 {
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F64};
@@ -242,7 +242,7 @@ TEST(units_of_any_group)
     ranks_run_open(4, on_groups);
 }
 
-/* Scratch memory is given back. */
+/* Scratch memory is freed. */
 static int reopen(struct rank *r)
 {
     int64_t comms, allocations, comms_before, allocations_before;

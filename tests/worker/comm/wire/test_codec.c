@@ -1,4 +1,4 @@
-/* Addresses, identities and headers as they stand on the wire. */
+/* Golden texts and bytes of addresses, identities and headers. */
 #include "worker/comm/wire/codec.h"
 
 #include "tests/lib/test.h"
@@ -71,7 +71,7 @@ TEST(a_header_is_16_bytes_little_endian)
     assert_memory_equal(x, golden, sizeof(golden));
     assert_ok(wire_header_get(x, &got));
     assert_true(got.number == h.number && got.bytes == h.bytes);
-    x[15] = 1; /* more than a message may have */
+    x[15] = 1; /* more bytes than a message may have */
     assert_err(ERR_PROTO, wire_header_get(x, &got));
     x[15] = 0;
     x[0] ^= 1;

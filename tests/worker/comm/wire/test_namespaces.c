@@ -1,5 +1,5 @@
-/* Two ranks in network namespaces of their own, joined by a pair of virtual links: the collectives pass, and a link
- * that goes down under them hangs nobody once the epoch is aborted. Needs root and `ip`; skips without. */
+/* Two ranks in separate network namespaces, connected by a pair of virtual links: collectives work, and when a link
+ * goes down no rank hangs once the epoch is aborted. Skips without root and `ip`. */
 #include "tests/lib/test.h"
 #include "tests/worker/memory_store.h"
 #include "worker/comm/comm.h"
@@ -16,7 +16,7 @@
 
 static const int nodes[] = {0, 1};
 static const char *const addresses[] = {"10.231.77.1", "10.231.77.2"};
-static struct word_store *words;
+static struct memory_store *store;
 static int segments[2];
 
 struct rank {
@@ -30,13 +30,13 @@ static int run(const char *format, long number)
 {
     char command[256];
     snprintf(command, sizeof(command), format, number);
-    int status = system(command); /* of our own words and a number */
+    int status = system(command); /* built from constants and a number only */
     return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
 }
 
 /* ---- the links ---- */
 
-/* Says "here", and waits for the word back; pipes make the two take turns. */
+/* Sends a byte to the other rank and waits for its byte, through two pipes. */
 static void meet(const int *pipes)
 {
     char word = 'x';
@@ -44,7 +44,7 @@ static void meet(const int *pipes)
         _exit(9);
 }
 
-/* Rank 0 makes the pair and gives one end to rank 1. */
+/* Rank 0 creates the pair of links and moves one end to rank 1's namespace. */
 static int make_link(int number, pid_t peer, const int *pipes)
 {
     int rc = 0;
@@ -62,12 +62,12 @@ static int make_link(int number, pid_t peer, const int *pipes)
 static void open_comm(struct rank *r)
 {
     static const uint8_t secret[32] = "an epoch's secret";
-    struct word_view view;
+    struct memory_store_view view;
     const int everybody[] = {0, 1};
     struct why why = {""};
     const struct comm_config config = {.backend = "stream",
                                        .fd = segments[r->number],
-                                       .store = word_view_init(&view, words, 1),
+                                       .store = memory_store_view_init(&view, store, 1),
                                        .rank = r->number,
                                        .world = 2,
                                        .epoch = 1,
@@ -107,7 +107,7 @@ static int pass(struct rank *r)
     return comm_barrier(r->all) ? 6 : 0;
 }
 
-/* In the middle of the second second; the abort comes when nothing moves any more. */
+/* The link goes down in the middle of the second second; the abort follows when nothing moves any more. */
 static void *cut_and_abort(void *arg)
 {
     struct rank *r = arg;
@@ -151,7 +151,7 @@ static void run_pair(int (*fn)(struct rank *r))
 {
     int there[2], back[2], status[2];
     pid_t pid[2];
-    words = word_store_new();
+    store = memory_store_new();
     assert_true(pipe(there) == 0 && pipe(back) == 0);
     for (int r = 0; r < 2; r++)
         assert_true((segments[r] = memfd_create("namespace", MFD_CLOEXEC)) >= 0);

@@ -1,5 +1,5 @@
-/* The stream wire against those who should not get in, those who come and misbehave, and peers that end. Two ranks, as
- * threads, are two nodes; between them the test plays the stranger. */
+/* The stream wire against unauthorized connections, misbehaving peers, and peers that exit. Two ranks, as threads, are
+ * two nodes; the test itself makes the unauthorized connections. */
 #include "tests/lib/test.h"
 #include "tests/worker/memory_store.h"
 #include "worker/comm/wire/stream/internal.h"
@@ -15,7 +15,7 @@ static const uint8_t secret[32] = "an epoch's secret, for a test's", other_secre
 
 struct side {
     struct wire_config config;
-    struct word_view view;
+    struct memory_store_view view;
     struct comm_wire *wire;
     struct why why;
     err_t err;
@@ -30,7 +30,7 @@ static void *side_main(void *arg)
     return NULL;
 }
 
-static void side_start(struct side *s, struct word_store *words, uint64_t epoch, int rank)
+static void side_start(struct side *s, struct memory_store *store, uint64_t epoch, int rank)
 {
     memset(s, 0, sizeof(*s));
     s->config = (struct wire_config){.rank = rank,
@@ -42,7 +42,8 @@ static void side_start(struct side *s, struct word_store *words, uint64_t epoch,
                                      .address = "127.0.0.1",
                                      .timeout_ms = 30000,
                                      .cancel = &s->cancel};
-    s->config.store = word_view_init(&s->view, words, 1); /* the store is one: an epoch is what the words say */
+    s->config.store =
+        memory_store_view_init(&s->view, store, 1); /* one store for all: the test's epochs share its keys */
 }
 
 static void side_go(struct side *s)
@@ -55,10 +56,10 @@ static void side_join(struct side *s)
     pthread_join(s->thread, NULL);
 }
 
-static void open_both(struct side *s, struct word_store *words)
+static void open_both(struct side *s, struct memory_store *store)
 {
     for (int r = 0; r < 2; r++)
-        side_start(&s[r], words, 1, r);
+        side_start(&s[r], store, 1, r);
     for (int r = 0; r < 2; r++)
         side_go(&s[r]);
     for (int r = 0; r < 2; r++) {
@@ -142,18 +143,18 @@ static void wait_for_lines(const char *word, int n)
 
 /* ---- strangers ---- */
 
-/* Rank 0 waits, `strange` does its worst, then rank 1 comes as if nothing had been. */
-static void with_stranger(void (*strange)(struct side *zero, const union wire_address *at, struct word_store *words))
+/* Rank 0 waits while `strange` makes its connections; then rank 1 connects normally. */
+static void with_stranger(void (*strange)(struct side *zero, const union wire_address *at, struct memory_store *store))
 {
-    struct word_store *words = word_store_new();
+    struct memory_store *store = memory_store_new();
     struct side s[2];
     union wire_address at;
     keep_log();
-    side_start(&s[0], words, 1, 0);
-    side_start(&s[1], words, 1, 1);
+    side_start(&s[0], store, 1, 0);
+    side_start(&s[1], store, 1, 1);
     side_go(&s[0]);
     where_is_0(&s[0], &at);
-    strange(&s[0], &at, words);
+    strange(&s[0], &at, store);
     side_go(&s[1]);
     side_join(&s[0]);
     side_join(&s[1]);
@@ -163,12 +164,12 @@ static void with_stranger(void (*strange)(struct side *zero, const union wire_ad
     close_both(s);
 }
 
-static void say_garbage(struct side *zero, const union wire_address *at, struct word_store *words)
+static void send_garbage(struct side *zero, const union wire_address *at, struct memory_store *store)
 {
     uint8_t bytes[700];
     uint64_t x = 88172645463325252u;
     (void)zero;
-    (void)words;
+    (void)store;
     for (int k = 0; k < 3; k++) {
         int fd = reach(at);
         for (size_t i = 0; i < sizeof(bytes); i++)
@@ -181,16 +182,16 @@ static void say_garbage(struct side *zero, const union wire_address *at, struct 
 
 TEST(garbage_is_refused_with_one_line)
 {
-    with_stranger(say_garbage);
+    with_stranger(send_garbage);
     assert_int_equal(lines_with("comm_connection_refused"), 3);
 }
 
-/* More connections that say nothing than there are places; two that have begun something. */
-static void say_nothing(struct side *zero, const union wire_address *at, struct word_store *words)
+/* More silent connections than there are places, and two that have begun a handshake. */
+static void stay_silent(struct side *zero, const union wire_address *at, struct memory_store *store)
 {
     static const uint8_t begun[] = {0x16, 3, 1, 2, 0, 1};
     (void)zero;
-    (void)words;
+    (void)store;
     for (int k = 0; k < 200; k++) {
         int fd = reach(at); /* left open until the process ends */
         if (k % 2)
@@ -201,16 +202,16 @@ static void say_nothing(struct side *zero, const union wire_address *at, struct 
 TEST(who_says_nothing_keeps_nobody_out)
 {
     const int64_t start = clock_mono_ms();
-    with_stranger(say_nothing);
+    with_stranger(stay_silent);
     assert_true(clock_mono_ms() - start < 20000);
     assert_true(lines_with("comm_connection_refused") <= 200);
 }
 
-static void come_with(struct word_store *words, const uint8_t *key, uint64_t epoch, int world, const char *text)
+static void connect_with(struct memory_store *store, const uint8_t *key, uint64_t epoch, int world, const char *text)
 {
     static const int nodes[] = {0, 1, 1};
     struct side one;
-    side_start(&one, words, epoch, 1);
+    side_start(&one, store, epoch, 1);
     one.config.secret = key;
     one.config.world = world;
     one.config.node_of = nodes;
@@ -218,56 +219,57 @@ static void come_with(struct word_store *words, const uint8_t *key, uint64_t epo
     side_join(&one);
     assert_err(ERR_DENIED, one.err);
     assert_non_null(strstr(one.why.text, "rank 0 on node 0 refused"));
-    assert_true(lines_with(text) >= 3); /* one lane was refused so often; the other may have been dropped on its way */
+    assert_true(lines_with(text) >=
+                3); /* one lane was refused three times; the other may have been closed before its refusal */
     assert_true(lines_with("comm_connection_refused") <= 6);
 }
 
-static void have_another_key(struct side *zero, const union wire_address *at, struct word_store *words)
+static void connect_with_other_key(struct side *zero, const union wire_address *at, struct memory_store *store)
 {
     (void)zero;
     (void)at;
-    come_with(words, other_secret, 1, 2, "binder");
+    connect_with(store, other_secret, 1, 2, "binder");
 }
 
 TEST(another_secret_is_refused)
 {
-    with_stranger(have_another_key);
+    with_stranger(connect_with_other_key);
 }
 
-static void be_of_another_epoch(struct side *zero, const union wire_address *at, struct word_store *words)
+static void connect_with_other_epoch(struct side *zero, const union wire_address *at, struct memory_store *store)
 {
     (void)zero;
     (void)at;
-    come_with(words, secret, 2, 2, "another epoch");
+    connect_with(store, secret, 2, 2, "another epoch");
 }
 
 TEST(another_epoch_is_refused)
 {
-    with_stranger(be_of_another_epoch);
+    with_stranger(connect_with_other_epoch);
 }
 
-static void be_of_another_world(struct side *zero, const union wire_address *at, struct word_store *words)
+static void connect_with_other_world(struct side *zero, const union wire_address *at, struct memory_store *store)
 {
     (void)zero;
     (void)at;
-    come_with(words, secret, 1, 3, "another rank or another number");
+    connect_with(store, secret, 1, 3, "another rank or another number");
 }
 
 TEST(another_world_is_refused)
 {
-    with_stranger(be_of_another_world);
+    with_stranger(connect_with_other_world);
 }
 
-/* A genuine beginning, caught on its way to somebody else, and said again: it takes nobody's place. */
-static void replay(struct side *zero, const union wire_address *at, struct word_store *words)
+/* The recorded beginning of a genuine handshake is replayed to another listener: it takes no rank's place. */
+static void replay(struct side *zero, const union wire_address *at, struct memory_store *store)
 {
-    struct word_store *mine = word_store_new();
+    struct memory_store *mine = memory_store_new();
     struct side victim, here;
     union wire_address trap;
     uint8_t bytes[4096], answer[4096];
     socklen_t room = sizeof(trap);
     (void)zero;
-    (void)words;
+    (void)store;
     assert_ok(wire_address_make("127.0.0.1", 0, &trap));
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(bind(listener, &trap.any, sizeof(trap.v4)) == 0 && listen(listener, 5) == 0);
@@ -285,7 +287,7 @@ static void replay(struct side *zero, const union wire_address *at, struct word_
     for (int k = 0; k < 2; k++) {
         int fd = reach(at);
         assert_true(send(fd, bytes, (size_t)n, MSG_NOSIGNAL) == n);
-        assert_true(recv(fd, answer, sizeof(answer), 0) > 0); /* it looks good as far as it goes */
+        assert_true(recv(fd, answer, sizeof(answer), 0) > 0); /* the server accepts this part of the handshake */
         assert_true(k == 1 || send(fd, bytes, (size_t)n, MSG_NOSIGNAL) == n);
     }
     wait_for_lines("comm_connection_refused", 1);
@@ -301,7 +303,7 @@ TEST(a_replayed_beginning_takes_no_place)
 TEST(a_secret_is_needed)
 {
     struct side s;
-    side_start(&s, word_store_new(), 1, 0);
+    side_start(&s, memory_store_new(), 1, 0);
     s.config.secret_bytes = 15;
     assert_err(ERR_INVALID, wire_stream.open(&s.config, &s.wire, &s.why));
     assert_non_null(strstr(s.why.text, "secret"));
@@ -310,7 +312,7 @@ TEST(a_secret_is_needed)
 TEST(an_address_is_needed)
 {
     struct side s;
-    side_start(&s, word_store_new(), 1, 0);
+    side_start(&s, memory_store_new(), 1, 0);
     s.config.address = "somewhere";
     assert_err(ERR_INVALID, wire_stream.open(&s.config, &s.wire, &s.why));
     assert_non_null(strstr(s.why.text, "somewhere"));
@@ -320,7 +322,7 @@ TEST(who_does_not_come_is_named)
 {
     struct side s;
     for (int rank = 0; rank < 2; rank++) {
-        side_start(&s, word_store_new(), 1, rank);
+        side_start(&s, memory_store_new(), 1, rank);
         s.config.timeout_ms = 100;
         assert_err(ERR_TIMEOUT, wire_stream.open(&s.config, &s.wire, &s.why));
         assert_non_null(strstr(s.why.text, rank ? "rank 0" : "rank 1"));
@@ -347,7 +349,7 @@ TEST(a_peer_that_sends_no_message_ends_the_wire)
 {
     struct side s[2];
     size_t n;
-    open_both(s, word_store_new());
+    open_both(s, memory_store_new());
     assert_int_equal(SSL_write_ex(conn_to(&s[1], 0, 0)->ssl, "sixteen bytes, and none of ours", 31, &n), 1);
     assert_err(ERR_PROTO, progress_until_error(&s[0], 5000));
     assert_non_null(strstr(s[0].wire->why.text, "rank 1 on node 1 sent an invalid message header"));
@@ -360,7 +362,7 @@ TEST(a_message_said_twice_ends_the_wire)
     uint8_t header[WIRE_HEADER_BYTES];
     size_t n;
     struct wire_op op = {0};
-    open_both(s, word_store_new());
+    open_both(s, memory_store_new());
     wire_header_put(&(const struct wire_header){0, 0}, header);
     wire_stream.recv(s[0].wire, 1, 0, &op);
     for (int k = 0; k < 2; k++)
@@ -373,7 +375,7 @@ TEST(a_message_said_twice_ends_the_wire)
 TEST(what_is_changed_on_its_way_ends_the_wire)
 {
     struct side s[2];
-    open_both(s, word_store_new());
+    open_both(s, memory_store_new());
     uint8_t record[64] = {0x17, 3, 3, 0, 59};
     assert_true(send(conn_to(&s[1], 0, 1)->fd, record, sizeof(record), MSG_NOSIGNAL) == sizeof(record));
     assert_err(ERR_CLOSED, progress_until_error(&s[0], 5000));
@@ -384,11 +386,11 @@ TEST(what_is_changed_on_its_way_ends_the_wire)
 TEST(a_cut_connection_names_the_rank)
 {
     struct side s[2];
-    open_both(s, word_store_new());
+    open_both(s, memory_store_new());
     shutdown(conn_to(&s[1], 0, 1)->fd, SHUT_RDWR);
     assert_err(ERR_CLOSED, progress_until_error(&s[0], 5000));
     assert_non_null(strstr(s[0].wire->why.text, "lost rank 1 on node 1"));
-    assert_err(ERR_CLOSED, wire_stream.progress(s[0].wire, 0)); /* and it stays so */
+    assert_err(ERR_CLOSED, wire_stream.progress(s[0].wire, 0)); /* progress keeps returning the error */
     close_both(s);
 }
 
@@ -397,7 +399,7 @@ TEST(a_peer_may_leave_when_nothing_is_owed)
     struct side s[2];
     uint8_t x;
     struct wire_op op = {.buffer = &x, .bytes = 1};
-    open_both(s, word_store_new());
+    open_both(s, memory_store_new());
     talk(s);
     wire_stream.close(s[1].wire);
     assert_ok(progress_until_error(&s[0], 300));
@@ -414,7 +416,7 @@ static void *abort_later(void *w)
     return NULL;
 }
 
-/* Its own thread waits, for a peer that says nothing; the peer hears of it too. */
+/* abort wakes the thread that waits for a silent peer, and the peer detects it too. */
 TEST(abort_ends_a_wait_on_both_sides)
 {
     struct side s[2];
@@ -422,7 +424,7 @@ TEST(abort_ends_a_wait_on_both_sides)
     uint8_t x;
     struct wire_op op = {.buffer = &x, .bytes = 1};
     const int64_t start = clock_mono_ms();
-    open_both(s, word_store_new());
+    open_both(s, memory_store_new());
     wire_stream.recv(s[0].wire, 1, 0, &op);
     assert_int_equal(pthread_create(&thread, NULL, abort_later, s[0].wire), 0);
     err_t err = OK;
@@ -435,14 +437,14 @@ TEST(abort_ends_a_wait_on_both_sides)
     close_both(s);
 }
 
-/* New keys in between, many times. */
+/* The key is renewed many times during the messages. */
 TEST(keys_are_renewed)
 {
     enum { N = 40, BYTES = 300001 };
     struct side s[2];
     uint8_t *out = malloc(BYTES), *in = malloc(BYTES);
     assert_true(out && in);
-    open_both(s, word_store_new());
+    open_both(s, memory_store_new());
     ((struct stream_wire *)s[1].wire)->rekey = 1 << 20;
     for (int k = 0; k < N; k++) {
         struct wire_op a = {.buffer = out, .bytes = BYTES}, b = {.buffer = in, .bytes = BYTES};
