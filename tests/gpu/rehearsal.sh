@@ -63,7 +63,19 @@ grep -E '^- .*skipped' "$report" | grep -vE 'no ncu|no compute-sanitizer|no PyTo
 [ "$(grep -cE '^- .*passed' "$report")" -ge 12 ] || fail "too few steps passed"
 grep -q 'tokens/s' "$report" || fail "the stage figures left no figures"
 
-# ---- what goes wrong is told ----
+# ---- the list of kernels, whose tool no bare machine here has: three launches of two kernels, in the units that it prints ----
+awk -f tests/gpu/kernels.awk >"$tmp/kernels" <<'X'
+==PROF== Connected to process 123
+"ID","Process ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"
+"0","123","void nvjet_hsh_128x256<float, int>(a, b)","(8, 1, 1)","gpu__time_duration.sum","nsecond","1,500"
+"1","123","adamw_elements","(8, 1, 1)","gpu__time_duration.sum","us","2.50"
+"2","123","adamw_elements","(8, 1, 1)","gpu__time_duration.sum","ns","1,000"
+X
+grep -qE '^ *3\.5 us +2 launches +70\.0 %  adamw_elements$' "$tmp/kernels" || { cat "$tmp/kernels"; fail "the times of a kernel do not add up"; }
+grep -qE '^ *1\.5 us +1 launches +30\.0 %  void nvjet_hsh_128x256<float, int>' "$tmp/kernels" || fail "a name with a comma is cut"
+awk -f tests/gpu/kernels.awk </dev/null >/dev/null && fail "a list without kernels passed"
+
+# ---- errors are reported ----
 bare <<'X' >"$tmp/late" 2>&1 && fail "a stage that ran out of time passed"
 cd /
 . gpu/enter
