@@ -2,8 +2,8 @@
 #include "tests/sim/bugs.h"
 
 #include "common/base/clock.h"
-#include "daemon/control/log/log.h"
 #include "daemon/control/log/libraft_fixes.h"
+#include "daemon/control/log/log.h"
 #include "daemon/control/state/internal.h"
 #include "tests/sim/world.h"
 
@@ -102,21 +102,21 @@ int __wrap_raft_barrier(struct raft *r, struct raft_barrier *req, raft_barrier_c
 
 /* ---- libraft's own ---- */
 
-void __real_log_mend(struct raft_io *io);
-void __wrap_log_mend(struct raft_io *io);
+void __real_libraft_fixes_install(struct raft_io *io);
+void __wrap_libraft_fixes_install(struct raft_io *io);
 
-void __wrap_log_mend(struct raft_io *io)
+void __wrap_libraft_fixes_install(struct raft_io *io)
 {
     if (!bug(BUG_NOT_MENDED))
-        __real_log_mend(io);
+        __real_libraft_fixes_install(io);
 }
 
-bool __real_log_mend_may_snapshot(const struct raft *raft);
-bool __wrap_log_mend_may_snapshot(const struct raft *raft);
+bool __real_libraft_fixes_may_snapshot(const struct raft *raft);
+bool __wrap_libraft_fixes_may_snapshot(const struct raft *raft);
 
-bool __wrap_log_mend_may_snapshot(const struct raft *raft)
+bool __wrap_libraft_fixes_may_snapshot(const struct raft *raft)
 {
-    return bug(BUG_SNAPSHOT_BETWEEN_CHANGES) || __real_log_mend_may_snapshot(raft);
+    return bug(BUG_SNAPSHOT_BETWEEN_CHANGES) || __real_libraft_fixes_may_snapshot(raft);
 }
 
 /* ---- the state ---- */

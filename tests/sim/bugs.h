@@ -30,7 +30,7 @@
     X(REFUSED_AND_DONE, "a proposal is refused after it was taken")                  \
     X(DISK_WIPED, "a voter comes back with an empty disk under its old number")      \
     X(LAST_ENTRY_LOST, "a start does not read the last entry")                       \
-    X(NOT_MENDED, "libraft is used as it comes, without log_mend.c")                 \
+    X(NOT_MENDED, "libraft is used as it comes, without libraft_fixes.c")            \
     X(SNAPSHOT_BETWEEN_CHANGES, "a snapshot is taken between two changes of the voters")
 
 /* Those of the whole control: tests/sim/control/defects.c. */

@@ -14,19 +14,19 @@ uint64_t log_disk_free(const struct log_disk *disk)
     return here()->free_bytes;
 }
 
-uint64_t log_disk_least(const struct log_disk *disk)
+uint64_t log_disk_low_mark(const struct log_disk *disk)
 {
     return disk->segment_bytes;
 }
 
-uint64_t log_disk_enough(const struct log_disk *disk)
+uint64_t log_disk_reopen_mark(const struct log_disk *disk)
 {
     return 6 * disk->segment_bytes + disk->reserve_bytes;
 }
 
 bool log_disk_reserve(const struct log_disk *disk)
 {
-    if (!here()->has_reserve && here()->free_bytes >= log_disk_enough(disk)) {
+    if (!here()->has_reserve && here()->free_bytes >= log_disk_reopen_mark(disk)) {
         here()->has_reserve = true;
         here()->free_bytes -= disk->reserve_bytes;
     }

@@ -1,8 +1,10 @@
-/* libraft keeps two empty segments ready beside the one it writes, each preallocated: in steady state an append needs
- * no new space. What needs space is the next segment, a snapshot, and starting. The marks follow from that: closing
- * gives back at most 3 segments and the reserve, and may begin with almost 1 segment free: 4 and the reserve in all.
- * Opening takes 3 and the reserve. So 6 and the reserve are enough, and more than what closing alone can bring about.
- */
+/* libraft keeps two preallocated empty segments beside the one that it writes, so in steady state an append needs no
+ * new space. New space is needed for the next segment, for a snapshot and at the start. The marks follow from that:
+ *
+ * - Closing gives back at most 3 segments and the reserve. It may begin with almost 1 segment free, so afterwards up to
+ *   4 segments and the reserve are free.
+ * - Opening needs 3 segments and the reserve. The reopen mark, 6 segments and the reserve, covers this and is more than
+ *   closing alone can free. */
 #include "daemon/control/log/disk.h"
 
 #include "common/base/file.h"
@@ -19,8 +21,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define LEAST_SEGMENTS 1
-#define ENOUGH_SEGMENTS 6
+#define LOW_SEGMENTS 1
+#define REOPEN_SEGMENTS 6
 
 static void path_of(const struct log_disk *disk, const char *name, char ret[PATH_MAX])
 {
@@ -33,14 +35,14 @@ uint64_t log_disk_free(const struct log_disk *disk)
     return statvfs(disk->dir, &st) ? 0 : (uint64_t)st.f_bavail * st.f_frsize;
 }
 
-uint64_t log_disk_least(const struct log_disk *disk)
+uint64_t log_disk_low_mark(const struct log_disk *disk)
 {
-    return LEAST_SEGMENTS * disk->segment_bytes;
+    return LOW_SEGMENTS * disk->segment_bytes;
 }
 
-uint64_t log_disk_enough(const struct log_disk *disk)
+uint64_t log_disk_reopen_mark(const struct log_disk *disk)
 {
-    return ENOUGH_SEGMENTS * disk->segment_bytes + disk->reserve_bytes;
+    return REOPEN_SEGMENTS * disk->segment_bytes + disk->reserve_bytes;
 }
 
 bool log_disk_reserve(const struct log_disk *disk)
@@ -51,14 +53,14 @@ bool log_disk_reserve(const struct log_disk *disk)
     path_of(disk, "reserve", path);
     if (stat(path, &st) == 0 && st.st_size == bytes && st.st_blocks * 512 >= bytes)
         return true;
-    if (log_disk_free(disk) < log_disk_enough(disk))
+    if (log_disk_free(disk) < log_disk_reopen_mark(disk))
         return false;
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     int errnum = fd < 0 ? errno : posix_fallocate(fd, 0, bytes);
     if (fd >= 0)
         close(fd);
     if (errnum) {
-        log_warn("no reserve path=%s why=\"%s\"", path, strerror(errnum));
+        log_warn("the reserve file cannot be created path=%s why=\"%s\"", path, strerror(errnum));
         unlink(path);
     }
     return !errnum;
@@ -71,7 +73,7 @@ void log_disk_release(const struct log_disk *disk)
     unlink(path);
 }
 
-/* snapshot-TERM-INDEX-TIME, beside snapshot-...meta: the highest index is the newest. */
+/* Files are called snapshot-TERM-INDEX-TIME and snapshot-...meta; the newest one has the highest index. */
 uint64_t log_disk_snapshot(const struct log_disk *disk)
 {
     char path[PATH_MAX];
@@ -94,7 +96,7 @@ bool log_disk_is_new(const struct log_disk *disk)
     return stat(path, &st) != 0 && errno == ENOENT;
 }
 
-/* What an earlier first start, ended in its middle, has left: plain files only. */
+/* Removes what an interrupted first start has left, which is regular files only. */
 static void empty_dir(const char *path)
 {
     DIR *dir = opendir(path);

@@ -1,8 +1,9 @@
-/* The log's folder: its space, its reserve, and where libraft's files are. Blocking, but only for metadata.
+/* The folder of the replicated log: its free space, its reserve file and libraft's files. The functions block, but only
+ * for metadata operations. Loop thread.
  *
  *   DIR/log      libraft's segments, snapshots and metadata
- *   DIR/log.new  the same while it is made for the first time; renamed when whole
- *   DIR/reserve   allocated blocks, given back on a full disk so that the log can close and open */
+ *   DIR/log.new  the same folder while it is created for the first time; renamed to DIR/log when it is complete
+ *   DIR/reserve  allocated blocks; removed on a full disk, so that the log can be closed and opened again */
 #ifndef DTD_DAEMON_CONTROL_LOG_DISK_H
 #define DTD_DAEMON_CONTROL_LOG_DISK_H
 
@@ -16,22 +17,23 @@ struct log_disk {
     uint64_t segment_bytes, reserve_bytes;
 };
 
-/* Space for this user, in bytes; 0 when nobody can say. */
+/* Free space for this user, in bytes; 0: unknown. */
 uint64_t log_disk_free(const struct log_disk *disk);
-/* Below this nothing is proposed: the next segment might not be had. */
-uint64_t log_disk_least(const struct log_disk *disk);
-/* From here on a log that ran out of space opens again. More than closing it gives back, so that it does not swing. */
-uint64_t log_disk_enough(const struct log_disk *disk);
+/* With less free space than this, in bytes, the log takes no proposals: libraft might not get its next segment. */
+uint64_t log_disk_low_mark(const struct log_disk *disk);
+/* With this much free space, in bytes, a log that was closed on a full disk is opened again. It is more than closing
+ * gives back, so that the log does not open and close in turns. */
+uint64_t log_disk_reopen_mark(const struct log_disk *disk);
 
-/* Makes the reserve where there is enough space for it; true when it is there. */
+/* Creates the reserve file if it does not exist and there is enough space. Returns whether it exists now. */
 bool log_disk_reserve(const struct log_disk *disk);
 void log_disk_release(const struct log_disk *disk);
 
-/* Of libraft's newest snapshot in DIR/log; 0: none. */
+/* Index of libraft's newest snapshot in DIR/log; 0: none. */
 uint64_t log_disk_snapshot(const struct log_disk *disk);
 
 bool log_disk_is_new(const struct log_disk *disk);
-NODISCARD err_t log_disk_make_new(const struct log_disk *disk);   /* an empty DIR/log.new */
-NODISCARD err_t log_disk_commit_new(const struct log_disk *disk); /* becomes DIR/log */
+NODISCARD err_t log_disk_make_new(const struct log_disk *disk);   /* creates an empty DIR/log.new */
+NODISCARD err_t log_disk_commit_new(const struct log_disk *disk); /* renames it to DIR/log */
 
 #endif

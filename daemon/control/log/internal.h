@@ -1,11 +1,12 @@
-/* The inside of the log, for log.c (its life), log_raft.c (libraft's side) and log_members.c (who votes). */
+/* Private parts of the log, shared by log.c (states, proposals), raft.c (setup and callbacks of libraft) and members.c
+ * (the configuration: voters and other members). */
 #ifndef DTD_DAEMON_CONTROL_LOG_INTERNAL_H
 #define DTD_DAEMON_CONTROL_LOG_INTERNAL_H
 
 #include "common/base/fsm.h"
-#include "daemon/control/log/log.h"
 #include "daemon/control/log/disk.h"
 #include "daemon/control/log/libraft_fixes.h"
+#include "daemon/control/log/log.h"
 #include "daemon/control/log/transport.h"
 
 #include <raft.h>
@@ -15,8 +16,8 @@
 
 #define LOG_ADDRESS_MAX 32
 
-struct proposal {
-    TAILQ_ENTRY(proposal) link;
+struct log_proposal {
+    TAILQ_ENTRY(log_proposal) link;
     struct raft_apply req;
     struct log *log;
     int64_t since_ms;
@@ -25,14 +26,14 @@ struct proposal {
     char result[LOG_RESULT_BYTES] __attribute__((aligned(16)));
 };
 
-/* What changes the configuration, or who leads; one at a time. */
+/* A change of the configuration or a transfer of the leadership. At most one is under way. */
 struct log_change {
     bool is_under_way, is_transfer;
     struct raft_change change;
     struct raft_transfer transfer;
     log_change_callback cb;
     void *arg;
-    uint64_t to; /* of a transfer */
+    uint64_t to; /* transfer: the voter that is to lead; 0: any */
 };
 
 struct log {
@@ -41,46 +42,48 @@ struct log {
     struct fsm fsm;
     struct log_disk disk;
     uv_timer_t timer;
-    int64_t ticked_ms; /* when the timer last ran */
-    uv_check_t look;   /* after each turn of the loop: has libraft changed its mind? */
+    int64_t ticked_ms;     /* when the timer last ran */
+    uv_check_t after_turn; /* compares libraft's state after each turn of the loop */
     int handles;
-    int64_t state_since_ms, refused_since_ms; /* refused: libraft says no space, the file system says there is */
+    int64_t state_since_ms;
+    int64_t refused_since_ms; /* since when libraft refuses appends although there is space; 0: it does not */
     bool was_ready, warned_slow;
-    uint64_t applied;  /* by the machine, over all reopenings */
-    uint64_t snapshot; /* index of the newest snapshot in the folder when it was opened */
-    uint64_t led_term; /* our term that everything older has been applied in */
+    uint64_t applied;  /* index of the last entry that the machine has applied; kept when the log is reopened */
+    uint64_t snapshot; /* index of the newest snapshot in the folder when the log was opened */
+    uint64_t led_term; /* term of our own whose barrier is committed, so all older entries have been applied */
     uint64_t barrier_term;
-    bool is_alone; /* the only voter, as far as we know: nobody else can lead */
-    bool leads;    /* what the owner was told last */
-    uint64_t leader;
+    bool is_alone;   /* according to our newest configuration this is the only voter, so no other can lead */
+    bool leads;      /* as last reported to the owner */
+    uint64_t leader; /* the same; 0: none */
     struct log_change change;
     char warning[256];
-    TAILQ_HEAD(, proposal) proposals; /* in the order of their indexes */
+    TAILQ_HEAD(, log_proposal) proposals; /* in ascending order of their indexes */
     int n_proposals;
     void (*closed)(void *owner);
 
-    /* libraft, between raft_open and raft_gone */
+    /* libraft, between log_raft_open and log_raft_closed */
     bool raft_is_open, raft_is_closing, raft_is_loading, barrier_waits;
     struct raft raft;
     struct raft_io io;
-    struct log_mend mend;
+    struct libraft_fixes fixes;
     struct raft_fsm raft_fsm;
     struct log_transport transport;
     struct raft_barrier barrier;
 };
 
 err_t log_err_from_raft(int status);
-/* How the voter is called in libraft's messages. */
+/* The name by which libraft knows this voter: "node-1" or "voter-N". */
 const char *log_address(const struct log *log, uint64_t id, char ret[LOG_ADDRESS_MAX]);
-/* Ends the change under way, if it is there. */
+/* Ends the change under way, if there is one, and calls its callback. */
 void log_change_end(struct log *log, err_t err);
-bool log_has_raft(const struct log *log); /* open and not closing: libraft may be asked */
-/* {u64 length, data, zeros to a multiple of 8}, in memory that libraft frees. */
+bool log_has_raft(const struct log *log); /* open and not closing: libraft may be called */
+/* Stores {u64 length, data, zeros to a multiple of 8} in memory that libraft frees. */
 err_t log_wrap(const void *data, size_t len, struct raft_buffer *ret);
-/* Sets up libraft on DIR/name, not started. A raft status; on failure nothing is open and log->raft.errmsg says why. */
+/* Sets up libraft on DIR/name without starting it. Returns a status of libraft; after a failure nothing is open and
+ * log->raft.errmsg holds the reason. */
 int log_raft_open(struct log *log, const char *name);
-/* Idempotent. Cancels what is under way, here and now; log_raft_closed comes later. */
+/* Idempotent. Cancels proposals and changes during the call; log_raft_closed is called later. */
 void log_raft_close(struct log *log);
-void log_raft_closed(struct log *log); /* log.c's */
+void log_raft_closed(struct log *log); /* in log.c */
 
 #endif

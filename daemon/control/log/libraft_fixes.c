@@ -1,36 +1,43 @@
-/* Most of these were found by tests/sim, which finds them again without what mends them here.
+/* Workarounds for libraft 0.22.1. Most of these defects were found by tests/sim, which finds each again when its
+ * workaround is removed.
  *
- * - The answer to a read of a snapshot that failed is not looked at: memory of nobody would be freed. libraft's request
- * is freed here, without it. A read that finds no whole snapshot, since one is being replaced, says that it has one: it
- * has failed, too.
- * - A read of a snapshot that ends while libraft closes is sent all the same, by a connection that nobody waits for. It
- * has failed, too.
- * - A snapshot from the leader that comes while the voter takes one of its own makes libraft follow a null pointer when
- * its own is written. It is dropped; the leader sends it again.
- * - Whoever closes while entries are being removed and a snapshot is being written is told that it is closed by the end
- * of the snapshot, and frees what the removal still uses. So the one waits for the other: no snapshot is taken or
- * received until what replaces the removed entries is stored, and entries that replace others while a snapshot is
- * written are dropped.
- * - Entries from the first on that come late, when the voter has a snapshot of them, are taken for new ones and written
- * over memory of others. They are dropped.
- * - A message that ends before the commit index and says that the leader's is higher sets it back. A snapshot that is
- * taken then is of a later state than its index says, and after a restart records are applied twice. The leader's word
- * is cut.
- * - The answer to entries or a snapshot of an older term says by memory that nobody has set how much is stored. A
- * leader of that term that leads again takes it for an acknowledgement, and commits what is on no majority's disks. It
- * says: nothing.
- * - Who sends a snapshot names the index of the one that it has read, and the term of the one that it had when it
- * decided to send. If another was written in between, the receiver keeps a wrong term for ever, and refuses the
- * leader's entries until it crashes of them. The term is set to the one that was read.
- * - Of several entries in one message each change of the voters is taken to be at the index of the first. Who got it so
- *   never sees it committed: as a leader it refuses changes for ever, and it may keep a change that another leader has
- *   replaced. So a message is taken apart such that a change is the first of its own.
- * - Who is asked whether it would vote (pre-vote) answers with the asker's term where its own is higher, too. The asker
- *   never learns that it is behind, and is refused for ever; where only its log is new enough, nobody can lead. The
- *   answer has our term.
- * - Who comes to lead while a majority's disks are nearly full cannot append libraft's own barrier, and the step that
- *   made it leader fails. What is pending when it leads no more is then not canceled, but answered as done by whatever
- *   another leader committed in its place. So who leads is known as such before anything is proposed. */
+ * Snapshots
+ * - libraft ignores the status of a failed snapshot read and frees an uninitialised pointer. Here the failed read ends
+ *   without calling libraft, and the request is freed. A read that finds no complete snapshot, because one is being
+ *   replaced, reports success; it is treated as failed, too.
+ * - A snapshot read that ends while libraft closes is still sent, by a connection that is never closed. Such a read is
+ *   treated as failed.
+ * - If a snapshot of the leader arrives while the voter takes its own, libraft follows a null pointer when its own is
+ *   written. The received one is dropped; the leader sends it again.
+ * - If libraft closes while entries are being removed and a snapshot is being written, the end of the snapshot is
+ *   reported as the end of closing, and memory is freed that the removal still uses. So each waits for the other: no
+ *   snapshot is taken or received until the entries that replace the removed ones are stored, and entries that replace
+ *   others are dropped while a snapshot is written.
+ * - A leader that sends a snapshot names the index of the one that it has read, but the term of the one that it had
+ * when it decided to send. If another snapshot was written in between, the receiver keeps a wrong term forever and
+ * refuses the leader's entries until it crashes. The term is set to that of the snapshot that was read.
+ *
+ * Entries
+ * - Late entries that start at index 1 are taken for new ones when the voter already has them in a snapshot, and memory
+ *   is overwritten. They are dropped.
+ * - A message that ends before the commit index, and carries a higher commit index of the leader, sets ours back. A
+ *   snapshot that is taken then contains a later state than its index says, and after a restart records are applied
+ *   twice. The leader's commit index in the message is reduced to ours.
+ * - The reply to entries or a snapshot of an older term reports a stored index from uninitialised memory. A leader of
+ *   that term that leads again takes it for an acknowledgement and commits entries that are on no majority's disks. The
+ *   reply is changed to report that nothing is stored.
+ * - libraft takes each configuration change in a message of several entries to be at the index of the first entry. The
+ *   receiver then never sees the change committed: as a leader it refuses changes forever, and it may keep a change
+ *   that another leader has replaced. So a message is split such that a change is the first entry of its part.
+ *
+ * Elections
+ * - A voter that rejects a pre-vote request of an older term replies with the term of the request. The candidate never
+ *   learns the current term and is rejected forever; if only its log is new enough, no voter can become leader. The
+ *   reply carries our term.
+ * - A new leader cannot append libraft's own barrier while the disks of a majority are nearly full, and the step that
+ *   made it leader fails. When it steps down, its pending proposals are then not canceled but reported as done when
+ *   another leader has committed other entries in their place. So libraft's previous state is set to leader before
+ *   anything is proposed. */
 #include "daemon/control/log/libraft_fixes.h"
 
 #include "daemon/control/log/internal.h"
@@ -39,15 +46,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct log_mend *mend_of(struct raft_io *io)
+static struct libraft_fixes *fixes_of(struct raft_io *io)
 {
-    return &((struct log *)((char *)io - offsetof(struct log, io)))->mend;
+    return &((struct log *)((char *)io - offsetof(struct log, io)))->fixes;
 }
 
 /* ---- entries ---- */
 
-/* 0: it has none there, or only in a snapshot. */
-static raft_term term_at(const struct raft_trail *trail, raft_index index)
+/* Term of our entry at `index`; 0: there is none, or it is only in a snapshot. */
+static raft_term entry_term(const struct raft_trail *trail, raft_index index)
 {
     raft_term term = 0;
     if (index <= trail->offset)
@@ -61,22 +68,23 @@ static raft_term term_at(const struct raft_trail *trail, raft_index index)
     return term;
 }
 
-/* The last of the entries that we have others in the place of; 0: none. Where terms are equal so is all before. */
+/* Index of the last entry of the message that replaces a different one of ours; 0: none. Entries of equal index and
+ * term have equal predecessors, so comparing the last one is enough. */
 static raft_index replaced_by(struct raft *raft, const struct raft_append_entries *a)
 {
     raft_index last = raft_last_index(raft), end = a->prev_log_index + a->n_entries, at = end < last ? end : last;
     if (at <= a->prev_log_index)
         return 0;
-    raft_term term = term_at(&raft->trail, at);
+    raft_term term = entry_term(&raft->trail, at);
     return term && term != a->entries[at - a->prev_log_index - 1].term ? at : 0;
 }
 
-/* Or about to. */
-static bool is_removing(struct log_mend *mend, const struct raft *raft)
+/* True also while a message is being received that will remove entries. */
+static bool is_removing(struct libraft_fixes *fixes, const struct raft *raft)
 {
-    if (raft->last_stored >= mend->removed)
-        mend->removed = 0;
-    return mend->replaced || mend->removed;
+    if (raft->last_stored >= fixes->removed)
+        fixes->removed = 0;
+    return fixes->replaced || fixes->removed;
 }
 
 static bool is_writing_snapshot(const struct raft *raft)
@@ -90,45 +98,44 @@ static void drop_entries(struct raft_append_entries *a)
     raft_free(a->entries);
 }
 
-/* libraft takes min(leader_commit, end of the message) for its new commit index, also where that is below its old one.
- */
+/* libraft sets its commit index to min(leader_commit, end of the message), even if that is below its old one. */
 static void receive_entries(struct raft_io *io, struct raft_message *message)
 {
     struct raft *raft = io->data;
-    struct log_mend *mend = mend_of(io);
+    struct libraft_fixes *fixes = fixes_of(io);
     struct raft_append_entries *a = &message->append_entries;
-    mend->replaced = replaced_by(raft, a);
-    if (mend->replaced && is_writing_snapshot(raft)) {
+    fixes->replaced = replaced_by(raft, a);
+    if (fixes->replaced && is_writing_snapshot(raft)) {
         drop_entries(a);
     } else {
         if (a->prev_log_index + a->n_entries < raft->commit_index && a->leader_commit > raft->commit_index)
             a->leader_commit = raft->commit_index;
-        mend->receive(io, message);
+        fixes->receive(io, message);
     }
-    mend->replaced = 0;
+    fixes->replaced = 0;
 }
 
-/* libraft calls this before each append; most remove nothing. */
+/* libraft calls this before each append; most calls remove nothing. */
 static int truncate_entries(struct raft_io *io, raft_index index)
 {
-    struct log_mend *mend = mend_of(io);
-    if (index <= mend->replaced)
-        mend->removed = mend->replaced;
-    return mend->truncate(io, index);
+    struct libraft_fixes *fixes = fixes_of(io);
+    if (index <= fixes->replaced)
+        fixes->removed = fixes->replaced;
+    return fixes->truncate(io, index);
 }
 
 static int append(struct raft_io *io, struct raft_io_append *req, const struct raft_entry entries[], unsigned n,
                   raft_io_append_cb cb)
 {
-    struct log_mend *mend = mend_of(io);
-    int status = mend->append(io, req, entries, n, cb);
+    struct libraft_fixes *fixes = fixes_of(io);
+    int status = fixes->append(io, req, entries, n, cb);
     if (status)
-        mend->removed = 0; /* nothing will be stored in its place */
+        fixes->removed = 0; /* nothing will replace the removed entries */
     return status;
 }
 
-/* The first change that is not the first entry; n_entries: none. */
-static unsigned change_at(const struct raft_append_entries *a)
+/* Position of the first configuration change that is not the first entry; n_entries: none. */
+static unsigned next_change(const struct raft_append_entries *a)
 {
     unsigned at = 1;
     while (at < a->n_entries && a->entries[at].type != RAFT_CHANGE)
@@ -136,7 +143,7 @@ static unsigned change_at(const struct raft_append_entries *a)
     return at < a->n_entries ? at : a->n_entries;
 }
 
-/* Entries [from, to) with memory of their own, as libraft takes them over. False: out of memory. */
+/* Copies entries [from, to) into memory of their own, which libraft takes over. False: out of memory. */
 static bool copy_part(const struct raft_append_entries *a, unsigned from, unsigned to, struct raft_append_entries *ret)
 {
     size_t bytes = 0, at = 0;
@@ -161,13 +168,13 @@ static bool copy_part(const struct raft_append_entries *a, unsigned from, unsign
     return true;
 }
 
-/* What cannot be copied is as if it had been lost on the way. */
+/* A part that cannot be copied counts as lost in the network. */
 static void receive_in_parts(struct raft_io *io, struct raft_message *message)
 {
     struct raft_append_entries rest = message->append_entries;
     for (unsigned done = 0; done < message->append_entries.n_entries;) {
         struct raft_message part = *message;
-        unsigned n = change_at(&rest);
+        unsigned n = next_change(&rest);
         part.append_entries.prev_log_index = rest.prev_log_index;
         part.append_entries.prev_log_term = rest.prev_log_term;
         if (!copy_part(&rest, 0, n, &part.append_entries))
@@ -184,7 +191,7 @@ static void receive_in_parts(struct raft_io *io, struct raft_message *message)
 
 /* ---- votes ---- */
 
-static struct raft_server *server_of(struct raft_configuration *conf, raft_id id)
+static struct raft_server *find_server(struct raft_configuration *conf, raft_id id)
 {
     for (unsigned i = 0; i < conf->n; i++)
         if (conf->servers[i].id == id)
@@ -205,16 +212,20 @@ static bool is_only_voter(const struct raft_configuration *conf, raft_id id)
     return is_voter;
 }
 
-/* Only voters forget a leader that they do not hear any more; whoever else had one would refuse every vote for ever. */
+/* Whether an election timeout has passed without a message of a leader. In libraft only voters drop such a leader; a
+ * server that is not yet a voter by its own configuration would refuse every vote forever. */
 static bool has_silent_leader(struct raft_io *io, const struct raft *raft)
 {
     return io->time(io) - raft->election_timer_start >= raft->election_timeout;
 }
 
+/* Handles a vote request as a voter would, even if this server does not have that role in its own configuration yet:
+ * its vote may be needed to commit the change that makes it a voter. A candidate that this server knows as the only
+ * voter gets the vote whatever its log is: it may have crashed and lost entries that it had sent. */
 static void receive_as_voter(struct raft_io *io, struct raft_message *message)
 {
     struct raft *raft = io->data;
-    struct raft_server *self = server_of(&raft->configuration, raft->id);
+    struct raft_server *self = find_server(&raft->configuration, raft->id);
     int role = self ? self->role : RAFT_VOTER;
     if ((!self || role != RAFT_VOTER) && has_silent_leader(io, raft))
         message->request_vote.disrupt_leader = true;
@@ -224,12 +235,12 @@ static void receive_as_voter(struct raft_io *io, struct raft_message *message)
     }
     if (self)
         self->role = RAFT_VOTER;
-    mend_of(io)->receive(io, message);
+    fixes_of(io)->receive(io, message);
     if (self)
-        self->role = role; /* being asked for a vote changes no configuration */
+        self->role = role; /* a vote request changes no configuration */
 }
 
-/* By the newest configuration that was loaded. */
+/* Is this the only voter of the newest configuration that was loaded? */
 static bool starts_alone(raft_id id, const struct raft_snapshot *snapshot, const struct raft_entry *entries, size_t n)
 {
     struct raft_configuration conf;
@@ -238,17 +249,19 @@ static bool starts_alone(raft_id id, const struct raft_snapshot *snapshot, const
     if (!n)
         return snapshot && is_only_voter(&snapshot->configuration, id);
     if (raft_configuration_decode(&entries[n - 1].buf, &conf))
-        return false; /* libraft will say so */
+        return false; /* libraft reports this error itself */
     bool is_alone = is_only_voter(&conf, id);
     raft_configuration_close(&conf);
     return is_alone;
 }
 
+/* An only voter that restarts gets a new term. In the term that it has led it could write a second entry of the same
+ * index. */
 static int load(struct raft_io *io, raft_term *term, raft_id *vote, struct raft_snapshot **snapshot,
                 raft_index *start_index, struct raft_entry *entries[], size_t *n_entries)
 {
     const struct raft *raft = io->data;
-    int status = mend_of(io)->load(io, term, vote, snapshot, start_index, entries, n_entries);
+    int status = fixes_of(io)->load(io, term, vote, snapshot, start_index, entries, n_entries);
     if (status || !starts_alone(raft->id, *snapshot, *entries, *n_entries))
         return status;
     *term += 1;
@@ -258,15 +271,15 @@ static int load(struct raft_io *io, raft_term *term, raft_id *vote, struct raft_
 
 /* ---- messages ---- */
 
-static bool is_untimely(struct raft_io *io, const struct raft_message *message)
+static bool must_drop(struct raft_io *io, const struct raft_message *message)
 {
     const struct raft *raft = io->data;
     if (message->type == RAFT_APPEND_ENTRIES)
         return message->append_entries.n_entries && !message->append_entries.prev_log_index && raft->trail.offset;
-    return message->type == RAFT_INSTALL_SNAPSHOT && (raft->legacy.snapshot_taking || is_removing(mend_of(io), raft));
+    return message->type == RAFT_INSTALL_SNAPSHOT && (raft->legacy.snapshot_taking || is_removing(fixes_of(io), raft));
 }
 
-static void drop(struct raft_message *message)
+static void drop_message(struct raft_message *message)
 {
     if (message->type == RAFT_APPEND_ENTRIES) {
         drop_entries(&message->append_entries);
@@ -284,39 +297,39 @@ static bool is_stale(struct raft_io *io, const struct raft_message *message)
     return message->type == RAFT_INSTALL_SNAPSHOT && message->install_snapshot.term < raft->current_term;
 }
 
-static void receive_timely(struct raft_io *io, struct raft_message *message)
+static void receive_current(struct raft_io *io, struct raft_message *message)
 {
-    if (is_untimely(io, message))
-        drop(message);
+    if (must_drop(io, message))
+        drop_message(message);
     else if (message->type == RAFT_REQUEST_VOTE)
         receive_as_voter(io, message);
     else if (message->type == RAFT_APPEND_ENTRIES &&
-             change_at(&message->append_entries) < message->append_entries.n_entries)
+             next_change(&message->append_entries) < message->append_entries.n_entries)
         receive_in_parts(io, message);
     else if (message->type == RAFT_APPEND_ENTRIES)
         receive_entries(io, message);
     else
-        mend_of(io)->receive(io, message);
+        fixes_of(io)->receive(io, message);
 }
 
 static void receive(struct raft_io *io, struct raft_message *message)
 {
-    mend_of(io)->is_stale = is_stale(io, message);
-    receive_timely(io, message);
-    mend_of(io)->is_stale = false;
+    fixes_of(io)->is_stale = is_stale(io, message);
+    receive_current(io, message);
+    fixes_of(io)->is_stale = false;
 }
 
 static int start(struct raft_io *io, unsigned ms, raft_io_tick_cb tick, raft_io_recv_cb cb)
 {
-    struct log_mend *mend = mend_of(io);
-    mend->receive = cb;
-    return mend->start(io, ms, tick, receive);
+    struct libraft_fixes *fixes = fixes_of(io);
+    fixes->receive = cb;
+    return fixes->start(io, ms, tick, receive);
 }
 
 /* ---- snapshots ---- */
 
-/* A request between libraft's and its io's, since the answer does not say whose it is. */
-struct loading {
+/* Request to the raft_io on behalf of a request of libraft. The callback gets only the former, so this holds both. */
+struct snapshot_read {
     struct raft_io_snapshot_get req;
     struct raft_io_snapshot_get *libraft;
     raft_io_snapshot_get_cb cb;
@@ -332,32 +345,32 @@ static void free_snapshot(struct raft_snapshot *snapshot)
     raft_free(snapshot);
 }
 
-static void loaded(struct raft_io_snapshot_get *req, struct raft_snapshot *snapshot, int status)
+static void snapshot_was_read(struct raft_io_snapshot_get *req, struct raft_snapshot *snapshot, int status)
 {
-    struct loading l = *(struct loading *)req->data;
+    struct snapshot_read l = *(struct snapshot_read *)req->data;
     const struct raft *raft = l.io->data;
-    struct log_mend *mend = mend_of(l.io);
+    struct libraft_fixes *fixes = fixes_of(l.io);
     raft_free(req->data);
     if (!status && (!snapshot->bufs || raft->legacy.closing)) {
         free_snapshot(snapshot);
         status = RAFT_IOERR;
     }
     if (status) {
-        raft_free(l.libraft->data); /* the block that its request is in */
+        raft_free(l.libraft->data); /* the block that contains its request */
         return;
     }
-    mend->snapshot_index = snapshot->index;
-    mend->snapshot_term = snapshot->term;
+    fixes->snapshot_index = snapshot->index;
+    fixes->snapshot_term = snapshot->term;
     l.cb(l.libraft, snapshot, status);
 }
 
 static int snapshot_get(struct raft_io *io, struct raft_io_snapshot_get *req, raft_io_snapshot_get_cb cb)
 {
-    struct loading *l = raft_malloc(sizeof(*l));
+    struct snapshot_read *l = raft_malloc(sizeof(*l));
     if (!l)
         return RAFT_NOMEM;
-    *l = (struct loading){.req = {.data = l}, .libraft = req, .cb = cb, .io = io};
-    int status = mend_of(io)->snapshot_get(io, &l->req, loaded);
+    *l = (struct snapshot_read){.req = {.data = l}, .libraft = req, .cb = cb, .io = io};
+    int status = fixes_of(io)->snapshot_get(io, &l->req, snapshot_was_read);
     if (status)
         raft_free(l);
     return status;
@@ -366,54 +379,54 @@ static int snapshot_get(struct raft_io *io, struct raft_io_snapshot_get *req, ra
 static int send_message(struct raft_io *io, struct raft_io_send *req, const struct raft_message *message,
                         raft_io_send_cb cb)
 {
-    struct log_mend *mend = mend_of(io);
-    struct raft_message mended = *message;
-    if (message->type == RAFT_INSTALL_SNAPSHOT && message->install_snapshot.last_index == mend->snapshot_index)
-        mended.install_snapshot.last_term = mend->snapshot_term;
-    if (message->type == RAFT_APPEND_ENTRIES_RESULT && mend->is_stale) {
-        struct raft_append_entries_result *result = &mended.append_entries_result;
+    struct libraft_fixes *fixes = fixes_of(io);
+    struct raft_message fixed = *message;
+    if (message->type == RAFT_INSTALL_SNAPSHOT && message->install_snapshot.last_index == fixes->snapshot_index)
+        fixed.install_snapshot.last_term = fixes->snapshot_term;
+    if (message->type == RAFT_APPEND_ENTRIES_RESULT && fixes->is_stale) {
+        struct raft_append_entries_result *result = &fixed.append_entries_result;
         result->last_log_index = 0;
         if (!result->rejected)
             result->rejected = 1; /* 0 would be an acknowledgement */
     }
     if (message->type == RAFT_REQUEST_VOTE_RESULT && !message->request_vote_result.vote_granted &&
         message->request_vote_result.term < ((const struct raft *)io->data)->current_term)
-        mended.request_vote_result.term = ((const struct raft *)io->data)->current_term;
-    return mend->send(io, req, &mended, cb);
+        fixed.request_vote_result.term = ((const struct raft *)io->data)->current_term;
+    return fixes->send(io, req, &fixed, cb);
 }
 
-void log_mend_leads(struct raft *raft)
+void libraft_fixes_note_leader(struct raft *raft)
 {
     raft->legacy.prev_state = raft->state;
 }
 
-bool log_mend_may_snapshot(const struct raft *raft)
+bool libraft_fixes_may_snapshot(const struct raft *raft)
 {
-    if (is_removing(mend_of(raft->io), raft))
+    if (is_removing(fixes_of(raft->io), raft))
         return false;
     return !raft->configuration_uncommitted_index || raft->configuration_uncommitted_index > raft->last_applied;
 }
 
-/* libraft does not set the memory of a snapshot that it has not found. */
-static void *zeroed(void *arg, size_t bytes)
+/* libraft leaves the struct of a snapshot that it has not found uninitialised. */
+static void *malloc_zeroed(void *arg, size_t bytes)
 {
     (void)arg;
     return calloc(1, bytes);
 }
 
-void log_mend(struct raft_io *io)
+void libraft_fixes_install(struct raft_io *io)
 {
     static struct raft_heap heap;
     heap = *raft_heap_get();
-    heap.malloc = zeroed;
+    heap.malloc = malloc_zeroed;
     raft_heap_set(&heap);
-    struct log_mend *mend = mend_of(io);
-    *mend = (struct log_mend){.load = io->load,
-                              .start = io->start,
-                              .send = io->send,
-                              .append = io->append,
-                              .truncate = io->truncate,
-                              .snapshot_get = io->snapshot_get};
+    struct libraft_fixes *fixes = fixes_of(io);
+    *fixes = (struct libraft_fixes){.load = io->load,
+                                    .start = io->start,
+                                    .send = io->send,
+                                    .append = io->append,
+                                    .truncate = io->truncate,
+                                    .snapshot_get = io->snapshot_get};
     io->load = load;
     io->start = start;
     io->send = send_message;

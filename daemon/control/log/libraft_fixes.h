@@ -1,17 +1,19 @@
-/* What libraft 0.22.1 does wrong with several voters, mended at its raft_io, for the log alone. One loop thread. */
+/* Workarounds for defects of libraft 0.22.1 with several voters. They are installed between libraft and its raft_io,
+ * for the log alone. Loop thread. */
 #ifndef DTD_DAEMON_CONTROL_LOG_LIBRAFT_FIXES_H
 #define DTD_DAEMON_CONTROL_LOG_LIBRAFT_FIXES_H
 
 #include <raft.h>
 #include <stdbool.h>
 
-struct log_mend {
-    raft_io_recv_cb receive;   /* libraft's */
-    raft_index snapshot_index; /* of the snapshot that was loaded last */
+struct libraft_fixes {
+    raft_io_recv_cb receive;   /* callback of libraft */
+    raft_index snapshot_index; /* index and term of the snapshot that was loaded last */
     raft_term snapshot_term;
-    raft_index replaced; /* last entry that what is received now has another for */
-    raft_index removed;  /* the same of what was removed last, until that which came instead is stored; 0: it is */
-    bool is_stale;       /* what is received now is of an older term */
+    raft_index replaced; /* last of our entries that the message being received replaces; 0: none */
+    raft_index removed;  /* last entry of the newest removal; 0: what replaces the removed entries is stored */
+    bool is_stale;       /* the message being received is of an older term */
+    /* the replaced methods of the raft_io */
     int (*load)(struct raft_io *io, raft_term *term, raft_id *vote, struct raft_snapshot **snapshot,
                 raft_index *start_index, struct raft_entry *entries[], size_t *n_entries);
     int (*start)(struct raft_io *io, unsigned ms, raft_io_tick_cb tick, raft_io_recv_cb receive);
@@ -22,11 +24,11 @@ struct log_mend {
     int (*snapshot_get)(struct raft_io *io, struct raft_io_snapshot_get *req, raft_io_snapshot_get_cb cb);
 };
 
-/* Puts itself before the methods of an io that raft_uv_init has made and raft_init has not seen. */
-void log_mend(struct raft_io *io);
-/* It leads; before a proposal. */
-void log_mend_leads(struct raft *raft);
-/* False while a snapshot would name members of before its index, or entries are being removed: none is taken then. */
-bool log_mend_may_snapshot(const struct raft *raft);
+/* Replaces methods of `io` and keeps the originals. Called after raft_uv_init and before raft_init. */
+void libraft_fixes_install(struct raft_io *io);
+/* Called when this voter is found to be the leader, before any proposal. */
+void libraft_fixes_note_leader(struct raft *raft);
+/* False while entries are being removed, and while a snapshot would contain a configuration older than its index. */
+bool libraft_fixes_may_snapshot(const struct raft *raft);
 
 #endif

@@ -1,20 +1,22 @@
-/* The log over libraft (>= 0.22). What is ours here is the life around it:
+/* The log over libraft (>= 0.22). This file holds the states around libraft:
  *
  *   starting -> bootstrapping -> opening -> ready -> draining -> stopping -> full -> opening ...
  *       \____________________________/|        (out of space)            (polls for space)
- *                                      \-> dead          log_close, from anywhere -> ending
+ *                                      \-> dead          log_close, from any state -> ending
  *
- * - bootstrapping: the first files are made in a folder of their own and renamed when whole, since a kill in the middle
- * of raft_bootstrap would leave a log that can neither be bootstrapped nor elect a leader.
- * - opening: libraft has loaded its files. The only voter leads at once; a barrier of the new term commits what older
- * terms left, then it is ready. One among others is ready now, and follows until it leads.
- * - draining: the disk is full. Nothing is taken; what is under way has DRAIN_MS to end by the segments that exist
- * already. Then libraft is closed: after an ENOSPC, 0.22.1 refuses appends for ever. What had not ended is canceled.
- * - full: libraft is closed and its reserve given back. The machine keeps its state in memory, so the node goes on
- * answering; what was applied already is not applied again when the log is read once more (`applied`).
- * Who leads changes under us at any time; log_look compares after each turn of the loop and says so. A voter that is
- * alone goes on leading while its disk is full: nobody else can. One among others does not, and hands over before it
- * closes. What libraft calls, and how it is set up, is log_raft.c; who votes is log_members.c. */
+ *   bootstrapping  the first files are created in a folder of their own, which is renamed when it is complete: a kill
+ * in the middle of raft_bootstrap would leave a log that can neither be bootstrapped nor elect a leader opening libraft
+ * has loaded its files. An only voter leads at once; a barrier of the new term commits the entries of older terms, then
+ * the log is ready. With several voters the log is ready at once, and this voter follows until it is elected draining
+ * the disk is full. No proposals are taken; those under way have DRAIN_MS to end in the segments that exist. Then
+ * libraft is closed, because after an ENOSPC libraft 0.22.1 refuses appends forever. The remaining proposals are
+ * canceled full           libraft is closed and the reserve is removed. The machine keeps its state in memory, so the
+ * node still answers requests. When the log is read again, entries up to `applied` are not applied a second time
+ *
+ * The leader can change at any time; observe_raft runs after each turn of the loop and reports changes to the owner. An
+ * only voter stays the leader while its disk is full, because no other voter can lead. One of several voters hands the
+ * leadership over before it closes. The callbacks and the setup of libraft are in raft.c, the configuration in
+ * members.c. */
 #include "daemon/control/log/internal.h"
 
 #include "common/base/clock.h"
@@ -30,16 +32,18 @@
 #include <time.h>
 
 #define DEFAULT_SEGMENT_BYTES (4u << 20) /* more than the largest record */
-#define DEFAULT_RESERVE_BYTES (8u << 20)
+#define DEFAULT_RESERVE_BYTES (8u << 20) /* two segments */
 #define SNAPSHOT_THRESHOLD 1024
 #define SNAPSHOT_TRAILING 128
 #define TICK_MS 1000
-#define FULL_TICK_MS 100 /* until then the others are one voter fewer */
+#define FULL_TICK_MS 100 /* short, because the other voters lack this one until the log is open again */
 #define OPENING_TICK_MS 5
 #define OPENING_SLOW_MS 10000
 #define DRAIN_MS 2000
+/* For so long libraft may refuse appends, or an append may wait, before the disk counts as full: libraft reports no
+ * space for a moment while it prepares the next segment. */
 #define REFUSED_MS 3000
-#define SILENT_MS 5000
+#define TICK_OVERDUE_MS 5000 /* five ticks of an open log */
 
 enum { L_STARTING, L_BOOTSTRAPPING, L_OPENING, L_READY, L_DRAINING, L_STOPPING, L_FULL, L_DEAD, L_ENDING };
 static const struct fsm_state states[] = {
@@ -66,12 +70,12 @@ static void move(struct log *log, int to, const char *why)
     log->state_since_ms = clock_mono_ms();
 }
 
-static void wake(struct log *log, uint64_t ms)
+static void schedule_tick(struct log *log, uint64_t ms)
 {
     uv_timer_start(&log->timer, tick, ms, 0);
 }
 
-static void warn(struct log *log, const char *text)
+static void set_warning(struct log *log, const char *text)
 {
     if (strcmp(log->warning, text) == 0)
         return;
@@ -82,7 +86,7 @@ static void warn(struct log *log, const char *text)
         log->config.on_warning(log->config.owner, log_warning(log));
 }
 
-static void warn_full(struct log *log)
+static void warn_disk_full(struct log *log)
 {
     char text[sizeof(log->warning)], since[32];
     time_t now = time(NULL);
@@ -91,11 +95,11 @@ static void warn_full(struct log *log)
     snprintf(text, sizeof(text),
              "state directory full since %s: nothing new is recorded until %" PRIu64
              " MiB are free; running jobs go on",
-             since, log_disk_enough(&log->disk) >> 20);
-    warn(log, text);
+             since, log_disk_reopen_mark(&log->disk) >> 20);
+    set_warning(log, text);
 }
 
-static void say_ready(struct log *log, err_t err, const char *why)
+static void report_ready(struct log *log, err_t err, const char *why)
 {
     if (log->was_ready)
         return;
@@ -103,9 +107,9 @@ static void say_ready(struct log *log, err_t err, const char *why)
     log->config.on_ready(log->config.owner, err, why);
 }
 
-/* ---- libraft has closed ---- */
+/* ---- libraft is closed ---- */
 
-static void ended(uv_handle_t *handle)
+static void handle_closed(uv_handle_t *handle)
 {
     struct log *log = handle->data;
     void (*closed)(void *) = log->closed;
@@ -123,31 +127,31 @@ static void ended(uv_handle_t *handle)
 static void close_handles(struct log *log)
 {
     log->handles = 2;
-    uv_close((uv_handle_t *)&log->timer, ended);
-    uv_close((uv_handle_t *)&log->look, ended);
+    uv_close((uv_handle_t *)&log->timer, handle_closed);
+    uv_close((uv_handle_t *)&log->after_turn, handle_closed);
 }
 
-/* Out of space, or a log that was open in this life: it is tried again. A first start that fails otherwise will not do
- * better the next time. */
+/* Opening is tried again if the disk is full, or if the log was open before in this process. Any other failure of a
+ * first start would repeat. */
 static void open_failed(struct log *log, err_t err, const char *text)
 {
     char why[512];
     snprintf(why, sizeof(why), "the replicated log in %s cannot be opened: %s (%s)", log->dir, text, err_text(err));
-    bool is_full = log_disk_free(&log->disk) < log_disk_enough(&log->disk);
+    bool is_full = log_disk_free(&log->disk) < log_disk_reopen_mark(&log->disk);
     if (!is_full && !log->applied) {
         move(log, L_DEAD, text);
-        say_ready(log, err, why);
+        report_ready(log, err, why);
         return;
     }
     if (is_full)
-        warn_full(log);
+        warn_disk_full(log);
     else
-        warn(log, why);
+        set_warning(log, why);
     move(log, L_FULL, text);
-    wake(log, TICK_MS);
+    schedule_tick(log, TICK_MS);
 }
 
-static void bootstrapped(struct log *log)
+static void finish_bootstrap(struct log *log)
 {
     err_t err = log_disk_commit_new(&log->disk);
     if (err)
@@ -160,12 +164,12 @@ void log_raft_closed(struct log *log)
 {
     switch (log->fsm.state) {
     case L_BOOTSTRAPPING:
-        bootstrapped(log);
+        finish_bootstrap(log);
         break;
     case L_STOPPING:
         log_disk_release(&log->disk);
         move(log, L_FULL, "libraft is closed");
-        wake(log, TICK_MS);
+        schedule_tick(log, TICK_MS);
         break;
     case L_FULL:
     case L_DEAD:
@@ -178,7 +182,7 @@ void log_raft_closed(struct log *log)
 
 /* ---- starting ---- */
 
-/* The first files of a log that has one voter, us; libraft closes it when they are there. */
+/* Creates the first files of a log whose only voter is this one; libraft is closed when they exist. */
 static void bootstrap(struct log *log)
 {
     struct raft_configuration conf;
@@ -200,8 +204,8 @@ static void bootstrap(struct log *log)
     log_raft_close(log);
 }
 
-/* The new configuration goes behind everything that our disk has. */
-static int recover(struct log *log)
+/* Appends a configuration with this voter alone after all entries on our disk. */
+static int append_recovery_configuration(struct log *log)
 {
     struct raft_configuration conf;
     char address[LOG_ADDRESS_MAX];
@@ -210,11 +214,11 @@ static int recover(struct log *log)
     if (!status)
         status = raft_recover(&log->raft, &conf);
     raft_configuration_close(&conf);
-    log_warn("voters: a new configuration of this node alone id=%" PRIu64 " status=%d", log->config.id, status);
+    log_warn("voters: new configuration with this node alone id=%" PRIu64 " status=%d", log->config.id, status);
     return status;
 }
 
-static void make_log(struct log *log)
+static void create_log(struct log *log)
 {
     err_t err = log_disk_make_new(&log->disk);
     if (!err && !log->config.joins) {
@@ -226,21 +230,21 @@ static void make_log(struct log *log)
     if (err)
         open_failed(log, err, "its folder cannot be made");
     else
-        wake(log, 0);
+        schedule_tick(log, 0);
 }
 
 static void open_log(struct log *log)
 {
     log_disk_reserve(&log->disk);
     if (log_disk_free(&log->disk) < 3 * log->disk.segment_bytes)
-        log_disk_release(&log->disk); /* better to come up without than not at all */
+        log_disk_release(&log->disk); /* starting without the reserve is better than not starting */
     int status = log_raft_open(log, "log");
     if (status) {
         open_failed(log, log_err_from_raft(status), log->raft.errmsg);
         return;
     }
     if (log->config.recovers) {
-        status = recover(log);
+        status = append_recovery_configuration(log);
         log->config.recovers = false;
         if (status) {
             open_failed(log, log_err_from_raft(status), log->io.errmsg);
@@ -260,10 +264,10 @@ static void open_log(struct log *log)
     }
     log->warned_slow = false;
     move(log, L_OPENING, "loaded");
-    wake(log, OPENING_TICK_MS);
+    schedule_tick(log, OPENING_TICK_MS);
 }
 
-/* ---- who leads ---- */
+/* ---- leadership ---- */
 
 bool log_has_raft(const struct log *log)
 {
@@ -271,12 +275,12 @@ bool log_has_raft(const struct log *log)
            FSM_TO(log->fsm.state) & (FSM_TO(L_OPENING) | FSM_TO(L_READY) | FSM_TO(L_DRAINING));
 }
 
-static void opened(struct log *log, const char *why)
+static void become_ready(struct log *log, const char *why)
 {
     move(log, L_READY, why);
-    wake(log, TICK_MS);
-    warn(log, "");
-    say_ready(log, OK, "");
+    schedule_tick(log, TICK_MS);
+    set_warning(log, "");
+    report_ready(log, OK, "");
 }
 
 static void barrier_passed(struct raft_barrier *req, int status)
@@ -292,10 +296,10 @@ static bool is_leader(struct log *log)
     return raft_state(&log->raft) == RAFT_LEADER;
 }
 
-/* A barrier of our own term behind everything that older terms left: when it is committed, that is applied. */
-static void lead(struct log *log)
+/* Proposes a barrier of our term after all entries of older terms. When it is committed, those are applied. */
+static void propose_barrier(struct log *log)
 {
-    log_mend_leads(&log->raft);
+    libraft_fixes_note_leader(&log->raft);
     if (log->led_term == log->raft.current_term || log->barrier_waits || log->fsm.state == L_DRAINING)
         return;
     log->barrier.data = log;
@@ -303,7 +307,7 @@ static void lead(struct log *log)
     log->barrier_waits = raft_barrier(&log->raft, &log->barrier, barrier_passed) == 0;
 }
 
-static bool only_voter(const struct log *log)
+static bool is_only_voter(const struct log *log)
 {
     const struct raft_configuration *conf = &log->raft.configuration;
     unsigned others = 0, own = 0;
@@ -313,8 +317,9 @@ static bool only_voter(const struct log *log)
     return own && !others;
 }
 
-/* What the owner is to know; a voter that is alone stays the leader while its log is closed for want of space. */
-static void say_role(struct log *log)
+/* Reports a change of the leader to the owner. An only voter stays the leader while its log is closed on a full disk. A
+ * voter that loses the leadership reports this only after its last proposal has ended. */
+static void report_role(struct log *log)
 {
     bool has_raft = log_has_raft(log), leads = log->leads && log->is_alone;
     uint64_t leader = leads ? log->config.id : 0;
@@ -328,9 +333,9 @@ static void say_role(struct log *log)
     if ((leads == log->leads && leader == log->leader) || (log->leads && !leads && log->n_proposals))
         return;
     if (leads != log->leads) {
-        log_info("replicated log %s id=%" PRIu64 " term=%" PRIu64, leads ? "led by us" : "not led by us",
-                 log->config.id, log_term(log));
-        log->refused_since_ms = 0; /* nobody has asked since */
+        log_info("replicated log %s id=%" PRIu64 " term=%" PRIu64,
+                 leads ? "is led by this node" : "is no longer led by this node", log->config.id, log_term(log));
+        log->refused_since_ms = 0; /* there was no proposal since */
     }
     log->leads = leads;
     log->leader = leader;
@@ -338,89 +343,89 @@ static void say_role(struct log *log)
         log->config.on_role(log->config.owner);
 }
 
-static void look(struct log *log)
+static void observe_raft(struct log *log)
 {
     if (log->fsm.state == L_ENDING)
         return;
     if (log_has_raft(log)) {
         if (log->applied < raft_last_applied(&log->raft))
-            log->applied = raft_last_applied(&log->raft); /* barriers and configurations count too */
-        log->is_alone = only_voter(log);
+            log->applied = raft_last_applied(&log->raft); /* barriers and configurations advance it, too */
+        log->is_alone = is_only_voter(log);
         if (is_leader(log))
-            lead(log);
+            propose_barrier(log);
         if (log->fsm.state == L_OPENING && (!log->is_alone || log->led_term == log->raft.current_term))
-            opened(log, log->is_alone ? "leader" : "one of several");
+            become_ready(log, log->is_alone ? "leader" : "one of several");
     }
-    say_role(log);
+    report_role(log);
 }
 
-static void on_look(uv_check_t *check)
+static void on_loop_turn(uv_check_t *check)
 {
-    look(check->data);
+    observe_raft(check->data);
 }
 
-/* ---- the life of an open log ---- */
+/* ---- ticks ---- */
 
 static void tick_opening(struct log *log)
 {
     int64_t age = clock_mono_ms() - log->state_since_ms;
-    if (age > DRAIN_MS && log_disk_free(&log->disk) < log_disk_least(&log->disk)) {
-        warn_full(log);
+    if (age > DRAIN_MS && log_disk_free(&log->disk) < log_disk_low_mark(&log->disk)) {
+        warn_disk_full(log);
         move(log, L_STOPPING, "no space to open");
         log_raft_close(log);
         return;
     }
     if (age > OPENING_SLOW_MS && !log->warned_slow) {
         log->warned_slow = true;
-        warn(log, "the replicated log has no leader yet");
+        set_warning(log, "the replicated log has no leader yet");
     }
-    wake(log, OPENING_TICK_MS); /* each turn of the loop looks */
+    schedule_tick(log, OPENING_TICK_MS); /* each turn of the loop runs observe_raft */
 }
 
 static void drain(struct log *log, const char *why)
 {
-    warn_full(log);
+    warn_disk_full(log);
     log->refused_since_ms = 0;
-    log_disk_release(&log->disk); /* what is under way may need a segment */
+    log_disk_release(&log->disk); /* proposals under way may need a segment */
     move(log, L_DRAINING, why);
     if (!log->is_alone && log->leads && log_transfer(log, 0, NULL, NULL))
-        log_warn("the lead is not handed over, and will be taken");
-    wake(log, 0);
+        log_warn("the leadership cannot be handed over; the other voters elect a leader after a timeout");
+    schedule_tick(log, 0);
 }
 
 static void tick_ready(struct log *log)
 {
-    const struct proposal *oldest = TAILQ_FIRST(&log->proposals);
+    const struct log_proposal *oldest = TAILQ_FIRST(&log->proposals);
     int64_t now = clock_mono_ms();
-    bool is_low = log_disk_free(&log->disk) < log_disk_least(&log->disk);
+    bool is_low = log_disk_free(&log->disk) < log_disk_low_mark(&log->disk);
     if (log->refused_since_ms && now - log->refused_since_ms > REFUSED_MS)
         drain(log, "libraft refuses appends");
     else if (is_low && oldest && now - oldest->since_ms > REFUSED_MS)
         drain(log, "an append waits for space");
     else if (is_low && !log->is_alone)
-        drain(log, "the disk is full, others have room");
+        drain(log, "the disk is full, other voters can lead");
     else
-        wake(log, TICK_MS);
+        schedule_tick(log, TICK_MS);
 }
 
 static void tick_draining(struct log *log)
 {
     if ((log->n_proposals || log->change.is_under_way) && clock_mono_ms() - log->state_since_ms < DRAIN_MS) {
-        wake(log, OPENING_TICK_MS);
+        schedule_tick(log, OPENING_TICK_MS);
         return;
     }
-    move(log, L_STOPPING, log->n_proposals ? "canceling what is left" : "drained");
+    move(log, L_STOPPING, log->n_proposals ? "canceling the remaining proposals" : "drained");
     log_raft_close(log);
 }
 
 static void tick_full(struct log *log)
 {
-    if (log->raft_is_open || log_disk_free(&log->disk) < log_disk_enough(&log->disk)) {
-        wake(log, FULL_TICK_MS);
+    if (log->raft_is_open || log_disk_free(&log->disk) < log_disk_reopen_mark(&log->disk)) {
+        schedule_tick(log, FULL_TICK_MS);
         return;
     }
     move(log, L_STARTING, "there is space again");
-    wake(log, 0);
+    schedule_tick(log, 0);
 }
 
 static void tick_starting(struct log *log)
@@ -429,12 +434,12 @@ static void tick_starting(struct log *log)
     if (err)
         open_failed(log, err, "its folder cannot be made");
     else if (log_disk_is_new(&log->disk))
-        make_log(log);
+        create_log(log);
     else
         open_log(log);
 }
 
-static void nothing(struct log *log)
+static void tick_nothing(struct log *log)
 {
     (void)log;
 }
@@ -443,8 +448,8 @@ static void tick(uv_timer_t *timer)
 {
     static void (*const ticks[])(struct log * log) = {
         [L_STARTING] = tick_starting, [L_BOOTSTRAPPING] = open_log, [L_OPENING] = tick_opening,
-        [L_READY] = tick_ready,       [L_DRAINING] = tick_draining, [L_STOPPING] = nothing,
-        [L_FULL] = tick_full,         [L_DEAD] = nothing,           [L_ENDING] = nothing,
+        [L_READY] = tick_ready,       [L_DRAINING] = tick_draining, [L_STOPPING] = tick_nothing,
+        [L_FULL] = tick_full,         [L_DEAD] = tick_nothing,      [L_ENDING] = tick_nothing,
     };
     struct log *log = timer->data;
     log->ticked_ms = clock_mono_ms();
@@ -456,18 +461,19 @@ static void tick(uv_timer_t *timer)
 static void proposal_done(struct raft_apply *req, int status, void *result)
 {
     (void)result;
-    struct proposal *p = req->data;
+    struct log_proposal *p = req->data;
     struct log *log = p->log;
     TAILQ_REMOVE(&log->proposals, p, link);
     log->n_proposals--;
     p->cb(p->arg, status ? ERR_CANCELED : OK, req->index, p->result);
     free(p);
     if (!log->n_proposals)
-        say_role(log); /* it may have waited for this */
+        report_role(log); /* the report may have waited for this end */
 }
 
-/* libraft refused. A count of its own segments may say "no space" for a moment while the next one is being made. */
-static err_t refused(struct log *log, int status)
+/* The error for a refusal of libraft. libraft counts its prepared segments and may report no space for a moment while
+ * it creates the next one; that is a temporary error until REFUSED_MS have passed. */
+static err_t error_of_refusal(struct log *log, int status)
 {
     if (status != RAFT_NOSPACE)
         return log_err_from_raft(status);
@@ -476,11 +482,11 @@ static err_t refused(struct log *log, int status)
     return ERR_AGAIN;
 }
 
-static err_t check(struct log *log, size_t len)
+static err_t check_can_propose(struct log *log, size_t len)
 {
     if (len > RECORD_MAX_BYTES || log->n_proposals >= LOG_MAX_PENDING)
         return ERR_LIMIT;
-    if (log->fsm.state == L_READY && log_disk_free(&log->disk) < log_disk_least(&log->disk))
+    if (log->fsm.state == L_READY && log_disk_free(&log->disk) < log_disk_low_mark(&log->disk))
         drain(log, "the disk is full");
     if (log->fsm.state != L_STARTING && !log->is_alone && !log->leads)
         return ERR_AGAIN;
@@ -499,10 +505,10 @@ static err_t check(struct log *log, size_t len)
 err_t log_propose(struct log *log, const void *record, size_t len, log_callback cb, void *arg)
 {
     struct raft_buffer buf;
-    err_t err = check(log, len);
+    err_t err = check_can_propose(log, len);
     if (err)
         return err;
-    struct proposal *p = calloc(1, sizeof(*p));
+    struct log_proposal *p = calloc(1, sizeof(*p));
     if (!p)
         return ERR_NOMEM;
     p->log = log;
@@ -520,18 +526,18 @@ err_t log_propose(struct log *log, const void *record, size_t len, log_callback 
     if (status) {
         TAILQ_REMOVE(&log->proposals, p, link);
         free(p);
-        /* These refuse before the buffer is taken over. After the others nobody can say who has it: better lost than
-         * freed twice. */
+        /* With these two, libraft has not taken over the buffer. With others the owner of the buffer is unknown, and a
+         * leak is better than freeing it twice. */
         if (status == RAFT_NOSPACE || status == RAFT_NOTLEADER)
             raft_free(buf.base);
-        return refused(log, status);
+        return error_of_refusal(log, status);
     }
     log->refused_since_ms = 0;
     log->n_proposals++;
     return OK;
 }
 
-/* ---- start, close, questions ---- */
+/* ---- start, close, queries ---- */
 
 err_t log_start(const struct log_config *config, struct log **ret)
 {
@@ -553,7 +559,7 @@ err_t log_start(const struct log_config *config, struct log **ret)
         log->config.id = LOG_FIRST_ID;
     if (!config->election_ms)
         log->config.election_ms = LOG_ELECTION_MS;
-    log->is_alone = !config->joins; /* until libraft says otherwise */
+    log->is_alone = !config->joins; /* until libraft has loaded a configuration */
     log->fsm = (struct fsm){.kind = "log", .id = log->config.id, .states = states, .state = L_STARTING};
     log->disk.dir = log->dir;
     log->disk.segment_bytes = config->segment_bytes ? config->segment_bytes : DEFAULT_SEGMENT_BYTES;
@@ -565,11 +571,11 @@ err_t log_start(const struct log_config *config, struct log **ret)
     TAILQ_INIT(&log->proposals);
     uv_timer_init(config->loop, &log->timer);
     log->timer.data = log;
-    uv_check_init(config->loop, &log->look);
-    log->look.data = log;
-    uv_check_start(&log->look, on_look);
-    uv_unref((uv_handle_t *)&log->look);
-    wake(log, 0);
+    uv_check_init(config->loop, &log->after_turn);
+    log->after_turn.data = log;
+    uv_check_start(&log->after_turn, on_loop_turn);
+    uv_unref((uv_handle_t *)&log->after_turn);
+    schedule_tick(log, 0);
     *ret = log;
     return OK;
 }
@@ -577,7 +583,7 @@ err_t log_start(const struct log_config *config, struct log **ret)
 void log_close(struct log *log, void (*cb)(void *owner))
 {
     log->closed = cb;
-    move(log, L_ENDING, "asked to");
+    move(log, L_ENDING, "log_close");
     uv_timer_stop(&log->timer);
     if (log->raft_is_open)
         log_raft_close(log);
@@ -609,7 +615,7 @@ uint64_t log_index(const struct log *log)
 bool log_ticks(const struct log *log)
 {
     bool due = uv_is_active((const uv_handle_t *)&log->timer) && log->ticked_ms;
-    return !due || clock_mono_ms() - log->ticked_ms < SILENT_MS;
+    return !due || clock_mono_ms() - log->ticked_ms < TICK_OVERDUE_MS;
 }
 
 bool log_leads(const struct log *log)

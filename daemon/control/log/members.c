@@ -1,6 +1,7 @@
-/* Who votes, and the streams between voters. libraft takes one change at a time and answers it with its commit, with
- * the loss of the lead, or, of a voter-to-be that does not catch up, with a refusal. Its own bookkeeping of a change
- * that it refused late (raft_assign, 0.22.1) has to be cleared by us: the next one would be taken for a second. */
+/* The configuration of the log, and streams between voters. libraft accepts one change at a time. The change ends when
+ * it is committed, when the leadership is lost, or, for a new voter that does not catch up, with an error. libraft
+ * 0.22.1 keeps its record of a change that raft_assign has refused late; it is cleared here, or the next change would
+ * be refused as a second one. */
 #include "daemon/control/log/internal.h"
 
 #include "common/base/log.h"
@@ -57,13 +58,13 @@ void log_change_end(struct log *log, err_t err)
         c->cb(c->arg, err);
 }
 
-static void changed(struct raft_change *req, int status)
+static void handle_changed(struct raft_change *req, int status)
 {
     log_change_end(req->data, log_err_from_raft(status));
 }
 
-/* libraft says only that the transfer is over. */
-static void transferred(struct raft_transfer *req)
+/* libraft reports only that the transfer is over, not its result. */
+static void handle_transferred(struct raft_transfer *req)
 {
     struct log *log = req->data;
     const char *address;
@@ -74,7 +75,7 @@ static void transferred(struct raft_transfer *req)
     log_change_end(log, is_done ? OK : ERR_TIMEOUT);
 }
 
-static err_t begin(struct log *log, log_change_callback cb, void *arg)
+static err_t begin_change(struct log *log, log_change_callback cb, void *arg)
 {
     if (!log_has_raft(log) || !log->leads)
         return ERR_AGAIN;
@@ -85,7 +86,7 @@ static err_t begin(struct log *log, log_change_callback cb, void *arg)
     return OK;
 }
 
-static err_t begun(struct log *log, int status, const char *what, uint64_t id)
+static err_t change_begun(struct log *log, int status, const char *what, uint64_t id)
 {
     if (!status) {
         log_info("voters: %s id=%" PRIu64, what, id);
@@ -102,36 +103,38 @@ err_t log_add(struct log *log, uint64_t id, log_change_callback cb, void *arg)
     char address[LOG_ADDRESS_MAX];
     if (log->raft.configuration.n >= LOG_MAX_MEMBERS)
         return ERR_LIMIT;
-    err_t err = begin(log, cb, arg);
+    err_t err = begin_change(log, cb, arg);
     if (err)
         return err;
-    int status = raft_add(&log->raft, &log->change.change, id, log_address(log, id, address), changed);
-    return begun(log, status, "added", id);
+    int status = raft_add(&log->raft, &log->change.change, id, log_address(log, id, address), handle_changed);
+    return change_begun(log, status, "added", id);
 }
 
 err_t log_assign(struct log *log, uint64_t id, enum log_role role, log_change_callback cb, void *arg)
 {
     static const int roles[] = {[LOG_SPARE] = RAFT_SPARE, [LOG_STANDBY] = RAFT_STANDBY, [LOG_VOTER] = RAFT_VOTER};
     static const char *const names[] = {"spare", "standby", "voter"};
-    err_t err = begin(log, cb, arg);
+    err_t err = begin_change(log, cb, arg);
     if (err)
         return err;
-    return begun(log, raft_assign(&log->raft, &log->change.change, id, roles[role], changed), names[role], id);
+    return change_begun(log, raft_assign(&log->raft, &log->change.change, id, roles[role], handle_changed), names[role],
+                        id);
 }
 
 err_t log_remove(struct log *log, uint64_t id, log_change_callback cb, void *arg)
 {
-    err_t err = begin(log, cb, arg);
+    err_t err = begin_change(log, cb, arg);
     if (err)
         return err;
-    return begun(log, raft_remove(&log->raft, &log->change.change, id, changed), "removed", id);
+    return change_begun(log, raft_remove(&log->raft, &log->change.change, id, handle_changed), "removed", id);
 }
 
 err_t log_transfer(struct log *log, uint64_t id, log_change_callback cb, void *arg)
 {
-    err_t err = begin(log, cb, arg);
+    err_t err = begin_change(log, cb, arg);
     if (err)
         return err;
     log->change.to = id;
-    return begun(log, raft_transfer(&log->raft, &log->change.transfer, id, transferred), "lead handed over", id);
+    return change_begun(log, raft_transfer(&log->raft, &log->change.transfer, id, handle_transferred),
+                        "leadership transfer", id);
 }

@@ -1,8 +1,8 @@
-/* libraft's side of the log: its machine (apply, snapshot, restore) over ours, its setup, its errors.
+/* Setup of libraft, its callbacks (apply, snapshot, restore of the machine) and its errors.
  *
- * An entry is {u64 length, record, zeros to a multiple of 8}, since libraft writes multiples of 8 and keeps no length.
- * libraft does not say which index it applies; entries come in order, so it is the one after the last. What it does
- * wrong between it and its io, log_mend.c mends. */
+ * An entry is {u64 length, record, zeros to a multiple of 8}, because libraft writes multiples of 8 and keeps no
+ * length. libraft does not pass the index of the entry that it applies; entries come in order, so it is the one after
+ * the last. Workarounds for defects of libraft are in libraft_fixes.c. */
 #include "daemon/control/log/internal.h"
 
 #include "common/base/log.h"
@@ -16,8 +16,8 @@
 
 #define DISK_RETRY_MS 200
 #define CONNECT_RETRY_MS 100
-#define BEATS_PER_ELECTION 6
-#define SNAPSHOT_MS 3000 /* of sending one, until it is sent again */
+#define HEARTBEATS_PER_ELECTION 6 /* a heartbeat every 50 ms */
+#define SNAPSHOT_MS 3000          /* after so long without a result a snapshot is sent again */
 
 err_t log_err_from_raft(int status)
 {
@@ -39,7 +39,7 @@ err_t log_err_from_raft(int status)
         {RAFT_BADID, ERR_NOTFOUND},
         {RAFT_NOTFOUND, ERR_NOTFOUND},
         {RAFT_BADROLE, ERR_INVALID},
-        {RAFT_NOCONNECTION, ERR_TIMEOUT}, /* of a voter-to-be that did not catch up */
+        {RAFT_NOCONNECTION, ERR_TIMEOUT}, /* a new voter did not catch up */
         {RAFT_LEADERSHIPLOST, ERR_CANCELED},
         {RAFT_SHUTDOWN, ERR_CANCELED},
         {RAFT_CANCELED, ERR_CANCELED},
@@ -50,7 +50,7 @@ err_t log_err_from_raft(int status)
     return ERR_IO;
 }
 
-/* ---- what libraft calls: the machine ---- */
+/* ---- callbacks of libraft ---- */
 
 err_t log_wrap(const void *data, size_t len, struct raft_buffer *ret)
 {
@@ -78,9 +78,9 @@ static err_t unwrap(const struct raft_buffer *buf, const void **ret, size_t *ret
     return OK;
 }
 
-static struct proposal *proposal_at(struct log *log, uint64_t index)
+static struct log_proposal *proposal_at(struct log *log, uint64_t index)
 {
-    struct proposal *p;
+    struct log_proposal *p;
     TAILQ_FOREACH(p, &log->proposals, link)
     {
         if (p->req.index >= index)
@@ -93,19 +93,19 @@ static int machine_apply(struct raft_fsm *fsm, const struct raft_buffer *buf, vo
 {
     struct log *log = fsm->data;
     uint64_t index = raft_last_applied(&log->raft) + 1;
-    char nobody[LOG_RESULT_BYTES] __attribute__((aligned(16))) = {0};
+    char unused[LOG_RESULT_BYTES] __attribute__((aligned(16))) = {0};
     const void *record;
     size_t len;
     *result = NULL;
     if (index <= log->applied)
-        return 0; /* from before the log was reopened */
-    struct proposal *p = proposal_at(log, index);
+        return 0; /* applied before the log was reopened */
+    struct log_proposal *p = proposal_at(log, index);
     err_t err = unwrap(buf, &record, &len);
     if (!err)
-        err = log->config.machine.apply(log->config.machine.arg, record, len, index, p ? p->result : nobody);
+        err = log->config.machine.apply(log->config.machine.arg, record, len, index, p ? p->result : unused);
     if (err) {
         log_error("a committed record cannot be applied index=%" PRIu64 " why=\"%s\" dir=%s%s", index, err_text(err),
-                  log->dir, err == ERR_UNSUPPORTED ? " remedy=\"a newer dtd wrote it: install that one\"" : "");
+                  log->dir, err == ERR_UNSUPPORTED ? " remedy=\"a newer dtd wrote it: install that version\"" : "");
         abort();
     }
     log->applied = index;
@@ -116,8 +116,8 @@ static int machine_snapshot(struct raft_fsm *fsm, struct raft_buffer *bufs[], un
 {
     struct log *log = fsm->data;
     struct buf bytes = {0};
-    /* Reopened: libraft comes after our state, which is of a later index than the snapshot would say. */
-    if (raft_last_applied(&log->raft) < log->applied || !log_mend_may_snapshot(&log->raft))
+    /* In a reopened log our state may be of a later index than libraft's, which the snapshot would carry. */
+    if (raft_last_applied(&log->raft) < log->applied || !libraft_fixes_may_snapshot(&log->raft))
         return RAFT_BUSY;
     *bufs = raft_malloc(sizeof(**bufs));
     err_t err = *bufs ? log->config.machine.snapshot(log->config.machine.arg, &bytes) : ERR_NOMEM;
@@ -125,7 +125,7 @@ static int machine_snapshot(struct raft_fsm *fsm, struct raft_buffer *bufs[], un
         err = log_wrap(bytes.data ? bytes.data : (const uint8_t *)"", bytes.len, *bufs);
     buf_fini(&bytes);
     if (err) {
-        log_warn("no snapshot of the log why=\"%s\"", err_text(err));
+        log_warn("no snapshot of the log is taken why=\"%s\"", err_text(err));
         raft_free(*bufs);
         return RAFT_NOMEM;
     }
@@ -138,9 +138,10 @@ static int machine_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
     struct log *log = fsm->data;
     const void *data;
     size_t len;
-    /* Reopened: what our own folder holds has been applied, unless it came from the leader in the last moment; and the
-     * leader may send a snapshot of before what we had applied, since not all of that was on our disk yet. To go back
-     * would lose what is in between: machine_apply leaves it out. */
+    /* In a reopened log the snapshot in our folder has been applied, unless the leader sent it just before the log was
+     * closed. And the leader may send a snapshot that is older than our state, since not all entries that we had
+     * applied were on our disk yet. An older snapshot is not restored: machine_apply skips the entries up to `applied`,
+     * so those between the snapshot and our state would be lost. */
     uint64_t index = log->raft_is_loading ? log->snapshot : raft_commit_index(&log->raft);
     bool is_old = index <= log->applied;
     err_t err = unwrap(buf, &data, &len);
@@ -166,7 +167,7 @@ int log_raft_open(struct log *log, const char *name)
     int status = raft_uv_init(&log->io, log->config.loop, log->raft_dir, &log->transport.raft);
     if (status)
         return status;
-    log_mend(&log->io);
+    libraft_fixes_install(&log->io);
     raft_uv_set_auto_recovery(&log->io, false);
     raft_uv_set_segment_size(&log->io, log->disk.segment_bytes);
     raft_uv_set_disk_retry(&log->io, DISK_RETRY_MS);
@@ -181,24 +182,24 @@ int log_raft_open(struct log *log, const char *name)
     char address[LOG_ADDRESS_MAX];
     status = raft_init(&log->raft, &log->io, &log->raft_fsm, log->config.id, log_address(log, log->config.id, address));
     if (status) {
-        log_warn("libraft does not open dir=%s why=\"%s\"", log->raft_dir, log->raft.errmsg);
+        log_warn("libraft cannot be opened dir=%s why=\"%s\"", log->raft_dir, log->raft.errmsg);
         raft_uv_close(&log->io);
         return status;
     }
     log->raft.data = log;
     log->raft_is_open = true;
-    /* Its own idea of a full disk is a count of 16 bits; ours is asked before each append. */
+    /* libraft's own measure of free space is a 16-bit count; log_propose checks the disk before each append instead. */
     raft_set_capacity_threshold(&log->raft, 1);
     raft_set_election_timeout(&log->raft, log->config.election_ms);
-    raft_set_heartbeat_timeout(&log->raft, log->config.election_ms / BEATS_PER_ELECTION);
+    raft_set_heartbeat_timeout(&log->raft, log->config.election_ms / HEARTBEATS_PER_ELECTION);
     raft_set_install_snapshot_timeout(&log->raft, SNAPSHOT_MS);
-    raft_set_pre_vote(&log->raft, true); /* who comes back from a partition disturbs nobody */
+    raft_set_pre_vote(&log->raft, true); /* a voter that returns from a partition does not force an election */
     raft_set_snapshot_threshold(&log->raft, log->config.snapshot_threshold);
     raft_set_snapshot_trailing(&log->raft, log->config.snapshot_trailing);
     return 0;
 }
 
-static void raft_gone(struct raft *raft)
+static void handle_raft_closed(struct raft *raft)
 {
     struct log *log = raft->data;
     raft_uv_close(&log->io);
@@ -212,6 +213,6 @@ void log_raft_close(struct log *log)
         return;
     log->raft_is_closing = true;
     log->led_term = 0;
-    raft_close(&log->raft, raft_gone);
+    raft_close(&log->raft, handle_raft_closed);
     log_change_end(log, ERR_CANCELED);
 }

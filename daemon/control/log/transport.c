@@ -1,6 +1,6 @@
-/* libraft's side of the streams. libraft closes and frees the stream handles itself, with its own allocator. It waits
- * for the end of each connect before it closes; so when it closes they are ended here, and what arrives later is
- * dropped. */
+/* The raft_uv_transport of the log. libraft closes and frees the stream handles itself, with its own allocator. It
+ * waits for the end of each connect before it closes, so closing the transport ends them; a stream that is brought
+ * later is closed. */
 #include "daemon/control/log/transport.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 struct log_connect {
     LIST_ENTRY(log_connect) link;
-    struct log_transport *transport; /* NULL: closed meanwhile */
+    struct log_transport *transport; /* NULL: closed since the request */
     struct raft_uv_connect *request;
 };
 
@@ -35,7 +35,7 @@ static void stream_closed(uv_handle_t *handle)
     raft_free(handle);
 }
 
-/* NULL: out of memory or of descriptors; fd is closed then. */
+/* Takes over `fd`. NULL: out of memory or descriptors; fd is closed then. */
 static uv_stream_t *stream_of(struct log_transport *t, int fd)
 {
     uv_pipe_t *pipe = raft_malloc(sizeof(*pipe));
@@ -119,7 +119,7 @@ err_t log_transport_accept(struct log_transport *t, raft_id id, const char *addr
 {
     if (!t->accepted)
         return ERR_AGAIN;
-    int own = dup(fd); /* a failure must leave the caller's alone */
+    int own = dup(fd); /* after a failure the caller still owns fd */
     uv_stream_t *stream = own >= 0 ? stream_of(t, own) : NULL;
     if (!stream)
         return ERR_NOMEM;
