@@ -1,8 +1,9 @@
-/* See cluster.h. A node that is in no cluster has one voter, leads, and listens nowhere.
+/* Start and stop of the cluster, its view and keys, and incoming connections. A node that is in no cluster has one
+ * voter, leads, and does not listen.
  *
- * What a node keeps of the cluster (the view: nodes, tokens, keys) is the cluster's part of the replicated state.
- * Voters have that state anyway, but may be behind; so everybody but the leader goes by what the leader last told it,
- * in answer to a Beat that carried the hash of what it had. */
+ * The view (nodes, tokens, keys) is the cluster's part of the replicated state. Voters have that state anyway but may
+ * be behind, so every node but the leader uses the view that the leader sent last, in reply to a heartbeat that carried
+ * the hash of the follower's view. */
 #include "daemon/control/cluster/internal.h"
 
 #include "common/base/clock.h"
@@ -18,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- what is known ---- */
+/* ---- view ---- */
 
 const struct state_cluster *cluster_known(const struct cluster *c)
 {
@@ -47,7 +48,7 @@ static void save_view(struct cluster *c)
 {
     err_t err = file_replace(c->view_path, c->view_bytes.data, c->view_bytes.len, 0600);
     if (err)
-        log_warn("the cluster's nodes are not kept path=%s error=%s", c->view_path, err_text(err));
+        log_warn("the view of the cluster cannot be saved path=%s error=%s", c->view_path, err_text(err));
 }
 
 void cluster_view_make(struct cluster *c)
@@ -78,7 +79,7 @@ void cluster_view_set(struct cluster *c, const void *data, size_t len)
     if (!err)
         err = state_restore(c->view, data, len);
     if (err) {
-        log_warn("the cluster's nodes, as the leader says, cannot be read error=%s", err_text(err));
+        log_warn("the leader's view of the cluster cannot be read error=%s", err_text(err));
         buf_fini(&bytes);
         return;
     }
@@ -94,12 +95,13 @@ void cluster_view_set(struct cluster *c, const void *data, size_t len)
 static err_t read_view(struct cluster *c, struct why *why)
 {
     struct buf bytes = {0};
-    err_t err = file_read(c->view_path, SAVE_MAX_BYTES, &bytes);
+    err_t err = file_read(c->view_path, VIEW_MAX_BYTES, &bytes);
     if (!err)
         err = state_restore(c->view, bytes.data, bytes.len);
     if (err && err != ERR_NOTFOUND) {
         buf_fini(&bytes);
-        return why_set(why, err, "%s: %s; it comes back by itself when it is removed, if another node can be reached",
+        return why_set(why, err,
+                       "%s: %s. Remove the file; the node gets it again from any other node that it can reach",
                        c->view_path, err_text(err));
     }
     c->view_bytes = bytes;
@@ -149,11 +151,11 @@ static err_t find_key(void *owner, struct tunnel_key_id id, struct tunnel_secret
     return id.kind == TUNNEL_KEY_JOIN ? find_token(owner, id, ret) : find_cluster_key(owner, id, ret);
 }
 
-/* ---- what comes in ---- */
+/* ---- incoming connections ---- */
 
 static void inbound_closed(void *owner, struct rpc_conn *conn)
 {
-    struct inbound *in = rpc_conn_data(conn);
+    struct cluster_inbound *in = rpc_conn_data(conn);
     (void)owner;
     if (!in)
         return;
@@ -172,7 +174,7 @@ static void accept_rpc(struct cluster *c, const struct tunnel_peer *peer, int fd
                                            .owner = n,
                                            .on_close = inbound_closed};
     bool joins = peer->key.kind == TUNNEL_KEY_JOIN;
-    struct inbound *in = calloc(1, sizeof(*in));
+    struct cluster_inbound *in = calloc(1, sizeof(*in));
     if (!in) {
         close(fd);
         return;
@@ -196,14 +198,14 @@ static void accept_raft(struct cluster *c, const struct tunnel_peer *peer, int f
     bool read = sscanf(peer->argument, "%" SCNu64 " %" SCNu64, &from, &to) == 2;
     const struct state_node *x = cluster_node_by_id(c, from);
     bool known = x && strcmp(x->name, peer->name) == 0;
-    /* A view that is behind does not know a node that has just joined; its key is word enough. */
+    /* A view that is behind lacks a node that has just joined. Its key is proof enough. */
     if (!read || (x && !known) || log_accept(c->node->log, from, to, fd)) {
         log_debug("stream of a voter refused node=%s argument=\"%s\"", peer->name, peer->argument);
         close(fd);
     }
 }
 
-static void accepted(void *owner, const struct tunnel_peer *peer, int fd)
+static void on_tunnel_accepted(void *owner, const struct tunnel_peer *peer, int fd)
 {
     struct cluster *c = owner;
     if (!c->closing && (peer->purpose == TUNNEL_RPC || peer->purpose == TUNNEL_JOIN))
@@ -218,14 +220,14 @@ static void accepted(void *owner, const struct tunnel_peer *peer, int fd)
 
 /* ---- streams to stores ---- */
 
-struct dial {
+struct store_dial {
     cluster_dial_cb cb;
     void *arg;
 };
 
 static void store_dialled(void *owner, err_t err, const char *why, const struct tunnel_peer *peer, int fd)
 {
-    struct dial d = *(struct dial *)owner;
+    struct store_dial d = *(struct store_dial *)owner;
     (void)peer;
     free(owner);
     if (err)
@@ -238,10 +240,10 @@ err_t cluster_dial_store(struct cluster *c, const char *node, const char *argume
     const struct state_node *x = cluster_node(c, node);
     struct tunnel_request *ignored;
     struct why why = {""};
-    struct dial *d = x && c->host && !c->closing ? malloc(sizeof(*d)) : NULL;
+    struct store_dial *d = x && c->host && !c->closing ? malloc(sizeof(*d)) : NULL;
     if (!d)
         return ERR_NOTFOUND;
-    *d = (struct dial){cb, arg};
+    *d = (struct store_dial){cb, arg};
     const struct tunnel_connect_config config = {.address = x->address,
                                                  .key = cluster_key(c),
                                                  .expected = x->name,
@@ -255,8 +257,8 @@ err_t cluster_dial_store(struct cluster *c, const char *node, const char *argume
 
 /* ---- voters' streams ---- */
 
-/* What was sent while a link was down TCP sends again after as long as it was down. A stream that is given up with its
- * node and made anew carries votes at once, when the next node may be gone already. */
+/* After a link was down, TCP may wait for as long again before it retransmits. So a stream is closed after
+ * CLUSTER_LOST_MS, like a lost node: a new one carries votes at once, when the next node may already have failed. */
 
 static void raft_connected(void *owner, err_t err, const char *why, const struct tunnel_peer *peer, int fd)
 {
@@ -302,22 +304,22 @@ static err_t listen_on(struct cluster *c, struct why *why)
     if (!err)
         err = tunnel_bind(c->self.listen, &c->fd, why);
     if (!err)
-        err = tunnel_listen(c->host, c->fd, accepted, c, &c->listener);
+        err = tunnel_listen(c->host, c->fd, on_tunnel_accepted, c, &c->listener);
     if (!err)
         log_info("cluster node=%s id=%" PRIu64 " listens=%s address=%s", c->self.name, c->self.id, c->self.listen,
                  c->self.address);
     return err;
 }
 
-/* A node that joined had a log of its own, of the time when it was alone: it is kept beside, never mixed. */
-static err_t set_aside(struct cluster *c, struct why *why)
+/* A node that has joined may have a log of its own, from the time when it was alone. It is renamed, never merged. */
+static err_t rename_old_log(struct cluster *c, struct why *why)
 {
     char from[PATH_MAX], to[PATH_MAX];
     snprintf(from, sizeof(from), "%s/raft/log", c->node->dir);
     snprintf(to, sizeof(to), "%s/raft/log.before-%" PRId64, c->node->dir, clock_wall_ms() / 1000);
     if (rename(from, to) && errno != ENOENT)
         return why_set(why, err_from_errno(errno), "%s: %s", from, strerror(errno));
-    log_info("the log of before is set aside path=%s", to);
+    log_info("the log from before joining is renamed path=%s", to);
     c->self.fresh = false;
     return cluster_file_write(c->self_path, &c->self, why);
 }
@@ -330,7 +332,7 @@ static err_t read_self(struct cluster *c, struct why *why)
     if (!err)
         err = read_view(c, why);
     if (!err && c->self.fresh)
-        err = set_aside(c, why);
+        err = rename_old_log(c, why);
     if (!err && c->node->conf.cluster.key_file[0])
         err = key_file_read(c->node->conf.cluster.key_file, &c->ring, why);
     c->is_member = !err;
@@ -341,7 +343,7 @@ static void on_tick(uv_timer_t *timer)
 {
     struct cluster *c = timer->data;
     int64_t now = clock_mono_ms();
-    /* A loop that stood still has heard nobody in that time; it is not they who were silent. */
+    /* A loop that stood still has received nothing in that time, so the gap does not count as silence of others. */
     int64_t gap = c->ticked_ms ? now - c->ticked_ms - TICK_MS : 0;
     c->ticked_ms = now;
     if (c->closing)
@@ -409,9 +411,9 @@ void cluster_role(struct cluster *c)
     }
 }
 
-/* ---- end ---- */
+/* ---- stop ---- */
 
-static void restarted(void *owner)
+static void exit_for_restart(void *owner)
 {
     (void)owner;
     exit(0);
@@ -420,13 +422,13 @@ static void restarted(void *owner)
 static void restart_now(uv_timer_t *timer)
 {
     const struct cluster *c = timer->data;
-    log_close(c->node->log, restarted);
+    log_close(c->node->log, exit_for_restart);
 }
 
 void cluster_restart(struct cluster *c)
 {
-    log_info("control ends to begin anew");
-    c->closing = true; /* what was answered is sent meanwhile */
+    log_info("control restarts");
+    c->closing = true; /* the reply is sent meanwhile */
     uv_timer_start(&c->timer, restart_now, TICK_MS, 0);
 }
 
@@ -449,7 +451,7 @@ void cluster_close(struct cluster *c, void (*cb)(struct node *n))
         host_closed(c);
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 bool cluster_named(const struct cluster *c)
 {
@@ -485,9 +487,9 @@ bool cluster_is_needed(const struct cluster *c)
 {
     struct log_member in_log[LOG_MAX_MEMBERS];
     int n = c->is_member && !c->leads ? log_members(c->node->log, in_log) : 0;
-    int64_t heard = c->leader_heard_ms > c->led_ms ? c->leader_heard_ms : c->led_ms;
+    int64_t last = c->leader_reply_ms > c->led_ms ? c->leader_reply_ms : c->led_ms;
     bool votes = false;
     for (int i = 0; i < n; i++)
         votes |= in_log[i].role == LOG_VOTER && in_log[i].id == c->self.id;
-    return votes && !c->released && clock_mono_ms() - heard <= CLUSTER_LOST_MS;
+    return votes && !c->released && clock_mono_ms() - last <= CLUSTER_LOST_MS;
 }

@@ -1,9 +1,10 @@
-/* Following: finding who leads, and staying with him.
+/* Follower: finds the leader, keeps a connection to it and sends heartbeats.
  *
- *   (nobody) -> a tunnel to somebody -> Hello -> he leads: beats ... silence or loss -> (nobody)
- *                                            -> he does not, and says who does -> a tunnel to that one
+ *   (no leader) -> tunnel to some node -> Hello -> it leads: heartbeats ... timeout or connection lost -> (no leader)
+ *                                               -> it does not lead, and names the leader -> tunnel to that node
  *
- * Whom to ask first: the one whom our own log follows, then whom another named, then all that are known in turn. */
+ * Nodes are tried in this order: the leader that our own log follows (every second time), the one that another node has
+ * named, then all known nodes in turn. */
 #include "daemon/control/cluster/internal.h"
 
 #include "common/base/clock.h"
@@ -16,19 +17,19 @@
 #include <unistd.h>
 
 #define RETRY_MS 100
-#define REFUSED_MS 5000 /* who is no node of the cluster any more need not ask often */
+#define REFUSED_MS 5000 /* a node that is no longer a member has no reason to retry often */
 
-/* ---- losing him ---- */
+/* ---- connection lost ---- */
 
-static void lost(struct cluster *c, const char *why)
+static void lose_leader(struct cluster *c, const char *why)
 {
     bool was_up = c->leader_up;
     struct rpc_conn *conn = c->leader;
-    c->leader_up = c->asking = c->released = false;
+    c->leader_up = c->heartbeat_pending = c->released = false;
     c->leader = NULL;
     c->try_ms = clock_mono_ms() + RETRY_MS;
     if (was_up) {
-        log_info("who leads is lost node=%s why=\"%s\"", c->leader_name, why);
+        log_info("leader lost node=%s why=\"%s\"", c->leader_name, why);
         c->events->leader_down(c->node);
     }
     if (conn) {
@@ -39,7 +40,7 @@ static void lost(struct cluster *c, const char *why)
 
 void cluster_follow_end(struct cluster *c)
 {
-    lost(c, "this node leads");
+    lose_leader(c, "this node leads");
 }
 
 static void conn_closed(void *owner, struct rpc_conn *conn)
@@ -47,7 +48,7 @@ static void conn_closed(void *owner, struct rpc_conn *conn)
     struct cluster *c = rpc_conn_data(conn);
     (void)owner;
     if (c && c->leader == conn)
-        lost(c, "the connection has ended");
+        lose_leader(c, "the connection was closed");
 }
 
 /* ---- Hello ---- */
@@ -57,21 +58,21 @@ static void on_hello(void *arg, err_t err, const char *text, bool leads, uint64_
 {
     struct cluster *c = arg;
     if (!c->leader || c->leader_up)
-        return; /* of a connection that is given up */
+        return; /* reply on a connection that was given up */
     if (err || !leads) {
         if (err && err != ERR_CLOSED)
-            log_info("not taken for a node node=%s why=\"%s\"", c->leader_name, text);
+            log_info("this node is refused by node=%s why=\"%s\"", c->leader_name, text);
         snprintf(c->hint, sizeof(c->hint), "%s", !err && address ? address : "");
         if (leader && strcmp(leader, c->self.name) == 0)
             c->hint[0] = '\0';
-        lost(c, "");
+        lose_leader(c, "");
         if (err == ERR_NOTFOUND || err == ERR_DENIED)
             c->try_ms = clock_mono_ms() + REFUSED_MS;
         return;
     }
     c->leader_up = true;
     c->leader_term = term;
-    c->leader_heard_ms = clock_mono_ms();
+    c->leader_reply_ms = clock_mono_ms();
     snprintf(c->followed, sizeof(c->followed), "%s", c->leader_name);
     log_info("following node=%s", c->leader_name);
     c->events->leader_up(c->node, c->leader);
@@ -106,10 +107,10 @@ static void connected(void *owner, err_t err, const char *why, const struct tunn
     }
     rpc_conn_set_data(c->leader, c);
     if (rpc_cluster_hello(c->leader, c->self.name, c->self.instance, CALL_MS, on_hello, c))
-        lost(c, "");
+        lose_leader(c, "");
 }
 
-/* ---- whom to ask ---- */
+/* ---- which node to try ---- */
 
 static const char *next_address(struct cluster *c)
 {
@@ -129,7 +130,7 @@ static const char *next_address(struct cluster *c)
     return NULL;
 }
 
-static void ask(struct cluster *c, int64_t now)
+static void try_next_node(struct cluster *c, int64_t now)
 {
     struct why why = {""};
     const char *address = next_address(c);
@@ -139,27 +140,27 @@ static void ask(struct cluster *c, int64_t now)
     const struct tunnel_connect_config config = {
         .address = address, .key = cluster_key(c), .purpose = TUNNEL_RPC, .deadline_ms = CALL_MS};
     if (tunnel_connect(c->host, &config, connected, c, &c->request, &why)) {
-        log_debug("a node cannot be asked why=\"%s\"", why.text);
+        log_debug("no connection to a node why=\"%s\"", why.text);
         c->request = NULL;
         c->hint[0] = '\0';
     }
 }
 
-/* ---- beats ---- */
+/* ---- heartbeats ---- */
 
 static void on_beat(void *arg, err_t err, const void *view, size_t len, bool needed)
 {
     struct cluster *c = arg;
     if (!c->leader)
         return;
-    c->asking = false;
+    c->heartbeat_pending = false;
     if (err == ERR_AGAIN) {
-        lost(c, "it leads no more");
+        lose_leader(c, "it is no longer the leader");
         return;
     }
     if (err)
-        return; /* silence is judged by the clock, an end by the connection */
-    c->leader_heard_ms = clock_mono_ms();
+        return; /* cluster_follow_tick detects the timeout, conn_closed a closed connection */
+    c->leader_reply_ms = clock_mono_ms();
     c->released = !needed;
     if (len)
         cluster_view_set(c, view, len);
@@ -167,25 +168,27 @@ static void on_beat(void *arg, err_t err, const void *view, size_t len, bool nee
 
 void cluster_follow_tick(struct cluster *c, int64_t now, int64_t gap_ms)
 {
-    c->leader_heard_ms += gap_ms;
+    c->leader_reply_ms += gap_ms;
     if (!c->leader && !c->request && now >= c->try_ms)
-        ask(c, now);
+        try_next_node(c, now);
     if (!c->leader_up)
         return;
-    /* Who votes no more is told of no new leader by the log: it may still know one of before. */
+    /* The log of a former voter gets no news of leader changes and may name an old leader; hence the comparison of
+     * terms. */
     const struct state_node *x = cluster_node_by_id(c, log_leader(c->node->log));
     bool newer = log_term(c->node->log) > c->leader_term;
     if (newer && x && strcmp(x->name, c->leader_name) != 0 && x->id != c->self.id) {
         snprintf(c->hint, sizeof(c->hint), "%s", x->address);
-        lost(c, "the log is led by another");
+        lose_leader(c, "another node leads the log");
         return;
     }
-    if (now - c->leader_heard_ms > CLUSTER_LOST_MS) {
-        lost(c, "it is silent");
+    if (now - c->leader_reply_ms > CLUSTER_LOST_MS) {
+        lose_leader(c, "no reply to heartbeats");
         return;
     }
-    if (c->asking || now < c->beat_ms)
+    if (c->heartbeat_pending || now < c->beat_ms)
         return;
     c->beat_ms = now + CLUSTER_BEAT_MS;
-    c->asking = rpc_cluster_beat(c->leader, c->view_hash, log_index(c->node->log), CALL_MS, on_beat, c) == OK;
+    c->heartbeat_pending =
+        rpc_cluster_beat(c->leader, c->view_hash, log_index(c->node->log), CALL_MS, on_beat, c) == OK;
 }

@@ -1,9 +1,10 @@
-/* Leading: who is there, who votes, which keys hold.
+/* Leader duties: track which nodes are alive, choose voters, rotate keys.
  *
- * A member is known from the state. It comes by a connection of its own, says Hello, and beats; when the connection
- * goes it may come back, until CLUSTER_LOST_MS have passed in silence. A new leader gives all of them that time from
- * its own beginning, twice over, since they must first find it; but the one that led before it, whom it has heard
- * itself, is silent from its last word on. */
+ * The nodes are listed in the replicated state. Each opens a connection to the leader, sends Hello and then a heartbeat
+ * every CLUSTER_BEAT_MS. A node whose connection is closed may reconnect; after CLUSTER_LOST_MS without a heartbeat it
+ * is declared lost. A new leader starts this timer at its election and doubles it, because the nodes must first find
+ * the new leader. For the previous leader the timer starts at its last reply, and ends PREVIOUS_LEADER_MS after the
+ * election at the earliest. */
 #include "daemon/control/cluster/internal.h"
 
 #include "common/base/clock.h"
@@ -16,23 +17,27 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define FIND_MS (2 * CLUSTER_LOST_MS) /* for finding a new leader */
-#define FIND_LEAST_MS 1000            /* ... that one's, who may live and have been outvoted */
-#define CHANGE_MS 500                 /* between looks at who votes */
+/* How long a new leader waits for a node's first heartbeat. Twice the normal limit: a node notices that its leader is
+ * gone only after CLUSTER_LOST_MS, and then has to find this one. */
+#define FIRST_HEARTBEAT_MS (2 * CLUSTER_LOST_MS)
+/* The least time that a new leader waits for the previous one. That may be alive and merely outvoted, and needs time to
+ * step down and connect. */
+#define PREVIOUS_LEADER_MS 1000
+#define CHANGE_MS 500 /* between checks of the set of voters */
 
-/* ---- members ---- */
+/* ---- nodes of the cluster ---- */
 
-static struct member *find(struct cluster *c, const char *name)
+static struct cluster_peer *find_peer(struct cluster *c, const char *name)
 {
-    struct member *m = c->members;
+    struct cluster_peer *m = c->members;
     while (m && strcmp(m->name, name) != 0)
         m = m->next;
     return m;
 }
 
-static void drop(struct cluster *c, struct member *m)
+static void close_peer(struct cluster *c, struct cluster_peer *m)
 {
-    struct inbound *in = m->in;
+    struct cluster_inbound *in = m->in;
     m->in = NULL;
     if (!in)
         return;
@@ -40,21 +45,21 @@ static void drop(struct cluster *c, struct member *m)
     rpc_conn_close(in->conn);
 }
 
-static void forget(struct cluster *c, struct member **at)
+static void remove_peer(struct cluster *c, struct cluster_peer **at)
 {
-    struct member *m = *at;
+    struct cluster_peer *m = *at;
     bool was_lost = m->lost;
-    drop(c, m);
+    close_peer(c, m);
     if (!was_lost)
-        c->events->member_lost(c->node, m->name, clock_mono_ms() - m->heard_ms, "it has left the cluster");
+        c->events->member_lost(c->node, m->name, clock_mono_ms() - m->heartbeat_ms, "it left the cluster");
     *at = m->next;
     free(m->name);
     free(m);
 }
 
-static void add(struct cluster *c, const char *name, int64_t now)
+static void add_peer(struct cluster *c, const char *name, int64_t now)
 {
-    struct member *m = calloc(1, sizeof(*m));
+    struct cluster_peer *m = calloc(1, sizeof(*m));
     char *copy = strdup(name);
     if (!m || !copy) {
         free(m);
@@ -62,51 +67,51 @@ static void add(struct cluster *c, const char *name, int64_t now)
         return;
     }
     m->name = copy;
-    m->heard_ms = now + FIND_MS - CLUSTER_LOST_MS;
+    m->heartbeat_ms = now + FIRST_HEARTBEAT_MS - CLUSTER_LOST_MS;
     m->keeping = true;
     m->next = c->members;
     c->members = m;
 }
 
-/* The list follows the state. */
-static void follow_state(struct cluster *c, int64_t now)
+/* Adds and removes peers, as the state lists the nodes. */
+static void update_peers(struct cluster *c, int64_t now)
 {
     const struct state_cluster *k = cluster_known(c);
-    struct member *m;
+    struct cluster_peer *m;
     for (m = c->members; m; m = m->next)
         m->keeping = false;
     for (int i = 0; i < k->n_nodes; i++) {
         if (k->nodes[i].id == c->self.id)
             continue;
-        m = find(c, k->nodes[i].name);
+        m = find_peer(c, k->nodes[i].name);
         if (m)
             m->keeping = true;
         else
-            add(c, k->nodes[i].name, now);
+            add_peer(c, k->nodes[i].name, now);
     }
-    for (struct member **at = &c->members; *at;) {
+    for (struct cluster_peer **at = &c->members; *at;) {
         if ((*at)->keeping)
             at = &(*at)->next;
         else
-            forget(c, at);
+            remove_peer(c, at);
     }
 }
 
-static void judge(struct cluster *c, struct member *m, int64_t now)
+static void check_liveness(struct cluster *c, struct cluster_peer *m, int64_t now)
 {
-    int64_t silent = now - m->heard_ms;
+    int64_t silent = now - m->heartbeat_ms;
     if (m->lost || silent <= CLUSTER_LOST_MS)
         return;
-    const char *why = m->in ? "it is silent" : "its connection has gone";
+    const char *why = m->in ? "no heartbeat" : "connection closed";
     log_warn("node lost node=%s silent_ms=%" PRId64 " why=\"%s\"", m->name, silent, why);
     m->lost = true;
-    drop(c, m);
+    close_peer(c, m);
     c->events->member_lost(c->node, m->name, silent, why);
 }
 
-void cluster_lead_gone(struct cluster *c, struct inbound *in)
+void cluster_lead_gone(struct cluster *c, struct cluster_inbound *in)
 {
-    struct member *m = c->members;
+    struct cluster_peer *m = c->members;
     while (m && m->in != in)
         m = m->next;
     if (!m)
@@ -118,32 +123,32 @@ void cluster_lead_gone(struct cluster *c, struct inbound *in)
 err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const char *name, const uint8_t *instance,
                     const char *version, const char **ret_why)
 {
-    struct inbound *in = rpc_conn_data(conn);
+    struct cluster_inbound *in = rpc_conn_data(conn);
     const struct state_node *x = cluster_node(c, name);
     if (!c->is_member || !c->leads)
         return ERR_AGAIN;
-    *ret_why = "it is no node of this cluster: dtctl cluster join";
+    *ret_why = "this node is not a member of the cluster: dtctl cluster join";
     if (!in || strcmp(in->name, name) != 0 || !x)
         return ERR_NOTFOUND;
-    *ret_why = "another node of that name has joined since: dtctl cluster leave, then join under another name";
+    *ret_why = "another node has joined under this name: dtctl cluster leave, then join under another name";
     if (memcmp(x->instance, instance, NODE_INSTANCE_BYTES) != 0)
         return ERR_DENIED;
-    follow_state(c, clock_mono_ms());
-    struct member *m = find(c, name);
+    update_peers(c, clock_mono_ms());
+    struct cluster_peer *m = find_peer(c, name);
     if (!m)
         return ERR_AGAIN;
     if (m->in != in)
-        drop(c, m);
+        close_peer(c, m);
     m->in = in;
     m->lost = false;
-    m->heard_ms = clock_mono_ms();
+    m->heartbeat_ms = clock_mono_ms();
     snprintf(m->version, sizeof(m->version), "%s", version);
-    log_info("node there node=%s", m->name);
+    log_info("node connected node=%s", m->name);
     c->events->member_up(c->node, m->name, conn);
     return OK;
 }
 
-/* The others that are there could commit nothing. */
+/* Without this node, would the connected voters be no majority? */
 static bool is_needed(const struct cluster *c, const char *name)
 {
     const struct state_node *x = cluster_node(c, name);
@@ -152,7 +157,7 @@ static bool is_needed(const struct cluster *c, const char *name)
     bool votes = false;
     for (int i = 0; x && i < n; i++) {
         const struct state_node *y = cluster_node_by_id(c, in_log[i].id);
-        const struct member *m = y ? find((struct cluster *)c, y->name) : NULL;
+        const struct cluster_peer *m = y ? find_peer((struct cluster *)c, y->name) : NULL;
         if (in_log[i].role != LOG_VOTER)
             continue;
         voters++;
@@ -165,12 +170,12 @@ static bool is_needed(const struct cluster *c, const char *name)
 err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint64_t index, const struct buf **ret,
                    bool *ret_needed)
 {
-    struct inbound *in = rpc_conn_data(conn);
-    struct member *m = c->leads && in ? find(c, in->name) : NULL;
+    struct cluster_inbound *in = rpc_conn_data(conn);
+    struct cluster_peer *m = c->leads && in ? find_peer(c, in->name) : NULL;
     if (!m || m->in != in)
         return ERR_AGAIN;
     cluster_view_make(c);
-    m->heard_ms = clock_mono_ms();
+    m->heartbeat_ms = clock_mono_ms();
     m->view = view;
     m->index = index;
     *ret = view == c->view_hash ? NULL : &c->view_bytes;
@@ -178,31 +183,31 @@ err_t cluster_beat(struct cluster *c, struct rpc_conn *conn, uint64_t view, uint
     return OK;
 }
 
-/* ---- who votes ---- */
+/* ---- voters ---- */
 
-/* It is told to end, as it says itself. */
-static bool is_leaving(const struct cluster *c, const struct state_node *x)
+/* The node has reported that it is shutting down. */
+static bool is_shutting_down(const struct cluster *c, const struct state_node *x)
 {
     const struct agent *a = agent_find(c->node, x->id == c->self.id ? c->node->self.name : x->name);
     return a && a->leaving;
 }
 
-static void fill(const struct cluster *c, const struct state_node *x, struct voters_node *ret, int64_t now)
+static void describe_node(const struct cluster *c, const struct state_node *x, struct voters_node *ret, int64_t now)
 {
-    const struct member *m = find((struct cluster *)c, x->name);
+    const struct cluster_peer *m = find_peer((struct cluster *)c, x->name);
     bool self = x->id == c->self.id;
     *ret = (struct voters_node){.id = x->id,
                                 .listed = true,
                                 .self = self,
                                 .up = self || (m && m->in),
-                                .drained = x->drained != NULL || is_leaving(c, x),
+                                .drained = x->drained != NULL || is_shutting_down(c, x),
                                 .away_ms = self || !m ? 0
                                            : m->in    ? 0
-                                                      : now - m->heard_ms,
+                                                      : now - m->heartbeat_ms,
                                 .domain = x->domain};
 }
 
-static void changed(void *arg, err_t err)
+static void on_changed(void *arg, err_t err)
 {
     struct cluster *c = arg;
     c->changing = false;
@@ -216,20 +221,21 @@ static void make_change(struct cluster *c, struct voters_change x)
     err_t err = OK;
     c->changing = x.step != VOTERS_NOTHING;
     if (x.step == VOTERS_ADD)
-        err = log_add(log, x.id, changed, c);
+        err = log_add(log, x.id, on_changed, c);
     else if (x.step == VOTERS_PROMOTE)
-        err = log_assign(log, x.id, LOG_VOTER, changed, c);
+        err = log_assign(log, x.id, LOG_VOTER, on_changed, c);
     else if (x.step == VOTERS_REMOVE)
-        err = log_remove(log, x.id, changed, c);
+        err = log_remove(log, x.id, on_changed, c);
     else if (x.step == VOTERS_HAND_OVER)
-        err = log_transfer(log, x.id, changed, c);
+        err = log_transfer(log, x.id, on_changed, c);
     if (err) {
         c->changing = false;
         log_debug("voters not changed error=%s", err_text(err));
     }
 }
 
-/* All nodes and all voters, some of them the same; returns how many. NULL in *ret: no memory. The caller frees. */
+/* Lists all nodes of the state and all members of the log, each once. Returns the number; *ret is NULL when out of
+ * memory. The caller frees it. */
 static int list_nodes(const struct cluster *c, int64_t now, struct voters_node **ret)
 {
     const struct state_cluster *k = cluster_known(c);
@@ -237,7 +243,7 @@ static int list_nodes(const struct cluster *c, int64_t now, struct voters_node *
     int n_log = log_members(c->node->log, in_log), n = 0;
     struct voters_node *nodes = *ret = calloc((size_t)(k->n_nodes + n_log) + 1, sizeof(*nodes));
     for (; nodes && n < k->n_nodes; n++)
-        fill(c, &k->nodes[n], &nodes[n], now);
+        describe_node(c, &k->nodes[n], &nodes[n], now);
     for (int i = 0; nodes && i < n_log; i++) {
         int at = 0;
         while (at < n && nodes[at].id != in_log[i].id)
@@ -259,7 +265,7 @@ static void choose_voters(struct cluster *c, int64_t now)
     free(nodes);
 }
 
-/* Who has just begun to lead has yet to find it. */
+/* A node that may still connect to a new leader and be a successor. */
 static bool may_come(const struct voters_node *x)
 {
     return x->listed && !x->self && !x->up && !x->drained && x->away_ms < CLUSTER_LOST_MS;
@@ -278,22 +284,22 @@ bool cluster_has_heir(const struct cluster *c)
     return has;
 }
 
-/* ---- records of our own ---- */
+/* ---- records of the leader ---- */
 
-static void proposed(void *arg, err_t err, uint64_t index, const void *result)
+static void on_proposed(void *arg, err_t err, uint64_t index, const void *result)
 {
     struct cluster *c = arg;
     (void)index;
     const struct state_result *r = result;
     c->proposing = false;
     if (err || r->err)
-        log_warn("a record of the cluster is not taken error=%s", err_text(err ? err : r->err));
+        log_warn("a record of the cluster is refused error=%s", err_text(err ? err : r->err));
 }
 
-static void propose(struct cluster *c, struct record *r)
+static void propose_record(struct cluster *c, struct record *r)
 {
     r->wall_ms = clock_wall_ms();
-    c->proposing = node_propose(c->node, r, proposed, c) == OK;
+    c->proposing = node_propose(c->node, r, on_proposed, c) == OK;
 }
 
 static void propose_key(struct cluster *c, uint32_t version, enum state_key_step step)
@@ -306,12 +312,13 @@ static void propose_key(struct cluster *c, uint32_t version, enum state_key_step
     } else if (step == KEY_ADDED && getrandom(r.key.secret, sizeof(r.key.secret), 0) != sizeof(r.key.secret)) {
         return;
     }
-    propose(c, &r);
+    propose_record(c, &r);
     explicit_bzero(&r, sizeof(r));
 }
 
-/* A cluster begins with its key and its first node; and a node that has moved says so. */
-static bool begin_records(struct cluster *c)
+/* Proposes the records that are missing: the first key, the first node, and this node's new address or domain. Returns
+ * whether one was missing. */
+static bool propose_missing_records(struct cluster *c)
 {
     const struct state_cluster *k = cluster_known(c);
     const struct state_node *own = cluster_node(c, c->self.name);
@@ -322,24 +329,25 @@ static bool begin_records(struct cluster *c)
     if (own && strcmp(own->address, c->self.address) == 0 && strcmp(own->domain, c->self.domain) == 0)
         return false;
     if (!own && k->next_node != 1)
-        return false; /* it has left, and leads only until another does */
+        return false; /* this node has left, and leads only until another does */
     struct record r = {.kind = RECORD_NODE,
                        .node = {.name = c->self.name, .address = c->self.address, .domain = c->self.domain}};
     memcpy(r.node.instance, c->self.instance, NODE_INSTANCE_BYTES);
-    propose(c, &r);
+    propose_record(c, &r);
     return true;
 }
 
-/* All that have the view have its keys; a lost one will not get a new key before it comes back by the old. */
+/* A node with the current view has all keys. A lost node gets a new key only after it has connected with an old one, so
+ * the old one is kept for it (`lost_too`). */
 static bool all_have_view(const struct cluster *c, bool lost_too)
 {
-    for (const struct member *m = c->members; m; m = m->next)
+    for (const struct cluster_peer *m = c->members; m; m = m->next)
         if (m->view != c->view_hash && (lost_too || !m->lost))
             return false;
     return true;
 }
 
-static void turn_keys(struct cluster *c)
+static void rotate_keys(struct cluster *c)
 {
     const struct state_cluster *k = cluster_known(c);
     if (k->n_keys < 2)
@@ -351,11 +359,11 @@ static void turn_keys(struct cluster *c)
         propose_key(c, k->keys[0].version, KEY_DROPPED);
 }
 
-/* ---- what people see ---- */
+/* ---- status ---- */
 
 void cluster_lead_facts(const struct cluster *c, const struct state_node *x, struct cluster_facts *ret)
 {
-    const struct member *m = find((struct cluster *)c, x->name);
+    const struct cluster_peer *m = find_peer((struct cluster *)c, x->name);
     bool self = x->id == c->self.id;
     *ret = (struct cluster_facts){.state = self      ? "up"
                                            : !m      ? "unknown"
@@ -365,21 +373,21 @@ void cluster_lead_facts(const struct cluster *c, const struct state_node *x, str
                                   .version = self                 ? DTD_VERSION
                                              : m && m->version[0] ? m->version
                                                                   : NULL,
-                                  .silent_ms = self || !m || m->in ? 0 : clock_mono_ms() - m->heard_ms,
+                                  .silent_ms = self || !m || m->in ? 0 : clock_mono_ms() - m->heartbeat_ms,
                                   .index = self ? log_index(c->node->log)
                                            : m  ? m->index
                                                 : 0};
 }
 
-/* ---- life ---- */
+/* ---- begin, end, tick ---- */
 
-/* Its loss is what has made us lead, in most cases. */
-static void judge_predecessor(struct cluster *c, int64_t now)
+/* In most cases the loss of the previous leader is the reason for this election, so it is detected sooner. */
+static void shorten_previous_leader(struct cluster *c, int64_t now)
 {
-    int64_t latest = now + FIND_LEAST_MS - CLUSTER_LOST_MS;
-    struct member *m = find(c, c->followed);
+    int64_t latest = now + PREVIOUS_LEADER_MS - CLUSTER_LOST_MS;
+    struct cluster_peer *m = find_peer(c, c->followed);
     if (m)
-        m->heard_ms = c->leader_heard_ms > latest ? c->leader_heard_ms : latest;
+        m->heartbeat_ms = c->leader_reply_ms > latest ? c->leader_reply_ms : latest;
 }
 
 void cluster_lead_begin(struct cluster *c)
@@ -388,17 +396,17 @@ void cluster_lead_begin(struct cluster *c)
     c->lead_ms = now;
     c->changing = c->proposing = false;
     if (c->is_member) {
-        follow_state(c, now);
-        judge_predecessor(c, now);
+        update_peers(c, now);
+        shorten_previous_leader(c, now);
     }
     c->events->lead(c->node);
 }
 
 void cluster_lead_end(struct cluster *c)
 {
-    struct member *m;
+    struct cluster_peer *m;
     while ((m = c->members)) {
-        struct inbound *in = m->in;
+        struct cluster_inbound *in = m->in;
         m->in = NULL;
         if (in)
             rpc_conn_close(in->conn);
@@ -406,9 +414,9 @@ void cluster_lead_end(struct cluster *c)
         free(m->name);
         free(m);
     }
-    /* What was the state until now is what we know of the cluster. */
+    /* From now on the view replaces the state; it starts as a copy of it. */
     if (c->is_member && c->view_bytes.len && state_restore(c->view, c->view_bytes.data, c->view_bytes.len))
-        log_error("the cluster's nodes are not kept");
+        log_error("the view of the cluster cannot be taken from the state");
     c->changing = c->proposing = false;
     c->led_ms = clock_mono_ms();
     c->events->follow(c->node);
@@ -417,13 +425,13 @@ void cluster_lead_end(struct cluster *c)
 void cluster_lead_tick(struct cluster *c, int64_t now, int64_t gap_ms)
 {
     cluster_view_make(c);
-    follow_state(c, now);
-    for (struct member *m = c->members; m; m = m->next) {
-        m->heard_ms += gap_ms;
-        judge(c, m, now);
+    update_peers(c, now);
+    for (struct cluster_peer *m = c->members; m; m = m->next) {
+        m->heartbeat_ms += gap_ms;
+        check_liveness(c, m, now);
     }
-    if (!c->proposing && !begin_records(c))
-        turn_keys(c);
+    if (!c->proposing && !propose_missing_records(c))
+        rotate_keys(c);
     if (c->changing || now < c->change_ms)
         return;
     c->change_ms = now + CHANGE_MS;

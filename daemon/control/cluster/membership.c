@@ -1,5 +1,5 @@
-/* Beginning a cluster, joining one, leaving it. Each is a file that says who this node is from now on, written whole,
- * and a control that begins anew with it: nothing of the old life is carried over in memory. */
+/* Creates a cluster, joins one, leaves one. Each writes the file that describes this node from now on, completely or
+ * not at all, and then restarts control with it, so that no old state is left in memory. */
 #include "daemon/control/cluster/internal.h"
 
 #include "common/base/clock.h"
@@ -16,14 +16,14 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define JOIN_MS 20000 /* all addresses together */
-#define STEP_MS 5000
+#define JOIN_MS 20000 /* for all addresses of a token together */
+#define STEP_MS 5000  /* for one connection or call */
 
-struct join {
+struct cluster_joining {
     struct cluster_self self;
     struct rpc_conn *conn;
     struct tunnel_request *request;
-    int at; /* address */
+    int at; /* index of the address being tried */
     int64_t due_ms, next_ms;
     bool is_static, over;
     struct why why;
@@ -31,7 +31,7 @@ struct join {
     void *arg;
 };
 
-/* ---- who we are to be ---- */
+/* ---- the new identity ---- */
 
 static void default_address(const char *listen, char *ret, size_t size)
 {
@@ -41,7 +41,7 @@ static void default_address(const char *listen, char *ret, size_t size)
     snprintf(ret, size, "%s%s", host, port ? port : ":7811");
 }
 
-static const char *or_else(const char *a, const char *b)
+static const char *first_set(const char *a, const char *b)
 {
     return a && a[0] ? a : b;
 }
@@ -52,19 +52,19 @@ static err_t make_self(const struct cluster *c, const struct cluster_wish *w, st
     char host[NODE_NAME_MAX + 1] = "", address[NODE_TEXT_MAX + 1];
     *ret = (struct cluster_self){.id = LOG_FIRST_ID};
     (void)gethostname(host, sizeof(host) - 1);
-    snprintf(ret->name, sizeof(ret->name), "%s", or_else(w->name, or_else(conf->name, host)));
-    snprintf(ret->listen, sizeof(ret->listen), "%s", or_else(w->listen, conf->cluster.listen));
+    snprintf(ret->name, sizeof(ret->name), "%s", first_set(w->name, first_set(conf->name, host)));
+    snprintf(ret->listen, sizeof(ret->listen), "%s", first_set(w->listen, conf->cluster.listen));
     default_address(ret->listen, address, sizeof(address));
     snprintf(ret->address, sizeof(ret->address), "%s",
-             or_else(w->advertise, or_else(conf->cluster.advertise, address)));
-    snprintf(ret->domain, sizeof(ret->domain), "%s", or_else(w->domain, conf->cluster.domain));
+             first_set(w->advertise, first_set(conf->cluster.advertise, address)));
+    snprintf(ret->domain, sizeof(ret->domain), "%s", first_set(w->domain, conf->cluster.domain));
     if (!ret->name[0] ||
         strspn(ret->name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != strlen(ret->name))
-        return why_set(why, ERR_INVALID, "a node's name has letters, digits, points, dashes: --name NAME");
+        return why_set(why, ERR_INVALID, "a node's name consists of letters, digits, '.', '_' and '-': --name NAME");
     if (strpbrk(ret->listen, "\n=") || strpbrk(ret->address, "\n=") || strpbrk(ret->domain, "\n="))
-        return why_set(why, ERR_INVALID, "addresses are host:port: --listen, --advertise");
+        return why_set(why, ERR_INVALID, "addresses have the form host:port: --listen, --advertise");
     struct address legal;
-    err_t err = address_parse(ret->address, &legal, why); /* --listen is tried by binding it */
+    err_t err = address_parse(ret->address, &legal, why); /* --listen is checked by binding it */
     if (err)
         return err;
     if (getrandom(ret->instance, sizeof(ret->instance), 0) != sizeof(ret->instance))
@@ -80,7 +80,7 @@ static err_t write_self(struct cluster *c, const struct cluster_self *self, stru
     return err ? why_set(why, err, "%s: %s", dir, err_text(err)) : cluster_file_write(c->self_path, self, why);
 }
 
-static err_t refuse(const struct cluster *c, const char *what, bool keeps_jobs, struct why *why)
+static err_t check_can_enter(const struct cluster *c, const char *what, bool keeps_jobs, struct why *why)
 {
     if (c->is_member)
         return why_set(why, ERR_EXISTS, "this node is in a cluster already, as %s: dtctl cluster status", c->self.name);
@@ -89,8 +89,8 @@ static err_t refuse(const struct cluster *c, const char *what, bool keeps_jobs, 
     for (const struct job *j = c->node->jobs; j && !keeps_jobs; j = j->next)
         if (!job_over(j))
             return why_set(why, ERR_BUSY,
-                           "job %" PRIu64 " lives on this node, and would be lost: cancel it or wait, "
-                           "then %s",
+                           "job %" PRIu64 " of this node has not ended and would be lost: cancel it or wait for its "
+                           "end, then %s",
                            j->id, what);
     return OK;
 }
@@ -103,9 +103,9 @@ err_t cluster_init(struct cluster *c, const struct cluster_wish *w, struct why *
     int fd;
     err_t err = make_self(c, w, &self, why);
     if (!err)
-        err = refuse(c, "dtctl cluster init", strcmp(self.name, cluster_self(c)) == 0, why);
+        err = check_can_enter(c, "dtctl cluster init", strcmp(self.name, cluster_self(c)) == 0, why);
     if (!err)
-        err = tunnel_bind(self.listen, &fd, why); /* better to know now than after */
+        err = tunnel_bind(self.listen, &fd, why); /* an address that cannot be bound fails now, not after the restart */
     if (err)
         return err;
     close(fd);
@@ -117,9 +117,9 @@ err_t cluster_init(struct cluster *c, const struct cluster_wish *w, struct why *
 
 /* ---- join ---- */
 
-static void finish(struct cluster *c, err_t err)
+static void finish_join(struct cluster *c, err_t err)
 {
-    struct join *j = c->join;
+    struct cluster_joining *j = c->join;
     if (j->over)
         return;
     j->over = true;
@@ -137,15 +137,15 @@ static void finish(struct cluster *c, err_t err)
         cluster_restart(c);
 }
 
-static int n_addresses(const struct cluster *c)
+static int count_addresses(const struct cluster *c)
 {
     return c->join->is_static ? c->node->conf.cluster.n_peers : c->token.n_addresses;
 }
 
-/* This address did not do. */
-static void next_address(struct cluster *c, err_t err)
+/* Gives up this address. Some errors would be the same at every address; they end the attempt. */
+static void try_next_address(struct cluster *c, err_t err)
 {
-    struct join *j = c->join;
+    struct cluster_joining *j = c->join;
     if (j->conn) {
         rpc_conn_set_data(j->conn, NULL);
         rpc_conn_close(j->conn);
@@ -154,19 +154,19 @@ static void next_address(struct cluster *c, err_t err)
     j->at++;
     j->next_ms = clock_mono_ms() + TICK_MS;
     bool hopeless = err == ERR_EXISTS || err == ERR_STALE || err == ERR_LIMIT || err == ERR_INVALID;
-    if (hopeless || (!j->is_static && j->at >= n_addresses(c)))
-        finish(c, err);
+    if (hopeless || (!j->is_static && j->at >= count_addresses(c)))
+        finish_join(c, err);
 }
 
-static void joined(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len)
+static void on_join_reply(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len)
 {
     struct cluster *c = arg;
-    struct join *j = c->join;
+    struct cluster_joining *j = c->join;
     if (!j || j->over)
         return;
     if (err) {
         why_set(&j->why, err, "%s", text);
-        next_address(c, err);
+        try_next_address(c, err);
         return;
     }
     j->self.id = id;
@@ -183,7 +183,7 @@ static void joined(void *arg, err_t err, const char *text, uint64_t id, const vo
         err = write_self(c, &j->self, &why);
     if (err && why.text[0])
         j->why = why;
-    finish(c, err);
+    finish_join(c, err);
 }
 
 static void join_conn_closed(void *owner, struct rpc_conn *conn)
@@ -191,14 +191,14 @@ static void join_conn_closed(void *owner, struct rpc_conn *conn)
     struct cluster *c = rpc_conn_data(conn);
     (void)owner;
     if (c && c->join && c->join->conn == conn)
-        c->join->conn = NULL; /* its call has been answered */
+        c->join->conn = NULL; /* on_join_reply has been called */
 }
 
 static void join_connected(void *owner, err_t err, const char *text, const struct tunnel_peer *peer, int fd)
 {
     struct cluster *c = owner;
     struct node *n = c->node;
-    struct join *j = c->join;
+    struct cluster_joining *j = c->join;
     const struct rpc_conn_config config = {.loop = &n->loop,
                                            .methods = n->methods,
                                            .n_methods = RPC_METHOD_COUNT,
@@ -215,24 +215,24 @@ static void join_connected(void *owner, err_t err, const char *text, const struc
         err = rpc_conn_open(&config, fd, 0, &j->conn);
     if (!err) {
         rpc_conn_set_data(j->conn, c);
-        err = rpc_cluster_join(j->conn, &j->self, j->is_static ? 0 : c->token.id, STEP_MS, joined, c);
+        err = rpc_cluster_join(j->conn, &j->self, j->is_static ? 0 : c->token.id, STEP_MS, on_join_reply, c);
     }
     if (!err)
         return;
     why_set(&j->why, err, "%s",
-            err == ERR_DENIED ? "the token is not known there: it was used up, has expired or was taken back; "
-                                "on a node of the cluster: dtctl cluster token"
+            err == ERR_DENIED ? "the cluster does not accept the token: it was used up, has expired or was withdrawn; "
+                                "create a new one on a node of the cluster: dtctl cluster token"
             : text && text[0] ? text
                               : err_text(err));
-    next_address(c, err);
+    try_next_address(c, err);
 }
 
 static void try_address(struct cluster *c)
 {
-    struct join *j = c->join;
+    struct cluster_joining *j = c->join;
     struct why why = {""};
     const char *address =
-        j->is_static ? c->node->conf.cluster.peers[j->at % n_addresses(c)] : c->token.addresses[j->at];
+        j->is_static ? c->node->conf.cluster.peers[j->at % count_addresses(c)] : c->token.addresses[j->at];
     const struct tunnel_connect_config config = {.address = address,
                                                  .key = j->is_static ? cluster_key(c) : token_key_id(&c->token),
                                                  .purpose = TUNNEL_JOIN,
@@ -240,18 +240,19 @@ static void try_address(struct cluster *c)
     if (tunnel_connect(c->host, &config, join_connected, c, &j->request, &why)) {
         j->request = NULL;
         j->why = why;
-        next_address(c, ERR_IO);
+        try_next_address(c, ERR_IO);
     }
 }
 
 void cluster_join_tick(struct cluster *c, int64_t now)
 {
-    struct join *j = c->join;
+    struct cluster_joining *j = c->join;
     if (!j || j->over)
         return;
     if (!j->is_static && now > j->due_ms) {
-        why_set(&j->why, ERR_TIMEOUT, "no node of the token's addresses answers; can they be reached from here?");
-        finish(c, ERR_TIMEOUT);
+        why_set(&j->why, ERR_TIMEOUT,
+                "no node answers at the addresses in the token; check that this node can reach them");
+        finish_join(c, ERR_TIMEOUT);
     } else if (!j->conn && !j->request && now >= j->next_ms) {
         try_address(c);
     }
@@ -261,8 +262,8 @@ static err_t begin_join(struct cluster *c, const struct cluster_self *self, bool
                         void *arg, struct why *why)
 {
     if (c->host)
-        return why_set(why, ERR_BUSY, "a former attempt is not over: try again");
-    struct join *j = calloc(1, sizeof(*j));
+        return why_set(why, ERR_BUSY, "an earlier attempt has not ended: try again");
+    struct cluster_joining *j = calloc(1, sizeof(*j));
     if (!j)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
     j->self = *self;
@@ -284,7 +285,7 @@ err_t cluster_join(struct cluster *c, const char *text, const struct cluster_wis
 {
     struct cluster_self self;
     int fd;
-    err_t err = refuse(c, "dtctl cluster join", false, why);
+    err_t err = check_can_enter(c, "dtctl cluster join", false, why);
     if (!err)
         err = make_self(c, w, &self, why);
     if (!err)
@@ -294,14 +295,14 @@ err_t cluster_join(struct cluster *c, const char *text, const struct cluster_wis
     if (err)
         return err;
     close(fd);
-    if (c->host && !c->join) { /* of an attempt that failed */
+    if (c->host && !c->join) { /* left by an attempt that failed */
         tunnel_host_close(c->host, NULL, NULL);
         c->host = NULL;
     }
     return begin_join(c, &self, false, cb, arg, why);
 }
 
-/* ---- nodes that were given the key ---- */
+/* ---- nodes with a key file ---- */
 
 err_t cluster_static(struct cluster *c, struct why *why)
 {
@@ -312,7 +313,7 @@ err_t cluster_static(struct cluster *c, struct why *why)
     if (!err)
         err = make_self(c, &wish, &self, why);
     if (!err && !conf->cluster.first && !conf->cluster.n_peers)
-        err = why_set(why, ERR_INVALID, "cluster.key_file: cluster.first or cluster.peers must be given, too");
+        err = why_set(why, ERR_INVALID, "cluster.key_file requires cluster.first or cluster.peers");
     if (err)
         return err;
     if (!conf->cluster.first)
@@ -325,7 +326,7 @@ err_t cluster_static(struct cluster *c, struct why *why)
 
 /* ---- leaving ---- */
 
-static void left(void *owner)
+static void exit_after_leaving(void *owner)
 {
     const struct node *n = owner;
     const struct cluster *c = n->cluster;
@@ -333,38 +334,38 @@ static void left(void *owner)
     snprintf(from, sizeof(from), "%s/raft/log", n->dir);
     snprintf(to, sizeof(to), "%s/raft/log.left-%" PRId64, n->dir, clock_wall_ms() / 1000);
     if (rename(from, to) || unlink(c->self_path) || unlink(c->view_path))
-        log_error("the cluster is left, but not all of it is gone dir=%s why=\"%s\"", n->dir, strerror(errno));
+        log_error("this node has left the cluster, but files of it remain dir=%s why=\"%s\"", n->dir, strerror(errno));
     exit(0);
 }
 
-static void leave_now(uv_timer_t *timer)
+static void close_log_when_released(uv_timer_t *timer)
 {
     struct cluster *c = timer->data;
     if (cluster_is_needed(c))
-        uv_timer_start(timer, leave_now, TICK_MS, 0);
+        uv_timer_start(timer, close_log_when_released, TICK_MS, 0);
     else
-        log_close(c->node->log, left);
+        log_close(c->node->log, exit_after_leaving);
 }
 
-struct leaving {
+struct cluster_leaving {
     struct cluster *c;
     cluster_done_cb done;
     void *arg;
 };
 
-static void leave_said(void *arg, err_t err, const char *text)
+static void on_leave_reply(void *arg, err_t err, const char *text)
 {
-    struct leaving *l = arg;
+    struct cluster_leaving *l = arg;
     struct cluster *c = l->c;
-    if (err == ERR_NOTFOUND) /* it was removed already */
+    if (err == ERR_NOTFOUND) /* it has been removed already */
         err = OK;
     l->done(l->arg, err, text);
     free(l);
     if (err || c->closing)
         return;
-    log_info("the cluster is left");
+    log_info("this node has left the cluster");
     c->closing = true;
-    uv_timer_start(&c->timer, leave_now, TICK_MS, 0);
+    uv_timer_start(&c->timer, close_log_when_released, TICK_MS, 0);
 }
 
 err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why *why)
@@ -372,18 +373,18 @@ err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why
     if (!c->is_member)
         return why_set(why, ERR_NOTFOUND, "this node is in no cluster");
     if (c->leads && cluster_known(c)->n_nodes < 2)
-        return why_set(why, ERR_INVALID, "this is the cluster's only node: there is nobody to leave it to");
+        return why_set(why, ERR_INVALID, "this is the cluster's only node and cannot leave it");
     if (c->leads && log_transfer(c->node->log, 0, NULL, NULL) == ERR_NOTFOUND)
         return why_set(why, ERR_AGAIN,
-                       "this node holds the log alone; another must hold it first, which takes some "
-                       "seconds with 3 nodes; of 2 nodes the other one can leave");
+                       "this node is the only voter; another must become one first, which takes a few "
+                       "seconds with 3 nodes. In a cluster of 2 nodes, the other one can leave");
     if (c->leads || !c->leader_up)
-        return why_set(why, ERR_AGAIN, "who leads is changing: ask again");
-    struct leaving *l = calloc(1, sizeof(*l));
+        return why_set(why, ERR_AGAIN, "the leader is changing: try again");
+    struct cluster_leaving *l = calloc(1, sizeof(*l));
     if (!l)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
-    *l = (struct leaving){c, cb, arg};
-    err_t err = rpc_cluster_leave(c->leader, &c->self, STEP_MS, leave_said, l);
+    *l = (struct cluster_leaving){c, cb, arg};
+    err_t err = rpc_cluster_leave(c->leader, &c->self, STEP_MS, on_leave_reply, l);
     if (err) {
         free(l);
         why_set(why, err, "%s", err_text(err));
@@ -391,7 +392,7 @@ err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why
     return err;
 }
 
-/* ---- a majority is lost for ever ---- */
+/* ---- a permanently lost majority ---- */
 
 err_t cluster_recover(struct cluster *c, struct why *why)
 {
@@ -400,11 +401,12 @@ err_t cluster_recover(struct cluster *c, struct why *why)
         return why_set(why, ERR_NOTFOUND, "this node is in no cluster");
     if (cluster_leader(c))
         return why_set(why, ERR_INVALID,
-                       "%s leads: a majority is there, nothing is to be recovered; a dead node: "
+                       "%s leads, so there is a majority and nothing to recover. To remove a dead node: "
                        "dtctl cluster remove",
                        cluster_leader(c));
     if (!log_index(c->node->log))
-        return why_set(why, ERR_INVALID, "this node has no copy of the log; recover on one that was a voter");
+        return why_set(why, ERR_INVALID,
+                       "this node has no copy of the log; run the command on a node that was a voter");
     self.recover = true;
     err_t err = write_self(c, &self, why);
     if (!err)

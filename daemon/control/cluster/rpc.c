@@ -1,5 +1,5 @@
-/* The cluster's messages: what other nodes say and are told, and what people ask. A record that somebody waits for is
- * proposed with his call in hand; its verdict is a sentence from a table. */
+/* Messages of the cluster: calls to and from other nodes, and requests of users. A call that needs a record is answered
+ * when the record is applied. Its errors become sentences by the table in verdict_text. */
 #include "daemon/control/cluster/rpc.h"
 
 #include "common/base/clock.h"
@@ -18,9 +18,9 @@
 #define DEFAULT_HOURS 24
 #define MAX_HOURS (24 * 365)
 
-/* ---- what we ask of other nodes ---- */
+/* ---- calls to other nodes ---- */
 
-struct asked {
+struct cluster_call {
     rpc_hello_cb hello;
     rpc_beat_cb beat;
     rpc_join_cb join;
@@ -28,9 +28,9 @@ struct asked {
     void *arg;
 };
 
-static void answered(void *arg, const struct rpc_result *r)
+static void on_reply(void *arg, const struct rpc_result *r)
 {
-    struct asked a = *(struct asked *)arg;
+    struct cluster_call a = *(struct cluster_call *)arg;
     free(arg);
     if (a.hello) {
         const Dtd__PeerStatus *s = (const Dtd__PeerStatus *)r->reply;
@@ -48,13 +48,14 @@ static void answered(void *arg, const struct rpc_result *r)
     }
 }
 
-static err_t ask(struct rpc_conn *conn, uint16_t method, const ProtobufCMessage *m, uint32_t ms, struct asked a)
+static err_t send_call(struct rpc_conn *conn, uint16_t method, const ProtobufCMessage *m, uint32_t ms,
+                       struct cluster_call a)
 {
-    struct asked *copy = malloc(sizeof(*copy));
+    struct cluster_call *copy = malloc(sizeof(*copy));
     if (!copy)
         return ERR_NOMEM;
     *copy = a;
-    err_t err = rpc_send(conn, method, m, ms, answered, copy, NULL);
+    err_t err = rpc_send(conn, method, m, ms, on_reply, copy, NULL);
     if (err)
         free(copy);
     return err;
@@ -74,7 +75,7 @@ err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *
                         void *arg)
 {
     const Dtd__PeerHello m = hello_of(name, instance);
-    return ask(conn, PEER_HELLO, &m.base, ms, (struct asked){.hello = cb, .arg = arg});
+    return send_call(conn, PEER_HELLO, &m.base, ms, (struct cluster_call){.hello = cb, .arg = arg});
 }
 
 err_t rpc_cluster_beat(struct rpc_conn *conn, uint64_t view, uint64_t index, uint32_t ms, rpc_beat_cb cb, void *arg)
@@ -83,7 +84,7 @@ err_t rpc_cluster_beat(struct rpc_conn *conn, uint64_t view, uint64_t index, uin
     m.view = view;
     m.has_raft_index = true;
     m.raft_index = index;
-    return ask(conn, PEER_BEAT, &m.base, ms, (struct asked){.beat = cb, .arg = arg});
+    return send_call(conn, PEER_BEAT, &m.base, ms, (struct cluster_call){.beat = cb, .arg = arg});
 }
 
 err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, uint64_t token, uint32_t ms,
@@ -97,19 +98,19 @@ err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, u
     m.has_token = token != 0;
     m.token = token;
     m.version = (char *)DTD_VERSION;
-    return ask(conn, PEER_JOIN, &m.base, ms, (struct asked){.join = cb, .arg = arg});
+    return send_call(conn, PEER_JOIN, &m.base, ms, (struct cluster_call){.join = cb, .arg = arg});
 }
 
 err_t rpc_cluster_leave(struct rpc_conn *conn, const struct cluster_self *self, uint32_t ms,
                         void (*cb)(void *arg, err_t err, const char *text), void *arg)
 {
     const Dtd__PeerHello m = hello_of(self->name, self->instance);
-    return ask(conn, PEER_LEAVE, &m.base, ms, (struct asked){.leave = cb, .arg = arg});
+    return send_call(conn, PEER_LEAVE, &m.base, ms, (struct cluster_call){.leave = cb, .arg = arg});
 }
 
-/* ---- records that somebody waits for ---- */
+/* ---- records with a waiting call ---- */
 
-static const char *verdict(enum record_kind kind, err_t err)
+static const char *verdict_text(enum record_kind kind, err_t err)
 {
     static const struct {
         enum record_kind kind;
@@ -117,15 +118,15 @@ static const char *verdict(enum record_kind kind, err_t err)
         const char *text;
     } table[] = {
         {RECORD_NODE, ERR_EXISTS,
-         "a node of that name is in the cluster: choose another (--name), or remove the old one "
+         "the cluster has a node of this name: choose another name (--name), or remove the old node "
          "(dtctl cluster remove)"},
-        {RECORD_NODE, ERR_DENIED, "the token is not known, or has been used up: dtctl cluster token"},
+        {RECORD_NODE, ERR_DENIED, "the token is unknown or used up: dtctl cluster token"},
         {RECORD_NODE, ERR_STALE, "the token has expired: dtctl cluster token"},
-        {RECORD_NODE, ERR_LIMIT, "the cluster has as many nodes as it may have"},
+        {RECORD_NODE, ERR_LIMIT, "the cluster has the maximum number of nodes"},
         {RECORD_NODE_LEFT, ERR_NOTFOUND, "no node of that name: dtctl cluster status"},
         {RECORD_NODE_ADMIN, ERR_NOTFOUND, "no node of that name: dtctl cluster status"},
-        {RECORD_TOKEN, ERR_LIMIT, "there are as many tokens as there may be; the oldest will expire"},
-        {RECORD_KEY, ERR_LIMIT, "there are as many keys as there may be"},
+        {RECORD_TOKEN, ERR_LIMIT, "there is the maximum number of join tokens; wait until one expires"},
+        {RECORD_KEY, ERR_LIMIT, "the cluster has the maximum number of keys"},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
         if (table[i].kind == kind && table[i].err == err)
@@ -133,7 +134,7 @@ static const char *verdict(enum record_kind kind, err_t err)
     return err_text(err);
 }
 
-struct waiting {
+struct pending_record {
     struct node *n;
     struct rpc_call *call;
     enum record_kind kind;
@@ -142,7 +143,7 @@ struct waiting {
     uint32_t uses;
 };
 
-static void reply_token(struct waiting *w)
+static void reply_token(struct pending_record *w)
 {
     char text[TOKEN_TEXT_MAX];
     struct why why = {""};
@@ -160,7 +161,7 @@ static void reply_token(struct waiting *w)
     explicit_bzero(text, sizeof(text));
 }
 
-static void reply_joined(struct waiting *w, const struct state_result *r)
+static void reply_joined(struct pending_record *w, const struct state_result *r)
 {
     Dtd__JoinReply m = DTD__JOIN_REPLY__INIT;
     struct cluster *c = w->n->cluster;
@@ -170,15 +171,16 @@ static void reply_joined(struct waiting *w, const struct state_result *r)
     rpc_reply(w->call, &m.base);
 }
 
-static void recorded(void *arg, err_t err, uint64_t index, const void *result)
+static void on_recorded(void *arg, err_t err, uint64_t index, const void *result)
 {
-    struct waiting *w = arg;
+    struct pending_record *w = arg;
     const struct state_result *r = result;
     (void)index;
     if (err)
-        rpc_fail(w->call, ERR_AGAIN, "nobody can say whether it was done: who leads has changed. Ask again");
+        rpc_fail(w->call, ERR_AGAIN,
+                 "the leader has changed, and the request may or may not have been executed: check, and try again");
     else if (r->err)
-        rpc_fail(w->call, r->err, "%s", verdict(w->kind, r->err));
+        rpc_fail(w->call, r->err, "%s", verdict_text(w->kind, r->err));
     else if (w->kind == RECORD_TOKEN)
         reply_token(w);
     else if (w->kind == RECORD_NODE)
@@ -192,10 +194,10 @@ static void recorded(void *arg, err_t err, uint64_t index, const void *result)
     free(w);
 }
 
-/* Answers the call, now or later. */
-static void record(struct node *n, struct rpc_call *call, struct record *r, const struct waiting *with)
+/* Proposes the record; answers the call when it is applied, or now after an error. */
+static void propose_for_call(struct node *n, struct rpc_call *call, struct record *r, const struct pending_record *with)
 {
-    struct waiting *w = calloc(1, sizeof(*w));
+    struct pending_record *w = calloc(1, sizeof(*w));
     err_t err = w ? OK : ERR_NOMEM;
     if (w) {
         if (with)
@@ -204,7 +206,7 @@ static void record(struct node *n, struct rpc_call *call, struct record *r, cons
         w->call = call;
         w->kind = r->kind;
         r->wall_ms = clock_wall_ms();
-        err = node_propose(n, r, recorded, w);
+        err = node_propose(n, r, on_recorded, w);
     }
     if (!err)
         return;
@@ -212,7 +214,7 @@ static void record(struct node *n, struct rpc_call *call, struct record *r, cons
     rpc_fail(call, err, "not recorded: %s", err == ERR_NOSPACE ? log_warning(n->log) : err_text(err));
 }
 
-/* ---- what other nodes ask of us ---- */
+/* ---- calls of other nodes ---- */
 
 static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
@@ -252,7 +254,7 @@ static void handle_beat(void *owner, struct rpc_call *call, const ProtobufCMessa
     bool needed = false;
     err_t err = conn ? cluster_beat(n->cluster, conn, b->view, b->raft_index, &view, &needed) : ERR_AGAIN;
     if (err) {
-        rpc_fail(call, err, "not led from here");
+        rpc_fail(call, err, "this node is not the leader");
         return;
     }
     m.has_needed = true;
@@ -263,7 +265,7 @@ static void handle_beat(void *owner, struct rpc_call *call, const ProtobufCMessa
     rpc_reply(call, &m.base);
 }
 
-static void join_passed(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len)
+static void on_forwarded_join(void *arg, err_t err, const char *text, uint64_t id, const void *view, size_t len)
 {
     struct rpc_call *call = arg;
     Dtd__JoinReply m = DTD__JOIN_REPLY__INIT;
@@ -275,8 +277,8 @@ static void join_passed(void *arg, err_t err, const char *text, uint64_t id, con
         rpc_reply(call, &m.base);
 }
 
-/* Any node admits; the one that leads records it. */
-static void pass_join(struct node *n, struct rpc_call *call, const Dtd__JoinRequest *q)
+/* Forwards a join request to the leader, which records it; any node accepts the request. */
+static void forward_join(struct node *n, struct rpc_call *call, const Dtd__JoinRequest *q)
 {
     struct cluster_self self = {0};
     struct rpc_conn *conn = cluster_leader_conn(n->cluster);
@@ -284,9 +286,10 @@ static void pass_join(struct node *n, struct rpc_call *call, const Dtd__JoinRequ
     snprintf(self.address, sizeof(self.address), "%s", q->address);
     snprintf(self.domain, sizeof(self.domain), "%s", q->domain ? q->domain : "");
     memcpy(self.instance, q->instance.data, NODE_INSTANCE_BYTES);
-    err_t err = conn ? rpc_cluster_join(conn, &self, q->has_token ? q->token : 0, 4000, join_passed, call) : ERR_AGAIN;
+    err_t err =
+        conn ? rpc_cluster_join(conn, &self, q->has_token ? q->token : 0, 4000, on_forwarded_join, call) : ERR_AGAIN;
     if (err)
-        rpc_fail(call, err, "no node leads now: try again");
+        rpc_fail(call, err, "there is no leader at the moment: try again");
 }
 
 static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -294,15 +297,15 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
     const Dtd__JoinRequest *q = (const Dtd__JoinRequest *)request;
     struct node *n = owner;
     struct rpc_conn *conn = rpc_call_conn(call);
-    const struct inbound *in = conn ? rpc_conn_data(conn) : NULL;
+    const struct cluster_inbound *in = conn ? rpc_conn_data(conn) : NULL;
     uint64_t token = q->has_token ? q->token : 0;
     bool legal = q->instance.len == NODE_INSTANCE_BYTES && node_name_valid(q->name, strlen(q->name)) &&
                  strlen(q->address) <= NODE_TEXT_MAX && (!q->domain || strlen(q->domain) <= NODE_TEXT_MAX);
     struct address address;
     struct why why = {""};
-    /* Who came by a token joins by that one and under the name that its tunnel says. */
+    /* A connection that was authenticated with a token may join only with this token and under the tunnel's name. */
     if (!in || !legal || (in->token && (token != in->token || strcmp(in->name, q->name) != 0))) {
-        rpc_fail(call, ERR_DENIED, "not as the connection says");
+        rpc_fail(call, ERR_DENIED, "the request does not match the authenticated connection");
         return;
     }
     if (address_parse(q->address, &address, &why)) {
@@ -310,12 +313,13 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
         return;
     }
     if (!cluster_leads(n->cluster)) {
-        pass_join(n, call, q);
+        forward_join(n, call, q);
         return;
     }
-    /* The first number is the first node's own: it is that voter already. */
+    /* The first node must be recorded first: it is voter 1 already, and the next node that is recorded gets that
+     * number. */
     if (!cluster_node(n->cluster, cluster_self(n->cluster))) {
-        rpc_fail(call, ERR_AGAIN, "the cluster is just beginning: try again");
+        rpc_fail(call, ERR_AGAIN, "the cluster is being created: try again");
         return;
     }
     struct record r = {
@@ -323,7 +327,7 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
         .node = {.name = q->name, .address = q->address, .domain = q->domain ? q->domain : "", .token = token}};
     memcpy(r.node.instance, q->instance.data, NODE_INSTANCE_BYTES);
     log_info("node joins node=%s address=%s version=%s", q->name, q->address, q->version ? q->version : "?");
-    record(n, call, &r, NULL);
+    propose_for_call(n, call, &r, NULL);
 }
 
 static void handle_leave(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -331,24 +335,24 @@ static void handle_leave(void *owner, struct rpc_call *call, const ProtobufCMess
     const Dtd__PeerHello *h = (const Dtd__PeerHello *)request;
     struct node *n = owner;
     struct rpc_conn *conn = rpc_call_conn(call);
-    const struct inbound *in = conn ? rpc_conn_data(conn) : NULL;
+    const struct cluster_inbound *in = conn ? rpc_conn_data(conn) : NULL;
     struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = h->node}};
     if (!in || strcmp(in->name, h->node) != 0)
-        rpc_fail(call, ERR_DENIED, "a node leaves by itself");
+        rpc_fail(call, ERR_DENIED, "only the node itself may request to leave");
     else if (!cluster_leads(n->cluster))
-        rpc_fail(call, ERR_AGAIN, "another leads: ask again");
+        rpc_fail(call, ERR_AGAIN, "this node is not the leader: try again");
     else
-        record(n, call, &r, NULL);
+        propose_for_call(n, call, &r, NULL);
 }
 
-/* ---- what people ask ---- */
+/* ---- requests of users ---- */
 
 static struct cluster_wish wish_of(const Dtd__ClusterInitRequest *q)
 {
     return (struct cluster_wish){q->name, q->listen, q->advertise, q->domain};
 }
 
-static void answer(struct rpc_call *call, err_t err, const char *why)
+static void reply_empty(struct rpc_call *call, err_t err, const char *why)
 {
     Dtd__Empty empty = DTD__EMPTY__INIT;
     if (err)
@@ -357,21 +361,21 @@ static void answer(struct rpc_call *call, err_t err, const char *why)
         rpc_reply(call, &empty.base);
 }
 
-static void done(void *arg, err_t err, const char *why)
+static void on_done(void *arg, err_t err, const char *why)
 {
-    answer(arg, err, why);
+    reply_empty(arg, err, why);
 }
 
-static void ask_init(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void handle_init(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct node *n = owner;
     struct why why = {""};
     const struct cluster_wish w = wish_of((const Dtd__ClusterInitRequest *)request);
     if (rpc_server_is_admin(call, "make a cluster of the dtd"))
-        answer(call, cluster_init(n->cluster, &w, &why), why.text);
+        reply_empty(call, cluster_init(n->cluster, &w, &why), why.text);
 }
 
-static void ask_join(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void handle_user_join(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const Dtd__ClusterInitRequest *q = (const Dtd__ClusterInitRequest *)request;
     struct node *n = owner;
@@ -379,33 +383,33 @@ static void ask_join(void *owner, struct rpc_call *call, const ProtobufCMessage 
     const struct cluster_wish w = wish_of(q);
     if (!rpc_server_is_admin(call, "join a cluster with the dtd"))
         return;
-    err_t err = cluster_join(n->cluster, q->token ? q->token : "", &w, done, call, &why);
+    err_t err = cluster_join(n->cluster, q->token ? q->token : "", &w, on_done, call, &why);
     if (err)
-        answer(call, err, why.text);
+        reply_empty(call, err, why.text);
 }
 
-static void ask_leave(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void handle_user_leave(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct node *n = owner;
     struct why why = {""};
     (void)request;
     if (!rpc_server_is_admin(call, "leave a cluster with the dtd"))
         return;
-    err_t err = cluster_leave(n->cluster, done, call, &why);
+    err_t err = cluster_leave(n->cluster, on_done, call, &why);
     if (err)
-        answer(call, err, why.text);
+        reply_empty(call, err, why.text);
 }
 
-static void ask_recover(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void handle_recover(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct node *n = owner;
     struct why why = {""};
     (void)request;
     if (rpc_server_is_admin(call, "recover the log of the dtd"))
-        answer(call, cluster_recover(n->cluster, &why), why.text);
+        reply_empty(call, cluster_recover(n->cluster, &why), why.text);
 }
 
-/* At the leader: a cluster is there, and the caller may change it. */
+/* Leader: is there a cluster, and may the caller change it? Answers the call if not. */
 static bool may_change(struct node *n, struct rpc_call *call, const char *what)
 {
     if (!rpc_server_is_admin(call, what))
@@ -422,14 +426,14 @@ static void add_address(struct token *t, const char *address)
         snprintf(t->addresses[t->n_addresses++], TOKEN_ADDRESS_MAX + 1, "%s", address);
 }
 
-static void ask_token(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void handle_token(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const Dtd__JoinToken *q = (const Dtd__JoinToken *)request;
     struct node *n = owner;
     const struct cluster *c = n->cluster;
     struct why why = {""};
     uint32_t hours = q->has_hours ? q->hours : DEFAULT_HOURS;
-    struct waiting w = {.uses = q->has_uses ? q->uses : 1};
+    struct pending_record w = {.uses = q->has_uses ? q->uses : 1};
     if (!may_change(n, call, "make tokens for the cluster of the dtd"))
         return;
     if (!w.uses || w.uses > STATE_MAX_NODES || !hours || hours > MAX_HOURS) {
@@ -448,12 +452,12 @@ static void ask_token(void *owner, struct rpc_call *call, const ProtobufCMessage
     w.expires_ms = clock_wall_ms() + (int64_t)hours * 3600 * 1000;
     struct record r = {.kind = RECORD_TOKEN, .token = {.id = w.token.id, .expires_ms = w.expires_ms, .uses = w.uses}};
     memcpy(r.token.secret, w.token.secret, TOKEN_SECRET_LENGTH);
-    record(n, call, &r, &w);
+    propose_for_call(n, call, &r, &w);
     explicit_bzero(&r, sizeof(r));
     token_wipe(&w.token);
 }
 
-static void ask_remove(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void handle_remove(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const Dtd__ClusterNodeRequest *q = (const Dtd__ClusterNodeRequest *)request;
     struct node *n = owner;
@@ -463,34 +467,35 @@ static void ask_remove(void *owner, struct rpc_call *call, const ProtobufCMessag
         return;
     const struct state_node *x = cluster_node(c, q->name ? q->name : "");
     if (!x) {
-        rpc_fail(call, ERR_NOTFOUND, "%s", verdict(RECORD_NODE_LEFT, ERR_NOTFOUND));
+        rpc_fail(call, ERR_NOTFOUND, "%s", verdict_text(RECORD_NODE_LEFT, ERR_NOTFOUND));
         return;
     }
     cluster_lead_facts(c, x, &facts);
     if (strcmp(facts.state, "up") == 0) {
-        rpc_fail(call, ERR_BUSY, "%s is there: run `dtctl cluster leave` on it; only a dead node is removed", x->name);
+        rpc_fail(call, ERR_BUSY, "%s is up: run `dtctl cluster leave` on it; only a dead node can be removed", x->name);
         return;
     }
     struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = q->name}};
     log_info("node removed node=%s", q->name);
-    record(n, call, &r, NULL);
+    propose_for_call(n, call, &r, NULL);
 }
 
-static void ask_drain(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void handle_drain(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const Dtd__ClusterNodeRequest *q = (const Dtd__ClusterNodeRequest *)request;
     struct node *n = owner;
     if (!may_change(n, call, "drain a node of the dtd"))
         return;
     if (!q->name || (q->reason && strlen(q->reason) > NODE_REASON_MAX)) {
-        rpc_fail(call, ERR_INVALID, "a node's name, and a reason of at most %d bytes", NODE_REASON_MAX);
+        rpc_fail(call, ERR_INVALID, "the request needs the name of a node, and a reason of at most %d bytes",
+                 NODE_REASON_MAX);
         return;
     }
     struct record r = {.kind = RECORD_NODE_ADMIN, .node_admin = {.name = q->name, .drained = q->reason}};
-    record(n, call, &r, NULL);
+    propose_for_call(n, call, &r, NULL);
 }
 
-static void ask_rotate(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void handle_rotate(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct node *n = owner;
     (void)request;
@@ -499,8 +504,8 @@ static void ask_rotate(void *owner, struct rpc_call *call, const ProtobufCMessag
     const struct state_cluster *k = cluster_known(n->cluster);
     if (k->n_keys > 1) {
         rpc_fail(call, ERR_BUSY,
-                 "a new key is on its way: the old one holds until every node has it; remove the nodes "
-                 "that are lost for ever");
+                 "a key rotation is under way: the old key is valid until every node has the new one. Remove "
+                 "nodes that are permanently lost");
         return;
     }
     struct record r = {.kind = RECORD_KEY, .key = {.version = k->keys[0].version + 1, .step = KEY_ADDED}};
@@ -513,13 +518,13 @@ static void ask_rotate(void *owner, struct rpc_call *call, const ProtobufCMessag
     }
     memcpy(r.key.secret, ring.keys[0].secret, KEY_SECRET_LENGTH);
     key_ring_wipe(&ring);
-    record(n, call, &r, NULL);
+    propose_for_call(n, call, &r, NULL);
     explicit_bzero(&r, sizeof(r));
 }
 
 /* ---- status ---- */
 
-struct status {
+struct status_reply {
     Dtd__ClusterReport msg;
     Dtd__ClusterNode *nodes, **refs;
     char note[512];
@@ -560,7 +565,7 @@ static void fill_node(const struct cluster *c, const struct state_node *x, Dtd__
     m->log_index = f.index;
 }
 
-static void write_note(const struct cluster *c, struct status *s)
+static void write_note(const struct cluster *c, struct status_reply *s)
 {
     int n = cluster_known(c)->n_nodes, voters = 0, there = 0;
     for (int i = 0; i < n; i++) {
@@ -575,25 +580,25 @@ static void write_note(const struct cluster *c, struct status *s)
                  "this node is in no cluster: dtctl cluster init, or dtctl cluster join TOKEN");
     else if (!leader)
         snprintf(s->note, sizeof(s->note),
-                 "nobody leads, as far as this node knows: running jobs go on, nothing new starts. A majority of the "
-                 "voters must be up; if it is lost for ever: dtctl cluster recover, on a node that was a voter");
+                 "this node knows no leader: running jobs go on, no new ones start. A majority of the voters must "
+                 "be up; if it is permanently lost: dtctl cluster recover, on a node that was a voter");
     else if (n == 1)
-        snprintf(s->note, sizeof(s->note), "one node; the next one: dtctl cluster token");
+        snprintf(s->note, sizeof(s->note), "one node; to add another: dtctl cluster token");
     else if (n == 2)
         snprintf(
             s->note, sizeof(s->note),
-            "of 2 nodes %s holds the log: stopped in order it hands it over; while it is lost nothing new starts. A "
-            "third node changes that: dtctl cluster token",
+            "of 2 nodes %s is the only voter. A regular shutdown hands the log over; while it is lost, no new jobs "
+            "start. Add a third node to avoid this: dtctl cluster token",
             leader);
     else if (there < voters)
         snprintf(s->note, sizeof(s->note),
-                 "%d of %d voters are there; a dead one is replaced within 10 s where a node "
-                 "is free, and taken out by: dtctl cluster remove NODE",
+                 "%d of %d voters are up; a dead one is replaced within 10 s if another node "
+                 "is up. To remove it: dtctl cluster remove NODE",
                  there, voters);
     s->msg.note = s->note[0] ? s->note : NULL;
 }
 
-static void ask_status(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void handle_status(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct node *n = owner;
     const struct cluster *c = n->cluster;
@@ -602,7 +607,7 @@ static void ask_status(void *owner, struct rpc_call *call, const ProtobufCMessag
         rpc_server_pass_on(n, call, request);
         return;
     }
-    struct status s = {.msg = DTD__CLUSTER_REPORT__INIT};
+    struct status_reply s = {.msg = DTD__CLUSTER_REPORT__INIT};
     size_t count = c->is_member ? (size_t)k->n_nodes : 0;
     s.nodes = calloc(count + 1, sizeof(*s.nodes));
     s.refs = calloc(count + 1, sizeof(void *));
@@ -632,15 +637,15 @@ static void ask_status(void *owner, struct rpc_call *call, const ProtobufCMessag
 const struct rpc_server_row *rpc_cluster_rows(int *ret_n)
 {
     static const struct rpc_server_row rows[] = {
-        {HERE, {CLIENT_CLUSTER_INIT, ask_init}},
-        {HERE, {CLIENT_CLUSTER_JOIN, ask_join}},
-        {HERE, {CLIENT_CLUSTER_STATUS, ask_status}},
-        {AT_LEADER, {CLIENT_CLUSTER_TOKEN, ask_token}},
-        {AT_LEADER, {CLIENT_CLUSTER_REMOVE, ask_remove}},
-        {HERE, {CLIENT_CLUSTER_LEAVE, ask_leave}},
-        {HERE, {CLIENT_CLUSTER_RECOVER, ask_recover}},
-        {AT_LEADER, {CLIENT_CLUSTER_ROTATE, ask_rotate}},
-        {AT_LEADER, {CLIENT_NODE_DRAIN, ask_drain}},
+        {HERE, {CLIENT_CLUSTER_INIT, handle_init}},
+        {HERE, {CLIENT_CLUSTER_JOIN, handle_user_join}},
+        {HERE, {CLIENT_CLUSTER_STATUS, handle_status}},
+        {AT_LEADER, {CLIENT_CLUSTER_TOKEN, handle_token}},
+        {AT_LEADER, {CLIENT_CLUSTER_REMOVE, handle_remove}},
+        {HERE, {CLIENT_CLUSTER_LEAVE, handle_user_leave}},
+        {HERE, {CLIENT_CLUSTER_RECOVER, handle_recover}},
+        {AT_LEADER, {CLIENT_CLUSTER_ROTATE, handle_rotate}},
+        {AT_LEADER, {CLIENT_NODE_DRAIN, handle_drain}},
         {HERE, {PEER_HELLO, handle_hello}},
         {HERE, {PEER_BEAT, handle_beat}},
         {HERE, {PEER_JOIN, handle_join}},

@@ -1,4 +1,5 @@
-/* Every key once; an unknown one is of a newer dtd and stops the start, since what it means may matter. */
+/* Every key occurs exactly once. An unknown key, written by a newer dtd, is an error that stops the start, since its
+ * meaning may matter. */
 #include "daemon/control/cluster/self_file.h"
 
 #include "common/base/file.h"
@@ -64,11 +65,12 @@ static err_t read_line(const char *path, int number, char *line, uint32_t *seen,
         if (strcmp(keys[k].name, line) != 0)
             continue;
         if (*seen & 1u << k || !read_value(k, value, ret))
-            return why_set(why, ERR_CORRUPT, "%s:%d: %s is there twice or is no value", path, number, line);
+            return why_set(why, ERR_CORRUPT, "%s:%d: %s occurs twice or has no valid value", path, number, line);
         *seen |= 1u << k;
         return OK;
     }
-    return why_set(why, ERR_CORRUPT, "%s:%d: no line of this file; it is written by dtd, not by hand", path, number);
+    return why_set(why, ERR_CORRUPT, "%s:%d: not a valid line. This file is written by dtd and not edited by hand",
+                   path, number);
 }
 
 err_t cluster_file_parse(const char *path, const char *text, size_t len, struct cluster_self *ret, struct why *why)
@@ -78,7 +80,7 @@ err_t cluster_file_parse(const char *path, const char *text, size_t len, struct 
     uint32_t seen = 0;
     err_t err = OK;
     if (len > CLUSTER_FILE_MAX || memchr(text, '\0', len))
-        return why_set(why, ERR_CORRUPT, "%s: too long, or no text", path);
+        return why_set(why, ERR_CORRUPT, "%s: too long, or not a text", path);
     memcpy(copy, text, len);
     copy[len] = '\0';
     for (int number = 1; !err && (line = strsep(&rest, "\n")) && (rest || *line); number++)

@@ -1,6 +1,6 @@
-/* Who this node is in its cluster: STATE/cluster/self, lines of key=value, mode 0600. Absent: it is in none. Beside it
- * lies `view`, the last word of the cluster's nodes, tokens and keys (state.h), by which a restarted node finds the
- * others. Blocking, a few hundred bytes. */
+/* The identity of this node in its cluster: STATE/cluster/self, lines of key=value, mode 0600. Without the file the
+ * node is in no cluster. The file `view` beside it holds the last view of the cluster's nodes, tokens and keys
+ * (state.h), with which a restarted node finds the others. The functions block for a few hundred bytes. */
 #ifndef DTD_DAEMON_CONTROL_CLUSTER_SELF_FILE_H
 #define DTD_DAEMON_CONTROL_CLUSTER_SELF_FILE_H
 
@@ -10,19 +10,19 @@
 
 struct cluster_self {
     char name[NODE_NAME_MAX + 1];
-    uint64_t id; /* its number, as a voter too */
+    uint64_t id; /* its number in the cluster, which is also its voter id */
     uint8_t instance[NODE_INSTANCE_BYTES];
-    char listen[NODE_TEXT_MAX + 1], address[NODE_TEXT_MAX + 1]; /* where it listens, how others reach it */
+    char listen[NODE_TEXT_MAX + 1], address[NODE_TEXT_MAX + 1]; /* address to listen on; address for other nodes */
     char domain[NODE_TEXT_MAX + 1];                             /* "": none */
-    bool joins;                                                 /* its log waits to be added, it does not begin one */
-    bool fresh;   /* a log of before is to be set aside at the next start */
-    bool recover; /* at the next start its log's only voter is itself */
+    bool joins;   /* a new log waits to be added, instead of starting with one voter */
+    bool fresh;   /* the next start renames an older log */
+    bool recover; /* the next start makes this node the log's only voter */
 };
 
 /* ERR_NOTFOUND: in no cluster. */
 NODISCARD err_t cluster_file_read(const char *path, struct cluster_self *ret, struct why *why);
 NODISCARD err_t cluster_file_write(const char *path, const struct cluster_self *self, struct why *why);
-/* The text of a file; `path` is for the sentence. */
+/* Parses the text of a file; `path` is for the message. */
 NODISCARD err_t cluster_file_parse(const char *path, const char *text, size_t len, struct cluster_self *ret,
                                    struct why *why);
 /* Returns the length. */

@@ -1,7 +1,6 @@
-/* The order of the rules is the order of what hurts more: numbers of nodes that have left, too few good voters, too
- * many voters, a leader that is drained. A good voter is there (or has not been away for long) and is not drained. One
- * that is not good is taken out only when enough good ones are there: until then it still counts for a majority if it
- * comes back. */
+/* The rules are ordered by urgency: ids of nodes that have left, a leader that is drained, too few good voters, too
+ * many voters. A good voter is alive (up, or not away for long) and not drained. A voter that is not good is removed
+ * only when there are enough good ones: until then it counts for a majority if it comes back. */
 #include "daemon/control/cluster/voters.h"
 
 #include <stddef.h>
@@ -27,7 +26,8 @@ static bool is_good(const struct voters_node *x)
     return x->listed && is_alive(x) && !x->drained;
 }
 
-static int in_domain(const struct voters_node *nodes, int n, const struct voters_node *x)
+/* Number of good voters, other than x, in the failure domain of x. */
+static int voters_in_domain(const struct voters_node *nodes, int n, const struct voters_node *x)
 {
     int found = 0;
     for (int i = 0; i < n; i++)
@@ -36,7 +36,7 @@ static int in_domain(const struct voters_node *nodes, int n, const struct voters
     return found;
 }
 
-/* Somebody who is there now, is no voter and not drained: where fewest voters fail with it, then the oldest. */
+/* The best node to make a voter: up, not drained, in the domain with the fewest voters; of equals the oldest. */
 static const struct voters_node *candidate(const struct voters_node *nodes, int n)
 {
     const struct voters_node *best = NULL;
@@ -44,17 +44,18 @@ static const struct voters_node *candidate(const struct voters_node *nodes, int 
         const struct voters_node *x = &nodes[i];
         if (is_voter(x) || !x->up || !is_good(x))
             continue;
-        int a = in_domain(nodes, n, x), b = best ? in_domain(nodes, n, best) : 0;
+        int a = voters_in_domain(nodes, n, x), b = best ? voters_in_domain(nodes, n, best) : 0;
         if (!best || a < b || (a == b && x->id < best->id))
             best = x;
     }
     return best;
 }
 
-/* How much a voter is to be spared; the leader cannot take itself out. */
-static int worth(const struct voters_node *nodes, int n, const struct voters_node *x)
+/* The voter with the lowest value is removed first. The leader has the highest, because it cannot remove itself; being
+ * alive counts for more than not being drained, and that for more than the domain. */
+static int keep_priority(const struct voters_node *nodes, int n, const struct voters_node *x)
 {
-    return (is_alive(x) ? 4000 : 0) + (x->drained ? 0 : 2000) + (x->self ? 10000 : 0) - in_domain(nodes, n, x);
+    return (is_alive(x) ? 4000 : 0) + (x->drained ? 0 : 2000) + (x->self ? 10000 : 0) - voters_in_domain(nodes, n, x);
 }
 
 static const struct voters_node *surplus(const struct voters_node *nodes, int n)
@@ -64,7 +65,7 @@ static const struct voters_node *surplus(const struct voters_node *nodes, int n)
         const struct voters_node *x = &nodes[i];
         if (!is_voter(x))
             continue;
-        int a = worth(nodes, n, x), b = worst ? worth(nodes, n, worst) : 0;
+        int a = keep_priority(nodes, n, x), b = worst ? keep_priority(nodes, n, worst) : 0;
         if (!worst || a < b || (a == b && x->id > worst->id))
             worst = x;
     }
@@ -76,7 +77,7 @@ static struct voters_change change(enum voters_step step, const struct voters_no
     return (struct voters_change){step, x->id};
 }
 
-/* Somebody else who could lead. */
+/* A good voter that could lead instead of the leader. */
 static const struct voters_node *heir(const struct voters_node *nodes, int n)
 {
     for (int i = 0; i < n; i++)
@@ -114,7 +115,7 @@ struct voters_change voters_next(const struct voters_node *nodes, int n)
         const struct voters_node *x = surplus(nodes, n);
         return x->self ? nothing : change(VOTERS_REMOVE, x);
     }
-    for (int i = 0; i < n; i++) /* added, and not wanted any more */
+    for (int i = 0; i < n; i++) /* added to the log, but no longer needed as a voter */
         if (nodes[i].in_log && !is_voter(&nodes[i]))
             return change(VOTERS_REMOVE, &nodes[i]);
     return nothing;

@@ -1,6 +1,6 @@
-/* Who votes in the replicated log: one voter below 3 nodes, 3 from 3 on, 5 from 17 on, spread over what fails together,
- * never somebody who is drained if another can do it, and a dead voter replaced. Pure: from what the leader knows to
- * the next change, if there is one to make; changes are made one at a time. */
+/* Chooses the voters of the replicated log: one below 3 nodes, 3 from 3 nodes on, 5 from 17 on. They are spread over
+ * failure domains, a drained node is a voter only if no other can be, and a dead voter is replaced. Pure functions:
+ * from the leader's knowledge of the nodes to the next change, if one is needed. Changes are made one at a time. */
 #ifndef DTD_DAEMON_CONTROL_CLUSTER_VOTERS_H
 #define DTD_DAEMON_CONTROL_CLUSTER_VOTERS_H
 
@@ -9,16 +9,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define VOTERS_DEAD_MS 5000 /* a voter that is away for so long is replaced */
+#define VOTERS_DEAD_MS 5000 /* a voter that has been away for so long is replaced */
 
 struct voters_node {
     uint64_t id;
-    bool listed; /* a node of the cluster; else only a number in the log's configuration, whose node has left */
+    bool listed; /* a node of the cluster; false: only an id in the log's configuration, whose node has left */
     bool in_log; /* in the log's configuration, as `role` */
     enum log_role role;
     bool self; /* the leader */
     bool up, drained;
-    int64_t away_ms;    /* since when it is not up */
+    int64_t away_ms;    /* for how long it has not been up */
     const char *domain; /* "": none */
 };
 
@@ -29,7 +29,7 @@ struct voters_change {
 };
 
 int voters_wanted(int nodes);
-/* Somebody could lead instead of the one that does: a voter that is there, or a node that can be made one. */
+/* Is there a successor of the leader: another voter that is up, or a node that can be made a voter? */
 bool voters_have_heir(const struct voters_node *nodes, int n);
 struct voters_change voters_next(const struct voters_node *nodes, int n);
 
