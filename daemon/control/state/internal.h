@@ -1,4 +1,4 @@
-/* The inside of the replicated state, for state.c, state_nodes.c and the codec state_snapshot.c. */
+/* Private parts of the replicated state, shared by state.c, nodes.c and the codec in snapshot.c. */
 #ifndef DTD_DAEMON_CONTROL_STATE_INTERNAL_H
 #define DTD_DAEMON_CONTROL_STATE_INTERNAL_H
 
@@ -15,19 +15,19 @@ struct state {
     uint64_t next_job;
     struct state_job *jobs[STATE_MAX_JOBS]; /* ascending by id */
     int n_jobs;
-    struct state_request *requests; /* in the log's order */
+    struct state_request *requests; /* in the order of the log */
     int n_requests, cap_requests;
     struct state_cluster cluster;
 };
 
-/* The records of the cluster. */
+/* Applies a record of the cluster: RECORD_NODE and later kinds. */
 err_t state_nodes_apply(struct state *s, const struct record *r, struct state_result *ret);
 void state_nodes_clear(struct state_cluster *c);
 err_t state_node_reserve(struct state_cluster *c);
 
 void state_clear(struct state *s);
 void state_job_free(struct state_job *job);
-/* Room for one more; what is there may move. */
+/* Each makes room for one more element; existing ones may move in memory. */
 err_t state_request_reserve(struct state *s);
 err_t state_checkpoint_reserve(struct state_job *job);
 err_t state_incident_reserve(struct state_job *job);

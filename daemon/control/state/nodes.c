@@ -1,11 +1,11 @@
-/* The cluster's part of the state: nodes, join tokens, keys. As in state.c each function does what can fail first, and
- * a verdict depends on state and record only: whether a token has expired, too, is asked of the record's clock. */
+/* The cluster's part of the state: nodes, join tokens, keys. As in state.c, each function first does what can fail. A
+ * verdict depends only on the state and the record; whether a token has expired is decided by the record's clock. */
 #include "daemon/control/state/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- memory, looking ---- */
+/* ---- memory, lookup ---- */
 
 static void node_fini(struct state_node *n)
 {
@@ -23,7 +23,7 @@ void state_nodes_clear(struct state_cluster *c)
     explicit_bzero(c, sizeof(*c));
 }
 
-/* Room for one more; as many as the next power of two, at least 4. */
+/* Makes room for one more. The capacity is the next power of two, at least 4. */
 err_t state_node_reserve(struct state_cluster *c)
 {
     int n = c->n_nodes;
@@ -41,7 +41,7 @@ const struct state_cluster *state_cluster(const struct state *s)
     return &s->cluster;
 }
 
-/* Where `name` is, or would be. */
+/* Position of `name` in the order of names, or where it would be inserted. */
 static int node_position(const struct state_cluster *c, const char *name)
 {
     int at = 0;
@@ -86,9 +86,9 @@ static void drop_token(struct state_cluster *c, int at)
     explicit_bzero(&c->tokens[c->n_tokens], sizeof(c->tokens[0]));
 }
 
-/* One that is used up stays while there is room: the last node that joined by it may not have heard that it did, and
- * ask again. */
-static void forget_tokens(struct state_cluster *c, int64_t wall_ms)
+/* Removes expired tokens. A token that is used up stays while there is room: the reply to the last node that joined
+ * with it may have been lost, and that node tries again. */
+static void remove_old_tokens(struct state_cluster *c, int64_t wall_ms)
 {
     bool is_full = c->n_tokens == STATE_MAX_TOKENS;
     for (int i = c->n_tokens - 1; i >= 0; i--)
@@ -106,7 +106,7 @@ static err_t apply_token(struct state_cluster *c, const struct record *r, struct
             ret->err = ERR_NOTFOUND;
         return OK;
     }
-    forget_tokens(c, r->wall_ms);
+    remove_old_tokens(c, r->wall_ms);
     if (find_token(c, r->token.id))
         ret->err = ERR_EXISTS;
     else if (c->n_tokens == STATE_MAX_TOKENS)
@@ -121,7 +121,7 @@ static err_t apply_token(struct state_cluster *c, const struct record *r, struct
 
 /* ---- nodes ---- */
 
-static err_t token_verdict(struct state_cluster *c, const struct record *r)
+static err_t check_token(struct state_cluster *c, const struct record *r)
 {
     const struct state_token *t = r->node.token ? find_token(c, r->node.token) : NULL;
     if (!r->node.token)
@@ -131,7 +131,7 @@ static err_t token_verdict(struct state_cluster *c, const struct record *r)
     return t->expires_ms <= r->wall_ms ? ERR_STALE : OK;
 }
 
-static err_t replace(char **at, const char *text)
+static err_t replace_text(char **at, const char *text)
 {
     char *copy = strdup(text);
     if (!copy)
@@ -141,18 +141,18 @@ static err_t replace(char **at, const char *text)
     return OK;
 }
 
-static err_t known_node(struct state_node *n, const struct record *r, struct state_result *ret)
+static err_t update_node(struct state_node *n, const struct record *r, struct state_result *ret)
 {
     ret->node = n->id;
     if (memcmp(n->instance, r->node.instance, NODE_INSTANCE_BYTES) != 0) {
         ret->err = ERR_EXISTS;
         return OK;
     }
-    err_t err = replace(&n->address, r->node.address);
-    return err ? err : replace(&n->domain, r->node.domain);
+    err_t err = replace_text(&n->address, r->node.address);
+    return err ? err : replace_text(&n->domain, r->node.domain);
 }
 
-static err_t new_node(struct state_cluster *c, const struct record *r, struct state_result *ret)
+static err_t add_node(struct state_cluster *c, const struct record *r, struct state_result *ret)
 {
     struct state_node n = {.id = c->next_node, .joined_ms = r->wall_ms};
     n.name = strdup(r->node.name);
@@ -177,11 +177,11 @@ static err_t apply_node(struct state_cluster *c, const struct record *r, struct 
 {
     struct state_node *same = find_node(c, r->node.name);
     if (same)
-        return known_node(same, r, ret);
-    ret->err = token_verdict(c, r);
+        return update_node(same, r, ret);
+    ret->err = check_token(c, r);
     if (!ret->err && c->n_nodes == STATE_MAX_NODES)
         ret->err = ERR_LIMIT;
-    return ret->err ? OK : new_node(c, r, ret);
+    return ret->err ? OK : add_node(c, r, ret);
 }
 
 static err_t apply_left(struct state_cluster *c, const struct record *r, struct state_result *ret)
@@ -263,7 +263,7 @@ static err_t apply_key(struct state_cluster *c, const struct record *r, struct s
         if (!is_there)
             ret->err = ERR_NOTFOUND;
         else if (c->key_used == r->key.version)
-            ret->err = ERR_INVALID; /* the one that all connect with */
+            ret->err = ERR_INVALID; /* nodes still connect with this key */
         else
             drop_key(c, at);
         break;

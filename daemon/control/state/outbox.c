@@ -1,10 +1,10 @@
-/* See outbox.h. One record is in flight at a time, so that the log's order is ours. A proposal that ended with
- * ERR_CANCELED may have been applied: it is proposed again, because every record is harmless when it comes twice. */
+/* One record is in flight at a time, so that the log keeps this order. A proposal that ended with ERR_CANCELED may have
+ * been applied: it is proposed again, because every record may be applied twice without harm. */
 #include "daemon/control/state/outbox.h"
 
 #include "common/base/log.h"
-#include "daemon/control/log/log.h"
 #include "daemon/control/control.h"
+#include "daemon/control/log/log.h"
 
 #include <stdlib.h>
 
@@ -48,7 +48,7 @@ void outbox_retry(struct outbox *o)
         return;
     err_t err = log_propose(o->node->log, o->head->bytes.data, o->head->bytes.len, proposed, o);
     if (err && err != o->err)
-        log_warn("records wait for the log n=%d error=%s", o->n, err_text(err));
+        log_warn("records are waiting for the log n=%d error=%s", o->n, err_text(err));
     o->err = err;
     o->in_flight = !err;
 }
@@ -59,7 +59,7 @@ static void proposed(void *arg, err_t err, uint64_t index, const void *result)
     o->in_flight = false;
     o->err = err;
     if (err)
-        return; /* the node's timer tries again */
+        return; /* the timer of control tries again */
     outbox_cb cb = o->head->cb;
     uint64_t job = o->head->job;
     const struct state_result answer = *(const struct state_result *)result;

@@ -1,6 +1,6 @@
-/* Records on their way into the log, in order, each until it is there: a full disk, a log that is not ready or one that
- * was reopened only delays them. What must be answered at once (submit, cancel) goes to node_propose instead. Loop
- * thread. */
+/* Queue of records for the log. They are proposed in order, each until it is applied: a full disk, or a log that is not
+ * ready or is being reopened, only delays them. Requests that need a reply at once (submit, cancel) use node_propose
+ * instead. Loop thread. */
 #ifndef DTD_DAEMON_CONTROL_STATE_OUTBOX_H
 #define DTD_DAEMON_CONTROL_STATE_OUTBOX_H
 
@@ -12,22 +12,22 @@ struct node;
 struct state_result;
 struct outbox_item;
 
-/* Once, when the record has been applied; `result` is the state's answer to it. */
+/* Called once, when the record has been applied; `result` is the state's answer. */
 typedef void (*outbox_cb)(struct node *node, uint64_t job, const struct state_result *result);
 
 struct outbox {
     struct node *node;
     struct outbox_item *head, **tail;
-    bool in_flight; /* the head is proposed */
+    bool in_flight; /* the head has been proposed and has not ended */
     int n;
-    err_t err; /* of the last attempt that was put off */
+    err_t err; /* of the last proposal that failed */
 };
 
 void outbox_init(struct outbox *o, struct node *node);
 void outbox_fini(struct outbox *o);
-/* `cb` may be NULL. ERR_LIMIT: too many wait already. */
+/* Copies the record. `cb` may be NULL. ERR_LIMIT: 65536 records are waiting already. */
 NODISCARD err_t outbox_add(struct outbox *o, const struct record *record, outbox_cb cb);
-/* Proposes the head again, if it was put off. */
+/* Proposes the head, unless it is under way. Called by the timer of control after a failure. */
 void outbox_retry(struct outbox *o);
 
 #endif

@@ -1,6 +1,6 @@
-/* Apply is one function per kind of record, found by a table. Each does what can fail first (copies), then changes the
- * state in statements that cannot, so that ERR_NOMEM means "nothing changed". Verdicts (ERR_STALE ...) are part of the
- * state machine: they depend on the state and the record only, and are kept with the request id. */
+/* A table has one apply function per kind of record. Each first does what can fail (copies) and then changes the state
+ * in statements that cannot, so ERR_NOMEM means that nothing has changed. Verdicts (ERR_STALE ...) are part of the
+ * state machine: they depend only on the state and the record, and are kept with the request id. */
 #include "daemon/control/state/internal.h"
 
 #include <stdlib.h>
@@ -69,8 +69,8 @@ void state_free(struct state *s)
     free(s);
 }
 
-/* Room for one more behind `n`; the capacity is the next power of two, at least 4. */
-static err_t grow(void **array, int n, size_t size)
+/* Makes room for one more after `n` elements. The capacity is the next power of two, at least 4. */
+static err_t reserve_one(void **array, int n, size_t size)
 {
     bool is_full = n < 4 ? n == 0 : (n & (n - 1)) == 0;
     if (!is_full)
@@ -84,17 +84,17 @@ static err_t grow(void **array, int n, size_t size)
 
 err_t state_checkpoint_reserve(struct state_job *job)
 {
-    return grow((void **)&job->checkpoints, job->n_checkpoints, sizeof(job->checkpoints[0]));
+    return reserve_one((void **)&job->checkpoints, job->n_checkpoints, sizeof(job->checkpoints[0]));
 }
 
 err_t state_incident_reserve(struct state_job *job)
 {
-    return grow((void **)&job->incidents, job->n_incidents, sizeof(job->incidents[0]));
+    return reserve_one((void **)&job->incidents, job->n_incidents, sizeof(job->incidents[0]));
 }
 
-/* ---- looking ---- */
+/* ---- lookup ---- */
 
-/* Where `id` is, or would be. */
+/* Position of `id` in the order of ids, or where it would be inserted. */
 static int job_position(const struct state *s, uint64_t id)
 {
     int lo = 0, hi = s->n_jobs;
@@ -144,9 +144,9 @@ bool state_request_find(const struct state *s, const uint8_t id[REQUEST_ID_BYTES
     return false;
 }
 
-/* Those older than a day by the record's clock, and the oldest where there are too many. They are in the order of the
- * log, which is the order of time but for clocks that were set back: the first young one ends the search. */
-static void forget_requests(struct state *s, int64_t wall_ms)
+/* Removes ids that are older than a day by the record's clock, and the oldest if there are too many. They are in the
+ * order of the log, which is the order of time unless a clock was set back; it ends at the first younger one. */
+static void remove_old_requests(struct state *s, int64_t wall_ms)
 {
     int n = s->n_requests >= STATE_MAX_REQUESTS ? s->n_requests - STATE_MAX_REQUESTS + 1 : 0;
     while (n < s->n_requests && s->requests[n].wall_ms < wall_ms - STATE_REQUEST_MS)
@@ -177,8 +177,8 @@ static void keep_request(struct state *s, const struct record *r, const struct s
 
 /* ---- submitted ---- */
 
-/* Forgets the oldest ended job; false when all live. */
-static bool forget_one_job(struct state *s)
+/* Removes the oldest job that has ended. False: none has ended. */
+static bool remove_ended_job(struct state *s)
 {
     for (int i = 0; i < s->n_jobs; i++) {
         if (s->jobs[i]->end == END_NONE)
@@ -200,7 +200,7 @@ static err_t apply_submitted(struct state *s, const struct record *r, struct sta
         free(spec);
         return ERR_NOMEM;
     }
-    if (s->n_jobs >= STATE_MAX_JOBS && !forget_one_job(s)) {
+    if (s->n_jobs >= STATE_MAX_JOBS && !remove_ended_job(s)) {
         free(job);
         free(spec);
         ret->err = ERR_LIMIT;
@@ -217,13 +217,13 @@ static err_t apply_submitted(struct state *s, const struct record *r, struct sta
     return OK;
 }
 
-/* ---- the life of a job ---- */
+/* ---- a job ---- */
 
 static err_t apply_desired(struct state_job *job, const struct record *r, struct state_result *ret)
 {
     if (job->end != END_NONE)
         ret->err = ERR_STALE;
-    else if (job->desired == DESIRED_RUN) /* a canceled job is not taken back */
+    else if (job->desired == DESIRED_RUN) /* a cancel cannot be withdrawn */
         job->desired = r->desired.desired;
     return OK;
 }
@@ -290,7 +290,7 @@ static err_t apply_epoch(struct state_job *job, const struct record *r, struct s
 
 static int checkpoint_position(const struct state_job *job, int64_t step)
 {
-    int i = job->n_checkpoints; /* the newest is the likely one */
+    int i = job->n_checkpoints; /* the search starts at the newest, the most likely one */
     while (i > 0 && job->checkpoints[i - 1].step >= step)
         i--;
     return i;
@@ -304,8 +304,8 @@ static void remove_checkpoint(struct state_job *job, int at)
             (size_t)(job->n_checkpoints - at) * sizeof(job->checkpoints[0]));
 }
 
-/* The directory is the truth, the catalog its index: a record is taken whatever the job's state, and a second one of a
- * step replaces the first (the folder was abandoned and written again by a later epoch, or adopted by a scan). */
+/* The catalog is an index of the checkpoint directory, so a record is applied in every state of the job. A second
+ * record for a step replaces the first: a later epoch wrote the step folder again, or a scan adopted it. */
 static err_t apply_checkpoint(struct state_job *job, const struct record *r, struct state_result *ret)
 {
     (void)ret;
@@ -344,7 +344,7 @@ static err_t apply_removed(struct state_job *job, const struct record *r, struct
 
 /* ---- incidents ---- */
 
-static struct state_incident *same_incident(struct state_job *job, const struct state_incident *i)
+static struct state_incident *find_incident(struct state_job *job, const struct state_incident *i)
 {
     for (int k = job->n_incidents - 1; k >= 0; k--)
         if (job->incidents[k].epoch == i->epoch && job->incidents[k].wall_ms == i->wall_ms)
@@ -352,14 +352,14 @@ static struct state_incident *same_incident(struct state_job *job, const struct 
     return NULL;
 }
 
-static void forget_incident(struct state_job *job)
+static void remove_oldest_incident(struct state_job *job)
 {
     free_incident(&job->incidents[0]);
     job->n_incidents--;
     memmove(&job->incidents[0], &job->incidents[1], (size_t)job->n_incidents * sizeof(job->incidents[0]));
 }
 
-static void forget_logs(struct state_job *job)
+static void remove_old_logs(struct state_job *job)
 {
     int kept = 0;
     for (int k = job->n_incidents - 1; k >= 0; k--) {
@@ -378,7 +378,7 @@ static err_t apply_incident(struct state_job *job, const struct record *r, struc
     i.seen = strdup(r->incident.seen);
     i.decided = strdup(r->incident.decided);
     i.log = r->incident.log ? strdup(r->incident.log) : NULL;
-    struct state_incident *same = same_incident(job, &i);
+    struct state_incident *same = find_incident(job, &i);
     err_t err = i.seen && i.decided && !i.log == !r->incident.log ? OK : ERR_NOMEM;
     if (!err && !same)
         err = state_incident_reserve(job);
@@ -389,13 +389,13 @@ static err_t apply_incident(struct state_job *job, const struct record *r, struc
     if (same) {
         free_incident(same);
         *same = i;
-        forget_logs(job);
+        remove_old_logs(job);
         return OK;
     }
     job->incidents[job->n_incidents++] = i;
     if (job->n_incidents > STATE_MAX_INCIDENTS)
-        forget_incident(job);
-    forget_logs(job);
+        remove_oldest_incident(job);
+    remove_old_logs(job);
     return OK;
 }
 
@@ -439,7 +439,7 @@ err_t state_apply(struct state *s, const struct record *record, struct state_res
     if (err)
         return err;
     if (record->has_request) {
-        forget_requests(s, record->wall_ms);
+        remove_old_requests(s, record->wall_ms);
         keep_request(s, record, &result);
     }
     *ret = result;
