@@ -12,8 +12,8 @@ refused() { # WORDS COMMAND...
   grep -q "$words" $work/refused.out || { cat $work/refused.out; fail "refused in other words: $*"; }
 }
 export DTD_SLURM_KEY=x
-refused "SLURM_JOB_ID is not set: dtd --slurm is started by srun" $shared/bin/dtd --slurm
-[ "$cpus" = 1 ] || refused "dtd is started once: srun --ntasks-per-node=1" srun -N1 -n2 $shared/bin/dtd --slurm
+refused "SLURM_JOB_ID is not set: start dtd --slurm with srun" $shared/bin/dtd --slurm
+[ "$cpus" = 1 ] || refused "start dtd once per node: srun --ntasks-per-node=1" srun -N1 -n2 $shared/bin/dtd --slurm
 refused "DTD_SLURM_KEY: Invalid credential format" srun -N1 -n1 $shared/bin/dtd --slurm
 DTD_SLURM_KEY=$(printf '%064d' 0 | munge) refused "was made by user 0" srun -N1 -n1 $shared/bin/dtd --slurm
 unset DTD_SLURM_KEY

@@ -1,6 +1,6 @@
-/* What dtd --slurm needs before it can serve. /tmp is everybody's: a folder that is there already is entered only when
- * it is ours alone. Slurm ends all of a job's processes before it starts the job again, so an earlier life that lies
- * here is a dead one's, whose node was lost. */
+/* Prepares the state directory of dtd --slurm. Every user can write to /tmp, so an existing directory is used only if
+ * it belongs to this user alone. Slurm ends all processes of a job before it starts the job again, so a directory of an
+ * earlier run belongs to processes that have ended, on a node that was lost. */
 #include "daemon/control/slurm/slurm.h"
 
 #include "common/base/cpus.h"
@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define EARLIER_LIVES 100 /* that are looked for */
+#define EARLIER_RUNS 100 /* how many restart counts back directories are looked for */
 
 static err_t make_private(const char *path, struct why *why)
 {
@@ -27,30 +27,30 @@ static err_t make_private(const char *path, struct why *why)
     if (S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077))
         return OK;
     return why_set(why, ERR_DENIED,
-                   "%s is there already and is not a folder that is ours alone; remove it, or set DTD_DIR to a folder "
-                   "of yours",
+                   "%s exists and is not a directory that belongs to this user alone; remove it, or set DTD_DIR to a "
+                   "directory of this user",
                    path);
 }
 
-/* Cuts the last name off. */
+/* Removes the last component. */
 static void go_up(char *path)
 {
     char *slash = strrchr(path, '/');
     *(slash == path ? slash + 1 : slash) = '\0';
 }
 
-/* $DTD_DIR, JOB.RESTART, NODE. */
+/* Creates $DTD_DIR, JOB.RESTART and NODE. */
 static err_t make_dirs(const char *dir, struct why *why)
 {
-    char life[PATH_MAX], base[PATH_MAX];
-    snprintf(life, sizeof(life), "%s", dir);
-    go_up(life);
-    memcpy(base, life, sizeof(base));
+    char run_dir[PATH_MAX], base[PATH_MAX];
+    snprintf(run_dir, sizeof(run_dir), "%s", dir);
+    go_up(run_dir);
+    memcpy(base, run_dir, sizeof(base));
     go_up(base);
     err_t err = file_make_dirs(base, 0700);
     if (err)
         return why_set(why, err, "state directory %s: %s", base, strerror(errno));
-    err = make_private(life, why);
+    err = make_private(run_dir, why);
     return err ? err : make_private(dir, why);
 }
 
@@ -58,18 +58,18 @@ static void remove_earlier(const struct slurm *s, slurm_env *env)
 {
     struct slurm earlier = *s;
     char dir[PATH_MAX];
-    earlier.restart = s->restart > EARLIER_LIVES ? s->restart - EARLIER_LIVES : 0;
+    earlier.restart = s->restart > EARLIER_RUNS ? s->restart - EARLIER_RUNS : 0;
     for (; earlier.restart < s->restart; earlier.restart++) {
         if (slurm_state_dir(&earlier, env, geteuid(), dir, sizeof(dir), NULL))
             return;
         go_up(dir);
         err_t err = file_remove_tree(dir);
         if (err)
-            log_warn("an earlier life's state stays path=%s error=%s", dir, err_text(err));
+            log_warn("the state of an earlier run is not removed path=%s error=%s", dir, err_text(err));
     }
 }
 
-/* Bound to fewer cores than the step has (srun --cpu-bind), a worker a core is fewer workers. */
+/* If srun has bound this process to fewer cores than the step has (--cpu-bind), there are fewer slots: one per core. */
 static void count_cpus(struct slurm *s)
 {
     int usable = cpus_usable(NULL, 0);
@@ -99,7 +99,7 @@ static err_t write_conf(const struct slurm *s, const struct slurm_state *state, 
     return err ? why_set(why, err, "%s: %s", state->conf, err_text(err)) : OK;
 }
 
-/* Nothing is made before all that can be refused has been. */
+/* Everything that can be refused is checked before anything is created. */
 err_t slurm_make(slurm_env *env, struct slurm_state *ret, struct why *why)
 {
     struct slurm s;

@@ -1,4 +1,4 @@
-/* See slurm.h. Everything that comes from the environment is a user's input: bounded, and refused by name. */
+/* Values from the environment are input of a user: they have bounds, and an error names the variable. */
 #include "daemon/control/slurm/slurm.h"
 
 #include "common/base/hostlist.h"
@@ -11,21 +11,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Default port of a job: FIRST_PORT + job % JOBS_APART * PORT_STEP, so that jobs that run at once rarely collide. */
 #define FIRST_PORT 20000
-#define PORT_STEP 4 /* between jobs of neighbouring numbers */
+#define PORT_STEP 4
 #define JOBS_APART 10000
 #define LAST_PORT 65535
 
 /* ---- numbers ---- */
 
-static err_t number(slurm_env *env, const char *name, uint64_t max, uint64_t *ret, struct why *why)
+static err_t read_number(slurm_env *env, const char *name, uint64_t max, uint64_t *ret, struct why *why)
 {
     const char *text = env(name);
     char *end;
     if (!text)
         return why_set(why, ERR_INVALID,
-                       "%s is not set: dtd --slurm is started by srun, once per node: srun --ntasks-per-node=1 "
-                       "--kill-on-bad-exit=0 dtd --slurm (deploy/slurm/dtd.sbatch does)",
+                       "%s is not set: start dtd --slurm with srun, once per node: srun --ntasks-per-node=1 "
+                       "--kill-on-bad-exit=0 dtd --slurm (as deploy/slurm/dtd.sbatch does)",
                        name);
     errno = 0;
     uint64_t n = strtoull(text, &end, 10);
@@ -35,27 +36,28 @@ static err_t number(slurm_env *env, const char *name, uint64_t max, uint64_t *re
     return OK;
 }
 
-static err_t number_or(slurm_env *env, const char *name, uint64_t max, uint64_t otherwise, uint64_t *ret,
-                       struct why *why)
+static err_t read_number_or(slurm_env *env, const char *name, uint64_t max, uint64_t otherwise, uint64_t *ret,
+                            struct why *why)
 {
     *ret = otherwise;
-    return env(name) ? number(env, name, max, ret, why) : OK;
+    return env(name) ? read_number(env, name, max, ret, why) : OK;
 }
 
 /* ---- the step ---- */
 
-/* A second dtd on a node would find the first one's ports taken, and say less. */
+/* A second dtd on a node would fail later with a less clear error: the first one uses the port. */
 static err_t check_once_per_node(slurm_env *env, struct why *why)
 {
     uint64_t local;
     const char *tasks = env("SLURM_STEP_TASKS_PER_NODE");
-    err_t err = number_or(env, "SLURM_LOCALID", 1u << 20, 0, &local, why);
+    err_t err = read_number_or(env, "SLURM_LOCALID", 1u << 20, 0, &local, why);
     if (err)
         return err;
     bool one = !tasks || (tasks[0] == '1' && (!tasks[1] || tasks[1] == '('));
     if (one && local == 0)
         return OK;
-    return why_set(why, ERR_INVALID, "srun starts %.32s tasks per node; dtd is started once: srun --ntasks-per-node=1",
+    return why_set(why, ERR_INVALID,
+                   "srun starts %.32s tasks per node; start dtd once per node: srun --ntasks-per-node=1",
                    tasks ? tasks : "several");
 }
 
@@ -66,11 +68,11 @@ static err_t read_nodes(slurm_env *env, struct slurm *s, struct why *why)
     if (!list)
         list = env("SLURM_JOB_NODELIST");
     if (!list)
-        return why_set(why, ERR_INVALID, "SLURM_STEP_NODELIST is not set: start dtd --slurm by srun");
+        return why_set(why, ERR_INVALID, "SLURM_STEP_NODELIST is not set: start dtd --slurm with srun");
     err_t err = hostlist_expand(list, &s->names, &s->nodes, why);
     if (err)
         return err;
-    err = number(env, "SLURM_NODEID", (uint64_t)s->nodes - 1, &node, why);
+    err = read_number(env, "SLURM_NODEID", (uint64_t)s->nodes - 1, &node, why);
     s->node = (int)node;
     return err;
 }
@@ -79,7 +81,7 @@ static err_t read_port(slurm_env *env, struct slurm *s, struct why *why)
 {
     uint64_t port;
     uint64_t otherwise = FIRST_PORT + s->job % JOBS_APART * PORT_STEP;
-    err_t err = number_or(env, "DTD_SLURM_PORT", LAST_PORT, otherwise, &port, why);
+    err_t err = read_number_or(env, "DTD_SLURM_PORT", LAST_PORT, otherwise, &port, why);
     if (!err && (port < 1024 || port + (uint64_t)s->nodes - 1 > LAST_PORT))
         err = why_set(why, ERR_INVALID,
                       "ports %" PRIu64 " to %" PRIu64 " are not all between 1024 and %d; set DTD_SLURM_PORT to the "
@@ -93,11 +95,11 @@ err_t slurm_read(slurm_env *env, struct slurm *ret, struct why *why)
 {
     struct slurm s = {0};
     uint64_t restart, cpus;
-    err_t err = number(env, "SLURM_JOB_ID", UINT64_MAX / 2, &s.job, why);
+    err_t err = read_number(env, "SLURM_JOB_ID", UINT64_MAX / 2, &s.job, why);
     if (!err)
-        err = number_or(env, "SLURM_RESTART_COUNT", UINT32_MAX, 0, &restart, why);
+        err = read_number_or(env, "SLURM_RESTART_COUNT", UINT32_MAX, 0, &restart, why);
     if (!err)
-        err = number_or(env, "SLURM_CPUS_ON_NODE", 4096, 0, &cpus, why);
+        err = read_number_or(env, "SLURM_CPUS_ON_NODE", 4096, 0, &cpus, why);
     if (!err)
         err = check_once_per_node(env, why);
     if (!err)
@@ -120,7 +122,7 @@ void slurm_fini(struct slurm *s)
     s->names = NULL;
 }
 
-/* ---- what follows from it ---- */
+/* ---- state directory, configuration ---- */
 
 err_t slurm_state_dir(const struct slurm *s, slurm_env *env, unsigned uid, char *ret, size_t size, struct why *why)
 {
@@ -131,17 +133,19 @@ err_t slurm_state_dir(const struct slurm *s, slurm_env *env, unsigned uid, char 
         snprintf(user, sizeof(user), "/dtd-%u-", uid);
     }
     if (dir[0] != '/' || strpbrk(dir, "\"\\\n"))
-        return why_set(why, ERR_INVALID, "the folder \"%.200s\" for dtd's state is not an absolute path without quotes",
+        return why_set(why, ERR_INVALID,
+                       "the directory \"%.200s\" for dtd's state is not an absolute path, or contains a quote, "
+                       "backslash or newline",
                        dir);
     int n = snprintf(ret, size, "%s%s%" PRIu64 ".%u/%d", dir, user, s->job, s->restart, s->node);
     if (n < 0 || (size_t)n >= size)
-        return why_set(why, ERR_LIMIT, "the folder %.200s is too long a name for dtd's state; set a shorter DTD_DIR",
-                       dir);
+        return why_set(why, ERR_LIMIT,
+                       "the name of the directory %.200s is too long for dtd's state; set a shorter DTD_DIR", dir);
     return OK;
 }
 
-static err_t say(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static err_t say(struct buf *b, const char *fmt, ...)
+static err_t append_text(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static err_t append_text(struct buf *b, const char *fmt, ...)
 {
     char text[1024];
     va_list ap;
@@ -153,15 +157,16 @@ static err_t say(struct buf *b, const char *fmt, ...)
 
 err_t slurm_conf(const struct slurm *s, const char *key_file, struct buf *ret)
 {
-    err_t err = say(ret, "name: \"%s\"\n", s->names[s->node]);
+    err_t err = append_text(ret, "name: \"%s\"\n", s->names[s->node]);
     if (!err && s->cpus)
-        err = say(ret, "slots: %d\n", s->cpus);
+        err = append_text(ret, "slots: %d\n", s->cpus);
     if (!err)
-        err = say(ret, "cluster:\n  listen: \"[::]:%d\"\n  advertise: \"%s:%d\"\n", s->port + s->node,
-                  s->names[s->node], s->port + s->node);
+        err = append_text(ret, "cluster:\n  listen: \"[::]:%d\"\n  advertise: \"%s:%d\"\n", s->port + s->node,
+                          s->names[s->node], s->port + s->node);
     if (!err)
-        err = say(ret, "  key_file: \"%s\"\n  first: %s\n  peers: [", key_file, s->node == 0 ? "true" : "false");
+        err =
+            append_text(ret, "  key_file: \"%s\"\n  first: %s\n  peers: [", key_file, s->node == 0 ? "true" : "false");
     for (int i = 0; i < s->nodes && !err; i++)
-        err = say(ret, "%s\"%s:%d\"", i ? ", " : "", s->names[i], s->port + i);
-    return err ? err : say(ret, "]\n");
+        err = append_text(ret, "%s\"%s:%d\"", i ? ", " : "", s->names[i], s->port + i);
+    return err ? err : append_text(ret, "]\n");
 }
