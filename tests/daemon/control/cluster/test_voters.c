@@ -1,11 +1,16 @@
-/* Who is to vote: a table of situations and the one change that each asks for; and whole histories that end in what is
- * wanted. */
+/* The choice of voters: a table of situations with the one change that each requires, and random situations in which
+ * repeated changes lead to the wanted number of voters. */
 #include "daemon/control/cluster/voters.h"
 #include "tests/lib/test.h"
 
-/* One character a node, in the order of their numbers: L leader (votes), V votes, v votes and has just gone, X votes
- * and is dead, D votes and is drained, l leads and is drained, c there and no voter, d the same and drained, a away and
- * no voter, s added to the log only, G votes and has left the cluster. */
+/* One character per node, in the order of their ids:
+ *   L  leader, a voter              l  the same, drained
+ *   V  voter                        v  voter that has just disconnected
+ *   X  voter that is dead           D  voter that is drained
+ *   G  voter that has left the cluster
+ *   s  spare: added to the log, no voter
+ *   c  up, not in the log           d  the same, drained
+ *   a  away, not in the log */
 static int parse(const char *text, const char *domains, struct voters_node *ret)
 {
     static char names[32][2];
@@ -43,10 +48,10 @@ static const struct {
     {"LVV", NULL, VOTERS_NOTHING, 0},
     {"LVVc", NULL, VOTERS_NOTHING, 0},
     {"LVVs", NULL, VOTERS_REMOVE, 4},
-    {"LVvc", NULL, VOTERS_NOTHING, 0}, /* it may come back */
+    {"LVvc", NULL, VOTERS_NOTHING, 0}, /* the voter may reconnect */
     {"LVXc", NULL, VOTERS_ADD, 4},
     {"LVXV", NULL, VOTERS_REMOVE, 3},
-    {"LVX", NULL, VOTERS_NOTHING, 0}, /* nobody could take its place */
+    {"LVX", NULL, VOTERS_NOTHING, 0}, /* no node could replace it */
     {"LVXa", NULL, VOTERS_NOTHING, 0},
     {"LVXd", NULL, VOTERS_NOTHING, 0},
     {"LVDc", NULL, VOTERS_ADD, 4},
@@ -58,7 +63,7 @@ static const struct {
     {"lV", NULL, VOTERS_HAND_OVER, 2},
     {"DL", NULL, VOTERS_REMOVE, 1},
     {"LVG", NULL, VOTERS_REMOVE, 3},
-    {"LV", NULL, VOTERS_REMOVE, 2}, /* two of two would both be needed */
+    {"LV", NULL, VOTERS_REMOVE, 2}, /* with two voters both would be needed */
     {"LVVVV", NULL, VOTERS_REMOVE, 5},
     {"LXVVV", NULL, VOTERS_REMOVE, 2},
     {"LVVcccccccccccccc", NULL, VOTERS_ADD, 4}, /* 17 nodes */
@@ -70,7 +75,7 @@ static const struct {
     {"Lcc", "aaa", VOTERS_ADD, 2},
 };
 
-TEST(each_situation_has_its_change)
+TEST(each_situation_requires_one_change)
 {
     struct voters_node nodes[32];
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
@@ -82,8 +87,8 @@ TEST(each_situation_has_its_change)
     }
 }
 
-/* Who leads and is told to end stays until another leads; where nobody can, it need not. */
-TEST(an_heir_votes_or_can_be_made_to)
+/* A leader that is shutting down stays until there is a new leader, but only if another node can lead. */
+TEST(a_successor_is_a_voter_or_can_be_made_one)
 {
     static const struct {
         const char *nodes;
@@ -94,10 +99,10 @@ TEST(an_heir_votes_or_can_be_made_to)
     struct voters_node nodes[32];
     for (size_t i = 0; i < sizeof(heirs) / sizeof(heirs[0]); i++)
         if (voters_have_heir(nodes, parse(heirs[i].nodes, NULL, nodes)) != heirs[i].has)
-            fail_msg("%s: heir expected: %d", heirs[i].nodes, heirs[i].has);
+            fail_msg("%s: successor expected: %d", heirs[i].nodes, heirs[i].has);
 }
 
-/* Makes changes until there are none, as the log would. */
+/* Applies changes until none is required, as the log would. */
 static int settle(struct voters_node *nodes, int n)
 {
     for (int rounds = 0; rounds < 100; rounds++) {
@@ -128,7 +133,7 @@ static int settle(struct voters_node *nodes, int n)
             x->self = true;
         }
     }
-    fail_msg("it never ends");
+    fail_msg("there is no end of changes");
     return 0;
 }
 
@@ -140,7 +145,7 @@ static int voters_of(const struct voters_node *nodes, int n)
     return voters;
 }
 
-TEST(any_beginning_settles)
+TEST(random_situations_settle)
 {
     static const char kinds[] = "VvXDcdasG";
     struct voters_node nodes[32];
@@ -163,7 +168,7 @@ TEST(any_beginning_settles)
         }
         int wanted = voters_wanted(listed), voters = voters_of(nodes, n);
         if (voters > wanted || (usable >= wanted && voters < wanted))
-            if (!(nodes[0].self && nodes[0].drained)) /* alone, it cannot go */
+            if (!(nodes[0].self && nodes[0].drained)) /* as the only candidate it cannot be removed */
                 fail_msg("%s ends with %d voters, %d wanted, %d usable", text, voters, wanted, usable);
     }
 }

@@ -1,4 +1,3 @@
-/* See log_fixture.h. */
 #include "tests/daemon/control/log/log_fixture.h"
 
 #include "common/base/clock.h"
@@ -131,7 +130,7 @@ static void proposed(void *arg, err_t err, uint64_t index, const void *result)
 err_t fixture_propose(struct fixture *f, uint64_t number, size_t padding)
 {
     char record[65536];
-    memset(record, 0x5a, sizeof(record)); /* no zeros: where a file's last record ends can be seen */
+    memset(record, 0x5a, sizeof(record)); /* no zeros, so that the end of a file's last record can be found */
     memcpy(record, &number, sizeof(number));
     assert_true(padding <= sizeof(record) - sizeof(number));
     return log_propose(f->log, record, sizeof(number) + padding, proposed, f);

@@ -1,4 +1,4 @@
-/* A log with a small machine that can tell what it was given, and helpers that wait. */
+/* A log with a small state machine that records what it applies, and helpers that wait. */
 #ifndef DTD_TESTS_DAEMON_CONTROL_LOG_LOG_FIXTURE_H
 #define DTD_TESTS_DAEMON_CONTROL_LOG_LOG_FIXTURE_H
 
@@ -10,7 +10,7 @@
 #define FIXTURE_SEGMENT (256u << 10)
 #define FIXTURE_RESERVE (512u << 10)
 
-/* Records are numbers; the machine keeps how many came, the last, and a hash over their order. */
+/* Records are numbers; the machine keeps their count, the last one, and a hash over their order. */
 struct machine {
     uint64_t count, last, hash;
 };
@@ -28,14 +28,14 @@ struct fixture {
     unsigned threshold;
 };
 
-void fixture_open(struct fixture *f, const char *dir);  /* waits until ready or refused */
+void fixture_open(struct fixture *f, const char *dir);  /* waits until the log is ready or has failed to open */
 void fixture_start(struct fixture *f, const char *dir); /* does not wait */
-void fixture_close(struct fixture *f);                  /* waits; leaves the counters */
+void fixture_close(struct fixture *f);                  /* waits; keeps the counters */
 err_t fixture_propose(struct fixture *f, uint64_t number, size_t padding);
 bool fixture_pump(struct fixture *f, bool (*done)(struct fixture *f), int ms);
 void fixture_pump_ms(struct fixture *f, int ms);
 bool fixture_is_ready(struct fixture *f);
-bool fixture_is_answered(struct fixture *f);             /* ready or refused */
+bool fixture_is_answered(struct fixture *f);             /* ready or failed to open */
 uint64_t machine_hash_of(uint64_t first, uint64_t last); /* of the numbers first..last in order */
 
 #endif

@@ -1,5 +1,5 @@
-/* The log's promises: order, one answer per proposal, what was acknowledged is there after every end, and damage is
- * said. */
+/* Guarantees of the log: records are applied in order, each proposal has one answer, acknowledged records survive every
+ * exit, and damage is reported. */
 #include "common/base/clock.h"
 #include "tests/daemon/control/log/log_fixture.h"
 
@@ -93,7 +93,7 @@ TEST(closing_at_any_time_answers_once)
     for (int ms = 0; ms < 12; ms++) {
         struct fixture f = {0};
         char dir[300];
-        snprintf(dir, sizeof(dir), "%s/%d", test_tmpdir(), ms % 3); /* some are new, some are not */
+        snprintf(dir, sizeof(dir), "%s/%d", test_tmpdir(), ms % 3); /* some folders are new, some have a log */
         fixture_start(&f, dir);
         fixture_pump_ms(&f, ms * 2);
         int taken = 0;
@@ -107,7 +107,7 @@ TEST(closing_at_any_time_answers_once)
 /* ---- kill -9 ---- */
 
 struct shared {
-    volatile uint64_t acknowledged; /* all numbers up to it */
+    volatile uint64_t acknowledged; /* all numbers up to this one are acknowledged */
     volatile int failed;
     volatile int starts;
 };
@@ -119,7 +119,7 @@ static void serve_forever(const char *dir)
     struct fixture f = {.threshold = 200};
     fixture_open(&f, dir);
     shared->starts++;
-    /* The machine may be ahead of what was acknowledged, by what was under way at the kill; never behind. */
+    /* The machine may be ahead of the acknowledged records by those that were under way at the kill; never behind. */
     if (f.machine.last < shared->acknowledged || f.machine.count != f.machine.last ||
         f.machine.hash != machine_hash_of(1, f.machine.last)) {
         shared->failed = 1;
@@ -165,7 +165,7 @@ static void verify_all(const char *dir)
     fixture_open(&f, dir);
     assert_ok(f.ready_err);
     if (f.machine.last < shared->acknowledged)
-        fail_msg("%d acknowledged, %d there", (int)shared->acknowledged, (int)f.machine.last);
+        fail_msg("%d records are acknowledged, the log has %d", (int)shared->acknowledged, (int)f.machine.last);
     assert_int_equal(f.machine.hash, machine_hash_of(1, f.machine.last));
     fixture_close(&f);
 }
@@ -188,7 +188,7 @@ TEST(kill_9_loses_nothing_acknowledged)
     verify_all(dir);
 }
 
-TEST(kill_9_while_the_log_is_made)
+TEST(kill_9_while_the_log_is_created)
 {
     share();
     for (int i = 0; i < 12; i++) {

@@ -1,4 +1,4 @@
-/* A full disk: a small tmpfs in a mount namespace of this process, filled and emptied. */
+/* A full disk: the tests fill and empty a small tmpfs in a mount namespace of this process. */
 #include "common/base/clock.h"
 #include "tests/daemon/control/log/log_fixture.h"
 
@@ -10,7 +10,7 @@
 #include <sys/statvfs.h>
 
 #define DISK_BYTES "size=8m"
-#define PATIENCE_MS 30000 /* on a busy machine; what is waited for takes one second or four */
+#define PATIENCE_MS 30000 /* for a busy machine; otherwise these waits take one to four seconds */
 
 static char dir[300], filler[400];
 
@@ -35,7 +35,7 @@ static uint64_t free_bytes(void)
     return (uint64_t)st.f_bavail * st.f_frsize;
 }
 
-/* Takes all but `left` bytes. The log makes segments ahead, so there may be less than there was a moment ago. */
+/* Leaves `left` bytes free. The log prepares segments in the background, so the free space may shrink meanwhile. */
 static void fill_disk(uint64_t left)
 {
     int fd = open(filler, O_WRONLY | O_CREAT | O_CLOEXEC, 0600), rc = ENOSPC;
@@ -93,15 +93,15 @@ TEST(full_disk_refuses_and_recovers)
         assert_non_null(log_warning(f.log));
         assert_non_null(strstr(log_warning(f.log), "full"));
         assert_true(fixture_pump(&f, is_closed, PATIENCE_MS));
-        fill_disk(0); /* also what closing gave back */
+        fill_disk(0); /* including the space that closing has freed */
         fixture_pump_ms(&f, 1500);
         assert_err(ERR_NOSPACE, fixture_propose(&f, 1, 0));
-        assert_int_equal(f.machine.count, 100 + round); /* what was is still there to be read */
+        assert_int_equal(f.machine.count, 100 + round); /* the state can still be read */
         assert_int_equal(unlink(filler), 0);
         if (!fixture_pump(&f, takes_again, PATIENCE_MS))
-            fail_msg("not back long after there was space: %s", log_warning(f.log));
+            fail_msg("the log is not open again long after there was space: %s", log_warning(f.log));
         propose_and_wait(&f, 101 + round);
-        assert_int_equal(f.machine.hash, machine_hash_of(1, 101 + round)); /* nothing was applied twice */
+        assert_int_equal(f.machine.hash, machine_hash_of(1, 101 + round)); /* no record was applied twice */
     }
     assert_int_equal(f.ready_calls, 1);
     assert_true(f.warnings >= 3);
@@ -112,8 +112,8 @@ TEST(full_disk_refuses_and_recovers)
     unmount();
 }
 
-/* The disk fills between the check and libraft's own allocation of the segments that it needs for what it took: these
- * proposals are canceled, the log comes back, and it holds exactly what was applied. */
+/* The disk becomes full between the check and libraft's allocation of segments for accepted proposals. These proposals
+ * are canceled, the log opens again, and it contains exactly the applied records. */
 TEST(disk_fills_under_way)
 {
     struct fixture f = {0}, g = {0};
@@ -149,14 +149,14 @@ TEST(starts_on_a_full_disk)
     for (uint64_t i = 1; i <= 10; i++)
         propose_and_wait(&f, i);
     fixture_close(&f);
-    /* With its reserve it comes up and can be read, and takes nothing. */
+    /* With its reserve the log opens and can be read, but takes no proposals. */
     fill_disk(0);
     fixture_open(&g, dir);
     assert_ok(g.ready_err);
     assert_int_equal(g.machine.count, 10);
     assert_err(ERR_NOSPACE, fixture_propose(&g, 11, 0));
     fixture_close(&g);
-    /* With nothing at all it waits, says so, and comes when there is space. */
+    /* Without any space it waits with a warning, and opens when there is space. */
     fill_disk(0);
     fixture_start(&h, dir);
     fixture_pump_ms(&h, 3000);
@@ -183,7 +183,7 @@ static void flip_a_bit(void)
     close(fd);
 }
 
-TEST(damaged_and_full_says_damaged_once_there_is_space)
+TEST(damaged_log_on_a_full_disk_reports_damage_once_there_is_space)
 {
     struct fixture f = {0}, g = {0};
     mount_small_disk();

@@ -1,4 +1,4 @@
-/* The log over several voters: elections, crashes, partitions, changes of who votes, snapshots, full disks. */
+/* The log with several voters: elections, crashes, partitions, changes of the voters, snapshots, full disks. */
 #include "common/base/clock.h"
 #include "tests/daemon/control/log/voters_fixture.h"
 
@@ -36,7 +36,7 @@ TEST(three_voters_agree)
     voters_close(&c);
 }
 
-TEST(a_log_of_one_becomes_one_of_several)
+TEST(a_log_grows_from_one_to_three_voters)
 {
     voters_open(&c);
     voter_start(&c, 1);
@@ -48,7 +48,7 @@ TEST(a_log_of_one_becomes_one_of_several)
     voters_close(&c);
 }
 
-TEST(who_waits_to_be_added_does_nothing)
+TEST(an_empty_log_waits_to_be_added)
 {
     voters_open(&c);
     voter_start(&c, 2);
@@ -61,14 +61,14 @@ TEST(who_waits_to_be_added_does_nothing)
     voters_close(&c);
 }
 
-TEST(another_leads_when_the_leader_has_gone)
+TEST(a_new_leader_is_elected_after_a_crash)
 {
     voters_open(&c);
     voters_form(&c, 3);
     for (int round = 0; round < 6; round++) {
         voters_write(&c, 50, 100);
         for (int k = 0; k < 20; k++)
-            voters_propose(&c, 100); /* under way when it dies */
+            voters_propose(&c, 100); /* under way at the crash */
         int old = voters_leader(&c);
         voter_crash(&c, old);
         voters_wait_leader(&c);
@@ -99,12 +99,12 @@ TEST(five_voters_lose_two)
     voters_close(&c);
 }
 
-static bool nobody_leads(struct voters *v)
+static bool no_leader(struct voters *v)
 {
     return !voters_leader(v);
 }
 
-TEST(a_minority_takes_nothing)
+TEST(a_minority_takes_no_proposals)
 {
     voters_open(&c);
     voters_form(&c, 3);
@@ -115,8 +115,8 @@ TEST(a_minority_takes_nothing)
     for (int i = 1; i <= 3; i++)
         if (i != leader)
             voter_crash(&c, i);
-    voters_wait(&c, nobody_leads, "the last one to step down");
-    assert_int_equal(0, c.n_open); /* answered: canceled, or they were in time */
+    voters_wait(&c, no_leader, "the last leader to step down");
+    assert_int_equal(0, c.n_open); /* all have an answer: canceled, or committed before the crash */
     assert_err(ERR_AGAIN, log_propose(c.v[leader].log, "1234", 4, NULL, NULL));
     for (int i = 1; i <= 3; i++)
         if (i != leader)
@@ -142,13 +142,13 @@ TEST(a_partition_heals)
         voters_write(&c, 30, 0);
         isolated = voters_leader(&c);
         for (int k = 0; k < 10; k++)
-            assert_true(voters_propose(&c, 0)); /* some of them, on its disk only, must go again */
+            assert_true(voters_propose(&c, 0)); /* some are only on its disk and have to be removed later */
         voters_isolate(&c, isolated, true);
         voters_wait(&c, another_leads, "another leader");
         voters_write(&c, 30, 0);
         uint64_t term = log_term(c.v[isolated].log);
         voters_run_ms(&c, 1500);
-        /* It asks before it counts up its term (pre-vote), so that it disturbs nobody when it is back. */
+        /* Pre-vote: it does not increment its term without a majority, so it does not force an election later. */
         assert_int_equal(term, log_term(c.v[isolated].log));
         voters_isolate(&c, isolated, false);
         voters_run_ms(&c, 500);
@@ -173,7 +173,7 @@ TEST(a_follower_catches_up_by_a_snapshot)
     voters_close(&c);
 }
 
-/* A snapshot of the leader that is newer than what the follower has applied, and a reopening after it. */
+/* Restarts after snapshots, which may be newer than what a follower has applied. */
 TEST(all_come_back_from_their_disks)
 {
     c.threshold = 64;
@@ -209,7 +209,7 @@ TEST(one_three_five_three)
     }
     assert_int_equal(3, count(LOG_VOTER));
     assert_int_equal(0, count(LOG_SPARE));
-    /* Of three, one may go; and the removed ones come back from their disks without disturbing anybody. */
+    /* Of three voters one may crash, and a removed one that restarts from its disk does not disturb the others. */
     voter_start(&c, 5);
     voter_crash(&c, voters_leader(&c));
     voters_write(&c, 20, 0);
@@ -234,7 +234,7 @@ TEST(a_dead_voter_is_replaced)
     voters_change(&c, change_remove, dead);
     assert_int_equal(3, count(LOG_VOTER));
     voters_write(&c, 20, 0);
-    voter_crash(&c, voters_leader(&c)); /* the new one counts */
+    voter_crash(&c, voters_leader(&c)); /* the new voter is part of the majority */
     voters_write(&c, 20, 0);
     for (int i = 1; i <= 4; i++)
         if (!c.v[i].log && i != dead)
@@ -250,7 +250,7 @@ static bool target_leads(struct voters *v)
     return voters_leader(v) == target && log_leader(v->v[1].log) == (uint64_t)target;
 }
 
-TEST(the_lead_is_handed_over)
+TEST(the_leadership_is_handed_over)
 {
     voters_open(&c);
     voters_form(&c, 3);
@@ -258,13 +258,13 @@ TEST(the_lead_is_handed_over)
         voters_write(&c, 10, 0);
         target = voters_leader(&c) % 3 + 1;
         voters_change(&c, change_transfer, target);
-        voters_wait(&c, target_leads, "the one who was named");
+        voters_wait(&c, target_leads, "the named voter to lead");
     }
     voters_agree(&c);
     voters_close(&c);
 }
 
-TEST(changes_are_refused_in_words)
+TEST(invalid_changes_are_refused)
 {
     voters_open(&c);
     voters_form(&c, 3);
@@ -279,7 +279,7 @@ TEST(changes_are_refused_in_words)
     assert_ok(log_add(log, 4, NULL, NULL));
     assert_err(ERR_BUSY, log_add(log, 5, NULL, NULL));
     voters_run_ms(&c, 100);
-    /* Nobody is there to catch up. */
+    /* Node 4 is not running and cannot catch up. */
     c.change_done = false;
     voters_write(&c, 5, 0);
     voters_wait_leader(&c);
@@ -301,7 +301,7 @@ TEST(streams_for_others_are_refused)
     voters_close(&c);
 }
 
-/* ---- chance ---- */
+/* ---- random events ---- */
 
 static uint32_t seed;
 
@@ -340,7 +340,7 @@ static void disturb(int n)
     }
 }
 
-static void live(int n, uint32_t from)
+static void run_random_events(int n, uint32_t from)
 {
     seed = from;
     c.threshold = 64;
@@ -362,14 +362,14 @@ static void live(int n, uint32_t from)
     voters_close(&c);
 }
 
-TEST(three_live_dangerously)
+TEST(three_voters_survive_random_events)
 {
-    live(3, 1);
+    run_random_events(3, 1);
 }
 
-TEST(five_live_dangerously)
+TEST(five_voters_survive_random_events)
 {
-    live(5, 2);
+    run_random_events(5, 2);
 }
 
 /* ---- a full disk ---- */
@@ -420,17 +420,17 @@ static void fill_and_empty(bool of_leader)
         target = of_leader ? full : 1;
         if (voters_leader(&c) != target) {
             voters_change(&c, change_transfer, target);
-            voters_wait(&c, target_leads, "the one who was named");
+            voters_wait(&c, target_leads, "the named voter to lead");
         }
         voters_write(&c, 20, 1000);
         fill_disk();
-        voters_wait(&c, full_is_closed, "the full one to close");
+        voters_wait(&c, full_is_closed, "the voter with the full disk to close its log");
         assert_non_null(strstr(log_warning(c.v[full].log), "full"));
         fill_disk();
-        voters_write(&c, 100, 1000); /* the others go on */
+        voters_write(&c, 100, 1000); /* the others continue */
         assert_int_not_equal(full, voters_leader(&c));
         assert_int_equal(0, unlink(filler));
-        voters_wait(&c, full_is_back, "the full one to come back");
+        voters_wait(&c, full_is_back, "that voter to open its log again");
     }
     voters_agree(&c);
     voters_close(&c);

@@ -1,4 +1,3 @@
-/* See voters_fixture.h. */
 #include "tests/daemon/control/log/voters_fixture.h"
 
 #include "common/base/clock.h"
@@ -24,7 +23,7 @@ static void check_prefix(struct voters *c, const struct voter *v)
         const struct voter *w = &c->v[i];
         int n = v->n_history < w->n_history ? v->n_history : w->n_history;
         if (n && v->history[n - 1] != w->history[n - 1])
-            fail_msg("histories part at %d: %u and %u", n, v->history[n - 1], w->history[n - 1]);
+            fail_msg("histories differ at %d: %u and %u", n, v->history[n - 1], w->history[n - 1]);
     }
 }
 
@@ -73,7 +72,7 @@ static void on_role(void *owner)
     struct voters *c = v->all;
     v->roles++;
     if (!v->log || !log_leads(v->log)) {
-        assert_int_equal(0, v->n_open); /* who does not lead any more has answered all */
+        assert_int_equal(0, v->n_open); /* a former leader has answered all its proposals */
         return;
     }
     uint64_t term = log_term(v->log), id = (uint64_t)(v - c->v);
@@ -133,7 +132,7 @@ static void end_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         link_close(l);
 }
 
-/* Our ends of two socketpairs. */
+/* Connects the fixture's ends of two socketpairs. */
 static void link_open(struct voters *c, int from, int to, const int fds[2])
 {
     struct voter_link *l = calloc(1, sizeof(*l));
@@ -150,7 +149,7 @@ static void link_open(struct voters *c, int from, int to, const int fds[2])
     LIST_INSERT_HEAD(&c->links, l, entry);
 }
 
-/* Cuts what goes between a and b; b 0: between a and anybody. */
+/* Closes the links between a and b; b 0: between a and all others. */
 static void links_cut(struct voters *c, int a, int b)
 {
     struct voter_link *next;
@@ -179,7 +178,7 @@ static void connecting_over(uv_timer_t *timer)
     struct connecting *x = timer->data;
     struct voters *c = x->c;
     struct voter *to = &c->v[x->to];
-    int near[2], far[2]; /* 0 is libraft's, 1 ours */
+    int near[2], far[2]; /* 0: libraft's end, 1: the fixture's */
     assert_int_equal(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, near));
     assert_int_equal(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, far));
     bool fits = !c->cut[x->from][x->to] && to->log && !to->closing;
@@ -221,7 +220,7 @@ void voters_isolate(struct voters *c, int id, bool is_cut)
             voters_cut(c, id, i, is_cut);
 }
 
-/* ---- life ---- */
+/* ---- start, crash ---- */
 
 void voters_open(struct voters *c)
 {
@@ -242,7 +241,7 @@ void voter_start(struct voters *c, int id)
     struct voter *v = &c->v[id];
     assert_true(!v->log);
     v->ready = v->closing = false;
-    v->n_history = 0; /* what it knows is on its disk */
+    v->n_history = 0; /* its history is on its disk */
     const struct log_config config = {
         .loop = &c->loop,
         .dir = v->dir,
@@ -328,7 +327,7 @@ int voters_leader(struct voters *c)
         if (!v->log || v->closing || !log_leads(v->log))
             continue;
         n++;
-        if (log_term(v->log) > term) { /* an isolated one needs a moment to know */
+        if (log_term(v->log) > term) { /* an isolated leader needs a moment to step down */
             leader = i;
             term = log_term(v->log);
         }
@@ -398,7 +397,7 @@ void voters_change(struct voters *c, err_t (*change)(struct voters *c, struct lo
                 return;
             err = c->change_err;
         }
-        /* Unknown and made after all, or another's turn: the next attempt says which. */
+        /* The change may have been committed, or the leader may have changed: the result of the next attempt tells. */
         if (attempt && (err == ERR_EXISTS || err == ERR_INVALID || err == ERR_NOTFOUND))
             return;
         if (err != ERR_CANCELED && err != ERR_AGAIN && err != ERR_BUSY && err != ERR_TIMEOUT)
@@ -429,7 +428,7 @@ void voters_form(struct voters *c, int n)
 
 /* ---- proposals ---- */
 
-struct asked {
+struct proposal_arg {
     struct voters *c;
     struct voter *to;
     uint32_t number;
@@ -437,7 +436,7 @@ struct asked {
 
 static void proposed(void *arg, err_t err, uint64_t index, const void *result)
 {
-    struct asked *a = arg;
+    struct proposal_arg *a = arg;
     struct voters *c = a->c;
     uint32_t number = a->number;
     a->to->n_open--;
@@ -459,13 +458,13 @@ bool voters_propose(struct voters *c, size_t padding)
 {
     char record[65536];
     int leader = voters_leader(c);
-    struct asked *a = leader ? malloc(sizeof(*a)) : NULL;
+    struct proposal_arg *a = leader ? malloc(sizeof(*a)) : NULL;
     if (!a)
         return false;
     assert_true(c->next < HISTORY_MAX && padding <= sizeof(record) - sizeof(c->next));
     memset(record, 0x5a, sizeof(record));
     memcpy(record, &c->next, sizeof(c->next));
-    *a = (struct asked){c, &c->v[leader], c->next};
+    *a = (struct proposal_arg){c, &c->v[leader], c->next};
     err_t err = log_propose(c->v[leader].log, record, sizeof(c->next) + padding, proposed, a);
     if (err) {
         free(a);
@@ -504,7 +503,7 @@ static bool all_equal(struct voters *c)
 
 void voters_agree(struct voters *c)
 {
-    voters_write(c, 1, 0); /* whoever leads has committed something of its own */
+    voters_write(c, 1, 0); /* the leader has committed an entry of its term */
     voters_wait(c, all_equal, "equal histories");
     for (int i = 1; i <= VOTERS_MAX; i++) {
         const struct voter *v = &c->v[i];

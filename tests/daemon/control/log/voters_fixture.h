@@ -1,6 +1,6 @@
-/* Several logs in one process and one loop, joined by socketpairs that can be cut: crashes, partitions, restarts from
- * disk. A model watches all of it: at most one voter leads a term, every machine's history is a prefix of the longest,
- * what was acknowledged is in all of them in the end, each proposal is answered once. */
+/* Several logs in one process and one loop, connected by socketpairs that can be cut: crashes, partitions, restarts
+ * from disk. A model checks all of them: at most one voter leads in a term, every machine's history is a prefix of the
+ * longest one, acknowledged records are in all histories at the end, and each proposal is answered once. */
 #ifndef DTD_TESTS_DAEMON_CONTROL_LOG_VOTERS_FIXTURE_H
 #define DTD_TESTS_DAEMON_CONTROL_LOG_VOTERS_FIXTURE_H
 
@@ -17,15 +17,15 @@ struct voters;
 
 struct voter {
     struct voters *all;
-    struct log *log; /* NULL: down */
+    struct log *log; /* NULL: stopped */
     char dir[400];
     bool ready, closing;
     uint32_t *history; /* numbers in the order of apply */
     int n_history, restores, snapshots, roles;
-    int n_open; /* proposals to it without an answer */
+    int n_open; /* its proposals that have no answer yet */
 };
 
-/* Bytes go from one voter's socket to the other's through us, and when one end closes so does the other. */
+/* Copies bytes between the sockets of two voters; when one end is closed, the other is closed, too. */
 struct voter_link {
     LIST_ENTRY(voter_link) entry;
     int from, to, handles;
@@ -49,31 +49,32 @@ struct voters {
 };
 
 void voters_open(struct voters *c);
-/* Starts the voter on its folder; the first one begins the log, the others wait to be added. */
+/* Starts the voter on its folder. Voter 1 creates the log, the others wait to be added. */
 void voter_start(struct voters *c, int id);
-/* Nobody hears of it any more from this moment on; then its log is closed. */
+/* From this moment the other voters receive nothing from it; then its log is closed. */
 void voter_crash(struct voters *c, int id);
-void voters_cut(struct voters *c, int a, int b, bool is_cut); /* both ways */
+void voters_cut(struct voters *c, int a, int b, bool is_cut); /* in both directions */
 void voters_isolate(struct voters *c, int id, bool is_cut);
-/* Starts 1..n and makes all of them voters. */
+/* Starts 1..n and makes each of them a voter. */
 void voters_form(struct voters *c, int n);
 /* Waits; fails the test after 60 s. */
 void voters_wait(struct voters *c, bool (*done)(struct voters *c), const char *what);
 void voters_run_ms(struct voters *c, int ms);
 int voters_leader(struct voters *c); /* 0: none or several */
 void voters_wait_leader(struct voters *c);
-/* One change at the leader, until it is made. */
+/* Repeats a change at the leader until it is committed. */
 void voters_change(struct voters *c, err_t (*change)(struct voters *c, struct log *log, int id), int id);
 err_t change_add(struct voters *c, struct log *log, int id);
 err_t change_voter(struct voters *c, struct log *log, int id);
 err_t change_spare(struct voters *c, struct log *log, int id);
 err_t change_remove(struct voters *c, struct log *log, int id);
 err_t change_transfer(struct voters *c, struct log *log, int id);
-/* One proposal to the leader; false: there is none that takes it. */
+/* Makes one proposal to the leader; false: no leader takes it. */
 bool voters_propose(struct voters *c, size_t padding);
 /* Proposes until `n` more have been acknowledged. */
 void voters_write(struct voters *c, int n, size_t padding);
-/* All that are up have the same history with everything acknowledged in it; every proposal has its answer. */
+/* Checks that all running voters have the same history, that it contains every acknowledged record, and that every
+ * proposal has an answer. */
 void voters_agree(struct voters *c);
 void voters_close(struct voters *c);
 

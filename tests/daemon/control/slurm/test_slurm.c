@@ -1,4 +1,4 @@
-/* An allocation as srun describes it, and what becomes of it. The real Slurm is in tests/slurm. */
+/* From the environment that srun sets to the configuration of dtd. tests/slurm runs a real Slurm. */
 #include "daemon/control/slurm/slurm.h"
 #include "tests/lib/test.h"
 
@@ -49,7 +49,7 @@ TEST(step_is_read)
     slurm_fini(&s);
 }
 
-TEST(configuration_follows)
+TEST(configuration_is_derived)
 {
     struct slurm s;
     struct why why = {""};
@@ -113,7 +113,7 @@ TEST(state_is_keyed_by_job_restart_and_node)
     slurm_fini(&s);
 }
 
-TEST(what_is_wrong_is_refused_by_name)
+TEST(errors_name_the_variable)
 {
     static const struct {
         const char *name, *value, *says;
@@ -142,7 +142,7 @@ TEST(what_is_wrong_is_refused_by_name)
     }
 }
 
-TEST(node_list_of_the_job_will_do)
+TEST(node_list_of_the_job_is_the_fallback)
 {
     struct slurm s;
     struct why why = {""};
@@ -155,7 +155,7 @@ TEST(node_list_of_the_job_will_do)
     assert_err(ERR_INVALID, slurm_read(get, &s, &why));
 }
 
-TEST(no_key_is_said)
+TEST(missing_key_is_reported)
 {
     uint8_t key[SLURM_KEY_BYTES];
     struct why why = {""};

@@ -1,4 +1,4 @@
-/* The replicated state: what each record does, what it refuses, and that bytes of a snapshot are the state. */
+/* The replicated state: the effect and the refusals of each record, and that a snapshot's bytes are the whole state. */
 #include "daemon/control/state/state.h"
 #include "tests/lib/test.h"
 
@@ -18,7 +18,7 @@ static struct state_result apply(struct state *s, const struct record *r)
     return result;
 }
 
-/* Every record goes through its bytes, as in the log. */
+/* Every record is encoded and decoded, as in the log. */
 static struct state_result apply_bytes(struct state *s, const struct record *r)
 {
     struct buf bytes = {0};
@@ -209,7 +209,7 @@ TEST(an_ended_job_stays_ended)
     state_free(s);
 }
 
-TEST(cancel_is_not_taken_back)
+TEST(cancel_cannot_be_withdrawn)
 {
     struct state *s = fresh();
     submitted(s);
@@ -267,7 +267,7 @@ TEST(incident_is_completed_in_place)
     }
     assert_int_equal(job->n_incidents, STATE_MAX_INCIDENTS);
     assert_int_equal(job->incidents[0].wall_ms, 2005);
-    int logs = 0; /* every second one came with the end of a log */
+    int logs = 0; /* every second incident came with the tail of a log */
     for (int i = STATE_MAX_INCIDENTS - 1; i >= 0; i--) {
         const struct state_incident *x = &job->incidents[i];
         assert_int_equal(x->log != NULL, x->wall_ms % 2 && logs < STATE_MAX_INCIDENT_LOGS);
@@ -277,7 +277,7 @@ TEST(incident_is_completed_in_place)
     state_free(s);
 }
 
-TEST(jobs_are_bounded_and_the_oldest_ended_one_goes)
+TEST(jobs_are_bounded_and_the_oldest_ended_one_is_removed)
 {
     struct state *s = fresh();
     for (int i = 0; i < STATE_MAX_JOBS; i++)
@@ -335,7 +335,7 @@ TEST(snapshot_and_restore_are_the_same_state)
     submitted(b); /* to be replaced */
     assert_ok(state_restore(b, bytes.data, bytes.len));
     assert_same_state(a, b);
-    /* And they go on alike. */
+    /* Both change alike afterwards. */
     struct record r = epoch(2, 5, 60), s = submit("name: next\n", 3, 2000), t = submit("name: next\n", 99, 2000);
     assert_err(OK, apply_bytes(a, &r).err);
     assert_err(OK, apply_bytes(b, &r).err);
@@ -376,7 +376,7 @@ TEST(damaged_snapshot_changes_nothing)
     state_free(b);
 }
 
-/* Same records, same bytes: also when one of the two went through a snapshot in their middle. */
+/* The same records give the same bytes, also if one of the two states was restored from a snapshot in between. */
 TEST(replay_is_deterministic)
 {
     for (int cut = 0; cut < 40; cut += 7) {
@@ -440,7 +440,7 @@ static struct state_result put(struct state *s, struct record r)
     return apply_bytes(s, &r);
 }
 
-TEST(nodes_are_numbered_once_and_for_ever)
+TEST(numbers_of_nodes_are_never_reused)
 {
     struct state *s = fresh();
     assert_int_equal(1, put(s, node("b", 1, 0, 5)).node);
@@ -454,7 +454,7 @@ TEST(nodes_are_numbered_once_and_for_ever)
     struct record left = {.kind = RECORD_NODE_LEFT, .node_left = {"a"}};
     assert_int_equal(2, put(s, left).node);
     assert_err(ERR_NOTFOUND, put(s, left).err);
-    assert_int_equal(3, put(s, node("a", 3, 0, 9)).node); /* never 2 again */
+    assert_int_equal(3, put(s, node("a", 3, 0, 9)).node); /* 2 is not reused */
     assert_string_equal("a", state_node_by_id(s, 3)->name);
     assert_null(state_node_by_id(s, 2));
     state_free(s);
@@ -474,7 +474,7 @@ TEST(a_known_node_may_move)
     state_free(s);
 }
 
-TEST(a_token_lets_in_as_many_as_it_says)
+TEST(a_token_admits_as_many_nodes_as_it_has_uses)
 {
     struct state *s = fresh();
     assert_err(OK, put(s, token(77, 1000, 2)).err);
@@ -482,7 +482,7 @@ TEST(a_token_lets_in_as_many_as_it_says)
     assert_err(ERR_DENIED, put(s, node("x", 9, 78, 200)).err);
     assert_err(ERR_STALE, put(s, node("x", 9, 77, 1000)).err);
     assert_err(OK, put(s, node("a", 1, 77, 200)).err);
-    assert_err(OK, put(s, node("a", 1, 77, 201)).err); /* the answer was lost, it asks again: not a second use */
+    assert_err(OK, put(s, node("a", 1, 77, 201)).err); /* a retry after a lost reply is no second use */
     assert_int_equal(1, state_cluster(s)->tokens[0].uses);
     assert_err(OK, put(s, node("b", 2, 77, 202)).err);
     assert_err(ERR_DENIED, put(s, node("c", 3, 77, 203)).err);
@@ -491,11 +491,11 @@ TEST(a_token_lets_in_as_many_as_it_says)
     state_free(s);
 }
 
-TEST(tokens_are_taken_back_and_forgotten)
+TEST(tokens_are_withdrawn_and_expire)
 {
     struct state *s = fresh();
     put(s, token(1, 5000, 1));
-    put(s, token(2, 50, 1)); /* over already at 100 */
+    put(s, token(2, 50, 1)); /* expired at time 100 */
     assert_err(OK, put(s, token(3, 5000, 1)).err);
     assert_int_equal(2, state_cluster(s)->n_tokens);
     struct record back = {.kind = RECORD_TOKEN, .token = {.id = 1}};
@@ -542,7 +542,7 @@ TEST(nodes_are_drained_with_a_reason)
     state_free(s);
 }
 
-TEST(a_snapshot_has_the_cluster_in_it)
+TEST(a_snapshot_contains_the_cluster)
 {
     struct state *s = fresh(), *back = fresh();
     struct buf bytes = {0};
@@ -565,7 +565,7 @@ TEST(a_snapshot_has_the_cluster_in_it)
     assert_int_equal(2, state_cluster(back)->tokens[0].uses);
     assert_int_equal(2, state_cluster(back)->key_used);
     assert_string_equal("why", state_node_find(back, "n07")->drained);
-    /* Any byte of it that is damaged is refused, or is another value: never a crash. */
+    /* A damaged byte leads to an error or another value, never to a crash. */
     for (size_t i = 0; i < bytes.len; i++) {
         bytes.data[i] ^= 0x41;
         struct state *other = fresh();
