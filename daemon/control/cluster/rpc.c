@@ -580,8 +580,8 @@ static void write_note(const struct cluster *c, struct status_reply *s)
                  "this node is in no cluster: dtctl cluster init, or dtctl cluster join TOKEN");
     else if (!leader)
         snprintf(s->note, sizeof(s->note),
-                 "this node knows no leader: running jobs go on, no new ones start. A majority of the voters must "
-                 "be up; if it is permanently lost: dtctl cluster recover, on a node that was a voter");
+                 "no leader is known: running jobs go on, no new ones start. A majority of the voters must be "
+                 "up; if it is permanently lost: dtctl cluster recover, on a node that was a voter");
     else if (n == 1)
         snprintf(s->note, sizeof(s->note), "one node; to add another: dtctl cluster token");
     else if (n == 2)

@@ -6,7 +6,7 @@
 #include "common/rpc/rpc.h"
 #include "daemon/control/cluster/self_file.h"
 
-/* `leads`: the other node is the leader, in `term`. `leader`, `address`: the leader that it knows; NULL: none. */
+/* `leads`: the other node is the leader, in `term`. `leader`, `address`: the leader of the other node; NULL: none. */
 typedef void (*rpc_hello_cb)(void *arg, err_t err, const char *text, bool leads, uint64_t term, const char *leader,
                              const char *address);
 NODISCARD err_t rpc_cluster_hello(struct rpc_conn *conn, const char *name, const uint8_t *instance, uint32_t ms,

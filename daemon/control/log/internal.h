@@ -72,7 +72,7 @@ struct log {
 };
 
 err_t log_err_from_raft(int status);
-/* The name by which libraft knows this voter: "node-1" or "voter-N". */
+/* The name of this voter in libraft: "node-1" or "voter-N". */
 const char *log_address(const struct log *log, uint64_t id, char ret[LOG_ADDRESS_MAX]);
 /* Ends the change under way, if there is one, and calls its callback. */
 void log_change_end(struct log *log, err_t err);

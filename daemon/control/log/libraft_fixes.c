@@ -220,8 +220,9 @@ static bool has_silent_leader(struct raft_io *io, const struct raft *raft)
 }
 
 /* Handles a vote request as a voter would, even if this server does not have that role in its own configuration yet:
- * its vote may be needed to commit the change that makes it a voter. A candidate that this server knows as the only
- * voter gets the vote whatever its log is: it may have crashed and lost entries that it had sent. */
+ * its vote may be needed to commit the change that makes it a voter. A candidate that is the only voter in
+ * this server's configuration gets the vote whatever its log is: it may have crashed and lost entries that it had
+ * sent. */
 static void receive_as_voter(struct raft_io *io, struct raft_message *message)
 {
     struct raft *raft = io->data;
