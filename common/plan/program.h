@@ -11,7 +11,7 @@
 #include "common/conf/job.h"
 #include "common/plan/graph.h"
 #include "common/mesh/mesh.h"
-#include "common/plan/place.h"
+#include "common/plan/sharding.h"
 #include "common/plan/sumtree.h"
 
 #include <stdbool.h>

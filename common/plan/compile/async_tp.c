@@ -13,7 +13,7 @@
  * Either way each number is the same sum. Where a product's sums do not depend on how many rows and columns it has, as
  * in the reference kernels, no bit changes. */
 #include "common/plan/compile/internal.h"
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #include <stdio.h>
 

@@ -34,7 +34,7 @@
  * A tied table is cut alike in both of its roles, so its two gradients meet in one buffer. Replicated means computed
  * by all from equal operands: equal bits, summed by nobody. */
 #include "common/plan/compile/internal.h"
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 

@@ -8,7 +8,7 @@
  * a narrower type keep the elements' places, so there the alignment is as much wider as the type. Of what a rank's
  * stages do not use it has nothing. */
 #include "common/plan/compile/internal.h"
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
  *
  * The forward and backward of all microbatches share their ops: what differs is in the action (pipeline.c). */
 #include "common/plan/compile/internal.h"
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,7 +10,7 @@
  * gradient: what a rank finds in its step is added to what arrives from the rank before, and sent on; behind step
  * cp - 1 it comes home. That sum may arrive while the rank's part of it is still computed. */
 #include "common/plan/compile/internal.h"
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdio.h>

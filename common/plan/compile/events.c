@@ -12,7 +12,7 @@
  * one. What send and recv have posted is theirs until its wait, which counts as a write. The host's batch is a write on
  * the compute stream in front of a forward; nothing of another stream ever touches these buffers. */
 #include "common/plan/compile/internal.h"
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdlib.h>

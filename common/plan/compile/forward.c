@@ -7,7 +7,7 @@
  * product whose weight is cut by its output needs all tokens too; one cut by its input, and a table cut by its rows,
  * make a share of a sum, which is summed at once; a bias or positions are then added by the first rank alone. */
 #include "common/plan/compile/internal.h"
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -12,7 +12,7 @@
  * What exists once for each microbatch in flight is placed like this within a stripe, by the life of one microbatch;
  * a chunk's stripes, one for each slot, lie one behind another. */
 #include "common/plan/compile/internal.h"
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
  * full microbatch, whatever the last one has: those of an exchange are of different microbatches. */
 #include "common/plan/compile/pipeline_exchange.h"
 
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdio.h>

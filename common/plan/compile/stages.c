@@ -8,7 +8,7 @@
  * scattered only the scatters add. Buffers that a microbatch needs in more than one of its lists exist once for each
  * microbatch in flight. */
 #include "common/plan/compile/stages.h"
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdlib.h>

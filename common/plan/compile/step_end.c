@@ -11,7 +11,7 @@
  * parts follow unit by unit; they are summed in the order of the graph, whatever came first: every block of squares has
  * one rank that counts it, all others have zero there, and adding zeros is exact. */
 #include "common/plan/compile/internal.h"
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #define AXIS(a) (1u << (a))
 

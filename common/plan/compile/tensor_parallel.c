@@ -4,7 +4,7 @@
  * Shares lie in buffers of their own (compile_share), whose layout says so, and nothing but their sum is written there:
  * without sequence parallelism it takes their place, with it own tokens of it go elsewhere. */
 #include "common/plan/compile/internal.h"
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdio.h>

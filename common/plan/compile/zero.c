@@ -10,7 +10,7 @@
  * the same collectives in the same order, whatever their shares of the microbatches: a rank with fewer joins
  * (compile_join). Canonical numerics keep whole gradients and scatter nothing. */
 #include "common/plan/compile/internal.h"
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdlib.h>

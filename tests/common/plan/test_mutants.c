@@ -1,7 +1,7 @@
-/* Every planted bug of common/plan/compile/mutant.h is found by the checker or by the comparison with one worker. A bug is
+/* Every planted bug of common/plan/mutant.h is found by the checker or by the comparison with one worker. A bug is
  * tried on one job after another, each try in a process of its own, until one of them ends in a refusal: a crash is
  * none. */
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 #include "tests/common/plan/world.h"
 
 #include <fcntl.h>

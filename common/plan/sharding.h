@@ -10,8 +10,8 @@
  * or where there are fewer key-value heads than ranks, pp where two stages use it (a tied head). The gradient of a
  * piece is summed over the ranks that hold a share of it: over dp, fsdp and cp in any case; over its tp replicas where
  * each has computed a part of it only; over the stages that use it. */
-#ifndef DTD_COMMON_PLAN_PLACE_H
-#define DTD_COMMON_PLAN_PLACE_H
+#ifndef DTD_COMMON_PLAN_SHARDING_H
+#define DTD_COMMON_PLAN_SHARDING_H
 
 #include "common/base/box.h"
 #include "common/plan/graph.h"

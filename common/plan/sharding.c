@@ -1,7 +1,7 @@
 /* Who holds what of every parameter. Rules for cuts are in place_cut, for pieces in place_piece; boxes are their
  * product, read back by place_boxes. Stages are cut where the costliest stage is cheapest. */
-#include "common/plan/place.h"
-#include "common/plan/compile/mutant.h"
+#include "common/plan/sharding.h"
+#include "common/plan/mutant.h"
 
 #include <assert.h>
 #include <stdlib.h>

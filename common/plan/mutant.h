@@ -1,8 +1,8 @@
 /* Planted bugs. A proof that never fails proves nothing, so tests/common/plan builds this folder once more with
  * DTD_MUTANTS: there the environment variable DTD_MUTANT=NAME makes MUTANT(NAME) true and the compiler wrong in one
  * place, and checker or comparison must say so (test_mutants.c). In every other build MUTANT is the constant false. */
-#ifndef DTD_COMMON_PLAN_COMPILE_MUTANT_H
-#define DTD_COMMON_PLAN_COMPILE_MUTANT_H
+#ifndef DTD_COMMON_PLAN_MUTANT_H
+#define DTD_COMMON_PLAN_MUTANT_H
 
 #include <stdbool.h>
 

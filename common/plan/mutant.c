@@ -1,4 +1,4 @@
-#include "common/plan/compile/mutant.h"
+#include "common/plan/mutant.h"
 
 #include <stdlib.h>
 #include <string.h>
