@@ -40,12 +40,13 @@ enum graph_tensor_kind {
 
 enum graph_init { INIT_NONE, INIT_ZERO, INIT_ONE, INIT_NORMAL };
 
-/* How tensor parallelism cuts a tensor, said once, by the model; ranges follow from place_cut (place.h), collectives
- * from the operators' rules. Dimension `dim` is `segments` equal segments (q, k and v side by side: 3), each of them
- * `units` units (heads, columns of a feed-forward, rows of a vocabulary) that are never cut. Units come in `groups`
- * that a rank holds whole where there are enough of them: query heads in as many groups as there are key-value heads,
- * all else a group per unit. `shared`: with fewer units than ranks several ranks hold one (key-value heads). segments
- * 0: not cut; activations of such a kind are cut by tokens under sequence parallelism, parameters replicated. */
+/* How tensor parallelism cuts a tensor, said once, by the model; ranges follow from sharding_cut (sharding.h),
+ * collectives from the operators' rules. Dimension `dim` is `segments` equal segments (q, k and v side by side: 3),
+ * each of them `units` units (heads, columns of a feed-forward, rows of a vocabulary) that are never cut. Units come in
+ * `groups` that a rank holds whole where there are enough of them: query heads in as many groups as there are key-value
+ * heads, all else a group per unit. `shared`: with fewer units than ranks several ranks hold one (key-value heads).
+ * segments 0: not cut; activations of such a kind are cut by tokens under sequence parallelism, parameters replicated.
+ */
 struct graph_cut {
     int dim, segments;
     int64_t units, groups;

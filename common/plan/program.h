@@ -21,7 +21,7 @@
 /* ---- buffers ---- */
 
 enum buffer_space {
-    SPACE_PARAM, /* this rank's pieces of the parameters (place.h; float32 when bfloat16 is computed in), unit by unit.
+    SPACE_PARAM, /* this rank's pieces of the parameters (sharding.h; float32 when bfloat16 is computed in), unit by unit.
                   * With ZeRO other ranks gather from it: then it lies in the segment that the node's ranks share, and
                   * behind the pieces are, where bfloat16 is computed in, their copies in that type */
     SPACE_OPT,   /* exp_avg and exp_avg_sq, laid out like the pieces */
@@ -305,7 +305,7 @@ struct program {
     enum dtype dtype; /* compute type: DT_F32, DT_BF16, or DT_F64 in proofs */
     enum dtype wide;  /* of parameters, gradients of parameters, moments, statistics: DT_F32 for DT_BF16, else dtype */
     int64_t seq;      /* of the sample, all of it */
-    struct place place;
+    struct sharding sharding;
     struct segment segments[PLAN_MAX_SEGMENTS]; /* of this rank */
     int n_segments;
     int64_t own_seq;     /* tokens of a sample that this rank has */
@@ -327,7 +327,7 @@ struct program {
     struct micro *micros; /* of the whole global batch, all ranks */
     int n_micros;
     int first_micro, end_micro; /* this rank's: a contiguous range, shares differ by at most one microbatch */
-    /* By graph tensor; -1: this rank has none. Pieces, as place.h has them; grad_buffer: of local tensors. */
+    /* By graph tensor; -1: this rank has none. Pieces, as sharding.h has them; grad_buffer: of local tensors. */
     int *param_buffer, *grad_buffer, *m_buffer, *v_buffer;
     struct unit *units; /* by unit; without ZeRO empty */
     int n_units;

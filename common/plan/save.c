@@ -30,7 +30,7 @@ static void times(struct replicas *r, int n, int index, int which)
     r->key = mix(mix(r->key, which), n);
 }
 
-static void times_stages(struct replicas *r, const struct place *p, const struct graph *g, int t)
+static void times_stages(struct replicas *r, const struct sharding *p, const struct graph *g, int t)
 {
     int n = 0, index = 0;
     if (p->param[t].stages == 1) {
@@ -38,7 +38,7 @@ static void times_stages(struct replicas *r, const struct place *p, const struct
         return;
     }
     for (int i = 0; i < p->mesh.size[AXIS_PP]; i++)
-        if (place_uses(p, i, t)) {
+        if (sharding_uses(p, i, t)) {
             index += i < p->coord[AXIS_PP];
             n++;
             r->key = mix(r->key, i + 1);
@@ -46,7 +46,7 @@ static void times_stages(struct replicas *r, const struct place *p, const struct
     times(r, n, index, 1);
 }
 
-static void times_tp(struct replicas *r, const struct place *p, const struct graph *g, int t)
+static void times_tp(struct replicas *r, const struct sharding *p, const struct graph *g, int t)
 {
     const int tp = p->mesh.size[AXIS_TP], boxes = p->param[t].tp_boxes;
     int n = 0, index = 0, any;
@@ -55,19 +55,19 @@ static void times_tp(struct replicas *r, const struct place *p, const struct gra
         return;
     }
     for (int i = 0; i < tp; i++)
-        if (place_cut_box(&g->tensors[t].cut, tp, i, &any) == p->param[t].tp_box) {
+        if (sharding_cut_box(&g->tensors[t].cut, tp, i, &any) == p->param[t].tp_box) {
             index += i < p->coord[AXIS_TP];
             n++;
         }
     times(r, n, index, 2 + p->param[t].tp_box);
 }
 
-static bool has_piece(const struct place *p, const struct graph *g, int t)
+static bool has_piece(const struct sharding *p, const struct graph *g, int t)
 {
     return g->tensors[t].kind == GT_PARAM && p->param[t].held && p->param[t].lo < p->param[t].hi;
 }
 
-static struct replicas replicas_of(const struct place *p, const struct graph *g, int t)
+static struct replicas replicas_of(const struct sharding *p, const struct graph *g, int t)
 {
     struct replicas r = {.tensor = t, .n = 1, .key = 0xcbf29ce484222325u};
     times_stages(&r, p, g, t);
@@ -93,12 +93,12 @@ struct saver {
 
 static int64_t row_bytes(const struct saver *s, int t)
 {
-    return s->p->place.param[t].cols * (int64_t)dtype_bytes(s->p->wide);
+    return s->p->sharding.param[t].cols * (int64_t)dtype_bytes(s->p->wide);
 }
 
 static int64_t piece_rows(const struct saver *s, int t)
 {
-    return s->p->place.param[t].hi - s->p->place.param[t].lo;
+    return s->p->sharding.param[t].hi - s->p->sharding.param[t].lo;
 }
 
 /* The row of a piece lying at `start` of a line of `total` bytes that the cut before replica i of n falls to. */
@@ -114,9 +114,9 @@ static int64_t cut_row(int64_t total, int i, int n, int64_t start, int64_t rows,
 /* Rows [lo, hi) of the own piece. */
 static void add(struct saver *s, int t, int state, int64_t lo, int64_t hi)
 {
-    const struct place_param *q = &s->p->place.param[t];
-    struct place_box boxes[PLACE_MAX_BOXES];
-    int n = place_boxes(&s->p->place, s->g, t, q->lo + lo, q->lo + hi, boxes);
+    const struct sharding_param *q = &s->p->sharding.param[t];
+    struct sharding_box boxes[SHARDING_MAX_BOXES];
+    int n = sharding_boxes(&s->p->sharding, s->g, t, q->lo + lo, q->lo + hi, boxes);
     for (int i = 0; i < n; i++)
         s->items[s->n++] = (struct save_item){.tensor = t,
                                               .state = state,
@@ -153,7 +153,7 @@ err_t plan_save_items(const struct program *p, const struct graph *g, struct sav
     struct saver s = {.p = p, .g = g};
     size_t pieces = 0, room = 1;
     for (int t = 0; t < g->n_tensors; t++) {
-        bool has = has_piece(&p->place, g, t);
+        bool has = has_piece(&p->sharding, g, t);
         pieces += has;
         room += has ? 3 * (size_t)(g->tensors[t].cut.segments + 1) : 0;
     }
@@ -161,8 +161,8 @@ err_t plan_save_items(const struct program *p, const struct graph *g, struct sav
     s.items = calloc(room, sizeof(*s.items));
     err_t e = s.replicas && s.items ? OK : ERR_NOMEM;
     for (int t = 0; t < g->n_tensors && !e; t++)
-        if (has_piece(&p->place, g, t))
-            s.replicas[s.n_replicas++] = replicas_of(&p->place, g, t);
+        if (has_piece(&p->sharding, g, t))
+            s.replicas[s.n_replicas++] = replicas_of(&p->sharding, g, t);
     for (int i = 0; i < s.n_replicas; i++)
         if (!s.replicas[i].dealt)
             deal(&s, i);

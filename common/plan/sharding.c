@@ -1,5 +1,5 @@
-/* Who holds what of every parameter. Rules for cuts are in place_cut, for pieces in place_piece; boxes are their
- * product, read back by place_boxes. Stages are cut where the costliest stage is cheapest. */
+/* Who holds what of every parameter. Rules for cuts are in sharding_cut, for pieces in sharding_piece; boxes are their
+ * product, read back by sharding_boxes. Stages are cut where the costliest stage is cheapest. */
 #include "common/plan/sharding.h"
 #include "common/plan/mutant.h"
 
@@ -28,7 +28,7 @@ static int64_t serves(const struct graph_cut *cut, int parts, int i, int *ret_in
     return 0;
 }
 
-void place_cut(const struct graph_cut *cut, int parts, int i, int64_t *ret_lo, int64_t *ret_hi)
+void sharding_cut(const struct graph_cut *cut, int parts, int i, int64_t *ret_lo, int64_t *ret_hi)
 {
     int64_t each = cut->units / cut->groups, lo, hi;
     int index, n;
@@ -49,7 +49,7 @@ void place_cut(const struct graph_cut *cut, int parts, int i, int64_t *ret_lo, i
     *ret_hi = g * each + hi;
 }
 
-int place_cut_box(const struct graph_cut *cut, int parts, int i, int *ret_boxes)
+int sharding_cut_box(const struct graph_cut *cut, int parts, int i, int *ret_boxes)
 {
     int index, n;
     bool shared = cut->shared && cut->units < parts;
@@ -59,16 +59,16 @@ int place_cut_box(const struct graph_cut *cut, int parts, int i, int *ret_boxes)
     return shared ? (int)serves(cut, parts, i, &index, &n) : i;
 }
 
-int64_t place_cut_extent(const struct graph_cut *cut, int64_t extent, int parts, int i)
+int64_t sharding_cut_extent(const struct graph_cut *cut, int64_t extent, int parts, int i)
 {
     int64_t lo, hi;
     if (cut->segments == 0)
         return extent;
-    place_cut(cut, parts, i, &lo, &hi);
+    sharding_cut(cut, parts, i, &lo, &hi);
     return (hi - lo) * (extent / cut->units);
 }
 
-int64_t place_grain(int64_t cols)
+int64_t sharding_grain(int64_t cols)
 {
     return cols >= BLOCK ? 1 : BLOCK / cols;
 }
@@ -122,7 +122,7 @@ static int stages_needed(const double *cost, int layers, double most)
 }
 
 /* `most` is the least largest stage; every stage gets a layer at least. */
-static void fill_stages(struct place *p, const double *cost, const int *end, int layers, double most)
+static void fill_stages(struct sharding *p, const double *cost, const int *end, int layers, double most)
 {
     int l = 0;
     for (int s = 0; s < p->n_stages; s++) {
@@ -136,7 +136,7 @@ static void fill_stages(struct place *p, const double *cost, const int *end, int
     }
 }
 
-static err_t stages_init(struct place *p, const struct graph *g, struct why *why)
+static err_t stages_init(struct sharding *p, const struct graph *g, struct why *why)
 {
     int layers = layers_of(g);
     p->n_stages = p->mesh.size[AXIS_PP] * p->chunks;
@@ -171,18 +171,18 @@ static err_t stages_init(struct place *p, const struct graph *g, struct why *why
 
 /* ---- parameters ---- */
 
-static void add_use(struct place *p, int t, int pp)
+static void add_use(struct sharding *p, int t, int pp)
 {
-    struct place_param *q = &p->param[t];
-    if (place_uses(p, pp, t))
+    struct sharding_param *q = &p->param[t];
+    if (sharding_uses(p, pp, t))
         return;
-    p->use[++p->n_uses] = (struct place_use){pp, q->use};
+    p->use[++p->n_uses] = (struct sharding_use){pp, q->use};
     q->use = p->n_uses;
     q->stages++;
     q->held |= pp == p->coord[AXIS_PP];
 }
 
-static err_t uses_init(struct place *p, const struct graph *g)
+static err_t uses_init(struct sharding *p, const struct graph *g)
 {
     p->use = calloc((size_t)g->n_nodes * GRAPH_MAX_IN + 1, sizeof(*p->use));
     for (int s = 0; p->use && s < p->n_stages; s++)
@@ -195,7 +195,7 @@ static err_t uses_init(struct place *p, const struct graph *g)
     return p->use ? OK : ERR_NOMEM;
 }
 
-bool place_uses(const struct place *p, int pp, int t)
+bool sharding_uses(const struct sharding *p, int pp, int t)
 {
     for (int u = p->param[t].use; u; u = p->use[u].next)
         if (p->use[u].pp == pp)
@@ -207,7 +207,7 @@ static void local_size(const struct graph_tensor *t, int parts, int i, int64_t *
 {
     int64_t d[2] = {t->dim[0].factor, t->ndim > 1 ? t->dim[1].factor : 1};
     if (t->cut.segments)
-        d[t->cut.dim] = place_cut_extent(&t->cut, d[t->cut.dim], parts, i);
+        d[t->cut.dim] = sharding_cut_extent(&t->cut, d[t->cut.dim], parts, i);
     *ret_rows = d[0];
     *ret_cols = d[1];
 }
@@ -221,21 +221,21 @@ static void piece_of(int64_t rows, int64_t grain, int parts, int i, int64_t *lo,
 
 static int64_t blocks_of(int64_t rows, int64_t cols)
 {
-    int64_t grain = place_grain(cols);
+    int64_t grain = sharding_grain(cols);
     return (rows + grain - 1) / grain;
 }
 
 /* Ranks of one fsdp group have the same local tensor; slots are as large as any tp rank needs. */
-static void size_slots(struct place *p, const struct graph *g, int t)
+static void size_slots(struct sharding *p, const struct graph *g, int t)
 {
-    struct place_param *q = &p->param[t];
+    struct sharding_param *q = &p->param[t];
     int tp = p->mesh.size[AXIS_TP], seen = -1;
     q->block0 = p->n_blocks;
     for (int i = 0; i < tp; i++) {
         int64_t rows, cols, lo, hi;
-        int boxes, box = place_cut_box(&g->tensors[t].cut, tp, i, &boxes);
+        int boxes, box = sharding_cut_box(&g->tensors[t].cut, tp, i, &boxes);
         local_size(&g->tensors[t], tp, i, &rows, &cols);
-        piece_of(rows, place_grain(cols), p->zero ? p->mesh.size[AXIS_FSDP] : 1, 0, &lo, &hi);
+        piece_of(rows, sharding_grain(cols), p->zero ? p->mesh.size[AXIS_FSDP] : 1, 0, &lo, &hi);
         q->slot = (hi - lo) * cols > q->slot ? (hi - lo) * cols : q->slot;
         q->full_slot = rows * cols > q->full_slot ? rows * cols : q->full_slot;
         if (box == seen)
@@ -247,19 +247,19 @@ static void size_slots(struct place *p, const struct graph *g, int t)
     }
 }
 
-static void param_init(struct place *p, const struct graph *g, int t)
+static void param_init(struct sharding *p, const struct graph *g, int t)
 {
-    struct place_param *q = &p->param[t];
+    struct sharding_param *q = &p->param[t];
     int tp = p->mesh.size[AXIS_TP];
-    q->tp_box = place_cut_box(&g->tensors[t].cut, tp, p->coord[AXIS_TP], &q->tp_boxes);
+    q->tp_box = sharding_cut_box(&g->tensors[t].cut, tp, p->coord[AXIS_TP], &q->tp_boxes);
     local_size(&g->tensors[t], tp, p->coord[AXIS_TP], &q->rows, &q->cols);
-    q->grain = place_grain(q->cols);
-    place_piece(p, t, p->coord[AXIS_FSDP], &q->lo, &q->hi);
+    q->grain = sharding_grain(q->cols);
+    sharding_piece(p, t, p->coord[AXIS_FSDP], &q->lo, &q->hi);
     size_slots(p, g, t);
 }
 
 /* Every rank has something of what is cut. */
-static err_t check_cuts(const struct place *p, const struct graph *g, struct why *why)
+static err_t check_cuts(const struct sharding *p, const struct graph *g, struct why *why)
 {
     int tp = p->mesh.size[AXIS_TP];
     for (int t = 0; t < g->n_tensors; t++) {
@@ -273,7 +273,7 @@ static err_t check_cuts(const struct place *p, const struct graph *g, struct why
                            tp, g->tensors[t].name, (long long)c->units, (long long)c->units);
         for (int i = 0; i < tp; i++) {
             int64_t lo, hi;
-            place_cut(c, tp, i, &lo, &hi);
+            sharding_cut(c, tp, i, &lo, &hi);
             if (lo == hi)
                 return why_set(why, ERR_INVALID,
                                "parallel.tp is %d, which leaves a worker without heads of %s (%lld in %lld groups); "
@@ -284,10 +284,10 @@ static err_t check_cuts(const struct place *p, const struct graph *g, struct why
     return OK;
 }
 
-err_t place_init(struct place *p, const struct graph *g, const struct mesh *mesh, int rank, int zero, int chunks,
-                 struct why *why)
+err_t sharding_init(struct sharding *p, const struct graph *g, const struct mesh *mesh, int rank, int zero, int chunks,
+                    struct why *why)
 {
-    *p = (struct place){.mesh = *mesh, .rank = rank, .zero = zero, .chunks = chunks};
+    *p = (struct sharding){.mesh = *mesh, .rank = rank, .zero = zero, .chunks = chunks};
     mesh_coords(mesh, rank, p->coord);
     p->param = calloc((size_t)g->n_tensors + 1, sizeof(*p->param));
     err_t e = p->param ? check_cuts(p, g, why) : ERR_NOMEM;
@@ -297,11 +297,11 @@ err_t place_init(struct place *p, const struct graph *g, const struct mesh *mesh
         if (g->tensors[t].kind == GT_PARAM)
             param_init(p, g, t);
     if (e)
-        place_fini(p);
+        sharding_fini(p);
     return e;
 }
 
-void place_fini(struct place *p)
+void sharding_fini(struct sharding *p)
 {
     free(p->param);
     free(p->stage);
@@ -311,9 +311,9 @@ void place_fini(struct place *p)
 
 /* ---- what one asks ---- */
 
-void place_piece(const struct place *p, int t, int i, int64_t *ret_lo, int64_t *ret_hi)
+void sharding_piece(const struct sharding *p, int t, int i, int64_t *ret_lo, int64_t *ret_hi)
 {
-    const struct place_param *q = &p->param[t];
+    const struct sharding_param *q = &p->param[t];
     *ret_lo = 0;
     *ret_hi = q->rows;
     if (p->zero)
@@ -322,20 +322,20 @@ void place_piece(const struct place *p, int t, int i, int64_t *ret_lo, int64_t *
         *ret_lo -= q->grain;
 }
 
-static struct place_box box_of(int ndim, int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t offset,
-                               int64_t stride)
+static struct sharding_box box_of(int ndim, int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t offset,
+                                  int64_t stride)
 {
-    struct place_box b = {
+    struct sharding_box b = {
         .box = {.ndim = ndim, .offset = {row, col}, .size = {rows, cols}}, .offset = offset, .stride = stride};
     if (ndim < 2)
         b.box.offset[1] = b.box.size[1] = 0;
     return b;
 }
 
-int place_boxes(const struct place *p, const struct graph *g, int t, int64_t lo, int64_t hi,
-                struct place_box ret[PLACE_MAX_BOXES])
+int sharding_boxes(const struct sharding *p, const struct graph *g, int t, int64_t lo, int64_t hi,
+                   struct sharding_box ret[SHARDING_MAX_BOXES])
 {
-    const struct place_param *q = &p->param[t];
+    const struct sharding_param *q = &p->param[t];
     const struct graph_tensor *gt = &g->tensors[t];
     const struct graph_cut *c = &gt->cut;
     int64_t cols = gt->ndim > 1 ? gt->dim[1].factor : 1, u_lo = 0, u_hi = 0;
@@ -345,11 +345,11 @@ int place_boxes(const struct place *p, const struct graph *g, int t, int64_t lo,
         ret[0] = box_of(gt->ndim, lo, hi - lo, 0, cols, 0, cols);
         return 1;
     }
-    place_cut(c, p->mesh.size[AXIS_TP], p->coord[AXIS_TP], &u_lo, &u_hi);
+    sharding_cut(c, p->mesh.size[AXIS_TP], p->coord[AXIS_TP], &u_lo, &u_hi);
     int64_t extent = gt->dim[c->dim].factor / c->segments, unit = extent / c->units;
     int64_t size = (u_hi - u_lo) * unit;
     int n = 0;
-    assert(c->segments <= PLACE_MAX_BOXES);
+    assert(c->segments <= SHARDING_MAX_BOXES);
     for (int s = 0; s < c->segments; s++) {
         int64_t global = s * extent + u_lo * unit, local = s * size;
         if (c->dim == 1) {
@@ -363,14 +363,14 @@ int place_boxes(const struct place *p, const struct graph *g, int t, int64_t lo,
     return n;
 }
 
-bool place_counts(const struct place *p, const struct graph *g, int t)
+bool sharding_counts(const struct sharding *p, const struct graph *g, int t)
 {
-    const struct place_param *q = &p->param[t];
+    const struct sharding_param *q = &p->param[t];
     int tp = p->mesh.size[AXIS_TP], boxes;
     if (!q->held || q->lo >= q->hi)
         return false;
     for (int i = 0; i < p->coord[AXIS_TP] && !MUTANT(NORM_COUNTS_REPLICAS); i++)
-        if (place_cut_box(&g->tensors[t].cut, tp, i, &boxes) == q->tp_box)
+        if (sharding_cut_box(&g->tensors[t].cut, tp, i, &boxes) == q->tp_box)
             return false;
     for (int u = q->use; u && !MUTANT(NORM_COUNTS_STAGES); u = p->use[u].next)
         if (p->use[u].pp < p->coord[AXIS_PP])
@@ -379,7 +379,7 @@ bool place_counts(const struct place *p, const struct graph *g, int t)
 }
 
 /* Ranks ascend as the coordinates count up, the innermost axis fastest. */
-int place_group(const struct place *p, unsigned axes, int *ret)
+int sharding_group(const struct sharding *p, unsigned axes, int *ret)
 {
     int at[AXIS_COUNT], n = 0, axis;
     for (int a = 0; a < AXIS_COUNT; a++)

@@ -20,23 +20,23 @@
 /* The units [lo, hi) of one segment that index `i` of `parts` has. Groups are dealt whole while there are as many as
  * parts; else parts are dealt to groups, and a group's units are split among its parts, or, where it has one unit,
  * held by all of them. */
-void place_cut(const struct graph_cut *cut, int parts, int i, int64_t *ret_lo, int64_t *ret_hi);
+void sharding_cut(const struct graph_cut *cut, int parts, int i, int64_t *ret_lo, int64_t *ret_hi);
 /* Parts with equal ranges are replicas of one box: the box's number among the distinct ones, and how many there are. */
-int place_cut_box(const struct graph_cut *cut, int parts, int i, int *ret_boxes);
+int sharding_cut_box(const struct graph_cut *cut, int parts, int i, int *ret_boxes);
 /* Elements of dimension `extent` that the part has, over all segments. */
-int64_t place_cut_extent(const struct graph_cut *cut, int64_t extent, int parts, int i);
+int64_t sharding_cut_extent(const struct graph_cut *cut, int64_t extent, int parts, int i);
 
 /* Which stages there are and what runs where: contiguous runs of layers, chunk c of rank r is stage c * pp + r. */
-struct place_stage {
+struct sharding_stage {
     int first_node, end_node;
 };
 
 /* A pipeline rank one of whose stages takes a parameter; next: another one of the same parameter, 0: none. */
-struct place_use {
+struct sharding_use {
     int pp, next;
 };
 
-struct place_param {
+struct sharding_param {
     int use;            /* the first of its uses in place.use; 0: none */
     bool held;          /* one of this rank's stages uses it */
     int stages;         /* pipeline ranks that do */
@@ -49,49 +49,49 @@ struct place_param {
     int64_t block0;       /* where its local tensor's blocks of squares begin in the array of all of them */
 };
 
-struct place {
+struct sharding {
     struct mesh mesh;
     int rank, coord[AXIS_COUNT];
     int zero;
-    struct place_param *param; /* by graph tensor; rows 0 for what is no parameter */
-    struct place_stage *stage; /* of the whole pipeline: mesh pp * chunks */
-    struct place_use *use;     /* of all parameters, from 1 on: most have one, a tied head has two */
+    struct sharding_param *param; /* by graph tensor; rows 0 for what is no parameter */
+    struct sharding_stage *stage; /* of the whole pipeline: mesh pp * chunks */
+    struct sharding_use *use;     /* of all parameters, from 1 on: most have one, a tied head has two */
     int n_uses, n_stages, chunks;
     int64_t n_blocks; /* of squares, all parameters, all boxes */
 };
 
 /* Elements of a row-wise grain of a tensor with `cols` columns, times cols the size of a block of squares. */
-int64_t place_grain(int64_t cols);
+int64_t sharding_grain(int64_t cols);
 
 /* `chunks` per pipeline rank. ERR_INVALID with why[] names what cannot be cut so and the nearest legal choice. Freed by
- * place_fini. */
-NODISCARD err_t place_init(struct place *p, const struct graph *g, const struct mesh *mesh, int rank, int zero,
+ * sharding_fini. */
+NODISCARD err_t sharding_init(struct sharding *p, const struct graph *g, const struct mesh *mesh, int rank, int zero,
                            int chunks, struct why *why);
-void place_fini(struct place *p); /* legal on a zeroed one */
+void sharding_fini(struct sharding *p); /* legal on a zeroed one */
 
 /* Rows of parameter t's local tensor that fsdp index i owns. */
-void place_piece(const struct place *p, int t, int i, int64_t *ret_lo, int64_t *ret_hi);
+void sharding_piece(const struct sharding *p, int t, int i, int64_t *ret_lo, int64_t *ret_hi);
 
 /* Rows [lo, hi) of the local tensor as boxes of the global one. Each lies in the local memory with `stride` elements
  * between rows of the box, from element `offset` on, counted from the start of row lo. Returns their number; writes at
- * most PLACE_MAX_BOXES. */
-#define PLACE_MAX_BOXES 8
-struct place_box {
+ * most SHARDING_MAX_BOXES. */
+#define SHARDING_MAX_BOXES 8
+struct sharding_box {
     struct box box;
     int64_t offset, stride;
 };
-int place_boxes(const struct place *p, const struct graph *g, int t, int64_t lo, int64_t hi,
-                struct place_box ret[PLACE_MAX_BOXES]);
+int sharding_boxes(const struct sharding *p, const struct graph *g, int t, int64_t lo, int64_t hi,
+                struct sharding_box ret[SHARDING_MAX_BOXES]);
 
 /* Whether a stage of pipeline rank `pp` uses parameter t. */
-bool place_uses(const struct place *p, int pp, int t);
+bool sharding_uses(const struct sharding *p, int pp, int t);
 
 /* Whether this rank is the one that counts its piece in the norm and in sums over distinct elements: the first of its
  * replicas in tp and pp. */
-bool place_counts(const struct place *p, const struct graph *g, int t);
+bool sharding_counts(const struct sharding *p, const struct graph *g, int t);
 
 /* The ranks that differ from this one on the given axes only (a set of 1 << axis), ascending. Returns their number;
  * `ret` has room for all workers. */
-int place_group(const struct place *p, unsigned axes, int *ret);
+int sharding_group(const struct sharding *p, unsigned axes, int *ret);
 
 #endif

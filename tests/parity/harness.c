@@ -97,7 +97,7 @@ static const void *piece(const struct engine *e, enum parity_what what, int t)
     abort();
 }
 
-static int64_t collect_box(const struct place_box *b, const void *data, enum dtype dtype, int64_t cols, double *to,
+static int64_t collect_box(const struct sharding_box *b, const void *data, enum dtype dtype, int64_t cols, double *to,
                            bool differ)
 {
     const int64_t width = b->box.ndim > 1 ? b->box.size[1] : 1, col0 = b->box.ndim > 1 ? b->box.offset[1] : 0;
@@ -121,12 +121,12 @@ int64_t parity_collect(const struct engine *e, enum parity_what what, double *to
     int64_t n = 0;
     for (int t = 0; t < g->n_tensors; t++) {
         const struct graph_tensor *x = &g->tensors[t];
-        const struct place_param *q = &p->place.param[t];
-        struct place_box boxes[PLACE_MAX_BOXES];
+        const struct sharding_param *q = &p->sharding.param[t];
+        struct sharding_box boxes[SHARDING_MAX_BOXES];
         if (x->kind != GT_PARAM)
             continue;
         int64_t cols = x->ndim > 1 ? x->dim[1].factor : 1;
-        int parts = q->held ? place_boxes(&p->place, g, t, q->lo, q->hi, boxes) : 0;
+        int parts = q->held ? sharding_boxes(&p->sharding, g, t, q->lo, q->hi, boxes) : 0;
         for (int i = 0; i < parts; i++)
             n += collect_box(&boxes[i], piece(e, what, t), p->wide, cols, to, differ);
         to += x->dim[0].factor * cols;

@@ -7,7 +7,7 @@
 #include <assert.h>
 
 /* The box b of tensor t, whose rank's piece begins at `piece`. Ones and zeros are numbers without a deviation. */
-static void fill_box(const struct engine *e, const struct graph_tensor *t, const struct place_box *b, uint8_t *piece)
+static void fill_box(const struct engine *e, const struct graph_tensor *t, const struct sharding_box *b, uint8_t *piece)
 {
     const bool matrix = b->box.ndim > 1;
     struct kern_normal k = {.rows = b->box.size[0],
@@ -31,9 +31,9 @@ static void fill_box(const struct engine *e, const struct graph_tensor *t, const
 /* This rank's piece of it. */
 static void fill_tensor(const struct engine *e, const struct program *p, int tensor)
 {
-    const struct place_param *q = &p->place.param[tensor];
-    struct place_box boxes[PLACE_MAX_BOXES];
-    int n = place_boxes(&p->place, e->config.graph, tensor, q->lo, q->hi, boxes);
+    const struct sharding_param *q = &p->sharding.param[tensor];
+    struct sharding_box boxes[SHARDING_MAX_BOXES];
+    int n = sharding_boxes(&p->sharding, e->config.graph, tensor, q->lo, q->hi, boxes);
     assert(p->buffers[p->param_buffer[tensor]].dtype == e->kernels->wide);
     for (int i = 0; i < n; i++)
         fill_box(e, &e->config.graph->tensors[tensor], &boxes[i], engine_buffer(e, p, p->param_buffer[tensor]));

@@ -23,7 +23,7 @@ static err_t op_tree_leaf(const struct run *r, const struct op *op)
     return OK;
 }
 
-/* A block is what place_grain makes of the tensor's columns. */
+/* A block is what sharding_grain makes of the tensor's columns. */
 static err_t op_norm(const struct run *r, const struct op *op)
 {
     r->engine->kernels->sumsq_blocks(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0),

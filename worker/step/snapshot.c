@@ -110,12 +110,12 @@ err_t snapshot_plan_save(const struct engine *e, struct snapshot *ret)
 static err_t add_needed(struct snapshot *s, const struct engine *e, int tensor, enum ckpt_state state)
 {
     const struct program *p = e->has_train ? &e->train : &e->eval;
-    const struct place_param *q = &p->place.param[tensor];
-    struct place_box boxes[PLACE_MAX_BOXES];
+    const struct sharding_param *q = &p->sharding.param[tensor];
+    struct sharding_box boxes[SHARDING_MAX_BOXES];
     err_t err = OK;
     if (buffers_of(p, state)[tensor] < 0)
         return OK;
-    int n = place_boxes(&p->place, e->config.graph, tensor, q->lo, q->hi, boxes);
+    int n = sharding_boxes(&p->sharding, e->config.graph, tensor, q->lo, q->hi, boxes);
     for (int i = 0; !err && i < n; i++)
         err = add_box(s, e, tensor, state, &boxes[i].box, boxes[i].offset, boxes[i].stride);
     return err;

@@ -37,10 +37,10 @@ static bool mirrored(const struct engine *e)
 /* Whether two ranks that hold something of t hold the same of it. */
 static bool same_box(const struct engine *e, const int a[AXIS_COUNT], const int b[AXIS_COUNT], int t)
 {
-    const struct place *p = &e->train.place;
+    const struct sharding *p = &e->train.sharding;
     const struct graph_cut *cut = &e->config.graph->tensors[t].cut;
     int boxes, tp = p->mesh.size[AXIS_TP];
-    return place_cut_box(cut, tp, a[AXIS_TP], &boxes) == place_cut_box(cut, tp, b[AXIS_TP], &boxes) &&
+    return sharding_cut_box(cut, tp, a[AXIS_TP], &boxes) == sharding_cut_box(cut, tp, b[AXIS_TP], &boxes) &&
            (!p->zero || a[AXIS_FSDP] == b[AXIS_FSDP]);
 }
 
@@ -51,7 +51,7 @@ static void find_twins(const struct engine *e, int t, int *ret)
     for (int b = 0; b < e->config.world; b++) {
         int at[AXIS_COUNT], other[AXIS_COUNT];
         mesh_coords(&p->mesh, b, at);
-        ret[b] = place_uses(&p->place, at[AXIS_PP], t) ? b : -1;
+        ret[b] = sharding_uses(&p->sharding, at[AXIS_PP], t) ? b : -1;
         for (int a = 0; ret[b] == b && a < b; a++) {
             mesh_coords(&p->mesh, a, other);
             if (ret[a] == a && same_box(e, other, at, t))
@@ -149,7 +149,7 @@ static err_t hash_device(const struct engine *e, struct hash *h, const uint8_t *
 /* Of this rank's piece of tensor t, which is one run of memory. */
 static err_t hash_piece(const struct engine *e, int t, uint64_t *ret, struct why *why)
 {
-    const struct place_param *q = &e->train.place.param[t];
+    const struct sharding_param *q = &e->train.sharding.param[t];
     const int buffer = e->train.param_buffer[t];
     struct hash h;
     err_t err = OK;

@@ -88,7 +88,7 @@ err_t check_batch(const struct program *programs, const struct rank_facts *facts
     int next = 0;
     err_t e = OK;
     for (int r = 0; r < n && !e; r++) {
-        int chunks = programs[r].place.chunks > 1 ? programs[r].place.chunks : 1;
+        int chunks = programs[r].sharding.chunks > 1 ? programs[r].sharding.chunks : 1;
         e = check_shares(programs, r, &next, why);
         for (int m = 0; m < programs[r].n_micros && !e && programs->mode != MODE_GENERATE; m++)
             for (int chunk = 0; chunk < chunks && !e; chunk++)

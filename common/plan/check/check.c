@@ -77,9 +77,9 @@ static bool shares(const struct program *p, const struct graph *g, int t, const 
     const struct graph_cut *cut = &g->tensors[t].cut;
     int tp = p->mesh.size[AXIS_TP], boxes;
     if (other[AXIS_TP] != own[AXIS_TP] && cut->segments &&
-        place_cut_box(cut, tp, other[AXIS_TP], &boxes) != place_cut_box(cut, tp, own[AXIS_TP], &boxes))
+        sharding_cut_box(cut, tp, other[AXIS_TP], &boxes) != sharding_cut_box(cut, tp, own[AXIS_TP], &boxes))
         return false;
-    return other[AXIS_PP] == own[AXIS_PP] || place_uses(&p->place, other[AXIS_PP], t);
+    return other[AXIS_PP] == own[AXIS_PP] || sharding_uses(&p->sharding, other[AXIS_PP], t);
 }
 
 err_t check_group_is(const struct check_at *at, const struct graph *g, int group, unsigned axes, int tensor,

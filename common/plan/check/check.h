@@ -1,7 +1,7 @@
-/* The checker's own parts, which share nothing with the compiler's but the facts of place.h and layout.h:
+/* The checker's own parts, which share nothing with the compiler's but the facts of sharding.h and layout.h:
  *
  *   check.c         structure of each program, and the order of all checks
- *   check_extent.c  how far operands reach, and their types       check_hold.c   buffers and units against place.h
+ *   check_extent.c  how far operands reach, and their types       check_hold.c   buffers and units against sharding.h
  *   check_place.c   where buffers lie                             check_layout.c what an op makes of operands' layouts
  *   check_rank.c    what one rank does in two steps: with check_reach.c, check_apply.c and check_sums.c
  *   check_once.c    norm and update of a step                     check_ring.c   attention over a cut sequence
@@ -175,7 +175,7 @@ err_t check_sums(const struct graph *g, const struct program *programs, const st
 
 /* ---- the rest ---- */
 
-/* Buffers of parameters, tables of units and segments, against place.h; a unit's op against its table. */
+/* Buffers of parameters, tables of units and segments, against sharding.h; a unit's op against its table. */
 err_t check_holdings(const struct graph *g, const struct program *p, struct why *why);
 err_t check_unit(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why);
 err_t check_held_alike(const struct program *programs, int n, struct why *why);

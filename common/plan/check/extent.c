@@ -260,7 +260,7 @@ static err_t check_matrix(const struct check_at *at, const struct graph *g, int 
                           int64_t stride, struct why *why)
 {
     const struct buffer *b = &at->p->buffers[buffer];
-    const struct place_param *q = b->tensor >= 0 ? &at->p->place.param[b->tensor] : NULL;
+    const struct sharding_param *q = b->tensor >= 0 ? &at->p->sharding.param[b->tensor] : NULL;
     if (!q || g->tensors[b->tensor].kind != GT_PARAM || (q->rows == m && q->cols == n && stride == n))
         return OK;
     return check_fail(at, why, "takes %lld x %lld of %s, rows every %lld, which has %lld x %lld here", (long long)m,
@@ -291,7 +291,7 @@ static err_t check_vocab(const struct check_at *at, const struct graph *g, const
     if (!cut)
         return OK;
     if (cut->segments && cut->dim == 0)
-        place_cut(cut, at->p->mesh.size[AXIS_TP], at->p->place.coord[AXIS_TP], &lo, &hi);
+        sharding_cut(cut, at->p->mesh.size[AXIS_TP], at->p->sharding.coord[AXIS_TP], &lo, &hi);
     if ((said && op->vocab_lo == lo && op->vocab_hi == hi) || (!said && hi == g->tensors[b->tensor].dim[0].factor))
         return OK;
     return check_fail(at, why, "takes rows %lld to %lld of the vocabulary from %s, which has %lld to %lld here",
@@ -311,7 +311,7 @@ static err_t check_random(const struct check_at *at, const struct graph *g, cons
     if (op->kind != OP_DROPOUT)
         return OK;
     if (x && x->cut.segments)
-        place_cut(&x->cut, at->p->mesh.size[AXIS_TP], at->p->place.coord[AXIS_TP], &lo, &hi);
+        sharding_cut(&x->cut, at->p->mesh.size[AXIS_TP], at->p->sharding.coord[AXIS_TP], &lo, &hi);
     lo = x && x->cut.segments ? lo * (x->dim[1].factor / x->cut.units) : 0;
     if (!node || !x || op->site != node->site || op->col0 != lo || op->k.factor != x->dim[1].factor)
         return check_fail(at, why, "draws the numbers of site %d, columns %lld on of %lld, which are not those of %s",

@@ -1,4 +1,5 @@
-/* What a rank says that it holds, against place.h: buffers of parameters, tables of units, segments of the sequence. */
+/* What a rank says that it holds, against sharding.h: buffers of parameters, tables of units, segments of the sequence.
+ */
 #include "common/plan/check/check.h"
 
 #include <string.h>
@@ -26,7 +27,7 @@ static err_t check_buffer(const struct graph *g, const struct program *p, int t,
 
 static err_t check_param(const struct graph *g, const struct program *p, int t, struct why *why)
 {
-    const struct place_param *q = &p->place.param[t];
+    const struct sharding_param *q = &p->sharding.param[t];
     const struct {
         const char *what;
         const int *index;
@@ -95,7 +96,7 @@ static err_t check_part(const struct check_at *at, const struct graph *g, const 
     bool gather = op->kind == OP_UNIT_GATHER;
     const char *name = g->tensors[part->tensor].name;
     int pieces = op->arg[gather ? 0 : 1].buffer, locals = op->arg[gather ? 1 : 0].buffer;
-    const struct place_param *q = &p->place.param[part->tensor];
+    const struct sharding_param *q = &p->sharding.param[part->tensor];
     if (starts_at(p, locals, part->tensor) != part->local)
         return check_fail(at, why, "takes the local tensor of %s to begin at element %lld of %s, where it does not",
                           name, (long long)part->local, p->buffers[locals].name);
@@ -104,7 +105,7 @@ static err_t check_part(const struct check_at *at, const struct graph *g, const 
                           (long long)part->piece, p->buffers[pieces].name);
     for (int i = 0; i < p->mesh.size[AXIS_FSDP]; i++) {
         int64_t lo, hi;
-        place_piece(&p->place, part->tensor, i, &lo, &hi);
+        sharding_piece(&p->sharding, part->tensor, i, &lo, &hi);
         if (part->counts[i] != (hi - lo) * q->cols)
             return check_fail(at, why, "counts %lld elements of %s for member %d, which has %lld",
                               (long long)part->counts[i], name, i, (hi - lo) * (long long)q->cols);
@@ -118,7 +119,7 @@ static err_t check_complete(const struct check_at *at, const struct graph *g, co
     const struct unit *u = &at->p->units[op->unit];
     for (int t = 0; t < g->n_tensors; t++) {
         int times = 0;
-        bool due = g->tensors[t].kind == GT_PARAM && g->tensors[t].unit == op->unit && at->p->place.param[t].held;
+        bool due = g->tensors[t].kind == GT_PARAM && g->tensors[t].unit == op->unit && at->p->sharding.param[t].held;
         for (int i = 0; i < u->n; i++)
             times += u->parts[i].tensor == t;
         if (times != due)

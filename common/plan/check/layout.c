@@ -87,7 +87,7 @@ struct value_layout layout_of_param(const struct program *p, const struct graph 
     const struct graph_cut *cut = &g->tensors[t].cut;
     if (cut->segments && p->mesh.size[AXIS_TP] > 1)
         l.on[AXIS_TP] = cut->dim ? ON_COLS : ON_ROWS;
-    if (piece && p->place.zero && p->mesh.size[AXIS_FSDP] > 1)
+    if (piece && p->sharding.zero && p->mesh.size[AXIS_FSDP] > 1)
         l.on[AXIS_FSDP] = ON_PIECE;
     return l;
 }
@@ -175,12 +175,12 @@ static err_t plain_read(const struct check_op *c, int axis, const struct value_l
  * heads than ranks some may still have one to themselves. */
 static bool is_shared(const struct check_op *c, int t)
 {
-    const struct place *place = &c->at->p->place;
+    const struct sharding *sharding = &c->at->p->sharding;
     const struct graph_cut *cut = &c->g->tensors[t].cut;
-    int tp = place->mesh.size[AXIS_TP], boxes, holders = 0,
-        mine = place_cut_box(cut, tp, place->coord[AXIS_TP], &boxes);
+    int tp = sharding->mesh.size[AXIS_TP], boxes, holders = 0,
+        mine = sharding_cut_box(cut, tp, sharding->coord[AXIS_TP], &boxes);
     for (int i = 0; i < tp && cut->segments && cut->shared; i++)
-        holders += place_cut_box(cut, tp, i, &boxes) == mine;
+        holders += sharding_cut_box(cut, tp, i, &boxes) == mine;
     return holders > 1;
 }
 
@@ -523,7 +523,7 @@ err_t layout_of_grad(const struct check_op *c, int buffer, struct value_layout *
             return check_fail(c->at, c->why, "makes %s, which is %s on %s, of what is %s there",
                               p->buffers[buffer].name, word(is.on[a]), mesh_axis_name((enum mesh_axis)a),
                               word(l->on[a]));
-    if (p->place.param[t].stages > 1)
+    if (p->sharding.param[t].stages > 1)
         l->on[AXIS_PP] = ON_SUM;
     return OK;
 }

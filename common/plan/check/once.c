@@ -10,7 +10,7 @@ static const struct buffer *buffer_at(const struct check_op *c, int operand)
     return &c->at->p->buffers[c->op->arg[operand].buffer];
 }
 
-static int64_t piece_elements(const struct place_param *q)
+static int64_t piece_elements(const struct sharding_param *q)
 {
     return (q->hi - q->lo) * q->cols;
 }
@@ -20,7 +20,7 @@ static err_t check_piece(const struct check_op *c, int operand, const struct val
 {
     const struct program *p = c->at->p;
     const struct buffer *b = buffer_at(c, operand);
-    const struct place_param *q = &p->place.param[b->tensor];
+    const struct sharding_param *q = &p->sharding.param[b->tensor];
     bool own = l->on[AXIS_FSDP] == ON_PIECE;
     int64_t want = own ? 0 : q->lo * q->cols, is = c->op->arg[operand].offset.factor;
     if (c->op->m.factor != piece_elements(q))
@@ -89,11 +89,11 @@ static err_t range_add(struct rank_facts *f, struct block_range range)
     return OK;
 }
 
-/* Blocks stand where place.h counts them, so that the sum over all is in one order in every layout. */
+/* Blocks stand where sharding.h counts them, so that the sum over all is in one order in every layout. */
 err_t check_norm(const struct check_op *c, struct rank_facts *facts)
 {
-    const struct place *place = &c->at->p->place;
-    const struct place_param *q = &place->param[buffer_at(c, 0)->tensor];
+    const struct sharding *sharding = &c->at->p->sharding;
+    const struct sharding_param *q = &sharding->param[buffer_at(c, 0)->tensor];
     int64_t block = c->op->n.factor, at = c->op->arg[1].offset.factor;
     int64_t want = q->block0 + q->lo / q->grain;
     if (block != q->grain * q->cols || at != want)
@@ -146,7 +146,7 @@ static err_t check_reduced(const struct graph *g, const struct program *programs
 {
     int first = -1;
     for (int r = 0; r < n; r++) {
-        const struct place_param *q = &programs[r].place.param[t];
+        const struct sharding_param *q = &programs[r].sharding.param[t];
         if (!q->held || q->lo >= q->hi || q->tp_box != box)
             continue;
         first = first < 0 ? r : first;
@@ -167,7 +167,7 @@ err_t check_sums(const struct graph *g, const struct program *programs, const st
             e = check_blocks(programs, facts, r, why);
     }
     for (int t = 0; t < g->n_tensors && !e && programs->mode == MODE_TRAIN; t++)
-        for (int box = 0; box < programs->place.param[t].tp_boxes && !e; box++)
+        for (int box = 0; box < programs->sharding.param[t].tp_boxes && !e; box++)
             e = check_reduced(g, programs, facts, n, t, box, why);
     return e;
 }

@@ -18,7 +18,7 @@ static int tp_size(const struct program *p)
 
 static int tp_index(const struct program *p)
 {
-    return p->place.coord[AXIS_TP];
+    return p->sharding.coord[AXIS_TP];
 }
 
 int parts_rows(const struct program *p, const struct op *op)
@@ -36,7 +36,7 @@ bool parts_columns(const struct program *p, const struct graph *g, const struct 
     bool by_rows = op->flags & OPF_TRANS_B;
     if (w->tensor < 0 || g->tensors[w->tensor].kind != GT_PARAM || op->flags & OPF_TRANS_A || op->ldb <= 0)
         return false;
-    const struct place_param *q = &p->place.param[w->tensor];
+    const struct sharding_param *q = &p->sharding.param[w->tensor];
     int64_t at = op->arg[1].offset.factor + op->arg[1].col;
     *width = by_rows ? q->rows : q->cols;
     *lo = by_rows ? at / op->ldb : at;

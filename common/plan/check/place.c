@@ -165,7 +165,7 @@ static err_t each_overlap(const struct program *p, struct spots *ret, const stru
     for (int i = 0; i < ret->n; i++) {
         for (int k = i + 1; k < ret->n && s[k].space == s[i].space && s[k].lo < s[i].hi; k++) {
             int a = s[i].place, b = s[k].place;
-            if (s[i].space != SPACE_WORK && (s[i].space != SPACE_GRAD || p->place.zero < 2))
+            if (s[i].space != SPACE_WORK && (s[i].space != SPACE_GRAD || p->sharding.zero < 2))
                 return why_set(why, ERR_INVALID, "rank %d: buffers %s and %s share bytes of %s", p->rank,
                                p->buffers[ret->place[a].buffer].name, p->buffers[ret->place[b].buffer].name,
                                space_names[s[i].space]);

@@ -15,7 +15,7 @@ static int ring_size(const struct program *p)
 
 static int ring_index(const struct program *p)
 {
-    return p->place.coord[AXIS_CP];
+    return p->sharding.coord[AXIS_CP];
 }
 
 int ring_shifted(const struct program *p, int away, int from)

@@ -46,7 +46,7 @@ err_t rank_all_reduce(struct rank_check *c, const struct op *op)
 /* Whether this rank has any rows of the local tensor. */
 bool rank_has_piece(const struct rank_check *c, int place)
 {
-    const struct place_param *q = &c->p->place.param[rank_buffer(c, place)->tensor];
+    const struct sharding_param *q = &c->p->sharding.param[rank_buffer(c, place)->tensor];
     return q->lo < q->hi;
 }
 

@@ -116,7 +116,7 @@ int compile_take_grad(struct compiler *c, int t)
 /* What has been put into t's gradient is of own tokens, or of some of the query heads that use a key-value head. */
 static void mark_shares(struct compiler *c, int t, bool own_tokens)
 {
-    bool shared = c->g->tensors[t].cut.segments && c->p->place.param[t].tp_boxes < c->p->mesh.size[AXIS_TP];
+    bool shared = c->g->tensors[t].cut.segments && c->p->sharding.param[t].tp_boxes < c->p->mesh.size[AXIS_TP];
     c->tp_shares[t] |= (own_tokens && !MUTANT(NORM_SHARES_UNMARKED)) || (shared && !MUTANT(KV_SHARES_UNMARKED));
 }
 
@@ -475,10 +475,10 @@ static const struct {
     [GO_DROPOUT] = {dropout, OP_DROPOUT},
 };
 
-void compile_backward(struct compiler *c, struct place_stage nodes, enum pass_half half)
+void compile_backward(struct compiler *c, struct sharding_stage nodes, enum pass_half half)
 {
     c->half = half;
-    c->forward = (struct place_stage){0, 0};
+    c->forward = (struct sharding_stage){0, 0};
     if (half != PASS_WEIGHTS)
         compile_give_up(c, nodes);
     for (int t = 0; t < c->g->n_tensors; t++) {

@@ -1,8 +1,8 @@
 /* Buffers and where those lie that live as long as the job: parameters, optimizer state, gradients, host scalars.
  *
  * All that belongs to parameters is laid out alike: unit by unit, in each the graph's order, every tensor in a slot as
- * large as any rank of the stage needs (place.h), at 64 bytes, so that one operation can take all of a unit and ranks
- * agree on offsets without talking. There are two such lines: of pieces (parameters, moments, gradients that are
+ * large as any rank of the stage needs (sharding.h), at 64 bytes, so that one operation can take all of a unit and
+ * ranks agree on offsets without talking. There are two such lines: of pieces (parameters, moments, gradients that are
  * summed) and of local tensors (what is computed with, and the gradients of that); without ZeRO they are one. The gaps
  * between tensors are zero from the allocation and stay zero: no op writes there anything but sums of zeros. Copies in
  * a narrower type keep the elements' places, so there the alignment is as much wider as the type. Of what a rank's
@@ -140,7 +140,7 @@ static int run_new(struct compiler *c, const struct line *l, const char *name, i
 /* The part of tensor t; -1 where it is empty. */
 static int part_new(struct compiler *c, const struct line *l, int t, int64_t offset)
 {
-    const struct place_param *q = &c->p->place.param[t];
+    const struct sharding_param *q = &c->p->sharding.param[t];
     struct buffer b = of_tensor(c, t, l->suffix, l->space);
     b.dtype = l->dtype;
     b.offset = offset;
@@ -167,7 +167,7 @@ static int64_t lay_out_unit(struct compiler *c, const struct line *l, int unit, 
     char name[32];
     for (int i = c->held_from[unit]; i < c->held_from[unit + 1] && !c->err; i++) {
         const int t = c->held[i];
-        const struct place_param *q = &c->p->place.param[t];
+        const struct sharding_param *q = &c->p->sharding.param[t];
         l->index[t] = part_new(c, l, t, base);
         base = align(base + (l->pieces ? q->slot : q->full_slot) * (int64_t)dtype_bytes(l->dtype),
                      param_align(c, l->dtype));
@@ -218,7 +218,7 @@ static void parts_new(struct compiler *c, int unit)
     u->parts = calloc((size_t)(end - first) + 1, sizeof(*u->parts));
     for (int k = first; k < end && u->parts; k++) {
         const int t = c->held[k];
-        const struct place_param *q = &p->place.param[t];
+        const struct sharding_param *q = &p->sharding.param[t];
         struct unit_part *x = &u->parts[u->n];
         *x = (struct unit_part){t, local, piece, calloc((size_t)n, sizeof(*x->counts))};
         if (!x->counts)
@@ -226,7 +226,7 @@ static void parts_new(struct compiler *c, int unit)
         u->n++;
         for (int i = 0; i < n; i++) {
             int64_t lo, hi;
-            place_piece(&p->place, t, i, &lo, &hi);
+            sharding_piece(&p->sharding, t, i, &lo, &hi);
             x->counts[i] = (hi - lo) * q->cols;
         }
         local = align(local + q->full_slot, each);
@@ -354,7 +354,7 @@ static void loss_new(struct compiler *c)
 
 static void blocks_new(struct compiler *c)
 {
-    c->blocks = host_new(c, "norm.blocks", -1, DT_F64, dim_one(c->p->place.n_blocks));
+    c->blocks = host_new(c, "norm.blocks", -1, DT_F64, dim_one(c->p->sharding.n_blocks));
     c->p->norm_buffer = host_new(c, "norm", -1, DT_F64, dim_one(1));
     c->p->clip_buffer = host_new(c, "clip", -1, DT_F64, dim_one(1));
 }

@@ -212,12 +212,12 @@ static void held_new(struct compiler *c)
         return;
     }
     for (int t = 0; t < c->g->n_tensors; t++)
-        if (c->p->place.param[t].held)
+        if (c->p->sharding.param[t].held)
             c->held_from[c->g->tensors[t].unit + 2]++;
     for (int u = 0; u < c->g->n_units; u++)
         c->held_from[u + 2] += c->held_from[u + 1];
     for (int t = 0; t < c->g->n_tensors; t++)
-        if (c->p->place.param[t].held)
+        if (c->p->sharding.param[t].held)
             c->held[c->held_from[c->g->tensors[t].unit + 1]++] = t;
 }
 
@@ -386,9 +386,9 @@ static err_t compile_rank(const struct job_spec *job, const struct graph *g, con
     if (why)
         why->text[0] = 0;
     struct graph cut = {0};
-    c.err = place_init(&p.place, g, &p.mesh, rank, (int)job->parallel.zero, chunks_of(job), why);
-    if (!c.err && p.place.n_stages > 1) {
-        c.err = compile_cut(g, &p.place, &cut, why);
+    c.err = sharding_init(&p.sharding, g, &p.mesh, rank, (int)job->parallel.zero, chunks_of(job), why);
+    if (!c.err && p.sharding.n_stages > 1) {
+        c.err = compile_cut(g, &p.sharding, &cut, why);
         c.g = &cut; /* nothing goes on after an error */
     }
     if (!c.err)
@@ -454,7 +454,7 @@ void program_fini(struct program *p)
         free(p->units[u].parts);
     }
     free(p->units);
-    place_fini(&p->place);
+    sharding_fini(&p->sharding);
     free(p->buffers);
     free(p->ops);
     free(p->actions);

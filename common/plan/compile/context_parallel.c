@@ -136,7 +136,7 @@ static void copy_cols(struct compiler *c, const struct ring *r, int from, int64_
 static struct ring ring_begin(struct compiler *c, int node)
 {
     const struct graph_node *n = &c->g->nodes[node];
-    struct ring r = {.node = node, .n = c->p->mesh.size[AXIS_CP], .me = c->p->place.coord[AXIS_CP]};
+    struct ring r = {.node = node, .n = c->p->mesh.size[AXIS_CP], .me = c->p->sharding.coord[AXIS_CP]};
     struct piece any[PLAN_MAX_SEGMENTS];
     r.heads = compile_heads(c, n->in[0], n->heads);
     r.o_cols = compile_cols(c, n->out[0]);

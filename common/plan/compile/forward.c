@@ -32,7 +32,7 @@ static bool can_take(const struct compiler *c, int t)
 /* Of a sum over the tp group what only one member may add. */
 static int by_first(const struct compiler *c, int buffer)
 {
-    return c->p->place.coord[AXIS_TP] == 0 ? buffer : -1;
+    return c->p->sharding.coord[AXIS_TP] == 0 ? buffer : -1;
 }
 
 static void embed_segment(struct compiler *c, int i, enum op_kind kind, int s, int y, bool share)
@@ -349,7 +349,7 @@ void compile_dropout(struct compiler *c, int i, int from, int to)
     struct op *op = compile_op(c, OP_DROPOUT, i);
     int64_t lo = 0, hi;
     if (x->cut.segments && c->p->mesh.size[AXIS_TP] > 1)
-        place_cut(&x->cut, c->p->mesh.size[AXIS_TP], c->p->place.coord[AXIS_TP], &lo, &hi);
+        sharding_cut(&x->cut, c->p->mesh.size[AXIS_TP], c->p->sharding.coord[AXIS_TP], &lo, &hi);
     op->m = compile_rows(c, n->in[0]);
     op->n = dim_one(compile_cols(c, n->in[0]));
     op->k = x->dim[1];
@@ -398,7 +398,7 @@ static void emit(struct compiler *c, int i)
     rules[c->g->nodes[i].op].emit(c, i, rules[c->g->nodes[i].op].kind);
 }
 
-void compile_forward(struct compiler *c, struct place_stage nodes)
+void compile_forward(struct compiler *c, struct sharding_stage nodes)
 {
     c->forward = nodes;
     for (int t = 0; t < c->g->n_tensors; t++)

@@ -36,11 +36,11 @@ static void add(struct compiler *c, unsigned axes, const int *ranks, int n)
 }
 
 /* Which of a rank's peers over `axes` belong to its group: all, or those that `alike` says. */
-typedef bool (*alike_fn)(const struct compiler *c, const struct place *of, const int peer[AXIS_COUNT], int t);
+typedef bool (*alike_fn)(const struct compiler *c, const struct sharding *of, const int peer[AXIS_COUNT], int t);
 
-static int members(const struct compiler *c, const struct place *of, unsigned axes, alike_fn alike, int t, int *ret)
+static int members(const struct compiler *c, const struct sharding *of, unsigned axes, alike_fn alike, int t, int *ret)
 {
-    int all = place_group(of, axes, ret), n = 0;
+    int all = sharding_group(of, axes, ret), n = 0;
     for (int i = 0; i < all; i++) {
         int coord[AXIS_COUNT];
         mesh_coords(&of->mesh, ret[i], coord);
@@ -54,7 +54,7 @@ static int members(const struct compiler *c, const struct place *of, unsigned ax
  * by tensor may have been there before. */
 static void add_all(struct compiler *c, unsigned axes, alike_fn alike, int t, int *ranks)
 {
-    struct place of = c->p->place;
+    struct sharding of = c->p->sharding;
     for (int r = 0; r < mesh_workers(&of.mesh) && !c->err; r++) {
         of.rank = r;
         mesh_coords(&of.mesh, r, of.coord);
@@ -75,7 +75,7 @@ static int find_or_add(struct compiler *c, unsigned axes, alike_fn alike, int t)
     else if (!c->sizes_only)
         add_all(c, axes, alike, t, ranks);
     if (!c->err) {
-        int n = members(c, &c->p->place, axes, alike, t, ranks);
+        int n = members(c, &c->p->sharding, axes, alike, t, ranks);
         found = n > 1 ? find(c->p, ranks, n) : -1;
         if (n > 1 && found < 0) { /* others' groups have no size */
             add(c, axes, ranks, n);
@@ -103,11 +103,11 @@ int compile_group(struct compiler *c, unsigned axes)
     return *known < 0 ? -1 : *known - 1;
 }
 
-static bool same_box(const struct compiler *c, const struct place *of, const int peer[AXIS_COUNT], int t)
+static bool same_box(const struct compiler *c, const struct sharding *of, const int peer[AXIS_COUNT], int t)
 {
     const struct graph_cut *cut = &c->g->tensors[t].cut;
     int boxes, tp = of->mesh.size[AXIS_TP];
-    return place_cut_box(cut, tp, peer[AXIS_TP], &boxes) == place_cut_box(cut, tp, of->coord[AXIS_TP], &boxes);
+    return sharding_cut_box(cut, tp, peer[AXIS_TP], &boxes) == sharding_cut_box(cut, tp, of->coord[AXIS_TP], &boxes);
 }
 
 int compile_group_tp_box(struct compiler *c, int t)
@@ -115,9 +115,9 @@ int compile_group_tp_box(struct compiler *c, int t)
     return find_or_add(c, 1u << AXIS_TP, same_box, t);
 }
 
-static bool both_use(const struct compiler *c, const struct place *of, const int peer[AXIS_COUNT], int t)
+static bool both_use(const struct compiler *c, const struct sharding *of, const int peer[AXIS_COUNT], int t)
 {
-    return place_uses(of, peer[AXIS_PP], t) && place_uses(of, of->coord[AXIS_PP], t);
+    return sharding_uses(of, peer[AXIS_PP], t) && sharding_uses(of, of->coord[AXIS_PP], t);
 }
 
 int compile_group_stages(struct compiler *c, int t)

@@ -1,6 +1,6 @@
 /* The compiler's own parts. Private to common/plan.
  *
- *   place.c       who holds what of every parameter           groups.c    the groups that collectives go over
+ *   sharding.c       who holds what of every parameter           groups.c    the groups that collectives go over
  *   buffers.c     what lives as long as the job               once.c      norm, clip, update, snapshot
  *   forward.c     a node's forward as ops, with what          backward.c  the same backwards, whole or split
  *                 tensor and context parallelism need           ring.c      attention over a cut sequence
@@ -12,9 +12,9 @@
  *   stages.c      the model cut into stages, chunks' lists    mesh.c      which mesh a job asks for, and what cannot be
  *   pack.c        places for what lives shorter               sync.c      events, from who touches which bytes when
  *
- * The order: place_init, groups, compile_buffers; for every chunk compile_forward and compile_backward, each a list of
- * ops, which compile_units rewrites; actions name lists; compile_pack gives places; compile_sync gives events, so that
- * no rule thinks of any. */
+ * The order: sharding_init, groups, compile_buffers; for every chunk compile_forward and compile_backward, each a list
+ * of ops, which compile_units rewrites; actions name lists; compile_pack gives places; compile_sync gives events, so
+ * that no rule thinks of any. */
 #ifndef DTD_COMMON_PLAN_COMPILE_INTERNAL_H
 #define DTD_COMMON_PLAN_COMPILE_INTERNAL_H
 
@@ -60,10 +60,10 @@ struct compiler {
     bool *grad_started; /* a parameter's gradient has been written in this backward */
     /* Tensor and sequence parallelism. An activation that the model does not cut is "own" where program.mesh has tp > 1
      * and parallel.sp is set: a rank has SYM_OWN rows of it. */
-    bool own;                   /* the job cuts such activations by tokens */
-    bool async;                 /* and overlaps products with their collectives */
-    struct place_stage forward; /* the nodes whose forward is under way; none in a backward */
-    int *parts;                 /* by member of the tp group, or part: a buffer of the product under way */
+    bool own;                      /* the job cuts such activations by tokens */
+    bool async;                    /* and overlaps products with their collectives */
+    struct sharding_stage forward; /* the nodes whose forward is under way; none in a backward */
+    int *parts;                    /* by member of the tp group, or part: a buffer of the product under way */
     int *full;           /* by graph tensor: an own activation gathered to all tokens in the list under way; -1 */
     int *shares;         /* by graph tensor: its gradient on all tokens, a share of a sum over tp; -1: there is none */
     bool *tp_shares;     /* by graph tensor: a parameter's gradient is a share over tp: it came from own tokens, or the
@@ -150,7 +150,7 @@ static inline int compile_tp_size(const struct compiler *c)
 
 static inline int compile_tp_index(const struct compiler *c)
 {
-    return c->p->place.coord[AXIS_TP];
+    return c->p->sharding.coord[AXIS_TP];
 }
 
 /* Whether t is cut by tokens: an activation or statistic that the model does not cut, under sequence parallelism. */
@@ -232,8 +232,8 @@ int compile_gelu_before(const struct compiler *c, int i);
 
 /* The nodes of one chunk, appended to the program's ops. An activation that comes from another stage has its buffer in
  * c->act before; every gradient of what goes to another has its in c->grad. */
-void compile_forward(struct compiler *c, struct place_stage nodes);
-void compile_backward(struct compiler *c, struct place_stage nodes, enum pass_half half);
+void compile_forward(struct compiler *c, struct sharding_stage nodes);
+void compile_backward(struct compiler *c, struct sharding_stage nodes, enum pass_half half);
 /* The whole gradient of activation t in its own layout, shares summed: what its producer, or another stage, takes. */
 int compile_take_grad(struct compiler *c, int t);
 
@@ -249,7 +249,7 @@ void compile_forward_again(struct compiler *c, int maker);
 
 /* recompute.c: what the job's policy gives up of what these nodes make, for the backward that begins; whether the value
  * of t is given up still; its making again, before a backward rule asks for it, with all that it is made of. */
-void compile_give_up(struct compiler *c, struct place_stage nodes);
+void compile_give_up(struct compiler *c, struct sharding_stage nodes);
 bool compile_given_up(const struct compiler *c, int t);
 void compile_again(struct compiler *c, int node);
 
@@ -304,7 +304,7 @@ void compile_order_fini(struct order *o); /* legal on a zeroed one */
 /* The graph with its stages cut apart: where a norm would add what two layers of different stages have made, the
  * earlier stage adds (a node behind all others), so that one tensor goes from each stage to the next. A copy of the
  * nodes, freed by the caller. ERR_INVALID where the model cannot be cut so. */
-NODISCARD err_t compile_cut(const struct graph *g, const struct place *p, struct graph *ret, struct why *why);
+NODISCARD err_t compile_cut(const struct graph *g, const struct sharding *p, struct graph *ret, struct why *why);
 /* Who has which slot when; before compile_buffers. */
 void compile_pipeline(struct compiler *c);
 /* The lists of this rank's chunks, and the actions of all its microbatches. */

@@ -425,7 +425,7 @@ static void pack_space(struct pack *k, enum buffer_space space)
         if (buffer->space == space && is_packed(buffer) && top)
             n += life_init(k, b, &all[n]);
     }
-    for (int chunk = p->place.chunks - 1; chunk >= -1 && !k->c->err; chunk--)
+    for (int chunk = p->sharding.chunks - 1; chunk >= -1 && !k->c->err; chunk--)
         place_chunk(k, space, chunk, all, n, some, order);
     for (int i = 0; all && i < n; i++)
         free(all[i].spans);

@@ -172,7 +172,7 @@ struct pipeline {
 
 static const struct schedule_row *row_of(const struct compiler *c)
 {
-    return &c->pipeline->schedule->rows[c->p->place.coord[AXIS_PP]];
+    return &c->pipeline->schedule->rows[c->p->sharding.coord[AXIS_PP]];
 }
 
 /* Deals slots; `held` and `taken` are room for one chunk's microbatches and slots. */

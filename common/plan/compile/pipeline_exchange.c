@@ -129,7 +129,7 @@ static err_t find_arrivals(struct exchanges *x, const struct schedule_rank_posts
 
 struct exchanges *exchanges_new(struct compiler *c, const struct chunk *chunks, int micros)
 {
-    const int rank = c->p->place.coord[AXIS_PP];
+    const int rank = c->p->sharding.coord[AXIS_PP];
     const struct schedule *schedule = &c->order->schedule;
     const struct schedule_rank_posts *posts = &c->order->posts.ranks[rank];
     struct exchanges *x = calloc(1, sizeof(*x));

@@ -76,7 +76,7 @@ static bool gives(const struct compiler *c, int t)
     return policy != RECOMPUTE_NONE && t != c->g->logits && policies[policy](c, t);
 }
 
-void compile_give_up(struct compiler *c, struct place_stage nodes)
+void compile_give_up(struct compiler *c, struct sharding_stage nodes)
 {
     bool *inputs = calloc((size_t)c->g->n_tensors + 1, sizeof(*inputs));
     if (!inputs) {

@@ -46,7 +46,7 @@ static void take_sum(struct graph *g, int at, int to)
 }
 
 /* The node that ends stage s, if it ends with a sum of its own. */
-static int sum_node(const struct graph *g, const struct place *p, int s)
+static int sum_node(const struct graph *g, const struct sharding *p, int s)
 {
     int i = g->n_nodes - (p->n_stages - 1) + s;
     return s < p->n_stages - 1 && g->nodes[i].out[0] >= 0 ? i : -1;
@@ -54,7 +54,7 @@ static int sum_node(const struct graph *g, const struct place *p, int s)
 
 /* Marks what the nodes of a stage make (made[t] = stage) and checks that they take from the stage before at most one
  * tensor, from others none. `made`: -1 for what nobody has made. */
-static bool follow_stage(const struct graph *g, struct place_stage nodes, int stage, int *made, int *crossing)
+static bool follow_stage(const struct graph *g, struct sharding_stage nodes, int stage, int *made, int *crossing)
 {
     for (int i = nodes.first_node; i < nodes.end_node; i++) {
         for (int k = 0; k < GRAPH_MAX_IN; k++) {
@@ -73,16 +73,16 @@ static bool follow_stage(const struct graph *g, struct place_stage nodes, int st
 }
 
 /* What goes from stage s - 1 to stage s, -1: nothing; false where it is not one tensor. */
-static bool find_crossing(const struct graph *g, const struct place *p, int s, int *made, int *ret)
+static bool find_crossing(const struct graph *g, const struct sharding *p, int s, int *made, int *ret)
 {
     *ret = -1;
     if (!follow_stage(g, p->stage[s], s, made, ret))
         return false;
     int sum = sum_node(g, p, s);
-    return sum < 0 || follow_stage(g, (struct place_stage){sum, sum + 1}, s, made, ret);
+    return sum < 0 || follow_stage(g, (struct sharding_stage){sum, sum + 1}, s, made, ret);
 }
 
-static err_t check_cut(const struct graph *g, const struct place *p, struct why *why)
+static err_t check_cut(const struct graph *g, const struct sharding *p, struct why *why)
 {
     int *made = malloc(((size_t)g->n_tensors + 1) * sizeof(*made)), crossing;
     err_t e = made ? OK : ERR_NOMEM;
@@ -98,7 +98,7 @@ static err_t check_cut(const struct graph *g, const struct place *p, struct why 
     return e;
 }
 
-err_t compile_cut(const struct graph *g, const struct place *p, struct graph *ret, struct why *why)
+err_t compile_cut(const struct graph *g, const struct sharding *p, struct graph *ret, struct why *why)
 {
     struct graph cut = *g;
     int more = p->n_stages - 1;
@@ -120,13 +120,13 @@ err_t compile_cut(const struct graph *g, const struct place *p, struct graph *re
 /* ---- a chunk's lists ---- */
 
 struct stage {
-    struct place_stage nodes, sum; /* sum: the node that ends it, or none */
-    int takes, gives;              /* tensors from the stage before and for the stage behind; -1 */
+    struct sharding_stage nodes, sum; /* sum: the node that ends it, or none */
+    int takes, gives;                 /* tensors from the stage before and for the stage behind; -1 */
 };
 
 static int tensor_between(const struct compiler *c, int s)
 {
-    const struct place *p = &c->p->place;
+    const struct sharding *p = &c->p->sharding;
     int *made = malloc(((size_t)c->g->n_tensors + 1) * sizeof(*made)), crossing = -1;
     for (int t = 0; made && t < c->g->n_tensors; t++)
         made[t] = -1;
@@ -138,7 +138,7 @@ static int tensor_between(const struct compiler *c, int s)
 
 static struct stage stage_of(const struct compiler *c, int chunk)
 {
-    const struct place *p = &c->p->place;
+    const struct sharding *p = &c->p->sharding;
     int s = chunk * p->mesh.size[AXIS_PP] + p->coord[AXIS_PP];
     int sum = p->n_stages > 1 ? sum_node(c->g, p, s) : -1;
     return (struct stage){.nodes = p->stage[s],

@@ -1,10 +1,11 @@
 /* What a step does once, behind its microbatches: sum gradients and losses over the ranks, norm, clip, update,
  * snapshot.
  *
- * A gradient is a sum of shares, and each of its sums is a fact of place.h: over ranks with other tokens (dp, fsdp, cp)
- * in any case; over the tp ranks of its box where each has computed a part only; over the stages that use it. With ZeRO
- * the first of these leaves each rank the sum of its piece. The canonical tree is over microbatches, so dp and fsdp
- * come first there, whole, and cp's shares behind. What is read from then on is the own piece alone, wherever it lies.
+ * A gradient is a sum of shares, and each of its sums is a fact of sharding.h: over ranks with other tokens (dp, fsdp,
+ * cp) in any case; over the tp ranks of its box where each has computed a part only; over the stages that use it. With
+ * ZeRO the first of these leaves each rank the sum of its piece. The canonical tree is over microbatches, so dp and
+ * fsdp come first there, whole, and cp's shares behind. What is read from then on is the own piece alone, wherever it
+ * lies.
  *
  * Reduces go to the communication stream in the order in which the last backward completes the units, so that an
  * asynchronous device sums a unit while it still computes the one below. The norm's
@@ -30,7 +31,7 @@ static bool many(const struct compiler *c)
 /* The gradient of the own piece of parameter t, as operand i. */
 static void arg_grad(struct compiler *c, struct op *op, int i, int t)
 {
-    const struct place_param *q = &c->p->place.param[t];
+    const struct sharding_param *q = &c->p->sharding.param[t];
     bool own = c->piece_grad[t] >= 0;
     op_arg(op, i, own ? c->piece_grad[t] : c->p->grad_buffer[t]);
     if (!own)
@@ -40,13 +41,13 @@ static void arg_grad(struct compiler *c, struct op *op, int i, int t)
 /* Whether this rank has something of parameter t to reduce and update. */
 static bool has_piece(const struct compiler *c, int t)
 {
-    const struct place_param *q = &c->p->place.param[t];
+    const struct sharding_param *q = &c->p->sharding.param[t];
     return c->g->tensors[t].kind == GT_PARAM && q->held && q->lo < q->hi;
 }
 
 static int64_t piece_elements(const struct compiler *c, int t)
 {
-    const struct place_param *q = &c->p->place.param[t];
+    const struct sharding_param *q = &c->p->sharding.param[t];
     return (q->hi - q->lo) * q->cols;
 }
 
@@ -63,7 +64,7 @@ static struct op *comm_op(struct compiler *c, enum op_kind kind, int group, int6
 /* The ranks with other shares of parameter t's gradient of the own piece, on tp. */
 static int tp_group(struct compiler *c, int t)
 {
-    const struct place_param *q = &c->p->place.param[t];
+    const struct sharding_param *q = &c->p->sharding.param[t];
     if (q->tp_boxes == 1)
         return compile_group(c, AXIS(AXIS_TP));
     return q->tp_boxes < c->p->mesh.size[AXIS_TP] ? compile_group_tp_box(c, t) : -1;
@@ -87,7 +88,7 @@ void compile_once_groups(struct compiler *c)
         if (c->g->tensors[t].kind != GT_PARAM)
             continue;
         tp_group(c, t);
-        if (c->p->place.param[t].stages > 1)
+        if (c->p->sharding.param[t].stages > 1)
             compile_group_stages(c, t);
     }
 }
@@ -144,9 +145,9 @@ static void reduce_params(struct compiler *c, int unit)
             reduce_param(c, t, tp_group(c, t));
         if (c->tp_shares[t] && MUTANT(TP_SHARES_TWICE))
             reduce_param(c, t, tp_group(c, t));
-        if (MUTANT(WHOLE_SUMMED) && !c->tp_shares[t] && c->p->place.param[t].tp_boxes == 1)
+        if (MUTANT(WHOLE_SUMMED) && !c->tp_shares[t] && c->p->sharding.param[t].tp_boxes == 1)
             reduce_param(c, t, compile_group(c, AXIS(AXIS_TP)));
-        if (c->p->place.param[t].stages > 1 && !MUTANT(TIED_LEFT))
+        if (c->p->sharding.param[t].stages > 1 && !MUTANT(TIED_LEFT))
             reduce_param(c, t, compile_group_stages(c, t));
     }
 }
@@ -195,8 +196,8 @@ static void norm_unit(struct compiler *c, int unit)
 {
     for (int i = c->held_from[unit]; i < c->held_from[unit + 1]; i++) {
         const int t = c->held[i];
-        const struct place_param *q = &c->p->place.param[t];
-        if (!has_piece(c, t) || !place_counts(&c->p->place, c->g, t))
+        const struct sharding_param *q = &c->p->sharding.param[t];
+        if (!has_piece(c, t) || !sharding_counts(&c->p->sharding, c->g, t))
             continue;
         struct op *op = compile_op(c, OP_NORM, -1);
         op->m = dim_one(piece_elements(c, t));
@@ -209,7 +210,7 @@ static void norm_unit(struct compiler *c, int unit)
 
 static void norm_blocks(struct compiler *c)
 {
-    int64_t n = c->p->place.n_blocks;
+    int64_t n = c->p->sharding.n_blocks;
     int group = compile_group(c, norm_axes(c)); /* -1: this rank counts all */
     if (group >= 0) {
         struct op *op = compile_op(c, OP_ZERO, -1);
@@ -227,7 +228,7 @@ void compile_norm(struct compiler *c)
     int first = c->p->n_ops;
     norm_blocks(c);
     struct op *op = compile_op(c, OP_CLIP, -1);
-    op->m = dim_one(c->p->place.n_blocks);
+    op->m = dim_one(c->p->sharding.n_blocks);
     op->n = dim_one(c->p->n_micros);
     op_arg(op, 0, c->blocks);
     op_arg(op, 1, c->p->loss_buffer);

@@ -20,7 +20,7 @@ struct graph_dim compile_local(const struct compiler *c, int t, int d)
     const struct graph_tensor *g = &c->g->tensors[t];
     struct graph_dim dim = g->dim[d];
     if (g->cut.segments && g->cut.dim == d)
-        dim.factor = place_cut_extent(&g->cut, dim.factor, compile_tp_size(c), compile_tp_index(c));
+        dim.factor = sharding_cut_extent(&g->cut, dim.factor, compile_tp_size(c), compile_tp_index(c));
     if (dim.sym == SYM_TOKENS && compile_is_own(c, t))
         dim.sym = SYM_OWN;
     return dim;
@@ -42,7 +42,7 @@ int64_t compile_heads(const struct compiler *c, int t, int64_t all)
     int64_t lo, hi;
     if (!cut->segments)
         return all;
-    place_cut(cut, compile_tp_size(c), compile_tp_index(c), &lo, &hi);
+    sharding_cut(cut, compile_tp_size(c), compile_tp_index(c), &lo, &hi);
     return hi - lo;
 }
 
@@ -69,7 +69,7 @@ void compile_vocab(const struct compiler *c, struct op *op, int t)
 {
     const struct graph_cut *cut = &c->g->tensors[t].cut;
     if (compile_tp_size(c) > 1 && cut->segments)
-        place_cut(cut, compile_tp_size(c), compile_tp_index(c), &op->vocab_lo, &op->vocab_hi);
+        sharding_cut(cut, compile_tp_size(c), compile_tp_index(c), &op->vocab_lo, &op->vocab_hi);
     if (MUTANT(VOCABULARY_OFF_BY_ONE) && op->vocab_lo > 0) {
         op->vocab_lo++;
         op->vocab_hi++;

@@ -18,7 +18,7 @@
 
 int compile_zero(const struct compiler *c)
 {
-    return c->p->mesh.size[AXIS_FSDP] > 1 ? c->p->place.zero : 0;
+    return c->p->mesh.size[AXIS_FSDP] > 1 ? c->p->sharding.zero : 0;
 }
 
 bool compile_scatters(const struct compiler *c)
@@ -253,7 +253,7 @@ int compile_rounds(const struct compiler *c)
     if (p->mode == MODE_GENERATE || (compile_zero(c) < 3 && (p->mode != MODE_TRAIN || !compile_scatters(c))))
         return p->end_micro - p->first_micro;
     int fsdp = p->mesh.size[AXIS_FSDP]; /* larger shares come first */
-    layout_split(p->n_micros, p->mesh.size[AXIS_DP] * fsdp, p->place.coord[AXIS_DP] * fsdp, &lo, &hi);
+    layout_split(p->n_micros, p->mesh.size[AXIS_DP] * fsdp, p->sharding.coord[AXIS_DP] * fsdp, &lo, &hi);
     return (int)(hi - lo);
 }
 

@@ -41,7 +41,7 @@ struct kinds {
     const struct graph *g;
     struct why *why;
     int *tp, *cp, *data;        /* by coordinate; data: by dp * fsdp size + fsdp. The first that is alike */
-    struct place *by_tp;        /* of the rank with this coordinate and zeros else, which holds nothing */
+    struct sharding *by_tp;     /* of the rank with this coordinate and zeros else, which holds nothing */
     int *held, *held_from;      /* parameters of pipeline rank i: held[held_from[i] .. held_from[i + 1]) */
     struct plan_memory *memory; /* by rank, of the first of a kind; total_bytes 0: not known yet */
     enum dtype wide;
@@ -72,7 +72,7 @@ static bool tp_alike(const struct kinds *k, int a, int b)
     for (int t = 0; t < k->g->n_tensors; t++) {
         const struct graph_tensor *x = &k->g->tensors[t];
         int64_t extent = x->cut.segments ? x->dim[x->cut.dim].factor : 0;
-        if (place_cut_extent(&x->cut, extent, n, a) != place_cut_extent(&x->cut, extent, n, b))
+        if (sharding_cut_extent(&x->cut, extent, n, a) != sharding_cut_extent(&x->cut, extent, n, b))
             return false;
     }
     for (int64_t c = 0; c < k->mesh.size[AXIS_CP]; c++) { /* own tokens */
@@ -135,8 +135,8 @@ static err_t places_of(struct kinds *k)
     k->by_tp = calloc((unsigned)k->mesh.size[AXIS_TP], sizeof(*k->by_tp));
     for (int i = 0; i < k->mesh.size[AXIS_TP] && k->by_tp && !e; i++) {
         const int coord[AXIS_COUNT] = {[AXIS_TP] = i};
-        e = place_init(&k->by_tp[i], k->g, &k->mesh, rank_at(&k->mesh, coord), (int)k->job->parallel.zero, chunks,
-                       k->why);
+        e = sharding_init(&k->by_tp[i], k->g, &k->mesh, rank_at(&k->mesh, coord), (int)k->job->parallel.zero, chunks,
+                          k->why);
     }
     return k->by_tp ? e : ERR_NOMEM;
 }
@@ -144,13 +144,13 @@ static err_t places_of(struct kinds *k)
 /* What pipeline ranks hold, as lists; then by_tp is told for one rank after another what it holds. */
 static err_t held_of(struct kinds *k)
 {
-    const struct place *p = &k->by_tp[0];
+    const struct sharding *p = &k->by_tp[0];
     const int pp = k->mesh.size[AXIS_PP];
     k->held = calloc((size_t)p->n_uses + 1, sizeof(*k->held));
     k->held_from = calloc((size_t)pp + 2, sizeof(*k->held_from));
     if (!k->held || !k->held_from)
         return ERR_NOMEM;
-    assert(p->use); /* place_init */
+    assert(p->use); /* sharding_init */
     for (int u = 1; u <= p->n_uses; u++)
         k->held_from[p->use[u].pp + 2]++;
     for (int r = 0; r < pp; r++)
@@ -184,7 +184,7 @@ static err_t kinds_init(struct kinds *k, const struct job_spec *job, const struc
 static void kinds_fini(struct kinds *k)
 {
     for (int i = 0; i < k->mesh.size[AXIS_TP] && k->by_tp; i++)
-        place_fini(&k->by_tp[i]);
+        sharding_fini(&k->by_tp[i]);
     free(k->by_tp);
     free(k->tp);
     free(k->cp);
@@ -222,15 +222,15 @@ static err_t spaces_of(const struct kinds *k, const int coord[AXIS_COUNT], struc
  * piece from its place in fsdp. */
 static err_t arena_of(const struct kinds *k, int rank, const int coord[AXIS_COUNT], int64_t *ret)
 {
-    struct program p = {.mesh = k->mesh, .rank = rank, .wide = k->wide, .place = k->by_tp[coord[AXIS_TP]]};
-    struct place_param *param = p.place.param;
+    struct program p = {.mesh = k->mesh, .rank = rank, .wide = k->wide, .sharding = k->by_tp[coord[AXIS_TP]]};
+    struct sharding_param *param = p.sharding.param;
     const int first = k->held_from[coord[AXIS_PP]], end = k->held_from[coord[AXIS_PP] + 1];
-    p.place.rank = rank;
-    memcpy(p.place.coord, coord, sizeof(p.place.coord));
+    p.sharding.rank = rank;
+    memcpy(p.sharding.coord, coord, sizeof(p.sharding.coord));
     for (int i = first; i < end; i++) {
         const int t = k->held[i];
         param[t].held = true;
-        place_piece(&p.place, t, coord[AXIS_FSDP], &param[t].lo, &param[t].hi);
+        sharding_piece(&p.sharding, t, coord[AXIS_FSDP], &param[t].lo, &param[t].hi);
     }
     err_t e = plan_arena_bytes(&p, k->g, ret);
     for (int i = first; i < end; i++)

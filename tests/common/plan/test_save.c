@@ -1,5 +1,5 @@
 /* Saves: every element of every state exactly once over all ranks, from the place where it lies; shares of replicas
- * alike by bytes within a row. On any mesh: who holds what is place.c's alone, so no program is compiled. */
+ * alike by bytes within a row. On any mesh: who holds what is sharding.c's alone, so no program is compiled. */
 #include "common/plan/compile/internal.h"
 #include "tests/common/plan/plan_fixture.h"
 
@@ -22,16 +22,16 @@ static void rank_init(struct saved *s, int rank, struct program *p)
 {
     struct why why;
     *p = (struct program){.mesh = s->mesh, .rank = rank, .wide = DT_F32, .dtype = DT_F32};
-    if (place_init(&p->place, &s->graph, &s->mesh, rank, s->zero, s->chunks, &why) != OK)
+    if (sharding_init(&p->sharding, &s->graph, &s->mesh, rank, s->zero, s->chunks, &why) != OK)
         fail_msg("%s", why.text);
 }
 
-/* A number that says where an element of rank's piece lies: what place_boxes says, the other way round. */
+/* A number that says where an element of rank's piece lies: what sharding_boxes says, the other way round. */
 static int64_t place_of(struct saved *s, const struct program *p, int t, int64_t i, int64_t j)
 {
-    const struct place_param *q = &p->place.param[t];
-    struct place_box boxes[PLACE_MAX_BOXES];
-    int n = place_boxes(&p->place, &s->graph, t, q->lo, q->hi, boxes);
+    const struct sharding_param *q = &p->sharding.param[t];
+    struct sharding_box boxes[SHARDING_MAX_BOXES];
+    int n = sharding_boxes(&p->sharding, &s->graph, t, q->lo, q->hi, boxes);
     for (int b = 0; b < n; b++) {
         const struct box *x = &boxes[b].box;
         int64_t y = i - x->offset[0], z = x->ndim > 1 ? j - x->offset[1] : 0;
@@ -73,7 +73,7 @@ static void save_rank(struct saved *s, int rank)
     assert_true(s->arena[rank] <= s->bytes[rank] + 4096 + 64 * n);
     assert_int_equal(s->arena[rank] % 4096, 0);
     free(items);
-    place_fini(&p.place);
+    sharding_fini(&p.sharding);
 }
 
 static struct saved *save_all(const struct job_spec *job, struct mesh mesh, int zero, int chunks)

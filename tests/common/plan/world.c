@@ -439,11 +439,11 @@ typedef void (*element_fn)(struct world *w, struct rank *r, int t, int64_t globa
 /* Every element of this rank's piece of parameter t: its global place, and its place from the start of the piece. */
 static void each_element(struct world *w, struct rank *r, int t, element_fn fn)
 {
-    const struct place_param *q = &r->program.place.param[t];
+    const struct sharding_param *q = &r->program.sharding.param[t];
     const struct graph_tensor *g = &w->graph.tensors[t];
-    struct place_box boxes[PLACE_MAX_BOXES];
+    struct sharding_box boxes[SHARDING_MAX_BOXES];
     int64_t cols = g->ndim > 1 ? g->dim[1].factor : 1;
-    int n = q->held ? place_boxes(&r->program.place, &w->graph, t, q->lo, q->hi, boxes) : 0;
+    int n = q->held ? sharding_boxes(&r->program.sharding, &w->graph, t, q->lo, q->hi, boxes) : 0;
     for (int b = 0; b < n; b++) {
         const struct box *x = &boxes[b].box;
         int64_t width = g->ndim > 1 ? x->size[1] : 1, col0 = g->ndim > 1 ? x->offset[1] : 0;
@@ -675,8 +675,8 @@ static void compare_logits(const struct world *one, const struct world *many, do
     int compared = 0;
     for (int r = 0; r < many->n; r++) {
         const struct rank *a = &one->rank[one->n == many->n ? r : 0], *b = &many->rank[r];
-        const struct place *place = &b->program.place;
-        if (place->coord[AXIS_PP] != place->mesh.size[AXIS_PP] - 1)
+        const struct sharding *sharding = &b->program.sharding;
+        if (sharding->coord[AXIS_PP] != sharding->mesh.size[AXIS_PP] - 1)
             continue;
         for (int64_t i = 0; i < one->job.train.seq * one->job.model.vocab; i++) {
             double x = logit(a, i, one->job.model.vocab), y = logit(b, i, one->job.model.vocab);
