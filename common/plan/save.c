@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 /* Of a tensor of which this rank has a piece. */
-struct replicas {
+struct replica_class {
     int tensor;
     bool dealt;
     int n, index;
@@ -23,18 +23,18 @@ static uint64_t mix(uint64_t key, int x)
 
 /* An axis on which `n` ranks hold the box, of which this one is number `index`; `which` tells apart what tensors may
  * differ in. */
-static void times(struct replicas *r, int n, int index, int which)
+static void multiply_replicas(struct replica_class *r, int n, int index, int which)
 {
     r->index = r->index * n + index;
     r->n *= n;
     r->key = mix(mix(r->key, which), n);
 }
 
-static void times_stages(struct replicas *r, const struct sharding *p, const struct graph *g, int t)
+static void multiply_stages(struct replica_class *r, const struct sharding *p, const struct graph *g, int t)
 {
     int n = 0, index = 0;
     if (p->param[t].stages == 1) {
-        times(r, 1, 0, 0);
+        multiply_replicas(r, 1, 0, 0);
         return;
     }
     for (int i = 0; i < p->mesh.size[AXIS_PP]; i++)
@@ -43,15 +43,15 @@ static void times_stages(struct replicas *r, const struct sharding *p, const str
             n++;
             r->key = mix(r->key, i + 1);
         }
-    times(r, n, index, 1);
+    multiply_replicas(r, n, index, 1);
 }
 
-static void times_tp(struct replicas *r, const struct sharding *p, const struct graph *g, int t)
+static void multiply_tp(struct replica_class *r, const struct sharding *p, const struct graph *g, int t)
 {
     const int tp = p->mesh.size[AXIS_TP], boxes = p->param[t].tp_boxes;
     int n = 0, index = 0, any;
     if (boxes == 1 || boxes == tp) {
-        times(r, boxes == 1 ? tp : 1, boxes == 1 ? p->coord[AXIS_TP] : 0, boxes == tp);
+        multiply_replicas(r, boxes == 1 ? tp : 1, boxes == 1 ? p->coord[AXIS_TP] : 0, boxes == tp);
         return;
     }
     for (int i = 0; i < tp; i++)
@@ -59,7 +59,7 @@ static void times_tp(struct replicas *r, const struct sharding *p, const struct 
             index += i < p->coord[AXIS_TP];
             n++;
         }
-    times(r, n, index, 2 + p->param[t].tp_box);
+    multiply_replicas(r, n, index, 2 + p->param[t].tp_box);
 }
 
 static bool has_piece(const struct sharding *p, const struct graph *g, int t)
@@ -67,18 +67,18 @@ static bool has_piece(const struct sharding *p, const struct graph *g, int t)
     return g->tensors[t].kind == GT_PARAM && p->param[t].held && p->param[t].lo < p->param[t].hi;
 }
 
-static struct replicas replicas_of(const struct sharding *p, const struct graph *g, int t)
+static struct replica_class replicas_of(const struct sharding *p, const struct graph *g, int t)
 {
-    struct replicas r = {.tensor = t, .n = 1, .key = 0xcbf29ce484222325u};
-    times_stages(&r, p, g, t);
-    times(&r, p->mesh.size[AXIS_DP], p->coord[AXIS_DP], 0);
-    times(&r, p->zero ? 1 : p->mesh.size[AXIS_FSDP], p->zero ? 0 : p->coord[AXIS_FSDP], 0);
-    times(&r, p->mesh.size[AXIS_CP], p->coord[AXIS_CP], 0);
-    times_tp(&r, p, g, t);
+    struct replica_class r = {.tensor = t, .n = 1, .key = 0xcbf29ce484222325u};
+    multiply_stages(&r, p, g, t);
+    multiply_replicas(&r, p->mesh.size[AXIS_DP], p->coord[AXIS_DP], 0);
+    multiply_replicas(&r, p->zero ? 1 : p->mesh.size[AXIS_FSDP], p->zero ? 0 : p->coord[AXIS_FSDP], 0);
+    multiply_replicas(&r, p->mesh.size[AXIS_CP], p->coord[AXIS_CP], 0);
+    multiply_tp(&r, p, g, t);
     return r;
 }
 
-static bool alike(const struct replicas *a, const struct replicas *b)
+static bool alike(const struct replica_class *a, const struct replica_class *b)
 {
     return !b->dealt && a->n == b->n && a->index == b->index && a->key == b->key;
 }
@@ -86,7 +86,7 @@ static bool alike(const struct replicas *a, const struct replicas *b)
 struct saver {
     const struct program *p;
     const struct graph *g;
-    struct replicas *replicas; /* in the graph's order */
+    struct replica_class *replicas; /* in the graph's order */
     struct save_item *items;
     int n_replicas, n;
 };
@@ -112,7 +112,7 @@ static int64_t cut_row(int64_t total, int i, int n, int64_t start, int64_t rows,
 }
 
 /* Rows [lo, hi) of the own piece. */
-static void add(struct saver *s, int t, int state, int64_t lo, int64_t hi)
+static void add_items(struct saver *s, int t, int state, int64_t lo, int64_t hi)
 {
     const struct sharding_param *q = &s->p->sharding.param[t];
     struct sharding_box boxes[SHARDING_MAX_BOXES];
@@ -126,9 +126,9 @@ static void add(struct saver *s, int t, int state, int64_t lo, int64_t hi)
 }
 
 /* Deals out the class whose first tensor that is: replicas[from]. */
-static void deal(struct saver *s, int from)
+static void divide_class(struct saver *s, int from)
 {
-    const struct replicas class = s->replicas[from];
+    const struct replica_class class = s->replicas[from];
     int64_t total = 0, start = 0;
     for (int i = from; i < s->n_replicas; i++) {
         int t = s->replicas[i].tensor;
@@ -141,7 +141,7 @@ static void deal(struct saver *s, int from)
                 continue;
             int64_t rows = piece_rows(s, t), row = row_bytes(s, t);
             int64_t lo = cut_row(total, class.index, class.n, start, rows, row);
-            add(s, t, state, lo, cut_row(total, class.index + 1, class.n, start, rows, row));
+            add_items(s, t, state, lo, cut_row(total, class.index + 1, class.n, start, rows, row));
             start += rows * row;
         }
     for (int i = s->n_replicas - 1; i >= from; i--)
@@ -165,7 +165,7 @@ err_t plan_save_items(const struct program *p, const struct graph *g, struct sav
             s.replicas[s.n_replicas++] = replicas_of(&p->sharding, g, t);
     for (int i = 0; i < s.n_replicas; i++)
         if (!s.replicas[i].dealt)
-            deal(&s, i);
+            divide_class(&s, i);
     free(s.replicas);
     if (e) {
         free(s.items);

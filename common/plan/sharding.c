@@ -13,7 +13,7 @@
 
 /* The group that part i serves where there are fewer groups than parts; its index among the group's parts, and their
  * number. */
-static int64_t serves(const struct graph_cut *cut, int parts, int i, int *ret_index, int *ret_n)
+static int64_t group_of_part(const struct graph_cut *cut, int parts, int i, int *ret_index, int *ret_n)
 {
     for (int64_t g = 0; g < cut->groups; g++) {
         int64_t lo, hi;
@@ -38,7 +38,7 @@ void sharding_cut(const struct graph_cut *cut, int parts, int i, int64_t *ret_lo
         *ret_hi = hi * each;
         return;
     }
-    int64_t g = serves(cut, parts, i, &index, &n);
+    int64_t g = group_of_part(cut, parts, i, &index, &n);
     if (MUTANT(KV_HEAD_OF_THE_NEIGHBOUR) && cut->shared)
         g = (g + 1) % cut->groups;
     if (cut->shared)
@@ -56,7 +56,7 @@ int sharding_cut_box(const struct graph_cut *cut, int parts, int i, int *ret_box
     *ret_boxes = cut->segments == 0 ? 1 : shared ? (int)cut->groups : parts;
     if (cut->segments == 0)
         return 0;
-    return shared ? (int)serves(cut, parts, i, &index, &n) : i;
+    return shared ? (int)group_of_part(cut, parts, i, &index, &n) : i;
 }
 
 int64_t sharding_cut_extent(const struct graph_cut *cut, int64_t extent, int parts, int i)

@@ -33,7 +33,7 @@ static bool siblings(int64_t n, int64_t a, int64_t m, int64_t b)
 }
 
 /* Puts `leaf` on the stack and merges; returns the number of merges. */
-static int push(int64_t n, int64_t leaf, struct sumtree_node *stack, int *height)
+static int push_leaf(int64_t n, int64_t leaf, struct sumtree_node *stack, int *height)
 {
     int merges = 0;
     assert(*height < SUMTREE_MAX_NODES);
@@ -53,7 +53,7 @@ int sumtree_nodes(int64_t n, int64_t first, int64_t end, struct sumtree_node ret
 {
     int height = 0;
     for (int64_t leaf = first; leaf < end; leaf++)
-        push(n, leaf, ret, &height);
+        push_leaf(n, leaf, ret, &height);
     return height;
 }
 
@@ -67,7 +67,7 @@ int sumtree_merges(int64_t n, int64_t first, int64_t leaf)
 {
     struct sumtree_node stack[SUMTREE_MAX_NODES];
     int height = sumtree_nodes(n, first, leaf, stack);
-    return push(n, leaf, stack, &height);
+    return push_leaf(n, leaf, stack, &height);
 }
 
 int sumtree_depth(int64_t n, int64_t first, int64_t end)
@@ -75,7 +75,7 @@ int sumtree_depth(int64_t n, int64_t first, int64_t end)
     struct sumtree_node stack[SUMTREE_MAX_NODES];
     int height = 0, depth = 0;
     for (int64_t leaf = first; leaf < end; leaf++) {
-        push(n, leaf, stack, &height);
+        push_leaf(n, leaf, stack, &height);
         depth = height > depth ? height : depth;
     }
     return depth;

@@ -34,59 +34,59 @@ static int part_buffer(struct compiler *c, int t, struct graph_dim rows, int64_t
 static struct graph_dim tokens_of(const struct compiler *c, int member, int64_t per_token)
 {
     enum graph_sym sym = (enum graph_sym)(SYM_MEMBER + 2 * member);
-    return (struct graph_dim){member == compile_tp_index(c) ? SYM_OWN : sym, per_token};
+    return (struct graph_dim){member == tp_index(c) ? SYM_OWN : sym, per_token};
 }
 
 static struct graph_dim tokens_before(const struct compiler *c, int member, int64_t per_token)
 {
     enum graph_sym sym = (enum graph_sym)(SYM_MEMBER + 2 * member + 1);
-    return (struct graph_dim){member == compile_tp_index(c) ? SYM_OWN0 : sym, per_token};
+    return (struct graph_dim){member == tp_index(c) ? SYM_OWN0 : sym, per_token};
 }
 
 /* Whose tokens come in step s - 1 of the ring; in front of it, this rank's own. */
-static int origin(const struct compiler *c, int s)
+static int origin_member(const struct compiler *c, int s)
 {
-    return (compile_tp_index(c) - s + compile_tp_size(c)) % compile_tp_size(c);
+    return (tp_index(c) - s + tp_size(c)) % tp_size(c);
 }
 
 /* As long on all ranks, so that all ranks' memory is alike: the first member has most. */
 static int tokens_buffer(struct compiler *c, int t, int member)
 {
-    int b = part_buffer(c, t, tokens_of(c, member, 1), compile_cols(c, t), "of", member);
-    const struct graph_dim most = {SYM_MEMBER, compile_cols(c, t) * (int64_t)dtype_bytes(c->p->dtype)};
+    int b = part_buffer(c, t, tokens_of(c, member, 1), tp_cols(c, t), "of", member);
+    const struct graph_dim most = {SYM_MEMBER, tp_cols(c, t) * (int64_t)dtype_bytes(c->p->dtype)};
     if (b >= 0)
         c->p->buffers[b].bytes = program_dim(c->p, most, c->p->max_samples);
     return b;
 }
 
 /* Brings x's tokens of all members, each into its buffer of c->parts. */
-static void ring(struct compiler *c, int x)
+static void emit_ring(struct compiler *c, int x)
 {
-    int n = compile_tp_size(c), step = MUTANT(TOKENS_BACKWARDS) ? n - 1 : 1;
-    int64_t cols = compile_cols(c, x);
-    c->parts[compile_tp_index(c)] = compile_value(c, x);
+    int n = tp_size(c), step = MUTANT(TOKENS_BACKWARDS) ? n - 1 : 1;
+    int64_t cols = tp_cols(c, x);
+    c->parts[tp_index(c)] = compile_value(c, x);
     for (int s = 0; s + 1 < n; s++) {
-        int goes = origin(c, s), comes = origin(c, s + 1);
+        int goes = origin_member(c, s), comes = origin_member(c, s + 1);
         c->parts[comes] = tokens_buffer(c, x, comes);
         struct op *op = compile_collective(c, OP_SHIFT, c->producer[x], 1u << AXIS_TP);
         op->m = tokens_of(c, goes, cols);
         op->k = tokens_of(c, comes, cols);
-        op->peer = (compile_tp_index(c) + step) % n;
-        op->from = (compile_tp_index(c) + n - step) % n;
+        op->peer = (tp_index(c) + step) % n;
+        op->from = (tp_index(c) + n - step) % n;
         op_arg(op, 0, c->parts[goes]);
         op_arg(op, 1, c->parts[comes]);
     }
 }
 
-bool compile_by_members(const struct compiler *c, int i)
+bool async_tp_overlaps_gather(const struct compiler *c, int i)
 {
     return c->async && i >= c->forward.first_node && i < c->forward.end_node && c->g->nodes[i].op == GO_LINEAR &&
-           compile_linear_cut(c, i) == LINEAR_BY_OUT;
+           tp_linear_cut(c, i) == LINEAR_BY_OUT;
 }
 
-static bool takes(const struct compiler *c, int i, int x)
+static bool is_overlapped(const struct compiler *c, int i, int x)
 {
-    return compile_by_members(c, i) && c->g->nodes[i].in[0] == x;
+    return async_tp_overlaps_gather(c, i) && c->g->nodes[i].in[0] == x;
 }
 
 /* The rows of one member's tokens of product i. */
@@ -95,35 +95,35 @@ static void product_of(struct compiler *c, int i, int member)
     int gelu = compile_gelu_behind(c, i), made = c->act[c->g->nodes[i].out[0]];
     int y = gelu >= 0 ? c->act[c->g->nodes[gelu].out[0]] : made;
     struct op *op = compile_product(c, i, c->parts[member], y, gelu >= 0 ? made : -1);
-    int rows = MUTANT(ROWS_OF_THE_NEXT) ? (member + 1) % compile_tp_size(c) : member;
+    int rows = MUTANT(ROWS_OF_THE_NEXT) ? (member + 1) % tp_size(c) : member;
     op->m = tokens_of(c, member, 1);
     op->arg[3].offset = tokens_before(c, rows, op->ldc);
     if (gelu >= 0)
         op->arg[4].offset = tokens_before(c, MUTANT(AUX_OF_THE_FIRST) ? 0 : rows, op->ldc);
 }
 
-void compile_products_by_members(struct compiler *c, int first)
+void async_tp_emit_gather(struct compiler *c, int first)
 {
     int x = c->g->nodes[first].in[0], y, aux;
     for (int i = c->forward.first_node; i < first; i++)
-        if (takes(c, i, x))
+        if (is_overlapped(c, i, x))
             return;
-    ring(c, x);
+    emit_ring(c, x);
     for (int i = first; i < c->forward.end_node; i++)
-        if (takes(c, i, x))
-            compile_made(c, i, &y, &aux);
-    for (int s = 0; s < compile_tp_size(c) - MUTANT(LAST_TOKENS_LEFT); s++)
+        if (is_overlapped(c, i, x))
+            compile_product_buffers(c, i, &y, &aux);
+    for (int s = 0; s < tp_size(c) - MUTANT(LAST_TOKENS_LEFT); s++)
         for (int i = first; i < c->forward.end_node && !c->err; i++)
-            if (takes(c, i, x))
-                product_of(c, i, origin(c, s));
+            if (is_overlapped(c, i, x))
+                product_of(c, i, origin_member(c, s));
 }
 
 /* ---- columns, as they are ready ---- */
 
-bool compile_by_columns(const struct compiler *c, int i)
+bool async_tp_overlaps_sum(const struct compiler *c, int i)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    return c->async && compile_linear_cut(c, i) == LINEAR_BY_IN && compile_cols(c, n->out[0]) >= compile_tp_size(c);
+    return c->async && tp_linear_cut(c, i) == LINEAR_BY_IN && tp_cols(c, n->out[0]) >= tp_size(c);
 }
 
 /* Bytes of `cols` columns of a share. */
@@ -139,8 +139,8 @@ static int share_run(struct compiler *c, int t)
     struct buffer b = {.tensor = -1, .dtype = c->p->dtype, .ndim = 1, .space = SPACE_WORK, .run = -1, .slots = 1};
     const int64_t size = (int64_t)dtype_bytes(b.dtype);
     int64_t lo, hi;
-    for (int k = 0; k < compile_tp_size(c); k++) {
-        layout_split(compile_cols(c, t), compile_tp_size(c), k, &lo, &hi);
+    for (int k = 0; k < tp_size(c); k++) {
+        layout_split(tp_cols(c, t), tp_size(c), k, &lo, &hi);
         b.bytes += share_bytes(c, hi - lo);
     }
     b.dim[0] = dim_one(size ? b.bytes / size : 0);
@@ -173,7 +173,7 @@ static int share_of(struct compiler *c, int i, int part, int64_t lo, int64_t hi,
 /* Their sum, for own tokens. */
 static int sum_of(struct compiler *c, int t, int share, int part, int64_t cols)
 {
-    int y = part_buffer(c, t, tokens_of(c, compile_tp_index(c), 1), cols, "sum", part);
+    int y = part_buffer(c, t, tokens_of(c, tp_index(c), 1), cols, "sum", part);
     if (y >= 0 && c->p->buffers[y].bytes == 0) /* without own tokens: a place by which ops are ordered */
         c->p->buffers[y].bytes = ALIGN;
     struct op *op = compile_collective(c, OP_OWN_SCATTER, c->producer[t], 1u << AXIS_TP);
@@ -185,22 +185,22 @@ static int sum_of(struct compiler *c, int t, int share, int part, int64_t cols)
     return y;
 }
 
-static void put_columns(struct compiler *c, int node, int from, int to, int64_t lo, int64_t hi)
+static void copy_columns(struct compiler *c, int node, int from, int to, int64_t lo, int64_t hi)
 {
     struct op *op = compile_op(c, OP_COPY_COLS, node);
-    op->m = tokens_of(c, compile_tp_index(c), 1);
+    op->m = tokens_of(c, tp_index(c), 1);
     op->n = dim_one(hi - lo);
     op->lda = hi - lo;
-    op->ldb = compile_cols(c, c->g->nodes[node].out[0]);
+    op->ldb = tp_cols(c, c->g->nodes[node].out[0]);
     op_arg(op, 0, from);
     op_arg(op, 1, to);
     op->arg[1].col = lo;
 }
 
-int compile_sum_by_columns(struct compiler *c, int i)
+int async_tp_emit_sum(struct compiler *c, int i)
 {
-    int t = c->g->nodes[i].out[0], n = compile_tp_size(c), y = compile_work(c, t, ""), run = share_run(c, t), shares[2];
-    int64_t cols = compile_cols(c, t), lo, hi, at = 0;
+    int t = c->g->nodes[i].out[0], n = tp_size(c), y = compile_work_buffer(c, t, ""), run = share_run(c, t), shares[2];
+    int64_t cols = tp_cols(c, t), lo, hi, at = 0;
     for (int k = 0; k < n; k++) {
         layout_split(cols, n, k, &lo, &hi);
         shares[k % 2] = share_of(c, i, k, lo, hi, run, at);
@@ -209,7 +209,7 @@ int compile_sum_by_columns(struct compiler *c, int i)
     }
     for (int k = 0; k < n - MUTANT(LAST_COLUMNS_LEFT); k++) {
         layout_split(cols, n, k, &lo, &hi);
-        put_columns(c, i, c->parts[k], y, lo, hi);
+        copy_columns(c, i, c->parts[k], y, lo, hi);
     }
     return y;
 }

@@ -51,31 +51,31 @@ static int users(const struct compiler *c, int buffer)
 /* `buffer`, a gradient in the table, is wanted by nobody else. */
 static bool may_overwrite(const struct compiler *c, int buffer)
 {
-    return buffer >= 0 && users(c, buffer) == 1 && !compile_is_share(c, buffer);
+    return buffer >= 0 && users(c, buffer) == 1 && !tp_is_share(c, buffer);
 }
 
 /* A value of the forward, made again where it was given up. */
-static int value(struct compiler *c, int t)
+static int forward_value(struct compiler *c, int t)
 {
-    if (t >= 0 && c->producer[t] >= 0 && compile_given_up(c, t))
-        compile_again(c, compile_maker(c, t));
+    if (t >= 0 && c->producer[t] >= 0 && recompute_discarded(c, t))
+        recompute_emit(c, compile_producer(c, t));
     return compile_value(c, t);
 }
 
 static void elementwise(struct compiler *c, struct op *op, int t)
 {
-    op->m = compile_rows(c, t);
-    op->n = dim_one(compile_cols(c, t));
+    op->m = tp_rows(c, t);
+    op->n = dim_one(tp_cols(c, t));
 }
 
 /* `buffer` holds one consumer's part of t's gradient: the first becomes the gradient, others are added to it. */
-static void deliver(struct compiler *c, int t, int buffer)
+static void add_gradient(struct compiler *c, int t, int buffer)
 {
     if (c->grad[t] < 0) {
         c->grad[t] = buffer;
         return;
     }
-    int sum = may_overwrite(c, c->grad[t]) ? c->grad[t] : compile_work(c, t, ".grad");
+    int sum = may_overwrite(c, c->grad[t]) ? c->grad[t] : compile_work_buffer(c, t, ".grad");
     struct op *op = compile_op(c, OP_ADD, -1);
     elementwise(c, op, t);
     op_arg(op, 0, c->grad[t]);
@@ -84,27 +84,27 @@ static void deliver(struct compiler *c, int t, int buffer)
     c->grad[t] = sum;
 }
 
-static void weight(struct compiler *c, int i);
+static void emit_weight_gradient(struct compiler *c, int i);
 
 /* Everybody has given: the shares of the group become one sum. While it is under way the weights' gradients of who gave
  * them are computed. */
-static void settle(struct compiler *c, int t)
+static void sum_shares(struct compiler *c, int t)
 {
     int share = c->shares[t], sum;
     c->shares[t] = -1;
     if (share < 0)
         return;
-    sum = compile_summed(c, t, share, ".grad");
+    sum = tp_sum_shares(c, t, share, ".grad");
     for (int i = c->g->n_nodes - 1; i >= 0 && c->half == PASS_WHOLE; i--)
         if (c->g->nodes[i].op == GO_LINEAR && c->g->nodes[i].in[0] == t)
-            weight(c, i);
-    deliver(c, t, sum);
+            emit_weight_gradient(c, i);
+    add_gradient(c, t, sum);
 }
 
 /* Takes the gradient of t from the table: its producer, the last to need it, is being emitted. */
 int compile_take_grad(struct compiler *c, int t)
 {
-    settle(c, t);
+    sum_shares(c, t);
     int buffer = c->grad[t];
     assert(c->err || buffer >= 0);
     c->grad[t] = -1;
@@ -129,8 +129,8 @@ static int param_grad_added(struct compiler *c, int t, int node, bool own_tokens
     mark_shares(c, t, own_tokens);
     if (!c->grad_started[t]) {
         struct op *op = compile_op(c, OP_ZERO, node);
-        op->m = compile_local(c, t, 0);
-        op->n = dim_one(compile_cols(c, t));
+        op->m = tp_local_dim(c, t, 0);
+        op->n = dim_one(tp_cols(c, t));
         op_arg(op, 0, buffer);
     }
     c->grad_started[t] = true;
@@ -141,20 +141,20 @@ static void embed_segment(struct compiler *c, int i, enum op_kind kind, int s, c
 {
     const struct graph_node *n = &c->g->nodes[i];
     struct op *op = compile_op(c, kind, i);
-    compile_at_segment(c, op, s);
-    compile_vocab(c, op, n->in[1]);
-    op->n = dim_one(compile_cols(c, n->out[0]));
+    cp_set_segment(c, op, s);
+    tp_set_vocab(c, op, n->in[1]);
+    op->n = dim_one(tp_cols(c, n->out[0]));
     for (int k = 0; k < 4; k++)
         op_arg(op, k, args[k]);
-    op->arg[0].offset = compile_segment_offset(c, s, 1);
-    op->arg[1].offset = compile_segment_offset(c, s, compile_cols(c, n->out[0]));
+    op->arg[0].offset = cp_segment_offset(c, s, 1);
+    op->arg[1].offset = cp_segment_offset(c, s, tp_cols(c, n->out[0]));
 }
 
 static void embed(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
     int table = param_grad_added(c, n->in[1], i, false), pos = param_grad_added(c, n->in[2], i, false);
-    int dy = compile_gather(c, n->out[0], compile_take_grad(c, n->out[0]), ".grad.all");
+    int dy = tp_gather_tokens(c, n->out[0], compile_take_grad(c, n->out[0]), ".grad.all");
     const int args[] = {compile_value(c, n->in[0]), dy, table, pos};
     for (int s = 0; s < c->p->n_segments; s++)
         if (c->p->segments[s].len > 0)
@@ -168,17 +168,17 @@ static void embed(struct compiler *c, int i, enum op_kind kind)
 static void linear_weight(struct compiler *c, int i, int dy)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    enum linear_cut cut = compile_linear_cut(c, i);
+    enum linear_cut cut = tp_linear_cut(c, i);
     bool own_tokens = cut == LINEAR_WHOLE && c->own, acc = c->grad_started[n->in[1]];
-    int64_t in = compile_cols(c, n->in[0]), out = compile_cols(c, n->out[0]);
-    int db = param_grad_added(c, n->in[2], i, own_tokens), x = value(c, n->in[0]);
-    x = cut == LINEAR_BY_OUT ? compile_gathered(c, n->in[0]) : x;
+    int64_t in = tp_cols(c, n->in[0]), out = tp_cols(c, n->out[0]);
+    int db = param_grad_added(c, n->in[2], i, own_tokens), x = forward_value(c, n->in[0]);
+    x = cut == LINEAR_BY_OUT ? tp_all_tokens(c, n->in[0]) : x;
     struct op *op = compile_op(c, OP_GEMM, i);
     op->flags = OPF_TRANS_A | (acc ? OPF_ACC : 0);
     op->m = dim_one(n->trans_w ? in : out);
     op->n = dim_one(n->trans_w ? out : in);
-    op->k = cut == LINEAR_WHOLE ? compile_rows(c, n->out[0]) : dim_tokens(1);
-    op->lda = n->trans_w ? in : MUTANT(DENSE_ROWS_SUMMED) ? out : compile_pitch(c, n->out[0]);
+    op->k = cut == LINEAR_WHOLE ? tp_rows(c, n->out[0]) : dim_tokens(1);
+    op->lda = n->trans_w ? in : MUTANT(DENSE_ROWS_SUMMED) ? out : pitch_of(c, n->out[0]);
     op->ldb = op->ldc = n->trans_w ? out : in;
     op_arg(op, 0, n->trans_w ? x : dy);
     op_arg(op, 1, n->trans_w ? dy : x);
@@ -193,14 +193,14 @@ static void linear_weight(struct compiler *c, int i, int dy)
 static void linear_dx(struct compiler *c, int i, int dy, int t, int dx, bool acc)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int64_t in = compile_cols(c, n->in[0]), out = compile_cols(c, n->out[0]);
-    int aux = t == n->in[0] ? -1 : value(c, t);
+    int64_t in = tp_cols(c, n->in[0]), out = tp_cols(c, n->out[0]);
+    int aux = t == n->in[0] ? -1 : forward_value(c, t);
     struct op *op = compile_op(c, OP_GEMM, i);
     op->flags = (n->trans_w ? OPF_TRANS_B : 0) | (acc ? OPF_ACC : 0) | (aux >= 0 ? OPF_GELU_GRAD : 0);
-    op->m = compile_linear_cut(c, i) == LINEAR_WHOLE ? compile_rows(c, n->out[0]) : dim_tokens(1);
+    op->m = tp_linear_cut(c, i) == LINEAR_WHOLE ? tp_rows(c, n->out[0]) : dim_tokens(1);
     op->n = dim_one(in);
     op->k = dim_one(out);
-    op->lda = compile_pitch(c, n->out[0]);
+    op->lda = pitch_of(c, n->out[0]);
     op->ldb = n->trans_w ? out : in;
     op->ldc = in;
     op_arg(op, 0, dy);
@@ -211,9 +211,9 @@ static void linear_dx(struct compiler *c, int i, int dy, int t, int dx, bool acc
 
 /* The gradient of t so far, in a buffer of its own. What is added to it then has the bits that it would have in place:
  * who else needs the old one (a split backward's other half, a message) changes no number. */
-static int copied(struct compiler *c, int t)
+static int copy_gradient(struct compiler *c, int t)
 {
-    int from = c->grad[t], to = compile_work(c, t, ".grad");
+    int from = c->grad[t], to = compile_work_buffer(c, t, ".grad");
     struct op *op = compile_op(c, OP_COPY, -1);
     elementwise(c, op, t);
     op_arg(op, 0, from);
@@ -229,12 +229,12 @@ static void linear_input(struct compiler *c, int i, int dy)
     int dx = c->grad[t];
     bool acc = gelu < 0 && dx >= 0 && dx != dy;
     if (!acc)
-        dx = compile_work(c, t, ".grad");
+        dx = compile_work_buffer(c, t, ".grad");
     else if (!may_overwrite(c, dx))
-        dx = copied(c, t);
+        dx = copy_gradient(c, t);
     linear_dx(c, i, dy, t, dx, acc);
     if (!acc)
-        deliver(c, t, dx);
+        add_gradient(c, t, dx);
 }
 
 /* This rank's share of x's gradient, on all tokens. */
@@ -247,18 +247,18 @@ static void linear_input_share(struct compiler *c, int i, int dy)
         return;
     }
     if (!acc)
-        c->shares[x] = compile_share(c, x, ".grad");
+        c->shares[x] = tp_new_share(c, x, ".grad");
     linear_dx(c, i, dy, x, c->shares[x], acc);
 }
 
 static int linear_dy(struct compiler *c, int i, int dy)
 {
-    bool gather = compile_linear_cut(c, i) == LINEAR_BY_IN;
-    return gather ? compile_gather(c, c->g->nodes[i].out[0], dy, ".grad.all") : dy;
+    bool gather = tp_linear_cut(c, i) == LINEAR_BY_IN;
+    return gather ? tp_gather_tokens(c, c->g->nodes[i].out[0], dy, ".grad.all") : dy;
 }
 
 /* A split backward's second half of product i; or, in a whole one, what waited for a sum to be under way. */
-static void weight(struct compiler *c, int i)
+static void emit_weight_gradient(struct compiler *c, int i)
 {
     int dy = c->weight_dy[i];
     if (dy < 0 || (MUTANT(WEIGHTS_FORGOTTEN) && i % 5 == 0))
@@ -269,17 +269,17 @@ static void weight(struct compiler *c, int i)
 
 static void linear(struct compiler *c, int i, enum op_kind kind)
 {
-    bool by_out = compile_linear_cut(c, i) == LINEAR_BY_OUT;
+    bool by_out = tp_linear_cut(c, i) == LINEAR_BY_OUT;
     int x = c->g->nodes[i].in[0], dy = compile_take_grad(c, c->g->nodes[i].out[0]), all = linear_dy(c, i, dy);
     (void)kind;
     if (c->half == PASS_INPUTS || by_out) {
-        (void)value(c, x); /* for the weight's gradient: what it is made from is overwritten by then */
+        (void)forward_value(c, x); /* for the weight's gradient: what it is made from is overwritten by then */
         c->weight_dy[i] = dy;
     } else {
         linear_weight(c, i, all);
     }
     if (c->half == PASS_WHOLE && by_out)
-        compile_gathered(c, x); /* arrives while the input's gradient is computed */
+        tp_all_tokens(c, x); /* arrives while the input's gradient is computed */
     if (by_out)
         linear_input_share(c, i, all);
     else
@@ -295,11 +295,11 @@ static void norm(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     bool layer = kind == OP_LAYERNORM_GRAD;
     int x = n->in[0], res = n->in[1], r = layer ? n->out[3] : n->out[2], sum = r >= 0 ? r : x;
-    int stat = value(c, n->out[1]), rstd = layer ? value(c, n->out[2]) : -1, in = value(c, sum);
+    int stat = forward_value(c, n->out[1]), rstd = layer ? forward_value(c, n->out[2]) : -1, in = forward_value(c, sum);
     int dw = param_grad_added(c, n->in[2], i, c->own), db = layer ? param_grad_added(c, n->in[3], i, c->own) : -1;
-    settle(c, sum);
+    sum_shares(c, sum);
     int dy = compile_take_grad(c, n->out[0]), d_res = c->grad[sum];
-    int dx = d_res != dy && may_overwrite(c, d_res) ? d_res : compile_work(c, sum, ".grad");
+    int dx = d_res != dy && may_overwrite(c, d_res) ? d_res : compile_work_buffer(c, sum, ".grad");
     int w = compile_value(c, n->in[2]);
     const int rms_args[] = {in, w, stat, dy, d_res, dx, dw};
     const int layer_args[] = {in, w, stat, rstd, dy, d_res, dx, dw, db};
@@ -309,9 +309,9 @@ static void norm(struct compiler *c, int i, enum op_kind kind)
     for (int k = 0; k < (layer ? 9 : 7); k++)
         op_arg(op, k, layer ? layer_args[k] : rms_args[k]);
     c->grad[sum] = -1;
-    deliver(c, x, dx);
+    add_gradient(c, x, dx);
     if (res >= 0)
-        deliver(c, res, dx);
+        add_gradient(c, res, dx);
 }
 
 static void rope(struct compiler *c, int i, enum op_kind kind)
@@ -323,26 +323,26 @@ static void rope(struct compiler *c, int i, enum op_kind kind)
         if (c->p->segments[s].len == 0)
             continue;
         struct op *op = compile_op(c, kind, i);
-        compile_at_segment(c, op, s);
+        cp_set_segment(c, op, s);
         op->flags = OPF_INVERSE;
-        op->heads = compile_heads(c, x, n->heads);
+        op->heads = tp_heads(c, x, n->heads);
         op->head_dim = n->head_dim;
-        op->lda = compile_pitch(c, x);
+        op->lda = pitch_of(c, x);
         op->theta = n->theta;
         op_arg(op, 0, c->grad[x]);
-        op->arg[0].col = compile_col(c, x, n->in_col[0]);
-        op->arg[0].offset = compile_segment_offset(c, s, op->lda);
+        op->arg[0].col = tp_col(c, x, n->in_col[0]);
+        op->arg[0].offset = cp_segment_offset(c, s, op->lda);
     }
 }
 
 static void attention_op(struct compiler *c, int i, enum op_kind kind, int d_o, const int d_in[3])
 {
     const struct graph_node *n = &c->g->nodes[i];
-    struct op *op = compile_attention_op(c, kind, i);
+    struct op *op = cp_attention_op(c, kind, i);
     for (int k = 0; k < 3; k++) {
         op_arg(op, k, compile_value(c, n->in[k]));
         op_arg(op, 6 + k, d_in[k]);
-        op->arg[k].col = op->arg[6 + k].col = compile_col(c, n->in[k], n->in_col[k]);
+        op->arg[k].col = op->arg[6 + k].col = tp_col(c, n->in[k], n->in_col[k]);
     }
     op_arg(op, 3, compile_value(c, n->out[0]));
     op_arg(op, 4, compile_value(c, n->out[1]));
@@ -355,30 +355,30 @@ static void attention(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     int d_in[3];
     for (int k = 0; k < 3; k++)
-        value(c, n->in[k]);
+        forward_value(c, n->in[k]);
     for (int k = 0; k < 2; k++)
-        value(c, n->out[k]);
+        forward_value(c, n->out[k]);
     int d_o = compile_take_grad(c, n->out[0]);
     for (int k = 0; k < 3; k++) {
         bool again = k > 0 && n->in[k] == n->in[k - 1];
-        d_in[k] = again ? d_in[k - 1] : compile_work(c, n->in[k], ".grad");
+        d_in[k] = again ? d_in[k - 1] : compile_work_buffer(c, n->in[k], ".grad");
     }
     if (c->p->n_segments > 1)
-        compile_ring_grad(c, i, d_o, d_in);
+        cp_emit_attention_grad(c, i, d_o, d_in);
     else
         attention_op(c, i, kind, d_o, d_in);
     for (int k = 0; k < 3; k++)
         if (k == 0 || n->in[k] != n->in[k - 1])
-            deliver(c, n->in[k], d_in[k]);
+            add_gradient(c, n->in[k], d_in[k]);
 }
 
 /* The gradients of gate and up take over the buffers of their values, which nobody else wants. */
 static void swiglu(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int a = value(c, n->in[0]), b = value(c, n->in[1]), dy = compile_take_grad(c, n->out[0]), d_in[2];
+    int a = forward_value(c, n->in[0]), b = forward_value(c, n->in[1]), dy = compile_take_grad(c, n->out[0]), d_in[2];
     for (int k = 0; k < 2; k++)
-        d_in[k] = compile_can_take(c, n->in[k]) ? c->act[n->in[k]] : compile_work(c, n->in[k], ".grad");
+        d_in[k] = compile_may_overwrite(c, n->in[k]) ? c->act[n->in[k]] : compile_work_buffer(c, n->in[k], ".grad");
     struct op *op = compile_op(c, kind, i);
     elementwise(c, op, n->out[0]);
     op_arg(op, 0, a);
@@ -386,23 +386,23 @@ static void swiglu(struct compiler *c, int i, enum op_kind kind)
     op_arg(op, 2, dy);
     op_arg(op, 3, d_in[0]);
     op_arg(op, 4, d_in[1]);
-    deliver(c, n->in[0], d_in[0]);
-    deliver(c, n->in[1], d_in[1]);
+    add_gradient(c, n->in[0], d_in[0]);
+    add_gradient(c, n->in[1], d_in[1]);
 }
 
 static void unary(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int x = value(c, n->in[0]);
-    settle(c, n->out[0]);
+    int x = forward_value(c, n->in[0]);
+    sum_shares(c, n->out[0]);
     bool last = may_overwrite(c, c->grad[n->out[0]]);
-    int dy = compile_take_grad(c, n->out[0]), dx = last ? dy : compile_work(c, n->in[0], ".grad");
+    int dy = compile_take_grad(c, n->out[0]), dx = last ? dy : compile_work_buffer(c, n->in[0], ".grad");
     struct op *op = compile_op(c, kind, i);
     elementwise(c, op, n->out[0]);
     op_arg(op, 0, x);
     op_arg(op, 1, dy);
     op_arg(op, 2, dx);
-    deliver(c, n->in[0], dx);
+    add_gradient(c, n->in[0], dx);
 }
 
 static void gelu(struct compiler *c, int i, enum op_kind kind)
@@ -420,8 +420,8 @@ static void add(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     int dy = compile_take_grad(c, n->out[0]);
     (void)kind;
-    deliver(c, n->in[0], dy);
-    deliver(c, n->in[1], dy);
+    add_gradient(c, n->in[0], dy);
+    add_gradient(c, n->in[1], dy);
 }
 
 /* No op: what was added does not depend on x. */
@@ -429,7 +429,7 @@ static void positions(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
     (void)kind;
-    deliver(c, n->in[0], compile_take_grad(c, n->out[0]));
+    add_gradient(c, n->in[0], compile_take_grad(c, n->out[0]));
 }
 
 /* The same numbers decide again. */
@@ -440,11 +440,11 @@ static void dropout(struct compiler *c, int i, enum op_kind kind)
         positions(c, i, kind);
         return;
     }
-    settle(c, n->out[0]);
+    sum_shares(c, n->out[0]);
     bool last = may_overwrite(c, c->grad[n->out[0]]);
-    int dy = compile_take_grad(c, n->out[0]), dx = last ? dy : compile_work(c, n->in[0], ".grad");
+    int dy = compile_take_grad(c, n->out[0]), dx = last ? dy : compile_work_buffer(c, n->in[0], ".grad");
     compile_dropout(c, i, dy, dx);
-    deliver(c, n->in[0], dx);
+    add_gradient(c, n->in[0], dx);
 }
 
 /* No op: the forward's cross entropy has left the gradient in place of the logits. */
@@ -480,14 +480,14 @@ void compile_backward(struct compiler *c, struct sharding_stage nodes, enum pass
     c->half = half;
     c->forward = (struct sharding_stage){0, 0};
     if (half != PASS_WEIGHTS)
-        compile_give_up(c, nodes);
+        recompute_discard(c, nodes);
     for (int t = 0; t < c->g->n_tensors; t++) {
         c->grad_started[t] &= half == PASS_WEIGHTS; /* goes on where the half for inputs has been */
         c->full[t] = -1;
     }
     for (int i = nodes.end_node - 1; i >= nodes.first_node && !c->err; i--)
         if (half == PASS_WEIGHTS)
-            weight(c, i);
+            emit_weight_gradient(c, i);
         else
             rules[c->g->nodes[i].op].emit(c, i, rules[c->g->nodes[i].op].kind);
 }

@@ -81,22 +81,22 @@ static struct buffer of_tensor(const struct compiler *c, int t, const char *suff
     struct buffer b = {.tensor = t, .ndim = g->ndim, .space = space, .run = -1, .slots = 1};
     b.dtype = space == SPACE_WORK && g->kind != GT_STAT ? c->p->dtype : c->p->wide;
     for (int d = 0; d < g->ndim; d++)
-        b.dim[d] = compile_local(c, t, d);
+        b.dim[d] = tp_local_dim(c, t, d);
     set_name(&b, g->name, suffix);
     return b;
 }
 
-int compile_work(struct compiler *c, int tensor, const char *suffix)
+int compile_work_buffer(struct compiler *c, int tensor, const char *suffix)
 {
     struct buffer b = of_tensor(c, tensor, suffix, SPACE_WORK);
-    b.pitch = c->pitched[tensor] ? compile_pitch(c, tensor) : 0;
+    b.pitch = c->pitched[tensor] ? pitch_of(c, tensor) : 0;
     int i = compile_buffer(c, &b);
     if (i >= 0 && c->p->buffers[i].bytes == 0) /* a rank without own tokens: a place by which ops are ordered */
         c->p->buffers[i].bytes = ALIGN;
     return i;
 }
 
-int compile_sent(struct compiler *c, int b, int index)
+int compile_sent_buffer(struct compiler *c, int b, int index)
 {
     struct buffer sent = c->p->buffers[b];
     sent.space = SPACE_SENT;
@@ -116,7 +116,7 @@ int compile_sent(struct compiler *c, int b, int index)
 /* ---- the two lines ---- */
 
 /* A buffer per parameter, and a run per unit and over all. */
-struct line {
+struct tensor_line {
     enum buffer_space space;
     enum dtype dtype;
     bool pieces;
@@ -125,7 +125,7 @@ struct line {
     bool by_life; /* each unit by itself, placed by pack.c */
 };
 
-static int run_new(struct compiler *c, const struct line *l, const char *name, int64_t offset, int64_t bytes)
+static int run_new(struct compiler *c, const struct tensor_line *l, const char *name, int64_t offset, int64_t bytes)
 {
     struct buffer b = {.tensor = -1, .ndim = 1, .space = l->space, .run = -1, .slots = 1, .dtype = l->dtype};
     int64_t size = (int64_t)dtype_bytes(b.dtype);
@@ -138,7 +138,7 @@ static int run_new(struct compiler *c, const struct line *l, const char *name, i
 }
 
 /* The part of tensor t; -1 where it is empty. */
-static int part_new(struct compiler *c, const struct line *l, int t, int64_t offset)
+static int part_new(struct compiler *c, const struct tensor_line *l, int t, int64_t offset)
 {
     const struct sharding_param *q = &c->p->sharding.param[t];
     struct buffer b = of_tensor(c, t, l->suffix, l->space);
@@ -160,7 +160,7 @@ static void set_run(struct compiler *c, int first, int end, int run)
 }
 
 /* Lays the unit out from `base` on; returns its end. */
-static int64_t lay_out_unit(struct compiler *c, const struct line *l, int unit, int64_t base)
+static int64_t lay_out_unit(struct compiler *c, const struct tensor_line *l, int unit, int64_t base)
 {
     int64_t start = base;
     int first = c->p->n_buffers;
@@ -182,7 +182,7 @@ static int64_t lay_out_unit(struct compiler *c, const struct line *l, int unit, 
 }
 
 /* Returns the end; *ret_run is the run over all. */
-static int64_t lay_out(struct compiler *c, const struct line *l, int64_t base, int *ret_run)
+static int64_t lay_out(struct compiler *c, const struct tensor_line *l, int64_t base, int *ret_run)
 {
     int first = c->p->n_buffers;
     int64_t end = base;
@@ -196,15 +196,15 @@ static int64_t lay_out(struct compiler *c, const struct line *l, int64_t base, i
     return end;
 }
 
-void compile_values(struct compiler *c, int unit)
+void compile_gathered_params(struct compiler *c, int unit)
 {
-    const struct line l = {.space = SPACE_WORK,
-                           .dtype = c->p->dtype,
-                           .suffix = ".full",
-                           .unit_name = "full",
-                           .index = c->value,
-                           .unit_run = c->unit_values,
-                           .by_life = true};
+    const struct tensor_line l = {.space = SPACE_WORK,
+                                  .dtype = c->p->dtype,
+                                  .suffix = ".full",
+                                  .unit_name = "full",
+                                  .index = c->value,
+                                  .unit_run = c->unit_values,
+                                  .by_life = true};
     lay_out_unit(c, &l, unit, 0);
 }
 
@@ -239,7 +239,7 @@ static void parts_new(struct compiler *c, int unit)
 
 /* The stack of the canonical tree: tree_depth copies of all gradients behind the first, each unit a buffer of its own.
  */
-static void trees_new(struct compiler *c, const struct line *grads, int64_t size)
+static void trees_new(struct compiler *c, const struct tensor_line *grads, int64_t size)
 {
     for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
         char name[32];
@@ -261,24 +261,24 @@ static void trees_new(struct compiler *c, const struct line *grads, int64_t size
 static void grads_new(struct compiler *c)
 {
     struct program *p = c->p;
-    struct line pieces = {.space = SPACE_GRAD,
-                          .dtype = p->wide,
-                          .pieces = true,
-                          .suffix = ".grad.piece",
-                          .unit_name = "grad.piece",
-                          .name = "grad.piece",
-                          .index = c->piece_grad,
-                          .unit_run = c->unit_grads};
-    struct line local = {.space = SPACE_GRAD,
-                         .dtype = p->wide,
-                         .suffix = ".grad",
-                         .unit_name = "grad",
-                         .name = "grad",
-                         .index = p->grad_buffer,
-                         .unit_run = c->unit_run};
-    int64_t end = compile_zero(c) && !p->tree_depth ? lay_out(c, &pieces, 0, &c->all_grads) : 0;
+    struct tensor_line pieces = {.space = SPACE_GRAD,
+                                 .dtype = p->wide,
+                                 .pieces = true,
+                                 .suffix = ".grad.piece",
+                                 .unit_name = "grad.piece",
+                                 .name = "grad.piece",
+                                 .index = c->piece_grad,
+                                 .unit_run = c->unit_grads};
+    struct tensor_line local = {.space = SPACE_GRAD,
+                                .dtype = p->wide,
+                                .suffix = ".grad",
+                                .unit_name = "grad",
+                                .name = "grad",
+                                .index = p->grad_buffer,
+                                .unit_run = c->unit_run};
+    int64_t end = zero_stage(c) && !p->tree_depth ? lay_out(c, &pieces, 0, &c->all_grads) : 0;
     p->space_bytes[SPACE_GRAD] = end;
-    if (compile_scatters(c)) {
+    if (zero_scatters(c)) {
         local.by_life = true;
         for (int unit = 0; unit < c->g->n_units && !c->err; unit++)
             lay_out_unit(c, &local, unit, 0);
@@ -293,8 +293,9 @@ static void grads_new(struct compiler *c)
 static void buffers_train(struct compiler *c)
 {
     struct program *p = c->p;
-    struct line m = {.space = SPACE_OPT, .dtype = p->wide, .pieces = true, .suffix = ".exp_avg", .index = p->m_buffer};
-    struct line v = m;
+    struct tensor_line m = {
+        .space = SPACE_OPT, .dtype = p->wide, .pieces = true, .suffix = ".exp_avg", .index = p->m_buffer};
+    struct tensor_line v = m;
     v.suffix = ".exp_avg_sq";
     v.index = p->v_buffer;
     int first = p->n_buffers;
@@ -365,7 +366,7 @@ static void blocks_new(struct compiler *c)
 static void values_whole(struct compiler *c)
 {
     struct program *p = c->p;
-    const struct line copies = {
+    const struct tensor_line copies = {
         .space = SPACE_WORK, .dtype = p->dtype, .suffix = ".copy", .name = "params.copy", .index = c->value};
     if (p->dtype != p->wide && p->first_micro < p->end_micro)
         p->space_bytes[SPACE_WORK] = lay_out(c, &copies, 0, &c->all_copies);
@@ -377,30 +378,30 @@ static void values_whole(struct compiler *c)
 static void values_sharded(struct compiler *c, int *piece_copies)
 {
     struct program *p = c->p;
-    const struct line copies = {.space = SPACE_PARAM,
-                                .dtype = p->dtype,
-                                .pieces = true,
-                                .suffix = ".copy",
-                                .unit_name = "params.copy",
-                                .name = "params.copy",
-                                .index = piece_copies,
-                                .unit_run = c->unit_pieces};
-    const struct line values = {.space = SPACE_WORK,
-                                .dtype = p->dtype,
-                                .suffix = ".full",
-                                .unit_name = "full",
-                                .name = "params.full",
-                                .index = c->value,
-                                .unit_run = c->unit_values};
+    const struct tensor_line copies = {.space = SPACE_PARAM,
+                                       .dtype = p->dtype,
+                                       .pieces = true,
+                                       .suffix = ".copy",
+                                       .unit_name = "params.copy",
+                                       .name = "params.copy",
+                                       .index = piece_copies,
+                                       .unit_run = c->unit_pieces};
+    const struct tensor_line values = {.space = SPACE_WORK,
+                                       .dtype = p->dtype,
+                                       .suffix = ".full",
+                                       .unit_name = "full",
+                                       .name = "params.full",
+                                       .index = c->value,
+                                       .unit_run = c->unit_values};
     int all = -1;
     if (p->dtype != p->wide)
         p->space_bytes[SPACE_PARAM] = lay_out(c, &copies, p->space_bytes[SPACE_PARAM], &c->all_copies);
     for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
         parts_new(c, unit);
-        if (compile_zero(c) == 3 && compile_rounds(c) > 0) /* where nobody works nobody gathers */
-            compile_values(c, unit);
+        if (zero_stage(c) == 3 && zero_rounds(c) > 0) /* where nobody works nobody gathers */
+            compile_gathered_params(c, unit);
     }
-    if (compile_zero(c) < 3)
+    if (zero_stage(c) < 3)
         p->space_bytes[SPACE_WORK] = lay_out(c, &values, 0, &all);
 }
 
@@ -409,7 +410,7 @@ static void values_new(struct compiler *c)
     int *copies = malloc(((size_t)c->g->n_tensors + 1) * sizeof(*copies));
     if (!copies)
         c->err = ERR_NOMEM;
-    else if (compile_zero(c))
+    else if (zero_stage(c))
         values_sharded(c, copies);
     else
         values_whole(c);
@@ -429,16 +430,16 @@ static bool asks_rows(const struct compiler *c)
 void compile_buffers(struct compiler *c)
 {
     struct program *p = c->p;
-    const bool zero = compile_zero(c) > 0;
-    compile_once_groups(c);
-    const struct line params = {.space = SPACE_PARAM,
-                                .dtype = p->wide,
-                                .pieces = true,
-                                .suffix = "",
-                                .unit_name = zero && p->dtype == p->wide ? "params" : NULL,
-                                .name = "params",
-                                .index = p->param_buffer,
-                                .unit_run = c->unit_pieces};
+    const bool zero = zero_stage(c) > 0;
+    step_end_groups(c);
+    const struct tensor_line params = {.space = SPACE_PARAM,
+                                       .dtype = p->wide,
+                                       .pieces = true,
+                                       .suffix = "",
+                                       .unit_name = zero && p->dtype == p->wide ? "params" : NULL,
+                                       .name = "params",
+                                       .index = p->param_buffer,
+                                       .unit_run = c->unit_pieces};
     p->space_bytes[SPACE_PARAM] = lay_out(c, &params, 0, &c->all_params);
     p->n_units = zero ? c->g->n_units : 0;
     values_new(c);

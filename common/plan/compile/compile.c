@@ -87,7 +87,7 @@ int compile_value(const struct compiler *c, int t)
     return c->act[t];
 }
 
-bool compile_can_take(const struct compiler *c, int t)
+bool compile_may_overwrite(const struct compiler *c, int t)
 {
     int producer = c->producer[t];
     if (producer < 0 || c->consumers[t] != 1)
@@ -107,14 +107,14 @@ static bool only_between(const struct compiler *c, int t, enum graph_op from, en
 int compile_gelu_behind(const struct compiler *c, int i)
 {
     int y = c->g->nodes[i].out[0];
-    bool whole = compile_linear_cut(c, i) != LINEAR_BY_IN; /* else y is a share of a sum */
+    bool whole = tp_linear_cut(c, i) != LINEAR_BY_IN; /* else y is a share of a sum */
     return whole && only_between(c, y, GO_LINEAR, GO_GELU) ? c->reader[y] : -1;
 }
 
 int compile_gelu_before(const struct compiler *c, int i)
 {
     int x = c->g->nodes[i].in[0];
-    bool whole = compile_linear_cut(c, i) != LINEAR_BY_OUT; /* else x's gradient is a share of a sum */
+    bool whole = tp_linear_cut(c, i) != LINEAR_BY_OUT; /* else x's gradient is a share of a sum */
     return whole && only_between(c, x, GO_GELU, GO_LINEAR) ? c->producer[x] : -1;
 }
 
@@ -239,24 +239,24 @@ static void compiler_init(struct compiler *c)
     c->consumers = calloc((size_t)n + 1, sizeof(*c->consumers));
     c->grad_started = calloc((size_t)n + 1, sizeof(*c->grad_started));
     c->tp_shares = calloc((size_t)n + 1, sizeof(*c->tp_shares));
-    c->given_up = calloc((size_t)n + 1, sizeof(*c->given_up));
+    c->discarded = calloc((size_t)n + 1, sizeof(*c->discarded));
     c->pitched = calloc((size_t)n + 1, sizeof(*c->pitched));
     c->unit_waits = calloc((size_t)units + 1, sizeof(*c->unit_waits));
     c->unit_used = calloc((size_t)units + 1, sizeof(*c->unit_used));
     p->units = calloc((size_t)units + 1, sizeof(*p->units));
     c->own = p->mesh.size[AXIS_TP] > 1 && c->job->parallel.sp;
     c->async = c->own && c->job->parallel.async_tp;
-    if (!c->consumers || !c->grad_started || !c->tp_shares || !c->given_up || !c->pitched || !c->unit_waits ||
+    if (!c->consumers || !c->grad_started || !c->tp_shares || !c->discarded || !c->pitched || !c->unit_waits ||
         !c->unit_used || !p->units)
         c->err = ERR_NOMEM;
     p->ids_buffer = p->targets_buffer = p->logits_buffer = p->loss_buffer = p->norm_buffer = p->clip_buffer = -1;
     p->rows_buffer = -1;
-    compile_segments(c);
+    cp_init_segments(c);
     c->all_grads = c->all_params = c->all_copies = c->all_m = c->all_v = c->blocks = -1;
     if (c->err)
         return;
     count_uses(c);
-    compile_pitches(c);
+    pitch_find(c);
     held_new(c);
     micros_new(c);
     group_new(c);
@@ -273,7 +273,7 @@ static void compiler_fini(struct compiler *c)
     free(c->full);
     free(c->shares);
     free(c->tp_shares);
-    free(c->given_up);
+    free(c->discarded);
     free(c->pitched);
     free(c->weight_dy);
     free(c->parts);
@@ -288,7 +288,7 @@ static void compiler_fini(struct compiler *c)
     free(c->unit_values);
     free(c->unit_waits);
     free(c->unit_used);
-    compile_pipeline_fini(c);
+    pipeline_fini(c);
 }
 
 /* ---- passes ---- */
@@ -324,7 +324,7 @@ static struct op_range pass_begin(struct compiler *c)
         zero_losses(c);
     if (c->all_copies >= 0)
         cast_params(c);
-    bool idle = p->first_micro == p->end_micro && p->mode == MODE_TRAIN && !p->tree_depth && !compile_scatters(c);
+    bool idle = p->first_micro == p->end_micro && p->mode == MODE_TRAIN && !p->tree_depth && !zero_scatters(c);
     for (int unit = c->g->n_units - 1; unit >= 0 && idle && !c->err; unit--) { /* a rank without work adds zero */
         if (c->unit_run[unit] < 0)
             continue;
@@ -340,25 +340,25 @@ static void compile_program(struct compiler *c)
     struct program *p = c->p;
     if (p->mode == MODE_TRAIN && c->job->train.numerics == NUMERICS_CANONICAL)
         p->tree_depth = tree_depth_of_ranks(p);
-    compile_pipeline(c);
+    pipeline_init(c);
     compile_buffers(c);
     compile_group(c, 1u << AXIS_PP); /* all that only some ranks will ask for, in one order */
     if (p->mode == MODE_GENERATE)    /* only the last stage has logits to bring together */
         compile_group(c, 1u << AXIS_CP | 1u << AXIS_TP);
     if (p->mode != MODE_GENERATE || c->all_copies >= 0)
         compile_action(c, (struct action){.kind = ACT_BEGIN, .micro = -1, .unit = -1}, pass_begin(c));
-    compile_gathers(c);
-    compile_micros(c);
+    zero_emit_gathers(c);
+    pipeline_emit(c);
     if (p->mode != MODE_GENERATE)
-        compile_reduce(c);
+        step_end_reduce(c);
     if (p->mode == MODE_TRAIN) {
-        compile_norm(c);
-        compile_update(c);
-        compile_snapshot(c);
+        step_end_norm(c);
+        step_end_update(c);
+        step_end_snapshot(c);
     }
-    compile_pack(c);
+    memory_plan_place(c);
     if (!c->sizes_only)
-        compile_sync(c);
+        events_assign(c);
 }
 
 static int chunks_of(const struct job_spec *job)
@@ -374,8 +374,8 @@ static void forget_cut(struct compiler *c, const struct graph *g)
             c->p->ops[i].node = -1;
 }
 
-static err_t compile_rank(const struct job_spec *job, const struct graph *g, const struct order *order, int rank,
-                          bool sizes_only, struct program *ret, struct why *why)
+static err_t compile_rank(const struct job_spec *job, const struct graph *g, const struct pipeline_order *order,
+                          int rank, bool sizes_only, struct program *ret, struct why *why)
 {
     struct program p = {.mode = order->mode, .rank = rank, .seq = job->train.seq, .mesh = order->mesh};
     if (rank < 0 || rank >= mesh_workers(&p.mesh))
@@ -388,7 +388,7 @@ static err_t compile_rank(const struct job_spec *job, const struct graph *g, con
     struct graph cut = {0};
     c.err = sharding_init(&p.sharding, g, &p.mesh, rank, (int)job->parallel.zero, chunks_of(job), why);
     if (!c.err && p.sharding.n_stages > 1) {
-        c.err = compile_cut(g, &p.sharding, &cut, why);
+        c.err = stages_cut_graph(g, &p.sharding, &cut, why);
         c.g = &cut; /* nothing goes on after an error */
     }
     if (!c.err)
@@ -412,16 +412,16 @@ static err_t compile_rank(const struct job_spec *job, const struct graph *g, con
 static err_t compile_ranks(const struct job_spec *job, const struct graph *g, enum program_mode mode, int first, int n,
                            struct program *ret, struct why *why)
 {
-    struct order order;
+    struct pipeline_order order;
     int done = 0;
-    err_t e = compile_order(job, mode, &order, why);
+    err_t e = pipeline_order_init(job, mode, &order, why);
     if (e)
         return e;
     while (done < n && !(e = compile_rank(job, g, &order, first + done, false, &ret[done], why)))
         done++;
     while (e && done > 0)
         program_fini(&ret[--done]);
-    compile_order_fini(&order);
+    pipeline_order_fini(&order);
     return e;
 }
 
@@ -437,7 +437,7 @@ err_t plan_compile_all(const struct job_spec *job, const struct graph *g, enum p
     return compile_ranks(job, g, mode, 0, n, ret, why);
 }
 
-err_t compile_sizes(const struct job_spec *job, const struct graph *g, const struct order *order, int rank,
+err_t compile_sizes(const struct job_spec *job, const struct graph *g, const struct pipeline_order *order, int rank,
                     struct program *ret, struct why *why)
 {
     return compile_rank(job, g, order, rank, true, ret, why);

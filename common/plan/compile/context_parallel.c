@@ -15,29 +15,29 @@
 #include <assert.h>
 #include <stdio.h>
 
-struct piece {
+struct seq_piece {
     int part; /* of 2 cp */
     struct segment seg;
 };
 
-static int64_t pieces_of(int64_t seq, int cp, int index, struct piece ret[PLAN_MAX_SEGMENTS])
+static int64_t pieces_of(int64_t seq, int cp, int index, struct seq_piece ret[PLAN_MAX_SEGMENTS])
 {
     int64_t before = 0;
     for (int i = 0; i < 2; i++) {
         int part = i ? 2 * cp - 1 - index : index;
         int64_t lo, hi;
         layout_split(seq, 2 * cp, part, &lo, &hi);
-        ret[i] = (struct piece){part, {lo, hi - lo, before}};
+        ret[i] = (struct seq_piece){part, {lo, hi - lo, before}};
         before += hi - lo;
     }
     return before;
 }
 
-void compile_segments(struct compiler *c)
+void cp_init_segments(struct compiler *c)
 {
     struct program *p = c->p;
     int cp = p->mesh.size[AXIS_CP], coord[AXIS_COUNT];
-    struct piece pieces[PLAN_MAX_SEGMENTS];
+    struct seq_piece pieces[PLAN_MAX_SEGMENTS];
     p->segments[0] = (struct segment){0, p->seq, 0};
     p->n_segments = 1;
     p->own_seq = p->seq;
@@ -55,7 +55,7 @@ static struct graph_dim dim_samples(int64_t per_sample)
     return (struct graph_dim){SYM_SAMPLES, per_sample};
 }
 
-void compile_at_segment(const struct compiler *c, struct op *op, int s)
+void cp_set_segment(const struct compiler *c, struct op *op, int s)
 {
     const struct segment *seg = &c->p->segments[s];
     op->m = dim_tokens(1);
@@ -66,50 +66,51 @@ void compile_at_segment(const struct compiler *c, struct op *op, int s)
     op->pos0 = seg->pos0;
 }
 
-struct graph_dim compile_segment_offset(const struct compiler *c, int s, int64_t per_token)
+struct graph_dim cp_segment_offset(const struct compiler *c, int s, int64_t per_token)
 {
     int64_t before = c->p->segments[s].before * per_token;
     return before ? dim_samples(before) : dim_one(0);
 }
 
-struct op *compile_attention_op(struct compiler *c, enum op_kind kind, int node)
+struct op *cp_attention_op(struct compiler *c, enum op_kind kind, int node)
 {
     const struct graph_node *n = &c->g->nodes[node];
     struct op *op = compile_op(c, kind, node);
     op->flags = n->causal ? OPF_CAUSAL : 0;
     op->m = dim_samples(1);
-    op->heads = compile_heads(c, n->in[0], n->heads);
-    op->kv_heads = compile_heads(c, n->in[1], n->kv_heads);
+    op->heads = tp_heads(c, n->in[0], n->heads);
+    op->kv_heads = tp_heads(c, n->in[1], n->kv_heads);
     op->head_dim = n->head_dim;
-    op->lda = compile_pitch(c, n->in[0]);
-    op->ldb = compile_pitch(c, n->in[1]);
-    op->ldc = compile_cols(c, n->out[0]);
+    op->lda = pitch_of(c, n->in[0]);
+    op->ldb = pitch_of(c, n->in[1]);
+    op->ldc = tp_cols(c, n->out[0]);
     return op;
 }
 
 /* ---- what travels ---- */
 
-struct ring {
+struct kv_ring {
     int node, n, me;       /* ranks of the ring; this rank's index */
     int64_t kv_cols, row;  /* columns of k, of k | v */
     int64_t heads, o_cols; /* of the queries */
     int64_t longest;       /* tokens of a sample that any rank has */
     int kv[2];
-    struct piece own[PLAN_MAX_SEGMENTS];
+    struct seq_piece own[PLAN_MAX_SEGMENTS];
 };
 
 /* Who began with what is here in step s. */
-static int origin(const struct ring *r, int s)
+static int origin_rank(const struct kv_ring *r, int s)
 {
     return (r->me - s % r->n + r->n) % r->n;
 }
 
-static int64_t held(const struct compiler *c, const struct ring *r, int s, struct piece ret[PLAN_MAX_SEGMENTS])
+static int64_t pieces_in_step(const struct compiler *c, const struct kv_ring *r, int s,
+                              struct seq_piece ret[PLAN_MAX_SEGMENTS])
 {
-    return pieces_of(c->p->seq, r->n, origin(r, s), ret);
+    return pieces_of(c->p->seq, r->n, origin_rank(r, s), ret);
 }
 
-static int travel_buffer(struct compiler *c, const struct ring *r, const char *suffix)
+static int travel_buffer(struct compiler *c, const struct kv_ring *r, const char *suffix)
 {
     struct buffer b = {.tensor = -1, .dtype = c->p->dtype, .ndim = 2, .space = SPACE_WORK, .run = -1, .slots = 1};
     b.dim[0] = dim_samples(r->longest);
@@ -119,7 +120,7 @@ static int travel_buffer(struct compiler *c, const struct ring *r, const char *s
 }
 
 /* m tokens of k or of v between its own matrix and a travelling one. */
-static void copy_cols(struct compiler *c, const struct ring *r, int from, int64_t ld_from, int64_t col_from, int to,
+static void copy_cols(struct compiler *c, const struct kv_ring *r, int from, int64_t ld_from, int64_t col_from, int to,
                       int64_t ld_to, int64_t col_to)
 {
     struct op *op = compile_op(c, OP_COPY_COLS, r->node);
@@ -133,35 +134,35 @@ static void copy_cols(struct compiler *c, const struct ring *r, int from, int64_
     op->arg[1].col = col_to;
 }
 
-static struct ring ring_begin(struct compiler *c, int node)
+static struct kv_ring ring_begin(struct compiler *c, int node)
 {
     const struct graph_node *n = &c->g->nodes[node];
-    struct ring r = {.node = node, .n = c->p->mesh.size[AXIS_CP], .me = c->p->sharding.coord[AXIS_CP]};
-    struct piece any[PLAN_MAX_SEGMENTS];
-    r.heads = compile_heads(c, n->in[0], n->heads);
-    r.o_cols = compile_cols(c, n->out[0]);
-    r.kv_cols = compile_heads(c, n->in[1], n->kv_heads) * n->head_dim;
+    struct kv_ring r = {.node = node, .n = c->p->mesh.size[AXIS_CP], .me = c->p->sharding.coord[AXIS_CP]};
+    struct seq_piece any[PLAN_MAX_SEGMENTS];
+    r.heads = tp_heads(c, n->in[0], n->heads);
+    r.o_cols = tp_cols(c, n->out[0]);
+    r.kv_cols = tp_heads(c, n->in[1], n->kv_heads) * n->head_dim;
     r.row = 2 * r.kv_cols;
     for (int s = 0; s < r.n; s++) {
-        int64_t len = held(c, &r, s, any);
+        int64_t len = pieces_in_step(c, &r, s, any);
         r.longest = len > r.longest ? len : r.longest;
     }
-    held(c, &r, 0, r.own);
+    pieces_in_step(c, &r, 0, r.own);
     r.kv[0] = travel_buffer(c, &r, ".kv.0");
     r.kv[1] = travel_buffer(c, &r, ".kv.1");
     for (int k = 1; k < 3; k++)
-        copy_cols(c, &r, compile_value(c, n->in[k]), compile_pitch(c, n->in[k]), compile_col(c, n->in[k], n->in_col[k]),
-                  r.kv[0], r.row, (k - 1) * r.kv_cols);
+        copy_cols(c, &r, compile_value(c, n->in[k]), pitch_of(c, n->in[k]), tp_col(c, n->in[k], n->in_col[k]), r.kv[0],
+                  r.row, (k - 1) * r.kv_cols);
     return r;
 }
 
 /* What is here in step s goes to the next rank, what comes from the one before is step s + 1's. */
-static void shift(struct compiler *c, const struct ring *r, int s, int from, int to)
+static void emit_shift(struct compiler *c, const struct kv_ring *r, int s, int from, int to)
 {
-    struct piece any[PLAN_MAX_SEGMENTS];
+    struct seq_piece any[PLAN_MAX_SEGMENTS];
     struct op *op = compile_collective(c, OP_SHIFT, r->node, 1u << AXIS_CP);
-    op->m = dim_samples(held(c, r, s, any) * r->row);
-    op->k = dim_samples(held(c, r, s + 1, any) * r->row);
+    op->m = dim_samples(pieces_in_step(c, r, s, any) * r->row);
+    op->k = dim_samples(pieces_in_step(c, r, s + 1, any) * r->row);
     int step = MUTANT(RING_BACKWARDS) ? r->n - 1 : 1;
     op->peer = (r->me + step) % r->n;
     op->from = (r->me + r->n - step) % r->n;
@@ -169,7 +170,7 @@ static void shift(struct compiler *c, const struct ring *r, int s, int from, int
     op_arg(op, 1, to);
 }
 
-static struct graph_dim rows_before(const struct piece *piece, int64_t per_token)
+static struct graph_dim rows_before(const struct seq_piece *piece, int64_t per_token)
 {
     int64_t before = piece->seg.before * per_token;
     return before ? dim_samples(before) : dim_one(0);
@@ -183,24 +184,25 @@ static void op_at(struct op *op, int i, int buffer, int64_t col, struct graph_di
 }
 
 /* Whether queries of piece q see keys of piece k at all. */
-static bool sees(const struct compiler *c, const struct ring *r, const struct piece *q, const struct piece *k)
+static bool may_attend(const struct compiler *c, const struct kv_ring *r, const struct seq_piece *q,
+                       const struct seq_piece *k)
 {
     return q->seg.len > 0 && k->seg.len > 0 &&
            (!c->g->nodes[r->node].causal || k->part <= q->part + MUTANT(FUTURE_SEEN));
 }
 
 /* An attention of the pair; only on the diagonal does the mask cut it. */
-static struct op *pair_op(struct compiler *c, const struct ring *r, enum op_kind kind, const struct piece *q,
-                          const struct piece *k, int kv)
+static struct op *pair_op(struct compiler *c, const struct kv_ring *r, enum op_kind kind, const struct seq_piece *q,
+                          const struct seq_piece *k, int kv)
 {
     const struct graph_node *n = &c->g->nodes[r->node];
-    struct op *op = compile_attention_op(c, kind, r->node);
+    struct op *op = cp_attention_op(c, kind, r->node);
     if (k->part != q->part || MUTANT(DIAGONAL_UNMASKED))
         op->flags &= ~(uint32_t)OPF_CAUSAL;
     op->seq = q->seg.len;
     op->seq_kv = k->seg.len;
     op->ldb = r->row;
-    op_at(op, 0, compile_value(c, n->in[0]), compile_col(c, n->in[0], n->in_col[0]), rows_before(q, op->lda));
+    op_at(op, 0, compile_value(c, n->in[0]), tp_col(c, n->in[0], n->in_col[0]), rows_before(q, op->lda));
     op_at(op, 1, kv, 0, rows_before(k, r->row));
     op_at(op, 2, kv, r->kv_cols, rows_before(k, r->row));
     return op;
@@ -208,12 +210,12 @@ static struct op *pair_op(struct compiler *c, const struct ring *r, enum op_kind
 
 /* ---- forward ---- */
 
-struct results {
+struct attention_results {
     int o, lse;           /* of all own queries */
     int o_more, lse_more; /* of one piece's queries with one more piece of keys; -1: not needed yet */
 };
 
-static void more_new(struct compiler *c, const struct ring *r, struct results *res)
+static void more_new(struct compiler *c, const struct kv_ring *r, struct attention_results *res)
 {
     const struct graph_node *n = &c->g->nodes[r->node];
     struct buffer o = {.tensor = -1, .dtype = c->p->dtype, .ndim = 2, .space = SPACE_WORK, .run = -1, .slots = 1};
@@ -229,7 +231,8 @@ static void more_new(struct compiler *c, const struct ring *r, struct results *r
     res->lse_more = compile_buffer(c, &lse);
 }
 
-static void join(struct compiler *c, const struct ring *r, const struct results *res, const struct piece *q)
+static void emit_join(struct compiler *c, const struct kv_ring *r, const struct attention_results *res,
+                      const struct seq_piece *q)
 {
     struct op *op = compile_op(c, OP_ATTENTION_JOIN, r->node);
     op->m = dim_samples(1);
@@ -243,8 +246,8 @@ static void join(struct compiler *c, const struct ring *r, const struct results 
     op_arg(op, 3, res->lse_more);
 }
 
-static void attend(struct compiler *c, const struct ring *r, struct results *res, const struct piece *q,
-                   const struct piece *k, int kv, bool first)
+static void attend(struct compiler *c, const struct kv_ring *r, struct attention_results *res,
+                   const struct seq_piece *q, const struct seq_piece *k, int kv, bool first)
 {
     if (!first && res->o_more < 0)
         more_new(c, r, res);
@@ -252,24 +255,24 @@ static void attend(struct compiler *c, const struct ring *r, struct results *res
     op_at(op, 3, first ? res->o : res->o_more, 0, first ? rows_before(q, r->o_cols) : dim_one(0));
     op_at(op, 4, first ? res->lse : res->lse_more, 0, first ? rows_before(q, r->heads) : dim_one(0));
     if (!first && !(MUTANT(PART_NOT_JOINED) && k->part == 0))
-        join(c, r, res, q);
+        emit_join(c, r, res, q);
 }
 
-void compile_ring(struct compiler *c, int node)
+void cp_emit_attention(struct compiler *c, int node)
 {
     const struct graph_node *n = &c->g->nodes[node];
-    struct ring r = ring_begin(c, node);
-    struct results res = {compile_value(c, n->out[0]), compile_value(c, n->out[1]), -1, -1};
+    struct kv_ring r = ring_begin(c, node);
+    struct attention_results res = {compile_value(c, n->out[0]), compile_value(c, n->out[1]), -1, -1};
     bool begun[PLAN_MAX_SEGMENTS] = {false};
     for (int s = 0; s < r.n; s++) {
-        struct piece keys[PLAN_MAX_SEGMENTS];
+        struct seq_piece keys[PLAN_MAX_SEGMENTS];
         int kv = r.kv[s % 2];
-        held(c, &r, s, keys);
+        pieces_in_step(c, &r, s, keys);
         if (s + 1 < r.n)
-            shift(c, &r, s, kv, r.kv[1 - s % 2]);
+            emit_shift(c, &r, s, kv, r.kv[1 - s % 2]);
         for (int q = 0; q < 2; q++)
             for (int k = 0; k < 2; k++) {
-                if (!sees(c, &r, &r.own[q], &keys[k]))
+                if (!may_attend(c, &r, &r.own[q], &keys[k]))
                     continue;
                 attend(c, &r, &res, &r.own[q], &keys[k], kv, !begun[q]);
                 begun[q] = true;
@@ -279,17 +282,17 @@ void compile_ring(struct compiler *c, int node)
 
 /* ---- backward ---- */
 
-struct gradients {
+struct attention_gradients {
     int d_o, d_q;
     int d_kv[2], arrived;
     bool q_begun[PLAN_MAX_SEGMENTS];
 };
 
-static void attend_grad(struct compiler *c, const struct ring *r, struct gradients *g, int q, const struct piece *k,
-                        int kv, int d_kv, bool k_begun)
+static void attend_grad(struct compiler *c, const struct kv_ring *r, struct attention_gradients *g, int q,
+                        const struct seq_piece *k, int kv, int d_kv, bool k_begun)
 {
     const struct graph_node *n = &c->g->nodes[r->node];
-    const struct piece *own = &r->own[q];
+    const struct seq_piece *own = &r->own[q];
     struct op *op = pair_op(c, r, OP_ATTENTION_GRAD, own, k, kv);
     op->flags |= (g->q_begun[q] ? OPF_ACC_Q : 0) | (k_begun ? OPF_ACC_KV : 0);
     op_at(op, 3, compile_value(c, n->out[0]), 0, rows_before(own, r->o_cols));
@@ -301,12 +304,12 @@ static void attend_grad(struct compiler *c, const struct ring *r, struct gradien
     g->q_begun[q] = true;
 }
 
-static bool seen(const struct compiler *c, const struct ring *r, const struct piece *k)
+static bool is_visible(const struct compiler *c, const struct kv_ring *r, const struct seq_piece *k)
 {
-    return sees(c, r, &r->own[0], k) || sees(c, r, &r->own[1], k);
+    return may_attend(c, r, &r->own[0], k) || may_attend(c, r, &r->own[1], k);
 }
 
-static void zero_rows(struct compiler *c, const struct ring *r, int buffer, int64_t rows, struct graph_dim offset)
+static void zero_rows(struct compiler *c, const struct kv_ring *r, int buffer, int64_t rows, struct graph_dim offset)
 {
     struct op *op = compile_op(c, OP_ZERO, r->node);
     op->m = dim_samples(rows);
@@ -315,25 +318,25 @@ static void zero_rows(struct compiler *c, const struct ring *r, int buffer, int6
 }
 
 /* The gradient of one piece of keys from all own queries; zero where none of them sees it. */
-static void piece_grad(struct compiler *c, const struct ring *r, struct gradients *g, const struct piece *k, int kv,
-                       int d_kv)
+static void piece_grad(struct compiler *c, const struct kv_ring *r, struct attention_gradients *g,
+                       const struct seq_piece *k, int kv, int d_kv)
 {
     bool begun = false;
-    if (!seen(c, r, k) && k->seg.len > 0)
+    if (!is_visible(c, r, k) && k->seg.len > 0)
         zero_rows(c, r, d_kv, k->seg.len, rows_before(k, r->row));
     for (int q = 0; q < 2; q++)
-        if (sees(c, r, &r->own[q], k)) {
+        if (may_attend(c, r, &r->own[q], k)) {
             attend_grad(c, r, g, q, k, kv, d_kv, begun);
             begun = true;
         }
 }
 
-static void step_grad(struct compiler *c, const struct ring *r, struct gradients *g, int s)
+static void step_grad(struct compiler *c, const struct kv_ring *r, struct attention_gradients *g, int s)
 {
-    struct piece keys[PLAN_MAX_SEGMENTS];
+    struct seq_piece keys[PLAN_MAX_SEGMENTS];
     int d_kv = g->d_kv[s % 2];
-    held(c, r, s, keys);
-    if (!seen(c, r, &keys[0]) && !seen(c, r, &keys[1])) {
+    pieces_in_step(c, r, s, keys);
+    if (!is_visible(c, r, &keys[0]) && !is_visible(c, r, &keys[1])) {
         zero_rows(c, r, d_kv, r->longest, dim_one(0));
         return;
     }
@@ -342,29 +345,29 @@ static void step_grad(struct compiler *c, const struct ring *r, struct gradients
 }
 
 /* What the rank before has found up to its step s - 1 arrives and is added. */
-static void add_arrived(struct compiler *c, const struct ring *r, const struct gradients *g, int s)
+static void add_arrived(struct compiler *c, const struct kv_ring *r, const struct attention_gradients *g, int s)
 {
-    shift(c, r, s - 1, g->d_kv[(s - 1) % 2], g->arrived);
-    struct piece any[PLAN_MAX_SEGMENTS];
+    emit_shift(c, r, s - 1, g->d_kv[(s - 1) % 2], g->arrived);
+    struct seq_piece any[PLAN_MAX_SEGMENTS];
     struct op *op = compile_op(c, OP_ADD, r->node);
-    op->m = dim_samples(held(c, r, s, any));
+    op->m = dim_samples(pieces_in_step(c, r, s, any));
     op->n = dim_one(r->row);
     op_arg(op, 0, g->d_kv[s % 2]);
     op_arg(op, 1, g->arrived);
     op_arg(op, 2, g->d_kv[s % 2]);
 }
 
-void compile_ring_grad(struct compiler *c, int node, int d_o, const int d_in[3])
+void cp_emit_attention_grad(struct compiler *c, int node, int d_o, const int d_in[3])
 {
     const struct graph_node *n = &c->g->nodes[node];
-    struct ring r = ring_begin(c, node);
-    struct gradients g = {.d_o = d_o, .d_q = d_in[0]};
+    struct kv_ring r = ring_begin(c, node);
+    struct attention_gradients g = {.d_o = d_o, .d_q = d_in[0]};
     g.d_kv[0] = travel_buffer(c, &r, ".d_kv.0");
     g.d_kv[1] = travel_buffer(c, &r, ".d_kv.1");
     g.arrived = travel_buffer(c, &r, ".d_kv.sum");
     for (int s = 0; s < r.n; s++) {
         if (s + 1 < r.n)
-            shift(c, &r, s, r.kv[s % 2], r.kv[1 - s % 2]);
+            emit_shift(c, &r, s, r.kv[s % 2], r.kv[1 - s % 2]);
         step_grad(c, &r, &g, s);
         if (s > 0) /* behind the step's products, so that their buffer is another than the one that is sent */
             add_arrived(c, &r, &g, s);
@@ -372,8 +375,8 @@ void compile_ring_grad(struct compiler *c, int node, int d_o, const int d_in[3])
     if (MUTANT(NOT_HOME))
         g.arrived = g.d_kv[(r.n - 1) % 2];
     else
-        shift(c, &r, r.n - 1, g.d_kv[(r.n - 1) % 2], g.arrived);
+        emit_shift(c, &r, r.n - 1, g.d_kv[(r.n - 1) % 2], g.arrived);
     for (int k = 1; k < 3; k++)
-        copy_cols(c, &r, g.arrived, r.row, (k - 1) * r.kv_cols, d_in[k], compile_pitch(c, n->in[k]),
-                  compile_col(c, n->in[k], n->in_col[k]));
+        copy_cols(c, &r, g.arrived, r.row, (k - 1) * r.kv_cols, d_in[k], pitch_of(c, n->in[k]),
+                  tp_col(c, n->in[k], n->in_col[k]));
 }

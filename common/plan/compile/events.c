@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct clock {
+struct stream_clock {
     int t[STREAM_COUNT];
 };
 
@@ -28,11 +28,11 @@ struct atom {
 };
 
 /* Where an instance of a buffer lies. */
-struct range {
+struct atom_range {
     int lo, hi; /* atoms */
 };
 
-struct sync {
+struct event_pass {
     struct compiler *c;
     const struct program *p;
     int64_t *cuts[SPACE_COUNT]; /* ascending, without equal ones */
@@ -40,11 +40,11 @@ struct sync {
     int base[SPACE_COUNT]; /* the space's first atom */
     struct atom *atoms;
     int n_atoms;
-    int *first;           /* by buffer: its first range; -1: nobody names it */
-    struct range *ranges; /* by buffer and instance */
-    struct clock stream[STREAM_COUNT];
-    struct clock *known;    /* by event: what its stream knew behind its latest record; zeros: there is none */
-    int *log[STREAM_COUNT]; /* by time: the op */
+    int *first;                /* by buffer: its first range; -1: nobody names it */
+    struct atom_range *ranges; /* by buffer and instance */
+    struct stream_clock stream[STREAM_COUNT];
+    struct stream_clock *known; /* by event: what its stream knew behind its latest record; zeros: there is none */
+    int *log[STREAM_COUNT];     /* by time: the op */
     int cap_log;
     bool *recorded; /* by op: somebody waits for it */
     int *same;      /* by op: an op that records the same event; itself: the event is called so */
@@ -76,7 +76,7 @@ static int by_value(const void *x, const void *y)
     return (*a > *b) - (*a < *b);
 }
 
-static int find_cut(const struct sync *s, enum buffer_space space, int64_t at)
+static int find_cut(const struct event_pass *s, enum buffer_space space, int64_t at)
 {
     int lo = 0, hi = s->n_cuts[space];
     while (lo < hi) {
@@ -89,7 +89,7 @@ static int find_cut(const struct sync *s, enum buffer_space space, int64_t at)
     return lo;
 }
 
-static void make_cuts(struct sync *s, enum buffer_space space, size_t room)
+static void make_cuts(struct event_pass *s, enum buffer_space space, size_t room)
 {
     const struct program *p = s->p;
     int64_t *cuts = malloc((2 * room + 1) * sizeof(*cuts));
@@ -114,7 +114,7 @@ static void make_cuts(struct sync *s, enum buffer_space space, size_t room)
 }
 
 /* Numbers the instances of all buffers that ops name; returns how many there are. */
-static int number_instances(struct sync *s)
+static int number_instances(struct event_pass *s)
 {
     const struct program *p = s->p;
     int n = 0;
@@ -133,7 +133,7 @@ static int number_instances(struct sync *s)
     return n;
 }
 
-static void make_atoms(struct sync *s)
+static void make_atoms(struct event_pass *s)
 {
     const struct program *p = s->p;
     int n = number_instances(s);
@@ -145,7 +145,7 @@ static void make_atoms(struct sync *s)
     for (int b = 0; b < p->n_buffers && !s->c->err; b++) {
         const struct buffer *buffer = &p->buffers[b];
         for (int i = 0; s->first[b] >= 0 && i < instances(buffer); i++)
-            s->ranges[s->first[b] + i] = (struct range){
+            s->ranges[s->first[b] + i] = (struct atom_range){
                 s->base[buffer->space] + find_cut(s, buffer->space, instance_lo(buffer, i)),
                 s->base[buffer->space] + find_cut(s, buffer->space, instance_hi(buffer, i)),
             };
@@ -154,30 +154,30 @@ static void make_atoms(struct sync *s)
 
 /* ---- waits ---- */
 
-static int event_of(const struct sync *s, int op)
+static int event_of(const struct event_pass *s, int op)
 {
     while (s->same[op] != op)
         op = s->same[op];
     return op;
 }
 
-static void learn(struct clock *now, const struct clock *of)
+static void merge_clock(struct stream_clock *now, const struct stream_clock *of)
 {
     for (int k = 0; k < STREAM_COUNT; k++)
         now->t[k] = of->t[k] > now->t[k] ? of->t[k] : now->t[k];
 }
 
 /* Two ops of one stream record one event: its latest record is behind both. */
-static void join_events(struct sync *s, int x, int y)
+static void join_events(struct event_pass *s, int x, int y)
 {
     x = event_of(s, x);
     y = event_of(s, y);
     s->same[y] = x;
-    learn(&s->known[x], &s->known[y]);
+    merge_clock(&s->known[x], &s->known[y]);
 }
 
 /* The op's waits for a stream become one. */
-static void join_waits(struct sync *s, struct op *op, enum op_stream stream)
+static void join_waits(struct event_pass *s, struct op *op, enum op_stream stream)
 {
     int first = -1, n = 0;
     for (int i = 0; i < OP_MAX_WAITS; i++) {
@@ -195,7 +195,7 @@ static void join_waits(struct sync *s, struct op *op, enum op_stream stream)
 }
 
 /* While waits are gathered they name ops, not events. */
-static void add_wait(struct sync *s, int x, int y)
+static void add_wait(struct event_pass *s, int x, int y)
 {
     struct op *op = &s->p->ops[x];
     int n = 0;
@@ -210,7 +210,7 @@ static void add_wait(struct sync *s, int x, int y)
 /* ---- one op ---- */
 
 /* What the op must know of other streams: the latest op of each that it may not overtake. */
-static void find_needs(const struct sync *s, struct range r, bool writes, struct clock *need)
+static void find_needs(const struct event_pass *s, struct atom_range r, bool writes, struct stream_clock *need)
 {
     for (int i = r.lo; i < r.hi; i++) {
         const struct atom *a = &s->atoms[i];
@@ -222,7 +222,7 @@ static void find_needs(const struct sync *s, struct range r, bool writes, struct
     }
 }
 
-static void touch(struct sync *s, struct range r, bool writes, int stream, int time)
+static void record_access(struct event_pass *s, struct atom_range r, bool writes, int stream, int time)
 {
     for (int i = r.lo; i < r.hi; i++) {
         struct atom *a = &s->atoms[i];
@@ -234,8 +234,8 @@ static void touch(struct sync *s, struct range r, bool writes, int stream, int t
 }
 
 /* Calls find_needs or touch on every instance that an operand of `op` means in the action. */
-static void each_operand(struct sync *s, const struct op *op, const struct action *a, struct clock *need, int stream,
-                         int time)
+static void each_operand(struct event_pass *s, const struct op *op, const struct action *a, struct stream_clock *need,
+                         int stream, int time)
 {
     for (int i = 0; op_mode(op, i); i++) {
         int b = op->arg[i].buffer;
@@ -249,24 +249,24 @@ static void each_operand(struct sync *s, const struct op *op, const struct actio
             if (need)
                 find_needs(s, s->ranges[s->first[b] + k], writes, need);
             else
-                touch(s, s->ranges[s->first[b] + k], writes, stream, time);
+                record_access(s, s->ranges[s->first[b] + k], writes, stream, time);
         }
     }
 }
 
-static void follow(struct sync *s, int x, const struct action *a)
+static void follow_op(struct event_pass *s, int x, const struct action *a)
 {
     const struct op *op = &s->p->ops[x];
-    struct clock *now = &s->stream[op->stream], need = {{0}};
+    struct stream_clock *now = &s->stream[op->stream], need = {{0}};
     for (int i = 0; i < OP_MAX_WAITS && op->wait[i] >= 0; i++)
-        learn(now, &s->known[event_of(s, op->wait[i])]);
+        merge_clock(now, &s->known[event_of(s, op->wait[i])]);
     each_operand(s, op, a, &need, (int)op->stream, 0);
     for (int k = 0; k < STREAM_COUNT; k++) {
         if (k == (int)op->stream || need.t[k] <= now->t[k])
             continue;
         int y = s->log[k][need.t[k]];
         add_wait(s, x, y);
-        learn(now, &s->known[event_of(s, y)]);
+        merge_clock(now, &s->known[event_of(s, y)]);
     }
     int time = ++now->t[op->stream];
     assert(time <= s->cap_log);
@@ -275,7 +275,7 @@ static void follow(struct sync *s, int x, const struct action *a)
     s->known[event_of(s, x)] = *now;
 }
 
-static void follow_steps(struct sync *s, bool saves)
+static void follow_steps(struct event_pass *s, bool saves)
 {
     const struct program *p = s->p;
     memset(s->atoms, 0, (size_t)s->n_atoms * sizeof(*s->atoms));
@@ -285,14 +285,14 @@ static void follow_steps(struct sync *s, bool saves)
         for (int a = 0; a < p->n_actions; a++) {
             const struct action *action = &p->actions[a];
             for (int i = 0; i < action->n_ops && (saves || action->kind != ACT_SNAPSHOT) && !s->c->err; i++)
-                follow(s, action->first_op + i, action);
+                follow_op(s, action->first_op + i, action);
         }
 }
 
 /* ---- events ---- */
 
 /* From names of ops to numbers of events, in the order of ops. */
-static void number_events(struct sync *s)
+static void number_events(struct event_pass *s)
 {
     struct program *p = s->c->p;
     p->n_events = 0;
@@ -327,10 +327,10 @@ static int unrolled(const struct program *p)
     return 2 * n;
 }
 
-void compile_sync(struct compiler *c)
+void events_assign(struct compiler *c)
 {
     struct program *p = c->p;
-    struct sync s = {.c = c, .p = p};
+    struct event_pass s = {.c = c, .p = p};
     if (c->err)
         return;
     size_t ops = (size_t)p->n_ops + 1;

@@ -12,25 +12,25 @@
 #include <assert.h>
 #include <stdio.h>
 
-static int hold(struct compiler *c, int t, int buffer)
+static int set_value(struct compiler *c, int t, int buffer)
 {
     c->full[t] = -1; /* a gather of the value before */
     return c->act[t] = buffer;
 }
 
-static int fresh(struct compiler *c, int t)
+static int new_value(struct compiler *c, int t)
 {
-    return t < 0 ? -1 : hold(c, t, compile_work(c, t, ""));
+    return t < 0 ? -1 : set_value(c, t, compile_work_buffer(c, t, ""));
 }
 
 /* Whether t's value may be overwritten by what is made of it. */
-static bool can_take(const struct compiler *c, int t)
+static bool may_overwrite(const struct compiler *c, int t)
 {
-    return compile_can_take(c, t) && !compile_is_share(c, c->act[t]);
+    return compile_may_overwrite(c, t) && !tp_is_share(c, c->act[t]);
 }
 
 /* Of a sum over the tp group what only one member may add. */
-static int by_first(const struct compiler *c, int buffer)
+static int on_first_rank(const struct compiler *c, int buffer)
 {
     return c->p->sharding.coord[AXIS_TP] == 0 ? buffer : -1;
 }
@@ -38,18 +38,18 @@ static int by_first(const struct compiler *c, int buffer)
 static void embed_segment(struct compiler *c, int i, enum op_kind kind, int s, int y, bool share)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int64_t cols = compile_cols(c, n->out[0]);
+    int64_t cols = tp_cols(c, n->out[0]);
     int pos = compile_value(c, n->in[2]);
     struct op *op = compile_op(c, kind, i);
-    compile_at_segment(c, op, s);
-    compile_vocab(c, op, n->in[1]);
+    cp_set_segment(c, op, s);
+    tp_set_vocab(c, op, n->in[1]);
     op->n = dim_one(cols);
     op_arg(op, 0, compile_value(c, n->in[0]));
     op_arg(op, 1, compile_value(c, n->in[1]));
-    op_arg(op, 2, share && !MUTANT(POSITIONS_BY_ALL) ? by_first(c, pos) : pos);
+    op_arg(op, 2, share && !MUTANT(POSITIONS_BY_ALL) ? on_first_rank(c, pos) : pos);
     op_arg(op, 3, y);
-    op->arg[0].offset = compile_segment_offset(c, s, 1);
-    op->arg[3].offset = compile_segment_offset(c, s, cols);
+    op->arg[0].offset = cp_segment_offset(c, s, 1);
+    op->arg[3].offset = cp_segment_offset(c, s, cols);
 }
 
 static void embed(struct compiler *c, int i, enum op_kind kind)
@@ -57,65 +57,65 @@ static void embed(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     bool share = c->p->mesh.size[AXIS_TP] > 1 && c->g->tensors[n->in[1]].cut.segments;
     assert(share || !c->own); /* every model cuts its table by the vocabulary */
-    int y = share ? compile_share(c, n->out[0], "") : fresh(c, n->out[0]);
+    int y = share ? tp_new_share(c, n->out[0], "") : new_value(c, n->out[0]);
     for (int s = 0; s < c->p->n_segments; s++)
         if (c->p->segments[s].len > 0)
             embed_segment(c, i, kind, s, y, share);
     if (share)
-        hold(c, n->out[0], compile_summed(c, n->out[0], y, ""));
+        set_value(c, n->out[0], tp_sum_shares(c, n->out[0], y, ""));
 }
 
 struct op *compile_product(struct compiler *c, int i, int x, int y, int aux)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    enum linear_cut cut = compile_linear_cut(c, i);
-    int64_t in = compile_cols(c, n->in[0]), out = compile_cols(c, n->out[0]);
+    enum linear_cut cut = tp_linear_cut(c, i);
+    int64_t in = tp_cols(c, n->in[0]), out = tp_cols(c, n->out[0]);
     int bias = compile_value(c, n->in[2]);
     struct op *op = compile_op(c, OP_GEMM, i);
     op->flags = (n->trans_w ? 0 : OPF_TRANS_B) | (aux >= 0 ? OPF_GELU : 0);
-    op->m = cut == LINEAR_WHOLE ? compile_rows(c, n->out[0]) : dim_tokens(1);
+    op->m = cut == LINEAR_WHOLE ? tp_rows(c, n->out[0]) : dim_tokens(1);
     op->n = dim_one(out);
     op->k = dim_one(in);
     op->lda = in;
     op->ldb = n->trans_w ? out : in;
-    op->ldc = compile_pitch(c, n->out[0]);
+    op->ldc = pitch_of(c, n->out[0]);
     op_arg(op, 0, x);
     op_arg(op, 1, compile_value(c, n->in[1]));
-    op_arg(op, 2, cut == LINEAR_BY_IN && !MUTANT(BIAS_BY_ALL) ? by_first(c, bias) : bias);
+    op_arg(op, 2, cut == LINEAR_BY_IN && !MUTANT(BIAS_BY_ALL) ? on_first_rank(c, bias) : bias);
     op_arg(op, 3, y);
     op_arg(op, 4, aux); /* without a backward nobody reads it, and its bytes are free behind the op */
     return op;
 }
 
-void compile_made(struct compiler *c, int i, int *ret_y, int *ret_aux)
+void compile_product_buffers(struct compiler *c, int i, int *ret_y, int *ret_aux)
 {
-    int gelu = compile_gelu_behind(c, i), made = fresh(c, c->g->nodes[i].out[0]);
-    *ret_y = gelu >= 0 ? fresh(c, c->g->nodes[gelu].out[0]) : made;
+    int gelu = compile_gelu_behind(c, i), made = new_value(c, c->g->nodes[i].out[0]);
+    *ret_y = gelu >= 0 ? new_value(c, c->g->nodes[gelu].out[0]) : made;
     *ret_aux = gelu >= 0 ? made : -1;
 }
 
 static void linear(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    enum linear_cut cut = compile_linear_cut(c, i);
+    enum linear_cut cut = tp_linear_cut(c, i);
     int x, y, aux = -1;
     (void)kind;
-    if (compile_by_members(c, i)) {
-        compile_products_by_members(c, i);
+    if (async_tp_overlaps_gather(c, i)) {
+        async_tp_emit_gather(c, i);
         return;
     }
-    if (compile_by_columns(c, i)) {
-        hold(c, n->out[0], compile_sum_by_columns(c, i));
+    if (async_tp_overlaps_sum(c, i)) {
+        set_value(c, n->out[0], async_tp_emit_sum(c, i));
         return;
     }
-    x = cut == LINEAR_BY_OUT ? compile_gathered(c, n->in[0]) : compile_value(c, n->in[0]);
+    x = cut == LINEAR_BY_OUT ? tp_all_tokens(c, n->in[0]) : compile_value(c, n->in[0]);
     if (cut == LINEAR_BY_IN)
-        y = compile_share(c, n->out[0], "");
+        y = tp_new_share(c, n->out[0], "");
     else
-        compile_made(c, i, &y, &aux);
+        compile_product_buffers(c, i, &y, &aux);
     compile_product(c, i, x, y, aux);
     if (cut == LINEAR_BY_IN)
-        hold(c, n->out[0], compile_summed(c, n->out[0], y, ""));
+        set_value(c, n->out[0], tp_sum_shares(c, n->out[0], y, ""));
 }
 
 static int sum_of(const struct graph_node *n)
@@ -128,15 +128,16 @@ static void norm_of(struct compiler *c, int i, enum op_kind kind, int x, int res
 {
     const struct graph_node *n = &c->g->nodes[i];
     bool layer = kind == OP_LAYERNORM;
-    int y = fresh(c, n->out[0]), stat = fresh(c, n->out[1]), rstd = layer ? fresh(c, n->out[2]) : -1, r = -1;
+    int y = new_value(c, n->out[0]), stat = new_value(c, n->out[1]), rstd = layer ? new_value(c, n->out[2]) : -1,
+        r = -1;
     int w = compile_value(c, n->in[2]), b = layer ? compile_value(c, n->in[3]) : -1, add = compile_value(c, res);
     if (sum >= 0)
-        r = can_take(c, res) ? hold(c, sum, add) : fresh(c, sum);
+        r = may_overwrite(c, res) ? set_value(c, sum, add) : new_value(c, sum);
     const int rms_args[] = {x, add, w, r, y, stat};
     const int layer_args[] = {x, add, w, b, r, y, stat, rstd};
     struct op *op = compile_op(c, kind, i);
-    op->m = compile_rows(c, n->in[0]);
-    op->n = dim_one(compile_cols(c, n->in[0]));
+    op->m = tp_rows(c, n->in[0]);
+    op->n = dim_one(tp_cols(c, n->in[0]));
     op->eps = n->eps;
     for (int k = 0; k < (layer ? 8 : 6); k++)
         op_arg(op, k, layer ? layer_args[k] : rms_args[k]);
@@ -155,29 +156,29 @@ static void rope(struct compiler *c, int i, enum op_kind kind)
         if (c->p->segments[s].len == 0)
             continue;
         struct op *op = compile_op(c, kind, i);
-        compile_at_segment(c, op, s);
-        op->heads = compile_heads(c, n->in[0], n->heads);
+        cp_set_segment(c, op, s);
+        op->heads = tp_heads(c, n->in[0], n->heads);
         op->head_dim = n->head_dim;
-        op->lda = compile_pitch(c, n->in[0]);
+        op->lda = pitch_of(c, n->in[0]);
         op->theta = n->theta;
         op_arg(op, 0, compile_value(c, n->in[0]));
-        op->arg[0].col = compile_col(c, n->in[0], n->in_col[0]);
-        op->arg[0].offset = compile_segment_offset(c, s, op->lda);
+        op->arg[0].col = tp_col(c, n->in[0], n->in_col[0]);
+        op->arg[0].offset = cp_segment_offset(c, s, op->lda);
     }
 }
 
 static void attention(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int o = fresh(c, n->out[0]), lse = fresh(c, n->out[1]);
+    int o = new_value(c, n->out[0]), lse = new_value(c, n->out[1]);
     if (c->p->n_segments > 1) {
-        compile_ring(c, i);
+        cp_emit_attention(c, i);
         return;
     }
-    struct op *op = compile_attention_op(c, kind, i);
+    struct op *op = cp_attention_op(c, kind, i);
     for (int k = 0; k < 3; k++) {
         op_arg(op, k, compile_value(c, n->in[k]));
-        op->arg[k].col = compile_col(c, n->in[k], n->in_col[k]);
+        op->arg[k].col = tp_col(c, n->in[k], n->in_col[k]);
     }
     op_arg(op, 3, o);
     op_arg(op, 4, lse);
@@ -186,10 +187,10 @@ static void attention(struct compiler *c, int i, enum op_kind kind)
 static void unary(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    int y = fresh(c, n->out[0]);
+    int y = new_value(c, n->out[0]);
     struct op *op = compile_op(c, kind, i);
-    op->m = compile_rows(c, n->out[0]);
-    op->n = dim_one(compile_cols(c, n->out[0]));
+    op->m = tp_rows(c, n->out[0]);
+    op->n = dim_one(tp_cols(c, n->out[0]));
     op_arg(op, 0, compile_value(c, n->in[0]));
     op_arg(op, 1, y);
 }
@@ -209,12 +210,12 @@ static void gelu(struct compiler *c, int i, enum op_kind kind)
 static void binary(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    bool in_place = kind == OP_ADD && can_take(c, n->in[0]);
+    bool in_place = kind == OP_ADD && may_overwrite(c, n->in[0]);
     int a = compile_value(c, n->in[0]), b = compile_value(c, n->in[1]);
-    int y = in_place ? hold(c, n->out[0], a) : fresh(c, n->out[0]);
+    int y = in_place ? set_value(c, n->out[0], a) : new_value(c, n->out[0]);
     struct op *op = compile_op(c, kind, i);
-    op->m = compile_rows(c, n->out[0]);
-    op->n = dim_one(compile_cols(c, n->out[0]));
+    op->m = tp_rows(c, n->out[0]);
+    op->n = dim_one(tp_cols(c, n->out[0]));
     op_arg(op, 0, a);
     op_arg(op, 1, b);
     op_arg(op, 2, y);
@@ -236,8 +237,8 @@ static struct op *loss_op(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     struct op *op = compile_op(c, kind, i);
     op->m = dim_tokens(1);
-    op->lda = MUTANT(ROWS_TAKEN_FOR_DENSE) ? compile_cols(c, n->in[0]) : compile_pitch(c, n->in[0]);
-    op->n = dim_one(MUTANT(COLUMNS_BETWEEN_ROWS) ? op->lda : compile_cols(c, n->in[0]));
+    op->lda = MUTANT(ROWS_TAKEN_FOR_DENSE) ? tp_cols(c, n->in[0]) : pitch_of(c, n->in[0]);
+    op->n = dim_one(MUTANT(COLUMNS_BETWEEN_ROWS) ? op->lda : tp_cols(c, n->in[0]));
     op_arg(op, 0, compile_value(c, n->in[0]));
     op_arg(op, 1, compile_value(c, n->in[1]));
     return op;
@@ -247,12 +248,13 @@ static struct op *loss_op(struct compiler *c, int i, enum op_kind kind)
  * loss and the gradient of a column need. One rank of the group counts the loss. */
 static void loss_of_parts(struct compiler *c, int i)
 {
-    int logits = c->g->nodes[i].in[0], loss = MUTANT(LOSS_BY_ALL) ? c->p->loss_buffer : by_first(c, c->p->loss_buffer),
+    int logits = c->g->nodes[i].in[0],
+        loss = MUTANT(LOSS_BY_ALL) ? c->p->loss_buffer : on_first_rank(c, c->p->loss_buffer),
         parts = c->p->mesh.size[AXIS_TP];
     bool train = c->p->mode == MODE_TRAIN;
     int mine = stats_buffer(c, "loss.stats", 3), all = stats_buffer(c, "loss.stats.all", 3 * (int64_t)parts);
     struct op *op = loss_op(c, i, OP_LOSS_PART);
-    compile_vocab(c, op, logits);
+    tp_set_vocab(c, op, logits);
     op_arg(op, 2, mine);
     op = compile_collective(c, OP_GATHER, i, 1u << AXIS_TP);
     op->m = dim_tokens(3);
@@ -261,7 +263,7 @@ static void loss_of_parts(struct compiler *c, int i)
     if (!train && loss < 0)
         return;
     op = loss_op(c, i, OP_LOSS_JOIN);
-    compile_vocab(c, op, logits);
+    tp_set_vocab(c, op, logits);
     op->flags = train ? OPF_GRAD : 0;
     op->k = dim_one(parts);
     op_arg(op, 2, all);
@@ -277,11 +279,11 @@ static void whole_logits(struct compiler *c, int i)
     int64_t vocab = c->g->tensors[t].dim[1].factor;
     struct buffer b = {.tensor = -1, .dtype = c->p->dtype, .ndim = 2, .space = SPACE_WORK, .run = -1, .slots = 1};
     struct op part = {0}, *op;
-    compile_vocab(c, &part, t);
+    tp_set_vocab(c, &part, t);
     b.dim[0] = dim_one(c->p->seq);
     b.dim[1] = dim_one(vocab);
     snprintf(b.name, sizeof(b.name), "logits.whole");
-    int y = hold(c, t, compile_buffer(c, &b));
+    int y = set_value(c, t, compile_buffer(c, &b));
     op = compile_op(c, OP_ZERO, i);
     op->m = dim_one(c->p->seq);
     op->n = dim_one(vocab);
@@ -290,8 +292,8 @@ static void whole_logits(struct compiler *c, int i)
         const struct segment *seg = &c->p->segments[s];
         op = compile_op(c, OP_COPY_COLS, i);
         op->m = dim_one(seg->len);
-        op->n = dim_one(compile_cols(c, t));
-        op->lda = compile_pitch(c, t);
+        op->n = dim_one(tp_cols(c, t));
+        op->lda = pitch_of(c, t);
         op->ldb = vocab;
         op_arg(op, 0, x);
         op_arg(op, 1, y);
@@ -325,18 +327,18 @@ static void loss(struct compiler *c, int i, enum op_kind kind)
 static void op_rows(struct compiler *c, struct op *op, int i, int t)
 {
     op_arg(op, i, c->p->rows_buffer);
-    if (compile_is_own(c, t) && !MUTANT(ROWS_OF_THE_FIRST))
+    if (tp_is_own(c, t) && !MUTANT(ROWS_OF_THE_FIRST))
         op->arg[i].offset = (struct graph_dim){SYM_OWN0, 1};
 }
 
 static void positions(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    bool taken = can_take(c, n->in[0]);
-    int x = compile_value(c, n->in[0]), y = taken ? hold(c, n->out[0], x) : fresh(c, n->out[0]);
+    bool taken = may_overwrite(c, n->in[0]);
+    int x = compile_value(c, n->in[0]), y = taken ? set_value(c, n->out[0], x) : new_value(c, n->out[0]);
     struct op *op = compile_op(c, kind, i);
-    op->m = compile_rows(c, n->out[0]);
-    op->n = dim_one(compile_cols(c, n->out[0]));
+    op->m = tp_rows(c, n->out[0]);
+    op->n = dim_one(tp_cols(c, n->out[0]));
     op_arg(op, 0, x);
     op_rows(c, op, 1, n->out[0]);
     op_arg(op, 2, y);
@@ -350,8 +352,8 @@ void compile_dropout(struct compiler *c, int i, int from, int to)
     int64_t lo = 0, hi;
     if (x->cut.segments && c->p->mesh.size[AXIS_TP] > 1)
         sharding_cut(&x->cut, c->p->mesh.size[AXIS_TP], c->p->sharding.coord[AXIS_TP], &lo, &hi);
-    op->m = compile_rows(c, n->in[0]);
-    op->n = dim_one(compile_cols(c, n->in[0]));
+    op->m = tp_rows(c, n->in[0]);
+    op->n = dim_one(tp_cols(c, n->in[0]));
     op->k = x->dim[1];
     op->col0 = x->cut.segments && !MUTANT(COLUMNS_OF_THE_FIRST) ? lo * (x->dim[1].factor / x->cut.units) : 0;
     op->rate = c->job->train.dropout;
@@ -372,11 +374,11 @@ static void dropout(struct compiler *c, int i, enum op_kind kind)
     const struct graph_node *n = &c->g->nodes[i];
     (void)kind;
     if (!compile_drops(c)) {
-        hold(c, n->out[0], compile_value(c, n->in[0]));
+        set_value(c, n->out[0], compile_value(c, n->in[0]));
         return;
     }
-    bool taken = can_take(c, n->in[0]);
-    int x = compile_value(c, n->in[0]), y = taken ? hold(c, n->out[0], x) : fresh(c, n->out[0]);
+    bool taken = may_overwrite(c, n->in[0]);
+    int x = compile_value(c, n->in[0]), y = taken ? set_value(c, n->out[0], x) : new_value(c, n->out[0]);
     compile_dropout(c, i, x, y);
 }
 
@@ -409,7 +411,7 @@ void compile_forward(struct compiler *c, struct sharding_stage nodes)
 
 /* ---- once more, for a backward ---- */
 
-int compile_maker(const struct compiler *c, int t)
+int compile_producer(const struct compiler *c, int t)
 {
     int i = c->producer[t];
     while (i >= 0 && c->g->nodes[i].op == GO_ROPE) { /* the ropes of a tensor stand behind what makes it */
@@ -418,16 +420,16 @@ int compile_maker(const struct compiler *c, int t)
         while (i >= 0 && c->g->nodes[i].out[0] != t);
     }
     /* A GELU that its product has made is made alone where what it read is still there. */
-    if (i >= 0 && c->g->nodes[i].op == GO_GELU && gelu_is_made(c, i) && compile_given_up(c, c->g->nodes[i].in[0]))
+    if (i >= 0 && c->g->nodes[i].op == GO_GELU && gelu_is_made(c, i) && recompute_discarded(c, c->g->nodes[i].in[0]))
         return c->producer[c->g->nodes[i].in[0]];
     return i;
 }
 
-void compile_forward_again(struct compiler *c, int maker)
+void compile_node_again(struct compiler *c, int maker)
 {
     const struct graph_node *n = &c->g->nodes[maker];
     int r = sum_of(n), t = n->out[0];
-    if (r >= 0 && !compile_given_up(c, r)) {
+    if (r >= 0 && !recompute_discarded(c, r)) {
         norm_of(c, maker, rules[n->op].kind, compile_value(c, r), -1, -1);
         return;
     }

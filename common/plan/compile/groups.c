@@ -11,7 +11,7 @@ static bool same_group(const struct group *a, const int *ranks, int n)
     return a->n == n && !memcmp(a->ranks, ranks, (size_t)n * sizeof(*ranks));
 }
 
-static int find(const struct program *p, const int *ranks, int n)
+static int find_group(const struct program *p, const int *ranks, int n)
 {
     for (int i = 0; i < p->n_groups; i++)
         if (same_group(&p->groups[i], ranks, n))
@@ -19,7 +19,7 @@ static int find(const struct program *p, const int *ranks, int n)
     return -1;
 }
 
-static void add(struct compiler *c, unsigned axes, const int *ranks, int n)
+static void add_group(struct compiler *c, unsigned axes, const int *ranks, int n)
 {
     struct program *p = c->p;
     struct group *grown = realloc(p->groups, ((size_t)p->n_groups + 1) * sizeof(*grown));
@@ -38,7 +38,8 @@ static void add(struct compiler *c, unsigned axes, const int *ranks, int n)
 /* Which of a rank's peers over `axes` belong to its group: all, or those that `alike` says. */
 typedef bool (*alike_fn)(const struct compiler *c, const struct sharding *of, const int peer[AXIS_COUNT], int t);
 
-static int members(const struct compiler *c, const struct sharding *of, unsigned axes, alike_fn alike, int t, int *ret)
+static int group_members(const struct compiler *c, const struct sharding *of, unsigned axes, alike_fn alike, int t,
+                         int *ret)
 {
     int all = sharding_group(of, axes, ret), n = 0;
     for (int i = 0; i < all; i++) {
@@ -61,9 +62,9 @@ static void add_all(struct compiler *c, unsigned axes, alike_fn alike, int t, in
         bool first = !alike || alike(c, &of, of.coord, t); /* else it is in no such group */
         for (int a = 0; a < AXIS_COUNT && !alike; a++)
             first &= of.coord[a] == 0 || !(axes & (1u << a));
-        int n = first ? members(c, &of, axes, alike, t, ranks) : 0;
-        if (n > 1 && ranks[0] == r && (!alike || find(c->p, ranks, n) < 0))
-            add(c, axes, ranks, n);
+        int n = first ? group_members(c, &of, axes, alike, t, ranks) : 0;
+        if (n > 1 && ranks[0] == r && (!alike || find_group(c->p, ranks, n) < 0))
+            add_group(c, axes, ranks, n);
     }
 }
 
@@ -75,10 +76,10 @@ static int find_or_add(struct compiler *c, unsigned axes, alike_fn alike, int t)
     else if (!c->sizes_only)
         add_all(c, axes, alike, t, ranks);
     if (!c->err) {
-        int n = members(c, &c->p->sharding, axes, alike, t, ranks);
-        found = n > 1 ? find(c->p, ranks, n) : -1;
+        int n = group_members(c, &c->p->sharding, axes, alike, t, ranks);
+        found = n > 1 ? find_group(c->p, ranks, n) : -1;
         if (n > 1 && found < 0) { /* others' groups have no size */
-            add(c, axes, ranks, n);
+            add_group(c, axes, ranks, n);
             found = c->p->n_groups - 1;
         }
     }

@@ -13,8 +13,8 @@
  *   pack.c        places for what lives shorter               sync.c      events, from who touches which bytes when
  *
  * The order: sharding_init, groups, compile_buffers; for every chunk compile_forward and compile_backward, each a list
- * of ops, which compile_units rewrites; actions name lists; compile_pack gives places; compile_sync gives events, so
- * that no rule thinks of any. */
+ * of ops, which zero_rewrite_list rewrites; actions name lists; memory_plan_place gives places; events_assign gives
+ * events, so that no rule thinks of any. */
 #ifndef DTD_COMMON_PLAN_COMPILE_INTERNAL_H
 #define DTD_COMMON_PLAN_COMPILE_INTERNAL_H
 
@@ -26,7 +26,7 @@
 
 /* What the programs of all ranks have in common: when which rank of a replica's pipeline does what, and where values
  * pass. It takes as long as all ranks have slots, so that it is made once for all of them. */
-struct order {
+struct pipeline_order {
     struct mesh mesh;
     enum program_mode mode;
     struct schedule schedule;    /* of the replica with most microbatches */
@@ -39,7 +39,7 @@ enum pass_half { PASS_WHOLE, PASS_INPUTS, PASS_WEIGHTS };
 struct compiler {
     const struct job_spec *job;
     const struct graph *g;
-    const struct order *order;
+    const struct pipeline_order *order;
     struct program *p;
     struct why *why;
     int cap_buffers, cap_ops, cap_actions;
@@ -70,7 +70,7 @@ struct compiler {
                             ranks of one key-value head have different query heads. Set by backward.c, read by once.c */
     int *weight_dy;      /* by node: what a split backward's second half multiplies with; -1 */
     enum pass_half half; /* of the backward under way */
-    bool *given_up;      /* by graph tensor: not there in the backward under way until it is made again */
+    bool *discarded;     /* by graph tensor: not there in the backward under way until it is made again */
     bool *pitched;       /* by graph tensor: rows of it, and of its gradient, stand apart */
 
     /* Pipelines. */
@@ -94,8 +94,8 @@ struct compiler {
 
 /* plan_compile of a training program for its space_bytes alone: what takes longest, and the arena, are left out.
  * `order` is the job's. */
-NODISCARD err_t compile_sizes(const struct job_spec *job, const struct graph *g, const struct order *order, int rank,
-                              struct program *ret, struct why *why);
+NODISCARD err_t compile_sizes(const struct job_spec *job, const struct graph *g, const struct pipeline_order *order,
+                              int rank, struct program *ret, struct why *why);
 
 /* A range of ops, which actions name. */
 struct op_range {
@@ -128,9 +128,9 @@ void compile_action(struct compiler *c, struct action a, struct op_range ops);
 /* Adds a buffer and works out its bytes from dims and dtype, unless they are given. -1 after a failure. */
 int compile_buffer(struct compiler *c, const struct buffer *b);
 /* Room for what buffer b has, of one instance, in SPACE_SENT; `index` makes its name. */
-int compile_sent(struct compiler *c, int b, int index);
+int compile_sent_buffer(struct compiler *c, int b, int index);
 /* A buffer for a graph tensor in SPACE_WORK; suffix "" or ".grad". */
-int compile_work(struct compiler *c, int tensor, const char *suffix);
+int compile_work_buffer(struct compiler *c, int tensor, const char *suffix);
 
 static inline void op_arg(struct op *op, int i, int buffer)
 {
@@ -143,87 +143,87 @@ int compile_value(const struct compiler *c, int t);
 
 /* ---- tensor.c: the part of a tensor that this rank has, and what brings parts together ---- */
 
-static inline int compile_tp_size(const struct compiler *c)
+static inline int tp_size(const struct compiler *c)
 {
     return c->p->mesh.size[AXIS_TP];
 }
 
-static inline int compile_tp_index(const struct compiler *c)
+static inline int tp_index(const struct compiler *c)
 {
     return c->p->sharding.coord[AXIS_TP];
 }
 
 /* Whether t is cut by tokens: an activation or statistic that the model does not cut, under sequence parallelism. */
-bool compile_is_own(const struct compiler *c, int t);
+bool tp_is_own(const struct compiler *c, int t);
 /* Dimension d of tensor t here. */
-struct graph_dim compile_local(const struct compiler *c, int t, int d);
+struct graph_dim tp_local_dim(const struct compiler *c, int t, int d);
 /* Row length of a matrix here; 1 for a vector. */
-int64_t compile_cols(const struct compiler *c, int t);
+int64_t tp_cols(const struct compiler *c, int t);
 /* Rows of an activation: own tokens or all of this rank's. */
-struct graph_dim compile_rows(const struct compiler *c, int t);
+struct graph_dim tp_rows(const struct compiler *c, int t);
 /* Of `all` heads whose columns t has, those that are here. */
-int64_t compile_heads(const struct compiler *c, int t, int64_t all);
+int64_t tp_heads(const struct compiler *c, int t, int64_t all);
 /* Where column `col` of the whole tensor, the first of one of its segments, begins here. */
-int64_t compile_col(const struct compiler *c, int t, int64_t col);
+int64_t tp_col(const struct compiler *c, int t, int64_t col);
 
 /* How tensor parallelism cuts a product's weight: each rank has all of the result's columns, or some of them, or a
  * share of all of them, from its columns of x. */
 enum linear_cut { LINEAR_WHOLE, LINEAR_BY_OUT, LINEAR_BY_IN };
-enum linear_cut compile_linear_cut(const struct compiler *c, int node);
+enum linear_cut tp_linear_cut(const struct compiler *c, int node);
 /* The rows of table t's vocabulary that are here, for an op; nothing to say where all are. */
-void compile_vocab(const struct compiler *c, struct op *op, int t);
+void tp_set_vocab(const struct compiler *c, struct op *op, int t);
 
 /* A buffer for this rank's share of t, a sum over tp on all tokens. */
-int compile_share(struct compiler *c, int t, const char *suffix);
+int tp_new_share(struct compiler *c, int t, const char *suffix);
 /* Whether a buffer has been made for shares: once they are summed nobody writes over it. */
-bool compile_is_share(const struct compiler *c, int buffer);
+bool tp_is_share(const struct compiler *c, int buffer);
 /* The sum of the group's shares as t is held: own tokens, in a new buffer, or all of them, in place. */
-int compile_summed(struct compiler *c, int t, int share, const char *suffix);
+int tp_sum_shares(struct compiler *c, int t, int share, const char *suffix);
 /* `own` is laid out like t: all tokens of it, `own` itself where they are all here. */
-int compile_gather(struct compiler *c, int t, int own, const char *suffix);
+int tp_gather_tokens(struct compiler *c, int t, int own, const char *suffix);
 /* The value of t on all tokens; one gather of it in a list. */
-int compile_gathered(struct compiler *c, int t);
+int tp_all_tokens(struct compiler *c, int t);
 /* A collective on the communication stream, over the rank's group on these axes. */
 struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, unsigned axes);
 
 /* ---- pitch.c ---- */
 
 /* Fills c->pitched, once the nodes' uses are counted. */
-void compile_pitches(struct compiler *c);
+void pitch_find(struct compiler *c);
 /* Elements from a row of activation t, or of its gradient, to the next: the row length where rows are dense. */
-int64_t compile_pitch(const struct compiler *c, int t);
+int64_t pitch_of(const struct compiler *c, int t);
 
 /* ---- overlap.c ---- */
 
 /* Whether product i takes the own tokens of the tp group's members as they come; the first product that takes them is
  * emitted together with all others of the forward, so for these nothing is done. */
-bool compile_by_members(const struct compiler *c, int i);
-void compile_products_by_members(struct compiler *c, int i);
+bool async_tp_overlaps_gather(const struct compiler *c, int i);
+void async_tp_emit_gather(struct compiler *c, int i);
 /* Whether of product i some columns are summed while the next are computed; with its sum. Returns the sum's buffer. */
-bool compile_by_columns(const struct compiler *c, int i);
-int compile_sum_by_columns(struct compiler *c, int i);
+bool async_tp_overlaps_sum(const struct compiler *c, int i);
+int async_tp_emit_sum(struct compiler *c, int i);
 
 /* ---- ring.c ---- */
 
 /* Fills program.segments and own_seq. */
-void compile_segments(struct compiler *c);
+void cp_init_segments(struct compiler *c);
 /* The tokens of segment s as the op's rows, with their positions; without cp all tokens. */
-void compile_at_segment(const struct compiler *c, struct op *op, int s);
+void cp_set_segment(const struct compiler *c, struct op *op, int s);
 /* Elements in front of segment s where a token has `per_token`. */
-struct graph_dim compile_segment_offset(const struct compiler *c, int s, int64_t per_token);
+struct graph_dim cp_segment_offset(const struct compiler *c, int s, int64_t per_token);
 /* What an op of attention has in common forward and backward, ring or not. */
-struct op *compile_attention_op(struct compiler *c, enum op_kind kind, int node);
+struct op *cp_attention_op(struct compiler *c, enum op_kind kind, int node);
 /* Attention with keys and values that travel. The gradients go to d_in of q, k and v. */
-void compile_ring(struct compiler *c, int node);
-void compile_ring_grad(struct compiler *c, int node, int d_o, const int d_in[3]);
+void cp_emit_attention(struct compiler *c, int node);
+void cp_emit_attention_grad(struct compiler *c, int node, int d_o, const int d_in[3]);
 
 /* forward.c: product i of x into y, all of it; aux, where it does the work of the GELU behind it, else -1. Valid until
  * the next op. New buffers for y and aux. */
 struct op *compile_product(struct compiler *c, int i, int x, int y, int aux);
-void compile_made(struct compiler *c, int i, int *ret_y, int *ret_aux);
+void compile_product_buffers(struct compiler *c, int i, int *ret_y, int *ret_aux);
 
 /* Whether a consumer may write into t's buffer: nobody else reads t, and its producer's backward does not either. */
-bool compile_can_take(const struct compiler *c, int t);
+bool compile_may_overwrite(const struct compiler *c, int t);
 
 /* Node i is a linear. The GELU that alone reads what it makes, or that alone makes what it reads for nobody else: the
  * product does the GELU's work (OPF_GELU, OPF_GELU_GRAD), and the GELU's own rule emits nothing. -1: there is none. */
@@ -242,53 +242,53 @@ bool compile_drops(const struct compiler *c);
 void compile_dropout(struct compiler *c, int i, int from, int to);
 
 /* The node that makes t anew, with what is done in place behind it (rope) or together with it (GELU). */
-int compile_maker(const struct compiler *c, int t);
+int compile_producer(const struct compiler *c, int t);
 /* Such a node's forward once more, into new buffers (c->act changes); its inputs are there. A norm starts from the sum
  * that it made, where that is not given up. */
-void compile_forward_again(struct compiler *c, int maker);
+void compile_node_again(struct compiler *c, int maker);
 
 /* recompute.c: what the job's policy gives up of what these nodes make, for the backward that begins; whether the value
  * of t is given up still; its making again, before a backward rule asks for it, with all that it is made of. */
-void compile_give_up(struct compiler *c, struct sharding_stage nodes);
-bool compile_given_up(const struct compiler *c, int t);
-void compile_again(struct compiler *c, int node);
+void recompute_discard(struct compiler *c, struct sharding_stage nodes);
+bool recompute_discarded(const struct compiler *c, int t);
+void recompute_emit(struct compiler *c, int node);
 
 /* units.c. The stage that has an effect: 0 where nobody shares the shards. */
-int compile_zero(const struct compiler *c);
+int zero_stage(const struct compiler *c);
 /* Whether every microbatch's gradients are scattered, so that local ones live for one backward only (ZeRO 2 and 3,
  * unless canonical). Then later backwards write them as the first does: only their scatters add. */
-bool compile_scatters(const struct compiler *c);
+bool zero_scatters(const struct compiler *c);
 /* Rewrites the list at the end of the program's ops: in front of the first use of a unit's parameters, and
  * parallel.prefetch units ahead, its gather (ZeRO 3); behind the last touch of a unit's gradients their scatter, where
- * compile_scatters (`again`: it adds). `backward`: the list completes gradients (not the half for inputs). A list that
+ * zero_scatters (`again`: it adds). `backward`: the list completes gradients (not the half for inputs). A list that
  * is a copy of one that has been rewritten gets `again` only. Called for forward lists too, in every mode. */
-struct op_range compile_units(struct compiler *c, struct op_range list, bool backward, bool again);
+struct op_range zero_rewrite_list(struct compiler *c, struct op_range list, bool backward, bool again);
 /* What a rank of the fsdp group does that has no microbatch where others have one: the gathers and scatters of a
  * rewritten list, from zeroed gradients. An action without a microbatch. */
-struct op_range compile_join(struct compiler *c, struct op_range list);
+struct op_range zero_join_list(struct compiler *c, struct op_range list);
 /* How often this rank does so or has a microbatch: as often as the rank of its fsdp group with most microbatches, where
  * lists gather or scatter; else its own. */
-int compile_rounds(const struct compiler *c);
+int zero_rounds(const struct compiler *c);
 /* Forgets all ops from `ops` on but the `n` ranges, which move there, and the buffers from `buffers` on that these do
  * not need: what a rank without microbatches has compiled to know what it joins. */
-void compile_keep(struct compiler *c, int ops, int buffers, struct op_range *const ranges[], int n);
+void zero_keep_ranges(struct compiler *c, int ops, int buffers, struct op_range *const ranges[], int n);
 /* The unit's gradients to its pieces'. */
-void compile_scatter(struct compiler *c, int unit, bool add);
+void zero_emit_scatter(struct compiler *c, int unit, bool add);
 /* Behind the begin: ZeRO 1 and 2 gather all units. */
-void compile_gathers(struct compiler *c);
+void zero_emit_gathers(struct compiler *c);
 
-/* What a step does once, behind its microbatches; the groups that it and compile_units may need, on every rank. */
-void compile_once_groups(struct compiler *c);
-void compile_reduce(struct compiler *c);
-void compile_norm(struct compiler *c);
-void compile_update(struct compiler *c);
-void compile_snapshot(struct compiler *c);
+/* What a step does once, behind its microbatches; the groups that it and zero_rewrite_list may need, on every rank. */
+void step_end_groups(struct compiler *c);
+void step_end_reduce(struct compiler *c);
+void step_end_norm(struct compiler *c);
+void step_end_update(struct compiler *c);
+void step_end_snapshot(struct compiler *c);
 
 /* save.c: the sum of what the rank saves, every item at 64 bytes. */
 NODISCARD err_t plan_arena_bytes(const struct program *p, const struct graph *g, int64_t *ret);
 
 /* ZeRO 3: new buffers for the gathered parameters of a unit, in c->value and c->unit_values. */
-void compile_values(struct compiler *c, int unit);
+void compile_gathered_params(struct compiler *c, int unit);
 /* buffers.c: everything that does not depend on life times; SPACE_WORK begins with what may never be reused. */
 void compile_buffers(struct compiler *c);
 
@@ -296,25 +296,26 @@ void compile_buffers(struct compiler *c);
 
 /* The order in which the ranks of a replica's pipeline work, of a job in a mode: as many microbatches as the replica
  * with most has. Freed by schedule_fini. */
-NODISCARD err_t compile_schedule(const struct job_spec *job, const struct mesh *mesh, enum program_mode mode,
-                                 struct schedule *ret, struct why *why);
-/* The caller keeps nothing alive for it. Freed by compile_order_fini. */
-NODISCARD err_t compile_order(const struct job_spec *job, enum program_mode mode, struct order *ret, struct why *why);
-void compile_order_fini(struct order *o); /* legal on a zeroed one */
+NODISCARD err_t pipeline_schedule(const struct job_spec *job, const struct mesh *mesh, enum program_mode mode,
+                                  struct schedule *ret, struct why *why);
+/* The caller keeps nothing alive for it. Freed by pipeline_order_fini. */
+NODISCARD err_t pipeline_order_init(const struct job_spec *job, enum program_mode mode, struct pipeline_order *ret,
+                                    struct why *why);
+void pipeline_order_fini(struct pipeline_order *o); /* legal on a zeroed one */
 /* The graph with its stages cut apart: where a norm would add what two layers of different stages have made, the
  * earlier stage adds (a node behind all others), so that one tensor goes from each stage to the next. A copy of the
  * nodes, freed by the caller. ERR_INVALID where the model cannot be cut so. */
-NODISCARD err_t compile_cut(const struct graph *g, const struct sharding *p, struct graph *ret, struct why *why);
+NODISCARD err_t stages_cut_graph(const struct graph *g, const struct sharding *p, struct graph *ret, struct why *why);
 /* Who has which slot when; before compile_buffers. */
-void compile_pipeline(struct compiler *c);
+void pipeline_init(struct compiler *c);
 /* The lists of this rank's chunks, and the actions of all its microbatches. */
-void compile_micros(struct compiler *c);
-void compile_pipeline_fini(struct compiler *c);
+void pipeline_emit(struct compiler *c);
+void pipeline_fini(struct compiler *c);
 
 /* Places the buffers of SPACE_WORK and SPACE_GRAD that live shorter than the job, in the order of the program's
  * actions; sets space_bytes. */
-void compile_pack(struct compiler *c);
+void memory_plan_place(struct compiler *c);
 /* Gives every op that another stream's op must wait for an event, and that one the wait, over two steps. */
-void compile_sync(struct compiler *c);
+void events_assign(struct compiler *c);
 
 #endif

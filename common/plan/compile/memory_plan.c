@@ -21,12 +21,12 @@
 #define ALIGN 64
 
 /* Places on the line of all lists: each list's entry, its ops, its exit. */
-struct span {
+struct list_span {
     int lo, hi;
 };
 
 /* What a list does with a buffer. */
-struct use {
+struct list_use {
     int buffer;
     int first, last; /* ops in the list */
     int named;       /* its index in pack.named */
@@ -34,42 +34,42 @@ struct use {
 };
 
 /* Sets of named buffers: bit i is pack.named[i]. */
-struct list {
+struct op_list {
     int first_op, n_ops, entry;
-    struct use *uses;
+    struct list_use *uses;
     int n_uses;
     uint64_t *used, *read;             /* those it uses; those that it needs from before */
     uint64_t *met, *leaving, *passing; /* whose life is known: within the list; to its exit as well; all through it */
 };
 
 /* Buffers whose instances go together: those of a chunk's microbatches, and all that exist once. */
-struct family {
+struct instance_family {
     int chunk, slots;
     uint64_t *members, *live; /* live: by slot */
 };
 
-struct life {
+struct buffer_life {
     int buffer, chunk; /* chunk: -1 where there is one instance */
     int64_t bytes, offset, align;
-    struct span *spans; /* ascending */
+    struct list_span *spans; /* ascending */
     int n_spans;
 };
 
-struct pack {
+struct memory_pass {
     struct compiler *c;
     struct program *p;
-    struct list *lists;
+    struct op_list *lists;
     int n_lists;
-    int *list_of;        /* by first op; -1 */
-    int *use_of;         /* by buffer: its use in the list that is being read; -1 */
-    struct use *uses;    /* of the list that is being read */
-    int *next;           /* by buffer: the next part of the same run, or -1 */
-    int *parts;          /* by buffer: its first part, -1 */
-    int *chunk;          /* by buffer: whose microbatches it is of, -1: nobody has named it */
-    struct span **alive; /* by list, then by buffer; hi < lo: never */
-    int *named;          /* buffers that an action has named */
-    int n_named, words;  /* words: of a set of them */
-    struct family *families;
+    int *list_of;             /* by first op; -1 */
+    int *use_of;              /* by buffer: its use in the list that is being read; -1 */
+    struct list_use *uses;    /* of the list that is being read */
+    int *next;                /* by buffer: the next part of the same run, or -1 */
+    int *parts;               /* by buffer: its first part, -1 */
+    int *chunk;               /* by buffer: whose microbatches it is of, -1: nobody has named it */
+    struct list_span **alive; /* by list, then by buffer; hi < lo: never */
+    int *named;               /* buffers that an action has named */
+    int n_named, words;       /* words: of a set of them */
+    struct instance_family *families;
     int n_families;
 };
 
@@ -84,7 +84,7 @@ static bool is_packed(const struct buffer *b)
     return !b->planned && (b->space == SPACE_WORK || b->space == SPACE_GRAD);
 }
 
-static void *room(struct pack *k, size_t n, size_t size)
+static void *allocate(struct memory_pass *k, size_t n, size_t size)
 {
     void *p = calloc(n + 1, size);
     if (!p)
@@ -100,7 +100,7 @@ static void fill(int *index, int n)
 
 /* ---- what lists do ---- */
 
-static void use_buffer(struct pack *k, struct list *l, int b, int at, char mode)
+static void use_buffer(struct memory_pass *k, struct op_list *l, int b, int at, char mode)
 {
     for (int part = k->parts[b]; part >= 0; part = k->next[part])
         use_buffer(k, l, part, at, mode);
@@ -108,15 +108,15 @@ static void use_buffer(struct pack *k, struct list *l, int b, int at, char mode)
         return;
     if (k->use_of[b] < 0) {
         k->use_of[b] = l->n_uses;
-        k->uses[l->n_uses++] = (struct use){.buffer = b, .first = at, .reads = mode != 'w'};
+        k->uses[l->n_uses++] = (struct list_use){.buffer = b, .first = at, .reads = mode != 'w'};
     }
-    struct use *u = &k->uses[k->use_of[b]];
+    struct list_use *u = &k->uses[k->use_of[b]];
     /* One op that writes and reads needs what it reads. */
     u->reads |= u->first == at && mode != 'w';
     u->last = MUTANT(LIFE_ONE_SHORT) && at > u->first ? at - 1 : at;
 }
 
-static void read_op(struct pack *k, struct list *l, int at)
+static void read_op(struct memory_pass *k, struct op_list *l, int at)
 {
     const struct op *op = &k->p->ops[l->first_op + at];
     for (int i = 0; op_mode(op, i); i++)
@@ -124,28 +124,28 @@ static void read_op(struct pack *k, struct list *l, int at)
             use_buffer(k, l, op->arg[i].buffer, at, op_mode(op, i));
 }
 
-static void read_list(struct pack *k, struct list *l)
+static void read_list(struct memory_pass *k, struct op_list *l)
 {
     for (int i = 0; i < l->n_ops; i++)
         read_op(k, l, i);
-    l->uses = room(k, (size_t)l->n_uses, sizeof(*l->uses));
+    l->uses = allocate(k, (size_t)l->n_uses, sizeof(*l->uses));
     for (int i = 0; i < l->n_uses; i++)
         k->use_of[k->uses[i].buffer] = -1;
     if (l->uses)
         memcpy(l->uses, k->uses, (size_t)l->n_uses * sizeof(*l->uses));
 }
 
-static void read_lists(struct pack *k)
+static void read_lists(struct memory_pass *k)
 {
     const struct program *p = k->p;
     int entry = 0;
-    k->lists = room(k, (size_t)p->n_actions, sizeof(*k->lists));
+    k->lists = allocate(k, (size_t)p->n_actions, sizeof(*k->lists));
     for (int a = 0; a < p->n_actions && !k->c->err; a++) {
         const struct action *action = &p->actions[a];
         if (!action->n_ops || k->list_of[action->first_op] >= 0)
             continue;
         k->list_of[action->first_op] = k->n_lists;
-        k->lists[k->n_lists] = (struct list){.first_op = action->first_op, .n_ops = action->n_ops, .entry = entry};
+        k->lists[k->n_lists] = (struct op_list){.first_op = action->first_op, .n_ops = action->n_ops, .entry = entry};
         entry += action->n_ops + 2;
         read_list(k, &k->lists[k->n_lists++]);
     }
@@ -153,20 +153,20 @@ static void read_lists(struct pack *k)
 
 /* ---- what is alive where ---- */
 
-static void widen(struct span *s, int lo, int hi)
+static void widen(struct list_span *s, int lo, int hi)
 {
     bool empty = s->hi < s->lo;
     s->lo = empty || lo < s->lo ? lo : s->lo;
     s->hi = empty || hi > s->hi ? hi : s->hi;
 }
 
-static void put(uint64_t *set, int i)
+static void set_add(uint64_t *set, int i)
 {
     set[i / 64] |= (uint64_t)1 << i % 64;
 }
 
 /* Which instance of a family's buffers an action means; -1: none. */
-static int instance(const struct family *f, const struct action *a)
+static int instance(const struct instance_family *f, const struct action *a)
 {
     if (f->slots == 1)
         return 0;
@@ -174,13 +174,13 @@ static int instance(const struct family *f, const struct action *a)
 }
 
 /* Buffers of word w that the list finds alive, or names, in a way that it has not met before. */
-static void meet_word(struct pack *k, struct list *l, int w, uint64_t names, uint64_t leaves, uint64_t passes)
+static void meet_word(struct memory_pass *k, struct op_list *l, int w, uint64_t names, uint64_t leaves, uint64_t passes)
 {
-    struct span *alive = k->alive[l - k->lists];
+    struct list_span *alive = k->alive[l - k->lists];
     for (uint64_t left = passes; left; left &= left - 1)
         widen(&alive[k->named[64 * w + __builtin_ctzll(left)]], l->entry, l->entry + l->n_ops + 1);
     for (int i = 0; i < l->n_uses && (names | leaves); i++) {
-        const struct use *u = &l->uses[i];
+        const struct list_use *u = &l->uses[i];
         int lo = u->reads ? l->entry : l->entry + 1 + u->first, bit = u->named - 64 * w;
         if (bit < 0 || bit >= 64 || !((names | leaves) >> bit & 1))
             continue;
@@ -193,11 +193,11 @@ static void meet_word(struct pack *k, struct list *l, int w, uint64_t names, uin
 
 /* From what is alive behind an action to what is alive before it. Schedules repeat themselves: nearly all of it has
  * been met before. */
-static void step_back(struct pack *k, const struct action *a)
+static void step_back(struct memory_pass *k, const struct action *a)
 {
-    struct list *l = &k->lists[k->list_of[a->first_op]];
+    struct op_list *l = &k->lists[k->list_of[a->first_op]];
     for (int n = 0; n < k->n_families; n++) {
-        const struct family *f = &k->families[n];
+        const struct instance_family *f = &k->families[n];
         const int slot = instance(f, a);
         for (int w = 0; w < k->words && slot >= 0; w++) {
             uint64_t *live = &f->live[slot * k->words + w], used = l->used[w] & f->members[w];
@@ -211,20 +211,20 @@ static void step_back(struct pack *k, const struct action *a)
 }
 
 /* Buffers of several instances belong to the chunk whose microbatches first have one. */
-static void find_chunks(struct pack *k)
+static void find_chunks(struct memory_pass *k)
 {
     for (int a = 0; a < k->p->n_actions; a++) {
         const struct action *action = &k->p->actions[a];
-        const struct list *l = action->n_ops ? &k->lists[k->list_of[action->first_op]] : NULL;
+        const struct op_list *l = action->n_ops ? &k->lists[k->list_of[action->first_op]] : NULL;
         for (int i = 0; l && i < l->n_uses; i++)
             if (k->chunk[l->uses[i].buffer] < 0)
                 k->chunk[l->uses[i].buffer] = action->chunk;
     }
 }
 
-static void name_buffers(struct pack *k)
+static void name_buffers(struct memory_pass *k)
 {
-    int *index = room(k, (size_t)k->p->n_buffers, sizeof(*index));
+    int *index = allocate(k, (size_t)k->p->n_buffers, sizeof(*index));
     for (int b = 0; b < k->p->n_buffers && index; b++) {
         index[b] = k->n_named;
         if (k->chunk[b] >= 0)
@@ -232,54 +232,54 @@ static void name_buffers(struct pack *k)
     }
     k->words = (k->n_named + 63) / 64;
     for (int i = 0; i < k->n_lists && !k->c->err; i++) {
-        struct list *l = &k->lists[i];
+        struct op_list *l = &k->lists[i];
         uint64_t **const sets[] = {&l->used, &l->read, &l->met, &l->leaving, &l->passing};
         for (int n = 0; n < 5; n++)
-            *sets[n] = room(k, (size_t)k->words, sizeof(uint64_t));
+            *sets[n] = allocate(k, (size_t)k->words, sizeof(uint64_t));
         for (int n = 0; n < l->n_uses && !k->c->err; n++) {
-            struct use *u = &l->uses[n];
+            struct list_use *u = &l->uses[n];
             u->named = index[u->buffer];
-            put(l->used, u->named);
+            set_add(l->used, u->named);
             if (u->reads)
-                put(l->read, u->named);
+                set_add(l->read, u->named);
         }
     }
     free(index);
 }
 
-static struct family *family_of(struct pack *k, int chunk, int slots)
+static struct instance_family *family_of(struct memory_pass *k, int chunk, int slots)
 {
     for (int i = 0; i < k->n_families; i++)
         if (k->families[i].slots == slots && (slots == 1 || k->families[i].chunk == chunk))
             return &k->families[i];
-    struct family *f = &k->families[k->n_families++];
-    *f = (struct family){.chunk = chunk, .slots = slots};
-    f->members = room(k, (size_t)k->words, sizeof(uint64_t));
-    f->live = room(k, (size_t)slots * (size_t)k->words, sizeof(uint64_t));
+    struct instance_family *f = &k->families[k->n_families++];
+    *f = (struct instance_family){.chunk = chunk, .slots = slots};
+    f->members = allocate(k, (size_t)k->words, sizeof(uint64_t));
+    f->live = allocate(k, (size_t)slots * (size_t)k->words, sizeof(uint64_t));
     return f;
 }
 
-static void find_families(struct pack *k)
+static void find_families(struct memory_pass *k)
 {
-    k->families = room(k, (size_t)k->n_named, sizeof(*k->families));
+    k->families = allocate(k, (size_t)k->n_named, sizeof(*k->families));
     for (int i = 0; i < k->n_named && !k->c->err; i++) {
         const int b = k->named[i];
-        struct family *f = family_of(k, k->chunk[b], k->p->buffers[b].slots);
+        struct instance_family *f = family_of(k, k->chunk[b], k->p->buffers[b].slots);
         if (f->members)
-            put(f->members, i);
+            set_add(f->members, i);
     }
 }
 
-static void find_lives(struct pack *k)
+static void find_lives(struct memory_pass *k)
 {
     const struct program *p = k->p;
     name_buffers(k);
     find_families(k);
-    k->alive = room(k, (size_t)k->n_lists, sizeof(*k->alive));
+    k->alive = allocate(k, (size_t)k->n_lists, sizeof(*k->alive));
     for (int l = 0; l < k->n_lists && !k->c->err; l++) {
-        k->alive[l] = room(k, (size_t)p->n_buffers, sizeof(**k->alive));
+        k->alive[l] = allocate(k, (size_t)p->n_buffers, sizeof(**k->alive));
         for (int b = 0; k->alive[l] && b < p->n_buffers; b++)
-            k->alive[l][b] = (struct span){0, -1};
+            k->alive[l][b] = (struct list_span){0, -1};
     }
     for (int a = p->n_actions - 1; a >= 0 && !k->c->err; a--)
         if (p->actions[a].n_ops)
@@ -290,7 +290,7 @@ static void find_lives(struct pack *k)
 
 static int by_size(const void *x, const void *y)
 {
-    const struct life *a = x, *b = y;
+    const struct buffer_life *a = x, *b = y;
     if (a->bytes != b->bytes)
         return a->bytes > b->bytes ? -1 : 1;
     if (a->spans[0].lo != b->spans[0].lo)
@@ -298,7 +298,7 @@ static int by_size(const void *x, const void *y)
     return a->buffer < b->buffer ? -1 : 1;
 }
 
-static bool meet(const struct life *a, const struct life *b)
+static bool lives_overlap(const struct buffer_life *a, const struct buffer_life *b)
 {
     if (a->spans[0].lo > b->spans[b->n_spans - 1].hi || b->spans[0].lo > a->spans[a->n_spans - 1].hi)
         return false;
@@ -314,29 +314,29 @@ static bool meet(const struct life *a, const struct life *b)
 }
 
 /* The lowest offset at which `l` meets none of the `n` placed before it, which stand in `order` by offset. */
-static int64_t lowest(const struct life *l, const struct life *placed, const int *order, int n)
+static int64_t lowest_free(const struct buffer_life *l, const struct buffer_life *placed, const int *order, int n)
 {
     int64_t at = 0;
     for (int i = 0; i < n; i++) {
-        const struct life *o = &placed[order[i]];
+        const struct buffer_life *o = &placed[order[i]];
         if (o->offset + o->bytes <= at)
             continue;
         if (o->offset >= at + l->bytes)
             break;
-        if (meet(l, o))
+        if (lives_overlap(l, o))
             at = align(o->offset + o->bytes, l->align);
     }
     return at;
 }
 
 /* Places lives[0 .. n-1] in a space of their own; `order` is room for n. Returns the end of the highest. */
-static int64_t place(struct life *lives, int n, int *order)
+static int64_t place_lives(struct buffer_life *lives, int n, int *order)
 {
     int64_t end = 0;
     qsort(lives, (size_t)n, sizeof(*lives), by_size);
     for (int i = 0; i < n; i++) {
         int k = i;
-        lives[i].offset = lowest(&lives[i], lives, order, i);
+        lives[i].offset = lowest_free(&lives[i], lives, order, i);
         for (; k > 0 && lives[order[k - 1]].offset > lives[i].offset; k--)
             order[k] = order[k - 1];
         order[k] = i;
@@ -347,7 +347,7 @@ static int64_t place(struct life *lives, int n, int *order)
 }
 
 /* `whole` grows by where b or one of its parts is alive. */
-static void add_life(const struct pack *k, int b, struct span *whole)
+static void add_life(const struct memory_pass *k, int b, struct list_span *whole)
 {
     for (int part = k->parts[b]; part >= 0; part = k->next[part])
         add_life(k, part, whole);
@@ -356,36 +356,36 @@ static void add_life(const struct pack *k, int b, struct span *whole)
             widen(&whole[l], k->alive[l][b].lo, k->alive[l][b].hi);
 }
 
-static int chunk_of(const struct pack *k, int b)
+static int chunk_of(const struct memory_pass *k, int b)
 {
     return k->parts[b] >= 0 ? chunk_of(k, k->parts[b]) : k->chunk[b];
 }
 
 /* False where nobody uses b. */
-static bool life_init(struct pack *k, int b, struct life *ret)
+static bool life_init(struct memory_pass *k, int b, struct buffer_life *ret)
 {
-    struct span *whole = room(k, (size_t)k->n_lists, sizeof(*whole));
+    struct list_span *whole = allocate(k, (size_t)k->n_lists, sizeof(*whole));
     int n = 0;
     for (int l = 0; whole && l < k->n_lists; l++)
-        whole[l] = (struct span){0, -1};
+        whole[l] = (struct list_span){0, -1};
     if (whole)
         add_life(k, b, whole);
     for (int l = 0; whole && l < k->n_lists; l++)
         if (whole[l].hi >= whole[l].lo)
             whole[n++] = whole[l];
     const struct buffer *buffer = &k->p->buffers[b];
-    *ret = (struct life){.buffer = b,
-                         .chunk = buffer->slots > 1 ? chunk_of(k, b) : -1,
-                         .bytes = align(buffer->bytes, ALIGN),
-                         .align = buffer->pitch ? PLAN_ROW_BYTES : ALIGN,
-                         .spans = whole,
-                         .n_spans = n};
+    *ret = (struct buffer_life){.buffer = b,
+                                .chunk = buffer->slots > 1 ? chunk_of(k, b) : -1,
+                                .bytes = align(buffer->bytes, ALIGN),
+                                .align = buffer->pitch ? PLAN_ROW_BYTES : ALIGN,
+                                .spans = whole,
+                                .n_spans = n};
     if (n == 0)
         free(whole);
     return n > 0;
 }
 
-static void set_place(struct pack *k, int b, int64_t offset, int64_t stripe)
+static void set_place(struct memory_pass *k, int b, int64_t offset, int64_t stripe)
 {
     struct buffer *buffer = &k->p->buffers[b];
     for (int part = k->parts[b]; part >= 0; part = k->next[part])
@@ -395,8 +395,8 @@ static void set_place(struct pack *k, int b, int64_t offset, int64_t stripe)
 }
 
 /* The lives of `chunk` go to the end of the space, in stripes; -1: all others, once. */
-static void place_chunk(struct pack *k, enum buffer_space space, int chunk, const struct life *all, int n_all,
-                        struct life *some, int *order)
+static void place_chunk(struct memory_pass *k, enum buffer_space space, int chunk, const struct buffer_life *all,
+                        int n_all, struct buffer_life *some, int *order)
 {
     int n = 0, slots = 1;
     int64_t most = ALIGN;
@@ -405,7 +405,7 @@ static void place_chunk(struct pack *k, enum buffer_space space, int chunk, cons
             most = all[i].align > most ? all[i].align : most;
             some[n++] = all[i];
         }
-    int64_t end = place(some, n, order), stripe = align(end, most), start = align(k->p->space_bytes[space], most);
+    int64_t end = place_lives(some, n, order), stripe = align(end, most), start = align(k->p->space_bytes[space], most);
     for (int i = 0; i < n; i++) {
         slots = k->p->buffers[some[i].buffer].slots;
         set_place(k, some[i].buffer, start + some[i].offset, stripe);
@@ -413,12 +413,12 @@ static void place_chunk(struct pack *k, enum buffer_space space, int chunk, cons
     k->p->space_bytes[space] = start + (slots - 1) * stripe + end;
 }
 
-static void pack_space(struct pack *k, enum buffer_space space)
+static void pack_space(struct memory_pass *k, enum buffer_space space)
 {
     const struct program *p = k->p;
-    struct life *all = room(k, (size_t)p->n_buffers, sizeof(*all));
-    struct life *some = room(k, (size_t)p->n_buffers, sizeof(*some));
-    int *order = room(k, (size_t)p->n_buffers, sizeof(*order)), n = 0;
+    struct buffer_life *all = allocate(k, (size_t)p->n_buffers, sizeof(*all));
+    struct buffer_life *some = allocate(k, (size_t)p->n_buffers, sizeof(*some));
+    int *order = allocate(k, (size_t)p->n_buffers, sizeof(*order)), n = 0;
     for (int b = 0; b < p->n_buffers && !k->c->err; b++) {
         const struct buffer *buffer = &p->buffers[b];
         bool top = buffer->run < 0 || !is_packed(&p->buffers[buffer->run]);
@@ -434,7 +434,7 @@ static void pack_space(struct pack *k, enum buffer_space space)
     free(order);
 }
 
-static void find_parts(struct pack *k)
+static void find_parts(struct memory_pass *k)
 {
     for (int b = k->p->n_buffers - 1; b >= 0; b--) {
         int run = k->p->buffers[b].run;
@@ -445,10 +445,10 @@ static void find_parts(struct pack *k)
     }
 }
 
-static void pack_fini(struct pack *k)
+static void pack_fini(struct memory_pass *k)
 {
     for (int i = 0; i < k->n_lists; i++) {
-        struct list *l = &k->lists[i];
+        struct op_list *l = &k->lists[i];
         void *const all[] = {l->uses, l->used, l->read, l->met, l->leaving, l->passing, k->alive ? k->alive[i] : NULL};
         for (size_t n = 0; n < sizeof(all) / sizeof(all[0]); n++)
             free(all[n]);
@@ -463,20 +463,20 @@ static void pack_fini(struct pack *k)
         free(all[n]);
 }
 
-void compile_pack(struct compiler *c)
+void memory_plan_place(struct compiler *c)
 {
     struct program *p = c->p;
-    struct pack k = {.c = c, .p = p};
+    struct memory_pass k = {.c = c, .p = p};
     size_t buffers = (size_t)p->n_buffers;
     if (c->err)
         return;
-    k.uses = room(&k, buffers, sizeof(*k.uses));
-    k.list_of = room(&k, (size_t)p->n_ops, sizeof(int));
-    k.use_of = room(&k, buffers, sizeof(int));
-    k.next = room(&k, buffers, sizeof(int));
-    k.parts = room(&k, buffers, sizeof(int));
-    k.chunk = room(&k, buffers, sizeof(int));
-    k.named = room(&k, buffers, sizeof(int));
+    k.uses = allocate(&k, buffers, sizeof(*k.uses));
+    k.list_of = allocate(&k, (size_t)p->n_ops, sizeof(int));
+    k.use_of = allocate(&k, buffers, sizeof(int));
+    k.next = allocate(&k, buffers, sizeof(int));
+    k.parts = allocate(&k, buffers, sizeof(int));
+    k.chunk = allocate(&k, buffers, sizeof(int));
+    k.named = allocate(&k, buffers, sizeof(int));
     fill(k.list_of, p->n_ops);
     int *const by_buffer[] = {k.use_of, k.next, k.parts, k.chunk};
     for (int i = 0; i < 4; i++)

@@ -98,7 +98,7 @@ static err_t check_schedule(const struct job_spec *job, const struct mesh *m, st
     struct schedule s = {0};
     if (m->size[AXIS_PP] == 1)
         return OK;
-    err_t e = compile_schedule(job, m, MODE_TRAIN, &s, why);
+    err_t e = pipeline_schedule(job, m, MODE_TRAIN, &s, why);
     schedule_fini(&s);
     return e;
 }

@@ -38,7 +38,7 @@ static err_t rows_new(struct schedule *s, int slots)
     return s->rows ? OK : ERR_NOMEM;
 }
 
-static void put(struct schedule *s, int rank, enum slot_kind kind, int chunk, int micro)
+static void append_slot(struct schedule *s, int rank, enum slot_kind kind, int chunk, int micro)
 {
     struct schedule_row *row = &s->rows[rank];
     assert(row->slots); /* rows_new */
@@ -46,26 +46,26 @@ static void put(struct schedule *s, int rank, enum slot_kind kind, int chunk, in
 }
 
 /* One rank: forward and backward in turns. */
-static err_t alone(struct schedule *s, bool train)
+static err_t schedule_one_rank(struct schedule *s, bool train)
 {
     err_t e = rows_new(s, 2 * s->micros);
     for (int m = 0; m < s->micros && !e; m++) {
-        put(s, 0, SLOT_FORWARD, 0, m);
+        append_slot(s, 0, SLOT_FORWARD, 0, m);
         if (train)
-            put(s, 0, SLOT_BACKWARD, 0, m);
+            append_slot(s, 0, SLOT_BACKWARD, 0, m);
     }
     return e;
 }
 
 /* Forwards only, in the order of the interleaved schedule: as many microbatches as ranks pass chunk after chunk. */
-static err_t forwards(struct schedule *s)
+static err_t schedule_forwards(struct schedule *s)
 {
     err_t e = rows_new(s, s->micros * s->chunks);
     for (int r = 0; r < s->ranks && !e; r++)
         for (int group = 0; group < s->micros; group += s->ranks)
             for (int chunk = 0; chunk < s->chunks; chunk++)
                 for (int m = group; m < group + s->ranks && m < s->micros; m++)
-                    put(s, r, SLOT_FORWARD, chunk, m);
+                    append_slot(s, r, SLOT_FORWARD, chunk, m);
     return e;
 }
 
@@ -90,7 +90,8 @@ static err_t check_ascending(const struct schedule *s, struct why *why)
 }
 
 /* What a person wrote must be a schedule of this job's pipeline. */
-static err_t from_text(const struct job_spec *job, const struct schedule *want, struct schedule *ret, struct why *why)
+static err_t schedule_from_csv(const struct job_spec *job, const struct schedule *want, struct schedule *ret,
+                               struct why *why)
 {
     const char *text = job->parallel.schedule_csv ? job->parallel.schedule_csv : "";
     struct schedule s = {0};
@@ -116,8 +117,8 @@ static err_t from_text(const struct job_spec *job, const struct schedule *want, 
     return e;
 }
 
-err_t compile_schedule(const struct job_spec *job, const struct mesh *mesh, enum program_mode mode,
-                       struct schedule *ret, struct why *why)
+err_t pipeline_schedule(const struct job_spec *job, const struct mesh *mesh, enum program_mode mode,
+                        struct schedule *ret, struct why *why)
 {
     struct schedule s = {.ranks = mesh->size[AXIS_PP],
                          .chunks = job->parallel.chunks > 1 ? (int)job->parallel.chunks : 1,
@@ -128,10 +129,10 @@ err_t compile_schedule(const struct job_spec *job, const struct mesh *mesh, enum
         e = schedule_check_size(s.ranks, s.chunks, s.micros, why);
     if (!e && s.ranks > 1 && train) {
         if (job->parallel.schedule == PIPE_FILE)
-            return from_text(job, &s, ret, why);
+            return schedule_from_csv(job, &s, ret, why);
         return schedule_build(kinds[job->parallel.schedule], s.ranks, s.chunks, s.micros, ret, why);
     }
-    e = e ? e : s.ranks > 1 ? forwards(&s) : alone(&s, train);
+    e = e ? e : s.ranks > 1 ? schedule_forwards(&s) : schedule_one_rank(&s, train);
     if (e == ERR_NOMEM) {
         schedule_fini(&s);
         return why_set(why, e, "no memory for a schedule of %d ranks", s.ranks);
@@ -140,21 +141,22 @@ err_t compile_schedule(const struct job_spec *job, const struct mesh *mesh, enum
     return e;
 }
 
-err_t compile_order(const struct job_spec *job, enum program_mode mode, struct order *ret, struct why *why)
+err_t pipeline_order_init(const struct job_spec *job, enum program_mode mode, struct pipeline_order *ret,
+                          struct why *why)
 {
-    struct order o = {.mode = mode};
+    struct pipeline_order o = {.mode = mode};
     err_t e = plan_mesh(job, &o.mesh, why);
-    e = e ? e : compile_schedule(job, &o.mesh, mode, &o.schedule, why);
+    e = e ? e : pipeline_schedule(job, &o.mesh, mode, &o.schedule, why);
     if (!e && o.schedule.ranks > 1)
         e = schedule_posts_init(&o.posts, &o.schedule, why);
     if (e)
-        compile_order_fini(&o);
+        pipeline_order_fini(&o);
     else
         *ret = o;
     return e;
 }
 
-void compile_order_fini(struct order *o)
+void pipeline_order_fini(struct pipeline_order *o)
 {
     schedule_posts_fini(&o->posts);
     schedule_fini(&o->schedule);
@@ -166,7 +168,7 @@ struct pipeline {
     const struct schedule *schedule;
     int *slot; /* by slot of this rank's row: the instance that its microbatch holds; -1: none */
     int slots[SCHEDULE_MAX_CHUNKS];
-    struct chunk *chunks;
+    struct pipeline_chunk *chunks;
     int n, rounds; /* this rank's microbatches; those in which it acts */
 };
 
@@ -226,7 +228,7 @@ static void find_inputs(struct compiler *c)
     c->input_index = many ? SLOT_MICRO : SLOT_ACTION;
 }
 
-void compile_pipeline(struct compiler *c)
+void pipeline_init(struct compiler *c)
 {
     struct pipeline *k = c->pipeline = calloc(1, sizeof(*k));
     if (!k) {
@@ -235,7 +237,7 @@ void compile_pipeline(struct compiler *c)
     }
     k->schedule = &c->order->schedule;
     k->n = c->p->end_micro - c->p->first_micro;
-    k->rounds = compile_rounds(c);
+    k->rounds = zero_rounds(c);
     deal_slots(c);
     find_inputs(c);
     k->chunks = calloc((size_t)k->schedule->chunks, sizeof(*k->chunks));
@@ -243,7 +245,7 @@ void compile_pipeline(struct compiler *c)
         c->err = ERR_NOMEM;
 }
 
-void compile_pipeline_fini(struct compiler *c)
+void pipeline_fini(struct compiler *c)
 {
     struct pipeline *k = c->pipeline;
     if (!k)
@@ -284,7 +286,7 @@ static const struct {
 static void run_list(struct compiler *c, int i, const struct slot *slot, enum slot_kind kind)
 {
     struct pipeline *k = c->pipeline;
-    struct chunk *chunk = &k->chunks[slot->chunk];
+    struct pipeline_chunk *chunk = &k->chunks[slot->chunk];
     bool here = slot->micro < k->n; /* the microbatch is there */
     enum chunk_list list = slot_actions[kind].list;
     struct op_range ops = here ? chunk->lists[list][chunk->runs[list] > 0] : chunk->joins[list][chunk->runs[list] > 0];
@@ -334,13 +336,13 @@ static bool has_split(const struct schedule_row *row, int chunk)
 }
 
 /* A rank without microbatches compiles its lists too: they tell what it joins, and which gradients are shares. */
-void compile_micros(struct compiler *c)
+void pipeline_emit(struct compiler *c)
 {
     struct pipeline *k = c->pipeline;
     struct program *p = c->p;
     int ops = p->n_ops, buffers = p->n_buffers;
     for (int i = 0; i < k->schedule->chunks && !c->err; i++) {
-        struct chunk_want want = {
+        struct pipeline_chunk_spec want = {
             .chunk = i, .slots = k->slots[i], .rounds = k->rounds, .split = has_split(row_of(c), i)};
         chunk_compile(c, &want, &k->chunks[i]);
     }

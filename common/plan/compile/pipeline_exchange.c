@@ -22,13 +22,13 @@
 #define MAX_FLYING 32
 
 /* Where a received value waits for its slot. */
-struct landing {
+struct receive_buffer {
     int buffer;
     bool taken;
 };
 
 /* Where a value lies that is sent. */
-struct outbox {
+struct send_buffer {
     int buffer, since; /* since: the exchange that it was posted in, -1: it is free */
 };
 
@@ -39,19 +39,19 @@ struct arrival {
 };
 
 /* Buffers, and peers as indices in the pp group. All zero where there is none. */
-struct message {
+struct posted_message {
     int peer, buffer;
 };
-struct copy {
+struct value_copy {
     int from, to;
 };
 struct exchange {
     int n_frees, n_sends, n_recvs, n_takes, n_lands;
     int free[STEP_SENDS]; /* messages that must be over first: sends take their buffers */
-    struct copy leave[STEP_SENDS];
-    struct message send[STEP_SENDS], recv[MAX_MESSAGES];
+    struct value_copy leave[STEP_SENDS];
+    struct posted_message send[STEP_SENDS], recv[MAX_MESSAGES];
     int take[MAX_MESSAGES + 1]; /* messages that must be over at the end: receives; behind the last slot all sends */
-    struct copy land;
+    struct value_copy land;
 };
 
 struct known_exchange {
@@ -63,7 +63,7 @@ struct known_exchange {
 struct exchanges {
     const struct schedule *schedule;
     const struct schedule_row *row;
-    const struct chunk *chunks;
+    const struct pipeline_chunk *chunks;
     int rank, micros;
     struct arrival *arrivals; /* in the order of exchanges, in each in the order of posts */
     int n_arrivals, next;     /* next: the first that is still to come */
@@ -71,9 +71,9 @@ struct exchanges {
     int *landed;              /* by slot of the row: the landing that its input is in; -1 */
     bool *flies;              /* by slot of the row: its input has been posted and not been waited for */
     int flying;
-    struct landing *landings;
+    struct receive_buffer *landings;
     int n_landings;
-    struct outbox outbox[MAX_OUTBOXES];
+    struct send_buffer outbox[MAX_OUTBOXES];
     int n_outboxes, max_alike; /* max_alike: sends of one size that are under way at most */
     struct known_exchange *known;
     int n_known, last; /* last: the one before */
@@ -88,13 +88,13 @@ static bool is_here(const struct exchanges *x, const struct slot *slot)
 /* Where the slot wants what it takes from another rank. */
 static int input_of(const struct exchanges *x, const struct slot *slot)
 {
-    const struct chunk *chunk = &x->chunks[slot->chunk];
+    const struct pipeline_chunk *chunk = &x->chunks[slot->chunk];
     return slot->kind == SLOT_FORWARD ? chunk->input : chunk->output_grad;
 }
 
 static int output_of(const struct exchanges *x, const struct slot *slot)
 {
-    const struct chunk *chunk = &x->chunks[slot->chunk];
+    const struct pipeline_chunk *chunk = &x->chunks[slot->chunk];
     return slot->kind == SLOT_FORWARD ? chunk->output : chunk->input_grad;
 }
 
@@ -127,7 +127,7 @@ static err_t find_arrivals(struct exchanges *x, const struct schedule_rank_posts
     return OK;
 }
 
-struct exchanges *exchanges_new(struct compiler *c, const struct chunk *chunks, int micros)
+struct exchanges *exchanges_new(struct compiler *c, const struct pipeline_chunk *chunks, int micros)
 {
     const int rank = c->p->sharding.coord[AXIS_PP];
     const struct schedule *schedule = &c->order->schedule;
@@ -179,7 +179,7 @@ static int landing_new(struct compiler *c, struct exchanges *x, int b)
             x->landings[i].taken = true;
             return i;
         }
-    struct landing *grown = realloc(x->landings, ((size_t)x->n_landings + 1) * sizeof(*grown));
+    struct receive_buffer *grown = realloc(x->landings, ((size_t)x->n_landings + 1) * sizeof(*grown));
     if (!grown) {
         c->err = ERR_NOMEM;
         return -1;
@@ -190,7 +190,7 @@ static int landing_new(struct compiler *c, struct exchanges *x, int b)
     landing.slot_bytes = 0;
     landing.slot_index = SLOT_ONE;
     snprintf(landing.name, sizeof(landing.name), "received.%d", x->n_landings);
-    x->landings[x->n_landings] = (struct landing){compile_buffer(c, &landing), !MUTANT(LANDING_SHARED)};
+    x->landings[x->n_landings] = (struct receive_buffer){compile_buffer(c, &landing), !MUTANT(LANDING_SHARED)};
     return x->n_landings++;
 }
 
@@ -205,7 +205,7 @@ static void receive(struct compiler *c, struct exchanges *x, struct exchange *e,
         x->landed[a->slot] = landing_new(c, x, to);
         to = c->err ? -1 : x->landings[x->landed[a->slot]].buffer;
     }
-    e->recv[e->n_recvs++] = (struct message){a->peer, to};
+    e->recv[e->n_recvs++] = (struct posted_message){a->peer, to};
     if (x->flying == MAX_FLYING) {
         e->take[e->n_takes++] = to;
         return;
@@ -215,12 +215,12 @@ static void receive(struct compiler *c, struct exchanges *x, struct exchange *e,
 }
 
 /* Room for what b has, free or the one that has been under way for longest. */
-static struct outbox *outbox_for(struct compiler *c, struct exchanges *x, int b)
+static struct send_buffer *outbox_for(struct compiler *c, struct exchanges *x, int b)
 {
-    struct outbox *oldest = NULL;
+    struct send_buffer *oldest = NULL;
     int alike = 0;
     for (int i = 0; i < x->n_outboxes; i++) {
-        struct outbox *o = &x->outbox[i];
+        struct send_buffer *o = &x->outbox[i];
         if (c->p->buffers[o->buffer].bytes != c->p->buffers[b].bytes)
             continue;
         oldest = oldest && oldest->since <= o->since ? oldest : o;
@@ -232,8 +232,8 @@ static struct outbox *outbox_for(struct compiler *c, struct exchanges *x, int b)
         c->err = why_set(c->why, ERR_LIMIT, "the stages send values of too many sizes");
         return NULL;
     }
-    struct outbox *o = &x->outbox[x->n_outboxes];
-    *o = (struct outbox){compile_sent(c, b, x->n_outboxes), -1};
+    struct send_buffer *o = &x->outbox[x->n_outboxes];
+    *o = (struct send_buffer){compile_sent_buffer(c, b, x->n_outboxes), -1};
     x->n_outboxes++;
     return c->err ? NULL : o;
 }
@@ -245,21 +245,21 @@ static void send(struct compiler *c, struct exchanges *x, struct exchange *e, co
     if (!is_here(x, slot) || !schedule_target(x->schedule, x->rank, slot, &to) || to.rank == x->rank)
         return;
     int from = MUTANT(SENT_TO_ITSELF_LATER) && input_of(x, slot) >= 0 ? input_of(x, slot) : output_of(x, slot);
-    struct outbox *o = outbox_for(c, x, from);
+    struct send_buffer *o = outbox_for(c, x, from);
     if (!o)
         return;
     if (o->since >= 0 && !MUTANT(SENT_OVER_A_SEND))
         e->free[e->n_frees++] = o->buffer;
     o->since = i;
-    e->leave[e->n_sends] = (struct copy){from, o->buffer};
-    e->send[e->n_sends++] = (struct message){to.rank, o->buffer};
+    e->leave[e->n_sends] = (struct value_copy){from, o->buffer};
+    e->send[e->n_sends++] = (struct posted_message){to.rank, o->buffer};
 }
 
 /* What slot i takes must be here. */
 static void take_input(struct exchanges *x, struct exchange *e, int i)
 {
     const int input = input_of(x, &x->row->slots[i]);
-    struct landing *l = x->landed[i] < 0 ? NULL : &x->landings[x->landed[i]];
+    struct receive_buffer *l = x->landed[i] < 0 ? NULL : &x->landings[x->landed[i]];
     if (x->flies[i]) {
         e->take[e->n_takes++] = l ? l->buffer : input;
         x->flying--;
@@ -268,12 +268,12 @@ static void take_input(struct exchanges *x, struct exchange *e, int i)
         return;
     l->taken = false;
     e->n_lands = 1;
-    e->land = (struct copy){l->buffer, input};
+    e->land = (struct value_copy){l->buffer, input};
 }
 
-static struct outbox *oldest_send(struct exchanges *x)
+static struct send_buffer *oldest_send(struct exchanges *x)
 {
-    struct outbox *oldest = NULL;
+    struct send_buffer *oldest = NULL;
     for (int i = 0; i < x->n_outboxes; i++)
         if (x->outbox[i].since >= 0 && (!oldest || x->outbox[i].since < oldest->since))
             oldest = &x->outbox[i];
@@ -283,7 +283,7 @@ static struct outbox *oldest_send(struct exchanges *x)
 /* Behind the last slot every send is waited for. */
 static void take_sends(struct exchanges *x, struct exchange *e)
 {
-    struct outbox *o;
+    struct send_buffer *o;
     while ((o = oldest_send(x))) {
         e->take[e->n_takes++] = o->buffer;
         o->since = -1;
@@ -312,14 +312,14 @@ static struct op *emit_comm(struct compiler *c, enum op_kind kind, int buffer)
     return op;
 }
 
-static void emit_message(struct compiler *c, enum op_kind kind, const struct message *m, int group)
+static void emit_message(struct compiler *c, enum op_kind kind, const struct posted_message *m, int group)
 {
     struct op *op = emit_comm(c, kind, m->buffer);
     op->group = group;
     op->peer = m->peer;
 }
 
-static void emit_copy(struct compiler *c, const struct copy *copy)
+static void emit_copy(struct compiler *c, const struct value_copy *copy)
 {
     struct op *op = compile_op(c, OP_COPY, -1);
     op->m = c->err ? dim_one(0) : all_of(c, copy->to);

@@ -10,7 +10,7 @@ struct exchanges;
 
 /* Of this rank's row, whose microbatches are [0, micros) of the schedule's: what is of others neither comes nor goes.
  * `chunks` are compiled. The caller keeps both alive. NULL with c->err; freed by exchanges_free. */
-struct exchanges *exchanges_new(struct compiler *c, const struct chunk *chunks, int micros);
+struct exchanges *exchanges_new(struct compiler *c, const struct pipeline_chunk *chunks, int micros);
 void exchanges_free(struct exchanges *x); /* NULL is legal */
 
 /* The ops between slot i - 1 and slot i; of i 0 to the row's length, each once, in this order. None where nothing goes

@@ -28,14 +28,14 @@ static const unsigned takes_pitch[GO_COUNT] = {
 
 static int64_t row_bytes(const struct compiler *c, int t)
 {
-    return compile_cols(c, t) * (int64_t)dtype_bytes(c->p->dtype);
+    return tp_cols(c, t) * (int64_t)dtype_bytes(c->p->dtype);
 }
 
 /* The product's result is whole here, as wide as its weight has rows, and its own rows begin anywhere. */
 static bool may_begin(const struct compiler *c, int i)
 {
     const struct graph_node *n = &c->g->nodes[i];
-    if (n->op != GO_LINEAR || n->trans_w || compile_linear_cut(c, i) == LINEAR_BY_IN || compile_is_own(c, n->out[0]))
+    if (n->op != GO_LINEAR || n->trans_w || tp_linear_cut(c, i) == LINEAR_BY_IN || tp_is_own(c, n->out[0]))
         return false;
     int64_t bytes = row_bytes(c, n->out[0]);
     return bytes > PLAN_ROW_BYTES && bytes % FAST_BYTES;
@@ -59,7 +59,7 @@ static void make_alike(struct compiler *c, const struct graph_node *n)
     c->pitched[n->in[2]] &= both;
 }
 
-void compile_pitches(struct compiler *c)
+void pitch_find(struct compiler *c)
 {
     for (int i = 0; i < c->g->n_nodes; i++)
         if (may_begin(c, i))
@@ -73,10 +73,10 @@ void compile_pitches(struct compiler *c)
             make_alike(c, &c->g->nodes[i]);
 }
 
-int64_t compile_pitch(const struct compiler *c, int t)
+int64_t pitch_of(const struct compiler *c, int t)
 {
     int64_t size = (int64_t)dtype_bytes(c->p->dtype), bytes = row_bytes(c, t);
     if (!c->pitched[t] || size == 0)
-        return compile_cols(c, t);
+        return tp_cols(c, t);
     return (bytes + PLAN_ROW_BYTES - 1) / PLAN_ROW_BYTES * PLAN_ROW_BYTES / size;
 }

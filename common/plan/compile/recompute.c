@@ -46,12 +46,12 @@ static void mark_inputs(const struct compiler *c, bool *inputs)
     }
 }
 
-static bool gives_full(const struct compiler *c, int t)
+static bool discards_full(const struct compiler *c, int t)
 {
     return layer_of(c, t) >= 0;
 }
 
-static bool gives_pointwise(const struct compiler *c, int t)
+static bool discards_pointwise(const struct compiler *c, int t)
 {
     const struct graph_node *n = &c->g->nodes[c->producer[t]];
     if (is_norm(n->op))
@@ -59,24 +59,24 @@ static bool gives_pointwise(const struct compiler *c, int t)
     return n->op == GO_SWIGLU || n->op == GO_GELU || n->op == GO_RELU;
 }
 
-static bool gives_attention(const struct compiler *c, int t)
+static bool discards_attention(const struct compiler *c, int t)
 {
     return c->g->nodes[c->producer[t]].op == GO_ATTENTION;
 }
 
 static bool (*const policies[])(const struct compiler *c, int t) = {
-    [RECOMPUTE_FULL] = gives_full,
-    [RECOMPUTE_POINTWISE] = gives_pointwise,
-    [RECOMPUTE_ATTENTION] = gives_attention,
+    [RECOMPUTE_FULL] = discards_full,
+    [RECOMPUTE_POINTWISE] = discards_pointwise,
+    [RECOMPUTE_ATTENTION] = discards_attention,
 };
 
-static bool gives(const struct compiler *c, int t)
+static bool discards(const struct compiler *c, int t)
 {
     enum recompute policy = c->job->parallel.recompute;
     return policy != RECOMPUTE_NONE && t != c->g->logits && policies[policy](c, t);
 }
 
-void compile_give_up(struct compiler *c, struct sharding_stage nodes)
+void recompute_discard(struct compiler *c, struct sharding_stage nodes)
 {
     bool *inputs = calloc((size_t)c->g->n_tensors + 1, sizeof(*inputs));
     if (!inputs) {
@@ -89,35 +89,35 @@ void compile_give_up(struct compiler *c, struct sharding_stage nodes)
         enum graph_tensor_kind kind = c->g->tensors[t].kind;
         bool made = (kind == GT_ACTIVATION || kind == GT_STAT) && c->producer[t] >= nodes.first_node &&
                     c->producer[t] < nodes.end_node;
-        c->given_up[t] = made && !inputs[t] && gives(c, t);
+        c->discarded[t] = made && !inputs[t] && discards(c, t);
     }
     free(inputs);
 }
 
-bool compile_given_up(const struct compiler *c, int t)
+bool recompute_discarded(const struct compiler *c, int t)
 {
-    return t >= 0 && c->given_up[t];
+    return t >= 0 && c->discarded[t];
 }
 
 /* What has been emitted is there for the rest of the backward. */
-static void made_again(struct compiler *c, int node)
+static void keep_emitted(struct compiler *c, int node)
 {
     const struct graph_node *n = &c->g->nodes[node];
     int gelu = n->op == GO_LINEAR ? compile_gelu_behind(c, node) : -1;
     for (int k = 0; k < GRAPH_MAX_OUT; k++)
         if (n->out[k] >= 0)
-            c->given_up[n->out[k]] = false;
+            c->discarded[n->out[k]] = false;
     if (gelu >= 0)
-        c->given_up[c->g->nodes[gelu].out[0]] = false;
+        c->discarded[c->g->nodes[gelu].out[0]] = false;
 }
 
-void compile_again(struct compiler *c, int node)
+void recompute_emit(struct compiler *c, int node)
 {
     const struct graph_node *n = &c->g->nodes[node];
-    bool from_sum = sum_of(n) >= 0 && !compile_given_up(c, sum_of(n));
+    bool from_sum = sum_of(n) >= 0 && !recompute_discarded(c, sum_of(n));
     for (int k = 0; k < GRAPH_MAX_IN && !from_sum; k++)
-        if (compile_given_up(c, n->in[k]))
-            compile_again(c, compile_maker(c, n->in[k]));
-    compile_forward_again(c, node);
-    made_again(c, node);
+        if (recompute_discarded(c, n->in[k]))
+            recompute_emit(c, compile_producer(c, n->in[k]));
+    compile_node_again(c, node);
+    keep_emitted(c, node);
 }

@@ -98,7 +98,7 @@ static err_t check_cut(const struct graph *g, const struct sharding *p, struct w
     return e;
 }
 
-err_t compile_cut(const struct graph *g, const struct sharding *p, struct graph *ret, struct why *why)
+err_t stages_cut_graph(const struct graph *g, const struct sharding *p, struct graph *ret, struct why *why)
 {
     struct graph cut = *g;
     int more = p->n_stages - 1;
@@ -152,16 +152,16 @@ static struct op_range list_from(const struct compiler *c, int first)
     return (struct op_range){first, c->p->n_ops - first};
 }
 
-static void forward_list(struct compiler *c, const struct stage *s, struct chunk *k)
+static void forward_list(struct compiler *c, const struct stage *s, struct pipeline_chunk *k)
 {
     int first = c->p->n_ops;
     if (s->takes >= 0)
-        k->input = c->act[s->takes] = compile_work(c, s->takes, "");
+        k->input = c->act[s->takes] = compile_work_buffer(c, s->takes, "");
     compile_forward(c, s->nodes);
     if (s->sum.first_node < s->sum.end_node)
         compile_forward(c, s->sum);
     k->output = s->gives >= 0 ? c->act[s->gives] : -1;
-    k->lists[LIST_FORWARD][0] = k->lists[LIST_FORWARD][1] = compile_units(c, list_from(c, first), false, false);
+    k->lists[LIST_FORWARD][0] = k->lists[LIST_FORWARD][1] = zero_rewrite_list(c, list_from(c, first), false, false);
 }
 
 /* ---- the tree ---- */
@@ -223,10 +223,10 @@ static void tree_leaves(struct compiler *c, struct op_range list)
 
 /* The list of a later microbatch: the first's, without the zeroing of gradients, its products of weights adding; or
  * where every microbatch's gradients are scattered, its scatters. */
-static struct op_range again(struct compiler *c, struct op_range list, bool backward)
+static struct op_range later_list(struct compiler *c, struct op_range list, bool backward)
 {
     int first = c->p->n_ops;
-    const bool scatters = compile_scatters(c);
+    const bool scatters = zero_scatters(c);
     if (c->p->tree_depth)
         return list;
     for (int i = list.first; i < list.first + list.n && !c->err; i++) {
@@ -238,28 +238,29 @@ static struct op_range again(struct compiler *c, struct op_range list, bool back
         if (op->kind == OP_GEMM && !scatters && in_grad(c, op->arg[3].buffer) && !MUTANT(MICROBATCH_OVERWRITES))
             op->flags |= OPF_ACC;
     }
-    return compile_units(c, list_from(c, first), backward, true);
+    return zero_rewrite_list(c, list_from(c, first), backward, true);
 }
 
-static void end_backward(struct compiler *c, struct chunk *k, enum chunk_list kind, int first, bool backward,
+static void end_backward(struct compiler *c, struct pipeline_chunk *k, enum chunk_list kind, int first, bool backward,
                          bool later)
 {
     tree_leaves(c, list_from(c, first));
-    struct op_range list = compile_units(c, list_from(c, first), backward, false);
+    struct op_range list = zero_rewrite_list(c, list_from(c, first), backward, false);
     k->lists[kind][0] = k->lists[kind][1] = list;
     if (later)
-        k->lists[kind][1] = again(c, list, backward);
+        k->lists[kind][1] = later_list(c, list, backward);
 }
 
 /* While one gradient is sent the next arrives, so no rule may write over what has arrived: it has one more user, the
  * ids, of which nobody asks a gradient. */
-static void backward_list(struct compiler *c, const struct stage *s, struct chunk *k, enum pass_half half, bool later)
+static void backward_list(struct compiler *c, const struct stage *s, struct pipeline_chunk *k, enum pass_half half,
+                          bool later)
 {
     static const enum chunk_list kinds[] = {
         [PASS_WHOLE] = LIST_BACKWARD, [PASS_INPUTS] = LIST_INPUT, [PASS_WEIGHTS] = LIST_WEIGHT};
     int first = c->p->n_ops;
     if (s->gives >= 0 && half != PASS_WEIGHTS) {
-        k->output_grad = compile_work(c, s->gives, ".grad");
+        k->output_grad = compile_work_buffer(c, s->gives, ".grad");
         c->grad[s->gives] = c->grad[c->g->ids] = k->output_grad;
     }
     if (s->sum.first_node < s->sum.end_node)
@@ -305,7 +306,7 @@ static void find_values(const struct compiler *c, unsigned char *phases)
 }
 
 /* What a microbatch needs from one of its lists to another has an instance for each microbatch in flight. */
-static void make_instances(struct compiler *c, const struct chunk *k, int slots)
+static void make_instances(struct compiler *c, const struct pipeline_chunk *k, int slots)
 {
     static const unsigned phase[CHUNK_LISTS] = {1, 2, 2, 4};
     unsigned char *phases = calloc((size_t)c->p->n_buffers + 1, 1);
@@ -331,11 +332,12 @@ static void make_instances(struct compiler *c, const struct chunk *k, int slots)
     free(phases);
 }
 
-void chunk_compile(struct compiler *c, const struct chunk_want *want, struct chunk *ret)
+void chunk_compile(struct compiler *c, const struct pipeline_chunk_spec *want, struct pipeline_chunk *ret)
 {
     struct stage s = stage_of(c, want->chunk);
     bool train = c->p->mode == MODE_TRAIN, later = want->rounds > 1;
-    *ret = (struct chunk){.split = want->split, .input = -1, .output = -1, .input_grad = -1, .output_grad = -1};
+    *ret =
+        (struct pipeline_chunk){.split = want->split, .input = -1, .output = -1, .input_grad = -1, .output_grad = -1};
     forward_list(c, &s, ret);
     if (train && !want->split) {
         backward_list(c, &s, ret, PASS_WHOLE, later);
@@ -347,16 +349,16 @@ void chunk_compile(struct compiler *c, const struct chunk_want *want, struct chu
         make_instances(c, ret, want->slots);
 }
 
-void chunk_join(struct compiler *c, struct chunk *chunk)
+void chunk_join(struct compiler *c, struct pipeline_chunk *chunk)
 {
     for (int l = 0; l < CHUNK_LISTS; l++) {
         bool same = chunk->lists[l][0].first == chunk->lists[l][1].first;
-        chunk->joins[l][0] = compile_join(c, chunk->lists[l][0]);
-        chunk->joins[l][1] = same ? chunk->joins[l][0] : compile_join(c, chunk->lists[l][1]);
+        chunk->joins[l][0] = zero_join_list(c, chunk->lists[l][0]);
+        chunk->joins[l][1] = same ? chunk->joins[l][0] : zero_join_list(c, chunk->lists[l][1]);
     }
 }
 
-void chunks_forget(struct compiler *c, struct chunk *chunks, int n, int ops, int buffers)
+void chunks_forget(struct compiler *c, struct pipeline_chunk *chunks, int n, int ops, int buffers)
 {
     struct op_range **kept = malloc(((size_t)n * CHUNK_LISTS * 2 + 1) * sizeof(*kept));
     int n_kept = 0;
@@ -368,6 +370,6 @@ void chunks_forget(struct compiler *c, struct chunk *chunks, int n, int ops, int
                 if (chunks[i].joins[l][k].n)
                     kept[n_kept++] = &chunks[i].joins[l][k];
     if (kept)
-        compile_keep(c, ops, buffers, kept, n_kept);
+        zero_keep_ranges(c, ops, buffers, kept, n_kept);
     free(kept);
 }

@@ -20,7 +20,7 @@
 static unsigned norm_axes(const struct compiler *c)
 {
     return (MUTANT(NORM_WITHOUT_STAGES) ? 0 : AXIS(AXIS_PP)) | AXIS(AXIS_TP) |
-           (compile_zero(c) && !MUTANT(NORM_WITHOUT_SHARDS) ? AXIS(AXIS_FSDP) : 0);
+           (zero_stage(c) && !MUTANT(NORM_WITHOUT_SHARDS) ? AXIS(AXIS_FSDP) : 0);
 }
 
 static bool many(const struct compiler *c)
@@ -70,7 +70,7 @@ static int tp_group(struct compiler *c, int t)
     return q->tp_boxes < c->p->mesh.size[AXIS_TP] ? compile_group_tp_box(c, t) : -1;
 }
 
-void compile_once_groups(struct compiler *c)
+void step_end_groups(struct compiler *c)
 {
     const unsigned logits = c->p->mode == MODE_GENERATE ? AXIS(AXIS_CP) : 0; /* a generation puts them together */
     const unsigned sets[] = {AXES_ALL,
@@ -155,19 +155,19 @@ static void reduce_params(struct compiler *c, int unit)
 /* Where nobody of the fsdp group has had a microbatch nothing has been scattered: zeros are. */
 static void scatter_rest(struct compiler *c, int unit)
 {
-    if (compile_scatters(c) && compile_rounds(c) > 0)
+    if (zero_scatters(c) && zero_rounds(c) > 0)
         return;
-    if (compile_scatters(c)) {
+    if (zero_scatters(c)) {
         struct op *op = compile_op(c, OP_ZERO, -1);
         op->m = c->err ? dim_one(0) : c->p->buffers[c->unit_run[unit]].dim[0];
         op_arg(op, 0, c->unit_run[unit]);
     }
-    compile_scatter(c, unit, false);
+    zero_emit_scatter(c, unit, false);
 }
 
 static void reduce_unit(struct compiler *c, int unit)
 {
-    int first = c->p->n_ops, zero = compile_zero(c);
+    int first = c->p->n_ops, zero = zero_stage(c);
     if (c->p->tree_depth) {
         reduce_tree(c, unit);
     } else if (zero) {
@@ -182,7 +182,7 @@ static void reduce_unit(struct compiler *c, int unit)
                        (struct op_range){first, c->p->n_ops - first});
 }
 
-void compile_reduce(struct compiler *c)
+void step_end_reduce(struct compiler *c)
 {
     reduce_losses(c);
     for (int unit = c->g->n_units - 1; unit >= 0 && !c->err && c->p->mode == MODE_TRAIN; unit--)
@@ -223,7 +223,7 @@ static void norm_blocks(struct compiler *c)
         op_arg(comm_op(c, OP_ALL_REDUCE, group, n), 0, c->blocks);
 }
 
-void compile_norm(struct compiler *c)
+void step_end_norm(struct compiler *c)
 {
     int first = c->p->n_ops;
     norm_blocks(c);
@@ -240,7 +240,7 @@ void compile_norm(struct compiler *c)
 
 /* ---- update ---- */
 
-void compile_update(struct compiler *c)
+void step_end_update(struct compiler *c)
 {
     struct program *p = c->p;
     int first = p->n_ops;
@@ -262,7 +262,7 @@ void compile_update(struct compiler *c)
                    (struct op_range){first, p->n_ops - first});
 }
 
-void compile_snapshot(struct compiler *c)
+void step_end_snapshot(struct compiler *c)
 {
     int first = c->p->n_ops;
     struct op *op = compile_op(c, OP_SNAPSHOT, -1);

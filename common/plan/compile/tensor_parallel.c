@@ -1,7 +1,7 @@
 /* What tensor and sequence parallelism leave a rank of a tensor, and the collectives that bring parts together.
  *
  * Where a product's weight is cut by its input, or a table by its rows, each rank makes a share of a sum on all tokens.
- * Shares lie in buffers of their own (compile_share), whose layout says so, and nothing but their sum is written there:
+ * Shares lie in buffers of their own (tp_new_share), whose layout says so, and nothing but their sum is written there:
  * without sequence parallelism it takes their place, with it own tokens of it go elsewhere. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
@@ -9,67 +9,67 @@
 #include <assert.h>
 #include <stdio.h>
 
-bool compile_is_own(const struct compiler *c, int t)
+bool tp_is_own(const struct compiler *c, int t)
 {
     const struct graph_tensor *g = &c->g->tensors[t];
     return c->own && !g->cut.segments && (g->kind == GT_ACTIVATION || g->kind == GT_STAT);
 }
 
-struct graph_dim compile_local(const struct compiler *c, int t, int d)
+struct graph_dim tp_local_dim(const struct compiler *c, int t, int d)
 {
     const struct graph_tensor *g = &c->g->tensors[t];
     struct graph_dim dim = g->dim[d];
     if (g->cut.segments && g->cut.dim == d)
-        dim.factor = sharding_cut_extent(&g->cut, dim.factor, compile_tp_size(c), compile_tp_index(c));
-    if (dim.sym == SYM_TOKENS && compile_is_own(c, t))
+        dim.factor = sharding_cut_extent(&g->cut, dim.factor, tp_size(c), tp_index(c));
+    if (dim.sym == SYM_TOKENS && tp_is_own(c, t))
         dim.sym = SYM_OWN;
     return dim;
 }
 
-int64_t compile_cols(const struct compiler *c, int t)
+int64_t tp_cols(const struct compiler *c, int t)
 {
-    return c->g->tensors[t].ndim > 1 ? compile_local(c, t, 1).factor : 1;
+    return c->g->tensors[t].ndim > 1 ? tp_local_dim(c, t, 1).factor : 1;
 }
 
-struct graph_dim compile_rows(const struct compiler *c, int t)
+struct graph_dim tp_rows(const struct compiler *c, int t)
 {
-    return (struct graph_dim){compile_is_own(c, t) ? SYM_OWN : SYM_TOKENS, 1};
+    return (struct graph_dim){tp_is_own(c, t) ? SYM_OWN : SYM_TOKENS, 1};
 }
 
-int64_t compile_heads(const struct compiler *c, int t, int64_t all)
+int64_t tp_heads(const struct compiler *c, int t, int64_t all)
 {
     const struct graph_cut *cut = &c->g->tensors[t].cut;
     int64_t lo, hi;
     if (!cut->segments)
         return all;
-    sharding_cut(cut, compile_tp_size(c), compile_tp_index(c), &lo, &hi);
+    sharding_cut(cut, tp_size(c), tp_index(c), &lo, &hi);
     return hi - lo;
 }
 
-int64_t compile_col(const struct compiler *c, int t, int64_t col)
+int64_t tp_col(const struct compiler *c, int t, int64_t col)
 {
     const struct graph_tensor *g = &c->g->tensors[t];
     if (!g->cut.segments || !col)
         return col;
     int64_t width = g->dim[1].factor / g->cut.segments;
     assert(g->cut.dim == 1 && col % width == 0);
-    return MUTANT(COLUMN_OF_THE_WHOLE) ? col : col / width * (compile_cols(c, t) / g->cut.segments);
+    return MUTANT(COLUMN_OF_THE_WHOLE) ? col : col / width * (tp_cols(c, t) / g->cut.segments);
 }
 
-enum linear_cut compile_linear_cut(const struct compiler *c, int node)
+enum linear_cut tp_linear_cut(const struct compiler *c, int node)
 {
     const struct graph_node *n = &c->g->nodes[node];
     const struct graph_cut *cut = &c->g->tensors[n->in[1]].cut;
-    if (compile_tp_size(c) == 1 || !cut->segments)
+    if (tp_size(c) == 1 || !cut->segments)
         return LINEAR_WHOLE;
     return cut->dim == (n->trans_w ? 1 : 0) ? LINEAR_BY_OUT : LINEAR_BY_IN;
 }
 
-void compile_vocab(const struct compiler *c, struct op *op, int t)
+void tp_set_vocab(const struct compiler *c, struct op *op, int t)
 {
     const struct graph_cut *cut = &c->g->tensors[t].cut;
-    if (compile_tp_size(c) > 1 && cut->segments)
-        sharding_cut(cut, compile_tp_size(c), compile_tp_index(c), &op->vocab_lo, &op->vocab_hi);
+    if (tp_size(c) > 1 && cut->segments)
+        sharding_cut(cut, tp_size(c), tp_index(c), &op->vocab_lo, &op->vocab_hi);
     if (MUTANT(VOCABULARY_OFF_BY_ONE) && op->vocab_lo > 0) {
         op->vocab_lo++;
         op->vocab_hi++;
@@ -83,19 +83,19 @@ static struct buffer all_tokens(const struct compiler *c, int t, const char *suf
     const struct graph_tensor *g = &c->g->tensors[t];
     struct buffer b = {.tensor = t, .dtype = c->p->dtype, .ndim = 2, .space = SPACE_WORK, .run = -1, .slots = 1};
     b.dim[0] = dim_tokens(1);
-    b.dim[1] = dim_one(compile_cols(c, t));
+    b.dim[1] = dim_one(tp_cols(c, t));
     snprintf(b.name, sizeof(b.name), "%s%s%s", g->name, suffix, more);
     return b;
 }
 
-int compile_share(struct compiler *c, int t, const char *suffix)
+int tp_new_share(struct compiler *c, int t, const char *suffix)
 {
     struct buffer b = all_tokens(c, t, suffix, c->own ? ".share" : "");
     b.is_share = true;
     return compile_buffer(c, &b);
 }
 
-bool compile_is_share(const struct compiler *c, int buffer)
+bool tp_is_share(const struct compiler *c, int buffer)
 {
     return buffer >= 0 && c->p->buffers[buffer].is_share;
 }
@@ -109,14 +109,14 @@ struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, u
     return op;
 }
 
-int compile_summed(struct compiler *c, int t, int share, const char *suffix)
+int tp_sum_shares(struct compiler *c, int t, int share, const char *suffix)
 {
-    int y = c->own ? compile_work(c, t, suffix) : share;
+    int y = c->own ? compile_work_buffer(c, t, suffix) : share;
     if (MUTANT(SHARE_NOT_SUMMED) && !c->own)
         return y;
     struct op *op = compile_collective(c, c->own ? OP_OWN_SCATTER : OP_ALL_REDUCE, c->producer[t], 1u << AXIS_TP);
-    op->m = dim_tokens(c->own ? 1 : compile_cols(c, t));
-    op->n = dim_one(c->own ? compile_cols(c, t) : 1);
+    op->m = dim_tokens(c->own ? 1 : tp_cols(c, t));
+    op->n = dim_one(c->own ? tp_cols(c, t) : 1);
     op->reduce = REDUCE_SUM;
     op_arg(op, 0, share);
     if (c->own)
@@ -124,25 +124,25 @@ int compile_summed(struct compiler *c, int t, int share, const char *suffix)
     return y;
 }
 
-int compile_gather(struct compiler *c, int t, int own, const char *suffix)
+int tp_gather_tokens(struct compiler *c, int t, int own, const char *suffix)
 {
-    if (!compile_is_own(c, t))
+    if (!tp_is_own(c, t))
         return own;
     struct buffer b = all_tokens(c, t, suffix, "");
     int all = compile_buffer(c, &b);
     struct op *op = compile_collective(c, OP_OWN_GATHER, c->producer[t], 1u << AXIS_TP);
     op->m = dim_tokens(1);
-    op->n = dim_one(compile_cols(c, t));
+    op->n = dim_one(tp_cols(c, t));
     op_arg(op, 0, own);
     op_arg(op, 1, all);
     return all;
 }
 
-int compile_gathered(struct compiler *c, int t)
+int tp_all_tokens(struct compiler *c, int t)
 {
-    if (!compile_is_own(c, t))
+    if (!tp_is_own(c, t))
         return compile_value(c, t);
     if (c->full[t] < 0)
-        c->full[t] = compile_gather(c, t, compile_value(c, t), ".all");
+        c->full[t] = tp_gather_tokens(c, t, compile_value(c, t), ".all");
     return c->full[t];
 }

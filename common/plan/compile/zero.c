@@ -8,7 +8,7 @@
  *
  * Stages 2 and 3 scatter a unit's gradient behind the op that touches it last. All ranks of an fsdp group must come by
  * the same collectives in the same order, whatever their shares of the microbatches: a rank with fewer joins
- * (compile_join). Canonical numerics keep whole gradients and scatter nothing. */
+ * (zero_join_list). Canonical numerics keep whole gradients and scatter nothing. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 
@@ -16,17 +16,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-int compile_zero(const struct compiler *c)
+int zero_stage(const struct compiler *c)
 {
     return c->p->mesh.size[AXIS_FSDP] > 1 ? c->p->sharding.zero : 0;
 }
 
-bool compile_scatters(const struct compiler *c)
+bool zero_scatters(const struct compiler *c)
 {
-    return compile_zero(c) >= 2 && !c->p->tree_depth;
+    return zero_stage(c) >= 2 && !c->p->tree_depth;
 }
 
-static void gather(struct compiler *c, int unit, int values)
+static void emit_gather(struct compiler *c, int unit, int values)
 {
     int group = compile_group(c, 1u << AXIS_FSDP);
     struct op *op = compile_op(c, OP_UNIT_GATHER, -1);
@@ -37,7 +37,7 @@ static void gather(struct compiler *c, int unit, int values)
     op_arg(op, 1, values);
 }
 
-void compile_scatter(struct compiler *c, int unit, bool add)
+void zero_emit_scatter(struct compiler *c, int unit, bool add)
 {
     int group = compile_group(c, 1u << AXIS_FSDP);
     struct op *op = compile_op(c, OP_UNIT_SCATTER, -1);
@@ -50,22 +50,22 @@ void compile_scatter(struct compiler *c, int unit, bool add)
     op_arg(op, 1, c->unit_grads[unit]);
 }
 
-void compile_gathers(struct compiler *c)
+void zero_emit_gathers(struct compiler *c)
 {
-    if (compile_zero(c) != 1 && compile_zero(c) != 2)
+    if (zero_stage(c) != 1 && zero_stage(c) != 2)
         return;
     for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
         int first = c->p->n_ops;
         if (c->unit_values[unit] < 0 || (MUTANT(GATHER_LEFT_OUT) && unit == 1))
             continue;
-        gather(c, unit, c->unit_values[unit]);
+        emit_gather(c, unit, c->unit_values[unit]);
         compile_action(c, (struct action){.kind = ACT_GATHER, .micro = -1, .unit = unit}, (struct op_range){first, 1});
     }
 }
 
 /* ---- rewriting a list ---- */
 
-struct rewrite {
+struct list_rewrite {
     struct op *ops;
     int n, n_units;
     int *order, n_order; /* units that are gathered, in the order of their first use */
@@ -75,7 +75,7 @@ struct rewrite {
     int n_fresh;
 };
 
-static err_t rewrite_init(struct rewrite *r, struct compiler *c, struct op_range list)
+static err_t rewrite_init(struct list_rewrite *r, struct compiler *c, struct op_range list)
 {
     size_t units = (size_t)c->g->n_units;
     r->n_units = c->g->n_units;
@@ -97,7 +97,7 @@ static err_t rewrite_init(struct rewrite *r, struct compiler *c, struct op_range
     return OK;
 }
 
-static void rewrite_fini(struct rewrite *r)
+static void rewrite_fini(struct list_rewrite *r)
 {
     free(r->ops);
     free(r->order);
@@ -116,9 +116,9 @@ static int unit_of(const struct compiler *c, int b, const int *run)
     return run[unit] >= 0 && c->p->buffers[b].run == run[unit] ? unit : -1;
 }
 
-static void find_uses(const struct compiler *c, struct rewrite *r)
+static void find_uses(const struct compiler *c, struct list_rewrite *r)
 {
-    bool values = compile_zero(c) == 3, grads = compile_scatters(c);
+    bool values = zero_stage(c) == 3, grads = zero_scatters(c);
     for (int i = 0; i < r->n; i++)
         for (int k = 0; k < OP_MAX_OPERANDS; k++) {
             int b = r->ops[i].arg[k].buffer;
@@ -133,7 +133,7 @@ static void find_uses(const struct compiler *c, struct rewrite *r)
 }
 
 /* New buffers for the units of which another list has taken those that the rules have named. */
-static void find_buffers(struct compiler *c, struct rewrite *r)
+static void find_buffers(struct compiler *c, struct list_rewrite *r)
 {
     for (int k = 0; k < r->n_order && !c->err; k++) {
         int unit = r->order[k];
@@ -144,7 +144,7 @@ static void find_buffers(struct compiler *c, struct rewrite *r)
         if (!c->job->parallel.reshard)
             continue;
         int run = c->unit_values[unit];
-        compile_values(c, unit);
+        compile_gathered_params(c, unit);
         for (int b = 0; b < r->n_fresh && !c->err; b++)
             if (c->p->buffers[b].run == run)
                 r->fresh[b] = c->value[c->p->buffers[b].tensor];
@@ -152,13 +152,13 @@ static void find_buffers(struct compiler *c, struct rewrite *r)
 }
 
 /* In front of which op the k-th gather stands. */
-static int gather_at(const struct compiler *c, const struct rewrite *r, int k)
+static int gather_at(const struct compiler *c, const struct list_rewrite *r, int k)
 {
     int64_t before = k - c->job->parallel.prefetch;
     return before < 0 ? 0 : r->first[r->order[before]];
 }
 
-static void emit(struct compiler *c, const struct rewrite *r, const struct op *from)
+static void copy_op(struct compiler *c, const struct list_rewrite *r, const struct op *from)
 {
     struct op *op = compile_op(c, from->kind, from->node);
     *op = *from;
@@ -167,25 +167,26 @@ static void emit(struct compiler *c, const struct rewrite *r, const struct op *f
             op->arg[k].buffer = r->fresh[op->arg[k].buffer];
 }
 
-static void scatter_waiting(struct compiler *c, const struct rewrite *r, int i, bool again)
+static void scatter_waiting(struct compiler *c, const struct list_rewrite *r, int i, bool again)
 {
     for (int k = 1; k <= r->n_units; k++) {
         int unit = r->n_units - k;
         if (r->last[unit] == i && c->unit_waits[unit]) {
-            compile_scatter(c, unit, again);
+            zero_emit_scatter(c, unit, again);
             c->unit_waits[unit] = false;
         }
     }
 }
 
-static void rewrite_list(struct compiler *c, const struct rewrite *r, const bool *gathers, bool backward, bool again)
+static void rewrite_list(struct compiler *c, const struct list_rewrite *r, const bool *gathers, bool backward,
+                         bool again)
 {
     int next = 0;
     for (int i = 0; i < r->n && !c->err; i++) {
         for (; next < r->n_order && gather_at(c, r, next) + MUTANT(GATHER_LATE) * 4 <= i; next++)
             if (gathers[r->order[next]])
-                gather(c, r->order[next], c->unit_values[r->order[next]]);
-        emit(c, r, &r->ops[i]);
+                emit_gather(c, r->order[next], c->unit_values[r->order[next]]);
+        copy_op(c, r, &r->ops[i]);
         if (backward)
             scatter_waiting(c, r, i, again);
     }
@@ -206,10 +207,10 @@ static bool rewritten(struct compiler *c, struct op_range list, bool again)
     return found;
 }
 
-struct op_range compile_units(struct compiler *c, struct op_range list, bool backward, bool again)
+struct op_range zero_rewrite_list(struct compiler *c, struct op_range list, bool backward, bool again)
 {
-    struct rewrite r = {0};
-    if (c->err || (compile_zero(c) < 3 && !compile_scatters(c)) || rewritten(c, list, again))
+    struct list_rewrite r = {0};
+    if (c->err || (zero_stage(c) < 3 && !zero_scatters(c)) || rewritten(c, list, again))
         return list;
     assert(list.first + list.n == c->p->n_ops);
     bool *gathers = malloc((size_t)c->g->n_units + 1);
@@ -230,7 +231,7 @@ struct op_range compile_units(struct compiler *c, struct op_range list, bool bac
     return (struct op_range){list.first, c->p->n_ops - list.first};
 }
 
-struct op_range compile_join(struct compiler *c, struct op_range list)
+struct op_range zero_join_list(struct compiler *c, struct op_range list)
 {
     int first = c->p->n_ops;
     for (int i = list.first; i < list.first + list.n && !c->err; i++) {
@@ -246,11 +247,11 @@ struct op_range compile_join(struct compiler *c, struct op_range list)
     return (struct op_range){first, c->p->n_ops - first};
 }
 
-int compile_rounds(const struct compiler *c)
+int zero_rounds(const struct compiler *c)
 {
     const struct program *p = c->p;
     int64_t lo, hi;
-    if (p->mode == MODE_GENERATE || (compile_zero(c) < 3 && (p->mode != MODE_TRAIN || !compile_scatters(c))))
+    if (p->mode == MODE_GENERATE || (zero_stage(c) < 3 && (p->mode != MODE_TRAIN || !zero_scatters(c))))
         return p->end_micro - p->first_micro;
     int fsdp = p->mesh.size[AXIS_FSDP]; /* larger shares come first */
     layout_split(p->n_micros, p->mesh.size[AXIS_DP] * fsdp, p->sharding.coord[AXIS_DP] * fsdp, &lo, &hi);
@@ -306,7 +307,7 @@ static void keep_buffers(struct compiler *c, int first_op, int first, int *moved
                 p->ops[i].arg[k].buffer = moved[p->ops[i].arg[k].buffer];
 }
 
-void compile_keep(struct compiler *c, int ops, int buffers, struct op_range *const ranges[], int n)
+void zero_keep_ranges(struct compiler *c, int ops, int buffers, struct op_range *const ranges[], int n)
 {
     int *moved = malloc(((size_t)c->p->n_buffers + 1) * sizeof(*moved));
     if (!moved)

@@ -35,7 +35,7 @@ struct need {
  * their shard group have. Pieces lie in slots of one size for all, so shards do not. Of each kind one rank is compiled;
  * only the arena, which follows from boxes, is each rank's own. */
 struct kinds {
-    struct order order;
+    struct pipeline_order order;
     struct mesh mesh; /* the order's */
     const struct job_spec *job;
     const struct graph *g;
@@ -168,7 +168,7 @@ static err_t kinds_init(struct kinds *k, const struct job_spec *job, const struc
 {
     *k = (struct kinds){.job = job, .g = g, .why = why};
     k->wide = job->train.numerics == NUMERICS_PROOF || job->train.dtype == DT_F64 ? DT_F64 : DT_F32;
-    err_t e = compile_order(job, MODE_TRAIN, &k->order, why);
+    err_t e = pipeline_order_init(job, MODE_TRAIN, &k->order, why);
     k->mesh = k->order.mesh;
     e = e ? e : places_of(k);
     e = e ? e : held_of(k);
@@ -192,7 +192,7 @@ static void kinds_fini(struct kinds *k)
     free(k->held);
     free(k->held_from);
     free(k->memory);
-    compile_order_fini(&k->order);
+    pipeline_order_fini(&k->order);
 }
 
 /* The spaces of the rank that stands for this one. */

@@ -263,7 +263,7 @@ TEST(activations_are_kept_as_often_as_the_schedule_says)
         struct fixture f;
         struct schedule s;
         fixture_init(&f, &job, MODE_TRAIN);
-        assert_ok(compile_schedule(&f.job, &f.programs[0].mesh, MODE_TRAIN, &s, &f.why));
+        assert_ok(pipeline_schedule(&f.job, &f.programs[0].mesh, MODE_TRAIN, &s, &f.why));
         assert_ok(schedule_check(&s, peaks, &f.why));
         for (int r = 0; r < 4; r++) {
             int most = 1;

@@ -99,7 +99,7 @@ TEST(more_waits_than_there_is_room_for)
         crowd_op(&c, STREAM_COMPUTE, &one, 1, true);
         compile_action(&c, reader, (struct op_range){reader.first_op, 1});
     }
-    compile_sync(&c);
+    events_assign(&c);
     assert_ok(c.err);
     for (int i = 1; i <= N; i++)
         if (!waits_for(&p, reader.first_op, i) || !waits_for(&p, i, reader.first_op))
