@@ -5,6 +5,7 @@
 #include "common/base/file.h"
 #include "common/ckpt/safetensors.h"
 #include "common/data/data.h"
+#include "common/plan/models/build.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,6 +1,7 @@
 #include "client/plan_report.h"
 
 #include "client/json.h"
+#include "common/plan/estimate/memory.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -5,6 +5,10 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/data/data.h"
+#include "common/plan/check/plan_check.h"
+#include "common/plan/compile/compile.h"
+#include "common/plan/estimate/memory.h"
+#include "common/plan/models/build.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -8,6 +8,7 @@
 #include "common/ckpt/ckpt.h"
 #include "common/conf/job.h"
 #include "common/plan/estimate/forecast.h"
+#include "common/plan/estimate/memory.h"
 #include "common/plan/program.h"
 
 #include <stdint.h>

@@ -1,6 +1,7 @@
 /* Checks of a spec against folders of checkpoints: which step an argument names, whether a checkpoint has this model's
  * tensors, and whether checkpoint.dir can be written. Nothing here changes a file. */
 #include "client/spec.h"
+#include "common/plan/models/build.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -3,6 +3,7 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/plan/estimate/memory.h"
 
 #include <limits.h>
 #include <stdio.h>

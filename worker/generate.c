@@ -16,6 +16,7 @@
 #include "common/base/rng.h"
 #include "common/ckpt/ckpt.h"
 #include "common/data/data.h"
+#include "common/plan/models/build.h"
 #include "worker/step/snapshot.h"
 
 #include <errno.h>

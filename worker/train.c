@@ -15,6 +15,7 @@
 #include "common/base/cpus.h"
 #include "common/base/log.h"
 #include "common/data/data.h"
+#include "common/plan/models/build.h"
 #include "worker/device.h"
 #include "worker/state.h"
 #include "worker/timeline.h"

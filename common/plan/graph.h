@@ -119,9 +119,6 @@ struct graph {
     int64_t n_params_matmul; /* of them, those that a product reads (for FLOPs: a tied head once, embeddings not) */
 };
 
-/* Builds the graph of job->model for job->train.seq. ERR_INVALID with why[] when a dimension is not legal, naming the
- * key, what was found and the nearest legal value. Freed by graph_fini. */
-NODISCARD err_t graph_build(const struct job_model *model, int64_t seq, struct graph *ret, struct why *why);
 void graph_fini(struct graph *g);
 
 const char *graph_op_name(enum graph_op op);

@@ -347,48 +347,7 @@ struct program {
     int64_t arena_bytes; /* snapshot arena: what this rank saves, with slack for alignment */
 };
 
-/* The mesh of a job; ERR_INVALID with a reason and the nearest legal choice (workers = dp x fsdp x tp x pp x cp). */
-NODISCARD err_t plan_mesh(const struct job_spec *job, struct mesh *ret, struct why *why);
-/* Compiles the program of one rank. The caller keeps graph and job alive. Freed by program_fini. */
-NODISCARD err_t plan_compile(const struct job_spec *job, const struct graph *g, enum program_mode mode, int rank,
-                             struct program *ret, struct why *why);
-/* Those of ranks 0 to n - 1 at once, which is faster than one after another. None is left to free after an error. */
-NODISCARD err_t plan_compile_all(const struct job_spec *job, const struct graph *g, enum program_mode mode, int n,
-                                 struct program *ret, struct why *why);
 void program_fini(struct program *p);
-
-/* All ranks' programs at once: every partial reduced exactly once before use, nothing read before it is written, live
- * buffers disjoint, one order of collectives on all ranks of a group, every wait reachable, peak equal to the plan.
- * programs[i] is rank i's. ERR_INVALID names rank, action, op and buffer. */
-NODISCARD err_t plan_check(const struct graph *g, const struct program *programs, int n, struct why *why);
-
-/* Per worker. On a GPU all spaces are there, the node holds the arena and the mirror of SPACE_HOST. What libraries take
- * besides (a CUDA context, a product's workspace, NCCL's buffers) is in none of them. */
-struct plan_memory {
-    int64_t bytes[SPACE_COUNT], arena_bytes;
-    int64_t device_bytes; /* 0 where the device's memory is the node's */
-    int64_t host_bytes;
-    int64_t total_bytes; /* device_bytes + host_bytes */
-};
-void plan_memory(const struct program *p, enum device device, struct plan_memory *ret);
-/* Of every worker of the job, `ret` by rank: only ranks that differ are compiled. */
-NODISCARD err_t plan_memory_of_ranks(const struct job_spec *job, const struct graph *g, struct plan_memory *ret,
-                                     struct why *why);
-/* Refuses a job whose workers need more than `node_bytes` of the node's memory together: names need, have, and what to
- * change. A GPU's memory is not looked at here: only a worker knows how much there is. */
-NODISCARD err_t plan_fits(const struct job_spec *job, int64_t node_bytes, struct why *why);
-/* Refuses a training program that does not fit on its GPU, of which run.workers_per_gpu workers share `gpu_bytes`: "a
- * worker needs X GiB on the GPU", what there is, the parts, and what to change. */
-NODISCARD err_t plan_fits_device(const struct job_spec *job, const struct program *p, int64_t gpu_bytes,
-                                 struct why *why);
-
-/* What an op must at least do with a microbatch of `samples`: operations of its products (attention: what its mask
- * leaves, five products backward) and bytes that its operands have when each is moved once (twice where it is added
- * to). Kernels that compute again or read twice do more; the difference is theirs. */
-struct op_cost {
-    double flops, bytes;
-};
-void plan_op_cost(const struct program *p, const struct op *op, int64_t samples, struct op_cost *ret);
 
 /* Elements from one row of a matrix to the next. */
 static inline int64_t buffer_row(const struct buffer *b)
@@ -418,5 +377,7 @@ struct save_item {
     int64_t stride;        /* elements between its rows there */
 };
 NODISCARD err_t plan_save_items(const struct program *p, const struct graph *g, struct save_item **ret, int *ret_n);
+/* Bytes of the arena for the items that this rank saves; each item starts at a multiple of 64 bytes. */
+NODISCARD err_t plan_arena_bytes(const struct program *p, const struct graph *g, int64_t *ret);
 
 #endif

@@ -3,7 +3,7 @@
  * graph's order, are one line of bytes; replica i of n writes the part from i/n to (i+1)/n of it, the cuts moved to the
  * nearest row of the piece they fall into. So shares of a class differ by at most a row, and every rank finds its own
  * without asking. */
-#include "common/plan/compile/internal.h"
+#include "common/plan/program.h"
 
 #include <assert.h>
 #include <stdlib.h>

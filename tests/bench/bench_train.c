@@ -21,6 +21,8 @@
 #include "common/base/file.h"
 #include "common/base/hash.h"
 #include "common/base/rng.h"
+#include "common/plan/estimate/cost.h"
+#include "common/plan/models/build.h"
 #include "tests/bench/peak.h"
 #include "tests/bench/peak_dev.h"
 #include "worker/nvml.h"

@@ -3,6 +3,7 @@
 
 #include "common/base/file.h"
 #include "common/ckpt/safetensors.h"
+#include "common/plan/models/build.h"
 #include "tests/lib/test.h"
 
 #include <limits.h>

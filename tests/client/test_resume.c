@@ -3,6 +3,7 @@
 #include "common/ckpt/ckpt.h"
 #include "common/conf/job.h"
 #include "common/plan/graph.h"
+#include "common/plan/models/build.h"
 #include "tests/client/fake_control.h"
 #include "tests/client/run.h"
 #include "tests/lib/test.h"

@@ -1,6 +1,7 @@
 /* A whole training step on the stand-ins, and what must hold of it: the same bits in whatever order the streams do
  * their work; near the float64 run of the processor; nothing made, leaked or unwaited for. And that this finds what it
  * is meant to find: programs with a wait or a record taken out, ranks that call collectives in different orders. */
+#include "common/plan/compile/compile.h"
 #include "tests/cuda_host/train.h"
 
 #include <math.h>

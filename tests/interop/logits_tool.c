@@ -2,6 +2,7 @@
  * uses the parameters of a checkpoint and dtd's kernels, in float32. */
 #include "common/ckpt/ckpt.h"
 #include "common/conf/job.h"
+#include "common/plan/models/build.h"
 #include "worker/generate.h"
 #include "worker/step/engine.h"
 

@@ -4,6 +4,8 @@
  * first. FOLDER/N.sets has the overrides of layout N, a line each, FOLDER/N.table its rows. It fails when an action or
  * an op of program.h stands in none. */
 #include "common/base/file.h"
+#include "common/plan/compile/compile.h"
+#include "common/plan/models/build.h"
 #include "worker/step/run.h"
 
 #include <limits.h>

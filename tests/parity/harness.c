@@ -4,6 +4,7 @@
 #include "tests/parity/rig.h"
 
 #include "common/base/rng.h"
+#include "common/plan/models/build.h"
 
 #include <sys/mman.h>
 #include <sys/wait.h>

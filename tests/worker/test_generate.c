@@ -3,6 +3,7 @@
 
 #include "common/base/file.h"
 #include "common/ckpt/ckpt.h"
+#include "common/plan/models/build.h"
 #include "worker/generate.h"
 #include "worker/step/snapshot.h"
 

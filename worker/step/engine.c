@@ -3,6 +3,8 @@
  * there before the first step or the job is told so. */
 #include "worker/step/engine.h"
 
+#include "common/plan/check/plan_check.h"
+#include "common/plan/compile/compile.h"
 #include "worker/step/comm_thread.h"
 
 #include <stdlib.h>

@@ -4,6 +4,7 @@
  * (check_rank.c), then all of them together: that they hold one model, that their microbatches make up the batch, that
  * every sum is whole, and that they run to the end. */
 #include "common/plan/check/check.h"
+#include "common/plan/check/plan_check.h"
 
 #include <stdarg.h>
 #include <stdlib.h>

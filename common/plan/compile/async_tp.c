@@ -92,7 +92,7 @@ static bool is_overlapped(const struct compiler *c, int i, int x)
 /* The rows of one member's tokens of product i. */
 static void product_of(struct compiler *c, int i, int member)
 {
-    int gelu = compile_gelu_behind(c, i), made = c->act[c->g->nodes[i].out[0]];
+    int gelu = compile_gelu_after(c, i), made = c->act[c->g->nodes[i].out[0]];
     int y = gelu >= 0 ? c->act[c->g->nodes[gelu].out[0]] : made;
     struct op *op = compile_product(c, i, c->parts[member], y, gelu >= 0 ? made : -1);
     int rows = MUTANT(ROWS_OF_THE_NEXT) ? (member + 1) % tp_size(c) : member;

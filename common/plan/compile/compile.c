@@ -104,7 +104,7 @@ static bool only_between(const struct compiler *c, int t, enum graph_op from, en
            c->g->nodes[c->reader[t]].op == to;
 }
 
-int compile_gelu_behind(const struct compiler *c, int i)
+int compile_gelu_after(const struct compiler *c, int i)
 {
     int y = c->g->nodes[i].out[0];
     bool whole = tp_linear_cut(c, i) != LINEAR_BY_IN; /* else y is a share of a sum */
@@ -441,27 +441,4 @@ err_t compile_sizes(const struct job_spec *job, const struct graph *g, const str
                     struct program *ret, struct why *why)
 {
     return compile_rank(job, g, order, rank, true, ret, why);
-}
-
-void program_fini(struct program *p)
-{
-    for (int i = 0; i < p->n_groups; i++)
-        free(p->groups[i].ranks);
-    free(p->groups);
-    for (int u = 0; u < p->n_units; u++) {
-        for (int i = 0; i < p->units[u].n; i++)
-            free(p->units[u].parts[i].counts);
-        free(p->units[u].parts);
-    }
-    free(p->units);
-    sharding_fini(&p->sharding);
-    free(p->buffers);
-    free(p->ops);
-    free(p->actions);
-    free(p->micros);
-    free(p->param_buffer);
-    free(p->grad_buffer);
-    free(p->m_buffer);
-    free(p->v_buffer);
-    memset(p, 0, sizeof(*p));
 }

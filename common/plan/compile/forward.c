@@ -89,7 +89,7 @@ struct op *compile_product(struct compiler *c, int i, int x, int y, int aux)
 
 void compile_product_buffers(struct compiler *c, int i, int *ret_y, int *ret_aux)
 {
-    int gelu = compile_gelu_behind(c, i), made = new_value(c, c->g->nodes[i].out[0]);
+    int gelu = compile_gelu_after(c, i), made = new_value(c, c->g->nodes[i].out[0]);
     *ret_y = gelu >= 0 ? new_value(c, c->g->nodes[gelu].out[0]) : made;
     *ret_aux = gelu >= 0 ? made : -1;
 }
@@ -198,7 +198,7 @@ static void unary(struct compiler *c, int i, enum op_kind kind)
 static bool gelu_is_made(const struct compiler *c, int i)
 {
     int maker = c->producer[c->g->nodes[i].in[0]];
-    return maker >= 0 && c->g->nodes[maker].op == GO_LINEAR && compile_gelu_behind(c, maker) == i;
+    return maker >= 0 && c->g->nodes[maker].op == GO_LINEAR && compile_gelu_after(c, maker) == i;
 }
 
 static void gelu(struct compiler *c, int i, enum op_kind kind)

@@ -125,3 +125,12 @@ int compile_group_stages(struct compiler *c, int t)
 {
     return find_or_add(c, 1u << AXIS_PP, both_use, t);
 }
+
+struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, unsigned axes)
+{
+    int group = compile_group(c, axes);
+    struct op *op = compile_op(c, kind, node);
+    op->stream = STREAM_COMM;
+    op->group = group;
+    return op;
+}

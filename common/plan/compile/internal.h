@@ -1,116 +1,107 @@
-/* The compiler's own parts. Private to common/plan.
+/* The compiler's own functions, grouped by the file that defines them. Only common/plan/compile includes this header.
  *
- *   sharding.c       who holds what of every parameter           groups.c    the groups that collectives go over
- *   buffers.c     what lives as long as the job               once.c      norm, clip, update, snapshot
- *   forward.c     a node's forward as ops, with what          backward.c  the same backwards, whole or split
- *                 tensor and context parallelism need           ring.c      attention over a cut sequence
- *   overlap.c     products in parts, whose collectives travel meanwhile
- *   pitch.c       matrices whose rows stand apart
- *   units.c       ZeRO: gathers into a list of ops, scatters  recompute.c what the backward computes again
- *   compile.c     the driver: every pass in its turn          pipeline.c  a schedule's slots as actions
- *   exchange.c    what goes over between two slots
- *   stages.c      the model cut into stages, chunks' lists    mesh.c      which mesh a job asks for, and what cannot be
- *   pack.c        places for what lives shorter               sync.c      events, from who touches which bytes when
+ *   compile.c           the driver, which calls the passes in order       groups.c            groups of ranks
+ *   mesh.c              the mesh of a job, and why it is refused          buffers.c           buffers that live as long
+ *   forward.c           an operator's forward as ops                                          as the job
+ *   backward.c          an operator's backward as ops, whole or split     recompute.c         activation recomputation
+ *   tensor_parallel.c   sharded tensors and their collectives             async_tp.c          matmuls that overlap them
+ *   context_parallel.c  ring attention over a split sequence              pitch.c             matrices with padded rows
+ *   zero.c              ZeRO's gathers and scatters in lists of ops       step_end.c          reduce, norm, clip,
+ * update stages.c            the graph cut into stages, ops of a chunk         pipeline.c          slots of a schedule
+ * as pipeline_exchange.c sends and receives between two slots                                  actions memory_plan.c
+ * offsets of buffers by lifetime                    events.c            events between streams
  *
- * The order: sharding_init, groups, compile_buffers; for every chunk compile_forward and compile_backward, each a list
- * of ops, which zero_rewrite_list rewrites; actions name lists; memory_plan_place gives places; events_assign gives
- * events, so that no rule thinks of any. */
+ * Order of the passes:
+ *
+ *   sharding_init -> stages_cut_graph -> pipeline_init -> compile_buffers
+ *     -> pipeline_emit: for each chunk compile_forward, compile_backward -> zero_rewrite_list; then actions
+ *     -> step_end_reduce, step_end_norm, step_end_update, step_end_snapshot
+ *     -> memory_plan_place -> events_assign
+ *
+ * compile_forward and compile_backward append ops to the program; an action names a range of them. Offsets and events
+ * follow from the finished list of actions, so no operator's rule has to care about either. */
 #ifndef DTD_COMMON_PLAN_COMPILE_INTERNAL_H
 #define DTD_COMMON_PLAN_COMPILE_INTERNAL_H
 
-#include "common/plan/program.h"
-#include "common/plan/schedule/schedule.h"
+#include "common/plan/compile/compile.h"
 
 #define AXES_DATA (1u << AXIS_DP | 1u << AXIS_FSDP) /* ranks with different microbatches */
 #define AXES_ALL ((1u << AXIS_COUNT) - 1)
 
-/* What the programs of all ranks have in common: when which rank of a replica's pipeline does what, and where values
- * pass. It takes as long as all ranks have slots, so that it is made once for all of them. */
-struct pipeline_order {
-    struct mesh mesh;
-    enum program_mode mode;
-    struct schedule schedule;    /* of the replica with most microbatches */
-    struct schedule_posts posts; /* none where a pipeline is one rank */
-};
-
-/* The whole backward, or its halves: for inputs, which leaves in weight_dy what the other half, for weights, takes. */
+/* A whole backward, or one of its halves. The half for inputs leaves in weight_dy what the half for weights reads. */
 enum pass_half { PASS_WHOLE, PASS_INPUTS, PASS_WEIGHTS };
 
+/* One compilation of one rank. "list" is the list of ops that is being emitted. Arrays are indexed by graph tensor
+ * where nothing else is said, and -1 means "none". */
 struct compiler {
+    /* Given by the caller. */
     const struct job_spec *job;
     const struct graph *g;
     const struct pipeline_order *order;
     struct program *p;
     struct why *why;
-    int cap_buffers, cap_ops, cap_actions;
-    err_t err;       /* the first failure; everything is harmless after it */
-    bool sizes_only; /* nobody will run it: no events, no groups of others */
-    struct op sink;  /* what compile_op answers after a failure */
+    bool sizes_only; /* the program will not be run: no events, and no groups without this rank */
 
-    /* By graph tensor. */
-    int *act;           /* the buffer that holds an activation or statistic, -1 */
-    int *grad;          /* the buffer with its gradient while the backward still needs it, -1 */
-    int *consumers;     /* nodes that read it; rope, which works in place, is none */
-    int *producer;      /* the last node that makes it: a rope that turns it in place, else its own; -1 */
-    int *reader;        /* a node that reads it, the only one where consumers is 1; -1 */
-    int *value;         /* what a parameter is computed with: its own buffer, its copy in the compute type, the local
-                           tensor that is gathered; -1: this rank has none. ZeRO 3: of the list that is compiled next */
-    int *piece_grad;    /* the gradient that the update reads, where it is a buffer of its own (ZeRO); -1: the own rows
-                           of grad_buffer */
-    bool *grad_started; /* a parameter's gradient has been written in this backward */
-    /* Tensor and sequence parallelism. An activation that the model does not cut is "own" where program.mesh has tp > 1
-     * and parallel.sp is set: a rank has SYM_OWN rows of it. */
-    bool own;                      /* the job cuts such activations by tokens */
-    bool async;                    /* and overlaps products with their collectives */
-    struct sharding_stage forward; /* the nodes whose forward is under way; none in a backward */
-    int *parts;                    /* by member of the tp group, or part: a buffer of the product under way */
-    int *full;           /* by graph tensor: an own activation gathered to all tokens in the list under way; -1 */
-    int *shares;         /* by graph tensor: its gradient on all tokens, a share of a sum over tp; -1: there is none */
-    bool *tp_shares;     /* by graph tensor: a parameter's gradient is a share over tp: it came from own tokens, or the
-                            ranks of one key-value head have different query heads. Set by backward.c, read by once.c */
-    int *weight_dy;      /* by node: what a split backward's second half multiplies with; -1 */
-    enum pass_half half; /* of the backward under way */
-    bool *discarded;     /* by graph tensor: not there in the backward under way until it is made again */
-    bool *pitched;       /* by graph tensor: rows of it, and of its gradient, stand apart */
+    /* Growth and failure. */
+    int cap_buffers, cap_ops, cap_actions;
+    err_t err;      /* the first failure; every function returns without effect after it */
+    struct op sink; /* what compile_op returns after a failure */
+
+    /* The graph, read backwards. */
+    int *consumers; /* number of nodes that read the tensor; rope, which works in place, does not count */
+    int *producer;  /* the last node that writes it: the rope that rotates it in place, else the node that makes it */
+    int *reader;    /* a node that reads it; the only one where consumers is 1 */
+
+    /* Values and gradients: buffers. */
+    int *act;           /* of an activation or statistic */
+    int *grad;          /* of its gradient, from the first consumer's backward until its producer's */
+    int *value;         /* of a parameter, as ops read it: its own buffer, its copy in the compute type, or the gathered
+                         * local tensor; with ZeRO 3 of the next list to be compiled */
+    int *piece_grad;    /* of the gradient that the update reads, where that has its own buffer (ZeRO); -1: the rows of
+                         * this rank's piece in grad_buffer */
+    bool *grad_started; /* this backward has written the parameter's gradient */
+    bool *discarded;    /* recompute.c: the value does not exist in this backward until recompute_emit makes it */
+    bool *pitched;      /* pitch.c: rows of the tensor and of its gradient are padded */
+    int *weight_dy;     /* by node: the dy that the second half of a split backward multiplies with */
+    enum pass_half half; /* of the backward that is being emitted */
+
+    /* Tensor and sequence parallelism. With tp > 1 and parallel.sp an activation that the model does not cut is
+     * sharded by tokens: a rank has SYM_OWN rows of it, its own tokens. */
+    bool own;                      /* the job shards such activations by tokens */
+    bool async;                    /* parallel.async_tp: matmuls overlap their collectives */
+    struct sharding_stage forward; /* the nodes whose forward is being emitted; empty in a backward */
+    int *parts;      /* async_tp.c, by member of the tp group or by part: a buffer of the current matmul */
+    int *full;       /* an activation that is sharded by tokens, gathered in this list */
+    int *shares;     /* its gradient on all tokens, this rank's share of a sum over tp */
+    bool *tp_shares; /* a parameter's gradient is a share of a sum over tp: it was computed from own
+                      * tokens, or from some of the query heads of a key-value head. Set by backward.c,
+                      * read by step_end.c */
 
     /* Pipelines. */
-    struct pipeline *pipeline;
-    int input_slots; /* instances of ids, targets and rows: a slot's, or with several chunks a microbatch's */
+    struct pipeline *pipeline; /* pipeline.c */
+    int input_slots;           /* instances of ids, targets and rows: one per slot, or with several chunks one per
+                                * microbatch */
     enum slot_index input_index;
 
-    /* Buffers. */
-    int *held,
-        *held_from;   /* parameters that this rank holds, those of unit u: held[held_from[u] .. held_from[u + 1]) */
-    int *unit_run;    /* by unit: all its gradients, of local tensors; -1: this rank has nothing of the unit */
-    int *unit_grads;  /* the same of pieces, where they have their own */
-    int *unit_pieces; /* what its gathers send: pieces, or their copies in the compute type */
-    int *unit_values; /* where its gathers go; ZeRO 3: of the list that is compiled next */
-    bool *unit_used;  /* ZeRO 3: a list has taken unit_values */
-    bool *unit_waits; /* a list has added to its gradients, which are still to be scattered */
-    int *unit_tree;   /* by unit: its nodes of the canonical tree, -1 */
-    int group_of[AXES_ALL + 1]; /* groups.c: 1 + the group over a set of axes, 0: nobody has asked; -1: alone */
-    int all_grads, all_params, all_copies, all_m, all_v, blocks;
-};
+    /* Parameters by FSDP unit. This rank holds the parameters held[held_from[u]] to held[held_from[u + 1] - 1] of u. */
+    int *held, *held_from;
+    int *unit_run;    /* the run of all gradients of local tensors; -1: this rank has nothing of the unit */
+    int *unit_grads;  /* the same of pieces, where these have their own gradients */
+    int *unit_pieces; /* what a gather sends: pieces, or their copies in the compute type */
+    int *unit_values; /* where a gather writes; with ZeRO 3 of the next list to be compiled */
+    bool *unit_used;  /* ZeRO 3: a list uses the buffers of unit_values */
+    bool *unit_waits; /* a list has added to its gradients, which have not been scattered yet */
+    int *unit_tree;   /* its nodes of the canonical tree */
 
-/* plan_compile of a training program for its space_bytes alone: what takes longest, and the arena, are left out.
- * `order` is the job's. */
-NODISCARD err_t compile_sizes(const struct job_spec *job, const struct graph *g, const struct pipeline_order *order,
-                              int rank, struct program *ret, struct why *why);
+    int group_of[AXES_ALL +
+                 1]; /* groups.c: by set of axes, 1 + the group; 0: not looked up yet, -1: the rank is alone */
+    int all_grads, all_params, all_copies, all_m, all_v, blocks; /* buffers over all parameters; blocks: of squares */
+};
 
 /* A range of ops, which actions name. */
 struct op_range {
     int first, n;
 };
-
-/* ---- groups.c ---- */
-
-/* This rank's group over a set of axes. Every rank's list has the groups of all ranks in the same order, as
- * comm_group_new wants them; only the index differs. -1: the rank would be alone. */
-int compile_group(struct compiler *c, unsigned axes);
-/* Those of the tp group that hold parameter t's box with this rank (key-value heads); -1: nobody else does. */
-int compile_group_tp_box(struct compiler *c, int t);
-/* Those of the pp group that use parameter t (a tied head); -1: nobody else does. */
-int compile_group_stages(struct compiler *c, int t);
 
 static inline struct graph_dim dim_one(int64_t n)
 {
@@ -122,26 +113,53 @@ static inline struct graph_dim dim_tokens(int64_t per_token)
     return (struct graph_dim){SYM_TOKENS, per_token};
 }
 
-/* A new op on the compute stream without operands, waits or event; valid until the next call. */
-struct op *compile_op(struct compiler *c, enum op_kind kind, int node);
-void compile_action(struct compiler *c, struct action a, struct op_range ops);
-/* Adds a buffer and works out its bytes from dims and dtype, unless they are given. -1 after a failure. */
-int compile_buffer(struct compiler *c, const struct buffer *b);
-/* Room for what buffer b has, of one instance, in SPACE_SENT; `index` makes its name. */
-int compile_sent_buffer(struct compiler *c, int b, int index);
-/* A buffer for a graph tensor in SPACE_WORK; suffix "" or ".grad". */
-int compile_work_buffer(struct compiler *c, int tensor, const char *suffix);
-
 static inline void op_arg(struct op *op, int i, int buffer)
 {
     op->arg[i].buffer = buffer;
 }
 
-/* The buffer with tensor t's value in the type that is computed in: a parameter or its copy, an input, an activation, a
- * statistic; -1 for an absent one. */
-int compile_value(const struct compiler *c, int t);
+/* ---- compile.c ---- */
 
-/* ---- tensor.c: the part of a tensor that this rank has, and what brings parts together ---- */
+/* A new op on the compute stream without operands, waits or event; valid until the next call. */
+struct op *compile_op(struct compiler *c, enum op_kind kind, int node);
+void compile_action(struct compiler *c, struct action a, struct op_range ops);
+/* The buffer with tensor t's value in the compute type: of a parameter or its copy, an input, an activation, a
+ * statistic; -1 for an absent tensor. */
+int compile_value(const struct compiler *c, int t);
+/* Whether t's consumer may overwrite t's buffer: it is the only reader, and the backward of t's producer does not read
+ * t. */
+bool compile_may_overwrite(const struct compiler *c, int t);
+/* Fusion of GELU with linear node i: the GELU that is the only reader of i's output, or the GELU that makes i's input
+ * for i alone; -1: none. The matmul then does the GELU's work (OPF_GELU, OPF_GELU_GRAD), and the GELU emits no op. */
+int compile_gelu_after(const struct compiler *c, int i);
+int compile_gelu_before(const struct compiler *c, int i);
+
+/* ---- groups.c ---- */
+
+/* This rank's group over a set of axes; -1: the rank would be alone. comm_group_new needs the same list of groups on
+ * every rank, so the call adds the groups of all ranks over these axes. */
+int compile_group(struct compiler *c, unsigned axes);
+/* The ranks of the tp group that hold the same box of parameter t (shared key-value heads); -1: only this one. */
+int compile_group_tp_box(struct compiler *c, int t);
+/* The ranks of the pp group whose stages use parameter t (a tied head); -1: only this one. */
+int compile_group_stages(struct compiler *c, int t);
+/* A collective on the communication stream, over this rank's group on `axes`. */
+struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, unsigned axes);
+
+/* ---- buffers.c ---- */
+
+/* Adds a buffer; computes its bytes from dims and dtype where they are 0. -1 after a failure. */
+int compile_buffer(struct compiler *c, const struct buffer *b);
+/* A buffer for a graph tensor in SPACE_WORK; suffix "" or ".grad". */
+int compile_work_buffer(struct compiler *c, int tensor, const char *suffix);
+/* A buffer in SPACE_SENT as large as one instance of buffer b; its name is "sent.<index>". */
+int compile_sent_buffer(struct compiler *c, int b, int index);
+/* ZeRO 3: new buffers for the gathered parameters of a unit, in c->value and c->unit_values. */
+void compile_gathered_params(struct compiler *c, int unit);
+/* All buffers that do not depend on lifetimes. In SPACE_WORK they come first, and their bytes are never reused. */
+void compile_buffers(struct compiler *c);
+
+/* ---- tensor_parallel.c ---- */
 
 static inline int tp_size(const struct compiler *c)
 {
@@ -153,169 +171,171 @@ static inline int tp_index(const struct compiler *c)
     return c->p->sharding.coord[AXIS_TP];
 }
 
-/* Whether t is cut by tokens: an activation or statistic that the model does not cut, under sequence parallelism. */
-bool tp_is_own(const struct compiler *c, int t);
-/* Dimension d of tensor t here. */
-struct graph_dim tp_local_dim(const struct compiler *c, int t, int d);
-/* Row length of a matrix here; 1 for a vector. */
-int64_t tp_cols(const struct compiler *c, int t);
-/* Rows of an activation: own tokens or all of this rank's. */
-struct graph_dim tp_rows(const struct compiler *c, int t);
-/* Of `all` heads whose columns t has, those that are here. */
-int64_t tp_heads(const struct compiler *c, int t, int64_t all);
-/* Where column `col` of the whole tensor, the first of one of its segments, begins here. */
-int64_t tp_col(const struct compiler *c, int t, int64_t col);
-
-/* How tensor parallelism cuts a product's weight: each rank has all of the result's columns, or some of them, or a
- * share of all of them, from its columns of x. */
+/* How tensor parallelism cuts the weight of a linear: not at all, by output features (the result has some of the
+ * columns), or by input features (the result is a share of a sum, from some of the columns of x). */
 enum linear_cut { LINEAR_WHOLE, LINEAR_BY_OUT, LINEAR_BY_IN };
 enum linear_cut tp_linear_cut(const struct compiler *c, int node);
-/* The rows of table t's vocabulary that are here, for an op; nothing to say where all are. */
+
+/* Whether t is sharded by tokens: an activation or statistic that the model does not cut, under sequence parallelism.
+ */
+bool tp_is_own(const struct compiler *c, int t);
+/* Extent of dimension d of tensor t on this rank. */
+struct graph_dim tp_local_dim(const struct compiler *c, int t, int d);
+/* Row length of a matrix on this rank; 1 for a vector. */
+int64_t tp_cols(const struct compiler *c, int t);
+/* Rows of an activation on this rank: own tokens, or all tokens of its part of the sequence. */
+struct graph_dim tp_rows(const struct compiler *c, int t);
+/* Of `all` heads in the columns of t, the number on this rank. */
+int64_t tp_heads(const struct compiler *c, int t, int64_t all);
+/* The local column at which column `col` of the whole tensor begins; `col` is the first of one of its segments. */
+int64_t tp_col(const struct compiler *c, int t, int64_t col);
+/* Sets the op's range of vocabulary rows to those of table t on this rank; leaves it 0 where the rank has all. */
 void tp_set_vocab(const struct compiler *c, struct op *op, int t);
 
-/* A buffer for this rank's share of t, a sum over tp on all tokens. */
+/* A buffer for this rank's share of t, a sum over tp, on all tokens. */
 int tp_new_share(struct compiler *c, int t, const char *suffix);
-/* Whether a buffer has been made for shares: once they are summed nobody writes over it. */
+/* Whether a buffer was made for a share. Only the sum may be written over a share. */
 bool tp_is_share(const struct compiler *c, int buffer);
-/* The sum of the group's shares as t is held: own tokens, in a new buffer, or all of them, in place. */
+/* Emits the sum of the group's shares, sharded like t: own tokens in a new buffer, or all tokens in place. */
 int tp_sum_shares(struct compiler *c, int t, int share, const char *suffix);
-/* `own` is laid out like t: all tokens of it, `own` itself where they are all here. */
+/* Emits the all-gather of buffer `own`, which is sharded like t. Returns a buffer with all tokens; `own` itself where
+ * it has them. */
 int tp_gather_tokens(struct compiler *c, int t, int own, const char *suffix);
-/* The value of t on all tokens; one gather of it in a list. */
+/* The value of t on all tokens. A list gathers it once. */
 int tp_all_tokens(struct compiler *c, int t);
-/* A collective on the communication stream, over the rank's group on these axes. */
-struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, unsigned axes);
 
-/* ---- pitch.c ---- */
+/* ---- async_tp.c ---- */
 
-/* Fills c->pitched, once the nodes' uses are counted. */
-void pitch_find(struct compiler *c);
-/* Elements from a row of activation t, or of its gradient, to the next: the row length where rows are dense. */
-int64_t pitch_of(const struct compiler *c, int t);
-
-/* ---- overlap.c ---- */
-
-/* Whether product i takes the own tokens of the tp group's members as they come; the first product that takes them is
- * emitted together with all others of the forward, so for these nothing is done. */
+/* Whether linear i multiplies the tokens of each member of the tp group as they arrive. The first linear that reads an
+ * input emits the ring and the matmuls of all linears that read it; the call for the others emits nothing. */
 bool async_tp_overlaps_gather(const struct compiler *c, int i);
 void async_tp_emit_gather(struct compiler *c, int i);
-/* Whether of product i some columns are summed while the next are computed; with its sum. Returns the sum's buffer. */
+/* Whether linear i overlaps its all-reduce column block by column block. async_tp_emit_sum emits matmul and sum and
+ * returns the sum's buffer. */
 bool async_tp_overlaps_sum(const struct compiler *c, int i);
 int async_tp_emit_sum(struct compiler *c, int i);
 
-/* ---- ring.c ---- */
+/* ---- context_parallel.c ---- */
 
 /* Fills program.segments and own_seq. */
 void cp_init_segments(struct compiler *c);
-/* The tokens of segment s as the op's rows, with their positions; without cp all tokens. */
+/* Sets the op's rows and positions to the tokens of segment s; without cp to all tokens. */
 void cp_set_segment(const struct compiler *c, struct op *op, int s);
-/* Elements in front of segment s where a token has `per_token`. */
+/* Elements before segment s in a buffer with `per_token` elements a token. */
 struct graph_dim cp_segment_offset(const struct compiler *c, int s, int64_t per_token);
-/* What an op of attention has in common forward and backward, ring or not. */
+/* An op of attention with the fields that forward and backward share, with a ring or without. */
 struct op *cp_attention_op(struct compiler *c, enum op_kind kind, int node);
-/* Attention with keys and values that travel. The gradients go to d_in of q, k and v. */
+/* Ring attention: keys and values travel. The gradients of q, k and v go to the buffers d_in. */
 void cp_emit_attention(struct compiler *c, int node);
 void cp_emit_attention_grad(struct compiler *c, int node, int d_o, const int d_in[3]);
 
-/* forward.c: product i of x into y, all of it; aux, where it does the work of the GELU behind it, else -1. Valid until
- * the next op. New buffers for y and aux. */
-struct op *compile_product(struct compiler *c, int i, int x, int y, int aux);
-void compile_product_buffers(struct compiler *c, int i, int *ret_y, int *ret_aux);
+/* ---- pitch.c ---- */
 
-/* Whether a consumer may write into t's buffer: nobody else reads t, and its producer's backward does not either. */
-bool compile_may_overwrite(const struct compiler *c, int t);
+/* Fills c->pitched, after the uses of all tensors are counted. */
+void pitch_find(struct compiler *c);
+/* Elements from one row of activation t, or of its gradient, to the next; the row length where rows are dense. */
+int64_t pitch_of(const struct compiler *c, int t);
 
-/* Node i is a linear. The GELU that alone reads what it makes, or that alone makes what it reads for nobody else: the
- * product does the GELU's work (OPF_GELU, OPF_GELU_GRAD), and the GELU's own rule emits nothing. -1: there is none. */
-int compile_gelu_behind(const struct compiler *c, int i);
-int compile_gelu_before(const struct compiler *c, int i);
+/* ---- forward.c ---- */
 
-/* The nodes of one chunk, appended to the program's ops. An activation that comes from another stage has its buffer in
- * c->act before; every gradient of what goes to another has its in c->grad. */
+/* Emits the forward of a chunk's nodes. Before the call c->act has the buffer of the activation that comes from another
+ * stage. */
 void compile_forward(struct compiler *c, struct sharding_stage nodes);
-void compile_backward(struct compiler *c, struct sharding_stage nodes, enum pass_half half);
-/* The whole gradient of activation t in its own layout, shares summed: what its producer, or another stage, takes. */
-int compile_take_grad(struct compiler *c, int t);
-
-/* Whether dropout does anything in this program; its op for node i, forward or backward. */
+/* Emits the whole matmul of linear i: y = x W; `aux` receives the input of a fused GELU, else -1. Valid until the next
+ * op. */
+struct op *compile_product(struct compiler *c, int i, int x, int y, int aux);
+/* New buffers for y and aux of linear i. */
+void compile_product_buffers(struct compiler *c, int i, int *ret_y, int *ret_aux);
+/* Whether the program applies dropout; the op of node i, forward or backward. */
 bool compile_drops(const struct compiler *c);
 void compile_dropout(struct compiler *c, int i, int from, int to);
-
-/* The node that makes t anew, with what is done in place behind it (rope) or together with it (GELU). */
+/* The node that computes t, together with what follows in place (rope) or is fused into it (GELU). */
 int compile_producer(const struct compiler *c, int t);
-/* Such a node's forward once more, into new buffers (c->act changes); its inputs are there. A norm starts from the sum
- * that it made, where that is not given up. */
-void compile_node_again(struct compiler *c, int maker);
+/* Emits the forward of such a node once more, into new buffers (c->act changes). Its inputs must exist. A norm starts
+ * from its sum where that has not been discarded. */
+void compile_node_again(struct compiler *c, int node);
 
-/* recompute.c: what the job's policy gives up of what these nodes make, for the backward that begins; whether the value
- * of t is given up still; its making again, before a backward rule asks for it, with all that it is made of. */
+/* ---- backward.c ---- */
+
+/* Emits the backward of a chunk's nodes. Before the call c->grad has the buffer of every gradient that comes from
+ * another stage. */
+void compile_backward(struct compiler *c, struct sharding_stage nodes, enum pass_half half);
+/* Removes the gradient of activation t from c->grad and returns its buffer, sharded like t and with all shares summed.
+ * t's producer calls it, or the end of a stage. */
+int compile_take_grad(struct compiler *c, int t);
+
+/* ---- recompute.c ---- */
+
+/* At the start of a backward: marks the values of these nodes that the job's policy discards. */
 void recompute_discard(struct compiler *c, struct sharding_stage nodes);
+/* Whether the value of t is discarded and has not been computed again. */
 bool recompute_discarded(const struct compiler *c, int t);
+/* Emits the forward of a node again, after everything discarded that it reads. */
 void recompute_emit(struct compiler *c, int node);
 
-/* units.c. The stage that has an effect: 0 where nobody shares the shards. */
+/* ---- zero.c ---- */
+
+/* parallel.zero where it has an effect; 0 where the fsdp group has one rank. */
 int zero_stage(const struct compiler *c);
-/* Whether every microbatch's gradients are scattered, so that local ones live for one backward only (ZeRO 2 and 3,
- * unless canonical). Then later backwards write them as the first does: only their scatters add. */
+/* Whether the gradients of every microbatch are scattered (ZeRO 2 and 3, unless canonical). Local gradients then live
+ * for one backward: each backward writes them, and only the scatters of later microbatches add. */
 bool zero_scatters(const struct compiler *c);
-/* Rewrites the list at the end of the program's ops: in front of the first use of a unit's parameters, and
- * parallel.prefetch units ahead, its gather (ZeRO 3); behind the last touch of a unit's gradients their scatter, where
- * zero_scatters (`again`: it adds). `backward`: the list completes gradients (not the half for inputs). A list that
- * is a copy of one that has been rewritten gets `again` only. Called for forward lists too, in every mode. */
+/* Rewrites `list`, the last ops of the program. Inserts a gather before the first use of a unit's parameters,
+ * parallel.prefetch units ahead (ZeRO 3), and a scatter after the last write of a unit's gradients (zero_scatters;
+ * `again`: it adds). `backward`: the list completes gradients, so it is not the half for inputs. A copy of a rewritten
+ * list only gets `again`. Called for the lists of all modes. */
 struct op_range zero_rewrite_list(struct compiler *c, struct op_range list, bool backward, bool again);
-/* What a rank of the fsdp group does that has no microbatch where others have one: the gathers and scatters of a
- * rewritten list, from zeroed gradients. An action without a microbatch. */
+/* What a rank without a microbatch runs where other ranks of its fsdp group have one: the gathers and scatters of a
+ * rewritten list, from zeroed gradients. */
 struct op_range zero_join_list(struct compiler *c, struct op_range list);
-/* How often this rank does so or has a microbatch: as often as the rank of its fsdp group with most microbatches, where
- * lists gather or scatter; else its own. */
+/* How often this rank runs or joins a list: the microbatches of the rank of its fsdp group with most, where lists
+ * gather or scatter; else its own. */
 int zero_rounds(const struct compiler *c);
-/* Forgets all ops from `ops` on but the `n` ranges, which move there, and the buffers from `buffers` on that these do
- * not need: what a rank without microbatches has compiled to know what it joins. */
+/* Removes the ops from `ops` on except the `n` ranges, which move there, and the buffers from `buffers` on that these
+ * do not need. A rank without microbatches compiles lists only to derive what it joins. */
 void zero_keep_ranges(struct compiler *c, int ops, int buffers, struct op_range *const ranges[], int n);
-/* The unit's gradients to its pieces'. */
+/* Sums the unit's local gradients into the gradients of the pieces. */
 void zero_emit_scatter(struct compiler *c, int unit, bool add);
-/* Behind the begin: ZeRO 1 and 2 gather all units. */
+/* After the begin action: ZeRO 1 and 2 gather all units. */
 void zero_emit_gathers(struct compiler *c);
 
-/* What a step does once, behind its microbatches; the groups that it and zero_rewrite_list may need, on every rank. */
+/* ---- step_end.c ---- */
+
+/* Adds the groups that the end of a step and zero.c may need, in the same order on every rank. */
 void step_end_groups(struct compiler *c);
 void step_end_reduce(struct compiler *c);
 void step_end_norm(struct compiler *c);
 void step_end_update(struct compiler *c);
 void step_end_snapshot(struct compiler *c);
 
-/* save.c: the sum of what the rank saves, every item at 64 bytes. */
-NODISCARD err_t plan_arena_bytes(const struct program *p, const struct graph *g, int64_t *ret);
+/* ---- stages.c ---- */
 
-/* ZeRO 3: new buffers for the gathered parameters of a unit, in c->value and c->unit_values. */
-void compile_gathered_params(struct compiler *c, int unit);
-/* buffers.c: everything that does not depend on life times; SPACE_WORK begins with what may never be reused. */
-void compile_buffers(struct compiler *c);
+/* Cuts the graph between stages. Where a norm would add outputs of layers of two stages, the earlier stage adds them (a
+ * node after all others), so that one tensor passes from each stage to the next. `ret` has a copy of the nodes, which
+ * the caller frees. ERR_INVALID where more than one tensor would pass. */
+NODISCARD err_t stages_cut_graph(const struct graph *g, const struct sharding *p, struct graph *ret, struct why *why);
 
 /* ---- pipeline.c ---- */
 
-/* The order in which the ranks of a replica's pipeline work, of a job in a mode: as many microbatches as the replica
- * with most has. Freed by schedule_fini. */
+/* The schedule of a job's pipeline in a mode, with the microbatches of the replica that has most. Freed by
+ * schedule_fini. */
 NODISCARD err_t pipeline_schedule(const struct job_spec *job, const struct mesh *mesh, enum program_mode mode,
                                   struct schedule *ret, struct why *why);
-/* The caller keeps nothing alive for it. Freed by pipeline_order_fini. */
-NODISCARD err_t pipeline_order_init(const struct job_spec *job, enum program_mode mode, struct pipeline_order *ret,
-                                    struct why *why);
-void pipeline_order_fini(struct pipeline_order *o); /* legal on a zeroed one */
-/* The graph with its stages cut apart: where a norm would add what two layers of different stages have made, the
- * earlier stage adds (a node behind all others), so that one tensor goes from each stage to the next. A copy of the
- * nodes, freed by the caller. ERR_INVALID where the model cannot be cut so. */
-NODISCARD err_t stages_cut_graph(const struct graph *g, const struct sharding *p, struct graph *ret, struct why *why);
-/* Who has which slot when; before compile_buffers. */
+/* Assigns the instances that microbatches use; before compile_buffers. */
 void pipeline_init(struct compiler *c);
-/* The lists of this rank's chunks, and the actions of all its microbatches. */
+/* Emits the lists of this rank's chunks and the actions of all its microbatches. */
 void pipeline_emit(struct compiler *c);
 void pipeline_fini(struct compiler *c);
 
-/* Places the buffers of SPACE_WORK and SPACE_GRAD that live shorter than the job, in the order of the program's
- * actions; sets space_bytes. */
+/* ---- memory_plan.c ---- */
+
+/* Assigns offsets to the buffers of SPACE_WORK and SPACE_GRAD that live shorter than the job, by their lifetimes in the
+ * order of actions; sets space_bytes. */
 void memory_plan_place(struct compiler *c);
-/* Gives every op that another stream's op must wait for an event, and that one the wait, over two steps. */
+
+/* ---- events.c ---- */
+
+/* Gives an event to every op that an op of another stream must wait for, and the wait to that op, over two steps. */
 void events_assign(struct compiler *c);
 
 #endif

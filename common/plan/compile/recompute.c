@@ -103,7 +103,7 @@ bool recompute_discarded(const struct compiler *c, int t)
 static void keep_emitted(struct compiler *c, int node)
 {
     const struct graph_node *n = &c->g->nodes[node];
-    int gelu = n->op == GO_LINEAR ? compile_gelu_behind(c, node) : -1;
+    int gelu = n->op == GO_LINEAR ? compile_gelu_after(c, node) : -1;
     for (int k = 0; k < GRAPH_MAX_OUT; k++)
         if (n->out[k] >= 0)
             c->discarded[n->out[k]] = false;

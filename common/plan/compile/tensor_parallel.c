@@ -100,15 +100,6 @@ bool tp_is_share(const struct compiler *c, int buffer)
     return buffer >= 0 && c->p->buffers[buffer].is_share;
 }
 
-struct op *compile_collective(struct compiler *c, enum op_kind kind, int node, unsigned axes)
-{
-    int group = compile_group(c, axes);
-    struct op *op = compile_op(c, kind, node);
-    op->stream = STREAM_COMM;
-    op->group = group;
-    return op;
-}
-
 int tp_sum_shares(struct compiler *c, int t, int share, const char *suffix)
 {
     int y = c->own ? compile_work_buffer(c, t, suffix) : share;

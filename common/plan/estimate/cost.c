@@ -4,7 +4,7 @@
  *
  * Most kinds move their operands' buffers whole, so the rule is one sum over operands; the rows of `kinds` are those
  * that do not: tables of which only some rows are read, several columns of one matrix, additions in place. */
-#include "common/plan/program.h"
+#include "common/plan/estimate/cost.h"
 
 static int64_t dim(const struct program *p, struct graph_dim d, int64_t samples)
 {

@@ -2,6 +2,8 @@
  * per stream, so the order in which ranks take turns changes nothing. */
 #include "common/plan/estimate/forecast.h"
 
+#include "common/plan/estimate/cost.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

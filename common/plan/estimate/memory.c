@@ -3,7 +3,10 @@
  *
  * On a GPU the spaces are the device's. The node then only holds what is saved and what the host fills or reads. How
  * much a GPU has is known to who opens it, so a worker asks plan_fits_device when it does, before it allocates. */
-#include "common/plan/compile/internal.h"
+#include "common/plan/estimate/memory.h"
+
+#include "common/plan/compile/compile.h"
+#include "common/plan/models/build.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
-/* What the models' graphs are built with. Private to common/plan: only graph.c and models/ include it.
+/* What the models' graphs are built with. Private to common/plan/models and to tests
+ * that build graphs.
  *
  * A builder remembers its first failure, so that a model is a straight list of calls: every function is harmless after
- * one. Adding a model is a file here and a row in graph.c. */
+ * one. Adding a model is a file here and a row in build.c. */
 #ifndef DTD_COMMON_PLAN_MODELS_MODELS_H
 #define DTD_COMMON_PLAN_MODELS_MODELS_H
 

@@ -2,6 +2,8 @@
 #ifndef DTD_TESTS_COMMON_PLAN_PLAN_FIXTURE_H
 #define DTD_TESTS_COMMON_PLAN_PLAN_FIXTURE_H
 
+#include "common/plan/compile/compile.h"
+#include "common/plan/models/build.h"
 #include "common/plan/program.h"
 #include "tests/lib/test.h"
 

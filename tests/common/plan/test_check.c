@@ -1,4 +1,5 @@
 /* The checker accepts what the compiler makes, and refuses each planted bug by name. */
+#include "common/plan/check/plan_check.h"
 #include "tests/common/plan/plan_fixture.h"
 
 static void setup(struct fixture *f, int workers, enum numerics numerics)

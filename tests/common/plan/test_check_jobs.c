@@ -1,4 +1,5 @@
 /* The checker over whole jobs: every product of two axes, with what goes with it, passes. */
+#include "common/plan/check/plan_check.h"
 #include "tests/common/plan/plan_fixture.h"
 
 struct choice {

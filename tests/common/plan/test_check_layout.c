@@ -1,5 +1,6 @@
 /* Sums, parts and pieces: every collective of many layouts, left out, doubled or given to another group on all ranks
  * alike, so that no rank waits and every order is right, and the numbers alone would be wrong. */
+#include "common/plan/check/plan_check.h"
 #include "tests/common/plan/plan_fixture.h"
 
 struct layout_row {

@@ -1,4 +1,5 @@
 /* Pipelines with planted mistakes: messages, instances, orders, shares of tied parameters. */
+#include "common/plan/check/plan_check.h"
 #include "tests/common/plan/plan_fixture.h"
 
 static void setup(struct fixture *f, enum pipe_schedule schedule, int chunks, bool tied)

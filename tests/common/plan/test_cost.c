@@ -1,4 +1,5 @@
 /* What ops cost, against sums that a pencil makes. */
+#include "common/plan/estimate/cost.h"
 #include "tests/common/plan/plan_fixture.h"
 
 static struct op_cost sum_of(const struct program *p, enum op_kind kind)

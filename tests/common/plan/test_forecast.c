@@ -1,5 +1,7 @@
 /* Forecasts against sums that a pencil makes. */
+#include "common/plan/estimate/cost.h"
 #include "common/plan/estimate/forecast.h"
+#include "common/plan/estimate/memory.h"
 #include "tests/common/plan/plan_fixture.h"
 
 #include <math.h>

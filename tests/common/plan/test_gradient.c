@@ -1,6 +1,8 @@
 /* The compiled gradient against central differences of the compiled loss, float64 on the reference kernels; and a
  * program in bfloat16 against its twin in float64. */
 #include "common/base/rng.h"
+#include "common/plan/check/plan_check.h"
+#include "common/plan/compile/compile.h"
 #include "common/plan/models/models.h"
 #include "tests/common/plan/machine.h"
 

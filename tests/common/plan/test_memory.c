@@ -1,4 +1,5 @@
 /* Forecasts and refusals. */
+#include "common/plan/estimate/memory.h"
 #include "tests/common/plan/plan_fixture.h"
 
 #include <time.h>

@@ -1,5 +1,6 @@
 /* Asynchronous tensor parallelism: not a bit of difference, as many bytes on the wire, a shorter step where the wire is
  * slow, and nothing that the checker does not see. */
+#include "common/plan/check/plan_check.h"
 #include "common/plan/estimate/forecast.h"
 #include "tests/common/plan/world.h"
 

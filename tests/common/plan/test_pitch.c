@@ -1,6 +1,7 @@
 /* Matrices whose rows stand apart: which they are, that they take what they need and nothing else changes, that all
  * layouts compute what one worker does, and that the checker refuses rows that are taken wrongly. */
 #include "common/base/rng.h"
+#include "common/plan/check/plan_check.h"
 #include "tests/common/plan/world.h"
 
 #include <math.h>

@@ -1,6 +1,5 @@
 /* Saves: every element of every state exactly once over all ranks, from the place where it lies; shares of replicas
  * alike by bytes within a row. On any mesh: who holds what is sharding.c's alone, so no program is compiled. */
-#include "common/plan/compile/internal.h"
 #include "tests/common/plan/plan_fixture.h"
 
 static int64_t elements(const struct graph_tensor *t)

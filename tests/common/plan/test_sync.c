@@ -1,5 +1,6 @@
 /* Events: every one that is there is needed, and none is missing (the checker says so of every job); more waits than an
  * op has room for; time. */
+#include "common/plan/check/plan_check.h"
 #include "common/plan/compile/internal.h"
 #include "tests/common/plan/plan_fixture.h"
 

@@ -1,5 +1,6 @@
 /* Tensor, sequence and context parallelism: all ranks together against one, for sizes that divide and sizes that do
  * not. */
+#include "common/plan/estimate/cost.h"
 #include "tests/common/plan/world.h"
 
 static struct job_spec job_of(enum model_arch arch, int dp, int cp, int tp, bool sp)

@@ -1,5 +1,9 @@
 #include "tests/common/plan/world.h"
 
+#include "common/plan/check/plan_check.h"
+#include "common/plan/compile/compile.h"
+#include "common/plan/models/build.h"
+
 #include <math.h>
 
 #define MAX_WORLD 32

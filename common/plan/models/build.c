@@ -1,0 +1,278 @@
+/* Building graphs. A model says which tensors and operators it has; everything here is alike for all of them: names,
+ * growth, the checks of dimensions that a person can get wrong, and the counts that forecasts read.
+ *
+ * Invariants: nodes stand in an order that computes; a tensor has one producer (rope, which works in place, apart);
+ * sizes are bounded so that no product of them, in bytes and with all optimizer state, leaves 63 bits. */
+#include "common/plan/models/build.h"
+
+#include "common/plan/models/models.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the builder ---- */
+
+static struct graph_tensor *tensor_new(struct graph_builder *b)
+{
+    struct graph *g = b->g;
+    if (b->err)
+        return NULL;
+    if (g->n_tensors == b->cap_tensors) {
+        int cap = b->cap_tensors ? 2 * b->cap_tensors : 64;
+        struct graph_tensor *t = realloc(g->tensors, (size_t)cap * sizeof(*t));
+        if (!t) {
+            b->err = ERR_NOMEM;
+            return NULL;
+        }
+        g->tensors = t;
+        b->cap_tensors = cap;
+    }
+    struct graph_tensor *t = &g->tensors[g->n_tensors++];
+    memset(t, 0, sizeof(*t));
+    t->unit = -1;
+    return t;
+}
+
+int graph_add_param(struct graph_builder *b, struct graph_param p, const char *fmt, ...)
+{
+    struct graph_tensor *t = tensor_new(b);
+    if (!t)
+        return -1;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(t->name, sizeof(t->name), fmt, args);
+    va_end(args);
+    t->kind = GT_PARAM;
+    t->ndim = p.cols ? 2 : 1;
+    t->dim[0] = (struct graph_dim){SYM_ONE, p.rows};
+    t->dim[1] = (struct graph_dim){SYM_ONE, p.cols};
+    t->init = p.init;
+    t->init_std = p.std;
+    t->decay = p.cols != 0;
+    t->unit = p.unit;
+    b->g->n_params += p.rows * (p.cols ? p.cols : 1);
+    if (p.unit >= b->g->n_units)
+        b->g->n_units = p.unit + 1;
+    return b->g->n_tensors - 1;
+}
+
+static void cut(struct graph_builder *b, int tensor, struct graph_cut cut)
+{
+    if (tensor >= 0 && !b->err)
+        b->g->tensors[tensor].cut = cut;
+}
+
+void graph_cut_heads(struct graph_builder *b, int tensor, int dim, int segments, int64_t heads, int64_t kv_heads)
+{
+    cut(b, tensor, (struct graph_cut){dim, segments, heads, kv_heads, false});
+}
+
+void graph_cut_kv_heads(struct graph_builder *b, int tensor, int dim, int64_t kv_heads)
+{
+    cut(b, tensor, (struct graph_cut){dim, 1, kv_heads, kv_heads, true});
+}
+
+void graph_cut(struct graph_builder *b, int tensor, int dim, int64_t units)
+{
+    graph_cut_heads(b, tensor, dim, 1, units, units);
+}
+
+static int add_named(struct graph_builder *b, enum graph_tensor_kind kind, int layer, const char *name)
+{
+    struct graph_tensor *t = tensor_new(b);
+    if (!t)
+        return -1;
+    t->kind = kind;
+    if (layer < 0)
+        snprintf(t->name, sizeof(t->name), "%s", name);
+    else
+        snprintf(t->name, sizeof(t->name), "layer.%d.%s", layer, name);
+    t->ndim = 1;
+    t->dim[0] = (struct graph_dim){SYM_TOKENS, 1};
+    return b->g->n_tensors - 1;
+}
+
+int graph_add_activation(struct graph_builder *b, int layer, const char *name, int64_t cols)
+{
+    int t = add_named(b, GT_ACTIVATION, layer, name);
+    if (t >= 0) {
+        b->g->tensors[t].ndim = 2;
+        b->g->tensors[t].dim[1] = (struct graph_dim){SYM_ONE, cols};
+    }
+    return t;
+}
+
+int graph_add_stat(struct graph_builder *b, int layer, const char *name, int64_t per_token)
+{
+    int t = add_named(b, GT_STAT, layer, name);
+    if (t >= 0)
+        b->g->tensors[t].dim[0].factor = per_token;
+    return t;
+}
+
+int graph_add_input(struct graph_builder *b, enum graph_tensor_kind kind, const char *name)
+{
+    int t = add_named(b, kind, -1, name);
+    if (t >= 0 && kind == GT_IDS)
+        b->g->ids = t;
+    if (t >= 0 && kind == GT_TARGETS)
+        b->g->targets = t;
+    return t;
+}
+
+static void node_clear(struct graph_node *n, enum graph_op op, int layer)
+{
+    memset(n, 0, sizeof(*n));
+    n->op = op;
+    n->layer = layer;
+    for (int i = 0; i < GRAPH_MAX_IN; i++)
+        n->in[i] = -1;
+    for (int i = 0; i < GRAPH_MAX_OUT; i++)
+        n->out[i] = -1;
+}
+
+struct graph_node *graph_add_node(struct graph_builder *b, enum graph_op op, int layer)
+{
+    struct graph *g = b->g;
+    if (!b->err && g->n_nodes == b->cap_nodes) {
+        int cap = b->cap_nodes ? 2 * b->cap_nodes : 64;
+        struct graph_node *n = realloc(g->nodes, (size_t)cap * sizeof(*n));
+        if (n) {
+            g->nodes = n;
+            b->cap_nodes = cap;
+        } else {
+            b->err = ERR_NOMEM;
+        }
+    }
+    struct graph_node *n = b->err ? &b->sink : &g->nodes[g->n_nodes++];
+    node_clear(n, op, layer);
+    return n;
+}
+
+void graph_add_linear(struct graph_builder *b, int layer, int x, int w, int bias, bool trans_w, int y)
+{
+    struct graph_node *n = graph_add_node(b, GO_LINEAR, layer);
+    n->in[0] = x;
+    n->in[1] = w;
+    n->in[2] = bias;
+    n->out[0] = y;
+    n->trans_w = trans_w;
+    if (!b->err)
+        b->g->n_params_matmul += b->g->tensors[w].dim[0].factor * b->g->tensors[w].dim[1].factor;
+}
+
+void graph_add_loss(struct graph_builder *b, int logits)
+{
+    int targets = graph_add_input(b, GT_TARGETS, "targets");
+    struct graph_node *n = graph_add_node(b, GO_LOSS, -1);
+    n->in[0] = logits;
+    n->in[1] = targets;
+    b->g->logits = logits;
+    b->g->loss_node = b->g->n_nodes - 1;
+}
+
+/* ---- what a person can get wrong ---- */
+
+static err_t check_range(const char *key, int64_t value, int64_t max, struct why *why)
+{
+    if (value >= 1 && value <= max)
+        return OK;
+    return why_set(why, ERR_INVALID, "%s is %lld; it must be 1 to %lld; the nearest legal value is %lld", key,
+                   (long long)value, (long long)max, (long long)(value < 1 ? 1 : max));
+}
+
+/* The divisor of n that is nearest to x, the smaller of two. */
+static int64_t nearest_divisor(int64_t n, int64_t x)
+{
+    for (int64_t d = 0;; d++) {
+        if (x - d >= 1 && n % (x - d) == 0)
+            return x - d;
+        if (x + d <= n && n % (x + d) == 0)
+            return x + d;
+    }
+}
+
+static err_t check_divides(const char *key, int64_t value, const char *of_key, int64_t of, struct why *why)
+{
+    if (value <= of && of % value == 0)
+        return OK;
+    int64_t near = value > of ? of : nearest_divisor(of, value);
+    return why_set(why, ERR_INVALID, "%s is %lld, which does not divide %s (%lld); the nearest legal value is %lld",
+                   key, (long long)value, of_key, (long long)of, (long long)near);
+}
+
+static err_t check_model(const struct job_model *m, int64_t seq, struct why *why)
+{
+    const struct {
+        const char *key;
+        int64_t value, max;
+    } ranges[] = {
+        {"model.dim", m->dim, 1 << 17},     {"model.layers", m->layers, 1 << 11},
+        {"model.heads", m->heads, 1 << 14}, {"model.kv_heads", m->kv_heads, 1 << 14},
+        {"model.ffn", m->ffn, 1 << 20},     {"model.vocab", m->vocab, 1 << 24},
+        {"train.seq", seq, 1 << 24},
+    };
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++) {
+        err_t e = check_range(ranges[i].key, ranges[i].value, ranges[i].max, why);
+        if (e)
+            return e;
+    }
+    if (m->arch == ARCH_LLAMA && m->dim % 2)
+        return why_set(why, ERR_INVALID,
+                       "model.dim is %lld; rotary positions turn pairs, so it must be even; %lld is legal",
+                       (long long)m->dim, (long long)m->dim + 1);
+    bool rotary = m->arch == ARCH_LLAMA;
+    err_t e = check_divides("model.heads", m->heads, rotary ? "model.dim / 2" : "model.dim",
+                            rotary ? m->dim / 2 : m->dim, why);
+    if (e)
+        return e;
+    if (m->arch != ARCH_LLAMA && m->kv_heads != m->heads)
+        return why_set(why, ERR_INVALID, "model.kv_heads is %lld; %s has as many as heads: set it to %lld or 0",
+                       (long long)m->kv_heads, m->arch == ARCH_GPT2 ? "gpt2" : "transformer", (long long)m->heads);
+    if (!(m->norm_eps > 0))
+        return why_set(why, ERR_INVALID, "model.norm_eps is %g; it must be above 0; 1e-5 is usual", m->norm_eps);
+    if (rotary && !(m->rope_theta > 1))
+        return why_set(why, ERR_INVALID, "model.rope_theta is %g; it must be above 1; 10000 is usual", m->rope_theta);
+    return check_divides("model.kv_heads", m->kv_heads, "model.heads", m->heads, why);
+}
+
+static struct job_model with_defaults(const struct job_model *model)
+{
+    struct job_model m = *model;
+    if (m.kv_heads == 0)
+        m.kv_heads = m.heads;
+    if (m.ffn == 0 && m.dim > 0 && m.dim <= 1 << 17)
+        m.ffn = m.arch == ARCH_GPT2          ? 4 * m.dim
+                : m.arch == ARCH_TRANSFORMER ? 16 * m.dim
+                                             : (8 * m.dim / 3 + 31) / 32 * 32;
+    return m;
+}
+
+/* ---- build ---- */
+
+static void (*const builders[])(struct graph_builder *, const struct job_model *) = {
+    [ARCH_LLAMA] = graph_build_llama,
+    [ARCH_GPT2] = graph_build_gpt2,
+    [ARCH_TRANSFORMER] = graph_build_transformer,
+};
+
+err_t graph_build(const struct job_model *model, int64_t seq, struct graph *ret, struct why *why)
+{
+    if ((size_t)model->arch >= sizeof(builders) / sizeof(builders[0]))
+        return why_set(why, ERR_INVALID, "model.arch is %d; llama, gpt2 and transformer are known", (int)model->arch);
+    struct job_model m = with_defaults(model);
+    err_t e = check_model(&m, seq, why);
+    if (e)
+        return e;
+    struct graph g = {0};
+    struct graph_builder b = {.g = &g, .seq = seq};
+    builders[m.arch](&b, &m);
+    if (b.err) {
+        graph_fini(&g);
+        return why_set(why, b.err, "no memory for the graph of a model of %lld layers", (long long)m.layers);
+    }
+    *ret = g;
+    return OK;
+}

@@ -1,0 +1,100 @@
+/* Names of operators, the extents of dimensions, and the end of a program. */
+#include "common/plan/program.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *op_name(enum op_kind kind)
+{
+#define X(op, name, operands) name,
+    static const char *const names[] = {OP_LIST(X)};
+#undef X
+    return (unsigned)kind < OP_KIND_COUNT ? names[kind] : "?";
+}
+
+const char *op_operands(enum op_kind kind)
+{
+#define X(op, name, operands) operands,
+    static const char *const all[] = {OP_LIST(X)};
+#undef X
+    return (unsigned)kind < OP_KIND_COUNT ? all[kind] : "";
+}
+
+char op_mode(const struct op *op, int i)
+{
+    char mode = op_operands(op->kind)[i];
+    bool add_q = op->kind == OP_ATTENTION_GRAD && i == 6 && op->flags & OPF_ACC_Q;
+    bool add_kv = op->kind == OP_ATTENTION_GRAD && i > 6 && mode && op->flags & OPF_ACC_KV;
+    if (add_q || add_kv || (op->kind == OP_UNIT_SCATTER && i == 1 && op->flags & OPF_ACC))
+        return 'a';
+    if (op->kind != OP_GEMM)
+        return mode;
+    if (i == 3 && op->flags & OPF_ACC)
+        return 'a';
+    if (i == 4)
+        return op->flags & OPF_GELU ? 'w' : 'r';
+    return mode;
+}
+
+const char *action_name(enum action_kind kind)
+{
+#define X(action, name) name,
+    static const char *const names[] = {ACTION_LIST(X)};
+#undef X
+    return (unsigned)kind < ACT_COUNT ? names[kind] : "?";
+}
+
+int program_dim_member(const struct program *p, enum graph_sym sym, bool *ret_first)
+{
+    *ret_first = sym == SYM_OWN0 || (sym >= SYM_MEMBER && (sym - SYM_MEMBER) % 2);
+    if (sym == SYM_OWN || sym == SYM_OWN0)
+        return p->rank % p->mesh.size[AXIS_TP]; /* tp is the innermost axis */
+    return sym >= SYM_MEMBER ? (int)(sym - SYM_MEMBER) / 2 : -1;
+}
+
+/* Own tokens are the tp group's split of all tokens; a program without sequence parallelism names none. */
+static int64_t own_tokens(const struct program *p, enum graph_sym sym, int64_t tokens)
+{
+    bool first;
+    int64_t lo, hi;
+    layout_split(tokens, p->mesh.size[AXIS_TP], program_dim_member(p, sym, &first), &lo, &hi);
+    return first ? lo : hi - lo;
+}
+
+int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples)
+{
+    int64_t tokens = samples * (p->own_seq ? p->own_seq : p->seq);
+    switch (d.sym) {
+    case SYM_ONE:
+        return d.factor;
+    case SYM_SAMPLES:
+        return d.factor * samples;
+    case SYM_TOKENS:
+        return d.factor * tokens;
+    default:
+        return d.factor * own_tokens(p, d.sym, tokens);
+    }
+}
+
+void program_fini(struct program *p)
+{
+    for (int i = 0; i < p->n_groups; i++)
+        free(p->groups[i].ranks);
+    free(p->groups);
+    for (int u = 0; u < p->n_units; u++) {
+        for (int i = 0; i < p->units[u].n; i++)
+            free(p->units[u].parts[i].counts);
+        free(p->units[u].parts);
+    }
+    free(p->units);
+    sharding_fini(&p->sharding);
+    free(p->buffers);
+    free(p->ops);
+    free(p->actions);
+    free(p->micros);
+    free(p->param_buffer);
+    free(p->grad_buffer);
+    free(p->m_buffer);
+    free(p->v_buffer);
+    memset(p, 0, sizeof(*p));
+}
