@@ -1,7 +1,7 @@
-/* A model as a graph of operators over named tensors: what a step computes, before anybody asks where.
+/* A model as a graph of operators over named tensors: what a step computes, independent of ranks and devices.
  *
- * Built by one function per architecture (common/plan/models/<arch>.c), read by the plan compiler. Pure data, no I/O;
- * after graph_build it never changes. */
+ * graph_build (models/build.h) makes it with one function per architecture; the plan compiler reads it. It is pure data
+ * and does not change afterwards, so any thread may read it. */
 #ifndef DTD_COMMON_PLAN_GRAPH_H
 #define DTD_COMMON_PLAN_GRAPH_H
 
@@ -12,17 +12,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Extents that are known only per microbatch. A dimension is factor * symbol. A graph speaks of the whole model; in a
- * rank's program the tokens are those of its part of the sequence (cp), and with sequence parallelism its own tokens
- * are the part of these that it holds between products (layout_split over tp). */
+/* Extents that depend on the microbatch: a dimension is factor * symbol. A graph describes the whole model. In a rank's
+ * program, tokens are those of the rank's part of the sequence (cp). With sequence parallelism its own tokens are the
+ * part of these that it holds between matmuls (layout_split over tp). */
 enum graph_sym {
     SYM_ONE,
-    SYM_TOKENS, /* samples * the tokens of a sample that this rank has */
+    SYM_TOKENS, /* samples * tokens of a sample on this rank */
     SYM_SAMPLES,
-    SYM_OWN,        /* programs only: this rank's own tokens; all tokens without sequence parallelism */
-    SYM_OWN0,       /* programs only: the first of them; 0 without */
-    SYM_MEMBER = 8, /* programs only, and all behind it: SYM_MEMBER + 2 j are the own tokens of member j of the tp
-                     * group, SYM_MEMBER + 2 j + 1 the first of them */
+    SYM_OWN,        /* programs only: number of this rank's own tokens; without sequence parallelism of all tokens */
+    SYM_OWN0,       /* programs only: index of the first of them; 0 without sequence parallelism */
+    SYM_MEMBER = 8, /* programs only, and all values from here on: SYM_MEMBER + 2 j is the number of own tokens of
+                     * member j of the tp group, SYM_MEMBER + 2 j + 1 the index of the first of them */
 };
 
 struct graph_dim {
@@ -33,31 +33,34 @@ struct graph_dim {
 enum graph_tensor_kind {
     GT_PARAM,
     GT_ACTIVATION, /* has a gradient */
-    GT_STAT,       /* kept by a forward for its backward: rstd, mean, lse; no gradient */
+    GT_STAT,       /* rstd, mean, lse: computed by a forward for its backward; has no gradient */
     GT_IDS,        /* int32 token ids, an input */
     GT_TARGETS,    /* int32, an input */
 };
 
 enum graph_init { INIT_NONE, INIT_ZERO, INIT_ONE, INIT_NORMAL };
 
-/* How tensor parallelism cuts a tensor, said once, by the model; ranges follow from sharding_cut (sharding.h),
- * collectives from the operators' rules. Dimension `dim` is `segments` equal segments (q, k and v side by side: 3),
- * each of them `units` units (heads, columns of a feed-forward, rows of a vocabulary) that are never cut. Units come in
- * `groups` that a rank holds whole where there are enough of them: query heads in as many groups as there are key-value
- * heads, all else a group per unit. `shared`: with fewer units than ranks several ranks hold one (key-value heads).
- * segments 0: not cut; activations of such a kind are cut by tokens under sequence parallelism, parameters replicated.
- */
+/* How tensor parallelism cuts a tensor. The model sets it; sharding_cut (sharding.h) derives the ranges, and the
+ * operators' rules the collectives.
+ *
+ *   dimension `dim`:  | segment 0 (q)   | segment 1 (k)   | segment 2 (v)   |   segments = 3
+ *   each segment:     | u u u | u u u |                                         units = 6, groups = 2
+ *
+ * A tensor that is not cut (segments 0) is replicated over tp; with sequence parallelism such an activation is sharded
+ * by tokens instead. */
 struct graph_cut {
-    int dim, segments;
-    int64_t units, groups;
-    bool shared;
+    int dim, segments; /* dimension `dim` consists of this many segments of equal length */
+    int64_t units;     /* of each segment: heads, columns of a feed-forward, rows of a vocabulary; never cut */
+    int64_t groups;    /* of units. A rank gets whole groups where there are at least as many groups as ranks. Query
+                        * heads have as many groups as there are key-value heads, other tensors one group per unit */
+    bool shared;       /* with fewer units than ranks several ranks hold the same unit (key-value heads) */
 };
 
 #define GRAPH_NAME_MAX 96
 #define GRAPH_MAX_DIMS 4
 
 struct graph_tensor {
-    char name[GRAPH_NAME_MAX]; /* a parameter's is its name in the checkpoint: "layers.0.attention.wq.weight" */
+    char name[GRAPH_NAME_MAX]; /* of a parameter as in the checkpoint: "layers.0.attention.wq.weight" */
     enum graph_tensor_kind kind;
     int ndim;
     struct graph_dim dim[GRAPH_MAX_DIMS];
@@ -65,15 +68,16 @@ struct graph_tensor {
     /* parameters only: */
     enum graph_init init;
     double init_std;
-    bool decay; /* weight decay applies: matrices and embedding tables yes, biases and norms no */
-    /* Elements [zero_lo, zero_hi) have an exact gradient of zero and computed gradients of pure rounding, which Adam
-     * makes large: comparisons leave them out. The key part of gpt2's c_attn.bias: it adds the same to every score of a
-     * row. Both 0: none. */
+    bool decay; /* weight decay applies: true for matrices and embedding tables, false for biases and norms */
+    /* The exact gradient of elements [zero_lo, zero_hi) is zero, so the computed one is rounding error, which Adam
+     * amplifies: comparisons skip these elements. It is the key part of gpt2's c_attn.bias, which adds the same number
+     * to every score of a row. Both 0: no such elements. */
     int64_t zero_lo, zero_hi;
     int unit; /* FSDP unit: 0 embedding, 1 + layer, last head */
 };
 
-/* X(op, name, in, out): a row per kind of operator; what each does is written at its compile rule in compile.c. */
+/* X(op, name): a row per kind of operator, with inputs -> outputs. Its ops are emitted by a rule in compile/forward.c
+ * and one in compile/backward.c. */
 #define GRAPH_OP_LIST(X)                                                                                              \
     X(GO_EMBED, "embed")         /* ids, table[, pos] -> y */                                                         \
     X(GO_LINEAR, "linear")       /* x, w[, b] -> y; attr.trans_w: w is [in,out] (Hugging Face gpt2), else [out,in] */ \
@@ -85,7 +89,7 @@ struct graph_tensor {
     X(GO_GELU, "gelu")           /* x -> y */                                                                         \
     X(GO_RELU, "relu")           /* x -> y */                                                                         \
     X(GO_POSITIONS, "positions") /* x -> y = x + sinusoids of the position (Vaswani et al. 2017, 3.5) */              \
-    X(GO_DROPOUT, "dropout")     /* x -> y, in training with train.dropout; else y is x */                            \
+    X(GO_DROPOUT, "dropout")     /* x -> y in training with train.dropout; else y is x */                             \
     X(GO_ADD, "add")             /* a, b -> y */                                                                      \
     X(GO_LOSS, "loss")           /* logits, targets -> loss; the logits' gradient replaces them */
 
@@ -101,9 +105,9 @@ struct graph_node {
     int layer;                    /* -1 outside the layers */
     int in[GRAPH_MAX_IN];         /* tensor indices, -1 where an optional input is absent */
     int out[GRAPH_MAX_OUT];       /* same */
-    int64_t in_col[GRAPH_MAX_IN]; /* first column of the input that is meant (q, k, v in one matrix); 0 else */
+    int64_t in_col[GRAPH_MAX_IN]; /* first column of the input in its tensor (q, k, v in one matrix); else 0 */
     int64_t heads, kv_heads, head_dim;
-    int site; /* dropout: its number in the model */
+    int site; /* dropout: number of the dropout in the model */
     double eps, theta;
     bool causal, trans_w;
 };
@@ -111,20 +115,21 @@ struct graph_node {
 struct graph {
     struct graph_tensor *tensors;
     int n_tensors;
-    struct graph_node *nodes; /* in an order that computes */
+    struct graph_node *nodes; /* each after the nodes that make its inputs */
     int n_nodes;
     int logits, loss_node, ids, targets;
     int n_units;
     int64_t n_params;        /* elements */
-    int64_t n_params_matmul; /* of them, those that a product reads (for FLOPs: a tied head once, embeddings not) */
+    int64_t n_params_matmul; /* elements that a matmul reads, for FLOPs: a tied head once, embeddings not */
 };
 
 void graph_fini(struct graph *g);
 
 const char *graph_op_name(enum graph_op op);
 
-/* FLOPs of one training token, forward and backward: 6 N + {12 | 6} L h s (the attention's full square, or its causal
- * half); N = n_params_matmul. PaLM appendix B; parallel-training formulas in docs/internals/program.md. */
+/* FLOPs of one training token, forward and backward: 6 N + {12 | 6} L h s, with the attention's full square or its
+ * causal half; N = n_params_matmul. Source: PaLM, appendix B. docs/internals/program.md has the formulas of parallel
+ * training. */
 double graph_flops_per_token(const struct graph *g, const struct job_model *model, int64_t seq, bool causal_half);
 
 #endif

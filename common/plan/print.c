@@ -1,5 +1,5 @@
-/* Names, and programs as text. One line per buffer, op and action; a range of ops that several actions share is printed
- * once. The form is fixed by a golden test and read by people: docs/internals/program.md explains it. */
+/* The listing of a program: one line per buffer, op and action. A range of ops that several actions share is printed
+ * once. Golden tests fix the format; docs/internals/program.md explains it. */
 #include "common/plan/program.h"
 
 #include <inttypes.h>
@@ -10,7 +10,8 @@ static const char *const mode_names[] = {"train", "eval", "generate"};
 
 static void print_dim(FILE *out, struct graph_dim d)
 {
-    /* Tokens and samples of the microbatch; own tokens, and where they begin; those of member 2: O.2 and O0.2. */
+    /* T tokens and B samples of the microbatch; O own tokens, O0 index of the first; O.2 and O0.2: those of member 2.
+     */
     static const char *const symbols[] = {
         [SYM_ONE] = "", [SYM_TOKENS] = "T", [SYM_SAMPLES] = "B", [SYM_OWN] = "O", [SYM_OWN0] = "O0"};
     if (d.sym == SYM_ONE || d.factor != 1)
@@ -75,7 +76,7 @@ static void print_flags(const struct op *op, FILE *out)
             fprintf(out, " %s", names[i]);
 }
 
-/* What only some kinds have: positions, a part of the keys, of the vocabulary, of the columns; a dropout's number. */
+/* Fields that only some kinds use: positions, a part of the keys, vocabulary or columns; the number of a dropout. */
 static void print_parts(const struct op *op, FILE *out)
 {
     const struct {
@@ -106,7 +107,7 @@ static void print_peers(const struct op *op, FILE *out)
 static void print_op(const struct program *p, const struct op *op, FILE *out)
 {
     static const char *const streams[STREAM_COUNT] = {"", "comm: ", "copy: "};
-    int operands = OP_MAX_OPERANDS; /* without the absent ones at the end */
+    int operands = OP_MAX_OPERANDS; /* absent operands at the end are not printed */
     while (operands > 0 && op->arg[operands - 1].buffer < 0)
         operands--;
     fprintf(out, "    %s%s", streams[op->stream], op_name(op->kind));

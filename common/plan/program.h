@@ -1,16 +1,17 @@
-/* A step as a program: per rank, actions in order, each expanded into ops over planned buffers.
+/* The program of one training step on one rank: actions in order, each a range of ops over planned buffers.
  *
- * Compiled by plan_compile (pure) from a job and a graph; checked by plan_check; run by worker/step; drawn and forecast
- * by dtctl. After compilation it never changes and may be read by any thread. docs/internals/program.md explains the shape and
- * tries it on paper against overlapped tensor parallelism, a ring step, an all-to-all and a split backward. */
+ * plan_compile (compile/compile.h) makes it from a job and a graph, plan_check checks it, worker/step runs it, dtctl
+ * draws and forecasts it. It does not change after compilation, so any thread may read it. docs/internals/program.md
+ * explains the design and tests it on paper against overlapped tensor parallelism, a ring step, an all-to-all and a
+ * split backward. */
 #ifndef DTD_COMMON_PLAN_PROGRAM_H
 #define DTD_COMMON_PLAN_PROGRAM_H
 
 #include "common/base/dtype.h"
 #include "common/base/err.h"
 #include "common/conf/job.h"
-#include "common/plan/graph.h"
 #include "common/mesh/mesh.h"
+#include "common/plan/graph.h"
 #include "common/plan/sharding.h"
 #include "common/plan/sumtree.h"
 
@@ -21,48 +22,51 @@
 /* ---- buffers ---- */
 
 enum buffer_space {
-    SPACE_PARAM, /* this rank's pieces of the parameters (sharding.h; float32 when bfloat16 is computed in), unit by unit.
-                  * With ZeRO other ranks gather from it: then it lies in the segment that the node's ranks share, and
-                  * behind the pieces are, where bfloat16 is computed in, their copies in that type */
+    SPACE_PARAM, /* this rank's pieces of the parameters (sharding.h), unit by unit; float32 when the compute type is
+                  * bfloat16, and then followed by bfloat16 copies where ZeRO is used. With ZeRO other ranks gather from
+                  * it, so it lies in the segment that the node's ranks share */
     SPACE_OPT,   /* exp_avg and exp_avg_sq, laid out like the pieces */
     SPACE_GRAD,  /* gradients of local tensors, and with ZeRO of pieces; lies in the shared segment */
-    SPACE_WORK,  /* activations and their gradients, reused by life time; first of all what is computed with where it is
-                  * not the parameter itself (bfloat16, ZeRO 1 and 2): local tensors that live as long as the program
-                  * runs. ZeRO 3's come and go like activations */
-    SPACE_SENT,  /* what other stages of a pipeline are sent, until they have it; lies in the shared segment */
-    SPACE_HOST, /* what the host fills or reads: token ids, targets, scalars in float64; on a GPU its mirror is there */
+    SPACE_WORK,  /* activations and their gradients; bytes are reused by lifetime. It starts with the local tensors that
+                  * ops read in place of the parameters (bfloat16, ZeRO 1 and 2), which live as long as the program.
+                  * Those of ZeRO 3 have lifetimes like activations */
+    SPACE_SENT,  /* messages to other stages of a pipeline, until they are received; lies in the shared segment */
+    SPACE_HOST,  /* written or read by the host: token ids, targets, scalars in float64; on a GPU the device has it, and
+                  * the host a mirror */
     SPACE_COUNT
 };
 
-/* Which instance of a buffer an op means; its address is
+/* Which instance of a buffer an op accesses. The address of an operand is
  * base of the space + offset + index * slot_bytes + (program_dim(operand.offset) + operand.col) * bytes of the dtype.
  */
 enum slot_index {
-    SLOT_ONE,    /* there is one: index 0 */
+    SLOT_ONE,    /* the only one: index 0 */
     SLOT_ACTION, /* action.slot */
-    SLOT_MICRO,  /* action.micro; 0 in actions without a microbatch, which then mean all instances */
-    SLOT_TREE,   /* chosen by OP_TREE_*, see there */
+    SLOT_MICRO,  /* action.micro; in actions without a microbatch the op accesses all instances, from index 0 */
+    SLOT_TREE,   /* chosen by OP_TREE_LEAF and OP_TREE_REDUCE (below) */
 };
 
-/* Rows that stand apart begin at multiples of so many bytes (pitch.c has the reasons). */
+/* Padded rows begin at multiples of this many bytes (compile/pitch.c gives the reasons). */
 #define PLAN_ROW_BYTES 128
 
 struct buffer {
-    int tensor;                     /* graph tensor, -1 for one that the compiler made */
+    int tensor;                     /* graph tensor; -1: none, the compiler added the buffer */
     char name[GRAPH_NAME_MAX + 16]; /* "layers.0.attention.wq.weight.grad" */
     enum dtype dtype;
     int ndim;
     struct graph_dim dim[GRAPH_MAX_DIMS]; /* this rank's part */
-    int64_t pitch; /* elements from one row of a matrix to the next, where these stand apart: nobody reads or writes
-                    * what is between them. 0: dense. Of SPACE_WORK only */
-    bool is_share; /* of a sum over tp that nobody has made yet */
+    int64_t pitch; /* elements from one row of a matrix to the next where rows are padded; no op accesses the padding.
+                    * 0: dense. Only in SPACE_WORK */
+    bool is_share; /* this rank's share of a sum over tp that has not been reduced yet */
     enum buffer_space space;
-    int run;        /* the buffer that contains this one (all gradients of a unit), -1: none */
-    bool planned;   /* has its place for as long as the program runs; others of SPACE_WORK and SPACE_GRAD get one
-                     * by life time (pack.c), those in such a run with it: until then they stand from its start */
+    int run;        /* the buffer that contains this one (such as all gradients of a unit), -1: none */
+    bool planned;   /* has its offset as long as the program runs. memory_plan.c assigns offsets to the others of
+                     * SPACE_WORK and SPACE_GRAD by lifetime; a buffer in a run moves with it, and until then its offset
+                     * counts from the start of the run */
     int64_t bytes;  /* of one instance, at the symbols' bounds */
-    int64_t offset; /* in its space, bytes; 64-aligned, the tree's elements included; with a pitch aligned as rows */
-    int64_t slot_bytes; /* distance between the instances; 0 where there is one */
+    int64_t offset; /* bytes from the start of its space; 64-aligned, elements of the tree too; with a pitch aligned as
+                     * its rows */
+    int64_t slot_bytes; /* distance between instances; 0 where there is one */
     int slots;          /* instances, >= 1 */
     enum slot_index slot_index;
 };
@@ -71,66 +75,68 @@ struct buffer {
 
 /* X(kind, name, operands): operands in the order of the kernel (kernels/kernels.h) or collective (worker/comm/comm.h).
  * r = read, w = written, a = added to (read and written); an operand in [] may be absent (buffer -1).
- * One buffer may stand in two places where the kernel allows the alias.
+ * Two operands may name one buffer where the kernel allows the alias.
  *
- * Which fields of struct op a kind uses (all others are 0, -1 or empty); dims are resolved with the samples of the
- * action's microbatch by program_dim; "elements" is m * n; a matrix without a stride below is dense, n columns;
- * a stride is the pitch of the operand's buffer, where that has none its row length:
+ * The list below names the fields of struct op that each kind uses; all others are 0, -1 or empty. program_dim resolves
+ * dims with the samples of the action's microbatch. "Elements" is m * n. A matrix without a stride in the list is dense
+ * with n columns; a stride is the pitch of the operand's buffer, or its row length where it has no pitch:
  *
  *   zero                  m * n elements of the buffer's own dtype
  *   copy, gelu*, relu*,
  *   add, swiglu*          m rows, n columns, dense: elements
  *   embed, embed_grad     m tokens, n columns (d); seq is program.seq
  *   gemm                  m, n, k, lda, ldb, ldc, OPF_TRANS_A, OPF_TRANS_B, OPF_ACC, OPF_GELU, OPF_GELU_GRAD as
- *                         kern_gemm; wide_c where c's dtype is not the program's. aux is there with either of the two
- *                         activations, which OPF_ACC excludes
+ *                         kern_gemm; wide_c where c's dtype is not the program's. aux is present with OPF_GELU and
+ *                         OPF_GELU_GRAD, which exclude OPF_ACC
  *   cast                  m elements: all parameters, with the gaps between them
  *   bias_grad             m tokens, n columns
  *   rmsnorm*, layernorm*  m tokens, n columns, eps. [res] absent: [r] absent too, the kernel gets NULL
  *   rope                  m tokens, heads, head_dim, lda (row stride), theta, OPF_INVERSE; pos0 0, seq is program.seq
  *   attention*            m samples, heads, kv_heads, head_dim, OPF_CAUSAL; lda: stride of q and d_q, ldb: of k, v,
- *                         d_k and d_v, ldc: of o and d_o; seq is program.seq. operand.col tells q, k and v of one
- *                         matrix apart
+ *                         d_k and d_v, ldc: of o and d_o; seq is program.seq. Where q, k and v are columns of one
+ *                         matrix, operand.col says which
  *   cross_entropy         m tokens, n vocabulary, lda (of the logits), OPF_GRAD; scale is program.loss_scale; the loss
  *                         is one f64
  *   all_reduce            m elements of the buffer's own dtype, group, reduce
- *   own_gather            sequence parallelism: the tp group's own tokens (op.m is all tokens; counts are layout_split
- *                         of them) by n columns to all tokens
- *   own_scatter           all tokens by n columns, shares of a sum, to the own tokens' sum
- *   gather                m elements of every member, in the order of the group; y has them all
- *   unit_gather           op.unit: pieces to local tensors, over the fsdp group; a table of parts in program.units
- *   unit_scatter          op.unit: gradients of local tensors to the sum of the own pieces' gradients; added with
- *                         OPF_ACC
- *   send, recv            m elements to or from member `peer` of the group. Only posted: x is the network's until a
- *                         `wait` names it, in the same action or a later one
- *   push                  behind the posts of an action: what they send needs its rank no more (comm_push)
- *   wait                  m elements: the message in x is over
- *   shift                 a ring's step: m elements to member `peer`, k elements from member `from`
+ *   own_gather            sequence parallelism, all-gather: the own tokens of each member of the tp group (op.m is all
+ *                         tokens; layout_split gives the counts) by n columns to all tokens
+ *   own_scatter           sequence parallelism, reduce-scatter: shares of a sum on all tokens by n columns to the sum
+ *                         on own tokens
+ *   gather                all-gather: m elements of every member, in the order of the group; y receives all
+ *   unit_gather           all-gather of op.unit: pieces to local tensors, over the fsdp group, by the table of parts in
+ *                         program.units
+ *   unit_scatter          reduce-scatter of op.unit: gradients of local tensors to the summed gradients of the own
+ *                         pieces; added to with OPF_ACC
+ *   send, recv            m elements to or from member `peer` of the group. The op only posts the message: x must not
+ *                         be accessed until a `wait` names it, in the same action or a later one
+ *   push                  follows the posts of an action: from here on they complete without this rank (comm_push)
+ *   wait                  m elements: returns when the message in x is complete
+ *   shift                 a step of a ring: m elements to member `peer`, k elements from member `from`
  *   copy_cols             m rows of n columns, row strides lda and ldb
- *   embed*                vocabulary rows [vocab_lo, vocab_hi) are in the table, other ids give and get nothing;
- *                         positions begin at pos0, samples are op.seq long
+ *   embed*                the table has vocabulary rows [vocab_lo, vocab_hi); other ids give zeros and get no
+ *                         gradient; positions begin at pos0, samples are op.seq long
  *   attention*, rope      seq_kv and op.seq where not 0 replace program.seq, pos0 as given; OPF_ACC_Q, OPF_ACC_KV in
- *                         the gradient: d_q, or d_k and d_v, are added to. o and lse of attention_grad are the whole
- *                         row's, whatever part of the keys k and v are
+ *                         the gradient: d_q, or d_k and d_v, are added to. o and lse of attention_grad are those of
+ *                         the whole row, even where k and v have only a part of the keys
  *   attention_join        m samples, heads, head_dim, op.seq, ldc: o and lse become those of both parts (online
  *                         softmax)
  *   loss_part             m tokens, n columns of the vocabulary from vocab_lo on, lda: stats[3 t ..] = largest logit,
- *                         sum of exp(logit - it), the target's logit (-inf where it is not here)
- *   loss_join             m tokens, n columns, lda, k parts of stats: the loss (absent: somebody else counts it), and
+ *                         sum of exp(logit - it), the target's logit (-inf where another rank has it)
+ *   loss_join             m tokens, n columns, lda, k parts of stats: the loss (absent: another rank counts it), and
  *                         with OPF_GRAD logits become their gradient
- *   dropout*              m tokens, n columns of op.k, from column col0 on; rate; site: which of the step's dropouts.
- *                         `rows` says which token of the global batch each is
+ *   dropout*              m tokens, n columns of op.k, from column col0 on; rate; site: number of the dropout in the
+ *                         model. `rows` has the index of each token in the global batch
  *   tree_leaf             m elements. h = sumtree_height(n_micros, first_micro, micro), c = sumtree_merges(the same):
  *                         when c is 0 instance h of `tree` = x; else instance h-1 += x, then instance h-2 += instance
  *                         h-1, and so on, c additions in all (sumtree.h)
- *   tree_reduce           m elements, group (-1: this rank has all leaves, so the root). Node j of
- *                         sumtree_nodes(n_micros, first_micro, end_micro) is instance j of `tree`, operand.offset
- *                         elements in; the root goes to x on every rank
+ *   tree_reduce           m elements, group (-1: this rank has all leaves, so it has the root). Node j of
+ *                         sumtree_nodes(n_micros, first_micro, end_micro) is instance j of `tree`, from element
+ *                         operand.offset on; x receives the root on every rank
  *   norm                  m elements in blocks of n: blocks[i] = sum of squares of x[n i .. min(n (i+1), m))
  *   clip                  m blocks, n losses, as kern_clip with the limit train.clip
- *   adamw                 m elements; lr, betas, eps, step at run time; weight decay only with OPF_DECAY; g is read
- *                         times the clip factor
- *   snapshot              nothing: the worker copies its plan_save_items into the arena */
+ *   adamw                 m elements; lr, betas, eps and step are given at run time; weight decay only with
+ *                         OPF_DECAY; g is multiplied by the clip factor
+ *   snapshot              no field: the worker copies its plan_save_items into the arena */
 #define OP_LIST(X)                                                                                                  \
     X(OP_ZERO, "zero", "w")                             /* x */                                                     \
     X(OP_COPY, "copy", "rw")                            /* x, y */                                                  \
@@ -139,7 +145,7 @@ struct buffer {
     X(OP_GEMM, "gemm", "rrrwaaa")                       /* a, b, [bias], c, [aux], [a_sum], [b_sum]; c is added to  \
                                                            with OPF_ACC; aux is written with OPF_GELU, read with    \
                                                            OPF_GELU_GRAD, absent else */                            \
-    X(OP_CAST, "cast", "rw")                            /* x (a parameter), y (what is computed with) */            \
+    X(OP_CAST, "cast", "rw")                            /* x (a parameter), y (in the compute type) */              \
     X(OP_BIAS_GRAD, "bias_grad", "ra")                  /* dy, db */                                                \
     X(OP_RMSNORM, "rmsnorm", "rrrwww")                  /* x, [res], w, [r], y, rstd */                             \
     X(OP_RMSNORM_GRAD, "rmsnorm_grad", "rrrrrwa")       /* x, w, rstd, dy, [d_res], dx, dw */                       \
@@ -158,7 +164,7 @@ struct buffer {
     X(OP_POSITIONS, "positions", "rrw")                 /* x, rows (i32), y; y may be x */                          \
     X(OP_DROPOUT, "dropout", "rrw")                     /* x, rows (i32), y: the gradient too; y may be x */        \
     X(OP_COPY_COLS, "copy_cols", "rw")                  /* x, y */                                                  \
-    X(OP_ATTENTION_JOIN, "attention_join", "aarr")      /* o, lse, o of another part of the keys, its lse */        \
+    X(OP_ATTENTION_JOIN, "attention_join", "aarr")      /* o, lse; o and lse of another part of the keys */         \
     X(OP_LOSS_PART, "loss_part", "rrw")                 /* logits, targets, stats (f64) */                          \
     X(OP_LOSS_JOIN, "loss_join", "arra")                /* logits, targets, stats of all parts, [loss] */           \
     X(OP_CROSS_ENTROPY, "cross_entropy", "ara") /* logits (OPF_GRAD: become their gradient), targets, loss (f64) */ \
@@ -169,9 +175,9 @@ struct buffer {
     X(OP_UNIT_SCATTER, "unit_scatter", "rw")    /* gradients of local tensors, of pieces (added to with OPF_ACC) */ \
     X(OP_SEND, "send", "r")                     /* x */                                                             \
     X(OP_RECV, "recv", "w")                     /* x */                                                             \
-    X(OP_PUSH, "push", "")                      /* what is posted goes on without this rank */                      \
-    X(OP_WAIT, "wait", "a")                     /* x, which has been sent or received since its post */             \
-    X(OP_SHIFT, "shift", "rw")                  /* x (goes), y (comes) */                                           \
+    X(OP_PUSH, "push", "")                      /* posted messages complete without this rank */                    \
+    X(OP_WAIT, "wait", "a")                     /* x, a message that was posted before */                           \
+    X(OP_SHIFT, "shift", "rw")                  /* x (sent), y (received) */                                        \
     X(OP_ALL_REDUCE, "all_reduce", "a")         /* x over op.group with op.reduce */                                \
     X(OP_TREE_LEAF, "tree_leaf", "ra")          /* x, tree: the microbatch's gradient joins the canonical tree */   \
     X(OP_TREE_REDUCE, "tree_reduce", "rw")      /* tree, x: the sum over all microbatches of all ranks */           \
@@ -188,7 +194,7 @@ enum op_flags {
     OPF_TRANS_A = 1,
     OPF_TRANS_B = 2,
     OPF_ACC = 4,     /* gemm: c += */
-    OPF_INVERSE = 8, /* rope backwards */
+    OPF_INVERSE = 8, /* rope: rotates by the negative angle */
     OPF_GRAD = 16,   /* cross_entropy with gradient */
     OPF_CAUSAL = 32,
     OPF_DECAY = 64, /* adamw: weight decay applies */
@@ -203,18 +209,19 @@ enum op_stream { STREAM_COMPUTE, STREAM_COMM, STREAM_COPY, STREAM_COUNT };
 #define OP_MAX_OPERANDS 9
 #define OP_MAX_WAITS 6
 
-/* An operand: a buffer, and where in it. Both are simply added to its address. */
+/* An operand: a buffer and a position in it. Column and offset are both added to the buffer's address. */
 struct operand {
     int buffer;              /* -1: absent */
-    int64_t col;             /* elements from the start of each row: a column range, whose row stride is in the op */
-    struct graph_dim offset; /* elements from the start of the buffer; rows of later tokens depend on the microbatch */
+    int64_t col;             /* elements from the start of each row: a column range; the op has the row stride */
+    struct graph_dim offset; /* elements from the start of the buffer; symbolic, since it may depend on the
+                              * microbatch's number of tokens */
 };
 
 struct op {
     enum op_kind kind;
     uint32_t flags;
     enum op_stream stream;
-    int node;  /* graph node it came from, -1 */
+    int node;  /* the graph node that it implements, -1 */
     int layer; /* -1 */
     int group; /* program.groups, -1 */
     enum reduce_op reduce;
@@ -222,33 +229,33 @@ struct op {
     struct graph_dim m, n, k; /* gemm; other kernels: m = tokens or elements, n = columns */
     int64_t lda, ldb, ldc;    /* row strides in elements: gemm; attention uses lda, ldb, ldc for q, kv, o; losses lda */
     int64_t heads, kv_heads, head_dim;
-    int64_t seq, seq_kv, pos0; /* 0: program.seq, as seq, 0. embed's operand pos is the table of all positions: the
-                                  kernel gets row pos0 of it */
+    int64_t seq, seq_kv, pos0; /* 0: program.seq, the same as seq, 0. embed's operand pos is the table of all positions,
+                                  and the kernel gets a pointer to its row pos0 */
     int64_t vocab_lo, vocab_hi, col0; /* vocab_hi 0: the table has the whole vocabulary */
     double eps, theta, rate;
     int site;       /* dropout */
     int unit;       /* unit_gather, unit_scatter */
     int peer, from; /* indices in the group: send, recv, shift */
-    /* Events, -1: none; needed only across streams. A wait means the latest record before it in the order of actions,
-     * whatever slot that was in, of the step before when this step has none yet, and passes when there never was one.
-     * What is waited for is behind everything earlier on its stream, so the latest is right for every microbatch. */
+    /* Events, -1: none; needed only between streams. A wait refers to the latest record before it in the order of
+     * actions, of any slot; to the previous step's when this step has none yet; and returns at once when there never
+     * was one. A stream runs in order, so the latest record also covers all earlier microbatches. */
     int wait[OP_MAX_WAITS];
     int event; /* recorded after the op, -1 */
 };
 
 /* ---- actions ---- */
 
-#define ACTION_LIST(X)                                                                                                 \
-    X(ACT_BEGIN, "begin")       /* once per step: losses become zero, and gradients whose first writer adds */         \
-    X(ACT_FORWARD, "forward")   /* of a chunk on a microbatch */                                                       \
-    X(ACT_BACKWARD, "backward") /* the first of a step writes gradients where the later ones add: two ranges of ops */ \
-    X(ACT_INPUT, "input")       /* backward for inputs only: a split backward's first half */                          \
-    X(ACT_WEIGHT, "weight")     /* backward for weights: its second */                                                 \
-    X(ACT_EXCHANGE, "exchange") /* sends and receives between two slots of a pipeline's schedule: exchange.c */        \
-    X(ACT_GATHER, "gather")     /* parameters that the step computes with, from their pieces: ZeRO 1 and 2 */          \
-    X(ACT_REDUCE, "reduce")     /* the unit's gradient over its group; unit -1: the losses */                          \
-    X(ACT_NORM, "norm")                                                                                                \
-    X(ACT_UPDATE, "update")                                                                                            \
+#define ACTION_LIST(X)                                                                                        \
+    X(ACT_BEGIN, "begin")       /* once per step: zeroes losses, and gradients whose first writer adds */     \
+    X(ACT_FORWARD, "forward")   /* a chunk on a microbatch */                                                 \
+    X(ACT_BACKWARD, "backward") /* the first of a step writes gradients, later ones add: two ranges of ops */ \
+    X(ACT_INPUT, "input")       /* first half of a split backward: gradients of inputs */                     \
+    X(ACT_WEIGHT, "weight")     /* second half of a split backward: gradients of weights */                   \
+    X(ACT_EXCHANGE, "exchange") /* sends and receives between two slots of a pipeline's schedule */           \
+    X(ACT_GATHER, "gather")     /* parameters in the compute type, from their pieces: ZeRO 1 and 2 */         \
+    X(ACT_REDUCE, "reduce")     /* the unit's gradient over its groups; unit -1: the losses */                \
+    X(ACT_NORM, "norm")                                                                                       \
+    X(ACT_UPDATE, "update")                                                                                   \
     X(ACT_SNAPSHOT, "snapshot") /* only on steps that save */
 
 #define X(kind, name) kind,
@@ -257,21 +264,20 @@ enum action_kind { ACTION_LIST(X) ACT_COUNT };
 
 struct action {
     enum action_kind kind;
-    int chunk, micro,
-        slot;            /* micro: the global microbatch index, -1 where there is none; slot: instance of its buffers */
-    int unit;            /* -1 where there is none */
-    int first_op, n_ops; /* in program.ops; actions that do the same share one range */
+    int chunk, micro, slot; /* micro: the global microbatch index, -1: none; slot: instance of its buffers */
+    int unit;               /* -1: none */
+    int first_op, n_ops;    /* in program.ops; equal actions share one range */
 };
 
 struct group {
     int n;
     int *ranks;    /* ascending */
-    unsigned axes; /* that its members differ on: a set of 1 << axis; what bytes are counted by */
+    unsigned axes; /* on which its members differ, a set of 1 << axis; traffic is counted by this set */
 };
 
-/* A tensor of a unit, for unit_gather and unit_scatter. Element offsets in the two operands' buffers, the same on all
- * ranks of the fsdp group; member i's piece begins behind those of the members before it in the local tensor, and at
- * `piece` in its own pieces. */
+/* A tensor of a unit, for unit_gather and unit_scatter. Offsets are elements in the two operands' buffers, equal on all
+ * ranks of the fsdp group. In the local tensor the pieces follow each other in the order of the members; in the pieces
+ * of member i its piece begins at `piece`. */
 struct unit_part {
     int tensor;
     int64_t local, piece;
@@ -279,16 +285,16 @@ struct unit_part {
 };
 
 struct unit {
-    struct unit_part *parts; /* of the tensors that this rank's stages use */
+    struct unit_part *parts; /* one per tensor that this rank's stages use */
     int n;
 };
 
-/* Tokens of a sample that a context-parallel rank has: segments of the sequence, in order; a microbatch has them one
- * after the other, each with all samples: [segment][sample][token]. Without cp one segment. With it the sequence is cut
- * into 2 cp parts by layout_split, and rank i has the i-th from either end (which balances the causal mask). */
+/* The tokens of a sample on a context-parallel rank: segments of the sequence, in ascending order. A microbatch is laid
+ * out as [segment][sample][token]. Without cp there is one segment. With cp the sequence is cut into 2 cp parts by
+ * layout_split, and rank i has the i-th part from either end, which balances the work under the causal mask. */
 #define PLAN_MAX_SEGMENTS 2
 struct segment {
-    int64_t pos0, len, before; /* first position; tokens; tokens of a sample in the segments before it */
+    int64_t pos0, len, before; /* first position; tokens; tokens of a sample in earlier segments */
 };
 
 /* Microbatch i of the step is samples [first, first + samples) of the global batch. */
@@ -303,48 +309,49 @@ struct program {
     struct mesh mesh;
     int rank;
     enum dtype dtype; /* compute type: DT_F32, DT_BF16, or DT_F64 in proofs */
-    enum dtype wide;  /* of parameters, gradients of parameters, moments, statistics: DT_F32 for DT_BF16, else dtype */
-    int64_t seq;      /* of the sample, all of it */
+    enum dtype wide;  /* type of parameters, their gradients, moments, statistics: DT_F32 for DT_BF16, else dtype */
+    int64_t seq;      /* tokens of a whole sample */
     struct sharding sharding;
     struct segment segments[PLAN_MAX_SEGMENTS]; /* of this rank */
     int n_segments;
-    int64_t own_seq;     /* tokens of a sample that this rank has */
+    int64_t own_seq;     /* tokens of a sample on this rank */
     int64_t max_samples; /* the bound of SYM_SAMPLES; SYM_TOKENS is bounded by max_samples * seq */
-    double loss_scale;   /* 1 / (tokens of the global batch): what cross_entropy multiplies gradients with, so that
-                          * those of ranks and of microbatches are summed, never averaged */
+    double loss_scale; /* 1 / (tokens of the global batch). cross_entropy multiplies gradients with it, so gradients of
+                        * ranks and microbatches are summed, never averaged */
     struct buffer *buffers;
     int n_buffers;
     struct op *ops;
     int n_ops;
     /* train: one whole step. eval: begin, the forwards of one global batch, the reduce of the losses. generate: begin
-     * where parameters are cast, one forward, micro 0, of one sample of seq tokens (causal: what stands behind the
-     * position of interest does not matter). */
+     * where parameters are cast, then one forward, micro 0, of one sample of seq tokens (attention is causal, so tokens
+     * after the position of interest do not matter). */
     struct action *actions;
     int n_actions;
     struct group *groups;
     int n_groups;
     int n_events;
-    struct micro *micros; /* of the whole global batch, all ranks */
+    struct micro *micros; /* of the whole global batch, on all ranks */
     int n_micros;
-    int first_micro, end_micro; /* this rank's: a contiguous range, shares differ by at most one microbatch */
-    /* By graph tensor; -1: this rank has none. Pieces, as sharding.h has them; grad_buffer: of local tensors. */
+    int first_micro, end_micro; /* this rank's range; sizes of ranges differ by at most one microbatch */
+    /* By graph tensor; -1: this rank has none. Of pieces (sharding.h), but grad_buffer of local tensors. */
     int *param_buffer, *grad_buffer, *m_buffer, *v_buffer;
     struct unit *units; /* by unit; without ZeRO empty */
     int n_units;
-    int rows_buffer; /* i32: of each token of the microbatch, sample in the global batch * seq + position; -1: nobody
-                        asks */
-    /* loss: f64[n_micros], element i is the sum over the tokens of microbatch i, zero until it is computed; after the
-     * reduce all ranks have all of them, and the loss of the step is their sum in ascending order * loss_scale: the
-     * same bits for every number of workers. norm, clip: f64[1]. -1 where the mode has none. The worker fills ids and
-     * targets before the forward of each microbatch, where the rank's chunks read them: [samples * own_seq] int32 in
-     * the order of `segments`. Of the ranks that compute a loss together (tp) one counts it. */
+    int rows_buffer; /* i32 per token of the microbatch: sample in the global batch * seq + position; -1: no op
+                        reads it */
+    /* Buffers; -1 where the mode has none.
+     * loss: f64[n_micros]; element i is the sum over the tokens of microbatch i, 0 until it is computed. The reduce
+     * gives all elements to all ranks. The loss of the step is their sum in ascending order * loss_scale, which has the
+     * same bits for every number of workers. Where ranks compute a loss together (tp), one of them counts it.
+     * norm, clip: f64[1].
+     * ids, targets: int32[samples * own_seq] in the order of `segments`. Where the rank's chunks read them, the worker
+     * fills them before the forward of each microbatch. */
     int ids_buffer, targets_buffer, logits_buffer, loss_buffer, norm_buffer, clip_buffer;
-    int tree_depth; /* canonical numerics: instances of the tree's buffer, the largest that any rank needs; 0 else */
-    /* Exact: what the worker allocates, and all it allocates, for tensors. SPACE_PARAM is laid out alike in all modes,
-     * so that a worker runs its train, eval and generate programs over one allocation, each space as large as the
-     * largest. */
+    int tree_depth; /* canonical numerics: instances of the tree's buffer, the most that any rank needs; else 0 */
+    /* Exactly what the worker allocates for tensors. SPACE_PARAM has the same layout in all modes, so a worker runs its
+     * train, eval and generate programs over one allocation, in which each space is as large as the largest needs. */
     int64_t space_bytes[SPACE_COUNT];
-    int64_t arena_bytes; /* snapshot arena: what this rank saves, with slack for alignment */
+    int64_t arena_bytes; /* snapshot arena: the items that this rank saves, with alignment */
 };
 
 void program_fini(struct program *p);
@@ -354,21 +361,21 @@ static inline int64_t buffer_row(const struct buffer *b)
 {
     return b->pitch ? b->pitch : b->dim[1].factor;
 }
-/* The extent of a dimension when the microbatch has `samples` samples. */
+/* The extent of a dimension for a microbatch of `samples` samples. */
 int64_t program_dim(const struct program *p, struct graph_dim d, int64_t samples);
-/* The member of the tp group whose own tokens a symbol counts, or with *ret_first those in front of whose; -1: it is no
- * such symbol. */
+/* The member of the tp group to which a symbol of own tokens belongs; -1: it is another symbol. *ret_first: the symbol
+ * is the index of the member's first token, not the number of its tokens. */
 int program_dim_member(const struct program *p, enum graph_sym sym, bool *ret_first);
 const char *op_name(enum op_kind kind);
 const char *op_operands(enum op_kind kind); /* the r/w/a string of OP_LIST */
-/* What this op does with operand i: 'r', 'w' or 'a', the flags of a product included; 0 behind the last. */
+/* How this op accesses operand i: 'r', 'w' or 'a', with its flags applied; 0 after the last operand. */
 char op_mode(const struct op *op, int i);
 const char *action_name(enum action_kind kind);
-/* One line per action and op, for people and for golden tests. */
+/* The listing: one line per buffer, action and op, read by people and by golden tests. */
 void program_print(const struct program *p, const struct graph *g, FILE *out);
 
-/* Which boxes this rank writes in a save: every parameter, exp_avg and exp_avg_sq box exactly once over all ranks, the
- * work spread evenly by bytes over the replicas (large replicated tensors are cut by rows). */
+/* The boxes that this rank writes in a save. Over all ranks, every element of every parameter, exp_avg and exp_avg_sq
+ * is written exactly once. Replicas share the work evenly by bytes; large replicated tensors are cut by rows. */
 struct save_item {
     int tensor; /* graph tensor */
     int state;  /* 0 parameter, 1 exp_avg, 2 exp_avg_sq */

@@ -1,19 +1,25 @@
-/* Who writes what in a save. Ranks whose pieces of a tensor are equal boxes are its replicas; tensors with the same
- * replicas are a class. All parameters of a class, then all its first moments, then all second ones, each in the
- * graph's order, are one line of bytes; replica i of n writes the part from i/n to (i+1)/n of it, the cuts moved to the
- * nearest row of the piece they fall into. So shares of a class differ by at most a row, and every rank finds its own
- * without asking. */
+/* Which boxes each rank writes in a save.
+ *
+ * Ranks whose pieces of a tensor are equal boxes are replicas of it; tensors with the same replicas form a class. The
+ * bytes of a class form one line: all its parameters, then all first moments, then all second moments, each in the
+ * graph's order. Replica i of n writes the part from i/n to (i+1)/n of the line:
+ *
+ *   |      parameters      |       exp_avg        |      exp_avg_sq     |
+ *   |   replica 0    |   replica 1    |   replica 2    |   replica 3    |     n = 4
+ *
+ * A cut moves to the nearest row of the piece that it falls into. The parts of replicas therefore differ by at most a
+ * row, and every rank computes its own part without communication. */
 #include "common/plan/program.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
-/* Of a tensor of which this rank has a piece. */
+/* The replicas of a tensor of which this rank has a piece. */
 struct replica_class {
     int tensor;
-    bool dealt;
+    bool divided;
     int n, index;
-    uint64_t key; /* which ranks they are, in terms of what differs between tensors */
+    uint64_t key; /* hash of the set of ranks; equal sets have equal keys */
 };
 
 static uint64_t mix(uint64_t key, int x)
@@ -21,8 +27,8 @@ static uint64_t mix(uint64_t key, int x)
     return (key ^ (uint64_t)x) * 0x100000001b3u;
 }
 
-/* An axis on which `n` ranks hold the box, of which this one is number `index`; `which` tells apart what tensors may
- * differ in. */
+/* Adds an axis on which `n` ranks hold the box; this rank is number `index` of them. `which` distinguishes sets of
+ * ranks that have the same size on this axis. */
 static void multiply_replicas(struct replica_class *r, int n, int index, int which)
 {
     r->index = r->index * n + index;
@@ -80,10 +86,10 @@ static struct replica_class replicas_of(const struct sharding *p, const struct g
 
 static bool alike(const struct replica_class *a, const struct replica_class *b)
 {
-    return !b->dealt && a->n == b->n && a->index == b->index && a->key == b->key;
+    return !b->divided && a->n == b->n && a->index == b->index && a->key == b->key;
 }
 
-struct saver {
+struct save_planner {
     const struct program *p;
     const struct graph *g;
     struct replica_class *replicas; /* in the graph's order */
@@ -91,17 +97,18 @@ struct saver {
     int n_replicas, n;
 };
 
-static int64_t row_bytes(const struct saver *s, int t)
+static int64_t row_bytes(const struct save_planner *s, int t)
 {
     return s->p->sharding.param[t].cols * (int64_t)dtype_bytes(s->p->wide);
 }
 
-static int64_t piece_rows(const struct saver *s, int t)
+static int64_t piece_rows(const struct save_planner *s, int t)
 {
     return s->p->sharding.param[t].hi - s->p->sharding.param[t].lo;
 }
 
-/* The row of a piece lying at `start` of a line of `total` bytes that the cut before replica i of n falls to. */
+/* The row of a piece at which the cut before replica i of n falls; the piece begins at byte `start` of a line of
+ * `total` bytes. */
 static int64_t cut_row(int64_t total, int i, int n, int64_t start, int64_t rows, int64_t row)
 {
     assert(n > 0 && row > 0);
@@ -111,8 +118,8 @@ static int64_t cut_row(int64_t total, int i, int n, int64_t start, int64_t rows,
     return cut <= 0 ? 0 : (cut + row / 2) / row;
 }
 
-/* Rows [lo, hi) of the own piece. */
-static void add_items(struct saver *s, int t, int state, int64_t lo, int64_t hi)
+/* Adds rows [lo, hi) of this rank's piece. */
+static void add_items(struct save_planner *s, int t, int state, int64_t lo, int64_t hi)
 {
     const struct sharding_param *q = &s->p->sharding.param[t];
     struct sharding_box boxes[SHARDING_MAX_BOXES];
@@ -125,8 +132,8 @@ static void add_items(struct saver *s, int t, int state, int64_t lo, int64_t hi)
                                               .stride = boxes[i].stride};
 }
 
-/* Deals out the class whose first tensor that is: replicas[from]. */
-static void divide_class(struct saver *s, int from)
+/* Divides the class whose first tensor is replicas[from]. */
+static void divide_class(struct save_planner *s, int from)
 {
     const struct replica_class class = s->replicas[from];
     int64_t total = 0, start = 0;
@@ -145,12 +152,12 @@ static void divide_class(struct saver *s, int from)
             start += rows * row;
         }
     for (int i = s->n_replicas - 1; i >= from; i--)
-        s->replicas[i].dealt |= alike(&class, &s->replicas[i]);
+        s->replicas[i].divided |= alike(&class, &s->replicas[i]);
 }
 
 err_t plan_save_items(const struct program *p, const struct graph *g, struct save_item **ret, int *ret_n)
 {
-    struct saver s = {.p = p, .g = g};
+    struct save_planner s = {.p = p, .g = g};
     size_t pieces = 0, room = 1;
     for (int t = 0; t < g->n_tensors; t++) {
         bool has = has_piece(&p->sharding, g, t);
@@ -164,7 +171,7 @@ err_t plan_save_items(const struct program *p, const struct graph *g, struct sav
         if (has_piece(&p->sharding, g, t))
             s.replicas[s.n_replicas++] = replicas_of(&p->sharding, g, t);
     for (int i = 0; i < s.n_replicas; i++)
-        if (!s.replicas[i].dealt)
+        if (!s.replicas[i].divided)
             divide_class(&s, i);
     free(s.replicas);
     if (e) {

@@ -1,5 +1,6 @@
-/* Who holds what of every parameter. Rules for cuts are in sharding_cut, for pieces in sharding_piece; boxes are their
- * product, read back by sharding_boxes. Stages are cut where the costliest stage is cheapest. */
+/* The sharding of every parameter. sharding_cut has the rule for tensor parallelism and sharding_piece the rule for
+ * ZeRO; sharding_boxes combines both. The layers are cut into stages so that the most expensive stage is as cheap as
+ * possible. */
 #include "common/plan/sharding.h"
 #include "common/plan/mutant.h"
 
@@ -7,12 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK 1024 /* elements that a block of squares has at most, unless a row is longer */
+/* Largest number of elements in a block of squares, unless a row is longer. A block is a whole number of rows, so the
+ * order of the norm's sum does not depend on the layout; 1024 keeps the array of blocks small beside the tensor. */
+#define BLOCK 1024
 
 /* ---- cuts ---- */
 
-/* The group that part i serves where there are fewer groups than parts; its index among the group's parts, and their
- * number. */
+/* With fewer groups than parts: the group to which part i belongs, the part's index in the group, and the number of the
+ * group's parts. */
 static int64_t group_of_part(const struct graph_cut *cut, int parts, int i, int *ret_index, int *ret_n)
 {
     for (int64_t g = 0; g < cut->groups; g++) {
@@ -82,8 +85,8 @@ static double node_cost(const struct graph *g, const struct graph_node *n)
     return 0;
 }
 
-/* The last layer's nodes end where the head begins; nodes without a layer in front belong to the first layer's stage,
- * those behind to the last's. Layers are counted by the nodes' own numbers. */
+/* The number of layers, from the nodes' layer numbers. Nodes without a layer belong to the first layer's stage when
+ * they come before all layers (embedding), else to the last layer's (head). */
 static int layers_of(const struct graph *g)
 {
     int n = 0;
@@ -92,7 +95,7 @@ static int layers_of(const struct graph *g)
     return n;
 }
 
-/* cost[l] of layer l, what is in front of the layers added to the first and what is behind them to the last. */
+/* cost[l]: of layer l; the embedding counts to the first layer, the head to the last. end[l]: the node after it. */
 static void layer_costs(const struct graph *g, int layers, double *cost, int *end)
 {
     int at = 0;
@@ -106,7 +109,7 @@ static void layer_costs(const struct graph *g, int layers, double *cost, int *en
     }
 }
 
-/* The fewest stages of at most `most` each. */
+/* The fewest stages that cost at most `most` each. */
 static int stages_needed(const double *cost, int layers, double most)
 {
     int n = 1;
@@ -121,7 +124,7 @@ static int stages_needed(const double *cost, int layers, double most)
     return n;
 }
 
-/* `most` is the least largest stage; every stage gets a layer at least. */
+/* `most` is the smallest possible cost of the most expensive stage. Every stage gets at least one layer. */
 static void fill_stages(struct sharding *p, const double *cost, const int *end, int layers, double most)
 {
     int l = 0;
@@ -154,7 +157,7 @@ static err_t stages_init(struct sharding *p, const struct graph *g, struct why *
             most = cost[l] > most ? cost[l] : most;
             sum += cost[l];
         }
-        /* Costs are whole numbers: the least that will do is found between the largest layer and the sum. */
+        /* Binary search between the most expensive layer and the sum of all; costs are whole numbers. */
         for (double lo = most; lo < sum;) {
             double mid = lo + (double)(int64_t)((sum - lo) / 2);
             if (stages_needed(cost, layers, mid) <= p->n_stages)
@@ -225,7 +228,7 @@ static int64_t blocks_of(int64_t rows, int64_t cols)
     return (rows + grain - 1) / grain;
 }
 
-/* Ranks of one fsdp group have the same local tensor; slots are as large as any tp rank needs. */
+/* The ranks of an fsdp group have the same local tensor. Slots are as large as the largest tp rank needs. */
 static void size_slots(struct sharding *p, const struct graph *g, int t)
 {
     struct sharding_param *q = &p->param[t];
@@ -258,7 +261,7 @@ static void param_init(struct sharding *p, const struct graph *g, int t)
     size_slots(p, g, t);
 }
 
-/* Every rank has something of what is cut. */
+/* Every rank must have a part of every tensor that is cut. */
 static err_t check_cuts(const struct sharding *p, const struct graph *g, struct why *why)
 {
     int tp = p->mesh.size[AXIS_TP];
@@ -309,7 +312,7 @@ void sharding_fini(struct sharding *p)
     memset(p, 0, sizeof(*p));
 }
 
-/* ---- what one asks ---- */
+/* ---- pieces, boxes, groups ---- */
 
 void sharding_piece(const struct sharding *p, int t, int i, int64_t *ret_lo, int64_t *ret_hi)
 {
@@ -378,7 +381,7 @@ bool sharding_counts(const struct sharding *p, const struct graph *g, int t)
     return true;
 }
 
-/* Ranks ascend as the coordinates count up, the innermost axis fastest. */
+/* Counts the coordinates up, the innermost axis fastest, so the ranks ascend. */
 int sharding_group(const struct sharding *p, unsigned axes, int *ret)
 {
     int at[AXIS_COUNT], n = 0, axis;

@@ -1,97 +1,106 @@
-/* Who holds what of every parameter: from a graph and a mesh, ranges, boxes, pieces and the groups that sum gradients.
- * Nothing else decides any of this. Pure.
+/* The sharding of every parameter: from a graph and a mesh, the ranges, boxes and pieces of each rank, and the groups
+ * that sum gradients. No other file decides any of this. Pure.
  *
- * A rank's **local tensor** is what tensor parallelism leaves it of a parameter: rows x cols, dense (a vector has one
- * column). With ZeRO a rank owns a **piece** of each local tensor: whole rows [lo, hi), in grains, so that the pieces
- * of the fsdp group cover it and every piece is one run of memory and few boxes. Without ZeRO the piece is the local
- * tensor. Parameter (float32), moments, and the gradient that the update reads exist for pieces.
+ *   whole tensor            local tensor (tp)        piece (ZeRO)
+ *   +------+------+         +------+                 +------+
+ *   |      |      |         |      |                 |      |  rows [lo, hi) of fsdp index 0
+ *   |tp 0  |tp 1  |  ---->  |tp 0  |  ------------>  +------+
+ *   |      |      |         |      |                 |      |  rows [lo, hi) of fsdp index 1
+ *   +------+------+         +------+                 +------+
  *
- * Ranks that hold equal boxes are replicas: dp always, cp always, fsdp without ZeRO, tp where the parameter is not cut
- * or where there are fewer key-value heads than ranks, pp where two stages use it (a tied head). The gradient of a
- * piece is summed over the ranks that hold a share of it: over dp, fsdp and cp in any case; over its tp replicas where
- * each has computed a part of it only; over the stages that use it. */
+ * A rank's local tensor is its part of a parameter under tensor parallelism: rows x cols, dense; a vector has one
+ * column. With ZeRO a rank owns a piece of each local tensor: whole rows [lo, hi) in multiples of a grain. The pieces
+ * of the fsdp group cover the local tensor, and each piece is contiguous in memory and consists of few boxes. Without
+ * ZeRO the piece is the local tensor. Parameters (float32), moments and the gradient that the update reads are stored
+ * by piece.
+ *
+ * Ranks that hold equal boxes are replicas: over dp and cp always, over fsdp without ZeRO, over tp where the parameter
+ * is not cut or where there are fewer key-value heads than ranks, over pp where two stages use it (a tied head). The
+ * gradient of a piece is summed over the ranks that hold a share of it: over dp, fsdp and cp always; over its tp
+ * replicas where each computed only a part of it; over the stages that use it. */
 #ifndef DTD_COMMON_PLAN_SHARDING_H
 #define DTD_COMMON_PLAN_SHARDING_H
 
 #include "common/base/box.h"
-#include "common/plan/graph.h"
 #include "common/mesh/mesh.h"
+#include "common/plan/graph.h"
 
-/* The units [lo, hi) of one segment that index `i` of `parts` has. Groups are dealt whole while there are as many as
- * parts; else parts are dealt to groups, and a group's units are split among its parts, or, where it has one unit,
- * held by all of them. */
+/* The units [lo, hi) of one segment that index `i` of `parts` has. With at least as many groups as parts, a part gets
+ * whole groups. With fewer, a group gets several parts, which split its units, or all hold its units where they are
+ * shared. */
 void sharding_cut(const struct graph_cut *cut, int parts, int i, int64_t *ret_lo, int64_t *ret_hi);
-/* Parts with equal ranges are replicas of one box: the box's number among the distinct ones, and how many there are. */
+/* Parts with equal ranges are replicas of one box. Returns the number of index i's box among the distinct ones;
+ * *ret_boxes is how many there are. */
 int sharding_cut_box(const struct graph_cut *cut, int parts, int i, int *ret_boxes);
-/* Elements of dimension `extent` that the part has, over all segments. */
+/* Elements of a dimension of `extent` that index `i` has, over all segments. */
 int64_t sharding_cut_extent(const struct graph_cut *cut, int64_t extent, int parts, int i);
 
-/* Which stages there are and what runs where: contiguous runs of layers, chunk c of rank r is stage c * pp + r. */
+/* A pipeline stage: a contiguous range of nodes. Chunk c of pipeline rank r is stage c * pp + r. */
 struct sharding_stage {
     int first_node, end_node;
 };
 
-/* A pipeline rank one of whose stages takes a parameter; next: another one of the same parameter, 0: none. */
+/* A pipeline rank one of whose stages uses a parameter; next: another use of the same parameter, 0: none. */
 struct sharding_use {
     int pp, next;
 };
 
 struct sharding_param {
-    int use;            /* the first of its uses in place.use; 0: none */
+    int use;            /* its first use, in sharding.use; 0: none */
     bool held;          /* one of this rank's stages uses it */
-    int stages;         /* pipeline ranks that do */
-    int64_t rows, cols; /* local tensor; of a parameter that is not held too */
-    int64_t lo, hi;     /* piece: rows */
-    int64_t grain;      /* rows: pieces begin at multiples of it; a grain has at most 1024 elements, or one row */
-    int64_t slot;       /* elements that the largest piece of any rank has: pieces lie at equal offsets on all ranks */
-    int64_t full_slot;  /* the same of local tensors */
-    int tp_box, tp_boxes; /* which of the distinct boxes that tp makes */
-    int64_t block0;       /* where its local tensor's blocks of squares begin in the array of all of them */
+    int stages;         /* number of pipeline ranks that use it */
+    int64_t rows, cols; /* local tensor; also set for a parameter that is not held */
+    int64_t lo, hi;     /* rows of the piece */
+    int64_t grain;      /* rows; pieces begin at multiples of it. A grain has at most 1024 elements, or one row */
+    int64_t slot;      /* elements of the largest piece of any rank, so that offsets of pieces are equal on all ranks */
+    int64_t full_slot; /* elements of the largest local tensor of any rank */
+    int tp_box, tp_boxes; /* number of this rank's box among the distinct boxes over tp, and their number */
+    int64_t block0;       /* first of its local tensor's blocks of squares in the array of all blocks (step_end.c) */
 };
 
 struct sharding {
     struct mesh mesh;
     int rank, coord[AXIS_COUNT];
     int zero;
-    struct sharding_param *param; /* by graph tensor; rows 0 for what is no parameter */
-    struct sharding_stage *stage; /* of the whole pipeline: mesh pp * chunks */
-    struct sharding_use *use;     /* of all parameters, from 1 on: most have one, a tied head has two */
+    struct sharding_param *param; /* by graph tensor; rows is 0 where the tensor is no parameter */
+    struct sharding_stage *stage; /* of the whole pipeline: pp * chunks stages */
+    struct sharding_use *use;     /* of all parameters, from index 1 on; most have one use, a tied head has two */
     int n_uses, n_stages, chunks;
     int64_t n_blocks; /* of squares, all parameters, all boxes */
 };
 
-/* Elements of a row-wise grain of a tensor with `cols` columns, times cols the size of a block of squares. */
+/* Rows of a grain of a tensor with `cols` columns. A block of squares has grain * cols elements. */
 int64_t sharding_grain(int64_t cols);
 
-/* `chunks` per pipeline rank. ERR_INVALID with why[] names what cannot be cut so and the nearest legal choice. Freed by
- * sharding_fini. */
+/* `chunks`: per pipeline rank; `zero`: parallel.zero. ERR_INVALID: `why` names the tensor or the layers that cannot be
+ * cut in this way, and the nearest legal choice. Freed by sharding_fini. */
 NODISCARD err_t sharding_init(struct sharding *p, const struct graph *g, const struct mesh *mesh, int rank, int zero,
-                           int chunks, struct why *why);
+                              int chunks, struct why *why);
 void sharding_fini(struct sharding *p); /* legal on a zeroed one */
 
-/* Rows of parameter t's local tensor that fsdp index i owns. */
+/* The rows of parameter t's local tensor that fsdp index i owns. */
 void sharding_piece(const struct sharding *p, int t, int i, int64_t *ret_lo, int64_t *ret_hi);
 
-/* Rows [lo, hi) of the local tensor as boxes of the global one. Each lies in the local memory with `stride` elements
- * between rows of the box, from element `offset` on, counted from the start of row lo. Returns their number; writes at
- * most SHARDING_MAX_BOXES. */
+/* Rows [lo, hi) of the local tensor as boxes of the global one. In local memory a box begins `offset` elements after
+ * the start of row lo, with `stride` elements from one of its rows to the next. Returns the number of boxes, at most
+ * SHARDING_MAX_BOXES: one per segment of a cut. */
 #define SHARDING_MAX_BOXES 8
 struct sharding_box {
     struct box box;
     int64_t offset, stride;
 };
 int sharding_boxes(const struct sharding *p, const struct graph *g, int t, int64_t lo, int64_t hi,
-                struct sharding_box ret[SHARDING_MAX_BOXES]);
+                   struct sharding_box ret[SHARDING_MAX_BOXES]);
 
 /* Whether a stage of pipeline rank `pp` uses parameter t. */
 bool sharding_uses(const struct sharding *p, int pp, int t);
 
-/* Whether this rank is the one that counts its piece in the norm and in sums over distinct elements: the first of its
+/* Whether this rank counts its piece in the norm and in sums over distinct elements: it is the first of the piece's
  * replicas in tp and pp. */
 bool sharding_counts(const struct sharding *p, const struct graph *g, int t);
 
-/* The ranks that differ from this one on the given axes only (a set of 1 << axis), ascending. Returns their number;
- * `ret` has room for all workers. */
+/* The ranks that differ from this one only on the given axes (a set of 1 << axis), in ascending order. Returns their
+ * number; the caller provides `ret` with room for all workers. */
 int sharding_group(const struct sharding *p, unsigned axes, int *ret);
 
 #endif

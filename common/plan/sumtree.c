@@ -1,5 +1,5 @@
-/* One stack serves all four questions, so that worker and plan cannot differ in how they count. Finding whether two
- * nodes are siblings walks from the root, at most 62 steps. */
+/* All four functions run the same stack, so the worker and the plan cannot count differently. siblings() walks from the
+ * root, at most 62 steps. */
 #include "common/plan/sumtree.h"
 
 #include <assert.h>
@@ -32,7 +32,7 @@ static bool siblings(int64_t n, int64_t a, int64_t m, int64_t b)
     return false;
 }
 
-/* Puts `leaf` on the stack and merges; returns the number of merges. */
+/* Returns the number of merges. */
 static int push_leaf(int64_t n, int64_t leaf, struct sumtree_node *stack, int *height)
 {
     int merges = 0;

@@ -1,8 +1,9 @@
-/* Building graphs. A model says which tensors and operators it has; everything here is alike for all of them: names,
- * growth, the checks of dimensions that a person can get wrong, and the counts that forecasts read.
+/* Building graphs. A model's file lists its tensors and operators; this file has what all models share: names, growth,
+ * the checks of dimensions in the job file, and the counts that estimates read.
  *
- * Invariants: nodes stand in an order that computes; a tensor has one producer (rope, which works in place, apart);
- * sizes are bounded so that no product of them, in bytes and with all optimizer state, leaves 63 bits. */
+ * Invariants: every node comes after the nodes that make its inputs; a tensor has one producer (except for rope, which
+ * works in place); sizes are bounded so that no product of them, in bytes and with all optimizer state, overflows 63
+ * bits. */
 #include "common/plan/models/build.h"
 
 #include "common/plan/models/models.h"
@@ -173,7 +174,7 @@ void graph_add_loss(struct graph_builder *b, int logits)
     b->g->loss_node = b->g->n_nodes - 1;
 }
 
-/* ---- what a person can get wrong ---- */
+/* ---- checks of the job's dimensions ---- */
 
 static err_t check_range(const char *key, int64_t value, int64_t max, struct why *why)
 {
@@ -183,7 +184,7 @@ static err_t check_range(const char *key, int64_t value, int64_t max, struct why
                    (long long)value, (long long)max, (long long)(value < 1 ? 1 : max));
 }
 
-/* The divisor of n that is nearest to x, the smaller of two. */
+/* The divisor of n that is nearest to x; of two equally near ones the smaller. */
 static int64_t nearest_divisor(int64_t n, int64_t x)
 {
     for (int64_t d = 0;; d++) {
