@@ -1,17 +1,20 @@
-/* Asynchronous tensor parallelism: with sequence parallelism a product overlaps the collective in front of it, or
- * behind.
+/* Asynchronous tensor parallelism (with sequence parallelism): a matmul overlaps the collective before or after it.
  *
- * In front of a product that needs all tokens their gathering is a ring: in step s a rank passes on the own tokens that
- * began s ranks before it. The products of one member's tokens, all that take them, are computed while the next are on
- * their way, the own ones first; what they make lies where one product of all tokens would put it. All steps of the
- * ring are queued at once, since every member's tokens have a buffer of their own: no step waits for a product. The
- * backward, whose products of weights sum over all tokens, gathers whole, and so does what it makes again.
+ * All-gather before a matmul. The all-gather runs as a ring: in step s each rank forwards the block of tokens that
+ * originated s ranks before it. The matmuls on one rank's block run while the next block is in flight, starting with
+ * the rank's own block; results go to where a single matmul over all tokens would write them. All ring steps are queued
+ * at once, because every block has its own buffer. The backward pass gathers everything first, since weight gradients
+ * sum over all tokens; so does the recomputation in it.
  *
- * Behind a product that makes shares some columns of the sum are on their way while the next are computed; they are put
- * together when all are there.
+ * Reduce-scatter after a matmul. Column blocks of the result are reduced while the next block is computed, and copied
+ * into one matrix at the end.
  *
- * Either way each number is the same sum. Where a product's sums do not depend on how many rows and columns it has, as
- * in the reference kernels, no bit changes. */
+ *   rank 1 of 3:
+ *   compute  | block 1   | block 0   | block 2 |    | cols 0 | cols 1     | cols 2     |            | copies |
+ *   comm     | receive 0 | receive 2 |                       | sum cols 0 | sum cols 1 | sum cols 2 |
+ *
+ * Both produce the same sums. They are bit-identical if a matmul's summation order does not depend on its number of
+ * rows and columns, as in the reference kernels. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 
@@ -19,7 +22,7 @@
 
 #define ALIGN 64
 
-/* A buffer of some rows and columns of activation t. */
+/* A buffer for a block of activation t. */
 static int part_buffer(struct compiler *c, int t, struct graph_dim rows, int64_t cols, const char *what, int part)
 {
     struct buffer b = {.tensor = t, .dtype = c->p->dtype, .ndim = 2, .space = SPACE_WORK, .run = -1, .slots = 1};
@@ -29,7 +32,7 @@ static int part_buffer(struct compiler *c, int t, struct graph_dim rows, int64_t
     return compile_buffer(c, &b);
 }
 
-/* ---- tokens, as they come ---- */
+/* ---- all-gather before a matmul ---- */
 
 static struct graph_dim tokens_of(const struct compiler *c, int member, int64_t per_token)
 {
@@ -43,13 +46,13 @@ static struct graph_dim tokens_before(const struct compiler *c, int member, int6
     return (struct graph_dim){member == tp_index(c) ? SYM_OWN0 : sym, per_token};
 }
 
-/* Whose tokens come in step s - 1 of the ring; in front of it, this rank's own. */
+/* The member whose tokens arrive in step s - 1 of the ring; for s = 0 this rank. */
 static int origin_member(const struct compiler *c, int s)
 {
     return (tp_index(c) - s + tp_size(c)) % tp_size(c);
 }
 
-/* As long on all ranks, so that all ranks' memory is alike: the first member has most. */
+/* As large as for the first member, which has most tokens, so that all ranks need equal memory. */
 static int tokens_buffer(struct compiler *c, int t, int member)
 {
     int b = part_buffer(c, t, tokens_of(c, member, 1), tp_cols(c, t), "of", member);
@@ -59,7 +62,7 @@ static int tokens_buffer(struct compiler *c, int t, int member)
     return b;
 }
 
-/* Brings x's tokens of all members, each into its buffer of c->parts. */
+/* Emits the ring: x's tokens of every member, each into its buffer of c->parts. */
 static void emit_ring(struct compiler *c, int x)
 {
     int n = tp_size(c), step = MUTANT(TOKENS_BACKWARDS) ? n - 1 : 1;
@@ -89,7 +92,7 @@ static bool is_overlapped(const struct compiler *c, int i, int x)
     return async_tp_overlaps_gather(c, i) && c->g->nodes[i].in[0] == x;
 }
 
-/* The rows of one member's tokens of product i. */
+/* The matmul of linear i on one member's tokens. */
 static void product_of(struct compiler *c, int i, int member)
 {
     int gelu = compile_gelu_after(c, i), made = c->act[c->g->nodes[i].out[0]];
@@ -118,7 +121,7 @@ void async_tp_emit_gather(struct compiler *c, int first)
                 product_of(c, i, origin_member(c, s));
 }
 
-/* ---- columns, as they are ready ---- */
+/* ---- reduce-scatter after a matmul ---- */
 
 bool async_tp_overlaps_sum(const struct compiler *c, int i)
 {
@@ -133,7 +136,7 @@ static int64_t share_bytes(const struct compiler *c, int64_t cols)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* One run for the columns of all parts: if two shared bytes, the product of the one would wait for the other's sum. */
+/* One run for all column blocks. If two blocks shared bytes, the matmul of one would wait for the other's sum. */
 static int share_run(struct compiler *c, int t)
 {
     struct buffer b = {.tensor = -1, .dtype = c->p->dtype, .ndim = 1, .space = SPACE_WORK, .run = -1, .slots = 1};
@@ -148,7 +151,7 @@ static int share_run(struct compiler *c, int t)
     return compile_buffer(c, &b);
 }
 
-/* Columns [lo, hi) of this rank's share, `at` bytes from the start of the run. */
+/* Computes columns [lo, hi) of this rank's share, `at` bytes from the start of the run. */
 static int share_of(struct compiler *c, int i, int part, int64_t lo, int64_t hi, int run, int64_t at)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -170,11 +173,11 @@ static int share_of(struct compiler *c, int i, int part, int64_t lo, int64_t hi,
     return share;
 }
 
-/* Their sum, for own tokens. */
+/* The sum of a column block over the group, on own tokens. */
 static int sum_of(struct compiler *c, int t, int share, int part, int64_t cols)
 {
     int y = part_buffer(c, t, tokens_of(c, tp_index(c), 1), cols, "sum", part);
-    if (y >= 0 && c->p->buffers[y].bytes == 0) /* without own tokens: a place by which ops are ordered */
+    if (y >= 0 && c->p->buffers[y].bytes == 0) /* without own tokens: bytes for the order of ops to follow from */
         c->p->buffers[y].bytes = ALIGN;
     struct op *op = compile_collective(c, OP_OWN_SCATTER, c->producer[t], 1u << AXIS_TP);
     op->m = dim_tokens(1);

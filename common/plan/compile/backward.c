@@ -1,38 +1,21 @@
 /* The backward rule of every operator of the graph, emitted in reverse order of the forward.
  *
- * c->grad[t] names the buffer with the gradient of activation t from the moment its first consumer has written it until
- * its producer has read it. Several tensors may share one buffer: what flows into a residual sum is the gradient of
- * both its parts. A buffer may be overwritten only by its last user, so every in-place choice asks may_overwrite()
- * first; that lets one buffer carry the residual stream's gradient from the head to the embedding.
+ * c->grad[t] is the buffer with the gradient of activation t, from the op of its first consumer until the op of its
+ * producer. Several tensors may share one buffer: the gradient of a residual sum is the gradient of both addends.
+ * may_overwrite() therefore guards every in-place choice. One buffer so carries the gradient of the residual stream
+ * from the head to the embedding.
  *
- * Gradients of weights come before gradients of inputs, so that the saved input is free when the gradient is made, and
- * a unit's reduce may start as early as it can; where a product gives its input a share of a sum, they come behind it,
- * while the sum travels. The pass emitted here is the first of a step: a weight's first product writes, which saves
- * zeroing all gradients; what can only be added to is zeroed just before its first use.
- * compile.c makes the pass of the later microbatches from it: no zeroing, and every product of a weight adds.
+ * Gradients of weights come before gradients of inputs, which frees the saved input early and lets a unit's reduce
+ * start early. Where a linear gives its input a share of a sum over tp, they come after it, while the sum is in flight.
+ * The list emitted here is that of the first microbatch: the first matmul of a weight writes, so matrices need no
+ * zeroing, and gradients that kernels can only add to are zeroed just before. stages.c derives the list of later
+ * microbatches.
  *
- * A backward in halves: the first keeps every product's dy for the second (weight_dy is one more user, so nobody writes
- * over it); norms and tables have no second half. Own tokens of x and dy are gathered anew in each half, which keeps
- * one part of them from forward to backward instead of all.
+ * A split backward keeps every linear's dy for its second half in weight_dy, which counts as a user of the buffer.
+ * Norms and tables have no second half.
  *
- * Tensor parallelism. What a product with a weight cut by its output gives its x is a share of a sum on all tokens.
- * Shares of all consumers are added here first (c->shares) and summed over the group once, when x's producer takes its
- * gradient; what other consumers gave is whole, and added behind that. A parameter's gradient is whole, or a share over
- * tp (c->tp_shares, which once.c sums) when its rank saw only some tokens, or when ranks with other query heads hold
- * the same key-value heads:
- *
- *   operator, weight cut    parameter       x         dy        gradient without sp   with sp
- *   linear by output        weight, bias    all       columns   whole (of the part)   whole: x is gathered
- *     shared kv heads       weight, bias    all       columns   share                 share: of some query heads
- *   linear by input         weight          columns   all       whole (of the part)   whole: dy is gathered
- *                           bias            -         all       whole, replicated     whole, replicated
- *   linear, not cut         weight, bias    own       own       whole, replicated     share: of own tokens
- *   norm                    weight, bias    own       own       whole, replicated     share: of own tokens
- *   embed, by vocabulary    table           ids       all       whole (of the part)   whole: dy is gathered
- *                           positions       -         all       whole, replicated     whole, replicated
- *
- * A tied table is cut alike in both of its roles, so its two gradients meet in one buffer. Replicated means computed
- * by all from equal operands: equal bits, summed by nobody. */
+ * Which operands tensor parallelism gathers, and which gradients are shares of a sum over tp (c->tp_shares), is the
+ * table in docs/internals/tensor-parallel.md. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 
@@ -48,13 +31,13 @@ static int users(const struct compiler *c, int buffer)
     return n;
 }
 
-/* `buffer`, a gradient in the table, is wanted by nobody else. */
+/* Whether `buffer`, one of c->grad, has no other user. */
 static bool may_overwrite(const struct compiler *c, int buffer)
 {
     return buffer >= 0 && users(c, buffer) == 1 && !tp_is_share(c, buffer);
 }
 
-/* A value of the forward, made again where it was given up. */
+/* A value of the forward, recomputed where it was discarded. */
 static int forward_value(struct compiler *c, int t)
 {
     if (t >= 0 && c->producer[t] >= 0 && recompute_discarded(c, t))
@@ -68,7 +51,7 @@ static void elementwise(struct compiler *c, struct op *op, int t)
     op->n = dim_one(tp_cols(c, t));
 }
 
-/* `buffer` holds one consumer's part of t's gradient: the first becomes the gradient, others are added to it. */
+/* Adds one consumer's part of t's gradient, in `buffer`. The first part becomes the gradient. */
 static void add_gradient(struct compiler *c, int t, int buffer)
 {
     if (c->grad[t] < 0) {
@@ -86,8 +69,8 @@ static void add_gradient(struct compiler *c, int t, int buffer)
 
 static void emit_weight_gradient(struct compiler *c, int i);
 
-/* Everybody has given: the shares of the group become one sum. While it is under way the weights' gradients of who gave
- * them are computed. */
+/* All consumers have added to the share of t's gradient: sums it over the group. While the sum is in flight, the weight
+ * gradients of these consumers are computed. */
 static void sum_shares(struct compiler *c, int t)
 {
     int share = c->shares[t], sum;
@@ -101,7 +84,7 @@ static void sum_shares(struct compiler *c, int t)
     add_gradient(c, t, sum);
 }
 
-/* Takes the gradient of t from the table: its producer, the last to need it, is being emitted. */
+/* Called when t's producer, the last user of the gradient, is emitted. */
 int compile_take_grad(struct compiler *c, int t)
 {
     sum_shares(c, t);
@@ -113,14 +96,16 @@ int compile_take_grad(struct compiler *c, int t)
 
 /* ---- gradients of parameters ---- */
 
-/* What has been put into t's gradient is of own tokens, or of some of the query heads that use a key-value head. */
+/* Marks t's gradient as a share over tp: it is a sum over own tokens only, or over some of the query heads that use a
+ * key-value head. */
 static void mark_shares(struct compiler *c, int t, bool own_tokens)
 {
     bool shared = c->g->tensors[t].cut.segments && c->p->sharding.param[t].tp_boxes < c->p->mesh.size[AXIS_TP];
     c->tp_shares[t] |= (own_tokens && !MUTANT(NORM_SHARES_UNMARKED)) || (shared && !MUTANT(KV_SHARES_UNMARKED));
 }
 
-/* The gradient buffer of parameter t for a kernel that only adds; -1 when t is absent. */
+/* The gradient buffer of parameter t for a kernel that can only add, zeroed before its first use; -1 when t is absent.
+ */
 static int param_grad_added(struct compiler *c, int t, int node, bool own_tokens)
 {
     if (t < 0)
@@ -161,10 +146,10 @@ static void embed(struct compiler *c, int i, enum op_kind kind)
             embed_segment(c, i, kind, s, args);
 }
 
-/* ---- products ---- */
+/* ---- linear ---- */
 
-/* dW[out, in] = dy^T x, or with trans_w dW[in, out] = x^T dy; the sums over the tokens of dy are the bias's gradient.
- */
+/* dW[out, in] = dy^T x, or with trans_w dW[in, out] = x^T dy. The bias gradient is the sum of dy over tokens, which the
+ * same op computes. */
 static void linear_weight(struct compiler *c, int i, int dy)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -188,8 +173,8 @@ static void linear_weight(struct compiler *c, int i, int dy)
     c->grad_started[n->in[1]] = true;
 }
 
-/* dx = dy W into `dx`, which is t's. Where x is a GELU's and nobody else's, the product goes on through it: its result
- * is the gradient of what the GELU read, t. */
+/* dx = dy W, into buffer `dx`, the gradient of t. t is x, or, where the linear is the only reader of a GELU's output,
+ * the input of the GELU: the op then applies the GELU's gradient too. */
 static void linear_dx(struct compiler *c, int i, int dy, int t, int dx, bool acc)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -209,8 +194,9 @@ static void linear_dx(struct compiler *c, int i, int dy, int t, int dx, bool acc
     op_arg(op, 4, aux);
 }
 
-/* The gradient of t so far, in a buffer of its own. What is added to it then has the bits that it would have in place:
- * who else needs the old one (a split backward's other half, a message) changes no number. */
+/* Copies the gradient of t so far to a buffer of its own, to which the caller then adds. The sum has the same bits as
+ * in place, so it does not matter whether the old buffer has another user (the second half of a split backward, or a
+ * message). */
 static int copy_gradient(struct compiler *c, int t)
 {
     int from = c->grad[t], to = compile_work_buffer(c, t, ".grad");
@@ -222,7 +208,7 @@ static int copy_gradient(struct compiler *c, int t)
     return to;
 }
 
-/* Added where another consumer of x has been there already, unless that gradient is dy itself (x and y were added). */
+/* Adds to the gradient that another consumer of x has written, unless that gradient is dy itself (x + y). */
 static void linear_input(struct compiler *c, int i, int dy)
 {
     int gelu = compile_gelu_before(c, i), x = c->g->nodes[i].in[0], t = gelu >= 0 ? c->g->nodes[gelu].in[0] : x;
@@ -237,7 +223,7 @@ static void linear_input(struct compiler *c, int i, int dy)
         add_gradient(c, t, dx);
 }
 
-/* This rank's share of x's gradient, on all tokens. */
+/* Adds to this rank's share of x's gradient, on all tokens. */
 static void linear_input_share(struct compiler *c, int i, int dy)
 {
     int x = c->g->nodes[i].in[0];
@@ -257,7 +243,8 @@ static int linear_dy(struct compiler *c, int i, int dy)
     return gather ? tp_gather_tokens(c, c->g->nodes[i].out[0], dy, ".grad.all") : dy;
 }
 
-/* A split backward's second half of product i; or, in a whole one, what waited for a sum to be under way. */
+/* The weight gradient of linear i, which was postponed: to the second half of a split backward, or until a sum is in
+ * flight. */
 static void emit_weight_gradient(struct compiler *c, int i)
 {
     int dy = c->weight_dy[i];
@@ -273,23 +260,23 @@ static void linear(struct compiler *c, int i, enum op_kind kind)
     int x = c->g->nodes[i].in[0], dy = compile_take_grad(c, c->g->nodes[i].out[0]), all = linear_dy(c, i, dy);
     (void)kind;
     if (c->half == PASS_INPUTS || by_out) {
-        (void)forward_value(c, x); /* for the weight's gradient: what it is made from is overwritten by then */
+        (void)forward_value(c, x); /* recomputes x now: its inputs are overwritten before the weight gradient */
         c->weight_dy[i] = dy;
     } else {
         linear_weight(c, i, all);
     }
     if (c->half == PASS_WHOLE && by_out)
-        tp_all_tokens(c, x); /* arrives while the input's gradient is computed */
+        tp_all_tokens(c, x); /* in flight while the input gradient is computed */
     if (by_out)
         linear_input_share(c, i, all);
     else
         linear_input(c, i, all);
 }
 
-/* ---- all else ---- */
+/* ---- other operators ---- */
 
-/* dx is the gradient of the sum x + res, so of each of them, with what flows past the norm in it (d_res). It takes
- * d_res's place unless another tensor's producer still needs that, or it is dy too (y and the sum were added). */
+/* dx is the gradient of the sum x + res, and so of both addends. It includes d_res, the gradient that bypasses the
+ * norm. It overwrites d_res unless that buffer has another user, or is dy too (y and the sum were added). */
 static void norm(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -349,7 +336,8 @@ static void attention_op(struct compiler *c, int i, enum op_kind kind, int d_o, 
     op_arg(op, 5, d_o);
 }
 
-/* Together d_q, d_k and d_v cover their buffers, one each or column ranges of one, so "=" is right. */
+/* d_q, d_k and d_v cover their buffers completely, one each or as column ranges of one, so the op may write them
+ * without adding. */
 static void attention(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -372,7 +360,7 @@ static void attention(struct compiler *c, int i, enum op_kind kind)
             add_gradient(c, n->in[k], d_in[k]);
 }
 
-/* The gradients of gate and up take over the buffers of their values, which nobody else wants. */
+/* The gradients of gate and up overwrite their values where these have no other reader. */
 static void swiglu(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -414,7 +402,7 @@ static void gelu(struct compiler *c, int i, enum op_kind kind)
         unary(c, i, kind);
 }
 
-/* No op: both inputs have the sum's gradient. */
+/* No op: both inputs get the gradient of the sum. */
 static void add(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -424,7 +412,7 @@ static void add(struct compiler *c, int i, enum op_kind kind)
     add_gradient(c, n->in[1], dy);
 }
 
-/* No op: what was added does not depend on x. */
+/* No op: the positions do not depend on x. */
 static void positions(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -432,7 +420,7 @@ static void positions(struct compiler *c, int i, enum op_kind kind)
     add_gradient(c, n->in[0], compile_take_grad(c, n->out[0]));
 }
 
-/* The same numbers decide again. */
+/* The op computes the same mask again, from the same counters. */
 static void dropout(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -447,7 +435,7 @@ static void dropout(struct compiler *c, int i, enum op_kind kind)
     add_gradient(c, n->in[0], dx);
 }
 
-/* No op: the forward's cross entropy has left the gradient in place of the logits. */
+/* No op: the forward's cross entropy has written the gradient over the logits. */
 static void loss(struct compiler *c, int i, enum op_kind kind)
 {
     int logits = c->g->nodes[i].in[0];
@@ -482,7 +470,7 @@ void compile_backward(struct compiler *c, struct sharding_stage nodes, enum pass
     if (half != PASS_WEIGHTS)
         recompute_discard(c, nodes);
     for (int t = 0; t < c->g->n_tensors; t++) {
-        c->grad_started[t] &= half == PASS_WEIGHTS; /* goes on where the half for inputs has been */
+        c->grad_started[t] &= half == PASS_WEIGHTS; /* the half for inputs may have started gradients */
         c->full[t] = -1;
     }
     for (int i = nodes.end_node - 1; i >= nodes.first_node && !c->err; i--)

@@ -1,12 +1,16 @@
-/* Buffers and where those lie that live as long as the job: parameters, optimizer state, gradients, host scalars.
+/* Buffers, and the offsets of those that live as long as the job: parameters, optimizer state, gradients, host scalars.
  *
- * All that belongs to parameters is laid out alike: unit by unit, in each the graph's order, every tensor in a slot as
- * large as any rank of the stage needs (sharding.h), at 64 bytes, so that one operation can take all of a unit and
- * ranks agree on offsets without talking. There are two such lines: of pieces (parameters, moments, gradients that are
- * summed) and of local tensors (what is computed with, and the gradients of that); without ZeRO they are one. The gaps
- * between tensors are zero from the allocation and stay zero: no op writes there anything but sums of zeros. Copies in
- * a narrower type keep the elements' places, so there the alignment is as much wider as the type. Of what a rank's
- * stages do not use it has nothing. */
+ * Everything that belongs to parameters has the same layout, a line:
+ *
+ *   | unit 0: | tensor a    .| tensor b  ...| unit 1: | tensor c .| ...        . gap
+ *
+ * unit by unit, in the graph's order, each tensor in a slot as large as the largest rank of the stage needs
+ * (sharding.h), aligned to 64 bytes. One op can therefore process a whole unit, and all ranks compute the same offsets
+ * without communication. There are two such lines: one of pieces (parameters, moments, summed gradients) and one of
+ * local tensors (values in the compute type, and their gradients); without ZeRO they are the same. The gaps are zero
+ * from the allocation and stay zero, because ops write only sums of zeros there. Copies in a narrower type keep the
+ * index of every element, so the alignment of the wide type is larger by the ratio of the types' sizes. A rank has no
+ * buffer for a parameter that its stages do not use. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 
@@ -23,8 +27,8 @@ static int64_t align(int64_t bytes, int64_t to)
     return (bytes + to - 1) / to * to;
 }
 
-/* The alignment of parameters and of all that is laid out like them, for elements of a type: as many elements in each.
- */
+/* Alignment in bytes of parameters, and of everything with their layout, for elements of a type: the same number of
+ * elements in every type. */
 static int64_t param_align(const struct compiler *c, enum dtype dtype)
 {
     const int64_t size = (int64_t)dtype_bytes(c->p->dtype);
@@ -73,8 +77,8 @@ static void set_name(struct buffer *b, const char *name, const char *suffix)
     snprintf(b->name, sizeof(b->name), "%s%s", name, suffix);
 }
 
-/* What is computed with is in SPACE_WORK; parameters, their gradients and moments, and statistics are wide. An
- * activation's part follows from how the model cuts it. */
+/* A buffer for tensor t. Values in the compute type are in SPACE_WORK; parameters, their gradients and moments, and
+ * statistics have the wide type. */
 static struct buffer of_tensor(const struct compiler *c, int t, const char *suffix, enum buffer_space space)
 {
     const struct graph_tensor *g = &c->g->tensors[t];
@@ -91,7 +95,7 @@ int compile_work_buffer(struct compiler *c, int tensor, const char *suffix)
     struct buffer b = of_tensor(c, tensor, suffix, SPACE_WORK);
     b.pitch = c->pitched[tensor] ? pitch_of(c, tensor) : 0;
     int i = compile_buffer(c, &b);
-    if (i >= 0 && c->p->buffers[i].bytes == 0) /* a rank without own tokens: a place by which ops are ordered */
+    if (i >= 0 && c->p->buffers[i].bytes == 0) /* without own tokens: bytes for the order of ops to follow from */
         c->p->buffers[i].bytes = ALIGN;
     return i;
 }
@@ -113,23 +117,23 @@ int compile_sent_buffer(struct compiler *c, int b, int index)
     return i;
 }
 
-/* ---- the two lines ---- */
+/* ---- lines of parameters ---- */
 
-/* A buffer per parameter, and a run per unit and over all. */
+/* A line to be laid out: a buffer per parameter, a run per unit, and a run over all units. */
 struct tensor_line {
     enum buffer_space space;
     enum dtype dtype;
     bool pieces;
-    const char *suffix, *unit_name, *name; /* unit_name NULL: no runs of units; name NULL: none over all */
+    const char *suffix, *unit_name, *name; /* unit_name NULL: no runs of units; name NULL: no run over all */
     int *index, *unit_run;
-    bool by_life; /* each unit by itself, placed by pack.c */
+    bool by_life; /* memory_plan.c assigns offsets, for each unit separately */
 };
 
 static int run_new(struct compiler *c, const struct tensor_line *l, const char *name, int64_t offset, int64_t bytes)
 {
     struct buffer b = {.tensor = -1, .ndim = 1, .space = l->space, .run = -1, .slots = 1, .dtype = l->dtype};
     int64_t size = (int64_t)dtype_bytes(b.dtype);
-    assert(size > 0); /* plan_mesh has seen to it */
+    assert(size > 0); /* plan_mesh has checked the dtype */
     b.dim[0] = dim_one(bytes / size);
     b.offset = offset;
     b.planned = !l->by_life;
@@ -159,7 +163,7 @@ static void set_run(struct compiler *c, int first, int end, int run)
             c->p->buffers[i].run = run;
 }
 
-/* Lays the unit out from `base` on; returns its end. */
+/* Adds the buffers of a unit from offset `base` on. Returns the end. */
 static int64_t lay_out_unit(struct compiler *c, const struct tensor_line *l, int unit, int64_t base)
 {
     int64_t start = base;
@@ -181,7 +185,7 @@ static int64_t lay_out_unit(struct compiler *c, const struct tensor_line *l, int
     return base;
 }
 
-/* Returns the end; *ret_run is the run over all. */
+/* Adds the buffers of all units. Returns the end; *ret_run is the run over all. */
 static int64_t lay_out(struct compiler *c, const struct tensor_line *l, int64_t base, int *ret_run)
 {
     int first = c->p->n_buffers;
@@ -208,7 +212,7 @@ void compile_gathered_params(struct compiler *c, int unit)
     lay_out_unit(c, &l, unit, 0);
 }
 
-/* What a rank has of each tensor of a unit, for gathers and scatters. */
+/* The table of a unit's tensors, for gathers and scatters. */
 static void parts_new(struct compiler *c, int unit)
 {
     struct program *p = c->p;
@@ -237,8 +241,8 @@ static void parts_new(struct compiler *c, int unit)
 
 /* ---- training ---- */
 
-/* The stack of the canonical tree: tree_depth copies of all gradients behind the first, each unit a buffer of its own.
- */
+/* The stack of the canonical tree: tree_depth copies of all gradients, after the gradients themselves; a buffer for
+ * each unit. */
 static void trees_new(struct compiler *c, const struct tensor_line *grads, int64_t size)
 {
     for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
@@ -257,7 +261,7 @@ static void trees_new(struct compiler *c, const struct tensor_line *grads, int64
     }
 }
 
-/* Gradients that live as long as a step: those of pieces first, where they are not the local ones. */
+/* Gradients that live as long as a step: first those of pieces, where they are not the local ones, then local ones. */
 static void grads_new(struct compiler *c)
 {
     struct program *p = c->p;
@@ -326,7 +330,7 @@ static int host_new(struct compiler *c, const char *name, int tensor, enum dtype
     return i;
 }
 
-/* What the host brings with a microbatch: an instance for each in flight. */
+/* Inputs that the host fills for each microbatch; an instance for each microbatch in flight. */
 static int input_new(struct compiler *c, const char *name, int tensor)
 {
     int i = host_new(c, name, tensor, DT_I32, dim_tokens(1));
@@ -348,7 +352,7 @@ static void loss_new(struct compiler *c)
         return;
     struct buffer *b = &p->buffers[p->loss_buffer];
     b->dim[0] = dim_one(1);
-    b->bytes = b->slot_bytes = 8; /* an instance per microbatch; host_new has made room for all */
+    b->bytes = b->slot_bytes = 8; /* an instance per microbatch, within the bytes that host_new reserved */
     b->slots = p->n_micros;
     b->slot_index = SLOT_MICRO;
 }
@@ -360,9 +364,10 @@ static void blocks_new(struct compiler *c)
     c->p->clip_buffer = host_new(c, "clip", -1, DT_F64, dim_one(1));
 }
 
-/* ---- what is computed with ---- */
+/* ---- parameters in the compute type ---- */
 
-/* Without ZeRO the parameters or, at the start of SPACE_WORK, their copies; a rank without work has none. */
+/* Without ZeRO: the parameters, or their copies at the start of SPACE_WORK. A rank without microbatches has no copies.
+ */
 static void values_whole(struct compiler *c)
 {
     struct program *p = c->p;
@@ -374,7 +379,7 @@ static void values_whole(struct compiler *c)
         memcpy(c->value, p->param_buffer, (size_t)c->g->n_tensors * sizeof(*c->value));
 }
 
-/* Local tensors, gathered from pieces or their copies, which stand behind the parameters. */
+/* With ZeRO: local tensors, gathered from the pieces, or from copies of the pieces, which follow the parameters. */
 static void values_sharded(struct compiler *c, int *piece_copies)
 {
     struct program *p = c->p;
@@ -398,7 +403,7 @@ static void values_sharded(struct compiler *c, int *piece_copies)
         p->space_bytes[SPACE_PARAM] = lay_out(c, &copies, p->space_bytes[SPACE_PARAM], &c->all_copies);
     for (int unit = 0; unit < c->g->n_units && !c->err; unit++) {
         parts_new(c, unit);
-        if (zero_stage(c) == 3 && zero_rounds(c) > 0) /* where nobody works nobody gathers */
+        if (zero_stage(c) == 3 && zero_rounds(c) > 0) /* else no rank of the group has a microbatch */
             compile_gathered_params(c, unit);
     }
     if (zero_stage(c) < 3)

@@ -1,18 +1,18 @@
-/* From a job and a graph to one rank's program: what there is at all, then each pass in its turn.
+/* The driver of the compiler: sets up the tables of one rank, then runs each pass in order (internal.h).
  *
- * Microbatch i is samples [i b, (i+1) b) of the global batch, on whatever rank it runs, and data ranks (dp x fsdp) get
- * contiguous ranges of microbatches. So the leaves of the gradient's sum are the same for every number of workers. In
- * canonical numerics each leaf is computed by itself and joins a fixed tree; otherwise a rank adds its microbatches in
- * place and the ranks' sums are reduced.
+ * Microbatch i is samples [i b, (i+1) b) of the global batch, whichever rank it runs on, and data ranks (dp x fsdp) get
+ * contiguous ranges of microbatches. The leaves of the gradient's sum are therefore the same for every number of
+ * workers. In canonical numerics each leaf is computed separately and added to a fixed tree; otherwise a rank adds its
+ * microbatches in place, and the ranks' sums are reduced.
  *
- * The forward and backward of all microbatches share their ops: what differs is in the action (pipeline.c). */
+ * All microbatches share the ops of their forward and backward; only the actions differ (pipeline.c). */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- growing ---- */
+/* ---- ops and actions ---- */
 
 static void op_clear(struct op *op, enum op_kind kind, int node)
 {
@@ -67,7 +67,7 @@ void compile_action(struct compiler *c, struct action a, struct op_range ops)
     p->actions[p->n_actions++] = a;
 }
 
-/* ---- what the rules ask ---- */
+/* ---- queries of the operators' rules ---- */
 
 int compile_value(const struct compiler *c, int t)
 {
@@ -94,10 +94,10 @@ bool compile_may_overwrite(const struct compiler *c, int t)
         return false;
     enum graph_op op = c->g->nodes[producer].op;
     return op == GO_LINEAR || op == GO_EMBED || op == GO_ADD || op == GO_POSITIONS ||
-           op == GO_DROPOUT; /* their backward does not read what they made */
+           op == GO_DROPOUT; /* their backward does not read their output */
 }
 
-/* The tensor between nodes `from` and `to` is made by the one and read by the other alone. */
+/* Tensor t is made by a `from` node, and a `to` node is its only reader. */
 static bool only_between(const struct compiler *c, int t, enum graph_op from, enum graph_op to)
 {
     return t >= 0 && c->producer[t] >= 0 && c->g->nodes[c->producer[t]].op == from && c->consumers[t] == 1 &&
@@ -189,7 +189,7 @@ static void group_new(struct compiler *c)
         p->groups[0].ranks[i] = i;
 }
 
-/* The most nodes that any rank keeps: replicas are laid out alike. */
+/* The most nodes that any rank keeps, because all ranks must have the same layout. */
 static int tree_depth_of_ranks(const struct program *p)
 {
     int depth = 0, ranks = p->mesh.size[AXIS_DP] * p->mesh.size[AXIS_FSDP];
@@ -202,7 +202,8 @@ static int tree_depth_of_ranks(const struct program *p)
     return depth;
 }
 
-/* Sorted by counting: held_from is first the number of each unit, two places on, then where the next one goes. */
+/* Counting sort by unit. held_from[u + 2] first counts the parameters of unit u; after the prefix sum, held_from[u + 1]
+ * is where the next one of unit u is stored. */
 static void held_new(struct compiler *c)
 {
     c->held = calloc((size_t)c->g->n_tensors + 1, sizeof(*c->held));
@@ -306,7 +307,7 @@ static void zero_losses(struct compiler *c)
     op_arg(op, 0, p->loss_buffer);
 }
 
-/* The parameters have changed, by the update or a load, or the copies' bytes have served another program. */
+/* The copies are stale: the update or a load has changed the parameters, or another program has used their bytes. */
 static void cast_params(struct compiler *c)
 {
     struct op *op = compile_op(c, OP_CAST, -1);
@@ -325,7 +326,8 @@ static struct op_range pass_begin(struct compiler *c)
     if (c->all_copies >= 0)
         cast_params(c);
     bool idle = p->first_micro == p->end_micro && p->mode == MODE_TRAIN && !p->tree_depth && !zero_scatters(c);
-    for (int unit = c->g->n_units - 1; unit >= 0 && idle && !c->err; unit--) { /* a rank without work adds zero */
+    for (int unit = c->g->n_units - 1; unit >= 0 && idle && !c->err;
+         unit--) { /* a rank without microbatches adds zero */
         if (c->unit_run[unit] < 0)
             continue;
         op = compile_op(c, OP_ZERO, -1);
@@ -342,8 +344,8 @@ static void compile_program(struct compiler *c)
         p->tree_depth = tree_depth_of_ranks(p);
     pipeline_init(c);
     compile_buffers(c);
-    compile_group(c, 1u << AXIS_PP); /* all that only some ranks will ask for, in one order */
-    if (p->mode == MODE_GENERATE)    /* only the last stage has logits to bring together */
+    compile_group(c, 1u << AXIS_PP); /* groups that only some ranks use are added here, in the same order on all */
+    if (p->mode == MODE_GENERATE)    /* only the last stage gathers logits */
         compile_group(c, 1u << AXIS_CP | 1u << AXIS_TP);
     if (p->mode != MODE_GENERATE || c->all_copies >= 0)
         compile_action(c, (struct action){.kind = ACT_BEGIN, .micro = -1, .unit = -1}, pass_begin(c));
@@ -366,7 +368,7 @@ static int chunks_of(const struct job_spec *job)
     return job->parallel.chunks > 1 ? (int)job->parallel.chunks : 1;
 }
 
-/* Nodes that the graph of the caller does not have. */
+/* Ops of the nodes that stages_cut_graph added name no node, because the caller's graph does not have them. */
 static void forget_cut(struct compiler *c, const struct graph *g)
 {
     for (int i = 0; i < c->p->n_ops; i++)
@@ -389,7 +391,7 @@ static err_t compile_rank(const struct job_spec *job, const struct graph *g, con
     c.err = sharding_init(&p.sharding, g, &p.mesh, rank, (int)job->parallel.zero, chunks_of(job), why);
     if (!c.err && p.sharding.n_stages > 1) {
         c.err = stages_cut_graph(g, &p.sharding, &cut, why);
-        c.g = &cut; /* nothing goes on after an error */
+        c.g = &cut; /* unused after an error */
     }
     if (!c.err)
         compiler_init(&c);
@@ -408,7 +410,7 @@ static err_t compile_rank(const struct job_spec *job, const struct graph *g, con
     return OK;
 }
 
-/* Of ranks [first, first + n); none is left behind where one fails. */
+/* Compiles ranks [first, first + n). When one fails, frees those before it. */
 static err_t compile_ranks(const struct job_spec *job, const struct graph *g, enum program_mode mode, int first, int n,
                            struct program *ret, struct why *why)
 {

@@ -1,14 +1,18 @@
-/* Context parallelism: a rank has two pieces of the sequence, and keys and values travel round the ring.
+/* Context parallelism: each rank has two pieces of the sequence, and keys and values go round a ring (ring attention).
  *
- * Piece j of 2 cp belongs to rank min(j, 2 cp - 1 - j), so that under a causal mask every rank has the same work in
- * every step: of the pairs (own queries, travelling keys) a piece of keys in front of the queries counts whole, the
- * queries' own piece up to the diagonal, one behind them not at all. Each pair is an attention of its own; the first of
- * a piece of queries, which meets its own keys, writes o and lse, every later one is joined to them.
+ *   piece   0   1   2   3   4   5        cp = 3: piece j belongs to rank min(j, 2 cp - 1 - j)
+ *   rank    0   1   2   2   1   0
  *
- * In step s a rank holds what began s ranks before it, in the layout [piece][sample][token], a row k | v. Two buffers
- * take turns: while one is used it is sent on and the other arrives. Backward the same travels again, and behind it its
- * gradient: what a rank finds in its step is added to what arrives from the rank before, and sent on; behind step
- * cp - 1 it comes home. That sum may arrive while the rank's part of it is still computed. */
+ * With this assignment every rank has the same work in every step under a causal mask. A pair (own queries, visiting
+ * keys) is one attention op: whole where the keys' piece comes before the queries', causal where it is the same piece,
+ * and skipped where it comes after. The first pair of a piece of queries, with its own keys, writes o and lse; every
+ * later one is joined to them.
+ *
+ * In step s a rank holds the keys and values that originated s ranks before it, laid out as [piece][sample][token] with
+ * k | v in a row. Two buffers alternate: one is read and sent on while the next block arrives in the other. The
+ * backward sends the same blocks round again, each followed by its gradient: a rank adds its contribution to the sum
+ * that arrives from the rank before and sends it on, and after step cp - 1 the sum reaches the owner. The sum may
+ * arrive while the rank still computes its contribution. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 
@@ -87,18 +91,18 @@ struct op *cp_attention_op(struct compiler *c, enum op_kind kind, int node)
     return op;
 }
 
-/* ---- what travels ---- */
+/* ---- the ring ---- */
 
 struct kv_ring {
-    int node, n, me;       /* ranks of the ring; this rank's index */
+    int node, n, me;       /* attention node; ranks of the ring; this rank's index */
     int64_t kv_cols, row;  /* columns of k, of k | v */
     int64_t heads, o_cols; /* of the queries */
-    int64_t longest;       /* tokens of a sample that any rank has */
+    int64_t longest;       /* most tokens of a sample on any rank */
     int kv[2];
     struct seq_piece own[PLAN_MAX_SEGMENTS];
 };
 
-/* Who began with what is here in step s. */
+/* The rank that owns the block which is here in step s. */
 static int origin_rank(const struct kv_ring *r, int s)
 {
     return (r->me - s % r->n + r->n) % r->n;
@@ -119,7 +123,7 @@ static int travel_buffer(struct compiler *c, const struct kv_ring *r, const char
     return compile_buffer(c, &b);
 }
 
-/* m tokens of k or of v between its own matrix and a travelling one. */
+/* Copies all tokens of k or v between its own matrix and a block of the ring. */
 static void copy_cols(struct compiler *c, const struct kv_ring *r, int from, int64_t ld_from, int64_t col_from, int to,
                       int64_t ld_to, int64_t col_to)
 {
@@ -156,7 +160,7 @@ static struct kv_ring ring_begin(struct compiler *c, int node)
     return r;
 }
 
-/* What is here in step s goes to the next rank, what comes from the one before is step s + 1's. */
+/* Sends the block of step s to the next rank and receives the block of step s + 1 from the previous one. */
 static void emit_shift(struct compiler *c, const struct kv_ring *r, int s, int from, int to)
 {
     struct seq_piece any[PLAN_MAX_SEGMENTS];
@@ -183,7 +187,7 @@ static void op_at(struct op *op, int i, int buffer, int64_t col, struct graph_di
     op->arg[i].offset = offset;
 }
 
-/* Whether queries of piece q see keys of piece k at all. */
+/* Whether queries of piece q attend to any key of piece k. */
 static bool may_attend(const struct compiler *c, const struct kv_ring *r, const struct seq_piece *q,
                        const struct seq_piece *k)
 {
@@ -191,7 +195,7 @@ static bool may_attend(const struct compiler *c, const struct kv_ring *r, const 
            (!c->g->nodes[r->node].causal || k->part <= q->part + MUTANT(FUTURE_SEEN));
 }
 
-/* An attention of the pair; only on the diagonal does the mask cut it. */
+/* The attention op of a pair. It is causal only on the diagonal. */
 static struct op *pair_op(struct compiler *c, const struct kv_ring *r, enum op_kind kind, const struct seq_piece *q,
                           const struct seq_piece *k, int kv)
 {
@@ -212,7 +216,7 @@ static struct op *pair_op(struct compiler *c, const struct kv_ring *r, enum op_k
 
 struct attention_results {
     int o, lse;           /* of all own queries */
-    int o_more, lse_more; /* of one piece's queries with one more piece of keys; -1: not needed yet */
+    int o_more, lse_more; /* of one piece of queries with one more piece of keys; -1: no buffer yet */
 };
 
 static void more_new(struct compiler *c, const struct kv_ring *r, struct attention_results *res)
@@ -317,7 +321,7 @@ static void zero_rows(struct compiler *c, const struct kv_ring *r, int buffer, i
     op_at(op, 0, buffer, 0, offset);
 }
 
-/* The gradient of one piece of keys from all own queries; zero where none of them sees it. */
+/* The gradient of one piece of keys from all own queries; zero where none of them attends to it. */
 static void piece_grad(struct compiler *c, const struct kv_ring *r, struct attention_gradients *g,
                        const struct seq_piece *k, int kv, int d_kv)
 {
@@ -344,7 +348,7 @@ static void step_grad(struct compiler *c, const struct kv_ring *r, struct attent
         piece_grad(c, r, g, &keys[k], r->kv[s % 2], d_kv);
 }
 
-/* What the rank before has found up to its step s - 1 arrives and is added. */
+/* Receives the previous rank's sum up to its step s - 1 and adds it. */
 static void add_arrived(struct compiler *c, const struct kv_ring *r, const struct attention_gradients *g, int s)
 {
     emit_shift(c, r, s - 1, g->d_kv[(s - 1) % 2], g->arrived);
@@ -369,7 +373,7 @@ void cp_emit_attention_grad(struct compiler *c, int node, int d_o, const int d_i
         if (s + 1 < r.n)
             emit_shift(c, &r, s, r.kv[s % 2], r.kv[1 - s % 2]);
         step_grad(c, &r, &g, s);
-        if (s > 0) /* behind the step's products, so that their buffer is another than the one that is sent */
+        if (s > 0) /* after the step's attention, which writes another buffer than the one that is sent */
             add_arrived(c, &r, &g, s);
     }
     if (MUTANT(NOT_HOME))

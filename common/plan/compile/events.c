@@ -1,16 +1,23 @@
-/* Events, from who touches which bytes when: no rule of the compiler thinks of any.
+/* Events between streams, derived from the bytes that each op accesses. No operator's rule deals with events.
  *
- * Two steps of the rank's actions are followed op by op, with saves and without (a run saves in some steps and not in
- * others, so no order may hang on one). A clock per stream says how far it is behind every stream; an event carries all
- * that its op's stream knew. Where an op is about to touch bytes that another stream wrote, or to write bytes that
- * another read, and does not know of it yet, it gets a wait for that op. Actions share lists of ops, so an op's waits
- * are the union of what its actions need; a wait means the latest record before it, so those of one action do no harm
- * in another. Where an op would wait for more ops than there is room for, those of one stream record one event. Two
- * steps are enough: bytes are touched in the second as in every later one.
+ * The pass simulates two steps of the rank's actions op by op, with vector clocks. A stream's clock has, for every
+ * stream, the number of its ops that are known to be complete; an event carries the clock of its stream. Before an op
+ * reads or writes bytes that another stream wrote, or writes bytes that another stream read, the op's stream must know
+ * that the other op is complete. If it does not, the op gets a wait for the other op, which records an event.
  *
- * Bytes are cut where an instance of a buffer begins or ends, and what lies between two cuts, an atom, is followed as
- * one. What send and recv have posted is theirs until its wait, which counts as a write. The host's batch is a write on
- * the compute stream in front of a forward; nothing of another stream ever touches these buffers. */
+ *   compute   | gemm: writes x, records event 7 |                           | add: waits for event 8
+ *   comm                                          | all_reduce: waits for event 7, records event 8 |
+ *
+ * Both kinds of steps are simulated, with and without a save, because a run saves only in some steps and no order may
+ * depend on one. Two steps are enough: from the second on, every step accesses the same bytes in the same order.
+ *
+ * Actions share lists of ops, so the waits of an op are the union of what its actions need. A wait refers to the latest
+ * record before it, so a wait that only one action needs is harmless in the others. Where an op needs more than
+ * OP_MAX_WAITS waits, ops of the same stream record one common event.
+ *
+ * Memory is divided at every start and end of an instance of a buffer; the bytes between two such cuts, an atom, are
+ * tracked together. A message belongs to send or recv from its post until its wait, which counts as a write. The host
+ * writes its batch on the compute stream before a forward, and no other stream accesses those buffers. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 
@@ -27,7 +34,7 @@ struct atom {
     int read_time[STREAM_COUNT]; /* since the write */
 };
 
-/* Where an instance of a buffer lies. */
+/* The atoms of an instance of a buffer. */
 struct atom_range {
     int lo, hi; /* atoms */
 };
@@ -40,20 +47,21 @@ struct event_pass {
     int base[SPACE_COUNT]; /* the space's first atom */
     struct atom *atoms;
     int n_atoms;
-    int *first;                /* by buffer: its first range; -1: nobody names it */
+    int *first;                /* by buffer: its first range; -1: no op uses it */
     struct atom_range *ranges; /* by buffer and instance */
     struct stream_clock stream[STREAM_COUNT];
-    struct stream_clock *known; /* by event: what its stream knew behind its latest record; zeros: there is none */
+    struct stream_clock *known; /* by event: its stream's clock after the latest record; zeros: none */
     int *log[STREAM_COUNT];     /* by time: the op */
     int cap_log;
-    bool *recorded; /* by op: somebody waits for it */
-    int *same;      /* by op: an op that records the same event; itself: the event is called so */
+    bool *recorded; /* by op: another op waits for it */
+    int *same;      /* by op: another op that records the same event; the op itself: it names the event */
     int *number;    /* by event */
 };
 
 /* ---- atoms ---- */
 
-/* Instances that are told apart. A microbatch's losses are a few bytes, and there are as many as microbatches. */
+/* Instances that are tracked separately. The losses of all microbatches count as one instance: each is a few bytes, and
+ * there may be many. */
 static int instances(const struct buffer *b)
 {
     return b->slot_index == SLOT_MICRO ? 1 : b->slots;
@@ -113,7 +121,7 @@ static void make_cuts(struct event_pass *s, enum buffer_space space, size_t room
     s->n_atoms += kept;
 }
 
-/* Numbers the instances of all buffers that ops name; returns how many there are. */
+/* Numbers the instances of all buffers that ops use; returns their number. */
 static int number_instances(struct event_pass *s)
 {
     const struct program *p = s->p;
@@ -167,7 +175,7 @@ static void merge_clock(struct stream_clock *now, const struct stream_clock *of)
         now->t[k] = of->t[k] > now->t[k] ? of->t[k] : now->t[k];
 }
 
-/* Two ops of one stream record one event: its latest record is behind both. */
+/* Two ops of one stream record one event: a wait for its latest record covers both. */
 static void join_events(struct event_pass *s, int x, int y)
 {
     x = event_of(s, x);
@@ -176,7 +184,7 @@ static void join_events(struct event_pass *s, int x, int y)
     merge_clock(&s->known[x], &s->known[y]);
 }
 
-/* The op's waits for a stream become one. */
+/* Replaces the op's waits for a stream by one. */
 static void join_waits(struct event_pass *s, struct op *op, enum op_stream stream)
 {
     int first = -1, n = 0;
@@ -194,7 +202,7 @@ static void join_waits(struct event_pass *s, struct op *op, enum op_stream strea
         op->wait[n++] = -1;
 }
 
-/* While waits are gathered they name ops, not events. */
+/* op.wait holds ops, not events, until number_events. */
 static void add_wait(struct event_pass *s, int x, int y)
 {
     struct op *op = &s->p->ops[x];
@@ -209,7 +217,7 @@ static void add_wait(struct event_pass *s, int x, int y)
 
 /* ---- one op ---- */
 
-/* What the op must know of other streams: the latest op of each that it may not overtake. */
+/* Sets `need` to the latest op of each stream that must be complete before this access. */
 static void find_needs(const struct event_pass *s, struct atom_range r, bool writes, struct stream_clock *need)
 {
     for (int i = r.lo; i < r.hi; i++) {
@@ -233,7 +241,8 @@ static void record_access(struct event_pass *s, struct atom_range r, bool writes
     }
 }
 
-/* Calls find_needs or touch on every instance that an operand of `op` means in the action. */
+/* Calls find_needs (need not NULL) or record_access on every instance that an operand of `op` accesses in the action.
+ */
 static void each_operand(struct event_pass *s, const struct op *op, const struct action *a, struct stream_clock *need,
                          int stream, int time)
 {
@@ -291,7 +300,7 @@ static void follow_steps(struct event_pass *s, bool saves)
 
 /* ---- events ---- */
 
-/* From names of ops to numbers of events, in the order of ops. */
+/* Replaces ops in the waits by numbers of events, in the order of ops. */
 static void number_events(struct event_pass *s)
 {
     struct program *p = s->c->p;

@@ -1,11 +1,15 @@
-/* The forward rule of every operator of the graph: which op it becomes and which buffers it needs.
+/* The forward rule of every operator of the graph: its ops and their buffers.
  *
- * Where a kernel allows an output to lie on an input, and the input's value is not wanted again, one buffer stands for
- * both: the residual sum takes over the buffer of the branch that was added.
+ * Where the kernel allows input and output to share memory and the input is not read again, both use one buffer: the
+ * residual sum overwrites the branch that was added.
  *
- * Tensor parallelism: operands have the sizes that are here (tensor.c). What is cut by columns has all tokens. A
- * product whose weight is cut by its output needs all tokens too; one cut by its input, and a table cut by its rows,
- * make a share of a sum, which is summed at once; a bias or positions are then added by the first rank alone. */
+ * Tensor parallelism: operands have their local sizes (tensor_parallel.c).
+ *
+ *   weight cut by output features    needs all tokens of x       y: some columns, all tokens
+ *   weight cut by input features     x: some columns             y: a share, which is summed at once
+ *   table cut by rows                                            y: a share, which is summed at once
+ *
+ * Only TP rank 0 adds a bias or positions to a share. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 
@@ -14,7 +18,7 @@
 
 static int set_value(struct compiler *c, int t, int buffer)
 {
-    c->full[t] = -1; /* a gather of the value before */
+    c->full[t] = -1; /* it was gathered from the previous value */
     return c->act[t] = buffer;
 }
 
@@ -23,13 +27,13 @@ static int new_value(struct compiler *c, int t)
     return t < 0 ? -1 : set_value(c, t, compile_work_buffer(c, t, ""));
 }
 
-/* Whether t's value may be overwritten by what is made of it. */
+/* Whether the op that reads t may overwrite t's buffer. */
 static bool may_overwrite(const struct compiler *c, int t)
 {
     return compile_may_overwrite(c, t) && !tp_is_share(c, c->act[t]);
 }
 
-/* Of a sum over the tp group what only one member may add. */
+/* An operand that only TP rank 0 adds to a sum over the TP group; absent on all others. */
 static int on_first_rank(const struct compiler *c, int buffer)
 {
     return c->p->sharding.coord[AXIS_TP] == 0 ? buffer : -1;
@@ -83,7 +87,7 @@ struct op *compile_product(struct compiler *c, int i, int x, int y, int aux)
     op_arg(op, 1, compile_value(c, n->in[1]));
     op_arg(op, 2, cut == LINEAR_BY_IN && !MUTANT(BIAS_BY_ALL) ? on_first_rank(c, bias) : bias);
     op_arg(op, 3, y);
-    op_arg(op, 4, aux); /* without a backward nobody reads it, and its bytes are free behind the op */
+    op_arg(op, 4, aux); /* without a backward no op reads it, and its bytes are free after this op */
     return op;
 }
 
@@ -123,7 +127,7 @@ static int sum_of(const struct graph_node *n)
     return n->op == GO_LAYERNORM ? n->out[3] : n->op == GO_RMSNORM ? n->out[2] : -1;
 }
 
-/* x, [res], w, (b,) [r], y, (mean,) rstd. `res` and `sum` are tensors, -1: x is normed as it is. */
+/* Operands: x, [res], w, (b,) [r], y, (mean,) rstd. `res` and `sum` are tensors; -1: the norm adds nothing to x. */
 static void norm_of(struct compiler *c, int i, enum op_kind kind, int x, int res, int sum)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -223,7 +227,7 @@ static void binary(struct compiler *c, int i, enum op_kind kind)
 
 /* ---- the loss ---- */
 
-/* f64 per token of this rank. */
+/* `per_token` f64 for each token of this rank. */
 static int stats_buffer(struct compiler *c, const char *name, int64_t per_token)
 {
     struct buffer b = {.tensor = -1, .dtype = DT_F64, .ndim = 1, .space = SPACE_WORK, .run = -1, .slots = 1};
@@ -244,8 +248,8 @@ static struct op *loss_op(struct compiler *c, int i, enum op_kind kind)
     return op;
 }
 
-/* Each rank has some columns of the logits: the largest, the sum of exp and the target's meet, which is all that the
- * loss and the gradient of a column need. One rank of the group counts the loss. */
+/* Cross entropy with logits cut by columns. The ranks gather three numbers per token: the largest logit, the sum of exp
+ * and the target's logit. Loss and gradient of a column need nothing else. One rank of the group counts the loss. */
 static void loss_of_parts(struct compiler *c, int i)
 {
     int logits = c->g->nodes[i].in[0],
@@ -270,8 +274,8 @@ static void loss_of_parts(struct compiler *c, int i)
     op_arg(op, 3, loss);
 }
 
-/* A generation reads the logits of one sample: the ranks of tp and cp put theirs together, dense [seq, vocabulary].
- * Adding zeros is exact. */
+/* Generation reads the logits of one sample as a dense matrix [seq, vocabulary]. Each rank of tp and cp copies its part
+ * into a zeroed matrix, and an all-reduce adds them, which is exact because all other addends are zero. */
 static void whole_logits(struct compiler *c, int i)
 {
     const unsigned axes = 1u << AXIS_TP | 1u << AXIS_CP;
@@ -323,7 +327,7 @@ static void loss(struct compiler *c, int i, enum op_kind kind)
     op_arg(op, 2, c->p->loss_buffer);
 }
 
-/* Which token of the batch each row of t is. */
+/* Sets operand i to the batch index of each row of t. */
 static void op_rows(struct compiler *c, struct op *op, int i, int t)
 {
     op_arg(op, i, c->p->rows_buffer);
@@ -368,7 +372,7 @@ bool compile_drops(const struct compiler *c)
     return c->p->mode == MODE_TRAIN && c->job->train.dropout > 0;
 }
 
-/* Else y is x, by name too. */
+/* Without dropout y is x, in the same buffer. */
 static void dropout(struct compiler *c, int i, enum op_kind kind)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -409,17 +413,17 @@ void compile_forward(struct compiler *c, struct sharding_stage nodes)
         emit(c, i);
 }
 
-/* ---- once more, for a backward ---- */
+/* ---- recomputation ---- */
 
 int compile_producer(const struct compiler *c, int t)
 {
     int i = c->producer[t];
-    while (i >= 0 && c->g->nodes[i].op == GO_ROPE) { /* the ropes of a tensor stand behind what makes it */
+    while (i >= 0 && c->g->nodes[i].op == GO_ROPE) { /* ropes of a tensor come after the node that makes it */
         do
             i--;
         while (i >= 0 && c->g->nodes[i].out[0] != t);
     }
-    /* A GELU that its product has made is made alone where what it read is still there. */
+    /* A fused GELU is recomputed by itself where its input still exists, else together with the matmul. */
     if (i >= 0 && c->g->nodes[i].op == GO_GELU && gelu_is_made(c, i) && recompute_discarded(c, c->g->nodes[i].in[0]))
         return c->producer[c->g->nodes[i].in[0]];
     return i;

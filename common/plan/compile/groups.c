@@ -1,6 +1,9 @@
-/* Groups of ranks. A set of axes makes a partition of all ranks; all its classes get a place in the list when a rank
- * first asks for its own, so that lists are equal on all ranks as long as all ask in the same order for the same sets:
- * rules ask by axes and tensors, which are the same everywhere, also where the answer is of no use to the rank. */
+/* Groups of ranks.
+ *
+ * A set of axes partitions all ranks into groups. The first call for a set adds all of them to the program's list, not
+ * only the caller's own. The list is therefore equal on all ranks as long as all ranks call for the same sets in the
+ * same order. Rules call by axes and by tensors, which are the same on all ranks, and they call even where this rank
+ * has no use for the group. */
 #include "common/plan/compile/internal.h"
 
 #include <stdlib.h>
@@ -35,7 +38,7 @@ static void add_group(struct compiler *c, unsigned axes, const int *ranks, int n
     p->groups[p->n_groups++] = (struct group){.n = n, .ranks = copy, .axes = axes};
 }
 
-/* Which of a rank's peers over `axes` belong to its group: all, or those that `alike` says. */
+/* Whether a peer over the axes belongs to the rank's group. */
 typedef bool (*alike_fn)(const struct compiler *c, const struct sharding *of, const int peer[AXIS_COUNT], int t);
 
 static int group_members(const struct compiler *c, const struct sharding *of, unsigned axes, alike_fn alike, int t,
@@ -51,15 +54,15 @@ static int group_members(const struct compiler *c, const struct sharding *of, un
     return n;
 }
 
-/* A group is added by its first member. Sets of axes with more than one rank each make different groups, so only those
- * by tensor may have been there before. */
+/* Adds each group once, at its first member. Different sets of axes of size > 1 give different groups, so only groups
+ * by tensor can already be in the list. */
 static void add_all(struct compiler *c, unsigned axes, alike_fn alike, int t, int *ranks)
 {
     struct sharding of = c->p->sharding;
     for (int r = 0; r < mesh_workers(&of.mesh) && !c->err; r++) {
         of.rank = r;
         mesh_coords(&of.mesh, r, of.coord);
-        bool first = !alike || alike(c, &of, of.coord, t); /* else it is in no such group */
+        bool first = !alike || alike(c, &of, of.coord, t); /* else the rank is in no such group */
         for (int a = 0; a < AXIS_COUNT && !alike; a++)
             first &= of.coord[a] == 0 || !(axes & (1u << a));
         int n = first ? group_members(c, &of, axes, alike, t, ranks) : 0;
@@ -78,7 +81,7 @@ static int find_or_add(struct compiler *c, unsigned axes, alike_fn alike, int t)
     if (!c->err) {
         int n = group_members(c, &c->p->sharding, axes, alike, t, ranks);
         found = n > 1 ? find_group(c->p, ranks, n) : -1;
-        if (n > 1 && found < 0) { /* others' groups have no size */
+        if (n > 1 && found < 0) { /* sizes_only: other ranks' groups were not added */
             add_group(c, axes, ranks, n);
             found = c->p->n_groups - 1;
         }
@@ -87,7 +90,7 @@ static int find_or_add(struct compiler *c, unsigned axes, alike_fn alike, int t)
     return found;
 }
 
-/* Axes with one rank add nothing; the group of all ranks is there from the start. */
+/* Axes of size 1 are ignored; the group of all ranks is group 0 from the start. */
 int compile_group(struct compiler *c, unsigned axes)
 {
     unsigned all = 0;

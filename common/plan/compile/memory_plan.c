@@ -1,16 +1,24 @@
-/* Places for buffers that are used over and over: two may share bytes when no op needs both.
+/* Offsets of buffers that are live for a part of the step: two of them may share bytes when no op needs both.
  *
- * What has been planned at the start of a space stays there by itself. When any other is alive follows from the order
- * of actions, backwards: a value lives from where it is written to where it is last read, across whatever actions lie
- * between. Actions share lists of ops, so a place is a place in a list, and a buffer is alive at a place when it is in
- * any of the actions that run the list. A part of a run lives for itself, and its run while one of its parts does.
+ *   offset
+ *     ^   +-----------+      +-----+
+ *     |   |  gate     |      | o   |     live ranges over the ops of a step (width) and bytes (height)
+ *     |   +-----------+------+-----+
+ *     |   |  residual stream       |
+ *     +---+------------------------+----> ops
  *
- * Largest first, each goes to the lowest place that is free throughout its life. This comes within a few per cent of
- * the bound (the most bytes alive at one op) on transformers, whose large buffers nest. Quadratic in the number of
- * buffers, some thousands.
+ * Buffers that another pass has planned at the start of a space keep their offsets. The lifetimes of the others follow
+ * from the actions, walked backwards: a value is live from the op that writes it to the op that reads it last, in
+ * whichever actions these are. Actions share lists of ops, so a lifetime is a range of positions in a list, and a
+ * buffer is live at a position if it is live there in any action that runs the list. A part of a run has its own
+ * lifetime; the run is live while one of its parts is.
  *
- * What exists once for each microbatch in flight is placed like this within a stripe, by the life of one microbatch;
- * a chunk's stripes, one for each slot, lie one behind another. */
+ * Placement is first fit by decreasing size: the largest buffer first, each at the lowest offset that is free during
+ * its whole lifetime. On transformers, whose large buffers nest, the result is within a few per cent of the lower
+ * bound, the most bytes live at one op. The cost is quadratic in the number of buffers, some thousands.
+ *
+ * Buffers with an instance per microbatch in flight are placed in the same way within a stripe, by the lifetime of one
+ * microbatch; a chunk has one stripe per slot, one after another. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 
@@ -20,7 +28,7 @@
 
 #define ALIGN 64
 
-/* Places on the line of all lists: each list's entry, its ops, its exit. */
+/* Positions in the sequence of all lists; a list has a position for its entry, for each op, and for its exit. */
 struct list_span {
     int lo, hi;
 };
@@ -30,7 +38,7 @@ struct list_use {
     int buffer;
     int first, last; /* ops in the list */
     int named;       /* its index in pack.named */
-    bool reads;      /* the first of them needs a value from before */
+    bool reads;      /* the first of them reads a value from before the list */
 };
 
 /* Sets of named buffers: bit i is pack.named[i]. */
@@ -38,14 +46,15 @@ struct op_list {
     int first_op, n_ops, entry;
     struct list_use *uses;
     int n_uses;
-    uint64_t *used, *read;             /* those it uses; those that it needs from before */
-    uint64_t *met, *leaving, *passing; /* whose life is known: within the list; to its exit as well; all through it */
+    uint64_t *used, *read; /* buffers that it uses; those of which it reads an earlier value */
+    uint64_t *met, *leaving,
+        *passing; /* buffers whose lifetime is recorded: in the list; to its exit; all through it */
 };
 
-/* Buffers whose instances go together: those of a chunk's microbatches, and all that exist once. */
+/* Buffers whose instances are live together: those of a chunk's microbatches, or all buffers with one instance. */
 struct instance_family {
     int chunk, slots;
-    uint64_t *members, *live; /* live: by slot */
+    uint64_t *members, *live; /* live: a set for each slot */
 };
 
 struct buffer_life {
@@ -65,10 +74,10 @@ struct memory_pass {
     struct list_use *uses;    /* of the list that is being read */
     int *next;                /* by buffer: the next part of the same run, or -1 */
     int *parts;               /* by buffer: its first part, -1 */
-    int *chunk;               /* by buffer: whose microbatches it is of, -1: nobody has named it */
-    struct list_span **alive; /* by list, then by buffer; hi < lo: never */
-    int *named;               /* buffers that an action has named */
-    int n_named, words;       /* words: of a set of them */
+    int *chunk;               /* by buffer: the chunk of its microbatches, -1: no action uses it */
+    struct list_span **alive; /* by list, then by buffer: live positions; hi < lo: none */
+    int *named;               /* buffers that an action uses */
+    int n_named, words;       /* words: 64-bit words in a set of them */
     struct instance_family *families;
     int n_families;
 };
@@ -98,7 +107,7 @@ static void fill(int *index, int n)
         index[i] = -1;
 }
 
-/* ---- what lists do ---- */
+/* ---- uses of buffers ---- */
 
 static void use_buffer(struct memory_pass *k, struct op_list *l, int b, int at, char mode)
 {
@@ -111,7 +120,7 @@ static void use_buffer(struct memory_pass *k, struct op_list *l, int b, int at, 
         k->uses[l->n_uses++] = (struct list_use){.buffer = b, .first = at, .reads = mode != 'w'};
     }
     struct list_use *u = &k->uses[k->use_of[b]];
-    /* One op that writes and reads needs what it reads. */
+    /* An op that reads and writes the buffer reads the earlier value. */
     u->reads |= u->first == at && mode != 'w';
     u->last = MUTANT(LIFE_ONE_SHORT) && at > u->first ? at - 1 : at;
 }
@@ -151,7 +160,7 @@ static void read_lists(struct memory_pass *k)
     }
 }
 
-/* ---- what is alive where ---- */
+/* ---- lifetimes ---- */
 
 static void widen(struct list_span *s, int lo, int hi)
 {
@@ -165,7 +174,7 @@ static void set_add(uint64_t *set, int i)
     set[i / 64] |= (uint64_t)1 << i % 64;
 }
 
-/* Which instance of a family's buffers an action means; -1: none. */
+/* The instance of a family's buffers that an action uses; -1: none. */
 static int instance(const struct instance_family *f, const struct action *a)
 {
     if (f->slots == 1)
@@ -173,7 +182,8 @@ static int instance(const struct instance_family *f, const struct action *a)
     return a->chunk == f->chunk && a->slot < f->slots ? a->slot : -1;
 }
 
-/* Buffers of word w that the list finds alive, or names, in a way that it has not met before. */
+/* Records lifetimes in the list for buffers of word w: `names` are used in it, `leaves` are also live after it,
+ * `passes` are live throughout without being used. */
 static void meet_word(struct memory_pass *k, struct op_list *l, int w, uint64_t names, uint64_t leaves, uint64_t passes)
 {
     struct list_span *alive = k->alive[l - k->lists];
@@ -191,8 +201,8 @@ static void meet_word(struct memory_pass *k, struct op_list *l, int w, uint64_t 
     l->passing[w] |= passes;
 }
 
-/* From what is alive behind an action to what is alive before it. Schedules repeat themselves: nearly all of it has
- * been met before. */
+/* From the buffers live after an action to those live before it. Most actions repeat earlier ones, so nearly all
+ * lifetimes are recorded already. */
 static void step_back(struct memory_pass *k, const struct action *a)
 {
     struct op_list *l = &k->lists[k->list_of[a->first_op]];
@@ -210,7 +220,7 @@ static void step_back(struct memory_pass *k, const struct action *a)
     }
 }
 
-/* Buffers of several instances belong to the chunk whose microbatches first have one. */
+/* A buffer with several instances belongs to the chunk of the first action that uses it. */
 static void find_chunks(struct memory_pass *k)
 {
     for (int a = 0; a < k->p->n_actions; a++) {
@@ -286,7 +296,7 @@ static void find_lives(struct memory_pass *k)
             step_back(k, &p->actions[a]);
 }
 
-/* ---- places ---- */
+/* ---- offsets ---- */
 
 static int by_size(const void *x, const void *y)
 {
@@ -313,7 +323,7 @@ static bool lives_overlap(const struct buffer_life *a, const struct buffer_life 
     return false;
 }
 
-/* The lowest offset at which `l` meets none of the `n` placed before it, which stand in `order` by offset. */
+/* The lowest offset at which `l` overlaps none of the `n` buffers placed before it; `order` sorts these by offset. */
 static int64_t lowest_free(const struct buffer_life *l, const struct buffer_life *placed, const int *order, int n)
 {
     int64_t at = 0;
@@ -329,7 +339,7 @@ static int64_t lowest_free(const struct buffer_life *l, const struct buffer_life
     return at;
 }
 
-/* Places lives[0 .. n-1] in a space of their own; `order` is room for n. Returns the end of the highest. */
+/* Places lives[0 .. n-1] from offset 0 on; `order` has room for n. Returns the end of the highest. */
 static int64_t place_lives(struct buffer_life *lives, int n, int *order)
 {
     int64_t end = 0;
@@ -346,7 +356,7 @@ static int64_t place_lives(struct buffer_life *lives, int n, int *order)
     return end;
 }
 
-/* `whole` grows by where b or one of its parts is alive. */
+/* Extends `whole` by the lifetimes of b and its parts. */
 static void add_life(const struct memory_pass *k, int b, struct list_span *whole)
 {
     for (int part = k->parts[b]; part >= 0; part = k->next[part])
@@ -361,7 +371,7 @@ static int chunk_of(const struct memory_pass *k, int b)
     return k->parts[b] >= 0 ? chunk_of(k, k->parts[b]) : k->chunk[b];
 }
 
-/* False where nobody uses b. */
+/* Returns false where no action uses b. */
 static bool life_init(struct memory_pass *k, int b, struct buffer_life *ret)
 {
     struct list_span *whole = allocate(k, (size_t)k->n_lists, sizeof(*whole));
@@ -394,7 +404,7 @@ static void set_place(struct memory_pass *k, int b, int64_t offset, int64_t stri
     buffer->slot_bytes = buffer->slots > 1 ? stripe : 0;
 }
 
-/* The lives of `chunk` go to the end of the space, in stripes; -1: all others, once. */
+/* Places the buffers of `chunk` at the end of the space, in stripes; chunk -1: all buffers with one instance. */
 static void place_chunk(struct memory_pass *k, enum buffer_space space, int chunk, const struct buffer_life *all,
                         int n_all, struct buffer_life *some, int *order)
 {

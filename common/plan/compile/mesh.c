@@ -1,5 +1,5 @@
-/* Which mesh a job asks for, and whether there is such a one. What is left of the workers when every other axis has its
- * part are replicas: dp is derived. A refusal names the key, what was found, and the nearest value that is legal. */
+/* The mesh of a job. dp is derived: the number of workers divided by the sizes of all other axes. An error names the
+ * key, its value, and the nearest legal value. */
 #include "common/plan/compile/internal.h"
 
 #include <stdbool.h>
@@ -43,7 +43,7 @@ static err_t check_choices(const struct job_spec *job, struct why *why)
         return why_set(why, ERR_INVALID, "parallel.zero is %lld; it must be 0 to 3", (long long)p->zero);
     if (p->zero > 0 && p->fsdp < 2)
         return why_set(why, ERR_INVALID,
-                       "parallel.zero is %lld, but parallel.fsdp is 1, so there is nobody to share shards with; the "
+                       "parallel.zero is %lld, but parallel.fsdp is 1, so there is no rank to shard over; the "
                        "nearest legal value is 0",
                        (long long)p->zero);
     if (p->async_tp && (p->tp < 2 || !p->sp))
@@ -81,7 +81,7 @@ static err_t check_batch(const struct job_train *t, struct why *why)
     if (t->seq < 1 || t->seq > 1 << 24)
         return why_set(why, ERR_INVALID, "train.seq is %lld; it must be 1 to %d", (long long)t->seq, 1 << 24);
     const int64_t tokens = t->global_batch * t->seq;
-    if (t->global_batch > INT32_MAX / t->seq) /* a token's place in the batch is an i32: program.rows_buffer */
+    if (t->global_batch > INT32_MAX / t->seq) /* a token's index in the batch is an i32: program.rows_buffer */
         return why_set(why, ERR_INVALID,
                        "train.global_batch x train.seq is %lld tokens; it must be below 2^31; the nearest legal "
                        "train.global_batch is %lld",
@@ -92,7 +92,7 @@ static err_t check_batch(const struct job_train *t, struct why *why)
     return OK;
 }
 
-/* A schedule from a file is made by hand, so it is looked at before anybody builds on it. */
+/* A schedule from a file is checked here, so that plan_mesh reports its errors before anything is compiled. */
 static err_t check_schedule(const struct job_spec *job, const struct mesh *m, struct why *why)
 {
     struct schedule s = {0};

@@ -1,10 +1,11 @@
-/* A schedule's slots as actions, and between them exchanges (exchange.c). One rank is a pipeline of one.
+/* The slots of a schedule as actions, with exchanges between them (pipeline_exchange.c). A job without a pipeline has a
+ * schedule of one rank.
  *
- * Replicas differ in their number of microbatches, by one at most, but follow one schedule, that of the replica with
- * most: where a microbatch is not there its slots and transfers are left out, or, where ranks of an fsdp group gather
- * and scatter in every list, the rank joins with an action of collectives only.
+ * Replicas have different numbers of microbatches, by one at most, but follow the same schedule, that of the replica
+ * with most. Where a replica has no microbatch for a slot, it skips the slot and its messages; where the ranks of an
+ * fsdp group gather and scatter in every list, the rank joins with an action of collectives only.
  *
- * A microbatch holds a slot of its chunk, the lowest that is free, from its forward to the end of its backward. */
+ * A microbatch uses the lowest free instance of its chunk's buffers from its forward to the end of its backward. */
 #include "common/plan/compile/pipeline_exchange.h"
 
 #include <assert.h>
@@ -45,7 +46,7 @@ static void append_slot(struct schedule *s, int rank, enum slot_kind kind, int c
     row->slots[row->n++] = (struct slot){kind, chunk, micro};
 }
 
-/* One rank: forward and backward in turns. */
+/* One rank: forward and backward alternate. */
 static err_t schedule_one_rank(struct schedule *s, bool train)
 {
     err_t e = rows_new(s, 2 * s->micros);
@@ -57,7 +58,8 @@ static err_t schedule_one_rank(struct schedule *s, bool train)
     return e;
 }
 
-/* Forwards only, in the order of the interleaved schedule: as many microbatches as ranks pass chunk after chunk. */
+/* Forwards only, in the order of the interleaved schedule: microbatches in groups of as many as there are ranks, a
+ * group through one chunk after another. */
 static err_t schedule_forwards(struct schedule *s)
 {
     err_t e = rows_new(s, s->micros * s->chunks);
@@ -69,7 +71,7 @@ static err_t schedule_forwards(struct schedule *s)
     return e;
 }
 
-/* The tree wants the leaves of every gradient in ascending order. */
+/* The canonical tree needs the leaves of every gradient in ascending order. */
 static err_t check_ascending(const struct schedule *s, struct why *why)
 {
     int next[SLOT_KIND_COUNT][SCHEDULE_MAX_CHUNKS];
@@ -89,7 +91,7 @@ static err_t check_ascending(const struct schedule *s, struct why *why)
     return OK;
 }
 
-/* What a person wrote must be a schedule of this job's pipeline. */
+/* parallel.schedule_csv, checked against the job's pipeline. */
 static err_t schedule_from_csv(const struct job_spec *job, const struct schedule *want, struct schedule *ret,
                                struct why *why)
 {
@@ -166,10 +168,10 @@ void pipeline_order_fini(struct pipeline_order *o)
 
 struct pipeline {
     const struct schedule *schedule;
-    int *slot; /* by slot of this rank's row: the instance that its microbatch holds; -1: none */
+    int *slot; /* by slot of this rank's row: the instance that its microbatch uses; -1: none */
     int slots[SCHEDULE_MAX_CHUNKS];
     struct pipeline_chunk *chunks;
-    int n, rounds; /* this rank's microbatches; those in which it acts */
+    int n, rounds; /* this rank's microbatches; the same with those that it only joins */
 };
 
 static const struct schedule_row *row_of(const struct compiler *c)
@@ -177,10 +179,10 @@ static const struct schedule_row *row_of(const struct compiler *c)
     return &c->pipeline->schedule->rows[c->p->sharding.coord[AXIS_PP]];
 }
 
-/* Deals slots; `held` and `taken` are room for one chunk's microbatches and slots. */
-static void deal_chunk(struct pipeline *k, const struct schedule_row *row, int chunk, int *held, bool *taken)
+/* Assigns instances. `held` and `taken` have room for one chunk's microbatches and instances. */
+static void assign_chunk(struct pipeline *k, const struct schedule_row *row, int chunk, int *held, bool *taken)
 {
-    int at = 0; /* below it all are taken */
+    int at = 0; /* all instances below are taken */
     for (int i = 0; i < row->n; i++) {
         const struct slot *slot = &row->slots[i];
         if (slot->chunk != chunk || slot->micro >= k->rounds)
@@ -200,8 +202,8 @@ static void deal_chunk(struct pipeline *k, const struct schedule_row *row, int c
     }
 }
 
-/* Without a backward nothing is kept: one instance will do. */
-static void deal_slots(struct compiler *c)
+/* Without a backward no value outlives its forward, so one instance is enough. */
+static void assign_instances(struct compiler *c)
 {
     struct pipeline *k = c->pipeline;
     const struct schedule_row *row = row_of(c);
@@ -214,13 +216,13 @@ static void deal_slots(struct compiler *c)
         k->slots[i] = 1;
     for (int chunk = 0; chunk < k->schedule->chunks && c->p->mode == MODE_TRAIN && !c->err; chunk++) {
         memset(taken, 0, (size_t)k->schedule->micros * sizeof(*taken));
-        deal_chunk(k, row, chunk, held, taken);
+        assign_chunk(k, row, chunk, held, taken);
     }
     free(held);
     free(taken);
 }
 
-static void find_inputs(struct compiler *c)
+static void set_input_slots(struct compiler *c)
 {
     const struct pipeline *k = c->pipeline;
     bool many = k->schedule->chunks > 1;
@@ -238,8 +240,8 @@ void pipeline_init(struct compiler *c)
     k->schedule = &c->order->schedule;
     k->n = c->p->end_micro - c->p->first_micro;
     k->rounds = zero_rounds(c);
-    deal_slots(c);
-    find_inputs(c);
+    assign_instances(c);
+    set_input_slots(c);
     k->chunks = calloc((size_t)k->schedule->chunks, sizeof(*k->chunks));
     if (!k->chunks)
         c->err = ERR_NOMEM;
@@ -257,7 +259,7 @@ void pipeline_fini(struct compiler *c)
 
 /* ---- actions ---- */
 
-/* What goes over in front of slot i, in the instance that the slot means. */
+/* The action of the exchange before slot i, with the slot's instance. */
 static void exchange_action(struct compiler *c, struct exchanges *x, int i)
 {
     const struct pipeline *k = c->pipeline;
@@ -287,7 +289,7 @@ static void run_list(struct compiler *c, int i, const struct slot *slot, enum sl
 {
     struct pipeline *k = c->pipeline;
     struct pipeline_chunk *chunk = &k->chunks[slot->chunk];
-    bool here = slot->micro < k->n; /* the microbatch is there */
+    bool here = slot->micro < k->n; /* this replica has the microbatch */
     enum chunk_list list = slot_actions[kind].list;
     struct op_range ops = here ? chunk->lists[list][chunk->runs[list] > 0] : chunk->joins[list][chunk->runs[list] > 0];
     if (slot->micro >= k->rounds || (!here && !ops.n))
@@ -302,7 +304,7 @@ static void run_list(struct compiler *c, int i, const struct slot *slot, enum sl
                    ops);
 }
 
-/* A chunk whose schedule splits some backwards has no others: a whole one is its halves. */
+/* If a schedule splits some backwards of a chunk, all of them are compiled as halves; a whole one runs both. */
 static void slot_action(struct compiler *c, int i, const struct slot *slot)
 {
     if (slot->kind == SLOT_BACKWARD && c->pipeline->chunks[slot->chunk].split) {
@@ -335,7 +337,7 @@ static bool has_split(const struct schedule_row *row, int chunk)
     return false;
 }
 
-/* A rank without microbatches compiles its lists too: they tell what it joins, and which gradients are shares. */
+/* A rank without microbatches compiles its lists too, to derive what it joins and which gradients are shares. */
 void pipeline_emit(struct compiler *c)
 {
     struct pipeline *k = c->pipeline;

@@ -1,11 +1,14 @@
-/* Between two steps all that is sent and received is posted in one action (schedule_posts), which waits for as little
- * as it can: for what the next slot takes, and, where it sends, for the message whose buffer it takes again. So a rank
- * that is late holds up who needs it and nobody else.
+/* Messages between pipeline stages. All messages between two slots of a rank are posted in one action, an exchange
+ * (schedule_posts says which). It waits for as little as possible: for the input of the next slot, and, before a send,
+ * for the earlier message in the same buffer. A late rank therefore delays only the ranks that need its values.
  *
- * What is sent is copied out of the chunk, whose next microbatch may overwrite it. What is received right before its
- * slot goes straight to its place; what comes earlier lands in a buffer of its own and is copied, so that an instance
- * of a chunk's activations begins with its forward and not with the arrival of its input. Messages have the size of a
- * full microbatch, whatever the last one has: those of an exchange are of different microbatches. */
+ *   chunk's output --copy--> sent.0 --send--> .. --recv--> chunk's input                        right before its slot
+ *                                                --recv--> received.0 --copy--> chunk's input    earlier
+ *
+ * A sent value is copied out of the chunk's buffers, because the next microbatch may overwrite them. A value that
+ * arrives earlier than right before its slot has a buffer of its own, so that an instance of a chunk's activations is
+ * live from its forward on and not from the arrival of its input. All messages have the size of a full microbatch, also
+ * the last one's, because the messages of an exchange belong to different microbatches. */
 #include "common/plan/compile/pipeline_exchange.h"
 
 #include "common/plan/mutant.h"
@@ -15,30 +18,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEP_SENDS 2 /* of one exchange at most */
+#define STEP_SENDS 2 /* most sends of one exchange: schedule_posts sends a slot's value at most two slots later */
 #define MAX_OUTBOXES 8
 #define MAX_MESSAGES 16
-/* Receives that nobody has waited for; of an exchange that would make them more all are waited for at once. */
+/* Most receives without a wait. Those of an exchange that would exceed it are waited for in the exchange. */
 #define MAX_FLYING 32
 
-/* Where a received value waits for its slot. */
+/* A buffer for a received value until its slot. */
 struct receive_buffer {
     int buffer;
     bool taken;
 };
 
-/* Where a value lies that is sent. */
+/* A buffer for a value that is sent. */
 struct send_buffer {
-    int buffer, since; /* since: the exchange that it was posted in, -1: it is free */
+    int buffer, since; /* since: the exchange in which it was posted, -1: it is free */
 };
 
-/* A value that comes: for which slot of the row, in which exchange, from whom; order: of the slot that makes it, in its
- * rank's row. */
+/* A receive: the slot of the row that reads the value, the exchange, the sender, and the slot of the sender's row that
+ * makes the value (order). */
 struct arrival {
     int slot, before, peer, order;
 };
 
-/* Buffers, and peers as indices in the pp group. All zero where there is none. */
+/* Buffers, and peers as indices in the pp group. Unused entries are zero, because exchanges are compared as bytes. */
 struct posted_message {
     int peer, buffer;
 };
@@ -47,17 +50,18 @@ struct value_copy {
 };
 struct exchange {
     int n_frees, n_sends, n_recvs, n_takes, n_lands;
-    int free[STEP_SENDS]; /* messages that must be over first: sends take their buffers */
+    int free[STEP_SENDS]; /* messages that must complete first, because sends reuse their buffers */
     struct value_copy leave[STEP_SENDS];
     struct posted_message send[STEP_SENDS], recv[MAX_MESSAGES];
-    int take[MAX_MESSAGES + 1]; /* messages that must be over at the end: receives; behind the last slot all sends */
+    int take[MAX_MESSAGES +
+             1]; /* messages that must complete in the exchange: receives; after the last slot all sends */
     struct value_copy land;
 };
 
 struct known_exchange {
     struct exchange what;
     struct op_range ops;
-    int next; /* the one that came behind it the last time */
+    int next; /* the exchange that followed it the last time */
 };
 
 struct exchanges {
@@ -66,26 +70,26 @@ struct exchanges {
     const struct pipeline_chunk *chunks;
     int rank, micros;
     struct arrival *arrivals; /* in the order of exchanges, in each in the order of posts */
-    int n_arrivals, next;     /* next: the first that is still to come */
-    const int *sent;          /* by slot of the row: before which slot its output is sent */
-    int *landed;              /* by slot of the row: the landing that its input is in; -1 */
-    bool *flies;              /* by slot of the row: its input has been posted and not been waited for */
+    int n_arrivals, next;     /* next: the first that has not been posted */
+    const int *sent;          /* by slot of the row: the slot before which its output is sent */
+    int *landed;              /* by slot of the row: index in landings of its input; -1: none */
+    bool *flies;              /* by slot of the row: its receive has been posted and not been waited for */
     int flying;
     struct receive_buffer *landings;
     int n_landings;
     struct send_buffer outbox[MAX_OUTBOXES];
-    int n_outboxes, max_alike; /* max_alike: sends of one size that are under way at most */
+    int n_outboxes, max_alike; /* max_alike: most sends of one size in flight */
     struct known_exchange *known;
-    int n_known, last; /* last: the one before */
+    int n_known, last; /* last: index of the previous exchange in known */
 };
 
-/* Whether this rank computes the slot: its microbatch is there. */
+/* Whether this rank computes the slot: its replica has the microbatch. */
 static bool is_here(const struct exchanges *x, const struct slot *slot)
 {
     return slot->micro < x->micros;
 }
 
-/* Where the slot wants what it takes from another rank. */
+/* The buffer of the value that the slot reads from another rank. */
 static int input_of(const struct exchanges *x, const struct slot *slot)
 {
     const struct pipeline_chunk *chunk = &x->chunks[slot->chunk];
@@ -98,7 +102,7 @@ static int output_of(const struct exchanges *x, const struct slot *slot)
     return slot->kind == SLOT_FORWARD ? chunk->output : chunk->input_grad;
 }
 
-/* ---- what comes when ---- */
+/* ---- receives ---- */
 
 static int in_order(const void *x, const void *y)
 {
@@ -119,7 +123,7 @@ static err_t find_arrivals(struct exchanges *x, const struct schedule_rank_posts
         if (posts->receive[i] >= 0 && is_here(x, slot) && schedule_source(x->schedule, x->rank, slot, &from))
             x->arrivals[x->n_arrivals++] = (struct arrival){i, posts->receive[i], from.rank, posts->made[i]};
     }
-    bool sorted = true; /* as most schedules have it */
+    bool sorted = true; /* true for most schedules */
     for (int i = 1; i < x->n_arrivals; i++)
         sorted &= in_order(&x->arrivals[i - 1], &x->arrivals[i]) <= 0;
     if (!sorted)
@@ -143,8 +147,8 @@ struct exchanges *exchanges_new(struct compiler *c, const struct pipeline_chunk 
                             .chunks = chunks,
                             .rank = rank,
                             .micros = micros};
-    /* Of two exchanges. With those of one a rank may be a step ahead of who takes its values, which is enough on paper;
-     * the others are for a receiver that looks only between two steps. */
+    /* The sends of two exchanges. With one, a rank may be one step ahead of the receiver, which would be enough if
+     * messages progressed all the time; the second is for a receiver that makes progress only between two steps. */
     x->max_alike = 2 * (schedule->chunks > 1 ? STEP_SENDS : 1);
     x->landed = malloc(((size_t)x->row->n + 1) * sizeof(*x->landed));
     x->flies = calloc((size_t)x->row->n + 1, sizeof(*x->flies));
@@ -171,7 +175,7 @@ void exchanges_free(struct exchanges *x)
 
 /* ---- one exchange ---- */
 
-/* A buffer of the size of b that holds no received value. */
+/* A free buffer of the size of b for a received value. */
 static int landing_new(struct compiler *c, struct exchanges *x, int b)
 {
     for (int i = 0; i < x->n_landings; i++)
@@ -214,7 +218,7 @@ static void receive(struct compiler *c, struct exchanges *x, struct exchange *e,
     x->flying++;
 }
 
-/* Room for what b has, free or the one that has been under way for longest. */
+/* A send buffer of the size of b: a free one, a new one, or else the one whose message was posted first. */
 static struct send_buffer *outbox_for(struct compiler *c, struct exchanges *x, int b)
 {
     struct send_buffer *oldest = NULL;
@@ -238,7 +242,7 @@ static struct send_buffer *outbox_for(struct compiler *c, struct exchanges *x, i
     return c->err ? NULL : o;
 }
 
-/* What the slot has made for another rank. */
+/* Adds the send of the slot's output, if another rank reads it. */
 static void send(struct compiler *c, struct exchanges *x, struct exchange *e, const struct slot *slot, int i)
 {
     struct schedule_work to;
@@ -255,7 +259,7 @@ static void send(struct compiler *c, struct exchanges *x, struct exchange *e, co
     e->send[e->n_sends++] = (struct posted_message){to.rank, o->buffer};
 }
 
-/* What slot i takes must be here. */
+/* Adds the wait for slot i's input, and its copy out of the receive buffer. */
 static void take_input(struct exchanges *x, struct exchange *e, int i)
 {
     const int input = input_of(x, &x->row->slots[i]);
@@ -280,7 +284,7 @@ static struct send_buffer *oldest_send(struct exchanges *x)
     return oldest;
 }
 
-/* Behind the last slot every send is waited for. */
+/* After the last slot: adds waits for all sends. */
 static void take_sends(struct exchanges *x, struct exchange *e)
 {
     struct send_buffer *o;
@@ -290,9 +294,9 @@ static void take_sends(struct exchanges *x, struct exchange *e)
     }
 }
 
-/* ---- as ops ---- */
+/* ---- ops of an exchange ---- */
 
-/* Elements of one instance, all of it. */
+/* Elements of one instance of buffer b. */
 static struct graph_dim all_of(const struct compiler *c, int b)
 {
     const struct buffer *buffer = &c->p->buffers[b];
@@ -347,7 +351,7 @@ static struct op_range emit(struct compiler *c, const struct exchange *e)
     return (struct op_range){first, c->p->n_ops - first};
 }
 
-/* Its place in `known`; n_known: it is new. Schedules repeat themselves: one look, or some, are enough mostly. */
+/* Its index in `known`; n_known: it is new. Schedules repeat, so the search starts where it most often ends. */
 static int find_known(const struct exchanges *x, const struct exchange *e)
 {
     int from = x->n_known ? x->known[x->last].next : 0;
@@ -360,7 +364,7 @@ static int find_known(const struct exchanges *x, const struct exchange *e)
     return x->n_known;
 }
 
-/* What has been exchanged before is the same list. */
+/* Emits the ops of the exchange; an exchange that occurred before has the same list. */
 static struct op_range ops_of(struct compiler *c, struct exchanges *x, const struct exchange *e)
 {
     const int i = find_known(x, e);

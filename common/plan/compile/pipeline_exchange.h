@@ -1,5 +1,5 @@
-/* What goes over between two slots of a pipeline's schedule: sends, receives, and what is waited for. Private to
- * pipeline.c, which makes an action of each. */
+/* Messages between two slots of a pipeline's schedule: sends, receives and waits. Private to pipeline.c, which makes an
+ * action of each exchange. */
 #ifndef DTD_COMMON_PLAN_COMPILE_PIPELINE_EXCHANGE_H
 #define DTD_COMMON_PLAN_COMPILE_PIPELINE_EXCHANGE_H
 
@@ -8,13 +8,14 @@
 
 struct exchanges;
 
-/* Of this rank's row, whose microbatches are [0, micros) of the schedule's: what is of others neither comes nor goes.
- * `chunks` are compiled. The caller keeps both alive. NULL with c->err; freed by exchanges_free. */
+/* The exchanges of this rank's row. The replica has microbatches [0, micros) of the schedule's; messages of others are
+ * skipped. `chunks` must be compiled; the caller keeps `c` and `chunks` until exchanges_free. NULL after a failure,
+ * with c->err set. */
 struct exchanges *exchanges_new(struct compiler *c, const struct pipeline_chunk *chunks, int micros);
 void exchanges_free(struct exchanges *x); /* NULL is legal */
 
-/* The ops between slot i - 1 and slot i; of i 0 to the row's length, each once, in this order. None where nothing goes
- * over. */
+/* The ops between slot i - 1 and slot i; empty where there is no message. Called once for each i from 0 to the row's
+ * length, in this order. */
 struct op_range exchange_before(struct compiler *c, struct exchanges *x, int i);
 
 #endif

@@ -1,25 +1,29 @@
-/* Rows that stand apart: which matrices have them, and how far.
+/* Padded rows (a pitch): which matrices have them, and how wide they are.
  *
- * A product is fast where the rows of all three of its matrices begin at multiples of 16 bytes: only then do loads of
- * 16 bytes and the tensor memory accelerator apply. A vocabulary of 50257, or a part of one, makes rows of logits that
- * do not, in three products of the largest matrix there is. The plan puts room behind such rows, and products take the
- * distance of rows as a stride; they have as many columns as before, so every number is the same sum, and what is in
- * the room is never read. A pitch is a multiple of 128 bytes, PLAN_ROW_BYTES: a line of a GPU's second-level cache, two
- * of a processor's, and what NVIDIA recommends ("Matrix Multiplication Background User's Guide": multiples of 16 bytes,
- * on the A100 of 128). It costs at most 127 bytes a row. Rows that begin at multiples of 16 bytes anyway stay dense,
- * and so do rows shorter than 128 bytes: products of so few columns have nothing to gain, and the room would be most of
- * the matrix.
+ *   row 0   | 81 columns of logits ..................... | padding |
+ *   row 1   | ..                                         |         |
+ *           |<------------------ pitch: 128 elements ------------->|
  *
- * It pays where the width of the matrix is no weight's row length: parameters, and what is laid out like them, are
- * dense, so a product that has such a weight would not become fast. And it is possible where every op that touches the
- * matrix takes a stride. Both follow from the nodes alone: the matrix is made by a product with a weight [out, in], it
- * is whole here, and all other nodes that name it are of kinds in the table below. So it is logits, and queries, keys
- * and values of odd heads. It is never sent and never reduced: what travels between ranks is dense. */
+ * A matmul is fast where the rows of all three of its matrices begin at multiples of 16 bytes: only then can it use
+ * 16-byte loads and the tensor memory accelerator. With a vocabulary of 50257, or a part of one, rows of logits do not,
+ * in three matmuls of the largest matrix of the model. The plan pads such rows, and matmuls use the pitch as their
+ * stride. They have as many columns as before, so the sums are the same, and the padding is never read.
+ *
+ * A pitch is a multiple of 128 bytes, PLAN_ROW_BYTES: one line of a GPU's second-level cache, two lines of a CPU's, and
+ * NVIDIA's recommendation ("Matrix Multiplication Background User's Guide": multiples of 16 bytes, on the A100 of 128).
+ * It costs at most 127 bytes a row. Rows that already begin at multiples of 16 bytes stay dense. So do rows shorter
+ * than 128 bytes: matmuls with so few columns gain nothing, and the padding would be most of the matrix.
+ *
+ * A pitch is useful where no weight has rows of the matrix's width: parameters, and everything with their layout, are
+ * dense, so a matmul with such a weight stays slow. It is possible where every op that accesses the matrix has a stride
+ * for it. Both follow from the graph: the matrix is the output of a linear with a weight [out, in], it is not a share,
+ * and all other nodes that use it are in the table below. These are logits, and queries, keys and values with heads of
+ * odd size. A padded matrix is never sent or reduced, because messages between ranks are dense. */
 #include "common/plan/compile/internal.h"
 
-#define FAST_BYTES 16 /* rows at multiples of this are left alone */
+#define FAST_BYTES 16 /* rows at multiples of this are fast, and stay dense; the reason is above */
 
-/* Bit i: every op that comes of input i, forward and backward, takes the distance of its rows; so does the gradient. */
+/* Bit i: every op that reads input i or writes its gradient, forward and backward, has a stride for it. */
 static const unsigned takes_pitch[GO_COUNT] = {
     [GO_ROPE] = 1 << 0,
     [GO_ATTENTION] = 7 << 0,
@@ -31,7 +35,8 @@ static int64_t row_bytes(const struct compiler *c, int t)
     return tp_cols(c, t) * (int64_t)dtype_bytes(c->p->dtype);
 }
 
-/* The product's result is whole here, as wide as its weight has rows, and its own rows begin anywhere. */
+/* Node i is a linear whose output may be padded: its width is the weight's number of rows, it is not a share, and its
+ * dense rows would be slow. */
 static bool may_begin(const struct compiler *c, int i)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -41,8 +46,8 @@ static bool may_begin(const struct compiler *c, int i)
     return bytes > PLAN_ROW_BYTES && bytes % FAST_BYTES;
 }
 
-/* Nothing but node i, and ropes in front of it, reads what it takes as input k, in the layer that made it: so its
- * gradient is one op's result, and no other stage needs it. */
+/* Input k of node i may be padded: node i is its only reader apart from ropes before it, in the layer that made it. Its
+ * gradient is then the result of one op, and no other stage needs it. */
 static bool may_go_on(const struct compiler *c, int i, int k)
 {
     const struct graph_node *n = &c->g->nodes[i];
@@ -51,7 +56,7 @@ static bool may_go_on(const struct compiler *c, int i, int k)
            c->g->nodes[maker].layer == n->layer;
 }
 
-/* Keys and values have one stride in an op. */
+/* An op of attention has one stride for keys and values. */
 static void make_alike(struct compiler *c, const struct graph_node *n)
 {
     bool both = c->pitched[n->in[1]] && c->pitched[n->in[2]];

@@ -1,11 +1,15 @@
-/* What the forward gives up and the backward makes again. No rule of an operator knows the policy: a backward rule that
- * wants a value asks whether it is given up, and then the nodes that lead to it are emitted once more, into buffers of
- * their own, from values that are kept. A value that nothing of the backward names dies in the forward by itself,
- * because places follow from who names a buffer when.
+/* Activation recomputation (parallel.recompute): values that the forward discards and the backward computes again.
  *
- * full: everything made in a layer but what other layers read; of a residual sum that begins a layer the sum is kept
- * and not its parts. So a layer keeps one tensor, and its first backward rule makes all of it again at once. pointwise:
- * what norms and activation functions make, but sums. attention: its output and statistics. */
+ *   full       discards all values of a layer except those that other layers read. Where a layer starts with a residual
+ *              sum, it keeps the sum and discards the two addends. A layer so keeps one tensor, and the first backward
+ *              rule of the layer recomputes all of it
+ *   pointwise  discards the outputs of norms and activation functions, but not residual sums
+ *   attention  discards the output of attention and its statistics
+ *
+ * The operators' rules do not depend on the policy. A backward rule that needs a discarded value calls recompute_emit,
+ * which emits the nodes that compute it again, into new buffers, from values that are kept. The forward needs no
+ * change: the lifetime of a buffer ends at its last use (memory_plan.c), and the backward no longer uses the old one.
+ */
 #include "common/plan/compile/internal.h"
 
 #include <stdlib.h>
@@ -32,7 +36,7 @@ static int sum_of(const struct graph_node *n)
     return n->op == GO_LAYERNORM ? n->out[3] : n->op == GO_RMSNORM ? n->out[2] : -1;
 }
 
-/* Marks what other layers read, which is kept; parts of a sum that begins a layer are not. */
+/* Marks the tensors that other layers read, which are kept, but not the addends of a sum that begins a layer. */
 static void mark_inputs(const struct compiler *c, bool *inputs)
 {
     for (int i = 0; i < c->g->n_nodes; i++) {
@@ -99,7 +103,7 @@ bool recompute_discarded(const struct compiler *c, int t)
     return t >= 0 && c->discarded[t];
 }
 
-/* What has been emitted is there for the rest of the backward. */
+/* The outputs of a node that was emitted again exist for the rest of the backward. */
 static void keep_emitted(struct compiler *c, int node)
 {
     const struct graph_node *n = &c->g->nodes[node];

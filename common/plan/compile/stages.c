@@ -1,12 +1,12 @@
-/* The model cut into stages, and each stage's nodes as lists of ops: forward, backward whole or in halves, the first of
- * a step and the later ones.
+/* The model cut into stages, and the nodes of each stage as lists of ops: a forward, and a backward as a whole or in
+ * halves; each backward for the first microbatch of a step and for later ones.
  *
- * A norm adds what flows past a layer to what the layer made, so between two layers there are two tensors. Where a
- * stage ends the sum is made there, and goes over alone: same numbers, one message.
+ * A norm adds the residual stream to the output of a layer, so two tensors pass from one layer to the next. Where a
+ * stage ends, the stage adds them, so that one tensor is sent; the sums are the same.
  *
- * The first backward of a step writes gradients where the later ones add; where every microbatch's gradients are
- * scattered only the scatters add. Buffers that a microbatch needs in more than one of its lists exist once for each
- * microbatch in flight. */
+ * The first backward of a step writes gradients, later ones add to them. Where the gradients of every microbatch are
+ * scattered, all backwards write, and the scatters add. A buffer that a microbatch needs in more than one of its lists
+ * has an instance for each microbatch in flight. */
 #include "common/plan/compile/stages.h"
 #include "common/plan/mutant.h"
 
@@ -16,7 +16,7 @@
 
 /* ---- cutting the graph ---- */
 
-/* The place of a norm's sum among its outputs. */
+/* The index of a norm's sum among its outputs. */
 static int sum_output(const struct graph_node *n)
 {
     return n->op == GO_LAYERNORM ? 3 : 2;
@@ -27,8 +27,8 @@ static bool is_norm(const struct graph_node *n)
     return n->op == GO_LAYERNORM || n->op == GO_RMSNORM;
 }
 
-/* The sum of norm `at`, if it makes one, becomes a node of its own, number `to`. */
-static void take_sum(struct graph *g, int at, int to)
+/* Turns the sum of norm `at`, if it has one, into a node of its own, number `to`. */
+static void split_sum(struct graph *g, int at, int to)
 {
     struct graph_node *norm = &g->nodes[at], *sum = &g->nodes[to];
     *sum = (struct graph_node){.op = GO_ADD, .layer = at > 0 ? g->nodes[at - 1].layer : -1};
@@ -45,15 +45,15 @@ static void take_sum(struct graph *g, int at, int to)
     norm->in[1] = norm->out[sum_output(norm)] = -1;
 }
 
-/* The node that ends stage s, if it ends with a sum of its own. */
+/* The sum node at the end of stage s; -1: the stage has none. */
 static int sum_node(const struct graph *g, const struct sharding *p, int s)
 {
     int i = g->n_nodes - (p->n_stages - 1) + s;
     return s < p->n_stages - 1 && g->nodes[i].out[0] >= 0 ? i : -1;
 }
 
-/* Marks what the nodes of a stage make (made[t] = stage) and checks that they take from the stage before at most one
- * tensor, from others none. `made`: -1 for what nobody has made. */
+/* Marks the outputs of a stage's nodes (made[t] = stage; -1: not made yet). False unless the nodes read at most one
+ * tensor of the previous stage, *crossing, and none of earlier ones. */
 static bool follow_stage(const struct graph *g, struct sharding_stage nodes, int stage, int *made, int *crossing)
 {
     for (int i = nodes.first_node; i < nodes.end_node; i++) {
@@ -72,7 +72,7 @@ static bool follow_stage(const struct graph *g, struct sharding_stage nodes, int
     return true;
 }
 
-/* What goes from stage s - 1 to stage s, -1: nothing; false where it is not one tensor. */
+/* The tensor that passes from stage s - 1 to stage s, -1: none. False where more than one does. */
 static bool find_crossing(const struct graph *g, const struct sharding *p, int s, int *made, int *ret)
 {
     *ret = -1;
@@ -108,7 +108,7 @@ err_t stages_cut_graph(const struct graph *g, const struct sharding *p, struct g
     memcpy(cut.nodes, g->nodes, (size_t)g->n_nodes * sizeof(*cut.nodes));
     cut.n_nodes += more;
     for (int s = 0; s < more; s++)
-        take_sum(&cut, p->stage[s + 1].first_node, g->n_nodes + s);
+        split_sum(&cut, p->stage[s + 1].first_node, g->n_nodes + s);
     err_t e = check_cut(&cut, p, why);
     if (e)
         free(cut.nodes);
@@ -121,7 +121,7 @@ err_t stages_cut_graph(const struct graph *g, const struct sharding *p, struct g
 
 struct stage {
     struct sharding_stage nodes, sum; /* sum: the node that ends it, or none */
-    int takes, gives;                 /* tensors from the stage before and for the stage behind; -1 */
+    int takes, gives;                 /* tensors from the previous and for the next stage; -1: none */
 };
 
 static int tensor_between(const struct compiler *c, int s)
@@ -164,7 +164,7 @@ static void forward_list(struct compiler *c, const struct stage *s, struct pipel
     k->lists[LIST_FORWARD][0] = k->lists[LIST_FORWARD][1] = zero_rewrite_list(c, list_from(c, first), false, false);
 }
 
-/* ---- the tree ---- */
+/* ---- the canonical tree ---- */
 
 static bool in_grad(const struct compiler *c, int b)
 {
@@ -193,8 +193,8 @@ static void leaf(struct compiler *c, int unit, int buffer)
     op->arg[1].offset = buffer == c->unit_run[unit] ? dim_one(0) : offset;
 }
 
-/* The gradients of a unit that the list has written join the tree: together, or one by one where a half of the backward
- * has written some. */
+/* Adds to the tree the gradients of a unit that the list has written: in one op, or one by one where the list, a half
+ * of a backward, has written only some. */
 static void leaves_of(struct compiler *c, struct op_range list, int unit)
 {
     int n = 0, written = 0;
@@ -221,8 +221,8 @@ static void tree_leaves(struct compiler *c, struct op_range list)
 
 /* ---- backwards ---- */
 
-/* The list of a later microbatch: the first's, without the zeroing of gradients, its products of weights adding; or
- * where every microbatch's gradients are scattered, its scatters. */
+/* The list of later microbatches: a copy of the first's in which gradients are not zeroed and the matmuls of weight
+ * gradients add. Where the gradients of every microbatch are scattered, only the scatters add. */
 static struct op_range later_list(struct compiler *c, struct op_range list, bool backward)
 {
     int first = c->p->n_ops;
@@ -251,8 +251,9 @@ static void end_backward(struct compiler *c, struct pipeline_chunk *k, enum chun
         k->lists[kind][1] = later_list(c, list, backward);
 }
 
-/* While one gradient is sent the next arrives, so no rule may write over what has arrived: it has one more user, the
- * ids, of which nobody asks a gradient. */
+/* The gradient that arrives from the next stage must not be overwritten, because the next message may arrive in it
+ * while this one is processed. Registering it as the gradient of the ids too, which have none, gives it a second user,
+ * so no rule overwrites it. */
 static void backward_list(struct compiler *c, const struct stage *s, struct pipeline_chunk *k, enum pass_half half,
                           bool later)
 {
@@ -289,14 +290,15 @@ static void mark_uses(const struct compiler *c, struct op_range list, unsigned p
                 phases[root_of(c, c->p->ops[i].arg[k].buffer)] |= (unsigned char)phase;
 }
 
-/* Gathered parameters have the same value for all microbatches. */
-static bool is_kept(const struct compiler *c, int b)
+/* Whether the buffer's offset depends on its lifetime, so that it may have several instances. */
+static bool is_transient(const struct compiler *c, int b)
 {
     const struct buffer *buffer = &c->p->buffers[b];
     return !buffer->planned && (buffer->space == SPACE_GRAD || (buffer->space == SPACE_WORK));
 }
 
-static void find_values(const struct compiler *c, unsigned char *phases)
+/* Gathered parameters have the same value for all microbatches: one instance. */
+static void clear_params(const struct compiler *c, unsigned char *phases)
 {
     for (int b = 0; b < c->p->n_buffers; b++) {
         int t = c->p->buffers[b].tensor;
@@ -305,7 +307,7 @@ static void find_values(const struct compiler *c, unsigned char *phases)
     }
 }
 
-/* What a microbatch needs from one of its lists to another has an instance for each microbatch in flight. */
+/* A buffer that a microbatch uses in more than one of its lists gets an instance for each microbatch in flight. */
 static void make_instances(struct compiler *c, const struct pipeline_chunk *k, int slots)
 {
     static const unsigned phase[CHUNK_LISTS] = {1, 2, 2, 4};
@@ -316,10 +318,10 @@ static void make_instances(struct compiler *c, const struct pipeline_chunk *k, i
         for (int i = 0; i < 2; i++)
             mark_uses(c, k->lists[l][i], phase[l], phases);
     if (!c->err)
-        find_values(c, phases);
+        clear_params(c, phases);
     for (int b = 0; b < c->p->n_buffers && !c->err; b++) {
         unsigned in = phases[root_of(c, b)];
-        if (!is_kept(c, b) || (in & (in - 1)) == 0)
+        if (!is_transient(c, b) || (in & (in - 1)) == 0)
             continue;
         c->p->buffers[b].slots = MUTANT(ONE_INSTANCE_FOR_ALL) ? 1 : slots;
         if (MUTANT(ONE_INSTANCE_FOR_ALL))

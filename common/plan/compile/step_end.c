@@ -1,22 +1,28 @@
-/* What a step does once, behind its microbatches: sum gradients and losses over the ranks, norm, clip, update,
- * snapshot.
+/* The end of a step, after its microbatches: sums of gradients and losses over ranks, norm, clip, update, snapshot.
  *
- * A gradient is a sum of shares, and each of its sums is a fact of sharding.h: over ranks with other tokens (dp, fsdp,
- * cp) in any case; over the tp ranks of its box where each has computed a part only; over the stages that use it. With
- * ZeRO the first of these leaves each rank the sum of its piece. The canonical tree is over microbatches, so dp and
- * fsdp come first there, whole, and cp's shares behind. What is read from then on is the own piece alone, wherever it
- * lies.
+ * A gradient is a sum of shares, and sharding.h determines the sums: over ranks with other tokens (dp, fsdp, cp)
+ * always; over the tp ranks of its box where each has computed only a part; over the stages that use the parameter.
  *
- * Reduces go to the communication stream in the order in which the last backward completes the units, so that an
- * asynchronous device sums a unit while it still computes the one below. The norm's
- * parts follow unit by unit; they are summed in the order of the graph, whatever came first: every block of squares has
- * one rank that counts it, all others have zero there, and adding zeros is exact. */
+ *   ZeRO off     all-reduce over dp x fsdp x cp              local tensor
+ *   ZeRO on      reduce-scatter over fsdp, all-reduce        own piece
+ *                over dp x cp
+ *   canonical    tree reduce over dp x fsdp, all-reduce      local tensor
+ *                over cp
+ *   then         all-reduce over tp, over pp where needed    own piece
+ *
+ * The canonical tree is over microbatches, so its sum over dp and fsdp comes first, on whole local tensors. After these
+ * sums, ops read only the rank's own piece.
+ *
+ * The reduces are on the communication stream, in the order in which the last backward completes the units, so that on
+ * an asynchronous device a unit is reduced while the backward of the next one runs. The squares of the norm are
+ * computed unit by unit, but summed in the graph's order: each block of squares is counted by one rank and is zero on
+ * all others, and adding zeros is exact. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 
 #define AXIS(a) (1u << (a))
 
-/* Those whose ranks count different blocks of squares. */
+/* The axes on which ranks count different blocks of squares. */
 static unsigned norm_axes(const struct compiler *c)
 {
     return (MUTANT(NORM_WITHOUT_STAGES) ? 0 : AXIS(AXIS_PP)) | AXIS(AXIS_TP) |
@@ -28,7 +34,7 @@ static bool many(const struct compiler *c)
     return mesh_workers(&c->p->mesh) > 1;
 }
 
-/* The gradient of the own piece of parameter t, as operand i. */
+/* Sets operand i to the gradient of this rank's piece of parameter t. */
 static void arg_grad(struct compiler *c, struct op *op, int i, int t)
 {
     const struct sharding_param *q = &c->p->sharding.param[t];
@@ -38,7 +44,7 @@ static void arg_grad(struct compiler *c, struct op *op, int i, int t)
         op->arg[i].offset = dim_one(MUTANT(GRADIENT_OF_THE_FIRST_PIECE) ? 0 : q->lo * q->cols);
 }
 
-/* Whether this rank has something of parameter t to reduce and update. */
+/* Whether this rank has a piece of parameter t to reduce and update. */
 static bool has_piece(const struct compiler *c, int t)
 {
     const struct sharding_param *q = &c->p->sharding.param[t];
@@ -61,7 +67,7 @@ static struct op *comm_op(struct compiler *c, enum op_kind kind, int group, int6
     return op;
 }
 
-/* The ranks with other shares of parameter t's gradient of the own piece, on tp. */
+/* The tp ranks with shares of the gradient of this rank's piece of parameter t; -1: only this one. */
 static int tp_group(struct compiler *c, int t)
 {
     const struct sharding_param *q = &c->p->sharding.param[t];
@@ -72,7 +78,7 @@ static int tp_group(struct compiler *c, int t)
 
 void step_end_groups(struct compiler *c)
 {
-    const unsigned logits = c->p->mode == MODE_GENERATE ? AXIS(AXIS_CP) : 0; /* a generation puts them together */
+    const unsigned logits = c->p->mode == MODE_GENERATE ? AXIS(AXIS_CP) : 0; /* generation gathers them */
     const unsigned sets[] = {AXES_ALL,
                              AXES_DATA,
                              AXES_DATA | AXIS(AXIS_CP),
@@ -104,7 +110,7 @@ static void reduce_losses(struct compiler *c)
     compile_action(c, (struct action){.kind = ACT_REDUCE, .micro = -1, .unit = -1}, (struct op_range){first, 1});
 }
 
-/* A unit's run over the ranks that differ on `axes`, if there are any. */
+/* All-reduces a run over the ranks that differ on `axes`, if there are any. */
 static void reduce_run(struct compiler *c, int run, unsigned axes)
 {
     int group = compile_group(c, axes);
@@ -126,7 +132,7 @@ static void reduce_tree(struct compiler *c, int unit)
         reduce_run(c, run, AXIS(AXIS_CP));
 }
 
-/* Shares of parameter t over tp and over stages. */
+/* All-reduces the gradient of this rank's piece of parameter t. */
 static void reduce_param(struct compiler *c, int t, int group)
 {
     if (group < 0 || c->err)
@@ -152,7 +158,8 @@ static void reduce_params(struct compiler *c, int unit)
     }
 }
 
-/* Where nobody of the fsdp group has had a microbatch nothing has been scattered: zeros are. */
+/* Scatters the unit's gradients once for the step. With a scatter per microbatch there is nothing left to do, unless no
+ * rank of the fsdp group had a microbatch: then zeros are scattered. */
 static void scatter_rest(struct compiler *c, int unit)
 {
     if (zero_scatters(c) && zero_rounds(c) > 0)
@@ -211,7 +218,7 @@ static void norm_unit(struct compiler *c, int unit)
 static void norm_blocks(struct compiler *c)
 {
     int64_t n = c->p->sharding.n_blocks;
-    int group = compile_group(c, norm_axes(c)); /* -1: this rank counts all */
+    int group = compile_group(c, norm_axes(c)); /* -1: this rank counts all blocks */
     if (group >= 0) {
         struct op *op = compile_op(c, OP_ZERO, -1);
         op->m = dim_one(n);

@@ -1,8 +1,11 @@
-/* What tensor and sequence parallelism leave a rank of a tensor, and the collectives that bring parts together.
+/* Tensor and sequence parallelism: a rank's part of a tensor, and the collectives that combine parts.
  *
- * Where a product's weight is cut by its input, or a table by its rows, each rank makes a share of a sum on all tokens.
- * Shares lie in buffers of their own (tp_new_share), whose layout says so, and nothing but their sum is written there:
- * without sequence parallelism it takes their place, with it own tokens of it go elsewhere. */
+ * Where the weight of a linear is cut by its input features, or a table by its rows, each rank computes a share of a
+ * sum on all tokens. A share has its own buffer (tp_new_share), marked as a share, and nothing but the sum is written
+ * there:
+ *
+ *   without sequence parallelism    all-reduce in place             all tokens
+ *   with sequence parallelism       reduce-scatter to a new buffer  own tokens */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 

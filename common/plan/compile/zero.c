@@ -1,14 +1,18 @@
-/* ZeRO in lists of ops. A unit is what is gathered and scattered at once.
+/* ZeRO's gathers and scatters in lists of ops. A unit is gathered or scattered by one op.
  *
- * Stages 1 and 2 gather all units behind the begin of a program, into buffers that live as long as it runs. Stage 3
- * gathers a unit in front of its first use in a list, `prefetch` units ahead, and gives it up behind the last: the
- * buffer is a transient one of that list, so giving up costs nothing. The rules of forward.c and backward.c name the
- * buffers in c->value; the first list that uses a unit keeps them, in later ones new buffers take their places. With
- * `reshard: false` what the forward has gathered lives until its backward.
+ *   stage    gather                                        scatter
+ *   1        all units after the begin                     once, at the end of the step (step_end.c)
+ *   2        all units after the begin                     after the last write of the unit's gradient, each backward
+ *   3        before the first use in a list, `prefetch`    after the last write of the unit's gradient, each backward
+ *            units ahead
  *
- * Stages 2 and 3 scatter a unit's gradient behind the op that touches it last. All ranks of an fsdp group must come by
- * the same collectives in the same order, whatever their shares of the microbatches: a rank with fewer joins
- * (zero_join_list). Canonical numerics keep whole gradients and scatter nothing. */
+ * Stages 1 and 2 gather into buffers that live as long as the program. With stage 3 a gathered unit is freed after its
+ * last use in the list at no cost, because it is a transient buffer. The rules of forward.c and backward.c use the
+ * buffers in c->value. The first list that uses a unit keeps these; in later lists new buffers replace them. With
+ * `reshard: false` the units that the forward gathered live until its backward.
+ *
+ * All ranks of an fsdp group must issue the same collectives in the same order, however many microbatches each has; a
+ * rank with fewer joins (zero_join_list). Canonical numerics keep whole gradients and scatter nothing in a backward. */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 
@@ -68,10 +72,10 @@ void zero_emit_gathers(struct compiler *c)
 struct list_rewrite {
     struct op *ops;
     int n, n_units;
-    int *order, n_order; /* units that are gathered, in the order of their first use */
+    int *order, n_order; /* units to gather, in the order of their first use */
     int *first;          /* by unit: op that first reads its values, -1 */
-    int *last;           /* by unit: op that touches its gradients last, -1 */
-    int *fresh;          /* by buffer: what takes its place */
+    int *last;           /* by unit: op that accesses its gradients last, -1 */
+    int *fresh;          /* by buffer: the buffer that replaces it */
     int n_fresh;
 };
 
@@ -106,7 +110,7 @@ static void rewrite_fini(struct list_rewrite *r)
     free(r->fresh);
 }
 
-/* The unit that buffer b is a tensor's part of, if `run` of that unit contains it; -1. */
+/* The unit of parameter buffer b, if the unit's `run` contains b; -1. */
 static int unit_of(const struct compiler *c, int b, const int *run)
 {
     int t = b < 0 ? -1 : c->p->buffers[b].tensor;
@@ -132,7 +136,7 @@ static void find_uses(const struct compiler *c, struct list_rewrite *r)
         }
 }
 
-/* New buffers for the units of which another list has taken those that the rules have named. */
+/* New buffers for units whose buffers in c->value belong to an earlier list. */
 static void find_buffers(struct compiler *c, struct list_rewrite *r)
 {
     for (int k = 0; k < r->n_order && !c->err; k++) {
@@ -151,7 +155,7 @@ static void find_buffers(struct compiler *c, struct list_rewrite *r)
     }
 }
 
-/* In front of which op the k-th gather stands. */
+/* The op before which the k-th gather is inserted. */
 static int gather_at(const struct compiler *c, const struct list_rewrite *r, int k)
 {
     int64_t before = k - c->job->parallel.prefetch;
@@ -190,11 +194,11 @@ static void rewrite_list(struct compiler *c, const struct list_rewrite *r, const
         if (backward)
             scatter_waiting(c, r, i, again);
     }
-    if (backward) /* touched by an earlier half only */
+    if (backward) /* only an earlier half has written them */
         scatter_waiting(c, r, -1, again);
 }
 
-/* Whether the list, a copy, has been through this; then only its scatters may have to change. */
+/* Whether the list is a copy of a rewritten one; then only its scatters may change. */
 static bool rewritten(struct compiler *c, struct op_range list, bool again)
 {
     bool found = false;
@@ -253,14 +257,14 @@ int zero_rounds(const struct compiler *c)
     int64_t lo, hi;
     if (p->mode == MODE_GENERATE || (zero_stage(c) < 3 && (p->mode != MODE_TRAIN || !zero_scatters(c))))
         return p->end_micro - p->first_micro;
-    int fsdp = p->mesh.size[AXIS_FSDP]; /* larger shares come first */
+    int fsdp = p->mesh.size[AXIS_FSDP]; /* the first rank of a group has most microbatches */
     layout_split(p->n_micros, p->mesh.size[AXIS_DP] * fsdp, p->sharding.coord[AXIS_DP] * fsdp, &lo, &hi);
     return (int)(hi - lo);
 }
 
-/* ---- forgetting ---- */
+/* ---- a rank without microbatches ---- */
 
-/* They stand in this order; several may be one. */
+/* The ranges are in the order of ops; consecutive ones may be equal. */
 static void keep_ops(struct compiler *c, int at, struct op_range *const ranges[], int n)
 {
     struct op_range last = {-1, 0};
