@@ -144,7 +144,9 @@ static err_t stages_init(struct sharding *p, const struct graph *g, struct why *
     int layers = layers_of(g);
     p->n_stages = p->mesh.size[AXIS_PP] * p->chunks;
     if (p->n_stages > (layers ? layers : 1))
-        return why_set(why, ERR_INVALID, "parallel.pp x parallel.chunks is %d; the model has %d layers to share out",
+        return why_set(why, ERR_INVALID,
+                       "parallel.pp x parallel.chunks is %d, more than the model's %d layers; lower parallel.pp or "
+                       "parallel.chunks, or raise model.layers",
                        p->n_stages, layers);
     p->stage = calloc((size_t)p->n_stages, sizeof(*p->stage));
     double *cost = calloc((size_t)layers + 1, sizeof(*cost)), most = 0, sum = 0;

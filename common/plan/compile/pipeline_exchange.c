@@ -19,10 +19,11 @@
 #include <string.h>
 
 #define STEP_SENDS 2 /* most sends of one exchange: schedule_posts sends a slot's value at most two slots later */
-#define MAX_OUTBOXES 8
-#define MAX_MESSAGES 16
+#define MAX_SEND_BUFFERS \
+    8 /* four per size (max_alike), for values of two sizes: towards the next and the previous stage */
+#define MAX_MESSAGES 16 /* receives of one exchange; only a schedule from a file has so many */
 /* Most receives without a wait. Those of an exchange that would exceed it are waited for in the exchange. */
-#define MAX_FLYING 32
+#define MAX_POSTED 32
 
 /* A buffer for a received value until its slot. */
 struct receive_buffer {
@@ -49,13 +50,12 @@ struct value_copy {
     int from, to;
 };
 struct exchange {
-    int n_frees, n_sends, n_recvs, n_takes, n_lands;
+    int n_frees, n_sends, n_recvs, n_takes, n_copies_in;
     int free[STEP_SENDS]; /* messages that must complete first, because sends reuse their buffers */
     struct value_copy leave[STEP_SENDS];
     struct posted_message send[STEP_SENDS], recv[MAX_MESSAGES];
-    int take[MAX_MESSAGES +
-             1]; /* messages that must complete in the exchange: receives; after the last slot all sends */
-    struct value_copy land;
+    int take[MAX_MESSAGES + 1]; /* messages that must complete in it: receives; after the last slot all sends */
+    struct value_copy copy_in;
 };
 
 struct known_exchange {
@@ -72,13 +72,13 @@ struct exchanges {
     struct arrival *arrivals; /* in the order of exchanges, in each in the order of posts */
     int n_arrivals, next;     /* next: the first that has not been posted */
     const int *sent;          /* by slot of the row: the slot before which its output is sent */
-    int *landed;              /* by slot of the row: index in landings of its input; -1: none */
-    bool *flies;              /* by slot of the row: its receive has been posted and not been waited for */
-    int flying;
-    struct receive_buffer *landings;
-    int n_landings;
-    struct send_buffer outbox[MAX_OUTBOXES];
-    int n_outboxes, max_alike; /* max_alike: most sends of one size in flight */
+    int *buffer_of;           /* by slot of the row: index in receive_buffers of its input; -1: none */
+    bool *posted;             /* by slot of the row: its receive has been posted and not been waited for */
+    int n_posted;
+    struct receive_buffer *receive_buffers;
+    int n_receive_buffers;
+    struct send_buffer send_buffer[MAX_SEND_BUFFERS];
+    int n_send_buffers, max_alike; /* max_alike: most sends of one size in flight */
     struct known_exchange *known;
     int n_known, last; /* last: index of the previous exchange in known */
 };
@@ -150,11 +150,11 @@ struct exchanges *exchanges_new(struct compiler *c, const struct pipeline_chunk 
     /* The sends of two exchanges. With one, a rank may be one step ahead of the receiver, which would be enough if
      * messages progressed all the time; the second is for a receiver that makes progress only between two steps. */
     x->max_alike = 2 * (schedule->chunks > 1 ? STEP_SENDS : 1);
-    x->landed = malloc(((size_t)x->row->n + 1) * sizeof(*x->landed));
-    x->flies = calloc((size_t)x->row->n + 1, sizeof(*x->flies));
-    for (int i = 0; x->landed && i < x->row->n; i++)
-        x->landed[i] = -1;
-    c->err = x->landed && x->flies ? find_arrivals(x, posts) : ERR_NOMEM;
+    x->buffer_of = malloc(((size_t)x->row->n + 1) * sizeof(*x->buffer_of));
+    x->posted = calloc((size_t)x->row->n + 1, sizeof(*x->posted));
+    for (int i = 0; x->buffer_of && i < x->row->n; i++)
+        x->buffer_of[i] = -1;
+    c->err = x->buffer_of && x->posted ? find_arrivals(x, posts) : ERR_NOMEM;
     if (!c->err)
         return x;
     exchanges_free(x);
@@ -166,9 +166,9 @@ void exchanges_free(struct exchanges *x)
     if (!x)
         return;
     free(x->arrivals);
-    free(x->landed);
-    free(x->flies);
-    free(x->landings);
+    free(x->buffer_of);
+    free(x->posted);
+    free(x->receive_buffers);
     free(x->known);
     free(x);
 }
@@ -176,55 +176,60 @@ void exchanges_free(struct exchanges *x)
 /* ---- one exchange ---- */
 
 /* A free buffer of the size of b for a received value. */
-static int landing_new(struct compiler *c, struct exchanges *x, int b)
+static int receive_buffer_new(struct compiler *c, struct exchanges *x, int b)
 {
-    for (int i = 0; i < x->n_landings; i++)
-        if (!x->landings[i].taken && c->p->buffers[x->landings[i].buffer].bytes == c->p->buffers[b].bytes) {
-            x->landings[i].taken = true;
+    for (int i = 0; i < x->n_receive_buffers; i++)
+        if (!x->receive_buffers[i].taken &&
+            c->p->buffers[x->receive_buffers[i].buffer].bytes == c->p->buffers[b].bytes) {
+            x->receive_buffers[i].taken = true;
             return i;
         }
-    struct receive_buffer *grown = realloc(x->landings, ((size_t)x->n_landings + 1) * sizeof(*grown));
+    struct receive_buffer *grown = realloc(x->receive_buffers, ((size_t)x->n_receive_buffers + 1) * sizeof(*grown));
     if (!grown) {
         c->err = ERR_NOMEM;
         return -1;
     }
-    x->landings = grown;
-    struct buffer landing = c->p->buffers[b];
-    landing.slots = 1;
-    landing.slot_bytes = 0;
-    landing.slot_index = SLOT_ONE;
-    snprintf(landing.name, sizeof(landing.name), "received.%d", x->n_landings);
-    x->landings[x->n_landings] = (struct receive_buffer){compile_buffer(c, &landing), !MUTANT(LANDING_SHARED)};
-    return x->n_landings++;
+    x->receive_buffers = grown;
+    struct buffer received = c->p->buffers[b];
+    received.slots = 1;
+    received.slot_bytes = 0;
+    received.slot_index = SLOT_ONE;
+    snprintf(received.name, sizeof(received.name), "received.%d", x->n_receive_buffers);
+    x->receive_buffers[x->n_receive_buffers] =
+        (struct receive_buffer){compile_buffer(c, &received), !MUTANT(LANDING_SHARED)};
+    return x->n_receive_buffers++;
 }
 
 static void receive(struct compiler *c, struct exchanges *x, struct exchange *e, const struct arrival *a)
 {
     int to = input_of(x, &x->row->slots[a->slot]);
     if (e->n_recvs == MAX_MESSAGES) {
-        c->err = why_set(c->why, ERR_LIMIT, "the schedule receives more than %d values at once", MAX_MESSAGES);
+        c->err = why_set(c->why, ERR_LIMIT,
+                         "the schedule receives more than %d values between two slots of a rank; in "
+                         "parallel.schedule_csv use received values sooner",
+                         MAX_MESSAGES);
         return;
     }
     if (a->slot != a->before) {
-        x->landed[a->slot] = landing_new(c, x, to);
-        to = c->err ? -1 : x->landings[x->landed[a->slot]].buffer;
+        x->buffer_of[a->slot] = receive_buffer_new(c, x, to);
+        to = c->err ? -1 : x->receive_buffers[x->buffer_of[a->slot]].buffer;
     }
     e->recv[e->n_recvs++] = (struct posted_message){a->peer, to};
-    if (x->flying == MAX_FLYING) {
+    if (x->n_posted == MAX_POSTED) {
         e->take[e->n_takes++] = to;
         return;
     }
-    x->flies[a->slot] = true;
-    x->flying++;
+    x->posted[a->slot] = true;
+    x->n_posted++;
 }
 
 /* A send buffer of the size of b: a free one, a new one, or else the one whose message was posted first. */
-static struct send_buffer *outbox_for(struct compiler *c, struct exchanges *x, int b)
+static struct send_buffer *send_buffer_for(struct compiler *c, struct exchanges *x, int b)
 {
     struct send_buffer *oldest = NULL;
     int alike = 0;
-    for (int i = 0; i < x->n_outboxes; i++) {
-        struct send_buffer *o = &x->outbox[i];
+    for (int i = 0; i < x->n_send_buffers; i++) {
+        struct send_buffer *o = &x->send_buffer[i];
         if (c->p->buffers[o->buffer].bytes != c->p->buffers[b].bytes)
             continue;
         oldest = oldest && oldest->since <= o->since ? oldest : o;
@@ -232,13 +237,14 @@ static struct send_buffer *outbox_for(struct compiler *c, struct exchanges *x, i
     }
     if ((oldest && oldest->since < 0) || alike == x->max_alike)
         return oldest;
-    if (x->n_outboxes == MAX_OUTBOXES) {
-        c->err = why_set(c->why, ERR_LIMIT, "the stages send values of too many sizes");
+    if (x->n_send_buffers == MAX_SEND_BUFFERS) {
+        c->err = why_set(c->why, ERR_LIMIT, "the stages send values of more than %d sizes; set parallel.pp to 1",
+                         MAX_SEND_BUFFERS);
         return NULL;
     }
-    struct send_buffer *o = &x->outbox[x->n_outboxes];
-    *o = (struct send_buffer){compile_sent_buffer(c, b, x->n_outboxes), -1};
-    x->n_outboxes++;
+    struct send_buffer *o = &x->send_buffer[x->n_send_buffers];
+    *o = (struct send_buffer){compile_sent_buffer(c, b, x->n_send_buffers), -1};
+    x->n_send_buffers++;
     return c->err ? NULL : o;
 }
 
@@ -249,7 +255,7 @@ static void send(struct compiler *c, struct exchanges *x, struct exchange *e, co
     if (!is_here(x, slot) || !schedule_target(x->schedule, x->rank, slot, &to) || to.rank == x->rank)
         return;
     int from = MUTANT(SENT_TO_ITSELF_LATER) && input_of(x, slot) >= 0 ? input_of(x, slot) : output_of(x, slot);
-    struct send_buffer *o = outbox_for(c, x, from);
+    struct send_buffer *o = send_buffer_for(c, x, from);
     if (!o)
         return;
     if (o->since >= 0 && !MUTANT(SENT_OVER_A_SEND))
@@ -263,24 +269,24 @@ static void send(struct compiler *c, struct exchanges *x, struct exchange *e, co
 static void take_input(struct exchanges *x, struct exchange *e, int i)
 {
     const int input = input_of(x, &x->row->slots[i]);
-    struct receive_buffer *l = x->landed[i] < 0 ? NULL : &x->landings[x->landed[i]];
-    if (x->flies[i]) {
+    struct receive_buffer *l = x->buffer_of[i] < 0 ? NULL : &x->receive_buffers[x->buffer_of[i]];
+    if (x->posted[i]) {
         e->take[e->n_takes++] = l ? l->buffer : input;
-        x->flying--;
+        x->n_posted--;
     }
     if (!l)
         return;
     l->taken = false;
-    e->n_lands = 1;
-    e->land = (struct value_copy){l->buffer, input};
+    e->n_copies_in = 1;
+    e->copy_in = (struct value_copy){l->buffer, input};
 }
 
 static struct send_buffer *oldest_send(struct exchanges *x)
 {
     struct send_buffer *oldest = NULL;
-    for (int i = 0; i < x->n_outboxes; i++)
-        if (x->outbox[i].since >= 0 && (!oldest || x->outbox[i].since < oldest->since))
-            oldest = &x->outbox[i];
+    for (int i = 0; i < x->n_send_buffers; i++)
+        if (x->send_buffer[i].since >= 0 && (!oldest || x->send_buffer[i].since < oldest->since))
+            oldest = &x->send_buffer[i];
     return oldest;
 }
 
@@ -346,8 +352,8 @@ static struct op_range emit(struct compiler *c, const struct exchange *e)
         emit_comm(c, OP_PUSH, -1);
     for (int i = 0; i < e->n_takes; i++)
         emit_comm(c, OP_WAIT, e->take[i]);
-    for (int i = 0; i < e->n_lands; i++)
-        emit_copy(c, &e->land);
+    for (int i = 0; i < e->n_copies_in; i++)
+        emit_copy(c, &e->copy_in);
     return (struct op_range){first, c->p->n_ops - first};
 }
 
@@ -395,6 +401,6 @@ struct op_range exchange_before(struct compiler *c, struct exchanges *x, int i)
         take_input(x, &e, i);
     else
         take_sends(x, &e);
-    bool any = e.n_sends + e.n_recvs + e.n_takes + e.n_lands > 0;
+    bool any = e.n_sends + e.n_recvs + e.n_takes + e.n_copies_in > 0;
     return any && !c->err ? ops_of(c, x, &e) : (struct op_range){0};
 }

@@ -1,5 +1,5 @@
-/* Ops in the order of the program, one at a time. A buffer that two operands of an op share is widened once, so that
- * what lies in place in the plan lies in place here. */
+/* Runs ops in the order of the program, one at a time. A buffer that two operands of an op share is widened once, so
+ * that an op that works in place in the plan does so here. */
 #include "tests/common/plan/machine.h"
 
 /* ---- elements ---- */
@@ -25,7 +25,7 @@ static double element_get(enum dtype dtype, const char *at, int64_t i)
     return 0;
 }
 
-/* bfloat16 from float32, the nearest, halves to even; there are no infinities here, and NaN stays NaN. */
+/* bfloat16 from float32, rounded to nearest, ties to even. Infinities do not occur here; NaN stays NaN. */
 static void element_set(enum dtype dtype, char *at, int64_t i, double value)
 {
     uint32_t bits;
@@ -176,7 +176,7 @@ static void tree_leaf(struct machine *m, const struct op *op, int64_t n)
     }
 }
 
-/* What a norm reads: a sum is of the type that it is kept in, as in all kernels. */
+/* The input of a norm: the sum is rounded to the type of its buffer, as in all kernels. */
 static double *norm_input(struct machine *m, const struct op *op, int sum, int64_t n)
 {
     const double *x = A(0), *res = A(1);
@@ -297,7 +297,7 @@ static void run_gemm(struct machine *m, const struct op *op)
         .b_sum = A(6),
     };
     assert_ok(m->k->gemm(m->s, &g));
-    if (g.act == KERN_ACT_GELU) { /* of what is kept, in the type that it is kept in */
+    if (g.act == KERN_ACT_GELU) { /* of the stored values, in the buffer's type */
         double *x = g.aux;
         for (int64_t i = 0; i < g.m * g.n; i++)
             x[i] = machine_round(m, op, 4, x[i]);
@@ -393,7 +393,7 @@ void machine_op(struct machine *m, const struct op *op)
         run_zero(m, op, t * n);
         break;
     case OP_COPY:
-    case OP_CAST: /* to the buffer's type behind the op */
+    case OP_CAST: /* to the buffer's type after the op */
         memcpy(A(1), A(0), (size_t)(t * n) * sizeof(double));
         break;
     case OP_EMBED:
@@ -467,8 +467,7 @@ void machine_op(struct machine *m, const struct op *op)
 
 /* ---- steps ---- */
 
-/* The tokens of a microbatch that this rank has: [segment][sample][token]; `rows`: their places in the batch instead.
- */
+/* The tokens of a microbatch on this rank: [segment][sample][token]; `rows`: their indices in the batch instead. */
 static void fill(struct machine *m, int buffer, const int32_t *from)
 {
     const struct program *p = m->p;

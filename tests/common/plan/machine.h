@@ -1,6 +1,7 @@
-/* The slow and obvious interpreter: no streams, no collectives (one rank; world.h has many), every buffer at its
- * planned place, so a wrong place or a wrong in-place choice shows as a wrong number. Kernels are the reference's in
- * float64. What a buffer of another type holds is widened before an op and rounded to the buffer's type behind it. */
+/* The oracle's interpreter, slow and simple: no streams and no collectives (one rank; world.h runs many). Every buffer
+ * is at its planned offset, so a wrong offset or in-place choice shows as a wrong number. Kernels are the reference
+ * kernels in float64. Values of a buffer of another type are widened before an op and rounded to the buffer's type
+ * after it. */
 #ifndef DTD_TESTS_COMMON_PLAN_MACHINE_H
 #define DTD_TESTS_COMMON_PLAN_MACHINE_H
 
@@ -31,14 +32,14 @@ struct machine {
     int64_t step;
 };
 
-/* Memory full of NaN, gradients and parameters zero: what is read too early shows. */
+/* Fills memory with NaN, gradients and parameters with zero, so that a read before the write shows. */
 void machine_init(struct machine *m, const struct program *p, const int32_t *ids, const int32_t *targets);
 void machine_fini(struct machine *m);
 /* Everything up to the norm; returns the loss. */
 double machine_run(struct machine *m);
-/* Norm, clip and update of a step that machine_run has begun; m->step counts. Returns the norm. */
+/* Norm, clip and update of a step that machine_run has begun; increments m->step. Returns the norm. */
 double machine_update(struct machine *m);
-/* The element of a buffer, widened. */
+/* An element of a buffer, widened. */
 double machine_get(const struct machine *m, int buffer, int64_t i);
 void machine_set(const struct machine *m, int buffer, int64_t i, double value);
 
@@ -46,8 +47,8 @@ void machine_set(const struct machine *m, int buffer, int64_t i, double value);
 void machine_enter(struct machine *m, const struct action *a); /* fills the batch where the action is a forward */
 void machine_op(struct machine *m, const struct op *op);
 int64_t machine_samples(const struct program *p, const struct action *a);
-/* Element i of an operand, as the action entered last means it; of instance `slot`; a number as the operand would keep
- * it. */
+/* Element i of an operand in the action entered last; the same of instance `slot`; a number rounded to the operand's
+ * type. */
 double machine_operand_get(const struct machine *m, const struct op *op, int arg, int64_t i);
 double machine_operand_get_slot(const struct machine *m, const struct op *op, int arg, int64_t slot, int64_t i);
 void machine_operand_set(const struct machine *m, const struct op *op, int arg, int64_t i, double value);

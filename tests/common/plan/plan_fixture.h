@@ -9,7 +9,7 @@
 
 #define MAX_RANKS 8
 
-/* A tiny job that is legal in every key. */
+/* A tiny job whose keys are all legal. */
 static inline struct job_spec job_small(enum model_arch arch, int workers)
 {
     struct job_spec job = {.name = "small"};
@@ -41,7 +41,8 @@ static inline struct job_spec job_small(enum model_arch arch, int workers)
     return job;
 }
 
-/* Nothing divides: heads, columns of the feed-forward, rows of the vocabulary, tokens, the last microbatch. */
+/* Sizes that no mesh divides: heads, columns of the feed-forward, rows of the vocabulary, tokens, the last microbatch.
+ */
 static inline struct job_spec job_uneven(struct job_spec job)
 {
     bool llama = job.model.arch == ARCH_LLAMA;
@@ -92,7 +93,7 @@ static inline int fixture_tensor(const struct fixture *f, const char *name)
     return -1;
 }
 
-/* A sentence that a person reads must have these words. */
+/* The error message contains these words. */
 static inline void assert_says(const struct why *why, const char *words)
 {
     if (!strstr(why->text, words))

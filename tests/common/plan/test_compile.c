@@ -1,9 +1,9 @@
-/* What the compiler makes: the listing of a tiny program, shares of a batch, places, flags. */
+/* Output of the compiler: listings of tiny programs, the split of a batch, offsets, flags. */
 #include "tests/common/plan/plan_fixture.h"
 
 #include <math.h>
 
-/* DTD_GOLDEN=write makes the golden files anew; look at the difference before committing it. */
+/* DTD_GOLDEN=write rewrites the golden files; read the difference before you commit it. */
 static void assert_golden(const struct fixture *f, int rank, const char *name)
 {
     char path[512], *text = NULL, *want = NULL;
@@ -48,7 +48,7 @@ TEST(tiny_llama_prints_as_before)
     fixture_fini(&f);
 }
 
-/* The rank in the middle of three, of which the first has more tokens than the others. */
+/* The middle one of three ranks; the first has more tokens than the others. */
 TEST(tiny_llama_in_parts_prints_as_before)
 {
     struct job_spec job = job_small(ARCH_LLAMA, 3);
@@ -61,7 +61,7 @@ TEST(tiny_llama_in_parts_prints_as_before)
     fixture_fini(&f);
 }
 
-/* The first rank of two: sends what it made, in the order of 1f1b. */
+/* The first of two ranks: sends its outputs in the order of 1f1b. */
 TEST(tiny_pipeline_prints_as_before)
 {
     struct job_spec job = job_small(ARCH_LLAMA, 2);
@@ -73,7 +73,7 @@ TEST(tiny_pipeline_prints_as_before)
     fixture_fini(&f);
 }
 
-/* The last rank, with a backward in halves and a head that the first rank has too. */
+/* The last rank, with a split backward and a head that is tied to the first rank's table. */
 TEST(tiny_zero_bubble_pipeline_prints_as_before)
 {
     struct job_spec job = job_small(ARCH_GPT2, 2);
@@ -122,8 +122,8 @@ TEST(tiny_bfloat16_gpt2_prints_as_before)
     assert_bfloat16_golden(ARCH_GPT2, MODE_TRAIN, "gpt2_bfloat16");
 }
 
-/* A vocabulary and a feed-forward that nothing divides, cut in two: rows of logits stand apart on rank 0, not on rank
- * 1, which has 80 columns of 161. */
+/* A vocabulary and a feed-forward of odd size on two ranks: rows of logits are padded on rank 0, but not on rank 1,
+ * which has 80 columns of 161. */
 TEST(tiny_bfloat16_llama_of_odd_sizes_prints_as_before)
 {
     struct job_spec job = job_small(ARCH_LLAMA, 2);
@@ -179,7 +179,7 @@ TEST(a_global_batch_need_not_divide)
             }
 }
 
-/* The most bytes of SPACE_WORK that are alive at one op: what no packing can go below. */
+/* The most bytes of SPACE_WORK that are live at one op: the lower bound of any placement. */
 static int64_t live_bound(const struct program *p)
 {
     int *birth = calloc((size_t)p->n_buffers, sizeof(int)), *death = calloc((size_t)p->n_buffers, sizeof(int));
@@ -234,7 +234,7 @@ TEST(packing_is_within_a_few_per_cent_of_the_bound)
             }
 }
 
-/* Without a backward nothing of a layer is kept: all layers together need what one needs. */
+/* Without a backward no value of a layer outlives the layer, so all layers together need as much as one. */
 TEST(evaluation_keeps_no_layer)
 {
     for (int arch = 0; arch < 2; arch++) {
@@ -287,7 +287,7 @@ TEST(decay_is_on_matrices_only)
     fixture_fini(&f);
 }
 
-/* The blocks of the norm cover every tensor from its own start, one after the other. */
+/* The blocks of the norm cover every tensor from its own start, one after another. */
 TEST(norm_blocks_are_on_a_fixed_grid)
 {
     for (int workers = 1; workers <= 3; workers += 2) {
@@ -340,7 +340,7 @@ TEST(all_modes_lay_parameters_out_alike)
     assert_modes_alike(DT_BF16);
 }
 
-/* Copies stand element for element where the parameters do, at 64 bytes both. */
+/* Copies have the same element offsets as the parameters, and both are aligned to 64 bytes. */
 TEST(bfloat16_keeps_wide_parameters_and_copies)
 {
     for (int mode = MODE_TRAIN; mode <= MODE_GENERATE; mode++) {
@@ -389,7 +389,7 @@ TEST(a_rank_without_microbatches_has_no_copies)
     fixture_fini(&f);
 }
 
-/* Every bias of gpt2 gets its gradient from the product of its weights, and GELU costs no pass of its own. */
+/* The op of a weight's gradient computes the bias gradient too, and GELU is fused. */
 TEST(gpt2_has_no_pass_for_biases_or_gelu)
 {
     struct job_spec job = job_small(ARCH_GPT2, 1);
@@ -404,7 +404,7 @@ TEST(gpt2_has_no_pass_for_biases_or_gelu)
         forward += op->kind == OP_GEMM && op->flags & OPF_GELU;
         backward += op->kind == OP_GEMM && op->flags & OPF_GELU_GRAD;
     }
-    assert_int_equal(sums, 2 * 4 * 2); /* two ranges of ops, four products, two layers */
+    assert_int_equal(sums, 2 * 4 * 2); /* two ranges of ops, four matmuls, two layers */
     assert_int_equal(forward, 2);
     assert_int_equal(backward, 2 * 2);
     fixture_fini(&f);
@@ -481,7 +481,7 @@ static char *printed(const struct program *p, const struct graph *g)
     return text;
 }
 
-/* What ranks have in common is made once where all are compiled, and for each rank again where it is alone. */
+/* plan_compile_all, which computes the common part once, and plan_compile of each rank give equal programs. */
 TEST(all_at_once_are_the_same_as_one_by_one)
 {
     struct job_spec job = job_small(ARCH_LLAMA, 8);

@@ -8,7 +8,8 @@
 
 #include <math.h>
 
-/* Larger than a training's start, so that no gradient is lost in rounding; a few bits, so that bfloat16 has them. */
+/* Initial values: larger than in training, so that no gradient is lost in rounding, with few bits, so that bfloat16
+ * represents them. */
 static void init_params(const struct machine *m, const struct graph *g)
 {
     for (int t = 0; t < g->n_tensors; t++)
@@ -29,7 +30,7 @@ static double difference(struct machine *m, int buffer, int64_t i, double step)
     return (above - below) / (2 * step);
 }
 
-/* `loss` is an evaluation program's machine over the same numbers. */
+/* `loss` is the machine of an evaluation program over the same numbers. */
 static void compare(const struct fixture *f, const struct machine *train, struct machine *eval)
 {
     for (int t = 0; t < f->graph.n_tensors; t++) {
@@ -70,7 +71,7 @@ static void check_fixtures(struct fixture *train, struct fixture *eval)
     init_params(&mt, &train->graph);
     init_params(&me, &eval->graph);
     double loss = machine_run(&mt), again = machine_run(&mt), evaluated = machine_run(&me);
-    assert_true(loss == again); /* nothing is left over from the step before */
+    assert_true(loss == again); /* and not the sum with an earlier step's */
     assert_true(loss == evaluated);
     assert_true(loss > 1 && loss < 1000); /* not NaN, not zero */
     compare(train, &mt, &me);
@@ -128,8 +129,8 @@ static int op2(struct graph_builder *b, enum graph_op op, int x, int y)
     return z;
 }
 
-/* What our models do not have: sums as nodes of their own, post-norm, an activation with many readers of several kinds,
- * an attention that goes into a sum without a projection, ReLU. */
+/* A graph with what our models do not have: sums as separate nodes, post-norm, an activation with many readers of
+ * several kinds, an attention that is added without a projection, ReLU. */
 static void build_odd(struct graph_builder *b)
 {
     int ids = graph_add_input(b, GT_IDS, "ids"), x = graph_add_activation(b, -1, "x", 16), sum, sum2;
@@ -156,7 +157,7 @@ static void build_odd(struct graph_builder *b)
     int t = norm(b, "fused2", w, v, &sum2), lin = graph_add_activation(b, -1, "lin", 16), sum3, sum4;
     graph_add_linear(b, -1, z, param(b, "w3", 16, 16), -1, false, lin);
     int t3 = norm(b, "fused3", t, lin, &sum3), g = op2(b, GO_GELU, t3, -1);
-    /* Each of these gradients is shared with a tensor that is made long before. */
+    /* Each of these gradients shares its buffer with a tensor that is made much earlier. */
     int shared = op2(b, GO_ADD, op2(b, GO_ADD, sum3, z), op2(b, GO_ADD, g, y));
     int end = op2(b, GO_ADD, shared, op2(b, GO_ADD, op2(b, GO_ADD, sum2, sum), op2(b, GO_ADD, lin, x)));
     int t4 = norm(b, "fused4", end, w, &sum4);
@@ -175,7 +176,8 @@ static int linear(struct graph_builder *b, int x, const char *name, bool bias, b
     return y;
 }
 
-/* Every way in which a GELU meets products: both fused, one of them, none; biases of both forms of weights. */
+/* Every combination of a GELU and the matmuls around it: both fused, one of them, none; biases of both forms of
+ * weights. */
 static void build_gelus(struct graph_builder *b)
 {
     int ids = graph_add_input(b, GT_IDS, "ids"), x = graph_add_activation(b, -1, "x", 16), sum;
@@ -184,20 +186,20 @@ static void build_gelus(struct graph_builder *b)
     n->in[0] = ids;
     n->in[1] = table;
     n->out[0] = x;
-    int g1 = op2(b, GO_GELU, linear(b, x, "a", true, false), -1); /* behind a product, before two readers */
+    int g1 = op2(b, GO_GELU, linear(b, x, "a", true, false), -1); /* after a matmul, before two readers */
     int t1 = op2(b, GO_ADD, x, g1);                               /* the first of the two */
     int s1 = op2(b, GO_ADD, linear(b, g1, "b", true, true), t1);
     int h3 = linear(b, s1, "c", true, false);
-    int g3 = op2(b, GO_GELU, h3, -1); /* of what another reads too, before a product */
+    int g3 = op2(b, GO_GELU, h3, -1); /* its input has another reader; before a matmul */
     int s2 = op2(b, GO_ADD, linear(b, g3, "d", true, true), h3);
     int g5 = op2(b, GO_GELU, norm(b, "norm", s2, -1, &sum), -1); /* of a norm */
     int h6 = linear(b, linear(b, g5, "e", false, false), "f", true, false);
-    n = graph_add_node(b, GO_ROPE, -1); /* turns what the product made */
+    n = graph_add_node(b, GO_ROPE, -1); /* rotates the matmul's output */
     n->in[0] = n->out[0] = h6;
     n->heads = n->head_dim = 4;
     n->theta = 100;
     int g6 = op2(b, GO_GELU, h6, -1);
-    int g7 = op2(b, GO_GELU, linear(b, g6, "g", true, true), -1); /* between two products */
+    int g7 = op2(b, GO_GELU, linear(b, g6, "g", true, true), -1); /* between two matmuls */
     int end = op2(b, GO_ADD, linear(b, g7, "h", true, false), s2);
     int g8 = op2(b, GO_GELU, end, -1); /* between sums */
     int logits = graph_add_activation(b, -1, "logits", 32), head = param(b, "head", 32, 16);
@@ -217,7 +219,7 @@ static void built_init(struct fixture *f, const struct job_spec *job, enum progr
     assert_ok(plan_compile(&f->job, &f->graph, mode, 0, &f->programs[0], &f->why));
 }
 
-/* The attention's backward may read o, so the sum that o goes into needs bytes of its own. */
+/* The backward of attention reads o, so the sum with o needs its own bytes. */
 TEST(what_a_backward_reads_is_not_taken_over)
 {
     struct job_spec job = job_of(ARCH_LLAMA, NUMERICS_FAST);
@@ -307,7 +309,8 @@ TEST(canonical_gpt2_gradient_is_the_difference)
 
 /* ---- bfloat16 beside float64 ---- */
 
-/* The distance of all gradients of a tensor, as a part of the larger of their norm and a thousandth of all tensors'. */
+/* The distance between the two gradients of a tensor, relative to their norm or to a thousandth of the norm over all
+ * tensors, whichever is larger. */
 static void gradients_near(const struct fixture *f, const struct machine *narrow, const struct machine *twin,
                            double norm)
 {
@@ -326,8 +329,8 @@ static void gradients_near(const struct fixture *f, const struct machine *narrow
     }
 }
 
-/* A loss near the twin's, before and behind an update: the copies are made anew. In the second the twin has the
- * parameters that bfloat16's update made. */
+/* The loss is near the twin's, before an update and after it, when the bfloat16 copies must have been made again. For
+ * the second step the twin gets the parameters from the bfloat16 program's update. */
 static void check_narrow(enum model_arch arch, bool tied)
 {
     struct job_spec job = job_of(arch, NUMERICS_FAST), wide = job;

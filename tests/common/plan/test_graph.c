@@ -1,4 +1,4 @@
-/* Models against counts that are published, and the sentences for dimensions that are not legal. */
+/* Graphs of models against published parameter counts, and the errors for illegal dimensions. */
 #include "tests/common/plan/plan_fixture.h"
 
 #include <math.h>
@@ -41,7 +41,7 @@ TEST(gpt2_small_has_124439808_parameters)
     assert_int_equal(g.n_params, 124439808);
     for (int i = 0; i < g.n_tensors; i++)
         params += g.tensors[i].kind == GT_PARAM;
-    assert_int_equal(params, 148); /* Hugging Face's model.safetensors without its masks */
+    assert_int_equal(params, 148); /* Hugging Face's model.safetensors without the causal masks in it */
     assert_int_equal(g.n_units, 14);
     graph_fini(&g);
 }
@@ -56,7 +56,7 @@ TEST(llama3_8b_has_8030261248_parameters)
     graph_fini(&g);
 }
 
-/* The slow way: every product of a block written out, times 6; attention's two products times 12 or 6. */
+/* The oracle: every matmul of a block written out, times 6; the two matmuls of attention times 12 or 6. */
 TEST(flops_follow_the_formula)
 {
     struct job_model m = gpt2_small();
@@ -226,7 +226,7 @@ TEST(illegal_dimensions_are_named_with_the_nearest_legal_one)
     assert_says(&why, "model.norm_eps");
 }
 
-/* A gradient flows to every parameter only if every activation is read, and nothing is read before it is made. */
+/* Every activation is read, else some parameter would get no gradient, and no tensor is read before it is made. */
 TEST(graphs_are_in_order_and_nothing_is_left_over)
 {
     for (int arch = 0; arch < 2; arch++) {
@@ -250,7 +250,7 @@ TEST(graphs_are_in_order_and_nothing_is_left_over)
         for (int i = 0; i < g.n_tensors; i++) {
             const struct graph_tensor *t = &g.tensors[i];
             bool last_sum =
-                strcmp(t->name, "norm.sum") == 0 || strcmp(t->name, "ln_f.sum") == 0; /* only its norm goes on */
+                strcmp(t->name, "norm.sum") == 0 || strcmp(t->name, "ln_f.sum") == 0; /* only its norm is read */
             if (t->kind != GT_STAT && !read[i] && !last_sum)
                 fail_msg("nothing reads %s", t->name);
         }

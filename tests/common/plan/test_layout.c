@@ -1,4 +1,4 @@
-/* The mesh and its shares; boxes are test_save.c's. */
+/* The mesh and how units are split over it; test_save.c tests boxes. */
 #include "tests/common/plan/plan_fixture.h"
 
 TEST(shares_differ_by_at_most_one)

@@ -1,6 +1,6 @@
 /* Every planted bug of common/plan/mutant.h is found by the checker or by the comparison with one worker. A bug is
- * tried on one job after another, each try in a process of its own, until one of them ends in a refusal: a crash is
- * none. */
+ * tried on one job after another, each in its own process, until a check or a comparison fails; a crash does not count.
+ */
 #include "common/plan/mutant.h"
 #include "tests/common/plan/world.h"
 
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What each job has that others have not. */
+/* `name` says what distinguishes the job. */
 static const struct cell {
     const char *name;
     enum model_arch arch;
@@ -55,7 +55,7 @@ static void try_cell(const struct cell *c)
     struct job_spec job =
         job_small(c->arch, one_or(c->dp) * one_or(c->fsdp) * one_or(c->tp) * one_or(c->pp) * one_or(c->cp));
     job.model.layers = 4;
-    job.model.vocab = 150; /* more rows than a grain has: shards cut them */
+    job.model.vocab = 150; /* more rows than a grain, so that shards cut them */
     job.model.ffn = 144;
     job.parallel.fsdp = one_or(c->fsdp);
     job.parallel.zero = c->zero;
@@ -77,7 +77,7 @@ static void try_cell(const struct cell *c)
         world_compare(&job);
 }
 
-/* 0: nothing was noticed; else the signal, or -1 for an exit. What was said goes to `out`. */
+/* 0: the bug was not found; else the signal, or -1 for an exit. `out` receives the output. */
 static int run_apart(const char *mutant, const struct cell *c, int out)
 {
     pid_t pid = fork();

@@ -1,5 +1,5 @@
-/* Asynchronous tensor parallelism: not a bit of difference, as many bytes on the wire, a shorter step where the wire is
- * slow, and nothing that the checker does not see. */
+/* Asynchronous tensor parallelism: equal bits, as many bytes on the wire, a shorter step where the wire is slow, and
+ * the checker finds every mistake in it. */
 #include "common/plan/check/plan_check.h"
 #include "common/plan/estimate/forecast.h"
 #include "tests/common/plan/world.h"
@@ -36,7 +36,7 @@ TEST(products_in_parts_have_the_bits_of_whole_ones)
             no_bit_differs(&odd);
             odd.train.dropout = arch == ARCH_TRANSFORMER ? 0.25 : 0;
             odd = overlapped(odd);
-            world_compare(&odd); /* and are one worker's */
+            world_compare(&odd); /* and to one worker's */
         }
 }
 
@@ -87,7 +87,7 @@ TEST(so_they_have_in_evaluation_and_generation)
             }
 }
 
-/* With fewer columns than ranks they are not parted. */
+/* With fewer columns than ranks there are no column blocks. */
 TEST(narrow_models_overlap_what_they_can)
 {
     struct job_spec job = job_of(ARCH_GPT2, 1, 4);
@@ -108,7 +108,7 @@ static struct forecast forecast_of(const struct job_spec *job, const struct plan
     return ret;
 }
 
-/* A wire on which the tokens of a layer travel as long as its products take: with the switch both go on at once. */
+/* On this wire the tokens of a layer take as long as its matmuls; with parallel.async_tp both run at the same time. */
 TEST(a_step_on_a_slow_wire_is_shorter)
 {
     static const struct plan_rates slow = {1e12, 1e12, 8e9, 1e-6, false, false},
@@ -130,7 +130,7 @@ TEST(a_step_on_a_slow_wire_is_shorter)
         assert_memory_equal(plain.bytes, parts.bytes, sizeof(plain.bytes));
         forecast_fini(&plain);
         forecast_fini(&parts);
-        plain = forecast_of(&job, &thread); /* nothing overlaps: only the latency of more calls */
+        plain = forecast_of(&job, &thread); /* no overlap, and the latency of more calls */
         parts = forecast_of(&async, &thread);
         assert_true(parts.seconds < 1.05 * plain.seconds);
         forecast_fini(&plain);
@@ -138,7 +138,7 @@ TEST(a_step_on_a_slow_wire_is_shorter)
     }
 }
 
-/* Recomputed, too, and in every mode: what travels in parts is what travelled whole. */
+/* With recomputation and in every mode: as many bytes as without async_tp. */
 TEST(as_many_bytes_travel)
 {
     static const struct plan_rates rates = {1e12, 1e12, 1e10, 1e-6, false, false};
@@ -155,7 +155,7 @@ TEST(as_many_bytes_travel)
         }
 }
 
-/* ---- what the checker sees ---- */
+/* ---- mistakes that the checker finds ---- */
 
 static bool says_part(const struct program *p, const struct op *op, int i, const char *what)
 {
@@ -202,7 +202,7 @@ static bool is_norm(const struct program *p, const struct op *op)
     return op->kind == OP_LAYERNORM && op->node > 2;
 }
 
-/* The last buffer in front of operand 0's with `what` in its name. */
+/* The last buffer before operand 0's with `what` in its name. */
 static int before(const struct program *p, const struct op *op, const char *what)
 {
     int b = op->arg[0].buffer - 1;
@@ -222,7 +222,7 @@ static void nothing(const struct program *p, struct op *op)
 
 static void other_tokens(const struct program *p, struct op *op)
 {
-    int b = op->arg[0].buffer; /* two travel to each of three ranks, and stand together */
+    int b = op->arg[0].buffer; /* each of three ranks receives two, and they are adjacent */
     op->arg[0].buffer = b + 1 < p->n_buffers && strstr(p->buffers[b + 1].name, ".of.") ? b + 1 : b - 1;
 }
 
@@ -307,7 +307,7 @@ static const struct mistake {
     const char *name;
     bool (*is)(const struct program *p, const struct op *op);
     void (*change)(const struct program *p, struct op *op);
-    bool one; /* rank 1 alone makes it */
+    bool one; /* only rank 1 makes it */
     const char *says;
 } mistakes[] = {
     {"a shift left out", is_shift, nothing, false, "before anything has written it"},
@@ -332,12 +332,12 @@ static const struct mistake {
     {"a sum of fewer columns", is_sum, fewer_columns, false, "sums some of the columns"},
     {"columns of a sum left out", is_put, nothing, false, "are next"},
     {"columns of a sum in other places", is_put, columns_before, true, "where others belong"},
-    {"other columns of a sum", is_put, sum_before, true, ""}, /* of another width or in another place */
+    {"other columns of a sum", is_put, sum_before, true, ""}, /* of another width or at another offset */
     {"columns of a sum taken for all", is_put, copied_alone, false, "alone"},
     {"a norm of another rank's tokens", is_norm, norm_of_tokens, true, ""},
 };
 
-/* Changes every rank's nth op of the kind, or rank 1's; false: there is none. */
+/* Changes the nth op of the kind on every rank, or on rank 1. False: there is none. */
 static bool change(struct fixture *f, const struct mistake *m, int nth, struct op *saved, int *at)
 {
     bool any = false;
@@ -383,7 +383,7 @@ TEST(no_mistake_with_parts_passes)
     fixture_fini(&f);
 }
 
-/* Rank 1 takes member 2's tokens, who has as many, for its own: only the way that they came tells. */
+/* Rank 1 uses member 2's tokens as its own. Their number is equal, so only their way round the ring shows it. */
 static void claim_own(struct program *p, int b)
 {
     p->buffers[b].dim[0].sym = SYM_OWN;
@@ -400,7 +400,7 @@ static void claim_own(struct program *p, int b)
     }
 }
 
-/* Op `at`, a product of buffer b, becomes a norm of it like op `norm`; it waits for what it has waited for. */
+/* Op `at`, a matmul of buffer b, becomes a norm of b like op `norm`, with the same waits. */
 static void norm_instead(struct program *p, int at, int norm, int b)
 {
     struct op *op = &p->ops[at], was = *op;
@@ -427,7 +427,7 @@ TEST(what_a_buffer_says_of_its_tokens_is_not_believed)
     assert_err(ERR_INVALID, plan_check(&f.graph, f.programs, f.n, &f.why));
     assert_says(&f.why, "makes rows of member 1 from layer.0.ln_1.of.2, which is of the tokens of member 2");
     fixture_fini(&f);
-    fixture_init(&f, &job, MODE_TRAIN); /* and a norm takes them */
+    fixture_init(&f, &job, MODE_TRAIN); /* and a norm reads them */
     claim_own(p, b);
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == OP_GEMM && p->ops[i].arg[0].buffer == b)
@@ -437,7 +437,7 @@ TEST(what_a_buffer_says_of_its_tokens_is_not_believed)
     fixture_fini(&f);
 }
 
-/* ---- what waits for what ---- */
+/* ---- waits ---- */
 
 static const struct op *recorder(const struct program *p, int event)
 {
@@ -448,8 +448,8 @@ static const struct op *recorder(const struct program *p, int event)
     return NULL;
 }
 
-/* On a device with streams: a step of a ring for nothing but the one before, columns of a share for no sum of others.
- */
+/* On a device with streams a step of the ring waits only for the step before it, and the matmul of a column block waits
+ * for no sum of another block. */
 TEST(nothing_waits_for_what_it_is_to_overlap)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
@@ -470,7 +470,7 @@ TEST(nothing_waits_for_what_it_is_to_overlap)
                 later += is_later_shift(p, op);
                 columns += share;
             }
-        assert_int_equal(later, 4 * 2 * (2 * job.model.layers + 1)); /* ranks, steps of a ring; and the head's */
+        assert_int_equal(later, 4 * 2 * (2 * job.model.layers + 1)); /* ranks, steps of a ring, and the head's */
         assert_int_equal(columns, 4 * 3 * 2 * job.model.layers);
         fixture_fini(&f);
     }

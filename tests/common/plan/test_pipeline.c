@@ -1,4 +1,4 @@
-/* Pipelines: every schedule against one worker, in the numbers of all ranks together. */
+/* Pipelines: the numbers of all ranks together, in every schedule, against one worker. */
 #include "common/plan/compile/internal.h"
 #include "tests/common/plan/world.h"
 
@@ -36,7 +36,7 @@ TEST(chunks_are_one_worker)
             }
 }
 
-/* From a single microbatch, fewer than ranks, to many, the last one short. */
+/* From one microbatch, fewer than ranks, to many, the last one short. */
 TEST(any_number_of_microbatches_is_one_worker)
 {
     static const int batches[] = {1, 2, 3, 4, 7, 16};
@@ -59,7 +59,7 @@ TEST(a_head_tied_across_stages_is_one_worker)
         }
 }
 
-/* Replicas of a pipeline: with as many microbatches, with one more, with none. */
+/* Replicas of a pipeline with equal numbers of microbatches, with one more, and with none. */
 TEST(replicas_of_pipelines_are_one_worker)
 {
     for (int dp = 2; dp <= 4; dp++)
@@ -72,7 +72,7 @@ TEST(replicas_of_pipelines_are_one_worker)
             }
 }
 
-/* The tree does not see who computes what when. */
+/* The canonical sum does not depend on the schedule. */
 TEST(canonical_pipelines_are_one_worker_bit_for_bit)
 {
     for (int dp = 1; dp <= 2; dp++)
@@ -84,7 +84,7 @@ TEST(canonical_pipelines_are_one_worker_bit_for_bit)
         }
 }
 
-/* Where the head is tied to a table on another stage two sums are added at the end, in every schedule alike. */
+/* With a head that is tied to a table on another stage, two sums are added at the end, the same in every schedule. */
 TEST(canonical_schedules_agree_bit_for_bit)
 {
     struct job_spec first = pipeline(ARCH_GPT2, 2, PIPE_1F1B, 1, 10);
@@ -135,7 +135,7 @@ TEST(context_parallel_pipelines_are_one_worker)
     }
 }
 
-/* What is computed again is what was computed before. */
+/* Recomputed values have the bits of the first computation. */
 TEST(recomputation_changes_no_bit)
 {
     static const enum recompute policies[] = {RECOMPUTE_FULL, RECOMPUTE_POINTWISE, RECOMPUTE_ATTENTION};
@@ -162,8 +162,7 @@ TEST(evaluation_and_generation_go_through_the_pipeline)
                 }
 }
 
-/* Microbatches come to every gradient in ascending order, and what crosses a stage is of the type that it is kept in.
- */
+/* Every gradient is summed in ascending order of microbatches, and messages between stages have the compute type. */
 TEST(pipelines_change_no_bit)
 {
     static const enum dtype types[] = {DT_F32, DT_BF16};
@@ -186,7 +185,7 @@ static struct job_spec from_file(char *text, int pp, int chunks, int batch)
     return job;
 }
 
-/* Microbatches in no order, whole backwards beside halves, chunks that others have not thought of. */
+/* A schedule from a file: microbatches in any order, whole backwards beside halves, an unusual order of chunks. */
 TEST(schedules_from_a_file_are_one_worker)
 {
     char mixed[] = "F0.1,F0.0,F0.2,I0.1,B0.0,W0.1,B0.2\nF0.1,F0.0,B0.1,B0.0,F0.2,I0.2,W0.2\n";
@@ -197,15 +196,15 @@ TEST(schedules_from_a_file_are_one_worker)
     job = from_file(chunks, 2, 2, 4);
     world_compare(&job);
     job.parallel.workers = 4;
-    job.train.global_batch = 6; /* the second replica has one microbatch less */
+    job.train.global_batch = 6; /* the second replica has one microbatch fewer */
     world_compare(&job);
     job.parallel.fsdp = 2;
     job.parallel.zero = 3;
     world_compare(&job);
 }
 
-/* All forwards of a chunk, then all of the next: what the first rank gets back waits until it has done the first chunk,
- * more values than may be under way at once (exchange.c, MAX_FLYING). */
+/* All forwards of a chunk, then all of the next. Values for the first rank's second chunk arrive while it still runs
+ * the first, more than may be in flight at once (pipeline_exchange.c, MAX_POSTED). */
 TEST(chunk_after_chunk_is_one_worker)
 {
     enum { MICROS = 36 };
@@ -254,7 +253,7 @@ TEST(a_file_that_does_not_fit_is_refused)
     }
 }
 
-/* Activations exist as often as the schedule has microbatches in flight, and not once more. */
+/* Activations have exactly one instance per microbatch in flight. */
 TEST(activations_are_kept_as_often_as_the_schedule_says)
 {
     for (int k = 0; k < 4; k++) {

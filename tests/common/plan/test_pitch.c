@@ -1,5 +1,5 @@
-/* Matrices whose rows stand apart: which they are, that they take what they need and nothing else changes, that all
- * layouts compute what one worker does, and that the checker refuses rows that are taken wrongly. */
+/* Padded rows: which matrices have them, that nothing but their memory changes, that all layouts compute one worker's
+ * numbers, and that the checker refuses a wrong stride. */
 #include "common/base/rng.h"
 #include "common/plan/check/plan_check.h"
 #include "tests/common/plan/world.h"
@@ -14,9 +14,9 @@ static int find_buffer(const struct program *p, const char *name)
     return -1;
 }
 
-/* ---- which, and how far ---- */
+/* ---- which matrices, and their pitch ---- */
 
-/* A vocabulary on `tp` ranks: what rank 0 has of it, and how far rows are apart; 0: dense. */
+/* A vocabulary on `tp` ranks: rank 0's columns, and the pitch of its logits; 0: dense. */
 TEST(rows_begin_where_loads_are_fast)
 {
     static const struct {
@@ -66,7 +66,7 @@ static struct job_spec job_odd(int workers)
     return job;
 }
 
-/* Nothing that is a weight's row, that has a kernel without a stride, or that goes to other ranks. */
+/* No matrix as wide as a weight's rows, none with a kernel without a stride, and none that is sent to other ranks. */
 TEST(only_what_no_weight_has_as_rows_stands_apart)
 {
     struct job_spec job = job_odd(1);
@@ -82,12 +82,12 @@ TEST(only_what_no_weight_has_as_rows_stands_apart)
     fixture_fini(&f);
 }
 
-/* All but activations has the bytes that it had: a row of 50257 or of 50304 columns takes the same room. */
+/* Only activations change in size: rows of 50257 and of 50304 columns take the same bytes. */
 TEST(room_is_exact_and_only_in_activations)
 {
     struct job_spec job = job_small(ARCH_GPT2, 1), even;
     struct fixture a, b;
-    job.model.dim = 32; /* so that no table ends between two boundaries */
+    job.model.dim = 32; /* so that every table ends at an aligned offset */
     job.model.vocab = 50257;
     job.train.dtype = DT_BF16;
     even = job;
@@ -95,11 +95,11 @@ TEST(room_is_exact_and_only_in_activations)
     fixture_init(&a, &job, MODE_TRAIN);
     fixture_init(&b, &even, MODE_TRAIN);
     const struct program *p = &a.programs[0], *q = &b.programs[0];
-    int64_t words = 47 * 32; /* elements of the table that the one has more */
+    int64_t words = 47 * 32; /* elements by which one table is larger */
     assert_int_equal(q->space_bytes[SPACE_PARAM] - p->space_bytes[SPACE_PARAM], 4 * words);
     assert_int_equal(q->space_bytes[SPACE_OPT] - p->space_bytes[SPACE_OPT], 8 * words);
     assert_int_equal(q->space_bytes[SPACE_GRAD] - p->space_bytes[SPACE_GRAD], 4 * words);
-    int64_t copies = q->space_bytes[SPACE_WORK] - p->space_bytes[SPACE_WORK]; /* the first row begins later, too */
+    int64_t copies = q->space_bytes[SPACE_WORK] - p->space_bytes[SPACE_WORK]; /* the first row begins later too */
     assert_true(copies <= 2 * words && copies > 2 * words - PLAN_ROW_BYTES);
     assert_int_equal(p->buffers[find_buffer(p, "logits")].bytes, q->buffers[find_buffer(q, "logits")].bytes);
     fixture_fini(&a);
@@ -108,7 +108,7 @@ TEST(room_is_exact_and_only_in_activations)
 
 /* ---- no bit changes ---- */
 
-/* The field of an op with the distance of operand i's rows; NULL: it has none. */
+/* The op's field for the stride of operand i; NULL: none. */
 static int64_t *stride_of(struct op *op, int i)
 {
     switch (op->kind) {
@@ -124,7 +124,7 @@ static int64_t *stride_of(struct op *op, int i)
     }
 }
 
-/* The same program with all rows behind each other, in the same places. */
+/* The same program with dense rows, at the same offsets. */
 static void make_dense(struct program *p)
 {
     for (int k = 0; k < p->n_ops; k++)
@@ -249,7 +249,7 @@ TEST(canonical_sums_with_rows_apart_have_the_same_bits)
     }
 }
 
-/* ---- rows taken wrongly ---- */
+/* ---- wrong strides ---- */
 
 static struct op *first_op(struct program *p, enum op_kind kind, int operand, const char *name)
 {

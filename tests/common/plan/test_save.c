@@ -1,5 +1,5 @@
-/* Saves: every element of every state exactly once over all ranks, from the place where it lies; shares of replicas
- * alike by bytes within a row. On any mesh: who holds what is sharding.c's alone, so no program is compiled. */
+/* Saves, on any mesh: over all ranks every element of every state is written exactly once, from its offset in memory,
+ * and the parts of replicas differ by at most a row. Only sharding.c decides the boxes, so no program is compiled. */
 #include "tests/common/plan/plan_fixture.h"
 
 static int64_t elements(const struct graph_tensor *t)
@@ -11,7 +11,7 @@ struct saved {
     struct graph graph;
     struct mesh mesh;
     int zero, chunks;
-    int64_t start[512]; /* by tensor: in a line of all elements */
+    int64_t start[512]; /* by tensor: its first element in a line of all elements */
     int64_t n;
     int *marks; /* [state][element] */
     int64_t bytes[64], arena[64];
@@ -25,7 +25,7 @@ static void rank_init(struct saved *s, int rank, struct program *p)
         fail_msg("%s", why.text);
 }
 
-/* A number that says where an element of rank's piece lies: what sharding_boxes says, the other way round. */
+/* The index of an element in the rank's piece, the inverse of sharding_boxes. */
 static int64_t place_of(struct saved *s, const struct program *p, int t, int64_t i, int64_t j)
 {
     const struct sharding_param *q = &p->sharding.param[t];
@@ -117,7 +117,7 @@ static int64_t longest_row(const struct graph *g)
     return n;
 }
 
-/* Without shards all ranks are replicas of everything: one class, whatever the axis. */
+/* Without shards every rank is a replica of every tensor: one class, on any axis. */
 TEST(replicas_share_the_work_evenly)
 {
     for (int workers = 1; workers <= 8; workers++)
@@ -135,7 +135,7 @@ TEST(replicas_share_the_work_evenly)
             }
 }
 
-/* dp, cp and those that hold a tensor whole share each piece: of two ranks with equal pieces neither has twice. */
+/* Replicas over dp, cp, and tp where a tensor is not cut, split each piece: no two ranks write the same part. */
 TEST(every_element_is_saved_once_on_every_mesh)
 {
     static const struct mesh meshes[] = {
@@ -157,7 +157,7 @@ TEST(every_element_is_saved_once_on_every_mesh)
                 }
 }
 
-/* Four key-value heads' worth of tp ranks with two heads: pairs of ranks hold one head's rows and share them. */
+/* Four tp ranks and two key-value heads: two ranks hold the rows of each head and split them. */
 TEST(ranks_of_one_key_value_head_share_its_rows)
 {
     struct job_spec job = job_small(ARCH_LLAMA, 4);
@@ -168,6 +168,6 @@ TEST(ranks_of_one_key_value_head_share_its_rows)
         least = s->bytes[r] < least ? s->bytes[r] : least;
         most = s->bytes[r] > most ? s->bytes[r] : most;
     }
-    assert_true(most - least <= 3 * 4 * 16 * 4); /* three classes, a row each, and uneven columns of the feed-forward */
+    assert_true(most - least <= 3 * 4 * 16 * 4); /* three classes, a row each, and a feed-forward of odd size */
     saved_free(s);
 }

@@ -1,4 +1,4 @@
-/* The canonical tree: a rank's stack against the definition of the tree, and sums against one worker's. */
+/* The canonical tree: a rank's stack against the definition of the tree, and the ranks' sum against one worker's. */
 #include "common/base/rng.h"
 #include "common/mesh/mesh.h"
 #include "tests/common/plan/plan_fixture.h"
@@ -13,7 +13,7 @@ static int64_t half_of(int64_t n)
     return p;
 }
 
-/* The slow way: maximal nodes of [first, end) inside node [lo, hi), left to right. */
+/* The oracle: the largest nodes of [first, end) inside node [lo, hi), left to right. */
 static int oracle(int64_t lo, int64_t hi, int64_t first, int64_t end, struct sumtree_node *ret)
 {
     if (first <= lo && hi <= end) {
@@ -27,7 +27,7 @@ static int oracle(int64_t lo, int64_t hi, int64_t first, int64_t end, struct sum
     return n + oracle(mid, hi, first, end, ret + n);
 }
 
-/* Whether two nodes are the halves of one, by looking at all nodes. */
+/* Whether two nodes are the halves of one node, by a search of all nodes. */
 static bool are_halves(int64_t lo, int64_t hi, struct sumtree_node a, struct sumtree_node b)
 {
     if (hi - lo < 2)
@@ -53,7 +53,7 @@ TEST(the_stack_is_the_maximal_nodes)
             }
 }
 
-/* What the worker does with height and merges, with nodes for numbers. */
+/* The worker's use of height and merges, on nodes instead of numbers. */
 TEST(merges_join_siblings_only)
 {
     for (int64_t n = 1; n <= MAX_LEAVES; n++)
@@ -81,7 +81,7 @@ static double leaf_value(int64_t i)
     return (double)(float)rng_normal(1, 2, (uint64_t)i);
 }
 
-/* The sum along the tree in float32, the definition. */
+/* The definition: the sum along the tree in float32. */
 static float tree_sum(int64_t lo, int64_t hi)
 {
     if (hi - lo == 1)
@@ -95,7 +95,7 @@ struct held {
     float sum;
 };
 
-/* Adds up nodes that ranks hold, along the tree. */
+/* Adds the nodes of all ranks along the tree. */
 static float join(int64_t lo, int64_t hi, const struct held *held, int n)
 {
     for (int i = 0; i < n; i++)

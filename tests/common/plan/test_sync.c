@@ -1,5 +1,5 @@
-/* Events: every one that is there is needed, and none is missing (the checker says so of every job); more waits than an
- * op has room for; time. */
+/* Events: every wait is needed, and none is missing, which the checker tests in every job; ops that need more than
+ * OP_MAX_WAITS waits; the time that the pass takes. */
 #include "common/plan/check/plan_check.h"
 #include "common/plan/compile/internal.h"
 #include "tests/common/plan/plan_fixture.h"
@@ -16,7 +16,7 @@ static int count_waits(const struct fixture *f)
     return n;
 }
 
-/* Takes each wait of rank 0 away in turn. */
+/* Removes each wait of rank 0 in turn. */
 static void assert_all_needed(const struct job_spec *job)
 {
     struct fixture f;
@@ -73,7 +73,7 @@ static bool waits_for(const struct program *p, int x, int y)
     return found;
 }
 
-/* One list runs behind each of more ops than it could name: these record one event. */
+/* One list runs after each of more than OP_MAX_WAITS ops: these record one event. */
 TEST(more_waits_than_there_is_room_for)
 {
     enum { N = OP_MAX_WAITS + 3 };

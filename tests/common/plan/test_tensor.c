@@ -1,5 +1,5 @@
-/* Tensor, sequence and context parallelism: all ranks together against one, for sizes that divide and sizes that do
- * not. */
+/* Tensor, sequence and context parallelism: all ranks together against one rank, for sizes that the mesh divides and
+ * sizes that it does not. */
 #include "common/plan/estimate/cost.h"
 #include "tests/common/plan/world.h"
 
@@ -66,7 +66,7 @@ TEST(a_tied_llama_and_an_untied_gpt2_are_one_worker)
         }
 }
 
-/* Some ranks have none of their own. */
+/* Some ranks have no own tokens. */
 TEST(fewer_tokens_than_ranks_are_one_worker)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++) {
@@ -189,7 +189,7 @@ static double flops(const struct job_spec *job, enum op_kind kind)
     return sum;
 }
 
-/* Every product of one worker is somebody's, once: no mask is half paid, nothing is computed twice. */
+/* The ranks together do exactly the FLOPs of one worker: no op ignores the mask, and nothing is computed twice. */
 TEST(all_ranks_together_multiply_what_one_does)
 {
     const enum op_kind kinds[] = {OP_GEMM, OP_ATTENTION, OP_ATTENTION_GRAD};
@@ -204,7 +204,7 @@ TEST(all_ranks_together_multiply_what_one_does)
                 }
 }
 
-/* A backward in halves keeps what the second needs, whatever is computed again or cut. */
+/* The first half of a split backward keeps what the second needs, with any recomputation and any cut. */
 TEST(halves_of_a_backward_are_one_worker)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
@@ -271,7 +271,7 @@ static bool of_weight(const struct program *p, const struct op *op)
     return (op->kind == OP_GEMM || op->kind == OP_ZERO) && p->buffers[op->arg[written].buffer].space == SPACE_GRAD;
 }
 
-/* On a device with streams the sum of an input's gradient travels while those of the weights are computed. */
+/* On a device with streams the sum of an input's gradient is in flight while weight gradients are computed. */
 TEST(sums_of_shares_travel_behind_products_of_weights)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_GPT2; arch++)
@@ -289,7 +289,8 @@ TEST(sums_of_shares_travel_behind_products_of_weights)
                     assert_true(of_weight(p, op + 1));
                     sums++;
                 }
-            assert_int_equal(sums, 2 * (2 * job.model.layers + 1)); /* microbatches, two of a layer and the head */
+            assert_int_equal(sums,
+                             2 * (2 * job.model.layers + 1)); /* microbatches; two sums per layer, and the head's */
             fixture_fini(&f);
         }
 }

@@ -1,5 +1,5 @@
-/* The transformer that courses teach, whole and cut: post-norm, sinusoids, ReLU, biases on every axis, dropout by
- * global coordinates, with and without its mask. */
+/* The transformer of Vaswani et al. (2017), on one rank and on every axis: post-norm, sinusoids, ReLU, biases, dropout
+ * by global coordinates; with and without a causal mask. */
 #include "tests/common/plan/world.h"
 
 static struct job_spec job_taught(int workers)

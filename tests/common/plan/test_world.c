@@ -1,4 +1,4 @@
-/* Data parallelism, the layout that every other is a product with: all ranks together against one. */
+/* Data parallelism, which every other layout is combined with: all ranks together against one rank. */
 #include "tests/common/plan/world.h"
 
 TEST(data_parallel_is_one_worker)

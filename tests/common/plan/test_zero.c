@@ -1,5 +1,5 @@
-/* ZeRO: every stage on every mesh of shards and replicas is one worker, whatever is accumulated, gathered ahead or
- * kept; and where what it saves lies. */
+/* ZeRO: every stage on every mesh of shards and replicas computes one worker's numbers, with any accumulation, prefetch
+ * and resharding; and the memory that each stage saves. */
 #include "tests/common/plan/world.h"
 
 static struct job_spec sharded(enum model_arch arch, int zero, int fsdp, int dp)
@@ -9,7 +9,7 @@ static struct job_spec sharded(enum model_arch arch, int zero, int fsdp, int dp)
     job.parallel.fsdp = fsdp;
     job.parallel.prefetch = 1;
     job.parallel.reshard = true;
-    job.model.dim = 24; /* rows that a grain does not divide, pieces that are empty */
+    job.model.dim = 24; /* a number of rows that is no multiple of a grain; empty pieces */
     job.model.vocab = 101;
     job.train.dropout = arch == ARCH_TRANSFORMER ? 0.25 : 0;
     return job;
@@ -39,7 +39,7 @@ TEST(canonical_stages_are_one_worker_bit_for_bit)
     each_mesh(NUMERICS_CANONICAL, world_compare_exact);
 }
 
-/* From one microbatch, which leaves ranks idle, to many; also a short last one. */
+/* From one microbatch, with idle ranks, to many; also with a short last one. */
 TEST(accumulation_is_one_worker)
 {
     for (int zero = 1; zero <= 3; zero++)
@@ -52,7 +52,7 @@ TEST(accumulation_is_one_worker)
         }
 }
 
-/* Switches that only move work. */
+/* Options that change the order of work, not its result. */
 TEST(prefetch_and_reshard_change_nothing)
 {
     for (int64_t prefetch = 0; prefetch <= 9; prefetch += 3)
@@ -65,7 +65,7 @@ TEST(prefetch_and_reshard_change_nothing)
         }
 }
 
-/* With every other axis: shards of parts, tied heads on two stages, key-value heads that ranks share. */
+/* With every other axis: pieces of local tensors, tied heads on two stages, shared key-value heads. */
 static void with_others(enum numerics numerics, job_fn compare, int least_zero)
 {
     static const struct mesh meshes[] = {{{1, 1, 2, 1, 2}}, {{1, 2, 2, 1, 4}}, {{1, 1, 2, 2, 1}}, {{1, 2, 1, 3, 1}},
@@ -94,13 +94,13 @@ TEST(stages_with_every_other_axis_are_one_worker)
     with_others(NUMERICS_FAST, world_compare, 0);
 }
 
-/* The tree is over dp and fsdp; what cp and tp add is rounded elsewhere. */
+/* The tree covers dp and fsdp; sums over cp and tp round differently. */
 TEST(canonical_stages_with_every_other_axis_are_near_one_worker)
 {
     with_others(NUMERICS_CANONICAL, world_compare, 3);
 }
 
-/* Stages change no sum, unless two of them use one tensor. */
+/* Pipeline stages change no sum, unless two of them use one tensor. */
 TEST(canonical_stages_of_a_pipeline_are_one_worker_bit_for_bit)
 {
     for (int zero = 0; zero <= 3; zero++)
@@ -114,7 +114,7 @@ TEST(canonical_stages_of_a_pipeline_are_one_worker_bit_for_bit)
         }
 }
 
-/* Every mode gathers for itself; a rank without a sample of an evaluation joins. */
+/* Every mode has its own gathers; a rank without a microbatch of an evaluation joins. */
 TEST(evaluation_and_generation_gather_too)
 {
     for (int zero = 1; zero <= 3; zero++)
@@ -125,8 +125,8 @@ TEST(evaluation_and_generation_gather_too)
         }
 }
 
-/* What is gathered are pieces' copies. With a microbatch for each rank every gradient is summed once, in the order of
- * ranks, at any stage. */
+/* Gathers send the bfloat16 copies of pieces. With one microbatch per rank every gradient is summed once, in the order
+ * of ranks, with any stage. */
 TEST(bfloat16_stages_are_equal_bit_for_bit)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)
@@ -140,7 +140,7 @@ TEST(bfloat16_stages_are_equal_bit_for_bit)
         }
 }
 
-/* Gathered parameters that are kept, halves of a backward, chunks: each with shards whose ranks have unequal shares. */
+/* Gathered parameters that are kept, split backwards, chunks: each with unequal numbers of microbatches in a group. */
 TEST(schedules_with_shards_are_one_worker)
 {
     static const struct {
@@ -163,9 +163,9 @@ TEST(schedules_with_shards_are_one_worker)
                 }
 }
 
-/* Bytes of a rank of four in float32 with N parameters: pieces are N, moments 2 N, both by four; what is computed with
- * is whole until stage 3; local gradients are whole until stage 2. Slack: a grain per tensor, and two units' worth of
- * what stages 2 and 3 have for a moment. */
+/* Bytes of one of four ranks in float32 with N parameters: N / 4 for pieces and 2 N / 4 for moments; values in the
+ * compute type are whole below stage 3, local gradients below stage 2. Tolerance: a grain per tensor, and two units,
+ * which stages 2 and 3 hold temporarily. */
 TEST(each_stage_needs_less)
 {
     int64_t work0 = 0;
@@ -194,7 +194,7 @@ TEST(each_stage_needs_less)
     }
 }
 
-/* What is computed again asks for parameters once more. */
+/* A recomputed node reads its parameters again, so they are gathered again. */
 TEST(recomputation_with_shards_changes_nothing)
 {
     for (int arch = ARCH_LLAMA; arch <= ARCH_TRANSFORMER; arch++)

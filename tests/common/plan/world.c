@@ -54,7 +54,7 @@ static int64_t extent(const struct rank *r, struct graph_dim d)
     return program_dim(&r->program, d, r->machine.samples);
 }
 
-/* ---- collectives: `member` stand before `op`, each before its own ---- */
+/* ---- collectives: each `member` has reached `op`, its own copy of it ---- */
 
 struct meeting {
     struct world *w;
@@ -290,7 +290,7 @@ static void deliver(struct rank *from, struct post *send, struct rank *to, struc
     send->done = recv->done = true;
 }
 
-/* Everything that both ends have posted. */
+/* Delivers every message that both ends have posted. */
 static bool deliver_all(struct world *w)
 {
     bool any = false;
@@ -305,7 +305,7 @@ static bool deliver_all(struct world *w)
     return any;
 }
 
-/* Whether what was posted on the buffer has been delivered; then it is forgotten. */
+/* Whether the message in the buffer has been delivered; then its post is removed. */
 static bool message_over(struct rank *r, int buffer)
 {
     int kept = 0, n = r->n_posts;
@@ -339,7 +339,7 @@ static void enter(struct rank *r)
         machine_enter(&r->machine, &r->program.actions[r->action]);
 }
 
-/* Runs until something stops it; whether it has moved. */
+/* Runs a rank until a collective or a wait stops it. Returns whether it ran an op. */
 static bool advance(struct world *w, struct rank *r)
 {
     bool moved = false;
@@ -427,7 +427,7 @@ static void step(struct world *w, bool first)
         capture_grads(w, &w->rank[i]);
 }
 
-/* ---- state by global place ---- */
+/* ---- state by global index ---- */
 
 static double initial(int t, int64_t i)
 {
@@ -440,7 +440,8 @@ static double initial(int t, int64_t i)
 
 typedef void (*element_fn)(struct world *w, struct rank *r, int t, int64_t global, int64_t local);
 
-/* Every element of this rank's piece of parameter t: its global place, and its place from the start of the piece. */
+/* Calls back for every element of this rank's piece of parameter t, with its global index and its index in the piece.
+ */
 static void each_element(struct world *w, struct rank *r, int t, element_fn fn)
 {
     const struct sharding_param *q = &r->program.sharding.param[t];
@@ -473,7 +474,7 @@ static double *of_tensor(const struct world *w, int t)
     return x;
 }
 
-/* Replicas have the same bits, wherever they are. */
+/* All replicas have the same bits. */
 static void keep(struct world *w, double **all, int t, int64_t global, double value, const char *what)
 {
     if (!all[t])
@@ -621,7 +622,8 @@ static double rms(const struct world *w, double **all)
     return sqrt(sum / n);
 }
 
-/* proof < 0: bit for bit. Elements whose exact gradient is zero are rounding alone, which Adam makes large. */
+/* proof < 0: bit for bit. Skips elements whose exact gradient is zero: theirs is rounding error, which Adam amplifies.
+ */
 static void compare_all(const struct world *a, const struct world *b, double **x, double **y, const char *what,
                         double proof)
 {
@@ -666,7 +668,7 @@ static void compare(const struct job_spec *one, const struct job_spec *other, do
     free(b);
 }
 
-/* Logit i of the matrix [seq, vocab], however far its rows are apart. */
+/* Logit i of the matrix [seq, vocab], with any pitch. */
 static double logit(const struct rank *r, int64_t i, int64_t vocab)
 {
     int buffer = r->program.logits_buffer;
