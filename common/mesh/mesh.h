@@ -1,4 +1,5 @@
-/* The mesh of workers, and how units are shared out. Who holds what of a tensor is place.h's. Pure. */
+/* The mesh of workers, and how units are split over it. sharding.h decides which rank holds which part of a tensor.
+ * Pure. */
 #ifndef DTD_COMMON_MESH_MESH_H
 #define DTD_COMMON_MESH_MESH_H
 

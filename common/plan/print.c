@@ -37,7 +37,7 @@ static void print_buffer(const struct buffer *b, FILE *out)
     fputc('\n', out);
 }
 
-static void print_operand(const struct program *p, const struct operand *a, char mode, FILE *out)
+static void print_operand(const struct program *p, const struct op_operand *a, char mode, FILE *out)
 {
     if (a->buffer < 0) {
         fputs(" -", out);

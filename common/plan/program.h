@@ -210,7 +210,7 @@ enum op_stream { STREAM_COMPUTE, STREAM_COMM, STREAM_COPY, STREAM_COUNT };
 #define OP_MAX_WAITS 6
 
 /* An operand: a buffer and a position in it. Column and offset are both added to the buffer's address. */
-struct operand {
+struct op_operand {
     int buffer;              /* -1: absent */
     int64_t col;             /* elements from the start of each row: a column range; the op has the row stride */
     struct graph_dim offset; /* elements from the start of the buffer; symbolic, since it may depend on the
@@ -225,7 +225,7 @@ struct op {
     int layer; /* -1 */
     int group; /* program.groups, -1 */
     enum reduce_op reduce;
-    struct operand arg[OP_MAX_OPERANDS];
+    struct op_operand arg[OP_MAX_OPERANDS];
     struct graph_dim m, n, k; /* gemm; other kernels: m = tokens or elements, n = columns */
     int64_t lda, ldb, ldc;    /* row strides in elements: gemm; attention uses lda, ldb, ldc for q, kv, o; losses lda */
     int64_t heads, kv_heads, head_dim;
@@ -284,7 +284,7 @@ struct unit_part {
     int64_t *counts; /* by member of the fsdp group: elements of its piece */
 };
 
-struct unit {
+struct fsdp_unit {
     struct unit_part *parts; /* one per tensor that this rank's stages use */
     int n;
 };
@@ -335,7 +335,7 @@ struct program {
     int first_micro, end_micro; /* this rank's range; sizes of ranges differ by at most one microbatch */
     /* By graph tensor; -1: this rank has none. Of pieces (sharding.h), but grad_buffer of local tensors. */
     int *param_buffer, *grad_buffer, *m_buffer, *v_buffer;
-    struct unit *units; /* by unit; without ZeRO empty */
+    struct fsdp_unit *units; /* by unit; without ZeRO empty */
     int n_units;
     int rows_buffer; /* i32 per token of the microbatch: sample in the global batch * seq + position; -1: no op
                         reads it */

@@ -28,7 +28,7 @@ int64_t run_slot(const struct buffer *b, const struct action *a)
 
 void *run_arg_slot(const struct run *r, const struct op *op, int index, int64_t slot)
 {
-    const struct operand *a = &op->arg[index];
+    const struct op_operand *a = &op->arg[index];
     if (a->buffer < 0)
         return NULL;
     const struct buffer *b = &r->program->buffers[a->buffer];
@@ -38,7 +38,7 @@ void *run_arg_slot(const struct run *r, const struct op *op, int index, int64_t 
 
 void *run_arg(const struct run *r, const struct op *op, int index)
 {
-    const struct operand *a = &op->arg[index];
+    const struct op_operand *a = &op->arg[index];
     return a->buffer < 0 ? NULL : run_arg_slot(r, op, index, run_slot(&r->program->buffers[a->buffer], r->action));
 }
 

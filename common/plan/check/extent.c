@@ -236,7 +236,7 @@ int64_t check_extent(const struct program *p, const struct op *op, int i)
 /* An op with a stride takes rows as the matrix has them, and of each what is a column; one without takes dense ones. */
 static err_t check_rows(const struct check_at *at, const struct op *op, int i, struct why *why)
 {
-    const struct operand *a = &op->arg[i];
+    const struct op_operand *a = &op->arg[i];
     const struct buffer *b = &at->p->buffers[a->buffer];
     const struct rows r = rows_of(at->p, op, i);
     if (r.stride < 0 && b->pitch && r.width)

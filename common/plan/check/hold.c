@@ -116,7 +116,7 @@ static err_t check_part(const struct check_at *at, const struct graph *g, const 
 /* Every tensor of the unit that is held here stands in its table once. */
 static err_t check_complete(const struct check_at *at, const struct graph *g, const struct op *op, struct why *why)
 {
-    const struct unit *u = &at->p->units[op->unit];
+    const struct fsdp_unit *u = &at->p->units[op->unit];
     for (int t = 0; t < g->n_tensors; t++) {
         int times = 0;
         bool due = g->tensors[t].kind == GT_PARAM && g->tensors[t].unit == op->unit && at->p->sharding.param[t].held;
@@ -133,7 +133,7 @@ err_t check_unit(const struct check_at *at, const struct graph *g, const struct 
 {
     if (op->unit < 0 || op->unit >= at->p->n_units)
         return check_fail(at, why, "is of unit %d of %d", op->unit, at->p->n_units);
-    const struct unit *u = &at->p->units[op->unit];
+    const struct fsdp_unit *u = &at->p->units[op->unit];
     for (int i = 0; i < u->n; i++)
         if (u->parts[i].tensor < 0 || u->parts[i].tensor >= g->n_tensors)
             return check_fail(at, why, "has tensor %d of %d in its table", u->parts[i].tensor, g->n_tensors);

@@ -71,14 +71,14 @@ static err_t others_whole(const struct rank_check *c, int but)
     return OK;
 }
 
-static bool at(const struct operand *a, int64_t col, struct graph_dim offset)
+static bool at(const struct op_operand *a, int64_t col, struct graph_dim offset)
 {
     return a->buffer < 0 ||
            (a->col == col && a->offset.factor == offset.factor && (a->offset.sym == offset.sym || !offset.factor));
 }
 
 /* Operand i begins with the first token of `member`, of `per_token` elements each. */
-static bool begins_with(const struct program *p, const struct operand *a, int member, int64_t per_token)
+static bool begins_with(const struct program *p, const struct op_operand *a, int member, int64_t per_token)
 {
     bool first;
     return a->buffer < 0 || (program_dim_member(p, a->offset.sym, &first) == member && first && a->col == 0 &&

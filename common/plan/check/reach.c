@@ -39,7 +39,7 @@ static void reach_add(struct rank_check *c, struct reach *r, int place)
 /* Of a unit's run the tensors of its table. */
 static bool in_unit(const struct rank_check *c, const struct op *op, int place)
 {
-    const struct unit *u = &c->p->units[op->unit];
+    const struct fsdp_unit *u = &c->p->units[op->unit];
     for (int i = 0; i < u->n; i++)
         if (u->parts[i].tensor == rank_buffer(c, place)->tensor)
             return true;

@@ -216,7 +216,7 @@ void compile_gathered_params(struct compiler *c, int unit)
 static void parts_new(struct compiler *c, int unit)
 {
     struct program *p = c->p;
-    struct unit *u = &p->units[unit];
+    struct fsdp_unit *u = &p->units[unit];
     int n = p->mesh.size[AXIS_FSDP], first = c->held_from[unit], end = c->held_from[unit + 1];
     int64_t local = 0, piece = 0, each = ALIGN / (int64_t)dtype_bytes(p->dtype);
     u->parts = calloc((size_t)(end - first) + 1, sizeof(*u->parts));

@@ -19,8 +19,8 @@
 #include <string.h>
 
 #define STEP_SENDS 2 /* most sends of one exchange: schedule_posts sends a slot's value at most two slots later */
-#define MAX_SEND_BUFFERS \
-    8 /* four per size (max_alike), for values of two sizes: towards the next and the previous stage */
+/* Four per size (max_alike), for values of two sizes: one passes to the next stage, one to the previous. */
+#define MAX_SEND_BUFFERS 8
 #define MAX_MESSAGES 16 /* receives of one exchange; only a schedule from a file has so many */
 /* Most receives without a wait. Those of an exchange that would exceed it are waited for in the exchange. */
 #define MAX_POSTED 32

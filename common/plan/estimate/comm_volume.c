@@ -18,7 +18,7 @@ static int64_t slice(const struct group *g, int me, int64_t n)
 
 static int64_t of_unit(const struct program *p, const struct op *op, const struct group *g, int me)
 {
-    const struct unit *u = &p->units[op->unit];
+    const struct fsdp_unit *u = &p->units[op->unit];
     int64_t own = 0, others = 0;
     for (int i = 0; i < u->n; i++)
         for (int k = 0; k < g->n; k++)

@@ -124,7 +124,7 @@ static int64_t part_before(const struct unit_part *p, int member)
 static void unit_gather(const struct meeting *m)
 {
     for (int to = 0; to < m->n; to++) {
-        const struct unit *u = &m->member[to]->program.units[m->op[to]->unit];
+        const struct fsdp_unit *u = &m->member[to]->program.units[m->op[to]->unit];
         for (int j = 0; j < u->n; j++)
             for (int from = 0; from < m->n; from++) {
                 const struct unit_part *q = &m->member[from]->program.units[m->op[from]->unit].parts[j];
@@ -140,7 +140,7 @@ static void unit_gather(const struct meeting *m)
 static void unit_scatter(const struct meeting *m)
 {
     for (int to = 0; to < m->n; to++) {
-        const struct unit *u = &m->member[to]->program.units[m->op[to]->unit];
+        const struct fsdp_unit *u = &m->member[to]->program.units[m->op[to]->unit];
         for (int j = 0; j < u->n; j++) {
             const struct unit_part *q = &u->parts[j];
             int64_t at = q->local + part_before(q, to);
