@@ -1,15 +1,14 @@
 /* The compiler's own functions, grouped by the file that defines them. Only common/plan/compile includes this header.
  *
- *   compile.c           the driver, which calls the passes in order       groups.c            groups of ranks
- *   mesh.c              the mesh of a job, and why it is refused          buffers.c           buffers that live as long
- *   forward.c           an operator's forward as ops                                          as the job
- *   backward.c          an operator's backward as ops, whole or split     recompute.c         activation recomputation
- *   tensor_parallel.c   sharded tensors and their collectives             async_tp.c          matmuls that overlap them
- *   context_parallel.c  ring attention over a split sequence              pitch.c             matrices with padded rows
- *   zero.c              ZeRO's gathers and scatters in lists of ops       step_end.c          reduce, norm, clip,
- * update stages.c            the graph cut into stages, ops of a chunk         pipeline.c          slots of a schedule
- * as pipeline_exchange.c sends and receives between two slots                                  actions memory_plan.c
- * offsets of buffers by lifetime                    events.c            events between streams
+ *   compile.c            the driver, which runs the passes         groups.c           groups of ranks
+ *   mesh.c               the mesh of a job                         buffers.c          long-lived buffers
+ *   forward.c            forward rules of the operators            recompute.c        activation recomputation
+ *   backward.c           backward rules, whole or split            async_tp.c         overlapped matmuls
+ *   tensor_parallel.c    sharded tensors, their collectives        pitch.c            matrices with padded rows
+ *   context_parallel.c   ring attention                            step_end.c         reduce, norm, clip, update
+ *   zero.c               ZeRO's gathers and scatters               pipeline.c         slots of a schedule as actions
+ *   stages.c             stages of the graph, lists of a chunk     memory_plan.c      offsets by lifetime
+ *   pipeline_exchange.c  messages between two slots                events.c           events between streams
  *
  * Order of the passes:
  *
@@ -93,8 +92,8 @@ struct compiler {
     bool *unit_waits; /* a list has added to its gradients, which have not been scattered yet */
     int *unit_tree;   /* its nodes of the canonical tree */
 
-    int group_of[AXES_ALL +
-                 1]; /* groups.c: by set of axes, 1 + the group; 0: not looked up yet, -1: the rank is alone */
+    /* groups.c, by set of axes: 1 + the group; 0: not looked up yet; -1: the rank is alone */
+    int group_of[AXES_ALL + 1];
     int all_grads, all_params, all_copies, all_m, all_v, blocks; /* buffers over all parameters; blocks: of squares */
 };
 

@@ -37,18 +37,17 @@ struct list_span {
 struct list_use {
     int buffer;
     int first, last; /* ops in the list */
-    int named;       /* its index in pack.named */
+    int named;       /* its index in memory_pass.named */
     bool reads;      /* the first of them reads a value from before the list */
 };
 
-/* Sets of named buffers: bit i is pack.named[i]. */
+/* Sets of named buffers: bit i is memory_pass.named[i]. */
 struct op_list {
     int first_op, n_ops, entry;
     struct list_use *uses;
     int n_uses;
-    uint64_t *used, *read; /* buffers that it uses; those of which it reads an earlier value */
-    uint64_t *met, *leaving,
-        *passing; /* buffers whose lifetime is recorded: in the list; to its exit; all through it */
+    uint64_t *used, *read;             /* buffers that it uses; those of which it reads an earlier value */
+    uint64_t *met, *leaving, *passing; /* with a recorded lifetime: in the list; to its exit; all through it */
 };
 
 /* Buffers whose instances are live together: those of a chunk's microbatches, or all buffers with one instance. */
