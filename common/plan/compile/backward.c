@@ -2,8 +2,8 @@
  *
  * c->grad[t] is the buffer with the gradient of activation t, from the op of its first consumer until the op of its
  * producer. Several tensors may share one buffer: the gradient of a residual sum is the gradient of both addends.
- * may_overwrite() therefore guards every in-place choice. One buffer so carries the gradient of the residual stream
- * from the head to the embedding.
+ * may_overwrite() therefore guards every in-place choice. With it one buffer carries the gradient of the residual
+ * stream from the head to the embedding.
  *
  * Gradients of weights come before gradients of inputs, which frees the saved input early and lets a unit's reduce
  * start early. Where a linear gives its input a share of a sum over tp, they come after it, while the sum is in flight.
@@ -14,8 +14,8 @@
  * A split backward keeps every linear's dy for its second half in weight_dy, which counts as a user of the buffer.
  * Norms and tables have no second half.
  *
- * Which operands tensor parallelism gathers, and which gradients are shares of a sum over tp (c->tp_shares), is the
- * table in docs/internals/tensor-parallel.md. */
+ * The table in docs/internals/tensor-parallel.md lists the operands that tensor parallelism gathers, and the gradients
+ * that are shares of a sum over tp (c->tp_shares). */
 #include "common/plan/compile/internal.h"
 #include "common/plan/mutant.h"
 

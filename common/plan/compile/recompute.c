@@ -1,7 +1,7 @@
 /* Activation recomputation (parallel.recompute): values that the forward discards and the backward computes again.
  *
  *   full       discards all values of a layer except those that other layers read. Where a layer starts with a residual
- *              sum, it keeps the sum and discards the two addends. A layer so keeps one tensor, and the first backward
+ *              sum, it keeps the sum and discards the two addends. So a layer keeps one tensor, and the first backward
  *              rule of the layer recomputes all of it
  *   pointwise  discards the outputs of norms and activation functions, but not residual sums
  *   attention  discards the output of attention and its statistics
