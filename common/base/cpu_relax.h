@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-static inline void relax(void)
+static inline void cpu_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

@@ -62,7 +62,7 @@ void notify_fini(struct notify *n)
     n->fd = -1;
 }
 
-void notify_say(const struct notify *n, const char *fmt, ...)
+void notify_send(const struct notify *n, const char *fmt, ...)
 {
     char text[512];
     va_list ap;
@@ -83,5 +83,5 @@ void notify_status(const struct notify *n, const char *text, size_t len)
     for (; at < len && at < sizeof(line) - 1 && text[at]; at++)
         line[at] = (unsigned char)text[at] < 0x20 || text[at] == 0x7f ? ' ' : text[at];
     line[at] = '\0';
-    notify_say(n, "STATUS=%s", line);
+    notify_send(n, "STATUS=%s", line);
 }

@@ -23,7 +23,7 @@ struct notify {
 void notify_init(struct notify *n);
 void notify_fini(struct notify *n);
 /* Sends one message; lines are separated by '\n'. Never blocks. A message that cannot be sent is dropped. */
-void notify_say(const struct notify *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void notify_send(const struct notify *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Sends STATUS=, truncated to NOTIFY_STATUS_MAX - 1 bytes. Control characters become spaces, so a status cannot add
  * lines. */
 void notify_status(const struct notify *n, const char *text, size_t len);

@@ -37,12 +37,12 @@ void sv_service_expect(struct supervisor *s)
 void sv_service_beat(struct supervisor *s, const struct channel_msg *m)
 {
     s->beat_deadline_ms = clock_mono_ms() + s->hang_ms;
-    notify_say(&s->notify, "WATCHDOG=1");
+    notify_send(&s->notify, "WATCHDOG=1");
     notify_status(&s->notify, m->env, m->env_bytes);
     if (m->state != 1 || m->job != s->reloads || s->ready || s->phase != SV_SERVING)
         return;
     s->ready = true;
-    notify_say(&s->notify, "READY=1");
+    notify_send(&s->notify, "READY=1");
     log_info("ready");
 }
 
@@ -52,7 +52,7 @@ void sv_service_reload(struct supervisor *s)
     if (s->phase != SV_SERVING)
         return;
     log_info("reload requested");
-    notify_say(&s->notify, "RELOADING=1\nMONOTONIC_USEC=%" PRId64, clock_mono_ns() / 1000);
+    notify_send(&s->notify, "RELOADING=1\nMONOTONIC_USEC=%" PRId64, clock_mono_ns() / 1000);
     s->ready = false;
     s->reload_due = s->channel >= 0;
     s->reloads += s->channel >= 0;
@@ -60,7 +60,7 @@ void sv_service_reload(struct supervisor *s)
 
 void sv_service_stop(struct supervisor *s)
 {
-    notify_say(&s->notify, "STOPPING=1\nSTATUS=stopping the jobs");
+    notify_send(&s->notify, "STOPPING=1\nSTATUS=stopping the jobs");
 }
 
 void sv_service_tick(struct supervisor *s)

@@ -75,7 +75,7 @@ static void handle_forward(void *owner, struct rpc_call *call, const ProtobufCMe
     rpc_forwarded_start(call, request, &config);
 }
 
-static void handle_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void handle_window_update(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     (void)owner;
     rpc_forwarded_window_update(call, request);
@@ -83,7 +83,7 @@ static void handle_taken(void *owner, struct rpc_call *call, const ProtobufCMess
 
 static rpc_handler handler_of(uint16_t id)
 {
-    return id == PEER_FORWARD ? handle_forward : id == PEER_WINDOW_UPDATE ? handle_taken : handle;
+    return id == PEER_FORWARD ? handle_forward : id == PEER_WINDOW_UPDATE ? handle_window_update : handle;
 }
 
 static void ignore(void *arg, const struct rpc_result *result)

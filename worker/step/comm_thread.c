@@ -33,7 +33,7 @@ static void wait_until(struct comm_thread *t, struct comm_count *c, uint64_t n)
     for (int i = 0; i <= t->spins; i++) {
         if (atomic_load_explicit(&c->n, memory_order_acquire) >= n)
             return;
-        relax();
+        cpu_relax();
     }
     sleep_until(t, c, n);
 }

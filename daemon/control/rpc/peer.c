@@ -76,7 +76,7 @@ void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage
     rpc_forwarded_start(call, request, &config);
 }
 
-void rpc_peer_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+void rpc_peer_window_update(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     (void)owner;
     rpc_forwarded_window_update(call, request);

@@ -39,7 +39,7 @@ static const struct rpc_server_row rows[] = {
     {AT_LEADER, {IO_CONTROL_COMMANDS, rpc_io_attend}},
     {AT_LEADER, {IO_CONTROL_REPORT, rpc_io_report}},
     {HERE, {PEER_FORWARD, rpc_peer_forward}},
-    {HERE, {PEER_WINDOW_UPDATE, rpc_peer_taken}},
+    {HERE, {PEER_WINDOW_UPDATE, rpc_peer_window_update}},
     {HERE, {PEER_COMMANDS, rpc_peer_attend}},
     {HERE, {PEER_REPORT, rpc_peer_report}},
     {HERE, {PEER_STORE_CLAIM, rpc_peer_store_claim}},

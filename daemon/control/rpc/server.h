@@ -86,7 +86,7 @@ void rpc_io_hello(void *owner, struct rpc_call *call, const ProtobufCMessage *re
 void rpc_io_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_io_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_forward(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
-void rpc_peer_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
+void rpc_peer_window_update(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_store_claim(void *owner, struct rpc_call *call, const ProtobufCMessage *request);
 void rpc_peer_report(void *owner, struct rpc_call *call, const ProtobufCMessage *request);

@@ -31,10 +31,10 @@ static void check_messages(const char *name)
     struct notify n;
     int fd = listen_at(name);
     notify_init(&n);
-    notify_say(&n, "READY=%d", 1);
+    notify_send(&n, "READY=%d", 1);
     assert_string_equal("READY=1", receive(fd));
     notify_fini(&n);
-    notify_say(&n, "READY=1");
+    notify_send(&n, "READY=1");
     assert_string_equal("", receive(fd));
     close(fd);
 }
@@ -66,7 +66,7 @@ TEST(children_inherit_nothing)
     assert_null(getenv("NOTIFY_SOCKET"));
     assert_null(getenv("WATCHDOG_USEC"));
     assert_null(getenv("WATCHDOG_PID"));
-    notify_say(&n, "READY=1"); /* no process reads the socket: no error */
+    notify_send(&n, "READY=1"); /* no process reads the socket: no error */
     notify_fini(&n);
 }
 
@@ -91,7 +91,7 @@ TEST(bad_values_are_no_values)
         notify_init(&n);
         assert_int_equal(-1, n.fd);
         assert_int_equal(0, n.watchdog_ms);
-        notify_say(&n, "READY=1");
+        notify_send(&n, "READY=1");
     }
 }
 
@@ -119,7 +119,7 @@ TEST(a_full_queue_blocks_nobody)
     int fd = listen_at(name);
     notify_init(&n);
     for (int i = 0; i < 10000; i++)
-        notify_say(&n, "WATCHDOG=1");
+        notify_send(&n, "WATCHDOG=1");
     assert_string_equal("WATCHDOG=1", receive(fd));
     notify_fini(&n);
     close(fd);

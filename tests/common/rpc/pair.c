@@ -142,7 +142,7 @@ static void handle_forward(void *owner, struct rpc_call *call, const ProtobufCMe
     rpc_forwarded_start(call, request, &p->forwarded);
 }
 
-static void handle_taken(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+static void handle_window_update(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     (void)owner;
     rpc_forwarded_window_update(call, request);
@@ -163,7 +163,7 @@ static void fill_methods(struct pair *p, uint32_t roles)
             p->server_methods[1] = all[i];
     }
     p->server_methods[0].handler = handle_forward;
-    p->server_methods[1].handler = handle_taken;
+    p->server_methods[1].handler = handle_window_update;
     p->forwarded = (struct rpc_forwarded){p->methods, M_COUNT, p, roles, p};
 }
 

@@ -34,7 +34,7 @@ void shm_futex_wake(_Atomic uint32_t *word)
 bool shm_idle(const struct shm_comm *s, int turn)
 {
     if (turn < s->spins)
-        relax();
+        cpu_relax();
     else if (turn < s->spins + YIELDS)
         sched_yield();
     else
