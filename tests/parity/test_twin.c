@@ -248,7 +248,7 @@ TEST(a_step_that_is_not_a_number_is_refused_and_changes_nothing)
     void *before = malloc(e.space_bytes[SPACE_PARAM]);
     memcpy(before, e.space[SPACE_PARAM], e.space_bytes[SPACE_PARAM]);
     assert_err(ERR_INVALID, engine_step(&e, &feed, &result, &why));
-    assert_non_null(strstr(why.text, "step 2 was refused"));
+    assert_non_null(strstr(why.text, "step 2 was rejected"));
     assert_int_equal(e.step, 1);
     assert_int_equal(e.position, m.job.train.global_batch);
     assert_memory_equal(before, e.space[SPACE_PARAM], e.space_bytes[SPACE_PARAM]);

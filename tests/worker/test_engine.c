@@ -96,8 +96,8 @@ static const struct rec_entry *next_of_rig(const struct engine *e, const struct 
                                            const struct rec_entry *last)
 {
     for (; at < last; at++)
-        for (int i = 0; (at->kind == REC_WAIT || at->kind == REC_RECORD) && i < e->train_rig.n_events; i++)
-            if (at->event == e->train_rig.events[i])
+        for (int i = 0; (at->kind == REC_WAIT || at->kind == REC_RECORD) && i < e->train_bindings.n_events; i++)
+            if (at->event == e->train_bindings.events[i])
                 return at;
     return NULL;
 }
@@ -299,7 +299,7 @@ static void refused(const char *yaml, struct dev *dev, float poison)
     *(float *)engine_buffer(&b.e, &b.e.train, b.e.train.param_buffer[last]) = poison;
     void *params = copy_of(&b.e, SPACE_PARAM), *moments = copy_of(&b.e, SPACE_OPT);
     assert_err(ERR_INVALID, engine_step(&b.e, &b.feed, &r, &why));
-    assert_non_null(strstr(why.text, "step 2 was refused"));
+    assert_non_null(strstr(why.text, "step 2 was rejected"));
     assert_int_equal(b.e.step, 1);
     assert_int_equal(b.e.updates, 1);
     assert_int_equal(b.e.position, b.m.job.train.global_batch);

@@ -204,7 +204,7 @@ TEST(too_many_skipped_steps_in_a_row_stop_the_job)
     assert_ok(rig_step(&r, &result, &why));
     assert_ok(rig_step(&r, &result, &why));
     assert_err(ERR_INVALID, rig_step(&r, &result, &why));
-    assert_non_null(strstr(why.text, "step 3 was refused"));
+    assert_non_null(strstr(why.text, "step 3 was rejected"));
     assert_non_null(strstr(why.text, "2 skipped steps in a row"));
     assert_int_equal(r.e.step, 2);
     rig_close(&r);

@@ -1,7 +1,9 @@
-/* The queue is a ring that one thread fills and the other empties, so two numbers that only grow are all there is to
- * agree on. To wait for one is to look at it for a while, then to say so (`awaited`) and to sleep under the mutex. Who
- * makes it grow looks at `awaited` behind that, and all four are sequentially consistent: either he sees it and takes
- * the mutex to wake the other, or the other has seen the number. */
+/* The queue is a ring that one thread fills and the other empties, so two counters that only increase are enough to
+ * coordinate them.
+ *
+ * A waiting thread polls the counter for a while, then sets `awaited` and sleeps under the mutex. The thread that
+ * advances the counter reads `awaited` afterwards. All four accesses are sequentially consistent: either the advancing
+ * thread sees `awaited` and takes the mutex to wake the other, or the waiting thread has seen the new value. */
 #include "worker/step/comm_thread.h"
 
 #include "common/base/cpu_relax.h"
@@ -10,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPINS 2000 /* ten to a hundred microseconds: about what a sleep and a waking cost */
+#define SPINS 2000 /* 10 to 100 us, which is about the cost of sleeping and waking */
 
-/* On one core the other thread does nothing while this one looks. */
+/* On a single core the other thread cannot run while this one polls. */
 static int choose_spins(void)
 {
     return cpus_usable(NULL, 0) == 1 ? 0 : SPINS;
@@ -87,7 +89,7 @@ err_t comm_thread_new(struct comm_thread **ret, struct why *why)
     int rc = pthread_create(&t->thread, NULL, thread_main, t);
     if (rc) {
         free(t);
-        return why_set(why, ERR_NOMEM, "cannot start the communication thread: %s; write run.comm_thread off",
+        return why_set(why, ERR_NOMEM, "cannot start the communication thread: %s; set run.comm_thread to off",
                        strerror(rc));
     }
     *ret = t;
@@ -110,7 +112,7 @@ void comm_thread_free(struct comm_thread *t)
 
 static uint64_t last_ticket(const struct comm_thread *t)
 {
-    return atomic_load_explicit(&t->queued.n, memory_order_relaxed); /* this thread's own number */
+    return atomic_load_explicit(&t->queued.n, memory_order_relaxed); /* only this thread writes it */
 }
 
 uint64_t comm_thread_queue(struct comm_thread *t, const struct run *r, const struct op *op, run_op_fn fn,

@@ -1,6 +1,6 @@
-/* Life of an engine. The order is fixed by who needs what: programs say how much memory there is, the gradients' part
- * of it may lie in the comm's segment, groups need the comm. Everything on the device is one allocation, so that it is
- * there before the first step or the job is told so. */
+/* Life cycle of an engine. The order of the steps follows from their needs: compiled programs determine the size of
+ * memory, the gradients may lie in the comm's segment, and groups need the comm. Everything on the device is one
+ * allocation, so a job either has all its memory before the first step or fails at once. */
 #include "worker/step/engine.h"
 
 #include "common/plan/check/plan_check.h"
@@ -17,7 +17,8 @@ void *engine_buffer(const struct engine *e, const struct program *p, int buffer)
     return (uint8_t *)e->space[b->space] + b->offset;
 }
 
-/* Rank 0 compiles everybody's program and checks them against each other: a plan that cannot work never starts. */
+/* Rank 0 compiles the programs of all ranks and checks them against each other, so a plan that cannot work never
+ * starts. */
 static err_t check_all(const struct engine *e, enum program_mode mode, struct why *why)
 {
     const struct engine_config *c = &e->config;
@@ -47,7 +48,7 @@ static err_t compile(struct engine *e, enum program_mode mode, struct program *r
     return c->rank == 0 ? check_all(e, mode, why) : OK;
 }
 
-/* Proofs run on the oracle, whatever the device's own kernels promise. */
+/* With train.numerics proof, the reference kernels run, whatever the device's own kernels guarantee. */
 static err_t find_kernels(struct engine *e, struct why *why)
 {
     const struct dev *dev = e->config.dev;
@@ -84,8 +85,8 @@ static size_t aligned(size_t n)
     return (n + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
-/* Gradients, which all ranks reduce; what others are sent; with ZeRO the pieces of the parameters, which they gather.
- */
+/* Spaces that peers access: gradients, which all ranks reduce; messages to other ranks; with ZeRO the pieces of the
+ * parameters, which all ranks gather. */
 static bool is_shared(const struct engine *e, enum buffer_space s)
 {
     bool units = (e->has_train && e->train.n_units) || (e->has_eval && e->eval.n_units);
@@ -108,8 +109,8 @@ size_t engine_device_bytes(const struct engine *e)
     return bytes;
 }
 
-/* The spaces of one kind, one behind another. Gradients come first in the segment: they have the same place on all
- * ranks. */
+/* Places the shared or the private spaces one after another from `at` on. Gradients come first in the shared segment,
+ * because they must have the same offset on all ranks. */
 static void place_spaces(struct engine *e, bool shared, uint8_t *at)
 {
     static const enum buffer_space order[] = {SPACE_GRAD, SPACE_SENT, SPACE_PARAM, SPACE_OPT, SPACE_WORK, SPACE_HOST};
@@ -135,7 +136,7 @@ static err_t make_memory(struct engine *e, struct why *why)
     return err;
 }
 
-/* Where a stream is the calling thread there is one for each thread. */
+/* Where a stream is the calling thread, each thread gets one stream. */
 static err_t make_streams(struct engine *e, struct why *why)
 {
     struct dev *dev = e->config.dev;
@@ -149,7 +150,7 @@ static err_t make_streams(struct engine *e, struct why *why)
     return err;
 }
 
-/* A device that runs beside the thread has a stream for it. */
+/* An asynchronous device has a communication stream of its own and needs no thread. */
 static err_t make_comm_thread(struct engine *e, struct why *why)
 {
     const struct engine_config *c = &e->config;
@@ -165,13 +166,13 @@ err_t engine_start(struct engine *e, struct comm *comm, struct why *why)
     err = err ? err : make_streams(e, why);
     err = err ? err : host_init(e, why);
     if (!err && e->has_train)
-        err = rig_init(e, &e->train, &e->train_rig, why);
+        err = program_bindings_init(e, &e->train, &e->train_bindings, why);
     if (!err && e->has_eval)
-        err = rig_init(e, &e->eval, &e->eval_rig, why);
+        err = program_bindings_init(e, &e->eval, &e->eval_bindings, why);
     return err ? err : verify_init(e, why);
 }
 
-/* Freeing a stream waits for what is queued, so streams go before what they work on. */
+/* Freeing a stream waits for its queued work, so streams are freed before the memory that they use. */
 void engine_fini(struct engine *e)
 {
     comm_thread_free(e->comm_thread);
@@ -180,8 +181,8 @@ void engine_fini(struct engine *e)
             dev_stream_free(e->stream[s]);
     profile_free(e);
     verify_fini(e);
-    rig_fini(e, &e->eval, &e->eval_rig); /* borrows of the other */
-    rig_fini(e, &e->train, &e->train_rig);
+    program_bindings_fini(e, &e->eval, &e->eval_bindings); /* uses groups of the training program */
+    program_bindings_fini(e, &e->train, &e->train_bindings);
     host_fini(e);
     if (e->memory)
         dev_free(e->config.dev, e->memory, e->memory_bytes);

@@ -1,15 +1,16 @@
-/* The engine: one rank of one epoch, as tensors on a device and the programs that run over them.
+/* The engine of one rank in one epoch: the rank's tensors on a device, and the programs that run on them.
  *
- * Life: engine_init compiles and checks, the owner opens a comm with engine_shared_bytes, engine_start allocates
- * everything there will be (nothing is allocated in a step), then either engine_fill_state or a load gives the
- * parameters, then steps. Lives in its owner's memory, on the compute thread; only `cancel` and the comm's abort are
- * touched by another thread, and by the communication thread what the ops of a program name that run on it. Between
- * two calls of this header that thread does nothing.
+ * Life cycle: engine_init compiles and checks the programs. The owner then opens a comm with engine_shared_bytes, and
+ * engine_start allocates all memory, because no step may allocate. Parameters come from engine_fill_state or from a
+ * checkpoint; then steps can run. The engine lives in its owner's memory and belongs to the compute thread. Other
+ * threads touch only `cancel` and the abort of the comm. The communication thread touches what the ops name that run on
+ * it, and is idle between two calls of this header.
  *
- * A step only queues work on the device's streams. The thread waits in two places: before it fills a copy of a batch
- * whose last use is not over (engine's ring), and once at the end of the program, for each stream that the program
- * uses, when loss and norm have come back. On a device whose memory is the host's the streams are the thread itself,
- * and what they wait for is done: but for the communication stream, which may be a thread (comm_thread.h). */
+ * A step only queues work on the device's streams. The compute thread waits in two places: before it overwrites a copy
+ * of a batch that the device still uses (engine_host.ring), and at the end of the program, once for each stream that
+ * the program uses, after loss and norm have been copied to the host. On a device whose memory is host memory the
+ * streams are the compute thread itself, so waits return at once; the exception is the communication stream, which may
+ * be a thread (comm_thread.h). */
 #ifndef DTD_WORKER_STEP_ENGINE_H
 #define DTD_WORKER_STEP_ENGINE_H
 
@@ -23,7 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Where a batch comes from: sample `index` of the order that the owner has in mind. */
+/* The source of a batch. The owner defines the order of samples; `index` counts in that order. */
 struct engine_feed {
     /* ids[seq], targets[seq]; an error ends the step */
     err_t (*sample)(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret_targets);
@@ -31,75 +32,75 @@ struct engine_feed {
 };
 
 struct engine_config {
-    struct dev *dev; /* the owner's; open until engine_fini */
+    struct dev *dev; /* owned by the caller; stays open until engine_fini */
     const struct job_spec *job;
     const struct graph *graph;
     int rank, world;
-    bool eval;                 /* compile the evaluation program too */
-    int threads;               /* of a CPU's kernels; 0: one */
-    bool comm_thread;          /* collectives run beside the computation, where the device alone would not let them */
-    bool generate;             /* only the generation program: no comm, no optimizer */
-    const _Atomic int *cancel; /* looked at between actions; NULL: never */
+    bool eval;                 /* also compile the evaluation program */
+    int threads;               /* threads of CPU kernels; 0: one */
+    bool comm_thread;          /* run collectives on a thread of their own where the device cannot overlap them */
+    bool generate;             /* compile only the generation program, without comm and optimizer */
+    const _Atomic int *cancel; /* read between actions; NULL: the engine cannot be canceled */
 };
 
-/* Time spent in each kind of op and of action, when somebody wants to know: by the clock on a CPU, between timed events
- * on a device that runs beside the thread. Where streams overlap sums may be more than the step; what one waits for
- * another is in none. */
+/* Time per kind of op and per kind of action, measured while a profile is attached. CPU ops are timed by the clock; ops
+ * of a device that runs asynchronously are timed by pairs of events. Streams overlap, so the sums may exceed the
+ * duration of the step. Time in which one stream waits for another is not counted. */
 struct engine_profile {
     int64_t ns[OP_KIND_COUNT], calls[OP_KIND_COUNT];
     int64_t action_ns[ACT_COUNT];
-    struct engine_trace *trace; /* the owner's; NULL: nobody asks what was when */
+    struct engine_trace *trace; /* owned by the caller; NULL: record no times of single ops */
 };
 
-/* What was when: ops of one action that follow one another on a stream are one box; an op that waits for another
- * stream begins a new one, and so does one behind an op of another stream. What finds no room is left out. */
+/* The timeline of a step. Consecutive ops of one action on one stream form one box; an op that waits for another stream
+ * starts a new box, and so does one that follows an op of another stream. Boxes beyond `cap` are dropped. */
 struct engine_trace {
     struct forecast_box *boxes;
     int n, cap;
-    int64_t origin_ns; /* the moment from which boxes count, by clock_mono_ns */
+    int64_t origin_ns; /* time zero of the boxes */
 };
 
 #define ENGINE_RANGE_NAME 24
-/* What a program needs beside memory. */
-struct engine_rig {
+/* What a program needs besides memory. */
+struct program_bindings {
     struct comm_group **groups;
-    bool *borrowed;            /* by group: the training program's */
-    int64_t *counts;           /* scratch of ops that call the comm: elements by member of a group */
-    struct comm_part **units;  /* by unit: program.units for the comm */
-    uint8_t *reads;            /* by chunk: a set of enum batch_part that its actions read */
-    struct dev_event **events; /* the program's */
+    bool *borrowed;            /* by group: true if the group belongs to the training program */
+    int64_t *counts;           /* scratch space of ops that call the comm: elements per member of a group */
+    struct comm_part **units;  /* by unit: program.units in the form that the comm takes */
+    uint8_t *reads;            /* by chunk: set of enum batch_part that its actions read */
+    struct dev_event **events; /* events of the program */
     int n_events;
-    uint64_t *tickets; /* by event: of the op that recorded it last, where that was queued to the communication
-                        * thread; 0: it is over */
-    char (*ranges)[ENGINE_RANGE_NAME]; /* by action: "forward 3" */
+    uint64_t *tickets; /* by event: ticket of the op that recorded it last, if that op was queued to the communication
+                          thread; 0: the op is complete */
+    char (*ranges)[ENGINE_RANGE_NAME]; /* by action: its name in a profiler, such as "forward 3" */
     bool uses[STREAM_COUNT];
-    enum op_stream loss_stream, clip_stream; /* where the last writer of each runs */
+    enum op_stream loss_stream, clip_stream; /* stream of the last op that writes loss and clip factor */
 };
 
-/* What the host fills for a microbatch. */
+/* Inputs that the host fills for a microbatch. */
 enum batch_part { BATCH_IDS, BATCH_TARGETS, BATCH_ROWS, BATCH_PARTS };
 
-/* Where the host has what it fills and reads, on a device whose memory it does not see: a mirror of SPACE_HOST, and
- * copies of a batch that take turns. All of it is one pinned allocation. */
+/* Host side of a device whose memory the host cannot access: a mirror of SPACE_HOST and ENGINE_RING copies of a batch
+ * that are used in turn. Everything is one pinned allocation. */
 #define ENGINE_RING 3
 struct engine_host {
     void *pinned;
     size_t bytes;
     struct {
         int32_t *part[BATCH_PARTS];
-        struct dev_event *copied; /* the device has its own */
+        struct dev_event *copied; /* the device has finished copying this entry */
     } ring[ENGINE_RING];
     int turn;
-    void *row;       /* of logits, for a generator */
-    int32_t *sample; /* ids and targets of one whole sample; the processor's */
+    void *row;       /* one row of logits, for generation */
+    int32_t *sample; /* ids and targets of one whole sample, in ordinary host memory */
 };
 
-/* Messages that have been posted and not been waited for. */
+/* Messages that were posted and that no op has waited for yet. */
 struct engine_posts {
     struct {
         struct comm_group *group;
         struct comm_post post;
-        const void *at; /* where it lies */
+        const void *at; /* address of its buffer */
     } list[COMM_POSTS];
     int n;
 };
@@ -110,75 +111,77 @@ struct engine_verify; /* verify.c */
 
 struct engine {
     struct engine_config config;
-    struct program train, eval; /* of a generator, `eval` is the generation program and `train` is empty */
+    struct program train, eval; /* in generation, `eval` is the generation program and `train` is empty */
     bool has_train, has_eval;
-    struct engine_rig train_rig, eval_rig;
+    struct program_bindings train_bindings, eval_bindings;
     const struct kern_ops *kernels;
     struct kern_stream *stream[STREAM_COUNT];
     struct comm *comm;
-    struct comm_thread *comm_thread; /* NULL: there is none */
-    void *memory;                    /* all spaces, but for those that lie in the comm's */
+    struct comm_thread *comm_thread; /* NULL: collectives run on the compute thread or on the device */
+    void *memory;                    /* all spaces except those in the comm's shared memory */
     size_t memory_bytes;
     void *space[SPACE_COUNT]; /* on the device */
     size_t space_bytes[SPACE_COUNT];
     struct engine_host host;
-    int64_t step;                    /* last finished update of the job; flips after the whole update */
-    int64_t position;                /* samples consumed so far: the global sample index of the next step's first */
-    int64_t updates;                 /* updates that the optimizer's moments have seen */
-    int64_t skipped, skipped_in_row; /* steps of this epoch that were not numbers (train.nan skip) */
+    int64_t step;     /* number of the last finished step of the job; changes only when the whole step has finished */
+    int64_t position; /* samples consumed so far, which is the global index of the next step's first sample */
+    int64_t updates;  /* updates that the optimizer's moments contain */
+    int64_t skipped, skipped_in_row; /* steps of this epoch whose loss or norm was not a number (train.nan skip) */
     struct engine_posts posts;
     struct engine_verify *verify;   /* NULL: replicas are not compared */
-    struct engine_profile *profile; /* the owner's; NULL: not measured */
+    struct engine_profile *profile; /* owned by the caller; NULL: nothing is measured */
     struct engine_timer *timer;
 };
 
-/* Payload that peers have brought to this rank (comm_group_bytes), by the axes that the groups span: a set of
- * 1 << axis, axes of size 1 left out. */
+/* Payload bytes that this rank received from peers (comm_group_bytes), indexed by the set of axes that the group spans:
+ * bits 1 << axis, without axes of size 1. */
 #define ENGINE_AXIS_SETS (1 << AXIS_COUNT)
 
 struct engine_result {
     double loss, grad_norm, lr;
-    int64_t axis_bytes[ENGINE_AXIS_SETS]; /* of this step */
-    bool skipped;                         /* loss or norm is not a number: the step counts, and changed nothing */
+    int64_t axis_bytes[ENGINE_AXIS_SETS]; /* in this step */
+    bool skipped;                         /* loss or norm was not a number: the step is counted but changed nothing */
 };
 
 NODISCARD err_t engine_init(struct engine *e, const struct engine_config *config, struct why *why);
-/* What comm_open must be given. */
+/* The size of shared memory to pass to comm_open. */
 size_t engine_shared_bytes(const struct engine *e);
-/* What engine_start will allocate on the device, what is shared included. */
+/* What engine_start will allocate on the device, including shared memory. */
 size_t engine_device_bytes(const struct engine *e);
-/* Takes the comm for use, not for closing; NULL for a generator. */
+/* Uses the comm but does not close it; NULL for generation. */
 NODISCARD err_t engine_start(struct engine *e, struct comm *comm, struct why *why);
-void engine_fini(struct engine *e); /* legal on a zeroed one; before comm_close */
+void engine_fini(struct engine *e); /* legal on a zeroed engine; must precede comm_close */
 
-/* Parameters by their distributions, moments zero, step 0. */
+/* Draws the parameters from their distributions; moments and step become 0. */
 NODISCARD err_t engine_fill_state(struct engine *e, struct why *why);
 NODISCARD err_t engine_zero_moments(struct engine *e, struct why *why);
-/* One update. The feed is asked for samples position .. position + global_batch - 1, of which this rank takes its
- * microbatches. ERR_CANCELED when the epoch has ended, whatever failed because of it. ERR_INVALID when loss or norm is
- * not a number: then nothing was updated and the step number stands; with train.nan skip only once that has happened
- * train.nan_limit times in a row. ERR_CORRUPT when it was time to compare replicas (engine_verify) and some differ. */
+/* One update. The feed is called for samples position .. position + global_batch - 1, of which this rank reads its own
+ * microbatches. Errors:
+ * ERR_CANCELED  the epoch has ended, whatever failed because of that
+ * ERR_INVALID   loss or norm is not a number; nothing was updated and the step number is unchanged. With train.nan
+ * skip, returned only after train.nan_limit such steps in a row ERR_CORRUPT   this step compares replicas
+ * (engine_verify) and some differ */
 NODISCARD err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engine_result *ret,
                             struct why *why);
-/* Every parameter of every rank has the bits of its replicas; collective, the same answer on all ranks. ERR_CORRUPT
- * names the first tensor that differs, and the ranks. OK where nothing was made for it: train.verify_every 0. */
+/* Checks that all replicas of every parameter are bit-identical. Collective; all ranks get the same result. ERR_CORRUPT
+ * names the first tensor that differs and the ranks that hold it. OK without a check when train.verify_every is 0. */
 NODISCARD err_t engine_verify(struct engine *e, struct why *why);
-/* Mean loss over samples first .. end-1 of the feed, the same number on all ranks. */
+/* Mean loss over samples first .. end-1 of the feed; the same number on all ranks. */
 NODISCARD err_t engine_eval(struct engine *e, const struct engine_feed *feed, int64_t first, int64_t end, double *ret,
                             struct why *why);
-/* Generation: next-token logits after ids[0 .. n), n <= seq; points into the engine's memory of the host, vocab
- * elements of program.dtype. NULL on a rank that has none of them. */
+/* Generation: the logits of the token after ids[0 .. n), n <= seq: vocab elements of program.dtype in host memory that
+ * the engine owns. NULL on a rank that holds no logits. */
 NODISCARD err_t engine_logits(struct engine *e, const int32_t *ids, int64_t n, const void **ret, struct why *why);
 
-/* Measures from now on; the owner's profile is added to after every step. */
+/* Starts measuring; the results of every later step are added to the caller's profile. */
 NODISCARD err_t engine_profile_start(struct engine *e, struct engine_profile *profile, struct why *why);
-void engine_profile_stop(struct engine *e); /* between two steps */
-/* Boxes that a step has at most. */
+void engine_profile_stop(struct engine *e); /* call between two steps */
+/* The largest number of boxes in a step's timeline. */
 int engine_trace_room(const struct engine *e);
 
-/* The address of a buffer's first instance, on the device. */
+/* Device address of a buffer's first instance. */
 void *engine_buffer(const struct engine *e, const struct program *p, int buffer);
-/* The same of a buffer in SPACE_HOST as the host sees it after a step. */
+/* Host address of a buffer in SPACE_HOST; its content is valid after a step. */
 void *engine_host_buffer(const struct engine *e, const struct program *p, int buffer);
 
 #endif

@@ -1,13 +1,13 @@
-/* Planted deaths. A job must survive a worker that dies in any action and any op, so the tests build the worker once
- * more with DTD_FAULTS (tests/parity/fault.c): there a table says at which op of which step the process kills itself.
- * In every other build there is nothing. On the thread that runs the op. */
+/* Fault injection. A job must survive a worker that crashes in any action and any op. For this, the tests build the
+ * worker a second time with DTD_FAULTS; a table in tests/parity/fault.c lists at which op of which step the process
+ * kills itself. In all other builds these functions are empty. Called on the thread that runs the op. */
 #ifndef DTD_WORKER_STEP_FAULT_H
 #define DTD_WORKER_STEP_FAULT_H
 
 #include "worker/step/run.h"
 
-/* BEFORE: the others of a collective wait in it for ever. AFTER: this rank's part is there, and some may have it.
- * WITHIN: a snapshot that is half copied. */
+/* BEFORE: the other members of a collective wait in it until they are aborted. AFTER: this rank has contributed its
+ * part, and some members may have it. WITHIN: in a snapshot, after half of its pieces. */
 enum fault_side { FAULT_BEFORE, FAULT_WITHIN, FAULT_AFTER };
 
 #ifdef DTD_FAULTS

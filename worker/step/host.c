@@ -1,7 +1,9 @@
-/* What host and device exchange in a step. Where the device's memory is the host's, SPACE_HOST is one thing and nothing
- * is copied. Elsewhere a batch is written into one of a few pinned copies, which take turns, so that the host can be
- * microbatches ahead: it waits only for the copy that it is about to overwrite. Scalars come back into the mirror at
- * the end of the program, each on the stream of its last writer, so that no event is needed. */
+/* Transfers between host and device in a step.
+ *
+ * If the device's memory is host memory, SPACE_HOST exists once and nothing is copied. Otherwise a batch is written
+ * into one of ENGINE_RING pinned copies, which are used in turn, so that the host can be several microbatches ahead; it
+ * waits only for the copy that it is about to overwrite. At the end of the program the scalars are copied to the
+ * mirror, each on the stream of its last writer, so that no event is needed. */
 #include "worker/step/run.h"
 
 #include <assert.h>
@@ -25,7 +27,7 @@ static size_t input_bytes(const struct program *p, enum batch_part part)
     return buffer >= 0 ? aligned((size_t)p->buffers[buffer].bytes) : 0;
 }
 
-/* Room for one copy of a batch of either program. */
+/* The size of one copy of a batch, large enough for either program. */
 static size_t ring_bytes(const struct engine *e, size_t ret[BATCH_PARTS])
 {
     size_t sum = 0;
@@ -70,7 +72,7 @@ err_t host_init(struct engine *e, struct why *why)
     if (err)
         return err;
     err = make_ring(e, (uint8_t *)h->pinned + mirror, parts);
-    return err ? why_set(why, err, "cannot make an event: %s", err_text(err)) : OK;
+    return err ? why_set(why, err, "cannot create an event: %s", err_text(err)) : OK;
 }
 
 void host_fini(struct engine *e)
@@ -94,15 +96,15 @@ static void *device_address(const struct engine *e, const struct program *p, int
     return (uint8_t *)engine_buffer(e, p, buffer) + run_slot(b, a) * b->slot_bytes;
 }
 
-err_t host_batch(struct engine *e, const struct program *p, const struct engine_rig *rig, const struct action *a,
-                 struct host_batch *ret, struct why *why)
+err_t host_batch(struct engine *e, const struct program *p, const struct program_bindings *bindings,
+                 const struct action *a, struct host_batch *ret, struct why *why)
 {
     struct engine_host *h = &e->host;
     *ret = (struct host_batch){{NULL}};
-    if (!rig->reads[a->chunk])
+    if (!bindings->reads[a->chunk])
         return OK;
     for (enum batch_part i = 0; i < BATCH_PARTS; i++)
-        if (rig->reads[a->chunk] & (1u << i))
+        if (bindings->reads[a->chunk] & (1u << i))
             ret->part[i] = mirrored(e) ? h->ring[h->turn].part[i] : device_address(e, p, batch_buffer(p, i), a);
     return mirrored(e) ? dev_event_sync(e->config.dev, h->ring[h->turn].copied, why) : OK;
 }
@@ -135,11 +137,11 @@ static err_t fetch(const struct engine *e, const struct program *p, int buffer, 
                     (size_t)(b->bytes + (b->slots - 1) * b->slot_bytes));
 }
 
-err_t host_fetch(struct engine *e, const struct program *p, const struct engine_rig *rig)
+err_t host_fetch(struct engine *e, const struct program *p, const struct program_bindings *bindings)
 {
     if (!mirrored(e))
         return OK;
-    err_t err = fetch(e, p, p->loss_buffer, rig->loss_stream);
-    err = err ? err : fetch(e, p, p->norm_buffer, rig->clip_stream);
-    return err ? err : fetch(e, p, p->clip_buffer, rig->clip_stream);
+    err_t err = fetch(e, p, p->loss_buffer, bindings->loss_stream);
+    err = err ? err : fetch(e, p, p->norm_buffer, bindings->clip_stream);
+    return err ? err : fetch(e, p, p->clip_buffer, bindings->clip_stream);
 }

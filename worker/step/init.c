@@ -1,12 +1,12 @@
-/* The first parameters: each element is a function of the seed, the tensor's name and its index in the whole tensor, so
- * that every layout starts from the same numbers. The device computes them (kern_ops.normal). */
+/* Initial parameters. Each element is a function of the seed, the tensor's name and its index in the whole tensor, so
+ * every layout starts from the same numbers. The device computes them (kern_ops.normal). */
 #include "worker/step/engine.h"
 
 #include "common/base/rng.h"
 
 #include <assert.h>
 
-/* The box b of tensor t, whose rank's piece begins at `piece`. Ones and zeros are numbers without a deviation. */
+/* Fills box b of tensor t; this rank's piece begins at `piece`. Ones and zeros are normal numbers with deviation 0. */
 static void fill_box(const struct engine *e, const struct graph_tensor *t, const struct sharding_box *b, uint8_t *piece)
 {
     const bool matrix = b->box.ndim > 1;
@@ -21,14 +21,14 @@ static void fill_box(const struct engine *e, const struct graph_tensor *t, const
                             .y = piece + (size_t)b->offset * dtype_bytes(e->kernels->wide)};
     assert(b->box.ndim <= 2);
     k.first = (uint64_t)(b->box.offset[0] * k.cols + (matrix ? b->box.offset[1] : 0));
-    if (k.n == k.cols && k.n == k.stride) { /* whole rows, one behind another: a single long one is walked faster */
+    if (k.n == k.cols && k.n == k.stride) { /* whole contiguous rows: one long row is faster to fill */
         k.n *= k.rows;
         k.rows = 1;
     }
     e->kernels->normal(e->stream[STREAM_COMPUTE], &k);
 }
 
-/* This rank's piece of it. */
+/* Fills this rank's piece of the tensor. */
 static void fill_tensor(const struct engine *e, const struct program *p, int tensor)
 {
     const struct sharding_param *q = &p->sharding.param[tensor];
@@ -58,5 +58,5 @@ err_t engine_fill_state(struct engine *e, struct why *why)
             fill_tensor(e, p, t);
     e->step = 0;
     e->position = 0;
-    return engine_zero_moments(e, why); /* waits for the parameters, too, and reports what failed */
+    return engine_zero_moments(e, why); /* also waits for the parameters and returns their error */
 }

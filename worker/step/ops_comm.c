@@ -1,5 +1,5 @@
-/* Ops that move or sum between ranks: operands and fields in the order that common/plan/program.h states. Sizes by
- * member follow from the op, counted anew each time: tokens depend on the microbatch. */
+/* Ops that move or sum data between ranks. common/plan/program.h states the order of their operands and fields. The
+ * sizes per member depend on the number of tokens in the microbatch, so each call computes them from the op. */
 #include "worker/step/run.h"
 
 #include "common/plan/sumtree.h"
@@ -9,7 +9,7 @@
 static struct comm_group *group_of(const struct run *r, const struct op *op)
 {
     assert(op->group >= 0);
-    return r->rig->groups[op->group];
+    return r->bindings->groups[op->group];
 }
 
 static enum dtype type_of(const struct run *r, const struct op *op)
@@ -28,7 +28,7 @@ static err_t op_all_reduce(const struct run *r, const struct op *op)
                            op->reduce);
 }
 
-/* Elements of every member's own tokens. */
+/* Per member, the elements of its own tokens. */
 static const int64_t *own_counts(const struct run *r, const struct op *op)
 {
     const int n = r->program->groups[op->group].n;
@@ -36,9 +36,9 @@ static const int64_t *own_counts(const struct run *r, const struct op *op)
     for (int i = 0; i < n; i++) {
         int64_t lo, hi;
         layout_split(tokens, n, i, &lo, &hi);
-        r->rig->counts[i] = (hi - lo) * cols;
+        r->bindings->counts[i] = (hi - lo) * cols;
     }
-    return r->rig->counts;
+    return r->bindings->counts;
 }
 
 static err_t op_own_gather(const struct run *r, const struct op *op)
@@ -56,21 +56,21 @@ static err_t op_own_scatter(const struct run *r, const struct op *op)
 static err_t op_gather(const struct run *r, const struct op *op)
 {
     for (int i = 0; i < r->program->groups[op->group].n; i++)
-        r->rig->counts[i] = run_dim(r, op->m);
-    return comm_all_gather(group_of(r, op), run_stream(r, op), run_arg(r, op, 0), run_arg(r, op, 1), r->rig->counts,
-                           type_of(r, op));
+        r->bindings->counts[i] = run_dim(r, op->m);
+    return comm_all_gather(group_of(r, op), run_stream(r, op), run_arg(r, op, 0), run_arg(r, op, 1),
+                           r->bindings->counts, type_of(r, op));
 }
 
 static err_t op_unit_gather(const struct run *r, const struct op *op)
 {
     return comm_unit_gather(group_of(r, op), run_stream(r, op), run_arg(r, op, 0), run_arg(r, op, 1),
-                            r->rig->units[op->unit], r->program->units[op->unit].n, type_of(r, op));
+                            r->bindings->units[op->unit], r->program->units[op->unit].n, type_of(r, op));
 }
 
 static err_t op_unit_scatter(const struct run *r, const struct op *op)
 {
     return comm_unit_scatter(group_of(r, op), run_stream(r, op), run_arg(r, op, 0), run_arg(r, op, 1),
-                             r->rig->units[op->unit], r->program->units[op->unit].n, type_of(r, op),
+                             r->bindings->units[op->unit], r->program->units[op->unit].n, type_of(r, op),
                              op->flags & OPF_ACC);
 }
 
@@ -102,7 +102,7 @@ static err_t op_push(const struct run *r, const struct op *op)
     return comm_push(r->engine->comm);
 }
 
-/* Of one buffer there is one message under way. */
+/* At most one message per buffer is in flight. */
 static err_t op_wait(const struct run *r, const struct op *op)
 {
     struct engine_posts *posts = &r->engine->posts;
@@ -124,7 +124,7 @@ static err_t op_shift(const struct run *r, const struct op *op)
 
 /* ---- the canonical tree ---- */
 
-/* A rank alone has one node, the root. */
+/* A single rank has one node, the root. */
 static err_t copy_root(const struct run *r, const struct op *op)
 {
     const enum dtype dtype = r->program->buffers[op->arg[1].buffer].dtype;

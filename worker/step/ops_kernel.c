@@ -1,4 +1,4 @@
-/* Ops that are one kernel each: operands and fields in the order that common/plan/program.h states. */
+/* Ops that are one kernel each. common/plan/program.h states the order of their operands and fields. */
 #include "worker/step/run.h"
 
 #define KERN(r) ((r)->engine->kernels)
@@ -8,7 +8,7 @@ static int64_t elements(const struct run *r, const struct op *op)
     return run_dim(r, op->m) * (op->n.factor ? run_dim(r, op->n) : 1);
 }
 
-/* Of the first operand, in its own type. */
+/* The size of the first operand in its own type. */
 static size_t bytes_of(const struct run *r, const struct op *op)
 {
     return (size_t)elements(r, op) * dtype_bytes(r->program->buffers[op->arg[0].buffer].dtype);
@@ -35,7 +35,7 @@ static int64_t seq_of(const struct run *r, const struct op *op)
     return op->seq ? op->seq : r->program->seq;
 }
 
-/* Rows of the vocabulary that the table holds: all of its own where the op names none. */
+/* The end of the vocabulary rows that the table holds; an op that names no range uses the whole table. */
 static int64_t vocab_end(const struct run *r, const struct op *op, int table)
 {
     if (op->vocab_hi || op->vocab_lo)
@@ -43,7 +43,7 @@ static int64_t vocab_end(const struct run *r, const struct op *op, int table)
     return run_dim(r, r->program->buffers[op->arg[table].buffer].dim[0]);
 }
 
-/* Where the positions' rows of this segment begin. */
+/* The first row of this segment in the table of positions. */
 static void *positions(const struct run *r, const struct op *op, int arg)
 {
     uint8_t *pos = run_arg(r, op, arg);
@@ -260,7 +260,7 @@ static err_t op_positions(const struct run *r, const struct op *op)
     return OK;
 }
 
-/* Steps are counted from 1; a step that is run again, after a resume, drops the same. */
+/* Steps are counted from 1. A step that is repeated after a resume drops the same elements. */
 static err_t op_dropout(const struct run *r, const struct op *op)
 {
     const struct engine *e = r->engine;

@@ -1,9 +1,10 @@
-/* Ops that a step needs between its kernels: leaves of the canonical tree, norm, clipping, the update. */
+/* Ops that a step needs besides the model's kernels: leaves of the canonical summation tree, norm, clipping and the
+ * update. */
 #include "worker/step/run.h"
 
 #include "common/plan/sumtree.h"
 
-/* A leaf joins the stack of finished nodes; siblings on top merge (common/plan/sumtree.h). */
+/* Pushes a leaf onto the stack of finished nodes; siblings at the top merge (common/plan/sumtree.h). */
 static err_t op_tree_leaf(const struct run *r, const struct op *op)
 {
     const struct program *p = r->program;
@@ -23,7 +24,7 @@ static err_t op_tree_leaf(const struct run *r, const struct op *op)
     return OK;
 }
 
-/* A block is what sharding_grain makes of the tensor's columns. */
+/* sharding_grain splits the tensor's columns into the blocks. */
 static err_t op_norm(const struct run *r, const struct op *op)
 {
     r->engine->kernels->sumsq_blocks(run_stream(r, op), run_dim(r, op->m), run_dim(r, op->n), run_arg(r, op, 0),

@@ -1,8 +1,9 @@
-/* Where the time of a step goes. A CPU's ops are over when they return, so the clock is looked at around each, behind
- * its waits; where they run on two threads each writes down what the clock said, and once the step is over it is added
- * up in the order of the program. Elsewhere every op is put between two timed events on its own stream; they are made
- * before the first measured step and read once the step is over. What lies between them includes the time in which the
- * device waited for the thread. */
+/* Measures where the time of a step goes.
+ *
+ * CPU ops are complete when they return, so the clock is read before and after each op, after its waits. If ops run on
+ * two threads, each thread records its own times; after the step they are summed in program order. On other devices
+ * every op is enclosed by two timed events on its own stream; the events are created before the first measured step and
+ * read after the step. The time between them includes time in which the device waited for the compute thread. */
 #include "worker/step/run.h"
 
 #include "common/base/clock.h"
@@ -11,15 +12,15 @@
 
 struct span {
     struct dev_event *from, *to;
-    int64_t from_ns, to_ns; /* instead, where ops are over when they return */
+    int64_t from_ns, to_ns; /* used instead of events where ops are complete when they return */
     const struct op *op;
-    int action; /* in program.actions */
+    int action; /* index in program.actions */
 };
 
 struct engine_timer {
     bool by_clock;
-    struct dev_event *begin; /* of the step, on the compute stream when nothing is queued: */
-    int64_t begin_ns;        /* the clock then */
+    struct dev_event *begin; /* start of the step, recorded on the compute stream while nothing is queued */
+    int64_t begin_ns;        /* the clock when `begin` was recorded */
     struct span *spans;
     int n, cap;
 };
@@ -57,7 +58,7 @@ err_t engine_profile_start(struct engine *e, struct engine_profile *profile, str
     }
     if (err) {
         profile_free(e);
-        return why_set(why, err, "no room for a profile: %s", err_text(err));
+        return why_set(why, err, "cannot allocate a profile: %s", err_text(err));
     }
     e->profile = profile;
     return OK;
@@ -174,7 +175,7 @@ err_t profile_op(const struct run *r, const struct op *op, run_op_fn fn, struct 
     return err ? err : dev_event_record(e->config.dev, s->to, run_stream(r, op));
 }
 
-/* Nanoseconds by the clock. */
+/* The time of an event in nanoseconds of the monotonic clock. */
 static int64_t when(const struct engine *e, const struct dev_event *event)
 {
     return e->timer->begin_ns + (int64_t)(dev_event_ms(e->config.dev, e->timer->begin, event) * 1e6);

@@ -1,23 +1,24 @@
-/* What a program needs beside memory: groups of its ranks, its events, and the names of
- * its actions for a profiler. All of it is made before the first step. */
+/* What a program needs besides memory: the communication groups of its ranks, its events, and the names of its actions
+ * for a profiler. Everything is created before the first step. */
 #include "worker/step/run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The same ranks in the training program: its group serves both, as there is a limit to how many there may be. */
+/* The training program's group of the same ranks. It serves both programs, because the number of groups is limited. */
 static struct comm_group *borrow(const struct engine *e, const struct program *p, const struct group *g)
 {
     const struct program *train = &e->train;
     for (int i = 0; p != train && e->has_train && i < train->n_groups; i++)
         if (train->groups[i].n == g->n && !memcmp(train->groups[i].ranks, g->ranks, (size_t)g->n * sizeof(int)))
-            return e->train_rig.groups[i];
+            return e->train_bindings.groups[i];
     return NULL;
 }
 
-/* Every rank has the same list, and makes the groups of others too: members or not, all take part. */
-static err_t make_groups(struct engine *e, const struct program *p, struct engine_rig *r, struct why *why)
+/* Every rank has the same list and also creates groups that it is not a member of, because creating a group is
+ * collective over all ranks. */
+static err_t make_groups(struct engine *e, const struct program *p, struct program_bindings *r, struct why *why)
 {
     int most = 1;
     r->groups = calloc((size_t)p->n_groups + 1, sizeof(struct comm_group *));
@@ -32,13 +33,13 @@ static err_t make_groups(struct engine *e, const struct program *p, struct engin
         r->borrowed[i] = r->groups[i];
         err_t err = r->groups[i] ? OK : comm_group_new(e->comm, p->groups[i].ranks, p->groups[i].n, &r->groups[i]);
         if (err)
-            return why_set(why, err, "cannot make communication group %d of %d: %s", i, p->n_groups, err_text(err));
+            return why_set(why, err, "cannot create communication group %d of %d: %s", i, p->n_groups, err_text(err));
     }
     return OK;
 }
 
-/* ZeRO's units as the comm wants them. */
-static err_t make_units(const struct program *p, struct engine_rig *r, struct why *why)
+/* Converts the units of ZeRO to the form that the comm takes. */
+static err_t make_units(const struct program *p, struct program_bindings *r, struct why *why)
 {
     r->units = calloc((size_t)p->n_units + 1, sizeof(*r->units));
     for (int u = 0; r->units && u < p->n_units; u++) {
@@ -65,8 +66,8 @@ static unsigned parts_read(const struct program *p, const struct action *a)
     return reads;
 }
 
-/* Before a chunk's forward the host fills what its backward reads, too. */
-static err_t find_reads(const struct program *p, struct engine_rig *r, struct why *why)
+/* The host fills the inputs of both forward and backward before a chunk's forward. */
+static err_t find_reads(const struct program *p, struct program_bindings *r, struct why *why)
 {
     int chunks = 1;
     for (int i = 0; i < p->n_actions; i++)
@@ -80,7 +81,7 @@ static err_t find_reads(const struct program *p, struct engine_rig *r, struct wh
     return OK;
 }
 
-static err_t make_events(struct engine *e, const struct program *p, struct engine_rig *r, struct why *why)
+static err_t make_events(struct engine *e, const struct program *p, struct program_bindings *r, struct why *why)
 {
     int n = p->n_events;
     r->events = calloc((size_t)n + 1, sizeof(struct dev_event *));
@@ -90,12 +91,12 @@ static err_t make_events(struct engine *e, const struct program *p, struct engin
     for (; r->n_events < n; r->n_events++) {
         err_t err = dev_event_new(e->config.dev, false, &r->events[r->n_events]);
         if (err)
-            return why_set(why, err, "cannot make event %d of %d: %s", r->n_events, n, err_text(err));
+            return why_set(why, err, "cannot create event %d of %d: %s", r->n_events, n, err_text(err));
     }
     return OK;
 }
 
-static err_t make_names(const struct program *p, struct engine_rig *r, struct why *why)
+static err_t make_names(const struct program *p, struct program_bindings *r, struct why *why)
 {
     r->ranges = calloc((size_t)p->n_actions + 1, sizeof(*r->ranges));
     if (!r->ranges)
@@ -120,7 +121,7 @@ static bool writes(const struct op *op, int buffer)
     return false;
 }
 
-static void find_streams(const struct program *p, struct engine_rig *r)
+static void find_streams(const struct program *p, struct program_bindings *r)
 {
     for (int i = 0; i < p->n_actions; i++)
         for (int k = 0; p->actions[i].kind != ACT_SNAPSHOT && k < p->actions[i].n_ops; k++) {
@@ -131,10 +132,10 @@ static void find_streams(const struct program *p, struct engine_rig *r)
             if (writes(op, p->clip_buffer))
                 r->clip_stream = op->stream;
         }
-    r->uses[STREAM_COMPUTE] = true; /* batches are copied there */
+    r->uses[STREAM_COMPUTE] = true; /* batches are copied on it */
 }
 
-err_t rig_init(struct engine *e, const struct program *p, struct engine_rig *ret, struct why *why)
+err_t program_bindings_init(struct engine *e, const struct program *p, struct program_bindings *ret, struct why *why)
 {
     find_streams(p, ret);
     err_t err = make_groups(e, p, ret, why);
@@ -144,7 +145,7 @@ err_t rig_init(struct engine *e, const struct program *p, struct engine_rig *ret
     return err ? err : make_names(p, ret, why);
 }
 
-void rig_fini(struct engine *e, const struct program *p, struct engine_rig *r)
+void program_bindings_fini(struct engine *e, const struct program *p, struct program_bindings *r)
 {
     for (int i = 0; r->groups && r->borrowed && i < p->n_groups; i++)
         if (!r->borrowed[i])

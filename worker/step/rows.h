@@ -1,4 +1,4 @@
-/* A box of a tensor where it lies in an engine's memory: rows of `width` elements, `stride` apart. Pure. */
+/* A box of a tensor in an engine's memory: rows of `width` elements, `stride` elements apart. Pure functions. */
 #ifndef DTD_WORKER_STEP_ROWS_H
 #define DTD_WORKER_STEP_ROWS_H
 
@@ -15,13 +15,13 @@ static inline struct rows rows_of(const struct box *b, int64_t stride)
     return (struct rows){b->ndim > 1 ? b->size[1] : 1, stride};
 }
 
-/* Place of the box's element `at`, in elements from its first. */
+/* Position of the box's element `at`, in elements from its first. */
 static inline int64_t rows_place(const struct rows *r, int64_t at)
 {
     return at / r->width * r->stride + at % r->width;
 }
 
-/* How many elements from `at` on, and before `end`, lie one behind another. */
+/* The number of contiguous elements from `at` on, at most up to `end`. */
 static inline int64_t rows_run(const struct rows *r, int64_t at, int64_t end)
 {
     int64_t row = r->width - at % r->width;

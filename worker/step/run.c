@@ -1,15 +1,15 @@
-/* The interpreter. It knows nothing of models: kinds of ops are rows of three tables (kernels, what ranks exchange,
- * and what a step does between them), actions are ranges of ops.
+/* The interpreter. It is independent of models: kinds of ops are rows of three tables (kernels, communication, and ops
+ * between the kernels of a step); actions are ranges of ops.
  *
- * Everything is queued in the order of actions, so that an event's latest record is the one that a wait means. The
- * thread looks at nothing in between: what fails on a stream is said when the stream is waited for. A run that an end
- * of the epoch has cut short may fail in any place, or end well with numbers that mean nothing: whoever finds `cancel`
- * set afterwards takes neither.
+ * Everything is queued in the order of actions, so a wait for an event always refers to its latest record. The thread
+ * checks nothing in between; an error on a stream is reported when the stream is waited for. A run that is cut short by
+ * the end of the epoch may fail anywhere, or may succeed with meaningless numbers; a caller that finds `cancel` set
+ * afterwards must ignore both.
  *
- * With a communication thread the ops of its stream, and whatever else calls the comm, are queued to it. All that they
- * wait for has been done by the time they are queued, or is queued in front of them; what waits for their events waits
- * for tickets. Events cover all that a program's ops touch (common/plan/compile/events.c), and what is not an op comes when the
- * run is over: the thread has nothing to do then. */
+ * With a communication thread, the ops of its stream and all other ops that call the comm are queued to it. Everything
+ * that they wait for is complete when they are queued, or is queued before them; ops that wait for their events wait
+ * for tickets. The events cover everything that a program's ops access (common/plan/compile/events.c). Work that is not
+ * an op happens after the run, when the communication thread is idle. */
 #include "worker/step/run.h"
 
 #include "common/base/log.h"
@@ -47,7 +47,7 @@ err_t run_waits(const struct run *r, const struct op *op)
     err_t err = OK;
     for (int i = 0; !err && i < OP_MAX_WAITS; i++)
         if (op->wait[i] >= 0)
-            err = dev_event_wait(r->engine->config.dev, r->rig->events[op->wait[i]], run_stream(r, op));
+            err = dev_event_wait(r->engine->config.dev, r->bindings->events[op->wait[i]], run_stream(r, op));
     return err;
 }
 
@@ -55,7 +55,7 @@ err_t run_record(const struct run *r, const struct op *op)
 {
     if (op->event < 0)
         return OK;
-    return dev_event_record(r->engine->config.dev, r->rig->events[op->event], run_stream(r, op));
+    return dev_event_record(r->engine->config.dev, r->bindings->events[op->event], run_stream(r, op));
 }
 
 static run_op_fn find_op(enum op_kind kind)
@@ -79,18 +79,18 @@ static struct span *span_of(const struct run *r, const struct op *op)
     return r->engine->profile ? profile_span(r, op) : NULL;
 }
 
-/* The last of the tickets that the op waits for; they are over in order. */
+/* The last ticket that the op waits for; tickets complete in order. */
 static uint64_t ticket_of_waits(const struct run *r, const struct op *op)
 {
     uint64_t last = 0;
     for (int i = 0; i < OP_MAX_WAITS; i++) {
-        uint64_t ticket = op->wait[i] >= 0 ? r->rig->tickets[op->wait[i]] : 0;
+        uint64_t ticket = op->wait[i] >= 0 ? r->bindings->tickets[op->wait[i]] : 0;
         last = ticket > last ? ticket : last;
     }
     return last;
 }
 
-/* ERR_CANCELED when what it waits for has failed: the run's end says how. */
+/* ERR_CANCELED when an op that this one waits for has failed; finish_comm reports that failure. */
 static err_t run_beside(const struct run *r, const struct op *op, run_op_fn fn)
 {
     struct comm_thread *t = r->engine->comm_thread;
@@ -103,7 +103,7 @@ static err_t run_beside(const struct run *r, const struct op *op, run_op_fn fn)
     if (!ticket)
         err = run_op_now(r, op, fn, span_of(r, op));
     if (op->event >= 0)
-        r->rig->tickets[op->event] = ticket;
+        r->bindings->tickets[op->event] = ticket;
     return err;
 }
 
@@ -123,7 +123,7 @@ static bool canceled(const struct run *r)
     return cancel && atomic_load(cancel);
 }
 
-/* A transport may know more than its code. */
+/* The comm's own description of an error is more precise than the error code. */
 static const char *cause(const struct run *r, const struct op *op, err_t err)
 {
     const struct comm *comm = run_comm_ops[op->kind] ? r->engine->comm : NULL;
@@ -160,10 +160,10 @@ static err_t run_actions(struct run *r, run_before_fn before, void *arg, struct 
     for (int i = 0; !err && i < r->program->n_actions; i++) {
         const struct action *a = &r->program->actions[i];
         if (a->kind == ACT_SNAPSHOT)
-            continue; /* engine_snapshot, on the steps that save */
+            continue; /* snapshot_copy runs it, on steps that save */
         if (canceled(r))
             return ERR_CANCELED;
-        dev_range_begin(dev, r->rig->ranges[i]);
+        dev_range_begin(dev, r->bindings->ranges[i]);
         err = before(arg, a);
         err = err ? err : run_action(r, a, why);
         dev_range_end(dev);
@@ -171,8 +171,8 @@ static err_t run_actions(struct run *r, run_before_fn before, void *arg, struct 
     return err;
 }
 
-/* Waits for the communication thread, and says how the run went: the op that failed first in the program's order has
- * the word. A comm that is not dead yet at the end of an epoch would let the thread wait for ever. */
+/* Waits for the communication thread and returns the error of the run: that of the first op in program order that
+ * failed. At the end of an epoch the comm is aborted first, because a collective could otherwise wait forever. */
 static err_t finish_comm(const struct run *r, err_t err, struct why *why)
 {
     const struct engine *e = r->engine;
@@ -186,18 +186,18 @@ static err_t finish_comm(const struct run *r, err_t err, struct why *why)
     return op_failed(&f.run, f.op, f.err, why);
 }
 
-/* The copy stream is not waited for: a snapshot goes on behind the steps. */
+/* Does not wait for the copy stream, because a snapshot overlaps the next steps. */
 static err_t wait_for_streams(const struct run *r, struct why *why)
 {
     const struct engine *e = r->engine;
     err_t err = OK;
     for (int s = 0; !err && s < STREAM_COUNT; s++)
-        if (r->rig->uses[s] && (s == STREAM_COMPUTE || e->stream[s] != e->stream[STREAM_COMPUTE]))
+        if (r->bindings->uses[s] && (s == STREAM_COMPUTE || e->stream[s] != e->stream[STREAM_COMPUTE]))
             err = dev_stream_sync(e->stream[s], why);
     return err;
 }
 
-/* What the groups have moved since, by the axes that they span: of size above 1, whatever set was asked for. */
+/* Adds `sign` times the bytes that the groups have received so far, by the axes of size above 1 that a group spans. */
 static void count_bytes(const struct run *r, int sign)
 {
     const struct program *p = r->program;
@@ -206,8 +206,8 @@ static void count_bytes(const struct run *r, int sign)
         for (int a = 0; a < AXIS_COUNT; a++)
             if (p->mesh.size[a] == 1)
                 axes &= ~(1u << a);
-        if (r->rig->groups[i])
-            r->axis_bytes[axes] += sign * comm_group_bytes(r->rig->groups[i]);
+        if (r->bindings->groups[i])
+            r->axis_bytes[axes] += sign * comm_group_bytes(r->bindings->groups[i]);
     }
 }
 
@@ -218,7 +218,7 @@ err_t run_program(struct run *r, run_before_fn before, void *arg, struct why *wh
     err_t err = profile_begin(r->engine);
     err = err ? err : run_actions(r, before, arg, why);
     err = finish_comm(r, err, why);
-    err = err ? err : host_fetch(r->engine, r->program, r->rig);
+    err = err ? err : host_fetch(r->engine, r->program, r->bindings);
     err = err ? err : wait_for_streams(r, why);
     if (canceled(r) || err == ERR_CANCELED)
         return why_set(why, ERR_CANCELED, "the epoch has ended");

@@ -1,5 +1,5 @@
-/* The scalars beside the tensors, one row per name. torch.optim.AdamW refuses a state dict that lacks one of its
- * options, so all of them are there, for every parameter, with the values that describe what our update does. */
+/* The scalars of a checkpoint, one row per name. torch.optim.AdamW rejects a state dict in which one of its options is
+ * missing, so each parameter has all of them, with the values that describe our update. */
 #include "worker/step/snapshot.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Pieces are 64-aligned in the arena. The optimizer's step is the same number for every parameter, so all of its pieces
- * share one cell. Names are torchtitan's (common/ckpt). */
+/* Pieces are aligned to 64 bytes in the arena. The optimizer's step is the same number for every parameter, so all of
+ * its pieces share one cell. Names are torchtitan's (common/ckpt). */
 #include "worker/step/snapshot.h"
 
 #include "worker/step/fault.h"
@@ -19,7 +19,7 @@ static size_t aligned(size_t n)
 
 static struct snapshot_piece *add(struct snapshot *s)
 {
-    if (s->n % 64 == 0) { /* room is made 64 at a time */
+    if (s->n % 64 == 0) { /* the array grows by 64 pieces */
         void *more = realloc(s->pieces, (size_t)(s->n + 64) * sizeof(*s->pieces));
         if (!more)
             return NULL;
@@ -106,7 +106,7 @@ err_t snapshot_plan_save(const struct engine *e, struct snapshot *ret)
     return err;
 }
 
-/* The boxes of this rank's piece. */
+/* Adds the boxes of this rank's piece. */
 static err_t add_needed(struct snapshot *s, const struct engine *e, int tensor, enum ckpt_state state)
 {
     const struct program *p = e->has_train ? &e->train : &e->eval;
@@ -143,7 +143,7 @@ err_t snapshot_plan_load(const struct engine *e, bool optimizer, struct snapshot
     return err;
 }
 
-/* Appends what lies behind the first `rows` rows of piece `i`, and shortens it to those. */
+/* Shortens piece `i` to its first `rows` rows and appends the rest as a new piece. */
 static err_t cut(struct snapshot *s, int i, int64_t rows)
 {
     struct snapshot_piece *tail = add(s);
@@ -163,7 +163,7 @@ static err_t cut(struct snapshot *s, int i, int64_t rows)
 
 err_t snapshot_fit(struct snapshot *s, size_t arena_bytes)
 {
-    for (int i = 0; i < s->n; i++) { /* also over the tails that this loop appends */
+    for (int i = 0; i < s->n; i++) { /* includes the pieces that this loop appends */
         const struct snapshot_piece *x = &s->pieces[i];
         if (x->bytes <= arena_bytes)
             continue;
@@ -197,8 +197,8 @@ void snapshot_fini(struct snapshot *s)
 
 /* ---- copying ---- */
 
-/* The action that a program has for it, and its one op: which stream, behind which event, and which event says that it
- * is over. */
+/* The program's snapshot action and its only op, which names the stream, the event to wait for, and the event that
+ * marks completion. */
 static const struct op *snapshot_op(const struct engine *e, const struct action **ret_action)
 {
     const struct program *p = &e->train;
@@ -215,10 +215,10 @@ static struct dev_event *snapshot_event(const struct engine *e)
 {
     const struct action *a = NULL;
     const struct op *op = snapshot_op(e, &a);
-    return e->train_rig.events[op->event];
+    return e->train_bindings.events[op->event];
 }
 
-/* Between the arena, where the box is dense, and its rows on the device. */
+/* Copies between the arena, where the box is dense, and its rows on the device. */
 static err_t copy_piece(const struct snapshot_piece *x, struct kern_stream *s, uint8_t *arena, bool to_arena)
 {
     const struct rows rows = rows_of(&x->box, x->stride);
@@ -235,7 +235,7 @@ static err_t copy_piece(const struct snapshot_piece *x, struct kern_stream *s, u
 
 err_t snapshot_copy(struct snapshot *s, struct engine *e, void *arena)
 {
-    struct run r = {.engine = e, .program = &e->train, .rig = &e->train_rig};
+    struct run r = {.engine = e, .program = &e->train, .bindings = &e->train_bindings};
     const struct op *op = snapshot_op(e, &r.action);
     err_t err = run_waits(&r, op);
     s->updates = (float)e->updates;
@@ -269,7 +269,7 @@ err_t snapshot_restore(const struct snapshot *s, struct engine *e, const void *a
     err_t err = OK;
     for (int i = first; !err && i < end; i++) {
         const struct snapshot_piece *x = &s->pieces[i];
-        uint8_t *from = (uint8_t *)arena + x->arena_offset; /* not written */
+        uint8_t *from = (uint8_t *)arena + x->arena_offset; /* only read */
         if (x->host)
             memcpy(x->data, from, x->bytes);
         else

@@ -1,9 +1,10 @@
-/* What happens around a program: filling batches, refusing a step that is not a number, turning sums into means.
+/* The work around a program: filling batches, rejecting a step whose loss or norm is not a number, and computing means
+ * from sums.
  *
- * Losses are float64 sums per microbatch; after the program's reduce every rank has all of them and adds them in the
- * order of the microbatches, so that the reported loss has the same bits for every number of workers. A step that is
- * not a number has made its own clip factor a NaN, with which the update changes nothing: it is refused when it is
- * over, and its parameters are those before it. */
+ * Losses are float64 sums per microbatch. After the program's reduction every rank has all of them and adds them in the
+ * order of the microbatches, so the reported loss has the same bits for every number of workers. When loss or norm is
+ * not a number, the clip factor is NaN too, and an update with that factor changes nothing. Such a step is rejected
+ * after it has run; the parameters are those before it. */
 #include "worker/step/engine.h"
 
 #include "common/base/log.h"
@@ -17,13 +18,13 @@
 struct pass {
     struct engine *engine;
     const struct program *program;
-    const struct engine_rig *rig;
+    const struct program_bindings *bindings;
     const struct engine_feed *feed;
-    int64_t first, end; /* samples of the feed: the batch begins at `first`; at `end` and after it there are none */
+    int64_t first, end; /* samples of the feed: the batch begins at `first`; samples from `end` on do not exist */
     struct why *why;
 };
 
-/* Sample `index` of the feed as ids[seq], targets[seq]; beyond the end, tokens that no loss counts. */
+/* Reads sample `index` of the feed as ids[seq], targets[seq]; beyond the end, tokens that the loss ignores. */
 static err_t read_sample(const struct pass *ps, int64_t index, int32_t *ids, int32_t *targets)
 {
     const size_t n = (size_t)ps->program->seq;
@@ -36,7 +37,7 @@ static err_t read_sample(const struct pass *ps, int64_t index, int32_t *ids, int
     return OK;
 }
 
-/* Token `from` of the sample and those behind it go to `to`: what the part says of each. */
+/* Writes `n` tokens of the sample, from token `from` on, to `to`: the value that the part holds for each. */
 static void put_tokens(enum batch_part part, const struct pass *ps, int64_t sample, int64_t from, int64_t n,
                        int32_t *to)
 {
@@ -50,7 +51,7 @@ static void put_tokens(enum batch_part part, const struct pass *ps, int64_t samp
         to[i] = (int32_t)(sample * seq + from + i);
 }
 
-/* Sample i of a microbatch of m: this rank's segments of the sequence, [segment][sample][token]. */
+/* Writes sample i of microbatch m: this rank's segments of the sequence, [segment][sample][token]. */
 static void place_sample(const struct pass *ps, const struct micro *m, int64_t i, const struct host_batch *b)
 {
     const struct program *p = ps->program;
@@ -69,8 +70,8 @@ static err_t fill_micro(const struct pass *ps, const struct action *a)
     const struct program *p = ps->program;
     const struct micro *m = &p->micros[a->micro];
     struct host_batch b;
-    err_t err = host_batch(e, p, ps->rig, a, &b, ps->why);
-    for (int64_t i = 0; !err && ps->rig->reads[a->chunk] && i < m->samples; i++) {
+    err_t err = host_batch(e, p, ps->bindings, a, &b, ps->why);
+    for (int64_t i = 0; !err && ps->bindings->reads[a->chunk] && i < m->samples; i++) {
         err = read_sample(ps, ps->first + m->first + i, e->host.sample, e->host.sample + p->seq);
         if (!err)
             place_sample(ps, m, i, &b);
@@ -87,7 +88,7 @@ static double sum_losses(const struct engine *e, const struct program *p)
     return sum;
 }
 
-/* printf would say "-nan", by the accident of a bit. */
+/* Avoids "-nan", which printf prints when the sign bit happens to be set. */
 static double unsigned_nan(double x)
 {
     return isnan(x) ? (double)NAN : x;
@@ -111,12 +112,12 @@ static err_t refuse(const struct engine *e, const struct engine_result *r, struc
                  e->skipped_in_row);
     return why_set(why, ERR_INVALID,
                    "step %" PRId64
-                   " was refused: the loss is %g and the gradient's norm %g%s. Parameters are those of step "
+                   " was rejected: the loss is %g and the gradient's norm %g%s. Parameters are those of step "
                    "%" PRId64 ". Resume from an earlier checkpoint with a smaller train.lr or train.clip",
                    e->step + 1, unsigned_nan(r->loss), unsigned_nan(r->grad_norm), skips, e->step);
 }
 
-/* The program has changed nothing; what is left is to say whether the job goes on without this batch. */
+/* The program has changed nothing. Decides whether the job continues without this batch. */
 static err_t skip(struct engine *e, struct engine_result *r, struct why *why)
 {
     const struct job_train *t = &e->config.job->train;
@@ -134,16 +135,17 @@ static err_t skip(struct engine *e, struct engine_result *r, struct why *why)
 static err_t before_action(void *arg, const struct action *a)
 {
     const struct pass *ps = arg;
-    return a->kind == ACT_FORWARD && a->micro >= 0 ? fill_micro(ps, a) : OK; /* -1: only joins collectives */
+    return a->kind == ACT_FORWARD && a->micro >= 0 ? fill_micro(ps, a)
+                                                   : OK; /* -1: the action only takes part in collectives */
 }
 
 err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engine_result *ret, struct why *why)
 {
     const struct job_train *t = &e->config.job->train;
-    struct pass ps = {e, &e->train, &e->train_rig, feed, e->position, INT64_MAX, why};
+    struct pass ps = {e, &e->train, &e->train_bindings, feed, e->position, INT64_MAX, why};
     struct run r = {.engine = e,
                     .program = &e->train,
-                    .rig = &e->train_rig,
+                    .bindings = &e->train_bindings,
                     .lr = job_lr(t, e->step + 1),
                     .update = e->updates + 1,
                     .axis_bytes = ret->axis_bytes};
@@ -172,8 +174,8 @@ err_t engine_eval(struct engine *e, const struct engine_feed *feed, int64_t firs
                   struct why *why)
 {
     const int64_t batch = e->config.job->train.global_batch;
-    struct pass ps = {e, &e->eval, &e->eval_rig, feed, 0, end, why};
-    struct run r = {.engine = e, .program = &e->eval, .rig = &e->eval_rig};
+    struct pass ps = {e, &e->eval, &e->eval_bindings, feed, 0, end, why};
+    struct run r = {.engine = e, .program = &e->eval, .bindings = &e->eval_bindings};
     double sum = 0.0;
     assert(e->has_eval && end > first);
     for (ps.first = first; ps.first < end; ps.first += batch) {
@@ -195,18 +197,19 @@ struct prompt {
     struct why *why;
 };
 
-/* One sample, placed like a batch's: this rank's segments, and of each token what its chunks read. */
+/* Fills one sample in the layout of a batch: this rank's segments, and for each token the parts that its chunks read.
+ */
 static err_t fill_prompt(void *arg, const struct action *a)
 {
     const struct prompt *pr = arg;
     struct engine *e = pr->engine;
     const struct program *p = &e->eval;
-    const struct pass ps = {.engine = e, .program = p, .rig = &e->eval_rig, .why = pr->why};
+    const struct pass ps = {.engine = e, .program = p, .bindings = &e->eval_bindings, .why = pr->why};
     struct host_batch b;
     if (a->kind != ACT_FORWARD || a->micro < 0)
         return OK;
-    err_t err = host_batch(e, p, &e->eval_rig, a, &b, pr->why);
-    if (err || !e->eval_rig.reads[a->chunk])
+    err_t err = host_batch(e, p, &e->eval_bindings, a, &b, pr->why);
+    if (err || !e->eval_bindings.reads[a->chunk])
         return err;
     memcpy(e->host.sample, pr->ids, (size_t)pr->n * sizeof(*pr->ids));
     memset(e->host.sample + pr->n, 0, (size_t)(p->seq - pr->n) * sizeof(*pr->ids));
@@ -214,7 +217,7 @@ static err_t fill_prompt(void *arg, const struct action *a)
     return host_batch_written(e, p, a, &b, p->own_seq);
 }
 
-/* The row of the last token, where the host can read it; NULL on a rank that has no logits. */
+/* The logits of the last token, where the host can read them; NULL on a rank that has no logits. */
 static err_t find_row(struct engine *e, int64_t n, const void **ret, struct why *why)
 {
     const struct program *p = &e->eval;
@@ -235,7 +238,7 @@ static err_t find_row(struct engine *e, int64_t n, const void **ret, struct why 
 err_t engine_logits(struct engine *e, const int32_t *ids, int64_t n, const void **ret, struct why *why)
 {
     struct prompt prompt = {e, ids, n, why};
-    struct run r = {.engine = e, .program = &e->eval, .rig = &e->eval_rig};
+    struct run r = {.engine = e, .program = &e->eval, .bindings = &e->eval_bindings};
     assert(e->config.generate && n >= 1 && n <= e->eval.seq);
     err_t err = run_program(&r, fill_prompt, &prompt, why);
     err = err ? err : find_row(e, n, ret, why);

@@ -1,9 +1,11 @@
-/* Whether replicas are still alike. Each rank hashes its piece of every parameter; all get all hashes; who should have
- * what with whom follows from the place alone. So every rank comes to the same answer and says the same sentence, and
- * which collectives a layout is made of does not matter: what they got wrong shows here, and so does a flipped bit.
+/* Checks that replicas are still identical.
  *
- * Everything is made before the first step: two tables in the device's memory, since a comm may want them there, and on
- * a device that the host does not see, their mirror and a chunk to hash in. */
+ * Each rank hashes its piece of every parameter and gathers the hashes of all ranks. The placement alone determines
+ * which ranks must have equal hashes, so every rank reaches the same result and reports the same sentence. The check
+ * does not depend on the collectives of a layout: it detects their errors as well as a flipped bit.
+ *
+ * All memory is allocated before the first step: two tables in device memory, where a comm may need them, and for a
+ * device whose memory the host cannot access also their mirror and a chunk for hashing. */
 #include "worker/step/run.h"
 
 #include "common/base/hash.h"
@@ -18,13 +20,13 @@
 struct engine_verify {
     struct comm_group *everyone;
     int n;           /* parameters */
-    int *tensor;     /* which of the graph's */
-    int64_t *counts; /* by rank: n */
+    int *tensor;     /* index of each in graph.tensors */
+    int64_t *counts; /* n for every rank, as the all-gather takes it */
     void *device;    /* mine[n], all[world][n] */
-    uint64_t *host;  /* the same as the host sees it */
-    uint8_t *chunk;  /* NULL where the host sees the device's memory */
-    size_t bytes;    /* of the tables */
-    int *twin;       /* [n][world]: the first rank that has the same of it, -1: the rank has nothing */
+    uint64_t *host;  /* the same tables in host memory */
+    uint8_t *chunk;  /* NULL if the host can access the device's memory */
+    size_t bytes;    /* size of the tables */
+    int *twin;       /* [n][world]: the first rank with the same part of the parameter; -1: the rank holds none of it */
 };
 
 static bool mirrored(const struct engine *e)
@@ -34,7 +36,7 @@ static bool mirrored(const struct engine *e)
 
 /* ---- life ---- */
 
-/* Whether two ranks that hold something of t hold the same of it. */
+/* Whether two ranks that hold a part of t hold the same part. */
 static bool same_box(const struct engine *e, const int a[AXIS_COUNT], const int b[AXIS_COUNT], int t)
 {
     const struct sharding *p = &e->train.sharding;
@@ -44,7 +46,7 @@ static bool same_box(const struct engine *e, const int a[AXIS_COUNT], const int 
            (!p->zero || a[AXIS_FSDP] == b[AXIS_FSDP]);
 }
 
-/* Of one parameter. Only ranks that are nobody's twin are looked at as such. */
+/* Finds the twin of every rank for one parameter. A twin is always the first rank of its kind. */
 static void find_twins(const struct engine *e, int t, int *ret)
 {
     const struct program *p = &e->train;
@@ -107,7 +109,8 @@ err_t verify_init(struct engine *e, struct why *why)
 {
     if (!e->has_train || e->config.world < 2 || !e->config.job->train.verify_every)
         return OK;
-    struct engine_verify *v = e->verify = calloc(1, sizeof(*v)); /* freed by engine_fini, whole or not */
+    struct engine_verify *v = e->verify =
+        calloc(1, sizeof(*v)); /* engine_fini frees it, also when only part of it exists */
     err_t err = v ? list_params(e, v) : ERR_NOMEM;
     err = err ? err : make_group(e, v);
     if (err)
@@ -146,7 +149,7 @@ static err_t hash_device(const struct engine *e, struct hash *h, const uint8_t *
     return err;
 }
 
-/* Of this rank's piece of tensor t, which is one run of memory. */
+/* Hashes this rank's piece of tensor t, which is contiguous. */
 static err_t hash_piece(const struct engine *e, int t, uint64_t *ret, struct why *why)
 {
     const struct sharding_param *q = &e->train.sharding.param[t];
@@ -189,7 +192,7 @@ static uint64_t hash_of(const struct engine *e, int rank, int param)
     return e->verify->host[(rank + 1) * e->verify->n + param];
 }
 
-/* The first rank whose replica of a parameter differs from that of its twin; -1: none. */
+/* The first rank whose replica of a parameter differs from its twin's; -1: none. */
 static int find_odd(const struct engine *e, int param)
 {
     const int *twin = e->verify->twin + (size_t)param * (size_t)e->config.world;
@@ -199,7 +202,7 @@ static int find_odd(const struct engine *e, int param)
     return -1;
 }
 
-/* " 0 2": who of the box's holders has the hash that rank `like` has. */
+/* " 0 2": the ranks that hold the same part as `like` and have the same hash. */
 static void name_ranks(const struct engine *e, int param, int like, char *ret, size_t size)
 {
     const int *twin = e->verify->twin + (size_t)param * (size_t)e->config.world;
@@ -217,12 +220,11 @@ static err_t refuse(const struct engine *e, int param, int others, struct why *w
     name_ranks(e, param, a, first, sizeof(first));
     name_ranks(e, param, b, second, sizeof(second));
     if (others)
-        snprintf(more, sizeof(more), ", and so for %d other tensors", others);
+        snprintf(more, sizeof(more), ", and %d other tensors differ", others);
     return why_set(why, ERR_CORRUPT,
-                   "after step %" PRId64 " %s is not the same on ranks that hold copies of it: %016" PRIx64
-                   " on rank%s, %016" PRIx64
-                   " on rank%s%s. Memory, a link or a kernel of one of them is wrong: look at "
-                   "these nodes, then resume from an earlier checkpoint",
+                   "after step %" PRId64 " the replicas of %s differ: %016" PRIx64 " on rank%s, %016" PRIx64
+                   " on rank%s%s. The memory, a link or a kernel on one of these nodes is faulty: check "
+                   "them, then resume from an earlier checkpoint",
                    e->step, e->config.graph->tensors[e->verify->tensor[param]].name, hash_of(e, a, param), first,
                    hash_of(e, b, param), second, more);
 }
