@@ -13,20 +13,20 @@ struct guarded {
     size_t size, offset, bytes, total;
 };
 
-void rig_init(struct rig *r, struct dev *d, const struct kern_ops *k, int threads)
+void kernel_setup_init(struct kernel_setup *r, struct dev *d, const struct kern_ops *k, int threads)
 {
     struct why why = {{0}};
-    *r = (struct rig){.dev = d, .k = k};
+    *r = (struct kernel_setup){.dev = d, .k = k};
     if (dev_stream_new(d, threads, false, &r->s, &why) != OK)
         fail_msg("no stream: %s", why.text);
 }
 
-void rig_fini(struct rig *r)
+void kernel_setup_fini(struct kernel_setup *r)
 {
     dev_stream_free(r->s);
 }
 
-static void guarded_init(struct guarded *g, const struct rig *r, int64_t n, enum dtype type, int shift)
+static void guarded_init(struct guarded *g, const struct kernel_setup *r, int64_t n, enum dtype type, int shift)
 {
     struct why why = {{0}};
     *g = (struct guarded){.type = type, .size = dtype_bytes(type)};
@@ -41,7 +41,7 @@ static void guarded_init(struct guarded *g, const struct rig *r, int64_t n, enum
         fail_msg("no memory for an operand: %s", why.text);
 }
 
-static void guarded_fini(struct guarded *g, const struct rig *r)
+static void guarded_fini(struct guarded *g, const struct kernel_setup *r)
 {
     if (g->memory)
         dev_free(r->dev, g->memory, g->total);
@@ -91,7 +91,7 @@ static bool is_ok(err_t err, const struct why *why, const char *what, const stru
     return err == OK;
 }
 
-static bool call_kernel(const struct rig *r, const struct kcase *c, struct guarded *g, void **p)
+static bool call_kernel(const struct kernel_setup *r, const struct kcase *c, struct guarded *g, void **p)
 {
     struct why why = {{0}};
     bool good = true;
@@ -133,7 +133,7 @@ static bool take_results(struct values *v, const struct kcase *c, const struct g
     return true;
 }
 
-bool values_run(struct values *v, const struct rig *r, int shift, const struct kcase *c, uint64_t *bits)
+bool values_run(struct values *v, const struct kernel_setup *r, int shift, const struct kcase *c, uint64_t *bits)
 {
     struct guarded g[MAX_OPERANDS] = {{0}};
     void *p[MAX_OPERANDS] = {0};
@@ -153,15 +153,15 @@ bool values_run(struct values *v, const struct rig *r, int shift, const struct k
 }
 
 /* Made once, like the tables it reads. */
-static const struct rig *oracle(void)
+static const struct kernel_setup *oracle(void)
 {
-    static struct rig rig;
+    static struct kernel_setup setup;
     static struct dev *dev;
     if (!dev) {
         assert_ok(dev_open("cpu", 0, &dev, NULL));
-        rig_init(&rig, dev, kern_find("ref", DT_F64), 1);
+        kernel_setup_init(&setup, dev, kern_find("ref", DT_F64), 1);
     }
-    return &rig;
+    return &setup;
 }
 
 void oracle_run(struct values *v, const struct kcase *c)
@@ -179,7 +179,7 @@ static bool is_wanted(const struct kcase *c, const struct cases_options *o)
            !(o->tiny && c->effort != TINY);
 }
 
-static bool same_bits(const struct rig *r, const struct kcase *c, int shift, uint64_t first, const char *label)
+static bool same_bits(const struct kernel_setup *r, const struct kcase *c, int shift, uint64_t first, const char *label)
 {
     struct values v;
     uint64_t bits = 0;
@@ -193,7 +193,7 @@ static bool same_bits(const struct rig *r, const struct kcase *c, int shift, uin
     return good;
 }
 
-static bool case_good(const struct rig *r, const struct kcase *c, int shift, const struct cases_options *o,
+static bool case_good(const struct kernel_setup *r, const struct kcase *c, int shift, const struct cases_options *o,
                       const char *label)
 {
     struct values want, got;
@@ -212,20 +212,20 @@ static bool case_good(const struct rig *r, const struct kcase *c, int shift, con
 int cases_run(struct dev *d, const struct kern_ops *k, const struct cases_options *options)
 {
     const struct cases_options o = options ? *options : (struct cases_options){0};
-    struct rig rig;
+    struct kernel_setup setup;
     char label[64];
     int ran = 0, bad = 0;
     snprintf(label, sizeof(label), "%s %s", o.label ? o.label : k->name, dtype_name(k->dtype));
-    rig_init(&rig, d, k, o.threads);
+    kernel_setup_init(&setup, d, k, o.threads);
     for (int j = 0; j < n_kcases; j++) {
         const struct kcase *c = &kcases[j];
         if (!is_wanted(c, &o))
             continue;
         bool shifted = d->ops->host_memory || op_find(c->op)->anywhere;
-        bad += !case_good(&rig, c, shifted ? j : 0, &o, label);
+        bad += !case_good(&setup, c, shifted ? j : 0, &o, label);
         ran++;
     }
-    rig_fini(&rig);
+    kernel_setup_fini(&setup);
     if (bad)
         fail_msg("%s: %d of %d cases are wrong", label, bad, ran);
     return ran;

@@ -5,20 +5,20 @@
 #include "tests/kernels/values.h"
 
 /* Where a case runs; the caller owns the device. */
-struct rig {
+struct kernel_setup {
     struct dev *dev;
     const struct kern_ops *k;
     struct kern_stream *s;
 };
 
-void rig_init(struct rig *r, struct dev *d, const struct kern_ops *k, int threads);
-void rig_fini(struct rig *r);
+void kernel_setup_init(struct kernel_setup *r, struct dev *d, const struct kern_ops *k, int threads);
+void kernel_setup_fini(struct kernel_setup *r);
 
 /* One call on its own device memory: every operand between guards of holes, which must be there afterwards; outputs
  * start as holes; pointers lie `shift`-dependent numbers of elements further (0: at multiples of 64 bytes); the case's
  * alias applied. Results of OUT and ACC replace those in `v`. `bits`, when not NULL, is a hash of all results. False
  * with a line printed when a guard was written or the device reports a failure. */
-bool values_run(struct values *v, const struct rig *r, int shift, const struct kcase *c, uint64_t *bits);
+bool values_run(struct values *v, const struct kernel_setup *r, int shift, const struct kcase *c, uint64_t *bits);
 
 /* The same on the float64 oracle, as the case says but with all operands apart. */
 void oracle_run(struct values *v, const struct kcase *c);

@@ -176,16 +176,16 @@ static void add_by_chance(struct kern_stream *s, int64_t n, const void *a, const
 
 static bool run_case(const struct kern_ops *k, const struct kcase *c)
 {
-    struct rig r;
+    struct kernel_setup r;
     struct values got, want;
-    rig_init(&r, cpu(), k, 1);
+    kernel_setup_init(&r, cpu(), k, 1);
     values_init(&want, c, k);
     values_copy(&got, &want);
     oracle_run(&want, c);
     bool good = values_run(&got, &r, 0, c, NULL) && values_near(&got, &want, k, c, NULL);
     values_fini(&got);
     values_fini(&want);
-    rig_fini(&r);
+    kernel_setup_fini(&r);
     return good;
 }
 
@@ -244,17 +244,17 @@ TEST(what_is_between_rows_is_guarded)
 TEST(other_bits_the_second_time_are_seen)
 {
     struct kern_ops k = *kern_find("ref", DT_F32);
-    struct rig r;
+    struct kernel_setup r;
     struct values v[2];
     const struct kcase c = {"add", .n = 40};
     uint64_t bits[2];
     k.add = add_by_chance;
-    rig_init(&r, cpu(), &k, 1);
+    kernel_setup_init(&r, cpu(), &k, 1);
     for (int i = 0; i < 2; i++) {
         values_init(&v[i], &c, &k);
         assert_true(values_run(&v[i], &r, 0, &c, &bits[i]));
         values_fini(&v[i]);
     }
     assert_true(bits[0] != bits[1]);
-    rig_fini(&r);
+    kernel_setup_fini(&r);
 }

@@ -58,12 +58,12 @@ TEST(every_kernel_has_cases)
 static uint64_t bits_of(const struct values *v, const struct kern_ops *k, int threads, int shift, const struct kcase *c)
 {
     struct values own;
-    struct rig r;
+    struct kernel_setup r;
     uint64_t bits = 0;
     values_copy(&own, v);
-    rig_init(&r, cpu(), k, threads);
+    kernel_setup_init(&r, cpu(), k, threads);
     assert_true(values_run(&own, &r, shift, c, &bits));
-    rig_fini(&r);
+    kernel_setup_fini(&r);
     values_fini(&own);
     return bits;
 }
