@@ -1,6 +1,6 @@
-/* The processor as a device. Its memory is touched when it is made: that puts pages on the NUMA node of the thread that
- * will use them, and makes a machine that is short of memory say so before the first step. A stream is the calling
- * thread, so whatever was queued is done, and events are always over. */
+/* The processor as a device. Allocation touches all memory: this puts pages on the NUMA node of the thread that will
+ * use them, and a machine that is short of memory fails before the first step. A stream is the calling thread, so
+ * queued work is already done and events are always complete. */
 #include "common/base/clock.h"
 #include "kernels/devices.h"
 #include "kernels/kernels.h"
@@ -18,7 +18,7 @@
 
 struct dev_event {
     bool timed;
-    int64_t ns; /* of the last record */
+    int64_t ns; /* time of the last record */
 };
 
 static err_t cpu_count(int *ret, struct why *why)
@@ -33,7 +33,7 @@ static err_t cpu_open(int index, struct dev **ret, struct why *why)
         return why_set(why, ERR_NOTFOUND, "there is no cpu device %d: the processor is device 0", index);
     struct dev *d = malloc(sizeof(*d));
     if (!d)
-        return why_set(why, ERR_NOMEM, "no memory for a device");
+        return why_set(why, ERR_NOMEM, "out of memory for a device");
     *d = (struct dev){.ops = &cpu_device_ops, .index = index};
     *ret = d;
     return OK;
@@ -44,7 +44,7 @@ static void cpu_close(struct dev *d)
     free(d);
 }
 
-/* What follows the colon of the first line that begins with `key`; false when there is none. */
+/* Reads the text after the colon of the first line that begins with `key`; false when there is no such line. */
 static bool file_value(const char *path, const char *key, char *ret, size_t size)
 {
     FILE *f = fopen(path, "re");
@@ -72,9 +72,9 @@ static err_t cpu_facts(struct dev *d, struct dev_facts *ret, struct why *why)
                               .free_bytes = sysconf(_SC_AVPHYS_PAGES) * page,
                               .processors = (int)sysconf(_SC_NPROCESSORS_ONLN)};
     if (file_value("/proc/meminfo", "MemAvailable", available, sizeof(available)))
-        ret->free_bytes = strtoll(available, NULL, 10) * 1024; /* counts caches that would make room */
+        ret->free_bytes = strtoll(available, NULL, 10) * 1024; /* includes caches that can be reclaimed */
     if (!file_value("/proc/cpuinfo", "model name", ret->model, sizeof(ret->model)))
-        snprintf(ret->model, sizeof(ret->model), "processor"); /* not every architecture names itself */
+        snprintf(ret->model, sizeof(ret->model), "processor"); /* not every architecture reports a name */
     return OK;
 }
 
@@ -88,9 +88,9 @@ static err_t cpu_alloc(struct dev *d, size_t bytes, const char *what, void **ret
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        return why_set(why, ERR_NOMEM, "no memory for %zu bytes of %s: %s; use a smaller micro_batch or model", bytes,
+        return why_set(why, ERR_NOMEM, "cannot allocate %zu bytes of %s: %s; use a smaller micro_batch or model", bytes,
                        what, strerror(errno));
-    madvise(p, bytes, MADV_HUGEPAGE); /* a wish: a kernel without huge pages gives small ones */
+    madvise(p, bytes, MADV_HUGEPAGE); /* advice only: an operating system kernel without huge pages uses small ones */
     memset(p, 0, bytes);
     *ret = p;
     return OK;
@@ -113,7 +113,7 @@ static void cpu_host_unpin(struct dev *d, void *p)
 static err_t cpu_stream_open(struct dev *d, int threads, bool urgent, struct kern_stream **ret, struct why *why)
 {
     err_t err = cpu_stream_new(d, threads, ret);
-    return err == OK ? OK : why_set(why, err, "no memory for a stream");
+    return err == OK ? OK : why_set(why, err, "out of memory for a stream");
 }
 
 static err_t cpu_stream_sync(struct kern_stream *s, struct why *why)
@@ -126,7 +126,7 @@ static void *cpu_stream_native(struct kern_stream *s)
     return NULL;
 }
 
-/* Bytes are shared out by the stream's threads, a memory channel being more than one of them can fill. */
+/* Bytes are split among the stream's threads, because a single thread cannot saturate a memory channel. */
 #define BYTES_GRAIN (INT64_C(1) << 18)
 #define STREAM_BYTES (INT64_C(4) << 20)
 
@@ -135,7 +135,8 @@ struct bytes {
     const char *src;
 };
 
-/* What is larger than the caches goes past them, which saves reading it first (20 GB/s where memset has 9). */
+/* Ranges larger than the caches are written with non-temporal stores, which saves reading them first (20 GB/s; memset
+ * reaches 9). */
 static void zero_past_caches(char *p, size_t bytes)
 {
 #ifdef __SSE2__

@@ -1,11 +1,11 @@
-/* The wrappers over a device's table, and the table of kinds. They answer what is the same everywhere (nothing to do
- * for no bytes, NULL is legal), so that a backend need not. */
+/* The wrappers over a device's table, and the table of kinds. The wrappers handle the cases that are the same for all
+ * backends, such as 0 bytes and NULL, so that backends need not. */
 #include "kernels/devices.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* A kind has its table here, or a module that brings it. */
+/* A kind has its table here or in a module. */
 struct kind {
     const char *name;
     const struct dev_ops *ops;
@@ -15,7 +15,7 @@ struct kind {
 static const struct kind kinds[] = {
     {"cpu", &cpu_device_ops, NULL, NULL, NULL},
     {"cuda", NULL, "dtd-cuda.so", "dtd_cuda_module",
-     "build dtd where the CUDA toolkit is present, or write run.device: cpu"},
+     "build dtd where the CUDA toolkit is present, or set run.device: cpu"},
 };
 
 static const struct kind *kind_find(const char *name)
@@ -34,7 +34,8 @@ static err_t module_ops(const struct kind *kind, const struct dev_ops **ret, str
         return err;
     const struct dev_module *m = symbol;
     if (m->abi != DEV_MODULE_ABI)
-        return why_set(why, ERR_UNSUPPORTED, "%s is of another version of dtd (its interface is %d, here it is %d)",
+        return why_set(why, ERR_UNSUPPORTED,
+                       "%s belongs to another version of dtd (its interface version is %d, this program's is %d)",
                        kind->file, m->abi, DEV_MODULE_ABI);
     *ret = m->device;
     return OK;
@@ -170,7 +171,7 @@ void dev_event_free(struct dev *d, struct dev_event *e)
         d->ops->event_free(e);
 }
 
-/* Events order the streams of one device. */
+/* An event can order only streams of its own device. */
 err_t dev_event_record(struct dev *d, struct dev_event *e, struct kern_stream *s)
 {
     assert(s->dev == d);

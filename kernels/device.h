@@ -1,15 +1,15 @@
-/* Devices: memory, streams and events of what computes, one interface over the processor ("cpu") and over CUDA ("cuda",
- * a module that is loaded when somebody opens one).
+/* Devices: memory, streams and events, with one interface over the processor ("cpu") and CUDA ("cuda", a module that is
+ * loaded when a program opens such a device).
  *
- * A stream is a queue in order; every call that takes one may return before the work is done, and nothing synchronises
- * behind the caller's back. Events order streams among each other. On a CPU a stream is the calling thread, so work is
- * done when a call returns and events are always over.
+ * A stream is an ordered queue. Every call that takes a stream may return before the work is done, and no call
+ * synchronises implicitly. Events order the work of different streams. On a CPU a stream is the calling thread, so work
+ * is done when a call returns, and events are always complete.
  *
- * A device and what belongs to it are used by one thread at a time; of the processor that holds of each stream alone,
- * and a stream is whatever thread calls with it. Failures that a call cannot return (a launch of a
- * kernel whose function returns void, anything asynchronous) stay with the stream: the first one, with its call and
- * place, is what dev_stream_sync and dev_event_sync of that stream answer from
- * then on. The owner closes everything in the reverse order. */
+ * One thread at a time may use a device and everything that belongs to it. On the processor this rule holds per stream,
+ * and a stream is whatever thread calls with it. Some failures cannot be returned by the call that caused them: a
+ * kernel launch whose function returns void, and everything asynchronous. The stream keeps the first such failure with
+ * its call and place; dev_stream_sync and dev_event_sync of that stream return it from then on. The owner closes
+ * everything in reverse order of creation. */
 #ifndef DTD_KERNELS_DEVICE_H
 #define DTD_KERNELS_DEVICE_H
 
@@ -28,7 +28,7 @@ struct kern_ops;
 struct dev_ops;
 struct dev_event;
 
-/* What every backend's device and stream begin with. */
+/* The first member of every backend's device and stream. */
 struct dev {
     const struct dev_ops *ops;
     int index;
@@ -42,21 +42,21 @@ struct dev_facts {
     char uuid[64];   /* "GPU-xxxxxxxx-..."; "" on a CPU */
     char driver[96]; /* "driver 580.95, CUDA 13.0"; "" on a CPU */
     int64_t memory_bytes, free_bytes;
-    int processors;   /* streaming multiprocessors; cores */
+    int processors;   /* number of streaming multiprocessors, or of cores */
     int major, minor; /* compute capability; 0 on a CPU */
 };
 
-/* One event is over when the work queued before its last record is; a fresh one is over. `timed` ones can be asked
- * how long apart they were. */
+/* An event is complete when the work queued before its last record is complete; an event that was never recorded is
+ * complete. dev_event_ms returns the time between two events that were created with `timed`. */
 struct dev_ops {
     const char *name;
-    bool host_memory; /* its memory can be read and written by the processor */
+    bool host_memory; /* the processor can read and write the device's memory */
     err_t (*count)(int *ret, struct why *why);
     err_t (*open)(int index, struct dev **ret, struct why *why);
     void (*close)(struct dev *d);
     err_t (*facts)(struct dev *d, struct dev_facts *ret, struct why *why);
     const struct kern_ops *(*kernels)(enum dtype dtype);
-    err_t (*algorithms)(struct dev *d, const char *path, struct why *why); /* NULL: it has no choice of them */
+    err_t (*algorithms)(struct dev *d, const char *path, struct why *why); /* NULL: no choice of algorithms */
 
     err_t (*alloc)(struct dev *d, size_t bytes, const char *what, void **ret, struct why *why);
     void (*free)(struct dev *d, void *p, size_t bytes);
@@ -84,66 +84,69 @@ struct dev_ops {
     void (*range_end)(void);
 };
 
-/* How many devices of a kind this machine has. ERR_UNSUPPORTED when there is no module or no driver, ERR_NOTFOUND for
- * an unknown kind: the sentence says what is missing and what to do. */
+/* Counts the devices of a kind on this machine. ERR_UNSUPPORTED when the module or the driver is missing, ERR_NOTFOUND
+ * for an unknown kind; the sentence names what is missing and the remedy. */
 NODISCARD err_t dev_count(const char *name, int *ret, struct why *why);
 NODISCARD err_t dev_open(const char *name, int index, struct dev **ret, struct why *why);
 void dev_close(struct dev *d); /* NULL is legal */
 NODISCARD err_t dev_facts(struct dev *d, struct dev_facts *ret, struct why *why);
-/* The fastest kernels of the device for a compute type, NULL when it has none. */
+/* The device's fastest kernels for a compute type; NULL if it has none. */
 const struct kern_ops *dev_kernels(const struct dev *d, enum dtype dtype);
 
-/* Products choose their algorithms by timing from now on, once for each, and what was chosen is kept in the algorithm
- * file `path`, or in one in the folder `path` that is named after the GPU and its library (docs/internals/kernels.md). NULL, as
- * in the beginning: nothing is timed, and products do what the library proposes first. After a failure (ERR_STALE: the
- * file is another GPU's or library's) it is as after NULL. Waits for nothing, but no product may run on another thread.
- * A device without a choice (the processor) takes any path and opens none. */
+/* From now on each matrix product chooses its algorithm once, by timing candidates, and records it in the algorithm
+ * file. `path` is that file, or a folder in which the file is named after the GPU and its library
+ * (docs/internals/kernels.md). NULL, the initial state: nothing is timed, and products use the library's first
+ * proposal. After a failure (ERR_STALE: the file was written for another GPU or library) the state is that after NULL.
+ * The call waits for nothing, but no other thread may run a product during it. A device without a choice of algorithms
+ * (the processor) accepts any path and opens no file. */
 NODISCARD err_t dev_algorithms(struct dev *d, const char *path, struct why *why);
 
-/* `bytes` of zeroed device memory, 256-aligned; NULL for 0 bytes. `what` is for the sentence of ERR_NOMEM. */
+/* Allocates `bytes` of zeroed device memory, aligned to 256 bytes; NULL for 0 bytes. `what` appears in the sentence of
+ * ERR_NOMEM. */
 NODISCARD err_t dev_alloc(struct dev *d, size_t bytes, const char *what, void **ret, struct why *why);
 void dev_free(struct dev *d, void *p, size_t bytes);
-/* The same in the processor's memory, pinned: copies to and from it are asynchronous. */
+/* Allocates pinned host memory likewise; copies to and from it are asynchronous. */
 NODISCARD err_t dev_host_alloc(struct dev *d, size_t bytes, const char *what, void **ret, struct why *why);
 void dev_host_free(struct dev *d, void *p, size_t bytes);
-/* Pins memory that is mapped already (an arena). */
+/* Pins memory that is already mapped, such as an arena. */
 NODISCARD err_t dev_host_pin(struct dev *d, void *p, size_t bytes, struct why *why);
 void dev_host_unpin(struct dev *d, void *p);
 
-/* `threads`: of a CPU stream, 0: one. `urgent`: of the device's highest priority (communication). */
+/* `threads`: number of threads of a CPU stream, 0: one. `urgent`: the stream gets the device's highest priority (for
+ * communication). */
 NODISCARD err_t dev_stream_new(struct dev *d, int threads, bool urgent, struct kern_stream **ret, struct why *why);
-void dev_stream_free(struct kern_stream *s); /* NULL is legal; waits for what is queued */
-/* Returns when everything queued is done; the stream's first failure if there was one. */
+void dev_stream_free(struct kern_stream *s); /* NULL is legal; waits for queued work */
+/* Waits until all queued work is done; returns the stream's first failure, if any. */
 NODISCARD err_t dev_stream_sync(struct kern_stream *s, struct why *why);
 void *dev_stream_native(struct kern_stream *s); /* cudaStream_t; NULL on a CPU */
 NODISCARD err_t dev_zero(struct kern_stream *s, void *p, size_t bytes);
-/* Device or host memory on either side. Host memory must stay as it is until the copy is done. */
+/* Source and destination are device or host memory. Host memory must not change until the copy is done. */
 NODISCARD err_t dev_copy(struct kern_stream *s, void *dst, const void *src, size_t bytes);
 
 NODISCARD err_t dev_event_new(struct dev *d, bool timed, struct dev_event **ret);
 void dev_event_free(struct dev *d, struct dev_event *e); /* NULL is legal */
 NODISCARD err_t dev_event_record(struct dev *d, struct dev_event *e, struct kern_stream *s);
-/* What is queued on `s` from now on begins after the event is over; passes at once when it never was recorded. */
+/* Work queued on `s` from now on starts after the event is complete; at once if the event was never recorded. */
 NODISCARD err_t dev_event_wait(struct dev *d, struct dev_event *e, struct kern_stream *s);
 NODISCARD err_t dev_event_sync(struct dev *d, struct dev_event *e, struct why *why);
 bool dev_event_over(struct dev *d, struct dev_event *e);
-/* Milliseconds between two recorded timed events that are over. */
+/* Milliseconds between two timed events that were recorded and are complete. */
 double dev_event_ms(struct dev *d, const struct dev_event *from, const struct dev_event *to);
 
-/* Named ranges for a profiler; they nest. */
+/* Named ranges for a profiler; ranges may be nested. */
 void dev_range_begin(struct dev *d, const char *name);
 void dev_range_end(struct dev *d);
 
-/* A loadable module exports this: `struct dev_module dtd_cuda_module`. `abi` is checked before anything is called. */
+/* A loadable module exports `struct dev_module dtd_cuda_module`. The loader checks `abi` before it calls anything. */
 #define DEV_MODULE_ABI 5
 struct dev_module {
     int abi;
     const struct dev_ops *device;
 };
 
-/* Where modules are looked for, in this order: the folder named by DTD_MODULE_DIR, the program's own folder,
- * ../lib/dtd beside it. Loads `file` ("dtd-cuda.so") once and returns the address of `symbol`; the sentence of
- * ERR_UNSUPPORTED has all places and the loader's own words. Never unloaded. */
+/* Loads the module `file` ("dtd-cuda.so") once and returns the address of `symbol`. Searches, in this order, the folder
+ * named by DTD_MODULE_DIR, the program's own folder, and ../lib/dtd relative to it. The sentence of ERR_UNSUPPORTED
+ * lists all places and the loader's own messages. Modules are never unloaded. */
 NODISCARD err_t dev_module_load(const char *file, const char *symbol, void **ret, struct why *why);
 
 #ifdef __cplusplus

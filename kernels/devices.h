@@ -1,4 +1,4 @@
-/* What the wrappers (device.c) and the processor's device (cpu_device.c) share. Private to kernels/. */
+/* Shared by the wrappers (device.c) and the processor's device (cpu_device.c). Private to kernels/. */
 #ifndef DTD_KERNELS_DEVICES_H
 #define DTD_KERNELS_DEVICES_H
 

@@ -1,12 +1,12 @@
-/* The table of backends. A CPU backend is compiled once per instruction set; the best that this processor has is found.
- */
+/* The table of backends. A CPU backend is compiled once per instruction set; kern_find returns the best one that this
+ * processor supports. */
 #include "kernels/kernels.h"
 #include "kernels/variants.h"
 
 #include <string.h>
 
 extern const struct kern_ops kern_ref_f32_ops, kern_ref_f64_ops;
-#ifdef KERN_CPU /* DTD_KERNELS_ONLY builds without oneDNN leave the fast kernels out */
+#ifdef KERN_CPU /* builds with DTD_KERNELS_ONLY and without oneDNN omit the fast kernels */
 extern const struct kern_ops kern_cpu_base_ops;
 #endif
 #ifdef KERN_CPU_X86
@@ -19,7 +19,8 @@ static bool always(void)
 }
 
 #ifdef KERN_CPU_X86
-/* The compiler may use anything of x86-64-v3 or v4 there, so all of it must be present. */
+/* The compiler may use all instructions of x86-64-v3 or v4 in these files, so the processor must support all of them.
+ */
 static bool has_avx2(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&

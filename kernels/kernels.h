@@ -1,23 +1,23 @@
-/* Kernels: what every backend computes, stated once.
+/* Kernels: the operations that every backend implements, specified once.
  *
  * A backend fills one `struct kern_ops` per compute type: `ref` (float32 and float64, plain C, the oracle), `cpu`
  * (float32, fast), `cuda` (float32 and bfloat16). Rules that hold for all of them:
- *  - matrices are row-major, and dense where no row stride is given; what stands between rows is neither read nor
- *    written. T counts tokens of one microbatch, samples stand one after another in it;
+ *  - matrices are row-major, and dense where no row stride is given; elements between rows are neither read nor
+ *    written. T is the number of tokens of one microbatch, whose samples follow one another;
  *  - every call takes a stream and may return before the work is done (kernels/device.h);
- *  - "=" writes the output, "+=" adds to it; which one is said at each function. Gradients of parameters are always +=;
- *  - data pointers are of the table's `dtype` unless said otherwise; token ids are int32. What must not lose bits is of
- *    the table's `wide` type: gradients of parameters, the parameters, gradients and moments of the optimizer, and
- *    statistics that a backward reads (rstd, mean, lse). wide is float32 for bfloat16 and else the dtype itself;
- *  - sums run in float64 in `ref`, in at least float32 elsewhere, whatever is stored;
- *  - every pointer is memory of the stream's device, scalars that a kernel reads or writes by pointer included;
- *  - arrays begin at multiples of 64 bytes, but for parts of matrices (heads within q, k and v, by whole heads) and for
- *    what adamw, sumsq_blocks, cast and normal are given, which may begin and end at any element;
- *  - results do not depend on anything but the arguments: same inputs, same bits; nor on the stream's threads, save
- *    gemm's. What is computed element by element (adamw, activations) does not depend on where a range begins or ends;
- *  - nothing is allocated in the steady state; scratch belongs to the stream. Indices are 64 bits;
- *  - arguments are promised by the plan, so a wrong one is an assert; a foreign library's failure is
- *    ERR_INTERNAL, logged there. */
+ *  - "=" writes the output, "+=" adds to it; each function states which. Gradients of parameters are always +=;
+ *  - data pointers are of the table's `dtype` unless stated otherwise; token ids are int32. Data that must not lose
+ * bits has the table's `wide` type: gradients of parameters, the parameters, gradients and moments of the optimizer,
+ * and statistics that a backward reads (rstd, mean, lse). wide is float32 for bfloat16 and otherwise the dtype itself;
+ *  - sums are computed in float64 in `ref`, and in at least float32 elsewhere, whatever type is stored;
+ *  - every pointer refers to memory of the stream's device, including scalars that a kernel reads or writes;
+ *  - arrays begin at multiples of 64 bytes, except parts of matrices (heads within q, k and v, by whole heads) and the
+ *    arrays of adamw, sumsq_blocks, cast and normal, which may begin and end at any element;
+ *  - results depend on the arguments only: same inputs, same bits. Except for gemm, they do not depend on the stream's
+ *    threads either. Element-wise results (adamw, activations) do not depend on where a range begins or ends;
+ *  - nothing is allocated in the steady state; scratch memory belongs to the stream. Indices have 64 bits;
+ *  - the plan guarantees the arguments, so a wrong one is an assert; a foreign library's failure is ERR_INTERNAL and is
+ *    logged where it occurs. */
 #ifndef DTD_KERNELS_KERNELS_H
 #define DTD_KERNELS_KERNELS_H
 
@@ -32,19 +32,20 @@
 extern "C" {
 #endif
 
-/* What a product does to its result before it is stored; f(x) is the tanh form of GELU, as in kern_ops.gelu. */
+/* The activation that a product applies to its result before storing it; f(x) is the tanh form of GELU, as in
+ * kern_ops.gelu. */
 enum kern_act {
     KERN_ACT_NONE,
     KERN_ACT_GELU,      /* aux = x, c = f(x) */
     KERN_ACT_GELU_GRAD, /* c = x * f'(aux) */
 };
 
-/* x[m,n] = op(A)[m,k] op(B)[k,n] + bias[n]; c = act(x), or with `accumulate` c += x (then neither bias nor act).
- * lda, ldb, ldc: elements between rows as stored; aux has ldc. a_sum[m] += sum over k of op(A), b_sum[n] += sum over k
- * of op(B), in `wide`: the gradient of a bias, whose matrix the product reads anyway. */
+/* x[m,n] = op(A)[m,k] op(B)[k,n] + bias[n]; c = act(x), or with `accumulate` c += x (then neither bias nor act). lda,
+ * ldb, ldc: elements between rows as stored; aux has ldc. a_sum[m] += sum over k of op(A), b_sum[n] += sum over k of
+ * op(B), in `wide`: the gradient of a bias, computed here because the product reads that matrix anyway. */
 struct kern_gemm {
     bool trans_a, trans_b, accumulate;
-    bool wide_c; /* c is of the table's wide type: the gradient of a parameter */
+    bool wide_c; /* c has the table's wide type, as the gradient of a parameter does */
     enum kern_act act;
     int64_t m, n, k, lda, ldb, ldc;
     const void *a, *b, *bias; /* bias may be NULL */
@@ -52,24 +53,24 @@ struct kern_gemm {
     void *a_sum, *b_sum;      /* may be NULL */
 };
 
-/* Scaled dot-product attention, softmax(q k^T / sqrt(head_dim) [+ causal mask]) v, per sample and head.
- * q, o: [batch*seq, heads*head_dim]; k, v: [batch*seq_kv, kv_heads*head_dim]; row strides in elements, so that q, k and
- * v may lie side by side in one matrix. lse[batch, heads, seq]: natural log of the row's sum of exp. kv_heads
- * divides heads. Keys may be any part of those that the queries see (context parallelism): o and lse are then of that
- * part, and attention_join puts parts together. */
+/* Scaled dot-product attention, softmax(q k^T / sqrt(head_dim) [+ causal mask]) v, per sample and head. q, o:
+ * [batch*seq, heads*head_dim]; k, v: [batch*seq_kv, kv_heads*head_dim]; row strides in elements, so that q, k and v may
+ * lie side by side in one matrix. lse[batch, heads, seq]: natural log of the row's sum of exp. kv_heads divides heads.
+ * The keys may be any part of those that the queries see (context parallelism): o and lse then belong to that part, and
+ * attention_join combines the parts. */
 struct kern_attention {
     int64_t batch, seq, heads, kv_heads, head_dim;
-    int64_t seq_kv; /* keys of a sample, 0: seq; causal needs seq */
+    int64_t seq_kv; /* keys per sample, 0: seq; causal requires seq */
     int64_t q_stride, k_stride, v_stride, o_stride;
     bool causal;
     const void *q, *k, *v;
     void *o, *lse;
 };
 
-/* d* have the strides of their forward counterparts. With s = q k^T / sqrt(head_dim): p = exp(s - lse),
- * ds = p (d_o v^T - rowsum(d_o o)), d_q = ds k / sqrt(head_dim), d_k = ds^T q / sqrt(head_dim), d_v = p^T d_o (Dao
- * 2023). o and lse are the whole row's; k and v may be a part of its keys: d_k and d_v are then whole, and d_q is a
- * term of the sum over all parts. */
+/* d* have the strides of their forward counterparts. With s = q k^T / sqrt(head_dim): p = exp(s - lse), ds = p (d_o v^T
+ * - rowsum(d_o o)), d_q = ds k / sqrt(head_dim), d_k = ds^T q / sqrt(head_dim), d_v = p^T d_o (Dao 2023). o and lse
+ * belong to the whole row. k and v may be a part of its keys: d_k and d_v are then complete, and d_q is one term of the
+ * sum over all parts. */
 struct kern_attention_grad {
     struct kern_attention fwd; /* o and lse hold the forward's results */
     const void *d_o;           /* o_stride */
@@ -77,10 +78,11 @@ struct kern_attention_grad {
     bool acc_q, acc_kv; /* d_q, or d_k and d_v, are "+=", else "=" */
 };
 
-/* (o, lse) become those of both parts of the keys (o2, lse2 are the other part's; nothing is shared with o and lse):
- * with w = 1 / (1 + exp(lse2 - lse)) o = w o + (1 - w) o2, lse = log(exp(lse) + exp(lse2)) (Liu et al. 2023, ring
- * attention; the online softmax of Milakov and Gimelshein 2018). A part without keys has lse -infinity and finite o;
- * not both may be. o, o2: [batch*seq, heads*head_dim] with row strides; lse, lse2: [batch, heads, seq]. */
+/* (o, lse) become those of both parts of the keys; o2 and lse2 belong to the other part and share no memory with o and
+ * lse. With w = 1 / (1 + exp(lse2 - lse)) o = w o + (1 - w) o2, lse = log(exp(lse) + exp(lse2)) (Liu et al. 2023, ring
+ * attention; the online softmax of Milakov and Gimelshein 2018). A part without keys has lse -infinity and finite o; at
+ * most one of the two may be such a part. o, o2: [batch*seq, heads*head_dim] with row strides; lse, lse2: [batch,
+ * heads, seq]. */
 struct kern_attention_join {
     int64_t batch, seq, heads, head_dim, o_stride, o2_stride;
     void *o, *lse;
@@ -88,16 +90,16 @@ struct kern_attention_join {
 };
 
 /* Columns col0 .. col0 + n of rows[i], i < t, of a matrix with `cols` columns: y = keep ? x / (1 - rate) : 0, 0 <= rate
- * < 1, x and y dense [t, n], y may be x. An element is kept where its random word is at least KERN_DROPOUT_BOUND(rate).
- * With e = rows[i] cols + col0 + j the word is number e % 4 of Philox4x32-10 (Salmon et al. 2011; common/base/rng.h)
- * at the key {seed low, high} and the counter {e / 4 low, e / 4 high, step low, site}: a function of global
- * coordinates, whoever computes it. The gradient is the same call on the gradient. */
+ * < 1, x and y dense [t, n], y may be x. An element is kept if its random word is at least KERN_DROPOUT_BOUND(rate).
+ * With e = rows[i] cols + col0 + j the word is number e % 4 of Philox4x32-10 (Salmon et al. 2011; common/base/rng.h) at
+ * the key {seed low, high} and the counter {e / 4 low, e / 4 high, step low, site}. It is a function of global
+ * coordinates, so it does not depend on the rank that computes it. The gradient is the same call on the gradient. */
 struct kern_dropout {
     int64_t t, n, cols, col0;
     double rate;
     uint64_t seed;
     int64_t step;
-    int site; /* which of a step's dropouts */
+    int site; /* number of the dropout within a step */
     const int32_t *rows;
     const void *x;
     void *y;
@@ -105,7 +107,7 @@ struct kern_dropout {
 #define KERN_DROPOUT_BOUND(rate) ((uint32_t)((rate)*0x1p32))
 
 /* Decoupled weight decay (Loshchilov and Hutter 2019), bias corrected as in torch.optim.AdamW; p, m, v in place, all of
- * the wide type. Where *grad_scale is not finite nothing is changed. */
+ * the wide type. Changes nothing if *grad_scale is not finite. */
 struct kern_adamw {
     int64_t n;
     void *p, *m, *v;
@@ -116,7 +118,7 @@ struct kern_adamw {
 };
 
 /* norm = sqrt(blocks[0] + blocks[1] + ..), in ascending order or along a fixed tree; factor = min(1, limit / norm), 1
- * where limit is 0, and NaN when the norm or the sum of the losses is not finite: such a step changes nothing. */
+ * if limit is 0, and NaN if the norm or the sum of the losses is not finite: such a step changes nothing. */
 struct kern_clip {
     int64_t n_blocks, n_losses;
     const double *blocks, *losses;
@@ -124,10 +126,10 @@ struct kern_clip {
     double *norm, *factor;
 };
 
-/* The first values of a parameter: y[i stride + j] = mean + std x, i < rows, j < n, rounded once to the table's wide
+/* The initial values of a parameter: y[i stride + j] = mean + std x, i < rows, j < n, rounded once to the table's wide
  * type. x is the standard normal number of the element first + i cols + j (rng_normal of common/base/rng.h at seed,
- * stream and that position): a function of the element's place in the whole tensor, wherever a cut puts it. All tables
- * compute the same bits. */
+ * stream and that position). It depends only on the element's position in the whole tensor, not on how the tensor is
+ * sharded. All tables compute the same bits. */
 struct kern_normal {
     int64_t rows, n, stride, cols;
     uint64_t first, seed, stream;
@@ -145,22 +147,22 @@ struct kern_ops {
     /* db[n] += column sums of dy[T,n] */
     void (*bias_grad)(struct kern_stream *s, int64_t t, int64_t n, const void *dy, void *db);
 
-    /* y[T,d] = table[ids[t] - lo] where lo <= ids[t] < hi, else 0 (+ pos[t % seq] when pos is not NULL: [>= seq, d]).
-     * The table has rows lo .. hi-1 of the vocabulary; none when lo is hi. `pos` points at the row of the first
-     * position. */
+    /* y[T,d] = table[ids[t] - lo] if lo <= ids[t] < hi, else 0 (+ pos[t % seq] when pos is not NULL: [>= seq, d]). The
+     * table has rows lo .. hi-1 of the vocabulary; none if lo equals hi. `pos` points to the row of the first position.
+     */
     void (*embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, int64_t lo, int64_t hi, const int32_t *ids,
                   const void *table, const void *pos, void *y);
-    /* d_table[ids[t] - lo] += dy[t], t ascending, where lo <= ids[t] < hi; d_pos[t % seq] += dy[t], of every token,
-     * when not NULL */
+    /* d_table[ids[t] - lo] += dy[t], t ascending, if lo <= ids[t] < hi; d_pos[t % seq] += dy[t] for every token, when
+     * not NULL */
     void (*embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, int64_t lo, int64_t hi,
                        const int32_t *ids, const void *dy, void *d_table, void *d_pos);
 
-    /* r = x + res when res is not NULL (r is then written: the residual stream), else r is x and `r` is not touched;
-     * y = r * rstd * w, rstd[T] = 1/sqrt(mean(r^2) + eps). r may alias x or res. */
+    /* r = x + res when res is not NULL (r, the residual stream, is then written); otherwise r is x and `r` is not
+     * written. y = r * rstd * w, rstd[T] = 1/sqrt(mean(r^2) + eps). r may alias x or res. */
     void (*rmsnorm)(struct kern_stream *s, int64_t t, int64_t d, double eps, const void *x, const void *res,
                     const void *w, void *r, void *y, void *rstd);
-    /* dx = gradient through the norm (+ d_res[T,d] when not NULL: what flows past it); dw += ; dx may alias d_res.
-     * x is the norm's input (the forward's r). */
+    /* dx = gradient through the norm (+ d_res[T,d] when not NULL: the gradient of the residual path); dw += ; dx may
+     * alias d_res. x is the norm's input (the forward's r). */
     void (*rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *rstd,
                          const void *dy, const void *d_res, void *dx, void *dw);
     /* As rmsnorm, with mean subtraction and bias: y = (r - mean) * rstd * w + b. */
@@ -169,9 +171,9 @@ struct kern_ops {
     void (*layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w, const void *mean,
                            const void *rstd, const void *dy, const void *d_res, void *dx, void *dw, void *db);
 
-    /* Rotary positions in place on x[T, heads*head_dim] with row stride: neighbouring pairs (2i, 2i+1) turn by
-     * pos * theta^(-2i/head_dim), pos = pos0 + t % seq (Su et al. 2021; the pairing of Meta's llama and torchtitan).
-     * `inverse` turns back: the gradient. */
+    /* Rotary positions in place on x[T, heads*head_dim] with row stride: neighbouring pairs (2i, 2i+1) rotate by pos *
+     * theta^(-2i/head_dim), pos = pos0 + t % seq (Su et al. 2021; the pairing of Meta's llama and torchtitan).
+     * `inverse` rotates by the negative angle: the gradient. */
     void (*rope)(struct kern_stream *s, int64_t t, int64_t seq, int64_t pos0, int64_t heads, int64_t head_dim,
                  int64_t stride, double theta, bool inverse, void *x);
 
@@ -200,35 +202,36 @@ struct kern_ops {
     /* y[i, j] = x[i, j], i < rows, j < n; ldx, ldy: elements between rows. Either may begin at any element. */
     void (*copy_cols)(struct kern_stream *s, int64_t rows, int64_t n, const void *x, int64_t ldx, void *y, int64_t ldy);
 
-    /* Softmax and cross-entropy over logits[T,v], ld elements between rows, targets int32, -1 is left out. *loss_sum +=
-     * sum over t of (lse - logit[target]), in float64. With `grad`, logits become (softmax - onehot) * scale in place
-     * (zero rows where the target is -1). */
+    /* Softmax and cross-entropy over logits[T,v], ld elements between rows, targets int32; a target of -1 is ignored.
+     * *loss_sum += sum over t of (lse - logit[target]), in float64. With `grad`, logits become (softmax - onehot) *
+     * scale in place (zero rows where the target is -1). */
     void (*cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets, bool grad,
                           double scale, void *logits, double *loss_sum);
-    /* The same where the vocabulary's columns are shared out (Megatron-LM, Shoeybi et al. 2019). Here are v >= 0
-     * columns, from `lo` of the vocabulary on, [T,v] with ld elements between rows: stats[3t ..] = the largest logit,
-     * the sum of exp(x - it), and the target's logit, -infinity where it is not among these columns. No columns:
-     * -infinity, 0, -infinity. */
+    /* The same if the vocabulary's columns are sharded (Megatron-LM, Shoeybi et al. 2019). This rank has v >= 0
+     * columns, from `lo` of the vocabulary on, [T,v] with ld elements between rows. stats[3t ..] = the largest logit,
+     * the sum of exp(x - largest), and the target's logit, which is -infinity if it is not among these columns. Without
+     * columns: -infinity, 0, -infinity. */
     void (*loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, const int32_t *targets,
                       const void *logits, double *stats);
-    /* stats[parts, T, 3] are all parts'. *loss_sum, when not NULL, gets what cross_entropy adds; with `grad` the v
-     * columns here become their gradient as there. With one part the result is cross_entropy's. */
+    /* stats[parts, T, 3] are the statistics of all parts. *loss_sum, when not NULL, is increased as in cross_entropy;
+     * with `grad` this rank's v columns become their gradient as there. With one part the result is that of
+     * cross_entropy. */
     void (*loss_join)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, int64_t lo, int64_t parts,
                       const int32_t *targets, const double *stats, bool grad, double scale, void *logits,
                       double *loss_sum);
 
     void (*adamw)(struct kern_stream *s, const struct kern_adamw *a);
-    /* blocks[i] = sum of squares of x[block i .. min(block (i+1), n)), each block in a fixed order, in float64; x is
-     * wide */
+    /* blocks[i] = sum of squares of x[block i .. min(block (i+1), n)), each block in a fixed order, in float64; x has
+     * the wide type */
     void (*sumsq_blocks)(struct kern_stream *s, int64_t n, int64_t block, const void *x, double *blocks);
     void (*clip)(struct kern_stream *s, const struct kern_clip *c);
-    /* y = x rounded to nearest even; x is wide, y of the dtype */
+    /* y = x rounded to nearest even; x has the wide type, y the dtype */
     void (*cast)(struct kern_stream *s, int64_t n, const void *x, void *y);
     void (*normal)(struct kern_stream *s, const struct kern_normal *k);
 };
 
-/* The table of a processor's backend ("ref", "cpu"), NULL when this build or this processor has none. Both run on
- * streams of the device "cpu"; the tables of other devices come from dev_kernels. */
+/* The table of a CPU backend ("ref", "cpu"); NULL if this build or this processor has none. Both run on streams of the
+ * device "cpu"; the tables of other devices come from dev_kernels. */
 const struct kern_ops *kern_find(const char *name, enum dtype dtype);
 
 #ifdef __cplusplus

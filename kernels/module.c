@@ -1,5 +1,5 @@
-/* Modules are loaded by one thread at a time, and what is loaded stays: a module's library (CUDA's runtime) does not
- * survive being unloaded. A failure is not kept, so a person may mend the cause and try again in the same process. */
+/* A lock lets one thread at a time load modules. Modules stay loaded, because a module's library (CUDA's runtime) does
+ * not survive unloading. A failure is not cached, so the user can remove the cause and retry in the same process. */
 #include "kernels/device.h"
 
 #include <dlfcn.h>
@@ -20,7 +20,7 @@ static struct {
 } loaded[MODULES_MAX];
 static int n_loaded;
 
-/* The program's own folder into `ret`; false when the kernel does not say. */
+/* Writes the program's own folder to `ret`; false if the operating system does not report it. */
 static bool own_folder(char *ret, size_t size)
 {
     ssize_t n = readlink("/proc/self/exe", ret, size - 1);
@@ -49,12 +49,12 @@ static int places_of(const char *file, char places[PLACES][PATH_MAX])
     return n;
 }
 
-/* Adds the loader's own words, which begin with the path unless it misses something else. */
+/* Adds the loader's own message, which begins with the path unless something else is missing. */
 static void note_failure(char *text, size_t size, const char *path)
 {
     const char *words = dlerror();
     size_t used = strlen(text);
-    words = words ? words : "the loader does not say why";
+    words = words ? words : "the loader gives no reason";
     bool has_path = strncmp(words, path, strlen(path)) == 0;
     snprintf(text + used, size - used, "%s%.300s%s%.300s", used ? "; " : "", has_path ? "" : path, has_path ? "" : ": ",
              words);
@@ -70,7 +70,7 @@ static err_t module_open(const char *file, void **ret, struct why *why)
             return OK;
         note_failure(tried, sizeof(tried), places[i]);
     }
-    return why_set(why, ERR_UNSUPPORTED, "the module %s cannot be loaded: %s", file, n ? tried : "no place to look");
+    return why_set(why, ERR_UNSUPPORTED, "the module %s cannot be loaded: %s", file, n ? tried : "no folder to search");
 }
 
 static err_t module_find(const char *file, void **ret, struct why *why)
@@ -81,7 +81,7 @@ static err_t module_find(const char *file, void **ret, struct why *why)
             return OK;
         }
     if (n_loaded == MODULES_MAX || strlen(file) >= sizeof(loaded[0].file))
-        return why_set(why, ERR_LIMIT, "the module %s is one too many or its name is too long", file);
+        return why_set(why, ERR_LIMIT, "the module %s exceeds the limit of modules, or its name is too long", file);
     err_t err = module_open(file, ret, why);
     if (err != OK)
         return err;
@@ -96,7 +96,7 @@ err_t dev_module_load(const char *file, const char *symbol, void **ret, struct w
     pthread_mutex_lock(&lock);
     err_t err = module_find(file, &handle, why);
     if (err == OK && !(address = dlsym(handle, symbol)))
-        err = why_set(why, ERR_UNSUPPORTED, "the module %s is none of dtd's: it has no symbol %s", file, symbol);
+        err = why_set(why, ERR_UNSUPPORTED, "the module %s is not a module of dtd: it has no symbol %s", file, symbol);
     pthread_mutex_unlock(&lock);
     if (err == OK)
         *ret = address;

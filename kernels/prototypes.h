@@ -1,6 +1,6 @@
-/* The functions of a backend, declared once for every table: the includer defines KERN_FN(name) (kern_ref_f32_gemm,
- * kern_cpu_avx2_gemm, ...). Semantics are in kernels/kernels.h. No include guard: one inclusion per compiled variant.
- */
+/* The functions of a backend, declared once for every table. The including file defines KERN_FN(name)
+ * (kern_ref_f32_gemm, kern_cpu_avx2_gemm, ...). kernels/kernels.h specifies the functions. There is no include guard: a
+ * file is included once per compiled variant. */
 #include "kernels/kernels.h"
 
 #ifdef __cplusplus
@@ -59,7 +59,7 @@ void KERN_FN(normal)(struct kern_stream *s, const struct kern_normal *k);
 }
 #endif
 
-/* The rows of a table, in the order of struct kern_ops; `name` and the types come from the backend. */
+/* The rows of a table, in the order of struct kern_ops; the backend supplies `name` and the types. */
 #define KERN_TABLE(backend, type, wide_type)                                                                       \
     {                                                                                                              \
         .name = (backend), .dtype = (type), .wide = (wide_type), .gemm = KERN_FN(gemm),                            \

@@ -1,10 +1,10 @@
-/* See stream.h. libgomp's barriers are futexes that the thread sanitizer does not see, so the hand-over of a region's
- * data to its threads and back is told to it. */
+/* See stream.h. The thread sanitizer does not see libgomp's barriers, which are futexes, so we annotate the transfer of
+ * a region's data to its threads and back. */
 #include "kernels/stream.h"
 
 #include <stdlib.h>
 
-/* libgomp's interface; declared here because clang brings a header for another runtime. */
+/* libgomp's interface, declared here because clang's header is for another runtime. */
 void GOMP_parallel(void (*fn)(void *), void *data, unsigned threads, unsigned flags);
 void omp_set_num_threads(int n);
 int omp_get_num_threads(void);
@@ -84,7 +84,7 @@ static void region_part(const struct region *r, int part)
         r->fn(r->arg, part, lo, hi);
 }
 
-/* libgomp may lend fewer threads than asked for. */
+/* libgomp may provide fewer threads than requested. */
 static void region_thread(void *arg)
 {
     struct region *r = arg;

@@ -1,8 +1,8 @@
-/* A CPU stream: the calling thread, the helpers that libgomp lends it, and scratch memory that grows once and stays.
+/* A CPU stream: the calling thread, the helper threads of libgomp, and scratch memory that only grows.
  *
- * Shared by `ref`, `cpu` and the CPU device, private to kernels/. One thread at a time calls into a stream. oneDNN runs
- * on libgomp, so our own loops use the same pool (through its ABI, which gcc and clang builds can both call): two pools
- * would fight for the cores. */
+ * Shared by `ref`, `cpu` and the CPU device; private to kernels/. One thread at a time may call into a stream. oneDNN
+ * runs on libgomp, so our own loops use the same thread pool, through libgomp's ABI, which builds by gcc and clang can
+ * both call; two pools would compete for the cores. */
 #ifndef DTD_KERNELS_STREAM_H
 #define DTD_KERNELS_STREAM_H
 
@@ -27,14 +27,15 @@ static inline int kern_stream_threads(const struct kern_stream *s)
     return ((const struct cpu_stream *)s)->threads;
 }
 
-/* At least `bytes` of 64-aligned memory, valid until the next call; grows only when more is asked than ever before. */
+/* Returns at least `bytes` of memory aligned to 64 bytes, valid until the next call. Allocates only when `bytes`
+ * exceeds every earlier request. */
 NODISCARD err_t kern_stream_scratch(struct kern_stream *s, size_t bytes, void **ret);
 
-/* Limits the calling thread's next parallel region, which is oneDNN's next product. */
+/* Limits the threads of the calling thread's next parallel region, which is oneDNN's next product. */
 void kern_stream_limit(int threads);
 
-/* fn(arg, part, lo, hi) on parts of [0, n): cut at multiples of `grain`, part < threads. What fn computes for an index
- * must not depend on the cuts. Returns when all parts are done. */
+/* Calls fn(arg, part, lo, hi) on parts of [0, n) that are split at multiples of `grain`, part < threads. The value that
+ * fn computes for an index must not depend on the split. Returns when all parts are done. */
 typedef void kern_range_fn(void *arg, int part, int64_t lo, int64_t hi);
 void kern_stream_run(const struct kern_stream *s, int64_t n, int64_t grain, kern_range_fn *fn, void *arg);
 

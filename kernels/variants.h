@@ -1,4 +1,4 @@
-/* Every compiled table that this processor can run, for tests and benchmarks that want more than kern_find's choice. */
+/* All compiled tables that this processor can run, for tests and benchmarks that need more than kern_find's choice. */
 #ifndef DTD_KERNELS_VARIANTS_H
 #define DTD_KERNELS_VARIANTS_H
 

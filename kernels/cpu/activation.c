@@ -1,4 +1,4 @@
-/* Element-wise functions, bound by memory. */
+/* Element-wise functions; memory bandwidth limits their speed. */
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/vmath.h"
 
@@ -37,7 +37,7 @@ static ALWAYS_INLINE void gelu_grad_lanes(const void *constants, const vf in[], 
 
 static ALWAYS_INLINE void relu_lanes(const void *constants, const vf in[], vf out[])
 {
-    out[0] = v_select(in[0] <= (vf){0}, (vf){0}, in[0]); /* a NaN passes */
+    out[0] = v_select(in[0] <= (vf){0}, (vf){0}, in[0]); /* a NaN is passed on */
 }
 
 static ALWAYS_INLINE void relu_grad_lanes(const void *constants, const vf in[], vf out[])
@@ -102,7 +102,7 @@ static void map_rows(void *arg, int part, int64_t lo, int64_t hi)
     }
 }
 
-/* Rows without gaps are one long range. */
+/* Processes contiguous rows as one long range. */
 static void run_rows(struct kern_stream *s, struct map *m, kern_range_fn *fn, int64_t rows, int64_t n, int64_t stride)
 {
     struct row_args a = {m, fn, n, stride};

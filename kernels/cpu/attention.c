@@ -1,10 +1,10 @@
-/* Attention in blocks of queries and keys (after Dao 2023, FlashAttention-2); what is above the causal diagonal is not
+/* Attention in blocks of queries and keys (after Dao 2023, FlashAttention-2); blocks above the causal diagonal are not
  * computed.
  *
- * Keys go by in blocks with a running largest score m and sum l; what was summed under a smaller m is scaled down.
- * lse = m + log l is all that the backward needs to make the weights again. Keys are packed once per head as columns,
- * values as rows, so the products between stream through cache. The order of every sum is fixed by the shapes; threads
- * share the key-value heads, which have no sum in common. */
+ * A block of queries visits the blocks of keys in turn and keeps a running largest score m and sum l; when m grows, the
+ * earlier sums are scaled down. The backward needs only lse = m + log l to recompute the weights. Keys are packed once
+ * per head as columns and values as rows, so the products stream them through the cache. The shapes fix the order of
+ * every sum. Threads share the key-value heads, because no sum spans two of them. */
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/vmath.h"
 
@@ -92,7 +92,8 @@ static void give_scaled(int64_t n, const float *restrict from, float factor, flo
         to[j] = from[j] * factor;
 }
 
-/* Scores become weights under the running maximum; sums and outputs of earlier blocks of keys follow it. */
+/* Replaces scores by weights relative to the running maximum, and rescales the sums and outputs of earlier blocks of
+ * keys. */
 static void softmax_block(const struct attn_head *h, const struct attn_block *b, struct attn_work *w)
 {
     for (int64_t i = 0; i < b->nq; i++) {
@@ -149,7 +150,7 @@ static void forward_group(const struct attn_job *job, int64_t sample, int64_t kv
 
 /* ---- scratch and threads ---- */
 
-/* Hands out arrays of floats from `at`; with NULL only counts. */
+/* Allocates arrays of floats from `at` on; with NULL it only counts the bytes. */
 struct carver {
     char *at;
     size_t bytes;

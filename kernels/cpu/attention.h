@@ -1,22 +1,22 @@
-/* What the forward and the backward of attention share: blocks, heads, and the products of scores. Private to
+/* Shared by the forward and the backward of attention: blocks, heads, and the products of scores. Private to
  * kernels/cpu. */
 #ifndef DTD_KERNELS_CPU_ATTENTION_H
 #define DTD_KERNELS_CPU_ATTENTION_H
 
 #include "kernels/cpu/tile.h"
 
-/* A block of scores stays in the second level cache. Blocks of keys start where blocks of queries do, so that every row
- * of a block sees at least its first key. */
+/* A block of scores fits the second-level cache. Blocks of keys start at multiples of the blocks of queries, so every
+ * row of a block sees at least its first key. */
 #define ATTN_QUERIES 96             /* multiple of TILE_ROWS */
 #define ATTN_KEYS 576               /* multiple of PANEL and of ATTN_QUERIES */
-#define ATTN_PITCH (ATTN_KEYS + 16) /* not a power of two, which would put a column into few cache sets */
+#define ATTN_PITCH (ATTN_KEYS + 16) /* not a power of two, which would map a column to few cache sets */
 
 struct attn_block {
     int64_t q0, nq, k0, nk;
 };
 
-/* Scratch of one thread, every array at a multiple of 64 bytes; NULL where a direction does not need it. Rows of
- * `padded` floats hold head_dim of them, then zeros. */
+/* Scratch memory of one thread, every array aligned to 64 bytes; NULL if a direction does not need it. Rows of `padded`
+ * floats hold head_dim values, then zeros. */
 struct attn_work {
     int64_t padded;
     float *s, *dp;                /* [ATTN_QUERIES, ATTN_PITCH] */
@@ -41,19 +41,19 @@ static inline int64_t attn_min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Keys of a sample. */
+/* The number of keys of a sample. */
 static inline int64_t attn_keys(const struct kern_attention *a)
 {
     return a->seq_kv ? a->seq_kv : a->seq;
 }
 
-/* Keys that any of the queries up to `end` sees. */
+/* The number of keys that the queries before `end` see. */
 static inline int64_t attn_keys_until(const struct kern_attention *a, int64_t end)
 {
     return a->causal ? end : attn_keys(a);
 }
 
-/* Keys of the block that row i of it sees. */
+/* The number of keys of the block that row i sees. */
 static inline int64_t attn_visible(const struct kern_attention *a, const struct attn_block *b, int64_t i)
 {
     return a->causal ? attn_min(b->nk, b->q0 + i + 1 - b->k0) : b->nk;
@@ -61,16 +61,16 @@ static inline int64_t attn_visible(const struct kern_attention *a, const struct 
 
 struct attn_head KERN_FN(attn_head)(const struct kern_attention *a, int64_t sample, int64_t head);
 
-/* out[nq, visible keys] = x[nq, head_dim] columns; vectors that no row of a strip sees are left out. */
+/* out[nq, visible keys] = x[nq, head_dim] columns; skips vectors that no row of a strip sees. */
 void KERN_FN(attn_scores)(const struct kern_attention *a, const struct attn_block *b, const float *x, int64_t x_stride,
                           const float *columns, float *out);
 
-/* out[nq, padded] (= | +=) w[nq, visible keys] rows, w with ATTN_PITCH and zeros for TILE_ROWS keys after the last
- * visible */
+/* out[nq, padded] (= | +=) w[nq, visible keys] rows; w has row stride ATTN_PITCH, and zeros for TILE_ROWS keys after
+ * the last visible one */
 void KERN_FN(attn_weighted)(const struct kern_attention *a, const struct attn_block *b, const float *w,
                             const float *rows, int64_t padded, float *out);
 
-/* fn(head, work) is called for each (sample, key-value head), by the stream's threads. */
+/* The stream's threads call fn(head, work) for each (sample, key-value head). */
 struct attn_job;
 typedef void attn_group_fn(const struct attn_job *job, int64_t sample, int64_t kv, struct attn_work *w);
 struct attn_job {

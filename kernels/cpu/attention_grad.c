@@ -1,11 +1,13 @@
-/* The gradient of attention, in the blocks of attention.c. o and lse are of all keys, of which some may be here.
+/* The gradient of attention, in the blocks of attention.c. o and lse belong to all keys; this call may have only some
+ * of them.
  *
  * With D = rowsum(do o): p = exp(scale s - lse), dp = do v^T, ds = scale p (dp - D); dq = ds k, dk = ds^T q, dv = p^T
- * do. Gradients of keys and values are summed in scratch over the queries and heads of a group, then written once. */
+ * do. Gradients of keys and values are summed in scratch memory over the queries and heads of a group, then written
+ * once. */
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/vmath.h"
 
-/* w->sum = rowsum(do o); q and do go into padded rows. */
+/* Computes w->sum = rowsum(do o) and copies q and do to padded rows. */
 static void take_queries(const struct attn_job *job, const struct attn_head *h, const struct attn_block *b,
                          struct attn_work *w)
 {
@@ -27,7 +29,7 @@ static void take_queries(const struct attn_job *job, const struct attn_head *h, 
     }
 }
 
-/* One row: scores become weights p, dp becomes ds. */
+/* One row: replaces the scores by weights p, and dp by ds. */
 static void weights_grad_row(float *s, float *dp, int64_t n, float scale, float lse, float dot)
 {
     vf k = v_set(scale), t = v_set(-lse), shift = v_set(-scale * dot);
@@ -46,7 +48,7 @@ static void weights_grad_row(float *s, float *dp, int64_t n, float scale, float 
     memset(dp + n, 0, TILE_ROWS * sizeof(float));
 }
 
-/* Sums of keys or values: out[nk, padded] += w^T rows, from the first row that sees a strip's first key. */
+/* Adds to sums of keys or values: out[nk, padded] += w^T rows, from the first row that sees a strip's first key. */
 static void add_transposed(const struct kern_attention *a, const struct attn_block *b, const float *w,
                            const float *rows, int64_t padded, float *out)
 {

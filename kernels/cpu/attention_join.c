@@ -1,4 +1,4 @@
-/* Two parts of a softmax become one: a pass over both outputs, bound by memory. */
+/* Combines two parts of a softmax in one pass over both outputs; memory bandwidth limits its speed. */
 #include "kernels/cpu/cpu.h"
 
 #include <assert.h>

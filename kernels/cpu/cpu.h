@@ -1,4 +1,5 @@
-/* Plumbing of the fast CPU backend: every file of cpu/ is compiled once per instruction set, KERN_CPU_ISA names it. */
+/* Common definitions of the fast CPU backend. Every file of cpu/ is compiled once per instruction set, named by
+ * KERN_CPU_ISA. */
 #ifndef DTD_KERNELS_CPU_CPU_H
 #define DTD_KERNELS_CPU_CPU_H
 
@@ -10,8 +11,8 @@
 #include "kernels/prototypes.h"
 #include "kernels/stream.h"
 
-/* oneDNN's product, row-major, C = alpha op(A) op(B) + beta C; its status as ours, logged. Callable from a part of a
- * region, where it stays on the calling thread. */
+/* oneDNN's product, row-major, C = alpha op(A) op(B) + beta C. Converts and logs oneDNN's status. It may be called from
+ * a part of a parallel region and then stays on the calling thread. */
 NODISCARD err_t KERN_FN(sgemm)(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                                int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 

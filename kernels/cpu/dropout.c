@@ -1,5 +1,5 @@
-/* Dropout by Philox4x32-10, a vector of counters at a time: VD counters make 4 VD elements. The four words of each
- * counter are put side by side, as the elements are. */
+/* Dropout by Philox4x32-10, a vector of counters at a time: VD counters give 4 VD elements. The four words of each
+ * counter are interleaved into the order of the elements. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/philox.h"
 
@@ -9,7 +9,7 @@ typedef uint32_t vu __attribute__((vector_size(VF * 4)));
 
 #define GROUP (2 * VF) /* elements of VD counters */
 
-/* Neighbouring pairs of a and b in turn: the first halves of both, the second halves. */
+/* Interleaves the 64-bit lanes of a and b: `low` from their first halves, `high` from their second halves. */
 static ALWAYS_INLINE void interleave(vw a, vw b, vw *low, vw *high)
 {
 #if VD == 8
@@ -24,7 +24,7 @@ static ALWAYS_INLINE void interleave(vw a, vw b, vw *low, vw *high)
 #endif
 }
 
-/* The words of GROUP elements from 4 quad on. */
+/* The words of GROUP elements, from element 4 quad on. */
 static ALWAYS_INLINE void words_at(const struct kern_dropout *d, uint64_t quad, vu word[2])
 {
     vw c[4] = {quad + lane_numbers, (quad + lane_numbers) >> 32, (uint32_t)d->step - (vw){0},
@@ -47,7 +47,7 @@ static ALWAYS_INLINE vf dropped(const struct dropout_args *a, vu word, vf x)
     return v_select((vi)(word >= a->bound), x * a->scale, (vf){0});
 }
 
-/* One vector of a row of n whose first element is `j`, which the row may not have. */
+/* One vector of a row of n elements, from element `j` on; it may extend past either end of the row. */
 static ALWAYS_INLINE void drop_vector(const struct dropout_args *a, vu word, int64_t j, int64_t n, const float *x,
                                       float *y)
 {

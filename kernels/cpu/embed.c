@@ -1,5 +1,5 @@
-/* Token and position embeddings, of all of the vocabulary or of a part of it. The gradient runs over tokens in
- * ascending order whatever the threads: they share the columns, not the tokens. */
+/* Token and position embeddings, for the whole vocabulary or a part of it. The gradient visits tokens in ascending
+ * order for any number of threads: threads share the columns, not the tokens. */
 #include "kernels/cpu/cpu.h"
 
 struct embed_args {
@@ -14,7 +14,7 @@ static bool is_here(const struct embed_args *a, int64_t token)
     return a->ids[token] >= a->lo && a->ids[token] < a->hi;
 }
 
-/* row, pos: NULL where there is none */
+/* row, pos: may be NULL */
 static void embed_row(int64_t d, const float *restrict row, const float *restrict pos, float *restrict y)
 {
     if (row && pos)

@@ -1,8 +1,8 @@
-/* Products by oneDNN, and the sums and activations that go with them.
+/* Matrix products by oneDNN, with the sums and activations that belong to them.
  *
- * The bias goes into C before the product, which then adds to it: beta = 1 costs oneDNN nothing. An
- * activation is a pass over the result, 3 % of the product's time: done block by block while rows are in cache, each
- * block's product would pack B again. */
+ * The bias is written to C before the product, which then adds to it: beta = 1 costs oneDNN nothing. An activation is a
+ * separate pass over the result and takes 3 % of the product's time. Applying it block by block while rows are in cache
+ * would be slower, because each block's product would pack B again. */
 #include "kernels/cpu/cpu.h"
 
 #include "common/base/log.h"
@@ -10,7 +10,7 @@
 #include <assert.h>
 #include <oneapi/dnnl/dnnl.h>
 
-#define BIAS_COLUMNS 1024 /* a block's sums stay in the first level cache */
+#define BIAS_COLUMNS 1024 /* a block's sums fit the first-level cache */
 
 err_t KERN_FN(sgemm)(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                      int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
@@ -24,19 +24,19 @@ err_t KERN_FN(sgemm)(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k
     return status == dnnl_out_of_memory ? ERR_NOMEM : ERR_INTERNAL;
 }
 
-/* Where the product goes before the activation. */
+/* The destination of the product before the activation. */
 static float *product_of(const struct kern_gemm *g)
 {
     return g->act == KERN_ACT_GELU ? g->aux : g->c;
 }
 
 struct sum_args {
-    int64_t k, stride; /* terms; elements between rows as stored */
+    int64_t k, stride; /* k: terms of a sum; stride: elements between rows as stored */
     const float *x;
     float *out;
 };
 
-/* sum[0..columns) += eight rows, or fewer at the end, as a tree over them */
+/* sum[0..columns) += eight rows, or fewer at the end, summed as a tree */
 static void add_rows(int64_t rows, int64_t columns, int64_t n, const float *dy, float *sum)
 {
     if (rows < 8) {
@@ -84,7 +84,7 @@ static void row_sums(void *arg, int part, int64_t lo, int64_t hi)
     }
 }
 
-/* out[n] += sums over k of a matrix stored [k, n] when `columns`, else [n, k] */
+/* out[n] += sums over k of a matrix stored as [k, n] if `columns`, else as [n, k] */
 static void add_sums(struct kern_stream *s, bool columns, int64_t n, int64_t k, const float *x, int64_t stride,
                      float *out)
 {
@@ -97,7 +97,7 @@ void KERN_FN(bias_grad)(struct kern_stream *s, int64_t t, int64_t n, const void 
     add_sums(s, true, n, t, dy, n, db);
 }
 
-/* Rows of x become the bias, or zero without one. */
+/* Fills rows of x with the bias, or with zero. */
 static void prefill_rows(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct kern_gemm *g = arg;

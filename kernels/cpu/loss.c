@@ -1,13 +1,14 @@
-/* Softmax and cross-entropy, of the whole vocabulary or of a part of its columns. A row of logits (200 KB for GPT-2)
- * stays in the second level cache between the passes over it, so memory sees one read and, with the gradient, one
- * write. Dense rows of an odd vocabulary start anywhere in a cache line: the first elements of a row are taken apart so
- * that vectors do not straddle lines. How many follows from the row's number and the stride, not from its address, so
- * the order of a sum is a function of the arguments. */
+/* Softmax and cross-entropy, over the whole vocabulary or a part of its columns.
+ *
+ * A row of logits (200 KB for GPT-2) stays in the second-level cache between the passes over it, so memory serves one
+ * read and, with the gradient, one write. Dense rows of an odd vocabulary start anywhere in a cache line, so the first
+ * elements of a row are processed separately to keep vectors within lines. Their number follows from the row's index
+ * and the stride, not from its address, so the order of a sum depends only on the arguments. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vmath.h"
 
-#define ROWS 256     /* losses of so many rows are kept, then summed in order */
-#define SUM_RUN 1024 /* so many elements are summed in float32 before float64 takes over */
+#define ROWS 256     /* rows whose losses are stored before they are summed in order */
+#define SUM_RUN 1024 /* elements summed in float32 before the sum continues in float64 */
 
 struct loss_args {
     int64_t v, ld;
@@ -15,12 +16,12 @@ struct loss_args {
     bool grad;
     float scale;
     float *logits;
-    int64_t lo, t, parts; /* of a part: its first column; rows between the parts of stats, how many parts */
+    int64_t lo, t, parts; /* lo: first column of a part; t: rows between the parts of stats; parts: their number */
     double *stats;
-    double *loss; /* [ROWS], of the rows at hand */
+    double *loss; /* [ROWS], losses of the current rows */
 };
 
-/* How many elements of row i are taken apart. */
+/* The number of elements of row i that are processed separately. */
 static int64_t head_of(const struct loss_args *a, int64_t i)
 {
     int64_t head = -(i * a->ld) & (VF - 1);
@@ -46,7 +47,7 @@ static float row_max(const float *x, int64_t head, int64_t n)
     return largest > max ? largest : max;
 }
 
-/* Sum of exp(x - max), 1 <= n <= SUM_RUN; with `keep` the terms replace x. `next` is asked for. */
+/* Sum of exp(x - max), 1 <= n <= SUM_RUN; with `keep` the terms replace x. Prefetches `next`. */
 static ALWAYS_INLINE float exp_run(float *x, int64_t n, float max, bool keep, const float *next)
 {
     vf sum = {0}, other = {0}, e;
@@ -70,12 +71,12 @@ static ALWAYS_INLINE float exp_run(float *x, int64_t n, float max, bool keep, co
             v_store_n(x + j, e, left);
         float lane[VF];
         v_store(lane, e);
-        other += v_load_n(lane, left); /* lanes that were not read hold exp(-max) */
+        other += v_load_n(lane, left); /* lanes that were not loaded hold exp(-max) */
     }
     return v_sum(sum + other);
 }
 
-/* Meanwhile the next row comes nearer. */
+/* Prefetches the next row at the same time. */
 static double exp_sum(const struct loss_args *a, float *x, int64_t head, float max, bool keep)
 {
     double sum = 0;
@@ -121,7 +122,7 @@ static void loss_rows(void *arg, int part, int64_t lo, int64_t hi)
         a->loss[i] = loss_row(a, i);
 }
 
-/* fn on ROWS rows at a time; what it leaves in `loss` is added in order, unless loss_sum is NULL. */
+/* Calls fn on ROWS rows at a time and adds the values in `loss` to *loss_sum in order, unless loss_sum is NULL. */
 static void run_rows(struct kern_stream *s, const struct loss_args *all, int64_t t, kern_range_fn *fn, double *loss_sum)
 {
     for (int64_t i = 0; i < t; i += ROWS) {

@@ -10,11 +10,11 @@
 struct map {
     const float *in[MAP_MAX];
     float *out[MAP_MAX];
-    const void *constants; /* of the lanes function */
+    const void *constants; /* arguments of the lanes function */
 };
 
-/* One vector of each input to one of each output. Inputs are read before any output is written, so arrays may be the
- * same (but not shifted against each other). */
+/* Maps one vector of each input to one of each output. Inputs are read before any output is written, so input and
+ * output arrays may be the same, but must not overlap with an offset. */
 typedef void map_lanes_fn(const void *constants, const vf in[], vf out[]);
 
 static ALWAYS_INLINE void map_range(int n_in, int n_out, map_lanes_fn *fn, const struct map *m, int64_t lo, int64_t hi)
@@ -39,7 +39,7 @@ static ALWAYS_INLINE void map_range(int n_in, int n_out, map_lanes_fn *fn, const
         v_store_n(m->out[k] + i, out[k], hi - i);
 }
 
-/* The kern_range_fn `name` for a lanes function with so many inputs and outputs. */
+/* Defines the kern_range_fn `name` for a lanes function with n_in inputs and n_out outputs. */
 #define MAP_RANGE(name, n_in, n_out, lanes)                       \
     static void name(void *arg, int part, int64_t lo, int64_t hi) \
     {                                                             \

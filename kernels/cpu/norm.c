@@ -1,8 +1,8 @@
-/* Root-mean-square norm and layer norm, with the residual sum in front; formulas as in ref/norm.c.
+/* Root-mean-square norm and layer norm, preceded by the residual sum; formulas as in ref/norm.c.
  *
- * A row is read from memory once and then from cache. The backward takes blocks of 16 rows: first their input
- * gradients, then, while they are still in cache, their part of the weights' gradients column by column. With threads
- * the first half is shared by rows and the second by columns; the blocks and so the bits stay the same. */
+ * A row is read from memory once and then from cache. The backward processes blocks of 16 rows: first their input
+ * gradients, then, while the rows are still in cache, their contribution to the weights' gradients, column by column.
+ * Threads share the first half by rows and the second by columns; the blocks, and so the bits, stay the same. */
 #include "kernels/cpu/cpu.h"
 
 #define BLOCK 16
@@ -13,12 +13,12 @@ struct norm_args {
     bool centered; /* layer norm */
     const float *x, *res, *w, *b;
     float *r, *y, *mean, *rstd;
-    /* backward: x, w and the statistics, and */
+    /* the backward uses x, w, the statistics, and these */
     const float *dy, *d_res, *c_mean, *c_rstd;
     float *dx, *dw, *db;
 };
 
-/* A vector at column j, or what is left of the row there. */
+/* Loads a vector at column j, or the remaining elements of the row. */
 static ALWAYS_INLINE vf part_load(const float *p, int64_t j, int64_t d)
 {
     return d - j >= VF ? v_load(p + j) : v_load_n(p + j, d - j);
@@ -32,7 +32,7 @@ static ALWAYS_INLINE void part_store(float *p, int64_t j, int64_t d, vf x)
         v_store_n(p + j, x, d - j);
 }
 
-/* Sums of x (after the residual sum, which is written) and of its squares. */
+/* Returns the sums of x (after the residual sum, which is written) and of its squares. */
 static ALWAYS_INLINE float row_sum(const struct norm_args *a, const float *x, const float *res, float *r, bool squares)
 {
     vf sum = {0};
@@ -147,7 +147,7 @@ static void input_grad_rows(void *arg, int part, int64_t lo, int64_t hi)
         input_grad_row(arg, i);
 }
 
-/* Columns [lo, hi) of the weights' gradients, rows [row, end) of which there are at most BLOCK. */
+/* Adds to columns [lo, hi) of the weights' gradients from rows [row, end), at most BLOCK rows. */
 static void weight_grad_block(const struct norm_args *a, int64_t row, int64_t end, int64_t lo, int64_t hi)
 {
     for (int64_t j = lo; j < hi; j += VF) {

@@ -1,9 +1,9 @@
-/* Normal numbers, a vector of elements at a time, by the stream's threads. The elements of all rows are one range that
- * the threads share; a thread finds its first row by division and then walks. */
+/* Normal numbers, a vector of elements at a time, by the stream's threads. The elements of all rows form one range that
+ * the threads share; a thread finds its first row by division and then proceeds row by row. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/philox.h"
 
-#define GRAIN 4096 /* elements: 20 microseconds of one thread, well above what it costs to wake another */
+#define GRAIN 4096 /* elements: 20 us of one thread, well above the cost of waking another */
 
 #define NORMAL_FN static ALWAYS_INLINE
 #define NORMAL_NAME(name) v_normal_##name
@@ -33,7 +33,7 @@ static ALWAYS_INLINE vf values_at(const struct kern_normal *k, uint64_t position
     return v_narrow(numbers_at(k, position), numbers_at(k, position + VD));
 }
 
-/* Neighbours of one row, from `position` on. */
+/* Fills contiguous elements of one row, from `position` on. */
 static void fill_run(const struct kern_normal *k, uint64_t position, int64_t n, float *y)
 {
     int64_t j = 0;

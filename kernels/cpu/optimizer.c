@@ -1,4 +1,4 @@
-/* AdamW, a gradient's norm, and casts: bound by memory bandwidth, one pass each. */
+/* AdamW, a gradient's norm, and casts: memory bandwidth limits their speed, so each makes one pass. */
 #include "kernels/cpu/map.h"
 
 struct adamw_constants {
@@ -6,8 +6,8 @@ struct adamw_constants {
     float step_size, unbias_v, eps, decay; /* lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t), eps, lr * weight_decay */
 };
 
-/* The change is put together before it meets p, so that p is rounded once: a decay of 1e-6 would vanish in 1 - lr wd.
- */
+/* The whole change is computed before it is added to p, so that p is rounded once: a decay of 1e-6 would be lost in 1 -
+ * lr wd. */
 static ALWAYS_INLINE void adamw_lanes(const void *constants, const vf in[], vf out[])
 {
     const struct adamw_constants *c = constants;
@@ -45,7 +45,7 @@ struct sumsq_args {
     double *blocks;
 };
 
-/* A missing tail is read as zeros, so a block's order does not depend on its length. */
+/* A missing tail counts as zeros, so the order of a block's sum does not depend on its length. */
 static double sumsq_block(const float *x, int64_t n)
 {
     vd low, high, sum_low = {0}, sum_high = {0};
@@ -80,7 +80,7 @@ static double sum_of(int64_t n, const double *x)
     return sum;
 }
 
-/* One in a thousand of the gradient's numbers is left to be added: not worth a second thread. */
+/* Only a thousandth of the gradient's numbers is left to add here, which is not worth a second thread. */
 void KERN_FN(clip)(struct kern_stream *s, const struct kern_clip *c)
 {
     double norm = sqrt(sum_of(c->n_blocks, c->blocks)), losses = sum_of(c->n_losses, c->losses);
@@ -89,7 +89,7 @@ void KERN_FN(clip)(struct kern_stream *s, const struct kern_clip *c)
     *c->factor = !whole ? NAN : c->limit > 0 && norm > c->limit ? c->limit / norm : 1;
 }
 
-/* float32 is its own wide type. */
+/* In this backend the wide type is float32 itself. */
 static void cast_range(void *arg, int part, int64_t lo, int64_t hi)
 {
     const struct map *m = arg;

@@ -1,8 +1,8 @@
 /* Philox 4x32-10 (Salmon et al. 2011; common/base/rng.h) for a vector of counters at a time. Private to kernels/cpu.
  *
- * A 64-bit lane holds one 32-bit word of a counter in its lower half. What stands in the upper half is left alone,
- * because a product reads lower halves only: a round is two products, two shifts and four exclusive ors for VD
- * counters. */
+ * A 64-bit lane holds one 32-bit word of a counter in its lower half. The content of the upper half does not matter,
+ * because a product reads only lower halves. A round therefore takes two products, two shifts and four exclusive ors
+ * for VD counters. */
 #ifndef DTD_KERNELS_CPU_PHILOX_H
 #define DTD_KERNELS_CPU_PHILOX_H
 
@@ -18,7 +18,7 @@ static const vw lane_numbers = {0, 1, 2, 3};
 static const vw lane_numbers = {0, 1};
 #endif
 
-/* The whole product of lower halves. */
+/* The full 64-bit products of the lower halves. */
 static ALWAYS_INLINE vw mul_low(vw a, uint32_t b)
 {
     vw factor = b - (vw){0};
@@ -33,7 +33,7 @@ static ALWAYS_INLINE vw mul_low(vw a, uint32_t b)
 #endif
 }
 
-/* The four words of each counter, in place, by the key `seed`. */
+/* Replaces the four words of each counter by its random words, with the key `seed`. */
 static ALWAYS_INLINE void v_philox(uint64_t seed, vw c[4])
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);

@@ -1,11 +1,11 @@
-/* Sinusoidal positions. Angles are float64, as those of rotary positions, and for the same reason. */
+/* Sinusoidal positions. Angles are float64 for the same reason as in rope.c. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vmath.h"
 
-#define CHUNK 256 /* columns of a row done at once */
+#define CHUNK 256 /* columns of a row per chunk */
 
 struct positions_args {
-    int64_t d, seq, column, width; /* column, width: of the chunk */
+    int64_t d, seq, column, width; /* column, width: first column and width of the chunk */
     const int32_t *rows;
     const float *x;
     float *y;

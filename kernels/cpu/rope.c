@@ -1,21 +1,22 @@
 /* Rotary positions. Angles and their sines are float64: at position 100,000 a float32 angle has lost its third digit. A
- * position's factors are made once and used for all samples and heads; they depend on nothing else, so no table is
- * kept. */
+ * position's factors are computed once per call and used for all samples and heads. They depend on nothing else, so no
+ * table is stored. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vmath.h"
 
 #include <assert.h>
 
-#define CHUNK 256 /* columns of a head done at once */
+#define CHUNK 256 /* columns of a head per chunk */
 
 struct rope_args {
-    int64_t t, seq, pos0, heads, head_dim, stride, column, width; /* column, width: of the chunk */
-    float sign;                                                   /* -1 turns back */
+    int64_t t, seq, pos0, heads, head_dim, stride, column,
+        width;  /* column, width: first column and width of the chunk */
+    float sign; /* -1 rotates by the negative angle */
     float *x;
     double frequency[CHUNK / 2]; /* radians per position, by pair */
 };
 
-/* Factors of neighbours: y = x c + swapped(x) s, with c = cos cos and s = -sin sin per pair. */
+/* Factors of pairs of neighbours: y = x c + swapped(x) s, with c = cos cos and s = -sin sin per pair. */
 struct factors {
     float c[CHUNK], s[CHUNK];
 };

@@ -1,9 +1,9 @@
 /* Vectors of the widest size that a file is compiled for, as compiler vector types: one source for AVX-512, AVX2 and
- * anything else. Private to kernels/cpu.
+ * all other instruction sets. Private to kernels/cpu.
  *
- * Nothing depends on alignment, and a tail goes through the same functions as a body, in a partial vector whose other
- * lanes are zero: so an element's result is the same wherever a shard's cut puts it. Fused multiply-adds are asked for
- * by name (v_fma), never left to the compiler, which might fuse one copy of an expression and not another. */
+ * Nothing depends on alignment. A tail runs through the same functions as the body, in a partial vector whose other
+ * lanes are zero, so an element's result does not depend on where a shard begins or ends. Fused multiply-adds are
+ * explicit (v_fma) and never left to the compiler, which might fuse one copy of an expression and not another. */
 #ifndef DTD_KERNELS_CPU_SIMD_H
 #define DTD_KERNELS_CPU_SIMD_H
 
@@ -26,7 +26,7 @@
 
 typedef float vf __attribute__((vector_size(VF * 4)));
 typedef int32_t vi __attribute__((vector_size(VF * 4)));
-typedef float vh __attribute__((vector_size(VD * 4))); /* half: becomes a vd */
+typedef float vh __attribute__((vector_size(VD * 4))); /* half a vector; converts to a vd */
 typedef double vd __attribute__((vector_size(VD * 8)));
 typedef int64_t vl __attribute__((vector_size(VD * 8)));
 
@@ -49,7 +49,7 @@ static ALWAYS_INLINE void v_store(float *p, vf x)
     memcpy(p, &x, sizeof(x));
 }
 
-/* The first n lanes, 0 <= n <= VF; the others are zero. */
+/* Loads the first n lanes, 0 <= n <= VF; the others are zero. */
 static ALWAYS_INLINE vf v_load_n(const float *p, int64_t n)
 {
 #if defined(__AVX512F__)
@@ -72,7 +72,7 @@ static ALWAYS_INLINE void v_store_n(float *p, vf x, int64_t n)
 #endif
 }
 
-/* a b + c, one rounding where the processor has it */
+/* a b + c, rounded once if the processor supports it */
 static ALWAYS_INLINE vf v_fma(vf a, vf b, vf c)
 {
 #if defined(__AVX512F__)
@@ -123,13 +123,13 @@ static ALWAYS_INLINE vd v_sqrt_d(vd x)
 #endif
 }
 
-/* Where the mask (a comparison's result) is set a, else b. */
+/* a in lanes where the mask (a comparison's result) is set, else b. */
 static ALWAYS_INLINE vf v_select(vi mask, vf a, vf b)
 {
     return (vf)((mask & (vi)a) | (~mask & (vi)b));
 }
 
-/* Larger and smaller; b when either is a NaN. */
+/* The larger or smaller value; b when either is a NaN. */
 static ALWAYS_INLINE vf v_max(vf a, vf b)
 {
 #if defined(__AVX512F__)
@@ -152,14 +152,14 @@ static ALWAYS_INLINE vf v_min(vf a, vf b)
 #endif
 }
 
-/* Asks for the line that will be written a page from here: the hardware foresees reads, but not writes (10 GB/s
- * without, 17 with). Pages that are not there do no harm. */
+/* Prefetches the line that will be written a page from here: the hardware predicts reads but not writes (10 GB/s
+ * without this, 17 with it). Prefetching unmapped pages is harmless. */
 static ALWAYS_INLINE void v_expect_store(const float *p)
 {
     __builtin_prefetch(p + 1024, 1);
 }
 
-/* Sum and largest of the lanes, always along the same tree. */
+/* Sum and maximum of the lanes, always along the same tree. */
 static ALWAYS_INLINE float v_sum(vf x)
 {
     float lane[VF];
@@ -190,7 +190,7 @@ static ALWAYS_INLINE double v_sum_d(vd x)
     return lane[0];
 }
 
-/* Both halves of a vector as doubles. (gcc 12 splits __builtin_convertvector into quarters.) */
+/* Converts both halves of a vector to doubles. (gcc 12 splits __builtin_convertvector into quarters.) */
 static ALWAYS_INLINE void v_widen(vf x, vd *low, vd *high)
 {
 #if defined(__AVX512F__)
@@ -207,7 +207,7 @@ static ALWAYS_INLINE void v_widen(vf x, vd *low, vd *high)
 #endif
 }
 
-/* Both halves rounded to one vector. */
+/* Rounds both halves to one vector. */
 static ALWAYS_INLINE vf v_narrow(vd low, vd high)
 {
 #if defined(__AVX512F__)

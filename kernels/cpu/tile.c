@@ -1,4 +1,4 @@
-/* See tile.h. One loop, compiled for every number of rows and vectors, so that all sums live in registers. */
+/* See tile.h. One loop is compiled for every number of rows and vectors, so that all sums stay in registers. */
 #include "kernels/cpu/tile.h"
 
 #if defined(__clang__)
@@ -77,7 +77,7 @@ void KERN_FN(tile_block)(int64_t m, int64_t vectors, int64_t k, const float *a, 
 }
 
 #if VF == 16
-/* Halves of ever smaller size change places between rows that far apart. */
+/* Swaps halves, then quarters and so on, between rows that are the same distance apart. */
 static ALWAYS_INLINE void transpose(vf row[VF])
 {
     const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -95,7 +95,7 @@ static ALWAYS_INLINE void transpose(vf row[VF])
     }
 }
 
-/* A square of VF rows and columns. */
+/* Packs a square of VF rows and columns. */
 static void pack_square(const float *from, int64_t stride, float *to)
 {
     vf row[VF];
@@ -112,7 +112,7 @@ static void pack_square(const float *from, int64_t stride, float *to)
 }
 #endif
 
-/* VF columns of a panel, from rows of which `rows` exist. */
+/* Packs VF columns of a panel, of whose source rows only `rows` exist. */
 static void pack_columns(int64_t rows, int64_t width, const float *from, int64_t stride, float *to)
 {
     int64_t d = 0;

@@ -1,17 +1,17 @@
 /* Functions of vectors: exp and the logistic function in float32, sine and cosine in float64. Private to kernels/cpu.
  *
  * Bounds, measured by tests/kernels/test_vmath.c over the whole range: v_exp 1.5 ulp, v_sigmoid 3 ulp, v_sincos 1e-11
- * absolute for |x| < 2^20. tanh needs no code of its own: 1 + tanh(u) = 2 sigmoid(2u), which also keeps its digits for
- * large -u. */
+ * absolute for |x| < 2^20. tanh has no function of its own: 1 + tanh(u) = 2 sigmoid(2u), which also keeps its digits
+ * for large -u. */
 #ifndef DTD_KERNELS_CPU_VMATH_H
 #define DTD_KERNELS_CPU_VMATH_H
 
 #include "kernels/cpu/simd.h"
 
 /* e^x = 2^n e^r, |r| <= ln 2 / 2. The polynomial in r interpolates (e^r - 1 - r) / r^2 at the Chebyshev nodes, 1.0e-8
- * relative. Results up to FLT_MAX are reached, larger ones become infinite; below e^-86 (4.5e-38) the result is 0,
- * because subnormals would cost more than they are worth. A NaN stays one: minimum and maximum return their second
- * operand then. */
+ * relative. Results reach FLT_MAX; larger ones become infinite. Below e^-86 (4.5e-38) the result is
+ * 0, because subnormals would cost more than they are worth. A NaN stays a NaN: minimum and maximum then return their
+ * second operand. */
 static ALWAYS_INLINE vf v_exp(vf x)
 {
     const vf magic = v_set(0x1.8p23f); /* adding it leaves the nearest integer in the low bits */
@@ -48,13 +48,13 @@ static ALWAYS_INLINE vf v_reciprocal(vf x)
 #endif
 }
 
-/* Never below e^-86, which only an x below -86 could tell from the truth. */
+/* The result is never below e^-86, an error only for x below -86. */
 static ALWAYS_INLINE vf v_sigmoid(vf x)
 {
     return v_reciprocal(1.0f + v_exp(v_min(v_set(86.0f), -x)));
 }
 
-/* Quarter turns are taken off with pi/2 in two parts (the first has 33 bits), what is left goes into Taylor's series.
+/* Quarter turns are subtracted with pi/2 in two parts (the first has 33 bits); the Taylor series takes the remainder.
  */
 static ALWAYS_INLINE void v_sincos(vd x, vd *ret_sin, vd *ret_cos)
 {

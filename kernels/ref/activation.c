@@ -58,7 +58,7 @@ void KERN_FN(relu)(struct kern_stream *s, int64_t n, const void *x, void *y)
 {
     const real *v = x;
     for (int64_t i = 0; i < n; i++)
-        ((real *)y)[i] = v[i] <= 0 ? 0 : v[i]; /* a NaN passes */
+        ((real *)y)[i] = v[i] <= 0 ? 0 : v[i]; /* a NaN is passed on */
 }
 
 void KERN_FN(relu_grad)(struct kern_stream *s, int64_t n, const void *x, const void *dy, void *dx)

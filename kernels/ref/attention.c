@@ -1,21 +1,21 @@
-/* Attention, the long way: the whole matrix of weights of one head, in double, row by row.
+/* Attention by definition: the whole matrix of weights of one head, in double, row by row.
  *
- * With p = exp(s - lse), s = scale q k^T, the gradient of s is p (dp - rowsum(do o)), dp = do v^T: o and lse are of
- * all keys that a query sees, of which only some may be here. */
+ * With p = exp(s - lse), s = scale q k^T, the gradient of s is p (dp - rowsum(do o)), dp = do v^T. o and lse belong to
+ * all keys that a query sees; this call may have only some of those keys. */
 #include "kernels/ref/ref.h"
 #include "kernels/stream.h"
 
 #include <assert.h>
 #include <math.h>
 
-/* One head of one sample: rows of the matrices as this head sees them. */
+/* One head of one sample: the matrices' rows and columns that belong to this head. */
 struct head {
     const struct kern_attention *a;
     const real *q, *k, *v, *o;
-    int64_t q_at, k_at, v_at, o_at; /* element offsets, for the gradients' matrices too */
+    int64_t q_at, k_at, v_at, o_at; /* element offsets, also in the matrices of gradients */
 };
 
-/* Keys of a sample. */
+/* The number of keys of a sample. */
 static int64_t keys_of(const struct kern_attention *a)
 {
     return a->seq_kv ? a->seq_kv : a->seq;
@@ -55,7 +55,7 @@ static double score(const struct head *h, int64_t i, int64_t j)
     return dot(a->head_dim, h->q + i * a->q_stride, h->k + j * a->k_stride) / sqrt((double)a->head_dim);
 }
 
-/* p[visible keys] = the weights of query i; returns the row's log of the sum of exp. */
+/* p[visible keys] = the weights of query i; returns the log of the row's sum of exp. */
 static double weights(const struct head *h, int64_t i, double *p)
 {
     int64_t n = visible_keys(h->a, i);
@@ -94,7 +94,7 @@ err_t KERN_FN(attention)(struct kern_stream *s, const struct kern_attention *a)
     return OK;
 }
 
-/* p and ds, [seq, keys], of one head; the scale is in ds. */
+/* Computes p and ds, [seq, keys], of one head; ds includes the scale. */
 static void weights_grad(const struct head *h, const real *lse, const real *d_o, double *p, double *ds)
 {
     const struct kern_attention *a = h->a;
@@ -128,7 +128,7 @@ static void weighted_rows(int64_t head_dim, struct weight_matrix m, const real *
         }
 }
 
-/* One head; the heads of a group share their keys' and values' gradients. */
+/* The gradient of one head; the heads of a group add to the same gradients of keys and values. */
 static void head_grad(const struct kern_attention_grad *g, int64_t hb, double *p, double *ds)
 {
     const struct kern_attention *a = &g->fwd;

@@ -1,9 +1,9 @@
-/* Two parts of a softmax become one. */
+/* Combines two parts of a softmax. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
 
-/* One head's row. */
+/* One row of one head. */
 static void join_row(int64_t n, real *o, real *lse, const real *o2, double lse2)
 {
     double max = (double)*lse > lse2 ? (double)*lse : lse2;

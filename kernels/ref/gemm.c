@@ -1,12 +1,12 @@
-/* Products. Each element is one sum over k, ascending, in double; 64 columns are summed side by side only so that rows
- * of B are read as they lie in memory. */
+/* Matrix products. Each element is one sum over k, ascending, in double. 64 columns are summed side by side only so
+ * that rows of B are read in the order of memory. */
 #include "kernels/ref/ref.h"
 
 #include <assert.h>
 
 #define COLUMNS 64
 
-/* What is done to one element's sum: aux is where the activation keeps or finds its argument. */
+/* Applies the activation to one element's sum; aux stores the activation's argument or supplies it. */
 static real finished(enum kern_act act, double x, real *aux)
 {
     switch (act) {

@@ -1,4 +1,4 @@
-/* Softmax and cross-entropy, of the whole vocabulary at once or of parts of it. */
+/* Softmax and cross-entropy, over the whole vocabulary or over parts of it. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -19,14 +19,14 @@ static double exp_sum(int64_t n, const real *x, double max)
     return sum;
 }
 
-/* Logits become their gradient; `hot` is the target's column, which need not be one of these. */
+/* Replaces logits by their gradient. `hot` is the target's column and may lie outside these columns. */
 static void grad_row(int64_t v, bool counts, int64_t hot, double scale, double max, double sum, real *x)
 {
     for (int64_t j = 0; j < v; j++)
         x[j] = counts ? (real)((exp((double)x[j] - max) / sum - (j == hot)) * scale) : 0;
 }
 
-/* One row; the largest logit is taken out first and never added back, so that large ones lose nothing. */
+/* One row. The largest logit is subtracted first and never added back, so large logits lose no precision. */
 static double loss_row(int64_t v, int32_t target, bool grad, double scale, real *x)
 {
     double max = largest_of(v, x), sum = exp_sum(v, x, max);
@@ -51,12 +51,12 @@ void KERN_FN(loss_part)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld,
         bool here = targets[i] >= lo && targets[i] < lo + v;
         double max = v ? largest_of(v, x) : -INFINITY;
         stats[3 * i] = max;
-        stats[3 * i + 1] = exp_sum(v, x, max == -INFINITY ? 0 : max); /* nothing there: 0, unless a NaN is */
+        stats[3 * i + 1] = exp_sum(v, x, max == -INFINITY ? 0 : max); /* an empty part gives 0, unless there is a NaN */
         stats[3 * i + 2] = here ? (double)x[targets[i] - lo] : -INFINITY;
     }
 }
 
-/* The statistics of row i over all parts. */
+/* Combines the statistics of row i over all parts. */
 static void whole_row(int64_t t, int64_t i, int64_t parts, const double *stats, double *max, double *sum, double *logit)
 {
     *max = *logit = -INFINITY;

@@ -1,7 +1,7 @@
-/* Root-mean-square norm (Zhang and Sennrich 2019) and layer norm (Ba et al. 2016), with the residual sum in front.
+/* Root-mean-square norm (Zhang and Sennrich 2019) and layer norm (Ba et al. 2016), preceded by the residual sum.
  *
- * With h = (r - mean) * rstd (mean 0 for the former) and g = dy * w, the input's gradient is
- * rstd * (g - [mean(g)] - h * mean(g h)); the bracket only for layer norm. */
+ * With h = (r - mean) * rstd (mean 0 for the former) and g = dy * w, the input's gradient is rstd * (g - [mean(g)] - h
+ * * mean(g h)); the term in brackets applies only to layer norm. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -59,7 +59,7 @@ void KERN_FN(layernorm)(struct kern_stream *s, int64_t t, int64_t d, double eps,
     }
 }
 
-/* One row of either gradient; `centered` for layer norm. `d_res` may be NULL. */
+/* One row of the gradient; `centered` for layer norm. `d_res` may be NULL. */
 static void input_grad(int64_t d, bool centered, const real *x, const real *w, double mean, double rstd, const real *dy,
                        const real *d_res, real *dx)
 {

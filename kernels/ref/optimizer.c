@@ -48,7 +48,7 @@ void KERN_FN(clip)(struct kern_stream *s, const struct kern_clip *c)
         *c->factor = NAN;
 }
 
-/* `real` is its own wide type. */
+/* In this backend the wide type is `real` itself. */
 void KERN_FN(cast)(struct kern_stream *s, int64_t n, const void *x, void *y)
 {
     for (int64_t i = 0; i < n; i++)
