@@ -1,8 +1,8 @@
-/* Element-wise functions: one pass, floor = what is read plus what is written, stated at each as arrays of elements
- * (2 bytes in bfloat16, 4 in float32). A thread reads all its operands before it writes, so outputs may be inputs.
+/* Element-wise functions in one pass. The floor of a kernel's memory traffic is what it must read plus what it must
+ * write; it is stated at each kernel as a number of arrays of elements (2 bytes in bfloat16, 4 in float32). A thread
+ * reads all its operands before it writes, so outputs may be inputs.
  *
- * Sigmoids are 1 / (1 + exp(-x)): exp is exact to 2 units in the last place and goes to 0 and infinity where it must.
- */
+ * Sigmoids are 1 / (1 + exp(-x)): exp is exact to 2 units in the last place and reaches 0 and infinity at the ends. */
 #include "kernels/cuda/vec.h"
 
 #define OPERANDS 3
@@ -20,7 +20,7 @@ static struct map map_of(int64_t n, const void *a, const void *b, const void *c,
     return map{span_of(n, VEC, 5, arrays), {(const elem *)a, (const elem *)b, (const elem *)c}, {(elem *)y, (elem *)z}};
 }
 
-/* N neighbours at element i. */
+/* N contiguous elements from i on. */
 template <class OP, int N> static __device__ __forceinline__ void map_at(const struct map &m, int64_t i)
 {
     float in[OP::IN][N], out[OP::OUT][N];
@@ -107,7 +107,7 @@ struct op_relu {
     enum { IN = 1, OUT = 1 };
     static __device__ __forceinline__ void at(const float *x, float *y)
     {
-        y[0] = x[0] <= 0 ? 0 : x[0]; /* a NaN passes */
+        y[0] = x[0] <= 0 ? 0 : x[0]; /* a NaN is passed on */
     }
 };
 

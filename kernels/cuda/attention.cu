@@ -1,13 +1,14 @@
 /* Attention on tensor cores, in blocks of queries and keys (Dao 2023, FlashAttention-2).
  *
- * A block of threads owns ROWS queries of one head, a warp 16 of them, whose running largest score, sum and output stay
- * in its registers. Keys and values go by in tiles of COLS rows, two pairs of tiles in shared memory: while one pair is
- * used the next is on its way. A score and its weight are held by the same lane that needs them as a factor of the
- * second product, so weights never leave the registers; in bfloat16 they are rounded for that product, while their sum
- * is of the unrounded ones. All in base 2: 2^(scale log2(e) (s - max)).
+ * A block of threads owns ROWS queries of one head. Each warp owns 16 of them and keeps their running largest score,
+ * sum and output in its registers. The block visits keys and values in tiles of COLS rows. Shared memory holds two
+ * pairs of tiles: the next pair is copied while the current pair is used. Each score is computed in the lane that needs
+ * its weight as a factor of the second product, so weights never leave the registers. In bfloat16 the weights are
+ * rounded for that product, while their sum is over the unrounded weights. Everything is in base 2: 2^(scale log2(e) (s
+ * - max)).
  *
- * Tiles beyond the causal diagonal are not visited; of one head the queries that see the most keys are started first.
- * The order of every sum is given by the shapes. A key that is not a number makes its weight, and so the sum, none. */
+ * Tiles beyond the causal diagonal are not visited. Within a head, the queries that see the most keys start first. The
+ * shapes fix the order of every sum. A NaN in a key makes its weight, and so the sum, NaN. */
 #include "kernels/cuda/attention.h"
 
 #include <limits.h>
@@ -18,17 +19,18 @@ namespace
 
 struct forward_args {
     struct kern_attention a;
-    int heads, group; /* group: heads that share keys */
-    int keys;         /* of a sample */
-    unsigned blocks;  /* of queries, per head */
+    int heads, group; /* group: number of heads that share keys */
+    int keys;         /* number of keys in a sample */
+    unsigned blocks;  /* blocks of queries, per head */
     float scale;      /* log2(e) / sqrt(head_dim) */
     bool q_chunks, k_chunks, v_chunks, o_chunks;
 };
 
-/* Rows per block and keys per tile by the bytes of a row: what fits into ATTN_SHARED_MAX, and the smaller tiles where
- * that lets more blocks run at once. `held`: float32 splits the rows of q at each use, beside which reading them costs
- * nothing. `blocks`: how many run at once on a multiprocessor, by which the compiler limits registers. 0: its own
- * choice is the same, or the limit makes it spill; docs/internals/kernels.md has what came of it. */
+/* Rows per block and keys per tile, by the number of bytes of a row. The tiles fit ATTN_SHARED_MAX, and are smaller if
+ * that lets more blocks run at once. `held`: float32 splits the rows of q at each use, and compared with that reading
+ * them again costs nothing. `blocks`: how many blocks run at once on a multiprocessor; the compiler limits registers
+ * accordingly. 0: the compiler's own choice is the same, or the limit would make it spill. docs/internals/kernels.md
+ * has the results. */
 template <int D> struct forward_shape {
     static constexpr int bytes = D * (int)sizeof(elem);
     static constexpr int rows = bytes <= 768 ? 64 : 32;
@@ -40,7 +42,7 @@ template <int D> struct forward_shape {
     static constexpr int shared = (rows + 4 * cols) * attn_pitch(D) * (int)sizeof(elem);
 };
 
-/* The running largest score and sum of a lane's two rows, g and g + 8; the sum of its own columns only. */
+/* The running largest score and sum of a lane's two rows, g and g + 8; the sum covers only the lane's own columns. */
 struct running {
     float max[2], sum[2];
 };
@@ -57,8 +59,8 @@ static __device__ __forceinline__ float quad_sum(float x)
     return x + __shfl_xor_sync(CUDA_WARP_ALL, x, 2);
 }
 
-/* Scores of keys that row `query` (and query + 8) must not see become -inf; `key` is the tile's first, `keys` how many
- * there are. */
+/* Replaces scores of keys that row `query` (and query + 8) must not see by -inf. `key` is the tile's first key, `keys`
+ * the number of keys. */
 template <int C>
 static __device__ __forceinline__ void mask(float (&s)[C / 8][4], int query, int key, int keys, bool causal)
 {
@@ -73,7 +75,7 @@ static __device__ __forceinline__ void mask(float (&s)[C / 8][4], int query, int
         }
 }
 
-/* Scores become weights under the running maximum; sum and output of earlier keys follow it. */
+/* Replaces scores by weights relative to the running maximum, and rescales the sum and output of earlier keys. */
 template <int D, int C>
 static __device__ __forceinline__ void softmax(float (&s)[C / 8][4], float scale, struct running *run,
                                                float (&out)[D / 8][4])
@@ -107,10 +109,10 @@ static __device__ __forceinline__ void softmax(float (&s)[C / 8][4], float scale
             out[n][e] *= down[e / 2];
 }
 
-/* Where a block is. It works that out again at its end: that takes less than registers to remember it in. */
+/* The position of a block. The block computes it again at its end, because keeping it would take more registers. */
 struct forward_place {
     int sample, head;
-    int query; /* its first */
+    int query; /* first query of the block */
 };
 
 static __device__ __forceinline__ struct forward_place place_of(const struct forward_args &f, int rows)
@@ -119,7 +121,7 @@ static __device__ __forceinline__ struct forward_place place_of(const struct for
     return {at / f.heads, at % f.heads, (int)(f.blocks - 1 - blockIdx.x % f.blocks) * rows};
 }
 
-/* What one block reads. */
+/* The operands of one block. */
 struct forward_head {
     struct attn_rows q, k, v;
 };
@@ -136,7 +138,7 @@ static __device__ __forceinline__ struct forward_head head_of(const struct forwa
     return h;
 }
 
-/* out / sum and the log of the sum, of the warp's 16 rows. */
+/* Writes out / sum and the log of the sum for the warp's 16 rows. */
 template <int D>
 static __device__ __forceinline__ void finish(const struct forward_args &f, const struct running &run,
                                               const float (&out)[D / 8][4], elem *tile)
@@ -179,13 +181,13 @@ __global__ void __launch_bounds__(forward_shape<D>::threads, forward_shape<D>::b
     attn_fetch<D, S::cols, S::threads, S::hide>(pair, h.k, 0, k_at);
     attn_fetch<D, S::cols, S::threads, S::hide>(pair + tile, h.v, 0, v_at);
     ptx_async_wait();
-    __syncthreads(); /* the rows of q are there */
+    __syncthreads(); /* the rows of q have arrived */
     q.load(mine);
-    int here = 0; /* which pair is used: its distance from the first */
+    int here = 0; /* offset of the current pair from the first */
     for (int key = 0; key < keys; key += S::cols, here = 2 * tile - here) {
         elem *now = pair + here, *next = pair + 2 * tile - here;
         ptx_async_wait();
-        __syncthreads(); /* `now` is there, and nobody uses `next` any more */
+        __syncthreads(); /* `now` has arrived, and no thread uses `next` any more */
         if (key + S::cols < keys) {
             attn_fetch<D, S::cols, S::threads, S::hide>(next, h.k, key + S::cols, k_at);
             attn_fetch<D, S::cols, S::threads, S::hide>(next + tile, h.v, key + S::cols, v_at);
@@ -209,7 +211,8 @@ static const struct attn_variant<struct forward_args> forwards[] = {
     FORWARD(32), FORWARD(64), FORWARD(96), FORWARD(128), FORWARD(192), FORWARD(256)
 };
 
-/* Dynamic shared memory of a block, bytes; tests/kernels/cuda/resources records these lines in docs/internals/kernels.md. */
+/* Dynamic shared memory of a block, bytes; tests/kernels/cuda/resources records these lines in
+ * docs/internals/kernels.md. */
 #define SHARED(D, bytes) static_assert(forward_shape<D>::shared == (bytes) && (bytes) <= ATTN_SHARED_MAX)
 #if KERN_CUDA_BITS == 16
 SHARED(32, 25600);

@@ -1,16 +1,16 @@
-/* What the forward and the backward of attention share: tiles of a head's rows in shared memory, and products of tiles
+/* Shared by the forward and the backward of attention: tiles of a head's rows in shared memory, and products of tiles
  * on tensor cores with the results in registers. Private to attention.cu and attention_grad.cu.
  *
- * A tile holds rows of one head, D elements wide: the head's size rounded up to a bucket, the rest zero, each row 16
- * bytes longer so that eight rows' 16-byte pieces lie in different banks. A warp owns 16 rows of a result. One step of
- * a product contracts 32 bytes of a row in either type: 16 bfloat16 or 8 float, so both walk the same loops and differ
- * in the functions of the section "fragments" alone.
+ * A tile holds rows of one head, D elements wide. D is the head's size rounded up to a bucket; the added elements are
+ * zero. Each row is 16 bytes longer than D elements, so that the 16-byte pieces of eight rows lie in different banks. A
+ * warp owns 16 rows of a result. One step of a product contracts 32 bytes of a row in either type: 16 bfloat16 or 8
+ * float. So both types use the same loops and differ only in the functions of the section "fragments".
  *
  * float32 on tensor cores: x = hi + lo, both tf32 (11 significant bits), and a b = lo hi + hi lo + hi hi. Rounding lo
- * costs 2^-22 |x| at most and the lo lo left out 2^-22 |a b|, so a product of two numbers is off by at most 3 * 2^-22,
- * about as much as four float32 roundings, and typically a third of that. The hardware truncates when it adds; so each
- * step starts from zero and is added to the sum by the ordinary float addition, which rounds to nearest: the error of a
- * sum grows as that of a float32 sum (the scheme of Ootomo and Yokota 2022). */
+ * costs at most 2^-22 |x| and omitting lo lo at most 2^-22 |a b|, so the error of a product of two numbers is at most 3
+ * * 2^-22, about as much as four float32 roundings, and typically a third of that. The hardware truncates when it adds.
+ * Therefore each step starts from zero and is added to the sum by an ordinary float addition, which rounds to nearest:
+ * the error of a sum grows like that of a float32 sum (the scheme of Ootomo and Yokota 2022). */
 #ifndef DTD_KERNELS_CUDA_ATTENTION_H
 #define DTD_KERNELS_CUDA_ATTENTION_H
 
@@ -20,13 +20,14 @@
 #include <assert.h>
 
 #define ATTN_STEP (32 / (int)sizeof(elem))  /* contraction of one product of fragments */
-#define ATTN_CHUNK (16 / (int)sizeof(elem)) /* elements that are copied at once */
+#define ATTN_CHUNK (16 / (int)sizeof(elem)) /* elements per copy */
 #define ATTN_LOG2E 1.4426950408889634f
 #define ATTN_LN2 0.6931471805599453f
-#define ATTN_SEQ_MAX (1 << 30)      /* rows of a sample are counted in 32 bits, and one tile beyond */
-#define ATTN_SHARED_MAX (99 * 1024) /* what a block gets on the smallest of the targets' devices */
+#define ATTN_SEQ_MAX (1 << 30)      /* rows of a sample, plus one tile, are counted in 32 bits */
+#define ATTN_SHARED_MAX (99 * 1024) /* shared memory of a block on the smallest target device */
 
-/* Compiled for two types, nothing here may be one symbol in both: the linker would keep one. */
+/* This header is compiled for two types. An anonymous namespace prevents one symbol in both, of which the linker would
+ * keep only one. */
 namespace
 {
 
@@ -36,7 +37,7 @@ __host__ __device__ constexpr int attn_pitch(int d)
     return d + ATTN_CHUNK;
 }
 
-/* Of the calling thread. Unsigned division by a power of two is one instruction, signed division five. */
+/* Lane of the calling thread. An unsigned division by a power of two is one instruction, a signed one five. */
 static __device__ __forceinline__ int attn_lane(void)
 {
     return (int)(threadIdx.x % CUDA_WARP);
@@ -52,7 +53,7 @@ static inline int64_t attn_blocks(int64_t n, int64_t block)
     return (n + block - 1) / block;
 }
 
-/* Keys of a sample. */
+/* The number of keys of a sample. */
 static inline int64_t attn_keys(const struct kern_attention *a)
 {
     return a->seq_kv ? a->seq_kv : a->seq;
@@ -65,12 +66,12 @@ static inline void attn_check(const struct kern_attention *a)
     assert(!a->causal || attn_keys(a) == a->seq);
 }
 
-/* Rows of one head in device memory. Chunks of 16 bytes may be moved whole where `chunks`: address, stride and head are
- * then multiples of 16 bytes. */
+/* Rows of one head in device memory. With `chunks`, they may be copied in whole chunks of 16 bytes: address, stride and
+ * head size are then multiples of 16 bytes. */
 struct attn_rows {
     elem *at;
     int64_t stride;
-    int n, width; /* rows there are; the head's size */
+    int n, width; /* number of rows; size of the head */
     bool chunks;
 };
 
@@ -79,7 +80,7 @@ static inline bool attn_in_chunks(const void *p, int64_t stride, int64_t head_di
     return (uintptr_t)p % 16 == 0 && stride % ATTN_CHUNK == 0 && head_dim % ATTN_CHUNK == 0;
 }
 
-/* From row `row` on. */
+/* The rows from `row` on. */
 static __device__ __forceinline__ struct attn_rows attn_from(struct attn_rows r, int row)
 {
     r.at += row * r.stride;
@@ -107,12 +108,12 @@ static __device__ __forceinline__ float attn_float(elem x)
 
 /* ---- tiles ---- */
 
-/* How the THREADS of a block share the chunks of a tile: `across` threads side by side copy a row, in turns when it has
- * more chunks, and `rows` rows are copied at once. Both are powers of two, so that no thread divides by anything else.
- */
+/* How the THREADS of a block share the chunks of a tile. `across` threads side by side copy a row, in several turns if
+ * it has more chunks; `rows` rows are copied at once. Both are powers of two, so that a thread divides only by powers
+ * of two. */
 template <int D, int THREADS> struct attn_share {
     static constexpr int chunks = D / ATTN_CHUNK;
-    static constexpr int factor = chunks & -chunks; /* the largest power of two in it */
+    static constexpr int factor = chunks & -chunks; /* the largest power of two that divides it */
     static constexpr int across = factor < CUDA_WARP ? factor : CUDA_WARP;
     static constexpr int rows = THREADS / across;
 
@@ -127,18 +128,18 @@ template <int D, int THREADS> struct attn_share {
     }
 };
 
-/* The calling thread's first chunk of a tile that begins with the first of `from`. */
+/* The calling thread's first chunk of a tile whose first row is the first of `from`. */
 template <int D, int THREADS> static __device__ __forceinline__ const elem *attn_mine(const struct attn_rows &from)
 {
     using S = attn_share<D, THREADS>;
     return from.at + S::row() * from.stride + S::col();
 }
 
-/* Begins to copy ROWS rows of `from`, from row `first` on, into a tile, zeros where there is nothing. All threads of
- * the block take part; the tile is there after ptx_async_wait and a barrier. `at` is the thread's own first chunk of
- * these rows and afterwards that of the rows behind them: tiles that follow each other need no address but this one,
- * and the distance between two rows of a thread. HIDE: the compiler is kept from carrying one pointer for each of the
- * two loops, which it does at times for its own reasons; a kernel chooses what takes fewer registers. */
+/* Starts copying ROWS rows of `from`, from row `first` on, into a tile; rows and columns that do not exist become zero.
+ * All threads of the block take part; the tile has arrived after ptx_async_wait and a barrier. `at` is the thread's
+ * first chunk of these rows, and afterwards its first chunk of the rows that follow. So consecutive tiles need only
+ * this address and the distance between two rows of a thread. HIDE keeps the compiler from holding one pointer for each
+ * of the two loops, which it sometimes does; each kernel uses the setting that takes fewer registers. */
 template <int D, int ROWS, int THREADS, bool HIDE>
 static __device__ __forceinline__ void attn_fetch(elem *tile, const struct attn_rows &from, int first, const elem *&at)
 {
@@ -166,7 +167,7 @@ static __device__ __forceinline__ void attn_fetch(elem *tile, const struct attn_
                 to[r * attn_pitch(D) + c + e] = r < left && c + e < width ? at[c + e] : attn_elem(0);
 }
 
-/* The same for one tile alone: rows [first, first + ROWS). */
+/* The same for a single tile: rows [first, first + ROWS). */
 template <int D, int ROWS, int THREADS>
 static __device__ __forceinline__ void attn_fetch_once(elem *tile, const struct attn_rows &from, int first)
 {
@@ -175,14 +176,14 @@ static __device__ __forceinline__ void attn_fetch_once(elem *tile, const struct 
 }
 
 /* Writes a warp's 16 rows of results, N columns of them, times factor[0] in the upper and factor[1] in the lower eight,
- * to `to`, or adds them there. `tile`, 16 rows of pitch(D) that no other warp uses, is overwritten: through it whole
- * chunks go out. */
+ * to `to`, or adds them there. `tile`, 16 rows of pitch(D) that no other warp uses, is overwritten: results pass
+ * through it so that whole chunks are written. */
 template <int D, int N>
 static __device__ __forceinline__ void attn_give(elem *tile, const float (&x)[N / 8][4], const float (&factor)[2],
                                                  struct attn_rows to, bool add)
 {
     int lane = attn_lane(), g = lane / 4, t = lane % 4;
-    __syncwarp(); /* other lanes may still read it */
+    __syncwarp(); /* other lanes may still read the tile */
 #pragma unroll
     for (int n = 0; n < N / 8; n++)
 #pragma unroll
@@ -225,7 +226,7 @@ static __device__ __forceinline__ struct attn_a attn_load_a(const elem *tile, in
     return a;
 }
 
-/* The same piece transposed: a right factor whose columns are the tile's rows. */
+/* The same fragment transposed: a right factor whose columns are the tile's rows. */
 static __device__ __forceinline__ struct attn_b attn_load_b(const elem *tile, int pitch)
 {
     int lane = attn_lane();
@@ -238,7 +239,7 @@ static __device__ __forceinline__ struct attn_b attn_load_b(const elem *tile, in
 
 #if KERN_CUDA_BITS == 16
 
-/* STEP rows of a tile as they are, 16 columns from `tile` on: a right factor whose rows are the tile's. */
+/* STEP rows of a tile, not transposed, 16 columns from `tile` on: a right factor whose rows are the tile's. */
 static __device__ __forceinline__ struct attn_b attn_load_rows(const elem *tile, int pitch)
 {
     int lane = attn_lane();
@@ -249,7 +250,8 @@ static __device__ __forceinline__ struct attn_b attn_load_rows(const elem *tile,
     return b;
 }
 
-/* Columns [k, k + STEP) of a result as a left factor: a lane's results are what it must hold of the factor. */
+/* Columns [k, k + STEP) of a result as a left factor: each lane already holds the elements that it needs of the factor.
+ */
 template <int N> static __device__ __forceinline__ struct attn_a attn_of_result(const float (&x)[N][4], int k)
 {
     const float *low = x[k / 8], *high = x[k / 8 + 1];
@@ -264,8 +266,8 @@ static __device__ __forceinline__ void attn_mma(float (&c)[4], const struct attn
 
 #else
 
-/* A lane has columns 2t and 2t+1 of a result and must hold t and t+4 of a factor. A sum may go in any order: rows of
- * the tile are numbered so here that its columns 2t, 2t+1 stand for t, t+4, and attn_of_result has it so too. */
+/* A lane holds columns 2t and 2t+1 of a result but needs t and t+4 of a factor. The order of a sum is free, so this
+ * function and attn_of_result number the rows of the tile such that columns 2t, 2t+1 stand for t, t+4. */
 static __device__ __forceinline__ struct attn_b attn_load_rows(const elem *tile, int pitch)
 {
     int lane = attn_lane();
@@ -308,7 +310,7 @@ static __device__ __forceinline__ void attn_mma(float (&c)[4], const struct attn
 
 /* ---- products ---- */
 
-/* A warp's 16 rows of a tile as a left factor, in registers when HELD, else read again at each use. */
+/* A warp's 16 rows of a tile as a left factor: in registers if HELD, else read again at each use. */
 template <int D, bool HELD> struct attn_own {
     struct attn_a held[HELD ? D / ATTN_STEP : 1];
     const elem *tile;
@@ -327,14 +329,14 @@ template <int D, bool HELD> struct attn_own {
     }
 };
 
-/* Steps of a product that are written out: in bfloat16 all. A step of float32 is six products and the splitting of
- * their factors; with more than a few, loads for later steps take the registers. */
+/* Steps of a product that are unrolled: all of them in bfloat16. In float32 a step is six products and the splitting of
+ * their factors; if more than a few are unrolled, loads for later steps occupy the registers. */
 __host__ __device__ constexpr int attn_unroll(int d)
 {
     return sizeof(elem) == 2 ? d / ATTN_STEP : d == 256 ? 1 : 4;
 }
 
-/* s[16, C] = own[16, D] tile[C, D]^T, UNROLL steps written out */
+/* s[16, C] = own[16, D] tile[C, D]^T, UNROLL steps unrolled */
 template <int D, int C, int UNROLL, bool HELD>
 static __device__ __forceinline__ void attn_scores(const struct attn_own<D, HELD> &own, const elem *tile,
                                                    float (&s)[C / 8][4])
@@ -375,17 +377,17 @@ static __device__ __forceinline__ void attn_weighted(const float (&w)[C / 8][4],
 
 /* ---- launching ---- */
 
-/* A kernel and the shape of its blocks, for heads of at most `head_dim`. */
+/* A kernel and the shape of its blocks, for heads of at most `head_dim` elements. */
 template <class Args> struct attn_variant {
     int head_dim;
     void (*kernel)(Args);
-    int rows;          /* of the result, per block */
+    int rows;          /* rows of the result, per block */
     int parts;         /* blocks that share the columns of the same rows */
     int shared;        /* bytes */
-    uint64_t *allowed; /* devices on which the kernel has its shared memory */
+    uint64_t *allowed; /* set of devices on which the kernel's shared memory was requested */
 };
 
-/* What is beyond CUDA_SHARED_PLAIN must be asked for, once per kernel and device. */
+/* Shared memory beyond CUDA_SHARED_PLAIN must be requested, once per kernel and device. */
 template <class Args> static err_t attn_allow(struct kern_stream *s, const struct attn_variant<Args> *v)
 {
     uint64_t bit = s->dev->index < 64 ? UINT64_C(1) << s->dev->index : 0;

@@ -1,16 +1,18 @@
-/* The gradient of attention, in the blocks of attention.cu and without atomics. o and lse are of all keys, of which
- * some may be here.
+/* The gradient of attention, in the blocks of attention.cu and without atomics. o and lse belong to all keys; this call
+ * may have only some of them.
  *
- * With dot = rowsum(do o), first of all and into scratch: p = 2^(scale log2(e) s - log2(e) lse), dp = do v^T,
- * ds = p (dp - dot), dq = scale ds k, dk = scale ds^T q, dv = p^T do. One kernel does both halves. For dq a block owns
- * queries (rows of q and do) and keys go by (k and v); for dk and dv it owns keys (k and v) and queries go by (q and
- * do), those of all heads of the group one after another, so that a sum over heads is one sum in registers. Either way
+ * dot = rowsum(do o) is computed first, into scratch memory. Then p = 2^(scale log2(e) s - log2(e) lse), dp = do v^T,
+ * ds = p (dp - dot), dq = scale ds k, dk = scale ds^T q, dv = p^T do. One kernel computes both halves. For dq a block
+ * owns queries (rows of q and do) and visits keys (k and v). For dk and dv it owns keys (k and v) and visits queries (q
+ * and do), those of all heads of the group one after another, so that a sum over heads is one sum in registers. In both
+ * cases
  *     s = own0 by0^T    dp = own1 by1^T    out0 += ds by0    out1 += p by1 (keys only)
- * with s and dp transposed in the second case. So p and ds are always held by the lanes that need them as left factors.
+ * with s and dp transposed in the second case. So the lanes that need p and ds as left factors are those that hold
+ * them.
  *
- * Scores are computed twice, seven products instead of five: the price of sums whose order nothing but the shapes
- * decides. Results are held in registers, so of large heads a block makes a part of the columns only, and computes the
- * scores for it anew. */
+ * Scores are computed twice, which makes seven products instead of five. This is the price of sums whose order depends
+ * only on the shapes. Results stay in registers, so for large heads a block computes only a part of the columns and
+ * recomputes the scores for it. */
 #include "kernels/cuda/attention.h"
 
 #include <limits.h>
@@ -23,16 +25,16 @@ struct grad_args {
     struct kern_attention a;
     const void *d_o;
     void *d_0, *d_1; /* d_q; or d_k, d_v */
-    bool add;        /* to d_0, d_1 */
+    bool add;        /* add to d_0, d_1 */
     const float *dot;
-    int owners, group; /* heads of owned rows; heads that share keys */
-    int keys;          /* of a sample */
-    unsigned blocks;   /* of owned rows, per head */
+    int owners, group; /* number of heads of owned rows; number of heads that share keys */
+    int keys;          /* number of keys in a sample */
+    unsigned blocks;   /* blocks of owned rows, per head */
     float scale;       /* 1 / sqrt(head_dim) */
     bool q_chunks, k_chunks, v_chunks, o_chunks, d_0_chunks, d_1_chunks;
 };
 
-/* As forward_shape in attention.cu; the most blocks that spill nothing. */
+/* As forward_shape in attention.cu: the largest number of blocks without spills. */
 constexpr int grad_blocks(int d, bool keys)
 {
     if (sizeof(elem) == 4)
@@ -51,8 +53,8 @@ template <int D, bool KEYS> struct grad_shape {
     static constexpr int threads = rows / 16 * CUDA_WARP;
     static constexpr int blocks = grad_blocks(D, KEYS);
     static constexpr int unroll =
-        !KEYS && bytes == 512 && sizeof(elem) == 2 ? 8 : attn_unroll(D); /* or dq 256 spills */
-    static constexpr int width = D / parts;                              /* columns of results */
+        !KEYS && bytes == 512 && sizeof(elem) == 2 ? 8 : attn_unroll(D); /* else dq 256 spills */
+    static constexpr int width = D / parts;                              /* columns of a block's results */
     static constexpr int shared =
         (2 * rows + 4 * cols) * attn_pitch(D) * (int)sizeof(elem) + (KEYS ? 4 * cols * (int)sizeof(float) : 0);
 };
@@ -62,8 +64,8 @@ template <int D, bool KEYS> struct grad_shape {
 struct dot_args {
     const elem *o, *d_o;
     float *dot;
-    int64_t rows, seq, heads, stride; /* rows: batch seq heads */
-    int width, lanes;                 /* of a row: elements; lanes that share it, a power of two */
+    int64_t rows, seq, heads, stride; /* rows: batch * seq * heads */
+    int width, lanes;                 /* of a row: number of elements; number of lanes that share it */
     bool chunks;
 };
 
@@ -77,7 +79,7 @@ static __device__ __forceinline__ void load_chunk(const elem *p, int n, bool who
         x[e] = whole ? attn_float(held[e]) : e < n ? attn_float(p[e]) : 0.0f;
 }
 
-/* One row of one head per `lanes` lanes, a chunk each at a time. */
+/* `lanes` lanes share one row of one head and take one chunk each at a time. */
 static __global__ void attention_dot(struct dot_args d)
 {
     int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / d.lanes;
@@ -100,10 +102,10 @@ static __global__ void attention_dot(struct dot_args d)
 
 /* ---- blocks ---- */
 
-/* Where a block is. It works that out again at its end: that takes less than registers to remember it in. */
+/* The position of a block. The block computes it again at its end, because keeping it would take more registers. */
 struct grad_place {
-    int sample, head; /* head: of the owned rows */
-    int first;        /* owned row */
+    int sample, head; /* head: that of the owned rows */
+    int first;        /* first owned row */
     int part;
 };
 
@@ -112,15 +114,17 @@ static __device__ __forceinline__ struct grad_place place_of(const struct grad_a
 {
     unsigned all = blockIdx.x / (unsigned)parts;
     int at = (int)(all / f.blocks), block = (int)(all % f.blocks);
-    return {at / f.owners, at % f.owners, (KEYS ? block : (int)f.blocks - 1 - block) * rows, /* the longest first */
+    return {at / f.owners, at % f.owners,
+            (KEYS ? block : (int)f.blocks - 1 - block) * rows, /* the block with the most work first */
             (int)(blockIdx.x % (unsigned)parts)};
 }
 
-/* What one block reads. `by` is of the first head; others of the group are `by_head` elements apart. */
+/* The operands of one block. `by` is the visited rows of the first head; those of the group's other heads are `by_head`
+ * elements apart. */
 struct grad_head {
     struct attn_rows own[2], by[2];
     int by_head[2];
-    int64_t stats; /* where the first head's are in lse and dot; others are seq apart */
+    int64_t stats; /* offset of the first head's values in lse and dot; those of other heads are seq apart */
 };
 
 template <bool KEYS>
@@ -144,7 +148,7 @@ static __device__ __forceinline__ struct grad_head head_of(const struct grad_arg
     return h;
 }
 
-/* The rows of result i: of d_q, or of d_k and d_v. They lie as q, k and v do. */
+/* The rows of result i: d_q, or d_k and d_v. They have the layout of q, k and v. */
 template <bool KEYS>
 static __device__ __forceinline__ struct attn_rows rows_out(const struct grad_args &f, struct grad_place p, int i)
 {
@@ -155,16 +159,16 @@ static __device__ __forceinline__ struct attn_rows rows_out(const struct grad_ar
     return {at, stride, n, (int)a.head_dim, i ? f.d_1_chunks : f.d_0_chunks};
 }
 
-/* The pairs of tiles that go by, C rows each: of each head those from row `first` up to `end`. What a thread brings of
- * the next pair begins at `at`, and its statistics at `stats`. */
+/* The visited pairs of tiles, C rows each: for each head those from row `first` up to `end`. The part of the next pair
+ * that this thread copies begins at `at`, and its statistics at `stats`. */
 struct walk {
     int first, end;
-    int row, left; /* of the pair at hand; pairs from this one on */
+    int row, left; /* first row of the current pair; number of pairs left, including this one */
     const elem *at[2];
     int64_t stats;
 };
 
-/* The tiles that any of the owned rows sees, or is seen by. */
+/* The tiles that contain a row that sees, or is seen by, an owned row. */
 template <int D, bool KEYS>
 static __device__ __forceinline__ struct walk walk_begin(const struct grad_args &f, const struct grad_head &h,
                                                          int owned)
@@ -186,7 +190,8 @@ static __device__ __forceinline__ struct walk walk_begin(const struct grad_args 
     return w;
 }
 
-/* The pair behind the one at hand, of which `at` and `stats` are already. Another head's first lies elsewhere. */
+/* Advances to the next pair, for which `at` and `stats` are already set. The first pair of another head lies elsewhere.
+ */
 template <int C>
 static __device__ __forceinline__ void walk_next(struct walk &w, const struct grad_head &h, int64_t seq)
 {
@@ -202,7 +207,7 @@ static __device__ __forceinline__ void walk_next(struct walk &w, const struct gr
     }
 }
 
-/* The lse of a row in base 2, and dot, which stand at `at`. Rows that are not there get weights of zero. */
+/* The lse of a row in base 2, and dot, both stored at index `at`. Rows that do not exist get weights of zero. */
 static __device__ __forceinline__ void statistics(const struct grad_args &f, bool there, int64_t at, float *lse,
                                                   float *dot)
 {
@@ -210,7 +215,7 @@ static __device__ __forceinline__ void statistics(const struct grad_args &f, boo
     *dot = there ? f.dot[at] : 0.0f;
 }
 
-/* Begins to bring the pair of tiles, and the statistics of their rows when they are queries. */
+/* Starts copying the pair of tiles, and the statistics of their rows if they are queries. */
 template <int D, bool KEYS>
 static __device__ __forceinline__ void bring(const struct grad_args &f, const struct grad_head &h, struct walk &w,
                                              elem *pair, float *stats)
@@ -224,14 +229,14 @@ static __device__ __forceinline__ void bring(const struct grad_args &f, const st
     w.stats += S::cols;
 }
 
-/* Whether owned row `r` and the row `c` that goes by do not see each other. */
+/* Whether owned row `r` and visited row `c` do not see each other. */
 template <bool KEYS> static __device__ __forceinline__ bool hidden(const struct grad_args &f, int r, int c)
 {
     int query = KEYS ? c : r, key = KEYS ? r : c;
     return key >= f.keys || (f.a.causal && key > query);
 }
 
-/* s becomes p and dp becomes ds, without the scale. */
+/* Replaces s by p and dp by ds, without the scale. */
 template <int C, bool KEYS>
 static __device__ __forceinline__ void weigh(float (&s)[C / 8][4], float (&dp)[C / 8][4], float scale,
                                              const float (&lse)[2], const float (&dot)[2], const float *stats)
@@ -247,7 +252,7 @@ static __device__ __forceinline__ void weigh(float (&s)[C / 8][4], float (&dp)[C
         }
 }
 
-/* Weights of what is hidden are nothing, whatever 2^x gave. */
+/* Sets the weights of hidden pairs to zero, whatever 2^x returned. */
 template <int C, bool KEYS>
 static __device__ __forceinline__ void mask(float (&p)[C / 8][4], const struct grad_args &f, int row, int col)
 {
@@ -267,16 +272,16 @@ template <int C, bool KEYS> static __device__ __forceinline__ bool all_seen(cons
     return last < f.keys && !(f.a.causal && last > query);
 }
 
-/* The left factors of a warp and its results. */
+/* A warp's left factors and results. */
 template <int D, bool KEYS> struct grad_warp {
     using S = grad_shape<D, KEYS>;
     struct attn_own<D, S::held> own[2];
-    int row;              /* its first */
-    float lse[2], dot[2]; /* of rows g and g + 8, when they are queries */
+    int row;              /* first row of the warp */
+    float lse[2], dot[2]; /* for rows g and g + 8 if they are queries */
     float out0[S::width / 8][4], out1[KEYS ? S::width / 8 : 1][4];
 };
 
-/* Adds what one pair of tiles, rows from `col` on, gives. */
+/* Adds the contribution of one pair of tiles, rows from `col` on. */
 template <int D, bool KEYS>
 static __device__ __forceinline__ void take(struct grad_warp<D, KEYS> &w, const struct grad_args &f, int part, int col,
                                             const elem *pair, const float *stats)
@@ -299,7 +304,7 @@ static __device__ __forceinline__ void take(struct grad_warp<D, KEYS> &w, const 
     attn_weighted<D, C, W>(dp, pair + part * W, w.out0);
 }
 
-/* The warp's results, through its own rows of the owned tiles. */
+/* Writes the warp's results, by way of its own rows of the owned tiles. */
 template <int D, bool KEYS>
 static __device__ __forceinline__ void give(const struct grad_warp<D, KEYS> &w, const struct grad_args &f,
                                             elem *const (&mine)[2])
@@ -344,13 +349,13 @@ __global__ void __launch_bounds__(grad_shape<D, KEYS>::threads, grad_shape<D, KE
     struct walk walk = walk_begin<D, KEYS>(f, h, p.first);
     bring<D, KEYS>(f, h, walk, pairs, stats);
     ptx_async_wait();
-    __syncthreads(); /* the owned rows are there */
+    __syncthreads(); /* the owned rows have arrived */
     for (int i = 0; i < 2; i++)
         w.own[i].load(mine[i]);
     for (int here = 0; walk.left > 0; here = 1 - here) {
         int there = 1 - here, row = walk.row;
         ptx_async_wait();
-        __syncthreads(); /* the pair `here` is there, and nobody uses the other any more */
+        __syncthreads(); /* the pair `here` has arrived, and no thread uses the other any more */
         walk_next<C>(walk, h, f.a.seq);
         if (walk.left > 0)
             bring<D, KEYS>(f, h, walk, pairs + there * 2 * tile, stats + there * 2 * C);
@@ -415,7 +420,7 @@ static void launch_dot(struct kern_stream *s, const struct kern_attention_grad *
     CUDA_LAUNCH(s, attention_dot, (unsigned)blocks, 256, 0, d);
 }
 
-/* dq, or dk and dv. */
+/* Launches the kernel for dq, or for dk and dv. */
 static err_t launch_half(struct kern_stream *s, struct grad_args f, bool keys)
 {
     const struct kern_attention *a = &f.a;

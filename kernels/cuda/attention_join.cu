@@ -1,5 +1,5 @@
-/* Two parts of a softmax become one. Some lanes of a warp share a head's row, each with a vector at a time; they all
- * have read the row's lse before one of them writes it. */
+/* Combines two parts of a softmax. Several lanes of a warp share a head's row and process one vector each at a time.
+ * All of them have read the row's lse before one of them writes it. */
 #include "kernels/cuda/vec.h"
 
 #include <assert.h>
@@ -9,8 +9,8 @@
 
 struct attention_join {
     struct kern_attention_join a;
-    int64_t rows; /* of all heads */
-    int lanes;    /* that share one, a power of two */
+    int64_t rows; /* rows of all heads */
+    int lanes;    /* lanes that share a row, a power of two */
 };
 
 template <bool WHOLE> static __global__ void __launch_bounds__(THREADS) join_heads(struct attention_join k)

@@ -1,6 +1,6 @@
-/* Sums over the threads of a warp and of a block. All lanes get the result; the order is a fixed tree, so the bits
- * depend on the block's size and the values alone. Blocks are whole warps, at most 32 of them, and every thread calls.
- */
+/* Sums over the threads of a warp and of a block. All lanes get the result. The order is a fixed tree, so the bits
+ * depend only on the block's size and the values. Blocks consist of whole warps, at most 32, and every thread of a
+ * block must call. */
 #ifndef DTD_KERNELS_CUDA_BLOCK_H
 #define DTD_KERNELS_CUDA_BLOCK_H
 
@@ -23,7 +23,7 @@ template <typename T> static __device__ __forceinline__ T block_sum(T x)
         part[threadIdx.x / CUDA_WARP] = x;
     __syncthreads();
     x = warp_sum(lane < warps ? part[lane] : (T)0);
-    __syncthreads(); /* before anybody writes `part` again */
+    __syncthreads(); /* before any thread writes `part` again */
     return x;
 }
 
@@ -35,7 +35,7 @@ static __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* A NaN is passed over. */
+/* NaNs are ignored. */
 static __device__ __forceinline__ float block_max(float x)
 {
     CUDA_SHARED(float[CUDA_WARP], part);
@@ -49,7 +49,7 @@ static __device__ __forceinline__ float block_max(float x)
     return x;
 }
 
-/* Two at once, for the price of one wait. It takes BLOCK_SUM2_SHARED bytes of static shared memory, once per kernel. */
+/* Two sums with a single barrier. Takes BLOCK_SUM2_SHARED bytes of static shared memory, once per kernel. */
 #define BLOCK_SUM2_SHARED (CUDA_WARP * 2 * (int)sizeof(float))
 static __device__ __forceinline__ float2 block_sum2(float2 x)
 {

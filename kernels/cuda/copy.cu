@@ -1,4 +1,4 @@
-/* Copies of matrices that are parts of wider ones, bit by bit. */
+/* Bitwise copies of matrices that are parts of wider ones. */
 #include "kernels/cuda/vec.h"
 
 #define MOST_THREADS 512

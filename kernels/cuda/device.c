@@ -1,9 +1,9 @@
 /* The device interface over the CUDA runtime: memory, streams, events and copies of one GPU.
  *
- * Streams are non-blocking, so that nothing of ours waits for the legacy stream; the few calls that do use it (zeroing
- * a fresh allocation) wait for it before they return. Every call that may come first on a thread makes the device that
- * thread's current one, because CUDA keeps that per thread. The primary context is shared with whatever else of the
- * process uses the GPU (NCCL) and therefore never reset. */
+ * Streams are non-blocking, so that our work never waits for the legacy stream. The few calls that use the legacy
+ * stream (zeroing a new allocation) wait for it before they return. CUDA keeps the current device per thread, so every
+ * call that may be the first on a thread sets it. The primary context is shared with other users of the GPU in this
+ * process (NCCL) and is therefore never reset. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/gemm_cache.h"
 #include "kernels/cuda/gemm_file.h"
@@ -20,14 +20,14 @@
 #define HAVE_NVTX 1
 #endif
 
-#define OLDEST_MAJOR 8 /* compute capability of the oldest machine code and PTX in the module */
+#define OLDEST_MAJOR 8 /* oldest compute capability that the module's machine code and PTX support */
 #define SCRATCH_GRAIN ((size_t)1 << 20)
 #define GIB (1024.0 * 1024 * 1024)
 
 struct dev_event {
     cudaEvent_t handle;
     struct cuda_dev *dev;
-    struct cuda_stream *stream; /* of the newest record, NULL before the first */
+    struct cuda_stream *stream; /* stream of the newest record; NULL: none yet */
 };
 
 static struct cuda_dev *cuda_of(struct dev *d)
@@ -35,7 +35,7 @@ static struct cuda_dev *cuda_of(struct dev *d)
     return (struct cuda_dev *)d;
 }
 
-/* For calls without a stream: the device becomes the thread's current one, unless its context is broken. */
+/* For calls without a stream: makes the device the thread's current one; fails if its context is broken. */
 static err_t enter(struct cuda_dev *d, struct why *why)
 {
     if (d->err != OK)
@@ -69,8 +69,7 @@ static err_t check_index(int index, struct why *why)
     if (n == 0)
         return cuda_absent(cudaErrorNoDevice, why);
     if (index < 0 || index >= n)
-        return why_set(why, ERR_NOTFOUND, "there is no CUDA device %d: this machine shows %d, numbered from 0", index,
-                       n);
+        return why_set(why, ERR_NOTFOUND, "there is no CUDA device %d: this machine has %d, numbered from 0", index, n);
     return OK;
 }
 
@@ -112,7 +111,7 @@ static void cuda_close(struct dev *base)
 
 static err_t open_device(int index, struct dev **ret, struct why *why)
 {
-    log_init("dtd-cuda"); /* the module has a log of its own */
+    log_init("dtd-cuda"); /* the module has its own copy of the logger */
     err_t err = check_index(index, why);
     if (err != OK)
         return err;
@@ -125,7 +124,7 @@ static err_t open_device(int index, struct dev **ret, struct why *why)
     cublasStatus_t status = cublasLtCreate(&d->blaslt);
     if (status != CUBLAS_STATUS_SUCCESS) {
         d->blaslt = NULL;
-        err = why_set(why, ERR_INTERNAL, "cuBLASLt does not start on CUDA device %d: %s", index,
+        err = why_set(why, ERR_INTERNAL, "cannot start cuBLASLt on CUDA device %d: %s", index,
                       cublasLtGetStatusString(status));
         goto close;
     }
@@ -148,7 +147,8 @@ static void format_uuid(const cudaUUID_t *u, char *text, size_t size)
              b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
-/* The runtime knows only the newest CUDA that the driver speaks; the driver's own version is the kernel module's. */
+/* The runtime reports only the newest CUDA that the driver supports; the driver's own version is that of the kernel
+ * module. */
 static void format_driver(char *text, size_t size)
 {
     int driver = 0, runtime = 0;
@@ -189,7 +189,8 @@ static err_t facts(struct dev *base, struct dev_facts *ret, struct why *why)
     return OK;
 }
 
-/* What is the same wherever one version of cuBLASLt gives the same bits. */
+/* Identifies the GPU by name and number of multiprocessors: on equal GPUs one version of cuBLASLt gives the same bits.
+ */
 static err_t algorithms(struct dev *base, const char *path, struct why *why)
 {
     struct cuda_dev *d = cuda_of(base);
@@ -218,7 +219,7 @@ static err_t no_memory(struct cuda_dev *d, size_t bytes, const char *what, struc
     if (cudaMemGetInfo(&unused, &total) != cudaSuccess)
         cudaGetLastError();
     return why_set(why, ERR_NOMEM,
-                   "CUDA device %d has no memory for %s: %.2f GiB are wanted, %.2f of %.2f GiB are free", d->base.index,
+                   "CUDA device %d has no memory for %s: %.2f GiB are needed, %.2f of %.2f GiB are free", d->base.index,
                    what, (double)bytes / GIB, (double)unused / GIB, (double)total / GIB);
 }
 
@@ -260,8 +261,7 @@ static err_t pinned_alloc(struct dev *base, size_t bytes, const char *what, void
         return err;
     err = CUDA_WHY(d, cudaHostAlloc(&p, bytes, cudaHostAllocPortable), why);
     if (err == ERR_NOMEM)
-        return why_set(why, ERR_NOMEM, "%.2f GiB of the processor's memory cannot be pinned for %s",
-                       (double)bytes / GIB, what);
+        return why_set(why, ERR_NOMEM, "%.2f GiB of host memory cannot be pinned for %s", (double)bytes / GIB, what);
     if (err != OK)
         return err;
     memset(p, 0, bytes);
@@ -325,7 +325,7 @@ static void stream_free(struct kern_stream *base)
     free(s);
 }
 
-/* What the stream has to say for itself after `code`, which a call that waited for it has answered. */
+/* Returns the stream's recorded failure after `code`, the result of a call that waited for it. */
 static err_t answer(struct cuda_stream *s, cudaError_t code, const char *call, int line, struct why *why)
 {
     if (code != cudaSuccess) {
@@ -362,8 +362,7 @@ static err_t copy(struct kern_stream *s, void *dst, const void *src, size_t byte
     return CUDA_CHECK(s, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, cuda_stream_of(s)->handle));
 }
 
-/* Growing waits for the stream, because what is queued may still use the old block. It happens in the first steps only.
- */
+/* Growing waits for the stream, because queued work may still use the old block. It happens only in the first steps. */
 void *cuda_scratch(struct kern_stream *base, size_t bytes)
 {
     struct cuda_stream *s = cuda_stream_of(base);
@@ -430,7 +429,7 @@ static err_t event_record(struct dev_event *e, struct kern_stream *s)
 {
     if (!cuda_enter(s))
         return cuda_stream_of(s)->err;
-    /* Not through CUDA_CHECK: the newest work of the stream is what stands before the record. */
+    /* Not through CUDA_CHECK: the record itself must not count as the newest work of the stream. */
     cudaError_t code = cudaEventRecord(e->handle, cuda_stream_of(s)->handle);
     if (code != cudaSuccess)
         return cuda_check(s, code, "cudaEventRecord", __FILE__, __LINE__);
@@ -455,7 +454,7 @@ static err_t event_sync(struct dev_event *e, struct why *why)
     return answer(e->stream, cudaEventSynchronize(e->handle), "cudaEventSynchronize", __LINE__, why);
 }
 
-/* A failure counts as over: whoever then waits for the event is told. */
+/* A failed event counts as complete: the next wait for it returns the failure. */
 static bool event_over(struct dev_event *e)
 {
     if (!e->stream || !cuda_enter(&e->stream->base))

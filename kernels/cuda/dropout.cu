@@ -1,5 +1,6 @@
-/* Dropout by Philox4x32-10: a thread makes the four words of a counter, for four neighbours of a row. Counters are of
- * global coordinates, so the first and the last of a row may have neighbours that are not here. */
+/* Dropout by Philox4x32-10: a thread computes the four words of a counter for four neighbouring elements of a row.
+ * Counters refer to global coordinates, so the first and the last counter of a row may include elements outside of it.
+ */
 #include "kernels/cuda/philox.h"
 #include "kernels/cuda/vec.h"
 
@@ -10,12 +11,12 @@
 
 struct dropout {
     struct kern_dropout d;
-    int64_t quads; /* enough for a row, wherever it begins */
+    int64_t quads; /* counters per row, enough for any first column */
     uint32_t bound;
     float scale;
 };
 
-/* Elements j .. j + 3 of a row, as far as it has them. */
+/* Elements j .. j + 3, as far as the row has them. */
 template <bool WHOLE>
 static __device__ __forceinline__ void drop_quad(const struct dropout &a, uint64_t quad, int64_t j, const elem *x,
                                                  elem *y)
@@ -38,7 +39,7 @@ static __device__ __forceinline__ void drop_quad(const struct dropout &a, uint64
         vec_store(y + j, v);
 }
 
-/* WHOLE: rows begin and end with a counter, and are aligned. */
+/* WHOLE: rows begin and end at a counter's boundary and are aligned. */
 template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) drop_rows(struct dropout a)
 {
     for (int64_t i = blockIdx.x; i < a.d.t; i += gridDim.x) {

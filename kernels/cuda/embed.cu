@@ -1,12 +1,14 @@
 /* Token and position embeddings.
  *
- * The gradient adds rows to rows that are named by ids, without atomics. The tokens are put into the order of (id,
- * token): runs of 512 by counting, then merged two by two, every key finding its place by binary search; keys differ,
- * so there is one right order. That order is cut into pieces of 16 whatever the ids are, and a block sums a piece: an
- * id that all tokens share keeps the whole chip busy. A piece adds to the table what begins in it; what continues an
- * earlier piece's run of one id it leaves in scratch, and a last launch adds those sums, in order, for every run that
- * went on. So each row gets its own piece's sum of ascending tokens, then the sum of the following pieces' sums: always
- * the same order. Positions are ids whose order is known (t % seq), and take the same way. */
+ * The gradient adds rows to the table rows that the ids select, without atomics. The tokens are sorted by (id, token):
+ * runs of 512 by counting, then merged two by two, where every key finds its position by binary search. Keys are
+ * distinct, so the sorted order is unique.
+ *
+ * The sorted tokens are cut into pieces of 16 whatever the ids are, and a block sums a piece, so an id that all tokens
+ * share still occupies the whole GPU. A piece adds to the table the runs of equal ids that begin in it. The sum of a
+ * run that began in an earlier piece goes to scratch memory, and a last launch adds these sums in order, for every run
+ * that continued. So each row gets its own piece's sum of ascending tokens, then the sums of the following pieces,
+ * always in the same order. Positions are ids with a known order (t % seq) and are processed the same way. */
 #include "kernels/cuda/vec.h"
 
 #include <assert.h>
@@ -58,8 +60,8 @@ void KERN_FN(embed)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, in
 
 /* ---- the order of the tokens ---- */
 
-#define RUN 512           /* keys that a block sorts */
-#define NOWHERE INT32_MAX /* id of tokens that the table has no row for: their keys are the last */
+#define RUN 512           /* number of keys that a block sorts */
+#define NOWHERE INT32_MAX /* id of tokens without a row in the table; their keys come last */
 
 /* id in the upper half, token in the lower */
 static __device__ __forceinline__ uint64_t key_of(int64_t id, int64_t token)
@@ -77,7 +79,7 @@ static __device__ __forceinline__ int64_t key_token(uint64_t key)
     return (int64_t)(key & 0xffffffffu);
 }
 
-/* A key's place in its run is how many are smaller. */
+/* A key's position in its run is the number of smaller keys. */
 static __global__ void __launch_bounds__(RUN)
     sort_runs(int64_t t, int64_t lo, int64_t hi, const int32_t *__restrict__ ids, uint64_t *__restrict__ keys)
 {
@@ -94,7 +96,7 @@ static __global__ void __launch_bounds__(RUN)
         keys[first + place] = key;
 }
 
-/* How many of the n ascending keys are smaller than `key`. */
+/* The number of the n ascending keys that are smaller than `key`. */
 static __device__ __forceinline__ int64_t keys_below(const uint64_t *keys, int64_t n, uint64_t key)
 {
     int64_t lo = 0;
@@ -107,7 +109,7 @@ static __device__ __forceinline__ int64_t keys_below(const uint64_t *keys, int64
     return lo;
 }
 
-/* Runs of `width` become runs of twice that: a key moves by how many of the neighbour run stand before it. */
+/* Merges runs of `width` into runs of twice that: a key moves by the number of smaller keys in the neighbouring run. */
 static __global__ void __launch_bounds__(SPAN_THREADS)
     merge_runs(int64_t t, int64_t width, const uint64_t *__restrict__ from, uint64_t *__restrict__ to)
 {
@@ -119,7 +121,7 @@ static __global__ void __launch_bounds__(SPAN_THREADS)
     }
 }
 
-/* Leaves the order in one of the two arrays, and says in which. */
+/* Returns the one of the two arrays that holds the sorted keys. */
 static uint64_t *order_by_id(struct kern_stream *s, int64_t t, int64_t lo, int64_t hi, const int32_t *ids,
                              uint64_t *keys, uint64_t *other)
 {
@@ -133,7 +135,7 @@ static uint64_t *order_by_id(struct kern_stream *s, int64_t t, int64_t lo, int64
     return keys;
 }
 
-/* The first t % seq positions have one token more than the others. */
+/* The first t % seq positions occur once more than the others. */
 static __global__ void __launch_bounds__(SPAN_THREADS) order_positions(int64_t t, int64_t seq, uint64_t *keys)
 {
     int64_t tokens = t / seq, longer = t % seq, split = longer * (tokens + 1);
@@ -152,7 +154,7 @@ struct rows_add {
     int64_t t, d, pieces;
     const uint64_t *keys; /* [t], ascending */
     const elem *dy;
-    float *partial; /* [pieces, d]: of the run that an earlier piece began */
+    float *partial; /* [pieces, d]: sum of the run that an earlier piece began */
     float *out;
 };
 
@@ -167,13 +169,13 @@ static __device__ __forceinline__ void row_add(float *row, int64_t j, int64_t d,
     row_store<WHOLE>(row, j, d, sum);
 }
 
-/* Whether the keys at i - 1 and i are of one id. */
+/* Whether the keys at i - 1 and i have the same id. */
 static __device__ __forceinline__ bool goes_on(const struct rows_add &a, int64_t i)
 {
     return i > 0 && i < a.t && key_id(a.keys[i - 1]) == key_id(a.keys[i]);
 }
 
-/* One run of columns of a piece. */
+/* Sums one run of columns of a piece. */
 template <bool WHOLE>
 static __device__ __forceinline__ void piece_sum(const struct rows_add &a, int64_t piece, int64_t j)
 {
@@ -206,7 +208,7 @@ template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) sum
     piece_sum<WHOLE>(a, i, j);
 }
 
-/* The pieces behind `piece` that its last run reaches into, 0 when it did not begin there. */
+/* The number of pieces after `piece` into which its last run extends; 0 if that run did not begin in `piece`. */
 static __device__ __forceinline__ int64_t pieces_reached(const struct rows_add &a, int64_t piece)
 {
     int64_t begin = piece * PIECE, end = begin + PIECE;
@@ -256,8 +258,8 @@ static void rows_add(struct kern_stream *s, const struct rows_add *a)
     }
 }
 
-/* Floor: dy once, twice with positions, and the rows of the table that tokens name read and written in float32. The
- * keys are 8 bytes a token and pass, of which there are 1 + log2(T / 512). */
+/* Floor: dy once, twice with positions, and the table rows of the tokens read and written in float32. The keys are 8
+ * bytes per token and pass; there are 1 + log2(T / 512) passes. */
 void KERN_FN(embed_grad)(struct kern_stream *s, int64_t t, int64_t d, int64_t seq, int64_t lo, int64_t hi,
                          const int32_t *ids, const void *dy, void *d_table, void *d_pos)
 {

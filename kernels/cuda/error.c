@@ -1,21 +1,21 @@
-/* Failures of CUDA, made into a code and a sentence where they enter.
+/* Converts failures of CUDA to a code and a sentence where they enter.
  *
- * CUDA tells a failed kernel to whoever asks next, on any stream of the device, so the sentence names the call that was
- * told and the newest thing that the stream had queued before it. A failure that leaves the context unusable is kept
- * with the device: every later call repeats that first sentence instead of whatever follows from it. */
+ * CUDA reports a failed kernel to the next call on any stream of the device. The sentence therefore names that call and
+ * the newest work that its stream had queued before. A failure that makes the context unusable is kept with the device:
+ * every later call repeats that first sentence instead of a consequence of it. */
 #include "kernels/cuda/cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Codes that headers before CUDA 12.8 do not name; a newer driver may still report them. */
+/* Codes that headers before CUDA 12.8 do not define; a newer driver may still report them. */
 #define CONTAINED ((cudaError_t)226)
 #define TENSOR_MEMORY_LEAK ((cudaError_t)721)
 
-/* What a code means to the caller; `breaks`: the context is of no use afterwards. Any other is ERR_INTERNAL. Those that
- * break are the codes after which, by the vendor's driver_types.h, the process must be terminated, the errors of
- * hardware, that of a context that is gone, and that without a name. */
+/* The meaning of a code for the caller; other codes are ERR_INTERNAL. `breaks`: the context is unusable afterwards.
+ * This holds for the codes after which, by the vendor's driver_types.h, the process must be terminated, for hardware
+ * errors, for a lost context, and for the unnamed code. */
 static const struct {
     cudaError_t code;
     err_t err;
@@ -63,7 +63,7 @@ static err_t code_err(cudaError_t code, bool *ret_breaks)
     return ERR_INTERNAL;
 }
 
-/* As in the tree, wherever that was built. */
+/* The path relative to the source tree, for any build folder. */
 static const char *place_of(const char *file)
 {
     const char *p = strstr(file, "kernels/cuda/");
@@ -114,7 +114,7 @@ err_t cuda_check(struct kern_stream *base, cudaError_t code, const char *call, c
         s->line = line;
         return OK;
     }
-    cudaGetLastError(); /* or the next launch would be told this one's failure */
+    cudaGetLastError(); /* else the next launch would report this failure */
     if (d->err != OK)
         return remember(s, d->err, &d->why);
     bool breaks;
@@ -167,7 +167,7 @@ bool cuda_enter(struct kern_stream *s)
     return code == cudaSuccess || cuda_check(s, code, "cudaSetDevice", __FILE__, __LINE__) == OK;
 }
 
-/* The oldest driver that a runtime of this version works with, as the vendor's compatibility table has it. */
+/* The oldest driver that a runtime of this version works with, from the vendor's compatibility table. */
 static int driver_wanted(void)
 {
     return CUDART_VERSION >= 13000 ? 580 : 525;
@@ -182,13 +182,13 @@ err_t cuda_absent(cudaError_t code, struct why *why)
     if (code == cudaErrorInsufficientDriver && driver == 0)
         return why_set(
             why, ERR_UNSUPPORTED,
-            "no NVIDIA driver answers on this machine: libcuda.so.1 or the kernel's driver is missing; install "
+            "no NVIDIA driver responds on this machine: libcuda.so.1 or the kernel's driver is missing; install "
             "driver %d or newer (nvidia-smi then lists the GPUs)",
             driver_wanted());
     if (code == cudaErrorInsufficientDriver)
         return why_set(
             why, ERR_UNSUPPORTED,
-            "the NVIDIA driver is too old: it knows CUDA %d.%d and this build needs CUDA %d.%d; install driver "
+            "the NVIDIA driver is too old: it supports CUDA %d.%d and this build needs CUDA %d.%d; install driver "
             "%d or newer",
             driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, driver_wanted());
     if (code == cudaErrorNoDevice) {

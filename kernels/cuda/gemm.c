@@ -1,15 +1,17 @@
-/* Products: x = op(A) op(B) with what a program wants done to it, by cuBLASLt with float32 accumulation, never TF32.
+/* Matrix products x = op(A) op(B) and the operations that a program attaches to them, by cuBLASLt with float32
+ * accumulation, never TF32.
  *
- * A product is tried with its epilogue fused: bias, GELU with what its gradient needs, GELU's gradient, or the sum over
- * k of an operand (a bias' gradient). Where cuBLASLt is not to do a fused form (gemm_product.h: it cannot, it is slower
- * that way, or not exact), or a pointer or leading dimension is not aligned as that form asks, the plain product and
- * kernels of our own do the same: the bias is written into the result first and the product adds to it, so that x is
- * rounded once in both ways. Where cuBLASLt has no algorithm for the plain product either, gemm_own.cu does it. In
- * float32 GELU is always ours: how exactly the library computes it is written nowhere.
+ * A product first tries to fuse its epilogue: bias, GELU with the values that its gradient needs, GELU's gradient, or
+ * the sum over k of an operand (the gradient of a bias). The fused form is not used if cuBLASLt must not compute it
+ * (gemm_product.h: it cannot, it is slower that way, or it is not exact), or if a pointer or leading dimension is not
+ * aligned as that form requires. Then the plain product and our own kernels give the same result: the bias is written
+ * to the result first and the product adds to it, so x is rounded once in both cases. If cuBLASLt has no algorithm for
+ * the plain product either, gemm_own.cu computes it. In float32 our own kernel always computes GELU, because the
+ * library's accuracy is not documented.
  *
- * A fused sum overwrites, so it goes to scratch and is added from there.
+ * A fused sum overwrites its output, so it goes to scratch memory and is added from there.
  *
- * Matrices that span 2^31 elements and more are cut, because not every algorithm of the library counts in 64 bits. */
+ * Matrices that span 2^31 elements or more are cut, because not every algorithm of the library uses 64-bit indices. */
 #include "kernels/cuda/gemm_fill.h"
 #include "kernels/cuda/gemm_product.h"
 #include "kernels/cuda/reduce.h"
@@ -19,11 +21,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#ifndef GEMM_SPAN /* a test makes it small */
+#ifndef GEMM_SPAN /* a test sets a small value */
 #define GEMM_SPAN INT32_MAX
 #endif
-#define GEMM_CUT_ALIGN 256 /* cuts fall on multiples, so that parts stay aligned */
-#define FUSED_ALIGN 16     /* bytes, of vectors and of aux */
+#define GEMM_CUT_ALIGN 256 /* cuts are at multiples of this, so that parts stay aligned */
+#define FUSED_ALIGN 16     /* alignment of vectors and of aux, bytes */
 #define AUX_LD_ALIGN 8     /* elements */
 #define ELEM_BYTES ((int64_t)(KERN_CUDA_BITS / 8))
 #define WIDE_BYTES ((int64_t)sizeof(float))
@@ -65,7 +67,7 @@ static bool aux_fits(const struct kern_gemm *g)
     return gemm_alignment(g->aux) >= FUSED_ALIGN && g->ldc % AUX_LD_ALIGN == 0;
 }
 
-/* x without act and sums, by a product that adds to the bias. */
+/* Computes x without act and sums, by a product that adds to the bias. */
 static err_t plain_apart(struct kern_stream *s, const struct kern_gemm *g)
 {
     if (g->bias)
@@ -79,13 +81,13 @@ static err_t plain_apart(struct kern_stream *s, const struct kern_gemm *g)
     return OK;
 }
 
-/* x without act and sums. */
+/* Computes x without act and sums. */
 static err_t plain(struct kern_stream *s, const struct kern_gemm *g)
 {
     struct gemm_product p = product_of(g, CUBLASLT_EPILOGUE_BIAS);
     p.vector = offset(g->bias, 0, 1);
     p.apart = plain_apart;
-    /* cuBLASLt takes a bias of the result's type. */
+    /* cuBLASLt requires the bias to have the result's type. */
     bool fits = g->bias && vector_fits(g->bias) && c_bytes(g) == ELEM_BYTES;
     err_t err = fits ? gemm_product(s, &p) : ERR_UNSUPPORTED;
     return err == ERR_UNSUPPORTED ? plain_apart(s, g) : err;
@@ -103,7 +105,7 @@ static void act_gelu_grad(struct kern_stream *s, int64_t n, const void *aux, voi
     KERN_FN(gelu_grad)(s, n, aux, c, c);
 }
 
-/* Row by row where rows do not follow each other. */
+/* Applies the activation row by row if rows are not contiguous. */
 static void act_rows(struct kern_stream *s, const struct kern_gemm *g, act_fn *fn)
 {
     bool dense = g->ldc == g->n;
@@ -112,7 +114,7 @@ static void act_rows(struct kern_stream *s, const struct kern_gemm *g, act_fn *f
         fn(s, length, offset(g->aux, i * g->ldc, ELEM_BYTES), offset(g->c, i * g->ldc, ELEM_BYTES));
 }
 
-/* x to where the activation reads it, then the activation. */
+/* Computes x into the activation's input, then applies the activation. */
 static err_t in_steps(struct kern_stream *s, const struct kern_gemm *g)
 {
     struct kern_gemm x = *g;
@@ -150,7 +152,7 @@ static err_t with_act(struct kern_stream *s, const struct kern_gemm *g)
 
 /* ---- sums over k ---- */
 
-/* [m] += op(A) summed along k: down the columns of what is stored, or along its rows. */
+/* [m] += op(A) summed along k, which is down the columns of the stored matrix or along its rows. */
 static void sum_of_a(struct kern_stream *s, const struct kern_gemm *g)
 {
     if (g->trans_a)
@@ -183,11 +185,11 @@ static err_t with_sum_apart(struct kern_stream *s, const struct kern_gemm *g)
     return err;
 }
 
-/* One sum as the product's epilogue. The library writes it in the result's type, so that has to be the wide one. B is
- * cuBLASLt's first operand. */
+/* Computes one sum as the product's epilogue. The library writes it in the result's type, so that must be the wide
+ * type. B is cuBLASLt's first operand. */
 static err_t with_sum(struct kern_stream *s, const struct kern_gemm *g, bool of_b)
 {
-    struct kern_gemm one = *g; /* and no other sum */
+    struct kern_gemm one = *g; /* without the other sum */
     int64_t length = of_b ? g->n : g->m;
     void *to = of_b ? g->b_sum : g->a_sum;
     if (c_bytes(g) != WIDE_BYTES)
@@ -205,7 +207,7 @@ static err_t with_sum(struct kern_stream *s, const struct kern_gemm *g, bool of_
 
 /* ---- the whole ---- */
 
-/* c, and at most one of the sums with it: then that is cleared in `left`. */
+/* Computes c and at most one of the sums with it; that sum is cleared in `left`. */
 static err_t result(struct kern_stream *s, const struct kern_gemm *g, struct kern_gemm *left)
 {
     if (g->m == 0 || g->n == 0)
@@ -239,7 +241,7 @@ static bool too_far(int64_t rows, int64_t ld)
     return rows > 0 && ld > GEMM_SPAN / rows;
 }
 
-/* Cuts along the dimension that makes rows of what is too large: '\0' when nothing is. */
+/* The dimension to cut: the one that makes the rows of a matrix that is too large; '\0' if none is. */
 static char cut_of(const struct kern_gemm *g)
 {
     if (too_far(g->m, g->ldc) || (!g->trans_a && too_far(g->m, g->lda)))
@@ -251,7 +253,8 @@ static char cut_of(const struct kern_gemm *g)
     return '\0';
 }
 
-/* Rows [from, from + length) of the dimension. Sums are over k: cut along m or n, one of them belongs to one part. */
+/* Rows [from, from + length) of the dimension. Sums are over k: if the cut is along m or n, one of the two sums belongs
+ * to the first part alone. */
 static struct kern_gemm part_of(const struct kern_gemm *g, char cut, int64_t from, int64_t length)
 {
     struct kern_gemm p = *g;
@@ -284,7 +287,7 @@ static err_t gemm_cut(struct kern_stream *s, const struct kern_gemm *g, char cut
 {
     int64_t whole = cut == 'm' ? g->m : cut == 'n' ? g->n : g->k;
     int64_t half = whole / 2 >= GEMM_CUT_ALIGN ? whole / 2 / GEMM_CUT_ALIGN * GEMM_CUT_ALIGN : whole / 2;
-    /* Parts of a sum would be rounded to the result's type, or go through the activation. */
+    /* Partial sums would be rounded to the result's type, or would pass through the activation. */
     if (half == 0 || (cut == 'k' && (c_bytes(g) != WIDE_BYTES || g->act != KERN_ACT_NONE)))
         return gemm_failed(s, g, ERR_UNSUPPORTED, "an operand spans 2^31 elements and cannot be cut", "gemm", __FILE__,
                            __LINE__);

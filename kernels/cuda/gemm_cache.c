@@ -1,7 +1,7 @@
 /* See gemm_cache.h.
  *
- * What cuBLASLt promises: one version of it gives the same bits on every run on GPUs of the same kind with the same
- * number of multiprocessors, as long as the algorithm and the workspace are the same; both are fixed here. */
+ * cuBLASLt guarantees that one version of it gives the same bits on every run on GPUs of the same kind with the same
+ * number of multiprocessors, as long as algorithm and workspace are the same. Both are fixed here. */
 #include "kernels/cuda/gemm_cache.h"
 
 #include <stdlib.h>
@@ -105,12 +105,12 @@ static cublasStatus_t make_layouts(struct gemm_entry *e)
     return status;
 }
 
-/* How the parts of a product that is cut along k may be added up.
+/* How the parts of a product that is split along k may be added.
  *
- * COMPUTE_TYPE writes the parts in float32 into the workspace and adds them in a step of its own. OUTPUT_TYPE does the
- * same in the result's type: where that is float32 the arithmetic is the same, in bfloat16 every part would be rounded.
- * INPLACE adds each part to the result, in the result's type, and the manual says that counters in the workspace
- * "guarantee sequentiality": that no two parts meet, but not in which order they come. A user has reported split
+ * COMPUTE_TYPE writes the parts in float32 to the workspace and adds them in a separate step. OUTPUT_TYPE does the same
+ * in the result's type: if that is float32 the arithmetic is the same, in bfloat16 every part would be rounded. INPLACE
+ * adds each part to the result, in the result's type. The manual states that counters in the workspace "guarantee
+ * sequentiality": no two parts are added at the same time, but their order is not specified. A user has reported split
  * products that differ between runs (NVIDIA/CUDALibrarySamples#243), so INPLACE is not allowed. */
 static uint32_t schemes_of(const struct gemm_key *k)
 {
@@ -140,7 +140,7 @@ static cublasStatus_t make_preference(const struct gemm_key *k, cublasLtMatmulPr
     return status;
 }
 
-/* Whether what GetHeuristic or AlgoCheck says of an algorithm is within our limits. */
+/* Whether an algorithm, as described by GetHeuristic or AlgoCheck, is within our limits. */
 static bool fits(const cublasLtMatmulHeuristicResult_t *r)
 {
     return r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= GEMM_WORKSPACE;

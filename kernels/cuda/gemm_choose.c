@@ -1,11 +1,11 @@
-/* Which algorithm does a product, and whether its epilogue is fused (gemm_product.h).
+/* Chooses the algorithm of a product, and whether its epilogue is fused (gemm_product.h).
  *
- * Timing must not disturb what a product computes. One that overwrites c may run as often as it likes before it counts;
- * one that adds to c, or to sums, is timed on memory of its own, as large as they are, which is given back at once.
- * Where there is none to spare, nothing is timed and the first proposal is kept.
+ * Timing must not disturb the result of a product. A product that overwrites c can run any number of times before the
+ * real run. One that adds to c, or to sums, is timed on separate memory of the same size, which is freed at once. If
+ * there is not enough memory, nothing is timed and the first proposal is used.
  *
- * What is timed is noisy, and a choice is for good: another candidate must be faster by more than the noise to be taken
- * instead of one that cuBLASLt prefers, and the separate form to be taken instead of the fused one. */
+ * Times are noisy, and a choice is permanent. Another candidate therefore replaces cuBLASLt's preferred one, and the
+ * separate form replaces the fused one, only if it is faster by more than the noise. */
 #include "kernels/cuda/gemm_file.h"
 #include "kernels/cuda/gemm_inner.h"
 
@@ -14,16 +14,17 @@
 #include <math.h>
 #include <string.h>
 
-#define ROUNDS 3      /* of which the fastest counts: others may have the GPU or its memory meanwhile */
-#define CALLS 4       /* of a round, so that a small product is not only its launch */
+#define ROUNDS 3      /* the fastest round counts, because others may use the GPU or its memory in the meantime */
+#define CALLS 4       /* calls per round, so that launch overhead does not dominate small products */
 #define FASTER 0.98   /* times between runs of one algorithm differ by about 1 % */
-#define MEMORY_PART 2 /* at most this part of the free memory is taken to time on */
+#define MEMORY_PART 2 /* at most 1/MEMORY_PART of the free memory is used for timing */
 
-_Static_assert(sizeof(cublasLtMatmulAlgo_t) == GEMM_ALGO_WORDS * sizeof(uint64_t), "as it stands in the file");
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == GEMM_ALGO_WORDS * sizeof(uint64_t),
+               "the file stores the algorithm as words");
 
 /* ---- what is timed ---- */
 
-/* The product on outputs that may be spoilt. */
+/* A product whose outputs may be overwritten. */
 struct trial {
     struct gemm_product p;
     struct kern_gemm g;
@@ -32,7 +33,7 @@ struct trial {
     cudaEvent_t from, to;
 };
 
-/* A place of `bytes` in the trial's memory that is aligned as `like` is. Called without memory it only adds up. */
+/* Allocates `bytes` in the trial's memory with the alignment of `like`. With memory NULL it only adds up the size. */
 static void *place(char *memory, size_t *used, const void *like, size_t bytes)
 {
     size_t at = (*used + GEMM_ALIGN_MOST - 1) / GEMM_ALIGN_MOST * GEMM_ALIGN_MOST + (uintptr_t)like % GEMM_ALIGN_MOST;
@@ -40,7 +41,7 @@ static void *place(char *memory, size_t *used, const void *like, size_t bytes)
     return memory + at;
 }
 
-/* Whoever does the product apart adds to its sums; fused, they go to scratch. */
+/* The separate form adds to its sums; the fused form writes them to scratch memory. */
 static size_t lay_out(const struct gemm_product *p, struct kern_gemm *g, char *memory)
 {
     const size_t c_elem = p->c_type == CUDA_R_32F ? 4 : 2;
@@ -54,8 +55,8 @@ static size_t lay_out(const struct gemm_product *p, struct kern_gemm *g, char *m
     return used;
 }
 
-/* In the stream's order: cudaFree would wait for the whole device, and so for messages that a peer sends only after it
- * has received ours. ERR_LIMIT, without a trace: there is no memory to spare. */
+/* Allocates and frees in stream order, because cudaFree would wait for the whole device, and so for messages that a
+ * peer sends only after it has received ours. ERR_LIMIT, recorded nowhere: there is not enough free memory. */
 static err_t trial_memory(struct kern_stream *s, struct trial *t)
 {
     size_t bytes = lay_out(&t->p, &t->g, NULL), unused, total;
@@ -100,7 +101,7 @@ static err_t trial_begin(struct kern_stream *s, const struct gemm_product *p, st
 
 typedef err_t trial_fn(struct kern_stream *s, struct trial *t);
 
-/* ERR_UNSUPPORTED, without a trace, when cuBLASLt does not do it. */
+/* ERR_UNSUPPORTED, recorded nowhere, when cuBLASLt cannot run the algorithm. */
 static err_t run_algorithm(struct kern_stream *s, struct trial *t)
 {
     void *workspace = gemm_workspace(s, &t->p);
@@ -129,7 +130,7 @@ static err_t time_round(struct kern_stream *s, struct trial *t, trial_fn *run, d
     return err;
 }
 
-/* Of a call, behind one that does what is done only once. */
+/* Times a call, after a first call that does all one-time work. */
 static err_t time_calls(struct kern_stream *s, struct trial *t, trial_fn *run, double *ret_us)
 {
     err_t err = run(s, t);
@@ -148,7 +149,7 @@ static void take_algo(struct gemm_entry *e, const cublasLtMatmulAlgo_t *algo)
     e->state = GEMM_ALGO;
 }
 
-/* The fastest algorithm into the entry; infinity when cuBLASLt does none of them after all. */
+/* Stores the fastest algorithm in the entry; returns infinity if cuBLASLt cannot run any of them. */
 static err_t time_candidates(struct kern_stream *s, struct trial *t, const struct gemm_candidates *c, double *ret_us)
 {
     int best = -1;
@@ -171,7 +172,7 @@ static err_t time_candidates(struct kern_stream *s, struct trial *t, const struc
     return OK;
 }
 
-/* The separate form comes first: choosing what it consists of may move the entry. */
+/* Times the separate form first, because choosing its algorithms may move the entry. */
 static err_t time_forms(struct kern_stream *s, struct trial *t, const struct gemm_candidates *c, double *ret_us)
 {
     double apart = INFINITY;
@@ -188,7 +189,7 @@ static err_t time_forms(struct kern_stream *s, struct trial *t, const struct gem
 
 /* ---- choosing ---- */
 
-/* What the file has for the entry. */
+/* Takes the file's choice for the entry. */
 static bool take_kept(struct cuda_dev *d, struct gemm_entry *e)
 {
     struct gemm_choice *c;
@@ -203,12 +204,13 @@ static bool take_kept(struct cuda_dev *d, struct gemm_entry *e)
             take_algo(e, &algo);
             return true;
         }
-        gemm_file_refuse(d->algorithms, c, "cuBLASLt does not do the product that way");
+        gemm_file_refuse(d->algorithms, c, "cuBLASLt cannot compute the product that way");
     }
     return false;
 }
 
-/* Others' choice, where they were first. That cuBLASLt does not do a product at all is no choice. */
+/* Adds the choice to the file, or takes the choice of another process that was first. A product that cuBLASLt cannot
+ * compute at all is not recorded. */
 static void keep(struct cuda_dev *d, struct gemm_entry *e, double us)
 {
     struct gemm_choice c;
@@ -224,7 +226,7 @@ static void keep(struct cuda_dev *d, struct gemm_entry *e, double us)
         take_kept(d, e);
 }
 
-/* Times on outputs that may be spoilt. ERR_LIMIT, without a trace: there is no memory for them. */
+/* Times on outputs that may be overwritten. ERR_LIMIT, recorded nowhere: there is no memory for them. */
 static err_t choose_by_time(struct kern_stream *s, const struct gemm_product *p, const struct gemm_candidates *c,
                             double *ret_us)
 {
@@ -253,7 +255,7 @@ static void tell_none(const struct gemm_entry *e)
                  (long long)e->key.ldb, (long long)e->key.ldc, e->key.a_align, e->key.b_align, e->key.c_align);
 }
 
-/* A fused GELU must be exact, whoever is faster. */
+/* A fused GELU must be exact, even if it is faster than the separate form. */
 static err_t check_gelu(struct kern_stream *s, struct gemm_product *p, struct gemm_entry *e)
 {
     bool exact = true;
@@ -266,7 +268,7 @@ static err_t check_gelu(struct kern_stream *s, struct gemm_product *p, struct ge
     return OK;
 }
 
-/* Times, or takes the first proposal. */
+/* Chooses by timing, or takes the first proposal. */
 static err_t choose_algorithm(struct kern_stream *s, struct gemm_product *p, const struct gemm_candidates *c,
                               bool timed, struct gemm_entry **e, double *ret_us)
 {

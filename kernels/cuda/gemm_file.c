@@ -6,11 +6,11 @@
  *     # what the columns are
  *     32768 3072 768 768 3072 3072 0 0 0 164 14 14 64 64 64 64 64 apart 412.250 0f3a8e91c5d2b746
  *
- * Where this line has "apart", one with an algorithm has its 64 bytes as 128 hex digits.
+ * In a line with an algorithm, its 64 bytes appear as 128 hex digits in place of "apart".
  *
- * Writers hold the lock exclusively and readers share it, so an unfinished last line is never somebody's work in
- * progress: it was cut off, and counts as damaged. A writer that comes later ends it first. What cannot be appended
- * whole is taken back. */
+ * Writers lock the file exclusively and readers share the lock, so an unfinished last line is never a write in
+ * progress: it was cut off and counts as damaged. A later writer terminates it first. A writer that cannot append a
+ * whole line removes the part that it has written. */
 #include "kernels/cuda/gemm_file.h"
 
 #include "common/base/clock.h"
@@ -33,9 +33,9 @@
 #define COLUMNS                                                                                             \
     "# m n k lda ldb ldc trans_a trans_b accumulate epilogue type c_type, alignments of a b c vector aux, " \
     "algorithm, microseconds, checksum\n"
-/* Some 30,000 choices; a job has some dozens. */
+/* About 30,000 choices; a job has some dozens. */
 #define MOST_BYTES ((size_t)16 << 20)
-/* Others hold the lock while they write one line and the disk takes it. */
+/* Other processes hold the lock only while they write one line and sync it to disk. */
 #define LOCK_MS 10000
 #define LOCK_RETRY_US 1000
 
@@ -43,7 +43,7 @@ struct gemm_file {
     char path[PATH_MAX];
     int fd;
     bool takes;     /* choices can be added */
-    bool torn;      /* what was read ends within a line, which has been counted */
+    bool torn;      /* the content ends within a line, which has been counted */
     int line;       /* lines read */
     off_t read_end; /* bytes read */
     struct gemm_choice *choices;
@@ -95,7 +95,7 @@ static bool parse_algo(const char *text, struct gemm_choice *c)
     return true;
 }
 
-/* Lenient, and then strict at once: the choice must print as the line that it was read from. */
+/* sscanf is lenient, so the result is checked: it must print as exactly the line that was read. */
 bool gemm_choice_parse(const char *line, struct gemm_choice *ret)
 {
     struct gemm_choice c;
@@ -108,7 +108,7 @@ bool gemm_choice_parse(const char *line, struct gemm_choice *ret)
                    &k->m, &k->n, &k->k, &k->lda, &k->ldb, &k->ldc, &k->trans_a, &k->trans_b, &k->accumulate,
                    &k->epilogue, &k->type, &k->c_type, &k->a_align, &k->b_align, &k->c_align, &k->vector_align,
                    &k->aux_align, algo, &c.us);
-    /* A time that is longer is none, and would not fit into a line. */
+    /* A longer number is not a valid time and would not fit into a line. */
     if (n != 19 || !(c.us >= 0 && c.us < 1e12) || strlen(algo) > 128 || !parse_algo(algo, &c))
         return false;
     if (!c.apart && strlen(algo) != 128)
@@ -159,7 +159,7 @@ static err_t choice_keep(struct gemm_file *f, const struct gemm_choice *c)
     return OK;
 }
 
-/* A whole line of `length` bytes, or the cut-off rest of one; a zero stands behind it. */
+/* Processes a whole line of `length` bytes, or the cut-off rest of one; text[length] is 0. */
 static err_t take_line(struct gemm_file *f, const char *text, size_t length)
 {
     struct gemm_choice c;
@@ -193,14 +193,14 @@ static err_t take_text(struct gemm_file *f, char *text, size_t length)
     return err;
 }
 
-/* Everything behind what has been read; the lock is held. */
+/* Reads everything that was appended since the last read; the caller holds the lock. */
 static err_t read_rest(struct gemm_file *f, struct why *why)
 {
     struct stat st;
     if (fstat(f->fd, &st))
         return io_failed(f, errno, "read", why);
     if (st.st_size < f->read_end || (size_t)st.st_size > MOST_BYTES)
-        return why_set(why, ERR_LIMIT, "%s has %lld bytes: it was cut off, or is no algorithm file", f->path,
+        return why_set(why, ERR_LIMIT, "%s has %lld bytes: it was cut off, or is not an algorithm file", f->path,
                        (long long)st.st_size);
     size_t length = (size_t)(st.st_size - f->read_end);
     char *text = malloc(length + 1);
@@ -223,7 +223,8 @@ static size_t print_header(const char *gpu, uint64_t library, char *ret, size_t 
     return (size_t)snprintf(ret, size, FORMAT "\ngpu %s\ncublaslt %" PRIu64 "\n", gpu, library);
 }
 
-/* In a folder: the GPU's name, with dashes for what is neither letter nor digit, and the library's version. */
+/* In a folder, the file is named after the GPU, with dashes for characters that are neither letters nor digits, and the
+ * library's version. */
 static err_t set_path(struct gemm_file *f, const char *path, const char *gpu, uint64_t library, struct why *why)
 {
     struct stat st;
@@ -248,7 +249,7 @@ static err_t open_fd(struct gemm_file *f, struct why *why)
     return S_ISREG(st.st_mode) ? OK : why_set(why, ERR_INVALID, "%s is not a file", f->path);
 }
 
-/* An empty file gets its header; another's must be ours. The lock is held. */
+/* Writes the header of an empty file; the header of any other file must equal ours. The caller holds the lock. */
 static err_t agree_on_header(struct gemm_file *f, const char *gpu, uint64_t library, struct why *why)
 {
     char ours[512], text[512];
@@ -266,7 +267,7 @@ static err_t agree_on_header(struct gemm_file *f, const char *gpu, uint64_t libr
     }
     if ((size_t)n != length || memcmp(text, ours, length) != 0)
         return why_set(why, ERR_STALE,
-                       "%s is of another GPU, cuBLASLt or format: it does not begin with \"" FORMAT
+                       "%s belongs to another GPU, cuBLASLt or format: it does not begin with \"" FORMAT
                        "\", \"gpu %s\" and \"cublaslt %" PRIu64 "\"",
                        f->path, gpu, library);
     f->read_end = (off_t)length;
@@ -335,7 +336,7 @@ void gemm_file_refuse(struct gemm_file *f, struct gemm_choice *c, const char *ca
 static void give_up(struct gemm_file *f, const struct why *why)
 {
     if (f->takes)
-        log_warn("algorithms no more are chosen by timing, because none can be kept why=\"%s\"", why->text);
+        log_warn("algorithms are no longer chosen by timing, because they cannot be stored why=\"%s\"", why->text);
     f->takes = false;
 }
 
@@ -351,7 +352,7 @@ void gemm_file_refresh(struct gemm_file *f)
         give_up(f, &why);
 }
 
-/* The lock is held, and everything read. */
+/* The caller holds the lock and has read the whole file. */
 static err_t append(struct gemm_file *f, const struct gemm_choice *c, struct why *why)
 {
     char text[GEMM_LINE_BYTES + 2] = "\n";
@@ -363,7 +364,7 @@ static err_t append(struct gemm_file *f, const struct gemm_choice *c, struct why
     if (err == OK)
         return OK;
     if (ftruncate(f->fd, f->read_end))
-        log_warn("algorithms a line may stand there in part file=%s", f->path);
+        log_warn("algorithms a partial line may remain file=%s", f->path);
     return why_set(why, err, "%s cannot be written: %s", f->path, err_text(err));
 }
 

@@ -1,5 +1,5 @@
-/* See gemm_fill.h. Seldom run: where cuBLASLt cannot add a bias itself, or where a product has no terms. A block takes
- * rows, its threads neighbouring columns. */
+/* See gemm_fill.h. Rarely used: when cuBLASLt cannot add a bias itself, or when a product has no terms. A block
+ * processes rows, its threads neighbouring columns. */
 #include "kernels/cuda/gemm_fill.h"
 #include "kernels/cuda/vec.h"
 

@@ -1,22 +1,22 @@
-/* How exactly a fused GELU is computed is written nowhere, and some GPUs have a tanh that is good to eleven bits only.
- * Where GELU is close to zero that is nothing like what kern_ops.gelu promises: it takes 1 + tanh, and near -3 the
- * error is a fifth of the value, which no test on the scale of a whole matrix sees. So the algorithm is asked, once,
- * with values that show it.
+/* Checks whether an algorithm's fused GELU is exact enough. The library does not document its accuracy, and some GPUs
+ * have a tanh with only eleven correct bits. Where GELU is close to zero this violates the contract of kern_ops.gelu:
+ * GELU uses 1 + tanh, and near -3 the error is a fifth of the value, which a test on the scale of a whole matrix does
+ * not detect. So each algorithm runs once with values that show the error.
  *
- * They stand in the first row of the result: the product runs with an alpha that makes its terms too small to count,
- * and x comes from the bias or from c. (An alpha of zero might be done by another kernel.) Only bfloat16 has fused
- * forms. */
+ * These values are in the first row of the result. The product runs with an alpha that makes its terms negligible, and
+ * x comes from the bias or from c. (With an alpha of zero the library might run another kernel.) Only bfloat16 has
+ * fused forms. */
 #include "kernels/cuda/gemm_inner.h"
 
 #include <math.h>
 #include <string.h>
 
-/* bfloat16 holds each of them. The most telling ones come first, for a result of few columns. */
+/* bfloat16 represents each of them exactly. The most sensitive ones come first, for results with few columns. */
 static const float points[] = {-3, -2.5f, -4, -2, -3.5f, -1.5f, -5, -1, -0.5f, 0.5f, -0.25f, 1, 0.125f, 2, 3.5f, 6};
 #define POINTS ((int64_t)(sizeof(points) / sizeof(points[0])))
-#define TINY 0x1p-100f /* alpha: with it a term of 2^40 changes none of the points */
-/* Rounding to bfloat16 is off by at most 2^-8 of a value, float32 arithmetic by some 2^-22 where 1 + tanh is almost
- * nothing, and a tanh of eleven bits by 2^-11 there. */
+#define TINY 0x1p-100f /* alpha: even a term of 2^40 then changes none of the points */
+/* Rounding to bfloat16 has an error of at most 2^-8 of a value; float32 arithmetic one of about 2^-22 where 1 + tanh is
+ * almost 0, and a tanh of eleven bits one of 2^-11 there. */
 #define RELATIVE 0x1p-8
 #define ABSOLUTE 0x1p-18
 
@@ -48,7 +48,7 @@ static double gelu_slope(double x)
 }
 
 struct probe {
-    int64_t n; /* points */
+    int64_t n; /* number of points */
     uint16_t points[sizeof(points) / sizeof(points[0])], ones[sizeof(points) / sizeof(points[0])],
         got[sizeof(points) / sizeof(points[0])];
 };
@@ -67,7 +67,7 @@ static err_t queue(struct kern_stream *s, const struct gemm_product *p, struct g
     return gemm_blas_failed(s, p->g, status, "cublasLtMatmul", __FILE__, __LINE__);
 }
 
-/* x is a bias of points. */
+/* Takes the points from a bias. */
 static err_t through_bias(struct kern_stream *s, struct gemm_product *p, struct gemm_entry *e, struct probe *probe,
                           void *scratch, void *vector)
 {
@@ -85,7 +85,7 @@ static err_t through_c(struct kern_stream *s, struct gemm_product *p, struct gem
     return err ? err : queue(s, p, e, 1, scratch);
 }
 
-/* x is 1, and aux, which somebody still needs, is the points for a moment. */
+/* Sets x to 1 and temporarily replaces aux, which is still needed, by the points. */
 static err_t through_aux(struct kern_stream *s, struct gemm_product *p, struct gemm_entry *e, struct probe *probe,
                          void *scratch, void *saved)
 {
@@ -117,7 +117,8 @@ err_t gemm_gelu_is_exact(struct kern_stream *s, const struct gemm_product *produ
     char *scratch = cuda_scratch(s, GEMM_WORKSPACE + room);
     if (!scratch)
         return cuda_stream_of(s)->err;
-    char *vector = scratch + GEMM_WORKSPACE + (uintptr_t)p.vector % GEMM_ALIGN_MOST; /* aligned as the bias is */
+    char *vector =
+        scratch + GEMM_WORKSPACE + (uintptr_t)p.vector % GEMM_ALIGN_MOST; /* with the alignment of the bias */
     for (int64_t i = 0; i < probe.n; i++) {
         probe.points[i] = narrow(points[i]);
         probe.ones[i] = narrow(1);

@@ -1,26 +1,26 @@
-/* A product without cuBLASLt, for where that has no algorithm and the job would end: operands as they lie, float32
- * arithmetic, for which an H100 has a fifteenth of its tensor cores' rate, and the terms of an element in the order of
- * k.
+/* A matrix product without cuBLASLt, used when cuBLASLt has no algorithm, which would otherwise end the job. Operands
+ * are read in place. The arithmetic is float32, whose rate on an H100 is a fifteenth of the tensor cores'. The terms of
+ * an element are added in the order of k.
  *
- * A block of 16 x 16 threads has a tile of 64 x 64 elements, 4 x 4 of them a thread; 16 terms of its rows and columns
- * at a time lie in shared memory, transposed so that they are read along k. */
+ * A block of 16 x 16 threads computes a tile of 64 x 64 elements, 4 x 4 per thread. It keeps 16 terms of the tile's
+ * rows and columns at a time in shared memory, transposed so that they are read along k. */
 #include "kernels/cuda/gemm_fill.h"
 #include "kernels/cuda/vec.h"
 
 #define TILE 64
-#define STEP 16 /* terms at a time */
-#define SIDE 16 /* threads along an edge */
+#define STEP 16 /* terms per step */
+#define SIDE 16 /* threads along an edge of the block */
 #define OWN (TILE / SIDE)
 #define THREADS (SIDE * SIDE)
-#define PITCH (TILE + 1) /* neighbours along k in other banks */
+#define PITCH (TILE + 1) /* puts neighbours along k into different banks */
 
-/* An operand: element (i, l), i < n and l < k, lies at i * row + l * term. */
+/* An operand: element (i, l), i < n and l < k, is at i * row + l * term. */
 struct side {
     const elem *p;
     int64_t n, row, term;
 };
 
-/* Terms [l0, l0 + STEP) of TILE of its rows (columns of the result for B) from i0 on; zeros behind its edges.
+/* Loads terms [l0, l0 + STEP) of TILE rows (columns of the result for B) from i0 on; zeros beyond the edges.
  * Neighbouring threads read neighbouring elements, along k or across it. */
 static __device__ __forceinline__ void fetch(const struct side &s, int64_t k, int64_t i0, int64_t l0,
                                              float (&to)[STEP][PITCH])

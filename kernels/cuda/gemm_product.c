@@ -92,14 +92,14 @@ err_t gemm_product(struct kern_stream *s, struct gemm_product *p)
     err_t err = workspace ? gemm_entry_of(s, p, &e) : cuda_stream_of(s)->err;
     if (err == OK && e->state == GEMM_FRESH) {
         err = gemm_choose(s, p, &e);
-        workspace = gemm_workspace(s, p); /* it may have grown */
+        workspace = gemm_workspace(s, p); /* scratch memory may have grown */
     }
     if (err != OK || !workspace)
         return err != OK ? err : cuda_stream_of(s)->err;
     if (e->state == GEMM_NONE)
         return ERR_UNSUPPORTED;
     cublasStatus_t status = gemm_queue(s, p, e, 1, p->add ? 1 : 0, workspace);
-    if (gemm_was_refused(status)) { /* the heuristics promised what this GPU does not do */
+    if (gemm_was_refused(status)) { /* the heuristics proposed an algorithm that this GPU cannot run */
         e->state = GEMM_NONE;
         return ERR_UNSUPPORTED;
     }

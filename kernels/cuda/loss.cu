@@ -1,10 +1,10 @@
-/* Softmax and cross-entropy, of the whole vocabulary or of a part of its columns. A block takes a row: it reads the row
- * once for the largest logit and the sum of exp, kept in step by every thread as it goes, and with the gradient once
- * more, from cache where the row fits, to write over it.
+/* Softmax and cross-entropy, over the whole vocabulary or a part of its columns. A block processes a row. It reads the
+ * row once for the largest logit and the sum of exp, which every thread keeps relative to its running maximum. With the
+ * gradient it reads the row a second time, from cache if the row fits, and overwrites it.
  *
- * Dense rows of an odd vocabulary begin anywhere within 16 bytes. Runs of VEC elements are therefore counted from the
- * last boundary before the row, as it lies when the matrix is aligned: that follows from the row's number and the
- * stride, so where the matrix really lies changes how a run is read and never the order of a sum. */
+ * Dense rows of an odd vocabulary begin anywhere within 16 bytes. Therefore runs of VEC elements are counted from the
+ * last 16-byte boundary before the row, computed as if the matrix were aligned. This boundary follows from the row's
+ * number and the stride, so the matrix's real address changes how a run is read, but never the order of a sum. */
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/vec.h"
 
@@ -22,13 +22,13 @@ struct loss {
     double *losses; /* [t] */
 };
 
-/* A row, and how many elements before it its first run begins. */
+/* A row, and the number of elements before it at which its first run begins. */
 struct loss_row {
     elem *x;
     int64_t v, lead;
 };
 
-/* The thread's runs: j is the first element, which the row may not have. */
+/* Visits the thread's runs: j is the first element, which may lie outside the row. */
 #define FOR_RUNS(j, row) \
     for (int64_t j = (int64_t)threadIdx.x * VEC - (row).lead; j < (row).v; j += (int64_t)blockDim.x * VEC)
 
@@ -37,7 +37,7 @@ template <bool ALIGNED> static __device__ __forceinline__ bool run_whole(const s
     return ALIGNED && j >= 0 && j + VEC <= r.v;
 }
 
-/* What the row does not have is -infinity. */
+/* Elements outside the row are -infinity. */
 template <bool ALIGNED>
 static __device__ __forceinline__ void run_load(const struct loss_row &r, int64_t j, float (&x)[VEC])
 {
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void run_store(const struct loss_row &r, int64
             vec_narrow(x[k], &r.x[j + k]);
 }
 
-/* The largest logit and the sum of exp(x - largest), the same in all threads. The largest begins finite, so that a
+/* Computes the largest logit and the sum of exp(x - largest), the same in all threads. The largest starts finite, so a
  * logit of -infinity adds nothing; a NaN or infinity makes the sum a NaN. */
 template <bool ALIGNED>
 static __device__ __forceinline__ void row_softmax(const struct loss_row &r, float *largest, float *total)
@@ -88,8 +88,8 @@ static __device__ __forceinline__ void row_softmax(const struct loss_row &r, flo
     *total = block_sum(sum * expf(max - *largest));
 }
 
-/* Logits become (softmax - onehot) * scale, or zero where there is no target. `hot`: its column, which need not be one
- * of these. */
+/* Replaces logits by (softmax - onehot) * scale, or by zero without a target. `hot` is the target's column and may lie
+ * outside these columns. */
 template <bool ALIGNED>
 static __device__ __forceinline__ void row_grad(const struct loss_row &r, bool counts, int64_t hot, float scale,
                                                 float max, float per_total)
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void row_grad(const struct loss_row &r, bool c
     }
 }
 
-/* The target's logit is read before anybody may write the gradient: block_sum waits for all. */
+/* The target's logit is read before any thread may write the gradient, because block_sum waits for all threads. */
 template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) loss_rows(struct loss a)
 {
     for (int64_t i = blockIdx.x; i < a.t; i += gridDim.x) {
@@ -131,7 +131,7 @@ static __global__ void __launch_bounds__(MOST_THREADS) loss_total(int64_t t, con
         *loss_sum += sum;
 }
 
-/* Floor: the logits once, twice with the gradient (which is then written in a model's step, so 2 of 3 passes). */
+/* Floor: the logits once, twice with the gradient (which a training step also writes, so 2 of 3 passes). */
 void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, int64_t ld, const int32_t *targets, bool grad,
                             double scale, void *logits, double *loss_sum)
 {
@@ -150,12 +150,12 @@ void KERN_FN(cross_entropy)(struct kern_stream *s, int64_t t, int64_t v, int64_t
 /* ---- a part of the vocabulary ---- */
 
 struct loss_part {
-    struct loss loss; /* without scale, losses */
+    struct loss loss; /* scale and losses are unused */
     int64_t lo, parts;
     double *stats;
 };
 
-/* A row of nothing but -infinity, or of no columns, has a sum of 0: whatever the largest is then, it is not used. */
+/* A row of only -infinity, or without columns, has a sum of 0; its largest logit is then not used. */
 template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) part_rows(struct loss_part a)
 {
     for (int64_t i = blockIdx.x; i < a.loss.t; i += gridDim.x) {
@@ -202,7 +202,7 @@ static __device__ double whole_row(const struct loss_part &a, int64_t i, double 
     return log(sum) + (max - logit);
 }
 
-/* One thread puts the row's numbers together, for all. */
+/* One thread combines the row's statistics for all threads. */
 template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) join_rows(struct loss_part a)
 {
     CUDA_SHARED(float[2], whole);
@@ -218,7 +218,7 @@ template <bool ALIGNED> static __global__ void __launch_bounds__(MOST_THREADS) j
         __syncthreads();
         if (a.loss.grad)
             row_grad<ALIGNED>(r, target >= 0, target - a.lo, a.loss.scale, whole[0], whole[1]);
-        __syncthreads(); /* before anybody writes `whole` again */
+        __syncthreads(); /* before any thread writes `whole` again */
     }
 }
 

@@ -1,20 +1,20 @@
-/* Root-mean-square norm and layer norm, with the residual sum in front; formulas as in ref/norm.c.
+/* Root-mean-square norm and layer norm, preceded by the residual sum; formulas as in ref/norm.c.
  *
- * A block takes a row, with a thread for every 16 bytes as far as a block reaches, and then the row one grid further
- * on. A row is read from memory once: the passes after the first find it in the first or second level of cache. The
- * statistics are those of the stored residual sum, which is what the backward reads.
+ * A block processes a row, with one thread for every 16 bytes up to the block's limit, and then the row one grid
+ * further on. A row is read from memory once; later passes find it in the first- or second-level cache. The statistics
+ * are those of the stored residual sum, which is what the backward reads.
  *
- * The backward adds up the weights' gradients of its block's rows beside the input's gradient, in shared memory when a
- * row of them fits and else where it will be handed over: a row of scratch per block. Every thread has its own columns
- * there. partials_add then sums the blocks' rows. */
+ * The backward adds up the weights' gradients of its block's rows along with the input's gradient. The sums are in
+ * shared memory if a row of them fits, and otherwise directly in the block's row of scratch memory. Every thread owns
+ * its columns there. partials_add then sums the blocks' rows. */
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vec.h"
 
 #define MOST_THREADS 512
-#define SHARED_BYTES (CUDA_SHARED_PLAIN - BLOCK_SUM2_SHARED) /* the gradients ask for no more than is left */
+#define SHARED_BYTES (CUDA_SHARED_PLAIN - BLOCK_SUM2_SHARED) /* the rest of the plain limit; more must be requested */
 
-/* All of one row's loops: j is the thread's next run of VEC columns. */
+/* Every loop over a row: j is the thread's next run of VEC columns. */
 #define FOR_COLUMNS(j, d) for (int64_t j = (int64_t)threadIdx.x * VEC; j < (d); j += (int64_t)blockDim.x * VEC)
 
 /* ---- forward ---- */
@@ -53,7 +53,7 @@ static __device__ __forceinline__ const elem *row_sum(const struct norm &a, int6
     return res ? r : x;
 }
 
-/* Sum of (x - mean)^2; what stands behind a row's end does not count. */
+/* Sum of (x - mean)^2; elements beyond the row's end do not count. */
 template <bool WHOLE> static __device__ __forceinline__ float squares_around(const elem *x, int64_t d, float mean)
 {
     float sum = 0;
@@ -157,10 +157,10 @@ struct norm_grad {
     const float *mean, *rstd; /* mean: NULL without centering */
     elem *dx;
     float *partial; /* [gridDim.x, 1 or 2, d]: dw, then db with centering */
-    bool in_shared; /* the sums are kept in shared memory until the end */
+    bool in_shared; /* the sums stay in shared memory until the end */
 };
 
-/* One run of VEC columns of a row, read: g = dy * w, h = (x - mean) * rstd. */
+/* One run of VEC columns of a row, loaded: g = dy * w, h = (x - mean) * rstd. */
 struct norm_run {
     float dy[VEC], g[VEC], h[VEC];
 };
@@ -180,8 +180,8 @@ static __device__ __forceinline__ void run_load(const struct norm_grad &a, int64
     }
 }
 
-/* sums[j ..] += dy h, and db's behind them += dy. `sums` begins at a multiple of 16 bytes, as d of them do with WHOLE.
- */
+/* sums[j ..] += dy h, and the sums of db, which follow, += dy. `sums` begins at a multiple of 16 bytes, and so does
+ * db's part with WHOLE. */
 template <bool WHOLE, bool CENTERED>
 static __device__ __forceinline__ void weight_sums(const struct norm_run &r, int64_t j, int64_t d, float *sums)
 {
@@ -200,7 +200,7 @@ static __device__ __forceinline__ void weight_sums(const struct norm_run &r, int
     }
 }
 
-/* The first pass over row i: (sum of g, sum of g h). Behind the row's end dy and so g are zero. */
+/* The first pass over row i: (sum of g, sum of g h). Beyond the row's end dy and so g are zero. */
 template <bool WHOLE, bool CENTERED>
 static __device__ __forceinline__ float2 grad_sums(const struct norm_grad &a, int64_t i, float mean, float k,
                                                    float *sums)
@@ -220,7 +220,7 @@ static __device__ __forceinline__ float2 grad_sums(const struct norm_grad &a, in
     return block_sum2(sum);
 }
 
-/* The second: dx = k (g - mean_g - h mean_gh) [+ d_res]. */
+/* The second pass: dx = k (g - mean_g - h mean_gh) [+ d_res]. */
 template <bool WHOLE>
 static __device__ __forceinline__ void input_grad(const struct norm_grad &a, int64_t i, float mean, float k,
                                                   float mean_g, float mean_gh)
@@ -272,7 +272,7 @@ template <bool WHOLE> static __global__ void __launch_bounds__(MOST_THREADS) lay
     norm_grad_block<WHOLE, true>(a);
 }
 
-/* How the rows are dealt out, and where their sums go. */
+/* How the rows are distributed over blocks, and where their sums go. */
 struct norm_grad_plan {
     int threads;
     unsigned blocks;
@@ -324,7 +324,7 @@ void KERN_FN(rmsnorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const vo
     KERN_FN(layernorm_grad)(s, t, d, x, w, NULL, rstd, dy, d_res, dx, dw, NULL);
 }
 
-/* Floor: as rmsnorm_grad. Without mean and db it is that. */
+/* Floor: as rmsnorm_grad; without mean and db it is the same. */
 void KERN_FN(layernorm_grad)(struct kern_stream *s, int64_t t, int64_t d, const void *x, const void *w,
                              const void *mean, const void *rstd, const void *dy, const void *d_res, void *dx, void *dw,
                              void *db)

@@ -1,5 +1,6 @@
-/* Normal numbers: a thread makes one element at a time, in float64. The operations are named one by one, because the
- * compiler would otherwise fuse them, and the bits would not be the host's (common/base/normal.h). */
+/* Normal numbers: a thread computes one element at a time, in float64. Each operation is written as an intrinsic,
+ * because the compiler would otherwise fuse operations and the bits would differ from the host's
+ * (common/base/normal.h). */
 #include "kernels/cuda/philox.h"
 #include "kernels/cuda/vec.h"
 
@@ -17,7 +18,7 @@
 #include "common/base/normal.h"
 
 #define THREADS 256
-#define PIECE (4 * THREADS) /* elements of a row that a block takes: one division serves four of a thread */
+#define PIECE (4 * THREADS) /* elements of a row per block: one division serves four elements of a thread */
 
 static __device__ __forceinline__ float normal_at(const struct kern_normal &k, uint64_t position)
 {
@@ -26,7 +27,7 @@ static __device__ __forceinline__ float normal_at(const struct kern_normal &k, u
     return __double2float_rn(__dadd_rn(__dmul_rn(normal_of_words(w.x, w.y, w.z, w.w), k.std), k.mean));
 }
 
-/* `pieces`: of a row */
+/* `pieces`: number of pieces of a row */
 static __global__ void __launch_bounds__(THREADS) normal_rows(struct kern_normal k, int64_t pieces)
 {
     for (int64_t p = blockIdx.x; p < k.rows * pieces; p += gridDim.x) {
@@ -37,7 +38,7 @@ static __global__ void __launch_bounds__(THREADS) normal_rows(struct kern_normal
     }
 }
 
-/* Floor: 4 bytes an element; in fact the 75 operations of float64 take longer. */
+/* Floor: 4 bytes an element, but the 75 float64 operations per element take longer. */
 void KERN_FN(normal)(struct kern_stream *s, const struct kern_normal *k)
 {
     int64_t pieces = (k->n + PIECE - 1) / PIECE;

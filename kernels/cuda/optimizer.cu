@@ -1,5 +1,5 @@
-/* AdamW, the pieces of a gradient's norm, the clip factor, and casts: one pass each, bound by memory. What belongs to
- * the optimizer is float32 in both variants. */
+/* AdamW, the blocks of a gradient's norm, the clip factor, and casts: memory bandwidth limits their speed, so each
+ * makes one pass. The optimizer's data is float32 in both variants. */
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/vec.h"
 
@@ -16,8 +16,8 @@ struct adamw {
     float step_size, unbias_v, eps, decay; /* lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t), eps, lr * weight_decay */
 };
 
-/* The change is put together before it meets p, so that p is rounded once: a decay of 1e-6 would vanish in 1 - lr wd.
- */
+/* The whole change is computed before it is added to p, so that p is rounded once: a decay of 1e-6 would be lost in 1 -
+ * lr wd. */
 template <int N> static __device__ __forceinline__ void adamw_at(const struct adamw &a, float scale, int64_t i)
 {
     float p[N], m[N], v[N], g[N];
@@ -76,7 +76,7 @@ void KERN_FN(adamw)(struct kern_stream *s, const struct kern_adamw *k)
 
 #define SUMSQ_WARPS 8
 
-/* A warp takes a block: lane l the elements 4 l .. 4 l + 3 of every 128. Zeros stand for a missing tail. */
+/* A warp sums a block: lane l takes elements 4 l .. 4 l + 3 of every 128. A missing tail counts as zeros. */
 template <bool WHOLE> static __device__ __forceinline__ double sumsq_block(const float *x, int64_t n)
 {
     double sum = 0;
@@ -122,7 +122,7 @@ static __device__ double clip_sum(int64_t n, const double *x)
     return block_sum(sum);
 }
 
-/* One block: there is a number for every 1024 gradients, 1 MB of them for 124 million parameters. */
+/* A single block is enough: there is one number per 1024 gradients, 1 MB for 124 million parameters. */
 static __global__ void __launch_bounds__(CLIP_THREADS) clip_factor(struct kern_clip c)
 {
     double norm = sqrt(clip_sum(c.n_blocks, c.blocks)), loss = clip_sum(c.n_losses, c.losses);
@@ -134,7 +134,7 @@ static __global__ void __launch_bounds__(CLIP_THREADS) clip_factor(struct kern_c
         *c.factor = NAN;
 }
 
-/* Floor: 8 bytes a block and a loss. */
+/* Floor: 8 bytes per block and per loss. */
 void KERN_FN(clip)(struct kern_stream *s, const struct kern_clip *c)
 {
     CUDA_LAUNCH(s, clip_factor, 1, CLIP_THREADS, 0, *c);

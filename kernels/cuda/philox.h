@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* The four words of the counter `c` by the key `seed`. */
+/* The four random words of the counter `c` with the key `seed`. */
 static __device__ __forceinline__ uint4 philox(uint64_t seed, uint4 c)
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);

@@ -1,5 +1,5 @@
-/* Sinusoidal positions. A thread makes one pair of columns, which share their angle; in double until the whole turns are
- * taken out, so that a far position loses nothing. */
+/* Sinusoidal positions. A thread computes one pair of columns, which share their angle. The angle is in double until
+ * whole turns are subtracted, so distant positions lose no precision. */
 #include "kernels/cuda/vec.h"
 
 #include <math.h>

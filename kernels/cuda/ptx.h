@@ -1,29 +1,29 @@
-/* PTX instructions that CUDA C has no name for, one small function each, with the layout of its fragments as the PTX
- * ISA documents it. Only kernels include this. On the host the same names are made by gathering over the fibres of a
- * warp (tests/cuda_host/ptx_host.h), written from the same documentation and from nothing else; tests/gpu/test_ptx.cu
- * holds both to it.
+/* PTX instructions that CUDA C does not provide, one small function each, with the layout of its fragments as the PTX
+ * ISA documents it. Only kernels include this. On the host, tests/cuda_host/ptx_host.h implements the same functions by
+ * gathering over the fibres of a warp; it is written from the same documentation and from nothing else.
+ * tests/gpu/ptx_cases.c checks both.
  *
- * Every function with "warp" in its comment must be reached by all 32 lanes together. */
+ * All 32 lanes of a warp must call a function with "warp" in its comment together. */
 #ifndef DTD_KERNELS_CUDA_PTX_H
 #define DTD_KERNELS_CUDA_PTX_H
 
 #include <stdint.h>
 
 #ifdef CUDA_HOST
-#include <ptx_host.h> /* of tests/cuda_host */
+#include <ptx_host.h> /* in tests/cuda_host */
 #else
 
-/* p, of which the compiler forgets how it was computed, so that it holds this one pointer and no other way to the same
- * address beside it. No instruction. */
+/* Returns p and hides from the compiler how it was computed, so that the compiler keeps this one pointer in a register
+ * and no second expression for the same address. No instruction. */
 template <class T> static __device__ __forceinline__ T *ptx_opaque(T *p)
 {
     asm volatile("" : "+l"(p));
     return p;
 }
 
-/* Warp. Four 8x8 matrices of 16-bit elements (or 8x4 of 32-bit ones) from shared memory: lane l gives the address of
- * row l % 8, 16 bytes and 16-aligned, of matrix l / 8. r[j] of lane l is bytes 4 (l % 4) .. +4 of row l / 4 of matrix
- * j: its elements 2 (l % 4) and 2 (l % 4) + 1, the lower one in the lower half. */
+/* Warp. Loads four 8x8 matrices of 16-bit elements (or 8x4 of 32-bit ones) from shared memory: lane l passes the
+ * address of row l % 8, 16 bytes aligned to 16, of matrix l / 8. r[j] of lane l is bytes 4 (l % 4) .. +4 of row l / 4
+ * of matrix j: its elements 2 (l % 4) and 2 (l % 4) + 1, the lower one in the lower half. */
 static __device__ __forceinline__ void ptx_ldmatrix_x4(uint32_t (&r)[4], const void *row)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -67,8 +67,8 @@ static __device__ __forceinline__ void ptx_mma_tf32(float (&d)[4], const uint32_
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* x rounded to tf32 (float's exponent, 10 bits of fraction), to nearest, ties away from zero; as the bits of a float
- * whose lower 13 are not to be looked at. */
+/* x rounded to tf32 (float's exponent, 10 bits of fraction), to nearest, ties away from zero. The result is the bits of
+ * a float whose lower 13 bits are undefined. */
 static __device__ __forceinline__ uint32_t ptx_tf32(float x)
 {
     uint32_t r;
@@ -84,7 +84,8 @@ static __device__ __forceinline__ uint32_t ptx_pack_bf16(float low, float high)
     return r;
 }
 
-/* 2^x within 2^-22 of it, denormal results and arguments as zero; 2^-inf = 0, a NaN stays one. */
+/* 2^x with a relative error of at most 2^-22; subnormal results and arguments count as zero; 2^-inf = 0, a NaN stays a
+ * NaN. */
 static __device__ __forceinline__ float ptx_exp2(float x)
 {
     float r;
@@ -92,8 +93,8 @@ static __device__ __forceinline__ float ptx_exp2(float x)
     return r;
 }
 
-/* Copies the first `bytes` (0 or 16) of 16 from global to shared memory, zeros the others; both 16-aligned. Done, for
- * this thread, after ptx_async_wait. With 0 bytes `from` is not read. */
+/* Copies the first `bytes` (0 or 16) of 16 bytes from global to shared memory and zeros the others; both addresses are
+ * aligned to 16. For this thread, complete after ptx_async_wait. With 0 bytes `from` is not read. */
 static __device__ __forceinline__ void ptx_async_copy16(void *to, const void *from, int bytes)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
@@ -102,7 +103,7 @@ static __device__ __forceinline__ void ptx_async_copy16(void *to, const void *fr
                  : "memory");
 }
 
-/* Waits for all ptx_async_copy16 of this thread; other threads see the bytes after a barrier behind it. */
+/* Waits for all ptx_async_copy16 of this thread; other threads see the bytes after a barrier that follows. */
 static __device__ __forceinline__ void ptx_async_wait(void)
 {
     asm volatile("cp.async.wait_all;" ::: "memory");

@@ -1,12 +1,12 @@
-/* Column sums (reduce.h), and with them the gradient of a bias.
+/* Column sums (reduce.h), which also give the gradient of a bias.
  *
- * A block of the first launch has a tile of 32 vectors of columns and walks down every `chunks`-th group of 8 rows, so
- * that each access of a warp is one piece of memory; its 8 rows of threads meet in shared memory. */
+ * A block of the first launch owns a tile of 32 vectors of columns and visits every `chunks`-th group of 8 rows, so
+ * that each access of a warp is contiguous. Its 8 rows of threads add their sums in shared memory. */
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vec.h"
 
-#define ROWS 8 /* rows of threads of a block, one warp each */
+#define ROWS 8 /* rows of threads in a block, one warp each */
 #define TILE (CUDA_WARP * VEC)
 #define ROW_THREADS 256
 
@@ -43,7 +43,7 @@ template <bool WHOLE> static __global__ void __launch_bounds__(ROWS *CUDA_WARP) 
     }
 }
 
-/* 32 columns by 32 rows of threads; the rows' sums meet in shared memory, in order. */
+/* 32 columns by 32 rows of threads; the rows' sums are added in shared memory, in order. */
 static __global__ void __launch_bounds__(CUDA_WARP *CUDA_WARP)
     columns_finish(int64_t parts, int64_t n, int64_t stride, const float *__restrict__ partial, float *__restrict__ out)
 {
@@ -70,7 +70,7 @@ void KERN_FN(partials_add)(struct kern_stream *s, int64_t parts, int64_t n, int6
     CUDA_LAUNCH(s, columns_finish, (unsigned)tiles, CUDA_WARP * CUDA_WARP, 0, parts, n, stride, partial, out);
 }
 
-/* Floor: the matrix once. The partial sums are 4 bytes for every ROWS or more elements of it. */
+/* Floor: the matrix once. The partial sums are 4 bytes per ROWS or more elements of it. */
 void KERN_FN(columns_add)(struct kern_stream *s, int64_t t, int64_t n, int64_t ld, const void *x, void *out)
 {
     int64_t tiles = (n + TILE - 1) / TILE, groups = (t + ROWS - 1) / ROWS;
@@ -88,7 +88,7 @@ void KERN_FN(columns_add)(struct kern_stream *s, int64_t t, int64_t n, int64_t l
     KERN_FN(partials_add)(s, chunks, n, n, partial, (float *)out);
 }
 
-/* A block a row; a thread's vectors are a block's width apart. */
+/* One block per row; a thread's vectors are a block's width apart. */
 template <bool WHOLE>
 static __global__ void __launch_bounds__(ROW_THREADS)
     sum_rows(int64_t t, int64_t n, int64_t ld, const elem *__restrict__ x, float *__restrict__ out)

@@ -1,27 +1,28 @@
-/* Rotary positions. A thread turns one run of columns in a few neighbouring heads of one token: they share the angles.
+/* Rotary positions. A thread rotates one run of columns in several neighbouring heads of one token, because they share
+ * the angles.
  *
- * Angles are kept in quarter turns, in double until the whole ones are taken out, so that a far position loses nothing;
- * what is left is within an eighth of a turn, where a short polynomial in float is exact to rounding. Frequencies come
- * with the launch, FREQUENCIES at a time. */
+ * Angles are measured in quarter turns and are double until whole turns are subtracted, so distant positions lose no
+ * precision. The remainder is within an eighth of a turn, where a short float polynomial is exact to rounding.
+ * Frequencies are launch arguments, FREQUENCIES at a time. */
 #include "kernels/cuda/vec.h"
 
 #include <assert.h>
 #include <math.h>
 
 #define FREQUENCIES 128
-#define HEADS 4 /* heads that share their angles */
+#define HEADS 4 /* heads per thread; they share the angles */
 #define QUARTER 1.57079632679489661923
 #define THREADS 256
 
 struct rope {
     int64_t t, seq, pos0, heads, head_dim, stride;
-    int64_t column, width; /* of every head, the columns of this launch */
+    int64_t column, width; /* the columns of every head that this launch processes */
     float sign;
     elem *x;
-    double quarters[FREQUENCIES]; /* per position, of the pairs from `column` on */
+    double quarters[FREQUENCIES]; /* quarter turns per position, for the pairs from `column` on */
 };
 
-/* Cosine and sine of |r| <= pi/4: Taylor's series, whose first missing terms are below 2e-10. */
+/* Cosine and sine for |r| <= pi/4 by Taylor series; the first omitted terms are below 2e-10. */
 static __device__ __forceinline__ void small_turn(float r, float *c, float *s)
 {
     float r2 = r * r;
@@ -47,7 +48,7 @@ static __device__ __forceinline__ void turn(double quarters, float *c, float *s)
     *s = q >= 2 ? -y : y;
 }
 
-/* Columns [j, j + VEC) of the heads of one group. */
+/* Rotates columns [j, j + VEC) of the heads of one group. */
 template <bool WHOLE>
 static __device__ __forceinline__ void turn_run(const struct rope &a, int64_t token, int64_t group, int64_t j)
 {

@@ -1,19 +1,19 @@
-/* Elements in registers: what the CUDA kernels read and write memory with. Everything is float in registers; a run of N
- * neighbours moves in 16-byte accesses where it is aligned, else one by one.
+/* Reads and writes elements between memory and registers. Everything is float in registers. A run of N contiguous
+ * elements moves in 16-byte accesses if it is aligned, else one element at a time.
  *
- * Two shapes of loops use it. Where elements do not meet (activations, AdamW), a `span` takes 16-byte vectors between
- * an odd beginning and an odd end. Where a row is summed, thread i of the row owns the elements [i N, (i+1) N), then
- * those one row of threads further on, whether they can be read at once or not: the order of a sum, and so its bits,
- * must not depend on where the row lies in memory. For the same reason sums and products that could be contracted are
- * written as fmaf. */
+ * There are two kinds of loops. Where elements are independent (activations, AdamW), a `span` has 16-byte vectors
+ * between an unaligned beginning and an unaligned end. Where a row is summed, thread i of the row owns the elements [i
+ * N, (i+1) N), then those one row of threads further on, whether or not they can be read in one access: the order of a
+ * sum, and so its bits, must not depend on where the row lies in memory. For the same reason, sums and products that
+ * the compiler could contract are written as fmaf. */
 #ifndef DTD_KERNELS_CUDA_VEC_H
 #define DTD_KERNELS_CUDA_VEC_H
 
 #include "kernels/cuda/cuda.h"
 
 #define VEC_BYTES 16
-#define VEC (VEC_BYTES / (int)sizeof(elem))      /* elements in an access */
-#define VEC_WIDE (VEC_BYTES / (int)sizeof(wide)) /* the same of `wide` */
+#define VEC (VEC_BYTES / (int)sizeof(elem))      /* elements per access */
+#define VEC_WIDE (VEC_BYTES / (int)sizeof(wide)) /* elements of type `wide` per access */
 
 static __device__ __forceinline__ float vec_widen(float x)
 {
@@ -35,7 +35,7 @@ static __device__ __forceinline__ void vec_narrow(float x, __nv_bfloat16 *ret)
     *ret = __float2bfloat16_rn(x);
 }
 
-/* What is left of x once it is stored. */
+/* x as rounded by a store. */
 static __device__ __forceinline__ float vec_rounded(float x)
 {
     elem e;
@@ -43,12 +43,12 @@ static __device__ __forceinline__ float vec_rounded(float x)
     return vec_widen(e);
 }
 
-/* The compiler moves one of these in as few accesses as its alignment allows. */
+/* The compiler loads or stores a value of this type in as few accesses as its alignment allows. */
 template <int N, typename T> struct alignas(N * sizeof(T) < VEC_BYTES ? N * sizeof(T) : VEC_BYTES) vec_pack {
     T at[N];
 };
 
-/* N neighbours at p, which is aligned to them or to 16 bytes, whichever is less. */
+/* N contiguous elements at p, which is aligned to their size or to 16 bytes, whichever is less. */
 template <int N, typename T> static __device__ __forceinline__ void vec_load(const T *p, float (&x)[N])
 {
     vec_pack<N, T> v = *(const vec_pack<N, T> *)p;
@@ -66,7 +66,7 @@ template <int N, typename T> static __device__ __forceinline__ void vec_store(T 
     *(vec_pack<N, T> *)p = v;
 }
 
-/* Elements [j, j + N) of a row of n, zeros behind its end. WHOLE: n is a multiple of N and the row is aligned. */
+/* Elements [j, j + N) of a row of n; zeros beyond its end. WHOLE: n is a multiple of N and the row is aligned. */
 template <bool WHOLE, int N, typename T>
 static __device__ __forceinline__ void row_load(const T *row, int64_t j, int64_t n, float (&x)[N])
 {
@@ -101,11 +101,11 @@ static inline bool vec_all_aligned(int n, const void *const *p)
 {
     bool good = true;
     for (int i = 0; i < n; i++)
-        good = good && vec_aligned(p[i]); /* NULL is */
+        good = good && vec_aligned(p[i]); /* NULL counts as aligned */
     return good;
 }
 
-/* A block for a row of n elements: a thread per vector, whole warps, at most `most` threads. */
+/* The number of threads of a block for a row of n elements: one per vector, whole warps, at most `most`. */
 static inline int row_threads(int64_t n, int most)
 {
     int64_t vectors = (n + VEC - 1) / VEC, threads = (vectors + CUDA_WARP - 1) / CUDA_WARP * CUDA_WARP;
@@ -124,7 +124,7 @@ static __device__ __forceinline__ int64_t grid_threads(void)
     return (int64_t)gridDim.x * blockDim.x;
 }
 
-/* Blocks for `blocks` pieces of work: no more than the device holds at once, and at least one. */
+/* The number of blocks for `blocks` pieces of work: no more than the device runs at once, and at least one. */
 static inline unsigned grid_blocks(const struct kern_stream *s, int64_t blocks, int threads)
 {
     int64_t most = (int64_t)cuda_dev_of(s)->processors * (threads > 64 ? 2048 / threads : 32);
@@ -139,19 +139,19 @@ static inline unsigned grid_for(const struct kern_stream *s, int64_t items, int 
 
 /* ---- ranges of elements that do not meet ---- */
 
-/* [0, head) one by one, then `vectors` runs of `per`, then the rest one by one. */
+/* [0, head) one by one, then `vectors` runs of `per` elements, then the rest one by one. */
 struct span {
     int64_t n, head, vectors;
     int per;
 };
 
-/* One of the arrays that are walked together. */
+/* One of the arrays that a kernel visits together. */
 struct span_array {
-    const void *p; /* NULL: not there */
-    size_t size;   /* of an element */
+    const void *p; /* NULL: absent */
+    size_t size;   /* size of an element */
 };
 
-/* Vectors begin where all arrays are 16-byte aligned at once; when they never are, there are none. */
+/* Vectors begin where all arrays are aligned to 16 bytes at once; if there is no such element, there are no vectors. */
 static inline struct span span_of(int64_t n, int per, int arrays, const struct span_array *a)
 {
     for (int64_t head = 0; head < per && head < n; head++) {
@@ -164,7 +164,7 @@ static inline struct span span_of(int64_t n, int per, int arrays, const struct s
     return span{n, n, 0, per};
 }
 
-/* How many are not in vectors, and where the i-th of them is. */
+/* The number of elements outside of vectors, and the position of the i-th of them. */
 static __device__ __forceinline__ int64_t span_singles(const struct span &s)
 {
     return s.n - s.vectors * s.per;

@@ -359,7 +359,7 @@ TEST(memory_that_is_not_there_is_named)
     cuda_host_inject("malloc", 1);
     assert_err(ERR_NOMEM, dev_alloc(f.dev, (size_t)3 << 29, "the activations", &p, &why));
     assert_null(p);
-    assert_non_null(strstr(why.text, "for the activations: 1.50 GiB are wanted"));
+    assert_non_null(strstr(why.text, "for the activations: 1.50 GiB are needed"));
     assert_ok(dev_alloc(f.dev, 64, "a test", &p, &why)); /* and nothing is broken */
     dev_free(f.dev, p, 64);
 
