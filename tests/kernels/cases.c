@@ -1,4 +1,4 @@
-/* The cases: sizes of one, odd sizes, sizes around a vector's, a warp's and a block's, strides, every flag and every
+/* The cases: sizes of 1, odd sizes, sizes near those of a vector, a warp and a block, strides, every flag and every
  * alias. */
 #include "tests/kernels/ops.h"
 
@@ -30,7 +30,7 @@ const struct kcase kcases[] = {
     {"gemm", .m = 21, .n = 18, .k = 75, .flags = TRANS_B | A_SUM | B_SUM},
     {"gemm", .m = 9, .n = 1100, .k = 35, .flags = TRANS_A | TRANS_B | ADD_TO | A_SUM | B_SUM, .pad = 2},
     {"gemm", .m = 5, .n = 7, .k = 0, .flags = ADD_TO | A_SUM | B_SUM},
-    {"gemm", .m = 3, .n = 5, .k = 2500, .flags = TRANS_B | A_SUM | B_SUM}, /* rows longer than a block is wide */
+    {"gemm", .m = 3, .n = 5, .k = 2500, .flags = TRANS_B | A_SUM | B_SUM}, /* rows longer than a block's width */
     {"bias_grad", .m = 1, .n = 1, .k = 1, .flags = BIAS},
     {"bias_grad", TINY, .m = 9, .n = 37, .k = 1, .flags = BIAS},
     {"bias_grad", .m = 67, .n = 2500, .k = 1, .flags = BIAS},
@@ -51,9 +51,10 @@ const struct kcase kcases[] = {
     {"embed_grad", .t = 90, .d = 33, .seq = 9, .vocab = 11, .flags = POS | PART, .lo = 11, .cols = 0},
     {"embed_grad", .t = 90, .d = 33, .seq = 9, .vocab = 11, .flags = PART, .lo = 0, .cols = 0},
     {"embed_grad", .t = 40, .d = 130, .seq = 10, .vocab = 7, .flags = POS},
-    {"embed_grad", .t = 1300, .d = 40, .seq = 65, .vocab = 3, .flags = POS}, /* few ids, each many times */
+    {"embed_grad", .t = 1300, .d = 40, .seq = 65, .vocab = 3, .flags = POS}, /* few ids that occur often */
     {"embed_grad", .t = 1300, .d = 9, .seq = 1300, .vocab = 1, .flags = POS},
-    {"embed_grad", .t = 2500, .d = 8, .seq = 7, .vocab = 3000, .flags = POS}, /* many ids; a last sample cut short */
+    {"embed_grad", .t = 2500, .d = 8, .seq = 7, .vocab = 3000,
+     .flags = POS}, /* many ids; the last sample is incomplete */
     {"embed_grad", .t = 33, .d = 4104, .seq = 33, .vocab = 2},
     {"rmsnorm", .t = 1, .d = 1},
     {"rmsnorm", .t = 3, .d = 15},
@@ -70,8 +71,9 @@ const struct kcase kcases[] = {
     {"rmsnorm_grad", TINY, .t = 20, .d = 70, .flags = RES, .alias = 1},
     {"rmsnorm_grad", .t = 300, .d = 24},
     {"rmsnorm_grad", .t = 3, .d = 6144},
-    {"rmsnorm_grad", .t = 3, .d = 12224}, /* the widest row of sums in 48 KiB of shared memory, beside a block's own */
-    {"rmsnorm_grad", .t = 3, .d = 12288, .flags = RES}, /* as wide as these alone */
+    {"rmsnorm_grad", .t = 3,
+     .d = 12224}, /* the widest row of sums that fits 48 KiB of shared memory beside the block's own */
+    {"rmsnorm_grad", .t = 3, .d = 12288, .flags = RES}, /* as wide as the sums alone */
     {"rmsnorm_grad", .t = 3, .d = 13000, .flags = RES},
     {"layernorm", .t = 1, .d = 5},
     {"layernorm", .t = 7, .d = 17},
@@ -96,7 +98,7 @@ const struct kcase kcases[] = {
     {"rope", .t = 40, .seq = 100, .heads = 2, .head_dim = 64, .flags = INVERSE},
     {"rope", .t = 6, .seq = 3, .heads = 1, .head_dim = 300, .flags = INVERSE, .pad = 1},
     {"rope", .t = 24, .seq = 12, .heads = 6, .head_dim = 128, .pad = 16},
-    {"rope", .t = 8200, .seq = 8200, .heads = 1, .head_dim = 8}, /* far positions */
+    {"rope", .t = 8200, .seq = 8200, .heads = 1, .head_dim = 8}, /* distant positions */
     {"attention", .t = 1, .seq = 1, .heads = 1, .kv_heads = 1, .head_dim = 1, .flags = CAUSAL},
     {"attention", .t = 14, .seq = 7, .heads = 2, .kv_heads = 2, .head_dim = 5},
     {"attention", .t = 60, .seq = 30, .heads = 6, .kv_heads = 2, .head_dim = 33, .flags = CAUSAL, .pad = 9},
@@ -195,7 +197,8 @@ const struct kcase kcases[] = {
     {"cross_entropy", .t = 70, .vocab = 8200, .flags = GRAD},
     {"cross_entropy", TINY, .t = 9, .vocab = 37, .flags = GRAD, .pad = 27}, /* rows of 128 bytes in bfloat16 */
     {"cross_entropy", .t = 300, .vocab = 257, .pad = 31},
-    {"cross_entropy", .t = 19, .vocab = 101, .flags = GRAD, .pad = 3}, /* rows begin anywhere, and stand apart */
+    {"cross_entropy", .t = 19, .vocab = 101, .flags = GRAD,
+     .pad = 3}, /* rows begin at any element, with gaps between them */
     {"cross_entropy", .t = 3, .vocab = 50257, .flags = GRAD, .pad = 47},
     {"adamw", .n = 1},
     {"adamw", .n = 10007},
@@ -260,7 +263,7 @@ const struct kcase kcases[] = {
     {"clip", TINY, .n = 333, .m = 7, .limit = 1}, /* over */
     {"clip", .n = 333, .m = 7, .limit = 1e6},     /* under */
     {"clip", .n = 333, .m = 7},
-    {"clip", .n = 121500, .m = 256, .limit = 1}, /* of GPT-2 124M */
+    {"clip", .n = 121500, .m = 256, .limit = 1}, /* the sizes of GPT-2 124M */
     {"clip", .n = 333, .m = 7, .limit = 1, .flags = SOME_NAN},
     {"clip", .n = 333, .m = 7, .flags = SOME_NAN},
     {"clip", .n = 333, .m = 7, .limit = 1, .flags = SOME_INF},

@@ -5,7 +5,7 @@
 #include <math.h>
 
 enum { M = 64, N = 16, K = 8 };
-/* Float32 arithmetic where 1 + tanh is next to nothing; a tanh of eleven bits is off by a hundred times as much. */
+/* The bound of float32 arithmetic where 1 + tanh is almost 0; a tanh of eleven bits has a hundred times that error. */
 #define ABSOLUTE 0x1p-18
 
 struct side {
@@ -36,8 +36,8 @@ static void *to_device(struct dev *d, struct kern_stream *s, const struct side *
     return p;
 }
 
-/* The only term that is not zero. Its factors, (row / 8 - 4) and (1 + column / 16) / 2, are exact in bfloat16, and so
- * it is in float32. */
+/* The only term that is not zero. Its factors, (row / 8 - 4) and (1 + column / 16) / 2, are exact in bfloat16, so the
+ * term is exact in float32. */
 static double x_of(int i)
 {
     return (i / N / 8.0 - 4) * (1 + i % N / 16.0) / 2;
@@ -51,7 +51,8 @@ static double aux_of(int i)
 static double off(double got, int i, enum kern_act act)
 {
     double x = x_of(i), want = act == KERN_ACT_GELU ? gelu(x) : x * slope(aux_of(i));
-    double before = act == KERN_ACT_GELU ? x * slope(x) : want; /* what x as stored is off by, as f carries it on */
+    double before =
+        act == KERN_ACT_GELU ? x * slope(x) : want; /* the rounding error of a stored x, as f propagates it */
     return fabs(got - want) / (0x1p-8 * (fabs(want) + fabs(before)) + ABSOLUTE);
 }
 

@@ -1,15 +1,15 @@
-/* See harness.h. Memory goes to the device and back as one block per operand, guards included, so that the same checks
- * hold where the processor cannot look. */
+/* See harness.h. Each operand, including its guards, is copied to the device and back as one block, so the same checks
+ * work on devices whose memory the processor cannot access. */
 #include "tests/kernels/harness.h"
 #include "tests/lib/test.h"
 
-#define GUARD 64 /* elements on both sides */
-#define ALIGN 64 /* bytes: what the plan promises of a buffer */
+#define GUARD 64 /* elements before and after an operand */
+#define ALIGN 64 /* bytes: the alignment that the plan guarantees for a buffer */
 
 struct guarded {
     enum dtype type;
-    uint8_t *image;  /* what device memory holds, before and after */
-    uint8_t *memory; /* the device's */
+    uint8_t *image;  /* content of the device memory, before and after the call */
+    uint8_t *memory; /* device memory */
     size_t size, offset, bytes, total;
 };
 
@@ -57,7 +57,7 @@ static bool guarded_intact(const struct guarded *g)
     return true;
 }
 
-/* Into the image, in the kernel's type; OUT stays holes. */
+/* Copies operand i into the image, in the kernel's type; an OUT operand stays holes. */
 static void image_put(const struct values *v, int i, struct guarded *g)
 {
     uint8_t *data = g->image + g->offset;
@@ -73,7 +73,8 @@ static void image_get(struct values *v, int i, const struct guarded *g)
 {
     for (int64_t j = 0; j < v->o[i].n; j++) {
         double x = element_get(g->type, g->image + g->offset + (size_t)j * g->size);
-        memcpy((double *)v->p[i] + j, &x, sizeof(x)); /* bits: a signalling NaN would not stay one */
+        memcpy((double *)v->p[i] + j, &x,
+               sizeof(x)); /* a copy of bits, because an assignment would quiet a signalling NaN */
     }
 }
 
@@ -106,7 +107,7 @@ static bool call_kernel(const struct kernel_setup *r, const struct kcase *c, str
     return good && is_ok(dev_stream_sync(r->s, &why), &why, "copy back", c);
 }
 
-/* The operand in whose memory operand i lies. */
+/* The operand whose memory operand i uses. */
 static int place_of(const struct kcase *c, int i)
 {
     const int *alias = c->alias ? op_find(c->op)->aliases[c->alias - 1] : NULL;
@@ -152,7 +153,7 @@ bool values_run(struct values *v, const struct kernel_setup *r, int shift, const
     return good;
 }
 
-/* Made once, like the tables it reads. */
+/* Created once and kept, like the tables that it uses. */
 static const struct kernel_setup *oracle(void)
 {
     static struct kernel_setup setup;
@@ -186,7 +187,7 @@ static bool same_bits(const struct kernel_setup *r, const struct kcase *c, int s
     values_init(&v, c, r->k);
     bool good = values_run(&v, r, shift, c, &bits);
     if (good && bits != first) {
-        print_error("%s: %s: other bits the second time\n", label, case_text(c));
+        print_error("%s: %s: different bits in the second run\n", label, case_text(c));
         good = false;
     }
     values_fini(&v);

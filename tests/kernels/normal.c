@@ -87,13 +87,13 @@ void normal_check_boxes(struct dev *d, const struct kern_ops *k, int threads)
         struct box box;
         int64_t pad;
     } cases[] = {
-        {{1, 9000}, {2, {0, 0}, {1, 9000}}, 0},                                   /* all of a vector */
-        {{1, 9000}, {2, {0, 4097}, {1, 4903}}, 0},                                /* a piece of it */
-        {{150, 90}, {2, {0, 0}, {150, 90}}, 0},                                   /* all of a matrix */
+        {{1, 9000}, {2, {0, 0}, {1, 9000}}, 0},                                   /* a whole vector */
+        {{1, 9000}, {2, {0, 4097}, {1, 4903}}, 0},                                /* a part of it */
+        {{150, 90}, {2, {0, 0}, {150, 90}}, 0},                                   /* a whole matrix */
         {{150, 90}, {2, {50, 0}, {50, 90}}, 0},                                   /* its rows */
         {{150, 90}, {2, {0, 60}, {150, 30}}, 0},                                  /* its columns */
         {{150, 90}, {2, {149, 89}, {1, 1}}, 0},                                   /* its last element */
-        {{150, 90}, {2, {33, 7}, {101, 51}}, 13},                                 /* both, in wider rows */
+        {{150, 90}, {2, {33, 7}, {101, 51}}, 13},                                 /* rows and columns, in wider rows */
         {{150, 90}, {2, {0, 89}, {150, 1}}, 3},                                   /* one column */
         {{70000, 70000}, {2, {61356, 40000}, {3, 30000}}, 1},                     /* index 2^32 is inside */
         {{INT64_C(1) << 31, 1 << 20}, {2, {INT64_C(2000000000), 5}, {4, 100}}, 0} /* about 2^51 */
@@ -109,7 +109,7 @@ void normal_check_far_rows(struct dev *d, const struct kern_ops *k)
     const size_t size = dtype_bytes(k->wide), bytes = (size_t)(2 * stride) * size;
     uint8_t *y = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (y == MAP_FAILED)
-        TEST_SKIP("no address space for rows that lie 2^31 elements apart");
+        TEST_SKIP("no address space for rows that are 2^31 elements apart");
     struct kern_normal call = call_of(&b, dim, stride, y);
     struct kern_stream *s;
     struct why why = {""};
@@ -122,7 +122,7 @@ void normal_check_far_rows(struct dev *d, const struct kern_ops *k)
     munmap(y, bytes);
 }
 
-/* A number less itself is 0; less one that is off in the last bit of float64 it is not, in float32 too. */
+/* A number minus itself is 0. Minus a number that differs in the last bit of float64 it is not 0, even in float32. */
 void normal_check_doubles(struct dev *d, const struct kern_ops *k)
 {
     enum { N = 1000 };

@@ -1,6 +1,6 @@
-/* Every kernel seen from outside: its operands, how it is called, and for a gradient which forward it belongs to. One
- * table of cases over it (cases.c) serves comparison with the oracle on every device and type, finite differences and
- * repeatability. */
+/* Describes every kernel from outside: its operands, how it is called, and for a gradient the forward that it belongs
+ * to. One table of cases (cases.c) uses this for comparison with the oracle on every device and type, for finite
+ * differences and for repeatability. */
 #ifndef DTD_TESTS_KERNELS_OPS_H
 #define DTD_TESTS_KERNELS_OPS_H
 
@@ -12,7 +12,7 @@ enum flags {
     TRANS_A = 1,
     TRANS_B = 2,
     ADD_TO = 4, /* gemm: += */
-    BIAS = 8, /* normal: mean 1 */
+    BIAS = 8,   /* normal: mean 1 */
     RES = 16,
     POS = 32,
     CAUSAL = 64,
@@ -25,16 +25,16 @@ enum flags {
     WIDE_C = 8192,
     SOME_NAN = 16384, /* clip: among the blocks; adamw: the factor */
     SOME_INF = 32768, /* clip: among the losses; adamw: the factor */
-    PART = 65536,     /* columns lo .. lo + cols of the vocabulary; attention_grad: of more keys than these */
+    PART = 65536,     /* columns lo .. lo + cols of the vocabulary; attention_grad: only a part of the keys */
     ACC_Q = 131072,   /* attention_grad: += */
     ACC_KV = 262144,
 };
 
-/* Which runs a case is for. */
+/* The kinds of runs that include a case. */
 enum effort {
     NORMAL,
-    TINY, /* one small case per kernel, several warps and blocks nevertheless: for the slowest of runs */
-    SLOW, /* left out where threads are emulated */
+    TINY, /* one small case per kernel, still with several warps and blocks: for the slowest runs */
+    SLOW, /* skipped where threads are emulated */
 };
 
 struct kcase {
@@ -46,26 +46,26 @@ struct kcase {
     int64_t seq_kv;   /* 0: seq */
     int64_t lo, cols; /* with PART; dropout and normal: the first column, columns of the whole matrix */
     int64_t parts;    /* loss_join */
-    int64_t pad;      /* elements between rows that no row has, where the kernel takes strides */
+    int64_t pad;      /* elements between rows, if the kernel takes strides */
     double limit;     /* clip; normal: the deviation */
     unsigned flags;
-    int alias; /* 1 + index into the op's aliases, 0: all operands apart */
+    int alias; /* 1 + index into the op's aliases; 0: no aliases */
 };
 
 enum role { ABSENT, IN, OUT, ACC /* read and written */ };
-/* What an operand holds; IDS and TARGETS are int32, from DOUBLES on they are float64 in every table. */
+/* Content of an operand. IDS and TARGETS are int32; from DOUBLES on, contents are float64 in every table. */
 enum content {
     REALS,
     WEIGHTS, /* near 1 */
     POSITIVE,
-    AWKWARD, /* ties, extremes and what is no number, among others */
+    AWKWARD, /* includes ties, extremes and NaNs */
     IDS,
     TARGETS,
     LOG_SUMS, /* above most sums of scores */
     DOUBLES,
-    STATS,           /* of a softmax: largest, sum, target's; in turn */
+    STATS,           /* statistics of a softmax: largest, sum, target's logit, repeated */
     SQUARES,         /* positive */
-    SQUARES_AND_NAN, /* one of them, in the middle */
+    SQUARES_AND_NAN, /* one NaN, in the middle */
     DOUBLES_AND_INF,
     FACTOR, /* 0.25 */
 };
@@ -74,35 +74,35 @@ struct operand {
     enum role role;
     enum content content;
     int64_t n;
-    int64_t cols, stride; /* of a matrix whose rows stand apart: holes are between them, before the call and behind it;
-                             0: dense */
-    bool wide;            /* of the table's wide type, not its dtype */
+    int64_t cols, stride; /* shape of a matrix with gaps between rows; the gaps are holes before and after the call;
+                             stride 0: dense */
+    bool wide;            /* has the table's wide type, not its dtype */
 };
 
-/* How a gradient's operands come from its forward's. */
+/* How the operands of a gradient follow from those of its forward. */
 struct link {
     const char *forward;
-    int from[MAX_OPERANDS];   /* forward operand whose value after the call this one has; NONE: own content */
-    int seed[MAX_OPERANDS];   /* forward output whose cotangent this one is; NONE */
-    int target[MAX_OPERANDS]; /* forward input whose gradient this one becomes; NONE */
+    int from[MAX_OPERANDS];   /* the forward operand whose value after the call this operand has; NONE: own content */
+    int seed[MAX_OPERANDS];   /* the forward output whose cotangent this operand is; NONE */
+    int target[MAX_OPERANDS]; /* the forward input whose gradient this operand receives; NONE */
 };
 #define NONE (-1)
 
 struct op_desc {
     const char *name;
-    /* Fills o[0..MAX_OPERANDS), zeroed before. */
+    /* Fills o[0..MAX_OPERANDS), which the caller has zeroed. */
     void (*shape)(const struct kcase *c, struct operand *o);
     err_t (*call)(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p);
     void (*link)(const struct kcase *c, struct link *l); /* NULL: not a gradient; all NONE before */
-    /* Length of its longest sum; NULL: 1; a result of 0: every result is the oracle's, rounded once. */
+    /* Length of the longest sum; NULL: 1; a result of 0 means that every result is the oracle's, rounded once. */
     int64_t (*terms)(const struct kcase *c);
-    int aliases[2][2]; /* {output, input} that may be one array; {0, 0}: none */
-    double floor;      /* size of the terms of its sums, where they may cancel to nothing; 0: they do not */
-    /* Rounding of values between to the table's dtype that an implementation may do, as a multiple of that rounding of
-     * the result; NULL: none. */
+    int aliases[2][2]; /* {output, input} that may be the same array; {0, 0}: none */
+    double floor;      /* size of the terms of sums that may cancel; 0: they do not cancel */
+    /* Rounding of intermediate values to the table's dtype that an implementation may do, as a multiple of that
+     * rounding of the result; NULL: none. */
     double (*between)(const struct kcase *c);
-    bool exact_doubles; /* its float64 results are float64 sums, not float32 ones in a wide box */
-    bool anywhere;      /* takes ranges of shards, which begin at any element */
+    bool exact_doubles; /* its float64 results are sums in float64, not float32 sums stored as float64 */
+    bool anywhere;      /* takes ranges of shards, which may begin at any element */
 };
 
 extern const struct op_desc ops_matrix[], ops_flat[], ops_part[];
@@ -115,7 +115,7 @@ extern const int n_kcases;
 
 /* ---- for the rows ---- */
 
-/* The part of the vocabulary that is here. */
+/* The part of the vocabulary that the case has. */
 static inline int64_t vocab_lo(const struct kcase *c)
 {
     return c->flags & PART ? c->lo : 0;
@@ -126,7 +126,7 @@ static inline int64_t vocab_cols(const struct kcase *c)
     return c->flags & PART ? c->cols : c->vocab;
 }
 
-/* exp magnifies its argument's rounding by the argument: as if so many terms had been added */
+/* exp magnifies the rounding of its argument by the argument; the bound grows as for this many terms of a sum */
 #define GATE_TERMS 8
 
 #define LOSS_SCALE 0.125
@@ -151,7 +151,7 @@ static inline struct operand operand_of(enum role role, enum content content, in
     return (struct operand){.role = role, .content = content, .n = n};
 }
 
-/* rows x cols elements, `stride` from one row to the next: the last row ends where its columns do. */
+/* rows x cols elements, `stride` elements between rows; the last row ends after its columns. */
 static inline struct operand operand_rows(struct operand o, int64_t rows, int64_t cols, int64_t stride)
 {
     o.n = rows ? (rows - 1) * stride + cols : 0;

@@ -1,4 +1,4 @@
-/* The rows of op_desc for what works element by element, for the loss and for the optimizer. */
+/* The rows of op_desc for element-wise kernels, the loss and the optimizer. */
 #include "tests/kernels/ops.h"
 
 #include <stddef.h>
@@ -107,13 +107,13 @@ static err_t cross_entropy_call(const struct kern_ops *k, struct kern_stream *s,
     return OK;
 }
 
-/* The terms of a softmax are added in runs and then in float64. */
+/* The terms of a softmax are summed in short runs, and the runs in float64. */
 static int64_t cross_entropy_terms(const struct kcase *c)
 {
     return 64;
 }
 
-/* The row may be kept as exp(x - max) between. */
+/* An implementation may store the row as exp(x - max) in between. */
 static double cross_entropy_between(const struct kcase *c)
 {
     return 1;
@@ -150,7 +150,7 @@ static err_t adamw_call(const struct kern_ops *k, struct kern_stream *s, const s
     return OK;
 }
 
-/* A factor that is not finite changes not a bit. */
+/* With a factor that is not finite, no bit may change. */
 static int64_t adamw_terms(const struct kcase *c)
 {
     return c->flags & (SOME_NAN | SOME_INF) ? 0 : 1;

@@ -1,5 +1,5 @@
-/* The rows of op_desc for what has rows and columns: products, embeddings, norms, positions, attention. Operands stand
- * in the order of the kernel's arguments. */
+/* The rows of op_desc for kernels with rows and columns: products, embeddings, norms, positions, attention. Operands
+ * are in the order of the kernel's arguments. */
 #include "tests/kernels/ops.h"
 
 #include <stddef.h>
@@ -56,7 +56,7 @@ static int64_t gemm_terms(const struct kcase *c)
     return c->k + (c->flags & (GELU | GELU_GRAD) ? GATE_TERMS : 1);
 }
 
-/* The activation may see x as it is stored. */
+/* The activation may be applied to x as rounded by a store. */
 static double gemm_between(const struct kcase *c)
 {
     return c->flags & (GELU | GELU_GRAD) ? 2 : 0;
@@ -102,7 +102,7 @@ static err_t embed_call(const struct kern_ops *k, struct kern_stream *s, const s
     return OK;
 }
 
-/* A copy, or one sum of two. */
+/* A copy, or one sum of two numbers. */
 static int64_t exact(const struct kcase *c)
 {
     return 0;
@@ -238,7 +238,7 @@ static void layernorm_grad_link(const struct kcase *c, struct link *l)
     l->target[8] = 3;
 }
 
-/* The residual sum may be used as it is stored; a bias may then take away most of what it was multiplied into. */
+/* The residual sum may be used as rounded by a store; a bias may then cancel most of the product. */
 static double norm_between(const struct kcase *c)
 {
     return c->flags & RES ? 3 : 0;
@@ -258,7 +258,7 @@ static void rope_shape(const struct kcase *c, struct operand *o)
 
 static err_t rope_call(const struct kern_ops *k, struct kern_stream *s, const struct kcase *c, void **p)
 {
-    k->rope(s, c->t, c->seq, 3 /* as if a prefix had been there */, c->heads, c->head_dim,
+    k->rope(s, c->t, c->seq, 3 /* as after a prefix of 3 tokens */, c->heads, c->head_dim,
             c->heads * c->head_dim + c->pad, 10000, c->flags & INVERSE, p[0]);
     return OK;
 }
@@ -330,7 +330,7 @@ static err_t attention_grad_call(const struct kern_ops *k, struct kern_stream *s
     return k->attention_grad(s, &g);
 }
 
-/* None of a part of the keys: o and lse are as if there were others. */
+/* No link for a part of the keys: o and lse are then those of more keys. */
 static void attention_grad_link(const struct kcase *c, struct link *l)
 {
     if (c->flags & PART)
@@ -348,7 +348,7 @@ static int64_t attention_terms(const struct kcase *c)
     return (c->seq > c->seq_kv ? c->seq : c->seq_kv) * (c->heads / c->kv_heads) + c->head_dim;
 }
 
-/* Weights and their gradients may be rounded before they go into a product. */
+/* Weights and their gradients may be rounded before they enter a product. */
 static double attention_between(const struct kcase *c)
 {
     return 4;

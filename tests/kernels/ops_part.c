@@ -1,5 +1,5 @@
-/* The rows of op_desc for what works on parts of a whole that other ranks have the rest of: of the vocabulary, of the
- * keys, of a matrix. */
+/* The rows of op_desc for kernels that work on a part of a whole whose rest other ranks hold: a part of the vocabulary,
+ * of the keys, or of a matrix. */
 #include "tests/kernels/ops.h"
 
 /* ---- the loss ---- */
@@ -32,7 +32,7 @@ static err_t loss_join_call(const struct kern_ops *k, struct kern_stream *s, con
     return OK;
 }
 
-/* The terms of a softmax are added in runs and then in float64. */
+/* The terms of a softmax are summed in short runs, and the runs in float64. */
 static int64_t loss_terms(const struct kcase *c)
 {
     return 64;
@@ -78,7 +78,7 @@ static int64_t gate_terms(const struct kcase *c)
 
 /* ---- rows and columns ---- */
 
-/* Rows below `vocab` of a matrix of `cols` columns, of which n from `lo` on are here. */
+/* Rows below `vocab` of a matrix of `cols` columns, of which the case has n columns from `lo` on. */
 static void dropout_shape(const struct kcase *c, struct operand *o)
 {
     o[0] = operand_of(IN, IDS, c->t);

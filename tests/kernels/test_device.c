@@ -1,4 +1,4 @@
-/* The processor as a device, and how modules are found. */
+/* Tests of the processor as a device and of the search for modules. */
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "tests/lib/test.h"
@@ -16,7 +16,7 @@ static struct dev *cpu(void)
     return d;
 }
 
-/* This program is also the one that looks for a module beside itself: it says how many devices that has. */
+/* A copy of this program also searches for a module in its own folder; its exit status is the number of devices. */
 __attribute__((constructor)) static void child(void)
 {
     int n = 0;
@@ -94,10 +94,10 @@ TEST(copies_and_zeros_are_in_bytes)
     dev_close(d);
 }
 
-/* What several threads share out is whole, wherever it is cut. */
+/* Copies that several threads share are complete, wherever they are split. */
 TEST(large_copies_are_whole)
 {
-    enum { N = (9 << 20) + 13 }; /* past the caches on one thread and on two */
+    enum { N = (9 << 20) + 13 }; /* larger than the caches on one thread and on two */
     static uint8_t a[N + 2], b[N + 2], zeros[N];
     struct dev *d = cpu();
     for (int threads = 1; threads <= 3; threads++) {
@@ -125,7 +125,7 @@ TEST(events_are_over_and_timed_ones_take_the_clock)
     assert_ok(dev_stream_new(d, 0, false, &s, NULL));
     assert_ok(dev_event_new(d, true, &from));
     assert_ok(dev_event_new(d, true, &to));
-    assert_true(dev_event_over(d, from)); /* never recorded */
+    assert_true(dev_event_over(d, from)); /* it was never recorded */
     assert_ok(dev_event_wait(d, from, s));
     assert_ok(dev_event_record(d, from, s));
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
@@ -193,7 +193,7 @@ TEST(a_missing_module_says_where_it_was_looked_for)
     assert_non_null(strstr(why.text, "run.device: cpu"));
 }
 
-/* What the loader says of a file that is there is the sentence that helps. */
+/* The sentence contains the loader's message about a file that exists. */
 TEST(a_module_that_cannot_be_loaded_says_why)
 {
     struct why why;
@@ -233,10 +233,10 @@ TEST(a_module_answers_in_its_own_words)
     struct why why;
     setenv("DTD_MODULE_DIR", modules("good"), 1);
     assert_err(ERR_INVALID, dev_open("cuda", 2, &d, &why));
-    assert_string_equal(why.text, "device 2 of the stand-in is never there");
+    assert_string_equal(why.text, "device 2 of the stand-in does not exist");
 }
 
-/* A failed search does not stand in the way of a later one, and what is loaded stays, wherever one looks then. */
+/* A failed search does not affect a later one, and a loaded module stays, whatever the search path is then. */
 TEST(a_module_is_loaded_once)
 {
     void *first = NULL, *again = NULL;
@@ -271,7 +271,7 @@ TEST(threads_may_load_at_once)
         assert_true(found[i] && found[i] == found[0]);
 }
 
-/* Runs a copy of this program, which lies in tmp/bin, and returns its status. */
+/* Runs a copy of this program in tmp/bin and returns its status. */
 static int count_in_copy(void)
 {
     char command[2048];
@@ -299,5 +299,5 @@ TEST(modules_lie_beside_the_program_or_in_lib)
     shell("cp %s/dtd-cuda.so %s/bin", modules("old"), tmp);
     assert_int_equal(count_in_copy(), 77); /* the program's own folder comes first */
     setenv("DTD_MODULE_DIR", modules("good"), 1);
-    assert_int_equal(count_in_copy(), 3); /* and the named one before that */
+    assert_int_equal(count_in_copy(), 3); /* and the folder of DTD_MODULE_DIR before that */
 }

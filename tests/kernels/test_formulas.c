@@ -1,5 +1,5 @@
-/* What the case table cannot say: AdamW against its formula written out, the rotation and the loss against their own
- * mathematics, values that are not numbers, and the threads of a stream. */
+/* Checks that the case table cannot express: AdamW against its formula, the rotation and the loss against their
+ * mathematical properties, NaNs, and the threads of a stream. */
 #include "common/base/rng.h"
 #include "kernels/variants.h"
 #include "tests/lib/test.h"
@@ -23,7 +23,7 @@ static struct kern_stream *new_stream(void)
     return s;
 }
 
-/* Two updates of one number, by hand: torch.optim.AdamW's documentation, line by line. */
+/* Two updates of one number, computed from the documentation of torch.optim.AdamW, line by line. */
 TEST(adamw_follows_its_formula)
 {
     const struct kern_ops *k = kern_find("ref", DT_F64);
@@ -54,7 +54,7 @@ TEST(adamw_follows_its_formula)
     dev_stream_free(s);
 }
 
-/* A decay so small that 1 - lr wd is 1 in float32 still decays, on average, at the right rate. */
+/* A decay so small that 1 - lr wd is 1 in float32 still has an effect, on average at the right rate. */
 TEST(adamw_keeps_a_small_decay)
 {
     const struct kern_ops *k = kern_find("cpu", DT_F32);
@@ -81,12 +81,13 @@ TEST(adamw_keeps_a_small_decay)
     }
     for (int i = 0; i < N; i++)
         after += (double)p[i];
-    /* 9e-8 of p in (1, 2) is three quarters of its last place or less: rounded to it or away, but seen */
+    /* 9e-8 of p in (1, 2) is at most three quarters of its last place: it is rounded up or down, but has an effect on
+     * average */
     assert_true(after < before);
     dev_stream_free(s);
 }
 
-/* <rope(x), y> = <x, inverse(y)>: the inverse is the gradient; and turning there and back is the identity. */
+/* <rope(x), y> = <x, inverse(y)>: the inverse is the gradient. Rotating and rotating back is the identity. */
 TEST(inverse_rope_is_its_adjoint)
 {
     const struct kern_ops *k = kern_find("ref", DT_F64);
@@ -110,7 +111,7 @@ TEST(inverse_rope_is_its_adjoint)
     dev_stream_free(s);
 }
 
-/* At a position where float32 angles are useless. */
+/* At a position where float32 angles have no correct digit. */
 TEST(rope_is_exact_far_out)
 {
     const struct kern_ops *k = kern_find("cpu", DT_F32);
@@ -143,7 +144,7 @@ TEST(loss_gradient_agrees_with_finite_differences)
     dev_stream_free(s);
 }
 
-/* A loss of logits that are all alike is log V, however large they are. */
+/* The loss of equal logits is log V, however large they are. */
 TEST(loss_survives_large_logits)
 {
     const struct kern_ops *k;
@@ -165,7 +166,7 @@ TEST(loss_survives_large_logits)
     }
 }
 
-/* One NaN in the input must be seen in every result that depends on it: that is how a run notices. */
+/* One NaN in the input must appear in every result that depends on it, because a run detects it only there. */
 static void nan_case(const struct kern_ops *k, struct kern_stream *s, const char *isa)
 {
     enum { N = 40 };
@@ -239,14 +240,14 @@ static void *do_nothing(void *arg)
     return arg;
 }
 
-/* A stream of one thread starts none, whatever the environment says, and one of three has three. */
+/* A stream of one thread starts no thread, whatever the environment sets, and one of three uses three. */
 TEST(streams_have_their_threads)
 {
     enum { N = 400 };
     static float a[N * N], b[N * N], c[N * N];
     const struct kern_ops *k = kern_find("cpu", DT_F32);
     struct kern_gemm g = {.m = N, .n = N, .k = N, .lda = N, .ldb = N, .ldc = N, .a = a, .b = b, .c = c};
-    pthread_t first; /* the thread sanitizer starts a helper with a process's first thread: let that be now */
+    pthread_t first; /* the thread sanitizer starts a helper with a process's first thread; do this before counting */
     assert_int_equal(pthread_create(&first, NULL, do_nothing, NULL), 0);
     pthread_join(first, NULL);
     for (int threads = 1; threads <= 3; threads += 2) {
@@ -260,7 +261,7 @@ TEST(streams_have_their_threads)
     }
 }
 
-/* An element's update does not depend on where a shard's cut puts it. */
+/* An element's update does not depend on where a shard begins or ends. */
 TEST(adamw_does_not_see_cuts)
 {
     enum { N = 100 };
@@ -296,7 +297,7 @@ TEST(adamw_does_not_see_cuts)
     }
 }
 
-/* One product with an activation, against the product and then the kernel of the activation. Returns whether the bits
+/* Compares one product with an activation to the product followed by the activation's kernel. Returns whether the bits
  * are the same. */
 static bool fused_agrees(const struct kern_ops *k, struct kern_stream *s, enum kern_act act, double bound)
 {
@@ -338,12 +339,13 @@ TEST(fused_activations_are_the_kernels)
             continue;
         struct kern_stream *s = new_stream();
         bool same = fused_agrees(k, s, KERN_ACT_GELU, 1e-6) && fused_agrees(k, s, KERN_ACT_GELU_GRAD, 1e-6);
-        assert_true(same || strcmp(k->name, "cpu") != 0); /* the same code there; the oracle rounds once less */
+        assert_true(same ||
+                    strcmp(k->name, "cpu") != 0); /* cpu uses the same code for both; the oracle rounds once less */
         dev_stream_free(s);
     }
 }
 
-/* Sums of a bias' gradient have the bits of bias_grad, wherever the product finds them. */
+/* Sums of a bias' gradient have the bits of bias_grad, whichever operand of the product they are over. */
 TEST(sums_in_a_product_are_bias_grad)
 {
     enum { M = 20, N = 70, K = 100 };
@@ -380,7 +382,7 @@ TEST(sums_in_a_product_are_bias_grad)
     }
 }
 
-/* A step is left out as a whole or done as a whole, and the norm is told all the same. */
+/* A step is skipped or done as a whole, and the norm is returned in either case. */
 TEST(clip_follows_its_formula)
 {
     const double blocks[3] = {1, 4, 4}, bad[3] = {1, NAN, 4}, losses[2] = {2, 3}, lost[2] = {2, -INFINITY};

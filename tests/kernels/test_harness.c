@@ -1,5 +1,5 @@
-/* The harness itself: that it accepts what is right in every type and finds what is wrong. Tables made here stand for
- * backends of narrow types that this processor has none of. */
+/* Tests of the harness: it accepts correct results in every type and detects wrong ones. Tables built here stand for
+ * backends of narrow types that this processor does not have. */
 #include "tests/kernels/harness.h"
 #include "tests/lib/test.h"
 
@@ -18,7 +18,7 @@ static struct dev *cpu(void)
     return d;
 }
 
-/* Values with the oracle's results rounded to the types of `k`, and without. */
+/* Two sets of values with the oracle's results: rounded to the types of `k`, and not rounded. */
 static void results_of(const struct kcase *c, const struct kern_ops *k, struct values *rounded, struct values *whole)
 {
     values_init(whole, c, k);
@@ -58,7 +58,7 @@ static bool finds(struct values *got, const struct values *want, int i, int64_t 
     return !good;
 }
 
-/* Rounding to nearest is near; the largest element off by 5 %, not written, or no number is not. */
+/* Correctly rounded results pass. The largest element with an error of 5 %, an unwritten one and a NaN do not. */
 static void check_case(const struct kcase *c, const struct kern_ops *k)
 {
     struct values got, want;
@@ -66,7 +66,7 @@ static void check_case(const struct kcase *c, const struct kern_ops *k)
     hole_put(sizeof(hole), &hole);
     results_of(c, k, &got, &want);
     if (!values_near(&got, &want, k, c, k->name))
-        fail_msg("%s: %s: the truth is not good enough", k->name, case_text(c));
+        fail_msg("%s: %s: the exact result is rejected", k->name, case_text(c));
     for (int i = 0; i < MAX_OPERANDS; i++) {
         int64_t j = got.o[i].role == OUT || got.o[i].role == ACC ? written_element(&got, i) : -1;
         if (j < 0)
@@ -87,7 +87,7 @@ TEST(truth_passes_and_errors_do_not)
             check_case(&kcases[j], &types[t]);
 }
 
-/* Where the truth is no number, a number is an error, and the other way round. */
+/* If the expected value is NaN, a number is an error, and vice versa. */
 TEST(a_number_is_no_nan)
 {
     const struct kcase poisoned = {"clip", .n = 9, .m = 2, .limit = 1, .flags = SOME_NAN};
@@ -105,7 +105,7 @@ TEST(a_number_is_no_nan)
     values_fini(&numbers);
 }
 
-/* Casting by cutting off instead of rounding is one of the errors. */
+/* A cast that truncates instead of rounding is detected. */
 TEST(a_truncated_cast_is_found)
 {
     const struct kcase c = {"cast", .n = 100};
@@ -126,7 +126,7 @@ TEST(a_truncated_cast_is_found)
     values_fini(&want);
 }
 
-/* Half of a bfloat16's last place, and ties to even. */
+/* Half of a bfloat16's last place rounds correctly, with ties to even. */
 TEST(elements_round_as_they_should)
 {
     const struct {

@@ -1,4 +1,4 @@
-/* Every case on every table that this processor can run. */
+/* Runs every case on every table that this processor can run. */
 #include "kernels/variants.h"
 #include "tests/kernels/harness.h"
 #include "tests/lib/test.h"
@@ -13,7 +13,7 @@ static struct dev *cpu(void)
     return d;
 }
 
-/* All compiled variants of a name, float32. */
+/* Runs all compiled variants of a name, float32. */
 static void compare_all(const char *name)
 {
     const struct kern_ops *k;
@@ -38,7 +38,7 @@ TEST(float32_oracle_agrees_with_float64)
     compare_all("ref");
 }
 
-/* Each kernel has a case for the runs that can afford only one. */
+/* Each kernel has a TINY case, for runs that can afford only one. */
 TEST(every_kernel_has_cases)
 {
     const struct cases_options o = {.tiny = true};
@@ -68,7 +68,7 @@ static uint64_t bits_of(const struct values *v, const struct kern_ops *k, int th
     return bits;
 }
 
-/* Same bits wherever the buffers lie, and every time; the alias forms too. */
+/* The bits do not depend on the address of buffers, also with aliases, and repeat on every run. */
 TEST(bits_do_not_depend_on_alignment)
 {
     const struct kern_ops *k;
@@ -82,13 +82,13 @@ TEST(bits_do_not_depend_on_alignment)
             uint64_t first = bits_of(&v, k, 1, 0, &kcases[j]);
             for (int shift = 0; shift < 8; shift += 3)
                 if (bits_of(&v, k, 1, shift, &kcases[j]) != first)
-                    fail_msg("%s %s: %s: other bits at shift %d", k->name, isa, case_text(&kcases[j]), shift);
+                    fail_msg("%s %s: %s: different bits at shift %d", k->name, isa, case_text(&kcases[j]), shift);
         }
         values_fini(&v);
     }
 }
 
-/* Products may be cut along k by oneDNN when it has several threads, ours never. */
+/* oneDNN may split products along k when it has several threads; our own kernels never do. */
 TEST(bits_do_not_depend_on_threads)
 {
     const struct kern_ops *k = kern_find("cpu", DT_F32);
@@ -100,7 +100,7 @@ TEST(bits_do_not_depend_on_threads)
             continue;
         values_init(&v, &kcases[j], k);
         if (bits_of(&v, k, 1, 0, &kcases[j]) != bits_of(&v, k, 3, 0, &kcases[j]))
-            fail_msg("%s: other bits with 3 threads", case_text(&kcases[j]));
+            fail_msg("%s: different bits with 3 threads", case_text(&kcases[j]));
         values_fini(&v);
     }
 }
@@ -119,7 +119,7 @@ struct fd {
     struct values before, after; /* the gradient's operands */
 };
 
-/* Sum over the forward's outputs of cotangent times output, with element j of input i moved by `step`. */
+/* Sum over the forward's outputs of cotangent times output, with element j of input i changed by `step`. */
 static double fd_loss(const struct fd *f, int i, int64_t j, double step)
 {
     struct values v;
@@ -147,10 +147,10 @@ static void fd_probe(const struct fd *f, int g, int64_t j)
     double want = slope + (f->after.o[g].role == ACC ? ((double *)f->before.p[g])[j] : 0);
     double got = ((double *)f->after.p[g])[j];
     if (isnan(got) && slope == 0)
-        return; /* between rows: the forward does not read it, the gradient does not write it */
+        return; /* between rows: the forward does not read this element and the gradient does not write it */
     if (!(fabs(got - want) <= 1e-6 * (1 + fabs(want))))
-        fail_msg("%s: gradient %d element %lld is %.9g, differences say %.9g", case_text(f->c), g, (long long)j, got,
-                 want);
+        fail_msg("%s: gradient %d element %lld is %.9g, finite differences give %.9g", case_text(f->c), g, (long long)j,
+                 got, want);
 }
 
 static bool fd_case(const struct kcase *c)

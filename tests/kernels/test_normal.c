@@ -1,4 +1,4 @@
-/* Normal numbers on every table of the processor. */
+/* Checks normal numbers on every table of the processor. */
 #include "kernels/variants.h"
 #include "tests/kernels/normal.h"
 #include "tests/lib/test.h"

@@ -1,5 +1,6 @@
-/* Parts make a whole: attention over parts of the keys, a loss over parts of the vocabulary, an embedding over parts of
- * its table, squares and dropout over any split. On every table of the processor; in float64 to 1e-12. */
+/* Results of parts combine to the result of the whole: attention over parts of the keys, a loss over parts of the
+ * vocabulary, an embedding over parts of its table, squares and dropout over any split. On every table of the
+ * processor; in float64 to 1e-12. */
 #include "common/base/rng.h"
 #include "kernels/variants.h"
 #include "tests/kernels/values.h"
@@ -7,12 +8,12 @@
 
 #include <math.h>
 
-/* Arrays of a table's type; everything here is its own wide type. */
+/* Arrays of a table's type, which is its own wide type here. */
 struct table {
     const struct kern_ops *k;
     struct kern_stream *s;
     size_t size;
-    double near; /* what two ways to the same number may differ by, of a number near 1 */
+    double near; /* the allowed difference between two computations of the same number near 1 */
     const char *isa;
 };
 
@@ -69,7 +70,7 @@ static void expect_near(const struct table *t, const char *what, int64_t n, cons
 
 enum { BATCH = 2, SEQ = 12, HEADS = 4, KV_HEADS = 2, DIM = 5, Q = HEADS * DIM, KV = KV_HEADS * DIM };
 
-/* Tensors of some tokens of every sample. */
+/* Tensors of a part of the tokens of every sample. */
 struct piece {
     int64_t first, n;
     void *q, *k, *v, *o, *lse, *d_o, *d_q, *d_k, *d_v;
@@ -82,7 +83,7 @@ static void piece_free(struct piece *p)
         free(all[i]);
 }
 
-/* The piece's rows of every sample, to it or from it. */
+/* Copies the piece's rows of every sample to the piece or from it. */
 static void rows_move(const struct table *t, const struct piece *p, int64_t width, void *whole, void *part, bool out)
 {
     for (int64_t b = 0; b < BATCH; b++) {
@@ -133,7 +134,7 @@ static struct kern_attention attention_of(const struct piece *q, const struct pi
                                    .lse = q->lse};
 }
 
-/* What a rank of a ring does for its queries `p[i]`: results of one part of the keys after the other are joined. */
+/* The work of one rank of a ring for its queries `p[i]`: it joins the results of one part of the keys after another. */
 static void forward_parts(const struct table *t, const struct piece *p, int n, int i, bool causal)
 {
     void *o2 = array_new(t, BATCH * p[i].n * Q), *lse2 = array_new(t, BATCH * p[i].n * HEADS);
@@ -236,7 +237,8 @@ TEST(attention_over_parts_of_the_keys_is_attention)
     each_table(check_attention);
 }
 
-/* Far apart, the larger is the whole; a part without keys changes nothing; a NaN stays one. */
+/* If the two lse are far apart, the larger one is the result. A part without keys changes nothing. A NaN stays a NaN.
+ */
 static void check_join_extremes(const struct table *t)
 {
     static const struct {
@@ -275,7 +277,8 @@ static void targets_fill(int32_t *targets)
     targets[1] = VOCAB - 1;
 }
 
-/* Columns [edges[p], edges[p + 1]) of every part; its gradient goes into `out`. Returns the loss. */
+/* Computes the loss with columns [edges[p], edges[p + 1]) in part p; writes the gradient to `out` and returns the loss.
+ */
 static double loss_in(const struct table *t, const void *logits, const int32_t *targets, int parts, const int *edges,
                       void *out)
 {
@@ -325,7 +328,7 @@ TEST(a_loss_over_parts_of_the_vocabulary_is_the_loss)
     each_table(check_loss);
 }
 
-/* Columns of nothing but -infinity are as if they were not there; a NaN anywhere is in the loss. */
+/* Columns of only -infinity have no effect; a NaN in any column makes the loss NaN. */
 static void check_loss_extremes(const struct table *t)
 {
     static const int edges[] = {0, 20, 40, VOCAB};
@@ -387,7 +390,7 @@ TEST(an_embedding_over_parts_of_its_table_is_the_embedding)
 
 /* ---- squares ---- */
 
-/* A piece that begins and ends with blocks has their bits, and a block alone has its own. */
+/* A piece that begins and ends at block boundaries has the bits of its blocks, and so has a single block. */
 static void check_squares(const struct table *t)
 {
     enum { N = 10000 };
@@ -441,7 +444,7 @@ static bool kept(const struct table *t, double rate, uint64_t seed, int64_t step
     return y != 0;
 }
 
-/* The word of an element is where being kept ends; and it is what the header says. */
+/* An element's random word is the rate at which it stops being kept, and equals the word that the header specifies. */
 static void check_words(const struct table *t)
 {
     static const struct {
@@ -524,7 +527,7 @@ TEST(dropout_keeps_mean_and_variance)
     each_table(check_mean);
 }
 
-/* Seed, step, site and row each make other numbers: two of them agree as often as strangers do. */
+/* Seed, step, site and row each change the numbers: two of the results agree only as often as independent ones. */
 static void check_strangers(const struct table *t)
 {
     int32_t rows[DROP_T], others[DROP_T];
@@ -559,7 +562,7 @@ TEST(dropouts_are_strangers)
     each_table(check_strangers);
 }
 
-/* Rows lo .. and columns left .. of the matrix alone. */
+/* Applies dropout to rows lo .. and columns left .. of the matrix alone. */
 static void drop_part(const struct table *t, const void *x, const int32_t *rows, int64_t lo, int64_t left,
                       int64_t height, int64_t width, void *out)
 {

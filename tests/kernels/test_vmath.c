@@ -1,4 +1,4 @@
-/* The bounds that kernels/cpu/vmath.h states, over the whole range, on every instruction set that is here. */
+/* Checks the bounds stated in kernels/cpu/vmath.h over the whole range, on every instruction set of this processor. */
 #include "kernels/variants.h"
 #include "tests/kernels/vmath_probe.h"
 #include "tests/lib/test.h"
@@ -24,14 +24,14 @@ static void each_isa(void (*fn)(const struct vmath_probe *p, const char *isa))
     }
 }
 
-/* Distance in units in the last place of the float32 nearest to `want`. */
+/* The distance in units in the last place of the float32 nearest to `want`. */
 static double ulps(float got, double want)
 {
     float at = fabsf((float)want);
     return fabs((double)got - want) / ((double)nextafterf(at, INFINITY) - (double)at);
 }
 
-/* Largest distance over [lo, hi] in steps of a few thousand float32 values. */
+/* The largest distance over [lo, hi] in steps of a few thousand float32 values. */
 static double worst(void (*fn)(int64_t, const float *, float *), double (*exact)(double), float lo, float hi)
 {
     float x[N], y[N];
@@ -55,7 +55,7 @@ static void check_bound(const char *isa, const char *what, double got, double bo
 {
     print_message("%s %s: %.3g\n", isa, what, got);
     if (!(got <= bound))
-        fail_msg("%s %s is off by %.3g, bound %.3g", isa, what, got, bound);
+        fail_msg("%s %s has an error of %.3g, bound %.3g", isa, what, got, bound);
 }
 
 static void check_exp(const struct vmath_probe *p, const char *isa)

@@ -1,6 +1,6 @@
-/* See values.h. A hole is a NaN that no arithmetic makes, so that a kernel that reads where it should not is found as
- * well as one that writes there; and a signalling one, which none leaves as it is, so that a kernel is found that writes
- * back what it has made of a hole. */
+/* See values.h. A hole is a NaN that no arithmetic produces, so it detects both reads and writes where there must be
+ * none. It is a signalling NaN, which arithmetic always quiets, so it also detects a kernel that writes back the result
+ * of reading a hole. */
 #include "tests/kernels/values.h"
 #include "common/base/rng.h"
 #include "tests/kernels/harness.h"
@@ -47,7 +47,8 @@ enum dtype operand_type(const struct operand *o, const struct kern_ops *k)
     return o->wide ? k->wide : k->dtype;
 }
 
-/* To nearest, ties to even: half of what is cut off is added before it is, less a bit when the rest is even. */
+/* Rounds to nearest, ties to even: adds half of the truncated unit before truncation, less one bit if the rest is even.
+ */
 static uint16_t bf16_of(float x)
 {
     uint32_t bits;
@@ -109,7 +110,7 @@ static double rounded(enum dtype t, double x)
     return element_get(t, memory);
 }
 
-/* Largest relative error of rounding to a type. */
+/* The largest relative error of rounding to a type. */
 static double round_of(enum dtype t)
 {
     return t == DT_BF16 ? 0x1p-8 : t == DT_F32 ? 0x1p-24 : 0x1p-53;
@@ -132,7 +133,7 @@ bool hole_is(size_t size, const void *p)
 
 /* ---- contents ---- */
 
-/* Values whose rounding to half their bits goes wrong first; all are exact in float32. */
+/* Values whose rounding to half their bits is most easily done wrong; all are exact in float32. */
 static double awkward_value(uint64_t i, double x)
 {
     static const double list[] = {1 + 0x1p-8,  1 + 0x3p-8, 1 + 0x1p-8 + 0x1p-20,
@@ -206,7 +207,7 @@ static void round_all(struct values *v, const struct kern_ops *k)
             ((double *)v->p[i])[j] = rounded(operand_type(&v->o[i], k), ((double *)v->p[i])[j]);
 }
 
-/* Operands that the forward made. */
+/* Fills operands with results of the forward. */
 static void take_forward(struct values *v, const struct kcase *c, const struct link *l, const struct kern_ops *k)
 {
     struct values f;
@@ -265,7 +266,7 @@ void values_fini(struct values *v)
 
 /* ---- comparison ---- */
 
-/* Root of the mean square of what was written and is finite. */
+/* The root mean square of the elements that were written and are finite. */
 static double rms_of(const struct values *v, int i)
 {
     const double *x = v->p[i];
@@ -279,13 +280,14 @@ static double rms_of(const struct values *v, int i)
     return n ? sqrt(sum / (double)n) : 0;
 }
 
-/* The oracle in float32 rounds only what it stores. */
+/* The float32 oracle rounds only when it stores. */
 static double multiple_of(const struct kern_ops *k)
 {
     return strcmp(k->name, "ref") == 0 ? 2 : 8;
 }
 
-/* An element may be off by `near` of itself or of `size`, whichever is larger, and by `stored` of itself. */
+/* The allowed error of an element: `near` times itself or times `size`, whichever is larger, plus `stored` times
+ * itself. */
 struct bound {
     bool exact;
     double near, stored, size;

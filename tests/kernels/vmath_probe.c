@@ -1,4 +1,4 @@
-/* The functions of kernels/cpu/vmath.h over arrays, compiled once per instruction set like the kernels themselves. */
+/* Applies the functions of kernels/cpu/vmath.h to arrays; compiled once per instruction set like the kernels. */
 #include "tests/kernels/vmath_probe.h"
 #include "kernels/cpu/vmath.h"
 

@@ -1,4 +1,4 @@
-/* The vector functions of one instruction set, reachable from a test. n is a multiple of 16. */
+/* The vector functions of one instruction set, callable from a test. n is a multiple of 16. */
 #ifndef DTD_TESTS_KERNELS_VMATH_PROBE_H
 #define DTD_TESTS_KERNELS_VMATH_PROBE_H
 

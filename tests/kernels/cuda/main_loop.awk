@@ -1,12 +1,12 @@
-# The main loop of each kernel in what `cuobjdump -sass` prints, one line for each kernel that has one:
+# Finds the main loop of each kernel in the output of `cuobjdump -sass` and prints one line for each kernel that has one:
 #
 #   kernel, mangled <tab> architecture <tab> HMMA <tab> LDSM <tab> LDGSTS <tab> MUFU <tab> all instructions
 #
-# The main loop is the longest one that multiplies on tensor cores. Counted are the instructions that a warp issues on the way
-# from its beginning to its end: of all ways, going forwards only, the shortest of those with the most products and copies.
-# So loops inside, which copy element by element, and the masks of the last tiles do not count.
+# The main loop is the longest one that multiplies on tensor cores. The script counts the instructions that a warp issues on one
+# path from the loop's beginning to its end: of all forward paths, the shortest of those with the most products and copies.
+# Inner loops, which copy element by element, and the masks of the last tiles are therefore not counted.
 
-# Where a branch goes to, or -1.
+# The index of a branch's target, or -1.
 function target(text, address) {
   if (text !~ /(^| )BRA[ .]/ || !match(text, /0x[0-9a-f]+ *$/)) return -1
   address = substr(text, RSTART + 2, RLENGTH - 2)
@@ -25,13 +25,13 @@ function longest_loop(i, to, products) {
   return last > 0
 }
 
-# next_of[i]: the instruction after i on the best way to `last`; worth and cost are of the way from i on.
+# next_of[i]: the instruction after i on the best path to `last`; worth and cost are those of the path from i on.
 function best_way(i, to, here, falls, worth, cost, reached) {
   for (i = last; i >= first; i--) {
     next_of[i] = 0
     here = op[i] == "HMMA" || op[i] == "LDGSTS"
     if (i == last) { reached[i]; worth[i] = here; cost[i] = 1; continue }
-    falls = !(op[i] == "EXIT" || op[i] == "RET" || text[i] ~ /^BRA 0x/) || guarded[i] # BRA.U has its condition behind it
+    falls = !(op[i] == "EXIT" || op[i] == "RET" || text[i] ~ /^BRA 0x/) || guarded[i] # BRA.U has its condition after the opcode
     if (falls && (i + 1) in reached) next_of[i] = i + 1
     to = target(text[i])
     if (to > i && to in reached &&

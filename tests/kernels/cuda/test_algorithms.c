@@ -1,5 +1,5 @@
-/* Which algorithm a product uses (docs/internals/kernels.md), on the stand-ins of tests/cuda_host: their algorithms give
- * different bits in float32 and take as long as a test says. */
+/* Tests which algorithm a product uses (docs/internals/kernels.md), with the stand-ins of tests/cuda_host. Their
+ * algorithms give different bits in float32, and each test sets how long they take. */
 #include "tests/lib/test.h"
 
 #include "kernels/cuda/gemm_file.h"
@@ -12,11 +12,11 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#define FIRST 101 /* what the stand-in proposes first */
+#define FIRST 101 /* the stand-in's first proposal */
 #define MAGIC UINT64_C(0x6c745f686f737400)
 #define GPU "processor in the place of a GPU, 4 processors"
 #define LIBRARY 130001
-#define SLOW_MS 500 /* more than a product here takes, however busy the machine is */
+#define SLOW_MS 500 /* longer than any product here takes, even on a busy machine */
 
 static const int algorithms[] = {101, 102, 103, 104, 105, 106};
 
@@ -29,7 +29,7 @@ static const char *path_of(const char *name)
     return p;
 }
 
-/* All algorithms but one are slow. */
+/* Makes all algorithms but one slow. */
 static void plant_fastest(int fastest)
 {
     for (size_t i = 0; i < sizeof(algorithms) / sizeof(algorithms[0]); i++) {
@@ -87,7 +87,7 @@ static uint16_t narrow(float x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* Values whose products no float32 holds exactly, in the array's type. */
+/* Values whose products are inexact in float32, in the array's type. */
 static void fill(const struct form *f, int array, void *to)
 {
     bool wide = f->dtype == DT_F32 || array >= A_SUM || (array == C && f->wide_c);
@@ -101,7 +101,7 @@ static void fill(const struct form *f, int array, void *to)
     }
 }
 
-/* One product on fresh operands. What it made of `array` into `ret`. */
+/* Runs one product on new operands and copies the resulting `array` to `ret`. */
 static void product(struct bench *b, const struct form *f, int array, void *ret)
 {
     void *p[ARRAYS], *host = malloc(1 << 22);
@@ -139,7 +139,7 @@ static void product(struct bench *b, const struct form *f, int array, void *ret)
     free(host);
 }
 
-/* Plain, biased, of a gradient, with a sum. */
+/* Plain, with a bias, for a gradient, with a sum. */
 static const struct form forms[] = {{.dtype = DT_F32, .m = 24, .n = 16, .k = 40},
                                     {.dtype = DT_F32, .m = 24, .n = 16, .k = 72, .bias = true},
                                     {.dtype = DT_F32, .m = 32, .n = 16, .k = 80, .trans_a = true, .accumulate = true},
@@ -151,7 +151,7 @@ struct results {
     float c[FORMS][MOST];
 };
 
-/* Of all forms, by a device that is opened for it. */
+/* Runs all forms on a newly opened device. */
 static struct results results_of(const char *path)
 {
     struct results r;
@@ -168,7 +168,7 @@ static bool same(const struct results *a, const struct results *b)
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-/* ---- what stands in a file ---- */
+/* ---- the content of a file ---- */
 
 struct lines {
     int n;
@@ -215,7 +215,7 @@ TEST(without_a_file_nothing_is_timed)
     bench_close(&bench);
 }
 
-/* What cuBLASLt proposes first, and 101 adds up in another way than 102 here, which the other tests rest on. */
+/* cuBLASLt's first proposal is used. Algorithms 101 and 102 sum in different ways, which the other tests depend on. */
 TEST(another_algorithm_gives_other_bits)
 {
     struct results first = results_of(NULL);
@@ -244,7 +244,7 @@ TEST(the_fastest_algorithm_is_chosen)
     }
 }
 
-/* The reductions that round, or have no order, are not for us, however fast. */
+/* Reductions that round, or whose order is not specified, are never used, however fast they are. */
 TEST(a_forbidden_reduction_is_never_chosen)
 {
     const struct form narrow_c = {.dtype = DT_BF16, .m = 24, .n = 16, .k = 40};
@@ -262,7 +262,8 @@ TEST(a_forbidden_reduction_is_never_chosen)
     assert_int_equal(algorithm_of(&lines_of(path_of("output-type")).at[0]), FIRST);
 }
 
-/* The fastest for c = x is the slowest for c += x: they are timed as they are used, and kept apart. */
+/* The fastest algorithm for c = x is the slowest for c += x: each is timed in the way it is used, and stored
+ * separately. */
 TEST(adding_is_timed_by_adding)
 {
     struct form f = forms[0];
@@ -283,7 +284,7 @@ TEST(adding_is_timed_by_adding)
 
 static const struct form gelu_form = {.dtype = DT_BF16, .m = 32, .n = 16, .k = 8, .bias = true, .act = KERN_ACT_GELU};
 
-/* Of the fused form, which is the last to be kept. */
+/* Whether the fused form, which is stored last, is marked "apart". */
 static bool gelu_is_apart(const char *path)
 {
     uint16_t c[MOST];
@@ -304,14 +305,14 @@ TEST(an_epilogue_is_fused_where_that_is_faster)
     assert_true(gelu_is_apart(path_of("apart")));
 }
 
-/* A sum that is fused, or is not, is added once. */
+/* A sum is added exactly once, fused or not. */
 TEST(sums_are_not_disturbed)
 {
     float fused[MOST], apart[MOST];
     cuda_host_plant_ms("launch", SLOW_MS);
     struct bench b = bench_open(path_of("fused"));
     product(&b, &forms[3], B_SUM, fused);
-    product(&b, &forms[3], B_SUM, fused); /* the choice is made */
+    product(&b, &forms[3], B_SUM, fused); /* chooses the algorithm */
     bench_close(&b);
     cuda_host_plant_ms("launch", 0);
     cuda_host_plant_ms("fused", SLOW_MS);
@@ -329,7 +330,7 @@ TEST(sums_are_not_disturbed)
     assert_true(one && other);
 }
 
-/* As much memory as the product and its workspace need, and no more: the first proposal is kept, untimed. */
+/* With just enough memory for the product and its workspace, the first proposal is used, untimed. */
 TEST(without_memory_to_time_on_the_first_is_kept)
 {
     const struct form f = {.dtype = DT_F32, .m = 512, .n = 512, .k = 8, .accumulate = true};
@@ -374,7 +375,7 @@ TEST(the_same_file_gives_the_same_bits)
     bench_close(&b);
 }
 
-/* Children with other times each, and the bits that they get. */
+/* Runs children with different times for each algorithm and collects the bits that they get. */
 static void race(int fastest, int to)
 {
     plant_fastest(fastest);
@@ -386,7 +387,7 @@ TEST(processes_that_time_at_once_compute_the_same)
 {
     static struct results r[3];
     int pipes[3][2];
-    test_tmpdir(); /* ours, not each child's own */
+    test_tmpdir(); /* created before the fork, so that all children share it */
     for (int i = 0; i < 3; i++) {
         assert_int_equal(pipe(pipes[i]), 0);
         if (fork() == 0)
@@ -407,7 +408,7 @@ TEST(processes_that_time_at_once_compute_the_same)
             assert_true(memcmp(&l.at[i].key, &l.at[j].key, sizeof(l.at[i].key)) != 0);
 }
 
-/* The file's choice for the first form, rewritten by `change`; then the line that is used. */
+/* Rewrites the file's choice for the first form by `change` and returns the line that is used afterwards. */
 static struct lines after_change(const char *name, void (*change)(struct gemm_choice *c))
 {
     const char *path = path_of(name);
@@ -433,7 +434,7 @@ static struct lines after_change(const char *name, void (*change)(struct gemm_ch
 static void to_another(struct gemm_choice *c)
 {
     c->algo[0] = MAGIC + 106;
-    c->algo[1] = 2; /* as the stand-in has it: COMPUTE_TYPE, two parts */
+    c->algo[1] = 2; /* the stand-in's encoding of COMPUTE_TYPE in two parts */
     c->algo[2] = 2;
 }
 
@@ -455,7 +456,7 @@ static void to_apart(struct gemm_choice *c)
     c->apart = true;
 }
 
-/* A line with a good checksum may still ask for what cannot be, or must not be. */
+/* A line with a valid checksum may still contain an algorithm that is impossible or not allowed. */
 TEST(what_the_file_asks_for_is_checked)
 {
     struct lines l = after_change("another", to_another);
@@ -464,7 +465,7 @@ TEST(what_the_file_asks_for_is_checked)
     assert_true(l.n == 2 && algorithm_of(&l.at[1]) == 103);
     l = after_change("unknown", to_unknown);
     assert_true(l.n == 2 && algorithm_of(&l.at[1]) == 103);
-    l = after_change("apart", to_apart); /* of a product that has nothing to fuse */
+    l = after_change("apart", to_apart); /* for a product that has nothing to fuse */
     assert_true(l.n == 2 && algorithm_of(&l.at[1]) == 103);
 }
 
@@ -485,7 +486,7 @@ TEST(another_gpus_file_is_not_used)
     bench_close(&b);
 }
 
-/* From one epoch to the next: a device forgets what it did by another file. */
+/* Between epochs a device may change its file: it then discards the choices of the earlier one. */
 TEST(a_device_goes_from_file_to_file)
 {
     float before[MOST], with[MOST], after[MOST];
@@ -512,7 +513,7 @@ static double worst_gelu(const char *path, enum kern_act act)
     return worst;
 }
 
-/* With a file and without: a library whose tanh is rough is not asked for GELU. Where it is good, it is. */
+/* With and without a file, a library whose tanh is inexact is not used for GELU. A library with an exact one is. */
 TEST(a_rough_gelu_is_not_used)
 {
     struct cuda_host_counts before, after;
@@ -531,7 +532,7 @@ TEST(a_rough_gelu_is_not_used)
         assert_true(l.at[i].apart == (l.at[i].key.aux_align > 0));
 }
 
-/* The question costs the operands nothing. */
+/* The check of GELU does not change the operands. */
 TEST(asking_for_gelu_leaves_aux_alone)
 {
     const struct form f = {.dtype = DT_BF16, .m = 32, .n = 16, .k = 8, .act = KERN_ACT_GELU_GRAD};

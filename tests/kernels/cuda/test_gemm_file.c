@@ -1,5 +1,5 @@
-/* The algorithm file by itself (kernels/cuda/gemm_file.h): lines that are damaged, files that are another's or cut off,
- * a disk that is full, and processes that write at once. */
+/* Tests the algorithm file alone (kernels/cuda/gemm_file.h): damaged lines, files of another GPU, truncated files, a
+ * full disk, and processes that write at the same time. */
 #include "kernels/cuda/gemm_file.h"
 #include "tests/lib/test.h"
 
@@ -74,7 +74,7 @@ static const char *file_of_three(const char *name)
     return path;
 }
 
-/* What is logged meanwhile goes to a file of its own, whose text is given back. */
+/* Redirects the log to a file and returns its text afterwards. */
 static int saved_stderr;
 static char log_path[512];
 
@@ -114,7 +114,7 @@ TEST(a_choice_is_what_its_line_says)
     assert_memory_equal(&again, &c, sizeof(c));
 }
 
-/* Any one byte that is another, is missing, or is twice there. */
+/* Any byte of a line is changed, removed or duplicated. */
 TEST(a_line_that_differs_in_a_byte_is_refused)
 {
     struct gemm_choice c = choice(1234, 0xfeed), ret;
@@ -171,7 +171,7 @@ TEST(a_damaged_line_is_named_and_left_out)
     struct gemm_file *f = file_open(path);
     const char *log = log_end();
     assert_non_null(strstr(log, "damaged"));
-    assert_non_null(strstr(log, "line=6")); /* behind three lines of header and the columns' names comes m = 1 */
+    assert_non_null(strstr(log, "line=6")); /* m = 1 follows three lines of header and the names of the columns */
     assert_int_equal(found(f, 1), 11);
     assert_int_equal(found(f, 2), 0);
     assert_int_equal(found(f, 4), 0);
@@ -184,7 +184,8 @@ TEST(a_damaged_line_is_named_and_left_out)
     gemm_file_close(f);
 }
 
-/* At every length: what is whole is used, what is not never, and what is added next is a line of its own. */
+/* For every length of the file: whole lines are used, the partial line is never used, and an added line starts on a
+ * line of its own. */
 TEST(a_file_that_was_cut_off_goes_on)
 {
     const char *path = file_of_three("cut");
@@ -201,7 +202,7 @@ TEST(a_file_that_was_cut_off_goes_on)
         struct gemm_choice c = choice(4, 14), d = choice(5, 15);
         log_begin();
         assert_true(gemm_file_add(f, &c) && gemm_file_add(f, &d));
-        assert_string_equal(log_end(), ""); /* it has been named */
+        assert_string_equal(log_end(), ""); /* the damaged line was already logged */
         assert_int_equal(found(f, 5), 15);
         gemm_file_close(f);
         f = file_open(path);
@@ -212,7 +213,7 @@ TEST(a_file_that_was_cut_off_goes_on)
     }
 }
 
-/* Left as it is, whatever it is. */
+/* Expects that the file is refused and not changed. */
 static void refused(const char *text, const char *gpu, uint64_t library, err_t expected)
 {
     const char *path = path_of("refused");
@@ -232,7 +233,7 @@ TEST(another_files_header_is_refused)
     text_read(file_of_three("ours"), text, sizeof(text));
     refused(text, "some GPU, 8 processors", LIBRARY, ERR_STALE);
     refused(text, GPU, LIBRARY + 1, ERR_STALE);
-    refused("a shopping list\n", GPU, LIBRARY, ERR_STALE);
+    refused("some other text\n", GPU, LIBRARY, ERR_STALE);
     refused("\n", GPU, LIBRARY, ERR_STALE);
     text[20] = '\0';
     refused(text, GPU, LIBRARY, ERR_STALE);
@@ -254,7 +255,7 @@ TEST(two_that_have_it_open_agree)
     struct gemm_file *a = file_open(path), *b = file_open(path);
     struct gemm_choice first = choice(1, 11), second = choice(1, 12), other = choice(2, 20);
     assert_true(gemm_file_add(a, &first));
-    assert_true(gemm_file_add(b, &second)); /* too late */
+    assert_true(gemm_file_add(b, &second)); /* too late: the file has a choice */
     assert_int_equal(found(a, 1), 11);
     assert_int_equal(found(b, 1), 11);
     assert_true(gemm_file_add(b, &other));
@@ -265,7 +266,8 @@ TEST(two_that_have_it_open_agree)
     gemm_file_close(b);
 }
 
-/* A line that cuBLASLt would not do is passed over, and the next one for its key counts: here and after a start. */
+/* A line that cuBLASLt cannot compute is skipped, and the next one for its key is used, in this process and after a
+ * restart. */
 TEST(a_refused_line_makes_room_for_another)
 {
     const char *path = file_of_three("unusable");
@@ -273,8 +275,8 @@ TEST(a_refused_line_makes_room_for_another)
         struct gemm_file *f = file_open(path);
         struct gemm_choice wanted = choice(2, 0), more = choice(2, 99), *c = gemm_file_find(f, &wanted.key);
         log_begin();
-        gemm_file_refuse(f, c, "of another world");
-        assert_non_null(strstr(log_end(), "line=6 why=\"of another world\""));
+        gemm_file_refuse(f, c, "not supported here");
+        assert_non_null(strstr(log_end(), "line=6 why=\"not supported here\""));
         assert_int_equal(found(f, 2), start ? 99 : 0);
         assert_true(gemm_file_add(f, &more));
         assert_int_equal(found(f, 2), 99);
@@ -282,7 +284,7 @@ TEST(a_refused_line_makes_room_for_another)
     }
 }
 
-/* The file grows to its limit within a line: that is taken back, and nothing more is added. */
+/* The file reaches its size limit within a line: the partial line is removed, and nothing more is added. */
 TEST(a_line_that_does_not_fit_on_the_disk_leaves_nothing)
 {
     const char *path = file_of_three("full");
@@ -310,8 +312,8 @@ TEST(a_line_that_does_not_fit_on_the_disk_leaves_nothing)
 
 enum { PROCESSES = 6, KEYS = 60 };
 
-/* All begin at once, when `start` is closed, and want the same keys in the same order with algorithms of their own;
- * what one then has goes to `to`. */
+/* All processes start when `start` is closed and add the same keys in the same order with different algorithms; each
+ * writes the choices that it finds to `to`. */
 static void race(const char *path, int process, int start, int to)
 {
     uint64_t got[KEYS];

@@ -1,5 +1,5 @@
-/* The module's own C code on the stand-ins of tests/cuda_host: what the case table does not reach. Products that are
- * cut run in a module that is built with a small GEMM_SPAN. */
+/* Tests the module's C code on the stand-ins of tests/cuda_host where the case table does not reach it. Products that
+ * are cut run in a module built with a small GEMM_SPAN. */
 #include "tests/lib/test.h"
 
 #include "kernels/kernels.h"
@@ -14,7 +14,7 @@ struct fixture {
     const struct kern_ops *ops, *ref;
 };
 
-/* DTD_MODULE_DIR names the module; products are float32, where the oracle is near. */
+/* The environment variable `variable` gives DTD_MODULE_DIR; products are float32, so the oracle is near. */
 static struct fixture fixture_open(const char *variable)
 {
     struct fixture f = {0};
@@ -69,7 +69,7 @@ static void arrays_free(struct dev *d, struct arrays *r)
         dev_free(d, r->at[i], r->n[i] * sizeof(float));
 }
 
-/* Which of the optional operands take part. */
+/* The optional operands of a product. */
 struct form {
     bool bias, sums;
     enum kern_act act;
@@ -128,7 +128,7 @@ static struct kern_gemm shape_of(int64_t m, int64_t n, int64_t k, int transposed
     return g;
 }
 
-/* How A and B may lie for a form with an activation to be among those compared. */
+/* Which layouts of A and B allow a form with an activation in the comparison. */
 enum lie { NEVER, A_AS_IT_IS, ANYHOW };
 
 static void compare_forms(struct fixture *f, int64_t m, int64_t n, int64_t k, int64_t pad, enum lie acts)
@@ -157,7 +157,7 @@ TEST(products_that_span_too_much_are_cut)
     compare_forms(&f, 40, 30, 50, 0, NEVER);
     compare_forms(&f, 37, 41, 29, 3, NEVER);
     compare_forms(&f, 250, 3, 4, 0, NEVER);
-    compare_forms(&f, 64, 20, 20, 0, A_AS_IT_IS); /* rows are cut, which an activation survives */
+    compare_forms(&f, 64, 20, 20, 0, A_AS_IT_IS); /* the cut is along rows, which is compatible with an activation */
     fixture_close(&f);
 }
 
@@ -195,7 +195,7 @@ TEST(rows_that_do_not_follow_each_other)
     fixture_close(&f);
 }
 
-/* More shapes than the cache holds, twice, and all of them gone with the device. */
+/* More shapes than the cache holds, twice; the device frees all of them. */
 TEST(the_cache_of_shapes_is_bounded)
 {
     struct cuda_host_counts before, full, after;
@@ -229,14 +229,14 @@ TEST(a_shape_seen_before_makes_nothing)
     cuda_host_counts_read(&second);
     assert_int_equal(second.allocations, first.allocations);
     assert_int_equal(second.live_handles, first.live_handles);
-    assert_int_equal(second.products, first.products + 1); /* one sum is fused, the other bias_grad's */
+    assert_int_equal(second.products, first.products + 1); /* one sum is fused, bias_grad computes the other */
     arrays_free(f.dev, &r);
     fixture_close(&f);
 }
 
 /* ---- failures ---- */
 
-/* What a kernel does when it runs is told by whoever waits; then every call says so. */
+/* The first wait after a kernel's failure reports it, and then every call does. */
 TEST(a_broken_context_repeats_its_first_failure)
 {
     struct fixture f = fixture_open("DTD_MODULE_HOST");
@@ -269,7 +269,7 @@ TEST(a_broken_context_repeats_its_first_failure)
     fixture_close(&f);
 }
 
-/* Whether the device is of no use once a call has answered `code`, although later calls would be good again. */
+/* Whether the device stays unusable once a call has returned `code`, although later calls would succeed. */
 static bool breaks(int code, err_t *ret_err)
 {
     struct fixture f = fixture_open("DTD_MODULE_HOST");
@@ -290,7 +290,7 @@ static bool breaks(int code, err_t *ret_err)
 
 TEST(codes_after_which_a_context_is_lost)
 {
-    /* By number: headers of CUDA 12 do not name all of them. */
+    /* By number, because headers of CUDA 12 do not name all of them. */
     const struct {
         int code;
         err_t err;
@@ -308,7 +308,7 @@ TEST(codes_after_which_a_context_is_lost)
             fail_msg("code %d leaves the context broken", kept[i]);
 }
 
-/* The vendor documents each code in front of it, in driver_types.h: those of processes that cannot go on. */
+/* driver_types.h documents each code in the comment before it; this reads which codes require that the process ends. */
 TEST(codes_after_which_the_vendor_ends_the_process)
 {
     FILE *file = fopen(getenv("DTD_DRIVER_TYPES"), "r");
@@ -345,7 +345,7 @@ TEST(a_refused_launch_stays_with_its_stream)
     assert_ok(dev_stream_sync(other, &why));
     assert_true(dev_stream_sync(f.s, &why) != OK);
     assert_non_null(strstr(why.text, "map_elements"));
-    assert_true(dev_stream_sync(f.s, &why) != OK); /* from then on */
+    assert_true(dev_stream_sync(f.s, &why) != OK); /* the context is broken from here on */
     dev_free(f.dev, p, 4096);
     dev_stream_free(other);
     fixture_close(&f);
@@ -360,7 +360,7 @@ TEST(memory_that_is_not_there_is_named)
     assert_err(ERR_NOMEM, dev_alloc(f.dev, (size_t)3 << 29, "the activations", &p, &why));
     assert_null(p);
     assert_non_null(strstr(why.text, "for the activations: 1.50 GiB are needed"));
-    assert_ok(dev_alloc(f.dev, 64, "a test", &p, &why)); /* and nothing is broken */
+    assert_ok(dev_alloc(f.dev, 64, "a test", &p, &why)); /* and the context still works */
     dev_free(f.dev, p, 64);
 
     struct kern_gemm g = shape_of(4, 4, 4, 0, 0);

@@ -1,4 +1,4 @@
-/* dtd-cuda.so as it is linked against the vendor's libraries, on a machine with or without a GPU. */
+/* Tests dtd-cuda.so as linked against the vendor's libraries, on a machine with or without a GPU. */
 #include "tests/lib/test.h"
 
 #include "kernels/device.h"
@@ -25,7 +25,7 @@ static void *module_open(void)
     return handle;
 }
 
-/* What the loader keeps of a shared object. */
+/* The dynamic section of a shared object as the loader keeps it. */
 struct dynamic {
     const char *strings;
     const ElfW(Sym) * symbols;
@@ -61,7 +61,7 @@ static bool needs(const struct dynamic *d, const char *beginning)
     return false;
 }
 
-/* Exported symbols are those in the hash table: every chain ends with an odd hash. */
+/* Exported symbols are those in the hash table; every chain ends with an odd hash. */
 static int exported(const struct dynamic *d, const char **ret_name)
 {
     uint32_t n_buckets = d->gnu_hash[0], first = d->gnu_hash[1], bloom_words = d->gnu_hash[2];
@@ -95,11 +95,11 @@ TEST(needs_the_vendors_libraries)
     struct dynamic d = dynamic_of(handle);
     assert_true(needs(&d, "libcudart.so."));
     assert_true(needs(&d, "libcublasLt.so."));
-    assert_false(needs(&d, "libcuda.so.")); /* the driver is not there on machines that only build */
+    assert_false(needs(&d, "libcuda.so.")); /* machines that only build have no driver */
     assert_false(needs(&d, "libnccl.so."));
 }
 
-/* Every field of the table is a pointer that somebody calls. */
+/* Every field of the table must be a pointer that is not NULL. */
 static void check_pointers(const void *from, size_t bytes)
 {
     void *const *p = from;
@@ -128,7 +128,7 @@ TEST(tables_are_whole)
     assert_null(m->device->kernels(DT_F64));
 }
 
-/* The loader finds it beside the programs, and what is missing is said in a sentence. */
+/* The loader finds the module beside the programs, and a sentence names the missing part. */
 TEST(a_machine_without_gpus_is_told_so)
 {
     struct why why = {""};

@@ -1,4 +1,4 @@
-/* A stand-in for a device's module, compiled with different promises: MODULE_SYMBOL and MODULE_ABI. */
+/* A stand-in for a device's module, compiled with different values of MODULE_SYMBOL and MODULE_ABI. */
 #include "kernels/device.h"
 
 static err_t count(int *ret, struct why *why)
@@ -9,7 +9,7 @@ static err_t count(int *ret, struct why *why)
 
 static err_t open_none(int index, struct dev **ret, struct why *why)
 {
-    return why_set(why, ERR_INVALID, "device %d of the stand-in is never there", index);
+    return why_set(why, ERR_INVALID, "device %d of the stand-in does not exist", index);
 }
 
 static const struct dev_ops ops = {.name = "cuda", .count = count, .open = open_none};
