@@ -1,13 +1,13 @@
-/* The grid runner with fibres. (threads.c is the one with system threads.)
+/* Runs the threads of a block as fibres. (threads.c uses system threads.)
  *
- * The threads of a block are started one after another on one stack for as long as they do not have to wait; who waits
- * keeps the stack, and the next begins on another. So a kernel without barriers is a loop. Per warp a word says which
- * lanes can go on; a waiting thread switches directly to the next such lane, its own warp first, in an order that is
- * drawn for each launch.
+ * The threads of a block start one after another on one stack as long as they need not wait. A thread that waits keeps
+ * the stack, and the next thread starts on another. So a kernel without barriers runs as a loop. A word per warp has a
+ * bit for each lane that can continue. A waiting thread switches directly to the next such lane, first of its own warp,
+ * in an order that is drawn at random for each launch.
  *
- * Invariants: a thread is in exactly one of the states below; `ready` has its bit exactly in THREAD_NEW and
- * THREAD_READY, less the one that runs. When nobody is ready and not all are done, the block is stuck: that is reported
- * by whoever finds it. */
+ * Invariants: a thread is in exactly one of the states below. `ready` has bits exactly for threads in THREAD_NEW and
+ * THREAD_READY, except the one that runs. When no thread is ready and not all are done, the block is stuck; the thread
+ * that detects this reports it. */
 #include "tests/cuda_host/block.h"
 
 #include "tests/cuda_host/fibre.h"
@@ -31,19 +31,19 @@ struct host_thread {
 };
 
 struct warp {
-    uint32_t ready, whole; /* lanes that can go on; lanes that exist */
-    uint32_t arrived;      /* at the operation below */
+    uint32_t ready, whole; /* lanes that can continue; lanes that exist */
+    uint32_t arrived;      /* lanes that have reached the operation below */
     int lanes_done;
     enum cuda_host_op op;
     size_t bytes;
-    unsigned turn; /* which of the two sets of values is filled: a lane may still read the other */
+    unsigned turn; /* which of the two sets of values is being filled; a lane may still read the other */
     alignas(16) uint32_t value[2][CUDA_HOST_WARP * CUDA_HOST_EXCHANGE_BYTES / 4]; /* of any type */
 };
 
 static struct {
     const struct cuda_host_launch *launch;
     int n, n_warps, n_done, n_at_barrier;
-    bool backwards; /* lanes and warps from the last to the first */
+    bool backwards; /* lanes and warps run from the last to the first */
     struct host_thread thread[MAX_THREADS];
     struct warp warp[MAX_WARPS];
     struct fibre stack[MAX_THREADS];
@@ -59,7 +59,7 @@ static struct host_thread *self(void)
     return (struct host_thread *)cuda_host_self;
 }
 
-/* ---- who is next ---- */
+/* ---- the next thread ---- */
 
 static struct host_thread *next_in(int w)
 {
@@ -83,7 +83,7 @@ static void set_ready(struct host_thread *t, bool yes)
     *ready = yes ? *ready | bit : *ready & ~bit;
 }
 
-static const char *const state_text[] = {"has not begun", "could go on", "waits at a barrier",
+static const char *const state_text[] = {"has not started", "could continue", "waits at a barrier",
                                          "waits for its warp at a shuffle or vote", "has ended"};
 
 static void stuck(void)
@@ -96,8 +96,9 @@ static void stuck(void)
             waits = &g.thread[i];
     }
     cuda_host_self = (struct cuda_host_thread *)&waits->pub;
-    cuda_host_fail("%s, and not all come: %d of %d threads wait at a barrier, %d at a shuffle or vote, %d have ended",
-                   state_text[waits->state], count[THREAD_AT_BARRIER], g.n, count[THREAD_AT_WARP], count[THREAD_DONE]);
+    cuda_host_fail(
+        "%s, and not all threads arrive: %d of %d threads wait at a barrier, %d at a shuffle or vote, %d have ended",
+        state_text[waits->state], count[THREAD_AT_BARRIER], g.n, count[THREAD_AT_WARP], count[THREAD_DONE]);
 }
 
 /* ---- running ---- */
@@ -125,7 +126,7 @@ static void run_on(struct host_thread *t, struct fibre *f)
     g.n_done++;
 }
 
-/* Goes on with `t`, which is ready and has a stack. */
+/* Resumes `t`, which is ready and has a stack. */
 static void resume(struct fibre *from, struct host_thread *t)
 {
     set_ready(t, false);
@@ -133,8 +134,8 @@ static void resume(struct fibre *from, struct host_thread *t)
     fibre_switch(from, t->fibre);
 }
 
-/* The life of a stack: thread after thread until somebody with a stack of its own is to go on; then it is free, and is
- * entered again with a new thread in cuda_host_self. */
+/* The loop of a stack: it runs thread after thread until it switches to a thread with its own stack. Then this stack is
+ * free, and cuda_host_self enters it again with a new thread. */
 static void entry(void)
 {
     struct fibre *f = self()->fibre;
@@ -156,7 +157,7 @@ static void entry(void)
     }
 }
 
-/* Stops the running thread, whose state says why, until it is ready again. */
+/* Suspends the running thread, whose state gives the reason, until it is ready again. */
 static void wait_here(void)
 {
     struct host_thread *t = self(), *next = next_from(t->pub.index / CUDA_HOST_WARP);
@@ -176,7 +177,7 @@ void cuda_host_barrier(void)
 {
     struct host_thread *t = self();
     if (g.n_done)
-        cuda_host_fail("a barrier that %d of %d threads left out: they have ended", g.n_done, g.n);
+        cuda_host_fail("a barrier that %d of %d threads did not reach: they have ended", g.n_done, g.n);
     if (++g.n_at_barrier < g.n) {
         t->state = THREAD_AT_BARRIER;
         wait_here();
@@ -197,7 +198,7 @@ static void check_exchange(const struct warp *w, enum cuda_host_op op, unsigned 
     if (bytes > CUDA_HOST_EXCHANGE_BYTES || bytes % 4)
         cuda_host_fail("a warp exchanges %zu bytes", bytes);
     if (w->lanes_done)
-        cuda_host_fail("a shuffle or vote that %d lanes left out: they have ended", w->lanes_done);
+        cuda_host_fail("a shuffle or vote that %d lanes did not reach: they have ended", w->lanes_done);
     if (w->arrived && (w->op != op || w->bytes != bytes))
         cuda_host_fail("lanes of one warp meet in different operations (%d of %zu bytes, %d of %zu bytes)", w->op,
                        w->bytes, op, bytes);

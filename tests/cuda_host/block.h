@@ -1,10 +1,10 @@
-/* Kernels on a processor: runs the grid of one launch, block after block. Each thread of a block is a fibre that runs
+/* Runs kernels on a processor: the grid of one launch, block after block. Each thread of a block is a fibre that runs
  * until a barrier or a warp operation makes it wait; with CUDA_HOST_THREADS it is a system thread, for the thread
- * sanitizer. One block runs at a time in the whole process, so that static shared memory is plain static memory.
+ * sanitizer. One block at a time runs in the whole process, so that static shared memory is ordinary static memory.
  *
- * What a GPU would answer with wrong numbers, a hang or a fault ends the process with the names of kernel, block and
- * thread: a barrier or a warp operation that not all threads reach, a launch that no device takes. The order of blocks,
- * warps and lanes differs from launch to launch, so that code that leans on one order gives wrong numbers. */
+ * Errors that would give wrong numbers, a hang or a fault on a GPU end the process and name kernel, block and thread: a
+ * barrier or a warp operation that not all threads reach, and a launch that no device accepts. The order of blocks,
+ * warps and lanes differs between launches, so code that depends on one order gives wrong numbers. */
 #ifndef DTD_TESTS_CUDA_HOST_BLOCK_H
 #define DTD_TESTS_CUDA_HOST_BLOCK_H
 
@@ -20,10 +20,10 @@ extern "C" {
 
 #define CUDA_HOST_WARP 32
 #define CUDA_HOST_EXCHANGE_BYTES 256
-#define CUDA_HOST_SHARED_PLAIN (48u << 10)  /* what a block may have without asking */
-#define CUDA_HOST_SHARED_OPTIN (227u << 10) /* the most that sm_90 gives */
+#define CUDA_HOST_SHARED_PLAIN (48u << 10)  /* available to a block without a request */
+#define CUDA_HOST_SHARED_OPTIN (227u << 10) /* the limit of sm_90 */
 
-/* One launch. `args` belongs to it: `drop` frees it. */
+/* One launch. It owns `args`, which `drop` frees. */
 struct cuda_host_launch {
     const char *name;
     const void *function;
@@ -34,11 +34,11 @@ struct cuda_host_launch {
     void (*drop)(void *args);
 };
 
-/* What the running thread may know of itself: the built-in variables. */
+/* The built-in variables of the running thread. */
 struct cuda_host_thread {
     uint3 thread, block;
     dim3 block_dim, grid_dim;
-    int index; /* in its block: x runs fastest */
+    int index; /* index in its block; x varies fastest */
     void *shared;
 };
 
@@ -48,32 +48,32 @@ extern __thread struct cuda_host_thread *cuda_host_self;
 extern struct cuda_host_thread *cuda_host_self;
 #endif
 
-/* Runs the whole grid and returns when it is done: the bytes of static shared memory that its threads came upon. Any
- * thread; launches wait for each other. */
+/* Runs the whole grid and returns the bytes of static shared memory that its threads used. Any thread; launches wait
+ * for each other. */
 size_t cuda_host_run(const struct cuda_host_launch *l);
 
-/* Queues it on the stream. cudaErrorInvalidValue: its shared memory, static and dynamic, is more than a device gives
- * it; cudaErrorLaunchOutOfResources: it was made to fail. (launch.c) */
+/* Queues it on the stream. cudaErrorInvalidValue: its shared memory, static and dynamic, exceeds what the device allows
+ * it; cudaErrorLaunchOutOfResources: an injected failure. (launch.c) */
 cudaError_t cuda_host_submit(cudaStream_t s, const struct cuda_host_launch *l);
-/* Ends the process when a kernel is given the address of something that is not the device's. */
+/* Ends the process when a kernel argument points to memory that is not the device's. */
 void cuda_host_check_pointer(const char *kernel, int argument, const void *p);
 
 /* ---- in a kernel ---- */
 
 enum cuda_host_op { HOST_SYNCWARP, HOST_SHUFFLE, HOST_VOTE, HOST_MMA, HOST_OTHER };
 
-/* A thread comes upon a piece of static shared memory. */
+/* Called when a thread reaches a declaration of static shared memory. */
 void cuda_host_static_shared(void *at, size_t bytes);
-/* All threads of the block. */
+/* All threads of the block must call it. */
 void cuda_host_barrier(void);
-/* All 32 lanes of a warp bring `bytes` (at most CUDA_HOST_EXCHANGE_BYTES, a multiple of 4) and get what all lanes
- * brought: lane i's stands at i * bytes. Valid until this lane's next warp operation. The mask must name the whole
- * warp, and all lanes must come with the same operation and size. */
+/* All 32 lanes of a warp pass `bytes` (at most CUDA_HOST_EXCHANGE_BYTES, a multiple of 4) and get the values of all
+ * lanes, lane i's at i * bytes. Valid until this lane's next warp operation. The mask must name the whole warp, and all
+ * lanes must call with the same operation and size. */
 const void *cuda_host_warp_exchange(enum cuda_host_op op, unsigned mask, const void *value, size_t bytes);
 /* Ends the process with a sentence that begins with kernel, block and thread. */
 void cuda_host_fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
-/* One sequence per process, of DTD_CUDA_HOST_SEED or cuda_host_seed (counts.h). */
+/* One random sequence per process, from DTD_CUDA_HOST_SEED or cuda_host_seed (counts.h). */
 uint64_t cuda_host_random(void);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Counting, failing on purpose, and what is said when the process ends. */
+/* Counts, injected failures, and the report at the end of the process. */
 #include "tests/cuda_host/counts.h"
 
 #include "tests/cuda_host/queue.h"
@@ -83,14 +83,14 @@ __attribute__((constructor)) static void read_environment(void)
     injection.left = strtoll(colon + 1, NULL, 10);
 }
 
-/* With DTD_CUDA_HOST_STRICT a process that ends by itself must have left nothing behind. */
+/* With DTD_CUDA_HOST_STRICT, a process that exits normally must have freed everything. */
 __attribute__((destructor)) static void report_leaks(void)
 {
     const struct cuda_host_counts *c = &host_counts;
     int64_t live = c->live_allocations + c->live_streams + c->live_events + c->live_handles + c->live_comms;
     if (!live || !getenv("DTD_CUDA_HOST_STRICT"))
         return;
-    fprintf(stderr, "cuda-host: the process ends and leaves things behind:\n");
+    fprintf(stderr, "cuda-host: the process exits without freeing:\n");
     cuda_host_counts_print(c, stderr);
     abort();
 }

@@ -1,11 +1,12 @@
 /* The host compilation of kernels/cuda: included before a .cu file when it is compiled as C++ with CUDA_HOST defined
- * (tests/cuda_host/CMakeLists.txt). Gives the words of CUDA C a meaning on a processor: threads are fibres, shared
- * memory is memory, a launch is queued on the stand-in's stream. The vendor's own headers give types and the
- * arithmetic of bfloat16; functions that exist only on a device stand here, with the vendor's documented meaning. */
+ * (tests/cuda_host/CMakeLists.txt). Defines the keywords of CUDA C on a processor: threads are fibres, shared memory is
+ * ordinary memory, a launch is queued on the stand-in's stream. The vendor's own headers provide types and the
+ * arithmetic of bfloat16; functions that exist only on a device are defined here as the vendor documents them. */
 #ifndef DTD_TESTS_CUDA_HOST_CUDA_HOST_H
 #define DTD_TESTS_CUDA_HOST_CUDA_HOST_H
 
-/* Before the vendor's headers: they make a macro of __noinline__, which the standard library uses as a word. */
+/* Included before the vendor's headers, which define __noinline__ as a macro although the standard library uses this
+ * name. */
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -33,7 +34,7 @@
 #define __host__
 #define __constant__ static
 #define __launch_bounds__(...)
-#define __forceinline__ inline /* forced, attention takes minutes to compile under a sanitizer */
+#define __forceinline__ inline /* with forced inlining, attention takes minutes to compile under a sanitizer */
 #define __grid_constant__
 
 #define threadIdx (cuda_host_self->thread)
@@ -59,7 +60,7 @@ template <class... P> struct cuda_host_call {
     }
 };
 
-/* A size that does not fit is cut off silently by the real launch. */
+/* The real launch silently truncates a size that does not fit. */
 template <class N> static inline dim3 cuda_host_dim(const char *kernel, const N &n)
 {
     if constexpr (std::is_same_v<N, dim3>) {
@@ -105,7 +106,7 @@ static inline cudaError_t cuda_host_launch_kernel(cudaStream_t s, const char *na
                        #kernel, __FILE__, __LINE__);                                                                  \
     } while (0)
 
-/* One block runs at a time. `__shared__` itself has no meaning here: its bytes would not be counted. */
+/* One block runs at a time. `__shared__` itself is not defined, because its bytes would not be counted. */
 template <class T> using cuda_shared_type = T;
 #define CUDA_SHARED(type, name)         \
     static cuda_shared_type<type> name; \
@@ -163,7 +164,7 @@ template <class T> static inline const T *cuda_host_gather(enum cuda_host_op op,
     return static_cast<const T *>(cuda_host_warp_exchange(op, mask, &value, sizeof(T)));
 }
 
-/* Lanes are cut into segments of `width`, a power of two; a lane outside of its segment gives the own value. */
+/* Lanes form segments of `width`, a power of two; a source lane outside of the segment gives the lane's own value. */
 static inline int cuda_host_width(int width)
 {
     if (width < 1 || width > CUDA_HOST_WARP || (width & (width - 1)))
@@ -182,7 +183,7 @@ template <class T> static inline T __shfl_xor_sync(unsigned mask, T x, int bits,
 {
     const T *all = cuda_host_gather(HOST_SHUFFLE, mask, x);
     int lane = cuda_host_lane(), w = cuda_host_width(width), from = lane ^ bits;
-    return from < (lane & ~(w - 1)) + w ? all[from] : x; /* reaching into an earlier segment is legal */
+    return from < (lane & ~(w - 1)) + w ? all[from] : x; /* reading from an earlier segment is legal */
 }
 
 template <class T> static inline T __shfl_up_sync(unsigned mask, T x, unsigned by, int width = CUDA_HOST_WARP)
@@ -440,7 +441,7 @@ static inline float __double2float_rn(double x)
     return static_cast<float>(x);
 }
 
-/* glibc has these names for itself. */
+/* glibc reserves these names. */
 #define __expf cuda_host_expf
 #define __logf cuda_host_logf
 #define __log2f cuda_host_log2f

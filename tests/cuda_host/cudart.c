@@ -1,8 +1,9 @@
-/* cudart's functions over the queues, with the vendor's prototypes: exactly what kernels/cuda and worker/comm/nccl use.
+/* cudart's functions over the queues, with the vendor's prototypes: exactly those that kernels/cuda and
+ * worker/comm/nccl use.
  *
- * Asynchronous means it: a copy reads host memory when it runs, not when it is queued, and even a fill on the legacy
- * stream is only queued. Streams are of the non-blocking kind, since ours are: they are not ordered with the legacy
- * stream. */
+ * Calls are really asynchronous: a copy reads host memory when it runs, not when it is queued, and even a fill on the
+ * legacy stream is only queued. Streams are non-blocking, as ours are, so they are not ordered with the legacy stream.
+ */
 #include "tests/cuda_host/block.h"
 #include "tests/cuda_host/queue.h"
 
@@ -59,7 +60,7 @@ const char *cudaGetErrorString(cudaError_t code)
     return "unrecognized error code";
 }
 
-/* The end of every function: the first failure of a kernel answers for all. */
+/* The end of every function: once a kernel has failed, returns that failure. */
 static cudaError_t answer(cudaError_t code)
 {
     if (host_sticky)
@@ -158,7 +159,7 @@ cudaError_t cudaDeviceGetAttribute(int *ret, enum cudaDeviceAttr attribute, int 
             *ret = table[i].value;
             return answer(cudaSuccess);
         }
-    cuda_host_fail("the stand-in does not know attribute %d of a device", attribute);
+    cuda_host_fail("the stand-in does not support attribute %d of a device", attribute);
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char *ret, int bytes, int index)
@@ -210,7 +211,7 @@ static cudaError_t memory_free(enum host_memory kind, void *p)
 {
     cudaError_t code = cudaSuccess;
     host_lock();
-    host_run_device(device); /* as the real one waits */
+    host_run_device(device); /* the real function waits too */
     if (p && !host_memory_free(kind, p))
         code = cudaErrorInvalidValue;
     return unlock(code);
@@ -229,11 +230,11 @@ cudaError_t cudaFree(void *p)
 static bool run_free(void *arg)
 {
     if (!host_memory_free(HOST_DEVICE, arg))
-        cuda_host_fail("memory at %p is freed in a stream's order, and is none", arg);
+        cuda_host_fail("memory at %p is freed in a stream's order, and is not an allocation", arg);
     return true;
 }
 
-/* Memory is there at once, whoever waits for what; it is given back when the stream comes to that. */
+/* Memory is available at once, whatever the stream waits for; it is freed when the stream reaches that point. */
 cudaError_t cudaMallocAsync(void **ret, size_t bytes, cudaStream_t handle)
 {
     return memory_new(HOST_DEVICE, ret, bytes);
@@ -286,7 +287,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *ret_least, int *ret_greatest)
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *ret, unsigned flags, int priority)
 {
     if (flags != cudaStreamNonBlocking)
-        cuda_host_fail("the stand-in knows streams of the non-blocking kind only");
+        cuda_host_fail("the stand-in supports only non-blocking streams");
     host_lock();
     *ret = host_stream_new(device, false);
     host_counts.streams++;
@@ -305,7 +306,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle)
     struct CUstream_st *s = host_stream_of(handle, device);
     host_counts.dropped_work += (int64_t)s->n;
     host_counts.live_streams--;
-    host_run_stream(s); /* the real one lets it end by itself */
+    host_run_stream(s); /* the real function lets the stream finish by itself */
     host_stream_free(s);
     return unlock(cudaSuccess);
 }
@@ -371,7 +372,7 @@ static cudaError_t transfer(cudaStream_t handle, const struct transfer *t, bool 
     if (!wait)
         host_counts.pageable_copies += to == HOST_PAGEABLE || from == HOST_PAGEABLE;
     if (!t->from && to == HOST_PAGEABLE)
-        cuda_host_fail("a fill of memory that the device does not know");
+        cuda_host_fail("a fill of memory that the device cannot access");
     host_submit(s, &(struct host_work){t->from ? "a copy" : "a fill", run_transfer, free, copy});
     if (wait)
         host_run_stream(s);
@@ -403,7 +404,7 @@ cudaError_t cudaMemset(void *to, int byte, size_t bytes)
 static struct CUevent_st *event_of(cudaEvent_t e)
 {
     if (!host_event_known(e))
-        cuda_host_fail("an event that was destroyed or never made: %p", (void *)e);
+        cuda_host_fail("an event that was destroyed or never created: %p", (void *)e);
     return e;
 }
 

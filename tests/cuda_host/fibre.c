@@ -1,4 +1,4 @@
-/* The switch saves what the calling convention says a callee must keep, and nothing else: a kernel switches at every
+/* The switch saves only the registers that a callee must preserve by the calling convention. A kernel switches at every
  * barrier and shuffle, hundreds of thousands of times, and ucontext would make a system call each time. */
 #include "tests/cuda_host/fibre.h"
 
@@ -24,7 +24,7 @@
 void fibre_jump(void **from, void *to);
 
 #if defined(__x86_64__)
-#define FIBRE_WORDS 7 /* six registers and the address to return to */
+#define FIBRE_WORDS 7 /* six registers and the return address */
 __asm__(".text\n"
         ".globl fibre_jump\n"
         ".hidden fibre_jump\n"
@@ -47,7 +47,8 @@ __asm__(".text\n"
         "    ret\n"
         ".size fibre_jump, . - fibre_jump\n");
 
-/* As if `entry` had just been called: the stack is 16-aligned before a call, and the caller's address is none. */
+/* Prepares the stack as if `entry` had just been called: it is 16-aligned before the call, and the return address is 0.
+ */
 static void *first_frame(uint8_t *top, void (*entry)(void))
 {
     uintptr_t *sp = (uintptr_t *)(void *)top;
@@ -100,7 +101,7 @@ static void *first_frame(uint8_t *top, void (*entry)(void))
     return sp;
 }
 #else
-#error "fibres know x86-64 and aarch64"
+#error "fibres support only x86-64 and aarch64"
 #endif
 
 void fibre_init(struct fibre *f, size_t bytes, void (*entry)(void))
@@ -125,7 +126,7 @@ void fibre_fini(struct fibre *f)
 
 void fibre_init_self(struct fibre *f)
 {
-    static __thread struct fibre own; /* asking takes a read of /proc/self/maps in the main thread */
+    static __thread struct fibre own; /* finding the main thread's stack requires reading /proc/self/maps */
     pthread_attr_t attr;
     if (!own.bottom && pthread_getattr_np(pthread_self(), &attr) == 0) {
         pthread_attr_getstack(&attr, &own.bottom, &own.bytes);

@@ -1,24 +1,25 @@
-/* A fibre: a stack and where it stopped. It runs when somebody switches to it and stops when it switches away; it never
- * returns. All fibres of a group run on one system thread at a time. The address sanitizer is told of each switch. */
+/* A fibre: a stack and the point at which it stopped. It runs when another fibre switches to it and stops when it
+ * switches away; it never returns. All fibres of a group run on one system thread at a time. Each switch is reported to
+ * the address sanitizer. */
 #ifndef DTD_TESTS_CUDA_HOST_FIBRE_H
 #define DTD_TESTS_CUDA_HOST_FIBRE_H
 
 #include <stddef.h>
 
 struct fibre {
-    void *sp;     /* where it stopped */
-    void *bottom; /* of its stack; a page that nobody may touch lies below */
+    void *sp;     /* stack pointer at which it stopped */
+    void *bottom; /* bottom of its stack; a guard page lies below */
     size_t bytes;
-    void *fake; /* the sanitizer's */
+    void *fake; /* the sanitizer's fake stack */
 };
 
-/* A stack that begins in `entry`, which must not return. */
+/* Creates a stack that starts in `entry`, which must not return. */
 void fibre_init(struct fibre *f, size_t bytes, void (*entry)(void));
 void fibre_fini(struct fibre *f);
-/* The calling thread's own stack as a fibre. */
+/* Makes a fibre of the calling thread's own stack. */
 void fibre_init_self(struct fibre *f);
 void fibre_switch(struct fibre *from, struct fibre *to);
-/* The first thing that an entry does; `from` is who switched to it. */
+/* An entry calls this first; `from` is the fibre that switched to it. */
 void fibre_entered(struct fibre *self);
 
 #endif

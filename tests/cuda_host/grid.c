@@ -1,8 +1,9 @@
-/* The blocks of a launch, one after another: forwards, backwards, or from the middle, as the dice say, so that a kernel
- * whose blocks depend on each other gives wrong numbers. Dynamic shared memory is a piece of the heap of exactly the
- * size that was asked for. Static shared memory is the kernel's own static memory; the pieces that a launch uses are
- * known when its threads come upon them. The bytes of both are all ones (not a number in every type) when a block
- * begins, those of a static piece from the launch's second block on. */
+/* Runs the blocks of a launch one after another: forwards, backwards, or from the middle, chosen at random, so that a
+ * kernel whose blocks depend on each other gives wrong numbers.
+ *
+ * Dynamic shared memory is a heap block of exactly the requested size. Static shared memory is the kernel's own static
+ * memory; the pieces that a launch uses become known when its threads reach them. All bytes of both are 0xff (a NaN in
+ * every type) when a block begins; for a static piece this holds from the launch's second block on. */
 #include "tests/cuda_host/counts.h"
 #include "tests/cuda_host/inner.h"
 
@@ -15,7 +16,7 @@
 #include <string.h>
 
 static pthread_mutex_t running = PTHREAD_MUTEX_INITIALIZER;
-static const char *kernel; /* that runs, for messages; of who holds the lock */
+static const char *kernel; /* the kernel that runs, for messages; owned by the holder of the lock */
 
 static _Atomic uint64_t dice;
 
@@ -72,8 +73,8 @@ struct cuda_host_thread host_thread_of(const struct cuda_host_launch *l, uint3 b
 
 #define MAX_PIECES 32
 
-/* The pieces of the launch that runs, in the order in which they were met; the first NULL ends them. Threads of the
- * system may meet them at once, and nothing here may order these in the sanitizer's eyes. */
+/* The pieces of the current launch in the order in which they were reached; the first NULL ends them. System threads
+ * may reach them at the same time, and nothing here may order those for the sanitizer. */
 static struct {
     _Atomic(void *) at;
     _Atomic size_t bytes;
@@ -128,7 +129,7 @@ size_t cuda_host_run(const struct cuda_host_launch *l)
 {
     void *shared = l->shared ? memalign(128, l->shared) : NULL;
     if (l->shared && !shared)
-        cuda_host_fail("%s: no memory for %zu bytes of shared memory", l->name, l->shared);
+        cuda_host_fail("%s: cannot allocate %zu bytes of shared memory", l->name, l->shared);
     pthread_mutex_lock(&running);
     kernel = l->name;
     run_blocks(l, shared);

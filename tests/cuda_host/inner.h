@@ -1,13 +1,13 @@
-/* Between grid.c and the two ways to run a block (block.c: fibres; threads.c: system threads). */
+/* The interface between grid.c and the two implementations of a block (block.c: fibres; threads.c: system threads). */
 #ifndef DTD_TESTS_CUDA_HOST_INNER_H
 #define DTD_TESTS_CUDA_HOST_INNER_H
 
 #include "tests/cuda_host/block.h"
 
-/* Runs one block to its end; `backwards`: the order of its threads. */
+/* Runs one block to its end; `backwards` reverses the order of its threads. */
 void host_block_run(const struct cuda_host_launch *l, uint3 block, void *shared, bool backwards);
 
-/* Thread number `index` of a block. */
+/* The built-in variables of thread `index` of a block. */
 struct cuda_host_thread host_thread_of(const struct cuda_host_launch *l, uint3 block, int index, void *shared);
 
 #endif

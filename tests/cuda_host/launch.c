@@ -1,10 +1,10 @@
-/* Launches: a grid or block that the driver would refuse ends the process here, since no launch of ours may ever have
- * one; then the grid waits in its stream like any other work.
+/* Launches. A grid or block that the driver would reject ends the process, because our code must never launch one.
+ * Otherwise the grid waits in its stream like any other work.
  *
  * A device gives a block 48 KiB of shared memory, static and dynamic together, or as much dynamic shared memory as
- * cudaFuncSetAttribute allowed while both fit the device; a launch beyond that is refused. How much of it is static is
- * known here from running the kernel, so the first launch of each kernel with dynamic shared memory runs at once. When
- * that one is refused, it has run all the same: its caller learns of the refusal as on a device, and of no results. */
+ * cudaFuncSetAttribute allowed if both fit the device; a larger launch is rejected. The static size is known only after
+ * running the kernel, so the first launch of each kernel with dynamic shared memory runs at once. If that launch is
+ * rejected, it has run nevertheless: its caller gets the same error as on a device, and no results. */
 #include "tests/cuda_host/block.h"
 #include "tests/cuda_host/queue.h"
 
@@ -12,18 +12,18 @@
 
 #define MAX_FUNCTIONS 1024
 
-/* What is known of a kernel. */
+/* The known properties of a kernel. */
 struct function {
     const void *function;
-    size_t allowed; /* dynamic shared memory, by cudaFuncSetAttribute */
-    size_t fixed;   /* static shared memory, the most that a run came upon */
-    bool seen;      /* it ran */
+    size_t allowed; /* limit of dynamic shared memory from cudaFuncSetAttribute */
+    size_t fixed;   /* static shared memory: the maximum over all runs */
+    bool seen;      /* it has run */
 };
 
 static struct function functions[MAX_FUNCTIONS];
 static int n_functions;
 
-/* The lock is held. */
+/* The caller holds the lock. */
 static struct function *function_of(const void *function)
 {
     int i = 0;
@@ -72,7 +72,8 @@ static void check(const struct cuda_host_launch *l)
         cuda_host_fail("%s: a grid of %u x %u x %u blocks", l->name, l->grid.x, l->grid.y, l->grid.z);
 }
 
-/* Static shared memory that an earlier run did not come upon is too late for an answer to the launch. */
+/* If a later run uses more static shared memory than earlier ones, it is too late to reject the launch, so the process
+ * ends. */
 static bool run_launch(void *arg)
 {
     const struct cuda_host_launch *l = arg;

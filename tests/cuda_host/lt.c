@@ -1,9 +1,10 @@
-/* cuBLASLt's functions with the vendor's prototypes: products by plain loops, column-major, over the queues. There are
- * several algorithms, which add the terms of an element in different orders and with different roundings: the choice of
- * one shows in the bits. The heuristics propose those that the preference allows, always in one order. Descriptors are
- * counted. What the documentation refuses is refused: an aux matrix whose rows or address are not aligned, operands of
- * different types, an epilogue without its pointer, an algorithm that is none of ours. The workspace is written over,
- * so that whoever keeps something there loses it. */
+/* cuBLASLt's functions with the vendor's prototypes: products by plain loops, column-major, over the queues.
+ *
+ * There are several algorithms, which add the terms of an element in different orders and with different roundings, so
+ * the bits show which one was used. The heuristics propose those that the preference allows, always in the same order.
+ * Descriptors are counted. Inputs that the documentation forbids are rejected: an aux matrix whose rows or address are
+ * not aligned, operands of different types, an epilogue without its pointer, an algorithm of another library. The
+ * workspace is overwritten, so data that a caller keeps there is lost. */
 #include "tests/cuda_host/block.h"
 #include "tests/cuda_host/counts.h"
 #include "tests/cuda_host/queue.h"
@@ -14,11 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORKSPACE 4096 /* what every algorithm wants */
+#define WORKSPACE 4096 /* bytes that every algorithm requires */
 #define VERSION 130001
-#define MAGIC UINT64_C(0x6c745f686f737400) /* in an algorithm, with its number */
+#define MAGIC UINT64_C(0x6c745f686f737400) /* marks an algorithm, together with its number */
 
-/* `splits` parts of k are added up as `scheme` says; `single`: in float32 instead of float64. */
+/* `splits` parts of k are added according to `scheme`; `single`: in float32 instead of float64. */
 static const struct algorithm {
     int id, splits;
     uint32_t scheme;
@@ -55,7 +56,7 @@ struct layout {
 struct preference {
     size_t workspace;
     uint32_t schemes;
-    uint32_t align[4]; /* of a, b, c, d */
+    uint32_t align[4]; /* alignment of a, b, c, d */
 };
 
 static bool plain_only, rough;
@@ -164,7 +165,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
             memcpy(rows[i].to, value, bytes);
             return CUBLAS_STATUS_SUCCESS;
         }
-    cuda_host_fail("the stand-in does not know attribute %d of a product, of %zu bytes", attribute, bytes);
+    cuda_host_fail("the stand-in does not support attribute %d of a product, of %zu bytes", attribute, bytes);
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *ret, cudaDataType type, uint64_t rows, uint64_t cols,
@@ -220,10 +221,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
             memcpy(rows[i].to, value, bytes);
             return CUBLAS_STATUS_SUCCESS;
         }
-    cuda_host_fail("the stand-in does not know attribute %d of a preference, of %zu bytes", attribute, bytes);
+    cuda_host_fail("the stand-in does not support attribute %d of a preference, of %zu bytes", attribute, bytes);
 }
 
-/* ---- what can be done ---- */
+/* ---- supported products ---- */
 
 static bool is_type(cudaDataType_t type)
 {
@@ -245,7 +246,7 @@ static cublasStatus_t check_shapes(const struct desc *d, const struct layout *a,
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* What an epilogue reads and writes. */
+/* The arguments that an epilogue reads and writes. */
 static const struct epilogue {
     cublasLtEpilogue_t kind;
     bool bias, aux, sum;
@@ -300,7 +301,7 @@ static cublasLtMatmulAlgo_t algo_of(const struct algorithm *a)
     return algo;
 }
 
-/* NULL: it is none of ours. */
+/* NULL: it is not one of these algorithms. */
 static const struct algorithm *algorithm_of(const cublasLtMatmulAlgo_t *algo)
 {
     for (size_t i = 0; i < ALGORITHMS; i++) {
@@ -360,7 +361,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- doing it ---- */
+/* ---- computing ---- */
 
 struct product {
     const struct algorithm *algorithm;
@@ -382,7 +383,7 @@ static float get(const void *p, cudaDataType_t type, int64_t i)
     return x;
 }
 
-/* To nearest even; not a number stays one. */
+/* Rounds to nearest even; a NaN stays a NaN. */
 static void put(void *p, cudaDataType_t type, int64_t i, double value)
 {
     float x = (float)value;
@@ -400,7 +401,7 @@ static size_t bytes_of(const struct layout *l)
     return ((size_t)l->ld * (l->cols - 1) + l->rows) * elem_bytes(l->type);
 }
 
-/* op(X) as float, column after column; `rows` of it. */
+/* Converts op(X) to float, column after column; `rows` rows. */
 static float *unpack(const void *data, const struct layout *l, bool trans)
 {
     uint64_t rows = trans ? l->cols : l->rows, cols = trans ? l->rows : l->cols;
@@ -417,7 +418,7 @@ static float *unpack(const void *data, const struct layout *l, bool trans)
 #define GELU_A 0.7978845608028654 /* sqrt(2 / pi) */
 #define GELU_B 0.044715
 
-/* Of a rough one eleven bits are left. */
+/* A rough tanh keeps eleven bits. */
 static double gelu_tanh(double x)
 {
     int exponent;
@@ -436,7 +437,7 @@ static double gelu_slope(double x)
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * GELU_A * (1 + 3 * GELU_B * x * x);
 }
 
-/* One column of the result, x[i] for all rows: epilogue, and where it goes. */
+/* Applies the epilogue to one column of the result, x[i] for all rows, and stores it. */
 static void finish_column(const struct product *p, const double *x, uint64_t j)
 {
     const struct desc *d = &p->desc;
@@ -493,7 +494,7 @@ static void check_memory(const struct product *p)
             cuda_host_fail("operand %zu of a product at %p is not the device's memory", i, all[i].p);
 }
 
-/* The terms of a column of the result that have l in [begin, end), by the algorithm. */
+/* Adds the terms of a column of the result with l in [begin, end), as the algorithm does. */
 static void add_terms(const struct product *p, const float *a, const float *b, uint64_t m, uint64_t begin, uint64_t end,
                       double *x)
 {
@@ -507,7 +508,7 @@ static void add_terms(const struct product *p, const float *a, const float *b, u
     }
 }
 
-/* What a part of a sum becomes before it is added to another. */
+/* The value of a partial sum as it is stored before it is added to another. */
 static double as_kept(const struct product *p, double x)
 {
     uint32_t bits[1] = {0};

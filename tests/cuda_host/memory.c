@@ -1,8 +1,10 @@
-/* Device memory of the stand-in is mapped for its own, closed to the processor (PROT_NONE) while no work runs: a host
- * that touches it dies where it does. It begins on a page and a page that nobody may touch stands on either side; the
- * rest of the last page is poisoned under the address sanitizer, and carries a pattern that is looked at when the
- * memory is freed. New memory begins with a megabyte of ones (not a number); what lies behind is not touched, so that
- * large scratch costs nothing. Addresses of freed memory are never given out again. */
+/* Device memory of the stand-in.
+ *
+ * It is mapped separately and inaccessible to the processor (PROT_NONE) while no work runs, so host code that touches
+ * it crashes at that access. It begins on a page boundary, with a guard page on either side. The rest of the last page
+ * is poisoned under the address sanitizer and holds a pattern that is checked when the memory is freed. The first
+ * megabyte of new memory is filled with 0xff bytes (NaNs); the rest is not touched, so that large scratch memory costs
+ * nothing. Addresses of freed memory are never reused. */
 #include "tests/cuda_host/block.h"
 #include "tests/cuda_host/queue.h"
 
@@ -32,7 +34,7 @@ struct region {
     bool freed;
     int device;
     uint8_t *base;
-    size_t bytes, mapped; /* mapped: whole pages, without the two guards */
+    size_t bytes, mapped; /* mapped: whole pages, without the two guard pages */
 };
 
 static struct region *regions;
@@ -107,7 +109,7 @@ static void check_tail(const struct region *r)
     mprotect(r->base, r->mapped, PROT_READ | PROT_WRITE);
     for (size_t i = r->bytes; i < r->mapped; i++)
         if (r->base[i] != TAIL)
-            cuda_host_fail("somebody wrote %zu bytes behind the end of an allocation of %zu bytes", i - r->bytes + 1,
+            cuda_host_fail("%zu bytes were written past the end of an allocation of %zu bytes", i - r->bytes + 1,
                            r->bytes);
 }
 
@@ -140,7 +142,7 @@ enum host_memory host_memory_of(const void *p, size_t bytes, const char *what)
         if (r->freed)
             cuda_host_fail("%s: memory at %p that was freed", what, p);
         if (bytes > r->bytes - (size_t)(b - r->base))
-            cuda_host_fail("%s: %zu bytes at %p, of an allocation that ends %zu bytes behind", what, bytes, p,
+            cuda_host_fail("%s: %zu bytes at %p, of an allocation that ends after %zu bytes", what, bytes, p,
                            r->bytes - (size_t)(b - r->base));
         return r->kind;
     }

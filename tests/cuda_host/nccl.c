@@ -1,9 +1,9 @@
-/* NCCL's functions with the vendor's prototypes: exactly what worker/comm/nccl uses.
+/* NCCL's functions with the vendor's prototypes: exactly those that worker/comm/nccl uses.
  *
- * Communicators are of the non-blocking kind, and mean it: joining, splitting and finalising are in progress until all
- * ranks have come, and a collective, too, says now and then that it is, and is given to its stream only by a later
- * poll, as NCCL's own thread would. A call on a communicator that is in progress ends the process. Two ranks on one
- * device of one host are refused, unless NCCL_HOSTID says that there are two hosts. */
+ * Communicators are non-blocking and really asynchronous: joining, splitting and finalising are in progress until all
+ * ranks have joined. A collective, too, sometimes reports that it is in progress and is queued on its stream only by a
+ * later poll, as NCCL's own thread would do. A call on a communicator that is in progress ends the process. Two ranks
+ * on one device of one host are rejected, unless NCCL_HOSTID names two hosts. */
 #include "tests/cuda_host/nccl_inner.h"
 
 #include <errno.h>
@@ -14,23 +14,23 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* A collective that a later poll gives to its stream. */
+/* A collective that a later poll queues on its stream. */
 struct nccl_launch {
     struct nccl_launch *next;
     cudaStream_t stream;
     struct nccl_call call;
     const void *from;
     void *to;
-    struct nccl_batch *batch; /* instead of a collective */
+    struct nccl_batch *batch; /* used instead of a collective */
 };
 
-/* The header declares these two without a prototype. */
+/* The vendor's header declares these two without a prototype. */
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 
 static __thread int group_depth;
 static __thread ncclResult_t group_code;
-static __thread struct ncclComm *group_comms[NCCL_MAX_SPLITS]; /* with sends and receives */
+static __thread struct ncclComm *group_comms[NCCL_MAX_SPLITS]; /* communicators with sends and receives in this group */
 static __thread int n_group_comms;
 
 const char *ncclGetErrorString(ncclResult_t code)
@@ -96,13 +96,13 @@ void nccl_comm_release(struct ncclComm *c)
 static void check_config(const ncclConfig_t *config)
 {
     if (!config || config->blocking != 0 || config->magic != 0xcafebeef)
-        cuda_host_fail("the stand-in knows communicators of the non-blocking kind only");
+        cuda_host_fail("the stand-in supports only non-blocking communicators");
 }
 
 static void check_ready(const struct ncclComm *c, const char *call)
 {
     if (!c || c->gone)
-        cuda_host_fail("%s on a communicator that is none", call);
+        cuda_host_fail("%s on an invalid communicator", call);
     if (c->state != STATE_READY && c->state != STATE_BROKEN)
         cuda_host_fail("%s on a communicator that is in progress (state %d)", call, c->state);
 }
@@ -138,7 +138,7 @@ ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *ret, nc
         struct ncclComm *child = comm_new();
         child->device = c->device;
         child->state = STATE_JOINING;
-        child->rank = key; /* for now */
+        child->rank = key; /* until the split is complete */
         *ret = c->child = child;
     }
     me->split[c->n_splits].color = color;
@@ -150,7 +150,8 @@ ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *ret, nc
     return ncclInProgress;
 }
 
-/* All ranks have said what they want: the child's ranks are those of its color, by key and old rank. */
+/* Completes the split once all ranks have called it: the child's ranks are those of its color, ordered by key and old
+ * rank. */
 static bool try_split(struct ncclComm *c)
 {
     int at = c->n_splits - 1, n = 0, rank = 0;
@@ -208,7 +209,7 @@ static bool try_finalize(struct ncclComm *c)
     return true;
 }
 
-/* One step of what is in progress. */
+/* One step of the operation in progress. */
 static void poll_comm(struct ncclComm *c)
 {
     if (c->polls > 0) {
@@ -278,7 +279,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
     host_lock();
     if (!c || c->gone)
-        cuda_host_fail("ncclCommDestroy of a communicator that is none");
+        cuda_host_fail("ncclCommDestroy of an invalid communicator");
     if (c->state != STATE_FINALIZED)
         cuda_host_fail("ncclCommDestroy of a communicator that was not finalised");
     let_go(c);
@@ -286,14 +287,14 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
     return ncclSuccess;
 }
 
-/* What is queued ends without a result; other ranks are not told, as NCCL does not tell them. */
+/* Queued work ends without a result. Other ranks are not notified, as in NCCL. */
 ncclResult_t ncclCommAbort(ncclComm_t c)
 {
     if (!c)
         return ncclSuccess;
     host_lock();
     if (c->gone)
-        cuda_host_fail("ncclCommAbort of a communicator that is none");
+        cuda_host_fail("ncclCommAbort of an invalid communicator");
     c->aborted = true;
     c->child = NULL;
     let_go(c);
@@ -310,7 +311,7 @@ ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
-/* A communicator says now and then that it is in progress; a later poll launches. */
+/* A communicator sometimes reports that it is in progress; a later poll launches the work. */
 static bool launches_later(const struct ncclComm *c)
 {
     return c->state == STATE_LAUNCHING || cuda_host_random() % 4 == 0;
@@ -324,7 +325,7 @@ static void launch_later(struct ncclComm *c, struct nccl_launch *l)
     c->state = STATE_LAUNCHING;
 }
 
-/* All sends and receives of the group, as one. */
+/* Launches all sends and receives of the group as one item. */
 static ncclResult_t launch_batch(struct ncclComm *c)
 {
     struct nccl_batch *batch = c->batch;
@@ -368,7 +369,7 @@ static void add_message(struct ncclComm *c, cudaStream_t stream, const struct nc
         group_comms[n_group_comms++] = c;
     }
     if (c->batch->stream != stream)
-        cuda_host_fail("the stand-in knows one stream for the sends and receives of a group");
+        cuda_host_fail("the stand-in supports only one stream for the sends and receives of a group");
     if (c->batch->n == NCCL_MAX_MESSAGES)
         cuda_host_fail("more than %d sends and receives in a group", NCCL_MAX_MESSAGES);
     c->batch->message[c->batch->n++] = *m;
@@ -381,7 +382,8 @@ static ncclResult_t message(ncclComm_t c, cudaStream_t stream, const struct nccl
     if (!c || c->state != STATE_LAUNCHING || group_depth == 1)
         check_ready(c, name);
     if (c->state == STATE_BROKEN || m->peer < 0 || m->peer >= c->n || m->peer == c->rank || !m->bytes)
-        code = ncclInvalidArgument; /* to itself, and of nothing: NCCL can, nobody asks for it */
+        code = ncclInvalidArgument; /* messages to the own rank or of 0 bytes: NCCL supports them, but our code never
+                                       sends them */
     else
         add_message(c, stream, m);
     host_unlock();

@@ -1,9 +1,9 @@
-/* The stand-in for NCCL: what its files share.
+/* Shared by the files of the stand-in for NCCL.
  *
- * The ranks of a communicator, threads or processes, meet in a piece of POSIX shared memory that is named after the
- * unique id, and every collective goes through it piece by piece: each rank writes what it contributes, waits until all
- * have, takes what it wants, and may write the next piece when all have taken. A collective is an item of its stream
- * (queue.h) that never blocks: it goes as far as the others are and is tried again. */
+ * The ranks of a communicator, threads or processes, share a POSIX shared memory segment that is named after the unique
+ * id. Every collective passes through it piece by piece: each rank writes its contribution, waits until all have
+ * written, reads what it needs, and may write the next piece when all have read. A collective is an item of its stream
+ * (queue.h) that never blocks: it proceeds as far as the other ranks allow and is tried again. */
 #ifndef DTD_TESTS_CUDA_HOST_NCCL_INNER_H
 #define DTD_TESTS_CUDA_HOST_NCCL_INNER_H
 
@@ -16,21 +16,21 @@
 #define NCCL_MAX_RANKS 64
 #define NCCL_MAX_SPLITS 256
 #define NCCL_MAX_MESSAGES 256
-#define NCCL_PIECE_BYTES ((size_t)64 << 10) /* of one rank */
+#define NCCL_PIECE_BYTES ((size_t)64 << 10) /* piece of one rank */
 #define NCCL_LANE_BYTES ((size_t)4 << 10)
 
 enum nccl_kind { KIND_ALL_REDUCE, KIND_ALL_GATHER, KIND_REDUCE_SCATTER, KIND_BROADCAST, KIND_REDUCE, KIND_COUNT };
 
-/* What all ranks of a communicator must agree on. */
+/* The arguments that must be equal on all ranks of a communicator. */
 struct nccl_call {
     enum nccl_kind kind;
-    size_t count; /* elements: of the result, of a part for a gather and a scatter */
+    size_t count; /* elements of the result; for a gather and a scatter, of a part */
     ncclDataType_t type;
     ncclRedOp_t op;
     int root;
 };
 
-/* One rank's place in the segment. A split is said when `splits` counts it. */
+/* One rank's part of the segment. The arguments of a split are valid once `splits` has counted it. */
 struct nccl_seat {
     _Atomic int here;
     char host[128];
@@ -41,13 +41,13 @@ struct nccl_seat {
         int color, key;
     } split[NCCL_MAX_SPLITS];
     struct nccl_call call;
-    _Atomic uint64_t written, taken; /* pieces so far */
+    _Atomic uint64_t written, taken; /* number of pieces so far */
 };
 
-/* From one rank to another: a chunk lies there while `written` is ahead of `taken`. */
+/* Channel from one rank to another: it holds a chunk while `written` is ahead of `taken`. */
 struct nccl_lane {
     _Alignas(64) _Atomic uint64_t written, taken;
-    size_t total; /* of the message */
+    size_t total; /* bytes of the message */
     uint8_t chunk[NCCL_LANE_BYTES];
 };
 
@@ -80,36 +80,36 @@ enum nccl_state {
 };
 
 struct ncclComm {
-    char name[128]; /* of the segment */
+    char name[128]; /* name of the segment */
     int rank, n, device;
-    struct nccl_segment *segment; /* NULL: the split's members are not known yet */
+    struct nccl_segment *segment; /* NULL: the members of the split are not known yet */
     enum nccl_state state;
-    int polls;          /* how often it still says that it is in progress */
-    int refs;           /* the program's, and one for each item */
-    bool gone, aborted; /* the program has let it go; without results */
+    int polls;          /* number of polls that still report progress */
+    int refs;           /* references: one of the program, and one for each item */
+    bool gone, aborted; /* gone: the program has freed it; aborted: it gives no results */
     int n_splits;
     int color;
-    struct ncclComm *parent, *child; /* while they split */
-    uint64_t pieces;                 /* of this rank, so far */
-    int queued;                      /* items that are not done */
+    struct ncclComm *parent, *child; /* during a split */
+    uint64_t pieces;                 /* pieces of this rank so far */
+    int queued;                      /* number of items that are not done */
     struct nccl_launch *launches, **launch_tail;
-    struct nccl_batch *batch;     /* of the NCCL group under way */
-    uint64_t p2p_given, p2p_over; /* batches so far */
+    struct nccl_batch *batch;     /* the NCCL group in progress */
+    uint64_t p2p_given, p2p_over; /* number of batches so far */
     char error[256];
 };
 
 /* ---- nccl_segment.c ---- */
 
-/* Maps and takes the seat. */
+/* Maps the segment and takes the rank's seat. */
 bool nccl_segment_join(struct ncclComm *c);
 void nccl_segment_leave(struct ncclComm *c);
 bool nccl_segment_all_here(const struct ncclComm *c);
-/* Two ranks on one device of one host: writes the sentence. */
+/* Whether two ranks share one device of one host; if so, writes the error sentence. */
 bool nccl_segment_duplicate(struct ncclComm *c);
 
 /* ---- nccl_work.c ---- */
 
-/* Gives the collective to the stream. The lock is held. */
+/* Queues the collective on the stream. The caller holds the lock. */
 void nccl_work_submit(struct ncclComm *c, cudaStream_t stream, const struct nccl_call *call, const void *from,
                       void *to);
 void nccl_comm_release(struct ncclComm *c);
@@ -117,7 +117,7 @@ size_t nccl_type_bytes(ncclDataType_t type);
 
 /* ---- nccl_p2p.c ---- */
 
-/* Gives the batch, which becomes its own, to the stream. The lock is held. */
+/* Queues the batch, which it then owns, on the stream. The caller holds the lock. */
 void nccl_p2p_submit(struct ncclComm *c, cudaStream_t stream, struct nccl_batch *batch);
 
 #endif

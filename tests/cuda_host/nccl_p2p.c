@@ -1,7 +1,7 @@
-/* Sends and receives: those of one NCCL group are one item of their stream. Nothing is buffered beyond a chunk: a send
- * is over when its receiver has all, and the item when all its messages are, which move side by side but for those of
- * one direction to one peer. Items of a communicator run in the order in which they were given, as NCCL's launches do,
- * on whatever stream. A length that differs on the two ends stops the process. */
+/* Sends and receives. Those of one NCCL group are one item of their stream. At most one chunk is buffered: a send
+ * completes when its receiver has all data, and the item when all its messages are complete. Messages proceed
+ * concurrently, except those of one direction to one peer. Items of a communicator run in the order in which they were
+ * queued, on any stream, as NCCL's launches do. A length that differs on the two ends ends the process. */
 #include "tests/cuda_host/nccl_inner.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ static void send_some(const struct ncclComm *c, struct nccl_message *m)
     if (atomic_load(&lane->taken) != written)
         return;
     size_t left = m->bytes - m->done, bytes = left < NCCL_LANE_BYTES ? left : NCCL_LANE_BYTES;
-    m->over = left == 0; /* the last chunk was taken */
+    m->over = left == 0; /* the last chunk was read */
     if (m->over)
         return;
     memcpy(lane->chunk, m->at + m->done, bytes);

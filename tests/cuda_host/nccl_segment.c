@@ -1,4 +1,5 @@
-/* Where ranks meet. The name goes as soon as all have come, so that nothing stays behind when they die. */
+/* The shared segment of a communicator. Its name is removed as soon as all ranks have joined, so that nothing remains
+ * when they crash. */
 #include "tests/cuda_host/nccl_inner.h"
 
 #include <fcntl.h>
@@ -14,7 +15,7 @@ static size_t segment_bytes(int n)
            (size_t)n * (size_t)n * sizeof(struct nccl_lane);
 }
 
-/* What NCCL takes for one host. */
+/* The identity of the host, as NCCL determines it. */
 static void host_name(char *ret, size_t bytes)
 {
     const char *id = getenv("NCCL_HOSTID");

@@ -1,5 +1,5 @@
-/* Collectives as items of streams. Sums run over the ranks in ascending order in the type's own precision (bfloat16: in
- * float, rounded once), so that all ranks have the same bits. */
+/* Collectives as items of streams. Sums are over the ranks in ascending order in the type's own precision (bfloat16: in
+ * float, rounded once), so all ranks have the same bits. */
 #include "tests/cuda_host/nccl_inner.h"
 
 #include <math.h>
@@ -12,8 +12,8 @@ struct nccl_item {
     struct nccl_call call;
     const uint8_t *from;
     uint8_t *to;
-    size_t done;  /* elements of each part that are through */
-    bool written; /* the piece at `done` */
+    size_t done;  /* finished elements of each part */
+    bool written; /* whether the piece at `done` was written */
 };
 
 size_t nccl_type_bytes(ncclDataType_t type)
@@ -24,7 +24,7 @@ size_t nccl_type_bytes(ncclDataType_t type)
     return bytes[type];
 }
 
-/* ---- one element of each rank into one ---- */
+/* ---- reducing one element per rank ---- */
 
 static double combine(double a, double b, ncclRedOp_t op)
 {
@@ -89,7 +89,7 @@ static uint8_t *piece_of(const struct ncclComm *c, int rank)
     return c->segment->piece + (size_t)rank * NCCL_PIECE_BYTES;
 }
 
-/* How many parts of `count` elements a rank contributes. */
+/* The number of parts of `count` elements that a rank contributes. */
 static int parts_from(const struct nccl_item *w)
 {
     switch (w->call.kind) {

@@ -1,10 +1,10 @@
-/* The functions of kernels/cuda/ptx.h on the host: lanes show each other what they hold, and each works out what the
- * PTX ISA's tables say it gets (mma.m16n8k16, mma.m16n8k8, ldmatrix). Nothing here knows how a kernel uses them.
+/* The functions of kernels/cuda/ptx.h on the host: lanes exchange their values, and each computes its result from the
+ * PTX ISA's tables (mma.m16n8k16, mma.m16n8k8, ldmatrix). Nothing here depends on how a kernel uses them.
  *
- * Where the documentation leaves room, this is the unkind reading: a product's exact sum is cut off towards zero when
- * it becomes a float, as tensor cores do; the bits of a factor below tf32 are not looked at; a copy that was begun is
- * made no earlier than its thread waits for it, so who reads without waiting reads what was there before. A copy that
- * its thread never waits for is made at the next wait of a thread of that number. */
+ * Where the documentation leaves freedom, this uses the least favourable behaviour. A product's exact sum is truncated
+ * towards zero when it becomes a float, as on tensor cores. The bits of a factor below tf32 are ignored. A copy is made
+ * only when its thread waits for it, so a thread that reads without waiting reads the old content. A copy that its
+ * thread never waits for is made at the next wait of a thread with the same number. */
 #ifndef DTD_TESTS_CUDA_HOST_PTX_HOST_H
 #define DTD_TESTS_CUDA_HOST_PTX_HOST_H
 
@@ -15,7 +15,7 @@
 static inline void ptx_host_aligned(const void *p, const char *what)
 {
     if (reinterpret_cast<uintptr_t>(p) % 16)
-        cuda_host_fail("%s at %p, which is no multiple of 16", what, p);
+        cuda_host_fail("%s at %p, which is not a multiple of 16", what, p);
 }
 
 template <class T> static inline T *ptx_opaque(T *p)
@@ -151,7 +151,7 @@ static inline uint32_t ptx_tf32(float x)
     uint32_t bits = std::bit_cast<uint32_t>(x);
     if ((bits & 0x7f800000u) == 0x7f800000u)
         return x != x ? 0x7fffffffu : bits;
-    return (bits + 0x1000u) & 0xffffe000u; /* the sign stands apart: half a unit more is away from zero */
+    return (bits + 0x1000u) & 0xffffe000u; /* the sign is separate, so adding half a unit rounds away from zero */
 }
 
 static inline uint32_t ptx_host_to_bf16(float x)
@@ -182,7 +182,7 @@ struct ptx_host_copy {
 };
 
 #define PTX_HOST_THREADS 1024
-inline std::vector<ptx_host_copy> ptx_host_copies[PTX_HOST_THREADS]; /* begun, by thread of the block */
+inline std::vector<ptx_host_copy> ptx_host_copies[PTX_HOST_THREADS]; /* copies in progress, by thread of the block */
 
 static inline void ptx_async_copy16(void *to, const void *from, int bytes)
 {

@@ -21,7 +21,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct CUstream_st *streams;
 static struct CUevent_st *events;
-static bool running; /* somebody runs items: work never queues or runs work itself */
+static bool running; /* a thread is running items: work must never queue or run work itself */
 struct cuda_host_counts host_counts;
 cudaError_t host_sticky;
 
@@ -104,7 +104,7 @@ struct CUstream_st *host_stream_of(cudaStream_t handle, int device)
         return s ? s : host_stream_new(device, true);
     }
     if (!host_stream_known(handle))
-        cuda_host_fail("a stream that was destroyed or never made: %p", (void *)handle);
+        cuda_host_fail("a stream that was destroyed or never created: %p", (void *)handle);
     return handle;
 }
 
@@ -125,8 +125,8 @@ void host_submit(struct CUstream_st *s, const struct host_work *w)
 
 /* ---- running ---- */
 
-/* New priorities now and then: for a while one stream runs as far as it can before another, then it is different; how
- * long is drawn, too. A fair choice at each item would hardly ever let one run far ahead, or leave one behind. */
+/* Draws new priorities from time to time, at random intervals: for a while one stream runs as far as it can before
+ * another. A fair choice at each item would hardly ever let one stream run far ahead or fall behind. */
 static unsigned while_items = 8;
 
 static void throw_dice(void)
@@ -136,7 +136,7 @@ static void throw_dice(void)
         s->priority = (unsigned)cuda_host_random();
 }
 
-/* One item of the stream with the highest priority that can go on. */
+/* Runs one item of the stream with the highest priority that can continue. */
 static bool run_one(void)
 {
     unsigned below = UINT32_MAX;
@@ -172,7 +172,7 @@ static void burst_end(void)
 
 static void stuck(const char *what)
 {
-    fprintf(stderr, "cuda-host: %s: nothing can go on for a minute; the streams wait at:\n", what);
+    fprintf(stderr, "cuda-host: %s: no stream can continue for a minute; they wait at:\n", what);
     for (const struct CUstream_st *s = streams; s; s = s->next)
         if (s->head)
             fprintf(stderr, "    device %d, stream %p: %s, and %zu behind it\n", s->device, (const void *)s,
@@ -180,7 +180,7 @@ static void stuck(const char *what)
     abort();
 }
 
-/* A tenth of a millisecond, or until somebody queues or runs something: peers may be processes of their own. */
+/* Waits for 0.1 ms, or until a thread queues or runs work; peers may be other processes. */
 static void pause_a_little(void)
 {
     struct timespec t;
@@ -249,7 +249,7 @@ void host_run_some(void)
 
 /* ---- events ---- */
 
-static double passed_ms; /* by host_pass_ms */
+static double passed_ms; /* added by host_pass_ms */
 
 void host_pass_ms(double ms)
 {

@@ -22,8 +22,8 @@ static __global__ void kernel_no_barrier(int *x)
     s[threadIdx.x] = -7;
 }
 
-/* Digits, lowest first: from the lane whose bit 1 differs, from lane 5 of the half, from 3 lower, from 2 higher in the
- * quarter, then the ballot of odd lanes folded. */
+/* Digits, lowest first: the value of the lane whose bit 1 differs, of lane 5 of the half, of the lane 3 lower, of the
+ * lane 2 higher in the quarter, then the folded ballot of odd lanes. */
 static __global__ void kernel_shuffles(int *x)
 {
     int lane = (int)threadIdx.x % 32;

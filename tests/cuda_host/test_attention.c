@@ -1,5 +1,5 @@
-/* What the case table's random numbers do not show of attention: scores far from zero, numbers that are none, tiles
- * that are copied in chunks of 16 bytes beside the same that are not, parts of the keys that make a whole. */
+/* Properties of attention that the case table's random numbers do not test: scores far from zero, NaNs, tiles copied in
+ * chunks of 16 bytes compared with tiles copied by elements, and parts of the keys that combine to the whole. */
 #include "kernels/kernels.h"
 #include "tests/lib/test.h"
 
@@ -8,7 +8,7 @@
 #define MAX_SEQ 100
 #define MAX_ROW 512
 
-/* A microbatch whose q, k and v lie side by side, with gradients of the same form. */
+/* A microbatch whose q, k and v lie side by side, with gradients in the same layout. */
 struct layer {
     int64_t seq, heads, kv_heads, head_dim;
     bool causal;
@@ -64,8 +64,8 @@ static void *copied(struct dev *d, struct kern_stream *s, size_t bytes, size_t s
     return p;
 }
 
-/* The keys in two parts, the second from key `cut` on: results are joined, gradients added. o2 has o's form, with lse
- * behind it. */
+/* Runs attention with the keys in two parts, the second from key `cut` on: results are joined, gradients added. o2 has
+ * o's layout, followed by lse. */
 static void run_parts(const struct layer *l, const struct kern_ops *k, struct kern_stream *s, int64_t cut,
                       const struct kern_attention_grad *g, float *o2)
 {
@@ -98,8 +98,8 @@ static void run_parts(const struct layer *l, const struct kern_ops *k, struct ke
     assert_int_equal(k->attention_grad(s, &high), OK);
 }
 
-/* Forward and backward on a float32 table, every array `shift` bytes behind an address that suits all; with `cut` the
- * keys in two parts. */
+/* Forward and backward on a float32 table, with every array `shift` bytes past an aligned address; with `cut` the keys
+ * are in two parts. */
 static void run_cut(struct layer *l, const char *device, const struct kern_ops *k, size_t shift, int64_t cut)
 {
     struct dev *d;
@@ -143,11 +143,11 @@ static void expect_near(const char *what, int64_t n, const float *got, const flo
 {
     for (int64_t i = 0; i < n; i++)
         if (!(fabsf(got[i] - want[i]) <= bound * fmaxf(1, fabsf(want[i]))))
-            fail_msg("%s[%lld] is %.9g, wanted %.9g", what, (long long)i, (double)got[i], (double)want[i]);
+            fail_msg("%s[%lld] is %.9g, expected %.9g", what, (long long)i, (double)got[i], (double)want[i]);
 }
 
-/* Scores are off by some roundings of the numbers that they are summed from, and weights by as much as scores: `bound`
- * grows with them. */
+/* The error of scores is a few roundings of the numbers that they are summed from, and the error of weights is as
+ * large: `bound` grows with those numbers. */
 static void expect_oracle(float bound)
 {
     far = near;
@@ -158,7 +158,7 @@ static void expect_oracle(float bound)
     expect_near("gradient", near.seq * width_of(&near), near.d_qkv, far.d_qkv, bound);
 }
 
-/* Keys that are not there would weigh 2^1000 beside these. */
+/* Keys that do not exist would have weights of 2^1000 relative to these. */
 TEST(very_negative_scores_have_gradients)
 {
     for (int causal = 0; causal < 2; causal++) {
@@ -181,11 +181,11 @@ TEST(very_large_scores_do_not_overflow)
     assert_true(near.lse[0] > 700);
 }
 
-/* Chunks of 16 bytes and single elements bring the same numbers, so the same bits come out. */
+/* Copies in chunks of 16 bytes and by single elements transfer the same numbers, so the bits must be the same. */
 TEST(bits_do_not_depend_on_how_tiles_are_copied)
 {
 #ifdef __SANITIZE_THREAD__
-    TEST_SKIP("too much for system threads");
+    TEST_SKIP("too slow with system threads");
 #endif
     static const int64_t head_dims[] = {32, 64, 96};
     for (int i = 0; i < 3; i++) {
@@ -200,7 +200,7 @@ TEST(bits_do_not_depend_on_how_tiles_are_copied)
 }
 
 #ifdef __SANITIZE_THREAD__
-enum { SHAPES = 1, NEXT_CUT = 69 }; /* a system thread for each of CUDA's: half a minute for a cut */
+enum { SHAPES = 1, NEXT_CUT = 69 }; /* one system thread per CUDA thread: half a minute per cut */
 #else
 enum { SHAPES = 2, NEXT_CUT = 23 };
 #endif
@@ -220,7 +220,7 @@ TEST(parts_of_the_keys_make_a_whole)
         }
 }
 
-/* One key that is not a number: every query that sees it says so. */
+/* One NaN key makes the result of every query that sees it NaN. */
 TEST(a_nan_is_seen)
 {
     fill(&near, 75, 1, 1, 16, true);

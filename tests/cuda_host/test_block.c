@@ -1,4 +1,5 @@
-/* The runner: what it runs comes out right, and what a GPU would hang at or get wrong is found. */
+/* Tests of the runner: kernels give correct results, and errors that would make a GPU hang or compute wrong numbers are
+ * detected. */
 #include "tests/cuda_host/counts.h"
 #include "tests/cuda_host/selftest.h"
 #include "tests/lib/test.h"
@@ -36,14 +37,14 @@ static void run(enum selftest what, unsigned grid, unsigned block, size_t shared
     finish(ret);
 }
 
-/* cmocka would go on in the child. */
+/* Prevents cmocka from running in the child. */
 static void child_begin(void)
 {
     signal(SIGABRT, SIG_DFL);
     signal(SIGSEGV, SIG_DFL);
 }
 
-/* Runs it in a process of its own, which must end with this sentence. */
+/* Runs it in a separate process, which must end with this sentence. */
 static void dies(const char *sentence, enum selftest what, unsigned grid, unsigned block, size_t shared)
 {
     char text[4096] = "";
@@ -63,7 +64,7 @@ static void dies(const char *sentence, enum selftest what, unsigned grid, unsign
     close(fd[0]);
     waitpid(pid, &status, 0);
     if (!strstr(text, sentence) || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
-        fail_msg("status %d, and not \"%s\" but: %s", status, sentence, text);
+        fail_msg("status %d, expected \"%s\", got: %s", status, sentence, text);
 }
 
 TEST(threads_know_who_they_are)
@@ -103,7 +104,7 @@ TEST(a_barrier_left_out_gives_wrong_numbers)
 {
     int x[N], wrong = 0;
     if (THREADS)
-        TEST_SKIP("there is a race, which the thread sanitizer finds");
+        TEST_SKIP("there is a race, which the thread sanitizer detects");
     run(SELF_NO_BARRIER, 1, N, 0, x);
     for (int i = 0; i < N; i++)
         wrong += x[i] != (N - 1 - i) * 3;
@@ -113,7 +114,7 @@ TEST(a_barrier_left_out_gives_wrong_numbers)
 TEST(a_barrier_left_out_is_a_race)
 {
     if (!THREADS)
-        TEST_SKIP("the threads of a block are fibres: only under the thread sanitizer are they the system's");
+        TEST_SKIP("the threads of a block are fibres here; they are system threads only under the thread sanitizer");
     dies("data race", SELF_NO_BARRIER, 1, N, 0);
 }
 
@@ -165,11 +166,11 @@ TEST(who_does_not_come_is_named)
 TEST(a_warp_comes_whole)
 {
     if (THREADS)
-        TEST_SKIP("a meeting of system threads that never happens takes a minute to notice");
+        TEST_SKIP("system threads that wait forever are detected only after a minute");
     dies("they have ended", SELF_HALF_SHUFFLE, 1, 32, 0);
     dies("not whole", SELF_SHUFFLES, 1, 33, 0);
     dies("different operations", SELF_MIXED_WARP, 1, 32, 0);
-    dies("not all come", SELF_CROSSED, 1, 64, 0);
+    dies("not all threads arrive", SELF_CROSSED, 1, 64, 0);
 }
 
 TEST(a_launch_that_no_device_takes)
@@ -189,7 +190,8 @@ static cudaError_t answer(enum selftest what, size_t shared)
     return code;
 }
 
-/* 4096 bytes of SELF_REVERSE are static, none of SELF_DYNAMIC. The first launch of a kernel is answered like others. */
+/* SELF_REVERSE has 4096 bytes of static memory, SELF_DYNAMIC none. The first launch of a kernel returns the same
+ * results as later ones. */
 TEST(a_block_has_48_kib_of_static_and_dynamic_shared_memory)
 {
     const size_t all = 48 << 10, rest = all - 4096;
@@ -203,7 +205,8 @@ TEST(a_block_has_48_kib_of_static_and_dynamic_shared_memory)
 TEST(a_kernel_may_be_given_what_a_device_has)
 {
     const size_t all = 227 << 10, rest = all - 4096;
-    assert_int_equal(selftest_allow(SELF_REVERSE, (int)all), cudaSuccess); /* it has not run: nobody counted */
+    assert_int_equal(selftest_allow(SELF_REVERSE, (int)all),
+                     cudaSuccess); /* it has not run, so its static memory is unknown */
     assert_int_equal(answer(SELF_REVERSE, rest + 1), cudaErrorInvalidValue);
     assert_int_equal(answer(SELF_REVERSE, rest), cudaSuccess);
     assert_int_equal(selftest_allow(SELF_REVERSE, (int)all), cudaErrorInvalidValue);
@@ -224,7 +227,7 @@ TEST(static_shared_memory_is_nothing_when_a_block_begins)
 TEST(an_overrun_of_shared_memory_is_found)
 {
     if (!ASAN)
-        TEST_SKIP("the address sanitizer finds it");
+        TEST_SKIP("the address sanitizer detects it");
     dies("heap-buffer-overflow", SELF_OVERRUN, 1, N, N * sizeof(int));
 }
 

@@ -1,6 +1,6 @@
-/* The case table on the CUDA module, whose kernels run on the processor. Under the address sanitizer every kernel's
- * reads and writes are watched; under the thread sanitizer, with a system thread per thread of a block, what no barrier
- * orders is found: then the small cases only. */
+/* Runs the case table on the CUDA module, whose kernels run on the processor. The address sanitizer checks every
+ * kernel's reads and writes. The thread sanitizer, with a system thread per thread of a block, detects accesses that no
+ * barrier orders; it runs only the small cases. */
 #include "tests/cuda_host/counts.h"
 #include "tests/kernels/harness.h"
 #include "tests/lib/test.h"
@@ -44,7 +44,7 @@ TEST(bfloat16)
 static void all_products(const char *algorithms)
 {
     if (TINY)
-        TEST_SKIP("the kernels behind it have been run by the other cases");
+        TEST_SKIP("the other cases have run the kernels that it uses");
     all_cases(DT_F32, "gemm", algorithms);
     all_cases(DT_BF16, "gemm", algorithms);
 }
@@ -55,20 +55,20 @@ TEST(products_without_fused_forms)
     all_products(NULL);
 }
 
-/* What cuBLASLt does not do is done all the same. */
+/* Our own kernel computes products that cuBLASLt cannot. */
 TEST(products_without_an_algorithm)
 {
     cuda_host_require_aligned(16);
     all_products(NULL);
 }
 
-/* Timing runs a product many times: what it adds to is added to once. */
+/* Timing runs a product many times, but its result is added once. */
 TEST(products_that_are_timed)
 {
     all_products(test_tmpdir());
 }
 
-/* The separate form of everything that has one. */
+/* Runs the separate form of every product that has one. */
 TEST(products_whose_fused_forms_are_slow)
 {
     cuda_host_plant_ms("fused", 100);

@@ -1,4 +1,4 @@
-/* Normal numbers of the CUDA module, whose kernels run on the processor: the bits are the processor's own. */
+/* Normal numbers of the CUDA module, whose kernels run on the processor: the bits equal those of the CPU kernels. */
 #include "tests/kernels/normal.h"
 #include "tests/lib/test.h"
 

@@ -1,4 +1,4 @@
-/* The host twins of kernels/cuda/ptx.h: the cases that a GPU must pass, too. */
+/* Runs the host implementations of kernels/cuda/ptx.h through the cases that a GPU must also pass. */
 #include "tests/gpu/ptx_cases.h"
 #include "tests/lib/test.h"
 

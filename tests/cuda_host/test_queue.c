@@ -1,5 +1,5 @@
-/* The stand-in for cudart itself: work waits, host memory is read when a copy runs, and what is left behind, misused or
- * made to fail is counted or named. */
+/* Tests of the stand-in for cudart: work is deferred, host memory is read when a copy runs, and objects that are leaked
+ * or misused, as well as injected failures, are counted or named. */
 #include "tests/cuda_host/counts.h"
 #include "tests/cuda_host/selftest.h"
 #include "tests/lib/test.h"
@@ -51,7 +51,8 @@ TEST(host_memory_is_read_when_the_copy_runs)
     assert_int_equal(counts().live_allocations + counts().live_streams, 0);
 }
 
-/* What b's copy finds of a's, over many orders: with the wait always the new value, without it sometimes the old. */
+/* Counts, over many orders, how often b's copy reads the old value of a's target: never with the wait, sometimes
+ * without it. */
 static int stale(bool wait)
 {
     cudaStream_t a = stream(), b = stream();
@@ -114,13 +115,13 @@ TEST(failures_on_purpose)
     cuda_host_inject("kernel", 1);
     assert_int_equal(selftest_launch(s, SELF_INDEX, 1, 1, 0, x), 0);
     assert_int_equal(cudaStreamSynchronize(s), cudaErrorIllegalAddress);
-    assert_int_equal(cudaMalloc(&p, 8), cudaErrorIllegalAddress); /* from then on everything */
+    assert_int_equal(cudaMalloc(&p, 8), cudaErrorIllegalAddress); /* every call from then on */
     cuda_host_inject("", 0);
     assert_int_equal(cudaFree(x), 0);
     assert_int_equal(cudaStreamDestroy(s), 0);
 }
 
-/* ---- what ends the process ---- */
+/* ---- errors that end the process ---- */
 
 static void copies_behind_the_end(void)
 {

@@ -1,6 +1,7 @@
-/* A whole training step on the stand-ins, and what must hold of it: the same bits in whatever order the streams do
- * their work; near the float64 run of the processor; nothing made, leaked or unwaited for. And that this finds what it
- * is meant to find: programs with a wait or a record taken out, ranks that call collectives in different orders. */
+/* Whole training steps on the stand-ins. Their results must have the same bits in every order in which the streams run,
+ * must be near the float64 run of the processor, and must leave nothing allocated, leaked or unwaited for. The tests
+ * also check that this detects errors: programs from which a wait or a record was removed, and ranks that call
+ * collectives in different orders. */
 #include "common/plan/compile/compile.h"
 #include "tests/cuda_host/train.h"
 
@@ -9,9 +10,9 @@
 #include <sys/wait.h>
 
 #define STEPS 3
-#define BATCH "train.global_batch=5" /* three microbatches: of four ranks one has none */
+#define BATCH "train.global_batch=5" /* three microbatches: one of four ranks has none */
 
-/* Ranks, and orders of the streams' work that are tried. Sanitizers take their time. */
+/* The number of ranks, and of orders of the streams' work to try. Fewer under sanitizers, which are slow. */
 static const struct {
     int workers;
     uint64_t seeds;
@@ -37,7 +38,7 @@ static struct parity_model model(const char *yaml, const char *dtype, int worker
     return m;
 }
 
-/* A vocabulary and a feed-forward that nothing divides, on two ranks. */
+/* A vocabulary and a feed-forward size that no degree divides, on two ranks. */
 #define ODD "model.vocab=301", "model.ffn=51"
 
 static struct parity_model odd(const char *yaml, const char *dtype, int tp)
@@ -52,7 +53,7 @@ static struct parity_model odd(const char *yaml, const char *dtype, int tp)
     return m;
 }
 
-static int over_nccl; /* ranks so far, of runs with NCCL */
+static int over_nccl; /* ranks so far in runs with NCCL */
 
 static struct train_result *train(const struct parity_model *m, const struct train_options *o, uint64_t seed)
 {
@@ -64,10 +65,10 @@ static struct train_result *train(const struct parity_model *m, const struct tra
     return r;
 }
 
-/* ---- near the truth ---- */
+/* ---- near the float64 result ---- */
 
-/* Worst difference of a tensor's element over the tensor's largest, in units of `eps`; parts that are zero in theory
- * are left out. */
+/* The largest difference of a tensor's element relative to the tensor's largest element, in units of `eps`; parts that
+ * are zero in theory are skipped. */
 static double worst(const struct graph *g, const double *truth, const double *x, int64_t total, double eps)
 {
     double rms = 0, ret = 0;
@@ -92,8 +93,8 @@ static double worst(const struct graph *g, const double *truth, const double *x,
     return ret;
 }
 
-/* RMS of the difference over that of the truth. Of single parameters nothing can be said: the first updates of Adam
- * move by the sign of the gradient, which rounding decides where it is next to zero. */
+/* RMS of the difference relative to the RMS of the exact values. Single parameters cannot be compared: Adam's first
+ * updates move by the sign of the gradient, which rounding decides where the gradient is almost zero. */
 static double rms_off(const struct graph *g, const double *truth, const double *x, double eps)
 {
     double off = 0, all = 0;
@@ -113,7 +114,7 @@ static double rms_off(const struct graph *g, const double *truth, const double *
     return isnan(off) ? INFINITY : sqrt(off / all) / eps;
 }
 
-/* In units of eps sqrt(K), K the longest sum of a step. */
+/* Bounds in units of eps sqrt(K), K the longest sum of a step. */
 struct bounds {
     const char *dtype;
     double eps, loss, grad, param;
@@ -129,11 +130,11 @@ static void check_near(const struct parity_model *m, const struct parity_result 
     double param = rms_off(&m->graph, truth->param, r->param, b->eps * k), loss = 0;
     for (int i = 0; i < STEPS; i++)
         loss = fmax(loss, fabs(truth->loss[i] - r->loss[i]) / truth->loss[i] / (b->eps * k));
-    printf("%s: off by %.2g (loss), %.2g (gradients), %.2g (parameters) eps sqrt(K)\n", b->dtype, loss, grad, param);
+    printf("%s: errors %.2g (loss), %.2g (gradients), %.2g (parameters) eps sqrt(K)\n", b->dtype, loss, grad, param);
     assert_true(loss <= b->loss && grad <= b->grad && param <= b->param);
 }
 
-/* The stand-in's kernels begin with the bits of the processor's. */
+/* The initial parameters have the bits of the processor's. */
 TEST(first_parameters_are_the_processors)
 {
     static const char *const dtypes[] = {"float32", "bfloat16"}, *const yamls[] = {parity_llama, parity_gpt2};
@@ -151,7 +152,7 @@ TEST(first_parameters_are_the_processors)
     }
 }
 
-/* ---- what is made, and what is left ---- */
+/* ---- created and leaked objects ---- */
 
 static void check_steady(const struct train_result *r)
 {
@@ -198,8 +199,8 @@ static void whole(const char *yaml, const struct bounds *b, const char *comm)
     check_nothing_left();
 }
 
-/* Rows of logits stand apart, and new memory is full of what is no number. The gradients are rank 0's: whole without
- * tp; with it only numbers that all ranks have are looked at. */
+/* Rows of logits have gaps between them, and new memory is full of NaNs. The gradients are rank 0's: complete without
+ * tp; with tp only numbers that all ranks have are compared. */
 static void odd_sizes(const struct bounds *b, int tp)
 {
     struct parity_model proof, m = odd(parity_llama, b->dtype, tp);
@@ -270,7 +271,7 @@ TEST(llama_bfloat16_over_the_host)
 
 /* ---- snapshots ---- */
 
-/* One that is waited for at once, and one with two steps queued behind it. */
+/* One snapshot that is waited for at once, and one with two steps queued after it. */
 TEST(a_snapshot_is_of_its_step)
 {
     for (uint64_t seed = 0; seed < 2; seed++) {
@@ -288,7 +289,8 @@ TEST(a_snapshot_is_of_its_step)
         parity_model_fini(&m);
     }
     check_nothing_left();
-    /* Where agreeing on a number would begin: nobody did. */
+    /* Each rank over NCCL has one event that marks the start of an agreement on a number (nccl_agree). No rank agreed
+     * on one, so no rank waited for that event. */
     struct cuda_host_counts c;
     cuda_host_counts_read(&c);
     assert_true(c.unwaited_events <= over_nccl);
@@ -296,17 +298,17 @@ TEST(a_snapshot_is_of_its_step)
 
 /* ---- planted ---- */
 
-/* The `index`-th of the program's operations across streams, in the order of ops. */
+/* Selects the `index`-th wait or record between streams, in the order of ops. */
 struct plant {
-    bool record; /* a record, else a wait */
+    bool record; /* a record; false: a wait */
     int index;
 };
 
-/* Some are ordered by others as well, and cannot be missed here: the losses' sum comes before the gradients' on its
- * stream, and the end of a step, where the host waits, before a snapshot. */
+/* Some are also ordered by other operations, so removing them has no effect here. The sum of the losses precedes that
+ * of the gradients on its stream, and the end of a step, where the host waits, precedes a snapshot. */
 static bool covered(const struct program *p, const struct op *op, bool record)
 {
-    if (!record || op->kind == OP_SNAPSHOT) /* whose event the engine asks for itself */
+    if (!record || op->kind == OP_SNAPSHOT) /* the engine itself queries its event */
         return op->kind == OP_CLIP || op->kind == OP_SNAPSHOT;
     for (int i = 0; i < p->n_ops; i++)
         for (int w = 0; w < OP_MAX_WAITS; w++)
@@ -349,8 +351,8 @@ static int places(const struct parity_model *m, bool record)
     return n;
 }
 
-/* Whether any of many orders gives other bits than the program as it is: most plants show in the first few, a copy that
- * must be overtaken by a whole step in one of thirty. */
+/* Whether any of many orders gives different bits from those of the unchanged program. Most removed operations show in
+ * the first few orders; a copy that a whole step must overtake shows in one of thirty. */
 static bool found(const struct parity_model *m, const struct train_result *good, const struct plant *plant)
 {
     const struct train_options o = {.comm = "nccl", .steps = 3, .snapshot = 2, .plant = take_out, .plant_arg = plant};
@@ -363,7 +365,7 @@ static bool found(const struct parity_model *m, const struct train_result *good,
     return differs;
 }
 
-/* Small, so that there is time for all of them; what goes wrong shall show in the bits, not stop the run. */
+/* Small enough to try all of them. An error must change the bits, not stop the run. */
 static struct parity_model small(void)
 {
     struct parity_model m;
@@ -384,10 +386,10 @@ static void all_places(bool record)
     assert_true(n > 4);
     for (int i = 0; i < n; i++)
         if (!found(&m, good, &(struct plant){record, i})) {
-            printf("%s %d of %d: nobody noticed\n", record ? "record" : "wait", i, n);
+            printf("%s %d of %d: not detected\n", record ? "record" : "wait", i, n);
             missed++;
         }
-    printf("%d of %d found\n", n - missed, n);
+    printf("%d of %d detected\n", n - missed, n);
     train_result_free(good);
     parity_model_fini(&m);
     assert_true(missed == 0);
@@ -413,7 +415,7 @@ static void swap_collectives(struct engine *e, const void *arg)
     }
 }
 
-/* The stand-in for NCCL ends the process and names both. */
+/* The stand-in for NCCL ends the process and names both collectives. */
 TEST(collectives_in_another_order_are_named)
 {
     struct parity_model m = small();

@@ -1,8 +1,9 @@
-/* A system thread per thread of a block, for the thread sanitizer: it sees what is not ordered by a barrier.
+/* Runs each thread of a block as a system thread, for the thread sanitizer, which detects accesses that no barrier
+ * orders.
  *
- * A shuffle or a vote moves values between lanes and, by the vendor's word, orders no memory; only __syncthreads and
- * __syncwarp do. So what lanes bring goes by relaxed atomics, which order nothing in the sanitizer's eyes either, and
- * the waiting is by futex, which it does not see. */
+ * A shuffle or a vote moves values between lanes and, according to the vendor, orders no memory; only __syncthreads and
+ * __syncwarp do. So lanes exchange values by relaxed atomics, which the sanitizer does not treat as ordering either,
+ * and wait with futexes, which it does not see. */
 #include "tests/cuda_host/inner.h"
 
 #include <errno.h>
@@ -19,9 +20,9 @@
 
 #define MAX_THREADS 1024
 #define WORDS (CUDA_HOST_EXCHANGE_BYTES / 4)
-#define PATIENCE_S 60 /* a meeting that takes longer never happens */
+#define PATIENCE_S 60 /* after this time the other threads are assumed never to arrive */
 
-/* Where n threads meet. */
+/* A meeting point of n threads. */
 struct meeting {
     _Atomic int arrived;
     _Atomic int generation;
@@ -31,7 +32,7 @@ struct host_thread {
     struct cuda_host_thread pub;
     pthread_t id;
     unsigned turn;
-    alignas(16) uint32_t got[CUDA_HOST_WARP * WORDS]; /* of any type */
+    alignas(16) uint32_t got[CUDA_HOST_WARP * WORDS]; /* values of any type */
 };
 
 static struct {
@@ -51,10 +52,11 @@ static void sleep_while(struct meeting *m, int generation)
     const struct timespec limit = {.tv_sec = PATIENCE_S};
     while (atomic_load_explicit(&m->generation, memory_order_relaxed) == generation)
         if (syscall(SYS_futex, &m->generation, FUTEX_WAIT_PRIVATE, generation, &limit, NULL, 0) && errno == ETIMEDOUT)
-            cuda_host_fail("waits for its block or warp, and not all come: %d of %d threads have ended", g.n_done, g.n);
+            cuda_host_fail("waits for its block or warp, and not all threads arrive: %d of %d threads have ended",
+                           g.n_done, g.n);
 }
 
-/* For the processor alone: atomics that the sanitizer takes for unordered are so on some processors, too. */
+/* For the processor only: relaxed atomics are really unordered on some processors. */
 static void fence(void)
 {
 #ifdef __aarch64__
@@ -64,7 +66,7 @@ static void fence(void)
 #endif
 }
 
-/* `order`: what all did before is seen by all behind. */
+/* `order`: writes of all threads before the meeting are visible to all threads after it. */
 static void meet(struct meeting *m, int n, bool order)
 {
     memory_order take = order ? memory_order_acq_rel : memory_order_relaxed;
@@ -85,7 +87,7 @@ static void meet(struct meeting *m, int n, bool order)
 void cuda_host_barrier(void)
 {
     if (g.n_done)
-        cuda_host_fail("a barrier that %d of %d threads left out: they have ended", g.n_done, g.n);
+        cuda_host_fail("a barrier that %d of %d threads did not reach: they have ended", g.n_done, g.n);
     meet(&g.block, g.n, true);
 }
 

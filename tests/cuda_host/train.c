@@ -1,5 +1,5 @@
-/* See train.h. Between the first and the second step and after the last all ranks meet on the host, so that counts can
- * be read; streams go on as they like. */
+/* See train.h. All ranks synchronise on the host between the first and the second step and after the last, so that the
+ * counts can be read; streams continue meanwhile. */
 #include "tests/cuda_host/train.h"
 
 #include "worker/step/snapshot.h"
@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* ---- where ranks find each other ---- */
+/* ---- rendezvous of the ranks ---- */
 
 #define MAX_WORDS 64
 
@@ -36,7 +36,7 @@ static err_t put(void *arg, const char *key, const void *value, size_t bytes, st
     w->bytes = bytes;
     pthread_cond_broadcast(&m->changed);
     pthread_mutex_unlock(&m->lock);
-    return m->n < MAX_WORDS ? OK : why_set(why, ERR_LIMIT, "too many words");
+    return m->n < MAX_WORDS ? OK : why_set(why, ERR_LIMIT, "too many keys");
 }
 
 static err_t get(void *arg, const char *key, int64_t timeout_ms, void *ret, size_t *ret_bytes, struct why *why)
@@ -60,7 +60,7 @@ static err_t get(void *arg, const char *key, int64_t timeout_ms, void *ret, size
         *ret_bytes = m->words[i].bytes;
     }
     pthread_mutex_unlock(&m->lock);
-    return found ? OK : why_set(why, ERR_TIMEOUT, "nobody has put %s", key);
+    return found ? OK : why_set(why, ERR_TIMEOUT, "no rank has written %s", key);
 }
 
 /* ---- a rank ---- */
@@ -217,7 +217,7 @@ static void *rank_main(void *arg)
     struct team *t = r->team;
     struct why why = {""};
     err_t err = open_rank(r, &why);
-    if (!err) { /* a rank that did not open leaves the others at the collectives' deadline */
+    if (!err) { /* if a rank fails to open its comm, the others wait until the collectives' deadline */
         err = run_steps(r, &why);
         err = err ? err : compare_replicas(r);
     }
@@ -236,7 +236,7 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* ---- all of them ---- */
+/* ---- all ranks ---- */
 
 struct train_result *train_run(const struct parity_model *m, const struct train_options *o)
 {

@@ -1,5 +1,5 @@
-/* Training on the stand-ins: every rank a thread with a device of its own, the real engine, kernels, device layer and
- * collectives. Gives back what must not depend on the order in which streams do their work. */
+/* Training on the stand-ins: every rank is a thread with its own device and uses the real engine, kernels, device layer
+ * and collectives. Returns the results that must not depend on the order in which streams run. */
 #ifndef DTD_TESTS_CUDA_HOST_TRAIN_H
 #define DTD_TESTS_CUDA_HOST_TRAIN_H
 
@@ -12,24 +12,24 @@
 struct train_options {
     const char *comm; /* "nccl", "staged" */
     int64_t steps;
-    int64_t snapshot;                                 /* a snapshot behind this step; 0: none */
-    bool finish;                                      /* and it is waited for at once */
-    void (*plant)(struct engine *e, const void *arg); /* on every rank, before the first step */
+    int64_t snapshot;                                 /* take a snapshot after this step; 0: none */
+    bool finish;                                      /* wait for it at once */
+    void (*plant)(struct engine *e, const void *arg); /* called on every rank before the first step */
     const void *plant_arg;
 };
 
 struct train_result {
     int64_t n, n_params;
     double loss[TRAIN_MAX_STEPS], norm[TRAIN_MAX_STEPS], valid;
-    double *grad, *param; /* rank 0's: after the first step, after the last */
+    double *grad, *param; /* of rank 0: after the first step, after the last */
     void *arena[TRAIN_MAX_RANKS];
     size_t arena_bytes[TRAIN_MAX_RANKS];
     int replicas_differ;
     struct cuda_host_counts first, last; /* after the first step, after the last */
-    char error[1200];                    /* of the first rank that failed; "" */
+    char error[1200];                    /* error of the first rank that failed; "": none */
 };
 
-/* The ranks are parallel.workers of the job. What went wrong stands in `error`. */
+/* Trains with parallel.workers ranks. A failure is described in `error`. */
 struct train_result *train_run(const struct parity_model *m, const struct train_options *o);
 void train_result_free(struct train_result *r);
 bool train_same_bits(const struct train_result *a, const struct train_result *b);
