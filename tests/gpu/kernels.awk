@@ -1,6 +1,6 @@
-# What ncu --csv --metrics gpu__time_duration.sum printed: every kernel by name, how often it was launched, its time, and its
-# share. Names that cuBLASLt launched tell which form a product took: nvjet_* and sm90_* are Hopper's own, sm80_* run on the
-# path of the generation before, and a cublasLt::epilogue beside a product means that its epilogue did not fuse.
+# Sums the output of ncu --csv --metrics gpu__time_duration.sum: every kernel by name, with its number of launches, its time and
+# its share. The names of cuBLASLt's kernels show which form a product used: nvjet_* and sm90_* are Hopper's own, sm80_* use the
+# instructions of the previous generation, and a cublasLt::epilogue next to a product means that its epilogue was not fused.
 BEGIN { FS = "\",\"" }
 /^"ID"/ {
   for (i = 1; i <= NF; i++) {

@@ -1,27 +1,27 @@
-# Sourced by the scripts of this folder: what a GPU is needed for, what a run takes of the machine, and how close numbers must be.
+# Sourced by the scripts of this folder: skips without a GPU, trains jobs, compares losses, and checks a run's need of memory.
 . "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
 probe=$("$DTD_BIN/dt-worker" --probe)
 [ "$(jq '.gpus | length' <<<"$probe")" -gt 0 ] || skip "$(jq -r .gpu_missing <<<"$probe")"
 
-# A rehearsal on stand-ins trains what an emulated GPU computes in milliseconds.
+# A rehearsal on stand-ins trains a model that an emulated GPU computes in milliseconds.
 small=()
 [ -z "${DTD_GPU_STAND_IN:-}" ] || small=(--set model.dim=32 --set model.layers=1 --set model.heads=1 --set model.ffn=32 --set train.seq=16
   --set train.global_batch=4 --set train.micro_batch=1)
 
-# near WHAT A B TOLERANCE: lines "step loss" of two files, the same steps, losses within a relative tolerance.
+# near WHAT A B TOLERANCE: compares two files of lines "step loss": the same steps, losses within a relative tolerance.
 near() {
   local worst
-  [ "$(cut -d' ' -f1 "$2")" = "$(cut -d' ' -f1 "$3")" ] || fail "$1: other steps"
+  [ "$(cut -d' ' -f1 "$2")" = "$(cut -d' ' -f1 "$3")" ] || fail "$1: the steps differ"
   worst=$(paste -d' ' "$2" "$3" | awk '{d = ($2 - $4) / $2; if (d < 0) d = -d; if (d > w) w = d} END {print w + 0}')
-  awk "BEGIN {exit !($worst <= $4)}" || { paste -d' ' "$2" "$3"; fail "$1: losses differ by $worst, allowed are $4"; }
+  awk "BEGIN {exit !($worst <= $4)}" || { paste -d' ' "$2" "$3"; fail "$1: losses differ by $worst, allowed is $4"; }
   echo "$1: $(wc -l <"$2") losses within $worst of each other (allowed $4)"
 }
 
-# A bare machine has no cmp.
+# A minimal machine has no cmp.
 same_bits() { [ "$(sha256sum <"$1")" = "$(sha256sum <"$2")" ]; }
 
-# train NAME ARGUMENTS...: submits, waits, leaves the losses in $tmp/NAME and the job's id in $job. Every job saves at its end;
-# its checkpoints are removed, since the next job's may need the room, unless `keep` is set.
+# train NAME ARGUMENTS...: submits a job, waits for it, and leaves its losses in $tmp/NAME and its id in $job. Every job saves at
+# its end. Unless `keep` is set, its checkpoints are removed, because the next job may need the disk space.
 train() {
   local name=$1
   shift
@@ -34,13 +34,13 @@ train() {
 free_disk() { df --output=avail -B1 "$tmp" | tail -n 1; }
 free_gpu() { jq '.gpus[0].free_bytes // 0' <<<"$probe"; }
 
-# lack DEVICE ARGUMENTS...: "needs 40.3 GB of memory and there are 8.1; ..": what `dtctl plan` asks for a job of one worker, with one
-# save in $tmp, and this machine has not. It prints nothing where the machine has all.
+# lack DEVICE ARGUMENTS...: prints "needs 40.3 GB of memory and there are 8.1; ..": the resources that a job of one worker needs
+# according to `dtctl plan`, with one save in $tmp, and that this machine lacks. Prints nothing if the machine has enough.
 lack() {
   local plan device=$1 on_disk=1
   shift
   plan=$(dtctl plan "$tmp/job.yaml" --set run.device="$device" --set train.numerics=fast "$@" "${small[@]}" -o json) || fail "no plan: $*"
-  [ "$(stat -f -c %T "$tmp")" != tmpfs ] || on_disk=0 # saves lie in memory
+  [ "$(stat -f -c %T "$tmp")" != tmpfs ] || on_disk=0 # saves are in memory
   jq -r --argjson disk "$(free_disk)" --argjson gpu "$(free_gpu)" --argjson on_disk $on_disk --arg tmp "$tmp" '
     def gb(round): . / 1e8 | round / 10;
     .memory_per_worker as $m

@@ -1,5 +1,6 @@
-# gpt2 124M and a llama 1B on real text: the first steps on the GPU, in float32 and in bfloat16, within noise of the processor's
-# float32 run on the same batches. DTD_GPU_LAYERS shortens both models, for a try; so does a machine that is too small for them.
+# gpt2 124M and a llama 1B on real text: the first steps on the GPU, in float32 and in bfloat16, must be within rounding noise of
+# the CPU's float32 run on the same batches. DTD_GPU_LAYERS reduces the layers of both models for a quick run; on a machine that
+# is too small for them they are reduced too.
 . "$(dirname "$0")/lib.sh"
 write_job
 up
@@ -23,8 +24,8 @@ run() { # NAME LAYERS STEPS MODEL KEY-VALUE-HEADS-OF-A-REHEARSAL
   train "$name-cpu" "${common[@]}" --set run.device=cpu --set run.threads="$(nproc)"
   train "$name-f32" "${common[@]}" --set run.device=cuda
   train "$name-bf16" "${common[@]}" --set run.device=cuda --set train.dtype=bfloat16
-  near "$name, $layers layers, float32, GPU beside CPU" "$tmp/$name-cpu" "$tmp/$name-f32" 1e-3
-  near "$name, $layers layers, bfloat16 on the GPU beside float32 on the CPU" "$tmp/$name-cpu" "$tmp/$name-bf16" 2e-2
+  near "$name, $layers layers, float32, GPU compared with CPU" "$tmp/$name-cpu" "$tmp/$name-f32" 1e-3
+  near "$name, $layers layers, bfloat16 on the GPU compared with float32 on the CPU" "$tmp/$name-cpu" "$tmp/$name-bf16" 2e-2
   compared=$((compared + 1))
 }
 run gpt2-124m 12 10 "{arch: gpt2, dim: 768, heads: 12, kv_heads: 0, ffn: 0, vocab: 50304}" 0

@@ -1,5 +1,5 @@
-/* The tables of the PTX ISA, sections of mma.m16n8k16 (.bf16), mma.m16n8k8 (.tf32) and ldmatrix, as they stand there:
- * register by register, for lane l with groupID = l >> 2 and threadID_in_group = l & 3. */
+/* The tables of the PTX ISA, sections mma.m16n8k16 (.bf16), mma.m16n8k8 (.tf32) and ldmatrix, register by register, for
+ * lane l with groupID = l >> 2 and threadID_in_group = l & 3. */
 #include "tests/gpu/ptx_cases.h"
 #include "tests/lib/test.h"
 
@@ -13,7 +13,7 @@ static void probe(enum ptx_probe what)
     memset(r, 0x77, sizeof(r));
     int e = ptx_probe_run(what, &x[0][0], &r[0][0]);
     if (e)
-        fail_msg("case %d: cudart answers %d", (int)what, e);
+        fail_msg("case %d: cudart returns %d", (int)what, e);
 }
 
 static uint32_t bits_of(float f)
@@ -49,7 +49,7 @@ static void check_ldmatrix(enum ptx_probe what)
                 high = low + 10;
             }
             if (r[l][m] != (low | high << 16))
-                fail_msg("ldmatrix%s: lane %u register %u is %08x, wanted %08x",
+                fail_msg("ldmatrix%s: lane %u register %u is %08x, expected %08x",
                          what == PTX_LDMATRIX_TRANS ? ".trans" : "", l, m, r[l][m], low | high << 16);
         }
 }
@@ -73,7 +73,7 @@ static void fill_factors(int k)
 
 static uint32_t bf16_bits(double v)
 {
-    return bits_of((float)v) >> 16; /* small integers lose nothing */
+    return bits_of((float)v) >> 16; /* small integers are exact */
 }
 
 static void put_bf16(uint32_t l)
@@ -114,7 +114,7 @@ static void check_mma(enum ptx_probe what)
             for (int j = 0; j < k; j++)
                 want += a[row][j] * b[j][column];
             if ((double)float_of(r[l][i]) != want)
-                fail_msg("mma k=%d: lane %u register %u is %g, wanted %g", k, l, i, (double)float_of(r[l][i]), want);
+                fail_msg("mma k=%d: lane %u register %u is %g, expected %g", k, l, i, (double)float_of(r[l][i]), want);
         }
 }
 
@@ -139,7 +139,7 @@ static void check_tf32(void)
             want = ldexp(round(m), e - 11);      /* halves away from zero */
         }
         if ((double)float_of(r[l][0] & 0xffffe000u) != want)
-            fail_msg("tf32 of %a is %a, wanted %a", (double)numbers[l], (double)float_of(r[l][0]), want);
+            fail_msg("tf32 of %a is %a, expected %a", (double)numbers[l], (double)float_of(r[l][0]), want);
     }
 }
 
@@ -178,7 +178,7 @@ static void check_exp2(void)
         if (want > FLT_MAX)
             want = (double)INFINITY;
         if (isfinite(want) ? fabs(got - want) > 0x1p-22 * want : got != want)
-            fail_msg("2^%a is %a, wanted %a", (double)numbers[l], got, want);
+            fail_msg("2^%a is %a, expected %a", (double)numbers[l], got, want);
     }
 }
 

@@ -1,5 +1,5 @@
-/* The functions of kernels/cuda/ptx.h beside the PTX ISA's tables of fragments, on a GPU (tests/gpu) and on their host
- * twins (tests/cuda_host): the same cases and the same kernels. */
+/* Compares the functions of kernels/cuda/ptx.h with the PTX ISA's tables of fragments, on a GPU (tests/gpu) and in
+ * their host implementation (tests/cuda_host), with the same cases and kernels. */
 #ifndef DTD_TESTS_GPU_PTX_CASES_H
 #define DTD_TESTS_GPU_PTX_CASES_H
 
@@ -18,17 +18,17 @@ enum ptx_probe {
     PTX_TF32,           /* x, r: a word per lane */
     PTX_PACK_BF16,      /* x: two floats per lane; r: a word */
     PTX_EXP2,           /* x, r: a word per lane */
-    PTX_ASYNC,          /* x: 16 bytes per lane; r: what lane 31 - l copied, nothing (zeros) from odd lanes */
+    PTX_ASYNC,          /* x: 16 bytes per lane; r: the bytes that lane 31 - l copied; odd lanes copy nothing (zeros) */
 };
 
-#define PTX_WORDS 10 /* per lane, the most that a case takes */
+#define PTX_WORDS 10 /* words per lane, the largest number of all cases */
 
 /* Runs one warp; x and r are [32][PTX_WORDS] on the host. 0, or cudart's error. */
 int ptx_probe_run(enum ptx_probe what, const uint32_t *x, uint32_t *r);
-/* How many GPUs; 0 also when that cannot be asked. */
+/* The number of GPUs; 0 also when it cannot be determined. */
 int ptx_probe_devices(void);
 
-/* All cases; asserts by cmocka. */
+/* Runs all cases; asserts with cmocka. */
 void ptx_cases_run(void);
 
 #ifdef __cplusplus

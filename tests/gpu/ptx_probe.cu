@@ -1,4 +1,4 @@
-/* One warp per case; what goes in and comes out stands in ptx_cases.h. */
+/* One warp per case; ptx_cases.h specifies input and output. */
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/cuda.h"
@@ -66,7 +66,7 @@ static __global__ void probe(enum ptx_probe what, const uint32_t *all, uint32_t 
         copy(x, r);
 }
 
-/* On the device lanes stand PTX_WORDS + 2 apart, a multiple of 16 bytes. */
+/* On the device, lanes are PTX_WORDS + 2 words apart, a multiple of 16 bytes. */
 #define PITCH ((PTX_WORDS + 2) * sizeof(uint32_t))
 
 static cudaError_t launch(cudaStream_t s, enum ptx_probe what, const uint32_t *x, uint32_t *r)

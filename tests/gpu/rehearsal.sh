@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# A dress rehearsal of the first half hour on a GPU machine, on a machine without one: deploy/gpu-bundle packs the programs with
-# the stand-ins of cudart, cuBLASLt and NCCL; a chroot that has a C library, bash and the usual small tools and nothing else
-# unpacks it; every stage runs there by the commands that docs/operate/gpu.md tells a person to type. What a stage needs and the bundle
-# lacks shows here. Figures of stand-ins are marked and must not enter the report of a GPU.
+# A rehearsal of the first half hour on a GPU machine, on a machine without a GPU: deploy/gpu-bundle packs the programs with the
+# stand-ins of cudart, cuBLASLt and NCCL; a chroot with only a C library, bash and the usual small tools unpacks the bundle; every
+# stage runs there with the commands that docs/operate/gpu.md lists. This detects files that a stage needs and the bundle lacks.
+# Figures of stand-ins are marked and must not enter the report of a GPU.
 set -euo pipefail
 : "${DTD_BUILD:?}" "${DTD_SOURCE:?}"
 skip() { echo "skipped: $*"; exit 77; }
 fail() { echo "FAILED: $*" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || skip "only root may chroot"
-unshare -mpn true 2>/dev/null || skip "this machine lets nobody make namespaces"
+unshare -mpn true 2>/dev/null || skip "this machine does not allow namespaces"
 [ -e "$DTD_BUILD/cuda-host/dtd-cuda.so" ] || skip "this build has no stand-ins (ninja cuda-host)"
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/dtd-rehearsal-XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 root=$tmp/root
 cd "$DTD_SOURCE"
 
-# ---- a bare machine ----
+# ---- a minimal machine ----
 mkdir -p "$root"/{bin,sbin,usr,lib64,tmp,proc,dev,etc,root,gpu}
 chmod 1777 "$root/tmp"
 ln -s ../bin "$root/usr/bin"
@@ -32,7 +32,8 @@ ln -sf ../bin/ldconfig "$root/sbin/ldconfig"
   while read -r library; do mkdir -p "$root$(dirname "$library")" && cp -L "$library" "$root$library"; done
 echo 'root:x:0:0::/root:/bin/bash' >"$root/etc/passwd"
 
-# Commands, from a file, as root of the bare machine: own processes, mounts and network. Everything ends with it.
+# Runs commands from standard input as root of the minimal machine, with separate processes, mounts and network. All processes
+# end with it.
 bare() {
   cat >"$root/commands"
   unshare -mpn --fork --kill-child bash -c '
@@ -44,11 +45,11 @@ bare() {
 
 deploy/gpu-bundle --stand-ins --out "$root/gpu" "$DTD_BUILD"
 
-# ---- all stages, as docs/operate/gpu.md tells ----
+# ---- all stages, with the commands of docs/operate/gpu.md ----
 grep -oE '^    (\. \.gpu/enter|tests/run -L gpu --stage [a-z]+)' docs/operate/gpu.md | sed 's/^ *//' >"$tmp/typed"
 stages=$(sed -n 's/.*--stage //p' "$tmp/typed" | sort -u | wc -l)
 [ "$stages" = 6 ] || fail "docs/operate/gpu.md names $stages stages, not 6"
-bare <<X >"$tmp/out" 2>&1 || { cat "$tmp/out"; fail "a stage failed on the bare machine"; }
+bare <<X >"$tmp/out" 2>&1 || { cat "$tmp/out"; fail "a stage failed on the minimal machine"; }
 cd /
 $(sed 's#^\. \.gpu/enter#. gpu/enter || exit#; s#^tests/run#/tmp/dtd-gpu/tree/tests/run#' "$tmp/typed" | awk '/tests.run/ { $0 = $0 " || exit" } { print }')
 X
@@ -58,12 +59,12 @@ report=$root/gpu-report.md
 sed -n "/^steps='/,/^'/p" tests/gpu/stages | awk 'NF > 5 {print $2}' | while read -r name; do
   grep -qE "^- \*\*$name\*\* .*(passed|skipped)" "$report" || fail "the report has no result of the step $name"
 done
-# Only what the machine cannot have may have been skipped.
-grep -E '^- .*skipped' "$report" | grep -vE 'no ncu|no compute-sanitizer|no PyTorch' && fail "a step was skipped that a bare machine can run"
+# Only steps whose tools the machine cannot have may be skipped.
+grep -E '^- .*skipped' "$report" | grep -vE 'no ncu|no compute-sanitizer|no PyTorch' && fail "a step was skipped that a minimal machine can run"
 [ "$(grep -cE '^- .*passed' "$report")" -ge 12 ] || fail "too few steps passed"
-grep -q 'tokens/s' "$report" || fail "the stage figures left no figures"
+grep -q 'tokens/s' "$report" || fail "the stage figures wrote no figures"
 
-# ---- the list of kernels, whose tool no bare machine here has: three launches of two kernels, in the units that it prints ----
+# ---- the list of kernels, whose tool is not installed here: three launches of two kernels, in the units that the tool prints ----
 awk -f tests/gpu/kernels.awk >"$tmp/kernels" <<'X'
 ==PROF== Connected to process 123
 "ID","Process ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"
@@ -82,7 +83,7 @@ cd /
 REPORT=/late.md DTD_GPU_STAGE_SECONDS=4 tmp/dtd-gpu/tree/tests/run -L gpu --stage correct
 X
 grep -q 'FAILED: out of time after' "$root/late.md" || { cat "$tmp/late"; fail "the step that ran out of time is not named"; }
-grep -qE 'not run: the 4 s of the stage were over' "$root/late.md" || { cat "$root/late.md"; fail "what was not run is not named"; }
+grep -qE 'not run: the 4 s of the stage were over' "$root/late.md" || { cat "$root/late.md"; fail "the steps that were not run are not named"; }
 printf '# On a GPU: NVIDIA H100, driver 580, dtd 1234567\n' >"$root/device.md"
 bare <<'X' >"$tmp/mixed" 2>&1 && fail "figures of stand-ins entered the report of a GPU"
 cd /
@@ -92,7 +93,7 @@ X
 grep -q 'is the report of a GPU' "$tmp/mixed" || { cat "$tmp/mixed"; fail "the refusal does not give its reason"; }
 [ "$(wc -l <"$root/device.md")" = 1 ] || fail "the report of a GPU was changed"
 
-# ---- the bundle for a real GPU, where its modules are built: it lacks what the vendor has, by name, and nothing else ----
+# ---- the bundle for a real GPU, if its modules are built: it must lack exactly the vendor's libraries and name them ----
 if [ ! -e "$DTD_BUILD/bin/dtd-cuda.so" ]; then
   echo "this build has no modules for a GPU: their bundle was not packed"
   exit 0

@@ -1,5 +1,5 @@
-/* The case table on the real GPU, both compute types, every case twice: same inputs, same bits. And the first
- * parameters, which have the processor's bits. */
+/* Runs the case table on the real GPU, in both compute types and every case twice: the same inputs must give the same
+ * bits. Also checks that the initial parameters have the CPU's bits. */
 #include "tests/kernels/gelu.h"
 #include "tests/kernels/harness.h"
 #include "tests/kernels/normal.h"
@@ -19,7 +19,7 @@ static struct dev *gpu(void)
     return d;
 }
 
-/* `algorithms`: whether products are timed, and their algorithms kept. */
+/* `algorithms`: time products and store their algorithms. */
 static void all_cases(enum dtype dtype, const char *op, bool algorithms)
 {
     struct dev *d = gpu();
@@ -47,7 +47,7 @@ TEST(products_that_are_timed)
     all_cases(DT_BF16, "gemm", true);
 }
 
-/* The case table's bounds for GELU have room for a tanh of eleven bits, since they are on the scale of a whole matrix.
+/* The case table's bounds for GELU would admit a tanh of eleven bits, because they are on the scale of a whole matrix.
  */
 TEST(gelu_near_zero)
 {
