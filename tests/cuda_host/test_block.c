@@ -67,7 +67,7 @@ static void dies(const char *sentence, enum selftest what, unsigned grid, unsign
         fail_msg("status %d, expected \"%s\", got: %s", status, sentence, text);
 }
 
-TEST(threads_know_who_they_are)
+TEST(threads_have_their_indices)
 {
     int x[N];
     run(SELF_INDEX, 4, 16, 0, x);
@@ -157,13 +157,13 @@ TEST(blocks_run_in_any_order)
     assert_true(differs > 0);
 }
 
-TEST(who_does_not_come_is_named)
+TEST(missing_ranks_are_named)
 {
     dies("have ended", SELF_HALF_BARRIER, 1, N, 0);
     dies("selftest, block (0,0,0), thread (", SELF_HALF_BARRIER, 1, N, 0);
 }
 
-TEST(a_warp_comes_whole)
+TEST(a_warp_operation_needs_the_whole_warp)
 {
     if (THREADS)
         TEST_SKIP("system threads that wait forever are detected only after a minute");
@@ -231,7 +231,7 @@ TEST(an_overrun_of_shared_memory_is_found)
     dies("heap-buffer-overflow", SELF_OVERRUN, 1, N, N * sizeof(int));
 }
 
-TEST(a_host_that_touches_device_memory_dies)
+TEST(a_host_access_to_device_memory_is_fatal)
 {
     int status;
     start();
@@ -247,7 +247,7 @@ TEST(a_host_that_touches_device_memory_dies)
     assert_int_equal(cudaStreamDestroy(stream), 0);
 }
 
-TEST(what_is_not_the_device_s_is_refused_as_an_argument)
+TEST(host_memory_is_refused_as_an_argument)
 {
     int x[N], status;
     start();

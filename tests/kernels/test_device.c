@@ -141,7 +141,7 @@ TEST(events_are_over_and_timed_ones_take_the_clock)
     dev_close(d);
 }
 
-TEST(the_processor_says_what_it_is)
+TEST(the_processor_reports_its_facts)
 {
     struct dev_facts f;
     struct dev *d = cpu();
@@ -178,7 +178,7 @@ static const char *modules(const char *which)
     return path;
 }
 
-TEST(a_missing_module_says_where_it_was_looked_for)
+TEST(a_missing_module_names_the_searched_paths)
 {
     struct dev *d;
     struct why why;
@@ -194,7 +194,7 @@ TEST(a_missing_module_says_where_it_was_looked_for)
 }
 
 /* The sentence contains the loader's message about a file that exists. */
-TEST(a_module_that_cannot_be_loaded_says_why)
+TEST(a_module_that_cannot_be_loaded_reports_the_cause)
 {
     struct why why;
     char place[2048];
@@ -227,7 +227,7 @@ TEST(a_library_that_is_no_module_is_refused)
     assert_non_null(strstr(why.text, "dtd_cuda_module"));
 }
 
-TEST(a_module_answers_in_its_own_words)
+TEST(a_module_reports_its_own_error)
 {
     struct dev *d;
     struct why why;

@@ -262,7 +262,7 @@ TEST(streams_have_their_threads)
 }
 
 /* An element's update does not depend on where a shard begins or ends. */
-TEST(adamw_does_not_see_cuts)
+TEST(adamw_does_not_depend_on_cuts)
 {
     enum { N = 100 };
     const struct kern_ops *k;

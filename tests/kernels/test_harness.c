@@ -80,7 +80,7 @@ static void check_case(const struct kcase *c, const struct kern_ops *k)
     values_fini(&want);
 }
 
-TEST(truth_passes_and_errors_do_not)
+TEST(exact_results_pass_and_errors_do_not)
 {
     for (int j = 0; j < n_kcases; j++)
         for (size_t t = 0; t < sizeof(types) / sizeof(types[0]) && kcases[j].effort != SLOW; t++)
@@ -196,7 +196,7 @@ static bool run_add(void (*add)(struct kern_stream *, int64_t, const void *, con
     return run_case(&k, &(struct kcase){"add", .n = 40});
 }
 
-TEST(what_is_outside_is_guarded)
+TEST(memory_around_operands_is_guarded)
 {
     assert_true(run_add(kern_find("ref", DT_F32)->add));
     assert_false(run_add(add_one_more));
@@ -233,7 +233,7 @@ static bool run_loss(void (*loss)(struct kern_stream *, int64_t, int64_t, int64_
     return run_case(&k, &(struct kcase){"cross_entropy", .t = 9, .vocab = 37, .pad = 27, .flags = GRAD});
 }
 
-TEST(what_is_between_rows_is_guarded)
+TEST(gaps_between_rows_are_guarded)
 {
     assert_true(run_loss(kern_find("ref", DT_F32)->cross_entropy));
     assert_false(run_loss(loss_of_more_columns));

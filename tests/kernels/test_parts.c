@@ -414,7 +414,7 @@ static void check_squares(const struct table *t)
     free(x);
 }
 
-TEST(squares_do_not_see_cuts)
+TEST(squares_do_not_depend_on_cuts)
 {
     each_table(check_squares);
 }
@@ -557,7 +557,7 @@ static void check_strangers(const struct table *t)
     free(z);
 }
 
-TEST(dropouts_are_strangers)
+TEST(dropouts_are_independent)
 {
     each_table(check_strangers);
 }
@@ -601,7 +601,7 @@ static void check_splits(const struct table *t)
     free(whole);
 }
 
-TEST(dropout_does_not_see_splits)
+TEST(dropout_does_not_depend_on_splits)
 {
     each_table(check_splits);
 }

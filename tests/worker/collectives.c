@@ -467,7 +467,7 @@ int case_places(struct comm *c, struct comm_group *all, int rank, int world)
 /* ---- bytes ---- */
 
 /* The bytes that a call has received. */
-static int64_t brought(struct comm_group *g, int64_t *seen)
+static int64_t bytes_received(struct comm_group *g, int64_t *seen)
 {
     int64_t before = *seen;
     *seen = comm_group_bytes(g);
@@ -485,27 +485,27 @@ int case_bytes(struct comm *c, struct comm_group *all, int rank, int world)
         all_uneven += uneven[i];
     }
     CHECK(comm_all_reduce(all, ranks_stream, x, n, DT_F64, REDUCE_SUM) == OK);
-    CHECK(brought(all, &seen) == 2 * bytes * (world - 1) / world);
+    CHECK(bytes_received(all, &seen) == 2 * bytes * (world - 1) / world);
     CHECK(comm_all_gather(all, ranks_stream, x, y, even, DT_F64) == OK);
-    CHECK(brought(all, &seen) == bytes * (world - 1) / world);
+    CHECK(bytes_received(all, &seen) == bytes * (world - 1) / world);
     CHECK(comm_all_gather(all, ranks_stream, x, y, uneven, DT_F32) == OK);
-    CHECK(brought(all, &seen) == (all_uneven - uneven[rank]) * 4);
+    CHECK(bytes_received(all, &seen) == (all_uneven - uneven[rank]) * 4);
     CHECK(comm_reduce_scatter(all, ranks_stream, x, y, even, DT_F64, REDUCE_SUM) == OK);
-    CHECK(brought(all, &seen) == bytes * (world - 1) / world);
+    CHECK(bytes_received(all, &seen) == bytes * (world - 1) / world);
     CHECK(comm_broadcast(all, ranks_stream, x, 100, 0) == OK);
-    CHECK(brought(all, &seen) == (rank ? 100 : 0));
+    CHECK(bytes_received(all, &seen) == (rank ? 100 : 0));
     for (int i = 0; i < world; i++)
         even[i] = 11; /* so that both parts fit */
     CHECK(comm_unit_gather(all, ranks_stream, x, y, parts, 2, DT_F64) == OK);
-    CHECK(brought(all, &seen) == ((world - 1) * 11 + all_uneven - uneven[rank]) * 8);
+    CHECK(bytes_received(all, &seen) == ((world - 1) * 11 + all_uneven - uneven[rank]) * 8);
     CHECK(comm_unit_scatter(all, ranks_stream, x, y, parts, 2, DT_F64, true) == OK);
-    CHECK(brought(all, &seen) == (world - 1) * (11 + uneven[rank]) * 8);
+    CHECK(bytes_received(all, &seen) == (world - 1) * (11 + uneven[rank]) * 8);
     CHECK(comm_all_to_all(all, ranks_stream, x, even, y, even, DT_F64) == OK);
-    CHECK(brought(all, &seen) == (world - 1) * 11 * 8);
+    CHECK(bytes_received(all, &seen) == (world - 1) * 11 * 8);
     int to = (rank + 1) % world, from = (rank + world - 1) % world;
     CHECK(comm_sendrecv(all, ranks_stream, x, 77, to, y, 77, from) == OK);
-    CHECK(brought(all, &seen) == (world > 1 ? 77 : 0));
-    CHECK(comm_barrier(all) == OK && comm_agree(all, &all_uneven, REDUCE_SUM) == OK && brought(all, &seen) == 0);
+    CHECK(bytes_received(all, &seen) == (world > 1 ? 77 : 0));
+    CHECK(comm_barrier(all) == OK && comm_agree(all, &all_uneven, REDUCE_SUM) == OK && bytes_received(all, &seen) == 0);
     CHECK(comm_bytes_moved(c) - moved == seen);
     return 0;
 }

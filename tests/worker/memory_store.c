@@ -70,7 +70,7 @@ static err_t get(void *arg, const char *key, int64_t timeout_ms, void *ret, size
     name(v, key, wanted, sizeof(wanted));
     while (!(r = find(v, wanted))) {
         if (clock_mono_ms() >= deadline)
-            return why_set(why, ERR_TIMEOUT, "nobody has put %s", key);
+            return why_set(why, ERR_TIMEOUT, "no rank has written %s", key);
         usleep(1000);
     }
     if (r->bytes > *ret_bytes)

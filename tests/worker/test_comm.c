@@ -101,12 +101,12 @@ static float tree_node(int64_t lo, int64_t hi, int64_t i)
 }
 
 /* Distributes the tree: a node is either held by one rank or divided further. `salt` selects the distribution. */
-static int deal(int64_t lo, int64_t hi, int salt, int world, int rank, struct comm_tree_node *mine, int n)
+static int distribute_tree(int64_t lo, int64_t hi, int salt, int world, int rank, struct comm_tree_node *mine, int n)
 {
     uint64_t h = ((uint64_t)lo * 131 + (uint64_t)hi * 31 + (uint64_t)salt) * 0x9e3779b97f4a7c15u >> 33;
     if (hi - lo > 1 && h % 3 != 0) {
-        n = deal(lo, tree_middle(lo, hi), salt, world, rank, mine, n);
-        return deal(tree_middle(lo, hi), hi, salt, world, rank, mine, n);
+        n = distribute_tree(lo, tree_middle(lo, hi), salt, world, rank, mine, n);
+        return distribute_tree(tree_middle(lo, hi), hi, salt, world, rank, mine, n);
     }
     if ((int)(h / 3 % (unsigned)world) == rank)
         mine[n++] = (struct comm_tree_node){lo, hi, 0};
@@ -122,7 +122,7 @@ static int tree_case(struct comm *c, struct comm_group *all, int rank, int world
         int64_t before = comm_group_bytes(all),
                 own = TREE_N * (int64_t)(rank + 1) / world - TREE_N * (int64_t)rank / world;
         int64_t leaves = 1 + salt * 2 % 17;
-        int n = deal(0, leaves, salt, world, rank, mine, 0);
+        int n = distribute_tree(0, leaves, salt, world, rank, mine, 0);
         float *shared = comm_shared(c), *at = shared + TREE_N + 64 * (rank + 1);
         float *out = (salt + rank) % 3 && salt % 4 ? private : shared + 16 * rank; /* anywhere */
         if (salt == 8 && n > 0)
@@ -160,7 +160,7 @@ static int bad_tree_case(struct comm *c, struct comm_group *all, int rank, int w
     return 0;
 }
 
-TEST(tree_lists_that_make_no_tree_are_refused_on_all_ranks)
+TEST(lists_that_form_no_tree_are_refused_on_all_ranks)
 {
     ranks_run_worlds(bad_tree_case);
 }
@@ -175,7 +175,7 @@ TEST(bytes_of_a_group_are_those_of_the_formulas)
     ranks_run_worlds(case_bytes);
 }
 
-TEST(a_killed_rank_hangs_nobody)
+TEST(a_killed_rank_hangs_no_rank)
 {
     ranks_killed(case_killed);
 }
@@ -243,7 +243,7 @@ TEST(tree_sums_over_stream)
     ranks_run_nodes("stream", trees);
 }
 
-TEST(a_killed_rank_hangs_nobody_over_stream)
+TEST(a_killed_rank_hangs_no_rank_over_stream)
 {
     ranks_killed_on_nodes("stream", case_killed);
 }
@@ -278,7 +278,7 @@ TEST(tree_sums_over_ucx)
     ranks_run_nodes("ucx", trees);
 }
 
-TEST(a_killed_rank_hangs_nobody_over_ucx)
+TEST(a_killed_rank_hangs_no_rank_over_ucx)
 {
     ranks_killed_on_nodes("ucx", case_killed);
 }
@@ -327,7 +327,7 @@ TEST(a_newer_epoch_ends_the_older)
     close(fd);
 }
 
-TEST(who_does_not_come_is_named)
+TEST(missing_ranks_are_named)
 {
     int fd = ranks_segment();
     struct comm *c;

@@ -126,7 +126,7 @@ TEST(a_full_queue_is_waited_for)
     comm_thread_free(queue.t);
 }
 
-TEST(who_has_nothing_to_do_sleeps_and_is_woken)
+TEST(an_idle_thread_sleeps_and_is_woken)
 {
     pthread_t opener;
     queue_begin(&queue);
@@ -142,7 +142,7 @@ TEST(who_has_nothing_to_do_sleeps_and_is_woken)
     comm_thread_free(queue.t);
 }
 
-TEST(behind_what_fails_nothing_runs)
+TEST(no_op_runs_after_a_failure)
 {
     queue_begin(&queue);
     queue_op(&queue, note);
@@ -163,7 +163,7 @@ TEST(behind_what_fails_nothing_runs)
     comm_thread_free(queue.t);
 }
 
-TEST(what_has_not_begun_is_passed_over_on_demand)
+TEST(ops_that_have_not_started_can_be_skipped)
 {
     pthread_t opener;
     queue_begin(&queue);
@@ -228,7 +228,7 @@ static int has_thread(void *arg, int fd, int rank)
     return bad;
 }
 
-TEST(who_is_alone_or_does_not_ask_has_none)
+TEST(one_rank_or_no_request_gives_no_thread)
 {
     fork_ranks(parity_llama, SETS("parallel.workers=2", "run.comm_thread=on"), has_thread);
     fork_ranks(parity_llama, SETS("parallel.workers=2", "run.comm_thread=off"), has_thread);
@@ -256,7 +256,7 @@ static err_t third_sum_fails(struct comm_group *g, struct kern_stream *s, void *
 {
     if (++sums < 3)
         return sound->all_reduce(g, s, x, n, dtype, op);
-    return why_set(&g->comm->why, ERR_IO, "the wire has burnt");
+    return why_set(&g->comm->why, ERR_IO, "the wire failed");
 }
 
 /* Rank 1 fails and aborts, as train.c does; the calls of the other ranks end. */
@@ -273,14 +273,14 @@ static int one_fails(void *arg, int fd, int rank)
     err = rig_step(&r, &result, &why);
     if (rank == 1)
         comm_abort(r.comm);
-    bool right = rank == 1 ? err == ERR_IO && sums == 3 &&
-                                 strcmp(why.text, "all_reduce in reduce failed: the wire has burnt") == 0
-                           : err == ERR_CANCELED && strcmp(why.text, "the epoch has ended") == 0;
+    bool right =
+        rank == 1 ? err == ERR_IO && sums == 3 && strcmp(why.text, "all_reduce in reduce failed: the wire failed") == 0
+                  : err == ERR_CANCELED && strcmp(why.text, "the epoch has ended") == 0;
     rig_close(&r);
     return right ? 0 : SAY("rank %d: %s %s, %d sums\n", rank, err_name(err), why.text, sums);
 }
 
-TEST(a_queued_op_that_fails_is_named_as_ever)
+TEST(a_queued_op_that_fails_is_named)
 {
     fork_ranks(parity_llama, SETS("parallel.workers=2", "run.comm_thread=off"), one_fails);
     fork_ranks(parity_llama, SETS("parallel.workers=2", "run.comm_thread=on"), one_fails);
@@ -407,7 +407,7 @@ static int flagged_in_sample(void *arg, int fd, int rank)
     return right ? 0 : SAY("rank %d: %s %s\n", rank, err_name(err), why.text);
 }
 
-TEST(an_end_that_the_comm_has_not_heard_of_leaves_nobody_waiting)
+TEST(an_end_before_the_abort_of_the_comm_leaves_no_thread_waiting)
 {
     fork_ranks(parity_llama, SETS("parallel.workers=2", "parallel.pp=2", "run.comm_thread=on"), flagged_in_sample);
 }

@@ -1,4 +1,4 @@
-/* Which algorithm file a job's device gets (run.algorithms), on the stand-ins of tests/cuda_host. */
+/* Tests which algorithm file a job's device uses (run.algorithms), with the stand-ins of tests/cuda_host. */
 #include "tests/lib/test.h"
 
 #include "kernels/kernels.h"
@@ -19,7 +19,7 @@ static struct job_spec job_of(const char *const sets[], int n)
     return job;
 }
 
-/* A product, after which a file that is in use has a choice. */
+/* Computes a product; a file in use then contains a choice. */
 static void compute(struct dev *d)
 {
     struct kern_stream *s;
@@ -35,7 +35,7 @@ static void compute(struct dev *d)
     dev_stream_free(s);
 }
 
-/* How long the only file of a folder is; 0: there is no folder, or nothing in it. */
+/* The size of the only file in a folder; 0: the folder does not exist or is empty. */
 static int64_t bytes_in(const char *folder)
 {
     int64_t bytes = 0;
@@ -94,7 +94,7 @@ TEST(algorithms_are_kept_in_the_cache_unless_named)
     use(&d, (const char *[]){in_cache, "run.algorithms=none"}, 2);
     assert_true(access("none", F_OK) != 0);
     assert_int_equal(bytes_in(folder), 0);
-    use(&d, (const char *[]){in_cache}, 1); /* the next epoch, on the same device */
+    use(&d, (const char *[]){in_cache}, 1); /* next epoch on the same device */
     int64_t bytes = bytes_in(folder);
     assert_true(bytes > 0);
     use(&d, (const char *[]){in_cache, named}, 2);
@@ -103,7 +103,8 @@ TEST(algorithms_are_kept_in_the_cache_unless_named)
     worker_device_close(&d);
 }
 
-/* A job file may not ask for them on a GPU today; if one could, no bit of theirs would hang on a time. */
+/* Job files cannot select canonical numerics on a GPU today. If they could, no bit of the result would depend on
+ * timing. */
 TEST(canonical_numerics_use_no_file)
 {
     struct worker_device d = {0};

@@ -1,5 +1,5 @@
-/* What an engine asks of a device: what it allocates and when, what it waits for, which events it records and waits for
- * on which stream, and what becomes of a snapshot, a step that is not a number, and an epoch that ends in between. */
+/* Tests an engine's use of a device: what it allocates and when, what it waits for, which events it records and waits
+ * for on which stream, and how it handles a snapshot, a step whose result is NaN, and an epoch that ends in between. */
 #include "tests/parity/harness.h"
 #include "tests/worker/record_device.h"
 
@@ -72,9 +72,9 @@ static void step(struct bench *b)
         fail_msg("%s", why.text);
 }
 
-/* ---- the events of a program, as program.h says ---- */
+/* ---- the events of a program, as specified in program.h ---- */
 
-/* Different events are different things, whatever slot they are in. */
+/* Different events are different handles, in any slot. */
 struct instance {
     int event;
     const void *is;
@@ -102,7 +102,7 @@ static const struct rec_entry *next_of_rig(const struct engine *e, const struct 
     return NULL;
 }
 
-/* The log of one step against a walk over the program; returns how many waits and records there were. */
+/* Compares the log of one step with the program; returns the number of waits and records. */
 static int check_events(const struct engine *e)
 {
     static struct instance list[4096];
@@ -136,15 +136,15 @@ static int micros_of(const struct engine *e)
     return e->train.end_micro - e->train.first_micro;
 }
 
-/* What a step of a rank does not do, and how often it waits: once for each stream that its program uses, once for each
- * batch's copy; `rounds` are those of its collectives. */
+/* Checks that a step neither allocates nor frees, and the number of its waits: one for each stream that its program
+ * uses and one for each copy of a batch; `rounds` are the waits of its collectives. */
 static void check_step(const struct bench *b, int streams, int rounds)
 {
     static const enum rec_kind none[] = {REC_ALLOC, REC_FREE,      REC_HOST_ALLOC, REC_HOST_FREE,  REC_PIN,
                                          REC_UNPIN, REC_EVENT_NEW, REC_EVENT_FREE, REC_STREAM_NEW, REC_STREAM_FREE};
     for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
         if (rec_count(none[i]) != 0)
-            fail_msg("a step makes or gives back something of kind %d", none[i]);
+            fail_msg("a step allocates or frees an object of kind %d", none[i]);
     assert_int_equal(rec_count(REC_STREAM_SYNC), streams);
     assert_int_equal(rec_count(REC_EVENT_SYNC), micros_of(&b->e) + rounds);
 }
@@ -225,7 +225,7 @@ static void *arena_of(const struct snapshot *s)
     return calloc(1, s->bytes);
 }
 
-/* The arena of a device whose work is done at once, after `steps` steps. */
+/* The arena after `steps` steps on a device that works synchronously. */
 static void *expected_arena(int steps, size_t *ret_bytes)
 {
     struct bench b;
@@ -243,7 +243,7 @@ static void *expected_arena(int steps, size_t *ret_bytes)
     return arena;
 }
 
-/* The copy is as late as it may be: it must still be of the step that asked for it. */
+/* The copy runs as late as possible and must still have the data of the step that requested it. */
 TEST(a_snapshot_is_of_its_step_however_late_it_is_copied)
 {
     struct bench b;
@@ -261,7 +261,7 @@ TEST(a_snapshot_is_of_its_step_however_late_it_is_copied)
     assert_int_equal(rec_count(REC_STREAM_SYNC) + rec_count(REC_EVENT_SYNC), 0);
     assert_true(rec_waiting() > 0);
     assert_false(snapshot_over(&b.e));
-    step(&b); /* its update overwrites what is copied */
+    step(&b); /* its update overwrites the copied data */
     assert_true(snapshot_over(&b.e));
     step(&b);
     assert_ok(snapshot_wait(&b.e, NULL));
@@ -320,7 +320,7 @@ TEST(a_step_that_is_not_a_number_leaves_all_bits)
     rec_close(dev);
 }
 
-/* The first parameters of a tensor that takes several chunks are the processor's. */
+/* The initial values of a tensor that takes several chunks are those of the CPU. */
 TEST(first_parameters_do_not_depend_on_the_device)
 {
     static const char *const large[] = {"train.numerics=fast",  "model.vocab=60000",   "train.seq=4",
@@ -355,7 +355,7 @@ static err_t device_fails(struct why *why)
     return why_set(why, ERR_INTERNAL, "a launch failed in attention.c:12");
 }
 
-/* What a stream says after the end of the epoch is a consequence; without one it is the step's error. */
+/* A stream's error after the end of the epoch is a consequence of the end; otherwise it is the step's error. */
 TEST(the_end_of_an_epoch_is_no_failure)
 {
     struct bench b;
@@ -413,7 +413,7 @@ TEST(logits_come_back_from_hidden_memory)
     rec_close(dev);
 }
 
-/* Rows of 301 logits stand apart, those of 304 do not: the first 301 words are the same, and so are their logits. */
+/* Rows of 301 logits are padded, rows of 304 are not: the first 301 words are the same, and so are their logits. */
 TEST(a_generator_finds_rows_that_stand_apart)
 {
     static const char *const odd[] = {"train.numerics=fast", "model.vocab=301", NULL};
@@ -430,7 +430,7 @@ TEST(a_generator_finds_rows_that_stand_apart)
     rec_close(dev);
 }
 
-/* Where the same token stands again only its position is another, which this model reads from the batch's rows. */
+/* If the same token occurs twice, only its position differs, which this model reads from the batch's rows. */
 TEST(a_prompt_has_its_positions)
 {
     static float a[9 * 300], b[9 * 300];

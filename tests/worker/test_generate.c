@@ -58,7 +58,7 @@ static void check_frequencies(const struct generate *g, int64_t k)
     }
 }
 
-TEST(tokens_come_as_often_as_softmax_says)
+TEST(tokens_have_the_frequencies_of_softmax)
 {
     check_frequencies(&(struct generate){.temperature = 1.0, .seed = 1}, N);
     check_frequencies(&(struct generate){.temperature = 0.5, .seed = 2}, N);
@@ -263,7 +263,7 @@ TEST(a_part_that_fails_ends_all)
     assert_non_null(strstr(text, "layers"));
 }
 
-TEST(what_cannot_be_generated_names_the_cause)
+TEST(failed_generation_names_the_cause)
 {
     char text[4096];
     assert_int_equal(run("--generate /no/such/place", text, sizeof(text)), 3);
@@ -283,7 +283,7 @@ TEST(probe_prints_json)
     assert_non_null(strstr(text, "\"gpus\""));
 }
 
-TEST(a_worker_without_its_ticket_says_so)
+TEST(a_worker_without_its_ticket_fails)
 {
     char text[4096];
     assert_int_equal(run("--job 1 --slot 0 3</dev/null", text, sizeof(text)), 1);

@@ -1,5 +1,5 @@
-/* The first parameters of a job: those of the whole model, wherever its layout puts them. Every rank compares its
- * pieces with the numbers that the elements have by themselves. */
+/* Tests a job's initial parameters: those of the whole model, in any layout. Every rank compares its pieces with the
+ * values that the elements have by definition. */
 #include "tests/parity/harness.h"
 
 static const char *const layouts[][6] = {

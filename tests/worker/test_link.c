@@ -170,7 +170,7 @@ static void drop_conns(struct fake *f, int64_t arg)
 }
 
 /* Stops listening and closes all connections. */
-static void go_away(struct fake *f, int64_t arg)
+static void close_all(struct fake *f, int64_t arg)
 {
     for (int i = 0; i < 2; i++) {
         if (f->listeners[i])
@@ -191,7 +191,7 @@ static void woken(uv_async_t *wake)
     f->fn = NULL;
     if (f->stop) {
         if (f->listeners[0])
-            go_away(f, 0);
+            close_all(f, 0);
         drop_conns(f, 0);
         uv_close((uv_handle_t *)wake, NULL);
     }
@@ -267,7 +267,7 @@ static void fake_stop(struct fake *f)
 
 static int64_t looked;
 
-static void say(struct fake *f, Dtd__WorkerCommand__Kind kind, uint64_t epoch)
+static void send_command(struct fake *f, Dtd__WorkerCommand__Kind kind, uint64_t epoch)
 {
     Dtd__WorkerCommand c = DTD__WORKER_COMMAND__INIT;
     c.kind = kind;
@@ -282,24 +282,24 @@ static void say(struct fake *f, Dtd__WorkerCommand__Kind kind, uint64_t epoch)
         abort();
 }
 
-static void say_start(struct fake *f, int64_t epoch)
+static void send_start(struct fake *f, int64_t epoch)
 {
-    say(f, DTD__WORKER_COMMAND__KIND__START, (uint64_t)epoch);
+    send_command(f, DTD__WORKER_COMMAND__KIND__START, (uint64_t)epoch);
 }
 
-static void say_end(struct fake *f, int64_t epoch)
+static void send_end(struct fake *f, int64_t epoch)
 {
-    say(f, DTD__WORKER_COMMAND__KIND__END, (uint64_t)epoch);
+    send_command(f, DTD__WORKER_COMMAND__KIND__END, (uint64_t)epoch);
 }
 
-static void say_stop(struct fake *f, int64_t epoch)
+static void send_stop(struct fake *f, int64_t epoch)
 {
-    say(f, DTD__WORKER_COMMAND__KIND__STOP, (uint64_t)epoch);
+    send_command(f, DTD__WORKER_COMMAND__KIND__STOP, (uint64_t)epoch);
 }
 
-static void say_quit(struct fake *f, int64_t epoch)
+static void send_quit(struct fake *f, int64_t epoch)
 {
-    say(f, DTD__WORKER_COMMAND__KIND__QUIT, (uint64_t)epoch);
+    send_command(f, DTD__WORKER_COMMAND__KIND__QUIT, (uint64_t)epoch);
 }
 
 static void look_attended(struct fake *f, int64_t hellos)
@@ -386,7 +386,7 @@ static void begin(struct fake *f, uint64_t epoch)
 {
     struct link_epoch e;
     wait_until(f, look_attended, 1, 1);
-    fake_do(f, say_start, (int64_t)epoch);
+    fake_do(f, send_start, (int64_t)epoch);
     assert_ok(link_next(f->link, &e));
     assert_int_equal(e.epoch, epoch);
     assert_int_equal(e.rank, 2);
@@ -420,7 +420,7 @@ TEST(an_epoch_from_start_to_idle)
     for (int i = 0; i < 201; i++)
         assert_int_equal(f->reports[i].step, 30 + i); /* in order */
     assert_int_equal(atomic_load(link_cancel(f->link)), 0);
-    fake_do(f, say_end, 3);
+    fake_do(f, send_end, 3);
     wait_cancel(f);
     fake_do(f, look_reports, IDLE);
     assert_int_equal(looked, 0); /* not before the compute thread has left */
@@ -431,15 +431,15 @@ TEST(an_epoch_from_start_to_idle)
     fake_stop(f);
 }
 
-TEST(a_start_that_is_said_again_is_the_same_epoch)
+TEST(a_repeated_start_is_the_same_epoch)
 {
     struct fake *f = fake_start();
     begin(f, 3);
-    fake_do(f, say_start, 3);
-    fake_do(f, say_start, 2);
+    fake_do(f, send_start, 3);
+    fake_do(f, send_start, 2);
     usleep(50000);
     assert_int_equal(atomic_load(link_cancel(f->link)), 0);
-    fake_do(f, say_start, 5); /* a START of a newer epoch ends this one */
+    fake_do(f, send_start, 5); /* a START of a newer epoch ends this one */
     wait_cancel(f);
     link_leave(f->link);
     wait_until(f, look_reports, IDLE, 1);
@@ -451,7 +451,7 @@ TEST(a_start_that_is_said_again_is_the_same_epoch)
     fake_stop(f);
 }
 
-TEST(reports_wait_for_a_control_that_is_away)
+TEST(reports_wait_until_control_is_back)
 {
     struct fake *f = fake_start();
     begin(f, 3);
@@ -476,7 +476,7 @@ TEST(reports_wait_for_a_control_that_is_away)
     fake_stop(f);
 }
 
-TEST(failed_is_said_with_its_text)
+TEST(failed_is_reported_with_its_text)
 {
     struct fake *f = fake_start();
     begin(f, 3);
@@ -486,7 +486,7 @@ TEST(failed_is_said_with_its_text)
     assert_int_equal(f->reports[0].step, 17);
     assert_true(f->reports[0].fatal);
     assert_string_equal(f->reports[0].text, "the loss is nan");
-    fake_do(f, say_end, 3); /* the epoch has been left already: answered at once */
+    fake_do(f, send_end, 3); /* the epoch has been left already: answered at once */
     wait_until(f, look_reports, IDLE, 1);
     fake_stop(f);
 }
@@ -496,10 +496,10 @@ TEST(stop_is_for_its_epoch)
     struct fake *f = fake_start();
     begin(f, 3);
     assert_int_equal(link_stop_asked(f->link), LINK_GO_ON);
-    fake_do(f, say_stop, 2);
+    fake_do(f, send_stop, 2);
     usleep(30000);
     assert_int_equal(link_stop_asked(f->link), LINK_GO_ON);
-    fake_do(f, say_stop, 3);
+    fake_do(f, send_stop, 3);
     for (int i = 0; i < 1000 && link_stop_asked(f->link) == LINK_GO_ON; i++)
         usleep(1000);
     assert_int_equal(link_stop_asked(f->link), LINK_STOP_AND_SAVE);
@@ -512,19 +512,19 @@ TEST(quit_ends_the_waiting)
     struct fake *f = fake_start();
     struct link_epoch e;
     wait_until(f, look_attended, 1, 1);
-    fake_do(f, say_quit, 0);
+    fake_do(f, send_quit, 0);
     assert_err(ERR_CLOSED, link_next(f->link, &e));
     fake_stop(f);
 }
 
-TEST(orphans_end_after_their_time)
+TEST(orphans_end_after_their_timeout)
 {
     struct fake *f = fake_start();
     struct link_epoch e;
     begin(f, 3);
     link_set_orphan_seconds(f->link, 1);
     int64_t start = clock_mono_ms();
-    fake_do(f, go_away, 0);
+    fake_do(f, close_all, 0);
     wait_cancel(f);
     assert_in_range(clock_mono_ms() - start, 900, 4000);
     link_leave(f->link);
@@ -563,7 +563,7 @@ TEST(the_end_of_an_epoch_aborts_its_collectives)
     link_set_comm(f->link, comm[0]);
     assert_int_equal(pthread_create(&thread, NULL, wait_in_barrier, group), 0);
     usleep(50000);
-    fake_do(f, say_end, 3);
+    fake_do(f, send_end, 3);
     assert_int_equal(read(pipe_fd[0], &err, sizeof(err)), sizeof(err));
     assert_err(ERR_CANCELED, err);
     pthread_join(thread, NULL);
@@ -671,7 +671,7 @@ TEST(the_end_of_an_epoch_ends_the_wait_for_a_commit)
     begin(f, 3);
     save(f, 10);
     wait_until(f, look_saves, 1, 1);
-    fake_do(f, say_end, 3);
+    fake_do(f, send_end, 3);
     assert_err(ERR_CANCELED, link_save_wait(f->link, true, NULL));
     link_leave(f->link);
     begin(f, 4);

@@ -31,7 +31,7 @@ struct fake {
     struct rpc_method methods[RPC_METHOD_COUNT];
     struct rpc_conn *conns[16];
     int n_conns, n_puts, n_gets;
-    bool deaf; /* answers no put */
+    bool ignores_puts; /* puts get no answer */
     struct rpc_call *attend[RANKS];
     struct store store;
 
@@ -86,7 +86,7 @@ static void on_put(void *owner, struct rpc_call *call, const ProtobufCMessage *r
     const Dtd__StorePutRequest *m = (const Dtd__StorePutRequest *)(const void *)request;
     Dtd__Empty empty = DTD__EMPTY__INIT;
     f->n_puts++;
-    if (f->deaf) {
+    if (f->ignores_puts) {
         rpc_call_on_cancel(call, put_gone, NULL);
         return;
     }
@@ -175,7 +175,7 @@ static void drop_conns(struct fake *f, int64_t arg)
 }
 
 /* Starts a new control, with none of the state of the last one. */
-static void start_anew(struct fake *f, int64_t arg)
+static void restart_empty(struct fake *f, int64_t arg)
 {
     drop_conns(f, arg);
     store_clear(&f->store, ERR_CLOSED);
@@ -188,10 +188,10 @@ static void expire(struct fake *f, int64_t arg)
 
 static void be_deaf(struct fake *f, int64_t arg)
 {
-    f->deaf = arg != 0;
+    f->ignores_puts = arg != 0;
 }
 
-static void say(struct fake *f, Dtd__WorkerCommand__Kind kind, uint64_t epoch)
+static void send_command(struct fake *f, Dtd__WorkerCommand__Kind kind, uint64_t epoch)
 {
     Dtd__WorkerCommand c = DTD__WORKER_COMMAND__INIT;
     c.kind = kind;
@@ -204,15 +204,15 @@ static void say(struct fake *f, Dtd__WorkerCommand__Kind kind, uint64_t epoch)
             abort();
 }
 
-static void say_start(struct fake *f, int64_t epoch)
+static void send_start(struct fake *f, int64_t epoch)
 {
-    say(f, DTD__WORKER_COMMAND__KIND__START, (uint64_t)epoch);
+    send_command(f, DTD__WORKER_COMMAND__KIND__START, (uint64_t)epoch);
 }
 
 /* Ends the epoch as control does: waiting gets receive an error. */
-static void say_end(struct fake *f, int64_t epoch)
+static void send_end(struct fake *f, int64_t epoch)
 {
-    say(f, DTD__WORKER_COMMAND__KIND__END, (uint64_t)epoch);
+    send_command(f, DTD__WORKER_COMMAND__KIND__END, (uint64_t)epoch);
     store_clear(&f->store, ERR_STALE);
 }
 
@@ -231,7 +231,7 @@ static void woken(uv_async_t *wake)
     f->fn = NULL;
     if (f->stop) {
         rpc_listener_close(f->listener);
-        start_anew(f, 0);
+        restart_empty(f, 0);
         uv_close((uv_handle_t *)wake, NULL);
     }
     pthread_cond_broadcast(&f->done);
@@ -296,7 +296,7 @@ static void begin(struct fake *f, uint64_t epoch)
 {
     struct link_epoch e;
     wait_until(f, look_attended, RANKS);
-    fake_do(f, say_start, (int64_t)epoch);
+    fake_do(f, send_start, (int64_t)epoch);
     for (int r = 0; r < RANKS; r++) {
         assert_ok(link_next(f->link[r], &e));
         assert_int_equal(e.epoch, epoch);
@@ -366,7 +366,7 @@ static err_t get(struct fake *f, int rank, const char *key, int64_t timeout_ms, 
 }
 
 /* A get in its own thread, in place of a rank's compute thread. */
-struct asker {
+struct getter {
     struct fake *fake;
     int rank;
     bool puts;
@@ -378,24 +378,24 @@ struct asker {
 
 static void *ask(void *arg)
 {
-    struct asker *a = arg;
+    struct getter *a = arg;
     a->err = a->puts ? put(a->fake, a->rank, "key", "value", &a->why)
                      : get(a->fake, a->rank, "key", 20000, a->value, &a->why);
     return NULL;
 }
 
-static void ask_start(struct asker *a, struct fake *f, int rank, bool puts)
+static void getter_start(struct getter *a, struct fake *f, int rank, bool puts)
 {
-    *a = (struct asker){.fake = f, .rank = rank, .puts = puts};
+    *a = (struct getter){.fake = f, .rank = rank, .puts = puts};
     assert_int_equal(pthread_create(&a->thread, NULL, ask, a), 0);
 }
 
 /* ---- cases ---- */
 
-TEST(what_one_rank_puts_the_other_gets)
+TEST(one_rank_gets_what_another_puts)
 {
     struct fake *f = fake_start();
-    struct asker a;
+    struct getter a;
     char value[64];
     struct why why;
     assert_ok(put(f, 0, "nccl/id", "an id", &why));
@@ -404,7 +404,7 @@ TEST(what_one_rank_puts_the_other_gets)
     assert_ok(put(f, 0, "nccl/id", "an id", &why));
     assert_err(ERR_EXISTS, put(f, 1, "nccl/id", "another", &why));
     assert_string_equal("refused nccl/id", why.text);
-    ask_start(&a, f, 1, false);
+    getter_start(&a, f, 1, false);
     wait_until(f, look_gets, 2);
     assert_ok(put(f, 0, "key", "late", &why));
     pthread_join(a.thread, NULL);
@@ -413,19 +413,19 @@ TEST(what_one_rank_puts_the_other_gets)
     fake_stop(f);
 }
 
-TEST(a_control_that_comes_back_empty_is_told_again)
+TEST(a_control_that_restarts_empty_gets_all_puts_again)
 {
     struct fake *f = fake_start();
-    struct asker a;
+    struct getter a;
     struct why why;
     char key[32], value[64];
     for (int i = 0; i < 200; i++) { /* more than are in flight at a time */
         snprintf(key, sizeof(key), "key/%d", i);
         assert_ok(put(f, 0, key, key, &why));
     }
-    ask_start(&a, f, 1, false);
+    getter_start(&a, f, 1, false);
     wait_until(f, look_gets, 1);
-    fake_do(f, start_anew, 0);
+    fake_do(f, restart_empty, 0);
     wait_until(f, look_keys, 200);
     wait_until(f, look_gets, 2); /* the get is repeated too */
     assert_ok(put(f, 0, "key", "after", &why));
@@ -434,21 +434,21 @@ TEST(a_control_that_comes_back_empty_is_told_again)
     assert_string_equal("after", a.value);
     assert_ok(get(f, 1, "key/7", 1000, value, &why));
     assert_string_equal("key/7", value);
-    fake_do(f, start_anew, 0);
+    fake_do(f, restart_empty, 0);
     assert_ok(get(f, 1, "key/7", 10000, value, &why)); /* the order of put and get does not matter */
     fake_stop(f);
 }
 
-TEST(a_put_that_was_not_answered_is_said_again)
+TEST(a_put_without_an_answer_is_repeated)
 {
     struct fake *f = fake_start();
-    struct asker a;
+    struct getter a;
     char value[64];
     fake_do(f, be_deaf, 1);
-    ask_start(&a, f, 0, true);
+    getter_start(&a, f, 0, true);
     wait_until(f, look_puts, 1);
     fake_do(f, be_deaf, 0);
-    fake_do(f, start_anew, 0);
+    fake_do(f, restart_empty, 0);
     pthread_join(a.thread, NULL);
     assert_ok(a.err);
     assert_ok(get(f, 1, "key", 1000, value, NULL));
@@ -459,16 +459,16 @@ TEST(a_put_that_was_not_answered_is_said_again)
 TEST(the_end_of_the_epoch_ends_the_waiting)
 {
     struct fake *f = fake_start();
-    struct asker a, b;
+    struct getter a, b;
     char value[64];
     struct why why;
     assert_ok(put(f, 0, "old", "of epoch 3", &why));
-    ask_start(&a, f, 1, false);
+    getter_start(&a, f, 1, false);
     wait_until(f, look_gets, 1);
     fake_do(f, be_deaf, 1);
-    ask_start(&b, f, 0, true);
+    getter_start(&b, f, 0, true);
     wait_until(f, look_puts, 2);
-    fake_do(f, say_end, 3);
+    fake_do(f, send_end, 3);
     pthread_join(a.thread, NULL);
     pthread_join(b.thread, NULL);
     assert_err(ERR_CANCELED, a.err);
@@ -478,7 +478,7 @@ TEST(the_end_of_the_epoch_ends_the_waiting)
         link_leave(f->link[r]);
     fake_do(f, be_deaf, 0);
     begin(f, 4);
-    fake_do(f, start_anew, 0); /* puts of epoch 3 are not sent in epoch 4 */
+    fake_do(f, restart_empty, 0); /* puts of epoch 3 are not sent in epoch 4 */
     wait_until(f, look_attended, RANKS);
     assert_ok(put(f, 0, "new", "of epoch 4", &why));
     fake_do(f, look_keys, 0);
@@ -491,8 +491,8 @@ TEST(the_end_of_the_epoch_ends_the_waiting)
 TEST(a_stale_epoch_is_a_canceled_one)
 {
     struct fake *f = fake_start();
-    struct asker a;
-    ask_start(&a, f, 1, false);
+    struct getter a;
+    getter_start(&a, f, 1, false);
     wait_until(f, look_gets, 1);
     fake_do(f, only_stale, 0);
     pthread_join(a.thread, NULL);
@@ -503,10 +503,10 @@ TEST(a_stale_epoch_is_a_canceled_one)
 TEST(a_get_waits_for_its_time)
 {
     struct fake *f = fake_start();
-    struct asker a;
+    struct getter a;
     char value[64];
     struct why why;
-    ask_start(&a, f, 1, false);
+    getter_start(&a, f, 1, false);
     wait_until(f, look_gets, 1);
     fake_do(f, expire, 19000);
     usleep(20000);
@@ -521,7 +521,7 @@ TEST(a_get_waits_for_its_time)
     fake_stop(f);
 }
 
-TEST(what_is_too_long_is_refused_here)
+TEST(keys_and_values_that_are_too_long_are_refused)
 {
     struct fake *f = fake_start();
     const struct comm_store *s = link_store(f->link[0]);

@@ -347,7 +347,7 @@ static int pushed_case(struct comm *c, struct comm_group *all, int rank, int wor
     return 0;
 }
 
-TEST(what_is_pushed_needs_its_rank_no_more)
+TEST(a_pushed_message_arrives_without_its_sender)
 {
     ranks_run_worlds(pushed_case);
 }
@@ -540,13 +540,13 @@ TEST(messages_over_ucx)
     ranks_run_nodes("ucx", messages);
 }
 
-TEST(what_differs_ends_the_comm_over_stream)
+TEST(different_lengths_end_the_comm_over_stream)
 {
     ranks_run_nodes("stream", counts_differ);
     ranks_run_nodes("stream", lengths_differ);
 }
 
-TEST(what_differs_ends_the_comm_over_ucx)
+TEST(different_lengths_end_the_comm_over_ucx)
 {
     ranks_run_nodes("ucx", counts_differ);
     ranks_run_nodes("ucx", lengths_differ);

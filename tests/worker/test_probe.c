@@ -15,7 +15,7 @@
 
 static char words[1 << 16];
 
-static json_t *say(const char *option, const char *environment)
+static json_t *run_worker(const char *option, const char *environment)
 {
     char command[1024];
     json_error_t e;
@@ -33,7 +33,7 @@ static json_t *say(const char *option, const char *environment)
 
 static json_t *probe(const char *environment)
 {
-    return say("probe", environment);
+    return run_worker("probe", environment);
 }
 
 static void expect_missing(const char *environment, const char *const *parts)
@@ -78,7 +78,7 @@ static void need_stand_ins(void)
         TEST_SKIP("no stand-ins for CUDA in this build");
 }
 
-TEST(the_processor_is_there_in_any_case)
+TEST(the_processor_is_always_available)
 {
     json_t *root = probe("");
     assert_true(json_integer_value(json_object_get(json_object_get(root, "cpu"), "cores")) >= 1);
@@ -190,7 +190,7 @@ TEST(a_gpus_numa_node_stands_in_sysfs)
     json_decref(root);
 }
 
-TEST(what_a_gpu_does_not_tell_is_null)
+TEST(facts_that_a_gpu_lacks_are_null)
 {
     need_stand_ins();
     json_t *root = probe(STAND_INS DRIVER "FAKE_NVML_OLD=1");
@@ -228,7 +228,7 @@ TEST(health_without_a_driver)
     json_t *root = probe(NO_MODULE);
     snprintf(missing, sizeof(missing), "%s", json_string_value(json_object_get(root, "gpu_missing")));
     json_decref(root);
-    root = say("health", NO_MODULE);
+    root = run_worker("health", NO_MODULE);
     assert_string_equal(missing, json_string_value(json_object_get(root, "gpu_missing")));
     assert_int_equal(0, json_array_size(json_object_get(root, "gpus")));
     json_decref(root);
@@ -237,10 +237,10 @@ TEST(health_without_a_driver)
 TEST(health_without_a_device)
 {
     need_no_driver();
-    json_t *root = say("health", NO_MODULE DRIVER "FAKE_NVML_GPUS=0");
+    json_t *root = run_worker("health", NO_MODULE DRIVER "FAKE_NVML_GPUS=0");
     assert_non_null(strstr(json_string_value(json_object_get(root, "gpu_missing")), "580.95.05 sees no device"));
     json_decref(root);
-    root = say("health", NO_MODULE DRIVER "FAKE_NVML_INIT=18");
+    root = run_worker("health", NO_MODULE DRIVER "FAKE_NVML_INIT=18");
     assert_non_null(strstr(json_string_value(json_object_get(root, "gpu_missing")), "mismatch (code 18)"));
     json_decref(root);
 }
@@ -269,7 +269,7 @@ TEST(health_of_all_gpus)
 {
     struct gpus g;
     need_no_driver();
-    json_t *root = say("health", NO_MODULE DRIVER "FAKE_NVML_GPUS=3");
+    json_t *root = run_worker("health", NO_MODULE DRIVER "FAKE_NVML_GPUS=3");
     json_t *list = json_object_get(root, "gpus");
     assert_int_equal(3, json_array_size(list));
     assert_null(json_object_get(root, "gpu_missing"));
@@ -289,7 +289,7 @@ TEST(health_of_all_gpus)
     assert_int_equal(7, sick_of(&g));
     assert_string_equal("has uncorrectable memory errors (3) and has rows of memory that wait for a reset (1)",
                         gpus_sick(&g, 0));
-    json_decref(say("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1"));
+    json_decref(run_worker("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1"));
     know_gpus(&g);
     assert_int_equal(0, sick_of(&g)); /* an unknown fact is not a defect */
 }
@@ -298,23 +298,23 @@ TEST(health_of_a_lost_gpu)
 {
     struct gpus g;
     need_no_driver();
-    json_t *root = say("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1 FAKE_NVML_GPUS=3");
+    json_t *root = run_worker("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1 FAKE_NVML_GPUS=3");
     know_gpus(&g);
     assert_int_equal(0, sick_of(&g));
     json_decref(root);
-    root = say("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1 FAKE_NVML_GPUS=3 FAKE_NVML_RIDDLE=1");
+    root = run_worker("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1 FAKE_NVML_GPUS=3 FAKE_NVML_RIDDLE=1");
     const char *error = json_string_value(json_object_get(json_array_get(json_object_get(root, "gpus"), 1), "error"));
     assert_string_equal("nvmlDeviceGetHandleByIndex: Unknown Error (code 4)", error);
     assert_int_equal(0, sick_of(&g));
     json_decref(root);
-    root = say("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1 FAKE_NVML_GPUS=3 FAKE_NVML_LOST=1");
+    root = run_worker("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1 FAKE_NVML_GPUS=3 FAKE_NVML_LOST=1");
     json_t *gpu = json_array_get(json_object_get(root, "gpus"), 1);
     assert_true(json_is_true(json_object_get(gpu, "lost")));
     assert_string_equal("nvmlDeviceGetHandleByIndex: GPU is lost (code 15)",
                         json_string_value(json_object_get(gpu, "error")));
     assert_int_equal(4, sick_of(&g)); /* FAKE_NVML_* takes the library's index; dtd's index is 2 */
     json_decref(root);
-    root = say("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1 FAKE_NVML_GPUS=3 FAKE_NVML_FALLS=2");
+    root = run_worker("health", NO_MODULE DRIVER "FAKE_NVML_OLD=1 FAKE_NVML_GPUS=3 FAKE_NVML_FALLS=2");
     gpu = json_array_get(json_object_get(root, "gpus"), 2);
     assert_true(json_is_true(json_object_get(json_object_get(gpu, "health"), "lost")));
     assert_true(json_is_null(json_object_get(json_object_get(gpu, "health"), "temperature_c")));

@@ -145,7 +145,7 @@ TEST(staged_needs_a_device)
 }
 
 /* The error for a missing module names the paths that were tried. */
-TEST(nccl_without_its_module_says_where_it_was_sought)
+TEST(nccl_without_its_module_names_the_searched_paths)
 {
     struct comm_config config = {.backend = "nccl", .rank = 0, .world = 1};
     struct comm *c;

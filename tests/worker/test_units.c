@@ -1,5 +1,6 @@
-/* Gathers and scatters of units against an oracle that every rank computes for itself: parts of every shape, buffers in
- * private and in shared memory in all mixtures, each rank's lists its own; sums have the bits of an all-reduce. */
+/* Gathers and scatters of units against an oracle that every rank computes itself: parts of every shape, all
+ * combinations of buffers in private and shared memory, different lists on each rank. Sums have the bits of an
+ * all-reduce. */
 #include "tests/lib/test.h"
 #include "tests/worker/collectives.h"
 
@@ -13,12 +14,12 @@
 enum { EVEN, UNEVEN, ONE_HAS_ALL, NOTHING, LARGE, MANY, PATTERNS };
 #define MAX_PARTS 1100
 
-/* `counts` are all members'; gaps and order of the pieces are this rank's own. */
+/* `counts` are the counts of all members; each rank has its own gaps and order of pieces. */
 struct unit {
     int n, world, rank;
     int64_t counts[MAX_PARTS][6];
     struct comm_part parts[MAX_PARTS];
-    int64_t local, pieces; /* elements of the buffers */
+    int64_t local, pieces; /* number of elements of the buffers */
 };
 
 static int64_t part_count(int pattern, int k, int member, int world)
@@ -76,7 +77,7 @@ static struct unit *make_unit(int pattern, int rank, int world)
     return u;
 }
 
-/* Two buffers of one rank, each in private or in shared memory, where no other rank has its own. */
+/* Two buffers of one rank, each in private or in shared memory, at an offset that no other rank uses. */
 struct buffers {
     uint8_t *local, *pieces, *private[2];
 };
@@ -116,7 +117,7 @@ static void put(uint8_t *x, int64_t at, enum dtype dtype, int who, int64_t i)
 
 /* ---- gather ---- */
 
-/* What stands between the tensors stays as it is. */
+/* Elements between the tensors do not change. */
 static int gather_case(struct comm *c, struct comm_group *g, int pattern, int mixture, enum dtype dtype, int rank,
                        int world)
 {
@@ -136,7 +137,7 @@ static int gather_case(struct comm *c, struct comm_group *g, int pattern, int mi
     }
     CHECK(comm_unit_gather(g, ranks_stream, b.pieces, b.local, u->parts, u->n, dtype) == OK);
     CHECK(memcmp(b.local, expected, bytes) == 0);
-    CHECK(comm_barrier(g) == OK); /* the next case writes where others read */
+    CHECK(comm_barrier(g) == OK); /* the next case overwrites memory that others read */
     drop_buffers(&b);
     free(expected);
     free(u);
@@ -165,7 +166,7 @@ TEST(gathers_of_units_match_the_oracle)
     ranks_run_worlds(gather_units);
 }
 
-/* The own piece is the own part of the local tensor already. */
+/* The rank's piece is already in place in the local tensor. */
 static int gather_in_place(struct comm *c, struct comm_group *all, int rank, int world)
 {
     for (int shared = 0; shared <= (comm_shared(c) != NULL); shared++) {
@@ -198,8 +199,8 @@ TEST(pieces_may_be_parts_of_the_local_tensors)
 
 /* ---- scatter ---- */
 
-/* `sum`: what an all-reduce makes of the local buffer. The pieces get its bits, or with `add` those added to what was
- * there. */
+/* `sum`: the result of an all-reduce of the local buffer. The pieces get its bits, or with `add` the sum of those and
+ * the previous contents. */
 static int check_pieces(const struct unit *u, const uint8_t *before_it, const uint8_t *sum, const uint8_t *pieces,
                         enum dtype dtype, bool add, int rank, int world)
 {
@@ -240,7 +241,7 @@ static int scatter_case(struct comm *c, struct comm_group *g, int pattern, int m
         for (int64_t e = 0; e < total(u, k); e++)
             put(b.local, u->parts[k].local + e, dtype, rank, e + 100 * k);
     memcpy(sum, b.local, bytes);
-    for (int k = 0; k < u->n; k++) /* gaps differ: tensor by tensor */
+    for (int k = 0; k < u->n; k++) /* gaps differ, so compare tensor by tensor */
         CHECK(pattern == MANY || comm_all_reduce(g, ranks_stream, sum + (size_t)u->parts[k].local * size, total(u, k),
                                                  dtype, REDUCE_SUM) == OK);
     for (int k = 0; k < u->n; k++)
@@ -309,7 +310,7 @@ static int some_of_five(struct comm *c, struct comm_group *all, int rank, int wo
         while (n < 3 && members[m][n] >= 0)
             me = members[m][n] == rank ? n : me, n++;
         CHECK(comm_group_new(c, members[m], n, &g) == OK);
-        /* The cases take members for ranks: their values, not their places. */
+        /* In the cases, member numbers stand for ranks: they determine values, not positions. */
         for (int mixture = 0; mixture < 1 << n && me >= 0; mixture++)
             CHECK(gather_case(c, g, UNEVEN, mixture, DT_F32, me, n) == 0 &&
                   scatter_case(c, g, UNEVEN, mixture, DT_F32, true, me, n) == 0);
@@ -332,8 +333,8 @@ static void *abort_later(void *c)
     return NULL;
 }
 
-/* The last rank is killed between two scatters; the others are on their way into the second, or over nodes on their way
- * out of the first. */
+/* The last rank is killed between two scatters. The others are about to enter the second one, or over nodes about to
+ * leave the first. */
 static int killed_case(struct comm *c, struct comm_group *all, int rank, int world)
 {
     struct unit *u = make_unit(LARGE, rank, world);

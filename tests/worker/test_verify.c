@@ -117,7 +117,7 @@ TEST(a_flipped_bit_is_named_with_its_tensor_and_ranks)
 }
 
 /* With two replicas it is unknown which one is correct. */
-TEST(of_two_ranks_both_are_named)
+TEST(with_two_ranks_both_are_named)
 {
     static const char *const two[] = {"parallel.workers=2", "train.verify_every=1", NULL};
     flipped(two, 1, "layers.1.feed_forward.w2.weight", "on rank 1");
@@ -137,7 +137,7 @@ TEST(replicas_of_every_axis_are_compared)
 }
 
 /* Parameters that only one rank has are not compared: a column of tp, a layer of pp. */
-TEST(what_has_no_replica_is_nobodys_business)
+TEST(parameters_without_replicas_are_not_compared)
 {
     static const char *const tp[] = {"parallel.workers=2", "parallel.tp=2", "train.verify_every=1", NULL};
     flipped(tp, 1, "layers.0.attention.wq.weight", NULL);

@@ -457,7 +457,7 @@ static void to_apart(struct gemm_choice *c)
 }
 
 /* A line with a valid checksum may still contain an algorithm that is impossible or not allowed. */
-TEST(what_the_file_asks_for_is_checked)
+TEST(algorithms_of_the_file_are_checked)
 {
     struct lines l = after_change("another", to_another);
     assert_true(l.n == 1 && algorithm_of(&l.at[0]) == 106);
@@ -533,7 +533,7 @@ TEST(a_rough_gelu_is_not_used)
 }
 
 /* The check of GELU does not change the operands. */
-TEST(asking_for_gelu_leaves_aux_alone)
+TEST(the_check_of_gelu_leaves_aux_unchanged)
 {
     const struct form f = {.dtype = DT_BF16, .m = 32, .n = 16, .k = 8, .act = KERN_ACT_GELU_GRAD};
     uint16_t before[MOST], after[MOST];

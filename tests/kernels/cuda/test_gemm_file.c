@@ -239,7 +239,7 @@ TEST(another_files_header_is_refused)
     refused(text, GPU, LIBRARY, ERR_STALE);
 }
 
-TEST(what_is_no_file_is_refused)
+TEST(a_path_that_is_not_a_file_is_refused)
 {
     struct gemm_file *f;
     struct why why = {""};
@@ -249,7 +249,7 @@ TEST(what_is_no_file_is_refused)
     assert_err(ERR_INVALID, gemm_file_open(path_of("pipe"), GPU, LIBRARY, &f, &why));
 }
 
-TEST(two_that_have_it_open_agree)
+TEST(two_openers_of_a_file_agree)
 {
     const char *path = path_of("two");
     struct gemm_file *a = file_open(path), *b = file_open(path);

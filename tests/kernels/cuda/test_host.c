@@ -216,7 +216,7 @@ TEST(the_cache_of_shapes_is_bounded)
     assert_int_equal(after.live_streams, before.live_streams);
 }
 
-TEST(a_shape_seen_before_makes_nothing)
+TEST(a_known_shape_allocates_nothing)
 {
     struct cuda_host_counts first, second;
     struct fixture f = fixture_open("DTD_MODULE_HOST");
@@ -309,7 +309,7 @@ TEST(codes_after_which_a_context_is_lost)
 }
 
 /* driver_types.h documents each code in the comment before it; this reads which codes require that the process ends. */
-TEST(codes_after_which_the_vendor_ends_the_process)
+TEST(codes_after_which_the_process_must_end)
 {
     FILE *file = fopen(getenv("DTD_DRIVER_TYPES"), "r");
     char line[1024], name[128];

@@ -129,7 +129,7 @@ TEST(tables_are_whole)
 }
 
 /* The loader finds the module beside the programs, and a sentence names the missing part. */
-TEST(a_machine_without_gpus_is_told_so)
+TEST(a_machine_without_gpus_gets_an_error)
 {
     struct why why = {""};
     struct dev *d = NULL;

@@ -71,7 +71,7 @@ static err_t get(void *arg, const char *key, int64_t timeout_ms, void *ret, size
         if (atomic_load(&r->cancel))
             return why_set(why, ERR_CANCELED, "the epoch has ended");
         if (clock_mono_ms() >= deadline)
-            return why_set(why, ERR_TIMEOUT, "nobody has put %s", key);
+            return why_set(why, ERR_TIMEOUT, "no rank has written %s", key);
     }
 }
 

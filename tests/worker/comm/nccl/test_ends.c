@@ -51,7 +51,7 @@ static int one_is_missing(struct rank *r)
     return 0;
 }
 
-TEST(who_does_not_come_is_named)
+TEST(missing_ranks_are_named)
 {
     ranks_need_device();
     ranks_run(3, one_is_missing);
@@ -139,18 +139,18 @@ static int sharing(struct rank *r)
     return sum(r, r->all) != OK;
 }
 
-TEST(ranks_on_one_gpu_are_hosts_of_their_own)
+TEST(ranks_on_one_gpu_appear_as_separate_hosts)
 {
     ranks_need_device();
     unsetenv("DTD_CUDA_HOST_DEVICES");
     ranks_run_open(2, sharing);
 }
 
-TEST(ranks_on_gpus_of_their_own_are_left_alone)
+TEST(ranks_on_separate_gpus_are_not_changed)
 {
     ranks_need_device();
     if (!getenv("DTD_CUDA_HOST"))
-        TEST_SKIP("which GPUs there are is for the stand-ins to say");
+        TEST_SKIP("only the stand-ins can set the number of GPUs");
     setenv("DTD_CUDA_HOST_DEVICES", "2", 1);
     ranks_run_open(2, sharing);
 }
@@ -177,7 +177,7 @@ static int abort_in_collective(struct rank *r)
     return 0;
 }
 
-TEST(an_abort_frees_who_waits_for_a_collective)
+TEST(an_abort_ends_the_wait_for_a_collective)
 {
     ranks_need_device();
     ranks_run_open(2, abort_in_collective);
@@ -200,7 +200,7 @@ static int abort_in_barrier(struct rank *r)
     return 0;
 }
 
-TEST(an_abort_frees_who_waits_in_a_barrier)
+TEST(an_abort_ends_the_wait_in_a_barrier)
 {
     ranks_need_device();
     ranks_run_open(3, abort_in_barrier);
@@ -222,7 +222,7 @@ static int abort_in_split(struct rank *r)
     return 0;
 }
 
-TEST(an_abort_frees_who_waits_for_a_split)
+TEST(an_abort_ends_the_wait_for_a_split)
 {
     ranks_need_device();
     ranks_run_open(3, abort_in_split);
@@ -246,7 +246,7 @@ static int dies(struct rank *r)
     return 0;
 }
 
-TEST(a_killed_rank_hangs_nobody)
+TEST(a_killed_rank_hangs_no_rank)
 {
     ranks_need_device();
     ranks_run_open(2, dies);

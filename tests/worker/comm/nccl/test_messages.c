@@ -317,7 +317,7 @@ static int nobody_sends(struct rank *r)
     return 0;
 }
 
-TEST(an_abort_frees_who_waits_for_a_message)
+TEST(an_abort_ends_the_wait_for_a_message)
 {
     ranks_need_device();
     ranks_run_open(2, nobody_sends);

@@ -182,7 +182,7 @@ TEST(collectives_pass_between_namespaces)
     run_pair(pass);
 }
 
-TEST(a_link_that_goes_down_hangs_nobody)
+TEST(a_link_that_goes_down_hangs_no_rank)
 {
     need_root();
     run_pair(cut);

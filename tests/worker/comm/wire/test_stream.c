@@ -199,7 +199,7 @@ static void stay_silent(struct side *zero, const union wire_address *at, struct 
     }
 }
 
-TEST(who_says_nothing_keeps_nobody_out)
+TEST(silent_connections_block_no_rank)
 {
     const int64_t start = clock_mono_ms();
     with_stranger(stay_silent);
@@ -318,7 +318,7 @@ TEST(an_address_is_needed)
     assert_non_null(strstr(s.why.text, "somewhere"));
 }
 
-TEST(who_does_not_come_is_named)
+TEST(missing_ranks_are_named)
 {
     struct side s;
     for (int rank = 0; rank < 2; rank++) {
@@ -356,7 +356,7 @@ TEST(a_peer_that_sends_no_message_ends_the_wire)
     close_both(s);
 }
 
-TEST(a_message_said_twice_ends_the_wire)
+TEST(a_repeated_message_ends_the_wire)
 {
     struct side s[2];
     uint8_t header[WIRE_HEADER_BYTES];
@@ -372,7 +372,7 @@ TEST(a_message_said_twice_ends_the_wire)
     close_both(s);
 }
 
-TEST(what_is_changed_on_its_way_ends_the_wire)
+TEST(data_changed_in_transit_ends_the_wire)
 {
     struct side s[2];
     open_both(s, memory_store_new());
@@ -394,7 +394,7 @@ TEST(a_cut_connection_names_the_rank)
     close_both(s);
 }
 
-TEST(a_peer_may_leave_when_nothing_is_owed)
+TEST(a_peer_may_leave_when_no_data_is_due)
 {
     struct side s[2];
     uint8_t x;
