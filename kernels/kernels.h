@@ -6,9 +6,9 @@
  *    written. T is the number of tokens of one microbatch, whose samples follow one another;
  *  - every call takes a stream and may return before the work is done (kernels/device.h);
  *  - "=" writes the output, "+=" adds to it; each function states which. Gradients of parameters are always +=;
- *  - data pointers are of the table's `dtype` unless stated otherwise; token ids are int32. Data that must not lose
- * bits has the table's `wide` type: gradients of parameters, the parameters, gradients and moments of the optimizer,
- * and statistics that a backward reads (rstd, mean, lse). wide is float32 for bfloat16 and otherwise the dtype itself;
+ *  - data pointers are of the table's `dtype` unless stated otherwise; token ids are int32. The table's `wide` type is
+ *    for data that must not lose bits: gradients of parameters, the parameters, gradients and moments of the optimizer,
+ *    and statistics that a backward reads (rstd, mean, lse). It is float32 for bfloat16 and otherwise the dtype itself;
  *  - sums are computed in float64 in `ref`, and in at least float32 elsewhere, whatever type is stored;
  *  - every pointer refers to memory of the stream's device, including scalars that a kernel reads or writes;
  *  - arrays begin at multiples of 64 bytes, except parts of matrices (heads within q, k and v, by whole heads) and the

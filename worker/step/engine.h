@@ -157,10 +157,10 @@ NODISCARD err_t engine_fill_state(struct engine *e, struct why *why);
 NODISCARD err_t engine_zero_moments(struct engine *e, struct why *why);
 /* One update. The feed is called for samples position .. position + global_batch - 1, of which this rank reads its own
  * microbatches. Errors:
- * ERR_CANCELED  the epoch has ended, whatever failed because of that
- * ERR_INVALID   loss or norm is not a number; nothing was updated and the step number is unchanged. With train.nan
- * skip, returned only after train.nan_limit such steps in a row ERR_CORRUPT   this step compares replicas
- * (engine_verify) and some differ */
+ *   ERR_CANCELED  the epoch has ended, whatever failed because of that
+ *   ERR_INVALID   loss or norm is not a number; nothing was updated and the step number is unchanged. With train.nan
+ *                 skip this is returned only after train.nan_limit such steps in a row
+ *   ERR_CORRUPT   this step compares replicas (engine_verify) and some differ */
 NODISCARD err_t engine_step(struct engine *e, const struct engine_feed *feed, struct engine_result *ret,
                             struct why *why);
 /* Checks that all replicas of every parameter are bit-identical. Collective; all ranks get the same result. ERR_CORRUPT
