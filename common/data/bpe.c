@@ -1,6 +1,6 @@
 /* From a stream of text to ids:
  *
- *   feed -> pending -> segments between special tokens -> runs of valid UTF-8 -> pieces of the pattern -> ids
+ *   feed -> pending -> segments between special tokens (two passes) -> runs of valid UTF-8 -> pieces of the pattern -> ids
  *
  * The ids must not depend on where the stream is cut. So the encoder holds back the end of the pending text: as many
  * bytes as a special token might need, an incomplete character, and the piece that the pattern might continue to match,
@@ -46,7 +46,8 @@ void bpe_free(struct bpe *b)
     buf_fini(&b->text);
     free(b->tokens);
     free(b->merges);
-    free(b->specials);
+    for (int pass = 0; pass < BPE_PASSES; pass++)
+        free(b->specials[pass].list);
     vocab_fini(&b->whole_tokens);
     free(b->whole_ids);
     pcre2_code_free(b->code);
@@ -237,54 +238,78 @@ static err_t segment(struct bpe_encoder *e, const uint8_t *text, size_t n, bool 
 
 /* ---- special tokens ---- */
 
-/* The longest special token that starts at p; -1: none. The list is sorted, so each byte narrows it from both ends. */
-static int32_t special_at(const struct bpe *b, const uint8_t *p, size_t n)
+/* The longest special token that starts at p; NULL: none. The list is sorted, so each byte narrows it from both ends. */
+static const struct bpe_special *special_at(const struct bpe *b, const struct bpe_specials *s, const uint8_t *p,
+                                            size_t n)
 {
-    int low = 0, high = b->n_specials;
-    int32_t best = -1;
+    const struct bpe_special *low = s->list, *high = s->list + s->n, *best = NULL;
     for (size_t depth = 0; depth < n && low < high; depth++) {
-        const struct bpe_token *t;
-        while (low < high &&
-               (t = &b->tokens[b->specials[low]], t->len == depth || b->text.data[t->offset + depth] < p[depth]))
+        while (low < high && (low->len == depth || b->text.data[low->offset + depth] < p[depth]))
             low++;
-        while (low < high && (t = &b->tokens[b->specials[high - 1]], b->text.data[t->offset + depth] > p[depth]))
+        while (low < high && b->text.data[high[-1].offset + depth] > p[depth])
             high--;
-        if (low < high && b->tokens[b->specials[low]].len == depth + 1)
-            best = b->specials[low];
+        if (low < high && low->len == depth + 1)
+            best = low;
     }
     return best;
 }
 
-/* Start of the first special token in p[from .. to), which may end after `to`; `to`: none. */
-static size_t special_find(const struct bpe *b, const uint8_t *p, size_t from, size_t to, size_t n, int32_t *ret)
+/* Start of the first special token in p[from .. to), which ends at `n` at the latest; `to`: none. */
+static size_t special_find(const struct bpe *b, enum bpe_pass pass, const uint8_t *p, size_t from, size_t to, size_t n,
+                           const struct bpe_special **ret)
 {
-    *ret = -1;
-    if (!b->n_specials)
+    const struct bpe_specials *s = &b->specials[pass];
+    *ret = NULL;
+    if (!s->n)
         return to;
     for (size_t i = from; i < to; i++)
-        if (b->first[p[i]] && (*ret = special_at(b, p + i, n - i)) >= 0)
+        if (s->first[p[i]] && (*ret = special_at(b, s, p + i, n - i)))
             return i;
     return to;
 }
 
 /* ---- the stream ---- */
 
-static err_t consume(struct bpe_encoder *e, bool last, size_t *ret_done)
+/* Number of bytes at the end of an open text in which a token of this pass may begin that later text completes. */
+static size_t hold_back(const struct bpe *b, enum bpe_pass pass)
 {
-    const struct bpe *b = e->bpe;
-    const uint8_t *text = e->pending.data;
-    size_t n = e->pending.len, hold = last || !b->n_specials ? 0 : b->special_max - 1, at = 0, done;
-    size_t limit = n > hold ? n - hold : 0;
+    return b->specials[pass].longest ? b->specials[pass].longest - 1 : 0;
+}
+
+/* Encodes text[n] between special tokens of the first pass. `whole`: it ends here. ret: number of encoded bytes. */
+static err_t between(struct bpe_encoder *e, const uint8_t *text, size_t n, bool whole, size_t *ret)
+{
+    size_t hold = whole ? 0 : hold_back(e->bpe, BPE_NORMALIZED), limit = n > hold ? n - hold : 0, at = 0, done;
     err_t err = OK;
     while (!err && at < limit) {
-        int32_t id;
-        size_t stop = special_find(b, text, at, limit, n, &id);
-        err = segment(e, text + at, stop - at, last || id >= 0, &done);
+        const struct bpe_special *special;
+        size_t stop = special_find(e->bpe, BPE_NORMALIZED, text, at, limit, n, &special);
+        err = segment(e, text + at, stop - at, whole || special, &done);
         at += done;
-        if (err || at < stop || id < 0)
+        if (err || at < stop || !special)
             break;
-        *e->out++ = id;
-        at += b->tokens[id].len;
+        *e->out++ = special->id;
+        at += special->len;
+    }
+    *ret = at;
+    return err;
+}
+
+static err_t consume(struct bpe_encoder *e, bool last, size_t *ret_done)
+{
+    const uint8_t *text = e->pending.data;
+    size_t n = e->pending.len, hold = last ? 0 : hold_back(e->bpe, BPE_AS_IS), limit = n > hold ? n - hold : 0;
+    size_t at = 0, done;
+    err_t err = OK;
+    while (!err && at < limit) {
+        const struct bpe_special *special;
+        size_t stop = special_find(e->bpe, BPE_AS_IS, text, at, limit, n, &special);
+        err = between(e, text + at, stop - at, last || special, &done);
+        at += done;
+        if (err || at < stop || !special)
+            break;
+        *e->out++ = special->id;
+        at += special->len;
     }
     *ret_done = at;
     return err;

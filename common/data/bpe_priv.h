@@ -18,17 +18,29 @@ struct bpe_token {
     uint32_t offset, len; /* in bpe.text; len 0: no such token */
 };
 
+/* Tokens that are matched literally in the text. The matched text need not be the token's bytes: an added token that is
+ * spelled like an entry of the vocabulary ("\u0120the") matches this spelling and decodes as that entry (" the"). */
+struct bpe_special {
+    int32_t id;
+    uint32_t offset, len; /* the matched text, in bpe.text */
+};
+struct bpe_specials {
+    struct bpe_special *list; /* sorted by text; BPE_MAX_SPECIALS entries are allocated */
+    int n;
+    size_t longest;  /* length of the longest text in bytes; 0: none */
+    bool first[256]; /* whether a text starts with this byte */
+};
+/* Hugging Face's tokenizers cut the text at tokens of the first kind, then the pieces between them at the second. */
+enum bpe_pass { BPE_AS_IS, BPE_NORMALIZED, BPE_PASSES };
+
 struct bpe {
     struct buf text;
     struct bpe_token *tokens;
     int32_t n_tokens;
     int32_t bytes[256]; /* id of each byte value */
     struct bpe_merge *merges;
-    uint32_t mask;     /* number of slots of merges - 1 */
-    int32_t *specials; /* ids, sorted by text */
-    int n_specials;
-    size_t special_max;        /* length of the longest in bytes */
-    bool first[256];           /* whether a special token starts with this byte */
+    uint32_t mask; /* number of slots of merges - 1 */
+    struct bpe_specials specials[BPE_PASSES];
     bool whole;                /* ignore_merges: a piece that is a token becomes that token, without merging */
     struct vocab whole_tokens; /* if `whole`: the tokens' bytes, and below their ids */
     int32_t *whole_ids;

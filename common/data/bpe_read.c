@@ -276,16 +276,21 @@ static err_t merges_json(struct bpe_reader *r, const json_t *list)
 
 /* ---- special tokens ---- */
 
-static err_t special_add(struct bpe_reader *r, int32_t id)
+static err_t special_add(struct bpe_reader *r, enum bpe_pass pass, int32_t id, const char *text)
 {
     struct bpe *b = r->b;
-    if (b->n_specials == BPE_MAX_SPECIALS)
+    struct bpe_specials *s = &b->specials[pass];
+    size_t offset = b->text.len, len = strlen(text);
+    if (b->specials[BPE_AS_IS].n + b->specials[BPE_NORMALIZED].n == BPE_MAX_SPECIALS)
         return complain(r, ERR_INVALID, "",
                         "more than 4096 tokens that no merge produces: the merges belong to another vocabulary");
-    b->specials[b->n_specials++] = id;
-    b->first[b->text.data[b->tokens[id].offset]] = true;
-    if (b->tokens[id].len > b->special_max)
-        b->special_max = b->tokens[id].len;
+    if (buf_append(&b->text, text, len))
+        return no_memory(r);
+    if (b->text.len > UINT32_MAX)
+        return complain(r, ERR_LIMIT, "", "more than 4 GiB of tokens");
+    s->list[s->n++] = (struct bpe_special){id, (uint32_t)offset, (uint32_t)len};
+    s->first[(uint8_t)text[0]] = true;
+    s->longest = len > s->longest ? len : s->longest;
     return OK;
 }
 
@@ -302,7 +307,7 @@ static err_t specials_of_vocab(struct bpe_reader *r)
             continue;
         err_t err = token_add(r, token, id, true, &bytes); /* special tokens are literal text */
         if (!err)
-            err = special_add(r, id);
+            err = special_add(r, BPE_AS_IS, id, token);
         if (err)
             return err;
     }
@@ -332,7 +337,8 @@ static err_t added_read(struct bpe_reader *r, const char *place, const json_t *i
         return why_set(r->why, ERR_INVALID, "%s, %s: \"%.80s\": another token has its id %lld already", r->file, place,
                        content, (long long)id);
     err = r->made[id] ? OK : token_add(r, content, id, true, &bytes);
-    return err ? err : special_add(r, (int32_t)id);
+    enum bpe_pass pass = json_is_true(json_object_get(item, "normalized")) ? BPE_NORMALIZED : BPE_AS_IS;
+    return err ? err : special_add(r, pass, (int32_t)id, content);
 }
 
 static err_t specials_of_json(struct bpe_reader *r, const json_t *list)
@@ -354,10 +360,17 @@ static err_t specials_of_json(struct bpe_reader *r, const json_t *list)
 
 static int special_compare(const void *a, const void *b, void *arg)
 {
-    const struct bpe *bpe = arg;
-    const struct bpe_token *x = &bpe->tokens[*(const int32_t *)a], *y = &bpe->tokens[*(const int32_t *)b];
-    int order = memcmp(bpe->text.data + x->offset, bpe->text.data + y->offset, x->len < y->len ? x->len : y->len);
+    const struct bpe_special *x = a, *y = b;
+    const uint8_t *text = arg;
+    int order = memcmp(text + x->offset, text + y->offset, x->len < y->len ? x->len : y->len);
     return order ? order : (x->len > y->len) - (x->len < y->len);
+}
+
+static void specials_sort(struct bpe *b)
+{
+    for (int pass = 0; pass < BPE_PASSES; pass++)
+        qsort_r(b->specials[pass].list, (size_t)b->specials[pass].n, sizeof(struct bpe_special), special_compare,
+                b->text.data);
 }
 
 /* ---- tokenizer.json ---- */
@@ -505,8 +518,8 @@ static err_t read_all(struct bpe_reader *r, const struct bpe_text *vocab, const 
     if (!err)
         err = merges ? pair_read(r, root, merges) : tokenizer_read(r, root);
     json_decref(root);
-    if (!err && r->b->n_specials > 1)
-        qsort_r(r->b->specials, (size_t)r->b->n_specials, sizeof(*r->b->specials), special_compare, r->b);
+    if (!err)
+        specials_sort(r->b);
     return err;
 }
 
@@ -516,8 +529,10 @@ err_t bpe_new(const struct bpe_text *vocab, const struct bpe_text *merges, struc
     struct bpe_reader r = {.b = b, .why = why, .file = vocab->name};
     if (!b)
         return no_memory(&r);
-    b->specials = malloc(BPE_MAX_SPECIALS * sizeof(*b->specials));
-    err_t err = b->specials ? OK : no_memory(&r);
+    err_t err = OK;
+    for (int pass = 0; !err && pass < BPE_PASSES; pass++)
+        if (!(b->specials[pass].list = malloc(BPE_MAX_SPECIALS * sizeof(struct bpe_special))))
+            err = no_memory(&r);
     if (!err && (vocab->len > BPE_MAX_BYTES || (merges && merges->len > BPE_MAX_BYTES)))
         err = complain(&r, ERR_LIMIT, "", "more than 64 MiB");
     if (!err)

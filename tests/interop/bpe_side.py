@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unicodedata
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 TOOL = sys.argv[1]
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -93,6 +93,23 @@ def check_tiktoken(tok, files, texts):
     compare("tiktoken", files, texts, lambda t: enc.encode(t, allowed_special="all"))
 
 
+def added_tokens(texts, rng, folder):
+    """Added tokens of both kinds (normalized or not) that overlap, contain each other, or are spelled like entries of the
+    vocabulary; texts are random strings of their parts."""
+    for round_ in range(12):
+        tok = train(texts[:40], 600, pre_tokenizers.ByteLevel(add_prefix_space=False))
+        entries = [t for t in tok.get_vocab() if len(t) > 3]
+        parts = ["x", "ab", "abc", "bc", "c", "<|", "|>", "a", " ", "  ", "\t", "\u00e9", "\u0120", "\u0120the", "the", "\n"]
+        words = {"".join(rng.choice(parts) for _ in range(rng.randrange(1, 5))) for _ in range(14)} | set(rng.sample(entries, 3))
+        for word in sorted(words):
+            tok.add_tokens([AddedToken(word, normalized=rng.random() < 0.5, special=rng.random() < 0.3)])
+        path = "%s/added-%d.json" % (folder, round_)
+        tok.save(path)
+        sample = ["".join(rng.choice(parts + sorted(words)) for _ in range(rng.randrange(1, 30))) for _ in range(400)]
+        compare("tokenizers, added tokens %d" % round_, ["--respelled", path], sample,
+                lambda t: tok.encode(t, add_special_tokens=False).ids)
+
+
 def main():
     texts, rng = corpus(), random.Random(7)
     lines = [line for text in texts for line in text.splitlines(keepends=True)]
@@ -107,6 +124,7 @@ def main():
         tok.save(folder + "/tokenizer.json")
         compare("tokenizers, tokenizer.json", [folder + "/tokenizer.json"], sample, encode)
         check_tiktoken(tok, pair, sample)
+        added_tokens(texts, rng, folder)
         for ignore in (False, True):
             split = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3), "isolated"),
                                              pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
