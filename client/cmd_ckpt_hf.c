@@ -19,7 +19,7 @@ enum { KEY_SHARD = 256 };
 
 static const struct argp_option export_options[] = {
     {"format", 'f', "FORMAT", 0, "safetensors (the only one, and the default)", 0},
-    {"dtype", 't', "TYPE", 0, "float32 (default) or bfloat16", 0},
+    {"dtype", 't', "TYPE", 0, "float32, bfloat16 or float16 (default: that of the imported model, else float32)", 0},
     {"shard-bytes", KEY_SHARD, "N", 0, "Largest size of a file (default: 5 GiB)", 0},
     {0}};
 static const struct argp_option import_options[] = {
@@ -28,8 +28,8 @@ static const struct argp_option import_options[] = {
 static void parse_dtype(struct hf_args *a, const char *arg, struct argp_state *state)
 {
     a->dtype = dtype_parse(arg);
-    if (a->dtype != DT_F32 && a->dtype != DT_BF16)
-        argp_error(state, "--dtype %s: the types are float32 and bfloat16", arg);
+    if (a->dtype != DT_F32 && a->dtype != DT_BF16 && a->dtype != DT_F16)
+        argp_error(state, "--dtype %s: the types are float32, bfloat16 and float16", arg);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -64,15 +64,27 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
+static json_t *warnings_json(const struct hf_done *d)
+{
+    json_t *list = json_array();
+    for (int i = 0; list && i < d->n_warnings; i++)
+        json_array_append_new(list, json_of_text(d->warnings[i], strlen(d->warnings[i])));
+    return list;
+}
+
 static int print_result(const struct global *g, const struct hf_done *d)
 {
     char number[OUT_NUMBER];
+    const char *dtype = d->dtype != DT_NONE ? dtype_name(d->dtype) : NULL;
+    for (int i = 0; i < d->n_warnings; i++)
+        fprintf(stderr, "dtctl: warning: %s\n", d->warnings[i]);
     if (g->format != OUT_TEXT)
-        return command_json(g, json_pack("{s:o, s:i, s:I, s:I, s:i}", "path", json_of_text(d->path, strlen(d->path)),
-                                         "tensors", d->tensors, "parameters", (json_int_t)d->params, "bytes",
-                                         (json_int_t)d->bytes, "files", d->files));
-    printf("%s  %d tensors, %" PRId64 " parameters, %s in %d file%s\n", d->path, d->tensors, d->params,
-           out_bytes(d->bytes, number), d->files, d->files == 1 ? "" : "s");
+        return command_json(g, json_pack("{s:o, s:i, s:I, s:I, s:i, s:s*, s:o}", "path",
+                                         json_of_text(d->path, strlen(d->path)), "tensors", d->tensors, "parameters",
+                                         (json_int_t)d->params, "bytes", (json_int_t)d->bytes, "files", d->files,
+                                         "dtype", dtype, "warnings", warnings_json(d)));
+    printf("%s  %d tensors, %" PRId64 " parameters%s%s, %s in %d file%s\n", d->path, d->tensors, d->params,
+           dtype ? " in " : "", dtype ? dtype : "", out_bytes(d->bytes, number), d->files, d->files == 1 ? "" : "s");
     return EXIT_DONE;
 }
 
@@ -83,12 +95,13 @@ int cmd_ckpt_export(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "CHECKPOINT|JOB DIR",
-        .doc =
-            "Writes a checkpoint's parameters as a Hugging Face model: model.safetensors (or several files with an "
-            "index), config.json, and the tokenizer's files. DIR must be empty or not exist. A folder of checkpoints "
-            "means its newest one.\vExample:\n  dtctl ckpt export checkpoints/first-job my-model --dtype bfloat16"};
+        .doc = "Writes a checkpoint's parameters as a Hugging Face model: model.safetensors (or several files with an "
+               "index), config.json, and the tokenizer's files. Of an imported model, also its generation_config.json, "
+               "chat template and the keys of config.json that training does not change. DIR must be empty or not "
+               "exist. A folder of checkpoints "
+               "means its newest one.\vExample:\n  dtctl ckpt export checkpoints/first-job my-model --dtype bfloat16"};
     struct hf_args args = {.global = g,
-                           .dtype = DT_F32,
+                           .dtype = DT_NONE,
                            .shard_bytes = HF_SHARD_BYTES,
                            .complaint = "which checkpoint or job, and which folder to write?"};
     struct hf_done done;

@@ -6,6 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+const char *const hf_small_files[] = {
+    HF_CONFIG,           "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "chat_template.jinja",    "chat_template.json",    NULL};
+
 /* ---- names ---- */
 
 enum turn { AS_IS, HEADS };
@@ -138,17 +142,101 @@ static json_t *llama_config(const struct job_model *m, int64_t ffn, int64_t posi
                      m->tied);
 }
 
+static const char *const dtype_keys[] = {"dtype", "torch_dtype"}; /* transformers 5, and before */
+
+enum dtype hf_config_dtype(const json_t *config)
+{
+    for (size_t i = 0; i < 2; i++) {
+        const char *name = json_string_value(json_object_get(config, dtype_keys[i]));
+        enum dtype t = name ? dtype_parse(name) : DT_NONE;
+        if (t == DT_F32 || t == DT_F16 || t == DT_BF16)
+            return t;
+    }
+    return DT_NONE;
+}
+
+/* Keys that the checkpoint decides; all others of an imported config.json stay as they were. */
+static bool is_decided(const char *key)
+{
+    static const char *const keys[] = {"architectures",
+                                       "model_type",
+                                       "vocab_size",
+                                       "n_positions",
+                                       "n_ctx",
+                                       "n_embd",
+                                       "n_layer",
+                                       "n_head",
+                                       "n_inner",
+                                       "layer_norm_epsilon",
+                                       "hidden_size",
+                                       "intermediate_size",
+                                       "num_hidden_layers",
+                                       "rms_norm_eps",
+                                       "rope_theta",
+                                       "head_dim",
+                                       "num_attention_heads",
+                                       "num_key_value_heads",
+                                       "torch_dtype",
+                                       "dtype",
+                                       "tie_word_embeddings",
+                                       "max_position_embeddings"};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (strcmp(key, keys[i]) == 0)
+            return true;
+    return false;
+}
+
+/* A model reads longer sequences than those it was trained on last. */
+static int positions_keep(json_t *config, const json_t *kept)
+{
+    static const char key[] = "max_position_embeddings";
+    json_int_t before = json_integer_value(json_object_get(kept, key));
+    return before > json_integer_value(json_object_get(config, key)) && json_object_get(config, key)
+               ? json_object_set_new(config, key, json_integer(before))
+               : 0;
+}
+
+/* transformers 5 has rope_theta within rope_parameters. */
+static int rope_keep(json_t *config, double rope_theta)
+{
+    json_t *rope = json_object_get(config, "rope_parameters");
+    if (!json_is_object(rope))
+        return 0;
+    json_object_del(config, "rope_theta");
+    return json_object_set_new(rope, "rope_theta", json_real(rope_theta));
+}
+
+static bool kept_apply(json_t *config, const json_t *kept, const struct job_model *m)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)kept, key, value)
+    {
+        json_t *copy = is_decided(key) ? NULL : json_deep_copy(value);
+        if (!is_decided(key) && json_object_set_new(config, key, copy))
+            return false;
+    }
+    if (json_is_null(json_object_get(kept, "n_inner")) &&
+        json_integer_value(json_object_get(config, "n_inner")) == 4 * m->dim)
+        json_object_set_new(config, "n_inner", json_null());
+    if (!json_object_get(kept, "n_ctx"))
+        json_object_del(config, "n_ctx"); /* older versions of transformers write it beside n_positions */
+    return !positions_keep(config, kept) && !rope_keep(config, m->rope_theta);
+}
+
 err_t hf_config_print(const struct job_model *m, const struct graph *g, int64_t positions, enum dtype dtype,
-                      struct buf *ret)
+                      const json_t *kept, struct buf *ret)
 {
     json_t *config =
         m->arch == ARCH_GPT2 ? gpt2_config(m, ffn_of(g, m), positions) : llama_config(m, ffn_of(g, m), positions);
     char *text = NULL;
     bool gpt2_ids =
         m->arch == ARCH_GPT2 && m->vocab > GPT2_END; /* null otherwise, or transformers would assume these ids */
-    bool made = config && !json_object_set_new(config, "torch_dtype", json_string(dtype_name(dtype))) &&
+    const char *dtype_key = dtype_keys[!json_object_get(kept, dtype_keys[0])];
+    bool made = config && !json_object_set_new(config, dtype_key, json_string(dtype_name(dtype))) &&
                 !json_object_set_new(config, "bos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null()) &&
-                !json_object_set_new(config, "eos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null());
+                !json_object_set_new(config, "eos_token_id", gpt2_ids ? json_integer(GPT2_END) : json_null()) &&
+                (!kept || kept_apply(config, kept, m));
     if (made)
         text = json_dumps(config, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     err_t err = text ? buf_printf(ret, "%s\n", text) : ERR_NOMEM;

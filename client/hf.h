@@ -34,23 +34,35 @@ void hf_map_fini(struct hf_map *map);
 /* Reorders the rows of whole heads, to Hugging Face's order or from it. src and dst must not overlap. */
 void hf_rows(int64_t head_dim, int64_t rows, size_t row_bytes, bool to_hf, const void *src, void *dst);
 
-/* `positions`: rows of the position table (gpt2), longest sequence (llama). */
+/* `positions`: rows of the position table (gpt2), longest sequence (llama). `kept`: config.json of the model that was
+ * imported, or NULL: its keys that the checkpoint does not decide (tokens, dropout, a longer sequence) stay. */
 NODISCARD err_t hf_config_print(const struct job_model *m, const struct graph *g, int64_t positions, enum dtype dtype,
-                                struct buf *ret);
+                                const json_t *kept, struct buf *ret);
+/* The dtype that a config.json names; DT_NONE: none. */
+enum dtype hf_config_dtype(const json_t *config);
 /* Reads config.json. ERR_UNSUPPORTED names a field that dtd's models do not support. Every size in *ret is set: none is
  * 0 for "default". */
 NODISCARD err_t hf_config_read(const char *text, size_t len, struct job_model *ret, int64_t *ret_positions,
                                struct why *why);
 
+/* Files of a model's folder beside config.json and the tensors that an import keeps in the checkpoint (CKPT_HF_FILE)
+ * and an export writes back byte for byte. The list ends with NULL; config.json is its first name. */
+extern const char *const hf_small_files[];
+
+#define HF_WARNINGS 16
+#define HF_WARNING_BYTES 1024
 /* Summary of an export or import, which the commands print. */
 struct hf_done {
     char path[4096];
     int tensors, files;
     int64_t params, bytes;
+    enum dtype dtype;                             /* of an export */
+    char warnings[HF_WARNINGS][HF_WARNING_BYTES]; /* what the user should know although the command succeeded */
+    int n_warnings;
 };
 struct hf_export {
     const char *step_dir, *dir;
-    enum dtype dtype;
+    enum dtype dtype;    /* DT_NONE: that of the model that was imported, else float32 */
     int64_t shard_bytes; /* largest size of a file; a larger tensor gets a file of its own */
 };
 /* Writes a step's parameters, config.json and the tokenizer's files into `dir`, which must be empty or not exist. */

@@ -35,6 +35,9 @@ struct exporting {
     struct hf_map map;
     struct shard *shards;
     int n_shards;
+    enum dtype dtype;
+    json_t *kept;   /* CKPT_HF_FILE: file name -> text; NULL: the model was not imported */
+    json_t *config; /* its config.json */
 };
 
 static err_t no_memory(struct exporting *e)
@@ -58,7 +61,7 @@ static int64_t tensor_row(const struct graph_tensor *t)
 static int64_t tensor_bytes(const struct exporting *e, int i)
 {
     const struct graph_tensor *t = e->map.list[i].tensor;
-    return tensor_rows(t) * tensor_row(t) * (int64_t)dtype_bytes(e->x->dtype);
+    return tensor_rows(t) * tensor_row(t) * (int64_t)dtype_bytes(e->dtype);
 }
 
 /* ---- the folder ---- */
@@ -109,21 +112,21 @@ static err_t rows_read(struct exporting *e, const struct hf_tensor *h, int64_t f
     const struct graph_tensor *t = h->tensor;
     struct ckpt_read_stats stats;
     struct ckpt_want want = {
-        .fqn = t->name, .box = {.ndim = t->ndim}, .dtype = e->x->dtype, .dst = h->head_dim ? room : ret};
+        .fqn = t->name, .box = {.ndim = t->ndim}, .dtype = e->dtype, .dst = h->head_dim ? room : ret};
     for (int d = 0; d < t->ndim; d++)
         want.box.size[d] = t->dim[d].factor;
     want.box.offset[0] = first;
     want.box.size[0] = n;
     err_t err = ckpt_read(e->ckpt, &want, 1, &stats, e->why);
     if (!err && h->head_dim)
-        hf_rows(h->head_dim, n, (size_t)tensor_row(t) * dtype_bytes(e->x->dtype), true, room, ret);
+        hf_rows(h->head_dim, n, (size_t)tensor_row(t) * dtype_bytes(e->dtype), true, room, ret);
     return err;
 }
 
 static err_t tensor_write(struct exporting *e, int fd, const struct hf_tensor *h)
 {
     const struct graph_tensor *t = h->tensor;
-    int64_t rows = tensor_rows(t), row_bytes = tensor_row(t) * (int64_t)dtype_bytes(e->x->dtype);
+    int64_t rows = tensor_rows(t), row_bytes = tensor_row(t) * (int64_t)dtype_bytes(e->dtype);
     int64_t unit = h->head_dim ? h->head_dim : 1, step = PIECE / (row_bytes > 0 ? row_bytes : 1) / unit * unit;
     step = step < unit ? unit : step > rows ? rows : step;
     uint8_t *room = malloc((size_t)(2 * step * row_bytes));
@@ -147,7 +150,7 @@ static err_t header_write(struct exporting *e, int fd, const struct shard *s)
     for (int i = s->first; !err && i < s->end; i++) {
         struct safetensor *t = &list[i - s->first];
         t->name = e->map.list[i].name;
-        t->dtype = e->x->dtype;
+        t->dtype = e->dtype;
         t->ndim = e->map.list[i].tensor->ndim;
         for (int d = 0; d < t->ndim; d++)
             t->shape[d] = e->map.list[i].tensor->dim[d].factor;
@@ -233,32 +236,78 @@ static err_t index_write(struct exporting *e)
     return err;
 }
 
-/* Writes the tokenizer's files with their original bytes. */
+/* A pair is written as it was, and as a tokenizer.json: transformers reads a pair of gpt2's only. */
+static err_t pair_write(struct exporting *e, const struct buf *vocab, size_t at, const size_t n[2])
+{
+    struct buf json = {0};
+    err_t err = tokenizer_pair_json(vocab->data, vocab->len, NULL, 0, &json, e->why);
+    err = err ? err : small_write(e, "vocab.json", vocab->data + at, n[0]);
+    err = err ? err : small_write(e, "merges.txt", vocab->data + at + n[0], n[1]);
+    err = err ? err : small_write(e, "tokenizer.json", json.data, json.len);
+    buf_fini(&json);
+    return err;
+}
+
 static err_t tokenizer_write(struct exporting *e)
 {
-    static const char *const names[] = {"vocab.json", "merges.txt"};
+    static const char config[] = "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n";
     struct buf vocab = {0};
     size_t n[2], at;
-    int count;
     if (e->job.data.tokenizer != TOKENIZER_BPE)
         return OK;
     err_t err = ckpt_small_file(e->ckpt, CKPT_VOCAB_FILE, &vocab, e->why);
     if (!err && tokenizer_bpe_parts(vocab.data, vocab.len, &at, n))
-        for (count = 0; !err && count < 2; at += n[count++])
-            err = small_write(e, names[count], vocab.data + at, n[count]);
+        err = pair_write(e, &vocab, at, n);
     else if (!err)
         err = small_write(e, "tokenizer.json", vocab.data, vocab.len);
+    if (!err && !json_object_get(e->kept, "tokenizer_config.json"))
+        err = small_write(e, "tokenizer_config.json", config, strlen(config));
     buf_fini(&vocab);
+    return err;
+}
+
+/* The files that the import kept, but config.json, which depends on the checkpoint. */
+static err_t kept_write(struct exporting *e)
+{
+    err_t err = OK;
+    for (const char *const *name = hf_small_files + 1; !err && *name; name++) {
+        const json_t *text = json_object_get(e->kept, *name);
+        if (text)
+            err = small_write(e, *name, json_string_value(text), json_string_length(text));
+    }
     return err;
 }
 
 static err_t config_write(struct exporting *e)
 {
     struct buf text = {0};
-    err_t err = hf_config_print(&e->job.model, &e->graph, e->job.train.seq, e->x->dtype, &text);
+    err_t err = hf_config_print(&e->job.model, &e->graph, e->job.train.seq, e->dtype, e->config, &text);
     err = err ? no_memory(e) : small_write(e, HF_CONFIG, text.data, text.len);
     buf_fini(&text);
     return err;
+}
+
+/* Reads the files that an import kept, if the checkpoint descends from one. */
+static err_t kept_read(struct exporting *e)
+{
+    struct buf text = {0};
+    json_error_t error;
+    err_t err = ckpt_small_file(e->ckpt, CKPT_HF_FILE, &text, e->why);
+    if (err == ERR_NOTFOUND)
+        return OK;
+    if (!err && !(e->kept = json_loadb((const char *)text.data, text.len, JSON_REJECT_DUPLICATES, &error)))
+        err = why_set(e->why, ERR_CORRUPT, "%s/%s: %s", e->x->step_dir, CKPT_HF_FILE, error.text);
+    const json_t *config = json_object_get(e->kept, HF_CONFIG);
+    if (config)
+        e->config = json_loadb(json_string_value(config), json_string_length(config), 0, &error);
+    buf_fini(&text);
+    return err;
+}
+
+static void dtype_choose(struct exporting *e)
+{
+    e->dtype = e->x->dtype != DT_NONE ? e->x->dtype : hf_config_dtype(e->config);
+    e->dtype = e->dtype != DT_NONE ? e->dtype : DT_F32;
 }
 
 static err_t source_open(struct exporting *e)
@@ -285,6 +334,9 @@ err_t hf_export(const struct hf_export *x, struct hf_done *ret, struct why *why)
     struct exporting e = {.x = x, .done = &done, .why = why};
     snprintf(done.path, sizeof(done.path), "%s", x->dir);
     err_t err = source_open(&e);
+    err = err ? err : kept_read(&e);
+    dtype_choose(&e);
+    done.dtype = e.dtype;
     err = err ? err : dir_make(&e);
     err = err ? err : shards_plan(&e);
     for (int i = 0; !err && i < e.n_shards; i++)
@@ -292,7 +344,10 @@ err_t hf_export(const struct hf_export *x, struct hf_done *ret, struct why *why)
     if (!err && e.n_shards > 1)
         err = index_write(&e);
     err = err ? err : tokenizer_write(&e);
+    err = err ? err : kept_write(&e);
     err = err ? err : config_write(&e);
+    json_decref(e.kept);
+    json_decref(e.config);
     free(e.shards);
     hf_map_fini(&e.map);
     graph_fini(&e.graph);

@@ -1,12 +1,10 @@
 /* Import writes an ordinary dtd checkpoint of step 0: parameters in float32, the job file and the tokenizer's
  * vocabulary. It has no optimizer state; a job that resumes from it starts the optimizer at zero. All checks are made
  * before the first byte is written. */
-#include "client/hf.h"
+#include "client/hf_source.h"
 
 #include "client/spec.h"
 #include "common/base/file.h"
-#include "common/ckpt/safetensors.h"
-#include "common/data/data.h"
 #include "common/plan/models/build.h"
 
 #include <errno.h>
@@ -19,17 +17,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Limits far above the sizes of real models, so that a damaged file cannot use up the memory. */
-#define MAX_CONFIG ((size_t)1 << 20)
-#define MAX_INDEX ((size_t)64 << 20)
-#define MAX_FILES 4096
-#define PART ((int64_t)1 << 30) /* bytes of parameters in memory at a time; a single larger tensor is allowed */
-#define EPOCH 1                 /* the first epoch of a job, although no job has run */
-
-struct hf_weights {
-    char *name; /* file name in the folder */
-    struct safetensors file;
-};
+#define MAX_CONFIG ((size_t)1 << 20) /* far above the size of any, so that a damaged file cannot use up the memory */
+#define PART ((int64_t)1 << 30)      /* bytes of parameters in memory at a time; a single larger tensor is allowed */
+#define EPOCH 1                      /* the first epoch of a job, although no job has run */
 
 struct importing {
     const struct hf_import *x;
@@ -38,11 +28,12 @@ struct importing {
     struct job_model model; /* read from config.json */
     int64_t positions;
     struct job_spec job;
-    struct tokenizer *tokenizer; /* NULL: bytes */
+    struct hf_source source;
+    struct hf_tokenizer folder;        /* the folder's own tokenizer */
+    struct tokenizer *given;           /* the one that the job file names */
+    const struct tokenizer *tokenizer; /* one of the two; NULL: bytes */
     struct graph graph;
     struct hf_map map;
-    struct hf_weights *files;
-    int n_files;
     struct ckpt_part **parts;
     int n_parts;
 };
@@ -52,32 +43,10 @@ static err_t no_memory(struct importing *m)
     return why_set(m->why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
 }
 
-static err_t path_of(struct importing *m, const char *name, char ret[PATH_MAX])
-{
-    if ((size_t)snprintf(ret, PATH_MAX, "%s/%s", m->x->dir, name) >= PATH_MAX)
-        return why_set(m->why, ERR_LIMIT, "%s: the path is too long", m->x->dir);
-    return OK;
-}
-
-static bool is_there(struct importing *m, const char *name, char path[PATH_MAX])
-{
-    struct stat st;
-    return !path_of(m, name, path) && !stat(path, &st) && S_ISREG(st.st_mode);
-}
-
-static err_t file_load(struct importing *m, const char *name, size_t most, struct buf *ret)
-{
-    char path[PATH_MAX];
-    err_t err = path_of(m, name, path);
-    if (!err && (err = file_read(path, most, ret)))
-        why_set(m->why, err, "%s: %s", path, err_text(err));
-    return err;
-}
-
 static err_t config_load(struct importing *m)
 {
     struct buf text = {0};
-    err_t err = file_load(m, HF_CONFIG, MAX_CONFIG, &text);
+    err_t err = hf_source_load(&m->source, HF_CONFIG, MAX_CONFIG, &text);
     if (!err && (err = hf_config_read((const char *)text.data, text.len, &m->model, &m->positions, m->why)))
         why_prefix(m->why, err, "%s", m->x->dir);
     buf_fini(&text);
@@ -119,6 +88,32 @@ static err_t model_compare(struct importing *m)
     return OK;
 }
 
+/* Refuses a tokenizer that is not the model's own: its ids would mean other words. */
+static err_t tokenizer_compare(struct importing *m)
+{
+    const struct hf_tokenizer *t = &m->folder;
+    m->tokenizer = m->given ? m->given : NULL;
+    if (!t->tokenizer || (m->given && tokenizer_same(m->given, t->tokenizer)))
+        return OK;
+    if (t->made)
+        return why_set(
+            m->why, ERR_INVALID,
+            "%s: %s lacks tokens that added_tokens.json or tokenizer_config.json adds. Import into a folder "
+            "instead of a job file: that writes a tokenizer.json with all tokens, which the job file can name",
+            m->x->job, t->paths[0]);
+    if (m->given)
+        return why_set(m->why, ERR_INVALID,
+                       "%s: data.tokenizer_files: %s is another tokenizer than %s, with which the model was trained. "
+                       "Set the key to [%s%s%s]",
+                       m->x->job, m->job.data.tokenizer_files[0], t->paths[0], t->paths[0], t->n_paths == 2 ? ", " : "",
+                       t->n_paths == 2 ? t->paths[1] : "");
+    return why_set(m->why, ERR_INVALID,
+                   "%s: data.tokenizer is bytes, but the model was trained with %s. Set data.tokenizer to bpe and "
+                   "data.tokenizer_files to [%s%s%s]",
+                   m->x->job, t->paths[0], t->paths[0], t->n_paths == 2 ? ", " : "",
+                   t->n_paths == 2 ? t->paths[1] : "");
+}
+
 static err_t job_given(struct importing *m)
 {
     struct job_data *d;
@@ -138,8 +133,8 @@ static err_t job_given(struct importing *m)
                       "%s: train.seq: %s has %" PRId64 " positions. Set the key to that value or less", m->x->job,
                       m->x->dir, m->positions);
     if (!err && d->tokenizer == TOKENIZER_BPE)
-        err = tokenizer_bpe_files(d->tokenizer_files, d->n_tokenizer_files, &m->tokenizer, m->why);
-    return err;
+        err = tokenizer_bpe_files(d->tokenizer_files, d->n_tokenizer_files, &m->given, m->why);
+    return err ? err : tokenizer_compare(m);
 }
 
 /* ---- without a job file ---- */
@@ -157,35 +152,37 @@ static void name_make(const char *path, char *ret, size_t size)
         snprintf(ret, size, "imported");
 }
 
-static err_t tokenizer_set(struct importing *m, char paths[2][PATH_MAX], int n)
+/* The job reads the folder's tokenizer from its own files or, if it exists in no file, from one that the import writes
+ * beside the checkpoint. */
+static err_t tokenizer_name(struct importing *m)
 {
+    const struct hf_tokenizer *t = &m->folder;
     struct job_data *d = &m->job.data;
-    char *list[] = {paths[0], paths[1]}, full[PATH_MAX];
-    err_t err = tokenizer_bpe_files(list, n, &m->tokenizer, m->why);
-    if (err)
-        return err;
+    char full[PATH_MAX];
+    int n = t->made ? 1 : t->n_paths;
     d->tokenizer = TOKENIZER_BPE;
     free(d->tokenizer_files); /* an empty list by default */
     d->tokenizer_files = calloc(2, sizeof(*d->tokenizer_files));
-    for (int i = 0; d->tokenizer_files && i < n; i++)
-        if (realpath(list[i], full) && (d->tokenizer_files[i] = strdup(full)))
+    for (int i = 0; d->tokenizer_files && i < n; i++) {
+        if (t->made && (size_t)snprintf(full, PATH_MAX, "%s/tokenizer.json", m->job.checkpoint.dir) >= PATH_MAX)
+            return why_set(m->why, ERR_LIMIT, "%s: the path is too long", m->job.checkpoint.dir);
+        if ((t->made || realpath(t->paths[i], full)) && (d->tokenizer_files[i] = strdup(full)))
             d->n_tokenizer_files++;
+    }
     return d->n_tokenizer_files == n ? OK : no_memory(m);
 }
 
 /* Uses the folder's tokenizer; without one, bytes if the model has 256 tokens. */
 static err_t tokenizer_choose(struct importing *m)
 {
-    char paths[2][PATH_MAX];
-    if (is_there(m, "vocab.json", paths[0]) && is_there(m, "merges.txt", paths[1]))
-        return tokenizer_set(m, paths, 2);
-    if (is_there(m, "tokenizer.json", paths[0]))
-        return tokenizer_set(m, paths, 1);
+    m->tokenizer = m->folder.tokenizer;
+    if (m->tokenizer)
+        return tokenizer_name(m);
     m->job.data.tokenizer = TOKENIZER_BYTES;
     if (m->model.vocab == 256)
         return OK;
     return why_set(m->why, ERR_INVALID,
-                   "%s has no tokenizer (vocab.json and merges.txt, or tokenizer.json) for its %" PRId64
+                   "%s has no tokenizer (tokenizer.json, or vocab.json and merges.txt) for its %" PRId64
                    " tokens. Add one, or pass a job file that names one instead of a folder",
                    m->x->dir, m->model.vocab);
 }
@@ -235,89 +232,63 @@ static err_t tokenizer_check(struct importing *m)
     return OK;
 }
 
-/* ---- files of tensors ---- */
+/* ---- the head ---- */
 
-static err_t weights_open(struct importing *m, const char *name)
+#define HEAD "lm_head.weight"
+#define COMPARED ((int64_t)1 << 20) /* elements at a time; 8 MiB of memory */
+
+static const char *embedding_name(const struct importing *m)
 {
-    char path[PATH_MAX];
-    struct hf_weights *more = NULL;
-    for (int i = 0; i < m->n_files; i++)
-        if (strcmp(m->files[i].name, name) == 0)
-            return OK;
-    if (strchr(name, '/') || m->n_files == MAX_FILES)
-        return why_set(m->why, ERR_INVALID,
-                       "%s: \"%.80s\" is not the name of a file in the same folder, or there are too many files",
-                       HF_INDEX, name);
-    more = realloc(m->files, ((size_t)m->n_files + 1) * sizeof(*more));
-    if (!more)
-        return no_memory(m);
-    m->files = more;
-    more[m->n_files] = (struct hf_weights){.name = strdup(name)};
-    if (!more[m->n_files++].name)
-        return no_memory(m);
-    err_t err = path_of(m, name, path);
-    return err ? err : safetensors_open(path, &more[m->n_files - 1].file, m->why);
+    return m->model.arch == ARCH_GPT2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
 }
 
-static err_t index_open(struct importing *m)
+static err_t weights_equal(struct importing *m, const struct hf_weight *a, const struct hf_weight *b, bool *ret)
 {
-    struct buf text = {0};
-    json_error_t error;
-    const char *tensor;
-    json_t *value;
-    err_t err = file_load(m, HF_INDEX, MAX_INDEX, &text);
-    if (err)
-        return err;
-    json_t *root = json_loadb((const char *)text.data, text.len, JSON_REJECT_DUPLICATES, &error);
-    json_t *map = json_object_get(root, "weight_map");
-    if (!root || !json_is_object(map))
-        err = why_set(m->why, ERR_INVALID, "%s/%s: %s", m->x->dir, HF_INDEX,
-                      root ? "there is no weight_map" : error.text);
-    json_object_foreach(map, tensor, value)
-    {
-        if (err)
-            break;
-        err = json_is_string(value)
-                  ? weights_open(m, json_string_value(value))
-                  : why_set(m->why, ERR_INVALID, "%s/%s: %.80s has no file name", m->x->dir, HF_INDEX, tensor);
+    int64_t n = safetensor_elements(a->tensor);
+    float *x = malloc((size_t)COMPARED * 2 * sizeof(*x)), *y = x ? x + COMPARED : NULL;
+    err_t err = x ? OK : no_memory(m);
+    *ret = n == safetensor_elements(b->tensor);
+    for (int64_t at = 0; !err && *ret && at < n; at += COMPARED) {
+        int64_t k = n - at < COMPARED ? n - at : COMPARED;
+        err = safetensors_read(&a->file->file, a->tensor, at, k, DT_F32, x, m->why);
+        err = err ? err : safetensors_read(&b->file->file, b->tensor, at, k, DT_F32, y, m->why);
+        *ret = !err && memcmp(x, y, (size_t)k * sizeof(*x)) == 0;
     }
-    json_decref(root);
-    buf_fini(&text);
+    free(x);
     return err;
 }
 
-static err_t files_open(struct importing *m)
+/* transformers does not tie a head that differs from the embedding, although config.json says that it is tied. */
+static err_t head_decide(struct importing *m)
 {
-    char path[PATH_MAX];
-    if (is_there(m, HF_MODEL, path))
-        return weights_open(m, HF_MODEL);
-    if (is_there(m, HF_INDEX, path))
-        return index_open(m);
-    return why_set(m->why, ERR_NOTFOUND, "%s has neither %s nor %s", m->x->dir, HF_MODEL, HF_INDEX);
+    const struct hf_weight *head = hf_source_find(&m->source, HEAD);
+    const struct hf_weight *embedding = hf_source_find(&m->source, embedding_name(m));
+    bool equal;
+    if (!m->model.tied || !head || !embedding)
+        return OK;
+    err_t err = weights_equal(m, head, embedding, &equal);
+    if (err || equal)
+        return err;
+    if (m->model.arch == ARCH_GPT2)
+        return why_set(m->why, ERR_UNSUPPORTED,
+                       "%s: %s differs from %s, so this gpt2 has a head of its own; in dtd the head of gpt2 is the "
+                       "embedding",
+                       m->x->dir, head->tensor->name, embedding->tensor->name);
+    hf_source_warn(&m->source,
+                   "%s: %s ties the head to the embedding, but %s differs from %s; the head is imported as a tensor of "
+                   "its own (model.tied: false), as transformers does",
+                   m->x->dir, HF_CONFIG, head->tensor->name, embedding->tensor->name);
+    m->model.tied = false;
+    return OK;
 }
 
 /* ---- matching tensors ---- */
 
-/* Older files of gpt2 omit the prefix "transformer.". */
-static bool is_called(const char *found, const char *name)
+/* A file may hold a tied tensor under either name. */
+static const struct hf_weight *weight_find(const struct importing *m, const char *name)
 {
-    static const char prefix[] = "transformer.";
-    size_t n = strlen(prefix);
-    return strcmp(found, name) == 0 || (strncmp(name, prefix, n) == 0 && strcmp(found, name + n) == 0);
-}
-
-static const struct safetensor *tensor_find(const struct importing *m, const char *name, const struct safetensors **ret)
-{
-    static const char prefix[] = "transformer.";
-    const char *names[] = {name, strncmp(name, prefix, strlen(prefix)) == 0 ? name + strlen(prefix) : name};
-    for (int i = 0; i < m->n_files; i++)
-        for (int k = 0; k < 2; k++) {
-            const struct safetensor *t = safetensors_find(&m->files[i].file, names[k]);
-            *ret = &m->files[i].file;
-            if (t)
-                return t;
-        }
-    return NULL;
+    const struct hf_weight *w = hf_source_find(&m->source, name);
+    return !w && m->model.tied && strcmp(name, embedding_name(m)) == 0 ? hf_source_find(&m->source, HEAD) : w;
 }
 
 /* A job with a shorter sequence uses the first rows of the position table. */
@@ -334,12 +305,12 @@ static bool shape_fits(const struct safetensor *have, const struct hf_tensor *wa
 static err_t wanted_check(struct importing *m)
 {
     for (int i = 0; i < m->map.n; i++) {
-        const struct safetensors *file;
         const struct hf_tensor *want = &m->map.list[i];
-        const struct safetensor *have = tensor_find(m, want->name, &file);
-        if (!have)
+        const struct hf_weight *w = weight_find(m, want->name);
+        if (!w)
             return why_set(m->why, ERR_INVALID, "%s has no tensor %s, which its %s requires", m->x->dir, want->name,
                            HF_CONFIG);
+        const struct safetensor *have = w->tensor;
         if (!shape_fits(have, want))
             return why_set(m->why, ERR_INVALID, "%s: the shape of %s does not match its %s", m->x->dir, have->name,
                            HF_CONFIG);
@@ -350,30 +321,29 @@ static err_t wanted_check(struct importing *m)
     return OK;
 }
 
-/* Tensors without information: constants that older versions saved, and a head that is tied to the embedding. */
+/* Tensors without information: constants that older versions saved, and a head that equals the embedding. */
 static bool is_ignored(const struct importing *m, const char *name)
 {
-    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", ".position_ids"};
     size_t n = strlen(name);
     for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
         if (n > strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
             return true;
-    return m->model.tied && strcmp(name, "lm_head.weight") == 0;
+    return m->model.tied && strcmp(name, HEAD) == 0;
 }
 
 static err_t extra_check(struct importing *m)
 {
-    for (int f = 0; f < m->n_files; f++)
-        for (int i = 0; i < m->files[f].file.n; i++) {
-            const char *name = m->files[f].file.list[i].name;
-            bool known = is_ignored(m, name);
-            for (int k = 0; !known && k < m->map.n; k++)
-                known = is_called(name, m->map.list[k].name);
-            if (!known)
-                return why_set(m->why, ERR_INVALID,
-                               "%s/%s has a tensor %.100s, which does not belong to the model in its %s", m->x->dir,
-                               m->files[f].name, name, HF_CONFIG);
-        }
+    for (int i = 0; i < m->source.n_weights; i++) {
+        const struct hf_weight *w = &m->source.weights[i];
+        bool known = is_ignored(m, w->name);
+        for (int k = 0; !known && k < m->map.n; k++)
+            known = strcmp(w->name, m->map.list[k].name) == 0;
+        if (!known)
+            return why_set(m->why, ERR_INVALID,
+                           "%s/%s has a tensor %.100s, which does not belong to the model in its %s", m->x->dir,
+                           w->file->name, w->tensor->name, HF_CONFIG);
+    }
     return OK;
 }
 
@@ -381,15 +351,14 @@ static err_t extra_check(struct importing *m)
 
 static err_t tensor_read(struct importing *m, const struct hf_tensor *h, struct ckpt_piece *ret)
 {
-    const struct safetensors *file = NULL;
-    const struct safetensor *t = tensor_find(m, h->name, &file);
+    const struct hf_weight *w = weight_find(m, h->name);
     int64_t n = 1, rows = h->tensor->dim[0].factor;
     *ret = (struct ckpt_piece){.fqn = h->tensor->name, .dtype = DT_F32, .ndim = h->tensor->ndim};
     ret->box.ndim = ret->ndim;
     for (int d = 0; d < ret->ndim; d++)
         n *= ret->shape[d] = ret->box.size[d] = h->tensor->dim[d].factor;
     float *data = malloc((size_t)n * sizeof(*data)), *turned = NULL;
-    err_t err = data ? safetensors_read(file, t, 0, n, DT_F32, data, m->why) : no_memory(m);
+    err_t err = data ? safetensors_read(&w->file->file, w->tensor, 0, n, DT_F32, data, m->why) : no_memory(m);
     if (!err && h->head_dim) {
         turned = malloc((size_t)n * sizeof(*turned));
         err = turned ? OK : no_memory(m);
@@ -443,17 +412,27 @@ static err_t part_write(struct importing *m, const char *dir, int first, int *re
 
 static err_t checkpoint_commit(struct importing *m, const char *root)
 {
-    struct buf yaml = {0};
+    struct buf yaml = {0}, kept = {0};
     struct ckpt_commit c = {.root = root, .step = 0, .epoch = EPOCH, .loss = (double)NAN};
     if (m->tokenizer)
         c.vocab = tokenizer_vocab_file(m->tokenizer, &c.vocab_bytes);
-    err_t err = spec_print(&m->job, &yaml);
-    if (err)
-        return no_memory(m);
+    err_t err = spec_print(&m->job, &yaml) ? no_memory(m) : hf_source_keep(&m->source, &kept);
     c.job_yaml = (const char *)yaml.data;
-    err = ckpt_commit(&c, m->parts, m->n_parts, m->why);
+    c.hf = kept.data;
+    c.hf_bytes = kept.len;
+    err = err ? err : ckpt_commit(&c, m->parts, m->n_parts, m->why);
     buf_fini(&yaml);
+    buf_fini(&kept);
     return err;
+}
+
+/* Writes the tokenizer that the job names but no file holds. */
+static err_t tokenizer_write(struct importing *m)
+{
+    size_t len;
+    const void *text = m->folder.made && !m->x->job ? tokenizer_vocab_file(m->tokenizer, &len) : NULL;
+    err_t err = text ? file_replace(m->job.data.tokenizer_files[0], text, len, 0644) : OK;
+    return err ? why_set(m->why, err, "%s: %s", m->job.data.tokenizer_files[0], err_text(err)) : OK;
 }
 
 /* Removes the incomplete folder and returns `because`. If that fails, the rest is harmless: no program takes it for a
@@ -479,6 +458,8 @@ static err_t checkpoint_write(struct importing *m)
     for (int at = 0; !err && at < m->map.n;)
         err = part_write(m, dir, at, &at);
     if (!err)
+        err = tokenizer_write(m);
+    if (!err)
         err = checkpoint_commit(m, root);
     if (err)
         return partial_drop(dir, err);
@@ -495,27 +476,26 @@ static void importing_fini(struct importing *m)
     for (int i = 0; i < m->n_parts; i++)
         ckpt_part_free(m->parts[i]);
     free(m->parts);
-    for (int i = 0; i < m->n_files; i++) {
-        safetensors_close(&m->files[i].file);
-        free(m->files[i].name);
-    }
-    free(m->files);
+    hf_source_close(&m->source);
+    hf_tokenizer_fini(&m->folder);
+    tokenizer_free(m->given);
     hf_map_fini(&m->map);
     graph_fini(&m->graph);
-    tokenizer_free(m->tokenizer);
     job_fini(&m->job);
 }
 
 err_t hf_import(const struct hf_import *x, struct hf_done *ret, struct why *why)
 {
     struct hf_done done = {0};
-    struct importing m = {.x = x, .done = &done, .why = why};
+    struct importing m = {.x = x, .done = &done, .why = why, .source = {.dir = x->dir, .done = &done, .why = why}};
     err_t err = config_load(&m);
+    err = err ? err : hf_source_open(&m.source, m.model.arch);
+    err = err ? err : head_decide(&m);
+    err = err ? err : hf_tokenizer_read(&m.source, &m.folder);
     err = err ? err : x->job ? job_given(&m) : job_make(&m);
     err = err ? err : tokenizer_check(&m);
     err = err ? err : graph_build(&m.job.model, m.job.train.seq, &m.graph, why);
     err = err ? err : hf_map(&m.graph, &m.job.model, &m.map, why);
-    err = err ? err : files_open(&m);
     err = err ? err : wanted_check(&m);
     err = err ? err : extra_check(&m);
     err = err ? err : spec_check_dir(&m.job, NULL, why);

@@ -1,9 +1,10 @@
 /* Checkpoints: PyTorch DCP (distributed checkpoint) folders with an additional manifest.
  *
  * A step folder `step-N/` contains `.metadata` (pickle), parts `__R_0.distcp` (concatenated torch.save archives), small
- * files of dtd (`dtd.job.yaml`, `dtd.vocab`), and `dtd.manifest`, which has checksums of every byte of all other files.
- * No file is overwritten in place, all data is verified when it is read, and no pickle is ever executed.
- * docs/formats/checkpoint.md describes the format. Blocking file I/O, no sockets; a handle belongs to one thread at a time. */
+ * files of dtd (`dtd.job.yaml`, `dtd.vocab`, `dtd.hf.json`), and `dtd.manifest`, which has checksums of every byte of
+ * all other files. No file is overwritten in place, all data is verified when it is read, and no pickle is ever
+ * executed. docs/formats/checkpoint.md describes the format. Blocking file I/O, no sockets; a handle belongs to one
+ * thread at a time. */
 #ifndef DTD_COMMON_CKPT_CKPT_H
 #define DTD_COMMON_CKPT_CKPT_H
 
@@ -19,6 +20,8 @@
 #define CKPT_MANIFEST "dtd.manifest"
 #define CKPT_JOB_FILE "dtd.job.yaml"
 #define CKPT_VOCAB_FILE "dtd.vocab"
+#define CKPT_HF_FILE "dtd.hf.json" /* of an imported model: config.json and other files of its folder, for an export \
+                                    */
 
 /* ---- names, as in the state dict of torchtitan ---- */
 
@@ -71,6 +74,8 @@ struct ckpt_commit {
     const char *job_yaml; /* the job's spec, stored in the step folder; NULL: none */
     const void *vocab;    /* the tokenizer's vocabulary, NULL: none */
     size_t vocab_bytes;
+    const void *hf; /* content of CKPT_HF_FILE; NULL: none */
+    size_t hf_bytes;
     double loss;                     /* validation loss, else training loss, for `ls` and retention; NAN: unknown */
     const struct ckpt_writer_id *me; /* identity that prepared the directory (shared.h); NULL: no check */
 };
@@ -112,7 +117,7 @@ const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *fqn);
 NODISCARD err_t ckpt_scalar(struct ckpt *c, const char *fqn, struct ckpt_scalar *ret, struct why *why);
 /* Names of the scalar leaves, sorted; NULL beyond the last. */
 const char *ckpt_scalar_name(const struct ckpt *c, int i);
-/* Appends a verified small file (CKPT_JOB_FILE, CKPT_VOCAB_FILE) to ret. ERR_NOTFOUND. */
+/* Appends a verified small file (CKPT_JOB_FILE, CKPT_VOCAB_FILE, CKPT_HF_FILE) to ret. ERR_NOTFOUND. */
 NODISCARD err_t ckpt_small_file(struct ckpt *c, const char *name, struct buf *ret, struct why *why);
 bool ckpt_has_manifest(const struct ckpt *c);
 int64_t

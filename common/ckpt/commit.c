@@ -214,6 +214,8 @@ static err_t files_put(const struct ckpt_commit *c, const char *dir, const struc
     if (!err)
         err = small_put(dir, CKPT_VOCAB_FILE, c->vocab, c->vocab_bytes, &m, why);
     if (!err)
+        err = small_put(dir, CKPT_HF_FILE, c->hf, c->hf_bytes, &m, why);
+    if (!err)
         err = metadata_write(meta, &b);
     if (!err)
         err = small_put(dir, METADATA_FILE, b.data, b.len, &m, why);

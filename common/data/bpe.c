@@ -1,6 +1,7 @@
 /* From a stream of text to ids:
  *
- *   feed -> pending -> segments between special tokens (two passes) -> runs of valid UTF-8 -> pieces of the pattern -> ids
+ *   feed -> pending -> segments between special tokens (two passes) -> runs of valid UTF-8 -> pieces of the pattern ->
+ * ids
  *
  * The ids must not depend on where the stream is cut. So the encoder holds back the end of the pending text: as many
  * bytes as a special token might need, an incomplete character, and the piece that the pattern might continue to match,
@@ -50,6 +51,7 @@ void bpe_free(struct bpe *b)
         free(b->specials[pass].list);
     vocab_fini(&b->whole_tokens);
     free(b->whole_ids);
+    buf_fini(&b->pattern);
     pcre2_code_free(b->code);
     free(b);
 }
@@ -238,7 +240,8 @@ static err_t segment(struct bpe_encoder *e, const uint8_t *text, size_t n, bool 
 
 /* ---- special tokens ---- */
 
-/* The longest special token that starts at p; NULL: none. The list is sorted, so each byte narrows it from both ends. */
+/* The longest special token that starts at p; NULL: none. The list is sorted, so each byte narrows it from both ends.
+ */
 static const struct bpe_special *special_at(const struct bpe *b, const struct bpe_specials *s, const uint8_t *p,
                                             size_t n)
 {

@@ -32,6 +32,10 @@ struct bpe;
  * cause. ERR_UNSUPPORTED: it names the field that requires an unsupported feature. */
 NODISCARD err_t bpe_new(const struct bpe_text *vocab, const struct bpe_text *merges, struct bpe **ret, struct why *why);
 void bpe_free(struct bpe *b);
+bool bpe_same(const struct bpe *a, const struct bpe *b);
+/* Calls `each` with the texts and ids of the special tokens. An error of `each` ends the walk. */
+NODISCARD err_t bpe_specials_each(const struct bpe *b,
+                                  err_t (*each)(void *arg, const char *text, size_t len, int32_t id), void *arg);
 /* Largest id + 1. */
 int64_t bpe_vocab(const struct bpe *b);
 /* The bytes of a token; *ret_len 0: no token has this id. */

@@ -45,6 +45,12 @@ void bpe_merges_add(struct bpe *b, int32_t left, int32_t right, int32_t rank, in
     b->merges[slot_of(b, left, right)] = (struct bpe_merge){left, right, rank, id};
 }
 
+const struct bpe_merge *bpe_merges_find(const struct bpe *b, int32_t left, int32_t right)
+{
+    const struct bpe_merge *m = &b->merges[slot_of(b, left, right)];
+    return m->id < 0 ? NULL : m;
+}
+
 /* The pair's rank; sets `made` if it has one. */
 static inline int32_t rank_of(const struct bpe *b, int32_t left, int32_t right, int32_t *made)
 {

@@ -156,6 +156,8 @@ err_t bpe_pattern_compile(struct bpe *b, const char *pattern, size_t len, struct
         err = next(&t);
     if (!err)
         err = compile(b, &t.out, why);
+    if (!err && (err = buf_append(&b->pattern, pattern, len)))
+        why_set(why, err, "%s", err_text(err));
     buf_fini(&t.out);
     return err;
 }

@@ -44,6 +44,7 @@ struct bpe {
     bool whole;                /* ignore_merges: a piece that is a token becomes that token, without merging */
     struct vocab whole_tokens; /* if `whole`: the tokens' bytes, and below their ids */
     int32_t *whole_ids;
+    struct buf pattern; /* as the file has it */
     pcre2_code *code;
     bool jit;
 };
@@ -53,6 +54,8 @@ struct bpe {
 NODISCARD err_t bpe_merges_init(struct bpe *b, size_t n);
 /* If the pair exists already, the new rank replaces the old one. */
 void bpe_merges_add(struct bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
+/* The pair's entry; NULL: it has none. */
+const struct bpe_merge *bpe_merges_find(const struct bpe *b, int32_t left, int32_t right);
 /* Working memory for one piece, grown as needed. */
 struct bpe_work {
     int32_t *ids, *next, *prev, *ranks, *made;

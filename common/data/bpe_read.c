@@ -378,8 +378,9 @@ static void specials_sort(struct bpe *b)
 static err_t unsupported(struct bpe_reader *r, const char *field, const json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
-    err_t err = why_set(r->why, ERR_UNSUPPORTED, "%s, %s: %.100s is not supported (docs/formats/prepared-data.md lists what is)",
-                        r->file, field, text ? text : "it");
+    err_t err = why_set(r->why, ERR_UNSUPPORTED,
+                        "%s, %s: %.100s is not supported (docs/formats/prepared-data.md lists what is)", r->file, field,
+                        text ? text : "it");
     free(text);
     return err;
 }

@@ -3,8 +3,8 @@
  *
  * A prepared set is a folder `<cache>/<hash>/` with shards `tokens-NNNNN.bin` (little-endian u16, or u32 if the
  * vocabulary has more than 65,535 tokens), `index.json` and, for words and bpe, `vocab`. The hash covers the files'
- * contents and the tokenizer's options, so a set is prepared once and all processes use the same name. docs/formats/prepared-data.md
- * describes the format. */
+ * contents and the tokenizer's options, so a set is prepared once and all processes use the same name.
+ * docs/formats/prepared-data.md describes the format. */
 #ifndef DTD_COMMON_DATA_DATA_H
 #define DTD_COMMON_DATA_DATA_H
 
@@ -36,6 +36,19 @@ bool tokenizer_bpe_parts(const void *vocab, size_t len, size_t *ret_at, size_t r
 NODISCARD err_t tokenizer_new_from(enum tokenizer_kind kind, const void *vocab, size_t len, bool lowercase,
                                    struct tokenizer **ret, struct why *why);
 void tokenizer_free(struct tokenizer *t);
+/* Whether both have the same tokens, merges, special tokens and pattern, so that every text gets the same ids. */
+bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b);
+
+/* A token that vocab.json lacks: added_tokens.json and tokenizer_config.json list such tokens. */
+struct tokenizer_added {
+    const char *content; /* matched literally */
+    int64_t id;
+    bool normalized, special, single_word, lstrip, rstrip; /* as in tokenizer.json; the last three are refused there */
+};
+/* Appends a tokenizer.json that is equal to vocab.json and merges.txt with `added` tokens. `vocab`: a `vocab` file that
+ * contains the two. ERR_INVALID: an added token has the id of another. ERR_UNSUPPORTED: a flag is not supported. */
+NODISCARD err_t tokenizer_pair_json(const void *vocab, size_t len, const struct tokenizer_added *added, int n,
+                                    struct buf *ret, struct why *why);
 int64_t tokenizer_vocab(const struct tokenizer *t);
 /* The content of the `vocab` file; empty for the tokenizer bytes. Valid as long as t. */
 const void *tokenizer_vocab_file(const struct tokenizer *t, size_t *ret_len);

@@ -409,6 +409,15 @@ bool tokenizer_lowercase(const struct tokenizer *t)
     return t->lowercase;
 }
 
+bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b)
+{
+    if (a->kind != b->kind || a->lowercase != b->lowercase)
+        return false;
+    if (a->kind == TOKENIZER_BPE)
+        return bpe_same(a->bpe, b->bpe);
+    return a->vocab.len == b->vocab.len && (!a->vocab.len || memcmp(a->vocab.data, b->vocab.data, a->vocab.len) == 0);
+}
+
 /* ---- building a vocabulary ---- */
 
 static int compare_words(const void *a, const void *b, void *arg)

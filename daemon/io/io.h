@@ -25,6 +25,7 @@ struct io_spec {
     char *yaml;              /* NULL: control has not sent it yet */
     char *root;              /* the checkpoint directory */
     char *cache, *data_hash; /* of the prepared training data */
+    char *resume_from;       /* the step folder of another job from which this one started; "": none */
     int64_t orphan_ms;       /* dtd-io exits when control has been unreachable for this long */
 };
 /* Replaces *s; on an error *s is unchanged. */
@@ -32,6 +33,11 @@ NODISCARD err_t io_spec_parse(struct io_spec *s, const char *yaml, struct why *w
 void io_spec_fini(struct io_spec *s);
 /* Appends the tokenizer's vocabulary; nothing for the byte tokenizer. Blocking. */
 NODISCARD err_t io_spec_vocab(const char *cache, const char *hash, struct buf *ret, struct why *why);
+/* Copies *from; ERR_NOMEM leaves nothing behind. */
+NODISCARD err_t io_spec_copy(const struct io_spec *from, struct io_spec *ret);
+/* Appends the CKPT_HF_FILE of the checkpoint from which step `step` descends: the newest one before it in the job's own
+ * folder, else the one that it resumed from. Nothing if the model was not imported. Blocking. */
+NODISCARD err_t io_spec_hf(const struct io_spec *s, int64_t step, struct buf *ret, struct why *why);
 
 /* ---- work in uv's threads (work.c) ---- */
 

@@ -304,16 +304,20 @@ static void check_space(struct commit_work *c)
 static void commit_run(struct io_work *w)
 {
     struct commit_work *c = (struct commit_work *)w;
-    struct buf vocab = {0};
+    struct buf vocab = {0}, hf = {0};
     struct why why = {{0}};
     if (io_spec_vocab(c->spec.cache, c->spec.data_hash, &vocab, &why)) /* the checkpoint is usable without it */
         log_error("vocabulary not stored why=\"%s\"", why.text);
+    if (io_spec_hf(&c->spec, c->save->step, &hf, &why)) /* only an export to Hugging Face needs it */
+        log_error("files of the imported model not stored why=\"%s\"", why.text);
     const struct ckpt_commit commit = {.root = c->spec.root,
                                        .step = c->save->step,
                                        .epoch = c->save->epoch,
                                        .job_yaml = c->spec.yaml,
                                        .vocab = vocab.len ? vocab.data : NULL,
                                        .vocab_bytes = vocab.len,
+                                       .hf = hf.len ? hf.data : NULL,
+                                       .hf_bytes = hf.len,
                                        .loss = c->save->loss,
                                        .me = &c->save->me};
     w->err = ckpt_commit(&commit, c->parts, c->save->world, &w->why);
@@ -326,6 +330,7 @@ static void commit_run(struct io_work *w)
     if (!w->err)
         check_space(c);
     buf_fini(&vocab);
+    buf_fini(&hf);
 }
 
 static void commit_free(struct commit_work *c)
@@ -355,7 +360,6 @@ static void commit_done(struct io_work *w)
 
 static struct commit_work *commit_new(struct io_save *s)
 {
-    const struct io_spec *spec = &s->io->spec;
     struct commit_work *c = calloc(1, sizeof(*c));
     if (!c)
         return NULL;
@@ -363,8 +367,7 @@ static struct commit_work *commit_new(struct io_save *s)
     c->work.done = commit_done;
     c->save = s;
     c->parts = calloc((size_t)s->world, sizeof(*c->parts));
-    c->spec = (struct io_spec){strdup(spec->yaml), strdup(spec->root), strdup(spec->cache), strdup(spec->data_hash), 0};
-    if (!c->parts || !c->spec.yaml || !c->spec.root || !c->spec.cache || !c->spec.data_hash) {
+    if (!c->parts || io_spec_copy(&s->io->spec, &c->spec)) {
         commit_free(c);
         return NULL;
     }

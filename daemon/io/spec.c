@@ -1,6 +1,7 @@
-/* The job's spec: dtd-io needs four values of it, and its text, which is stored in every checkpoint. */
+/* The job's spec: dtd-io needs a few values of it, and its text, which is stored in every checkpoint. */
 #include "daemon/io/io.h"
 
+#include "common/ckpt/ckpt.h"
 #include "common/conf/job.h"
 #include "common/data/data.h"
 
@@ -13,17 +14,38 @@ void io_spec_fini(struct io_spec *s)
     free(s->root);
     free(s->cache);
     free(s->data_hash);
+    free(s->resume_from);
     *s = (struct io_spec){0};
 }
 
-static err_t spec_copy(const struct job_spec *job, const char *yaml, struct io_spec *ret)
+err_t io_spec_copy(const struct io_spec *from, struct io_spec *ret)
 {
-    *ret = (struct io_spec){.yaml = strdup(yaml),
-                            .root = strdup(job->checkpoint.dir ? job->checkpoint.dir : ""),
-                            .cache = strdup(job->data.cache ? job->data.cache : ""),
-                            .data_hash = strdup(job->data.train_hash ? job->data.train_hash : ""),
-                            .orphan_ms = job->run.orphan_seconds * 1000};
-    return ret->yaml && ret->root && ret->cache && ret->data_hash ? OK : ERR_NOMEM;
+    *ret = (struct io_spec){.yaml = strdup(from->yaml),
+                            .root = strdup(from->root),
+                            .cache = strdup(from->cache),
+                            .data_hash = strdup(from->data_hash),
+                            .resume_from = strdup(from->resume_from),
+                            .orphan_ms = from->orphan_ms};
+    if (ret->yaml && ret->root && ret->cache && ret->data_hash && ret->resume_from)
+        return OK;
+    io_spec_fini(ret);
+    return ERR_NOMEM;
+}
+
+static char *or_empty(char *text)
+{
+    return text ? text : (char *)(uintptr_t) "";
+}
+
+static err_t spec_take(const struct job_spec *job, const char *yaml, struct io_spec *ret)
+{
+    const struct io_spec s = {.yaml = (char *)(uintptr_t)yaml,
+                              .root = or_empty(job->checkpoint.dir),
+                              .cache = or_empty(job->data.cache),
+                              .data_hash = or_empty(job->data.train_hash),
+                              .resume_from = or_empty(job->checkpoint.resume_from),
+                              .orphan_ms = job->run.orphan_seconds * 1000};
+    return io_spec_copy(&s, ret);
 }
 
 err_t io_spec_parse(struct io_spec *s, const char *yaml, struct why *why)
@@ -33,12 +55,12 @@ err_t io_spec_parse(struct io_spec *s, const char *yaml, struct why *why)
     err_t err = job_parse("job", yaml, strlen(yaml), NULL, 0, &job, why);
     if (err)
         return err;
-    err = spec_copy(&job, yaml, &next);
+    err = spec_take(&job, yaml, &next);
     job_fini(&job);
     if (!err && next.root[0] != '/')
         err = why_set(why, ERR_INVALID, "checkpoint.dir is \"%s\": it must be an absolute path", next.root);
     else if (err)
-        why_set(why, err, "out of memory for the job's spec");
+        return why_set(why, err, "out of memory for the job's spec");
     if (err) {
         io_spec_fini(&next);
         return err;
@@ -61,4 +83,35 @@ err_t io_spec_vocab(const char *cache, const char *hash, struct buf *ret, struct
     err = text ? buf_append(ret, text, len) : OK;
     data_close(d);
     return err;
+}
+
+/* OK without a text if the checkpoint has no such file, or there is no checkpoint. */
+static err_t hf_read(const char *dir, struct buf *ret, struct why *why)
+{
+    struct ckpt *c;
+    err_t err = ckpt_open(dir, &c, why);
+    if (err)
+        return err == ERR_NOTFOUND ? OK : err;
+    err = ckpt_small_file(c, CKPT_HF_FILE, ret, why);
+    ckpt_close(c);
+    return err == ERR_NOTFOUND ? OK : err;
+}
+
+err_t io_spec_hf(const struct io_spec *s, int64_t step, struct buf *ret, struct why *why)
+{
+    struct ckpt_info *list;
+    char dir[PATH_MAX];
+    int64_t newest = -1;
+    int n;
+    err_t err = ckpt_scan(s->root, &list, &n, why);
+    if (err)
+        return err;
+    for (int i = 0; i < n; i++)
+        if (list[i].step < step && list[i].step > newest)
+            newest = list[i].step;
+    free(list);
+    if (newest < 0)
+        return s->resume_from[0] ? hf_read(s->resume_from, ret, why) : OK;
+    err = ckpt_step_dir(s->root, newest, dir, sizeof(dir));
+    return err ? why_set(why, err, "%s: the path is too long", s->root) : hf_read(dir, ret, why);
 }

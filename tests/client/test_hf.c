@@ -129,8 +129,8 @@ TEST(configs_that_are_read)
 
 /* ---- complete models ---- */
 
-/* A folder with config.json and random tensors of the model, as Hugging Face would write it. `change` may alter the list
- * before it is written; its names are freed. */
+/* A folder with config.json and random tensors of the model, as Hugging Face would write it. `change` may alter the
+ * list before it is written; its names are freed. */
 struct hf_folder {
     struct safetensor list[64];
     int n;
@@ -337,4 +337,159 @@ TEST(folders_that_do_not_fit)
     refuse(&in, "is I32; dtd reads F32, F16, BF16 and F64");
     struct stat st;
     assert_int_not_equal(stat(in.out, &st), 0); /* a refused import leaves no files */
+}
+
+/* ---- contradictions in a folder ---- */
+
+static void file_write(const char *dir, const char *name, const char *text)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    assert_ok(file_replace(path, text, strlen(text), 0644));
+}
+
+static void import_warns(const struct hf_import *in, const char *part)
+{
+    struct hf_done done;
+    struct why why = {0};
+    if (hf_import(in, &done, &why))
+        fail_msg("%s", why.text);
+    if (!part)
+        assert_int_equal(done.n_warnings, 0);
+    else if (done.n_warnings != 1 || !strstr(done.warnings[0], part))
+        fail_msg("%d warnings, \"%s\", not \"%s\"", done.n_warnings, done.warnings[0], part);
+}
+
+/* Two files hold a tensor: the index decides which copy counts. */
+TEST(a_stale_copy_is_ignored)
+{
+    static const char *const names[] = {"model.norm.weight", "model.embed_tokens.weight"};
+    struct hf_folder f, copy = {.n = 0};
+    struct buf index = {0};
+    char path[PATH_MAX], moved[PATH_MAX];
+    folder_list(&llama, 32, &f);
+    assert_ok(buf_printf(&index, "{\"weight_map\": {"));
+    for (int i = 0; i < f.n; i++)
+        assert_ok(buf_printf(&index, "\"%s\": \"a.safetensors\", ", f.list[i].name));
+    assert_ok(buf_printf(&index, "\"model.rotary_emb.inv_freq\": \"b.safetensors\"}}"));
+    char *dir = folder_write("theirs", "{" LLAMA "}", &f), *other;
+    for (size_t i = 0; i < 2; i++) {
+        int64_t rows = i ? 256 : 32, columns = i ? 32 : 1;
+        copy.list[copy.n++] = (struct safetensor){
+            .name = strdup(names[i]), .dtype = DT_F32, .ndim = (int)i + 1, .shape = {rows, columns}};
+    }
+    copy.list[copy.n++] =
+        (struct safetensor){.name = strdup("model.rotary_emb.inv_freq"), .dtype = DT_F32, .ndim = 1, .shape = {4}};
+    other = folder_write("other", "{}", &copy);
+    snprintf(path, sizeof(path), "%s/model.safetensors", dir);
+    snprintf(moved, sizeof(moved), "%s/a.safetensors", dir);
+    assert_int_equal(rename(path, moved), 0);
+    snprintf(path, sizeof(path), "%s/model.safetensors", other);
+    snprintf(moved, sizeof(moved), "%s/b.safetensors", dir);
+    assert_int_equal(rename(path, moved), 0);
+    file_write(dir, "model.safetensors.index.json", (const char *)index.data);
+    struct hf_done done;
+    struct why why = {0};
+    const struct hf_import in = {.dir = dir, .out = path_of("out")};
+    if (hf_import(&in, &done, &why))
+        fail_msg("%s", why.text);
+    assert_int_equal(done.n_warnings, 2);
+    assert_non_null(
+        strstr(done.warnings[0], "b.safetensors has a copy of model.embed_tokens.weight, which is ignored"));
+    /* the values are those of a.safetensors */
+    struct hf_done back;
+    const struct hf_export ex = {.step_dir = done.path, .dir = path_of("back"), .shard_bytes = HF_SHARD_BYTES};
+    assert_ok(hf_export(&ex, &back, &why));
+    snprintf(path, sizeof(path), "%s/a.safetensors", dir);
+    snprintf(moved, sizeof(moved), "%s/model.safetensors", dir);
+    assert_int_equal(rename(path, moved), 0);
+    check_same_tensors(dir, ex.dir);
+    buf_fini(&index);
+}
+
+#define FOUR_BYTES 256 + 4
+
+/* A tokenizer.json of the 256 bytes, one merge and an added token. The merge joins two letters. */
+static void tokenizer_write(const char *dir, const char *name, const char *left, const char *right)
+{
+    static const char *const own =
+        "!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~";
+    json_t *vocab = json_object();
+    int n = 0;
+    for (const char *p = own; *p; p++)
+        json_object_set_new(vocab, (char[]){*p, '\0'}, json_integer(n++));
+    for (int c = 161; c < 256 + 68; c++) { /* the other bytes, as characters of two bytes in UTF-8 */
+        char text[] = {(char)(0xc0 | c >> 6), (char)(0x80 | (c & 63)), '\0'};
+        if (c != 173)
+            json_object_set_new(vocab, text, json_integer(n++));
+    }
+    assert_int_equal(n, 256);
+    char joined[8], merge[8];
+    snprintf(joined, sizeof(joined), "%s%s", left, right);
+    snprintf(merge, sizeof(merge), "%s %s", left, right);
+    json_object_set_new(vocab, joined, json_integer(256));
+    json_t *root =
+        json_pack("{s:{s:s, s:o, s:[s]}, s:{s:s}, s:[{s:i, s:s}]}", "model", "type", "BPE", "vocab", vocab, "merges",
+                  merge, "pre_tokenizer", "type", "ByteLevel", "added_tokens", "id", 257, "content", "<|end|>");
+    char *text = json_dumps(root, 0);
+    assert_non_null(text);
+    file_write(dir, name, text);
+    free(text);
+    json_decref(root);
+}
+
+TEST(the_tokenizer_of_the_folder)
+{
+    static const char llama_job[] = "dim: 32, layers: 2, heads: 4, kv_heads: 2, ffn: 48, norm_eps: 1e-5";
+    struct job_model m = llama;
+    struct hf_folder f;
+    struct hf_import in = {.dir = NULL};
+    char rest[PATH_MAX + 100];
+    m.vocab = FOUR_BYTES;
+    folder_list(&m, 32, &f);
+    char *dir = folder_write("theirs",
+                             "{\"model_type\": \"llama\", \"hidden_size\": 32, \"num_hidden_layers\": 2, "
+                             "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+                             "\"intermediate_size\": 48, \"vocab_size\": 260, \"rms_norm_eps\": 1e-5}",
+                             &f);
+    tokenizer_write(dir, "tokenizer.json", "a", "b");
+    in.dir = dir;
+    in.out = path_of("out");
+    import_warns(&in, NULL);
+    in.job = job_write("bytes.yaml", llama_job, "");
+    refuse(&in, "data.tokenizer is bytes, but the model was trained with ");
+    tokenizer_write(test_tmpdir(), "other.json", "a", "c");
+    in.job = job_write("other.yaml", llama_job, ", tokenizer: bpe, tokenizer_files: [other.json]");
+    refuse(&in, "other.json is another tokenizer than ");
+    snprintf(rest, sizeof(rest), ", tokenizer: bpe, tokenizer_files: [%s/tokenizer.json]", dir);
+    in.job = job_write("same.yaml", llama_job, rest);
+    import_warns(&in, NULL);
+    /* Another file of the folder gives a token an id that tokenizer.json does not. */
+    in.job = NULL;
+    in.out = path_of("out2");
+    file_write(dir, "added_tokens.json", "{\"<|end|>\": 257, \"<|pad|>\": 258}");
+    refuse(&in, "gives \"<|pad|>\" the id 258, but tokenizer.json does not");
+    file_write(dir, "added_tokens.json", "{\"<|end|>\": 258}");
+    refuse(&in, "gives \"<|end|>\" the id 258");
+    file_write(dir, "added_tokens.json", "{\"<|end|>\": 257}");
+    file_write(dir, "tokenizer_config.json", "{\"added_tokens_decoder\": {\"258\": {\"content\": \"<|end|>\"}}}");
+    refuse(&in, "\"<|end|>\" has the id 258 in tokenizer_config.json and 257 in added_tokens.json");
+    file_write(dir, "tokenizer_config.json", "{}");
+    /* vocab.json and merges.txt beside it: the same tokenizer needs no word, another one is mentioned. */
+    struct buf json = {0};
+    char path[PATH_MAX];
+    json_error_t error;
+    snprintf(path, sizeof(path), "%s/tokenizer.json", dir);
+    assert_ok(file_read(path, 1 << 20, &json));
+    json_t *root = json_loadb((const char *)json.data, json.len, 0, &error);
+    char *vocab = json_dumps(json_object_get(json_object_get(root, "model"), "vocab"), 0);
+    file_write(dir, "vocab.json", vocab);
+    file_write(dir, "merges.txt", "#version: 0.2\na b\n");
+    import_warns(&in, NULL);
+    file_write(dir, "merges.txt", "#version: 0.2\n");
+    in.out = path_of("out3");
+    import_warns(&in, "tokenizer.json is read, as transformers does; vocab.json and merges.txt describe another");
+    free(vocab);
+    json_decref(root);
+    buf_fini(&json);
 }

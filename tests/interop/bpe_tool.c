@@ -1,6 +1,7 @@
-/* bpe_tool [--respelled] FILE [FILE] <texts >ids: reads texts as a u32 length and bytes; writes ids as a u32 count and a
- * u32 each, in the machine's byte order. It fails if a text that is fed in small chunks gets other ids, or if decoding
- * gives another text; with --respelled the second check is left out, because a token decodes to another spelling. */
+/* bpe_tool [--respelled] FILE [FILE] <texts >ids: reads texts as a u32 length and bytes; writes ids as a u32 count and
+ * a u32 each, in the machine's byte order. It fails if a text that is fed in small chunks gets other ids, or if
+ * decoding gives another text; with --respelled the second check is left out, because a token decodes to another
+ * spelling. */
 #include "common/data/data.h"
 #include "common/data/tokenizer.h"
 

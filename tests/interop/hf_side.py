@@ -9,8 +9,10 @@ import tempfile
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models as tokenizer_models, pre_tokenizers, trainers
+from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig,
+                          LlamaForCausalLM)
 
 DTCTL, LOGITS = sys.argv[1:]
 
@@ -100,12 +102,98 @@ def check(name, model, folder):
                  load_file(folder + "/half/model.safetensors"))
     model.half().save_pretrained(folder + "/f16")
     run("ckpt", "import", folder + "/f16", folder + "/of-f16")
-    run("ckpt", "export", folder + "/of-f16", folder + "/f32")
+    run("ckpt", "export", folder + "/of-f16", folder + "/f32", "--dtype", "float32")
     same_tensors(name + ", of float16", {k: v.float() for k, v in load_file(folder + "/f16/model.safetensors").items()},
                  load_file(folder + "/f32/model.safetensors"))
 
 
+# ---- what else is in a folder ----
+
+
+def tokenizer():
+    """Trained on this file."""
+    t = Tokenizer(tokenizer_models.BPE())
+    t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    t.train([__file__], trainers.BpeTrainer(vocab_size=400, special_tokens=["<|endoftext|>"], show_progress=False,
+                                            initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    return t
+
+
+def small(arch, vocab, **kw):
+    torch.manual_seed(5)
+    if arch == "gpt2":
+        return shaken(GPT2LMHeadModel(GPT2Config(vocab_size=vocab, n_positions=64, n_embd=48, n_layer=2, n_head=4, **kw)))
+    return shaken(LlamaForCausalLM(LlamaConfig(vocab_size=vocab, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                                               num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, **kw)))
+
+
+def equal(what, a, b):
+    if a != b:
+        sys.exit("%s: %r is not %r" % (what, a, b))
+
+
+TEXTS = ["<|im_start|>user\nhello<|im_end|>\n", "def tokenizer():\n    return 1999", " <|endoftext|> the end", "[PAD][PAD]"]
+
+
+def same_ids(what, folder, tok):
+    """transformers opens the exported folder and encodes as the original tokenizer did."""
+    theirs = AutoTokenizer.from_pretrained(folder)
+    for text in TEXTS:
+        equal("%s: ids of %r" % (what, text), theirs(text, add_special_tokens=False).input_ids,
+              tok.encode(text, add_special_tokens=False).ids)
+
+
+def round_trip(arch, form, folder):
+    """Out of a folder with a tokenizer in this form and back: nothing of config.json, the small files and the ids is lost."""
+    tok, theirs = tokenizer(), "%s/%s-%s" % (folder, arch, form)
+    kw = dict(bos_token_id=5, eos_token_id=6)
+    if arch == "llama":
+        kw.update(max_position_embeddings=8192, eos_token_id=[6, 7], rope_theta=5e5)
+    added = ["<|im_start|>", "<|im_end|>", "[PAD]"] if form != "plain pair" else []
+    model = small(arch, tok.get_vocab_size() + len(added), **kw).bfloat16()
+    model.save_pretrained(theirs)
+    if form != "json":
+        tok.model.save(theirs)
+    tok.add_special_tokens([AddedToken(t) for t in added])
+    if form == "json":
+        tok.save(theirs + "/tokenizer.json")
+        json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"},
+                  open(theirs + "/tokenizer_config.json", "w"))
+    elif added:
+        json.dump({t: tok.token_to_id(t) for t in added}, open(theirs + "/added_tokens.json", "w"))
+    open(theirs + "/chat_template.jinja", "w").write("{{ messages }}\n")
+    what, ours, back = "%s, %s" % (arch, form), theirs + "-in", theirs + "-out"
+    equal(what + ": warnings", json.loads(run("ckpt", "import", theirs, ours, "-o", "json"))["warnings"], [])
+    run("ckpt", "export", ours, back)
+    same_ids(what, back, tok)
+    a, b = (AutoConfig.from_pretrained(x).to_dict() for x in (theirs, back))
+    equal(what + ": config.json", {k: v for k, v in a.items() if k != "_name_or_path"},
+          {k: v for k, v in b.items() if k != "_name_or_path"})
+    for name in ("generation_config.json", "chat_template.jinja", "tokenizer_config.json"):
+        if os.path.exists(theirs + "/" + name):
+            equal(what + ": " + name, open(theirs + "/" + name).read(), open(back + "/" + name).read())
+    same_tensors(what, load_file(theirs + "/model.safetensors"), load_file(back + "/model.safetensors"))
+
+
+def heads(folder):
+    """A head that differs from the embedding it is said to be tied to counts, as in transformers; wrappers' prefixes do not."""
+    tok, theirs = tokenizer(), folder + "/head"
+    small("llama", 256, tie_word_embeddings=True).save_pretrained(theirs)
+    t = load_file(theirs + "/model.safetensors")
+    t["lm_head.weight"] = torch.randn_like(t["model.embed_tokens.weight"])
+    save_file({"_orig_mod.module." + k: v for k, v in t.items()}, theirs + "/model.safetensors")
+    done = json.loads(run("ckpt", "import", theirs, folder + "/head-in", "-o", "json"))
+    equal("warnings", ["ties the head" in w for w in done["warnings"]], [True])
+    save_file(t, theirs + "/model.safetensors", metadata={"format": "pt"})
+    same_logits("a head of its own", AutoModelForCausalLM.from_pretrained(theirs).eval(), done["path"])
+
+
 def main():
+    with tempfile.TemporaryDirectory() as folder:
+        for arch in ("gpt2", "llama"):
+            for form in ("json", "plain pair", "pair with added tokens"):
+                round_trip(arch, form, folder)
+        heads(folder)
     for name, model in models():
         with tempfile.TemporaryDirectory() as folder:
             check(name, shaken(model), folder)

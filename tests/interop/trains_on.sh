@@ -26,3 +26,15 @@ hashes "$tmp/whole/step-40" >"$tmp/a"
 hashes "$tmp/on/step-40" >"$tmp/b"
 cmp "$tmp/a" "$tmp/b" || fail "other tensors than the whole run"
 echo "$(wc -l <"$tmp/a") tensors equal after going on from torch's checkpoint"
+
+# The files of an imported model that training does not change are in every checkpoint that descends from it.
+"$DTD_TORCH_PYTHON" - "$tmp/hf" 2>/dev/null <<'X' || skip "no transformers"
+import sys
+from transformers import GPT2Config, GPT2LMHeadModel
+GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=32, n_embd=32, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2)).save_pretrained(sys.argv[1])
+X
+dtctl ckpt import "$tmp/hf" "$tmp/in" >/dev/null
+dtctl resume "$tmp/in" --steps 2 --set "data.train=[$DTD_SOURCE/README.md]" --set checkpoint.every=1 >/dev/null
+dtctl ckpt export "$tmp/in" "$tmp/out" >/dev/null
+cmp "$tmp/hf/generation_config.json" "$tmp/out/generation_config.json" || fail "generation_config.json was lost in training"
+[ "$(jq .eos_token_id "$tmp/out/config.json")" = 2 ] || fail "eos_token_id was lost in training"

@@ -359,6 +359,40 @@ TEST(the_vocab_file_makes_the_tokenizer_again)
     small_free(s);
 }
 
+/* A pair and the tokenizer.json that is made of it are the same; an added token makes another, and cuts the text. */
+TEST(a_pair_becomes_a_tokenizer_json)
+{
+    const struct tokenizer_added chat = {.content = "<|im_start|>", .id = SMALL_END_ID + 1, .special = true};
+    const struct tokenizer_added wrong = {.content = "<|im_start|>", .id = 7};
+    struct small *s = small_new();
+    struct tokenizer *pair = of_pair(s), *same, *more;
+    struct buf json = {0}, longer = {0};
+    struct why why = {0};
+    size_t len;
+    const void *file = tokenizer_vocab_file(pair, &len);
+    assert_ok(tokenizer_pair_json(file, len, NULL, 0, &json, &why));
+    same = of_json(&json);
+    assert_true(tokenizer_same(pair, same) && tokenizer_same(same, pair));
+    assert_ok(tokenizer_pair_json(file, len, &chat, 1, &longer, &why));
+    more = of_json(&longer);
+    assert_false(tokenizer_same(pair, more) || tokenizer_same(more, pair));
+    check_cut(more, "the" SMALL_END "<|im_start|>the", "the|" SMALL_END "|<|im_start|>|the");
+    assert_err(ERR_INVALID, tokenizer_pair_json(file, len, &wrong, 1, &longer, &why));
+    assert_non_null(strstr(why.text, "another token has its id 7 already"));
+    s->merges.len -= 1; /* without the last merge */
+    while (s->merges.len && s->merges.data[s->merges.len - 1] != '\n')
+        s->merges.len--;
+    tokenizer_free(same);
+    same = of_pair(s);
+    assert_false(tokenizer_same(pair, same) || tokenizer_same(same, pair));
+    buf_fini(&json);
+    buf_fini(&longer);
+    tokenizer_free(more);
+    tokenizer_free(same);
+    tokenizer_free(pair);
+    small_free(s);
+}
+
 /* ---- faults ---- */
 
 static void refuse_pair(const char *vocab, const char *merges, const char *part)
