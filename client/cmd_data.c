@@ -16,7 +16,7 @@ struct data_args {
     char **files, *tokenizer_files[2];
     int n_files, n_tokenizer_files;
     enum tokenizer_kind tokenizer;
-    bool lowercase;
+    bool lowercase, raw;
     const char *cache, *vocab_from;
 };
 
@@ -29,6 +29,8 @@ static const struct argp_option prepare_options[] = {
     {"tokenizer-file", 'f', "FILE", 0,
      "bpe only: a tokenizer.json; or, given twice, vocab.json and merges.txt (Hugging Face's formats)", 0},
     {"lowercase", 'l', 0, 0, "words only: fold A-Z to a-z", 0},
+    {"raw", 'r', 0, 0, "Accept files that are no text (compressed, UTF-16, numbers) and take their bytes as they are",
+     0},
     {"vocab-from", 'v', "HASH", 0,
      "words and bpe only: use the vocabulary of another prepared set (for validation data)", 0},
     {0}};
@@ -91,6 +93,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case 'l':
         a->lowercase = true;
         return 0;
+    case 'r':
+        a->raw = true;
+        return 0;
     case 'v':
         a->vocab_from = arg;
         return 0;
@@ -142,18 +147,21 @@ static int prepare(struct data_args *args)
 {
     struct out_progress progress;
     struct why why = {0};
-    char cwd[PATH_MAX], hash[65], **paths;
+    char cwd[PATH_MAX], repeated[PATH_MAX], hash[65], **paths;
     int n;
     if (!getcwd(cwd, sizeof(cwd)))
         return command_complain(EXIT_ERROR, "the current folder does not exist any more");
-    err_t err = data_resolve(cwd, args->files, args->n_files, &paths, &n, &why);
+    err_t err = data_resolve(cwd, args->files, args->n_files, &paths, &n, repeated, &why);
     if (err)
         return command_fail(err, &why);
+    if (repeated[0])
+        fprintf(stderr, "dtctl: warning: %s is named more than once; it is read once\n", repeated);
     out_progress_init(&progress, stderr);
     const struct data_prepare p = {.files = paths,
                                    .n_files = n,
                                    .tokenizer = args->tokenizer,
                                    .lowercase = args->lowercase,
+                                   .raw = args->raw,
                                    .tokenizer_files = args->tokenizer_files,
                                    .n_tokenizer_files = args->n_tokenizer_files,
                                    .vocab_from = args->vocab_from,

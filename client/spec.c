@@ -38,16 +38,18 @@ static err_t folder_of(const char *file, char ret[PATH_MAX], struct why *why)
     return OK;
 }
 
-/* Replaces a list of globs by the list of files that match. */
-static err_t files_resolve(const char *folder, char ***files, int *n, struct why *why)
+/* Replaces a list of globs by the list of files that match. `what`: the key, for errors and the warning. */
+static err_t files_resolve(const char *what, const char *folder, char ***files, int *n, struct why *why)
 {
-    char **found;
+    char **found, repeated[PATH_MAX];
     int n_found;
     if (!*n)
         return OK;
-    err_t err = data_resolve(folder, *files, *n, &found, &n_found, why);
+    err_t err = data_resolve(folder, *files, *n, &found, &n_found, repeated, why);
     if (err)
-        return err;
+        return why_prefix(why, err, "%s", what);
+    if (repeated[0])
+        fprintf(stderr, "dtctl: warning: %s: %s is named more than once; it is read once\n", what, repeated);
     data_paths_free(*files, *n);
     *files = found;
     *n = n_found;
@@ -56,19 +58,16 @@ static err_t files_resolve(const char *folder, char ***files, int *n, struct why
 
 err_t spec_resolve_tokenizer(struct job_spec *job, const char *folder, struct why *why)
 {
-    err_t err = files_resolve(folder, &job->data.tokenizer_files, &job->data.n_tokenizer_files, why);
-    return err ? why_prefix(why, err, "data.tokenizer_files") : OK;
+    return files_resolve("data.tokenizer_files", folder, &job->data.tokenizer_files, &job->data.n_tokenizer_files, why);
 }
 
 err_t spec_resolve(struct job_spec *job, const char *folder, struct why *why)
 {
+    struct job_data *d = &job->data;
     err_t err = job_paths_resolve(job, folder, why);
-    if (!err && (err = files_resolve(folder, &job->data.train, &job->data.n_train, why)))
-        why_prefix(why, err, "data.train");
-    if (!err && (err = files_resolve(folder, &job->data.valid, &job->data.n_valid, why)))
-        why_prefix(why, err, "data.valid");
-    if (!err && (err = files_resolve(folder, &job->data.test, &job->data.n_test, why)))
-        why_prefix(why, err, "data.test");
+    err = err ? err : files_resolve("data.train", folder, &d->train, &d->n_train, why);
+    err = err ? err : files_resolve("data.valid", folder, &d->valid, &d->n_valid, why);
+    err = err ? err : files_resolve("data.test", folder, &d->test, &d->n_test, why);
     return err ? err : spec_resolve_tokenizer(job, folder, why);
 }
 
@@ -161,6 +160,7 @@ static err_t set_prepare(const struct job_spec *job, const struct data_files *f,
                                    .n_files = f->n,
                                    .tokenizer = job->data.tokenizer,
                                    .lowercase = job->data.lowercase,
+                                   .raw = job->data.raw,
                                    .tokenizer_files = job->data.tokenizer_files,
                                    .n_tokenizer_files = job->data.n_tokenizer_files,
                                    .vocab_from = job->data.tokenizer != TOKENIZER_BYTES ? f->vocab_from : NULL,

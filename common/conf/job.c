@@ -173,6 +173,9 @@ static const struct schema_row rows[] = {
            "Tokenizer files in Hugging Face format (bpe): vocab.json and merges.txt, or tokenizer.json. Paths as in "
            "data.train. A resumed job may name other paths if the content is the same.")},
     {BOOL(data.lowercase, "false", FIXED, "Convert A-Z to a-z before tokenization (words).")},
+    {BOOL(data.raw, "false", FREE,
+          "Accept files that are no text (compressed, UTF-16, token ids, tables) and train on their bytes as they are. "
+          "Without it they are refused.")},
     {TEXT(data.cache, check_path_or_none, "\"\"", FREE,
           "Folder for tokenized data. \"\": dtd/data in the user's cache folder (XDG_CACHE_HOME, or ~/.cache).")},
     {TEXT(data.train_hash, check_hash, "\"\"", FIXED,
@@ -243,7 +246,8 @@ static const struct schema_row rows[] = {
     {ENUM(parallel.schedule, pipe_names, "1f1b", FREE,
           "Pipeline schedule. file: take the schedule from parallel.schedule_csv.")},
     {TEXT(parallel.schedule_csv, NULL, "\"\"", FREE,
-          "Pipeline schedule as CSV text, one line per pipeline rank (schedule file; format: docs/internals/schedules.md).")},
+          "Pipeline schedule as CSV text, one line per pipeline rank (schedule file; format: "
+          "docs/internals/schedules.md).")},
     {INT(parallel.chunks, 1, 64, "1", FREE, "Model stages per pipeline rank (interleaved, file).")},
     {INT(parallel.prefetch, 0, 64, "1", FREE,
          "Number of layers whose parameters are all-gathered ahead of their use (ZeRO 3).")},
@@ -273,7 +277,8 @@ static const struct schema_row rows[] = {
 
     RUN_ROWS,
     {TEXT(run.algorithms, check_path_or_none, "\"\"", FREE,
-          "The file that keeps which algorithm each product uses, or a folder of such files (cuda; docs/internals/kernels.md). A "
+          "The file that keeps which algorithm each product uses, or a folder of such files (cuda; "
+          "docs/internals/kernels.md). A "
           "product that is not in it is timed once and added, so that every job with the file computes the same bits. "
           "Empty: the folder algorithms in data.cache. none: nothing is timed.")},
 };

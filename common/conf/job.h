@@ -49,6 +49,7 @@ struct job_data {
     char **tokenizer_files; /* bpe: vocab.json and merges.txt, or tokenizer.json; resolved like train */
     int n_tokenizer_files;
     bool lowercase;
+    bool raw;    /* take files that are no text as they are */
     char *cache; /* folder for prepared data sets; "": in the user's cache */
     /* Names of the prepared data sets, set by the client at submit; "": none yet. */
     char *train_hash, *valid_hash, *test_hash;

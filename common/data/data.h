@@ -62,10 +62,11 @@ NODISCARD err_t tokenizer_decode(const struct tokenizer *t, int32_t id, struct b
 /* Expands patterns (glob(7); relative ones start at `dir`, which is absolute) to absolute paths of regular files,
  * sorted by byte value and unique; folders are skipped. Symbolic links are followed and keep their names. A pattern
  * that is the exact name of a file means that file. ERR_NOTFOUND: the sentence names a pattern without a match.
- * ERR_INVALID: it names a file whose name is not UTF-8. The caller owns ret_paths and its strings: it moves them into a
- * job_spec, or calls data_paths_free. */
+ * ERR_INVALID: it names a file whose name is not UTF-8. ret_repeated (of PATH_MAX bytes, or NULL): a file that more
+ * than one pattern names and that is listed once; "": none. The caller owns ret_paths and its strings: it moves them
+ * into a job_spec, or calls data_paths_free. */
 NODISCARD err_t data_resolve(const char *dir, char *const *patterns, int n, char ***ret_paths, int *ret_n,
-                             struct why *why);
+                             char *ret_repeated, struct why *why);
 void data_paths_free(char **paths, int n);
 
 struct data_prepare {
@@ -73,6 +74,7 @@ struct data_prepare {
     int n_files;
     enum tokenizer_kind tokenizer;
     bool lowercase;
+    bool raw;                     /* accept files that are no text (compressed, UTF-16, numbers) */
     char *const *tokenizer_files; /* bpe: as tokenizer_bpe_files takes them, unless vocab_from is given */
     int n_tokenizer_files;
     const char *vocab_from; /* words, bpe: hash of the prepared set whose vocabulary is used (validation data); NULL:
@@ -83,7 +85,7 @@ struct data_prepare {
     int64_t shard_tokens; /* maximum tokens per shard; 0: 2^30. Not part of the hash, because the data is the same */
 };
 /* Creates the set atomically, unless it exists already, possibly by another process. ret_hash: 64 hex digits and a NUL.
- * ERR_NOTFOUND: the sentence names a missing file. ERR_INVALID: the set would be empty. */
+ * ERR_NOTFOUND: the sentence names a missing file. ERR_INVALID: the set would be empty, or a file is no text. */
 NODISCARD err_t data_prepare(const struct data_prepare *p, char ret_hash[65], struct why *why);
 
 /* ---- reading ---- */

@@ -8,6 +8,7 @@
 #include "common/data/cache.h"
 #include "common/data/data.h"
 #include "common/data/index.h"
+#include "common/data/not_text.h"
 #include "common/data/sha.h"
 #include "common/data/shard.h"
 #include "common/data/tokenizer.h"
@@ -66,11 +67,33 @@ static void report(struct preparation *x, int64_t bytes)
         x->p->progress(x->done, x->total, x->p->arg);
 }
 
+static size_t count_nuls(const uint8_t *data, size_t len)
+{
+    const uint8_t *end = data + len;
+    size_t n = 0;
+    for (; (data = memchr(data, '\0', (size_t)(end - data))); data++)
+        n++;
+    return n;
+}
+
+/* Refuses a file that is no text, judged by its first piece. */
+static err_t check_text(struct preparation *x, const char *path, const uint8_t *data, size_t len)
+{
+    const char *text =
+        x->p->raw ? NULL : not_text(data, len < NOT_TEXT_BYTES ? len : NOT_TEXT_BYTES, count_nuls(data, len), len);
+    return text ? why_set(x->why, ERR_INVALID,
+                          "%s: %s. Set data.raw to true (dtctl data prepare: --raw) to train on its "
+                          "bytes as they are",
+                          path, text)
+                : OK;
+}
+
 /* Passes the bytes of fd to the hash and the sink. Adds a newline if the text does not end with one, so that the last
  * line of a file and the first line of the next stay separate. */
 static err_t read_pieces(struct preparation *x, int fd, const char *path, struct sha *sha, sink_fn *sink, void *arg)
 {
     uint8_t last = '\n';
+    bool first = true;
     for (;;) {
         ssize_t n = read(fd, x->piece, PIECE);
         if (n < 0 && errno == EINTR)
@@ -79,7 +102,11 @@ static err_t read_pieces(struct preparation *x, int fd, const char *path, struct
             return fail_file(x, path, errno);
         if (n == 0)
             break;
-        err_t err = sha_add(sha, x->piece, (size_t)n);
+        err_t err = first ? check_text(x, path, x->piece, (size_t)n) : OK;
+        if (err)
+            return err;
+        first = false;
+        err = sha_add(sha, x->piece, (size_t)n);
         if (err)
             return fail(x, err);
         last = x->piece[n - 1];

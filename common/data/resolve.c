@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <glob.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,23 +127,30 @@ static int compare(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static void sort_unique(struct paths *p)
+/* ret_repeated: the first path that is listed more than once; "": none. */
+static void sort_unique(struct paths *p, char *ret_repeated)
 {
     int n = 0;
     if (p->n)
         qsort(p->list, (size_t)p->n, sizeof(*p->list), compare);
     for (int i = 0; i < p->n; i++) {
-        if (n && strcmp(p->list[n - 1], p->list[i]) == 0)
-            free(p->list[i]);
-        else
+        if (!n || strcmp(p->list[n - 1], p->list[i]) != 0) {
             p->list[n++] = p->list[i];
+            continue;
+        }
+        if (ret_repeated && !ret_repeated[0])
+            snprintf(ret_repeated, PATH_MAX, "%s", p->list[i]);
+        free(p->list[i]);
     }
     p->n = n;
 }
 
-err_t data_resolve(const char *dir, char *const *patterns, int n, char ***ret_paths, int *ret_n, struct why *why)
+err_t data_resolve(const char *dir, char *const *patterns, int n, char ***ret_paths, int *ret_n, char *ret_repeated,
+                   struct why *why)
 {
     struct paths p = {0};
+    if (ret_repeated)
+        ret_repeated[0] = '\0';
     err_t err = dir[0] == '/' ? OK : why_set(why, ERR_INVALID, "%s: the folder must be an absolute path", dir);
     for (int i = 0; !err && i < n; i++) {
         bool done = false;
@@ -154,7 +162,7 @@ err_t data_resolve(const char *dir, char *const *patterns, int n, char ***ret_pa
         data_paths_free(p.list, p.n);
         return err;
     }
-    sort_unique(&p);
+    sort_unique(&p, ret_repeated);
     *ret_paths = p.list;
     *ret_n = p.n;
     return OK;

@@ -87,6 +87,63 @@ TEST(validation_takes_the_training_vocabulary)
     assert_non_null(strstr(why.text, "no vocabulary"));
 }
 
+/* Files that the system's own tools made of a text, and the formats of token ids that nanoGPT and llm.c read. */
+TEST(files_that_are_no_text_are_refused)
+{
+    static const struct {
+        const char *command, *part;
+    } cases[] = {
+        {"gzip -c text > none", "none: it is compressed by gzip; decompress it with gunzip"},
+        {"xz -c text > none", "it is compressed by xz"},
+        {"bzip2 -c text > none", "it is compressed by bzip2"},
+        {"zstd -q -c text > none", "it is compressed by zstd"},
+        {"tar -cf none text", "it is a tar archive"},
+        {"iconv -f UTF-8 -t UTF-16 text > none", "it is UTF-16; convert it with iconv"},
+        {"iconv -f UTF-8 -t UTF-16LE text > none", "it has too many NUL bytes for a text"},
+        {"iconv -f UTF-8 -t UTF-32LE text > none", "it has too many NUL bytes for a text"},
+        {"python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack(\"<256i\", 20240520, *[0] * 255))' > "
+         "none",
+         "it has token ids in the format of llm.c"},
+        {"python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack(\"<4000H\", *[i * 7919 % 50257 for i in "
+         "range(3000)] + [13] * 1000))' > none",
+         "it has too many NUL bytes for a text"},
+        {"cp /bin/sh none", "it is a program"},
+    };
+    struct buf text = {0};
+    char hash[65], command[PATH_MAX + 400], tool[16];
+    int tried = 0;
+    for (int i = 0; i < 400; i++)
+        assert_ok(buf_printf(&text, "Line %d of an ordinary text.\n", i));
+    assert_ok(buf_append(&text, "", 1));
+    file_make_text("text", (const char *)text.data);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char *file = file_path("none");
+        struct why why = {0};
+        sscanf(cases[i].command, "%15s", tool);
+        snprintf(command, sizeof(command), "command -v %s >/dev/null && cd '%s' && %s", tool, test_tmpdir(),
+                 cases[i].command);
+        if (system(command))
+            continue; /* the tool is not installed */
+        tried++;
+        err_t err = prepare((struct data_prepare){0}, 1, &file, hash, &why);
+        if (err != ERR_INVALID || !strstr(why.text, cases[i].part) || !strstr(why.text, "data.raw"))
+            fail_msg("%s: %s: \"%s\"", cases[i].command, err_name(err), why.text);
+        assert_ok(prepare((struct data_prepare){.raw = true}, 1, &file, hash, &why));
+    }
+    assert_true(tried >= 6);
+    buf_fini(&text);
+}
+
+/* Bytes that are unusual in a text do not make it something else. */
+TEST(unusual_texts_are_taken)
+{
+    static const char nuls[] = "a\0b\0\0c\n", latin[] = "d\xe9j\xe0 vu, \xfc" "ber\n", bom[] = "\xef\xbb\xbfText\n";
+    char hash[65], *files[] = {file_make("nuls", nuls, sizeof(nuls) - 1), file_make("latin", latin, sizeof(latin) - 1),
+                               file_make("bom", bom, sizeof(bom) - 1)};
+    struct why why = {0};
+    assert_ok(prepare((struct data_prepare){0}, 3, files, hash, &why));
+}
+
 TEST(the_name_is_the_content)
 {
     char *a[] = {file_make_text("a", "one\n"), file_make_text("b", "two\n")};
@@ -243,6 +300,7 @@ TEST(preparers_at_once_agree)
 {
     static char text[1 << 20];
     enum { PREPARERS = 4 };
+    memset(text, 'a', sizeof(text));
     char *files[] = {file_make("f", text, sizeof(text))};
     int go[2];
     pid_t pids[PREPARERS];
@@ -282,6 +340,7 @@ static void grow_file(int64_t done, int64_t total, void *arg)
 TEST(a_file_that_changes_meanwhile_is_caught)
 {
     static char text[1000000];
+    memset(text, 'a', sizeof(text));
     char *files[] = {file_make("f", text, sizeof(text)), file_make("g", text, 10)};
     char hash[65];
     struct why why = {0};
@@ -305,6 +364,7 @@ static void watch(int64_t done, int64_t total, void *arg)
 TEST(progress_arrives)
 {
     static char text[3000000];
+    memset(text, 'a', sizeof(text));
     char *files[] = {file_make("f", text, sizeof(text))};
     char hash[65];
     int calls = 0;
@@ -322,6 +382,7 @@ TEST(progress_arrives)
 TEST(a_write_that_fails_leaves_nothing)
 {
     static char text[300000];
+    memset(text, 'a', sizeof(text));
     char *files[] = {file_make("f", text, sizeof(text))};
     char hash[65];
     struct why why = {0};

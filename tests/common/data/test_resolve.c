@@ -1,7 +1,7 @@
 /* Patterns and paths. */
 #include "tests/common/data/files.h"
 
-static char **found;
+static char **found, repeated[PATH_MAX];
 static int n_found;
 
 static err_t resolve(const char *dir, struct why *why, int n, const char *const *patterns)
@@ -9,7 +9,7 @@ static err_t resolve(const char *dir, struct why *why, int n, const char *const 
     data_paths_free(found, n_found);
     found = NULL;
     n_found = 0;
-    return data_resolve(dir, (char *const *)patterns, n, &found, &n_found, why);
+    return data_resolve(dir, (char *const *)patterns, n, &found, &n_found, repeated, why);
 }
 #define RESOLVE(dir, why, ...) \
     resolve(dir, why, sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *), (const char *[]){__VA_ARGS__})
@@ -46,8 +46,10 @@ TEST(sorted_unique_absolute)
     struct why why = {0};
     assert_ok(RESOLVE(dir, &why, "*.txt"));
     check_found(4, "in/Z.txt", "in/a.txt", "in/b.txt", "in/link.txt");
+    assert_string_equal(repeated, "");
     assert_ok(RESOLVE(dir, &why, "b.txt", "?.txt", "./a.txt", ".//b.txt"));
     check_found(3, "in/Z.txt", "in/a.txt", "in/b.txt");
+    assert_string_equal(repeated, file_path("in/a.txt"));
     assert_ok(RESOLVE(dir, &why, "*"));
     check_found(5, "in/Z.txt", "in/a.txt", "in/b.txt", "in/link.txt", "in/x[1].md");
     assert_ok(RESOLVE(dir, &why, "*/*.txt", file_path("in/a.txt")));
