@@ -143,15 +143,23 @@ static err_t steps_decide(const struct resume_args *args, const struct job_spec 
                           struct why *why)
 {
     *ret = args->more >= 0 ? step + args->more : args->steps >= 0 ? args->steps : before->train.steps;
-    for (int i = 0; i < args->spec.n_sets; i++)
-        if (args->more < 0 && args->steps < 0 && strncmp(args->spec.sets[i], "train.steps=", 12) == 0)
-            *ret = -1; /* set by the override; spec_change checks it */
+    if (args->more < 0 && args->steps < 0 && spec_args_has(&args->spec, "train.steps"))
+        *ret = -1; /* set by the override; spec_change checks it */
     if (*ret >= 0 && *ret <= step)
         return why_set(why, ERR_INVALID,
                        "the checkpoint is at step %" PRId64 " and train.steps is %" PRId64 ": there is "
                        "nothing to do. Add --more N or --steps N",
                        step, *ret);
     return OK;
+}
+
+/* What an earlier resume decided about its own checkpoint says nothing about this one. */
+static void decisions_forget(const struct spec_args *a, struct job_spec *job)
+{
+    if (!spec_args_has(a, "checkpoint.optimizer"))
+        job->checkpoint.optimizer = OPTIMIZER_AUTO;
+    if (!spec_args_has(a, "checkpoint.map"))
+        spec_map_clear(job);
 }
 
 static err_t spec_change(struct resume_args *args, const struct origin *from, const struct job_spec *before,
@@ -172,6 +180,8 @@ static err_t spec_change(struct resume_args *args, const struct origin *from, co
         args->spec.sets[n++] = workers_set;
     }
     err = job_parse(from->source, (const char *)from->yaml.data, from->yaml.len, args->spec.sets, n, ret, why);
+    if (!err)
+        decisions_forget(&args->spec, ret);
     if (!err && ret->train.steps <= from->step)
         err = why_set(why, ERR_INVALID, "train.steps: %" PRId64 ", but the checkpoint is at step %" PRId64 " already",
                       ret->train.steps, from->step);
@@ -226,9 +236,9 @@ static err_t spec_make(struct resume_args *args, const struct origin *from, stru
     if (!err)
         err = paths_change(from, &before, ret, ret_new_train, why);
     if (!err)
-        err = job_resume_check(&before, ret, why);
+        err = ckpt_rename(ckpt, ret->checkpoint.map, ret->checkpoint.n_map, why);
     if (!err)
-        err = spec_check_model(ret, ckpt, from->step_dir, why);
+        err = spec_check_resume(ret, ckpt, from->step_dir, why);
     if (!err)
         err = spec_check_dir(ret, from->root, why);
     job_fini(&before);
@@ -254,7 +264,8 @@ static err_t origin_open(struct resume_args *args, struct origin *ret, struct ck
     return err;
 }
 
-static int resume_submit(struct resume_args *args, struct origin *from, struct job_spec *job, bool new_train)
+static int resume_submit(struct resume_args *args, struct origin *from, struct ckpt *ckpt, struct job_spec *job,
+                         bool new_train)
 {
     struct out_progress progress;
     struct spec_facts facts = {0};
@@ -266,6 +277,8 @@ static int resume_submit(struct resume_args *args, struct origin *from, struct j
         return command_fail(err, &why);
     out_progress_init(&progress, stderr);
     err = spec_complete(job, new_train, &progress, &facts, &why);
+    if (!err)
+        err = spec_check_vocab(job, ckpt, from->step_dir, &why);
     if (!err)
         err = spec_print(job, &yaml);
     if (err) {
@@ -295,8 +308,8 @@ static int resume_run(struct resume_args *args)
         return command_fail(err, &why);
     }
     err = spec_make(args, &from, ckpt, &job, &new_train, &why);
+    int code = err ? command_refuse(err, &why) : resume_submit(args, &from, ckpt, &job, new_train);
     ckpt_close(ckpt);
-    int code = err ? command_refuse(err, &why) : resume_submit(args, &from, &job, new_train);
     job_fini(&job);
     buf_fini(&from.yaml);
     return code;

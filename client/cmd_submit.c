@@ -57,7 +57,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 /* Checks the checkpoint that the file names (checkpoint.resume_from), and replaces the key by its step folder.
  * ret_root: the folder that holds it; "": the file names none. */
-static err_t resume_check(struct job_spec *job, char ret_root[PATH_MAX], struct why *why)
+static err_t resume_check(struct job_spec *job, bool batch, char ret_root[PATH_MAX], int64_t *ret_step, struct why *why)
 {
     char step[PATH_MAX];
     struct ckpt *ckpt;
@@ -66,43 +66,37 @@ static err_t resume_check(struct job_spec *job, char ret_root[PATH_MAX], struct 
         return OK;
     err_t err = spec_find_step(job->checkpoint.resume_from, -1, step, sizeof(step), ret_root, why);
     if (!err)
-        err = ckpt_open(step, &ckpt, why);
+        err = spec_open_step(job, step, &ckpt, why);
     if (err)
-        return why_prefix(why, err, "checkpoint.resume_from");
-    err = spec_check_model(job, ckpt, step, why);
+        return why_prefix(why, err, batch ? "checkpoint.dir" : "checkpoint.resume_from");
+    *ret_step = ckpt_step(ckpt);
+    err = spec_check_resume(job, ckpt, step, why);
+    if (!err)
+        err = spec_check_vocab(job, ckpt, step, why);
+    if (!err && !batch && job->train.steps <= *ret_step)
+        err = why_set(why, ERR_INVALID,
+                      "train.steps: %" PRId64 ", but %s is at step %" PRId64
+                      " already: there is nothing to do. Set it to more",
+                      job->train.steps, step, *ret_step);
     ckpt_close(ckpt);
     return err ? err : spec_text_set(&job->checkpoint.resume_from, step);
 }
 
 /* With --batch: if an earlier run of this job has left steps in checkpoint.dir, the job resumes from the newest. They
- * are newer than the checkpoint that the file may name. */
-static err_t batch_check(struct job_spec *job, int64_t *ret_step, struct why *why)
+ * are newer than the checkpoint that the file may name, and what the file says about that one is not said about them.
+ */
+static err_t batch_find(struct job_spec *job, bool *ret, struct why *why)
 {
     char step[PATH_MAX], root[PATH_MAX];
-    struct job_spec before = {0};
-    struct buf yaml = {0};
-    struct ckpt *ckpt;
     err_t err = spec_find_step(job->checkpoint.dir, -1, step, sizeof(step), root, why);
+    *ret = !err;
     if (err == ERR_NOTFOUND)
         return OK;
-    if (!err)
-        err = ckpt_open(step, &ckpt, why);
     if (err)
         return why_prefix(why, err, "checkpoint.dir");
-    err = ckpt_small_file(ckpt, CKPT_JOB_FILE, &yaml, why);
-    if (!err)
-        err = job_parse(step, (const char *)yaml.data, yaml.len, NULL, 0, &before, why);
-    if (!err) {
-        err = job_resume_check(&before, job, why);
-        job_fini(&before);
-    }
-    if (!err) {
-        *ret_step = ckpt_step(ckpt);
-        err = spec_text_set(&job->checkpoint.resume_from, step);
-    }
-    ckpt_close(ckpt);
-    buf_fini(&yaml);
-    return err;
+    job->checkpoint.optimizer = OPTIMIZER_AUTO;
+    spec_map_clear(job);
+    return spec_text_set(&job->checkpoint.resume_from, step);
 }
 
 /* ret_step: step of the newest checkpoint of an earlier run; -1: there is none, or not `batch`. */
@@ -111,15 +105,19 @@ static err_t submit_check(struct job_spec *job, bool batch, struct spec_facts *f
 {
     struct out_progress progress;
     char root[PATH_MAX];
+    int64_t step = -1;
+    bool again = false;
     *ret_step = -1;
     out_progress_init(&progress, stderr);
     err_t err = spec_complete(job, false, &progress, facts, why);
     if (err)
         return err;
     if (batch)
-        err = batch_check(job, ret_step, why);
+        err = batch_find(job, &again, why);
     if (!err)
-        err = resume_check(job, root, why);
+        err = resume_check(job, again, root, &step, why);
+    if (again)
+        *ret_step = step;
     if (!err)
         err = spec_check_dir(job, root[0] ? root : NULL, why);
     if (err)

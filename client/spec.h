@@ -54,9 +54,23 @@ NODISCARD err_t spec_plan(struct job_spec *job, struct out_progress *progress, s
  * that the job resumes from, which may hold checkpoints; NULL: none. ERR_EXISTS names the checkpoints and the remedy.
  */
 NODISCARD err_t spec_check_dir(const struct job_spec *job, const char *from, struct why *why);
-/* Checks that the checkpoint has exactly the model's tensors, by name and shape. The error names the first difference.
- */
+/* Checks that the checkpoint has exactly the model's tensors, by name and shape, in a type that can be loaded. The
+ * error names the first difference. */
 NODISCARD err_t spec_check_model(const struct job_spec *job, struct ckpt *ckpt, const char *dir, struct why *why);
+
+/* ---- the checkpoint that a job resumes from (spec_resume.c): every command that starts a job asks these questions
+ * ---- */
+
+/* Empties checkpoint.map. */
+void spec_map_clear(struct job_spec *job);
+/* Opens a step folder, under the names that checkpoint.map gives its tensors. The caller closes it. */
+NODISCARD err_t spec_open_step(const struct job_spec *job, const char *dir, struct ckpt **ret, struct why *why);
+/* Checks that the job continues what the checkpoint's job began: the model's tensors, the keys that a resume may not
+ * change (if the checkpoint has a job file), and the optimizer state. Decides checkpoint.optimizer. Reports on stderr
+ * what the user should know: a fresh optimizer state, a learning rate that jumps. */
+NODISCARD err_t spec_check_resume(struct job_spec *job, struct ckpt *ckpt, const char *dir, struct why *why);
+/* Checks that the prepared training data has the checkpoint's vocabulary. After spec_complete. */
+NODISCARD err_t spec_check_vocab(const struct job_spec *job, struct ckpt *ckpt, const char *dir, struct why *why);
 
 /* The spec as YAML, NUL-terminated. */
 NODISCARD err_t spec_print(const struct job_spec *job, struct buf *ret);

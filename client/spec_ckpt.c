@@ -78,23 +78,63 @@ static void shape_print(int ndim, const int64_t *shape, char *ret, size_t size)
         snprintf(ret + n, size - n, "]");
 }
 
+/* The prefix that a tensor with this name has in the checkpoint; false: no tensor's name ends with it. */
+static bool prefix_find(const struct ckpt *ckpt, const char *name, char *ret, size_t size)
+{
+    const struct ckpt_tensor *list;
+    int n = ckpt_tensors(ckpt, &list);
+    size_t len = strlen(name);
+    for (int i = 0; i < n; i++) {
+        size_t whole = strlen(list[i].fqn);
+        if (whole > len && whole - len < size && strcmp(list[i].fqn + whole - len, name) == 0 &&
+            list[i].fqn[whole - len - 1] == '.' && strncmp(list[i].fqn, "optimizer.", 10) != 0) {
+            snprintf(ret, size, "%.*s", (int)(whole - len), list[i].fqn);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Constants that other programs save beside the parameters: tables of rotary positions, masks. */
+static bool is_constant(const char *name)
+{
+    static const char *const ends[] = {"freqs_cis", "inv_freq", ".attn.bias", ".masked_bias", "position_ids"};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+        if (n >= strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    return false;
+}
+
 static err_t tensor_check(const struct graph_tensor *t, const struct ckpt *ckpt, const char *dir, struct why *why)
 {
     int64_t want[GRAPH_MAX_DIMS];
-    char a[128], b[128];
+    char a[128], b[128], prefix[128];
     const struct ckpt_tensor *have = ckpt_find(ckpt, t->name);
     bool same = have && have->ndim == t->ndim;
     for (int d = 0; d < t->ndim; d++) {
         want[d] = t->dim[d].factor;
         same = same && have->shape[d] == want[d];
     }
+    if (same && have->dtype != DT_F32 && have->dtype != DT_F64 && have->dtype != DT_BF16 && have->dtype != DT_F16)
+        return why_set(
+            why, ERR_UNSUPPORTED,
+            "%s: %s has a type that dtd does not load; the types are float32, float64, bfloat16 and float16. "
+            "Convert the checkpoint with PyTorch",
+            dir, t->name);
     if (same)
         return OK;
     shape_print(t->ndim, want, a, sizeof(a));
+    if (!have && prefix_find(ckpt, t->name, prefix, sizeof(prefix)))
+        return why_set(
+            why, ERR_INVALID,
+            "%s: its tensors have the prefix \"%s\" (%s%s), which this model's do not have. Read them without it: "
+            "--map '%s='",
+            dir, prefix, prefix, t->name, prefix);
     if (!have)
         return why_set(why, ERR_INVALID,
                        "%s is a checkpoint of another model: it has no tensor %s %s. Use the job file "
-                       "of that model, or another checkpoint",
+                       "of that model, or another checkpoint. If its tensors have other names: --map FROM=TO",
                        dir, t->name, a);
     shape_print(have->ndim, have->shape, b, sizeof(b));
     return why_set(why, ERR_INVALID,
@@ -117,13 +157,14 @@ static err_t extra_check(const char *const *names, size_t n, const struct ckpt *
     for (int i = 0; i < n_list; i++) {
         const char *name = list[i].fqn;
         if (strncmp(name, "optimizer.", 10) == 0 || strncmp(name, "lr_scheduler.", 13) == 0 ||
-            strncmp(name, "train_state", 11) == 0 || strncmp(name, "dataloader.", 11) == 0)
+            strncmp(name, "train_state", 11) == 0 || strncmp(name, "dataloader.", 11) == 0 || is_constant(name))
             continue;
         if (!bsearch(&name, names, n, sizeof(*names), name_compare))
-            return why_set(why, ERR_INVALID,
-                           "%s is a checkpoint of another model: this one has no tensor %s. Use the job "
-                           "file of that model, or another checkpoint",
-                           dir, name);
+            return why_set(
+                why, ERR_INVALID,
+                "%s is a checkpoint of another model: this one has no tensor %s. Use the job "
+                "file of that model, or another checkpoint. If the tensor has another name here: --map FROM=TO",
+                dir, name);
     }
     return OK;
 }

@@ -138,7 +138,7 @@ static err_t load_pieces(struct train_state *s, const char *path, bool optimizer
     return err;
 }
 
-err_t state_load(struct train_state *s, const char *path, int64_t step, struct why *why)
+err_t state_load(struct train_state *s, const char *path, int64_t step, bool fresh, struct why *why)
 {
     struct engine *e = s->engine;
     int64_t values[NAME_COUNT] = {0};
@@ -147,12 +147,13 @@ err_t state_load(struct train_state *s, const char *path, int64_t step, struct w
     err_t err = load_pieces(s, path, false, values, found, &updates, why);
     if (err)
         return why_prefix(why, err, "cannot resume from %s", path);
-    err = load_pieces(s, path, true, values, found, &updates, why);
-    if (err == ERR_NOTFOUND) {
-        log_warn("checkpoint without optimizer state path=%s why=\"%s\"", path, why->text);
+    err = fresh ? engine_zero_moments(e, why) : load_pieces(s, path, true, values, found, &updates, why);
+    if (err == ERR_NOTFOUND)
+        err =
+            why_prefix(why, ERR_INVALID,
+                       "the optimizer state is incomplete; submit the job with --optimizer=fresh to start it at zero");
+    if (fresh)
         updates = 0;
-        err = engine_zero_moments(e, why);
-    }
     if (err)
         return why_prefix(why, err, "cannot resume from %s", path);
     e->step = found[NAME_STEP] ? values[NAME_STEP] : step;

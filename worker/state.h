@@ -31,10 +31,11 @@ NODISCARD err_t state_init(struct train_state *s, struct link *link, struct engi
                            struct why *why);
 void state_fini(struct train_state *s);
 
-/* Loads parameters, optimizer state, step and data position from the step folder at `path`. From a checkpoint without
- * optimizer state only the parameters are loaded. `step` is control's value, used if the checkpoint does not contain
- * its step. */
-NODISCARD err_t state_load(struct train_state *s, const char *path, int64_t step, struct why *why);
+/* Loads parameters, optimizer state, step and data position from the step folder at `path`. `fresh`: the optimizer
+ * state is not loaded, and the moments start at zero; otherwise a checkpoint that lacks any of it is an error, because
+ * each rank would decide for its own part. `step` is control's value, used if the checkpoint does not contain its step.
+ */
+NODISCARD err_t state_load(struct train_state *s, const char *path, int64_t step, bool fresh, struct why *why);
 
 /* Waits until the last save no longer uses the arena, and starts to copy the state into it. When the copy is done, the
  * save is handed over to dtd-io: at once on a CPU, else by state_poll. `loss` is used to compare checkpoints (NAN:

@@ -221,13 +221,15 @@ static err_t open_comm(struct train *t, struct why *why)
 
 static err_t make_state(struct train *t, struct why *why)
 {
-    const char *path = t->epoch->resume_path[0] ? t->epoch->resume_path : t->job.checkpoint.resume_from;
+    const struct job_checkpoint *c = &t->job.checkpoint;
+    const char *path = t->epoch->resume_path[0] ? t->epoch->resume_path : c->resume_from;
+    bool fresh = c->optimizer == OPTIMIZER_FRESH && strcmp(path, c->resume_from) == 0; /* its own steps are whole */
     err_t err = state_init(&t->state, t->config->link, &t->engine, t->arena, why);
     if (err)
         return err;
     t->fatal = true;
     if (path[0])
-        return state_load(&t->state, path, t->epoch->resume_step, why);
+        return state_load(&t->state, path, t->epoch->resume_step, fresh, why);
     return engine_fill_state(&t->engine, why);
 }
 

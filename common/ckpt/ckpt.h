@@ -111,6 +111,9 @@ struct ckpt; /* an open step folder */
  * a blob is read completely. Errors name file and extent. */
 NODISCARD err_t ckpt_open(const char *dir, struct ckpt **ret, struct why *why);
 void ckpt_close(struct ckpt *c);
+/* Renames tensors and scalars in memory by rules "FROM=TO": a name that begins with FROM, also after "optimizer.state.",
+ * begins with TO instead. The first rule that fits counts. ERR_INVALID: two tensors get the same name. */
+NODISCARD err_t ckpt_rename(struct ckpt *c, char *const *rules, int n, struct why *why);
 int ckpt_tensors(const struct ckpt *c, const struct ckpt_tensor **ret); /* sorted by fqn */
 const struct ckpt_tensor *ckpt_find(const struct ckpt *c, const char *fqn);
 /* Decodes a scalar leaf. ERR_NOTFOUND. Strings are valid until ckpt_close. */

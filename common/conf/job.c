@@ -21,6 +21,8 @@ static const struct schema_name tokenizer_names[] = {
 static const struct schema_name lr_names[] = {
     {"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {"linear", LR_LINEAR}, {"wsd", LR_WSD}, {0}};
 static const struct schema_name nan_names[] = {{"stop", NAN_STOP}, {"skip", NAN_SKIP}, {0}};
+static const struct schema_name optimizer_names[] = {
+    {"auto", OPTIMIZER_AUTO}, {"require", OPTIMIZER_REQUIRE}, {"fresh", OPTIMIZER_FRESH}, {0}};
 static const struct schema_name dtype_names[] = {{"float32", DT_F32}, {"float64", DT_F64}, {"bfloat16", DT_BF16}, {0}};
 static const struct schema_name numerics_names[] = {
     {"fast", NUMERICS_FAST}, {"canonical", NUMERICS_CANONICAL}, {"proof", NUMERICS_PROOF}, {0}};
@@ -60,6 +62,13 @@ static const char *check_env(const char *text)
     bool legal = text[0] && good == strlen(text) && good <= 256 && !isdigit((unsigned char)text[0]);
     return legal ? NULL
                  : "a name of letters, digits and underscores for each key (the name of an environment variable)";
+}
+
+static const char *check_map(const char *text)
+{
+    return text[0] && text[0] != '=' && strchr(text, '=') && strlen(text) < 512
+               ? NULL
+               : "FROM=TO: the beginning of a name in the checkpoint, and what it is here (TO may be empty)";
 }
 
 static const char *check_path(const char *text)
@@ -274,6 +283,13 @@ static const struct schema_row rows[] = {
          "the job does not evaluate).")},
     {TEXT(checkpoint.resume_from, check_path_or_none, "\"\"", FREE,
           "Checkpoint step folder to resume from. dtctl resume sets it. \"\": start from the beginning.")},
+    {ENUM(
+        checkpoint.optimizer, optimizer_names, "auto", FREE,
+        "Optimizer state of checkpoint.resume_from. require: it must be complete. fresh: it is not loaded, the moments "
+        "start at zero. auto: require if the checkpoint has any, else fresh; dtctl submit decides and reports it.")},
+    {ITEMS(checkpoint.map, checkpoint.n_map, SCHEMA_LIST, check_map, "[]", FREE,
+           "Rules FROM=TO for a checkpoint.resume_from with other names: a tensor whose name begins with FROM is read "
+           "under the name that begins with TO instead. The first rule that fits counts. Example: [\"model.=\"].")},
 
     RUN_ROWS,
     {TEXT(run.algorithms, check_path_or_none, "\"\"", FREE,
@@ -443,7 +459,21 @@ err_t job_resume_check(const struct job_spec *before, const struct job_spec *aft
             "other type: leave the key out, or start a new job",
             dtype_name((enum dtype)before->train.dtype), dtype_name((enum dtype)after->train.dtype),
             dtype_name(saved_dtype(before)));
-    return schema_resume_check(&job_schema, before, after, why);
+    if (before->data.train_hash[0] && after->data.train_hash[0] &&
+        strcmp(before->data.train_hash, after->data.train_hash) != 0)
+        return why_set(why, ERR_INVALID,
+                       "data.train: the checkpoint was trained on other files, and its place in them means nothing in "
+                       "these. To train its weights on other data, begin anew with them: dtctl ckpt export CHECKPOINT "
+                       "MODEL, then dtctl ckpt import MODEL JOB.yaml");
+    /* A model that was imported and not trained yet has placeholders for what only training fixes. */
+    struct job_spec compared = *before;
+    if (!before->data.train_hash[0]) {
+        compared.data.train_hash = after->data.train_hash;
+        compared.train.seq = after->train.seq;
+        compared.train.global_batch = after->train.global_batch;
+        compared.train.seed = after->train.seed;
+    }
+    return schema_resume_check(&job_schema, &compared, after, why);
 }
 
 err_t job_paths_resolve(struct job_spec *job, const char *folder, struct why *why)

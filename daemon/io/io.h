@@ -26,6 +26,8 @@ struct io_spec {
     char *root;              /* the checkpoint directory */
     char *cache, *data_hash; /* of the prepared training data */
     char *resume_from;       /* the step folder of another job from which this one started; "": none */
+    char **map;              /* rules for ckpt_rename, for resume_from only */
+    int n_map;
     int64_t orphan_ms;       /* dtd-io exits when control has been unreachable for this long */
 };
 /* Replaces *s; on an error *s is unchanged. */

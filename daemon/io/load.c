@@ -12,6 +12,7 @@
 struct load_work {
     struct io_work work;
     struct io_request *request;
+    struct io_spec spec; /* of a checkpoint of another job, whose names the spec may map; else empty */
     int arena;
     struct ckpt_read_stats stats;
     struct ckpt_scalar *scalars;
@@ -89,7 +90,9 @@ static void load_run(struct io_work *w)
         return;
     w->err = ckpt_open(l->request->path, &c, &w->why);
     if (!w->err) {
-        w->err = tensors_read(l, c, &w->why);
+        w->err = ckpt_rename(c, l->spec.map, l->spec.n_map, &w->why);
+        if (!w->err)
+            w->err = tensors_read(l, c, &w->why);
         if (!w->err)
             w->err = scalars_read(l, c, &w->why);
         ckpt_close(c);
@@ -104,6 +107,7 @@ static void load_free(struct load_work *l)
         free(l->scalars[i].s);
     }
     free(l->scalars);
+    io_spec_fini(&l->spec);
     io_request_free(l->request);
     free(l);
 }
@@ -132,7 +136,9 @@ static void load_done(struct io_work *w)
 void io_load_take(struct io *io, struct io_request *r)
 {
     struct load_work *l = calloc(1, sizeof(*l));
-    if (!l) {
+    bool foreign = io->spec.yaml && strcmp(r->path, io->spec.resume_from) == 0;
+    if (!l || (foreign && io_spec_copy(&io->spec, &l->spec))) {
+        free(l);
         rpc_fail(r->call, ERR_NOMEM, "out of memory");
         r->call = NULL;
         io_request_free(r);

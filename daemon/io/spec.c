@@ -15,6 +15,9 @@ void io_spec_fini(struct io_spec *s)
     free(s->cache);
     free(s->data_hash);
     free(s->resume_from);
+    for (int i = 0; i < s->n_map; i++)
+        free(s->map[i]);
+    free(s->map);
     *s = (struct io_spec){0};
 }
 
@@ -25,8 +28,12 @@ err_t io_spec_copy(const struct io_spec *from, struct io_spec *ret)
                             .cache = strdup(from->cache),
                             .data_hash = strdup(from->data_hash),
                             .resume_from = strdup(from->resume_from),
+                            .map = calloc((size_t)from->n_map + 1, sizeof(*ret->map)),
                             .orphan_ms = from->orphan_ms};
-    if (ret->yaml && ret->root && ret->cache && ret->data_hash && ret->resume_from)
+    while (ret->map && ret->n_map < from->n_map && (ret->map[ret->n_map] = strdup(from->map[ret->n_map])))
+        ret->n_map++;
+    if (ret->yaml && ret->root && ret->cache && ret->data_hash && ret->resume_from && ret->map &&
+        ret->n_map == from->n_map)
         return OK;
     io_spec_fini(ret);
     return ERR_NOMEM;
@@ -44,6 +51,8 @@ static err_t spec_take(const struct job_spec *job, const char *yaml, struct io_s
                               .cache = or_empty(job->data.cache),
                               .data_hash = or_empty(job->data.train_hash),
                               .resume_from = or_empty(job->checkpoint.resume_from),
+                              .map = job->checkpoint.map,
+                              .n_map = job->checkpoint.n_map,
                               .orphan_ms = job->run.orphan_seconds * 1000};
     return io_spec_copy(&s, ret);
 }

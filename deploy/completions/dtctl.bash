@@ -35,14 +35,14 @@ _dtctl() {
   case $command in
   "") COMPREPLY=($(compgen -W "$commands $global" -- "$cur")); return ;;
   help) COMPREPLY=($(compgen -W "$commands" -- "$cur")); return ;;
-  submit) options="--set --detach --batch --dry-run --help-keys" ;;
+  submit) options="--set --optimizer --map --detach --batch --dry-run --help-keys" ;;
   run) options="--nodes --workers-per-node --max-restarts --name --env --detach" ;;
   metrics) options="--follow --from" ;;
   logs) options="--follow --rank --tail" ;;
   why) options="--incident" ;;
-  resume) options="--workers --steps --more --step --set --detach" ;;
+  resume) options="--workers --steps --more --step --set --optimizer --map --detach" ;;
   cancel) options="--save" ;;
-  plan) options="--set --timeline --measured" ;;
+  plan) options="--set --optimizer --map --timeline --measured" ;;
   generate) options="--prompt --tokens --temperature --top-k --seed --tp --pp" ;;
   ckpt) sub="ls inspect verify export import" options="--no-hash --format --dtype --shard-bytes" ;;
   node) sub="drain undrain" options="--reason" ;;

@@ -2,6 +2,9 @@
 #include "common/conf/schema.h"
 #include "tests/common/conf/job_text.h"
 
+/* The checkpoint's job has trained on these. */
+#define TRAINED "data.train_hash=abcdef0123456789abcdef0123456789abcdef0123456789abcdef0123456789"
+
 static const struct {
     const char *set;
     bool may;
@@ -22,7 +25,6 @@ static const struct {
     {"data.test=[v.txt]", true},
     {"data.tokenizer=words", false},
     {"data.cache=/tmp", true},
-    {"data.train_hash=0123456789012345678901234567890123456789012345678901234567890123", false},
     {"data.valid_hash=0123456789012345678901234567890123456789012345678901234567890123", true},
     {"train.steps=400", true},
     {"train.seq=128", false},
@@ -55,6 +57,9 @@ static const struct {
     {"checkpoint.keep_last=1", true},
     {"checkpoint.keep_best=0", true},
     {"checkpoint.resume_from=/x/step-3", true},
+    {"checkpoint.optimizer=fresh", true},
+    {"checkpoint.map=[\"model.=\"]", true},
+    {"data.raw=true", true},
     {"run.device=cuda", true},
     {"run.workers_per_gpu=4", true},
     {"run.comm=shm", true},
@@ -74,8 +79,9 @@ TEST(each_key)
         struct job_spec before, after;
         struct why why = {0};
         /* gpt2 has no key-value heads of its own. */
-        JOB(&before, "model.kv_heads=0");
-        JOB(&after, "model.kv_heads=0", cases[i].set, strstr(cases[i].set, "gpt2") ? "model.tied=true" : "name=x");
+        JOB(&before, "model.kv_heads=0", TRAINED);
+        JOB(&after, "model.kv_heads=0", TRAINED, cases[i].set,
+            strstr(cases[i].set, "gpt2") ? "model.tied=true" : "name=x");
         err_t err = job_resume_check(&before, &after, &why);
         if (err != (cases[i].may ? OK : ERR_INVALID))
             fail_msg("%s: %s: %s", cases[i].set, err_name(err), why.text);
@@ -113,12 +119,41 @@ TEST(the_message_has_both_values)
 {
     struct job_spec before, after;
     struct why why = {0};
-    JOB(&before, "train.seq=256");
-    JOB(&after, "train.seq=128");
+    JOB(&before, "train.seq=256", TRAINED);
+    JOB(&after, "train.seq=128", TRAINED);
     assert_err(ERR_INVALID, job_resume_check(&before, &after, &why));
     assert_string_equal(why.text,
                         "train.seq: the checkpoint's job has 256, this one 128; a resumed job cannot change this "
                         "key: leave the key out, or start a new job");
     job_fini(&before);
     job_fini(&after);
+}
+
+TEST(other_training_data)
+{
+    struct job_spec before, after;
+    struct why why = {0};
+    JOB(&before, TRAINED);
+    JOB(&after, "data.train_hash=0123456789012345678901234567890123456789012345678901234567890123");
+    assert_err(ERR_INVALID, job_resume_check(&before, &after, &why));
+    assert_non_null(strstr(why.text, "data.train: the checkpoint was trained on other files"));
+    job_fini(&before);
+    job_fini(&after);
+}
+
+/* An imported model has a job file with placeholders: what only training fixes may be chosen, what the model is may
+ * not. */
+TEST(a_model_that_was_never_trained)
+{
+    struct job_spec before, after, other;
+    struct why why = {0};
+    JOB(&before, "train.seq=256");
+    JOB(&after, "train.seq=128", "train.global_batch=8", "train.seed=9", TRAINED);
+    JOB(&other, "train.seq=128", TRAINED, "model.rope_theta=5");
+    assert_ok(job_resume_check(&before, &after, &why));
+    assert_err(ERR_INVALID, job_resume_check(&before, &other, &why));
+    assert_non_null(strstr(why.text, "model.rope_theta: "));
+    job_fini(&before);
+    job_fini(&after);
+    job_fini(&other);
 }
