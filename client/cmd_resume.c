@@ -289,6 +289,8 @@ static int resume_submit(struct resume_args *args, struct origin *from, struct c
         printf("from %s, step %" PRId64 " to %" PRId64 " on %d worker%s\n", from->step_dir, from->step,
                job->train.steps, facts.workers, facts.workers == 1 ? "" : "s");
     spec_facts_fini(&facts);
+    if (!from->job[0])
+        follow_check_parent(args->global, job, newest);
     int code = follow_new_job(args->global, (const char *)yaml.data, from->job[0] ? from->job : newest, job->name,
                               args->detach);
     buf_fini(&yaml);

@@ -175,6 +175,8 @@ static int submit_job(struct global *g, const struct submit_args *args, struct j
     err_t err = submit_check(job, args->batch, &facts, &step, &why);
     if (err)
         return command_refuse(err, &why);
+    if (step >= 0 && !args->dry_run)
+        follow_check_parent(g, job, newest);
     int code = step >= job->train.steps ? print_done(g, job, step)
                : args->dry_run          ? print_dry_run(g, job, &facts)
                                         : submit_start(g, args, job, step >= 0 ? newest : NULL);

@@ -188,6 +188,20 @@ err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], s
     return err;
 }
 
+void follow_check_parent(struct global *g, const struct job_spec *job, char newest[32])
+{
+    struct client_job parent;
+    struct job_spec before = {0};
+    if (!newest[0] || client_job_by_id(g, newest, &parent, NULL))
+        return;
+    const char *yaml = parent.spec_yaml;
+    if (yaml[0] && job_parse("job", yaml, strlen(yaml), NULL, 0, &before, NULL) == OK &&
+        job_resume_check(&before, job, NULL))
+        newest[0] = '\0';
+    job_fini(&before);
+    client_job_fini(&parent);
+}
+
 /* ---- callbacks of the stream ---- */
 
 static void __attribute__((format(printf, 2, 3))) line_print(struct job_follow *f, const char *fmt, ...)

@@ -4,6 +4,7 @@
 
 #include "client/client.h"
 #include "client/commands.h"
+#include "common/conf/job.h"
 
 #include <stdint.h>
 
@@ -26,6 +27,9 @@ NODISCARD err_t client_job_list(struct global *g, struct client_job **ret, int *
 /* ERR_EXISTS when a job that has not ended writes its checkpoints to `dir`. ret_newest (may be NULL): the newest job
  * whose checkpoints are in `dir`; "": none. */
 NODISCARD err_t follow_check_dir(struct global *g, const char *dir, char ret_newest[32], struct why *why);
+/* Empties `newest`, the id of a job, if `job` cannot continue it: another model was in the folder then, and the job's
+ * record says nothing about the checkpoints that are there now. */
+void follow_check_parent(struct global *g, const struct job_spec *job, char newest[32]);
 /* The last part of submit, resume and run: submits the job, prints its id, and watches it unless `detach`. Returns an
  * exit code. */
 int follow_new_job(struct global *g, const char *spec_yaml, const char *parent, const char *name, bool detach);

@@ -325,7 +325,9 @@ static err_t rope_read(const struct config *c, struct job_model *m)
 {
     const json_t *rope = json_object_get(c->root, "rope_parameters");
     const json_t *scaling = json_object_get(c->root, "rope_scaling");
-    const char *type = json_string_value(json_object_get(json_is_object(rope) ? rope : scaling, "rope_type"));
+    const json_t *either = json_is_object(rope) ? rope : scaling;
+    const json_t *named = json_object_get(either, "rope_type"); /* "type" in configs of 2023 */
+    const char *type = json_string_value(named ? named : json_object_get(either, "type"));
     const json_t *partial = json_object_get(json_is_object(rope) ? rope : c->root, "partial_rotary_factor");
     bool plain = !json_is_object(rope) && !json_is_object(scaling);
     if (!plain && (!type || strcmp(type, "default") != 0))

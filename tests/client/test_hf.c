@@ -95,6 +95,7 @@ TEST(configs_that_are_refused)
         {"{" LLAMA ", \"hidden_act\": \"gelu\"}", ERR_UNSUPPORTED, "hidden_act is \"gelu\"; dtd supports \"silu\""},
         {"{" LLAMA ", \"head_dim\": 16}", ERR_UNSUPPORTED, "head_dim 16 x 4 heads"},
         {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}}", ERR_UNSUPPORTED, "\"llama3\""},
+        {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}}", ERR_UNSUPPORTED, "\"linear\""},
         {"{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"yarn\"}}", ERR_UNSUPPORTED, "\"yarn\""},
         {"{" LLAMA ", \"rope_theta\": -1}", ERR_INVALID, "rope_theta is not a number above 0"},
         {"{" GPT2 ", \"activation_function\": \"relu\"}", ERR_UNSUPPORTED, "activation_function is \"relu\""},

@@ -280,6 +280,23 @@ TEST(resume_of_a_job)
     stop(f);
 }
 
+/* A job once had this folder, but the checkpoints that are there now are of another: it is no parent. */
+TEST(a_folder_that_was_used_before)
+{
+    struct run_result r;
+    prepare();
+    char *seed = strstr(spec, "\n  seed: 1\n");
+    assert_non_null(seed);
+    seed[9] = '5';
+    const struct fake_script script = {.steps = 20, .end_state = "done", .checkpoint_dir = root, .spec_yaml = spec};
+    struct fake_control *f = start(&script);
+    run_expect(&r, 0, "dtctl resume ckpt --more 1 --detach");
+    assert_string_equal(fake_parent(f), "");
+    run_expect(&r, 0, "dtctl submit --batch job.yaml --set train.steps=20");
+    assert_string_equal(fake_parent(f), "");
+    stop(f);
+}
+
 TEST(resume_of_a_running_job_is_refused)
 {
     struct run_result r;
